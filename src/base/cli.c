@@ -1,0 +1,199 @@
+// See cli.h.
+#include "base/cli.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+
+enum { WORD_MAX = 64, NAMES_MAX = 256 };
+
+bool farm_parse_double(const char *text, double *out) {
+    char *end;
+    errno = 0;
+    double value = strtod(text, &end);
+    if (end == text || *end || errno == ERANGE || !isfinite(value)) return false;
+    *out = value;
+    return true;
+}
+
+bool farm_parse_int(const char *text, int64_t *out) {
+    static const struct {
+        char suffix;
+        double factor;
+    } scales[] = {{'k', 1e3}, {'K', 1e3}, {'m', 1e6}, {'M', 1e6}, {'g', 1e9}, {'G', 1e9}};
+    char *end;
+    errno = 0;
+    long long whole = strtoll(text, &end, 10);
+    if (end != text && !*end && !errno) {
+        *out = whole;
+        return true;
+    }
+    errno = 0;
+    double value = strtod(text, &end);
+    if (end == text || errno == ERANGE) return false;
+    for (size_t i = 0; i < sizeof scales / sizeof *scales; i++)
+        if (end[0] == scales[i].suffix && !end[1]) {
+            value *= scales[i].factor;
+            end++;
+        }
+    if (*end || !(fabs(value) < 9e15) || value != floor(value)) return false;
+    *out = (int64_t)value;
+    return true;
+}
+
+bool farm_parse_bool(const char *text, bool *out) {
+    static const char *const yes[] = {"true", "yes", "on", "1"}, *const no[] = {"false", "no", "off", "0"};
+    for (size_t i = 0; i < 4; i++) {
+        if (strcasecmp(text, yes[i]) == 0) return *out = true, true;
+        if (strcasecmp(text, no[i]) == 0) return *out = false, true;
+    }
+    return false;
+}
+
+static size_t edit_distance(const char *a, const char *b) {
+    size_t n = strlen(a), m = strlen(b);
+    size_t row[WORD_MAX + 1];
+    if (n > WORD_MAX || m > WORD_MAX) return WORD_MAX;
+    for (size_t j = 0; j <= m; j++) row[j] = j;
+    for (size_t i = 1; i <= n; i++) {
+        size_t diagonal = row[0];
+        row[0] = i;
+        for (size_t j = 1; j <= m; j++) {
+            size_t change = diagonal + (a[i - 1] != b[j - 1]);
+            size_t gap = (row[j] < row[j - 1] ? row[j] : row[j - 1]) + 1;
+            diagonal = row[j];
+            row[j] = change < gap ? change : gap;
+        }
+    }
+    return row[m];
+}
+
+const char *farm_nearest(const char *word, const char *const *candidates, size_t count) {
+    const char *best = NULL;
+    size_t best_distance = WORD_MAX;
+    for (size_t i = 0; i < count; i++) {
+        size_t distance = edit_distance(word, candidates[i]);
+        if (distance < best_distance) best_distance = distance, best = candidates[i];
+    }
+    size_t length = strlen(word);
+    return best && best_distance <= (length < 6 ? 2 : length / 2) ? best : NULL;
+}
+
+static enum farm_status unknown_flag(const struct farm_cli *cli, const char *name, struct farm_error *err) {
+    const char *names[NAMES_MAX];
+    size_t count = 0;
+    for (size_t i = 0; i < cli->flag_count && count < NAMES_MAX; i++) names[count++] = cli->flags[i].name;
+    for (size_t i = 0; cli->other_name && count < NAMES_MAX; i++) {
+        const char *other = cli->other_name(cli->context, i);
+        if (!other) break;
+        names[count++] = other;
+    }
+    const char *near = farm_nearest(name, names, count);
+    if (near)
+        return farm_fail(err, FARM_E_USAGE, "unknown flag --%s: did you mean --%s? (%s --help lists all)", name, near,
+                         cli->program);
+    return farm_fail(err, FARM_E_USAGE, "unknown flag --%s (%s --help lists all)", name, cli->program);
+}
+
+static enum farm_status store(const struct farm_cli_flag *flag, const char *value, struct farm_error *err) {
+    switch (flag->kind) {
+    case FARM_CLI_STRING:
+        *(const char **)flag->out = value;
+        return FARM_OK;
+    case FARM_CLI_INT:
+        if (farm_parse_int(value, flag->out)) return FARM_OK;
+        return farm_fail(err, FARM_E_USAGE, "--%s: '%s' is not a whole number (examples: 500000, 500k, 10M)", flag->name,
+                         value);
+    case FARM_CLI_DOUBLE:
+        if (farm_parse_double(value, flag->out)) return FARM_OK;
+        return farm_fail(err, FARM_E_USAGE, "--%s: '%s' is not a number", flag->name, value);
+    case FARM_CLI_BOOL:
+        if (farm_parse_bool(value, flag->out)) return FARM_OK;
+        return farm_fail(err, FARM_E_USAGE, "--%s: '%s' is neither true nor false", flag->name, value);
+    }
+    assert(!"kind");
+    return FARM_E_INVALID;
+}
+
+static const struct farm_cli_flag *find(const struct farm_cli *cli, const char *name) {
+    for (size_t i = 0; i < cli->flag_count; i++)
+        if (strcmp(cli->flags[i].name, name) == 0) return &cli->flags[i];
+    return NULL;
+}
+
+// Handles argv[*at], which starts with "--"; moves *at over a value it took from the next word.
+static enum farm_status parse_flag(const struct farm_cli *cli, int argc, char **argv, int *at, struct farm_error *err) {
+    char name[WORD_MAX];
+    const char *word = argv[*at] + 2;
+    const char *equals = strchr(word, '=');
+    size_t length = equals ? (size_t)(equals - word) : strlen(word);
+    if (length >= sizeof name) return farm_fail(err, FARM_E_USAGE, "unknown flag --%.40s...", word);
+    memcpy(name, word, length);
+    name[length] = 0;
+    const char *value = equals ? equals + 1 : NULL;
+
+    const struct farm_cli_flag *flag = find(cli, name);
+    if (!flag && strncmp(name, "no-", 3) == 0 && !value) {
+        const struct farm_cli_flag *positive = find(cli, name + 3);
+        if (positive && positive->kind == FARM_CLI_BOOL) {
+            *(bool *)positive->out = false;
+            return FARM_OK;
+        }
+    }
+    if (flag && flag->kind == FARM_CLI_BOOL) return store(flag, value ? value : "true", err);
+
+    bool next = *at + 1 < argc && strncmp(argv[*at + 1], "--", 2) != 0;
+    if (!value && next) value = argv[*at + 1];
+    bool took = value && !equals;
+    enum farm_status status;
+    if (flag) {
+        if (!value) return farm_fail(err, FARM_E_USAGE, "--%s needs a value: --%s %s", name, name, flag->value_name);
+        status = store(flag, value, err);
+    } else {
+        status = cli->other ? cli->other(cli->context, name, value, err) : FARM_E_NOT_FOUND;
+        if (status == FARM_E_NOT_FOUND) return unknown_flag(cli, name, err);
+    }
+    if (took) ++*at;
+    return status;
+}
+
+enum farm_status farm_cli_parse(const struct farm_cli *cli, int argc, char **argv, const char **words, size_t words_max,
+                                size_t *word_count, bool *help, struct farm_error *err) {
+    size_t count = 0;
+    *help = false;
+    for (int i = 1; i < argc; i++)
+        if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0) {
+            *help = true;
+            return FARM_OK;
+        }
+    for (int i = 1; i < argc; i++) {
+        if (strncmp(argv[i], "--", 2) == 0) {
+            enum farm_status status = parse_flag(cli, argc, argv, &i, err);
+            if (status) return status;
+        } else if (count < words_max) {
+            words[count++] = argv[i];
+        } else {
+            return farm_fail(err, FARM_E_USAGE, "unexpected word '%s' (%s --help shows the usage)", argv[i],
+                             cli->program);
+        }
+    }
+    if (word_count) *word_count = count;
+    return FARM_OK;
+}
+
+void farm_cli_print_help(const struct farm_cli *cli) {
+    printf("usage: %s %s\n\n%s\n", cli->program, cli->synopsis, cli->about);
+    if (cli->flag_count) printf("\nflags:\n");
+    for (size_t i = 0; i < cli->flag_count; i++) {
+        char left[WORD_MAX];
+        const char *value = cli->flags[i].value_name;
+        snprintf(left, sizeof left, "--%s%s%s", cli->flags[i].name, value ? " " : "", value ? value : "");
+        printf("  %-26s %s\n", left, cli->flags[i].help);
+    }
+    if (cli->other_help) cli->other_help(cli->context);
+    if (cli->examples) printf("\nexamples:\n%s", cli->examples);
+}

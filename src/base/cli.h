@@ -1,0 +1,60 @@
+// Command lines of farm's subcommands and of the benchmarks: long flags "--name value", "--name=value", boolean
+// "--name" and "--no-name", positional words, `--help`. An unknown flag is a usage error that names the nearest known
+// one. Runs before any other process or thread exists; allocates nothing.
+#ifndef FARM_BASE_CLI_H
+#define FARM_BASE_CLI_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/status.h"
+
+enum farm_cli_kind {
+    FARM_CLI_BOOL,   // bool *
+    FARM_CLI_STRING, // const char ** (points into argv)
+    FARM_CLI_INT,    // int64_t *; accepts 10000000, 10M, 2.5M, 64k, 1e6 where the value is whole
+    FARM_CLI_DOUBLE, // double *
+};
+
+struct farm_cli_flag {
+    const char *name; // without the dashes
+    enum farm_cli_kind kind;
+    void *out;
+    const char *value_name; // shown in --help: "N", "DIR"; NULL for booleans
+    const char *help;       // one line
+};
+
+struct farm_cli {
+    const char *program;  // "farm topo"
+    const char *synopsis; // "[--json] [--actors N]"
+    const char *about;    // a paragraph
+    const char *examples; // lines, or NULL
+    const struct farm_cli_flag *flags;
+    size_t flag_count;
+    // Asked for flags that are not in `flags` (recipe keys). value is NULL where none was given with '=' and the next
+    // word starts with "--" or is missing: a boolean key takes that as true. Returns FARM_E_NOT_FOUND for a name that it
+    // does not know. May be NULL.
+    enum farm_status (*other)(void *context, const char *name, const char *value, struct farm_error *err);
+    const char *(*other_name)(void *context, size_t i); // i-th name that `other` knows, NULL at the end; may be NULL
+    void (*other_help)(void *context);                  // prints its part of --help; may be NULL
+    void *context;
+};
+
+// Parses argv[1..argc) (argv[0] is skipped). Positional words are stored in words[0..words_max) (may be NULL when
+// words_max is 0) and counted in *word_count (may be NULL). *help is set when --help or -h was given; nothing is
+// checked after it. Errors: FARM_E_USAGE with the sentence for the user.
+enum farm_status farm_cli_parse(const struct farm_cli *cli, int argc, char **argv, const char **words, size_t words_max,
+                                size_t *word_count, bool *help, struct farm_error *err);
+void farm_cli_print_help(const struct farm_cli *cli);
+
+// Parses a whole number as FARM_CLI_INT says; false when it is none.
+bool farm_parse_int(const char *text, int64_t *out);
+bool farm_parse_double(const char *text, double *out);
+// "true/yes/on/1", "false/no/off/0".
+bool farm_parse_bool(const char *text, bool *out);
+
+// The candidate nearest to `word` by edit distance, or NULL when none is near enough to be meant.
+const char *farm_nearest(const char *word, const char *const *candidates, size_t count);
+
+#endif

@@ -1,0 +1,122 @@
+// See file.h.
+#include "base/file.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static enum farm_status open_error(const char *path, struct farm_error *err) {
+    enum farm_status status = errno == ENOENT || errno == ENOTDIR          ? FARM_E_NOT_FOUND
+                              : errno == EACCES || errno == EPERM || errno == EROFS ? FARM_E_PERMISSION
+                                                                                    : FARM_E_IO;
+    return farm_fail_errno(err, status, "%s", path);
+}
+
+// Reads until the end or `bytes_max` + 1 bytes; -1 with errno on errors.
+static ssize_t read_all(int fd, char *data, size_t capacity) {
+    size_t total = 0;
+    while (total < capacity) {
+        ssize_t n = read(fd, data + total, capacity - total);
+        if (n < 0 && errno == EINTR) continue;
+        if (n < 0) return -1;
+        if (n == 0) break;
+        total += (size_t)n;
+    }
+    return (ssize_t)total;
+}
+
+enum farm_status farm_file_read(const char *path, size_t bytes_max, char **data, size_t *bytes, struct farm_error *err) {
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (fd < 0) return open_error(path, err);
+    enum farm_status status = FARM_OK;
+    struct stat info;
+    char *buffer = NULL;
+    if (fstat(fd, &info) == 0 && !S_ISREG(info.st_mode)) {
+        status = farm_fail(err, FARM_E_FORMAT, "%s is not a regular file", path);
+    } else if ((uintmax_t)info.st_size > bytes_max) {
+        status = farm_fail(err, FARM_E_LIMIT, "%s is %jd bytes long, more than the %zu expected at most", path,
+                           (intmax_t)info.st_size, bytes_max);
+    } else if (!(buffer = malloc((size_t)info.st_size + 1))) {
+        status = farm_fail_errno(err, FARM_E_LIMIT, "%s", path);
+    } else {
+        ssize_t n = read_all(fd, buffer, (size_t)info.st_size);
+        if (n < 0) {
+            status = farm_fail_errno(err, FARM_E_IO, "%s", path);
+        } else {
+            buffer[n] = 0;
+            *data = buffer;
+            *bytes = (size_t)n;
+            buffer = NULL;
+        }
+    }
+    free(buffer);
+    close(fd);
+    return status;
+}
+
+static int write_all(int fd, const char *data, size_t bytes) {
+    while (bytes > 0) {
+        ssize_t n = write(fd, data, bytes);
+        if (n < 0 && errno == EINTR) continue;
+        if (n < 0) return -1;
+        data += n;
+        bytes -= (size_t)n;
+    }
+    return 0;
+}
+
+enum farm_status farm_file_sync_folder(const char *path, struct farm_error *err) {
+    char folder[PATH_MAX];
+    snprintf(folder, sizeof folder, "%s", path);
+    char *slash = strrchr(folder, '/');
+    if (slash) slash[slash == folder] = 0;
+    int fd = open(slash ? folder : ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd < 0) return open_error(path, err);
+    int failed = fsync(fd);
+    if (failed && errno == EINVAL) failed = 0; // a file system whose folders need no fsync
+    enum farm_status status = failed ? farm_fail_errno(err, FARM_E_IO, "fsync of the folder of %s", path) : FARM_OK;
+    close(fd);
+    return status;
+}
+
+enum farm_status farm_file_replace(const char *path, const void *data, size_t bytes, struct farm_error *err) {
+    char temporary[PATH_MAX];
+    int n = snprintf(temporary, sizeof temporary, "%s.tmp.%ld", path, (long)getpid());
+    if (n < 0 || (size_t)n >= sizeof temporary) return farm_fail(err, FARM_E_INVALID, "%.80s...: path too long", path);
+    int fd = open(temporary, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    if (fd < 0) return open_error(temporary, err);
+    int failed = write_all(fd, data, bytes) || fsync(fd);
+    enum farm_status status = failed ? farm_fail_errno(err, FARM_E_IO, "writing %s", temporary) : FARM_OK;
+    close(fd);
+    if (!status && rename(temporary, path) < 0)
+        status = farm_fail_errno(err, FARM_E_IO, "renaming %s to %s", temporary, path);
+    if (status) {
+        unlink(temporary);
+        return status;
+    }
+    return farm_file_sync_folder(path, err);
+}
+
+enum farm_status farm_folder_make(const char *path, struct farm_error *err) {
+    char part[PATH_MAX];
+    int n = snprintf(part, sizeof part, "%s", path);
+    if (n <= 0 || (size_t)n >= sizeof part) return farm_fail(err, FARM_E_INVALID, "not a folder's name: '%.80s'", path);
+    for (char *at = part + 1;; at++) {
+        char ended = *at;
+        if (ended && ended != '/') continue;
+        *at = 0;
+        if (mkdir(part, 0777) < 0 && errno != EEXIST) return open_error(part, err);
+        *at = ended;
+        if (!ended) break;
+    }
+    struct stat info;
+    if (stat(path, &info) < 0) return open_error(path, err);
+    if (!S_ISDIR(info.st_mode)) return farm_fail(err, FARM_E_INVALID, "%s is there and is not a folder", path);
+    return FARM_OK;
+}

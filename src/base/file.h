@@ -1,0 +1,24 @@
+// Small files as a whole: read into memory with an upper bound, replaced so that a crash at any moment leaves either the old
+// contents or the new ones. Runs in the supervisor and in tools; allocates what it returns. Not for checkpoints' gigabytes:
+// farm_file_replace holds everything in memory.
+#ifndef FARM_BASE_FILE_H
+#define FARM_BASE_FILE_H
+
+#include <stddef.h>
+
+#include "base/status.h"
+
+// Reads the file into *data (malloc'd, the caller frees; a zero byte follows the contents) and its length into *bytes.
+// Errors: FARM_E_NOT_FOUND, FARM_E_PERMISSION, FARM_E_LIMIT where it is longer than bytes_max, FARM_E_IO.
+enum farm_status farm_file_read(const char *path, size_t bytes_max, char **data, size_t *bytes, struct farm_error *err);
+
+// Replaces the file: temporary file beside it, fsync, rename, fsync of the folder. The temporary file is removed on errors.
+enum farm_status farm_file_replace(const char *path, const void *data, size_t bytes, struct farm_error *err);
+
+// Makes the names in the folder of `path` durable (fsync of the folder).
+enum farm_status farm_file_sync_folder(const char *path, struct farm_error *err);
+
+// Makes a folder and its parents; FARM_OK where it is there already.
+enum farm_status farm_folder_make(const char *path, struct farm_error *err);
+
+#endif

@@ -1,0 +1,17 @@
+// Diagnostics on stderr: "farm: <level>: <role>: message". One write(2) a line, so that lines of several processes
+// do not mix. Runs in every process. The role ("actor 3", "learner") is set once after fork.
+#ifndef FARM_BASE_LOG_H
+#define FARM_BASE_LOG_H
+
+enum farm_log_level { FARM_LOG_ERROR, FARM_LOG_WARN, FARM_LOG_INFO, FARM_LOG_DEBUG };
+
+// Process-wide by nature (stderr is), the one piece of global state in the project.
+void farm_log_configure(enum farm_log_level most, const char *role);
+void farm_log(enum farm_log_level level, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+#define farm_log_error(...) farm_log(FARM_LOG_ERROR, __VA_ARGS__)
+#define farm_log_warn(...) farm_log(FARM_LOG_WARN, __VA_ARGS__)
+#define farm_log_info(...) farm_log(FARM_LOG_INFO, __VA_ARGS__)
+#define farm_log_debug(...) farm_log(FARM_LOG_DEBUG, __VA_ARGS__)
+
+#endif

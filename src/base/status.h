@@ -1,0 +1,44 @@
+// Error contract of the whole project: a function that can fail returns an enum farm_status and, where the
+// caller passes one, fills a struct farm_error with a sentence that says what failed, with which value, and what
+// to do about it. Ring operations (src/ring) return a bool or a count instead: full and empty are not errors.
+// Runs in every process. Does not print, does not exit: only tools/ may do either.
+#ifndef FARM_BASE_STATUS_H
+#define FARM_BASE_STATUS_H
+
+#include <stdarg.h>
+
+enum farm_status {
+    FARM_OK = 0,
+    FARM_E_USAGE,       // wrong flag, key or value given by the user          -> exit status 2
+    FARM_E_INVALID,     // an argument or a spec that makes no sense
+    FARM_E_NOT_FOUND,   // file, environment, ROM, package that is not there
+    FARM_E_LIMIT,       // a limit of the machine or of its configuration (rlimit, cgroup, memory)
+    FARM_E_PERMISSION,  // no right to do it
+    FARM_E_FORMAT,      // corrupt, truncated or foreign data
+    FARM_E_BUSY,        // somebody else holds it
+    FARM_E_IO,          // a system call failed; sys_errno says how
+    FARM_E_UNSUPPORTED, // this build or this machine cannot do it
+    FARM_E_DEAD,        // the process on the other side is gone
+    FARM_E_INTERRUPTED, // asked to stop
+};
+
+struct farm_error {
+    enum farm_status status;
+    int sys_errno; // errno at the time, 0 where none applies
+    char message[768];
+};
+
+// Fills *err (may be NULL) and returns `status`, so that `return farm_fail(err, FARM_E_IO, "...")` is one line.
+// farm_fail_errno appends ": <strerror(errno)>" and keeps errno in sys_errno.
+enum farm_status farm_fail(struct farm_error *err, enum farm_status status, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+enum farm_status farm_fail_errno(struct farm_error *err, enum farm_status status, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+
+// Puts "prefix: " before the message that is in *err (may be NULL); returns err's status.
+enum farm_status farm_fail_in(struct farm_error *err, enum farm_status status, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+
+const char *farm_status_name(enum farm_status status);
+
+#endif

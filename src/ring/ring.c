@@ -1,0 +1,192 @@
+// See ring.h.
+#include "ring/ring.h"
+
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static enum farm_status make_lanes(struct farm_ring *ring, struct farm_error *err) {
+    const struct farm_ring_layout *layout = &ring->layout;
+    uint8_t *up = (uint8_t *)ring->up.header, *down = (uint8_t *)ring->down.header;
+    ring->up_control = (struct farm_up_control *)(up + layout->up_control);
+    ring->down_control = (struct farm_down_control *)(down + layout->down_control);
+    ring->lanes = calloc(ring->spec.lanes, sizeof *ring->lanes);
+    if (!ring->lanes) return farm_fail(err, FARM_E_LIMIT, "no memory for %u lanes", ring->spec.lanes);
+    for (uint32_t l = 0; l < ring->spec.lanes; l++) {
+        struct farm_lane *lane = &ring->lanes[l];
+        uint8_t *u = up + layout->up_arrays + l * layout->up_stride;
+        uint8_t *d = down + layout->down_arrays + l * layout->down_stride;
+        *lane = (struct farm_lane){
+            .up_control = ring->up_control,
+            .up = (struct farm_up_lane *)(up + layout->up_lanes) + l,
+            .down = (struct farm_down_lane *)(down + layout->down_lanes) + l,
+            .reward = (float *)(u + layout->reward),
+            .flags = u + layout->flags,
+            .action = d + layout->action,
+            .logits = (float *)(d + layout->logits),
+            .value = (float *)(d + layout->value),
+            .version = (uint64_t *)(d + layout->version),
+            .action_bytes = layout->action_bytes,
+            .obs_count = ring->spec.env.obs_count,
+            .policy_outputs = ring->spec.policy_outputs,
+            .width = ring->spec.width,
+            .steps = ring->spec.steps,
+        };
+        for (uint32_t f = 0; f < lane->obs_count; f++) {
+            lane->obs[f] = u + layout->obs[f];
+            lane->obs_bytes[f] = layout->obs_bytes[f];
+        }
+        lane->produced_local = farm_load_acquire(&lane->up->produced);
+        lane->consumed_seen = farm_load_acquire(&lane->down->consumed);
+    }
+    return FARM_OK;
+}
+
+enum farm_status farm_ring_create(const struct farm_ring_spec *spec, uint32_t actor, int node, bool huge,
+                                  struct farm_ring *ring, struct farm_error *err) {
+    _Static_assert(sizeof *spec <= FARM_SEGMENT_USER_BYTES, "the spec fits the header page");
+    *ring = (struct farm_ring){.spec = *spec, .up.fd = -1, .down.fd = -1};
+    ring->up.fd_readonly = ring->down.fd_readonly = -1;
+    enum farm_status status = farm_ring_layout_make(spec, &ring->layout, err);
+    if (status) return status;
+    struct farm_segment_request request = {.kind = FARM_SEGMENT_UP,
+                                           .owner = actor,
+                                           .bytes = ring->layout.up_bytes,
+                                           .node = node,
+                                           .layout_hash = ring->layout.hash,
+                                           .user = spec,
+                                           .user_bytes = sizeof *spec,
+                                           .huge = huge};
+    status = farm_segment_create(&request, &ring->up, err);
+    if (!status) {
+        request.kind = FARM_SEGMENT_DOWN;
+        request.bytes = ring->layout.down_bytes;
+        status = farm_segment_create(&request, &ring->down, err);
+    }
+    if (!status) status = make_lanes(ring, err);
+    if (status) farm_ring_close(ring);
+    return status;
+}
+
+// Opens one of the two segments and leaves the descriptor with the caller when that fails.
+static enum farm_status open_segment(int fd, bool writable, enum farm_segment_kind kind, const struct farm_ring *ring,
+                                     struct farm_segment *segment, size_t bytes_wanted, struct farm_error *err) {
+    enum farm_status status = farm_segment_open(fd, writable, kind, ring->layout.hash, segment, err);
+    if (status) return status;
+    if (segment->bytes < bytes_wanted) {
+        segment->fd = -1;
+        farm_segment_close(segment);
+        return farm_fail(err, FARM_E_FORMAT, "segment of %zu bytes is smaller than its layout, %zu bytes",
+                         segment->bytes, bytes_wanted);
+    }
+    return FARM_OK;
+}
+
+enum farm_status farm_ring_open(int up_fd, int down_fd, enum farm_ring_side side, struct farm_ring *ring,
+                                struct farm_error *err) {
+    *ring = (struct farm_ring){.up.fd = -1, .down.fd = -1};
+    ring->up.fd_readonly = ring->down.fd_readonly = -1;
+    // `up` first, with any hash: the shape stands in its header; the hash is then worked out here and compared.
+    enum farm_status status =
+        farm_segment_open(up_fd, side == FARM_RING_ACTOR, FARM_SEGMENT_UP, 0, &ring->up, err);
+    if (status) return status;
+    memcpy(&ring->spec, ring->up.header->user, sizeof ring->spec); // by copy: the peer may scribble over it
+    status = farm_ring_layout_make(&ring->spec, &ring->layout, err);
+    if (status)
+        status = farm_fail_in(err, FARM_E_FORMAT, "ring of actor %u", ring->up.header->owner);
+    else if (ring->up.header->layout_hash != ring->layout.hash)
+        status = farm_fail(err, FARM_E_FORMAT, "ring of actor %u: layout hash %016llx, this build expects %016llx",
+                           ring->up.header->owner, (unsigned long long)ring->up.header->layout_hash,
+                           (unsigned long long)ring->layout.hash);
+    else if (ring->up.bytes < ring->layout.up_bytes)
+        status = farm_fail(err, FARM_E_FORMAT, "ring of actor %u: segment of %zu bytes is smaller than its layout, %zu bytes",
+                           ring->up.header->owner, ring->up.bytes, ring->layout.up_bytes);
+    if (!status)
+        status = open_segment(down_fd, side == FARM_RING_LEARNER, FARM_SEGMENT_DOWN, ring, &ring->down,
+                              ring->layout.down_bytes, err);
+    if (!status) {
+        status = make_lanes(ring, err);
+        if (status) ring->down.fd = -1;
+    }
+    if (status) {
+        ring->up.fd = -1; // the descriptors stay the caller's
+        farm_ring_close(ring);
+    }
+    return status;
+}
+
+void farm_ring_close(struct farm_ring *ring) {
+    free(ring->lanes);
+    farm_segment_close(&ring->up);
+    farm_segment_close(&ring->down);
+    *ring = (struct farm_ring){.up.fd = -1, .down.fd = -1};
+    ring->up.fd_readonly = ring->down.fd_readonly = -1;
+}
+
+struct findings {
+    char *text;
+    size_t bytes, used;
+    int count;
+};
+
+static void found(struct findings *findings, const char *format, ...) __attribute__((format(printf, 2, 3)));
+static void found(struct findings *findings, const char *format, ...) {
+    findings->count++;
+    if (findings->used >= findings->bytes) return;
+    va_list args;
+    va_start(args, format);
+    int n = vsnprintf(findings->text + findings->used, findings->bytes - findings->used, format, args);
+    va_end(args);
+    if (n > 0) findings->used += (size_t)n;
+    if (findings->used < findings->bytes - 1) {
+        findings->text[findings->used++] = '\n';
+        findings->text[findings->used] = 0;
+    }
+}
+
+static void verify_step(const struct farm_lane *lane, uint32_t l, uint64_t n, uint64_t oldest, struct findings *findings) {
+    const uint8_t *flags = farm_lane_flags(lane, n);
+    const float *reward = farm_lane_reward(lane, n);
+    for (uint32_t e = 0; e < lane->width; e++) {
+        unsigned now = flags[e], before = n > oldest ? farm_lane_flags(lane, n - 1)[e] : 0;
+        if (now & ~FARM_STEP_ALL)
+            found(findings, "lane %u step %llu environment %u: unknown flags 0x%x", l, (unsigned long long)n, e, now);
+        if ((now & (FARM_STEP_TERMINATED | FARM_STEP_TRUNCATED | FARM_STEP_GAME_END)) && !(now & FARM_STEP_LAST))
+            found(findings, "lane %u step %llu environment %u: an end (0x%x) without LAST", l, (unsigned long long)n, e, now);
+        if (n == 0 && !(now & FARM_STEP_FIRST))
+            found(findings, "lane %u step 0 environment %u: no FIRST", l, e);
+        if (n > oldest && (before & FARM_STEP_LAST) && !(now & FARM_STEP_FIRST))
+            found(findings, "lane %u step %llu environment %u: no FIRST after LAST", l, (unsigned long long)n, e);
+        if (!isfinite(reward[e]))
+            found(findings, "lane %u step %llu environment %u: reward is not finite", l, (unsigned long long)n, e);
+    }
+}
+
+int farm_ring_verify(const struct farm_ring *ring, char *text, size_t text_bytes) {
+    struct findings findings = {.text = text, .bytes = text_bytes};
+    if (text_bytes) text[0] = 0;
+    for (uint32_t l = 0; l < ring->spec.lanes; l++) {
+        const struct farm_lane *lane = &ring->lanes[l];
+        // In the order in which they follow one another: each may only have grown when the next is read.
+        uint64_t consumed = farm_load_acquire(&lane->down->consumed);
+        uint64_t acted = farm_load_acquire(&lane->down->acted);
+        uint64_t produced = farm_load_acquire(&lane->up->produced);
+        if (acted > produced)
+            found(&findings, "lane %u: %llu steps answered but %llu published", l, (unsigned long long)acted,
+                  (unsigned long long)produced);
+        else if (produced > acted + 1)
+            found(&findings, "lane %u: %llu steps published but only %llu answered: an actor waits for each answer", l,
+                  (unsigned long long)produced, (unsigned long long)acted);
+        if (consumed > produced)
+            found(&findings, "lane %u: %llu steps consumed but %llu published", l, (unsigned long long)consumed,
+                  (unsigned long long)produced);
+        else if (produced - consumed > lane->steps)
+            found(&findings, "lane %u: %llu unconsumed steps in a ring of %u", l, (unsigned long long)(produced - consumed),
+                  lane->steps);
+        else
+            for (uint64_t n = consumed; n < produced; n++) verify_step(lane, l, n, consumed, &findings);
+    }
+    return findings.count;
+}

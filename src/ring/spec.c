@@ -1,0 +1,144 @@
+// See spec.h.
+#include "ring/spec.h"
+
+#include <stdbool.h>
+#include <string.h>
+
+enum { DIM_MAX = 1 << 20, STEPS_MAX = 1 << 24 };
+static const uint64_t FIELD_BYTES_MAX = 64u << 20, SEGMENT_BYTES_MAX = 1ull << 44;
+
+size_t farm_dtype_bytes(uint32_t dtype) {
+    return dtype == FARM_U8 ? 1 : dtype == FARM_I32 || dtype == FARM_F32 ? 4 : 0;
+}
+
+size_t farm_field_bytes(const struct farm_field_spec *field) {
+    uint64_t bytes = farm_dtype_bytes(field->dtype);
+    if (field->rank < 1 || field->rank > FARM_FIELD_RANK_MAX) return 0;
+    for (uint32_t i = 0; i < field->rank; i++) {
+        if (field->dims[i] < 1 || field->dims[i] > DIM_MAX) return 0;
+        bytes *= field->dims[i];
+        if (bytes > FIELD_BYTES_MAX) return 0;
+    }
+    return (size_t)bytes;
+}
+
+uint32_t farm_policy_outputs(const struct farm_action_spec *action) {
+    uint32_t sum = 0;
+    if (action->kind == FARM_ACTION_CONTINUOUS) return 2 * action->dims; // mean and log standard deviation
+    for (uint32_t i = 0; i < action->dims && i < FARM_ACTION_DIMS_MAX; i++) sum += action->sizes[i];
+    return sum;
+}
+
+uint64_t farm_ring_steps_needed(uint64_t windows, uint64_t stride, uint64_t length, uint64_t stack) {
+    return (windows + 1) * stride + length + stack;
+}
+
+static enum farm_status check_action(const struct farm_action_spec *action, struct farm_error *err) {
+    if (action->kind < FARM_ACTION_DISCRETE || action->kind > FARM_ACTION_CONTINUOUS)
+        return farm_fail(err, FARM_E_INVALID, "action kind %u is none of discrete, multi-discrete, continuous",
+                         action->kind);
+    if (action->dims < 1 || action->dims > FARM_ACTION_DIMS_MAX)
+        return farm_fail(err, FARM_E_INVALID, "%u action dimensions: 1..%d are possible", action->dims,
+                         FARM_ACTION_DIMS_MAX);
+    if (action->kind == FARM_ACTION_DISCRETE && action->dims != 1)
+        return farm_fail(err, FARM_E_INVALID, "a discrete action has 1 dimension, not %u", action->dims);
+    for (uint32_t i = 0; i < action->dims && action->kind != FARM_ACTION_CONTINUOUS; i++)
+        if (action->sizes[i] < 1 || action->sizes[i] > DIM_MAX)
+            return farm_fail(err, FARM_E_INVALID, "action dimension %u has %u choices", i, action->sizes[i]);
+    for (uint32_t i = 0; i < action->dims && action->kind == FARM_ACTION_CONTINUOUS; i++)
+        if (!(action->low[i] <= action->high[i]))
+            return farm_fail(err, FARM_E_INVALID, "action dimension %u has bounds [%g, %g]", i, (double)action->low[i],
+                             (double)action->high[i]);
+    return FARM_OK;
+}
+
+static enum farm_status check(const struct farm_ring_spec *spec, struct farm_error *err) {
+    if (spec->lanes < 1 || spec->lanes > FARM_LANES_MAX)
+        return farm_fail(err, FARM_E_INVALID, "%u lanes: 1..%d are possible", spec->lanes, FARM_LANES_MAX);
+    if (spec->width < 1 || spec->width > FARM_WIDTH_MAX)
+        return farm_fail(err, FARM_E_INVALID, "%u environments a lane: 1..%d are possible", spec->width, FARM_WIDTH_MAX);
+    if (spec->steps < 2 || spec->steps > STEPS_MAX)
+        return farm_fail(err, FARM_E_INVALID, "%u steps a ring: 2..%d are possible", spec->steps, STEPS_MAX);
+    if (spec->env.obs_count < 1 || spec->env.obs_count > FARM_OBS_FIELDS_MAX)
+        return farm_fail(err, FARM_E_INVALID, "%u observation fields: 1..%d are possible", spec->env.obs_count,
+                         FARM_OBS_FIELDS_MAX);
+    for (uint32_t f = 0; f < spec->env.obs_count; f++) {
+        const struct farm_field_spec *field = &spec->env.obs[f];
+        if (!field->name[0] || !memchr(field->name, 0, sizeof field->name))
+            return farm_fail(err, FARM_E_INVALID, "observation field %u has no name of 1..%d characters", f,
+                             FARM_FIELD_NAME_MAX - 1);
+        if (!farm_field_bytes(field))
+            return farm_fail(err, FARM_E_INVALID, "observation field '%s': type or dimensions make no sense (at most %llu MiB)",
+                             field->name, (unsigned long long)(FIELD_BYTES_MAX >> 20));
+    }
+    enum farm_status status = check_action(&spec->env.action, err);
+    if (status) return status;
+    if (spec->policy_outputs != farm_policy_outputs(&spec->env.action))
+        return farm_fail(err, FARM_E_INVALID, "%u policy outputs where the actions need %u", spec->policy_outputs,
+                         farm_policy_outputs(&spec->env.action));
+    return FARM_OK;
+}
+
+// Places an array behind *at on a cache line, moves *at behind it.
+static size_t place(uint64_t *at, uint64_t bytes) {
+    uint64_t start = (*at + FARM_CACHE_LINE - 1) / FARM_CACHE_LINE * FARM_CACHE_LINE;
+    *at = start + bytes;
+    return (size_t)start;
+}
+
+static uint64_t whole_pages(uint64_t bytes) {
+    return (bytes + 4095) / 4096 * 4096;
+}
+
+// FNV-1a, 64 bits.
+static uint64_t hash_bytes(uint64_t hash, const void *data, size_t bytes) {
+    const uint8_t *p = data;
+    for (size_t i = 0; i < bytes; i++) hash = (hash ^ p[i]) * 0x100000001b3ull;
+    return hash;
+}
+
+enum farm_status farm_ring_layout_make(const struct farm_ring_spec *spec, struct farm_ring_layout *layout,
+                                       struct farm_error *err) {
+    enum farm_status status = check(spec, err);
+    if (status) return status;
+    memset(layout, 0, sizeof *layout);
+    uint64_t slots = (uint64_t)spec->steps * spec->width; // <= 2^40, so no product below overflows
+
+    uint64_t at = FARM_SEGMENT_HEADER_BYTES;
+    layout->up_control = place(&at, sizeof(struct farm_up_control));
+    layout->up_lanes = place(&at, spec->lanes * sizeof(struct farm_up_lane));
+    layout->up_arrays = (size_t)whole_pages(at);
+    uint64_t in_lane = 0;
+    for (uint32_t f = 0; f < spec->env.obs_count; f++) {
+        layout->obs_bytes[f] = farm_field_bytes(&spec->env.obs[f]);
+        if (in_lane > SEGMENT_BYTES_MAX || slots > SEGMENT_BYTES_MAX / layout->obs_bytes[f]) goto too_large;
+        layout->obs[f] = place(&in_lane, slots * layout->obs_bytes[f]);
+    }
+    layout->reward = place(&in_lane, slots * sizeof(float));
+    layout->flags = place(&in_lane, slots);
+    layout->up_stride = (size_t)whole_pages(in_lane);
+    if (in_lane > SEGMENT_BYTES_MAX / spec->lanes) goto too_large;
+    layout->up_bytes = layout->up_arrays + layout->up_stride * spec->lanes;
+
+    at = FARM_SEGMENT_HEADER_BYTES;
+    layout->down_control = place(&at, sizeof(struct farm_down_control));
+    layout->down_lanes = place(&at, spec->lanes * sizeof(struct farm_down_lane));
+    layout->down_arrays = (size_t)whole_pages(at);
+    layout->action_bytes = spec->env.action.dims * 4u;
+    in_lane = 0;
+    layout->action = place(&in_lane, slots * layout->action_bytes);
+    if (slots > SEGMENT_BYTES_MAX / (4ull * spec->policy_outputs)) goto too_large;
+    layout->logits = place(&in_lane, slots * spec->policy_outputs * sizeof(float));
+    layout->value = place(&in_lane, slots * sizeof(float));
+    layout->version = place(&in_lane, spec->steps * sizeof(uint64_t));
+    layout->down_stride = (size_t)whole_pages(in_lane);
+    if (in_lane > SEGMENT_BYTES_MAX / spec->lanes) goto too_large;
+    layout->down_bytes = layout->down_arrays + layout->down_stride * spec->lanes;
+
+    layout->hash = hash_bytes(0xcbf29ce484222325ull, spec, sizeof *spec);
+    layout->hash = hash_bytes(layout->hash, layout, offsetof(struct farm_ring_layout, hash));
+    return FARM_OK;
+too_large:
+    return farm_fail(err, FARM_E_INVALID, "%u lanes x %u environments x %u steps do not fit a segment (at most %llu TiB)",
+                     spec->lanes, spec->width, spec->steps, (unsigned long long)(SEGMENT_BYTES_MAX >> 40));
+}

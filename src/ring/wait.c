@@ -1,0 +1,154 @@
+// See wait.h.
+#include "ring/wait.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <linux/futex.h>
+#include <poll.h>
+#include <stdlib.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "base/time.h"
+
+enum { SPIN_NS = 20000, LOOKS_PER_CLOCK = 64 };
+
+uint64_t farm_wait_spin_ns(enum farm_wait_mode mode, bool oversubscribed) {
+    if (mode == FARM_WAIT_SPIN) return UINT64_MAX;
+    if (mode == FARM_WAIT_SLEEP || oversubscribed) return 0;
+    return SPIN_NS; // about what a wake-up costs: sleeping sooner loses more than it saves
+}
+
+static void futex_sleep(const uint32_t *word, uint32_t seen, uint64_t timeout_ns) {
+    struct timespec timeout = {.tv_sec = (time_t)(timeout_ns / 1000000000u), .tv_nsec = (long)(timeout_ns % 1000000000u)};
+    syscall(SYS_futex, word, FUTEX_WAIT, seen, &timeout, NULL, 0); // woken, timed out, interrupted: the caller looks again
+}
+
+static bool lane_can_go(struct farm_lane *lane) {
+    return farm_lane_actor_answered(lane) && farm_lane_actor_can_write(lane);
+}
+
+// One look at what the actor waits for.
+static bool actor_look(struct farm_ring *ring, struct farm_lane *lane, uint32_t *ready) {
+    if (lane) return lane_can_go(lane);
+    uint32_t lanes = ring->spec.lanes, from = ready ? *ready + 1 : 0;
+    for (uint32_t i = 0; i < lanes; i++) {
+        uint32_t l = (from + i) % lanes;
+        if (!lane_can_go(&ring->lanes[l])) continue;
+        if (ready) *ready = l;
+        return true;
+    }
+    return false;
+}
+
+static bool stopped(const struct farm_ring *ring) {
+    return farm_load_relaxed(&ring->down_control->stop) != 0;
+}
+
+bool farm_actor_wait(struct farm_ring *ring, struct farm_lane *lane, uint64_t spin_ns, uint64_t timeout_ns,
+                     uint32_t *ready) {
+    if (stopped(ring)) return false;
+    if (actor_look(ring, lane, ready)) return true;
+    uint64_t start = farm_now_ns();
+    while (spin_ns) {
+        for (int i = 0; i < LOOKS_PER_CLOCK; i++) {
+            if (actor_look(ring, lane, ready)) return !stopped(ring);
+            farm_cpu_relax();
+        }
+        uint64_t spent = farm_now_ns() - start;
+        if (stopped(ring) || spent >= timeout_ns) return false;
+        if (spent >= spin_ns) break;
+    }
+    for (;;) {
+        uint32_t seen = farm_load32_acquire(&ring->down_control->wake);
+        farm_store_relaxed(&ring->up_control->asleep, 1);
+        farm_fence_full(); // `asleep` before the counters; partner: the fence in farm_learner_notify
+        bool go = actor_look(ring, lane, ready);
+        uint64_t spent = farm_now_ns() - start;
+        bool end = stopped(ring) || (!go && spent >= timeout_ns);
+        if (!go && !end) futex_sleep(&ring->down_control->wake, seen, timeout_ns - spent);
+        farm_store_relaxed(&ring->up_control->asleep, 0);
+        if (end) return false;
+        if (go) return true;
+    }
+}
+
+void farm_learner_notify(struct farm_ring *ring) {
+    farm_fence_full(); // the answers before `asleep`; partner: the fence in farm_actor_wait
+    if (!farm_load_relaxed(&ring->up_control->asleep)) return;
+    uint32_t *wake = &ring->down_control->wake;
+    farm_store32_release(wake, farm_load32_relaxed(wake) + 1);
+    syscall(SYS_futex, wake, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
+}
+
+void farm_actor_notify(struct farm_ring *ring, int learner_eventfd) {
+    farm_fence_full(); // the doorbell before `asleep`; partner: the fence in farm_doorbells_wait
+    if (!farm_load_relaxed(&ring->down_control->asleep)) return;
+    uint64_t one = 1;
+    ssize_t ignored = write(learner_eventfd, &one, sizeof one); // full (EAGAIN) means that it is rung already
+    (void)ignored;
+}
+
+enum farm_status farm_doorbells_make(struct farm_doorbells *bells, struct farm_ring **rings, uint32_t count, int eventfd,
+                                     struct farm_error *err) {
+    *bells = (struct farm_doorbells){.rings = rings, .count = count, .eventfd = eventfd};
+    bells->seen = calloc(count ? count : 1, sizeof *bells->seen);
+    if (!bells->seen) return farm_fail(err, FARM_E_LIMIT, "no memory for %u doorbells", count);
+    // Bells that rang before this thread lived count as new: a learner that came back must look at every lane once.
+    for (uint32_t i = 0; i < count; i++) bells->seen[i] = farm_load_acquire(&rings[i]->up_control->doorbell) - 1;
+    return FARM_OK;
+}
+
+void farm_doorbells_free(struct farm_doorbells *bells) {
+    free(bells->seen);
+    *bells = (struct farm_doorbells){.eventfd = -1};
+}
+
+uint32_t farm_doorbells_poll(struct farm_doorbells *bells, uint32_t *out) {
+    uint32_t rung = 0;
+    for (uint32_t i = 0; i < bells->count; i++) {
+        uint64_t now = farm_load_acquire(&bells->rings[i]->up_control->doorbell); // whoever saw the bell sees `produced`
+        if (now == bells->seen[i]) continue;
+        bells->seen[i] = now;
+        out[rung++] = i;
+    }
+    return rung;
+}
+
+static bool any_rung(const struct farm_doorbells *bells) {
+    for (uint32_t i = 0; i < bells->count; i++)
+        if (farm_load_acquire(&bells->rings[i]->up_control->doorbell) != bells->seen[i]) return true;
+    return false;
+}
+
+static void say_asleep(struct farm_doorbells *bells, uint64_t asleep) {
+    for (uint32_t i = 0; i < bells->count; i++) farm_store_relaxed(&bells->rings[i]->down_control->asleep, asleep);
+}
+
+bool farm_doorbells_wait(struct farm_doorbells *bells, uint64_t spin_ns, uint64_t timeout_ns) {
+    if (any_rung(bells)) return true;
+    uint64_t start = farm_now_ns();
+    while (spin_ns) {
+        for (int i = 0; i < LOOKS_PER_CLOCK; i++) {
+            if (any_rung(bells)) return true;
+            farm_cpu_relax();
+        }
+        uint64_t spent = farm_now_ns() - start;
+        if (spent >= timeout_ns) return false;
+        if (spent >= spin_ns) break;
+    }
+    say_asleep(bells, 1);
+    farm_fence_full(); // `asleep` before the doorbells; partner: the fence in farm_actor_notify
+    bool rung = any_rung(bells);
+    if (!rung) {
+        uint64_t spent = farm_now_ns() - start, left = timeout_ns > spent ? timeout_ns - spent : 0;
+        struct timespec timeout = {.tv_sec = (time_t)(left / 1000000000u), .tv_nsec = (long)(left % 1000000000u)};
+        struct pollfd waiter = {.fd = bells->eventfd, .events = POLLIN};
+        uint64_t count;
+        if (ppoll(&waiter, 1, &timeout, NULL) == 1 && read(bells->eventfd, &count, sizeof count) < 0 && errno != EAGAIN)
+            abort(); // not an eventfd: a broken invariant
+        rung = any_rung(bells);
+    }
+    say_asleep(bells, 0);
+    return rung;
+}

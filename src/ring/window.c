@@ -1,0 +1,36 @@
+// See window.h.
+#include "ring/window.h"
+
+#include <assert.h>
+
+void farm_window_cursor_start(const struct farm_lane *lane, const struct farm_window_shape *shape,
+                              struct farm_window_cursor *cursor) {
+    uint64_t consumed = farm_lane_consumed(lane);
+    uint64_t first = consumed ? consumed + shape->stack - 1 : 0;
+    cursor->next = (first + shape->stride - 1) / shape->stride * shape->stride;
+    cursor->held = cursor->next;
+}
+
+uint64_t farm_window_ready(const struct farm_lane *lane, const struct farm_window_shape *shape,
+                           const struct farm_window_cursor *cursor) {
+    // The actor publishes step n only after answer n-1, so `produced` alone says that all but the last are answered.
+    uint64_t produced = farm_lane_produced(lane);
+    if (produced < cursor->next + shape->length) return 0;
+    return (produced - cursor->next - shape->length) / shape->stride + 1;
+}
+
+uint64_t farm_window_take(const struct farm_window_shape *shape, struct farm_window_cursor *cursor) {
+    uint64_t start = cursor->next;
+    cursor->next += shape->stride;
+    return start;
+}
+
+void farm_window_done(const struct farm_window_shape *shape, struct farm_window_cursor *cursor, uint64_t start) {
+    assert(start < cursor->next);
+    if (start + shape->stride > cursor->held) cursor->held = start + shape->stride;
+}
+
+uint64_t farm_window_needs(const struct farm_window_shape *shape, const struct farm_window_cursor *cursor) {
+    uint64_t history = shape->stack - 1;
+    return cursor->held > history ? cursor->held - history : 0;
+}
