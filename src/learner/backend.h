@@ -1,0 +1,71 @@
+// What computes: the table of functions behind which the CPU (and next CUDA) stands. A backend reads observations in place from the
+// lanes, writes answers into them, and holds parameters and optimiser. It decides nothing: which rows, which windows and when
+// is the learner's. Runs in the learner process; `infer` on the inference thread, everything else on the training thread, both
+// at the same time.
+#ifndef FARM_LEARNER_BACKEND_H
+#define FARM_LEARNER_BACKEND_H
+
+#include "kernels/loss.h"
+#include "learner/learner.h"
+#include "ring/ring.h"
+
+// Environments [env_from, env_from + env_count) of step n of a lane: to be answered.
+struct farm_infer_rows {
+    struct farm_lane *lane;
+    uint32_t lane_id; // of the whole farm: stream of its random numbers
+    uint64_t n;
+    uint32_t env_from, env_count;
+};
+
+// The unrolls of environments [env_from, env_from + env_count) over steps [start, start + T]: to be trained on.
+struct farm_train_unrolls {
+    const struct farm_lane *lane;
+    uint64_t start;
+    uint32_t env_from, env_count;
+};
+
+struct farm_train_stats {
+    struct farm_loss_stats loss; // sums over rows with weight
+    double grad_norm;            // before clipping
+    uint64_t bad_values;         // rewards, flags, observations, actions that made no sense: counted, given weight 0
+};
+
+// The state that a checkpoint holds. Vectors are f32 [parameter_count]; `first` is NULL for RMSProp.
+struct farm_backend_state {
+    float *params, *first, *second;
+    uint64_t optimiser_step;
+};
+
+struct farm_backend_config {
+    const struct farm_learner_config *learner; // outlives the backend
+    const struct farm_net *net;                // likewise
+    uint32_t width_max;                        // environments of the widest lane
+};
+
+struct farm_backend;
+
+struct farm_backend_ops {
+    const char *name; // "cpu"
+    enum farm_status (*create)(const struct farm_backend_config *config, struct farm_backend **out, struct farm_error *err);
+    void (*destroy)(struct farm_backend *backend);
+
+    // Forward, sample, write action, logits, value and version into the lanes. At most infer_batch_max rows in all. The answers are
+    // in the lanes when it returns; `acted` is the caller's to store. Returns how many observations were not finite.
+    uint64_t (*infer)(struct farm_backend *backend, const struct farm_infer_rows *rows, uint32_t count);
+
+    // One update: gradient of the loss over all unrolls, clip, optimiser step, new version for inference. A gradient that is not
+    // finite changes nothing (grad_norm says so).
+    void (*train)(struct farm_backend *backend, const struct farm_train_unrolls *unrolls, uint32_t count, double learning_rate,
+                  struct farm_train_stats *stats);
+
+    uint64_t (*version)(const struct farm_backend *backend); // updates so far
+
+    // The state as it is now; valid until the next train.
+    struct farm_backend_state (*state)(struct farm_backend *backend);
+    // After the caller wrote into what state() points to: makes it the parameters of version `version`.
+    void (*state_changed)(struct farm_backend *backend, uint64_t version, uint64_t optimiser_step);
+};
+
+extern const struct farm_backend_ops farm_backend_cpu;
+
+#endif

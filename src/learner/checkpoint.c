@@ -1,0 +1,263 @@
+// See checkpoint.h.
+#include "learner/checkpoint.h"
+
+#include <inttypes.h>
+#include <jansson.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/file.h"
+
+enum { LENGTH_BYTES = 8, NAME_MAX_BYTES = FARM_TENSOR_NAME_MAX + 32 };
+static const uint64_t FILE_BYTES_MAX = 16ull << 30, HEADER_BYTES_MAX = 100ull << 20;
+
+// The three vectors a file may hold, under their prefixes.
+static const char *const prefixes[] = {"", "optimiser.first.", "optimiser.second."};
+enum { VECTORS = sizeof prefixes / sizeof *prefixes };
+
+static void vectors_of(const struct farm_backend_state *state, float *vectors[VECTORS]) {
+    vectors[0] = state->params;
+    vectors[1] = state->first;
+    vectors[2] = state->second;
+}
+
+const char *farm_checkpoint_get(const struct farm_checkpoint_metadata *metadata, const char *key) {
+    for (uint32_t i = 0; i < metadata->count; i++)
+        if (strcmp(metadata->keys[i], key) == 0) return metadata->values[i];
+    return NULL;
+}
+
+uint64_t farm_checkpoint_get_u64(const struct farm_checkpoint_metadata *metadata, const char *key) {
+    const char *text = farm_checkpoint_get(metadata, key);
+    return text ? strtoull(text, NULL, 10) : 0;
+}
+
+void farm_checkpoint_metadata_free(struct farm_checkpoint_metadata *metadata) {
+    for (uint32_t i = 0; i < metadata->count; i++) {
+        free(metadata->keys[i]);
+        free(metadata->values[i]);
+    }
+    metadata->count = 0;
+}
+
+// ---- writing ----
+
+static json_t *describe_tensor(const struct farm_tensor *tensor, uint64_t offset) {
+    json_t *shape = json_array();
+    for (int d = 0; d < tensor->rank; d++) json_array_append_new(shape, json_integer(tensor->dims[d]));
+    return json_pack("{s:s, s:o, s:[I, I]}", "dtype", "F32", "shape", shape, "data_offsets", (json_int_t)offset,
+                     (json_int_t)(offset + tensor->count * sizeof(float)));
+}
+
+// The header's text, padded with spaces to a multiple of 8; malloc'd, NULL without memory.
+static char *make_header(const struct farm_net *net, float *const vectors[VECTORS], const char *const (*pairs)[2],
+                         uint32_t pair_count, size_t *bytes) {
+    json_t *header = json_object(), *metadata = json_object();
+    json_object_set_new(metadata, "format", json_string("actorfarm-1"));
+    for (uint32_t i = 0; i < pair_count; i++) json_object_set_new(metadata, pairs[i][0], json_string(pairs[i][1]));
+    json_object_set_new(header, "__metadata__", metadata);
+    uint64_t base = 0;
+    for (int v = 0; v < VECTORS; v++) {
+        if (!vectors[v]) continue;
+        for (int t = 0; t < net->tensor_count; t++) {
+            char name[NAME_MAX_BYTES];
+            snprintf(name, sizeof name, "%s%s", prefixes[v], net->tensors[t].name);
+            json_object_set_new(header, name, describe_tensor(&net->tensors[t], base + net->tensors[t].offset * sizeof(float)));
+        }
+        base += net->parameter_count * sizeof(float);
+    }
+    char *text = json_dumps(header, JSON_COMPACT);
+    json_decref(header);
+    if (!text) return NULL;
+    size_t length = strlen(text);
+    *bytes = (length + 7) / 8 * 8;
+    char *padded = realloc(text, *bytes + 1);
+    if (padded) memset(padded + length, ' ', *bytes - length);
+    else free(text);
+    return padded;
+}
+
+enum farm_status farm_checkpoint_save(const char *path, const struct farm_net *net, const struct farm_backend_state *state,
+                                      const char *const (*pairs)[2], uint32_t pair_count, struct farm_error *err) {
+    float *vectors[VECTORS];
+    vectors_of(state, vectors);
+    size_t header_bytes = 0, vector_bytes = net->parameter_count * sizeof(float), bytes;
+    char *header = make_header(net, vectors, pairs, pair_count, &header_bytes);
+    bytes = LENGTH_BYTES + header_bytes;
+    for (int v = 0; v < VECTORS; v++) bytes += vectors[v] ? vector_bytes : 0;
+    uint8_t *file = header ? malloc(bytes) : NULL;
+    if (!file) {
+        free(header);
+        return farm_fail(err, FARM_E_LIMIT, "no memory for a checkpoint of %zu parameters", net->parameter_count);
+    }
+    uint64_t length = header_bytes;
+    for (int i = 0; i < LENGTH_BYTES; i++) file[i] = (uint8_t)(length >> 8 * i);
+    memcpy(file + LENGTH_BYTES, header, header_bytes);
+    uint8_t *at = file + LENGTH_BYTES + header_bytes;
+    for (int v = 0; v < VECTORS; v++)
+        if (vectors[v]) {
+            memcpy(at, vectors[v], vector_bytes);
+            at += vector_bytes;
+        }
+    enum farm_status status = farm_file_replace(path, file, bytes, err);
+    free(file);
+    free(header);
+    return status;
+}
+
+// ---- reading ----
+
+// A file in memory whose length and header have been checked.
+struct image {
+    char *bytes;
+    const float *data; // behind the header
+    size_t data_bytes;
+    json_t *header;
+};
+
+static void image_free(struct image *image) {
+    free(image->bytes);
+    json_decref(image->header);
+}
+
+// The bytes of data that the header speaks of: the largest end offset.
+static bool data_end(const json_t *header, uint64_t *end) {
+    const char *name;
+    json_t *entry;
+    *end = 0;
+    json_object_foreach((json_t *)(uintptr_t)header, name, entry) {
+        if (strcmp(name, "__metadata__") == 0) continue;
+        json_t *offsets = json_object_get(entry, "data_offsets");
+        json_int_t from = json_integer_value(json_array_get(offsets, 0)), to = json_integer_value(json_array_get(offsets, 1));
+        if (json_array_size(offsets) != 2 || from < 0 || to < from) return false;
+        if ((uint64_t)to > *end) *end = (uint64_t)to;
+    }
+    return true;
+}
+
+static enum farm_status image_read(const char *path, struct image *image, struct farm_error *err) {
+    size_t bytes = 0;
+    *image = (struct image){0};
+    enum farm_status status = farm_file_read(path, FILE_BYTES_MAX, &image->bytes, &bytes, err);
+    if (status) return status;
+    uint64_t length = 0, end;
+    for (int i = 0; i < LENGTH_BYTES && bytes >= LENGTH_BYTES; i++) length |= (uint64_t)(uint8_t)image->bytes[i] << 8 * i;
+    if (bytes < LENGTH_BYTES || length > HEADER_BYTES_MAX || length > bytes - LENGTH_BYTES) {
+        status = farm_fail(err, FARM_E_FORMAT, "%s: no safetensors file, or cut off within its header (%zu bytes)", path, bytes);
+        goto fail;
+    }
+    json_error_t where;
+    image->header = json_loadb(image->bytes + LENGTH_BYTES, length, JSON_REJECT_DUPLICATES, &where);
+    if (!json_is_object(image->header)) {
+        status = farm_fail(err, FARM_E_FORMAT, "%s: the header is no JSON object: %s", path, where.text);
+        goto fail;
+    }
+    image->data_bytes = bytes - LENGTH_BYTES - length;
+    if (!data_end(image->header, &end) || end != image->data_bytes) {
+        status = farm_fail(err, FARM_E_FORMAT, "%s: %s (%zu bytes of data where the header speaks of %" PRIu64 ")", path,
+                           end > image->data_bytes ? "cut off" : "corrupt", image->data_bytes, end);
+        goto fail;
+    }
+    image->data = (const float *)(const void *)(image->bytes + LENGTH_BYTES + length);
+    const char *format = json_string_value(json_object_get(json_object_get(image->header, "__metadata__"), "format"));
+    if (!format || strcmp(format, "actorfarm-1") != 0) {
+        status = farm_fail(err, FARM_E_FORMAT, "%s: not a checkpoint of this program (its metadata has no format actorfarm-1)", path);
+        goto fail;
+    }
+    return FARM_OK;
+fail:
+    image_free(image);
+    return status;
+}
+
+static enum farm_status copy_metadata(const struct image *image, struct farm_checkpoint_metadata *metadata, struct farm_error *err) {
+    const char *key;
+    json_t *value;
+    metadata->count = 0;
+    json_object_foreach(json_object_get(image->header, "__metadata__"), key, value) {
+        if (metadata->count == FARM_CHECKPOINT_PAIRS_MAX || !json_is_string(value)) continue;
+        char *k = strdup(key), *v = strdup(json_string_value(value));
+        if (!k || !v) {
+            free(k);
+            free(v);
+            farm_checkpoint_metadata_free(metadata);
+            return farm_fail(err, FARM_E_LIMIT, "no memory for a checkpoint's metadata");
+        }
+        metadata->keys[metadata->count] = k;
+        metadata->values[metadata->count++] = v;
+    }
+    return FARM_OK;
+}
+
+enum farm_status farm_checkpoint_read_metadata(const char *path, struct farm_checkpoint_metadata *metadata,
+                                               struct farm_error *err) {
+    struct image image;
+    enum farm_status status = image_read(path, &image, err);
+    if (status) return status;
+    status = copy_metadata(&image, metadata, err);
+    image_free(&image);
+    return status;
+}
+
+// Finds one tensor and checks everything about it; its data, or NULL with the reason.
+static const float *find_tensor(const struct image *image, const char *path, const char *prefix, const struct farm_tensor *tensor,
+                                struct farm_error *err) {
+    char name[NAME_MAX_BYTES];
+    snprintf(name, sizeof name, "%s%s", prefix, tensor->name);
+    json_t *entry = json_object_get(image->header, name);
+    if (!entry) {
+        farm_fail(err, FARM_E_FORMAT, "%s: tensor %s is missing: a checkpoint of another network", path, name);
+        return NULL;
+    }
+    const char *dtype = json_string_value(json_object_get(entry, "dtype"));
+    json_t *shape = json_object_get(entry, "shape"), *offsets = json_object_get(entry, "data_offsets");
+    bool same = dtype && strcmp(dtype, "F32") == 0 && (int)json_array_size(shape) == tensor->rank;
+    for (int d = 0; same && d < tensor->rank; d++) same = json_integer_value(json_array_get(shape, (size_t)d)) == tensor->dims[d];
+    uint64_t from = (uint64_t)json_integer_value(json_array_get(offsets, 0));
+    uint64_t to = (uint64_t)json_integer_value(json_array_get(offsets, 1));
+    if (!same || to - from != tensor->count * sizeof(float) || from % sizeof(float)) {
+        farm_fail(err, FARM_E_FORMAT, "%s: tensor %s has another type or shape: a checkpoint of another network", path, name);
+        return NULL;
+    }
+    const float *data = (const float *)(const void *)((const char *)image->data + from);
+    for (size_t i = 0; i < tensor->count; i++) {
+        float value;
+        memcpy(&value, &data[i], sizeof value);
+        if (!isfinite(value)) {
+            farm_fail(err, FARM_E_FORMAT, "%s: tensor %s holds values that are not finite", path, name);
+            return NULL;
+        }
+    }
+    return data;
+}
+
+static bool has_vector(const struct image *image, const struct farm_net *net, int v) {
+    char name[NAME_MAX_BYTES];
+    snprintf(name, sizeof name, "%s%s", prefixes[v], net->tensors[0].name);
+    return json_object_get(image->header, name) != NULL;
+}
+
+enum farm_status farm_checkpoint_load(const char *path, const struct farm_net *net, struct farm_backend_state *state,
+                                      bool *has_optimiser, struct farm_checkpoint_metadata *metadata, struct farm_error *err) {
+    struct image image;
+    const float *found[VECTORS][FARM_TENSORS_MAX];
+    float *vectors[VECTORS];
+    vectors_of(state, vectors);
+    enum farm_status status = image_read(path, &image, err);
+    if (status) return status;
+    // The optimiser's vectors count only together and only where the run's optimiser has the same ones.
+    *has_optimiser = vectors[2] && has_vector(&image, net, 2) && (vectors[1] != NULL) == has_vector(&image, net, 1);
+    for (int v = 0; v < VECTORS && !status; v++)
+        for (int t = 0; t < net->tensor_count && !status && (v == 0 || (*has_optimiser && vectors[v])); t++) {
+            found[v][t] = find_tensor(&image, path, prefixes[v], &net->tensors[t], err);
+            if (!found[v][t]) status = FARM_E_FORMAT;
+        }
+    if (!status) status = copy_metadata(&image, metadata, err);
+    for (int v = 0; v < VECTORS && !status; v++)
+        for (int t = 0; t < net->tensor_count && (v == 0 || (*has_optimiser && vectors[v])); t++)
+            memcpy(vectors[v] + net->tensors[t].offset, found[v][t], net->tensors[t].count * sizeof(float));
+    image_free(&image);
+    return status;
+}

@@ -1,0 +1,145 @@
+// See lanes.h.
+#include "learner/lanes.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+static enum farm_status count_lanes(struct farm_lanes *lanes, struct farm_error *err) {
+    const struct farm_ring_spec *first = &lanes->rings[0].spec;
+    for (uint32_t r = 0; r < lanes->ring_count; r++) {
+        const struct farm_ring_spec *spec = &lanes->rings[r].spec;
+        if (spec->policy_outputs != first->policy_outputs || spec->env.obs_count != first->env.obs_count ||
+            farm_field_bytes(&spec->env.obs[0]) != farm_field_bytes(&first->env.obs[0]))
+            return farm_fail(err, FARM_E_INVALID, "actors 0 and %u have different environments", r);
+        lanes->first_lane[r] = lanes->lane_count;
+        lanes->ring_pointers[r] = &lanes->rings[r];
+        lanes->lane_count += spec->lanes;
+        lanes->environments += (uint64_t)spec->lanes * spec->width;
+        if (spec->width > lanes->width_max) lanes->width_max = spec->width;
+    }
+    lanes->lanes = calloc(lanes->lane_count, sizeof *lanes->lanes);
+    return lanes->lanes ? FARM_OK : farm_fail(err, FARM_E_LIMIT, "no memory for %u lanes", lanes->lane_count);
+}
+
+static enum farm_status make_lane(struct farm_learner_lane *lane, struct farm_ring *ring, uint32_t l, uint32_t id,
+                                  const struct farm_window_shape *shape, struct farm_error *err) {
+    *lane = (struct farm_learner_lane){.ring = ring, .lane = &ring->lanes[l], .id = id};
+    lane->answered = farm_lane_acted(lane->lane);
+    farm_window_cursor_start(lane->lane, shape, &lane->cursor);
+    lane->games = calloc(ring->spec.width, sizeof *lane->games);
+    if (!lane->games) return farm_fail(err, FARM_E_LIMIT, "no memory for the games of %u environments", ring->spec.width);
+    for (uint32_t e = 0; e < ring->spec.width; e++) lane->games[e].known = lane->answered == 0;
+    return FARM_OK;
+}
+
+enum farm_status farm_lanes_open(const int (*fds)[2], uint32_t ring_count, const struct farm_window_shape *shape,
+                                 struct farm_lanes *lanes, struct farm_error *err) {
+    *lanes = (struct farm_lanes){0};
+    if (!ring_count) return farm_fail(err, FARM_E_INVALID, "no actors");
+    lanes->rings = calloc(ring_count, sizeof *lanes->rings);
+    lanes->ring_pointers = calloc(ring_count, sizeof *lanes->ring_pointers);
+    lanes->first_lane = calloc(ring_count, sizeof *lanes->first_lane);
+    enum farm_status status = FARM_OK;
+    if (!lanes->rings || !lanes->ring_pointers || !lanes->first_lane)
+        status = farm_fail(err, FARM_E_LIMIT, "no memory for %u actors", ring_count);
+    for (uint32_t r = 0; r < ring_count && !status; r++) {
+        status = farm_ring_open(fds[r][0], fds[r][1], FARM_RING_LEARNER, &lanes->rings[r], err);
+        if (!status) lanes->ring_count = r + 1;
+    }
+    if (!status) status = count_lanes(lanes, err);
+    for (uint32_t r = 0; r < ring_count && !status; r++)
+        for (uint32_t l = 0; l < lanes->rings[r].spec.lanes && !status; l++) {
+            uint32_t id = lanes->first_lane[r] + l;
+            status = make_lane(&lanes->lanes[id], &lanes->rings[r], l, id, shape, err);
+        }
+    if (status) farm_lanes_close(lanes);
+    return status;
+}
+
+void farm_lanes_close(struct farm_lanes *lanes) {
+    for (uint32_t i = 0; i < lanes->lane_count && lanes->lanes; i++) free(lanes->lanes[i].games);
+    for (uint32_t r = 0; r < lanes->ring_count; r++) farm_ring_close(&lanes->rings[r]);
+    free(lanes->lanes);
+    free(lanes->rings);
+    free(lanes->ring_pointers);
+    free(lanes->first_lane);
+    *lanes = (struct farm_lanes){0};
+}
+
+void farm_lanes_set_quota(struct farm_lanes *lanes, uint64_t games) {
+    uint64_t g = 0;
+    for (uint32_t i = 0; i < lanes->lane_count; i++)
+        for (uint32_t e = 0; e < lanes->lanes[i].lane->width; e++, g++)
+            lanes->lanes[i].games[e].left = (uint32_t)(games / lanes->environments + (g < games % lanes->environments));
+}
+
+// Mean and standard deviation over the last games (training) into the board.
+static void show_last_games(struct farm_board *board, uint64_t games) {
+    uint64_t count = games < FARM_BOARD_RETURNS ? games : FARM_BOARD_RETURNS;
+    double sum = 0, squares = 0, length = 0;
+    for (uint64_t i = 0; i < count; i++) {
+        double value = farm_board_get(&board->returns[i]);
+        sum += value;
+        squares += value * value;
+        length += (double)farm_load_relaxed(&board->lengths[i]);
+    }
+    double mean = sum / (double)count;
+    farm_board_set(&board->return_mean, mean);
+    farm_board_set(&board->return_std, sqrt(fmax(0, squares / (double)count - mean * mean)));
+    farm_board_set(&board->length_mean, length / (double)count);
+}
+
+static void end_game(struct farm_lanes *lanes, struct farm_game *game, bool quota, struct farm_board *board) {
+    bool count = game->known && (!quota || game->left > 0);
+    if (count) {
+        if (quota) game->left--;
+        uint64_t episodes = farm_load_relaxed(&board->episodes);
+        farm_board_set(&board->returns[episodes % FARM_BOARD_RETURNS], game->reward_sum);
+        farm_store_relaxed(&board->lengths[episodes % FARM_BOARD_RETURNS], game->steps);
+        lanes->games++;
+        lanes->return_sum += game->reward_sum;
+        lanes->return_squares += game->reward_sum * game->reward_sum;
+        if (quota) {
+            double mean = lanes->return_sum / (double)lanes->games;
+            farm_board_set(&board->return_mean, mean);
+            farm_board_set(&board->return_std, sqrt(fmax(0, lanes->return_squares / (double)lanes->games - mean * mean)));
+        } else {
+            show_last_games(board, episodes + 1);
+        }
+        farm_store_relaxed(&board->episodes, episodes + 1);
+    }
+    game->reward_sum = 0;
+    game->steps = 0;
+    game->known = true;
+}
+
+uint64_t farm_lanes_account(struct farm_lanes *lanes, struct farm_learner_lane *lane, uint64_t n, bool quota,
+                            struct farm_board *board) {
+    const uint8_t *flags = farm_lane_flags(lane->lane, n);
+    const float *reward = farm_lane_reward(lane->lane, n);
+    uint64_t transitions = 0, bad = 0;
+    for (uint32_t e = 0; e < lane->lane->width; e++) {
+        struct farm_game *game = &lane->games[e];
+        unsigned now = flags[e];
+        float r = reward[e];
+        if (now & ~FARM_STEP_ALL || !isfinite(r)) {
+            bad++;
+            continue;
+        }
+        if (now & FARM_STEP_FIRST) {
+            if (!game->ended_last) { // the first step of all, or an abandoned episode: its return is nobody's
+                game->reward_sum = 0;
+                game->steps = 0;
+                game->known = game->known || n > 0;
+            }
+        } else {
+            transitions++;
+            game->steps++;
+            game->reward_sum += (double)r;
+        }
+        game->ended_last = (now & FARM_STEP_LAST) != 0;
+        if (now & FARM_STEP_GAME_END) end_game(lanes, game, quota, board);
+    }
+    farm_board_add(&board->agent_steps, transitions);
+    return bad;
+}

@@ -1,0 +1,308 @@
+// See trainer.h.
+#include "learner/trainer.h"
+
+#include <dirent.h>
+#include <inttypes.h>
+#include <math.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/log.h"
+#include "base/time.h"
+#include "learner/checkpoint.h"
+
+enum { CHECKPOINTS_KEPT = 3, BROKEN_UPDATES_MAX = 50, OWN_PAIRS = 8 };
+
+// A window of all W environments of a lane.
+struct unit {
+    struct farm_learner_lane *lane;
+    uint64_t start;
+    uint32_t env_taken; // environments already given to an update
+};
+
+struct farm_trainer {
+    struct farm_trainer_config config;
+    pthread_t thread;
+    pthread_mutex_t lock;
+    pthread_cond_t more;
+    bool stop, failed;
+    // queue of units, first in first out; `waiting` counts its unrolls
+    struct unit *units;
+    uint32_t capacity, head, count;
+    uint64_t waiting;
+    // training thread only
+    struct farm_train_unrolls *unrolls; // [batch]
+    struct unit *finished;              // [batch]: whose last environments are in this update
+    uint64_t checkpoint_due_ns;
+    uint32_t broken; // updates in a row whose gradient was not finite
+    enum farm_status status;
+    struct farm_error error;
+};
+
+// ---- checkpoints ----
+
+static int newest_first(const struct dirent **a, const struct dirent **b) {
+    return strcmp((*b)->d_name, (*a)->d_name);
+}
+
+static int is_checkpoint(const struct dirent *entry) {
+    const char *dot = strrchr(entry->d_name, '.');
+    return dot && strcmp(dot, ".safetensors") == 0;
+}
+
+static void remove_old(const char *folder) {
+    struct dirent **names;
+    int count = scandir(folder, &names, is_checkpoint, newest_first);
+    for (int i = 0; i < count; i++) {
+        char path[4096];
+        snprintf(path, sizeof path, "%s/%s", folder, names[i]->d_name);
+        if (i >= CHECKPOINTS_KEPT) unlink(path);
+        free(names[i]);
+    }
+    if (count >= 0) free(names);
+}
+
+static enum farm_status save(struct farm_trainer *trainer, struct farm_error *err) {
+    const struct farm_learner_config *learner = trainer->config.learner;
+    struct farm_board *board = learner->board;
+    if (!learner->checkpoint_dir) return FARM_OK;
+    struct farm_backend_state state = trainer->config.ops->state(trainer->config.backend);
+    uint64_t frames = farm_load_relaxed(&board->frames);
+    const struct {
+        const char *name;
+        uint64_t value;
+    } numbers[] = {
+        {"frames", frames},
+        {"agent_steps", farm_load_relaxed(&board->agent_steps)},
+        {"updates", farm_load_relaxed(&board->updates)},
+        {"version", trainer->config.ops->version(trainer->config.backend)},
+        {"optimiser_step", state.optimiser_step},
+        {"episodes", farm_load_relaxed(&board->episodes)},
+    };
+    enum { NUMBERS = sizeof numbers / sizeof *numbers };
+    char texts[OWN_PAIRS][32], path[4096];
+    const char *pairs[FARM_CHECKPOINT_PAIRS_MAX][2];
+    uint32_t count = 0;
+    for (; count < NUMBERS; count++) {
+        snprintf(texts[count], sizeof texts[count], "%" PRIu64, numbers[count].value);
+        pairs[count][0] = numbers[count].name;
+        pairs[count][1] = texts[count];
+    }
+    snprintf(texts[count], sizeof texts[count], "%.6g", farm_board_get(&board->return_mean));
+    pairs[count][0] = "return_mean";
+    pairs[count][1] = texts[count];
+    count++;
+    for (uint32_t i = 0; i < learner->metadata_count && count < FARM_CHECKPOINT_PAIRS_MAX; i++, count++)
+        memcpy(pairs[count], learner->metadata[i], sizeof pairs[count]);
+    snprintf(path, sizeof path, "%s/%012" PRIu64 ".safetensors", learner->checkpoint_dir, frames);
+    enum farm_status status =
+        farm_checkpoint_save(path, trainer->config.net, &state, (const char *const(*)[2])pairs, count, err);
+    if (status) return farm_fail_in(err, status, "checkpoint");
+    farm_board_add(&board->checkpoints, 1);
+    farm_store_relaxed(&board->checkpoint_frames, frames);
+    remove_old(learner->checkpoint_dir);
+    return FARM_OK;
+}
+
+static void save_when_due(struct farm_trainer *trainer) {
+    double every_s = trainer->config.learner->checkpoint_every_s;
+    if (every_s <= 0 || farm_now_ns() < trainer->checkpoint_due_ns) return;
+    struct farm_error error;
+    if (save(trainer, &error)) farm_log_warn("%s: training goes on, the next try follows in %.0f s", error.message, every_s);
+    trainer->checkpoint_due_ns = farm_now_ns() + (uint64_t)(every_s * 1e9);
+}
+
+// ---- updates ----
+
+// Takes the unrolls of one update off the queue; called with the lock held and enough of them waiting.
+static uint32_t take(struct farm_trainer *trainer, uint32_t *finished_count) {
+    uint32_t want = trainer->config.learner->algo.batch, count = 0;
+    *finished_count = 0;
+    while (want) {
+        struct unit *unit = &trainer->units[trainer->head];
+        uint32_t left = unit->lane->lane->width - unit->env_taken, part = left < want ? left : want;
+        trainer->unrolls[count++] = (struct farm_train_unrolls){
+            .lane = unit->lane->lane, .start = unit->start, .env_from = unit->env_taken, .env_count = part};
+        unit->env_taken += part;
+        want -= part;
+        trainer->waiting -= part;
+        if (part == left) {
+            trainer->finished[(*finished_count)++] = *unit;
+            trainer->head = (trainer->head + 1) % trainer->capacity;
+            trainer->count--;
+        }
+    }
+    return count;
+}
+
+static double learning_rate(const struct farm_trainer *trainer) {
+    const struct farm_learner_config *learner = trainer->config.learner;
+    return (double)farm_learning_rate_linear((float)learner->algo.lr, (float)learner->algo.lr_end,
+                                             farm_load_relaxed(&learner->board->frames), learner->frames_target);
+}
+
+static void show(struct farm_trainer *trainer, uint32_t count, const struct farm_train_stats *stats, double rate) {
+    struct farm_board *board = trainer->config.learner->board;
+    double rows = stats->loss.weight > 0 ? stats->loss.weight : 1;
+    uint64_t version = trainer->config.ops->version(trainer->config.backend) - 1; // the one that this update started from
+    for (uint32_t i = 0; i < count; i++) {
+        const struct farm_train_unrolls *u = &trainer->unrolls[i];
+        uint64_t acted_with = *farm_lane_version(u->lane, u->start);
+        if (version > acted_with) farm_board_add(&board->lag_sum, (version - acted_with) * u->env_count);
+        farm_board_add(&board->windows, u->env_count);
+    }
+    farm_board_add(&board->updates, 1);
+    farm_board_add(&board->bad_values, stats->bad_values);
+    farm_board_set(&board->loss_policy, stats->loss.policy / rows);
+    farm_board_set(&board->loss_value, stats->loss.baseline / rows);
+    farm_board_set(&board->entropy, stats->loss.entropy / rows);
+    farm_board_set(&board->rho_mean, 1 - stats->loss.clipped / rows);
+    farm_board_set(&board->grad_norm, stats->grad_norm);
+    farm_board_set(&board->learning_rate, rate);
+}
+
+// Gives the steps of finished windows back to their actors.
+static void release(const struct farm_trainer *trainer, uint32_t count) {
+    const struct farm_window_shape *shape = &trainer->config.shape;
+    for (uint32_t i = 0; i < count; i++) {
+        struct farm_learner_lane *lane = trainer->finished[i].lane;
+        farm_window_done(shape, &lane->cursor, trainer->finished[i].start);
+        farm_lane_release(lane->lane, farm_window_needs(shape, &lane->cursor));
+        farm_learner_notify(lane->ring);
+    }
+}
+
+static void update(struct farm_trainer *trainer, uint32_t count, uint32_t finished) {
+    struct farm_board *board = trainer->config.learner->board;
+    struct farm_train_stats stats;
+    double rate = learning_rate(trainer);
+    uint64_t start = farm_now_ns();
+    trainer->config.ops->train(trainer->config.backend, trainer->unrolls, count, rate, &stats);
+    show(trainer, count, &stats, rate);
+    release(trainer, finished);
+    farm_board_add(&board->train_busy_ns, farm_now_ns() - start);
+    trainer->broken = isfinite(stats.grad_norm) ? 0 : trainer->broken + 1;
+    if (trainer->broken == 1) farm_log_warn("the gradient is not finite: this update changes nothing");
+    if (trainer->broken >= BROKEN_UPDATES_MAX)
+        trainer->status = farm_fail(&trainer->error, FARM_E_INVALID,
+                                    "training has diverged: %d gradients in a row were not finite (a smaller --lr or --grad-norm-clip)",
+                                    BROKEN_UPDATES_MAX);
+}
+
+static void *training(void *argument) {
+    struct farm_trainer *trainer = argument;
+    uint32_t batch = trainer->config.learner->algo.batch;
+    struct farm_board *board = trainer->config.learner->board;
+    pthread_mutex_lock(&trainer->lock);
+    while (!trainer->stop && !trainer->status) {
+        uint64_t start = farm_now_ns();
+        while (!trainer->stop && trainer->waiting < batch) pthread_cond_wait(&trainer->more, &trainer->lock);
+        farm_board_add(&board->train_wait_ns, farm_now_ns() - start);
+        if (trainer->stop) break;
+        uint32_t finished, count = take(trainer, &finished);
+        pthread_mutex_unlock(&trainer->lock);
+        update(trainer, count, finished);
+        save_when_due(trainer);
+        pthread_mutex_lock(&trainer->lock);
+    }
+    trainer->failed = trainer->status != FARM_OK;
+    pthread_mutex_unlock(&trainer->lock);
+    return NULL;
+}
+
+// Unrolls that can wait in all lanes together before every actor is held back.
+static uint64_t unrolls_possible(const struct farm_trainer_config *config, uint32_t *windows) {
+    uint64_t unrolls = 0;
+    *windows = 0;
+    for (uint32_t i = 0; i < config->lanes->lane_count; i++) {
+        const struct farm_lane *lane = config->lanes->lanes[i].lane;
+        uint64_t held = (uint64_t)config->shape.stack - 1 + config->shape.length;
+        if (lane->steps < held) continue;
+        uint64_t fit = (lane->steps - held) / config->shape.stride + 1;
+        *windows += (uint32_t)fit;
+        unrolls += fit * lane->width;
+    }
+    return unrolls;
+}
+
+static void destroy(struct farm_trainer *trainer) {
+    pthread_cond_destroy(&trainer->more);
+    pthread_mutex_destroy(&trainer->lock);
+    free(trainer->units);
+    free(trainer->unrolls);
+    free(trainer->finished);
+    free(trainer);
+}
+
+enum farm_status farm_trainer_start(const struct farm_trainer_config *config, struct farm_trainer **out, struct farm_error *err) {
+    uint32_t batch = config->learner->algo.batch, windows;
+    uint64_t possible = unrolls_possible(config, &windows);
+    if (!batch || possible < (uint64_t)batch + config->lanes->width_max)
+        return farm_fail(err, FARM_E_INVALID,
+                         "an update of %u unrolls does not fit the rings, which hold %" PRIu64
+                         " at most: a larger --ring-steps, a smaller --batch or --unroll",
+                         batch, possible);
+    struct farm_trainer *trainer = calloc(1, sizeof *trainer);
+    if (!trainer) return farm_fail(err, FARM_E_LIMIT, "no memory for the trainer");
+    trainer->config = *config;
+    trainer->capacity = windows + 1;
+    pthread_mutex_init(&trainer->lock, NULL);
+    pthread_cond_init(&trainer->more, NULL);
+    trainer->units = calloc(trainer->capacity, sizeof *trainer->units);
+    trainer->unrolls = calloc(batch, sizeof *trainer->unrolls);
+    trainer->finished = calloc(batch, sizeof *trainer->finished);
+    trainer->checkpoint_due_ns = farm_now_ns() + (uint64_t)(config->learner->checkpoint_every_s * 1e9);
+    enum farm_status status = FARM_OK;
+    if (!trainer->units || !trainer->unrolls || !trainer->finished)
+        status = farm_fail(err, FARM_E_LIMIT, "no memory for a queue of %u windows", windows);
+    sigset_t all, before; // signals are the main thread's
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    if (!status && pthread_create(&trainer->thread, NULL, training, trainer))
+        status = farm_fail_errno(err, FARM_E_LIMIT, "the training thread does not start (ulimit -u)");
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (status) {
+        destroy(trainer);
+        return status;
+    }
+    *out = trainer;
+    return FARM_OK;
+}
+
+void farm_trainer_push(struct farm_trainer *trainer, struct farm_learner_lane *lane, uint64_t start) {
+    pthread_mutex_lock(&trainer->lock);
+    if (trainer->count == trainer->capacity) abort(); // the rings bound the queue: `capacity` windows cannot be unreleased
+    trainer->units[(trainer->head + trainer->count++) % trainer->capacity] = (struct unit){.lane = lane, .start = start};
+    trainer->waiting += lane->lane->width;
+    if (trainer->waiting >= trainer->config.learner->algo.batch) pthread_cond_signal(&trainer->more);
+    pthread_mutex_unlock(&trainer->lock);
+}
+
+bool farm_trainer_failed(struct farm_trainer *trainer) {
+    pthread_mutex_lock(&trainer->lock);
+    bool failed = trainer->failed;
+    pthread_mutex_unlock(&trainer->lock);
+    return failed;
+}
+
+enum farm_status farm_trainer_stop(struct farm_trainer *trainer, struct farm_error *err) {
+    pthread_mutex_lock(&trainer->lock);
+    trainer->stop = true;
+    pthread_cond_signal(&trainer->more);
+    pthread_mutex_unlock(&trainer->lock);
+    pthread_join(trainer->thread, NULL);
+    enum farm_status status = trainer->status;
+    if (status && err) *err = trainer->error;
+    struct farm_error save_error;
+    enum farm_status saved = save(trainer, &save_error);
+    if (saved && !status) {
+        if (err) *err = save_error;
+        status = saved;
+    }
+    destroy(trainer);
+    return status;
+}
