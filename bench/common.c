@@ -1,0 +1,171 @@
+// See common.h.
+#include "common.h"
+
+#include <math.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/utsname.h>
+
+#include "base/cli.h"
+#include "farm_build.h"
+#include "report/json.h"
+
+void farm_bench_start(struct farm_bench *bench, int argc, char **argv, double default_seconds) {
+    struct farm_error err;
+    bool help;
+    bench->seconds = default_seconds;
+    const struct farm_cli_flag flags[] = {
+        {"json", FARM_CLI_BOOL, &bench->json, NULL, "one JSON document on stdout"},
+        {"seconds", FARM_CLI_DOUBLE, &bench->seconds, "S", "time to spend in all"},
+    };
+    const struct farm_cli cli = {.program = bench->name,
+                                 .synopsis = "[--json] [--seconds S]",
+                                 .about = bench->about,
+                                 .flags = flags,
+                                 .flag_count = sizeof flags / sizeof *flags};
+    if (farm_cli_parse(&cli, argc, argv, NULL, 0, NULL, &help, &err)) {
+        fprintf(stderr, "%s: %s\n", bench->name, err.message);
+        exit(2);
+    }
+    if (help) {
+        farm_cli_print_help(&cli);
+        exit(0);
+    }
+}
+
+static int ascending(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+double farm_bench_percentile(double *values, size_t count, double p) {
+    qsort(values, count, sizeof *values, ascending);
+    size_t at = (size_t)(p / 100 * (double)(count - 1) + 0.5);
+    return values[at];
+}
+
+double farm_bench_median(double *values, size_t count, double *spread) {
+    double median = farm_bench_percentile(values, count, 50);
+    *spread = (farm_bench_percentile(values, count, 75) - farm_bench_percentile(values, count, 25)) / median;
+    return median;
+}
+
+void farm_bench_add(struct farm_bench *bench, const char *name, const char *unit, const char *better, double *ours, size_t count,
+                    const char *reference, double *theirs, size_t their_count, double target) {
+    farm_bench_check(bench->count < FARM_BENCH_RESULTS_MAX, "too many results");
+    struct farm_bench_result *result = &bench->results[bench->count++];
+    *result = (struct farm_bench_result){.name = name, .unit = unit, .better = better, .reference = reference, .target = target};
+    result->value = farm_bench_median(ours, count, &result->spread);
+    result->reference_value = result->ratio = NAN;
+    if (!theirs) return;
+    double spread;
+    result->reference_value = farm_bench_median(theirs, their_count, &spread);
+    result->ratio = result->value / result->reference_value;
+}
+
+void farm_bench_check(bool good, const char *what) {
+    if (good) return;
+    fprintf(stderr, "wrong: %s\n", what);
+    exit(1);
+}
+
+static void cpu_name(char *text, size_t bytes) {
+    char line[256];
+    snprintf(text, bytes, "unknown");
+    FILE *file = fopen("/proc/cpuinfo", "r");
+    if (!file) return;
+    while (fgets(line, sizeof line, file)) {
+        char *colon = strchr(line, ':');
+        if (strncmp(line, "model name", 10) != 0 || !colon) continue;
+        colon[strcspn(colon, "\n")] = 0;
+        snprintf(text, bytes, "%s", colon + 2);
+        break;
+    }
+    fclose(file);
+}
+
+static int numa_nodes(void) {
+    int count = 0;
+    for (char path[64]; count < 1024; count++) {
+        snprintf(path, sizeof path, "/sys/devices/system/node/node%d", count);
+        FILE *file = fopen(path, "r");
+        if (!file) break;
+        fclose(file);
+    }
+    return count;
+}
+
+static json_t *machine(void) {
+    struct utsname system;
+    char cpu[256];
+    cpu_name(cpu, sizeof cpu);
+    json_t *object = farm_json_object(false);
+    farm_json_set_text(object, "cpu", cpu);
+    farm_json_set_int(object, "cores", (uint64_t)farm_bench_cpus());
+    farm_json_set_int(object, "nodes", (uint64_t)numa_nodes());
+    farm_json_set_text(object, "kernel", uname(&system) ? NULL : system.release);
+    farm_json_set_text(object, "gpu", NULL);
+    return object;
+}
+
+static json_t *describe(const struct farm_bench_result *result) {
+    json_t *object = farm_json_object(false);
+    farm_json_set_text(object, "name", result->name);
+    farm_json_set_real(object, "value", result->value);
+    farm_json_set_text(object, "unit", result->unit);
+    farm_json_set_text(object, "better", result->better);
+    farm_json_set_real(object, "spread", result->spread);
+    farm_json_set_text(object, "reference", result->reference);
+    farm_json_set_real(object, "reference_value", result->reference_value);
+    farm_json_set_real(object, "ratio", result->ratio);
+    farm_json_set_real(object, "target", result->target);
+    return object;
+}
+
+static int print_json(const struct farm_bench *bench) {
+    struct farm_error err;
+    json_t *document = farm_json_object(true), *results = json_array();
+    farm_json_set_text(document, "benchmark", bench->name);
+    farm_json_set_text(document, "commit", FARM_COMMIT);
+    farm_json_set(document, "machine", machine());
+    for (size_t i = 0; i < bench->count; i++) json_array_append_new(results, describe(&bench->results[i]));
+    farm_json_set(document, "results", results);
+    enum farm_status status = farm_json_print(document, stdout, &err);
+    json_decref(document);
+    if (status) fprintf(stderr, "%s: %s\n", bench->name, err.message);
+    return status ? 1 : 0;
+}
+
+int farm_bench_finish(struct farm_bench *bench) {
+    if (bench->json) return print_json(bench);
+    printf("%-34s %12s %-10s %7s %12s %7s %7s  %s\n", bench->name, "median", "unit", "spread", "reference", "ratio", "target", "is");
+    for (size_t i = 0; i < bench->count; i++) {
+        const struct farm_bench_result *r = &bench->results[i];
+        printf("%-34s %12.4g %-10s %6.1f%%", r->name, r->value, r->unit, 100 * r->spread);
+        if (isnan(r->ratio)) printf(" %12s %7s", "", "");
+        else printf(" %12.4g %7.3f", r->reference_value, r->ratio);
+        if (isnan(r->target)) printf(" %7s", "");
+        else printf(" %7.3g", r->target);
+        printf("  %s\n", r->reference ? r->reference : "");
+    }
+    return 0;
+}
+
+int farm_bench_cpus(void) {
+    cpu_set_t set;
+    return sched_getaffinity(0, sizeof set, &set) ? 1 : CPU_COUNT(&set);
+}
+
+bool farm_bench_pin(int index) {
+    cpu_set_t all, one;
+    CPU_ZERO(&one);
+    if (sched_getaffinity(0, sizeof all, &all)) return false;
+    for (int cpu = 0; cpu < CPU_SETSIZE; cpu++) {
+        if (!CPU_ISSET(cpu, &all) || index--) continue;
+        CPU_SET(cpu, &one);
+        return sched_setaffinity(0, sizeof one, &one) == 0;
+    }
+    return false;
+}

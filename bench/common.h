@@ -1,0 +1,50 @@
+// What every benchmark shares: flags (--json, --seconds, --help), medians, and the one form of document that all print (see docs/ARCHITECTURE.md,
+// "Benchmarks"). A benchmark measures its reference in the same run, interleaved, and checks the data that it moved:
+// farm_bench_check ends it with exit status 1 where they are wrong.
+#ifndef FARM_BENCH_COMMON_H
+#define FARM_BENCH_COMMON_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+enum { FARM_BENCH_RESULTS_MAX = 64 };
+
+struct farm_bench_result {
+    const char *name, *unit, *better; // better: "higher" or "lower"
+    double value, spread;             // median, and (75th - 25th percentile) / median
+    const char *reference;            // what the reference is; NULL: none
+    double reference_value, ratio;    // ratio: value / reference_value
+    double target;                    // the ratio we hold ourselves to; NAN: none
+};
+
+struct farm_bench {
+    const char *name, *about;
+    bool json;
+    double seconds; // time to spend in all
+    struct farm_bench_result results[FARM_BENCH_RESULTS_MAX];
+    size_t count;
+};
+
+// Parses the flags; prints help and exits where asked.
+void farm_bench_start(struct farm_bench *bench, int argc, char **argv, double default_seconds);
+
+// Sorts values in place; their median and relative interquartile range.
+double farm_bench_median(double *values, size_t count, double *spread);
+// The p-th percentile (0..100) of values that are sorted in place.
+double farm_bench_percentile(double *values, size_t count, double p);
+
+// Adds a result from interleaved samples of ours and of the reference (NULL: none, then `target` is about the value itself).
+void farm_bench_add(struct farm_bench *bench, const char *name, const char *unit, const char *better, double *ours, size_t count,
+                    const char *reference, double *theirs, size_t their_count, double target);
+
+// Wrong data: says so and exits with status 1.
+void farm_bench_check(bool good, const char *what);
+
+// Prints the document or the table; returns the exit status.
+int farm_bench_finish(struct farm_bench *bench);
+
+// Binds the calling thread to one CPU (the index-th that it may run on); false where there is none.
+bool farm_bench_pin(int index);
+int farm_bench_cpus(void);
+
+#endif

@@ -1,0 +1,386 @@
+// The lane against what the machine can do at all: a raw cache-line ping-pong, a raw futex, memcpy. Two processes on two cores, the
+// actor's and the learner's side of one ring, through the functions that actors and learner call. Samples of ours and of
+// the reference alternate; every payload and every answer is checked.
+#include <linux/futex.h>
+#include <math.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/ptrace.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/time.h"
+#include "common.h"
+#include "ring/wait.h"
+
+enum {
+    SAMPLES = 15,
+    TRIPS = 20000,     // busy round trips a sample
+    SLEEPS = 400,      // sleeping round trips a sample
+    PAYLOADS = 1500,   // 28 KB steps a sample
+    SINGLES = 100000,  // round trips timed one by one
+    STEPS = 1000000,   // busy steps under the system-call counter
+    PAYLOAD = 28224,   // four 84x84 frames
+    RELEASE_EVERY = 16,
+    RING_STEPS = 64,
+};
+
+// Words of the raw references, each on a line (and its neighbour, which prefetchers fetch along) of its own.
+struct raw {
+    uint64_t ping, pad0[15], pong, pad1[15];
+    uint32_t futex_ping, pad2[31], futex_pong, pad3[31];
+    uint8_t slots[RING_STEPS][PAYLOAD];
+};
+
+struct side {
+    bool actor;
+    struct raw *raw;
+    struct farm_ring small, large; // 16 B and 28 KB observations
+    struct farm_doorbells small_bells;
+    int eventfd;
+    uint64_t raw_trip, futex_trip, raw_payload; // done so far; both sides count alike
+    uint8_t *pattern;
+};
+
+// ---- raw references ----
+
+static void raw_trips(struct side *side, uint32_t trips) {
+    for (uint32_t i = 0; i < trips; i++) {
+        uint64_t n = ++side->raw_trip;
+        if (side->actor) farm_store_release(&side->raw->ping, n);
+        const uint64_t *word = side->actor ? &side->raw->pong : &side->raw->ping;
+        while (farm_load_acquire(word) != n) farm_cpu_relax();
+        if (!side->actor) farm_store_release(&side->raw->pong, n);
+    }
+}
+
+static void futex_pass(uint32_t *word, uint32_t n) {
+    farm_store32_release(word, n);
+    syscall(SYS_futex, word, FUTEX_WAKE, 1, NULL, NULL, 0);
+}
+static void futex_await(uint32_t *word, uint32_t n) {
+    for (uint32_t seen; (seen = farm_load32_acquire(word)) != n;) syscall(SYS_futex, word, FUTEX_WAIT, seen, NULL, NULL, 0);
+}
+static void raw_sleeps(struct side *side, uint32_t trips) {
+    for (uint32_t i = 0; i < trips; i++) {
+        uint32_t n = (uint32_t)++side->futex_trip;
+        if (side->actor) futex_pass(&side->raw->futex_ping, n);
+        futex_await(side->actor ? &side->raw->futex_pong : &side->raw->futex_ping, n);
+        if (!side->actor) futex_pass(&side->raw->futex_pong, n);
+    }
+}
+
+static uint64_t sum_words(const uint8_t *data, size_t bytes) {
+    uint64_t sum = 0, word;
+    for (size_t i = 0; i + sizeof word <= bytes; i += sizeof word) {
+        memcpy(&word, data + i, sizeof word);
+        sum += word;
+    }
+    return sum;
+}
+// The pattern of payload n is the same but for its first word.
+static void write_payload(struct side *side, uint8_t *to, uint64_t n) {
+    memcpy(side->pattern, &n, sizeof n);
+    memcpy(to, side->pattern, PAYLOAD);
+}
+static void check_payload(struct side *side, const uint8_t *from, uint64_t n) {
+    uint64_t own;
+    memcpy(&own, side->pattern, sizeof own);
+    farm_bench_check(sum_words(from, PAYLOAD) == sum_words(side->pattern, PAYLOAD) - own + n, "a payload's sum");
+}
+static void raw_payloads(struct side *side, uint32_t count) {
+    for (uint32_t i = 0; i < count; i++) {
+        uint64_t n = side->raw_payload++;
+        uint8_t *slot = side->raw->slots[n % RING_STEPS];
+        if (side->actor) write_payload(side, slot, n);
+        raw_trips(side, side->actor ? 1 : 0);
+        if (side->actor) continue;
+        uint64_t trip = ++side->raw_trip;
+        while (farm_load_acquire(&side->raw->ping) != trip) farm_cpu_relax();
+        check_payload(side, slot, n);
+        farm_store_release(&side->raw->pong, trip);
+    }
+}
+
+// ---- the lane ----
+
+static void learner_answer(struct farm_lane *lane, uint64_t n) {
+    farm_lane_answer(lane, n);
+    if (n % RELEASE_EVERY == 0) farm_lane_release(lane, n);
+}
+
+static void lane_trips(struct side *side, uint32_t trips) {
+    struct farm_lane *lane = &side->small.lanes[0];
+    for (uint32_t i = 0; i < trips; i++) {
+        if (side->actor) {
+            while (!farm_lane_actor_can_write(lane)) farm_cpu_relax();
+            farm_lane_actor_publish(lane);
+            while (!farm_lane_actor_answered(lane)) farm_cpu_relax();
+        } else {
+            uint64_t n = lane->produced_local++; // the learner's own count of steps it has answered
+            while (farm_lane_produced(lane) <= n) farm_cpu_relax();
+            learner_answer(lane, n);
+        }
+    }
+}
+
+// A whole step: 16 B written, doorbell, read, checked, answered, answer read, checked.
+static void step_trips(struct side *side, uint32_t trips) {
+    struct farm_lane *lane = &side->small.lanes[0];
+    for (uint32_t i = 0; i < trips; i++) {
+        uint64_t n = side->actor ? farm_lane_actor_next(lane) : lane->produced_local++;
+        const uint64_t payload[2] = {n, ~n};
+        if (side->actor) {
+            while (!farm_lane_actor_can_write(lane)) farm_cpu_relax();
+            memcpy(farm_lane_obs(lane, 0, n, 0), payload, sizeof payload);
+            *farm_lane_reward(lane, n) = 0;
+            *farm_lane_flags(lane, n) = 0;
+            farm_lane_actor_publish(lane);
+            farm_actor_notify(&side->small, side->eventfd);
+            while (!farm_lane_actor_answered(lane)) farm_cpu_relax();
+            farm_bench_check(*(int32_t *)farm_lane_action(lane, n, 0) == (int32_t)n, "an answer");
+        } else {
+            uint32_t rung;
+            do { // a bell that rang for steps answered without looking at it says nothing about this one
+                while (!farm_doorbells_poll(&side->small_bells, &rung)) farm_cpu_relax();
+            } while (farm_lane_produced(lane) <= n);
+            farm_bench_check(memcmp(farm_lane_obs(lane, 0, n, 0), payload, sizeof payload) == 0, "a payload");
+            *(int32_t *)farm_lane_action(lane, n, 0) = (int32_t)n;
+            learner_answer(lane, n);
+            farm_learner_notify(&side->small);
+        }
+    }
+}
+
+static void lane_sleeps(struct side *side, uint32_t trips) {
+    struct farm_lane *lane = &side->small.lanes[0];
+    for (uint32_t i = 0; i < trips; i++) {
+        uint32_t ready;
+        if (side->actor) {
+            farm_lane_actor_publish(lane);
+            farm_actor_notify(&side->small, side->eventfd);
+            while (!farm_actor_wait(&side->small, lane, 0, UINT64_MAX, &ready)) {}
+        } else {
+            uint64_t n = lane->produced_local++;
+            do {
+                while (!farm_doorbells_wait(&side->small_bells, 0, 1000000000)) {}
+                farm_doorbells_poll(&side->small_bells, &ready);
+            } while (farm_lane_produced(lane) <= n);
+            learner_answer(lane, n);
+            farm_learner_notify(&side->small);
+        }
+    }
+}
+
+static void lane_payloads(struct side *side, uint32_t count) {
+    struct farm_lane *lane = &side->large.lanes[0];
+    for (uint32_t i = 0; i < count; i++) {
+        if (side->actor) {
+            uint64_t n = farm_lane_actor_next(lane);
+            while (!farm_lane_actor_can_write(lane)) farm_cpu_relax();
+            write_payload(side, farm_lane_obs(lane, 0, n, 0), n);
+            farm_lane_actor_publish(lane);
+            while (!farm_lane_actor_answered(lane)) farm_cpu_relax();
+        } else {
+            uint64_t n = lane->produced_local++;
+            while (farm_lane_produced(lane) <= n) farm_cpu_relax();
+            check_payload(side, farm_lane_obs(lane, 0, n, 0), n);
+            learner_answer(lane, n);
+        }
+    }
+}
+
+// ---- set-up ----
+
+static struct farm_ring_spec ring_spec(uint32_t dtype, uint32_t elements) {
+    struct farm_ring_spec spec = {.lanes = 1, .width = 1, .steps = RING_STEPS, .policy_outputs = 4};
+    spec.env.obs_count = 1;
+    spec.env.obs[0] = (struct farm_field_spec){.name = "obs", .dtype = dtype, .rank = 1, .dims = {elements}};
+    spec.env.action = (struct farm_action_spec){.kind = FARM_ACTION_DISCRETE, .dims = 1, .sizes = {4}};
+    spec.env.frames_per_step = 1;
+    return spec;
+}
+
+static void must(enum farm_status status, const struct farm_error *err) {
+    if (!status) return;
+    fprintf(stderr, "ring: %s\n", err->message);
+    exit(1);
+}
+
+// Opens this process's side of a ring that `made` describes.
+static void open_ring(const struct farm_ring *made, bool actor, struct farm_ring *ring) {
+    struct farm_error err;
+    int up = dup(actor ? made->up.fd : made->up.fd_readonly), down = dup(actor ? made->down.fd_readonly : made->down.fd);
+    must(farm_ring_open(up, down, actor ? FARM_RING_ACTOR : FARM_RING_LEARNER, ring, &err), &err);
+}
+
+static void open_side(struct side *side, const struct farm_ring *small, const struct farm_ring *large) {
+    struct farm_error err;
+    open_ring(small, side->actor, &side->small);
+    open_ring(large, side->actor, &side->large);
+    static struct farm_ring *rings[1];
+    rings[0] = &side->small;
+    if (!side->actor) must(farm_doorbells_make(&side->small_bells, rings, 1, side->eventfd, &err), &err);
+    side->pattern = malloc(PAYLOAD);
+    farm_bench_check(side->pattern != NULL, "no memory");
+    for (int i = 0; i < PAYLOAD; i++) side->pattern[i] = (uint8_t)(i * 31 + 7);
+    farm_bench_check(farm_bench_pin(side->actor ? 0 : 1), "this benchmark needs two CPUs");
+}
+
+// ---- samples: the actor's side times, the learner's side does the same sequence ----
+
+typedef void pair_function(struct side *side, uint32_t count);
+
+// Seconds per piece of `count` pieces.
+static double timed(pair_function *function, struct side *side, uint32_t count) {
+    uint64_t start = farm_now_ns();
+    function(side, count);
+    return (double)(farm_now_ns() - start) / (double)count;
+}
+
+static void alternate(pair_function *ours, pair_function *theirs, struct side *side, uint32_t count, double *our_ns, double *their_ns) {
+    for (int s = 0; s < SAMPLES; s++) {
+        their_ns[s] = timed(theirs, side, count);
+        our_ns[s] = timed(ours, side, count);
+    }
+}
+
+static void one_by_one(pair_function *function, struct side *side, double *ns) {
+    for (uint32_t i = 0; i < SINGLES; i++) ns[i] = timed(function, side, 1);
+}
+
+static void everything(struct side *side, struct farm_bench *bench) {
+    double ours[SAMPLES], theirs[SAMPLES];
+    double *single = malloc(2 * SINGLES * sizeof *single);
+    farm_bench_check(single != NULL, "no memory");
+    alternate(lane_trips, raw_trips, side, TRIPS, ours, theirs);
+    if (bench) farm_bench_add(bench, "round_trip", "ns", "lower", ours, SAMPLES, "raw cache-line ping-pong", theirs, SAMPLES, 1.3);
+    alternate(step_trips, raw_trips, side, TRIPS, ours, theirs);
+    if (bench) {
+        farm_bench_add(bench, "step_round_trip", "ns", "lower", ours, SAMPLES, "raw cache-line ping-pong", theirs, SAMPLES, NAN);
+        double transfers = 5, raw_transfers = 2; // doorbell, produced, payload, acted, action; ping, pong
+        farm_bench_add(bench, "step_round_trip_transfers", "lines", "lower", &transfers, 1, "ping and pong", &raw_transfers, 1, NAN);
+    }
+    one_by_one(raw_trips, side, single);
+    one_by_one(lane_trips, side, single + SINGLES);
+    if (bench) {
+        double raw_p99 = farm_bench_percentile(single, SINGLES, 99) / 2, p99 = farm_bench_percentile(single + SINGLES, SINGLES, 99) / 2;
+        farm_bench_add(bench, "hop_p99", "ns", "lower", &p99, 1, "raw cache-line ping-pong, half, p99", &raw_p99, 1, NAN);
+    }
+    alternate(lane_payloads, raw_payloads, side, PAYLOADS, ours, theirs);
+    for (int s = 0; s < SAMPLES; s++) ours[s] = PAYLOAD / ours[s], theirs[s] = PAYLOAD / theirs[s];
+    if (bench) farm_bench_add(bench, "payload_28k", "GB/s", "higher", ours, SAMPLES, "memcpy, bare flag, sum", theirs, SAMPLES, 0.95);
+    alternate(lane_sleeps, raw_sleeps, side, SLEEPS, ours, theirs);
+    if (bench) farm_bench_add(bench, "wakeup", "ns", "lower", ours, SAMPLES, "futex round trip", theirs, SAMPLES, NAN);
+    free(single);
+}
+
+// What the functions themselves cost: both sides' in one thread, all lines at home, no observation written.
+static void step_cost(struct farm_bench *bench, const struct farm_ring *made, int eventfd) {
+    struct farm_ring actor_ring, learner_ring;
+    open_ring(made, true, &actor_ring);
+    open_ring(made, false, &learner_ring);
+    struct farm_lane *actor = &actor_ring.lanes[0], *learner = &learner_ring.lanes[0];
+    uint64_t n = actor->produced_local;
+    farm_lane_release(learner, n);
+    double ns[SAMPLES];
+    for (int s = 0; s < SAMPLES; s++) {
+        uint64_t start = farm_now_ns();
+        for (uint32_t i = 0; i < TRIPS; i++, n++) {
+            farm_bench_check(farm_lane_actor_can_write(actor), "a free slot");
+            farm_lane_actor_publish(actor);
+            farm_actor_notify(&actor_ring, eventfd);
+            farm_bench_check(farm_lane_produced(learner) == n + 1, "produced");
+            farm_lane_answer(learner, n);
+            farm_lane_release(learner, n + 1);
+            farm_learner_notify(&learner_ring);
+            farm_bench_check(farm_lane_actor_answered(actor), "answered");
+        }
+        ns[s] = (double)(farm_now_ns() - start) / TRIPS;
+    }
+    double limit = 200;
+    farm_bench_add(bench, "lane_step_cost", "ns", "lower", ns, SAMPLES, "limit of 200 ns, both sides' functions", &limit, 1, 1.0);
+    farm_ring_close(&actor_ring);
+    farm_ring_close(&learner_ring);
+}
+
+// ---- system calls of a million busy steps, counted by ptrace ----
+
+static void busy_child(struct side *side, const struct farm_ring *small, const struct farm_ring *large) {
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    open_side(side, small, large);
+    ptrace(PTRACE_TRACEME, 0, NULL, NULL);
+    raise(SIGSTOP);
+    step_trips(side, STEPS);
+    _exit(0);
+}
+
+static double count_syscalls(struct side *side, const struct farm_ring *small, const struct farm_ring *large) {
+    uint64_t stops = 0;
+    for (int actor = 0; actor < 2; actor++) {
+        side->actor = actor != 0;
+        pid_t pid = fork();
+        if (pid == 0) busy_child(side, small, large);
+        farm_bench_check(pid > 0, "fork");
+    }
+    int status;
+    for (int running = 2; running;) {
+        pid_t pid = waitpid(-1, &status, 0);
+        farm_bench_check(pid > 0, "waitpid");
+        if (WIFEXITED(status) || WIFSIGNALED(status)) {
+            farm_bench_check(WIFEXITED(status) && WEXITSTATUS(status) == 0, "a busy process failed");
+            running--;
+            continue;
+        }
+        if (WSTOPSIG(status) == (SIGTRAP | 0x80)) stops++;
+        else ptrace(PTRACE_SETOPTIONS, pid, NULL, PTRACE_O_TRACESYSGOOD);
+        ptrace(PTRACE_SYSCALL, pid, NULL, NULL);
+    }
+    // Each call stops at entry and at exit; exit_group only at entry; the rest of raise() and _exit() are the harness's.
+    enum { HARNESS_CALLS = 2 * 3 };
+    double calls = (double)(stops + 2) / 2;
+    return calls > HARNESS_CALLS ? calls - HARNESS_CALLS : 0;
+}
+
+int main(int argc, char **argv) {
+    struct farm_bench bench = {.name = "ring",
+                               .about = "The lane's round trips, wake-ups, payload rate and system calls against raw cache lines, futexes and memcpy."};
+    struct farm_error err;
+    farm_bench_start(&bench, argc, argv, 20);
+    struct farm_ring_spec small_spec = ring_spec(FARM_F32, 4), large_spec = ring_spec(FARM_U8, PAYLOAD);
+    struct farm_ring small, large, counted;
+    must(farm_ring_create(&small_spec, 0, -1, false, &small, &err), &err);
+    must(farm_ring_create(&small_spec, 2, -1, false, &counted, &err), &err);
+    must(farm_ring_create(&large_spec, 1, -1, true, &large, &err), &err);
+    struct side side = {.eventfd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)};
+    side.raw = mmap(NULL, sizeof *side.raw, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
+    farm_bench_check(side.raw != MAP_FAILED && side.eventfd >= 0, "set-up");
+
+    double calls = count_syscalls(&side, &counted, &large);
+    pid_t child = fork();
+    if (child == 0) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        side.actor = false;
+        open_side(&side, &small, &large);
+        everything(&side, NULL);
+        _exit(0);
+    }
+    farm_bench_check(child > 0, "fork");
+    side.actor = true;
+    open_side(&side, &small, &large);
+    everything(&side, &bench);
+    int status;
+    farm_bench_check(waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0, "the learner's side failed");
+    step_cost(&bench, &counted, side.eventfd);
+    farm_bench_add(&bench, "busy_syscalls_per_million_steps", "calls", "lower", &calls, 1, NULL, NULL, 0, 1.0);
+    farm_ring_close(&small);
+    farm_ring_close(&large);
+    farm_ring_close(&counted);
+    return farm_bench_finish(&bench);
+}
