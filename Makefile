@@ -1,0 +1,271 @@
+# actorfarm. `make help` lists the targets. Everything is built in build/; nothing outside it is touched, except by
+# `make deps` (Debian packages) and `make install`.
+#
+# Sources are found by folder: a new file in src/ring is built because it is there. `*_avx2.c` and `*_avx512.c` are
+# compiled with those instructions, on x86-64 only; who calls them asks the CPU first. Needs GNU make 4.
+
+MAKEFLAGS += --no-builtin-rules --no-builtin-variables --no-print-directory
+SHELL := /bin/bash
+.SUFFIXES:
+.DELETE_ON_ERROR:
+.DEFAULT_GOAL := all
+
+CC       := $(if $(filter default undefined,$(origin CC)),gcc,$(CC))
+AR       := $(if $(filter default undefined,$(origin AR)),ar,$(AR))
+PYTHON   ?= python3
+BUILD    ?= build
+PREFIX   ?= /usr/local
+DESTDIR  ?=
+SANITIZE ?=
+# What follows narrows or widens a target: `make test T=ring`, `make run ARGS="--seconds 30"`, `make bench B=ring`.
+T        ?=
+B        ?=
+ARGS     ?=
+RESULTS  ?=
+TEST_JOBS ?= 2
+export PYTHON BUILD CC
+
+WARNINGS := -Wall -Wextra -Werror -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wno-unused-parameter
+CPPFLAGS += -D_GNU_SOURCE -Iinclude -Isrc -I$(BUILD)/gen
+CFLAGS   += -std=c17 -O2 -g $(WARNINGS) -fno-math-errno -ffp-contract=off -fPIC
+LDFLAGS  += -Wl,--as-needed
+ifneq ($(SANITIZE),)
+# gcc's flow warnings are wrong about instrumented code; TSan does not see fences (which order only who sleeps).
+CFLAGS   += -Wno-unknown-warning-option -Wno-tsan -Wno-format-truncation -Wno-maybe-uninitialized -Wno-stringop-overflow -Wno-array-bounds
+CFLAGS   += -O1 -fno-omit-frame-pointer -fsanitize=$(SANITIZE) -fno-sanitize-recover=all
+LDFLAGS  += -fsanitize=$(SANITIZE)
+endif
+# TSan cannot live with Criterion's fixed mapping: its tests are compiled against a small stand-in.
+TSAN     := $(filter thread,$(SANITIZE))
+TEST_CPPFLAGS := $(if $(TSAN),-Itools/build/tsan)
+
+SIMD_avx2   := -mavx2 -mfma
+SIMD_avx512 := -mavx512f -mavx512bw -mavx512vl -mavx512vnni -mavx512dq -mavx2 -mfma
+simd_flags   = $(if $(filter %_avx2.c,$1),$(SIMD_avx2))$(if $(filter %_avx512.c,$1),$(SIMD_avx512))
+
+Q    := $(if $(V),,@)
+say   = @printf '  %-5s %s\n' $1 $2
+# A recipe that starts make again uses all cores, unless the caller chose a number.
+parallel = $(if $(findstring -j,$(MAKEFLAGS))$(findstring jobserver,$(MAKEFLAGS)),,-j$(shell nproc))
+
+##@ Targets
+.PHONY: all help deps run test bench bench-peers lint format asan tsan install uninstall clean
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
+	@echo
+	@echo '  V=1 prints commands, T=ring or T=ring/test_lane picks tests, B=ring picks benchmarks,'
+	@echo '  ARGS="--seconds 30" goes to farm train, PYTHON=... and CC=... choose the tools, FARM_NVCC=pypi the CUDA compiler.'
+
+deps: ## installs what is missing: Debian packages, build/venv, the CUDA compiler
+	@tools/build/deps.sh build test
+	@tools/build/venv.sh
+	@tools/build/cuda.sh
+
+run: deps ## builds and trains native/breakout for about a minute
+	@$(MAKE) $(parallel) all
+	$(BUILD)/farm train --env native/breakout $(ARGS)
+
+test: deps ## builds and runs all tests; ends with "N passed, N failed"
+	@$(MAKE) $(parallel) build-tests
+	@$(MAKE) run-tests
+
+bench: deps ## runs every benchmark and prints one table; RESULTS=file keeps the JSON
+	@$(MAKE) $(parallel) all
+	@$(BUILD)/venv/bin/python tools/build/bench_table.py --build $(BUILD) $(if $(RESULTS),--results $(RESULTS)) $(B)
+
+bench-peers: deps ## the same work done by other people's systems (installs them into build/peers)
+	@$(MAKE) $(parallel) all
+	@tools/build/peers.sh $(B)
+
+asan: deps ## the C tests under AddressSanitizer and UBSan
+	@$(MAKE) $(parallel) BUILD=$(BUILD)/asan SANITIZE=address,undefined build-c-tests
+	@$(MAKE) BUILD=$(BUILD)/asan SANITIZE=address,undefined run-c-tests
+
+TSAN_TESTS ?= base shm ring
+tsan: deps ## the tests with threads under ThreadSanitizer
+	@$(MAKE) $(parallel) BUILD=$(BUILD)/tsan SANITIZE=thread T="$(or $(T),$(TSAN_TESTS))" build-c-tests
+	@$(MAKE) BUILD=$(BUILD)/tsan SANITIZE=thread T="$(or $(T),$(TSAN_TESTS))" run-c-tests
+
+lint: ## layout, static analysis, folder rule, links, AArch64 compile check
+	@tools/build/deps.sh build lint
+	@$(MAKE) $(parallel) -k run-lint
+
+format: ## lays out all C and CUDA sources
+	@tools/build/deps.sh lint
+	@tools/build/sources.sh c h cu cuh | xargs -r clang-format -i
+
+install: all ## into $(DESTDIR)$(PREFIX)
+	@tools/build/install.sh install "$(DESTDIR)" "$(PREFIX)" "$(BUILD)"
+
+uninstall: ## removes what install put there
+	@tools/build/install.sh uninstall "$(DESTDIR)" "$(PREFIX)"
+
+clean: ## removes build/, but keeps the downloads: build/venv, build/cuda, build/peers
+	@[ ! -d $(BUILD) ] || find $(BUILD) -mindepth 1 -maxdepth 1 ! -name venv ! -name cuda ! -name peers ! -name cuda.mk \
+		-exec rm -rf {} +
+
+# What follows needs to know what the machine has; the targets above do not.
+UNCONFIGURED := help deps run test bench bench-peers asan tsan lint format uninstall clean run-lint lint-% aarch64
+ifneq ($(filter-out $(UNCONFIGURED),$(or $(MAKECMDGOALS),all)),)
+include $(BUILD)/config.mk
+-include $(BUILD)/venv/python.mk $(BUILD)/cuda.mk
+endif
+
+$(BUILD)/config.mk: tools/build/probe.sh
+	@tools/build/probe.sh $@
+
+# Objects depend on this file, which changes only when compiler or flags do.
+$(BUILD)/flags: force
+	@mkdir -p $(@D)
+	@printf '%s\n' '$(CC) $(CPPFLAGS) $(CFLAGS) $(SIMD_avx2) $(SIMD_avx512) $(LDFLAGS)' | cmp -s - $@ || \
+		printf '%s\n' '$(CC) $(CPPFLAGS) $(CFLAGS) $(SIMD_avx2) $(SIMD_avx512) $(LDFLAGS)' >$@
+# What a program can say of its origin: #include "farm_build.h".
+$(BUILD)/gen/farm_build.h: force
+	@tools/build/version.sh $@ "$(PREFIX)"
+.PHONY: force
+
+##@ The library
+FOLDERS  := base topo shm ring kernels kernels/cpu nn actor learner supervisor report $(if $(URING_LIBS),bridge)
+SOURCES  := $(wildcard $(FOLDERS:%=src/%/*.c))
+ifneq ($(TARGET_CPU),x86_64)
+SOURCES  := $(filter-out %_avx2.c %_avx512.c,$(SOURCES))
+endif
+LIBFARM  := $(BUILD)/libfarm.a
+FARM_LIBS := -lhwloc -lnuma -ldnnl -lgomp -ljansson -lyaml $(URING_LIBS) -lpthread -lm -ldl
+HEAP     := $(if $(SANITIZE),,$(JEMALLOC_LIBS))
+object    = $(patsubst %.c,$(BUILD)/obj/%.o,$1)
+
+$(LIBFARM): $(call object,$(SOURCES)) $(BUILD)/flags
+	$(call say,AR,$@)
+	$(Q)rm -f $@
+	$(Q)$(AR) rcsD $@ $(filter %.o,$^)
+
+$(BUILD)/obj/%.o: %.c $(BUILD)/flags | $(BUILD)/gen/farm_build.h
+	$(call say,CC,$<)
+	$(Q)mkdir -p $(@D)
+	$(Q)$(CC) $(CPPFLAGS) $(CFLAGS) $(call simd_flags,$<) $(if $(filter tests/%,$<),$(TEST_CPPFLAGS)) -MMD -MP -c $< -o $@
+
+link = $(Q)mkdir -p $(@D) && $(CC) $(LDFLAGS) $(filter %.o,$^) $(LIBFARM) $(HEAP) $1 $(FARM_LIBS) -o $@
+
+##@ The program
+TOOL_SOURCES := $(if $(wildcard tools/farm.c),tools/farm.c $(wildcard tools/farm_*.c))
+ifeq ($(URING_LIBS),)
+TOOL_SOURCES := $(filter-out tools/farm_bridge.c,$(TOOL_SOURCES))
+endif
+FARM := $(if $(TOOL_SOURCES),$(BUILD)/farm)
+
+$(BUILD)/farm: $(call object,$(TOOL_SOURCES)) $(LIBFARM)
+	$(call say,LINK,$@)
+	$(call link)
+
+##@ Tests: one executable a file; files of tests/support are linked into each
+TEST_ALL     := $(wildcard tests/*/test_* tests/*/*/test_*)
+TESTS        := $(if $(T),$(foreach t,$(T),$(filter tests/$t/% tests/$t.c tests/$t.py tests/$t.sh,$(TEST_ALL))),$(TEST_ALL))
+C_TESTS      := $(patsubst %.c,$(BUILD)/%,$(filter %.c,$(TESTS)))
+SCRIPT_TESTS := $(filter %.py %.sh,$(TESTS))
+TEST_SUPPORT := $(call object,$(wildcard tests/support/*.c))
+
+$(C_TESTS): $(BUILD)/tests/%: $(BUILD)/obj/tests/%.o $(TEST_SUPPORT) $(LIBFARM)
+	$(call say,LINK,$@)
+	$(if $(CRITERION_LIBS),,$(error The tests need Criterion. Run `make deps`))
+	$(call link,$(if $(TSAN),,$(CRITERION_LIBS)))
+
+.PHONY: build-tests run-tests build-c-tests run-c-tests
+build-tests: $(if $(T),$(FARM) python-extension cuda,all) $(C_TESTS)
+build-c-tests: $(FARM) $(C_TESTS)
+run_tests = tools/build/run_tests.py --jobs $(TEST_JOBS) --build $(BUILD) $(if $(SANITIZE),--timeout 300) \
+            $(if $(TSAN),$(shell setarch -R true 2>/dev/null && echo '--wrap "setarch -R"'))
+run-tests:
+	@NVCC=$(NVCC) CUOBJDUMP=$(CUOBJDUMP) $(BUILD)/venv/bin/python $(run_tests) $(C_TESTS) $(SCRIPT_TESTS)
+run-c-tests:
+	@$(BUILD)/../venv/bin/python $(run_tests) $(C_TESTS)
+
+##@ Benchmarks: one executable a file; bench/common*.c are linked into each
+BENCH_COMMON := $(call object,$(wildcard bench/common*.c))
+BENCHES      := $(patsubst bench/%.c,$(BUILD)/bench/%,$(filter-out bench/common%.c,$(wildcard bench/*.c)))
+
+$(BENCHES): $(BUILD)/bench/%: $(BUILD)/obj/bench/%.o $(BENCH_COMMON) $(LIBFARM)
+	$(call say,LINK,$@)
+	$(call link)
+
+##@ Python extension: build/python/actorfarm, made where build/venv is
+PYTHON_PACKAGE := $(BUILD)/python/actorfarm
+PY_MODULES     := $(patsubst python/%,$(BUILD)/python/%,$(wildcard python/actorfarm/*.py))
+PY_EXTENSION   := $(if $(PY_INCLUDE),$(if $(wildcard python/_farm.c),$(PYTHON_PACKAGE)/_farm$(PY_EXT_SUFFIX)))
+
+$(BUILD)/obj/python/_farm.o: CPPFLAGS += -isystem $(PY_INCLUDE)
+# Neither jemalloc nor the library's own names may leak into the interpreter.
+$(PYTHON_PACKAGE)/_farm$(PY_EXT_SUFFIX): $(BUILD)/obj/python/_farm.o $(LIBFARM)
+	$(call say,LINK,$@)
+	$(Q)mkdir -p $(@D)
+	$(Q)$(CC) -shared $(LDFLAGS) -Wl,--exclude-libs,ALL $< $(LIBFARM) $(FARM_LIBS) -o $@
+$(BUILD)/python/actorfarm/%.py: python/actorfarm/%.py
+	$(call say,COPY,$@)
+	$(Q)mkdir -p $(@D) && cp $< $@
+.PHONY: python-extension
+python-extension: $(PY_EXTENSION) $(PY_MODULES)
+
+##@ CUDA: a shared object that the learner opens on demand, made where nvcc is
+CUDA_ARCHES  := 80 90 100 120
+CUDA_SOURCES := $(if $(SANITIZE),,$(wildcard src/*/cuda/*.cu))
+CUDA_OBJECTS := $(patsubst %.cu,$(BUILD)/obj/%.cu.o,$(CUDA_SOURCES))
+NVCC_FLAGS   := -std=c++17 -O3 -Werror all-warnings -Xcompiler -fPIC,-Wall,-Wextra -Iinclude -Isrc \
+                $(foreach a,$(CUDA_ARCHES),-gencode arch=compute_$a,code=sm_$a)
+ifneq ($(NVCC),)
+CUDA_LIBRARY := $(if $(CUDA_SOURCES),$(BUILD)/libfarm_cuda.so)
+endif
+
+$(BUILD)/obj/%.cu.o: %.cu $(BUILD)/flags
+	$(call say,NVCC,$<)
+	$(Q)mkdir -p $(@D)
+	$(Q)$(NVCC) $(NVCC_FLAGS) -MMD -MP -MF $(@:.o=.d) -c $< -o $@
+$(BUILD)/libfarm_cuda.so: $(CUDA_OBJECTS) $(LIBFARM)
+	$(call say,LINK,$@)
+	$(Q)$(NVCC) -shared -cudart static -Xlinker --exclude-libs,ALL $(CUDA_OBJECTS) $(LIBFARM) -o $@
+.PHONY: cuda
+cuda: $(CUDA_LIBRARY)
+	$(if $(CUDA_SOURCES),$(if $(NVCC),,@echo '  NVCC  missing, so: no CUDA backend (make deps)'))
+
+all: $(LIBFARM) $(FARM) $(BENCHES) python-extension cuda ## everything, benchmarks included (plain `make`)
+	@[ -n "$(FARM)$(V)" ] || echo '  (tools/farm.c is not there yet: built the library alone)'
+
+##@ Lint: each rule alone is a target too
+LINTS := lint-format lint-cppcheck lint-folders lint-docs aarch64
+.PHONY: run-lint $(LINTS)
+run-lint: $(LINTS)
+	$(call say,LINT,'clean')
+
+lint-format:
+	$(call say,LINT,clang-format)
+	@tools/build/check_format.sh
+
+lint-cppcheck:
+	$(call say,LINT,cppcheck)
+	@mkdir -p $(BUILD)/cppcheck
+	@tools/build/sources.sh c | { grep -v ^tests/ || true; } >$(BUILD)/cppcheck.files
+	@[ ! -s $(BUILD)/cppcheck.files ] || cppcheck -q --std=c11 --language=c --enable=warning,performance,portability \
+		--inline-suppr --error-exitcode=1 --suppressions-list=tools/build/cppcheck.supp \
+		--cppcheck-build-dir=$(BUILD)/cppcheck -D_GNU_SOURCE -D__x86_64__ -Iinclude -Isrc \
+		--file-list=$(BUILD)/cppcheck.files
+
+lint-folders:
+	$(call say,LINT,'folder rule (who may include whom)')
+	@$(PYTHON) tools/build/check_includes.py .
+
+lint-docs:
+	$(call say,LINT,'links in documents$(comma) paths of one machine')
+	@$(PYTHON) tools/build/check_docs.py .
+comma := ,
+
+# Compiles for AArch64, with the other libraries' headers of this machine: nothing is linked or run.
+CROSS_CC   := aarch64-linux-gnu-gcc
+CROSS_HOST := $(shell uname -m)
+CROSS      := $(patsubst %.c,$(BUILD)/aarch64/%.o,$(filter-out %_avx2.c %_avx512.c,$(wildcard src/*/*.c src/*/*/*.c tools/*.c bench/*.c)))
+$(BUILD)/aarch64/%.o: %.c Makefile | $(BUILD)/gen/farm_build.h
+	$(Q)mkdir -p $(@D)
+	$(Q)$(CROSS_CC) $(CPPFLAGS) $(CFLAGS) -idirafter /usr/include -idirafter /usr/include/$(CROSS_HOST)-linux-gnu -MMD -MP -c $< -o $@
+aarch64: $(CROSS)
+	$(call say,LINT,'AArch64: $(words $(CROSS)) files compile (compiled only: not linked$(comma) not run)')
+
+-include $(shell [ -d $(BUILD) ] && find $(BUILD)/obj $(BUILD)/aarch64 -name '*.d' 2>/dev/null)

@@ -1,0 +1,61 @@
+#!/bin/bash
+# Each lint rule must reject what it is there to reject, and nothing else: tried on a small tree made for it.
+set -eu
+source=${FARM_SOURCE:-$PWD}
+python=${FARM_BUILD:-build}/venv/bin/python
+[ -x "$python" ] || python=python3
+tree=$(mktemp -d)
+trap 'rm -rf "$tree"' EXIT
+mkdir -p "$tree"/{src/{base,shm,ring,actor,learner,kernels/{cpu,cuda}},include/farm,tools,docs}
+git init -q "$tree"
+
+rejects() { # script sentence
+    if "$python" "$source/tools/build/$1" "$tree" >"$tree/.git/log" 2>&1; then
+        echo "$1 accepts: $2" >&2
+        exit 1
+    fi
+}
+accepts() {
+    if ! "$python" "$source/tools/build/$1" "$tree" >"$tree/.git/log" 2>&1; then
+        echo "$1 rejects: $2" >&2
+        cat "$tree/.git/log" >&2
+        exit 1
+    fi
+}
+# A file with one line: must be rejected, and its absence accepted again.
+forbidden() { # script file line sentence
+    printf '%s\n' "$3" >"$tree/$2"
+    rejects "$1" "$4"
+    grep -qF "$2:1:" "$tree/.git/log" || { echo "$1 does not name $2:1 for: $4" >&2; exit 1; }
+    rm "$tree/$2"
+    accepts "$1" "the tree without: $4"
+}
+permitted() {
+    printf '%s\n' "$3" >"$tree/$2"
+    accepts "$1" "$4"
+}
+
+permitted check_includes.py src/base/status.h '#include <stdint.h>' 'a system header'
+permitted check_includes.py src/ring/lane.c '#include "shm/segment.h"' 'ring > shm'
+permitted check_includes.py src/actor/actor.c '#include "base/status.h"' 'actor > ring > shm > base'
+permitted check_includes.py src/kernels/cuda/gather.cu '#include <cuda_runtime.h>' 'CUDA in a cuda/ folder'
+permitted check_includes.py src/learner/cpu.c '#include "kernels/cpu/gemm.h"' 'learner > nn > kernels'
+permitted check_includes.py tools/farm.c '#include "learner/learner.h"' 'tools > everything'
+permitted check_includes.py src/actor/plugin.c '#include <farm/env.h>' 'a public header'
+forbidden check_includes.py src/base/bad.c '#include "ring/lane.h"' 'base > ring'
+forbidden check_includes.py src/shm/bad.c '  #  include "ring/lane.h"' 'shm > ring'
+forbidden check_includes.py src/actor/bad.c '#include "learner/learner.h"' 'actor > learner'
+forbidden check_includes.py src/learner/bad.h '#include "actor/actor.h"' 'learner > actor'
+forbidden check_includes.py src/ring/bad.c '#include "../actor/actor.h"' 'a way around the rule'
+forbidden check_includes.py src/ring/bad.c '#include "lane.h"' 'a header without its folder'
+forbidden check_includes.py src/ring/bad.c '#include "tests/support/x.h"' 'src > tests'
+forbidden check_includes.py src/learner/bad.c '#include <cuda_runtime.h>' 'CUDA outside cuda/'
+forbidden check_includes.py include/farm/bad.h '#include "ring/lane.h"' 'a public header > src'
+
+printf '# One two\n' >"$tree/docs/B.md"
+printf '# One\n[b](B.md) [b](B.md#one-two) [top](#one) [web](https://example.org) `[no](nowhere.md)`\n' >"$tree/docs/A.md"
+accepts check_docs.py 'links that lead somewhere'
+forbidden check_docs.py docs/bad.md '[gone](gone.md)' 'a dead link'
+forbidden check_docs.py docs/bad.md '[gone](B.md#three)' 'a dead anchor'
+forbidden check_docs.py docs/bad.md "run /ho""me/me/farm" 'a path of one machine'
+forbidden check_docs.py src/base/bad.c "// /ro""ot/x" 'a path of one machine, in C'

@@ -1,0 +1,83 @@
+#!/bin/bash
+# Installs the Debian packages that are missing, and nothing else: no pinned versions, no host settings.
+# usage: deps.sh GROUP...      GROUP: build test lint
+# With nothing missing it needs neither network nor rights. As root, or with sudo that asks no password, it runs
+# apt-get; otherwise it prints the one command for an administrator and exits 1. $BUILD/config.mk is removed after
+# an installation, so that the next make probes again.
+set -eu
+build=${BUILD:-build}
+
+# group  package                  tested with           what for
+packages() {
+    cat <<'LIST'
+build  gcc                      4:12.2.0              C17 compiler (and libgomp, which oneDNN runs on)
+build  g++                      4:12.2.0              nvcc's host compiler
+build  libc6-dev                2.36                  C library headers
+build  libhwloc-dev             2.9.0                 topology: sockets, caches, GPUs
+build  libnuma-dev              2.0.16                mbind, move_pages
+build  libdnnl-dev              2.6.3                 oneDNN: convolutions and products on the CPU
+build  libjansson-dev           2.14                  JSON
+build  libyaml-dev              0.2.5                 recipes
+build  libjemalloc-dev          5.3.0                 heap of the executables (optional)
+build  liburing-dev             2.3                   io_uring: the bridge (optional)
+test   libcriterion-dev         2.4.1                 C tests
+python python3                  3.11.2                Gymnasium and ALE actors, build scripts
+python python3-dev              3.11.2                headers for the C extension
+python python3-venv             3.11.2                the environment in build/venv
+lint   clang-format             14.0                  layout
+lint   cppcheck                 2.10                  static analysis
+lint   gcc-aarch64-linux-gnu    12.2.0                AArch64 compile check
+lint   libc6-dev-arm64-cross    2.36                  its C library headers
+LIST
+}
+
+wanted() {
+    local group
+    for group in "$@"; do
+        packages | awk -v group="$group" '$1 == group { print $2 }'
+    done
+}
+
+# A Python of the user's own that is good enough replaces Debian's.
+groups=("$@")
+case " $* " in
+*" build "*) "$(dirname "$0")/venv.sh" --find >/dev/null 2>&1 || groups+=(python) ;;
+esac
+mapfile -t names < <(wanted "${groups[@]}")
+
+if ! command -v dpkg-query >/dev/null; then
+    echo "make deps: not a Debian system. These are Debian's names for what has to be there: ${names[*]}" >&2
+    echo "make deps: going on; the build probes for each and names what is missing." >&2
+    exit 0
+fi
+
+installed=$(dpkg-query -W -f '${db:Status-Status} ${Package}\n' "${names[@]}" 2>/dev/null |
+    awk '$1 == "installed" { print $2 }' || true)
+missing=()
+for name in "${names[@]}"; do
+    grep -qx -- "$name" <<<"$installed" || missing+=("$name")
+done
+[ ${#missing[@]} -eq 0 ] && exit 0
+
+if [ "$(id -u)" = 0 ]; then
+    as_root=(env)
+elif command -v sudo >/dev/null && sudo -n true 2>/dev/null; then
+    as_root=(sudo -n env)
+else
+    echo "make deps: no right to install packages. Ask an administrator to run this once, then try again:" >&2
+    echo >&2
+    echo "    apt-get update && apt-get install --no-install-recommends ${missing[*]}" >&2
+    echo >&2
+    exit 1
+fi
+
+echo "  DEPS  apt-get install ${missing[*]}"
+log=$(mktemp)
+trap 'rm -f "$log"' EXIT
+apt=("${as_root[@]}" DEBIAN_FRONTEND=noninteractive apt-get -q -o DPkg::Lock::Timeout=120)
+if ! { "${apt[@]}" update && "${apt[@]}" install -y --no-install-recommends "${missing[@]}"; } >"$log" 2>&1 </dev/null; then
+    tail -n 15 "$log" >&2
+    echo "make deps: apt-get could not install: ${missing[*]} (its last words are above)" >&2
+    exit 1
+fi
+rm -f "$build"/config.mk "$build"/*/config.mk

@@ -1,0 +1,57 @@
+#!/bin/bash
+# install.sh install DESTDIR PREFIX BUILD     puts farm, libfarm.a, headers, recipes and documents under PREFIX
+# install.sh uninstall DESTDIR PREFIX         removes exactly those, by the list that install left
+# The list, share/farm/installed-files, names every file and folder that install created, relative to PREFIX.
+set -eu
+action=$1
+root=$2$3
+list=$root/share/farm/installed-files
+
+# Creates a folder and those above it, noting each that was not there.
+folder() {
+    [ -d "$root/$1" ] && return 0
+    case $1 in
+    */*) folder "${1%/*}" ;;
+    esac
+    mkdir -p "$root/$1"
+    created+=("$1/")
+}
+
+put() { # mode source target
+    folder "${3%/*}"
+    install -m "$1" "$2" "$root/$3"
+    created+=("$3")
+}
+
+if [ "$action" = uninstall ]; then
+    [ -f "$list" ] || { echo "nothing is installed under $root ($list is not there)" >&2; exit 1; }
+    mapfile -t created <"$list"
+    for ((i = ${#created[@]} - 1; i >= 0; i--)); do
+        case ${created[i]} in
+        */) rmdir --ignore-fail-on-non-empty "$root/${created[i]}" 2>/dev/null || true ;;
+        *) rm -f "$root/${created[i]}" ;;
+        esac
+    done
+    echo "  REMOVED from $root"
+    exit 0
+fi
+
+build=$4
+created=()
+[ ! -f "$list" ] || mapfile -t created <"$list"
+[ ! -f "$build/farm" ] || put 755 "$build/farm" bin/farm
+put 644 "$build/libfarm.a" lib/libfarm.a
+[ ! -f "$build/libfarm_cuda.so" ] || put 755 "$build/libfarm_cuda.so" lib/farm/libfarm_cuda.so
+if [ -d "$build/python/actorfarm" ]; then
+    while read -r file; do put 644 "$build/python/$file" "lib/farm/python/$file"; done \
+        < <(cd "$build/python" && find actorfarm -type f ! -name '*.pyc' | sort)
+fi
+while read -r file; do put 644 "$file" "$file"; done < <(find include/farm -name '*.h' | sort)
+while read -r file; do put 644 "$file" "share/farm/$file"; done < <(find recipes -type f | sort)
+while read -r file; do put 644 "$file" "share/doc/actorfarm/$file"; done \
+    < <(find README.md LICENSE-MIT LICENSE-APACHE docs -type f \( -name '*.md' -o -name 'LICENSE-*' \) 2>/dev/null | sort)
+folder share/farm
+created+=(share/farm/installed-files)
+# Folders before what lies in them: uninstall walks the list backwards. A second install adds to the first's list.
+printf '%s\n' "${created[@]}" | awk '!seen[$0]++' >"$list"
+echo "  INSTALLED under $root"

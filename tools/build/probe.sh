@@ -1,0 +1,91 @@
+#!/bin/bash
+# Finds out what this machine can build, by compiling and linking a small program for each part, says so, and
+# writes the answer for make: probe.sh OUTPUT. Fails, naming `make deps`, where a required part is missing.
+# CC comes from the environment.
+set -eu
+output=$1
+cc=${CC:-cc}
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
+required_missing=()
+
+if ! command -v "${cc%% *}" >/dev/null; then
+    echo "No C compiler '$cc'. Run \`make deps\`." >&2
+    exit 1
+fi
+
+builds() { # flags; source on stdin
+    # shellcheck disable=SC2086
+    $cc -std=c17 -D_GNU_SOURCE -x c - -x none -o "$scratch/probe" $1 >"$scratch/log" 2>&1
+}
+
+report() { printf '  PROBE %-12s %s\n' "$1" "$2"; }
+
+# required NAME PACKAGE FLAGS < source: the build cannot do without it.
+required() {
+    if builds "$3"; then
+        report "$1" found
+    else
+        report "$1" "MISSING: package $2"
+        required_missing+=("$2")
+    fi
+}
+
+# optional NAME PACKAGE FLAGS VARIABLE WHAT < source: found sets VARIABLE to FLAGS.
+optional() {
+    if builds "$3"; then
+        report "$1" found
+        echo "$4 := $3" >>"$scratch/config.mk"
+    else
+        report "$1" "missing, so: $5 (package $2)"
+        echo "$4 :=" >>"$scratch/config.mk"
+    fi
+}
+
+machine=$($cc -dumpmachine)
+echo "TARGET_CPU := ${machine%%-*}" >"$scratch/config.mk"
+
+required hwloc libhwloc-dev -lhwloc <<'C'
+#include <hwloc.h>
+int main(void) { return hwloc_get_api_version() < 0x20000; }
+C
+required numa libnuma-dev -lnuma <<'C'
+#include <numa.h>
+#include <numaif.h>
+int main(void) { return numa_available(); }
+C
+required oneDNN libdnnl-dev "-ldnnl -lgomp" <<'C'
+#include <dnnl.h>
+#if DNNL_VERSION_MAJOR != 2
+#error this uses the interface of oneDNN 2.x
+#endif
+void omp_set_num_threads(int);
+int main(void) { omp_set_num_threads(1); return dnnl_version() == NULL; }
+C
+required jansson libjansson-dev -ljansson <<'C'
+#include <jansson.h>
+int main(void) { return json_object() == NULL; }
+C
+required libyaml libyaml-dev -lyaml <<'C'
+#include <yaml.h>
+int main(void) { yaml_parser_t parser; return !yaml_parser_initialize(&parser); }
+C
+optional jemalloc libjemalloc-dev "-Wl,--no-as-needed -ljemalloc -Wl,--as-needed" JEMALLOC_LIBS "glibc's heap" <<'C'
+#include <jemalloc/jemalloc.h>
+int main(void) { return mallctl("thread.arena", NULL, NULL, NULL, 0); }
+C
+optional liburing liburing-dev -luring URING_LIBS "no bridge between machines" <<'C'
+#include <liburing.h>
+int main(void) { struct io_uring ring; return io_uring_queue_init(8, &ring, IORING_SETUP_SINGLE_ISSUER); }
+C
+optional criterion libcriterion-dev -lcriterion CRITERION_LIBS "no C tests" <<'C'
+#include <criterion/criterion.h>
+Test(probe, links) { cr_assert(1); }
+C
+
+if [ ${#required_missing[@]} -gt 0 ]; then
+    echo "Cannot build without: ${required_missing[*]}. Run \`make deps\`, which installs what is missing." >&2
+    exit 1
+fi
+mkdir -p "$(dirname "$output")"
+mv "$scratch/config.mk" "$output"

@@ -1,0 +1,167 @@
+"""Runs test programs and adds up what they say: `N passed, N failed[, N skipped]` is the last line.
+
+usage: run_tests.py [--jobs N] [--build DIR] [--timeout S] [--wrap COMMAND] TEST...
+
+A TEST is a Criterion executable, a unittest script (*.py) or a shell script (*.sh; exit 0 passed, 77 skipped, the
+reason being its last line). What fails is shown in full, what passes in one line. A program that crashes, hangs,
+reports nothing or leaves a sanitizer's report counts as failed, even where each of its tests passed. Each program is
+a process group of its own, ended with it. FARM_BUILD and FARM_SOURCE tell the tests where they are.
+"""
+
+import argparse
+import concurrent.futures
+import dataclasses
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+SLOW_S = 5.0
+SANITIZER_REPORT = re.compile(r"SUMMARY: \w*Sanitizer|LeakSanitizer|runtime error: ")
+RUN_UNITTEST = os.path.join(os.path.dirname(os.path.abspath(__file__)), "run_unittest.py")
+
+
+@dataclasses.dataclass
+class Outcome:
+    name: str
+    seconds: float = 0.0
+    passed: int = 0
+    failed: int = 0
+    skipped: list = dataclasses.field(default_factory=list)  # one reason each
+    output: str = ""
+    note: str = ""  # why the program as a whole failed, where that is the case
+
+
+def command_for(test, report, wrap):
+    if test.endswith(".py"):
+        return [sys.executable, RUN_UNITTEST, test, report]
+    if test.endswith(".sh"):
+        return ["bash", test]
+    return wrap.split() + [os.path.abspath(test), "-j1", "--json=" + report]
+
+
+def execute(command, timeout_s, environment):
+    """Exit status (None after a time-out) and the output, both streams together."""
+    with tempfile.TemporaryFile() as output:
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=environment, start_new_session=True
+        )
+        try:
+            status = process.wait(timeout=timeout_s)
+        except subprocess.TimeoutExpired:
+            status = None
+        try:
+            os.killpg(process.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+        process.wait()
+        output.seek(0)
+        return status, output.read().decode("utf-8", "replace")
+
+
+def read_report(path, outcome):
+    """Adds Criterion's (or run_unittest's) JSON report; False where there is none. `failed` includes crashes."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            report = json.load(file)
+    except (OSError, ValueError):
+        return False
+    outcome.passed += report["passed"]
+    outcome.failed += report["failed"]
+    for suite in report["test_suites"]:
+        for test in suite["tests"]:
+            if test["status"] == "SKIPPED":
+                reason = " ".join(test.get("messages", [])) or "no reason given"
+                outcome.skipped.append(f"{suite['name']}::{test['name']}: {reason}")
+    return True
+
+
+def run_one(test, arguments, environment):
+    outcome = Outcome(os.path.relpath(test, arguments.build) if test.startswith(arguments.build) else test)
+    start = time.monotonic()
+    with tempfile.TemporaryDirectory() as scratch:
+        report = os.path.join(scratch, "report.json")
+        try:
+            status, outcome.output = execute(command_for(test, report, arguments.wrap), arguments.timeout, environment)
+        except OSError as error:
+            outcome.failed, outcome.note = 1, f"cannot be started: {error.strerror}"
+            return outcome
+        outcome.seconds = time.monotonic() - start
+        if test.endswith(".sh"):
+            if status == 77:
+                lines = outcome.output.strip().splitlines()
+                outcome.skipped.append(f"{test}: {lines[-1] if lines else 'no reason given'}")
+            elif status == 0:
+                outcome.passed = 1
+        elif not read_report(report, outcome) and status == 0:
+            outcome.note = "ended without a report"
+    if status is None:
+        outcome.note = f"did not end within {arguments.timeout} s"
+    elif status < 0:
+        outcome.note = f"died of signal {-status} ({signal.Signals(-status).name})"
+    elif status not in (0, 77) and outcome.failed == 0:
+        outcome.note = f"exit status {status}"
+    elif SANITIZER_REPORT.search(outcome.output) and outcome.failed == 0:
+        outcome.note = "a sanitizer reported"
+    elif outcome.passed + outcome.failed + len(outcome.skipped) == 0:
+        outcome.note = "contains no test"
+    if outcome.note:
+        outcome.failed += 1
+    return outcome
+
+
+def show(outcome):
+    word = "FAIL" if outcome.failed else "ok"
+    slow = f"  {outcome.seconds:.1f} s" if outcome.seconds >= SLOW_S else ""
+    note = f"  ({outcome.note})" if outcome.note else ""
+    counted = f"{outcome.passed} passed" + (f", {outcome.failed} failed" if outcome.failed else "")
+    print(f"  {word:4}  {outcome.name:44} {counted}{slow}{note}")
+    for reason in outcome.skipped:
+        print(f"  skip  {reason}")
+    if outcome.failed:
+        print(outcome.output.rstrip("\n"))
+    sys.stdout.flush()
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--build", default="build")
+    parser.add_argument("--timeout", type=float, default=120.0)
+    parser.add_argument("--wrap", default="", help="starts Criterion executables, as in 'setarch -R'")
+    parser.add_argument("tests", nargs="*")
+    arguments = parser.parse_args()
+
+    environment = dict(os.environ, FARM_BUILD=os.path.abspath(arguments.build), FARM_SOURCE=os.getcwd())
+    environment["PYTHONPATH"] = os.path.abspath(os.path.join(arguments.build, "python"))
+    environment["PYTHONDONTWRITEBYTECODE"] = "1"
+    suppressions = os.path.join(os.path.dirname(RUN_UNITTEST), "lsan.supp")
+    environment.setdefault("LSAN_OPTIONS", f"suppressions={suppressions}:print_suppressions=0")
+    environment.setdefault("UBSAN_OPTIONS", "print_stacktrace=1")
+    for name in ("MAKEFLAGS", "MFLAGS", "MAKELEVEL", "MAKEOVERRIDES"):
+        environment.pop(name, None)  # a test that runs make starts afresh
+
+    start = time.monotonic()
+    passed = failed = skipped = 0
+    with concurrent.futures.ThreadPoolExecutor(max(1, arguments.jobs)) as pool:
+        futures = [pool.submit(run_one, test, arguments, environment) for test in sorted(arguments.tests)]
+        for future in futures:
+            outcome = future.result()
+            show(outcome)
+            passed += outcome.passed
+            failed += outcome.failed
+            skipped += len(outcome.skipped)
+    print(f"  {len(arguments.tests)} test programs in {time.monotonic() - start:.1f} s")
+    if passed + failed + skipped == 0:
+        print("  no test was run")
+        failed = 1
+    print(f"{passed} passed, {failed} failed" + (f", {skipped} skipped" if skipped else ""))
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
