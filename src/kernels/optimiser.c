@@ -1,0 +1,65 @@
+// See optimiser.h. Two passes over the vectors: the norm, then the update.
+#include "kernels/optimiser.h"
+
+#include <assert.h>
+
+#include "kernels/optimiser_loops.h"
+
+struct loops {
+    double (*sum_squares)(const float *x, size_t count);
+    void (*rmsprop)(const struct farm_optimiser_factors *factors, const float *grads, float *second, float *params,
+                    size_t count);
+    void (*adam)(const struct farm_optimiser_factors *factors, const float *grads, float *first, float *second,
+                 float *params, size_t count);
+};
+
+// Four sums side by side, so that additions need not wait for each other.
+static double sum_squares(const float *x, size_t count) {
+    double sum[4] = {0};
+    size_t i = 0;
+    for (; i + 4 <= count; i += 4)
+        for (size_t j = 0; j < 4; j++) sum[j] += (double)x[i + j] * (double)x[i + j];
+    for (; i < count; i++) sum[0] += (double)x[i] * (double)x[i];
+    return sum[0] + sum[1] + sum[2] + sum[3];
+}
+
+static void rmsprop_loop(const struct farm_optimiser_factors *factors, const float *grads, float *second, float *params,
+                         size_t count) {
+    for (size_t i = 0; i < count; i++) farm_rmsprop_update(factors, grads[i], second + i, params + i);
+}
+
+static void adam_loop(const struct farm_optimiser_factors *factors, const float *grads, float *first, float *second,
+                      float *params, size_t count) {
+    for (size_t i = 0; i < count; i++) farm_adam_update(factors, grads[i], first + i, second + i, params + i);
+}
+
+static struct loops loops_of_this_cpu(void) {
+#if defined(__x86_64__)
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
+        return (struct loops){farm_sum_squares_avx2, farm_rmsprop_loop_avx2, farm_adam_loop_avx2};
+#endif
+    return (struct loops){sum_squares, rmsprop_loop, adam_loop};
+}
+
+void farm_optimiser_init(const struct farm_optimiser_config *config, size_t count, float *first, float *second,
+                         struct farm_optimiser_state *state) {
+    assert(second && (first || config->kind == FARM_OPTIMISER_RMSPROP));
+    *state = (struct farm_optimiser_state){.count = count, .step = 0, .first = first, .second = second};
+    for (size_t i = 0; i < count; i++) second[i] = config->second_initial;
+    for (size_t i = 0; first && i < count; i++) first[i] = 0;
+}
+
+float farm_optimiser_step(const struct farm_optimiser_config *config, struct farm_optimiser_state *state,
+                          float learning_rate, float *params, const float *grads) {
+    const struct loops loops = loops_of_this_cpu();
+    const double norm = sqrt(loops.sum_squares(grads, state->count));
+    if (!isfinite(norm)) return (float)norm;
+
+    state->step++;
+    const struct farm_optimiser_factors factors = farm_optimiser_factors_make(config, state->step, learning_rate, norm);
+    if (config->kind == FARM_OPTIMISER_ADAM)
+        loops.adam(&factors, grads, state->first, state->second, params, state->count);
+    else
+        loops.rmsprop(&factors, grads, state->second, params, state->count);
+    return (float)norm;
+}

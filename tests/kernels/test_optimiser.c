@@ -1,0 +1,129 @@
+// RMSProp and Adam against optax, the vector loops against one parameter at a time, and refusal of gradients that are
+// not finite.
+#include <criterion/criterion.h>
+#include <math.h>
+#include <string.h>
+
+#include "../vectors/optimiser_vectors.h"
+#include "kernels/optimiser.h"
+#include "kernels/random.h"
+
+static void expect_optax(enum farm_optimiser_kind kind, const float *expected) {
+    float params[OPT_COUNT], first[OPT_COUNT], second[OPT_COUNT];
+    const struct farm_optimiser_config config = farm_optimiser_default(kind);
+    struct farm_optimiser_state state;
+    farm_optimiser_init(&config, OPT_COUNT, kind == FARM_OPTIMISER_ADAM ? first : NULL, second, &state);
+    memcpy(params, opt_initial, sizeof params);
+    for (int t = 0; t < OPT_STEPS; t++) {
+        const float norm = farm_optimiser_step(&config, &state, opt_rates[t], params, opt_grads + t * OPT_COUNT);
+        cr_assert_float_eq(norm, opt_norms[t], 1e-6 * opt_norms[t]);
+        for (int i = 0; i < OPT_COUNT; i++)
+            cr_assert_float_eq(params[i], expected[t * OPT_COUNT + i], 2e-6,
+                               "update %d, parameter %d: %.9g, optax %.9g", t, i, params[i],
+                               expected[t * OPT_COUNT + i]);
+    }
+    cr_assert_eq(state.step, OPT_STEPS);
+}
+
+Test(kernels, rmsprop_agrees_with_optax) {
+    expect_optax(FARM_OPTIMISER_RMSPROP, opt_rmsprop_params);
+}
+
+Test(kernels, adam_agrees_with_optax) {
+    expect_optax(FARM_OPTIMISER_ADAM, opt_adam_params);
+}
+
+enum { N = 4099 }; // no multiple of a vector's width
+
+struct vectors {
+    float params[N], grads[N], first[N], second[N];
+};
+
+static void fill(struct vectors *v, uint64_t seed) {
+    for (uint64_t i = 0; i < N; i++) {
+        v->params[i] = farm_random_uniform(seed, 0, i) - 0.5f;
+        v->grads[i] = 4 * (farm_random_uniform(seed, 1, i) - 0.5f);
+    }
+}
+
+Test(kernels, loops_of_this_machine_equal_one_parameter_at_a_time) {
+    for (int kind = FARM_OPTIMISER_RMSPROP; kind <= FARM_OPTIMISER_ADAM; kind++) {
+        static struct vectors fast, slow;
+        const struct farm_optimiser_config config = farm_optimiser_default((enum farm_optimiser_kind)kind);
+        struct farm_optimiser_state state, plain;
+        farm_optimiser_init(&config, N, fast.first, fast.second, &state);
+        farm_optimiser_init(&config, N, slow.first, slow.second, &plain);
+        fill(&fast, 1);
+        fill(&slow, 1);
+        for (uint64_t t = 1; t <= 5; t++) {
+            double squares = 0;
+            for (size_t i = 0; i < N; i++) squares += (double)slow.grads[i] * (double)slow.grads[i];
+            const struct farm_optimiser_factors factors = farm_optimiser_factors_make(&config, t, 0.01f, sqrt(squares));
+            cr_assert_lt(factors.gradient_scale, 1.0f); // the clip is at work
+            for (size_t i = 0; i < N; i++) {
+                if (kind == FARM_OPTIMISER_ADAM)
+                    farm_adam_update(&factors, slow.grads[i], slow.first + i, slow.second + i, slow.params + i);
+                else
+                    farm_rmsprop_update(&factors, slow.grads[i], slow.second + i, slow.params + i);
+            }
+            farm_optimiser_step(&config, &state, 0.01f, fast.params, fast.grads);
+        }
+        for (size_t i = 0; i < N; i++) {
+            cr_assert_float_eq(fast.params[i], slow.params[i], 1e-6, "kind %d, parameter %zu", kind, i);
+            cr_assert_float_eq(fast.second[i], slow.second[i], 1e-6 * fabsf(slow.second[i]), "kind %d, moment %zu",
+                               kind, i);
+        }
+    }
+}
+
+Test(kernels, a_gradient_that_is_not_finite_changes_nothing) {
+    const float bad[] = {NAN, INFINITY};
+    for (int kind = FARM_OPTIMISER_RMSPROP; kind <= FARM_OPTIMISER_ADAM; kind++) {
+        for (int b = 0; b < 2; b++) {
+            static struct vectors v, before;
+            const struct farm_optimiser_config config = farm_optimiser_default((enum farm_optimiser_kind)kind);
+            struct farm_optimiser_state state;
+            fill(&v, 2);
+            farm_optimiser_init(&config, N, v.first, v.second, &state);
+            farm_optimiser_step(&config, &state, 0.01f, v.params, v.grads);
+            v.grads[b ? N - 1 : 5] = bad[b];
+            memcpy(&before, &v, sizeof v);
+            cr_assert_not(isfinite(farm_optimiser_step(&config, &state, 0.01f, v.params, v.grads)));
+            cr_assert_arr_eq(&v, &before, sizeof v);
+            cr_assert_eq(state.step, 1);
+        }
+    }
+}
+
+// Adam forgets nothing but its two vectors and its step count: a state written down and taken up again goes on the
+// same.
+Test(kernels, a_state_taken_up_again_goes_on_bit_for_bit) {
+    static struct vectors v, copy;
+    const struct farm_optimiser_config config = farm_optimiser_default(FARM_OPTIMISER_ADAM);
+    struct farm_optimiser_state state;
+    fill(&v, 3);
+    farm_optimiser_init(&config, N, v.first, v.second, &state);
+    for (int t = 0; t < 3; t++) farm_optimiser_step(&config, &state, 0.01f, v.params, v.grads);
+    memcpy(&copy, &v, sizeof v);
+    struct farm_optimiser_state again = {.count = N, .step = state.step, .first = copy.first, .second = copy.second};
+    farm_optimiser_step(&config, &state, 0.01f, v.params, v.grads);
+    farm_optimiser_step(&config, &again, 0.01f, copy.params, copy.grads);
+    cr_assert_arr_eq(&v, &copy, sizeof v);
+}
+
+Test(kernels, clipping_can_be_switched_off) {
+    struct farm_optimiser_config config = farm_optimiser_default(FARM_OPTIMISER_RMSPROP);
+    cr_assert_float_eq(farm_optimiser_factors_make(&config, 1, 1, 80).gradient_scale, 0.5f, 1e-7);
+    cr_assert_eq(farm_optimiser_factors_make(&config, 1, 1, 39).gradient_scale, 1.0f);
+    config.clip_norm = 0;
+    cr_assert_eq(farm_optimiser_factors_make(&config, 1, 1, 80).gradient_scale, 1.0f);
+}
+
+Test(kernels, the_learning_rate_falls_in_a_straight_line_and_stays) {
+    cr_assert_eq(farm_learning_rate_linear(6e-4f, 0, 0, 1000), 6e-4f);
+    cr_assert_float_eq(farm_learning_rate_linear(6e-4f, 0, 250, 1000), 4.5e-4f, 1e-10);
+    cr_assert_float_eq(farm_learning_rate_linear(1, 0.5f, 500, 1000), 0.75f, 1e-7);
+    cr_assert_eq(farm_learning_rate_linear(6e-4f, 0, 1000, 1000), 0.0f);
+    cr_assert_eq(farm_learning_rate_linear(6e-4f, 1e-5f, 5000, 1000), 1e-5f);
+    cr_assert_eq(farm_learning_rate_linear(6e-4f, 0, 5000, 0), 6e-4f);
+}

@@ -1,0 +1,197 @@
+#!/usr/bin/env python3
+"""Writes rl_vectors.h (V-trace and its loss by RLax) and optimiser_vectors.h (RMSProp and Adam by optax).
+
+Run in this folder after `pip install rlax==0.1.9 optax==0.2.8 "jax[cpu]"`. Inputs are rounded to f32, the arithmetic is f64.
+
+RLax knows no episodes inside an unroll, so each column is cut in time into the pieces of its episodes; every piece goes through RLax
+on its own, bootstrapped from the value of the piece's last observation.
+"""
+import jax
+
+jax.config.update("jax_enable_x64", True)
+
+import jax.numpy as jnp
+import numpy as np
+import optax
+import rlax
+
+FIRST, LAST, TERMINATED, TRUNCATED, GAME_END = 1, 2, 4, 8, 16
+
+
+def f32(x):
+    return np.asarray(x, np.float32)
+
+
+def make_flags(rng, steps, columns):
+    """[steps+1][columns]: episodes of random length that terminate, are truncated or are abandoned; some columns have ends at edges."""
+    flags = np.zeros((steps + 1, columns), np.uint8)
+    for b in range(columns):
+        for t in range(steps):
+            if flags[t, b] & LAST:
+                flags[t + 1, b] |= FIRST
+            elif rng.random() < 0.2:
+                kind = rng.integers(4)
+                end = [TERMINATED | GAME_END, TERMINATED, TRUNCATED | GAME_END][kind] if kind < 3 else None
+                flags[t + 1, b] |= FIRST if end is None else LAST | end
+    if columns >= 6:
+        flags[:, :6] = 0
+        flags[steps - 1, 0], flags[steps, 0] = LAST | TERMINATED, FIRST  # ends just before the bootstrap step
+        flags[steps, 1] = LAST | TERMINATED | GAME_END  # ends at the bootstrap step: V there must not count
+        flags[steps, 2] = LAST | TRUNCATED  # cut at the bootstrap step: V there counts
+        flags[steps, 3] = FIRST  # abandoned just before the bootstrap step
+        flags[0, 4], flags[1, 4] = LAST | TRUNCATED | GAME_END, FIRST  # the window starts with a last step
+        flags[0, 5] = flags[1, 5] = flags[2, 5] = FIRST  # abandoned at once, twice
+    return flags
+
+
+def pieces(flags):
+    """(first step, last step) of each episode's part of one column."""
+    start, steps = 0, len(flags) - 1
+    for t in range(steps + 1):
+        if t == steps or flags[t] & LAST or flags[t + 1] & FIRST:
+            yield start, t
+            start = t + 1
+
+
+def case(rng, name, steps, columns, actions, scale, *, gamma=0.99, lam=1.0, rho_bar=1.0, pg_rho_bar=1.0, reward_clip=1.0,
+         baseline_cost=0.5, entropy_cost=0.01):
+    shape = (steps + 1, columns)
+    flags = make_flags(rng, steps, columns)
+    logits = f32(scale * rng.standard_normal(shape + (actions,)))
+    behaviour = f32(logits + 0.7 * rng.standard_normal(logits.shape))
+    action = rng.integers(actions, size=shape).astype(np.int32)
+    reward = f32(1.5 * rng.standard_normal(shape))
+    value = f32(2 * rng.standard_normal(shape))
+    p = {k: float(f32(v)) for k, v in dict(gamma=gamma, lam=lam, rho_bar=rho_bar, pg_rho_bar=pg_rho_bar, reward_clip=reward_clip,
+                                           baseline_cost=baseline_cost, entropy_cost=entropy_cost).items()}
+    vs, advantage, weight = value[:-1].astype(np.float64), np.zeros((steps, columns)), np.zeros((steps, columns))
+
+    def loss(logits, value):
+        total = 0.0
+        for b in range(columns):
+            for s, e in pieces(flags[:, b]):
+                n = e - s
+                if n == 0:
+                    continue
+                r = jnp.asarray(reward[s + 1 : e + 1, b], jnp.float64)
+                if p["reward_clip"] > 0:
+                    r = jnp.clip(r, -p["reward_clip"], p["reward_clip"])
+                discount = jnp.where(flags[s + 1 : e + 1, b] & TERMINATED, 0.0, p["gamma"])
+                acts, v = jnp.asarray(action[s:e, b]), value[s : e + 1, b]
+                rho = rlax.categorical_importance_sampling_ratios(
+                    logits[s:e, b], jnp.asarray(behaviour[s:e, b], jnp.float64), acts)
+                rho = jax.lax.stop_gradient(rho)
+                out = rlax.vtrace_td_error_and_advantage(
+                    v[:-1], v[1:], r, discount, rho, p["lam"], p["rho_bar"], p["pg_rho_bar"])
+                adv = out.pg_advantage
+                targets = jax.lax.stop_gradient(out.errors + v[:-1])
+                if p["lam"] != 1:  # RLax mixes its bootstrap by lambda there; the paper's advantage takes v_{t+1} as it is
+                    following = jnp.concatenate([targets[1:], v[-1:]])
+                    adv = jnp.minimum(p["pg_rho_bar"], rho) * (r + discount * following - v[:-1])
+                if not isinstance(adv, jax.core.Tracer):
+                    vs[s:e, b], advantage[s:e, b], weight[s:e, b] = targets, adv, 1
+                ones = jnp.ones(n)
+                total += n * rlax.policy_gradient_loss(logits[s:e, b], acts, adv, ones)
+                total += p["baseline_cost"] * 0.5 * jnp.sum(out.errors**2)
+                total += n * p["entropy_cost"] * rlax.entropy_loss(logits[s:e, b], ones)
+        return total
+
+    args = jnp.asarray(logits, jnp.float64), jnp.asarray(value, jnp.float64)
+    total = float(loss(*args))
+    dlogits, dvalue = jax.grad(loss, argnums=(0, 1))(*args)
+    ends = np.concatenate([weight == 0, np.ones((1, columns), bool)])
+    action[ends] = 77  # an ignored action may be anything
+    arrays = dict(flags=flags, logits=logits, behaviour_logits=behaviour, action=action, reward=reward, value=value, vs=vs,
+                  advantage=advantage, weight=weight, dlogits=dlogits[:-1], dvalue=dvalue[:-1])
+    assert not np.any(dlogits[-1]) and not np.any(dvalue[-1])
+    return dict(name=name, steps=steps, columns=columns, actions=actions, loss=total, params=p, arrays=arrays)
+
+
+def number(x):
+    text = f"{float(x):.9g}"
+    return text + "f" if any(c in text for c in ".e") else text + ".f"
+
+
+def write_array(out, name, array):
+    array = np.asarray(array)
+    kind = {"uint8": "uint8_t", "int32": "int32_t"}.get(array.dtype.name, "float")
+    texts = [number(x) if kind == "float" else str(x) for x in array.ravel()]
+    out.write(f"static const {kind} {name}[] = {{\n")
+    for i in range(0, len(texts), 10):
+        out.write(",".join(texts[i : i + 10]) + ",\n")
+    out.write("};\n")
+
+
+def write_cases(path, cases):
+    with open(path, "w") as out:
+        out.write("// Made by make_rl.py with RLax 0.1.9: do not edit. Arrays are time-major, row (t, column).\n// clang-format off\n"
+                  "#ifndef FARM_TESTS_RL_VECTORS_H\n#define FARM_TESTS_RL_VECTORS_H\n#include <stdint.h>\n")
+        for c in cases:
+            for field, array in c["arrays"].items():
+                write_array(out, f"rl_{c['name']}_{field}", array)
+        out.write("""struct rl_case {
+    const char *name;
+    int steps, columns, actions;
+    double loss;
+    float gamma, lambda, rho_bar, pg_rho_bar, reward_clip, baseline_cost, entropy_cost; // c_bar is 1
+    const uint8_t *flags;                    // [steps+1][columns]
+    const float *logits, *behaviour_logits;  // [steps+1][columns][actions]
+    const int32_t *action;                   // [steps+1][columns], 77 where it is ignored
+    const float *reward, *value;             // [steps+1][columns]
+    const float *vs, *advantage, *weight;    // [steps][columns]
+    const float *dlogits, *dvalue;           // [steps][columns][actions], [steps][columns]
+};
+static const struct rl_case rl_cases[] = {
+""")
+        for c in cases:
+            p, prefix = c["params"], f"rl_{c['name']}_"
+            fields = ", ".join(prefix + f for f in c["arrays"])
+            out.write(f"{{\"{c['name']}\", {c['steps']}, {c['columns']}, {c['actions']}, {c['loss']!r}, "
+                      + ", ".join(number(v) for v in p.values()) + f",\n {fields}}},\n")
+        out.write("};\n#endif\n")
+
+
+def write_optimisers(path, rng):
+    count, steps = 37, 8
+    params = f32(rng.standard_normal(count))
+    grads = f32(rng.standard_normal((steps, count)) * np.array([0.1, 1, 3, 20, 0.01, 1, 50, 0.5])[:, None])  # norm 40 clips two
+    rates = f32(np.linspace(6e-2, 1e-2, steps))
+    clip = 40.0
+    make = {
+        "rmsprop": lambda lr: optax.rmsprop(lr, decay=0.99, eps=0.01, initial_scale=1.0, eps_in_sqrt=True),
+        "adam": lambda lr: optax.adam(lr, b1=0.9, b2=0.999, eps=1e-8),
+    }
+    with open(path, "w") as out:
+        out.write("// Made by make_rl.py with optax 0.2.8: do not edit. *_params: after each update.\n// clang-format off\n"
+                  "#ifndef FARM_TESTS_OPTIMISER_VECTORS_H\n#define FARM_TESTS_OPTIMISER_VECTORS_H\n"
+                  f"enum {{ OPT_COUNT = {count}, OPT_STEPS = {steps} }};\n")
+        for name, array in dict(initial=params, grads=grads, rates=rates).items():
+            write_array(out, f"opt_{name}", array)
+        norms = np.linalg.norm(grads.astype(np.float64), axis=1)
+        assert np.sum(norms > clip) == 2
+        write_array(out, "opt_norms", norms)
+        for name, build in make.items():
+            transform = optax.chain(optax.clip_by_global_norm(clip), optax.inject_hyperparams(build)(lr=0.0))
+            x, rows = jnp.asarray(params, jnp.float64), []
+            state = transform.init(x)
+            for t in range(steps):
+                state[1].hyperparams["lr"] = jnp.asarray(rates[t], jnp.float64)
+                updates, state = transform.update(jnp.asarray(grads[t], jnp.float64), state, x)
+                x = optax.apply_updates(x, updates)
+                rows.append(np.asarray(x))
+            write_array(out, f"opt_{name}_params", rows)
+        out.write("#endif\n")
+
+
+def main():
+    rng = np.random.default_rng(20240917)
+    write_cases("rl_vectors.h", [
+        case(rng, "atari", 20, 12, 6, 1.0),
+        case(rng, "wide_clips", 7, 8, 18, 2.0, gamma=0.9, rho_bar=3.7, pg_rho_bar=2.2, reward_clip=0.0, baseline_cost=0.7,
+             entropy_cost=0.02),
+        case(rng, "lambda", 20, 1, 3, 1.0, lam=0.8),
+    ])
+    write_optimisers("optimiser_vectors.h", rng)
+
+
+main()
