@@ -1,0 +1,322 @@
+// See dnnl_layer.h.
+#include "nn/dnnl_layer.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+size_t farm_shape_count(struct farm_shape shape) {
+    return (size_t)shape.channels * (shape.height > 0 ? (size_t)shape.height * (size_t)shape.width : 1);
+}
+
+size_t farm_dnnl_row_bytes(struct farm_shape shape, dnnl_data_type_t type) {
+    return farm_shape_count(shape) * (type == dnnl_bf16 ? 2 : 4);
+}
+
+// `count` rows of `shape`: pictures in `layout`, vectors one after another; or as oneDNN likes where layout is any.
+static dnnl_memory_desc_t rows_md(struct farm_shape shape, int count, dnnl_data_type_t type, dnnl_format_tag_t layout) {
+    dnnl_memory_desc_t md;
+    const bool picture = shape.height > 0;
+    const dnnl_dims_t dims = {count, shape.channels, shape.height, shape.width};
+    const dnnl_format_tag_t tag = picture || layout == dnnl_format_tag_any ? layout : dnnl_ab;
+    const dnnl_status_t status = dnnl_memory_desc_init_by_tag(&md, picture ? 4 : 2, dims, type, tag);
+    return status == dnnl_success ? md : (dnnl_memory_desc_t){0};
+}
+
+static dnnl_memory_desc_t vector_md(int count) {
+    dnnl_memory_desc_t md;
+    const dnnl_dims_t dims = {count};
+    return dnnl_memory_desc_init_by_tag(&md, 1, dims, dnnl_f32, dnnl_a) == dnnl_success ? md : (dnnl_memory_desc_t){0};
+}
+
+// One output's weights have the shape of one input row (dense) or of the input under the kernel (convolution).
+static struct farm_shape weight_shape(const struct farm_dnnl_layer_config *config) {
+    if (config->kind == FARM_LAYER_DENSE) return config->in;
+    return (struct farm_shape){config->in.channels, config->kernel, config->kernel};
+}
+
+// In the flat parameters: PyTorch's order.
+static dnnl_memory_desc_t flat_weights_md(const struct farm_dnnl_layer_config *config) {
+    return rows_md(weight_shape(config), config->out.channels, dnnl_f32, dnnl_abcd);
+}
+
+// What we ask primitives to take. An f32 product takes rows laid out as the input rows are, which makes packing one
+// cheap permutation within rows, and measures as fast as what oneDNN would choose; all else is oneDNN's choice.
+static dnnl_memory_desc_t wanted_weights_md(const struct farm_dnnl_layer_config *config, dnnl_data_type_t type) {
+    const bool rowwise = config->kind == FARM_LAYER_DENSE && config->type == dnnl_f32;
+    return rows_md(weight_shape(config), config->out.channels, type, rowwise ? config->layout : dnnl_format_tag_any);
+}
+
+static dnnl_alg_kind_t forward_eltwise(const struct farm_dnnl_layer_config *config) {
+    if (!config->activated) return dnnl_alg_kind_undef;
+    return config->activation == FARM_ACTIVATION_TANH ? dnnl_eltwise_tanh : dnnl_eltwise_relu;
+}
+
+static dnnl_alg_kind_t backward_eltwise(const struct farm_dnnl_layer_config *config) {
+    return config->activation == FARM_ACTIVATION_TANH ? dnnl_eltwise_tanh_use_dst_for_bwd
+                                                      : dnnl_eltwise_relu_use_dst_for_bwd;
+}
+
+// Memory descriptors of one layer at one batch size.
+struct descs {
+    dnnl_memory_desc_t in, out, diff_in, diff_out, bias;
+    dnnl_dims_t strides, padding;
+};
+
+static struct descs descs_of(const struct farm_dnnl_layer_config *config, int batch) {
+    return (struct descs){
+        .in = rows_md(config->in, batch, config->type, config->layout),
+        .out = rows_md(config->out, batch, config->out_type, config->layout),
+        .diff_in = rows_md(config->in, batch, config->type, config->layout),
+        .diff_out = rows_md(config->out, batch, config->type, config->layout),
+        .bias = vector_md(config->out.channels),
+        .strides = {config->stride, config->stride},
+        .padding = {0, 0},
+    };
+}
+
+static dnnl_status_t create_pd(struct farm_dnnl *dnnl, const_dnnl_op_desc_t desc, const_dnnl_primitive_desc_t forward,
+                               dnnl_alg_kind_t eltwise, dnnl_primitive_desc_t *pd) {
+    dnnl_primitive_attr_t attr;
+    dnnl_status_t status = farm_dnnl_attr_make(&attr, 1.0f, false, eltwise);
+    if (status != dnnl_success) return status;
+    status = dnnl_primitive_desc_create(pd, desc, attr, dnnl->engine, forward);
+    dnnl_primitive_attr_destroy(attr);
+    return status;
+}
+
+static dnnl_status_t forward_pd(struct farm_dnnl *dnnl, const struct farm_dnnl_layer_config *config,
+                                const struct descs *d, const dnnl_memory_desc_t *weights, dnnl_primitive_desc_t *pd) {
+    const dnnl_prop_kind_t prop = config->training ? dnnl_forward_training : dnnl_forward_inference;
+    dnnl_status_t status;
+    if (config->kind == FARM_LAYER_CONV) {
+        dnnl_convolution_desc_t desc;
+        status = dnnl_convolution_forward_desc_init(&desc, prop, dnnl_convolution_direct, &d->in, weights, &d->bias,
+                                                    &d->out, d->strides, d->padding, d->padding);
+        return status != dnnl_success ? status : create_pd(dnnl, &desc, NULL, forward_eltwise(config), pd);
+    }
+    dnnl_inner_product_desc_t desc;
+    status = dnnl_inner_product_forward_desc_init(&desc, prop, &d->in, weights, &d->bias, &d->out);
+    return status != dnnl_success ? status : create_pd(dnnl, &desc, NULL, forward_eltwise(config), pd);
+}
+
+static dnnl_status_t data_pd(struct farm_dnnl *dnnl, const struct farm_dnnl_layer_config *config, const struct descs *d,
+                             const dnnl_memory_desc_t *weights, const_dnnl_primitive_desc_t forward,
+                             dnnl_primitive_desc_t *pd) {
+    dnnl_status_t status;
+    if (config->kind == FARM_LAYER_CONV) {
+        dnnl_convolution_desc_t desc;
+        status = dnnl_convolution_backward_data_desc_init(&desc, dnnl_convolution_direct, &d->diff_in, weights,
+                                                          &d->diff_out, d->strides, d->padding, d->padding);
+        return status != dnnl_success ? status : create_pd(dnnl, &desc, forward, dnnl_alg_kind_undef, pd);
+    }
+    dnnl_inner_product_desc_t desc;
+    status = dnnl_inner_product_backward_data_desc_init(&desc, &d->diff_in, weights, &d->diff_out);
+    return status != dnnl_success ? status : create_pd(dnnl, &desc, forward, dnnl_alg_kind_undef, pd);
+}
+
+static dnnl_status_t weights_pd(struct farm_dnnl *dnnl, const struct farm_dnnl_layer_config *config,
+                                const struct descs *d, const dnnl_memory_desc_t *diff,
+                                const_dnnl_primitive_desc_t forward, dnnl_primitive_desc_t *pd) {
+    dnnl_status_t status;
+    if (config->kind == FARM_LAYER_CONV) {
+        dnnl_convolution_desc_t desc;
+        status = dnnl_convolution_backward_weights_desc_init(&desc, dnnl_convolution_direct, &d->in, diff, &d->bias,
+                                                             &d->diff_out, d->strides, d->padding, d->padding);
+        return status != dnnl_success ? status : create_pd(dnnl, &desc, forward, dnnl_alg_kind_undef, pd);
+    }
+    dnnl_inner_product_desc_t desc;
+    status = dnnl_inner_product_backward_weights_desc_init(&desc, &d->in, diff, &d->bias, &d->diff_out);
+    return status != dnnl_success ? status : create_pd(dnnl, &desc, forward, dnnl_alg_kind_undef, pd);
+}
+
+// The three primitive descriptors of a layer; data and weights stay NULL where they are not needed.
+struct pds {
+    dnnl_primitive_desc_t forward, data, weights;
+};
+
+static void drop_pds(struct pds *pds) {
+    if (pds->forward != NULL) dnnl_primitive_desc_destroy(pds->forward);
+    if (pds->data != NULL) dnnl_primitive_desc_destroy(pds->data);
+    if (pds->weights != NULL) dnnl_primitive_desc_destroy(pds->weights);
+}
+
+static dnnl_status_t make_pds(struct farm_dnnl *dnnl, const struct farm_dnnl_layer_config *config,
+                              const struct descs *d, const dnnl_memory_desc_t *weights, const dnnl_memory_desc_t *back,
+                              const dnnl_memory_desc_t *diff, struct pds *pds) {
+    *pds = (struct pds){0};
+    dnnl_status_t status = forward_pd(dnnl, config, d, weights, &pds->forward);
+    if (config->training && status == dnnl_success)
+        status = weights_pd(dnnl, config, d, diff, pds->forward, &pds->weights);
+    if (config->training && config->data_gradient && status == dnnl_success)
+        status = data_pd(dnnl, config, d, back, pds->forward, &pds->data);
+    if (status != dnnl_success) drop_pds(pds);
+    return status;
+}
+
+static const char *kind_name(const struct farm_dnnl_layer_config *config) {
+    if (config->type == dnnl_bf16) return config->kind == FARM_LAYER_CONV ? "bf16 convolution" : "bf16 product";
+    return config->kind == FARM_LAYER_CONV ? "convolution" : "product";
+}
+
+// Asks at the largest batch which weight layouts the primitives want; all batch sizes then share them.
+static enum farm_status choose_layouts(struct farm_dnnl *dnnl, struct farm_dnnl_layer *layer, struct farm_error *err) {
+    const struct farm_dnnl_layer_config *config = &layer->config;
+    const struct descs d = descs_of(config, config->batch_max);
+    const dnnl_memory_desc_t wanted = wanted_weights_md(config, config->type);
+    const dnnl_memory_desc_t wanted_diff = wanted_weights_md(config, dnnl_f32);
+    struct pds pds;
+    const dnnl_status_t status = make_pds(dnnl, config, &d, &wanted, &wanted, &wanted_diff, &pds);
+    if (status != dnnl_success) return farm_dnnl_fail(err, kind_name(config), status);
+    layer->weights_md = *dnnl_primitive_desc_query_md(pds.forward, dnnl_query_weights_md, 0);
+    layer->back_md = layer->weights_md;
+    if (pds.data != NULL) layer->back_md = *dnnl_primitive_desc_query_md(pds.data, dnnl_query_weights_md, 0);
+    if (pds.weights != NULL) layer->diff_md = *dnnl_primitive_desc_query_md(pds.weights, dnnl_query_diff_weights_md, 0);
+    drop_pds(&pds);
+    return FARM_OK;
+}
+
+static bool allocate(struct farm_dnnl_layer *layer) {
+    const struct farm_dnnl_layer_config *config = &layer->config;
+    const size_t bias_bytes = (size_t)config->out.channels * sizeof(float);
+    layer->weights = farm_dnnl_alloc(dnnl_memory_desc_get_size(&layer->weights_md));
+    layer->bias = farm_dnnl_alloc(bias_bytes);
+    const bool shared = dnnl_memory_desc_equal(&layer->weights_md, &layer->back_md);
+    layer->back_weights = shared ? layer->weights : farm_dnnl_alloc(dnnl_memory_desc_get_size(&layer->back_md));
+    bool ok = layer->weights != NULL && layer->bias != NULL && layer->back_weights != NULL;
+    if (config->training) {
+        layer->diff_weights = farm_dnnl_alloc(dnnl_memory_desc_get_size(&layer->diff_md));
+        layer->diff_bias = farm_dnnl_alloc(bias_bytes);
+        ok = ok && layer->diff_weights != NULL && layer->diff_bias != NULL;
+    }
+    return ok;
+}
+
+static enum farm_status make_packing(struct farm_dnnl *dnnl, struct farm_dnnl_layer *layer, struct farm_error *err) {
+    const dnnl_memory_desc_t flat_md = flat_weights_md(&layer->config);
+    const float scale = layer->config.weight_scale;
+    const struct farm_dnnl_binding flat = {0, &flat_md, NULL};
+    const struct farm_dnnl_binding weights = {0, &layer->weights_md, layer->weights};
+    const struct farm_dnnl_binding back = {0, &layer->back_md, layer->back_weights};
+    const struct farm_dnnl_binding diff = {0, &layer->diff_md, layer->diff_weights};
+    enum farm_status status = farm_dnnl_reorder_make(dnnl, &flat, &weights, scale, false, &layer->pack, err);
+    if (status == FARM_OK && layer->back_weights != layer->weights)
+        status = farm_dnnl_reorder_make(dnnl, &flat, &back, scale, false, &layer->repack, err);
+    if (status == FARM_OK && layer->config.training)
+        status = farm_dnnl_reorder_make(dnnl, &diff, &flat, scale, true, &layer->unpack, err);
+    return status;
+}
+
+enum farm_status farm_dnnl_layer_make(struct farm_dnnl *dnnl, const struct farm_dnnl_layer_config *config,
+                                      struct farm_dnnl_layer *layer, struct farm_error *err) {
+    *layer = (struct farm_dnnl_layer){.config = *config};
+    enum farm_status status = choose_layouts(dnnl, layer, err);
+    if (status != FARM_OK) return status;
+    if (allocate(layer))
+        status = make_packing(dnnl, layer, err);
+    else
+        status = farm_fail(err, FARM_E_LIMIT, "no memory for a layer's weights");
+    if (status != FARM_OK) farm_dnnl_layer_drop(layer);
+    return status;
+}
+
+void farm_dnnl_layer_drop(struct farm_dnnl_layer *layer) {
+    farm_dnnl_op_drop(&layer->pack);
+    farm_dnnl_op_drop(&layer->repack);
+    farm_dnnl_op_drop(&layer->unpack);
+    if (layer->back_weights != layer->weights) free(layer->back_weights);
+    free(layer->weights);
+    free(layer->bias);
+    free(layer->diff_weights);
+    free(layer->diff_bias);
+    *layer = (struct farm_dnnl_layer){0};
+}
+
+enum farm_status farm_dnnl_activation_make(struct farm_dnnl *dnnl, const struct farm_dnnl_layer_config *config,
+                                           int batch, void *out, void *diff_out, struct farm_dnnl_op *op,
+                                           struct farm_error *err) {
+    const dnnl_memory_desc_t md = rows_md(config->out, batch, config->type, config->layout);
+    const dnnl_alg_kind_t alg = backward_eltwise(config);
+    dnnl_eltwise_desc_t desc;
+    dnnl_primitive_desc_t forward = NULL, backward = NULL;
+    dnnl_status_t status = dnnl_eltwise_forward_desc_init(&desc, dnnl_forward_training, alg, &md, 0.0f, 0.0f);
+    if (status == dnnl_success) status = create_pd(dnnl, &desc, NULL, dnnl_alg_kind_undef, &forward);
+    if (status == dnnl_success) status = dnnl_eltwise_backward_desc_init(&desc, alg, &md, &md, 0.0f, 0.0f);
+    if (status == dnnl_success) status = create_pd(dnnl, &desc, forward, dnnl_alg_kind_undef, &backward);
+    if (forward != NULL) dnnl_primitive_desc_destroy(forward);
+    if (status != dnnl_success) return farm_dnnl_fail(err, "activation", status);
+    const struct farm_dnnl_binding bindings[] = {
+        {DNNL_ARG_DST, &md, out}, {DNNL_ARG_DIFF_DST, &md, diff_out}, {DNNL_ARG_DIFF_SRC, &md, diff_out}};
+    return farm_dnnl_op_make(dnnl, backward, "activation", bindings, 3, op, err);
+}
+
+// Binds the three products; takes their descriptors.
+static enum farm_status bind_products(struct farm_dnnl *dnnl, const struct farm_dnnl_layer *layer, struct pds *pds,
+                                      const struct descs *d, const struct farm_dnnl_layer_rows *rows,
+                                      struct farm_dnnl_layer_ops *ops, struct farm_error *err) {
+    const char *what = kind_name(&layer->config);
+    const struct farm_dnnl_binding forward[] = {{DNNL_ARG_SRC, &d->in, rows->in},
+                                                {DNNL_ARG_WEIGHTS, &layer->weights_md, layer->weights},
+                                                {DNNL_ARG_BIAS, &d->bias, layer->bias},
+                                                {DNNL_ARG_DST, &d->out, rows->out}};
+    const struct farm_dnnl_binding data[] = {{DNNL_ARG_DIFF_DST, &d->diff_out, rows->diff_out},
+                                             {DNNL_ARG_WEIGHTS, &layer->back_md, layer->back_weights},
+                                             {DNNL_ARG_DIFF_SRC, &d->diff_in, rows->diff_in}};
+    const struct farm_dnnl_binding weights[] = {{DNNL_ARG_SRC, &d->in, rows->in},
+                                                {DNNL_ARG_DIFF_DST, &d->diff_out, rows->diff_out},
+                                                {DNNL_ARG_DIFF_WEIGHTS, &layer->diff_md, layer->diff_weights},
+                                                {DNNL_ARG_DIFF_BIAS, &d->bias, layer->diff_bias}};
+    enum farm_status status = farm_dnnl_op_make(dnnl, pds->forward, what, forward, 4, &ops->forward, err);
+    pds->forward = NULL;
+    if (status == FARM_OK && pds->data != NULL) {
+        status = farm_dnnl_op_make(dnnl, pds->data, what, data, 3, &ops->data, err);
+        pds->data = NULL;
+    }
+    if (status == FARM_OK && pds->weights != NULL) {
+        status = farm_dnnl_op_make(dnnl, pds->weights, what, weights, 4, &ops->weights, err);
+        pds->weights = NULL;
+    }
+    drop_pds(pds);
+    return status;
+}
+
+enum farm_status farm_dnnl_layer_ops_make(struct farm_dnnl *dnnl, const struct farm_dnnl_layer *layer, int batch,
+                                          const struct farm_dnnl_layer_rows *rows, struct farm_dnnl_layer_ops *ops,
+                                          struct farm_error *err) {
+    const struct farm_dnnl_layer_config *config = &layer->config;
+    const struct descs d = descs_of(config, batch);
+    struct pds pds;
+    *ops = (struct farm_dnnl_layer_ops){0};
+    const dnnl_status_t made = make_pds(dnnl, config, &d, &layer->weights_md, &layer->back_md, &layer->diff_md, &pds);
+    if (made != dnnl_success) return farm_dnnl_fail(err, kind_name(config), made);
+    enum farm_status status = bind_products(dnnl, layer, &pds, &d, rows, ops, err);
+    if (status == FARM_OK && config->training && config->activated)
+        status = farm_dnnl_activation_make(dnnl, config, batch, rows->out, rows->diff_out, &ops->activation, err);
+    if (status != FARM_OK) farm_dnnl_layer_ops_drop(ops);
+    return status;
+}
+
+void farm_dnnl_layer_ops_drop(struct farm_dnnl_layer_ops *ops) {
+    farm_dnnl_op_drop(&ops->forward);
+    farm_dnnl_op_drop(&ops->activation);
+    farm_dnnl_op_drop(&ops->data);
+    farm_dnnl_op_drop(&ops->weights);
+}
+
+void farm_dnnl_layer_load(struct farm_dnnl *dnnl, struct farm_dnnl_layer *layer, const float *params) {
+    const struct farm_dnnl_layer_config *config = &layer->config;
+    memcpy(layer->bias, params + config->bias_offset, (size_t)config->out.channels * sizeof(float));
+    farm_dnnl_op_bind(&layer->pack, DNNL_ARG_FROM, params + config->weight_offset);
+    farm_dnnl_op_run(dnnl, &layer->pack);
+    if (layer->repack.primitive == NULL) return;
+    farm_dnnl_op_bind(&layer->repack, DNNL_ARG_FROM, params + config->weight_offset);
+    farm_dnnl_op_run(dnnl, &layer->repack);
+}
+
+void farm_dnnl_layer_add_gradient(struct farm_dnnl *dnnl, struct farm_dnnl_layer *layer,
+                                  struct farm_dnnl_layer_ops *ops, float *grads) {
+    const struct farm_dnnl_layer_config *config = &layer->config;
+    farm_dnnl_op_run(dnnl, &ops->weights);
+    farm_dnnl_op_bind(&layer->unpack, DNNL_ARG_TO, grads + config->weight_offset);
+    farm_dnnl_op_run(dnnl, &layer->unpack);
+    for (int i = 0; i < config->out.channels; i++) grads[config->bias_offset + (size_t)i] += layer->diff_bias[i];
+}

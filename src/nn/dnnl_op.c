@@ -1,0 +1,146 @@
+// See dnnl_op.h.
+#include "nn/dnnl_op.h"
+
+#include <assert.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { ALIGNMENT = 64 };
+
+void *farm_dnnl_alloc(size_t bytes) {
+    const size_t rounded = (bytes + ALIGNMENT) / ALIGNMENT * ALIGNMENT;
+    void *memory = aligned_alloc(ALIGNMENT, rounded);
+    return memory == NULL ? NULL : memset(memory, 0, rounded);
+}
+
+enum farm_status farm_dnnl_fail(struct farm_error *err, const char *what, dnnl_status_t status) {
+    if (status == dnnl_out_of_memory) return farm_fail(err, FARM_E_LIMIT, "%s: oneDNN found no memory", what);
+    return farm_fail(err, FARM_E_UNSUPPORTED, "%s: oneDNN %s on this CPU (its status %d)", what,
+                     status == dnnl_unimplemented ? "has no such operation" : "fails", (int)status);
+}
+
+enum farm_status farm_dnnl_open(struct farm_dnnl *dnnl, struct farm_error *err) {
+    *dnnl = (struct farm_dnnl){0};
+    dnnl_status_t status = dnnl_engine_create(&dnnl->engine, dnnl_cpu, 0);
+    if (status == dnnl_success) status = dnnl_stream_create(&dnnl->stream, dnnl->engine, dnnl_stream_default_flags);
+    if (status == dnnl_success) return FARM_OK;
+    farm_dnnl_close(dnnl);
+    return farm_dnnl_fail(err, "CPU engine", status);
+}
+
+void farm_dnnl_close(struct farm_dnnl *dnnl) {
+    if (dnnl->stream != NULL) dnnl_stream_destroy(dnnl->stream);
+    if (dnnl->engine != NULL) dnnl_engine_destroy(dnnl->engine);
+    free(dnnl->scratch);
+    *dnnl = (struct farm_dnnl){0};
+}
+
+static dnnl_status_t append_post_ops(dnnl_post_ops_t ops, bool accumulate, dnnl_alg_kind_t eltwise) {
+    dnnl_status_t status = dnnl_success;
+    if (accumulate) status = dnnl_post_ops_append_sum(ops, 1.0f);
+    if (status == dnnl_success && eltwise != dnnl_alg_kind_undef)
+        status = dnnl_post_ops_append_eltwise(ops, 1.0f, eltwise, 0.0f, 0.0f);
+    return status;
+}
+
+dnnl_status_t farm_dnnl_attr_make(dnnl_primitive_attr_t *attr, float scale, bool accumulate, dnnl_alg_kind_t eltwise) {
+    *attr = NULL;
+    dnnl_post_ops_t ops = NULL;
+    dnnl_status_t status = dnnl_primitive_attr_create(attr);
+    if (status == dnnl_success) status = dnnl_primitive_attr_set_scratchpad_mode(*attr, dnnl_scratchpad_mode_user);
+    if (status == dnnl_success && scale != 1.0f) status = dnnl_primitive_attr_set_output_scales(*attr, 1, 0, &scale);
+    if (status == dnnl_success) status = dnnl_post_ops_create(&ops);
+    if (status == dnnl_success) status = append_post_ops(ops, accumulate, eltwise);
+    if (status == dnnl_success) status = dnnl_primitive_attr_set_post_ops(*attr, ops);
+    if (ops != NULL) dnnl_post_ops_destroy(ops);
+    if (status != dnnl_success && *attr != NULL) {
+        dnnl_primitive_attr_destroy(*attr);
+        *attr = NULL;
+    }
+    return status;
+}
+
+// Grows the shared scratch memory to what pd wants. Operations made earlier are pointed at it when they run.
+static dnnl_status_t reserve_scratch(struct farm_dnnl *dnnl, const dnnl_memory_desc_t *md) {
+    const size_t bytes = dnnl_memory_desc_get_size(md);
+    if (bytes <= dnnl->scratch_bytes) return dnnl_success;
+    void *scratch = farm_dnnl_alloc(bytes);
+    if (scratch == NULL) return dnnl_out_of_memory;
+    free(dnnl->scratch);
+    dnnl->scratch = scratch;
+    dnnl->scratch_bytes = bytes;
+    return dnnl_success;
+}
+
+static dnnl_status_t bind_new(struct farm_dnnl *dnnl, struct farm_dnnl_op *op,
+                              const struct farm_dnnl_binding *binding) {
+    dnnl_exec_arg_t *arg = &op->args[op->arg_count];
+    arg->arg = binding->arg;
+    const dnnl_status_t status = dnnl_memory_create(&arg->memory, binding->md, dnnl->engine,
+                                                    binding->data == NULL ? DNNL_MEMORY_NONE : binding->data);
+    if (status == dnnl_success) op->arg_count++;
+    return status;
+}
+
+static dnnl_status_t bind_all(struct farm_dnnl *dnnl, const_dnnl_primitive_desc_t pd,
+                              const struct farm_dnnl_binding *bindings, int count, struct farm_dnnl_op *op) {
+    dnnl_status_t status = dnnl_primitive_create(&op->primitive, pd);
+    for (int i = 0; i < count && status == dnnl_success; i++) status = bind_new(dnnl, op, &bindings[i]);
+    const dnnl_memory_desc_t *scratch = dnnl_primitive_desc_query_md(pd, dnnl_query_scratchpad_md, 0);
+    op->has_scratch = scratch != NULL && dnnl_memory_desc_get_size(scratch) > 0;
+    if (status != dnnl_success || !op->has_scratch) return status;
+    status = reserve_scratch(dnnl, scratch);
+    if (status != dnnl_success) return status;
+    return bind_new(dnnl, op, &(struct farm_dnnl_binding){DNNL_ARG_SCRATCHPAD, scratch, dnnl->scratch});
+}
+
+enum farm_status farm_dnnl_op_make(struct farm_dnnl *dnnl, dnnl_primitive_desc_t pd, const char *what,
+                                   const struct farm_dnnl_binding *bindings, int count, struct farm_dnnl_op *op,
+                                   struct farm_error *err) {
+    assert(count <= FARM_DNNL_BINDINGS_MAX);
+    *op = (struct farm_dnnl_op){0};
+    const dnnl_status_t status = bind_all(dnnl, pd, bindings, count, op);
+    dnnl_primitive_desc_destroy(pd);
+    if (status == dnnl_success) return FARM_OK;
+    farm_dnnl_op_drop(op);
+    return farm_dnnl_fail(err, what, status);
+}
+
+enum farm_status farm_dnnl_reorder_make(struct farm_dnnl *dnnl, const struct farm_dnnl_binding *from,
+                                        const struct farm_dnnl_binding *to, float scale, bool accumulate,
+                                        struct farm_dnnl_op *op, struct farm_error *err) {
+    dnnl_primitive_attr_t attr;
+    dnnl_primitive_desc_t pd = NULL;
+    dnnl_status_t status = farm_dnnl_attr_make(&attr, scale, accumulate, dnnl_alg_kind_undef);
+    if (status == dnnl_success) {
+        status = dnnl_reorder_primitive_desc_create(&pd, from->md, dnnl->engine, to->md, dnnl->engine, attr);
+        dnnl_primitive_attr_destroy(attr);
+    }
+    if (status != dnnl_success) return farm_dnnl_fail(err, "reorder", status);
+    const struct farm_dnnl_binding bindings[] = {{DNNL_ARG_FROM, from->md, from->data},
+                                                 {DNNL_ARG_TO, to->md, to->data}};
+    return farm_dnnl_op_make(dnnl, pd, "reorder", bindings, 2, op, err);
+}
+
+void farm_dnnl_op_drop(struct farm_dnnl_op *op) {
+    for (int i = 0; i < op->arg_count; i++) dnnl_memory_destroy(op->args[i].memory);
+    if (op->primitive != NULL) dnnl_primitive_destroy(op->primitive);
+    *op = (struct farm_dnnl_op){0};
+}
+
+void farm_dnnl_op_bind(struct farm_dnnl_op *op, int arg, const void *data) {
+    for (int i = 0; i < op->arg_count; i++) {
+        if (op->args[i].arg != arg) continue;
+        const dnnl_status_t status = dnnl_memory_set_data_handle(op->args[i].memory, (void *)(uintptr_t)data);
+        assert(status == dnnl_success);
+        return;
+    }
+    assert(!"the operation has no such argument");
+}
+
+void farm_dnnl_op_run(struct farm_dnnl *dnnl, struct farm_dnnl_op *op) {
+    if (op->has_scratch) farm_dnnl_op_bind(op, DNNL_ARG_SCRATCHPAD, dnnl->scratch);
+    const dnnl_status_t status = dnnl_primitive_execute(op->primitive, dnnl->stream, op->arg_count, op->args);
+    assert(status == dnnl_success);
+}

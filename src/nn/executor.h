@@ -1,0 +1,50 @@
+// Runs a network on the CPU: forward, backward, parameters packed for the machine. One thread at a time uses an
+// executor; several executors share nothing and run side by side. Products and convolutions are oneDNN's; the first
+// layer over u8 frames is kernels/conv_u8.h's where it can be. Memory belongs to the node of the thread that creates.
+// Sets the calling thread's number of OpenMP threads to one. Does not know lanes, losses or optimisers.
+#ifndef FARM_NN_EXECUTOR_H
+#define FARM_NN_EXECUTOR_H
+
+#include <stdbool.h>
+
+#include "nn/net.h"
+
+enum farm_precision {
+    FARM_PRECISION_AUTO, // the fastest: bf16 where the CPU computes it, else f32 with conv_u8.h's I16 for grey frames
+    FARM_PRECISION_F32,  // f32 throughout
+    FARM_PRECISION_BF16, // inputs of products are bf16, sums and gradients of parameters f32
+};
+
+struct farm_executor;
+
+struct farm_executor_config {
+    const struct farm_net *net; // copied
+    int batch_max;              // most rows of one call
+    bool training;              // keeps what backward needs
+    enum farm_precision precision;
+};
+
+enum farm_status farm_executor_create(const struct farm_executor_config *config, struct farm_executor **out,
+                                      struct farm_error *err);
+void farm_executor_destroy(struct farm_executor *executor);
+
+// F32 or BF16: what AUTO became. BF16 on a CPU without it is refused by create with FARM_E_UNSUPPORTED.
+enum farm_precision farm_executor_precision(const struct farm_executor *executor);
+
+// Packs the flat f32 parameters [net->parameter_count] for this executor. Call after every new version; the vector is
+// not kept.
+void farm_executor_load(struct farm_executor *executor, const float *params);
+
+// rows: batch x stack pointers. Frames: rows[b*stack + s] is frame s (0 = oldest) of row b, u8
+// [frame_channels][height][width], read in place, NULL = a frame of zeros; pixels enter the network as x/255. Flat:
+// rows[b] is f32 [flat] (stack 1). logits f32 [batch][actions], value f32 [batch]. Returns the batch size really
+// computed (padded to an executor-internal ladder), for statistics.
+int farm_executor_forward(struct farm_executor *executor, const void *const *rows, int batch, float *logits,
+                          float *value);
+
+// Gradient of sum over rows of (dlogits . logits + dvalue * value) with respect to the parameters, ADDED to grads
+// [net->parameter_count]. Must follow a forward of the same rows, whose memory must still hold what it held.
+void farm_executor_backward(struct farm_executor *executor, const void *const *rows, int batch, const float *dlogits,
+                            const float *dvalue, float *grads);
+
+#endif
