@@ -12,7 +12,7 @@
 #include <unistd.h>
 
 static enum farm_status open_error(const char *path, struct farm_error *err) {
-    enum farm_status status = errno == ENOENT || errno == ENOTDIR          ? FARM_E_NOT_FOUND
+    enum farm_status status = errno == ENOENT || errno == ENOTDIR                   ? FARM_E_NOT_FOUND
                               : errno == EACCES || errno == EPERM || errno == EROFS ? FARM_E_PERMISSION
                                                                                     : FARM_E_IO;
     return farm_fail_errno(err, status, "%s", path);
@@ -31,7 +31,8 @@ static ssize_t read_all(int fd, char *data, size_t capacity) {
     return (ssize_t)total;
 }
 
-enum farm_status farm_file_read(const char *path, size_t bytes_max, char **data, size_t *bytes, struct farm_error *err) {
+enum farm_status farm_file_read(const char *path, size_t bytes_max, char **data, size_t *bytes,
+                                struct farm_error *err) {
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (fd < 0) return open_error(path, err);
     enum farm_status status = FARM_OK;

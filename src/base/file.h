@@ -1,6 +1,6 @@
-// Small files as a whole: read into memory with an upper bound, replaced so that a crash at any moment leaves either the old
-// contents or the new ones. Runs in the supervisor and in tools; allocates what it returns. Not for checkpoints' gigabytes:
-// farm_file_replace holds everything in memory.
+// Small files as a whole: read into memory with an upper bound, replaced so that a crash at any moment leaves either
+// the old contents or the new ones. Runs in the supervisor and in tools; allocates what it returns. Not for
+// checkpoints' gigabytes: farm_file_replace holds everything in memory.
 #ifndef FARM_BASE_FILE_H
 #define FARM_BASE_FILE_H
 
@@ -12,7 +12,8 @@
 // Errors: FARM_E_NOT_FOUND, FARM_E_PERMISSION, FARM_E_LIMIT where it is longer than bytes_max, FARM_E_IO.
 enum farm_status farm_file_read(const char *path, size_t bytes_max, char **data, size_t *bytes, struct farm_error *err);
 
-// Replaces the file: temporary file beside it, fsync, rename, fsync of the folder. The temporary file is removed on errors.
+// Replaces the file: temporary file beside it, fsync, rename, fsync of the folder. The temporary file is removed on
+// errors.
 enum farm_status farm_file_replace(const char *path, const void *data, size_t bytes, struct farm_error *err);
 
 // Makes the names in the folder of `path` durable (fsync of the folder).

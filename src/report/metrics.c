@@ -1,0 +1,87 @@
+// See metrics.h.
+#include "report/metrics.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+json_t *farm_sample_json(const struct farm_sample *sample) {
+    json_t *line = farm_json_object(false);
+    farm_json_set_real(line, "wall_s", sample->wall_s);
+    farm_json_set_int(line, "frames", sample->frames);
+    farm_json_set_int(line, "agent_steps", sample->agent_steps);
+    farm_json_set_real(line, "frames_per_s", sample->frames_per_s);
+    farm_json_set_real(line, "agent_steps_per_s", sample->agent_steps_per_s);
+    farm_json_set_int(line, "episodes", sample->episodes);
+    farm_json_set_real(line, "return_mean", sample->return_mean);
+    farm_json_set_real(line, "return_std", sample->return_std);
+    farm_json_set_real(line, "length_mean_steps", sample->length_mean);
+    farm_json_set_int(line, "updates", sample->updates);
+    farm_json_set_real(line, "policy_lag_updates", sample->policy_lag_updates);
+    farm_json_set_real(line, "infer_batch_mean", sample->infer_batch_mean);
+    farm_json_set_real(line, "actor_wait_share", sample->actor_wait_share);
+    farm_json_set_real(line, "learner_wait_share", sample->learner_wait_share);
+    farm_json_set_real(line, "loss_policy", sample->loss_policy);
+    farm_json_set_real(line, "loss_value", sample->loss_value);
+    farm_json_set_real(line, "entropy_nats", sample->entropy);
+    farm_json_set_real(line, "grad_norm", sample->grad_norm);
+    farm_json_set_real(line, "learning_rate", sample->learning_rate);
+    farm_json_set_real(line, "rho_mean", sample->rho_mean);
+    farm_json_set_int(line, "actor_restarts", sample->actor_restarts);
+    farm_json_set_int(line, "learner_restarts", sample->learner_restarts);
+    farm_json_set_int(line, "checkpoints", sample->checkpoints);
+    farm_json_set_int(line, "bad_values", sample->bad_values);
+    return line;
+}
+
+// The length of the file up to and with its last newline; -1 with errno on errors.
+static off_t whole_lines(int fd) {
+    off_t end = lseek(fd, 0, SEEK_END);
+    while (end > 0) {
+        char block[4096];
+        size_t want = end < (off_t)sizeof block ? (size_t)end : sizeof block;
+        ssize_t n = pread(fd, block, want, end - (off_t)want);
+        if (n != (ssize_t)want) return -1;
+        for (size_t i = want; i > 0; i--)
+            if (block[i - 1] == '\n') return end - (off_t)(want - i);
+        end -= (off_t)want;
+    }
+    return end;
+}
+
+enum farm_status farm_metrics_open(const char *path, bool resume, struct farm_metrics *out, struct farm_error *err) {
+    out->fd = -1;
+    snprintf(out->path, sizeof out->path, "%s", path);
+    int fd = open(path, O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+    if (fd < 0) return farm_fail_errno(err, FARM_E_IO, "%s", path);
+    off_t keep = resume ? whole_lines(fd) : 0;
+    if (keep < 0 || ftruncate(fd, keep) < 0) {
+        enum farm_status status = farm_fail_errno(err, FARM_E_IO, "%s", path);
+        close(fd);
+        return status;
+    }
+    out->fd = fd;
+    return FARM_OK;
+}
+
+enum farm_status farm_metrics_write(struct farm_metrics *metrics, const struct farm_sample *sample,
+                                    struct farm_error *err) {
+    json_t *object = farm_sample_json(sample);
+    size_t bytes;
+    char *line = farm_json_line(object, &bytes);
+    ssize_t n = write(metrics->fd, line, bytes);
+    free(line);
+    json_decref(object);
+    if (n < 0) return farm_fail_errno(err, FARM_E_IO, "%s", metrics->path);
+    if ((size_t)n < bytes)
+        return farm_fail(err, FARM_E_IO, "%s: only a part of a line was written (disk full?)", metrics->path);
+    return FARM_OK;
+}
+
+void farm_metrics_close(struct farm_metrics *metrics) {
+    if (metrics->fd >= 0) close(metrics->fd);
+    metrics->fd = -1;
+}

@@ -1,0 +1,44 @@
+// What a run reports about itself: one sample of figures, taken every few seconds, and metrics.jsonl, the file that
+// keeps them (JSON Lines: one object a line, units in the keys). Runs in the supervisor. A line is written with one
+// write(2), so a crash tears at most the last line, and opening for --resume takes a torn one off.
+#ifndef FARM_REPORT_METRICS_H
+#define FARM_REPORT_METRICS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/status.h"
+#include "report/json.h"
+
+// Figures of one moment. Rates and shares are over the time since the sample before, totals over the run.
+struct farm_sample {
+    double wall_s; // since the first answered step
+    uint64_t frames, agent_steps, updates, episodes;
+    uint64_t frames_target; // 0: none
+    double seconds_target;  // 0: none
+    uint64_t frames_start;  // frames before this run (resume)
+    double frames_per_s, agent_steps_per_s;
+    double return_mean, return_std, length_mean; // of the last games; NAN before the first
+    double policy_lag_updates; // parameter versions between acting and training, mean; NAN without an update
+    double infer_batch_mean;   // observations of one inference pass; NAN without one
+    double actor_wait_share;   // of the lanes' time: a step published and not yet answered, 0..1
+    double learner_wait_share; // of the training threads' time: waiting for windows, 0..1
+    double loss_policy, loss_value, entropy, grad_norm, learning_rate, rho_mean; // NAN without an update
+    uint64_t actor_restarts, learner_restarts, checkpoints, bad_values;
+};
+
+// The sample as a JSON object of metrics.jsonl (the caller owns it). Lengths of time in seconds (_s), shares 0..1.
+json_t *farm_sample_json(const struct farm_sample *sample);
+
+struct farm_metrics {
+    int fd; // -1: closed
+    char path[1024];
+};
+
+// Opens PATH for appending (resume) or empty (else).
+enum farm_status farm_metrics_open(const char *path, bool resume, struct farm_metrics *out, struct farm_error *err);
+enum farm_status farm_metrics_write(struct farm_metrics *metrics, const struct farm_sample *sample,
+                                    struct farm_error *err);
+void farm_metrics_close(struct farm_metrics *metrics); // safe on a closed one
+
+#endif

@@ -1,0 +1,132 @@
+// See progress.h.
+#include "report/progress.h"
+
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+enum { WIDE_COLUMNS = 128 };
+
+static const uint64_t terminal_every_ns = 250000000u, plain_every_ns = 5000000000u;
+
+void farm_progress_start(struct farm_progress *progress, int fd, uint64_t now_ns) {
+    memset(progress, 0, sizeof *progress);
+    progress->last_ns = now_ns;
+    progress->fd = fd;
+    progress->terminal = isatty(fd);
+    progress->every_ns = progress->terminal ? terminal_every_ns : plain_every_ns;
+}
+
+bool farm_progress_due(const struct farm_progress *progress, uint64_t now_ns) {
+    return now_ns - progress->last_ns >= progress->every_ns;
+}
+
+static void put(const struct farm_progress *progress, const char *text, size_t bytes) {
+    ssize_t ignored = write(progress->fd, text, bytes); // a closed stderr must not end a run
+    (void)ignored;
+}
+
+static size_t columns_of(int fd) {
+    struct winsize size;
+    return ioctl(fd, TIOCGWINSZ, &size) == 0 && size.ws_col > 1 ? size.ws_col - 1u : 79;
+}
+
+void farm_progress_draw(struct farm_progress *progress, const struct farm_sample *sample, uint64_t now_ns) {
+    char line[512], text[sizeof line + 16];
+    farm_progress_format(sample, progress->terminal ? columns_of(progress->fd) : 0, line, sizeof line);
+    int n = snprintf(text, sizeof text, progress->terminal ? "\r%s\033[K" : "%s\n", line);
+    put(progress, text, (size_t)n);
+    progress->drawn = progress->terminal;
+    progress->last_ns = now_ns;
+}
+
+void farm_progress_clear(struct farm_progress *progress) {
+    if (progress->drawn) put(progress, "\r\033[K", 4);
+    progress->drawn = false;
+}
+
+void farm_progress_end(struct farm_progress *progress) {
+    if (progress->drawn) put(progress, "\n", 1);
+    progress->drawn = false;
+}
+
+void farm_progress_number(double value, char *text, size_t text_bytes) {
+    static const char suffixes[] = {0, 'k', 'M', 'G', 'T'};
+    size_t i = 0;
+    double size = fabs(value);
+    while (size >= 999.5 && i + 1 < sizeof suffixes) size /= 1000, value /= 1000, i++;
+    int digits = i == 0 || size >= 99.95 ? 0 : 1;
+    snprintf(text, text_bytes, "%.*f%c", digits, value, suffixes[i]); // i = 0: the suffix is the final zero
+}
+
+double farm_progress_eta_s(const struct farm_sample *sample) {
+    double eta = NAN;
+    if (sample->seconds_target > 0) eta = fmax(0, sample->seconds_target - sample->wall_s);
+    double done = (double)(sample->frames - sample->frames_start);
+    if (sample->frames_target > 0 && done > 0) {
+        double left = sample->frames_target > sample->frames ? (double)(sample->frames_target - sample->frames) : 0;
+        eta = fmin(isnan(eta) ? INFINITY : eta, left * sample->wall_s / done);
+    }
+    return eta;
+}
+
+// A text that grows at its end and never past it.
+struct line {
+    char *text;
+    size_t bytes, length;
+};
+
+static void __attribute__((format(printf, 2, 3))) add(struct line *line, const char *format, ...) {
+    va_list args;
+    va_start(args, format);
+    int n = vsnprintf(line->text + line->length, line->bytes - line->length, format, args);
+    va_end(args);
+    if (n > 0) line->length += (size_t)n;
+    if (line->length >= line->bytes) line->length = line->bytes - 1;
+}
+
+static void add_duration(struct line *line, double seconds) {
+    unsigned long s = (unsigned long)seconds;
+    if (s >= 3600) {
+        add(line, "%lu:%02lu:%02lu", s / 3600, s / 60 % 60, s % 60);
+    } else {
+        add(line, "%lu:%02lu", s / 60, s % 60);
+    }
+}
+
+void farm_progress_format(const struct farm_sample *sample, size_t columns, char *text, size_t text_bytes) {
+    struct line line = {.text = text, .bytes = text_bytes};
+    char frames[16], rate[16], episodes[16], updates[16];
+    bool narrow = columns && columns < WIDE_COLUMNS; // 79 columns hold every figure under short names
+    const char *gap = narrow ? " " : "  ";
+    farm_progress_number((double)sample->frames, frames, sizeof frames);
+    farm_progress_number(sample->frames_per_s, rate, sizeof rate);
+    farm_progress_number((double)sample->episodes, episodes, sizeof episodes);
+    farm_progress_number((double)sample->updates, updates, sizeof updates);
+    text[0] = 0;
+    add_duration(&line, sample->wall_s);
+    add(&line, "%s%s %s%s%s/s", gap, frames, narrow ? "fr" : "frames", gap, rate);
+    add(&line, "%s%s ", gap, narrow ? "ret" : "return");
+    if (isnan(sample->return_mean)) {
+        add(&line, "-");
+    } else {
+        add(&line, "%.4g", sample->return_mean);
+    }
+    if (!narrow) add(&line, "  games %s", episodes);
+    add(&line, "%s%s %s", gap, narrow ? "upd" : "updates", updates);
+    if (!isnan(sample->policy_lag_updates)) add(&line, "%slag %.1f", gap, sample->policy_lag_updates);
+    if (!isnan(sample->infer_batch_mean)) add(&line, "%sbatch %.0f", gap, sample->infer_batch_mean);
+    add(&line, narrow ? " wait a%.0f%% l%.0f%%" : "  waiting: actors %.0f%% learner %.0f%%",
+        100 * sample->actor_wait_share, 100 * sample->learner_wait_share);
+    double eta = farm_progress_eta_s(sample);
+    if (!isnan(eta)) {
+        add(&line, "%sleft ", gap);
+        add_duration(&line, eta);
+    }
+    if (sample->actor_restarts || sample->learner_restarts)
+        add(&line, "%srestarts %llu", gap, (unsigned long long)(sample->actor_restarts + sample->learner_restarts));
+    if (columns && line.length > columns && columns < text_bytes) text[columns] = 0;
+}

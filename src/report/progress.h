@@ -1,0 +1,40 @@
+// The progress display on stderr: on a terminal one line that is drawn again and again, elsewhere a plain line every
+// few seconds. Runs in the supervisor. Whoever prints something else calls farm_progress_clear first.
+#ifndef FARM_REPORT_PROGRESS_H
+#define FARM_REPORT_PROGRESS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "report/metrics.h"
+
+struct farm_progress {
+    int fd;
+    bool terminal; // draw over the same line
+    bool drawn;    // the line is on the screen now
+    uint64_t every_ns, last_ns;
+};
+
+// Looks whether fd is a terminal. The first line is due one interval after now_ns.
+void farm_progress_start(struct farm_progress *progress, int fd, uint64_t now_ns);
+
+// Whether it is time for another line: every quarter of a second on a terminal, else every five.
+bool farm_progress_due(const struct farm_progress *progress, uint64_t now_ns);
+void farm_progress_draw(struct farm_progress *progress, const struct farm_sample *sample, uint64_t now_ns);
+void farm_progress_clear(struct farm_progress *progress);
+// Leaves the last line standing and goes to a new one.
+void farm_progress_end(struct farm_progress *progress);
+
+// The line itself, cut to `columns` characters (0: not cut), without a newline: time, frames and rate, return,
+// episodes, updates, policy lag, batch, share of time that actors wait and the learner waits, time left. ASCII only.
+void farm_progress_format(const struct farm_sample *sample, size_t columns, char *text, size_t text_bytes);
+
+// A number in at most five characters: 950, 12.3k, 4.5M, 1.2G.
+void farm_progress_number(double value, char *text, size_t text_bytes);
+
+// Seconds left until frames_target or seconds_target, whichever comes first, at the mean rate so far; NAN where none is
+// set or nothing has happened yet.
+double farm_progress_eta_s(const struct farm_sample *sample);
+
+#endif

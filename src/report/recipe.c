@@ -1,0 +1,454 @@
+// See recipe.h. YAML is read and written with libyaml's event interface.
+#include "report/recipe.h"
+
+#include <assert.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include <yaml.h>
+
+#include "base/cli.h"
+#include "base/file.h"
+
+enum { RECIPE_BYTES_MAX = 1 << 20, VALUE_MAX = 96 };
+
+#define TEXT(key, value, list, line)                                                                                   \
+    { #key, FARM_RECIPE_TEXT, offsetof(struct farm_recipe, key), value, 0, 0, list, line }
+#define INT(key, value, low, high, line)                                                                               \
+    { #key, FARM_RECIPE_INT, offsetof(struct farm_recipe, key), value, low, high, NULL, line }
+#define DOUBLE(key, value, low, high, line)                                                                            \
+    { #key, FARM_RECIPE_DOUBLE, offsetof(struct farm_recipe, key), value, low, high, NULL, line }
+#define BOOL(key, value, line)                                                                                         \
+    { #key, FARM_RECIPE_BOOL, offsetof(struct farm_recipe, key), value, 0, 1, NULL, line }
+
+static const struct farm_recipe_key keys[] = {
+    TEXT(env, "native/breakout", NULL, "environment: native/catch, ale/Pong, ... (farm envs lists them)"),
+    INT(seed, "1", 0, 9e15, "all random numbers derive from it"),
+    INT(frames, "0", 0, 9e15,
+        "ends after so many frames; 0: no limit. The stronger layer of frames and seconds counts"),
+    DOUBLE(seconds, "0", 0, 1e9, "ends after so many seconds of training; 0: no limit"),
+    INT(actors, "0", 0, 4096, "actor processes; 0: chosen for the machine"),
+    INT(envs_per_actor, "0", 0, 65536, "environments of one actor, all its lanes together; 0: chosen"),
+    INT(lanes, "2", 1, 64, "lanes of one actor: one group steps while the others wait for actions"),
+    INT(ring_steps, "0", 0, 1e6, "steps that a lane's ring holds; 0: chosen"),
+    TEXT(device, "auto", "auto|cpu|cuda", "where the network runs"),
+    TEXT(net, "auto", NULL, "network: shallow, nature, mlp; auto: shallow for frames, mlp for flat observations"),
+    TEXT(algo, "vtrace", "vtrace", "algorithm"),
+    TEXT(precision, "auto", "auto|f32|bf16", "of the network's arithmetic; auto: bf16 where the CPU has it"),
+    INT(unroll, "20", 1, 4096, "transitions of a window (T)"),
+    INT(batch, "32", 1, 65536, "windows of an update"),
+    INT(stack, "1", 1, 32, "frames stacked (images only)"),
+    DOUBLE(discount, "0.99", 0, 1, "gamma, a step"),
+    DOUBLE(entropy_cost, "0.01", 0, 1e3, "weight of the entropy bonus"),
+    DOUBLE(baseline_cost, "0.5", 0, 1e3, "weight of the value loss"),
+    DOUBLE(rho_clip, "1", 0, 1e9, "V-trace: clip of the importance weight in the target"),
+    DOUBLE(c_clip, "1", 0, 1e9, "V-trace: clip of the importance weight that carries errors back"),
+    DOUBLE(pg_rho_clip, "1", 0, 1e9, "V-trace: clip of the importance weight of the policy gradient"),
+    DOUBLE(lambda, "1", 0, 1, "V-trace: factor on c"),
+    DOUBLE(reward_clip, "1", 0, 1e9, "rewards in training are clipped to +- this; 0: not"),
+    DOUBLE(reward_scale, "1", 0, 1e9, "factor on rewards in training, after clipping"),
+    TEXT(optimiser, "rmsprop", "rmsprop|adam", "optimiser"),
+    DOUBLE(lr, "0.0006", 0, 10, "learning rate at the start"),
+    DOUBLE(lr_end, "0", 0, 10, "learning rate at `frames`, falling linearly; without `frames` it stays"),
+    DOUBLE(grad_norm_clip, "40", 0, 1e9, "gradients with a larger norm are scaled down to it; 0: not"),
+    DOUBLE(rmsprop_decay, "0.99", 0, 1, "of the mean of squares"),
+    DOUBLE(rmsprop_epsilon, "0.01", 0, 10, "inside the square root"),
+    DOUBLE(adam_beta1, "0.9", 0, 1, "decay of the mean"),
+    DOUBLE(adam_beta2, "0.999", 0, 1, "decay of the mean of squares"),
+    DOUBLE(adam_epsilon, "1e-08", 0, 10, "outside the square root"),
+    BOOL(loss_sum, "true", "losses are summed over an update's steps (IMPALA's code); false: averaged"),
+    INT(micro_batch, "0", 0, 65536, "windows of one forward and backward pass; 0: chosen"),
+    INT(train_threads, "0", 0, 1024, "threads that train; 0: chosen for the machine"),
+    INT(infer_batch_max, "0", 0, 65536, "most observations of one inference pass; 0: chosen"),
+    DOUBLE(infer_wait_ms, "0", 0, 1000, "most time that a ready group waits for company, milliseconds"),
+    TEXT(wait, "adaptive", "adaptive|spin|sleep",
+         "how processes wait: short spin then sleep, always spin, always sleep"),
+    BOOL(pin, "true", "actors and learner run on CPUs of their own"),
+    BOOL(numa, "true", "each actor's memory lies on its CPUs' NUMA node"),
+    BOOL(huge_pages, "true", "shared memory in 2 MiB pages where there are any"),
+    DOUBLE(checkpoint_every, "300", 1, 1e9, "seconds between checkpoints"),
+    DOUBLE(metrics_every, "5", 0.1, 1e6, "seconds between lines of metrics.jsonl"),
+};
+_Static_assert(sizeof keys / sizeof *keys == FARM_RECIPE_KEYS, "FARM_RECIPE_KEYS counts the table");
+
+const struct farm_recipe_key *farm_recipe_key_at(size_t i) {
+    return i < FARM_RECIPE_KEYS ? &keys[i] : NULL;
+}
+
+static void *member(struct farm_recipe *recipe, const struct farm_recipe_key *key) {
+    return (char *)recipe + key->offset;
+}
+static const void *member_const(const struct farm_recipe *recipe, const struct farm_recipe_key *key) {
+    return (const char *)recipe + key->offset;
+}
+
+// ---- values ----
+
+static bool among(const char *choices, const char *value) {
+    size_t length = strlen(value);
+    for (const char *at = choices; length && at;) {
+        const char *end = strchr(at, '|');
+        if ((end ? (size_t)(end - at) : strlen(at)) == length && strncmp(at, value, length) == 0) return true;
+        at = end ? end + 1 : NULL;
+    }
+    return false;
+}
+
+static enum farm_status store_text(const struct farm_recipe_key *key, const char *value, char *out,
+                                   struct farm_error *err) {
+    if (key->choices && !among(key->choices, value))
+        return farm_fail(err, FARM_E_USAGE, "%s: '%.40s' is none of %s", key->name, value, key->choices);
+    if (!value[0] || strlen(value) >= sizeof((struct farm_recipe *)0)->env)
+        return farm_fail(err, FARM_E_USAGE, "%s: '%.40s' is empty or too long", key->name, value);
+    snprintf(out, sizeof((struct farm_recipe *)0)->env, "%s", value);
+    return FARM_OK;
+}
+
+static enum farm_status out_of_range(const struct farm_recipe_key *key, const char *value, struct farm_error *err) {
+    return farm_fail(err, FARM_E_USAGE, "%s: %.40s is outside its range, %g to %g", key->name, value, key->least,
+                     key->most);
+}
+
+// Converts, checks and stores; *out is a whole recipe in which only this key's member is written.
+static enum farm_status store(const struct farm_recipe_key *key, const char *value, struct farm_recipe *out,
+                              struct farm_error *err) {
+    void *to = member(out, key);
+    switch (key->type) {
+    case FARM_RECIPE_TEXT:
+        return store_text(key, value, to, err);
+    case FARM_RECIPE_BOOL:
+        if (farm_parse_bool(value, to)) return FARM_OK;
+        return farm_fail(err, FARM_E_USAGE, "%s: '%.40s' is neither true nor false", key->name, value);
+    case FARM_RECIPE_INT: {
+        int64_t number;
+        if (!farm_parse_int(value, &number))
+            return farm_fail(err, FARM_E_USAGE, "%s: '%.40s' is not a whole number (examples: 500000, 500k, 10M)",
+                             key->name, value);
+        if ((double)number < key->least || (double)number > key->most) return out_of_range(key, value, err);
+        memcpy(to, &number, sizeof number);
+        return FARM_OK;
+    }
+    case FARM_RECIPE_DOUBLE: {
+        double number;
+        if (!farm_parse_double(value, &number))
+            return farm_fail(err, FARM_E_USAGE, "%s: '%.40s' is not a number", key->name, value);
+        if (number < key->least || number > key->most) return out_of_range(key, value, err);
+        memcpy(to, &number, sizeof number);
+        return FARM_OK;
+    }
+    }
+    assert(!"type of key");
+    return FARM_E_INVALID;
+}
+
+void farm_recipe_defaults(struct farm_recipe *recipe) {
+    memset(recipe, 0, sizeof *recipe);
+    for (size_t i = 0; i < FARM_RECIPE_KEYS; i++) {
+        enum farm_status status = store(&keys[i], keys[i].default_text, recipe, NULL);
+        assert(status == FARM_OK);
+    }
+}
+
+// ---- setting ----
+
+static enum farm_status set_option(struct farm_recipe *recipe, enum farm_recipe_layer layer, const char *key,
+                                   const char *value, struct farm_error *err) {
+    struct farm_recipe_option *option = NULL;
+    for (size_t i = 0; i < recipe->option_count; i++)
+        if (strcmp(recipe->options[i].key, key) == 0) option = &recipe->options[i];
+    if (option && option->layer > layer) return FARM_OK;
+    if (!key[0] || strlen(key) >= sizeof option->key || !value || strlen(value) >= sizeof option->value)
+        return farm_fail(err, FARM_E_USAGE,
+                         "env.%.40s: an option needs a name of 1 to %zu and a value of at most %zu bytes", key,
+                         sizeof option->key - 1, sizeof option->value - 1);
+    if (!option) {
+        if (recipe->option_count == FARM_RECIPE_OPTIONS_MAX)
+            return farm_fail(err, FARM_E_USAGE, "env.%s: more than %d options", key, FARM_RECIPE_OPTIONS_MAX);
+        option = &recipe->options[recipe->option_count++];
+    }
+    snprintf(option->key, sizeof option->key, "%s", key);
+    snprintf(option->value, sizeof option->value, "%s", value);
+    option->layer = (uint8_t)layer;
+    return FARM_OK;
+}
+
+static size_t find_key(const char *name) {
+    size_t i = 0;
+    while (i < FARM_RECIPE_KEYS && strcmp(keys[i].name, name) != 0) i++;
+    return i;
+}
+
+enum farm_status farm_recipe_set(struct farm_recipe *recipe, enum farm_recipe_layer layer, const char *name,
+                                 const char *value, struct farm_error *err) {
+    char normal[64];
+    if (strlen(name) >= sizeof normal) return farm_fail(err, FARM_E_NOT_FOUND, "unknown key '%.40s...'", name);
+    for (size_t i = 0; i <= strlen(name); i++) normal[i] = name[i] == '-' ? '_' : name[i];
+    if (strncmp(normal, "env.", 4) == 0) return set_option(recipe, layer, normal + 4, value ? value : "true", err);
+
+    size_t i = find_key(normal);
+    if (i == FARM_RECIPE_KEYS && !value && strncmp(normal, "no_", 3) == 0) {
+        i = find_key(normal + 3);
+        if (i == FARM_RECIPE_KEYS || keys[i].type != FARM_RECIPE_BOOL) i = FARM_RECIPE_KEYS;
+        value = "false";
+    }
+    if (i == FARM_RECIPE_KEYS) return farm_fail(err, FARM_E_NOT_FOUND, "unknown key '%s'", name);
+    if (!value && keys[i].type != FARM_RECIPE_BOOL) return farm_fail(err, FARM_E_USAGE, "%s needs a value", name);
+
+    struct farm_recipe checked;
+    enum farm_status status = store(&keys[i], value ? value : "true", &checked, err);
+    if (status || recipe->layers[i] > layer) return status;
+    recipe->layers[i] = (uint8_t)layer;
+    return store(&keys[i], value ? value : "true", recipe, err);
+}
+
+// ---- reading YAML ----
+
+// Where a parse stands: its position for messages and what it has seen.
+struct reading {
+    struct farm_recipe *recipe;
+    enum farm_recipe_layer layer;
+    const char *where;
+    bool seen[FARM_RECIPE_KEYS];
+    struct farm_error *err;
+};
+
+static enum farm_status fail_at(const struct reading *reading, size_t line, const char *sentence) {
+    return farm_fail(reading->err, FARM_E_USAGE, "%s:%zu: %s", reading->where, line + 1, sentence);
+}
+
+static enum farm_status unknown_key(const struct reading *reading, size_t line, const char *name) {
+    const char *names[FARM_RECIPE_KEYS];
+    for (size_t i = 0; i < FARM_RECIPE_KEYS; i++) names[i] = keys[i].name;
+    const char *near = farm_nearest(name, names, FARM_RECIPE_KEYS);
+    return farm_fail(reading->err, FARM_E_USAGE, "%s:%zu: unknown key '%.40s'%s%s%s (farm train --help lists all)",
+                     reading->where, line + 1, name, near ? ": did you mean '" : "", near ? near : "",
+                     near ? "'?" : "");
+}
+
+static enum farm_status take_pair(struct reading *reading, const char *name, const yaml_event_t *value) {
+    size_t line = value->start_mark.line;
+    size_t i = find_key(name);
+    if (i < FARM_RECIPE_KEYS) {
+        if (reading->seen[i])
+            return farm_fail(reading->err, FARM_E_USAGE, "%s:%zu: key '%s' is given twice", reading->where, line + 1,
+                             name);
+        reading->seen[i] = true;
+    }
+    const char *text = (const char *)value->data.scalar.value;
+    if (strlen(text) != value->data.scalar.length) return fail_at(reading, line, "a value holds a zero byte");
+    enum farm_status status = farm_recipe_set(reading->recipe, reading->layer, name, text, reading->err);
+    if (status == FARM_E_NOT_FOUND) return unknown_key(reading, line, name);
+    if (status) farm_fail_in(reading->err, FARM_E_USAGE, "%s:%zu", reading->where, line + 1);
+    return status;
+}
+
+static enum farm_status yaml_broken(const struct reading *reading, const yaml_parser_t *parser) {
+    return farm_fail(reading->err, FARM_E_USAGE, "%s:%zu: not valid YAML: %s", reading->where,
+                     parser->problem_mark.line + 1, parser->problem ? parser->problem : "unreadable");
+}
+
+// The next event must be of this type; anything else is refused with a sentence. The caller deletes *event on FARM_OK.
+static enum farm_status expect(const struct reading *reading, yaml_parser_t *parser, yaml_event_type_t type,
+                               const char *sentence, yaml_event_t *event) {
+    if (!yaml_parser_parse(parser, event)) return yaml_broken(reading, parser);
+    if (event->type == type) return FARM_OK;
+    enum farm_status status = fail_at(reading, event->start_mark.line, sentence);
+    yaml_event_delete(event);
+    return status;
+}
+
+// "key: value" pairs up to the end of the mapping. Terminates: every turn consumes text.
+static enum farm_status read_mapping(struct reading *reading, yaml_parser_t *parser) {
+    for (;;) {
+        yaml_event_t key, value;
+        if (!yaml_parser_parse(parser, &key)) return yaml_broken(reading, parser);
+        if (key.type == YAML_MAPPING_END_EVENT) {
+            yaml_event_delete(&key);
+            return FARM_OK;
+        }
+        if (key.type != YAML_SCALAR_EVENT) {
+            enum farm_status status = fail_at(reading, key.start_mark.line, "expected 'key: value' with a plain key");
+            yaml_event_delete(&key);
+            return status;
+        }
+        enum farm_status status =
+            expect(reading, parser, YAML_SCALAR_EVENT, "a value must be plain: no list, mapping or alias", &value);
+        if (!status) {
+            status = take_pair(reading, (const char *)key.data.scalar.value, &value);
+            yaml_event_delete(&value);
+        }
+        yaml_event_delete(&key);
+        if (status) return status;
+    }
+}
+
+static enum farm_status read_stream(struct reading *reading, yaml_parser_t *parser) {
+    yaml_event_t event;
+    enum farm_status status = expect(reading, parser, YAML_STREAM_START_EVENT, "no YAML stream", &event);
+    if (status) return status;
+    yaml_event_delete(&event);
+    if (!yaml_parser_parse(parser, &event)) return yaml_broken(reading, parser);
+    yaml_event_type_t type = event.type;
+    yaml_event_delete(&event);
+    if (type == YAML_STREAM_END_EVENT) return FARM_OK; // an empty file changes nothing
+
+    static const char flat[] = "expected lines of 'key: value'";
+    if ((status = expect(reading, parser, YAML_MAPPING_START_EVENT, flat, &event))) return status;
+    yaml_event_delete(&event);
+    if ((status = read_mapping(reading, parser))) return status;
+    if ((status = expect(reading, parser, YAML_DOCUMENT_END_EVENT, flat, &event))) return status;
+    yaml_event_delete(&event);
+    if ((status = expect(reading, parser, YAML_STREAM_END_EVENT, "more than one document", &event))) return status;
+    yaml_event_delete(&event);
+    return FARM_OK;
+}
+
+enum farm_status farm_recipe_parse(struct farm_recipe *recipe, enum farm_recipe_layer layer, const char *text,
+                                   size_t bytes, const char *where, struct farm_error *err) {
+    struct reading reading = {.recipe = recipe, .layer = layer, .where = where, .err = err};
+    yaml_parser_t parser;
+    if (!yaml_parser_initialize(&parser)) return farm_fail(err, FARM_E_LIMIT, "%s: out of memory", where);
+    yaml_parser_set_encoding(&parser, YAML_UTF8_ENCODING);
+    yaml_parser_set_input_string(&parser, (const unsigned char *)text, bytes);
+    enum farm_status status = read_stream(&reading, &parser);
+    yaml_parser_delete(&parser);
+    return status;
+}
+
+enum farm_status farm_recipe_load(struct farm_recipe *recipe, enum farm_recipe_layer layer, const char *path,
+                                  struct farm_error *err) {
+    char *text;
+    size_t bytes;
+    if (farm_file_read(path, RECIPE_BYTES_MAX, &text, &bytes, err)) return farm_fail_in(err, FARM_E_USAGE, "recipe");
+    enum farm_status status = farm_recipe_parse(recipe, layer, text, bytes, path, err);
+    free(text);
+    return status;
+}
+
+enum farm_status farm_recipe_settle(struct farm_recipe *recipe, struct farm_error *err) {
+    uint8_t frames = recipe->layers[find_key("frames")], seconds = recipe->layers[find_key("seconds")];
+    if (frames > seconds) recipe->seconds = 0;
+    if (seconds > frames) recipe->frames = 0;
+    if (recipe->envs_per_actor % recipe->lanes)
+        return farm_fail(
+            err, FARM_E_USAGE,
+            "envs_per_actor (%lld) must be a multiple of lanes (%lld): every lane has as many environments",
+            (long long)recipe->envs_per_actor, (long long)recipe->lanes);
+    if (recipe->micro_batch > recipe->batch)
+        return farm_fail(err, FARM_E_USAGE, "micro_batch (%lld) is larger than batch (%lld)",
+                         (long long)recipe->micro_batch, (long long)recipe->batch);
+    if (recipe->lr_end > recipe->lr)
+        return farm_fail(err, FARM_E_USAGE, "lr_end (%g) is larger than lr (%g)", recipe->lr_end, recipe->lr);
+    return FARM_OK;
+}
+
+// ---- writing ----
+
+// The shortest decimal that reads back as the same number (from six digits on, for %g writes 300 as 3e+02 with fewer).
+static void format_double(double value, char *text, size_t text_bytes) {
+    for (int digits = 6; digits <= 17; digits++) {
+        snprintf(text, text_bytes, "%.*g", digits, value);
+        if (strtod(text, NULL) == value) return;
+    }
+}
+
+char *farm_recipe_value(const struct farm_recipe *recipe, size_t key, char *text, size_t text_bytes) {
+    assert(key < FARM_RECIPE_KEYS && text_bytes > 0);
+    const void *from = member_const(recipe, &keys[key]);
+    switch (keys[key].type) {
+    case FARM_RECIPE_TEXT:
+        snprintf(text, text_bytes, "%s", (const char *)from);
+        break;
+    case FARM_RECIPE_BOOL:
+        snprintf(text, text_bytes, "%s", *(const bool *)from ? "true" : "false");
+        break;
+    case FARM_RECIPE_INT:
+        snprintf(text, text_bytes, "%lld", (long long)*(const int64_t *)from);
+        break;
+    case FARM_RECIPE_DOUBLE:
+        format_double(*(const double *)from, text, text_bytes);
+        break;
+    }
+    return text;
+}
+
+static bool emit(yaml_emitter_t *emitter, yaml_event_t *event, int made) {
+    return made && yaml_emitter_emit(emitter, event);
+}
+
+static bool emit_text(yaml_emitter_t *emitter, const char *text) {
+    yaml_event_t event;
+    return emit(emitter, &event,
+                yaml_scalar_event_initialize(&event, NULL, NULL, (const yaml_char_t *)text, (int)strlen(text), 1, 1,
+                                             YAML_ANY_SCALAR_STYLE));
+}
+
+static bool emit_pairs(yaml_emitter_t *emitter, const struct farm_recipe *recipe) {
+    char text[VALUE_MAX];
+    for (size_t i = 0; i < FARM_RECIPE_KEYS; i++)
+        if (!emit_text(emitter, keys[i].name) || !emit_text(emitter, farm_recipe_value(recipe, i, text, sizeof text)))
+            return false;
+    for (size_t i = 0; i < recipe->option_count; i++) {
+        snprintf(text, sizeof text, "env.%s", recipe->options[i].key);
+        if (!emit_text(emitter, text) || !emit_text(emitter, recipe->options[i].value)) return false;
+    }
+    return true;
+}
+
+static bool emit_document(yaml_emitter_t *emitter, const struct farm_recipe *recipe) {
+    yaml_event_t event;
+    return emit(emitter, &event, yaml_stream_start_event_initialize(&event, YAML_UTF8_ENCODING)) &&
+           emit(emitter, &event, yaml_document_start_event_initialize(&event, NULL, NULL, NULL, 1)) &&
+           emit(emitter, &event,
+                yaml_mapping_start_event_initialize(&event, NULL, NULL, 1, YAML_BLOCK_MAPPING_STYLE)) &&
+           emit_pairs(emitter, recipe) && emit(emitter, &event, yaml_mapping_end_event_initialize(&event)) &&
+           emit(emitter, &event, yaml_document_end_event_initialize(&event, 1)) &&
+           emit(emitter, &event, yaml_stream_end_event_initialize(&event)) && yaml_emitter_flush(emitter);
+}
+
+char *farm_recipe_format(const struct farm_recipe *recipe, size_t *bytes) {
+    enum { CAPACITY = 32768 }; // 44 keys and 32 options of at most 130 bytes each are 9,880
+    char *text = malloc(CAPACITY);
+    yaml_emitter_t emitter;
+    if (!text || !yaml_emitter_initialize(&emitter)) {
+        free(text);
+        return NULL;
+    }
+    yaml_emitter_set_output_string(&emitter, (unsigned char *)text, CAPACITY - 1, bytes);
+    bool complete = emit_document(&emitter, recipe);
+    yaml_emitter_delete(&emitter);
+    if (!complete) {
+        free(text);
+        return NULL;
+    }
+    text[*bytes] = 0;
+    return text;
+}
+
+// ---- the rest ----
+
+bool farm_recipe_shipped(const char *folder, const char *env, char *path, size_t path_bytes) {
+    char name[64];
+    if (strlen(env) >= sizeof name) return false;
+    size_t family = strcspn(env, "/");
+    for (size_t i = 0; i <= strlen(env); i++) name[i] = env[i] == '/' ? '_' : env[i];
+    int n = snprintf(path, path_bytes, "%s/%s.yaml", folder, name);
+    if (n > 0 && (size_t)n < path_bytes && access(path, R_OK) == 0) return true;
+    n = snprintf(path, path_bytes, "%s/%.*s.yaml", folder, (int)family, name);
+    return n > 0 && (size_t)n < path_bytes && access(path, R_OK) == 0;
+}
+
+void farm_recipe_print_help(void) {
+    printf("\nrecipe keys, each also a line \"key: value\" of a recipe file (default in brackets):\n");
+    for (size_t i = 0; i < FARM_RECIPE_KEYS; i++) {
+        char flag[48];
+        snprintf(flag, sizeof flag, "--%s", keys[i].name);
+        for (char *at = flag + 2; *at; at++)
+            if (*at == '_') *at = '-';
+        printf("  %-26s %s%s%s%s [%s]\n", flag, keys[i].help, keys[i].choices ? " (" : "",
+               keys[i].choices ? keys[i].choices : "", keys[i].choices ? ")" : "", keys[i].default_text);
+    }
+    printf("  %-26s %s\n", "--env.OPTION VALUE", "option of the environment, e.g. --env.noop_max 30 for ale/*");
+}

@@ -1,0 +1,35 @@
+// A run's folder: recipe.yaml (the effective recipe), metrics.jsonl, checkpoints/ and a lock that lets one farm at a
+// time work in it. Runs in the supervisor and in tools. The lock is an open file description lock: it ends with the
+// process that holds it, however that ends, and nothing is to be cleaned up. Does not read checkpoints: it lists them.
+#ifndef FARM_REPORT_RUN_DIR_H
+#define FARM_REPORT_RUN_DIR_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "base/status.h"
+
+enum { FARM_RUN_PATH_MAX = 1024 };
+
+struct farm_run_dir {
+    char path[FARM_RUN_PATH_MAX]; // as given, or runs/<env>-<date>-<n>
+    int lock_fd;                  // -1: not locked
+};
+
+// Makes (resume: finds) the folder and locks it. `path` NULL: a new runs/<env>-<date>-<n> below the working directory.
+// Errors: FARM_E_BUSY another farm works there (its pid is named), or the folder holds a run with checkpoints and
+// resume was not asked for; FARM_E_NOT_FOUND resume without a folder; FARM_E_USAGE resume without a path, path no
+// folder; FARM_E_PERMISSION, FARM_E_IO. On errors an existing folder is left untouched.
+enum farm_status farm_run_dir_open(const char *path, const char *env, bool resume, struct farm_run_dir *out,
+                                   struct farm_error *err);
+
+// Unlocks; the folder stays. Safe on a zeroed-and-closed one (lock_fd -1).
+void farm_run_dir_close(struct farm_run_dir *dir);
+
+// "PATH/name" into file; returns file. The name must fit.
+char *farm_run_dir_file(const char *run_path, const char *name, char *file, size_t file_bytes);
+
+// Name of the i-th newest checkpoint of a run (0: most frames) into file, as a path. False where there is none.
+bool farm_run_dir_checkpoint(const char *run_path, size_t i, char *file, size_t file_bytes);
+
+#endif

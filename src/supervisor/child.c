@@ -1,0 +1,95 @@
+// See child.h.
+#include "supervisor/child.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <numaif.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+
+#include "base/log.h"
+
+enum { EXIT_NOT_STARTED = 127 };
+
+static void reset_signals(const sigset_t *mask) {
+    struct sigaction standard = {.sa_handler = SIG_DFL};
+    for (int number = 1; number < NSIG; number++)
+        sigaction(number, &standard, NULL); // SIGKILL, SIGSTOP and the C library's own refuse: as it should be
+    sigprocmask(SIG_SETMASK, mask, NULL);
+}
+
+// Asks the kernel for SIGKILL at the parent's death, then looks whether it had died before the kernel was asked.
+static void die_with_parent(pid_t parent) {
+    if (prctl(PR_SET_PDEATHSIG, SIGKILL) < 0 || getppid() != parent) _exit(EXIT_NOT_STARTED);
+}
+
+static void redirect(int output_fd) {
+    int null = open("/dev/null", O_RDONLY);
+    if (null < 0 || dup2(null, STDIN_FILENO) < 0 || dup2(output_fd, STDOUT_FILENO) < 0 ||
+        dup2(output_fd, STDERR_FILENO) < 0)
+        _exit(EXIT_NOT_STARTED);
+}
+
+static int ascending(const void *a, const void *b) {
+    int x = *(const int *)a, y = *(const int *)b;
+    return (x > y) - (x < y);
+}
+
+// Closes everything above 2 but the descriptors to keep, and lets those survive exec.
+static void close_others(const struct farm_worker_spec *spec) {
+    unsigned next = STDERR_FILENO + 1;
+    int *keep = malloc((spec->keep_count + 1) * sizeof *keep);
+    if (!keep) _exit(EXIT_NOT_STARTED);
+    if (spec->keep_count) memcpy(keep, spec->keep, spec->keep_count * sizeof *keep);
+    qsort(keep, spec->keep_count, sizeof *keep, ascending);
+    for (size_t i = 0; i < spec->keep_count; i++) {
+        if (keep[i] < (int)next) continue;
+        if (keep[i] > (int)next) close_range(next, (unsigned)keep[i] - 1, 0);
+        if (spec->argv) fcntl(keep[i], F_SETFD, 0);
+        next = (unsigned)keep[i] + 1;
+    }
+    close_range(next, ~0u, 0);
+    free(keep);
+}
+
+// Best effort both: a container may forbid them, and the worker runs without.
+static void place(const struct farm_worker_spec *spec) {
+    struct farm_error err;
+    if (spec->cpus && farm_bitmap_pin(spec->cpus, &err)) farm_log_warn("not pinned: %s", err.message);
+    if (spec->memory_node < 0) return;
+    unsigned long nodes[16] = {0};
+    size_t bits = 8 * sizeof *nodes, node = (size_t)spec->memory_node;
+    if (node >= bits * (sizeof nodes / sizeof *nodes)) return;
+    nodes[node / bits] = 1ul << node % bits;
+    if (set_mempolicy(MPOL_PREFERRED, nodes, 8 * sizeof nodes) < 0)
+        farm_log_debug("set_mempolicy to node %d: %s", spec->memory_node, strerror(errno));
+}
+
+_Noreturn void farm_child_become(const struct farm_worker_spec *spec, pid_t parent, int output_fd,
+                                 const sigset_t *mask) {
+    die_with_parent(parent);
+    setpgid(0, 0);
+    redirect(output_fd);
+    reset_signals(mask);
+    close_others(spec);
+    prctl(PR_SET_NAME, spec->name);
+    farm_log_configure(FARM_LOG_INFO, spec->name);
+    place(spec);
+    if (spec->argv) {
+        if (spec->environment) {
+            execve(spec->argv[0], spec->argv, spec->environment);
+        } else {
+            execv(spec->argv[0], spec->argv);
+        }
+        farm_log_error("cannot start %s: %s", spec->argv[0], strerror(errno));
+        _exit(EXIT_NOT_STARTED);
+    }
+    struct farm_error err = {0};
+    int status = spec->body(spec->context, &err);
+    if (status) farm_log_error("%s", err.message[0] ? err.message : "ended without a reason");
+    fflush(NULL);
+    _exit(status);
+}

@@ -1,0 +1,447 @@
+// See supervisor.h.
+#include "supervisor/supervisor.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/pidfd.h>
+#include <sys/signalfd.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/log.h"
+#include "base/time.h"
+#include "supervisor/child.h"
+
+enum { WORDS_MAX = 480, BACKOFF_FIRST_MS = 10, WORKERS_MAX = 8192, IMPATIENCE_MS = 1000 };
+
+enum worker_state {
+    WORKER_DUE,     // to be started at start_at_ns
+    WORKER_RUNNING, // has a process
+    WORKER_OVER,    // ended, or stopped: not started again
+};
+
+struct worker {
+    struct farm_worker_spec spec;
+    enum worker_state state;
+    pid_t pid;
+    int pidfd, output_fd;
+    uint64_t starts, started_ns, start_at_ns, progress_at_start;
+    uint32_t short_lives, fruitless; // in a row
+    bool ended;                      // of its own will
+    char line[FARM_WORKER_LINE_MAX]; // the beginning of a line that has not ended yet
+    size_t line_length;
+    char words[WORDS_MAX]; // last words: the end of what it wrote in this life
+    size_t words_length;
+};
+
+struct farm_supervisor {
+    struct farm_supervisor_config config;
+    struct worker *workers;
+    struct pollfd *polls; // signals, then two a worker
+    size_t count, capacity;
+    int signal_fd;
+    sigset_t mask_before;
+    int signal_number; // the first that came
+    uint64_t signal_ns;
+    bool impatient;
+};
+
+static uint32_t or_default(uint32_t value, uint32_t standard) {
+    return value ? value : standard;
+}
+
+static uint64_t ms(uint32_t milliseconds) {
+    return (uint64_t)milliseconds * 1000000u;
+}
+
+// ---- making ----
+
+enum farm_status farm_supervisor_make(const struct farm_supervisor_config *config, struct farm_supervisor **out,
+                                      struct farm_error *err) {
+    struct farm_supervisor *supervisor = calloc(1, sizeof *supervisor);
+    if (!supervisor) return farm_fail_errno(err, FARM_E_LIMIT, "supervisor");
+    supervisor->config = *config;
+    struct farm_supervisor_config *set = &supervisor->config;
+    set->tick_ms = or_default(set->tick_ms, 250);
+    set->grace_ms = or_default(set->grace_ms, 10000);
+    set->healthy_ms = or_default(set->healthy_ms, 10000);
+    set->backoff_max_ms = or_default(set->backoff_max_ms, 2000);
+    set->deaths_max = or_default(set->deaths_max, 5);
+    set->short_lives_max = or_default(set->short_lives_max, 100);
+
+    sigset_t taken, blocked;
+    struct sigaction hangup;
+    sigemptyset(&taken);
+    sigaddset(&taken, SIGINT);
+    sigaddset(&taken, SIGTERM);
+    // Under nohup a hang-up is ignored, and shall be.
+    if (sigaction(SIGHUP, NULL, &hangup) == 0 && hangup.sa_handler != SIG_IGN) sigaddset(&taken, SIGHUP);
+    blocked = taken;
+    sigaddset(&blocked, SIGPIPE);
+    sigprocmask(SIG_BLOCK, &blocked, &supervisor->mask_before);
+    supervisor->signal_fd = signalfd(-1, &taken, SFD_CLOEXEC | SFD_NONBLOCK);
+    if (supervisor->signal_fd < 0) {
+        enum farm_status status = farm_fail_errno(err, FARM_E_IO, "signalfd");
+        sigprocmask(SIG_SETMASK, &supervisor->mask_before, NULL);
+        free(supervisor);
+        return status;
+    }
+    *out = supervisor;
+    return FARM_OK;
+}
+
+enum farm_status farm_supervisor_add(struct farm_supervisor *supervisor, const struct farm_worker_spec *spec,
+                                     struct farm_error *err) {
+    if (!spec->name[0] || !spec->body == !spec->argv)
+        return farm_fail(err, FARM_E_INVALID, "a worker needs a name and either a body or a program");
+    if (supervisor->count == WORKERS_MAX) return farm_fail(err, FARM_E_LIMIT, "more than %d workers", WORKERS_MAX);
+    if (supervisor->count == supervisor->capacity) {
+        size_t capacity = supervisor->capacity ? 2 * supervisor->capacity : 16;
+        struct worker *workers = realloc(supervisor->workers, capacity * sizeof *workers);
+        if (workers) supervisor->workers = workers;
+        struct pollfd *polls = realloc(supervisor->polls, (1 + 2 * capacity) * sizeof *polls);
+        if (polls) supervisor->polls = polls;
+        if (!workers || !polls) return farm_fail_errno(err, FARM_E_LIMIT, "supervisor");
+        supervisor->capacity = capacity;
+    }
+    struct worker *worker = &supervisor->workers[supervisor->count++];
+    memset(worker, 0, sizeof *worker);
+    worker->spec = *spec;
+    worker->pidfd = worker->output_fd = -1;
+    return FARM_OK;
+}
+
+// ---- signals ----
+
+static void read_signals(struct farm_supervisor *supervisor) {
+    struct signalfd_siginfo info;
+    while (read(supervisor->signal_fd, &info, sizeof info) == (ssize_t)sizeof info) {
+        uint64_t now = farm_now_ns();
+        if (!supervisor->signal_number) {
+            supervisor->signal_number = (int)info.ssi_signo;
+            supervisor->signal_ns = now;
+        } else if (now - supervisor->signal_ns >= ms(IMPATIENCE_MS)) {
+            supervisor->impatient = true;
+        }
+    }
+}
+
+bool farm_supervisor_interrupted(struct farm_supervisor *supervisor) {
+    read_signals(supervisor);
+    return supervisor->signal_number != 0;
+}
+
+// ---- what workers write ----
+
+// Keeps the end of all lines, whole lines where that is possible.
+static void remember(struct worker *worker, const char *line) {
+    size_t length = strlen(line);
+    if (length > WORDS_MAX - 2) line += length - (WORDS_MAX - 2), length = WORDS_MAX - 2;
+    while (worker->words_length + length + 2 > WORDS_MAX) {
+        const char *newline = memchr(worker->words, '\n', worker->words_length);
+        assert(newline);
+        size_t drop = (size_t)(newline - worker->words) + 1;
+        worker->words_length -= drop;
+        memmove(worker->words, worker->words + drop, worker->words_length);
+    }
+    memcpy(worker->words + worker->words_length, line, length);
+    worker->words_length += length;
+    worker->words[worker->words_length++] = '\n';
+    worker->words[worker->words_length] = 0;
+}
+
+static void finish_line(struct farm_supervisor *supervisor, struct worker *worker) {
+    worker->line[worker->line_length] = 0;
+    worker->line_length = 0;
+    remember(worker, worker->line);
+    if (supervisor->config.on_line) {
+        supervisor->config.on_line(supervisor->config.context, (size_t)(worker - supervisor->workers), worker->line);
+    } else {
+        dprintf(STDERR_FILENO, "%s\n", worker->line);
+    }
+}
+
+// Reads what is there, at most `rounds` times; a line that is too long is broken up. False at the end of the stream.
+static bool read_output(struct farm_supervisor *supervisor, struct worker *worker, int rounds) {
+    char block[4096];
+    while (rounds-- > 0) {
+        ssize_t n = read(worker->output_fd, block, sizeof block);
+        if (n < 0) return errno == EAGAIN || errno == EINTR;
+        if (n == 0) return false;
+        for (ssize_t i = 0; i < n; i++) {
+            if (block[i] == '\n' || worker->line_length == sizeof worker->line - 1) finish_line(supervisor, worker);
+            if (block[i] != '\n') worker->line[worker->line_length++] = block[i] ? block[i] : ' ';
+        }
+    }
+    return true;
+}
+
+static void close_output(struct worker *worker) {
+    if (worker->output_fd >= 0) close(worker->output_fd);
+    worker->output_fd = -1;
+}
+
+// ---- starting ----
+
+static uint64_t progress_of(const struct farm_supervisor *supervisor, const struct worker *worker) {
+    if (!supervisor->config.progress) return 0;
+    return supervisor->config.progress(supervisor->config.context, (size_t)(worker - supervisor->workers));
+}
+
+static enum farm_status start(struct farm_supervisor *supervisor, struct worker *worker, struct farm_error *err) {
+    if (supervisor->config.before_start)
+        supervisor->config.before_start(supervisor->config.context, (size_t)(worker - supervisor->workers),
+                                        worker->starts);
+    int output[2];
+    if (pipe2(output, O_CLOEXEC) < 0) return farm_fail_errno(err, FARM_E_LIMIT, "%s: no pipe", worker->spec.name);
+    fcntl(output[0], F_SETFL, O_NONBLOCK);
+    sigset_t nothing;
+    sigemptyset(&nothing);
+    fflush(NULL); // else the child would write what stands in our buffers once more
+    pid_t parent = getpid(), pid = fork();
+    if (pid == 0) farm_child_become(&worker->spec, parent, output[1], &nothing);
+    enum farm_status status = FARM_OK;
+    if (pid < 0)
+        status = farm_fail_errno(err, FARM_E_LIMIT, "%s: cannot start a process (ulimit -u, pids.max of the cgroup)",
+                                 worker->spec.name);
+    close(output[1]);
+    int pidfd = status ? -1 : pidfd_open(pid, 0);
+    if (!status && pidfd < 0) {
+        status = farm_fail_errno(err, FARM_E_LIMIT, "%s: pidfd_open", worker->spec.name);
+        kill(pid, SIGKILL);
+        waitpid(pid, NULL, 0);
+    }
+    if (status) {
+        close(output[0]);
+        return status;
+    }
+    setpgid(pid, pid); // the child does the same: whoever comes first
+    worker->pid = pid;
+    worker->pidfd = pidfd;
+    worker->output_fd = output[0];
+    worker->state = WORKER_RUNNING;
+    worker->started_ns = farm_now_ns();
+    worker->starts++;
+    worker->progress_at_start = progress_of(supervisor, worker);
+    worker->line_length = worker->words_length = 0;
+    worker->words[0] = 0;
+    return FARM_OK;
+}
+
+static enum farm_status start_due(struct farm_supervisor *supervisor, struct farm_error *err) {
+    for (size_t i = 0; i < supervisor->count; i++) {
+        struct worker *worker = &supervisor->workers[i];
+        if (worker->state != WORKER_DUE || farm_now_ns() < worker->start_at_ns) continue;
+        enum farm_status status = start(supervisor, worker, err);
+        if (status) return status;
+    }
+    return FARM_OK;
+}
+
+// ---- dying ----
+
+static void describe_end(const siginfo_t *info, char *text, size_t text_bytes) {
+    if (info->si_code == CLD_EXITED) {
+        snprintf(text, text_bytes, "ended with exit status %d", info->si_status);
+    } else {
+        snprintf(text, text_bytes, "was killed by signal %d (%s)", info->si_status, strsignal(info->si_status));
+    }
+}
+
+// Takes a dead process off: its group, its last output, its descriptors. False while it lives.
+static bool reap(struct farm_supervisor *supervisor, struct worker *worker, siginfo_t *info) {
+    memset(info, 0, sizeof *info);
+    if (waitid(P_PIDFD, (id_t)worker->pidfd, info, WEXITED | WNOHANG | WNOWAIT) < 0 || info->si_pid == 0) return false;
+    kill(-worker->pid, SIGKILL); // its children; safe, for the zombie still holds the number
+    waitid(P_PIDFD, (id_t)worker->pidfd, info, WEXITED);
+    enum { DRAIN_ROUNDS = 256 }; // 1 MiB: a pipe holds 64 KiB
+    if (worker->output_fd >= 0) read_output(supervisor, worker, DRAIN_ROUNDS);
+    if (worker->line_length) finish_line(supervisor, worker);
+    close_output(worker);
+    close(worker->pidfd);
+    worker->pidfd = -1;
+    worker->pid = 0;
+    return true;
+}
+
+static enum farm_status crash_loop(const struct worker *worker, const char *how, struct farm_error *err) {
+    return farm_fail(err, FARM_E_DEAD,
+                     "%s cannot be kept alive: it died %u times in a row soon after its start and at last %s. %s%s",
+                     worker->spec.name, worker->short_lives, how,
+                     worker->words_length ? "Its last words:\n" : "It said nothing.", worker->words);
+}
+
+// Decides what becomes of a worker that has died: an end, another start, or the end of the run.
+static enum farm_status after_death(struct farm_supervisor *supervisor, struct worker *worker, const siginfo_t *info,
+                                    struct farm_error *err) {
+    const struct farm_supervisor_config *config = &supervisor->config;
+    size_t number = (size_t)(worker - supervisor->workers);
+    if (worker->spec.may_end && info->si_code == CLD_EXITED && info->si_status == 0) {
+        worker->state = WORKER_OVER;
+        worker->ended = true;
+        if (config->on_end) config->on_end(config->context, number);
+        return FARM_OK;
+    }
+    char how[128];
+    describe_end(info, how, sizeof how);
+    if (config->on_death) config->on_death(config->context, number, how);
+
+    uint64_t now = farm_now_ns();
+    bool healthy = now - worker->started_ns >= ms(config->healthy_ms);
+    bool fruitless = progress_of(supervisor, worker) == worker->progress_at_start;
+    worker->short_lives = healthy ? 0 : worker->short_lives + 1;
+    worker->fruitless = healthy || !fruitless ? 0 : worker->fruitless + 1;
+    if (worker->fruitless >= config->deaths_max || worker->short_lives >= config->short_lives_max) {
+        worker->state = WORKER_OVER;
+        return crash_loop(worker, how, err);
+    }
+    uint64_t wait_ms = 0;
+    if (worker->short_lives > 1) {
+        uint32_t doublings = worker->short_lives - 2 < 20 ? worker->short_lives - 2 : 20;
+        wait_ms = (uint64_t)BACKOFF_FIRST_MS << doublings;
+        if (wait_ms > config->backoff_max_ms) wait_ms = config->backoff_max_ms;
+    }
+    worker->state = WORKER_DUE;
+    worker->start_at_ns = now + ms((uint32_t)wait_ms);
+    return FARM_OK;
+}
+
+// ---- the loop ----
+
+static void wait_for_events(struct farm_supervisor *supervisor, uint64_t until_ns) {
+    for (size_t i = 0; i < supervisor->count; i++) {
+        const struct worker *worker = &supervisor->workers[i];
+        supervisor->polls[1 + 2 * i] = (struct pollfd){.fd = worker->pidfd, .events = POLLIN};
+        supervisor->polls[2 + 2 * i] = (struct pollfd){.fd = worker->output_fd, .events = POLLIN};
+        if (worker->state == WORKER_DUE && worker->start_at_ns < until_ns) until_ns = worker->start_at_ns;
+    }
+    supervisor->polls[0] = (struct pollfd){.fd = supervisor->signal_fd, .events = POLLIN};
+    uint64_t now = farm_now_ns();
+    int timeout_ms = until_ns > now ? (int)((until_ns - now + 999999u) / 1000000u) : 0;
+    if (poll(supervisor->polls, 1 + 2 * supervisor->count, timeout_ms) < 0) return; // EINTR: the caller turns again
+    if (supervisor->polls[0].revents) read_signals(supervisor);
+    for (size_t i = 0; i < supervisor->count; i++)
+        if (supervisor->polls[2 + 2 * i].revents && !read_output(supervisor, &supervisor->workers[i], 16))
+            close_output(&supervisor->workers[i]);
+}
+
+static enum farm_status reap_all(struct farm_supervisor *supervisor, bool restart, struct farm_error *err) {
+    enum farm_status status = FARM_OK;
+    for (size_t i = 0; i < supervisor->count && !status; i++) {
+        struct worker *worker = &supervisor->workers[i];
+        siginfo_t info;
+        if (worker->state != WORKER_RUNNING || !reap(supervisor, worker, &info)) continue;
+        if (restart) {
+            status = after_death(supervisor, worker, &info, err);
+        } else {
+            worker->state = WORKER_OVER;
+        }
+    }
+    return status;
+}
+
+static bool all_ended(const struct farm_supervisor *supervisor) {
+    size_t may = 0, ended = 0;
+    for (size_t i = 0; i < supervisor->count; i++) {
+        may += supervisor->workers[i].spec.may_end;
+        ended += supervisor->workers[i].ended;
+    }
+    return may > 0 && ended == may;
+}
+
+static enum farm_status watch(struct farm_supervisor *supervisor, struct farm_error *err) {
+    const struct farm_supervisor_config *config = &supervisor->config;
+    uint64_t tick_ns = farm_now_ns();
+    for (;;) {
+        if (farm_supervisor_interrupted(supervisor)) return FARM_OK;
+        enum farm_status status = reap_all(supervisor, true, err);
+        if (status || all_ended(supervisor)) return status;
+        if ((status = start_due(supervisor, err))) return status;
+        if (farm_now_ns() >= tick_ns) {
+            tick_ns = farm_now_ns() + ms(config->tick_ms);
+            if (config->on_tick && config->on_tick(config->context) == FARM_TURN_STOP) return FARM_OK;
+        }
+        wait_for_events(supervisor, tick_ns);
+    }
+}
+
+// ---- stopping ----
+
+static size_t signal_phase(struct farm_supervisor *supervisor, int phase, int number) {
+    size_t running = 0;
+    for (size_t i = 0; i < supervisor->count; i++) {
+        struct worker *worker = &supervisor->workers[i];
+        if (worker->spec.stop_phase != phase || worker->state != WORKER_RUNNING) continue;
+        if (number) pidfd_send_signal(worker->pidfd, number, NULL, 0);
+        running++;
+    }
+    return running;
+}
+
+static void stop_phase(struct farm_supervisor *supervisor, int phase) {
+    const struct farm_supervisor_config *config = &supervisor->config;
+    if (config->before_stop) config->before_stop(config->context, phase);
+    signal_phase(supervisor, phase, SIGTERM);
+    uint64_t deadline_ns = farm_now_ns() + ms(config->grace_ms);
+    bool killed = false;
+    while (signal_phase(supervisor, phase, 0) > 0) {
+        if (!killed && (supervisor->impatient || farm_now_ns() >= deadline_ns)) {
+            size_t left = signal_phase(supervisor, phase, SIGKILL);
+            farm_log_warn("%zu process%s did not end in time: killed", left, left == 1 ? "" : "es");
+            killed = true;
+        }
+        wait_for_events(supervisor, killed ? farm_now_ns() + ms(config->tick_ms) : deadline_ns);
+        reap_all(supervisor, false, NULL);
+    }
+}
+
+// Phases in rising order; each pass picks the next one, so their numbers may have gaps.
+static void stop_all(struct farm_supervisor *supervisor) {
+    for (size_t i = 0; i < supervisor->count; i++)
+        if (supervisor->workers[i].state == WORKER_DUE) supervisor->workers[i].state = WORKER_OVER;
+    for (;;) {
+        const struct worker *next = NULL;
+        for (size_t i = 0; i < supervisor->count; i++) {
+            const struct worker *worker = &supervisor->workers[i];
+            if (worker->state != WORKER_RUNNING) continue;
+            if (!next || worker->spec.stop_phase < next->spec.stop_phase) next = worker;
+        }
+        if (!next) return;
+        stop_phase(supervisor, next->spec.stop_phase);
+    }
+}
+
+enum farm_status farm_supervisor_run(struct farm_supervisor *supervisor, int *signal_number, struct farm_error *err) {
+    enum farm_status status = watch(supervisor, err);
+    stop_all(supervisor);
+    if (signal_number) *signal_number = supervisor->signal_number;
+    return status;
+}
+
+uint64_t farm_supervisor_restarts(const struct farm_supervisor *supervisor, size_t worker) {
+    assert(worker < supervisor->count);
+    uint64_t starts = supervisor->workers[worker].starts;
+    return starts ? starts - 1 : 0;
+}
+
+pid_t farm_supervisor_pid(const struct farm_supervisor *supervisor, size_t worker) {
+    assert(worker < supervisor->count);
+    return supervisor->workers[worker].pid;
+}
+
+void farm_supervisor_free(struct farm_supervisor *supervisor) {
+    if (!supervisor) return;
+    for (size_t i = 0; i < supervisor->count; i++) assert(supervisor->workers[i].state != WORKER_RUNNING);
+    read_signals(supervisor); // a pending one would kill us when it is let through
+    close(supervisor->signal_fd);
+    sigprocmask(SIG_SETMASK, &supervisor->mask_before, NULL);
+    free(supervisor->workers);
+    free(supervisor->polls);
+    free(supervisor);
+}

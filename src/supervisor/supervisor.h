@@ -1,0 +1,91 @@
+// The supervisor: starts worker processes, watches them, starts the dead again, ends them in order. It is one thread
+// with one poll loop, and forks before anything has opened a GPU. Workers are functions run in a forked child or
+// programs to execute; what they do it does not know: everything particular comes in through the table of functions
+// below.
+//
+// What a worker can rely on: it dies when the supervisor dies, however that dies; its signals are as after exec
+// (nothing blocked, nothing caught); no descriptors but 0 (/dev/null), 1 and 2 (a pipe to the supervisor, which passes
+// every line on and keeps the last ones as "last words") and those it asked for, under the same numbers; a process
+// group of its own, so that Ctrl-C in the terminal reaches the supervisor alone.
+#ifndef FARM_SUPERVISOR_SUPERVISOR_H
+#define FARM_SUPERVISOR_SUPERVISOR_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#include "base/status.h"
+#include "topo/bitmap.h"
+
+enum { FARM_WORKER_NAME_MAX = 32, FARM_WORKER_LINE_MAX = 1024 };
+
+// Pointers are borrowed and must outlive the supervisor.
+struct farm_worker_spec {
+    char name[FARM_WORKER_NAME_MAX]; // "actor 3"
+    // Either the body, run in the forked child: its return value is the exit status, *err is logged where that is not 0
+    // ...
+    int (*body)(void *context, struct farm_error *err);
+    void *context;
+    // ... or a program: argv[0] is its path, NULL-terminated; environment NULL: the supervisor's.
+    char *const *argv;
+    char *const *environment;
+
+    const int *keep; // descriptors that the worker inherits, beside 0, 1 and 2
+    size_t keep_count;
+    const struct farm_bitmap *cpus; // NULL: not pinned
+    int memory_node;                // node its own heap prefers; -1: none
+    bool may_end;                   // exit status 0 is an end, not a death (a learner that reached its target)
+    int stop_phase;                 // phases are stopped one after another, 0 first
+};
+
+enum farm_supervisor_turn { FARM_TURN_ON, FARM_TURN_STOP };
+
+struct farm_supervisor_config {
+    void *context;
+    // All may be NULL. Called from farm_supervisor_run alone.
+    void (*before_start)(void *context, size_t worker, uint64_t starts); // starts: how often it was started before
+    void (*on_line)(void *context, size_t worker, const char *line);     // a line the worker wrote; NULL: to stderr
+    void (*on_death)(void *context, size_t worker, const char *how);     // "was killed by signal 9 (Killed)"
+    void (*on_end)(void *context, size_t worker);                        // a worker that may end has ended
+    void (*before_stop)(void *context, int phase);                       // before the SIGTERM of this phase
+    enum farm_supervisor_turn (*on_tick)(void *context);
+    uint64_t (*progress)(void *context, size_t worker); // grows while the worker gets anything done; NULL: never
+
+    uint32_t tick_ms;         // 0: 250
+    uint32_t grace_ms;        // from SIGTERM to SIGKILL; 0: 10,000
+    uint32_t healthy_ms;      // a life as long as this makes up for the deaths before; 0: 10,000
+    uint32_t backoff_max_ms;  // the first restart is immediate, then 10 ms, doubling up to this; 0: 2,000
+    uint32_t deaths_max;      // short lives in a row without progress that end the run; 0: 5
+    uint32_t short_lives_max; // short lives in a row, progress or not, that end the run; 0: 100
+};
+
+struct farm_supervisor;
+
+// Blocks SIGINT, SIGTERM, SIGHUP and SIGPIPE in the caller and takes the first three over: from here on they reach
+// farm_supervisor_run, also when they came before it. Copies config and specs. Errors: FARM_E_INVALID, FARM_E_LIMIT,
+// FARM_E_IO.
+enum farm_status farm_supervisor_make(const struct farm_supervisor_config *config, struct farm_supervisor **out,
+                                      struct farm_error *err);
+
+// Before run. The worker's number is the order of adding, from 0.
+enum farm_status farm_supervisor_add(struct farm_supervisor *supervisor, const struct farm_worker_spec *spec,
+                                     struct farm_error *err);
+
+// Whether a signal that ends the run waits already: a long preparation may ask.
+bool farm_supervisor_interrupted(struct farm_supervisor *supervisor);
+
+// Starts all workers, watches them until on_tick says stop, a signal comes, all workers that may end have ended, or one
+// cannot be kept alive; then stops them phase by phase: SIGTERM, up to grace_ms, SIGKILL. A second signal a second or
+// more after the first cuts the grace short. When it returns no worker is left, nor any process of a worker's group.
+// FARM_OK: ended as wanted, also by a signal (*signal_number says which, else 0; may be NULL). FARM_E_DEAD: a crash
+// loop, with the worker's last words. FARM_E_IO, FARM_E_LIMIT: a process could not be started.
+enum farm_status farm_supervisor_run(struct farm_supervisor *supervisor, int *signal_number, struct farm_error *err);
+
+uint64_t farm_supervisor_restarts(const struct farm_supervisor *supervisor, size_t worker);
+pid_t farm_supervisor_pid(const struct farm_supervisor *supervisor, size_t worker); // 0: not running
+
+// Restores the caller's signal mask. Call after run (or without it).
+void farm_supervisor_free(struct farm_supervisor *supervisor);
+
+#endif

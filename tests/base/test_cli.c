@@ -1,0 +1,172 @@
+// The command line parser.
+#include <criterion/criterion.h>
+#include <criterion/redirect.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/cli.h"
+
+struct values {
+    bool json, pin;
+    const char *run;
+    int64_t frames;
+    double lr;
+    char other_name[64], other_value[64];
+};
+
+static enum farm_status take_other(void *context, const char *name, const char *value, struct farm_error *err) {
+    struct values *values = context;
+    if (strncmp(name, "key", 3) != 0) return FARM_E_NOT_FOUND;
+    snprintf(values->other_name, sizeof values->other_name, "%s", name);
+    snprintf(values->other_value, sizeof values->other_value, "%s", value ? value : "(none)");
+    return FARM_OK;
+}
+static const char *other_name(void *context, size_t i) {
+    static const char *const names[] = {"key-one", "key-two"};
+    return i < 2 ? names[i] : NULL;
+}
+static void other_help(void *context) {
+    printf("other keys\n");
+}
+
+enum { WORDS_MAX = 2 };
+struct parsed {
+    struct values values;
+    enum farm_status status;
+    struct farm_error err;
+    const char *words[WORDS_MAX];
+    size_t word_count;
+    bool help;
+};
+
+// Parses, or prints the help of, one command line: arguments up to NULL.
+static struct parsed run(bool print_help, const char *const *arguments) {
+    struct parsed parsed = {.values = {.pin = true}};
+    struct values *values = &parsed.values;
+    const struct farm_cli_flag flags[] = {
+        {"json", FARM_CLI_BOOL, &values->json, NULL, "prints JSON"},
+        {"pin", FARM_CLI_BOOL, &values->pin, NULL, "pins"},
+        {"run", FARM_CLI_STRING, &values->run, "DIR", "folder"},
+        {"frames", FARM_CLI_INT, &values->frames, "N", "length"},
+        {"lr", FARM_CLI_DOUBLE, &values->lr, "X", "rate"},
+    };
+    const struct farm_cli cli = {.program = "farm test",
+                                 .synopsis = "[--json]",
+                                 .about = "About.",
+                                 .examples = "  farm test --json\n",
+                                 .flags = flags,
+                                 .flag_count = sizeof flags / sizeof *flags,
+                                 .other = take_other,
+                                 .other_name = other_name,
+                                 .other_help = other_help,
+                                 .context = values};
+    char *argv[16] = {"farm test"};
+    int argc = 1;
+    for (; arguments[argc - 1]; argc++) argv[argc] = (char *)arguments[argc - 1];
+    if (print_help) farm_cli_print_help(&cli);
+    parsed.status =
+        farm_cli_parse(&cli, argc, argv, parsed.words, WORDS_MAX, &parsed.word_count, &parsed.help, &parsed.err);
+    return parsed;
+}
+#define PARSE(...) run(false, (const char *const[]){__VA_ARGS__, NULL})
+
+Test(base, takes_values_behind_a_space_or_an_equals_sign) {
+    struct parsed p = PARSE("--run", "a/b", "--frames=2.5M", "--lr", "3e-4", "--json");
+    cr_assert_eq(p.status, FARM_OK, "%s", p.err.message);
+    cr_assert_str_eq(p.values.run, "a/b");
+    cr_assert_eq(p.values.frames, 2500000);
+    cr_assert_float_eq(p.values.lr, 3e-4, 0);
+    cr_assert(p.values.json);
+}
+
+Test(base, booleans_take_no_word_but_an_equals_sign_and_no) {
+    struct parsed p = PARSE("--json", "word", "--no-pin");
+    cr_assert_eq(p.status, FARM_OK, "%s", p.err.message);
+    cr_assert(p.values.json && !p.values.pin);
+    cr_assert_eq(p.word_count, 1);
+    cr_assert_str_eq(p.words[0], "word");
+    p = PARSE("--pin=off", "--json=yes");
+    cr_assert(p.values.json && !p.values.pin);
+    cr_assert_eq(PARSE("--json=maybe").status, FARM_E_USAGE);
+    cr_assert_eq(PARSE("--no-run").status, FARM_E_USAGE);
+}
+
+Test(base, negative_numbers_are_values) {
+    struct parsed p = PARSE("--frames", "-3", "--lr", "-1.5");
+    cr_assert_eq(p.status, FARM_OK, "%s", p.err.message);
+    cr_assert_eq(p.values.frames, -3);
+    cr_assert_float_eq(p.values.lr, -1.5, 0);
+}
+
+Test(base, an_unknown_flag_names_the_nearest) {
+    struct parsed p = PARSE("--frmaes", "3");
+    cr_assert_eq(p.status, FARM_E_USAGE);
+    cr_assert(strstr(p.err.message, "--frmaes") && strstr(p.err.message, "--frames?"), "%s", p.err.message);
+    p = PARSE("--kee-two=3");
+    cr_assert(strstr(p.err.message, "--key-two?"), "%s", p.err.message);
+    p = PARSE("--zzzzzzzzzz");
+    cr_assert_eq(p.status, FARM_E_USAGE);
+    cr_assert(!strstr(p.err.message, "did you mean"), "%s", p.err.message);
+    cr_assert_eq(PARSE("--").status, FARM_E_USAGE);
+    cr_assert_eq(PARSE("--aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa").status,
+                 FARM_E_USAGE);
+}
+
+Test(base, wrong_and_missing_values_are_refused) {
+    cr_assert_eq(PARSE("--frames", "3.5").status, FARM_E_USAGE);
+    cr_assert_eq(PARSE("--frames", "1e300").status, FARM_E_USAGE);
+    cr_assert_eq(PARSE("--frames", "12x").status, FARM_E_USAGE);
+    cr_assert_eq(PARSE("--lr", "fast").status, FARM_E_USAGE);
+    cr_assert_eq(PARSE("--lr", "nan").status, FARM_E_USAGE);
+    struct parsed p = PARSE("--run", "--json");
+    cr_assert_eq(p.status, FARM_E_USAGE);
+    cr_assert(strstr(p.err.message, "--run DIR"), "%s", p.err.message);
+    cr_assert_eq(PARSE("--run").status, FARM_E_USAGE);
+}
+
+Test(base, hands_other_flags_on_with_and_without_value) {
+    struct parsed p = PARSE("--key-one", "7");
+    cr_assert_eq(p.status, FARM_OK, "%s", p.err.message);
+    cr_assert_str_eq(p.values.other_name, "key-one");
+    cr_assert_str_eq(p.values.other_value, "7");
+    p = PARSE("--key-one", "--json");
+    cr_assert_str_eq(p.values.other_value, "(none)");
+    cr_assert(p.values.json);
+    p = PARSE("--key-one=", "--json");
+    cr_assert_str_eq(p.values.other_value, "");
+}
+
+Test(base, counts_words_and_refuses_one_too_many) {
+    struct parsed p = PARSE("one", "two");
+    cr_assert_eq(p.word_count, 2);
+    p = PARSE("one", "two", "three");
+    cr_assert_eq(p.status, FARM_E_USAGE);
+    cr_assert(strstr(p.err.message, "'three'"), "%s", p.err.message);
+}
+
+Test(base, help_comes_before_every_complaint) {
+    struct parsed p = PARSE("--nonsense", "--help");
+    cr_assert_eq(p.status, FARM_OK);
+    cr_assert(p.help);
+    cr_assert(PARSE("-h").help);
+    cr_assert(!PARSE("--json").help);
+}
+
+Test(base, help_lists_flags_keys_and_examples, .init = cr_redirect_stdout) {
+    run(true, (const char *const[]){NULL});
+    fflush(stdout);
+    char text[1024];
+    FILE *out = cr_get_redirected_stdout();
+    size_t n = fread(text, 1, sizeof text - 1, out);
+    text[n] = 0;
+    cr_assert(strstr(text, "usage: farm test [--json]"), "%s", text);
+    cr_assert(strstr(text, "--run DIR") && strstr(text, "other keys") && strstr(text, "farm test --json"), "%s", text);
+}
+
+Test(base, nearest_is_near) {
+    const char *const names[] = {"train", "eval", "topo", "envs", "doctor"};
+    cr_assert_str_eq(farm_nearest("trian", names, 5), "train");
+    cr_assert_str_eq(farm_nearest("docter", names, 5), "doctor");
+    cr_assert_null(farm_nearest("environment", names, 5));
+    cr_assert_null(farm_nearest("x", names, 0));
+}

@@ -1,0 +1,185 @@
+// Samples, metrics.jsonl, the progress line and the JSON layer under them.
+#include <criterion/criterion.h>
+#include <fcntl.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/file.h"
+#include "report/metrics.h"
+#include "report/progress.h"
+
+static struct farm_sample sample_at(double wall_s, uint64_t frames) {
+    struct farm_sample sample = {.wall_s = wall_s, .frames = frames, .agent_steps = frames / 4};
+    sample.return_mean = sample.return_std = sample.length_mean = sample.policy_lag_updates = NAN;
+    sample.infer_batch_mean = sample.loss_policy = sample.loss_value = sample.entropy = NAN;
+    sample.grad_norm = sample.learning_rate = sample.rho_mean = NAN;
+    return sample;
+}
+
+static char folder[] = "/tmp/farm-metrics-XXXXXX", path[64];
+
+static void make_folder(void) {
+    cr_assert(mkdtemp(folder));
+    snprintf(path, sizeof path, "%s/metrics.jsonl", folder);
+}
+static void remove_folder(void) {
+    unlink(path);
+    rmdir(folder);
+}
+TestSuite(report, .init = make_folder, .fini = remove_folder);
+
+static char *contents(size_t *bytes) {
+    char *text;
+    struct farm_error err;
+    cr_assert_eq(farm_file_read(path, 1 << 20, &text, bytes, &err), FARM_OK, "%s", err.message);
+    return text;
+}
+
+static void write_sample(bool resume, double wall_s, uint64_t frames) {
+    struct farm_metrics metrics;
+    struct farm_error err;
+    struct farm_sample sample = sample_at(wall_s, frames);
+    cr_assert_eq(farm_metrics_open(path, resume, &metrics, &err), FARM_OK, "%s", err.message);
+    cr_assert_eq(farm_metrics_write(&metrics, &sample, &err), FARM_OK, "%s", err.message);
+    farm_metrics_close(&metrics);
+    farm_metrics_close(&metrics);
+}
+
+Test(report, every_line_is_an_object_of_its_own) {
+    write_sample(false, 1.5, 400);
+    write_sample(true, 2.5, 800);
+    size_t bytes, lines = 0;
+    char *text = contents(&bytes), *rest = text;
+    for (char *line; (line = strsep(&rest, "\n")) && line[0]; lines++) {
+        struct farm_error err;
+        json_t *object = farm_json_parse(line, strlen(line), "line", &err);
+        cr_assert(object, "%s", err.message);
+        cr_assert_eq(json_integer_value(json_object_get(object, "frames")), lines ? 800 : 400);
+        cr_assert_float_eq(json_real_value(json_object_get(object, "wall_s")), lines ? 2.5 : 1.5, 1e-12);
+        cr_assert(json_is_null(json_object_get(object, "return_mean")), "what is not a number is null");
+        json_decref(object);
+    }
+    cr_assert_eq(lines, 2);
+    free(text);
+}
+
+Test(report, a_new_run_starts_an_empty_file) {
+    write_sample(false, 1, 100);
+    write_sample(false, 2, 200);
+    size_t bytes;
+    char *text = contents(&bytes);
+    cr_assert(!strstr(text, "\"frames\":100,"));
+    cr_assert(strstr(text, "\"frames\":200,"));
+    free(text);
+}
+
+Test(report, resume_takes_a_torn_line_off) {
+    write_sample(false, 1, 100);
+    int fd = open(path, O_WRONLY | O_APPEND);
+    char torn[9000];
+    memset(torn, 'x', sizeof torn);
+    cr_assert_eq(write(fd, torn, sizeof torn), (ssize_t)sizeof torn);
+    close(fd);
+    write_sample(true, 2, 200);
+    size_t bytes;
+    char *text = contents(&bytes);
+    cr_assert(!strchr(text, 'x'));
+    cr_assert(strstr(text, "}\n{"));
+    free(text);
+}
+
+Test(report, says_which_file_cannot_be_written) {
+    struct farm_metrics metrics;
+    struct farm_error err;
+    cr_assert_eq(farm_metrics_open("/nowhere/metrics.jsonl", false, &metrics, &err), FARM_E_IO);
+    cr_assert(strstr(err.message, "/nowhere/metrics.jsonl"));
+    farm_metrics_close(&metrics);
+}
+
+Test(report, keeps_order_and_turns_infinity_into_null) {
+    json_t *object = farm_json_object(true);
+    farm_json_set_real(object, "z", 0.1);
+    farm_json_set_real(object, "a", INFINITY);
+    farm_json_set_text(object, "bad", "\xff");
+    farm_json_set_bool(object, "yes", true);
+    size_t bytes;
+    char *line = farm_json_line(object, &bytes);
+    cr_assert_str_eq(line, "{\"schema_version\":1,\"z\":0.1,\"a\":null,\"bad\":null,\"yes\":true}\n");
+    cr_assert_eq(bytes, strlen(line));
+    free(line);
+    json_decref(object);
+}
+
+Test(report, names_the_place_of_what_is_no_json) {
+    struct farm_error err;
+    cr_assert_null(farm_json_parse("{\"a\": 1,\n \"a\": 2}", 18, "answer", &err));
+    cr_assert_eq(err.status, FARM_E_FORMAT);
+    cr_assert(strstr(err.message, "answer:2"), "%s", err.message);
+}
+
+Test(report, numbers_fit_five_characters) {
+    const struct {
+        double value;
+        const char *text;
+    } cases[] = {{0, "0"},        {999, "999"},      {999.6, "1.0k"},   {12345, "12.3k"}, {99949, "99.9k"},
+                 {99960, "100k"}, {1234567, "1.2M"}, {999.6e6, "1.0G"}, {2.5e12, "2.5T"}, {-1500, "-1.5k"}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char text[16];
+        farm_progress_number(cases[i].value, text, sizeof text);
+        cr_assert_str_eq(text, cases[i].text);
+    }
+}
+
+Test(report, time_left_is_the_nearer_of_both_targets) {
+    struct farm_sample sample = sample_at(10, 1000);
+    cr_assert(isnan(farm_progress_eta_s(&sample)));
+    sample.frames_target = 4000;
+    cr_assert_float_eq(farm_progress_eta_s(&sample), 30, 1e-9);
+    sample.seconds_target = 15;
+    cr_assert_float_eq(farm_progress_eta_s(&sample), 5, 1e-9);
+    sample.frames_start = 900; // a resumed run has made 100 frames in its 10 s
+    sample.seconds_target = 0;
+    cr_assert_float_eq(farm_progress_eta_s(&sample), 300, 1e-9);
+    sample.frames = 5000;
+    cr_assert_float_eq(farm_progress_eta_s(&sample), 0, 1e-9);
+}
+
+Test(report, eighty_columns_hold_every_figure) {
+    struct farm_sample sample = sample_at(3725, 123456789);
+    sample.return_mean = -20.87;
+    sample.updates = 123456;
+    sample.frames_per_s = 99949;
+    sample.policy_lag_updates = 12.3;
+    sample.infer_batch_mean = 256;
+    sample.actor_wait_share = 0.07;
+    sample.learner_wait_share = 0.15;
+    char text[256];
+    farm_progress_format(&sample, 79, text, sizeof text);
+    cr_assert_str_eq(text, "1:02:05 123M fr 99.9k/s ret -20.87 upd 123k lag 12.3 batch 256 wait a7% l15%");
+    farm_progress_format(&sample, 20, text, sizeof text);
+    cr_assert_eq(strlen(text), 20);
+    farm_progress_format(&sample, 0, text, sizeof text);
+    cr_assert(strstr(text, "waiting: actors 7% learner 15%"), "%s", text);
+}
+
+Test(report, without_a_terminal_draws_plain_lines) {
+    int ends[2];
+    cr_assert_eq(pipe(ends), 0);
+    struct farm_progress progress;
+    farm_progress_start(&progress, ends[1], 1000000000u);
+    cr_assert(!farm_progress_due(&progress, 5900000000u));
+    cr_assert(farm_progress_due(&progress, 6000000000u));
+    struct farm_sample sample = sample_at(5, 100);
+    farm_progress_draw(&progress, &sample, 6000000000u);
+    farm_progress_clear(&progress);
+    farm_progress_end(&progress);
+    char text[512] = "";
+    ssize_t n = read(ends[0], text, sizeof text - 1);
+    cr_assert_gt(n, 1);
+    cr_assert(!strchr(text, '\r') && !strchr(text, '\033'));
+    cr_assert_eq(text[n - 1], '\n');
+    cr_assert_eq(strchr(text, '\n'), text + n - 1, "one line");
+}

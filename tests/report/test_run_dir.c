@@ -1,0 +1,165 @@
+// Run folders: names, lock, checkpoints, and files replaced as a whole.
+#include <criterion/criterion.h>
+#include <dirent.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/file.h"
+#include "report/run_dir.h"
+
+static char folder[] = "/tmp/farm-runs-XXXXXX";
+
+static void make_folder(void) {
+    cr_assert(mkdtemp(folder));
+    cr_assert_eq(chdir(folder), 0);
+}
+static void remove_folder(void) {
+    char command[64];
+    snprintf(command, sizeof command, "rm -rf %s", folder);
+    cr_assert_eq(system(command), 0);
+}
+TestSuite(report, .init = make_folder, .fini = remove_folder);
+
+static void touch(const char *name) {
+    int fd = open(name, O_WRONLY | O_CREAT, 0666);
+    cr_assert_geq(fd, 0, "%s", name);
+    close(fd);
+}
+
+static struct farm_run_dir opened(const char *path, bool resume) {
+    struct farm_run_dir dir;
+    struct farm_error err;
+    cr_assert_eq(farm_run_dir_open(path, "native/catch", resume, &dir, &err), FARM_OK, "%s", err.message);
+    return dir;
+}
+
+static enum farm_status refused(const char *path, bool resume, struct farm_error *err) {
+    struct farm_run_dir dir;
+    enum farm_status status = farm_run_dir_open(path, "native/catch", resume, &dir, err);
+    cr_assert_eq(dir.lock_fd, -1);
+    return status;
+}
+
+Test(report, default_names_count_upwards) {
+    struct farm_run_dir first = opened(NULL, false), second = opened(NULL, false);
+    cr_assert(strstr(first.path, "runs/native_catch-20"), "%s", first.path);
+    cr_assert_str_eq(strrchr(first.path, '-'), "-1");
+    cr_assert_str_eq(strrchr(second.path, '-'), "-2");
+    char path[FARM_RUN_PATH_MAX + 16];
+    cr_assert_eq(access(farm_run_dir_file(second.path, "checkpoints", path, sizeof path), F_OK), 0);
+    farm_run_dir_close(&first);
+    farm_run_dir_close(&second);
+}
+
+Test(report, refuses_a_second_farm_and_names_the_first) {
+    struct farm_run_dir first = opened("deep/er/run", false);
+    struct farm_error err;
+    char pid[32];
+    snprintf(pid, sizeof pid, "process %ld)", (long)getpid());
+    cr_assert_eq(refused("deep/er/run", false, &err), FARM_E_BUSY);
+    cr_assert(strstr(err.message, pid), "%s", err.message);
+    cr_assert_eq(refused("deep/er/run", true, &err), FARM_E_BUSY);
+    farm_run_dir_close(&first);
+    struct farm_run_dir again = opened("deep/er/run", false);
+    farm_run_dir_close(&again);
+}
+
+Test(report, the_lock_ends_with_its_process) {
+    int ready[2];
+    cr_assert_eq(pipe(ready), 0);
+    pid_t pid = fork();
+    if (pid == 0) {
+        struct farm_run_dir dir;
+        char byte = (char)farm_run_dir_open("run", "e", false, &dir, NULL);
+        if (write(ready[1], &byte, 1) == 1) pause();
+        _exit(0);
+    }
+    char byte = 1;
+    cr_assert_eq(read(ready[0], &byte, 1), 1);
+    cr_assert_eq(byte, FARM_OK);
+    struct farm_error err;
+    cr_assert_eq(refused("run", false, &err), FARM_E_BUSY);
+    kill(pid, SIGKILL);
+    waitpid(pid, NULL, 0);
+    struct farm_run_dir dir = opened("run", false);
+    farm_run_dir_close(&dir);
+}
+
+Test(report, lists_checkpoints_newest_first) {
+    struct farm_run_dir dir = opened("run", false);
+    touch("run/checkpoints/000000000900.safetensors");
+    touch("run/checkpoints/000000001000.safetensors");
+    touch("run/checkpoints/1000000000000.safetensors"); // more than 12 digits
+    touch("run/checkpoints/000000002000.safetensors.tmp.77");
+    touch("run/checkpoints/best.safetensors");
+    char path[FARM_RUN_PATH_MAX + 64];
+    cr_assert(farm_run_dir_checkpoint("run", 0, path, sizeof path));
+    cr_assert_str_eq(path, "run/checkpoints/1000000000000.safetensors");
+    cr_assert(farm_run_dir_checkpoint("run", 1, path, sizeof path));
+    cr_assert_str_eq(path, "run/checkpoints/000000001000.safetensors");
+    cr_assert(farm_run_dir_checkpoint("run", 2, path, sizeof path));
+    cr_assert(!farm_run_dir_checkpoint("run", 3, path, sizeof path));
+    cr_assert(!farm_run_dir_checkpoint("elsewhere", 0, path, sizeof path));
+    farm_run_dir_close(&dir);
+}
+
+Test(report, does_not_start_over_a_run_with_checkpoints) {
+    struct farm_run_dir dir = opened("run", false);
+    touch("run/checkpoints/000000000900.safetensors");
+    farm_run_dir_close(&dir);
+    struct farm_error err;
+    cr_assert_eq(refused("run", false, &err), FARM_E_BUSY);
+    cr_assert(strstr(err.message, "--resume"), "%s", err.message);
+    dir = opened("run", true);
+    farm_run_dir_close(&dir);
+}
+
+Test(report, resume_wants_a_folder_that_is_there) {
+    struct farm_error err;
+    cr_assert_eq(refused(NULL, true, &err), FARM_E_USAGE);
+    cr_assert_eq(refused("nothing", true, &err), FARM_E_NOT_FOUND);
+    cr_assert_neq(access("nothing", F_OK), 0, "nothing was made");
+    touch("file");
+    cr_assert_eq(refused("file", false, &err), FARM_E_USAGE);
+    cr_assert_eq(refused("", false, &err), FARM_E_USAGE);
+}
+
+static int entries(const char *path) {
+    int count = 0;
+    DIR *open_folder = opendir(path);
+    while (readdir(open_folder)) count++;
+    closedir(open_folder);
+    return count - 2;
+}
+
+Test(report, replaces_files_as_a_whole) {
+    struct farm_error err;
+    char *text;
+    size_t bytes;
+    cr_assert_eq(farm_file_replace("a", "first", 5, &err), FARM_OK, "%s", err.message);
+    cr_assert_eq(farm_file_replace("a", "second\0x", 8, &err), FARM_OK, "%s", err.message);
+    cr_assert_eq(farm_file_read("a", 100, &text, &bytes, &err), FARM_OK, "%s", err.message);
+    cr_assert_eq(bytes, 8);
+    cr_assert_eq(memcmp(text, "second\0x", 9), 0, "with a zero byte behind");
+    free(text);
+    cr_assert_eq(entries("."), 1, "no temporary file is left");
+    cr_assert_eq(farm_file_read("a", 7, &text, &bytes, &err), FARM_E_LIMIT);
+    cr_assert_eq(farm_file_read("b", 7, &text, &bytes, &err), FARM_E_NOT_FOUND);
+    cr_assert_eq(farm_file_read(".", 7, &text, &bytes, &err), FARM_E_FORMAT);
+    cr_assert_eq(farm_file_replace("no/where", "x", 1, &err), FARM_E_NOT_FOUND);
+}
+
+Test(report, a_replacement_that_fails_leaves_the_old_file) {
+    struct farm_error err;
+    cr_assert_eq(mkdir("taken", 0777), 0);
+    touch("taken/inside");
+    cr_assert_eq(farm_file_replace("taken", "x", 1, &err), FARM_E_IO); // rename over a folder
+    cr_assert_eq(access("taken/inside", F_OK), 0);
+    cr_assert_eq(entries("."), 1, "no temporary file is left");
+}

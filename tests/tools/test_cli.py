@@ -1,0 +1,272 @@
+"""The program from outside: wrong input, exit statuses, signals, killed processes, what is left behind."""
+
+import json
+import os
+import pathlib
+import random
+import signal
+import subprocess
+import tempfile
+import time
+import unittest
+
+FARM = str(pathlib.Path(os.environ.get("FARM_BUILD", "build")).resolve() / "farm")
+
+
+def children(pid):
+    """Process ids by name: {"actor 0": 123, ...}."""
+    found = {}
+    for child in pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
+        try:
+            found[pathlib.Path(f"/proc/{child}/comm").read_text().strip()] = int(child)
+        except OSError:
+            pass  # it has just ended
+    return found
+
+
+def shmem_kb():
+    lines = pathlib.Path("/proc/meminfo").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("Shmem:"))
+
+
+def wait_until(condition, seconds=10.0):
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        if condition():
+            return True
+        time.sleep(0.01)
+    return False
+
+
+class InFolder(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+
+    def run_farm(self, *arguments, environment=None, timeout=60):
+        return subprocess.run(
+            [FARM, *arguments], cwd=self.folder, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=timeout,
+            env={**os.environ, **(environment or {})},
+        )
+
+    def start_training(self, *arguments):
+        """A run that ends by a signal only, with its JSON on stdout."""
+        command = [FARM, "train", "--env", "native/catch", "--frames", "100G", "--json", "--quiet", *arguments]
+        process = subprocess.Popen(
+            command, cwd=self.folder, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        self.addCleanup(process.communicate)
+        self.addCleanup(process.kill)
+        return process
+
+    def wait_for_steps(self, process, run):
+        """Until the run has written a line of metrics, i.e. steps are being answered."""
+        metrics = self.folder / run / "metrics.jsonl"
+        self.assertTrue(wait_until(lambda: metrics.exists() and metrics.stat().st_size), "training did not start")
+        self.assertIsNone(process.poll())
+
+    def end(self, process, number=signal.SIGINT):
+        process.send_signal(number)
+        out, err = process.communicate(timeout=30)
+        self.assertEqual(process.returncode, 0, err)
+        return json.loads(out), err
+
+
+FAST_METRICS = ("--metrics-every", "0.1")
+
+
+class WrongInput(InFolder):
+    def refuses(self, status, *parts, arguments, environment=None):
+        result = self.run_farm(*arguments, environment=environment)
+        self.assertEqual(result.returncode, status, result.stderr)
+        self.assertEqual(result.stdout, "")
+        for part in parts:
+            self.assertIn(part, result.stderr)
+        self.assertFalse((self.folder / "runs").exists(), "wrong usage leaves no run folder")
+
+    def test_commands(self):
+        self.refuses(2, "usage: farm", arguments=[])
+        self.refuses(2, "'train'?", arguments=["trian"])
+
+    def test_environments(self):
+        self.refuses(2, "'native/catch'?", arguments=["train", "--env", "native/cacth"])
+        self.refuses(2, "'native/cartpole'?", arguments=["train", "--env", "cartpol"])
+        self.refuses(2, "no option", "lifes", arguments=["train", "--env", "native/breakout", "--env.lifes", "3"])
+
+    def test_flags_and_keys(self):
+        self.refuses(2, "--entropy-cost?", arguments=["train", "--entropy-cots", "1"])
+        self.refuses(2, "0 to 1", arguments=["train", "--discount", "2"])
+        self.refuses(2, "shallow, nature, mlp", arguments=["train", "--net", "deep9"])
+        self.refuses(2, "layer 0", arguments=["train", "--env", "native/catch", "--net", "shallow"])
+        self.refuses(2, "--stack 1", arguments=["train", "--env", "native/catch", "--stack", "4"])
+        self.refuses(2, "multiple of lanes", arguments=["train", "--envs-per-actor", "7"])
+
+    def test_recipe_files(self):
+        (self.folder / "bad.yaml").write_text("lr: 0.1\nbatchh: 3\n")
+        (self.folder / "noise.yaml").write_bytes(random.Random(1).randbytes(3000))
+        self.refuses(2, "bad.yaml:2", "'batch'?", arguments=["train", "--recipe", "bad.yaml"])
+        self.refuses(2, "noise.yaml:", arguments=["train", "--recipe", "noise.yaml"])
+        self.refuses(2, "gone.yaml", arguments=["train", "--recipe", "gone.yaml"])
+
+    def test_missing_python(self):
+        self.refuses(1, "make deps", arguments=["train", "--env", "ale/Pong"], environment={"FARM_PYTHON": "/nowhere"})
+
+    def test_runs_and_checkpoints(self):
+        (self.folder / "noise.safetensors").write_bytes(random.Random(2).randbytes(3000))
+        self.refuses(2, "--run", arguments=["train", "--resume"])
+        self.refuses(1, "holds no run", arguments=["train", "--resume", "--run", "nothing"])
+        self.refuses(2, "which run", arguments=["eval"])
+        self.refuses(2, "nothing", arguments=["eval", "nothing"])
+        self.refuses(1, "noise.safetensors", arguments=["eval", "noise.safetensors"])
+        self.refuses(1, "no checkpoint", arguments=["eval", "."])
+
+    def test_memory_that_is_not_there(self):
+        arguments = ["train", "--env", "native/breakout", "--envs-per-actor", "60000", "--ring-steps", "10000"]
+        self.refuses(1, "lower --actors", arguments=arguments)
+
+
+class Help(InFolder):
+    def test_help_is_on_stdout(self):
+        for arguments in ([], ["train"], ["eval"], ["topo"], ["envs"], ["doctor"]):
+            result = self.run_farm(*arguments, "--help")
+            self.assertEqual((result.returncode, result.stderr), (0, ""))
+            self.assertIn("usage: farm", result.stdout)
+        self.assertIn("--entropy-cost", self.run_farm("train", "--help").stdout)
+
+    def test_tools_print_json(self):
+        envs = json.loads(self.run_farm("envs", "--json").stdout)
+        self.assertIn("native/catch", envs["envs"])
+        doctor = self.run_farm("doctor", "--json")
+        self.assertEqual(json.loads(doctor.stdout)["can_run"], doctor.returncode == 0)
+
+
+class Training(InFolder):
+    def test_trains_resumes_and_plays(self):
+        first = json.loads(self.run_farm("train", "--env", "native/catch", "--frames", "20k", "--run", "r", "--json").stdout)
+        self.assertEqual(first["schema_version"], 1)
+        self.assertGreaterEqual(first["frames"], 20000)
+        self.assertAlmostEqual(first["frames_per_s"], first["frames"] / first["wall_s"], delta=first["frames_per_s"] * 1e-3)
+
+        again = self.run_farm("train", "--env", "native/catch", "--frames", "20k", "--run", "r")
+        self.assertEqual(again.returncode, 1)
+        self.assertIn("--resume", again.stderr)
+        other = self.run_farm("train", "--run", "r", "--resume", "--env", "native/cartpole")
+        self.assertEqual(other.returncode, 2)
+        self.assertIn("native/catch", other.stderr)
+
+        second = json.loads(self.run_farm("train", "--run", "r", "--resume", "--frames", "40k", "--json").stdout)
+        self.assertEqual(second["env"], "native/catch")
+        self.assertGreaterEqual(second["frames"], 40000)
+        self.assertLess(second["agent_steps"], 25000, "goes on where the first ended")
+        lines = [json.loads(line) for line in (self.folder / "r/metrics.jsonl").read_text().splitlines()]
+        self.assertEqual(lines[-1]["frames"], second["frames"])
+        self.assertIn(first["frames"], [line["frames"] for line in lines], "metrics are appended to")
+
+        played = json.loads(self.run_farm("eval", "r", "--episodes", "7", "--json").stdout)
+        self.assertEqual(played["episodes"], 7)
+        self.assertLessEqual(abs(played["return_mean"]), 1)
+
+    def test_seconds_end_a_run(self):
+        result = json.loads(self.run_farm("train", "--env", "native/catch", "--seconds", "0.5", "--json", "--quiet").stdout)
+        self.assertAlmostEqual(result["wall_s"], 0.5, delta=0.3)
+        self.assertTrue((self.folder / result["run_dir"] / "recipe.yaml").exists())
+
+    def test_a_truncated_checkpoint_is_refused_and_left_alone(self):
+        self.run_farm("train", "--env", "native/catch", "--frames", "5k", "--run", "r", "--quiet")
+        (checkpoint,) = (self.folder / "r/checkpoints").iterdir()
+        whole = checkpoint.read_bytes()
+        checkpoint.write_bytes(whole[:-100])
+        before = {path: path.read_bytes() for path in (self.folder / "r").rglob("*") if path.is_file() and path.name != "lock"}
+        result = self.run_farm("train", "--run", "r", "--resume")
+        self.assertEqual(result.returncode, 1)
+        self.assertIn("no checkpoint that can be read", result.stderr)
+        self.assertIn(checkpoint.name, result.stderr)
+        for path, contents in before.items():
+            self.assertEqual(path.read_bytes(), contents, path)
+
+    def test_the_second_farm_in_a_folder_refuses(self):
+        process = self.start_training("--run", "r", *FAST_METRICS)
+        self.wait_for_steps(process, "r")
+        second = self.run_farm("train", "--env", "native/catch", "--run", "r", "--quiet")
+        self.assertEqual(second.returncode, 1)
+        self.assertIn(f"process {process.pid}", second.stderr)
+        self.end(process)
+
+
+class Deaths(InFolder):
+    def test_a_killed_actor_is_replaced(self):
+        process = self.start_training("--run", "r", "--actors", "2", *FAST_METRICS)
+        self.wait_for_steps(process, "r")
+        old = children(process.pid)["actor 0"]
+        os.kill(old, signal.SIGKILL)
+        self.assertTrue(wait_until(lambda: children(process.pid).get("actor 0", old) != old), "it was not started again")
+        time.sleep(0.3)
+        result, err = self.end(process)
+        self.assertEqual(result["actor_restarts"], 1)
+        self.assertEqual(result["learner_restarts"], 0)
+        self.assertEqual(result["bad_values"], 0)
+        self.assertIn("actor 0 was killed by signal 9", err)
+        frames = [json.loads(line)["frames"] for line in (self.folder / "r/metrics.jsonl").read_text().splitlines()]
+        self.assertEqual(frames, sorted(frames))
+        self.assertGreater(frames[-1], frames[0])
+
+    def test_a_killed_learner_comes_back_on_the_living_lanes(self):
+        process = self.start_training("--run", "r", "--actors", "2", *FAST_METRICS)
+        self.wait_for_steps(process, "r")
+        before = children(process.pid)
+        os.kill(before["learner"], signal.SIGKILL)
+        self.assertTrue(wait_until(lambda: children(process.pid).get("learner", 0) not in (0, before["learner"])))
+        time.sleep(0.5)
+        after = children(process.pid)
+        self.assertEqual({name: pid for name, pid in before.items() if name != "learner"},
+                         {name: pid for name, pid in after.items() if name != "learner"})
+        size = (self.folder / "r/metrics.jsonl").stat().st_size
+        self.assertTrue(wait_until(lambda: (self.folder / "r/metrics.jsonl").stat().st_size > size))
+        result, err = self.end(process)
+        self.assertEqual((result["actor_restarts"], result["learner_restarts"]), (0, 1))
+        self.assertIn("fresh parameters", err)
+        self.assertGreater(result["updates"], 0)
+
+    def test_interrupts_at_any_moment_leave_nothing(self):
+        moments = random.Random(3)
+        for number in (signal.SIGINT, signal.SIGTERM) * 4:
+            before_kb = shmem_kb()
+            delay = moments.random() ** 2 * 0.6
+            # Rings large enough to be seen among what other programs do.
+            process = self.start_training("--ring-steps", "20000", "--actors", "2")
+            time.sleep(0.03 + delay)
+            pids = list(children(process.pid).values())
+            result, err = self.end(process, number)
+            with self.subTest(number=number, delay=delay):
+                self.assertTrue(result["interrupted"])
+                self.assertFalse([pid for pid in pids if pathlib.Path(f"/proc/{pid}").exists()])
+                self.assertTrue(wait_until(lambda: shmem_kb() < before_kb + 100_000), "shared memory is left")
+                if result["agent_steps"]:
+                    checkpoints = list((self.folder / result["run_dir"] / "checkpoints").iterdir())
+                    self.assertEqual(len(checkpoints), 1, err)
+
+    def test_a_killed_supervisor_takes_all_with_it(self):
+        process = self.start_training("--run", "r", "--actors", "2", *FAST_METRICS)
+        self.wait_for_steps(process, "r")
+        pids = list(children(process.pid).values())
+        self.assertEqual(len(pids), 3)
+        process.kill()
+        process.wait()
+
+        def all_dead():
+            for pid in pids:
+                try:
+                    if pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z":
+                        return False
+                except OSError:
+                    pass
+            return True
+
+        self.assertTrue(wait_until(all_dead), "workers live on")
+        result = self.run_farm("train", "--env", "native/catch", "--run", "r", "--seconds", "0.3", "--quiet")
+        self.assertEqual(result.returncode, 0, result.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,61 @@
+// The program `farm`: finds the subcommand and hands over. See tools.h.
+#include <stdio.h>
+#include <string.h>
+
+#include "base/cli.h"
+#include "farm_build.h"
+#include "tools.h"
+
+struct command {
+    const char *name, *about;
+    int (*run)(int argc, char **argv);
+};
+
+static const struct command commands[] = {
+    {"train", "trains an agent: actors, learner, progress, checkpoints", farm_cmd_train},
+    {"eval", "plays a trained agent without learning and says its score", farm_cmd_eval},
+    {"envs", "lists the environments that can run here", farm_cmd_envs},
+    {"topo", "draws this machine and the plan for it", farm_cmd_topo},
+    {"doctor", "says what is missing or set badly and how to mend it", farm_cmd_doctor},
+};
+enum { COMMANDS = sizeof commands / sizeof *commands };
+
+static void print_help(FILE *stream) {
+    fprintf(stream, "usage: farm COMMAND [--flags]\n\n"
+                    "Trains reinforcement learning agents: actor processes step environments into shared memory,\n"
+                    "a learner infers and trains from that same memory.\n\ncommands:\n");
+    for (size_t i = 0; i < COMMANDS; i++) fprintf(stream, "  %-10s %s\n", commands[i].name, commands[i].about);
+    fprintf(stream, "\n  farm COMMAND --help   tells a command's flags\n"
+                    "  farm --version        tells the version\n\n"
+                    "start with:\n  farm train            trains a small Breakout for a minute\n");
+}
+
+static int unknown(const char *word) {
+    const char *names[COMMANDS];
+    for (size_t i = 0; i < COMMANDS; i++) names[i] = commands[i].name;
+    const char *near = farm_nearest(word, names, COMMANDS);
+    if (near) {
+        fprintf(stderr, "farm: unknown command '%s': did you mean '%s'? (farm --help lists all)\n", word, near);
+    } else {
+        fprintf(stderr, "farm: unknown command '%s' (farm --help lists all)\n", word);
+    }
+    return 2;
+}
+
+int main(int argc, char **argv) {
+    if (argc < 2) {
+        print_help(stderr);
+        return 2;
+    }
+    if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 || strcmp(argv[1], "help") == 0) {
+        print_help(stdout);
+        return 0;
+    }
+    if (strcmp(argv[1], "--version") == 0) {
+        printf("farm %s\n", FARM_COMMIT);
+        return 0;
+    }
+    for (size_t i = 0; i < COMMANDS; i++)
+        if (strcmp(argv[1], commands[i].name) == 0) return commands[i].run(argc - 1, argv + 1);
+    return unknown(argv[1]);
+}

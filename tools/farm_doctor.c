@@ -1,0 +1,267 @@
+// `farm doctor`: looks at what the farm needs and what makes it fast, and says how to mend what is missing or set
+// badly. Changes nothing, starts nothing but the Python part's own answer. Exit status 0 when the farm can run.
+#include <dlfcn.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/pidfd.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include "base/cli.h"
+#include "farm_env.h"
+#include "farm_job.h"
+#include "farm_paths.h"
+#include "report/json.h"
+#include "shm/limits.h"
+#include "tools.h"
+#include "topo/machine.h"
+
+enum { FINDINGS_MAX = 32, NOFILE_COMFORTABLE = 4096, TEXT_BYTES = 256 };
+
+enum grade {
+    GRADE_GOOD,
+    GRADE_SLOW,    // runs, but slower than it could
+    GRADE_WITHOUT, // runs, but without a part
+    GRADE_BROKEN,  // cannot run
+};
+
+static const char *const grade_names[] = {"good", "slow", "without", "broken"};
+
+struct finding {
+    const char *name;
+    enum grade grade;
+    char found[TEXT_BYTES * 2];
+    const char *mend; // what to do, NULL where there is nothing to do
+};
+
+struct findings {
+    struct finding list[FINDINGS_MAX];
+    size_t count;
+};
+
+static void __attribute__((format(printf, 5, 6)))
+note(struct findings *findings, const char *name, enum grade grade, const char *mend, const char *format, ...) {
+    if (findings->count == FINDINGS_MAX) return;
+    struct finding *finding = &findings->list[findings->count++];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(finding->found, sizeof finding->found, format, args);
+    va_end(args);
+    finding->name = name;
+    finding->grade = grade;
+    finding->mend = grade == GRADE_GOOD ? NULL : mend;
+}
+
+// The first line of a small file without its newline; false where it cannot be read.
+static bool first_line(const char *path, char *line, size_t bytes) {
+    FILE *file = fopen(path, "re");
+    if (!file) return false;
+    bool read = fgets(line, (int)bytes, file) != NULL;
+    fclose(file);
+    if (read) line[strcspn(line, "\n")] = 0;
+    return read;
+}
+
+// ---- what the farm cannot do without ----
+
+static void look_at_kernel(struct findings *findings) {
+    int fd = pidfd_open(getpid(), 0);
+    bool works = fd >= 0 && close_range(~0u, ~0u, 0) == 0;
+    if (fd >= 0) close(fd);
+    note(findings, "kernel", works ? GRADE_GOOD : GRADE_BROKEN,
+         "Linux 5.9 or later is needed (pidfd_open, close_range); a container's seccomp filter may forbid them",
+         works ? "has what the supervisor needs" : "pidfd_open or close_range is refused");
+}
+
+static void look_at_memory(struct findings *findings, const struct farm_machine *machine) {
+    uint64_t available = farm_limits_memory_available_bytes("/");
+    note(findings, "memory", available >= 512u << 20 ? GRADE_GOOD : GRADE_BROKEN,
+         "free some memory, or raise the control group's limit (memory.max, docker --memory)", "%.1f GB can be had%s",
+         (double)available / 1e9, machine->memory_limit_bytes != UINT64_MAX ? ", limited by a control group" : "");
+}
+
+static void look_at_files(struct findings *findings) {
+    struct rlimit limit;
+    getrlimit(RLIMIT_NOFILE, &limit);
+    note(findings, "open files", limit.rlim_max >= NOFILE_COMFORTABLE ? GRADE_GOOD : GRADE_WITHOUT,
+         "many actors need more: `ulimit -Hn 65536`, LimitNOFILE= of the service, docker --ulimit nofile=65536",
+         "limit %llu (hard)", (unsigned long long)limit.rlim_max);
+}
+
+static void look_at_recipes(struct findings *findings) {
+    char path[4096] = "not found";
+    bool found = farm_path_recipes(path, sizeof path);
+    note(findings, "recipes", found ? GRADE_GOOD : GRADE_WITHOUT,
+         "run the binary from its build folder, `make install`, or set FARM_RECIPES", "%.400s", path);
+}
+
+// ---- parts ----
+
+static void look_at_environments(struct findings *findings) {
+    struct farm_env_list list;
+    struct farm_error err;
+    if (farm_env_list_make(&list, &err)) return;
+    note(findings, "environments", list.missing[0] ? GRADE_WITHOUT : GRADE_GOOD,
+         "`make deps`, then `make`: the Python environment with ale-py", "%zu can run here (farm envs)%s%s", list.count,
+         list.missing[0] ? "; no ale/*: " : "", list.missing);
+    farm_env_list_free(&list);
+}
+
+static void look_at_gpu(struct findings *findings, const struct farm_machine *machine) {
+    if (machine->gpu_count == 0) {
+        note(findings, "GPU", GRADE_GOOD, NULL, "none: the learner runs on the CPU");
+        return;
+    }
+    void *driver = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL);
+    note(findings, "GPU", driver ? GRADE_GOOD : GRADE_WITHOUT,
+         "install NVIDIA's driver, or give the container the GPUs (docker --gpus all)",
+         "%d (%s); the driver's library is %s", machine->gpu_count, machine->gpu[0].name,
+         driver ? "there" : "not there");
+    if (driver) dlclose(driver);
+}
+
+static void look_at_memlock(struct findings *findings, const struct farm_machine *machine) {
+    struct rlimit limit;
+    getrlimit(RLIMIT_MEMLOCK, &limit);
+    bool enough = limit.rlim_cur == RLIM_INFINITY || machine->gpu_count == 0;
+    if (limit.rlim_cur == RLIM_INFINITY) {
+        note(findings, "locked memory", GRADE_GOOD, NULL, "unlimited");
+    } else {
+        note(findings, "locked memory", enough ? GRADE_GOOD : GRADE_SLOW,
+             "a GPU reads registered memory faster: `ulimit -l unlimited`, docker --ulimit memlock=-1",
+             "limit %llu kB%s", (unsigned long long)limit.rlim_cur / 1000,
+             machine->gpu_count ? "" : "; matters with a GPU only");
+    }
+}
+
+// ---- speed ----
+
+static void look_at_huge_pages(struct findings *findings) {
+    char line[TEXT_BYTES];
+    if (!first_line("/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages", line, sizeof line)) {
+        note(findings, "huge pages", GRADE_GOOD, NULL, "the kernel has no 2 MiB pages");
+        return;
+    }
+    note(findings, "huge pages", atol(line) > 0 ? GRADE_GOOD : GRADE_SLOW,
+         "as root: sysctl vm.nr_hugepages=256 (512 MB; as much as the plan's shared memory)", "%s of 2 MiB are free",
+         line);
+}
+
+static void look_at_transparent_pages(struct findings *findings) {
+    char line[TEXT_BYTES];
+    if (!first_line("/sys/kernel/mm/transparent_hugepage/shmem_enabled", line, sizeof line)) return;
+    bool off = strstr(line, "[never]") || strstr(line, "[deny]");
+    note(findings, "transparent huge pages", off ? GRADE_SLOW : GRADE_GOOD,
+         "as root: echo advise > /sys/kernel/mm/transparent_hugepage/shmem_enabled (unless huge pages are reserved)",
+         "for shared memory: %s", line);
+}
+
+static void look_at_numa_balancing(struct findings *findings, const struct farm_machine *machine) {
+    char line[TEXT_BYTES];
+    if (machine->node_count < 2 || !first_line("/proc/sys/kernel/numa_balancing", line, sizeof line)) return;
+    note(findings, "NUMA balancing", atoi(line) == 0 ? GRADE_GOOD : GRADE_SLOW,
+         "as root: sysctl kernel.numa_balancing=0 (it moves and unmaps pages under running actors)",
+         atoi(line) == 0 ? "off" : "on");
+}
+
+static void look_at_governor(struct findings *findings) {
+    char line[TEXT_BYTES];
+    if (!first_line("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor", line, sizeof line)) return;
+    bool slow = strcmp(line, "powersave") == 0 || strcmp(line, "ondemand") == 0 || strcmp(line, "conservative") == 0;
+    note(findings, "CPU frequency", slow ? GRADE_SLOW : GRADE_GOOD, "as root: cpupower frequency-set -g performance",
+         "governor %s", line);
+}
+
+static void look_at_cpus(struct findings *findings, const struct farm_machine *machine) {
+    int allowed = farm_bitmap_count(&machine->allowed);
+    bool quota = machine->cpu_quota > 0 && machine->cpu_quota < allowed;
+    if (quota) {
+        note(findings, "CPUs", GRADE_SLOW, "give whole CPUs instead of a quota: docker --cpuset-cpus, cpuset.cpus",
+             "%d may be used, but a control group's quota allows %.2g CPUs' worth of time", allowed,
+             machine->cpu_quota);
+    } else {
+        note(findings, "CPUs", GRADE_GOOD, NULL, "%d of %d may be used", allowed, machine->cpu_count);
+    }
+}
+
+// ---- telling ----
+
+static enum farm_status look(struct findings *findings, struct farm_error *err) {
+    struct farm_machine *machine = calloc(1, sizeof *machine);
+    if (!machine) return farm_fail_errno(err, FARM_E_LIMIT, "farm doctor");
+    enum farm_status status = farm_machine_read(machine, &(struct farm_machine_source){0}, err);
+    if (!status) {
+        look_at_kernel(findings);
+        look_at_cpus(findings, machine);
+        look_at_memory(findings, machine);
+        look_at_files(findings);
+        look_at_recipes(findings);
+        look_at_environments(findings);
+        look_at_gpu(findings, machine);
+        look_at_huge_pages(findings);
+        look_at_transparent_pages(findings);
+        look_at_memlock(findings, machine);
+        look_at_numa_balancing(findings, machine);
+        look_at_governor(findings);
+    }
+    free(machine);
+    return status;
+}
+
+static enum farm_status print_json(const struct findings *findings, bool runs, struct farm_error *err) {
+    json_t *document = farm_json_object(true), *list = json_array();
+    farm_json_set_bool(document, "can_run", runs);
+    for (size_t i = 0; i < findings->count; i++) {
+        json_t *entry = farm_json_object(false);
+        farm_json_set_text(entry, "name", findings->list[i].name);
+        farm_json_set_text(entry, "grade", grade_names[findings->list[i].grade]);
+        farm_json_set_text(entry, "found", findings->list[i].found);
+        farm_json_set_text(entry, "mend", findings->list[i].mend);
+        json_array_append_new(list, entry);
+    }
+    farm_json_set(document, "findings", list);
+    enum farm_status status = farm_json_print(document, stdout, err);
+    json_decref(document);
+    return status;
+}
+
+static void print_list(const struct findings *findings, bool runs) {
+    for (size_t i = 0; i < findings->count; i++) {
+        const struct finding *finding = &findings->list[i];
+        printf("%-8s %-24s %s\n", grade_names[finding->grade], finding->name, finding->found);
+        if (finding->mend) printf("%-33s -> %s\n", "", finding->mend);
+    }
+    printf("\n%s\n",
+           runs ? "The farm can run here. Try: farm train" : "The farm cannot run here: mend what is marked broken.");
+}
+
+int farm_cmd_doctor(int argc, char **argv) {
+    bool json = false, help, runs = true;
+    const struct farm_cli_flag flags[] = {{"json", FARM_CLI_BOOL, &json, NULL, "one JSON document on stdout"}};
+    const struct farm_cli cli = {
+        .program = "farm doctor",
+        .synopsis = "[--json]",
+        .about = "Says what is missing or set badly on this machine, and how to mend it. Changes nothing.\n"
+                 "good: as it should be; slow: runs, but could be faster; without: runs, but a part is\n"
+                 "missing; broken: cannot run (exit status 1).",
+        .flags = flags,
+        .flag_count = 1};
+    struct farm_error err;
+    struct findings *findings = calloc(1, sizeof *findings);
+    enum farm_status status = farm_cli_parse(&cli, argc, argv, NULL, 0, NULL, &help, &err);
+    if (!status && help) {
+        farm_cli_print_help(&cli);
+        free(findings);
+        return 0;
+    }
+    if (!findings) status = farm_fail_errno(&err, FARM_E_LIMIT, "farm doctor");
+    if (!status) status = look(findings, &err);
+    for (size_t i = 0; !status && i < findings->count; i++) runs &= findings->list[i].grade != GRADE_BROKEN;
+    if (!status && json) status = print_json(findings, runs, &err);
+    if (!status && !json) print_list(findings, runs);
+    free(findings);
+    if (status) return farm_report_error("farm doctor", &err);
+    return runs ? 0 : 1;
+}

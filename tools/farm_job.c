@@ -1,0 +1,577 @@
+// See farm_job.h.
+#include "farm_job.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include "base/log.h"
+#include "base/time.h"
+#include "learner/checkpoint.h"
+#include "ring/wait.h"
+#include "shm/limits.h"
+
+enum {
+    ENVS_PER_ACTOR = 16, // where the recipe leaves it open: enough to fill a batch, few enough for a small cache
+    EVAL_ENVS_MAX = 64,
+    INFER_BATCH_MAX = 256,
+    TICK_MS = 50,
+    SPARE_DESCRIPTORS = 64,
+};
+
+static const int PHASE_LEARNER = 0, PHASE_ACTORS = 1;
+
+// ---- what to run ----
+
+// The network's ends, from the environment's spec. FARM_E_UNSUPPORTED for observations that no network here reads.
+static enum farm_status choose_io(const struct farm_job *job, struct farm_net_io *io, struct farm_error *err) {
+    const struct farm_env_spec *env = &job->env.spec;
+    const struct farm_field_spec *field = &env->obs[0];
+    *io = (struct farm_net_io){.stack = (int)job->recipe.stack, .actions = (int)farm_policy_outputs(&env->action)};
+    if (env->action.kind != FARM_ACTION_DISCRETE)
+        return farm_fail(err, FARM_E_UNSUPPORTED, "%s: only discrete actions can be trained yet", job->env.name);
+    if (env->obs_count != 1)
+        return farm_fail(err, FARM_E_UNSUPPORTED, "%s: only a single observation array can be trained yet",
+                         job->env.name);
+    if (field->dtype == FARM_U8 && field->rank == 2) {
+        io->frame_channels = 1;
+        io->height = (int)field->dims[0];
+        io->width = (int)field->dims[1];
+    } else if (field->dtype == FARM_F32) {
+        io->flat = (int)(farm_field_bytes(field) / sizeof(float));
+        if (io->stack != 1)
+            return farm_fail(err, FARM_E_USAGE,
+                             "stack: %s has flat observations, of which none are stacked (--stack 1)", job->env.name);
+    } else {
+        return farm_fail(err, FARM_E_UNSUPPORTED,
+                         "%s: only grey frames (u8, height x width) and f32 vectors can be trained yet", job->env.name);
+    }
+    return FARM_OK;
+}
+
+static enum farm_status choose_net(struct farm_job *job, struct farm_error *err) {
+    struct farm_recipe *recipe = &job->recipe;
+    struct farm_net_io io;
+    enum farm_status status = choose_io(job, &io, err);
+    if (status) return status;
+    if (strcmp(recipe->device, "cuda") == 0)
+        return farm_fail(err, FARM_E_UNSUPPORTED, "--device cuda: this build has no CUDA backend (--device cpu)");
+    if (strcmp(recipe->net, "auto") == 0) snprintf(recipe->net, sizeof recipe->net, "%s", io.flat ? "mlp" : "shallow");
+    const struct farm_net_spec *spec = farm_net_find(recipe->net, err);
+    if (!spec) return farm_fail_in(err, FARM_E_USAGE, "net");
+    struct farm_net net;
+    if (farm_net_make(spec, &io, &net, err))
+        return farm_fail_in(err, FARM_E_USAGE, "%s with net %s", job->env.name, recipe->net);
+    job->learner.net = *spec;
+    job->learner.io = io;
+    return FARM_OK;
+}
+
+static struct farm_algo_config algo_of(const struct farm_recipe *recipe) {
+    return (struct farm_algo_config){
+        .algo = FARM_ALGO_VTRACE,
+        .unroll = (uint32_t)recipe->unroll,
+        .batch = (uint32_t)recipe->batch,
+        .stack = (uint32_t)recipe->stack,
+        .discount = recipe->discount,
+        .entropy_cost = recipe->entropy_cost,
+        .baseline_cost = recipe->baseline_cost,
+        .rho_clip = recipe->rho_clip,
+        .c_clip = recipe->c_clip,
+        .pg_rho_clip = recipe->pg_rho_clip,
+        .lambda = recipe->lambda,
+        .reward_clip = recipe->reward_clip,
+        .reward_scale = recipe->reward_scale,
+        .optimiser = strcmp(recipe->optimiser, "adam") == 0 ? FARM_OPTIMISER_ADAM : FARM_OPTIMISER_RMSPROP,
+        .lr = recipe->lr,
+        .lr_end = recipe->lr_end,
+        .grad_norm_clip = recipe->grad_norm_clip,
+        .rmsprop_decay = recipe->rmsprop_decay,
+        .rmsprop_epsilon = recipe->rmsprop_epsilon,
+        .adam_beta1 = recipe->adam_beta1,
+        .adam_beta2 = recipe->adam_beta2,
+        .adam_epsilon = recipe->adam_epsilon,
+        .loss_sum = recipe->loss_sum,
+    };
+}
+
+static enum farm_precision precision_of(const struct farm_recipe *recipe) {
+    if (strcmp(recipe->precision, "bf16") == 0) return FARM_PRECISION_BF16;
+    return strcmp(recipe->precision, "f32") == 0 ? FARM_PRECISION_F32 : FARM_PRECISION_AUTO;
+}
+
+static enum farm_wait_mode wait_of(const struct farm_recipe *recipe) {
+    if (strcmp(recipe->wait, "spin") == 0) return FARM_WAIT_SPIN;
+    return strcmp(recipe->wait, "sleep") == 0 ? FARM_WAIT_SLEEP : FARM_WAIT_ADAPTIVE;
+}
+
+// ---- how many, and where ----
+
+// Few games want few environments: none plays without being counted.
+static void choose_eval_counts(struct farm_recipe *recipe, uint64_t episodes, int actors_planned) {
+    int64_t wanted = episodes < EVAL_ENVS_MAX ? (int64_t)episodes : EVAL_ENVS_MAX;
+    if (!recipe->actors) recipe->actors = wanted < actors_planned ? wanted : actors_planned;
+    if (recipe->envs_per_actor) return;
+    int64_t each = (wanted + recipe->actors - 1) / recipe->actors;
+    if (each < recipe->lanes) recipe->lanes = each;
+    recipe->envs_per_actor = (each + recipe->lanes - 1) / recipe->lanes * recipe->lanes;
+}
+
+static void choose_counts(struct farm_job *job, uint64_t episodes) {
+    struct farm_recipe *recipe = &job->recipe;
+    if (episodes) choose_eval_counts(recipe, episodes, job->plan->actor_count);
+    if (!recipe->actors) recipe->actors = job->plan->actor_count;
+    if (!recipe->envs_per_actor)
+        recipe->envs_per_actor = (ENVS_PER_ACTOR + recipe->lanes - 1) / recipe->lanes * recipe->lanes;
+    int64_t environments = recipe->actors * recipe->envs_per_actor;
+    if (!recipe->ring_steps) {
+        // Windows of one lane that an update takes, all of them in training while the next ones fill.
+        uint64_t windows = (uint64_t)((recipe->batch + environments - 1) / environments);
+        recipe->ring_steps =
+            episodes ? recipe->stack + 2
+                     : (int64_t)farm_ring_steps_needed(windows, (uint64_t)recipe->unroll, (uint64_t)recipe->unroll + 1,
+                                                       (uint64_t)recipe->stack);
+    }
+    if (!recipe->infer_batch_max)
+        recipe->infer_batch_max = environments < INFER_BATCH_MAX ? environments : INFER_BATCH_MAX;
+    job->actors = (uint32_t)recipe->actors;
+    job->lanes = (uint32_t)recipe->lanes;
+    job->width = (uint32_t)(recipe->envs_per_actor / recipe->lanes);
+    job->steps = (uint32_t)recipe->ring_steps;
+}
+
+static void open_claim(struct farm_job *job) {
+    struct farm_error err;
+    job->claim.fd = -1;
+    if (job->recipe.pin && farm_claim_open(&job->claim, NULL, &err))
+        farm_log_warn("CPUs cannot be claimed against other farms, so nothing is pinned: %s", err.message);
+}
+
+static enum farm_status make_plan(struct farm_job *job, uint64_t episodes, struct farm_error *err) {
+    const struct farm_recipe *recipe = &job->recipe;
+    struct farm_plan_request request = {
+        .actors = (int)recipe->actors,
+        .learner_device = FARM_LEARNER_CPU,
+        .learner_threads = (int)recipe->train_threads,
+        .pin = recipe->pin,
+        .numa = recipe->numa ? FARM_NUMA_BIND : FARM_NUMA_OFF,
+    };
+    enum farm_status status = farm_machine_read(job->machine, &(struct farm_machine_source){0}, err);
+    if (status) return status;
+    open_claim(job);
+    // First how many actors, for the rings' size depends on it; then with that size, for good.
+    status = farm_claim_read_taken(&job->claim, &request.taken, err);
+    if (!status) status = farm_plan_make(job->machine, &request, job->plan, err);
+    if (status) return status;
+    choose_counts(job, episodes);
+    job->ring_spec = (struct farm_ring_spec){.lanes = job->lanes,
+                                             .width = job->width,
+                                             .steps = job->steps,
+                                             .policy_outputs = farm_policy_outputs(&job->env.spec.action),
+                                             .env = job->env.spec};
+    if ((status = farm_ring_layout_make(&job->ring_spec, &job->layout, err))) return status;
+    if (episodes) request.actors = (int)job->actors;
+    request.envs_per_actor = (int)recipe->envs_per_actor;
+    request.bytes_per_actor = job->layout.up_bytes + job->layout.down_bytes;
+    status = farm_claim_plan(&job->claim, job->machine, &request, job->plan, err);
+    if (!status && job->plan->actor_count != (int)job->actors)
+        status = farm_fail(err, FARM_E_BUSY, "another farm has taken CPUs at this very moment: try again");
+    return status;
+}
+
+static void say_plan(const struct farm_job *job) {
+    double step_bytes = (double)(job->layout.up_stride + job->layout.down_stride) / job->steps / job->width;
+    double shared = (double)job->actors * (double)(job->layout.up_bytes + job->layout.down_bytes);
+    farm_log_info(
+        "%s with net %s: %u actor%s x %u lanes x %u environments x %u steps x %.0f B = %.1f MB of shared memory",
+        job->env.name, job->recipe.net, job->actors, job->actors == 1 ? "" : "s", job->lanes, job->width, job->steps,
+        step_bytes, shared / 1e6);
+    for (int i = 0; i < job->plan->note_count; i++) farm_log_info("plan: %s", job->plan->note[i]);
+}
+
+enum farm_status farm_job_plan(struct farm_job *job, uint64_t episodes, bool quiet, struct farm_error *err) {
+    enum farm_status status = farm_env_find(&job->recipe, &job->env, err);
+    if (!status) status = choose_net(job, err);
+    if (!status) status = make_plan(job, episodes, err);
+    if (status) return status;
+    job->quiet = quiet;
+    if (!quiet) say_plan(job);
+    struct farm_limits_request limits = {
+        .shared_bytes = (uint64_t)job->actors * (job->layout.up_bytes + job->layout.down_bytes),
+        .descriptors = 4ull * job->actors + 3ull * (job->actors + 1) + SPARE_DESCRIPTORS,
+        .root = "/",
+    };
+    return farm_limits_check(&limits, err);
+}
+
+// ---- workers ----
+
+static int actor_body(void *context, struct farm_error *err) {
+    return farm_actor_run(context, err);
+}
+
+static size_t board_bytes(void) {
+    return FARM_SEGMENT_HEADER_BYTES + sizeof(struct farm_board);
+}
+
+static struct farm_board *board_of(const struct farm_segment *segment) {
+    return (struct farm_board *)((char *)segment->header + FARM_SEGMENT_HEADER_BYTES);
+}
+
+// The supervisor's mapping of the board is not the child's: it opens its own.
+static int learner_body(void *context, struct farm_error *err) {
+    const struct farm_job *job = context;
+    struct farm_segment board;
+    if (farm_segment_open(job->board_segment.fd, true, FARM_SEGMENT_BOARD, sizeof(struct farm_board), &board, err))
+        return 1;
+    struct farm_learner_config config = job->learner;
+    config.board = board_of(&board);
+    return farm_learner_run(&config, err);
+}
+
+static enum farm_status add_actor(struct farm_job *job, uint32_t a, struct farm_error *err) {
+    struct farm_job_actor *actor = &job->actor_jobs[a];
+    const struct farm_ring *ring = &job->rings[a];
+    uint64_t spin_ns = farm_wait_spin_ns(wait_of(&job->recipe), job->plan->shared);
+    actor->config = (struct farm_actor_config){.actor = a,
+                                               .up_fd = ring->up.fd,
+                                               .down_fd = ring->down.fd_readonly,
+                                               .learner_eventfd = job->eventfd,
+                                               .api = job->env.api,
+                                               .options = job->env.options,
+                                               .option_count = job->env.option_count,
+                                               .seed = (uint64_t)job->recipe.seed,
+                                               .spin_ns = spin_ns};
+    actor->keep[0] = ring->up.fd;
+    actor->keep[1] = ring->down.fd_readonly;
+    actor->keep[2] = job->eventfd;
+    farm_plan_actor_cpus(job->machine, job->plan, (int)a, &actor->cpus);
+    struct farm_worker_spec spec = {.body = actor_body,
+                                    .context = &actor->config,
+                                    .keep = actor->keep,
+                                    .keep_count = 3,
+                                    .cpus = job->recipe.pin ? &actor->cpus : NULL,
+                                    .memory_node = job->plan->actor[a].memory_node,
+                                    .stop_phase = PHASE_ACTORS};
+    snprintf(spec.name, sizeof spec.name, "actor %u", a);
+    if (!job->env.api) {
+        enum farm_status status = farm_env_program_make(&job->env, a, ring->up.fd, ring->down.fd_readonly, job->eventfd,
+                                                        (uint64_t)job->recipe.seed, spin_ns, &actor->program, err);
+        if (status) return status;
+        spec.body = NULL;
+        spec.argv = actor->program.argv;
+        spec.environment = actor->program.environment;
+    }
+    return farm_supervisor_add(job->supervisor, &spec, err);
+}
+
+static enum farm_status add_learner(struct farm_job *job, struct farm_error *err) {
+    struct farm_learner_config *learner = &job->learner;
+    const struct farm_recipe *recipe = &job->recipe;
+    size_t kept = 0;
+    for (uint32_t a = 0; a < job->actors; a++) {
+        job->learner_keep[kept++] = job->ring_fds[a][0] = job->rings[a].up.fd_readonly;
+        job->learner_keep[kept++] = job->ring_fds[a][1] = job->rings[a].down.fd;
+    }
+    job->learner_keep[kept++] = job->eventfd;
+    job->learner_keep[kept++] = job->board_segment.fd;
+    learner->ring_fds = (const int(*)[2])job->ring_fds;
+    learner->ring_count = job->actors;
+    learner->eventfd = job->eventfd;
+    learner->seed = (uint64_t)recipe->seed;
+    learner->algo = algo_of(recipe);
+    learner->precision = precision_of(recipe);
+    learner->train_threads = job->plan->training_threads > 0 ? (uint32_t)job->plan->training_threads : 1;
+    learner->infer_batch_max = (uint32_t)recipe->infer_batch_max;
+    learner->infer_wait_ms = recipe->infer_wait_ms;
+    learner->spin_ns = farm_wait_spin_ns(wait_of(recipe), job->plan->shared);
+    learner->micro_batch = (uint32_t)recipe->micro_batch;
+    learner->frames_per_step = job->env.spec.frames_per_step;
+    job->learner_cpus = job->plan->inference_cpus;
+    farm_bitmap_add(&job->learner_cpus, &job->plan->training_cpus);
+    struct farm_worker_spec spec = {.name = "learner",
+                                    .body = learner_body,
+                                    .context = job,
+                                    .keep = job->learner_keep,
+                                    .keep_count = kept,
+                                    .cpus = recipe->pin && farm_bitmap_count(&job->learner_cpus) ? &job->learner_cpus
+                                                                                                 : NULL,
+                                    .memory_node = job->plan->learner_node,
+                                    .may_end = true,
+                                    .stop_phase = PHASE_LEARNER};
+    job->learner_worker = job->actors;
+    return farm_supervisor_add(job->supervisor, &spec, err);
+}
+
+// ---- shared memory ----
+
+static enum farm_status make_board(struct farm_job *job, struct farm_error *err) {
+    struct farm_segment_request request = {
+        .kind = FARM_SEGMENT_BOARD, .bytes = board_bytes(), .node = -1, .layout_hash = sizeof(struct farm_board)};
+    enum farm_status status = farm_segment_create(&request, &job->board_segment, err);
+    if (!status) job->board = board_of(&job->board_segment);
+    return status;
+}
+
+static enum farm_status make_rings(struct farm_job *job, struct farm_error *err) {
+    for (uint32_t a = 0; a < job->actors; a++) {
+        enum farm_status status = farm_ring_create(&job->ring_spec, a, job->plan->actor[a].memory_node,
+                                                   job->recipe.huge_pages, &job->rings[a], err);
+        if (status) return status;
+        job->rings_made = a + 1;
+    }
+    char text[512];
+    farm_segment_describe(&job->rings[0].up, text, sizeof text);
+    if (!job->quiet) farm_log_info("shared memory: %s", text);
+    return FARM_OK;
+}
+
+enum farm_status farm_job_build(struct farm_job *job, struct farm_error *err) {
+    job->rings = calloc(job->actors, sizeof *job->rings);
+    job->actor_jobs = calloc(job->actors, sizeof *job->actor_jobs);
+    job->ring_fds = calloc(job->actors, sizeof *job->ring_fds);
+    job->learner_keep = calloc(2 * (size_t)job->actors + 2, sizeof *job->learner_keep);
+    job->eventfd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (!job->rings || !job->actor_jobs || !job->ring_fds || !job->learner_keep || job->eventfd < 0)
+        return farm_fail_errno(err, FARM_E_LIMIT, "%u actors", job->actors);
+    enum farm_status status = make_board(job, err);
+    if (!status) status = make_rings(job, err);
+    for (uint32_t a = 0; a < job->actors && !status; a++) status = add_actor(job, a, err);
+    if (!status) status = add_learner(job, err);
+    return status;
+}
+
+// ---- while it runs ----
+
+static void __attribute__((format(printf, 2, 3))) say(const struct farm_job *job, const char *format, ...) {
+    char text[512];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    if (job->clear_line) job->clear_line(job->caller);
+    farm_log_warn("%s", text);
+}
+
+bool farm_job_find_checkpoint(const char *run_path, char *path, size_t path_bytes) {
+    for (size_t i = 0; farm_run_dir_checkpoint(run_path, i, path, path_bytes); i++) {
+        struct farm_checkpoint_metadata metadata;
+        struct farm_error err;
+        if (farm_checkpoint_read_metadata(path, &metadata, &err) == FARM_OK) {
+            farm_checkpoint_metadata_free(&metadata);
+            return true;
+        }
+        farm_log_warn("%s; trying the one before", err.message);
+    }
+    return false;
+}
+
+static void restart_learner(struct farm_job *job) {
+    job->learner_restarts++;
+    if (job->run_path) {
+        bool found = farm_job_find_checkpoint(job->run_path, job->checkpoint, sizeof job->checkpoint);
+        job->learner.checkpoint_load = found ? job->checkpoint : NULL;
+    }
+    say(job, "the learner starts again %s%s",
+        job->learner.checkpoint_load ? "from " : "with fresh parameters: no checkpoint yet",
+        job->learner.checkpoint_load ? job->learner.checkpoint_load : "");
+}
+
+// A lane's new actor finds its number in the lane; the old one is dead, for its pidfd said so.
+static void before_start(void *context, size_t worker, uint64_t starts) {
+    struct farm_job *job = context;
+    if (!starts) return;
+    if (worker == job->learner_worker) {
+        restart_learner(job);
+        return;
+    }
+    job->actor_restarts++;
+    for (uint32_t l = 0; l < job->lanes; l++) farm_store_release(&job->rings[worker].lanes[l].down->generation, starts);
+}
+
+static void on_line(void *context, size_t worker, const char *line) {
+    const struct farm_job *job = context;
+    if (job->clear_line) job->clear_line(job->caller);
+    dprintf(STDERR_FILENO, "%s\n", line);
+}
+
+static void on_death(void *context, size_t worker, const char *how) {
+    const struct farm_job *job = context;
+    char name[FARM_WORKER_NAME_MAX] = "the learner";
+    if (worker != job->learner_worker) snprintf(name, sizeof name, "actor %zu", worker);
+    say(job, "%s %s", name, how);
+}
+
+static uint64_t progress_of(void *context, size_t worker) {
+    const struct farm_job *job = context;
+    if (worker == job->learner_worker) return farm_load_relaxed(&job->board->agent_steps);
+    return farm_load_relaxed(&job->rings[worker].up_control->heartbeat);
+}
+
+static void before_stop(void *context, int phase) {
+    struct farm_job *job = context;
+    if (!job->end_ns) job->end_ns = farm_now_ns();
+    for (uint32_t a = 0; a < job->actors && phase == PHASE_ACTORS; a++)
+        farm_store_release(&job->rings[a].down_control->stop, 1);
+}
+
+static enum farm_supervisor_turn on_tick(void *context) {
+    struct farm_job *job = context;
+    uint64_t now = farm_now_ns();
+    if (!job->start_ns && farm_load_relaxed(&job->board->agent_steps)) job->start_ns = job->tick_ns;
+    job->tick_ns = now;
+    if (farm_load_acquire(&job->board->done)) {
+        if (!job->end_ns) job->end_ns = now;
+        return FARM_TURN_ON; // the learner ends by itself, when its checkpoint is written
+    }
+    if (job->recipe.seconds > 0 && farm_job_wall_s(job) >= job->recipe.seconds) return FARM_TURN_STOP;
+    return job->on_tick ? job->on_tick(job->caller, now) : FARM_TURN_ON;
+}
+
+enum farm_status farm_job_begin(struct farm_job *job, const struct farm_recipe *recipe, struct farm_error *err) {
+    *job = (struct farm_job){.recipe = *recipe, .eventfd = -1, .claim = {.fd = -1}};
+    struct farm_supervisor_config config = {.context = job,
+                                            .before_start = before_start,
+                                            .on_line = on_line,
+                                            .on_death = on_death,
+                                            .before_stop = before_stop,
+                                            .on_tick = on_tick,
+                                            .progress = progress_of,
+                                            .tick_ms = TICK_MS};
+    job->machine = calloc(1, sizeof *job->machine);
+    job->plan = calloc(1, sizeof *job->plan);
+    if (!job->machine || !job->plan) return farm_fail_errno(err, FARM_E_LIMIT, "no memory for the plan");
+    return farm_supervisor_make(&config, &job->supervisor, err);
+}
+
+enum farm_status farm_job_run(struct farm_job *job, bool *interrupted, struct farm_error *err) {
+    int number;
+    job->tick_ns = farm_now_ns();
+    job->sampler.time_ns = job->tick_ns;
+    job->sampler.frames = job->learner.frames_start;
+    enum farm_status status = farm_supervisor_run(job->supervisor, &number, err);
+    if (!job->end_ns) job->end_ns = farm_now_ns();
+    // A job that was done within one tick began with that tick.
+    if (!job->start_ns && farm_load_relaxed(&job->board->agent_steps)) job->start_ns = job->tick_ns;
+    *interrupted = number != 0;
+    return status;
+}
+
+void farm_job_free(struct farm_job *job) {
+    farm_supervisor_free(job->supervisor);
+    for (uint32_t a = 0; a < job->rings_made; a++) farm_ring_close(&job->rings[a]);
+    for (uint32_t a = 0; job->actor_jobs && a < job->actors; a++) farm_env_program_free(&job->actor_jobs[a].program);
+    if (job->board_segment.header) farm_segment_close(&job->board_segment);
+    if (job->eventfd >= 0) close(job->eventfd);
+    farm_claim_close(&job->claim);
+    free(job->rings);
+    free(job->actor_jobs);
+    free(job->ring_fds);
+    free(job->learner_keep);
+    free(job->machine);
+    free(job->plan);
+}
+
+// ---- figures ----
+
+double farm_job_wall_s(const struct farm_job *job) {
+    if (!job->start_ns) return 0;
+    uint64_t end = job->end_ns ? job->end_ns : farm_now_ns();
+    return end > job->start_ns ? (double)(end - job->start_ns) * 1e-9 : 0;
+}
+
+static double ratio(uint64_t part, uint64_t whole) {
+    return whole ? (double)part / (double)whole : (double)NAN;
+}
+
+static double share(uint64_t part_ns, uint64_t whole_ns) {
+    double value = whole_ns ? (double)part_ns / (double)whole_ns : 0;
+    return value < 1 ? value : 1;
+}
+
+static void sample_rates(struct farm_job *job, uint64_t now_ns, struct farm_sample *sample) {
+    const struct farm_board *board = job->board;
+    const struct farm_job_sampler before = job->sampler;
+    struct farm_job_sampler now = {
+        .time_ns = now_ns,
+        .frames = sample->frames,
+        .agent_steps = sample->agent_steps,
+        .windows = farm_load_relaxed(&board->windows),
+        .infer_calls = farm_load_relaxed(&board->infer_calls),
+        .infer_rows = farm_load_relaxed(&board->infer_rows),
+        .lag_sum = farm_load_relaxed(&board->lag_sum),
+        .train_wait_ns = farm_load_relaxed(&board->train_wait_ns),
+        .actor_wait_ns = farm_load_relaxed(&board->actor_wait_ns),
+    };
+    uint64_t passed = now_ns > before.time_ns ? now_ns - before.time_ns : 1;
+    sample->frames_per_s = (double)(now.frames - before.frames) / ((double)passed * 1e-9);
+    sample->agent_steps_per_s = (double)(now.agent_steps - before.agent_steps) / ((double)passed * 1e-9);
+    sample->policy_lag_updates = ratio(now.lag_sum - before.lag_sum, now.windows - before.windows);
+    sample->infer_batch_mean = ratio(now.infer_rows - before.infer_rows, now.infer_calls - before.infer_calls);
+    sample->learner_wait_share = share(now.train_wait_ns - before.train_wait_ns, passed);
+    sample->actor_wait_share = share(now.actor_wait_ns - before.actor_wait_ns, passed * job->actors * job->lanes);
+    job->sampler = now;
+}
+
+void farm_job_sample(struct farm_job *job, uint64_t now_ns, struct farm_sample *sample) {
+    const struct farm_board *board = job->board;
+    *sample = (struct farm_sample){
+        .wall_s = farm_job_wall_s(job),
+        .agent_steps = farm_load_relaxed(&board->agent_steps),
+        .updates = farm_load_relaxed(&board->updates),
+        .episodes = farm_load_relaxed(&board->episodes),
+        .frames_target = (uint64_t)job->recipe.frames,
+        .seconds_target = job->recipe.seconds,
+        .frames_start = job->learner.frames_start,
+        .actor_restarts = job->actor_restarts,
+        .learner_restarts = job->learner_restarts,
+        .checkpoints = farm_load_relaxed(&board->checkpoints),
+        .bad_values = farm_load_relaxed(&board->bad_values),
+    };
+    sample->frames = job->learner.frames_start + sample->agent_steps * job->env.spec.frames_per_step;
+    double nothing = (double)NAN;
+    sample->return_mean = sample->episodes ? farm_board_get(&board->return_mean) : nothing;
+    sample->return_std = sample->episodes ? farm_board_get(&board->return_std) : nothing;
+    double length = farm_board_get(&board->length_mean);
+    sample->length_mean = length > 0 ? length : nothing;
+    sample->loss_policy = sample->updates ? farm_board_get(&board->loss_policy) : nothing;
+    sample->loss_value = sample->updates ? farm_board_get(&board->loss_value) : nothing;
+    sample->entropy = sample->updates ? farm_board_get(&board->entropy) : nothing;
+    sample->grad_norm = sample->updates ? farm_board_get(&board->grad_norm) : nothing;
+    sample->learning_rate = sample->updates ? farm_board_get(&board->learning_rate) : nothing;
+    sample->rho_mean = sample->updates ? farm_board_get(&board->rho_mean) : nothing;
+    sample_rates(job, now_ns, sample);
+}
+
+// ---- command lines ----
+
+void farm_recipe_cli_make(struct farm_recipe_cli *cli, struct farm_recipe *recipe) {
+    cli->recipe = recipe;
+    for (size_t i = 0; i < FARM_RECIPE_KEYS; i++) {
+        snprintf(cli->names[i], sizeof cli->names[i], "%s", farm_recipe_key_at(i)->name);
+        for (char *at = cli->names[i]; *at; at++)
+            if (*at == '_') *at = '-';
+    }
+}
+
+enum farm_status farm_recipe_cli_set(void *context, const char *name, const char *value, struct farm_error *err) {
+    struct farm_recipe_cli *cli = context;
+    return farm_recipe_set(cli->recipe, FARM_LAYER_FLAG, name, value, err);
+}
+
+const char *farm_recipe_cli_name(void *context, size_t i) {
+    const struct farm_recipe_cli *cli = context;
+    return i < FARM_RECIPE_KEYS ? cli->names[i] : NULL;
+}
+
+void farm_recipe_cli_help(void *context) {
+    farm_recipe_print_help();
+}
+
+int farm_report_error(const char *program, const struct farm_error *err) {
+    fprintf(stderr, "%s: %s\n", program, err->message);
+    return err->status == FARM_E_USAGE ? 2 : 1;
+}

@@ -1,0 +1,112 @@
+// What training and evaluation share: from a settled recipe to running processes. Plans, makes the shared memory,
+// describes the workers to the supervisor, and reads the learner's board while they run. Runs in the supervisor
+// process.
+#ifndef FARM_TOOLS_JOB_H
+#define FARM_TOOLS_JOB_H
+
+#include <stdio.h>
+
+#include "actor/actor.h"
+#include "farm_env.h"
+#include "learner/learner.h"
+#include "report/metrics.h"
+#include "report/recipe.h"
+#include "report/run_dir.h"
+#include "ring/ring.h"
+#include "supervisor/supervisor.h"
+#include "topo/claim.h"
+#include "topo/machine.h"
+#include "topo/plan.h"
+
+// One actor's worker: everything its process needs, kept where the supervisor can point to.
+struct farm_job_actor {
+    struct farm_actor_config config; // native environments
+    struct farm_env_program program; // others
+    struct farm_bitmap cpus;
+    int keep[3]; // up, down, the learner's bell
+};
+
+// What the sampler saw last, to tell rates.
+struct farm_job_sampler {
+    uint64_t time_ns, frames, agent_steps, windows, infer_calls, infer_rows, lag_sum, train_wait_ns, actor_wait_ns;
+};
+
+struct farm_job {
+    struct farm_recipe recipe; // settled; net and counts as chosen
+    struct farm_env env;
+    struct farm_machine *machine;
+    struct farm_plan *plan;
+    struct farm_claim claim;
+    uint32_t actors, lanes, width, steps;
+    struct farm_ring_spec ring_spec;
+    struct farm_ring_layout layout;
+    struct farm_ring *rings; // [actors]
+    uint32_t rings_made;
+    struct farm_segment board_segment;
+    struct farm_board *board;
+    int eventfd;
+    struct farm_job_actor *actor_jobs; // [actors]
+    struct farm_bitmap learner_cpus;
+    int (*ring_fds)[2]; // [actors], as the learner gets them
+    int *learner_keep;  // [2 * actors + 2]
+    struct farm_learner_config learner;
+    const char *run_path; // where a learner that died finds its checkpoints; NULL: it starts as it did first
+    char checkpoint[FARM_RUN_PATH_MAX + 64]; // what the learner starts from; "": fresh parameters
+    struct farm_supervisor *supervisor;
+    size_t learner_worker; // number at the supervisor; actors are 0..actors-1
+
+    bool quiet; // no plan on stderr
+
+    // clock of the run
+    uint64_t start_ns; // when the first answered step was seen, less one tick; 0: not yet
+    uint64_t tick_ns;  // of the tick before
+    uint64_t end_ns;   // when the run's end was decided; 0: not yet
+    struct farm_job_sampler sampler;
+    uint64_t learner_restarts, actor_restarts;
+
+    // for the caller's callbacks; NULL: none
+    void *caller;
+    void (*clear_line)(void *caller); // before anything is written to stderr
+    enum farm_supervisor_turn (*on_tick)(void *caller, uint64_t now_ns);
+};
+
+// Makes the supervisor (signals wait from here on). *job is zeroed and to be freed in any case.
+enum farm_status farm_job_begin(struct farm_job *job, const struct farm_recipe *recipe, struct farm_error *err);
+
+// Finds the environment, chooses network and counts, plans, checks limits. Says the plan on stderr unless quiet.
+// Evaluation passes how many games it wants (0: training).
+enum farm_status farm_job_plan(struct farm_job *job, uint64_t episodes, bool quiet, struct farm_error *err);
+
+// Makes the shared memory and the workers. The caller has filled in what else it wants in job->learner before.
+enum farm_status farm_job_build(struct farm_job *job, struct farm_error *err);
+
+// Runs until the end. *interrupted: by a signal.
+enum farm_status farm_job_run(struct farm_job *job, bool *interrupted, struct farm_error *err);
+
+void farm_job_free(struct farm_job *job);
+
+// Seconds since the first answered step, up to the end of the run; 0 before.
+double farm_job_wall_s(const struct farm_job *job);
+
+// Figures now; rates and shares since the sample before.
+void farm_job_sample(struct farm_job *job, uint64_t now_ns, struct farm_sample *sample);
+
+// The newest checkpoint of a run that can be read, into path; those that cannot are named on stderr. False: none.
+bool farm_job_find_checkpoint(const char *run_path, char *path, size_t path_bytes);
+
+// ---- command lines ----
+
+// Recipe keys as flags of a command line; put `recipe_cli` into farm_cli.context and the functions beside it.
+struct farm_recipe_cli {
+    struct farm_recipe *recipe;
+    char names[FARM_RECIPE_KEYS][32];
+};
+void farm_recipe_cli_make(struct farm_recipe_cli *cli, struct farm_recipe *recipe);
+enum farm_status farm_recipe_cli_set(void *context, const char *name, const char *value, struct farm_error *err);
+const char *farm_recipe_cli_name(void *context, size_t i);
+void farm_recipe_cli_help(void *context);
+
+// Prints "farm train: MESSAGE" on stderr; returns the exit status for this error: 2 for wrong usage, else 1.
+int farm_report_error(const char *program, const struct farm_error *err);
+
+#endif

@@ -1,0 +1,49 @@
+// See farm_paths.h.
+#include "farm_paths.h"
+
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "farm_build.h"
+
+// The folder that the running binary lies in; "" where /proc does not say.
+static void program_folder(char *folder, size_t bytes) {
+    ssize_t n = readlink("/proc/self/exe", folder, bytes - 1);
+    folder[n > 0 ? n : 0] = 0;
+    char *slash = strrchr(folder, '/');
+    if (slash) *slash = 0;
+}
+
+// The first of `count` candidates that access(mode) grants; a leading '%' of a candidate stands for the binary's
+// folder.
+static bool first_there(const char *const *candidates, size_t count, int mode, char *path, size_t path_bytes) {
+    char folder[PATH_MAX];
+    program_folder(folder, sizeof folder);
+    for (size_t i = 0; i < count; i++) {
+        const char *rest = candidates[i] + (candidates[i][0] == '%' ? 1 : 0);
+        int n = snprintf(path, path_bytes, "%s%s", candidates[i][0] == '%' ? folder : "", rest);
+        if (n > 0 && (size_t)n < path_bytes && access(path, mode) == 0) return true;
+    }
+    return false;
+}
+
+bool farm_path_recipes(char *path, size_t path_bytes) {
+    static const char *const candidates[] = {"%/../recipes", "%/../../recipes", "%/../share/farm/recipes",
+                                             FARM_DATA_DIR "/recipes"};
+    const char *chosen = getenv("FARM_RECIPES");
+    if (chosen && chosen[0]) return first_there(&chosen, 1, R_OK, path, path_bytes);
+    return first_there(candidates, sizeof candidates / sizeof *candidates, R_OK, path, path_bytes);
+}
+
+bool farm_path_python(char *python, size_t python_bytes, char *pythonpath, size_t pythonpath_bytes) {
+    static const char *const pythons[] = {"%/venv/bin/python", "%/../venv/bin/python", "%/../lib/farm/venv/bin/python"};
+    static const char *const packages[] = {"%/python/actorfarm/..", "%/../lib/farm/python"};
+    const char *chosen = getenv("FARM_PYTHON");
+    bool found = chosen && chosen[0]
+                     ? first_there(&chosen, 1, X_OK, python, python_bytes)
+                     : first_there(pythons, sizeof pythons / sizeof *pythons, X_OK, python, python_bytes);
+    return first_there(packages, sizeof packages / sizeof *packages, R_OK, pythonpath, pythonpath_bytes) && found;
+}

@@ -1,0 +1,17 @@
+// Where the files lie that come with the program: recipes, the Python environment. Found beside the running binary, so
+// that a build folder works where it stands and an installed program works from anywhere.
+#ifndef FARM_TOOLS_PATHS_H
+#define FARM_TOOLS_PATHS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+// Folder of the shipped recipes: $FARM_RECIPES, else recipes/ of the project that the binary's build folder lies in,
+// else that of the installation. False where there is none.
+bool farm_path_recipes(char *path, size_t path_bytes);
+
+// The interpreter that runs Python environments: $FARM_PYTHON, else venv/bin/python beside the binary or of the
+// installation. `pythonpath` is the folder that holds the package actorfarm. False where there is none.
+bool farm_path_python(char *python, size_t python_bytes, char *pythonpath, size_t pythonpath_bytes);
+
+#endif

@@ -1,0 +1,344 @@
+// `farm train`: the main job. Recipe, run folder, job, progress, metrics, and the account at the end. See farm_job.h
+// for the processes; nothing here touches lanes.
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/cli.h"
+#include "base/file.h"
+#include "base/log.h"
+#include "base/time.h"
+#include "farm_job.h"
+#include "farm_paths.h"
+#include "learner/checkpoint.h"
+#include "report/json.h"
+#include "report/progress.h"
+#include "tools.h"
+
+struct options {
+    struct farm_recipe recipe;
+    const char *recipe_file, *run;
+    bool resume, json, quiet;
+};
+
+// Keys as metadata of every checkpoint, so that a checkpoint alone says how it came about.
+struct metadata {
+    char keys[FARM_RECIPE_KEYS + FARM_RECIPE_OPTIONS_MAX][72], values[FARM_RECIPE_KEYS + FARM_RECIPE_OPTIONS_MAX][96];
+    const char *pairs[FARM_RECIPE_KEYS + FARM_RECIPE_OPTIONS_MAX][2];
+};
+
+struct training {
+    const struct options *options;
+    struct farm_job job;
+    struct farm_run_dir run;
+    char checkpoint_folder[FARM_RUN_PATH_MAX + 32];
+    struct metadata metadata;
+    struct farm_metrics metrics;
+    struct farm_progress progress;
+    uint64_t metrics_ns; // when the next line is due
+    double return_early; // mean return over the first games; NAN until there were enough
+    bool metrics_failed;
+};
+
+enum { EARLY_GAMES = 20 };
+
+// ---- recipe ----
+
+static enum farm_status load_layers(struct options *options, struct farm_error *err) {
+    struct farm_recipe *recipe = &options->recipe;
+    char path[FARM_RUN_PATH_MAX + 64], folder[FARM_RUN_PATH_MAX];
+    enum farm_status status = FARM_OK;
+    if (options->resume && !options->run)
+        return farm_fail(err, FARM_E_USAGE, "--resume needs --run DIR: which run shall go on?");
+    if (options->recipe_file) status = farm_recipe_load(recipe, FARM_LAYER_FILE, options->recipe_file, err);
+    if (status) return status;
+    if (options->resume) { // the run's own recipe stands where the shipped one stood
+        farm_run_dir_file(options->run, "recipe.yaml", path, sizeof path);
+        if (access(path, F_OK) != 0)
+            return farm_fail(err, FARM_E_NOT_FOUND, "--resume: %s holds no run (there is no recipe.yaml)",
+                             options->run);
+        status = farm_recipe_load(recipe, FARM_LAYER_SHIPPED, path, err);
+    } else if (farm_path_recipes(folder, sizeof folder) &&
+               farm_recipe_shipped(folder, recipe->env, path, sizeof path)) {
+        status = farm_recipe_load(recipe, FARM_LAYER_SHIPPED, path, err);
+    }
+    return status ? status : farm_recipe_settle(recipe, err);
+}
+
+static enum farm_status save_recipe(const struct training *training, struct farm_error *err) {
+    char path[FARM_RUN_PATH_MAX + 32];
+    size_t bytes;
+    char *text = farm_recipe_format(&training->job.recipe, &bytes);
+    if (!text) return farm_fail(err, FARM_E_LIMIT, "no memory for the recipe");
+    enum farm_status status =
+        farm_file_replace(farm_run_dir_file(training->run.path, "recipe.yaml", path, sizeof path), text, bytes, err);
+    free(text);
+    return status;
+}
+
+static void fill_metadata(struct training *training) {
+    const struct farm_recipe *recipe = &training->job.recipe;
+    struct metadata *metadata = &training->metadata;
+    uint32_t count = 0;
+    for (size_t i = 0; i < FARM_RECIPE_KEYS; i++, count++) {
+        snprintf(metadata->keys[count], sizeof metadata->keys[count], "recipe.%s", farm_recipe_key_at(i)->name);
+        farm_recipe_value(recipe, i, metadata->values[count], sizeof metadata->values[count]);
+    }
+    for (size_t i = 0; i < recipe->option_count; i++, count++) {
+        snprintf(metadata->keys[count], sizeof metadata->keys[count], "recipe.env.%s", recipe->options[i].key);
+        snprintf(metadata->values[count], sizeof metadata->values[count], "%s", recipe->options[i].value);
+    }
+    for (uint32_t i = 0; i < count; i++) {
+        metadata->pairs[i][0] = metadata->keys[i];
+        metadata->pairs[i][1] = metadata->values[i];
+    }
+    training->job.learner.metadata = (const char *const(*)[2])metadata->pairs;
+    training->job.learner.metadata_count = count;
+}
+
+// ---- run folder ----
+
+static enum farm_status must_equal(const struct farm_checkpoint_metadata *metadata, const char *key, const char *now,
+                                   const char *file, struct farm_error *err) {
+    char full[64];
+    snprintf(full, sizeof full, "recipe.%s", key);
+    const char *then = farm_checkpoint_get(metadata, full);
+    if (then && strcmp(then, now) == 0) return FARM_OK;
+    return farm_fail(err, FARM_E_USAGE, "--resume: %s was made with %s %s, not %s", file, key,
+                     then ? then : "(unknown)", now);
+}
+
+static enum farm_status resume(struct training *training, struct farm_error *err) {
+    struct farm_job *job = &training->job;
+    if (!farm_job_find_checkpoint(training->run.path, job->checkpoint, sizeof job->checkpoint))
+        return farm_fail(err, FARM_E_NOT_FOUND,
+                         "--resume: %s holds no checkpoint that can be read: start it without --resume",
+                         training->run.path);
+    struct farm_checkpoint_metadata metadata;
+    enum farm_status status = farm_checkpoint_read_metadata(job->checkpoint, &metadata, err);
+    if (status) return status;
+    char stack[24];
+    snprintf(stack, sizeof stack, "%lld", (long long)job->recipe.stack);
+    status = must_equal(&metadata, "env", job->recipe.env, job->checkpoint, err);
+    if (!status) status = must_equal(&metadata, "net", job->recipe.net, job->checkpoint, err);
+    if (!status) status = must_equal(&metadata, "stack", stack, job->checkpoint, err);
+    job->learner.frames_start = farm_checkpoint_get_u64(&metadata, "frames");
+    farm_checkpoint_metadata_free(&metadata);
+    job->learner.checkpoint_load = job->checkpoint;
+    if (!status) farm_log_info("going on from %s", job->checkpoint);
+    return status;
+}
+
+static enum farm_status open_run(struct training *training, struct farm_error *err) {
+    const struct options *options = training->options;
+    struct farm_job *job = &training->job;
+    char path[FARM_RUN_PATH_MAX + 32];
+    enum farm_status status = farm_run_dir_open(options->run, job->recipe.env, options->resume, &training->run, err);
+    if (!status && options->resume) status = resume(training, err);
+    if (!status) status = save_recipe(training, err);
+    if (!status)
+        status = farm_metrics_open(farm_run_dir_file(training->run.path, "metrics.jsonl", path, sizeof path),
+                                   options->resume, &training->metrics, err);
+    if (status) return status;
+    farm_run_dir_file(training->run.path, "checkpoints", training->checkpoint_folder,
+                      sizeof training->checkpoint_folder);
+    job->run_path = training->run.path;
+    job->learner.checkpoint_dir = training->checkpoint_folder;
+    job->learner.checkpoint_every_s = job->recipe.checkpoint_every;
+    job->learner.frames_target = (uint64_t)job->recipe.frames;
+    return FARM_OK;
+}
+
+// ---- while it runs ----
+
+static void clear_line(void *context) {
+    struct training *training = context;
+    farm_progress_clear(&training->progress);
+}
+
+static void write_metrics(struct training *training, const struct farm_sample *sample) {
+    struct farm_error err;
+    if (training->metrics_failed || !farm_metrics_write(&training->metrics, sample, &err)) return;
+    training->metrics_failed = true; // a full disk must not end a training
+    clear_line(training);
+    farm_log_warn("%s: no more metrics are written", err.message);
+}
+
+static enum farm_supervisor_turn on_tick(void *context, uint64_t now_ns) {
+    struct training *training = context;
+    if (!training->job.start_ns) return FARM_TURN_ON;
+    if (!training->metrics_ns) training->metrics_ns = now_ns + (uint64_t)(training->job.recipe.metrics_every * 1e9);
+    bool metrics_due = now_ns >= training->metrics_ns, progress_due = farm_progress_due(&training->progress, now_ns);
+    if (!metrics_due && !progress_due) return FARM_TURN_ON;
+    struct farm_sample sample;
+    farm_job_sample(&training->job, now_ns, &sample);
+    if (isnan(training->return_early) && sample.episodes >= EARLY_GAMES) training->return_early = sample.return_mean;
+    if (progress_due && !training->options->quiet) farm_progress_draw(&training->progress, &sample, now_ns);
+    if (metrics_due) {
+        write_metrics(training, &sample);
+        training->metrics_ns = now_ns + (uint64_t)(training->job.recipe.metrics_every * 1e9);
+    }
+    return FARM_TURN_ON;
+}
+
+// ---- the account ----
+
+// Means over the whole run, in place of rates since the sample before.
+static void whole_run(const struct training *training, struct farm_sample *sample) {
+    double wall_s = sample->wall_s > 0 ? sample->wall_s : (double)INFINITY;
+    sample->frames_per_s = (double)(sample->frames - sample->frames_start) / wall_s;
+    sample->agent_steps_per_s = (double)sample->agent_steps / wall_s;
+}
+
+static json_t *result_json(const struct training *training, const struct farm_sample *sample, bool interrupted) {
+    const struct farm_job *job = &training->job;
+    json_t *document = farm_json_object(true);
+    farm_json_set_text(document, "env", job->recipe.env);
+    farm_json_set_int(document, "seed", (uint64_t)job->recipe.seed);
+    farm_json_set_text(document, "net", job->recipe.net);
+    farm_json_set_real(document, "wall_s", sample->wall_s);
+    farm_json_set_int(document, "frames", sample->frames);
+    farm_json_set_int(document, "agent_steps", sample->agent_steps);
+    farm_json_set_real(document, "frames_per_s", sample->frames_per_s);
+    farm_json_set_real(document, "agent_steps_per_s", sample->agent_steps_per_s);
+    farm_json_set_int(document, "episodes", sample->episodes);
+    farm_json_set_real(document, "return_mean", sample->return_mean);
+    farm_json_set_real(document, "return_std", sample->return_std);
+    farm_json_set_int(document, "updates", sample->updates);
+    farm_json_set_int(document, "actors", job->actors);
+    farm_json_set_int(document, "environments", (uint64_t)job->actors * job->lanes * job->width);
+    farm_json_set_int(document, "actor_restarts", sample->actor_restarts);
+    farm_json_set_int(document, "learner_restarts", sample->learner_restarts);
+    farm_json_set_int(document, "checkpoints", sample->checkpoints);
+    farm_json_set_int(document, "bad_values", sample->bad_values);
+    farm_json_set_bool(document, "interrupted", interrupted);
+    farm_json_set_text(document, "run_dir", training->run.path);
+    return document;
+}
+
+static void tell(const struct training *training, const struct farm_sample *sample, bool interrupted) {
+    char frames[16], rate[16], games[16], updates[16];
+    const char *run = training->run.path;
+    farm_progress_number((double)sample->frames, frames, sizeof frames);
+    farm_progress_number(sample->frames_per_s, rate, sizeof rate);
+    farm_progress_number((double)sample->episodes, games, sizeof games);
+    farm_progress_number((double)sample->updates, updates, sizeof updates);
+    printf("\n%s: %s frames in %.0f s (%s frames/s), %s games, %s updates%s.\n", training->job.recipe.env, frames,
+           sample->wall_s, rate, games, updates, interrupted ? "; stopped by a signal" : "");
+    if (!isnan(sample->return_mean) && !isnan(training->return_early)) {
+        printf("Mean return of the last 100 games: %.4g; of the first ones: %.4g.\n", sample->return_mean,
+               training->return_early);
+    } else if (!isnan(sample->return_mean)) {
+        printf("Mean return of the last games: %.4g.\n", sample->return_mean);
+    } else {
+        printf("No game has ended yet.\n");
+    }
+    if (sample->actor_restarts)
+        printf("Actors that died and were started again: %llu.\n", (unsigned long long)sample->actor_restarts);
+    printf("Recipe, metrics and checkpoints are in %s\n\nWhat to try next:\n", run);
+    printf("  farm eval %s --episodes 20      plays it without learning\n", run);
+    printf("  farm train --run %s --resume --seconds 300      goes on from here\n", run);
+    printf("  farm train --env %s      %s\n",
+           strncmp(training->job.recipe.env, "ale/", 4) == 0 ? "ale/Breakout" : "ale/Pong", "a real Atari game");
+}
+
+static enum farm_status give_account(struct training *training, bool interrupted, struct farm_error *err) {
+    struct farm_sample sample;
+    uint64_t now = farm_now_ns();
+    farm_job_sample(&training->job, now, &sample);
+    if (!training->options->quiet && sample.wall_s > 0) farm_progress_draw(&training->progress, &sample, now);
+    farm_progress_end(&training->progress);
+    write_metrics(training, &sample);
+    whole_run(training, &sample);
+    if (!training->options->json) {
+        tell(training, &sample, interrupted);
+        return FARM_OK;
+    }
+    json_t *document = result_json(training, &sample, interrupted);
+    enum farm_status status = farm_json_print(document, stdout, err);
+    json_decref(document);
+    return status;
+}
+
+static enum farm_status run_training(struct training *training, struct farm_error *err) {
+    struct farm_job *job = &training->job;
+    const struct options *options = training->options;
+    enum farm_status status = farm_job_begin(job, &options->recipe, err);
+    if (!status) status = farm_job_plan(job, 0, options->quiet, err);
+    if (!status) status = open_run(training, err);
+    if (status) return status;
+    fill_metadata(training);
+    if ((status = farm_job_build(job, err))) return status;
+    job->caller = training;
+    job->clear_line = clear_line;
+    job->on_tick = on_tick;
+    bool interrupted;
+    struct farm_error account_error;
+    status = farm_job_run(job, &interrupted, err);
+    enum farm_status account = give_account(training, interrupted, &account_error);
+    if (!status && account) *err = account_error;
+    return status ? status : account;
+}
+
+static int train(const struct options *options) {
+    struct training *training = calloc(1, sizeof *training);
+    struct farm_error err = {0};
+    if (!training) return farm_fail_errno(&err, FARM_E_LIMIT, "farm train"), farm_report_error("farm train", &err);
+    training->options = options;
+    training->run.lock_fd = training->metrics.fd = -1;
+    training->return_early = (double)NAN;
+    farm_progress_start(&training->progress, STDERR_FILENO, farm_now_ns());
+    enum farm_status status = run_training(training, &err);
+    int exit_status = status ? farm_report_error("farm train", &err) : 0;
+    farm_metrics_close(&training->metrics);
+    farm_run_dir_close(&training->run);
+    farm_job_free(&training->job);
+    free(training);
+    return exit_status;
+}
+
+int farm_cmd_train(int argc, char **argv) {
+    struct options options = {0};
+    struct farm_recipe_cli recipe_cli;
+    const struct farm_cli_flag flags[] = {
+        {"recipe", FARM_CLI_STRING, &options.recipe_file, "FILE",
+         "recipe (YAML) over the one shipped for the environment"},
+        {"run", FARM_CLI_STRING, &options.run, "DIR", "the run's folder (default: runs/<env>-<date>-<n>)"},
+        {"resume", FARM_CLI_BOOL, &options.resume, NULL,
+         "goes on from the last checkpoint of --run DIR, with its recipe"},
+        {"json", FARM_CLI_BOOL, &options.json, NULL, "one JSON document on stdout at the end"},
+        {"quiet", FARM_CLI_BOOL, &options.quiet, NULL, "no progress and no plan on stderr"},
+    };
+    const struct farm_cli cli = {
+        .program = "farm train",
+        .synopsis =
+            "[--env E] [--frames N] [--seconds S] [--recipe FILE] [--run DIR [--resume]] [--json] [--KEY VALUE ...]",
+        .about =
+            "Trains an agent with V-trace: actor processes step environments, the learner answers and trains from\n"
+            "the same shared memory. Ctrl-C stops it at any moment: a checkpoint is written and the exit status is 0.\n"
+            "All rates and wall_s count from the first answered step to the decision to stop; start-up and the last\n"
+            "checkpoint are not in them. The later wins: defaults, the shipped recipe, --recipe, flags.",
+        .examples = "  farm train                                    a small Breakout, for a minute\n"
+                    "  farm train --env native/catch --frames 500k --seed 3 --json\n"
+                    "  farm train --env ale/Pong --seconds 600 --lr 4e-4\n"
+                    "  farm train --run runs/ale_Pong-20260101-1 --resume\n",
+        .flags = flags,
+        .flag_count = sizeof flags / sizeof *flags,
+        .other = farm_recipe_cli_set,
+        .other_name = farm_recipe_cli_name,
+        .other_help = farm_recipe_cli_help,
+        .context = &recipe_cli,
+    };
+    struct farm_error err;
+    bool help;
+    farm_recipe_defaults(&options.recipe);
+    farm_recipe_cli_make(&recipe_cli, &options.recipe);
+    enum farm_status status = farm_cli_parse(&cli, argc, argv, NULL, 0, NULL, &help, &err);
+    if (!status && help) {
+        farm_cli_print_help(&cli);
+        return 0;
+    }
+    if (!status) status = load_layers(&options, &err);
+    return status ? farm_report_error("farm train", &err) : train(&options);
+}

@@ -1,0 +1,12 @@
+// farm's subcommands, one file each. Each takes its own part of the command line (argv[0] is the subcommand) and
+// returns the exit status of the program: 0 done, 1 failed, 2 wrong usage.
+#ifndef FARM_TOOLS_TOOLS_H
+#define FARM_TOOLS_TOOLS_H
+
+int farm_cmd_train(int argc, char **argv);
+int farm_cmd_eval(int argc, char **argv);
+int farm_cmd_topo(int argc, char **argv);
+int farm_cmd_envs(int argc, char **argv);
+int farm_cmd_doctor(int argc, char **argv);
+
+#endif
