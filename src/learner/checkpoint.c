@@ -122,10 +122,11 @@ static void image_free(struct image *image) {
     json_decref(image->header);
 }
 
-// The bytes of data that the header speaks of: the largest end offset.
+// The bytes of data that the header speaks of: the largest end offset. False where the tensors do not fill them exactly.
 static bool data_end(const json_t *header, uint64_t *end) {
     const char *name;
     json_t *entry;
+    uint64_t sum = 0;
     *end = 0;
     json_object_foreach((json_t *)(uintptr_t)header, name, entry) {
         if (strcmp(name, "__metadata__") == 0) continue;
@@ -133,8 +134,9 @@ static bool data_end(const json_t *header, uint64_t *end) {
         json_int_t from = json_integer_value(json_array_get(offsets, 0)), to = json_integer_value(json_array_get(offsets, 1));
         if (json_array_size(offsets) != 2 || from < 0 || to < from) return false;
         if ((uint64_t)to > *end) *end = (uint64_t)to;
+        sum += (uint64_t)(to - from);
     }
-    return true;
+    return sum == *end;
 }
 
 static enum farm_status image_read(const char *path, struct image *image, struct farm_error *err) {

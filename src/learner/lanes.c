@@ -28,7 +28,12 @@ static enum farm_status make_lane(struct farm_learner_lane *lane, struct farm_ri
     farm_window_cursor_start(lane->lane, shape, &lane->cursor);
     lane->games = calloc(ring->spec.width, sizeof *lane->games);
     if (!lane->games) return farm_fail(err, FARM_E_LIMIT, "no memory for the games of %u environments", ring->spec.width);
-    for (uint32_t e = 0; e < ring->spec.width; e++) lane->games[e].known = lane->answered == 0;
+    for (uint32_t e = 0; e < ring->spec.width; e++) {
+        // A learner that came back: between two lives of one game, or between two games? The step before says it.
+        unsigned before = lane->answered ? farm_lane_flags(lane->lane, lane->answered - 1)[e] : FARM_STEP_ALL;
+        lane->games[e].known = (before & FARM_STEP_GAME_END) != 0;
+        lane->games[e].ended_last = lane->answered && before & FARM_STEP_LAST;
+    }
     return FARM_OK;
 }
 

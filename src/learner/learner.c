@@ -142,8 +142,15 @@ static bool target_reached(const struct learner *learner) {
     return config->frames_target && farm_load_relaxed(&config->board->frames) >= config->frames_target;
 }
 
+// A learner that came back: windows whose last answer its predecessor gave, and actors that it did not get to wake.
+static void resume(struct learner *learner) {
+    for (uint32_t i = 0; i < learner->lanes.lane_count; i++) hand_on(learner, &learner->lanes.lanes[i]);
+    for (uint32_t r = 0; r < learner->lanes.ring_count; r++) farm_learner_notify(&learner->lanes.rings[r]);
+}
+
 static void infer_until_stopped(struct learner *learner) {
     struct farm_board *board = learner->config->board;
+    resume(learner);
     farm_store_release(&board->ready, 1);
     uint64_t check_ns = farm_now_ns();
     while (!stop_asked) {

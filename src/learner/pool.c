@@ -1,6 +1,7 @@
 // See pool.h.
 #include "learner/pool.h"
 
+#include <errno.h>
 #include <pthread.h>
 #include <stdbool.h>
 #include <stdlib.h>
@@ -56,10 +57,12 @@ enum farm_status farm_pool_create(uint32_t threads, struct farm_pool **out, stru
     for (uint32_t i = 1; i < threads; i++) {
         struct worker *worker = &pool->workers[pool->worker_count];
         *worker = (struct worker){.pool = pool, .number = i};
-        if (pthread_create(&worker->thread, NULL, worker_main, worker)) {
+        errno = pthread_create(&worker->thread, NULL, worker_main, worker);
+        if (errno) {
+            enum farm_status status = farm_fail_errno(
+                err, FARM_E_LIMIT, "training thread %u of %u does not start (train_threads, ulimit -u)", i + 1, threads);
             farm_pool_destroy(pool);
-            return farm_fail_errno(err, FARM_E_LIMIT, "training thread %u of %u does not start (train_threads, ulimit -u)",
-                                   i + 1, threads);
+            return status;
         }
         pool->worker_count++;
     }

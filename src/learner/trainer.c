@@ -2,6 +2,7 @@
 #include "learner/trainer.h"
 
 #include <dirent.h>
+#include <errno.h>
 #include <inttypes.h>
 #include <math.h>
 #include <pthread.h>
@@ -156,7 +157,6 @@ static void show(struct farm_trainer *trainer, uint32_t count, const struct farm
         farm_board_add(&board->windows, u->env_count);
     }
     farm_board_add(&board->updates, 1);
-    farm_board_add(&board->bad_values, stats->bad_values);
     farm_board_set(&board->loss_policy, stats->loss.policy / rows);
     farm_board_set(&board->loss_value, stats->loss.baseline / rows);
     farm_board_set(&board->entropy, stats->loss.entropy / rows);
@@ -214,17 +214,16 @@ static void *training(void *argument) {
     return NULL;
 }
 
-// Unrolls that can wait in all lanes together before every actor is held back.
+// Unrolls that can wait in all lanes together before every actor is held back; *windows: the most units that can ever wait
+// (a new lane holds no history of frames yet).
 static uint64_t unrolls_possible(const struct farm_trainer_config *config, uint32_t *windows) {
     uint64_t unrolls = 0;
     *windows = 0;
     for (uint32_t i = 0; i < config->lanes->lane_count; i++) {
         const struct farm_lane *lane = config->lanes->lanes[i].lane;
         uint64_t held = (uint64_t)config->shape.stack - 1 + config->shape.length;
-        if (lane->steps < held) continue;
-        uint64_t fit = (lane->steps - held) / config->shape.stride + 1;
-        *windows += (uint32_t)fit;
-        unrolls += fit * lane->width;
+        if (lane->steps >= config->shape.length) *windows += (lane->steps - config->shape.length) / config->shape.stride + 1;
+        if (lane->steps >= held) unrolls += ((lane->steps - held) / config->shape.stride + 1) * lane->width;
     }
     return unrolls;
 }
@@ -262,7 +261,7 @@ enum farm_status farm_trainer_start(const struct farm_trainer_config *config, st
     sigset_t all, before; // signals are the main thread's
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
-    if (!status && pthread_create(&trainer->thread, NULL, training, trainer))
+    if (!status && (errno = pthread_create(&trainer->thread, NULL, training, trainer)))
         status = farm_fail_errno(err, FARM_E_LIMIT, "the training thread does not start (ulimit -u)");
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (status) {

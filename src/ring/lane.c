@@ -4,6 +4,7 @@
 void farm_lane_actor_take_over(struct farm_lane *lane) {
     lane->produced_local = farm_load_acquire(&lane->up->produced);
     lane->consumed_seen = farm_load_acquire(&lane->down->consumed);
+    farm_store_relaxed(&lane->up_control->asleep, 0); // it may have died in its sleep, and this one is awake
     farm_store_release(&lane->up_control->doorbell, farm_load_relaxed(&lane->up_control->doorbell) + 1);
 }
 

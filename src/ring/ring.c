@@ -75,13 +75,17 @@ static enum farm_status open_segment(int fd, bool writable, enum farm_segment_ki
                                      struct farm_segment *segment, size_t bytes_wanted, struct farm_error *err) {
     enum farm_status status = farm_segment_open(fd, writable, kind, ring->layout.hash, segment, err);
     if (status) return status;
-    if (segment->bytes < bytes_wanted) {
+    if (segment->bytes < bytes_wanted)
+        status = farm_fail(err, FARM_E_FORMAT, "segment of %zu bytes is smaller than its layout, %zu bytes", segment->bytes,
+                           bytes_wanted);
+    else if (segment->header->owner != ring->up.header->owner)
+        status = farm_fail(err, FARM_E_FORMAT, "'up' of actor %u and 'down' of actor %u are no pair", ring->up.header->owner,
+                           segment->header->owner);
+    if (status) {
         segment->fd = -1;
         farm_segment_close(segment);
-        return farm_fail(err, FARM_E_FORMAT, "segment of %zu bytes is smaller than its layout, %zu bytes",
-                         segment->bytes, bytes_wanted);
     }
-    return FARM_OK;
+    return status;
 }
 
 enum farm_status farm_ring_open(int up_fd, int down_fd, enum farm_ring_side side, struct farm_ring *ring,

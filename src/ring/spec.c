@@ -62,6 +62,8 @@ static enum farm_status check(const struct farm_ring_spec *spec, struct farm_err
     if (spec->env.obs_count < 1 || spec->env.obs_count > FARM_OBS_FIELDS_MAX)
         return farm_fail(err, FARM_E_INVALID, "%u observation fields: 1..%d are possible", spec->env.obs_count,
                          FARM_OBS_FIELDS_MAX);
+    if (spec->env.frames_per_step < 1)
+        return farm_fail(err, FARM_E_INVALID, "0 frames a step: an agent step counts for 1 or more");
     for (uint32_t f = 0; f < spec->env.obs_count; f++) {
         const struct farm_field_spec *field = &spec->env.obs[f];
         if (!field->name[0] || !memchr(field->name, 0, sizeof field->name))

@@ -89,6 +89,10 @@ void farm_actor_notify(struct farm_ring *ring, int learner_eventfd) {
     (void)ignored;
 }
 
+static void say_asleep(struct farm_doorbells *bells, uint64_t asleep) {
+    for (uint32_t i = 0; i < bells->count; i++) farm_store_relaxed(&bells->rings[i]->down_control->asleep, asleep);
+}
+
 enum farm_status farm_doorbells_make(struct farm_doorbells *bells, struct farm_ring **rings, uint32_t count, int eventfd,
                                      struct farm_error *err) {
     *bells = (struct farm_doorbells){.rings = rings, .count = count, .eventfd = eventfd};
@@ -96,6 +100,7 @@ enum farm_status farm_doorbells_make(struct farm_doorbells *bells, struct farm_r
     if (!bells->seen) return farm_fail(err, FARM_E_LIMIT, "no memory for %u doorbells", count);
     // Bells that rang before this thread lived count as new: a learner that came back must look at every lane once.
     for (uint32_t i = 0; i < count; i++) bells->seen[i] = farm_load_acquire(&rings[i]->up_control->doorbell) - 1;
+    say_asleep(bells, 0); // the thread before this one may have died in its sleep
     return FARM_OK;
 }
 
@@ -121,8 +126,12 @@ static bool any_rung(const struct farm_doorbells *bells) {
     return false;
 }
 
-static void say_asleep(struct farm_doorbells *bells, uint64_t asleep) {
-    for (uint32_t i = 0; i < bells->count; i++) farm_store_relaxed(&bells->rings[i]->down_control->asleep, asleep);
+static void eventfd_sleep(int eventfd, uint64_t timeout_ns) {
+    struct timespec timeout = {.tv_sec = (time_t)(timeout_ns / 1000000000u), .tv_nsec = (long)(timeout_ns % 1000000000u)};
+    struct pollfd waiter = {.fd = eventfd, .events = POLLIN};
+    uint64_t count;
+    if (ppoll(&waiter, 1, &timeout, NULL) == 1 && read(eventfd, &count, sizeof count) < 0 && errno != EAGAIN)
+        abort(); // not an eventfd: a broken invariant
 }
 
 bool farm_doorbells_wait(struct farm_doorbells *bells, uint64_t spin_ns, uint64_t timeout_ns) {
@@ -137,18 +146,14 @@ bool farm_doorbells_wait(struct farm_doorbells *bells, uint64_t spin_ns, uint64_
         if (spent >= timeout_ns) return false;
         if (spent >= spin_ns) break;
     }
-    say_asleep(bells, 1);
-    farm_fence_full(); // `asleep` before the doorbells; partner: the fence in farm_actor_notify
-    bool rung = any_rung(bells);
-    if (!rung) {
-        uint64_t spent = farm_now_ns() - start, left = timeout_ns > spent ? timeout_ns - spent : 0;
-        struct timespec timeout = {.tv_sec = (time_t)(left / 1000000000u), .tv_nsec = (long)(left % 1000000000u)};
-        struct pollfd waiter = {.fd = bells->eventfd, .events = POLLIN};
-        uint64_t count;
-        if (ppoll(&waiter, 1, &timeout, NULL) == 1 && read(bells->eventfd, &count, sizeof count) < 0 && errno != EAGAIN)
-            abort(); // not an eventfd: a broken invariant
-        rung = any_rung(bells);
+    for (;;) {
+        say_asleep(bells, 1);
+        farm_fence_full(); // `asleep` before the doorbells; partner: the fence in farm_actor_notify
+        bool rung = any_rung(bells);
+        uint64_t spent = farm_now_ns() - start;
+        // An actor may have written for a bell that has been answered since: woken without a bell, it goes on waiting.
+        if (!rung && spent < timeout_ns) eventfd_sleep(bells->eventfd, timeout_ns - spent);
+        say_asleep(bells, 0);
+        if (rung || spent >= timeout_ns) return rung;
     }
-    say_asleep(bells, 0);
-    return rung;
 }
