@@ -1,0 +1,49 @@
+// A set of small integers: CPUs or NUMA nodes by the kernel's numbers. Plain data of fixed size: copying is assignment,
+// comparing is memcmp, nothing to free. Runs in every process; no state. Does not know which CPUs exist.
+#ifndef FARM_TOPO_BITMAP_H
+#define FARM_TOPO_BITMAP_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/status.h"
+
+enum { FARM_BITMAP_BITS = 4096 };
+
+struct farm_bitmap {
+    uint64_t words[FARM_BITMAP_BITS / 64];
+};
+
+static inline bool farm_bitmap_has(const struct farm_bitmap *set, int bit) {
+    return bit >= 0 && bit < FARM_BITMAP_BITS && (set->words[bit / 64] >> (bit % 64) & 1);
+}
+
+// `bit` must lie in [0, FARM_BITMAP_BITS).
+void farm_bitmap_set(struct farm_bitmap *set, int bit);
+void farm_bitmap_clear(struct farm_bitmap *set, int bit);
+
+int farm_bitmap_count(const struct farm_bitmap *set);
+
+// The smallest member that is >= from, or -1. Loop: for (int b = farm_bitmap_next(s, 0); b >= 0; b =
+// farm_bitmap_next(s, b + 1)).
+int farm_bitmap_next(const struct farm_bitmap *set, int from);
+
+// *set |= other, *set &= other, *set &= ~other.
+void farm_bitmap_add(struct farm_bitmap *set, const struct farm_bitmap *other);
+void farm_bitmap_keep(struct farm_bitmap *set, const struct farm_bitmap *other);
+void farm_bitmap_remove(struct farm_bitmap *set, const struct farm_bitmap *other);
+bool farm_bitmap_overlaps(const struct farm_bitmap *a, const struct farm_bitmap *b);
+
+// The kernel's list form, "0-3,8,12-15" (cpuset.cpus, /sys/.../cpulist); blanks and a final newline are ignored, the
+// empty text is the empty set. FARM_E_FORMAT where it is none or where a number is >= FARM_BITMAP_BITS.
+enum farm_status farm_bitmap_parse(const char *text, struct farm_bitmap *set, struct farm_error *err);
+
+// Writes the list form, always terminated; ends in "..." where it does not fit into `size` (>= 4) bytes. Returns text.
+char *farm_bitmap_format(const struct farm_bitmap *set, char *text, size_t size);
+
+// Lets the calling thread run on these CPUs only (sched_setaffinity). An empty set is FARM_E_INVALID; FARM_E_IO where
+// the kernel refuses, for instance because the cpuset has shrunk meanwhile.
+enum farm_status farm_bitmap_pin(const struct farm_bitmap *cpus, struct farm_error *err);
+
+#endif

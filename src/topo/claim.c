@@ -1,0 +1,104 @@
+// See claim.h. fcntl(2), "Open file description locks".
+#include "topo/claim.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { PLAN_TRIES = 8 };
+
+// Opens an existing file, or makes it. Not in one call: with fs.protected_regular the kernel refuses O_CREAT on a file
+// that another user made in a sticky folder. A link is not followed: the folders are everybody's.
+static int open_or_make(const char *path) {
+    int flags = O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK;
+    for (int tries = 0; tries < 2; tries++) {
+        int fd = open(path, flags);
+        if (fd >= 0 || errno != ENOENT) return fd;
+        fd = open(path, flags | O_CREAT | O_EXCL, 0666);
+        if (fd >= 0) {
+            fchmod(fd, 0666); // past the umask; where it fails other users' farms run without seeing this one
+            return fd;
+        }
+        if (errno != EEXIST) return -1; // else somebody has just made it
+    }
+    return -1;
+}
+
+static enum farm_status open_at(struct farm_claim *claim, const char *path, struct farm_error *err) {
+    snprintf(claim->path, sizeof claim->path, "%s", path);
+    claim->fd = open_or_make(path);
+    if (claim->fd < 0)
+        return farm_fail_errno(err, errno == EACCES || errno == EPERM ? FARM_E_PERMISSION : FARM_E_IO,
+                               "opening %s, through which farms see each other's CPUs", path);
+    struct stat info;
+    if (!fstat(claim->fd, &info) && S_ISREG(info.st_mode)) return FARM_OK;
+    farm_claim_close(claim);
+    return farm_fail(err, FARM_E_IO, "%s, through which farms see each other's CPUs, is not a regular file", path);
+}
+
+enum farm_status farm_claim_open(struct farm_claim *claim, const char *path, struct farm_error *err) {
+    if (path) return open_at(claim, path, err);
+    if (!open_at(claim, "/dev/shm/farm-cpus.lock", NULL)) return FARM_OK;
+    return open_at(claim, "/tmp/farm-cpus.lock", err);
+}
+
+static struct flock lock_of(short type, int first, int count) {
+    return (struct flock){.l_type = type, .l_whence = SEEK_SET, .l_start = first, .l_len = count};
+}
+
+enum farm_status farm_claim_read_taken(const struct farm_claim *claim, struct farm_bitmap *taken,
+                                       struct farm_error *err) {
+    *taken = (struct farm_bitmap){{0}};
+    if (claim->fd < 0) return FARM_OK;
+    for (int cpu = 0; cpu < FARM_BITMAP_BITS; cpu++) {
+        struct flock probe = lock_of(F_WRLCK, cpu, 1);
+        if (fcntl(claim->fd, F_OFD_GETLK, &probe))
+            return farm_fail_errno(err, FARM_E_IO, "asking for locks on %s", claim->path);
+        if (probe.l_type != F_UNLCK) farm_bitmap_set(taken, cpu);
+    }
+    return FARM_OK;
+}
+
+static void release(struct farm_claim *claim, const struct farm_bitmap *cpus, int end) {
+    for (int cpu = farm_bitmap_next(cpus, 0); cpu >= 0 && cpu < end; cpu = farm_bitmap_next(cpus, cpu + 1)) {
+        struct flock lock = lock_of(F_UNLCK, cpu, 1);
+        fcntl(claim->fd, F_OFD_SETLK, &lock);
+    }
+}
+
+// Always in ascending order: of two farms that want common CPUs, whoever locks the lowest of these first meets no lock
+// of the other's above it, so one of them succeeds.
+enum farm_status farm_claim_take(struct farm_claim *claim, const struct farm_bitmap *cpus, struct farm_error *err) {
+    if (claim->fd < 0) return FARM_OK;
+    for (int cpu = farm_bitmap_next(cpus, 0); cpu >= 0; cpu = farm_bitmap_next(cpus, cpu + 1)) {
+        struct flock lock = lock_of(F_WRLCK, cpu, 1);
+        if (!fcntl(claim->fd, F_OFD_SETLK, &lock)) continue;
+        int reason = errno;
+        release(claim, cpus, cpu);
+        errno = reason;
+        if (reason == EAGAIN || reason == EACCES)
+            return farm_fail(err, FARM_E_BUSY, "CPU %d has just been claimed by another farm", cpu);
+        return farm_fail_errno(err, FARM_E_IO, "locking byte %d of %s", cpu, claim->path);
+    }
+    return FARM_OK;
+}
+
+enum farm_status farm_claim_plan(struct farm_claim *claim, const struct farm_machine *machine,
+                                 struct farm_plan_request *request, struct farm_plan *plan, struct farm_error *err) {
+    enum farm_status status = FARM_OK;
+    if (claim->fd < 0) request->pin = false;
+    for (int tries = 0; tries < PLAN_TRIES; tries++) {
+        status = farm_claim_read_taken(claim, &request->taken, err);
+        if (!status) status = farm_plan_make(machine, request, plan, err);
+        if (!status) status = farm_claim_take(claim, &plan->claim, err);
+        if (status != FARM_E_BUSY) return status;
+    }
+    return status;
+}
+
+void farm_claim_close(struct farm_claim *claim) {
+    if (claim->fd >= 0) close(claim->fd);
+    claim->fd = -1;
+}

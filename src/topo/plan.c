@@ -1,0 +1,450 @@
+// See plan.h for the rules.
+#include "topo/plan.h"
+
+#include <assert.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    LEARNER_SHARE = 3,   // of the cores, one in three works for a CPU learner
+    INFERENCE_SHARE = 4, // of those, one in four infers
+    LEARNER_CORES_MIN = 2,
+    GPU_MANY_CORES = 8, // from here on a GPU learner gets two cores
+    MEMORY_KEPT = 10,   // one part in ten of free memory is left for heaps
+};
+
+// A CPU that the plan may use, with the keys it is ordered by.
+struct slot {
+    int cpu, core, l3, node;
+    int rank;     // how many threads of its core come before it; 0: it has the core to itself so far
+    int distance; // from the learner's node
+    int turn;     // position of its core within its L3 group: round robin over groups orders by this
+};
+
+struct work {
+    const struct farm_machine *m;
+    const struct farm_plan_request *r;
+    struct farm_plan *out;
+    struct slot slot[FARM_CPUS_MAX];
+    int slots, cores; // usable CPUs and distinct cores among them
+    int capacity;     // CPUs' worth of time: slots, or less under a quota
+    bool throttled;   // a quota below the number of CPUs
+    bool crowded;     // other farms hold every CPU
+    int home;         // node that the learner sits on
+};
+
+static void note(struct farm_plan *plan, const char *format, ...) __attribute__((format(printf, 2, 3)));
+static void note(struct farm_plan *plan, const char *format, ...) {
+    if (plan->note_count == FARM_PLAN_NOTES_MAX) return;
+    va_list args;
+    va_start(args, format);
+    vsnprintf(plan->note[plan->note_count++], FARM_PLAN_NOTE_BYTES, format, args);
+    va_end(args);
+}
+
+static const char *plural(int n) {
+    return n == 1 ? "" : "s";
+}
+
+static enum farm_status check(const struct farm_machine *m, const struct farm_plan_request *r, struct farm_error *err) {
+    if (r->actors < 0 || r->actors > FARM_PLAN_ACTORS_MAX)
+        return farm_fail(err, FARM_E_USAGE, "--actors %d: between 1 and %d, or 0 to let the farm choose", r->actors,
+                         FARM_PLAN_ACTORS_MAX);
+    if (r->learner_threads < 0 || r->learner_threads > FARM_CPUS_MAX)
+        return farm_fail(err, FARM_E_USAGE, "--learner-threads %d: between 1 and %d, or 0 to let the farm choose",
+                         r->learner_threads, FARM_CPUS_MAX);
+    if (r->learner_device < FARM_LEARNER_NONE || r->learner_device >= m->gpu_count)
+        return farm_fail(err, FARM_E_USAGE, "learner on GPU %d, but this machine shows %d NVIDIA GPU%s: --device cpu",
+                         r->learner_device, m->gpu_count, plural(m->gpu_count));
+    return FARM_OK;
+}
+
+// Fills w->slot with the usable CPUs in the machine's order: allowed, not taken, not in `skip`, with SMT off only where
+// the core is otherwise free. CPUs that are taken or skipped count towards their core's rank.
+static void collect(struct work *w, const struct farm_bitmap *skip) {
+    int used_on_core[FARM_CPUS_MAX] = {0}, cores_in_l3[FARM_CPUS_MAX + 1] = {0}; // the latter by l3 + 1: it may be -1
+    int last_core = -1;
+    struct farm_bitmap out = *skip;
+    if (!w->crowded) farm_bitmap_add(&out, &w->r->taken);
+    for (int i = 0; i < w->m->cpu_count; i++)
+        if (farm_bitmap_has(&out, w->m->cpu[i].cpu)) used_on_core[w->m->cpu[i].core]++;
+    w->slots = w->cores = 0;
+    for (int i = 0; i < w->m->cpu_count; i++) {
+        const struct farm_cpu *cpu = &w->m->cpu[i];
+        if (!farm_bitmap_has(&w->m->allowed, cpu->cpu) || farm_bitmap_has(&out, cpu->cpu)) continue;
+        if (w->r->smt == FARM_SMT_OFF && used_on_core[cpu->core]) continue;
+        if (cpu->core != last_core) {
+            w->cores++;
+            cores_in_l3[cpu->l3 + 1]++;
+        }
+        last_core = cpu->core;
+        w->slot[w->slots++] = (struct slot){
+            .cpu = cpu->cpu,
+            .core = cpu->core,
+            .l3 = cpu->l3,
+            .node = cpu->node,
+            .rank = used_on_core[cpu->core]++,
+            .distance = farm_machine_distance(w->m, w->home, cpu->node),
+            .turn = cores_in_l3[cpu->l3 + 1],
+        };
+    }
+}
+
+static void slots_to_bitmap(const struct work *w, struct farm_bitmap *cpus) {
+    memset(cpus, 0, sizeof *cpus);
+    for (int i = 0; i < w->slots; i++) farm_bitmap_set(cpus, w->slot[i].cpu);
+}
+
+// Rule 1 and 2: what there is to distribute.
+static void find_capacity(struct work *w) {
+    static const struct farm_bitmap nothing;
+    char list[64];
+    collect(w, &nothing);
+    if (!w->slots) { // only `taken` can have emptied it: a machine has at least one allowed CPU
+        w->crowded = true;
+        note(w->out, "other farms hold every CPU: nothing pinned, all of them will run slower");
+        collect(w, &nothing);
+    } else {
+        struct farm_bitmap held = w->r->taken;
+        farm_bitmap_keep(&held, &w->m->allowed);
+        if (farm_bitmap_count(&held))
+            note(w->out, "CPUs %s belong to other farms", farm_bitmap_format(&held, list, sizeof list));
+    }
+    w->capacity = w->slots;
+    w->out->cpu_budget = w->slots;
+    double quota = w->m->cpu_quota;
+    if (quota > 0 && quota < w->slots) {
+        w->throttled = true;
+        w->capacity = quota < 1 ? 1 : (int)quota;
+        w->out->cpu_budget = quota;
+    }
+}
+
+// Where the learner sits: the GPU's node, else the node with most usable cores, among equals one with memory, then the
+// lowest number.
+static void find_home(struct work *w) {
+    int best = -1;
+    w->home = w->r->learner_device >= 0 ? w->m->gpu[w->r->learner_device].node : -1;
+    if (farm_machine_node(w->m, w->home)) return;
+    for (int i = 0; i < w->m->node_count; i++) {
+        int score = w->m->node[i].total_bytes > 0;
+        for (int s = 0; s < w->slots; s++) score += 2 * (w->slot[s].node == w->m->node[i].node && !w->slot[s].rank);
+        if (score > best) best = score, w->home = w->m->node[i].node;
+    }
+}
+
+static int compare_keys(const int *a, const int *b, int count) {
+    for (int i = 0; i < count; i++)
+        if (a[i] != b[i]) return a[i] < b[i] ? -1 : 1;
+    return 0;
+}
+
+// Rule 4: in one piece, nearest node first, a core's threads together.
+static int by_learner_order(const void *left, const void *right) {
+    const struct slot *a = left, *b = right;
+    int ka[] = {a->distance, a->node, a->l3, a->core, a->cpu};
+    int kb[] = {b->distance, b->node, b->l3, b->core, b->cpu};
+    return compare_keys(ka, kb, 5);
+}
+
+// Rule 5.
+static int by_actor_order(const void *left, const void *right) {
+    const struct slot *a = left, *b = right;
+    int ka[] = {a->rank, a->distance, a->node, a->turn, a->l3, a->core, a->cpu};
+    int kb[] = {b->rank, b->distance, b->node, b->turn, b->l3, b->core, b->cpu};
+    return compare_keys(ka, kb, 7);
+}
+
+// CPUs that remain when the learner takes the first `cores` cores of its order (w->slot sorted by it).
+static int cpus_left(const struct work *w, int cores) {
+    int seen = 0, left = 0, last_core = -1;
+    for (int i = 0; i < w->slots; i++) {
+        seen += w->slot[i].core != last_core;
+        last_core = w->slot[i].core;
+        left += seen > cores;
+    }
+    return left;
+}
+
+static int clamp(int value, int low, int high) {
+    return value < low ? low : value > high ? high : value;
+}
+
+// How many cores infer and how many train, `units` being the cores (or the quota's CPUs) that there are; both leave at
+// least one unit for actors.
+static void split_learner(struct work *w, int units, int *inference, int *training) {
+    const struct farm_plan_request *r = w->r;
+    *inference = *training = 0;
+    if (r->learner_device == FARM_LEARNER_NONE) return;
+    if (r->learner_device >= 0) {
+        *inference = 1;
+        *training = units >= GPU_MANY_CORES;
+        return;
+    }
+    if (r->learner_threads) {
+        *training = clamp(r->learner_threads, 1, units - 2);
+        *inference = clamp(*training / (INFERENCE_SHARE - 1), 1, units - 1 - *training);
+        if (*training < r->learner_threads)
+            note(w->out, "%d learner threads wanted, but %d cores must also serve inference and actors: %d",
+                 r->learner_threads, units, *training);
+        return;
+    }
+    int share = clamp(units / LEARNER_SHARE, LEARNER_CORES_MIN, units - 1);
+    if (r->actors) { // as many cores as so few actors can feed; fewer where so many actors need the room
+        share = clamp((r->actors + 1) / 2, LEARNER_CORES_MIN, share);
+        while (!w->throttled && share > LEARNER_CORES_MIN && cpus_left(w, share) < r->actors) share--;
+    }
+    *inference = clamp(share / INFERENCE_SHARE, 1, share - 1);
+    *training = share - *inference;
+}
+
+// Marks the first `inference` cores of the learner's order, then `training` more; a core goes with all its threads.
+static void take_learner_cores(struct work *w, int inference, int training) {
+    int seen = 0, last_core = -1;
+    for (int i = 0; i < w->slots; i++) {
+        seen += w->slot[i].core != last_core;
+        last_core = w->slot[i].core;
+        if (seen > inference + training) return;
+        farm_bitmap_set(seen <= inference ? &w->out->inference_cpus : &w->out->training_cpus, w->slot[i].cpu);
+    }
+}
+
+static bool is_tiny(const struct work *w) {
+    return w->capacity <= FARM_PLAN_TINY_CPUS || w->cores < FARM_PLAN_TINY_CPUS;
+}
+
+// Rule 3, and rule 2 for what is larger: counts only, everybody runs everywhere.
+static void share_cpus(struct work *w) {
+    struct farm_plan *out = w->out;
+    int inference = 0, training = 0, actors = w->capacity;
+    if (is_tiny(w)) {
+        training = w->r->learner_threads ? clamp(w->r->learner_threads, 1, w->slots) : w->capacity / 2;
+    } else {
+        split_learner(w, w->capacity, &inference, &training);
+        actors -= inference + training;
+    }
+    out->actor_count = w->r->actors ? w->r->actors : actors;
+    slots_to_bitmap(w, &out->actor_cpus);
+    if (w->r->learner_device == FARM_LEARNER_NONE) return;
+    out->shared = true;
+    out->training_threads = w->r->learner_device >= 0 || training < 1 ? 1 : training;
+    out->inference_cpus = out->training_cpus = out->actor_cpus;
+}
+
+// Rule 4 and 5: cores of its own for the learner, the rest for actors. Leaves the actors' CPUs in w->slot. Without
+// pinning the division gives the counts, and everybody runs everywhere.
+static void divide_cpus(struct work *w) {
+    struct farm_plan *out = w->out;
+    int inference, training;
+    qsort(w->slot, (size_t)w->slots, sizeof w->slot[0], by_learner_order);
+    split_learner(w, w->cores, &inference, &training);
+    take_learner_cores(w, inference, training);
+    if (w->r->learner_device >= 0 && !training) out->training_cpus = out->inference_cpus;
+    out->training_threads = w->r->learner_device >= 0 ? 1 : training;
+
+    struct farm_bitmap learner = out->inference_cpus;
+    farm_bitmap_add(&learner, &out->training_cpus);
+    collect(w, &learner);
+    slots_to_bitmap(w, &out->actor_cpus);
+    out->actor_count = w->r->actors ? w->r->actors : w->slots;
+    out->pinned = w->r->pin && out->actor_count <= w->slots;
+    if (w->r->pin) {
+        out->claim = learner;
+        if (!out->pinned) farm_bitmap_add(&out->claim, &out->actor_cpus);
+        return;
+    }
+    static const struct farm_bitmap nothing;
+    collect(w, &nothing);
+    slots_to_bitmap(w, &out->actor_cpus);
+    out->shared = w->r->learner_device != FARM_LEARNER_NONE;
+    if (out->shared) out->inference_cpus = out->training_cpus = out->actor_cpus;
+}
+
+// True where every usable CPU lies on one node: then floating is as good as pinned for memory's sake.
+static bool one_node(const struct work *w) {
+    for (int i = 1; i < w->slots; i++)
+        if (w->slot[i].node != w->slot[0].node) return false;
+    return true;
+}
+
+static void place_actors(struct work *w) {
+    struct farm_plan *out = w->out;
+    bool near_memory = w->r->numa == FARM_NUMA_BIND;
+    bool stay_on_node = one_node(w) || (w->r->pin && near_memory && !w->throttled && !w->crowded);
+    qsort(w->slot, (size_t)w->slots, sizeof w->slot[0], by_actor_order);
+    for (int i = 0; i < out->actor_count; i++) {
+        const struct slot *slot = &w->slot[i % w->slots];
+        struct farm_plan_actor *actor = &out->actor[i];
+        actor->cpu = out->pinned ? slot->cpu : -1;
+        actor->cpu_node = out->pinned || stay_on_node ? slot->node : -1;
+        actor->memory_node = near_memory && actor->cpu_node >= 0 ? farm_machine_memory_node(w->m, actor->cpu_node) : -1;
+        if (out->pinned) farm_bitmap_set(&out->claim, slot->cpu);
+    }
+}
+
+static void place_learner(struct work *w) {
+    struct farm_plan *out = w->out;
+    out->learner_node = -1;
+    if (w->r->learner_device == FARM_LEARNER_NONE || w->r->numa != FARM_NUMA_BIND) return;
+    bool settled = !out->shared && w->r->pin;
+    if (settled || one_node(w) || w->r->learner_device >= 0)
+        out->learner_node = farm_machine_memory_node(w->m, w->home);
+}
+
+static void list_interleave_nodes(struct work *w) {
+    for (int pass = 0; pass < 2 && !farm_bitmap_count(&w->out->interleave_nodes); pass++)
+        for (int i = 0; i < w->m->node_count; i++) { // far memory only where there is no other
+            const struct farm_node *node = &w->m->node[i];
+            if (node->usable && node->total_bytes && (node->has_cpus || pass))
+                farm_bitmap_set(&w->out->interleave_nodes, node->node);
+        }
+}
+
+static void note_decisions(struct work *w) {
+    struct farm_plan *out = w->out;
+    int n = out->actor_count;
+    const char *own = w->r->actors ? " as asked" : "";
+    if (w->throttled)
+        note(out, "quota of %.3g CPUs: %d actor%s%s, nothing pinned (a throttled CPU cannot hand its work on)",
+             w->m->cpu_quota, n, plural(n), own);
+    else if (!w->r->pin)
+        note(out, "pinning is off: %d actor%s%s, the scheduler places them", n, plural(n), own);
+    else if (out->shared)
+        note(out, "%d CPU%s in %d core%s: %d actor%s%s, which share %s with the learner, nothing pinned", w->slots,
+             plural(w->slots), w->cores, plural(w->cores), n, plural(n), own, w->slots == 1 ? "it" : "them");
+    else if (out->pinned)
+        note(out, "%d actor%s%s, each on a CPU of its own", n, plural(n), own);
+    else if (!w->crowded)
+        note(out, "%d actors on %d CPUs: each stays on a node, none on one CPU (--actors %d would pin them)", n,
+             w->slots, w->slots);
+    if (n > w->capacity && (w->throttled || out->shared))
+        note(out, "%d actors are more than the %d CPU%s they run on", n, w->capacity, plural(w->capacity));
+    for (int i = 0; i < n; i++)
+        if (out->actor[i].memory_node != out->actor[i].cpu_node && out->actor[i].memory_node >= 0) {
+            note(out, "node %d has no memory of its own: its actors' segments lie on node %d", out->actor[i].cpu_node,
+                 out->actor[i].memory_node);
+            break;
+        }
+}
+
+// "CPU 4" or "CPUs 4-5,7".
+static const char *name_cpus(const struct farm_bitmap *cpus, char *text, size_t size) {
+    char list[64];
+    farm_bitmap_format(cpus, list, sizeof list);
+    snprintf(text, size, "CPU%s %s", plural(farm_bitmap_count(cpus)), list);
+    return text;
+}
+
+static void note_learner(struct work *w) {
+    struct farm_plan *out = w->out;
+    char inference[80], training[80];
+    int device = w->r->learner_device;
+    if (device == FARM_LEARNER_NONE || out->shared) return;
+    name_cpus(&out->inference_cpus, inference, sizeof inference);
+    name_cpus(&out->training_cpus, training, sizeof training);
+    if (device == FARM_LEARNER_CPU) {
+        note(out, "learner: inference on %s, %d training thread%s on %s", inference, out->training_threads,
+             plural(out->training_threads), training);
+        return;
+    }
+    int wanted = w->m->gpu[device].node;
+    int got = farm_machine_cpu(w->m, farm_bitmap_next(&out->inference_cpus, 0))->node;
+    note(out, "GPU %d: host thread on %s, supervisor on %s", device, inference, training);
+    if (wanted < 0)
+        note(out, "the machine does not say which node GPU %d is beside: node %d was taken", device, got);
+    else if (wanted != got)
+        note(out, "GPU %d is beside node %d, where no CPU is free for its threads: node %d was taken", device, wanted,
+             got);
+}
+
+static double gib(uint64_t bytes) {
+    return (double)bytes / (1 << 30);
+}
+
+// What of `free_bytes` rings may fill.
+static uint64_t for_rings(uint64_t free_bytes) {
+    return free_bytes == UINT64_MAX ? free_bytes : free_bytes - free_bytes / MEMORY_KEPT;
+}
+
+static enum farm_status too_much(const struct work *w, int actors, uint64_t free_bytes, const char *where,
+                                 const char *other, struct farm_error *err) {
+    char envs[48] = "";
+    if (w->r->envs_per_actor) snprintf(envs, sizeof envs, " of %d environments", w->r->envs_per_actor);
+    return farm_fail(err, FARM_E_LIMIT,
+                     "the rings want %.2f GiB (%d actor%s%s, %.3f GiB each) %s, which has room for %.2f GiB: lower "
+                     "--actors, --envs-per-actor or --ring-steps%s",
+                     actors * gib(w->r->bytes_per_actor), actors, plural(actors), envs, gib(w->r->bytes_per_actor),
+                     where, gib(for_rings(free_bytes)), other);
+}
+
+// Refuses before anything is populated.
+static enum farm_status check_memory(const struct work *w, struct farm_error *err) {
+    const struct farm_plan *out = w->out;
+    uint64_t each = w->r->bytes_per_actor, all_free = 0;
+    int n = out->actor_count;
+    char where[64];
+    for (int i = 0; i < w->m->node_count; i++) {
+        const struct farm_node *node = &w->m->node[i];
+        int here = 0;
+        for (int a = 0; a < n; a++) here += out->actor[a].memory_node == node->node;
+        if (node->usable) all_free += node->free_bytes;
+        if (!here || !node->total_bytes || each <= for_rings(node->free_bytes) / (uint64_t)here) continue;
+        snprintf(where, sizeof where, "on NUMA node %d", node->node);
+        return too_much(w, here, node->free_bytes, where, w->m->node_count > 1 ? ", or --numa interleave" : "", err);
+    }
+    if (all_free && each > for_rings(all_free) / (uint64_t)n)
+        return too_much(w, n, all_free, "in this machine's memory", "", err);
+    if (each > for_rings(w->m->memory_free_bytes) / (uint64_t)n)
+        return too_much(w, n, w->m->memory_free_bytes, "below the control group's memory limit",
+                        ", or raise the container's memory limit", err);
+    return FARM_OK;
+}
+
+enum farm_status farm_plan_make(const struct farm_machine *machine, const struct farm_plan_request *request,
+                                struct farm_plan *out, struct farm_error *err) {
+    memset(out, 0, sizeof *out);
+    enum farm_status status = check(machine, request, err);
+    if (status) return status;
+    struct work *w = calloc(1, sizeof *w);
+    if (!w) return farm_fail(err, FARM_E_LIMIT, "no memory for the plan");
+    w->m = machine;
+    w->r = request;
+    w->out = out;
+    out->numa = request->numa;
+
+    find_capacity(w);
+    find_home(w);
+    static const struct farm_bitmap nothing;
+    collect(w, &nothing); // again: distances are from home
+    bool alone = request->learner_device == FARM_LEARNER_NONE;
+    if (w->throttled || w->crowded || (is_tiny(w) && !alone))
+        share_cpus(w);
+    else
+        divide_cpus(w);
+    place_actors(w);
+    place_learner(w);
+    list_interleave_nodes(w);
+    note_decisions(w);
+    note_learner(w);
+    status = check_memory(w, err);
+    free(w);
+    return status;
+}
+
+void farm_plan_actor_cpus(const struct farm_machine *machine, const struct farm_plan *plan, int i,
+                          struct farm_bitmap *cpus) {
+    assert(i >= 0 && i < plan->actor_count);
+    const struct farm_plan_actor *actor = &plan->actor[i];
+    memset(cpus, 0, sizeof *cpus);
+    if (actor->cpu >= 0) {
+        farm_bitmap_set(cpus, actor->cpu);
+        return;
+    }
+    *cpus = plan->actor_cpus;
+    if (actor->cpu_node < 0) return;
+    for (int c = 0; c < machine->cpu_count; c++)
+        if (machine->cpu[c].node != actor->cpu_node && farm_bitmap_has(cpus, machine->cpu[c].cpu))
+            farm_bitmap_clear(cpus, machine->cpu[c].cpu);
+}

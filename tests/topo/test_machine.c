@@ -1,0 +1,170 @@
+// The reader of machines, on recorded topologies and control groups, and on the machine that runs the test.
+#include <criterion/criterion.h>
+#include <sched.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "machines.h"
+#include "topo/cgroup.h"
+
+static struct farm_machine machine;
+static struct farm_error error;
+
+static void read_machine(struct farm_machine_source source) {
+    cr_assert_eq(farm_machine_read(&machine, &source, &error), FARM_OK, "%s", error.message);
+}
+
+static const char *list_of(const struct farm_bitmap *set) {
+    static char text[256];
+    return farm_bitmap_format(set, text, sizeof text);
+}
+
+Test(topo, reads_sockets_nodes_l3_groups_and_cores) {
+    read_machine((struct farm_machine_source){.synthetic = AMD_12_L3_SMT});
+    cr_assert_eq(machine.cpu_count, 384);
+    cr_assert_eq(machine.core_count, 192);
+    cr_assert_eq(machine.l3_count, 24);
+    cr_assert_eq(machine.socket_count, 2);
+    cr_assert_eq(machine.node_count, 2);
+    cr_assert_eq(machine.node[1].total_bytes, UINT64_C(384000000000));
+    const struct farm_cpu *cpu = farm_machine_cpu(&machine, 383);
+    cr_assert_not_null(cpu);
+    cr_assert(cpu->core == 191 && cpu->smt == 1 && cpu->l3 == 23 && cpu->node == 1 && cpu->socket == 1);
+    cr_assert_eq(farm_bitmap_count(&machine.allowed), 384);
+    cr_assert_eq(machine.cpu_quota, 0);
+    cr_assert_eq(machine.memory_limit_bytes, UINT64_MAX);
+}
+
+Test(topo, reports_no_l3_where_there_is_none) {
+    read_machine((struct farm_machine_source){.synthetic = SMT8});
+    cr_assert_eq(machine.l3_count, 0);
+    cr_assert_eq(machine.cpu[31].l3, -1);
+    cr_assert_eq(machine.cpu[31].smt, 7);
+}
+
+Test(topo, finds_gpus_far_memory_and_leaves_offline_cpus_out) {
+    read_machine((struct farm_machine_source){.xml = VECTORS "gpus_cxl_offline.xml"});
+    cr_assert_eq(machine.cpu_count, 7);
+    cr_assert_null(farm_machine_cpu(&machine, 7), "CPU 7 is offline");
+    cr_assert_str_eq(list_of(&machine.allowed), "0-1,3-6");
+    cr_assert_eq(machine.gpu_count, 2, "the network card is no GPU");
+    cr_assert_str_eq(machine.gpu[0].pci_bus_id, "0000:81:00.0");
+    cr_assert_str_eq(machine.gpu[1].pci_bus_id, "0000:c1:00.0");
+    cr_assert_eq(machine.gpu[0].node, 1);
+    cr_assert(machine.node[0].has_cpus && machine.node[1].has_cpus && !machine.node[2].has_cpus);
+    cr_assert_eq(farm_machine_cpu(&machine, 4)->node, 1, "CXL memory is beside every CPU, but no CPU's own node");
+    cr_assert_eq(farm_machine_distance(&machine, 1, 2), 14);
+    cr_assert_eq(farm_machine_distance(&machine, 0, 2), 28);
+    cr_assert_eq(farm_machine_distance(&machine, 0, 9), 255);
+    machine.node[1].total_bytes = 0;
+    cr_assert_eq(farm_machine_memory_node(&machine, 1), 2, "the CXL node is nearer to node 1 than node 0");
+    machine.node[2].usable = false;
+    cr_assert_eq(farm_machine_memory_node(&machine, 1), 0);
+}
+
+Test(topo, gives_a_cpu_the_node_that_fewest_cpus_share) {
+    read_machine((struct farm_machine_source){.synthetic = FAR_MEMORY_FIRST});
+    int far_node = -1;
+    for (int i = 0; i < machine.node_count; i++)
+        if (machine.node[i].total_bytes == UINT64_C(8000000000)) far_node = machine.node[i].node;
+    cr_assert_eq(machine.node_count, 3);
+    cr_assert_eq(far_node, 0, "the far node has the lowest number");
+    for (int i = 0; i < machine.cpu_count; i++) cr_assert_neq(machine.cpu[i].node, far_node);
+    cr_assert(!farm_machine_node(&machine, far_node)->has_cpus);
+}
+
+Test(topo, keeps_the_tightest_limit_of_nested_v2_groups) {
+    read_machine((struct farm_machine_source){.synthetic = TWO_SOCKETS, .root = VECTORS "quota_v2"});
+    cr_assert_float_eq(machine.cpu_quota, 3.5, 1e-9);
+    cr_assert_eq(machine.memory_limit_bytes, UINT64_C(8) << 30);
+    cr_assert_eq(machine.memory_free_bytes, UINT64_C(7) << 30, "8 GiB less 3 in use, 2 of which are page cache");
+    cr_assert_str_eq(list_of(&machine.allowed), "0-15");
+}
+
+Test(topo, reads_v1_limits_through_a_container_mount) {
+    read_machine((struct farm_machine_source){.synthetic = SIXTEEN_CORES, .root = VECTORS "quota_v1"});
+    cr_assert_float_eq(machine.cpu_quota, 3.5, 1e-9);
+    cr_assert_eq(machine.memory_limit_bytes, UINT64_C(4) << 30);
+    cr_assert_eq(machine.memory_free_bytes, UINT64_C(3) << 30, "4 GiB less 1.5 in use, 0.5 of which are page cache");
+    cr_assert_str_eq(list_of(&machine.allowed), "0-7");
+}
+
+Test(topo, takes_unlimited_for_no_limit) {
+    struct farm_cgroup_limits limits;
+    farm_cgroup_read(VECTORS "no_limits_v1", &limits);
+    cr_assert_eq(limits.cpu_quota, 0);
+    cr_assert_eq(limits.memory_limit_bytes, UINT64_MAX);
+    cr_assert(limits.has_cpus);
+    cr_assert_str_eq(list_of(&limits.cpus), "2-5,9");
+    farm_cgroup_read("/nonexistent", &limits);
+    cr_assert(limits.cpu_quota == 0 && limits.memory_limit_bytes == UINT64_MAX && !limits.has_cpus);
+}
+
+Test(topo, counts_page_cache_as_free_and_sees_memoryless_nodes) {
+    read_machine((struct farm_machine_source){.synthetic = TWO_SOCKETS, .root = VECTORS "memoryless_node1"});
+    cr_assert_eq(machine.node[0].total_bytes, UINT64_C(64) << 30);
+    cr_assert_eq(machine.node[0].free_bytes, UINT64_C(36) << 30);
+    cr_assert_eq(machine.node[1].total_bytes, 0);
+    cr_assert(machine.node[1].has_cpus);
+    cr_assert_eq(farm_machine_memory_node(&machine, 1), 0);
+}
+
+Test(topo, refuses_what_is_no_topology) {
+    struct farm_machine_source missing = {.xml = "/nonexistent.xml"},
+                               foreign = {.xml = VECTORS "quota_v2/proc/self/cgroup"},
+                               nonsense = {.synthetic = "pack:two"}, both = {.xml = "a", .synthetic = "b"};
+    cr_assert_eq(farm_machine_read(&machine, &missing, &error), FARM_E_NOT_FOUND);
+    cr_assert_eq(farm_machine_read(&machine, &foreign, &error), FARM_E_FORMAT);
+    cr_assert(strstr(error.message, "lstopo"), "%s", error.message);
+    cr_assert_eq(farm_machine_read(&machine, &nonsense, &error), FARM_E_FORMAT);
+    cr_assert_eq(farm_machine_read(&machine, &both, &error), FARM_E_INVALID);
+}
+
+Test(topo, sees_this_machine_as_the_kernel_does) {
+    read_machine((struct farm_machine_source){0});
+    cr_assert_eq(machine.cpu_count, sysconf(_SC_NPROCESSORS_ONLN));
+    cpu_set_t mask;
+    cr_assert_eq(sched_getaffinity(0, sizeof mask, &mask), 0);
+    for (int cpu = 0; cpu < CPU_SETSIZE; cpu++)
+        cr_assert(farm_bitmap_has(&machine.allowed, cpu) <= (CPU_ISSET(cpu, &mask) != 0), "CPU %d", cpu);
+    uint64_t total = 0;
+    for (int i = 0; i < machine.node_count; i++) total += machine.node[i].total_bytes;
+    uint64_t kernel = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
+    cr_assert(total > kernel / 2 && total < kernel + kernel / 2, "nodes hold %lu bytes, the kernel says %lu", total,
+              kernel);
+}
+
+Test(topo, obeys_the_affinity_mask_it_was_started_with) {
+    struct farm_bitmap one = {{0}};
+    read_machine((struct farm_machine_source){0});
+    int last = -1;
+    for (int cpu = farm_bitmap_next(&machine.allowed, 0); cpu >= 0; cpu = farm_bitmap_next(&machine.allowed, cpu + 1))
+        last = cpu;
+    farm_bitmap_set(&one, last);
+    cr_assert_eq(farm_bitmap_pin(&one, &error), FARM_OK, "%s", error.message);
+    cr_assert_eq(sched_getcpu(), last);
+    read_machine((struct farm_machine_source){0});
+    cr_assert_eq(memcmp(&machine.allowed, &one, sizeof one), 0, "allowed: %s", list_of(&machine.allowed));
+    struct farm_bitmap none = {{0}};
+    cr_assert_eq(farm_bitmap_pin(&none, &error), FARM_E_INVALID);
+}
+
+Test(topo, reads_and_writes_lists_of_cpus) {
+    static const char *const same[] = {"", "0", "0-3", "1,3,5", "0-1,63-64,4095"};
+    static const char *const wrong[] = {"a", "3-1", "4096", "1,,2x", "-1", "1-", "0 1"};
+    struct farm_bitmap set;
+    for (size_t i = 0; i < sizeof same / sizeof *same; i++) {
+        cr_assert_eq(farm_bitmap_parse(same[i], &set, &error), FARM_OK, "%s", error.message);
+        cr_assert_str_eq(list_of(&set), same[i]);
+    }
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++)
+        cr_assert_eq(farm_bitmap_parse(wrong[i], &set, &error), FARM_E_FORMAT, "'%s' was taken", wrong[i]);
+    cr_assert_eq(farm_bitmap_parse(" 7 , 9\n", &set, NULL), FARM_OK);
+    cr_assert_str_eq(list_of(&set), "7,9");
+    cr_assert_eq(farm_bitmap_next(&set, 8), 9);
+    cr_assert_eq(farm_bitmap_next(&set, 10), -1);
+    char small[8];
+    cr_assert_eq(farm_bitmap_parse("100,200,300", &set, NULL), FARM_OK);
+    cr_assert_str_eq(farm_bitmap_format(&set, small, sizeof small), "100...");
+}

@@ -1,0 +1,349 @@
+// The plan: what must hold on every machine for every request, then single decisions.
+#include <criterion/criterion.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "machines.h"
+#include "topo/plan.h"
+
+static struct farm_machine machine;
+static struct farm_plan plan, other;
+static struct farm_error error;
+
+static void read_machine(struct farm_machine_source source) {
+    cr_assert_eq(farm_machine_read(&machine, &source, &error), FARM_OK, "%s", error.message);
+}
+
+static struct farm_plan_request request_of(int actors, int learner_device) {
+    return (struct farm_plan_request){.actors = actors,
+                                      .learner_device = learner_device,
+                                      .envs_per_actor = 8,
+                                      .bytes_per_actor = 1 << 20,
+                                      .pin = true};
+}
+
+static void make(struct farm_plan_request request) {
+    cr_assert_eq(farm_plan_make(&machine, &request, &plan, &error), FARM_OK, "%s", error.message);
+}
+
+static bool has_note(const char *words) {
+    for (int i = 0; i < plan.note_count; i++)
+        if (strstr(plan.note[i], words)) return true;
+    return false;
+}
+
+static void check_pins(const char *name, const struct farm_plan_request *request) {
+    struct farm_bitmap seen = {{0}}, learner = plan.inference_cpus;
+    farm_bitmap_add(&learner, &plan.training_cpus);
+    for (int i = 0; i < plan.actor_count; i++) {
+        int cpu = plan.actor[i].cpu;
+        cr_assert_eq(cpu >= 0, plan.pinned, "%s: actor %d", name, i);
+        if (cpu < 0) continue;
+        cr_assert(!farm_bitmap_has(&seen, cpu), "%s: CPU %d is pinned twice", name, cpu);
+        cr_assert(farm_bitmap_has(&machine.allowed, cpu), "%s: CPU %d is not allowed", name, cpu);
+        cr_assert(!farm_bitmap_has(&request->taken, cpu), "%s: CPU %d is another farm's", name, cpu);
+        cr_assert(!farm_bitmap_has(&learner, cpu), "%s: CPU %d is the learner's", name, cpu);
+        cr_assert(farm_bitmap_has(&plan.claim, cpu), "%s: CPU %d is not claimed", name, cpu);
+        farm_bitmap_set(&seen, cpu);
+    }
+    cr_assert(!plan.pinned || request->pin, "%s: pinned though it was not to", name);
+    cr_assert(request->learner_device == FARM_LEARNER_NONE || farm_bitmap_count(&learner), "%s: no CPU for the learner",
+              name);
+    struct farm_bitmap claimed = plan.claim;
+    farm_bitmap_remove(&claimed, &machine.allowed);
+    cr_assert_eq(farm_bitmap_count(&claimed), 0, "%s: claims CPUs outside the cpuset", name);
+    cr_assert(!farm_bitmap_overlaps(&plan.claim, &request->taken), "%s: claims another farm's CPUs", name);
+}
+
+static void check_memory_nodes(const char *name, const struct farm_plan_request *request) {
+    for (int i = 0; i < plan.actor_count; i++) {
+        const struct farm_plan_actor *actor = &plan.actor[i];
+        struct farm_bitmap cpus;
+        farm_plan_actor_cpus(&machine, &plan, i, &cpus);
+        cr_assert_gt(farm_bitmap_count(&cpus), 0, "%s: actor %d has nowhere to run", name, i);
+        if (request->numa != FARM_NUMA_BIND) cr_assert_eq(actor->memory_node, -1);
+        if (actor->cpu >= 0) cr_assert_eq(farm_machine_cpu(&machine, actor->cpu)->node, actor->cpu_node);
+        if (actor->memory_node < 0) continue;
+        for (int cpu = farm_bitmap_next(&cpus, 0); cpu >= 0; cpu = farm_bitmap_next(&cpus, cpu + 1)) {
+            int node = farm_machine_cpu(&machine, cpu)->node;
+            const struct farm_node *near = farm_machine_node(&machine, node),
+                                   *used = farm_machine_node(&machine, actor->memory_node);
+            cr_assert_gt(used->total_bytes, 0, "%s: actor %d on a node without memory", name, i);
+            if (near->total_bytes && near->usable) cr_assert_eq(node, actor->memory_node, "%s: actor %d", name, i);
+        }
+    }
+}
+
+static void check_budget(const char *name, const struct farm_plan_request *request) {
+    double quota = machine.cpu_quota;
+    int limit = farm_bitmap_count(&machine.allowed);
+    if (quota > 0 && quota < limit) {
+        cr_assert(!plan.pinned, "%s: pinned under a quota", name);
+        limit = quota < 1 ? 1 : (int)quota;
+    }
+    if (request->actors)
+        cr_assert_eq(plan.actor_count, request->actors);
+    else
+        cr_assert(plan.actor_count >= 1 && plan.actor_count <= limit, "%s: %d actors for %d CPUs", name,
+                  plan.actor_count, limit);
+    int learner = plan.training_threads + (request->learner_device != FARM_LEARNER_NONE);
+    if (!request->actors && plan.pinned && request->learner_device == FARM_LEARNER_CPU)
+        cr_assert_leq(plan.actor_count + learner, limit, "%s", name);
+}
+
+static void check_second_farm(const char *name, struct farm_plan_request request) {
+    farm_bitmap_add(&request.taken, &plan.claim);
+    cr_assert_eq(farm_plan_make(&machine, &request, &other, &error), FARM_OK, "%s: %s", name, error.message);
+    cr_assert(!farm_bitmap_overlaps(&plan.claim, &other.claim), "%s: two farms share CPUs", name);
+    for (int i = 0; i < other.actor_count; i++)
+        cr_assert(!farm_bitmap_has(&plan.claim, other.actor[i].cpu), "%s: two farms pin CPU %d", name,
+                  other.actor[i].cpu);
+}
+
+static void check_all(const char *name, const struct farm_plan_request *request) {
+    make(*request);
+    check_pins(name, request);
+    check_memory_nodes(name, request);
+    check_budget(name, request);
+    memset(&other, 0xaa, sizeof other);
+    cr_assert_eq(farm_plan_make(&machine, request, &other, &error), FARM_OK);
+    cr_assert_eq(memcmp(&plan, &other, sizeof plan), 0, "%s: the same request gives another plan", name);
+    check_second_farm(name, *request);
+}
+
+Test(topo, keeps_its_promises_on_every_machine, .timeout = 60) {
+    static const int actors[] = {0, 1, 3, 16, 1000};
+    for (int m = 0; m < RECORDED_MACHINES; m++) {
+        read_machine(recorded_machines[m].source);
+        for (int device = FARM_LEARNER_NONE; device < machine.gpu_count; device++)
+            for (int a = 0; a < 5; a++)
+                for (int variant = 0; variant < 12; variant++) {
+                    struct farm_plan_request request = request_of(actors[a], device);
+                    request.pin = variant % 2 == 0;
+                    request.smt = variant / 2 % 2 ? FARM_SMT_OFF : FARM_SMT_AUTO;
+                    request.numa = (enum farm_numa_policy)(variant / 4);
+                    request.bytes_per_actor = 1 << 16;
+                    if (variant == 3) farm_bitmap_set(&request.taken, machine.cpu[machine.cpu_count / 2].cpu);
+                    check_all(recorded_machines[m].name, &request);
+                }
+    }
+}
+
+Test(topo, shares_two_cores_without_pinning) {
+    read_machine((struct farm_machine_source){.synthetic = TWO_CORES});
+    make(request_of(0, FARM_LEARNER_CPU));
+    cr_assert(plan.actor_count == 2 && plan.shared && !plan.pinned && plan.training_threads == 1);
+    cr_assert_eq(farm_bitmap_count(&plan.training_cpus), 2);
+    cr_assert_eq(farm_bitmap_count(&plan.claim), 0);
+    cr_assert_eq(plan.actor[1].memory_node, 0);
+    make(request_of(0, FARM_LEARNER_NONE));
+    cr_assert(plan.actor_count == 2 && plan.pinned, "without a learner each actor has its CPU");
+}
+
+Test(topo, plans_three_floating_actors_for_a_quota_of_three_and_a_half) {
+    const char *const roots[] = {VECTORS "quota_v2", VECTORS "quota_v1"};
+    for (int i = 0; i < 2; i++) {
+        read_machine((struct farm_machine_source){.synthetic = SIXTEEN_CORES, .root = roots[i]});
+        make(request_of(0, FARM_LEARNER_CPU));
+        cr_assert(plan.actor_count == 3 && !plan.pinned);
+        cr_assert_float_eq(plan.cpu_budget, 3.5, 1e-9);
+        cr_assert(has_note("quota of 3.5 CPUs: 3 actors, nothing pinned"), "%s", plan.note[0]);
+    }
+    read_machine((struct farm_machine_source){.synthetic = TWO_CORES, .root = VECTORS "half_cpu_v2"});
+    make(request_of(0, FARM_LEARNER_CPU));
+    cr_assert_eq(plan.actor_count, 1);
+}
+
+Test(topo, gives_a_cpu_learner_a_third_of_the_cores_in_whole_l3_groups) {
+    read_machine((struct farm_machine_source){.synthetic = AMD_12_L3});
+    make(request_of(0, FARM_LEARNER_CPU));
+    cr_assert_eq(plan.actor_count, 128);
+    cr_assert_eq(plan.training_threads, 48);
+    cr_assert_eq(farm_bitmap_count(&plan.inference_cpus), 16);
+    int cores_in_l3[24] = {0};
+    for (int i = 0; i < machine.cpu_count; i++) {
+        const struct farm_cpu *cpu = &machine.cpu[i];
+        bool learner =
+            farm_bitmap_has(&plan.training_cpus, cpu->cpu) || farm_bitmap_has(&plan.inference_cpus, cpu->cpu);
+        if (learner) cr_assert_eq(cpu->node, plan.learner_node);
+        cores_in_l3[cpu->l3] += learner;
+    }
+    for (int l3 = 0; l3 < 24; l3++) cr_assert(cores_in_l3[l3] == 0 || cores_in_l3[l3] == 8, "L3 group %d is split", l3);
+}
+
+Test(topo, leaves_a_cores_siblings_to_whoever_has_the_core) {
+    read_machine((struct farm_machine_source){.synthetic = AMD_12_L3_SMT});
+    make(request_of(0, FARM_LEARNER_CPU));
+    cr_assert_eq(plan.actor_count, 256);
+    cr_assert_eq(plan.training_threads, 48);
+    cr_assert_eq(farm_bitmap_count(&plan.training_cpus), 96);
+    bool actor_on_core[192] = {0};
+    for (int i = 0; i < plan.actor_count; i++)
+        actor_on_core[farm_machine_cpu(&machine, plan.actor[i].cpu)->core] = true;
+    for (int i = 0; i < machine.cpu_count; i++)
+        if (farm_bitmap_has(&plan.training_cpus, machine.cpu[i].cpu)) cr_assert(!actor_on_core[machine.cpu[i].core]);
+}
+
+Test(topo, fills_physical_cores_before_their_siblings) {
+    read_machine((struct farm_machine_source){.synthetic = TWO_SOCKETS});
+    make(request_of(33, FARM_LEARNER_NONE));
+    int on_core[32] = {0};
+    for (int i = 0; i < 32; i++) on_core[farm_machine_cpu(&machine, plan.actor[i].cpu)->core]++;
+    for (int core = 0; core < 32; core++) cr_assert_eq(on_core[core], 1, "core %d", core);
+    cr_assert_eq(farm_machine_cpu(&machine, plan.actor[32].cpu)->smt, 1);
+    struct farm_plan_request request = request_of(0, FARM_LEARNER_NONE);
+    request.smt = FARM_SMT_OFF;
+    make(request);
+    cr_assert_eq(plan.actor_count, 32);
+}
+
+Test(topo, spreads_few_actors_over_the_l3_groups_of_one_node) {
+    read_machine((struct farm_machine_source){.synthetic = AMD_12_L3});
+    make(request_of(12, FARM_LEARNER_NONE));
+    bool used[24] = {0};
+    for (int i = 0; i < 12; i++) {
+        const struct farm_cpu *cpu = farm_machine_cpu(&machine, plan.actor[i].cpu);
+        cr_assert(!used[cpu->l3], "two actors in L3 group %d while others are empty", cpu->l3);
+        cr_assert_eq(cpu->node, 0);
+        used[cpu->l3] = true;
+    }
+}
+
+Test(topo, feeds_few_actors_with_few_learner_cores) {
+    read_machine((struct farm_machine_source){.synthetic = AMD_12_L3});
+    make(request_of(8, FARM_LEARNER_CPU));
+    cr_assert_eq(farm_bitmap_count(&plan.training_cpus) + farm_bitmap_count(&plan.inference_cpus), 4);
+    make(request_of(180, FARM_LEARNER_CPU));
+    cr_assert(plan.pinned, "the learner makes room for actors that were asked for");
+    cr_assert_eq(farm_bitmap_count(&plan.training_cpus) + farm_bitmap_count(&plan.inference_cpus), 12);
+}
+
+Test(topo, takes_as_many_learner_threads_as_asked) {
+    read_machine((struct farm_machine_source){.synthetic = SIXTEEN_CORES});
+    struct farm_plan_request request = request_of(0, FARM_LEARNER_CPU);
+    request.learner_threads = 9;
+    make(request);
+    cr_assert(plan.training_threads == 9 && farm_bitmap_count(&plan.inference_cpus) == 3 && plan.actor_count == 4);
+    request.learner_threads = 40;
+    make(request);
+    cr_assert(plan.training_threads == 14 && plan.actor_count == 1);
+    cr_assert(has_note("40 learner threads wanted"));
+}
+
+Test(topo, puts_the_gpu_host_threads_beside_the_gpu) {
+    read_machine((struct farm_machine_source){.xml = VECTORS "gpus_cxl_offline.xml"});
+    make(request_of(0, 1));
+    cr_assert_eq(plan.learner_node, 1);
+    for (int cpu = farm_bitmap_next(&plan.inference_cpus, 0); cpu >= 0;
+         cpu = farm_bitmap_next(&plan.inference_cpus, cpu + 1))
+        cr_assert_eq(farm_machine_cpu(&machine, cpu)->node, 1);
+    cr_assert_eq(plan.actor_count, 5, "six CPUs are allowed, one is the host thread's");
+    cr_assert_eq(plan.actor[0].memory_node, 1, "the first actors sit beside the GPU too");
+    cr_assert(has_note("GPU 1: host thread on CPU 4, supervisor on CPU 4"));
+    struct farm_plan_request request = request_of(0, 2);
+    cr_assert_eq(farm_plan_make(&machine, &request, &plan, &error), FARM_E_USAGE);
+    cr_assert(strstr(error.message, "2 NVIDIA GPUs"), "%s", error.message);
+}
+
+Test(topo, says_when_the_gpu_host_threads_cannot_be_beside_the_gpu) {
+    read_machine((struct farm_machine_source){.xml = VECTORS "gpus_cxl_offline.xml"});
+    struct farm_plan_request request = request_of(0, 0);
+    for (int i = 0; i < machine.gpu_count; i++) machine.gpu[i].node = 2; // beside the node without CPUs
+    make(request);
+    cr_assert(has_note("GPU 0 is beside node 2"));
+    cr_assert_eq(farm_machine_cpu(&machine, farm_bitmap_next(&plan.inference_cpus, 0))->node, 1,
+                 "14 is nearer than 28");
+    machine.gpu[0].node = -1;
+    make(request);
+    cr_assert(has_note("does not say which node GPU 0 is beside"));
+}
+
+Test(topo, puts_segments_of_a_memoryless_node_on_the_nearest_node) {
+    read_machine((struct farm_machine_source){.synthetic = TWO_SOCKETS, .root = VECTORS "memoryless_node1"});
+    make(request_of(0, FARM_LEARNER_CPU));
+    int on_node1 = 0;
+    for (int i = 0; i < plan.actor_count; i++) {
+        on_node1 += plan.actor[i].cpu_node == 1;
+        cr_assert_eq(plan.actor[i].memory_node, 0);
+    }
+    cr_assert_gt(on_node1, 0);
+    cr_assert(has_note("node 1 has no memory of its own"));
+}
+
+Test(topo, keeps_more_actors_than_cpus_on_their_nodes) {
+    read_machine((struct farm_machine_source){.synthetic = TWO_SOCKETS});
+    make(request_of(100, FARM_LEARNER_CPU));
+    int on_node[2] = {0};
+    for (int i = 0; i < plan.actor_count; i++) {
+        cr_assert_eq(plan.actor[i].cpu, -1);
+        on_node[plan.actor[i].memory_node]++;
+        struct farm_bitmap cpus;
+        farm_plan_actor_cpus(&machine, &plan, i, &cpus);
+        cr_assert(!farm_bitmap_overlaps(&cpus, &plan.training_cpus));
+    }
+    cr_assert(on_node[0] > 20 && on_node[1] > 20, "%d and %d", on_node[0], on_node[1]);
+}
+
+Test(topo, interleaves_over_nodes_with_cpus_only) {
+    read_machine((struct farm_machine_source){.xml = VECTORS "gpus_cxl_offline.xml"});
+    struct farm_plan_request request = request_of(0, FARM_LEARNER_CPU);
+    request.numa = FARM_NUMA_INTERLEAVE;
+    make(request);
+    char list[32];
+    cr_assert_str_eq(farm_bitmap_format(&plan.interleave_nodes, list, sizeof list), "0-1");
+}
+
+Test(topo, runs_unpinned_where_other_farms_hold_every_cpu) {
+    read_machine((struct farm_machine_source){.synthetic = SIXTEEN_CORES});
+    struct farm_plan_request request = request_of(0, FARM_LEARNER_CPU);
+    request.taken = machine.allowed;
+    make(request);
+    cr_assert(plan.actor_count > 0 && !plan.pinned && farm_bitmap_count(&plan.claim) == 0);
+    cr_assert(has_note("other farms hold every CPU"));
+}
+
+Test(topo, pins_a_second_farm_onto_what_is_left) {
+    read_machine((struct farm_machine_source){.synthetic = AMD_12_L3});
+    make(request_of(60, FARM_LEARNER_CPU));
+    struct farm_plan_request second = request_of(0, FARM_LEARNER_CPU);
+    second.taken = plan.claim;
+    int first = farm_bitmap_count(&plan.claim);
+    make(second);
+    cr_assert(plan.pinned && !farm_bitmap_overlaps(&plan.claim, &second.taken));
+    cr_assert_eq(farm_bitmap_count(&plan.claim), 192 - first, "it has all the rest");
+}
+
+Test(topo, refuses_rings_that_do_not_fit) {
+    read_machine((struct farm_machine_source){.synthetic = TWO_SOCKETS});
+    struct farm_plan_request request = request_of(32, FARM_LEARNER_NONE);
+    request.bytes_per_actor = UINT64_C(8) << 30; // 16 x 8 GiB on a node of 128 GB
+    cr_assert_eq(farm_plan_make(&machine, &request, &plan, &error), FARM_E_LIMIT);
+    cr_assert(strstr(error.message, "128.00 GiB") && strstr(error.message, "NUMA node 0"), "%s", error.message);
+    cr_assert(strstr(error.message, "--actors") && strstr(error.message, "--envs-per-actor") &&
+                  strstr(error.message, "--ring-steps"),
+              "%s", error.message);
+    request.actors = 16; // all beside each other on one node, while the machine has room
+    cr_assert_eq(farm_plan_make(&machine, &request, &plan, &error), FARM_E_LIMIT);
+    request.numa = FARM_NUMA_INTERLEAVE;
+    cr_assert_eq(farm_plan_make(&machine, &request, &plan, &error), FARM_OK, "%s", error.message);
+    request.bytes_per_actor = UINT64_MAX / 2;
+    cr_assert_eq(farm_plan_make(&machine, &request, &plan, &error), FARM_E_LIMIT);
+}
+
+Test(topo, refuses_rings_above_the_control_groups_limit) {
+    read_machine((struct farm_machine_source){.synthetic = SIXTEEN_CORES, .root = VECTORS "quota_v1"});
+    struct farm_plan_request request = request_of(3, FARM_LEARNER_CPU);
+    request.bytes_per_actor = UINT64_C(1) << 30; // 3 GiB are left below 4, a tenth of them is kept
+    cr_assert_eq(farm_plan_make(&machine, &request, &plan, &error), FARM_E_LIMIT);
+    cr_assert(strstr(error.message, "control group"), "%s", error.message);
+    request.actors = 2;
+    cr_assert_eq(farm_plan_make(&machine, &request, &plan, &error), FARM_OK, "%s", error.message);
+}
+
+Test(topo, refuses_counts_out_of_range) {
+    read_machine((struct farm_machine_source){.synthetic = TWO_CORES});
+    struct farm_plan_request request = request_of(-1, FARM_LEARNER_CPU);
+    cr_assert_eq(farm_plan_make(&machine, &request, &plan, &error), FARM_E_USAGE);
+    request.actors = FARM_PLAN_ACTORS_MAX + 1;
+    cr_assert_eq(farm_plan_make(&machine, &request, &plan, &error), FARM_E_USAGE);
+}
