@@ -1,7 +1,7 @@
-// Sealed shared memory: an anonymous memfd segment of fixed size, placed on a NUMA node, populated and verified before anybody
-// else sees it, sealed against resizing, handed over by descriptor. No name is left behind after a crash, no access can end in
-// SIGBUS. The supervisor creates; every other process opens and checks. Knows nothing about what lies in a segment
-// beyond its header page.
+// Sealed shared memory: an anonymous memfd segment of fixed size, placed on a NUMA node, populated and verified before
+// anybody else sees it, sealed against resizing, handed over by descriptor. No name is left behind after a crash, no
+// access can end in SIGBUS. The supervisor creates; every other process opens and checks. Knows nothing about what lies
+// in a segment beyond its header page.
 #ifndef FARM_SHM_SEGMENT_H
 #define FARM_SHM_SEGMENT_H
 
@@ -11,7 +11,7 @@
 
 #include "base/status.h"
 
-#define FARM_SEGMENT_MAGIC 0x31304d5241464741ull // "AGFARM01", little endian
+#define FARM_SEGMENT_MAGIC   0x31304d5241464741ull // "AGFARM01", little endian
 #define FARM_SEGMENT_VERSION 1u
 enum { FARM_SEGMENT_HEADER_BYTES = 4096, FARM_SEGMENT_USER_BYTES = 3072, FARM_SEGMENT_NOTE_BYTES = 192 };
 
@@ -42,7 +42,8 @@ enum farm_pages {
 enum farm_placement {
     FARM_PLACEMENT_NONE,        // no node was asked for
     FARM_PLACEMENT_BOUND,       // mbind(2), every page verified
-    FARM_PLACEMENT_FIRST_TOUCH, // mbind refused (containers): touched from a thread pinned to the node, every page verified
+    FARM_PLACEMENT_FIRST_TOUCH, // mbind refused (containers): touched from a thread pinned to the node, every page
+                                // verified
     FARM_PLACEMENT_MISPLACED,   // verified and found elsewhere: pages_elsewhere says how many
     FARM_PLACEMENT_UNVERIFIED,  // first touch, but neither move_pages(2) nor /proc/self/numa_maps may be asked here
 };
@@ -68,24 +69,28 @@ struct farm_segment {
     enum farm_pages pages;
     enum farm_placement placement;
     size_t pages_elsewhere;             // creator only: pages of 4 KiB found on another node than asked
-    char note[FARM_SEGMENT_NOTE_BYTES]; // creator only: why it is not what was asked for, and what to set; "" where it is
+    char note[FARM_SEGMENT_NOTE_BYTES]; // creator only: why it is not what was asked for, and what to set; "" where it
+                                        // is
 };
 
-// Creates, places, populates, verifies and seals (F_SEAL_SHRINK|GROW|SEAL). Behind the header everything is zero. The mapping is
-// MADV_DONTFORK: a forked child does not inherit it and opens its own view from a descriptor. Both descriptors are CLOEXEC and
-// above 2. Errors: FARM_E_LIMIT (memory, node, descriptors, file size: names the limit, what was wanted, what is there, the setting to
-// change), FARM_E_INVALID, FARM_E_IO, FARM_E_UNSUPPORTED. On error *out is closed.
+// Creates, places, populates, verifies and seals (F_SEAL_SHRINK|GROW|SEAL). Behind the header everything is zero. The
+// mapping is MADV_DONTFORK: a forked child does not inherit it and opens its own view from a descriptor. Both
+// descriptors are CLOEXEC and above 2. Errors: FARM_E_LIMIT (memory, node, descriptors, file size: names the limit,
+// what was wanted, what is there, the setting to change), FARM_E_INVALID, FARM_E_IO, FARM_E_UNSUPPORTED. On error *out
+// is closed.
 enum farm_status farm_segment_create(const struct farm_segment_request *request, struct farm_segment *out,
                                      struct farm_error *err);
 
-// Maps a descriptor handed over by somebody else, in a process that shares nothing else with the creator, after checking seals,
-// size, magic, version, kind, layout hash (0: any) and that the size in the header is the file's. Fills the page table, so that the
-// busy path takes no faults; not inherited by forked children either. Takes ownership of fd only on success. Errors: FARM_E_FORMAT
-// with the reason, FARM_E_PERMISSION where `writable` is wanted of a read-only descriptor, FARM_E_LIMIT, FARM_E_IO.
+// Maps a descriptor handed over by somebody else, in a process that shares nothing else with the creator, after
+// checking seals, size, magic, version, kind, layout hash (0: any) and that the size in the header is the file's. Fills
+// the page table, so that the busy path takes no faults; not inherited by forked children either. Takes ownership of fd
+// only on success. Errors: FARM_E_FORMAT with the reason, FARM_E_PERMISSION where `writable` is wanted of a read-only
+// descriptor, FARM_E_LIMIT, FARM_E_IO.
 enum farm_status farm_segment_open(int fd, bool writable, enum farm_segment_kind kind, uint64_t layout_hash,
                                    struct farm_segment *out, struct farm_error *err);
 
-// Unmaps and closes descriptors; safe on a zeroed, a closed and a partly made segment (a descriptor of 0 or below is none).
+// Unmaps and closes descriptors; safe on a zeroed, a closed and a partly made segment (a descriptor of 0 or below is
+// none).
 void farm_segment_close(struct farm_segment *segment);
 
 // "up of actor 3: 4.2 MiB in 2 MiB pages, bound to node 1, verified; note", for the log.

@@ -1,0 +1,308 @@
+// See limits.h. File formats: Documentation/admin-guide/cgroup-v2.rst, cgroup-v1/memory.rst and mm/hugetlbpage.rst of
+// the Linux sources; proc(5).
+#include "shm/limits.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+
+enum { PATH_BYTES = 4096, LINE_BYTES = 4096, TEXT_BYTES = 32768, SIZE_TEXT_BYTES = 32, CAP_IPC_LOCK_BIT = 14 };
+static const uint64_t HUGE_BYTES = 2u << 20, RESERVE_MAX_BYTES = 1u << 30, RESERVE_SHARE = 32;
+
+// One place where memory can run out: a cgroup level, the machine, a node.
+struct room {
+    uint64_t left_bytes; // UINT64_MAX: no limit known
+    uint64_t limit_bytes, used_bytes;
+    char name[PATH_BYTES + 64]; // "memory.max of control group /a/b", "MemAvailable of this machine"
+    const char *remedy;
+};
+
+struct group_names {
+    const char *limit, *high, *usage, *active_file, *inactive_file, *remedy;
+};
+static const struct group_names group_v2 = {"memory.max",
+                                            "memory.high",
+                                            "memory.current",
+                                            "active_file",
+                                            "inactive_file",
+                                            "raise it (systemd: MemoryMax=, MemoryHigh=; docker and podman: --memory; "
+                                            "Slurm: --mem; Kubernetes: limits.memory)"};
+static const struct group_names group_v1 = {
+    "memory.limit_in_bytes",
+    NULL,
+    "memory.usage_in_bytes",
+    "total_active_file",
+    "total_inactive_file",
+    "raise it (systemd: MemoryLimit=; docker: --memory; Slurm: --mem; Kubernetes: limits.memory)"};
+
+static const char *prefix(const char *root) {
+    return root && strcmp(root, "/") != 0 ? root : "";
+}
+
+// Reads a whole small file, terminated; false where there is none.
+static bool read_file(char *text, size_t size, const char *format, ...) __attribute__((format(printf, 3, 4)));
+static bool read_file(char *text, size_t size, const char *format, ...) {
+    char path[3 * PATH_BYTES];
+    va_list args;
+    va_start(args, format);
+    int length = vsnprintf(path, sizeof path, format, args);
+    va_end(args);
+    if (length < 0 || (size_t)length >= sizeof path) return false;
+    FILE *file = fopen(path, "re");
+    if (!file) return false;
+    size_t n = fread(text, 1, size - 1, file);
+    text[n] = 0;
+    fclose(file);
+    return n > 0;
+}
+
+// A limit in bytes; UINT64_MAX for "max", for v1's "unlimited" (LONG_MAX rounded to pages), for what is no number.
+static uint64_t parse_limit(const char *text) {
+    char *end;
+    unsigned long long value = strtoull(text, &end, 10);
+    return end == text || value >= UINT64_C(1) << 62 ? UINT64_MAX : value;
+}
+
+// The number behind `key` at the start of a line ("MemFree:  12 kB", "active_file 4096"), 0 where the key is missing.
+static uint64_t value_of(const char *text, const char *key) {
+    size_t length = strlen(key);
+    for (const char *line = text; line && *line; line = strchr(line, '\n'), line += line != NULL)
+        if (strncmp(line, key, length) == 0 && (line[length] == ' ' || line[length] == ':'))
+            return strtoull(line + length + 1, NULL, 10);
+    return 0;
+}
+
+static const char *size_text(char text[SIZE_TEXT_BYTES], uint64_t bytes) {
+    const char *unit = bytes < 1u << 30 ? "MiB" : "GiB";
+    snprintf(text, SIZE_TEXT_BYTES, "%.2f %s", (double)bytes / (bytes < 1u << 30 ? 1u << 20 : 1u << 30), unit);
+    return text;
+}
+
+static uint64_t without_reserve(uint64_t bytes) {
+    uint64_t reserve = bytes / RESERVE_SHARE;
+    return bytes - (reserve < RESERVE_MAX_BYTES ? reserve : RESERVE_MAX_BYTES);
+}
+
+// ---- memory control groups ----
+
+static void read_level(const char *mount, const char *group, const struct group_names *names, struct room *least) {
+    char text[TEXT_BYTES];
+    uint64_t limit =
+        read_file(text, sizeof text, "%s%s/%s", mount, group, names->limit) ? parse_limit(text) : UINT64_MAX;
+    const char *which = names->limit;
+    // Above memory.high the kernel throttles until memory is reclaimed, and rings cannot be: as good as a limit.
+    if (names->high && read_file(text, sizeof text, "%s%s/%s", mount, group, names->high) &&
+        parse_limit(text) < limit) {
+        limit = parse_limit(text);
+        which = names->high;
+    }
+    if (limit == UINT64_MAX) return;
+    uint64_t usage = read_file(text, sizeof text, "%s%s/%s", mount, group, names->usage) ? parse_limit(text) : 0;
+    const char *stat = read_file(text, sizeof text, "%s%s/memory.stat", mount, group) ? text : "";
+    uint64_t cache = value_of(stat, names->active_file) + value_of(stat, names->inactive_file);
+    uint64_t used = usage > cache ? usage - cache : 0, left = limit > used ? limit - used : 0;
+    if (left >= least->left_bytes) return;
+    least->left_bytes = left;
+    least->limit_bytes = limit;
+    least->used_bytes = used;
+    least->remedy = names->remedy;
+    snprintf(least->name, sizeof least->name, "%s of control group %s", which, *group ? group : "/");
+}
+
+static bool list_has(const char *list, const char *word) {
+    size_t length = strlen(word);
+    for (const char *at = list; (at = strstr(at, word)); at += length)
+        if ((at == list || at[-1] == ',') && strchr(",\n", at[length])) return true;
+    return false;
+}
+
+// The group of this process, "/a/b", in v2's hierarchy or in v1's memory hierarchy; "" where /proc/self/cgroup names
+// none.
+static void find_group(const char *root, bool v2, char group[PATH_BYTES]) {
+    char text[TEXT_BYTES];
+    group[0] = 0;
+    if (!read_file(text, sizeof text, "%s/proc/self/cgroup", root)) return;
+    char *rest = text;
+    for (char *line; (line = strsep(&rest, "\n"));) { // "4:memory:/a/b", "0::/a/b"
+        char *controllers = strchr(line, ':');
+        char *path = controllers ? strchr(++controllers, ':') : NULL;
+        if (!path) continue;
+        *path++ = 0;
+        if (v2 ? !*controllers : list_has(controllers, "memory")) snprintf(group, PATH_BYTES, "%s", path);
+    }
+}
+
+// The group's path below a mount whose own root is the group `mounted`. A container often has its own group mounted
+// there while /proc/self/cgroup names the host's path, or one with "..": then the mount itself is the group.
+static void below_mount(const char *mounted, char *group) {
+    size_t length = strcmp(mounted, "/") == 0 ? 0 : strlen(mounted);
+    bool inside = strncmp(group, mounted, length) == 0 && (group[length] == '/' || !group[length]);
+    if (!inside || strstr(group, "/..") || strcmp(group + length, "/") == 0)
+        group[0] = 0;
+    else
+        memmove(group, group + length, strlen(group + length) + 1);
+}
+
+// Visits the group and all above it, in every hierarchy that can limit memory.
+static void read_groups(const char *root, struct room *least) {
+    char path[PATH_BYTES], line[LINE_BYTES];
+    if ((size_t)snprintf(path, sizeof path, "%s/proc/self/mountinfo", root) >= sizeof path) return;
+    FILE *file = fopen(path, "re");
+    if (!file) return;
+    while (fgets(line, sizeof line, file)) {
+        char mounted[PATH_BYTES], mount[PATH_BYTES], full[2 * PATH_BYTES], type[64], super[LINE_BYTES],
+            group[PATH_BYTES];
+        const char *right = strstr(line, " - ");
+        if (!right || sscanf(line, "%*s %*s %*s %4095s %4095s", mounted, mount) != 2) continue;
+        if (sscanf(right, " - %63s %*s %4095s", type, super) != 2) continue;
+        bool v2 = strcmp(type, "cgroup2") == 0;
+        if (!v2 && !(strcmp(type, "cgroup") == 0 && list_has(super, "memory"))) continue;
+        snprintf(full, sizeof full, "%s%s", root, mount);
+        find_group(root, v2, group);
+        below_mount(mounted, group);
+        for (char *slash; (slash = strrchr(group, '/')); *slash = 0)
+            read_level(full, group, v2 ? &group_v2 : &group_v1, least);
+        read_level(full, "", v2 ? &group_v2 : &group_v1, least);
+    }
+    fclose(file);
+}
+
+// ---- machine and node ----
+
+static void read_machine(const char *root, struct room *least) {
+    char text[TEXT_BYTES];
+    if (!read_file(text, sizeof text, "%s/proc/meminfo", root) || !strstr(text, "MemAvailable:")) return;
+    uint64_t left = value_of(text, "MemAvailable") * 1024, total = value_of(text, "MemTotal") * 1024;
+    if (left >= least->left_bytes) return;
+    *least = (struct room){.left_bytes = left,
+                           .limit_bytes = total,
+                           .used_bytes = total > left ? total - left : 0,
+                           .remedy = "end other programs"};
+    snprintf(least->name, sizeof least->name, "MemAvailable of this machine");
+}
+
+// "Node 1 MemFree:  123 kB" of a node's meminfo.
+static uint64_t node_value(const char *text, int node, const char *key) {
+    char line[64];
+    snprintf(line, sizeof line, "Node %d %s", node, key);
+    return value_of(text, line) * 1024;
+}
+
+static void read_node(const char *root, int node, struct room *least) {
+    char text[TEXT_BYTES];
+    if (!read_file(text, sizeof text, "%s/sys/devices/system/node/node%d/meminfo", root, node)) return;
+    uint64_t left = node_value(text, node, "MemFree") + node_value(text, node, "Active(file)") +
+                    node_value(text, node, "Inactive(file)"),
+             total = node_value(text, node, "MemTotal");
+    if (left >= least->left_bytes) return;
+    *least = (struct room){.left_bytes = left,
+                           .limit_bytes = total,
+                           .used_bytes = total > left ? total - left : 0,
+                           .remedy = "end other programs there, or place fewer actors on it"};
+    snprintf(least->name, sizeof least->name, "memory of NUMA node %d", node);
+}
+
+uint64_t farm_limits_memory_available_bytes(const char *root) {
+    struct room least = {.left_bytes = UINT64_MAX};
+    read_groups(prefix(root), &least);
+    read_machine(prefix(root), &least);
+    return without_reserve(least.left_bytes);
+}
+
+uint64_t farm_limits_huge_available_bytes(const char *root, int node) {
+    static const char pool[] = "sys/kernel/mm/hugepages/hugepages-2048kB";
+    char text[64];
+    root = prefix(root);
+    if (!read_file(text, sizeof text, "%s/%s/free_hugepages", root, pool)) return 0;
+    uint64_t free_pages = strtoull(text, NULL, 10), reserved = 0, of_node;
+    if (read_file(text, sizeof text, "%s/%s/resv_hugepages", root, pool)) reserved = strtoull(text, NULL, 10);
+    free_pages = free_pages > reserved ? free_pages - reserved : 0;
+    if (node >= 0) {
+        if (!read_file(text, sizeof text, "%s/sys/devices/system/node/node%d/hugepages/hugepages-2048kB/free_hugepages",
+                       root, node))
+            return 0;
+        of_node = strtoull(text, NULL, 10);
+        if (of_node < free_pages) free_pages = of_node;
+    }
+    return free_pages * HUGE_BYTES;
+}
+
+enum farm_status farm_limits_check_memory(const char *root, uint64_t bytes, int node, struct farm_error *err) {
+    char wanted[SIZE_TEXT_BYTES], left[SIZE_TEXT_BYTES], limit[SIZE_TEXT_BYTES], used[SIZE_TEXT_BYTES];
+    struct room least = {.left_bytes = UINT64_MAX};
+    read_groups(prefix(root), &least);
+    read_machine(prefix(root), &least);
+    if (node >= 0) read_node(prefix(root), node, &least);
+    uint64_t may_take = without_reserve(least.left_bytes);
+    if (bytes <= may_take) return FARM_OK;
+    return farm_fail(
+        err, FARM_E_LIMIT,
+        "%s of shared memory wanted, %s may still be taken: %s (%s, %s in use) is the limit; %s, or take fewer "
+        "actors, environments or steps",
+        size_text(wanted, bytes), size_text(left, may_take), least.name, size_text(limit, least.limit_bytes),
+        size_text(used, least.used_bytes), least.remedy);
+}
+
+// ---- resource limits ----
+
+// A line of /proc/self/limits; false where it is not to be had. UINT64_MAX: unlimited.
+static bool read_rlimit(const char *root, const char *name, uint64_t *soft, uint64_t *hard) {
+    char text[TEXT_BYTES], soft_text[32], hard_text[32];
+    if (!read_file(text, sizeof text, "%s/proc/self/limits", root)) return false;
+    const char *line = strstr(text, name);
+    if (!line || sscanf(line + strlen(name), "%31s %31s", soft_text, hard_text) != 2) return false;
+    *soft = parse_limit(soft_text);
+    *hard = parse_limit(hard_text);
+    return true;
+}
+
+// Whether `wanted` fits the soft limit, after raising it where the system is the running one.
+static bool fits_rlimit(const char *root, int resource, uint64_t wanted, uint64_t soft, uint64_t hard) {
+    if (wanted <= soft) return true;
+    if (wanted > hard) return false;
+    if (*root) return true;
+    struct rlimit limit;
+    if (getrlimit(resource, &limit)) return false;
+    limit.rlim_cur = wanted;
+    return setrlimit(resource, &limit) == 0;
+}
+
+static enum farm_status check_descriptors(const char *root, uint64_t wanted, struct farm_error *err) {
+    uint64_t soft, hard;
+    if (!read_rlimit(root, "Max open files", &soft, &hard) || fits_rlimit(root, RLIMIT_NOFILE, wanted, soft, hard))
+        return FARM_OK;
+    return farm_fail(
+        err, FARM_E_LIMIT,
+        "%llu open files wanted in one process, RLIMIT_NOFILE allows %llu (hard limit %llu): raise it with "
+        "`ulimit -n %llu` (systemd: LimitNOFILE=; docker: --ulimit nofile=; /etc/security/limits.conf: nofile), or "
+        "take fewer actors",
+        (unsigned long long)wanted, (unsigned long long)soft, (unsigned long long)hard, (unsigned long long)wanted);
+}
+
+static enum farm_status check_locked(const char *root, uint64_t wanted, struct farm_error *err) {
+    char text[TEXT_BYTES], wanted_text[SIZE_TEXT_BYTES], soft_text[SIZE_TEXT_BYTES], hard_text[SIZE_TEXT_BYTES];
+    uint64_t soft, hard;
+    const char *capabilities =
+        read_file(text, sizeof text, "%s/proc/self/status", root) ? strstr(text, "CapEff:") : NULL;
+    if (capabilities && strtoull(capabilities + strlen("CapEff:"), NULL, 16) >> CAP_IPC_LOCK_BIT & 1) return FARM_OK;
+    if (!read_rlimit(root, "Max locked memory", &soft, &hard) || fits_rlimit(root, RLIMIT_MEMLOCK, wanted, soft, hard))
+        return FARM_OK;
+    return farm_fail(
+        err, FARM_E_LIMIT,
+        "%s of locked memory wanted, RLIMIT_MEMLOCK allows %s (hard limit %s): raise it with `ulimit -l %llu` "
+        "(systemd: LimitMEMLOCK=; docker: --ulimit memlock=; /etc/security/limits.conf: memlock)",
+        size_text(wanted_text, wanted), size_text(soft_text, soft), size_text(hard_text, hard),
+        (unsigned long long)((wanted + 1023) / 1024));
+}
+
+enum farm_status farm_limits_check(const struct farm_limits_request *request, struct farm_error *err) {
+    const char *root = prefix(request->root);
+    uint64_t pool = request->huge ? farm_limits_huge_available_bytes(root, -1) : 0;
+    uint64_t bytes = request->shared_bytes > pool ? request->shared_bytes - pool : 0;
+    enum farm_status status = farm_limits_check_memory(root, bytes, -1, err);
+    if (!status) status = check_descriptors(root, request->descriptors, err);
+    if (!status) status = check_locked(root, request->locked_bytes, err);
+    return status;
+}

@@ -1,0 +1,193 @@
+// See place.h. mbind(2), move_pages(2), madvise(2), numa(7), proc(5).
+#include "shm/place.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <numaif.h>
+#include <pthread.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+enum { NODES_MAX = 1024, ASK_AT_ONCE = 4096, LINE_BYTES = 4096, SMALL_BYTES = 4096 };
+
+void *farm_place_map(int fd, int protection, size_t bytes, size_t align) {
+    int flags = fd < 0 ? MAP_PRIVATE | MAP_ANONYMOUS : MAP_SHARED;
+    // Address space first, so that the mapping can be put at an aligned place within it.
+    uint8_t *reserved = mmap(NULL, bytes + align, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (reserved == MAP_FAILED) return NULL;
+    uint8_t *start = (uint8_t *)(((uintptr_t)reserved + align - 1) & ~(uintptr_t)(align - 1));
+    if (mmap(start, bytes, protection, flags | MAP_FIXED, fd, 0) == MAP_FAILED) {
+        int saved = errno;
+        munmap(reserved, bytes + align);
+        errno = saved;
+        return NULL;
+    }
+    size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    uint8_t *end = (uint8_t *)(((uintptr_t)start + bytes + page - 1) & ~(uintptr_t)(page - 1));
+    if (start > reserved) munmap(reserved, (size_t)(start - reserved));
+    if (reserved + bytes + align > end) munmap(end, (size_t)(reserved + bytes + align - end));
+    return start;
+}
+
+enum farm_status farm_place_bind(void *start, size_t bytes, int node, bool strict, bool *refused,
+                                 struct farm_error *err) {
+    unsigned long nodes[NODES_MAX / (8 * sizeof(unsigned long))] = {0};
+    const size_t bits = 8 * sizeof nodes[0];
+    *refused = false;
+    if (node < 0 || node >= NODES_MAX) return farm_fail(err, FARM_E_INVALID, "NUMA node %d is none", node);
+    nodes[(size_t)node / bits] = 1ul << ((size_t)node % bits);
+    if (mbind(start, bytes, strict ? MPOL_BIND : MPOL_PREFERRED, nodes, NODES_MAX + 1, 0) == 0) return FARM_OK;
+    if (errno == EPERM || errno == ENOSYS) {
+        *refused = true;
+        return FARM_OK;
+    }
+    return farm_fail_errno(err, errno == EINVAL ? FARM_E_LIMIT : FARM_E_IO,
+                           "cannot bind %zu bytes to NUMA node %d: it has no memory, does not exist, or cpuset.mems "
+                           "(Mems_allowed_list in /proc/self/status) leaves it out",
+                           bytes, node);
+}
+
+// ---- populate ----
+
+struct populate {
+    uint8_t *start;
+    size_t bytes;
+    int fd;
+    int error; // errno, 0: all pages are there
+};
+
+static void *populate(void *argument) {
+    struct populate *work = argument;
+    work->error = 0;
+    if (madvise(work->start, work->bytes, MADV_POPULATE_WRITE) == 0) return NULL;
+    work->error = errno;
+    if (errno != EINVAL && errno != ENOSYS) return NULL;
+    // Before Linux 5.14. Allocate first where there is a file, so that want of memory is an error and not a SIGBUS.
+    if (work->fd >= 0 && fallocate(work->fd, 0, 0, (off_t)work->bytes) && errno != EOPNOTSUPP && errno != ENOSYS) {
+        work->error = errno;
+        return NULL;
+    }
+    for (size_t at = 0; at < work->bytes; at += SMALL_BYTES) {
+        volatile uint8_t *byte = work->start + at;
+        *byte = *byte;
+    }
+    work->error = 0;
+    return NULL;
+}
+
+// The CPUs of a node, as "0-3,8-11" in sysfs; false where there are none or nobody says.
+static bool node_cpus(int node, cpu_set_t *cpus) {
+    char text[LINE_BYTES];
+    snprintf(text, sizeof text, "/sys/devices/system/node/node%d/cpulist", node);
+    FILE *file = fopen(text, "re");
+    if (!file) return false;
+    bool any = fgets(text, sizeof text, file) != NULL;
+    fclose(file);
+    CPU_ZERO(cpus);
+    for (char *at = text, *end; any && *at >= '0' && *at <= '9'; at = end + (*end == ',')) {
+        unsigned long first = strtoul(at, &end, 10), last = first;
+        if (*end == '-') last = strtoul(end + 1, &end, 10);
+        for (unsigned long cpu = first; cpu <= last && cpu < CPU_SETSIZE; cpu++) CPU_SET(cpu, cpus);
+    }
+    return any && CPU_COUNT(cpus) > 0;
+}
+
+// Runs the work in a thread on the node's CPUs; false where that cannot be had.
+static bool populate_on(int node, struct populate *work) {
+    cpu_set_t cpus;
+    pthread_attr_t attributes;
+    pthread_t thread;
+    if (!node_cpus(node, &cpus) || pthread_attr_init(&attributes)) return false;
+    bool started = pthread_attr_setaffinity_np(&attributes, sizeof cpus, &cpus) == 0 &&
+                   pthread_create(&thread, &attributes, populate, work) == 0;
+    pthread_attr_destroy(&attributes);
+    return started && pthread_join(thread, NULL) == 0;
+}
+
+enum farm_status farm_place_populate(void *start, size_t bytes, int fd, int touch_node, struct farm_error *err) {
+    struct populate work = {.start = start, .bytes = bytes, .fd = fd};
+    if (touch_node < 0 || !populate_on(touch_node, &work)) populate(&work);
+    if (!work.error) return FARM_OK;
+    errno = work.error;
+    return farm_fail_errno(err, FARM_E_LIMIT, "cannot get %zu bytes of memory page by page", bytes);
+}
+
+// ---- verify ----
+
+// 1: asked; 0: not to be asked here.
+static bool ask_move_pages(const uint8_t *start, size_t bytes, size_t page_bytes, int node, size_t *elsewhere) {
+    void **pages = malloc(ASK_AT_ONCE * sizeof *pages);
+    int *nodes = malloc(ASK_AT_ONCE * sizeof *nodes);
+    bool asked = pages && nodes;
+    size_t misplaced = 0;
+    for (size_t at = 0; asked && at < bytes;) {
+        unsigned long count = 0;
+        for (; count < ASK_AT_ONCE && at < bytes; at += page_bytes) {
+            nodes[count] = -ENOENT;
+            pages[count++] = (void *)(uintptr_t)(start + at);
+        }
+        asked = move_pages(0, count, pages, NULL, nodes, 0) == 0;
+        for (unsigned long i = 0; i < count; i++) misplaced += node < 0 ? nodes[i] < 0 : nodes[i] != node;
+    }
+    free(pages);
+    free(nodes);
+    if (asked) *elsewhere = misplaced * (page_bytes / SMALL_BYTES);
+    return asked;
+}
+
+// Adds up "N0=12 N1=3" of a line of numa_maps: pages in all, and pages on `node` (-1: on any).
+static void count_pages(char *line, int node, size_t *right, size_t *bytes_a_page) {
+    *right = 0;
+    *bytes_a_page = SMALL_BYTES;
+    for (char *word; (word = strsep(&line, " \n"));) {
+        int on;
+        size_t count;
+        if (sscanf(word, "N%d=%zu", &on, &count) == 2 && (node < 0 || on == node)) *right += count;
+        if (sscanf(word, "kernelpagesize_kB=%zu", &count) == 1) *bytes_a_page = count * 1024;
+    }
+}
+
+static bool ask_numa_maps(const void *start, size_t bytes, int node, size_t *elsewhere) {
+    char line[LINE_BYTES];
+    bool asked = false;
+    FILE *file = fopen("/proc/self/numa_maps", "re");
+    if (!file) return false;
+    while (!asked && fgets(line, sizeof line, file)) {
+        if (strtoull(line, NULL, 16) != (uintptr_t)start) continue;
+        size_t right, bytes_a_page;
+        count_pages(line, node, &right, &bytes_a_page);
+        size_t right_bytes = right * bytes_a_page;
+        *elsewhere = right_bytes < bytes ? (bytes - right_bytes) / SMALL_BYTES : 0;
+        asked = true;
+    }
+    fclose(file);
+    return asked;
+}
+
+bool farm_place_verify(const void *start, size_t bytes, size_t page_bytes, int node, size_t *elsewhere) {
+    return ask_move_pages(start, bytes, page_bytes, node, elsewhere) || ask_numa_maps(start, bytes, node, elsewhere);
+}
+
+size_t farm_place_transparent_bytes(const void *start) {
+    char line[LINE_BYTES];
+    bool ours = false, done = false;
+    size_t kib = 0;
+    FILE *file = fopen("/proc/self/smaps", "re");
+    if (!file) return 0;
+    while (!done && fgets(line, sizeof line, file)) {
+        uintptr_t from, to;
+        if (sscanf(line, "%" SCNxPTR "-%" SCNxPTR " ", &from, &to) == 2) {
+            done = ours;
+            ours = from == (uintptr_t)start;
+        } else if (ours) {
+            done = sscanf(line, "ShmemPmdMapped: %zu kB", &kib) == 1;
+        }
+    }
+    fclose(file);
+    return kib * 1024;
+}

@@ -1,0 +1,326 @@
+// See segment.h. memfd_create(2), fcntl(2) "File Sealing", madvise(2), tmpfs(5) and mm/transhuge.rst of the Linux
+// sources.
+#include "shm/segment.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/magic.h>
+#include <linux/memfd.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/vfs.h>
+#include <unistd.h>
+
+#include "shm/limits.h"
+#include "shm/place.h"
+
+enum { SEALS = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL, HUGE_MIN_BYTES = 1 << 20, FD_MIN = 3, SMALL_BYTES = 4096 };
+
+static const char *kind_name(uint32_t kind) {
+    static const char *const names[] = {"segment", "up", "down", "board"};
+    return names[kind < sizeof names / sizeof *names ? kind : 0];
+}
+
+static size_t round_up(size_t bytes, size_t unit) {
+    return (bytes + unit - 1) / unit * unit;
+}
+
+static void clear(struct farm_segment *segment) {
+    *segment = (struct farm_segment){.fd = -1, .fd_readonly = -1};
+}
+
+void farm_segment_close(struct farm_segment *segment) {
+    if (segment->header) munmap(segment->header, segment->bytes);
+    if (segment->fd > 0) close(segment->fd);
+    if (segment->fd_readonly > 0) close(segment->fd_readonly);
+    clear(segment);
+}
+
+// ---- create ----
+
+// A descriptor that is none of the standard three, also where those are closed: a child would take it for its output.
+static int above_standard(int fd) {
+    if (fd < 0 || fd >= FD_MIN) return fd;
+    int moved = fcntl(fd, F_DUPFD_CLOEXEC, FD_MIN), saved = errno;
+    close(fd);
+    errno = saved;
+    return moved;
+}
+
+static enum farm_status check_request(const struct farm_segment_request *request, struct farm_error *err) {
+    struct rlimit file_size;
+    if (request->kind < FARM_SEGMENT_UP || request->kind > FARM_SEGMENT_BOARD)
+        return farm_fail(err, FARM_E_INVALID, "%d is no kind of segment", (int)request->kind);
+    if (request->user_bytes > FARM_SEGMENT_USER_BYTES)
+        return farm_fail(err, FARM_E_INVALID, "%zu bytes of description do not fit the header page's %d",
+                         request->user_bytes, FARM_SEGMENT_USER_BYTES);
+    if (request->bytes < FARM_SEGMENT_HEADER_BYTES || request->bytes > SIZE_MAX / 2)
+        return farm_fail(err, FARM_E_INVALID, "a segment of %zu bytes is none", request->bytes);
+    // Beyond it ftruncate would end this process with SIGXFSZ.
+    if (getrlimit(RLIMIT_FSIZE, &file_size) == 0 && request->bytes + FARM_PLACE_HUGE_BYTES > file_size.rlim_cur)
+        return farm_fail(err, FARM_E_LIMIT,
+                         "a segment of %zu bytes wanted, RLIMIT_FSIZE allows %llu: raise it with "
+                         "`ulimit -f unlimited`",
+                         request->bytes, (unsigned long long)file_size.rlim_cur);
+    return FARM_OK;
+}
+
+// The file and its mapping, without a page of memory yet.
+static enum farm_status map_new(const struct farm_segment_request *request, bool huge, struct farm_segment *out,
+                                struct farm_error *err) {
+    char name[64];
+    size_t page = huge ? FARM_PLACE_HUGE_BYTES : (size_t)sysconf(_SC_PAGESIZE);
+    size_t align = request->huge && request->bytes >= HUGE_MIN_BYTES ? FARM_PLACE_HUGE_BYTES : page;
+    out->bytes = round_up(request->bytes, page);
+    out->pages = huge ? FARM_PAGES_HUGE : FARM_PAGES_SMALL;
+    out->writable = true;
+    snprintf(name, sizeof name, "farm-%s-%u", kind_name(request->kind), request->owner);
+    out->fd =
+        above_standard(memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING | (huge ? MFD_HUGETLB | MFD_HUGE_2MB : 0)));
+    if (out->fd < 0 && (errno == EMFILE || errno == ENFILE))
+        return farm_fail_errno(err, FARM_E_LIMIT,
+                               "no descriptor left for %s: raise RLIMIT_NOFILE (`ulimit -n`) or, for the whole "
+                               "machine, fs.file-max",
+                               name);
+    if (out->fd < 0)
+        return farm_fail_errno(err, errno == ENOSYS ? FARM_E_UNSUPPORTED : FARM_E_IO, "memfd_create(%s)", name);
+    if (ftruncate(out->fd, (off_t)out->bytes))
+        return farm_fail_errno(err, errno == ENOMEM ? FARM_E_LIMIT : FARM_E_IO, "cannot make %s %zu bytes long", name,
+                               out->bytes);
+    out->header = farm_place_map(out->fd, PROT_READ | PROT_WRITE, out->bytes, align);
+    if (!out->header)
+        return farm_fail_errno(err, errno == ENOMEM ? FARM_E_LIMIT : FARM_E_IO,
+                               "cannot map %s, %zu bytes (limits: ulimit -v, vm.overcommit_memory, vm.nr_hugepages)",
+                               name, out->bytes);
+    return FARM_OK;
+}
+
+// Binds, populates and asks where every page came to lie.
+static enum farm_status place(int node, struct farm_segment *out, struct farm_error *err) {
+    bool refused = false;
+    size_t ask_bytes = out->pages == FARM_PAGES_HUGE ? FARM_PLACE_HUGE_BYTES : SMALL_BYTES;
+    enum farm_status status = FARM_OK;
+    if (node >= 0) status = farm_place_bind(out->header, out->bytes, node, true, &refused, err);
+    if (!status) status = farm_place_populate(out->header, out->bytes, out->fd, refused ? node : -1, err);
+    if (status) return status;
+    bool asked = farm_place_verify(out->header, out->bytes, ask_bytes, node, &out->pages_elsewhere);
+    if (node < 0)
+        out->placement = FARM_PLACEMENT_NONE;
+    else if (!asked)
+        out->placement = FARM_PLACEMENT_UNVERIFIED;
+    else if (out->pages_elsewhere)
+        out->placement = FARM_PLACEMENT_MISPLACED;
+    else
+        out->placement = refused ? FARM_PLACEMENT_FIRST_TOUCH : FARM_PLACEMENT_BOUND;
+    return FARM_OK;
+}
+
+// Tries 2 MiB pages of the reserved pool. Returns false, *out closed and out->note saying why, where there are not
+// enough: a segment is never half of one kind.
+static bool create_huge(const struct farm_segment_request *request, struct farm_segment *out) {
+    size_t wanted = round_up(request->bytes, FARM_PLACE_HUGE_BYTES) / FARM_PLACE_HUGE_BYTES;
+    uint64_t there = farm_limits_huge_available_bytes("/", request->node) / FARM_PLACE_HUGE_BYTES;
+    struct farm_error why = {0};
+    if (there >= wanted && map_new(request, true, out, &why) == FARM_OK && place(request->node, out, &why) == FARM_OK)
+        return true;
+    farm_segment_close(out);
+    if (why.status)
+        snprintf(out->note, sizeof out->note, "2 MiB pages wanted: %.160s", why.message);
+    else
+        snprintf(out->note, sizeof out->note, "2 MiB pages wanted: %zu, free in the pool: %llu; raise vm.nr_hugepages",
+                 wanted, (unsigned long long)there);
+    return false;
+}
+
+// The choice in "always within_size advise [never] deny force", for the note.
+static const char *shmem_setting(char *text, size_t bytes) {
+    FILE *file = fopen("/sys/kernel/mm/transparent_hugepage/shmem_enabled", "re");
+    bool any = file && fgets(text, (int)bytes, file);
+    if (file) fclose(file);
+    char *open_bracket = any ? strchr(text, '[') : NULL;
+    if (!open_bracket) return "not there (kernel without them)";
+    open_bracket[strcspn(open_bracket, "]")] = 0;
+    return open_bracket + 1;
+}
+
+// Base pages; where 2 MiB ones were wanted, the kernel is asked for transparent ones, and whether it gave them.
+static enum farm_status create_small(const struct farm_segment_request *request, bool transparent,
+                                     struct farm_segment *out, struct farm_error *err) {
+    enum farm_status status = farm_limits_check_memory("/", request->bytes, request->node, err);
+    if (!status) status = map_new(request, false, out, err);
+    // May fail where the kernel was built without them: then there are none, as the page table will say.
+    if (!status && transparent) madvise(out->header, out->bytes, MADV_HUGEPAGE);
+    if (!status) status = place(request->node, out, err);
+    if (status || !transparent) return status;
+    if (farm_place_transparent_bytes(out->header) >= out->bytes / 2) {
+        out->pages = FARM_PAGES_TRANSPARENT;
+        out->note[0] = 0;
+        return FARM_OK;
+    }
+    char setting[64];
+    size_t used = strlen(out->note);
+    snprintf(out->note + used, sizeof out->note - used, "; transparent ones not given: shmem_enabled is %s",
+             shmem_setting(setting, sizeof setting));
+    return FARM_OK;
+}
+
+static void write_header(const struct farm_segment_request *request, struct farm_segment *out) {
+    struct farm_segment_header *header = out->header;
+    header->magic = FARM_SEGMENT_MAGIC;
+    header->version = FARM_SEGMENT_VERSION;
+    header->kind = request->kind;
+    header->bytes = out->bytes;
+    header->layout_hash = request->layout_hash;
+    header->owner = request->owner;
+    header->node = request->node;
+    header->pages = out->pages;
+    header->placement = out->placement;
+    if (request->user_bytes) memcpy(header->user, request->user, request->user_bytes);
+}
+
+// Fixes the size for ever, keeps the mapping out of children, opens the second descriptor.
+static enum farm_status seal(struct farm_segment *out, struct farm_error *err) {
+    char path[64];
+    if (fcntl(out->fd, F_ADD_SEALS, SEALS)) return farm_fail_errno(err, FARM_E_IO, "cannot seal a segment");
+    if (madvise(out->header, out->bytes, MADV_DONTFORK))
+        return farm_fail_errno(err, FARM_E_IO, "cannot keep a segment out of forked children");
+    snprintf(path, sizeof path, "/proc/self/fd/%d", out->fd);
+    out->fd_readonly = above_standard(open(path, O_RDONLY | O_CLOEXEC));
+    if (out->fd_readonly < 0)
+        return farm_fail_errno(err, errno == EMFILE || errno == ENFILE ? FARM_E_LIMIT : FARM_E_IO,
+                               "cannot reopen a segment read-only (is /proc mounted? `ulimit -n` too low?)");
+    return FARM_OK;
+}
+
+enum farm_status farm_segment_create(const struct farm_segment_request *request, struct farm_segment *out,
+                                     struct farm_error *err) {
+    clear(out);
+    enum farm_status status = check_request(request, err);
+    if (status) return status;
+    bool wants_huge = request->huge && request->bytes >= HUGE_MIN_BYTES;
+    if (!wants_huge || !create_huge(request, out)) status = create_small(request, wants_huge, out, err);
+    if (status) goto failed;
+    write_header(request, out);
+    status = seal(out, err);
+    if (status) goto failed;
+    return FARM_OK;
+failed:
+    farm_segment_close(out);
+    return farm_fail_in(err, status, "shared memory '%s' of actor %u", kind_name(request->kind), request->owner);
+}
+
+// ---- open ----
+
+static enum farm_status check_file(int fd, bool writable, struct stat *file, struct farm_error *err) {
+    int seals = fcntl(fd, F_GET_SEALS), mode = fcntl(fd, F_GETFL);
+    if (mode < 0) return farm_fail_errno(err, FARM_E_IO, "descriptor %d", fd);
+    if (seals < 0) return farm_fail(err, FARM_E_FORMAT, "descriptor %d is not sealed memory (memfd)", fd);
+    if ((seals & SEALS) != SEALS)
+        return farm_fail(err, FARM_E_FORMAT, "not sealed against %s%s%s: its size could change under the reader",
+                         seals & F_SEAL_SHRINK ? "" : "shrinking ", seals & F_SEAL_GROW ? "" : "growing ",
+                         seals & F_SEAL_SEAL ? "" : "further seals");
+    if (writable && (mode & O_ACCMODE) != O_RDWR)
+        return farm_fail(err, FARM_E_PERMISSION, "the descriptor is read-only, and this side must write");
+    if (fstat(fd, file)) return farm_fail_errno(err, FARM_E_IO, "descriptor %d", fd);
+    if (file->st_size < FARM_SEGMENT_HEADER_BYTES)
+        return farm_fail(err, FARM_E_FORMAT, "%lld bytes are fewer than a header page", (long long)file->st_size);
+    return FARM_OK;
+}
+
+// Reads the header through a mapping of the first page alone; a copy, for the creator's peer may write it.
+static enum farm_status read_header(int fd, const struct stat *file, struct farm_segment_header *header,
+                                    struct farm_error *err) {
+    // st_blksize is the page that the file is made of (2 MiB on hugetlbfs, which maps nothing smaller).
+    size_t page = file->st_blksize > FARM_SEGMENT_HEADER_BYTES ? (size_t)file->st_blksize : FARM_SEGMENT_HEADER_BYTES;
+    void *first = mmap(NULL, page, PROT_READ, MAP_SHARED, fd, 0);
+    if (first == MAP_FAILED) return farm_fail_errno(err, FARM_E_IO, "cannot map the header page");
+    memcpy(header, first, sizeof *header);
+    munmap(first, page);
+    return FARM_OK;
+}
+
+static enum farm_status check_header(const struct farm_segment_header *header, uint64_t file_bytes,
+                                     enum farm_segment_kind kind, uint64_t layout_hash, struct farm_error *err) {
+    if (header->magic != FARM_SEGMENT_MAGIC)
+        return farm_fail(err, FARM_E_FORMAT, "magic %016llx: not a segment of actorfarm",
+                         (unsigned long long)header->magic);
+    if (header->version != FARM_SEGMENT_VERSION)
+        return farm_fail(err, FARM_E_FORMAT, "layout version %u, this build knows %u: use the same build on both sides",
+                         header->version, FARM_SEGMENT_VERSION);
+    if (header->kind != (uint32_t)kind)
+        return farm_fail(err, FARM_E_FORMAT, "kind %u ('%s') where '%s' is expected", header->kind,
+                         kind_name(header->kind), kind_name(kind));
+    if (header->bytes != file_bytes)
+        return farm_fail(err, FARM_E_FORMAT, "its header says %llu bytes, the file has %llu",
+                         (unsigned long long)header->bytes, (unsigned long long)file_bytes);
+    if (layout_hash && header->layout_hash != layout_hash)
+        return farm_fail(err, FARM_E_FORMAT,
+                         "layout hash %016llx, %016llx is expected: the two sides differ in the layout",
+                         (unsigned long long)header->layout_hash, (unsigned long long)layout_hash);
+    return FARM_OK;
+}
+
+static enum farm_status map_whole(int fd, const struct stat *file, bool writable, struct farm_segment *out,
+                                  struct farm_error *err) {
+    struct statfs filesystem;
+    bool huge = fstatfs(fd, &filesystem) == 0 && filesystem.f_type == HUGETLBFS_MAGIC;
+    size_t align = huge || out->pages == FARM_PAGES_TRANSPARENT ? FARM_PLACE_HUGE_BYTES : (size_t)sysconf(_SC_PAGESIZE);
+    out->bytes = (size_t)file->st_size;
+    out->writable = writable;
+    out->header = farm_place_map(fd, PROT_READ | (writable ? PROT_WRITE : 0), out->bytes, align);
+    if (!out->header)
+        return farm_fail_errno(err, errno == ENOMEM ? FARM_E_LIMIT : FARM_E_IO,
+                               "cannot map %zu bytes (limits: ulimit -v, vm.max_map_count)", out->bytes);
+    if (madvise(out->header, out->bytes, MADV_DONTFORK))
+        return farm_fail_errno(err, FARM_E_IO, "cannot keep a segment out of forked children");
+    // The pages are there; this fills the page table. Before Linux 5.14 each page costs a fault at its first use
+    // instead.
+    madvise(out->header, out->bytes, writable ? MADV_POPULATE_WRITE : MADV_POPULATE_READ);
+    return FARM_OK;
+}
+
+enum farm_status farm_segment_open(int fd, bool writable, enum farm_segment_kind kind, uint64_t layout_hash,
+                                   struct farm_segment *out, struct farm_error *err) {
+    struct stat file;
+    struct farm_segment_header header;
+    clear(out);
+    enum farm_status status = check_file(fd, writable, &file, err);
+    if (!status) status = read_header(fd, &file, &header, err);
+    if (!status) status = check_header(&header, (uint64_t)file.st_size, kind, layout_hash, err);
+    if (!status) {
+        out->pages = header.pages <= FARM_PAGES_HUGE ? (enum farm_pages)header.pages : FARM_PAGES_SMALL;
+        out->placement = header.placement <= FARM_PLACEMENT_UNVERIFIED ? (enum farm_placement)header.placement
+                                                                       : FARM_PLACEMENT_UNVERIFIED;
+        status = map_whole(fd, &file, writable, out, err);
+    }
+    if (status) {
+        farm_segment_close(out); // out->fd is not set yet: the descriptor stays the caller's
+        return farm_fail_in(err, status, "shared memory handed over as '%s'", kind_name(kind));
+    }
+    out->fd = fd;
+    return FARM_OK;
+}
+
+void farm_segment_describe(const struct farm_segment *segment, char *text, size_t text_bytes) {
+    static const char *const pages[] = {"base pages", "transparent 2 MiB pages", "2 MiB pages"};
+    static const char *const placed[] = {"on no node in particular", "bound to node", "first touched on node",
+                                         "NOT all on node", "first touched on node"};
+    char where[128];
+    if (!segment->header) {
+        snprintf(text, text_bytes, "closed");
+        return;
+    }
+    snprintf(where, sizeof where, "%s", placed[segment->placement]);
+    if (segment->placement != FARM_PLACEMENT_NONE)
+        snprintf(where, sizeof where, "%s %d%s", placed[segment->placement], (int)segment->header->node,
+                 segment->placement == FARM_PLACEMENT_UNVERIFIED ? ", which nobody can verify here" : "");
+    if (segment->placement == FARM_PLACEMENT_MISPLACED && segment->pages_elsewhere)
+        snprintf(where, sizeof where, "NOT all on node %d (%zu pages elsewhere)", (int)segment->header->node,
+                 segment->pages_elsewhere);
+    snprintf(text, text_bytes, "'%s' of actor %u: %.2f MiB in %s, %s%s%s", kind_name(segment->header->kind),
+             segment->header->owner, (double)segment->bytes / (1 << 20), pages[segment->pages], where,
+             segment->note[0] ? "; " : "", segment->note);
+}

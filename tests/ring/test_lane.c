@@ -1,0 +1,405 @@
+// The lane: wrap, backpressure, answers, take-over, stacks, and two threads or processes at its two ends.
+#include "fixture.h"
+
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <sys/eventfd.h>
+
+#include "base/time.h"
+#include "ring/wait.h"
+
+TestSuite(ring, .timeout = 60);
+
+Test(ring, a_new_lane_waits_for_its_first_step) {
+    struct farm_ring_spec spec = spec_of(2, 1, 4);
+    struct views v;
+    open_views(&spec, &v);
+    struct farm_lane *lane = &v.actor.lanes[0];
+    cr_assert_eq(farm_lane_actor_next(lane), 0);
+    cr_assert(farm_lane_actor_can_write(lane));
+    cr_assert(farm_lane_actor_answered(lane), "nothing is published, so nothing waits for an answer");
+    cr_assert_eq(farm_lane_produced(&v.learner.lanes[0]), 0);
+    close_views(&v);
+}
+
+Test(ring, steps_keep_their_bytes_round_after_round) {
+    struct farm_ring_spec spec = spec_of(2, 3, 5);
+    struct views v;
+    open_views(&spec, &v);
+    for (uint64_t n = 0; n < 23; n++) // four and a half rounds, both lanes: neither touches the other's
+        for (uint32_t l = 0; l < 2; l++) {
+            struct farm_lane *actor = &v.actor.lanes[l], *learner = &v.learner.lanes[l];
+            cr_assert_eq(farm_lane_actor_next(actor), n);
+            cr_assert(farm_lane_actor_can_write(actor));
+            publish_step(actor, n == 0);
+            cr_assert_not(farm_lane_actor_answered(actor));
+            cr_assert_eq(farm_lane_produced(learner), n + 1);
+            cr_assert_eq(farm_lane_acted(learner), n);
+            for (uint64_t old = n + 1 > 5 ? n - 4 : 0; old <= n; old++) cr_assert(step_is_right(learner, old));
+            answer_step(learner);
+            cr_assert(farm_lane_actor_answered(actor));
+            cr_assert(answer_is_right(actor, n));
+            if (n >= 3) farm_lane_release(learner, n - 3);
+            cr_assert_eq(farm_lane_consumed(learner), n >= 3 ? n - 3 : 0);
+        }
+    char text[1024];
+    cr_assert_eq(farm_ring_verify(&v.creator, text, sizeof text), 0, "%s", text);
+    close_views(&v);
+}
+
+Test(ring, refuses_to_write_when_exactly_full) {
+    for (uint32_t steps = 2; steps < 9; steps++) {
+        struct farm_ring_spec spec = spec_of(1, 1, steps);
+        struct views v;
+        open_views(&spec, &v);
+        struct farm_lane *actor = &v.actor.lanes[0], *learner = &v.learner.lanes[0];
+        for (uint32_t i = 0; i < steps; i++) {
+            cr_assert(farm_lane_actor_can_write(actor), "step %u of %u", i, steps);
+            publish_step(actor, i == 0);
+            answer_step(learner);
+        }
+        cr_assert_not(farm_lane_actor_can_write(actor), "all %u slots hold unconsumed steps", steps);
+        for (uint64_t n = 0; n < steps; n++) cr_assert(step_is_right(learner, n));
+        farm_lane_release(learner, 1);
+        cr_assert(farm_lane_actor_can_write(actor), "one slot was released");
+        publish_step(actor, false);
+        answer_step(learner);
+        cr_assert_not(farm_lane_actor_can_write(actor));
+        cr_assert(step_is_right(learner, steps));
+        farm_lane_release(learner, steps + 1);
+        for (uint32_t i = 0; i < steps; i++, answer_step(learner)) {
+            cr_assert(farm_lane_actor_can_write(actor));
+            publish_step(actor, false);
+        }
+        cr_assert_not(farm_lane_actor_can_write(actor));
+        close_views(&v);
+    }
+}
+
+Test(ring, a_bell_rings_for_every_lane_and_never_before_its_step) {
+    struct farm_ring_spec spec = spec_of(3, 1, 4);
+    struct views v;
+    open_views(&spec, &v);
+    for (uint64_t i = 0; i < 12; i++) {
+        uint32_t l = (uint32_t)(i % 3);
+        publish_step(&v.actor.lanes[l], i < 3);
+        cr_assert_eq(farm_load_acquire(&v.learner.up_control->doorbell), i + 1);
+        cr_assert_eq(farm_lane_produced(&v.learner.lanes[l]), i / 3 + 1);
+        answer_step(&v.learner.lanes[l]);
+    }
+    close_views(&v);
+}
+
+// ---- take-over ----
+
+Test(ring, a_new_actor_takes_over_between_the_two_stores_of_a_publish) {
+    struct farm_ring_spec spec = spec_of(1, 2, 4);
+    struct views v;
+    open_views(&spec, &v);
+    struct farm_lane *old = &v.actor.lanes[0], *learner = &v.learner.lanes[0];
+    struct farm_ring *rings[] = {&v.learner};
+    struct farm_doorbells bells;
+    uint32_t rung;
+    cr_assert_eq(farm_doorbells_make(&bells, rings, 1, -1, NULL), FARM_OK);
+    publish_step(old, true);
+    answer_step(learner);
+    publish_step(old, false);
+    answer_step(learner);
+    cr_assert_eq(farm_doorbells_poll(&bells, &rung), 1);
+    // Step 2 is written and published, and there the old actor dies: the bell has not rung.
+    uint64_t bell = farm_load_acquire(&v.actor.up_control->doorbell);
+    publish_step(old, false);
+    farm_store_release(&v.actor.up_control->doorbell, bell);
+    cr_assert_eq(farm_doorbells_poll(&bells, &rung), 0, "the learner cannot know");
+
+    struct farm_ring fresh = open_view(&v.creator, FARM_RING_ACTOR);
+    struct farm_lane *heir = &fresh.lanes[0];
+    farm_lane_actor_take_over(heir);
+    cr_assert_eq(farm_doorbells_poll(&bells, &rung), 1, "now it does");
+    cr_assert_eq(farm_lane_actor_next(heir), 3);
+    cr_assert_not(farm_lane_actor_answered(heir), "the dead actor's last step is answered first");
+    cr_assert(step_is_right(learner, 2));
+    answer_step(learner);
+    cr_assert(farm_lane_actor_answered(heir));
+    publish_step(heir, true);
+    cr_assert_eq(farm_lane_produced(learner), 4);
+    cr_assert_eq(farm_lane_flags(learner, 3)[1], FARM_STEP_FIRST, "FIRST without LAST: an abandoned episode");
+    char text[512];
+    cr_assert_eq(farm_ring_verify(&v.creator, text, sizeof text), 0, "%s", text);
+    farm_doorbells_free(&bells);
+    farm_ring_close(&fresh);
+    close_views(&v);
+}
+
+Test(ring, a_new_actor_overwrites_a_step_that_was_never_published) {
+    struct farm_ring_spec spec = spec_of(1, 2, 4);
+    struct views v;
+    open_views(&spec, &v);
+    struct farm_lane *old = &v.actor.lanes[0], *learner = &v.learner.lanes[0];
+    publish_step(old, true);
+    answer_step(learner);
+    memset(farm_lane_obs(old, 0, 1, 0), 0xee, 8); // half of step 1, then dead
+    farm_lane_flags(old, 1)[0] = 0xee;
+    struct farm_ring fresh = open_view(&v.creator, FARM_RING_ACTOR);
+    struct farm_lane *heir = &fresh.lanes[0];
+    farm_lane_actor_take_over(heir);
+    cr_assert_eq(farm_lane_actor_next(heir), 1);
+    cr_assert(farm_lane_actor_answered(heir));
+    cr_assert_eq(farm_lane_produced(learner), 1, "the half step was never seen");
+    publish_step(heir, true);
+    cr_assert(step_is_right(learner, 1));
+    cr_assert_eq(farm_lane_flags(learner, 1)[0], FARM_STEP_FIRST);
+    farm_ring_close(&fresh);
+    close_views(&v);
+}
+
+Test(ring, a_new_actor_of_a_full_lane_waits_for_a_slot) {
+    struct farm_ring_spec spec = spec_of(1, 1, 3);
+    struct views v;
+    open_views(&spec, &v);
+    for (int i = 0; i < 3; i++) {
+        publish_step(&v.actor.lanes[0], i == 0);
+        answer_step(&v.learner.lanes[0]);
+    }
+    struct farm_ring fresh = open_view(&v.creator, FARM_RING_ACTOR);
+    farm_lane_actor_take_over(&fresh.lanes[0]);
+    cr_assert_not(farm_lane_actor_can_write(&fresh.lanes[0]));
+    farm_lane_release(&v.learner.lanes[0], 2);
+    cr_assert(farm_lane_actor_can_write(&fresh.lanes[0]));
+    farm_ring_close(&fresh);
+    close_views(&v);
+}
+
+Test(ring, a_sleeper_that_died_costs_its_peer_no_system_calls) {
+    struct farm_ring_spec spec = spec_of(1, 1, 3);
+    struct views v;
+    open_views(&spec, &v);
+    farm_store_release(&v.actor.up_control->asleep, 1); // as an actor leaves it that is killed in its sleep
+    struct farm_ring fresh = open_view(&v.creator, FARM_RING_ACTOR);
+    farm_lane_actor_take_over(&fresh.lanes[0]);
+    cr_assert_eq(farm_load_acquire(&v.learner.up_control->asleep), 0);
+    farm_store_release(&v.learner.down_control->asleep, 1); // and a learner
+    struct farm_ring *rings[] = {&v.learner};
+    struct farm_doorbells bells;
+    cr_assert_eq(farm_doorbells_make(&bells, rings, 1, -1, NULL), FARM_OK);
+    cr_assert_eq(farm_load_acquire(&v.actor.down_control->asleep), 0);
+    farm_doorbells_free(&bells);
+    farm_ring_close(&fresh);
+    close_views(&v);
+}
+
+// ---- stacks ----
+
+Test(ring, stacks_read_backwards_to_first_and_across_the_wrap) {
+    enum { STEPS = 200, WIDTH = 3, STACK = 5, RING = 16 };
+    static uint8_t first[STEPS][WIDTH]; // what was written, kept by the test
+    struct farm_ring_spec spec = spec_of(1, WIDTH, RING);
+    struct views v;
+    uint64_t state = 42;
+    open_views(&spec, &v);
+    struct farm_lane *actor = &v.actor.lanes[0], *learner = &v.learner.lanes[0];
+    for (uint64_t n = 0; n < STEPS; n++) {
+        publish_step(actor, n == 0);
+        for (uint32_t e = 0; e < WIDTH; e++) {
+            first[n][e] = n == 0 || random_next(&state) % 6 == 0;
+            farm_lane_flags(actor, n)[e] = first[n][e]                                ? FARM_STEP_FIRST
+                                           : n + 1 < STEPS && random_next(&state) % 2 ? FARM_STEP_LAST
+                                                                                      : 0;
+        }
+        answer_step(learner);
+        if (n + 1 >= RING) farm_lane_release(learner, n + 2 - RING);
+        for (uint32_t e = 0; e < WIDTH; e++) {
+            const void *rows[STACK];
+            farm_lane_stack(learner, 0, n, e, STACK, rows);
+            bool same_episode = true;
+            for (unsigned back = 0; back < STACK; back++) {
+                if (back > 0 && (back > n || first[n - back + 1][e])) same_episode = false;
+                const void *frame = farm_lane_frame(learner, 0, n, e, back);
+                cr_assert_eq(frame, rows[STACK - 1 - back], "one frame and the whole stack differ");
+                if (!same_episode) {
+                    cr_assert_null(frame, "step %llu env %u: %u back is another episode", (unsigned long long)n, e,
+                                   back);
+                    continue;
+                }
+                uint64_t number;
+                cr_assert_not_null(frame);
+                memcpy(&number, frame, sizeof number);
+                cr_assert_eq(number, number_of(n - back, e), "step %llu env %u back %u", (unsigned long long)n, e,
+                             back);
+            }
+        }
+    }
+    close_views(&v);
+}
+
+Test(ring, a_stack_of_one_is_the_step_itself) {
+    struct farm_ring_spec spec = spec_of(1, 1, 4);
+    struct views v;
+    open_views(&spec, &v);
+    publish_step(&v.actor.lanes[0], false); // not even FIRST, and nothing before it
+    const void *row;
+    farm_lane_stack(&v.learner.lanes[0], 0, 0, 0, 1, &row);
+    cr_assert_eq(row, farm_lane_obs(&v.learner.lanes[0], 0, 0, 0));
+    cr_assert_null(farm_lane_frame(&v.learner.lanes[0], 0, 0, 0, 1), "there is nothing before step 0");
+    close_views(&v);
+}
+
+// ---- two ends at once ----
+
+struct ends {
+    struct farm_ring *actor, *learner;
+    uint64_t steps, spin_ns;
+    int eventfd;
+};
+
+// Steps all lanes in turn; the number of errors that it saw.
+static uint64_t run_actor(const struct ends *ends) {
+    struct farm_ring *ring = ends->actor;
+    uint64_t errors = 0, most = ends->steps / ring->spec.lanes;
+    for (uint64_t n = 0; n < most; n++)
+        for (uint32_t l = 0; l < ring->spec.lanes; l++) {
+            struct farm_lane *lane = &ring->lanes[l];
+            if (!farm_actor_wait(ring, lane, ends->spin_ns, 20000000000u, NULL)) return UINT64_MAX;
+            if (n > 0) errors += !answer_is_right(lane, n - 1);
+            publish_step(lane, n == 0);
+            farm_actor_notify(ring, ends->eventfd);
+        }
+    return errors;
+}
+
+// Checks and answers until every lane has had its steps; keeps a few steps behind before it lets go.
+static uint64_t run_learner(const struct ends *ends) {
+    struct farm_ring *ring = ends->learner;
+    struct farm_doorbells bells;
+    uint64_t errors = 0, most = ends->steps / ring->spec.lanes, done = 0;
+    uint32_t rung;
+    if (farm_doorbells_make(&bells, &ring, 1, ends->eventfd, NULL)) return UINT64_MAX;
+    while (done < most * ring->spec.lanes) {
+        if (!farm_doorbells_wait(&bells, ends->spin_ns, 20000000000u)) {
+            errors = UINT64_MAX;
+            break;
+        }
+        if (farm_doorbells_poll(&bells, &rung) == 0) continue;
+        for (uint32_t l = 0; l < ring->spec.lanes; l++) {
+            struct farm_lane *lane = &ring->lanes[l];
+            for (uint64_t n = farm_lane_acted(lane); n < farm_lane_produced(lane); n++, done++) {
+                for (uint64_t old = farm_lane_consumed(lane); old <= n; old++) errors += !step_is_right(lane, old);
+                answer_step(lane);
+                if (n % 4 == 3) farm_lane_release(lane, n - 1);
+            }
+        }
+        farm_learner_notify(ring);
+    }
+    farm_doorbells_free(&bells);
+    return errors;
+}
+
+static bool two_cpus(void) {
+    cpu_set_t cpus;
+    return sched_getaffinity(0, sizeof cpus, &cpus) == 0 && CPU_COUNT(&cpus) >= 2;
+}
+
+static void exchange_between_processes(uint64_t steps, enum farm_wait_mode mode) {
+    struct farm_ring_spec spec = spec_of(2, 4, 8);
+    struct views v;
+    open_views(&spec, &v);
+    struct ends ends = {.learner = &v.learner,
+                        .steps = steps,
+                        .spin_ns = farm_wait_spin_ns(mode, !two_cpus()),
+                        .eventfd = eventfd(0, EFD_NONBLOCK)};
+    pid_t child = fork();
+    if (child == 0) {
+        struct farm_ring actor;
+        if (farm_ring_open(v.creator.up.fd, v.creator.down.fd_readonly, FARM_RING_ACTOR, &actor, NULL)) _exit(99);
+        ends.actor = &actor;
+        _exit(run_actor(&ends) != 0);
+    }
+    uint64_t errors = run_learner(&ends);
+    cr_assert_eq(wait_for(child), 0, "the actor saw wrong answers or waited in vain");
+    cr_assert_eq(errors, 0);
+    char text[512];
+    cr_assert_eq(farm_ring_verify(&v.creator, text, sizeof text), 0, "%s", text);
+    for (uint32_t l = 0; l < 2; l++) cr_assert_eq(farm_lane_acted(&v.learner.lanes[l]), steps / 2);
+    close(ends.eventfd);
+    close_views(&v);
+}
+
+Test(ring, two_processes_exchange_200000_steps_of_an_environment_without_an_error) {
+    exchange_between_processes(50000, FARM_WAIT_ADAPTIVE); // of 4 environments each
+}
+
+Test(ring, two_processes_that_always_sleep_lose_no_wake_up) {
+    exchange_between_processes(10000, FARM_WAIT_SLEEP);
+}
+
+static void *actor_thread(void *argument) {
+    return run_actor(argument) ? argument : NULL;
+}
+
+// Both ends on one view at the same addresses, for ThreadSanitizer, which sees races only there.
+Test(ring, two_threads_on_one_view_race_nowhere) {
+    struct farm_ring_spec spec = spec_of(2, 2, 8);
+    struct farm_ring ring;
+    cr_assert_eq(farm_ring_create(&spec, 0, -1, false, &ring, NULL), FARM_OK);
+    struct ends ends = {.actor = &ring,
+                        .learner = &ring,
+                        .steps = 20000,
+                        .spin_ns = farm_wait_spin_ns(FARM_WAIT_ADAPTIVE, !two_cpus()),
+                        .eventfd = eventfd(0, EFD_NONBLOCK)};
+    pthread_t thread;
+    void *failed;
+    cr_assert_eq(pthread_create(&thread, NULL, actor_thread, &ends), 0);
+    cr_assert_eq(run_learner(&ends), 0);
+    pthread_join(thread, &failed);
+    cr_assert_null(failed);
+    close(ends.eventfd);
+    farm_ring_close(&ring);
+}
+
+// An actor for ever, as a process to be killed.
+static void step_until_killed(int up_fd, int down_fd) {
+    struct farm_ring ring;
+    if (farm_ring_open(up_fd, down_fd, FARM_RING_ACTOR, &ring, NULL)) _exit(99);
+    for (uint32_t l = 0; l < ring.spec.lanes; l++) farm_lane_actor_take_over(&ring.lanes[l]);
+    bool begun[2] = {false, false};
+    for (uint32_t l = 0;; l = (l + 1) % ring.spec.lanes) {
+        if (!farm_actor_wait(&ring, &ring.lanes[l], 5000, 20000000000u, NULL)) _exit(98);
+        publish_step(&ring.lanes[l], !begun[l]);
+        begun[l] = true;
+    }
+}
+
+Test(ring, actors_killed_at_any_moment_leave_a_sound_ring_and_no_gap) {
+    enum { KILLS = 40 };
+    struct farm_ring_spec spec = spec_of(2, 3, 6);
+    struct views v;
+    uint64_t state = 7, answered = 0, abandoned = 0;
+    open_views(&spec, &v);
+    for (int kill_number = 0; kill_number < KILLS; kill_number++) {
+        pid_t child = fork();
+        if (child == 0) step_until_killed(v.creator.up.fd, v.creator.down.fd_readonly);
+        uint64_t wanted = answered + 1 + random_next(&state) % 200, started = farm_now_ns();
+        while (answered < wanted && farm_now_ns() - started < 10000000000u) {
+            for (uint32_t l = 0; l < 2; l++) {
+                struct farm_lane *lane = &v.learner.lanes[l];
+                uint64_t n = farm_lane_acted(lane);
+                if (n == farm_lane_produced(lane)) continue;
+                cr_assert(step_is_right(lane, n), "lane %u step %llu is torn", l, (unsigned long long)n);
+                abandoned += n > 0 && farm_lane_flags(lane, n)[0] == FARM_STEP_FIRST;
+                answer_step(lane);
+                farm_lane_release(lane, n);
+                answered++;
+            }
+            farm_learner_notify(&v.learner);
+        }
+        cr_assert_geq(answered, wanted, "the new actor does not go on");
+        for (uint64_t i = random_next(&state) % 2000; i > 0; i--) farm_cpu_relax();
+        kill(child, SIGKILL);
+        cr_assert_eq(wait_for(child), 256 + SIGKILL);
+        char text[512];
+        cr_assert_eq(farm_ring_verify(&v.creator, text, sizeof text), 0, "%s", text);
+    }
+    cr_assert_geq(abandoned, KILLS / 2, "each new actor began an episode on each lane that it reached");
+    close_views(&v);
+}

@@ -1,0 +1,265 @@
+// docs/shm-layout.md against the structs and the layout function: every row must be right, none may be missing, none
+// unknown.
+#include "fixture.h"
+
+#include <farm/step.h>
+#include <stdlib.h>
+
+TestSuite(ring, .timeout = 30);
+
+// A row of a table of the document, under the heading "### `table`". A constant has a value and no bytes.
+struct row {
+    const char *table, *name;
+    size_t value, bytes; // offset and bytes of a field
+    bool seen;
+};
+
+#define FIELD(type, field)                                                                                             \
+    { #type, #field, offsetof(type, field), sizeof((type *)0)->field, false }
+#define CONSTANT(table, name)                                                                                          \
+    { table, #name, (size_t)(name), 0, false }
+
+static struct row rows[] = {
+    FIELD(struct farm_segment_header, magic),
+    FIELD(struct farm_segment_header, version),
+    FIELD(struct farm_segment_header, kind),
+    FIELD(struct farm_segment_header, bytes),
+    FIELD(struct farm_segment_header, layout_hash),
+    FIELD(struct farm_segment_header, owner),
+    FIELD(struct farm_segment_header, node),
+    FIELD(struct farm_segment_header, pages),
+    FIELD(struct farm_segment_header, placement),
+    FIELD(struct farm_segment_header, reserved),
+    FIELD(struct farm_segment_header, user),
+    FIELD(struct farm_ring_spec, lanes),
+    FIELD(struct farm_ring_spec, width),
+    FIELD(struct farm_ring_spec, steps),
+    FIELD(struct farm_ring_spec, policy_outputs),
+    FIELD(struct farm_ring_spec, env),
+    FIELD(struct farm_env_spec, obs_count),
+    FIELD(struct farm_env_spec, obs),
+    FIELD(struct farm_env_spec, action),
+    FIELD(struct farm_env_spec, frames_per_step),
+    FIELD(struct farm_field_spec, name),
+    FIELD(struct farm_field_spec, dtype),
+    FIELD(struct farm_field_spec, rank),
+    FIELD(struct farm_field_spec, dims),
+    FIELD(struct farm_action_spec, kind),
+    FIELD(struct farm_action_spec, dims),
+    FIELD(struct farm_action_spec, sizes),
+    FIELD(struct farm_action_spec, low),
+    FIELD(struct farm_action_spec, high),
+    FIELD(struct farm_up_control, doorbell),
+    FIELD(struct farm_up_control, pad0),
+    FIELD(struct farm_up_control, asleep),
+    FIELD(struct farm_up_control, pad1),
+    FIELD(struct farm_up_control, heartbeat),
+    FIELD(struct farm_up_control, pad2),
+    FIELD(struct farm_up_lane, produced),
+    FIELD(struct farm_up_lane, pad0),
+    FIELD(struct farm_down_control, wake),
+    FIELD(struct farm_down_control, pad0),
+    FIELD(struct farm_down_control, asleep),
+    FIELD(struct farm_down_control, pad1),
+    FIELD(struct farm_down_control, stop),
+    FIELD(struct farm_down_control, pad2),
+    FIELD(struct farm_down_lane, acted),
+    FIELD(struct farm_down_lane, pad0),
+    FIELD(struct farm_down_lane, consumed),
+    FIELD(struct farm_down_lane, pad1),
+    FIELD(struct farm_down_lane, generation),
+    FIELD(struct farm_down_lane, pad2),
+    CONSTANT("enum farm_segment_kind", FARM_SEGMENT_UP),
+    CONSTANT("enum farm_segment_kind", FARM_SEGMENT_DOWN),
+    CONSTANT("enum farm_segment_kind", FARM_SEGMENT_BOARD),
+    CONSTANT("enum farm_pages", FARM_PAGES_SMALL),
+    CONSTANT("enum farm_pages", FARM_PAGES_TRANSPARENT),
+    CONSTANT("enum farm_pages", FARM_PAGES_HUGE),
+    CONSTANT("enum farm_placement", FARM_PLACEMENT_NONE),
+    CONSTANT("enum farm_placement", FARM_PLACEMENT_BOUND),
+    CONSTANT("enum farm_placement", FARM_PLACEMENT_FIRST_TOUCH),
+    CONSTANT("enum farm_placement", FARM_PLACEMENT_MISPLACED),
+    CONSTANT("enum farm_placement", FARM_PLACEMENT_UNVERIFIED),
+    CONSTANT("enum farm_dtype", FARM_U8),
+    CONSTANT("enum farm_dtype", FARM_I32),
+    CONSTANT("enum farm_dtype", FARM_F32),
+    CONSTANT("enum farm_action_kind", FARM_ACTION_DISCRETE),
+    CONSTANT("enum farm_action_kind", FARM_ACTION_MULTI_DISCRETE),
+    CONSTANT("enum farm_action_kind", FARM_ACTION_CONTINUOUS),
+    CONSTANT("step flags", FARM_STEP_FIRST),
+    CONSTANT("step flags", FARM_STEP_LAST),
+    CONSTANT("step flags", FARM_STEP_TERMINATED),
+    CONSTANT("step flags", FARM_STEP_TRUNCATED),
+    CONSTANT("step flags", FARM_STEP_GAME_END),
+    CONSTANT("bounds", FARM_SEGMENT_VERSION),
+    CONSTANT("bounds", FARM_LANES_MAX),
+    CONSTANT("bounds", FARM_WIDTH_MAX),
+    CONSTANT("bounds", FARM_OBS_FIELDS_MAX),
+    CONSTANT("bounds", FARM_FIELD_NAME_MAX),
+    CONSTANT("bounds", FARM_FIELD_RANK_MAX),
+    CONSTANT("bounds", FARM_ACTION_DIMS_MAX),
+};
+enum { ROWS = sizeof rows / sizeof *rows, ROWS_MAX = ROWS + 32 };
+
+// The document's example: 2 lanes of 4 environments, 64 steps, a grey picture and 7 floats, 6 actions.
+static struct farm_ring_spec example(void) {
+    struct farm_ring_spec spec = {.lanes = 2, .width = 4, .steps = 64, .policy_outputs = 6};
+    spec.env.obs_count = 2;
+    spec.env.frames_per_step = 4;
+    spec.env.obs[0] = (struct farm_field_spec){.name = "screen", .dtype = FARM_U8, .rank = 2, .dims = {84, 84}};
+    spec.env.obs[1] = (struct farm_field_spec){.name = "state", .dtype = FARM_F32, .rank = 1, .dims = {7}};
+    spec.env.action = (struct farm_action_spec){.kind = FARM_ACTION_DISCRETE, .dims = 1, .sizes = {6}};
+    return spec;
+}
+
+// Where the example's areas lie: from the layout function, bytes from the definition in the document's text.
+static size_t example_rows(struct row *out) {
+    struct farm_ring_spec spec = example();
+    struct farm_ring_layout l;
+    struct farm_error err = {0};
+    cr_assert_eq(farm_ring_layout_make(&spec, &l, &err), FARM_OK, "%s", err.message);
+    const size_t slots = 64 * 4, up1 = l.up_arrays + l.up_stride, down1 = l.down_arrays + l.down_stride;
+    const struct row example_areas[] = {
+        {"example up", "header", 0, 4096, false},
+        {"example up", "farm_up_control", l.up_control, sizeof(struct farm_up_control), false},
+        {"example up", "farm_up_lane[2]", l.up_lanes, 2 * sizeof(struct farm_up_lane), false},
+        {"example up", "lane 0 screen", l.up_arrays + l.obs[0], slots * 84 * 84, false},
+        {"example up", "lane 0 state", l.up_arrays + l.obs[1], slots * 7 * 4, false},
+        {"example up", "lane 0 reward", l.up_arrays + l.reward, slots * 4, false},
+        {"example up", "lane 0 flags", l.up_arrays + l.flags, slots, false},
+        {"example up", "lane 1 screen", up1 + l.obs[0], slots * 84 * 84, false},
+        {"example up", "end", l.up_bytes, 0, false},
+        {"example down", "header", 0, 4096, false},
+        {"example down", "farm_down_control", l.down_control, sizeof(struct farm_down_control), false},
+        {"example down", "farm_down_lane[2]", l.down_lanes, 2 * sizeof(struct farm_down_lane), false},
+        {"example down", "lane 0 action", l.down_arrays + l.action, slots * 4, false},
+        {"example down", "lane 0 logits", l.down_arrays + l.logits, slots * 6 * 4, false},
+        {"example down", "lane 0 value", l.down_arrays + l.value, slots * 4, false},
+        {"example down", "lane 0 version", l.down_arrays + l.version, 64 * 8, false},
+        {"example down", "lane 1 action", down1 + l.action, slots * 4, false},
+        {"example down", "end", l.down_bytes, 0, false},
+    };
+    memcpy(out, example_areas, sizeof example_areas);
+    return sizeof example_areas / sizeof *example_areas;
+}
+
+// Copies what stands between the first two backticks of text; false where there are none.
+static bool quoted(const char *text, char *out, size_t bytes) {
+    const char *from = strchr(text, '`'), *to = from ? strchr(from + 1, '`') : NULL;
+    if (!to || (size_t)(to - from) > bytes) return false;
+    memcpy(out, from + 1, (size_t)(to - from - 1));
+    out[to - from - 1] = 0;
+    return true;
+}
+
+// The number in the next cell of a row, "1,048,576", and *cell moved on; false where the cell holds anything else.
+static bool parse_cell(const char **cell, size_t *value) {
+    const char *at = strchr(*cell, '|');
+    size_t number = 0;
+    bool any = false;
+    if (!at) return false;
+    for (at++; *at && *at != '|'; at++) {
+        if (*at == ' ' || *at == ',') continue;
+        if (*at < '0' || *at > '9') return false;
+        number = number * 10 + (size_t)(*at - '0');
+        any = true;
+    }
+    *cell = at;
+    if (any) *value = number;
+    return any;
+}
+
+static FILE *open_document(void) {
+    char path[4096];
+    const char *source = getenv("FARM_SOURCE");
+    snprintf(path, sizeof path, "%s/docs/shm-layout.md", source ? source : ".");
+    FILE *file = fopen(path, "r");
+    cr_assert_not_null(file, "%s", path);
+    return file;
+}
+
+Test(ring, every_row_of_the_layout_document_is_right_and_none_is_missing) {
+    static struct row all[ROWS_MAX];
+    char line[1024], table[128] = "", name[128];
+    memcpy(all, rows, sizeof rows);
+    size_t count = ROWS + example_rows(all + ROWS);
+    cr_assert_leq(count, ROWS_MAX);
+    FILE *file = open_document();
+    while (fgets(line, sizeof line, file)) {
+        if (line[0] == '#') {
+            table[0] = 0;
+            quoted(line, table, sizeof table);
+        }
+        if (!table[0] || strncmp(line, "| `", 3) != 0) continue;
+        const char *cell = line + 1;
+        size_t value = 0, bytes = 0;
+        cr_assert(quoted(line, name, sizeof name) && parse_cell(&cell, &value), "no number in: %s", line);
+        bool known = false;
+        parse_cell(&cell, &bytes); // constants have none
+        for (size_t i = 0; i < count; i++) {
+            if (strcmp(all[i].table, table) != 0 || strcmp(all[i].name, name) != 0) continue;
+            known = true;
+            cr_expect_not(all[i].seen, "%s.%s stands there twice", table, name);
+            cr_expect_eq(value, all[i].value, "%s.%s: the document says %zu, it is %zu", table, name, value,
+                         all[i].value);
+            cr_expect_eq(bytes, all[i].bytes, "%s.%s: the document says %zu bytes, it is %zu", table, name, bytes,
+                         all[i].bytes);
+            all[i].seen = true;
+        }
+        cr_expect(known, "the document tells of `%s` in `%s`, which is not there", name, table);
+    }
+    fclose(file);
+    for (size_t i = 0; i < count; i++)
+        cr_expect(all[i].seen, "the document does not tell of %s.%s", all[i].table, all[i].name);
+}
+
+// The structs as a whole: a field that the table above forgets would leave a hole.
+Test(ring, the_rows_cover_every_byte_of_every_struct) {
+    static const struct {
+        const char *table;
+        size_t bytes;
+    } structs[] = {
+        {"struct farm_segment_header", sizeof(struct farm_segment_header)},
+        {"struct farm_ring_spec", sizeof(struct farm_ring_spec)},
+        {"struct farm_env_spec", sizeof(struct farm_env_spec)},
+        {"struct farm_field_spec", sizeof(struct farm_field_spec)},
+        {"struct farm_action_spec", sizeof(struct farm_action_spec)},
+        {"struct farm_up_control", sizeof(struct farm_up_control)},
+        {"struct farm_up_lane", sizeof(struct farm_up_lane)},
+        {"struct farm_down_control", sizeof(struct farm_down_control)},
+        {"struct farm_down_lane", sizeof(struct farm_down_lane)},
+    };
+    for (size_t s = 0; s < sizeof structs / sizeof *structs; s++) {
+        size_t end = 0;
+        for (size_t i = 0; i < ROWS; i++) {
+            if (strcmp(rows[i].table, structs[s].table) != 0) continue;
+            cr_assert_eq(rows[i].value, end, "a hole before %s.%s", rows[i].table, rows[i].name);
+            end += rows[i].bytes;
+        }
+        cr_assert_eq(end, structs[s].bytes, "a hole at the end of %s", structs[s].table);
+    }
+}
+
+// Counters with different writers never share a cache line.
+Test(ring, every_counter_has_a_cache_line_of_its_own) {
+    static const char *const tables[] = {"struct farm_up_control", "struct farm_up_lane", "struct farm_down_control",
+                                         "struct farm_down_lane"};
+    for (size_t t = 0; t < 4; t++)
+        for (size_t i = 0; i < ROWS; i++)
+            if (strcmp(rows[i].table, tables[t]) == 0 && strncmp(rows[i].name, "pad", 3) != 0)
+                cr_assert_eq(rows[i].value % FARM_CACHE_LINE, 0, "%s.%s", rows[i].table, rows[i].name);
+}
+
+// Wherever a layout's bytes move without its version, this number tells.
+Test(ring, the_example_keeps_its_hash) {
+    struct farm_ring_spec spec = example();
+    struct farm_ring_layout layout;
+    char line[1024], wanted[64];
+    bool found = false;
+    cr_assert_eq(farm_ring_layout_make(&spec, &layout, NULL), FARM_OK);
+    snprintf(wanted, sizeof wanted, "`%016llx`", (unsigned long long)layout.hash);
+    FILE *file = open_document();
+    while (fgets(line, sizeof line, file)) found |= strstr(line, wanted) != NULL;
+    fclose(file);
+    cr_assert(found, "the document does not give the example's layout hash %s", wanted);
+}

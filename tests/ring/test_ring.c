@@ -1,0 +1,321 @@
+// One actor's two segments: who may write what, what is refused, what a crash leaves behind, and whether two processes
+// really look at the same memory.
+#include "fixture.h"
+
+#include <fcntl.h>
+#include <inttypes.h>
+#include <math.h>
+#include <signal.h>
+#include <sys/mman.h>
+
+TestSuite(ring, .timeout = 30);
+
+// ---- who may write ----
+
+// How a child ends that stores a byte there.
+static int store_in_child(const struct views *v, enum farm_ring_side side, bool into_up) {
+    pid_t child = fork();
+    if (child == 0) {
+        signal(SIGSEGV, SIG_DFL);
+        struct farm_ring ring = open_view(&v->creator, side);
+        volatile uint8_t *byte = into_up ? (volatile uint8_t *)ring.lanes[0].obs[0] : ring.lanes[0].action;
+        *byte = 1;
+        _exit(0);
+    }
+    return wait_for(child);
+}
+
+Test(ring, each_side_can_write_its_own_segment_only) {
+    struct farm_ring_spec spec = spec_rich(1, 2, 4);
+    struct views v;
+    open_views(&spec, &v);
+    cr_assert_eq(store_in_child(&v, FARM_RING_ACTOR, true), 0);
+    cr_assert_eq(store_in_child(&v, FARM_RING_ACTOR, false), 256 + SIGSEGV);
+    cr_assert_eq(store_in_child(&v, FARM_RING_LEARNER, true), 256 + SIGSEGV);
+    cr_assert_eq(store_in_child(&v, FARM_RING_LEARNER, false), 0);
+    cr_assert_eq(store_in_child(&v, FARM_RING_OBSERVER, true), 256 + SIGSEGV);
+    cr_assert_eq(store_in_child(&v, FARM_RING_OBSERVER, false), 256 + SIGSEGV);
+    close_views(&v);
+}
+
+Test(ring, the_shape_travels_in_the_segments) {
+    struct farm_ring_spec spec = spec_rich(3, 2, 9);
+    struct views v;
+    open_views(&spec, &v);
+    cr_assert_arr_eq((const char *)&v.learner.spec, (const char *)&spec, sizeof spec);
+    cr_assert_arr_eq((const char *)&v.actor.spec, (const char *)&spec, sizeof spec);
+    cr_assert_eq(v.learner.layout.hash, v.creator.layout.hash);
+    cr_assert_eq(v.learner.up.header->owner, 3);
+    close_views(&v);
+}
+
+// ---- what is refused ----
+
+static void refused(int up, int down, enum farm_ring_side side, enum farm_status wanted, const char *says) {
+    struct farm_ring ring;
+    struct farm_error err = {0};
+    cr_assert_eq(farm_ring_open(up, down, side, &ring, &err), wanted, "%s: %s", says, err.message);
+    cr_assert(strstr(err.message, says), "'%s' does not say '%s'", err.message, says);
+    cr_assert_null(ring.lanes);
+    cr_assert(fcntl(up, F_GETFD) >= 0 && fcntl(down, F_GETFD) >= 0, "the descriptors stay the caller's");
+    farm_ring_close(&ring);
+}
+
+Test(ring, refuses_segments_that_are_no_pair) {
+    struct farm_ring_spec spec = spec_of(1, 2, 4), longer = spec_of(1, 2, 5);
+    struct farm_ring one, other, stranger;
+    cr_assert_eq(farm_ring_create(&spec, 1, -1, false, &one, NULL), FARM_OK);
+    cr_assert_eq(farm_ring_create(&spec, 2, -1, false, &other, NULL), FARM_OK);
+    cr_assert_eq(farm_ring_create(&longer, 1, -1, false, &stranger, NULL), FARM_OK);
+    refused(one.down.fd, one.up.fd, FARM_RING_ACTOR, FARM_E_FORMAT, "'down') where 'up' is expected");
+    refused(one.up.fd, one.up.fd, FARM_RING_ACTOR, FARM_E_FORMAT, "'up') where 'down' is expected");
+    refused(one.up.fd, stranger.down.fd, FARM_RING_ACTOR, FARM_E_FORMAT, "layout hash");
+    refused(one.up.fd, other.down.fd, FARM_RING_ACTOR, FARM_E_FORMAT, "actor 1 and 'down' of actor 2");
+    refused(one.up.fd_readonly, one.down.fd, FARM_RING_ACTOR, FARM_E_PERMISSION, "read-only");
+    refused(one.up.fd, one.down.fd_readonly, FARM_RING_LEARNER, FARM_E_PERMISSION, "read-only");
+    farm_ring_close(&one);
+    farm_ring_close(&other);
+    farm_ring_close(&stranger);
+}
+
+Test(ring, refuses_a_shape_that_was_scribbled_over) {
+    struct farm_ring_spec spec = spec_of(1, 2, 4);
+    struct farm_ring ring;
+    cr_assert_eq(farm_ring_create(&spec, 1, -1, false, &ring, NULL), FARM_OK);
+    struct farm_ring_spec *stored = (struct farm_ring_spec *)ring.up.header->user;
+    stored->width = 3; // sensible, but not what was hashed
+    refused(ring.up.fd, ring.down.fd, FARM_RING_LEARNER, FARM_E_FORMAT, "layout hash");
+    stored->width = 0;
+    refused(ring.up.fd, ring.down.fd, FARM_RING_LEARNER, FARM_E_FORMAT, "0 environments");
+    stored->width = 2;
+    struct farm_ring again;
+    int up = dup(ring.up.fd), down = dup(ring.down.fd);
+    cr_assert_eq(farm_ring_open(up, down, FARM_RING_LEARNER, &again, NULL), FARM_OK);
+    farm_ring_close(&again);
+    farm_ring_close(&ring);
+}
+
+Test(ring, refuses_segments_smaller_than_their_shape) {
+    struct farm_ring_spec spec = spec_rich(2, 64, 64);
+    struct farm_ring_layout layout;
+    cr_assert_eq(farm_ring_layout_make(&spec, &layout, NULL), FARM_OK);
+    struct farm_segment_request request = {.kind = FARM_SEGMENT_UP,
+                                           .bytes = 8192,
+                                           .node = -1,
+                                           .layout_hash = layout.hash,
+                                           .user = &spec,
+                                           .user_bytes = sizeof spec};
+    struct farm_segment up, down, small;
+    cr_assert_eq(farm_segment_create(&request, &small, NULL), FARM_OK);
+    request.bytes = layout.up_bytes;
+    cr_assert_eq(farm_segment_create(&request, &up, NULL), FARM_OK);
+    request.kind = FARM_SEGMENT_DOWN;
+    request.bytes = 8192;
+    cr_assert_eq(farm_segment_create(&request, &down, NULL), FARM_OK);
+    refused(small.fd, down.fd, FARM_RING_ACTOR, FARM_E_FORMAT, "segment of 8192 bytes is smaller than its layout");
+    refused(up.fd, down.fd, FARM_RING_ACTOR, FARM_E_FORMAT, "segment of 8192 bytes is smaller than its layout");
+    farm_segment_close(&small);
+    farm_segment_close(&up);
+    farm_segment_close(&down);
+}
+
+Test(ring, refuses_to_create_an_absurd_ring) {
+    struct farm_ring_spec spec = spec_of(1, 0, 4);
+    struct farm_ring ring;
+    struct farm_error err = {0};
+    cr_assert_eq(farm_ring_create(&spec, 1, -1, false, &ring, &err), FARM_E_INVALID);
+    cr_assert(strstr(err.message, "0 environments"), "%s", err.message);
+    farm_ring_close(&ring);
+}
+
+// ---- verify ----
+
+struct damage {
+    const char *says; // what the finding must say
+    void (*make)(struct views *v);
+};
+
+// A sound ring of two lanes of C = 8 and W = 2, lane 1 with steps 5..11 unconsumed and step 11 unanswered.
+static void open_sound(struct views *v) {
+    struct farm_ring_spec spec = spec_of(2, 2, 8);
+    open_views(&spec, v);
+    for (uint64_t n = 0; n < 12; n++) {
+        publish_step(&v->actor.lanes[1], n == 0);
+        if (n < 11) answer_step(&v->learner.lanes[1]);
+        if (n >= 4) farm_lane_release(&v->learner.lanes[1], n - 4 < 5 ? n - 4 : 5);
+    }
+}
+
+static uint8_t *flags_of(struct views *v, uint64_t n, uint32_t e) {
+    return &farm_lane_flags(&v->actor.lanes[1], n)[e];
+}
+
+static void answered_too_much(struct views *v) {
+    farm_store_release(&v->learner.lanes[1].down->acted, 13);
+}
+static void published_too_much(struct views *v) {
+    farm_store_release(&v->learner.lanes[1].down->acted, 10);
+}
+static void consumed_too_much(struct views *v) {
+    farm_lane_release(&v->learner.lanes[1], 13);
+}
+static void overwritten(struct views *v) {
+    farm_lane_release(&v->learner.lanes[1], 3);
+}
+static void unknown_flags(struct views *v) {
+    *flags_of(v, 7, 1) = 0x80;
+}
+static void end_without_last(struct views *v) {
+    *flags_of(v, 8, 0) = FARM_STEP_TERMINATED;
+}
+static void last_without_first(struct views *v) {
+    *flags_of(v, 8, 1) = FARM_STEP_LAST | FARM_STEP_TERMINATED;
+}
+static void infinite_reward(struct views *v) {
+    farm_lane_reward(&v->actor.lanes[1], 6)[0] = INFINITY;
+}
+static void no_number_for_a_reward(struct views *v) {
+    farm_lane_reward(&v->actor.lanes[1], 6)[1] = NAN;
+}
+static void begins_without_first(struct views *v) {
+    publish_step(&v->actor.lanes[0], false);
+}
+
+static const struct damage damages[] = {
+    {"lane 1: 13 steps answered but 12 published", answered_too_much},
+    {"lane 1: 12 steps published but only 10 answered", published_too_much},
+    {"lane 1: 13 steps consumed but 12 published", consumed_too_much},
+    {"lane 1: 9 unconsumed steps in a ring of 8", overwritten},
+    {"lane 1 step 7 environment 1: unknown flags 0x80", unknown_flags},
+    {"lane 1 step 8 environment 0: an end (0x4) without LAST", end_without_last},
+    {"lane 1 step 9 environment 1: no FIRST after LAST", last_without_first},
+    {"lane 1 step 6 environment 0: reward is not finite", infinite_reward},
+    {"lane 1 step 6 environment 1: reward is not finite", no_number_for_a_reward},
+    {"lane 0 step 0 environment 1: no FIRST", begins_without_first},
+};
+
+Test(ring, verify_finds_every_kind_of_damage_and_none_in_a_sound_ring) {
+    struct views v;
+    char text[2048];
+    open_sound(&v);
+    cr_assert_eq(farm_ring_verify(&v.creator, text, sizeof text), 0, "%s", text);
+    cr_assert_str_eq(text, "");
+    close_views(&v);
+    for (size_t i = 0; i < sizeof damages / sizeof *damages; i++) {
+        open_sound(&v);
+        damages[i].make(&v);
+        int findings = farm_ring_verify(&v.creator, text, sizeof text);
+        cr_assert_gt(findings, 0, "not found: %s", damages[i].says);
+        cr_assert(strstr(text, damages[i].says), "'%s' does not say '%s'", text, damages[i].says);
+        // Every view finds the same.
+        char other[2048];
+        cr_assert_eq(farm_ring_verify(&v.learner, other, sizeof other), findings);
+        cr_assert_str_eq(other, text);
+        close_views(&v);
+    }
+}
+
+Test(ring, verify_ignores_slots_that_nobody_has_published) {
+    struct views v;
+    char text[256];
+    open_sound(&v);
+    *flags_of(&v, 12, 0) = 0xff; // step 12 is being written, in the slot of the consumed step 4
+    cr_assert_eq(farm_ring_verify(&v.creator, text, sizeof text), 0, "%s", text);
+    close_views(&v);
+}
+
+Test(ring, verify_counts_on_where_the_text_is_full) {
+    struct views v;
+    open_sound(&v);
+    for (uint64_t n = 5; n < 12; n++)
+        for (uint32_t e = 0; e < 2; e++) *flags_of(&v, n, e) = 0xe0;
+    for (size_t bytes = 0; bytes < 200; bytes++) {
+        char text[256];
+        memset(text, 'x', sizeof text);
+        cr_assert_eq(farm_ring_verify(&v.creator, text, bytes), 14);
+        cr_assert_eq(text[bytes], 'x', "written beyond %zu bytes", bytes);
+        cr_assert(bytes == 0 || memchr(text, 0, bytes), "not terminated in %zu bytes", bytes);
+    }
+    close_views(&v);
+}
+
+// ---- the same memory ----
+
+struct physical {
+    uint64_t frame;         // physical page number, 0 where this process may not know
+    uint64_t inode, offset; // of the file behind the address, and the place in it
+};
+
+static struct physical physical_of(const void *address) {
+    struct physical found = {0};
+    uint64_t entry = 0, at = (uintptr_t)address;
+    int pagemap = open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC);
+    if (pagemap >= 0) {
+        uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
+        if (pread(pagemap, &entry, sizeof entry, (off_t)(at / page * sizeof entry)) == sizeof entry)
+            found.frame = entry & ((UINT64_C(1) << 55) - 1); // proc(5): bits 0-54, zero without CAP_SYS_ADMIN
+        close(pagemap);
+    }
+    char line[512];
+    FILE *maps = fopen("/proc/self/maps", "r");
+    while (maps && fgets(line, sizeof line, maps)) {
+        uint64_t from, to, offset, inode;
+        if (sscanf(line, "%" SCNx64 "-%" SCNx64 " %*s %" SCNx64 " %*s %" SCNu64, &from, &to, &offset, &inode) != 4)
+            continue;
+        if (at < from || at >= to) continue;
+        found.inode = inode;
+        found.offset = offset + (at - from);
+    }
+    if (maps) fclose(maps);
+    return found;
+}
+
+Test(ring, inference_reads_the_very_bytes_that_the_environment_wrote) {
+    enum { STEPS = 10 };
+    struct farm_ring_spec spec = spec_of(2, 3, 4);
+    spec.env.obs[0] = (struct farm_field_spec){.name = "image", .dtype = FARM_U8, .rank = 2, .dims = {84, 84}};
+    struct farm_ring created;
+    int to_learner[2];
+    cr_assert_eq(pipe(to_learner), 0);
+    cr_assert_eq(farm_ring_create(&spec, 0, -1, false, &created, NULL), FARM_OK);
+    pid_t actor = fork();
+    if (actor == 0) { // the environment: writes each frame where it shall lie, and says where that is
+        struct farm_ring ring;
+        if (farm_ring_open(created.up.fd, created.down.fd_readonly, FARM_RING_ACTOR, &ring, NULL)) _exit(1);
+        for (uint64_t n = 0; n < STEPS; n++) {
+            struct farm_lane *lane = &ring.lanes[1];
+            while (!farm_lane_actor_answered(lane) || !farm_lane_actor_can_write(lane)) usleep(100);
+            uint8_t *frame = farm_lane_obs(lane, 0, n, 2);
+            for (int i = 0; i < 84 * 84; i++) frame[i] = (uint8_t)(n * 131 + (uint64_t)i * 7);
+            struct physical place = physical_of(frame);
+            if (write(to_learner[1], &place, sizeof place) != sizeof place) _exit(2);
+            for (uint32_t e = 0; e < 3; e++) farm_lane_flags(lane, n)[e] = n == 0 ? FARM_STEP_FIRST : 0;
+            farm_lane_actor_publish(lane);
+        }
+        _exit(0);
+    }
+    struct farm_ring ring = open_view(&created, FARM_RING_LEARNER);
+    struct farm_lane *lane = &ring.lanes[1];
+    bool frames_known = true;
+    for (uint64_t n = 0; n < STEPS; n++) {
+        struct physical wrote, reads;
+        while (farm_lane_produced(lane) <= n) usleep(100);
+        cr_assert_eq(read(to_learner[0], &wrote, sizeof wrote), (ssize_t)sizeof wrote);
+        const uint8_t *frame = farm_lane_obs(lane, 0, n, 2);
+        for (int i = 0; i < 84 * 84; i++)
+            cr_assert(frame[i] == (uint8_t)(n * 131 + (uint64_t)i * 7), "byte %d differs", i);
+        reads = physical_of(frame);
+        cr_assert_neq(reads.inode, 0);
+        cr_assert_eq(reads.inode, wrote.inode, "another file");
+        cr_assert_eq(reads.offset, wrote.offset, "another place in the file");
+        frames_known &= reads.frame != 0 && wrote.frame != 0;
+        if (frames_known) cr_assert_eq(reads.frame, wrote.frame, "another physical page");
+        answer_step(lane);
+        farm_lane_release(lane, n + 1);
+    }
+    cr_assert_eq(wait_for(actor), 0);
+    if (!frames_known)
+        cr_log_info("physical page numbers are hidden here (CAP_SYS_ADMIN): compared inode and offset alone\n");
+    farm_ring_close(&ring);
+    farm_ring_close(&created);
+}

@@ -1,0 +1,225 @@
+// Layouts of rings as a pure function of their shape.
+#include "fixture.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+TestSuite(ring, .timeout = 30);
+
+static uint32_t below(uint64_t *state, uint32_t bound) {
+    return (uint32_t)(random_next(state) % bound);
+}
+
+// A shape that makes sense, of any kind, not larger than a few MiB.
+static struct farm_ring_spec random_spec(uint64_t *state) {
+    struct farm_ring_spec spec = {
+        .lanes = 1 + below(state, 4), .width = 1 + below(state, 17), .steps = 2 + below(state, 40)};
+    spec.env.frames_per_step = 1 + below(state, 4);
+    spec.env.obs_count = 1 + below(state, FARM_OBS_FIELDS_MAX);
+    for (uint32_t f = 0; f < spec.env.obs_count; f++) {
+        struct farm_field_spec *field = &spec.env.obs[f];
+        snprintf(field->name, sizeof field->name, "field %u", f);
+        field->dtype = 1 + below(state, 3);
+        field->rank = 1 + below(state, FARM_FIELD_RANK_MAX);
+        for (uint32_t d = 0; d < field->rank; d++) field->dims[d] = 1 + below(state, 7);
+    }
+    struct farm_action_spec *action = &spec.env.action;
+    action->kind = 1 + below(state, 3);
+    action->dims = action->kind == FARM_ACTION_DISCRETE ? 1 : 1 + below(state, FARM_ACTION_DIMS_MAX);
+    for (uint32_t d = 0; d < action->dims; d++) {
+        spec.policy_outputs += action->kind == FARM_ACTION_CONTINUOUS ? 2 : (action->sizes[d] = 1 + below(state, 20));
+        action->low[d] = -1;
+        action->high[d] = (float)below(state, 3);
+    }
+    return spec;
+}
+
+static struct farm_ring_layout layout_of(const struct farm_ring_spec *spec) {
+    struct farm_ring_layout layout;
+    struct farm_error err = {0};
+    cr_assert_eq(farm_ring_layout_make(spec, &layout, &err), FARM_OK, "%s", err.message);
+    return layout;
+}
+
+struct area {
+    size_t start, bytes;
+};
+
+static int by_start(const void *a, const void *b) {
+    size_t left = ((const struct area *)a)->start, right = ((const struct area *)b)->start;
+    return (left > right) - (left < right);
+}
+
+static void expect_apart(struct area *areas, size_t count, size_t segment_bytes) {
+    qsort(areas, count, sizeof *areas, by_start);
+    size_t end = FARM_SEGMENT_HEADER_BYTES;
+    for (size_t i = 0; i < count; i++) {
+        cr_assert_eq(areas[i].start % 64, 0, "an array straddles a cache line's start");
+        cr_assert_geq(areas[i].start, end, "areas overlap");
+        end = areas[i].start + areas[i].bytes;
+    }
+    cr_assert_leq(end, segment_bytes, "outside the segment");
+}
+
+// Bytes of a field worked out from its shape alone.
+static size_t bytes_of(const struct farm_field_spec *field) {
+    size_t bytes = field->dtype == FARM_U8 ? 1 : 4;
+    for (uint32_t d = 0; d < field->rank; d++) bytes *= field->dims[d];
+    return bytes;
+}
+
+Test(ring, arrays_of_random_specs_are_apart_aligned_and_inside) {
+    uint64_t state = 1;
+    for (int i = 0; i < 2000; i++) {
+        struct farm_ring_spec spec = random_spec(&state);
+        struct farm_ring_layout l = layout_of(&spec);
+        struct area up[2 + 4 * (FARM_OBS_FIELDS_MAX + 2)], down[2 + 4 * 4];
+        size_t ups = 0, downs = 0, slots = (size_t)spec.steps * spec.width;
+        up[ups++] = (struct area){l.up_control, sizeof(struct farm_up_control)};
+        up[ups++] = (struct area){l.up_lanes, spec.lanes * sizeof(struct farm_up_lane)};
+        down[downs++] = (struct area){l.down_control, sizeof(struct farm_down_control)};
+        down[downs++] = (struct area){l.down_lanes, spec.lanes * sizeof(struct farm_down_lane)};
+        for (uint32_t lane = 0; lane < spec.lanes; lane++) {
+            size_t u = l.up_arrays + lane * l.up_stride, d = l.down_arrays + lane * l.down_stride;
+            cr_assert_eq(u % 4096, 0);
+            cr_assert_eq(d % 4096, 0);
+            for (uint32_t f = 0; f < spec.env.obs_count; f++)
+                up[ups++] = (struct area){u + l.obs[f], slots * bytes_of(&spec.env.obs[f])};
+            up[ups++] = (struct area){u + l.reward, slots * 4};
+            up[ups++] = (struct area){u + l.flags, slots};
+            down[downs++] = (struct area){d + l.action, slots * spec.env.action.dims * 4};
+            down[downs++] = (struct area){d + l.logits, slots * spec.policy_outputs * 4};
+            down[downs++] = (struct area){d + l.value, slots * 4};
+            down[downs++] = (struct area){d + l.version, spec.steps * 8};
+        }
+        expect_apart(up, ups, l.up_bytes);
+        expect_apart(down, downs, l.down_bytes);
+    }
+}
+
+static size_t distance(const void *from, const void *to) {
+    return (size_t)((const uint8_t *)to - (const uint8_t *)from);
+}
+
+Test(ring, views_reach_the_bytes_that_the_layout_names) {
+    struct farm_ring_spec spec = spec_rich(2, 3, 6);
+    struct views views;
+    open_views(&spec, &views);
+    const struct farm_ring_layout *l = &views.actor.layout;
+    const uint8_t *up = (const uint8_t *)views.actor.up.header, *down = (const uint8_t *)views.actor.down.header;
+    const struct farm_lane *lane = &views.actor.lanes[1];
+    uint64_t n = 6 * 5 + 4; // slot 4
+    uint32_t e = 2;
+    const uint8_t *u = up + l->up_arrays + l->up_stride, *d = down + l->down_arrays + l->down_stride;
+    size_t at = 4 * 3 + e;
+    cr_assert_eq(distance(u, farm_lane_obs(lane, 0, n, e)), l->obs[0] + at * 7 * 5 * 3);
+    cr_assert_eq(distance(u, farm_lane_obs(lane, 2, n, e)), l->obs[2] + at * 9 * 4);
+    cr_assert_eq(distance(u, &farm_lane_reward(lane, n)[e]), l->reward + at * 4);
+    cr_assert_eq(distance(u, &farm_lane_flags(lane, n)[e]), l->flags + at);
+    cr_assert_eq(distance(d, farm_lane_action(lane, n, e)), l->action + at * 3 * 4);
+    cr_assert_eq(distance(d, farm_lane_logits(lane, n, e)), l->logits + at * 10 * 4);
+    cr_assert_eq(distance(d, &farm_lane_value(lane, n)[e]), l->value + at * 4);
+    cr_assert_eq(distance(d, farm_lane_version(lane, n)), l->version + 4 * 8);
+    close_views(&views);
+}
+
+Test(ring, hash_changes_with_every_field_of_the_spec) {
+    struct farm_ring_spec base = spec_rich(2, 3, 6), continuous = base;
+    continuous.env.action.kind = FARM_ACTION_CONTINUOUS;
+    continuous.policy_outputs = 6;
+    uint64_t hashes[64];
+    size_t count = 0;
+    hashes[count++] = layout_of(&base).hash;
+    cr_assert_eq(layout_of(&base).hash, hashes[0], "and with nothing else");
+#define with(spec_, change)                                                                                            \
+    do {                                                                                                               \
+        struct farm_ring_spec s = spec_;                                                                               \
+        change;                                                                                                        \
+        hashes[count++] = layout_of(&s).hash;                                                                          \
+    } while (0)
+    with(base, s.lanes = 3);
+    with(base, s.width = 4);
+    with(base, s.steps = 7);
+    with(base, s.env.frames_per_step = 1);
+    with(base, s.env.obs_count = 2);
+    with(base, s.env.obs[0].name[0] = 'I');
+    with(base, s.env.obs[1].dtype = FARM_F32);
+    with(base, s.env.obs[1].dtype = FARM_U8);
+    with(base, (s.env.obs[1].rank = 2, s.env.obs[1].dims[1] = 1));
+    with(base, (s.env.obs[0].dims[0] = 5, s.env.obs[0].dims[1] = 7)); // the same bytes in another shape
+    with(base, s.env.obs[2].dims[1] = 4);
+    with(base, (s.env.action.sizes[0] = 3, s.env.action.sizes[1] = 2)); // the same sum in another order
+    with(base, (s.env.action.sizes[2] = 6, s.policy_outputs = 11));
+    with(base, (s.env.action.dims = 2, s.policy_outputs = 5));
+    with(continuous, );
+    with(continuous, s.env.action.low[1] = -2);
+    with(continuous, s.env.action.high[1] = 2);
+#undef with
+    for (size_t i = 0; i < count; i++)
+        for (size_t j = 0; j < i; j++) cr_assert_neq(hashes[i], hashes[j], "changes %zu and %zu have one hash", i, j);
+}
+
+Test(ring, refuses_absurd_specs_with_the_reason) {
+    struct farm_ring_layout layout;
+    struct farm_error err;
+#define refuse(change, says)                                                                                           \
+    do {                                                                                                               \
+        struct farm_ring_spec s = spec_rich(2, 3, 6);                                                                  \
+        struct farm_action_spec *a = &s.env.action;                                                                    \
+        struct farm_field_spec *o = s.env.obs;                                                                         \
+        (void)a, (void)o;                                                                                              \
+        change;                                                                                                        \
+        err = (struct farm_error){0};                                                                                  \
+        cr_expect_eq(farm_ring_layout_make(&s, &layout, &err), FARM_E_INVALID, "%s", #change);                         \
+        cr_expect(strstr(err.message, says), "%s: '%s' does not say '%s'", #change, err.message, says);                \
+    } while (0)
+    refuse(s.lanes = 0, "0 lanes");
+    refuse(s.lanes = FARM_LANES_MAX + 1, "65 lanes");
+    refuse(s.width = 0, "0 environments");
+    refuse(s.width = FARM_WIDTH_MAX + 1, "65537 environments");
+    refuse(s.steps = 0, "0 steps");
+    refuse(s.steps = 1, "1 steps");
+    refuse(s.steps = UINT32_MAX, "4294967295 steps");
+    refuse(s.policy_outputs = 9, "9 policy outputs where the actions need 10");
+    refuse(s.env.obs_count = 0, "0 observation fields");
+    refuse(s.env.obs_count = FARM_OBS_FIELDS_MAX + 1, "9 observation fields");
+    refuse(s.env.frames_per_step = 0, "frames");
+    refuse(o[1].name[0] = 0, "observation field 1 has no name");
+    refuse(memset(o[1].name, 'x', sizeof o[1].name), "observation field 1 has no name");
+    refuse(o[0].dtype = 0, "'image'");
+    refuse(o[0].dtype = 4, "'image'");
+    refuse(o[0].rank = 0, "'image'");
+    refuse(o[0].rank = 5, "'image'");
+    refuse(o[0].dims[1] = 0, "'image'");
+    refuse((o[0].dims[0] = UINT32_MAX, o[0].dims[1] = UINT32_MAX, o[0].dims[2] = UINT32_MAX), "'image'");
+    refuse((o[0].dims[0] = 1 << 16, o[0].dims[1] = 1 << 16), "'image'"); // 2^32 x 3: wraps 32 bits to 0
+    refuse(a->kind = 0, "action kind 0");
+    refuse(a->kind = 4, "action kind 4");
+    refuse(a->dims = 0, "0 action dimensions");
+    refuse(a->dims = FARM_ACTION_DIMS_MAX + 1, "33 action dimensions");
+    refuse(a->kind = FARM_ACTION_DISCRETE, "has 1 dimension, not 3");
+    refuse(a->sizes[1] = 0, "dimension 1 has 0 choices");
+    refuse(a->sizes[1] = UINT32_MAX, "dimension 1 has 4294967295 choices");
+    refuse((a->kind = FARM_ACTION_CONTINUOUS, a->low[2] = 1, a->high[2] = 0), "bounds [1, 0]");
+    refuse((a->kind = FARM_ACTION_CONTINUOUS, a->low[2] = NAN), "bounds [nan");
+    refuse((s.lanes = 64, s.width = FARM_WIDTH_MAX, s.steps = 1 << 24), "do not fit a segment");
+#undef refuse
+}
+
+Test(ring, policy_outputs_follow_the_kind_of_action) {
+    struct farm_action_spec action = {.kind = FARM_ACTION_DISCRETE, .dims = 1, .sizes = {18}};
+    cr_assert_eq(farm_policy_outputs(&action), 18);
+    action = (struct farm_action_spec){.kind = FARM_ACTION_MULTI_DISCRETE, .dims = 3, .sizes = {2, 3, 5}};
+    cr_assert_eq(farm_policy_outputs(&action), 10);
+    action = (struct farm_action_spec){.kind = FARM_ACTION_CONTINUOUS, .dims = 6};
+    cr_assert_eq(farm_policy_outputs(&action), 12, "a mean and a deviation a dimension");
+}
+
+Test(ring, field_bytes_are_elements_times_size_and_0_for_nonsense) {
+    struct farm_field_spec field = {.dtype = FARM_U8, .rank = 2, .dims = {84, 84, 99, 99}};
+    cr_assert_eq(farm_field_bytes(&field), 7056, "dimensions beyond the rank do not count");
+    field.dtype = FARM_F32;
+    cr_assert_eq(farm_field_bytes(&field), 28224);
+    field.dtype = 77;
+    cr_assert_eq(farm_field_bytes(&field), 0);
+}

@@ -1,0 +1,169 @@
+// Windows over a lane: every step is trained on once, nothing that is still needed is overwritten, nothing deadlocks.
+#include "fixture.h"
+
+#include "ring/window.h"
+
+TestSuite(ring, .timeout = 30);
+
+static const struct farm_window_shape shapes[] = {
+    {.stride = 20, .length = 21, .stack = 4}, // V-trace: neighbours share the boundary step
+    {.stride = 20, .length = 21, .stack = 1}, {.stride = 40, .length = 120, .stack = 1}, // R2D2: overlap and burn-in
+    {.stride = 1, .length = 1, .stack = 1},   {.stride = 1, .length = 5, .stack = 4},
+    {.stride = 7, .length = 3, .stack = 2}, // gaps between windows
+    {.stride = 3, .length = 9, .stack = 5},
+};
+enum { SHAPES = sizeof shapes / sizeof *shapes };
+
+static uint64_t least(uint64_t a, uint64_t b) {
+    return a < b ? a : b;
+}
+
+// One lane of so many steps with a step published and answered.
+static void step(struct views *v) {
+    publish_step(&v->actor.lanes[0], farm_lane_actor_next(&v->actor.lanes[0]) == 0);
+    answer_step(&v->learner.lanes[0]);
+}
+
+static bool can_step(struct views *v) {
+    return farm_lane_actor_can_write(&v->actor.lanes[0]);
+}
+
+Test(ring, a_window_is_ready_when_its_last_step_is_published) {
+    for (size_t s = 0; s < SHAPES; s++) {
+        struct farm_ring_spec spec = spec_of(1, 1, 512);
+        struct views v;
+        struct farm_window_cursor cursor;
+        open_views(&spec, &v);
+        farm_window_cursor_start(&v.learner.lanes[0], &shapes[s], &cursor);
+        cr_assert_eq(cursor.next, 0);
+        for (uint64_t n = 0; n < 400; n++) {
+            uint64_t wanted = 0; // by the definition: windows k with k*stride + length <= n
+            while (wanted * shapes[s].stride + shapes[s].length <= n) wanted++;
+            cr_assert_eq(farm_window_ready(&v.learner.lanes[0], &shapes[s], &cursor), wanted, "shape %zu, %llu steps",
+                         s, (unsigned long long)n);
+            step(&v);
+        }
+        close_views(&v);
+    }
+}
+
+Test(ring, every_window_is_taken_once_in_order_and_untouched_until_done) {
+    for (size_t s = 0; s < SHAPES; s++) {
+        enum { IN_TRAINING = 3, WINDOWS = 200 };
+        const struct farm_window_shape *shape = &shapes[s];
+        uint32_t steps = (uint32_t)farm_ring_steps_needed(IN_TRAINING, shape->stride, shape->length, shape->stack);
+        struct farm_ring_spec spec = spec_of(1, 2, steps);
+        struct views v;
+        struct farm_window_cursor cursor;
+        uint64_t state = s + 1, taken = 0, done = 0, needs_before = 0;
+        open_views(&spec, &v);
+        struct farm_lane *lane = &v.learner.lanes[0];
+        farm_window_cursor_start(lane, shape, &cursor);
+        while (done < WINDOWS) {
+            switch (random_next(&state) % 4) {
+            case 0:
+            case 1: // the actor runs as far as it is let
+                for (uint64_t i = random_next(&state) % 40; i > 0 && can_step(&v); i--) step(&v);
+                break;
+            case 2:
+                if (taken - done < IN_TRAINING && farm_window_ready(lane, shape, &cursor)) {
+                    cr_assert_eq(farm_window_take(shape, &cursor), taken * shape->stride, "skipped or repeated");
+                    taken++;
+                }
+                break;
+            default:
+                if (done == taken) break;
+                // Training ends: the window and the frames stacked before it must still be what the actor wrote.
+                uint64_t start = done * shape->stride, from = start - least(start, shape->stack - 1);
+                for (uint64_t n = from; n < start + shape->length; n++)
+                    cr_assert(step_is_right(lane, n), "shape %zu: step %llu of window %llu was overwritten", s,
+                              (unsigned long long)n, (unsigned long long)done);
+                farm_window_done(shape, &cursor, start);
+                done++;
+            }
+            uint64_t needs = farm_window_needs(shape, &cursor), held = done * shape->stride;
+            cr_assert_geq(needs, needs_before, "what was let go cannot be asked back");
+            cr_assert_eq(needs, held - least(held, shape->stack - 1), "stack - 1 steps before the oldest window stay");
+            farm_lane_release(lane, least(needs, farm_lane_produced(lane)));
+            needs_before = needs;
+        }
+        close_views(&v);
+    }
+}
+
+Test(ring, the_steps_needed_let_the_actor_fill_one_more_window) {
+    for (size_t s = 0; s < SHAPES; s++)
+        for (uint64_t in_training = 1; in_training < 5; in_training++) {
+            const struct farm_window_shape *shape = &shapes[s];
+            uint64_t steps = farm_ring_steps_needed(in_training, shape->stride, shape->length, shape->stack);
+            cr_assert_eq(steps, (in_training + 1) * shape->stride + shape->length + shape->stack);
+            struct farm_ring_spec spec = spec_of(1, 1, (uint32_t)steps);
+            struct views v;
+            struct farm_window_cursor cursor;
+            open_views(&spec, &v);
+            struct farm_lane *lane = &v.learner.lanes[0];
+            farm_window_cursor_start(lane, shape, &cursor);
+            for (uint64_t round = 0; round < 20; round++) {
+                // Training holds all the windows that it may; the actor must still complete the next.
+                for (uint64_t k = 0; k < in_training + 1; k++) {
+                    while (!farm_window_ready(lane, shape, &cursor)) {
+                        cr_assert(can_step(&v), "shape %zu, %llu windows: actor and learner wait for each other", s,
+                                  (unsigned long long)in_training);
+                        step(&v);
+                    }
+                    if (k < in_training) farm_window_take(shape, &cursor);
+                }
+                farm_window_done(shape, &cursor, cursor.next - shape->stride);
+                farm_lane_release(lane, least(farm_window_needs(shape, &cursor), farm_lane_produced(lane)));
+            }
+            close_views(&v);
+        }
+}
+
+Test(ring, a_reader_that_came_back_starts_where_everything_is_still_there) {
+    for (size_t s = 0; s < SHAPES; s++)
+        for (uint64_t consumed = 0; consumed < 60; consumed++) {
+            const struct farm_window_shape *shape = &shapes[s];
+            struct farm_ring_spec spec = spec_of(1, 1, 512);
+            struct views v;
+            struct farm_window_cursor cursor;
+            open_views(&spec, &v);
+            struct farm_lane *lane = &v.learner.lanes[0];
+            for (int i = 0; i < 100; i++) step(&v);
+            farm_lane_release(lane, consumed);
+            farm_window_cursor_start(lane, shape, &cursor);
+            cr_assert_eq(cursor.next % shape->stride, 0, "not a window's start");
+            uint64_t needs = farm_window_needs(shape, &cursor);
+            cr_assert_geq(needs, consumed, "shape %zu: step %llu may be overwritten already", s,
+                          (unsigned long long)needs);
+            if (cursor.next >= shape->stride) { // and it is the first such start
+                uint64_t earlier = cursor.next - shape->stride;
+                bool all_there = consumed == 0 || earlier >= consumed + shape->stack - 1;
+                cr_assert_not(all_there, "shape %zu: window %llu is skipped", s, (unsigned long long)earlier);
+            }
+            close_views(&v);
+        }
+}
+
+Test(ring, a_restart_repeats_the_windows_in_training_and_skips_none) {
+    const struct farm_window_shape *shape = &shapes[0];
+    struct farm_ring_spec spec = spec_of(1, 1, 256);
+    struct views v;
+    struct farm_window_cursor cursor, again;
+    open_views(&spec, &v);
+    struct farm_lane *lane = &v.learner.lanes[0];
+    farm_window_cursor_start(lane, shape, &cursor);
+    for (int i = 0; i < 150; i++) step(&v);
+    for (int k = 0; k < 4; k++) farm_window_take(shape, &cursor);
+    farm_window_done(shape, &cursor, 20); // windows 0 and 20 are trained on, 40 and 60 are not yet
+    farm_lane_release(lane, farm_window_needs(shape, &cursor));
+    farm_window_cursor_start(lane, shape, &again);
+    cr_assert_eq(again.next, 40);
+    cr_assert_eq(farm_window_needs(shape, &again), 37);
+    close_views(&v);
+}
+
+Test(ring, letting_go_of_a_window_that_was_never_taken_is_a_broken_invariant, .signal = 6) {
+    struct farm_window_cursor cursor = {.next = 20, .held = 0};
+    farm_window_done(&shapes[0], &cursor, 20);
+}
