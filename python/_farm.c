@@ -1,0 +1,673 @@
+// actorfarm._farm: lanes in Python. An actor written in Python attaches to its ring, writes observations through
+// memoryviews straight into the lane (or lets the Atari kernel write them) and publishes; a reader or a test opens the
+// other side. Runs in the interpreter's process; one thread uses a Ring. The memory orders are those of ring/lane.h:
+// this file adds none.
+//
+// Waiting releases the interpreter's lock, nothing else is slow enough to. Memoryviews keep their Ring alive. Needs
+// CPython's API only, no NumPy: numpy.asarray(view) makes an array of a view without a copy. It knows no environment:
+// see ale_actor.py.
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
+#include <fcntl.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "kernels/atari.h"
+#include "kernels/random.h"
+#include "ring/ring.h"
+#include "ring/wait.h"
+
+enum { NAP_NS = 100000000 }; // a sleep's length at most: how long a signal may stay unseen
+
+enum side { SIDE_NONE, SIDE_ACTOR, SIDE_LEARNER, SIDE_CREATOR };
+
+typedef struct {
+    PyObject_HEAD struct farm_ring ring;
+    enum side side;
+    int eventfd; // actor: the learner's, -1: none
+    uint64_t spin_ns;
+    bool interrupted;
+    struct farm_atari_plan *atari; // of its own for its alignment; NULL until atari() is called
+} Ring;
+
+// A piece of a lane that memoryview can be made of.
+typedef struct {
+    PyObject_HEAD Ring *owner;
+    void *start;
+    bool writable;
+    int rank;
+    Py_ssize_t bytes, item_bytes;
+    Py_ssize_t shape[FARM_FIELD_RANK_MAX + 1], strides[FARM_FIELD_RANK_MAX + 1];
+    char format[2];
+} View;
+
+static PyTypeObject Ring_type, View_type;
+
+// ---- errors and arguments ----
+
+static PyObject *raise_error(const struct farm_error *err) {
+    switch (err->status) {
+    case FARM_E_INVALID:
+    case FARM_E_USAGE:
+    case FARM_E_FORMAT:
+        PyErr_SetString(PyExc_ValueError, err->message);
+        break;
+    case FARM_E_LIMIT:
+        PyErr_SetString(PyExc_MemoryError, err->message);
+        break;
+    default:
+        PyErr_SetString(PyExc_OSError, err->message);
+    }
+    return NULL;
+}
+
+// Number `i` of the arguments as an integer in 0..below-1; -1 with an exception set.
+static long long index_argument(PyObject *const *args, Py_ssize_t i, const char *what, unsigned long long below) {
+    const long long value = PyLong_AsLongLong(args[i]);
+    if (value == -1 && PyErr_Occurred()) return -1;
+    if (value >= 0 && (unsigned long long)value < below) return value;
+    PyErr_Format(PyExc_IndexError, "%s %lld is not in 0..%lld", what, value, (long long)below - 1);
+    return -1;
+}
+
+static bool argument_count(const char *name, Py_ssize_t count, Py_ssize_t least, Py_ssize_t most) {
+    if (count >= least && count <= most) return true;
+    PyErr_Format(PyExc_TypeError, "%s takes %zd to %zd arguments, not %zd", name, least, most, count);
+    return false;
+}
+
+static bool is_side(const Ring *self, enum side side) {
+    if (self->side == side) return true;
+    PyErr_SetString(PyExc_PermissionError, side == SIDE_ACTOR ? "only an attached actor may do this"
+                                                              : "only the side that answers may do this");
+    return false;
+}
+
+static struct farm_lane *lane_argument(Ring *self, PyObject *const *args, Py_ssize_t i) {
+    const long long l = index_argument(args, i, "lane", self->ring.spec.lanes);
+    return l < 0 ? NULL : &self->ring.lanes[l];
+}
+
+// ---- views ----
+
+static int View_getbuffer(PyObject *object, Py_buffer *buffer, int flags) {
+    View *self = (View *)object;
+    if (flags & PyBUF_WRITABLE && !self->writable) {
+        PyErr_SetString(PyExc_BufferError, "this side of the lane is read-only");
+        return -1;
+    }
+    *buffer = (Py_buffer){.buf = self->start,
+                          .obj = Py_NewRef(object),
+                          .len = self->bytes,
+                          .itemsize = self->item_bytes,
+                          .readonly = !self->writable,
+                          .ndim = self->rank,
+                          .format = flags & PyBUF_FORMAT ? self->format : NULL,
+                          .shape = flags & PyBUF_ND ? self->shape : NULL,
+                          .strides = (flags & PyBUF_STRIDES) == PyBUF_STRIDES ? self->strides : NULL};
+    return 0;
+}
+
+static void View_dealloc(PyObject *object) {
+    Py_XDECREF(((View *)object)->owner);
+    Py_TYPE(object)->tp_free(object);
+}
+
+static PyBufferProcs View_buffer = {.bf_getbuffer = View_getbuffer};
+static PyTypeObject View_type = {
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "actorfarm._farm.View",
+    .tp_basicsize = sizeof(View),
+    .tp_dealloc = View_dealloc,
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION,
+    .tp_as_buffer = &View_buffer,
+    .tp_doc = "Memory of a lane, behind a memoryview.",
+};
+
+// A memoryview over dims[0..rank) elements at start.
+static PyObject *make_view(Ring *owner, void *start, bool writable, uint32_t dtype, int rank, const uint32_t *dims) {
+    View *view = PyObject_New(View, &View_type);
+    if (!view) return NULL;
+    view->owner = (Ring *)Py_NewRef((PyObject *)owner);
+    view->start = start;
+    view->writable = writable;
+    view->rank = rank;
+    view->item_bytes = view->bytes = (Py_ssize_t)farm_dtype_bytes(dtype);
+    view->format[0] = dtype == FARM_U8 ? 'B' : dtype == FARM_I32 ? 'i' : 'f';
+    view->format[1] = 0;
+    for (int i = rank - 1; i >= 0; i--) {
+        view->shape[i] = dims[i];
+        view->strides[i] = view->bytes;
+        view->bytes *= dims[i];
+    }
+    PyObject *memory = PyMemoryView_FromObject((PyObject *)view);
+    Py_DECREF(view);
+    return memory;
+}
+
+// ---- making and opening ----
+
+static Ring *new_ring(enum side side) {
+    Ring *self = PyObject_New(Ring, &Ring_type);
+    if (!self) return NULL;
+    self->ring = (struct farm_ring){.up.fd = -1, .down.fd = -1, .up.fd_readonly = -1, .down.fd_readonly = -1};
+    self->side = side;
+    self->eventfd = -1;
+    self->spin_ns = 0;
+    self->interrupted = false;
+    self->atari = NULL;
+    return self;
+}
+
+static void Ring_dealloc(PyObject *object) {
+    Ring *self = (Ring *)object;
+    if (self->ring.lanes) farm_ring_close(&self->ring);
+    free(self->atari);
+    Py_TYPE(object)->tp_free(object);
+}
+
+static PyObject *open_ring(enum side side, int up_fd, int down_fd, int eventfd, uint64_t spin_ns) {
+    Ring *self = new_ring(side);
+    if (!self) return NULL;
+    struct farm_error err = {0};
+    self->eventfd = eventfd;
+    self->spin_ns = spin_ns;
+    if (farm_ring_open(up_fd, down_fd, side == SIDE_ACTOR ? FARM_RING_ACTOR : FARM_RING_LEARNER, &self->ring, &err)) {
+        Py_DECREF(self);
+        return raise_error(&err);
+    }
+    return (PyObject *)self;
+}
+
+static PyObject *farm_attach(PyObject *module, PyObject *args) {
+    int up_fd, down_fd, eventfd = -1;
+    unsigned long long spin_ns = 0;
+    if (!PyArg_ParseTuple(args, "ii|iK", &up_fd, &down_fd, &eventfd, &spin_ns)) return NULL;
+    return open_ring(SIDE_ACTOR, up_fd, down_fd, eventfd, spin_ns);
+}
+
+static PyObject *farm_open_learner(PyObject *module, PyObject *args) {
+    int up_fd, down_fd;
+    if (!PyArg_ParseTuple(args, "ii", &up_fd, &down_fd)) return NULL;
+    return open_ring(SIDE_LEARNER, up_fd, down_fd, -1, 0);
+}
+
+// (name, "u8" | "i32" | "f32", dims) into *field.
+static bool parse_field(PyObject *item, struct farm_field_spec *field) {
+    const char *name, *dtype;
+    PyObject *dims;
+    if (!PyTuple_Check(item) || !PyArg_ParseTuple(item, "ssO!", &name, &dtype, &PyTuple_Type, &dims)) {
+        PyErr_SetString(PyExc_TypeError, "an observation field is (name, dtype, (dim, ...))");
+        return false;
+    }
+    const Py_ssize_t rank = PyTuple_GET_SIZE(dims);
+    field->dtype = strcmp(dtype, "u8") == 0    ? FARM_U8
+                   : strcmp(dtype, "i32") == 0 ? FARM_I32
+                   : strcmp(dtype, "f32") == 0 ? FARM_F32
+                                               : 0;
+    if (!field->dtype || strlen(name) >= FARM_FIELD_NAME_MAX || rank < 1 || rank > FARM_FIELD_RANK_MAX) {
+        PyErr_Format(PyExc_ValueError,
+                     "observation field \"%s\": dtype u8, i32 or f32, 1 to %d dims, name below %d letters", name,
+                     FARM_FIELD_RANK_MAX, FARM_FIELD_NAME_MAX);
+        return false;
+    }
+    strcpy(field->name, name);
+    field->rank = (uint32_t)rank;
+    for (Py_ssize_t i = 0; i < rank; i++) {
+        const unsigned long dim = PyLong_AsUnsignedLong(PyTuple_GET_ITEM(dims, i));
+        if (PyErr_Occurred()) return false;
+        field->dims[i] = dim > UINT32_MAX ? 0 : (uint32_t)dim; // 0: refused with the whole spec
+    }
+    return true;
+}
+
+static PyObject *farm_create(PyObject *module, PyObject *args, PyObject *keywords) {
+    static char *names[] = {"lanes", "width", "steps", "obs", "actions", "frames_per_step", NULL};
+    struct farm_ring_spec spec = {.env = {.frames_per_step = 1, .action = {.kind = FARM_ACTION_DISCRETE, .dims = 1}}};
+    PyObject *obs;
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "IIIOI|I", names, &spec.lanes, &spec.width, &spec.steps, &obs,
+                                     &spec.env.action.sizes[0], &spec.env.frames_per_step))
+        return NULL;
+    PyObject *fields = PySequence_Fast(obs, "obs is a list of fields");
+    if (!fields) return NULL;
+    const Py_ssize_t count = PySequence_Fast_GET_SIZE(fields);
+    bool good = count <= FARM_OBS_FIELDS_MAX;
+    if (!good) PyErr_Format(PyExc_ValueError, "%zd observation fields, at most %d", count, FARM_OBS_FIELDS_MAX);
+    for (Py_ssize_t i = 0; good && i < count; i++)
+        good = parse_field(PySequence_Fast_GET_ITEM(fields, i), &spec.env.obs[i]);
+    Py_DECREF(fields);
+    if (!good) return NULL;
+    spec.env.obs_count = (uint32_t)count;
+    spec.policy_outputs = farm_policy_outputs(&spec.env.action);
+    Ring *self = new_ring(SIDE_CREATOR);
+    if (!self) return NULL;
+    struct farm_error err = {0};
+    if (farm_ring_create(&spec, 0, -1, false, &self->ring, &err)) {
+        Py_DECREF(self);
+        return raise_error(&err);
+    }
+    return (PyObject *)self;
+}
+
+// ---- both sides ----
+
+static PyObject *Ring_spec(PyObject *object, void *closure) {
+    static const char *const dtypes[] = {"?", "u8", "i32", "f32"};
+    static const char *const kinds[] = {"?", "discrete", "multi_discrete", "continuous"};
+    const struct farm_env_spec *env = &((Ring *)object)->ring.spec.env;
+    PyObject *obs = PyList_New(0), *sizes = PyList_New(0);
+    for (uint32_t f = 0; obs && f < env->obs_count; f++) {
+        PyObject *dims = PyTuple_New(env->obs[f].rank);
+        for (uint32_t i = 0; dims && i < env->obs[f].rank; i++)
+            PyTuple_SET_ITEM(dims, i, PyLong_FromUnsignedLong(env->obs[f].dims[i]));
+        PyObject *field =
+            dims ? Py_BuildValue("{sssssN}", "name", env->obs[f].name, "dtype", dtypes[env->obs[f].dtype], "dims", dims)
+                 : NULL;
+        if (!field || PyList_Append(obs, field)) Py_CLEAR(obs);
+        Py_XDECREF(field);
+    }
+    for (uint32_t i = 0; sizes && i < env->action.dims; i++) {
+        PyObject *size = PyLong_FromUnsignedLong(env->action.sizes[i]);
+        if (!size || PyList_Append(sizes, size)) Py_CLEAR(sizes);
+        Py_XDECREF(size);
+    }
+    if (!obs || !sizes) {
+        Py_XDECREF(obs);
+        Py_XDECREF(sizes);
+        return NULL;
+    }
+    return Py_BuildValue("{sNs{sssNsI}sI}", "obs", obs, "action", "kind", kinds[env->action.kind], "sizes", sizes,
+                         "dims", env->action.dims, "frames_per_step", env->frames_per_step);
+}
+
+static PyObject *Ring_counters(PyObject *object, PyObject *const *args, Py_ssize_t count) {
+    if (!argument_count("counters", count, 1, 1)) return NULL;
+    const struct farm_lane *lane = lane_argument((Ring *)object, args, 0);
+    if (!lane) return NULL;
+    const uint64_t consumed = farm_lane_consumed(lane), acted = farm_lane_acted(lane); // before what they follow
+    return Py_BuildValue("KKK", farm_lane_produced(lane), acted, consumed);
+}
+
+// Field number f of step n.
+static PyObject *obs_view(Ring *self, const struct farm_lane *lane, PyObject *const *args, Py_ssize_t count, uint64_t n,
+                          Py_ssize_t env_at, bool writable) {
+    const long long env = index_argument(args, env_at, "environment", lane->width);
+    if (env < 0) return NULL;
+    long long f = 0;
+    if (count > env_at + 1 && (f = index_argument(args, env_at + 1, "observation field", lane->obs_count)) < 0)
+        return NULL;
+    const struct farm_field_spec *field = &self->ring.spec.env.obs[f];
+    return make_view(self, farm_lane_obs(lane, (unsigned)f, n, (uint32_t)env), writable, field->dtype, (int)field->rank,
+                     field->dims);
+}
+
+// Lane and step of read-only access: the step must be in the ring.
+static struct farm_lane *step_arguments(Ring *self, PyObject *const *args, uint64_t *n) {
+    struct farm_lane *lane = lane_argument(self, args, 0);
+    if (!lane) return NULL;
+    *n = PyLong_AsUnsignedLongLong(args[1]);
+    if (PyErr_Occurred()) return NULL;
+    const uint64_t produced = farm_lane_produced(lane);
+    if (*n < produced && produced - *n <= lane->steps) return lane;
+    PyErr_Format(PyExc_IndexError, "step %llu is not among the last %u of %llu published steps", (unsigned long long)*n,
+                 lane->steps, (unsigned long long)produced);
+    return NULL;
+}
+
+static PyObject *Ring_read(PyObject *object, PyObject *const *args, Py_ssize_t count) {
+    uint64_t n;
+    if (!argument_count("read", count, 3, 4)) return NULL;
+    const struct farm_lane *lane = step_arguments((Ring *)object, args, &n);
+    return lane ? obs_view((Ring *)object, lane, args, count, n, 2, false) : NULL;
+}
+
+static PyObject *Ring_rewards(PyObject *object, PyObject *const *args, Py_ssize_t count) {
+    uint64_t n;
+    if (!argument_count("rewards", count, 2, 2)) return NULL;
+    const struct farm_lane *lane = step_arguments((Ring *)object, args, &n);
+    return lane ? make_view((Ring *)object, farm_lane_reward(lane, n), false, FARM_F32, 1, &lane->width) : NULL;
+}
+
+static PyObject *Ring_flags(PyObject *object, PyObject *const *args, Py_ssize_t count) {
+    uint64_t n;
+    if (!argument_count("flags", count, 2, 2)) return NULL;
+    const struct farm_lane *lane = step_arguments((Ring *)object, args, &n);
+    return lane ? make_view((Ring *)object, farm_lane_flags(lane, n), false, FARM_U8, 1, &lane->width) : NULL;
+}
+
+// ---- the actor ----
+
+static PyObject *Ring_take_over(PyObject *object, PyObject *unused) {
+    Ring *self = (Ring *)object;
+    if (!is_side(self, SIDE_ACTOR)) return NULL;
+    for (uint32_t l = 0; l < self->ring.spec.lanes; l++) farm_lane_actor_take_over(&self->ring.lanes[l]);
+    farm_actor_notify(&self->ring, self->eventfd);
+    return Py_NewRef(Py_None);
+}
+
+static PyObject *Ring_generation(PyObject *object, PyObject *const *args, Py_ssize_t count) {
+    if (!argument_count("generation", count, 1, 1)) return NULL;
+    const struct farm_lane *lane = lane_argument((Ring *)object, args, 0);
+    return lane ? PyLong_FromUnsignedLongLong(farm_load_acquire(&lane->down->generation)) : NULL;
+}
+
+static PyObject *Ring_wait(PyObject *object, PyObject *const *args, Py_ssize_t count) {
+    Ring *self = (Ring *)object;
+    if (!argument_count("wait", count, 0, 1) || !is_side(self, SIDE_ACTOR)) return NULL;
+    const long last = count ? PyLong_AsLong(args[0]) : -1;
+    if (last == -1 && PyErr_Occurred()) return NULL;
+    const uint32_t lanes = self->ring.spec.lanes;
+    uint32_t ready = last < 0 || last >= (long)lanes ? lanes - 1 : (uint32_t)last; // the one after it is asked first
+    for (;;) {
+        bool go;
+        if (self->interrupted) return PyLong_FromLong(-1);
+        Py_BEGIN_ALLOW_THREADS;
+        go = farm_actor_wait(&self->ring, NULL, self->spin_ns, NAP_NS, &ready);
+        Py_END_ALLOW_THREADS;
+        if (go) return PyLong_FromLong((long)ready);
+        if (farm_load_relaxed(&self->ring.down_control->stop)) return PyLong_FromLong(-1);
+        if (PyErr_CheckSignals()) return NULL;
+    }
+}
+
+static PyObject *Ring_interrupt(PyObject *object, PyObject *unused) {
+    ((Ring *)object)->interrupted = true;
+    return Py_NewRef(Py_None);
+}
+
+static PyObject *Ring_actions(PyObject *object, PyObject *const *args, Py_ssize_t count) {
+    Ring *self = (Ring *)object;
+    if (!argument_count("actions", count, 1, 1) || !is_side(self, SIDE_ACTOR)) return NULL;
+    const struct farm_lane *lane = lane_argument(self, args, 0);
+    if (!lane) return NULL;
+    const uint64_t next = farm_lane_actor_next(lane);
+    if (next == 0 || !farm_lane_actor_answered(lane)) {
+        PyErr_SetString(PyExc_RuntimeError, "the last step has no answer yet: wait for it");
+        return NULL;
+    }
+    const struct farm_action_spec *action = &self->ring.spec.env.action;
+    const uint32_t dims[2] = {lane->width, action->dims};
+    return make_view(self, farm_lane_action(lane, next - 1, 0), false,
+                     action->kind == FARM_ACTION_CONTINUOUS ? FARM_F32 : FARM_I32, action->dims > 1 ? 2 : 1, dims);
+}
+
+// The lane of an actor that may write slot `next` now.
+static struct farm_lane *writable_lane(Ring *self, PyObject *const *args) {
+    if (!is_side(self, SIDE_ACTOR)) return NULL;
+    struct farm_lane *lane = lane_argument(self, args, 0);
+    if (!lane || (farm_lane_actor_answered(lane) && farm_lane_actor_can_write(lane))) return lane;
+    PyErr_SetString(PyExc_RuntimeError, "the next step may not be written yet: wait for the lane");
+    return NULL;
+}
+
+static PyObject *Ring_obs(PyObject *object, PyObject *const *args, Py_ssize_t count) {
+    if (!argument_count("obs", count, 2, 3)) return NULL;
+    const struct farm_lane *lane = writable_lane((Ring *)object, args);
+    return lane ? obs_view((Ring *)object, lane, args, count, farm_lane_actor_next(lane), 1, true) : NULL;
+}
+
+// args: ..., reward, flags at `at`: into slot next.
+static bool set_step(const struct farm_lane *lane, uint32_t env, PyObject *const *args, Py_ssize_t at) {
+    const double reward = PyFloat_AsDouble(args[at]);
+    if (reward == -1 && PyErr_Occurred()) return false;
+    const long long flags = index_argument(args, at + 1, "flags", FARM_STEP_ALL + 1);
+    if (flags < 0) return false;
+    farm_lane_reward(lane, farm_lane_actor_next(lane))[env] = (float)reward;
+    farm_lane_flags(lane, farm_lane_actor_next(lane))[env] = (uint8_t)flags;
+    return true;
+}
+
+static PyObject *Ring_set(PyObject *object, PyObject *const *args, Py_ssize_t count) {
+    if (!argument_count("set", count, 4, 4)) return NULL;
+    const struct farm_lane *lane = writable_lane((Ring *)object, args);
+    if (!lane) return NULL;
+    const long long env = index_argument(args, 1, "environment", lane->width);
+    if (env < 0 || !set_step(lane, (uint32_t)env, args, 2)) return NULL;
+    return Py_NewRef(Py_None);
+}
+
+static PyObject *Ring_publish(PyObject *object, PyObject *const *args, Py_ssize_t count) {
+    Ring *self = (Ring *)object;
+    if (!argument_count("publish", count, 1, 1)) return NULL;
+    struct farm_lane *lane = writable_lane(self, args);
+    if (!lane) return NULL;
+    uint64_t *heartbeat = &self->ring.up_control->heartbeat;
+    farm_store_relaxed(heartbeat, farm_load_relaxed(heartbeat) + lane->width);
+    farm_lane_actor_publish(lane);
+    farm_actor_notify(&self->ring, self->eventfd);
+    return Py_NewRef(Py_None);
+}
+
+// ---- Atari ----
+
+// The table from palette index to grey of games whose screen has that many rows.
+static const uint8_t *grey_table(long height) {
+    return height == 250 ? farm_atari_grey_pal : farm_atari_grey_ntsc;
+}
+
+static PyObject *Ring_atari(PyObject *object, PyObject *const *args, Py_ssize_t count) {
+    Ring *self = (Ring *)object;
+    if (!argument_count("atari", count, 1, 1)) return NULL;
+    const long height = PyLong_AsLong(args[0]);
+    if (height == -1 && PyErr_Occurred()) return NULL;
+    const struct farm_field_spec *field = &self->ring.spec.env.obs[0];
+    if (field->dtype != FARM_U8 || farm_field_bytes(field) != FARM_ATARI_SIDE * FARM_ATARI_SIDE) {
+        PyErr_SetString(PyExc_ValueError, "the lane's first observation field is not u8 84x84");
+        return NULL;
+    }
+    if (height < 1 || height > FARM_ATARI_HEIGHT_MAX)
+        return PyErr_Format(PyExc_ValueError, "no Atari screen has %ld rows", height);
+    struct farm_error err = {0};
+    struct farm_atari_plan *plan = aligned_alloc(_Alignof(struct farm_atari_plan), sizeof *plan);
+    if (!plan) return PyErr_NoMemory();
+    if (farm_atari_plan_init(plan, (int)height, grey_table(height), &err)) {
+        free(plan);
+        return raise_error(&err);
+    }
+    free(self->atari);
+    self->atari = plan;
+    return Py_NewRef(Py_None);
+}
+
+// A frame of palette indices.
+static bool frame_argument(Py_ssize_t height, PyObject *object, int flags, Py_buffer *frame) {
+    if (PyObject_GetBuffer(object, frame, PyBUF_C_CONTIGUOUS | flags)) return false;
+    if (frame->len == height * FARM_ATARI_WIDTH) return true;
+    PyErr_Format(PyExc_ValueError, "a frame of %zd bytes, not %zd x %d", frame->len, height, FARM_ATARI_WIDTH);
+    PyBuffer_Release(frame);
+    return false;
+}
+
+static PyObject *Ring_commit(PyObject *object, PyObject *const *args, Py_ssize_t count) {
+    Ring *self = (Ring *)object;
+    if (!argument_count("commit", count, 6, 6)) return NULL;
+    const struct farm_lane *lane = writable_lane(self, args);
+    if (!lane) return NULL;
+    if (!self->atari) {
+        PyErr_SetString(PyExc_RuntimeError, "call atari(height) first");
+        return NULL;
+    }
+    const long long env = index_argument(args, 1, "environment", lane->width);
+    Py_buffer a, b = {.buf = NULL};
+    if (env < 0 || !frame_argument(self->atari->height, args[2], 0, &a)) return NULL;
+    if (args[3] != Py_None && !frame_argument(self->atari->height, args[3], 0, &b)) {
+        PyBuffer_Release(&a);
+        return NULL;
+    }
+    farm_atari_preprocess(self->atari, a.buf, b.buf, farm_lane_obs(lane, 0, farm_lane_actor_next(lane), (uint32_t)env));
+    PyBuffer_Release(&a);
+    if (b.buf) PyBuffer_Release(&b);
+    if (!set_step(lane, (uint32_t)env, args, 4)) return NULL;
+    return Py_NewRef(Py_None);
+}
+
+static PyObject *farm_brighter(PyObject *module, PyObject *const *args, Py_ssize_t count) {
+    Py_buffer into, frame;
+    if (!argument_count("brighter", count, 2, 2)) return NULL;
+    if (PyObject_GetBuffer(args[0], &into, PyBUF_C_CONTIGUOUS | PyBUF_WRITABLE)) return NULL;
+    if (!frame_argument(into.len / FARM_ATARI_WIDTH, args[1], 0, &frame)) {
+        PyBuffer_Release(&into);
+        return NULL;
+    }
+    const uint8_t *grey = grey_table((long)(into.len / FARM_ATARI_WIDTH)), *from = frame.buf;
+    uint8_t *to = into.buf;
+    for (Py_ssize_t i = 0; i < frame.len; i++)
+        if (grey[from[i]] > grey[to[i]]) to[i] = from[i];
+    PyBuffer_Release(&into);
+    PyBuffer_Release(&frame);
+    return Py_NewRef(Py_None);
+}
+
+// ---- the side that answers ----
+
+static PyObject *Ring_fds(PyObject *object, PyObject *unused) {
+    const struct farm_ring *ring = &((Ring *)object)->ring;
+    if (!is_side((Ring *)object, SIDE_CREATOR)) return NULL;
+    const int from[4] = {ring->up.fd, ring->down.fd_readonly, ring->up.fd_readonly, ring->down.fd};
+    int fds[4], made = 0;
+    while (made < 4 && (fds[made] = fcntl(from[made], F_DUPFD_CLOEXEC, 3)) >= 0) made++;
+    if (made == 4) return Py_BuildValue("(ii)(ii)", fds[0], fds[1], fds[2], fds[3]);
+    PyErr_SetFromErrno(PyExc_OSError);
+    while (made > 0) close(fds[--made]);
+    return NULL;
+}
+
+static PyObject *Ring_answer(PyObject *object, PyObject *const *args, Py_ssize_t count) {
+    Ring *self = (Ring *)object;
+    Py_buffer actions;
+    if (!argument_count("answer", count, 2, 2) || !is_side(self, SIDE_LEARNER)) return NULL;
+    struct farm_lane *lane = lane_argument(self, args, 0);
+    if (!lane) return NULL;
+    const uint64_t n = farm_lane_acted(lane);
+    if (farm_lane_produced(lane) <= n) {
+        PyErr_SetString(PyExc_RuntimeError, "every published step has its answer");
+        return NULL;
+    }
+    if (PyObject_GetBuffer(args[1], &actions, PyBUF_C_CONTIGUOUS)) return NULL;
+    const size_t bytes = lane->width * lane->action_bytes;
+    const bool fits = (size_t)actions.len == bytes;
+    if (fits) memcpy(farm_lane_action(lane, n, 0), actions.buf, bytes);
+    PyBuffer_Release(&actions);
+    if (!fits) return PyErr_Format(PyExc_ValueError, "the actions of a step of this lane are %zu bytes", bytes);
+    farm_lane_answer(lane, n);
+    farm_learner_notify(&self->ring);
+    return Py_NewRef(Py_None);
+}
+
+static PyObject *Ring_release(PyObject *object, PyObject *const *args, Py_ssize_t count) {
+    Ring *self = (Ring *)object;
+    if (!argument_count("release", count, 2, 2) || !is_side(self, SIDE_LEARNER)) return NULL;
+    struct farm_lane *lane = lane_argument(self, args, 0);
+    if (!lane) return NULL;
+    const uint64_t n = PyLong_AsUnsignedLongLong(args[1]);
+    if (PyErr_Occurred()) return NULL;
+    if (n < farm_lane_consumed(lane) || n > farm_lane_produced(lane)) {
+        PyErr_SetString(PyExc_ValueError, "only published steps are released, and never taken back");
+        return NULL;
+    }
+    farm_lane_release(lane, n);
+    farm_learner_notify(&self->ring);
+    return Py_NewRef(Py_None);
+}
+
+static PyObject *Ring_stop(PyObject *object, PyObject *unused) {
+    Ring *self = (Ring *)object;
+    if (self->side != SIDE_CREATOR && !is_side(self, SIDE_LEARNER)) return NULL;
+    farm_store_release(&self->ring.down_control->stop, 1);
+    farm_learner_notify(&self->ring);
+    return Py_NewRef(Py_None);
+}
+
+#define FAST(function) (PyCFunction)(void (*)(void))(function), METH_FASTCALL
+static PyMethodDef Ring_methods[] = {
+    {"counters", FAST(Ring_counters), "counters(lane) -> (produced, acted, consumed)"},
+    {"read", FAST(Ring_read), "read(lane, step, env, field=0) -> read-only memoryview of a published observation"},
+    {"rewards", FAST(Ring_rewards), "rewards(lane, step) -> memoryview f32[width]"},
+    {"flags", FAST(Ring_flags), "flags(lane, step) -> memoryview u8[width] of FIRST, LAST, ..."},
+    {"generation", FAST(Ring_generation), "generation(lane): actors that had the lane before this one"},
+    {"take_over", Ring_take_over, METH_NOARGS, "Actor: takes all lanes as they stand; each must go on with FIRST."},
+    {"wait", FAST(Ring_wait), "wait(last=-1) -> the next lane after `last` whose next step may be written; -1: stop"},
+    {"interrupt", Ring_interrupt, METH_NOARGS, "Makes this and every later wait() answer -1. For signal handlers."},
+    {"actions", FAST(Ring_actions), "actions(lane) -> read-only memoryview of the answer to the last step"},
+    {"obs", FAST(Ring_obs), "obs(lane, env, field=0) -> writable memoryview of the next step's observation"},
+    {"set", FAST(Ring_set), "set(lane, env, reward, flags) of the next step"},
+    {"publish", FAST(Ring_publish), "publish(lane): the next step is written; wakes the learner where it sleeps"},
+    {"atari", FAST(Ring_atari), "atari(height): commit() takes frames of height x 160 palette indices"},
+    {"commit", FAST(Ring_commit),
+     "commit(lane, env, frame_a, frame_b, reward, flags): grey, maximum of both frames (frame_b may be None), 84x84, "
+     "straight "
+     "into the next step's observation; sets reward and flags"},
+    {"fds", Ring_fds, METH_NOARGS, "Creator: ((up, down) for attach, (up, down) for open_learner), new descriptors"},
+    {"answer", FAST(Ring_answer), "answer(lane, actions): the answer to the oldest step without one"},
+    {"release", FAST(Ring_release), "release(lane, n): steps before n may be overwritten"},
+    {"stop", Ring_stop, METH_NOARGS, "The actor shall end after its current step."},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyObject *Ring_shape(PyObject *object, void *member) {
+    return PyLong_FromUnsignedLong(*(uint32_t *)((char *)object + (size_t)member));
+}
+static PyGetSetDef Ring_attributes[] = {
+    {"spec", Ring_spec, NULL, "dict: obs, action, frames_per_step", NULL},
+    {"lanes", Ring_shape, NULL, "lanes of this actor", (void *)offsetof(Ring, ring.spec.lanes)},
+    {"width", Ring_shape, NULL, "environments a lane", (void *)offsetof(Ring, ring.spec.width)},
+    {"steps", Ring_shape, NULL, "steps a ring", (void *)offsetof(Ring, ring.spec.steps)},
+    {NULL, NULL, NULL, NULL, NULL},
+};
+
+static PyTypeObject Ring_type = {
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "actorfarm._farm.Ring",
+    .tp_basicsize = sizeof(Ring),
+    .tp_dealloc = Ring_dealloc,
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION,
+    .tp_methods = Ring_methods,
+    .tp_getset = Ring_attributes,
+    .tp_doc = "The lanes of one actor, as one side sees them.",
+};
+
+// ---- module ----
+
+static PyObject *farm_derive_seed(PyObject *module, PyObject *args) {
+    unsigned long long seed, generation;
+    unsigned lane, env;
+    if (!PyArg_ParseTuple(args, "KIIK", &seed, &lane, &env, &generation)) return NULL;
+    return PyLong_FromUnsignedLongLong(farm_seed_derive(seed, lane, env, generation));
+}
+
+static PyMethodDef module_methods[] = {
+    {"attach", farm_attach, METH_VARARGS,
+     "attach(up_fd, down_fd, event_fd=-1, spin_ns=0) -> Ring of an actor; the two descriptors are its own from now on"},
+    {"open_learner", farm_open_learner, METH_VARARGS, "open_learner(up_fd, down_fd) -> Ring of the side that answers"},
+    {"create", (PyCFunction)(void (*)(void))farm_create, METH_VARARGS | METH_KEYWORDS,
+     "create(lanes, width, steps, obs, actions, frames_per_step=1) -> Ring of the creator; obs: [(name, dtype, dims), "
+     "...]"},
+    {"brighter", FAST(farm_brighter),
+     "brighter(into, frame): each pixel of the palette frame `into` becomes the brighter one"},
+    {"derive_seed", farm_derive_seed, METH_VARARGS, "derive_seed(seed, lane, env, generation) -> 64 bits"},
+    {NULL, NULL, 0, NULL},
+};
+
+static struct PyModuleDef module_definition = {
+    PyModuleDef_HEAD_INIT,
+    .m_name = "actorfarm._farm",
+    .m_doc = "Lanes of shared memory, for actors and readers written in Python.",
+    .m_size = -1,
+    .m_methods = module_methods,
+};
+
+PyMODINIT_FUNC PyInit__farm(void);
+PyMODINIT_FUNC PyInit__farm(void) {
+    if (PyType_Ready(&Ring_type) || PyType_Ready(&View_type)) return NULL;
+    PyObject *module = PyModule_Create(&module_definition);
+    if (!module) return NULL;
+    if (PyModule_AddType(module, &Ring_type) || PyModule_AddIntConstant(module, "FIRST", FARM_STEP_FIRST) ||
+        PyModule_AddIntConstant(module, "LAST", FARM_STEP_LAST) ||
+        PyModule_AddIntConstant(module, "TERMINATED", FARM_STEP_TERMINATED) ||
+        PyModule_AddIntConstant(module, "TRUNCATED", FARM_STEP_TRUNCATED) ||
+        PyModule_AddIntConstant(module, "GAME_END", FARM_STEP_GAME_END)) {
+        Py_DECREF(module);
+        return NULL;
+    }
+    return module;
+}

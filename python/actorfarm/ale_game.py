@@ -1,0 +1,186 @@
+"""One Atari game as an agent sees it: DeepMind's settings around ALE's emulator.
+
+What a step means (frames skipped, maximum of the last two, no-op starts, ends) is what ALE's own vector environment does, checked
+byte for byte by tests/python/test_ale_vector_env.py. Added to it: after a lost life (`episodic_life`) the same game goes on.
+Frames are palette indices; turning them into 84x84 grey pixels is the lane's business (`_farm.Ring.commit`).
+"""
+
+import dataclasses
+import difflib
+
+import ale_py
+import ale_py.roms
+import numpy as np
+
+from . import _farm
+
+TERMINATED, TRUNCATED, GAME_END = _farm.TERMINATED, _farm.TRUNCATED, _farm.GAME_END
+GAME_OVER = TERMINATED | GAME_END
+NOOP, FIRE = 0, 1  # ALE's action numbers
+TWO_PLAYERS_ONLY = {"combat", "joust", "maze_craze", "warlords"}  # the emulator refuses them for one player
+
+
+@dataclasses.dataclass
+class Options:
+    """What may be given as --option key=value. `episodic_life` is for training: it ends an episode, not the game."""
+
+    frame_skip: int = 4
+    noop_max: int = 30
+    fire_reset: bool = True
+    episodic_life: bool = True
+    full_action_space: bool = False
+    repeat_action_probability: float = 0.0
+    max_frames: int = 108000  # of a game
+
+    @classmethod
+    def parse(cls, pairs):
+        """From ["key=value", ...]. ValueError with a sentence for the user."""
+        options = cls()
+        fields = {field.name: field for field in dataclasses.fields(cls)}
+        for pair in pairs:
+            key, _, text = pair.partition("=")
+            if key not in fields:
+                near = difflib.get_close_matches(key, fields, 1)
+                hint = f'did you mean "{near[0]}"?' if near else f"they have {', '.join(fields)}"
+                raise ValueError(f'ALE environments have no option "{key}"; {hint}')
+            setattr(options, key, _parse(key, text, fields[key].type))
+        if options.frame_skip < 1 or options.noop_max < 0 or options.max_frames < 1:
+            raise ValueError("frame_skip and max_frames are at least 1, noop_max at least 0")
+        if not 0 <= options.repeat_action_probability < 1:
+            raise ValueError("repeat_action_probability is at least 0 and below 1")
+        return options
+
+
+def _parse(key, text, kind):
+    if kind is bool:
+        words = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
+        if text.lower() not in words:
+            raise ValueError(f'option "{key}" is true or false, not "{text}"')
+        return words[text.lower()]
+    try:
+        return kind(text)
+    except ValueError:
+        raise ValueError(f'option "{key}" is {"a whole number" if kind is int else "a number"}, not "{text}"') from None
+
+
+def games():
+    """{"MsPacman": "ms_pacman", ...}: every game that the package brings for one player."""
+    roms = sorted(set(ale_py.roms.get_all_rom_ids()) - TWO_PLAYERS_ONLY)
+    return {"".join(part.capitalize() for part in rom.split("_")): rom for rom in roms}
+
+
+def find_rom(name):
+    """The ROM of "MsPacman", "ms_pacman" or "mspacman". LookupError with the nearest known name."""
+    known = {rom.replace("_", ""): (title, rom) for title, rom in games().items()}
+    wanted = name.replace("_", "").lower()
+    if wanted in known:
+        return known[wanted][1]
+    near = difflib.get_close_matches(wanted, known, 1, 0.5)
+    raise LookupError(f'no Atari game "{name}"' + (f'; did you mean "ale/{known[near[0]][0]}"?' if near else ""))
+
+
+class NoopCount:
+    """Numbers of no-ops as ALE's vector environment draws them: std::mt19937 through libstdc++'s
+    uniform_int_distribution (Lemire's method, ACM TOMACS 29/1, 2019), so that the same seed starts the same game."""
+
+    def __init__(self, seed, noop_max):
+        self._generator = np.random.RandomState(seed)  # init_genrand, as std::mt19937 seeds itself
+        self._range = max(noop_max, 1)
+
+    def draw(self):
+        """Uniform in 0..max(noop_max, 1)-1."""
+        threshold = (1 << 32) % self._range
+        while True:
+            product = int(self._generator.randint(0, 1 << 32, dtype=np.uint32)) * self._range
+            if product & 0xFFFFFFFF >= threshold:
+                return product >> 32
+
+
+class Game:
+    """One emulator. After reset() and step() `frame_a` and `frame_b` (None: none) are the palette frames whose maximum
+    is the observation; they stay valid until the next call."""
+
+    def __init__(self, rom, seed, options):
+        self.options = options
+        ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)
+        self._ale = ale = ale_py.ALEInterface()
+        ale.setFloat("repeat_action_probability", options.repeat_action_probability)
+        ale.setInt("random_seed", seed)
+        ale.loadROM(ale_py.roms.get_rom_path(rom))
+        self.actions = list(ale.getLegalActionSet() if options.full_action_space else ale.getMinimalActionSet())
+        self.height, self.width = ale.getScreenDims()
+        self._noops = NoopCount(seed, options.noop_max)
+        self._codes = [action.value for action in self.actions]
+        self._fire = options.fire_reset and FIRE in self._codes
+        self._last = self._frames()  # (newest, one before) of the step being played; swapped with _shown
+        self._shown = self._frames()
+        self._game_continues = False
+        self._lives = self._frames_played = 0
+        self._reward_before = 0
+        self.frame_a, self.frame_b = self._shown[0], None
+
+    def _frames(self):
+        return tuple(np.zeros((self.height, self.width), np.uint8) for _ in range(2))
+
+    def reset(self):
+        """Starts an episode: a new game, or the same one after a lost life."""
+        if self._game_continues:
+            # One step of FIRE (which serves a new ball) or NOOP, as DeepMind's wrapper does. Points go to the next step;
+            # so does the game's end, should it come now: then the next step finds it over.
+            self._game_continues = False
+            points, _ = self.step(self._codes.index(FIRE if self._fire else NOOP))
+            self._game_continues = False
+            self._reward_before = points
+            return
+        ale = self._ale
+        ale.reset_game()
+        noops = self._noops.draw()
+        if self._fire:
+            ale.act(FIRE)
+            noops -= 1
+        for _ in range(noops):
+            ale.act(NOOP)
+            if ale.game_over():
+                ale.reset_game()
+        ale.getScreen(self._shown[0])
+        self.frame_a, self.frame_b = self._shown[0], None
+        self._frames_played = self._reward_before = 0
+        self._lives = ale.lives()
+
+    def step(self, action):
+        """Plays action number `action` of `actions`. Returns (reward, flags)."""
+        ale, code, last, lives_before = self._ale, self._codes[action], self._last, self._lives
+        act, game_over, get_lives = ale.act, ale.game_over, ale.lives
+        episodic, left = self.options.episodic_life, self.options.max_frames - self._frames_played
+        reward, self._reward_before = self._reward_before, 0
+        for skip in range(self.options.frame_skip - 1, -1, -1):
+            reward += act(code)
+            left -= 1
+            over, lives = game_over(), get_lives()
+            if over or left <= 0 or (episodic and 0 < lives < lives_before):
+                break
+            if skip < 2:
+                ale.getScreen(last[skip])
+        else:
+            self.frame_a, self.frame_b = last[0], last[1] if self.options.frame_skip > 1 else None
+            self._last, self._shown = self._shown, last
+            self._lives, self._frames_played = lives, self.options.max_frames - left
+            return reward, 0
+        return reward, self._end(skip, over, lives, left)
+
+    def _end(self, skip, over, lives, left):
+        """An end in the midst of a step: the newest frame is not looked at. The observation is the one before and, where
+        nothing but the newest frame is missing, the brighter of that and the frame before the newest."""
+        if skip == 0 and self.options.frame_skip > 1:
+            if self.frame_b is not None:
+                _farm.brighter(self.frame_a, self.frame_b)
+            _farm.brighter(self.frame_a, self._last[1])
+            self.frame_b = None
+        lost_life = 0 < lives < self._lives
+        self._lives, self._frames_played = lives, self.options.max_frames - left
+        if over:
+            return GAME_OVER
+        if left <= 0:
+            return TERMINATED | GAME_END if self.options.episodic_life and lost_life else TRUNCATED | GAME_END
+        self._game_continues = True
+        return TERMINATED

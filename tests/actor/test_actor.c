@@ -1,0 +1,384 @@
+// The actor program on a real ring: a forked process steps environments of the test's own making while the test answers
+// in the learner's place and checks every step against the rules of farm/step.h.
+#include <criterion/criterion.h>
+#include <fcntl.h>
+#include <math.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "actor/actor.h"
+#include "base/time.h"
+#include "ring/ring.h"
+
+enum { LANES = 2, WIDTH = 3, STEPS = 8 };
+static const uint64_t patience_ns = 10000000000u;
+
+// ---- an environment that tells what was done to it ----
+
+// Observation: i32 [4] = {seed's low bits, episode, step within it, last action}. Ends after 2 + seed % 4 steps: by
+// itself in even episodes, cut in odd ones. Reward: NaN in every step 2, else 10 * episode + step.
+struct tally {
+    int32_t seen[4];
+    int32_t length;
+};
+
+static int tally_spec(const struct farm_env_config *config, struct farm_env_spec *spec, char *error,
+                      size_t error_bytes) {
+    *spec = (struct farm_env_spec){.obs_count = 1,
+                                   .obs[0] = {.name = "tally", .dtype = FARM_I32, .rank = 1, .dims = {4}},
+                                   .action = {.kind = FARM_ACTION_DISCRETE, .dims = 1, .sizes = {1000}},
+                                   .frames_per_step = 1};
+    return 0;
+}
+static void *tally_create(const struct farm_env_config *config, char *error, size_t error_bytes) {
+    struct tally *tally = calloc(1, sizeof *tally);
+    tally->seen[0] = (int32_t)(config->seed & 0xffffff);
+    tally->seen[1] = -1;
+    tally->length = 2 + tally->seen[0] % 4;
+    return tally;
+}
+static void tally_reset(void *env, void *const *obs) {
+    struct tally *tally = env;
+    tally->seen[1]++;
+    tally->seen[2] = 0;
+    tally->seen[3] = -1;
+    memcpy(obs[0], tally->seen, sizeof tally->seen);
+}
+static uint32_t tally_step(void *env, const void *action, void *const *obs, float *reward) {
+    struct tally *tally = env;
+    memcpy(&tally->seen[3], action, sizeof tally->seen[3]);
+    tally->seen[2]++;
+    memcpy(obs[0], tally->seen, sizeof tally->seen);
+    *reward = tally->seen[2] == 2 ? NAN : (float)(10 * tally->seen[1] + tally->seen[2]);
+    if (tally->seen[2] < tally->length) return 0;
+    return (tally->seen[1] % 2 ? FARM_STEP_TRUNCATED : FARM_STEP_TERMINATED) | FARM_STEP_GAME_END;
+}
+static uint32_t rogue_step(void *env, const void *action, void *const *obs, float *reward) {
+    tally_step(env, action, obs, reward);
+    return FARM_STEP_FIRST;
+}
+
+static struct farm_env_api tally_api = {.abi_version = FARM_ENV_ABI_VERSION,
+                                        .struct_bytes = sizeof(struct farm_env_api),
+                                        .name = "test/tally",
+                                        .about = "counts",
+                                        .spec = tally_spec,
+                                        .create = tally_create,
+                                        .destroy = free,
+                                        .reset = tally_reset,
+                                        .step = tally_step};
+
+// ---- the farm around it ----
+
+struct farm {
+    struct farm_ring supervisor, learner;
+    int bell;
+    pid_t actor;
+    uint64_t answered[LANES];
+    int32_t tally[LANES][WIDTH][4]; // the observation before
+    uint8_t flags[LANES][WIDTH];    // and its flags
+    bool fresh[LANES];              // an actor has just begun: FIRST everywhere
+};
+
+static int duplicate(int fd) {
+    const int copy = fcntl(fd, F_DUPFD_CLOEXEC, 3);
+    cr_assert_geq(copy, 0);
+    return copy;
+}
+
+static struct farm_actor_config actor_config(struct farm *farm, const struct farm_env_api *api) {
+    return (struct farm_actor_config){.actor = 1,
+                                      .up_fd = duplicate(farm->supervisor.up.fd),
+                                      .down_fd = duplicate(farm->supervisor.down.fd_readonly),
+                                      .learner_eventfd = farm->bell,
+                                      .api = api,
+                                      .seed = 42,
+                                      .spin_ns = 1000};
+}
+
+static void start_actor(struct farm *farm, const struct farm_env_api *api) {
+    const struct farm_actor_config config = actor_config(farm, api);
+    farm->actor = fork();
+    cr_assert_geq(farm->actor, 0);
+    if (farm->actor == 0) {
+        struct farm_error err;
+        _exit(farm_actor_run(&config, &err));
+    }
+    close(config.up_fd);
+    close(config.down_fd);
+    for (int l = 0; l < LANES; l++) farm->fresh[l] = true;
+}
+
+static void make_farm(struct farm *farm, const struct farm_env_api *api) {
+    struct farm_error err;
+    struct farm_ring_spec spec = {.lanes = LANES, .width = WIDTH, .steps = STEPS};
+    memset(farm, 0, sizeof *farm);
+    api->spec(&(struct farm_env_config){0}, &spec.env, NULL, 0);
+    spec.policy_outputs = farm_policy_outputs(&spec.env.action);
+    cr_assert_eq(farm_ring_create(&spec, 1, -1, false, &farm->supervisor, &err), FARM_OK, "%s", err.message);
+    const int up = duplicate(farm->supervisor.up.fd_readonly), down = duplicate(farm->supervisor.down.fd);
+    cr_assert_eq(farm_ring_open(up, down, FARM_RING_LEARNER, &farm->learner, &err), FARM_OK, "%s", err.message);
+    farm->bell = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+}
+
+static int wait_for_end(struct farm *farm) {
+    int status = -1;
+    const uint64_t start = farm_now_ns();
+    while (waitpid(farm->actor, &status, WNOHANG) == 0) {
+        cr_assert_lt(farm_now_ns() - start, patience_ns, "the actor does not end");
+        usleep(1000);
+    }
+    return status;
+}
+
+static void end_farm(struct farm *farm) {
+    farm_ring_close(&farm->learner);
+    farm_ring_close(&farm->supervisor);
+    close(farm->bell);
+}
+
+static int32_t action_of(uint64_t n, uint32_t env) {
+    return (int32_t)((n * 7 + env) % 1000);
+}
+
+static void check_first(const int32_t *tally, float reward, unsigned flags) {
+    cr_assert_eq(flags, FARM_STEP_FIRST);
+    cr_assert_eq(reward, 0.0f);
+    cr_assert_eq(tally[2], 0, "an episode starts with its first observation");
+}
+
+// Step n of one environment against the one before it.
+static void check_step(struct farm *farm, uint32_t l, uint64_t n, uint32_t e) {
+    struct farm_lane *lane = &farm->learner.lanes[l];
+    const int32_t *now = farm_lane_obs(lane, 0, n, e), *before = farm->tally[l][e];
+    const unsigned flags = farm_lane_flags(lane, n)[e], flags_before = farm->flags[l][e];
+    const float reward = farm_lane_reward(lane, n)[e];
+    if (farm->fresh[l]) {
+        check_first(now, reward, flags);
+        cr_assert_eq(now[1], 0);
+    } else if (flags_before & FARM_STEP_LAST) {
+        check_first(now, reward, flags);
+        cr_assert_eq(now[1], before[1] + 1, "exactly one reset");
+    } else {
+        const bool ends = now[2] == 2 + now[0] % 4;
+        const unsigned end = now[1] % 2 ? FARM_STEP_TRUNCATED : FARM_STEP_TERMINATED;
+        cr_assert_eq(now[1], before[1], "no reset without LAST");
+        cr_assert_eq(now[2], before[2] + 1, "exactly one step");
+        cr_assert_eq(now[3], action_of(n - 1, e), "the answer to the step before is what was played");
+        cr_assert_eq(flags, ends ? FARM_STEP_LAST | FARM_STEP_GAME_END | end : 0);
+        if (now[2] == 2)
+            cr_assert(isnan(reward), "a NaN is passed on");
+        else
+            cr_assert_eq(reward, (float)(10 * now[1] + now[2]));
+    }
+    memcpy(farm->tally[l][e], now, sizeof farm->tally[l][e]);
+    farm->flags[l][e] = (uint8_t)flags;
+}
+
+// Checks and answers steps of all lanes until each has had `more` of them.
+static void play(struct farm *farm, uint64_t more) {
+    const uint64_t start = farm_now_ns();
+    uint64_t until[LANES];
+    for (uint32_t l = 0; l < LANES; l++) until[l] = farm->answered[l] + more;
+    for (uint32_t done = 0; done < LANES;) {
+        done = 0;
+        for (uint32_t l = 0; l < LANES; l++) {
+            struct farm_lane *lane = &farm->learner.lanes[l];
+            const uint64_t n = farm->answered[l];
+            done += n == until[l];
+            if (n == until[l] || farm_lane_produced(lane) <= n) continue;
+            cr_assert_eq(farm_lane_produced(lane), n + 1, "an actor never runs ahead of its answers");
+            for (uint32_t e = 0; e < WIDTH; e++) {
+                check_step(farm, l, n, e);
+                const int32_t action = action_of(n, e);
+                memcpy(farm_lane_action(lane, n, e), &action, sizeof action);
+            }
+            farm->fresh[l] = false;
+            farm_lane_answer(lane, n);
+            farm_lane_release(lane, n);
+            farm_learner_notify(&farm->learner);
+            farm->answered[l]++;
+        }
+        cr_assert_lt(farm_now_ns() - start, patience_ns, "the actor does not step");
+        sched_yield();
+    }
+}
+
+static void stop(struct farm *farm) {
+    farm_store_release(&farm->supervisor.down_control->stop, 1);
+    farm_learner_notify(&farm->learner);
+}
+
+static void check_sound(struct farm *farm) {
+    char text[4096];
+    farm_ring_verify(&farm->learner, text, sizeof text);
+    for (const char *line = strtok(text, "\n"); line; line = strtok(NULL, "\n")) // its NaN is the environment's wish
+        cr_assert_not_null(strstr(line, "reward is not finite"), "%s", line);
+}
+
+// ---- tests ----
+
+Test(actor, plays_every_lane_by_the_rules_of_first_and_last) {
+    struct farm farm;
+    make_farm(&farm, &tally_api);
+    start_actor(&farm, &tally_api);
+    play(&farm, 300);
+    int32_t seeds[LANES * WIDTH];
+    for (int l = 0; l < LANES; l++)
+        for (int e = 0; e < WIDTH; e++) {
+            seeds[l * WIDTH + e] = farm.tally[l][e][0];
+            for (int k = 0; k < l * WIDTH + e; k++) cr_assert_neq(seeds[k], seeds[l * WIDTH + e], "seeds differ");
+        }
+    stop(&farm);
+    cr_assert_eq(wait_for_end(&farm), 0);
+    check_sound(&farm);
+    const uint64_t calls = farm_load_relaxed(&farm.learner.up_control->heartbeat);
+    cr_assert(calls >= 300u * LANES * WIDTH && calls <= 302u * LANES * WIDTH, "heartbeat %llu",
+              (unsigned long long)calls);
+    end_farm(&farm);
+}
+
+Test(actor, a_new_actor_goes_on_where_a_killed_one_stopped) {
+    struct farm farm;
+    make_farm(&farm, &tally_api);
+    start_actor(&farm, &tally_api);
+    for (uint64_t generation = 1; generation <= 4; generation++) {
+        const int32_t seed_before = farm.tally[0][0][0];
+        play(&farm, 20 + generation); // LAST falls differently each time
+        if (generation > 1) cr_assert_neq(farm.tally[0][0][0], seed_before, "each generation has seeds of its own");
+        kill(farm.actor, SIGKILL);
+        cr_assert(WIFSIGNALED(wait_for_end(&farm)));
+        const uint64_t produced[LANES] = {farm_lane_produced(&farm.learner.lanes[0]),
+                                          farm_lane_produced(&farm.learner.lanes[1])};
+        for (uint32_t l = 0; l < LANES; l++) {
+            // What it had published is answered like any other step: nothing is lost.
+            while (farm.answered[l] < produced[l]) {
+                for (uint32_t e = 0; e < WIDTH; e++) check_step(&farm, l, farm.answered[l], e);
+                farm_lane_answer(&farm.learner.lanes[l], farm.answered[l]);
+                farm_lane_release(&farm.learner.lanes[l], farm.answered[l]++);
+            }
+            farm_store_release(&farm.supervisor.lanes[l].down->generation, generation);
+        }
+        start_actor(&farm, &tally_api);
+    }
+    play(&farm, 50);
+    stop(&farm);
+    cr_assert_eq(wait_for_end(&farm), 0);
+    check_sound(&farm);
+    end_farm(&farm);
+}
+
+Test(actor, a_new_actor_waits_for_the_answer_to_a_dead_ones_last_step) {
+    struct farm farm;
+    make_farm(&farm, &tally_api);
+    start_actor(&farm, &tally_api);
+    play(&farm, 5);
+    struct farm_lane *lane = &farm.learner.lanes[0];
+    const uint64_t start = farm_now_ns();
+    while (farm_lane_produced(lane) == farm.answered[0]) cr_assert_lt(farm_now_ns() - start, patience_ns);
+    kill(farm.actor, SIGKILL);
+    wait_for_end(&farm);
+    const uint64_t bell = farm_load_acquire(&farm.learner.up_control->doorbell);
+    start_actor(&farm, &tally_api);
+    farm.fresh[0] = false; // one step of the old actor is still to come
+    while (farm_load_acquire(&farm.learner.up_control->doorbell) == bell)
+        cr_assert_lt(farm_now_ns() - start, patience_ns);
+    usleep(20000);
+    cr_assert_eq(farm_lane_produced(lane), farm.answered[0] + 1, "published before the old step was answered");
+    check_step(&farm, 0, farm.answered[0], 0);
+    farm_lane_answer(lane, farm.answered[0]++);
+    farm_learner_notify(&farm.learner);
+    farm.fresh[0] = true;
+    while (farm_lane_produced(lane) == farm.answered[0]) cr_assert_lt(farm_now_ns() - start, patience_ns);
+    for (uint32_t e = 0; e < WIDTH; e++) check_step(&farm, 0, farm.answered[0], e);
+    stop(&farm);
+    cr_assert_eq(wait_for_end(&farm), 0);
+    end_farm(&farm);
+}
+
+Test(actor, stops_while_it_sleeps) {
+    struct farm farm;
+    make_farm(&farm, &tally_api);
+    start_actor(&farm, &tally_api);
+    const uint64_t start = farm_now_ns();
+    while (!farm_load_acquire(&farm.learner.up_control->asleep)) cr_assert_lt(farm_now_ns() - start, patience_ns);
+    for (uint32_t l = 0; l < LANES; l++) cr_assert_eq(farm_lane_produced(&farm.learner.lanes[l]), 1);
+    stop(&farm);
+    cr_assert_eq(wait_for_end(&farm), 0);
+    end_farm(&farm);
+}
+
+Test(actor, waits_when_the_ring_is_full) {
+    struct farm farm;
+    make_farm(&farm, &tally_api);
+    start_actor(&farm, &tally_api);
+    struct farm_lane *lane = &farm.learner.lanes[1];
+    const uint64_t start = farm_now_ns();
+    for (uint64_t n = 0; n < STEPS; n++) { // answers, but consumes nothing
+        while (farm_lane_produced(lane) == n) cr_assert_lt(farm_now_ns() - start, patience_ns);
+        farm_lane_answer(lane, n);
+        farm_learner_notify(&farm.learner);
+    }
+    usleep(20000);
+    cr_assert_eq(farm_lane_produced(lane), STEPS);
+    farm_lane_release(lane, 1);
+    farm_learner_notify(&farm.learner);
+    while (farm_lane_produced(lane) == STEPS) cr_assert_lt(farm_now_ns() - start, patience_ns);
+    stop(&farm);
+    cr_assert_eq(wait_for_end(&farm), 0);
+    end_farm(&farm);
+}
+
+Test(actor, ends_on_sigterm_but_not_on_sigint_or_sigpipe) {
+    struct farm farm;
+    make_farm(&farm, &tally_api);
+    start_actor(&farm, &tally_api);
+    play(&farm, 10);
+    kill(farm.actor, SIGINT);
+    kill(farm.actor, SIGPIPE);
+    play(&farm, 10);
+    kill(farm.actor, SIGTERM);
+    cr_assert_eq(wait_for_end(&farm), 0);
+    check_sound(&farm);
+    end_farm(&farm);
+}
+
+Test(actor, refuses_lanes_that_were_made_for_another_environment) {
+    struct farm farm;
+    struct farm_error err = {0};
+    make_farm(&farm, &tally_api);
+    const struct farm_actor_config config = actor_config(&farm, farm_native_env_find("native/catch"));
+    cr_assert_eq(farm_actor_run(&config, &err), 1);
+    cr_assert_not_null(strstr(err.message, "not made for environment native/catch"), "%s", err.message);
+    end_farm(&farm);
+}
+
+Test(actor, reports_an_environment_that_breaks_the_contract) {
+    struct farm farm;
+    make_farm(&farm, &tally_api);
+    struct farm_env_api rogue = tally_api;
+    rogue.step = rogue_step;
+    start_actor(&farm, &rogue);
+    play(&farm, 1);
+    const int status = wait_for_end(&farm);
+    cr_assert(WIFEXITED(status) && WEXITSTATUS(status) == 1);
+    end_farm(&farm);
+}
+
+Test(actor, passes_on_why_an_environment_cannot_be_made) {
+    struct farm farm;
+    struct farm_error err = {0};
+    const struct farm_env_option option = {"speed", "3"};
+    make_farm(&farm, farm_native_env_find("native/cartpole"));
+    struct farm_actor_config config = actor_config(&farm, farm_native_env_find("native/cartpole"));
+    config.options = &option;
+    config.option_count = 1;
+    cr_assert_eq(farm_actor_run(&config, &err), 1);
+    cr_assert_not_null(strstr(err.message, "\"speed\""), "%s", err.message);
+    end_farm(&farm);
+}

@@ -1,0 +1,188 @@
+"""Our Atari games against ALE's own vector environment: observations byte for byte, rewards and ends step for step, under the same
+seed and actions. Ours go the whole way: emulator, kernel, lane, and are read back from the learner's side."""
+
+import unittest
+
+import ale_py.roms
+import numpy as np
+from actorfarm import _farm, ale_game
+from ale_py import _ale_py
+
+
+class Lane:
+    """A ring of one lane and one environment, both of its sides."""
+
+    def __init__(self, height, actions):
+        self.creator = _farm.create(1, 1, 4, [("frame", "u8", (84, 84))], actions)
+        actor_fds, learner_fds = self.creator.fds()
+        self.actor, self.learner = _farm.attach(*actor_fds), _farm.open_learner(*learner_fds)
+        self.actor.atari(height)
+        self.actor.take_over()
+        self.step = 0
+
+    def publish(self, game, reward, flags):
+        assert self.actor.wait() == 0
+        self.actor.commit(0, 0, game.frame_a, game.frame_b, reward, flags)
+        self.actor.publish(0)
+
+    def read(self):
+        """What the learner sees of the step: (observation, reward, flags). The observation is a copy."""
+        n = self.step
+        return np.array(self.learner.read(0, n, 0)), self.learner.rewards(0, n)[0], self.learner.flags(0, n)[0]
+
+    def answer(self, action):
+        self.learner.answer(0, np.array([action], np.int32))
+        self.step += 1
+        self.learner.release(0, self.step)
+
+
+def vector_env(rom, options):
+    return _ale_py.ALEVectorInterface(
+        rom_path=ale_py.roms.get_rom_path(rom),
+        num_envs=1,
+        stack_num=1,
+        reward_clipping=False,
+        frame_skip=options.frame_skip,
+        noop_max=options.noop_max,
+        use_fire_reset=options.fire_reset,
+        episodic_life=options.episodic_life,
+        max_episode_steps=options.max_frames,
+        repeat_action_probability=options.repeat_action_probability,
+        full_action_space=options.full_action_space,
+    )
+
+
+class AleVectorEnv(unittest.TestCase):
+    def compare(self, rom, steps, seed, **chosen):
+        """Plays both with random actions; returns how many episodes ended."""
+        options = ale_game.Options(**{"episodic_life": False, **chosen})
+        game, theirs = ale_game.Game(rom, seed, options), vector_env(rom, options)
+        lane = Lane(game.height, len(game.actions))
+        rng = np.random.default_rng(seed)
+        obs, _ = theirs.reset([0], [seed])
+        starts, ends, action = True, 0, 0
+        for step in range(steps):
+            if starts:
+                game._game_continues = False  # theirs starts a new game even after a lost life
+                game.reset()
+                lane.publish(game, 0, _farm.FIRST)
+            else:
+                reward, flags = game.step(action)
+                lane.publish(game, reward, flags | (_farm.LAST if flags else 0))
+            mine, reward, flags = lane.read()
+            self.assertTrue(np.array_equal(mine, obs[0, 0]), f"{rom}, seed {seed}, step {step}: other pixels")
+            if not starts:
+                self.assertEqual(reward, rewards[0], f"step {step}")
+                self.assertEqual(bool(flags & _farm.TERMINATED), terminated[0], f"step {step}")
+                self.assertEqual(bool(flags & _farm.TRUNCATED), truncated[0], f"step {step}")
+            starts = bool(flags & _farm.LAST)
+            ends += starts
+            action = int(rng.integers(len(game.actions)))
+            lane.answer(action)
+            theirs.send([action], [1.0])
+            obs, rewards, terminated, truncated, _ = theirs.recv()
+        return ends
+
+    def test_pong(self):
+        self.compare("pong", 300, seed=0)
+
+    def test_breakout_over_several_games(self):
+        self.assertGreater(sum(self.compare("breakout", 300, seed) for seed in (1, 2)), 1)
+
+    def test_seaquest(self):
+        self.compare("seaquest", 300, seed=3)
+
+    def test_ms_pacman_over_a_lost_game(self):
+        self.assertGreater(self.compare("ms_pacman", 400, seed=1), 0)
+
+    def test_screens_of_other_heights(self):
+        for rom, height in {"king_kong": 250, "journey_escape": 230, "pooyan": 220, "carnival": 214}.items():
+            self.assertEqual(ale_game.Game(rom, 0, ale_game.Options()).height, height)
+            self.compare(rom, 40, seed=0)
+
+    def test_ends_in_the_midst_of_a_step(self):
+        # A life is lost at any of the four frames of a step; each leaves other frames for the observation.
+        self.assertGreater(self.compare("breakout", 300, seed=5, episodic_life=True), 8)
+
+    def test_the_limit_of_frames_at_each_place_within_a_step(self):
+        for limit in (53, 54, 55, 56):
+            self.assertGreater(self.compare("pong", 40, seed=limit, max_frames=limit), 1)
+
+    def test_other_settings(self):
+        self.compare("boxing", 60, seed=4, frame_skip=1, noop_max=0)
+        self.compare("pong", 60, seed=4, full_action_space=True, fire_reset=False, frame_skip=3)
+        self.compare("pong", 60, seed=4, repeat_action_probability=0.25)
+
+
+class NoopCount(unittest.TestCase):
+    def test_is_uniform_over_the_range(self):
+        counts = np.bincount([ale_game.NoopCount(seed, 30).draw() for seed in range(3000)], minlength=30)
+        self.assertEqual(len(counts), 30)
+        self.assertTrue(60 < counts.min() and counts.max() < 145, counts)
+
+
+class EpisodicLife(unittest.TestCase):
+    """What ours does beyond theirs: after a lost life the same game goes on."""
+
+    def play(self, episodic, steps=1200):
+        """Flags and rewards of random play."""
+        game = ale_game.Game("breakout", 3, ale_game.Options(episodic_life=episodic))
+        rng, out, starts = np.random.default_rng(3), [], True
+        for _ in range(steps):
+            if starts:
+                frames_before = game._frames_played
+                game.reset()
+                out.append((_farm.FIRST, 0, game._frames_played - frames_before))
+                starts = False
+            else:
+                reward, flags = game.step(int(rng.integers(len(game.actions))))
+                out.append((flags, reward, game._lives))
+                starts = flags != 0
+        return out
+
+    def test_lives_end_episodes_and_the_last_one_the_game(self):
+        ends = [flags for flags, _, _ in self.play(True) if flags & (_farm.TERMINATED | _farm.TRUNCATED)]
+        self.assertGreater(len(ends), 10)
+        life, game = _farm.TERMINATED, _farm.TERMINATED | _farm.GAME_END
+        self.assertEqual(ends[:10], [life] * 4 + [game] + [life] * 4 + [game])
+
+    def test_the_game_goes_on_by_one_step(self):
+        steps = self.play(True)
+        for before, first in zip(steps, steps[1:]):
+            if first[0] == _farm.FIRST and before[0] == _farm.TERMINATED:
+                self.assertEqual(first[2], 4)
+
+    def test_without_it_lives_end_nothing(self):
+        ends = {flags for flags, _, _ in self.play(False)} - {0, _farm.FIRST}
+        self.assertEqual(ends, {_farm.TERMINATED | _farm.GAME_END})
+
+    def test_a_game_that_ends_in_the_step_between_lives_is_counted_with_its_points(self):
+        game = ale_game.Game("breakout", 3, ale_game.Options())
+        game.reset()
+        game._ale = Script(game._ale, lives=[5, 5, 4, 4, 0], reward=1)  # frames: a life goes in the third, all in the fifth
+        self.assertEqual(game.step(0), (3, _farm.TERMINATED))
+        game.reset()
+        self.assertEqual(game.step(0), (2, _farm.TERMINATED | _farm.GAME_END))
+
+
+class Script:
+    """An emulator whose lives follow a list, one entry a frame; the game is over at 0, after which acts do nothing."""
+
+    def __init__(self, ale, lives, reward):
+        self.getScreen, self._lives, self._reward, self._now = ale.getScreen, iter(lives), reward, 1
+
+    def act(self, action):
+        if self._now == 0:
+            return 0
+        self._now = next(self._lives)
+        return self._reward
+
+    def game_over(self):
+        return self._now == 0
+
+    def lives(self):
+        return self._now
+
+
+if __name__ == "__main__":
+    unittest.main()
