@@ -301,6 +301,7 @@ static enum farm_status add_learner(struct farm_job *job, struct farm_error *err
                                                                                                  : NULL,
                                     .memory_node = job->plan->learner_node,
                                     .may_end = true,
+                                    .errors_are_final = true, // bad checkpoint, diverged: the next life would be the same
                                     .stop_phase = PHASE_LEARNER};
     job->learner_worker = job->actors;
     return farm_supervisor_add(job->supervisor, &spec, err);

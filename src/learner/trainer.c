@@ -17,6 +17,7 @@
 #include "learner/checkpoint.h"
 
 enum { CHECKPOINTS_KEPT = 3, BROKEN_UPDATES_MAX = 50, OWN_PAIRS = 8 };
+static const double FIRST_CHECKPOINT_S = 20; // so that a learner that dies early has something to come back to
 
 // A window of all W environments of a lane.
 struct unit {
@@ -254,7 +255,8 @@ enum farm_status farm_trainer_start(const struct farm_trainer_config *config, st
     trainer->units = calloc(trainer->capacity, sizeof *trainer->units);
     trainer->unrolls = calloc(batch, sizeof *trainer->unrolls);
     trainer->finished = calloc(batch, sizeof *trainer->finished);
-    trainer->checkpoint_due_ns = farm_now_ns() + (uint64_t)(config->learner->checkpoint_every_s * 1e9);
+    trainer->checkpoint_due_ns =
+        farm_now_ns() + (uint64_t)(fmin(config->learner->checkpoint_every_s, FIRST_CHECKPOINT_S) * 1e9);
     enum farm_status status = FARM_OK;
     if (!trainer->units || !trainer->unrolls || !trainer->finished)
         status = farm_fail(err, FARM_E_LIMIT, "no memory for a queue of %u windows", windows);

@@ -277,6 +277,11 @@ static enum farm_status crash_loop(const struct worker *worker, const char *how,
                      worker->words_length ? "Its last words:\n" : "It said nothing.", worker->words);
 }
 
+static enum farm_status final_error(const struct worker *worker, const char *how, struct farm_error *err) {
+    return farm_fail(err, FARM_E_DEAD, "%s %s. %s%s", worker->spec.name, how,
+                     worker->words_length ? "Its last words:\n" : "It said nothing.", worker->words);
+}
+
 // Decides what becomes of a worker that has died: an end, another start, or the end of the run.
 static enum farm_status after_death(struct farm_supervisor *supervisor, struct worker *worker, const siginfo_t *info,
                                     struct farm_error *err) {
@@ -291,6 +296,10 @@ static enum farm_status after_death(struct farm_supervisor *supervisor, struct w
     char how[128];
     describe_end(info, how, sizeof how);
     if (config->on_death) config->on_death(config->context, number, how);
+    if (worker->spec.errors_are_final && info->si_code == CLD_EXITED) {
+        worker->state = WORKER_OVER;
+        return final_error(worker, how, err);
+    }
 
     uint64_t now = farm_now_ns();
     bool healthy = now - worker->started_ns >= ms(config->healthy_ms);

@@ -36,6 +36,7 @@ struct farm_worker_spec {
     const struct farm_bitmap *cpus; // NULL: not pinned
     int memory_node;                // node its own heap prefers; -1: none
     bool may_end;                   // exit status 0 is an end, not a death (a learner that reached its target)
+    bool errors_are_final;          // an exit status other than 0 ends the run: only a killed worker is started again
     int stop_phase;                 // phases are stopped one after another, 0 first
 };
 
@@ -79,7 +80,7 @@ bool farm_supervisor_interrupted(struct farm_supervisor *supervisor);
 // cannot be kept alive; then stops them phase by phase: SIGTERM, up to grace_ms, SIGKILL. A second signal a second or
 // more after the first cuts the grace short. When it returns no worker is left, nor any process of a worker's group.
 // FARM_OK: ended as wanted, also by a signal (*signal_number says which, else 0; may be NULL). FARM_E_DEAD: a crash
-// loop, with the worker's last words. FARM_E_IO, FARM_E_LIMIT: a process could not be started.
+// loop or a final error, with the worker's last words. FARM_E_IO, FARM_E_LIMIT: a process could not be started.
 enum farm_status farm_supervisor_run(struct farm_supervisor *supervisor, int *signal_number, struct farm_error *err);
 
 uint64_t farm_supervisor_restarts(const struct farm_supervisor *supervisor, size_t worker);

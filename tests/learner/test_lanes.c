@@ -1,0 +1,248 @@
+// What counts as a step, a return, a game: farm_lanes_account over steps that the test writes as an actor would.
+#include "rings.h"
+
+#include <math.h>
+
+#include "learner/lanes.h"
+
+enum {
+    FIRST = FARM_STEP_FIRST,
+    LAST = FARM_STEP_LAST,
+    TERMINATED = FARM_STEP_TERMINATED,
+    TRUNCATED = FARM_STEP_TRUNCATED,
+    GAME_END = FARM_STEP_GAME_END,
+    LIFE_LOST = LAST | TERMINATED,
+    GAME_OVER = LAST | TERMINATED | GAME_END,
+    WIDTH = 2,
+    STEPS = 8,
+};
+static const struct farm_window_shape SHAPE = {.stride = 3, .length = 4, .stack = 1};
+
+TestSuite(learner, .timeout = 30);
+
+struct table {
+    struct test_ring ring;
+    struct farm_lanes lanes;
+    struct farm_board board;
+    uint64_t n;   // next step of lane 0
+    uint64_t bad; // sum of what account returned
+    bool quota;
+};
+
+// A learner's view as it would open it; again after close_learner: a learner that came back.
+static void open_learner(struct table *table) {
+    struct farm_error err = {0};
+    const int fds[1][2] = {{dup(table->ring.made.up.fd_readonly), dup(table->ring.made.down.fd)}};
+    cr_assert_eq(farm_lanes_open(fds, 1, &SHAPE, &table->lanes, &err), FARM_OK, "%s", err.message);
+}
+
+static void set_up(struct table *table) {
+    const struct farm_ring_spec spec = test_ring_spec(1, WIDTH, STEPS, 1, 2);
+    *table = (struct table){0};
+    test_ring_open(&spec, &table->ring);
+    open_learner(table);
+}
+
+static void tear_down(struct table *table) {
+    farm_lanes_close(&table->lanes);
+    test_ring_close(&table->ring);
+}
+
+// One step of both environments: written, published, answered, accounted.
+static void step(struct table *table, unsigned flags0, float reward0, unsigned flags1, float reward1) {
+    struct farm_lane *lane = &table->ring.actor.lanes[0];
+    const uint64_t n = table->n++;
+    farm_lane_flags(lane, n)[0] = (uint8_t)flags0;
+    farm_lane_flags(lane, n)[1] = (uint8_t)flags1;
+    farm_lane_reward(lane, n)[0] = reward0;
+    farm_lane_reward(lane, n)[1] = reward1;
+    farm_lane_actor_publish(lane);
+    struct farm_learner_lane *ours = &table->lanes.lanes[0];
+    farm_lane_answer(ours->lane, n);
+    table->bad += farm_lanes_account(&table->lanes, ours, n, table->quota, &table->board);
+    ours->answered = n + 1;
+}
+
+static void expect(const struct table *table, uint64_t agent_steps, uint64_t episodes) {
+    cr_assert_eq(table->board.agent_steps, agent_steps, "%lu agent steps, expected %lu", table->board.agent_steps, agent_steps);
+    cr_assert_eq(table->board.episodes, episodes, "%lu episodes, expected %lu", table->board.episodes, episodes);
+}
+
+static double return_of(const struct table *table, int game) {
+    return farm_board_get(&table->board.returns[game]);
+}
+
+Test(learner, first_steps_are_no_transitions_and_returns_are_unclipped) {
+    struct table table;
+    set_up(&table);
+    step(&table, FIRST, 0, FIRST, 0);
+    expect(&table, 0, 0);
+    step(&table, 0, 7, 0, -1);
+    expect(&table, 2, 0);
+    step(&table, GAME_OVER, 5, 0, 0.25f);
+    expect(&table, 4, 1);
+    cr_assert_eq(return_of(&table, 0), 12);
+    cr_assert_eq(table.board.lengths[0], 2);
+    step(&table, FIRST, 0, LAST | TRUNCATED | GAME_END, 0.25f); // environment 0 resets, 1 is cut by its time limit
+    expect(&table, 5, 2);
+    cr_assert_eq(return_of(&table, 1), -0.5);
+    cr_assert_eq(table.board.lengths[1], 3);
+    cr_assert_eq(farm_board_get(&table.board.return_mean), (12 - 0.5) / 2);
+    cr_assert_float_eq(farm_board_get(&table.board.return_std), 6.25, 1e-9);
+    cr_assert_eq(farm_board_get(&table.board.length_mean), 2.5);
+    cr_assert_eq(table.bad, 0);
+    tear_down(&table);
+}
+
+Test(learner, a_lost_life_keeps_adding_to_the_game) {
+    struct table table;
+    set_up(&table);
+    step(&table, FIRST, 0, FIRST, 0);
+    step(&table, 0, 1, 0, 0);
+    step(&table, LIFE_LOST, 2, 0, 0);
+    expect(&table, 4, 0);
+    step(&table, FIRST, 0, 0, 0);
+    step(&table, 0, 4, 0, 0);
+    step(&table, GAME_OVER, 8, 0, 0);
+    expect(&table, 9, 1);
+    cr_assert_eq(return_of(&table, 0), 15);
+    cr_assert_eq(table.board.lengths[0], 4);
+    step(&table, FIRST, 0, 0, 0);
+    step(&table, GAME_OVER, 3, 0, 0);
+    cr_assert_eq(return_of(&table, 1), 3, "the next game starts from nothing");
+    tear_down(&table);
+}
+
+Test(learner, an_abandoned_episode_has_no_return) {
+    struct table table;
+    set_up(&table);
+    step(&table, FIRST, 0, FIRST, 0);
+    step(&table, 0, 100, 0, 0);
+    step(&table, FIRST, 0, FIRST, 0); // a new actor
+    expect(&table, 2, 0);
+    step(&table, GAME_OVER, 1, 0, 0);
+    expect(&table, 4, 1);
+    cr_assert_eq(return_of(&table, 0), 1);
+    cr_assert_eq(table.board.lengths[0], 1);
+    tear_down(&table);
+}
+
+Test(learner, what_makes_no_sense_is_counted_and_not_added) {
+    struct table table;
+    set_up(&table);
+    step(&table, FIRST, 0, FIRST, 0);
+    step(&table, 0, NAN, 0, 1);
+    step(&table, 0, INFINITY, 0x20, 1);
+    step(&table, 0, -INFINITY, 0x80 | GAME_OVER, 1);
+    cr_assert_eq(table.bad, 5);
+    expect(&table, 1, 0);
+    step(&table, GAME_OVER, 2, GAME_OVER, 2);
+    expect(&table, 3, 2);
+    cr_assert_eq(return_of(&table, 0), 2);
+    cr_assert_eq(return_of(&table, 1), 3);
+    tear_down(&table);
+}
+
+Test(learner, a_game_whose_end_made_no_sense_has_no_return) {
+    struct table table;
+    set_up(&table);
+    step(&table, FIRST, 0, FIRST, 0);
+    step(&table, 0, 50, 0, 0);
+    step(&table, GAME_OVER, NAN, 0, 0);
+    step(&table, FIRST, 0, 0, 0);
+    step(&table, GAME_OVER, 1, 0, 0);
+    expect(&table, 6, 1);
+    cr_assert_eq(return_of(&table, 0), 1);
+    tear_down(&table);
+}
+
+Test(learner, means_are_over_the_last_hundred_games) {
+    struct table table;
+    set_up(&table);
+    step(&table, FIRST, 0, FIRST, 0);
+    for (int game = 0; game < 150; game++) {
+        step(&table, GAME_OVER, (float)game, 0, 0);
+        step(&table, FIRST, 0, 0, 0);
+    }
+    cr_assert_eq(table.board.episodes, 150);
+    cr_assert_float_eq(farm_board_get(&table.board.return_mean), (50 + 149) / 2.0, 1e-9);
+    tear_down(&table);
+}
+
+Test(learner, the_quota_keeps_short_games_from_crowding_out_long_ones) {
+    struct table table;
+    set_up(&table);
+    table.quota = true;
+    farm_lanes_set_quota(&table.lanes, 3); // two of environment 0, one of environment 1
+    step(&table, FIRST, 0, FIRST, 0);
+    for (int game = 0; game < 5; game++) {
+        step(&table, GAME_OVER, 1, 0, 0);
+        step(&table, FIRST, 0, 0, 0);
+    }
+    cr_assert_eq(table.board.episodes, 2, "environment 0 may count twice");
+    step(&table, 0, 0, GAME_OVER, 10);
+    cr_assert_eq(table.board.episodes, 3);
+    cr_assert_float_eq(farm_board_get(&table.board.return_mean), 12 / 3.0, 1e-9);
+    cr_assert_float_eq(farm_board_get(&table.board.return_std), sqrt((1 + 1 + 100) / 3.0 - 16), 1e-9);
+    step(&table, 0, 0, FIRST, 0);
+    step(&table, GAME_OVER, 1, GAME_OVER, 10);
+    cr_assert_eq(table.board.episodes, 3);
+    tear_down(&table);
+}
+
+static void come_back(struct table *table) {
+    farm_lanes_close(&table->lanes);
+    open_learner(table);
+    cr_assert_eq(table->lanes.lanes[0].answered, table->n);
+}
+
+Test(learner, a_learner_that_came_back_in_mid_game_does_not_count_that_game) {
+    struct table table;
+    set_up(&table);
+    step(&table, FIRST, 0, FIRST, 0);
+    step(&table, 0, 10, 0, 20);
+    come_back(&table);
+    step(&table, 0, 1, GAME_OVER, 1);
+    expect(&table, 4, 0);
+    step(&table, GAME_OVER, 1, FIRST, 0);
+    expect(&table, 5, 0);
+    step(&table, FIRST, 0, GAME_OVER, 5);
+    expect(&table, 6, 1);
+    step(&table, GAME_OVER, 6, FIRST, 0);
+    expect(&table, 7, 2);
+    cr_assert_eq(return_of(&table, 0), 5);
+    cr_assert_eq(return_of(&table, 1), 6);
+    tear_down(&table);
+}
+
+Test(learner, a_learner_that_came_back_between_two_lives_does_not_count_that_game) {
+    struct table table;
+    set_up(&table);
+    step(&table, FIRST, 0, FIRST, 0);
+    step(&table, LIFE_LOST, 10, GAME_OVER, 20);
+    expect(&table, 2, 1);
+    come_back(&table);
+    step(&table, FIRST, 0, FIRST, 0);
+    step(&table, GAME_OVER, 1, GAME_OVER, 2);
+    expect(&table, 4, 2);
+    cr_assert_eq(return_of(&table, 1), 2, "a new game of environment 1, the rest of an old one of environment 0");
+    step(&table, FIRST, 0, FIRST, 0);
+    step(&table, GAME_OVER, 3, 0, 0);
+    cr_assert_eq(return_of(&table, 2), 3);
+    tear_down(&table);
+}
+
+Test(learner, actors_with_different_environments_are_refused) {
+    struct test_ring a, b;
+    const struct farm_ring_spec one = test_ring_spec(1, WIDTH, STEPS, 1, 2), other = test_ring_spec(1, WIDTH, STEPS, 2, 2);
+    test_ring_open(&one, &a);
+    test_ring_open(&other, &b);
+    struct farm_lanes lanes;
+    struct farm_error err = {0};
+    const int fds[2][2] = {{dup(a.made.up.fd_readonly), dup(a.made.down.fd)}, {dup(b.made.up.fd_readonly), dup(b.made.down.fd)}};
+    cr_assert_eq(farm_lanes_open(fds, 2, &SHAPE, &lanes, &err), FARM_E_INVALID);
+    cr_assert(strstr(err.message, "different environments") != NULL, "%s", err.message);
+    cr_assert_eq(farm_lanes_open(fds, 0, &SHAPE, &lanes, &err), FARM_E_INVALID);
+    test_ring_close(&a);
+    test_ring_close(&b);
+}

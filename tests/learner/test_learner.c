@@ -1,0 +1,557 @@
+// The learner process as the supervisor runs it: forked, over real rings, with this test standing in for the actor. The
+// environment is a bandit: four numbers, reward 1 for the action that names the largest. What the stand-in checks at every
+// step: one answer each, never changed later, counters that only grow.
+#include "rings.h"
+
+#include <errno.h>
+#include <math.h>
+#include <signal.h>
+#include <sys/eventfd.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+
+#include "base/time.h"
+#include "kernels/random.h"
+#include "kernels/sample.h"
+#include "learner/checkpoint.h"
+#include "learner/learner.h"
+#include "ring/wait.h"
+
+enum { LANES = 2, WIDTH = 8, STEPS = 64, FLAT = 4, ACTIONS = 4, GAME = 8, UNROLL = 8 };
+static const uint64_t SECOND_NS = 1000000000u, PATIENCE_NS = 20 * SECOND_NS;
+
+TestSuite(learner, .timeout = 60);
+
+// What both processes see.
+struct shared {
+    struct farm_board board;
+    struct farm_error err;
+};
+
+struct answer {
+    int32_t action;
+    float value;
+    uint64_t version;
+};
+
+// The stand-in's side of one lane.
+struct seat {
+    struct answer answers[STEPS][WIDTH]; // as they were when the actor read them
+    uint32_t age[WIDTH];                 // transitions of the running game
+    uint64_t acted, version;             // as seen last
+    uint64_t transitions, games, bad;    // in the steps published
+    uint64_t newest[3];                  // the same three of the newest step alone
+};
+
+struct table;
+typedef bool condition(const struct table *table);
+
+struct table {
+    struct test_ring ring;
+    struct shared *shared;
+    struct farm_learner_config config;
+    int fds[1][2];
+    int eventfd;
+    char folder[256];
+    struct seat seats[LANES];
+    bool spoil;       // now and then a value that makes no sense
+    bool own_lengths; // environment g plays games of 1 + g % 5 transitions and is given g at their ends
+    pid_t learner;
+    int status; // of the learner that ended
+    uint64_t goal;
+};
+
+// ---- set-up ----
+
+static struct farm_learner_config usual(const struct table *table) {
+    struct farm_error err = {0};
+    const struct farm_net_spec *mlp = farm_net_find("mlp", &err);
+    cr_assert(mlp != NULL, "%s", err.message);
+    return (struct farm_learner_config){
+        .ring_fds = table->fds,
+        .ring_count = 1,
+        .eventfd = table->eventfd,
+        .board = &table->shared->board,
+        .seed = 3,
+        .net = *mlp,
+        .io = {.stack = 1, .flat = FLAT, .actions = ACTIONS},
+        .algo = {.unroll = UNROLL,
+                 .batch = LANES * WIDTH,
+                 .stack = 1,
+                 .discount = 0.5,
+                 .entropy_cost = 0.001,
+                 .baseline_cost = 0.5,
+                 .rho_clip = 1,
+                 .c_clip = 1,
+                 .pg_rho_clip = 1,
+                 .lambda = 1,
+                 .reward_scale = 1,
+                 .optimiser = FARM_OPTIMISER_ADAM,
+                 .lr = 0.003,
+                 .lr_end = 0.003,
+                 .adam_beta1 = 0.9,
+                 .adam_beta2 = 0.999,
+                 .adam_epsilon = 1e-8},
+        .precision = FARM_PRECISION_F32,
+        .train_threads = 1,
+        .infer_batch_max = LANES * WIDTH,
+        .infer_wait_ms = 0.2,
+        .frames_per_step = 1,
+        .checkpoint_dir = table->folder,
+    };
+}
+
+static void set_up(struct table *table) {
+    const struct farm_ring_spec spec = test_ring_spec(LANES, WIDTH, STEPS, FLAT, ACTIONS);
+    memset(table, 0, sizeof *table);
+    test_ring_open(&spec, &table->ring);
+    test_folder_make(table->folder, sizeof table->folder);
+    table->shared = mmap(NULL, sizeof *table->shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    table->eventfd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+    cr_assert(table->shared != MAP_FAILED && table->eventfd >= 0);
+    table->config = usual(table);
+}
+
+static void tear_down(struct table *table) {
+    test_ring_close(&table->ring);
+    test_folder_remove(table->folder);
+    munmap(table->shared, sizeof *table->shared);
+    close(table->eventfd);
+}
+
+static void launch(struct table *table) {
+    table->fds[0][0] = dup(table->ring.made.up.fd_readonly);
+    table->fds[0][1] = dup(table->ring.made.down.fd);
+    table->learner = fork();
+    cr_assert_geq(table->learner, 0);
+    if (table->learner == 0) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        _exit(farm_learner_run(&table->config, &table->shared->err));
+    }
+    close(table->fds[0][0]);
+    close(table->fds[0][1]);
+}
+
+// ---- the stand-in actor ----
+
+static uint32_t game_length(const struct table *table, uint32_t l, uint32_t env) {
+    return table->own_lengths ? 1 + (l * WIDTH + env) % 5 : GAME;
+}
+
+static int best_action(const float *obs) {
+    return farm_sample_greedy(obs, FLAT);
+}
+
+// Reads the answers to step n, which nobody may change from now on.
+static void take_answers(struct table *table, uint32_t l, uint64_t n) {
+    struct farm_lane *lane = &table->ring.actor.lanes[l];
+    struct seat *seat = &table->seats[l];
+    const uint64_t version = *farm_lane_version(lane, n);
+    cr_assert_eq(seat->acted, n + 1, "lane %u: %lu steps answered where %lu were published", l, seat->acted, n + 1);
+    cr_assert_geq(version, seat->version, "lane %u step %lu: version %lu after %lu", l, n, version, seat->version);
+    seat->version = version;
+    for (uint32_t e = 0; e < WIDTH; e++) {
+        const int32_t action = *(int32_t *)farm_lane_action(lane, n, e);
+        cr_assert(action >= 0 && action < ACTIONS, "action %d", action);
+        if (table->config.greedy) cr_assert_eq(action, farm_sample_greedy(farm_lane_logits(lane, n, e), ACTIONS));
+        seat->answers[n % STEPS][e] = (struct answer){action, farm_lane_value(lane, n)[e], version};
+    }
+}
+
+// The answers to step n are still those that were taken.
+static void check_answers(const struct table *table, uint32_t l, uint64_t n) {
+    const struct farm_lane *lane = &table->ring.actor.lanes[l];
+    for (uint32_t e = 0; e < WIDTH; e++) {
+        const struct answer *answer = &table->seats[l].answers[n % STEPS][e];
+        cr_assert(*(int32_t *)farm_lane_action(lane, n, e) == answer->action &&
+                      memcmp(&farm_lane_value(lane, n)[e], &answer->value, sizeof answer->value) == 0 &&
+                      *farm_lane_version(lane, n) == answer->version,
+                  "lane %u step %lu environment %u was answered twice", l, n, e);
+    }
+}
+
+// Makes some steps senseless; returns how many values of this one now are.
+static unsigned spoil(struct farm_lane *lane, uint64_t n, uint32_t env) {
+    const uint64_t turn = (n + 17 * env) % 97;
+    if (turn == 11) ((float *)farm_lane_obs(lane, 0, n, env))[n % FLAT] = NAN;
+    if (turn == 11 || turn == 50) farm_lane_reward(lane, n)[env] = turn == 11 ? NAN : INFINITY;
+    if (turn == 60) farm_lane_flags(lane, n)[env] |= 0x40;
+    if (turn == 70) ((float *)farm_lane_obs(lane, 0, n, env))[0] = -INFINITY;
+    return turn == 11 ? 2 : turn == 50 || turn == 60 || turn == 70;
+}
+
+// Writes environment env's part of step n.
+static void play(struct table *table, uint32_t l, uint64_t n, uint32_t env) {
+    struct farm_lane *lane = &table->ring.actor.lanes[l];
+    struct seat *seat = &table->seats[l];
+    const bool first = n == 0 || seat->age[env] == game_length(table, l, env);
+    float reward = 0;
+    unsigned flags = FARM_STEP_FIRST;
+    if (first) {
+        seat->age[env] = 0;
+    } else {
+        const float *before = farm_lane_obs(lane, 0, n - 1, env);
+        const bool over = ++seat->age[env] == game_length(table, l, env);
+        reward = seat->answers[(n - 1) % STEPS][env].action == best_action(before);
+        if (table->own_lengths) reward = over ? (float)(l * WIDTH + env) : 0;
+        flags = over ? FARM_STEP_LAST | FARM_STEP_TERMINATED | FARM_STEP_GAME_END : 0;
+    }
+    for (uint32_t i = 0; i < FLAT; i++)
+        ((float *)farm_lane_obs(lane, 0, n, env))[i] = 2 * farm_random_uniform(5, farm_random_stream(l, env), n * FLAT + i) - 1;
+    farm_lane_reward(lane, n)[env] = reward;
+    farm_lane_flags(lane, n)[env] = (uint8_t)flags;
+    const unsigned bad = table->spoil ? spoil(lane, n, env) : 0;
+    seat->newest[0] += !first;
+    seat->newest[1] += !first && flags != 0;
+    seat->newest[2] += bad;
+}
+
+static void step_lane(struct table *table, uint32_t l) {
+    struct farm_lane *lane = &table->ring.actor.lanes[l];
+    struct seat *seat = &table->seats[l];
+    const uint64_t n = farm_lane_actor_next(lane);
+    seat->acted = farm_lane_acted(lane);
+    if (n > 0) take_answers(table, l, n - 1);
+    if (n >= STEPS) check_answers(table, l, n - STEPS);
+    memset(seat->newest, 0, sizeof seat->newest);
+    for (uint32_t e = 0; e < WIDTH; e++) play(table, l, n, e);
+    seat->transitions += seat->newest[0];
+    seat->games += seat->newest[1];
+    seat->bad += seat->newest[2];
+    farm_lane_actor_publish(lane);
+    farm_actor_notify(&table->ring.actor, table->eventfd);
+}
+
+static void look_at_counters(struct table *table) {
+    for (uint32_t l = 0; l < LANES; l++) {
+        const struct farm_lane *lane = &table->ring.actor.lanes[l];
+        const uint64_t acted = farm_lane_acted(lane);
+        cr_assert_geq(acted, table->seats[l].acted, "lane %u: acted went back from %lu to %lu", l, table->seats[l].acted, acted);
+        cr_assert_leq(acted, farm_lane_actor_next(lane));
+        table->seats[l].acted = acted;
+    }
+}
+
+static bool learner_ended(struct table *table) {
+    return table->learner == 0 || (waitpid(table->learner, &table->status, WNOHANG) == table->learner && !(table->learner = 0));
+}
+
+// Acts until the condition holds (true), the learner has ended or patience has (false). No condition: until it ends.
+static bool act_until(struct table *table, condition *reached) {
+    const uint64_t start = farm_now_ns();
+    uint32_t lane = 0;
+    while (farm_now_ns() - start < PATIENCE_NS) {
+        if (farm_actor_wait(&table->ring.actor, NULL, 0, SECOND_NS / 50, &lane)) step_lane(table, lane);
+        look_at_counters(table);
+        if (reached && reached(table)) return true;
+        if (learner_ended(table)) return false;
+    }
+    return false;
+}
+
+// ---- the end ----
+
+static void end(struct table *table, int signal_number) {
+    cr_assert_neq(table->learner, 0, "it has ended before: %s", table->shared->err.message);
+    kill(table->learner, signal_number);
+    cr_assert_eq(waitpid(table->learner, &table->status, 0), table->learner);
+    table->learner = 0;
+}
+
+static void expect_exit(const struct table *table, int wanted) {
+    cr_assert(WIFEXITED(table->status) && WEXITSTATUS(table->status) == wanted, "status 0x%x: %s", (unsigned)table->status,
+              table->shared->err.message);
+}
+
+// The learner refuses to start, with these words.
+static void expect_refused(struct table *table, const char *reason) {
+    launch(table);
+    cr_assert_eq(waitpid(table->learner, &table->status, 0), table->learner);
+    table->learner = 0;
+    expect_exit(table, 1);
+    cr_assert(strstr(table->shared->err.message, reason) != NULL, "no '%s' in: %s", reason, table->shared->err.message);
+    cr_assert_eq(table->shared->board.ready, 0);
+    cr_assert_eq(test_folder_files(table->folder, NULL, 0), 0, "nothing is written");
+}
+
+struct sums {
+    uint64_t steps, transitions, games, bad;
+};
+
+// Of all answered steps: the newest may have none.
+static struct sums answered(const struct table *table) {
+    struct sums sums = {0};
+    for (uint32_t l = 0; l < LANES; l++) {
+        const struct farm_lane *lane = &table->ring.actor.lanes[l];
+        const struct seat *seat = &table->seats[l];
+        const bool open = farm_lane_acted(lane) < farm_lane_actor_next(lane);
+        sums.steps += farm_lane_acted(lane);
+        sums.transitions += seat->transitions - (open ? seat->newest[0] : 0);
+        sums.games += seat->games - (open ? seat->newest[1] : 0);
+        sums.bad += seat->bad - (open ? seat->newest[2] : 0);
+    }
+    return sums;
+}
+
+// The figures of a learner that was never killed are those of the steps, to the last one.
+static void expect_exact_figures(const struct table *table) {
+    const struct farm_board *board = &table->shared->board;
+    const struct sums sums = answered(table);
+    cr_assert_eq(board->agent_steps, sums.transitions, "%lu agent steps, %lu transitions", board->agent_steps, sums.transitions);
+    cr_assert_eq(board->episodes, sums.games, "%lu episodes, %lu games", board->episodes, sums.games);
+    cr_assert_eq(board->bad_values, sums.bad, "%lu bad values, %lu were written", board->bad_values, sums.bad);
+    cr_assert_geq(board->infer_rows, sums.steps * WIDTH);
+    cr_assert_lt(board->infer_rows, sums.steps * WIDTH + LANES * WIDTH, "no more than a part of a lane was computed for nothing");
+    cr_assert_eq(board->windows, board->updates * table->config.algo.batch);
+    char findings[2000];
+    const int count = table->spoil ? 0 : farm_ring_verify(&table->ring.actor, findings, sizeof findings);
+    cr_assert_eq(count, 0, "%s", findings);
+}
+
+// The newest checkpoint loads into a state of finite numbers; its path.
+static void check_checkpoint(const struct table *table, char *path, size_t bytes) {
+    char name[256];
+    struct farm_error err = {0};
+    struct farm_net net;
+    struct farm_checkpoint_metadata metadata;
+    bool has_optimiser;
+    cr_assert_geq(test_folder_files(table->folder, name, sizeof name), 1, "no checkpoint");
+    snprintf(path, bytes, "%s/%s", table->folder, name);
+    cr_assert_eq(farm_net_make(&table->config.net, &table->config.io, &net, &err), FARM_OK, "%s", err.message);
+    struct farm_backend_state state = {.params = calloc(net.parameter_count, sizeof(float)),
+                                       .first = calloc(net.parameter_count, sizeof(float)),
+                                       .second = calloc(net.parameter_count, sizeof(float))};
+    cr_assert_eq(farm_checkpoint_load(path, &net, &state, &has_optimiser, &metadata, &err), FARM_OK, "%s", err.message);
+    cr_assert(has_optimiser);
+    cr_assert_eq(farm_checkpoint_get_u64(&metadata, "frames"), table->shared->board.checkpoint_frames);
+    cr_assert_gt(farm_checkpoint_get_u64(&metadata, "version"), 0);
+    farm_checkpoint_metadata_free(&metadata);
+    free(state.params);
+    free(state.first);
+    free(state.second);
+}
+
+// ---- training ----
+
+static bool has_learned(const struct table *table) {
+    const struct farm_board *board = &table->shared->board;
+    return board->episodes >= 1000 && farm_board_get(&board->return_mean) > 0.85 * GAME; // chance: GAME / 4
+}
+
+Test(learner, learns_answers_each_step_once_and_ends_on_sigterm_with_a_checkpoint) {
+    struct table table;
+    char path[512];
+    set_up(&table);
+    launch(&table);
+    const uint64_t start = farm_now_ns();
+    const bool learned = act_until(&table, has_learned);
+    const struct farm_board *board = &table.shared->board;
+    cr_assert(learned, "return %.2f of %d after %.1f s, %lu updates: %s", farm_board_get(&board->return_mean), GAME,
+              (double)(farm_now_ns() - start) / 1e9, board->updates, table.shared->err.message);
+    end(&table, SIGTERM);
+    expect_exit(&table, 0);
+    expect_exact_figures(&table);
+    cr_assert_eq(board->done, 0, "nobody set a target");
+    cr_assert_gt(table.seats[0].version, 0, "answers come from trained parameters");
+    check_checkpoint(&table, path, sizeof path);
+    cr_assert_eq(board->checkpoint_frames, board->frames, "the checkpoint is of the last moment");
+    tear_down(&table);
+}
+
+static bool has_saved(const struct table *table) {
+    return table->shared->board.checkpoints >= 2 && table->shared->board.updates >= 20;
+}
+
+static bool went_on(const struct table *table) {
+    return table->shared->board.updates >= table->goal && table->shared->board.checkpoints >= 4;
+}
+
+Test(learner, goes_on_where_it_was_after_sigkill) {
+    struct table table;
+    char path[512];
+    set_up(&table);
+    table.config.checkpoint_every_s = 0.03;
+    launch(&table);
+    cr_assert(act_until(&table, has_saved), "%s", table.shared->err.message);
+    for (int life = 0; life < 2; life++) {
+        end(&table, SIGKILL);
+        const struct farm_board before = table.shared->board;
+        const uint64_t acted = farm_lane_acted(&table.ring.actor.lanes[0]) + farm_lane_acted(&table.ring.actor.lanes[1]);
+        check_checkpoint(&table, path, sizeof path);
+        table.config.checkpoint_load = path;
+        table.goal = before.updates + 20;
+        for (uint32_t l = 0; l < LANES; l++) table.seats[l].version = 0; // versions go on from the checkpoint's
+        launch(&table);
+        cr_assert(act_until(&table, went_on), "%lu updates of %lu: %s", table.shared->board.updates, table.goal, table.shared->err.message);
+        cr_assert_gt(answered(&table).steps, acted);
+        cr_assert_gt(table.shared->board.agent_steps, before.agent_steps);
+        cr_assert_gt(table.shared->board.episodes, before.episodes);
+    }
+    end(&table, SIGTERM);
+    expect_exit(&table, 0);
+    // A killed learner may have answered a step of each lane that it did not count any more.
+    const struct sums sums = answered(&table);
+    cr_assert_leq(table.shared->board.agent_steps, sums.transitions);
+    cr_assert_geq(table.shared->board.agent_steps + 2 * LANES * WIDTH, sums.transitions);
+    tear_down(&table);
+}
+
+// Answers, but trains nothing: what a learner leaves behind that dies while its training lags.
+static void fill_lanes(struct table *table) {
+    for (uint32_t l = 0; l < LANES; l++) {
+        struct farm_lane *lane = &table->ring.learner.lanes[l];
+        for (uint64_t n = 0; n < STEPS; n++) {
+            step_lane(table, l);
+            farm_lane_answer(lane, n);
+        }
+        cr_assert_not(farm_lane_actor_can_write(&table->ring.actor.lanes[l]));
+    }
+    look_at_counters(table);
+}
+
+static bool has_updated(const struct table *table) {
+    return table->shared->board.updates >= 20;
+}
+
+Test(learner, a_learner_that_finds_all_lanes_full_and_answered_trains_on_them) {
+    struct table table;
+    set_up(&table);
+    fill_lanes(&table);
+    launch(&table);
+    cr_assert(act_until(&table, has_updated), "%lu updates: %s", table.shared->board.updates, table.shared->err.message);
+    end(&table, SIGTERM);
+    expect_exit(&table, 0);
+    tear_down(&table);
+}
+
+Test(learner, reaches_its_frames_and_says_that_it_is_done) {
+    struct table table;
+    char path[512];
+    set_up(&table);
+    table.config.frames_per_step = 4;
+    table.config.frames_start = 1000;
+    table.config.frames_target = 21000;
+    launch(&table);
+    cr_assert_not(act_until(&table, NULL));
+    cr_assert_eq(table.learner, 0, "it did not end");
+    expect_exit(&table, 0);
+    const struct farm_board *board = &table.shared->board;
+    cr_assert_eq(board->done, 1);
+    cr_assert_eq(board->frames, 1000 + 4 * board->agent_steps);
+    cr_assert_geq(board->frames, 21000);
+    cr_assert_leq(board->frames, 21000 + 4 * LANES * WIDTH, "it ends with the batch that reaches the target");
+    expect_exact_figures(&table);
+    check_checkpoint(&table, path, sizeof path);
+    tear_down(&table);
+}
+
+Test(learner, what_makes_no_sense_is_counted_once_and_trains_nothing) {
+    struct table table;
+    char path[512];
+    set_up(&table);
+    table.spoil = true;
+    launch(&table);
+    cr_assert(act_until(&table, has_learned), "return %.2f, %lu updates: %s", farm_board_get(&table.shared->board.return_mean),
+              table.shared->board.updates, table.shared->err.message);
+    end(&table, SIGTERM);
+    expect_exit(&table, 0);
+    const struct farm_board *board = &table.shared->board;
+    const struct sums sums = answered(&table);
+    cr_assert_gt(sums.bad, 50);
+    cr_assert_eq(board->bad_values, sums.bad, "%lu bad values, %lu were written", board->bad_values, sums.bad);
+    cr_assert(isfinite(farm_board_get(&board->grad_norm)) && isfinite(farm_board_get(&board->loss_value)));
+    check_checkpoint(&table, path, sizeof path); // refuses what is not finite
+    tear_down(&table);
+}
+
+// ---- evaluation ----
+
+Test(learner, evaluation_counts_exactly_its_games_spread_over_the_environments) {
+    struct table table;
+    set_up(&table);
+    table.own_lengths = true;
+    table.config.evaluate = table.config.greedy = true;
+    table.config.episodes_target = 3 * LANES * WIDTH;
+    launch(&table);
+    cr_assert_not(act_until(&table, NULL));
+    cr_assert_eq(table.learner, 0, "it did not end");
+    expect_exit(&table, 0);
+    const struct farm_board *board = &table.shared->board;
+    cr_assert_eq(board->done, 1);
+    cr_assert_eq(board->episodes, table.config.episodes_target);
+    cr_assert_float_eq(farm_board_get(&board->return_mean), (LANES * WIDTH - 1) / 2.0, 1e-9, "each environment counts alike");
+    cr_assert_eq(board->updates, 0);
+    cr_assert_eq(test_folder_files(table.folder, NULL, 0), 0, "evaluation writes no checkpoint");
+    tear_down(&table);
+}
+
+static bool has_acted(const struct table *table) {
+    return table->seats[0].acted > 200 && table->seats[1].acted > 200;
+}
+
+// The logits and value that this very observation has under the parameters that seed gives.
+static void expect_answers_of(const struct table *table, uint32_t l, uint64_t n) {
+    const struct farm_lane *lane = &table->ring.actor.lanes[l];
+    struct farm_error err = {0};
+    struct farm_net net;
+    struct farm_executor *executor;
+    cr_assert_eq(farm_net_make(&table->config.net, &table->config.io, &net, &err), FARM_OK, "%s", err.message);
+    const struct farm_executor_config config = {.net = &net, .batch_max = 1, .precision = FARM_PRECISION_F32};
+    cr_assert_eq(farm_executor_create(&config, &executor, &err), FARM_OK, "%s", err.message);
+    float *params = malloc(net.parameter_count * sizeof *params);
+    farm_net_init(&net, table->config.seed, params);
+    farm_executor_load(executor, params);
+    for (uint32_t e = 0; e < WIDTH; e++) {
+        const void *rows[1] = {farm_lane_obs(lane, 0, n, e)};
+        float logits[ACTIONS], value;
+        farm_executor_forward(executor, rows, 1, logits, &value);
+        cr_assert_float_eq(farm_lane_value(lane, n)[e], value, 1e-5, "lane %u environment %u", l, e);
+        for (int a = 0; a < ACTIONS; a++) cr_assert_float_eq(farm_lane_logits(lane, n, e)[a], logits[a], 1e-5);
+    }
+    farm_executor_destroy(executor);
+    free(params);
+}
+
+Test(learner, lanes_wider_than_a_batch_are_answered_in_parts) {
+    struct table table;
+    set_up(&table);
+    table.config.evaluate = table.config.greedy = true;
+    table.config.episodes_target = UINT32_MAX;
+    table.config.infer_batch_max = 5;
+    launch(&table);
+    cr_assert(act_until(&table, has_acted), "%s", table.shared->err.message);
+    end(&table, SIGTERM);
+    expect_exit(&table, 0);
+    expect_exact_figures(&table);
+    const struct farm_board *board = &table.shared->board;
+    cr_assert_leq(board->infer_rows, board->infer_calls * 5);
+    for (uint32_t l = 0; l < LANES; l++) expect_answers_of(&table, l, farm_lane_acted(&table.ring.actor.lanes[l]) - 1);
+    tear_down(&table);
+}
+
+// ---- refusals ----
+
+Test(learner, refuses_what_cannot_work_with_a_sentence) {
+    struct table table;
+    set_up(&table);
+    table.config.algo.batch = 1000;
+    expect_refused(&table, "does not fit the rings");
+    cr_assert(strstr(table.shared->err.message, "--ring-steps") != NULL, "%s", table.shared->err.message);
+    table.config = usual(&table);
+    table.config.algo.unroll = STEPS;
+    expect_refused(&table, "does not fit the rings");
+    table.config = usual(&table);
+    table.config.io.flat = FLAT + 1;
+    expect_refused(&table, "does not fit the environment's");
+    table.config = usual(&table);
+    table.config.io.actions = ACTIONS + 1;
+    expect_refused(&table, "does not fit the environment's");
+    table.config = usual(&table);
+    table.config.checkpoint_load = "/nowhere.safetensors";
+    expect_refused(&table, "/nowhere.safetensors");
+    table.config = usual(&table);
+    table.config.evaluate = true;
+    expect_refused(&table, "no episodes");
+    tear_down(&table);
+}

@@ -1,0 +1,74 @@
+// The pool: every piece once, whoever does it.
+#include <criterion/criterion.h>
+#include <pthread.h>
+#include <string.h>
+
+#include "learner/pool.h"
+
+enum { PIECES_MAX = 64, THREADS_MAX = 4, RUNS = 2000 };
+
+TestSuite(learner, .timeout = 30);
+
+struct tally {
+    int done[PIECES_MAX];
+    int inside[THREADS_MAX]; // pieces that this thread is at: never two
+    int wrong;
+    pthread_t caller;
+};
+
+static void count_piece(void *context, uint32_t piece, uint32_t thread) {
+    struct tally *tally = context;
+    if (thread >= THREADS_MAX || piece >= PIECES_MAX) {
+        __atomic_fetch_add(&tally->wrong, 1, __ATOMIC_RELAXED);
+        return;
+    }
+    if (__atomic_fetch_add(&tally->inside[thread], 1, __ATOMIC_RELAXED)) __atomic_fetch_add(&tally->wrong, 1, __ATOMIC_RELAXED);
+    if ((thread == 0) != (pthread_equal(pthread_self(), tally->caller) != 0)) __atomic_fetch_add(&tally->wrong, 1, __ATOMIC_RELAXED);
+    tally->done[piece]++; // plain: the pool orders it before the caller's look
+    __atomic_fetch_sub(&tally->inside[thread], 1, __ATOMIC_RELAXED);
+}
+
+static void run_many(uint32_t threads) {
+    struct farm_pool *pool;
+    struct farm_error err;
+    struct tally tally = {.caller = pthread_self()};
+    cr_assert_eq(farm_pool_create(threads, &pool, &err), FARM_OK);
+    for (uint32_t run = 0; run < RUNS; run++) {
+        const uint32_t pieces = run % (PIECES_MAX + 1);
+        memset(tally.done, 0, sizeof tally.done);
+        farm_pool_run(pool, pieces, count_piece, &tally);
+        for (uint32_t i = 0; i < PIECES_MAX; i++)
+            cr_assert_eq(tally.done[i], i < pieces, "%u threads, run %u: piece %u done %d times", threads, run, i, tally.done[i]);
+    }
+    cr_assert_eq(tally.wrong, 0, "%u threads: %d wrong thread numbers or overlaps", threads, tally.wrong);
+    farm_pool_destroy(pool);
+}
+
+Test(learner, pool_does_every_piece_once_with_one_to_four_threads) {
+    for (uint32_t threads = 1; threads <= THREADS_MAX; threads++) run_many(threads);
+}
+
+Test(learner, pool_that_never_ran_ends) {
+    struct farm_error err;
+    for (int i = 0; i < 100; i++) {
+        struct farm_pool *pool;
+        cr_assert_eq(farm_pool_create(THREADS_MAX, &pool, &err), FARM_OK);
+        farm_pool_destroy(pool);
+    }
+    farm_pool_destroy(NULL);
+}
+
+static void meet(void *context, uint32_t piece, uint32_t thread) {
+    pthread_barrier_wait(context);
+}
+
+Test(learner, pool_runs_pieces_side_by_side) {
+    struct farm_pool *pool;
+    struct farm_error err;
+    pthread_barrier_t barrier; // opens only where all pieces are under way at once
+    pthread_barrier_init(&barrier, NULL, THREADS_MAX);
+    cr_assert_eq(farm_pool_create(THREADS_MAX, &pool, &err), FARM_OK);
+    for (int i = 0; i < 50; i++) farm_pool_run(pool, THREADS_MAX, meet, &barrier);
+    farm_pool_destroy(pool);
+    pthread_barrier_destroy(&barrier);
+}

@@ -1,0 +1,445 @@
+// The path from a lane to the parameters: a trajectory with ends of every kind lies in real rings that have wrapped around; the
+// backend's update is compared with the one that this test works out from arrays of its own (executor, V-trace and loss are
+// tested elsewhere; here it is about which number goes where).
+#include "rings.h"
+
+#include <math.h>
+
+#include "kernels/random.h"
+#include "kernels/vtrace.h"
+#include "learner/backend.h"
+
+enum {
+    LANES = 2,
+    WIDTH = 3,
+    STEPS = 17, // a ring; NUMBER steps are written, so that the last 17 are there
+    NUMBER = 40,
+    UNROLL = 5,
+    ROWS_T = UNROLL + 1,
+    ACTIONS = 3,
+    FLAT = 5,
+    SIDE = 12, // pixels of a frame
+    STACK = 3,
+    OBS_MAX = SIDE * SIDE,
+    COLUMNS_MAX = 8,
+    ROWS_MAX = ROWS_T * COLUMNS_MAX,
+};
+
+TestSuite(learner, .timeout = 30);
+
+// One step of one environment, as the test wrote it.
+struct step {
+    uint8_t obs[OBS_MAX]; // frames: pixels; flat: FLAT floats
+    float reward, logits[ACTIONS];
+    uint8_t flags;
+    int32_t action;
+};
+
+struct problem {
+    bool frames;
+    struct farm_net_spec spec;
+    struct farm_learner_config learner;
+    struct farm_net net;
+    struct step steps[LANES][NUMBER][WIDTH];
+    struct test_ring ring;
+};
+
+struct column {
+    uint32_t lane, env;
+    uint64_t start;
+};
+
+// What an update is made of: windows that wrap around the ring's end (slots 16, 0, ...), parts of lanes, both lanes.
+static const struct farm_train_unrolls UNROLLS[] = {
+    {.start = 31, .env_from = 1, .env_count = 2}, // lane 0, wraps between its steps 33 and 34
+    {.start = 33, .env_from = 0, .env_count = 3}, // lane 1
+    {.start = 26, .env_from = 0, .env_count = 1}, // lane 0
+    {.start = 28, .env_from = 2, .env_count = 1}, // lane 1
+};
+static const uint32_t UNROLL_LANE[] = {0, 1, 0, 1};
+enum { UNROLL_COUNT = sizeof UNROLLS / sizeof *UNROLLS, COLUMNS = 7 };
+
+// ---- the trajectory ----
+
+// An end and the FIRST after it, within the windows above; and an actor that died.
+static void write_flags(struct problem *problem) {
+    enum { DONE = FARM_STEP_LAST | FARM_STEP_TERMINATED, CUT = FARM_STEP_LAST | FARM_STEP_TRUNCATED };
+    const struct {
+        uint32_t lane, env, n, flags;
+    } marks[] = {
+        {0, 1, 33, DONE},      {0, 1, 34, FARM_STEP_FIRST}, // across the ring's end
+        {0, 2, 31, FARM_STEP_FIRST},                        // an episode that starts with the window,
+        {0, 2, 35, CUT},       {0, 2, 36, FARM_STEP_FIRST}, // cut in its last transition but one
+        {1, 0, 35, FARM_STEP_FIRST},                        // abandoned
+        {1, 1, 38, DONE | FARM_STEP_GAME_END},              // ends with the window
+        {1, 2, 34, CUT},       {1, 2, 35, FARM_STEP_FIRST},
+        {1, 2, 36, DONE},      {1, 2, 37, FARM_STEP_FIRST}, // a short one
+        {0, 0, 31, FARM_STEP_FIRST},                        // abandoned at the boundary
+        {1, 2, 28, DONE},      {1, 2, 29, FARM_STEP_FIRST}, // a window that starts with an end
+    };
+    for (size_t i = 0; i < sizeof marks / sizeof *marks; i++)
+        problem->steps[marks[i].lane][marks[i].n][marks[i].env].flags = (uint8_t)marks[i].flags;
+    for (uint32_t l = 0; l < LANES; l++)
+        for (uint32_t e = 0; e < WIDTH; e++) problem->steps[l][0][e].flags = FARM_STEP_FIRST;
+}
+
+static float random_unit(uint64_t stream, uint64_t counter) {
+    return 2 * farm_random_uniform(11, stream, counter) - 1;
+}
+
+static void write_steps(struct problem *problem) {
+    uint64_t number = 0;
+    memset(problem->steps, 0, sizeof problem->steps);
+    for (uint32_t l = 0; l < LANES; l++)
+        for (uint32_t n = 0; n < NUMBER; n++)
+            for (uint32_t e = 0; e < WIDTH; e++, number++) {
+                struct step *step = &problem->steps[l][n][e];
+                for (uint32_t i = 0; i < OBS_MAX; i++) step->obs[i] = (uint8_t)(128 + 127 * random_unit(1000 + number, i));
+                for (uint32_t i = 0; i < FLAT && !problem->frames; i++) {
+                    const float value = random_unit(1000 + number, i);
+                    memcpy(step->obs + i * sizeof value, &value, sizeof value);
+                }
+                for (uint32_t a = 0; a < ACTIONS; a++) step->logits[a] = random_unit(1, number * ACTIONS + a);
+                step->reward = 3 * random_unit(2, number);
+                step->action = (int32_t)(farm_random_uniform(11, 3, number) * ACTIONS);
+            }
+    write_flags(problem);
+}
+
+// Everything into the rings, in order, so that later steps overwrite earlier ones.
+static void fill_rings(struct problem *problem) {
+    for (uint32_t l = 0; l < LANES; l++)
+        for (uint32_t n = 0; n < NUMBER; n++)
+            for (uint32_t e = 0; e < WIDTH; e++) {
+                const struct step *step = &problem->steps[l][n][e];
+                struct farm_lane *up = &problem->ring.actor.lanes[l], *down = &problem->ring.learner.lanes[l];
+                memcpy(farm_lane_obs(up, 0, n, e), step->obs, up->obs_bytes[0]);
+                farm_lane_reward(up, n)[e] = step->reward;
+                farm_lane_flags(up, n)[e] = step->flags;
+                memcpy(farm_lane_action(down, n, e), &step->action, sizeof step->action);
+                memcpy(farm_lane_logits(down, n, e), step->logits, sizeof step->logits);
+            }
+}
+
+static struct problem *set_up(bool frames) {
+    struct problem *problem = calloc(1, sizeof *problem);
+    struct farm_error err = {0};
+    struct farm_ring_spec spec = test_ring_spec(LANES, WIDTH, STEPS, FLAT, ACTIONS);
+    if (frames) spec.env.obs[0] = (struct farm_field_spec){.name = "obs", .dtype = FARM_U8, .rank = 2, .dims = {SIDE, SIDE}};
+    problem->frames = frames;
+    problem->spec = (struct farm_net_spec){.name = "small",
+                                           .about = "of this test",
+                                           .layer_count = 2,
+                                           .layers = {{FARM_LAYER_DENSE, 16, 0, 0, FARM_ACTIVATION_TANH},
+                                                      {FARM_LAYER_DENSE, 16, 0, 0, FARM_ACTIVATION_TANH}}};
+    if (frames) problem->spec.layers[0] = (struct farm_layer){FARM_LAYER_CONV, 8, 4, 2, FARM_ACTIVATION_RELU};
+    const struct farm_net_io flat_io = {.stack = 1, .flat = FLAT, .actions = ACTIONS};
+    const struct farm_net_io frame_io = {.frame_channels = 1, .height = SIDE, .width = SIDE, .stack = STACK, .actions = ACTIONS};
+    problem->learner = (struct farm_learner_config){
+        .seed = 5,
+        .io = frames ? frame_io : flat_io,
+        .algo = {.unroll = UNROLL,
+                 .batch = COLUMNS,
+                 .stack = frames ? STACK : 1,
+                 .discount = 0.9,
+                 .entropy_cost = 0.02,
+                 .baseline_cost = 0.4,
+                 .rho_clip = 1.1,
+                 .c_clip = 0.9,
+                 .pg_rho_clip = 1.2,
+                 .lambda = 0.95,
+                 .reward_clip = 2,
+                 .reward_scale = 0.7,
+                 .optimiser = FARM_OPTIMISER_RMSPROP, // with its second moment at 1 nearly the gradient itself
+                 .rmsprop_decay = 0.99,
+                 .rmsprop_epsilon = 0.01,
+                 .adam_beta1 = 0.9,
+                 .adam_beta2 = 0.999,
+                 .adam_epsilon = 1e-3,
+                 .loss_sum = true},
+        .precision = FARM_PRECISION_F32,
+        .train_threads = 1,
+        .infer_batch_max = 1,
+    };
+    cr_assert_eq(farm_net_make(&problem->spec, &problem->learner.io, &problem->net, &err), FARM_OK, "%s", err.message);
+    test_ring_open(&spec, &problem->ring);
+    write_steps(problem);
+    return problem;
+}
+
+static void tear_down(struct problem *problem) {
+    test_ring_close(&problem->ring);
+    free(problem);
+}
+
+// ---- the backend's update: parameters after it minus before ----
+
+static float *their_update(struct problem *problem, struct farm_train_stats *stats) {
+    const size_t count = problem->net.parameter_count;
+    const struct farm_backend_config config = {.learner = &problem->learner, .net = &problem->net, .width_max = WIDTH};
+    struct farm_train_unrolls unrolls[UNROLL_COUNT];
+    struct farm_backend *backend;
+    struct farm_error err = {0};
+    fill_rings(problem);
+    for (int i = 0; i < UNROLL_COUNT; i++) {
+        unrolls[i] = UNROLLS[i];
+        unrolls[i].lane = &problem->ring.learner.lanes[UNROLL_LANE[i]];
+    }
+    cr_assert_eq(farm_backend_cpu.create(&config, &backend, &err), FARM_OK, "%s", err.message);
+    float *update = malloc(count * sizeof *update);
+    memcpy(update, farm_backend_cpu.state(backend).params, count * sizeof *update);
+    farm_backend_cpu.train(backend, unrolls, UNROLL_COUNT, 1.0, stats);
+    cr_assert_eq(farm_backend_cpu.version(backend), 1);
+    for (size_t i = 0; i < count; i++) update[i] = farm_backend_cpu.state(backend).params[i] - update[i];
+    farm_backend_cpu.destroy(backend);
+    return update;
+}
+
+// ---- the test's own ----
+
+struct arrays {
+    const void *rows[ROWS_MAX * STACK];
+    float zeros[FLAT];
+    float logits[ROWS_MAX * ACTIONS], behaviour[ROWS_MAX * ACTIONS], dlogits[ROWS_MAX * ACTIONS];
+    float value[ROWS_MAX], dvalue[ROWS_MAX], reward[ROWS_MAX], target_log_prob[ROWS_MAX], behaviour_log_prob[ROWS_MAX];
+    float vs[ROWS_MAX], advantage[ROWS_MAX], weight[ROWS_MAX];
+    int32_t action[ROWS_MAX];
+    uint8_t flags[ROWS_MAX];
+};
+
+static bool senseless(const struct problem *problem, const struct step *step) {
+    bool finite = isfinite(step->reward) && !(step->flags & ~FARM_STEP_ALL);
+    for (uint32_t i = 0; i < FLAT && !problem->frames; i++) {
+        float value;
+        memcpy(&value, step->obs + i * sizeof value, sizeof value);
+        finite = finite && isfinite(value);
+    }
+    return !finite;
+}
+
+// The frames of step n, oldest first, zeros before its episode.
+static void point_at(const struct problem *problem, const struct arrays *arrays, const struct column *column, uint64_t n, const void **rows) {
+    if (!problem->frames) {
+        const struct step *step = &problem->steps[column->lane][n][column->env];
+        rows[0] = senseless(problem, step) ? (const void *)arrays->zeros : step->obs;
+        return;
+    }
+    bool within = true;
+    for (int back = 0; back < STACK; back++) {
+        const struct step *step = &problem->steps[column->lane][n - (uint64_t)back][column->env];
+        rows[STACK - 1 - back] = within ? step->obs : NULL;
+        within = within && !(step->flags & FARM_STEP_FIRST);
+    }
+}
+
+static void gather(const struct problem *problem, const struct column columns[COLUMNS], struct arrays *arrays) {
+    const struct farm_algo_config *algo = &problem->learner.algo;
+    for (int t = 0; t < ROWS_T; t++)
+        for (int c = 0; c < COLUMNS; c++) {
+            const int row = t * COLUMNS + c;
+            const uint64_t n = columns[c].start + (uint64_t)t;
+            const struct step *step = &problem->steps[columns[c].lane][n][columns[c].env];
+            const bool bad = senseless(problem, step);
+            point_at(problem, arrays, &columns[c], n, arrays->rows + row * (problem->frames ? STACK : 1));
+            const double clip = algo->reward_clip > 0 ? algo->reward_clip : INFINITY;
+            arrays->reward[row] = bad ? 0 : (float)(fmin(clip, fmax(-clip, (double)step->reward)) * algo->reward_scale);
+            arrays->flags[row] = bad ? FARM_STEP_FIRST | FARM_STEP_LAST : step->flags;
+            arrays->action[row] = step->action;
+            memcpy(arrays->behaviour + row * ACTIONS, step->logits, sizeof step->logits);
+        }
+}
+
+static void differentiate(const struct problem *problem, struct arrays *a) {
+    const struct farm_algo_config *algo = &problem->learner.algo;
+    const int rows = UNROLL * COLUMNS;
+    farm_log_prob_rows(a->logits, a->action, rows, ACTIONS, a->target_log_prob);
+    farm_log_prob_rows(a->behaviour, a->action, rows, ACTIONS, a->behaviour_log_prob);
+    const struct farm_vtrace_config vtrace = {(float)algo->discount, (float)algo->lambda, (float)algo->rho_clip, (float)algo->c_clip,
+                                              (float)algo->pg_rho_clip, 0};
+    const struct farm_vtrace_batch unrolls = {UNROLL,   COLUMNS,  a->target_log_prob, a->behaviour_log_prob, a->reward,
+                                              a->flags, a->value, a->vs,              a->advantage,          a->weight};
+    farm_vtrace(&vtrace, &unrolls);
+    const struct farm_loss_config loss = {(float)algo->baseline_cost, (float)algo->entropy_cost, (float)algo->rho_clip};
+    const struct farm_loss_batch batch = {rows,  ACTIONS,      a->logits, a->behaviour, a->action, a->value,
+                                          a->vs, a->advantage, a->weight, a->dlogits,   a->dvalue};
+    struct farm_loss_stats stats = {0};
+    farm_loss(&loss, &batch, &stats); // rows behind the last transition keep their gradient of 0
+}
+
+static struct farm_optimiser_config optimiser_of(const struct farm_algo_config *algo) {
+    const bool adam = algo->optimiser == FARM_OPTIMISER_ADAM;
+    return (struct farm_optimiser_config){.kind = algo->optimiser,
+                                          .first_decay = (float)algo->adam_beta1,
+                                          .second_decay = (float)(adam ? algo->adam_beta2 : algo->rmsprop_decay),
+                                          .epsilon = (float)(adam ? algo->adam_epsilon : algo->rmsprop_epsilon),
+                                          .second_initial = adam ? 0.0f : 1.0f,
+                                          .clip_norm = (float)algo->grad_norm_clip};
+}
+
+// Minus the step that the optimiser makes of these gradients with a learning rate of 1, from the initial parameters.
+static float *step_of(const struct problem *problem, const float *grads) {
+    const size_t count = problem->net.parameter_count;
+    const struct farm_optimiser_config config = optimiser_of(&problem->learner.algo);
+    float *params = malloc(count * sizeof *params), *before = malloc(count * sizeof *before);
+    float *first = calloc(count, sizeof *first), *second = calloc(count, sizeof *second);
+    struct farm_optimiser_state state;
+    farm_net_init(&problem->net, problem->learner.seed, params);
+    memcpy(before, params, count * sizeof *params);
+    farm_optimiser_init(&config, count, first, second, &state);
+    farm_optimiser_step(&config, &state, 1.0f, params, grads);
+    for (size_t i = 0; i < count; i++) params[i] -= before[i];
+    free(before);
+    free(first);
+    free(second);
+    return params;
+}
+
+static float *our_update(const struct problem *problem) {
+    const size_t count = problem->net.parameter_count;
+    struct column columns[COLUMNS];
+    int c = 0;
+    for (int i = 0; i < UNROLL_COUNT; i++)
+        for (uint32_t e = 0; e < UNROLLS[i].env_count; e++)
+            columns[c++] = (struct column){UNROLL_LANE[i], UNROLLS[i].env_from + e, UNROLLS[i].start};
+    cr_assert_eq(c, COLUMNS);
+    struct arrays *arrays = calloc(1, sizeof *arrays);
+    float *grads = calloc(count, sizeof *grads), *params = malloc(count * sizeof *params);
+    gather(problem, columns, arrays);
+    struct farm_executor *executor;
+    struct farm_error err = {0};
+    const struct farm_executor_config config = {
+        .net = &problem->net, .batch_max = ROWS_MAX, .training = true, .precision = FARM_PRECISION_F32};
+    cr_assert_eq(farm_executor_create(&config, &executor, &err), FARM_OK, "%s", err.message);
+    farm_net_init(&problem->net, problem->learner.seed, params);
+    farm_executor_load(executor, params);
+    farm_executor_forward(executor, arrays->rows, ROWS_T * COLUMNS, arrays->logits, arrays->value);
+    differentiate(problem, arrays);
+    farm_executor_backward(executor, arrays->rows, ROWS_T * COLUMNS, arrays->dlogits, arrays->dvalue, grads);
+    for (size_t i = 0; i < count && !problem->learner.algo.loss_sum; i++) grads[i] /= COLUMNS * UNROLL;
+    float *update = step_of(problem, grads);
+    farm_executor_destroy(executor);
+    free(arrays);
+    free(grads);
+    free(params);
+    return update;
+}
+
+// ---- comparisons ----
+
+// Largest difference over the largest element of b.
+static double apart(const struct problem *problem, const float *a, const float *b) {
+    double most = 0, size = 0;
+    for (size_t i = 0; i < problem->net.parameter_count; i++) {
+        cr_assert(isfinite(a[i]) && isfinite(b[i]));
+        most = fmax(most, fabs((double)a[i] - (double)b[i]));
+        size = fmax(size, fabs((double)b[i]));
+    }
+    cr_assert_gt(size, 1e-3, "an update that changes nothing shows nothing");
+    return most / size;
+}
+
+static void expect_equal(struct problem *problem, const char *what) {
+    struct farm_train_stats stats;
+    float *theirs = their_update(problem, &stats), *ours = our_update(problem);
+    const double difference = apart(problem, theirs, ours);
+    cr_assert_lt(difference, 2e-5, "%s: %s: updates differ by %.2g of the largest change", problem->frames ? "frames" : "flat", what,
+                 difference);
+    free(theirs);
+    free(ours);
+}
+
+static void compare_variants(bool frames) {
+    struct problem *problem = set_up(frames);
+    struct farm_learner_config *learner = &problem->learner;
+    expect_equal(problem, "one thread, all in one piece");
+    for (uint32_t micro_batch = 1; micro_batch <= COLUMNS; micro_batch += 2)
+        for (uint32_t threads = 1; threads <= 3; threads++) {
+            char what[64];
+            learner->micro_batch = micro_batch;
+            learner->train_threads = threads;
+            snprintf(what, sizeof what, "micro-batches of %u on %u threads", micro_batch, threads);
+            expect_equal(problem, what);
+        }
+    learner->algo.loss_sum = false;
+    expect_equal(problem, "a mean of losses");
+    learner->algo.reward_clip = 0;
+    learner->algo.reward_scale = 1;
+    expect_equal(problem, "raw rewards");
+    learner->algo.loss_sum = true;
+    learner->algo.grad_norm_clip = 0.5;
+    expect_equal(problem, "a clipped gradient");
+    tear_down(problem);
+}
+
+Test(learner, an_update_from_lanes_is_the_one_worked_out_by_hand) {
+    compare_variants(false);
+}
+
+Test(learner, an_update_from_stacked_frames_is_the_one_worked_out_by_hand) {
+    compare_variants(true);
+}
+
+Test(learner, adam_gets_its_settings) {
+    struct problem *problem = set_up(false);
+    problem->learner.algo.optimiser = FARM_OPTIMISER_ADAM;
+    problem->learner.algo.adam_epsilon = 1; // far from the point where only signs matter
+    expect_equal(problem, "Adam");
+    tear_down(problem);
+}
+
+Test(learner, steps_that_make_no_sense_train_nothing) {
+    struct problem *problem = set_up(false);
+    const float nan = NAN;
+    memcpy(problem->steps[0][33][2].obs, &nan, sizeof nan);
+    problem->steps[1][36][0].reward = INFINITY;
+    problem->steps[1][35][1].flags = 0x40;
+    problem->steps[0][31][0].reward = NAN; // a bootstrap step
+    expect_equal(problem, "with values that make no sense");
+    struct farm_train_stats stats;
+    free(their_update(problem, &stats));
+    cr_assert_eq(stats.bad_values, 4);
+    tear_down(problem);
+}
+
+// How far the update moves where one reward changes.
+static double effect_of_reward(uint32_t lane, uint32_t n, uint32_t env) {
+    struct problem *problem = set_up(false);
+    struct farm_train_stats stats;
+    problem->learner.algo.reward_clip = 0;
+    float *before = their_update(problem, &stats);
+    problem->steps[lane][n][env].reward += 1;
+    float *after = their_update(problem, &stats);
+    const double effect = apart(problem, after, before);
+    free(before);
+    free(after);
+    tear_down(problem);
+    return effect;
+}
+
+Test(learner, a_reward_counts_for_the_transition_into_its_step) {
+    cr_assert_eq(effect_of_reward(1, 33, 1), 0, "the reward of a window's first step belongs to the window before");
+    cr_assert_gt(effect_of_reward(1, 34, 1), 1e-3, "the first transition's");
+    cr_assert_gt(effect_of_reward(1, 38, 1), 1e-3, "the last transition's");
+    cr_assert_gt(effect_of_reward(0, 33, 1), 1e-3, "that of an episode's last step");
+    cr_assert_eq(effect_of_reward(0, 34, 1), 0, "FIRST has none");
+    cr_assert_eq(effect_of_reward(0, 31, 0), 0, "FIRST after an abandoned episode neither");
+    cr_assert_eq(effect_of_reward(1, 39, 1), 0, "beyond the window");
+    cr_assert_eq(effect_of_reward(0, 32, 0), 0, "an environment that is not in the batch there");
+}
+
+Test(learner, an_update_of_values_that_overflow_changes_nothing) {
+    struct problem *problem = set_up(false);
+    struct farm_train_stats stats;
+    for (uint32_t i = 0; i < FLAT; i++) {
+        const float huge = 3e38f;
+        memcpy(problem->steps[1][35][1].obs + i * sizeof huge, &huge, sizeof huge);
+    }
+    problem->spec.layers[0].activation = problem->spec.layers[1].activation = FARM_ACTIVATION_RELU;
+    struct farm_error err = {0};
+    cr_assert_eq(farm_net_make(&problem->spec, &problem->learner.io, &problem->net, &err), FARM_OK, "%s", err.message);
+    float *update = their_update(problem, &stats);
+    cr_assert_not(isfinite(stats.grad_norm));
+    for (size_t i = 0; i < problem->net.parameter_count; i++) cr_assert_eq(update[i], 0);
+    free(update);
+    tear_down(problem);
+}
