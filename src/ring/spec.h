@@ -23,36 +23,37 @@ struct farm_ring_spec {
     struct farm_env_spec env;
 };
 
+// A counter has a cache line of its own and its neighbour too: cores fetch lines in pairs of 128 bytes.
 // Words in `up`, all written by the actor (or by the bridge standing in for a remote one).
 struct farm_up_control {
     uint64_t doorbell; // one more at every publish of any lane of this actor
-    uint64_t pad0[7];
+    uint64_t pad0[15];
     uint64_t asleep; // 1 while the actor sleeps on down.wake, or is about to
-    uint64_t pad1[7];
+    uint64_t pad1[15];
     uint64_t heartbeat; // calls of the environment so far: tells a hung environment from a waiting actor
-    uint64_t pad2[7];
+    uint64_t pad2[15];
 };
 struct farm_up_lane {
     uint64_t produced; // steps published
-    uint64_t pad0[7];
+    uint64_t pad0[15];
 };
 
 // Words in `down`, written by the learner's side.
 struct farm_down_control {
     uint32_t wake; // futex word; writers: the learner threads that answer or release (wait.c says why a lost increment is harmless)
-    uint32_t pad0[15];
+    uint32_t pad0[31];
     uint64_t asleep; // 1 while that inference thread sleeps on its eventfd, or is about to
-    uint64_t pad1[7];
+    uint64_t pad1[15];
     uint64_t stop; // 1: the actor shall end after its current step; writer: the supervisor
-    uint64_t pad2[7];
+    uint64_t pad2[15];
 };
 struct farm_down_lane {
     uint64_t acted; // steps answered; writer: inference
-    uint64_t pad0[7];
+    uint64_t pad0[15];
     uint64_t consumed; // steps the actor may overwrite; writer: the lane's owner in the learner
-    uint64_t pad1[7];
+    uint64_t pad1[15];
     uint64_t generation; // actors that have had this lane before the present one; writer: the supervisor
-    uint64_t pad2[7];
+    uint64_t pad2[15];
 };
 
 // Byte offsets from the start of a segment. Arrays of lane l lie at `lane_offset + l * lane_stride + field offset`; step n of

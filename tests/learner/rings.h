@@ -17,7 +17,8 @@ struct test_ring {
     struct farm_ring actor, learner; // both sides' views, of this process
 };
 
-static inline struct farm_ring_spec test_ring_spec(uint32_t lanes, uint32_t width, uint32_t steps, uint32_t flat, uint32_t actions) {
+static inline struct farm_ring_spec test_ring_spec(uint32_t lanes, uint32_t width, uint32_t steps, uint32_t flat,
+                                                   uint32_t actions) {
     struct farm_ring_spec spec = {.lanes = lanes, .width = width, .steps = steps, .policy_outputs = actions};
     spec.env.obs_count = 1;
     spec.env.obs[0] = (struct farm_field_spec){.name = "obs", .dtype = FARM_F32, .rank = 1, .dims = {flat}};
@@ -30,7 +31,8 @@ static inline struct farm_ring_spec test_ring_spec(uint32_t lanes, uint32_t widt
 static inline void test_ring_view(const struct farm_ring *made, enum farm_ring_side side, struct farm_ring *view) {
     struct farm_error err = {0};
     const bool actor = side == FARM_RING_ACTOR;
-    const int up = dup(actor ? made->up.fd : made->up.fd_readonly), down = dup(actor ? made->down.fd_readonly : made->down.fd);
+    const int up = dup(actor ? made->up.fd : made->up.fd_readonly),
+              down = dup(actor ? made->down.fd_readonly : made->down.fd);
     cr_assert_eq(farm_ring_open(up, down, side, view, &err), FARM_OK, "%s", err.message);
 }
 
@@ -53,7 +55,7 @@ static inline void test_folder_make(char *path, size_t bytes) {
     cr_assert(mkdtemp(path) != NULL);
 }
 
-// Files in a folder; the alphabetically last name into `last` (may be NULL).
+// Files in a folder; the alphabetically last name of a checkpoint into `last` (may be NULL).
 static inline int test_folder_files(const char *folder, char *last, size_t bytes) {
     int count = 0;
     DIR *open = opendir(folder);
@@ -62,7 +64,9 @@ static inline int test_folder_files(const char *folder, char *last, size_t bytes
     for (struct dirent *entry; (entry = readdir(open));) {
         if (entry->d_name[0] == '.') continue;
         count++;
-        if (last && strcmp(entry->d_name, last) > 0) snprintf(last, bytes, "%s", entry->d_name);
+        const char *dot = strrchr(entry->d_name, '.');
+        if (last && dot && strcmp(dot, ".safetensors") == 0 && strcmp(entry->d_name, last) > 0)
+            snprintf(last, bytes, "%s", entry->d_name);
     }
     closedir(open);
     return count;

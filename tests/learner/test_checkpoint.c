@@ -1,5 +1,5 @@
-// Checkpoints: what is saved comes back bit by bit; the file is what the safetensors README asks for, as a reader of this
-// test's own sees it; whatever is not exactly such a file is refused with its reason and changes nothing.
+// Checkpoints: what is saved comes back bit by bit; the file is what the safetensors README asks for, as a reader of
+// this test's own sees it; whatever is not exactly such a file is refused with its reason and changes nothing.
 #include "rings.h"
 
 #include <errno.h>
@@ -25,7 +25,8 @@ struct table {
     size_t count;
 };
 
-static const char *const PAIRS[][2] = {{"env", "native/catch"}, {"frames", "1234567890123"}, {"text", "quotes \" and \xc3\xa4"}};
+static const char *const PAIRS[][2] = {
+    {"env", "native/catch"}, {"frames", "1234567890123"}, {"text", "quotes \" and \xc3\xa4"}};
 
 static float *make_vector(const struct farm_net *net, uint64_t stream) {
     float *vector = malloc(net->parameter_count * sizeof *vector);
@@ -53,7 +54,8 @@ static void make_net(struct table *table, int flat, int actions) {
 
 static void save(struct table *table) {
     struct farm_error err = {0};
-    cr_assert_eq(farm_checkpoint_save(table->path, &table->net, &table->state, PAIRS, 3, &err), FARM_OK, "%s", err.message);
+    cr_assert_eq(farm_checkpoint_save(table->path, &table->net, &table->state, PAIRS, 3, &err), FARM_OK, "%s",
+                 err.message);
     read_back(table);
 }
 
@@ -64,8 +66,10 @@ static void set_up(struct table *table, bool adam) {
     snprintf(table->path, sizeof table->path, "%s/a.safetensors", table->folder);
     make_net(table, 4, 3);
     for (int v = 0; v < VECTORS; v++) table->vectors[v] = make_vector(&table->net, (uint64_t)v);
-    table->state = (struct farm_backend_state){
-        .params = table->vectors[0], .first = adam ? table->vectors[1] : NULL, .second = table->vectors[2], .optimiser_step = 9};
+    table->state = (struct farm_backend_state){.params = table->vectors[0],
+                                               .first = adam ? table->vectors[1] : NULL,
+                                               .second = table->vectors[2],
+                                               .optimiser_step = 9};
     save(table);
 }
 
@@ -112,7 +116,8 @@ static void round_trip(bool adam) {
     struct farm_checkpoint_metadata metadata;
     struct farm_error err = {0};
     bool has_optimiser = false;
-    cr_assert_eq(farm_checkpoint_load(table.path, &table.net, &state, &has_optimiser, &metadata, &err), FARM_OK, "%s", err.message);
+    cr_assert_eq(farm_checkpoint_load(table.path, &table.net, &state, &has_optimiser, &metadata, &err), FARM_OK, "%s",
+                 err.message);
     cr_assert(has_optimiser);
     expect_same(&table, state.params, table.vectors[0]);
     if (adam) expect_same(&table, state.first, table.vectors[1]);
@@ -146,13 +151,15 @@ Test(learner, the_moments_of_another_optimiser_are_left_alone) {
         struct farm_checkpoint_metadata metadata;
         struct farm_error err = {0};
         bool has_optimiser = true;
-        cr_assert_eq(farm_checkpoint_load(table.path, &table.net, &state, &has_optimiser, &metadata, &err), FARM_OK, "%s", err.message);
+        cr_assert_eq(farm_checkpoint_load(table.path, &table.net, &state, &has_optimiser, &metadata, &err), FARM_OK,
+                     "%s", err.message);
         farm_checkpoint_metadata_free(&metadata);
         cr_assert_not(has_optimiser);
         expect_same(&table, state.params, table.vectors[0]);
         cr_assert(untouched(&table, state.first) && untouched(&table, state.second));
         has_optimiser = true;
-        cr_assert_eq(farm_checkpoint_load(table.path, &table.net, &bare, &has_optimiser, &metadata, &err), FARM_OK, "%s", err.message);
+        cr_assert_eq(farm_checkpoint_load(table.path, &table.net, &bare, &has_optimiser, &metadata, &err), FARM_OK,
+                     "%s", err.message);
         farm_checkpoint_metadata_free(&metadata);
         cr_assert_not(has_optimiser, "evaluation wants none");
         expect_same(&table, bare.params, table.vectors[0]);
@@ -182,7 +189,8 @@ Test(learner, the_file_is_what_safetensors_asks_for) {
     cr_assert(json_is_object(header), "%s", where.text);
     const char *name, *key;
     json_t *text;
-    json_object_foreach(json_object_get(header, "__metadata__"), key, text) cr_assert(json_is_string(text), "metadata %s", key);
+    json_object_foreach(json_object_get(header, "__metadata__"), key, text)
+        cr_assert(json_is_string(text), "metadata %s", key);
     uint64_t end = 0; // tensors stand in the order of their data: each starts where the one before ended
     int tensors = 0;
     json_object_foreach(header, name, entry) {
@@ -191,7 +199,8 @@ Test(learner, the_file_is_what_safetensors_asks_for) {
         const uint64_t from = (uint64_t)json_integer_value(json_array_get(offsets, 0));
         const uint64_t to = (uint64_t)json_integer_value(json_array_get(offsets, 1));
         uint64_t bytes = 4;
-        for (size_t d = 0; d < json_array_size(shape); d++) bytes *= (uint64_t)json_integer_value(json_array_get(shape, d));
+        for (size_t d = 0; d < json_array_size(shape); d++)
+            bytes *= (uint64_t)json_integer_value(json_array_get(shape, d));
         cr_assert_str_eq(json_string_value(json_object_get(entry, "dtype")), "F32");
         cr_assert_eq(json_object_size(entry), 3);
         cr_assert_eq(from, end, "%s starts at %lu, not at %lu", name, from, end);
@@ -208,8 +217,8 @@ Test(learner, the_file_is_what_safetensors_asks_for) {
     for (int t = 0; t < table.net.tensor_count; t++)
         if (strcmp(table.net.tensors[t].name, "policy.bias") == 0) tensor = &table.net.tensors[t];
     cr_assert(tensor != NULL);
-    cr_assert_eq(memcmp(table.bytes + 8 + length + json_integer_value(json_array_get(bias, 0)), table.vectors[2] + tensor->offset,
-                        tensor->count * sizeof(float)),
+    cr_assert_eq(memcmp(table.bytes + 8 + length + json_integer_value(json_array_get(bias, 0)),
+                        table.vectors[2] + tensor->offset, tensor->count * sizeof(float)),
                  0);
     json_decref(header);
     tear_down(&table);
@@ -225,7 +234,8 @@ static void write_file(const char *path, const void *bytes, size_t count) {
 }
 
 // The path does not load, with this reason in the sentence and the file's name, and nothing is written into the state.
-static void expect_refused(const struct table *table, const char *path, enum farm_status wanted, const char *reason, const char *what) {
+static void expect_refused(const struct table *table, const char *path, enum farm_status wanted, const char *reason,
+                           const char *what) {
     struct farm_backend_state state = blank(table, true, true);
     struct farm_checkpoint_metadata metadata;
     struct farm_error err = {0};
@@ -235,19 +245,22 @@ static void expect_refused(const struct table *table, const char *path, enum far
     cr_assert_eq(err.status, wanted, "%s", what);
     cr_assert(strstr(err.message, path) != NULL, "%s: the file is not named: %s", what, err.message);
     cr_assert(strstr(err.message, reason) != NULL, "%s: no '%s' in: %s", what, reason, err.message);
-    cr_assert(untouched(table, state.params) && untouched(table, state.first) && untouched(table, state.second), "%s", what);
+    cr_assert(untouched(table, state.params) && untouched(table, state.first) && untouched(table, state.second), "%s",
+              what);
     blank_free(&state);
 }
 
 // The same of bytes: a header (any text) and data behind it.
-static void refuse_bytes(const struct table *table, const void *bytes, size_t count, const char *reason, const char *what) {
+static void refuse_bytes(const struct table *table, const void *bytes, size_t count, const char *reason,
+                         const char *what) {
     char path[320];
     snprintf(path, sizeof path, "%s/bad.safetensors", table->folder);
     write_file(path, bytes, count);
     expect_refused(table, path, FARM_E_FORMAT, reason, what);
 }
 
-static void refuse_header(const struct table *table, const char *header, size_t data_bytes, const char *reason, const char *what) {
+static void refuse_header(const struct table *table, const char *header, size_t data_bytes, const char *reason,
+                          const char *what) {
     const uint64_t length = strlen(header);
     char *bytes = calloc(1, 8 + length + data_bytes);
     memcpy(bytes, &length, 8);
@@ -260,7 +273,18 @@ Test(learner, a_checkpoint_cut_off_anywhere_is_refused) {
     struct table table;
     set_up(&table, true);
     const size_t data = 8 + header_bytes(&table);
-    const size_t cuts[] = {0, 1, 7, 8, 9, 8 + (data - 8) / 2, data - 1, data, data + 1, data + 4, (data + table.count) / 2, table.count - 4,
+    const size_t cuts[] = {0,
+                           1,
+                           7,
+                           8,
+                           9,
+                           8 + (data - 8) / 2,
+                           data - 1,
+                           data,
+                           data + 1,
+                           data + 4,
+                           (data + table.count) / 2,
+                           table.count - 4,
                            table.count - 1};
     for (size_t i = 0; i < sizeof cuts / sizeof *cuts; i++) {
         char what[64];
@@ -288,13 +312,20 @@ Test(learner, what_is_no_checkpoint_is_refused) {
     refuse_header(&table, "{\"__metadata__\": {\"format\": \"pt\"}}", 0, "format", "somebody else's file");
     refuse_header(&table, "{\"__metadata__\": {\"format\": \"actorfarm-1\"}}", 0, "missing", "no tensors");
     refuse_header(&table, "{\"__metadata__\": 3, \"a\": 3}", 0, "corrupt", "entries that are no objects");
-    refuse_header(&table, "{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]},\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]}}",
+    refuse_header(&table,
+                  "{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]},\"a\":{\"dtype\":\"F32\",\"shape\":["
+                  "1],\"data_offsets\":[0,4]}}",
                   4, "duplicate", "a name given twice");
-    refuse_header(&table, "{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[8,4]}}", 8, "corrupt", "an end before its start");
-    refuse_header(&table, "{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[-4,4]}}", 4, "corrupt", "a start below 0");
-    refuse_header(&table, "{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]},\"b\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[4,8]}}",
+    refuse_header(&table, "{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[8,4]}}", 8, "corrupt",
+                  "an end before its start");
+    refuse_header(&table, "{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[-4,4]}}", 4, "corrupt",
+                  "a start below 0");
+    refuse_header(&table,
+                  "{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]},\"b\":{\"dtype\":\"F32\",\"shape\":["
+                  "1],\"data_offsets\":[4,8]}}",
                   8, "corrupt", "tensors that overlap");
-    refuse_header(&table, "{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[4,8]}}", 8, "corrupt", "bytes that are nobody's");
+    refuse_header(&table, "{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[4,8]}}", 8, "corrupt",
+                  "bytes that are nobody's");
     tear_down(&table);
 }
 

@@ -64,7 +64,8 @@ static void step(struct table *table, unsigned flags0, float reward0, unsigned f
 }
 
 static void expect(const struct table *table, uint64_t agent_steps, uint64_t episodes) {
-    cr_assert_eq(table->board.agent_steps, agent_steps, "%lu agent steps, expected %lu", table->board.agent_steps, agent_steps);
+    cr_assert_eq(table->board.agent_steps, agent_steps, "%lu agent steps, expected %lu", table->board.agent_steps,
+                 agent_steps);
     cr_assert_eq(table->board.episodes, episodes, "%lu episodes, expected %lu", table->board.episodes, episodes);
 }
 
@@ -234,12 +235,14 @@ Test(learner, a_learner_that_came_back_between_two_lives_does_not_count_that_gam
 
 Test(learner, actors_with_different_environments_are_refused) {
     struct test_ring a, b;
-    const struct farm_ring_spec one = test_ring_spec(1, WIDTH, STEPS, 1, 2), other = test_ring_spec(1, WIDTH, STEPS, 2, 2);
+    const struct farm_ring_spec one = test_ring_spec(1, WIDTH, STEPS, 1, 2),
+                                other = test_ring_spec(1, WIDTH, STEPS, 2, 2);
     test_ring_open(&one, &a);
     test_ring_open(&other, &b);
     struct farm_lanes lanes;
     struct farm_error err = {0};
-    const int fds[2][2] = {{dup(a.made.up.fd_readonly), dup(a.made.down.fd)}, {dup(b.made.up.fd_readonly), dup(b.made.down.fd)}};
+    const int fds[2][2] = {{dup(a.made.up.fd_readonly), dup(a.made.down.fd)},
+                           {dup(b.made.up.fd_readonly), dup(b.made.down.fd)}};
     cr_assert_eq(farm_lanes_open(fds, 2, &SHAPE, &lanes, &err), FARM_E_INVALID);
     cr_assert(strstr(err.message, "different environments") != NULL, "%s", err.message);
     cr_assert_eq(farm_lanes_open(fds, 0, &SHAPE, &lanes, &err), FARM_E_INVALID);

@@ -1,6 +1,6 @@
 // The learner process as the supervisor runs it: forked, over real rings, with this test standing in for the actor. The
-// environment is a bandit: four numbers, reward 1 for the action that names the largest. What the stand-in checks at every
-// step: one answer each, never changed later, counters that only grow.
+// environment is a bandit: four numbers, reward 1 for the action that names the largest. What the stand-in checks at
+// every step: one answer each, never changed later, counters that only grow.
 #include "rings.h"
 
 #include <errno.h>
@@ -40,6 +40,7 @@ struct seat {
     struct answer answers[STEPS][WIDTH]; // as they were when the actor read them
     uint32_t age[WIDTH];                 // transitions of the running game
     uint64_t acted, version;             // as seen last
+    uint64_t inherited;                  // steps answered by learners that are dead
     uint64_t transitions, games, bad;    // in the steps published
     uint64_t newest[3];                  // the same three of the newest step alone
 };
@@ -149,8 +150,10 @@ static void take_answers(struct table *table, uint32_t l, uint64_t n) {
     struct seat *seat = &table->seats[l];
     const uint64_t version = *farm_lane_version(lane, n);
     cr_assert_eq(seat->acted, n + 1, "lane %u: %lu steps answered where %lu were published", l, seat->acted, n + 1);
-    cr_assert_geq(version, seat->version, "lane %u step %lu: version %lu after %lu", l, n, version, seat->version);
-    seat->version = version;
+    if (n >= seat->inherited) { // a learner that came back goes on from its checkpoint's version
+        cr_assert_geq(version, seat->version, "lane %u step %lu: version %lu after %lu", l, n, version, seat->version);
+        seat->version = version;
+    }
     for (uint32_t e = 0; e < WIDTH; e++) {
         const int32_t action = *(int32_t *)farm_lane_action(lane, n, e);
         cr_assert(action >= 0 && action < ACTIONS, "action %d", action);
@@ -198,7 +201,8 @@ static void play(struct table *table, uint32_t l, uint64_t n, uint32_t env) {
         flags = over ? FARM_STEP_LAST | FARM_STEP_TERMINATED | FARM_STEP_GAME_END : 0;
     }
     for (uint32_t i = 0; i < FLAT; i++)
-        ((float *)farm_lane_obs(lane, 0, n, env))[i] = 2 * farm_random_uniform(5, farm_random_stream(l, env), n * FLAT + i) - 1;
+        ((float *)farm_lane_obs(lane, 0, n, env))[i] =
+            2 * farm_random_uniform(5, farm_random_stream(l, env), n * FLAT + i) - 1;
     farm_lane_reward(lane, n)[env] = reward;
     farm_lane_flags(lane, n)[env] = (uint8_t)flags;
     const unsigned bad = table->spoil ? spoil(lane, n, env) : 0;
@@ -227,14 +231,16 @@ static void look_at_counters(struct table *table) {
     for (uint32_t l = 0; l < LANES; l++) {
         const struct farm_lane *lane = &table->ring.actor.lanes[l];
         const uint64_t acted = farm_lane_acted(lane);
-        cr_assert_geq(acted, table->seats[l].acted, "lane %u: acted went back from %lu to %lu", l, table->seats[l].acted, acted);
+        cr_assert_geq(acted, table->seats[l].acted, "lane %u: acted went back from %lu to %lu", l,
+                      table->seats[l].acted, acted);
         cr_assert_leq(acted, farm_lane_actor_next(lane));
         table->seats[l].acted = acted;
     }
 }
 
 static bool learner_ended(struct table *table) {
-    return table->learner == 0 || (waitpid(table->learner, &table->status, WNOHANG) == table->learner && !(table->learner = 0));
+    return table->learner == 0 ||
+           (waitpid(table->learner, &table->status, WNOHANG) == table->learner && !(table->learner = 0));
 }
 
 // Acts until the condition holds (true), the learner has ended or patience has (false). No condition: until it ends.
@@ -260,8 +266,8 @@ static void end(struct table *table, int signal_number) {
 }
 
 static void expect_exit(const struct table *table, int wanted) {
-    cr_assert(WIFEXITED(table->status) && WEXITSTATUS(table->status) == wanted, "status 0x%x: %s", (unsigned)table->status,
-              table->shared->err.message);
+    cr_assert(WIFEXITED(table->status) && WEXITSTATUS(table->status) == wanted, "status 0x%x: %s",
+              (unsigned)table->status, table->shared->err.message);
 }
 
 // The learner refuses to start, with these words.
@@ -298,11 +304,13 @@ static struct sums answered(const struct table *table) {
 static void expect_exact_figures(const struct table *table) {
     const struct farm_board *board = &table->shared->board;
     const struct sums sums = answered(table);
-    cr_assert_eq(board->agent_steps, sums.transitions, "%lu agent steps, %lu transitions", board->agent_steps, sums.transitions);
+    cr_assert_eq(board->agent_steps, sums.transitions, "%lu agent steps, %lu transitions", board->agent_steps,
+                 sums.transitions);
     cr_assert_eq(board->episodes, sums.games, "%lu episodes, %lu games", board->episodes, sums.games);
     cr_assert_eq(board->bad_values, sums.bad, "%lu bad values, %lu were written", board->bad_values, sums.bad);
     cr_assert_geq(board->infer_rows, sums.steps * WIDTH);
-    cr_assert_lt(board->infer_rows, sums.steps * WIDTH + LANES * WIDTH, "no more than a part of a lane was computed for nothing");
+    cr_assert_lt(board->infer_rows, sums.steps * WIDTH + LANES * WIDTH,
+                 "no more than a part of a lane was computed for nothing");
     cr_assert_eq(board->windows, board->updates * table->config.algo.batch);
     char findings[2000];
     const int count = table->spoil ? 0 : farm_ring_verify(&table->ring.actor, findings, sizeof findings);
@@ -324,7 +332,8 @@ static void check_checkpoint(const struct table *table, char *path, size_t bytes
                                        .second = calloc(net.parameter_count, sizeof(float))};
     cr_assert_eq(farm_checkpoint_load(path, &net, &state, &has_optimiser, &metadata, &err), FARM_OK, "%s", err.message);
     cr_assert(has_optimiser);
-    cr_assert_eq(farm_checkpoint_get_u64(&metadata, "frames"), table->shared->board.checkpoint_frames);
+    // A learner killed in between has not announced the file that it just wrote.
+    cr_assert_geq(farm_checkpoint_get_u64(&metadata, "frames"), table->shared->board.checkpoint_frames);
     cr_assert_gt(farm_checkpoint_get_u64(&metadata, "version"), 0);
     farm_checkpoint_metadata_free(&metadata);
     free(state.params);
@@ -377,13 +386,18 @@ Test(learner, goes_on_where_it_was_after_sigkill) {
     for (int life = 0; life < 2; life++) {
         end(&table, SIGKILL);
         const struct farm_board before = table.shared->board;
-        const uint64_t acted = farm_lane_acted(&table.ring.actor.lanes[0]) + farm_lane_acted(&table.ring.actor.lanes[1]);
+        const uint64_t acted =
+            farm_lane_acted(&table.ring.actor.lanes[0]) + farm_lane_acted(&table.ring.actor.lanes[1]);
         check_checkpoint(&table, path, sizeof path);
         table.config.checkpoint_load = path;
         table.goal = before.updates + 20;
-        for (uint32_t l = 0; l < LANES; l++) table.seats[l].version = 0; // versions go on from the checkpoint's
+        for (uint32_t l = 0; l < LANES; l++) {
+            table.seats[l].version = 0;
+            table.seats[l].inherited = farm_lane_acted(&table.ring.actor.lanes[l]);
+        }
         launch(&table);
-        cr_assert(act_until(&table, went_on), "%lu updates of %lu: %s", table.shared->board.updates, table.goal, table.shared->err.message);
+        cr_assert(act_until(&table, went_on), "%lu updates of %lu: %s", table.shared->board.updates, table.goal,
+                  table.shared->err.message);
         cr_assert_gt(answered(&table).steps, acted);
         cr_assert_gt(table.shared->board.agent_steps, before.agent_steps);
         cr_assert_gt(table.shared->board.episodes, before.episodes);
@@ -419,7 +433,8 @@ Test(learner, a_learner_that_finds_all_lanes_full_and_answered_trains_on_them) {
     set_up(&table);
     fill_lanes(&table);
     launch(&table);
-    cr_assert(act_until(&table, has_updated), "%lu updates: %s", table.shared->board.updates, table.shared->err.message);
+    cr_assert(act_until(&table, has_updated), "%lu updates: %s", table.shared->board.updates,
+              table.shared->err.message);
     end(&table, SIGTERM);
     expect_exit(&table, 0);
     tear_down(&table);
@@ -452,8 +467,8 @@ Test(learner, what_makes_no_sense_is_counted_once_and_trains_nothing) {
     set_up(&table);
     table.spoil = true;
     launch(&table);
-    cr_assert(act_until(&table, has_learned), "return %.2f, %lu updates: %s", farm_board_get(&table.shared->board.return_mean),
-              table.shared->board.updates, table.shared->err.message);
+    cr_assert(act_until(&table, has_learned), "return %.2f, %lu updates: %s",
+              farm_board_get(&table.shared->board.return_mean), table.shared->board.updates, table.shared->err.message);
     end(&table, SIGTERM);
     expect_exit(&table, 0);
     const struct farm_board *board = &table.shared->board;
@@ -480,7 +495,8 @@ Test(learner, evaluation_counts_exactly_its_games_spread_over_the_environments) 
     const struct farm_board *board = &table.shared->board;
     cr_assert_eq(board->done, 1);
     cr_assert_eq(board->episodes, table.config.episodes_target);
-    cr_assert_float_eq(farm_board_get(&board->return_mean), (LANES * WIDTH - 1) / 2.0, 1e-9, "each environment counts alike");
+    cr_assert_float_eq(farm_board_get(&board->return_mean), (LANES * WIDTH - 1) / 2.0, 1e-9,
+                       "each environment counts alike");
     cr_assert_eq(board->updates, 0);
     cr_assert_eq(test_folder_files(table.folder, NULL, 0), 0, "evaluation writes no checkpoint");
     tear_down(&table);

@@ -22,8 +22,10 @@ static void count_piece(void *context, uint32_t piece, uint32_t thread) {
         __atomic_fetch_add(&tally->wrong, 1, __ATOMIC_RELAXED);
         return;
     }
-    if (__atomic_fetch_add(&tally->inside[thread], 1, __ATOMIC_RELAXED)) __atomic_fetch_add(&tally->wrong, 1, __ATOMIC_RELAXED);
-    if ((thread == 0) != (pthread_equal(pthread_self(), tally->caller) != 0)) __atomic_fetch_add(&tally->wrong, 1, __ATOMIC_RELAXED);
+    if (__atomic_fetch_add(&tally->inside[thread], 1, __ATOMIC_RELAXED))
+        __atomic_fetch_add(&tally->wrong, 1, __ATOMIC_RELAXED);
+    if ((thread == 0) != (pthread_equal(pthread_self(), tally->caller) != 0))
+        __atomic_fetch_add(&tally->wrong, 1, __ATOMIC_RELAXED);
     tally->done[piece]++; // plain: the pool orders it before the caller's look
     __atomic_fetch_sub(&tally->inside[thread], 1, __ATOMIC_RELAXED);
 }
@@ -38,7 +40,8 @@ static void run_many(uint32_t threads) {
         memset(tally.done, 0, sizeof tally.done);
         farm_pool_run(pool, pieces, count_piece, &tally);
         for (uint32_t i = 0; i < PIECES_MAX; i++)
-            cr_assert_eq(tally.done[i], i < pieces, "%u threads, run %u: piece %u done %d times", threads, run, i, tally.done[i]);
+            cr_assert_eq(tally.done[i], i < pieces, "%u threads, run %u: piece %u done %d times", threads, run, i,
+                         tally.done[i]);
     }
     cr_assert_eq(tally.wrong, 0, "%u threads: %d wrong thread numbers or overlaps", threads, tally.wrong);
     farm_pool_destroy(pool);

@@ -1,6 +1,6 @@
-// The path from a lane to the parameters: a trajectory with ends of every kind lies in real rings that have wrapped around; the
-// backend's update is compared with the one that this test works out from arrays of its own (executor, V-trace and loss are
-// tested elsewhere; here it is about which number goes where).
+// The path from a lane to the parameters: a trajectory with ends of every kind lies in real rings that have wrapped
+// around; the backend's update is compared with the one that this test works out from arrays of its own (executor,
+// V-trace and loss are tested elsewhere; here it is about which number goes where).
 #include "rings.h"
 
 #include <math.h>
@@ -67,15 +67,20 @@ static void write_flags(struct problem *problem) {
     const struct {
         uint32_t lane, env, n, flags;
     } marks[] = {
-        {0, 1, 33, DONE},      {0, 1, 34, FARM_STEP_FIRST}, // across the ring's end
-        {0, 2, 31, FARM_STEP_FIRST},                        // an episode that starts with the window,
-        {0, 2, 35, CUT},       {0, 2, 36, FARM_STEP_FIRST}, // cut in its last transition but one
-        {1, 0, 35, FARM_STEP_FIRST},                        // abandoned
-        {1, 1, 38, DONE | FARM_STEP_GAME_END},              // ends with the window
-        {1, 2, 34, CUT},       {1, 2, 35, FARM_STEP_FIRST},
-        {1, 2, 36, DONE},      {1, 2, 37, FARM_STEP_FIRST}, // a short one
-        {0, 0, 31, FARM_STEP_FIRST},                        // abandoned at the boundary
-        {1, 2, 28, DONE},      {1, 2, 29, FARM_STEP_FIRST}, // a window that starts with an end
+        {0, 1, 33, DONE},
+        {0, 1, 34, FARM_STEP_FIRST}, // across the ring's end
+        {0, 2, 31, FARM_STEP_FIRST}, // an episode that starts with the window,
+        {0, 2, 35, CUT},
+        {0, 2, 36, FARM_STEP_FIRST},           // cut in its last transition but one
+        {1, 0, 35, FARM_STEP_FIRST},           // abandoned
+        {1, 1, 38, DONE | FARM_STEP_GAME_END}, // ends with the window
+        {1, 2, 34, CUT},
+        {1, 2, 35, FARM_STEP_FIRST},
+        {1, 2, 36, DONE},
+        {1, 2, 37, FARM_STEP_FIRST}, // a short one
+        {0, 0, 31, FARM_STEP_FIRST}, // abandoned at the boundary
+        {1, 2, 28, DONE},
+        {1, 2, 29, FARM_STEP_FIRST}, // a window that starts with an end
     };
     for (size_t i = 0; i < sizeof marks / sizeof *marks; i++)
         problem->steps[marks[i].lane][marks[i].n][marks[i].env].flags = (uint8_t)marks[i].flags;
@@ -94,7 +99,8 @@ static void write_steps(struct problem *problem) {
         for (uint32_t n = 0; n < NUMBER; n++)
             for (uint32_t e = 0; e < WIDTH; e++, number++) {
                 struct step *step = &problem->steps[l][n][e];
-                for (uint32_t i = 0; i < OBS_MAX; i++) step->obs[i] = (uint8_t)(128 + 127 * random_unit(1000 + number, i));
+                for (uint32_t i = 0; i < OBS_MAX; i++)
+                    step->obs[i] = (uint8_t)(128 + 127 * random_unit(1000 + number, i));
                 for (uint32_t i = 0; i < FLAT && !problem->frames; i++) {
                     const float value = random_unit(1000 + number, i);
                     memcpy(step->obs + i * sizeof value, &value, sizeof value);
@@ -125,7 +131,8 @@ static struct problem *set_up(bool frames) {
     struct problem *problem = calloc(1, sizeof *problem);
     struct farm_error err = {0};
     struct farm_ring_spec spec = test_ring_spec(LANES, WIDTH, STEPS, FLAT, ACTIONS);
-    if (frames) spec.env.obs[0] = (struct farm_field_spec){.name = "obs", .dtype = FARM_U8, .rank = 2, .dims = {SIDE, SIDE}};
+    if (frames)
+        spec.env.obs[0] = (struct farm_field_spec){.name = "obs", .dtype = FARM_U8, .rank = 2, .dims = {SIDE, SIDE}};
     problem->frames = frames;
     problem->spec = (struct farm_net_spec){.name = "small",
                                            .about = "of this test",
@@ -134,7 +141,8 @@ static struct problem *set_up(bool frames) {
                                                       {FARM_LAYER_DENSE, 16, 0, 0, FARM_ACTIVATION_TANH}}};
     if (frames) problem->spec.layers[0] = (struct farm_layer){FARM_LAYER_CONV, 8, 4, 2, FARM_ACTIVATION_RELU};
     const struct farm_net_io flat_io = {.stack = 1, .flat = FLAT, .actions = ACTIONS};
-    const struct farm_net_io frame_io = {.frame_channels = 1, .height = SIDE, .width = SIDE, .stack = STACK, .actions = ACTIONS};
+    const struct farm_net_io frame_io = {
+        .frame_channels = 1, .height = SIDE, .width = SIDE, .stack = STACK, .actions = ACTIONS};
     problem->learner = (struct farm_learner_config){
         .seed = 5,
         .io = frames ? frame_io : flat_io,
@@ -218,7 +226,8 @@ static bool senseless(const struct problem *problem, const struct step *step) {
 }
 
 // The frames of step n, oldest first, zeros before its episode.
-static void point_at(const struct problem *problem, const struct arrays *arrays, const struct column *column, uint64_t n, const void **rows) {
+static void point_at(const struct problem *problem, const struct arrays *arrays, const struct column *column,
+                     uint64_t n, const void **rows) {
     if (!problem->frames) {
         const struct step *step = &problem->steps[column->lane][n][column->env];
         rows[0] = senseless(problem, step) ? (const void *)arrays->zeros : step->obs;
@@ -254,10 +263,11 @@ static void differentiate(const struct problem *problem, struct arrays *a) {
     const int rows = UNROLL * COLUMNS;
     farm_log_prob_rows(a->logits, a->action, rows, ACTIONS, a->target_log_prob);
     farm_log_prob_rows(a->behaviour, a->action, rows, ACTIONS, a->behaviour_log_prob);
-    const struct farm_vtrace_config vtrace = {(float)algo->discount, (float)algo->lambda, (float)algo->rho_clip, (float)algo->c_clip,
-                                              (float)algo->pg_rho_clip, 0};
-    const struct farm_vtrace_batch unrolls = {UNROLL,   COLUMNS,  a->target_log_prob, a->behaviour_log_prob, a->reward,
-                                              a->flags, a->value, a->vs,              a->advantage,          a->weight};
+    const struct farm_vtrace_config vtrace = {(float)algo->discount, (float)algo->lambda,      (float)algo->rho_clip,
+                                              (float)algo->c_clip,   (float)algo->pg_rho_clip, 0};
+    const struct farm_vtrace_batch unrolls = {UNROLL,       COLUMNS,  a->target_log_prob, a->behaviour_log_prob,
+                                              a->reward,    a->flags, a->value,           a->vs,
+                                              a->advantage, a->weight};
     farm_vtrace(&vtrace, &unrolls);
     const struct farm_loss_config loss = {(float)algo->baseline_cost, (float)algo->entropy_cost, (float)algo->rho_clip};
     const struct farm_loss_batch batch = {rows,  ACTIONS,      a->logits, a->behaviour, a->action, a->value,
@@ -342,8 +352,8 @@ static void expect_equal(struct problem *problem, const char *what) {
     struct farm_train_stats stats;
     float *theirs = their_update(problem, &stats), *ours = our_update(problem);
     const double difference = apart(problem, theirs, ours);
-    cr_assert_lt(difference, 2e-5, "%s: %s: updates differ by %.2g of the largest change", problem->frames ? "frames" : "flat", what,
-                 difference);
+    cr_assert_lt(difference, 2e-5, "%s: %s: updates differ by %.2g of the largest change",
+                 problem->frames ? "frames" : "flat", what, difference);
     free(theirs);
     free(ours);
 }

@@ -99,6 +99,7 @@ Test(ring, a_new_actor_takes_over_between_the_two_stores_of_a_publish) {
     open_views(&spec, &v);
     struct farm_lane *old = &v.actor.lanes[0], *learner = &v.learner.lanes[0];
     struct farm_ring *rings[] = {&v.learner};
+    struct farm_ring fresh = open_view(&v.creator, FARM_RING_ACTOR); // opened early: what it saw then is old
     struct farm_doorbells bells;
     uint32_t rung;
     cr_assert_eq(farm_doorbells_make(&bells, rings, 1, -1, NULL), FARM_OK);
@@ -113,7 +114,6 @@ Test(ring, a_new_actor_takes_over_between_the_two_stores_of_a_publish) {
     farm_store_release(&v.actor.up_control->doorbell, bell);
     cr_assert_eq(farm_doorbells_poll(&bells, &rung), 0, "the learner cannot know");
 
-    struct farm_ring fresh = open_view(&v.creator, FARM_RING_ACTOR);
     struct farm_lane *heir = &fresh.lanes[0];
     farm_lane_actor_take_over(heir);
     cr_assert_eq(farm_doorbells_poll(&bells, &rung), 1, "now it does");

@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <pthread.h>
+#include <sched.h>
 #include <sys/eventfd.h>
 
 #include "base/time.h"
@@ -259,6 +260,75 @@ Test(ring, an_old_wake_up_does_not_end_a_later_wait) {
     cr_assert_not(farm_doorbells_wait(&pair.bells, 0, 20 * MS));
     cr_assert_geq(farm_now_ns() - begun, 20 * MS, "it came back without a bell and before its time");
     close_bells(&pair);
+}
+
+// ---- the fences ----
+
+// Two threads that meet before each turn, so that one goes to sleep just when the other wakes it.
+struct duel {
+    struct views v;
+    struct farm_doorbells bells;
+    uint64_t turns, met[2];
+    uint64_t worst_ns;
+};
+
+static void meet(struct duel *duel, int who, uint64_t turn, uint64_t *state) {
+    farm_store_release(&duel->met[who], turn);
+    while (farm_load_acquire(&duel->met[!who]) < turn) sched_yield();
+    for (volatile uint64_t i = random_next(state) % 60; i > 0; i--) {
+    }
+}
+
+static void *duel_actor(void *argument) {
+    struct duel *duel = argument;
+    uint64_t state = 1;
+    for (uint64_t turn = 1; turn <= duel->turns; turn++) {
+        meet(duel, 0, 2 * turn, &state); // the learner goes to sleep
+        publish_step(&duel->v.actor.lanes[0], turn == 1);
+        farm_actor_notify(&duel->v.actor, duel->bells.eventfd);
+        meet(duel, 0, 2 * turn + 1, &state); // the actor goes to sleep
+        uint64_t begun = farm_now_ns();
+        farm_actor_wait(&duel->v.actor, &duel->v.actor.lanes[0], 0, 1000 * MS, NULL);
+        uint64_t spent = farm_now_ns() - begun;
+        if (spent > duel->worst_ns) duel->worst_ns = spent;
+    }
+    return NULL;
+}
+
+// Without one of the four fences of wait.c, on x86-64 too: the bell or the answer still lies in the waker's store
+// buffer when the sleeper looks, and `asleep` in the sleeper's when the waker looks; the sleeper sleeps until its
+// time-out.
+Test(ring, no_wake_up_is_lost_when_sleeper_and_waker_meet) {
+    if (sysconf(_SC_NPROCESSORS_ONLN) < 2) cr_skip_test("one CPU: two threads never look at the same moment");
+    struct duel duel = {.turns = 30000};
+    struct farm_ring_spec spec = spec_of(1, 1, 4);
+    open_views(&spec, &duel.v);
+    struct farm_ring *rings[] = {&duel.v.learner};
+    cr_assert_eq(farm_doorbells_make(&duel.bells, rings, 1, eventfd(0, EFD_NONBLOCK), NULL), FARM_OK);
+    uint32_t rung;
+    farm_doorbells_poll(&duel.bells, &rung);
+    pthread_t actor;
+    uint64_t state = 2, worst_ns = 0;
+    cr_assert_eq(pthread_create(&actor, NULL, duel_actor, &duel), 0);
+    for (uint64_t turn = 1; turn <= duel.turns; turn++) {
+        meet(&duel, 1, 2 * turn, &state);
+        uint64_t begun = farm_now_ns();
+        farm_doorbells_wait(&duel.bells, 0, 1000 * MS);
+        uint64_t spent = farm_now_ns() - begun;
+        if (spent > worst_ns) worst_ns = spent;
+        farm_doorbells_poll(&duel.bells, &rung);
+        meet(&duel, 1, 2 * turn + 1, &state);
+        answer_step(&duel.v.learner.lanes[0]);
+        farm_lane_release(&duel.v.learner.lanes[0], turn);
+        farm_learner_notify(&duel.v.learner);
+        if (worst_ns >= 1000 * MS) break;
+    }
+    cr_assert_lt(worst_ns, 1000 * MS, "the learner slept through a bell");
+    pthread_join(actor, NULL);
+    cr_assert_lt(duel.worst_ns, 1000 * MS, "the actor slept through an answer");
+    close(duel.bells.eventfd);
+    farm_doorbells_free(&duel.bells);
+    close_views(&duel.v);
 }
 
 Test(ring, spin_time_follows_the_mode) {

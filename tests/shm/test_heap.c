@@ -5,6 +5,7 @@
 #include <pthread.h>
 #include <stdint.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #include "shm/heap.h"
 
@@ -49,6 +50,12 @@ Test(shm, blocks_are_aligned_apart_and_hold_what_is_written) {
     farm_heap_close(NULL);
 }
 
+static bool may_bind(void) {
+    unsigned long node0 = 1;
+    void *page = mmap(NULL, PAGE, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    return mbind(page, PAGE, MPOL_PREFERRED, &node0, 8 * sizeof node0, 0) == 0;
+}
+
 Test(shm, every_page_of_a_block_lies_on_the_node_and_is_bound_there) {
     struct farm_heap *heap = open_heap(0);
     enum { BYTES = 8 << 20 };
@@ -61,7 +68,8 @@ Test(shm, every_page_of_a_block_lies_on_the_node_and_is_bound_there) {
         if (move_pages(0, 1, &page, NULL, &node, 0)) cr_skip_test("move_pages(2) is refused here: %s", strerror(errno));
         cr_assert_eq(node, 0, "page %zu", at / PAGE);
     }
-    if (!farm_heap_is_bound(heap)) cr_skip_test("mbind(2) is refused here");
+    if (!may_bind()) cr_skip_test("mbind(2) is refused here");
+    cr_assert(farm_heap_is_bound(heap));
     int policy = -1;
     unsigned long nodes[16] = {0};
     cr_assert_eq(get_mempolicy(&policy, nodes, 8 * sizeof nodes, block + BYTES / 2, MPOL_F_ADDR), 0);
@@ -74,9 +82,8 @@ Test(shm, every_page_of_a_block_lies_on_the_node_and_is_bound_there) {
 Test(shm, heap_refuses_a_node_that_is_not_there) {
     struct farm_heap *heap;
     struct farm_error err = {0};
-    enum farm_status status = farm_heap_open(1000, &heap, &err);
-    if (status == FARM_OK) cr_skip_test("mbind(2) is refused here");
-    cr_assert_eq(status, FARM_E_LIMIT);
+    if (!may_bind()) cr_skip_test("mbind(2) is refused here");
+    cr_assert_eq(farm_heap_open(1000, &heap, &err), FARM_E_LIMIT);
     cr_assert_null(heap);
     cr_assert(strstr(err.message, "NUMA node 1000"), "%s", err.message);
 }
