@@ -18,7 +18,7 @@ void farm_bench_start(struct farm_bench *bench, int argc, char **argv, double de
     bench->seconds = default_seconds;
     const struct farm_cli_flag flags[] = {
         {"json", FARM_CLI_BOOL, &bench->json, NULL, "one JSON document on stdout"},
-        {"seconds", FARM_CLI_DOUBLE, &bench->seconds, "S", "time to spend in all"},
+        {"seconds", FARM_CLI_DOUBLE, &bench->seconds, "S", "most time to spend"},
     };
     const struct farm_cli cli = {.program = bench->name,
                                  .synopsis = "[--json] [--seconds S]",

@@ -20,7 +20,7 @@ struct farm_bench_result {
 struct farm_bench {
     const char *name, *about;
     bool json;
-    double seconds; // time to spend in all
+    double seconds; // most time to spend
     struct farm_bench_result results[FARM_BENCH_RESULTS_MAX];
     size_t count;
 };

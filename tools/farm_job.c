@@ -543,7 +543,7 @@ void farm_job_sample(struct farm_job *job, uint64_t now_ns, struct farm_sample *
     sample->entropy = sample->updates ? farm_board_get(&board->entropy) : nothing;
     sample->grad_norm = sample->updates ? farm_board_get(&board->grad_norm) : nothing;
     sample->learning_rate = sample->updates ? farm_board_get(&board->learning_rate) : nothing;
-    sample->rho_mean = sample->updates ? farm_board_get(&board->rho_mean) : nothing;
+    sample->rho_clipped_share = sample->updates ? farm_board_get(&board->rho_clipped_share) : nothing;
     sample_rates(job, now_ns, sample);
 }
 

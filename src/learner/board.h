@@ -33,7 +33,7 @@ struct farm_board {
     uint64_t return_mean; // over the last FARM_BOARD_RETURNS games, unclipped
     uint64_t return_std;
     uint64_t length_mean;
-    uint64_t loss_policy, loss_value, entropy, grad_norm, learning_rate, rho_mean;
+    uint64_t loss_policy, loss_value, entropy, grad_norm, learning_rate, rho_clipped_share;
     uint64_t returns[FARM_BOARD_RETURNS], lengths[FARM_BOARD_RETURNS]; // ring of the last games, index episodes % N
 };
 

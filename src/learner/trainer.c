@@ -161,7 +161,7 @@ static void show(struct farm_trainer *trainer, uint32_t count, const struct farm
     farm_board_set(&board->loss_policy, stats->loss.policy / rows);
     farm_board_set(&board->loss_value, stats->loss.baseline / rows);
     farm_board_set(&board->entropy, stats->loss.entropy / rows);
-    farm_board_set(&board->rho_mean, 1 - stats->loss.clipped / rows);
+    farm_board_set(&board->rho_clipped_share, stats->loss.clipped / rows);
     farm_board_set(&board->grad_norm, stats->grad_norm);
     farm_board_set(&board->learning_rate, rate);
 }

@@ -23,7 +23,7 @@ struct farm_sample {
     double infer_batch_mean;   // observations of one inference pass; NAN without one
     double actor_wait_share;   // of the lanes' time: a step published and not yet answered, 0..1
     double learner_wait_share; // of the training threads' time: waiting for windows, 0..1
-    double loss_policy, loss_value, entropy, grad_norm, learning_rate, rho_mean; // NAN without an update
+    double loss_policy, loss_value, entropy, grad_norm, learning_rate, rho_clipped_share; // NAN without an update
     uint64_t actor_restarts, learner_restarts, checkpoints, bad_values;
 };
 

@@ -1,0 +1,255 @@
+// What the CPU backend computes a second on one core, through the functions that the learner calls, over real lanes of
+// random 84x84 frames: whole updates of 32 unrolls (672 observations: forward, V-trace, loss, backward, optimiser, new
+// version) and inference (forward, sample, answers written). The reference is arithmetic alone: the rate at which
+// oneDNN's sgemm of 512x512x512 would do the network's products, measured in the same run, sample by sample; make
+// bench-peers compares with PyTorch.
+#include <math.h>
+#include <oneapi/dnnl/dnnl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/time.h"
+#include "common.h"
+#include "kernels/random.h"
+#include "learner/backend.h"
+
+enum {
+    SAMPLES = 15,
+    RESULTS = 6,
+    PRODUCT = 512, // rows and columns of the reference's matrices
+    PRODUCTS = 4,  // a sample
+    SIDE = 84,
+    STACK = 4,
+    ACTIONS = 6,
+    UNROLL = 20,
+    UNROLLS = 32,
+    WIDTH = 64,
+    RING_STEPS = 64,
+    LAST_STEP = 5 * RING_STEPS, // any step that has a whole ring behind it
+    GAME = 300,                 // about one FIRST in so many steps
+};
+
+// From libgomp: the reference's product shall stay in this thread.
+void omp_set_num_threads(int threads);
+
+struct rig {
+    struct farm_ring made, actor, learner;
+    struct farm_learner_config config;
+    struct farm_net net;
+    struct farm_backend *backend;
+    uint64_t n; // step that was inferred, or start of the unrolls that were trained on, last
+};
+
+struct reference {
+    float *a, *b, *c;
+};
+
+static void must(enum farm_status status, const struct farm_error *err) {
+    if (!status) return;
+    fprintf(stderr, "learner: %s\n", err->message);
+    exit(1);
+}
+
+// ---- set-up ----
+
+static void open_lanes(struct rig *rig) {
+    struct farm_error err;
+    struct farm_ring_spec spec = {.lanes = 1, .width = WIDTH, .steps = RING_STEPS, .policy_outputs = ACTIONS};
+    spec.env.obs_count = 1;
+    spec.env.obs[0] = (struct farm_field_spec){.name = "screen", .dtype = FARM_U8, .rank = 2, .dims = {SIDE, SIDE}};
+    spec.env.action = (struct farm_action_spec){.kind = FARM_ACTION_DISCRETE, .dims = 1, .sizes = {ACTIONS}};
+    spec.env.frames_per_step = 4;
+    must(farm_ring_create(&spec, 0, -1, true, &rig->made, &err), &err);
+    must(farm_ring_open(rig->made.up.fd, rig->made.down.fd_readonly, FARM_RING_ACTOR, &rig->actor, &err), &err);
+    must(farm_ring_open(rig->made.up.fd_readonly, rig->made.down.fd, FARM_RING_LEARNER, &rig->learner, &err), &err);
+}
+
+// Frames, rewards, and here and there the start of an episode.
+static void fill_lanes(struct rig *rig) {
+    struct farm_lane *lane = &rig->actor.lanes[0];
+    uint64_t noise = 1;
+    for (uint64_t n = 0; n < RING_STEPS; n++)
+        for (uint32_t env = 0; env < WIDTH; env++) {
+            const uint64_t stream = n * WIDTH + env;
+            uint8_t *frame = farm_lane_obs(lane, 0, n, env);
+            for (size_t i = 0; i < SIDE * SIDE; i++) {
+                noise = noise * 6364136223846793005u + 1442695040888963407u; // Knuth's generator
+                frame[i] = (uint8_t)(noise >> 56);
+            }
+            farm_lane_reward(lane, n)[env] = farm_random_uniform(2, stream, 0) - 0.5f;
+            farm_lane_flags(lane, n)[env] = farm_random_uniform(3, stream, 0) * GAME < 1 ? FARM_STEP_FIRST : 0;
+        }
+}
+
+static void make_backend(struct rig *rig, const char *net, bool train, uint32_t batch) {
+    struct farm_error err;
+    const struct farm_net_spec *spec = farm_net_find(net, &err);
+    must(spec ? FARM_OK : err.status, &err);
+    rig->config = (struct farm_learner_config){
+        .seed = 1,
+        .io = {.frame_channels = 1, .height = SIDE, .width = SIDE, .stack = STACK, .actions = ACTIONS},
+        .algo = {.unroll = UNROLL,
+                 .batch = UNROLLS,
+                 .stack = STACK,
+                 .discount = 0.99,
+                 .entropy_cost = 0.01,
+                 .baseline_cost = 0.5,
+                 .rho_clip = 1,
+                 .c_clip = 1,
+                 .pg_rho_clip = 1,
+                 .lambda = 1,
+                 .reward_clip = 1,
+                 .reward_scale = 1,
+                 .optimiser = FARM_OPTIMISER_RMSPROP,
+                 .rmsprop_decay = 0.99,
+                 .rmsprop_epsilon = 0.01,
+                 .grad_norm_clip = 40,
+                 .loss_sum = true},
+        .precision = FARM_PRECISION_AUTO,
+        .train_threads = 1,
+        .infer_batch_max = batch,
+        .evaluate = !train,
+    };
+    must(farm_net_make(spec, &rig->config.io, &rig->net, &err), &err);
+    const struct farm_backend_config config = {.learner = &rig->config, .net = &rig->net, .width_max = WIDTH};
+    must(farm_backend_cpu.create(&config, &rig->backend, &err), &err);
+}
+
+static void close_backend(struct rig *rig) {
+    farm_backend_cpu.destroy(rig->backend);
+    rig->backend = NULL;
+}
+
+// ---- what the arithmetic needs ----
+
+// Multiplications of one observation's forward pass; of the first layer alone into *first.
+static double multiplications(const struct farm_net *net, double *first) {
+    double sum = 0;
+    int side = net->io.height, channels = net->io.stack * net->io.frame_channels;
+    double inputs = 0; // of the next dense layer, once there was one
+    for (int i = 0; i < net->spec->layer_count; i++) {
+        const struct farm_layer *layer = &net->spec->layers[i];
+        double layer_sum;
+        if (layer->kind == FARM_LAYER_CONV) {
+            side = (side - layer->kernel) / layer->stride + 1;
+            layer_sum = (double)side * side * layer->out * channels * layer->kernel * layer->kernel;
+            channels = layer->out;
+            inputs = (double)side * side * channels;
+        } else {
+            layer_sum = inputs * layer->out;
+            inputs = layer->out;
+        }
+        if (i == 0) *first = layer_sum;
+        sum += layer_sum;
+    }
+    return sum + inputs * (net->io.actions + 1);
+}
+
+// Forward; in training also the gradients of weights and, but for the first layer, of inputs.
+static double flops_per_observation(const struct farm_net *net, bool train) {
+    double first = 0, all = multiplications(net, &first);
+    return 2 * (train ? 3 * all - first : all);
+}
+
+static void make_reference(struct reference *reference) {
+    const size_t bytes = (size_t)PRODUCT * PRODUCT * sizeof(float);
+    float **const matrices[] = {&reference->a, &reference->b, &reference->c};
+    for (int m = 0; m < 3; m++) {
+        float *matrix = aligned_alloc(64, bytes);
+        farm_bench_check(matrix != NULL, "no memory");
+        for (uint64_t i = 0; i < (uint64_t)PRODUCT * PRODUCT; i++)
+            matrix[i] = farm_random_uniform(4, (uint64_t)m, i) - 0.5f;
+        *matrices[m] = matrix;
+    }
+}
+
+// Floating-point operations a second of sgemm.
+static double sgemm_rate(const struct reference *reference) {
+    omp_set_num_threads(1);
+    const uint64_t start = farm_now_ns();
+    for (int i = 0; i < PRODUCTS; i++)
+        farm_bench_check(dnnl_sgemm('N', 'N', PRODUCT, PRODUCT, PRODUCT, 1, reference->a, PRODUCT, reference->b,
+                                    PRODUCT, 0, reference->c, PRODUCT) == dnnl_success,
+                         "sgemm");
+    return PRODUCTS * 2.0 * PRODUCT * PRODUCT * PRODUCT / ((double)(farm_now_ns() - start) * 1e-9);
+}
+
+// ---- the work ----
+
+// One update; its observations.
+static double train_once(struct rig *rig, uint32_t batch) {
+    struct farm_train_stats stats;
+    // Both halves of the lane, and starts that move, so that no update finds its frames in the cache.
+    rig->n = rig->n % (RING_STEPS - UNROLL - STACK) + 7;
+    const struct farm_train_unrolls unrolls = {.lane = &rig->learner.lanes[0],
+                                               .start = LAST_STEP - RING_STEPS + STACK +
+                                                        rig->n % (RING_STEPS - UNROLL - STACK),
+                                               .env_from = rig->n % 2 ? UNROLLS : 0,
+                                               .env_count = UNROLLS};
+    farm_backend_cpu.train(rig->backend, &unrolls, 1, 1e-4, &stats);
+    farm_bench_check(isfinite(stats.grad_norm) && stats.bad_values == 0, "a gradient that is not finite");
+    farm_bench_check(stats.loss.weight > 0.9 * UNROLLS * UNROLL, "transitions were left out");
+    return UNROLLS * (UNROLL + 1);
+}
+
+static double infer_once(struct rig *rig, uint32_t batch) {
+    rig->n = rig->n % RING_STEPS + 1;
+    const uint64_t n = LAST_STEP + rig->n;
+    struct farm_lane *lane = &rig->learner.lanes[0];
+    const struct farm_infer_rows rows = {.lane = lane, .n = n, .env_count = batch};
+    farm_lane_value(lane, n)[0] = farm_lane_value(lane, n)[batch - 1] = NAN;
+    farm_backend_cpu.infer(rig->backend, &rows, 1);
+    farm_bench_check(isfinite(farm_lane_value(lane, n)[0]) && isfinite(farm_lane_value(lane, n)[batch - 1]),
+                     "an observation without an answer");
+    return batch;
+}
+
+typedef double work_function(struct rig *rig, uint32_t batch);
+
+// Observations a second over about `seconds`.
+static double rate(work_function *work, struct rig *rig, uint32_t batch, double seconds) {
+    const uint64_t start = farm_now_ns();
+    double observations = 0, spent;
+    do {
+        observations += work(rig, batch);
+        spent = (double)(farm_now_ns() - start) * 1e-9;
+    } while (spent < seconds);
+    return observations / spent;
+}
+
+static void measure(struct farm_bench *bench, struct rig *rig, const struct reference *reference, const char *name,
+                    const char *net, bool train, uint32_t batch) {
+    double ours[SAMPLES], theirs[SAMPLES];
+    work_function *work = train ? train_once : infer_once;
+    make_backend(rig, net, train, batch);
+    const double flops = flops_per_observation(&rig->net, train);
+    rate(work, rig, batch, 0.01); // first touches
+    for (int s = 0; s < SAMPLES; s++) {
+        theirs[s] = sgemm_rate(reference) / flops;
+        ours[s] = rate(work, rig, batch, bench->seconds / (RESULTS * (SAMPLES + 1)));
+    }
+    close_backend(rig);
+    farm_bench_add(bench, name, "obs/s", "higher", ours, SAMPLES, "its products at f32 sgemm's rate (512^3)", theirs,
+                   SAMPLES, NAN);
+}
+
+int main(int argc, char **argv) {
+    struct farm_bench bench = {.name = "learner",
+                               .about = "Training and inference on one core, in observations a second, against the "
+                                        "rate of a bare matrix product."};
+    struct rig rig = {0};
+    struct reference reference;
+    farm_bench_start(&bench, argc, argv, 15);
+    farm_bench_check(farm_bench_pin(farm_bench_cpus() - 1), "cannot bind to one CPU");
+    open_lanes(&rig);
+    fill_lanes(&rig);
+    make_reference(&reference);
+    measure(&bench, &rig, &reference, "train_shallow", "shallow", true, 1);
+    measure(&bench, &rig, &reference, "train_nature", "nature", true, 1);
+    measure(&bench, &rig, &reference, "infer_shallow_16", "shallow", false, 16);
+    measure(&bench, &rig, &reference, "infer_shallow_64", "shallow", false, 64);
+    measure(&bench, &rig, &reference, "infer_nature_16", "nature", false, 16);
+    measure(&bench, &rig, &reference, "infer_nature_64", "nature", false, 64);
+    return farm_bench_finish(&bench);
+}

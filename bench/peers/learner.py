@@ -1,0 +1,199 @@
+"""The work of bench/learner.c in PyTorch, one thread on the same core, in turns with it; prints the ratios.
+
+usage: learner.py FOLDER_OF_BENCHMARKS [--json [FILE]] [--rounds N] [--seconds S]
+
+PyTorch does the best it can without being compiled: of f32 and (where the CPU has it) bf16 autocast, contiguous and
+channels-last, whichever is fastest on each piece of work is measured. It gets its frames already stacked, in one tensor
+of bytes; conversion to floats is part of the work, as is sampling in inference and, in training, the whole update of
+IMPALA: V-trace, losses, backward, clipping, RMSProp.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+
+import torch
+from torch import nn
+
+ACTIONS, STACK, SIDE, UNROLL, UNROLLS, GAMMA = 6, 4, 84, 20, 32, 0.99
+WORK = {  # name of the result: net, rows of an inference (None: training)
+    "train_shallow": ("shallow", None),
+    "train_nature": ("nature", None),
+    "infer_shallow_16": ("shallow", 16),
+    "infer_shallow_64": ("shallow", 64),
+    "infer_nature_16": ("nature", 16),
+    "infer_nature_64": ("nature", 64),
+}
+
+
+class Net(nn.Module):
+    def __init__(self, name):
+        super().__init__()
+        if name == "shallow":
+            convolutions = [nn.Conv2d(STACK, 16, 8, 4), nn.ReLU(), nn.Conv2d(16, 32, 4, 2), nn.ReLU()]
+            width, inputs = 256, 32 * 9 * 9
+        else:
+            convolutions = [nn.Conv2d(STACK, 32, 8, 4), nn.ReLU(), nn.Conv2d(32, 64, 4, 2), nn.ReLU()]
+            convolutions += [nn.Conv2d(64, 64, 3, 1), nn.ReLU()]
+            width, inputs = 512, 64 * 7 * 7
+        self.body = nn.Sequential(*convolutions, nn.Flatten(), nn.Linear(inputs, width), nn.ReLU())
+        self.heads = nn.Linear(width, ACTIONS + 1)
+
+    def forward(self, pixels):
+        heads = self.heads(self.body(pixels)).float()
+        return heads[:, :ACTIONS], heads[:, ACTIONS]
+
+
+class Subject:
+    """One network in one precision and one layout."""
+
+    def __init__(self, net, bf16, channels_last):
+        self.layout = torch.channels_last if channels_last else torch.contiguous_format
+        self.net = Net(net).to(memory_format=self.layout)
+        self.bf16 = bf16
+        self.label = f"PyTorch {torch.__version__.split('+')[0]} {'bf16' if bf16 else 'f32'}"
+        self.label += " channels-last" if channels_last else ""
+        self.optimiser = torch.optim.RMSprop(self.net.parameters(), lr=1e-4, alpha=0.99, eps=0.01)
+        generator = torch.Generator().manual_seed(1)
+        rows = (UNROLL + 1) * UNROLLS
+        self.frames = torch.randint(0, 256, (rows, STACK, SIDE, SIDE), dtype=torch.uint8, generator=generator)
+        self.actions = torch.randint(0, ACTIONS, (UNROLL, UNROLLS), generator=generator)
+        self.behaviour = torch.randn(UNROLL, UNROLLS, ACTIONS, generator=generator) * 0.1
+        self.rewards = torch.rand(UNROLL, UNROLLS, generator=generator) - 0.5
+        self.discounts = GAMMA * (torch.rand(UNROLL, UNROLLS, generator=generator) > 0.003).float()
+        self.start = 0
+
+    def forward(self, frames):
+        pixels = frames.contiguous(memory_format=self.layout).float() / 255
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=self.bf16):
+            return self.net(pixels)
+
+    def infer(self, rows):
+        self.start = (self.start + rows) % (self.frames.shape[0] - rows)
+        with torch.no_grad():
+            logits, value = self.forward(self.frames[self.start : self.start + rows])
+            action = torch.multinomial(torch.softmax(logits, 1), 1)
+        assert action.shape[0] == value.shape[0] == rows
+        return rows
+
+    def targets(self, log_ratios, values):
+        """V-trace (Espeholt et al. 2018, equation 1): value targets and advantages."""
+        with torch.no_grad():
+            rhos = torch.exp(log_ratios).clamp(max=1)
+            deltas = rhos * (self.rewards + self.discounts * values[1:] - values[:-1])
+            correction, corrections = torch.zeros(UNROLLS), []
+            for t in reversed(range(UNROLL)):
+                correction = deltas[t] + self.discounts[t] * rhos[t] * correction
+                corrections.append(correction)
+            targets = torch.stack(corrections[::-1]) + values[:-1]
+            following = torch.cat([targets[1:], values[-1:]])
+            return targets, rhos * (self.rewards + self.discounts * following - values[:-1])
+
+    def train(self):
+        logits, values = self.forward(self.frames)
+        logits, values = logits.view(UNROLL + 1, UNROLLS, ACTIONS)[:-1], values.view(UNROLL + 1, UNROLLS)
+        log_policy = torch.log_softmax(logits, -1)
+        chosen = self.actions.unsqueeze(-1)
+        log_taken = log_policy.gather(-1, chosen).squeeze(-1)
+        behaviour_taken = torch.log_softmax(self.behaviour, -1).gather(-1, chosen).squeeze(-1)
+        targets, advantages = self.targets(log_taken.detach() - behaviour_taken, values.detach())
+        entropy = -(log_policy.exp() * log_policy).sum()
+        loss = -(advantages * log_taken).sum() + 0.25 * ((targets - values[:-1]) ** 2).sum() - 0.01 * entropy
+        self.optimiser.zero_grad(set_to_none=True)
+        loss.backward()
+        norm = nn.utils.clip_grad_norm_(self.net.parameters(), 40.0)
+        self.optimiser.step()
+        assert torch.isfinite(norm)
+        return self.frames.shape[0]
+
+
+def rate(subject, rows, seconds):
+    start, observations = time.perf_counter(), 0
+    while True:
+        observations += subject.infer(rows) if rows else subject.train()
+        spent = time.perf_counter() - start
+        if spent >= seconds:
+            return observations / spent
+
+
+def has_bf16():
+    try:
+        with open("/proc/cpuinfo", encoding="ascii") as file:
+            flags = file.read().split()
+    except OSError:
+        return False
+    return "avx512_bf16" in flags or "amx_bf16" in flags
+
+
+def fastest(net, rows, seconds):
+    """The subject that does this work fastest."""
+    subjects = [Subject(net, bf16, last) for bf16 in ((False, True) if has_bf16() else (False,)) for last in (True, False)]
+    for subject in subjects:
+        rate(subject, rows, 0)  # primitives are made
+    return max(subjects, key=lambda subject: rate(subject, rows, seconds))
+
+
+def ours(program, seconds):
+    return json.loads(subprocess.run([program, "--json", "--seconds", str(seconds)], check=True, capture_output=True).stdout)
+
+
+def spread_of(samples):
+    if len(samples) < 2:
+        return 0.0
+    quarters = statistics.quantiles(samples, n=4, method="inclusive")
+    return (quarters[2] - quarters[0]) / statistics.median(samples)
+
+
+def compare(program, rounds, seconds):
+    """The document of bench/learner.c, its references replaced by PyTorch's figures."""
+    subjects = {name: fastest(net, rows, seconds) for name, (net, rows) in WORK.items()}
+    samples, theirs = {name: [] for name in WORK}, {name: [] for name in WORK}
+    for turn in range(rounds):
+        document = ours(program, seconds * len(WORK))
+        for result in document["results"]:
+            samples[result["name"]].append(result["value"])
+        for name, (_, rows) in WORK.items():
+            theirs[name].append(rate(subjects[name], rows, seconds))
+        print(f"round {turn + 1} of {rounds}", file=sys.stderr)
+    for result in document["results"]:
+        name = result["name"]
+        result["value"], result["spread"] = statistics.median(samples[name]), spread_of(samples[name])
+        result["reference"], result["reference_value"] = subjects[name].label, statistics.median(theirs[name])
+        result["ratio"] = result["value"] / result["reference_value"]
+    return document
+
+
+def show(document):
+    print(f"{'learner':20} {'obs/s':>9} {'spread':>7} {'PyTorch':>9} {'ratio':>6}")
+    for result in document["results"]:
+        print(f"{result['name']:20} {result['value']:9.0f} {result['spread']:7.1%} ", end="")
+        print(f"{result['reference_value']:9.0f} {result['ratio']:6.2f}  {result['reference']}")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
+    parser.add_argument("benchmarks", help="folder of bench/learner.c's executable")
+    parser.add_argument("--json", nargs="?", const="-", help="one document, on stdout or into a file")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=1.0, help="for each result in each round, each side")
+    arguments = parser.parse_args()
+
+    os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})  # the benchmark takes the same core
+    torch.set_num_threads(1)
+    document = compare(os.path.join(arguments.benchmarks, "learner"), arguments.rounds, arguments.seconds)
+    if arguments.json == "-":
+        json.dump(document, sys.stdout, indent=2)
+        print()
+        return
+    show(document)
+    if arguments.json:
+        with open(arguments.json, "w", encoding="utf-8") as file:
+            json.dump(document, file, indent=2)
+
+
+if __name__ == "__main__":
+    main()
