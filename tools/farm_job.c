@@ -285,6 +285,7 @@ static enum farm_status add_learner(struct farm_job *job, struct farm_error *err
     learner->algo = algo_of(recipe);
     learner->precision = precision_of(recipe);
     learner->train_threads = job->plan->training_threads > 0 ? (uint32_t)job->plan->training_threads : 1;
+    learner->memory_node = job->plan->learner_node;
     learner->infer_batch_max = (uint32_t)recipe->infer_batch_max;
     learner->infer_wait_ms = recipe->infer_wait_ms;
     learner->spin_ns = farm_wait_spin_ns(wait_of(recipe), job->plan->shared);

@@ -10,6 +10,7 @@
 #include "kernels/vtrace.h"
 #include "learner/backend.h"
 #include "learner/pool.h"
+#include "shm/heap.h"
 
 enum { FRAME_ROWS = 96, FLAT_ROWS = 1024 }; // rows of a micro-batch that keep a core busy without holding inference up
 
@@ -36,6 +37,7 @@ struct trainer {
 struct farm_backend {
     const struct farm_learner_config *learner;
     const struct farm_net *net;
+    struct farm_heap *heap; // on the learner's node: the vectors as long as the network has parameters
     float *zeros; // a flat observation that stands in for one that is not finite
 
     // inference thread
@@ -68,9 +70,25 @@ static void *zeroed(size_t count, size_t bytes, bool *ok) {
     return memory;
 }
 
+static size_t vector_bytes(const struct farm_backend *backend) {
+    return backend->net->parameter_count * sizeof(float);
+}
+
+// A vector of zeros, one f32 a parameter.
+static float *new_vector(struct farm_backend *backend, bool *ok) {
+    float *vector = farm_heap_alloc(backend->heap, vector_bytes(backend), FARM_CACHE_LINE);
+    if (vector) memset(vector, 0, vector_bytes(backend));
+    else *ok = false;
+    return vector;
+}
+
+static void free_vector(struct farm_backend *backend, float *vector) {
+    farm_heap_free(backend->heap, vector, vector_bytes(backend), FARM_CACHE_LINE);
+}
+
 static void publish(struct farm_backend *backend) {
     pthread_mutex_lock(&backend->publish_lock);
-    memcpy(backend->published, backend->params, backend->net->parameter_count * sizeof(float));
+    memcpy(backend->published, backend->params, vector_bytes(backend));
     farm_store_release(&backend->published_version, backend->version);
     pthread_mutex_unlock(&backend->publish_lock);
 }
@@ -81,16 +99,19 @@ static void destroy(struct farm_backend *backend) {
     for (uint32_t i = 0; i < backend->trainer_count; i++) {
         struct trainer *t = &backend->trainers[i];
         farm_executor_destroy(t->executor);
-        void *const owned[] = {t->grads,  t->rows,            t->logits,             t->dlogits, t->behaviour, t->value,
-                               t->dvalue, t->reward,          t->target_log_prob,    t->vs,      t->advantage, t->weight,
-                               t->action, t->flags,           t->behaviour_log_prob};
+        free_vector(backend, t->grads);
+        void *const owned[] = {t->rows,   t->logits, t->dlogits,         t->behaviour, t->value,     t->dvalue,
+                               t->reward, t->vs,     t->target_log_prob, t->advantage, t->weight,    t->action,
+                               t->flags,  t->behaviour_log_prob};
         for (size_t k = 0; k < sizeof owned / sizeof *owned; k++) free(owned[k]);
     }
     farm_executor_destroy(backend->infer);
-    void *const owned[] = {backend->trainers,     backend->zeros,  backend->infer_rows, backend->infer_logits, backend->infer_value,
-                           backend->published,    backend->params, backend->columns,    backend->optimiser.first,
-                           backend->optimiser.second};
+    float *const vectors[] = {backend->published, backend->params, backend->optimiser.first, backend->optimiser.second};
+    for (size_t k = 0; k < sizeof vectors / sizeof *vectors; k++) free_vector(backend, vectors[k]);
+    void *const owned[] = {backend->trainers,     backend->zeros,       backend->infer_rows,
+                           backend->infer_logits, backend->infer_value, backend->columns};
     for (size_t k = 0; k < sizeof owned / sizeof *owned; k++) free(owned[k]);
+    farm_heap_close(backend->heap);
     pthread_mutex_destroy(&backend->publish_lock);
     free(backend);
 }
@@ -99,7 +120,7 @@ static enum farm_status make_trainer(struct farm_backend *backend, struct traine
     const struct farm_algo_config *algo = &backend->learner->algo;
     size_t rows = (size_t)backend->micro_batch * (algo->unroll + 1), actions = (size_t)backend->net->io.actions;
     bool ok = true;
-    t->grads = zeroed(backend->net->parameter_count, sizeof(float), &ok);
+    t->grads = new_vector(backend, &ok);
     t->rows = zeroed(rows * algo->stack, sizeof(void *), &ok);
     t->logits = zeroed(rows * actions, sizeof(float), &ok);
     t->dlogits = zeroed(rows * actions, sizeof(float), &ok);
@@ -159,18 +180,23 @@ static enum farm_status create(const struct farm_backend_config *config, struct 
     backend->learner = learner;
     backend->net = config->net;
     pthread_mutex_init(&backend->publish_lock, NULL);
+    enum farm_status status = farm_heap_open(learner->memory_node, &backend->heap, err);
+    if (status) {
+        pthread_mutex_destroy(&backend->publish_lock);
+        free(backend);
+        return status;
+    }
     bool ok = true;
     backend->zeros = zeroed((size_t)config->net->io.flat + 1, sizeof(float), &ok);
     backend->infer_rows = zeroed(infer_max * learner->algo.stack, sizeof(void *), &ok);
     backend->infer_logits = zeroed(infer_max * (size_t)config->net->io.actions, sizeof(float), &ok);
     backend->infer_value = zeroed(infer_max, sizeof(float), &ok);
-    backend->published = zeroed(parameters, sizeof(float), &ok);
-    backend->params = zeroed(parameters, sizeof(float), &ok);
-    float *second = zeroed(parameters, sizeof(float), &ok), *first = NULL;
-    if (learner->algo.optimiser == FARM_OPTIMISER_ADAM) first = zeroed(parameters, sizeof(float), &ok);
+    backend->published = new_vector(backend, &ok);
+    backend->params = new_vector(backend, &ok);
+    float *second = new_vector(backend, &ok), *first = NULL;
+    if (learner->algo.optimiser == FARM_OPTIMISER_ADAM) first = new_vector(backend, &ok);
     backend->optimiser.first = first;
     backend->optimiser.second = second;
-    enum farm_status status = FARM_OK;
     if (!ok) status = farm_fail(err, FARM_E_LIMIT, "no memory for %zu parameters", parameters);
     if (!status) {
         backend->optimiser_config = optimiser_config(&learner->algo);
@@ -335,7 +361,7 @@ static void begin_thread(void *context, uint32_t piece, uint32_t thread) {
     struct farm_backend *backend = context;
     struct trainer *t = &backend->trainers[piece];
     farm_executor_load(t->executor, backend->params);
-    memset(t->grads, 0, backend->net->parameter_count * sizeof(float));
+    memset(t->grads, 0, vector_bytes(backend));
     memset(&t->stats, 0, sizeof t->stats);
     (void)thread;
 }

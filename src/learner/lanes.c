@@ -104,9 +104,11 @@ static void end_game(struct farm_lanes *lanes, struct farm_game *game, bool quot
         lanes->games++;
         lanes->return_sum += game->reward_sum;
         lanes->return_squares += game->reward_sum * game->reward_sum;
+        lanes->length_sum += game->steps;
         if (quota) {
             double mean = lanes->return_sum / (double)lanes->games;
             farm_board_set(&board->return_mean, mean);
+            farm_board_set(&board->length_mean, lanes->length_sum / (double)lanes->games);
             farm_board_set(&board->return_std, sqrt(fmax(0, lanes->return_squares / (double)lanes->games - mean * mean)));
         } else {
             show_last_games(board, episodes + 1);

@@ -38,7 +38,7 @@ struct farm_lanes {
     uint32_t *first_lane;               // [ring_count]
     // figures over the games counted
     uint64_t games;
-    double return_sum, return_squares;
+    double return_sum, return_squares, length_sum;
 };
 
 // Opens every ring (descriptors are owned after success) and prepares its lanes. stack: frames held for reading backwards.

@@ -52,6 +52,8 @@ struct farm_learner_config {
     uint32_t micro_batch;     // windows of one forward/backward; 0: chosen
     uint32_t frames_per_step;
 
+    int memory_node; // NUMA node of parameters, gradients and optimiser state; -1: anywhere
+
     uint64_t frames_target;   // ends when reached; 0: no limit
     uint64_t frames_start;    // counted before this run (resume)
 

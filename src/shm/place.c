@@ -34,6 +34,13 @@ void *farm_place_map(int fd, int protection, size_t bytes, size_t align) {
     return start;
 }
 
+// Whether the kernel lists NUMA nodes, but not this one.
+static bool node_is_missing(int node) {
+    char path[64];
+    snprintf(path, sizeof path, "/sys/devices/system/node/node%d", node);
+    return access("/sys/devices/system/node/online", F_OK) == 0 && access(path, F_OK) != 0;
+}
+
 enum farm_status farm_place_bind(void *start, size_t bytes, int node, bool strict, bool *refused,
                                  struct farm_error *err) {
     unsigned long nodes[NODES_MAX / (8 * sizeof(unsigned long))] = {0};
@@ -42,11 +49,13 @@ enum farm_status farm_place_bind(void *start, size_t bytes, int node, bool stric
     if (node < 0 || node >= NODES_MAX) return farm_fail(err, FARM_E_INVALID, "NUMA node %d is none", node);
     nodes[(size_t)node / bits] = 1ul << ((size_t)node % bits);
     if (mbind(start, bytes, strict ? MPOL_BIND : MPOL_PREFERRED, nodes, NODES_MAX + 1, 0) == 0) return FARM_OK;
-    if (errno == EPERM || errno == ENOSYS) {
+    int error = errno;
+    if ((error == EPERM || error == ENOSYS) && !node_is_missing(node)) {
         *refused = true;
         return FARM_OK;
     }
-    return farm_fail_errno(err, errno == EINVAL ? FARM_E_LIMIT : FARM_E_IO,
+    errno = error;
+    return farm_fail_errno(err, error == EINVAL || error == EPERM || error == ENOSYS ? FARM_E_LIMIT : FARM_E_IO,
                            "cannot bind %zu bytes to NUMA node %d: it has no memory, does not exist, or cpuset.mems "
                            "(Mems_allowed_list in /proc/self/status) leaves it out",
                            bytes, node);

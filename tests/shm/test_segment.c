@@ -505,6 +505,17 @@ static bool refuse_calls(long first, long second) {
     return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 && prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter) == 0;
 }
 
+Test(shm, refuses_a_node_that_is_not_there_where_mbind_is_refused) {
+    if (access("/sys/devices/system/node/online", R_OK)) cr_skip_test("this kernel lists no NUMA nodes");
+    if (!refuse_calls(SYS_mbind, SYS_mbind)) cr_skip_test("no seccomp filters here");
+    struct farm_segment_request request = request_of(BYTES);
+    request.node = 1000;
+    struct farm_segment segment;
+    struct farm_error err = {0};
+    cr_assert_eq(farm_segment_create(&request, &segment, &err), FARM_E_LIMIT);
+    cr_assert(strstr(err.message, "NUMA node 1000"), "%s", err.message);
+}
+
 Test(shm, touches_first_from_the_node_where_mbind_is_refused) {
     if (!refuse_calls(SYS_mbind, SYS_mbind)) cr_skip_test("no seccomp filters here");
     struct farm_segment_request request = request_of(4 << 20);
