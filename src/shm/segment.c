@@ -285,7 +285,7 @@ static enum farm_status map_whole(int fd, const struct stat *file, bool writable
 enum farm_status farm_segment_open(int fd, bool writable, enum farm_segment_kind kind, uint64_t layout_hash,
                                    struct farm_segment *out, struct farm_error *err) {
     struct stat file;
-    struct farm_segment_header header;
+    struct farm_segment_header header = {0};
     clear(out);
     enum farm_status status = check_file(fd, writable, &file, err);
     if (!status) status = read_header(fd, &file, &header, err);
