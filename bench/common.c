@@ -52,11 +52,12 @@ double farm_bench_median(double *values, size_t count, double *spread) {
     return median;
 }
 
-void farm_bench_add(struct farm_bench *bench, const char *name, const char *unit, const char *better, double *ours, size_t count,
-                    const char *reference, double *theirs, size_t their_count, double target) {
+void farm_bench_add(struct farm_bench *bench, const char *name, const char *unit, const char *better, double *ours,
+                    size_t count, const char *reference, double *theirs, size_t their_count, double target) {
     farm_bench_check(bench->count < FARM_BENCH_RESULTS_MAX, "too many results");
     struct farm_bench_result *result = &bench->results[bench->count++];
-    *result = (struct farm_bench_result){.name = name, .unit = unit, .better = better, .reference = reference, .target = target};
+    *result = (struct farm_bench_result){
+        .name = name, .unit = unit, .better = better, .reference = reference, .target = target};
     result->value = farm_bench_median(ours, count, &result->spread);
     result->reference_value = result->ratio = NAN;
     if (!theirs) return;
@@ -140,14 +141,19 @@ static int print_json(const struct farm_bench *bench) {
 
 int farm_bench_finish(struct farm_bench *bench) {
     if (bench->json) return print_json(bench);
-    printf("%-34s %12s %-10s %7s %12s %7s %7s  %s\n", bench->name, "median", "unit", "spread", "reference", "ratio", "target", "is");
+    printf("%-34s %12s %-10s %7s %12s %7s %7s  %s\n", bench->name, "median", "unit", "spread", "reference", "ratio",
+           "target", "is");
     for (size_t i = 0; i < bench->count; i++) {
         const struct farm_bench_result *r = &bench->results[i];
         printf("%-34s %12.4g %-10s %6.1f%%", r->name, r->value, r->unit, 100 * r->spread);
-        if (isnan(r->ratio)) printf(" %12s %7s", "", "");
-        else printf(" %12.4g %7.3f", r->reference_value, r->ratio);
-        if (isnan(r->target)) printf(" %7s", "");
-        else printf(" %7.3g", r->target);
+        if (isnan(r->ratio))
+            printf(" %12s %7s", "", "");
+        else
+            printf(" %12.4g %7.3f", r->reference_value, r->ratio);
+        if (isnan(r->target))
+            printf(" %7s", "");
+        else
+            printf(" %7.3g", r->target);
         printf("  %s\n", r->reference ? r->reference : "");
     }
     return 0;

@@ -1,6 +1,6 @@
-// What every benchmark shares: flags (--json, --seconds, --help), medians, and the one form of document that all print (see docs/ARCHITECTURE.md,
-// "Benchmarks"). A benchmark measures its reference in the same run, interleaved, and checks the data that it moved:
-// farm_bench_check ends it with exit status 1 where they are wrong.
+// What every benchmark shares: flags (--json, --seconds, --help), medians, and the one form of document that all print
+// (see docs/ARCHITECTURE.md, "Benchmarks"). A benchmark measures its reference in the same run, interleaved, and checks
+// the data that it moved: farm_bench_check ends it with exit status 1 where they are wrong.
 #ifndef FARM_BENCH_COMMON_H
 #define FARM_BENCH_COMMON_H
 
@@ -33,9 +33,10 @@ double farm_bench_median(double *values, size_t count, double *spread);
 // The p-th percentile (0..100) of values that are sorted in place.
 double farm_bench_percentile(double *values, size_t count, double p);
 
-// Adds a result from interleaved samples of ours and of the reference (NULL: none, then `target` is about the value itself).
-void farm_bench_add(struct farm_bench *bench, const char *name, const char *unit, const char *better, double *ours, size_t count,
-                    const char *reference, double *theirs, size_t their_count, double target);
+// Adds a result from interleaved samples of ours and of the reference (NULL: none, then `target` is about the value
+// itself).
+void farm_bench_add(struct farm_bench *bench, const char *name, const char *unit, const char *better, double *ours,
+                    size_t count, const char *reference, double *theirs, size_t their_count, double target);
 
 // Wrong data: says so and exits with status 1.
 void farm_bench_check(bool good, const char *what);

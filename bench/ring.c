@@ -1,6 +1,6 @@
-// The lane against what the machine can do at all: a raw cache-line ping-pong, a raw futex, memcpy. Two processes on two cores, the
-// actor's and the learner's side of one ring, through the functions that actors and learner call. Samples of ours and of
-// the reference alternate; every payload and every answer is checked.
+// The lane against what the machine can do at all: a raw cache-line ping-pong, a raw futex, memcpy. Two processes on
+// two cores, the actor's and the learner's side of one ring, through the functions that actors and learner call.
+// Samples of ours and of the reference alternate; every payload and every answer is checked.
 #include <linux/futex.h>
 #include <math.h>
 #include <signal.h>
@@ -21,12 +21,12 @@
 
 enum {
     SAMPLES = 15,
-    TRIPS = 20000,     // busy round trips a sample
-    SLEEPS = 400,      // sleeping round trips a sample
-    PAYLOADS = 1500,   // 28 KB steps a sample
-    SINGLES = 100000,  // round trips timed one by one
-    STEPS = 1000000,   // busy steps under the system-call counter
-    PAYLOAD = 28224,   // four 84x84 frames
+    TRIPS = 20000,    // busy round trips a sample
+    SLEEPS = 400,     // sleeping round trips a sample
+    PAYLOADS = 1500,  // 28 KB steps a sample
+    SINGLES = 100000, // round trips timed one by one
+    STEPS = 1000000,  // busy steps under the system-call counter
+    PAYLOAD = 28224,  // four 84x84 frames
     RELEASE_EVERY = 16,
     RING_STEPS = 64,
 };
@@ -65,7 +65,8 @@ static void futex_pass(uint32_t *word, uint32_t n) {
     syscall(SYS_futex, word, FUTEX_WAKE, 1, NULL, NULL, 0);
 }
 static void futex_await(uint32_t *word, uint32_t n) {
-    for (uint32_t seen; (seen = farm_load32_acquire(word)) != n;) syscall(SYS_futex, word, FUTEX_WAIT, seen, NULL, NULL, 0);
+    for (uint32_t seen; (seen = farm_load32_acquire(word)) != n;)
+        syscall(SYS_futex, word, FUTEX_WAIT, seen, NULL, NULL, 0);
 }
 static void raw_sleeps(struct side *side, uint32_t trips) {
     for (uint32_t i = 0; i < trips; i++) {
@@ -165,11 +166,13 @@ static void lane_sleeps(struct side *side, uint32_t trips) {
         if (side->actor) {
             farm_lane_actor_publish(lane);
             farm_actor_notify(&side->small, side->eventfd);
-            while (!farm_actor_wait(&side->small, lane, 0, UINT64_MAX, &ready)) {}
+            while (!farm_actor_wait(&side->small, lane, 0, UINT64_MAX, &ready)) {
+            }
         } else {
             uint64_t n = lane->produced_local++;
             do {
-                while (!farm_doorbells_wait(&side->small_bells, 0, 1000000000)) {}
+                while (!farm_doorbells_wait(&side->small_bells, 0, 1000000000)) {
+                }
                 farm_doorbells_poll(&side->small_bells, &ready);
             } while (farm_lane_produced(lane) <= n);
             learner_answer(lane, n);
@@ -216,7 +219,8 @@ static void must(enum farm_status status, const struct farm_error *err) {
 // Opens this process's side of a ring that `made` describes.
 static void open_ring(const struct farm_ring *made, bool actor, struct farm_ring *ring) {
     struct farm_error err;
-    int up = dup(actor ? made->up.fd : made->up.fd_readonly), down = dup(actor ? made->down.fd_readonly : made->down.fd);
+    int up = dup(actor ? made->up.fd : made->up.fd_readonly),
+        down = dup(actor ? made->down.fd_readonly : made->down.fd);
     must(farm_ring_open(up, down, actor ? FARM_RING_ACTOR : FARM_RING_LEARNER, ring, &err), &err);
 }
 
@@ -244,7 +248,8 @@ static double timed(pair_function *function, struct side *side, uint32_t count) 
     return (double)(farm_now_ns() - start) / (double)count;
 }
 
-static void alternate(pair_function *ours, pair_function *theirs, struct side *side, uint32_t count, double *our_ns, double *their_ns) {
+static void alternate(pair_function *ours, pair_function *theirs, struct side *side, uint32_t count, double *our_ns,
+                      double *their_ns) {
     for (int s = 0; s < SAMPLES; s++) {
         their_ns[s] = timed(theirs, side, count);
         our_ns[s] = timed(ours, side, count);
@@ -260,22 +265,30 @@ static void everything(struct side *side, struct farm_bench *bench) {
     double *single = malloc(2 * SINGLES * sizeof *single);
     farm_bench_check(single != NULL, "no memory");
     alternate(lane_trips, raw_trips, side, TRIPS, ours, theirs);
-    if (bench) farm_bench_add(bench, "round_trip", "ns", "lower", ours, SAMPLES, "raw cache-line ping-pong", theirs, SAMPLES, 1.3);
+    if (bench)
+        farm_bench_add(bench, "round_trip", "ns", "lower", ours, SAMPLES, "raw cache-line ping-pong", theirs, SAMPLES,
+                       1.3);
     alternate(step_trips, raw_trips, side, TRIPS, ours, theirs);
     if (bench) {
-        farm_bench_add(bench, "step_round_trip", "ns", "lower", ours, SAMPLES, "raw cache-line ping-pong", theirs, SAMPLES, NAN);
+        farm_bench_add(bench, "step_round_trip", "ns", "lower", ours, SAMPLES, "raw cache-line ping-pong", theirs,
+                       SAMPLES, NAN);
         double transfers = 5, raw_transfers = 2; // doorbell, produced, payload, acted, action; ping, pong
-        farm_bench_add(bench, "step_round_trip_transfers", "lines", "lower", &transfers, 1, "ping and pong", &raw_transfers, 1, NAN);
+        farm_bench_add(bench, "step_round_trip_transfers", "lines", "lower", &transfers, 1, "ping and pong",
+                       &raw_transfers, 1, NAN);
     }
     one_by_one(raw_trips, side, single);
     one_by_one(lane_trips, side, single + SINGLES);
     if (bench) {
-        double raw_p99 = farm_bench_percentile(single, SINGLES, 99) / 2, p99 = farm_bench_percentile(single + SINGLES, SINGLES, 99) / 2;
-        farm_bench_add(bench, "hop_p99", "ns", "lower", &p99, 1, "raw cache-line ping-pong, half, p99", &raw_p99, 1, NAN);
+        double raw_p99 = farm_bench_percentile(single, SINGLES, 99) / 2,
+               p99 = farm_bench_percentile(single + SINGLES, SINGLES, 99) / 2;
+        farm_bench_add(bench, "hop_p99", "ns", "lower", &p99, 1, "raw cache-line ping-pong, half, p99", &raw_p99, 1,
+                       NAN);
     }
     alternate(lane_payloads, raw_payloads, side, PAYLOADS, ours, theirs);
     for (int s = 0; s < SAMPLES; s++) ours[s] = PAYLOAD / ours[s], theirs[s] = PAYLOAD / theirs[s];
-    if (bench) farm_bench_add(bench, "payload_28k", "GB/s", "higher", ours, SAMPLES, "memcpy, bare flag, sum", theirs, SAMPLES, 0.95);
+    if (bench)
+        farm_bench_add(bench, "payload_28k", "GB/s", "higher", ours, SAMPLES, "memcpy, bare flag, sum", theirs, SAMPLES,
+                       0.95);
     alternate(lane_sleeps, raw_sleeps, side, SLEEPS, ours, theirs);
     if (bench) farm_bench_add(bench, "wakeup", "ns", "lower", ours, SAMPLES, "futex round trip", theirs, SAMPLES, NAN);
     free(single);
@@ -305,7 +318,8 @@ static void step_cost(struct farm_bench *bench, const struct farm_ring *made, in
         ns[s] = (double)(farm_now_ns() - start) / TRIPS;
     }
     double limit = 200;
-    farm_bench_add(bench, "lane_step_cost", "ns", "lower", ns, SAMPLES, "limit of 200 ns, both sides' functions", &limit, 1, 1.0);
+    farm_bench_add(bench, "lane_step_cost", "ns", "lower", ns, SAMPLES, "limit of 200 ns, both sides' functions",
+                   &limit, 1, 1.0);
     farm_ring_close(&actor_ring);
     farm_ring_close(&learner_ring);
 }
@@ -338,11 +352,14 @@ static double count_syscalls(struct side *side, const struct farm_ring *small, c
             running--;
             continue;
         }
-        if (WSTOPSIG(status) == (SIGTRAP | 0x80)) stops++;
-        else ptrace(PTRACE_SETOPTIONS, pid, NULL, PTRACE_O_TRACESYSGOOD);
+        if (WSTOPSIG(status) == (SIGTRAP | 0x80))
+            stops++;
+        else
+            ptrace(PTRACE_SETOPTIONS, pid, NULL, PTRACE_O_TRACESYSGOOD);
         ptrace(PTRACE_SYSCALL, pid, NULL, NULL);
     }
-    // Each call stops at entry and at exit; exit_group only at entry; the rest of raise() and _exit() are the harness's.
+    // Each call stops at entry and at exit; exit_group only at entry; the rest of raise() and _exit() are the
+    // harness's.
     enum { HARNESS_CALLS = 2 * 3 };
     double calls = (double)(stops + 2) / 2;
     return calls > HARNESS_CALLS ? calls - HARNESS_CALLS : 0;
@@ -358,7 +375,8 @@ static void give_up(int signal_number) {
 
 int main(int argc, char **argv) {
     struct farm_bench bench = {.name = "ring",
-                               .about = "The lane's round trips, wake-ups, payload rate and system calls against raw cache lines, futexes and memcpy."};
+                               .about = "The lane's round trips, wake-ups, payload rate and system calls against raw "
+                                        "cache lines, futexes and memcpy."};
     struct farm_error err;
     farm_bench_start(&bench, argc, argv, 45); // it needs 3 s, but spinning on cores that others use too takes for ever
     signal(SIGALRM, give_up);
@@ -386,7 +404,8 @@ int main(int argc, char **argv) {
     open_side(&side, &small, &large);
     everything(&side, &bench);
     int status;
-    farm_bench_check(waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0, "the learner's side failed");
+    farm_bench_check(waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0,
+                     "the learner's side failed");
     step_cost(&bench, &counted, side.eventfd);
     farm_bench_add(&bench, "busy_syscalls_per_million_steps", "calls", "lower", &calls, 1, NULL, NULL, 0, 1.0);
     farm_ring_close(&small);

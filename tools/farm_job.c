@@ -293,17 +293,17 @@ static enum farm_status add_learner(struct farm_job *job, struct farm_error *err
     learner->frames_per_step = job->env.spec.frames_per_step;
     job->learner_cpus = job->plan->inference_cpus;
     farm_bitmap_add(&job->learner_cpus, &job->plan->training_cpus);
-    struct farm_worker_spec spec = {.name = "learner",
-                                    .body = learner_body,
-                                    .context = job,
-                                    .keep = job->learner_keep,
-                                    .keep_count = kept,
-                                    .cpus = recipe->pin && farm_bitmap_count(&job->learner_cpus) ? &job->learner_cpus
-                                                                                                 : NULL,
-                                    .memory_node = job->plan->learner_node,
-                                    .may_end = true,
-                                    .errors_are_final = true, // bad checkpoint, diverged: the next life would be the same
-                                    .stop_phase = PHASE_LEARNER};
+    struct farm_worker_spec spec = {
+        .name = "learner",
+        .body = learner_body,
+        .context = job,
+        .keep = job->learner_keep,
+        .keep_count = kept,
+        .cpus = recipe->pin && farm_bitmap_count(&job->learner_cpus) ? &job->learner_cpus : NULL,
+        .memory_node = job->plan->learner_node,
+        .may_end = true,
+        .errors_are_final = true, // bad checkpoint, diverged: the next life would be the same
+        .stop_phase = PHASE_LEARNER};
     job->learner_worker = job->actors;
     return farm_supervisor_add(job->supervisor, &spec, err);
 }

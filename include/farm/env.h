@@ -1,7 +1,7 @@
-// The environment interface: what an environment written in C gives to an actor. The native environments use it, plug-ins will be
-// loaded through it. One object is one environment (one game); the actor steps a group of them and writes each observation
-// through the pointers below straight into shared memory, so an environment must never keep those pointers: the next
-// step's observation lies elsewhere. Runs in an actor process, one thread.
+// The environment interface: what an environment written in C gives to an actor. The native environments use it,
+// plug-ins will be loaded through it. One object is one environment (one game); the actor steps a group of them and
+// writes each observation through the pointers below straight into shared memory, so an environment must never keep
+// those pointers: the next step's observation lies elsewhere. Runs in an actor process, one thread.
 #ifndef FARM_ENV_H
 #define FARM_ENV_H
 
@@ -28,8 +28,8 @@ enum farm_action_kind {
 
 struct farm_field_spec {
     char name[FARM_FIELD_NAME_MAX];
-    uint32_t dtype; // enum farm_dtype
-    uint32_t rank;  // 1..4
+    uint32_t dtype;                     // enum farm_dtype
+    uint32_t rank;                      // 1..4
     uint32_t dims[FARM_FIELD_RANK_MAX]; // images: height, width[, channels]; row-major
 };
 
@@ -59,7 +59,7 @@ struct farm_env_config {
 };
 
 struct farm_env_api {
-    uint32_t abi_version; // FARM_ENV_ABI_VERSION
+    uint32_t abi_version;  // FARM_ENV_ABI_VERSION
     uint32_t struct_bytes; // sizeof(struct farm_env_api) of the writer
     const char *name;      // "native/catch"
     const char *about;     // one line
@@ -68,7 +68,8 @@ struct farm_env_api {
     // A new environment, to be reset before its first step; NULL with a sentence in error[error_bytes].
     void *(*create)(const struct farm_env_config *config, char *error, size_t error_bytes);
     void (*destroy)(void *env);
-    // Starts an episode and writes its first observation: obs[i] points to field i, uninitialised memory of exactly that size.
+    // Starts an episode and writes its first observation: obs[i] points to field i, uninitialised memory of exactly
+    // that size.
     void (*reset)(void *env, void *const *obs);
     // Takes one step, writes the observation after it and the raw reward. action: as spec.action says. Returns
     // FARM_STEP_TERMINATED, FARM_STEP_TRUNCATED, either with FARM_STEP_GAME_END where a real game ended, or 0. After a

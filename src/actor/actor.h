@@ -1,5 +1,5 @@
-// The actor process: steps the environments of its lanes, one group while the others wait for their actions, and writes each
-// observation once, into the lane. Central inference: no model here. Runs as a forked child of the supervisor.
+// The actor process: steps the environments of its lanes, one group while the others wait for their actions, and writes
+// each observation once, into the lane. Central inference: no model here. Runs as a forked child of the supervisor.
 #ifndef FARM_ACTOR_ACTOR_H
 #define FARM_ACTOR_ACTOR_H
 
@@ -9,7 +9,7 @@
 #include "ring/wait.h"
 
 struct farm_actor_config {
-    uint32_t actor;  // number; lane ids for seeds are actor * lanes + lane
+    uint32_t actor;     // number; lane ids for seeds are actor * lanes + lane
     int up_fd, down_fd; // owned
     int learner_eventfd;
     const struct farm_env_api *api;

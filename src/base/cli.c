@@ -106,8 +106,8 @@ static enum farm_status store(const struct farm_cli_flag *flag, const char *valu
         return FARM_OK;
     case FARM_CLI_INT:
         if (farm_parse_int(value, flag->out)) return FARM_OK;
-        return farm_fail(err, FARM_E_USAGE, "--%s: '%s' is not a whole number (examples: 500000, 500k, 10M)", flag->name,
-                         value);
+        return farm_fail(err, FARM_E_USAGE, "--%s: '%s' is not a whole number (examples: 500000, 500k, 10M)",
+                         flag->name, value);
     case FARM_CLI_DOUBLE:
         if (farm_parse_double(value, flag->out)) return FARM_OK;
         return farm_fail(err, FARM_E_USAGE, "--%s: '%s' is not a number", flag->name, value);

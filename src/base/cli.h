@@ -33,8 +33,8 @@ struct farm_cli {
     const struct farm_cli_flag *flags;
     size_t flag_count;
     // Asked for flags that are not in `flags` (recipe keys). value is NULL where none was given with '=' and the next
-    // word starts with "--" or is missing: a boolean key takes that as true. Returns FARM_E_NOT_FOUND for a name that it
-    // does not know. May be NULL.
+    // word starts with "--" or is missing: a boolean key takes that as true. Returns FARM_E_NOT_FOUND for a name that
+    // it does not know. May be NULL.
     enum farm_status (*other)(void *context, const char *name, const char *value, struct farm_error *err);
     const char *(*other_name)(void *context, size_t i); // i-th name that `other` knows, NULL at the end; may be NULL
     void (*other_help)(void *context);                  // prints its part of --help; may be NULL

@@ -10,8 +10,8 @@ void farm_log_configure(enum farm_log_level most, const char *role);
 void farm_log(enum farm_log_level level, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 #define farm_log_error(...) farm_log(FARM_LOG_ERROR, __VA_ARGS__)
-#define farm_log_warn(...) farm_log(FARM_LOG_WARN, __VA_ARGS__)
-#define farm_log_info(...) farm_log(FARM_LOG_INFO, __VA_ARGS__)
+#define farm_log_warn(...)  farm_log(FARM_LOG_WARN, __VA_ARGS__)
+#define farm_log_info(...)  farm_log(FARM_LOG_INFO, __VA_ARGS__)
 #define farm_log_debug(...) farm_log(FARM_LOG_DEBUG, __VA_ARGS__)
 
 #endif

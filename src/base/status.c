@@ -48,7 +48,7 @@ enum farm_status farm_fail_in(struct farm_error *err, enum farm_status status, c
 }
 
 const char *farm_status_name(enum farm_status status) {
-    static const char *const names[] = {"ok",          "usage", "invalid", "not found",   "limit", "permission",
+    static const char *const names[] = {"ok",         "usage", "invalid", "not found",   "limit", "permission",
                                         "bad format", "busy",  "i/o",     "unsupported", "dead",  "interrupted"};
     return (unsigned)status < sizeof names / sizeof *names ? names[status] : "unknown";
 }

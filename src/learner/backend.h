@@ -1,7 +1,7 @@
-// What computes: the table of functions behind which the CPU (and next CUDA) stands. A backend reads observations in place from the
-// lanes, writes answers into them, and holds parameters and optimiser. It decides nothing: which rows, which windows and when
-// is the learner's. Runs in the learner process; `infer` on the inference thread, everything else on the training thread, both
-// at the same time.
+// What computes: the table of functions behind which the CPU (and next CUDA) stands. A backend reads observations in
+// place from the lanes, writes answers into them, and holds parameters and optimiser. It decides nothing: which rows,
+// which windows and when is the learner's. Runs in the learner process; `infer` on the inference thread, everything
+// else on the training thread, both at the same time.
 #ifndef FARM_LEARNER_BACKEND_H
 #define FARM_LEARNER_BACKEND_H
 
@@ -46,17 +46,19 @@ struct farm_backend;
 
 struct farm_backend_ops {
     const char *name; // "cpu"
-    enum farm_status (*create)(const struct farm_backend_config *config, struct farm_backend **out, struct farm_error *err);
+    enum farm_status (*create)(const struct farm_backend_config *config, struct farm_backend **out,
+                               struct farm_error *err);
     void (*destroy)(struct farm_backend *backend);
 
-    // Forward, sample, write action, logits, value and version into the lanes. At most infer_batch_max rows in all. The answers are
-    // in the lanes when it returns; `acted` is the caller's to store. Returns how many observations were not finite.
+    // Forward, sample, write action, logits, value and version into the lanes. At most infer_batch_max rows in all. The
+    // answers are in the lanes when it returns; `acted` is the caller's to store. Returns how many observations were
+    // not finite.
     uint64_t (*infer)(struct farm_backend *backend, const struct farm_infer_rows *rows, uint32_t count);
 
-    // One update: gradient of the loss over all unrolls, clip, optimiser step, new version for inference. A gradient that is not
-    // finite changes nothing (grad_norm says so).
-    void (*train)(struct farm_backend *backend, const struct farm_train_unrolls *unrolls, uint32_t count, double learning_rate,
-                  struct farm_train_stats *stats);
+    // One update: gradient of the loss over all unrolls, clip, optimiser step, new version for inference. A gradient
+    // that is not finite changes nothing (grad_norm says so).
+    void (*train)(struct farm_backend *backend, const struct farm_train_unrolls *unrolls, uint32_t count,
+                  double learning_rate, struct farm_train_stats *stats);
 
     uint64_t (*version)(const struct farm_backend *backend); // updates so far
 

@@ -1,6 +1,6 @@
-// The CPU backend: executors of src/nn and the kernels of src/kernels over the lanes' own memory (the mirror of DESIGN is the ring itself
-// here). Inference has an executor of its own, every training thread too; parameters go from training to inference through one
-// published copy, so inference waits for a memcpy at most. See backend.h.
+// The CPU backend: executors of src/nn and the kernels of src/kernels over the lanes' own memory (the mirror of DESIGN
+// is the ring itself here). Inference has an executor of its own, every training thread too; parameters go from
+// training to inference through one published copy, so inference waits for a memcpy at most. See backend.h.
 #include <assert.h>
 #include <math.h>
 #include <pthread.h>
@@ -38,7 +38,7 @@ struct farm_backend {
     const struct farm_learner_config *learner;
     const struct farm_net *net;
     struct farm_heap *heap; // on the learner's node: the vectors as long as the network has parameters
-    float *zeros; // a flat observation that stands in for one that is not finite
+    float *zeros;           // a flat observation that stands in for one that is not finite
 
     // inference thread
     struct farm_executor *infer;
@@ -77,8 +77,10 @@ static size_t vector_bytes(const struct farm_backend *backend) {
 // A vector of zeros, one f32 a parameter.
 static float *new_vector(struct farm_backend *backend, bool *ok) {
     float *vector = farm_heap_alloc(backend->heap, vector_bytes(backend), FARM_CACHE_LINE);
-    if (vector) memset(vector, 0, vector_bytes(backend));
-    else *ok = false;
+    if (vector)
+        memset(vector, 0, vector_bytes(backend));
+    else
+        *ok = false;
     return vector;
 }
 
@@ -100,9 +102,9 @@ static void destroy(struct farm_backend *backend) {
         struct trainer *t = &backend->trainers[i];
         farm_executor_destroy(t->executor);
         free_vector(backend, t->grads);
-        void *const owned[] = {t->rows,   t->logits, t->dlogits,         t->behaviour, t->value,     t->dvalue,
-                               t->reward, t->vs,     t->target_log_prob, t->advantage, t->weight,    t->action,
-                               t->flags,  t->behaviour_log_prob};
+        void *const owned[] = {t->rows,   t->logits, t->dlogits, t->behaviour,         t->value,
+                               t->dvalue, t->reward, t->vs,      t->target_log_prob,   t->advantage,
+                               t->weight, t->action, t->flags,   t->behaviour_log_prob};
         for (size_t k = 0; k < sizeof owned / sizeof *owned; k++) free(owned[k]);
     }
     farm_executor_destroy(backend->infer);
@@ -135,7 +137,9 @@ static enum farm_status make_trainer(struct farm_backend *backend, struct traine
     t->weight = zeroed(rows, sizeof(float), &ok);
     t->action = zeroed(rows, sizeof(int32_t), &ok);
     t->flags = zeroed(rows, 1, &ok);
-    if (!ok) return farm_fail(err, FARM_E_LIMIT, "no memory for a training thread (fewer train_threads, a smaller micro_batch)");
+    if (!ok)
+        return farm_fail(err, FARM_E_LIMIT,
+                         "no memory for a training thread (fewer train_threads, a smaller micro_batch)");
     struct farm_executor_config config = {
         .net = backend->net, .batch_max = (int)rows, .training = true, .precision = backend->learner->precision};
     return farm_executor_create(&config, &t->executor, err);
@@ -172,7 +176,8 @@ static enum farm_status make_training(struct farm_backend *backend, struct farm_
     return farm_pool_create(threads, &backend->pool, err);
 }
 
-static enum farm_status create(const struct farm_backend_config *config, struct farm_backend **out, struct farm_error *err) {
+static enum farm_status create(const struct farm_backend_config *config, struct farm_backend **out,
+                               struct farm_error *err) {
     const struct farm_learner_config *learner = config->learner;
     size_t parameters = config->net->parameter_count, infer_max = learner->infer_batch_max;
     struct farm_backend *backend = calloc(1, sizeof *backend);
@@ -224,7 +229,8 @@ static bool finite_row(const float *row, int count) {
 }
 
 // The pointers of one observation: `stack` frames in the ring, or one flat row. False where a flat row is not finite.
-static bool observe(const struct farm_backend *backend, const struct farm_lane *lane, uint64_t n, uint32_t env, const void **rows) {
+static bool observe(const struct farm_backend *backend, const struct farm_lane *lane, uint64_t n, uint32_t env,
+                    const void **rows) {
     if (!backend->net->io.flat) {
         farm_lane_stack(lane, 0, n, env, (unsigned)backend->net->io.stack, rows);
         return true;
@@ -245,7 +251,8 @@ static void load_newest(struct farm_backend *backend) {
     pthread_mutex_unlock(&backend->publish_lock);
 }
 
-static void answer(struct farm_backend *backend, const struct farm_infer_rows *item, const float *logits, const float *value) {
+static void answer(struct farm_backend *backend, const struct farm_infer_rows *item, const float *logits,
+                   const float *value) {
     int actions = backend->net->io.actions;
     struct farm_sampler sampler = {.mode = backend->learner->greedy ? FARM_SAMPLE_GREEDY : FARM_SAMPLE_CATEGORICAL,
                                    .seed = backend->learner->seed};
@@ -266,12 +273,14 @@ static uint64_t infer(struct farm_backend *backend, const struct farm_infer_rows
     uint64_t bad = 0;
     for (uint32_t i = 0; i < count; i++)
         for (uint32_t e = 0; e < items[i].env_count; e++, rows++)
-            bad += !observe(backend, items[i].lane, items[i].n, items[i].env_from + e, backend->infer_rows + rows * stack);
+            bad +=
+                !observe(backend, items[i].lane, items[i].n, items[i].env_from + e, backend->infer_rows + rows * stack);
     assert(rows <= backend->learner->infer_batch_max);
     farm_executor_forward(backend->infer, backend->infer_rows, (int)rows, backend->infer_logits, backend->infer_value);
     size_t row = 0;
     for (uint32_t i = 0; i < count; i++) {
-        answer(backend, &items[i], backend->infer_logits + row * (size_t)backend->net->io.actions, backend->infer_value + row);
+        answer(backend, &items[i], backend->infer_logits + row * (size_t)backend->net->io.actions,
+               backend->infer_value + row);
         row += items[i].env_count;
     }
     return bad;
@@ -280,7 +289,8 @@ static uint64_t infer(struct farm_backend *backend, const struct farm_infer_rows
 // ---- training thread ----
 
 // Copies what came with one step into row `row`, once, and checks it: the actor's memory may change under us.
-static void read_step(const struct farm_backend *backend, struct trainer *t, const struct column *column, uint32_t step, size_t row) {
+static void read_step(const struct farm_backend *backend, struct trainer *t, const struct column *column, uint32_t step,
+                      size_t row) {
     const struct farm_lane *lane = column->lane;
     uint64_t n = column->start + step;
     size_t actions = (size_t)backend->net->io.actions;
@@ -303,7 +313,8 @@ static void read_step(const struct farm_backend *backend, struct trainer *t, con
 static void differentiate(const struct farm_backend *backend, struct trainer *t, uint32_t columns) {
     const struct farm_algo_config *algo = &backend->learner->algo;
     int actions = backend->net->io.actions, steps = (int)algo->unroll, rows = steps * (int)columns;
-    for (int i = 0; i < rows + (int)columns; i++) t->reward[i] = farm_reward_clip(t->reward[i], (float)algo->reward_clip) * (float)algo->reward_scale;
+    for (int i = 0; i < rows + (int)columns; i++)
+        t->reward[i] = farm_reward_clip(t->reward[i], (float)algo->reward_clip) * (float)algo->reward_scale;
     farm_log_prob_rows(t->logits, t->action, rows, actions, t->target_log_prob);
     farm_log_prob_rows(t->behaviour, t->action, rows, actions, t->behaviour_log_prob);
     struct farm_vtrace_config vtrace = {.gamma = (float)algo->discount,
@@ -338,7 +349,8 @@ static void differentiate(const struct farm_backend *backend, struct trainer *t,
                                         .dlogits = t->dlogits,
                                         .dvalue = t->dvalue},
               &t->stats.loss);
-    memset(t->dlogits + (size_t)rows * (size_t)actions, 0, (size_t)columns * (size_t)actions * sizeof(float)); // bootstrap rows
+    memset(t->dlogits + (size_t)rows * (size_t)actions, 0,
+           (size_t)columns * (size_t)actions * sizeof(float)); // bootstrap rows
     memset(t->dvalue + rows, 0, columns * sizeof(float));
 }
 
@@ -346,7 +358,8 @@ static void train_piece(void *context, uint32_t piece, uint32_t thread) {
     struct farm_backend *backend = context;
     struct trainer *t = &backend->trainers[thread];
     uint32_t first = piece * backend->micro_batch, left = backend->column_count - first;
-    uint32_t columns = left < backend->micro_batch ? left : backend->micro_batch, steps = backend->learner->algo.unroll + 1;
+    uint32_t columns = left < backend->micro_batch ? left : backend->micro_batch,
+             steps = backend->learner->algo.unroll + 1;
     for (uint32_t step = 0; step < steps; step++)
         for (uint32_t c = 0; c < columns; c++)
             read_step(backend, t, &backend->columns[first + c], step, (size_t)step * columns + c);
@@ -386,8 +399,8 @@ static void add_stats(struct farm_train_stats *sum, const struct farm_train_stat
     sum->bad_values += more->bad_values;
 }
 
-static void train(struct farm_backend *backend, const struct farm_train_unrolls *unrolls, uint32_t count, double learning_rate,
-                  struct farm_train_stats *stats) {
+static void train(struct farm_backend *backend, const struct farm_train_unrolls *unrolls, uint32_t count,
+                  double learning_rate, struct farm_train_stats *stats) {
     const struct farm_algo_config *algo = &backend->learner->algo;
     backend->column_count = 0;
     for (uint32_t i = 0; i < count; i++)
@@ -397,12 +410,13 @@ static void train(struct farm_backend *backend, const struct farm_train_unrolls 
                 (struct column){.lane = unrolls[i].lane, .start = unrolls[i].start, .env = unrolls[i].env_from + e};
         }
     farm_pool_run(backend->pool, backend->trainer_count, begin_thread, backend);
-    farm_pool_run(backend->pool, (backend->column_count + backend->micro_batch - 1) / backend->micro_batch, train_piece, backend);
+    farm_pool_run(backend->pool, (backend->column_count + backend->micro_batch - 1) / backend->micro_batch, train_piece,
+                  backend);
     add_gradients(backend, algo->loss_sum ? 1.0f : 1.0f / (float)(backend->column_count * algo->unroll));
     *stats = (struct farm_train_stats){0};
     for (uint32_t k = 0; k < backend->trainer_count; k++) add_stats(stats, &backend->trainers[k].stats);
-    stats->grad_norm = (double)farm_optimiser_step(&backend->optimiser_config, &backend->optimiser, (float)learning_rate,
-                                                   backend->params, backend->trainers[0].grads);
+    stats->grad_norm = (double)farm_optimiser_step(&backend->optimiser_config, &backend->optimiser,
+                                                   (float)learning_rate, backend->params, backend->trainers[0].grads);
     backend->version++;
     publish(backend);
 }

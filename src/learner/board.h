@@ -1,6 +1,6 @@
-// The figures a learner publishes for the supervisor, in a small shared segment that outlives the learner: a learner that
-// comes back goes on counting. Each word has one writer, the learner; readers (progress line, metrics.jsonl, farm top) may see
-// words of two neighbouring moments, never a torn one. Doubles are stored as their bits.
+// The figures a learner publishes for the supervisor, in a small shared segment that outlives the learner: a learner
+// that comes back goes on counting. Each word has one writer, the learner; readers (progress line, metrics.jsonl, farm
+// top) may see words of two neighbouring moments, never a torn one. Doubles are stored as their bits.
 #ifndef FARM_LEARNER_BOARD_H
 #define FARM_LEARNER_BOARD_H
 
@@ -17,18 +17,19 @@ struct farm_board {
     uint64_t agent_steps; // transitions answered so far (FIRST steps not counted), this run
     uint64_t frames;      // agent_steps * frames_per_step + frames_start
     uint64_t updates;
-    uint64_t windows;        // trained on
-    uint64_t episodes;       // games ended
-    uint64_t infer_calls;    // forward passes
-    uint64_t infer_rows;     // observations in them
-    uint64_t lag_sum;        // over trained windows: version at training minus version that acted (first step)
-    uint64_t infer_busy_ns;  // time in inference
-    uint64_t train_busy_ns;  // time in training, all threads
-    uint64_t train_wait_ns;  // time training threads waited for windows
-    uint64_t actor_wait_ns;  // sum over lanes: published and not yet answered (their actor may be stepping another lane)
+    uint64_t windows;       // trained on
+    uint64_t episodes;      // games ended
+    uint64_t infer_calls;   // forward passes
+    uint64_t infer_rows;    // observations in them
+    uint64_t lag_sum;       // over trained windows: version at training minus version that acted (first step)
+    uint64_t infer_busy_ns; // time in inference
+    uint64_t train_busy_ns; // time in training, all threads
+    uint64_t train_wait_ns; // time training threads waited for windows
+    uint64_t actor_wait_ns; // sum over lanes: published and not yet answered (their actor may be stepping another lane)
     uint64_t checkpoints;
     uint64_t checkpoint_frames; // frames at the last one
-    uint64_t bad_values;        // rewards or observations that were not finite, flags that made no sense: counted, not trained on
+    uint64_t
+        bad_values; // rewards or observations that were not finite, flags that made no sense: counted, not trained on
     // bits of doubles
     uint64_t return_mean; // over the last FARM_BOARD_RETURNS games, unclipped
     uint64_t return_std;

@@ -64,7 +64,8 @@ static char *make_header(const struct farm_net *net, float *const vectors[VECTOR
         for (int t = 0; t < net->tensor_count; t++) {
             char name[NAME_MAX_BYTES];
             snprintf(name, sizeof name, "%s%s", prefixes[v], net->tensors[t].name);
-            json_object_set_new(header, name, describe_tensor(&net->tensors[t], base + net->tensors[t].offset * sizeof(float)));
+            json_object_set_new(header, name,
+                                describe_tensor(&net->tensors[t], base + net->tensors[t].offset * sizeof(float)));
         }
         base += net->parameter_count * sizeof(float);
     }
@@ -74,13 +75,16 @@ static char *make_header(const struct farm_net *net, float *const vectors[VECTOR
     size_t length = strlen(text);
     *bytes = (length + 7) / 8 * 8;
     char *padded = realloc(text, *bytes + 1);
-    if (padded) memset(padded + length, ' ', *bytes - length);
-    else free(text);
+    if (padded)
+        memset(padded + length, ' ', *bytes - length);
+    else
+        free(text);
     return padded;
 }
 
-enum farm_status farm_checkpoint_save(const char *path, const struct farm_net *net, const struct farm_backend_state *state,
-                                      const char *const (*pairs)[2], uint32_t pair_count, struct farm_error *err) {
+enum farm_status farm_checkpoint_save(const char *path, const struct farm_net *net,
+                                      const struct farm_backend_state *state, const char *const (*pairs)[2],
+                                      uint32_t pair_count, struct farm_error *err) {
     float *vectors[VECTORS];
     vectors_of(state, vectors);
     size_t header_bytes = 0, vector_bytes = net->parameter_count * sizeof(float), bytes;
@@ -122,7 +126,8 @@ static void image_free(struct image *image) {
     json_decref(image->header);
 }
 
-// The bytes of data that the header speaks of: the largest end offset. False where the tensors do not fill them exactly.
+// The bytes of data that the header speaks of: the largest end offset. False where the tensors do not fill them
+// exactly.
 static bool data_end(const json_t *header, uint64_t *end) {
     const char *name;
     json_t *entry;
@@ -131,7 +136,8 @@ static bool data_end(const json_t *header, uint64_t *end) {
     json_object_foreach((json_t *)(uintptr_t)header, name, entry) {
         if (strcmp(name, "__metadata__") == 0) continue;
         json_t *offsets = json_object_get(entry, "data_offsets");
-        json_int_t from = json_integer_value(json_array_get(offsets, 0)), to = json_integer_value(json_array_get(offsets, 1));
+        json_int_t from = json_integer_value(json_array_get(offsets, 0)),
+                   to = json_integer_value(json_array_get(offsets, 1));
         if (json_array_size(offsets) != 2 || from < 0 || to < from) return false;
         if ((uint64_t)to > *end) *end = (uint64_t)to;
         sum += (uint64_t)(to - from);
@@ -145,9 +151,11 @@ static enum farm_status image_read(const char *path, struct image *image, struct
     enum farm_status status = farm_file_read(path, FILE_BYTES_MAX, &image->bytes, &bytes, err);
     if (status) return status;
     uint64_t length = 0, end;
-    for (int i = 0; i < LENGTH_BYTES && bytes >= LENGTH_BYTES; i++) length |= (uint64_t)(uint8_t)image->bytes[i] << 8 * i;
+    for (int i = 0; i < LENGTH_BYTES && bytes >= LENGTH_BYTES; i++)
+        length |= (uint64_t)(uint8_t)image->bytes[i] << 8 * i;
     if (bytes < LENGTH_BYTES || length > HEADER_BYTES_MAX || length > bytes - LENGTH_BYTES) {
-        status = farm_fail(err, FARM_E_FORMAT, "%s: no safetensors file, or cut off within its header (%zu bytes)", path, bytes);
+        status = farm_fail(err, FARM_E_FORMAT, "%s: no safetensors file, or cut off within its header (%zu bytes)",
+                           path, bytes);
         goto fail;
     }
     json_error_t where;
@@ -158,14 +166,15 @@ static enum farm_status image_read(const char *path, struct image *image, struct
     }
     image->data_bytes = bytes - LENGTH_BYTES - length;
     if (!data_end(image->header, &end) || end != image->data_bytes) {
-        status = farm_fail(err, FARM_E_FORMAT, "%s: %s (%zu bytes of data where the header speaks of %" PRIu64 ")", path,
-                           end > image->data_bytes ? "cut off" : "corrupt", image->data_bytes, end);
+        status = farm_fail(err, FARM_E_FORMAT, "%s: %s (%zu bytes of data where the header speaks of %" PRIu64 ")",
+                           path, end > image->data_bytes ? "cut off" : "corrupt", image->data_bytes, end);
         goto fail;
     }
     image->data = (const float *)(const void *)(image->bytes + LENGTH_BYTES + length);
     const char *format = json_string_value(json_object_get(json_object_get(image->header, "__metadata__"), "format"));
     if (!format || strcmp(format, "actorfarm-1") != 0) {
-        status = farm_fail(err, FARM_E_FORMAT, "%s: not a checkpoint of this program (its metadata has no format actorfarm-1)", path);
+        status = farm_fail(err, FARM_E_FORMAT,
+                           "%s: not a checkpoint of this program (its metadata has no format actorfarm-1)", path);
         goto fail;
     }
     return FARM_OK;
@@ -174,7 +183,8 @@ fail:
     return status;
 }
 
-static enum farm_status copy_metadata(const struct image *image, struct farm_checkpoint_metadata *metadata, struct farm_error *err) {
+static enum farm_status copy_metadata(const struct image *image, struct farm_checkpoint_metadata *metadata,
+                                      struct farm_error *err) {
     const char *key;
     json_t *value;
     metadata->count = 0;
@@ -204,8 +214,8 @@ enum farm_status farm_checkpoint_read_metadata(const char *path, struct farm_che
 }
 
 // Finds one tensor and checks everything about it; its data, or NULL with the reason.
-static const float *find_tensor(const struct image *image, const char *path, const char *prefix, const struct farm_tensor *tensor,
-                                struct farm_error *err) {
+static const float *find_tensor(const struct image *image, const char *path, const char *prefix,
+                                const struct farm_tensor *tensor, struct farm_error *err) {
     char name[NAME_MAX_BYTES];
     snprintf(name, sizeof name, "%s%s", prefix, tensor->name);
     json_t *entry = json_object_get(image->header, name);
@@ -216,11 +226,13 @@ static const float *find_tensor(const struct image *image, const char *path, con
     const char *dtype = json_string_value(json_object_get(entry, "dtype"));
     json_t *shape = json_object_get(entry, "shape"), *offsets = json_object_get(entry, "data_offsets");
     bool same = dtype && strcmp(dtype, "F32") == 0 && (int)json_array_size(shape) == tensor->rank;
-    for (int d = 0; same && d < tensor->rank; d++) same = json_integer_value(json_array_get(shape, (size_t)d)) == tensor->dims[d];
+    for (int d = 0; same && d < tensor->rank; d++)
+        same = json_integer_value(json_array_get(shape, (size_t)d)) == tensor->dims[d];
     uint64_t from = (uint64_t)json_integer_value(json_array_get(offsets, 0));
     uint64_t to = (uint64_t)json_integer_value(json_array_get(offsets, 1));
     if (!same || to - from != tensor->count * sizeof(float) || from % sizeof(float)) {
-        farm_fail(err, FARM_E_FORMAT, "%s: tensor %s has another type or shape: a checkpoint of another network", path, name);
+        farm_fail(err, FARM_E_FORMAT, "%s: tensor %s has another type or shape: a checkpoint of another network", path,
+                  name);
         return NULL;
     }
     const float *data = (const float *)(const void *)((const char *)image->data + from);
@@ -242,7 +254,8 @@ static bool has_vector(const struct image *image, const struct farm_net *net, in
 }
 
 enum farm_status farm_checkpoint_load(const char *path, const struct farm_net *net, struct farm_backend_state *state,
-                                      bool *has_optimiser, struct farm_checkpoint_metadata *metadata, struct farm_error *err) {
+                                      bool *has_optimiser, struct farm_checkpoint_metadata *metadata,
+                                      struct farm_error *err) {
     struct image image;
     const float *found[VECTORS][FARM_TENSORS_MAX];
     float *vectors[VECTORS];

@@ -27,7 +27,8 @@ static enum farm_status make_lane(struct farm_learner_lane *lane, struct farm_ri
     lane->answered = farm_lane_acted(lane->lane);
     farm_window_cursor_start(lane->lane, shape, &lane->cursor);
     lane->games = calloc(ring->spec.width, sizeof *lane->games);
-    if (!lane->games) return farm_fail(err, FARM_E_LIMIT, "no memory for the games of %u environments", ring->spec.width);
+    if (!lane->games)
+        return farm_fail(err, FARM_E_LIMIT, "no memory for the games of %u environments", ring->spec.width);
     for (uint32_t e = 0; e < ring->spec.width; e++) {
         // A learner that came back: between two lives of one game, or between two games? The step before says it.
         unsigned before = lane->answered ? farm_lane_flags(lane->lane, lane->answered - 1)[e] : FARM_STEP_ALL;
@@ -109,7 +110,8 @@ static void end_game(struct farm_lanes *lanes, struct farm_game *game, bool quot
             double mean = lanes->return_sum / (double)lanes->games;
             farm_board_set(&board->return_mean, mean);
             farm_board_set(&board->length_mean, lanes->length_sum / (double)lanes->games);
-            farm_board_set(&board->return_std, sqrt(fmax(0, lanes->return_squares / (double)lanes->games - mean * mean)));
+            farm_board_set(&board->return_std,
+                           sqrt(fmax(0, lanes->return_squares / (double)lanes->games - mean * mean)));
         } else {
             show_last_games(board, episodes + 1);
         }

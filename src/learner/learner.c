@@ -73,8 +73,11 @@ static uint32_t take(struct learner *learner) {
     while (room && learner->queued) {
         struct farm_learner_lane *lane = learner->queue[learner->head];
         uint32_t left = lane->lane->width - lane->env_done, part = left < room ? left : room;
-        learner->rows[count] = (struct farm_infer_rows){
-            .lane = lane->lane, .lane_id = lane->id, .n = lane->answered, .env_from = lane->env_done, .env_count = part};
+        learner->rows[count] = (struct farm_infer_rows){.lane = lane->lane,
+                                                        .lane_id = lane->id,
+                                                        .n = lane->answered,
+                                                        .env_from = lane->env_done,
+                                                        .env_count = part};
         learner->served[count++] = lane;
         lane->env_done += part;
         room -= part;
@@ -130,7 +133,8 @@ static void serve(struct learner *learner) {
 
 // How long the lanes in the queue may still wait for company; 0: serve them now.
 static uint64_t patience_ns(const struct learner *learner) {
-    if (learner->rows_queued >= learner->config->infer_batch_max || learner->queued == learner->lanes.lane_count) return 0;
+    if (learner->rows_queued >= learner->config->infer_batch_max || learner->queued == learner->lanes.lane_count)
+        return 0;
     uint64_t most = (uint64_t)(learner->config->infer_wait_ms * 1e6);
     uint64_t waited = farm_now_ns() - learner->queue[learner->head]->waiting_ns;
     return waited < most ? most - waited : 0;
@@ -193,8 +197,10 @@ static enum farm_status check_environment(const struct learner *learner, struct 
     const struct farm_net_io *io = &learner->config->io;
     if (env->action.kind != FARM_ACTION_DISCRETE)
         return farm_fail(err, FARM_E_UNSUPPORTED, "training of multi-discrete and continuous actions is not there yet");
-    size_t bytes = io->flat ? (size_t)io->flat * sizeof(float) : (size_t)io->frame_channels * (size_t)io->height * (size_t)io->width;
-    if (env->obs_count != 1 || farm_field_bytes(&env->obs[0]) != bytes || env->obs[0].dtype != (io->flat ? FARM_F32 : FARM_U8) ||
+    size_t bytes = io->flat ? (size_t)io->flat * sizeof(float)
+                            : (size_t)io->frame_channels * (size_t)io->height * (size_t)io->width;
+    if (env->obs_count != 1 || farm_field_bytes(&env->obs[0]) != bytes ||
+        env->obs[0].dtype != (io->flat ? FARM_F32 : FARM_U8) ||
         learner->lanes.rings[0].spec.policy_outputs != (uint32_t)io->actions)
         return farm_fail(err, FARM_E_INVALID, "the network's input or output does not fit the environment's");
     return FARM_OK;
@@ -235,9 +241,11 @@ static enum farm_status start(struct learner *learner, struct farm_error *err) {
     learner->served = calloc(lanes, sizeof *learner->served);
     if (!learner->rung || !learner->queue || !learner->rows || !learner->served)
         return farm_fail(err, FARM_E_LIMIT, "no memory for %u lanes", lanes);
-    status = farm_doorbells_make(&learner->bells, learner->lanes.ring_pointers, config->ring_count, config->eventfd, err);
+    status =
+        farm_doorbells_make(&learner->bells, learner->lanes.ring_pointers, config->ring_count, config->eventfd, err);
     if (status) return status;
-    struct farm_backend_config backend = {.learner = config, .net = &learner->net, .width_max = learner->lanes.width_max};
+    struct farm_backend_config backend = {
+        .learner = config, .net = &learner->net, .width_max = learner->lanes.width_max};
     status = learner->ops->create(&backend, &learner->backend, err);
     if (!status) status = load(learner, err);
     if (status) return status;

@@ -1,6 +1,6 @@
-// The learner process: inference for every lane, training from windows of the same lanes, checkpoints. Forked by the supervisor;
-// may die and be started again on living lanes. Talks to the rest through the rings, the board (figures for the supervisor)
-// and checkpoint files; prints nothing but diagnostics.
+// The learner process: inference for every lane, training from windows of the same lanes, checkpoints. Forked by the
+// supervisor; may die and be started again on living lanes. Talks to the rest through the rings, the board (figures for
+// the supervisor) and checkpoint files; prints nothing but diagnostics.
 #ifndef FARM_LEARNER_LEARNER_H
 #define FARM_LEARNER_LEARNER_H
 
@@ -14,21 +14,21 @@
 
 enum farm_algo { FARM_ALGO_VTRACE };
 
-// Hyperparameters; the recipe's keys of the same names. Losses are SUMMED over the windows of an update, as IMPALA's code does, when
-// loss_sum is set, else averaged over them.
+// Hyperparameters; the recipe's keys of the same names. Losses are SUMMED over the windows of an update, as IMPALA's
+// code does, when loss_sum is set, else averaged over them.
 struct farm_algo_config {
     enum farm_algo algo;
-    uint32_t unroll;         // T: transitions of a window
-    uint32_t batch;          // windows of an update
-    uint32_t stack;          // frames stacked (1 for flat observations)
-    double discount;         // gamma
+    uint32_t unroll; // T: transitions of a window
+    uint32_t batch;  // windows of an update
+    uint32_t stack;  // frames stacked (1 for flat observations)
+    double discount; // gamma
     double entropy_cost, baseline_cost;
     double rho_clip, c_clip, pg_rho_clip, lambda;
-    double reward_clip;      // rewards clipped to +-this; 0: not
-    double reward_scale;     // after clipping
+    double reward_clip;  // rewards clipped to +-this; 0: not
+    double reward_scale; // after clipping
     enum farm_optimiser_kind optimiser;
-    double lr, lr_end;       // linear from lr to lr_end over frames_target (no decay where there is none)
-    double grad_norm_clip;   // 0: not
+    double lr, lr_end;     // linear from lr to lr_end over frames_target (no decay where there is none)
+    double grad_norm_clip; // 0: not
     double rmsprop_decay, rmsprop_epsilon, adam_beta1, adam_beta2, adam_epsilon;
     bool loss_sum;
 };
@@ -54,8 +54,8 @@ struct farm_learner_config {
 
     int memory_node; // NUMA node of parameters, gradients and optimiser state; -1: anywhere
 
-    uint64_t frames_target;   // ends when reached; 0: no limit
-    uint64_t frames_start;    // counted before this run (resume)
+    uint64_t frames_target; // ends when reached; 0: no limit
+    uint64_t frames_start;  // counted before this run (resume)
 
     const char *checkpoint_dir; // NULL: none are written
     double checkpoint_every_s;
@@ -64,13 +64,13 @@ struct farm_learner_config {
     const char *const (*metadata)[2];
     uint32_t metadata_count;
 
-    bool evaluate;            // no training: greedy or sampled play, `episodes_target` games
+    bool evaluate; // no training: greedy or sampled play, `episodes_target` games
     bool greedy;
     uint64_t episodes_target; // evaluate: ends when so many games have ended
 };
 
-// The body of the learner process. Ends on SIGTERM (writes a checkpoint), when frames_target or episodes_target is reached
-// (board.done = 1), or on an error. Returns the exit status; *err says why where it is not 0.
+// The body of the learner process. Ends on SIGTERM (writes a checkpoint), when frames_target or episodes_target is
+// reached (board.done = 1), or on an error. Returns the exit status; *err says why where it is not 0.
 int farm_learner_run(const struct farm_learner_config *config, struct farm_error *err);
 
 #endif

@@ -59,8 +59,9 @@ enum farm_status farm_pool_create(uint32_t threads, struct farm_pool **out, stru
         *worker = (struct worker){.pool = pool, .number = i};
         errno = pthread_create(&worker->thread, NULL, worker_main, worker);
         if (errno) {
-            enum farm_status status = farm_fail_errno(
-                err, FARM_E_LIMIT, "training thread %u of %u does not start (train_threads, ulimit -u)", i + 1, threads);
+            enum farm_status status =
+                farm_fail_errno(err, FARM_E_LIMIT, "training thread %u of %u does not start (train_threads, ulimit -u)",
+                                i + 1, threads);
             farm_pool_destroy(pool);
             return status;
         }
@@ -83,8 +84,8 @@ void farm_pool_destroy(struct farm_pool *pool) {
     free(pool);
 }
 
-void farm_pool_run(struct farm_pool *pool, uint32_t pieces, void (*work)(void *context, uint32_t piece, uint32_t thread),
-                   void *context) {
+void farm_pool_run(struct farm_pool *pool, uint32_t pieces,
+                   void (*work)(void *context, uint32_t piece, uint32_t thread), void *context) {
     pthread_mutex_lock(&pool->lock);
     pool->work = work;
     pool->context = context;

@@ -1,4 +1,5 @@
-// A few threads that run one function over numbered pieces of work, together with the caller. Belongs to the training thread.
+// A few threads that run one function over numbered pieces of work, together with the caller. Belongs to the training
+// thread.
 #ifndef FARM_LEARNER_POOL_H
 #define FARM_LEARNER_POOL_H
 
@@ -12,9 +13,9 @@ struct farm_pool;
 enum farm_status farm_pool_create(uint32_t threads, struct farm_pool **out, struct farm_error *err);
 void farm_pool_destroy(struct farm_pool *pool);
 
-// Calls work(context, piece, thread) once for every piece in [0, pieces), spread over the threads (thread 0 is the caller), and
-// returns when all are done.
-void farm_pool_run(struct farm_pool *pool, uint32_t pieces, void (*work)(void *context, uint32_t piece, uint32_t thread),
-                   void *context);
+// Calls work(context, piece, thread) once for every piece in [0, pieces), spread over the threads (thread 0 is the
+// caller), and returns when all are done.
+void farm_pool_run(struct farm_pool *pool, uint32_t pieces,
+                   void (*work)(void *context, uint32_t piece, uint32_t thread), void *context);
 
 #endif

@@ -114,7 +114,8 @@ static void save_when_due(struct farm_trainer *trainer) {
     double every_s = trainer->config.learner->checkpoint_every_s;
     if (every_s <= 0 || farm_now_ns() < trainer->checkpoint_due_ns) return;
     struct farm_error error;
-    if (save(trainer, &error)) farm_log_warn("%s: training goes on, the next try follows in %.0f s", error.message, every_s);
+    if (save(trainer, &error))
+        farm_log_warn("%s: training goes on, the next try follows in %.0f s", error.message, every_s);
     trainer->checkpoint_due_ns = farm_now_ns() + (uint64_t)(every_s * 1e9);
 }
 
@@ -150,7 +151,8 @@ static double learning_rate(const struct farm_trainer *trainer) {
 static void show(struct farm_trainer *trainer, uint32_t count, const struct farm_train_stats *stats, double rate) {
     struct farm_board *board = trainer->config.learner->board;
     double rows = stats->loss.weight > 0 ? stats->loss.weight : 1;
-    uint64_t version = trainer->config.ops->version(trainer->config.backend) - 1; // the one that this update started from
+    uint64_t version =
+        trainer->config.ops->version(trainer->config.backend) - 1; // the one that this update started from
     for (uint32_t i = 0; i < count; i++) {
         const struct farm_train_unrolls *u = &trainer->unrolls[i];
         uint64_t acted_with = *farm_lane_version(u->lane, u->start);
@@ -189,9 +191,10 @@ static void update(struct farm_trainer *trainer, uint32_t count, uint32_t finish
     trainer->broken = isfinite(stats.grad_norm) ? 0 : trainer->broken + 1;
     if (trainer->broken == 1) farm_log_warn("the gradient is not finite: this update changes nothing");
     if (trainer->broken >= BROKEN_UPDATES_MAX)
-        trainer->status = farm_fail(&trainer->error, FARM_E_INVALID,
-                                    "training has diverged: %d gradients in a row were not finite (a smaller --lr or --grad-norm-clip)",
-                                    BROKEN_UPDATES_MAX);
+        trainer->status = farm_fail(
+            &trainer->error, FARM_E_INVALID,
+            "training has diverged: %d gradients in a row were not finite (a smaller --lr or --grad-norm-clip)",
+            BROKEN_UPDATES_MAX);
 }
 
 static void *training(void *argument) {
@@ -215,15 +218,16 @@ static void *training(void *argument) {
     return NULL;
 }
 
-// Unrolls that can wait in all lanes together before every actor is held back; *windows: the most units that can ever wait
-// (a new lane holds no history of frames yet).
+// Unrolls that can wait in all lanes together before every actor is held back; *windows: the most units that can ever
+// wait (a new lane holds no history of frames yet).
 static uint64_t unrolls_possible(const struct farm_trainer_config *config, uint32_t *windows) {
     uint64_t unrolls = 0;
     *windows = 0;
     for (uint32_t i = 0; i < config->lanes->lane_count; i++) {
         const struct farm_lane *lane = config->lanes->lanes[i].lane;
         uint64_t held = (uint64_t)config->shape.stack - 1 + config->shape.length;
-        if (lane->steps >= config->shape.length) *windows += (lane->steps - config->shape.length) / config->shape.stride + 1;
+        if (lane->steps >= config->shape.length)
+            *windows += (lane->steps - config->shape.length) / config->shape.stride + 1;
         if (lane->steps >= held) unrolls += ((lane->steps - held) / config->shape.stride + 1) * lane->width;
     }
     return unrolls;
@@ -238,7 +242,8 @@ static void destroy(struct farm_trainer *trainer) {
     free(trainer);
 }
 
-enum farm_status farm_trainer_start(const struct farm_trainer_config *config, struct farm_trainer **out, struct farm_error *err) {
+enum farm_status farm_trainer_start(const struct farm_trainer_config *config, struct farm_trainer **out,
+                                    struct farm_error *err) {
     uint32_t batch = config->learner->algo.batch, windows;
     uint64_t possible = unrolls_possible(config, &windows);
     if (!batch || possible < (uint64_t)batch + config->lanes->width_max)
@@ -276,8 +281,10 @@ enum farm_status farm_trainer_start(const struct farm_trainer_config *config, st
 
 void farm_trainer_push(struct farm_trainer *trainer, struct farm_learner_lane *lane, uint64_t start) {
     pthread_mutex_lock(&trainer->lock);
-    if (trainer->count == trainer->capacity) abort(); // the rings bound the queue: `capacity` windows cannot be unreleased
-    trainer->units[(trainer->head + trainer->count++) % trainer->capacity] = (struct unit){.lane = lane, .start = start};
+    if (trainer->count == trainer->capacity)
+        abort(); // the rings bound the queue: `capacity` windows cannot be unreleased
+    trainer->units[(trainer->head + trainer->count++) % trainer->capacity] =
+        (struct unit){.lane = lane, .start = start};
     trainer->waiting += lane->lane->width;
     if (trainer->waiting >= trainer->config.learner->algo.batch) pthread_cond_signal(&trainer->more);
     pthread_mutex_unlock(&trainer->lock);

@@ -1,5 +1,6 @@
-// The training thread: takes windows from a queue that the inference thread fills, makes updates of `batch` unrolls, releases the
-// steps to the actors, writes checkpoints in between. First come, first trained, whichever lane a window is from.
+// The training thread: takes windows from a queue that the inference thread fills, makes updates of `batch` unrolls,
+// releases the steps to the actors, writes checkpoints in between. First come, first trained, whichever lane a window
+// is from.
 #ifndef FARM_LEARNER_TRAINER_H
 #define FARM_LEARNER_TRAINER_H
 
@@ -18,7 +19,8 @@ struct farm_trainer_config {
 };
 
 // Starts the thread. FARM_E_INVALID where the rings cannot hold the windows of one update (says which keys to change).
-enum farm_status farm_trainer_start(const struct farm_trainer_config *config, struct farm_trainer **out, struct farm_error *err);
+enum farm_status farm_trainer_start(const struct farm_trainer_config *config, struct farm_trainer **out,
+                                    struct farm_error *err);
 
 // Inference thread: a window of all environments of this lane is complete. Never blocks on training.
 void farm_trainer_push(struct farm_trainer *trainer, struct farm_learner_lane *lane, uint64_t start);

@@ -22,5 +22,6 @@ const void *farm_lane_frame(const struct farm_lane *lane, unsigned field, uint64
 void farm_lane_stack(const struct farm_lane *lane, unsigned field, uint64_t n, uint32_t env, unsigned stack,
                      const void **rows) {
     unsigned back = frames_back(lane, n, env, stack - 1);
-    for (unsigned k = 0; k < stack; k++) rows[stack - 1 - k] = k <= back ? farm_lane_obs(lane, field, n - k, env) : NULL;
+    for (unsigned k = 0; k < stack; k++)
+        rows[stack - 1 - k] = k <= back ? farm_lane_obs(lane, field, n - k, env) : NULL;
 }

@@ -1,5 +1,5 @@
-// The lane: the ring of steps of one group of W environments that an actor steps together. Memory only: nothing here makes a
-// system call (sleeping is in wait.h), takes a lock or does a read-modify-write.
+// The lane: the ring of steps of one group of W environments that an actor steps together. Memory only: nothing here
+// makes a system call (sleeping is in wait.h), takes a lock or does a read-modify-write.
 //
 //   produced  steps the actor has published          writer: actor
 //   acted     steps that have been answered           writer: inference
@@ -8,9 +8,10 @@
 //           produced - consumed <= C
 //
 // Memory order. Each pair is release store -> acquire load of one counter, by the side named in the function's name:
-//   P  actor writes step n's arrays, then produced = n+1 (release)  ->  learner loads produced (acquire), reads the arrays
-//   A  inference writes answer n's arrays, then acted = n+1 (release) ->  actor loads acted (acquire), reads the action
-//   C  readers load step n's arrays, then consumed = n+1 (release)  ->  actor loads consumed (acquire), overwrites the slot
+//   P  actor writes step n's arrays, then produced = n+1 (release)  ->  learner loads produced (acquire), reads the
+//   arrays A  inference writes answer n's arrays, then acted = n+1 (release) ->  actor loads acted (acquire), reads the
+//   action C  readers load step n's arrays, then consumed = n+1 (release)  ->  actor loads consumed (acquire),
+//   overwrites the slot
 // C needs release although it stores nothing else: it keeps the reader's earlier loads from moving below it.
 // Step n+1 after answer n needs no further pair: the actor itself goes from A to P in program order.
 #ifndef FARM_RING_LANE_H
@@ -85,16 +86,16 @@ static inline bool farm_lane_actor_answered(const struct farm_lane *lane) {
     return farm_load_acquire(&lane->down->acted) >= lane->produced_local;
 }
 
-// Publishes step `next`, whose arrays are written. Pair P; then the doorbell, behind produced, so that whoever has seen the
-// bell finds the step.
+// Publishes step `next`, whose arrays are written. Pair P; then the doorbell, behind produced, so that whoever has seen
+// the bell finds the step.
 static inline void farm_lane_actor_publish(struct farm_lane *lane) {
     farm_store_release(&lane->up->produced, ++lane->produced_local);
     farm_store_release(&lane->up_control->doorbell, farm_load_relaxed(&lane->up_control->doorbell) + 1);
 }
 
-// A new actor process on a lane that another one had: takes `produced` as it stands and rings the doorbell once more, for the
-// old one may have died between its two stores. When farm_lane_actor_answered says yes, the new actor may overwrite slot
-// `next` (never published, perhaps half written) and publish it with FIRST for every environment.
+// A new actor process on a lane that another one had: takes `produced` as it stands and rings the doorbell once more,
+// for the old one may have died between its two stores. When farm_lane_actor_answered says yes, the new actor may
+// overwrite slot `next` (never published, perhaps half written) and publish it with FIRST for every environment.
 void farm_lane_actor_take_over(struct farm_lane *lane);
 
 // ---- the learner's side ----
@@ -119,8 +120,8 @@ static inline void farm_lane_release(struct farm_lane *lane, uint64_t n) {
     farm_store_release(&lane->down->consumed, n);
 }
 
-// Frame `back` steps before step n of environment env (0: step n itself) of an observation field, for stacking: NULL where that
-// lies before the episode's FIRST. Steps n-back..n must be held (not consumed). O(back).
+// Frame `back` steps before step n of environment env (0: step n itself) of an observation field, for stacking: NULL
+// where that lies before the episode's FIRST. Steps n-back..n must be held (not consumed). O(back).
 const void *farm_lane_frame(const struct farm_lane *lane, unsigned field, uint64_t n, uint32_t env, unsigned back);
 
 // The `stack` frames of step n, oldest first, into rows[0..stack): farm_lane_frame for all of them in one walk.

@@ -76,11 +76,11 @@ static enum farm_status open_segment(int fd, bool writable, enum farm_segment_ki
     enum farm_status status = farm_segment_open(fd, writable, kind, ring->layout.hash, segment, err);
     if (status) return status;
     if (segment->bytes < bytes_wanted)
-        status = farm_fail(err, FARM_E_FORMAT, "segment of %zu bytes is smaller than its layout, %zu bytes", segment->bytes,
-                           bytes_wanted);
+        status = farm_fail(err, FARM_E_FORMAT, "segment of %zu bytes is smaller than its layout, %zu bytes",
+                           segment->bytes, bytes_wanted);
     else if (segment->header->owner != ring->up.header->owner)
-        status = farm_fail(err, FARM_E_FORMAT, "'up' of actor %u and 'down' of actor %u are no pair", ring->up.header->owner,
-                           segment->header->owner);
+        status = farm_fail(err, FARM_E_FORMAT, "'up' of actor %u and 'down' of actor %u are no pair",
+                           ring->up.header->owner, segment->header->owner);
     if (status) {
         segment->fd = -1;
         farm_segment_close(segment);
@@ -93,8 +93,7 @@ enum farm_status farm_ring_open(int up_fd, int down_fd, enum farm_ring_side side
     *ring = (struct farm_ring){.up.fd = -1, .down.fd = -1};
     ring->up.fd_readonly = ring->down.fd_readonly = -1;
     // `up` first, with any hash: the shape stands in its header; the hash is then worked out here and compared.
-    enum farm_status status =
-        farm_segment_open(up_fd, side == FARM_RING_ACTOR, FARM_SEGMENT_UP, 0, &ring->up, err);
+    enum farm_status status = farm_segment_open(up_fd, side == FARM_RING_ACTOR, FARM_SEGMENT_UP, 0, &ring->up, err);
     if (status) return status;
     memcpy(&ring->spec, ring->up.header->user, sizeof ring->spec); // by copy: the peer may scribble over it
     status = farm_ring_layout_make(&ring->spec, &ring->layout, err);
@@ -105,7 +104,8 @@ enum farm_status farm_ring_open(int up_fd, int down_fd, enum farm_ring_side side
                            ring->up.header->owner, (unsigned long long)ring->up.header->layout_hash,
                            (unsigned long long)ring->layout.hash);
     else if (ring->up.bytes < ring->layout.up_bytes)
-        status = farm_fail(err, FARM_E_FORMAT, "ring of actor %u: segment of %zu bytes is smaller than its layout, %zu bytes",
+        status = farm_fail(err, FARM_E_FORMAT,
+                           "ring of actor %u: segment of %zu bytes is smaller than its layout, %zu bytes",
                            ring->up.header->owner, ring->up.bytes, ring->layout.up_bytes);
     if (!status)
         status = open_segment(down_fd, side == FARM_RING_LEARNER, FARM_SEGMENT_DOWN, ring, &ring->down,
@@ -150,7 +150,8 @@ static void found(struct findings *findings, const char *format, ...) {
     }
 }
 
-static void verify_step(const struct farm_lane *lane, uint32_t l, uint64_t n, uint64_t oldest, struct findings *findings) {
+static void verify_step(const struct farm_lane *lane, uint32_t l, uint64_t n, uint64_t oldest,
+                        struct findings *findings) {
     const uint8_t *flags = farm_lane_flags(lane, n);
     const float *reward = farm_lane_reward(lane, n);
     for (uint32_t e = 0; e < lane->width; e++) {
@@ -158,9 +159,9 @@ static void verify_step(const struct farm_lane *lane, uint32_t l, uint64_t n, ui
         if (now & ~FARM_STEP_ALL)
             found(findings, "lane %u step %llu environment %u: unknown flags 0x%x", l, (unsigned long long)n, e, now);
         if ((now & (FARM_STEP_TERMINATED | FARM_STEP_TRUNCATED | FARM_STEP_GAME_END)) && !(now & FARM_STEP_LAST))
-            found(findings, "lane %u step %llu environment %u: an end (0x%x) without LAST", l, (unsigned long long)n, e, now);
-        if (n == 0 && !(now & FARM_STEP_FIRST))
-            found(findings, "lane %u step 0 environment %u: no FIRST", l, e);
+            found(findings, "lane %u step %llu environment %u: an end (0x%x) without LAST", l, (unsigned long long)n, e,
+                  now);
+        if (n == 0 && !(now & FARM_STEP_FIRST)) found(findings, "lane %u step 0 environment %u: no FIRST", l, e);
         if (n > oldest && (before & FARM_STEP_LAST) && !(now & FARM_STEP_FIRST))
             found(findings, "lane %u step %llu environment %u: no FIRST after LAST", l, (unsigned long long)n, e);
         if (!isfinite(reward[e]))
@@ -187,8 +188,8 @@ int farm_ring_verify(const struct farm_ring *ring, char *text, size_t text_bytes
             found(&findings, "lane %u: %llu steps consumed but %llu published", l, (unsigned long long)consumed,
                   (unsigned long long)produced);
         else if (produced - consumed > lane->steps)
-            found(&findings, "lane %u: %llu unconsumed steps in a ring of %u", l, (unsigned long long)(produced - consumed),
-                  lane->steps);
+            found(&findings, "lane %u: %llu unconsumed steps in a ring of %u", l,
+                  (unsigned long long)(produced - consumed), lane->steps);
         else
             for (uint64_t n = consumed; n < produced; n++) verify_step(lane, l, n, consumed, &findings);
     }

@@ -1,5 +1,5 @@
-// One actor's rings: its `up` and `down` segments with all their lanes. The supervisor creates them and holds the descriptors;
-// actor and learner open views, each with the other's segment read-only.
+// One actor's rings: its `up` and `down` segments with all their lanes. The supervisor creates them and holds the
+// descriptors; actor and learner open views, each with the other's segment read-only.
 #ifndef FARM_RING_RING_H
 #define FARM_RING_RING_H
 
@@ -29,9 +29,9 @@ enum farm_status farm_ring_open(int up_fd, int down_fd, enum farm_ring_side side
                                 struct farm_error *err);
 void farm_ring_close(struct farm_ring *ring);
 
-// What a ring looks like after a crash. Reads without the peers' consent, so a living ring may look one step off; a stopped one
-// may not. Returns the number of findings that break a rule (0: sound) and writes one sentence a finding, with lane and
-// step, into text.
+// What a ring looks like after a crash. Reads without the peers' consent, so a living ring may look one step off; a
+// stopped one may not. Returns the number of findings that break a rule (0: sound) and writes one sentence a finding,
+// with lane and step, into text.
 int farm_ring_verify(const struct farm_ring *ring, char *text, size_t text_bytes);
 
 #endif

@@ -56,7 +56,8 @@ static enum farm_status check(const struct farm_ring_spec *spec, struct farm_err
     if (spec->lanes < 1 || spec->lanes > FARM_LANES_MAX)
         return farm_fail(err, FARM_E_INVALID, "%u lanes: 1..%d are possible", spec->lanes, FARM_LANES_MAX);
     if (spec->width < 1 || spec->width > FARM_WIDTH_MAX)
-        return farm_fail(err, FARM_E_INVALID, "%u environments a lane: 1..%d are possible", spec->width, FARM_WIDTH_MAX);
+        return farm_fail(err, FARM_E_INVALID, "%u environments a lane: 1..%d are possible", spec->width,
+                         FARM_WIDTH_MAX);
     if (spec->steps < 2 || spec->steps > STEPS_MAX)
         return farm_fail(err, FARM_E_INVALID, "%u steps a ring: 2..%d are possible", spec->steps, STEPS_MAX);
     if (spec->env.obs_count < 1 || spec->env.obs_count > FARM_OBS_FIELDS_MAX)
@@ -70,8 +71,9 @@ static enum farm_status check(const struct farm_ring_spec *spec, struct farm_err
             return farm_fail(err, FARM_E_INVALID, "observation field %u has no name of 1..%d characters", f,
                              FARM_FIELD_NAME_MAX - 1);
         if (!farm_field_bytes(field))
-            return farm_fail(err, FARM_E_INVALID, "observation field '%s': type or dimensions make no sense (at most %llu MiB)",
-                             field->name, (unsigned long long)(FIELD_BYTES_MAX >> 20));
+            return farm_fail(err, FARM_E_INVALID,
+                             "observation field '%s': type or dimensions make no sense (at most %llu MiB)", field->name,
+                             (unsigned long long)(FIELD_BYTES_MAX >> 20));
     }
     enum farm_status status = check_action(&spec->env.action, err);
     if (status) return status;
@@ -141,6 +143,7 @@ enum farm_status farm_ring_layout_make(const struct farm_ring_spec *spec, struct
     layout->hash = hash_bytes(layout->hash, layout, offsetof(struct farm_ring_layout, hash));
     return FARM_OK;
 too_large:
-    return farm_fail(err, FARM_E_INVALID, "%u lanes x %u environments x %u steps do not fit a segment (at most %llu TiB)",
-                     spec->lanes, spec->width, spec->steps, (unsigned long long)(SEGMENT_BYTES_MAX >> 40));
+    return farm_fail(err, FARM_E_INVALID,
+                     "%u lanes x %u environments x %u steps do not fit a segment (at most %llu TiB)", spec->lanes,
+                     spec->width, spec->steps, (unsigned long long)(SEGMENT_BYTES_MAX >> 40));
 }

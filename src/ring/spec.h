@@ -1,5 +1,5 @@
-// The shape of one actor's rings, and the bytes of its two segments as a pure function of that shape. docs/shm-layout.md
-// tells the same in prose; a test holds both together. Runs in every process; memory only, no I/O.
+// The shape of one actor's rings, and the bytes of its two segments as a pure function of that shape.
+// docs/shm-layout.md tells the same in prose; a test holds both together. Runs in every process; memory only, no I/O.
 #ifndef FARM_RING_SPEC_H
 #define FARM_RING_SPEC_H
 
@@ -13,13 +13,14 @@
 
 enum { FARM_LANES_MAX = 64, FARM_WIDTH_MAX = 65536 };
 
-// Lies in the header page (user area) of both segments, so that a receiver needs nothing but the descriptors. All lanes of
-// an actor have one shape.
+// Lies in the header page (user area) of both segments, so that a receiver needs nothing but the descriptors. All lanes
+// of an actor have one shape.
 struct farm_ring_spec {
     uint32_t lanes; // L, 1..FARM_LANES_MAX
     uint32_t width; // W environments a lane
     uint32_t steps; // C steps a ring
-    uint32_t policy_outputs; // floats of `logits` (or q) an environment: discrete n, multi-discrete sum, continuous 2*dims
+    uint32_t
+        policy_outputs; // floats of `logits` (or q) an environment: discrete n, multi-discrete sum, continuous 2*dims
     struct farm_env_spec env;
 };
 
@@ -40,7 +41,8 @@ struct farm_up_lane {
 
 // Words in `down`, written by the learner's side.
 struct farm_down_control {
-    uint32_t wake; // futex word; writers: the learner threads that answer or release (wait.c says why a lost increment is harmless)
+    uint32_t wake; // futex word; writers: the learner threads that answer or release (wait.c says why a lost increment
+                   // is harmless)
     uint32_t pad0[31];
     uint64_t asleep; // 1 while that inference thread sleeps on its eventfd, or is about to
     uint64_t pad1[15];
@@ -56,8 +58,9 @@ struct farm_down_lane {
     uint64_t pad2[15];
 };
 
-// Byte offsets from the start of a segment. Arrays of lane l lie at `lane_offset + l * lane_stride + field offset`; step n of
-// environment e of a field at slot (n mod C) * W + e. Every array starts on a cache line, every lane on a page.
+// Byte offsets from the start of a segment. Arrays of lane l lie at `lane_offset + l * lane_stride + field offset`;
+// step n of environment e of a field at slot (n mod C) * W + e. Every array starts on a cache line, every lane on a
+// page.
 struct farm_ring_layout {
     size_t up_bytes, down_bytes;
     size_t up_control, up_lanes;     // struct farm_up_control, struct farm_up_lane[L]

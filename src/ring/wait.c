@@ -20,8 +20,10 @@ uint64_t farm_wait_spin_ns(enum farm_wait_mode mode, bool oversubscribed) {
 }
 
 static void futex_sleep(const uint32_t *word, uint32_t seen, uint64_t timeout_ns) {
-    struct timespec timeout = {.tv_sec = (time_t)(timeout_ns / 1000000000u), .tv_nsec = (long)(timeout_ns % 1000000000u)};
-    syscall(SYS_futex, word, FUTEX_WAIT, seen, &timeout, NULL, 0); // woken, timed out, interrupted: the caller looks again
+    struct timespec timeout = {.tv_sec = (time_t)(timeout_ns / 1000000000u),
+                               .tv_nsec = (long)(timeout_ns % 1000000000u)};
+    syscall(SYS_futex, word, FUTEX_WAIT, seen, &timeout, NULL,
+            0); // woken, timed out, interrupted: the caller looks again
 }
 
 static bool lane_can_go(struct farm_lane *lane) {
@@ -93,8 +95,8 @@ static void say_asleep(struct farm_doorbells *bells, uint64_t asleep) {
     for (uint32_t i = 0; i < bells->count; i++) farm_store_relaxed(&bells->rings[i]->down_control->asleep, asleep);
 }
 
-enum farm_status farm_doorbells_make(struct farm_doorbells *bells, struct farm_ring **rings, uint32_t count, int eventfd,
-                                     struct farm_error *err) {
+enum farm_status farm_doorbells_make(struct farm_doorbells *bells, struct farm_ring **rings, uint32_t count,
+                                     int eventfd, struct farm_error *err) {
     *bells = (struct farm_doorbells){.rings = rings, .count = count, .eventfd = eventfd};
     bells->seen = calloc(count ? count : 1, sizeof *bells->seen);
     if (!bells->seen) return farm_fail(err, FARM_E_LIMIT, "no memory for %u doorbells", count);
@@ -112,7 +114,8 @@ void farm_doorbells_free(struct farm_doorbells *bells) {
 uint32_t farm_doorbells_poll(struct farm_doorbells *bells, uint32_t *out) {
     uint32_t rung = 0;
     for (uint32_t i = 0; i < bells->count; i++) {
-        uint64_t now = farm_load_acquire(&bells->rings[i]->up_control->doorbell); // whoever saw the bell sees `produced`
+        uint64_t now =
+            farm_load_acquire(&bells->rings[i]->up_control->doorbell); // whoever saw the bell sees `produced`
         if (now == bells->seen[i]) continue;
         bells->seen[i] = now;
         out[rung++] = i;
@@ -127,7 +130,8 @@ static bool any_rung(const struct farm_doorbells *bells) {
 }
 
 static void eventfd_sleep(int eventfd, uint64_t timeout_ns) {
-    struct timespec timeout = {.tv_sec = (time_t)(timeout_ns / 1000000000u), .tv_nsec = (long)(timeout_ns % 1000000000u)};
+    struct timespec timeout = {.tv_sec = (time_t)(timeout_ns / 1000000000u),
+                               .tv_nsec = (long)(timeout_ns % 1000000000u)};
     struct pollfd waiter = {.fd = eventfd, .events = POLLIN};
     uint64_t count;
     if (ppoll(&waiter, 1, &timeout, NULL) == 1 && read(eventfd, &count, sizeof count) < 0 && errno != EAGAIN)

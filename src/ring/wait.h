@@ -1,9 +1,10 @@
-// Waiting: a bounded spin, then sleep; and waking whoever said that it sleeps. The only system calls of src/ring, and none of
-// them is made while both sides are busy.
+// Waiting: a bounded spin, then sleep; and waking whoever said that it sleeps. The only system calls of src/ring, and
+// none of them is made while both sides are busy.
 //
-//   An actor sleeps on one futex word (down.wake) for all its lanes; an inference thread sleeps on its eventfd for all its actors.
-//   Publisher: store the counter, full fence, load the peer's `asleep`.   Sleeper: store `asleep`, full fence, load the counter.
-//   The two fences forbid that both loads see the old values (store buffering, Dekker's pattern), so no wake-up is lost.
+//   An actor sleeps on one futex word (down.wake) for all its lanes; an inference thread sleeps on its eventfd for all
+//   its actors. Publisher: store the counter, full fence, load the peer's `asleep`.   Sleeper: store `asleep`, full
+//   fence, load the counter. The two fences forbid that both loads see the old values (store buffering, Dekker's
+//   pattern), so no wake-up is lost.
 #ifndef FARM_RING_WAIT_H
 #define FARM_RING_WAIT_H
 
@@ -11,15 +12,15 @@
 
 enum farm_wait_mode { FARM_WAIT_ADAPTIVE, FARM_WAIT_SPIN, FARM_WAIT_SLEEP };
 
-// How long to spin before sleeping: forever, not at all, or the time that fits the plan (about nothing where runnable threads
-// exceed cores).
+// How long to spin before sleeping: forever, not at all, or the time that fits the plan (about nothing where runnable
+// threads exceed cores).
 uint64_t farm_wait_spin_ns(enum farm_wait_mode mode, bool oversubscribed);
 
 // ---- actor ----
 
-// Waits until `lane` can go on: every published step answered and slot `next` writable. With lane NULL: until any lane of the
-// ring can go on; *ready (may be NULL) is its index. Order of service among several: round robin from *ready + 1.
-// Returns false when down.stop is set or timeout_ns has passed.
+// Waits until `lane` can go on: every published step answered and slot `next` writable. With lane NULL: until any lane
+// of the ring can go on; *ready (may be NULL) is its index. Order of service among several: round robin from *ready
+// + 1. Returns false when down.stop is set or timeout_ns has passed.
 bool farm_actor_wait(struct farm_ring *ring, struct farm_lane *lane, uint64_t spin_ns, uint64_t timeout_ns,
                      uint32_t *ready);
 
@@ -36,14 +37,16 @@ struct farm_doorbells {
     int eventfd;
 };
 
-enum farm_status farm_doorbells_make(struct farm_doorbells *bells, struct farm_ring **rings, uint32_t count, int eventfd,
-                                     struct farm_error *err);
+enum farm_status farm_doorbells_make(struct farm_doorbells *bells, struct farm_ring **rings, uint32_t count,
+                                     int eventfd, struct farm_error *err);
 void farm_doorbells_free(struct farm_doorbells *bells);
 
-// Writes the indexes of rings whose bell has rung since the last call into out[count]; returns how many. One acquire load a ring.
+// Writes the indexes of rings whose bell has rung since the last call into out[count]; returns how many. One acquire
+// load a ring.
 uint32_t farm_doorbells_poll(struct farm_doorbells *bells, uint32_t *out);
 
-// Waits until a bell has rung (true) or timeout_ns has passed (false); spins spin_ns first. Does not consume the ring: poll does.
+// Waits until a bell has rung (true) or timeout_ns has passed (false); spins spin_ns first. Does not consume the ring:
+// poll does.
 bool farm_doorbells_wait(struct farm_doorbells *bells, uint64_t spin_ns, uint64_t timeout_ns);
 
 // After one or more answers or releases on lanes of this ring: wakes its actor where it says that it sleeps.

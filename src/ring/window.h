@@ -1,6 +1,6 @@
-// Windows: the way training reads a lane. Window k of a lane covers steps [k*stride, k*stride + length); V-trace's unroll of T
-// transitions has stride T and length T+1, so neighbours share the boundary step. Nothing is copied: a window is three numbers.
-// Runs in the learner. No window is handed out twice, none is skipped while its reader lives.
+// Windows: the way training reads a lane. Window k of a lane covers steps [k*stride, k*stride + length); V-trace's
+// unroll of T transitions has stride T and length T+1, so neighbours share the boundary step. Nothing is copied: a
+// window is three numbers. Runs in the learner. No window is handed out twice, none is skipped while its reader lives.
 #ifndef FARM_RING_WINDOW_H
 #define FARM_RING_WINDOW_H
 
@@ -11,12 +11,14 @@ struct farm_window_shape {
     uint32_t stack; // frames a step reads backwards (>= 1): stack-1 steps before the window's start stay held
 };
 
-// A reader's place in one lane: `next` is the start of its next window, `held` the start of the oldest window it still works on.
+// A reader's place in one lane: `next` is the start of its next window, `held` the start of the oldest window it still
+// works on.
 struct farm_window_cursor {
     uint64_t next, held;
 };
 
-// Starts at the first window boundary whose steps and stack are all still in the ring (a learner that came back), at 0 in a new one.
+// Starts at the first window boundary whose steps and stack are all still in the ring (a learner that came back), at 0
+// in a new one.
 void farm_window_cursor_start(const struct farm_lane *lane, const struct farm_window_shape *shape,
                               struct farm_window_cursor *cursor);
 
