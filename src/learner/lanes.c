@@ -29,11 +29,13 @@ static enum farm_status make_lane(struct farm_learner_lane *lane, struct farm_ri
     lane->games = calloc(ring->spec.width, sizeof *lane->games);
     if (!lane->games)
         return farm_fail(err, FARM_E_LIMIT, "no memory for the games of %u environments", ring->spec.width);
+    uint64_t generation = farm_load_acquire(&lane->lane->down->generation);
     for (uint32_t e = 0; e < ring->spec.width; e++) {
         // A learner that came back: between two lives of one game, or between two games? The step before says it.
         unsigned before = lane->answered ? farm_lane_flags(lane->lane, lane->answered - 1)[e] : FARM_STEP_ALL;
         lane->games[e].known = (before & FARM_STEP_GAME_END) != 0;
         lane->games[e].ended_last = lane->answered && before & FARM_STEP_LAST;
+        lane->games[e].generation = generation;
     }
     return FARM_OK;
 }
@@ -126,7 +128,7 @@ uint64_t farm_lanes_account(struct farm_lanes *lanes, struct farm_learner_lane *
                             struct farm_board *board) {
     const uint8_t *flags = farm_lane_flags(lane->lane, n);
     const float *reward = farm_lane_reward(lane->lane, n);
-    uint64_t transitions = 0, bad = 0;
+    uint64_t transitions = 0, bad = 0, generation = farm_load_acquire(&lane->lane->down->generation);
     for (uint32_t e = 0; e < lane->lane->width; e++) {
         struct farm_game *game = &lane->games[e];
         unsigned now = flags[e];
@@ -136,10 +138,13 @@ uint64_t farm_lanes_account(struct farm_lanes *lanes, struct farm_learner_lane *
             continue;
         }
         if (now & FARM_STEP_FIRST) {
-            if (!game->ended_last) { // the first step of all, or an abandoned episode: its return is nobody's
+            // The first step of all, an abandoned episode, or another actor after a life of the old one's game:
+            // whatever was summed up is nobody's return.
+            if (!game->ended_last || game->generation != generation) {
                 game->reward_sum = 0;
                 game->steps = 0;
                 game->known = game->known || n > 0;
+                game->generation = generation;
             }
         } else {
             transitions++;

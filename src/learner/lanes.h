@@ -11,9 +11,10 @@
 struct farm_game {
     double reward_sum;
     uint32_t steps;
-    bool known;      // seen from its start (a learner that came back has not seen the games that ran then)
-    bool ended_last; // the previous step was LAST
-    uint32_t left;   // evaluation: games of this environment still to be counted
+    bool known;          // seen from its start (a learner that came back has not seen the games that ran then)
+    bool ended_last;     // the previous step was LAST
+    uint64_t generation; // of the actor that plays it
+    uint32_t left;       // evaluation: games of this environment still to be counted
 };
 
 struct farm_learner_lane {

@@ -56,13 +56,19 @@ static int is_checkpoint(const struct dirent *entry) {
     return dot && strcmp(dot, ".safetensors") == 0;
 }
 
-static void remove_old(const char *folder) {
+// What a learner that was killed while it wrote has left: "<frames>.safetensors.tmp.<pid>".
+static int is_half_written(const struct dirent *entry) {
+    return strstr(entry->d_name, ".safetensors.tmp.") != NULL;
+}
+
+// Removes the files of the folder that `choose` takes, but for the first `kept` in falling order of their names.
+static void remove_files(const char *folder, int (*choose)(const struct dirent *), int kept) {
     struct dirent **names;
-    int count = scandir(folder, &names, is_checkpoint, newest_first);
+    int count = scandir(folder, &names, choose, newest_first);
     for (int i = 0; i < count; i++) {
         char path[4096];
         snprintf(path, sizeof path, "%s/%s", folder, names[i]->d_name);
-        if (i >= CHECKPOINTS_KEPT) unlink(path);
+        if (i >= kept) unlink(path);
         free(names[i]);
     }
     if (count >= 0) free(names);
@@ -106,7 +112,7 @@ static enum farm_status save(struct farm_trainer *trainer, struct farm_error *er
     if (status) return farm_fail_in(err, status, "checkpoint");
     farm_board_add(&board->checkpoints, 1);
     farm_store_relaxed(&board->checkpoint_frames, frames);
-    remove_old(learner->checkpoint_dir);
+    remove_files(learner->checkpoint_dir, is_checkpoint, CHECKPOINTS_KEPT);
     return FARM_OK;
 }
 
@@ -254,6 +260,7 @@ enum farm_status farm_trainer_start(const struct farm_trainer_config *config, st
     struct farm_trainer *trainer = calloc(1, sizeof *trainer);
     if (!trainer) return farm_fail(err, FARM_E_LIMIT, "no memory for the trainer");
     trainer->config = *config;
+    if (config->learner->checkpoint_dir) remove_files(config->learner->checkpoint_dir, is_half_written, 0);
     trainer->capacity = windows + 1;
     pthread_mutex_init(&trainer->lock, NULL);
     pthread_cond_init(&trainer->more, NULL);

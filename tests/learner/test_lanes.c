@@ -249,3 +249,18 @@ Test(learner, actors_with_different_environments_are_refused) {
     test_ring_close(&a);
     test_ring_close(&b);
 }
+
+Test(learner, another_actor_s_game_does_not_inherit_what_the_old_one_won_before_a_lost_life) {
+    struct table table;
+    set_up(&table);
+    step(&table, FIRST, 0, FIRST, 0);
+    step(&table, LIFE_LOST, 3, 0, 0);
+    farm_store_release(&table.ring.made.lanes[0].down->generation,
+                       1); // as the supervisor does before a new actor starts
+    step(&table, FIRST, 0, FIRST, 0);
+    step(&table, GAME_OVER, 4, 0, 0);
+    expect(&table, 4, 1);
+    cr_assert_eq(return_of(&table, 0), 4);
+    cr_assert_eq(table.board.lengths[0], 1);
+    tear_down(&table);
+}

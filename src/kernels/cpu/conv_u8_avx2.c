@@ -200,26 +200,37 @@ struct work {
     float *dbias;          // [O]
 };
 
-static size_t place_work(const struct farm_conv_u8_shape *shape, void *scratch, struct work *work) {
+enum { WORK_ARRAYS = 7 };
+
+// The bytes of the members of struct work, in their order; each a multiple of 64 where the next is read by vectors.
+static void measure_work(const struct farm_conv_u8_shape *shape, size_t bytes[WORK_ARRAYS]) {
     const size_t rows = 4 * (size_t)shape->stack, outputs = (size_t)shape->outputs;
-    const size_t bytes[] = {3 * rows * PAIRS * 8 * sizeof(int16_t), outputs * PARTS * PAIRS * 2 * sizeof(int16_t),
-                            outputs * PARTS * rows * 4 * sizeof(int32_t), outputs * 4 * rows * 4 * sizeof(float),
-                            outputs * sizeof(float)}; // each a multiple of 64
-    char *at = scratch;
-    if (work != NULL) {
-        work->pixels = (int16_t *)(void *)at;
-        work->gradients = (int16_t *)(void *)(at + bytes[0]);
-        work->products = (int32_t *)(void *)(at + bytes[0] + bytes[1]);
-        work->total = (float *)(void *)(at + bytes[0] + bytes[1] + bytes[2]);
-        work->step = (float *)(void *)(at + bytes[0] + bytes[1] + bytes[2] + bytes[3]);
-        work->inverse = work->step + outputs;
-        work->dbias = work->inverse + outputs;
-    }
-    return bytes[0] + bytes[1] + bytes[2] + bytes[3] + 3 * bytes[4];
+    bytes[0] = 3 * rows * PAIRS * 8 * sizeof(int16_t);
+    bytes[1] = outputs * PARTS * PAIRS * 2 * sizeof(int16_t);
+    bytes[2] = outputs * PARTS * rows * 4 * sizeof(int32_t);
+    bytes[3] = outputs * 4 * rows * 4 * sizeof(float);
+    bytes[4] = bytes[5] = bytes[6] = outputs * sizeof(float);
+}
+
+static struct work place_work(const struct farm_conv_u8_shape *shape, void *scratch) {
+    size_t bytes[WORK_ARRAYS];
+    char *at[WORK_ARRAYS] = {scratch};
+    measure_work(shape, bytes);
+    for (int i = 1; i < WORK_ARRAYS; i++) at[i] = at[i - 1] + bytes[i - 1];
+    return (struct work){.pixels = (int16_t *)(void *)at[0],
+                         .gradients = (int16_t *)(void *)at[1],
+                         .products = (int32_t *)(void *)at[2],
+                         .total = (float *)(void *)at[3],
+                         .step = (float *)(void *)at[4],
+                         .inverse = (float *)(void *)at[5],
+                         .dbias = (float *)(void *)at[6]};
 }
 
 size_t farm_conv_u8_scratch_bytes_avx2(const struct farm_conv_u8_shape *shape) {
-    return (place_work(shape, NULL, NULL) + 63) & ~(size_t)63;
+    size_t bytes[WORK_ARRAYS], sum = 0;
+    measure_work(shape, bytes);
+    for (int i = 0; i < WORK_ARRAYS; i++) sum += bytes[i];
+    return (sum + 63) & ~(size_t)63;
 }
 
 // Eight channels: sums dbias, and finds how to quantise. dout: their first position.
@@ -379,8 +390,7 @@ void farm_conv_u8_backward_weights_avx2(const struct farm_conv_u8_shape *shape, 
     assert(farm_conv_u8_is_fast(shape));
     enum { K = FARM_CONV_U8_KERNEL };
     const int rows = 4 * shape->stack;
-    struct work work;
-    place_work(shape, scratch, &work);
+    struct work work = place_work(shape, scratch);
     memset(work.total, 0, (size_t)(shape->outputs * 16 * rows) * sizeof(float));
     memset(work.dbias, 0, (size_t)shape->outputs * sizeof(float));
     for (int n = 0; n < batch; n++)
