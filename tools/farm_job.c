@@ -16,6 +16,7 @@
 
 enum {
     ENVS_PER_ACTOR = 16, // where the recipe leaves it open: enough to fill a batch, few enough for a small cache
+    BATCH_LEAST = 8,     // unrolls of an update; half the environments keeps the policy lag at about three updates
     EVAL_ENVS_MAX = 64,
     INFER_BATCH_MAX = 256,
     TICK_MS = 50,
@@ -127,6 +128,7 @@ static void choose_counts(struct farm_job *job, uint64_t episodes) {
     if (!recipe->envs_per_actor)
         recipe->envs_per_actor = (ENVS_PER_ACTOR + recipe->lanes - 1) / recipe->lanes * recipe->lanes;
     int64_t environments = recipe->actors * recipe->envs_per_actor;
+    if (!recipe->batch) recipe->batch = environments / 2 > BATCH_LEAST ? environments / 2 : BATCH_LEAST;
     if (!recipe->ring_steps) {
         // Windows of one lane that an update takes, all of them in training while the next ones fill.
         uint64_t windows = (uint64_t)((recipe->batch + environments - 1) / environments);

@@ -38,7 +38,7 @@ static const struct farm_recipe_key keys[] = {
     TEXT(algo, "vtrace", "vtrace", "algorithm"),
     TEXT(precision, "auto", "auto|f32|bf16", "of the network's arithmetic; auto: bf16 where the CPU has it"),
     INT(unroll, "20", 1, 4096, "transitions of a window (T)"),
-    INT(batch, "32", 1, 65536, "windows of an update"),
+    INT(batch, "0", 0, 65536, "windows of an update; 0: half as many as environments, at least 8"),
     INT(stack, "1", 1, 32, "frames stacked (images only)"),
     DOUBLE(discount, "0.99", 0, 1, "gamma, a step"),
     DOUBLE(entropy_cost, "0.01", 0, 1e3, "weight of the entropy bonus"),

@@ -26,7 +26,7 @@ static void set(struct farm_recipe *recipe, enum farm_recipe_layer layer, const 
 
 Test(report, every_default_lies_in_its_range) {
     struct farm_recipe recipe = defaults();
-    cr_assert_eq(recipe.batch, 32);
+    cr_assert_eq(recipe.batch, 0);
     cr_assert_float_eq(recipe.lr, 6e-4, 1e-18);
     cr_assert_str_eq(recipe.env, "native/breakout");
     cr_assert(recipe.pin && recipe.loss_sum);
@@ -68,7 +68,7 @@ Test(report, flags_may_write_dashes_suffixes_and_no) {
 
 Test(report, values_outside_their_range_are_refused_with_the_range) {
     static const char *const bad[][2] = {
-        {"discount", "1.01"}, {"batch", "0"},     {"batch", "1.5"},      {"batch", "65537"}, {"lr", "nan"},
+        {"discount", "1.01"}, {"batch", "-1"},    {"batch", "1.5"},      {"batch", "65537"}, {"lr", "nan"},
         {"lr", "-1"},         {"lr", ""},         {"pin", "maybe"},      {"device", "tpu"},  {"precision", "f3"},
         {"seed", "-1"},       {"seconds", "inf"}, {"optimiser", "adam|"}};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
@@ -110,7 +110,7 @@ Test(report, names_file_line_and_the_nearest_key) {
     cr_assert(strstr(err.message, "my.yaml:3"), "%s", err.message);
     cr_assert(strstr(err.message, "'entropy_cost'"), "%s", err.message);
     cr_assert_eq(parse(&recipe, "lr: 1\nbatch: -5\n", &err), FARM_E_USAGE);
-    cr_assert(strstr(err.message, "my.yaml:2: batch: -5 is outside its range, 1 to 65536"), "%s", err.message);
+    cr_assert(strstr(err.message, "my.yaml:2: batch: -5 is outside its range, 0 to 65536"), "%s", err.message);
 }
 
 Test(report, refuses_what_is_no_flat_mapping) {
