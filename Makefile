@@ -242,7 +242,7 @@ lint-format:
 
 lint-cppcheck:
 	$(call say,LINT,cppcheck)
-	@mkdir -p $(BUILD)/cppcheck
+	@rm -rf $(BUILD)/cppcheck && mkdir -p $(BUILD)/cppcheck # a warm one swallows findings across files
 	@tools/build/sources.sh c | { grep -v ^tests/ || true; } >$(BUILD)/cppcheck.files
 	@[ ! -s $(BUILD)/cppcheck.files ] || cppcheck -q --std=c11 --language=c --enable=warning,performance,portability \
 		--inline-suppr --error-exitcode=1 --suppressions-list=tools/build/cppcheck.supp \

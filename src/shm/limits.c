@@ -1,5 +1,4 @@
-// See limits.h. File formats: Documentation/admin-guide/cgroup-v2.rst, cgroup-v1/memory.rst and mm/hugetlbpage.rst of
-// the Linux sources; proc(5).
+// See limits.h. File formats: Documentation/admin-guide/mm/hugetlbpage.rst of the Linux sources; proc(5).
 #include "shm/limits.h"
 
 #include <stdarg.h>
@@ -8,34 +7,23 @@
 #include <string.h>
 #include <sys/resource.h>
 
-enum { PATH_BYTES = 4096, LINE_BYTES = 4096, TEXT_BYTES = 32768, SIZE_TEXT_BYTES = 32, CAP_IPC_LOCK_BIT = 14 };
+#include "base/cgroup.h"
+
+enum { PATH_BYTES = 4096, TEXT_BYTES = 32768, SIZE_TEXT_BYTES = 32, CAP_IPC_LOCK_BIT = 14 };
 static const uint64_t HUGE_BYTES = 2u << 20, RESERVE_MAX_BYTES = 1u << 30, RESERVE_SHARE = 32;
 
 // One place where memory can run out: a cgroup level, the machine, a node.
 struct room {
     uint64_t left_bytes; // UINT64_MAX: no limit known
     uint64_t limit_bytes, used_bytes;
-    char name[PATH_BYTES + 64]; // "memory.max of control group /a/b", "MemAvailable of this machine"
+    char name[FARM_CGROUP_PATH_BYTES + 64]; // "memory.max of control group /a/b", "MemAvailable of this machine"
     const char *remedy;
 };
 
-struct group_names {
-    const char *limit, *high, *usage, *active_file, *inactive_file, *remedy;
-};
-static const struct group_names group_v2 = {"memory.max",
-                                            "memory.high",
-                                            "memory.current",
-                                            "active_file",
-                                            "inactive_file",
-                                            "raise it (systemd: MemoryMax=, MemoryHigh=; docker and podman: --memory; "
-                                            "Slurm: --mem; Kubernetes: limits.memory)"};
-static const struct group_names group_v1 = {
-    "memory.limit_in_bytes",
-    NULL,
-    "memory.usage_in_bytes",
-    "total_active_file",
-    "total_inactive_file",
-    "raise it (systemd: MemoryLimit=; docker: --memory; Slurm: --mem; Kubernetes: limits.memory)"};
+static const char remedy_v2[] = "raise it (systemd: MemoryMax=, MemoryHigh=; docker and podman: --memory; "
+                                "Slurm: --mem; Kubernetes: limits.memory)";
+static const char remedy_v1[] = "raise it (systemd: MemoryLimit=; docker: --memory; Slurm: --mem; Kubernetes: "
+                                "limits.memory)";
 
 static const char *prefix(const char *root) {
     return root && strcmp(root, "/") != 0 ? root : "";
@@ -44,7 +32,7 @@ static const char *prefix(const char *root) {
 // Reads a whole small file, terminated; false where there is none.
 static bool read_file(char *text, size_t size, const char *format, ...) __attribute__((format(printf, 3, 4)));
 static bool read_file(char *text, size_t size, const char *format, ...) {
-    char path[3 * PATH_BYTES];
+    char path[PATH_BYTES];
     va_list args;
     va_start(args, format);
     int length = vsnprintf(path, sizeof path, format, args);
@@ -58,19 +46,11 @@ static bool read_file(char *text, size_t size, const char *format, ...) {
     return n > 0;
 }
 
-// A limit in bytes; UINT64_MAX for "max", for v1's "unlimited" (LONG_MAX rounded to pages), for what is no number.
-static uint64_t parse_limit(const char *text) {
-    char *end;
-    unsigned long long value = strtoull(text, &end, 10);
-    return end == text || value >= UINT64_C(1) << 62 ? UINT64_MAX : value;
-}
-
-// The number behind `key` at the start of a line ("MemFree:  12 kB", "active_file 4096"), 0 where the key is missing.
+// The number behind `key` at the start of a line ("MemFree:  12 kB"), 0 where the key is missing.
 static uint64_t value_of(const char *text, const char *key) {
     size_t length = strlen(key);
     for (const char *line = text; line && *line; line = strchr(line, '\n'), line += line != NULL)
-        if (strncmp(line, key, length) == 0 && (line[length] == ' ' || line[length] == ':'))
-            return strtoull(line + length + 1, NULL, 10);
+        if (strncmp(line, key, length) == 0 && line[length] == ':') return strtoull(line + length + 1, NULL, 10);
     return 0;
 }
 
@@ -85,91 +65,19 @@ static uint64_t without_reserve(uint64_t bytes) {
     return bytes - (reserve < RESERVE_MAX_BYTES ? reserve : RESERVE_MAX_BYTES);
 }
 
-// ---- memory control groups ----
+// ---- control groups, machine and node ----
 
-static void read_level(const char *mount, const char *group, const struct group_names *names, struct room *least) {
-    char text[TEXT_BYTES];
-    uint64_t limit =
-        read_file(text, sizeof text, "%s%s/%s", mount, group, names->limit) ? parse_limit(text) : UINT64_MAX;
-    const char *which = names->limit;
-    // Above memory.high the kernel throttles until memory is reclaimed, and rings cannot be: as good as a limit.
-    if (names->high && read_file(text, sizeof text, "%s%s/%s", mount, group, names->high) &&
-        parse_limit(text) < limit) {
-        limit = parse_limit(text);
-        which = names->high;
-    }
-    if (limit == UINT64_MAX) return;
-    uint64_t usage = read_file(text, sizeof text, "%s%s/%s", mount, group, names->usage) ? parse_limit(text) : 0;
-    const char *stat = read_file(text, sizeof text, "%s%s/memory.stat", mount, group) ? text : "";
-    uint64_t cache = value_of(stat, names->active_file) + value_of(stat, names->inactive_file);
-    uint64_t used = usage > cache ? usage - cache : 0, left = limit > used ? limit - used : 0;
-    if (left >= least->left_bytes) return;
-    least->left_bytes = left;
-    least->limit_bytes = limit;
-    least->used_bytes = used;
-    least->remedy = names->remedy;
-    snprintf(least->name, sizeof least->name, "%s of control group %s", which, *group ? group : "/");
-}
-
-static bool list_has(const char *list, const char *word) {
-    size_t length = strlen(word);
-    for (const char *at = list; (at = strstr(at, word)); at += length)
-        if ((at == list || at[-1] == ',') && strchr(",\n", at[length])) return true;
-    return false;
-}
-
-// The group of this process, "/a/b", in v2's hierarchy or in v1's memory hierarchy; "" where /proc/self/cgroup names
-// none.
-static void find_group(const char *root, bool v2, char group[PATH_BYTES]) {
-    char text[TEXT_BYTES];
-    group[0] = 0;
-    if (!read_file(text, sizeof text, "%s/proc/self/cgroup", root)) return;
-    char *rest = text;
-    for (char *line; (line = strsep(&rest, "\n"));) { // "4:memory:/a/b", "0::/a/b"
-        char *controllers = strchr(line, ':');
-        char *path = controllers ? strchr(++controllers, ':') : NULL;
-        if (!path) continue;
-        *path++ = 0;
-        if (v2 ? !*controllers : list_has(controllers, "memory")) snprintf(group, PATH_BYTES, "%s", path);
-    }
-}
-
-// The group's path below a mount whose own root is the group `mounted`. A container often has its own group mounted
-// there while /proc/self/cgroup names the host's path, or one with "..": then the mount itself is the group.
-static void below_mount(const char *mounted, char *group) {
-    size_t length = strcmp(mounted, "/") == 0 ? 0 : strlen(mounted);
-    bool inside = strncmp(group, mounted, length) == 0 && (group[length] == '/' || !group[length]);
-    if (!inside || strstr(group, "/..") || strcmp(group + length, "/") == 0)
-        group[0] = 0;
-    else
-        memmove(group, group + length, strlen(group + length) + 1);
-}
-
-// Visits the group and all above it, in every hierarchy that can limit memory.
 static void read_groups(const char *root, struct room *least) {
-    char path[PATH_BYTES], line[LINE_BYTES];
-    if ((size_t)snprintf(path, sizeof path, "%s/proc/self/mountinfo", root) >= sizeof path) return;
-    FILE *file = fopen(path, "re");
-    if (!file) return;
-    while (fgets(line, sizeof line, file)) {
-        char mounted[PATH_BYTES], mount[PATH_BYTES], full[2 * PATH_BYTES], type[64], super[LINE_BYTES],
-            group[PATH_BYTES];
-        const char *right = strstr(line, " - ");
-        if (!right || sscanf(line, "%*s %*s %*s %4095s %4095s", mounted, mount) != 2) continue;
-        if (sscanf(right, " - %63s %*s %4095s", type, super) != 2) continue;
-        bool v2 = strcmp(type, "cgroup2") == 0;
-        if (!v2 && !(strcmp(type, "cgroup") == 0 && list_has(super, "memory"))) continue;
-        snprintf(full, sizeof full, "%s%s", root, mount);
-        find_group(root, v2, group);
-        below_mount(mounted, group);
-        for (char *slash; (slash = strrchr(group, '/')); *slash = 0)
-            read_level(full, group, v2 ? &group_v2 : &group_v1, least);
-        read_level(full, "", v2 ? &group_v2 : &group_v1, least);
-    }
-    fclose(file);
+    struct farm_cgroup_limits limits;
+    farm_cgroup_read(root, &limits);
+    const struct farm_cgroup_memory *memory = &limits.memory;
+    if (memory->left_bytes >= least->left_bytes) return;
+    *least = (struct room){.left_bytes = memory->left_bytes,
+                           .limit_bytes = memory->limit_bytes,
+                           .used_bytes = memory->used_bytes,
+                           .remedy = memory->v2 ? remedy_v2 : remedy_v1};
+    snprintf(least->name, sizeof least->name, "%s of control group %s", memory->file, memory->group);
 }
-
-// ---- machine and node ----
 
 static void read_machine(const char *root, struct room *least) {
     char text[TEXT_BYTES];
@@ -246,6 +154,13 @@ enum farm_status farm_limits_check_memory(const char *root, uint64_t bytes, int 
 }
 
 // ---- resource limits ----
+
+// A resource limit; UINT64_MAX for "unlimited".
+static uint64_t parse_limit(const char *text) {
+    char *end;
+    unsigned long long value = strtoull(text, &end, 10);
+    return end == text || value >= UINT64_C(1) << 62 ? UINT64_MAX : value;
+}
 
 // A line of /proc/self/limits; false where it is not to be had. UINT64_MAX: unlimited.
 static bool read_rlimit(const char *root, const char *name, uint64_t *soft, uint64_t *hard) {

@@ -15,8 +15,8 @@
 #include <stdint.h>
 #include <sys/types.h>
 
+#include "base/bitmap.h"
 #include "base/status.h"
-#include "topo/bitmap.h"
 
 enum { FARM_WORKER_NAME_MAX = 32, FARM_WORKER_LINE_MAX = 1024 };
 

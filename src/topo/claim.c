@@ -27,6 +27,7 @@ static int open_or_make(const char *path) {
 }
 
 static enum farm_status open_at(struct farm_claim *claim, const char *path, struct farm_error *err) {
+    *claim = (struct farm_claim){.fd = -1};
     snprintf(claim->path, sizeof claim->path, "%s", path);
     claim->fd = open_or_make(path);
     if (claim->fd < 0)

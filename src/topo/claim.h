@@ -8,8 +8,8 @@
 #ifndef FARM_TOPO_CLAIM_H
 #define FARM_TOPO_CLAIM_H
 
+#include "base/bitmap.h"
 #include "base/status.h"
-#include "topo/bitmap.h"
 #include "topo/machine.h"
 #include "topo/plan.h"
 

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "topo/cgroup.h"
+#include "base/cgroup.h"
 
 enum {
     DISTANCE_LOCAL = 10, // the firmware's convention (ACPI SLIT)
@@ -257,8 +257,8 @@ static void read_limits(struct farm_machine *m, const char *root) {
     struct farm_cgroup_limits limits;
     farm_cgroup_read(root, &limits);
     m->cpu_quota = limits.cpu_quota;
-    m->memory_limit_bytes = limits.memory_limit_bytes;
-    m->memory_free_bytes = limits.memory_free_bytes;
+    m->memory_limit_bytes = limits.memory.limit_bytes;
+    m->memory_free_bytes = limits.memory.left_bytes;
     if (limits.has_cpus) farm_bitmap_keep(&m->allowed, &limits.cpus);
 }
 

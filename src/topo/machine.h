@@ -11,8 +11,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "base/bitmap.h"
 #include "base/status.h"
-#include "topo/bitmap.h"
 
 enum { FARM_CPUS_MAX = FARM_BITMAP_BITS, FARM_NODES_MAX = 64, FARM_GPUS_MAX = 32 };
 

@@ -24,8 +24,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "base/bitmap.h"
 #include "base/status.h"
-#include "topo/bitmap.h"
 #include "topo/machine.h"
 
 enum {

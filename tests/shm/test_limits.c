@@ -1,64 +1,17 @@
 // Limits on recorded machines: folders with the few files of /proc and /sys that are read, written by each test.
 #include <criterion/criterion.h>
-#include <errno.h>
-#include <ftw.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
-#include <sys/stat.h>
 
+#include "../support/recorded.h"
 #include "shm/limits.h"
-
-static const uint64_t MIB = 1 << 20;
-static char root[64];
-
-static void make_root(void) {
-    snprintf(root, sizeof root, "/tmp/farm-limits-XXXXXX");
-    cr_assert_not_null(mkdtemp(root));
-}
-
-static int remove_one(const char *path, const struct stat *about, int kind, struct FTW *where) {
-    return remove(path);
-}
-
-static void remove_root(void) {
-    nftw(root, remove_one, 16, FTW_DEPTH | FTW_PHYS);
-}
-
-// Records a file, making its folders.
-static void record(const char *path, const char *text) {
-    char full[512];
-    snprintf(full, sizeof full, "%s/%s", root, path);
-    for (char *slash = full + strlen(root) + 1; (slash = strchr(slash, '/')); *slash++ = '/') {
-        *slash = 0;
-        cr_assert(mkdir(full, 0700) == 0 || errno == EEXIST);
-    }
-    FILE *file = fopen(full, "w");
-    cr_assert_not_null(file, "%s", full);
-    fputs(text, file);
-    fclose(file);
-}
-
-static void record_bytes(const char *path, uint64_t bytes) {
-    char text[32];
-    snprintf(text, sizeof text, "%llu\n", (unsigned long long)bytes);
-    record(path, text);
-}
 
 static void record_machine(uint64_t available_mib) {
     char text[128];
     snprintf(text, sizeof text, "MemTotal: %llu kB\nMemFree: 1 kB\nMemAvailable: %llu kB\n", 65536ull * 1024,
              (unsigned long long)available_mib * 1024);
     record("proc/meminfo", text);
-}
-
-static void record_v2(const char *group) {
-    char text[128];
-    record("proc/self/mountinfo", "23 1 0:20 / /proc rw - proc proc rw\n"
-                                  "30 23 0:26 / /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw,nsdelegate\n");
-    snprintf(text, sizeof text, "0::%s\n", group);
-    record("proc/self/cgroup", text);
 }
 
 static uint64_t less_reserve(uint64_t bytes) {
@@ -83,34 +36,22 @@ Test(shm, takes_mem_available_where_no_group_limits) {
     cr_assert_eq(farm_limits_memory_available_bytes(root), less_reserve(1000 * MIB));
 }
 
+Test(shm, takes_the_less_of_group_and_machine) {
+    record_v2("/a");
+    record_bytes("sys/fs/cgroup/a/memory.max", 1000 * MIB);
+    record_bytes("sys/fs/cgroup/a/memory.current", 400 * MIB);
+    record_machine(700);
+    cr_assert_eq(farm_limits_memory_available_bytes(root), less_reserve(600 * MIB));
+    record_machine(500);
+    cr_assert_eq(farm_limits_memory_available_bytes(root), less_reserve(500 * MIB));
+}
+
 Test(shm, keeps_at_most_a_gibibyte_in_reserve) {
     record_machine(65536);
     cr_assert_eq(farm_limits_memory_available_bytes(root), (65536 - 1024) * MIB);
 }
 
-Test(shm, takes_the_tightest_level_of_nested_v2_groups) {
-    record_machine(60000);
-    record_v2("/a/b/c");
-    record_bytes("sys/fs/cgroup/a/memory.max", 4000 * MIB);
-    record_bytes("sys/fs/cgroup/a/memory.current", 1500 * MIB);
-    record_bytes("sys/fs/cgroup/a/b/memory.max", 3000 * MIB); // a larger room than its parent's
-    record_bytes("sys/fs/cgroup/a/b/memory.current", 100 * MIB);
-    record("sys/fs/cgroup/a/b/c/memory.max", "max\n");
-    cr_assert_eq(farm_limits_memory_available_bytes(root), less_reserve(2500 * MIB));
-}
-
-Test(shm, counts_page_cache_as_free) {
-    record_machine(60000);
-    record_v2("/a");
-    record_bytes("sys/fs/cgroup/a/memory.max", 1000 * MIB);
-    record_bytes("sys/fs/cgroup/a/memory.current", 900 * MIB);
-    // 300 MiB inactive, 100 MiB active; shared memory (shmem) is not cache that can be dropped.
-    record("sys/fs/cgroup/a/memory.stat", "anon 1\nfile 524288000\nshmem 104857600\ninactive_anon 77\n"
-                                          "inactive_file 314572800\nactive_file 104857600\n");
-    cr_assert_eq(farm_limits_memory_available_bytes(root), less_reserve(500 * MIB));
-}
-
-Test(shm, takes_memory_high_for_a_limit) {
+Test(shm, names_memory_high_where_it_is_the_limit) {
     record_machine(60000);
     record_v2("/a");
     record("sys/fs/cgroup/a/memory.max", "max\n");
@@ -119,27 +60,6 @@ Test(shm, takes_memory_high_for_a_limit) {
     struct farm_error err;
     cr_assert_eq(check(900 * MIB, 0, 0, &err), FARM_E_LIMIT);
     says("memory.high of control group /a");
-}
-
-Test(shm, reads_v1_and_its_unlimited_level) {
-    record_machine(60000);
-    record("proc/self/mountinfo", "35 31 0:32 / /sys/fs/cgroup/memory rw,relatime - cgroup cgroup rw,memory\n"
-                                  "32 31 0:29 / /sys/fs/cgroup/cpu rw,relatime - cgroup cgroup rw,cpu\n");
-    record("proc/self/cgroup", "5:cpu:/elsewhere\n4:memory:/job\n0::/\n");
-    record("sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712\n");
-    record_bytes("sys/fs/cgroup/memory/job/memory.limit_in_bytes", 512 * MIB);
-    record_bytes("sys/fs/cgroup/memory/job/memory.usage_in_bytes", 112 * MIB);
-    record("sys/fs/cgroup/memory/job/memory.stat", "inactive_file 999999999999\ntotal_inactive_file 0\n");
-    cr_assert_eq(farm_limits_memory_available_bytes(root), less_reserve(400 * MIB));
-}
-
-Test(shm, reads_the_mount_itself_where_a_container_sees_its_group_as_root) {
-    record_machine(60000);
-    record("proc/self/mountinfo", "35 31 0:32 /docker/0af3 /sys/fs/cgroup/memory ro - cgroup cgroup rw,memory\n");
-    record("proc/self/cgroup", "4:memory:/docker/0af3\n");
-    record_bytes("sys/fs/cgroup/memory/memory.limit_in_bytes", 256 * MIB);
-    record_bytes("sys/fs/cgroup/memory/memory.usage_in_bytes", 56 * MIB);
-    cr_assert_eq(farm_limits_memory_available_bytes(root), less_reserve(200 * MIB));
 }
 
 Test(shm, names_the_group_the_numbers_and_the_setting_when_memory_is_short) {
@@ -156,6 +76,17 @@ Test(shm, names_the_group_the_numbers_and_the_setting_when_memory_is_short) {
     says("--mem");
     cr_assert_eq(check(992 * MIB, 0, 0, &err), FARM_OK);
     cr_assert_eq(check(992 * MIB + 1, 0, 0, &err), FARM_E_LIMIT);
+}
+
+Test(shm, names_the_v1_group_and_its_setting) {
+    record_machine(60000);
+    record("proc/self/mountinfo", "35 31 0:32 / /sys/fs/cgroup/memory rw,relatime - cgroup cgroup rw,memory\n");
+    record("proc/self/cgroup", "4:memory:/\n");
+    record_bytes("sys/fs/cgroup/memory/memory.limit_in_bytes", 512 * MIB);
+    struct farm_error err;
+    cr_assert_eq(check(513 * MIB, 0, 0, &err), FARM_E_LIMIT);
+    says("memory.limit_in_bytes of control group / (512.00 MiB, 0.00 MiB in use)");
+    says("MemoryLimit=");
 }
 
 Test(shm, names_the_machine_when_it_is_the_machine_that_is_full) {

@@ -6,7 +6,6 @@
 #include <unistd.h>
 
 #include "machines.h"
-#include "topo/cgroup.h"
 
 static struct farm_machine machine;
 static struct farm_error error;
@@ -90,17 +89,6 @@ Test(topo, reads_v1_limits_through_a_container_mount) {
     cr_assert_str_eq(list_of(&machine.allowed), "0-7");
 }
 
-Test(topo, takes_unlimited_for_no_limit) {
-    struct farm_cgroup_limits limits;
-    farm_cgroup_read(VECTORS "no_limits_v1", &limits);
-    cr_assert_eq(limits.cpu_quota, 0);
-    cr_assert_eq(limits.memory_limit_bytes, UINT64_MAX);
-    cr_assert(limits.has_cpus);
-    cr_assert_str_eq(list_of(&limits.cpus), "2-5,9");
-    farm_cgroup_read("/nonexistent", &limits);
-    cr_assert(limits.cpu_quota == 0 && limits.memory_limit_bytes == UINT64_MAX && !limits.has_cpus);
-}
-
 Test(topo, counts_page_cache_as_free_and_sees_memoryless_nodes) {
     read_machine((struct farm_machine_source){.synthetic = TWO_SOCKETS, .root = VECTORS "memoryless_node1"});
     cr_assert_eq(machine.node[0].total_bytes, UINT64_C(64) << 30);
@@ -146,25 +134,4 @@ Test(topo, obeys_the_affinity_mask_it_was_started_with) {
     cr_assert_eq(sched_getcpu(), last);
     read_machine((struct farm_machine_source){0});
     cr_assert_eq(memcmp(&machine.allowed, &one, sizeof one), 0, "allowed: %s", list_of(&machine.allowed));
-    struct farm_bitmap none = {{0}};
-    cr_assert_eq(farm_bitmap_pin(&none, &error), FARM_E_INVALID);
-}
-
-Test(topo, reads_and_writes_lists_of_cpus) {
-    static const char *const same[] = {"", "0", "0-3", "1,3,5", "0-1,63-64,4095"};
-    static const char *const wrong[] = {"a", "3-1", "4096", "1,,2x", "-1", "1-", "0 1"};
-    struct farm_bitmap set;
-    for (size_t i = 0; i < sizeof same / sizeof *same; i++) {
-        cr_assert_eq(farm_bitmap_parse(same[i], &set, &error), FARM_OK, "%s", error.message);
-        cr_assert_str_eq(list_of(&set), same[i]);
-    }
-    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++)
-        cr_assert_eq(farm_bitmap_parse(wrong[i], &set, &error), FARM_E_FORMAT, "'%s' was taken", wrong[i]);
-    cr_assert_eq(farm_bitmap_parse(" 7 , 9\n", &set, NULL), FARM_OK);
-    cr_assert_str_eq(list_of(&set), "7,9");
-    cr_assert_eq(farm_bitmap_next(&set, 8), 9);
-    cr_assert_eq(farm_bitmap_next(&set, 10), -1);
-    char small[8];
-    cr_assert_eq(farm_bitmap_parse("100,200,300", &set, NULL), FARM_OK);
-    cr_assert_str_eq(farm_bitmap_format(&set, small, sizeof small), "100...");
 }

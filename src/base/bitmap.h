@@ -1,7 +1,7 @@
 // A set of small integers: CPUs or NUMA nodes by the kernel's numbers. Plain data of fixed size: copying is assignment,
 // comparing is memcmp, nothing to free. Runs in every process; no state. Does not know which CPUs exist.
-#ifndef FARM_TOPO_BITMAP_H
-#define FARM_TOPO_BITMAP_H
+#ifndef FARM_BASE_BITMAP_H
+#define FARM_BASE_BITMAP_H
 
 #include <stdbool.h>
 #include <stddef.h>

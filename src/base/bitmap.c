@@ -1,5 +1,5 @@
 // See bitmap.h.
-#include "topo/bitmap.h"
+#include "base/bitmap.h"
 
 #include <assert.h>
 #include <ctype.h>

@@ -1,0 +1,188 @@
+// See cgroup.h. File formats: Documentation/admin-guide/cgroup-v2.rst and cgroup-v1/ of the Linux sources, proc(5) for
+// mountinfo.
+#include "base/cgroup.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { PATH_BYTES = FARM_CGROUP_PATH_BYTES, LINE_BYTES = 4096, STAT_BYTES = 32768 };
+
+struct names {
+    const char *memory_limit, *memory_high, *memory_usage, *active_file, *inactive_file, *cpus;
+};
+static const struct names names_v1 = {
+    "memory.limit_in_bytes", NULL, "memory.usage_in_bytes", "\ntotal_active_file ", "\ntotal_inactive_file ",
+    "cpuset.effective_cpus",
+};
+static const struct names names_v2 = {
+    "memory.max", "memory.high", "memory.current", "\nactive_file ", "\ninactive_file ", "cpuset.cpus.effective",
+};
+
+// One mounted hierarchy: which of the controllers that matter it may hold, and this process's group in it.
+struct hierarchy {
+    bool v2, cpu, memory, cpuset;
+    char mount[PATH_BYTES]; // with the root prefix, without a final slash
+    char group[PATH_BYTES]; // "" or "/a/b"
+};
+
+// Reads directory/name into text, terminated; false where that fails.
+static bool read_text(const char *directory, const char *name, char *text, size_t size) {
+    char path[2 * PATH_BYTES + 64];
+    if ((size_t)snprintf(path, sizeof path, "%s/%s", directory, name) >= sizeof path) return false;
+    FILE *file = fopen(path, "re");
+    if (!file) return false;
+    size_t n = fread(text, 1, size - 1, file);
+    text[n] = 0;
+    fclose(file);
+    return n > 0;
+}
+
+// A file's number of bytes; UINT64_MAX for "max", for v1's "unlimited" (LONG_MAX rounded to pages), for what is no
+// number and where there is no file (name may be NULL).
+static uint64_t read_bytes(const char *directory, const char *name) {
+    char text[64], *end;
+    if (!name || !read_text(directory, name, text, sizeof text)) return UINT64_MAX;
+    unsigned long long value = strtoull(text, &end, 10);
+    return end == text || value >= UINT64_C(1) << 62 ? UINT64_MAX : value;
+}
+
+// True where `word` is an element of the comma-separated `list`.
+static bool list_has(const char *list, const char *word) {
+    size_t length = strlen(word);
+    for (const char *at = list; (at = strstr(at, word)); at += length)
+        if ((at == list || at[-1] == ',') && strchr(",\n", at[length])) return true;
+    return false;
+}
+
+// The group of this process in the hierarchy that holds a controller (NULL: in v2's), as /proc/self/cgroup names it;
+// "" where it does not.
+static void find_group(const char *root, const char *controller, char group[PATH_BYTES]) {
+    char file_path[PATH_BYTES], line[LINE_BYTES];
+    group[0] = 0;
+    if ((size_t)snprintf(file_path, sizeof file_path, "%s/proc/self/cgroup", root) >= sizeof file_path) return;
+    FILE *file = fopen(file_path, "re");
+    if (!file) return;
+    while (fgets(line, sizeof line, file)) { // "4:memory:/a/b", "0::/a/b"
+        char *controllers = strchr(line, ':');
+        char *path = controllers ? strchr(++controllers, ':') : NULL;
+        if (!path) continue;
+        *path++ = 0;
+        path[strcspn(path, "\n")] = 0;
+        if (controller ? list_has(controllers, controller) : !*controllers) snprintf(group, PATH_BYTES, "%s", path);
+    }
+    fclose(file);
+}
+
+// A group's path as seen below a mount whose root is the group `mount_root`. A container often sees its own group
+// mounted as root while /proc/self/cgroup still names the host's path, or "..": then the mount itself is the group.
+static void below_mount(const char *mount_root, char *group) {
+    size_t length = strcmp(mount_root, "/") == 0 ? 0 : strlen(mount_root);
+    bool inside = strncmp(group, mount_root, length) == 0 && (group[length] == '/' || !group[length]);
+    if (!inside || strstr(group, "/..") || strcmp(group + length, "/") == 0)
+        group[0] = 0;
+    else
+        memmove(group, group + length, strlen(group + length) + 1);
+}
+
+// Reads a line of mountinfo; false where it is no hierarchy that matters.
+static bool parse_mount(const char *root, const char *line, struct hierarchy *out) {
+    char mount_root[PATH_BYTES], mount[PATH_BYTES], type[64], super[LINE_BYTES];
+    const char *right = strstr(line, " - ");
+    if (!right || sscanf(line, "%*s %*s %*s %4095s %4095s", mount_root, mount) != 2) return false;
+    if (sscanf(right, " - %63s %*s %4095s", type, super) != 2) return false;
+    out->v2 = strcmp(type, "cgroup2") == 0;
+    if (!out->v2 && strcmp(type, "cgroup") != 0) return false;
+    out->cpu = out->v2 || list_has(super, "cpu");
+    out->memory = out->v2 || list_has(super, "memory");
+    out->cpuset = out->v2 || list_has(super, "cpuset");
+    if (!out->cpu && !out->memory && !out->cpuset) return false;
+    if ((size_t)snprintf(out->mount, sizeof out->mount, "%s%s", root, mount) >= sizeof out->mount) return false;
+    find_group(root, out->v2 ? NULL : out->cpu ? "cpu" : out->memory ? "memory" : "cpuset", out->group);
+    below_mount(mount_root, out->group);
+    return true;
+}
+
+static void tighten_quota(struct farm_cgroup_limits *out, double quota_us, double period_us) {
+    if (!(quota_us > 0) || !(period_us > 0)) return;
+    double cpus = quota_us / period_us;
+    if (out->cpu_quota == 0 || cpus < out->cpu_quota) out->cpu_quota = cpus;
+}
+
+static void read_quota(const char *directory, bool v2, struct farm_cgroup_limits *out) {
+    char text[128], period_text[64];
+    double quota_us, period_us;
+    if (v2) { // "350000 100000" or "max 100000"
+        if (read_text(directory, "cpu.max", text, sizeof text) && sscanf(text, "%lf %lf", &quota_us, &period_us) == 2)
+            tighten_quota(out, quota_us, period_us);
+    } else if (read_text(directory, "cpu.cfs_quota_us", text, sizeof text) &&
+               read_text(directory, "cpu.cfs_period_us", period_text, sizeof period_text)) {
+        tighten_quota(out, atof(text), atof(period_text)); // -1: no quota
+    }
+}
+
+// The number after `key` in memory.stat, 0 where the key is missing.
+static uint64_t stat_value(const char *stat, const char *key) {
+    const char *at = strstr(stat, key);
+    return at ? strtoull(at + strlen(key), NULL, 10) : 0;
+}
+
+static void read_memory(const char *directory, const struct hierarchy *h, const struct names *names,
+                        struct farm_cgroup_memory *least) {
+    uint64_t max = read_bytes(directory, names->memory_limit), high = read_bytes(directory, names->memory_high);
+    // Above memory.high the kernel throttles until memory is reclaimed, and rings cannot be: as good as a limit.
+    uint64_t limit = high < max ? high : max;
+    if (limit == UINT64_MAX) return;
+    uint64_t usage = read_bytes(directory, names->memory_usage);
+    if (usage == UINT64_MAX) usage = 0;
+    char stat[STAT_BYTES] = "\n"; // so that a key at the very start is found by its "\nkey "
+    uint64_t cache = 0;
+    if (read_text(directory, "memory.stat", stat + 1, sizeof stat - 1))
+        cache = stat_value(stat, names->active_file) + stat_value(stat, names->inactive_file);
+    uint64_t used = usage > cache ? usage - cache : 0, left = limit > used ? limit - used : 0;
+    if (left >= least->left_bytes) return;
+    least->left_bytes = left;
+    least->limit_bytes = limit;
+    least->used_bytes = used;
+    least->v2 = h->v2;
+    least->file = high < max ? names->memory_high : names->memory_limit;
+    snprintf(least->group, sizeof least->group, "%s", *h->group ? h->group : "/");
+}
+
+static void read_cpus(const char *directory, const struct names *names, struct farm_cgroup_limits *out) {
+    char text[LINE_BYTES];
+    struct farm_bitmap cpus;
+    if (out->has_cpus || !read_text(directory, names->cpus, text, sizeof text)) return;
+    if (farm_bitmap_parse(text, &cpus, NULL) || !farm_bitmap_count(&cpus)) return;
+    out->cpus = cpus; // effective: the parents' sets are in it
+    out->has_cpus = true;
+}
+
+// Visits the group and every group above it up to the mount.
+static void read_levels(struct hierarchy *h, struct farm_cgroup_limits *out) {
+    const struct names *names = h->v2 ? &names_v2 : &names_v1;
+    for (;;) {
+        char directory[2 * PATH_BYTES];
+        snprintf(directory, sizeof directory, "%s%s", h->mount, h->group);
+        if (h->cpu) read_quota(directory, h->v2, out);
+        if (h->memory) read_memory(directory, h, names, &out->memory);
+        if (h->cpuset) read_cpus(directory, names, out);
+        char *slash = strrchr(h->group, '/');
+        if (!slash) return;
+        *slash = 0;
+    }
+}
+
+void farm_cgroup_read(const char *root, struct farm_cgroup_limits *out) {
+    memset(out, 0, sizeof *out);
+    out->memory.limit_bytes = out->memory.left_bytes = UINT64_MAX;
+    char path[PATH_BYTES], line[LINE_BYTES];
+    if ((size_t)snprintf(path, sizeof path, "%s/proc/self/mountinfo", root) >= sizeof path) return;
+    FILE *file = fopen(path, "re");
+    if (!file) return;
+    while (fgets(line, sizeof line, file)) {
+        struct hierarchy hierarchy;
+        if (parse_mount(root, line, &hierarchy)) read_levels(&hierarchy, out);
+    }
+    fclose(file);
+}

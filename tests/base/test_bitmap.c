@@ -1,0 +1,35 @@
+// Sets of CPUs: the kernel's list form, pinning.
+#include <criterion/criterion.h>
+
+#include "base/bitmap.h"
+
+static struct farm_error error;
+
+static const char *list_of(const struct farm_bitmap *set) {
+    static char text[256];
+    return farm_bitmap_format(set, text, sizeof text);
+}
+
+Test(base, reads_and_writes_lists_of_cpus) {
+    static const char *const same[] = {"", "0", "0-3", "1,3,5", "0-1,63-64,4095"};
+    static const char *const wrong[] = {"a", "3-1", "4096", "1,,2x", "-1", "1-", "0 1"};
+    struct farm_bitmap set;
+    for (size_t i = 0; i < sizeof same / sizeof *same; i++) {
+        cr_assert_eq(farm_bitmap_parse(same[i], &set, &error), FARM_OK, "%s", error.message);
+        cr_assert_str_eq(list_of(&set), same[i]);
+    }
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++)
+        cr_assert_eq(farm_bitmap_parse(wrong[i], &set, &error), FARM_E_FORMAT, "'%s' was taken", wrong[i]);
+    cr_assert_eq(farm_bitmap_parse(" 7 , 9\n", &set, NULL), FARM_OK);
+    cr_assert_str_eq(list_of(&set), "7,9");
+    cr_assert_eq(farm_bitmap_next(&set, 8), 9);
+    cr_assert_eq(farm_bitmap_next(&set, 10), -1);
+    char small[8];
+    cr_assert_eq(farm_bitmap_parse("100,200,300", &set, NULL), FARM_OK);
+    cr_assert_str_eq(farm_bitmap_format(&set, small, sizeof small), "100...");
+}
+
+Test(base, refuses_to_pin_to_no_cpu) {
+    struct farm_bitmap none = {{0}};
+    cr_assert_eq(farm_bitmap_pin(&none, &error), FARM_E_INVALID);
+}
