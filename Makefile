@@ -82,7 +82,7 @@ asan: deps ## the C tests under AddressSanitizer and UBSan
 	@$(MAKE) $(parallel) BUILD=$(BUILD)/asan SANITIZE=address,undefined build-c-tests
 	@$(MAKE) BUILD=$(BUILD)/asan SANITIZE=address,undefined run-c-tests
 
-TSAN_TESTS ?= base shm ring
+TSAN_TESTS ?= base shm ring learner
 tsan: deps ## the tests with threads under ThreadSanitizer
 	@$(MAKE) $(parallel) BUILD=$(BUILD)/tsan SANITIZE=thread T="$(or $(T),$(TSAN_TESTS))" build-c-tests
 	@$(MAKE) BUILD=$(BUILD)/tsan SANITIZE=thread T="$(or $(T),$(TSAN_TESTS))" run-c-tests
@@ -149,11 +149,11 @@ $(BUILD)/obj/%.o: %.c $(BUILD)/flags | $(BUILD)/gen/farm_build.h
 link = $(Q)mkdir -p $(@D) && $(CC) $(LDFLAGS) $(filter %.o,$^) $(LIBFARM) $(HEAP) $1 $(FARM_LIBS) -o $@
 
 ##@ The program
-TOOL_SOURCES := $(if $(wildcard tools/farm.c),tools/farm.c $(wildcard tools/farm_*.c))
+TOOL_SOURCES := tools/farm.c $(wildcard tools/farm_*.c)
 ifeq ($(URING_LIBS),)
 TOOL_SOURCES := $(filter-out tools/farm_bridge.c,$(TOOL_SOURCES))
 endif
-FARM := $(if $(TOOL_SOURCES),$(BUILD)/farm)
+FARM := $(BUILD)/farm
 
 $(BUILD)/farm: $(call object,$(TOOL_SOURCES)) $(LIBFARM)
 	$(call say,LINK,$@)
@@ -228,7 +228,6 @@ cuda: $(CUDA_LIBRARY)
 	$(if $(CUDA_SOURCES),$(if $(NVCC),,@echo '  NVCC  missing, so: no CUDA backend (make deps)'))
 
 all: $(LIBFARM) $(FARM) $(BENCHES) python-extension cuda ## everything, benchmarks included (plain `make`)
-	@[ -n "$(FARM)$(V)" ] || echo '  (tools/farm.c is not there yet: built the library alone)'
 
 ##@ Lint: each rule alone is a target too
 LINTS := lint-format lint-cppcheck lint-folders lint-docs aarch64

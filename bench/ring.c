@@ -270,11 +270,9 @@ static void everything(struct side *side, struct farm_bench *bench) {
                        1.3);
     alternate(step_trips, raw_trips, side, TRIPS, ours, theirs);
     if (bench) {
-        farm_bench_add(bench, "step_round_trip", "ns", "lower", ours, SAMPLES, "raw cache-line ping-pong", theirs,
-                       SAMPLES, NAN);
-        double transfers = 5, raw_transfers = 2; // doorbell, produced, payload, acted, action; ping, pong
-        farm_bench_add(bench, "step_round_trip_transfers", "lines", "lower", &transfers, 1, "ping and pong",
-                       &raw_transfers, 1, NAN);
+        farm_bench_add(bench, "step_round_trip", "ns", "lower", ours, SAMPLES,
+                       "raw cache-line ping-pong: 2 lines; a step moves 5: doorbell, produced, payload, acted, action",
+                       theirs, SAMPLES, NAN);
     }
     one_by_one(raw_trips, side, single);
     one_by_one(lane_trips, side, single + SINGLES);
@@ -326,43 +324,78 @@ static void step_cost(struct farm_bench *bench, const struct farm_ring *made, in
 
 // ---- system calls of a million busy steps, counted by ptrace ----
 
+// A million steps through the functions in which actors and learner wait, both sides busy.
+static void busy_steps(struct side *side) {
+    struct farm_lane *lane = &side->small.lanes[0];
+    const uint64_t spin_ns = farm_wait_spin_ns(FARM_WAIT_SPIN, false);
+    for (uint32_t i = 0; i < STEPS; i++) {
+        uint32_t ready = 0;
+        if (side->actor) {
+            farm_bench_check(farm_actor_wait(&side->small, NULL, spin_ns, UINT64_MAX, &ready), "an actor's wait");
+            farm_lane_actor_publish(lane);
+            farm_actor_notify(&side->small, side->eventfd);
+        } else {
+            const uint64_t n = lane->produced_local++;
+            while (farm_lane_produced(lane) <= n) {
+                farm_bench_check(farm_doorbells_wait(&side->small_bells, spin_ns, UINT64_MAX), "the learner's wait");
+                farm_doorbells_poll(&side->small_bells, &ready);
+            }
+            farm_lane_answer(lane, n);
+            farm_lane_release(lane, n);
+            farm_learner_notify(&side->small);
+        }
+    }
+}
+
+// The calls to getppid(2) mark the beginning and the end of what is counted.
 static void busy_child(struct side *side, const struct farm_ring *small, const struct farm_ring *large) {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     open_side(side, small, large);
     ptrace(PTRACE_TRACEME, 0, NULL, NULL);
     raise(SIGSTOP);
-    step_trips(side, STEPS);
+    syscall(SYS_getppid);
+    busy_steps(side);
+    syscall(SYS_getppid);
     _exit(0);
 }
 
 static double count_syscalls(struct side *side, const struct farm_ring *small, const struct farm_ring *large) {
-    uint64_t stops = 0;
-    for (int actor = 0; actor < 2; actor++) {
-        side->actor = actor != 0;
-        pid_t pid = fork();
-        if (pid == 0) busy_child(side, small, large);
-        farm_bench_check(pid > 0, "fork");
+    uint64_t calls = 0;
+    struct {
+        pid_t pid;
+        int marks;
+    } children[2];
+    for (int i = 0; i < 2; i++) {
+        side->actor = i != 0;
+        children[i].marks = 0;
+        children[i].pid = fork();
+        if (children[i].pid == 0) busy_child(side, small, large);
+        farm_bench_check(children[i].pid > 0, "fork");
     }
     int status;
     for (int running = 2; running;) {
-        pid_t pid = waitpid(-1, &status, 0);
+        const pid_t pid = waitpid(-1, &status, 0);
         farm_bench_check(pid > 0, "waitpid");
+        const int i = pid == children[1].pid;
         if (WIFEXITED(status) || WIFSIGNALED(status)) {
             farm_bench_check(WIFEXITED(status) && WEXITSTATUS(status) == 0, "a busy process failed");
+            farm_bench_check(children[i].marks == 2, "a busy process was not traced to its end");
             running--;
             continue;
         }
-        if (WSTOPSIG(status) == (SIGTRAP | 0x80))
-            stops++;
-        else
+        struct __ptrace_syscall_info info = {0};
+        if (WSTOPSIG(status) != (SIGTRAP | 0x80)) {
             ptrace(PTRACE_SETOPTIONS, pid, NULL, PTRACE_O_TRACESYSGOOD);
+        } else if (ptrace(PTRACE_GET_SYSCALL_INFO, pid, sizeof info, &info) > 0 &&
+                   info.op == PTRACE_SYSCALL_INFO_ENTRY) {
+            if (info.entry.nr == SYS_getppid)
+                children[i].marks++;
+            else if (children[i].marks == 1)
+                calls++;
+        }
         ptrace(PTRACE_SYSCALL, pid, NULL, NULL);
     }
-    // Each call stops at entry and at exit; exit_group only at entry; the rest of raise() and _exit() are the
-    // harness's.
-    enum { HARNESS_CALLS = 2 * 3 };
-    double calls = (double)(stops + 2) / 2;
-    return calls > HARNESS_CALLS ? calls - HARNESS_CALLS : 0;
+    return (double)calls;
 }
 
 static void give_up(int signal_number) {

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/log.h"
 #include "kernels/vtrace.h"
 #include "learner/backend.h"
 #include "learner/pool.h"
@@ -216,6 +217,11 @@ static enum farm_status create(const struct farm_backend_config *config, struct 
         destroy(backend);
         return status;
     }
+    if (learner->precision == FARM_PRECISION_AUTO)
+        farm_log_info("arithmetic in %s, which this CPU does fastest",
+                      farm_executor_precision(backend->infer) == FARM_PRECISION_BF16
+                          ? "bf16 with f32 sums"
+                          : "f32 (it has no bf16; a first layer over grey frames in int16 where it can)");
     backend->infer_version = UINT64_MAX; // nothing loaded yet
     publish(backend);
     *out = backend;

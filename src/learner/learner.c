@@ -96,7 +96,7 @@ static void hand_on(struct learner *learner, struct farm_learner_lane *lane) {
         if (lane->answered > history) farm_lane_release(lane->lane, lane->answered - history);
         return;
     }
-    while (lane->answered >= lane->cursor.next + learner->shape.length)
+    while (farm_window_ready(&learner->shape, &lane->cursor, lane->answered))
         farm_trainer_push(learner->trainer, lane, farm_window_take(&learner->shape, &lane->cursor));
 }
 

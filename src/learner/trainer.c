@@ -74,11 +74,23 @@ static void remove_files(const char *folder, int (*choose)(const struct dirent *
     if (count >= 0) free(names);
 }
 
+static bool all_finite(const float *values, size_t count) {
+    float sum = 0; // x * 0 is 0 for every finite x and NaN for every other
+    for (size_t i = 0; values && i < count; i++) sum += values[i] * 0.0f;
+    return sum == 0;
+}
+
 static enum farm_status save(struct farm_trainer *trainer, struct farm_error *err) {
     const struct farm_learner_config *learner = trainer->config.learner;
     struct farm_board *board = learner->board;
     if (!learner->checkpoint_dir) return FARM_OK;
     struct farm_backend_state state = trainer->config.ops->state(trainer->config.backend);
+    size_t count_of = trainer->config.net->parameter_count;
+    if (!all_finite(state.params, count_of) || !all_finite(state.first, count_of) ||
+        !all_finite(state.second, count_of))
+        return farm_fail(err, FARM_E_INVALID,
+                         "training has diverged: parameters are not finite, the checkpoints before stay as they are "
+                         "(a smaller --lr or --grad-norm-clip)");
     uint64_t frames = farm_load_relaxed(&board->frames);
     const struct {
         const char *name;

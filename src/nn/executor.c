@@ -57,8 +57,8 @@ static void use_one_thread(void) {
 }
 
 static bool cpu_has_bf16(void) {
-    const dnnl_cpu_isa_t isa = dnnl_get_effective_cpu_isa();
-    return isa == dnnl_cpu_isa_avx512_core_bf16 || isa == dnnl_cpu_isa_avx512_core_amx;
+    const unsigned bf16 = dnnl_cpu_isa_avx512_core_bf16; // a set of bits that every richer set holds, AMX's too
+    return ((unsigned)dnnl_get_effective_cpu_isa() & bf16) == bf16;
 }
 
 // Whether pictures lie in blocks of eight channels between the layers: what AVX2 convolutions like best. Others take

@@ -78,6 +78,9 @@ bool farm_actor_wait(struct farm_ring *ring, struct farm_lane *lane, uint64_t sp
 void farm_learner_notify(struct farm_ring *ring) {
     farm_fence_full(); // the answers before `asleep`; partner: the fence in farm_actor_wait
     if (!farm_load_relaxed(&ring->up_control->asleep)) return;
+    // Two threads of the learner (answers, releases) may do this at once, and one increment may be lost. It is
+    // harmless: whoever reads the older value has made its full fence before the other one's store of the newer value,
+    // so an actor that starts to sleep on the newer value finds, after its own fence, the counters of both.
     uint32_t *wake = &ring->down_control->wake;
     farm_store32_release(wake, farm_load32_relaxed(wake) + 1);
     syscall(SYS_futex, wake, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);

@@ -1,8 +1,6 @@
 // See window.h.
 #include "ring/window.h"
 
-#include <assert.h>
-
 void farm_window_cursor_start(const struct farm_lane *lane, const struct farm_window_shape *shape,
                               struct farm_window_cursor *cursor) {
     uint64_t consumed = farm_lane_consumed(lane);
@@ -11,12 +9,10 @@ void farm_window_cursor_start(const struct farm_lane *lane, const struct farm_wi
     cursor->held = cursor->next;
 }
 
-uint64_t farm_window_ready(const struct farm_lane *lane, const struct farm_window_shape *shape,
-                           const struct farm_window_cursor *cursor) {
-    // The actor publishes step n only after answer n-1, so `produced` alone says that all but the last are answered.
-    uint64_t produced = farm_lane_produced(lane);
-    if (produced < cursor->next + shape->length) return 0;
-    return (produced - cursor->next - shape->length) / shape->stride + 1;
+uint64_t farm_window_ready(const struct farm_window_shape *shape, const struct farm_window_cursor *cursor,
+                           uint64_t steps) {
+    if (steps < cursor->next + shape->length) return 0;
+    return (steps - cursor->next - shape->length) / shape->stride + 1;
 }
 
 uint64_t farm_window_take(const struct farm_window_shape *shape, struct farm_window_cursor *cursor) {
@@ -26,7 +22,6 @@ uint64_t farm_window_take(const struct farm_window_shape *shape, struct farm_win
 }
 
 void farm_window_done(const struct farm_window_shape *shape, struct farm_window_cursor *cursor, uint64_t start) {
-    assert(start < cursor->next);
     if (start + shape->stride > cursor->held) cursor->held = start + shape->stride;
 }
 

@@ -22,14 +22,16 @@ struct farm_window_cursor {
 void farm_window_cursor_start(const struct farm_lane *lane, const struct farm_window_shape *shape,
                               struct farm_window_cursor *cursor);
 
-// Windows that can be taken now: all `length` steps published and all but the last answered.
-uint64_t farm_window_ready(const struct farm_lane *lane, const struct farm_window_shape *shape,
-                           const struct farm_window_cursor *cursor);
+// Windows that can be taken when `steps` steps of the lane are there: all but the last of a window's steps answered,
+// the last one published. A learner that believes no actor's counter passes its own count of answered steps.
+uint64_t farm_window_ready(const struct farm_window_shape *shape, const struct farm_window_cursor *cursor,
+                           uint64_t steps);
 
 // Takes the next window; returns its first step. Call only when one is ready.
 uint64_t farm_window_take(const struct farm_window_shape *shape, struct farm_window_cursor *cursor);
 
-// All windows that start before `start` + stride are done with: the cursor lets go of them.
+// All windows that start before `start` + stride are done with: the cursor lets go of them. Touches `held` only, so one
+// thread may take windows while another one finishes them.
 void farm_window_done(const struct farm_window_shape *shape, struct farm_window_cursor *cursor, uint64_t start);
 
 // The first step that this reader still needs: what it contributes to `consumed`.
