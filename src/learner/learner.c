@@ -50,6 +50,14 @@ static void catch_stop(void) {
 
 // ---- one turn of inference ----
 
+// Whether step `answered` of the lane is published, in a slot that training has let go of. An honest actor publishes
+// none before; that is checked, not believed, and the acquire of `consumed` orders training's last reads of the slot
+// before the answer that overwrites it, in this process too. Pairs P and C.
+static bool is_ready(const struct farm_learner_lane *lane) {
+    return farm_lane_produced(lane->lane) > lane->answered &&
+           lane->answered - farm_lane_consumed(lane->lane) < lane->lane->steps;
+}
+
 // Puts the lanes behind bells that have rung into the queue.
 static void look(struct learner *learner) {
     uint32_t count = farm_doorbells_poll(&learner->bells, learner->rung);
@@ -58,7 +66,7 @@ static void look(struct learner *learner) {
         uint32_t r = learner->rung[i];
         for (uint32_t l = 0; l < learner->lanes.rings[r].spec.lanes; l++) {
             struct farm_learner_lane *lane = &learner->lanes.lanes[learner->lanes.first_lane[r] + l];
-            if (lane->queued || farm_lane_produced(lane->lane) <= lane->answered) continue;
+            if (lane->queued || !is_ready(lane)) continue;
             lane->queued = true;
             lane->waiting_ns = now;
             learner->queue[(learner->head + learner->queued++) % learner->lanes.lane_count] = lane;
