@@ -42,7 +42,7 @@ static enum farm_status find_checkpoint(const char *what, char *path, size_t pat
         return FARM_OK;
     }
     if (strlen(what) > FARM_RUN_PATH_MAX - 64) return farm_fail(err, FARM_E_USAGE, "%.80s...: path too long", what);
-    if (farm_job_find_checkpoint(what, path, path_bytes)) return FARM_OK;
+    if (farm_job_find_checkpoint(NULL, what, path, path_bytes)) return FARM_OK;
     return farm_fail(err, FARM_E_NOT_FOUND,
                      "%s holds no checkpoint that can be read (a run's folder has them in checkpoints/)", what);
 }

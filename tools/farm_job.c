@@ -10,6 +10,7 @@
 
 #include "base/log.h"
 #include "base/time.h"
+#include "kernels/random.h"
 #include "learner/checkpoint.h"
 #include "ring/wait.h"
 #include "shm/limits.h"
@@ -159,7 +160,7 @@ static enum farm_status make_plan(struct farm_job *job, uint64_t episodes, struc
         .learner_device = FARM_LEARNER_CPU,
         .learner_threads = (int)recipe->train_threads,
         .pin = recipe->pin,
-        .numa = recipe->numa ? FARM_NUMA_BIND : FARM_NUMA_OFF,
+        .numa = recipe->numa,
     };
     enum farm_status status = farm_machine_read(job->machine, &(struct farm_machine_source){0}, err);
     if (status) return status;
@@ -204,12 +205,19 @@ enum farm_status farm_job_plan(struct farm_job *job, uint64_t episodes, bool qui
     struct farm_limits_request limits = {
         .shared_bytes = (uint64_t)job->actors * (job->layout.up_bytes + job->layout.down_bytes),
         .descriptors = 4ull * job->actors + 3ull * (job->actors + 1) + SPARE_DESCRIPTORS,
+        .huge = job->recipe.huge_pages,
         .root = "/",
     };
     return farm_limits_check(&limits, err);
 }
 
 // ---- workers ----
+
+// A run that goes on counts its steps from 0 again: under the same seed it would meet the same games and noise again.
+static uint64_t seed_of(const struct farm_job *job) {
+    uint64_t seed = (uint64_t)job->recipe.seed, start = job->learner.frames_start;
+    return start ? farm_random_mix(seed ^ start) : seed;
+}
 
 static int actor_body(void *context, struct farm_error *err) {
     return farm_actor_run(context, err);
@@ -245,7 +253,7 @@ static enum farm_status add_actor(struct farm_job *job, uint32_t a, struct farm_
                                                .api = job->env.api,
                                                .options = job->env.options,
                                                .option_count = job->env.option_count,
-                                               .seed = (uint64_t)job->recipe.seed,
+                                               .seed = seed_of(job),
                                                .spin_ns = spin_ns};
     actor->keep[0] = ring->up.fd;
     actor->keep[1] = ring->down.fd_readonly;
@@ -261,7 +269,7 @@ static enum farm_status add_actor(struct farm_job *job, uint32_t a, struct farm_
     snprintf(spec.name, sizeof spec.name, "actor %u", a);
     if (!job->env.api) {
         enum farm_status status = farm_env_program_make(&job->env, a, ring->up.fd, ring->down.fd_readonly, job->eventfd,
-                                                        (uint64_t)job->recipe.seed, spin_ns, &actor->program, err);
+                                                        seed_of(job), spin_ns, &actor->program, err);
         if (status) return status;
         spec.body = NULL;
         spec.argv = actor->program.argv;
@@ -283,7 +291,7 @@ static enum farm_status add_learner(struct farm_job *job, struct farm_error *err
     learner->ring_fds = (const int(*)[2])job->ring_fds;
     learner->ring_count = job->actors;
     learner->eventfd = job->eventfd;
-    learner->seed = (uint64_t)recipe->seed;
+    learner->seed = seed_of(job);
     learner->algo = algo_of(recipe);
     learner->precision = precision_of(recipe);
     learner->train_threads = job->plan->training_threads > 0 ? (uint32_t)job->plan->training_threads : 1;
@@ -360,15 +368,37 @@ static void __attribute__((format(printf, 2, 3))) say(const struct farm_job *job
     farm_log_warn("%s", text);
 }
 
-bool farm_job_find_checkpoint(const char *run_path, char *path, size_t path_bytes) {
+// Loads it as the learner will, into vectors that are thrown away.
+static enum farm_status try_checkpoint(const struct farm_job *job, const char *path, struct farm_error *err) {
+    struct farm_checkpoint_metadata metadata;
+    struct farm_net net;
+    bool has_optimiser, adam = strcmp(job->recipe.optimiser, "adam") == 0;
+    enum farm_status status = farm_net_make(&job->learner.net, &job->learner.io, &net, err);
+    if (status) return status;
+    float *scratch = calloc(3 * net.parameter_count, sizeof *scratch);
+    if (!scratch) return farm_fail(err, FARM_E_LIMIT, "no memory to read %s", path);
+    struct farm_backend_state state = {.params = scratch,
+                                       .first = adam ? scratch + net.parameter_count : NULL,
+                                       .second = scratch + 2 * net.parameter_count};
+    status = farm_checkpoint_load(path, &net, &state, &has_optimiser, &metadata, err);
+    if (!status) farm_checkpoint_metadata_free(&metadata);
+    free(scratch);
+    return status;
+}
+
+static enum farm_status try_header(const char *path, struct farm_error *err) {
+    struct farm_checkpoint_metadata metadata;
+    enum farm_status status = farm_checkpoint_read_metadata(path, &metadata, err);
+    if (!status) farm_checkpoint_metadata_free(&metadata);
+    return status;
+}
+
+bool farm_job_find_checkpoint(const struct farm_job *job, const char *run_path, char *path, size_t path_bytes) {
+    struct farm_error err;
     for (size_t i = 0; farm_run_dir_checkpoint(run_path, i, path, path_bytes); i++) {
-        struct farm_checkpoint_metadata metadata;
-        struct farm_error err;
-        if (farm_checkpoint_read_metadata(path, &metadata, &err) == FARM_OK) {
-            farm_checkpoint_metadata_free(&metadata);
-            return true;
-        }
-        farm_log_warn("%s; trying the one before", err.message);
+        if ((job ? try_checkpoint(job, path, &err) : try_header(path, &err)) == FARM_OK) return true;
+        if (job && job->clear_line) job->clear_line(job->caller);
+        farm_log_warn("passed over: %s", err.message);
     }
     return false;
 }
@@ -376,7 +406,7 @@ bool farm_job_find_checkpoint(const char *run_path, char *path, size_t path_byte
 static void restart_learner(struct farm_job *job) {
     job->learner_restarts++;
     if (job->run_path) {
-        bool found = farm_job_find_checkpoint(job->run_path, job->checkpoint, sizeof job->checkpoint);
+        bool found = farm_job_find_checkpoint(job, job->run_path, job->checkpoint, sizeof job->checkpoint);
         job->learner.checkpoint_load = found ? job->checkpoint : NULL;
     }
     say(job, "the learner starts again %s%s",
@@ -397,7 +427,10 @@ static void before_start(void *context, size_t worker, uint64_t starts) {
 }
 
 static void on_line(void *context, size_t worker, const char *line) {
-    const struct farm_job *job = context;
+    static const char error[] = "farm: error: ";
+    struct farm_job *job = context;
+    if (worker == job->learner_worker && strncmp(line, error, strlen(error)) == 0)
+        snprintf(job->learner_error, sizeof job->learner_error, "%s", line + strlen(error));
     if (job->clear_line) job->clear_line(job->caller);
     dprintf(STDERR_FILENO, "%s\n", line);
 }
@@ -461,6 +494,9 @@ enum farm_status farm_job_run(struct farm_job *job, bool *interrupted, struct fa
     // A job that was done within one tick began with that tick.
     if (!job->start_ns && farm_load_relaxed(&job->board->agent_steps)) job->start_ns = job->tick_ns;
     *interrupted = number != 0;
+    // In place of the learner's last lines, which stand on stderr already; and where its end was asked for, but the
+    // last checkpoint could not be written.
+    if (job->learner_error[0]) status = farm_fail(err, status ? status : FARM_E_DEAD, "%s", job->learner_error);
     return status;
 }
 

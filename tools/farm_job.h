@@ -63,6 +63,7 @@ struct farm_job {
     uint64_t end_ns;   // when the run's end was decided; 0: not yet
     struct farm_job_sampler sampler;
     uint64_t learner_restarts, actor_restarts;
+    char learner_error[512]; // the sentence with which the learner ended; "": none
 
     // for the caller's callbacks; NULL: none
     void *caller;
@@ -91,8 +92,10 @@ double farm_job_wall_s(const struct farm_job *job);
 // Figures now; rates and shares since the sample before.
 void farm_job_sample(struct farm_job *job, uint64_t now_ns, struct farm_sample *sample);
 
-// The newest checkpoint of a run that can be read, into path; those that cannot are named on stderr. False: none.
-bool farm_job_find_checkpoint(const char *run_path, char *path, size_t path_bytes);
+// The newest checkpoint of a run that serves, into path; those passed over are named on stderr with the reason. Serves:
+// a planned job can load it (its network's tensors, its optimiser's, all finite); with job NULL, length and header are
+// right. False: none.
+bool farm_job_find_checkpoint(const struct farm_job *job, const char *run_path, char *path, size_t path_bytes);
 
 // ---- command lines ----
 

@@ -16,9 +16,9 @@
 enum { SCHEMA_VERSION = 1, LINE_COLUMNS = 100, INDENT_COLUMNS = 11, MARK_BYTES = 8 };
 
 struct options {
-    bool json, pin;
-    int64_t actors, learner_threads;
-    const char *device, *numa, *smt;
+    bool json, pin, numa;
+    int64_t actors, train_threads;
+    const char *device;
     struct farm_machine_source source;
 };
 
@@ -45,26 +45,21 @@ static enum farm_status choose(const char *flag, const char *word, const char *c
 static enum farm_status fill_request(const struct options *o, const struct farm_machine *machine,
                                      struct farm_plan_request *request, struct farm_error *err) {
     static const char *const devices[] = {"auto", "cpu", "cuda", "none"};
-    static const char *const policies[] = {"bind", "interleave", "off"}; // in enum farm_numa_policy's order
-    static const char *const smt_uses[] = {"auto", "off"};               // in enum farm_smt_use's order
-    int device, policy, smt;
+    int device;
     enum farm_status status = choose("device", o->device, devices, 4, &device, err);
-    if (!status) status = choose("numa", o->numa, policies, 3, &policy, err);
-    if (!status) status = choose("smt", o->smt, smt_uses, 2, &smt, err);
     if (status) return status;
     if (o->actors < 0 || o->actors > FARM_PLAN_ACTORS_MAX)
         return farm_fail(err, FARM_E_USAGE, "--actors: between 1 and %d, or 0 to let the farm choose",
                          FARM_PLAN_ACTORS_MAX);
-    if (o->learner_threads < 0 || o->learner_threads > FARM_CPUS_MAX)
-        return farm_fail(err, FARM_E_USAGE, "--learner-threads: between 1 and %d, or 0 to let the farm choose",
+    if (o->train_threads < 0 || o->train_threads > FARM_CPUS_MAX)
+        return farm_fail(err, FARM_E_USAGE, "--train-threads: between 1 and %d, or 0 to let the farm choose",
                          FARM_CPUS_MAX);
     const int learners[] = {machine->gpu_count ? 0 : FARM_LEARNER_CPU, FARM_LEARNER_CPU, 0, FARM_LEARNER_NONE};
     request->actors = (int)o->actors;
     request->learner_device = learners[device];
-    request->learner_threads = (int)o->learner_threads;
+    request->learner_threads = (int)o->train_threads;
     request->pin = o->pin;
-    request->numa = (enum farm_numa_policy)policy;
-    request->smt = (enum farm_smt_use)smt;
+    request->numa = o->numa;
     return FARM_OK;
 }
 
@@ -90,7 +85,7 @@ static void make_marks(struct view *v) {
     char number[16];
     for (int i = 0; i < v->machine.cpu_count; i++) {
         int cpu = v->machine.cpu[i].cpu;
-        bool infers = farm_bitmap_has(&plan->inference_cpus, cpu), trains = farm_bitmap_has(&plan->training_cpus, cpu);
+        bool learns = farm_bitmap_has(&plan->inference_cpus, cpu) || farm_bitmap_has(&plan->training_cpus, cpu);
         bool acts = farm_bitmap_has(&plan->actor_cpus, cpu);
         if (!farm_bitmap_has(&v->machine.allowed, cpu))
             set_mark(v, cpu, "x");
@@ -98,10 +93,8 @@ static void make_marks(struct view *v) {
             set_mark(v, cpu, "#");
         else if (acts && (plan->shared || !plan->pinned))
             set_mark(v, cpu, "~");
-        else if (infers)
-            set_mark(v, cpu, "I");
-        else if (trains)
-            set_mark(v, cpu, "T");
+        else if (learns)
+            set_mark(v, cpu, "L");
         else
             set_mark(v, cpu, "-");
     }
@@ -227,8 +220,8 @@ static void draw_machine(const struct view *v) {
 static void draw_legend(const struct view *v) {
     static const struct {
         const char *mark, *meaning;
-    } legend[] = {{"I", "inference"}, {"T", "training"},       {"~", "whoever is ready"},
-                  {"-", "left idle"}, {"#", "another farm's"}, {"x", "not allowed"}};
+    } legend[] = {
+        {"L", "learner"}, {"~", "whoever is ready"}, {"-", "left idle"}, {"#", "another farm's"}, {"x", "not allowed"}};
     printf("[core]");
     if (v->plan.pinned) printf("  0-%d actor", v->plan.actor_count - 1);
     for (size_t i = 0; i < sizeof legend / sizeof *legend; i++)
@@ -348,14 +341,13 @@ static enum farm_status show(const struct options *o, struct view *v, struct far
 }
 
 int farm_cmd_topo(int argc, char **argv) {
-    struct options o = {.pin = true, .device = "auto", .numa = "bind", .smt = "auto"};
+    struct options o = {.pin = true, .numa = true, .device = "auto"};
     const struct farm_cli_flag flags[] = {
         {"actors", FARM_CLI_INT, &o.actors, "N", "plan for N actors (default: as many as fit)"},
         {"device", FARM_CLI_STRING, &o.device, "D", "learner on auto, cpu, cuda, or none"},
-        {"learner-threads", FARM_CLI_INT, &o.learner_threads, "N", "training threads (default: a share of the cores)"},
+        {"train-threads", FARM_CLI_INT, &o.train_threads, "N", "training threads (default: a share of the cores)"},
         {"pin", FARM_CLI_BOOL, &o.pin, NULL, "--no-pin leaves placement to the scheduler"},
-        {"numa", FARM_CLI_STRING, &o.numa, "P", "segments' memory: bind, interleave, off"},
-        {"smt", FARM_CLI_STRING, &o.smt, "S", "auto: also the cores' second threads; off: one thread a core"},
+        {"numa", FARM_CLI_BOOL, &o.numa, NULL, "--no-numa leaves memory to the kernel"},
         {"synthetic", FARM_CLI_STRING, &o.source.synthetic, "STR", "another machine, in hwloc's synthetic notation"},
         {"xml", FARM_CLI_STRING, &o.source.xml, "FILE", "another machine, recorded there by: lstopo --of xml FILE"},
         {"root", FARM_CLI_STRING, &o.source.root, "DIR", "read /proc and /sys (limits, memory) below DIR"},

@@ -109,25 +109,41 @@ static enum farm_status must_equal(const struct farm_checkpoint_metadata *metada
                      then ? then : "(unknown)", now);
 }
 
+// The newest checkpoint with a readable header says what the run was made with: another environment or network is
+// wrong usage, told before anybody compares tensors.
+static enum farm_status check_settings(const struct training *training, struct farm_error *err) {
+    const struct farm_recipe *recipe = &training->job.recipe;
+    struct farm_checkpoint_metadata metadata;
+    char path[FARM_RUN_PATH_MAX + 64], stack[24];
+    size_t i = 0;
+    do {
+        if (!farm_run_dir_checkpoint(training->run.path, i++, path, sizeof path)) return FARM_OK;
+    } while (farm_checkpoint_read_metadata(path, &metadata, err));
+    snprintf(stack, sizeof stack, "%lld", (long long)recipe->stack);
+    enum farm_status status = must_equal(&metadata, "env", recipe->env, path, err);
+    if (!status) status = must_equal(&metadata, "net", recipe->net, path, err);
+    if (!status) status = must_equal(&metadata, "stack", stack, path, err);
+    farm_checkpoint_metadata_free(&metadata);
+    return status;
+}
+
 static enum farm_status resume(struct training *training, struct farm_error *err) {
     struct farm_job *job = &training->job;
-    if (!farm_job_find_checkpoint(training->run.path, job->checkpoint, sizeof job->checkpoint))
+    enum farm_status status = check_settings(training, err);
+    if (status) return status;
+    if (!farm_job_find_checkpoint(job, training->run.path, job->checkpoint, sizeof job->checkpoint))
         return farm_fail(err, FARM_E_NOT_FOUND,
-                         "--resume: %s holds no checkpoint that can be read: start it without --resume",
+                         "--resume: %s holds no checkpoint that can be read and fits: nothing in it was changed; start "
+                         "in another folder, without --resume",
                          training->run.path);
     struct farm_checkpoint_metadata metadata;
-    enum farm_status status = farm_checkpoint_read_metadata(job->checkpoint, &metadata, err);
+    status = farm_checkpoint_read_metadata(job->checkpoint, &metadata, err);
     if (status) return status;
-    char stack[24];
-    snprintf(stack, sizeof stack, "%lld", (long long)job->recipe.stack);
-    status = must_equal(&metadata, "env", job->recipe.env, job->checkpoint, err);
-    if (!status) status = must_equal(&metadata, "net", job->recipe.net, job->checkpoint, err);
-    if (!status) status = must_equal(&metadata, "stack", stack, job->checkpoint, err);
     job->learner.frames_start = farm_checkpoint_get_u64(&metadata, "frames");
     farm_checkpoint_metadata_free(&metadata);
     job->learner.checkpoint_load = job->checkpoint;
-    if (!status) farm_log_info("going on from %s", job->checkpoint);
-    return status;
+    farm_log_info("going on from %s", job->checkpoint);
+    return FARM_OK;
 }
 
 static enum farm_status open_run(struct training *training, struct farm_error *err) {
@@ -191,7 +207,9 @@ static void whole_run(const struct training *training, struct farm_sample *sampl
     sample->agent_steps_per_s = (double)sample->agent_steps / wall_s;
 }
 
-static json_t *result_json(const struct training *training, const struct farm_sample *sample, bool interrupted) {
+// `failure`: why the run ended badly; NULL: it did not.
+static json_t *result_json(const struct training *training, const struct farm_sample *sample, bool interrupted,
+                           const char *failure) {
     const struct farm_job *job = &training->job;
     json_t *document = farm_json_object(true);
     farm_json_set_text(document, "env", job->recipe.env);
@@ -214,18 +232,43 @@ static json_t *result_json(const struct training *training, const struct farm_sa
     farm_json_set_int(document, "bad_values", sample->bad_values);
     farm_json_set_bool(document, "interrupted", interrupted);
     farm_json_set_text(document, "run_dir", training->run.path);
+    farm_json_set_text(document, "error", failure);
     return document;
 }
 
-static void tell(const struct training *training, const struct farm_sample *sample, bool interrupted) {
+// Only what can be done: without a checkpoint there is nothing to play or to go on from.
+static void tell_what_next(const struct training *training) {
+    const char *run = training->run.path, *env = training->job.recipe.env;
+    char path[FARM_RUN_PATH_MAX + 64];
+    printf("\nWhat to try next:\n");
+    if (farm_run_dir_checkpoint(run, 0, path, sizeof path)) {
+        printf("  farm eval %s --episodes 20      plays it without learning\n", run);
+        printf("  farm train --run %s --resume --seconds 300      goes on from here\n", run);
+    }
+    printf("  farm train --env %s      %s\n", strncmp(env, "ale/", 4) == 0 ? "ale/Breakout" : "ale/Pong",
+           "a real Atari game");
+}
+
+static void warn_without_update(const struct training *training, const struct farm_sample *sample) {
+    const struct farm_recipe *recipe = &training->job.recipe;
+    if (sample->updates || !sample->agent_steps) return;
+    farm_log_warn(
+        "no update: --batch %lld unrolls of %lld steps never came together in %llu steps of all environments: "
+        "nothing was learned. Run longer, or lower --batch or --unroll",
+        (long long)recipe->batch, (long long)recipe->unroll, (unsigned long long)sample->agent_steps);
+}
+
+static void tell(const struct training *training, const struct farm_sample *sample, bool interrupted, bool failed) {
     char frames[16], rate[16], games[16], updates[16];
-    const char *run = training->run.path;
     farm_progress_number((double)sample->frames, frames, sizeof frames);
     farm_progress_number(sample->frames_per_s, rate, sizeof rate);
     farm_progress_number((double)sample->episodes, games, sizeof games);
     farm_progress_number((double)sample->updates, updates, sizeof updates);
     printf("\n%s: %s frames in %.0f s (%s frames/s), %s games, %s updates%s.\n", training->job.recipe.env, frames,
-           sample->wall_s, rate, games, updates, interrupted ? "; stopped by a signal" : "");
+           sample->wall_s, rate, games, updates,
+           failed        ? "; then it failed"
+           : interrupted ? "; stopped by a signal"
+                         : "");
     if (!isnan(sample->return_mean) && !isnan(training->return_early)) {
         printf("Mean return of the last 100 games: %.4g; of the first ones: %.4g.\n", sample->return_mean,
                training->return_early);
@@ -236,14 +279,12 @@ static void tell(const struct training *training, const struct farm_sample *samp
     }
     if (sample->actor_restarts)
         printf("Actors that died and were started again: %llu.\n", (unsigned long long)sample->actor_restarts);
-    printf("Recipe, metrics and checkpoints are in %s\n\nWhat to try next:\n", run);
-    printf("  farm eval %s --episodes 20      plays it without learning\n", run);
-    printf("  farm train --run %s --resume --seconds 300      goes on from here\n", run);
-    printf("  farm train --env %s      %s\n",
-           strncmp(training->job.recipe.env, "ale/", 4) == 0 ? "ale/Breakout" : "ale/Pong", "a real Atari game");
+    printf("Recipe, metrics and checkpoints are in %s\n", training->run.path);
+    if (!failed) tell_what_next(training);
 }
 
-static enum farm_status give_account(struct training *training, bool interrupted, struct farm_error *err) {
+static enum farm_status give_account(struct training *training, bool interrupted, const char *failure,
+                                     struct farm_error *err) {
     struct farm_sample sample;
     uint64_t now = farm_now_ns();
     farm_job_sample(&training->job, now, &sample);
@@ -251,11 +292,12 @@ static enum farm_status give_account(struct training *training, bool interrupted
     farm_progress_end(&training->progress);
     write_metrics(training, &sample);
     whole_run(training, &sample);
+    if (!failure) warn_without_update(training, &sample);
     if (!training->options->json) {
-        tell(training, &sample, interrupted);
+        tell(training, &sample, interrupted, failure != NULL);
         return FARM_OK;
     }
-    json_t *document = result_json(training, &sample, interrupted);
+    json_t *document = result_json(training, &sample, interrupted, failure);
     enum farm_status status = farm_json_print(document, stdout, err);
     json_decref(document);
     return status;
@@ -276,7 +318,7 @@ static enum farm_status run_training(struct training *training, struct farm_erro
     bool interrupted;
     struct farm_error account_error;
     status = farm_job_run(job, &interrupted, err);
-    enum farm_status account = give_account(training, interrupted, &account_error);
+    enum farm_status account = give_account(training, interrupted, status ? err->message : NULL, &account_error);
     if (!status && account) *err = account_error;
     return status ? status : account;
 }

@@ -53,7 +53,7 @@ static enum farm_status check(const struct farm_machine *m, const struct farm_pl
         return farm_fail(err, FARM_E_USAGE, "--actors %d: between 1 and %d, or 0 to let the farm choose", r->actors,
                          FARM_PLAN_ACTORS_MAX);
     if (r->learner_threads < 0 || r->learner_threads > FARM_CPUS_MAX)
-        return farm_fail(err, FARM_E_USAGE, "--learner-threads %d: between 1 and %d, or 0 to let the farm choose",
+        return farm_fail(err, FARM_E_USAGE, "--train-threads %d: between 1 and %d, or 0 to let the farm choose",
                          r->learner_threads, FARM_CPUS_MAX);
     if (r->learner_device < FARM_LEARNER_NONE || r->learner_device >= m->gpu_count)
         return farm_fail(err, FARM_E_USAGE, "learner on GPU %d, but this machine shows %d NVIDIA GPU%s: --device cpu",
@@ -61,8 +61,8 @@ static enum farm_status check(const struct farm_machine *m, const struct farm_pl
     return FARM_OK;
 }
 
-// Fills w->slot with the usable CPUs in the machine's order: allowed, not taken, not in `skip`, with SMT off only where
-// the core is otherwise free. CPUs that are taken or skipped count towards their core's rank.
+// Fills w->slot with the usable CPUs in the machine's order: allowed, not taken, not in `skip`. CPUs that are
+// taken or skipped count towards their core's rank.
 static void collect(struct work *w, const struct farm_bitmap *skip) {
     int used_on_core[FARM_CPUS_MAX] = {0}, cores_in_l3[FARM_CPUS_MAX + 1] = {0}; // the latter by l3 + 1: it may be -1
     int last_core = -1;
@@ -74,7 +74,6 @@ static void collect(struct work *w, const struct farm_bitmap *skip) {
     for (int i = 0; i < w->m->cpu_count; i++) {
         const struct farm_cpu *cpu = &w->m->cpu[i];
         if (!farm_bitmap_has(&w->m->allowed, cpu->cpu) || farm_bitmap_has(&out, cpu->cpu)) continue;
-        if (w->r->smt == FARM_SMT_OFF && used_on_core[cpu->core]) continue;
         if (cpu->core != last_core) {
             w->cores++;
             cores_in_l3[cpu->l3 + 1]++;
@@ -187,7 +186,7 @@ static void split_learner(struct work *w, int units, int *inference, int *traini
         *training = clamp(r->learner_threads, 1, units - 2);
         *inference = clamp(*training / (INFERENCE_SHARE - 1), 1, units - 1 - *training);
         if (*training < r->learner_threads)
-            note(w->out, "%d learner threads wanted, but %d cores must also serve inference and actors: %d",
+            note(w->out, "--train-threads %d, but %d cores must also serve inference and actors: %d",
                  r->learner_threads, units, *training);
         return;
     }
@@ -271,7 +270,7 @@ static bool one_node(const struct work *w) {
 
 static void place_actors(struct work *w) {
     struct farm_plan *out = w->out;
-    bool near_memory = w->r->numa == FARM_NUMA_BIND;
+    bool near_memory = w->r->numa;
     bool stay_on_node = one_node(w) || (w->r->pin && near_memory && !w->throttled && !w->crowded);
     qsort(w->slot, (size_t)w->slots, sizeof w->slot[0], by_actor_order);
     for (int i = 0; i < out->actor_count; i++) {
@@ -287,19 +286,10 @@ static void place_actors(struct work *w) {
 static void place_learner(struct work *w) {
     struct farm_plan *out = w->out;
     out->learner_node = -1;
-    if (w->r->learner_device == FARM_LEARNER_NONE || w->r->numa != FARM_NUMA_BIND) return;
+    if (w->r->learner_device == FARM_LEARNER_NONE || !w->r->numa) return;
     bool settled = !out->shared && w->r->pin;
     if (settled || one_node(w) || w->r->learner_device >= 0)
         out->learner_node = farm_machine_memory_node(w->m, w->home);
-}
-
-static void list_interleave_nodes(struct work *w) {
-    for (int pass = 0; pass < 2 && !farm_bitmap_count(&w->out->interleave_nodes); pass++)
-        for (int i = 0; i < w->m->node_count; i++) { // far memory only where there is no other
-            const struct farm_node *node = &w->m->node[i];
-            if (node->usable && node->total_bytes && (node->has_cpus || pass))
-                farm_bitmap_set(&w->out->interleave_nodes, node->node);
-        }
 }
 
 static void note_decisions(struct work *w) {
@@ -339,19 +329,20 @@ static const char *name_cpus(const struct farm_bitmap *cpus, char *text, size_t 
 
 static void note_learner(struct work *w) {
     struct farm_plan *out = w->out;
-    char inference[80], training[80];
+    struct farm_bitmap learner = out->inference_cpus;
+    char cpus[80];
     int device = w->r->learner_device;
     if (device == FARM_LEARNER_NONE || out->shared) return;
-    name_cpus(&out->inference_cpus, inference, sizeof inference);
-    name_cpus(&out->training_cpus, training, sizeof training);
+    farm_bitmap_add(&learner, &out->training_cpus);
+    name_cpus(&learner, cpus, sizeof cpus);
     if (device == FARM_LEARNER_CPU) {
-        note(out, "learner: inference on %s, %d training thread%s on %s", inference, out->training_threads,
-             plural(out->training_threads), training);
+        note(out, "learner on %s: inference and %d training thread%s", cpus, out->training_threads,
+             plural(out->training_threads));
         return;
     }
     int wanted = w->m->gpu[device].node;
     int got = farm_machine_cpu(w->m, farm_bitmap_next(&out->inference_cpus, 0))->node;
-    note(out, "GPU %d: host thread on %s, supervisor on %s", device, inference, training);
+    note(out, "learner on GPU %d, its host threads on %s", device, cpus);
     if (wanted < 0)
         note(out, "the machine does not say which node GPU %d is beside: node %d was taken", device, got);
     else if (wanted != got)
@@ -392,7 +383,7 @@ static enum farm_status check_memory(const struct work *w, struct farm_error *er
         if (node->usable) all_free += node->free_bytes;
         if (!here || !node->total_bytes || each <= for_rings(node->free_bytes) / (uint64_t)here) continue;
         snprintf(where, sizeof where, "on NUMA node %d", node->node);
-        return too_much(w, here, node->free_bytes, where, w->m->node_count > 1 ? ", or --numa interleave" : "", err);
+        return too_much(w, here, node->free_bytes, where, w->m->node_count > 1 ? ", or --no-numa" : "", err);
     }
     if (all_free && each > for_rings(all_free) / (uint64_t)n)
         return too_much(w, n, all_free, "in this machine's memory", "", err);
@@ -412,7 +403,6 @@ enum farm_status farm_plan_make(const struct farm_machine *machine, const struct
     w->m = machine;
     w->r = request;
     w->out = out;
-    out->numa = request->numa;
 
     find_capacity(w);
     find_home(w);
@@ -425,7 +415,6 @@ enum farm_status farm_plan_make(const struct farm_machine *machine, const struct
         divide_cpus(w);
     place_actors(w);
     place_learner(w);
-    list_interleave_nodes(w);
     note_decisions(w);
     note_learner(w);
     status = check_memory(w, err);

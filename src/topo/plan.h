@@ -11,11 +11,11 @@
 //      CPUs, one actor a CPU, nothing is pinned: an actor sleeps while it waits, and then the learner has its CPU.
 //   4. Else the learner gets cores of its own. On a GPU: 1, from 8 cores on 2, beside the GPU. On CPUs: a third of the
 //      cores, a quarter of these for inference. (One core of inference keeps up with eight cores of Atari emulators,
-//      one of training with three; cheap environments want more for the learner: --learner-threads.) They are whole
-//      cores, in one piece, L3 group after L3 group, from the node with most free cores.
+//      one of training with three; cheap environments want more for the learner: --train-threads.) They are whole
+//      cores, in one piece, L3 group after L3 group, from the node with most free cores. The learner's process is bound
+//      to all of them together: which of its threads runs on which of them is the scheduler's choice.
 //   5. Actors get what is left: first a physical core each, then the cores' other threads; within that the nodes
-//   nearest to the learner first,
-//      and round robin over a node's L3 groups, so that few actors get much cache.
+//      nearest to the learner first, and round robin over a node's L3 groups, so that few actors get much cache.
 //   6. An actor's segments lie on its CPU's node; where that has no memory, on the nearest that has.
 //   7. More actors than CPUs: none is pinned to one CPU, each stays on a node.
 #ifndef FARM_TOPO_PLAN_H
@@ -37,17 +37,6 @@ enum {
 
 enum { FARM_LEARNER_CPU = -1, FARM_LEARNER_NONE = -2 }; // or the index of a GPU in farm_machine.gpu
 
-enum farm_numa_policy {
-    FARM_NUMA_BIND,       // each segment on one node
-    FARM_NUMA_INTERLEAVE, // pages round robin over plan.interleave_nodes
-    FARM_NUMA_OFF,        // wherever the kernel puts them
-};
-
-enum farm_smt_use {
-    FARM_SMT_AUTO, // physical cores first, then their other threads
-    FARM_SMT_OFF,  // one thread of every core; the others stay idle
-};
-
 struct farm_plan_request {
     int actors;               // 0: choose
     int learner_device;       // FARM_LEARNER_CPU, FARM_LEARNER_NONE or a GPU's index
@@ -56,8 +45,7 @@ struct farm_plan_request {
     uint64_t bytes_per_actor; // of all segments of one actor
     struct farm_bitmap taken; // CPUs that other farms have claimed
     bool pin;                 // false: the plan only counts, nothing is bound to a CPU
-    enum farm_numa_policy numa;
-    enum farm_smt_use smt;
+    bool numa;                // each actor's segments on its CPUs' node; false: wherever the kernel puts them
 };
 
 struct farm_plan_actor {
@@ -69,17 +57,15 @@ struct farm_plan_actor {
 struct farm_plan {
     int actor_count;
     struct farm_plan_actor actor[FARM_PLAN_ACTORS_MAX];
-    bool pinned;                         // every actor has a CPU of its own
-    bool shared;                         // actors and learner run on the same CPUs
-    struct farm_bitmap actor_cpus;       // CPUs for actors
-    struct farm_bitmap inference_cpus;   // CPUs for the learner's inference thread (a GPU's host thread)
-    struct farm_bitmap training_cpus;    // CPUs for training threads, supervisor, bridge
-    int training_threads;                // 0 without a learner
-    int learner_node;                    // node of the learner's memory; -1: not bound
-    struct farm_bitmap claim;            // CPUs to claim against other farms; empty where nothing is pinned
-    enum farm_numa_policy numa;          // as requested
-    struct farm_bitmap interleave_nodes; // for FARM_NUMA_INTERLEAVE
-    double cpu_budget;                   // CPUs' worth of time that the plan counts on
+    bool pinned;                       // every actor has a CPU of its own
+    bool shared;                       // actors and learner run on the same CPUs
+    struct farm_bitmap actor_cpus;     // CPUs for actors
+    struct farm_bitmap inference_cpus; // cores reckoned for the learner's inference thread (a GPU's host thread)
+    struct farm_bitmap training_cpus;  // cores reckoned for its training threads; it is bound to both sets together
+    int training_threads;              // 0 without a learner
+    int learner_node;                  // node of the learner's memory; -1: not bound
+    struct farm_bitmap claim;          // CPUs to claim against other farms; empty where nothing is pinned
+    double cpu_budget;                 // CPUs' worth of time that the plan counts on
     int note_count;
     char note[FARM_PLAN_NOTES_MAX][FARM_PLAN_NOTE_BYTES]; // sentences that explain the decisions
 };

@@ -4,7 +4,9 @@ import json
 import os
 import pathlib
 import random
+import shutil
 import signal
+import struct
 import subprocess
 import tempfile
 import time
@@ -22,6 +24,28 @@ def children(pid):
         except OSError:
             pass  # it has just ended
     return found
+
+
+def contents(run):
+    return {path: path.read_bytes() for path in run.rglob("*") if path.is_file() and path.name != "lock"}
+
+
+def put_nan(checkpoint):
+    """As the first value of the first tensor."""
+    data = bytearray(checkpoint.read_bytes())
+    (header,) = struct.unpack("<Q", data[:8])
+    data[8 + header:12 + header] = struct.pack("<f", float("nan"))
+    checkpoint.write_bytes(data)
+
+
+def rewrite_metadata(checkpoint, **pairs):
+    data = checkpoint.read_bytes()
+    (length,) = struct.unpack("<Q", data[:8])
+    header = json.loads(data[8:8 + length])
+    header["__metadata__"].update(pairs)
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    checkpoint.write_bytes(struct.pack("<Q", len(text)) + text + data[8 + length:])
 
 
 def shmem_kb():
@@ -97,6 +121,8 @@ class WrongInput(InFolder):
     def test_flags_and_keys(self):
         self.refuses(2, "--entropy-cost?", arguments=["train", "--entropy-cots", "1"])
         self.refuses(2, "0 to 1", arguments=["train", "--discount", "2"])
+        for key in ("--adam-beta1", "--adam-beta2", "--rmsprop-decay"):
+            self.refuses(2, "0 to 0.999999", arguments=["train", key, "1"])
         self.refuses(2, "shallow, nature, mlp", arguments=["train", "--net", "deep9"])
         self.refuses(2, "layer 0", arguments=["train", "--env", "native/catch", "--net", "shallow"])
         self.refuses(2, "--stack 1", arguments=["train", "--env", "native/catch", "--stack", "4"])
@@ -140,6 +166,14 @@ class Help(InFolder):
         doctor = self.run_farm("doctor", "--json")
         self.assertEqual(json.loads(doctor.stdout)["can_run"], doctor.returncode == 0)
 
+    def test_topo_knows_the_flags_of_train(self):
+        machine = ("--synthetic", "pack:2 [numa(memory=384GB)] l3:2 core:4 pu:2", "--device", "cpu")
+        plan = json.loads(self.run_farm("topo", *machine, "--train-threads", "3", "--no-numa", "--json").stdout)["plan"]
+        self.assertEqual(plan["learner"]["training_threads"], 3)
+        self.assertEqual({actor["memory_node"] for actor in plan["actors"]}, {None})
+        self.assertIn("learner on CPUs 0-9", self.run_farm("topo", *machine).stdout)
+        self.assertEqual(self.run_farm("topo", "--smt", "off").returncode, 2)
+
 
 class Training(InFolder):
     def test_trains_resumes_and_plays(self):
@@ -177,13 +211,72 @@ class Training(InFolder):
         (checkpoint,) = (self.folder / "r/checkpoints").iterdir()
         whole = checkpoint.read_bytes()
         checkpoint.write_bytes(whole[:-100])
-        before = {path: path.read_bytes() for path in (self.folder / "r").rglob("*") if path.is_file() and path.name != "lock"}
-        result = self.run_farm("train", "--run", "r", "--resume")
+        self.refuses_to_resume("cut off", checkpoint.name)
+
+    def refuses_to_resume(self, *parts):
+        before = contents(self.folder / "r")
+        result = self.run_farm("train", "--run", "r", "--resume", "--frames", "9k")
         self.assertEqual(result.returncode, 1)
-        self.assertIn("no checkpoint that can be read", result.stderr)
-        self.assertIn(checkpoint.name, result.stderr)
-        for path, contents in before.items():
-            self.assertEqual(path.read_bytes(), contents, path)
+        for part in ("no checkpoint that can be read", *parts):
+            self.assertIn(part, result.stderr)
+        self.assertEqual(contents(self.folder / "r"), before)
+
+    def test_a_checkpoint_with_a_nan_is_refused_and_left_alone(self):
+        self.run_farm("train", "--env", "native/catch", "--frames", "5k", "--run", "r", "--quiet")
+        (checkpoint,) = (self.folder / "r/checkpoints").iterdir()
+        put_nan(checkpoint)
+        self.refuses_to_resume(checkpoint.name, "layers.0.weight holds values that are not finite")
+
+    def test_a_checkpoint_of_another_network_is_refused_and_left_alone(self):
+        self.run_farm("train", "--env", "native/catch", "--frames", "5k", "--run", "r", "--quiet")
+        self.run_farm("train", "--env", "native/cartpole", "--frames", "5k", "--run", "other", "--quiet")
+        (checkpoint,) = (self.folder / "r/checkpoints").iterdir()
+        (other,) = (self.folder / "other/checkpoints").iterdir()
+        shutil.copy(other, checkpoint)
+        rewrite_metadata(checkpoint, **{"recipe.env": "native/catch"})
+        self.refuses_to_resume(checkpoint.name, "layers.0.weight has another type or shape")
+
+    def test_an_older_good_checkpoint_stands_in_for_a_bad_one(self):
+        self.run_farm("train", "--env", "native/catch", "--frames", "5k", "--run", "r", "--quiet")
+        (good,) = (self.folder / "r/checkpoints").iterdir()
+        bad = good.with_name("000000007000.safetensors")
+        shutil.copy(good, bad)
+        put_nan(bad)
+        before = bad.read_bytes()
+        result = self.run_farm("train", "--run", "r", "--resume", "--frames", "9k", "--json")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertIn(f"passed over: r/checkpoints/{bad.name}", result.stderr)
+        self.assertIn(f"going on from r/checkpoints/{good.name}", result.stderr)
+        document = json.loads(result.stdout)
+        self.assertEqual(document["frames"], int(good.stem) + document["agent_steps"])
+        self.assertEqual(bad.read_bytes(), before)
+
+    def test_a_failed_run_tells_no_success_story(self):
+        for flags in ((), ("--json",)):
+            command = [FARM, "train", "--env", "native/catch", "--frames", "100G", "--run", f"r{len(flags)}", *flags]
+            process = subprocess.Popen([*command, *FAST_METRICS], cwd=self.folder, stdin=subprocess.DEVNULL,
+                                       stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+            self.addCleanup(process.communicate)
+            self.addCleanup(process.kill)
+            self.wait_for_steps(process, f"r{len(flags)}")
+            (self.folder / f"r{len(flags)}/checkpoints").rmdir()
+            process.send_signal(signal.SIGINT)
+            out, err = process.communicate(timeout=30)
+            self.assertEqual(process.returncode, 1)
+            self.assertIn(err.count("No such file or directory"), (1, 2), err)
+            if flags:
+                self.assertIn("No such file or directory", json.loads(out)["error"])
+            else:
+                self.assertIn("then it failed", out)
+                self.assertNotIn("What to try next", out)
+
+    def test_a_run_without_an_update_says_so(self):
+        arguments = ["train", "--env", "native/catch", "--seconds", "0.2", "--batch", "60000", "--quiet", "--json"]
+        result = self.run_farm(*arguments)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertIn("no update: --batch 60000 unrolls", result.stderr)
+        document = json.loads(result.stdout)
+        self.assertEqual((document["updates"], document["error"]), (0, None))
 
     def test_the_second_farm_in_a_folder_refuses(self):
         process = self.start_training("--run", "r", *FAST_METRICS)
@@ -192,6 +285,26 @@ class Training(InFolder):
         self.assertEqual(second.returncode, 1)
         self.assertIn(f"process {process.pid}", second.stderr)
         self.end(process)
+
+
+class Learning(InFolder):
+    def learns(self, *arguments):
+        result = self.run_farm("train", *arguments, "--json", "--quiet")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        document = json.loads(result.stdout)
+        self.assertEqual(document["bad_values"], 0)
+        self.assertGreater(document["updates"], 0)
+        return document
+
+    def test_catch_is_solved(self):
+        self.assertGreaterEqual(self.learns("--env", "native/catch", "--frames", "500k")["return_mean"], 0.95)
+
+    def test_cartpole_is_balanced(self):
+        self.assertGreater(self.learns("--env", "native/cartpole", "--frames", "600k")["return_mean"], 100)
+
+    def test_a_few_seconds_of_pong(self):
+        arguments = ("--seconds", "6", "--envs-per-actor", "2", "--batch", "2", "--unroll", "5")
+        self.assertGreater(self.learns("--env", "ale/Pong", *arguments)["agent_steps"], 0)
 
 
 class Deaths(InFolder):

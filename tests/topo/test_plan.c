@@ -19,7 +19,8 @@ static struct farm_plan_request request_of(int actors, int learner_device) {
                                       .learner_device = learner_device,
                                       .envs_per_actor = 8,
                                       .bytes_per_actor = 1 << 20,
-                                      .pin = true};
+                                      .pin = true,
+                                      .numa = true};
 }
 
 static void make(struct farm_plan_request request) {
@@ -61,7 +62,7 @@ static void check_memory_nodes(const char *name, const struct farm_plan_request 
         struct farm_bitmap cpus;
         farm_plan_actor_cpus(&machine, &plan, i, &cpus);
         cr_assert_gt(farm_bitmap_count(&cpus), 0, "%s: actor %d has nowhere to run", name, i);
-        if (request->numa != FARM_NUMA_BIND) cr_assert_eq(actor->memory_node, -1);
+        if (!request->numa) cr_assert_eq(actor->memory_node, -1);
         if (actor->cpu >= 0) cr_assert_eq(farm_machine_cpu(&machine, actor->cpu)->node, actor->cpu_node);
         if (actor->memory_node < 0) continue;
         for (int cpu = farm_bitmap_next(&cpus, 0); cpu >= 0; cpu = farm_bitmap_next(&cpus, cpu + 1)) {
@@ -117,11 +118,10 @@ Test(topo, keeps_its_promises_on_every_machine, .timeout = 60) {
         read_machine(recorded_machines[m].source);
         for (int device = FARM_LEARNER_NONE; device < machine.gpu_count; device++)
             for (int a = 0; a < 5; a++)
-                for (int variant = 0; variant < 12; variant++) {
+                for (int variant = 0; variant < 4; variant++) {
                     struct farm_plan_request request = request_of(actors[a], device);
                     request.pin = variant % 2 == 0;
-                    request.smt = variant / 2 % 2 ? FARM_SMT_OFF : FARM_SMT_AUTO;
-                    request.numa = (enum farm_numa_policy)(variant / 4);
+                    request.numa = variant / 2 == 0;
                     request.bytes_per_actor = 1 << 16;
                     if (variant == 3) farm_bitmap_set(&request.taken, machine.cpu[machine.cpu_count / 2].cpu);
                     check_all(recorded_machines[m].name, &request);
@@ -160,6 +160,7 @@ Test(topo, gives_a_cpu_learner_a_third_of_the_cores_in_whole_l3_groups) {
     cr_assert_eq(plan.actor_count, 128);
     cr_assert_eq(plan.training_threads, 48);
     cr_assert_eq(farm_bitmap_count(&plan.inference_cpus), 16);
+    cr_assert(has_note("learner on CPUs 0-63: inference and 48 training threads"), "%s", plan.note[1]);
     int cores_in_l3[24] = {0};
     for (int i = 0; i < machine.cpu_count; i++) {
         const struct farm_cpu *cpu = &machine.cpu[i];
@@ -191,10 +192,6 @@ Test(topo, fills_physical_cores_before_their_siblings) {
     for (int i = 0; i < 32; i++) on_core[farm_machine_cpu(&machine, plan.actor[i].cpu)->core]++;
     for (int core = 0; core < 32; core++) cr_assert_eq(on_core[core], 1, "core %d", core);
     cr_assert_eq(farm_machine_cpu(&machine, plan.actor[32].cpu)->smt, 1);
-    struct farm_plan_request request = request_of(0, FARM_LEARNER_NONE);
-    request.smt = FARM_SMT_OFF;
-    make(request);
-    cr_assert_eq(plan.actor_count, 32);
 }
 
 Test(topo, spreads_few_actors_over_the_l3_groups_of_one_node) {
@@ -227,7 +224,7 @@ Test(topo, takes_as_many_learner_threads_as_asked) {
     request.learner_threads = 40;
     make(request);
     cr_assert(plan.training_threads == 14 && plan.actor_count == 1);
-    cr_assert(has_note("40 learner threads wanted"));
+    cr_assert(has_note("--train-threads 40, but 16 cores must also serve inference and actors: 14"));
 }
 
 Test(topo, puts_the_gpu_host_threads_beside_the_gpu) {
@@ -239,7 +236,7 @@ Test(topo, puts_the_gpu_host_threads_beside_the_gpu) {
         cr_assert_eq(farm_machine_cpu(&machine, cpu)->node, 1);
     cr_assert_eq(plan.actor_count, 5, "six CPUs are allowed, one is the host thread's");
     cr_assert_eq(plan.actor[0].memory_node, 1, "the first actors sit beside the GPU too");
-    cr_assert(has_note("GPU 1: host thread on CPU 4, supervisor on CPU 4"));
+    cr_assert(has_note("learner on GPU 1, its host threads on CPU 4"));
     struct farm_plan_request request = request_of(0, 2);
     cr_assert_eq(farm_plan_make(&machine, &request, &plan, &error), FARM_E_USAGE);
     cr_assert(strstr(error.message, "2 NVIDIA GPUs"), "%s", error.message);
@@ -284,15 +281,6 @@ Test(topo, keeps_more_actors_than_cpus_on_their_nodes) {
     cr_assert(on_node[0] > 20 && on_node[1] > 20, "%d and %d", on_node[0], on_node[1]);
 }
 
-Test(topo, interleaves_over_nodes_with_cpus_only) {
-    read_machine((struct farm_machine_source){.xml = VECTORS "gpus_cxl_offline.xml"});
-    struct farm_plan_request request = request_of(0, FARM_LEARNER_CPU);
-    request.numa = FARM_NUMA_INTERLEAVE;
-    make(request);
-    char list[32];
-    cr_assert_str_eq(farm_bitmap_format(&plan.interleave_nodes, list, sizeof list), "0-1");
-}
-
 Test(topo, runs_unpinned_where_other_farms_hold_every_cpu) {
     read_machine((struct farm_machine_source){.synthetic = SIXTEEN_CORES});
     struct farm_plan_request request = request_of(0, FARM_LEARNER_CPU);
@@ -324,7 +312,8 @@ Test(topo, refuses_rings_that_do_not_fit) {
               "%s", error.message);
     request.actors = 16; // all beside each other on one node, while the machine has room
     cr_assert_eq(farm_plan_make(&machine, &request, &plan, &error), FARM_E_LIMIT);
-    request.numa = FARM_NUMA_INTERLEAVE;
+    cr_assert(strstr(error.message, "--no-numa"), "%s", error.message);
+    request.numa = false;
     cr_assert_eq(farm_plan_make(&machine, &request, &plan, &error), FARM_OK, "%s", error.message);
     request.bytes_per_actor = UINT64_MAX / 2;
     cr_assert_eq(farm_plan_make(&machine, &request, &plan, &error), FARM_E_LIMIT);
