@@ -54,7 +54,8 @@ static enum farm_status fill_request(const struct options *o, const struct farm_
     if (o->train_threads < 0 || o->train_threads > FARM_CPUS_MAX)
         return farm_fail(err, FARM_E_USAGE, "--train-threads: between 1 and %d, or 0 to let the farm choose",
                          FARM_CPUS_MAX);
-    const int learners[] = {machine->gpu_count ? 0 : FARM_LEARNER_CPU, FARM_LEARNER_CPU, 0, FARM_LEARNER_NONE};
+    // auto is what farm train does: the CPU, as long as there is no CUDA backend.
+    static const int learners[] = {FARM_LEARNER_CPU, FARM_LEARNER_CPU, 0, FARM_LEARNER_NONE};
     request->actors = (int)o->actors;
     request->learner_device = learners[device];
     request->learner_threads = (int)o->train_threads;

@@ -306,6 +306,7 @@ static enum farm_status give_account(struct training *training, bool interrupted
 static enum farm_status run_training(struct training *training, struct farm_error *err) {
     struct farm_job *job = &training->job;
     const struct options *options = training->options;
+    if (options->quiet) farm_log_set_level(FARM_LOG_WARN);
     enum farm_status status = farm_job_begin(job, &options->recipe, err);
     if (!status) status = farm_job_plan(job, 0, options->quiet, err);
     if (!status) status = open_run(training, err);

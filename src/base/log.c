@@ -9,9 +9,12 @@
 static enum farm_log_level level_most = FARM_LOG_INFO;
 static char role_name[32];
 
-void farm_log_configure(enum farm_log_level most, const char *role) {
+void farm_log_set_level(enum farm_log_level most) {
     level_most = most;
-    snprintf(role_name, sizeof role_name, "%s", role ? role : "");
+}
+
+void farm_log_set_role(const char *role) {
+    snprintf(role_name, sizeof role_name, "%s", role);
 }
 
 void farm_log(enum farm_log_level level, const char *format, ...) {

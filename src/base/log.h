@@ -5,8 +5,9 @@
 
 enum farm_log_level { FARM_LOG_ERROR, FARM_LOG_WARN, FARM_LOG_INFO, FARM_LOG_DEBUG };
 
-// Process-wide by nature (stderr is), the one piece of global state in the project.
-void farm_log_configure(enum farm_log_level most, const char *role);
+// Process-wide by nature (stderr is), the one piece of global state in the project. A forked child inherits both.
+void farm_log_set_level(enum farm_log_level most); // FARM_LOG_INFO where nobody sets it
+void farm_log_set_role(const char *role);
 void farm_log(enum farm_log_level level, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 #define farm_log_error(...) farm_log(FARM_LOG_ERROR, __VA_ARGS__)

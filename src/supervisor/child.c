@@ -76,7 +76,7 @@ _Noreturn void farm_child_become(const struct farm_worker_spec *spec, pid_t pare
     reset_signals(mask);
     close_others(spec);
     prctl(PR_SET_NAME, spec->name);
-    farm_log_configure(FARM_LOG_INFO, spec->name);
+    farm_log_set_role(spec->name);
     place(spec);
     if (spec->argv) {
         if (spec->environment) {

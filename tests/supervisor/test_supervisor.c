@@ -335,7 +335,7 @@ static bool gone(int pid) {
 Test(supervisor, kills_the_deaf_and_their_children_after_the_grace_period) {
     struct job job = {.page = share()};
     prctl(PR_SET_CHILD_SUBREAPER, 1);
-    farm_log_configure(FARM_LOG_ERROR, "");
+    farm_log_set_level(FARM_LOG_ERROR);
     struct farm_supervisor *supervisor =
         make(&job, (struct farm_supervisor_config){.on_tick = until_one_lives, .grace_ms = 100});
     struct farm_worker_spec spec = worker("actor 0", deaf_with_child, &job);
