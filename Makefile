@@ -82,7 +82,7 @@ asan: deps ## the C tests under AddressSanitizer and UBSan
 	@$(MAKE) $(parallel) BUILD=$(BUILD)/asan SANITIZE=address,undefined build-c-tests
 	@$(MAKE) BUILD=$(BUILD)/asan SANITIZE=address,undefined run-c-tests
 
-TSAN_TESTS ?= base shm ring learner
+TSAN_TESTS ?= shm ring learner
 tsan: deps ## the tests with threads under ThreadSanitizer
 	@$(MAKE) $(parallel) BUILD=$(BUILD)/tsan SANITIZE=thread T="$(or $(T),$(TSAN_TESTS))" build-c-tests
 	@$(MAKE) BUILD=$(BUILD)/tsan SANITIZE=thread T="$(or $(T),$(TSAN_TESTS))" run-c-tests
