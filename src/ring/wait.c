@@ -7,6 +7,7 @@
 #include <poll.h>
 #include <stdlib.h>
 #include <sys/syscall.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
 #include "base/time.h"
@@ -137,8 +138,14 @@ static void eventfd_sleep(int eventfd, uint64_t timeout_ns) {
                                .tv_nsec = (long)(timeout_ns % 1000000000u)};
     struct pollfd waiter = {.fd = eventfd, .events = POLLIN};
     uint64_t count;
-    if (ppoll(&waiter, 1, &timeout, NULL) == 1 && read(eventfd, &count, sizeof count) < 0 && errno != EAGAIN)
-        abort(); // not an eventfd: a broken invariant
+    const struct iovec into = {&count, sizeof count};
+    // RWF_NOWAIT, whatever O_NONBLOCK says: every actor holds this descriptor, and one that switched the flag off and
+    // read the count away would leave this thread asleep in the call.
+    if (ppoll(&waiter, 1, &timeout, NULL) != 1) return;
+    ssize_t n = preadv2(eventfd, &into, 1, -1, RWF_NOWAIT);
+    // Old kernels and qemu-user do not know that of an eventfd: O_NONBLOCK has to do there.
+    if (n < 0 && errno == EOPNOTSUPP) n = read(eventfd, &count, sizeof count);
+    if (n < 0 && errno != EAGAIN) abort(); // not an eventfd: a broken invariant
 }
 
 bool farm_doorbells_wait(struct farm_doorbells *bells, uint64_t spin_ns, uint64_t timeout_ns) {

@@ -1,0 +1,389 @@
+// The lane under the model checker: the actor's loop (src/actor/actor.c), the inference loop (src/learner/learner.c)
+// and the training thread (src/learner/trainer.c), cut down to what they do with a lane, over the real code of
+// src/ring/{lane,wait,window}. Observations and answers are cells, so that every race on them is found; each answer is
+// a function of its observation, so that a lost, doubled or foreign one is found too.
+//
+// usage: lane_model [SCENARIO...]     without names: all of the short tier; `list` prints the names.
+#include <stdio.h>
+#include <string.h>
+
+#include "explore.h"
+#include "ring/ring.h"
+#include "ring/wait.h"
+#include "ring/window.h"
+
+enum { ACTORS = 2, LANES = 2, SLOTS = 3, STEPS = 6, LIVES = 4, EVENTFD = 3 };
+static const uint64_t FOREVER = UINT64_MAX, GARBAGE = 0xbad, LIFE = 1000, ANSWER = 1000000;
+
+struct setting {
+    const char *name;
+    uint32_t actors, lanes, slots, steps; // steps: published in each lane before the actor ends
+    struct farm_window_shape window;      // of the training thread; length 0: none, inference releases by itself
+    unsigned crashes, spurious;
+    bool actor_crashes, learner_crashes, extensive;
+    bool busy; // nobody ever sleeps, nor wakes
+};
+
+static const struct setting SETTINGS[] = {
+    {"busy", 1, 1, 2, 4, {0, 0, 1}, 0, 0, false, false, false, true},
+    {"busy, training", 1, 1, 1, 3, {1, 1, 1}, 0, 0, false, false, false, true},
+    {"busy, overlapping windows", 1, 1, 2, 4, {1, 2, 1}, 0, 0, false, false, false, true},
+    {"spurious wake-ups", 1, 1, 1, 1, {0, 0, 1}, 0, 2, false, false, false, false},
+    {"actor killed", 1, 1, 1, 1, {0, 0, 1}, 1, 0, true, false, false, false},
+    {"learner killed", 1, 1, 1, 1, {0, 0, 1}, 1, 0, false, true, false, false},
+    {"two lanes", 1, 2, 1, 1, {0, 0, 1}, 0, 0, false, false, false, false},
+    {"training", 1, 1, 1, 1, {1, 1, 1}, 0, 0, false, false, false, false},
+    {"one lane", 1, 1, 2, 3, {0, 0, 1}, 0, 0, false, false, false, false},
+    {"busy, actor killed twice", 1, 1, 2, 3, {1, 2, 1}, 2, 0, true, false, true, true},
+    {"busy, learner killed twice", 1, 1, 2, 3, {1, 2, 1}, 2, 0, false, true, true, true},
+    {"busy, two lanes in training", 1, 2, 1, 2, {1, 1, 1}, 0, 0, false, false, true, true},
+    {"five steps", 1, 1, 2, 5, {0, 0, 1}, 0, 0, false, false, true, false},
+    {"actor killed, two steps", 1, 1, 1, 2, {0, 0, 1}, 1, 0, true, false, true, false},
+    {"learner killed, two steps", 1, 1, 1, 2, {0, 0, 1}, 1, 0, false, true, true, false},
+    {"actor killed twice", 1, 1, 1, 1, {0, 0, 1}, 2, 0, true, false, true, false},
+    {"actor and learner killed", 1, 1, 1, 1, {0, 0, 1}, 2, 0, true, true, true, false},
+    {"training, two steps", 1, 1, 1, 2, {1, 1, 1}, 0, 0, false, false, true, false},
+    {"actor killed in training", 1, 1, 1, 1, {1, 1, 1}, 1, 0, true, false, true, false},
+    {"learner killed in training", 1, 1, 1, 1, {1, 1, 1}, 1, 0, false, true, true, false},
+    {"two lanes, actor killed", 1, 2, 1, 1, {0, 0, 1}, 1, 0, true, false, true, false},
+    {"two actors", 2, 1, 1, 1, {0, 0, 1}, 0, 0, false, false, true, false},
+};
+static const struct setting *set;
+
+// ---- shared memory: addresses only, its contents are the checker's ----
+
+static struct shared {
+    struct farm_up_control up_control;
+    struct farm_down_control down_control;
+    struct farm_up_lane up[LANES];
+    struct farm_down_lane down[LANES];
+    uint64_t obs[LANES][SLOTS], answer[LANES][SLOTS];
+} shared[ACTORS];
+static uint64_t handed[LIVES]; // windows handed to training, a counter a life of the learner
+
+// ---- what belongs to the explored state ----
+
+// What a process knows of a ring; private to it.
+struct ring_view {
+    struct farm_ring ring;
+    struct farm_lane lanes[LANES];
+};
+static struct state {
+    struct ring_view actor[ACTORS], learner[ACTORS];
+    // What really happened, for the checks alone.
+    uint64_t published[ACTORS][LANES][STEPS];
+    uint64_t produced[ACTORS][LANES], acted[ACTORS][LANES], consumed[ACTORS][LANES];
+    struct {
+        uint32_t actor, lane;
+        uint64_t start;
+    } windows[LIVES][ACTORS * LANES * STEPS];
+} * state;
+
+static void open_view(struct ring_view *view, struct shared *memory) {
+    memset(view, 0, sizeof *view);
+    view->ring.spec.lanes = set->lanes;
+    view->ring.up_control = &memory->up_control;
+    view->ring.down_control = &memory->down_control;
+    view->ring.lanes = view->lanes;
+    for (uint32_t l = 0; l < set->lanes; l++)
+        view->lanes[l] = (struct farm_lane){.up_control = &memory->up_control,
+                                            .up = &memory->up[l],
+                                            .down = &memory->down[l],
+                                            .width = 1,
+                                            .steps = set->slots};
+}
+
+static uint64_t *obs_cell(uint32_t a, uint32_t l, uint64_t n) {
+    return &shared[a].obs[l][n % set->slots];
+}
+static uint64_t *answer_cell(uint32_t a, uint32_t l, uint64_t n) {
+    return &shared[a].answer[l][n % set->slots];
+}
+
+// Writes in two strokes, so that a crash may come between them.
+static void write_slowly(uint64_t *cell, uint64_t value) {
+    model_write(cell, GARBAGE);
+    if (set->crashes) model_yield();
+    model_write(cell, value);
+}
+
+// ---- waiting: that of src/ring/wait.c, or looking again and again ----
+
+static void wait_actor(uint32_t a, uint32_t *l, bool any) {
+    struct ring_view *view = &state->actor[a];
+    if (!set->busy) {
+        bool go = farm_actor_wait(&view->ring, any ? NULL : &view->lanes[*l], 0, FOREVER, any ? l : NULL);
+        model_check(go, "the actor's wait ended without a reason");
+        return;
+    }
+    if (any) *l = (*l + 1) % set->lanes;
+    struct farm_lane *lane = &view->lanes[*l];
+    while (!farm_lane_actor_answered(lane)) model_until(&lane->down->acted, lane->produced_local);
+    while (!farm_lane_actor_can_write(lane)) model_until(&lane->down->consumed, lane->produced_local - lane->steps + 1);
+}
+
+static void notify_learner(struct ring_view *view) {
+    if (!set->busy) farm_actor_notify(&view->ring, EVENTFD);
+}
+static void notify_actor(struct ring_view *view) {
+    if (!set->busy) farm_learner_notify(&view->ring);
+}
+
+// A busy learner has one actor.
+static void wait_learner(struct farm_doorbells *bells) {
+    if (set->busy)
+        model_until(&bells->rings[0]->up_control->doorbell, bells->seen[0] + 1);
+    else
+        farm_doorbells_wait(bells, 0, FOREVER);
+}
+
+// ---- the actor: play() and farm_group_step() ----
+
+static void actor_step(uint32_t a, uint32_t l) {
+    struct farm_lane *lane = &state->actor[a].lanes[l];
+    uint64_t n = farm_lane_actor_next(lane);
+    if (n) {
+        uint64_t answer = model_read(answer_cell(a, l, n - 1));
+        model_check(answer == state->published[a][l][n - 1] + ANSWER,
+                    "the answer is not that to the actor's last step");
+    }
+    if (n == set->steps) return;
+    uint64_t observation = n + LIFE * (model_life() + 1);
+    model_check(model_newest(&lane->up->produced) == n, "a published step is written again");
+    write_slowly(obs_cell(a, l, n), observation);
+    state->published[a][l][n] = observation;
+    farm_lane_actor_publish(lane);
+    notify_learner(&state->actor[a]);
+}
+
+static void actor(void *context) {
+    uint32_t a = *(const uint32_t *)context, l = set->lanes - 1;
+    struct ring_view *view = &state->actor[a];
+    open_view(view, &shared[a]);
+    for (uint32_t i = 0; i < set->lanes; i++) farm_lane_actor_take_over(&view->lanes[i]);
+    notify_learner(view);
+    bool all = true; // no lane has ended
+    for (uint32_t i = 0; i < set->lanes; i++) all &= farm_lane_actor_next(&view->lanes[i]) < set->steps;
+    while (all) {
+        wait_actor(a, &l, true);
+        actor_step(a, l);
+        all = farm_lane_actor_next(&view->lanes[l]) < set->steps;
+    }
+    for (uint32_t i = 0; i < set->lanes; i++) {
+        bool more = true; // the last turn waits for the last answer
+        while (more) {
+            more = farm_lane_actor_next(&view->lanes[i]) < set->steps;
+            l = i;
+            wait_actor(a, &l, false);
+            actor_step(a, i);
+        }
+    }
+}
+
+// ---- the learner ----
+
+static void hand_on(uint32_t a, uint32_t l, uint64_t answered, struct farm_window_cursor *cursor, uint64_t *count) {
+    struct farm_lane *lane = &state->learner[a].lanes[l];
+    if (!set->window.length) {
+        if (answered) farm_lane_release(lane, answered);
+        return;
+    }
+    while (farm_window_ready(&set->window, cursor, answered)) {
+        uint64_t k = (*count)++;
+        state->windows[model_life()][k].actor = a;
+        state->windows[model_life()][k].lane = l;
+        state->windows[model_life()][k].start = farm_window_take(&set->window, cursor);
+        model_store(&handed[model_life()], k + 1, MODEL_RELEASE); // the queue's mutex
+    }
+}
+
+static bool is_ready(const struct farm_lane *lane, uint64_t answered) {
+    return farm_lane_produced(lane) > answered && answered - farm_lane_consumed(lane) < lane->steps;
+}
+
+static void answer_step(uint32_t a, uint32_t l, uint64_t n) {
+    uint64_t observation = model_read(obs_cell(a, l, n));
+    model_check(observation == state->published[a][l][n], "inference read another observation than was published");
+    write_slowly(answer_cell(a, l, n), observation + ANSWER);
+}
+
+static void inference(void *context) {
+    struct farm_ring *rings[ACTORS];
+    struct farm_doorbells bells;
+    struct farm_window_cursor cursors[ACTORS][LANES];
+    uint64_t answered[ACTORS][LANES], windows = 0;
+    uint32_t left = 0, rung[ACTORS];
+    for (uint32_t a = 0; a < set->actors; a++) {
+        open_view(&state->learner[a], &shared[a]);
+        rings[a] = &state->learner[a].ring;
+        for (uint32_t l = 0; l < set->lanes; l++) {
+            answered[a][l] = farm_lane_acted(&rings[a]->lanes[l]);
+            if (set->window.length) farm_window_cursor_start(&rings[a]->lanes[l], &set->window, &cursors[a][l]);
+            left += (uint32_t)(set->steps - answered[a][l]);
+        }
+    }
+    farm_doorbells_make(&bells, rings, set->actors, EVENTFD, NULL);
+    for (uint32_t a = 0; a < set->actors; a++)
+        for (uint32_t l = 0; l < set->lanes; l++) hand_on(a, l, answered[a][l], &cursors[a][l], &windows);
+    for (uint32_t a = 0; a < set->actors; a++) notify_actor(&state->learner[a]);
+    while (left) {
+        uint32_t count = farm_doorbells_poll(&bells, rung), served = 0;
+        for (uint32_t i = 0; i < count; i++)
+            for (uint32_t l = 0; l < set->lanes; l++) {
+                uint32_t a = rung[i];
+                struct farm_lane *lane = &rings[a]->lanes[l];
+                uint64_t n = answered[a][l];
+                if (n == set->steps || !is_ready(lane, n)) continue;
+                answer_step(a, l, n);
+                farm_lane_answer(lane, n);
+                notify_actor(&state->learner[a]);
+                answered[a][l]++;
+                left--;
+                served++;
+                hand_on(a, l, n + 1, &cursors[a][l], &windows);
+                if (!set->window.length) notify_actor(&state->learner[a]);
+            }
+        if (!served && left) wait_learner(&bells);
+    }
+}
+
+static void training(void *context) {
+    struct farm_window_cursor cursors[ACTORS][LANES];
+    const struct farm_window_shape *shape = &set->window;
+    uint64_t windows = 0;
+    for (uint32_t a = 0; a < set->actors; a++)
+        for (uint32_t l = 0; l < set->lanes; l++) {
+            struct ring_view view;
+            open_view(&view, &shared[a]);
+            farm_window_cursor_start(&view.lanes[l], shape, &cursors[a][l]);
+            windows += farm_window_ready(shape, &cursors[a][l], set->steps);
+        }
+    for (uint64_t k = 0; k < windows; k++) {
+        model_await(&handed[model_life()], k + 1);
+        uint32_t a = state->windows[model_life()][k].actor, l = state->windows[model_life()][k].lane;
+        uint64_t start = state->windows[model_life()][k].start;
+        struct farm_lane *lane = &state->learner[a].lanes[l];
+        for (uint64_t n = start; n < start + shape->length; n++) {
+            uint64_t observation = model_read(obs_cell(a, l, n)), answer = model_read(answer_cell(a, l, n));
+            model_check(observation == state->published[a][l][n], "training read another observation");
+            model_check(answer == observation + ANSWER, "training read an answer to another step");
+        }
+        farm_window_done(shape, &cursors[a][l], start);
+        farm_lane_release(lane, farm_window_needs(shape, &cursors[a][l]));
+        notify_actor(&state->learner[a]);
+    }
+}
+
+// ---- the scenario ----
+
+// Who starts a new actor says so first (the supervisor's generation).
+static void bump_generation(void *context) {
+    uint32_t a = *(const uint32_t *)context;
+    for (uint32_t l = 0; l < set->lanes; l++) {
+        uint64_t *generation = &shared[a].down[l].generation;
+        model_store_by(a, generation, model_newest(generation) + 1);
+    }
+}
+
+static const uint32_t NUMBERS[ACTORS] = {0, 1};
+
+static void set_up(void) {
+    state = model_allocate(sizeof *state);
+    for (uint32_t a = 0; a < set->actors; a++) {
+        struct shared *memory = &shared[a];
+        model_word(&memory->up_control.doorbell, "doorbell", 0, true);
+        model_word(&memory->up_control.asleep, "up.asleep", 0, true);
+        model_word(&memory->down_control.wake, "wake", 0, !set->window.length);
+        model_word(&memory->down_control.asleep, "down.asleep", 0, true);
+        model_constant(&memory->down_control.stop, 0);
+        for (uint32_t l = 0; l < set->lanes; l++) {
+            model_word(&memory->up[l].produced, "produced", 0, true);
+            model_word(&memory->down[l].acted, "acted", 0, true);
+            model_word(&memory->down[l].consumed, "consumed", 0, true);
+            if (set->actor_crashes) model_word(&memory->down[l].generation, "generation", 0, true);
+            for (uint32_t s = 0; s < set->slots; s++) {
+                model_cell(&memory->obs[l][s], "an observation", GARBAGE);
+                model_cell(&memory->answer[l][s], "an answer", GARBAGE);
+            }
+        }
+        unsigned process = model_process(a ? "actor 1" : "actor 0", set->actor_crashes,
+                                         set->actor_crashes ? bump_generation : NULL, (void *)&NUMBERS[a]);
+        model_thread(process, a ? "actor 1" : "actor 0", actor, (void *)&NUMBERS[a]);
+    }
+    unsigned learner = model_process("the learner", set->learner_crashes, NULL, NULL);
+    model_thread(learner, "inference", inference, NULL);
+    if (!set->window.length) return;
+    for (unsigned i = 0; i <= (set->learner_crashes ? set->crashes : 0); i++)
+        model_word(&handed[i], "windows handed on", 0, true);
+    model_thread(learner, "training", training, NULL);
+}
+
+static void grows(uint64_t *last, uint64_t now, uint64_t most, const char *text) {
+    model_check(now >= *last && now - *last <= most, text);
+    *last = now;
+}
+
+static void invariant(void) {
+    for (uint32_t a = 0; a < set->actors; a++)
+        for (uint32_t l = 0; l < set->lanes; l++) {
+            uint64_t produced = model_newest(&shared[a].up[l].produced);
+            uint64_t acted = model_newest(&shared[a].down[l].acted);
+            uint64_t consumed = model_newest(&shared[a].down[l].consumed);
+            grows(&state->produced[a][l], produced, 1, "`produced` does not grow by one");
+            grows(&state->acted[a][l], acted, 1, "`acted` does not grow by one: a step was answered twice or skipped");
+            grows(&state->consumed[a][l], consumed, STEPS, "`consumed` has shrunk");
+            model_check(acted <= produced && produced <= acted + 1, "acted <= produced <= acted + 1 does not hold");
+            model_check(consumed <= produced && produced - consumed <= set->slots,
+                        "consumed <= produced <= consumed + C does not hold");
+        }
+}
+
+static void end(void) {
+    uint64_t windows_end = set->steps;
+    if (set->window.length)
+        windows_end = (set->steps - set->window.length) / set->window.stride * set->window.stride + set->window.stride;
+    for (uint32_t a = 0; a < set->actors; a++)
+        for (uint32_t l = 0; l < set->lanes; l++) {
+            model_check(state->produced[a][l] == set->steps, "steps are missing");
+            model_check(state->acted[a][l] == set->steps, "answers are missing");
+            model_check(state->consumed[a][l] == windows_end, "windows are missing");
+        }
+}
+
+static bool wanted(const struct setting *setting, int argc, char **argv) {
+    for (int i = 1; i < argc; i++)
+        if (strcmp(argv[i], setting->name) == 0 || strcmp(argv[i], "all") == 0) return true;
+    return argc == 1 && !setting->extensive;
+}
+
+int main(int argc, char **argv) {
+    unsigned count = 0, failed = 0;
+    uint64_t states = 0, steps = 0;
+    double interleavings = 0;
+    for (unsigned i = 0; i < sizeof SETTINGS / sizeof *SETTINGS; i++) {
+        set = &SETTINGS[i];
+        if (argc == 2 && strcmp(argv[1], "list") == 0)
+            printf("%s%s\n", set->name, set->extensive ? " (extensive)" : "");
+        if (!wanted(set, argc, argv)) continue;
+        struct model_result result = model_explore(&(struct model_scenario){.name = set->name,
+                                                                            .set_up = set_up,
+                                                                            .invariant = invariant,
+                                                                            .end = end,
+                                                                            .crashes = set->crashes,
+                                                                            .spurious = set->spurious});
+        count++;
+        failed += result.failed;
+        states += result.states;
+        steps += result.steps;
+        interleavings += result.interleavings;
+        if (!result.failed)
+            printf("%s: %llu states, %llu steps, %.3g interleavings, up to %u steps long\n", set->name,
+                   (unsigned long long)result.states, (unsigned long long)result.steps, result.interleavings,
+                   result.depth);
+        fflush(stdout);
+        if (result.failed) break;
+    }
+    printf("%u scenarios, %u failed, %llu states, %llu steps, %.3g interleavings\n", count, failed,
+           (unsigned long long)states, (unsigned long long)steps, interleavings);
+    return failed ? 1 : 0;
+}

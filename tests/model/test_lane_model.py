@@ -1,0 +1,202 @@
+"""src/ring under the model checker (explore.h): the real code passes, and every broken variant of it is caught.
+
+A mutant is one line of src/ring changed in a copy. Each must make a scenario fail; if the line is no longer there the
+test fails too, so that the list keeps up with the code. With FARM_MODEL=full (make model) the extensive scenarios are
+run as well, and the mutants that are known to be harmless are shown to be so.
+"""
+
+import concurrent.futures
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+import unittest
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+SOURCE = os.path.dirname(os.path.dirname(HERE))
+BUILD = os.path.join(os.environ.get("FARM_BUILD", os.path.join(SOURCE, "build")), "model")
+FULL = os.environ.get("FARM_MODEL") == "full"
+CC = os.environ.get("CC", "gcc")
+FLAGS = ["-std=c17", "-D_GNU_SOURCE", "-O2", "-Wall", "-Wextra", "-Werror", "-Wno-unused"]
+WRAP = "-Wl,--wrap=syscall,--wrap=write,--wrap=preadv2,--wrap=ppoll,--wrap=calloc,--wrap=free"
+RING = ["lane.c", "wait.c", "window.c"]
+
+# name, file, what stands there, what replaces it
+MUTANTS = [
+    ("actor sleeps without its fence", "wait.c", "farm_fence_full(); // `asleep` before the counters", "//"),
+    ("learner wakes without its fence", "wait.c", "farm_fence_full(); // the answers before", "//"),
+    ("actor wakes without its fence", "wait.c", "farm_fence_full(); // the doorbell before", "//"),
+    ("learner sleeps without its fence", "wait.c", "farm_fence_full(); // `asleep` before the doorbells", "//"),
+    ("actor looks before it says that it sleeps", "wait.c",
+     "        farm_store_relaxed(&ring->up_control->asleep, 1);\n        farm_fence_full(); // `asleep` before the counters; "
+     "partner: the fence in farm_learner_notify\n        bool go = actor_look(ring, lane, ready);\n",
+     "        bool go = actor_look(ring, lane, ready);\n        farm_store_relaxed(&ring->up_control->asleep, 1);\n"
+     "        farm_fence_full();\n"),
+    ("learner looks before it says that it sleeps", "wait.c",
+     "        say_asleep(bells, 1);\n        farm_fence_full(); // `asleep` before the doorbells; partner: the fence in "
+     "farm_actor_notify\n        bool rung = any_rung(bells);\n",
+     "        bool rung = any_rung(bells);\n        say_asleep(bells, 1);\n        farm_fence_full();\n"),
+    ("wake word left as it was", "wait.c", "farm_store32_release(wake, farm_load32_relaxed(wake) + 1);", "(void)0;"),
+    ("wake word read after the look", "wait.c", "futex_sleep(&ring->down_control->wake, seen,",
+     "futex_sleep(&ring->down_control->wake, farm_load32_acquire(&ring->down_control->wake),"),
+    ("nobody is woken", "wait.c", "syscall(SYS_futex, wake, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);", "(void)wake;"),
+    ("the eventfd is not written", "wait.c", "ssize_t ignored = write(learner_eventfd, &one, sizeof one);",
+     "ssize_t ignored = (ssize_t)one;"),
+    ("waiting swallows the bell", "wait.c", "if (farm_load_acquire(&bells->rings[i]->up_control->doorbell) != bells->seen[i]) "
+     "return true;", "{ uint64_t now = farm_load_acquire(&bells->rings[i]->up_control->doorbell); "
+     "if (now != bells->seen[i]) { bells->seen[i] = now; return true; } }"),
+    ("a learner that came back takes old bells as heard", "wait.c", "up_control->doorbell) - 1;", "up_control->doorbell);"),
+    ("the bell is polled relaxed", "wait.c", "            farm_load_acquire(&bells->rings[i]->up_control->doorbell);",
+     "            farm_load_relaxed(&bells->rings[i]->up_control->doorbell);"),
+    ("a new actor does not ring again", "lane.c", "farm_store_release(&lane->up_control->doorbell,", "if (0) farm_store_release("
+     "&lane->up_control->doorbell,"),
+    ("a new actor starts from nothing", "lane.c", "lane->produced_local = farm_load_acquire(&lane->up->produced);",
+     "lane->produced_local = 0;"),
+    ("produced is stored relaxed", "lane.h", "farm_store_release(&lane->up->produced,", "farm_store_relaxed(&lane->up->produced,"),
+    ("the bell rings relaxed", "lane.h", "farm_store_release(&lane->up_control->doorbell,",
+     "farm_store_relaxed(&lane->up_control->doorbell,"),
+    ("the bell rings before produced", "lane.h",
+     "    farm_store_release(&lane->up->produced, ++lane->produced_local);\n    farm_store_release(&lane->up_control->doorbell, "
+     "farm_load_relaxed(&lane->up_control->doorbell) + 1);\n",
+     "    farm_store_release(&lane->up_control->doorbell, farm_load_relaxed(&lane->up_control->doorbell) + 1);\n"
+     "    farm_store_release(&lane->up->produced, ++lane->produced_local);\n"),
+    ("produced is read relaxed", "lane.h", "return farm_load_acquire(&lane->up->produced);",
+     "return farm_load_relaxed(&lane->up->produced);"),
+    ("acted is stored relaxed", "lane.h", "farm_store_release(&lane->down->acted, n + 1);",
+     "farm_store_relaxed(&lane->down->acted, n + 1);"),
+    ("acted skips one", "lane.h", "farm_store_release(&lane->down->acted, n + 1);",
+     "farm_store_release(&lane->down->acted, n + 2);"),
+    ("acted is read relaxed by the actor", "lane.h", "return farm_load_acquire(&lane->down->acted) >= lane->produced_local;",
+     "return farm_load_relaxed(&lane->down->acted) >= lane->produced_local;"),
+    ("the actor does not wait for its last answer", "lane.h", "acted) >= lane->produced_local;", "acted) + 1 >= lane->produced_local;"),
+    ("consumed is stored relaxed", "lane.h", "farm_store_release(&lane->down->consumed, n);",
+     "farm_store_relaxed(&lane->down->consumed, n);"),
+    ("consumed is read relaxed by the actor", "lane.h", "lane->consumed_seen = farm_load_acquire(&lane->down->consumed);",
+     "lane->consumed_seen = farm_load_relaxed(&lane->down->consumed);"),
+    ("one slot too many", "lane.h", "return lane->produced_local - lane->consumed_seen < lane->steps;\n}",
+     "return lane->produced_local - lane->consumed_seen <= lane->steps;\n}"),
+    ("windows before their last answer", "window.c", "if (steps < cursor->next + shape->length) return 0;\n    return (steps - "
+     "cursor->next - shape->length) / shape->stride + 1;", "if (steps + 1 < cursor->next + shape->length) return 0;\n    return "
+     "(steps + 1 - cursor->next - shape->length) / shape->stride + 1;"),
+    ("windows given back too early", "window.c", "cursor->held = start + shape->stride;", "cursor->held = start + 2 * shape->stride;"),
+]
+
+# Harmless, and why: the model agrees (make model), docs/MEMORY_MODEL.md argues it.
+HARMLESS = [
+    ("the wake word is stored relaxed (the kernel's lock orders it)", "wait.c", "farm_store32_release(wake,", "farm_store32_relaxed(wake,"),
+    ("the sleeper's look at the bells is relaxed (poll looks again)", "wait.c",
+     "if (farm_load_acquire(&bells->rings[i]->up_control->doorbell) != bells->seen[i]) return true;",
+     "if (farm_load_relaxed(&bells->rings[i]->up_control->doorbell) != bells->seen[i]) return true;"),
+    ("a new actor leaves `asleep` of the dead one (it costs a wake-up)", "lane.c", "farm_store_relaxed(&lane->up_control->asleep, 0);", ""),
+    ("a new learner leaves `asleep` of the dead one (it costs a wake-up)", "wait.c",
+     "    say_asleep(bells, 0); // the thread before this one may have died in its sleep\n", ""),
+]
+
+
+def run(command, timeout=None):
+    return subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=timeout, check=False)
+
+
+def build(command):
+    built = run(command)
+    if built.returncode != 0:
+        raise AssertionError(f"does not compile: {' '.join(command)}\n{built.stdout}")
+
+
+def compile_object(source, folder, *includes):
+    target = os.path.join(folder, os.path.basename(source)[:-2] + ".o")
+    build([CC, *FLAGS, *(f"-I{path}" for path in includes), "-c", source, "-o", target])
+    return target
+
+
+def link(program, objects):
+    build([CC, *objects, WRAP, "-o", program])
+    return program
+
+
+def lane_model(folder, ring, changed=None):
+    """Builds lane_model over the sources in the folder `ring` (named ring/ itself). `changed`: the one file of it that
+    differs from src/ring, where the rest has been compiled already."""
+    includes = [os.path.join(HERE, "shadow"), HERE, os.path.dirname(ring), os.path.join(SOURCE, "src"), os.path.join(SOURCE, "include")]
+    sources = [os.path.join(HERE, "lane_model.c"), *(os.path.join(ring, name) for name in RING)]
+    objects = [os.path.join(BUILD, "explore.o"), os.path.join(BUILD, "status.o")]
+    for source in sources:
+        done = os.path.join(BUILD, os.path.basename(source)[:-2] + ".o")
+        again = changed is None or changed.endswith(".h") or os.path.basename(source) == changed
+        objects.append(compile_object(source, folder, *includes) if again else done)
+    return link(os.path.join(folder, "lane_model"), objects)
+
+
+def mutate(index, file, old, new):
+    """A copy of src/ring with one change; raises where the line is not there exactly once."""
+    folder = os.path.join(BUILD, f"mutant{index}")
+    ring = os.path.join(folder, "ring")
+    shutil.rmtree(folder, ignore_errors=True)
+    shutil.copytree(os.path.join(SOURCE, "src/ring"), ring)
+    path = os.path.join(ring, file)
+    with open(path, encoding="utf-8") as source:
+        text = source.read()
+    if text.count(old) != 1:
+        raise AssertionError(f"{file} contains {text.count(old)} times: {old}")
+    with open(path, "w", encoding="utf-8") as source:
+        source.write(text.replace(old, new))
+    return folder, lane_model(folder, ring, file)
+
+
+def search_mutant(index, mutant, timeout):
+    _, file, old, new = mutant
+    folder, program = mutate(index, file, old, new)
+    result = run([program], timeout)
+    shutil.rmtree(folder)
+    return result
+
+
+@unittest.skipUnless(platform.machine() == "x86_64", "the model checker switches stacks on x86-64 only")
+class LaneModel(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        os.makedirs(BUILD, exist_ok=True)
+        compile_object(os.path.join(HERE, "explore.c"), BUILD, HERE)
+        compile_object(os.path.join(SOURCE, "src/base/status.c"), BUILD, os.path.join(SOURCE, "src"))
+        cls.program = lane_model(BUILD, os.path.join(SOURCE, "src/ring"))
+
+    def test_the_checkers_memory_is_rc11(self):
+        objects = [compile_object(os.path.join(HERE, "litmus.c"), BUILD, HERE), os.path.join(BUILD, "explore.o")]
+        result = run([link(os.path.join(BUILD, "litmus"), objects)])
+        self.assertEqual(result.returncode, 0, result.stdout)
+        print("covered: " + result.stdout.strip().splitlines()[-1], flush=True)
+
+    def test_the_lane_holds_in_every_interleaving(self):
+        result = run([self.program, *(["all"] if FULL else [])])
+        if FULL:
+            print(result.stdout, flush=True)
+        self.assertEqual(result.returncode, 0, result.stdout)
+        print("covered: lane, real code under RC11: " + result.stdout.strip().splitlines()[-1], flush=True)
+
+    def test_every_mutant_is_caught(self):
+        reasons = {}
+        with concurrent.futures.ThreadPoolExecutor(2) as pool:
+            results = pool.map(lambda pair: search_mutant(*pair, 100), enumerate(MUTANTS))
+            for mutant, result in zip(MUTANTS, results):
+                with self.subTest(mutant=mutant[0]):
+                    self.assertEqual(result.returncode, 1, "not caught:\n" + result.stdout[-2000:])
+                    found = re.search(r"^(.*): FAILED: (.*)$", result.stdout, re.M)
+                    self.assertTrue(found, result.stdout[-2000:])
+                    reasons[mutant[0]] = f"{found[2]} ({found[1]})"
+        if FULL:
+            for name, reason in reasons.items():
+                print(f"{name}: {reason}", flush=True)
+        print(f"covered: {len(reasons)} of {len(MUTANTS)} mutants of src/ring caught by the model", flush=True)
+
+    @unittest.skipUnless(FULL, "harmless mutants take long: make model")
+    def test_the_harmless_mutants_are_harmless(self):
+        for index, mutant in enumerate(HARMLESS):
+            with self.subTest(mutant=mutant[0]):
+                result = search_mutant(f"_harmless{index}", mutant, None)
+                self.assertEqual(result.returncode, 0, result.stdout[-2000:])
+
+
+if __name__ == "__main__":
+    unittest.main(argv=sys.argv[:1])
