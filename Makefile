@@ -35,9 +35,15 @@ CFLAGS   += -Wno-unknown-warning-option -Wno-tsan -Wno-format-truncation -Wno-ma
 CFLAGS   += -O1 -fno-omit-frame-pointer -fsanitize=$(SANITIZE) -fno-sanitize-recover=all
 LDFLAGS  += -fsanitize=$(SANITIZE)
 endif
-# TSan cannot live with Criterion's fixed mapping: its tests are compiled against a small stand-in.
+# Arithmetic stays fast: what `make coverage` counts is not there.
+COVERAGE ?=
+coverage_flags = $(if $(COVERAGE),$(if $(filter src/kernels/% src/nn/%,$1),,--coverage -fprofile-update=atomic -O0 -Wno-format-truncation))
+ifneq ($(COVERAGE),)
+LDFLAGS  += --coverage -Wl,--undefined=__wrap_abort $(addprefix -Wl$(comma)--wrap=,_exit abort execv execve)
+endif
+# TSan cannot live with Criterion's fixed mapping: its tests are compiled against a small stand-in (AArch64's too).
 TSAN     := $(filter thread,$(SANITIZE))
-TEST_CPPFLAGS := $(if $(TSAN),-Itools/build/tsan)
+TEST_CPPFLAGS := $(if $(TSAN),-Itests/support/criterion_standin)
 
 SIMD_avx2   := -mavx2 -mfma
 SIMD_avx512 := -mavx512f -mavx512bw -mavx512vl -mavx512vnni -mavx512dq -mavx2 -mfma
@@ -49,10 +55,10 @@ say   = @printf '  %-5s %s\n' $1 $2
 parallel = $(if $(findstring -j,$(MAKEFLAGS))$(findstring jobserver,$(MAKEFLAGS)),,-j$(shell nproc))
 
 ##@ Targets
-.PHONY: all help deps run test bench bench-peers lint format asan tsan install uninstall clean
+.PHONY: all help deps run test bench bench-peers model lint format asan tsan coverage fuzz fuzz-keep fuzz-seeds aarch64-test install uninstall clean chaos chaos-mutants
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
 	@echo
 	@echo '  V=1 prints commands, T=ring or T=ring/test_lane picks tests, B=ring picks benchmarks,'
 	@echo '  ARGS="--seconds 30" goes to farm train, PYTHON=... and CC=... choose the tools, FARM_NVCC=pypi the CUDA compiler.'
@@ -87,6 +93,36 @@ tsan: deps ## the tests with threads under ThreadSanitizer
 	@$(MAKE) $(parallel) BUILD=$(BUILD)/tsan SANITIZE=thread T="$(or $(T),$(TSAN_TESTS))" build-c-tests
 	@$(MAKE) BUILD=$(BUILD)/tsan SANITIZE=thread T="$(or $(T),$(TSAN_TESTS))" run-c-tests
 
+COVERAGE_TESTS ?= shm ring supervisor actor learner
+coverage: deps ## lines and branches of src/shm, src/ring, src/supervisor that the C tests run: 90 % each, or it fails
+	@$(MAKE) $(parallel) BUILD=$(BUILD)/coverage COVERAGE=1 T="$(COVERAGE_TESTS)" build-c-tests
+	@find $(BUILD)/coverage -name '*.gcda' -delete
+	@status=0; $(MAKE) BUILD=$(BUILD)/coverage COVERAGE=1 T="$(COVERAGE_TESTS)" run-c-tests || status=1; \
+		$(PYTHON) tools/build/coverage.py --build $(BUILD)/coverage --least 90 $(if $(V),--missing) shm ring supervisor && exit $$status
+
+fuzz: deps ## fuzzes each target of tests/fuzz for SECONDS=60 and records it; F=recipe picks one
+	@SECONDS_EACH=$(or $(SECONDS),60) tools/build/fuzz.sh long $(F)
+
+fuzz-keep: ## after it: the inputs worth committing, into tests/fuzz/corpus
+	@tools/build/fuzz.sh keep $(F)
+
+fuzz-seeds: ## writes the corpora's seeds anew, where a layout or a format has changed
+	@tools/build/fuzz.sh seeds
+
+chaos: deps ## kills actors, learners and supervisors of farms that check every step; adds to bench/results/chaos.jsonl
+	@$(MAKE) $(parallel) $(BUILD)/chaos
+	@$(BUILD)/chaos --record bench/results/chaos.jsonl $(ARGS)
+
+chaos-mutants: deps ## breaks a rule at a time in copies: the chaos runner must find each (minutes)
+	@$(MAKE) $(parallel) $(BUILD)/chaos
+	@FARM_BUILD=$(abspath $(BUILD)) tests/chaos/test_mutants.sh --all
+
+aarch64-test: ## tests that need no foreign library, built for AArch64, run under qemu-user
+	@tools/build/aarch64_test.sh
+
+model: deps ## the lane's model checks in full, harmless mutants too: about an hour
+	@FARM_MODEL=full FARM_BUILD=$(BUILD) $(BUILD)/venv/bin/python tests/model/test_lane_model.py
+
 lint: ## layout, static analysis, folder rule, links, AArch64 compile check
 	@tools/build/deps.sh build lint
 	@$(MAKE) $(parallel) -k run-lint
@@ -106,7 +142,7 @@ clean: ## removes build/, but keeps the downloads: build/venv, build/cuda, build
 		-exec rm -rf {} +
 
 # What follows needs to know what the machine has; the targets above do not.
-UNCONFIGURED := help deps run test bench bench-peers asan tsan lint format uninstall clean run-lint lint-% aarch64
+UNCONFIGURED := help deps run test bench bench-peers model asan tsan coverage fuzz fuzz-% lint format uninstall clean run-lint lint-% aarch64 chaos chaos-mutants
 ifneq ($(filter-out $(UNCONFIGURED),$(or $(MAKECMDGOALS),all)),)
 include $(BUILD)/config.mk
 -include $(BUILD)/venv/python.mk $(BUILD)/cuda.mk
@@ -127,7 +163,7 @@ $(BUILD)/gen/farm_build.h: force
 
 ##@ The library
 FOLDERS  := base topo shm ring kernels kernels/cpu nn actor learner supervisor report $(if $(URING_LIBS),bridge)
-SOURCES  := $(wildcard $(FOLDERS:%=src/%/*.c))
+SOURCES  := $(wildcard $(FOLDERS:%=src/%/*.c)) $(if $(COVERAGE),tests/support/coverage.c)
 ifneq ($(TARGET_CPU),x86_64)
 SOURCES  := $(filter-out %_avx2.c %_avx512.c,$(SOURCES))
 endif
@@ -144,7 +180,7 @@ $(LIBFARM): $(call object,$(SOURCES)) $(BUILD)/flags
 $(BUILD)/obj/%.o: %.c $(BUILD)/flags | $(BUILD)/gen/farm_build.h
 	$(call say,CC,$<)
 	$(Q)mkdir -p $(@D)
-	$(Q)$(CC) $(CPPFLAGS) $(CFLAGS) $(call simd_flags,$<) $(if $(filter tests/%,$<),$(TEST_CPPFLAGS)) -MMD -MP -c $< -o $@
+	$(Q)$(CC) $(CPPFLAGS) $(CFLAGS) $(call simd_flags,$<) $(call coverage_flags,$<) $(if $(filter tests/%,$<),$(TEST_CPPFLAGS)) -MMD -MP -c $< -o $@
 
 link = $(Q)mkdir -p $(@D) && $(CC) $(LDFLAGS) $(filter %.o,$^) $(LIBFARM) $(HEAP) $1 $(FARM_LIBS) -o $@
 
@@ -164,12 +200,18 @@ TEST_ALL     := $(wildcard tests/*/test_* tests/*/*/test_*)
 TESTS        := $(if $(T),$(foreach t,$(T),$(filter tests/$t/% tests/$t.c tests/$t.py tests/$t.sh,$(TEST_ALL))),$(TEST_ALL))
 C_TESTS      := $(patsubst %.c,$(BUILD)/%,$(filter %.c,$(TESTS)))
 SCRIPT_TESTS := $(filter %.py %.sh,$(TESTS))
-TEST_SUPPORT := $(call object,$(wildcard tests/support/*.c))
+TEST_SUPPORT := $(call object,$(filter-out %/faults.c %/coverage.c,$(wildcard tests/support/*.c)))
 
 $(C_TESTS): $(BUILD)/tests/%: $(BUILD)/obj/tests/%.o $(TEST_SUPPORT) $(LIBFARM)
 	$(call say,LINK,$@)
 	$(if $(CRITERION_LIBS),,$(error The tests need Criterion. Run `make deps`))
 	$(call link,$(if $(TSAN),,$(CRITERION_LIBS)))
+
+# Tests that make calls fail: tests/support/faults.h; the names stand in its .c file.
+FAULT_TESTS  := $(filter %/test_faults,$(C_TESTS))
+$(FAULT_TESTS): $(call object,tests/support/faults.c)
+$(FAULT_TESTS): private LDFLAGS += $(addprefix -Wl$(comma)--wrap=,mmap munmap malloc calloc realloc free \
+	$(shell sed -n 's/^FAULT.[^,]*, \([a-z0-9_]*\),.*/\1/p' tests/support/faults.c))
 
 .PHONY: build-tests run-tests build-c-tests run-c-tests
 build-tests: $(if $(T),$(FARM) python-extension cuda,all) $(C_TESTS)
@@ -180,6 +222,37 @@ run-tests:
 	@NVCC=$(NVCC) CUOBJDUMP=$(CUOBJDUMP) $(BUILD)/venv/bin/python $(run_tests) $(C_TESTS) $(SCRIPT_TESTS)
 run-c-tests:
 	@$(BUILD)/../venv/bin/python $(run_tests) $(C_TESTS)
+
+##@ Fuzzing: one executable a file tests/fuzz/fuzz_*.c, of clang and the sanitizers; tools/build/fuzz.sh calls this
+FUZZ_SOURCES  := $(wildcard src/base/*.c src/shm/*.c src/ring/*.c) src/learner/checkpoint.c src/learner/intake.c \
+                 src/report/recipe.c
+FUZZ_TARGETS  := $(patsubst tests/fuzz/%.c,$(BUILD)/%,$(wildcard tests/fuzz/fuzz_*.c))
+FUZZ_MAIN     ?=
+FUZZ_MAIN_OBJ := $(call object,$(filter %.c,$(FUZZ_MAIN)))
+FUZZ_LIBS     := -ljansson -lyaml -lnuma -lpthread -lm
+
+$(FUZZ_TARGETS) $(BUILD)/make_seeds: $(BUILD)/%: $(BUILD)/obj/tests/fuzz/%.o $(call object,$(FUZZ_SOURCES))
+	$(call say,LINK,$@)
+	$(Q)$(CC) $(LDFLAGS) $(filter %.o,$^) $(FUZZ_MAIN_FLAG) $(FUZZ_LIBS) -o $@
+$(FUZZ_TARGETS): $(FUZZ_MAIN_OBJ)
+$(FUZZ_TARGETS): FUZZ_MAIN_FLAG = $(filter -%,$(FUZZ_MAIN))
+.PHONY: fuzz-programs
+fuzz-programs: $(FUZZ_TARGETS) $(BUILD)/make_seeds
+
+##@ The chaos runner: own copies of ring, actor and learner with hooks at their stores, the rest from the library
+CHAOS_SOURCES := $(filter src/ring/% src/actor/% src/learner/%,$(SOURCES)) \
+                 $(filter-out tests/chaos/main.c tests/chaos/test_%,$(wildcard tests/chaos/*.c))
+CHAOS_OBJECTS := $(CHAOS_SOURCES:%.c=$(BUILD)/obj/chaos/%.o)
+
+$(BUILD)/obj/chaos/%.o: %.c $(BUILD)/flags | $(BUILD)/gen/farm_build.h
+	$(call say,CC,'$< with hooks')
+	$(Q)mkdir -p $(@D)
+	$(Q)$(CC) -Itests/chaos/hooked $(CPPFLAGS) $(CFLAGS) -MMD -MP -c $< -o $@
+$(BUILD)/chaos: $(call object,tests/chaos/main.c) $(CHAOS_OBJECTS) $(LIBFARM)
+	$(call say,LINK,$@)
+	$(call link)
+$(BUILD)/tests/chaos/test_chaos: $(CHAOS_OBJECTS)
+build-tests: $(if $(filter tests/chaos/%,$(SCRIPT_TESTS)),$(BUILD)/chaos)
 
 ##@ Benchmarks: one executable a file; bench/common*.c are linked into each
 BENCH_COMMON := $(call object,$(wildcard bench/common*.c))
@@ -266,5 +339,17 @@ $(BUILD)/aarch64/%.o: %.c Makefile | $(BUILD)/gen/farm_build.h
 	$(Q)$(CROSS_CC) $(CPPFLAGS) $(CFLAGS) -idirafter /usr/include -idirafter /usr/include/$(CROSS_HOST)-linux-gnu -MMD -MP -c $< -o $@
 aarch64: $(CROSS)
 	$(call say,LINT,'AArch64: $(words $(CROSS)) files compile (compiled only: not linked$(comma) not run)')
+
+# What needs no foreign library, as static programs; tools/build/aarch64_test.sh runs them under qemu-user.
+CROSS_PARTS    := base shm ring kernels
+CROSS_TESTED   := $(patsubst %.c,$(BUILD)/aarch64/%.o,tests/support/aarch64/numa_calls.c \
+                    $(filter-out %_avx2.c %_avx512.c,$(wildcard $(CROSS_PARTS:%=src/%/*.c))))
+CROSS_PROGRAMS := $(patsubst %.c,$(BUILD)/aarch64/%,$(filter-out %/test_faults.c,$(wildcard $(CROSS_PARTS:%=tests/%/test_*.c))))
+$(BUILD)/aarch64/tests/%.o: private CPPFLAGS += -Itests/support/criterion_standin
+$(BUILD)/aarch64/tests/%.o: private CFLAGS += -O1 -g0
+$(CROSS_PROGRAMS): %: %.o $(CROSS_TESTED)
+	$(Q)$(CROSS_CC) -static $^ -lpthread -lm -o $@
+.PHONY: aarch64-programs
+aarch64-programs: $(CROSS_PROGRAMS)
 
 -include $(shell [ -d $(BUILD) ] && find $(BUILD)/obj $(BUILD)/aarch64 -name '*.d' 2>/dev/null)

@@ -2,6 +2,7 @@
 // mountinfo.
 #include "base/cgroup.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -106,6 +107,7 @@ static bool parse_mount(const char *root, const char *line, struct hierarchy *ou
 static void tighten_quota(struct farm_cgroup_limits *out, double quota_us, double period_us) {
     if (!(quota_us > 0) || !(period_us > 0)) return;
     double cpus = quota_us / period_us;
+    if (!isfinite(cpus)) return;
     if (out->cpu_quota == 0 || cpus < out->cpu_quota) out->cpu_quota = cpus;
 }
 

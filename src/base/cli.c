@@ -15,8 +15,8 @@ bool farm_parse_double(const char *text, double *out) {
     char *end;
     errno = 0;
     double value = strtod(text, &end);
-    if (end == text || *end || errno == ERANGE || !isfinite(value)) return false;
-    *out = value;
+    if (end == text || *end || (errno == ERANGE && value == 0) || !isfinite(value)) return false;
+    *out = value; // a subnormal number is one, although strtod calls it out of range
     return true;
 }
 

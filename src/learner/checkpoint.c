@@ -126,23 +126,36 @@ static void image_free(struct image *image) {
     json_decref(image->header);
 }
 
-// The bytes of data that the header speaks of: the largest end offset. False where the tensors do not fill them
-// exactly.
+static int by_start(const void *a, const void *b) {
+    const json_int_t *x = a, *y = b;
+    int i = x[0] == y[0];
+    return (x[i] > y[i]) - (x[i] < y[i]);
+}
+
+// The bytes of data that the header speaks of. False where the tensors do not fill them one behind the other, with no
+// hole and none in another (or without memory to look).
 static bool data_end(const json_t *header, uint64_t *end) {
+    json_int_t(*offsets)[2] = malloc((json_object_size(header) + 1) * sizeof *offsets);
+    size_t count = 0;
+    bool good = offsets != NULL;
     const char *name;
     json_t *entry;
-    uint64_t sum = 0;
-    *end = 0;
     json_object_foreach((json_t *)(uintptr_t)header, name, entry) {
-        if (strcmp(name, "__metadata__") == 0) continue;
-        json_t *offsets = json_object_get(entry, "data_offsets");
-        json_int_t from = json_integer_value(json_array_get(offsets, 0)),
-                   to = json_integer_value(json_array_get(offsets, 1));
-        if (json_array_size(offsets) != 2 || from < 0 || to < from) return false;
-        if ((uint64_t)to > *end) *end = (uint64_t)to;
-        sum += (uint64_t)(to - from);
+        if (!good || strcmp(name, "__metadata__") == 0) continue;
+        const json_t *pair = json_object_get(entry, "data_offsets");
+        good = json_array_size(pair) == 2;
+        for (size_t i = 0; i < 2 && good; i++) offsets[count][i] = json_integer_value(json_array_get(pair, i));
+        count++;
     }
-    return sum == *end;
+    json_int_t at = 0;
+    if (good) qsort(offsets, count, sizeof *offsets, by_start);
+    for (size_t i = 0; i < count && good; i++) {
+        good = offsets[i][0] == at && offsets[i][1] >= at;
+        at = offsets[i][1];
+    }
+    free(offsets);
+    *end = (uint64_t)at;
+    return good;
 }
 
 static enum farm_status image_read(const char *path, struct image *image, struct farm_error *err) {

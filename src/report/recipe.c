@@ -70,6 +70,7 @@ static const struct farm_recipe_key keys[] = {
     BOOL(huge_pages, "true", "shared memory in 2 MiB pages where there are any"),
     DOUBLE(checkpoint_every, "300", 1, 1e9, "seconds between checkpoints"),
     DOUBLE(metrics_every, "5", 0.1, 1e6, "seconds between lines of metrics.jsonl"),
+    DOUBLE(hang_seconds, "30", 0, 1e6, "an environment that does not return for so long is named on stderr; 0: never"),
 };
 _Static_assert(sizeof keys / sizeof *keys == FARM_RECIPE_KEYS, "FARM_RECIPE_KEYS counts the table");
 
@@ -158,11 +159,11 @@ static enum farm_status set_option(struct farm_recipe *recipe, enum farm_recipe_
     struct farm_recipe_option *option = NULL;
     for (size_t i = 0; i < recipe->option_count; i++)
         if (strcmp(recipe->options[i].key, key) == 0) option = &recipe->options[i];
-    if (option && option->layer > layer) return FARM_OK;
     if (!key[0] || strlen(key) >= sizeof option->key || !value || strlen(value) >= sizeof option->value)
         return farm_fail(err, FARM_E_USAGE,
                          "env.%.40s: an option needs a name of 1 to %zu and a value of at most %zu bytes", key,
                          sizeof option->key - 1, sizeof option->value - 1);
+    if (option && option->layer > layer) return FARM_OK;
     if (!option) {
         if (recipe->option_count == FARM_RECIPE_OPTIONS_MAX)
             return farm_fail(err, FARM_E_USAGE, "env.%s: more than %d options", key, FARM_RECIPE_OPTIONS_MAX);
@@ -172,6 +173,22 @@ static enum farm_status set_option(struct farm_recipe *recipe, enum farm_recipe_
     snprintf(option->value, sizeof option->value, "%s", value);
     option->layer = (uint8_t)layer;
     return FARM_OK;
+}
+
+// Whether it is UTF-8 (RFC 3629): YAML and JSON hold nothing else, so a run's folder could not say it.
+static bool is_utf8(const char *text) {
+    static const uint32_t least[] = {0, 0x80, 0x800, 0x10000};
+    for (const uint8_t *at = (const uint8_t *)text; *at;) {
+        int more = *at < 0x80 ? 0 : *at >> 5 == 6 ? 1 : *at >> 4 == 14 ? 2 : *at >> 3 == 30 ? 3 : -1;
+        if (more < 0) return false;
+        uint32_t code = *at++ & 0x7fu >> (more ? more + 1 : 0);
+        for (int i = 0; i < more; i++, at++) {
+            if (*at >> 6 != 2) return false;
+            code = code << 6 | (*at & 0x3f);
+        }
+        if (code < least[more] || code > 0x10ffff || (code >= 0xd800 && code <= 0xdfff)) return false;
+    }
+    return true;
 }
 
 static size_t find_key(const char *name) {
@@ -184,6 +201,8 @@ enum farm_status farm_recipe_set(struct farm_recipe *recipe, enum farm_recipe_la
                                  const char *value, struct farm_error *err) {
     char normal[64];
     if (strlen(name) >= sizeof normal) return farm_fail(err, FARM_E_NOT_FOUND, "unknown key '%.40s...'", name);
+    if (!is_utf8(name) || (value && !is_utf8(value)))
+        return farm_fail(err, FARM_E_USAGE, "%s: '%.40s' is not UTF-8 text", name, value ? value : "");
     for (size_t i = 0; i <= strlen(name); i++) normal[i] = name[i] == '-' ? '_' : name[i];
     if (strncmp(normal, "env.", 4) == 0) return set_option(recipe, layer, normal + 4, value ? value : "true", err);
 
@@ -227,8 +246,11 @@ static enum farm_status unknown_key(const struct reading *reading, size_t line, 
                      near ? "'?" : "");
 }
 
-static enum farm_status take_pair(struct reading *reading, const char *name, const yaml_event_t *value) {
+static enum farm_status take_pair(struct reading *reading, const yaml_event_t *key, const yaml_event_t *value) {
+    const char *name = (const char *)key->data.scalar.value, *text = (const char *)value->data.scalar.value;
     size_t line = value->start_mark.line;
+    if (strlen(name) != key->data.scalar.length || strlen(text) != value->data.scalar.length)
+        return fail_at(reading, line, "a key or a value holds a zero byte");
     size_t i = find_key(name);
     if (i < FARM_RECIPE_KEYS) {
         if (reading->seen[i])
@@ -236,8 +258,6 @@ static enum farm_status take_pair(struct reading *reading, const char *name, con
                              name);
         reading->seen[i] = true;
     }
-    const char *text = (const char *)value->data.scalar.value;
-    if (strlen(text) != value->data.scalar.length) return fail_at(reading, line, "a value holds a zero byte");
     enum farm_status status = farm_recipe_set(reading->recipe, reading->layer, name, text, reading->err);
     if (status == FARM_E_NOT_FOUND) return unknown_key(reading, line, name);
     if (status) farm_fail_in(reading->err, FARM_E_USAGE, "%s:%zu", reading->where, line + 1);
@@ -276,7 +296,7 @@ static enum farm_status read_mapping(struct reading *reading, yaml_parser_t *par
         enum farm_status status =
             expect(reading, parser, YAML_SCALAR_EVENT, "a value must be plain: no list, mapping or alias", &value);
         if (!status) {
-            status = take_pair(reading, (const char *)key.data.scalar.value, &value);
+            status = take_pair(reading, &key, &value);
             yaml_event_delete(&value);
         }
         yaml_event_delete(&key);

@@ -12,7 +12,7 @@
 
 #include "base/status.h"
 
-enum { FARM_RECIPE_KEYS = 44, FARM_RECIPE_OPTIONS_MAX = 32 };
+enum { FARM_RECIPE_KEYS = 45, FARM_RECIPE_OPTIONS_MAX = 32 };
 
 enum farm_recipe_layer {
     FARM_LAYER_DEFAULT,
@@ -52,7 +52,7 @@ struct farm_recipe {
     double seconds, discount, entropy_cost, baseline_cost, rho_clip, c_clip, pg_rho_clip, lambda, reward_clip,
         reward_scale;
     double lr, lr_end, grad_norm_clip, rmsprop_decay, rmsprop_epsilon, adam_beta1, adam_beta2, adam_epsilon;
-    double infer_wait_ms, checkpoint_every, metrics_every;
+    double infer_wait_ms, checkpoint_every, metrics_every, hang_seconds;
     bool loss_sum, pin, numa, huge_pages;
     struct farm_recipe_option options[FARM_RECIPE_OPTIONS_MAX];
     size_t option_count;
@@ -66,7 +66,8 @@ void farm_recipe_defaults(struct farm_recipe *recipe);
 
 // Sets one key from text, unless a stronger layer has set it already (the text is checked all the same, so layers may
 // come in any order). '-' and '_' are the same in `name`; value NULL means true, "no-KEY" false, for boolean keys.
-// Errors: FARM_E_NOT_FOUND a key that does not exist; FARM_E_USAGE a value that is none, with the range or the choices.
+// Errors: FARM_E_NOT_FOUND a key that does not exist; FARM_E_USAGE a value that is none, with the range or the choices,
+// or text that is not UTF-8.
 enum farm_status farm_recipe_set(struct farm_recipe *recipe, enum farm_recipe_layer layer, const char *name,
                                  const char *value, struct farm_error *err);
 

@@ -324,6 +324,10 @@ Test(learner, what_is_no_checkpoint_is_refused) {
                   "{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]},\"b\":{\"dtype\":\"F32\",\"shape\":["
                   "1],\"data_offsets\":[4,8]}}",
                   8, "corrupt", "tensors that overlap");
+    refuse_header(&table,
+                  "{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[4,8]},\"b\":{\"dtype\":\"F32\",\"shape\":["
+                  "1],\"data_offsets\":[4,8]}}",
+                  8, "corrupt", "tensors that overlap beside a hole of their size");
     refuse_header(&table, "{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[4,8]}}", 8, "corrupt",
                   "bytes that are nobody's");
     tear_down(&table);

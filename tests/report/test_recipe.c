@@ -68,9 +68,10 @@ Test(report, flags_may_write_dashes_suffixes_and_no) {
 
 Test(report, values_outside_their_range_are_refused_with_the_range) {
     static const char *const bad[][2] = {
-        {"discount", "1.01"}, {"batch", "-1"},    {"batch", "1.5"},      {"batch", "65537"}, {"lr", "nan"},
-        {"lr", "-1"},         {"lr", ""},         {"pin", "maybe"},      {"device", "tpu"},  {"precision", "f3"},
-        {"seed", "-1"},       {"seconds", "inf"}, {"optimiser", "adam|"}};
+        {"discount", "1.01"}, {"batch", "-1"},    {"batch", "1.5"},       {"batch", "65537"}, {"lr", "nan"},
+        {"lr", "-1"},         {"lr", ""},         {"pin", "maybe"},       {"device", "tpu"},  {"precision", "f3"},
+        {"seed", "-1"},       {"seconds", "inf"}, {"optimiser", "adam|"}, {"net", "\xff"},    {"net", "\xed\xa0\x80"},
+        {"env.a", "\xc0\xaf"}};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         struct farm_recipe recipe = defaults(), before = recipe;
         struct farm_error err;
@@ -121,7 +122,8 @@ Test(report, refuses_what_is_no_flat_mapping) {
                                       "lr: 1\n  batch",   "\"lr: 1\n",
                                       "lr: 'x\n",         "\tlr: 1\n",
                                       "lr: \"0.1\\0\"\n", "%YAML 9.9\n---\nlr: 1\n",
-                                      "lr: @x\n",         "{{{{{{{{{{{{"};
+                                      "lr: @x\n",         "{{{{{{{{{{{{",
+                                      "\"lr\\0\": 1\n",   "net: \xff\n"};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         struct farm_recipe recipe = defaults();
         struct farm_error err = {0};

@@ -21,6 +21,11 @@ build  libyaml-dev              0.2.5                 recipes
 build  libjemalloc-dev          5.3.0                 heap of the executables (optional)
 build  liburing-dev             2.3                   io_uring: the bridge (optional)
 test   libcriterion-dev         2.4.1                 C tests
+test   clang                    14.0                  fuzz targets
+test   libclang-rt-dev          14.0                  libFuzzer and clang's sanitizers
+test   gcc-aarch64-linux-gnu    12.2.0                tests for AArch64
+test   libc6-dev-arm64-cross    2.36                  its C library
+test   qemu-user                7.2                   runs them
 python python3                  3.11.2                Gymnasium and ALE actors, build scripts
 python python3-dev              3.11.2                headers for the C extension
 python python3-venv             3.11.2                the environment in build/venv

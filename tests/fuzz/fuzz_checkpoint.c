@@ -1,0 +1,162 @@
+// Checkpoints as bytes: the first byte says how the rest becomes a file and which vectors the run has. What loads is
+// finite and comes back bit by bit after saving it again; what is refused has changed nothing.
+//
+//   bit 0  the rest is the whole file; otherwise it is `n` (a byte), n bytes of data, then the header's text
+//   bit 1, 2  the run wants the first and the second moments
+#include <jansson.h>
+#include <math.h>
+#include <stdio.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "fuzz.h"
+#include "fuzz_net.h"
+#include "learner/checkpoint.h"
+
+enum { RAW_FILE = 1, WANTS_FIRST = 2, WANTS_SECOND = 4, MARK = 0x5a };
+
+struct vectors {
+    float data[3][FUZZ_NET_PARAMETERS];
+    struct farm_backend_state state;
+};
+
+static void vectors_make(struct vectors *vectors, uint8_t mode) {
+    memset(vectors->data, MARK, sizeof vectors->data);
+    vectors->state = (struct farm_backend_state){.params = vectors->data[0],
+                                                 .first = mode & WANTS_FIRST ? vectors->data[1] : NULL,
+                                                 .second = mode & WANTS_SECOND ? vectors->data[2] : NULL};
+}
+
+static bool untouched(const float *vector) {
+    for (size_t i = 0; i < FUZZ_NET_PARAMETERS * sizeof *vector; i++)
+        if (((const uint8_t *)vector)[i] != MARK) return false;
+    return true;
+}
+
+static void write_file(int fd, const void *data, size_t bytes) {
+    assert(!bytes || write(fd, data, bytes) == (ssize_t)bytes);
+}
+
+// The input as a file in memory.
+static int make_file(struct fuzz_input *input, uint8_t mode) {
+    int fd = memfd_create("fuzz", MFD_CLOEXEC);
+    assert(fd >= 0);
+    if (!(mode & RAW_FILE)) {
+        uint8_t data_bytes, data[255];
+        fuzz_take(input, &data_bytes, 1);
+        fuzz_take(input, data, data_bytes);
+        uint64_t length = input->left;
+        write_file(fd, &length, sizeof length); // little endian, as the tests' machines are
+        write_file(fd, input->at, input->left);
+        write_file(fd, data, data_bytes);
+    } else {
+        write_file(fd, input->at, input->left);
+    }
+    return fd;
+}
+
+static int by_start(const void *a, const void *b) {
+    const json_int_t *x = a, *y = b;
+    int i = x[0] == y[0];
+    return (x[i] > y[i]) - (x[i] < y[i]);
+}
+
+// As the format's README asks for: the tensors of an accepted file fill its data, with no hole and none in another.
+static void check_tiles(int fd) {
+    enum { TENSORS_MAX = 256 };
+    static char file[1 << 16];
+    json_int_t offsets[TENSORS_MAX][2], end = 0;
+    size_t count = 0;
+    ssize_t bytes = pread(fd, file, sizeof file, 0);
+    uint64_t length;
+    memcpy(&length, file, sizeof length);
+    json_t *header = json_loadb(file + sizeof length, length, 0, NULL), *entry;
+    const char *name;
+    assert(header);
+    json_object_foreach(header, name, entry) {
+        if (strcmp(name, "__metadata__") == 0 || count == TENSORS_MAX) continue;
+        json_t *pair = json_object_get(entry, "data_offsets");
+        for (size_t i = 0; i < 2; i++) offsets[count][i] = json_integer_value(json_array_get(pair, i));
+        count++;
+    }
+    json_decref(header);
+    qsort(offsets, count, sizeof offsets[0], by_start);
+    for (size_t i = 0; i < count; i++) {
+        assert(offsets[i][0] == end);
+        end = offsets[i][1];
+    }
+    assert(count == TENSORS_MAX || (uint64_t)end == (uint64_t)bytes - sizeof length - length);
+}
+
+static void check_same_pairs(const struct farm_checkpoint_metadata *a, const struct farm_checkpoint_metadata *b) {
+    assert(a->count == b->count);
+    for (uint32_t i = 0; i < a->count; i++) {
+        const char *value = farm_checkpoint_get(b, a->keys[i]);
+        assert(value && strcmp(value, a->values[i]) == 0);
+    }
+}
+
+// Saves what was loaded and loads it again.
+static void check_round_trip(const struct farm_net *net, uint8_t mode, const struct vectors *loaded, bool has_optimiser,
+                             const struct farm_checkpoint_metadata *metadata) {
+    static char path[128];
+    if (!path[0])
+        snprintf(path, sizeof path, "%s/%ld.safetensors", getenv("TMPDIR") ? getenv("TMPDIR") : "/tmp", (long)getpid());
+    const char *pairs[FARM_CHECKPOINT_PAIRS_MAX][2];
+    struct farm_checkpoint_metadata again;
+    struct farm_error err = {0};
+    struct vectors back;
+    bool back_has_optimiser = false;
+    struct farm_backend_state state = loaded->state;
+    if (!has_optimiser) state.first = state.second = NULL;
+    for (uint32_t i = 0; i < metadata->count; i++) pairs[i][0] = metadata->keys[i], pairs[i][1] = metadata->values[i];
+    assert(farm_checkpoint_save(path, net, &state, (const char *const(*)[2])pairs, metadata->count, &err) == FARM_OK);
+    vectors_make(&back, mode);
+    assert(farm_checkpoint_load(path, net, &back.state, &back_has_optimiser, &again, &err) == FARM_OK);
+    assert(back_has_optimiser == has_optimiser && memcmp(back.data, loaded->data, sizeof back.data) == 0);
+    check_same_pairs(metadata, &again);
+    farm_checkpoint_metadata_free(&again);
+    unlink(path);
+}
+
+static void check_loaded(const struct vectors *vectors, bool has_optimiser) {
+    for (size_t i = 0; i < FUZZ_NET_PARAMETERS; i++) assert(isfinite(vectors->data[0][i]));
+    assert(!has_optimiser || vectors->state.second);
+    for (int v = 1; v < 3; v++) {
+        bool taken = has_optimiser && (v == 1 ? vectors->state.first : vectors->state.second);
+        assert(taken || untouched(vectors->data[v]));
+        for (size_t i = 0; taken && i < FUZZ_NET_PARAMETERS; i++) assert(isfinite(vectors->data[v][i]));
+    }
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
+    struct fuzz_input input = {data, bytes};
+    struct farm_checkpoint_metadata metadata, alone;
+    struct farm_error err = {0};
+    struct farm_net net = fuzz_net_make();
+    struct vectors vectors;
+    bool has_optimiser = false;
+    char path[64];
+    uint8_t mode;
+    fuzz_take(&input, &mode, 1);
+    int fd = make_file(&input, mode);
+    snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+    vectors_make(&vectors, mode);
+    enum farm_status status = farm_checkpoint_load(path, &net, &vectors.state, &has_optimiser, &metadata, &err);
+    enum farm_status status_alone = farm_checkpoint_read_metadata(path, &alone, NULL);
+    if (status) {
+        assert(status == FARM_E_FORMAT);
+        fuzz_check_refusal(status, &err);
+        for (int v = 0; v < 3; v++) assert(untouched(vectors.data[v]));
+    } else {
+        assert(status_alone == FARM_OK);
+        check_same_pairs(&metadata, &alone);
+        check_tiles(fd);
+        check_loaded(&vectors, has_optimiser);
+        check_round_trip(&net, mode, &vectors, has_optimiser, &metadata);
+        farm_checkpoint_metadata_free(&metadata);
+    }
+    if (!status_alone) farm_checkpoint_metadata_free(&alone);
+    close(fd);
+    return 0;
+}

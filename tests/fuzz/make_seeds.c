@@ -1,0 +1,316 @@
+// Writes the seeds of every corpus with the program's own functions: make_seeds FOLDER, which holds corpus/ of
+// tests/fuzz. `make fuzz-seeds` runs it after a layout, a format or a target's way of reading its input has changed.
+#include <stdarg.h>
+#include <stdio.h>
+#include <unistd.h>
+
+#include "base/file.h"
+#include "fuzz.h"
+#include "fuzz_attach.h"
+#include "fuzz_net.h"
+#include "learner/checkpoint.h"
+#include "report/recipe.h"
+#include "ring/spec.h"
+
+struct seed {
+    uint8_t bytes[65536];
+    size_t count;
+};
+
+static void append(struct seed *seed, const void *data, size_t bytes) {
+    assert(seed->count + bytes <= sizeof seed->bytes);
+    memcpy(seed->bytes + seed->count, data, bytes);
+    seed->count += bytes;
+}
+
+static void save(const char *folder, const char *target, const char *name, struct seed *seed) {
+    char path[512];
+    struct farm_error err = {0};
+    snprintf(path, sizeof path, "%s/corpus/%s", folder, target);
+    enum farm_status status = farm_folder_make(path, &err);
+    snprintf(path, sizeof path, "%s/corpus/%s/seed-%s", folder, target, name);
+    if (!status) status = farm_file_replace(path, seed->bytes, seed->count, &err);
+    if (status) {
+        fprintf(stderr, "make_seeds: %s\n", err.message);
+        exit(1);
+    }
+    seed->count = 0;
+}
+
+static void save_text(const char *folder, const char *target, const char *name, const char *text) {
+    struct seed seed = {.count = 0};
+    append(&seed, text, strlen(text));
+    save(folder, target, name, &seed);
+}
+
+// ---- attach, spec ----
+
+static struct farm_ring_spec spec_plain(void) {
+    struct farm_ring_spec spec = {.lanes = 2, .width = 3, .steps = 8, .policy_outputs = 5};
+    spec.env.obs_count = 1;
+    spec.env.frames_per_step = 1;
+    spec.env.obs[0] = (struct farm_field_spec){.name = "number", .dtype = FARM_I32, .rank = 1, .dims = {2}};
+    spec.env.action = (struct farm_action_spec){.kind = FARM_ACTION_DISCRETE, .dims = 1, .sizes = {5}};
+    return spec;
+}
+
+static struct farm_ring_spec spec_rich(void) {
+    struct farm_ring_spec spec = {.lanes = 1, .width = 2, .steps = 5, .policy_outputs = 10};
+    spec.env.obs_count = 3;
+    spec.env.frames_per_step = 4;
+    spec.env.obs[0] = (struct farm_field_spec){.name = "image", .dtype = FARM_U8, .rank = 3, .dims = {7, 5, 3}};
+    spec.env.obs[1] = (struct farm_field_spec){.name = "inventory", .dtype = FARM_I32, .rank = 1, .dims = {11}};
+    spec.env.obs[2] = (struct farm_field_spec){.name = "joints", .dtype = FARM_F32, .rank = 2, .dims = {3, 3}};
+    spec.env.action = (struct farm_action_spec){.kind = FARM_ACTION_MULTI_DISCRETE, .dims = 3, .sizes = {2, 3, 5}};
+    return spec;
+}
+
+static struct farm_ring_spec spec_continuous(void) {
+    struct farm_ring_spec spec = spec_plain();
+    spec.policy_outputs = 4;
+    spec.env.action =
+        (struct farm_action_spec){.kind = FARM_ACTION_CONTINUOUS, .dims = 2, .low = {-1, -2}, .high = {1, 2}};
+    return spec;
+}
+
+static void save_attach(const char *folder, const char *name, const struct fuzz_attach *plan, const void *fill,
+                        const struct farm_ring_spec *spec) {
+    struct seed seed = {.count = 0};
+    append(&seed, plan, sizeof *plan);
+    append(&seed, fill, plan->fill_bytes);
+    append(&seed, spec, sizeof *spec);
+    save(folder, "attach", name, &seed);
+}
+
+static void save_spec(const char *folder, const char *name, const struct farm_ring_spec *spec) {
+    struct seed seed = {.count = 0};
+    append(&seed, spec, sizeof *spec);
+    save(folder, "spec", name, &seed);
+}
+
+static void make_layouts(const char *folder) {
+    const struct fuzz_segment honest = {.seals = FUZZ_ALL_SEALS};
+    const struct farm_ring_spec plain = spec_plain(), rich = spec_rich(), continuous = spec_continuous();
+    static const uint8_t fill[200] = {1};
+    struct fuzz_attach plan = {.up = honest, .down = honest, .text_bytes = 200, .side = 0x10};
+    save_attach(folder, "actor", &plan, fill, &plain);
+    plan.side = 0x24 | 1;
+    plan.fill_bytes = 8;
+    save_attach(folder, "learner", &plan, fill, &rich);
+    plan.side = 0x30 | 2;
+    plan.fill_bytes = 200;
+    save_attach(folder, "observer", &plan, fill, &continuous);
+    plan.fill_bytes = 0;
+    plan.up.seals = 3;
+    save_attach(folder, "unsealed", &plan, fill, &plain);
+    plan.up = (struct fuzz_segment){.seals = FUZZ_ALL_SEALS | FUZZ_READ_ONLY, .size_delta = -64};
+    save_attach(folder, "short", &plan, fill, &plain);
+    plan.up = (struct fuzz_segment){.seals = FUZZ_ALL_SEALS, .spoil = FUZZ_SPOIL_HASH, .word = 1};
+    save_attach(folder, "hash", &plan, fill, &plain);
+    plan.up = (struct fuzz_segment){.seals = FUZZ_ALL_SEALS, .spoil = FUZZ_SPOIL_SPEC, .word = 0xff0003};
+    plan.fill_bytes = 200;
+    plan.side = 0x20 | 1;
+    save_attach(folder, "scribbled", &plan, fill, &rich);
+    plan.up = (struct fuzz_segment){.seals = FUZZ_ALL_SEALS, .spoil = FUZZ_SPOIL_BYTES, .word = 1 << 20};
+    plan.side = 0x10;
+    save_attach(folder, "bytes", &plan, fill, &plain);
+    plan.up = honest;
+    uint8_t numbers[200];
+    for (int i = 0; i < 200; i++) numbers[i] = i % 4 == 3 ? 0x7f : i % 4 == 2 ? 0xc0 : 0; // f32 NaN
+    plan.side = 1;
+    save_attach(folder, "not-numbers", &plan, numbers, &rich);
+    for (int i = 0; i < 200; i++) numbers[i] = (uint8_t)i;
+    plan.side = 0;
+    plan.turn = 9;
+    save_attach(folder, "absurd-counters", &plan, numbers, &plain);
+    plan.turn = 0;
+    plan.fill_bytes = 1;
+    plan.side = 8;
+    memcpy(plan.counters, (uint8_t[]){7, 2, 1}, 3);
+    save_attach(folder, "a-lie", &plan, fill, &plain);
+    plan.side = 8 | 2;
+    memcpy(plan.counters, (uint8_t[]){4, 4, 0}, 3);
+    save_attach(folder, "sound", &plan, fill, &plain); // every flag is FIRST
+    numbers[0] = 0x20 | FARM_STEP_FIRST;
+    save_attach(folder, "unknown-flags", &plan, numbers, &plain);
+    memcpy(plan.counters, (uint8_t[]){4, 2, 0}, 3);
+    save_attach(folder, "unanswered", &plan, fill, &plain);
+    plan.side = 0;
+    plan.fill_bytes = 0;
+    plan.descriptors = FUZZ_SWAPPED;
+    save_attach(folder, "swapped", &plan, fill, &plain);
+    save_spec(folder, "plain", &plain);
+    save_spec(folder, "rich", &rich);
+    save_spec(folder, "continuous", &continuous);
+    struct farm_ring_spec large = rich;
+    large.lanes = FARM_LANES_MAX;
+    large.width = FARM_WIDTH_MAX;
+    large.steps = 1 << 24;
+    save_spec(folder, "large", &large);
+}
+
+// ---- checkpoint ----
+
+static void make_checkpoint(const char *folder, const char *name, uint8_t mode, bool first, bool second) {
+    float vectors[3][FUZZ_NET_PARAMETERS] = {{1, -0.0f, 1e-42f, 3}, {0.5f}, {0.25f}};
+    const char *const pairs[][2] = {{"env", "native/catch"}, {"frames", "1234567890123"}};
+    const struct farm_backend_state state = {
+        .params = vectors[0], .first = first ? vectors[1] : NULL, .second = second ? vectors[2] : NULL};
+    const struct farm_net net = fuzz_net_make();
+    struct farm_error err = {0};
+    struct seed seed = {.count = 0};
+    char path[512], *file = NULL;
+    size_t bytes = 0;
+    snprintf(path, sizeof path, "%s/corpus/seed.safetensors", folder);
+    enum farm_status status = farm_checkpoint_save(path, &net, &state, pairs, 2, &err);
+    if (!status) status = farm_file_read(path, sizeof seed.bytes, &file, &bytes, &err);
+    assert(!status);
+    append(&seed, &mode, 1);
+    if (mode & 1) {
+        append(&seed, file, bytes);
+    } else { // the data first, then the header's text
+        uint8_t header_bytes = (uint8_t)file[0], data_bytes;
+        size_t header = (size_t)header_bytes + ((size_t)(uint8_t)file[1] << 8);
+        data_bytes = (uint8_t)(bytes - 8 - header);
+        append(&seed, &data_bytes, 1);
+        append(&seed, file + 8 + header, data_bytes);
+        append(&seed, file + 8, header);
+    }
+    save(folder, "checkpoint", name, &seed);
+    free(file);
+    unlink(path);
+}
+
+// Headers that lie about what follows them: parts as the target puts them together, and a whole file.
+static void make_lying_checkpoints(const char *folder) {
+    static const struct {
+        const char *name, *w, *b;
+    } cases[] = {{"swapped-sizes", "0,28", "28,32"}, {"overlap", "8,32", "16,24"}, {"holes", "0,24", "28,36"}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct seed seed = {.count = 0};
+        const uint8_t mode_and_bytes[] = {0, 32}, data[32] = {0};
+        char header[512];
+        snprintf(header, sizeof header,
+                 "{\"__metadata__\":{\"format\":\"actorfarm-1\"},"
+                 "\"w\":{\"dtype\":\"F32\",\"shape\":[2,3],\"data_offsets\":[%s]},"
+                 "\"b\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[%s]}}",
+                 cases[i].w, cases[i].b);
+        append(&seed, mode_and_bytes, sizeof mode_and_bytes);
+        append(&seed, data, sizeof data);
+        append(&seed, header, strlen(header));
+        save(folder, "checkpoint", cases[i].name, &seed);
+    }
+    struct seed seed = {.count = 0};
+    append(&seed, "\1\0\20\0\0\0\0\0\0{\"a\":1", 15); // whole file; a header of 4096 bytes, of which 6 are there
+    save(folder, "checkpoint", "cut-off", &seed);
+}
+
+// ---- recipe, flags ----
+
+static void save_recipe(const char *folder, const char *name, const char *text, size_t shipped_bytes) {
+    struct seed seed = {.count = 0};
+    uint8_t units = (uint8_t)(shipped_bytes / 8);
+    append(&seed, &units, 1);
+    append(&seed, text, strlen(text));
+    save(folder, "recipe", name, &seed);
+}
+
+static void make_recipes(const char *folder) {
+    struct farm_recipe recipe;
+    size_t bytes = 0;
+    farm_recipe_defaults(&recipe);
+    farm_recipe_set(&recipe, FARM_LAYER_FLAG, "env.noop_max", "30", NULL);
+    char *text = farm_recipe_format(&recipe, &bytes);
+    assert(text);
+    save_recipe(folder, "effective", text, 0);
+    free(text);
+    save_recipe(folder, "layers", "frames: 10M\nlr: 1e-3\nenv.a-b: 'x y'   \nseed: 7\npin: no\n", 32);
+    save_recipe(folder, "quoted",
+                "# comment\n\"net\": \"m\\u00e4p\\n\"\nenv.text: |\n  two\n  lines\ndiscount: 0x1p-3\n", 0);
+    save_recipe(folder, "digits", "lr: 0.12345678901234567\nlr_end: 1e-300\ndiscount: 0.3\nseed: 8999999999999999\n",
+                0);
+    save_recipe(folder, "nested", "frames: [1, 2]\nenv: &a {x: *a}\n", 0);
+}
+
+static void make_flags(const char *folder) {
+    static const char full[] =
+        "--env\0ale/Pong\0--frames=10M\0--no-pin\0--lr\0006e-4\0--env.noop_max\00030\0--json\0word";
+    struct seed seed = {.count = 0};
+    append(&seed, full, sizeof full);
+    save(folder, "flags", "full", &seed);
+    static const char own[] = "--run=dir\0--steps\00064k\0--rate\0-0.5\0--no-json\0--pin-check=off\0a\0b";
+    append(&seed, own, sizeof own);
+    save(folder, "flags", "own", &seed);
+    save_text(folder, "flags", "unknown", "--envs-per-actr=1");
+    save_text(folder, "flags", "help", "--help");
+}
+
+// ---- list, cgroup ----
+
+static void save_files(const char *folder, const char *name, const char *const *texts, size_t count) {
+    struct seed seed = {.count = 0};
+    for (size_t i = 0; i < count; i++) append(&seed, texts[i], strlen(texts[i]) + 1);
+    save(folder, "cgroup", name, &seed);
+}
+
+static void make_texts(const char *folder) {
+    static const char *const lists[] = {"\377"
+                                        "0-3,8,12-15\n",
+                                        "\001"
+                                        "0-4095",
+                                        "\010"
+                                        "0,2,4,6,8,10",
+                                        "\004"
+                                        "12.5M",
+                                        "\004"
+                                        "1e15"};
+    static const char *const lists_names[] = {"list", "all", "gaps", "million", "power"};
+    for (size_t i = 0; i < sizeof lists / sizeof *lists; i++) save_text(folder, "list", lists_names[i], lists[i]);
+    static const char *const v2[] = {"35 24 0:30 / /g rw,nosuid shared:9 - cgroup2 cgroup2 rw,nsdelegate\n",
+                                     "0::/a\n",
+                                     "350000 100000\n",
+                                     "2147483648\n",
+                                     "max\n",
+                                     "1073741824\n",
+                                     "anon 1\nactive_file 4096\ninactive_file 8192\n",
+                                     "0-7\n",
+                                     "max 100000\n",
+                                     "1073741824\n",
+                                     "4096\n",
+                                     "2-3\n"};
+    static const char *const v1[] = {"30 24 0:26 /b /g rw - cgroup cgroup rw,cpu,cpuacct,memory,cpuset\n",
+                                     "4:cpu,cpuacct:/b/a\n3:memory:/b\n",
+                                     "",
+                                     "",
+                                     "",
+                                     "",
+                                     "total_active_file 1\ntotal_inactive_file 2\n",
+                                     "",
+                                     "",
+                                     "",
+                                     "",
+                                     "",
+                                     "150000\n",
+                                     "100000\n",
+                                     "9223372036854771712\n",
+                                     "77\n"};
+    save_files(folder, "v2", v2, sizeof v2 / sizeof *v2);
+    save_files(folder, "v1", v1, sizeof v1 / sizeof *v1);
+}
+
+int main(int argc, char **argv) {
+    if (argc != 2) {
+        fprintf(stderr, "usage: make_seeds tests/fuzz\n");
+        return 2;
+    }
+    make_layouts(argv[1]);
+    make_checkpoint(argv[1], "raw", 1 | 2 | 4, true, true);
+    make_checkpoint(argv[1], "parts", 4, false, true);
+    make_checkpoint(argv[1], "plain", 0, false, false);
+    make_checkpoint(argv[1], "both", 2 | 4, true, true);
+    make_lying_checkpoints(argv[1]);
+    make_recipes(argv[1]);
+    make_flags(argv[1]);
+    make_texts(argv[1]);
+    return 0;
+}
