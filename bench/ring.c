@@ -222,6 +222,7 @@ static void open_ring(const struct farm_ring *made, bool actor, struct farm_ring
     int up = dup(actor ? made->up.fd : made->up.fd_readonly),
         down = dup(actor ? made->down.fd_readonly : made->down.fd);
     must(farm_ring_open(up, down, actor ? FARM_RING_ACTOR : FARM_RING_LEARNER, ring, &err), &err);
+    if (actor) farm_ring_populate(ring);
 }
 
 static void open_side(struct side *side, const struct farm_ring *small, const struct farm_ring *large) {

@@ -343,6 +343,7 @@ static PyObject *Ring_take_over(PyObject *object, PyObject *unused) {
     if (!is_side(self, SIDE_ACTOR)) return NULL;
     for (uint32_t l = 0; l < self->ring.spec.lanes; l++) farm_lane_actor_take_over(&self->ring.lanes[l]);
     farm_actor_notify(&self->ring, self->eventfd);
+    farm_ring_populate(&self->ring); // while what a dead predecessor left is answered
     return Py_NewRef(Py_None);
 }
 

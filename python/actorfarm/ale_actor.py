@@ -76,12 +76,12 @@ def run(arguments, rom, options):
     ring = _farm.attach(arguments.up_fd, arguments.down_fd, arguments.event_fd, arguments.spin_ns)
     signal.signal(signal.SIGTERM, lambda number, frame: ring.interrupt())
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes; the supervisor ends its actors
+    ring.take_over()  # first: the emulators take longer than the answer to what a dead predecessor left
     groups = [
         Group(ring, lane, rom, options, arguments.actor, arguments.seed) for lane in range(ring.lanes)
     ]
     check_spec(ring, groups[0].games[0])
     ring.atari(groups[0].games[0].height)
-    ring.take_over()
     play(ring, groups)
 
 

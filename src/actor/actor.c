@@ -48,17 +48,20 @@ static enum farm_status check_spec(const struct farm_actor_config *config, const
     return FARM_OK;
 }
 
+// The lanes first, so that what a dead predecessor left is answered while the page table is filled and the environments
+// are made, which both take longer.
 static enum farm_status take_over(const struct farm_actor_config *config, struct farm_ring *ring,
                                   struct farm_group *groups, struct farm_error *err) {
     enum farm_status status = FARM_OK;
+    for (uint32_t l = 0; l < ring->spec.lanes; l++) farm_lane_actor_take_over(&ring->lanes[l]);
+    farm_actor_notify(ring, config->learner_eventfd);
+    farm_ring_populate(ring);
     for (uint32_t l = 0; l < ring->spec.lanes && !status; l++) {
-        struct farm_lane *lane = &ring->lanes[l];
+        const struct farm_lane *lane = &ring->lanes[l];
         const uint64_t generation = farm_load_acquire(&lane->down->generation);
         status =
             farm_group_make(config, config->actor * ring->spec.lanes + l, generation, lane->width, &groups[l], err);
-        if (!status) farm_lane_actor_take_over(lane);
     }
-    farm_actor_notify(ring, config->learner_eventfd); // the bell has rung for what a dead predecessor left
     return status;
 }
 

@@ -103,7 +103,7 @@ void farm_optimiser_init(const struct farm_optimiser_config *config, size_t coun
 
 // One update of params [state->count] by grads [state->count], which stay as they are. Returns the gradient's norm
 // before clipping. Where that is not finite (a diverged network) nothing changes, state included: the caller decides
-// what to do.
+// what to do. So too where the norm after clipping is beyond 1e18, which f32 moments do not survive: returns INFINITY.
 float farm_optimiser_step(const struct farm_optimiser_config *config, struct farm_optimiser_state *state,
                           float learning_rate, float *params, const float *grads);
 

@@ -1,6 +1,7 @@
-// What computes: the table of functions behind which the CPU (and next CUDA) stands. A backend reads observations in
-// place from the lanes, writes answers into them, and holds parameters and optimiser. It decides nothing: which rows,
-// which windows and when is the learner's. Runs in the learner process; `infer` on the inference thread, everything
+// What computes: the table of functions behind which the CPU (and next CUDA) stands. A backend reads frames in place
+// from the lanes and everything else from the learner's checked copies (intake.h: it checks nothing again), writes
+// answers into the lanes, and holds parameters and optimiser. It decides nothing: which rows, which windows and when is
+// the learner's. Runs in the learner process; `infer` on the inference thread, everything
 // else on the training thread, both at the same time.
 #ifndef FARM_LEARNER_BACKEND_H
 #define FARM_LEARNER_BACKEND_H
@@ -27,7 +28,6 @@ struct farm_train_unrolls {
 struct farm_train_stats {
     struct farm_loss_stats loss; // sums over rows with weight
     double grad_norm;            // before clipping
-    uint64_t bad_values;         // rewards, flags, observations, actions that made no sense: counted, given weight 0
 };
 
 // The state that a checkpoint holds. Vectors are f32 [parameter_count]; `first` is NULL for RMSProp.
@@ -51,9 +51,8 @@ struct farm_backend_ops {
     void (*destroy)(struct farm_backend *backend);
 
     // Forward, sample, write action, logits, value and version into the lanes. At most infer_batch_max rows in all. The
-    // answers are in the lanes when it returns; `acted` is the caller's to store. Returns how many observations were
-    // not finite.
-    uint64_t (*infer)(struct farm_backend *backend, const struct farm_infer_rows *rows, uint32_t count);
+    // answers are in the lanes when it returns; `acted` is the caller's to store.
+    void (*infer)(struct farm_backend *backend, const struct farm_infer_rows *rows, uint32_t count);
 
     // One update: gradient of the loss over all unrolls, clip, optimiser step, new version for inference. A gradient
     // that is not finite changes nothing (grad_norm says so).

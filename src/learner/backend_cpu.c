@@ -39,7 +39,6 @@ struct farm_backend {
     const struct farm_learner_config *learner;
     const struct farm_net *net;
     struct farm_heap *heap; // on the learner's node: the vectors as long as the network has parameters
-    float *zeros;           // a flat observation that stands in for one that is not finite
 
     // inference thread
     struct farm_executor *infer;
@@ -111,8 +110,8 @@ static void destroy(struct farm_backend *backend) {
     farm_executor_destroy(backend->infer);
     float *const vectors[] = {backend->published, backend->params, backend->optimiser.first, backend->optimiser.second};
     for (size_t k = 0; k < sizeof vectors / sizeof *vectors; k++) free_vector(backend, vectors[k]);
-    void *const owned[] = {backend->trainers,     backend->zeros,       backend->infer_rows,
-                           backend->infer_logits, backend->infer_value, backend->columns};
+    void *const owned[] = {backend->trainers, backend->infer_rows, backend->infer_logits, backend->infer_value,
+                           backend->columns};
     for (size_t k = 0; k < sizeof owned / sizeof *owned; k++) free(owned[k]);
     farm_heap_close(backend->heap);
     pthread_mutex_destroy(&backend->publish_lock);
@@ -193,7 +192,6 @@ static enum farm_status create(const struct farm_backend_config *config, struct 
         return status;
     }
     bool ok = true;
-    backend->zeros = zeroed((size_t)config->net->io.flat + 1, sizeof(float), &ok);
     backend->infer_rows = zeroed(infer_max * learner->algo.stack, sizeof(void *), &ok);
     backend->infer_logits = zeroed(infer_max * (size_t)config->net->io.actions, sizeof(float), &ok);
     backend->infer_value = zeroed(infer_max, sizeof(float), &ok);
@@ -228,23 +226,13 @@ static enum farm_status create(const struct farm_backend_config *config, struct 
     return FARM_OK;
 }
 
-static bool finite_row(const float *row, int count) {
-    float sum = 0; // x * 0 is 0 for every finite x and NaN for every other
-    for (int i = 0; i < count; i++) sum += row[i] * 0.0f;
-    return sum == 0;
-}
-
-// The pointers of one observation: `stack` frames in the ring, or one flat row. False where a flat row is not finite.
-static bool observe(const struct farm_backend *backend, const struct farm_lane *lane, uint64_t n, uint32_t env,
+// The pointers of one observation: `stack` frames in the ring, or one flat row.
+static void observe(const struct farm_backend *backend, const struct farm_lane *lane, uint64_t n, uint32_t env,
                     const void **rows) {
-    if (!backend->net->io.flat) {
+    if (backend->net->io.flat)
+        rows[0] = farm_lane_obs(lane, 0, n, env);
+    else
         farm_lane_stack(lane, 0, n, env, (unsigned)backend->net->io.stack, rows);
-        return true;
-    }
-    rows[0] = farm_lane_obs(lane, 0, n, env);
-    if (finite_row(rows[0], backend->net->io.flat)) return true;
-    rows[0] = backend->zeros;
-    return false;
 }
 
 // ---- inference thread ----
@@ -273,14 +261,12 @@ static void answer(struct farm_backend *backend, const struct farm_infer_rows *i
     *farm_lane_version(item->lane, item->n) = backend->infer_version;
 }
 
-static uint64_t infer(struct farm_backend *backend, const struct farm_infer_rows *items, uint32_t count) {
+static void infer(struct farm_backend *backend, const struct farm_infer_rows *items, uint32_t count) {
     load_newest(backend);
     size_t stack = (size_t)backend->net->io.stack, rows = 0;
-    uint64_t bad = 0;
     for (uint32_t i = 0; i < count; i++)
         for (uint32_t e = 0; e < items[i].env_count; e++, rows++)
-            bad +=
-                !observe(backend, items[i].lane, items[i].n, items[i].env_from + e, backend->infer_rows + rows * stack);
+            observe(backend, items[i].lane, items[i].n, items[i].env_from + e, backend->infer_rows + rows * stack);
     assert(rows <= backend->learner->infer_batch_max);
     farm_executor_forward(backend->infer, backend->infer_rows, (int)rows, backend->infer_logits, backend->infer_value);
     size_t row = 0;
@@ -289,28 +275,19 @@ static uint64_t infer(struct farm_backend *backend, const struct farm_infer_rows
                backend->infer_value + row);
         row += items[i].env_count;
     }
-    return bad;
 }
 
 // ---- training thread ----
 
-// Copies what came with one step into row `row`, once, and checks it: the actor's memory may change under us.
+// Gathers what belongs to one step into row `row`.
 static void read_step(const struct farm_backend *backend, struct trainer *t, const struct column *column, uint32_t step,
                       size_t row) {
     const struct farm_lane *lane = column->lane;
     uint64_t n = column->start + step;
     size_t actions = (size_t)backend->net->io.actions;
-    unsigned flags = farm_lane_flags(lane, n)[column->env];
-    float reward = farm_lane_reward(lane, n)[column->env];
-    bool good = observe(backend, lane, n, column->env, t->rows + row * backend->learner->algo.stack);
-    if (!good || flags & ~FARM_STEP_ALL || !isfinite(reward)) {
-        // Neither the transition into this step nor the one out of it is trained on.
-        flags = FARM_STEP_FIRST | FARM_STEP_LAST;
-        reward = 0;
-        t->stats.bad_values++;
-    }
-    t->flags[row] = (uint8_t)flags;
-    t->reward[row] = reward;
+    observe(backend, lane, n, column->env, t->rows + row * backend->learner->algo.stack);
+    t->flags[row] = farm_lane_flags(lane, n)[column->env];
+    t->reward[row] = farm_lane_reward(lane, n)[column->env];
     memcpy(&t->action[row], farm_lane_action(lane, n, column->env), sizeof(int32_t));
     memcpy(t->behaviour + row * actions, farm_lane_logits(lane, n, column->env), actions * sizeof(float));
 }
@@ -402,7 +379,6 @@ static void add_stats(struct farm_train_stats *sum, const struct farm_train_stat
     sum->loss.kl += more->loss.kl;
     sum->loss.clipped += more->loss.clipped;
     sum->loss.weight += more->loss.weight;
-    sum->bad_values += more->bad_values;
 }
 
 static void train(struct farm_backend *backend, const struct farm_train_unrolls *unrolls, uint32_t count,

@@ -1,8 +1,12 @@
 // See lanes.h.
 #include "learner/lanes.h"
 
+#include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
+
+#include "base/log.h"
 
 static enum farm_status count_lanes(struct farm_lanes *lanes, struct farm_error *err) {
     const struct farm_ring_spec *first = &lanes->rings[0].spec;
@@ -23,8 +27,15 @@ static enum farm_status count_lanes(struct farm_lanes *lanes, struct farm_error 
 
 static enum farm_status make_lane(struct farm_learner_lane *lane, struct farm_ring *ring, uint32_t l, uint32_t id,
                                   const struct farm_window_shape *shape, struct farm_error *err) {
-    *lane = (struct farm_learner_lane){.ring = ring, .lane = &ring->lanes[l], .id = id};
+    *lane = (struct farm_learner_lane){.ring = ring, .id = id};
+    enum farm_status status = farm_intake_open(ring, l, &lane->intake, err);
+    if (status) return status;
+    lane->lane = &lane->intake.checked;
     lane->answered = farm_lane_acted(lane->lane);
+    // What a learner that died had taken in and counted. Slots before `consumed` may be half overwritten: nobody reads
+    // them.
+    for (uint64_t back = lane->answered < ring->spec.steps ? lane->answered : ring->spec.steps; back > 0; back--)
+        (void)farm_intake_step(&lane->intake, lane->answered - back);
     farm_window_cursor_start(lane->lane, shape, &lane->cursor);
     lane->games = calloc(ring->spec.width, sizeof *lane->games);
     if (!lane->games)
@@ -40,6 +51,14 @@ static enum farm_status make_lane(struct farm_learner_lane *lane, struct farm_ri
     return FARM_OK;
 }
 
+static void look_at_header(const struct farm_ring *ring) {
+    const struct farm_segment_header *header = ring->up.header;
+    if (header->layout_hash != ring->layout.hash || memcmp(header->user, &ring->spec, sizeof ring->spec) != 0)
+        farm_log_warn("actor %u has written over its segment's header: the shape of its lanes is taken from the "
+                      "learner's side",
+                      ring->down.header->owner);
+}
+
 enum farm_status farm_lanes_open(const int (*fds)[2], uint32_t ring_count, const struct farm_window_shape *shape,
                                  struct farm_lanes *lanes, struct farm_error *err) {
     *lanes = (struct farm_lanes){0};
@@ -52,7 +71,9 @@ enum farm_status farm_lanes_open(const int (*fds)[2], uint32_t ring_count, const
         status = farm_fail(err, FARM_E_LIMIT, "no memory for %u actors", ring_count);
     for (uint32_t r = 0; r < ring_count && !status; r++) {
         status = farm_ring_open(fds[r][0], fds[r][1], FARM_RING_LEARNER, &lanes->rings[r], err);
-        if (!status) lanes->ring_count = r + 1;
+        if (status) break;
+        look_at_header(&lanes->rings[r]);
+        lanes->ring_count = r + 1;
     }
     if (!status) status = count_lanes(lanes, err);
     for (uint32_t r = 0; r < ring_count && !status; r++)
@@ -65,7 +86,10 @@ enum farm_status farm_lanes_open(const int (*fds)[2], uint32_t ring_count, const
 }
 
 void farm_lanes_close(struct farm_lanes *lanes) {
-    for (uint32_t i = 0; i < lanes->lane_count && lanes->lanes; i++) free(lanes->lanes[i].games);
+    for (uint32_t i = 0; i < lanes->lane_count && lanes->lanes; i++) {
+        farm_intake_close(&lanes->lanes[i].intake);
+        free(lanes->lanes[i].games);
+    }
     for (uint32_t r = 0; r < lanes->ring_count; r++) farm_ring_close(&lanes->rings[r]);
     free(lanes->lanes);
     free(lanes->rings);
@@ -124,19 +148,36 @@ static void end_game(struct farm_lanes *lanes, struct farm_game *game, bool quot
     game->known = true;
 }
 
-uint64_t farm_lanes_account(struct farm_lanes *lanes, struct farm_learner_lane *lane, uint64_t n, bool quota,
-                            struct farm_board *board) {
+static void complain(struct farm_learner_lane *lane, uint64_t produced, struct farm_board *board) {
+    const uint64_t generation = farm_load_acquire(&lane->lane->down->generation);
+    if (lane->warned == generation + 1) return;
+    lane->warned = generation + 1;
+    farm_board_add(&board->bad_values, 1);
+    farm_log_warn("actor %u says that it has published %" PRIu64 " steps of lane %u, of which %" PRIu64
+                  " are answered: not believed, the lane rests",
+                  lane->ring->down.header->owner, produced, lane->id, lane->answered);
+}
+
+bool farm_lanes_take_in(struct farm_learner_lane *lane, struct farm_board *board) {
+    const uint64_t produced = farm_lane_produced(lane->lane), ahead = produced - lane->answered;
+    if (ahead > 1) complain(lane, produced, board);
+    // The acquire of `consumed` orders training's last reads of the slot before the answer that overwrites it, in this
+    // process too.
+    if (ahead != 1 || lane->answered - farm_lane_consumed(lane->lane) >= lane->lane->steps) return false;
+    lane->bad = farm_intake_step(&lane->intake, lane->answered);
+    return true;
+}
+
+void farm_lanes_account(struct farm_lanes *lanes, struct farm_learner_lane *lane, bool quota,
+                        struct farm_board *board) {
+    const uint64_t n = lane->answered, generation = farm_load_acquire(&lane->lane->down->generation);
     const uint8_t *flags = farm_lane_flags(lane->lane, n);
     const float *reward = farm_lane_reward(lane->lane, n);
-    uint64_t transitions = 0, bad = 0, generation = farm_load_acquire(&lane->lane->down->generation);
+    uint64_t transitions = 0;
     for (uint32_t e = 0; e < lane->lane->width; e++) {
         struct farm_game *game = &lane->games[e];
-        unsigned now = flags[e];
-        float r = reward[e];
-        if (now & ~FARM_STEP_ALL || !isfinite(r)) {
-            bad++;
-            continue;
-        }
+        const unsigned now = flags[e];
+        if (now & FARM_STEP_SENSELESS) continue;
         if (now & FARM_STEP_FIRST) {
             // The first step of all, an abandoned episode, or another actor after a life of the old one's game:
             // whatever was summed up is nobody's return.
@@ -149,11 +190,11 @@ uint64_t farm_lanes_account(struct farm_lanes *lanes, struct farm_learner_lane *
         } else {
             transitions++;
             game->steps++;
-            game->reward_sum += (double)r;
+            game->reward_sum += (double)reward[e];
         }
         game->ended_last = (now & FARM_STEP_LAST) != 0;
         if (now & FARM_STEP_GAME_END) end_game(lanes, game, quota, board);
     }
     farm_board_add(&board->agent_steps, transitions);
-    return bad;
+    farm_board_add(&board->bad_values, lane->bad);
 }

@@ -4,6 +4,7 @@
 #define FARM_LEARNER_LANES_H
 
 #include "learner/board.h"
+#include "learner/intake.h"
 #include "ring/wait.h"
 #include "ring/window.h"
 
@@ -19,12 +20,15 @@ struct farm_game {
 
 struct farm_learner_lane {
     struct farm_ring *ring;
-    struct farm_lane *lane;
-    uint32_t id;         // of the whole farm
-    uint64_t answered;   // steps answered: `acted`, whose writer we are
-    uint32_t env_done;   // environments of step `answered` that have their answer, where one batch did not hold all
-    bool queued;         // in the queue of lanes that wait
-    uint64_t waiting_ns; // since when
+    struct farm_intake intake;
+    struct farm_lane *lane; // the intake's: checked copies of what the actor wrote
+    uint32_t id;            // of the whole farm
+    uint64_t answered;      // steps answered: `acted`, whose writer we are
+    uint32_t env_done;      // environments of step `answered` that have their answer, where one batch did not hold all
+    bool queued;            // in the queue of lanes that wait
+    uint64_t bad;           // values of the step in the queue that made no sense
+    uint64_t warned;        // 1 + the generation of the actor whose counter was last complained of; 0: none
+    uint64_t waiting_ns;    // since when
     struct farm_window_cursor cursor; // `next` is the inference thread's, `held` the training thread's
     struct farm_game *games;          // [width]
 };
@@ -42,8 +46,8 @@ struct farm_lanes {
     double return_sum, return_squares, length_sum;
 };
 
-// Opens every ring (descriptors are owned after success) and prepares its lanes. stack: frames held for reading
-// backwards.
+// Opens every ring (descriptors are owned after success) and prepares its lanes, with checked copies of the steps that
+// are in them. stack: frames held for reading backwards.
 enum farm_status farm_lanes_open(const int (*fds)[2], uint32_t ring_count, const struct farm_window_shape *shape,
                                  struct farm_lanes *lanes, struct farm_error *err);
 void farm_lanes_close(struct farm_lanes *lanes);
@@ -51,9 +55,14 @@ void farm_lanes_close(struct farm_lanes *lanes);
 // Evaluation: spreads `games` over the environments, so that short games do not crowd out long ones.
 void farm_lanes_set_quota(struct farm_lanes *lanes, uint64_t games);
 
-// Takes note of step n of a lane: counts transitions, adds rewards, ends games; into the board. Returns values that
-// made no sense.
-uint64_t farm_lanes_account(struct farm_lanes *lanes, struct farm_learner_lane *lane, uint64_t n, bool quota,
-                            struct farm_board *board);
+// Whether the lane's step `answered` is published and its slot free for the answer; then the step is taken in: copied
+// and checked. An honest actor publishes one step and waits for its answer. A counter that says anything else was
+// scribbled over: it is warned of, once an actor's life, counted, and the lane rests until the counter is right again
+// or another actor has come. Pairs P and C.
+bool farm_lanes_take_in(struct farm_learner_lane *lane, struct farm_board *board);
+
+// Takes note of the step that was taken in last: counts transitions, adds rewards, ends games, counts what made no
+// sense (which is none of these); into the board.
+void farm_lanes_account(struct farm_lanes *lanes, struct farm_learner_lane *lane, bool quota, struct farm_board *board);
 
 #endif

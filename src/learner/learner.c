@@ -50,14 +50,6 @@ static void catch_stop(void) {
 
 // ---- one turn of inference ----
 
-// Whether step `answered` of the lane is published, in a slot that training has let go of. An honest actor publishes
-// none before; that is checked, not believed, and the acquire of `consumed` orders training's last reads of the slot
-// before the answer that overwrites it, in this process too. Pairs P and C.
-static bool is_ready(const struct farm_learner_lane *lane) {
-    return farm_lane_produced(lane->lane) > lane->answered &&
-           lane->answered - farm_lane_consumed(lane->lane) < lane->lane->steps;
-}
-
 // Puts the lanes behind bells that have rung into the queue.
 static void look(struct learner *learner) {
     uint32_t count = farm_doorbells_poll(&learner->bells, learner->rung);
@@ -66,7 +58,7 @@ static void look(struct learner *learner) {
         uint32_t r = learner->rung[i];
         for (uint32_t l = 0; l < learner->lanes.rings[r].spec.lanes; l++) {
             struct farm_learner_lane *lane = &learner->lanes.lanes[learner->lanes.first_lane[r] + l];
-            if (lane->queued || !is_ready(lane)) continue;
+            if (lane->queued || !farm_lanes_take_in(lane, learner->config->board)) continue;
             lane->queued = true;
             lane->waiting_ns = now;
             learner->queue[(learner->head + learner->queued++) % learner->lanes.lane_count] = lane;
@@ -112,7 +104,7 @@ static void serve(struct learner *learner) {
     struct farm_board *board = learner->config->board;
     uint64_t start = farm_now_ns();
     uint32_t count = take(learner);
-    uint64_t bad = learner->ops->infer(learner->backend, learner->rows, count);
+    learner->ops->infer(learner->backend, learner->rows, count);
     uint64_t now = farm_now_ns();
     for (uint32_t i = 0; i < count; i++) {
         struct farm_learner_lane *lane = learner->served[i];
@@ -125,7 +117,7 @@ static void serve(struct learner *learner) {
     for (uint32_t i = 0; i < count; i++) { // what no actor waits for
         struct farm_learner_lane *lane = learner->served[i];
         if (lane->env_done < lane->lane->width) continue;
-        bad += farm_lanes_account(&learner->lanes, lane, lane->answered, learner->config->evaluate, board);
+        farm_lanes_account(&learner->lanes, lane, learner->config->evaluate, board);
         lane->answered++;
         lane->env_done = 0;
         lane->queued = false;
@@ -133,7 +125,6 @@ static void serve(struct learner *learner) {
         if (!learner->trainer) farm_learner_notify(lane->ring);
     }
     farm_board_add(&board->infer_calls, 1);
-    farm_board_add(&board->bad_values, bad);
     farm_board_add(&board->infer_busy_ns, farm_now_ns() - start);
     farm_store_relaxed(&board->frames, learner->config->frames_start +
                                            farm_load_relaxed(&board->agent_steps) * learner->config->frames_per_step);
@@ -284,7 +275,7 @@ int farm_learner_run(const struct farm_learner_config *config, struct farm_error
     struct learner *learner = calloc(1, sizeof *learner);
     if (!learner) return farm_fail(err, FARM_E_LIMIT, "no memory for the learner"), 1;
     learner->config = config;
-    learner->ops = &farm_backend_cpu;
+    learner->ops = config->backend ? config->backend : &farm_backend_cpu;
     catch_stop();
     enum farm_status status = start(learner, err);
     if (!status) {

@@ -33,12 +33,15 @@ struct farm_algo_config {
     bool loss_sum;
 };
 
+struct farm_backend_ops; // backend.h
+
 struct farm_learner_config {
     // Handed over by the supervisor. The learner owns the descriptors.
     const int (*ring_fds)[2]; // [ring_count]: up, down
     uint32_t ring_count;
-    int eventfd;              // the bell of the inference thread
-    struct farm_board *board; // shared, writable
+    int eventfd;                            // the bell of the inference thread
+    struct farm_board *board;               // shared, writable
+    const struct farm_backend_ops *backend; // what computes; NULL: "cpu"
 
     uint64_t seed;
     struct farm_net_spec net;

@@ -70,15 +70,20 @@ enum farm_status farm_ring_create(const struct farm_ring_spec *spec, uint32_t ac
     return status;
 }
 
+static enum farm_status check_size(const struct farm_segment *segment, size_t wanted, uint32_t owner,
+                                   struct farm_error *err) {
+    if (segment->bytes >= wanted) return FARM_OK;
+    return farm_fail(err, FARM_E_FORMAT, "ring of actor %u: segment of %zu bytes is smaller than its layout, %zu bytes",
+                     owner, segment->bytes, wanted);
+}
+
 // Opens one of the two segments and leaves the descriptor with the caller when that fails.
 static enum farm_status open_segment(int fd, bool writable, enum farm_segment_kind kind, const struct farm_ring *ring,
                                      struct farm_segment *segment, size_t bytes_wanted, struct farm_error *err) {
     enum farm_status status = farm_segment_open(fd, writable, kind, ring->layout.hash, segment, err);
     if (status) return status;
-    if (segment->bytes < bytes_wanted)
-        status = farm_fail(err, FARM_E_FORMAT, "segment of %zu bytes is smaller than its layout, %zu bytes",
-                           segment->bytes, bytes_wanted);
-    else if (segment->header->owner != ring->up.header->owner)
+    status = check_size(segment, bytes_wanted, segment->header->owner, err);
+    if (!status && segment->header->owner != ring->up.header->owner)
         status = farm_fail(err, FARM_E_FORMAT, "'up' of actor %u and 'down' of actor %u are no pair",
                            ring->up.header->owner, segment->header->owner);
     if (status) {
@@ -88,37 +93,62 @@ static enum farm_status open_segment(int fd, bool writable, enum farm_segment_ki
     return status;
 }
 
+// The shape that stands in a segment's header, by copy (its other side may scribble over it), and the layout that
+// follows from it; the hash must be that of the header.
+static enum farm_status take_shape(const struct farm_segment *segment, struct farm_ring *ring, struct farm_error *err) {
+    struct farm_segment_header header;
+    memcpy(&header, segment->header, sizeof header);
+    memcpy(&ring->spec, header.user, sizeof ring->spec);
+    if (farm_ring_layout_make(&ring->spec, &ring->layout, err))
+        return farm_fail_in(err, FARM_E_FORMAT, "ring of actor %u", header.owner);
+    if (header.layout_hash != ring->layout.hash)
+        return farm_fail(err, FARM_E_FORMAT, "ring of actor %u: layout hash %016llx, this build expects %016llx",
+                         header.owner, (unsigned long long)header.layout_hash, (unsigned long long)ring->layout.hash);
+    return FARM_OK;
+}
+
+// `up` first, with any hash: the hash is worked out from its shape and then wanted of `down`.
+static enum farm_status open_up_first(int up_fd, int down_fd, bool up_writable, struct farm_ring *ring,
+                                      struct farm_error *err) {
+    enum farm_status status = farm_segment_open(up_fd, up_writable, FARM_SEGMENT_UP, 0, &ring->up, err);
+    if (status) return status;
+    status = take_shape(&ring->up, ring, err);
+    if (!status) status = check_size(&ring->up, ring->layout.up_bytes, ring->up.header->owner, err);
+    if (!status)
+        status = open_segment(down_fd, false, FARM_SEGMENT_DOWN, ring, &ring->down, ring->layout.down_bytes, err);
+    return status;
+}
+
+static enum farm_status open_down_first(int up_fd, int down_fd, struct farm_ring *ring, struct farm_error *err) {
+    enum farm_status status = farm_segment_open(down_fd, true, FARM_SEGMENT_DOWN, 0, &ring->down, err);
+    if (status) return status;
+    status = take_shape(&ring->down, ring, err);
+    if (!status) status = check_size(&ring->down, ring->layout.down_bytes, ring->down.header->owner, err);
+    if (!status)
+        status = farm_segment_open_unread(up_fd, false, FARM_SEGMENT_UP, ring->layout.up_bytes, &ring->up, err);
+    return status;
+}
+
 enum farm_status farm_ring_open(int up_fd, int down_fd, enum farm_ring_side side, struct farm_ring *ring,
                                 struct farm_error *err) {
     *ring = (struct farm_ring){.up.fd = -1, .down.fd = -1};
     ring->up.fd_readonly = ring->down.fd_readonly = -1;
-    // `up` first, with any hash: the shape stands in its header; the hash is then worked out here and compared.
-    enum farm_status status = farm_segment_open(up_fd, side == FARM_RING_ACTOR, FARM_SEGMENT_UP, 0, &ring->up, err);
-    if (status) return status;
-    memcpy(&ring->spec, ring->up.header->user, sizeof ring->spec); // by copy: the peer may scribble over it
-    status = farm_ring_layout_make(&ring->spec, &ring->layout, err);
-    if (status)
-        status = farm_fail_in(err, FARM_E_FORMAT, "ring of actor %u", ring->up.header->owner);
-    else if (ring->up.header->layout_hash != ring->layout.hash)
-        status = farm_fail(err, FARM_E_FORMAT, "ring of actor %u: layout hash %016llx, this build expects %016llx",
-                           ring->up.header->owner, (unsigned long long)ring->up.header->layout_hash,
-                           (unsigned long long)ring->layout.hash);
-    else if (ring->up.bytes < ring->layout.up_bytes)
-        status = farm_fail(err, FARM_E_FORMAT,
-                           "ring of actor %u: segment of %zu bytes is smaller than its layout, %zu bytes",
-                           ring->up.header->owner, ring->up.bytes, ring->layout.up_bytes);
-    if (!status)
-        status = open_segment(down_fd, side == FARM_RING_LEARNER, FARM_SEGMENT_DOWN, ring, &ring->down,
-                              ring->layout.down_bytes, err);
-    if (!status) {
-        status = make_lanes(ring, err);
-        if (status) ring->down.fd = -1;
-    }
+    enum farm_status status = side == FARM_RING_LEARNER
+                                  ? open_down_first(up_fd, down_fd, ring, err)
+                                  : open_up_first(up_fd, down_fd, side == FARM_RING_ACTOR, ring, err);
+    if (!status) status = make_lanes(ring, err);
     if (status) {
-        ring->up.fd = -1; // the descriptors stay the caller's
+        ring->up.fd = ring->down.fd = -1; // the descriptors stay the caller's
         farm_ring_close(ring);
+    } else if (side != FARM_RING_ACTOR) {
+        farm_ring_populate(ring);
     }
     return status;
+}
+
+void farm_ring_populate(const struct farm_ring *ring) {
+    farm_segment_populate(&ring->up);
+    farm_segment_populate(&ring->down);
 }
 
 void farm_ring_close(struct farm_ring *ring) {
@@ -127,6 +157,44 @@ void farm_ring_close(struct farm_ring *ring) {
     farm_segment_close(&ring->down);
     *ring = (struct farm_ring){.up.fd = -1, .down.fd = -1};
     ring->up.fd_readonly = ring->down.fd_readonly = -1;
+}
+
+bool farm_ring_counters_sound(const struct farm_ring *ring, uint32_t *lane) {
+    for (uint32_t l = 0; l < ring->spec.lanes; l++) {
+        // `acted` on both sides of `produced`, and `consumed` behind it, for they may grow meanwhile.
+        const struct farm_lane *at = &ring->lanes[l];
+        const uint64_t least = farm_lane_acted(at), produced = farm_lane_produced(at), most = farm_lane_acted(at) + 1;
+        if (produced >= least && produced <= most && produced - farm_lane_consumed(at) <= at->steps) continue;
+        if (lane) *lane = l;
+        return false;
+    }
+    return true;
+}
+
+static bool restore_lane(struct farm_lane *lane) {
+    // `produced` first: it cannot grow, for its writer is dead, and `acted` grows to it at most.
+    const uint64_t produced = farm_lane_produced(lane), acted = farm_lane_acted(lane);
+    const bool room = acted - farm_lane_consumed(lane) < lane->steps; // else the learner answers nothing here
+    if (produced == acted || (produced == acted + 1 && room)) return false;
+    if (room) {
+        memset(farm_lane_flags(lane, acted), FARM_STEP_FIRST, lane->width);
+        memset(farm_lane_reward(lane, acted), 0, lane->width * sizeof *lane->reward);
+    }
+    farm_store_release(&lane->up->produced, acted + room);
+    return true;
+}
+
+bool farm_ring_restore(struct farm_ring *ring) {
+    struct farm_segment_header header;
+    memcpy(&header, ring->down.header, sizeof header); // the same but for these:
+    header.kind = FARM_SEGMENT_UP;
+    header.bytes = ring->up.bytes;
+    header.pages = ring->up.pages;
+    header.placement = ring->up.placement;
+    bool wrong = memcmp(ring->up.header, &header, sizeof header) != 0;
+    if (wrong) memcpy(ring->up.header, &header, sizeof header);
+    for (uint32_t l = 0; l < ring->spec.lanes; l++) wrong |= restore_lane(&ring->lanes[l]);
+    return wrong;
 }
 
 struct findings {

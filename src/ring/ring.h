@@ -24,10 +24,25 @@ enum farm_ring_side {
 enum farm_status farm_ring_create(const struct farm_ring_spec *spec, uint32_t actor, int node, bool huge,
                                   struct farm_ring *ring, struct farm_error *err);
 
-// Any other process: from the two descriptors, which it owns after success.
+// Any other process: from the two descriptors, which it owns after success. The learner believes nothing of `up` but
+// its size, which is sealed: the shape is that of `down`, which no actor can write, so an actor that has scribbled over
+// its header cannot keep a learner from coming back. Page tables are filled, but for an actor's: it takes its lanes
+// over first and fills them then.
 enum farm_status farm_ring_open(int up_fd, int down_fd, enum farm_ring_side side, struct farm_ring *ring,
                                 struct farm_error *err);
+// So that the busy path takes no faults.
+void farm_ring_populate(const struct farm_ring *ring);
 void farm_ring_close(struct farm_ring *ring);
+
+// Whether each lane's `produced` is one that an honest actor may have stored, with both sides alive: acted, or, where
+// there is room, acted + 1. Where not, *lane (may be NULL) is the first that lies.
+bool farm_ring_counters_sound(const struct farm_ring *ring, uint32_t *lane);
+
+// Supervisor, between the death of an actor and the start of the next: puts right what the dead one may have scribbled
+// over and the next one relies on, the header and each `produced`. One that lies becomes acted where the ring is full,
+// else acted + 1, with FIRST in that step for every environment: whether or not the learner is answering it this
+// moment, both sides agree, and it is a step that trains nothing. Returns whether anything was wrong.
+bool farm_ring_restore(struct farm_ring *ring);
 
 // What a ring looks like after a crash. Reads without the peers' consent, so a living ring may look one step off; a
 // stopped one may not. Returns the number of findings that break a rule (0: sound) and writes one sentence a finding,

@@ -55,6 +55,8 @@ enum farm_status farm_place_bind(void *start, size_t bytes, int node, bool stric
         return FARM_OK;
     }
     errno = error;
+    if (error == ENOMEM)
+        return farm_fail_errno(err, FARM_E_LIMIT, "cannot bind %zu bytes to NUMA node %d", bytes, node);
     return farm_fail_errno(err, error == EINVAL || error == EPERM || error == ENOSYS ? FARM_E_LIMIT : FARM_E_IO,
                            "cannot bind %zu bytes to NUMA node %d: it has no memory, does not exist, or cpuset.mems "
                            "(Mems_allowed_list in /proc/self/status) leaves it out",

@@ -86,7 +86,11 @@ static enum farm_status map_new(const struct farm_segment_request *request, bool
                                "machine, fs.file-max",
                                name);
     if (out->fd < 0)
-        return farm_fail_errno(err, errno == ENOSYS ? FARM_E_UNSUPPORTED : FARM_E_IO, "memfd_create(%s)", name);
+        return farm_fail_errno(err,
+                               errno == ENOSYS   ? FARM_E_UNSUPPORTED
+                               : errno == ENOMEM ? FARM_E_LIMIT
+                                                 : FARM_E_IO,
+                               "memfd_create(%s)", name);
     if (ftruncate(out->fd, (off_t)out->bytes))
         return farm_fail_errno(err, errno == ENOMEM ? FARM_E_LIMIT : FARM_E_IO, "cannot make %s %zu bytes long", name,
                                out->bytes);
@@ -181,7 +185,8 @@ static void write_header(const struct farm_segment_request *request, struct farm
     if (request->user_bytes) memcpy(header->user, request->user, request->user_bytes);
 }
 
-// Fixes the size for ever, keeps the mapping out of children, opens the second descriptor.
+// Fixes the size for ever, keeps the mapping out of children, opens the second descriptor. Descriptors that are open
+// stay what they are when the file's permissions go.
 static enum farm_status seal(struct farm_segment *out, struct farm_error *err) {
     char path[64];
     if (fcntl(out->fd, F_ADD_SEALS, SEALS)) return farm_fail_errno(err, FARM_E_IO, "cannot seal a segment");
@@ -192,6 +197,7 @@ static enum farm_status seal(struct farm_segment *out, struct farm_error *err) {
     if (out->fd_readonly < 0)
         return farm_fail_errno(err, errno == EMFILE || errno == ENFILE ? FARM_E_LIMIT : FARM_E_IO,
                                "cannot reopen a segment read-only (is /proc mounted? `ulimit -n` too low?)");
+    if (fchmod(out->fd, S_IRUSR)) return farm_fail_errno(err, FARM_E_IO, "cannot take a segment's permissions away");
     return FARM_OK;
 }
 
@@ -236,7 +242,8 @@ static enum farm_status read_header(int fd, const struct stat *file, struct farm
     // st_blksize is the page that the file is made of (2 MiB on hugetlbfs, which maps nothing smaller).
     size_t page = file->st_blksize > FARM_SEGMENT_HEADER_BYTES ? (size_t)file->st_blksize : FARM_SEGMENT_HEADER_BYTES;
     void *first = mmap(NULL, page, PROT_READ, MAP_SHARED, fd, 0);
-    if (first == MAP_FAILED) return farm_fail_errno(err, FARM_E_IO, "cannot map the header page");
+    if (first == MAP_FAILED)
+        return farm_fail_errno(err, errno == ENOMEM ? FARM_E_LIMIT : FARM_E_IO, "cannot map the header page");
     memcpy(header, first, sizeof *header);
     munmap(first, page);
     return FARM_OK;
@@ -276,10 +283,15 @@ static enum farm_status map_whole(int fd, const struct stat *file, bool writable
                                "cannot map %zu bytes (limits: ulimit -v, vm.max_map_count)", out->bytes);
     if (madvise(out->header, out->bytes, MADV_DONTFORK))
         return farm_fail_errno(err, FARM_E_IO, "cannot keep a segment out of forked children");
-    // The pages are there; this fills the page table. Before Linux 5.14 each page costs a fault at its first use
-    // instead.
-    madvise(out->header, out->bytes, writable ? MADV_POPULATE_WRITE : MADV_POPULATE_READ);
     return FARM_OK;
+}
+
+void farm_segment_populate(const struct farm_segment *segment) {
+    // As if to read, also where we shall write: the kernel then maps sixteen pages a fault instead of one (three times
+    // as fast), and maps pages of shared memory for writing at once where the mapping allows it. Where it keeps the
+    // dirty bit in software (Armv8.0) the first write to a page still costs a short fault; before Linux 5.14 any first
+    // use does.
+    madvise(segment->header, segment->bytes, MADV_POPULATE_READ);
 }
 
 enum farm_status farm_segment_open(int fd, bool writable, enum farm_segment_kind kind, uint64_t layout_hash,
@@ -298,6 +310,28 @@ enum farm_status farm_segment_open(int fd, bool writable, enum farm_segment_kind
     }
     if (status) {
         farm_segment_close(out); // out->fd is not set yet: the descriptor stays the caller's
+        return farm_fail_in(err, status, "shared memory handed over as '%s'", kind_name(kind));
+    }
+    out->fd = fd;
+    return FARM_OK;
+}
+
+enum farm_status farm_segment_open_unread(int fd, bool writable, enum farm_segment_kind kind, size_t bytes_min,
+                                          struct farm_segment *out, struct farm_error *err) {
+    struct stat file;
+    clear(out);
+    enum farm_status status = check_file(fd, writable, &file, err);
+    if (!status && (size_t)file.st_size < bytes_min)
+        status = farm_fail(err, FARM_E_FORMAT, "segment of %lld bytes is smaller than its layout, %zu bytes",
+                           (long long)file.st_size, bytes_min);
+    if (!status) {
+        // What it is made of stands in the header alone: laid out as the largest kind wants it.
+        out->pages = file.st_size >= HUGE_MIN_BYTES ? FARM_PAGES_TRANSPARENT : FARM_PAGES_SMALL;
+        out->placement = FARM_PLACEMENT_UNVERIFIED;
+        status = map_whole(fd, &file, writable, out, err);
+    }
+    if (status) {
+        farm_segment_close(out);
         return farm_fail_in(err, status, "shared memory handed over as '%s'", kind_name(kind));
     }
     out->fd = fd;

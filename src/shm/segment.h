@@ -73,21 +73,30 @@ struct farm_segment {
                                         // is
 };
 
-// Creates, places, populates, verifies and seals (F_SEAL_SHRINK|GROW|SEAL). Behind the header everything is zero. The
-// mapping is MADV_DONTFORK: a forked child does not inherit it and opens its own view from a descriptor. Both
-// descriptors are CLOEXEC and above 2. Errors: FARM_E_LIMIT (memory, node, descriptors, file size: names the limit,
-// what was wanted, what is there, the setting to change), FARM_E_INVALID, FARM_E_IO, FARM_E_UNSUPPORTED. On error *out
-// is closed.
+// Creates, places, populates, verifies and seals (F_SEAL_SHRINK|GROW|SEAL), and takes the file's write permission away,
+// so that a process without privileges does not turn its read-only descriptor into a writable one by way of /proc.
+// Behind the header everything is zero. The mapping is MADV_DONTFORK: a forked child does not inherit it and opens its
+// own view from a descriptor. Both descriptors are CLOEXEC and above 2. Errors: FARM_E_LIMIT (memory, node,
+// descriptors, file size: names the limit, what was wanted, what is there, the setting to change), FARM_E_INVALID,
+// FARM_E_IO, FARM_E_UNSUPPORTED. On error *out is closed.
 enum farm_status farm_segment_create(const struct farm_segment_request *request, struct farm_segment *out,
                                      struct farm_error *err);
 
 // Maps a descriptor handed over by somebody else, in a process that shares nothing else with the creator, after
-// checking seals, size, magic, version, kind, layout hash (0: any) and that the size in the header is the file's. Fills
-// the page table, so that the busy path takes no faults; not inherited by forked children either. Takes ownership of fd
-// only on success. Errors: FARM_E_FORMAT with the reason, FARM_E_PERMISSION where `writable` is wanted of a read-only
-// descriptor, FARM_E_LIMIT, FARM_E_IO.
+// checking seals, size, magic, version, kind, layout hash (0: any) and that the size in the header is the file's. Not
+// inherited by forked children either. Takes ownership of fd only on success. Errors: FARM_E_FORMAT with the reason,
+// FARM_E_PERMISSION where `writable` is wanted of a read-only descriptor, FARM_E_LIMIT, FARM_E_IO.
 enum farm_status farm_segment_open(int fd, bool writable, enum farm_segment_kind kind, uint64_t layout_hash,
                                    struct farm_segment *out, struct farm_error *err);
+
+// The same for a segment that its other side may have scribbled over: only what the kernel vouches for is checked
+// (seals, the size, which must be bytes_min at least), and nothing of the header is believed.
+enum farm_status farm_segment_open_unread(int fd, bool writable, enum farm_segment_kind kind, size_t bytes_min,
+                                          struct farm_segment *out, struct farm_error *err);
+
+// Fills the page table of an opened segment, so that the busy path takes no faults: about a third of a microsecond a
+// base page, which is why it is apart from opening. The creator's is full.
+void farm_segment_populate(const struct farm_segment *segment);
 
 // Unmaps and closes descriptors; safe on a zeroed, a closed and a partly made segment (a descriptor of 0 or below is
 // none).

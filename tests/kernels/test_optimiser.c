@@ -111,6 +111,27 @@ Test(kernels, a_state_taken_up_again_goes_on_bit_for_bit) {
     cr_assert_arr_eq(&v, &copy, sizeof v);
 }
 
+// Its square is no f32 any more: an update would leave a second moment that is infinite for ever.
+Test(kernels, a_gradient_too_large_for_the_moments_changes_nothing_unless_it_is_clipped) {
+    const enum farm_optimiser_kind kinds[] = {FARM_OPTIMISER_RMSPROP, FARM_OPTIMISER_ADAM};
+    for (int k = 0; k < 2; k++)
+        for (int clipped = 0; clipped < 2; clipped++) {
+            static struct vectors v, before;
+            struct farm_optimiser_config config = farm_optimiser_default(kinds[k]);
+            struct farm_optimiser_state state;
+            if (!clipped) config.clip_norm = 0;
+            fill(&v, 5);
+            v.grads[7] = 1e25f;
+            farm_optimiser_init(&config, N, v.first, v.second, &state);
+            memcpy(&before, &v, sizeof v);
+            const float norm = farm_optimiser_step(&config, &state, 0.01f, v.params, v.grads);
+            cr_assert_eq(isfinite(norm), clipped);
+            cr_assert_eq(state.step, (uint64_t)clipped);
+            if (!clipped) cr_assert_arr_eq(&v, &before, sizeof v);
+            for (int i = 0; i < N; i++) cr_assert(isfinite(v.params[i]) && isfinite(v.second[i]));
+        }
+}
+
 Test(kernels, clipping_can_be_switched_off) {
     struct farm_optimiser_config config = farm_optimiser_default(FARM_OPTIMISER_RMSPROP);
     cr_assert_float_eq(farm_optimiser_factors_make(&config, 1, 1, 80).gradient_scale, 0.5f, 1e-7);

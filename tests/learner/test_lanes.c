@@ -1,4 +1,5 @@
-// What counts as a step, a return, a game: farm_lanes_account over steps that the test writes as an actor would.
+// What counts as a step, a return, a game: farm_lanes_take_in and farm_lanes_account over steps that the test writes as
+// an actor would.
 #include "rings.h"
 
 #include <math.h>
@@ -24,8 +25,7 @@ struct table {
     struct test_ring ring;
     struct farm_lanes lanes;
     struct farm_board board;
-    uint64_t n;   // next step of lane 0
-    uint64_t bad; // sum of what account returned
+    uint64_t n; // next step of lane 0
     bool quota;
 };
 
@@ -48,7 +48,7 @@ static void tear_down(struct table *table) {
     test_ring_close(&table->ring);
 }
 
-// One step of both environments: written, published, answered, accounted.
+// One step of both environments: written, published, taken in, answered, accounted.
 static void step(struct table *table, unsigned flags0, float reward0, unsigned flags1, float reward1) {
     struct farm_lane *lane = &table->ring.actor.lanes[0];
     const uint64_t n = table->n++;
@@ -58,9 +58,11 @@ static void step(struct table *table, unsigned flags0, float reward0, unsigned f
     farm_lane_reward(lane, n)[1] = reward1;
     farm_lane_actor_publish(lane);
     struct farm_learner_lane *ours = &table->lanes.lanes[0];
+    cr_assert(farm_lanes_take_in(ours, &table->board), "step %lu is published", n);
     farm_lane_answer(ours->lane, n);
-    table->bad += farm_lanes_account(&table->lanes, ours, n, table->quota, &table->board);
+    farm_lanes_account(&table->lanes, ours, table->quota, &table->board);
     ours->answered = n + 1;
+    farm_lane_release(ours->lane, ours->answered);
 }
 
 static void expect(const struct table *table, uint64_t agent_steps, uint64_t episodes) {
@@ -91,7 +93,7 @@ Test(learner, first_steps_are_no_transitions_and_returns_are_unclipped) {
     cr_assert_eq(farm_board_get(&table.board.return_mean), (12 - 0.5) / 2);
     cr_assert_float_eq(farm_board_get(&table.board.return_std), 6.25, 1e-9);
     cr_assert_eq(farm_board_get(&table.board.length_mean), 2.5);
-    cr_assert_eq(table.bad, 0);
+    cr_assert_eq(table.board.bad_values, 0);
     tear_down(&table);
 }
 
@@ -135,12 +137,109 @@ Test(learner, what_makes_no_sense_is_counted_and_not_added) {
     step(&table, 0, NAN, 0, 1);
     step(&table, 0, INFINITY, 0x20, 1);
     step(&table, 0, -INFINITY, 0x80 | GAME_OVER, 1);
-    cr_assert_eq(table.bad, 5);
+    cr_assert_eq(table.board.bad_values, 5);
     expect(&table, 1, 0);
     step(&table, GAME_OVER, 2, GAME_OVER, 2);
     expect(&table, 3, 2);
     cr_assert_eq(return_of(&table, 0), 2);
     cr_assert_eq(return_of(&table, 1), 3);
+    tear_down(&table);
+}
+
+static float *obs_of(const struct table *table, uint64_t n, uint32_t env) {
+    return farm_lane_obs(&table->ring.actor.lanes[0], 0, n, env);
+}
+
+Test(learner, a_step_is_what_it_was_when_it_was_taken_in) {
+    struct table table;
+    set_up(&table);
+    *obs_of(&table, 0, 0) = 0.25f;
+    *obs_of(&table, 0, 1) = 0.5f;
+    step(&table, FIRST, 0, FIRST, 0);
+    *obs_of(&table, 1, 0) = 0.75f;
+    *obs_of(&table, 1, 1) = -0.5f;
+    step(&table, 0, 3, GAME_OVER, 4);
+    const struct farm_lane *ours = table.lanes.lanes[0].lane;
+    for (int turn = 0; turn < 2; turn++) {
+        cr_assert_eq(*(float *)farm_lane_obs(ours, 0, 0, 1), 0.5f);
+        cr_assert_eq(*(float *)farm_lane_obs(ours, 0, 1, 0), 0.75f);
+        cr_assert_eq(farm_lane_reward(ours, 1)[0], 3);
+        cr_assert_eq(farm_lane_reward(ours, 1)[1], 4);
+        cr_assert_eq(farm_lane_flags(ours, 1)[1], GAME_OVER);
+        struct farm_ring *actor = &table.ring.actor; // now everything is something else
+        memset((char *)actor->up.header + actor->layout.up_arrays, 0xff, actor->up.bytes - actor->layout.up_arrays);
+    }
+    tear_down(&table);
+}
+
+Test(learner, numbers_that_no_network_survives_make_no_sense) {
+    const struct {
+        float obs, reward;
+        unsigned flags;
+        uint64_t bad;
+    } steps[] = {
+        {1e9f, -1e9f, 0, 0},     {1.1e9f, 0, 0, 1},         {-3e38f, 0, 0, 1},
+        {0, 1.1e9f, 0, 1},       {0, -3e38f, 0, 1},         {NAN, NAN, 0, 2},
+        {INFINITY, 0, 0x80, 2},  {0, 0, GAME_END, 1},       {0, 0, TERMINATED, 1},
+        {0, 0, TRUNCATED, 1},    {0, 0, FIRST | LAST, 0},   {0, 0, FIRST | GAME_END, 1},
+        {-0.0f, -0.0f, 0xff, 1}, {1e-42f, 1e-42f, LAST, 0}, {0, 0, LAST | TRUNCATED | GAME_END, 0},
+    };
+    struct table table;
+    set_up(&table);
+    step(&table, FIRST, 0, FIRST, 0);
+    for (size_t i = 0; i < sizeof steps / sizeof *steps; i++) {
+        const uint64_t n = table.n, before = table.board.bad_values;
+        *obs_of(&table, n, 0) = steps[i].obs;
+        *obs_of(&table, n, 1) = 7;
+        step(&table, steps[i].flags, steps[i].reward, 0, 1);
+        cr_assert_eq(table.board.bad_values - before, steps[i].bad, "case %zu", i);
+        const struct farm_lane *ours = table.lanes.lanes[0].lane;
+        const bool bad = steps[i].bad > 0;
+        cr_assert_eq(farm_lane_flags(ours, n)[0], bad ? FIRST | LAST | FARM_STEP_SENSELESS : steps[i].flags, "case %zu",
+                     i);
+        cr_assert_eq(farm_lane_reward(ours, n)[0], bad ? 0 : steps[i].reward);
+        const float seen = *(float *)farm_lane_obs(ours, 0, n, 0);
+        cr_assert(fabsf(seen) <= 1e9f, "case %zu: %g", i, (double)seen);
+        cr_assert_eq(*(float *)farm_lane_obs(ours, 0, n, 1), 7, "the other environment's");
+        cr_assert_eq(farm_lane_reward(ours, n)[1], 1);
+        cr_assert_eq(farm_lane_flags(ours, n)[1], 0);
+    }
+    tear_down(&table);
+}
+
+Test(learner, a_counter_that_cannot_be_is_not_believed_and_counted_once_a_life) {
+    const uint64_t lies[] = {0, 1, 4, 5, 3 + STEPS, 1ull << 63, UINT64_MAX - 1, UINT64_MAX};
+    struct table table;
+    set_up(&table);
+    for (int n = 0; n < 2; n++) step(&table, n ? 0 : FIRST, 0, n ? 0 : FIRST, 0);
+    struct farm_learner_lane *ours = &table.lanes.lanes[0];
+    for (uint64_t generation = 0; generation < 2; generation++) {
+        farm_store_release(&table.ring.made.lanes[0].down->generation, generation);
+        for (size_t i = 0; i < sizeof lies / sizeof *lies; i++) {
+            farm_store_release(&table.ring.actor.lanes[0].up->produced, lies[i]);
+            cr_assert_not(farm_lanes_take_in(ours, &table.board), "%lu published, 2 answered", lies[i]);
+        }
+        cr_assert_eq(table.board.bad_values, generation + 1);
+    }
+    farm_store_release(&table.ring.actor.lanes[0].up->produced, 2);
+    cr_assert_not(farm_lanes_take_in(ours, &table.board), "nothing is published");
+    step(&table, 0, 1, 0, 1);
+    cr_assert_eq(table.board.bad_values, 2, "and with a counter that can be, the lane goes on");
+    expect(&table, 4, 0);
+    tear_down(&table);
+}
+
+Test(learner, a_step_waits_until_training_has_let_go_of_its_slot) {
+    struct table table;
+    set_up(&table);
+    struct farm_learner_lane *ours = &table.lanes.lanes[0];
+    for (int n = 0; n < STEPS; n++) step(&table, FIRST, 0, FIRST, 0);
+    farm_lane_release(ours->lane, 0); // as if nothing had been
+    farm_lane_actor_publish(&table.ring.actor.lanes[0]);
+    cr_assert_not(farm_lanes_take_in(ours, &table.board), "an honest actor would have waited");
+    farm_lane_release(ours->lane, 1);
+    cr_assert(farm_lanes_take_in(ours, &table.board));
+    cr_assert_eq(table.board.bad_values, 0);
     tear_down(&table);
 }
 
@@ -194,7 +293,14 @@ Test(learner, the_quota_keeps_short_games_from_crowding_out_long_ones) {
 static void come_back(struct table *table) {
     farm_lanes_close(&table->lanes);
     open_learner(table);
+    const struct farm_lane *ours = table->lanes.lanes[0].lane, *theirs = &table->ring.actor.lanes[0];
     cr_assert_eq(table->lanes.lanes[0].answered, table->n);
+    for (uint64_t n = table->n < STEPS ? 0 : table->n - STEPS; n < table->n; n++)
+        for (uint32_t e = 0; e < WIDTH; e++)
+            cr_assert(farm_lane_reward(ours, n)[e] == farm_lane_reward(theirs, n)[e] &&
+                          farm_lane_flags(ours, n)[e] == farm_lane_flags(theirs, n)[e] &&
+                          *(float *)farm_lane_obs(ours, 0, n, e) == *(float *)farm_lane_obs(theirs, 0, n, e),
+                      "step %lu is not taken in again", n);
 }
 
 Test(learner, a_learner_that_came_back_in_mid_game_does_not_count_that_game) {

@@ -82,17 +82,134 @@ Test(ring, refuses_a_shape_that_was_scribbled_over) {
     struct farm_ring_spec spec = spec_of(1, 2, 4);
     struct farm_ring ring;
     cr_assert_eq(farm_ring_create(&spec, 1, -1, false, &ring, NULL), FARM_OK);
-    struct farm_ring_spec *stored = (struct farm_ring_spec *)ring.up.header->user;
-    stored->width = 3; // sensible, but not what was hashed
+    struct farm_ring_spec *up = (struct farm_ring_spec *)ring.up.header->user,
+                          *down = (struct farm_ring_spec *)ring.down.header->user;
+    up->width = down->width = 3; // sensible, but not what was hashed
+    refused(ring.up.fd, ring.down.fd, FARM_RING_ACTOR, FARM_E_FORMAT, "layout hash");
     refused(ring.up.fd, ring.down.fd, FARM_RING_LEARNER, FARM_E_FORMAT, "layout hash");
-    stored->width = 0;
+    up->width = down->width = 0;
+    refused(ring.up.fd, ring.down.fd, FARM_RING_ACTOR, FARM_E_FORMAT, "0 environments");
     refused(ring.up.fd, ring.down.fd, FARM_RING_LEARNER, FARM_E_FORMAT, "0 environments");
-    stored->width = 2;
+    up->width = down->width = 2;
     struct farm_ring again;
-    int up = dup(ring.up.fd), down = dup(ring.down.fd);
-    cr_assert_eq(farm_ring_open(up, down, FARM_RING_LEARNER, &again, NULL), FARM_OK);
+    int up_fd = dup(ring.up.fd), down_fd = dup(ring.down.fd);
+    cr_assert_eq(farm_ring_open(up_fd, down_fd, FARM_RING_LEARNER, &again, NULL), FARM_OK);
     farm_ring_close(&again);
     farm_ring_close(&ring);
+}
+
+Test(ring, a_learner_believes_nothing_of_up_but_its_sealed_size) {
+    struct farm_ring_spec spec = spec_rich(2, 3, 9);
+    struct farm_ring ring, learner;
+    cr_assert_eq(farm_ring_create(&spec, 1, -1, false, &ring, NULL), FARM_OK);
+    memset(ring.up.header, 0xa5, sizeof *ring.up.header);
+    refused(ring.up.fd, ring.down.fd_readonly, FARM_RING_ACTOR, FARM_E_FORMAT, "magic");
+    int up = dup(ring.up.fd_readonly), down = dup(ring.down.fd);
+    struct farm_error err = {0};
+    cr_assert_eq(farm_ring_open(up, down, FARM_RING_LEARNER, &learner, &err), FARM_OK, "%s", err.message);
+    cr_assert_arr_eq((const char *)&learner.spec, (const char *)&spec, sizeof spec);
+    cr_assert_eq((char *)learner.lanes[1].flags - (char *)learner.up.header,
+                 (char *)ring.lanes[1].flags - (char *)ring.up.header);
+    farm_ring_close(&learner);
+    farm_ring_close(&ring);
+}
+
+// ---- what is put right ----
+
+static void open_again_as_actor(struct farm_ring *ring) {
+    struct farm_ring actor;
+    struct farm_error err = {0};
+    const int up = dup(ring->up.fd), down = dup(ring->down.fd_readonly);
+    cr_assert_eq(farm_ring_open(up, down, FARM_RING_ACTOR, &actor, &err), FARM_OK, "%s", err.message);
+    farm_ring_close(&actor);
+}
+
+Test(ring, restoring_puts_a_scribbled_header_right_and_leaves_a_sound_one) {
+    struct farm_ring_spec spec = spec_rich(2, 3, 9);
+    struct farm_ring ring;
+    struct farm_segment_header before;
+    cr_assert_eq(farm_ring_create(&spec, 1, -1, false, &ring, NULL), FARM_OK);
+    memcpy(&before, ring.up.header, sizeof before);
+    cr_assert_not(farm_ring_restore(&ring));
+    cr_assert_arr_eq((const char *)ring.up.header, (const char *)&before, sizeof before);
+    memset(ring.up.header, 0xa5, sizeof before);
+    cr_assert(farm_ring_restore(&ring));
+    cr_assert_arr_eq((const char *)ring.up.header, (const char *)&before, sizeof before);
+    open_again_as_actor(&ring);
+    farm_ring_close(&ring);
+}
+
+// Whatever stands in `produced`, restoring makes it one that an honest actor may have left, and an honest one stays.
+Test(ring, restoring_leaves_honest_counters_and_replaces_those_that_lie) {
+    const uint64_t lies[] = {0, 9, 12, 13, UINT64_MAX, UINT64_MAX - 1, 1ull << 63};
+    struct views v;
+    struct farm_ring_spec spec = spec_of(2, 2, 8);
+    for (size_t i = 0; i < sizeof lies / sizeof *lies; i++) {
+        open_views(&spec, &v);
+        struct farm_lane *actor = &v.actor.lanes[1], *learner = &v.learner.lanes[1];
+        for (uint64_t n = 0; n < 10; n++) {
+            publish_step(actor, n == 0);
+            answer_step(learner);
+            farm_lane_release(learner, n);
+        }
+        uint32_t lane = 7;
+        cr_assert(farm_ring_counters_sound(&v.creator, &lane));
+        cr_assert_not(farm_ring_restore(&v.creator));
+        publish_step(actor, false); // step 10, not answered yet
+        cr_assert(farm_ring_counters_sound(&v.creator, &lane));
+        cr_assert_not(farm_ring_restore(&v.creator));
+        cr_assert_eq(farm_lane_produced(learner), 11);
+        cr_assert_eq(lane, 7);
+
+        farm_store_release(&actor->up->produced, lies[i]);
+        cr_assert_not(farm_ring_counters_sound(&v.creator, &lane));
+        cr_assert_eq(lane, 1);
+        cr_assert(farm_ring_restore(&v.creator));
+        cr_assert(farm_ring_counters_sound(&v.creator, NULL));
+        cr_assert_eq(farm_lane_produced(learner), 11, "a step for the learner to answer");
+        for (uint32_t e = 0; e < 2; e++) cr_assert_eq(farm_lane_flags(learner, 10)[e], FARM_STEP_FIRST);
+        // The next actor and the learner agree from there.
+        farm_lane_actor_take_over(actor);
+        cr_assert_not(farm_lane_actor_answered(actor));
+        answer_step(learner);
+        cr_assert(farm_lane_actor_answered(actor) && farm_lane_actor_can_write(actor));
+        publish_step(actor, true);
+        cr_assert_eq(farm_lane_produced(learner), 12);
+        char text[256];
+        cr_assert_eq(farm_ring_verify(&v.creator, text, sizeof text), 0, "%s", text);
+        close_views(&v);
+    }
+}
+
+// A full ring: an honest actor waits for room, so a step more is a lie too, and none may be left for the learner, who
+// would never answer it.
+Test(ring, restoring_a_full_ring_leaves_it_full) {
+    const uint64_t lies[] = {9, 10, 0, UINT64_MAX};
+    struct views v;
+    struct farm_ring_spec spec = spec_of(1, 2, 8);
+    for (size_t i = 0; i < sizeof lies / sizeof *lies; i++) {
+        open_views(&spec, &v);
+        struct farm_lane *actor = &v.actor.lanes[0], *learner = &v.learner.lanes[0];
+        for (uint64_t n = 0; n < 8; n++) {
+            publish_step(actor, n == 0);
+            answer_step(learner);
+        }
+        cr_assert(farm_ring_counters_sound(&v.creator, NULL));
+        cr_assert_not(farm_ring_restore(&v.creator));
+        farm_store_release(&actor->up->produced, lies[i]);
+        cr_assert_not(farm_ring_counters_sound(&v.creator, NULL));
+        cr_assert(farm_ring_restore(&v.creator));
+        cr_assert(farm_ring_counters_sound(&v.creator, NULL));
+        cr_assert_eq(farm_lane_produced(learner), 8);
+        farm_lane_actor_take_over(actor);
+        cr_assert(farm_lane_actor_answered(actor));
+        cr_assert_not(farm_lane_actor_can_write(actor));
+        farm_lane_release(learner, 1);
+        cr_assert(farm_lane_actor_can_write(actor));
+        char text[256];
+        cr_assert_eq(farm_ring_verify(&v.creator, text, sizeof text), 0, "%s", text);
+        close_views(&v);
+    }
 }
 
 Test(ring, refuses_segments_smaller_than_their_shape) {

@@ -161,6 +161,7 @@ Test(ring, hash_changes_with_every_field_of_the_spec) {
 
 Test(ring, refuses_absurd_specs_with_the_reason) {
     struct farm_ring_layout layout;
+    struct farm_ring_spec s_large;
     struct farm_error err;
 #define refuse(change, says)                                                                                           \
     do {                                                                                                               \
@@ -203,6 +204,21 @@ Test(ring, refuses_absurd_specs_with_the_reason) {
     refuse((a->kind = FARM_ACTION_CONTINUOUS, a->low[2] = 1, a->high[2] = 0), "bounds [1, 0]");
     refuse((a->kind = FARM_ACTION_CONTINUOUS, a->low[2] = NAN), "bounds [nan");
     refuse((s.lanes = 64, s.width = FARM_WIDTH_MAX, s.steps = 1 << 24), "do not fit a segment");
+    // Each array alone would fit, or nearly: 2^40 slots of ...
+    s_large = spec_rich(1, FARM_WIDTH_MAX, 1 << 24);
+    for (int f = 0; f < 3; f++)
+        s_large.env.obs[f] = (struct farm_field_spec){.name = "row", .dtype = FARM_U8, .rank = 1, .dims = {16}};
+    refuse(s = s_large, "do not fit a segment"); // 3 fields of 2^44 bytes
+    s_large.env.obs_count = 1;
+    refuse((s = s_large, s.lanes = 2), "do not fit a segment"); // a lane of 2^44 bytes, twice
+    s_large.env.obs[0].dims[0] = 1;
+    s_large.env.action.dims = 1;
+    refuse((s = s_large, a->sizes[0] = s.policy_outputs = 1 << 20), "do not fit a segment"); // 2^20 logits
+    s_large.policy_outputs = s_large.env.action.sizes[0] = 1;
+    s_large.lanes = 2;
+    refuse(s = s_large, "do not fit a segment"); // two lanes of 6 x 2^40 bytes up, 12 x 2^40 down
+    s_large.lanes = 1;
+    cr_assert_eq(farm_ring_layout_make(&s_large, &layout, &err), FARM_OK, "%s", err.message);
 #undef refuse
 }
 
@@ -213,6 +229,9 @@ Test(ring, policy_outputs_follow_the_kind_of_action) {
     cr_assert_eq(farm_policy_outputs(&action), 10);
     action = (struct farm_action_spec){.kind = FARM_ACTION_CONTINUOUS, .dims = 6};
     cr_assert_eq(farm_policy_outputs(&action), 12, "a mean and a deviation a dimension");
+    action = (struct farm_action_spec){.kind = FARM_ACTION_MULTI_DISCRETE, .dims = UINT32_MAX};
+    for (int i = 0; i < FARM_ACTION_DIMS_MAX; i++) action.sizes[i] = 2;
+    cr_assert_eq(farm_policy_outputs(&action), 2 * FARM_ACTION_DIMS_MAX, "it reads no dimension that is not there");
 }
 
 Test(ring, field_bytes_are_elements_times_size_and_0_for_nonsense) {

@@ -162,3 +162,13 @@ Test(ring, a_restart_repeats_the_windows_in_training_and_skips_none) {
     cr_assert_eq(farm_window_needs(shape, &again), 37);
     close_views(&v);
 }
+
+Test(ring, windows_may_be_finished_in_any_order_and_none_comes_back) {
+    struct farm_window_shape shape = {.stride = 20, .length = 21, .stack = 4};
+    struct farm_window_cursor cursor = {.next = 60};
+    farm_window_done(&shape, &cursor, 20);
+    cr_assert_eq(cursor.held, 40);
+    cr_assert_eq(farm_window_needs(&shape, &cursor), 37);
+    farm_window_done(&shape, &cursor, 0);
+    cr_assert_eq(cursor.held, 40, "what is let go of stays so");
+}

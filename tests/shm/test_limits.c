@@ -186,3 +186,60 @@ Test(shm, finds_memory_on_the_running_system) {
     cr_assert_gt(available, 16 * MIB);
     cr_assert_lt(available, UINT64_C(1) << 50, "no limit found at all");
 }
+
+// ---- files that say less, or nonsense ----
+
+Test(shm, takes_null_for_the_running_system) {
+    cr_assert_lt(farm_limits_memory_available_bytes(NULL), UINT64_C(1) << 50);
+}
+
+Test(shm, a_root_with_a_path_that_is_too_long_has_no_limits) {
+    char deep[6000];
+    memset(deep, 'x', sizeof deep - 1);
+    deep[0] = '/';
+    deep[sizeof deep - 1] = 0;
+    struct farm_limits_request request = {
+        .shared_bytes = UINT64_C(1) << 50, .locked_bytes = UINT64_C(1) << 50, .descriptors = 1u << 30, .root = deep};
+    struct farm_error err = {0};
+    cr_assert_eq(farm_limits_check(&request, &err), FARM_OK, "%s", err.message);
+    cr_assert_eq(farm_limits_huge_available_bytes(deep, -1), 0);
+}
+
+Test(shm, a_kernel_that_says_nothing_of_available_memory_does_not_limit_it) {
+    record("proc/meminfo", "MemTotal: 1000 kB\nMemFree: 10 kB\n");
+    cr_assert_gt(farm_limits_memory_available_bytes(root), UINT64_C(1) << 50);
+}
+
+Test(shm, a_node_is_a_limit_only_where_it_has_less_than_the_machine) {
+    record_machine(500);
+    record("sys/devices/system/node/node0/meminfo",
+           "Node 0 MemTotal:       2097152 kB\nNode 0 MemFreeAndMore:  1 kB\nNode 0 MemFree:        1048576 kB\n");
+    struct farm_error err = {0};
+    cr_assert_eq(farm_limits_check_memory(root, 600 * MIB, 0, &err), FARM_E_LIMIT);
+    says("MemAvailable of this machine");
+    // No file pages are named: none can be dropped; nor is the total believed where it is less than what is free.
+    record("sys/devices/system/node/node0/meminfo", "Node 0 MemFree:        102400 kB\n");
+    cr_assert_eq(farm_limits_check_memory(root, 200 * MIB, 0, &err), FARM_E_LIMIT);
+    says("96.88 MiB may still be taken: memory of NUMA node 0 (0.00 MiB, 0.00 MiB in use)");
+}
+
+Test(shm, a_pool_smaller_than_its_reservations_has_no_free_page) {
+    record("sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages", "20\n");
+    cr_assert_eq(farm_limits_huge_available_bytes(root, -1), 40 * MIB, "no word of reservations");
+    record("sys/kernel/mm/hugepages/hugepages-2048kB/resv_hugepages", "50\n");
+    cr_assert_eq(farm_limits_huge_available_bytes(root, -1), 0);
+}
+
+Test(shm, limits_that_cannot_be_read_do_not_limit) {
+    struct farm_error err;
+    static const char *const texts[] = {"Max open files\n", "Max open files            1024\n",
+                                        "Max cpu time  1 1 s\n"};
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
+        record("proc/self/limits", texts[i]);
+        cr_assert_eq(check(0, 0, 1u << 20, &err), FARM_OK, "%s: %s", texts[i], err.message);
+    }
+    record_rlimits("18446744073709551615 18446744073709551615", "unlimited            unlimited           ");
+    cr_assert_eq(check(0, 0, 1u << 20, &err), FARM_OK, "%s", err.message);
+    record_rlimits("1024 2048", "unlimited            unlimited           ");
+    cr_assert_eq(check(0, 0, 1u << 20, &err), FARM_E_LIMIT, "but the last word is read");
+}

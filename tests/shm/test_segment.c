@@ -141,12 +141,21 @@ Test(shm, every_page_is_there_before_the_first_use_on_both_sides) {
     struct farm_segment segment = create(&request), reader, writer;
     cr_assert_eq(farm_segment_open(dup(segment.fd_readonly), false, FARM_SEGMENT_UP, HASH, &reader, NULL), FARM_OK);
     cr_assert_eq(farm_segment_open(dup(segment.fd), true, FARM_SEGMENT_UP, HASH, &writer, NULL), FARM_OK);
+    farm_segment_populate(&reader);
+    farm_segment_populate(&writer);
     size_t creators = resident_bytes(segment.header), readers = resident_bytes(reader.header);
     cr_assert_eq(creators, segment.bytes);
     if (madvise(reader.header, PAGE, MADV_POPULATE_READ) && errno == EINVAL)
         cr_skip_test("before Linux 5.14 a receiver's page table fills as it reads");
     cr_assert_eq(readers, segment.bytes);
     cr_assert_eq(resident_bytes(writer.header), segment.bytes);
+#if defined(__x86_64__) // elsewhere the first write to a page may fault once more
+    struct rusage before, after;
+    getrusage(RUSAGE_SELF, &before);
+    for (size_t at = PAGE; at < segment.bytes; at += PAGE) ((volatile uint8_t *)writer.header)[at] = 1;
+    getrusage(RUSAGE_SELF, &after);
+    cr_assert_lt(after.ru_minflt - before.ru_minflt, 64, "%ld faults", after.ru_minflt - before.ru_minflt);
+#endif
     farm_segment_close(&reader);
     farm_segment_close(&writer);
     farm_segment_close(&segment);
@@ -206,6 +215,7 @@ Test(shm, refuses_absurd_requests_and_leaves_nothing) {
         const char *says;
     } cases[] = {
         {0, BYTES, 0, -1, FARM_E_INVALID, "kind"},
+        {FARM_SEGMENT_BOARD + 1, BYTES, 0, -1, FARM_E_INVALID, "4 is no kind"},
         {FARM_SEGMENT_UP, 0, 0, -1, FARM_E_INVALID, "0 bytes"},
         {FARM_SEGMENT_UP, 4095, 0, -1, FARM_E_INVALID, "4095 bytes"},
         {FARM_SEGMENT_UP, SIZE_MAX, 0, -1, FARM_E_INVALID, "bytes"},

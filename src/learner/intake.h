@@ -1,0 +1,35 @@
+// What the learner believes of an actor's steps: the one place that reads what an actor wrote, once, by copy. Rewards,
+// flags and observations that are numbers are copied into the learner's own memory when their step comes up for an
+// answer, and checked there; inference, accounting and training read the copy, so that nothing an actor stores later
+// can change what was checked, nor make three readers see three different steps. u8 frames are read where they lie:
+// every byte is a pixel. Runs in the learner's inference thread (the copies are handed to training through the queue's
+// lock); expects nothing of the memory's other side. Does not judge whether a step is plausible.
+#ifndef FARM_LEARNER_INTAKE_H
+#define FARM_LEARNER_INTAKE_H
+
+#include "ring/ring.h"
+
+// A flag of the learner's own, in its copies only: the step made no sense. It comes with FIRST and LAST, so neither the
+// transition into this step nor the one out of it is trained on, and no stack of frames reaches across it.
+#define FARM_STEP_SENSELESS 0x80u
+
+// Numbers beyond it make no sense: their products in a network of ordinary weights would leave f32's range.
+#define FARM_STEP_NUMBER_MAX 1e9f
+
+struct farm_intake {
+    const struct farm_lane *shared; // the actor's arrays
+    struct farm_lane checked;       // the same lane; reward, flags and obs (but for u8 fields) are the learner's own
+    bool number[FARM_OBS_FIELDS_MAX], real[FARM_OBS_FIELDS_MAX]; // obs field f: i32 or f32; f32
+};
+
+// A lane of a ring that outlives the intake. FARM_E_LIMIT.
+enum farm_status farm_intake_open(const struct farm_ring *ring, uint32_t lane, struct farm_intake *intake,
+                                  struct farm_error *err);
+void farm_intake_close(struct farm_intake *intake); // safe on a zeroed one
+
+// Copies step n, published, and checks it: finite numbers of at most FARM_STEP_NUMBER_MAX, known flags, an episode's
+// end only with LAST. What fails becomes a step with SENSELESS, reward 0 and an observation of zeros. Returns how many
+// values made no sense: of each environment its reward with its flags, and each observation field.
+uint64_t farm_intake_step(struct farm_intake *intake, uint64_t n);
+
+#endif

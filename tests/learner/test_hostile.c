@@ -1,0 +1,789 @@
+// Isolation: the learner as the supervisor runs it, two actors that play by the rules and one that does everything it
+// can with what it holds: it stores over its whole segment, lies in its counters, publishes what makes no sense and
+// changes it afterwards, punches holes, steals and floods the learner's bell. All are processes of their own. The
+// honest ones check every answer and every byte of their lanes; they must never stand still, the learner must train on,
+// keep finite parameters and end when asked; and a successor of the hostile one must get its lanes back.
+#include "rings.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/capability.h>
+#include <math.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <sys/eventfd.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+
+#include "base/time.h"
+#include "kernels/random.h"
+#include "learner/checkpoint.h"
+#include "learner/intake.h"
+#include "learner/learner.h"
+#include "ring/wait.h"
+
+enum {
+    ACTORS = 3,
+    HOSTILE = 1, // between the honest ones
+    LANES = 2,
+    WIDTH = 4,
+    STEPS = 64,
+    FLAT = 4,
+    SIDE = 12, // pixels of a frame
+    STACK = 3,
+    ACTIONS = 4,
+    UNROLL = 8,
+    GAME = 13,
+    OBS_BYTES_MAX = SIDE * SIDE,
+    ROUNDS = 6,
+    ROUND_STEPS = 10, // that every honest lane must make in a round, however long that takes, but
+};
+static const uint64_t PATIENCE_NS = 8000000000u, ROUND_LEAST_NS = 60000000u, END_NS = 8000000000u, NAP_NS = 20000000u;
+
+TestSuite(hostile, .timeout = 90);
+
+// What all processes see.
+struct shared {
+    struct farm_board board;
+    struct farm_error err;
+    uint64_t steps[ACTORS][LANES]; // of honest actors: answered and found right
+    uint64_t stop;                 // honest actors end
+    uint64_t attacks;
+    char wrong[512]; // the first thing that was not as it must be
+};
+
+struct table {
+    bool frames;
+    struct farm_ring rings[ACTORS]; // the supervisor's
+    struct shared *shared;
+    struct farm_learner_config config;
+    struct farm_net_spec frame_net;
+    int fds[ACTORS][2];
+    int eventfd;
+    char folder[256], log[300];
+    pid_t learner, actors[ACTORS];
+};
+
+static void say_wrong(struct shared *shared, const char *format, ...) __attribute__((format(printf, 2, 3)));
+static void say_wrong(struct shared *shared, const char *format, ...) {
+    va_list args;
+    va_start(args, format);
+    if (!shared->wrong[0]) vsnprintf(shared->wrong, sizeof shared->wrong, format, args);
+    va_end(args);
+}
+
+// ---- set-up ----
+
+static struct farm_learner_config usual(struct table *table) {
+    struct farm_error err = {0};
+    table->frame_net = (struct farm_net_spec){.name = "small",
+                                              .about = "of this test",
+                                              .layer_count = 2,
+                                              .layers = {{FARM_LAYER_CONV, 8, 4, 2, FARM_ACTIVATION_RELU},
+                                                         {FARM_LAYER_DENSE, 16, 0, 0, FARM_ACTIVATION_RELU}}};
+    const struct farm_net_io flat_io = {.stack = 1, .flat = FLAT, .actions = ACTIONS};
+    const struct farm_net_io frame_io = {
+        .frame_channels = 1, .height = SIDE, .width = SIDE, .stack = STACK, .actions = ACTIONS};
+    const struct farm_net_spec *mlp = farm_net_find("mlp", &err);
+    return (struct farm_learner_config){
+        .ring_fds = table->fds,
+        .ring_count = ACTORS,
+        .eventfd = table->eventfd,
+        .board = &table->shared->board,
+        .seed = 3,
+        .net = table->frames ? table->frame_net : *mlp,
+        .io = table->frames ? frame_io : flat_io,
+        .algo = {.unroll = UNROLL,
+                 .batch = LANES * WIDTH,
+                 .stack = table->frames ? STACK : 1,
+                 .discount = 0.9,
+                 .entropy_cost = 0.01,
+                 .baseline_cost = 0.5,
+                 .rho_clip = 1,
+                 .c_clip = 1,
+                 .pg_rho_clip = 1,
+                 .lambda = 1,
+                 .reward_scale = 1, // and no clip: whatever passes for a reward reaches the gradient
+                 .optimiser = FARM_OPTIMISER_ADAM,
+                 .lr = 0.001,
+                 .lr_end = 0.001,
+                 .grad_norm_clip = 40,
+                 .adam_beta1 = 0.9,
+                 .adam_beta2 = 0.999,
+                 .adam_epsilon = 1e-8},
+        .precision = table->frames ? FARM_PRECISION_AUTO : FARM_PRECISION_F32,
+        .train_threads = 1,
+        .infer_batch_max = ACTORS * LANES * WIDTH,
+        .infer_wait_ms = 0.2,
+        .frames_per_step = 1,
+        .checkpoint_dir = table->folder,
+    };
+}
+
+static void set_up(struct table *table, bool frames) {
+    struct farm_error err = {0};
+    struct farm_ring_spec spec = test_ring_spec(LANES, WIDTH, STEPS, FLAT, ACTIONS);
+    if (frames)
+        spec.env.obs[0] = (struct farm_field_spec){.name = "obs", .dtype = FARM_U8, .rank = 2, .dims = {SIDE, SIDE}};
+    memset(table, 0, sizeof *table);
+    table->frames = frames;
+    for (uint32_t a = 0; a < ACTORS; a++)
+        cr_assert_eq(farm_ring_create(&spec, a, -1, false, &table->rings[a], &err), FARM_OK, "%s", err.message);
+    test_folder_make(table->folder, sizeof table->folder);
+    snprintf(table->log, sizeof table->log, "%s/said", table->folder);
+    table->shared = mmap(NULL, sizeof *table->shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    table->eventfd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+    cr_assert(table->shared != MAP_FAILED && table->eventfd >= 0);
+    table->config = usual(table);
+}
+
+static void launch_learner(struct table *table) {
+    for (uint32_t a = 0; a < ACTORS; a++) {
+        table->fds[a][0] = dup(table->rings[a].up.fd_readonly);
+        table->fds[a][1] = dup(table->rings[a].down.fd);
+    }
+    table->learner = fork();
+    cr_assert_geq(table->learner, 0);
+    if (table->learner == 0) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        dup2(open(table->log, O_WRONLY | O_CREAT | O_APPEND, 0600), STDERR_FILENO);
+        _exit(farm_learner_run(&table->config, &table->shared->err));
+    }
+    for (uint32_t a = 0; a < ACTORS; a++) {
+        close(table->fds[a][0]);
+        close(table->fds[a][1]);
+    }
+}
+
+// ---- honest actors ----
+
+struct answer {
+    int32_t action[WIDTH];
+    float value[WIDTH], logits[WIDTH * ACTIONS];
+    uint64_t version;
+};
+
+struct player {
+    uint32_t actor;
+    const struct table *table;
+    struct farm_ring ring;
+    uint64_t start[LANES]; // first step that this process has written
+    struct answer answers[LANES][STEPS];
+};
+
+static float reward_of(uint32_t actor, uint32_t l, uint64_t n, uint32_t env) {
+    return farm_random_uniform(7 + actor, farm_random_stream(l, env), n);
+}
+
+static unsigned flags_of(uint64_t start, uint64_t n, uint32_t env) {
+    const uint64_t phase = (n - start + (n == start ? 0 : env)) % GAME;
+    if (n == start || phase == 1) return FARM_STEP_FIRST;
+    return phase == 0 ? FARM_STEP_LAST | FARM_STEP_TERMINATED | FARM_STEP_GAME_END : 0;
+}
+
+static void observation_of(bool frames, uint32_t actor, uint32_t l, uint64_t n, uint32_t env, void *out) {
+    const uint64_t key = farm_random_mix((n * LANES + l) * WIDTH + env) ^ actor;
+    for (uint32_t i = 0; i < OBS_BYTES_MAX && frames; i++) ((uint8_t *)out)[i] = (uint8_t)(key >> i % 48);
+    for (uint32_t i = 0; i < FLAT && !frames; i++)
+        ((float *)out)[i] = 2 * farm_random_uniform(5 + actor, farm_random_stream(l, env), n * FLAT + i) - 1;
+}
+
+static void read_answer(const struct farm_lane *lane, uint64_t n, struct answer *answer) {
+    memset(answer, 0, sizeof *answer);
+    memcpy(answer->action, farm_lane_action(lane, n, 0), sizeof answer->action);
+    memcpy(answer->value, farm_lane_value(lane, n), sizeof answer->value);
+    memcpy(answer->logits, farm_lane_logits(lane, n, 0), sizeof answer->logits);
+    answer->version = *farm_lane_version(lane, n);
+}
+
+static void check_new_answer(struct player *player, uint32_t l, uint64_t n) {
+    struct shared *shared = player->table->shared;
+    struct answer *answer = &player->answers[l][n % STEPS];
+    read_answer(&player->ring.lanes[l], n, answer);
+    for (uint32_t e = 0; e < WIDTH; e++) {
+        bool finite = isfinite(answer->value[e]);
+        for (uint32_t a = 0; a < ACTIONS; a++) finite = finite && isfinite(answer->logits[e * ACTIONS + a]);
+        if (answer->action[e] < 0 || answer->action[e] >= ACTIONS || !finite)
+            say_wrong(shared, "actor %u lane %u step %lu: answered with action %d and numbers that are%s finite",
+                      player->actor, l, n, answer->action[e], finite ? "" : " not");
+    }
+}
+
+// Step n, C steps ago: what this process wrote and what was answered to it is still what it was.
+static void check_old_step(const struct player *player, uint32_t l, uint64_t n) {
+    const struct farm_lane *lane = &player->ring.lanes[l];
+    struct answer now;
+    read_answer(lane, n, &now);
+    if (memcmp(&now, &player->answers[l][n % STEPS], sizeof now) != 0)
+        say_wrong(player->table->shared, "actor %u lane %u step %lu was answered twice", player->actor, l, n);
+    for (uint32_t e = 0; e < WIDTH; e++) {
+        uint8_t wanted[OBS_BYTES_MAX];
+        observation_of(player->table->frames, player->actor, l, n, e, wanted);
+        const float reward = reward_of(player->actor, l, n, e);
+        if (memcmp(farm_lane_obs(lane, 0, n, e), wanted, lane->obs_bytes[0]) != 0 ||
+            memcmp(&farm_lane_reward(lane, n)[e], &reward, sizeof reward) != 0 ||
+            farm_lane_flags(lane, n)[e] != flags_of(player->start[l], n, e))
+            say_wrong(player->table->shared, "actor %u lane %u step %lu is not what its actor wrote", player->actor, l,
+                      n);
+    }
+}
+
+static void play_step(struct player *player, uint32_t l) {
+    struct farm_lane *lane = &player->ring.lanes[l];
+    const uint64_t n = farm_lane_actor_next(lane);
+    if (n > player->start[l]) {
+        check_new_answer(player, l, n - 1);
+        farm_store_relaxed(&player->table->shared->steps[player->actor][l], n - player->start[l]);
+    }
+    if (n >= player->start[l] + STEPS) check_old_step(player, l, n - STEPS);
+    for (uint32_t e = 0; e < WIDTH; e++) {
+        observation_of(player->table->frames, player->actor, l, n, e, farm_lane_obs(lane, 0, n, e));
+        farm_lane_reward(lane, n)[e] = reward_of(player->actor, l, n, e);
+        farm_lane_flags(lane, n)[e] = (uint8_t)flags_of(player->start[l], n, e);
+    }
+    farm_lane_actor_publish(lane);
+    farm_actor_notify(&player->ring, player->table->eventfd);
+}
+
+static void play(const struct table *table, uint32_t actor) {
+    struct player *player = calloc(1, sizeof *player);
+    struct farm_error err = {0};
+    *player = (struct player){.actor = actor, .table = table};
+    if (farm_ring_open(dup(table->rings[actor].up.fd), dup(table->rings[actor].down.fd_readonly), FARM_RING_ACTOR,
+                       &player->ring, &err)) {
+        say_wrong(table->shared, "actor %u: %s", actor, err.message);
+        return;
+    }
+    for (uint32_t l = 0; l < LANES; l++) {
+        farm_lane_actor_take_over(&player->ring.lanes[l]);
+        player->start[l] = farm_lane_actor_next(&player->ring.lanes[l]);
+    }
+    farm_actor_notify(&player->ring, table->eventfd);
+    uint32_t lane = 0;
+    while (!farm_load_relaxed(&table->shared->stop))
+        if (farm_actor_wait(&player->ring, NULL, 0, NAP_NS, &lane)) play_step(player, lane);
+}
+
+// ---- the hostile actor ----
+
+struct villain {
+    const struct table *table;
+    struct farm_ring ring;
+    uint64_t random;
+};
+
+typedef void deed(struct villain *villain);
+
+static uint64_t next_random(struct villain *villain) {
+    return farm_random_mix(villain->random++);
+}
+
+static uint64_t below(struct villain *villain, uint64_t bound) {
+    return next_random(villain) % bound;
+}
+
+// A number of those that hurt, or any.
+static uint64_t nasty(struct villain *villain) {
+    static const uint64_t numbers[] = {0,
+                                       1,
+                                       2,
+                                       UINT64_MAX,
+                                       UINT64_MAX - 1,
+                                       1ull << 63,
+                                       0x7fc000007fc00000 /* NaN, NaN */,
+                                       0x7f8000007f800000 /* infinities */,
+                                       0x7f7fffff7f7fffff /* 3.4e38 */,
+                                       0x4e6e6b284e6e6b28 /* 1e9 */,
+                                       0x0101010101010101,
+                                       0x1f1f1f1f1f1f1f1f};
+    const uint64_t i = below(villain, 2 * (sizeof numbers / sizeof *numbers));
+    return i < sizeof numbers / sizeof *numbers ? numbers[i] : next_random(villain);
+}
+
+// By the rules where a lane lets it: so that what is in its arrays gets as far as it can.
+static void publish_all(struct villain *villain) {
+    for (uint32_t l = 0; l < LANES; l++) {
+        struct farm_lane *lane = &villain->ring.lanes[l];
+        lane->produced_local = farm_lane_acted(lane);
+        lane->consumed_seen = farm_lane_consumed(lane);
+        if (farm_lane_actor_can_write(lane)) farm_lane_actor_publish(lane);
+    }
+    farm_actor_notify(&villain->ring, villain->table->eventfd);
+}
+
+// Stores over the whole segment: header, counters, arrays.
+static void scribble(struct villain *villain) {
+    uint8_t *up = (uint8_t *)villain->ring.up.header;
+    const struct farm_ring_layout *layout = &villain->ring.layout;
+    for (int i = 0; i < 64; i++) {
+        const uint64_t where = below(villain, 8), number = nasty(villain);
+        size_t from = 0, bytes = villain->ring.up.bytes;
+        if (where == 0) bytes = FARM_SEGMENT_HEADER_BYTES;
+        if (where == 1) from = layout->up_control, bytes = layout->up_arrays - from;
+        const size_t size = (size_t)1 << below(villain, 4), at = from + below(villain, bytes / size) * size;
+        if (at + size <= villain->ring.up.bytes) memcpy(up + at, &number, size);
+    }
+    if (below(villain, 4) == 0) publish_all(villain);
+}
+
+// Counters that cannot be, a bell that never stops, and waking calls for nothing.
+static void lie(struct villain *villain) {
+    struct farm_lane *lane = &villain->ring.lanes[below(villain, LANES)];
+    const uint64_t acted = farm_lane_acted(lane);
+    const uint64_t lies[] = {acted + 2,  acted - 1,      acted + STEPS, acted + 1000000, 0,
+                             UINT64_MAX, UINT64_MAX - 1, 1ull << 63,    acted - STEPS,   nasty(villain)};
+    farm_store_release(&lane->up->produced, lies[below(villain, sizeof lies / sizeof *lies)]);
+    farm_store_relaxed(&villain->ring.up_control->asleep, nasty(villain));
+    farm_store_relaxed(&villain->ring.up_control->heartbeat, nasty(villain));
+    for (int i = 0; i < 200; i++) farm_store_release(&villain->ring.up_control->doorbell, next_random(villain));
+    farm_actor_notify(&villain->ring, villain->table->eventfd);
+    if (below(villain, 8) == 0) publish_all(villain);
+}
+
+// One kind of value of a step, of all its environments: as they should be, or not.
+static void fill_values(struct villain *villain, struct farm_lane *lane, uint64_t n, uint64_t kind, bool sane) {
+    const uint64_t number = sane ? 0x3f0000003f000000 /* 0.5 */ : nasty(villain);
+    uint8_t *obs = farm_lane_obs(lane, 0, n, 0);
+    for (size_t i = 0; i + sizeof number <= WIDTH * lane->obs_bytes[0] && kind == 0; i += sizeof number)
+        memcpy(obs + i, &number, sizeof number);
+    for (uint32_t e = 0; e < WIDTH && kind == 1; e++) memcpy(&farm_lane_reward(lane, n)[e], &number, sizeof(float));
+    for (uint32_t e = 0; e < WIDTH && kind == 2; e++) farm_lane_flags(lane, n)[e] = sane ? 0 : (uint8_t)number;
+}
+
+// By the rules, but as soon as a step is published it changes, between sense and nonsense, while the learner checks it,
+// infers from it, counts it and trains on it.
+static void change_its_mind(struct villain *villain) {
+    const uint64_t kind = below(villain, 3);
+    publish_all(villain);
+    for (int turn = 0; turn < 40; turn++)
+        for (uint32_t l = 0; l < LANES; l++) {
+            struct farm_lane *lane = &villain->ring.lanes[l];
+            const uint64_t n = farm_lane_acted(lane);
+            fill_values(villain, lane, n, kind, turn % 2 == 0); // of the step that is being answered
+            fill_values(villain, lane, n - below(villain, STEPS), below(villain, 3), turn % 2 == 0);
+        }
+    for (uint64_t k = 0; k < 3; k++)
+        for (uint32_t l = 0; l < LANES; l++)
+            fill_values(villain, &villain->ring.lanes[l], farm_lane_acted(&villain->ring.lanes[l]), k, true);
+}
+
+// Takes the pages away under the learner: they come back as zeros.
+static void punch(struct villain *villain) {
+    const size_t page = (size_t)sysconf(_SC_PAGESIZE), pages = villain->ring.up.bytes / page;
+    const size_t from = below(villain, pages), count = 1 + below(villain, pages - from);
+    const bool all = below(villain, 4) == 0;
+    if (fallocate(villain->ring.up.fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, all ? 0 : (off_t)(from * page),
+                  (off_t)((all ? pages : count) * page)))
+        say_wrong(villain->table->shared, "punching a hole failed: %s", strerror(errno));
+    if (madvise((char *)villain->ring.up.header + from * page, count * page, MADV_REMOVE))
+        say_wrong(villain->table->shared, "MADV_REMOVE failed: %s", strerror(errno));
+    publish_all(villain);
+}
+
+// Switches the bell's O_NONBLOCK off and reads it empty, for ever: a learner that trusted the flag would go to sleep in
+// its own read, and only somebody who rings again could wake it.
+static void steal_bell(struct villain *villain) {
+    uint64_t count;
+    fcntl(villain->table->eventfd, F_SETFL, 0);
+    if (read(villain->table->eventfd, &count, sizeof count) < 0)
+        say_wrong(villain->table->shared, "the bell cannot be read: %s", strerror(errno));
+}
+
+static void flood_bell(struct villain *villain) {
+    const int bell = villain->table->eventfd;
+    const uint64_t full = UINT64_MAX - 1;
+    fcntl(bell, F_SETFL, O_NONBLOCK);
+    for (int i = 0; i < 100; i++)
+        if (write(bell, &full, sizeof full) < 0 && errno != EAGAIN)
+            say_wrong(villain->table->shared, "the bell cannot be rung: %s", strerror(errno));
+    fcntl(bell, F_SETFL, 0);
+    publish_all(villain);
+}
+
+// Whether a call failed as it must.
+static void must_fail(const struct villain *villain, const char *what, bool failed, int wanted) {
+    if (!failed || (errno != wanted && wanted))
+        say_wrong(villain->table->shared, "%s: %s", what, failed ? strerror(errno) : "succeeded");
+}
+
+// Everything that a descriptor can be asked for and must refuse.
+static void abuse_descriptors(struct villain *villain) {
+    const int up = villain->ring.up.fd, down = villain->ring.down.fd;
+    const off_t bytes = (off_t)villain->ring.up.bytes;
+    const uint64_t number = 1;
+    must_fail(villain, "up: ftruncate to nothing", ftruncate(up, 0) < 0, EPERM);
+    must_fail(villain, "up: ftruncate beyond", ftruncate(up, 2 * bytes) < 0, EPERM);
+    must_fail(villain, "up: fallocate beyond", fallocate(up, 0, bytes, bytes) < 0, EPERM);
+    must_fail(villain, "up: write beyond", pwrite(up, &number, sizeof number, bytes) < 0, EPERM);
+    must_fail(villain, "up: another seal", fcntl(up, F_ADD_SEALS, F_SEAL_WRITE) < 0, EPERM);
+    must_fail(villain, "down: another seal", fcntl(down, F_ADD_SEALS, F_SEAL_WRITE) < 0, EPERM);
+    must_fail(villain, "down: ftruncate", ftruncate(down, 0) < 0, 0);
+    must_fail(villain, "down: hole", fallocate(down, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, 4096) < 0, EBADF);
+    must_fail(villain, "down: write", pwrite(down, &number, sizeof number, 0) < 0, EBADF);
+    must_fail(villain, "down: writable mapping",
+              mmap(NULL, villain->ring.down.bytes, PROT_READ | PROT_WRITE, MAP_SHARED, down, 0) == MAP_FAILED, EACCES);
+    void *view = villain->ring.down.header;
+    must_fail(villain, "down: mprotect", mprotect(view, villain->ring.down.bytes, PROT_READ | PROT_WRITE) < 0, EACCES);
+    must_fail(villain, "down: MADV_REMOVE", madvise(view, villain->ring.down.bytes, MADV_REMOVE) < 0, 0);
+    lseek(up, (off_t)nasty(villain), SEEK_SET);
+    lseek(down, (off_t)nasty(villain), SEEK_SET);
+    fcntl(up, F_SETFL, O_APPEND | O_NONBLOCK);
+    publish_all(villain);
+}
+
+static void do_everything(struct villain *villain) {
+    static deed *const attacks[] = {scribble, scribble, lie, change_its_mind, punch, flood_bell, abuse_descriptors};
+    attacks[below(villain, sizeof attacks / sizeof *attacks)](villain);
+}
+
+static void be_hostile(const struct table *table, deed *attack, uint64_t seed) {
+    struct villain villain = {.table = table, .random = seed << 32};
+    struct farm_error err = {0};
+    if (farm_ring_open(dup(table->rings[HOSTILE].up.fd), dup(table->rings[HOSTILE].down.fd_readonly), FARM_RING_ACTOR,
+                       &villain.ring, &err)) {
+        say_wrong(table->shared, "the hostile actor: %s", err.message);
+        return;
+    }
+    for (;;) {
+        attack(&villain);
+        farm_board_add(&table->shared->attacks, 1);
+    }
+}
+
+static void launch_actor(struct table *table, uint32_t actor, deed *attack, uint64_t seed) {
+    const pid_t pid = fork();
+    cr_assert_geq(pid, 0);
+    if (pid == 0) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        if (attack)
+            be_hostile(table, attack, seed);
+        else
+            play(table, actor);
+        _exit(0);
+    }
+    table->actors[actor] = pid;
+}
+
+// ---- what must hold ----
+
+static void expect_well(struct table *table) {
+    int status;
+    const struct shared *shared = table->shared;
+    cr_assert(!shared->wrong[0], "%s", shared->wrong);
+    cr_assert_eq(waitpid(table->learner, &status, WNOHANG), 0, "the learner ended with 0x%x: %s", (unsigned)status,
+                 shared->err.message);
+    for (uint32_t a = 0; a < ACTORS; a++)
+        if (table->actors[a]) cr_assert_eq(waitpid(table->actors[a], &status, WNOHANG), 0, "actor %u ended", a);
+    cr_assert(isfinite(farm_board_get(&shared->board.grad_norm)) && isfinite(farm_board_get(&shared->board.entropy)));
+}
+
+// Each lane of these actors makes ROUND_STEPS steps more and training an update, and the round takes ROUND_LEAST_NS.
+static void play_round(struct table *table, const bool actors[ACTORS]) {
+    struct shared *shared = table->shared;
+    uint64_t before[ACTORS][LANES];
+    memcpy(before, shared->steps, sizeof before);
+    const uint64_t start = farm_now_ns(), updates = farm_load_relaxed(&shared->board.updates);
+    for (bool done = false; !done; usleep(1000)) {
+        const uint64_t spent = farm_now_ns() - start;
+        done = spent >= ROUND_LEAST_NS;
+        expect_well(table);
+        if (!table->config.evaluate && farm_load_relaxed(&shared->board.updates) == updates) done = false;
+        cr_assert_lt(spent, 2 * PATIENCE_NS, "training stands still");
+        for (uint32_t a = 0; a < ACTORS; a++)
+            for (uint32_t l = 0; l < LANES && actors[a]; l++) {
+                const uint64_t made = farm_load_relaxed(&shared->steps[a][l]) - before[a][l];
+                if (made < ROUND_STEPS) done = false;
+                cr_assert_lt(spent, PATIENCE_NS, "actor %u lane %u made %lu steps in %.1f s, training %lu updates", a,
+                             l, made, (double)spent * 1e-9, farm_load_relaxed(&shared->board.updates) - updates);
+            }
+    }
+}
+
+static void play_rounds(struct table *table, bool with_hostile, int rounds) {
+    const bool actors[ACTORS] = {true, with_hostile, true};
+    for (int round = 0; round < rounds; round++) play_round(table, actors);
+}
+
+static void expect_ends(struct table *table, pid_t pid, int signal_number, const char *who) {
+    int status = 0;
+    pid_t ended = 0;
+    kill(pid, signal_number);
+    for (const uint64_t start = farm_now_ns(); !ended && farm_now_ns() - start < END_NS; usleep(1000))
+        ended = waitpid(pid, &status, WNOHANG);
+    cr_assert_eq(ended, pid, "%s does not end", who);
+    if (signal_number == SIGTERM)
+        cr_assert(WIFEXITED(status) && WEXITSTATUS(status) == 0, "%s ended with 0x%x: %s", who, (unsigned)status,
+                  table->shared->err.message);
+}
+
+// The checkpoint of the learner's end is one of finite numbers, and no update was lost to a gradient that was none.
+static void expect_trained(const struct table *table) {
+    char name[256], path[600], text[8192] = "";
+    struct farm_error err = {0};
+    struct farm_net net;
+    struct farm_checkpoint_metadata metadata;
+    bool has_optimiser;
+    cr_assert_gt(test_folder_files(table->folder, name, sizeof name), 0);
+    snprintf(path, sizeof path, "%s/%s", table->folder, name);
+    cr_assert_eq(farm_net_make(&table->config.net, &table->config.io, &net, &err), FARM_OK, "%s", err.message);
+    float *numbers = calloc(3 * net.parameter_count, sizeof *numbers);
+    struct farm_backend_state state = {numbers, numbers + net.parameter_count, numbers + 2 * net.parameter_count, 0};
+    cr_assert_eq(farm_checkpoint_load(path, &net, &state, &has_optimiser, &metadata, &err), FARM_OK, "%s", err.message);
+    for (size_t i = 0; i < 3 * net.parameter_count; i++) cr_assert(isfinite(numbers[i]));
+    cr_assert_gt(farm_checkpoint_get_u64(&metadata, "version"), 0);
+    farm_checkpoint_metadata_free(&metadata);
+    free(numbers);
+    FILE *log = fopen(table->log, "r");
+    if (log) text[fread(text, 1, sizeof text - 1, log)] = 0;
+    if (log) fclose(log);
+    cr_assert(strstr(text, "not finite") == NULL, "%s", text);
+    cr_assert_lt(strlen(text), 4096, "a hostile actor fills the log: %s", text);
+}
+
+// After the hostile one, as the supervisor does: an honest actor on its lanes, which learns and is answered like
+// others.
+static void succeed(struct table *table) {
+    kill(table->actors[HOSTILE], SIGKILL);
+    waitpid(table->actors[HOSTILE], NULL, 0);
+    table->actors[HOSTILE] = 0;
+    farm_ring_restore(&table->rings[HOSTILE]);
+    for (uint32_t l = 0; l < LANES; l++) farm_store_release(&table->rings[HOSTILE].lanes[l].down->generation, 1);
+    launch_actor(table, HOSTILE, NULL, 0);
+    play_rounds(table, true, 2);
+}
+
+static void tear_down(struct table *table) {
+    farm_store_relaxed(&table->shared->stop, 1);
+    for (uint32_t a = 0; a < ACTORS; a++)
+        if (table->actors[a]) cr_assert_eq(waitpid(table->actors[a], NULL, 0), table->actors[a]);
+    cr_assert(!table->shared->wrong[0], "%s", table->shared->wrong);
+    for (uint32_t a = 0; a < ACTORS; a++) farm_ring_close(&table->rings[a]);
+    test_folder_remove(table->folder);
+    close(table->eventfd);
+    munmap(table->shared, sizeof *table->shared);
+}
+
+static void start(struct table *table, deed *attack, uint64_t seed) {
+    launch_learner(table);
+    launch_actor(table, 0, NULL, 0);
+    launch_actor(table, 2, NULL, 0);
+    play_rounds(table, false, 1);
+    launch_actor(table, HOSTILE, attack, seed);
+}
+
+// The whole play; returns the values that made no sense.
+static uint64_t suffer(bool frames, deed *attack, uint64_t seed) {
+    struct table table;
+    set_up(&table, frames);
+    start(&table, attack, seed);
+    play_rounds(&table, false, ROUNDS);
+    cr_assert_gt(farm_load_relaxed(&table.shared->attacks), 0);
+    succeed(&table);
+    const uint64_t bad = farm_load_relaxed(&table.shared->board.bad_values);
+    expect_ends(&table, table.learner, SIGTERM, "the learner");
+    expect_trained(&table);
+    tear_down(&table);
+    return bad;
+}
+
+Test(hostile, stores_over_the_whole_segment) {
+    for (uint64_t seed = 1; seed <= 2; seed++) cr_assert_gt(suffer(false, scribble, seed), 0);
+}
+
+Test(hostile, stores_over_the_whole_segment_under_stacked_frames) {
+    cr_assert_gt(suffer(true, scribble, 1), 0);
+}
+
+Test(hostile, counters_that_cannot_be_and_a_bell_that_never_stops) {
+    cr_assert_gt(suffer(false, lie, 1), 0);
+}
+
+Test(hostile, steps_that_change_after_they_were_published) {
+    cr_assert_gt(suffer(false, change_its_mind, 1), 0);
+}
+
+Test(hostile, frames_that_change_after_they_were_published) {
+    cr_assert_gt(suffer(true, change_its_mind, 1), 0);
+}
+
+Test(hostile, holes_in_the_segment) {
+    suffer(false, punch, 1);
+}
+
+Test(hostile, a_stolen_bell) {
+    suffer(false, steal_bell, 1);
+}
+
+Test(hostile, a_flooded_bell) {
+    suffer(false, flood_bell, 1);
+}
+
+Test(hostile, descriptors_refuse_what_would_hurt_others) {
+    suffer(false, abuse_descriptors, 1);
+}
+
+Test(hostile, everything_at_once) {
+    for (uint64_t seed = 1; seed <= 2; seed++) cr_assert_gt(suffer(seed == 2, do_everything, seed), 0);
+}
+
+// The learner ends first, while the hostile one rages.
+Test(hostile, cannot_hold_up_the_end) {
+    struct table table;
+    set_up(&table, false);
+    start(&table, do_everything, 9);
+    play_rounds(&table, false, 2);
+    expect_ends(&table, table.learner, SIGTERM, "the learner");
+    expect_trained(&table);
+    kill(table.actors[HOSTILE], SIGKILL);
+    tear_down(&table);
+}
+
+// A learner that comes back onto rings that are being scribbled over, headers too, while it opens them.
+Test(hostile, a_learner_comes_back_while_it_stores_over_the_whole_segment) {
+    struct table table;
+    set_up(&table, false);
+    start(&table, scribble, 4);
+    for (int life = 0; life < 3; life++) {
+        play_rounds(&table, false, 1);
+        expect_ends(&table, table.learner, SIGKILL, "the learner");
+        memset(table.rings[HOSTILE].up.header, 0xa5, FARM_SEGMENT_HEADER_BYTES); // this much for certain
+        launch_learner(&table);
+    }
+    play_rounds(&table, false, 1);
+    succeed(&table);
+    expect_ends(&table, table.learner, SIGTERM, "the learner");
+    tear_down(&table);
+}
+
+// ---- answers ----
+
+// The logits and value that this observation has under the parameters that the seed gives, by a forward pass of its
+// own.
+static void expect_answers(const struct table *table, uint32_t actor, uint32_t l, uint64_t n) {
+    const struct farm_lane *lane = &table->rings[actor].lanes[l];
+    struct farm_error err = {0};
+    struct farm_net net;
+    struct farm_executor *executor;
+    cr_assert_eq(farm_net_make(&table->config.net, &table->config.io, &net, &err), FARM_OK, "%s", err.message);
+    const struct farm_executor_config config = {.net = &net, .batch_max = 1, .precision = FARM_PRECISION_F32};
+    cr_assert_eq(farm_executor_create(&config, &executor, &err), FARM_OK, "%s", err.message);
+    float *params = malloc(net.parameter_count * sizeof *params);
+    farm_net_init(&net, table->config.seed, params);
+    farm_executor_load(executor, params);
+    for (uint32_t e = 0; e < WIDTH; e++) {
+        float obs[FLAT], logits[ACTIONS], value;
+        observation_of(false, actor, l, n, e, obs);
+        const void *rows[1] = {obs};
+        farm_executor_forward(executor, rows, 1, logits, &value);
+        cr_assert_float_eq(farm_lane_value(lane, n)[e], value, 1e-5, "actor %u lane %u step %lu", actor, l, n);
+        for (int a = 0; a < ACTIONS; a++) cr_assert_float_eq(farm_lane_logits(lane, n, e)[a], logits[a], 1e-5);
+    }
+    farm_executor_destroy(executor);
+    free(params);
+}
+
+// In one batch with NaNs, infinities and the largest of numbers: the others' answers are those of their observations.
+Test(hostile, answers_to_the_others_are_what_they_would_be_without_it) {
+    struct table table;
+    set_up(&table, false);
+    table.config.evaluate = table.config.greedy = true;
+    table.config.episodes_target = UINT32_MAX;
+    start(&table, change_its_mind, 2);
+    play_rounds(&table, false, ROUNDS);
+    expect_ends(&table, table.learner, SIGTERM, "the learner");
+    kill(table.actors[HOSTILE], SIGKILL);
+    farm_store_relaxed(&table.shared->stop, 1);
+    for (uint32_t a = 0; a < ACTORS; a += 2)
+        for (uint32_t l = 0; l < LANES; l++) {
+            const uint64_t acted = farm_lane_acted(&table.rings[a].lanes[l]);
+            for (uint64_t n = acted - STEPS / 2; n < acted; n++) expect_answers(&table, a, l, n);
+        }
+    tear_down(&table);
+}
+
+// ---- one step, read over and over while another process changes it ----
+
+static void flicker(struct farm_lane *lane) {
+    const float numbers[] = {0.5f, NAN, -1, INFINITY, 2, 3e38f};
+    const uint8_t flags[] = {0, 0xff, FARM_STEP_FIRST, FARM_STEP_GAME_END};
+    for (uint64_t i = 0;; i++)
+        for (uint32_t e = 0; e < lane->width; e++) {
+            *(volatile float *)farm_lane_obs(lane, 0, 0, e) = numbers[i % 6];
+            *(volatile float *)&farm_lane_reward(lane, 0)[e] = numbers[(i / 3) % 6];
+            *(volatile uint8_t *)&farm_lane_flags(lane, 0)[e] = flags[(i / 5) % 4];
+        }
+}
+
+static bool is_sound(const struct farm_lane *lane, uint32_t e) {
+    const unsigned flags = farm_lane_flags(lane, 0)[e];
+    const float reward = farm_lane_reward(lane, 0)[e], obs = *(float *)farm_lane_obs(lane, 0, 0, e);
+    const bool numbers = reward >= -1 && reward <= 2 && obs >= -1 && obs <= 2;
+    if (flags == (FARM_STEP_FIRST | FARM_STEP_LAST | FARM_STEP_SENSELESS)) return reward == 0 && numbers;
+    return (flags == 0 || flags == FARM_STEP_FIRST) && numbers;
+}
+
+Test(hostile, what_is_taken_in_is_what_was_checked) {
+    enum { WIDE = 64, TIMES = 100000 };
+    const struct farm_ring_spec spec = test_ring_spec(1, WIDE, 4, 1, ACTIONS);
+    struct farm_error err = {0};
+    struct farm_intake intake;
+    struct test_ring ring;
+    test_ring_open(&spec, &ring);
+    cr_assert_eq(farm_intake_open(&ring.learner, 0, &intake, &err), FARM_OK, "%s", err.message);
+    const pid_t child = fork();
+    if (child == 0) {
+        struct farm_ring actor;
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        test_ring_view(&ring.made, FARM_RING_ACTOR, &actor);
+        flicker(&actor.lanes[0]);
+    }
+    uint64_t bad = 0, good = 0;
+    const uint64_t start = farm_now_ns();
+    for (uint64_t i = 0; i < TIMES || (good == 0 && farm_now_ns() - start < PATIENCE_NS); i++) {
+        bad += farm_intake_step(&intake, 0);
+        for (uint32_t e = 0; e < WIDE; e++) {
+            cr_assert(is_sound(&intake.checked, e), "flags 0x%x reward %g after %lu", intake.checked.flags[e],
+                      (double)intake.checked.reward[e], i);
+            good += intake.checked.reward[e] > 0;
+        }
+    }
+    cr_assert(bad > 0 && good > 0, "%lu bad values, %lu good rewards: nothing was at stake", bad, good);
+    kill(child, SIGKILL);
+    waitpid(child, NULL, 0);
+    farm_intake_close(&intake);
+    test_ring_close(&ring);
+}
+
+// ---- descriptors ----
+
+static void drop_privileges(void) {
+    struct __user_cap_header_struct header = {.version = _LINUX_CAPABILITY_VERSION_3};
+    struct __user_cap_data_struct none[2] = {{0}};
+    if (syscall(SYS_capset, &header, none)) _exit(3);
+}
+
+// errno of opening a descriptor once more for writing, by way of /proc; 0 where that succeeds.
+static int reopen_for_writing(int fd) {
+    char path[64];
+    snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+    return open(path, O_RDWR | O_CLOEXEC) < 0 ? errno : 0;
+}
+
+// Root and whoever may set permissions can: that is said in docs/RELIABILITY.md and not promised.
+Test(hostile, without_privileges_a_read_only_descriptor_does_not_become_a_writable_one) {
+    struct table table;
+    set_up(&table, false);
+    const pid_t child = fork();
+    if (child == 0) {
+        drop_privileges();
+        const bool refused = reopen_for_writing(table.rings[0].down.fd_readonly) == EACCES &&
+                             reopen_for_writing(table.rings[0].up.fd_readonly) == EACCES;
+        _exit(refused ? 0 : 1);
+    }
+    int status;
+    cr_assert_eq(waitpid(child, &status, 0), child);
+    cr_assert(WIFEXITED(status) && WEXITSTATUS(status) == 0, "status 0x%x", (unsigned)status);
+    tear_down(&table);
+}
