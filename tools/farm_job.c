@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <math.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
@@ -133,6 +134,10 @@ static void choose_counts(struct farm_job *job, uint64_t episodes) {
     if (!recipe->ring_steps) {
         // Windows of one lane that an update takes, all of them in training while the next ones fill.
         uint64_t windows = (uint64_t)((recipe->batch + environments - 1) / environments);
+        // While an actor hangs the others fill the updates alone; rings for K windows hold one more.
+        int64_t others = environments - recipe->envs_per_actor;
+        uint64_t without_one = others ? (uint64_t)((recipe->batch + others - 1) / others) - 1 : 0;
+        if (windows < without_one) windows = without_one;
         recipe->ring_steps =
             episodes ? recipe->stack + 2
                      : (int64_t)farm_ring_steps_needed(windows, (uint64_t)recipe->unroll, (uint64_t)recipe->unroll + 1,
@@ -346,8 +351,10 @@ enum farm_status farm_job_build(struct farm_job *job, struct farm_error *err) {
     job->actor_jobs = calloc(job->actors, sizeof *job->actor_jobs);
     job->ring_fds = calloc(job->actors, sizeof *job->ring_fds);
     job->learner_keep = calloc(2 * (size_t)job->actors + 2, sizeof *job->learner_keep);
+    job->watches = calloc(job->actors, sizeof *job->watches);
+    job->watchdog = farm_watchdog_make(job->recipe.hang_seconds);
     job->eventfd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    if (!job->rings || !job->actor_jobs || !job->ring_fds || !job->learner_keep || job->eventfd < 0)
+    if (!job->rings || !job->actor_jobs || !job->ring_fds || !job->learner_keep || !job->watches || job->eventfd < 0)
         return farm_fail_errno(err, FARM_E_LIMIT, "%u actors", job->actors);
     enum farm_status status = make_board(job, err);
     if (!status) status = make_rings(job, err);
@@ -423,6 +430,9 @@ static void before_start(void *context, size_t worker, uint64_t starts) {
         return;
     }
     job->actor_restarts++;
+    job->watches[worker] = (struct farm_watch){0};
+    if (farm_ring_restore(&job->rings[worker]))
+        say(job, "actor %zu left its header or its counters overwritten: put right for the next one", worker);
     for (uint32_t l = 0; l < job->lanes; l++) farm_store_release(&job->rings[worker].lanes[l].down->generation, starts);
 }
 
@@ -455,9 +465,100 @@ static void before_stop(void *context, int phase) {
         farm_store_release(&job->rings[a].down_control->stop, 1);
 }
 
+// ---- the watchdog: judgements are supervisor/watchdog.h's, here are the looks and the words ----
+
+// "lane 1", or "lanes 0 1" where it cannot be told which.
+static void name_lanes(const struct farm_watch *watch, uint32_t lanes, char *text, size_t bytes) {
+    const bool one = (watch->lanes & (watch->lanes - 1)) == 0;
+    size_t used = (size_t)snprintf(text, bytes, one ? "lane" : "one of lanes");
+    for (uint32_t l = 0; l < lanes && used < bytes; l++)
+        if (watch->lanes >> l & 1) used += (size_t)snprintf(text + used, bytes - used, " %u", l);
+}
+
+// Unrolls that the lanes of the actors that are well can hold, when all of them wait for training.
+static uint64_t unrolls_without_stuck(const struct farm_job *job) {
+    const struct farm_recipe *recipe = &job->recipe;
+    const uint64_t held = (uint64_t)(recipe->stack + recipe->unroll);
+    uint64_t well = 0;
+    for (uint32_t a = 0; a < job->actors; a++) well += job->watches[a].state == FARM_WATCH_WELL;
+    if (job->steps < held) return 0;
+    return well * job->lanes * job->width * ((job->steps - held) / (uint64_t)recipe->unroll + 1);
+}
+
+static void say_rest(const struct farm_job *job) {
+    if (!job->learner.evaluate && unrolls_without_stuck(job) < (uint64_t)job->recipe.batch)
+        say(job,
+            "the other actors' rings cannot hold an update of %lld unrolls: training waits until the actor goes on "
+            "or is killed; a larger --ring-steps or a smaller --batch would spare that",
+            (long long)job->recipe.batch);
+}
+
+static void say_hung(const struct farm_job *job, uint32_t a, pid_t pid) {
+    const struct farm_watch *watch = &job->watches[a];
+    char lanes[256], debugger[64];
+    name_lanes(watch, job->lanes, lanes, sizeof lanes);
+    snprintf(debugger, sizeof debugger, job->env.api ? "gdb -p %d" : "py-spy dump --pid %d", (int)pid);
+    say(job,
+        "actor %u hangs: %s, %s, %s for %.3g s (pid %d). Where it hangs: `%s`. `kill -9 %d` ends it, and a new actor "
+        "takes its lanes over; the others go on either way",
+        a, job->env.name, lanes, watch->stepped ? "has not returned from a step" : "has not finished its first step",
+        (double)watch->quiet_ns * 1e-9, (int)pid, debugger, (int)pid);
+    say_rest(job);
+}
+
+static void say_stopped(const struct farm_job *job, uint32_t a, pid_t pid) {
+    say(job,
+        "actor %u is stopped (SIGSTOP or a debugger), %s, for %.3g s (pid %d). `kill -CONT %d` lets it go on, `kill -9 "
+        "%d` ends it, and a new actor takes its lanes over; the others go on either way",
+        a, job->env.name, (double)job->watches[a].stopped_ns * 1e-9, (int)pid, (int)pid, (int)pid);
+    say_rest(job);
+}
+
+static void watch_actor(struct farm_job *job, uint32_t a, uint64_t passed_ns) {
+    struct farm_watch *watch = &job->watches[a];
+    const pid_t pid = farm_supervisor_pid(job->supervisor, a);
+    if (!pid) return; // dead, and about to be started
+    const struct farm_watch before = *watch;
+    struct farm_watch_look look = {.passed_ns = passed_ns,
+                                   .heartbeat = farm_load_relaxed(&job->rings[a].up_control->heartbeat),
+                                   .lanes = farm_watch_lanes(&job->rings[a])};
+    look.stopped = farm_watch_still(watch, look.heartbeat, look.lanes) && farm_watch_stopped(pid);
+    const enum farm_watch_state state = farm_watch_judge(watch, &look, job->watchdog.limit_ns);
+    if (state == before.state) return;
+    if (state == FARM_WATCH_WELL) {
+        say(job, "actor %u goes on after %.3g s", a, (double)(before.quiet_ns + before.stopped_ns) * 1e-9);
+    } else if (state == FARM_WATCH_STOPPED) {
+        say_stopped(job, a, pid);
+    } else {
+        job->actors_hung++;
+        say_hung(job, a, pid);
+    }
+}
+
+static void watch_actors(struct farm_job *job, uint64_t now_ns) {
+    const uint64_t passed_ns = farm_watchdog_due(&job->watchdog, now_ns);
+    for (uint32_t a = 0; a < job->actors && passed_ns; a++) watch_actor(job, a, passed_ns);
+}
+
+// An actor whose counters cannot be has scribbled over its segment. The learner does not believe it and lets its lane
+// rest; the next actor can use the lane again.
+static void end_liars(const struct farm_job *job) {
+    for (uint32_t a = 0; a < job->actors; a++) {
+        uint32_t lane;
+        const pid_t pid = farm_supervisor_pid(job->supervisor, a);
+        if (!pid || farm_ring_counters_sound(&job->rings[a], &lane)) continue;
+        say(job, "actor %u says that it has published %llu steps of its lane %u, of which %llu are answered: killed", a,
+            (unsigned long long)farm_lane_produced(&job->rings[a].lanes[lane]), lane,
+            (unsigned long long)farm_lane_acted(&job->rings[a].lanes[lane]));
+        kill(pid, SIGKILL);
+    }
+}
+
 static enum farm_supervisor_turn on_tick(void *context) {
     struct farm_job *job = context;
     uint64_t now = farm_now_ns();
+    watch_actors(job, now);
+    end_liars(job);
     if (!job->start_ns && farm_load_relaxed(&job->board->agent_steps)) job->start_ns = job->tick_ns;
     job->tick_ns = now;
     if (farm_load_acquire(&job->board->done)) {
@@ -511,6 +612,7 @@ void farm_job_free(struct farm_job *job) {
     free(job->actor_jobs);
     free(job->ring_fds);
     free(job->learner_keep);
+    free(job->watches);
     free(job->machine);
     free(job->plan);
 }
@@ -570,7 +672,9 @@ void farm_job_sample(struct farm_job *job, uint64_t now_ns, struct farm_sample *
         .learner_restarts = job->learner_restarts,
         .checkpoints = farm_load_relaxed(&board->checkpoints),
         .bad_values = farm_load_relaxed(&board->bad_values),
+        .actors_hung = job->actors_hung,
     };
+    for (uint32_t a = 0; a < job->actors; a++) sample->actors_stuck += job->watches[a].state != FARM_WATCH_WELL;
     sample->frames = job->learner.frames_start + sample->agent_steps * job->env.spec.frames_per_step;
     double nothing = (double)NAN;
     sample->return_mean = sample->episodes ? farm_board_get(&board->return_mean) : nothing;

@@ -14,6 +14,7 @@
 #include "report/run_dir.h"
 #include "ring/ring.h"
 #include "supervisor/supervisor.h"
+#include "supervisor/watchdog.h"
 #include "topo/claim.h"
 #include "topo/machine.h"
 #include "topo/plan.h"
@@ -63,7 +64,10 @@ struct farm_job {
     uint64_t end_ns;   // when the run's end was decided; 0: not yet
     struct farm_job_sampler sampler;
     uint64_t learner_restarts, actor_restarts;
-    char learner_error[512]; // the sentence with which the learner ended; "": none
+    struct farm_watchdog watchdog;
+    struct farm_watch *watches; // [actors]
+    uint64_t actors_hung;       // hangs named so far
+    char learner_error[512];    // the sentence with which the learner ended; "": none
 
     // for the caller's callbacks; NULL: none
     void *caller;

@@ -230,6 +230,7 @@ static json_t *result_json(const struct training *training, const struct farm_sa
     farm_json_set_int(document, "learner_restarts", sample->learner_restarts);
     farm_json_set_int(document, "checkpoints", sample->checkpoints);
     farm_json_set_int(document, "bad_values", sample->bad_values);
+    farm_json_set_int(document, "actors_hung", sample->actors_hung);
     farm_json_set_bool(document, "interrupted", interrupted);
     farm_json_set_text(document, "run_dir", training->run.path);
     farm_json_set_text(document, "error", failure);
@@ -279,6 +280,8 @@ static void tell(const struct training *training, const struct farm_sample *samp
     }
     if (sample->actor_restarts)
         printf("Actors that died and were started again: %llu.\n", (unsigned long long)sample->actor_restarts);
+    if (sample->actors_hung)
+        printf("Actors whose environment hung: %llu (named above).\n", (unsigned long long)sample->actors_hung);
     printf("Recipe, metrics and checkpoints are in %s\n", training->run.path);
     if (!failed) tell_what_next(training);
 }

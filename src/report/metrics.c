@@ -34,6 +34,7 @@ json_t *farm_sample_json(const struct farm_sample *sample) {
     farm_json_set_int(line, "learner_restarts", sample->learner_restarts);
     farm_json_set_int(line, "checkpoints", sample->checkpoints);
     farm_json_set_int(line, "bad_values", sample->bad_values);
+    farm_json_set_int(line, "actors_hung", sample->actors_hung);
     return line;
 }
 

@@ -25,6 +25,8 @@ struct farm_sample {
     double learner_wait_share; // of the training threads' time: waiting for windows, 0..1
     double loss_policy, loss_value, entropy, grad_norm, learning_rate, rho_clipped_share; // NAN without an update
     uint64_t actor_restarts, learner_restarts, checkpoints, bad_values;
+    uint64_t actors_hung;  // hangs that the watchdog has named, over the run
+    uint64_t actors_stuck; // actors that hang or are stopped now
 };
 
 // The sample as a JSON object of metrics.jsonl (the caller owns it). Lengths of time in seconds (_s), shares 0..1.

@@ -108,6 +108,7 @@ void farm_progress_format(const struct farm_sample *sample, size_t columns, char
     farm_progress_number((double)sample->updates, updates, sizeof updates);
     text[0] = 0;
     add_duration(&line, sample->wall_s);
+    if (sample->actors_stuck) add(&line, "%sstuck %llu", gap, (unsigned long long)sample->actors_stuck);
     add(&line, "%s%s %s%s%s/s", gap, frames, narrow ? "fr" : "frames", gap, rate);
     add(&line, "%s%s ", gap, narrow ? "ret" : "return");
     if (isnan(sample->return_mean)) {

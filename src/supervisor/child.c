@@ -1,6 +1,7 @@
 // See child.h.
 #include "supervisor/child.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <numaif.h>
@@ -38,6 +39,18 @@ static int ascending(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
+// First to last, both included; one by one where a kernel before 5.9 or a container's filter refuses close_range.
+static void close_between(unsigned first, unsigned last) {
+    if (first > last || close_range(first, last, 0) == 0) return;
+    DIR *open_ones = opendir("/proc/self/fd");
+    if (!open_ones) _exit(EXIT_NOT_STARTED);
+    for (const struct dirent *entry; (entry = readdir(open_ones));) {
+        unsigned fd = (unsigned)strtoul(entry->d_name, NULL, 10);
+        if (fd >= first && fd <= last && (int)fd != dirfd(open_ones)) close((int)fd);
+    }
+    closedir(open_ones);
+}
+
 // Closes everything above 2 but the descriptors to keep, and lets those survive exec.
 static void close_others(const struct farm_worker_spec *spec) {
     unsigned next = STDERR_FILENO + 1;
@@ -47,11 +60,11 @@ static void close_others(const struct farm_worker_spec *spec) {
     qsort(keep, spec->keep_count, sizeof *keep, ascending);
     for (size_t i = 0; i < spec->keep_count; i++) {
         if (keep[i] < (int)next) continue;
-        if (keep[i] > (int)next) close_range(next, (unsigned)keep[i] - 1, 0);
+        close_between(next, (unsigned)keep[i] - 1);
         if (spec->argv) fcntl(keep[i], F_SETFD, 0);
         next = (unsigned)keep[i] + 1;
     }
-    close_range(next, ~0u, 0);
+    close_between(next, ~0u);
     free(keep);
 }
 

@@ -19,6 +19,8 @@
 #include "supervisor/child.h"
 
 enum { WORDS_MAX = 480, BACKOFF_FIRST_MS = 10, WORKERS_MAX = 8192, IMPATIENCE_MS = 1000 };
+// What one worker may write before the others get their turn, and how long it then waits for its next: 1.3 MB/s.
+enum { READ_BYTES = 4096, TURN_READS = 16, FLOOD_PAUSE_MS = 50 };
 
 enum worker_state {
     WORKER_DUE,     // to be started at start_at_ns
@@ -34,6 +36,7 @@ struct worker {
     uint64_t starts, started_ns, start_at_ns, progress_at_start;
     uint32_t short_lives, fruitless; // in a row
     bool ended;                      // of its own will
+    uint64_t listen_at_ns;           // it wrote too much at once: not listened to before
     char line[FARM_WORKER_LINE_MAX]; // the beginning of a line that has not ended yet
     size_t line_length;
     char words[WORDS_MAX]; // last words: the end of what it wrote in this life
@@ -87,7 +90,7 @@ enum farm_status farm_supervisor_make(const struct farm_supervisor_config *confi
     sigprocmask(SIG_BLOCK, &blocked, &supervisor->mask_before);
     supervisor->signal_fd = signalfd(-1, &taken, SFD_CLOEXEC | SFD_NONBLOCK);
     if (supervisor->signal_fd < 0) {
-        enum farm_status status = farm_fail_errno(err, FARM_E_IO, "signalfd");
+        enum farm_status status = farm_fail_errno(err, FARM_E_LIMIT, "no descriptor for signals (ulimit -n)");
         sigprocmask(SIG_SETMASK, &supervisor->mask_before, NULL);
         free(supervisor);
         return status;
@@ -167,18 +170,25 @@ static void finish_line(struct farm_supervisor *supervisor, struct worker *worke
     }
 }
 
+// As it may go to a terminal: what controls one becomes a blank; a tab stays.
+static char harmless(char c) {
+    return ((unsigned char)c < ' ' && c != '\t') || c == 0x7f ? ' ' : c;
+}
+
 // Reads what is there, at most `rounds` times; a line that is too long is broken up. False at the end of the stream.
+// Who has still more to say waits: its pipe fills, and its writes block.
 static bool read_output(struct farm_supervisor *supervisor, struct worker *worker, int rounds) {
-    char block[4096];
+    char block[READ_BYTES];
     while (rounds-- > 0) {
         ssize_t n = read(worker->output_fd, block, sizeof block);
         if (n < 0) return errno == EAGAIN || errno == EINTR;
         if (n == 0) return false;
         for (ssize_t i = 0; i < n; i++) {
             if (block[i] == '\n' || worker->line_length == sizeof worker->line - 1) finish_line(supervisor, worker);
-            if (block[i] != '\n') worker->line[worker->line_length++] = block[i] ? block[i] : ' ';
+            if (block[i] != '\n') worker->line[worker->line_length++] = harmless(block[i]);
         }
     }
+    worker->listen_at_ns = farm_now_ns() + ms(FLOOD_PAUSE_MS);
     return true;
 }
 
@@ -203,6 +213,7 @@ static enum farm_status start(struct farm_supervisor *supervisor, struct worker 
     fcntl(output[0], F_SETFL, O_NONBLOCK);
     sigset_t nothing;
     sigemptyset(&nothing);
+    worker->progress_at_start = progress_of(supervisor, worker); // before the fork: its first step may come at once
     fflush(NULL); // else the child would write what stands in our buffers once more
     pid_t parent = getpid(), pid = fork();
     if (pid == 0) farm_child_become(&worker->spec, parent, output[1], &nothing);
@@ -228,8 +239,8 @@ static enum farm_status start(struct farm_supervisor *supervisor, struct worker 
     worker->state = WORKER_RUNNING;
     worker->started_ns = farm_now_ns();
     worker->starts++;
-    worker->progress_at_start = progress_of(supervisor, worker);
     worker->line_length = worker->words_length = 0;
+    worker->listen_at_ns = 0;
     worker->words[0] = 0;
     return FARM_OK;
 }
@@ -324,10 +335,13 @@ static enum farm_status after_death(struct farm_supervisor *supervisor, struct w
 // ---- the loop ----
 
 static void wait_for_events(struct farm_supervisor *supervisor, uint64_t until_ns) {
+    const uint64_t start_ns = farm_now_ns();
     for (size_t i = 0; i < supervisor->count; i++) {
         const struct worker *worker = &supervisor->workers[i];
+        const bool listen = start_ns >= worker->listen_at_ns;
         supervisor->polls[1 + 2 * i] = (struct pollfd){.fd = worker->pidfd, .events = POLLIN};
-        supervisor->polls[2 + 2 * i] = (struct pollfd){.fd = worker->output_fd, .events = POLLIN};
+        supervisor->polls[2 + 2 * i] = (struct pollfd){.fd = listen ? worker->output_fd : -1, .events = POLLIN};
+        if (!listen && worker->listen_at_ns < until_ns) until_ns = worker->listen_at_ns;
         if (worker->state == WORKER_DUE && worker->start_at_ns < until_ns) until_ns = worker->start_at_ns;
     }
     supervisor->polls[0] = (struct pollfd){.fd = supervisor->signal_fd, .events = POLLIN};
@@ -336,7 +350,7 @@ static void wait_for_events(struct farm_supervisor *supervisor, uint64_t until_n
     if (poll(supervisor->polls, 1 + 2 * supervisor->count, timeout_ms) < 0) return; // EINTR: the caller turns again
     if (supervisor->polls[0].revents) read_signals(supervisor);
     for (size_t i = 0; i < supervisor->count; i++)
-        if (supervisor->polls[2 + 2 * i].revents && !read_output(supervisor, &supervisor->workers[i], 16))
+        if (supervisor->polls[2 + 2 * i].revents && !read_output(supervisor, &supervisor->workers[i], TURN_READS))
             close_output(&supervisor->workers[i]);
 }
 
@@ -397,6 +411,7 @@ static void stop_phase(struct farm_supervisor *supervisor, int phase) {
     const struct farm_supervisor_config *config = &supervisor->config;
     if (config->before_stop) config->before_stop(config->context, phase);
     signal_phase(supervisor, phase, SIGTERM);
+    signal_phase(supervisor, phase, SIGCONT); // who is stopped could not end by itself
     uint64_t deadline_ns = farm_now_ns() + ms(config->grace_ms);
     bool killed = false;
     while (signal_phase(supervisor, phase, 0) > 0) {

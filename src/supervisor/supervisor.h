@@ -5,8 +5,9 @@
 //
 // What a worker can rely on: it dies when the supervisor dies, however that dies; its signals are as after exec
 // (nothing blocked, nothing caught); no descriptors but 0 (/dev/null), 1 and 2 (a pipe to the supervisor, which passes
-// every line on and keeps the last ones as "last words") and those it asked for, under the same numbers; a process
-// group of its own, so that Ctrl-C in the terminal reaches the supervisor alone.
+// every line on, control characters made blanks, and keeps the last ones as "last words"; a worker that writes more
+// than about 1.3 MB/s waits in its writes) and those it asked for, under the same numbers; a process group of its own,
+// so that Ctrl-C in the terminal reaches the supervisor alone.
 #ifndef FARM_SUPERVISOR_SUPERVISOR_H
 #define FARM_SUPERVISOR_SUPERVISOR_H
 
@@ -77,7 +78,8 @@ enum farm_status farm_supervisor_add(struct farm_supervisor *supervisor, const s
 bool farm_supervisor_interrupted(struct farm_supervisor *supervisor);
 
 // Starts all workers, watches them until on_tick says stop, a signal comes, all workers that may end have ended, or one
-// cannot be kept alive; then stops them phase by phase: SIGTERM, up to grace_ms, SIGKILL. A second signal a second or
+// cannot be kept alive; then stops them phase by phase: SIGTERM (and SIGCONT, for those that are stopped),
+// up to grace_ms, SIGKILL. A second signal a second or
 // more after the first cuts the grace short. When it returns no worker is left, nor any process of a worker's group.
 // FARM_OK: ended as wanted, also by a signal (*signal_number says which, else 0; may be NULL). FARM_E_DEAD: a crash
 // loop or a final error, with the worker's last words. FARM_E_IO, FARM_E_LIMIT: a process could not be started.

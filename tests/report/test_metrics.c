@@ -163,6 +163,10 @@ Test(report, eighty_columns_hold_every_figure) {
     cr_assert_eq(strlen(text), 20);
     farm_progress_format(&sample, 0, text, sizeof text);
     cr_assert(strstr(text, "waiting: actors 7% learner 15%"), "%s", text);
+    cr_assert(!strstr(text, "stuck"));
+    sample.actors_stuck = 2;
+    farm_progress_format(&sample, 79, text, sizeof text);
+    cr_assert(strstr(text, "1:02:05 stuck 2 123M fr"), "where it is not cut off: %s", text);
 }
 
 Test(report, without_a_terminal_draws_plain_lines) {

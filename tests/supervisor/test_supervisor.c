@@ -3,6 +3,8 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <numaif.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -392,4 +394,390 @@ Test(supervisor, refuses_a_worker_that_is_neither_function_nor_program) {
     struct farm_error err;
     cr_assert_eq(farm_supervisor_add(supervisor, &spec, &err), FARM_E_INVALID);
     farm_supervisor_free(supervisor);
+}
+
+// ---- what becomes of those that die ----
+
+static int fail_at_once(void *context, struct farm_error *err) {
+    struct job *job = context;
+    job->page->lives++;
+    if (job->number) fprintf(stderr, "the checkpoint is broken\n");
+    return 3;
+}
+
+Test(supervisor, ends_the_run_at_the_first_error_where_errors_are_final) {
+    for (int talkative = 0; talkative < 2; talkative++) {
+        struct job job = {.page = share(), .number = talkative};
+        struct farm_supervisor *supervisor = make(&job, (struct farm_supervisor_config){.on_line = keep_lines});
+        struct farm_worker_spec spec = worker("learner", fail_at_once, &job);
+        spec.errors_are_final = spec.may_end = true;
+        add(supervisor, &spec);
+        struct farm_error err;
+        cr_assert_eq(farm_supervisor_run(supervisor, NULL, &err), FARM_E_DEAD);
+        cr_assert_eq(job.page->lives, 1);
+        cr_assert_eq(farm_supervisor_restarts(supervisor, 0), 0);
+        cr_assert(strstr(err.message, "learner ended with exit status 3. Its last words:"), "%s", err.message);
+        cr_assert_eq(strstr(err.message, "the checkpoint is broken\n") != NULL, talkative, "%s", err.message);
+        cr_assert(strstr(err.message, "ended without a reason"), "%s", err.message);
+        farm_supervisor_free(supervisor);
+    }
+}
+
+static int exit_silently(void *context, struct farm_error *err) {
+    ((struct job *)context)->page->lives++;
+    _exit(4);
+}
+
+Test(supervisor, says_so_where_the_dead_said_nothing) {
+    struct job job = {.page = share()};
+    for (int final = 0; final < 2; final++) {
+        struct farm_supervisor *supervisor = make(&job, (struct farm_supervisor_config){.deaths_max = 2});
+        struct farm_worker_spec spec = worker("actor 5", exit_silently, &job);
+        spec.errors_are_final = final;
+        add(supervisor, &spec);
+        struct farm_error err;
+        cr_assert_eq(farm_supervisor_run(supervisor, NULL, &err), FARM_E_DEAD);
+        cr_assert(strstr(err.message, "exit status 4. It said nothing."), "%s", err.message);
+        farm_supervisor_free(supervisor);
+    }
+    cr_assert_eq(job.page->lives, 3);
+}
+
+static void note_death(void *context, size_t number, const char *how) {
+    struct job *job = context;
+    snprintf(job->lines, sizeof job->lines, "worker %zu %s", number, how);
+}
+
+// Killed in its first life, ended in its second.
+static int kill_itself_once(void *context, struct farm_error *err) {
+    struct job *job = context;
+    if (++job->page->lives == 1) kill(getpid(), SIGKILL);
+    return 0;
+}
+static void note_end(void *context, size_t number) {
+    ((struct job *)context)->page->events = (int)number + 70;
+}
+
+Test(supervisor, starts_a_killed_worker_again_even_where_errors_are_final_and_ends_are_ends) {
+    struct job job = {.page = share()};
+    struct farm_supervisor *supervisor =
+        make(&job, (struct farm_supervisor_config){.on_death = note_death, .on_end = note_end});
+    struct farm_worker_spec spec = worker("learner", kill_itself_once, &job);
+    spec.errors_are_final = spec.may_end = true;
+    add(supervisor, &spec);
+    struct farm_error err;
+    cr_assert_eq(farm_supervisor_run(supervisor, NULL, &err), FARM_OK, "%s", err.message);
+    cr_assert_eq(job.page->lives, 2);
+    cr_assert_str_eq(job.lines, "worker 0 was killed by signal 9 (Killed)");
+    cr_assert_eq(job.page->events, 70);
+    farm_supervisor_free(supervisor);
+}
+
+Test(supervisor, gives_up_on_short_lives_that_got_something_done_when_there_are_too_many) {
+    struct job job = {.page = share()};
+    struct farm_supervisor *supervisor = make(
+        &job, (struct farm_supervisor_config){.progress = progress_of, .on_line = keep_lines, .short_lives_max = 4});
+    struct farm_worker_spec spec = worker("actor 0", step_and_die, &job);
+    add(supervisor, &spec);
+    struct farm_error err;
+    cr_assert_eq(farm_supervisor_run(supervisor, NULL, &err), FARM_E_DEAD);
+    cr_assert_eq(job.page->lives, 4);
+    cr_assert(strstr(err.message, "it died 4 times in a row soon after its start"), "%s", err.message);
+    farm_supervisor_free(supervisor);
+}
+
+static int step_in_the_first_life(void *context, struct farm_error *err) {
+    struct job *job = context;
+    if (++job->page->lives == 1) job->page->progress = 100;
+    return 1;
+}
+
+Test(supervisor, what_a_former_life_got_done_does_not_excuse_the_next) {
+    struct job job = {.page = share()};
+    struct farm_supervisor *supervisor =
+        make(&job, (struct farm_supervisor_config){.progress = progress_of, .on_line = keep_lines, .deaths_max = 3});
+    struct farm_worker_spec spec = worker("actor 0", step_in_the_first_life, &job);
+    add(supervisor, &spec);
+    cr_assert_eq(farm_supervisor_run(supervisor, NULL, NULL), FARM_E_DEAD);
+    cr_assert_eq(job.page->lives, 4);
+    farm_supervisor_free(supervisor);
+}
+
+static int live_ten_milliseconds(void *context, struct farm_error *err) {
+    usleep(10000);
+    ((struct job *)context)->page->lives++;
+    return 1;
+}
+
+Test(supervisor, a_healthy_life_makes_up_for_the_deaths_before) {
+    struct job job = {.page = share(), .lives_wanted = 6};
+    struct farm_supervisor *supervisor = make(
+        &job,
+        (struct farm_supervisor_config){
+            .on_tick = until_lives, .on_line = keep_lines, .deaths_max = 2, .short_lives_max = 2, .healthy_ms = 8});
+    struct farm_worker_spec spec = worker("actor 0", live_ten_milliseconds, &job);
+    add(supervisor, &spec);
+    struct farm_error err;
+    cr_assert_eq(farm_supervisor_run(supervisor, NULL, &err), FARM_OK, "%s", err.message);
+    cr_assert_geq(job.page->lives, 6);
+    farm_supervisor_free(supervisor);
+}
+
+// ---- what they write ----
+
+static int write_long_lines(void *context, struct farm_error *err) {
+    char line[3000];
+    memset(line, 'a', 2999);
+    line[0] = 'A';
+    line[2998] = 'Z';
+    line[2999] = '\n';
+    if (write(STDOUT_FILENO, line, sizeof line) < 0) _exit(9);
+    for (int i = 0; i < 40; i++) dprintf(STDERR_FILENO, "line %02d of what went before it died\n", i);
+    if (write(STDOUT_FILENO, "zero\0byte, \033[2J\177\tno newline", 27) < 0) _exit(9);
+    _exit(5);
+}
+
+static void check_line(void *context, size_t number, const char *line) {
+    struct job *job = context;
+    job->number++;
+    if (strlen(line) >= FARM_WORKER_LINE_MAX) job->killed++;
+    if (line[0] == 'A' || line[strlen(line) - 1] == 'Z') job->kept_fd += (int)strlen(line);
+    if (strcmp(line, "zero byte,  [2J \tno newline") == 0) job->lives_wanted = job->number;
+}
+
+Test(supervisor, breaks_up_lines_that_are_too_long_and_keeps_the_last_as_last_words) {
+    struct job job = {.page = share()};
+    struct farm_supervisor *supervisor = make(&job, (struct farm_supervisor_config){.on_line = check_line});
+    struct farm_worker_spec spec = worker("actor 0", write_long_lines, &job);
+    spec.errors_are_final = true;
+    add(supervisor, &spec);
+    struct farm_error err;
+    cr_assert_eq(farm_supervisor_run(supervisor, NULL, &err), FARM_E_DEAD);
+    cr_assert_eq(job.killed, 0, "no line is longer than it may be");
+    cr_assert_eq(job.number, 3 + 40 + 1);
+    cr_assert_eq(job.kept_fd, 1023 + 2999 - 2 * 1023, "nothing of the long line is lost");
+    cr_assert_eq(job.lives_wanted, 44, "the line that had not ended; what would control a terminal is blank");
+    cr_assert(strstr(err.message, "line 39 of what"), "%s", err.message);
+    cr_assert(strstr(err.message, "zero byte,  [2J \tno newline\n"), "%s", err.message);
+    cr_assert(!strstr(err.message, "line 20 of what"), "the last words alone: %s", err.message);
+    farm_supervisor_free(supervisor);
+}
+
+static int write_one_long_line(void *context, struct farm_error *err) {
+    char line[1000];
+    memset(line, 'a', sizeof line);
+    memcpy(line, "BEGIN", 5);
+    memcpy(line + 997, "END", 3);
+    if (write(STDERR_FILENO, line, sizeof line) < 0) _exit(9);
+    _exit(5);
+}
+
+Test(supervisor, the_end_of_a_last_word_that_is_too_long_is_what_counts) {
+    struct job job = {.page = share()};
+    struct farm_supervisor *supervisor = make(&job, (struct farm_supervisor_config){.on_line = keep_lines});
+    struct farm_worker_spec spec = worker("actor 0", write_one_long_line, &job);
+    spec.errors_are_final = true;
+    add(supervisor, &spec);
+    struct farm_error err;
+    cr_assert_eq(farm_supervisor_run(supervisor, NULL, &err), FARM_E_DEAD);
+    cr_assert(strstr(err.message, "aaaEND\n") && !strstr(err.message, "BEGIN"), "%s", err.message);
+    farm_supervisor_free(supervisor);
+}
+
+// More than a pipe holds, and more than is read of one worker in a turn: what is left is read after its death.
+static int write_much(void *context, struct farm_error *err) {
+    static char lines[120][1000];
+    memset(lines, 'x', sizeof lines);
+    for (int i = 0; i < 120; i++) lines[i][999] = '\n';
+    return write(STDOUT_FILENO, lines, sizeof lines) != (ssize_t)sizeof lines;
+}
+static void count_line(void *context, size_t number, const char *line) {
+    ((struct job *)context)->number += strlen(line) == 999;
+}
+
+Test(supervisor, loses_no_line_of_a_worker_that_writes_much_and_ends) {
+    struct job job = {.page = share()};
+    struct farm_supervisor *supervisor = make(&job, (struct farm_supervisor_config){.on_line = count_line});
+    struct farm_worker_spec spec = worker("actor 0", write_much, &job);
+    spec.may_end = true;
+    add(supervisor, &spec);
+    cr_assert_eq(farm_supervisor_run(supervisor, NULL, NULL), FARM_OK);
+    cr_assert_eq(job.number, 120);
+    farm_supervisor_free(supervisor);
+}
+
+static int close_output_and_end(void *context, struct farm_error *err) {
+    dprintf(STDOUT_FILENO, "good bye\n");
+    close(STDOUT_FILENO);
+    close(STDERR_FILENO);
+    usleep(30000);
+    return 0;
+}
+
+Test(supervisor, passes_lines_on_to_stderr_and_outlives_a_closed_output) {
+    struct job job = {.page = share()};
+    int ends[2], kept = dup(STDERR_FILENO);
+    cr_assert_eq(pipe2(ends, O_NONBLOCK | O_CLOEXEC), 0);
+    struct farm_supervisor *supervisor = make(&job, (struct farm_supervisor_config){0});
+    struct farm_worker_spec spec = worker("actor 0", close_output_and_end, &job);
+    spec.may_end = true;
+    add(supervisor, &spec);
+    dup2(ends[1], STDERR_FILENO);
+    enum farm_status status = farm_supervisor_run(supervisor, NULL, NULL);
+    dup2(kept, STDERR_FILENO);
+    char text[64] = "";
+    ssize_t length = read(ends[0], text, sizeof text - 1);
+    cr_assert_eq(status, FARM_OK);
+    cr_assert_eq(length, 9);
+    cr_assert_str_eq(text, "good bye\n");
+    farm_supervisor_free(supervisor);
+    close(ends[0]), close(ends[1]), close(kept);
+}
+
+// ---- what they are given, once more ----
+
+static int check_kept(void *context, struct farm_error *err) {
+    const struct job *job = context;
+    for (int i = 0; i < 3; i++) job->page->pids[i] = fcntl(job->page->stopped_at[i], F_GETFD);
+    job->page->kept_readable = fcntl(STDOUT_FILENO, F_GETFD) >= 0 && fcntl(STDERR_FILENO, F_GETFD) >= 0;
+    for (int fd = 3; fd < 300; fd++) job->page->descriptors += fcntl(fd, F_GETFD) >= 0;
+    return 0;
+}
+
+Test(supervisor, keeps_descriptors_in_any_order_and_named_twice) {
+    struct job job = {.page = share()};
+    int first = open("/dev/null", O_RDONLY), keep[6];
+    keep[0] = job.page->stopped_at[0] = fcntl(first, F_DUPFD, 250);
+    keep[1] = job.page->stopped_at[1] = fcntl(first, F_DUPFD, 100);
+    keep[2] = job.page->stopped_at[2] = fcntl(first, F_DUPFD, 101);
+    keep[3] = keep[1];
+    keep[4] = STDIN_FILENO;
+    keep[5] = keep[0];
+    struct farm_supervisor *supervisor = make(&job, (struct farm_supervisor_config){0});
+    struct farm_worker_spec spec = worker("actor 0", check_kept, &job);
+    spec.may_end = true;
+    spec.keep = keep;
+    spec.keep_count = 6;
+    add(supervisor, &spec);
+    cr_assert_eq(farm_supervisor_run(supervisor, NULL, NULL), FARM_OK);
+    for (int i = 0; i < 3; i++) cr_assert_geq(job.page->pids[i], 0, "descriptor %d", keep[i]);
+    cr_assert_eq(job.page->descriptors, 3);
+    cr_assert(job.page->kept_readable, "what every worker has it has still");
+    farm_supervisor_free(supervisor);
+    for (int i = 0; i < 3; i++) close(keep[i]);
+    close(first);
+}
+
+static int look_at_place(void *context, struct farm_error *err) {
+    struct job *job = context;
+    cpu_set_t cpus;
+    int mode = -1;
+    unsigned long nodes[16] = {0};
+    if (sched_getaffinity(0, sizeof cpus, &cpus)) return 1;
+    job->page->lives = CPU_COUNT(&cpus);
+    job->page->slots = CPU_ISSET(job->number, &cpus) != 0;
+    job->page->events = get_mempolicy(&mode, nodes, 8 * sizeof nodes, NULL, 0) ? -1 : mode;
+    return 0;
+}
+
+Test(supervisor, pins_a_worker_and_its_heap) {
+    cpu_set_t ours;
+    cr_assert_eq(sched_getaffinity(0, sizeof ours, &ours), 0);
+    struct job job = {.page = share()};
+    while (!CPU_ISSET(job.number, &ours)) job.number++;
+    struct farm_bitmap cpus = {0};
+    farm_bitmap_set(&cpus, job.number);
+    unsigned long node0 = 1;
+    bool may = set_mempolicy(MPOL_PREFERRED, &node0, 64) == 0 && set_mempolicy(MPOL_DEFAULT, NULL, 0) == 0;
+    static const int nodes[] = {-1, 0, 5000}; // the last is none: the worker runs without
+    for (int i = 0; i < 3; i++) {
+        struct farm_supervisor *supervisor = make(&job, (struct farm_supervisor_config){0});
+        struct farm_worker_spec spec = worker("actor 0", look_at_place, &job);
+        spec.may_end = spec.errors_are_final = true;
+        spec.cpus = &cpus;
+        spec.memory_node = nodes[i];
+        add(supervisor, &spec);
+        cr_assert_eq(farm_supervisor_run(supervisor, NULL, NULL), FARM_OK);
+        cr_assert_eq(job.page->lives, 1, "one CPU");
+        cr_assert(job.page->slots);
+        if (may) cr_assert_eq(job.page->events, nodes[i] == 0 ? MPOL_PREFERRED : MPOL_DEFAULT);
+        farm_supervisor_free(supervisor);
+    }
+}
+
+// ---- impatience ----
+
+static int deaf_and_insistent(void *context, struct farm_error *err) {
+    signal(SIGTERM, SIG_IGN);
+    kill(getppid(), SIGINT);
+    usleep(300000);
+    kill(getppid(), SIGINT); // within a second: a key held down
+    ((struct job *)context)->page->slots = 1;
+    usleep(800000);
+    ((struct job *)context)->page->slots = 2;
+    kill(getppid(), SIGTERM);
+    pause_for_ever();
+}
+static int deaf(void *context, struct farm_error *err) {
+    signal(SIGTERM, SIG_IGN);
+    pause_for_ever();
+}
+static void note_phase(void *context, int phase) {
+    struct job *job = context;
+    job->lives_wanted = 10 * job->lives_wanted + phase;
+}
+
+Test(supervisor, a_second_signal_a_second_later_cuts_the_grace_short) {
+    struct job job = {.page = share()};
+    farm_log_set_level(FARM_LOG_ERROR);
+    struct farm_supervisor *supervisor =
+        make(&job, (struct farm_supervisor_config){.grace_ms = 20000, .before_stop = note_phase});
+    struct farm_worker_spec one = worker("actor 0", deaf_and_insistent, &job), other = worker("actor 1", deaf, &job);
+    one.stop_phase = other.stop_phase = 3;
+    add(supervisor, &one);
+    add(supervisor, &other);
+    int number = 0;
+    cr_assert_eq(farm_supervisor_run(supervisor, &number, NULL), FARM_OK);
+    uint64_t spent_ns = farm_now_ns() - job.started_ns;
+    cr_assert_eq(number, SIGINT, "the first of them");
+    cr_assert_eq(job.page->slots, 2, "the signal that came too soon changed nothing");
+    cr_assert_lt(spent_ns, 5000000000u);
+    cr_assert_eq(job.lives_wanted, 3, "told of the phase once");
+    farm_supervisor_free(supervisor);
+}
+
+Test(supervisor, a_hang_up_is_ignored_under_nohup) {
+    struct job job = {0};
+    signal(SIGHUP, SIG_IGN);
+    struct farm_supervisor *supervisor = make(&job, (struct farm_supervisor_config){0});
+    raise(SIGHUP);
+    cr_assert(!farm_supervisor_interrupted(supervisor));
+    farm_supervisor_free(supervisor);
+    signal(SIGHUP, SIG_DFL);
+    supervisor = make(&job, (struct farm_supervisor_config){0});
+    raise(SIGHUP);
+    cr_assert(farm_supervisor_interrupted(supervisor), "elsewhere it ends the run");
+    farm_supervisor_free(supervisor);
+}
+
+// ---- bounds ----
+
+Test(supervisor, takes_as_many_workers_as_it_says_and_no_nameless_one) {
+    struct job job = {0};
+    char *argv[] = {"/bin/true", NULL};
+    struct farm_error err;
+    struct farm_supervisor *supervisor = make(&job, (struct farm_supervisor_config){0});
+    struct farm_worker_spec spec = worker("", live_on, &job);
+    cr_assert_eq(farm_supervisor_add(supervisor, &spec, &err), FARM_E_INVALID);
+    spec = worker("both", live_on, &job);
+    spec.argv = argv;
+    cr_assert_eq(farm_supervisor_add(supervisor, &spec, &err), FARM_E_INVALID);
+    spec.argv = NULL;
+    for (int i = 0; i < 8192; i++) add(supervisor, &spec);
+    cr_assert_eq(farm_supervisor_add(supervisor, &spec, &err), FARM_E_LIMIT);
+    cr_assert(strstr(err.message, "more than 8192 workers"), "%s", err.message);
+    cr_assert_eq(farm_supervisor_restarts(supervisor, 8191), 0, "never started");
+    cr_assert_eq(farm_supervisor_pid(supervisor, 8191), 0);
+    farm_supervisor_free(supervisor);
+    farm_supervisor_free(NULL);
 }

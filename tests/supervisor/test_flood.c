@@ -1,0 +1,112 @@
+// A worker that writes without end, binary and without a newline: the supervisor reads it at a bounded rate, makes it
+// harmless for a terminal, and meanwhile hears, starts again and ends the others as ever.
+#include <criterion/criterion.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "base/time.h"
+#include "supervisor/supervisor.h"
+
+enum { FLOOD, CLOCK, MORTAL, WORKERS };
+static const uint64_t PLAY_NS = 700000000u, END_NS = 2000000000u;
+static const uint64_t FLOOD_BYTES_MOST =
+    700 / 50 * 65536 + 3 * 65536 + 1048576; // 50 ms turns; a pipe's rest at the end
+
+struct scene {
+    uint64_t start_ns, bytes[WORKERS], lines[WORKERS], control_characters, longest;
+    uint64_t starts;
+    uint64_t death_ns, slowest_start_ns;
+    volatile uint64_t *written; // by the flood, shared
+};
+
+static int flood(void *context, struct farm_error *err) {
+    const struct scene *scene = context;
+    unsigned char junk[1 << 16];
+    for (size_t i = 0; i < sizeof junk; i++) junk[i] = (unsigned char)(i * 131 % 256 == '\n' ? 0 : i * 131 % 256);
+    signal(SIGTERM, SIG_IGN);
+    for (ssize_t n; (n = write(STDERR_FILENO, junk, sizeof junk)) > 0;) *scene->written += (uint64_t)n;
+    return 1;
+}
+
+static int tick(void *context, struct farm_error *err) {
+    while (dprintf(STDERR_FILENO, "tick\ttock\n") > 0) usleep(10000);
+    return 1;
+}
+
+static int die_soon(void *context, struct farm_error *err) {
+    usleep(20000);
+    return 1;
+}
+
+static void on_line(void *context, size_t worker, const char *line) {
+    struct scene *scene = context;
+    const size_t length = strlen(line);
+    scene->lines[worker]++;
+    scene->bytes[worker] += length;
+    if (length > scene->longest) scene->longest = length;
+    for (size_t i = 0; i < length; i++)
+        scene->control_characters += ((unsigned char)line[i] < ' ' && line[i] != '\t') || line[i] == 0x7f;
+}
+
+static void on_death(void *context, size_t worker, const char *how) {
+    ((struct scene *)context)->death_ns = farm_now_ns();
+}
+
+static void before_start(void *context, size_t worker, uint64_t starts) {
+    struct scene *scene = context;
+    if (worker != MORTAL || !starts) return;
+    const uint64_t took = farm_now_ns() - scene->death_ns;
+    scene->starts = starts;
+    if (took > scene->slowest_start_ns) scene->slowest_start_ns = took;
+}
+
+static enum farm_supervisor_turn on_tick(void *context) {
+    const struct scene *scene = context;
+    return farm_now_ns() - scene->start_ns > PLAY_NS ? FARM_TURN_STOP : FARM_TURN_ON;
+}
+
+static uint64_t progress(void *context, size_t worker) {
+    return farm_now_ns(); // no life is fruitless
+}
+
+Test(supervisor, a_worker_that_floods_its_output_waits_and_the_others_do_not, .timeout = 30) {
+    static int (*const bodies[WORKERS])(void *, struct farm_error *) = {flood, tick, die_soon};
+    static const char *const names[WORKERS] = {"flood", "clock", "mortal"};
+    struct scene scene = {.start_ns = farm_now_ns()};
+    scene.written = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    cr_assert_neq((void *)scene.written, MAP_FAILED);
+    const struct farm_supervisor_config config = {.context = &scene,
+                                                  .before_start = before_start,
+                                                  .on_line = on_line,
+                                                  .on_death = on_death,
+                                                  .on_tick = on_tick,
+                                                  .progress = progress,
+                                                  .tick_ms = 10,
+                                                  .grace_ms = 200,
+                                                  .backoff_max_ms = 1};
+    struct farm_supervisor *supervisor;
+    struct farm_error err = {0};
+    cr_assert_eq(farm_supervisor_make(&config, &supervisor, &err), FARM_OK, "%s", err.message);
+    for (int i = 0; i < WORKERS; i++) {
+        struct farm_worker_spec spec = {.body = bodies[i], .context = &scene, .memory_node = -1};
+        snprintf(spec.name, sizeof spec.name, "%s", names[i]);
+        cr_assert_eq(farm_supervisor_add(supervisor, &spec, &err), FARM_OK, "%s", err.message);
+    }
+    cr_assert_eq(farm_supervisor_run(supervisor, NULL, &err), FARM_OK, "%s", err.message);
+    const uint64_t spent = farm_now_ns() - scene.start_ns;
+    farm_supervisor_free(supervisor);
+
+    cr_assert_gt(scene.lines[FLOOD], 10, "what it says is not swallowed either");
+    cr_assert_leq(scene.bytes[FLOOD], FLOOD_BYTES_MOST, "%lu bytes", scene.bytes[FLOOD]);
+    cr_assert_leq(*scene.written, FLOOD_BYTES_MOST, "it was let write %lu bytes", *scene.written);
+    cr_assert_eq(scene.control_characters, 0);
+    cr_assert_lt(scene.longest, FARM_WORKER_LINE_MAX);
+    cr_assert_gt(scene.lines[CLOCK], 20, "the others are heard");
+    cr_assert_eq(scene.bytes[CLOCK], scene.lines[CLOCK] * strlen("tick\ttock"));
+    cr_assert_gt(scene.starts, 5, "and started again");
+    cr_assert_lt(scene.slowest_start_ns, 200000000u, "%.3f s after a death", (double)scene.slowest_start_ns * 1e-9);
+    cr_assert_lt(spent, PLAY_NS + END_NS, "and the end is not held up: %.2f s", (double)spent * 1e-9);
+}

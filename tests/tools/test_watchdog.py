@@ -1,0 +1,178 @@
+"""Hanging and stopped workers of `farm train`: who is named, that the others go on, and that nobody is killed for it."""
+
+import json
+import os
+import pathlib
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+FARM = str(pathlib.Path(os.environ.get("FARM_BUILD", "build")).resolve() / "farm")
+PATIENCE_S = 30
+
+# Stands in for the Python that runs actors: actor 0's emulator does not return while the file FOLDER/hang is there.
+HANGING_PYTHON = """#!{python}
+import os, runpy, sys, time
+sys.argv = sys.argv[2:]  # what -m gets
+if "--actor" in sys.argv and sys.argv[sys.argv.index("--actor") + 1] == "0":
+    from actorfarm import ale_game
+    play = ale_game.Game.step
+    def step(self, action):
+        while os.path.exists("{folder}/hang"):
+            time.sleep(0.005)
+        return play(self, action)
+    ale_game.Game.step = step
+runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+"""
+
+
+def wait_until(condition):
+    end = time.monotonic() + PATIENCE_S
+    while time.monotonic() < end:
+        found = condition()
+        if found:
+            return found
+        time.sleep(0.01)
+    return None
+
+
+def children(pid):
+    """Process ids by name: {"actor 0": 123, ...}."""
+    found = {}
+    for child in pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
+        found[pathlib.Path(f"/proc/{child}/comm").read_text().strip()] = int(child)
+    return found
+
+
+class Watchdog(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+
+    def start(self, *arguments, python=None):
+        """A run that ends by a signal only; what it says is in the file `said`."""
+        command = [FARM, "train", "--run", "r", "--frames", "100G", "--json", "--quiet", "--actors", "2", "--metrics-every", "0.1"]
+        with open(self.folder / "said", "w") as said:
+            process = subprocess.Popen(
+                [*command, *arguments], cwd=self.folder, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=said, text=True,
+                env={**os.environ, **({"FARM_PYTHON": str(python)} if python else {})},
+            )
+        self.addCleanup(process.communicate)
+        self.addCleanup(process.kill)
+        self.assertTrue(wait_until(lambda: self.updates() > 0), self.said())
+        return process
+
+    def said(self):
+        return (self.folder / "said").read_text()
+
+    def await_line(self, pattern):
+        found = wait_until(lambda: re.search(pattern, self.said()))
+        self.assertTrue(found, f"nobody said '{pattern}': {self.said()}")
+        return found
+
+    def lines(self):
+        path = self.folder / "r/metrics.jsonl"
+        text = path.read_text() if path.exists() else ""
+        return [json.loads(line) for line in text.splitlines() if line.endswith("}")]
+
+    def updates(self):
+        lines = self.lines()
+        return lines[-1]["updates"] if lines else 0
+
+    def learns_on(self):
+        before = self.updates()
+        self.assertTrue(wait_until(lambda: self.updates() >= before + 10), "training stands still")
+
+    def end(self, process):
+        begin = time.monotonic()
+        process.send_signal(signal.SIGINT)
+        out, _ = process.communicate(timeout=PATIENCE_S)
+        self.assertEqual(process.returncode, 0, self.said())
+        return json.loads(out), time.monotonic() - begin
+
+    def test_an_environment_that_hangs_is_named_and_the_others_go_on(self):
+        python = self.folder / "python"
+        python.write_text(HANGING_PYTHON.format(python=sys.executable, folder=self.folder))
+        python.chmod(0o755)
+        small = ("--envs-per-actor", "4", "--batch", "4", "--unroll", "5", "--hang-seconds", "1")
+        process = self.start("--env", "ale/Pong", *small, python=python)
+        self.assertNotIn("has not returned", self.said())  # that Python is slow to start it may say
+        named = self.lines()[-1]["actors_hung"]
+
+        (self.folder / "hang").touch()
+        hung = self.await_line(r"actor (\d) hangs: (\S+), (?:lane|one of lanes)[ 01]+, has not returned .* \(pid (\d+)\).*py-spy")
+        self.assertEqual((hung[1], hung[2]), ("0", "ale/Pong"))
+        self.assertNotIn("goes on", self.said()[hung.start():])
+        os.kill(int(hung[3]), 0)  # it is still there
+        self.learns_on()
+        (self.folder / "hang").unlink()
+        self.assertTrue(wait_until(lambda: "actor 0 goes on after " in self.said()[hung.start():]), self.said())
+        self.assertEqual(self.said().count("has not returned"), 1, "once a hang")
+        self.assertEqual(self.lines()[-1]["actors_hung"], named + 1)
+
+        (self.folder / "hang").touch()
+        self.assertTrue(wait_until(lambda: self.said().count("has not returned") == 2), self.said())
+        os.kill(int(hung[3]), signal.SIGKILL)  # as the warning suggests
+        (self.folder / "hang").unlink()
+        self.await_line("actor 0 was killed by signal 9")
+        self.learns_on()
+        result, _ = self.end(process)
+        self.assertGreaterEqual(result["actors_hung"], named + 2)
+        self.assertEqual((result["actor_restarts"], result["learner_restarts"], result["bad_values"]), (1, 0, 0))
+
+    def test_a_stopped_actor_is_called_stopped_and_not_hung(self):
+        process = self.start("--env", "native/catch", "--hang-seconds", "0.5")
+        pid = children(process.pid)["actor 1"]
+        os.kill(pid, signal.SIGSTOP)
+        self.await_line(rf"actor 1 is stopped \(SIGSTOP or a debugger\), native/catch, .* `kill -CONT {pid}`")
+        self.learns_on()
+        os.kill(pid, signal.SIGCONT)
+        self.await_line("actor 1 goes on after ")
+        self.assertEqual(children(process.pid)["actor 1"], pid)
+        result, _ = self.end(process)
+        self.assertEqual((result["actors_hung"], result["actor_restarts"]), (0, 0))
+        self.assertNotIn("hangs", self.said())
+
+    def test_updates_that_the_others_cannot_fill_are_told(self):
+        process = self.start("--env", "native/catch", "--hang-seconds", "0.3", "--batch", "128", "--ring-steps", "32")
+        os.kill(children(process.pid)["actor 0"], signal.SIGSTOP)
+        self.assertNotIn("cannot hold", self.said())
+        self.await_line("cannot hold an update of 128 unrolls: training waits")
+        self.end(process)
+
+    def test_rings_are_made_so_that_one_actor_fewer_fills_an_update(self):
+        process = self.start("--env", "native/catch", "--hang-seconds", "0.3", "--envs-per-actor", "4", "--batch", "64")
+        os.kill(children(process.pid)["actor 0"], signal.SIGSTOP)
+        self.await_line("actor 0 is stopped")
+        self.learns_on()
+        self.assertNotIn("cannot hold", self.said())
+        self.end(process)
+
+    def test_nobody_is_accused_while_the_learner_is_stopped(self):
+        process = self.start("--env", "native/catch", "--hang-seconds", "0.7")
+        learner = children(process.pid)["learner"]
+        os.kill(learner, signal.SIGSTOP)
+        time.sleep(1.5)
+        os.kill(learner, signal.SIGCONT)
+        self.learns_on()
+        self.end(process)
+        self.assertNotRegex(self.said(), "hangs|is stopped|goes on")
+
+    def test_a_run_with_stopped_workers_ends_at_once_and_with_its_checkpoint(self):
+        process = self.start("--env", "native/catch")
+        workers = children(process.pid)
+        for pid in workers.values():
+            os.kill(pid, signal.SIGSTOP)
+        result, took_s = self.end(process)
+        self.assertLess(took_s, 5, "the grace period is not for those that are stopped")
+        self.assertEqual(result["checkpoints"], 1)
+        self.assertEqual(len(workers), 3)
+
+
+if __name__ == "__main__":
+    unittest.main()
