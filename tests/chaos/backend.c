@@ -1,0 +1,381 @@
+// The backend of the chaos runner: computes nothing, but checks what the learner gives it to infer and to train on, as
+// chaos.h says. Runs in the learner process: infer on the inference thread, train on the training thread, both at once.
+// What a learner's death must not wipe out (the newest step seen of each environment, the windows trained on) lies in
+// the shared mapping and is written in such an order that a death at any moment leaves it readable.
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+
+#include "payload.h"
+
+void chaos_hook(void);
+
+struct farm_backend {
+    struct chaos_shared *shared;
+    const struct farm_lane *lanes[CHAOS_ALL_LANES];     // inference: number -> lane, as met
+    uint64_t windows[CHAOS_ALL_LANES][CHAOS_WIDTH_MAX]; // training: start of the next window + 1; 0: none in this life
+    uint64_t life, random;
+    float *state; // parameters, momenta: for the learner's sake
+    size_t parameter_count;
+};
+
+// Where a check stands, for its sentence.
+struct place {
+    struct chaos_shared *shared;
+    const char *who; // "inference", "training"
+    uint32_t lane, env;
+    uint64_t n, life;
+};
+
+static void wrong(const struct place *place, const char *format, ...) __attribute__((format(printf, 2, 3)));
+static void wrong(const struct place *place, const char *format, ...) {
+    char text[384];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    chaos_violation(place->shared, "%s, learner's life %llu: lane %u environment %u step %llu: %s", place->who,
+                    (unsigned long long)place->life, place->lane, place->env, (unsigned long long)place->n, text);
+}
+
+static enum farm_status create(const struct farm_backend_config *config, struct farm_backend **out,
+                               struct farm_error *err) {
+    struct farm_backend *backend = calloc(1, sizeof *backend);
+    float *state = calloc(3 * config->net->parameter_count, sizeof *state);
+    if (!backend || !state) {
+        free(backend);
+        free(state);
+        return farm_fail(err, FARM_E_LIMIT, "no memory for the checks");
+    }
+    backend->shared = chaos_shared_of_process();
+    backend->life = __atomic_load_n(&backend->shared->state.learner_life, __ATOMIC_ACQUIRE);
+    backend->random = backend->shared->shape.seed ^ farm_random_mix(backend->life);
+    backend->state = state;
+    backend->parameter_count = config->net->parameter_count;
+    *out = backend;
+    return FARM_OK;
+}
+
+static void destroy(struct farm_backend *backend) {
+    if (!backend) return;
+    free(backend->state);
+    free(backend);
+}
+
+// ---- one step ----
+
+// Reads an observation and checks it against itself and against what stands beside it in the lane.
+static bool read_step(const struct place *place, const struct farm_lane *lane, struct chaos_payload *payload) {
+    uint8_t observation[CHAOS_OBS_BYTES_MAX];
+    const uint32_t bytes = (uint32_t)lane->obs_bytes[0];
+    memcpy(observation, farm_lane_obs(lane, 0, place->n, place->env), bytes);
+    memcpy(payload, observation, sizeof *payload);
+    if (payload->checksum != chaos_checksum(observation, bytes) || payload->bytes != bytes) {
+        wrong(place, "the observation is torn");
+        return false;
+    }
+    const uint8_t flags = farm_lane_flags(lane, place->n)[place->env];
+    const float reward = farm_lane_reward(lane, place->n)[place->env];
+    if (payload->lane != place->lane || payload->env != place->env)
+        wrong(place, "the observation is one of lane %u environment %u", payload->lane, payload->env);
+    if (payload->flags != flags) wrong(place, "flags 0x%x, written were 0x%x", flags, payload->flags);
+    if (payload->reward != reward)
+        wrong(place, "reward %.1f, written was %.1f", (double)reward, (double)payload->reward);
+    return true;
+}
+
+// Where the life of the actor that wrote this step began. False where that has been forgotten.
+static bool life_began(const struct chaos_shared *shared, const struct chaos_payload *payload, uint64_t *step) {
+    const struct chaos_takeover *takeover =
+        &shared->state.takeovers[payload->lane][payload->generation % CHAOS_GENERATIONS];
+    if (__atomic_load_n(&takeover->generation, __ATOMIC_ACQUIRE) != payload->generation + 1) return false;
+    *step = takeover->step;
+    return true;
+}
+
+struct step_facts {
+    uint64_t generation, sequence;
+    uint32_t flags;
+    int32_t action; // answered to it
+};
+
+// Whether `now` may follow `before`; counts abandoned episodes.
+static bool follows(const struct place *place, const struct step_facts *before, const struct chaos_payload *now) {
+    const bool first = now->flags & FARM_STEP_FIRST, ended = before->flags & FARM_STEP_LAST;
+    if (now->generation == before->generation) {
+        if (now->sequence != before->sequence + 1)
+            wrong(place, "step %llu of its environment follows step %llu", (unsigned long long)now->sequence,
+                  (unsigned long long)before->sequence);
+        if (first != ended) wrong(place, "flags 0x%x follow 0x%x", now->flags, before->flags);
+        if (!first && now->action != before->action)
+            wrong(place, "action %d led to it, %d was answered", now->action, before->action);
+        return false;
+    }
+    if (now->generation < before->generation || now->sequence != 0 || !first)
+        wrong(place, "step %llu of life %llu (flags 0x%x) follows step %llu of life %llu",
+              (unsigned long long)now->sequence, (unsigned long long)now->generation, now->flags,
+              (unsigned long long)before->sequence, (unsigned long long)before->generation);
+    return !ended;
+}
+
+// ---- inference ----
+
+static void know_lane(struct farm_backend *backend, const struct place *place, const struct farm_lane *lane) {
+    const struct farm_lane *nobody = NULL;
+    if (place->lane >= CHAOS_ALL_LANES) {
+        wrong(place, "there is no such lane");
+    } else if (!__atomic_compare_exchange_n(&backend->lanes[place->lane], &nobody, lane, false, __ATOMIC_RELAXED,
+                                            __ATOMIC_RELAXED) &&
+               nobody != lane) {
+        wrong(place, "two lanes of one number");
+    }
+}
+
+// What must hold of a lane whose step n is to be answered.
+static void check_counters(const struct place *place, const struct farm_lane *lane) {
+    const uint64_t acted = farm_lane_acted(lane), produced = farm_lane_produced(lane);
+    if (acted != place->n) wrong(place, "asked for while acted is %llu", (unsigned long long)acted);
+    if (produced != place->n + 1) wrong(place, "asked for while produced is %llu", (unsigned long long)produced);
+    if (produced - farm_lane_consumed(lane) > lane->steps) wrong(place, "lies in a slot that is not given back");
+}
+
+static void check_begin(const struct place *place, const struct chaos_payload *now) {
+    uint64_t began;
+    if (life_began(place->shared, now, &began) && began + now->sequence != place->n)
+        wrong(place, "step %llu of an actor's life that took over at %llu", (unsigned long long)now->sequence,
+              (unsigned long long)began);
+}
+
+// The frames before step n that belong to its episode are still there.
+static void check_stack(const struct place *place, const struct farm_lane *lane, const struct chaos_payload *now) {
+    const void *rows[8];
+    const unsigned stack = place->shared->shape.stack;
+    farm_lane_stack(lane, 0, place->n, place->env, stack, rows);
+    for (unsigned back = 1; back < stack; back++) {
+        const uint8_t *row = rows[stack - 1 - back];
+        struct chaos_payload older;
+        if (!row) continue;
+        memcpy(&older, row, sizeof older);
+        if (older.checksum != chaos_checksum(row, (uint32_t)lane->obs_bytes[0]) || older.lane != now->lane ||
+            older.env != now->env || older.generation != now->generation || older.episode != now->episode ||
+            older.sequence + back != now->sequence)
+            wrong(place, "the frame %u steps before it is not there", back);
+    }
+}
+
+// Compares the step with what was seen before, and notes it. seen[step % 2] is written, the other holds step n-1.
+static void note_seen(struct farm_backend *backend, const struct place *place, const struct chaos_payload *now,
+                      int32_t action) {
+    struct chaos_seen *pair = backend->shared->state.seen[place->lane][place->env];
+    struct chaos_seen *own = &pair[place->n % 2];
+    const struct chaos_seen *before = &pair[(place->n + 1) % 2];
+    struct chaos_totals *totals = &backend->shared->totals;
+    if (own->step == place->n + 1) { // answered, but `acted` was not stored
+        if (own->life == backend->life) wrong(place, "answered twice by one learner");
+        if (own->checksum != now->checksum) wrong(place, "another observation than before");
+        own->life = backend->life;
+        chaos_add(&totals->steps_again, 1);
+        return;
+    }
+    struct chaos_seen next = {.step = place->n + 1,
+                              .life = backend->life,
+                              .generation = now->generation,
+                              .sequence = now->sequence,
+                              .checksum = now->checksum,
+                              .flags = now->flags,
+                              .action = action};
+    bool abandoned = false;
+    if (place->n == 0) {
+        if (!(now->flags & FARM_STEP_FIRST) || now->sequence) wrong(place, "step 0 is not a first one");
+    } else if (before->step != place->n) {
+        wrong(place, "inference has never seen the step before it");
+    } else {
+        const struct step_facts facts = {before->generation, before->sequence, before->flags, before->action};
+        abandoned = follows(place, &facts, now);
+        next.transitions = before->transitions;
+        next.games = before->games;
+        next.abandoned = before->abandoned;
+    }
+    next.transitions += !(now->flags & FARM_STEP_FIRST);
+    next.games += (now->flags & FARM_STEP_GAME_END) != 0;
+    next.abandoned += abandoned;
+    __atomic_store_n(&own->step, 0, __ATOMIC_RELAXED);
+    __atomic_signal_fence(__ATOMIC_SEQ_CST); // only this process's own order counts: who reads is a later learner
+    next.step = 0;
+    *own = next;
+    __atomic_signal_fence(__ATOMIC_SEQ_CST);
+    __atomic_store_n(&own->step, place->n + 1, __ATOMIC_RELEASE);
+    chaos_add(&totals->steps_checked, 1);
+}
+
+// Writes the answer, first a wrong one: who reads too early finds that.
+static int32_t write_answer(struct farm_lane *lane, const struct place *place, uint64_t checksum) {
+    const struct chaos_answer answer = chaos_answer_to(checksum);
+    const int32_t nonsense = -1;
+    uint8_t *action = farm_lane_action(lane, place->n, place->env);
+    memcpy(action, &nonsense, sizeof nonsense);
+    chaos_hook();
+    farm_lane_value(lane, place->n)[place->env] = answer.value;
+    chaos_hook();
+    float *logits = farm_lane_logits(lane, place->n, place->env);
+    logits[0] = answer.logit;
+    chaos_hook();
+    logits[CHAOS_ACTIONS - 1] = -answer.logit;
+    chaos_hook();
+    memcpy(action, &answer.action, 2); // half an action
+    chaos_hook();
+    memcpy(action, &answer.action, sizeof answer.action);
+    chaos_hook();
+    return answer.action;
+}
+
+static void infer(struct farm_backend *backend, const struct farm_infer_rows *rows, uint32_t count) {
+    for (uint32_t i = 0; i < count; i++) {
+        struct place place = {backend->shared,  "inference", rows[i].lane_id,
+                              rows[i].env_from, rows[i].n,   backend->life};
+        know_lane(backend, &place, rows[i].lane);
+        check_counters(&place, rows[i].lane);
+        if (place.lane >= CHAOS_ALL_LANES) continue;
+        for (uint32_t e = 0; e < rows[i].env_count; e++, place.env++) {
+            struct chaos_payload payload;
+            if (!read_step(&place, rows[i].lane, &payload)) continue;
+            check_begin(&place, &payload);
+            check_stack(&place, rows[i].lane, &payload);
+            note_seen(backend, &place, &payload, write_answer(rows[i].lane, &place, payload.checksum));
+        }
+        *farm_lane_version(rows[i].lane, place.n) = __atomic_load_n(&backend->shared->state.version, __ATOMIC_ACQUIRE);
+        chaos_hook();
+    }
+}
+
+// ---- training ----
+
+static void check_answer(const struct place *place, const struct farm_lane *lane, uint64_t checksum) {
+    const struct chaos_answer right = chaos_answer_to(checksum);
+    int32_t action;
+    memcpy(&action, farm_lane_action(lane, place->n, place->env), sizeof action);
+    const float *logits = farm_lane_logits(lane, place->n, place->env);
+    if (action != right.action || farm_lane_value(lane, place->n)[place->env] != right.value ||
+        logits[0] != right.logit || logits[CHAOS_ACTIONS - 1] != -right.logit)
+        wrong(place, "the answer beside it is another step's (action %d, right is %d)", action, right.action);
+    if (*farm_lane_version(lane, place->n) > __atomic_load_n(&place->shared->state.version, __ATOMIC_ACQUIRE))
+        wrong(place, "answered by parameters that are not there yet");
+}
+
+// Which window this is: the next one; or, of a learner that came back, the first that no learner has given back.
+static void check_order(struct farm_backend *backend, const struct place *place, const struct farm_lane *lane) {
+    const struct chaos_shape *shape = &backend->shared->shape;
+    uint64_t *next = &backend->windows[place->lane][place->env];
+    uint64_t *trained_to = &backend->shared->state.trained_to[place->lane][place->env];
+    const uint64_t consumed = farm_lane_consumed(lane), history = shape->stack - 1;
+    const uint64_t needs = place->n > history ? place->n - history : 0;
+    if (consumed > needs)
+        wrong(place, "a window in training whose steps are given back already (consumed %llu)",
+              (unsigned long long)consumed);
+    if (*next) {
+        if (place->n + 1 != *next) wrong(place, "the next window is %llu", (unsigned long long)*next - 1);
+    } else {
+        if (place->n % shape->unroll) wrong(place, "no window begins here");
+        if (consumed != needs)
+            wrong(place, "the first window of a learner's life, but consumed is %llu", (unsigned long long)consumed);
+        if (place->n > *trained_to) wrong(place, "windows from %llu on were skipped", (unsigned long long)*trained_to);
+    }
+    if (place->n < *trained_to) chaos_add(&backend->shared->totals.unrolls_again, 1);
+    *next = place->n + shape->unroll + 1;
+}
+
+// Another thread or process gets ahead here, now and then.
+static void dwell(struct farm_backend *backend) {
+    if (chaos_random_below(&backend->random, 8)) return;
+    const struct timespec nap = {.tv_nsec = (long)chaos_random_below(&backend->random, 300000)};
+    nanosleep(&nap, NULL);
+}
+
+static void check_unroll(struct farm_backend *backend, const struct farm_train_unrolls *unroll, uint32_t env) {
+    const struct farm_lane *lane = unroll->lane;
+    struct chaos_shared *shared = backend->shared;
+    struct chaos_payload payload = {0};
+    memcpy(&payload, farm_lane_obs(lane, 0, unroll->start, env), sizeof payload);
+    // Whose lane it is the unroll does not say: its first step does, and that must fit what inference knows.
+    struct place place = {shared, "training", payload.lane, env, unroll->start, backend->life};
+    know_lane(backend, &place, lane);
+    if (place.lane >= CHAOS_ALL_LANES) return;
+    check_order(backend, &place, lane);
+    struct step_facts before = {0};
+    uint64_t sum = 0;
+    for (uint32_t t = 0; t <= shared->shape.unroll; t++, place.n++) {
+        if (!read_step(&place, lane, &payload)) continue;
+        check_begin(&place, &payload);
+        if (t == 0) check_stack(&place, lane, &payload);
+        if (t > 0) follows(&place, &before, &payload);
+        check_answer(&place, lane, payload.checksum);
+        before = (struct step_facts){payload.generation, payload.sequence, payload.flags,
+                                     chaos_answer_to(payload.checksum).action};
+        sum += payload.checksum;
+    }
+    dwell(backend);
+    for (uint32_t t = 0; t <= shared->shape.unroll; t++) {
+        memcpy(&payload, farm_lane_obs(lane, 0, unroll->start + t, env), sizeof payload);
+        sum -= payload.checksum;
+    }
+    if (sum) wrong(&place, "the steps before it changed while training read them");
+    uint64_t *trained_to = &shared->state.trained_to[place.lane][env], end = unroll->start + shared->shape.unroll;
+    if (end > *trained_to) __atomic_store_n(trained_to, end, __ATOMIC_RELAXED);
+    chaos_add(&shared->totals.unrolls_checked, 1);
+    chaos_add(&shared->totals.unroll_steps_checked, shared->shape.unroll + 1);
+}
+
+static void train(struct farm_backend *backend, const struct farm_train_unrolls *unrolls, uint32_t count,
+                  double learning_rate, struct farm_train_stats *stats) {
+    uint32_t trained = 0;
+    for (uint32_t i = 0; i < count; i++)
+        for (uint32_t e = 0; e < unrolls[i].env_count; e++, trained++)
+            check_unroll(backend, &unrolls[i], unrolls[i].env_from + e);
+    if (trained != backend->shared->shape.batch)
+        chaos_violation(backend->shared, "an update of %u unrolls, not %u", trained, backend->shared->shape.batch);
+    chaos_add(&backend->shared->state.version, 1);
+    *stats = (struct farm_train_stats){0};
+}
+
+static uint64_t version(const struct farm_backend *backend) {
+    return __atomic_load_n(&backend->shared->state.version, __ATOMIC_ACQUIRE);
+}
+
+// What parameter i of the three vectors is at a version: a checkpoint of two versions is not whole.
+static float parameter(uint64_t version_then, size_t i) {
+    return (float)(farm_random_mix(version_then ^ (uint64_t)i << 40) & 0xFFFF);
+}
+
+// Training thread, between two updates; what it returns is what a checkpoint will hold.
+static struct farm_backend_state state(struct farm_backend *backend) {
+    const uint64_t now = version(backend);
+    for (size_t i = 0; i < 3 * backend->parameter_count; i++) backend->state[i] = parameter(now, i);
+    return (struct farm_backend_state){.params = backend->state,
+                                       .first = backend->state + backend->parameter_count,
+                                       .second = backend->state + 2 * backend->parameter_count,
+                                       .optimiser_step = now};
+}
+
+// A checkpoint has been loaded into the vectors.
+static void state_changed(struct farm_backend *backend, uint64_t new_version, uint64_t optimiser_step) {
+    size_t wrong_ones = 0;
+    for (size_t i = 0; i < 3 * backend->parameter_count; i++)
+        wrong_ones += backend->state[i] != parameter(new_version, i);
+    if (wrong_ones || optimiser_step != new_version || new_version > version(backend))
+        chaos_violation(backend->shared,
+                        "learner's life %llu: the checkpoint of version %llu (optimiser %llu, now %llu) has %zu wrong "
+                        "parameters",
+                        (unsigned long long)backend->life, (unsigned long long)new_version,
+                        (unsigned long long)optimiser_step, (unsigned long long)version(backend), wrong_ones);
+    chaos_add(&backend->shared->totals.checkpoints_loaded, 1);
+}
+
+const struct farm_backend_ops chaos_backend = {.name = "chaos",
+                                               .create = create,
+                                               .destroy = destroy,
+                                               .infer = infer,
+                                               .train = train,
+                                               .version = version,
+                                               .state = state,
+                                               .state_changed = state_changed};

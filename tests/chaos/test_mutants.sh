@@ -1,0 +1,102 @@
+#!/bin/bash
+# Shows that the chaos runner finds faults: breaks one rule of the lane, of the actor, of the learner or of the
+# supervisor at a time, in a copy, and runs farms over it until a check finds it. Each mutant that is not found fails
+# the test, as does one whose text is no longer in the source. `make test` takes those with a star, which are quick;
+# `make chaos-mutants` all of them; `test_mutants.sh WORDS` those whose names hold the words. What only costs time (a
+# wake-up that is lost, but made up for by the next nap) the runner cannot find: the model checker's mutants are for
+# that.
+set -eu
+source=${FARM_SOURCE:-$(cd "$(dirname "$0")/../.." && pwd)}
+build=${FARM_BUILD:-$source/build}
+chosen=${1:-'* '}
+seconds=120
+[ "$chosen" != --all ] || chosen=
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
+[ -x "$build/chaos" ] || { echo "build/chaos is not built"; exit 77; }
+flags=(-std=c17 -D_GNU_SOURCE -O1 -g -Itests/chaos/hooked -Iinclude -Isrc "-I$build/gen")
+libs=(-Wl,--as-needed "$build/libfarm.a" -lhwloc -lnuma -ldnnl -lgomp -ljansson -lyaml -lpthread -lm -ldl)
+
+# Lives are long where a ~ stands: no kill is needed, and each cures what had gone wrong.
+# name | file | what is replaced (a Perl expression over the whole file)
+mutants='
+* step published before it is written | src/actor/group.c | s/(const bool fresh = group->fresh;)/$1 farm_store_release(&lane->up->produced, n + 1);/
+new actor does not wait for the answer | src/actor/actor.c | s/(    if \(!status\) status = play\()/    if (!status) status = farm_group_step(groups, ring.lanes, err);\n    if (!status) farm_lane_actor_publish(ring.lanes);\n$1/
+* new actor overwrites the newest step | src/ring/lane.c | s/(produced_local = farm_load_acquire\(&lane->up->produced\));/$1; if (lane->produced_local) lane->produced_local--;/
+new actor does not ring | src/ring/lane.c | s/farm_store_release\(&lane->up_control->doorbell[^;]*;//
+new actor goes on without FIRST | src/actor/group.c | s/flags\[e\] = FARM_STEP_FIRST;/flags[e] = n ? 0 : FARM_STEP_FIRST;/
+* seeds of a dead life again | src/actor/actor.c | s/const uint64_t generation = [^;]*;/const uint64_t generation = 0;/
+~ bell before the step | src/ring/lane.h | s/(    farm_store_release\(&lane->up->produced, \+\+lane->produced_local\);\n)(.*\n)/$2$1/
+slot overwritten that training holds | src/ring/lane.h | s/(bool farm_lane_actor_can_write\(struct farm_lane \*lane\) \{)/$1 return true;/
+* answer of another step | src/actor/group.c | s/farm_lane_action\(lane, n - 1, 0\)/farm_lane_action(lane, n, 0)/
+* acted before the answer | src/learner/learner.c | s/(    learner->ops->infer)/    for (uint32_t i = 0; i < count; i++) farm_lane_answer(learner->rows[i].lane, learner->rows[i].n);\n$1/
+acted at the first part of a lane | src/learner/learner.c | s/if \(lane->env_done < lane->lane->width\) continue;(\s*farm_lane_answer)/$1/
+learner skips what was not answered | src/learner/lanes.c | s/lane->answered = farm_lane_acted\(lane->lane\);/lane->answered = farm_lane_produced(lane->lane);/
+* learner forgets what it had checked | src/learner/lanes.c | s/\(void\)farm_intake_step\(&lane->intake, lane->answered - back\);/;/
+learner does not look after its birth | src/ring/wait.c | s/doorbell\) - 1;/doorbell);/
+* window skipped after a restart | src/ring/window.c | s/(    cursor->held = cursor->next;)/    if (consumed) cursor->next += shape->stride;\n$1/
+window given back twice after a restart | src/ring/window.c | s/(    cursor->held = cursor->next;)/    if (consumed) cursor->next -= shape->stride;\n$1/
+window taken twice | src/ring/window.c | s/cursor->next \+= shape->stride;/cursor->next += start % 5 ? shape->stride : shape->stride * (start != 0);/
+* given back before training | src/learner/trainer.c | s/(    trainer->config.ops->train\()/    release(trainer, finished);\n$1/
+history given back | src/ring/window.c | s/return cursor->held > history \? [^;]*;/return history ? cursor->held : cursor->held;/
+steps counted twice | src/learner/lanes.c | s/(farm_board_add\(&board->agent_steps, transitions)\)/$1 + (n % 64 == 63))/
+* workers outlive the supervisor | src/supervisor/child.c | s/prctl\(PR_SET_PDEATHSIG, SIGKILL\) < 0/prctl(PR_SET_PDEATHSIG, 0) < 0/
+supervisor leaves a descriptor | src/supervisor/supervisor.c | s/close\(worker->pidfd\);//
+'
+
+# The objects that depend on the file, compiled in the copy.
+compile() {
+    local file=$1 unit object
+    case $file in
+    *.h) grep -lE "\"(ring|learner|actor)/" src/ring/*.c src/actor/*.c src/learner/*.c tests/chaos/*.c | grep -v /test_ ;;
+    *) echo "$file" ;;
+    esac | while read -r unit; do
+        object=$scratch/objects/${unit%.c}.o
+        mkdir -p "$(dirname "$object")"
+        echo "$unit $object"
+    done | xargs -P2 -L1 bash -c '"${@:1:$#-2}" -c "${@: -2:1}" -o "${@: -1}"' compile "${CC:-gcc}" "${flags[@]}"
+}
+
+link() {
+    local objects=() object unit
+    while read -r object; do
+        unit=${object#"$build"/obj/}
+        unit=${unit#chaos/}
+        [ -f "$scratch/objects/$unit" ] || objects+=("$object")
+    done < <(find "$build/obj/chaos" -name '*.o'; echo "$build/obj/tests/chaos/main.o")
+    mapfile -t -O "${#objects[@]}" objects < <(find "$scratch/objects" -name '*.o')
+    "${CC:-gcc}" "${objects[@]}" "${libs[@]}" -o "$scratch/chaos"
+}
+
+found=0 missed=()
+while IFS='|' read -r name file expression; do
+    [ -n "$name" ] || continue
+    read -r name <<<"$name"
+    read -r file <<<"$file"
+    [[ $name == *"$chosen"* ]] || continue
+    rate=80
+    [ "$name" = "${name#\~ }" ] || rate=4
+    name=${name#[*~] }
+    rm -rf "$scratch/tree" "$scratch/objects"
+    mkdir "$scratch/tree" "$scratch/objects"
+    cd "$source" && cp -r include src tests/chaos --parents "$scratch/tree" && cd "$scratch/tree"
+    perl -0pi -e "$expression" "$file"
+    if cmp -s "$file" "$source/$file"; then
+        echo "$name: $file does not hold the text to break any more"
+        missed+=("$name")
+        continue
+    fi
+    compile "$file"
+    link
+    if words=$("$scratch/chaos" --actor-kills 1000000 --learner-kills 100000 --supervisor-kills 100000 --kills-per-s $rate --standstill 3 \
+        --seconds "$seconds" --seed 7 2>&1); then
+        missed+=("$name")
+        echo "$name: NOT FOUND in $seconds s"
+    else
+        found=$((found + 1))
+        after=$(sed -n 's/^chaos: \([0-9]*\) s: \([0-9]*\) actors, \([0-9]*\) learners.*/\1 s, \2 actors, \3 learners killed/p' <<<"$words" | tail -n 1)
+        echo "$name: found after $after: $(sed -n 's/^chaos: VIOLATION (seed [0-9]*): //p' <<<"$words" | head -n 1)"
+    fi
+done <<<"$mutants"
+echo "covered: $found of $((found + ${#missed[@]})) faults put in are found by the chaos runner"
+[ ${#missed[@]} = 0 ]
