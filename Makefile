@@ -121,7 +121,8 @@ aarch64-test: ## tests that need no foreign library, built for AArch64, run unde
 	@tools/build/aarch64_test.sh
 
 model: deps ## the lane's model checks in full, harmless mutants too: about an hour
-	@FARM_MODEL=full FARM_BUILD=$(BUILD) $(BUILD)/venv/bin/python tests/model/test_lane_model.py
+	@status=0; for t in tests/model/spin/test_spin.py tests/model/test_lane_model.py; do \
+		FARM_MODEL=full FARM_BUILD=$(abspath $(BUILD)) $(BUILD)/venv/bin/python -u $$t || status=1; done; exit $$status
 
 lint: ## layout, static analysis, folder rule, links, AArch64 compile check
 	@tools/build/deps.sh build lint

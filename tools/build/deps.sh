@@ -21,6 +21,7 @@ build  libyaml-dev              0.2.5                 recipes
 build  libjemalloc-dev          5.3.0                 heap of the executables (optional)
 build  liburing-dev             2.3                   io_uring: the bridge (optional)
 test   libcriterion-dev         2.4.1                 C tests
+test   spin                     6.5.2                 the lane's model in Promela
 test   clang                    14.0                  fuzz targets
 test   libclang-rt-dev          14.0                  libFuzzer and clang's sanitizers
 test   gcc-aarch64-linux-gnu    12.2.0                tests for AArch64

@@ -400,7 +400,8 @@ proctype actor() {
             :: a_lane == 0 -> // the only writer of doorbell has not stored to it yet
                 a_bell = mem[DOORBELL];
                 if
-                :: a_bell < mem[PRODUCED(0)] + mem[PRODUCED(1)] -> WITNESS(TOOK_OVER_UNRUNG)
+                :: mem[PRODUCED(0)] > 0 && a_bell < mem[PRODUCED(0)] + mem[PRODUCED(1)] + lanes * generation -> // one more a lane and life
+                    WITNESS(TOOK_OVER_UNRUNG)
                 :: else -> skip
                 fi
             :: else -> skip
