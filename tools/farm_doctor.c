@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/pidfd.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -15,6 +16,7 @@
 #include "farm_paths.h"
 #include "report/json.h"
 #include "shm/limits.h"
+#include "shm/place.h"
 #include "tools.h"
 #include "topo/machine.h"
 
@@ -138,24 +140,34 @@ static void look_at_memlock(struct findings *findings, const struct farm_machine
 
 // ---- speed ----
 
-static void look_at_huge_pages(struct findings *findings) {
-    char line[TEXT_BYTES];
-    if (!first_line("/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages", line, sizeof line)) {
-        note(findings, "huge pages", GRADE_GOOD, NULL, "the kernel has no 2 MiB pages");
-        return;
-    }
-    note(findings, "huge pages", atol(line) > 0 ? GRADE_GOOD : GRADE_SLOW,
-         "as root: sysctl vm.nr_hugepages=256 (512 MB; as much as the plan's shared memory)", "%s of 2 MiB are free",
-         line);
+// Whether this kernel puts shared memory together to 2 MiB pages, tried on one.
+static bool collapses(void) {
+    int fd = memfd_create("farm-doctor", MFD_CLOEXEC);
+    void *block = NULL;
+    if (fd >= 0 && ftruncate(fd, FARM_PLACE_HUGE_BYTES) == 0)
+        block = farm_place_map(fd, PROT_READ | PROT_WRITE, FARM_PLACE_HUGE_BYTES, FARM_PLACE_HUGE_BYTES);
+    if (block) farm_place_collapse(block, FARM_PLACE_HUGE_BYTES);
+    const bool given = block && farm_place_transparent_bytes(block) == FARM_PLACE_HUGE_BYTES;
+    if (block) munmap(block, FARM_PLACE_HUGE_BYTES);
+    if (fd >= 0) close(fd);
+    return given;
 }
 
-static void look_at_transparent_pages(struct findings *findings) {
+static void look_at_huge_pages(struct findings *findings) {
     char line[TEXT_BYTES];
+    const bool together = collapses();
+    if (!first_line("/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages", line, sizeof line)) {
+        note(findings, "huge pages", GRADE_GOOD, NULL, "the kernel has no pool of 2 MiB pages");
+    } else {
+        note(findings, "huge pages", atol(line) > 0 || together ? GRADE_GOOD : GRADE_SLOW,
+             "as root: sysctl vm.nr_hugepages=256 (512 MB; as much as the plan's shared memory)",
+             "%s of 2 MiB are free in the pool%s", line, together ? "; transparent ones do as well" : "");
+    }
     if (!first_line("/sys/kernel/mm/transparent_hugepage/shmem_enabled", line, sizeof line)) return;
-    bool off = strstr(line, "[never]") || strstr(line, "[deny]");
-    note(findings, "transparent huge pages", off ? GRADE_SLOW : GRADE_GOOD,
+    const bool off = strstr(line, "[never]") || strstr(line, "[deny]");
+    note(findings, "transparent huge pages", off && !together ? GRADE_SLOW : GRADE_GOOD,
          "as root: echo advise > /sys/kernel/mm/transparent_hugepage/shmem_enabled (unless huge pages are reserved)",
-         "for shared memory: %s", line);
+         "shared memory is %sput together to 2 MiB pages; shmem_enabled: %s", together ? "" : "not ", line);
 }
 
 static void look_at_numa_balancing(struct findings *findings, const struct farm_machine *machine) {
@@ -201,7 +213,6 @@ static enum farm_status look(struct findings *findings, struct farm_error *err) 
         look_at_environments(findings);
         look_at_gpu(findings, machine);
         look_at_huge_pages(findings);
-        look_at_transparent_pages(findings);
         look_at_memlock(findings, machine);
         look_at_numa_balancing(findings, machine);
         look_at_governor(findings);

@@ -102,14 +102,17 @@ static enum farm_status map_new(const struct farm_segment_request *request, bool
     return FARM_OK;
 }
 
-// Binds, populates and asks where every page came to lie.
-static enum farm_status place(int node, struct farm_segment *out, struct farm_error *err) {
+// Binds, populates and asks where every page came to lie. Pages of 2 MiB are put together before there are others, unless
+// it is the first touch that says where they shall lie.
+static enum farm_status place(int node, bool transparent, struct farm_segment *out, struct farm_error *err) {
     bool refused = false;
     size_t ask_bytes = out->pages == FARM_PAGES_HUGE ? FARM_PLACE_HUGE_BYTES : SMALL_BYTES;
     enum farm_status status = FARM_OK;
     if (node >= 0) status = farm_place_bind(out->header, out->bytes, node, true, &refused, err);
+    if (!status && transparent && !refused) farm_place_collapse(out->header, out->bytes);
     if (!status) status = farm_place_populate(out->header, out->bytes, out->fd, refused ? node : -1, err);
     if (status) return status;
+    if (transparent && refused) farm_place_collapse(out->header, out->bytes);
     bool asked = farm_place_verify(out->header, out->bytes, ask_bytes, node, &out->pages_elsewhere);
     if (node < 0)
         out->placement = FARM_PLACEMENT_NONE;
@@ -128,7 +131,7 @@ static bool create_huge(const struct farm_segment_request *request, struct farm_
     size_t wanted = round_up(request->bytes, FARM_PLACE_HUGE_BYTES) / FARM_PLACE_HUGE_BYTES;
     uint64_t there = farm_limits_huge_available_bytes("/", request->node) / FARM_PLACE_HUGE_BYTES;
     struct farm_error why = {0};
-    if (there >= wanted && map_new(request, true, out, &why) == FARM_OK && place(request->node, out, &why) == FARM_OK)
+    if (there >= wanted && map_new(request, true, out, &why) == FARM_OK && place(request->node, false, out, &why) == FARM_OK)
         return true;
     farm_segment_close(out);
     if (why.status)
@@ -150,14 +153,15 @@ static const char *shmem_setting(char *text, size_t bytes) {
     return open_bracket + 1;
 }
 
-// Base pages; where 2 MiB ones were wanted, the kernel is asked for transparent ones, and whether it gave them.
+// Base pages; where 2 MiB ones were wanted, the kernel is asked for transparent ones, has them put together, and is asked
+// whether there are any.
 static enum farm_status create_small(const struct farm_segment_request *request, bool transparent,
                                      struct farm_segment *out, struct farm_error *err) {
     enum farm_status status = farm_limits_check_memory("/", request->bytes, request->node, err);
     if (!status) status = map_new(request, false, out, err);
     // May fail where the kernel was built without them: then there are none, as the page table will say.
     if (!status && transparent) madvise(out->header, out->bytes, MADV_HUGEPAGE);
-    if (!status) status = place(request->node, out, err);
+    if (!status) status = place(request->node, transparent, out, err);
     if (status || !transparent) return status;
     if (farm_place_transparent_bytes(out->header) >= out->bytes / 2) {
         out->pages = FARM_PAGES_TRANSPARENT;
@@ -166,7 +170,9 @@ static enum farm_status create_small(const struct farm_segment_request *request,
     }
     char setting[64];
     size_t used = strlen(out->note);
-    snprintf(out->note + used, sizeof out->note - used, "; transparent ones not given: shmem_enabled is %s",
+    snprintf(out->note + used, sizeof out->note - used,
+             "; transparent ones not given: shmem_enabled is %s, and none could be put together (Linux 6.1; memory in "
+             "free pieces of 2 MiB)",
              shmem_setting(setting, sizeof setting));
     return FARM_OK;
 }

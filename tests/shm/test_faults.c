@@ -60,6 +60,7 @@ static const char *described(const struct farm_segment *segment) {
 // ---- files of /proc and /sys that say what a test wants ----
 
 FILE *__real_fopen(const char *path, const char *mode);
+int __real_madvise(void *start, size_t bytes, int advice);
 int __real_memfd_create(const char *name, unsigned flags);
 int __real_fstatfs(int fd, struct statfs *about);
 long __real_move_pages(int pid, unsigned long count, void **pages, const int *to, int *status, int flags);
@@ -308,8 +309,16 @@ Test(shm, takes_large_pages_from_a_pool_and_hands_them_over_aligned) {
     farm_segment_close(&segment);
 }
 
+// A kernel that puts no transparent pages together: older than Linux 6.1, or shmem_enabled is `deny`.
+static int madvise_without_collapse(void *start, size_t bytes, int advice) {
+    if (advice != 25) return __real_madvise(start, bytes, advice);
+    errno = EINVAL;
+    return -1;
+}
+
 Test(shm, is_never_half_of_one_kind_of_page) {
     play_pool("8\n", "1\n");
+    farm_faults_replace("madvise", (void (*)(void))madvise_without_collapse);
     struct farm_segment_request request = request_of(HUGE_BYTES, 0, true);
     struct farm_segment segment = create(&request);
     cr_assert_eq(segment.pages, FARM_PAGES_SMALL);

@@ -441,6 +441,27 @@ Test(shm, says_aloud_when_huge_pages_are_not_to_be_had) {
     farm_segment_close(&segment);
 }
 
+Test(shm, has_transparent_pages_put_together_whatever_the_settings) {
+    struct farm_segment_request request = request_of(((5u << 20) / 4096 + 3) * 4096); // two blocks and a rest
+    request.huge = true;
+    if (farm_limits_huge_available_bytes("/", -1) >= request.bytes) cr_skip_test("the pool has 2 MiB pages");
+    struct farm_segment segment = create(&request), view;
+    struct farm_error err = {0};
+    if (segment.pages != FARM_PAGES_TRANSPARENT)
+        cr_skip_test("this kernel puts none together: older than Linux 6.1, or shmem_enabled is deny");
+    cr_assert_eq(farm_place_transparent_bytes(segment.header), 4 << 20);
+    const uint8_t *bytes = (const uint8_t *)segment.header;
+    for (size_t i = FARM_SEGMENT_HEADER_BYTES; i < segment.bytes; i++) cr_assert_eq(bytes[i], 0, "byte %zu", i);
+    write_pattern(&segment);
+    cr_assert_eq(farm_segment_open(dup(segment.fd_readonly), false, FARM_SEGMENT_UP, HASH, &view, &err), FARM_OK, "%s",
+                 err.message);
+    farm_segment_populate(&view);
+    cr_assert_eq(farm_place_transparent_bytes(view.header), 4 << 20, "and whoever opens it maps them whole");
+    cr_assert(shows_pattern(&view));
+    farm_segment_close(&view);
+    farm_segment_close(&segment);
+}
+
 Test(shm, takes_huge_pages_from_the_pool_and_hands_them_over) {
     enum { WANTED = 3 << 20 };
     if (farm_limits_huge_available_bytes("/", -1) < 4 << 20)
