@@ -102,8 +102,8 @@ static enum farm_status map_new(const struct farm_segment_request *request, bool
     return FARM_OK;
 }
 
-// Binds, populates and asks where every page came to lie. Pages of 2 MiB are put together before there are others, unless
-// it is the first touch that says where they shall lie.
+// Binds, populates and asks where every page came to lie. Pages of 2 MiB are put together before there are others,
+// unless it is the first touch that says where they shall lie.
 static enum farm_status place(int node, bool transparent, struct farm_segment *out, struct farm_error *err) {
     bool refused = false;
     size_t ask_bytes = out->pages == FARM_PAGES_HUGE ? FARM_PLACE_HUGE_BYTES : SMALL_BYTES;
@@ -131,7 +131,8 @@ static bool create_huge(const struct farm_segment_request *request, struct farm_
     size_t wanted = round_up(request->bytes, FARM_PLACE_HUGE_BYTES) / FARM_PLACE_HUGE_BYTES;
     uint64_t there = farm_limits_huge_available_bytes("/", request->node) / FARM_PLACE_HUGE_BYTES;
     struct farm_error why = {0};
-    if (there >= wanted && map_new(request, true, out, &why) == FARM_OK && place(request->node, false, out, &why) == FARM_OK)
+    if (there >= wanted && map_new(request, true, out, &why) == FARM_OK &&
+        place(request->node, false, out, &why) == FARM_OK)
         return true;
     farm_segment_close(out);
     if (why.status)
@@ -153,8 +154,8 @@ static const char *shmem_setting(char *text, size_t bytes) {
     return open_bracket + 1;
 }
 
-// Base pages; where 2 MiB ones were wanted, the kernel is asked for transparent ones, has them put together, and is asked
-// whether there are any.
+// Base pages; where 2 MiB ones were wanted, the kernel is asked for transparent ones, has them put together, and is
+// asked whether there are any.
 static enum farm_status create_small(const struct farm_segment_request *request, bool transparent,
                                      struct farm_segment *out, struct farm_error *err) {
     enum farm_status status = farm_limits_check_memory("/", request->bytes, request->node, err);
