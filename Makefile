@@ -85,7 +85,9 @@ bench-peers: deps ## the same work done by other people's systems (installs them
 	@tools/build/peers.sh $(B)
 
 asan: deps ## the C tests and the command line's under AddressSanitizer and UBSan
+	@$(MAKE) $(parallel) python-extension
 	@$(MAKE) $(parallel) BUILD=$(BUILD)/asan SANITIZE=address,undefined build-c-tests
+	@ln -sfn ../python $(BUILD)/asan/python
 	@$(MAKE) BUILD=$(BUILD)/asan SANITIZE=address,undefined run-c-tests
 
 TSAN_TESTS ?= shm ring learner
@@ -222,7 +224,7 @@ run_tests = tools/build/run_tests.py --jobs $(TEST_JOBS) --build $(BUILD) $(if $
 run-tests:
 	@NVCC=$(NVCC) CUOBJDUMP=$(CUOBJDUMP) $(BUILD)/venv/bin/python $(run_tests) $(C_TESTS) $(SCRIPT_TESTS)
 run-c-tests:
-	@$(BUILD)/../venv/bin/python $(run_tests) $(C_TESTS) $(if $(findstring address,$(SANITIZE)),$(filter tests/tools/%,$(SCRIPT_TESTS)))
+	@FARM_PYTHON=$(abspath $(BUILD)/../venv/bin/python) $(BUILD)/../venv/bin/python $(run_tests) $(C_TESTS) $(if $(findstring address,$(SANITIZE)),$(filter tests/tools/%,$(SCRIPT_TESTS)))
 
 ##@ Fuzzing: one executable a file tests/fuzz/fuzz_*.c, of clang and the sanitizers; tools/build/fuzz.sh calls this
 FUZZ_SOURCES  := $(wildcard src/base/*.c src/shm/*.c src/ring/*.c) src/learner/checkpoint.c src/learner/intake.c \
