@@ -17,13 +17,14 @@ trap 'rm -rf "$scratch"' EXIT
 flags=(-std=c17 -D_GNU_SOURCE -O1 -g -Itests/chaos/hooked -Iinclude -Isrc "-I$build/gen")
 libs=(-Wl,--as-needed "$build/libfarm.a" -lhwloc -lnuma -ldnnl -lgomp -ljansson -lyaml -lpthread -lm -ldl)
 
-# Lives are long where a ~ stands: no kill is needed, and each cures what had gone wrong.
+# Lives are long where a ~ stands: no kill is needed, and each cures what had gone wrong. Actors alone are killed where a
+# - stands: a new learner would cure it.
 # name | file | what is replaced (a Perl expression over the whole file)
 mutants='
 * step published before it is written | src/actor/group.c | s/(const bool fresh = group->fresh;)/$1 farm_store_release(&lane->up->produced, n + 1);/
 new actor does not wait for the answer | src/actor/actor.c | s/(    if \(!status\) status = play\()/    if (!status) status = farm_group_step(groups, ring.lanes, err);\n    if (!status) farm_lane_actor_publish(ring.lanes);\n$1/
 * new actor overwrites the newest step | src/ring/lane.c | s/(produced_local = farm_load_acquire\(&lane->up->produced\));/$1; if (lane->produced_local) lane->produced_local--;/
-new actor does not ring | src/ring/lane.c | s/farm_store_release\(&lane->up_control->doorbell[^;]*;//
+- new actor does not ring | src/ring/lane.c | s/farm_store_release\(&lane->up_control->doorbell[^;]*;//
 new actor goes on without FIRST | src/actor/group.c | s/flags\[e\] = FARM_STEP_FIRST;/flags[e] = n ? 0 : FARM_STEP_FIRST;/
 * seeds of a dead life again | src/actor/actor.c | s/const uint64_t generation = [^;]*;/const uint64_t generation = 0;/
 ~ bell before the step | src/ring/lane.h | s/(    farm_store_release\(&lane->up->produced, \+\+lane->produced_local\);\n)(.*\n)/$2$1/
@@ -74,9 +75,10 @@ while IFS='|' read -r name file expression; do
     read -r name <<<"$name"
     read -r file <<<"$file"
     [[ $name == *"$chosen"* ]] || continue
-    rate=80
+    rate=80 others=100000
     [ "$name" = "${name#\~ }" ] || rate=4
-    name=${name#[*~] }
+    [ "$name" = "${name#- }" ] || others=0
+    name=${name#[*~-] }
     rm -rf "$scratch/tree" "$scratch/objects"
     mkdir "$scratch/tree" "$scratch/objects"
     cd "$source" && cp -r include src tests/chaos --parents "$scratch/tree" && cd "$scratch/tree"
@@ -88,7 +90,7 @@ while IFS='|' read -r name file expression; do
     fi
     compile "$file"
     link
-    if words=$("$scratch/chaos" --actor-kills 1000000 --learner-kills 100000 --supervisor-kills 100000 --kills-per-s $rate --standstill 3 \
+    if words=$("$scratch/chaos" --actor-kills 1000000 --learner-kills $others --supervisor-kills $others --kills-per-s $rate --standstill 3 \
         --seconds "$seconds" --seed 7 2>&1); then
         missed+=("$name")
         echo "$name: NOT FOUND in $seconds s"
