@@ -217,7 +217,7 @@ $(FAULT_TESTS): private LDFLAGS += $(addprefix -Wl$(comma)--wrap=,mmap munmap ma
 	$(shell sed -n 's/^FAULT.[^,]*, \([a-z0-9_]*\),.*/\1/p' tests/support/faults.c))
 
 .PHONY: build-tests run-tests build-c-tests run-c-tests
-build-tests: $(if $(T),$(FARM) python-extension cuda,all) $(C_TESTS)
+build-tests: $(if $(T),$(FARM) env-plugins python-extension cuda,all) $(C_TESTS)
 build-c-tests: $(FARM) $(C_TESTS)
 run_tests = tools/build/run_tests.py --jobs $(TEST_JOBS) --build $(BUILD) $(if $(SANITIZE),--timeout 300) \
             $(if $(TSAN),$(shell setarch -R true 2>/dev/null && echo '--wrap "setarch -R"'))
@@ -282,6 +282,19 @@ $(BUILD)/python/actorfarm/%.py: python/actorfarm/%.py
 .PHONY: python-extension
 python-extension: $(PY_EXTENSION) $(PY_MODULES)
 
+##@ Plug-ins that come along: build/envs/NAME.so of src/envs/NAME.c, which sees include/farm and nothing else of ours.
+# ENV_FLAGS_NAME and ENV_LIBS_NAME add to one; ENV_WITHOUT names those whose foreign library is not here.
+ENV_WITHOUT ?=
+ENV_PLUGINS := $(patsubst src/envs/%.c,$(BUILD)/envs/%.so,$(filter-out $(ENV_WITHOUT:%=src/envs/%.c),$(wildcard src/envs/*.c)))
+
+$(ENV_PLUGINS): $(BUILD)/envs/%.so: src/envs/%.c $(BUILD)/flags
+	$(call say,LINK,$@)
+	$(Q)mkdir -p $(@D)
+	$(Q)$(CC) -Iinclude $(CFLAGS) $(ENV_FLAGS_$*) -fPIC -fvisibility=hidden -shared -MMD -MP -MF $(@:.so=.d) $< $(LDFLAGS) $(ENV_LIBS_$*) -lm -o $@
+-include $(ENV_PLUGINS:.so=.d)
+.PHONY: env-plugins
+env-plugins: $(ENV_PLUGINS)
+
 ##@ CUDA: a shared object that the learner opens on demand, made where nvcc is
 CUDA_ARCHES  := 80 90 100 120
 CUDA_SOURCES := $(if $(SANITIZE),,$(wildcard src/*/cuda/*.cu))
@@ -303,7 +316,7 @@ $(BUILD)/libfarm_cuda.so: $(CUDA_OBJECTS) $(LIBFARM)
 cuda: $(CUDA_LIBRARY)
 	$(if $(CUDA_SOURCES),$(if $(NVCC),,@echo '  NVCC  missing, so: no CUDA backend (make deps)'))
 
-all: $(LIBFARM) $(FARM) $(BENCHES) python-extension cuda ## everything, benchmarks included (plain `make`)
+all: $(LIBFARM) $(FARM) $(BENCHES) env-plugins python-extension cuda ## everything, benchmarks included (plain `make`)
 
 ##@ Lint: each rule alone is a target too
 LINTS := lint-format lint-cppcheck lint-folders lint-docs aarch64

@@ -1,7 +1,8 @@
-// The environment interface: what an environment written in C gives to an actor. The native environments use it,
-// plug-ins will be loaded through it. One object is one environment (one game); the actor steps a group of them and
-// writes each observation through the pointers below straight into shared memory, so an environment must never keep
-// those pointers: the next step's observation lies elsewhere. Runs in an actor process, one thread.
+// The environment interface: what an environment written in C gives to an actor. The native environments use it, and
+// plug-ins (shared objects, docs/ADDING_AN_ENVIRONMENT.md) are loaded through it. One object is one environment (one
+// game); the actor steps a group of them and writes each observation through the pointers below straight into shared
+// memory, so an environment must never keep those pointers: the next step's observation lies elsewhere. Runs in an
+// actor process, one thread.
 #ifndef FARM_ENV_H
 #define FARM_ENV_H
 
@@ -76,6 +77,15 @@ struct farm_env_api {
     // non-zero answer the next call is reset.
     uint32_t (*step)(void *env, const void *action, void *const *obs, float *reward);
 };
+
+// What a plug-in exports: its index-th environment, NULL behind the last. The answers are the plug-in's for ever, and
+// the same at each call. Called before anything else of it, in any process, also in those that only ask what there is.
+#if defined(__GNUC__)
+#define FARM_ENV_EXPORT __attribute__((visibility("default")))
+#else
+#define FARM_ENV_EXPORT
+#endif
+FARM_ENV_EXPORT const struct farm_env_api *farm_env_at(size_t index);
 
 // Bytes of one element, and of one field of one environment; 0 where the spec makes no sense.
 size_t farm_dtype_bytes(uint32_t dtype);

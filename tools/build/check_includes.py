@@ -18,6 +18,7 @@ ARROWS = {
     "kernels": ["base"],
     "nn": ["kernels"],
     "actor": ["ring", "nn"],
+    "envs": [],
     "learner": ["ring", "nn"],
     "bridge": ["ring"],
     "supervisor": ["topo", "ring", "report"],

@@ -1,0 +1,85 @@
+// See plugin.h. dlopen(3).
+#include "actor/plugin.h"
+
+#include <dlfcn.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "ring/spec.h"
+
+enum { ENVIRONMENTS_MAX = 4096, NAMES_BYTES = 256 };
+
+typedef const struct farm_env_api *at_function(size_t index);
+
+static enum farm_status check_api(const char *path, const struct farm_env_api *api, struct farm_error *err) {
+    if (api->abi_version != FARM_ENV_ABI_VERSION)
+        return farm_fail(err, FARM_E_FORMAT,
+                         "%s speaks version %u of the environment interface, this farm speaks %u: compile it with this "
+                         "farm's include/farm/env.h",
+                         path, api->abi_version, FARM_ENV_ABI_VERSION);
+    if (api->struct_bytes < sizeof *api)
+        return farm_fail(err, FARM_E_FORMAT, "%s: its struct farm_env_api has %u bytes, %zu are expected", path,
+                         api->struct_bytes, sizeof *api);
+    if (!api->name || !api->name[0] || !api->about)
+        return farm_fail(err, FARM_E_FORMAT, "%s: an environment without a name, or without a line about it", path);
+    if (!api->spec || !api->create || !api->destroy || !api->reset || !api->step)
+        return farm_fail(err, FARM_E_FORMAT, "%s: environment %s lacks one of spec, create, destroy, reset, step", path,
+                         api->name);
+    return FARM_OK;
+}
+
+// The environment of that name, checked; NULL: the first.
+static enum farm_status pick(const char *path, at_function *at, const char *name, const struct farm_env_api **out,
+                             struct farm_error *err) {
+    char names[NAMES_BYTES] = "";
+    for (size_t i = 0; i < ENVIRONMENTS_MAX; i++) {
+        const struct farm_env_api *api = at(i);
+        if (!api) break;
+        enum farm_status status = check_api(path, api, err);
+        if (status) return status;
+        *out = api;
+        if (!name || strcmp(api->name, name) == 0) return FARM_OK;
+        size_t used = strlen(names);
+        snprintf(names + used, sizeof names - used, "%s%s", used ? ", " : "", api->name);
+    }
+    if (!names[0]) return farm_fail(err, FARM_E_FORMAT, "%s: farm_env_at(0) is NULL: it has no environment", path);
+    return farm_fail(err, FARM_E_NOT_FOUND, "%s has no environment '%s'; it has %s", path, name, names);
+}
+
+enum farm_status farm_plugin_open(const char *path, const char *name, struct farm_plugin *plugin,
+                                  struct farm_error *err) {
+    char here[4096];
+    *plugin = (struct farm_plugin){0};
+    snprintf(here, sizeof here, "%s%s", strchr(path, '/') ? "" : "./", path);
+    if (access(here, F_OK)) return farm_fail_errno(err, FARM_E_NOT_FOUND, "plug-in %s", path);
+    void *handle = dlopen(here, RTLD_NOW | RTLD_LOCAL);
+    if (!handle) return farm_fail(err, FARM_E_FORMAT, "cannot load plug-in: %s", dlerror());
+    at_function *at = NULL;
+    void *symbol = dlsym(handle, "farm_env_at");
+    memcpy(&at, &symbol, sizeof at);
+    enum farm_status status = at ? pick(path, at, name, &plugin->api, err)
+                                 : farm_fail(err, FARM_E_FORMAT,
+                                             "%s exports no farm_env_at: it is no plug-in, or was compiled without "
+                                             "FARM_ENV_EXPORT (docs/ADDING_AN_ENVIRONMENT.md)",
+                                             path);
+    if (status) {
+        dlclose(handle);
+        *plugin = (struct farm_plugin){0};
+        return status;
+    }
+    plugin->handle = handle;
+    return FARM_OK;
+}
+
+void farm_plugin_close(struct farm_plugin *plugin) {
+    if (plugin->handle) dlclose(plugin->handle);
+    *plugin = (struct farm_plugin){0};
+}
+
+enum farm_status farm_plugin_check_spec(const struct farm_env_spec *spec, struct farm_error *err) {
+    const struct farm_ring_spec shape = {
+        .lanes = 1, .width = 1, .steps = 2, .policy_outputs = farm_policy_outputs(&spec->action), .env = *spec};
+    struct farm_ring_layout layout;
+    return farm_ring_layout_make(&shape, &layout, err) ? FARM_E_FORMAT : FARM_OK;
+}
