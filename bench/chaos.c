@@ -460,6 +460,8 @@ static void report_kills(struct farm_bench *bench, const struct page *page) {
     double limit_us = 1000, limit_ms = 50, p99 = farm_bench_percentile(both, KILLS, 99), again_ms[KILLS];
     for (int k = 0; k < KILLS; k++) again_ms[k] = again[k] * 1e-3;
     farm_bench_add(bench, "notice_and_take_over", "us p99", "lower", &p99, 1, "limit of 1 ms", &limit_us, 1, 1.0);
+    double bare_p99 = farm_bench_percentile(bare_notice, KILLS, 99);
+    farm_bench_add(bench, "bare_notice_p99", "us p99", "lower", &bare_p99, 1, NULL, NULL, 0, NAN);
     farm_bench_add(bench, "notice_and_take_over_p50", "us", "lower", both, KILLS, "bare pidfd, poll, waitid",
                    bare_notice, KILLS, NAN);
     farm_bench_add(bench, "death_notice", "us", "lower", notice, KILLS, "bare pidfd, poll, waitid", bare_notice, KILLS,
