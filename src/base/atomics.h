@@ -29,6 +29,9 @@ static inline uint32_t farm_load32_relaxed(const uint32_t *word) {
 static inline void farm_store32_release(uint32_t *word, uint32_t value) {
     __atomic_store_n(word, value, __ATOMIC_RELEASE);
 }
+static inline void farm_add32_release(uint32_t *word, uint32_t more) {
+    (void)__atomic_fetch_add(word, more, __ATOMIC_RELEASE);
+}
 
 // Orders every earlier store before every later load (store→load), which neither acquire nor release does.
 static inline void farm_fence_full(void) {

@@ -4,6 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/number.h"
+
 static void *steps_of(const struct farm_lane *lane, size_t bytes, bool *ok) {
     void *memory = calloc((size_t)lane->steps * lane->width, bytes);
     if (!memory) *ok = false;
@@ -44,18 +46,6 @@ static void copy_once(void *to, const void *from, size_t bytes) {
     __atomic_signal_fence(__ATOMIC_SEQ_CST);
 }
 
-// Magnitudes of floats are in the order of their bits, NaN and infinities last.
-static bool sensible(const float *numbers, size_t count) {
-    const float most = FARM_STEP_NUMBER_MAX;
-    uint32_t most_bits, bits, beyond = 0;
-    memcpy(&most_bits, &most, sizeof most_bits);
-    for (size_t i = 0; i < count; i++) {
-        memcpy(&bits, &numbers[i], sizeof bits);
-        beyond |= most_bits - (bits & INT32_MAX); // the top bit, where it is
-    }
-    return beyond <= INT32_MAX;
-}
-
 static bool known_flags(unsigned flags) {
     const unsigned ends = FARM_STEP_TERMINATED | FARM_STEP_TRUNCATED | FARM_STEP_GAME_END;
     return !(flags & ~FARM_STEP_ALL) && (flags & FARM_STEP_LAST || !(flags & ends));
@@ -75,7 +65,7 @@ static uint64_t take_field(struct farm_intake *intake, uint32_t f, uint64_t n) {
     copy_once(own, farm_lane_obs(intake->shared, f, n, 0), bytes * lane->width);
     for (uint32_t e = 0; e < lane->width && intake->real[f]; e++) {
         float *row = (float *)(void *)(own + e * bytes);
-        if (sensible(row, bytes / sizeof *row)) continue;
+        if (farm_numbers_sensible(row, bytes / sizeof *row)) continue;
         bad++;
         memset(row, 0, bytes);
         make_senseless(&farm_lane_reward(lane, n)[e], &farm_lane_flags(lane, n)[e]);
@@ -91,7 +81,7 @@ uint64_t farm_intake_step(struct farm_intake *intake, uint64_t n) {
     copy_once(reward, farm_lane_reward(intake->shared, n), lane->width * sizeof *reward);
     copy_once(flags, farm_lane_flags(intake->shared, n), lane->width);
     for (uint32_t e = 0; e < lane->width; e++) {
-        if (known_flags(flags[e]) && sensible(&reward[e], 1)) continue;
+        if (known_flags(flags[e]) && farm_numbers_sensible(&reward[e], 1)) continue;
         bad++;
         make_senseless(&reward[e], &flags[e]);
     }

@@ -13,9 +13,6 @@
 // transition into this step nor the one out of it is trained on, and no stack of frames reaches across it.
 #define FARM_STEP_SENSELESS 0x80u
 
-// Numbers beyond it make no sense: their products in a network of ordinary weights would leave f32's range.
-#define FARM_STEP_NUMBER_MAX 1e9f
-
 struct farm_intake {
     const struct farm_lane *shared; // the actor's arrays
     struct farm_lane checked;       // the same lane; reward, flags and obs (but for u8 fields) are the learner's own
@@ -27,9 +24,9 @@ enum farm_status farm_intake_open(const struct farm_ring *ring, uint32_t lane, s
                                   struct farm_error *err);
 void farm_intake_close(struct farm_intake *intake); // safe on a zeroed one
 
-// Copies step n, published, and checks it: finite numbers of at most FARM_STEP_NUMBER_MAX, known flags, an episode's
-// end only with LAST. What fails becomes a step with SENSELESS, reward 0 and an observation of zeros. Returns how many
-// values made no sense: of each environment its reward with its flags, and each observation field.
+// Copies step n, published, and checks it: numbers that make sense (base/number.h), known flags, an episode's
+// end only with LAST. What fails becomes a step with SENSELESS and reward 0; an observation that fails becomes zeros.
+// Returns how many values made no sense: of each environment its reward with its flags, and each observation field.
 uint64_t farm_intake_step(struct farm_intake *intake, uint64_t n);
 
 #endif

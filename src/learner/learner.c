@@ -14,7 +14,7 @@
 #include "learner/lanes.h"
 #include "learner/trainer.h"
 
-static const uint64_t LOOK_UP_NS = 50000000; // how long the thread sleeps at most before it looks whether it shall stop
+static const uint64_t NAP_NS = 50000000;
 
 struct learner {
     const struct farm_learner_config *config;
@@ -155,11 +155,12 @@ static void infer_until_stopped(struct learner *learner) {
     struct farm_board *board = learner->config->board;
     resume(learner);
     farm_store_release(&board->ready, 1);
+    const uint64_t nap_ns = learner->config->nap_ns ? learner->config->nap_ns : NAP_NS;
     uint64_t check_ns = farm_now_ns();
     while (!stop_asked) {
         look(learner);
         if (!learner->queued) {
-            farm_doorbells_wait(&learner->bells, learner->config->spin_ns, LOOK_UP_NS);
+            farm_doorbells_wait(&learner->bells, learner->config->spin_ns, nap_ns);
         } else {
             uint64_t patience = patience_ns(learner);
             if (patience && farm_doorbells_wait(&learner->bells, learner->config->spin_ns, patience)) continue;
@@ -169,7 +170,7 @@ static void infer_until_stopped(struct learner *learner) {
             farm_store_release(&board->done, 1);
             return;
         }
-        if (learner->trainer && farm_now_ns() - check_ns > LOOK_UP_NS) {
+        if (learner->trainer && farm_now_ns() - check_ns > NAP_NS) {
             check_ns = farm_now_ns();
             if (farm_trainer_failed(learner->trainer)) return;
         }

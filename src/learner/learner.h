@@ -52,6 +52,7 @@ struct farm_learner_config {
     uint32_t infer_batch_max; // observations of one forward pass
     double infer_wait_ms;     // most time that a ready lane waits for company
     uint64_t spin_ns;         // before sleeping
+    uint64_t nap_ns;          // how long inference sleeps at most before it looks whether it shall stop; 0: 50 ms
     uint32_t micro_batch;     // windows of one forward/backward; 0: chosen
     uint32_t frames_per_step;
 

@@ -1,3 +1,4 @@
+// clang-format off
 // The lane: the ring of steps of one group of W environments that an actor steps together. Memory only: nothing here
 // makes a system call (sleeping is in wait.h), takes a lock or does a read-modify-write.
 //
@@ -8,12 +9,12 @@
 //           produced - consumed <= C
 //
 // Memory order. Each pair is release store -> acquire load of one counter, by the side named in the function's name:
-//   P  actor writes step n's arrays, then produced = n+1 (release)  ->  learner loads produced (acquire), reads the
-//   arrays A  inference writes answer n's arrays, then acted = n+1 (release) ->  actor loads acted (acquire), reads the
-//   action C  readers load step n's arrays, then consumed = n+1 (release)  ->  actor loads consumed (acquire),
-//   overwrites the slot
+//   P  actor writes step n's arrays, then produced = n+1 (release)      ->  learner loads produced (acquire), reads the arrays
+//   A  inference writes answer n's arrays, then acted = n+1 (release)  ->  actor loads acted (acquire), reads the action
+//   C  readers load step n's arrays, then consumed = n+1 (release)     ->  actor loads consumed (acquire), overwrites the slot
 // C needs release although it stores nothing else: it keeps the reader's earlier loads from moving below it.
 // Step n+1 after answer n needs no further pair: the actor itself goes from A to P in program order.
+// clang-format on
 #ifndef FARM_RING_LANE_H
 #define FARM_RING_LANE_H
 
@@ -97,6 +98,18 @@ static inline void farm_lane_actor_publish(struct farm_lane *lane) {
 // for the old one may have died between its two stores. When farm_lane_actor_answered says yes, the new actor may
 // overwrite slot `next` (never published, perhaps half written) and publish it with FIRST for every environment.
 void farm_lane_actor_take_over(struct farm_lane *lane);
+
+// ---- the supervisor: counters that an actor may have scribbled over (farm_ring_counters_sound, farm_ring_restore)
+// ----
+
+// Whether `produced` is one that an honest actor may have stored, with both sides alive: acted, or, where there is
+// room, acted + 1.
+bool farm_lane_sound(const struct farm_lane *lane);
+
+// Between the death of an actor and the start of the next: a `produced` that lies becomes acted where the ring is full,
+// else acted + 1, with FIRST in that step for every environment: whether or not the learner is answering it this
+// moment, both sides agree, and it is a step that trains nothing. Returns whether it lied.
+bool farm_lane_restore(struct farm_lane *lane);
 
 // ---- the learner's side ----
 

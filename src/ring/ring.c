@@ -161,26 +161,10 @@ void farm_ring_close(struct farm_ring *ring) {
 
 bool farm_ring_counters_sound(const struct farm_ring *ring, uint32_t *lane) {
     for (uint32_t l = 0; l < ring->spec.lanes; l++) {
-        // `acted` on both sides of `produced`, and `consumed` behind it, for they may grow meanwhile.
-        const struct farm_lane *at = &ring->lanes[l];
-        const uint64_t least = farm_lane_acted(at), produced = farm_lane_produced(at), most = farm_lane_acted(at) + 1;
-        if (produced >= least && produced <= most && produced - farm_lane_consumed(at) <= at->steps) continue;
+        if (farm_lane_sound(&ring->lanes[l])) continue;
         if (lane) *lane = l;
         return false;
     }
-    return true;
-}
-
-static bool restore_lane(struct farm_lane *lane) {
-    // `produced` first: it cannot grow, for its writer is dead, and `acted` grows to it at most.
-    const uint64_t produced = farm_lane_produced(lane), acted = farm_lane_acted(lane);
-    const bool room = acted - farm_lane_consumed(lane) < lane->steps; // else the learner answers nothing here
-    if (produced == acted || (produced == acted + 1 && room)) return false;
-    if (room) {
-        memset(farm_lane_flags(lane, acted), FARM_STEP_FIRST, lane->width);
-        memset(farm_lane_reward(lane, acted), 0, lane->width * sizeof *lane->reward);
-    }
-    farm_store_release(&lane->up->produced, acted + room);
     return true;
 }
 
@@ -193,7 +177,7 @@ bool farm_ring_restore(struct farm_ring *ring) {
     header.placement = ring->up.placement;
     bool wrong = memcmp(ring->up.header, &header, sizeof header) != 0;
     if (wrong) memcpy(ring->up.header, &header, sizeof header);
-    for (uint32_t l = 0; l < ring->spec.lanes; l++) wrong |= restore_lane(&ring->lanes[l]);
+    for (uint32_t l = 0; l < ring->spec.lanes; l++) wrong |= farm_lane_restore(&ring->lanes[l]);
     return wrong;
 }
 

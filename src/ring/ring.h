@@ -34,14 +34,12 @@ enum farm_status farm_ring_open(int up_fd, int down_fd, enum farm_ring_side side
 void farm_ring_populate(const struct farm_ring *ring);
 void farm_ring_close(struct farm_ring *ring);
 
-// Whether each lane's `produced` is one that an honest actor may have stored, with both sides alive: acted, or, where
-// there is room, acted + 1. Where not, *lane (may be NULL) is the first that lies.
+// Whether every lane is farm_lane_sound. Where not, *lane (may be NULL) is the first that lies.
 bool farm_ring_counters_sound(const struct farm_ring *ring, uint32_t *lane);
 
 // Supervisor, between the death of an actor and the start of the next: puts right what the dead one may have scribbled
-// over and the next one relies on, the header and each `produced`. One that lies becomes acted where the ring is full,
-// else acted + 1, with FIRST in that step for every environment: whether or not the learner is answering it this
-// moment, both sides agree, and it is a step that trains nothing. Returns whether anything was wrong.
+// over and the next one relies on, the header and each `produced` (farm_lane_restore). Returns whether anything was
+// wrong.
 bool farm_ring_restore(struct farm_ring *ring);
 
 // What a ring looks like after a crash. Reads without the peers' consent, so a living ring may look one step off; a

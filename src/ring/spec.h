@@ -32,7 +32,8 @@ struct farm_up_control {
     uint64_t asleep; // 1 while the actor sleeps on down.wake, or is about to
     uint64_t pad1[15];
     uint64_t heartbeat; // calls of the environment so far: tells a hung environment from a waiting actor
-    uint64_t pad2[15];
+    uint64_t abandoned; // episodes that an actor gave up for their senseless numbers (recipe key bad_values): a figure
+    uint64_t pad2[14];
 };
 struct farm_up_lane {
     uint64_t produced; // steps published
@@ -41,8 +42,7 @@ struct farm_up_lane {
 
 // Words in `down`, written by the learner's side.
 struct farm_down_control {
-    uint32_t wake; // futex word; writers: the learner threads that answer or release (wait.c says why a lost increment
-                   // is harmless)
+    uint32_t wake; // futex word; writers: the learner threads that answer or release, by atomic addition
     uint32_t pad0[31];
     uint64_t asleep; // 1 while that inference thread sleeps on its eventfd, or is about to
     uint64_t pad1[15];

@@ -79,11 +79,10 @@ bool farm_actor_wait(struct farm_ring *ring, struct farm_lane *lane, uint64_t sp
 void farm_learner_notify(struct farm_ring *ring) {
     farm_fence_full(); // the answers before `asleep`; partner: the fence in farm_actor_wait
     if (!farm_load_relaxed(&ring->up_control->asleep)) return;
-    // Two threads of the learner (answers, releases) may do this at once, and one increment may be lost. It is
-    // harmless: whoever reads the older value has made its full fence before the other one's store of the newer value,
-    // so an actor that starts to sleep on the newer value finds, after its own fence, the counters of both.
+    // Two threads of the learner (answers, releases) may do this at once. A load and a store would not do: one that is
+    // late may store the very number that the actor has just read before it looked, over that of the other's wake-up.
     uint32_t *wake = &ring->down_control->wake;
-    farm_store32_release(wake, farm_load32_relaxed(wake) + 1);
+    farm_add32_release(wake, 1);
     syscall(SYS_futex, wake, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
 }
 
@@ -145,7 +144,7 @@ static void eventfd_sleep(int eventfd, uint64_t timeout_ns) {
     ssize_t n = preadv2(eventfd, &into, 1, -1, RWF_NOWAIT);
     // Old kernels and qemu-user do not know that of an eventfd: O_NONBLOCK has to do there.
     if (n < 0 && errno == EOPNOTSUPP) n = read(eventfd, &count, sizeof count);
-    if (n < 0 && errno != EAGAIN) abort(); // not an eventfd: a broken invariant
+    if (n < 0 && errno != EAGAIN && errno != EINTR) abort(); // not an eventfd: a broken invariant
 }
 
 bool farm_doorbells_wait(struct farm_doorbells *bells, uint64_t spin_ns, uint64_t timeout_ns) {

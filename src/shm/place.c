@@ -134,7 +134,8 @@ void farm_place_collapse(void *start, size_t bytes) {
     for (size_t at = 0; bytes - at >= FARM_PLACE_HUGE_BYTES; at += FARM_PLACE_HUGE_BYTES) {
         uint8_t *block = (uint8_t *)start + at;
         // An empty block is refused, and one page of it says on which node the whole shall lie.
-        if (madvise(block, SMALL_BYTES, MADV_POPULATE_WRITE) || madvise(block, FARM_PLACE_HUGE_BYTES, COLLAPSE)) return;
+        if (madvise(block, SMALL_BYTES, MADV_POPULATE_WRITE)) return;
+        if (madvise(block, FARM_PLACE_HUGE_BYTES, COLLAPSE) && errno != EAGAIN && errno != EBUSY) return;
     }
 }
 

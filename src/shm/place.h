@@ -30,7 +30,8 @@ enum farm_status farm_place_populate(void *start, size_t bytes, int fd, int touc
 // Has the kernel put each whole, aligned 2 MiB block of a shared writable mapping together as one transparent page, on
 // the node where pages of the block lie already or, where there are none, `farm_place_bind` bound them to. What it does
 // without rights or settings (MADV_COLLAPSE, Linux 6.1; shmem_enabled may be `never`, not `deny`), and eight times as
-// fast as it gives as many small pages. A block that cannot be one stays as it is: farm_place_transparent_bytes tells.
+// fast as it gives as many small pages. What cannot be put together stays as it is (farm_place_transparent_bytes
+// tells); after want of memory, or of the call itself, the rest is not tried.
 void farm_place_collapse(void *start, size_t bytes);
 
 // Counts pages of 4 KiB (`page_bytes` is the step in which the kernel is asked) that are present on another node than

@@ -56,6 +56,8 @@ struct chaos_shape {
     uint32_t stack, unroll, batch, infer_batch_max;
     double infer_wait_ms;
     uint64_t spin_ns;
+    uint64_t nap_ns; // longer than a standstill: a wake-up that is lost is not made up for by the end of a sleep
+    bool evaluate;   // nobody trains: inference gives the steps back
     uint64_t actor_kill_every_ns, learner_kill_every_ns; // on average; 0: none
     uint64_t actor_kills, learner_kills;                 // the farm ends when it has had so many
     uint64_t standstill_ns;                              // a lane that does not move for so long is stuck

@@ -82,7 +82,8 @@ static enum farm_status add_actor(struct farm *farm, uint32_t a, struct farm_err
                                                  .learner_eventfd = farm->eventfd,
                                                  .api = &chaos_env,
                                                  .seed = farm->shape->seed,
-                                                 .spin_ns = farm->shape->spin_ns};
+                                                 .spin_ns = farm->shape->spin_ns,
+                                                 .nap_ns = farm->shape->nap_ns};
     farm->actor_keep[a][0] = ring->up.fd;
     farm->actor_keep[a][1] = ring->down.fd_readonly;
     farm->actor_keep[a][2] = farm->eventfd;
@@ -125,6 +126,9 @@ static struct farm_learner_config learner_config(struct farm *farm) {
         .infer_batch_max = shape->infer_batch_max,
         .infer_wait_ms = shape->infer_wait_ms,
         .spin_ns = shape->spin_ns,
+        .nap_ns = shape->nap_ns,
+        .evaluate = shape->evaluate,
+        .episodes_target = 1 << 20,
         .frames_per_step = 1,
         .memory_node = -1,
         .checkpoint_dir = shape->checkpoint_every_s > 0 ? farm->shared->folder : NULL,

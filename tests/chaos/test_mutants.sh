@@ -2,9 +2,9 @@
 # Shows that the chaos runner finds faults: breaks one rule of the lane, of the actor, of the learner or of the
 # supervisor at a time, in a copy, and runs farms over it until a check finds it. Each mutant that is not found fails
 # the test, as does one whose text is no longer in the source. `make test` takes those with a star, which are quick;
-# `make chaos-mutants` all of them; `test_mutants.sh WORDS` those whose names hold the words. What only costs time (a
-# wake-up that is lost, but made up for by the next nap) the runner cannot find: the model checker's mutants are for
-# that.
+# `make chaos-mutants` all of them; `test_mutants.sh WORDS` those whose names hold the words. What takes a death
+# at one of a few places to show (a new learner that wakes nobody), or a load in the wrong order, the runner finds too
+# seldom: the model checkers' mutants are for that.
 set -eu
 source=${FARM_SOURCE:-$(cd "$(dirname "$0")/../.." && pwd)}
 build=${FARM_BUILD:-$source/build}
@@ -21,11 +21,11 @@ libs=(-Wl,--as-needed "$build/libfarm.a" -lhwloc -lnuma -ldnnl -lgomp -ljansson 
 # - stands: a new learner would cure it.
 # name | file | what is replaced (a Perl expression over the whole file)
 mutants='
-* step published before it is written | src/actor/group.c | s/(const bool fresh = group->fresh;)/$1 farm_store_release(&lane->up->produced, n + 1);/
-new actor does not wait for the answer | src/actor/actor.c | s/(    if \(!status\) status = play\()/    if (!status) status = farm_group_step(groups, ring.lanes, err);\n    if (!status) farm_lane_actor_publish(ring.lanes);\n$1/
+* step published before it is written | src/actor/group.c | s/(const uint64_t n = farm_lane_actor_next\(lane\);)/$1 farm_store_release(&lane->up->produced, n + 1);/
+new actor does not wait for the answer | src/actor/actor.c | s/(    if \(ready\) status = play\()/    if (ready) status = farm_group_step(actor.groups, actor.ring.lanes, err);\n    if (!status) farm_lane_actor_publish(actor.ring.lanes);\n$1/
 * new actor overwrites the newest step | src/ring/lane.c | s/(produced_local = farm_load_acquire\(&lane->up->produced\));/$1; if (lane->produced_local) lane->produced_local--;/
 - new actor does not ring | src/ring/lane.c | s/farm_store_release\(&lane->up_control->doorbell[^;]*;//
-new actor goes on without FIRST | src/actor/group.c | s/flags\[e\] = FARM_STEP_FIRST;/flags[e] = n ? 0 : FARM_STEP_FIRST;/
+new actor goes on without FIRST | src/actor/group.c | s/first \? FARM_STEP_FIRST/first ? n ? 0 : FARM_STEP_FIRST/
 * seeds of a dead life again | src/actor/actor.c | s/const uint64_t generation = [^;]*;/const uint64_t generation = 0;/
 ~ bell before the step | src/ring/lane.h | s/(    farm_store_release\(&lane->up->produced, \+\+lane->produced_local\);\n)(.*\n)/$2$1/
 slot overwritten that training holds | src/ring/lane.h | s/(bool farm_lane_actor_can_write\(struct farm_lane \*lane\) \{)/$1 return true;/
@@ -41,6 +41,9 @@ window taken twice | src/ring/window.c | s/cursor->next \+= shape->stride;/curso
 * given back before training | src/learner/trainer.c | s/(    trainer->config.ops->train\()/    release(trainer, finished);\n$1/
 history given back | src/ring/window.c | s/return cursor->held > history \? [^;]*;/return history ? cursor->held : cursor->held;/
 steps counted twice | src/learner/lanes.c | s/(farm_board_add\(&board->agent_steps, transitions)\)/$1 + (n % 64 == 63))/
+- training wakes nobody | src/learner/trainer.c | s/farm_learner_notify\([^;]*;//
+- inference wakes nobody | src/learner/learner.c | s/(void serve\(.*?)farm_learner_notify\([^;]*;/$1;/s
+* actors wake nobody | src/actor/actor.c | s/(static enum farm_status play.*?)farm_actor_notify\([^;]*;/$1/s
 * workers outlive the supervisor | src/supervisor/child.c | s/prctl\(PR_SET_PDEATHSIG, SIGKILL\) < 0/prctl(PR_SET_PDEATHSIG, 0) < 0/
 supervisor leaves a descriptor | src/supervisor/supervisor.c | s/close\(worker->pidfd\);//
 '

@@ -10,6 +10,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "base/number.h"
 #include "fuzz.h"
 #include "learner/intake.h"
 #include "ring/ring.h"
@@ -158,12 +159,12 @@ static void check_intake(struct farm_ring *ring) {
         for (uint32_t e = 0; e < lane->width; e++) {
             unsigned flags = farm_lane_flags(lane, n)[e];
             float reward = farm_lane_reward(lane, n)[e];
-            assert(fabsf(reward) <= FARM_STEP_NUMBER_MAX && !(flags & ~(FARM_STEP_ALL | FARM_STEP_SENSELESS)));
+            assert(fabsf(reward) <= FARM_NUMBER_MAX && !(flags & ~(FARM_STEP_ALL | FARM_STEP_SENSELESS)));
             senseless += flags & FARM_STEP_SENSELESS ? 1 : 0;
             if (flags & FARM_STEP_SENSELESS) assert(reward == 0 && flags & FARM_STEP_FIRST && flags & FARM_STEP_LAST);
             for (uint32_t f = 0; f < lane->obs_count; f++)
                 for (size_t i = 0; intake.real[f] && i < lane->obs_bytes[f] / sizeof(float); i++)
-                    assert(fabsf(((const float *)farm_lane_obs(lane, f, n, e))[i]) <= FARM_STEP_NUMBER_MAX);
+                    assert(fabsf(((const float *)farm_lane_obs(lane, f, n, e))[i]) <= FARM_NUMBER_MAX);
         }
         assert(senseless <= bad && (senseless > 0) == (bad > 0));
     }

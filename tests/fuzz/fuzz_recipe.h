@@ -41,7 +41,7 @@ static inline void fuzz_recipe_check_ranges(const struct farm_recipe *recipe) {
                         : key->type == FARM_RECIPE_DOUBLE ? *(const double *)(const void *)at
                                                           : 0;
         if (key->type == FARM_RECIPE_TEXT)
-            assert(at[0] && memchr(at, 0, sizeof recipe->env));
+            assert(at[0] && memchr(at, 0, key->text_bytes));
         else if (key->type == FARM_RECIPE_BOOL)
             assert(*(const uint8_t *)at <= 1);
         else

@@ -16,7 +16,7 @@
 #include <sys/uio.h>
 #include <time.h>
 
-enum { WORDS = 20, STORES = 22, CELLS = 24, THREADS = 4, PROCESSES = 4, STACK = 16384, USER = 12288, CHOICES = 104 };
+enum { WORDS = 20, STORES = 40, CELLS = 24, THREADS = 4, PROCESSES = 4, STACK = 16384, USER = 12288, CHOICES = 176 };
 
 // ---- the machine ----
 
@@ -48,10 +48,32 @@ struct cell {
     uint8_t writer, write_at, read_at[THREADS];
 };
 
-enum kind { K_LOAD, K_STORE, K_FENCE, K_YIELD, K_AWAIT, K_UNTIL, K_FUTEX_WAIT, K_FUTEX_WAKE, K_RING, K_POLL, K_CLEAR };
-static const char *const KINDS[] = {
-    "loads",      "stores",     "fence",          "goes on",       "awaits",       "looks again when there is more in",
-    "futex wait", "futex wake", "writes eventfd", "polls eventfd", "reads eventfd"};
+enum kind {
+    K_LOAD,
+    K_STORE,
+    K_ADD,
+    K_FENCE,
+    K_YIELD,
+    K_AWAIT,
+    K_UNTIL,
+    K_FUTEX_WAIT,
+    K_FUTEX_WAKE,
+    K_RING,
+    K_POLL,
+    K_CLEAR
+};
+static const char *const KINDS[] = {"loads",
+                                    "stores",
+                                    "adds",
+                                    "fence",
+                                    "goes on",
+                                    "awaits",
+                                    "looks again when there is more in",
+                                    "futex wait",
+                                    "futex wake",
+                                    "writes eventfd",
+                                    "polls eventfd",
+                                    "reads eventfd"};
 enum status { S_NONE, S_READY, S_ASLEEP, S_ENDED };
 
 // What a thread does next.
@@ -161,6 +183,9 @@ uint64_t model_load(const void *word, enum model_order order) {
 }
 void model_store(void *word, uint64_t value, enum model_order order) {
     step_to(K_STORE, find_word(word), value, order);
+}
+void model_add(void *word, uint64_t more, enum model_order order) {
+    step_to(K_ADD, find_word(word), more, order);
 }
 void model_fence(void) {
     step_to(K_FENCE, 0, 0, MODEL_RELAXED);
@@ -524,6 +549,15 @@ static void apply(const struct choice *choice) {
     case K_STORE:
         put(t, next.word, choice->store, next.value, next.order == MODEL_RELEASE);
         break;
+    case K_ADD: {
+        // Of additions alone the newest store is the one before in modification order. What they carry adds up: they
+        // are one release sequence.
+        const struct word *word = &world.words[next.word];
+        const struct store before = word->stores[word->count - 1];
+        put(t, next.word, (unsigned)word->count, before.value + next.value, next.order == MODEL_RELEASE);
+        join(&world.words[next.word].stores[word->count - 1].known, &before.known);
+        break;
+    }
     case K_FENCE:
         fence(t);
         break;

@@ -31,7 +31,8 @@ enum model_order { MODEL_RELAXED, MODEL_ACQUIRE, MODEL_RELEASE };
 // Atomic access to a word that model_word knows.
 uint64_t model_load(const void *word, enum model_order order);
 void model_store(void *word, uint64_t value, enum model_order order);
-void model_fence(void); // sequentially consistent
+void model_add(void *word, uint64_t more, enum model_order order); // atomic; nobody stores to this word otherwise
+void model_fence(void);                                            // sequentially consistent
 
 // Plain access to a cell that model_cell knows. No step of its own: it fails where it races.
 uint64_t model_read(const uint64_t *cell);

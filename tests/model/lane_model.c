@@ -21,32 +21,37 @@ struct setting {
     struct farm_window_shape window;      // of the training thread; length 0: none, inference releases by itself
     unsigned crashes, spurious;
     bool actor_crashes, learner_crashes, extensive;
-    bool busy; // nobody ever sleeps, nor wakes
+    bool busy;        // nobody ever sleeps, nor wakes
+    uint64_t windows; // after which training waits for ever, for a batch that is never full; 0: it takes them all
+    bool looks;       // the supervisor looks whether the counters are sound
+    bool bare;        // inference never sleeps, and there is no data: the counters and the actor's sleep alone
 };
 
 static const struct setting SETTINGS[] = {
-    {"busy", 1, 1, 2, 4, {0, 0, 1}, 0, 0, false, false, false, true},
-    {"busy, training", 1, 1, 1, 3, {1, 1, 1}, 0, 0, false, false, false, true},
-    {"busy, overlapping windows", 1, 1, 2, 4, {1, 2, 1}, 0, 0, false, false, false, true},
-    {"spurious wake-ups", 1, 1, 1, 1, {0, 0, 1}, 0, 2, false, false, false, false},
-    {"actor killed", 1, 1, 1, 1, {0, 0, 1}, 1, 0, true, false, false, false},
-    {"learner killed", 1, 1, 1, 1, {0, 0, 1}, 1, 0, false, true, false, false},
-    {"two lanes", 1, 2, 1, 1, {0, 0, 1}, 0, 0, false, false, false, false},
-    {"training", 1, 1, 1, 1, {1, 1, 1}, 0, 0, false, false, false, false},
-    {"one lane", 1, 1, 2, 3, {0, 0, 1}, 0, 0, false, false, false, false},
-    {"busy, actor killed twice", 1, 1, 2, 3, {1, 2, 1}, 2, 0, true, false, true, true},
-    {"busy, learner killed twice", 1, 1, 2, 3, {1, 2, 1}, 2, 0, false, true, true, true},
-    {"busy, two lanes in training", 1, 2, 1, 2, {1, 1, 1}, 0, 0, false, false, true, true},
-    {"five steps", 1, 1, 2, 5, {0, 0, 1}, 0, 0, false, false, true, false},
-    {"actor killed, two steps", 1, 1, 1, 2, {0, 0, 1}, 1, 0, true, false, true, false},
-    {"learner killed, two steps", 1, 1, 1, 2, {0, 0, 1}, 1, 0, false, true, true, false},
-    {"actor killed twice", 1, 1, 1, 1, {0, 0, 1}, 2, 0, true, false, true, false},
-    {"actor and learner killed", 1, 1, 1, 1, {0, 0, 1}, 2, 0, true, true, true, false},
-    {"training, two steps", 1, 1, 1, 2, {1, 1, 1}, 0, 0, false, false, true, false},
-    {"actor killed in training", 1, 1, 1, 1, {1, 1, 1}, 1, 0, true, false, true, false},
-    {"learner killed in training", 1, 1, 1, 1, {1, 1, 1}, 1, 0, false, true, true, false},
-    {"two lanes, actor killed", 1, 2, 1, 1, {0, 0, 1}, 1, 0, true, false, true, false},
-    {"two actors", 2, 1, 1, 1, {0, 0, 1}, 0, 0, false, false, true, false},
+    {"busy", 1, 1, 2, 4, {0, 0, 1}, 0, 0, false, false, false, true, 0, false, false},
+    {"busy, training", 1, 1, 1, 3, {1, 1, 1}, 0, 0, false, false, false, true, 0, false, false},
+    {"busy, overlapping windows", 1, 1, 2, 4, {1, 2, 1}, 0, 0, false, false, false, true, 0, false, false},
+    {"spurious wake-ups", 1, 1, 1, 1, {0, 0, 1}, 0, 2, false, false, false, false, 0, false, false},
+    {"actor killed", 1, 1, 1, 1, {0, 0, 1}, 1, 0, true, false, false, false, 0, false, false},
+    {"learner killed", 1, 1, 1, 1, {0, 0, 1}, 1, 0, false, true, false, false, 0, false, false},
+    {"two lanes", 1, 2, 1, 1, {0, 0, 1}, 0, 0, false, false, false, false, 0, false, false},
+    {"training", 1, 1, 1, 1, {1, 1, 1}, 0, 0, false, false, false, false, 0, false, false},
+    {"one lane", 1, 1, 2, 3, {0, 0, 1}, 0, 0, false, false, false, false, 0, false, false},
+    {"busy, the supervisor looks", 1, 1, 2, 3, {0, 0, 1}, 0, 0, false, false, false, true, 0, true, false},
+    {"training waits for a batch", 1, 1, 3, 3, {1, 1, 1}, 0, 0, false, false, true, false, 1, false, true},
+    {"busy, actor killed twice", 1, 1, 2, 3, {1, 2, 1}, 2, 0, true, false, true, true, 0, false, false},
+    {"busy, learner killed twice", 1, 1, 2, 3, {1, 2, 1}, 2, 0, false, true, true, true, 0, false, false},
+    {"busy, two lanes in training", 1, 2, 1, 2, {1, 1, 1}, 0, 0, false, false, true, true, 0, false, false},
+    {"five steps", 1, 1, 2, 5, {0, 0, 1}, 0, 0, false, false, true, false, 0, false, false},
+    {"actor killed, two steps", 1, 1, 1, 2, {0, 0, 1}, 1, 0, true, false, true, false, 0, false, false},
+    {"learner killed, two steps", 1, 1, 1, 2, {0, 0, 1}, 1, 0, false, true, true, false, 0, false, false},
+    {"actor killed twice", 1, 1, 1, 1, {0, 0, 1}, 2, 0, true, false, true, false, 0, false, false},
+    {"actor and learner killed", 1, 1, 1, 1, {0, 0, 1}, 2, 0, true, true, true, false, 0, false, false},
+    {"training, two steps", 1, 1, 1, 2, {1, 1, 1}, 0, 0, false, false, true, false, 0, false, false},
+    {"actor killed in training", 1, 1, 1, 1, {1, 1, 1}, 1, 0, true, false, true, false, 0, false, false},
+    {"learner killed in training", 1, 1, 1, 1, {1, 1, 1}, 1, 0, false, true, true, false, 0, false, false},
+    {"two lanes, actor killed", 1, 2, 1, 1, {0, 0, 1}, 1, 0, true, false, true, false, 0, false, false},
+    {"two actors", 2, 1, 1, 1, {0, 0, 1}, 0, 0, false, false, true, false, 0, false, false},
 };
 static const struct setting *set;
 
@@ -100,8 +105,14 @@ static uint64_t *answer_cell(uint32_t a, uint32_t l, uint64_t n) {
     return &shared[a].answer[l][n % set->slots];
 }
 
+// What a cell holds; nothing is looked at where there is no data.
+static uint64_t read_cell(uint64_t *cell, uint64_t wanted) {
+    return set->bare ? wanted : model_read(cell);
+}
+
 // Writes in two strokes, so that a crash may come between them.
 static void write_slowly(uint64_t *cell, uint64_t value) {
+    if (set->bare) return;
     model_write(cell, GARBAGE);
     if (set->crashes) model_yield();
     model_write(cell, value);
@@ -123,15 +134,15 @@ static void wait_actor(uint32_t a, uint32_t *l, bool any) {
 }
 
 static void notify_learner(struct ring_view *view) {
-    if (!set->busy) farm_actor_notify(&view->ring, EVENTFD);
+    if (!set->busy && !set->bare) farm_actor_notify(&view->ring, EVENTFD);
 }
 static void notify_actor(struct ring_view *view) {
     if (!set->busy) farm_learner_notify(&view->ring);
 }
 
-// A busy learner has one actor.
+// A learner that never sleeps has one actor.
 static void wait_learner(struct farm_doorbells *bells) {
-    if (set->busy)
+    if (set->busy || set->bare)
         model_until(&bells->rings[0]->up_control->doorbell, bells->seen[0] + 1);
     else
         farm_doorbells_wait(bells, 0, FOREVER);
@@ -143,8 +154,8 @@ static void actor_step(uint32_t a, uint32_t l) {
     struct farm_lane *lane = &state->actor[a].lanes[l];
     uint64_t n = farm_lane_actor_next(lane);
     if (n) {
-        uint64_t answer = model_read(answer_cell(a, l, n - 1));
-        model_check(answer == state->published[a][l][n - 1] + ANSWER,
+        const uint64_t wanted = state->published[a][l][n - 1] + ANSWER;
+        model_check(read_cell(answer_cell(a, l, n - 1), wanted) == wanted,
                     "the answer is not that to the actor's last step");
     }
     if (n == set->steps) return;
@@ -160,6 +171,8 @@ static void actor(void *context) {
     uint32_t a = *(const uint32_t *)context, l = set->lanes - 1;
     struct ring_view *view = &state->actor[a];
     open_view(view, &shared[a]);
+    for (uint32_t i = 0; i < set->lanes && model_life(); i++) // by the supervisor, before it starts this life
+        model_check(!farm_lane_restore(&view->lanes[i]), "an honest actor's counters are put right");
     for (uint32_t i = 0; i < set->lanes; i++) farm_lane_actor_take_over(&view->lanes[i]);
     notify_learner(view);
     bool all = true; // no lane has ended
@@ -202,7 +215,7 @@ static bool is_ready(const struct farm_lane *lane, uint64_t answered) {
 }
 
 static void answer_step(uint32_t a, uint32_t l, uint64_t n) {
-    uint64_t observation = model_read(obs_cell(a, l, n));
+    uint64_t observation = read_cell(obs_cell(a, l, n), state->published[a][l][n]);
     model_check(observation == state->published[a][l][n], "inference read another observation than was published");
     write_slowly(answer_cell(a, l, n), observation + ANSWER);
 }
@@ -258,13 +271,15 @@ static void training(void *context) {
             farm_window_cursor_start(&view.lanes[l], shape, &cursors[a][l]);
             windows += farm_window_ready(shape, &cursors[a][l], set->steps);
         }
+    if (set->windows && windows > set->windows) windows = set->windows;
     for (uint64_t k = 0; k < windows; k++) {
         model_await(&handed[model_life()], k + 1);
         uint32_t a = state->windows[model_life()][k].actor, l = state->windows[model_life()][k].lane;
         uint64_t start = state->windows[model_life()][k].start;
         struct farm_lane *lane = &state->learner[a].lanes[l];
         for (uint64_t n = start; n < start + shape->length; n++) {
-            uint64_t observation = model_read(obs_cell(a, l, n)), answer = model_read(answer_cell(a, l, n));
+            uint64_t observation = read_cell(obs_cell(a, l, n), state->published[a][l][n]);
+            uint64_t answer = read_cell(answer_cell(a, l, n), observation + ANSWER);
             model_check(observation == state->published[a][l][n], "training read another observation");
             model_check(answer == observation + ANSWER, "training read an answer to another step");
         }
@@ -272,6 +287,14 @@ static void training(void *context) {
         farm_lane_release(lane, farm_window_needs(shape, &cursors[a][l]));
         notify_actor(&state->learner[a]);
     }
+}
+
+// ---- the supervisor, while all live ----
+
+static void supervisor(void *context) {
+    struct ring_view view;
+    open_view(&view, &shared[0]);
+    model_check(farm_lane_sound(&view.lanes[0]), "an honest actor's counters are called unsound");
 }
 
 // ---- the scenario ----
@@ -301,7 +324,7 @@ static void set_up(void) {
             model_word(&memory->down[l].acted, "acted", 0, true);
             model_word(&memory->down[l].consumed, "consumed", 0, true);
             if (set->actor_crashes) model_word(&memory->down[l].generation, "generation", 0, true);
-            for (uint32_t s = 0; s < set->slots; s++) {
+            for (uint32_t s = 0; s < set->slots && !set->bare; s++) {
                 model_cell(&memory->obs[l][s], "an observation", GARBAGE);
                 model_cell(&memory->answer[l][s], "an answer", GARBAGE);
             }
@@ -310,6 +333,7 @@ static void set_up(void) {
                                          set->actor_crashes ? bump_generation : NULL, (void *)&NUMBERS[a]);
         model_thread(process, a ? "actor 1" : "actor 0", actor, (void *)&NUMBERS[a]);
     }
+    if (set->looks) model_thread(model_process("the supervisor", false, NULL, NULL), "supervisor", supervisor, NULL);
     unsigned learner = model_process("the learner", set->learner_crashes, NULL, NULL);
     model_thread(learner, "inference", inference, NULL);
     if (!set->window.length) return;
@@ -342,6 +366,7 @@ static void end(void) {
     uint64_t windows_end = set->steps;
     if (set->window.length)
         windows_end = (set->steps - set->window.length) / set->window.stride * set->window.stride + set->window.stride;
+    if (set->windows) windows_end = set->windows * set->window.stride;
     for (uint32_t a = 0; a < set->actors; a++)
         for (uint32_t l = 0; l < set->lanes; l++) {
             model_check(state->produced[a][l] == set->steps, "steps are missing");

@@ -33,6 +33,7 @@ static void end_memory(void) {
     }
 #define ST(word, value, order) model_store(&word, value, order);
 #define LD(i, word, order)     got[i] = model_load(&word, order);
+#define ADD(word, more, order) model_add(&word, more, order);
 #define FENCE                  model_fence();
 
 THREAD(mp_rlx_w, ST(x, 1, RLX) ST(y, 1, RLX))
@@ -61,6 +62,10 @@ THREAD(ww_1, ST(x, 1, RLX) ST(y, 2, RLX))
 THREAD(ww_2, ST(y, 1, RLX) ST(x, 2, RLX))
 THREAD(ww_fence_1, ST(x, 1, RLX) FENCE ST(y, 2, RLX))
 THREAD(ww_fence_2, ST(y, 1, RLX) FENCE ST(x, 2, RLX))
+THREAD(add_rel, ADD(x, 1, REL))
+THREAD(add_rlx, ADD(x, 1, RLX))
+THREAD(rs_w, ST(y, 1, RLX) ADD(x, 1, REL))
+THREAD(rs_r, LD(0, x, ACQ) LD(1, y, RLX))
 THREAD(corr_w, ST(x, 1, RLX) ST(x, 2, RLX))
 THREAD(corr_r, LD(0, x, RLX) LD(1, x, RLX))
 
@@ -95,6 +100,8 @@ static const struct litmus LITMUS[] = {
      ALLOWED(0, 10, 100, 110, 1000, 1010, 1110)},
     {"two plus two writes, relaxed", {ww_1, ww_2}, end_memory, ALLOWED(11, 12, 21, 22)},
     {"two plus two writes, fences", {ww_fence_1, ww_fence_2}, end_memory, ALLOWED(12, 21, 22)},
+    {"two additions", {add_rel, add_rlx}, end_memory, ALLOWED(20)},
+    {"release sequence of additions", {rs_w, add_rlx, rs_r}, end_reads, ALLOWED(0, 100, 1000, 1100, 2100)},
     {"coherence of reads", {corr_w, corr_r}, end_reads, ALLOWED(0, 100, 200, 1100, 1200, 2200)},
 };
 

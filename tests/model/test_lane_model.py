@@ -23,7 +23,7 @@ FLAGS = ["-std=c17", "-D_GNU_SOURCE", "-O2", "-Wall", "-Wextra", "-Werror", "-Wn
 WRAP = "-Wl,--wrap=syscall,--wrap=write,--wrap=preadv2,--wrap=ppoll,--wrap=calloc,--wrap=free"
 RING = ["lane.c", "wait.c", "window.c"]
 
-# name, file, what stands there, what replaces it
+# name, file, what stands there, what replaces it, the scenario that shows it where the short ones do not
 MUTANTS = [
     ("actor sleeps without its fence", "wait.c", "farm_fence_full(); // `asleep` before the counters", "//"),
     ("learner wakes without its fence", "wait.c", "farm_fence_full(); // the answers before", "//"),
@@ -38,7 +38,14 @@ MUTANTS = [
      "        say_asleep(bells, 1);\n        farm_fence_full(); // `asleep` before the doorbells; partner: the fence in "
      "farm_actor_notify\n        bool rung = any_rung(bells);\n",
      "        bool rung = any_rung(bells);\n        say_asleep(bells, 1);\n        farm_fence_full();\n"),
-    ("wake word left as it was", "wait.c", "farm_store32_release(wake, farm_load32_relaxed(wake) + 1);", "(void)0;"),
+    ("wake word left as it was", "wait.c", "farm_add32_release(wake, 1);", "(void)0;"),
+    ("wake word counted by a load and a store", "wait.c", "farm_add32_release(wake, 1);",
+     "farm_store32_release(wake, farm_load32_relaxed(wake) + 1);", "training waits for a batch"),
+    ("an honest dead actor's counters are read in the wrong order", "lane.c",
+     "consumed = farm_lane_consumed(lane),\n                   acted = farm_lane_acted(lane);",
+     "acted = farm_lane_acted(lane), consumed = farm_lane_consumed(lane);"),
+    ("a look at the counters that grow meanwhile", "lane.c", "(int64_t)(produced - farm_lane_consumed(lane)) <= lane->steps",
+     "produced - farm_lane_consumed(lane) <= lane->steps"),
     ("wake word read after the look", "wait.c", "futex_sleep(&ring->down_control->wake, seen,",
      "futex_sleep(&ring->down_control->wake, farm_load32_acquire(&ring->down_control->wake),"),
     ("nobody is woken", "wait.c", "syscall(SYS_futex, wake, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);", "(void)wake;"),
@@ -85,7 +92,7 @@ MUTANTS = [
 
 # Harmless, and why: the model agrees (make model), docs/MEMORY_MODEL.md argues it.
 HARMLESS = [
-    ("the wake word is stored relaxed (the kernel's lock orders it)", "wait.c", "farm_store32_release(wake,", "farm_store32_relaxed(wake,"),
+    ("the wake word is stored relaxed (the kernel's lock orders it)", "wait.c", "farm_add32_release(wake,", "farm_add32_relaxed(wake,"),
     ("the sleeper's look at the bells is relaxed (poll looks again)", "wait.c",
      "if (farm_load_acquire(&bells->rings[i]->up_control->doorbell) != bells->seen[i]) return true;",
      "if (farm_load_relaxed(&bells->rings[i]->up_control->doorbell) != bells->seen[i]) return true;"),
@@ -146,9 +153,9 @@ def mutate(index, file, old, new):
 
 
 def search_mutant(index, mutant, timeout):
-    _, file, old, new = mutant
+    _, file, old, new, *scenario = mutant
     folder, program = mutate(index, file, old, new)
-    result = run([program], timeout)
+    result = run([program, *scenario], timeout)
     shutil.rmtree(folder)
     return result
 

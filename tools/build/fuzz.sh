@@ -80,15 +80,18 @@ test_all() {
 }
 
 long_all() {
-    local target
+    local target crashed all_crashed=0
     [ "$fuzzes" ] || { echo "make fuzz: needs clang with libFuzzer (packages clang, libclang-rt-dev)" >&2; exit 1; }
     for target in "${targets[@]}"; do
         mkdir -p "$build/corpus/$target"
-        run "$target" "${SECONDS_EACH:-60}" "$build/corpus/$target" "$corpus/$target"
-        printf '{"target": "%s", "executions": %d, "seconds": %d, "edges": %d, "new_crashes": 0, "corpus_files": %d, "commit": "%s", "date": "%s"}\n' \
-            "$target" "$(stat number_of_executed_units)" "${SECONDS_EACH:-60}" "$(edges)" "$(inputs "$target")" \
+        crashed=0
+        run "$target" "${SECONDS_EACH:-60}" "$build/corpus/$target" "$corpus/$target" || crashed=1
+        all_crashed=$((all_crashed + crashed))
+        printf '{"target": "%s", "executions": %d, "seconds": %d, "edges": %d, "new_crashes": %d, "corpus_files": %d, "commit": "%s", "date": "%s"}\n' \
+            "$target" "$(stat number_of_executed_units)" "${SECONDS_EACH:-60}" "$(edges)" "$crashed" "$(inputs "$target")" \
             "$(git describe --always --dirty 2>/dev/null || echo unknown)" "$(date -u +%F)" | tee -a bench/results/fuzz.jsonl
     done
+    [ "$all_crashed" = 0 ]
 }
 
 # Smallest first, until the limits: libFuzzer's merge goes by size too. Seeds and regressions stay.

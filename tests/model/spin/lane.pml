@@ -86,7 +86,7 @@ hidden byte mutant; // which rule is broken; from 101: which event must be shown
 #define PICK(condition, this, that) ((condition) * (this) + (1 - (condition)) * (that))
 #define WITNESS(number) assert(mutant != number)
 
-// ---- the mutants (test_spin.py tells them in words) ----
+// ---- the mutants: each names the rule that it breaks ----
 #define NO_FENCE_ACTOR_WAIT 1
 #define NO_FENCE_LEARNER_NOTIFY_INFER 2
 #define NO_FENCE_LEARNER_NOTIFY_TRAIN 3

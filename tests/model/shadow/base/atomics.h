@@ -31,8 +31,11 @@ static inline void farm_store32_release(uint32_t *word, uint32_t value) {
     model_store(word, value, MODEL_RELEASE);
 }
 // Not in src/base: for a mutant.
-static inline void farm_store32_relaxed(uint32_t *word, uint32_t value) {
-    model_store(word, value, MODEL_RELAXED);
+static inline void farm_add32_relaxed(uint32_t *word, uint32_t more) {
+    model_add(word, more, MODEL_RELAXED);
+}
+static inline void farm_add32_release(uint32_t *word, uint32_t more) {
+    model_add(word, more, MODEL_RELEASE);
 }
 static inline void farm_fence_full(void) {
     model_fence();
