@@ -1,6 +1,7 @@
 // See farm_env.h.
 #include "farm_env.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -14,14 +15,25 @@
 #include <unistd.h>
 
 #include "actor/actor.h"
+#include "actor/plugin.h"
 #include "base/cli.h"
 #include "base/time.h"
 #include "farm_paths.h"
 #include "report/json.h"
 
-enum { ANSWER_BYTES_MAX = 64 << 10, PYTHON_TIMEOUT_MS = 30000, NAMES_MAX = 1024 };
+enum { ANSWER_BYTES_MAX = 64 << 10, PYTHON_TIMEOUT_MS = 30000, NAMES_MAX = 4096 };
 
-static const char ale_prefix[] = "ale/", ale_module[] = "actorfarm.ale_actor";
+static const char plugin_prefix[] = "plugin:", libenv_prefix[] = "libenv:";
+
+// Families of plug-ins that come along where their foreign library is there.
+static const char *const plugin_families[] = {"procgen", "mujoco"};
+
+// Environments that a Python program of ours plays: PREFIX/NAME is NAME to `python -m MODULE --env NAME`. The program's
+// own messages begin with its label.
+static const struct farm_env_python {
+    const char *prefix, *module, *label;
+} pythons[] = {{"ale/", "actorfarm.ale_actor", "ale_actor: "}, {"gym/", "actorfarm.gym_actor", "gym_actor: "}};
+enum { PYTHONS = sizeof pythons / sizeof *pythons };
 
 // ---- asking a Python program ----
 
@@ -128,11 +140,11 @@ static enum farm_status ask_python(const struct farm_env *env, char *const *argv
     free(text);
     if (failed) return farm_fail(err, FARM_E_NOT_FOUND, "cannot start %s: %s", env->python, strerror(failed));
     if (!complete)
-        return farm_fail(err, FARM_E_DEAD, "%s -m %s did not answer within %d s", env->python, ale_module,
+        return farm_fail(err, FARM_E_DEAD, "%s -m %s did not answer within %d s", env->python, env->program->module,
                          PYTHON_TIMEOUT_MS / 1000);
-    const char *why = last_line(said);
-    if (WIFEXITED(ended) && WEXITSTATUS(ended) == 2)
-        return farm_fail(err, FARM_E_USAGE, "%s", strncmp(why, "ale_actor: ", 11) == 0 ? why + 11 : why);
+    const char *why = last_line(said), *label = env->program->label;
+    if (strncmp(why, label, strlen(label)) == 0) why += strlen(label);
+    if (WIFEXITED(ended) && WEXITSTATUS(ended) == 2) return farm_fail(err, FARM_E_USAGE, "%s", why);
     return farm_fail(err, FARM_E_NOT_FOUND, "the Python part does not run (`make deps`, then `make`, bring it): %s",
                      why[0] ? why : "it gave no reason");
 }
@@ -141,49 +153,84 @@ static enum farm_status find_python(struct farm_env *env, struct farm_error *err
     if (farm_path_python(env->python, sizeof env->python, env->pythonpath, sizeof env->pythonpath)) return FARM_OK;
     return farm_fail(
         err, FARM_E_NOT_FOUND,
-        "ale/* needs the Python environment in build/venv, which is not there: run `make deps`, then `make` (or "
-        "name an interpreter that has ale-py by FARM_PYTHON)");
+        "%s* needs the Python environment in build/venv, which is not there: run `make deps`, then `make` (or name an "
+        "interpreter that has ale-py and gymnasium by FARM_PYTHON)",
+        env->program->prefix);
 }
 
-// ---- ALE ----
+// ---- environments in Python ----
+
+static bool parse_field(json_t *entry, struct farm_field_spec *field) {
+    const char *name, *dtype;
+    json_t *dims;
+    if (json_unpack(entry, "{s:s, s:s, s:o}", "name", &name, "dtype", &dtype, "dims", &dims)) return false;
+    snprintf(field->name, sizeof field->name, "%s", name);
+    field->dtype = strcmp(dtype, "u8") == 0    ? FARM_U8
+                   : strcmp(dtype, "i32") == 0 ? FARM_I32
+                   : strcmp(dtype, "f32") == 0 ? FARM_F32
+                                               : 0;
+    field->rank = (uint32_t)json_array_size(dims);
+    if (field->rank < 1 || field->rank > FARM_FIELD_RANK_MAX) return false;
+    for (uint32_t i = 0; i < field->rank; i++) field->dims[i] = (uint32_t)json_integer_value(json_array_get(dims, i));
+    return true;
+}
+
+static bool parse_action(json_t *entry, struct farm_action_spec *action) {
+    const char *kind;
+    int dims;
+    if (json_unpack(entry, "{s:s, s:i}", "kind", &kind, "dims", &dims)) return false;
+    action->kind = strcmp(kind, "discrete") == 0         ? FARM_ACTION_DISCRETE
+                   : strcmp(kind, "multi_discrete") == 0 ? FARM_ACTION_MULTI_DISCRETE
+                                                         : FARM_ACTION_CONTINUOUS;
+    action->dims = (uint32_t)dims;
+    if (dims < 1 || dims > FARM_ACTION_DIMS_MAX) return false;
+    for (size_t i = 0; i < action->dims; i++) { // what a kind lacks reads as 0
+        action->sizes[i] = (uint32_t)json_integer_value(json_array_get(json_object_get(entry, "sizes"), i));
+        action->low[i] = (float)json_number_value(json_array_get(json_object_get(entry, "low"), i));
+        action->high[i] = (float)json_number_value(json_array_get(json_object_get(entry, "high"), i));
+    }
+    return true;
+}
 
 static bool parse_spec(const char *text, struct farm_env_spec *spec, struct farm_error *err) {
-    json_t *document = farm_json_parse(text, strlen(text), "the answer of ale_actor --spec", err);
+    json_t *document = farm_json_parse(text, strlen(text), "the answer of --spec", err), *obs, *action;
+    int repeat;
     if (!document) return false;
-    const char *name, *dtype;
-    int height, width, actions, repeat;
-    bool good = json_unpack(document, "{s:[{s:s, s:s, s:[i, i]}], s:i, s:i}", "obs", "name", &name, "dtype", &dtype,
-                            "dims", &height, &width, "actions", &actions, "frames_per_step", &repeat) == 0 &&
-                strcmp(dtype, "u8") == 0 && height > 0 && width > 0 && actions > 0 && repeat > 0;
+    memset(spec, 0, sizeof *spec);
+    bool good =
+        json_unpack(document, "{s:o, s:o, s:i}", "obs", &obs, "action", &action, "frames_per_step", &repeat) == 0 &&
+        json_array_size(obs) >= 1 && json_array_size(obs) <= FARM_OBS_FIELDS_MAX && repeat > 0 &&
+        parse_action(action, &spec->action);
+    for (size_t i = 0; good && i < json_array_size(obs); i++) good = parse_field(json_array_get(obs, i), &spec->obs[i]);
     if (good) {
-        memset(spec, 0, sizeof *spec);
-        spec->obs_count = 1;
-        snprintf(spec->obs[0].name, sizeof spec->obs[0].name, "%s", name);
-        spec->obs[0].dtype = FARM_U8;
-        spec->obs[0].rank = 2;
-        spec->obs[0].dims[0] = (uint32_t)height;
-        spec->obs[0].dims[1] = (uint32_t)width;
-        spec->action = (struct farm_action_spec){.kind = FARM_ACTION_DISCRETE, .dims = 1, .sizes = {(uint32_t)actions}};
+        spec->obs_count = (uint32_t)json_array_size(obs);
         spec->frames_per_step = (uint32_t)repeat;
-    } else {
-        farm_fail(err, FARM_E_FORMAT, "ale_actor --spec answered something else than a game's shape");
     }
     json_decref(document);
-    return good;
+    return good ? !farm_plugin_check_spec(spec, err)
+                : (farm_fail(err, FARM_E_FORMAT, "--spec answered no spec"), false);
 }
 
-static enum farm_status find_ale(struct farm_env *env, struct farm_error *err) {
-    char *argv[8 + 2 * FARM_RECIPE_OPTIONS_MAX], pairs[FARM_RECIPE_OPTIONS_MAX][144], *answer;
+static const struct farm_env_python *python_of(const char *name) {
+    for (size_t i = 0; i < PYTHONS; i++)
+        if (strncmp(name, pythons[i].prefix, strlen(pythons[i].prefix)) == 0 && name[strlen(pythons[i].prefix)])
+            return &pythons[i];
+    return NULL;
+}
+
+static enum farm_status find_python_env(struct farm_env *env, struct farm_error *err) {
+    enum { PAIR_BYTES = sizeof((struct farm_recipe_option *)0)->key + FARM_RECIPE_PATH_BYTES };
+    char *argv[8 + 2 * FARM_RECIPE_OPTIONS_MAX], pairs[FARM_RECIPE_OPTIONS_MAX][PAIR_BYTES], *answer;
     size_t count = 0;
-    snprintf(env->game, sizeof env->game, "%s", env->name + strlen(ale_prefix));
+    env->kind = FARM_ENV_PYTHON;
     enum farm_status status = find_python(env, err);
     if (status) return status;
     argv[count++] = env->python;
     argv[count++] = "-m";
-    argv[count++] = (char *)ale_module;
+    argv[count++] = (char *)env->program->module;
     argv[count++] = "--spec";
-    argv[count++] = "--game";
-    argv[count++] = env->game;
+    argv[count++] = "--env";
+    argv[count++] = env->name + strlen(env->program->prefix);
     for (size_t i = 0; i < env->option_count; i++) {
         snprintf(pairs[i], sizeof pairs[i], "%s=%s", env->options[i].key, env->options[i].value);
         argv[count++] = "--option";
@@ -193,17 +240,75 @@ static enum farm_status find_ale(struct farm_env *env, struct farm_error *err) {
     if ((status = ask_python(env, argv, &answer, err))) return status;
     bool good = parse_spec(answer, &env->spec, err);
     free(answer);
-    return good ? FARM_OK : FARM_E_FORMAT;
+    return good ? FARM_OK : farm_fail_in(err, FARM_E_FORMAT, "%s", env->name);
+}
+
+// ---- plug-ins ----
+
+// The environment `name` of env->plugin (NULL: its first). *misses_name (may be NULL) where the file is there and
+// sound, but has no such environment.
+static enum farm_status ask_plugin(struct farm_env *env, const char *name, bool *misses_name, struct farm_error *err) {
+    struct farm_ask_answer *answer = malloc(sizeof *answer);
+    if (!answer) return farm_fail_errno(err, FARM_E_LIMIT, "plug-in %s", env->plugin);
+    env->kind = FARM_ENV_PLUGIN;
+    enum farm_status status = farm_ask_plugin(env->plugin, name, env->options, env->option_count, answer, err);
+    if (!status) env->spec = answer->spec;
+    if (!status) memcpy(env->name, answer->name, sizeof env->name);
+    if (misses_name) *misses_name = answer->misses_name;
+    free(answer);
+    if (status != FARM_E_NOT_FOUND) return status;
+    if (err) err->status = FARM_E_USAGE; // a name that the user has given
+    return FARM_E_USAGE;
+}
+
+// "PATH[:NAME]", cut at the colon behind the first file that is there, else at the last one. NULL: no name.
+static const char *split_path(char *text) {
+    if (access(text, F_OK) == 0) return NULL;
+    char *last = strrchr(text, ':');
+    for (char *colon = strchr(text, ':'); colon; colon = strchr(colon + 1, ':')) {
+        *colon = 0;
+        if (access(text, F_OK) == 0 || colon == last) return colon + 1;
+        *colon = ':';
+    }
+    return NULL;
+}
+
+static enum farm_status find_users_plugin(const char *text, struct farm_env *env, struct farm_error *err) {
+    if (strlen(text) >= sizeof env->plugin) return farm_fail(err, FARM_E_USAGE, "plugin:%.80s...: path too long", text);
+    snprintf(env->plugin, sizeof env->plugin, "%s", text);
+    const char *name = split_path(env->plugin);
+    if (!env->plugin[0] || (name && !name[0]))
+        return farm_fail(err, FARM_E_USAGE, "'plugin:%.200s' names no plug-in: plugin:PATH.so or plugin:PATH.so:NAME",
+                         text);
+    return ask_plugin(env, name, NULL, err);
+}
+
+// envs/FAMILY.so into env->plugin; false where it is not there.
+static bool find_shipped(const char *family, size_t length, struct farm_env *env) {
+    static const char letters[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-";
+    char folder[PATH_MAX - 256];
+    if (!length || length > 64 || strspn(family, letters) < length) return false;
+    if (!farm_path_envs(folder, sizeof folder)) return false;
+    snprintf(env->plugin, sizeof env->plugin, "%s/%.*s.so", folder, (int)length, family);
+    return access(env->plugin, R_OK) == 0;
+}
+
+static enum farm_status find_libenv(const char *path, struct farm_env *env, struct farm_error *err) {
+    if (!path[0] || strlen(path) > sizeof env->lib - 8)
+        return farm_fail(err, FARM_E_USAGE, "'libenv:%.200s' names no library: libenv:PATH.so", path);
+    if (access(path, R_OK)) return farm_fail_errno(err, FARM_E_USAGE, "libenv:%s", path);
+    if (!find_shipped("libenv", strlen("libenv"), env))
+        return farm_fail(err, FARM_E_NOT_FOUND, "libenv:* needs the plug-in envs/libenv.so beside farm: run `make`");
+    snprintf(env->lib, sizeof env->lib, "%s%s", strchr(path, '/') ? "" : "./", path);
+    env->options[env->option_count++] = (struct farm_env_option){"lib", env->lib};
+    return ask_plugin(env, "libenv/any", NULL, err);
 }
 
 // ---- by name ----
 
 static enum farm_status find_native(struct farm_env *env, struct farm_error *err) {
-    const struct farm_env_config config = {.options = env->options, .option_count = env->option_count};
-    char why[256] = "it gave no reason";
-    memset(&env->spec, 0, sizeof env->spec);
-    if (env->api->spec(&config, &env->spec, why, sizeof why)) return farm_fail(err, FARM_E_USAGE, "%s", why);
-    return FARM_OK;
+    env->kind = FARM_ENV_NATIVE;
+    return farm_plugin_spec(env->api, env->options, env->option_count, &env->spec, err);
 }
 
 // The name that was meant: "ale/Pong" for "Pong", "native/catch" for "native/cacth"; NULL where none is near.
@@ -211,67 +316,142 @@ static const char *nearest_name(const struct farm_env_list *list, const char *na
     const char *names[NAMES_MAX] = {NULL};
     size_t count = list->count < NAMES_MAX ? list->count : NAMES_MAX;
     bool whole = strchr(name, '/') != NULL;
-    for (size_t i = 0; i < count; i++) names[i] = whole ? list->names[i] : strchr(list->names[i], '/') + 1;
+    for (size_t i = 0; i < count; i++) {
+        const char *slash = strchr(list->names[i], '/');
+        names[i] = whole || !slash ? list->names[i] : slash + 1;
+    }
     const char *near = farm_nearest(name, names, count);
     for (size_t i = 0; near && i < count; i++)
         if (names[i] == near) return list->names[i];
     return NULL;
 }
 
-static enum farm_status unknown_name(const char *name, struct farm_error *err) {
+// What brings a family that is known, but not here; "": nothing.
+static const char *what_brings(const char *name) {
+    const size_t length = strcspn(name, "/");
+    for (size_t i = 0; i < sizeof plugin_families / sizeof *plugin_families; i++)
+        if (strlen(plugin_families[i]) == length && strncmp(plugin_families[i], name, length) == 0)
+            return "; `make deps`, then `make`, bring this family's plug-in where its library is to be had";
+    return "";
+}
+
+static enum farm_status unknown_name(const char *name, bool family_here, struct farm_error *err) {
     struct farm_env_list list;
     enum farm_status status = farm_env_list_make(&list, err);
     if (status) return status;
     const char *near = nearest_name(&list, name);
-    farm_fail(err, FARM_E_USAGE, "unknown environment '%s'%s%s%s (farm envs lists what can run here)", name,
-              near ? ": did you mean '" : "", near ? near : "", near ? "'?" : "");
+    farm_fail(err, FARM_E_USAGE, "unknown environment '%s'%s%s%s (farm envs lists what can run here%s)", name,
+              near ? ": did you mean '" : "", near ? near : "", near ? "'?" : "", family_here ? "" : what_brings(name));
     farm_env_list_free(&list);
     return FARM_E_USAGE;
 }
 
+static enum farm_status find_by_name(struct farm_env *env, struct farm_error *err) {
+    env->api = farm_native_env_find(env->name);
+    if (env->api) return find_native(env, err);
+    env->program = python_of(env->name);
+    if (env->program) return find_python_env(env, err);
+    const char *slash = strchr(env->name, '/');
+    bool here = slash && find_shipped(env->name, (size_t)(slash - env->name), env), misses_name = false;
+    enum farm_status status = here ? ask_plugin(env, env->name, &misses_name, err) : FARM_OK;
+    return here && !misses_name ? status : unknown_name(env->name, here, err);
+}
+
 enum farm_status farm_env_find(const struct farm_recipe *recipe, struct farm_env *env, struct farm_error *err) {
+    const char *name = recipe->env;
     memset(env, 0, sizeof *env);
-    snprintf(env->name, sizeof env->name, "%s", recipe->env);
+    env->bad_values = recipe->bad_values;
     for (size_t i = 0; i < recipe->option_count; i++)
         env->options[i] = (struct farm_env_option){recipe->options[i].key, recipe->options[i].value};
     env->option_count = recipe->option_count;
-    env->api = farm_native_env_find(env->name);
-    if (env->api) return find_native(env, err);
-    if (strncmp(env->name, ale_prefix, strlen(ale_prefix)) == 0 && env->name[strlen(ale_prefix)])
-        return find_ale(env, err);
-    return unknown_name(env->name, err);
+    if (strncmp(name, plugin_prefix, strlen(plugin_prefix)) == 0)
+        return find_users_plugin(name + strlen(plugin_prefix), env, err);
+    if (strncmp(name, libenv_prefix, strlen(libenv_prefix)) == 0)
+        return find_libenv(name + strlen(libenv_prefix), env, err);
+    if (strlen(name) >= sizeof env->name)
+        return farm_fail(err, FARM_E_USAGE, "unknown environment '%.80s...': names have less than %zu characters", name,
+                         sizeof env->name);
+    snprintf(env->name, sizeof env->name, "%s", name);
+    return find_by_name(env, err);
 }
 
 const char *farm_env_life_option(const char *name) {
-    if (strncmp(name, ale_prefix, strlen(ale_prefix)) == 0) return "episodic_life";
+    if (strncmp(name, "ale/", 4) == 0) return "episodic_life";
     return strcmp(name, "native/breakout") == 0 ? "life_loss" : NULL;
 }
 
 // ---- the list ----
 
 static bool add_name(struct farm_env_list *list, const char *prefix, const char *name) {
-    char(*names)[64] = realloc(list->names, (list->count + 1) * sizeof *names);
+    char(*names)[FARM_ENV_NAME_BYTES] = realloc(list->names, (list->count + 1) * sizeof *names);
     if (!names) return false;
     list->names = names;
     snprintf(names[list->count++], sizeof *names, "%s%s", prefix, name);
     return true;
 }
 
-static void add_ale(struct farm_env_list *list) {
-    struct farm_env env = {0};
+// `family` with its slash or without.
+static void add_missing(struct farm_env_list *list, const char *family, const char *why) {
+    const size_t used = strlen(list->missing);
+    snprintf(list->missing + used, sizeof list->missing - used, "%s%.*s/*: %.400s", used ? "\n" : "",
+             (int)strcspn(family, "/"), family, why);
+}
+
+static void add_python(struct farm_env_list *list, const struct farm_env_python *program) {
+    struct farm_env *env = calloc(1, sizeof *env);
     struct farm_error err = {0};
     char *answer = NULL;
-    enum farm_status status = find_python(&env, &err);
-    char *argv[] = {env.python, "-m", (char *)ale_module, "--list", NULL};
-    if (!status) status = ask_python(&env, argv, &answer, &err);
-    if (status) {
-        snprintf(list->missing, sizeof list->missing, "%.500s", err.message);
-        return;
-    }
+    if (!env) return;
+    env->program = program;
+    enum farm_status status = find_python(env, &err);
+    char *argv[] = {env->python, "-m", (char *)program->module, "--list", NULL};
+    if (!status) status = ask_python(env, argv, &answer, &err);
+    if (status) add_missing(list, program->prefix, err.message);
     char *rest = answer;
     for (char *name; (name = strsep(&rest, "\n")) && list->count < NAMES_MAX;)
-        if (name[0] && !add_name(list, ale_prefix, name)) break;
+        if (name[0] && !add_name(list, program->prefix, name)) break;
     free(answer);
+    free(env);
+}
+
+// The environments of a plug-in that came along, where its first one says that it can run.
+static void add_plugin(struct farm_env_list *list, const char *family, const char *path) {
+    struct farm_ask_answer *answer = malloc(sizeof *answer);
+    struct farm_error err = {0};
+    if (!answer) return;
+    enum farm_status status = farm_ask_plugin(path, NULL, NULL, 0, answer, &err);
+    if (status) add_missing(list, family, err.message);
+    for (uint32_t i = 0; !status && i < answer->name_count && list->count < NAMES_MAX; i++)
+        if (!add_name(list, "", answer->names[i])) break;
+    free(answer);
+}
+
+static int is_shared_object(const struct dirent *entry) {
+    const size_t length = strlen(entry->d_name);
+    return length > 3 && length < 64 && strcmp(entry->d_name + length - 3, ".so") == 0;
+}
+
+// libenv.so has no environments of its own: it wants a library, libenv:PATH.
+static void add_plugins(struct farm_env_list *list) {
+    char folder[PATH_MAX - 256], path[PATH_MAX];
+    struct dirent **entries = NULL;
+    bool found[sizeof plugin_families / sizeof *plugin_families] = {false};
+    const bool there = farm_path_envs(folder, sizeof folder);
+    const int count = there ? scandir(folder, &entries, is_shared_object, alphasort) : 0;
+    for (int i = 0; i < count; i++) {
+        char *family = entries[i]->d_name;
+        snprintf(path, sizeof path, "%s/%s", folder, family);
+        family[strlen(family) - 3] = 0;
+        for (size_t f = 0; f < sizeof found / sizeof *found; f++)
+            if (strcmp(family, plugin_families[f]) == 0) found[f] = true;
+        if (strcmp(family, "libenv") != 0) add_plugin(list, family, path);
+        free(entries[i]);
+    }
+    free(entries);
+    for (size_t f = 0; f < sizeof found / sizeof *found; f++)
+        if (!found[f])
+            add_missing(list, plugin_families[f],
+                        "its plug-in is not there: `make deps`, then `make`, bring it where its library is to be had");
 }
 
 enum farm_status farm_env_list_make(struct farm_env_list *list, struct farm_error *err) {
@@ -279,7 +459,8 @@ enum farm_status farm_env_list_make(struct farm_env_list *list, struct farm_erro
     const struct farm_env_api *api;
     for (size_t i = 0; (api = farm_native_env_at(i)); i++)
         if (!add_name(list, "", api->name)) return farm_fail_errno(err, FARM_E_LIMIT, "list of environments");
-    add_ale(list);
+    add_plugins(list);
+    for (size_t i = 0; i < PYTHONS; i++) add_python(list, &pythons[i]);
     return FARM_OK;
 }
 
@@ -290,7 +471,10 @@ void farm_env_list_free(struct farm_env_list *list) {
 
 // ---- an actor's command line ----
 
-enum { PROGRAM_TEXT_BYTES = 160, PROGRAM_NUMBERS = 6 };
+enum {
+    PROGRAM_TEXT_BYTES = sizeof((struct farm_recipe_option *)0)->key + FARM_RECIPE_PATH_BYTES,
+    PROGRAM_NUMBERS = 6,
+};
 
 struct program_texts {
     char numbers[PROGRAM_NUMBERS][24];
@@ -312,9 +496,11 @@ enum farm_status farm_env_program_make(const struct farm_env *env, uint32_t acto
     size_t count = 0;
     program->argv[count++] = (char *)env->python;
     program->argv[count++] = "-m";
-    program->argv[count++] = (char *)ale_module;
-    program->argv[count++] = "--game";
-    program->argv[count++] = (char *)env->game;
+    program->argv[count++] = (char *)env->program->module;
+    program->argv[count++] = "--env";
+    program->argv[count++] = (char *)env->name + strlen(env->program->prefix);
+    program->argv[count++] = "--bad-values";
+    program->argv[count++] = (char *)env->bad_values;
     for (size_t i = 0; i < PROGRAM_NUMBERS; i++) {
         snprintf(texts->numbers[i], sizeof texts->numbers[i], "%llu", (unsigned long long)numbers[i]);
         program->argv[count++] = (char *)flags[i];

@@ -1,6 +1,13 @@
 // Environments by name: which there are, whether they can run here, what they look like, how their actors are started.
-// Native ones are functions of this program; ALE's games run in a Python program of their own (its licence forbids
-// linking). Runs in the supervisor and in tools, before any worker.
+// Native ones are functions of this program; plug-ins are shared objects that only a process of its own ever loads
+// (farm_ask.h, actor.h); ale/* and gym/* run in Python programs. Runs in the supervisor and in tools, before any
+// worker.
+//
+//   native/NAME              built in
+//   ale/GAME, gym/ID         Python
+//   plugin:PATH[:NAME]       a plug-in of the user's: its first environment, or the one of that name
+//   libenv:PATH              a library with gym3's libenv interface, by way of the plug-in envs/libenv.so (option lib)
+//   FAMILY/NAME, any other   the plug-in envs/FAMILY.so that came along, its environment "FAMILY/NAME"
 #ifndef FARM_TOOLS_ENV_H
 #define FARM_TOOLS_ENV_H
 
@@ -9,21 +16,30 @@
 #include <stdbool.h>
 
 #include "base/status.h"
+#include "farm_ask.h"
 #include "report/recipe.h"
 
+struct farm_env_python;
+enum farm_env_kind { FARM_ENV_NATIVE, FARM_ENV_PLUGIN, FARM_ENV_PYTHON };
+
+// Not to be copied: options point into it.
 struct farm_env {
-    char name[64];
-    const struct farm_env_api *api; // native; NULL: a Python program
-    char game[48];                  // of ALE: "Pong"
+    enum farm_env_kind kind;
+    char name[FARM_ENV_NAME_BYTES];        // as it calls itself: for messages and for finding it in its plug-in
+    const struct farm_env_api *api;        // native; else NULL
+    char plugin[PATH_MAX];                 // of the shared object
+    const struct farm_env_python *program; // Python: farm_env.c's table
     char python[PATH_MAX], pythonpath[PATH_MAX];
-    struct farm_env_option options[FARM_RECIPE_OPTIONS_MAX]; // point into the recipe
+    const char *bad_values;                                      // the recipe's
+    char lib[PATH_MAX];                                          // value of libenv's option
+    struct farm_env_option options[FARM_RECIPE_OPTIONS_MAX + 1]; // point into the recipe, or to lib
     size_t option_count;
     struct farm_env_spec spec;
 };
 
 // The environment that recipe->env names, with its options. The recipe must outlive *env. Errors: FARM_E_USAGE an
-// unknown name (the nearest known one is named) or option; FARM_E_NOT_FOUND a package that is not there, with the make
-// step that brings it.
+// unknown name (the nearest known one is named), option or plug-in file; FARM_E_NOT_FOUND a package that is not there,
+// with the make step that brings it; FARM_E_FORMAT, FARM_E_DEAD a plug-in that cannot be used, with the reason.
 enum farm_status farm_env_find(const struct farm_recipe *recipe, struct farm_env *env, struct farm_error *err);
 
 // The option by which an environment ends training episodes at a lost life, NULL where it has none: evaluation sets it
@@ -33,15 +49,15 @@ const char *farm_env_life_option(const char *name);
 // All names that can run here, and why others cannot. Texts are the list's own.
 struct farm_env_list {
     size_t count;
-    char (*names)[64];
-    char missing[512]; // "": nothing
+    char (*names)[FARM_ENV_NAME_BYTES];
+    char missing[2048]; // a line each: "ale/*: why"; "": nothing
 };
 enum farm_status farm_env_list_make(struct farm_env_list *list, struct farm_error *err);
 void farm_env_list_free(struct farm_env_list *list);
 
-// The command line of one actor program: texts and the arrays that point to them.
+// The command line of one actor of a Python environment: texts and the arrays that point to them.
 struct farm_env_program {
-    char *argv[2 * FARM_RECIPE_OPTIONS_MAX + 32], **environment;
+    char *argv[2 * FARM_RECIPE_OPTIONS_MAX + 40], **environment;
     char *texts; // one block
 };
 enum farm_status farm_env_program_make(const struct farm_env *env, uint32_t actor, int up_fd, int down_fd,

@@ -1,5 +1,6 @@
 // `farm envs`: the environments that can run here, and what brings the others.
 #include <stdio.h>
+#include <string.h>
 
 #include "actor/actor.h"
 #include "base/cli.h"
@@ -18,21 +19,36 @@ static enum farm_status print_json(const struct farm_env_list *list, struct farm
     return status;
 }
 
+static size_t family_of(const char *name) {
+    return strcspn(name, "/");
+}
+
+// The names from `first` on that are of one family, in columns. Returns how many.
+static size_t print_family(const struct farm_env_list *list, size_t first) {
+    enum { LINE = 100 };
+    const size_t family = family_of(list->names[first]);
+    size_t count = 0, widest = 0;
+    for (size_t i = first; i < list->count && family_of(list->names[i]) == family &&
+                           strncmp(list->names[i], list->names[first], family) == 0;
+         i++, count++)
+        if (strlen(list->names[i]) > widest) widest = strlen(list->names[i]);
+    const size_t columns = widest + 2 < LINE ? LINE / (widest + 2) : 1;
+    printf("\n");
+    for (size_t i = 0; i < count; i++)
+        printf("%-*s%s", (int)widest + 2, list->names[first + i], (i + 1) % columns == 0 || i + 1 == count ? "\n" : "");
+    return count;
+}
+
 static void print_list(const struct farm_env_list *list) {
-    enum { COLUMNS = 4 };
-    size_t column = 0;
-    for (size_t i = 0; i < list->count; i++) {
+    for (size_t i = 0; i < list->count;) {
         const struct farm_env_api *api = farm_native_env_find(list->names[i]);
-        if (api) {
-            printf("%-24s %s\n", list->names[i], api->about);
-            continue;
-        }
-        if (column == 0) printf("\n");
-        printf("%-25s", list->names[i]);
-        if (++column % COLUMNS == 0 || i + 1 == list->count) printf("\n");
+        if (api) printf("%-24s %s\n", list->names[i], api->about);
+        i += api ? 1 : print_family(list, i);
     }
-    if (list->missing[0]) printf("\nale/* cannot run here: %s\n", list->missing);
-    printf("\nfarm train --env NAME trains one of them.\n");
+    if (list->missing[0]) printf("\nNot here:\n%s\n", list->missing);
+    printf("\nAlso gym/ID (any id that Gymnasium knows), plugin:PATH.so[:NAME] (an environment of your own,\n"
+           "docs/ADDING_AN_ENVIRONMENT.md), libenv:PATH.so (a library with gym3's libenv interface).\n"
+           "farm train --env NAME trains one of them.\n");
 }
 
 int farm_cmd_envs(int argc, char **argv) {

@@ -22,6 +22,7 @@ enum {
     EVAL_ENVS_MAX = 64,
     INFER_BATCH_MAX = 256,
     TICK_MS = 50,
+    PROGRESS_ROUNDS = 64, // of all lanes of an actor
     SPARE_DESCRIPTORS = 64,
 };
 
@@ -35,9 +36,12 @@ static enum farm_status choose_io(const struct farm_job *job, struct farm_net_io
     const struct farm_field_spec *field = &env->obs[0];
     *io = (struct farm_net_io){.stack = (int)job->recipe.stack, .actions = (int)farm_policy_outputs(&env->action)};
     if (env->action.kind != FARM_ACTION_DISCRETE)
-        return farm_fail(err, FARM_E_UNSUPPORTED, "%s: only discrete actions can be trained yet", job->env.name);
+        return farm_fail(err, FARM_E_UNSUPPORTED,
+                         "%s: only one discrete action a step can be trained yet (farm fps steps any environment)",
+                         job->env.name);
     if (env->obs_count != 1)
-        return farm_fail(err, FARM_E_UNSUPPORTED, "%s: only a single observation array can be trained yet",
+        return farm_fail(err, FARM_E_UNSUPPORTED,
+                         "%s: only a single observation array can be trained yet (farm fps steps any environment)",
                          job->env.name);
     if (field->dtype == FARM_U8 && field->rank == 2) {
         io->frame_channels = 1;
@@ -50,7 +54,9 @@ static enum farm_status choose_io(const struct farm_job *job, struct farm_net_io
                              "stack: %s has flat observations, of which none are stacked (--stack 1)", job->env.name);
     } else {
         return farm_fail(err, FARM_E_UNSUPPORTED,
-                         "%s: only grey frames (u8, height x width) and f32 vectors can be trained yet", job->env.name);
+                         "%s: only grey frames (u8, height x width) and f32 vectors can be trained yet (farm fps steps "
+                         "any environment)",
+                         job->env.name);
     }
     return FARM_OK;
 }
@@ -111,6 +117,11 @@ static enum farm_wait_mode wait_of(const struct farm_recipe *recipe) {
     return strcmp(recipe->wait, "sleep") == 0 ? FARM_WAIT_SLEEP : FARM_WAIT_ADAPTIVE;
 }
 
+static enum farm_bad_values bad_values_of(const struct farm_recipe *recipe) {
+    if (strcmp(recipe->bad_values, "fail") == 0) return FARM_BAD_FAIL;
+    return strcmp(recipe->bad_values, "reset") == 0 ? FARM_BAD_RESET : FARM_BAD_COUNT;
+}
+
 // ---- how many, and where ----
 
 // Few games want few environments: none plays without being counted.
@@ -162,7 +173,7 @@ static enum farm_status make_plan(struct farm_job *job, uint64_t episodes, struc
     const struct farm_recipe *recipe = &job->recipe;
     struct farm_plan_request request = {
         .actors = (int)recipe->actors,
-        .learner_device = FARM_LEARNER_CPU,
+        .learner_device = job->standin.body ? FARM_LEARNER_NONE : FARM_LEARNER_CPU,
         .learner_threads = (int)recipe->train_threads,
         .pin = recipe->pin,
         .numa = recipe->numa,
@@ -194,15 +205,15 @@ static void say_plan(const struct farm_job *job) {
     double step_bytes = (double)(job->layout.up_stride + job->layout.down_stride) / job->steps / job->width;
     double shared = (double)job->actors * (double)(job->layout.up_bytes + job->layout.down_bytes);
     farm_log_info(
-        "%s with net %s: %u actor%s x %u lanes x %u environments x %u steps x %.0f B = %.1f MB of shared memory",
-        job->env.name, job->recipe.net, job->actors, job->actors == 1 ? "" : "s", job->lanes, job->width, job->steps,
-        step_bytes, shared / 1e6);
+        "%s with %s%s: %u actor%s x %u lanes x %u environments x %u steps x %.0f B = %.1f MB of shared memory",
+        job->env.name, job->standin.body ? "random actions" : "net ", job->standin.body ? "" : job->recipe.net,
+        job->actors, job->actors == 1 ? "" : "s", job->lanes, job->width, job->steps, step_bytes, shared / 1e6);
     for (int i = 0; i < job->plan->note_count; i++) farm_log_info("plan: %s", job->plan->note[i]);
 }
 
 enum farm_status farm_job_plan(struct farm_job *job, uint64_t episodes, bool quiet, struct farm_error *err) {
     enum farm_status status = farm_env_find(&job->recipe, &job->env, err);
-    if (!status) status = choose_net(job, err);
+    if (!status && !job->standin.body) status = choose_net(job, err);
     if (!status) status = make_plan(job, episodes, err);
     if (status) return status;
     job->quiet = quiet;
@@ -242,27 +253,38 @@ static int learner_body(void *context, struct farm_error *err) {
     struct farm_segment board;
     if (farm_segment_open(job->board_segment.fd, true, FARM_SEGMENT_BOARD, sizeof(struct farm_board), &board, err))
         return 1;
+    if (job->standin.body) return job->standin.body(job->standin.context, job, board_of(&board), err);
     struct farm_learner_config config = job->learner;
     config.board = board_of(&board);
     return farm_learner_run(&config, err);
 }
 
+// A stand-in shares the actors' CPUs, so who waits gives way.
+static bool cpus_shared(const struct farm_job *job) {
+    return job->plan->shared || job->standin.body;
+}
+
 static enum farm_status add_actor(struct farm_job *job, uint32_t a, struct farm_error *err) {
     struct farm_job_actor *actor = &job->actor_jobs[a];
     const struct farm_ring *ring = &job->rings[a];
-    uint64_t spin_ns = farm_wait_spin_ns(wait_of(&job->recipe), job->plan->shared);
+    const bool plugin = job->env.kind == FARM_ENV_PLUGIN;
+    const uint64_t spin_ns = farm_wait_spin_ns(wait_of(&job->recipe), cpus_shared(job));
+    const int bell = job->bells ? job->bells[a] : job->eventfd;
     actor->config = (struct farm_actor_config){.actor = a,
                                                .up_fd = ring->up.fd,
                                                .down_fd = ring->down.fd_readonly,
-                                               .learner_eventfd = job->eventfd,
+                                               .learner_eventfd = bell,
                                                .api = job->env.api,
+                                               .plugin = plugin ? job->env.plugin : NULL,
+                                               .plugin_env = plugin ? job->env.name : NULL,
+                                               .bad_values = bad_values_of(&job->recipe),
                                                .options = job->env.options,
                                                .option_count = job->env.option_count,
                                                .seed = seed_of(job),
                                                .spin_ns = spin_ns};
     actor->keep[0] = ring->up.fd;
     actor->keep[1] = ring->down.fd_readonly;
-    actor->keep[2] = job->eventfd;
+    actor->keep[2] = bell;
     farm_plan_actor_cpus(job->machine, job->plan, (int)a, &actor->cpus);
     struct farm_worker_spec spec = {.body = actor_body,
                                     .context = &actor->config,
@@ -270,10 +292,11 @@ static enum farm_status add_actor(struct farm_job *job, uint32_t a, struct farm_
                                     .keep_count = 3,
                                     .cpus = job->recipe.pin ? &actor->cpus : NULL,
                                     .memory_node = job->plan->actor[a].memory_node,
+                                    .final_status = job->env.kind == FARM_ENV_PYTHON ? 0 : FARM_ACTOR_ENV_BROKEN,
                                     .stop_phase = PHASE_ACTORS};
     snprintf(spec.name, sizeof spec.name, "actor %u", a);
-    if (!job->env.api) {
-        enum farm_status status = farm_env_program_make(&job->env, a, ring->up.fd, ring->down.fd_readonly, job->eventfd,
+    if (job->env.kind == FARM_ENV_PYTHON) {
+        enum farm_status status = farm_env_program_make(&job->env, a, ring->up.fd, ring->down.fd_readonly, bell,
                                                         seed_of(job), spin_ns, &actor->program, err);
         if (status) return status;
         spec.body = NULL;
@@ -290,6 +313,7 @@ static enum farm_status add_learner(struct farm_job *job, struct farm_error *err
     for (uint32_t a = 0; a < job->actors; a++) {
         job->learner_keep[kept++] = job->ring_fds[a][0] = job->rings[a].up.fd_readonly;
         job->learner_keep[kept++] = job->ring_fds[a][1] = job->rings[a].down.fd;
+        if (job->bells) job->learner_keep[kept++] = job->bells[a];
     }
     job->learner_keep[kept++] = job->eventfd;
     job->learner_keep[kept++] = job->board_segment.fd;
@@ -325,6 +349,16 @@ static enum farm_status add_learner(struct farm_job *job, struct farm_error *err
 
 // ---- shared memory ----
 
+static enum farm_status make_bells(struct farm_job *job, struct farm_error *err) {
+    if (!job->standin.body) return FARM_OK;
+    job->bells = malloc(job->actors * sizeof *job->bells);
+    for (uint32_t a = 0; job->bells && a < job->actors; a++) job->bells[a] = -1;
+    for (uint32_t a = 0; job->bells && a < job->actors; a++)
+        if ((job->bells[a] = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) < 0)
+            return farm_fail_errno(err, FARM_E_LIMIT, "the bells of %u actors", job->actors);
+    return job->bells ? FARM_OK : farm_fail_errno(err, FARM_E_LIMIT, "the bells of %u actors", job->actors);
+}
+
 static enum farm_status make_board(struct farm_job *job, struct farm_error *err) {
     struct farm_segment_request request = {
         .kind = FARM_SEGMENT_BOARD, .bytes = board_bytes(), .node = -1, .layout_hash = sizeof(struct farm_board)};
@@ -350,13 +384,14 @@ enum farm_status farm_job_build(struct farm_job *job, struct farm_error *err) {
     job->rings = calloc(job->actors, sizeof *job->rings);
     job->actor_jobs = calloc(job->actors, sizeof *job->actor_jobs);
     job->ring_fds = calloc(job->actors, sizeof *job->ring_fds);
-    job->learner_keep = calloc(2 * (size_t)job->actors + 2, sizeof *job->learner_keep);
+    job->learner_keep = calloc(3 * (size_t)job->actors + 2, sizeof *job->learner_keep);
     job->watches = calloc(job->actors, sizeof *job->watches);
     job->watchdog = farm_watchdog_make(job->recipe.hang_seconds);
     job->eventfd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (!job->rings || !job->actor_jobs || !job->ring_fds || !job->learner_keep || !job->watches || job->eventfd < 0)
         return farm_fail_errno(err, FARM_E_LIMIT, "%u actors", job->actors);
     enum farm_status status = make_board(job, err);
+    if (!status) status = make_bells(job, err);
     if (!status) status = make_rings(job, err);
     for (uint32_t a = 0; a < job->actors && !status; a++) status = add_actor(job, a, err);
     if (!status) status = add_learner(job, err);
@@ -424,6 +459,8 @@ static void restart_learner(struct farm_job *job) {
 // A lane's new actor finds its number in the lane; the old one is dead, for its pidfd said so.
 static void before_start(void *context, size_t worker, uint64_t starts) {
     struct farm_job *job = context;
+    if (worker != job->learner_worker)
+        job->actor_jobs[worker].heartbeat_at_start = farm_load_relaxed(&job->rings[worker].up_control->heartbeat);
     if (!starts) return;
     if (worker == job->learner_worker) {
         restart_learner(job);
@@ -452,10 +489,15 @@ static void on_death(void *context, size_t worker, const char *how) {
     say(job, "%s %s", name, how);
 }
 
+// An actor that dies within its first rounds has got nothing done: an environment that cannot live, with whose resets
+// and first steps nobody should wait long for the end.
 static uint64_t progress_of(void *context, size_t worker) {
     const struct farm_job *job = context;
     if (worker == job->learner_worker) return farm_load_relaxed(&job->board->agent_steps);
-    return farm_load_relaxed(&job->rings[worker].up_control->heartbeat);
+    const uint64_t least = (uint64_t)PROGRESS_ROUNDS * job->lanes * job->width;
+    const uint64_t now = farm_load_relaxed(&job->rings[worker].up_control->heartbeat);
+    const uint64_t start = job->actor_jobs[worker].heartbeat_at_start;
+    return now - start > least ? now : start;
 }
 
 static void before_stop(void *context, int phase) {
@@ -497,7 +539,8 @@ static void say_hung(const struct farm_job *job, uint32_t a, pid_t pid) {
     const struct farm_watch *watch = &job->watches[a];
     char lanes[256], debugger[64];
     name_lanes(watch, job->lanes, lanes, sizeof lanes);
-    snprintf(debugger, sizeof debugger, job->env.api ? "gdb -p %d" : "py-spy dump --pid %d", (int)pid);
+    snprintf(debugger, sizeof debugger, job->env.kind == FARM_ENV_PYTHON ? "py-spy dump --pid %d" : "gdb -p %d",
+             (int)pid);
     say(job,
         "actor %u hangs: %s, %s, %s for %.3g s (pid %d). Where it hangs: `%s`. `kill -9 %d` ends it, and a new actor "
         "takes its lanes over; the others go on either way",
@@ -606,6 +649,9 @@ void farm_job_free(struct farm_job *job) {
     for (uint32_t a = 0; a < job->rings_made; a++) farm_ring_close(&job->rings[a]);
     for (uint32_t a = 0; job->actor_jobs && a < job->actors; a++) farm_env_program_free(&job->actor_jobs[a].program);
     if (job->board_segment.header) farm_segment_close(&job->board_segment);
+    for (uint32_t a = 0; job->bells && a < job->actors; a++)
+        if (job->bells[a] >= 0) close(job->bells[a]);
+    free(job->bells);
     if (job->eventfd >= 0) close(job->eventfd);
     farm_claim_close(&job->claim);
     free(job->rings);
@@ -674,7 +720,10 @@ void farm_job_sample(struct farm_job *job, uint64_t now_ns, struct farm_sample *
         .bad_values = farm_load_relaxed(&board->bad_values),
         .actors_hung = job->actors_hung,
     };
-    for (uint32_t a = 0; a < job->actors; a++) sample->actors_stuck += job->watches[a].state != FARM_WATCH_WELL;
+    for (uint32_t a = 0; a < job->actors; a++) {
+        sample->actors_stuck += job->watches[a].state != FARM_WATCH_WELL;
+        sample->bad_values += farm_load_relaxed(&job->rings[a].up_control->abandoned);
+    }
     sample->frames = job->learner.frames_start + sample->agent_steps * job->env.spec.frames_per_step;
     double nothing = (double)NAN;
     sample->return_mean = sample->episodes ? farm_board_get(&board->return_mean) : nothing;

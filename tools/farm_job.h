@@ -21,15 +21,26 @@
 
 // One actor's worker: everything its process needs, kept where the supervisor can point to.
 struct farm_job_actor {
-    struct farm_actor_config config; // native environments
-    struct farm_env_program program; // others
+    struct farm_actor_config config; // environments in C
+    struct farm_env_program program; // Python's
     struct farm_bitmap cpus;
-    int keep[3]; // up, down, the learner's bell
+    int keep[3];                 // up, down, the learner's bell
+    uint64_t heartbeat_at_start; // of its present life
 };
 
 // What the sampler saw last, to tell rates.
 struct farm_job_sampler {
     uint64_t time_ns, frames, agent_steps, windows, infer_calls, infer_rows, lag_sum, train_wait_ns, actor_wait_ns;
+};
+
+struct farm_job;
+
+// Who answers in place of the learner (farm fps). The body is its process: it opens the rings of job->ring_fds and
+// counts into `board`. Then no network is looked for, all cores are the actors', and each actor a rings a bell of its
+// own, job->bells[a].
+struct farm_job_standin {
+    int (*body)(void *context, const struct farm_job *job, struct farm_board *board, struct farm_error *err);
+    void *context;
 };
 
 struct farm_job {
@@ -46,10 +57,12 @@ struct farm_job {
     struct farm_segment board_segment;
     struct farm_board *board;
     int eventfd;
+    struct farm_job_standin standin;   // body NULL: the learner. Set between begin and plan
+    int *bells;                        // [actors], with a stand-in; else NULL: all ring `eventfd`
     struct farm_job_actor *actor_jobs; // [actors]
     struct farm_bitmap learner_cpus;
     int (*ring_fds)[2]; // [actors], as the learner gets them
-    int *learner_keep;  // [2 * actors + 2]
+    int *learner_keep;  // [3 * actors + 2]
     struct farm_learner_config learner;
     const char *run_path; // where a learner that died finds its checkpoints; NULL: it starts as it did first
     char checkpoint[FARM_RUN_PATH_MAX + 64]; // what the learner starts from; "": fresh parameters

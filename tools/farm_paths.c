@@ -47,3 +47,8 @@ bool farm_path_python(char *python, size_t python_bytes, char *pythonpath, size_
                      : first_there(pythons, sizeof pythons / sizeof *pythons, X_OK, python, python_bytes);
     return first_there(packages, sizeof packages / sizeof *packages, R_OK, pythonpath, pythonpath_bytes) && found;
 }
+
+bool farm_path_envs(char *path, size_t path_bytes) {
+    static const char *const candidates[] = {"%/envs", "%/../lib/farm/envs"};
+    return first_there(candidates, sizeof candidates / sizeof *candidates, R_OK | X_OK, path, path_bytes);
+}

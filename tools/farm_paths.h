@@ -14,4 +14,8 @@ bool farm_path_recipes(char *path, size_t path_bytes);
 // installation. `pythonpath` is the folder that holds the package actorfarm. False where there is none.
 bool farm_path_python(char *python, size_t python_bytes, char *pythonpath, size_t pythonpath_bytes);
 
+// The folder of the plug-ins that come along (NAME.so offers the environments NAME/...): envs/ beside the binary or of
+// the installation. False where there is none.
+bool farm_path_envs(char *path, size_t path_bytes);
+
 #endif

@@ -7,11 +7,21 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "actor/crash.h"
 #include "actor/group.h"
+#include "actor/plugin.h"
 #include "ring/ring.h"
 
-// How long a sleep lasts at most: the answer to a SIGTERM that comes just before it.
-enum { NAP_NS = 100000000 };
+static const uint64_t NAP_NS = 100000000;
+
+struct farm_actor {
+    const struct farm_actor_config *config;
+    struct farm_ring ring;
+    struct farm_plugin plugin; // zeroed where the environment is built in
+    const struct farm_env_api *api;
+    struct farm_group *groups; // [lanes]
+    struct farm_call *call;
+};
 
 // Set by the signal handler, which can reach nothing else.
 static volatile sig_atomic_t terminated;
@@ -29,76 +39,83 @@ static void install_signals(void) {
     sigaction(SIGPIPE, &(struct sigaction){.sa_handler = SIG_IGN}, NULL);
 }
 
-// The environment must be what the lanes were made for.
-static enum farm_status check_spec(const struct farm_actor_config *config, const struct farm_ring *ring,
-                                   struct farm_error *err) {
-    const struct farm_env_config env = {.options = config->options, .option_count = config->option_count};
+// The environment and what it says of itself, which must be what the lanes were made for.
+static enum farm_status open_env(struct farm_actor *actor, struct farm_error *err) {
+    const struct farm_actor_config *config = actor->config;
     struct farm_env_spec spec;
-    char why[256] = "it gave no reason";
-    memset(&spec, 0, sizeof spec);
-    if (config->api->abi_version != FARM_ENV_ABI_VERSION || config->api->struct_bytes < sizeof *config->api)
-        return farm_fail(err, FARM_E_UNSUPPORTED,
-                         "environment %s was built for another version of farm/env.h: rebuild it", config->api->name);
-    if (config->api->spec(&env, &spec, why, sizeof why))
-        return farm_fail(err, FARM_E_INVALID, "environment %s: %s", config->api->name, why);
-    if (memcmp(&spec, &ring->spec.env, sizeof spec) != 0)
+    actor->api = config->api;
+    if (!actor->api) {
+        actor->call->name = config->plugin;
+        actor->call->call = FARM_CALL_LOAD;
+        enum farm_status status = farm_plugin_open(config->plugin, config->plugin_env, &actor->plugin, err);
+        if (status) return status;
+        actor->api = actor->plugin.api;
+    }
+    actor->call->name = actor->api->name;
+    enum farm_status status = farm_plugin_spec(actor->api, config->options, config->option_count, &spec, err);
+    actor->call->call = FARM_CALL_NONE;
+    if (status) return farm_fail_in(err, FARM_E_INVALID, "environment %s", actor->api->name);
+    if (memcmp(&spec, &actor->ring.spec.env, sizeof spec) != 0)
         return farm_fail(err, FARM_E_INVALID,
                          "the lanes of actor %u were not made for environment %s with these options", config->actor,
-                         config->api->name);
+                         actor->api->name);
     return FARM_OK;
 }
 
-// The lanes first, so that what a dead predecessor left is answered while the page table is filled and the environments
-// are made, which both take longer.
-static enum farm_status take_over(const struct farm_actor_config *config, struct farm_ring *ring,
-                                  struct farm_group *groups, struct farm_error *err) {
-    enum farm_status status = FARM_OK;
+// The lanes first, so that what a dead predecessor left is answered while the plug-in is loaded, the page table filled
+// and the environments are made, which all take longer.
+static enum farm_status take_over(struct farm_actor *actor, struct farm_error *err) {
+    const struct farm_actor_config *config = actor->config;
+    struct farm_ring *ring = &actor->ring;
     for (uint32_t l = 0; l < ring->spec.lanes; l++) farm_lane_actor_take_over(&ring->lanes[l]);
     farm_actor_notify(ring, config->learner_eventfd);
-    farm_ring_populate(ring);
+    enum farm_status status = open_env(actor, err);
+    if (!status) farm_ring_populate(ring);
     for (uint32_t l = 0; l < ring->spec.lanes && !status; l++) {
-        const struct farm_lane *lane = &ring->lanes[l];
-        const uint64_t generation = farm_load_acquire(&lane->down->generation);
-        status =
-            farm_group_make(config, config->actor * ring->spec.lanes + l, generation, lane->width, &groups[l], err);
+        const uint64_t generation = farm_load_acquire(&ring->lanes[l].down->generation);
+        status = farm_group_make(config, actor->api, &ring->spec, l, generation, actor->call, &actor->groups[l], err);
     }
     return status;
 }
 
-static enum farm_status play(const struct farm_actor_config *config, struct farm_ring *ring, struct farm_group *groups,
-                             struct farm_error *err) {
+static enum farm_status play(struct farm_actor *actor, struct farm_error *err) {
+    struct farm_ring *ring = &actor->ring;
+    const uint64_t nap_ns = actor->config->nap_ns ? actor->config->nap_ns : NAP_NS;
     uint32_t l = ring->spec.lanes - 1; // so that lane 0 comes first
     while (!terminated) {
-        if (!farm_actor_wait(ring, NULL, config->spin_ns, NAP_NS, &l)) {
+        if (!farm_actor_wait(ring, NULL, actor->config->spin_ns, nap_ns, &l)) {
             if (farm_load_relaxed(&ring->down_control->stop)) break;
             continue;
         }
         struct farm_lane *lane = &ring->lanes[l];
-        const enum farm_status status = farm_group_step(&groups[l], lane, err);
+        const enum farm_status status = farm_group_step(&actor->groups[l], lane, err);
         if (status) return status;
         uint64_t *heartbeat = &ring->up_control->heartbeat;
         farm_store_relaxed(heartbeat, farm_load_relaxed(heartbeat) + lane->width);
         farm_lane_actor_publish(lane);
-        farm_actor_notify(ring, config->learner_eventfd);
+        farm_actor_notify(ring, actor->config->learner_eventfd);
     }
     return FARM_OK;
 }
 
 int farm_actor_run(const struct farm_actor_config *config, struct farm_error *err) {
-    struct farm_ring ring;
+    struct farm_actor actor = {.config = config, .call = farm_crash_watch()};
     install_signals();
-    enum farm_status status = farm_ring_open(config->up_fd, config->down_fd, FARM_RING_ACTOR, &ring, err);
+    actor.call->actor = config->actor;
+    enum farm_status status = farm_ring_open(config->up_fd, config->down_fd, FARM_RING_ACTOR, &actor.ring, err);
     if (status) {
         close(config->up_fd);
         close(config->down_fd);
         return 1;
     }
-    struct farm_group *groups = calloc(ring.spec.lanes, sizeof *groups);
-    status = groups ? check_spec(config, &ring, err) : farm_fail(err, FARM_E_LIMIT, "no memory for the actor's groups");
-    if (!status) status = take_over(config, &ring, groups, err);
-    if (!status) status = play(config, &ring, groups, err);
-    for (uint32_t l = 0; groups && l < ring.spec.lanes; l++) farm_group_free(&groups[l]);
-    free(groups);
-    farm_ring_close(&ring);
-    return status ? 1 : 0;
+    actor.groups = calloc(actor.ring.spec.lanes, sizeof *actor.groups);
+    if (!actor.groups) status = farm_fail(err, FARM_E_LIMIT, "no memory for the actor's groups");
+    if (!status) status = take_over(&actor, err);
+    const bool ready = !status;
+    if (ready) status = play(&actor, err);
+    for (uint32_t l = 0; actor.groups && l < actor.ring.spec.lanes; l++) farm_group_free(&actor.groups[l]);
+    free(actor.groups);
+    farm_plugin_close(&actor.plugin);
+    farm_ring_close(&actor.ring);
+    return !status ? 0 : ready ? FARM_ACTOR_ENV_BROKEN : 1;
 }

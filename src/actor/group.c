@@ -2,25 +2,43 @@
 #include "actor/group.h"
 
 #include <stdlib.h>
+#include <string.h>
 
+#include "base/log.h"
+#include "base/number.h"
 #include "kernels/random.h"
 
 enum { ENDS = FARM_STEP_TERMINATED | FARM_STEP_TRUNCATED };
 
-enum farm_status farm_group_make(const struct farm_actor_config *config, uint32_t lane_id, uint64_t generation,
-                                 uint32_t width, struct farm_group *group, struct farm_error *err) {
-    *group = (struct farm_group){.api = config->api, .width = width, .fresh = true};
+enum farm_status farm_group_make(const struct farm_actor_config *config, const struct farm_env_api *api,
+                                 const struct farm_ring_spec *ring, uint32_t lane, uint64_t generation,
+                                 struct farm_call *call, struct farm_group *group, struct farm_error *err) {
+    const uint32_t width = ring->width;
+    *group = (struct farm_group){.api = api,
+                                 .spec = &ring->env,
+                                 .actor = config->actor,
+                                 .lane = lane,
+                                 .width = width,
+                                 .bad_values = config->bad_values,
+                                 .call = call};
     group->envs = calloc(width, sizeof *group->envs);
-    if (!group->envs) return farm_fail(err, FARM_E_LIMIT, "no memory for %u environments", width);
+    group->ended = malloc(width * sizeof *group->ended);
+    if (!group->envs || !group->ended) return farm_fail(err, FARM_E_LIMIT, "no memory for %u environments", width);
+    call->lane = lane;
+    call->call = FARM_CALL_CREATE;
     for (uint32_t e = 0; e < width; e++) {
         char why[256] = "it gave no reason";
+        const uint32_t lane_id = config->actor * ring->lanes + lane;
         const struct farm_env_config env = {.seed = farm_seed_derive(config->seed, lane_id, e, generation),
                                             .options = config->options,
                                             .option_count = config->option_count};
-        group->envs[e] = config->api->create(&env, why, sizeof why);
-        if (!group->envs[e])
-            return farm_fail(err, FARM_E_INVALID, "cannot make environment %s: %s", config->api->name, why);
+        call->env = e;
+        group->envs[e] = api->create(&env, why, sizeof why);
+        why[sizeof why - 1] = 0;
+        if (!group->envs[e]) return farm_fail(err, FARM_E_INVALID, "cannot make environment %s: %s", api->name, why);
+        group->ended[e] = true;
     }
+    call->call = FARM_CALL_NONE;
     return FARM_OK;
 }
 
@@ -28,34 +46,198 @@ void farm_group_free(struct farm_group *group) {
     for (uint32_t e = 0; group->envs && e < group->width; e++)
         if (group->envs[e]) group->api->destroy(group->envs[e]);
     free(group->envs);
+    free(group->ended);
     *group = (struct farm_group){0};
 }
 
-enum farm_status farm_group_step(struct farm_group *group, struct farm_lane *lane, struct farm_error *err) {
-    const struct farm_env_api *api = group->api;
-    const uint64_t n = farm_lane_actor_next(lane);
-    const bool fresh = group->fresh;
-    const uint8_t *before = fresh ? NULL : farm_lane_flags(lane, n - 1);
-    const uint8_t *action = fresh ? NULL : farm_lane_action(lane, n - 1, 0);
-    uint8_t *flags = farm_lane_flags(lane, n);
-    float *reward = farm_lane_reward(lane, n);
-    void *obs[FARM_OBS_FIELDS_MAX];
-    for (uint32_t f = 0; f < lane->obs_count; f++) obs[f] = farm_lane_obs(lane, f, n, 0);
+// ---- the trip-wire ----
 
-    for (uint32_t e = 0; e < group->width; e++) {
-        if (fresh || before[e] & FARM_STEP_LAST) {
-            api->reset(group->envs[e], obs);
-            reward[e] = 0;
-            flags[e] = FARM_STEP_FIRST;
-        } else {
-            const uint32_t answer = api->step(group->envs[e], action + e * lane->action_bytes, obs, &reward[e]);
-            if (answer & ~(uint32_t)(ENDS | FARM_STEP_GAME_END) || (answer && !(answer & ENDS)))
-                return farm_fail(err, FARM_E_INVALID,
-                                 "environment %s answered 0x%x to a step: not what farm/env.h says", api->name, answer);
-            flags[e] = (uint8_t)(answer ? answer | FARM_STEP_LAST : 0);
-        }
-        for (uint32_t f = 0; f < lane->obs_count; f++) obs[f] = (uint8_t *)obs[f] + lane->obs_bytes[f];
+// Bytes that are watched on either side of a field: 16 of small ones, whose step may take a few nanoseconds, else 64.
+enum { GUARD_SMALL = 16, GUARD_LARGE = 64, SMALL_FIELD_BYTES = 512 };
+
+// The bytes before and behind what an environment may write of one field, as they were before its call. Where they
+// would leave the field's array (the first environments of slot 0, the last ones of the last slot) `nowhere` stands for
+// them: another field of the same environment may lie there. Those slots are a few of many.
+struct wire {
+    const uint8_t *before, *behind;
+    uint64_t kept_before[GUARD_LARGE / 8], kept_behind[GUARD_LARGE / 8];
+};
+
+// A field's array: where its environment of this turn writes, and between which places both guards lie in the array.
+struct field {
+    uint8_t *at;
+    size_t bytes;
+    const uint8_t *least, *most;
+};
+
+static const uint8_t nowhere[GUARD_LARGE];
+
+static inline struct field find_field(const struct farm_lane *lane, uint32_t f, uint64_t n, size_t guard) {
+    const size_t bytes = lane->obs_bytes[f], whole = bytes * lane->width * lane->steps;
+    return (struct field){.at = farm_lane_obs(lane, f, n, 0),
+                          .bytes = bytes,
+                          .least = lane->obs[f] + guard,
+                          .most = lane->obs[f] + (whole > bytes + guard ? whole - bytes - guard : 0)};
+}
+
+static inline void set_wire(struct wire *wire, const struct field *field, size_t guard) {
+    wire->before = field->at >= field->least ? field->at - guard : nowhere;
+    wire->behind = field->at <= field->most ? field->at + field->bytes : nowhere;
+    memcpy(wire->kept_before, wire->before, guard);
+    memcpy(wire->kept_behind, wire->behind, guard);
+}
+
+// 0: none.
+static inline uint64_t difference(const uint64_t *kept, const uint8_t *now, size_t guard) {
+    uint64_t words[GUARD_LARGE / 8], bits = 0;
+    memcpy(words, now, guard);
+    for (size_t i = 0; i < guard / 8; i++) bits |= kept[i] ^ words[i];
+    return bits;
+}
+
+static inline bool tripped(const struct wire *wire, size_t guard) {
+    return (difference(wire->kept_before, wire->before, guard) | difference(wire->kept_behind, wire->behind, guard)) !=
+           0;
+}
+
+static enum farm_status fail_beside(const struct farm_group *group, uint32_t f, bool behind, uint32_t e,
+                                    struct farm_error *err) {
+    return farm_fail(err, FARM_E_INVALID,
+                     "environment %s writes %s its observation '%s' of %zu bytes: lane %u, number %u, in its %s (farm "
+                     "doctor tells of a plug-in where)",
+                     group->api->name, behind ? "past" : "before", group->spec->obs[f].name,
+                     farm_field_bytes(&group->spec->obs[f]), group->lane, e,
+                     group->call->call == FARM_CALL_RESET ? "reset" : "step");
+}
+
+// ---- senseless numbers ----
+
+// The field whose numbers make no sense, obs_count for the reward, or -1.
+static int senseless(const struct farm_group *group, void *const *obs, float reward) {
+    const struct farm_env_spec *spec = group->spec;
+    for (uint32_t f = 0; f < spec->obs_count; f++)
+        if (spec->obs[f].dtype == FARM_F32 &&
+            !farm_numbers_sensible(obs[f], farm_field_bytes(&spec->obs[f]) / sizeof(float)))
+            return (int)f;
+    return farm_numbers_sensible(&reward, 1) ? -1 : (int)spec->obs_count;
+}
+
+static enum farm_status fail_senseless(const struct farm_group *group, int field, uint32_t e, struct farm_error *err) {
+    const bool reward = field == (int)group->spec->obs_count;
+    return farm_fail(err, FARM_E_INVALID,
+                     "environment %s answers with %s%s%s that is NaN, infinite or beyond 1e9: lane %u, number %u, in "
+                     "its %s (--bad-values %s)",
+                     group->api->name, reward ? "a reward" : "an observation '",
+                     reward ? "" : group->spec->obs[field].name, reward ? "" : "'", group->lane, e,
+                     group->call->call == FARM_CALL_RESET ? "reset" : "step",
+                     group->bad_values == FARM_BAD_RESET ? "reset cannot mend a reset" : "fail");
+}
+
+// ---- a step ----
+
+// The action as the environment gets it: continuous ones within their bounds.
+static const void *clipped(const struct farm_action_spec *spec, const void *action, float *within) {
+    memcpy(within, action, spec->dims * sizeof *within);
+    for (uint32_t i = 0; i < spec->dims; i++) {
+        const float low = spec->low[i], high = spec->high[i];
+        within[i] = within[i] >= low ? within[i] <= high ? within[i] : high : low;
     }
-    group->fresh = false;
+    return within;
+}
+
+static enum farm_status fail_answer(const struct farm_group *group, uint32_t answer, uint32_t e,
+                                    struct farm_error *err) {
+    return farm_fail(err, FARM_E_INVALID,
+                     "environment %s answered 0x%x to a step, which is not what farm/env.h says: lane %u, number %u",
+                     group->api->name, answer, group->lane, e);
+}
+
+static void start_episode(const struct farm_group *group, void *const *obs, uint32_t e) {
+    group->call->call = FARM_CALL_RESET;
+    group->api->reset(group->envs[e], obs);
+}
+
+// Recipe key bad_values, where it is not "count" and the numbers make no sense: ends the actor, or abandons the episode
+// and begins another.
+static enum farm_status mend_numbers(struct farm_group *group, const struct farm_lane *lane, void *const *obs,
+                                     uint32_t e, int field, struct farm_error *err) {
+    if (group->bad_values == FARM_BAD_FAIL || group->call->call == FARM_CALL_RESET)
+        return fail_senseless(group, field, e, err);
+    if (!group->warned)
+        farm_log_warn("environment %s answers with senseless numbers (%s, lane %u, number %u): episode abandoned, as "
+                      "will be others without a word",
+                      group->api->name, field < (int)lane->obs_count ? group->spec->obs[field].name : "reward",
+                      group->lane, e);
+    group->warned = true;
+    farm_store_relaxed(&lane->up_control->abandoned, farm_load_relaxed(&lane->up_control->abandoned) + 1);
+    start_episode(group, obs, e);
+    field = senseless(group, obs, 0);
+    return field < 0 ? FARM_OK : fail_senseless(group, field, e, err);
+}
+
+static inline bool is_answer(uint32_t answer) {
+    return !answer || (!(answer & ~(uint32_t)(ENDS | FARM_STEP_GAME_END)) && (answer & ENDS));
+}
+
+// farm_group_step, with the number of fields and the guard's bytes known where it is compiled. The loop keeps in
+// registers what the environment's functions could change behind the compiler's back.
+static inline __attribute__((always_inline)) enum farm_status
+step_all(struct farm_group *group, struct farm_lane *lane, uint32_t fields, size_t guard, struct farm_error *err) {
+    const struct farm_action_spec *spec = &group->spec->action;
+    const bool continuous = spec->kind == FARM_ACTION_CONTINUOUS, judge = group->bad_values != FARM_BAD_COUNT;
+    const uint64_t n = farm_lane_actor_next(lane);
+    const size_t action_bytes = lane->action_bytes;
+    const uint8_t *action = farm_lane_action(lane, n - 1, 0); // before the first step nobody reads it
+    uint8_t *const flags = farm_lane_flags(lane, n);
+    float *const reward = farm_lane_reward(lane, n);
+    uint32_t (*const step)(void *, const void *, void *const *, float *) = group->api->step;
+    struct farm_call *const call = group->call;
+    bool *const ended = group->ended;
+    void *const *const envs = group->envs;
+    const uint32_t width = group->width;
+    struct field at[FARM_OBS_FIELDS_MAX];
+    for (uint32_t f = 0; f < fields; f++) at[f] = find_field(lane, f, n, guard);
+
+    for (uint32_t e = 0; e < width; e++, action += action_bytes) {
+        struct wire wires[FARM_OBS_FIELDS_MAX];
+        void *obs[FARM_OBS_FIELDS_MAX];
+        float within[FARM_ACTION_DIMS_MAX], gained = 0;
+        uint32_t answer = 0;
+        bool first = ended[e];
+        call->env = e;
+        for (uint32_t f = 0; f < fields; f++) {
+            obs[f] = at[f].at;
+            set_wire(&wires[f], &at[f], guard);
+        }
+        if (first) {
+            start_episode(group, obs, e);
+        } else {
+            call->call = FARM_CALL_STEP;
+            answer = step(envs[e], continuous ? clipped(spec, action, within) : action, obs, &gained);
+            if (!is_answer(answer)) return fail_answer(group, answer, e, err);
+        }
+        for (uint32_t f = 0; f < fields; f++) {
+            if (tripped(&wires[f], guard))
+                return fail_beside(group, f, difference(wires[f].kept_behind, wires[f].behind, guard), e, err);
+            at[f].at += at[f].bytes;
+        }
+        const int field = judge ? senseless(group, obs, first ? 0 : gained) : -1;
+        if (field >= 0) {
+            const enum farm_status status = mend_numbers(group, lane, obs, e, field, err);
+            if (status) return status;
+            first = true;
+        }
+        reward[e] = first ? 0 : gained;
+        flags[e] = (uint8_t)(first ? FARM_STEP_FIRST : answer ? answer | FARM_STEP_LAST : 0);
+        ended[e] = answer && !first;
+    }
+    call->call = FARM_CALL_NONE;
     return FARM_OK;
+}
+
+enum farm_status farm_group_step(struct farm_group *group, struct farm_lane *lane, struct farm_error *err) {
+    const bool small = lane->obs_bytes[0] < SMALL_FIELD_BYTES;
+    if (lane->obs_count == 1 && small) return step_all(group, lane, 1, GUARD_SMALL, err);
+    if (lane->obs_count == 1) return step_all(group, lane, 1, GUARD_LARGE, err);
+    return step_all(group, lane, lane->obs_count, GUARD_SMALL, err);
 }

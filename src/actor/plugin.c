@@ -2,6 +2,7 @@
 #include "actor/plugin.h"
 
 #include <dlfcn.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -69,6 +70,7 @@ enum farm_status farm_plugin_open(const char *path, const char *name, struct far
         return status;
     }
     plugin->handle = handle;
+    plugin->at = at;
     return FARM_OK;
 }
 
@@ -77,9 +79,53 @@ void farm_plugin_close(struct farm_plugin *plugin) {
     *plugin = (struct farm_plugin){0};
 }
 
+const struct farm_env_api *farm_plugin_env_at(const struct farm_plugin *plugin, size_t index) {
+    return index < ENVIRONMENTS_MAX ? plugin->at(index) : NULL;
+}
+
 enum farm_status farm_plugin_check_spec(const struct farm_env_spec *spec, struct farm_error *err) {
     const struct farm_ring_spec shape = {
         .lanes = 1, .width = 1, .steps = 2, .policy_outputs = farm_policy_outputs(&spec->action), .env = *spec};
     struct farm_ring_layout layout;
     return farm_ring_layout_make(&shape, &layout, err) ? FARM_E_FORMAT : FARM_OK;
+}
+
+// A copy of what a checked spec says.
+static struct farm_env_spec only_what_counts(const struct farm_env_spec *said) {
+    struct farm_env_spec spec;
+    memset(&spec, 0, sizeof spec);
+    spec.obs_count = said->obs_count;
+    spec.frames_per_step = said->frames_per_step;
+    for (uint32_t f = 0; f < said->obs_count; f++) {
+        struct farm_field_spec *field = &spec.obs[f];
+        snprintf(field->name, sizeof field->name, "%s", said->obs[f].name);
+        field->dtype = said->obs[f].dtype;
+        field->rank = said->obs[f].rank;
+        memcpy(field->dims, said->obs[f].dims, field->rank * sizeof *field->dims);
+    }
+    spec.action.kind = said->action.kind;
+    spec.action.dims = said->action.dims;
+    for (uint32_t i = 0; i < said->action.dims; i++) {
+        const bool continuous = said->action.kind == FARM_ACTION_CONTINUOUS;
+        if (!continuous) spec.action.sizes[i] = said->action.sizes[i];
+        if (continuous) spec.action.low[i] = said->action.low[i];
+        if (continuous) spec.action.high[i] = said->action.high[i];
+    }
+    return spec;
+}
+
+enum farm_status farm_plugin_spec(const struct farm_env_api *api, const struct farm_env_option *options,
+                                  size_t option_count, struct farm_env_spec *spec, struct farm_error *err) {
+    const struct farm_env_config config = {.options = options, .option_count = option_count};
+    struct farm_env_spec said;
+    char why[256] = "it gave no reason";
+    memset(&said, 0, sizeof said);
+    if (api->spec(&config, &said, why, sizeof why)) {
+        why[sizeof why - 1] = 0;
+        return farm_fail(err, FARM_E_USAGE, "%s", why);
+    }
+    enum farm_status status = farm_plugin_check_spec(&said, err);
+    if (status) return farm_fail_in(err, status, "environment %s describes itself wrongly", api->name);
+    *spec = only_what_counts(&said);
+    return FARM_OK;
 }

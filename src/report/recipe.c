@@ -12,19 +12,21 @@
 #include "base/cli.h"
 #include "base/file.h"
 
-enum { RECIPE_BYTES_MAX = 1 << 20, VALUE_MAX = 96 };
+enum { RECIPE_BYTES_MAX = 1 << 20 };
 
+#define BYTES(key) sizeof(((struct farm_recipe *)0)->key)
 #define TEXT(key, value, list, line)                                                                                   \
-    { #key, FARM_RECIPE_TEXT, offsetof(struct farm_recipe, key), value, 0, 0, list, line }
+    { #key, FARM_RECIPE_TEXT, offsetof(struct farm_recipe, key), value, 0, 0, list, line, BYTES(key) }
 #define INT(key, value, low, high, line)                                                                               \
-    { #key, FARM_RECIPE_INT, offsetof(struct farm_recipe, key), value, low, high, NULL, line }
+    { #key, FARM_RECIPE_INT, offsetof(struct farm_recipe, key), value, low, high, NULL, line, 0 }
 #define DOUBLE(key, value, low, high, line)                                                                            \
-    { #key, FARM_RECIPE_DOUBLE, offsetof(struct farm_recipe, key), value, low, high, NULL, line }
+    { #key, FARM_RECIPE_DOUBLE, offsetof(struct farm_recipe, key), value, low, high, NULL, line, 0 }
 #define BOOL(key, value, line)                                                                                         \
-    { #key, FARM_RECIPE_BOOL, offsetof(struct farm_recipe, key), value, 0, 1, NULL, line }
+    { #key, FARM_RECIPE_BOOL, offsetof(struct farm_recipe, key), value, 0, 1, NULL, line, 0 }
 
 static const struct farm_recipe_key keys[] = {
-    TEXT(env, "native/breakout", NULL, "environment: native/catch, ale/Pong, ... (farm envs lists them)"),
+    TEXT(env, "native/breakout", NULL,
+         "environment: native/catch, ale/Pong, ... (farm envs lists them), or one of your own: plugin:path.so[:name]"),
     INT(seed, "1", 0, 9e15, "all random numbers derive from it"),
     INT(frames, "0", 0, 9e15,
         "ends after so many frames; 0: no limit. The stronger layer of frames and seconds counts"),
@@ -71,6 +73,9 @@ static const struct farm_recipe_key keys[] = {
     DOUBLE(checkpoint_every, "300", 1, 1e9, "seconds between checkpoints"),
     DOUBLE(metrics_every, "5", 0.1, 1e6, "seconds between lines of metrics.jsonl"),
     DOUBLE(hang_seconds, "30", 0, 1e6, "an environment that does not return for so long is named on stderr; 0: never"),
+    TEXT(bad_values, "count", "count|fail|reset",
+         "of numbers that are NaN, infinite or beyond 1e9 (environments in C): count: such steps train nothing; fail: "
+         "the run ends and says whose they are; reset: the episode ends without a return and another begins"),
 };
 _Static_assert(sizeof keys / sizeof *keys == FARM_RECIPE_KEYS, "FARM_RECIPE_KEYS counts the table");
 
@@ -101,9 +106,10 @@ static enum farm_status store_text(const struct farm_recipe_key *key, const char
                                    struct farm_error *err) {
     if (key->choices && !among(key->choices, value))
         return farm_fail(err, FARM_E_USAGE, "%s: '%.40s' is none of %s", key->name, value, key->choices);
-    if (!value[0] || strlen(value) >= sizeof((struct farm_recipe *)0)->env)
-        return farm_fail(err, FARM_E_USAGE, "%s: '%.40s' is empty or too long", key->name, value);
-    snprintf(out, sizeof((struct farm_recipe *)0)->env, "%s", value);
+    if (!value[0] || strlen(value) >= key->text_bytes)
+        return farm_fail(err, FARM_E_USAGE, "%s: '%.40s' is empty or too long (at most %zu bytes)", key->name, value,
+                         key->text_bytes - 1);
+    snprintf(out, key->text_bytes, "%s", value);
     return FARM_OK;
 }
 
@@ -406,7 +412,7 @@ static bool emit_text(yaml_emitter_t *emitter, const char *text) {
 }
 
 static bool emit_pairs(yaml_emitter_t *emitter, const struct farm_recipe *recipe) {
-    char text[VALUE_MAX];
+    char text[FARM_RECIPE_PATH_BYTES];
     for (size_t i = 0; i < FARM_RECIPE_KEYS; i++)
         if (!emit_text(emitter, keys[i].name) || !emit_text(emitter, farm_recipe_value(recipe, i, text, sizeof text)))
             return false;
@@ -429,7 +435,7 @@ static bool emit_document(yaml_emitter_t *emitter, const struct farm_recipe *rec
 }
 
 char *farm_recipe_format(const struct farm_recipe *recipe, size_t *bytes) {
-    enum { CAPACITY = 32768 }; // 44 keys and 32 options of at most 130 bytes each are 9,880
+    enum { CAPACITY = 256 << 10 }; // 33 texts of 1,023 bytes, each byte at worst an escape of 4, and short ones
     char *text = malloc(CAPACITY);
     yaml_emitter_t emitter;
     if (!text || !yaml_emitter_initialize(&emitter)) {

@@ -12,7 +12,12 @@
 
 #include "base/status.h"
 
-enum { FARM_RECIPE_KEYS = 45, FARM_RECIPE_OPTIONS_MAX = 32 };
+enum {
+    FARM_RECIPE_KEYS = 46,
+    FARM_RECIPE_OPTIONS_MAX = 32,
+    FARM_RECIPE_TEXT_BYTES = 64,   // a text with its zero
+    FARM_RECIPE_PATH_BYTES = 1024, // a text that may hold a path: env, and the values of options
+};
 
 enum farm_recipe_layer {
     FARM_LAYER_DEFAULT,
@@ -22,7 +27,7 @@ enum farm_recipe_layer {
 };
 
 enum farm_recipe_type {
-    FARM_RECIPE_TEXT,   // char[64]; choices limit it where there are any
+    FARM_RECIPE_TEXT,   // char[text_bytes]; choices limit it where there are any
     FARM_RECIPE_INT,    // int64_t; 10000000, 10M, 1e7
     FARM_RECIPE_DOUBLE, // double, finite
     FARM_RECIPE_BOOL,   // bool
@@ -36,17 +41,21 @@ struct farm_recipe_key {
     double least, most;       // numbers: the range, both ends allowed
     const char *choices;      // texts: "a|b|c", or NULL: any
     const char *help;         // one line, with the unit
+    size_t text_bytes;        // texts: of the member, the zero included
 };
 
 // An option of the environment: key "env.noop_max" is option "noop_max".
 struct farm_recipe_option {
-    char key[48], value[80];
+    char key[48], value[FARM_RECIPE_PATH_BYTES];
     uint8_t layer; // enum farm_recipe_layer
 };
 
 // One member a key, of the same name; what each means stands in the table (recipe.c) and in --help.
 struct farm_recipe {
-    char env[64], device[64], net[64], algo[64], precision[64], optimiser[64], wait[64];
+    char env[FARM_RECIPE_PATH_BYTES];
+    char device[FARM_RECIPE_TEXT_BYTES], net[FARM_RECIPE_TEXT_BYTES], algo[FARM_RECIPE_TEXT_BYTES],
+        precision[FARM_RECIPE_TEXT_BYTES], optimiser[FARM_RECIPE_TEXT_BYTES], wait[FARM_RECIPE_TEXT_BYTES],
+        bad_values[FARM_RECIPE_TEXT_BYTES];
     int64_t seed, frames, actors, envs_per_actor, lanes, ring_steps;
     int64_t unroll, batch, stack, micro_batch, train_threads, infer_batch_max;
     double seconds, discount, entropy_cost, baseline_cost, rho_clip, c_clip, pg_rho_clip, lambda, reward_clip,

@@ -307,7 +307,9 @@ static enum farm_status after_death(struct farm_supervisor *supervisor, struct w
     char how[128];
     describe_end(info, how, sizeof how);
     if (config->on_death) config->on_death(config->context, number, how);
-    if (worker->spec.errors_are_final && info->si_code == CLD_EXITED) {
+    const struct farm_worker_spec *spec = &worker->spec;
+    const bool final = spec->errors_are_final || (spec->final_status && info->si_status == spec->final_status);
+    if (final && info->si_code == CLD_EXITED) {
         worker->state = WORKER_OVER;
         return final_error(worker, how, err);
     }

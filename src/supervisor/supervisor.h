@@ -38,6 +38,7 @@ struct farm_worker_spec {
     int memory_node;                // node its own heap prefers; -1: none
     bool may_end;                   // exit status 0 is an end, not a death (a learner that reached its target)
     bool errors_are_final;          // an exit status other than 0 ends the run: only a killed worker is started again
+    int final_status;               // this exit status ends the run too; 0: none does
     int stop_phase;                 // phases are stopped one after another, 0 first
 };
 

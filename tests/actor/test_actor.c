@@ -366,7 +366,7 @@ Test(actor, reports_an_environment_that_breaks_the_contract) {
     start_actor(&farm, &rogue);
     play(&farm, 1);
     const int status = wait_for_end(&farm);
-    cr_assert(WIFEXITED(status) && WEXITSTATUS(status) == 1);
+    cr_assert(WIFEXITED(status) && WEXITSTATUS(status) == FARM_ACTOR_ENV_BROKEN);
     end_farm(&farm);
 }
 

@@ -155,7 +155,7 @@ Test(report, survives_every_truncation_and_flipped_byte) {
 Test(report, too_many_or_too_long_options_are_refused) {
     struct farm_recipe recipe = defaults();
     struct farm_error err;
-    char name[256], longest[300];
+    char name[256], longest[FARM_RECIPE_PATH_BYTES + 1];
     memset(longest, 'v', sizeof longest - 1);
     longest[sizeof longest - 1] = 0;
     cr_assert_eq(farm_recipe_set(&recipe, FARM_LAYER_FLAG, "env.x", longest, &err), FARM_E_USAGE);
@@ -167,6 +167,36 @@ Test(report, too_many_or_too_long_options_are_refused) {
         set(&recipe, FARM_LAYER_FLAG, name, "1");
     }
     cr_assert_eq(farm_recipe_set(&recipe, FARM_LAYER_FLAG, "env.one_more", "1", &err), FARM_E_USAGE);
+}
+
+Test(report, paths_of_environments_and_options_find_room_and_come_back) {
+    struct farm_recipe recipe = defaults(), again = defaults();
+    struct farm_error err;
+    char path[FARM_RECIPE_PATH_BYTES];
+    size_t bytes;
+    for (size_t i = 0; i < sizeof path; i++) path[i] = i % 7 ? (char)('a' + i % 26) : i % 2 ? '/' : ' ';
+    path[0] = '.';
+    path[sizeof path - 2] = 'z'; // no blank at either end
+    path[sizeof path - 1] = 0;
+    set(&recipe, FARM_LAYER_FLAG, "env", path);
+    for (int i = 0; i < FARM_RECIPE_OPTIONS_MAX; i++) {
+        char name[32];
+        snprintf(name, sizeof name, "env.option_%d", i);
+        set(&recipe, FARM_LAYER_FLAG, name, path);
+    }
+    char *text = farm_recipe_format(&recipe, &bytes);
+    cr_assert_not_null(text);
+    cr_assert_eq(parse(&again, text, &err), FARM_OK, "%s", err.message);
+    cr_assert_str_eq(again.env, path);
+    cr_assert_str_eq(again.options[FARM_RECIPE_OPTIONS_MAX - 1].value, path);
+    free(text);
+    memset(path, 0x01, sizeof path - 1); // the worst that may be written: an escape a byte
+    set(&recipe, FARM_LAYER_FLAG, "env", path);
+    for (int i = 0; i < FARM_RECIPE_OPTIONS_MAX; i++) memcpy(recipe.options[i].value, path, sizeof path);
+    cr_assert_not_null(text = farm_recipe_format(&recipe, &bytes));
+    free(text);
+    path[70] = 0;
+    cr_assert_eq(farm_recipe_set(&recipe, FARM_LAYER_FLAG, "net", path, &err), FARM_E_USAGE, "others are short");
 }
 
 Test(report, the_stronger_of_frames_and_seconds_ends_the_run) {

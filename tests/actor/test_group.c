@@ -1,0 +1,379 @@
+// A group of environments on a real ring, without processes: what it makes of their answers, of numbers that make no
+// sense, of continuous actions, and that it finds who writes beside its observation, without accusing anybody else.
+#include <criterion/criterion.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "actor/group.h"
+#include "ring/ring.h"
+
+enum { DIMS = 3 };
+
+// ---- an environment that does what the test tells it ----
+
+struct orders {
+    struct farm_env_spec spec;
+    uint32_t env;       // number that the faults are for
+    int beside;         // offset from the field's start that is written too; 0: none
+    uint32_t field;     // of that, and of the senseless number
+    bool in_reset;      // the fault is reset's, else step's
+    float number;       // written as the field's first number, or with field == obs_count the reward
+    bool bad, silent;   // whether that happens; step writes no reward
+    uint32_t answer;    // of every step
+    float got[2][DIMS]; // actions of environments 0 and 1
+    uint32_t made, resets, steps;
+};
+static struct orders orders;
+
+struct probe {
+    uint32_t env;
+    uint8_t stamp;
+};
+
+static int probe_spec(const struct farm_env_config *config, struct farm_env_spec *spec, char *error,
+                      size_t error_bytes) {
+    *spec = orders.spec;
+    return 0;
+}
+static void *probe_create(const struct farm_env_config *config, char *error, size_t error_bytes) {
+    struct probe *probe = calloc(1, sizeof *probe);
+    probe->env = orders.made++;
+    return probe;
+}
+// Every byte of every field, another value each time.
+static void write_all(struct probe *probe, void *const *obs, bool reset) {
+    probe->stamp = (uint8_t)((probe->stamp + 1) % 64);
+    for (uint32_t f = 0; f < orders.spec.obs_count; f++)
+        memset(obs[f], probe->stamp, farm_field_bytes(&orders.spec.obs[f]));
+    if (probe->env != orders.env || reset != orders.in_reset) return;
+    if (orders.beside) ((uint8_t *)obs[orders.field])[orders.beside] ^= 0x55;
+    if (orders.bad && orders.field < orders.spec.obs_count) *(float *)obs[orders.field] = orders.number;
+}
+static void probe_reset(void *env, void *const *obs) {
+    orders.resets++;
+    write_all(env, obs, true);
+}
+static uint32_t probe_step(void *env, const void *action, void *const *obs, float *reward) {
+    const struct probe *probe = env;
+    orders.steps++;
+    write_all(env, obs, false);
+    if (probe->env < 2 && orders.spec.action.kind == FARM_ACTION_CONTINUOUS)
+        memcpy(orders.got[probe->env], action, sizeof orders.got[0]);
+    if (!orders.silent) *reward = 7;
+    if (orders.bad && orders.field == orders.spec.obs_count && probe->env == orders.env) *reward = orders.number;
+    return orders.answer;
+}
+static const struct farm_env_api probe_api = {.abi_version = FARM_ENV_ABI_VERSION,
+                                              .struct_bytes = sizeof(struct farm_env_api),
+                                              .name = "test/probe",
+                                              .about = "does what it is told",
+                                              .spec = probe_spec,
+                                              .create = probe_create,
+                                              .destroy = free,
+                                              .reset = probe_reset,
+                                              .step = probe_step};
+
+// ---- the lane around it ----
+
+struct stage {
+    struct farm_ring supervisor, actor, learner;
+    struct farm_actor_config config;
+    struct farm_group group;
+    struct farm_call call;
+};
+
+static struct farm_env_spec flat_spec(uint32_t numbers) {
+    return (struct farm_env_spec){.obs_count = 1,
+                                  .obs[0] = {.name = "state", .dtype = FARM_F32, .rank = 1, .dims = {numbers}},
+                                  .action = {.kind = FARM_ACTION_DISCRETE, .dims = 1, .sizes = {4}},
+                                  .frames_per_step = 1};
+}
+
+static void set_up(struct stage *stage, const struct farm_env_spec *spec, uint32_t width, uint32_t steps,
+                   enum farm_bad_values bad_values) {
+    struct farm_error err;
+    memset(stage, 0, sizeof *stage);
+    memset(&orders, 0, sizeof orders);
+    orders.spec = *spec;
+    const struct farm_ring_spec ring = {
+        .lanes = 2, .width = width, .steps = steps, .policy_outputs = farm_policy_outputs(&spec->action), .env = *spec};
+    cr_assert_eq(farm_ring_create(&ring, 0, -1, false, &stage->supervisor, &err), FARM_OK, "%s", err.message);
+    const struct farm_segment *up = &stage->supervisor.up, *down = &stage->supervisor.down;
+    cr_assert_eq(farm_ring_open(dup(up->fd), dup(down->fd_readonly), FARM_RING_ACTOR, &stage->actor, &err), FARM_OK);
+    cr_assert_eq(farm_ring_open(dup(up->fd_readonly), dup(down->fd), FARM_RING_LEARNER, &stage->learner, &err),
+                 FARM_OK);
+    stage->config = (struct farm_actor_config){.api = &probe_api, .seed = 1, .bad_values = bad_values};
+    cr_assert_eq(
+        farm_group_make(&stage->config, &probe_api, &stage->actor.spec, 1, 0, &stage->call, &stage->group, &err),
+        FARM_OK, "%s", err.message);
+}
+
+static void tear_down(struct stage *stage) {
+    farm_group_free(&stage->group);
+    farm_ring_close(&stage->learner);
+    farm_ring_close(&stage->actor);
+    farm_ring_close(&stage->supervisor);
+}
+
+// The group's next step, published and answered by `action` (NULL: zeros) for every environment.
+static enum farm_status turn(struct stage *stage, const void *action, struct farm_error *err) {
+    struct farm_lane *lane = &stage->actor.lanes[1], *answer = &stage->learner.lanes[1];
+    const uint64_t n = farm_lane_actor_next(lane);
+    cr_assert(farm_lane_actor_answered(lane) && farm_lane_actor_can_write(lane));
+    const enum farm_status status = farm_group_step(&stage->group, lane, err);
+    if (status) return status;
+    farm_lane_actor_publish(lane);
+    for (uint32_t e = 0; e < lane->width && action; e++)
+        memcpy(farm_lane_action(answer, n, e), action, lane->action_bytes);
+    farm_lane_answer(answer, n);
+    farm_lane_release(answer, n);
+    return FARM_OK;
+}
+
+static unsigned flags_of(struct stage *stage, uint32_t e) {
+    const struct farm_lane *lane = &stage->actor.lanes[1];
+    return farm_lane_flags(lane, farm_lane_actor_next(lane) - 1)[e];
+}
+static float reward_of(struct stage *stage, uint32_t e) {
+    const struct farm_lane *lane = &stage->actor.lanes[1];
+    return farm_lane_reward(lane, farm_lane_actor_next(lane) - 1)[e];
+}
+
+static void says(const struct farm_error *err, const char *part) {
+    cr_assert(strstr(err->message, part), "'%s' is not in: %s", part, err->message);
+}
+
+// ---- the trip-wire ----
+
+Test(group, accuses_nobody_who_writes_all_of_its_observation_and_nothing_else) {
+    static const uint32_t shapes[][3] = {{1, 2, 1}, {1, 3, 1},    {3, 2, 1},
+                                         {5, 3, 4}, {2, 8, 1764}, {16, 4, 200}}; // W C F
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
+        for (uint32_t fields = 1; fields <= 3; fields++) {
+            struct stage stage;
+            struct farm_error err = {0};
+            struct farm_env_spec spec = flat_spec(shapes[i][2]);
+            spec.obs_count = fields;
+            spec.obs[1] = (struct farm_field_spec){.name = "byte", .dtype = FARM_U8, .rank = 1, .dims = {1}};
+            spec.obs[2] = (struct farm_field_spec){.name = "counts", .dtype = FARM_I32, .rank = 2, .dims = {7, 3}};
+            set_up(&stage, &spec, shapes[i][0], shapes[i][1], FARM_BAD_COUNT);
+            for (int k = 0; k < 100; k++) {
+                orders.answer = k % 5 == 4 ? FARM_STEP_TERMINATED : 0;
+                cr_assert_eq(turn(&stage, NULL, &err), FARM_OK, "%s", err.message);
+            }
+            tear_down(&stage);
+        }
+}
+
+// Whether a write at `offset` of field `field` of environment 2 is found, in its third step.
+static void check_found(const struct farm_env_spec *spec, uint32_t field, int offset, bool in_reset) {
+    struct stage stage;
+    struct farm_error err = {0};
+    set_up(&stage, spec, 4, 8, FARM_BAD_COUNT);
+    for (int k = 0; k < 2; k++) cr_assert_eq(turn(&stage, NULL, &err), FARM_OK, "%s", err.message);
+    orders.env = 2;
+    orders.field = field;
+    orders.beside = offset;
+    orders.in_reset = in_reset;
+    if (in_reset) {
+        orders.answer = FARM_STEP_TERMINATED;
+        cr_assert_eq(turn(&stage, NULL, &err), FARM_OK, "%s", err.message);
+    }
+    cr_assert_eq(turn(&stage, NULL, &err), FARM_E_INVALID, "field %u offset %d", field, offset);
+    says(&err, "environment test/probe writes");
+    says(&err, offset > 0 ? "past" : "before");
+    says(&err, spec->obs[field].name);
+    says(&err, in_reset ? "lane 1, number 2, in its reset" : "lane 1, number 2, in its step");
+    tear_down(&stage);
+}
+
+Test(group, finds_and_names_who_writes_beside_its_observation) {
+    const struct farm_env_spec small = flat_spec(4);
+    struct farm_env_spec large = flat_spec(1764), three = flat_spec(4);
+    three.obs_count = 3;
+    three.obs[1] = (struct farm_field_spec){.name = "image", .dtype = FARM_U8, .rank = 2, .dims = {30, 30}};
+    three.obs[2] = (struct farm_field_spec){.name = "counts", .dtype = FARM_I32, .rank = 1, .dims = {10}};
+    for (int in_reset = 0; in_reset <= 1; in_reset++) {
+        check_found(&small, 0, 16, in_reset);
+        check_found(&small, 0, 16 + 15, in_reset);
+        check_found(&small, 0, -1, in_reset);
+        check_found(&large, 0, 7056, in_reset);
+        check_found(&large, 0, 7056 + 63, in_reset);
+        check_found(&large, 0, -64, in_reset);
+        check_found(&three, 1, 900, in_reset);
+        check_found(&three, 2, -1, in_reset);
+    }
+}
+
+// ---- numbers ----
+
+static const float senseless[] = {NAN, INFINITY, -INFINITY, 2e9f};
+
+Test(group, passes_senseless_numbers_on_where_they_are_only_counted) {
+    struct stage stage;
+    struct farm_error err = {0};
+    const struct farm_env_spec spec = flat_spec(4);
+    set_up(&stage, &spec, 3, 8, FARM_BAD_COUNT);
+    cr_assert_eq(turn(&stage, NULL, &err), FARM_OK);
+    orders.bad = true;
+    orders.field = 1; // the reward
+    orders.number = NAN;
+    cr_assert_eq(turn(&stage, NULL, &err), FARM_OK);
+    cr_assert(isnan(reward_of(&stage, 0)));
+    cr_assert_eq(reward_of(&stage, 1), 7.0f);
+    cr_assert_eq(flags_of(&stage, 0), 0);
+    tear_down(&stage);
+}
+
+Test(group, fails_at_senseless_numbers_where_that_is_asked_for_and_names_them) {
+    for (size_t i = 0; i < 2 * sizeof senseless / sizeof *senseless; i++) {
+        struct stage stage;
+        struct farm_error err = {0};
+        const struct farm_env_spec spec = flat_spec(4);
+        set_up(&stage, &spec, 3, 8, FARM_BAD_FAIL);
+        cr_assert_eq(turn(&stage, NULL, &err), FARM_OK);
+        orders.bad = true;
+        orders.env = 1;
+        orders.field = (uint32_t)(i % 2);
+        orders.number = senseless[i / 2];
+        cr_assert_eq(turn(&stage, NULL, &err), FARM_E_INVALID);
+        says(&err, i % 2 ? "a reward" : "'state'");
+        says(&err, "lane 1, number 1, in its step");
+        tear_down(&stage);
+    }
+}
+
+Test(group, abandons_the_episode_at_senseless_numbers_where_that_is_asked_for) {
+    struct stage stage;
+    struct farm_error err = {0};
+    const struct farm_env_spec spec = flat_spec(4);
+    set_up(&stage, &spec, 3, 8, FARM_BAD_RESET);
+    for (int k = 0; k < 3; k++) cr_assert_eq(turn(&stage, NULL, &err), FARM_OK);
+    for (uint32_t field = 0; field < 2; field++) {
+        const uint32_t resets = orders.resets;
+        orders.bad = true;
+        orders.env = 1;
+        orders.field = field;
+        orders.number = INFINITY;
+        orders.answer = field ? FARM_STEP_TERMINATED : 0; // whether or not that step would have been the last
+        cr_assert_eq(turn(&stage, NULL, &err), FARM_OK, "%s", err.message);
+        cr_assert_eq(flags_of(&stage, 1), FARM_STEP_FIRST, "another episode in the step's place");
+        cr_assert_eq(reward_of(&stage, 1), 0.0f);
+        cr_assert_eq(orders.resets, resets + 1);
+        cr_assert_eq(farm_load_relaxed(&stage.learner.up_control->abandoned), field + 1);
+        cr_assert_eq(flags_of(&stage, 0), field ? FARM_STEP_LAST | FARM_STEP_TERMINATED : 0, "the others step on");
+        orders.bad = false;
+        orders.answer = 0;
+        cr_assert_eq(turn(&stage, NULL, &err), FARM_OK);
+        cr_assert_eq(flags_of(&stage, 1), 0, "and it goes on");
+        cr_assert_eq(reward_of(&stage, 1), 7.0f);
+        cr_assert_eq(orders.resets, resets + 1 + 2 * field);
+    }
+    tear_down(&stage);
+}
+
+Test(group, gives_up_where_a_reset_makes_no_sense_either) {
+    struct stage stage;
+    struct farm_error err = {0};
+    const struct farm_env_spec spec = flat_spec(4);
+    set_up(&stage, &spec, 3, 8, FARM_BAD_RESET);
+    orders.bad = orders.in_reset = true;
+    orders.number = NAN;
+    cr_assert_eq(turn(&stage, NULL, &err), FARM_E_INVALID);
+    says(&err, "in its reset");
+    tear_down(&stage);
+}
+
+Test(group, a_reward_that_is_not_written_is_0_and_bytes_are_never_senseless) {
+    struct stage stage;
+    struct farm_error err = {0};
+    struct farm_env_spec spec = flat_spec(4);
+    spec.obs[0].dtype = FARM_I32;
+    set_up(&stage, &spec, 2, 4, FARM_BAD_FAIL);
+    orders.bad = true; // written into i32, where it is a number like any other
+    orders.number = NAN;
+    for (int k = 0; k < 6; k++) {
+        orders.silent = k >= 4; // the slot held rewards of 7
+        cr_assert_eq(turn(&stage, NULL, &err), FARM_OK, "%s", err.message);
+        cr_assert_eq(reward_of(&stage, 1), k == 0 || k >= 4 ? 0.0f : 7.0f);
+    }
+    tear_down(&stage);
+}
+
+// ---- actions and answers ----
+
+Test(group, clips_continuous_actions_to_their_bounds) {
+    struct stage stage;
+    struct farm_error err = {0};
+    struct farm_env_spec spec = flat_spec(4);
+    spec.action = (struct farm_action_spec){
+        .kind = FARM_ACTION_CONTINUOUS, .dims = DIMS, .low = {-1, 0, -INFINITY}, .high = {1, 0.5f, INFINITY}};
+    static const float given[][DIMS] = {
+        {0.25f, 0.5f, 1e20f}, {1.5f, -0.1f, -3}, {-INFINITY, INFINITY, 0}, {NAN, NAN, NAN}};
+    static const float wanted[][DIMS] = {{0.25f, 0.5f, 1e20f}, {1, 0, -3}, {-1, 0.5f, 0}, {-1, 0, -INFINITY}};
+    set_up(&stage, &spec, 3, 8, FARM_BAD_COUNT);
+    for (size_t i = 0; i < sizeof given / sizeof *given; i++) {
+        cr_assert_eq(turn(&stage, given[i], &err), FARM_OK);
+        if (i == 0) continue;
+        for (int e = 0; e < 2; e++)
+            for (int d = 0; d < DIMS; d++) cr_assert_eq(orders.got[e][d], wanted[i - 1][d]);
+    }
+    cr_assert_eq(turn(&stage, NULL, &err), FARM_OK);
+    for (int d = 0; d < DIMS; d++) cr_assert_eq(orders.got[1][d], wanted[3][d]);
+    tear_down(&stage);
+}
+
+Test(group, refuses_answers_that_are_not_in_the_interface) {
+    static const uint32_t answers[] = {FARM_STEP_FIRST,
+                                       FARM_STEP_LAST,
+                                       FARM_STEP_GAME_END,
+                                       32,
+                                       1u << 31,
+                                       UINT32_MAX,
+                                       FARM_STEP_TERMINATED | FARM_STEP_LAST};
+    for (size_t i = 0; i < sizeof answers / sizeof *answers; i++) {
+        struct stage stage;
+        struct farm_error err = {0};
+        const struct farm_env_spec spec = flat_spec(4);
+        set_up(&stage, &spec, 2, 4, FARM_BAD_COUNT);
+        cr_assert_eq(turn(&stage, NULL, &err), FARM_OK);
+        orders.answer = answers[i];
+        cr_assert_eq(turn(&stage, NULL, &err), FARM_E_INVALID);
+        says(&err, "not what farm/env.h says: lane 1, number 0");
+        tear_down(&stage);
+    }
+}
+
+// ---- what an environment's death says ----
+
+Test(group, an_environment_that_dies_is_named_before_the_signal_takes_its_course) {
+    static const int signals[] = {SIGSEGV, SIGABRT, SIGFPE};
+    for (size_t i = 0; i < sizeof signals / sizeof *signals; i++) {
+        int said[2], status;
+        char text[512] = "";
+        cr_assert_eq(pipe(said), 0);
+        const pid_t pid = fork();
+        if (pid == 0) {
+            signal(signals[i], SIG_DFL); // as in a worker of the supervisor's
+            dup2(said[1], STDERR_FILENO);
+            struct farm_call *call = farm_crash_watch();
+            call->name = "test/probe";
+            call->actor = 12;
+            call->lane = 1;
+            call->env = 305;
+            call->call = FARM_CALL_STEP;
+            raise(signals[i]);
+            _exit(0);
+        }
+        close(said[1]);
+        cr_assert_eq(waitpid(pid, &status, 0), pid);
+        cr_assert(WIFSIGNALED(status) && WTERMSIG(status) == signals[i]);
+        cr_assert_gt(read(said[0], text, sizeof text - 1), 0);
+        cr_assert(strstr(text, "actor 12: environment test/probe died of signal "), "%s", text);
+        cr_assert(strstr(text, " in its step: lane 1, number 305\n"), "%s", text);
+        close(said[0]);
+    }
+}

@@ -1,0 +1,263 @@
+"""Plug-ins in `farm train`: found by name, run, and each thing that can be wrong with one is told in a sentence."""
+
+import json
+import os
+import pathlib
+import shutil
+import subprocess
+import tempfile
+import time
+import unittest
+
+FARM = str(pathlib.Path(os.environ.get("FARM_BUILD", "build")).resolve() / "farm")
+SOURCE = pathlib.Path(os.environ.get("FARM_SOURCE", ".")).resolve()
+ROGUE = SOURCE / "tests/tools/plugins/rogue.c"
+
+built = tempfile.TemporaryDirectory()
+slow = {}  # what waits for a time limit runs beside the other tests
+
+
+def path(name):
+    return str(pathlib.Path(built.name) / f"{name}.so")
+
+
+def build(name, *flags):
+    compiler = os.environ.get("CC", "cc").split()
+    command = [*compiler, "-O1", "-w", "-shared", "-fPIC", f"-I{SOURCE}/include", *flags, str(ROGUE), "-o", path(name), "-lm"]
+    subprocess.run(command, check=True, timeout=60)
+
+
+def setUpModule():
+    for name, flags in {"rogue": (), "abi": ("-DABI=2",), "entry": ("-DNO_ENTRY",), "early": ("-DEARLY",), "step": ("-DNO_STEP",)}.items():
+        build(name, *flags)
+    slow["spec_hang"] = subprocess.Popen(
+        [FARM, "train", "--env", f"plugin:{path('rogue')}", "--env.fault", "spec_hang"], cwd=built.name,
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )
+
+
+def tearDownModule():
+    for process in slow.values():
+        process.kill()
+        process.communicate()
+    built.cleanup()
+
+
+class InFolder(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+
+    def farm(self, *arguments, timeout=60):
+        return subprocess.run(
+            [FARM, *arguments], cwd=self.folder, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=timeout
+        )
+
+    def train(self, env, *arguments, seconds="1"):
+        return self.farm("train", "--env", env, "--seconds", seconds, "--actors", "2", "--json", "--quiet", *arguments)
+
+    def rogue(self, fault, *arguments, **more):
+        return self.train(f"plugin:{path('rogue')}", "--env.fault", fault, *arguments, **more)
+
+    def refuses(self, result, status, *parts):
+        """Before anything runs: one sentence, no run folder."""
+        self.assertEqual(result.returncode, status, result.stderr)
+        self.assertEqual(result.stdout, "")
+        self.assertEqual(len(result.stderr.strip().splitlines()), 1, result.stderr)
+        for part in parts:
+            self.assertIn(part, result.stderr)
+        self.assertFalse((self.folder / "runs").exists())
+
+    def trains(self, result):
+        self.assertEqual(result.returncode, 0, result.stderr)
+        document = json.loads(result.stdout)
+        self.assertGreater(document["updates"], 0)
+        self.assertEqual(document["actor_restarts"], 0, result.stderr)
+        return document
+
+    def ends(self, result, *patterns):
+        """While it runs: with exit status 1 and a reason that holds the environment's name and more."""
+        self.assertEqual(result.returncode, 1, result.stderr)
+        error = json.loads(result.stdout)["error"]
+        for pattern in patterns:
+            self.assertRegex(error, pattern)
+        return json.loads(result.stdout)
+
+
+class Names(InFolder):
+    def test_the_first_environment_or_the_one_that_is_named(self):
+        shutil.copy(path("rogue"), self.folder / "near.so")
+        for env, name in {
+            f"plugin:{path('rogue')}": "rogue_first", "plugin:near.so": "rogue_first", "plugin:./near.so:rogue/second": "rogue_second"
+        }.items():
+            document = self.trains(self.train(env, "--frames", "20k"))
+            self.assertEqual(document["env"], env)
+            self.assertRegex(document["run_dir"], rf"^runs/{name}-")
+            self.assertGreater(document["episodes"], 0)
+
+    def test_it_is_played_and_gone_on_with_by_the_recipe_of_its_run(self):
+        document = self.trains(self.train(f"plugin:{path('rogue')}", "--frames", "20k", "--env.at", "7"))
+        recipe = (self.folder / document["run_dir"] / "recipe.yaml").read_text()
+        self.assertIn(path("rogue"), recipe)
+        self.assertIn("env.at: 7", recipe)
+        played = self.farm("eval", document["run_dir"], "--episodes", "10", "--json")
+        self.assertEqual(played.returncode, 0, played.stderr)
+        self.assertEqual(json.loads(played.stdout)["length_mean_steps"], 40)
+        self.trains(self.farm("train", "--run", document["run_dir"], "--resume", "--frames", "40k", "--json", "--quiet"))
+
+    def test_long_paths(self):
+        deep = self.folder
+        for _ in range(5):
+            deep = deep / ("folder-" + "x" * 100)
+        deep.mkdir(parents=True)
+        shutil.copy(path("rogue"), deep / "rogue:1.so")
+        self.refuses(self.train("plugin:" + "x" * 2000), 2, "too long")
+        self.trains(self.train(f"plugin:{deep}/rogue:1.so:rogue/second", "--frames", "20k"))
+
+    def test_what_is_not_there(self):
+        self.refuses(self.train("plugin:none.so"), 2, "none.so", "No such file")
+        self.refuses(self.train("plugin:"), 2, "plugin:PATH.so")
+        self.refuses(self.train(f"plugin:{path('rogue')}:rogue/third"), 2, "'rogue/third'", "rogue/first, rogue/second")
+        self.refuses(self.train("libenv:none.so"), 2, "none.so", "No such file")
+        self.refuses(self.train("nobody/knows"), 2, "unknown environment 'nobody/knows'")
+        self.refuses(self.train("../rogue/first"), 2, "unknown environment")
+
+    def test_those_that_come_along_are_listed_and_found(self):
+        folder = self.folder / "bin"
+        (folder / "envs").mkdir(parents=True)
+        shutil.copy(FARM, folder / "farm")
+        shutil.copy(path("rogue"), folder / "envs" / "rogue.so")
+        shutil.copy(path("early"), folder / "envs" / "early.so")
+        (folder / "envs" / "empty.so").touch()
+        farm = [str(folder / "farm")]
+        listed = json.loads(subprocess.run([*farm, "envs", "--json"], capture_output=True, text=True, timeout=60).stdout)
+        self.assertIn("rogue/first", listed["envs"])
+        self.assertIn("rogue/second", listed["envs"])
+        self.assertRegex(listed["missing"], r"early/\*: plug-in .* died of signal 6 \(Aborted\) while it was loaded")
+        self.assertRegex(listed["missing"], r"empty/\*: .*too short")
+        self.assertRegex(listed["missing"], r"procgen/\*: ")
+        near = subprocess.run([*farm, "train", "--env", "rogue/secnd"], capture_output=True, text=True, timeout=60)
+        self.assertEqual(near.returncode, 2)
+        self.assertIn("did you mean 'rogue/second'?", near.stderr)
+        run = [*farm, "train", "--env", "rogue/second", "--frames", "20k", "--json", "--quiet"]
+        self.trains(subprocess.run(run, cwd=self.folder, capture_output=True, text=True, timeout=60))
+
+
+class WhatCannotBeLoaded(InFolder):
+    def test_another_version_of_the_interface(self):
+        self.refuses(self.train(f"plugin:{path('abi')}"), 1, "version 2", "this farm speaks 1", "include/farm/env.h")
+
+    def test_no_entry_no_function_no_shared_object(self):
+        self.refuses(self.train(f"plugin:{path('entry')}"), 1, "exports no farm_env_at")
+        self.refuses(self.train(f"plugin:{path('step')}"), 1, "lacks one of spec, create, destroy, reset, step")
+        (self.folder / "text.so").write_text("#include <stdio.h>\n")
+        self.refuses(self.train("plugin:text.so"), 1, "cannot load plug-in")
+        self.refuses(self.train(f"plugin:{self.folder}"), 1, "cannot load plug-in")
+
+    def test_a_plug_in_that_dies_while_it_is_asked_is_named_and_nothing_else_dies(self):
+        self.refuses(self.train(f"plugin:{path('early')}"), 1, "early.so died of signal 6 (Aborted) while it was loaded")
+        self.refuses(self.rogue("spec_crash"), 1, "rogue.so died of signal 11 (Segmentation fault) in spec")
+        self.refuses(self.rogue("spec_exit"), 1, "ended its process (exit status 0) in spec", "it said 'no licence'")
+
+    def test_a_plug_in_that_does_not_answer(self):
+        out, err = slow["spec_hang"].communicate(timeout=60)
+        self.assertEqual((slow["spec_hang"].returncode, out), (1, ""))
+        self.assertIn("did not answer within 10 s in spec", err)
+
+    def test_specs_that_cannot_be(self):
+        for fault, part in {
+            "spec_dims": "'state': type or dimensions", "spec_fields": "1000 observation fields", "spec_rank": "'state'",
+            "spec_actions": "0 choices", "spec_name": "no name",
+        }.items():
+            self.refuses(self.rogue(fault), 1, "environment rogue/first describes itself wrongly", part)
+
+    def test_bytes_that_a_spec_leaves_open_do_not_count(self):
+        self.trains(self.rogue("spec_noise", "--frames", "20k"))
+
+    def test_options_are_its_own_to_refuse(self):
+        self.refuses(self.rogue("none", "--env.speed", "3"), 2, "rogue has no option speed")
+
+    def test_continuous_actions_are_not_trained_yet(self):
+        self.refuses(self.rogue("continuous"), 1, "rogue/first", "discrete")
+
+    def test_a_reason_not_to_be_made(self):
+        self.ends(self.rogue("create"), "actor . cannot be kept alive", "cannot make environment rogue/first: the moon is not full")
+
+
+class WhatGoesWrongWhileItRuns(InFolder):
+    def test_crashes(self):
+        for fault, call, number, name in (
+            ("step_crash", "step", 11, "SIGSEGV"), ("reset_crash", "reset", 11, "SIGSEGV"), ("step_abort", "step", 6, "SIGABRT")
+        ):
+            result = self.rogue(fault, seconds="20")
+            self.ends(
+                result, r"actor [01] cannot be kept alive", rf"killed by signal {number} ",
+                rf"actor [01]: environment rogue/first died of signal {number} \({name}\) in its {call}: lane [01], number 0",
+            )
+
+    def test_a_crash_now_and_then_costs_that_actor_its_episodes_and_no_more(self):
+        result = self.rogue("late_crash", seconds="1")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        document = json.loads(result.stdout)
+        self.assertGreater(document["actor_restarts"], 0)
+        self.assertGreater(document["episodes"], 0)
+
+    def test_writes_beside_its_observation(self):
+        where = r"environment rogue/first writes {} its observation 'state' of 16 bytes: lane [01], number \d+, in its step"
+        self.ends(self.rogue("past", "--env.at", "30", seconds="20"), r"actor [01] ended", where.format("past"))
+        self.ends(self.rogue("before", "--env.at", "30", seconds="20"), r"actor [01] ended", where.format("before"))
+
+    def test_an_answer_that_is_none(self):
+        self.ends(self.rogue("answer", "--env.at", "30", seconds="20"), r"rogue/first answered 0x40 to a step.*: lane [01], number 0")
+
+    def test_a_step_that_does_not_return(self):
+        there = self.folder / "there"
+        there.touch()
+        command = [
+            FARM, "train", "--env", f"plugin:{path('rogue')}", "--env.fault", "hang", "--env.while-there", str(there), "--env.at", "5",
+            "--actors", "2", "--seconds", "60", "--hang-seconds", "0.5", "--json", "--quiet",
+        ]
+        process = subprocess.Popen(
+            command, cwd=self.folder, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        try:
+            time.sleep(2)
+            there.unlink()  # it was only slow, after all
+            time.sleep(0.5)
+            process.terminate()
+            out, err = process.communicate(timeout=30)
+        finally:
+            process.kill()
+        self.assertEqual(process.returncode, 0, err)
+        self.assertRegex(err, r"actor [01] hangs: rogue/first, (lane|one of lanes)[ 01]+, has not returned from a step .*gdb -p")
+        self.assertRegex(err, "actor [01] goes on after ")
+        self.assertEqual(json.loads(out)["actor_restarts"], 0)
+
+
+class SenselessNumbers(InFolder):
+    def test_are_counted(self):
+        document = self.trains(self.rogue("nan_reward", "--env.at", "20", "--frames", "20k"))
+        self.assertGreater(document["bad_values"], 100)
+
+    def test_or_end_the_run(self):
+        for fault, what in {"nan_reward": "a reward", "nan_state": "an observation 'state'"}.items():
+            result = self.rogue(fault, "--env.at", "20", "--bad-values", "fail", seconds="20")
+            self.ends(result, rf"rogue/first answers with {what} that is NaN.*: lane [01], number \d+, in its step")
+
+    def test_or_end_the_episode(self):
+        for fault in ("nan_reward", "nan_state"):
+            result = self.rogue(fault, "--env.at", "20", "--bad-values", "reset", "--frames", "20k")
+            document = self.trains(result)
+            self.assertGreater(document["bad_values"], 100)
+            self.assertEqual(document["episodes"], 0, "an abandoned episode has no return")
+            self.assertRegex(result.stderr, r"rogue/first answers with senseless numbers \((reward|state), lane [01], number \d+\)")
+
+    def test_that_an_environment_does_not_answer_cost_nothing(self):
+        document = self.trains(self.rogue("none", "--bad-values", "reset", "--frames", "20k"))
+        self.assertEqual(document["bad_values"], 0)
+        self.assertGreater(document["episodes"], 0)
+
+
+if __name__ == "__main__":
+    unittest.main()
