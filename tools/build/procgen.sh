@@ -1,0 +1,59 @@
+#!/bin/bash
+# Brings Procgen's library and images (the wheel `procgen`, MIT licence, 56 MB unpacked) into $BUILD/procgen: libenv.so,
+# assets/, LICENSE. Its Python is not used. Instant when they are there. Where they cannot be had, says what is missing
+# and lets the build go on: procgen/* then says so too, everything else runs.
+# usage: procgen.sh [WHEEL]      WHEEL: a file that was fetched by other means
+set -eu
+build=${BUILD:-build}
+target=$build/procgen
+version=0.10.7
+sha256=4b594d14e42f0f2166e59a9e294477b906eb99c90c3343b570b7124cbc865f53
+
+[ "$(cat "$target/stamp" 2>/dev/null)" = "$sha256" ] && exit 0
+
+give_up() {
+    echo "make deps: procgen/* is left out: $1" >&2
+    exit 0
+}
+
+[ "$(uname -sm)" = "Linux x86_64" ] || give_up "its authors offer no library for $(uname -sm)"
+python=$build/venv/bin/python
+[ -x "$python" ] || give_up "$python, which fetches it, is not there"
+
+mkdir -p "$build"
+work=$(mktemp -d "$build/procgen-XXXXXX")
+trap 'rm -rf "$work"' EXIT
+wheel=${1:-}
+if [ -z "$wheel" ]; then
+    echo "  FETCH procgen $version"
+    "$python" -m pip download --retries 1 --disable-pip-version-check --no-input -q -d "$work" --no-deps --only-binary=:all: \
+        --python-version 3.10 --platform manylinux2014_x86_64 "procgen==$version" >"$work/log" 2>&1 </dev/null ||
+        give_up "pip could not fetch procgen==$version from PyPI ($(tail -n 1 "$work/log")). With the wheel at hand: tools/build/procgen.sh WHEEL"
+    wheel=$(echo "$work"/procgen-*.whl)
+fi
+[ -r "$wheel" ] || give_up "there is no file $wheel"
+[ "$(sha256sum <"$wheel")" = "$sha256  -" ] || give_up "$wheel is not the file that its authors published (SHA-256)"
+
+"$python" - "$wheel" "$work/new" <<'PY'
+import os, sys, zipfile
+wheel, target = sys.argv[1:]
+data, prebuilt = "procgen/data/", "procgen/data/prebuilt/"
+with zipfile.ZipFile(wheel) as archive:
+    for name in archive.namelist():
+        if name.startswith(data + "assets/") and not name.endswith("/"):
+            place = name[len(data):]
+        elif name == prebuilt + "libenv.so" or name.endswith(".dist-info/LICENSE"):
+            place = os.path.basename(name)
+        else:
+            continue
+        path = os.path.join(target, place)
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with archive.open(name) as source, open(path, "wb") as file:
+            file.write(source.read())
+PY
+echo "$sha256" >"$work/new/stamp"
+rm -rf "$target"
+mv "$work/new" "$target"
+
+missing=$(ldd "$target/libenv.so" | awk '/not found/ { print $1 }' | tr '\n' ' ')
+[ -z "$missing" ] || echo "make deps: procgen/* will not run: its library wants $missing(Debian: libglib2.0-0, zlib1g)" >&2
