@@ -1,5 +1,6 @@
 // `farm doctor`: looks at what the farm needs and what makes it fast, and says how to mend what is missing or set
-// badly. Changes nothing, starts nothing but the Python part's own answer. Exit status 0 when the farm can run.
+// badly. Changes nothing, starts nothing but the Python part's own answer. Exit status 0 when the farm can run. With a
+// plug-in named, it looks at that instead: farm_doctor_plugin.h.
 #include <dlfcn.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -11,16 +12,24 @@
 #include <unistd.h>
 
 #include "base/cli.h"
+#include "farm_doctor_plugin.h"
 #include "farm_env.h"
 #include "farm_job.h"
 #include "farm_paths.h"
+#include "farm_report.h"
 #include "report/json.h"
 #include "shm/limits.h"
 #include "shm/place.h"
 #include "tools.h"
 #include "topo/machine.h"
 
-enum { FINDINGS_MAX = 32, NOFILE_COMFORTABLE = 4096, TEXT_BYTES = 256 };
+enum {
+    FINDINGS_MAX = 32,
+    NOFILE_COMFORTABLE = 4096,
+    TEXT_BYTES = 256,
+    DOCTOR_STEPS_MIN = 16,
+    DOCTOR_STEPS_MAX = 1 << 24,
+};
 
 enum grade {
     GRADE_GOOD,
@@ -107,7 +116,7 @@ static void look_at_environments(struct findings *findings) {
     if (farm_env_list_make(&list, &err)) return;
     note(findings, "environments", list.missing[0] ? GRADE_WITHOUT : GRADE_GOOD,
          "`make deps`, then `make`: the Python environment with ale-py", "%zu can run here (farm envs)%s%s", list.count,
-         list.missing[0] ? "; no ale/*: " : "", list.missing);
+         list.missing[0] ? "; not here: " : "", list.missing);
     farm_env_list_free(&list);
 }
 
@@ -221,9 +230,15 @@ static enum farm_status look(struct findings *findings, struct farm_error *err) 
     return status;
 }
 
-static enum farm_status print_json(const struct findings *findings, bool runs, struct farm_error *err) {
+static bool can_run(const struct findings *findings) {
+    for (size_t i = 0; i < findings->count; i++)
+        if (findings->list[i].grade == GRADE_BROKEN) return false;
+    return true;
+}
+
+static json_t *findings_json(const struct findings *findings) {
     json_t *document = farm_json_object(true), *list = json_array();
-    farm_json_set_bool(document, "can_run", runs);
+    farm_json_set_bool(document, "can_run", can_run(findings));
     for (size_t i = 0; i < findings->count; i++) {
         json_t *entry = farm_json_object(false);
         farm_json_set_text(entry, "name", findings->list[i].name);
@@ -233,46 +248,97 @@ static enum farm_status print_json(const struct findings *findings, bool runs, s
         json_array_append_new(list, entry);
     }
     farm_json_set(document, "findings", list);
+    return document;
+}
+
+static enum farm_status print_json(const struct findings *findings, struct farm_error *err) {
+    json_t *document = findings_json(findings);
     enum farm_status status = farm_json_print(document, stdout, err);
     json_decref(document);
     return status;
 }
 
-static void print_list(const struct findings *findings, bool runs) {
+enum farm_status farm_doctor_document(json_t **document, struct farm_error *err) {
+    struct findings *findings = calloc(1, sizeof *findings);
+    if (!findings) return farm_fail_errno(err, FARM_E_LIMIT, "farm doctor");
+    enum farm_status status = look(findings, err);
+    if (!status) *document = findings_json(findings);
+    free(findings);
+    return status;
+}
+
+static void print_list(const struct findings *findings) {
     for (size_t i = 0; i < findings->count; i++) {
         const struct finding *finding = &findings->list[i];
         printf("%-8s %-24s %s\n", grade_names[finding->grade], finding->name, finding->found);
         if (finding->mend) printf("%-33s -> %s\n", "", finding->mend);
     }
-    printf("\n%s\n",
-           runs ? "The farm can run here. Try: farm train" : "The farm cannot run here: mend what is marked broken.");
+    printf("\n%s\n", can_run(findings) ? "The farm can run here. Try: farm train"
+                                       : "The farm cannot run here: mend what is marked broken.");
 }
 
-int farm_cmd_doctor(int argc, char **argv) {
-    bool json = false, help, runs = true;
-    const struct farm_cli_flag flags[] = {{"json", FARM_CLI_BOOL, &json, NULL, "one JSON document on stdout"}};
-    const struct farm_cli cli = {
-        .program = "farm doctor",
-        .synopsis = "[--json]",
-        .about = "Says what is missing or set badly on this machine, and how to mend it. Changes nothing.\n"
-                 "good: as it should be; slow: runs, but could be faster; without: runs, but a part is\n"
-                 "missing; broken: cannot run (exit status 1).",
-        .flags = flags,
-        .flag_count = 1};
+static int examine_machine(bool json) {
     struct farm_error err;
     struct findings *findings = calloc(1, sizeof *findings);
-    enum farm_status status = farm_cli_parse(&cli, argc, argv, NULL, 0, NULL, &help, &err);
-    if (!status && help) {
-        farm_cli_print_help(&cli);
-        free(findings);
-        return 0;
-    }
-    if (!findings) status = farm_fail_errno(&err, FARM_E_LIMIT, "farm doctor");
+    enum farm_status status = findings ? FARM_OK : farm_fail_errno(&err, FARM_E_LIMIT, "farm doctor");
     if (!status) status = look(findings, &err);
-    for (size_t i = 0; !status && i < findings->count; i++) runs &= findings->list[i].grade != GRADE_BROKEN;
-    if (!status && json) status = print_json(findings, runs, &err);
-    if (!status && !json) print_list(findings, runs);
+    if (!status && json) status = print_json(findings, &err);
+    if (!status && !json) print_list(findings);
+    const bool runs = !status && can_run(findings);
     free(findings);
     if (status) return farm_report_error("farm doctor", &err);
     return runs ? 0 : 1;
+}
+
+static int examine_plugin(const struct farm_doctor_request *request) {
+    struct farm_error err;
+    bool sound = true;
+    enum farm_status status = FARM_OK;
+    if (request->steps < DOCTOR_STEPS_MIN || request->steps > DOCTOR_STEPS_MAX)
+        status = farm_fail(&err, FARM_E_USAGE, "--steps %lld: %d to %d are possible", (long long)request->steps,
+                           DOCTOR_STEPS_MIN, DOCTOR_STEPS_MAX);
+    if (!(request->hang_seconds > 0))
+        status = farm_fail(&err, FARM_E_USAGE, "--hang-seconds %g: more than 0", request->hang_seconds);
+    if (!status) status = farm_doctor_plugin(request, &sound, &err);
+    if (status) return farm_report_error("farm doctor", &err);
+    return sound ? 0 : 1;
+}
+
+int farm_cmd_doctor(int argc, char **argv) {
+    bool help;
+    struct farm_doctor_request request = {.steps = 1000, .hang_seconds = 30};
+    const struct farm_cli_flag flags[] = {
+        {"json", FARM_CLI_BOOL, &request.json, NULL, "one JSON document on stdout"},
+        {"env", FARM_CLI_STRING, &request.env, "NAME", "of a plug-in: this environment alone"},
+        {"check", FARM_CLI_STRING, &request.check, "NAME", "of a plug-in: this check alone, and those that it needs"},
+        {"steps", FARM_CLI_INT, &request.steps, "N", "of a plug-in: calls that a check makes (1000, or half a second)"},
+        {"hang-seconds", FARM_CLI_DOUBLE, &request.hang_seconds, "S",
+         "of a plug-in: a call that takes longer hangs (30)"},
+    };
+    const struct farm_cli cli = {
+        .program = "farm doctor",
+        .synopsis = "[PLUGIN.so | native/NAME] [--option KEY=VALUE ...] [--json]",
+        .about = "Says what is missing or set badly on this machine, and how to mend it. Changes nothing.\n"
+                 "good: as it should be; slow: runs, but could be faster; without: runs, but a part is\n"
+                 "missing; broken: cannot run (exit status 1).\n\n"
+                 "With a plug-in (or an environment that is built in): whether it keeps the contract of\n"
+                 "farm/env.h; exit status 1 where something is broken. --option gives it an option, as\n"
+                 "--env.KEY VALUE does for farm train.",
+        .examples = "  farm doctor\n  farm doctor ./mygame.so --option size=9\n  farm doctor native/breakout --json\n",
+        .flags = flags,
+        .flag_count = sizeof flags / sizeof *flags,
+        .other = farm_doctor_option,
+        .context = &request};
+    struct farm_error err;
+    size_t words = 0;
+    enum farm_status status = farm_cli_parse(&cli, argc, argv, &request.target, 1, &words, &help, &err);
+    if (!status && help) {
+        farm_cli_print_help(&cli);
+        return 0;
+    }
+    if (!status && !words && (request.env || request.check || request.option_count))
+        status =
+            farm_fail(&err, FARM_E_USAGE, "--env, --check and --option belong to a plug-in: farm doctor PLUGIN.so ...");
+    if (status) return farm_report_error("farm doctor", &err);
+    return words ? examine_plugin(&request) : examine_machine(request.json);
 }

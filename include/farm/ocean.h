@@ -1,0 +1,284 @@
+// Plug-ins from environments in PufferLib's ocean convention (its versions 2 and 3): a struct with the pointers
+// observations, actions, rewards and terminals, and functions c_reset(env), c_step(env), c_close(env). A few lines of
+// yours make a plug-in of one, without touching it (docs/ADDING_AN_ENVIRONMENT.md shows them whole):
+//
+//   #include <farm/ocean.h>     // before the environment: gives it random numbers of its own
+//   #include "squared.h"
+//   static void describe(Squared *env, struct farm_ocean_setup *setup) { ... }
+//   FARM_OCEAN(Squared, "ocean/squared", "find the target", describe, FARM_OCEAN_NOTHING, c_close, FARM_OCEAN_KEEP)
+//
+// How its steps become ours. c_step that ends an episode starts the next one itself: it leaves terminals[0] = 1 and the
+// NEXT episode's first observation; what the agent saw last is lost. So the LAST step carries the reward and the end,
+// and that first observation in place of the lost one; the reset after it gives the same observation again, as FIRST,
+// without calling c_reset. Nothing is learnt from the observation of a step that is TERMINATED, hence no harm is done.
+// The convention has no truncation: a time limit that sets terminals[0] counts as a real end. An environment that
+// starts anew without setting terminals[0] hides the end: set it in a c_step of your own (`#define c_step my_step`).
+//
+// rand() and srand() of what is included after this header are the instance's own numbers under its seed, so that equal
+// seeds give equal episodes and instances do not disturb one another. Other sources of chance are yours to seed, from
+// setup->seed. One agent: num_agents of 1. Runs in an actor process, one thread. C only, for GNU C and clang.
+#ifndef FARM_OCEAN_H
+#define FARM_OCEAN_H
+
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <farm/env.h>
+
+enum {
+    FARM_OCEAN_DIRECT = 0, // observations points into the ring: c_reset and c_step write every byte at every call
+    FARM_OCEAN_KEEP = 1,   // observations is a buffer of the instance's own, copied at every call: for environments
+                           // that change a few bytes of the last observation, or read it
+};
+
+#define FARM_OCEAN_NOTHING(env) ((void)(env))
+
+// ---- what `describe` is given ----
+
+struct farm_ocean_setup {
+    uint64_t seed; // 0 where only the spec is asked for
+    struct farm_env_spec *spec;
+    const struct farm_env_config *config;
+    uint64_t taken;  // options that have been asked for
+    char known[160]; // their names
+    char *error;
+    size_t error_bytes;
+    bool failed;
+};
+
+// The value of option `key` as text, `fallback` where the user gave none.
+static inline const char *farm_ocean_text(struct farm_ocean_setup *setup, const char *key, const char *fallback) {
+    const size_t used = strlen(setup->known);
+    const char *value = fallback;
+    snprintf(setup->known + used, sizeof setup->known - used, "%s%s", used ? ", " : "", key);
+    for (size_t i = 0; i < setup->config->option_count && i < 64; i++)
+        if (strcmp(setup->config->options[i].key, key) == 0) {
+            setup->taken |= (uint64_t)1 << i;
+            value = setup->config->options[i].value;
+        }
+    return value;
+}
+
+// The value of a number option. A value that is none, or outside low..high, is refused with a sentence.
+static inline double farm_ocean_real(struct farm_ocean_setup *setup, const char *key, double fallback, double low,
+                                     double high) {
+    char *end;
+    const char *text = farm_ocean_text(setup, key, NULL);
+    const double value = text ? strtod(text, &end) : fallback;
+    if (!text || (end != text && !*end && value >= low && value <= high)) return value;
+    if (!setup->failed)
+        snprintf(setup->error, setup->error_bytes, "%s=%s: a number from %g to %g is possible", key, text, low, high);
+    setup->failed = true;
+    return fallback;
+}
+
+static inline int farm_ocean_int(struct farm_ocean_setup *setup, const char *key, int fallback, int low, int high) {
+    const double value = farm_ocean_real(setup, key, fallback, low, high);
+    if (value == (int)value) return (int)value;
+    if (!setup->failed) snprintf(setup->error, setup->error_bytes, "%s=%g: a whole number is possible", key, value);
+    setup->failed = true;
+    return fallback;
+}
+
+// What `observations` holds: dims[0..rank) elements of dtype (enum farm_dtype).
+static inline void farm_ocean_observation(struct farm_ocean_setup *setup, uint32_t dtype, uint32_t rank,
+                                          const uint32_t *dims) {
+    struct farm_field_spec *field = &setup->spec->obs[setup->spec->obs_count++];
+    *field = (struct farm_field_spec){.name = "observations", .dtype = dtype, .rank = rank};
+    memcpy(field->dims, dims, rank * sizeof *dims);
+}
+
+// What `actions` holds. Discrete: `count` whole numbers, the i-th in 0..sizes[i]-1 (also where the struct has float
+// *actions). Continuous: `count` numbers in low..high.
+static inline void farm_ocean_discrete(struct farm_ocean_setup *setup, uint32_t count, const uint32_t *sizes) {
+    struct farm_action_spec *action = &setup->spec->action;
+    action->kind = count == 1 ? FARM_ACTION_DISCRETE : FARM_ACTION_MULTI_DISCRETE;
+    action->dims = count;
+    memcpy(action->sizes, sizes, count * sizeof *sizes);
+}
+
+static inline void farm_ocean_continuous(struct farm_ocean_setup *setup, uint32_t count, float low, float high) {
+    struct farm_action_spec *action = &setup->spec->action;
+    action->kind = FARM_ACTION_CONTINUOUS;
+    action->dims = count;
+    for (uint32_t i = 0; i < count; i++) {
+        action->low[i] = low;
+        action->high[i] = high;
+    }
+}
+
+// ---- random numbers: splitmix64 (Steele, Lea, Flood 2014) of the instance in hand ----
+
+static uint64_t *farm_ocean_random;
+
+static inline int farm_ocean_rand(void) {
+    uint64_t x = *farm_ocean_random += 0x9E3779B97F4A7C15u;
+    x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9u;
+    x = (x ^ x >> 27) * 0x94D049BB133111EBu;
+    return (int)(x >> 33) & RAND_MAX;
+}
+
+#define rand()      farm_ocean_rand()
+#define srand(seed) ((void)(seed))
+
+// ---- the part that knows no types of the environment's ----
+
+struct farm_ocean_base {
+    uint64_t random;
+    size_t obs_bytes;
+    uint32_t actions;
+    bool continuous, keep;
+    bool begun;    // the next episode has begun already; its first observation lies in `kept`
+    uint8_t *kept; // [obs_bytes]
+};
+
+static inline int farm_ocean_check(const struct farm_ocean_setup *setup, const char *name) {
+    if (setup->failed) return -1;
+    for (size_t i = 0; i < setup->config->option_count; i++) {
+        if (i < 64 && setup->taken >> i & 1) continue;
+        snprintf(setup->error, setup->error_bytes, "%s has no option '%s'; it has %s", name,
+                 setup->config->options[i].key, setup->known[0] ? setup->known : "none");
+        return -1;
+    }
+    return 0;
+}
+
+static inline size_t farm_ocean_bytes(const struct farm_field_spec *field) {
+    size_t bytes = field->dtype == FARM_U8 ? 1 : 4;
+    for (uint32_t i = 0; i < field->rank; i++) bytes *= field->dims[i];
+    return bytes;
+}
+
+static inline bool farm_ocean_base_make(struct farm_ocean_base *base, const struct farm_env_spec *spec, uint64_t seed,
+                                        bool keep) {
+    *base = (struct farm_ocean_base){.random = seed,
+                                     .obs_bytes = farm_ocean_bytes(&spec->obs[0]),
+                                     .actions = spec->action.dims,
+                                     .continuous = spec->action.kind == FARM_ACTION_CONTINUOUS,
+                                     .keep = keep};
+    base->kept = calloc(1, base->obs_bytes);
+    return base->kept != NULL;
+}
+
+static inline double farm_ocean_action(const struct farm_ocean_base *base, const void *action, uint32_t i) {
+    float real;
+    int32_t whole;
+    memcpy(&real, (const uint8_t *)action + 4 * i, sizeof real);
+    memcpy(&whole, (const uint8_t *)action + 4 * i, sizeof whole);
+    return base->continuous ? (double)real : (double)whole;
+}
+
+// After c_reset or c_step: the observation to where the farm wants it, and kept where the next reset gives it again.
+static inline uint32_t farm_ocean_after(struct farm_ocean_base *base, void *obs, bool ended) {
+    if (base->keep)
+        memcpy(obs, base->kept, base->obs_bytes);
+    else if (ended)
+        memcpy(base->kept, obs, base->obs_bytes);
+    base->begun = ended;
+    return ended ? FARM_STEP_TERMINATED | FARM_STEP_GAME_END : 0;
+}
+
+// ---- the plug-in ----
+
+// TYPE      the environment's struct
+// NAME      "family/thing"; ABOUT one line
+// DESCRIBE  void (TYPE *env, struct farm_ocean_setup *setup): what my_init does in PufferLib's binding.c, without
+//           allocating: reads options into env, and says what observations and actions are
+// INIT      init(TYPE *) of the environment, called once an instance after DESCRIBE; CLOSE c_close. Either may be
+//           FARM_OCEAN_NOTHING. observations is not there yet in INIT.
+// KEEP      FARM_OCEAN_DIRECT or FARM_OCEAN_KEEP
+#define FARM_OCEAN(TYPE, NAME, ABOUT, DESCRIBE, INIT, CLOSE, KEEP)                                                     \
+    struct farm_ocean_instance {                                                                                       \
+        struct farm_ocean_base base;                                                                                   \
+        TYPE env;                                                                                                      \
+        __typeof__(*((TYPE *)0)->actions) actions[FARM_ACTION_DIMS_MAX];                                               \
+        __typeof__(*((TYPE *)0)->rewards) rewards[1];                                                                  \
+        __typeof__(*((TYPE *)0)->terminals) terminals[1];                                                              \
+    };                                                                                                                 \
+                                                                                                                       \
+    static int farm_ocean_describe(TYPE *env, const struct farm_env_config *config, struct farm_env_spec *spec,        \
+                                   char *error, size_t error_bytes) {                                                  \
+        uint64_t random = config->seed;                                                                                \
+        struct farm_ocean_setup setup = {                                                                              \
+            .seed = config->seed, .spec = spec, .config = config, .error = error, .error_bytes = error_bytes};         \
+        *spec = (struct farm_env_spec){.frames_per_step = 1};                                                          \
+        farm_ocean_random = &random;                                                                                   \
+        DESCRIBE(env, &setup);                                                                                         \
+        return farm_ocean_check(&setup, NAME);                                                                         \
+    }                                                                                                                  \
+                                                                                                                       \
+    static int farm_ocean_spec(const struct farm_env_config *config, struct farm_env_spec *spec, char *error,          \
+                               size_t error_bytes) {                                                                   \
+        TYPE env;                                                                                                      \
+        memset(&env, 0, sizeof env);                                                                                   \
+        return farm_ocean_describe(&env, config, spec, error, error_bytes);                                            \
+    }                                                                                                                  \
+                                                                                                                       \
+    static void *farm_ocean_create(const struct farm_env_config *config, char *error, size_t error_bytes) {            \
+        struct farm_env_spec spec;                                                                                     \
+        struct farm_ocean_instance *self = calloc(1, sizeof *self);                                                    \
+        if (!self || farm_ocean_describe(&self->env, config, &spec, error, error_bytes) ||                             \
+            !farm_ocean_base_make(&self->base, &spec, config->seed, (KEEP) == FARM_OCEAN_KEEP)) {                      \
+            free(self);                                                                                                \
+            return NULL;                                                                                               \
+        }                                                                                                              \
+        self->env.actions = self->actions;                                                                             \
+        self->env.rewards = self->rewards;                                                                             \
+        self->env.terminals = self->terminals;                                                                         \
+        farm_ocean_random = &self->base.random;                                                                        \
+        INIT(&self->env);                                                                                              \
+        return self;                                                                                                   \
+    }                                                                                                                  \
+                                                                                                                       \
+    static void farm_ocean_destroy(void *instance) {                                                                   \
+        struct farm_ocean_instance *self = instance;                                                                   \
+        CLOSE(&self->env);                                                                                             \
+        free(self->base.kept);                                                                                         \
+        free(self);                                                                                                    \
+    }                                                                                                                  \
+                                                                                                                       \
+    static void farm_ocean_reset(void *instance, void *const *obs) {                                                   \
+        struct farm_ocean_instance *self = instance;                                                                   \
+        if (self->base.begun) {                                                                                        \
+            memcpy(obs[0], self->base.kept, self->base.obs_bytes);                                                     \
+            self->base.begun = false;                                                                                  \
+            return;                                                                                                    \
+        }                                                                                                              \
+        farm_ocean_random = &self->base.random;                                                                        \
+        self->env.observations = self->base.keep ? (void *)self->base.kept : obs[0];                                   \
+        c_reset(&self->env);                                                                                           \
+        farm_ocean_after(&self->base, obs[0], false);                                                                  \
+    }                                                                                                                  \
+                                                                                                                       \
+    static uint32_t farm_ocean_step(void *instance, const void *action, void *const *obs, float *reward) {             \
+        struct farm_ocean_instance *self = instance;                                                                   \
+        for (uint32_t i = 0; i < self->base.actions; i++)                                                              \
+            self->actions[i] = (__typeof__(self->actions[0]))farm_ocean_action(&self->base, action, i);                \
+        self->rewards[0] = 0;                                                                                          \
+        self->terminals[0] = 0;                                                                                        \
+        farm_ocean_random = &self->base.random;                                                                        \
+        self->env.observations = self->base.keep ? (void *)self->base.kept : obs[0];                                   \
+        c_step(&self->env);                                                                                            \
+        *reward = (float)self->rewards[0];                                                                             \
+        return farm_ocean_after(&self->base, obs[0], self->terminals[0] != 0);                                         \
+    }                                                                                                                  \
+                                                                                                                       \
+    FARM_ENV_EXPORT const struct farm_env_api *farm_env_at(size_t index) {                                             \
+        static const struct farm_env_api api = {                                                                       \
+            .abi_version = FARM_ENV_ABI_VERSION,                                                                       \
+            .struct_bytes = sizeof(struct farm_env_api),                                                               \
+            .name = NAME,                                                                                              \
+            .about = ABOUT,                                                                                            \
+            .spec = farm_ocean_spec,                                                                                   \
+            .create = farm_ocean_create,                                                                               \
+            .destroy = farm_ocean_destroy,                                                                             \
+            .reset = farm_ocean_reset,                                                                                 \
+            .step = farm_ocean_step,                                                                                   \
+        };                                                                                                             \
+        return index == 0 ? &api : NULL;                                                                               \
+    }                                                                                                                  \
+    struct farm_ocean_instance /* so that FARM_OCEAN(...); ends as a declaration does */
+
+#endif

@@ -1,0 +1,34 @@
+// `farm doctor PLUGIN.so` and `farm doctor native/NAME`: whether an environment keeps the contract of
+// include/farm/env.h, one line a check, with what to do. Each check runs in a child process, so that an environment
+// that crashes or never returns is a finding and not the doctor's end.
+#ifndef FARM_TOOLS_DOCTOR_PLUGIN_H
+#define FARM_TOOLS_DOCTOR_PLUGIN_H
+
+#include <farm/env.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/status.h"
+
+enum { FARM_DOCTOR_OPTIONS_MAX = 32, FARM_DOCTOR_OPTION_BYTES = 256 };
+
+struct farm_doctor_request {
+    const char *target; // path of a shared object, or the name of an environment as `farm train --env` takes it
+    const char *env;    // of a shared object; NULL: all
+    const char *check;  // this one (and those that it needs); NULL: all
+    int64_t steps;      // calls that a check makes of an instance, at most
+    double hang_seconds;
+    bool json;
+    size_t option_count;
+    char option_texts[FARM_DOCTOR_OPTIONS_MAX][FARM_DOCTOR_OPTION_BYTES]; // "key\0value"
+    struct farm_env_option options[FARM_DOCTOR_OPTIONS_MAX];
+};
+
+// Takes "--option key=value" and "--env.key value" (farm_cli's `other`; context: the request). FARM_E_NOT_FOUND for
+// other names.
+enum farm_status farm_doctor_option(void *context, const char *name, const char *value, struct farm_error *err);
+
+// Checks and prints. *sound: nothing is broken. FARM_E_USAGE: no such file, environment or check.
+enum farm_status farm_doctor_plugin(const struct farm_doctor_request *request, bool *sound, struct farm_error *err);
+
+#endif
