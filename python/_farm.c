@@ -39,7 +39,7 @@ typedef struct {
     bool writable;
     int rank;
     Py_ssize_t bytes, item_bytes;
-    Py_ssize_t shape[FARM_FIELD_RANK_MAX + 1], strides[FARM_FIELD_RANK_MAX + 1];
+    Py_ssize_t shape[FARM_FIELD_RANK_MAX + 2], strides[FARM_FIELD_RANK_MAX + 2];
     char format[2];
 } View;
 
@@ -222,13 +222,47 @@ static bool parse_field(PyObject *item, struct farm_field_spec *field) {
     return true;
 }
 
+// Number `i` of the list `key` of a dict; 0 where it is missing.
+static double listed_number(PyObject *dict, const char *key, Py_ssize_t i) {
+    PyObject *list = PyDict_GetItemString(dict, key); // borrowed
+    PyObject *item = list && PyList_Check(list) && i < PyList_GET_SIZE(list) ? PyList_GET_ITEM(list, i) : NULL;
+    return item ? PyFloat_AsDouble(item) : 0;
+}
+
+// A number of discrete actions, or a dict as Ring.spec has it, into *action. What makes no sense is refused with the
+// whole spec.
+static bool parse_action(PyObject *object, struct farm_action_spec *action) {
+    static const char *const kinds[] = {"?", "discrete", "multi_discrete", "continuous"};
+    *action = (struct farm_action_spec){.kind = FARM_ACTION_DISCRETE, .dims = 1};
+    if (PyLong_Check(object)) {
+        action->sizes[0] = (uint32_t)PyLong_AsUnsignedLong(object);
+        return !PyErr_Occurred();
+    }
+    PyObject *kind = PyDict_Check(object) ? PyDict_GetItemString(object, "kind") : NULL;
+    PyObject *dims = kind ? PyDict_GetItemString(object, "dims") : NULL;
+    if (!dims || !PyUnicode_Check(kind)) {
+        PyErr_SetString(PyExc_TypeError, "actions are a number, or a dict of kind, dims and sizes or low and high");
+        return false;
+    }
+    action->kind = FARM_ACTION_CONTINUOUS;
+    while (action->kind && PyUnicode_CompareWithASCIIString(kind, kinds[action->kind])) action->kind--;
+    action->dims = (uint32_t)PyLong_AsUnsignedLong(dims);
+    for (uint32_t i = 0; i < action->dims && i < FARM_ACTION_DIMS_MAX; i++) {
+        action->sizes[i] = (uint32_t)listed_number(object, "sizes", i);
+        action->low[i] = (float)listed_number(object, "low", i);
+        action->high[i] = (float)listed_number(object, "high", i);
+    }
+    return !PyErr_Occurred();
+}
+
 static PyObject *farm_create(PyObject *module, PyObject *args, PyObject *keywords) {
     static char *names[] = {"lanes", "width", "steps", "obs", "actions", "frames_per_step", NULL};
-    struct farm_ring_spec spec = {.env = {.frames_per_step = 1, .action = {.kind = FARM_ACTION_DISCRETE, .dims = 1}}};
-    PyObject *obs;
-    if (!PyArg_ParseTupleAndKeywords(args, keywords, "IIIOI|I", names, &spec.lanes, &spec.width, &spec.steps, &obs,
-                                     &spec.env.action.sizes[0], &spec.env.frames_per_step))
+    struct farm_ring_spec spec = {.env = {.frames_per_step = 1}};
+    PyObject *obs, *actions;
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "IIIOO|I", names, &spec.lanes, &spec.width, &spec.steps, &obs,
+                                     &actions, &spec.env.frames_per_step))
         return NULL;
+    if (!parse_action(actions, &spec.env.action)) return NULL;
     PyObject *fields = PySequence_Fast(obs, "obs is a list of fields");
     if (!fields) return NULL;
     const Py_ssize_t count = PySequence_Fast_GET_SIZE(fields);
@@ -252,11 +286,30 @@ static PyObject *farm_create(PyObject *module, PyObject *args, PyObject *keyword
 
 // ---- both sides ----
 
+// {"kind", "dims", and "sizes" or "low" and "high"}
+static PyObject *action_dict(const struct farm_action_spec *action) {
+    static const char *const kinds[] = {"?", "discrete", "multi_discrete", "continuous"};
+    const bool continuous = action->kind == FARM_ACTION_CONTINUOUS;
+    PyObject *first = PyList_New(action->dims), *second = PyList_New(action->dims);
+    for (uint32_t i = 0; first && second && i < action->dims; i++) {
+        PyList_SET_ITEM(first, i,
+                        continuous ? PyFloat_FromDouble((double)action->low[i])
+                                   : PyLong_FromUnsignedLong(action->sizes[i]));
+        PyList_SET_ITEM(second, i, PyFloat_FromDouble((double)action->high[i]));
+    }
+    if (first && second && continuous)
+        return Py_BuildValue("{sssIsNsN}", "kind", kinds[action->kind], "dims", action->dims, "low", first, "high",
+                             second);
+    Py_XDECREF(second);
+    return first && second
+               ? Py_BuildValue("{sssIsN}", "kind", kinds[action->kind], "dims", action->dims, "sizes", first)
+               : NULL;
+}
+
 static PyObject *Ring_spec(PyObject *object, void *closure) {
     static const char *const dtypes[] = {"?", "u8", "i32", "f32"};
-    static const char *const kinds[] = {"?", "discrete", "multi_discrete", "continuous"};
     const struct farm_env_spec *env = &((Ring *)object)->ring.spec.env;
-    PyObject *obs = PyList_New(0), *sizes = PyList_New(0);
+    PyObject *obs = PyList_New(0), *action = action_dict(&env->action);
     for (uint32_t f = 0; obs && f < env->obs_count; f++) {
         PyObject *dims = PyTuple_New(env->obs[f].rank);
         for (uint32_t i = 0; dims && i < env->obs[f].rank; i++)
@@ -267,18 +320,11 @@ static PyObject *Ring_spec(PyObject *object, void *closure) {
         if (!field || PyList_Append(obs, field)) Py_CLEAR(obs);
         Py_XDECREF(field);
     }
-    for (uint32_t i = 0; sizes && i < env->action.dims; i++) {
-        PyObject *size = PyLong_FromUnsignedLong(env->action.sizes[i]);
-        if (!size || PyList_Append(sizes, size)) Py_CLEAR(sizes);
-        Py_XDECREF(size);
-    }
-    if (!obs || !sizes) {
-        Py_XDECREF(obs);
-        Py_XDECREF(sizes);
-        return NULL;
-    }
-    return Py_BuildValue("{sNs{sssNsI}sI}", "obs", obs, "action", "kind", kinds[env->action.kind], "sizes", sizes,
-                         "dims", env->action.dims, "frames_per_step", env->frames_per_step);
+    if (obs && action)
+        return Py_BuildValue("{sNsNsI}", "obs", obs, "action", action, "frames_per_step", env->frames_per_step);
+    Py_XDECREF(obs);
+    Py_XDECREF(action);
+    return NULL;
 }
 
 static PyObject *Ring_counters(PyObject *object, PyObject *const *args, Py_ssize_t count) {
@@ -428,6 +474,51 @@ static PyObject *Ring_set(PyObject *object, PyObject *const *args, Py_ssize_t co
     return Py_NewRef(Py_None);
 }
 
+// A whole array of a lane: [steps][width] and the dims behind.
+static PyObject *array_view(Ring *self, const struct farm_lane *lane, void *start, bool writable, uint32_t dtype,
+                            uint32_t rank, const uint32_t *dims) {
+    uint32_t all[FARM_FIELD_RANK_MAX + 2] = {lane->steps, lane->width};
+    memcpy(all + 2, dims, rank * sizeof *dims);
+    return make_view(self, start, writable, dtype, (int)rank + 2, all);
+}
+
+static PyObject *Ring_arrays(PyObject *object, PyObject *const *args, Py_ssize_t count) {
+    Ring *self = (Ring *)object;
+    if (!argument_count("arrays", count, 1, 1) || !is_side(self, SIDE_ACTOR)) return NULL;
+    const struct farm_lane *lane = lane_argument(self, args, 0);
+    if (!lane) return NULL;
+    const struct farm_env_spec *env = &self->ring.spec.env;
+    PyObject *obs = PyList_New(env->obs_count);
+    for (uint32_t f = 0; obs && f < env->obs_count; f++) {
+        const struct farm_field_spec *field = &env->obs[f];
+        PyObject *view = array_view(self, lane, lane->obs[f], true, field->dtype, field->rank, field->dims);
+        if (view)
+            PyList_SET_ITEM(obs, f, view);
+        else
+            Py_CLEAR(obs);
+    }
+    if (!obs) return NULL;
+    const uint32_t action_dtype = env->action.kind == FARM_ACTION_CONTINUOUS ? FARM_F32 : FARM_I32;
+    const uint32_t action_rank = env->action.dims > 1 || action_dtype == FARM_F32;
+    return Py_BuildValue("NNNN", obs, array_view(self, lane, lane->reward, true, FARM_F32, 0, &lane->width),
+                         array_view(self, lane, lane->flags, true, FARM_U8, 0, &lane->width),
+                         array_view(self, lane, lane->action, false, action_dtype, action_rank, &env->action.dims));
+}
+
+static PyObject *Ring_next(PyObject *object, PyObject *const *args, Py_ssize_t count) {
+    if (!argument_count("next", count, 1, 1)) return NULL;
+    const struct farm_lane *lane = writable_lane((Ring *)object, args);
+    return lane ? PyLong_FromUnsignedLongLong(farm_lane_actor_next(lane)) : NULL;
+}
+
+static PyObject *Ring_abandon(PyObject *object, PyObject *unused) {
+    Ring *self = (Ring *)object;
+    if (!is_side(self, SIDE_ACTOR)) return NULL;
+    uint64_t *abandoned = &self->ring.up_control->abandoned;
+    farm_store_relaxed(abandoned, farm_load_relaxed(abandoned) + 1);
+    return Py_NewRef(Py_None);
+}
+
 static PyObject *Ring_publish(PyObject *object, PyObject *const *args, Py_ssize_t count) {
     Ring *self = (Ring *)object;
     if (!argument_count("publish", count, 1, 1)) return NULL;
@@ -501,6 +592,40 @@ static PyObject *Ring_commit(PyObject *object, PyObject *const *args, Py_ssize_t
     if (b.buf) PyBuffer_Release(&b);
     if (!set_step(lane, (uint32_t)env, args, 4)) return NULL;
     return Py_NewRef(Py_None);
+}
+
+// A method of the emulator that answers a whole number or a boolean. False with an exception set.
+static bool ask_emulator(PyObject *method, PyObject *arg, long *answer) {
+    PyObject *object = arg ? PyObject_CallOneArg(method, arg) : PyObject_CallNoArgs(method);
+    *answer = object ? PyLong_AsLong(object) : -1;
+    Py_XDECREF(object);
+    return *answer != -1 || !PyErr_Occurred();
+}
+
+// In C for the interpreter's sake: between two frames the emulator has driven its code out of the caches.
+static PyObject *farm_skip(PyObject *module, PyObject *const *args, Py_ssize_t count) {
+    if (!argument_count("skip", count, 7, 7)) return NULL;
+    if (!PyTuple_Check(args[0]) || PyTuple_GET_SIZE(args[0]) != 4 || !PyTuple_Check(args[4])) {
+        PyErr_SetString(PyExc_TypeError, "skip takes a tuple of 4 methods, and one of screens");
+        return NULL;
+    }
+    PyObject *const *methods = &PyTuple_GET_ITEM(args[0], 0);
+    const long frames = PyLong_AsLong(args[2]), looks = PyLong_AsLong(args[3]), lives_before = PyLong_AsLong(args[5]);
+    long left = PyLong_AsLong(args[6]), reward = 0, points = 0, over = 0, lives = 0, skip = frames - 1;
+    if (looks > PyTuple_GET_SIZE(args[4])) PyErr_SetString(PyExc_ValueError, "fewer screens than looks");
+    bool good = !PyErr_Occurred();
+    for (; good && skip >= 0; skip--) {
+        good = ask_emulator(methods[0], args[1], &points) && ask_emulator(methods[1], NULL, &over) &&
+               ask_emulator(methods[2], NULL, &lives);
+        reward += points;
+        left--;
+        if (!good || over || left <= 0 || (0 < lives && lives < lives_before)) break;
+        if (skip >= looks) continue;
+        PyObject *none = PyObject_CallOneArg(methods[3], PyTuple_GET_ITEM(args[4], skip));
+        good = none != NULL;
+        Py_XDECREF(none);
+    }
+    return good ? Py_BuildValue("lllll", reward, skip, over, lives, left) : NULL;
 }
 
 static PyObject *farm_brighter(PyObject *module, PyObject *const *args, Py_ssize_t count) {
@@ -593,6 +718,11 @@ static PyMethodDef Ring_methods[] = {
     {"actions", FAST(Ring_actions), "actions(lane) -> read-only memoryview of the answer to the last step"},
     {"obs", FAST(Ring_obs), "obs(lane, env, field=0) -> writable memoryview of the next step's observation"},
     {"set", FAST(Ring_set), "set(lane, env, reward, flags) of the next step"},
+    {"next", FAST(Ring_next), "next(lane) -> number of the next step, which may be written"},
+    {"arrays", FAST(Ring_arrays),
+     "arrays(lane) -> ([obs, ...], reward, flags, action), memoryviews [steps][width]...; step n lies at n % steps. "
+     "Only the step that next() names may be written, only the answer to the one before it is there"},
+    {"abandon", Ring_abandon, METH_NOARGS, "Counts an episode that was given up for its senseless numbers."},
     {"publish", FAST(Ring_publish), "publish(lane): the next step is written; wakes the learner where it sleeps"},
     {"atari", FAST(Ring_atari), "atari(height): commit() takes frames of height x 160 palette indices"},
     {"commit", FAST(Ring_commit),
@@ -642,7 +772,14 @@ static PyMethodDef module_methods[] = {
     {"open_learner", farm_open_learner, METH_VARARGS, "open_learner(up_fd, down_fd) -> Ring of the side that answers"},
     {"create", (PyCFunction)(void (*)(void))farm_create, METH_VARARGS | METH_KEYWORDS,
      "create(lanes, width, steps, obs, actions, frames_per_step=1) -> Ring of the creator; obs: [(name, dtype, dims), "
-     "...]"},
+     "...]; actions: a number, or a dict as Ring.spec has it"},
+    {"skip", FAST(farm_skip),
+     "skip((act, game_over, lives, getScreen), code, frames, looks, screens, lives, left) -> (reward, skip, over, "
+     "lives, "
+     "left): repeats an action for so many frames, counting `skip` down to 0 and `left` by one each, and shows the "
+     "last "
+     "`looks` of them to screens[skip]. Ends early, before it looks, at the game's end, when nothing is left, or when "
+     "fewer lives than `lives` are (but some); skip is -1 where it did not."},
     {"brighter", FAST(farm_brighter),
      "brighter(into, frame): each pixel of the palette frame `into` becomes the brighter one"},
     {"derive_seed", farm_derive_seed, METH_VARARGS, "derive_seed(seed, lane, env, generation) -> 64 bits"},

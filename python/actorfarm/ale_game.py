@@ -3,21 +3,60 @@
 What a step means (frames skipped, maximum of the last two, no-op starts, ends) is what ALE's own vector environment does, checked
 byte for byte by tests/python/test_ale_vector_env.py. Added to it: after a lost life (`episodic_life`) the same game goes on.
 Frames are palette indices; turning them into 84x84 grey pixels is the lane's business (`_farm.Ring.commit`).
+
+Options, with their names in ALE's vector environment (V) and in Gymnasium's ALE/*-v5 (G) where those differ, and DeepMind's
+settings as defaults:
+
+    frame_skip=4                    V, G: frameskip. Frames of an agent step
+    noop_max=30                     V. No-ops at a game's start, 0 to noop_max - 1 of them
+    fire_reset=true                 V: use_fire_reset. A game starts with FIRE where it has that action
+    episodic_life=true              V. A lost life ends a training episode, not the game (V: begins a new game)
+    max_frames=108000               V, G: max_num_frames_per_episode
+    full_action_space=false         V, G. All 18 actions instead of those that the game uses
+    repeat_action_probability=0     V, G (0.25 there). Sticky actions (Machado et al. 2018)
+    mode=, difficulty=              G. Of the game's console, among those that the game has
+    maxpool=true                    V. The brighter of the last two frames; false: the last frame. For obs=grey
+    obs=grey                        u8 84x84, what V gives with img_height = img_width = 84, the only size there is
+       =raw                         u8 210x160 (some games 214 to 250 rows), grey. G: obs_type="grayscale"
+       =rgb                         u8 210x160x3. G: obs_type="rgb"
+       =ram                         f32[128]: the console's memory / 255, which a network takes as it is. G: obs_type="ram" in u8
 """
 
 import dataclasses
 import difflib
+import sys
 
-import ale_py
-import ale_py.roms
 import numpy as np
 
 from . import _farm
+
+if "gymnasium" in sys.modules:
+    import ale_py
+else:  # ale_py registers its games there where it can: a third of a second that an actor has no use for
+    sys.modules["gymnasium"] = None
+    import ale_py
+
+    del sys.modules["gymnasium"]
+import ale_py.roms
 
 TERMINATED, TRUNCATED, GAME_END = _farm.TERMINATED, _farm.TRUNCATED, _farm.GAME_END
 GAME_OVER = TERMINATED | GAME_END
 NOOP, FIRE = 0, 1  # ALE's action numbers
 TWO_PLAYERS_ONLY = {"combat", "joust", "maze_craze", "warlords"}  # the emulator refuses them for one player
+
+
+OBS = ("grey", "raw", "rgb", "ram")
+
+# What others call our options, where that is not near enough to be guessed.
+OTHER_NAMES = {
+    "frameskip": "frame_skip",
+    "use_fire_reset": "fire_reset",
+    "max_num_frames_per_episode": "max_frames",
+    "max_episode_steps": "max_frames",
+    "obs_type": "obs",
+    "grayscale": "obs",
+    "sticky_actions": "repeat_action_probability",
+}
 
 
 @dataclasses.dataclass
@@ -31,6 +70,10 @@ class Options:
     full_action_space: bool = False
     repeat_action_probability: float = 0.0
     max_frames: int = 108000  # of a game
+    mode: int = -1  # -1: the game's own
+    difficulty: int = -1
+    maxpool: bool = True
+    obs: str = "grey"
 
     @classmethod
     def parse(cls, pairs):
@@ -40,7 +83,7 @@ class Options:
         for pair in pairs:
             key, _, text = pair.partition("=")
             if key not in fields:
-                near = difflib.get_close_matches(key, fields, 1)
+                near = [OTHER_NAMES[key]] if key in OTHER_NAMES else difflib.get_close_matches(key, fields, 1)
                 hint = f'did you mean "{near[0]}"?' if near else f"they have {', '.join(fields)}"
                 raise ValueError(f'ALE environments have no option "{key}"; {hint}')
             setattr(options, key, _parse(key, text, fields[key].type))
@@ -48,6 +91,8 @@ class Options:
             raise ValueError("frame_skip and max_frames are at least 1, noop_max at least 0")
         if not 0 <= options.repeat_action_probability < 1:
             raise ValueError("repeat_action_probability is at least 0 and below 1")
+        if options.obs not in OBS:
+            raise ValueError(f'option "obs" is one of {", ".join(OBS)}, not "{options.obs}"')
         return options
 
 
@@ -107,6 +152,9 @@ class Game:
         ale.setFloat("repeat_action_probability", options.repeat_action_probability)
         ale.setInt("random_seed", seed)
         ale.loadROM(ale_py.roms.get_rom_path(rom))
+        self._choose("mode", options.mode, ale.getAvailableModes, ale.setMode)
+        self._choose("difficulty", options.difficulty, ale.getAvailableDifficulties, ale.setDifficulty)
+        self._methods = ale.act, ale.game_over, ale.lives, ale.getScreen
         self.actions = list(ale.getLegalActionSet() if options.full_action_space else ale.getMinimalActionSet())
         self.height, self.width = ale.getScreenDims()
         self._noops = NoopCount(seed, options.noop_max)
@@ -118,6 +166,37 @@ class Game:
         self._lives = self._frames_played = 0
         self._reward_before = 0
         self.frame_a, self.frame_b = self._shown[0], None
+        self._looks = (2 if options.maxpool and options.frame_skip > 1 else 1) if options.obs == "grey" else 0
+        self.field, self._write = self._direct(options.obs)
+
+    @staticmethod
+    def _choose(what, value, available, choose):
+        if value == -1:
+            return
+        if value not in available():
+            raise ValueError(f"{what} is one of {', '.join(map(str, available()))} in this game, not {value}")
+        choose(value)
+
+    def _direct(self, obs):
+        """The observation field, and what fills it from the emulator as it stands (grey: nothing; see frame_a)."""
+        ale, screen = self._ale, (self.height, self.width)
+        if obs == "raw":
+            return ("frame", "u8", screen), ale.getScreenGrayscale
+        if obs == "rgb":
+            return ("frame", "u8", (*screen, 3)), ale.getScreenRGB
+        if obs == "ram":
+            ram = np.zeros(ale.getRAMSize(), np.uint8)
+
+            def write(into):
+                ale.getRAM(ram)
+                np.multiply(ram, np.float32(1 / 255), out=into)
+
+            return ("ram", "f32", ram.shape), write
+        return ("frame", "u8", (84, 84)), None
+
+    def show(self, into):
+        """Writes the observation, unless it is grey, straight from the emulator."""
+        self._write(into)
 
     def _frames(self):
         return tuple(np.zeros((self.height, self.width), np.uint8) for _ in range(2))
@@ -149,29 +228,24 @@ class Game:
 
     def step(self, action):
         """Plays action number `action` of `actions`. Returns (reward, flags)."""
-        ale, code, last, lives_before = self._ale, self._codes[action], self._last, self._lives
-        act, game_over, get_lives = ale.act, ale.game_over, ale.lives
-        episodic, left = self.options.episodic_life, self.options.max_frames - self._frames_played
-        reward, self._reward_before = self._reward_before, 0
-        for skip in range(self.options.frame_skip - 1, -1, -1):
-            reward += act(code)
-            left -= 1
-            over, lives = game_over(), get_lives()
-            if over or left <= 0 or (episodic and 0 < lives < lives_before):
-                break
-            if skip < 2:
-                ale.getScreen(last[skip])
-        else:
-            self.frame_a, self.frame_b = last[0], last[1] if self.options.frame_skip > 1 else None
-            self._last, self._shown = self._shown, last
-            self._lives, self._frames_played = lives, self.options.max_frames - left
-            return reward, 0
-        return reward, self._end(skip, over, lives, left)
+        options, looks, last = self.options, self._looks, self._last
+        lives, left = self._lives if options.episodic_life else 0, options.max_frames - self._frames_played
+        reward, skip, over, lives, left = _farm.skip(
+            self._methods, self._codes[action], options.frame_skip, looks, last, lives, left
+        )
+        reward += self._reward_before
+        self._reward_before = 0
+        if skip >= 0:
+            return reward, self._end(skip, over, lives, left)
+        self.frame_a, self.frame_b = last[0], last[1] if looks > 1 else None
+        self._last, self._shown = self._shown, last
+        self._lives, self._frames_played = lives, options.max_frames - left
+        return reward, 0
 
     def _end(self, skip, over, lives, left):
         """An end in the midst of a step: the newest frame is not looked at. The observation is the one before and, where
         nothing but the newest frame is missing, the brighter of that and the frame before the newest."""
-        if skip == 0 and self.options.frame_skip > 1:
+        if skip == 0 and self._looks > 1:
             if self.frame_b is not None:
                 _farm.brighter(self.frame_a, self.frame_b)
             _farm.brighter(self.frame_a, self._last[1])

@@ -140,6 +140,8 @@ static enum farm_status read_cpus(hwloc_topology_t topology, struct farm_machine
         cpu->smt = at > 0 && m->cpu[at - 1].core == cpu->core ? m->cpu[at - 1].smt + 1 : 0;
         if (cpu->core >= m->core_count) m->core_count = cpu->core + 1;
         if (cpu->l3 >= m->l3_count) m->l3_count = cpu->l3 + 1;
+        const hwloc_obj_t cache = hwloc_get_ancestor_obj_by_type(topology, HWLOC_OBJ_L3CACHE, pu);
+        if (cache) m->l3_bytes = cache->attr->cache.size;
         if (cpu->socket >= m->socket_count) m->socket_count = cpu->socket + 1;
         if (hwloc_bitmap_isset(allowed, pu->os_index)) farm_bitmap_set(&m->allowed, cpu->cpu);
         int node = node_position(m, cpu->node);

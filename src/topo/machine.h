@@ -45,6 +45,7 @@ struct farm_gpu {
 // bus id).
 struct farm_machine {
     int cpu_count, core_count, l3_count, socket_count;
+    uint64_t l3_bytes; // of one last-level cache; 0 where the machine reports none
     struct farm_cpu cpu[FARM_CPUS_MAX];
     int node_count;
     struct farm_node node[FARM_NODES_MAX];

@@ -12,7 +12,7 @@ import unittest
 from unittest import mock
 
 import numpy as np
-from actorfarm import _farm, ale_actor
+from actorfarm import _farm, actor, ale_actor
 
 FIRST, LAST = _farm.FIRST, _farm.LAST
 PATIENCE_S = 30
@@ -25,21 +25,22 @@ def ask(*arguments):
 
 class CommandLine(unittest.TestCase):
     def test_spec_is_one_line_of_json(self):
-        answer = ask("--spec", "--game", "Pong")
+        answer = ask("--spec", "--env", "Pong")
         self.assertEqual(answer.returncode, 0, answer.stderr)
         self.assertEqual(answer.stdout.count("\n"), 1)
         spec = json.loads(answer.stdout)
         self.assertEqual(spec["obs"], [{"name": "frame", "dtype": "u8", "dims": [84, 84]}])
-        self.assertEqual((spec["actions"], spec["frames_per_step"]), (6, 4))
+        self.assertEqual(spec["action"], {"kind": "discrete", "dims": 1, "sizes": [6]})
+        self.assertEqual(spec["frames_per_step"], 4)
         self.assertEqual(spec["action_meanings"][:2], ["NOOP", "FIRE"])
 
     def test_options_change_the_spec(self):
-        answer = ask("--spec", "--game", "ms_pacman", "--option", "full_action_space=true", "--option", "frame_skip=2")
+        answer = ask("--spec", "--env", "ms_pacman", "--option", "full_action_space=true", "--option", "frame_skip=2")
         spec = json.loads(answer.stdout)
-        self.assertEqual((spec["actions"], spec["frames_per_step"]), (18, 2))
+        self.assertEqual((spec["action"]["sizes"], spec["frames_per_step"]), ([18], 2))
 
     def test_an_unknown_game_ends_with_status_2(self):
-        answer = ask("--spec", "--game", "Pnog")
+        answer = ask("--spec", "--env", "Pnog")
         self.assertEqual((answer.returncode, answer.stdout), (2, ""))
         self.assertIn('did you mean "ale/Pong"', answer.stderr)
 
@@ -47,23 +48,27 @@ class CommandLine(unittest.TestCase):
         names = ask("--list").stdout.split()
         self.assertGreater(len(names), 100)
         self.assertIn("MsPacman", names)
-        self.assertEqual(ask("--spec", "--game", names[-1]).returncode, 0)
+        self.assertEqual(ask("--spec", "--env", names[-1]).returncode, 0)
 
     def test_mistakes_are_named_with_what_was_meant(self):
         for arguments, said in (
-            (("--game", "Pnog"), 'did you mean "ale/Pong"'),
-            (("--game", "xyzzy"), 'no Atari game "xyzzy"'),
-            (("--game", "Joust"), 'no Atari game "Joust"'),
-            (("--game", "Pong", "--option", "frameskip=4"), 'did you mean "frame_skip"'),
-            (("--game", "Pong", "--option", "frame_skip=0"), "at least 1"),
-            (("--game", "Pong", "--option", "noop_max=many"), "whole number"),
-            (("--game", "Pong", "--option", "fire_reset=perhaps"), "true or false"),
-            (("--game", "Pong", "--option", "repeat_action_probability=1"), "below 1"),
-            (("--game", "Pong", "--option", "repeat_action_probability=nan"), "below 1"),
+            (("--env", "Pnog"), 'did you mean "ale/Pong"'),
+            (("--env", "xyzzy"), 'no Atari game "xyzzy"'),
+            (("--env", "Joust"), 'no Atari game "Joust"'),
+            (("--env", "Pong", "--option", "frameskip=4"), 'did you mean "frame_skip"'),
+            (("--env", "Pong", "--option", "frame_skip=0"), "at least 1"),
+            (("--env", "Pong", "--option", "noop_max=many"), "whole number"),
+            (("--env", "Pong", "--option", "fire_reset=perhaps"), "true or false"),
+            (("--env", "Pong", "--option", "repeat_action_probability=1"), "below 1"),
+            (("--env", "Pong", "--option", "repeat_action_probability=nan"), "below 1"),
             ((), "give --list"),
         ):
             errors = io.StringIO()
-            with mock.patch.object(sys, "argv", ["ale_actor", "--spec", *arguments]), contextlib.redirect_stderr(errors):
+            with (
+                mock.patch.object(sys, "argv", ["ale_actor", "--spec", *arguments]),
+                mock.patch.object(actor, "keep_stdout", lambda: contextlib.nullcontext(sys.stdout)),
+                contextlib.redirect_stderr(errors),
+            ):
                 with self.assertRaises(SystemExit) as end:
                     ale_actor.main()
             self.assertEqual(end.exception.code, 2, arguments)
@@ -79,7 +84,7 @@ class CommandLine(unittest.TestCase):
         with open(os.devnull) as nothing:
             os.set_inheritable(nothing.fileno(), True)
             fd = str(nothing.fileno())
-            command = [sys.executable, "-m", "actorfarm.ale_actor", "--game", "Pong", "--up-fd", fd, "--down-fd", fd]
+            command = [sys.executable, "-m", "actorfarm.ale_actor", "--env", "Pong", "--up-fd", fd, "--down-fd", fd]
             answer = subprocess.run(command, capture_output=True, text=True, close_fds=False, timeout=PATIENCE_S)
         self.assertEqual(answer.returncode, 1)
         self.assertNotIn("Traceback", answer.stderr)
@@ -100,7 +105,7 @@ class Farm:
 
     def start(self, *more):
         fds = [self.up, self.down] + ([self.bell] if self.bell >= 0 else [])
-        command = [sys.executable, "-m", "actorfarm.ale_actor", "--game", "Breakout", "--actor", "3", "--seed", "5"]
+        command = [sys.executable, "-m", "actorfarm.ale_actor", "--env", "Breakout", "--actor", "3", "--seed", "5"]
         command += ["--up-fd", str(self.up), "--down-fd", str(self.down), "--event-fd", str(self.bell), *more]
         self.actor = subprocess.Popen(command, pass_fds=fds, stderr=subprocess.PIPE)
 

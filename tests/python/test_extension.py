@@ -1,5 +1,6 @@
 """The extension: lanes made, written, answered and read from Python, and what it refuses."""
 
+import functools
 import gc
 import os
 import signal
@@ -71,6 +72,41 @@ class Lanes(unittest.TestCase):
         self.assertEqual(learner.spec["action"], {"kind": "discrete", "sizes": [5], "dims": 1})
         self.assertEqual(learner.spec["frames_per_step"], 1)
 
+    def test_spec_tells_every_kind_of_action(self):
+        for action in (
+            {"kind": "multi_discrete", "dims": 3, "sizes": [2, 3, 4]},
+            {"kind": "continuous", "dims": 2, "low": [-1.0, -2.5], "high": [1.0, 3.0e38]},
+        ):
+            creator, actor, learner = sides(lanes=1, actions=action)
+            found = learner.spec["action"]
+            for key, value in action.items():
+                self.assertEqual(found[key], value if key != "high" else [float(np.float32(x)) for x in value])
+            self.assertEqual(set(found), set(action))
+            actor.take_over()
+            publish(actor, 0, flags=FIRST)
+            answers = np.arange(3 * action["dims"]).astype(np.float32 if action["kind"] == "continuous" else np.int32)
+            learner.answer(0, answers)
+            self.assertEqual(np.asarray(actor.actions(0)).ravel().tolist(), answers.tolist())
+
+    def test_whole_arrays_are_the_lanes_own_memory(self):
+        creator, actor, learner = sides(lanes=2)
+        actor.take_over()
+        obs, reward, flags, action = actor.arrays(1)
+        self.assertEqual([view.shape for view in obs], [(4, 3, 84, 84), (4, 3, 3), (4, 3, 2, 2)])
+        self.assertEqual([view.readonly for view in (*obs, reward, flags, action)], [False] * 5 + [True])
+        for n in range(6):
+            slot = actor.next(1) % actor.steps
+            self.assertEqual(slot, n % 4)
+            np.asarray(obs[1])[slot] = [[n, env, 0.5] for env in range(3)]
+            np.asarray(reward)[slot], np.asarray(flags)[slot] = [n, 1, 2], [FIRST, 0, LAST]
+            actor.publish(1)
+            self.assertEqual(learner.read(1, n, 2, 1).tolist(), [n, 2, 0.5])
+            self.assertEqual((learner.rewards(1, n).tolist(), learner.flags(1, n).tolist()), ([n, 1, 2], [FIRST, 0, LAST]))
+            learner.answer(1, np.array([n, n + 1, n + 2], np.int32))
+            learner.release(1, n)
+            self.assertEqual(np.asarray(action)[slot].tolist(), [n, n + 1, n + 2])
+        self.assertEqual(learner.counters(0), (0, 0, 0))
+
     def test_a_view_keeps_its_ring_alive(self):
         creator, actor, learner = sides(lanes=1)
         actor.take_over()
@@ -106,10 +142,14 @@ class Refusals(unittest.TestCase):
             self.actor.stop()
         with self.assertRaises(PermissionError):
             self.actor.fds()
+        for call in (functools.partial(self.learner.arrays, 0), functools.partial(self.learner.next, 0), self.learner.abandon):
+            with self.assertRaises(PermissionError):
+                call()
 
     def test_nothing_is_written_before_the_answer(self):
         publish(self.actor, 0, 1, FIRST)
-        for write in (lambda: self.actor.obs(0, 0), lambda: self.actor.publish(0), lambda: self.actor.set(0, 0, 0, 0)):
+        writes = (self.actor.obs, 0, 0), (self.actor.publish, 0), (self.actor.set, 0, 0, 0, 0), (self.actor.next, 0)
+        for write in (functools.partial(*call) for call in writes):
             with self.assertRaisesRegex(RuntimeError, "wait for the lane"):
                 write()
         with self.assertRaises(RuntimeError):
@@ -159,6 +199,20 @@ class Refusals(unittest.TestCase):
                 _farm.create(1, 1, 4, fields, 2)
         with self.assertRaises(TypeError):
             _farm.create(1, 1, 4, ["x"], 2)
+        for actions in (
+            0,
+            {"kind": "sideways", "dims": 1, "sizes": [2]},
+            {"kind": "discrete", "dims": 2, "sizes": [2, 2]},
+            {"kind": "multi_discrete", "dims": 2, "sizes": [2]},
+            {"kind": "continuous", "dims": 33},
+            {"kind": "continuous", "dims": 1, "low": [2], "high": [1]},
+        ):
+            with self.assertRaises(ValueError):
+                _farm.create(1, 1, 4, [("x", "u8", (1,))], actions)
+        one = {"kind": "discrete", "dims": 1}
+        for actions in ("2", {}, {"kind": 3, "dims": 1}, {"kind": "discrete", "dims": "1"}, {**one, "sizes": ["2"]}):
+            with self.assertRaises(TypeError):
+                _farm.create(1, 1, 4, [("x", "u8", (1,))], actions)
         with self.assertRaises(TypeError):
             _farm.Ring()
         reader, writer = os.pipe()
@@ -218,6 +272,45 @@ class Atari(unittest.TestCase):
         other = sides(lanes=1, fields=[("state", "f32", (4,))])[1]
         with self.assertRaisesRegex(ValueError, "84x84"):
             other.atari(210)
+
+
+class Skip(unittest.TestCase):
+    """An action repeated, with an emulator whose lives and end follow the frames."""
+
+    def skip(self, lives, before=0, left=100, looks=2, frames=4, over_at=None):
+        seen, frame = [], iter(range(1, 10))
+
+        def act(code):
+            self.now = next(frame)
+            return code
+
+        methods = act, lambda: self.now == over_at, lambda: lives[self.now - 1], lambda screen: seen.append((self.now, screen))
+        return _farm.skip(methods, 3, frames, looks, ("last", "one before"), before, left), seen
+
+    def test_all_frames_and_the_last_two_are_shown(self):
+        self.assertEqual(self.skip([5] * 4), ((12, -1, 0, 5, 96), [(3, "one before"), (4, "last")]))
+        self.assertEqual(self.skip([5] * 4, looks=0), ((12, -1, 0, 5, 96), []))
+        self.assertEqual(self.skip([5], frames=1, looks=1), ((3, -1, 0, 5, 99), [(1, "last")]))
+
+    def test_it_ends_before_it_looks(self):
+        self.assertEqual(self.skip([5] * 4, over_at=3), ((9, 1, 1, 5, 97), []))
+        self.assertEqual(self.skip([5] * 4, left=4), ((12, 0, 0, 5, 0), [(3, "one before")]))
+        self.assertEqual(self.skip([5, 4, 4, 4], before=5), ((6, 2, 0, 4, 98), []))
+        self.assertEqual(self.skip([5, 4, 4, 4])[0][1], -1)  # lives end nothing
+        self.assertEqual(self.skip([0, 0, 0, 0], before=5)[0][1], -1)  # none left: the game itself says when
+
+    def test_errors_of_the_emulator_come_through(self):
+        def broken(code):
+            raise OSError("smoke")
+
+        with self.assertRaisesRegex(OSError, "smoke"):
+            _farm.skip((broken, bool, int, print), 0, 4, 0, (), 0, 9)
+        with self.assertRaises(TypeError):
+            _farm.skip((str, bool, int, print), 0, 4, 0, (), 0, 9)  # text for a reward
+        with self.assertRaises(TypeError):
+            _farm.skip((int, bool, int), 0, 4, 0, (), 0, 9)
+        with self.assertRaises(ValueError):
+            _farm.skip((int, bool, int, print), 0, 4, 2, (None,), 0, 9)
 
 
 class Waiting(unittest.TestCase):

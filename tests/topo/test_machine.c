@@ -38,6 +38,7 @@ Test(topo, reads_sockets_nodes_l3_groups_and_cores) {
 Test(topo, reports_no_l3_where_there_is_none) {
     read_machine((struct farm_machine_source){.synthetic = SMT8});
     cr_assert_eq(machine.l3_count, 0);
+    cr_assert_eq(machine.l3_bytes, 0);
     cr_assert_eq(machine.cpu[31].l3, -1);
     cr_assert_eq(machine.cpu[31].smt, 7);
 }

@@ -1,0 +1,250 @@
+"""The actor program for Gymnasium's environments: python -m actorfarm.gym_actor --env LunarLander-v3 --up-fd N --down-fd N ...
+
+--env takes any id that Gymnasium knows, and PACKAGE:ID for one that is registered when that package is imported. What its spaces
+become is told in gym_spaces.py. Options, --option key=value:
+
+    flatten=true|false       observations as one vector f32, or the parts of Dict and Tuple as a field each (gym_spaces.py)
+    vector=false             single environments even where the id has a vector environment of its own
+    max_episode_steps=N      truncates after N steps, as gymnasium.make does
+    anything else            an argument of gymnasium.make, typed as Python writes it: 3, 0.5, true, none, (1, 2), text
+
+An id's own vector environment plays a group of 12 and more as a whole where it is the same environment (same spaces, no wrappers
+of the id left out), where bad_values is not "reset" (which is about one environment), and where it is AutoresetMode.NEXT_STEP. That
+alone is what a lane is: an episode's last observation is a step, the next one's first is the step after it, and the others step on
+meanwhile. (SAME_STEP gives the first observation in place of the last; DISABLED wants a reset before anybody steps.) Elsewhere
+single environments are stepped one by one.
+"""
+
+import ast
+import importlib
+import importlib.util
+import os
+import sys
+
+os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
+os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
+
+from . import _farm, actor
+
+try:
+    import gymnasium
+    import numpy as np
+
+    from . import gym_spaces
+except ModuleNotFoundError as missing:
+    sys.exit(f"gym_actor: the Python package {missing.name} is missing: run `make deps`, which puts it into build/venv")
+
+FIRST, LAST = _farm.FIRST, _farm.LAST
+END_TERMINATED = LAST | _farm.TERMINATED | _farm.GAME_END
+END_TRUNCATED = LAST | _farm.TRUNCATED | _farm.GAME_END
+
+# From here on CartPole's is faster than as many single ones: its NumPy calls cost the same for 1 and for 100.
+VECTOR_WIDTH_LEAST = 12
+
+# What Gymnasium's own environments need beyond Gymnasium.
+NEEDS = {"box2d": ("Box2D", "pygame"), "mujoco": ("mujoco",), "phys2d": ("jax",), "tabular": ("jax",)}
+
+
+def literal(text):
+    """A value of an option, typed as Python writes it; what is no literal is text."""
+    words = {"true": True, "false": False, "none": None, "null": None}
+    if text.lower() in words:
+        return words[text.lower()]
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return text
+
+
+class Arrays:
+    """A lane's memory as NumPy arrays [steps, width, ...]."""
+
+    def __init__(self, ring, lane):
+        obs, reward, flags, action = ring.arrays(lane)
+        self.obs, self.steps = [np.asarray(field) for field in obs], ring.steps
+        self.reward, self.flags, self.action = np.asarray(reward), np.asarray(flags), np.asarray(action)
+
+
+class Singles:
+    """A group of environments that are stepped one after the other."""
+
+    def __init__(self, ring, lane, maker, seeds):
+        self.lane, self._maker, self._arrays = lane, maker, Arrays(ring, lane)
+        self._envs = [maker.single() for _ in seeds]
+        self._seeds = list(seeds)  # None: used, the environment goes on drawing from its own generator
+        self._ended = [True] * len(seeds)
+
+    def _step_one(self, i, action):
+        """(observation, reward, flags)"""
+        env = self._envs[i]
+        if self._ended[i]:
+            observation, _ = env.reset(seed=self._seeds[i])
+            self._seeds[i] = None
+            self._ended[i] = False
+            return observation, 0, FIRST
+        observation, reward, terminated, truncated, _ = env.step(action)
+        if not (terminated or truncated):
+            return observation, reward, 0
+        self._ended[i] = True
+        return observation, reward, END_TERMINATED if terminated else END_TRUNCATED
+
+    def _judge(self, ring, slot, i, reward, flags):
+        """Recipe key bad_values, where it is not "count": the reward and flags of the step that is written."""
+        memory, maker = self._arrays, self._maker
+        if not gym_spaces.senseless(memory.obs, (slot, i), reward):
+            return reward, flags
+        if maker.bad_values == "reset" and not flags & FIRST:
+            ring.abandon()
+            self._ended[i] = True
+            observation, reward, flags = self._step_one(i, None)
+            maker.observations.write(memory.obs, (slot, i), observation)
+            if not gym_spaces.senseless(memory.obs, (slot, i), reward):
+                return reward, flags
+        raise ValueError(maker.SENSELESS.format(f"lane {self.lane}, number {i}", maker.bad_values))
+
+    def step(self, ring):
+        memory, n = self._arrays, ring.next(self.lane)
+        slot, fresh = n % memory.steps, all(self._ended)  # fresh: there may be no answer yet, and none is needed
+        actions = self._ended if fresh else self._maker.actions.decode(memory.action[(n - 1) % memory.steps])
+        write, put = self._maker.observations.write, ring.set
+        for i, action in enumerate(actions):
+            observation, reward, flags = self._step_one(i, action)
+            write(memory.obs, (slot, i), observation)
+            if self._maker.bad_values != "count":
+                reward, flags = self._judge(ring, slot, i, reward, flags)
+            put(self.lane, i, reward, flags)
+        ring.publish(self.lane)
+
+
+class Vector:
+    """A group that one vector environment plays. One seed makes all its random numbers."""
+
+    def __init__(self, ring, lane, maker, seeds):
+        self.lane, self._maker = lane, maker
+        self._arrays, self._env, self._seed = Arrays(ring, lane), maker.vector(len(seeds)), seeds[0]
+        self._batch, self._ended = (len(seeds),), None
+
+    def step(self, ring):
+        memory, n = self._arrays, ring.next(self.lane)
+        slot = n % memory.steps
+        if self._ended is None:
+            observations, _ = self._env.reset(seed=self._seed)
+            self._ended = np.zeros(self._batch, bool)
+            memory.reward[slot], memory.flags[slot] = 0, FIRST
+        else:
+            actions = self._maker.actions.decode(memory.action[(n - 1) % memory.steps])
+            observations, rewards, terminated, truncated, _ = self._env.step(actions)
+            flags = np.where(terminated, END_TERMINATED, np.where(truncated, END_TRUNCATED, 0))
+            memory.flags[slot] = np.where(self._ended, FIRST, flags)
+            memory.reward[slot] = np.where(self._ended, 0, rewards)
+            self._ended = memory.flags[slot] & LAST != 0
+        self._maker.observations.write(memory.obs, slot, observations, self._batch)
+        if self._maker.bad_values == "fail" and gym_spaces.senseless(memory.obs, slot, memory.reward[slot]):
+            raise ValueError(self._maker.SENSELESS.format(f"lane {self.lane}", "fail"))
+        ring.publish(self.lane)
+
+
+class Maker:
+    """Makes environments of one id, with its options."""
+
+    SENSELESS = "a reward or an observation is NaN, infinite or beyond 1e9: {} (--bad-values {})"
+
+    def __init__(self, name, options, bad_values):
+        self._name, self._options, self.bad_values = name, dict(options), bad_values
+        flatten, self._vector = self._options.pop("flatten", None), self._options.pop("vector", True)
+        for key, value in (("flatten", flatten), ("vector", self._vector)):
+            if value not in (None, True, False):
+                raise ValueError(f'option "{key}" is true or false, not "{value}"')
+        self._sample = None
+        registered = gymnasium.spec(name)
+        if registered.entry_point is None:
+            sample = self.vector(1)
+            spaces = sample.single_observation_space, sample.single_action_space
+        else:
+            self._sample = self._make()
+            spaces = self._sample.observation_space, self._sample.action_space
+        self._spaces, self._registered = spaces, registered
+        self.observations = gym_spaces.Observations(spaces[0], flatten)
+        self.actions = gym_spaces.Actions(spaces[1])
+
+    def single(self):
+        made, self._sample = self._sample, None
+        return made or self._make()
+
+    def _make(self):
+        """Without Gymnasium's checker: what it would say of the first step is warned of where nobody looks."""
+        return gymnasium.make(self._name, **{"disable_env_checker": True, **self._options})
+
+    def vector(self, width):
+        mode = gymnasium.VectorizeMode.VECTOR_ENTRY_POINT
+        return gymnasium.make_vec(self._name, width, vectorization_mode=mode, **self._options)
+
+    def plays_as_vector(self, width):
+        """Whether the id's vector environment shall stand for single ones; ValueError where it has to and may not."""
+        alone = self._registered.entry_point is None
+        if self._registered.vector_entry_point is None or not (self._vector or alone):
+            return False
+        if (self._registered.additional_wrappers or self.bad_values == "reset" or width < VECTOR_WIDTH_LEAST) and not alone:
+            return False
+        try:
+            trial = self.vector(1)
+        except Exception:  # an argument that single environments alone take, a package that is missing
+            if alone:
+                raise
+            return False
+        fits = (trial.single_observation_space, trial.single_action_space) == self._spaces
+        mode = trial.metadata.get("autoreset_mode")
+        trial.close()
+        if fits and mode == gymnasium.vector.AutoresetMode.NEXT_STEP:
+            return True
+        if alone:
+            raise ValueError(f"a vector environment that resets by {mode}, and single ones there are not: NEXT_STEP is needed")
+        return False
+
+    def group(self, ring, lane, seeds):
+        if not hasattr(self, "_group"):
+            self._group = Vector if self.plays_as_vector(len(seeds)) else Singles
+        return self._group(ring, lane, self, seeds)
+
+    def spec(self):
+        fields = [{"name": name, "dtype": dtype, "dims": list(dims)} for name, dtype, dims in self.observations.fields]
+        return {"obs": fields, "action": self.actions.spec, "frames_per_step": 1}
+
+
+class Gym:
+    """For actor.main."""
+
+    label, example = "gym_actor", "CartPole-v1, or PACKAGE:ID of a package that registers it"
+
+    @staticmethod
+    def names():
+        """The newest version of each of Gymnasium's own environments that can run here."""
+        newest = {}
+        for spec in gymnasium.registry.values():
+            part = str(spec.entry_point or spec.vector_entry_point).split(":")[0].split(".")
+            needs = NEEDS.get(part[2] if len(part) > 2 else "", ())
+            if part[:2] == ["gymnasium", "envs"] and all(map(importlib.util.find_spec, needs)):
+                family = (spec.namespace, spec.name)
+                newest[family] = max(newest.get(family, spec), spec, key=lambda known: known.version or 0)
+        return [spec.id for spec in newest.values()]
+
+    @staticmethod
+    def prepare(name, pairs, bad_values):
+        gymnasium.logger.min_level = gymnasium.logger.ERROR
+        options = {key: literal(text) for key, _, text in (pair.partition("=") for pair in pairs)}
+        package, _, id = name.rpartition(":")
+        try:
+            if package:
+                importlib.import_module(package)
+            return Maker(id, options, bad_values)
+        except (gymnasium.error.NameNotFound, gymnasium.error.NamespaceNotFound) as unknown:
+            raise LookupError(f"gym/{name}: {unknown} (gym/PACKAGE:ID is one that a package registers)") from None
+        except ModuleNotFoundError as missing:
+            raise LookupError(f"gym/{name}: {missing} (packages go into build/venv)") from None
+        except Exception as failed:
+            said = " ".join(str(failed).split()) or type(failed).__name__
+            raise ValueError(f"gym/{name}: {said}") from None
+
+
+if __name__ == "__main__":
+    actor.main(Gym)

@@ -1,0 +1,190 @@
+"""Gymnasium's spaces as a lane has them: observations as fields, written in place; actions from what the learner answers.
+
+Observations
+    Box of u8               a field u8 of the same shape
+    Box of floats           a field f32 of the same shape
+    Box of other integers   a field i32 of the same shape
+    Discrete, MultiDiscrete one-hot, a vector f32 (of several: one behind the other, as gymnasium.spaces.flatten does)
+    Dict, Tuple             where there is an image among them (u8 of two dims and more), a field each, called by the keys joined
+                            by dots; else all in one vector f32 in the order of gymnasium.spaces.flatten, which is what networks
+                            take
+    `flatten` True makes one vector f32 of any space, False keeps the fields of Dict and Tuple apart.
+Actions
+    Discrete (from any start), MultiDiscrete, Box of floats (clipped to its bounds, NaN to the lower one).
+Everything else is refused by a ValueError that names the space.
+"""
+
+import math
+
+import numpy as np
+from gymnasium import spaces
+
+FIELDS_MAX, RANK_MAX, NAME_MAX, ACTION_DIMS_MAX = 8, 4, 23, 32  # include/farm/env.h
+ONE_HOT_MAX = 1 << 16
+SENSIBLE_MAX = 1e9  # src/base/number.h
+F32_MAX = float(np.finfo(np.float32).max)
+NUMPY = {"u8": np.uint8, "i32": np.int32, "f32": np.float32}
+
+
+def shown(space):
+    text = " ".join(repr(space).split())
+    return text if len(text) <= 160 else text[:157] + "..."
+
+
+# ---- leaves: what a value of one simple space becomes ----
+
+
+class Array:
+    """A Box as it is."""
+
+    def __init__(self, space):
+        kind, self.shape = np.dtype(space.dtype), space.shape
+        self.dims = space.shape or (1,)
+        self.size = math.prod(self.dims)
+        self.dtype = "u8" if kind == np.uint8 else "f32" if kind.kind == "f" else "i32"
+        if kind.kind not in "fiu" or self.size == 0:
+            raise ValueError(f"observation space {shown(space)}: a Box of numbers, and not an empty one, is taken")
+        if self.dtype == "i32" and (space.low.min() < -(2**31) or space.high.max() >= 2**31):
+            raise ValueError(f"observation space {shown(space)}: its whole numbers need more than 32 bits")
+        self.is_image = self.dtype == "u8" and len(self.shape) >= 2
+
+    def write(self, into, value, batch=()):
+        """value: of shape batch + the space's. The one copy of it."""
+        value = np.asarray(value)
+        if value.shape != batch + self.shape:
+            raise ValueError(f"an observation of shape {value.shape} where its space says {batch + self.shape}")
+        if into.shape != value.shape:
+            value = value.reshape(into.shape)
+        if into.dtype == value.dtype:
+            into[...] = value
+        else:
+            np.copyto(into, value, casting="same_kind")
+
+
+class OneHot:
+    """A Discrete or MultiDiscrete: for each number, 1 at its place and 0 elsewhere."""
+
+    dtype, is_image = "f32", False
+
+    def __init__(self, space):
+        choices = [space.n] if isinstance(space, spaces.Discrete) else space.nvec.ravel()
+        self.shape = space.shape
+        self._start = np.asarray(space.start, np.int64).ravel()
+        self._choices = np.asarray(choices, np.int64)
+        self._offset = np.cumsum(self._choices) - self._choices
+        self.size = int(self._choices.sum())
+        self.dims = (self.size,)
+        if self.size > ONE_HOT_MAX:
+            raise ValueError(f"observation space {shown(space)}: at most {ONE_HOT_MAX} choices are written one-hot")
+
+    def write(self, into, value, batch=()):
+        value = np.asarray(value, np.int64)
+        if value.shape != batch + self.shape:
+            raise ValueError(f"an observation of shape {value.shape} where its space says {batch + self.shape}")
+        chosen = value.reshape(-1, len(self._choices)) - self._start
+        if (chosen < 0).any() or (chosen >= self._choices).any():
+            raise ValueError(f"an observation {value.tolist()} that is not in its space")
+        into[...] = 0
+        rows = into.reshape(-1, self.size)
+        rows[np.arange(len(rows))[:, None], chosen + self._offset] = 1
+
+
+def _leaves(space, path=()):
+    """(path, leaf) of each simple space, in the order of gymnasium.spaces.flatten."""
+    if isinstance(space, spaces.Dict):
+        return [leaf for key, part in space.spaces.items() for leaf in _leaves(part, (*path, key))]
+    if isinstance(space, spaces.Tuple):
+        return [leaf for i, part in enumerate(space.spaces) for leaf in _leaves(part, (*path, i))]
+    if isinstance(space, spaces.Box):
+        return [(path, Array(space))]
+    if isinstance(space, (spaces.Discrete, spaces.MultiDiscrete)):
+        return [(path, OneHot(space))]
+    raise ValueError(
+        f"observation space {shown(space)} is none that a lane has: Box, Discrete, MultiDiscrete, and Dict and Tuple of these"
+    )
+
+
+# ---- observations ----
+
+
+class Observations:
+    """How observations of a space lie in a lane. `fields`: [(name, dtype, dims), ...]."""
+
+    def __init__(self, space, flatten=None):
+        leaves = _leaves(space)
+        if flatten is None:
+            flatten = isinstance(space, (spaces.Dict, spaces.Tuple)) and not any(leaf.is_image for _, leaf in leaves)
+        if not leaves:
+            raise ValueError(f"observation space {shown(space)} is empty")
+        self._parts, at = [], 0  # (path, leaf, field, its part of the flat vector or None)
+        for field, (path, leaf) in enumerate(leaves):
+            self._parts.append((path, leaf, 0, slice(at, at + leaf.size)) if flatten else (path, leaf, field, None))
+            at += leaf.size
+        if flatten:
+            self.fields = [("obs", "f32", (at,))]
+        else:
+            self.fields = [(".".join(map(str, path)) or "obs", leaf.dtype, leaf.dims) for path, leaf in leaves]
+        self._check(space)
+
+    def _check(self, space):
+        for name, _, dims in self.fields:
+            if len(dims) > RANK_MAX or len(name) > NAME_MAX:
+                raise ValueError(
+                    f"observation space {shown(space)}: field {name} has more than {RANK_MAX} dims or {NAME_MAX} letters; "
+                    "env.flatten=true makes one vector of all"
+                )
+        if len(self.fields) > FIELDS_MAX:
+            raise ValueError(
+                f"observation space {shown(space)}: {len(self.fields)} fields, at most {FIELDS_MAX} are possible; "
+                "env.flatten=true makes one vector of all"
+            )
+
+    def write(self, arrays, at, value, batch=()):
+        """Writes into arrays[field][at]: at is (slot, environment), or a slot with batch (width,) for a whole group, whose
+        values are batched as Gymnasium's vector environments do."""
+        for path, leaf, field, part in self._parts:
+            found = value
+            for key in path:
+                found = found[key]
+            into = arrays[field][at]
+            leaf.write(into if part is None else into[..., part], found, batch)
+
+
+def senseless(arrays, at, reward):
+    """Whether a reward or an observation that is written is NaN, infinite or beyond what a network takes."""
+    fields = (field[at] for field in arrays if field.dtype == np.float32)
+    return not (np.abs(reward) <= SENSIBLE_MAX).all() or not all((np.abs(field) <= SENSIBLE_MAX).all() for field in fields)
+
+
+# ---- actions ----
+
+
+class Actions:
+    """How a lane's answers become actions of a space. `spec`: as Ring.spec["action"]."""
+
+    def __init__(self, space):
+        self._shape = space.shape
+        if isinstance(space, (spaces.Discrete, spaces.MultiDiscrete)):
+            several = isinstance(space, spaces.MultiDiscrete)
+            self._bounds, self._dtype, self._start = None, space.dtype, np.asarray(space.start, space.dtype)
+            sizes = [int(n) for n in (space.nvec.ravel() if several else [space.n])]
+            self.spec = {"kind": "multi_discrete" if several else "discrete", "dims": len(sizes), "sizes": sizes}
+        elif isinstance(space, spaces.Box) and np.dtype(space.dtype).kind == "f":
+            self._dtype = space.dtype
+            self._bounds = [np.clip(bound.ravel(), -F32_MAX, F32_MAX).astype(np.float32) for bound in (space.low, space.high)]
+            low, high = (bound.tolist() for bound in self._bounds)
+            self.spec = {"kind": "continuous", "dims": len(low), "low": low, "high": high}
+        else:
+            raise ValueError(
+                f"action space {shown(space)} is none that a lane has: Discrete, MultiDiscrete, and Box of floats are"
+            )
+        if not 1 <= self.spec["dims"] <= ACTION_DIMS_MAX:
+            raise ValueError(f"action space {shown(space)}: 1 to {ACTION_DIMS_MAX} dims are possible")
+
+    def decode(self, answers):
+        """Actions of a group, batched: new memory of shape [width, *space.shape]."""
+        if self._bounds:
+            low, high = self._bounds
+            answers = np.fmin(np.fmax(answers, low), high)  # fmax: NaN to the lower bound
+            return answers.astype(self._dtype).reshape(-1, *self._shape)
+        return answers.astype(self._dtype).reshape(-1, *self._shape) + self._start

@@ -1,0 +1,26 @@
+// See width.h. The two constants were measured on 2 cores of a virtual Zen 4; only their order of magnitude matters.
+#include "topo/width.h"
+
+#include <stdbool.h>
+
+static const double TURN_NS = 15000;          // actor to who answers and back, on one core: wake-ups, switches
+static const double MEMORY_BYTES_PER_NS = 12; // one core storing to memory, with the reads that stores cause
+enum { CACHE_SHARE = 2 };                     // of its part of the cache, a ring may have 1 in 2
+
+double farm_width_step_ns(const struct farm_width_request *request, uint32_t envs) {
+    const uint64_t ring_bytes = request->step_bytes * request->steps * envs;
+    const bool cached = ring_bytes * CACHE_SHARE <= request->cache_bytes;
+    const double memory_ns = cached ? 0 : (double)request->step_bytes / MEMORY_BYTES_PER_NS;
+    return request->step_ns + TURN_NS / envs + memory_ns;
+}
+
+uint32_t farm_width_choose(const struct farm_width_request *request) {
+    double best = farm_width_step_ns(request, FARM_WIDTH_ENVS_MIN);
+    for (uint32_t envs = FARM_WIDTH_ENVS_MIN; envs <= FARM_WIDTH_ENVS_MAX; envs *= 2) {
+        const double ns = farm_width_step_ns(request, envs);
+        if (ns < best) best = ns;
+    }
+    uint32_t envs = FARM_WIDTH_ENVS_MIN;
+    while (envs < FARM_WIDTH_ENVS_MAX && farm_width_step_ns(request, envs) > 1.02 * best) envs *= 2;
+    return (envs + request->lanes - 1) / request->lanes * request->lanes;
+}

@@ -1,0 +1,28 @@
+// How many environments an actor steps, from what a step costs: the wide lanes of cheap environments. A pure function,
+// as plan.h; whoever measured the environment calls it. It weighs two costs: each turn of an actor that shares its core
+// with who answers costs two changes of process, which many environments share; and rings that outgrow the cache cost
+// the time of writing every observation to memory.
+#ifndef FARM_TOPO_WIDTH_H
+#define FARM_TOPO_WIDTH_H
+
+#include <stdint.h>
+
+struct farm_width_request {
+    double step_ns;       // of one environment in the bare loop
+    uint64_t step_bytes;  // that a step of one environment writes into the ring
+    uint32_t steps;       // C of the ring
+    uint32_t lanes;       // of the actor: the answer is a multiple of it
+    uint64_t cache_bytes; // of the last-level cache, this actor's part; 0: unknown
+};
+
+enum { FARM_WIDTH_ENVS_MIN = 16, FARM_WIDTH_ENVS_MAX = 8192 };
+
+// Environments of one actor, all lanes together: of FARM_WIDTH_ENVS_MIN, twice that, ..., FARM_WIDTH_ENVS_MAX the
+// fewest whose expected time a step is within 2 % of the best.
+uint32_t farm_width_choose(const struct farm_width_request *request);
+
+// The expected time of one environment's step in the farm, for so many environments of one actor: a guess by the two
+// costs above, for comparing widths of one environment and nothing else.
+double farm_width_step_ns(const struct farm_width_request *request, uint32_t envs);
+
+#endif

@@ -1,0 +1,532 @@
+"""Gymnasium's environments as actors: what their spaces become in a lane, against plain loops of Gymnasium with the same seeds and
+actions; ends, vector environments, refusals; and the program as the supervisor starts it."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+import unittest
+
+import gymnasium
+import numpy as np
+from actorfarm import _farm, gym_actor, gym_spaces
+from gymnasium import spaces
+from gymnasium.vector import AutoresetMode
+
+FIRST, LAST = _farm.FIRST, _farm.LAST
+TERMINATED, TRUNCATED, GAME_END = _farm.TERMINATED, _farm.TRUNCATED, _farm.GAME_END
+ENDS = LAST | TERMINATED | TRUNCATED | GAME_END
+PATIENCE_S = 60
+WIDE = gym_actor.VECTOR_WIDTH_LEAST
+
+
+# ---- environments to look at ----
+
+
+class Probe(gymnasium.Env):
+    """Observations drawn from the space, rewards 0.5, 1.5, ...; ends as `plan` says: {step: (terminated, truncated)}."""
+
+    def __init__(self, observations=None, actions=None, plan=None, says=None):
+        self.observation_space = observations or spaces.Box(-1, 1, (3,), np.float64)
+        self.action_space = actions or spaces.Discrete(4)
+        self._plan, self.received = plan or {7: (True, False), 12: (False, True)}, []
+        self._steps = self._all = 0
+        if says:
+            print(says)
+
+    def _observe(self):
+        self.observation_space.seed(int(self.np_random.integers(1 << 30)))
+        return self.observation_space.sample()
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self._steps = 0
+        return self._observe(), {}
+
+    def step(self, action):
+        assert self.action_space.contains(action), f"{action!r} is not in {self.action_space}"
+        self.received.append(action)
+        self._steps, self._all = self._steps + 1, self._all + 1
+        terminated, truncated = self._plan.get(self._all, (False, False))
+        return self._observe(), self._steps - 0.5, terminated, truncated, {"left": "out"}
+
+
+class Broken(Probe):
+    def step(self, action):
+        raise KeyError("the wheel came off")
+
+
+class Senseless(Probe):
+    """Every third observation is NaN, and those of the resets whose numbers are in `resets`."""
+
+    def __init__(self, resets=(), plan=None):
+        super().__init__(plan=plan or {1: (False, False)})
+        self._bad_resets, self._resets = resets, 0
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self._resets += 1
+        return np.full(3, np.nan if self._resets in self._bad_resets else 1.0), {}
+
+    def step(self, action):
+        _, reward, *rest = super().step(action)
+        return np.full(3, np.nan if self._all % 3 == 0 else 0.5), reward, *rest
+
+
+class WrongShape(Probe):
+    def _observe(self):
+        return np.zeros(4)
+
+
+class Group(gymnasium.vector.VectorEnv):
+    """Counts: environment i shows steps since its reset and ends after i + 2, with a reward at every step, resets included."""
+
+    mode = AutoresetMode.NEXT_STEP
+
+    def __init__(self, num_envs=1, **ignored):
+        self.num_envs, self.metadata = num_envs, {"autoreset_mode": self.mode}
+        self.single_observation_space = spaces.Box(-1, 1, (3,), np.float64)
+        self.single_action_space = spaces.Discrete(4)
+
+    def _observe(self):
+        return np.repeat(self._count[:, None], 3, axis=1).astype(np.float64)
+
+    def reset(self, *, seed=None, options=None):
+        self._count = np.zeros(self.num_envs, int)
+        return self._observe(), {}
+
+    def step(self, actions):
+        limit = np.arange(self.num_envs) + 2
+        self._count = np.where(self._count == limit, 0, self._count + 1)
+        no = np.zeros(self.num_envs, bool)
+        return self._observe(), np.full(self.num_envs, 7.0), self._count == limit, no, {}
+
+
+class SameStep(Group):
+    mode = AutoresetMode.SAME_STEP
+
+
+class Disabled(Group):
+    mode = AutoresetMode.DISABLED
+
+
+gymnasium.logger.min_level = gymnasium.logger.ERROR
+
+
+def register(name, entry_point, **more):
+    gymnasium.register(id=f"Probe/{name}-v0", entry_point=entry_point, **more)
+
+
+register("Plain", Probe)
+register("Broken", Broken)
+register("Senseless", Senseless)
+register("WrongShape", WrongShape)
+register("Limited", Probe, max_episode_steps=5)
+register("SameStep", Probe, vector_entry_point=SameStep)
+register("Disabled", Probe, vector_entry_point=Disabled)
+register("NextStep", Probe, vector_entry_point=Group)
+register("OtherSpaces", Probe, vector_entry_point=Group, kwargs={"actions": spaces.Discrete(2)})
+register("OnlySameStep", None, vector_entry_point=SameStep)
+
+
+# ---- a lane of which both sides are ours ----
+
+
+class Lane:
+    def __init__(self, name, width=2, seeds=None, bad_values="count", **options):
+        self.maker = gym_actor.Maker(name, options, bad_values)
+        spec = self.maker.spec()
+        fields = [(field["name"], field["dtype"], tuple(field["dims"])) for field in spec["obs"]]
+        self.creator = _farm.create(1, width, 4, fields, spec["action"])
+        actor_fds, learner_fds = self.creator.fds()
+        self.actor, self.learner = _farm.attach(*actor_fds), _farm.open_learner(*learner_fds)
+        self.actor.take_over()
+        self.seeds = seeds or [100 + i for i in range(width)]
+        self.group = self.maker.group(self.actor, 0, self.seeds)
+        self.fields, self.width, self.n = len(fields), width, 0
+
+    def step(self):
+        """The next step as the learner sees it: ([one array a field], rewards, flags), copies."""
+        assert self.actor.wait() == 0
+        self.group.step(self.actor)
+        obs = [np.array([self.learner.read(0, self.n, env, f) for env in range(self.width)]) for f in range(self.fields)]
+        return obs, np.array(self.learner.rewards(0, self.n)), np.array(self.learner.flags(0, self.n))
+
+    def answer(self, actions):
+        self.learner.answer(0, np.ascontiguousarray(actions))
+        self.n += 1
+        self.learner.release(0, self.n)
+
+    def answers(self, rng):
+        spec = self.maker.spec()["action"]
+        if spec["kind"] == "continuous":
+            return rng.normal(0, 2, (self.width, spec["dims"])).astype(np.float32)
+        return rng.integers(0, spec["sizes"], (self.width, spec["dims"])).astype(np.int32)
+
+
+def plain(name, seed, actions, **options):
+    """The steps of one environment in a plain loop: (observation, reward, flags); the action at an end is not used."""
+    env, ended, first = gymnasium.make(name, **options), True, True
+    for action in actions:
+        if ended:
+            observation, _ = env.reset(seed=seed if first else None)
+            yield observation, 0, FIRST
+            ended = first = False
+        else:
+            observation, reward, terminated, truncated, _ = env.step(action)
+            ended = terminated or truncated
+            end = LAST | GAME_END | (TERMINATED if terminated else TRUNCATED)
+            yield observation, reward, end if ended else 0
+
+
+IMAGE = spaces.Box(0, 255, (8, 6), np.uint8)
+NUMBER = spaces.Box(-9, 9, (), np.int32)
+FLAT = spaces.Dict({"b": spaces.Box(-1, 1, (2, 2)), "a": spaces.Discrete(3, start=-1), "c": spaces.Tuple([NUMBER])})
+PICTURE = spaces.Dict({"picture": IMAGE, "more": spaces.Dict({"speed": spaces.Box(-1, 1, (2,))})})
+OBSERVATIONS = [  # space: what becomes of an observation, field by field
+    (spaces.Box(-1, 1, (3,), np.float32), lambda space, x: [x]),
+    (spaces.Box(-1, 1, (2, 3, 4), np.float64), lambda space, x: [x.astype(np.float32)]),
+    (spaces.Box(-1, 1, (), np.float16), lambda space, x: [x.astype(np.float32).reshape(1)]),
+    (spaces.Box(0, 255, (8, 6), np.uint8), lambda space, x: [x]),
+    (spaces.Box(0, 255, (5,), np.uint8), lambda space, x: [x]),
+    (spaces.Box(-5, 500, (2, 2), np.int64), lambda space, x: [x.astype(np.int32)]),
+    (spaces.Box(0, 1, (2, 2, 2, 2), np.float32), lambda space, x: [x]),
+    (spaces.Discrete(7), lambda space, x: [spaces.flatten(space, x)]),
+    (spaces.Discrete(7, start=3), lambda space, x: [spaces.flatten(space, x)]),
+    (spaces.MultiDiscrete([3, 2, 4]), lambda space, x: [spaces.flatten(space, x)]),
+    (spaces.MultiDiscrete([[3, 2], [4, 5]]), lambda space, x: [spaces.flatten(space, x)]),
+    (spaces.Tuple([spaces.Discrete(3), spaces.Discrete(2)]), lambda space, x: [spaces.flatten(space, x)]),
+    (FLAT, lambda space, x: [spaces.flatten(space, x).astype(np.float32)]),
+    (PICTURE, lambda space, x: [x["more"]["speed"], x["picture"]]),
+]
+
+
+class Observations(unittest.TestCase):
+    def compare(self, space, expected, **options):
+        """25 steps of two environments with two ends each, against two plain loops."""
+        lane, rng = Lane("Probe/Plain-v0", observations=space, **options), np.random.default_rng(1)
+        actions = [rng.integers(0, 4, 2).astype(np.int32) for _ in range(25)]
+        ours = []
+        for n in range(25):
+            ours.append(lane.step())
+            lane.answer(actions[n])
+        for env in range(2):
+            taken = [0] + [int(step[env]) for step in actions[:-1]]  # step n came of the answer to step n - 1
+            for n, (x, reward, flags) in enumerate(plain("Probe/Plain-v0", 100 + env, taken, observations=space)):
+                obs, rewards, all_flags = ours[n]
+                self.assertEqual((rewards[env], all_flags[env]), (np.float32(reward), flags), f"step {n}")
+                for mine, theirs in zip(obs, expected(space, x), strict=True):
+                    self.assertTrue(np.array_equal(mine[env], theirs), f"step {n} of {space}: {mine[env]}, not {theirs}")
+        self.assertEqual(sum(bool(f[0] & LAST) for _, _, f in ours), 2)
+
+    def test_each_space_arrives_as_a_plain_loop_has_it(self):
+        for space, expected in OBSERVATIONS:
+            with self.subTest(space=space):
+                self.compare(space, expected)
+
+    def test_flatten_makes_one_vector_of_all_in_gymnasiums_order(self):
+        for space, _ in OBSERVATIONS:
+            with self.subTest(space=space):
+                self.compare(space, lambda s, x: [spaces.flatten(s, x).astype(np.float32)], flatten=True)
+
+    def test_parts_are_kept_apart_where_that_is_asked_for(self):
+        fields = gym_spaces.Observations(FLAT, flatten=False).fields
+        self.assertEqual(fields, [("a", "f32", (3,)), ("b", "f32", (2, 2)), ("c.0", "i32", (1,))])
+        self.assertEqual(gym_spaces.Observations(FLAT).fields, [("obs", "f32", (8,))])
+        self.assertEqual([name for name, _, _ in gym_spaces.Observations(PICTURE).fields], ["more.speed", "picture"])
+
+    def test_whole_groups_are_written_as_single_ones_are(self):
+        for space, _ in OBSERVATIONS:
+            for flatten in (None, True):
+                observations = gym_spaces.Observations(space, flatten)
+                single = [np.zeros((2, 3, *dims), gym_spaces.NUMPY[dtype]) for _, dtype, dims in observations.fields]
+                whole = [np.zeros_like(array) for array in single]
+                space.seed(5)
+                batch = [space.sample() for _ in range(3)]
+                for env, value in enumerate(batch):
+                    observations.write(single, (1, env), value)
+                joined = gymnasium.vector.utils.concatenate(space, batch, gymnasium.vector.utils.create_empty_array(space, 3))
+                observations.write(whole, 1, joined, (3,))
+                for a, b in zip(single, whole, strict=True):
+                    self.assertTrue(np.array_equal(a, b) and a[1].any(), space)
+
+    def test_an_observation_that_its_space_does_not_have_is_an_error(self):
+        with self.assertRaisesRegex(ValueError, r"shape \(4,\) where its space says \(3,\)"):
+            Lane("Probe/WrongShape-v0").step()
+        for space, value in ((spaces.Discrete(3, start=1), 0), (spaces.Discrete(3), 3), (spaces.MultiDiscrete([2, 2]), [0, -1])):
+            observations = gym_spaces.Observations(space)
+            with self.assertRaisesRegex(ValueError, "not in its space"):
+                observations.write([np.zeros((1, 4), np.float32)], 0, value)
+        with self.assertRaises(TypeError):  # fractions into bytes
+            gym_spaces.Observations(spaces.Box(0, 9, (2,), np.uint8)).write([np.zeros((1, 2), np.uint8)], 0, [0.5, 1])
+
+
+class Actions(unittest.TestCase):
+    def received(self, space, answers):
+        """What the environments get of these answers."""
+        lane = Lane("Probe/Plain-v0", actions=space, plan={99: (True, False)})
+        lane.step()
+        for answer in answers:
+            lane.answer(answer)
+            lane.step()
+        return [env.unwrapped.received for env in lane.group._envs]
+
+    def test_discrete_ones_count_from_their_start(self):
+        got = self.received(spaces.Discrete(3, start=5), [np.array([0, 2], np.int32), np.array([1, 1], np.int32)])
+        self.assertEqual(got, [[5, 6], [7, 6]])
+
+    def test_several_discrete_ones(self):
+        space = spaces.MultiDiscrete([[2, 3], [4, 5]], start=[[0, 1], [0, -1]])
+        got = self.received(space, [np.array([[1, 2, 3, 4], [0, 0, 0, 0]], np.int32)])
+        self.assertEqual(got[0][0].tolist(), [[1, 3], [3, 3]])
+        self.assertEqual(got[1][0].tolist(), [[0, 1], [0, -1]])
+
+    def test_continuous_ones_are_clipped_and_are_the_environments_own(self):
+        space = spaces.Box(np.array([[-1, 0, -np.inf]]), np.array([[1, 2, np.inf]]), dtype=np.float64)
+        spec = gym_spaces.Actions(space).spec
+        self.assertEqual((spec["kind"], spec["dims"], spec["low"][:2]), ("continuous", 3, [-1, 0]))
+        json.dumps(spec, allow_nan=False)
+        answers = [np.array([[-3, 0.5, -7], [np.nan, 5, 8]], np.float32), np.zeros((2, 3), np.float32)]
+        got = self.received(space, answers)
+        self.assertEqual(got[0][0].tolist(), [[-1, 0.5, -7]])
+        self.assertEqual(got[1][0].tolist(), [[-1, 2, 8]])  # kept over a step: no view of the lane
+        self.assertEqual(got[0][0].dtype, np.float64)
+
+
+class Ends(unittest.TestCase):
+    def flags(self, name, steps=9, **options):
+        lane, seen = Lane(name, width=1, **options), []
+        for _ in range(steps):
+            seen.append(int(lane.step()[2][0]))
+            lane.answer(np.zeros(1, np.int32))
+        return seen
+
+    def test_terminated_and_truncated_are_told_apart(self):
+        died, cut = LAST | TERMINATED | GAME_END, LAST | TRUNCATED | GAME_END
+        both = self.flags("Probe/Plain-v0", plan={2: (True, False), 4: (False, True)}, steps=7)
+        self.assertEqual(both, [FIRST, 0, died, FIRST, 0, cut, FIRST])
+        self.assertEqual(self.flags("Probe/Plain-v0", plan={1: (True, True)}, steps=2), [FIRST, died])
+
+    def test_limits_of_steps_truncate(self):
+        cut = LAST | TRUNCATED | GAME_END
+        self.assertEqual(self.flags("Probe/Limited-v0", plan={99: (True, False)}), [FIRST, 0, 0, 0, 0, cut, FIRST, 0, 0])
+        self.assertEqual(self.flags("Probe/Limited-v0", max_episode_steps=2, steps=4), [FIRST, 0, cut, FIRST])
+
+
+class Seeds(unittest.TestCase):
+    def play(self, seeds, name="Acrobot-v1"):
+        lane, rng = Lane(name, len(seeds), seeds, max_episode_steps=20), np.random.default_rng(0)
+        out = []
+        for _ in range(50):
+            out.append(lane.step()[0][0])
+            lane.answer(lane.answers(rng))
+        return np.array(out)
+
+    def test_the_same_seeds_play_the_same_and_others_another(self):
+        for name in ("Acrobot-v1", "CartPole-v1"):
+            again, other = self.play(range(WIDE), name), self.play(range(WIDE, 2 * WIDE), name)
+            self.assertTrue(np.array_equal(self.play(range(WIDE), name), again))
+            self.assertFalse(np.array_equal(again, other))
+            self.assertFalse(np.array_equal(again[:, 0], again[:, 1]))
+
+
+class VectorEnvironments(unittest.TestCase):
+    def test_a_group_is_played_by_the_ids_own_vector_environment(self):
+        """Step for step what CartPole's gives, ends included."""
+        width, rng = WIDE, np.random.default_rng(3)
+        lane = Lane("CartPole-v1", width, max_episode_steps=25)
+        self.assertIsInstance(lane.group, gym_actor.Vector)
+        theirs = gymnasium.make_vec("CartPole-v1", width, vectorization_mode="vector_entry_point", max_episode_steps=25)
+        x, _ = theirs.reset(seed=100)
+        rewards, expected, kinds = np.zeros(width), np.full(width, FIRST), 0
+        for n in range(120):
+            obs, got, flags = lane.step()
+            self.assertTrue(np.array_equal(obs[0], x), f"step {n}")
+            self.assertEqual((got.tolist(), flags.tolist()), (rewards.tolist(), expected.tolist()), f"step {n}")
+            actions = rng.integers(0, 2, width) if n % 40 < 20 else np.full(width, n % 2)  # falls, and lasts
+            lane.answer(actions.astype(np.int32))
+            ended = expected & LAST
+            x, rewards, died, cut, _ = theirs.step(actions)
+            expected = np.where(died, LAST | TERMINATED | GAME_END, np.where(cut, LAST | TRUNCATED | GAME_END, 0))
+            expected = np.where(ended, FIRST, expected)
+            kinds |= int(np.bitwise_or.reduce(expected))
+        self.assertEqual(kinds, FIRST | ENDS)
+
+    def test_each_ends_and_starts_in_steps_of_its_own_while_others_go_on(self):
+        lane, seen = Lane("Probe/NextStep-v0", WIDE), []
+        for _ in range(8):
+            obs, rewards, flags = lane.step()
+            seen.append([(int(obs[0][env][0]), int(rewards[env]), int(flags[env])) for env in range(2)])
+            lane.answer(np.zeros(WIDE, np.int32))
+        end, on, first = LAST | TERMINATED | GAME_END, [(1, 7, 0), (2, 7, 0)], (0, 0, FIRST)
+        self.assertEqual([step[0] for step in seen], [first, on[0], (2, 7, end), first, on[0], (2, 7, end), first, on[0]])
+        self.assertEqual([step[1] for step in seen], [first, *on, (3, 7, end), first, *on, (3, 7, end)])
+
+    def test_only_one_that_is_the_same_and_resets_in_a_step_of_its_own(self):
+        for name, used in (("NextStep", True), ("SameStep", False), ("Disabled", False), ("OtherSpaces", False), ("Plain", False)):
+            maker = gym_actor.Maker(f"Probe/{name}-v0", {}, "count")
+            self.assertEqual(maker.plays_as_vector(WIDE), used, name)
+            self.assertFalse(maker.plays_as_vector(WIDE - 1), name)  # slower than single ones
+        for bad_values, options in (("count", {"vector": False}), ("reset", {})):
+            self.assertFalse(gym_actor.Maker("Probe/NextStep-v0", options, bad_values).plays_as_vector(WIDE))
+
+    def test_single_ones_stand_in_where_it_resets_otherwise(self):
+        lane, flags = Lane("Probe/SameStep-v0", width=1, plan={2: (True, False)}), []
+        for _ in range(4):
+            flags.append(int(lane.step()[2][0]))
+            lane.answer(np.zeros(1, np.int32))
+        self.assertEqual(flags, [FIRST, 0, LAST | TERMINATED | GAME_END, FIRST])
+
+    def test_one_without_single_ones_that_resets_otherwise_is_refused(self):
+        with self.assertRaisesRegex(ValueError, "NEXT_STEP is needed"):
+            Lane("Probe/OnlySameStep-v0")
+
+
+class BadValues(unittest.TestCase):
+    def play(self, bad_values, **options):
+        lane, seen = Lane("Probe/Senseless-v0", width=1, bad_values=bad_values, **options), []
+        for _ in range(6):
+            obs, rewards, flags = lane.step()
+            seen.append((float(obs[0][0, 0]), float(rewards[0]), int(flags[0])))
+            lane.answer(np.zeros(1, np.int32))
+        return seen
+
+    def test_count_leaves_them_to_the_learner(self):
+        self.assertEqual([np.isnan(obs) for obs, _, _ in self.play("count")], [False] * 3 + [True] + [False] * 2)
+
+    def test_fail_names_the_environment(self):
+        with self.assertRaisesRegex(ValueError, "beyond 1e9: lane 0, number 0"):
+            self.play("fail")
+
+    def test_reset_puts_a_new_episode_in_their_place(self):
+        self.assertEqual(self.play("reset")[2:5], [(0.5, 1.5, 0), (1, 0, FIRST), (0.5, 0.5, 0)])
+        with self.assertRaisesRegex(ValueError, "bad-values reset"):
+            self.play("reset", resets=(2,))  # the one that should mend it
+
+    def test_reset_does_not_mend_a_reset(self):
+        with self.assertRaisesRegex(ValueError, "bad-values reset"):
+            self.play("reset", resets=(2,), plan={1: (True, False)})
+
+
+class Refusals(unittest.TestCase):
+    def refuse(self, name, said, *pairs):
+        with self.assertRaises((LookupError, ValueError)) as refused:
+            gym_actor.Gym.prepare(name, list(pairs), "count")
+        self.assertIn(said, refused.exception.args[0])
+        self.assertNotIn("\n", refused.exception.args[0])
+
+    def test_names(self):
+        self.refuse("CartPoole-v1", "CartPole")
+        self.refuse("CartPole-v99", "v99")
+        self.refuse("ALEE/Pong-v5", "gym/PACKAGE:ID")
+        self.refuse("no_such_package:Thing-v0", "no_such_package")
+        self.refuse("", "")
+
+    def test_options(self):
+        self.refuse("Acrobot-v1", "unexpected keyword argument", "colour=red")
+        self.refuse("CartPole-v1", "true or false", "flatten=perhaps")
+
+    def test_spaces_that_no_lane_has_are_named(self):
+        others = spaces.Text(5), spaces.MultiBinary(3), spaces.Sequence(spaces.Discrete(2)), spaces.Dict({"a": spaces.Text(3)})
+        for space in others:
+            with self.assertRaisesRegex(ValueError, "Text|MultiBinary|Sequence"):
+                gym_spaces.Observations(space)
+        for space in (spaces.MultiBinary(3), spaces.Box(0, 5, (2,), np.int32), spaces.Tuple([spaces.Discrete(2)]), spaces.Dict({})):
+            with self.assertRaisesRegex(ValueError, "action space"):
+                gym_spaces.Actions(space)
+
+    def test_spaces_beyond_a_lanes_measure_are_named_with_what_helps(self):
+        for space, said in (
+            (spaces.Box(-1, 1, (1, 1, 1, 1, 2)), "env.flatten=true"),
+            (spaces.Dict({str(i): spaces.Box(0, 255, (2, 2), np.uint8) for i in range(9)}), "9 fields"),
+            (spaces.Dict({"x" * 30: spaces.Box(0, 255, (2, 2), np.uint8)}), "24 letters|23 letters"),
+            (spaces.Discrete(1 << 20), "one-hot"),
+            (spaces.Box(0, 1 << 40, (2,), np.int64), "32 bits"),
+            (spaces.Box(-1, 1, (0,)), "empty"),
+        ):
+            with self.assertRaisesRegex(ValueError, said):
+                gym_spaces.Observations(space)
+        with self.assertRaisesRegex(ValueError, "1 to 32"):
+            gym_spaces.Actions(spaces.Box(-1, 1, (33,)))
+
+
+class Options(unittest.TestCase):
+    def test_values_are_typed_as_python_writes_them(self):
+        for text, value in {
+            **{"3": 3, "0.5": 0.5, "-1e3": -1000.0, "true": True, "False": False, "none": None, "(1, 2)": (1, 2), "[1]": [1]},
+            **{"'7'": "7", "a b": "a b", "4x4": "4x4", "": ""},
+        }.items():
+            self.assertEqual((gym_actor.literal(text), type(gym_actor.literal(text))), (value, type(value)))
+
+    def test_they_reach_the_environment(self):
+        maker = gym_actor.Gym.prepare("FrozenLake-v1", ["map_name=8x8", "is_slippery=false"], "count")
+        self.assertEqual(maker.spec()["obs"][0]["dims"], [64])
+
+
+def environment():
+    """In which this file can be imported as a package that registers environments."""
+    paths = [os.path.dirname(os.path.abspath(__file__)), os.environ.get("PYTHONPATH", "")]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+
+
+def ask(*arguments):
+    command = [sys.executable, "-m", "actorfarm.gym_actor", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, close_fds=False, env=environment())
+
+
+class Program(unittest.TestCase):
+    def test_spec_is_one_line_of_json_whatever_the_environment_prints(self):
+        answer = ask("--spec", "--env", "test_gym_actor:Probe/Plain-v0", "--option", "says=hello")
+        self.assertEqual(answer.returncode, 0, answer.stderr)
+        self.assertEqual(answer.stdout.count("\n"), 1)
+        self.assertEqual(json.loads(answer.stdout)["obs"], [{"name": "obs", "dtype": "f32", "dims": [3]}])
+        self.assertIn("hello", answer.stderr)
+
+    def test_what_is_not_there_ends_with_status_2_and_one_sentence(self):
+        answer = ask("--spec", "--env", "CartPoole-v1")
+        self.assertEqual((answer.returncode, answer.stdout), (2, ""))
+        self.assertEqual(answer.stderr.count("\n"), 1)
+
+    def test_list_names_some_that_it_then_knows(self):
+        names = ask("--list").stdout.split()
+        self.assertTrue({"CartPole-v1", "Acrobot-v1"} <= set(names))
+        self.assertLess(len(names), 60)
+        for name in names[:3]:
+            gym_actor.Gym.prepare(name, [], "count")
+
+    def lanes(self):
+        """(creator, learner, what the program is told of them)"""
+        creator = _farm.create(2, 2, 4, [("obs", "f32", (3,))], 4)
+        actor_fds, learner_fds = creator.fds()
+        for fd in actor_fds:
+            os.set_inheritable(fd, True)
+            self.addCleanup(os.close, fd)
+        return creator, _farm.open_learner(*learner_fds), ["--up-fd", str(actor_fds[0]), "--down-fd", str(actor_fds[1])]
+
+    def test_an_error_of_the_environments_own_ends_the_actor_with_its_last_line(self):
+        creator, learner, lanes = self.lanes()
+        command = [sys.executable, "-m", "actorfarm.gym_actor", "--env", "test_gym_actor:Probe/Broken-v0", *lanes]
+        actor = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, close_fds=False, env=environment())
+        deadline = time.monotonic() + PATIENCE_S
+        while actor.poll() is None and time.monotonic() < deadline:
+            for lane in range(2):
+                produced, acted, _ = learner.counters(lane)
+                if produced > acted:
+                    self.assertEqual(np.array(learner.flags(lane, acted)).tolist(), [FIRST, FIRST])
+                    learner.answer(lane, np.zeros(2, np.int32))
+            os.sched_yield()
+        last = actor.communicate()[1].splitlines()[-1]
+        self.assertEqual(actor.returncode, 1)
+        self.assertIn("KeyError: 'the wheel came off' (test_gym_actor.py:", last)
+        self.assertIn("Probe/Broken-v0", last)
+
+    def test_lanes_of_another_environment_are_refused(self):
+        creator, learner, lanes = self.lanes()
+        answer = ask("--env", "Acrobot-v1", *lanes)
+        self.assertEqual(answer.returncode, 1)
+        self.assertIn("another environment", answer.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()
