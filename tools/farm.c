@@ -14,9 +14,11 @@ struct command {
 static const struct command commands[] = {
     {"train", "trains an agent: actors, learner, progress, checkpoints", farm_cmd_train},
     {"eval", "plays a trained agent without learning and says its score", farm_cmd_eval},
+    {"fps", "how fast environments run in the farm, against the bare simulator", farm_cmd_fps},
     {"envs", "lists the environments that can run here", farm_cmd_envs},
     {"topo", "draws this machine and the plan for it", farm_cmd_topo},
     {"doctor", "says what is missing or set badly and how to mend it", farm_cmd_doctor},
+    {"report", "all of it and the figures in one document to send along", farm_cmd_report},
 };
 enum { COMMANDS = sizeof commands / sizeof *commands };
 

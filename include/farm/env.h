@@ -87,10 +87,6 @@ struct farm_env_api {
 #endif
 FARM_ENV_EXPORT const struct farm_env_api *farm_env_at(size_t index);
 
-// Bytes of one element, and of one field of one environment; 0 where the spec makes no sense.
-size_t farm_dtype_bytes(uint32_t dtype);
-size_t farm_field_bytes(const struct farm_field_spec *field);
-
 #ifdef __cplusplus
 }
 #endif

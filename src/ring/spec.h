@@ -74,6 +74,10 @@ struct farm_ring_layout {
     uint64_t hash;                                  // of spec and offsets: the segments' layout_hash
 };
 
+// Bytes of one element, and of one field of one environment; 0 where the spec makes no sense.
+size_t farm_dtype_bytes(uint32_t dtype);
+size_t farm_field_bytes(const struct farm_field_spec *field);
+
 // Checks the spec (every count, size and product bounded) and works out the layout. FARM_E_INVALID with the reason.
 enum farm_status farm_ring_layout_make(const struct farm_ring_spec *spec, struct farm_ring_layout *layout,
                                        struct farm_error *err);

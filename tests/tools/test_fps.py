@@ -1,0 +1,219 @@
+"""farm fps: its document, its figures among themselves, signals, placements, the search for a setting."""
+
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import tempfile
+import textwrap
+import time
+import unittest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+FARM = str(pathlib.Path(os.environ.get("FARM_BUILD", "build")).resolve() / "farm")
+
+# Ends the process where an action is not what its spec says. Episodes of one step; a process that destroys its
+# environments, as actors do and the bare loops do not, adds the number of its steps to a file.
+PLUGIN = """
+#include <farm/env.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static long steps, alive;
+static int the_spec(const struct farm_env_config *c, struct farm_env_spec *s, char *e, size_t n) {
+    memset(s, 0, sizeof *s);
+    s->obs_count = 1;
+    strcpy(s->obs[0].name, "x");
+    s->obs[0].dtype = FARM_F32; s->obs[0].rank = 1; s->obs[0].dims[0] = 3;
+    s->frames_per_step = 2;
+    s->action.kind = KIND; s->action.dims = 2;
+#if KIND == 3
+    s->action.low[0] = -2; s->action.high[0] = -1; s->action.low[1] = 0; s->action.high[1] = 5;
+#else
+    s->action.sizes[0] = 3; s->action.sizes[1] = 7;
+#endif
+    return 0;
+}
+static void *create(const struct farm_env_config *c, char *e, size_t n) { alive++; return malloc(1); }
+static void destroy(void *self) {
+    free(self);
+    if (--alive) return;
+    FILE *file = fopen(getenv("STEPS_FILE"), "a");
+    fprintf(file, "%ld\\n", steps);
+    fclose(file);
+}
+static void reset(void *self, void *const *obs) { memset(obs[0], 0, 12); }
+static uint32_t step(void *self, const void *action, void *const *obs, float *reward) {
+#if KIND == 3
+    float a[2]; memcpy(a, action, sizeof a);
+    if (!(a[0] >= -2 && a[0] <= -1 && a[1] >= 0 && a[1] <= 5)) abort();
+#else
+    int32_t a[2]; memcpy(a, action, sizeof a);
+    if (a[0] < 0 || a[0] > 2 || a[1] < 0 || a[1] > 6) abort();
+#endif
+    memset(obs[0], 0, 12);
+    *reward = 1;
+    steps++;
+    return FARM_STEP_TRUNCATED | FARM_STEP_GAME_END;
+}
+static const struct farm_env_api api = {FARM_ENV_ABI_VERSION, sizeof api, "test/actions", "checks its actions",
+                                        the_spec, create, destroy, reset, step};
+FARM_ENV_EXPORT const struct farm_env_api *farm_env_at(size_t i) { return i ? NULL : &api; }
+"""
+
+
+class Fps(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+
+    def farm(self, *arguments, status=0):
+        result = subprocess.run([FARM, *arguments], cwd=self.folder, stdin=subprocess.DEVNULL, capture_output=True,
+                                text=True, timeout=60, env={**os.environ, "STEPS_FILE": str(self.folder / "steps")})
+        self.assertEqual(result.returncode, status, result.stderr)
+        return result
+
+    def fps(self, *arguments):
+        return json.loads(self.farm("fps", "--json", "--quiet", *arguments).stdout)
+
+    def check_figures(self, document):
+        farm, bare = document["agent_steps_per_s"], document["bare_agent_steps_per_s"]
+        self.assertGreater(bare, 0)
+        self.assertAlmostEqual(document["efficiency"], farm / (bare * document["cores"]), places=6)
+        self.assertAlmostEqual(document["efficiency_all_cores"], farm / document["bare_all_cores_agent_steps_per_s"],
+                               places=6)
+        self.assertAlmostEqual(document["agent_steps"] / document["farm_s"], farm, delta=0.5 * farm)
+        self.assertGreater(document["cpu_efficiency"], 0.02)
+        self.assertLess(document["cpu_efficiency"], 3)
+
+    def plugin(self, kind):
+        source, shared = self.folder / "actions.c", self.folder / "actions.so"
+        source.write_text(textwrap.dedent(PLUGIN))
+        subprocess.run([os.environ.get("CC", "gcc"), f"-DKIND={kind}", "-shared", "-fPIC", "-O1", f"-I{ROOT}/include",
+                        source, "-o", shared], check=True)
+        return f"plugin:{shared}"
+
+
+class Document(Fps):
+    def test_of_a_native_environment(self):
+        document = self.fps("--env", "native/catch", "--seconds", "1", "--ladder", "off", "--seed", "5")
+        self.assertEqual((document["schema_version"], document["env"], document["seed"]), (1, "native/catch", 5))
+        self.assertEqual(document["frames"], document["agent_steps"])
+        self.assertFalse(document["interrupted"])
+        self.assertIsNone(document["error"])
+        self.check_figures(document)
+        self.assertEqual([rung["rung"] for rung in document["ladder"]], ["bare_times_cores", "bare_all_cores", "farm"])
+        self.assertEqual(document["ring_steps"], 3 * 10 + 1 + 1)  # train's: unroll 10 by its recipe, stack 1
+
+    def test_climbs_to_training(self):
+        document = self.fps("--env", "native/catch", "--seconds", "3")
+        rungs = {rung["rung"]: rung for rung in document["ladder"]}
+        self.assertEqual(list(rungs), ["bare_times_cores", "bare_all_cores", "farm", "farm_train_lanes", "inference",
+                                       "training"])
+        for rung in rungs.values():
+            self.assertGreater(rung["agent_steps_per_s"], 0)
+        self.assertEqual(rungs["training"]["envs_per_actor"], 32)  # its recipe's
+        self.assertEqual(rungs["farm_train_lanes"]["envs_per_actor"], 32)
+        self.assertGreater(rungs["farm"]["envs_per_actor"], 32)  # a step is cheap: wide lanes
+        self.assertLess(rungs["training"]["agent_steps_per_s"], rungs["farm"]["agent_steps_per_s"])
+        self.assertIn(document["bottleneck"], ["emulator", "hand-off", "inference", "training"])
+
+    def test_takes_the_settings_of_train(self):
+        document = self.fps("--env", "native/cartpole", "--seconds", "0.5", "--ladder", "off", "--actors", "1", "--lanes",
+                            "4", "--envs-per-actor", "64", "--unroll", "8", "--no-pin")
+        self.assertEqual((document["actors"], document["lanes"], document["envs_per_actor"]), (1, 4, 64))
+        self.assertEqual((document["ring_steps"], document["cores"], document["pinned"]), (26, 1, False))
+        self.check_figures(document)
+
+    def test_of_python_environments(self):
+        for env, repeat in (("ale/Pong", 4), ("gym/CartPole-v1", 1)):
+            with self.subTest(env=env):
+                document = self.fps("--env", env, "--seconds", "1", "--ladder", "off", "--envs-per-actor", "4", "--actors",
+                                    "1")
+                self.check_figures(document)
+                self.assertEqual(document["frames"], repeat * document["agent_steps"])
+
+    def test_of_continuous_and_multi_discrete_actions(self):
+        for kind in (3, 2):
+            with self.subTest(kind=kind):
+                document = self.fps("--env", self.plugin(kind), "--seconds", "0.6")
+                self.check_figures(document)
+                self.assertEqual(document["frames"], 2 * document["agent_steps"])
+                taken = sum(map(int, (self.folder / "steps").read_text().split()))
+                (self.folder / "steps").unlink()
+                self.assertLessEqual(document["agent_steps"], taken)  # FIRST steps would double it
+                self.assertGreater(document["agent_steps"], 0.3 * taken)  # the rest was taken between the turns
+                learning = document["ladder"][-2:]
+                self.assertEqual([rung["rung"] for rung in learning], ["inference", "training"])
+                for rung in learning:  # cannot be trained yet: said, and no failure
+                    self.assertTrue(rung["agent_steps_per_s"] or rung["not_measured"])
+
+
+class Signals(Fps):
+    def test_the_document_of_what_was_measured(self):
+        process = subprocess.Popen([FARM, "fps", "--env", "native/catch", "--seconds", "100", "--json"], cwd=self.folder,
+                                   stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        self.addCleanup(process.communicate)
+        self.addCleanup(process.kill)
+        for line in process.stderr:
+            if "shared memory" in line:
+                break
+        time.sleep(1)
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=20)
+        self.assertEqual(process.returncode, 0, err)
+        document = json.loads(out)
+        self.assertTrue(document["interrupted"])
+        self.assertEqual(len(document["ladder"]), 3)
+        self.assertIsNone(document["bare_all_cores_agent_steps_per_s"])  # its turn had not come
+
+
+class Placements(Fps):
+    def test_are_taken(self):
+        for where in ("interleave", "remote", "off"):
+            with self.subTest(where=where):
+                document = self.fps("--env", "native/catch", "--seconds", "0.5", "--ladder", "off", "--numa", where)
+                self.assertEqual(document["numa"], where)
+                self.assertGreater(document["agent_steps_per_s"], 0)
+                self.assertEqual("bound to node" in document["ring"], where == "remote", document["ring"])
+
+    def test_are_compared(self):
+        document = self.fps("--env", "native/catch", "--seconds", "1", "--numa-ab")
+        self.assertEqual(list(document["numa_ab"]), ["bind", "interleave", "remote", "off"])
+        for placement in document["numa_ab"].values():
+            self.assertEqual(len(placement["rounds"]), 3)
+        self.assertEqual(document["numa_ab"]["bind"]["of_bind"], 1)
+        if document["numa_nodes"] == 1:
+            self.assertIn("one NUMA node", document["numa_note"])
+
+
+class Tuning(Fps):
+    def test_writes_a_recipe_that_train_takes(self):
+        document = self.fps("--env", "native/catch", "--seconds", "1", "--tune", "--out", "mine.yaml")
+        tuned = document["tuned"]
+        self.assertGreaterEqual(len(document["tried"]), 4)
+        trained = json.loads(self.farm("train", "--recipe", "mine.yaml", "--seconds", "0.3", "--json", "--quiet").stdout)
+        self.assertEqual(trained["env"], "native/catch")
+        self.assertEqual(trained["actors"], tuned["actors"])
+        self.assertEqual(trained["environments"], tuned["actors"] * tuned["envs_per_actor"])
+
+
+class WrongInput(Fps):
+    def refuses(self, part, *arguments):
+        result = self.farm("fps", *arguments, status=2)
+        self.assertIn(part, result.stderr)
+        self.assertEqual(result.stdout, "")
+
+    def test_is_refused(self):
+        self.refuses("bind, interleave", "--numa", "sideways")
+        self.refuses("on, off", "--ladder", "maybe")
+        self.refuses("--seconds", "--seconds", "0")
+        self.refuses("'native/catch'?", "--env", "native/cacth")
+        self.refuses("one of them", "--tune", "--numa-ab")
+
+
+if __name__ == "__main__":
+    unittest.main()

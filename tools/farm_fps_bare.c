@@ -1,0 +1,175 @@
+// See farm_fps_bare.h.
+#include "farm_fps_bare.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "actor/bare.h"
+#include "base/log.h"
+
+enum { LOOK_MS = 50 }; // how soon a wait finds that it shall stop
+
+struct answer {
+    uint64_t steps, taken_ns, cpu_ns;
+};
+
+// ---- the child ----
+
+static bool read_all(int fd, void *bytes, size_t count) {
+    for (size_t done = 0; done < count;) {
+        const ssize_t n = read(fd, (char *)bytes + done, count - done);
+        if (n <= 0 && !(n < 0 && errno == EINTR)) return false;
+        if (n > 0) done += (size_t)n;
+    }
+    return true;
+}
+
+static uint64_t cpu_now_ns(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
+    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+static void loop_in_c(const struct farm_actor_config *config, uint32_t width, int command, int answer) {
+    struct farm_bare bare;
+    struct farm_error err;
+    struct answer said = {0};
+    double seconds;
+    if (farm_bare_open(config, width, &bare, &err)) {
+        farm_log_error("the bare loop: %s", err.message);
+        _exit(1);
+    }
+    farm_bare_run(&bare, 1, &said.taken_ns); // the first pass resets all of them
+    said.taken_ns = 0;
+    while (write(answer, &said, sizeof said) == sizeof said && read_all(command, &seconds, sizeof seconds)) {
+        const uint64_t from = cpu_now_ns();
+        said.steps = farm_bare_run(&bare, (uint64_t)(seconds * 1e9), &said.taken_ns);
+        said.cpu_ns = cpu_now_ns() - from;
+    }
+    farm_bare_close(&bare);
+}
+
+static void become_python(const struct farm_job *job, uint32_t actor, int command, int answer) {
+    enum { PAIR_BYTES = sizeof((struct farm_recipe_option *)0)->key + FARM_RECIPE_PATH_BYTES };
+    static char options[FARM_RECIPE_OPTIONS_MAX + 1][PAIR_BYTES]; // until the exec
+    char numbers[4][24];
+    char *argv[16 + 2 * (FARM_RECIPE_OPTIONS_MAX + 1)];
+    size_t count = 0;
+    const struct farm_env *env = &job->env;
+    snprintf(numbers[0], sizeof numbers[0], "%u", job->width);
+    snprintf(numbers[1], sizeof numbers[1], "%llu", (unsigned long long)(job->actor_jobs[actor].config.seed + actor));
+    snprintf(numbers[2], sizeof numbers[2], "%d", command);
+    snprintf(numbers[3], sizeof numbers[3], "%d", answer);
+    const char *const fixed[] = {env->python, "-m",          "actorfarm.bare", "--env",    env->name,
+                                 "--width",   numbers[0],    "--seed",         numbers[1], "--command-fd",
+                                 numbers[2],  "--answer-fd", numbers[3]};
+    for (size_t i = 0; i < sizeof fixed / sizeof *fixed; i++) argv[count++] = (char *)fixed[i];
+    for (size_t i = 0; i < env->option_count; i++) {
+        snprintf(options[i], sizeof options[i], "%s=%s", env->options[i].key, env->options[i].value);
+        argv[count++] = (char *)"--option";
+        argv[count++] = options[i];
+    }
+    argv[count] = NULL;
+    setenv("PYTHONPATH", env->pythonpath, 1);
+    setenv("OMP_NUM_THREADS", "1", 1);
+    setenv("OPENBLAS_NUM_THREADS", "1", 1);
+    fcntl(command, F_SETFD, 0);
+    fcntl(answer, F_SETFD, 0);
+    execv(argv[0], argv);
+    farm_log_error("the bare loop: cannot start %s: %s", argv[0], strerror(errno));
+}
+
+static _Noreturn void be_bare(const struct farm_job *job, uint32_t actor, int command, int answer) {
+    struct farm_error err;
+    const struct farm_job_actor *beside = &job->actor_jobs[actor];
+    signal(SIGTERM, SIG_DFL);
+    if (job->recipe.pin && farm_bitmap_pin(&beside->cpus, &err)) farm_log_warn("not pinned: %s", err.message);
+    if (job->env.kind == FARM_ENV_PYTHON) {
+        become_python(job, actor, command, answer);
+        _exit(1);
+    }
+    loop_in_c(&beside->config, job->width, command, answer);
+    _exit(0);
+}
+
+// ---- the parent ----
+
+enum farm_status farm_fps_bare_start(const struct farm_job *job, uint32_t actor, struct farm_fps_bare *bare,
+                                     struct farm_error *err) {
+    int commands[2], answers[2];
+    const pid_t parent = getpid();
+    if (pipe2(commands, O_CLOEXEC)) return farm_fail_errno(err, FARM_E_LIMIT, "a bare loop");
+    if (pipe2(answers, O_CLOEXEC)) {
+        close(commands[0]);
+        close(commands[1]);
+        return farm_fail_errno(err, FARM_E_LIMIT, "a bare loop");
+    }
+    const pid_t pid = fork();
+    if (pid == 0) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        if (getppid() != parent) _exit(1);
+        close(commands[1]); // else it would not see the end of the pipe
+        close(answers[0]);
+        be_bare(job, actor, commands[0], answers[1]);
+    }
+    close(commands[0]);
+    close(answers[1]);
+    *bare = (struct farm_fps_bare){.pid = pid, .command = commands[1], .answer = answers[0]};
+    if (pid > 0) return FARM_OK;
+    farm_fps_bare_end(bare);
+    return farm_fail_errno(err, FARM_E_LIMIT, "a bare loop");
+}
+
+static enum farm_status read_answer(const struct farm_fps_bare *bare, const volatile sig_atomic_t *stop,
+                                    struct answer *said, struct farm_error *err) {
+    while (!*stop) {
+        struct pollfd readable = {.fd = bare->answer, .events = POLLIN};
+        if (poll(&readable, 1, LOOK_MS) != 1) continue;
+        if (read_all(bare->answer, said, sizeof *said)) return FARM_OK;
+        return farm_fail(err, FARM_E_DEAD, "the bare loop ended (process %d)", (int)bare->pid);
+    }
+    return farm_fail(err, FARM_E_DEAD, "stopped");
+}
+
+enum farm_status farm_fps_bare_await(const struct farm_fps_bare *bare, const volatile sig_atomic_t *stop,
+                                     struct farm_error *err) {
+    struct answer said;
+    return read_answer(bare, stop, &said, err);
+}
+
+enum farm_status farm_fps_bare_turn(const struct farm_fps_bare *bares, uint32_t count, double seconds,
+                                    const volatile sig_atomic_t *stop, struct farm_fps_bare_rate *rate,
+                                    struct farm_error *err) {
+    uint64_t steps = 0, cpu_ns = 0;
+    rate->per_s = 0;
+    for (uint32_t i = 0; i < count; i++)
+        if (write(bares[i].command, &seconds, sizeof seconds) != sizeof seconds)
+            return farm_fail_errno(err, FARM_E_DEAD, "the bare loop ended (process %d)", (int)bares[i].pid);
+    for (uint32_t i = 0; i < count; i++) {
+        struct answer said;
+        enum farm_status status = read_answer(&bares[i], stop, &said, err);
+        if (status) return status;
+        if (said.taken_ns) rate->per_s += (double)said.steps / ((double)said.taken_ns * 1e-9);
+        steps += said.steps;
+        cpu_ns += said.cpu_ns;
+    }
+    rate->cpu_ns = steps ? (double)cpu_ns / (double)steps : 0;
+    return FARM_OK;
+}
+
+void farm_fps_bare_end(struct farm_fps_bare *bare) {
+    if (bare->pid > 0) {
+        kill(bare->pid, SIGKILL);
+        waitpid(bare->pid, NULL, 0);
+    }
+    if (bare->command > 0) close(bare->command);
+    if (bare->answer > 0) close(bare->answer);
+    *bare = (struct farm_fps_bare){0};
+}
