@@ -8,6 +8,7 @@
 
 #include "actor/plugin.h"
 #include "base/status.h"
+#include "ring/spec.h"
 
 enum { OPTIONS_MAX = 8, ENDED = FARM_STEP_TERMINATED | FARM_STEP_GAME_END, RGB_BYTES = 64 * 64 * 3 };
 enum { IMAGE_BYTES = 8 };

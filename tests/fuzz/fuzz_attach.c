@@ -137,14 +137,15 @@ static void check_sound(const struct farm_lane *lane) {
         }
 }
 
-// What an honest actor may have stored: as many steps as are answered or one more, within the ring.
+// What an honest actor may have stored: as many steps as are answered or one more, within the ring. (`consumed` beyond
+// that is the learner's word, which may have grown since.)
 static bool counters_sound(const struct farm_ring *ring) {
     bool sound = true;
     for (uint32_t l = 0; l < ring->spec.lanes; l++) {
         const struct farm_lane *lane = &ring->lanes[l];
         uint64_t produced = lane->up->produced, acted = lane->down->acted;
         sound = sound && acted < UINT64_MAX && (produced == acted || produced == acted + 1) &&
-                produced - lane->down->consumed <= lane->steps;
+                (int64_t)(produced - lane->down->consumed) <= lane->steps;
     }
     return sound;
 }

@@ -1,0 +1,109 @@
+"""`farm report`: one document and one page of the parts' own figures, without what names this machine."""
+
+import json
+import os
+import pathlib
+import re
+import socket
+import subprocess
+import tempfile
+import unittest
+
+FARM = str(pathlib.Path(os.environ.get("FARM_BUILD", "build")).resolve() / "farm")
+KERNELS = ("/proc", "/sys", "/dev")
+
+
+def strings(value):
+    if isinstance(value, dict):
+        for member in value.values():
+            yield from strings(member)
+    elif isinstance(value, list):
+        for member in value:
+            yield from strings(member)
+    elif isinstance(value, str):
+        yield value
+
+
+def farm(folder, *arguments):
+    return subprocess.run(
+        [FARM, *arguments], cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60
+    )
+
+
+class Report(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        folder = tempfile.TemporaryDirectory()
+        cls.addClassCleanup(folder.cleanup)
+        cls.folder = pathlib.Path(folder.name)
+        timed = ("--env", f"native/catch,native/cacth,plugin:{cls.folder}/none.so", "--seconds", "0.5")
+        cls.plain = cls.document("--no-fps", "--host")
+        cls.timed = cls.document(*timed)
+        cls.printed = cls.report("--out", "report.md", *timed[:1], "native/catch,native/cacth", *timed[2:])
+        cls.page = (cls.folder / "report.md").read_text()
+        cls.doctor = json.loads(farm(cls.folder, "doctor", "--json").stdout)
+
+    @classmethod
+    def report(cls, *arguments):
+        result = farm(cls.folder, "report", *arguments)
+        assert result.returncode == 0, result.stderr
+        return result.stdout
+
+    @classmethod
+    def document(cls, *arguments):
+        return json.loads(cls.report("--json", *arguments))
+
+    def test_holds_what_the_parts_say(self):
+        topo = json.loads(farm(self.folder, "topo", "--json").stdout)
+        self.assertEqual((self.plain["schema_version"], self.plain["fps"], self.plain["failed"]), (1, [], []))
+        self.assertEqual(self.plain["topo"]["plan"], topo["plan"])
+        self.assertEqual(self.plain["topo"]["machine"]["cpus"], topo["machine"]["cpus"])
+        self.assertEqual(self.plain["doctor"]["can_run"], self.doctor["can_run"])
+        names, wanted = ([f["name"] for f in d["findings"]] for d in (self.plain["doctor"], self.doctor))
+        self.assertEqual(names, wanted)
+
+    def test_times_environments_and_names_those_that_fail(self):
+        (fps,) = self.timed["fps"]
+        self.assertEqual(fps["env"], "native/catch")
+        self.assertGreater(fps["agent_steps_per_s"], 0)
+        self.assertGreater(fps["bare_agent_steps_per_s"], 0)
+        misspelt, plugin = self.timed["failed"]
+        self.assertEqual(misspelt["part"], "fps native/cacth")
+        self.assertIn("native/catch", misspelt["reason"], "farm fps's own sentence, with the nearest name")
+        self.assertTrue(plugin["reason"])
+
+    def test_page_says_the_same(self):
+        self.assertEqual(self.printed, "")
+        self.assertIn(farm(self.folder, "topo").stdout.splitlines()[1], self.page)
+        self.assertRegex(self.page, r"\| native/catch \| \d+ \| \d+ \| \d+\.\d+ \|")
+        self.assertRegex(self.page, r"## What failed\n\n- fps native/cacth: ")
+        for finding in self.doctor["findings"]:
+            self.assertIn(f"| {finding['grade']} | {finding['name']} |", self.page)
+
+    def test_names_neither_places_nor_the_machine(self):
+        for text in [self.page, *strings(self.plain), *strings(self.timed)]:
+            self.assertNotIn(str(self.folder), text)
+            for path in re.findall(r"(?:^|[\s'\"`(=:])(/[\w.][^\s'\"`),;|]*)", text):
+                self.assertTrue(path.startswith(KERNELS), f"{path} names a place on this machine: {text}")
+        self.assertNotIn("host", self.timed)
+        self.assertEqual(self.plain["host"], socket.gethostname())
+
+    def test_files_of_the_kernel_are_said(self):
+        said = list(strings(self.plain))
+        for text in strings(self.doctor):
+            if re.search(r"/(sys|proc)/", text):
+                self.assertIn(text, said)
+
+    def test_wrong_usage(self):
+        for arguments in (("--seconds", "0"), ("--evn", "native/catch"), ("--seconds", "nan")):
+            result = farm(self.folder, "report", *arguments)
+            self.assertEqual((result.returncode, result.stdout), (2, ""), arguments)
+        result = farm(self.folder, "report", "--no-fps", "--out", "nowhere/report.md")
+        self.assertEqual(result.returncode, 1)
+        self.assertIn("nowhere/report.md", result.stderr)
+        help_text = farm(self.folder, "report", "--help")
+        self.assertEqual((help_text.returncode, help_text.stderr), (0, ""))
+
+
+if __name__ == "__main__":
+    unittest.main()
