@@ -58,14 +58,15 @@ parallel = $(if $(findstring -j,$(MAKEFLAGS))$(findstring jobserver,$(MAKEFLAGS)
 .PHONY: all help deps run test bench bench-peers model lint format asan tsan coverage fuzz fuzz-keep fuzz-seeds aarch64-test install uninstall clean chaos chaos-mutants
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
 	@echo
 	@echo '  V=1 prints commands, T=ring or T=ring/test_lane picks tests, B=ring picks benchmarks,'
 	@echo '  ARGS="--seconds 30" goes to farm train, PYTHON=... and CC=... choose the tools, FARM_NVCC=pypi the CUDA compiler.'
 
-deps: ## installs what is missing: Debian packages, build/venv, the CUDA compiler
+deps: ## installs what is missing: Debian packages, build/venv, Procgen's library, the CUDA compiler
 	@tools/build/deps.sh build test
 	@tools/build/venv.sh
+	@tools/build/procgen.sh
 	@tools/build/cuda.sh
 
 run: deps ## builds and trains native/breakout for about a minute
@@ -80,9 +81,9 @@ bench: deps ## runs every benchmark and prints one table; RESULTS=file keeps the
 	@$(MAKE) $(parallel) all
 	@$(BUILD)/venv/bin/python tools/build/bench_table.py --build $(BUILD) $(if $(RESULTS),--results $(RESULTS)) $(B)
 
-bench-peers: deps ## the same work done by other people's systems (installs them into build/peers)
+bench-peers: deps ## the same work done by other people's systems; B=envpool picks one (installs them into build/peers)
 	@$(MAKE) $(parallel) all
-	@tools/build/peers.sh $(B)
+	@ARGS="$(ARGS)" RESULTS="$(RESULTS)" tools/build/peers.sh $(B)
 
 asan: deps ## the C tests and the command line's under AddressSanitizer and UBSan
 	@$(MAKE) $(parallel) python-extension
@@ -140,8 +141,8 @@ install: all ## into $(DESTDIR)$(PREFIX)
 uninstall: ## removes what install put there
 	@tools/build/install.sh uninstall "$(DESTDIR)" "$(PREFIX)"
 
-clean: ## removes build/, but keeps the downloads: build/venv, build/cuda, build/peers
-	@[ ! -d $(BUILD) ] || find $(BUILD) -mindepth 1 -maxdepth 1 ! -name venv ! -name cuda ! -name peers ! -name cuda.mk \
+clean: ## removes build/, but keeps the downloads: build/venv, build/procgen, build/cuda, build/peers
+	@[ ! -d $(BUILD) ] || find $(BUILD) -mindepth 1 -maxdepth 1 ! -name venv ! -name procgen ! -name cuda ! -name peers ! -name cuda.mk \
 		-exec rm -rf {} +
 
 # What follows needs to know what the machine has; the targets above do not.
@@ -216,6 +217,17 @@ $(FAULT_TESTS): $(call object,tests/support/faults.c)
 $(FAULT_TESTS): private LDFLAGS += $(addprefix -Wl$(comma)--wrap=,mmap munmap malloc calloc realloc free \
 	$(shell sed -n 's/^FAULT.[^,]*, \([a-z0-9_]*\),.*/\1/p' tests/support/faults.c))
 
+# A library with gym3's libenv interface, and the plug-ins that it and Procgen are played through.
+$(BUILD)/tests/envs/libenv_fixture.so: tests/envs/libenv_fixture.c src/envs/libenv.h $(BUILD)/flags
+	$(call say,LINK,$@)
+	$(Q)mkdir -p $(@D)
+	$(Q)$(CC) $(CPPFLAGS) -fPIC $(CFLAGS) -shared $< $(LDFLAGS) -o $@
+$(BUILD)/tests/envs/test_libenv $(BUILD)/tests/envs/test_procgen: | \
+	$(BUILD)/envs/libenv.so $(BUILD)/envs/procgen.so $(BUILD)/tests/envs/libenv_fixture.so
+
+# Both programs over one mapping a segment.
+$(BUILD)/tests/learner/test_threads: private LDFLAGS += -Wl,--wrap=farm_place_map,--wrap=munmap
+
 .PHONY: build-tests run-tests build-c-tests run-c-tests
 build-tests: $(if $(T),$(FARM) env-plugins python-extension cuda,all) $(C_TESTS)
 build-c-tests: $(FARM) $(C_TESTS)
@@ -283,15 +295,37 @@ $(BUILD)/python/actorfarm/%.py: python/actorfarm/%.py
 python-extension: $(PY_EXTENSION) $(PY_MODULES)
 
 ##@ Plug-ins that come along: build/envs/NAME.so of src/envs/NAME.c, which sees include/farm and nothing else of ours.
-# ENV_FLAGS_NAME and ENV_LIBS_NAME add to one; ENV_WITHOUT names those whose foreign library is not here.
+# More of one lies in src/envs/NAME/. ENV_FLAGS_NAME and ENV_LIBS_NAME add to it; ENV_WITHOUT names those whose foreign
+# library is not here.
 ENV_WITHOUT ?=
+
+# mujoco: library and headers of the wheel `mujoco`, models of `gymnasium`. Installed, both lie in mujoco/ beside it. It
+# stays in its process (nodelete): the library calls it back for its messages.
+SITE_PACKAGES  := $(firstword $(wildcard $(BUILD)/venv/lib/python3*/site-packages $(BUILD)/../venv/lib/python3*/site-packages))
+MUJOCO_LIB     := $(abspath $(wildcard $(SITE_PACKAGES)/mujoco/libmujoco.so.3.*))
+MUJOCO_ASSETS  := $(abspath $(wildcard $(SITE_PACKAGES)/gymnasium/envs/mujoco/assets))
+MUJOCO_FLAGS   := -isystem $(SITE_PACKAGES)/mujoco/include -DMUJOCO_ASSETS='"$(MUJOCO_ASSETS)"'
+ENV_FLAGS_mujoco := -D_GNU_SOURCE -Isrc $(MUJOCO_FLAGS)
+ENV_LIBS_mujoco  := $(MUJOCO_LIB) -Wl,-z,nodelete -Wl,-rpath,'$$ORIGIN/mujoco' -Wl,-rpath,$(dir $(MUJOCO_LIB)) -lpthread
+ifeq ($(and $(MUJOCO_LIB),$(MUJOCO_ASSETS)),)
+ENV_WITHOUT += mujoco
+endif
+
+# procgen and libenv: a header in common; Procgen's library is found when it is wanted. Installed, it lies in procgen/
+# beside them.
+ENV_FLAGS_procgen := -D_GNU_SOURCE -Isrc
+ENV_FLAGS_libenv  := -D_GNU_SOURCE -Isrc
+$(BUILD)/envs/procgen.so $(BUILD)/envs/libenv.so: src/envs/libenv.h
+
 ENV_PLUGINS := $(patsubst src/envs/%.c,$(BUILD)/envs/%.so,$(filter-out $(ENV_WITHOUT:%=src/envs/%.c),$(wildcard src/envs/*.c)))
 
-$(ENV_PLUGINS): $(BUILD)/envs/%.so: src/envs/%.c $(BUILD)/flags
+$(BUILD)/envs/mujoco.so: $(MUJOCO_LIB)
+$(BUILD)/tests/envs/test_mujoco: | $(filter %/mujoco.so,$(ENV_PLUGINS))
+$(foreach p,$(ENV_PLUGINS),$(eval $p: $(wildcard $(p:$(BUILD)/envs/%.so=src/envs/%/*.[ch]))))
+$(ENV_PLUGINS): $(BUILD)/envs/%.so: src/envs/%.c $(wildcard include/farm/*.h) $(BUILD)/flags
 	$(call say,LINK,$@)
 	$(Q)mkdir -p $(@D)
-	$(Q)$(CC) -Iinclude $(CFLAGS) $(ENV_FLAGS_$*) -fPIC -fvisibility=hidden -shared -MMD -MP -MF $(@:.so=.d) $< $(LDFLAGS) $(ENV_LIBS_$*) -lm -o $@
--include $(ENV_PLUGINS:.so=.d)
+	$(Q)$(CC) -Iinclude $(CFLAGS) $(ENV_FLAGS_$*) -fPIC -fvisibility=hidden -shared $(filter %.c,$^) $(LDFLAGS) $(ENV_LIBS_$*) -lm -o $@
 .PHONY: env-plugins
 env-plugins: $(ENV_PLUGINS)
 
@@ -349,7 +383,8 @@ comma := ,
 # Compiles for AArch64, with the other libraries' headers of this machine: nothing is linked or run.
 CROSS_CC   := aarch64-linux-gnu-gcc
 CROSS_HOST := $(shell uname -m)
-CROSS      := $(patsubst %.c,$(BUILD)/aarch64/%.o,$(filter-out %_avx2.c %_avx512.c,$(wildcard src/*/*.c src/*/*/*.c tools/*.c bench/*.c)))
+CROSS      := $(patsubst %.c,$(BUILD)/aarch64/%.o,$(filter-out %_avx2.c %_avx512.c $(foreach e,$(ENV_WITHOUT),src/envs/$e.c src/envs/$e/%),$(wildcard src/*/*.c src/*/*/*.c tools/*.c bench/*.c)))
+$(BUILD)/aarch64/src/envs/mujoco.o $(BUILD)/aarch64/src/envs/mujoco/%.o: private CPPFLAGS += $(MUJOCO_FLAGS)
 $(BUILD)/aarch64/%.o: %.c Makefile | $(BUILD)/gen/farm_build.h
 	$(Q)mkdir -p $(@D)
 	$(Q)$(CROSS_CC) $(CPPFLAGS) $(CFLAGS) -idirafter /usr/include -idirafter /usr/include/$(CROSS_HOST)-linux-gnu -MMD -MP -c $< -o $@

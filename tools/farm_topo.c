@@ -8,6 +8,7 @@
 
 #include "base/cli.h"
 #include "base/log.h"
+#include "farm_report.h"
 #include "tools.h"
 #include "topo/claim.h"
 #include "topo/machine.h"
@@ -22,6 +23,8 @@ struct options {
     struct farm_machine_source source;
 };
 
+static const struct options standard = {.pin = true, .numa = true, .device = "auto"};
+
 // What is drawn; too large for the stack.
 struct view {
     struct farm_machine machine;
@@ -29,6 +32,7 @@ struct view {
     struct farm_plan plan;
     char mark[FARM_CPUS_MAX][MARK_BYTES]; // by CPU number: who runs there
     int mark_columns;                     // the widest of them
+    FILE *out;                            // where it is drawn
 };
 
 static enum farm_status choose(const char *flag, const char *word, const char *const *words, int count, int *index,
@@ -126,16 +130,16 @@ static const char *bytes_text(uint64_t bytes, char *text, size_t size) {
 static void draw_heading(const struct view *v) {
     const struct farm_machine *m = &v->machine;
     char a[32], b[32], c[32], d[32], e[32], list[64];
-    printf("%s\n", m->source);
-    printf("%s · %s · %s · %s · %s\n", counted(m->socket_count, "socket", a, sizeof a),
-           counted(m->node_count, "NUMA node", b, sizeof b), counted(m->l3_count, "L3 group", c, sizeof c),
-           counted(m->core_count, "core", d, sizeof d), counted(m->cpu_count, "CPU", e, sizeof e));
+    fprintf(v->out, "%s\n", m->source);
+    fprintf(v->out, "%s · %s · %s · %s · %s\n", counted(m->socket_count, "socket", a, sizeof a),
+            counted(m->node_count, "NUMA node", b, sizeof b), counted(m->l3_count, "L3 group", c, sizeof c),
+            counted(m->core_count, "core", d, sizeof d), counted(m->cpu_count, "CPU", e, sizeof e));
     if (farm_bitmap_count(&m->allowed) < m->cpu_count)
-        printf("allowed: CPUs %s\n", farm_bitmap_format(&m->allowed, list, sizeof list));
-    if (m->cpu_quota > 0) printf("quota: %.3g CPUs\n", m->cpu_quota);
+        fprintf(v->out, "allowed: CPUs %s\n", farm_bitmap_format(&m->allowed, list, sizeof list));
+    if (m->cpu_quota > 0) fprintf(v->out, "quota: %.3g CPUs\n", m->cpu_quota);
     if (m->memory_limit_bytes != UINT64_MAX)
-        printf("memory limit: %s, %s left\n", bytes_text(m->memory_limit_bytes, a, sizeof a),
-               bytes_text(m->memory_free_bytes, b, sizeof b));
+        fprintf(v->out, "memory limit: %s, %s left\n", bytes_text(m->memory_limit_bytes, a, sizeof a),
+                bytes_text(m->memory_free_bytes, b, sizeof b));
 }
 
 static int actors_of_node(const struct farm_plan *plan, int node) {
@@ -147,22 +151,22 @@ static int actors_of_node(const struct farm_plan *plan, int node) {
 static void draw_node(const struct view *v, const struct farm_node *node) {
     int number = node->node;
     char total[32], left[32], actors[32];
-    printf("│  node %d", number);
+    fprintf(v->out, "│  node %d", number);
     if (node->total_bytes)
-        printf(" · %s, %s free", bytes_text(node->total_bytes, total, sizeof total),
-               bytes_text(node->free_bytes, left, sizeof left));
+        fprintf(v->out, " · %s, %s free", bytes_text(node->total_bytes, total, sizeof total),
+                bytes_text(node->free_bytes, left, sizeof left));
     else
-        printf(" · no memory reported");
-    if (!node->has_cpus) printf(" · no CPUs");
-    if (!node->usable) printf(" · not for us");
+        fprintf(v->out, " · no memory reported");
+    if (!node->has_cpus) fprintf(v->out, " · no CPUs");
+    if (!node->usable) fprintf(v->out, " · not for us");
     int here = actors_of_node(&v->plan, number);
-    if (here) printf(" · segments of %s", counted(here, "actor", actors, sizeof actors));
-    if (v->plan.learner_node == number) printf(" · learner's memory");
-    printf("\n");
+    if (here) fprintf(v->out, " · segments of %s", counted(here, "actor", actors, sizeof actors));
+    if (v->plan.learner_node == number) fprintf(v->out, " · learner's memory");
+    fprintf(v->out, "\n");
     for (int i = 0; i < v->machine.gpu_count; i++)
         if (v->machine.gpu[i].node == number)
-            printf("│  GPU %d · %s · %s%s\n", i, v->machine.gpu[i].name, v->machine.gpu[i].pci_bus_id,
-                   v->request.learner_device == i ? " · learner" : "");
+            fprintf(v->out, "│  GPU %d · %s · %s%s\n", i, v->machine.gpu[i].name, v->machine.gpu[i].pci_bus_id,
+                    v->request.learner_device == i ? " · learner" : "");
 }
 
 // Draws the L3 group that starts at cpu[first], a bracket a core, wrapped; returns the index after it.
@@ -177,16 +181,17 @@ static int draw_group(const struct view *v, int first) {
         if (column + columns > LINE_COLUMNS) {
             char label[32] = "cores";
             if (cpu[first].l3 >= 0) snprintf(label, sizeof label, "L3 %d", cpu[first].l3);
-            printf("%s│    %-*s", i > first ? "\n" : "", INDENT_COLUMNS - 5, i > first ? "" : label);
+            fprintf(v->out, "%s│    %-*s", i > first ? "\n" : "", INDENT_COLUMNS - 5, i > first ? "" : label);
             column = INDENT_COLUMNS;
         }
-        printf(" [");
-        for (int t = 0; t < threads; t++) printf("%s%*s", t ? " " : "", v->mark_columns, v->mark[cpu[i + t].cpu]);
-        printf("]");
+        fprintf(v->out, " [");
+        for (int t = 0; t < threads; t++)
+            fprintf(v->out, "%s%*s", t ? " " : "", v->mark_columns, v->mark[cpu[i + t].cpu]);
+        fprintf(v->out, "]");
         column += columns;
         i += threads;
     }
-    printf("\n");
+    fprintf(v->out, "\n");
     return i;
 }
 
@@ -200,22 +205,23 @@ static void draw_node_of(const struct view *v, int at) {
     if (first == at)
         draw_node(v, node);
     else
-        printf("│  node %d, as above\n", node->node);
+        fprintf(v->out, "│  node %d, as above\n", node->node);
 }
 
 static void draw_machine(const struct view *v) {
     const struct farm_machine *m = &v->machine;
     for (int i = 0; i < m->cpu_count;) {
         bool new_socket = i == 0 || m->cpu[i].socket != m->cpu[i - 1].socket;
-        if (new_socket) printf("%s\n┌ socket %d\n", i ? "└" : "", m->cpu[i].socket);
+        if (new_socket) fprintf(v->out, "%s\n┌ socket %d\n", i ? "└" : "", m->cpu[i].socket);
         if (new_socket || m->cpu[i].node != m->cpu[i - 1].node) draw_node_of(v, i);
         i = draw_group(v, i);
     }
-    printf("└\n");
+    fprintf(v->out, "└\n");
     for (int i = 0; i < m->node_count; i++)
         if (!m->node[i].has_cpus) draw_node(v, &m->node[i]);
     for (int i = 0; i < m->gpu_count; i++)
-        if (m->gpu[i].node < 0) printf("GPU %d · %s · %s · node unknown\n", i, m->gpu[i].name, m->gpu[i].pci_bus_id);
+        if (m->gpu[i].node < 0)
+            fprintf(v->out, "GPU %d · %s · %s · node unknown\n", i, m->gpu[i].name, m->gpu[i].pci_bus_id);
 }
 
 static void draw_legend(const struct view *v) {
@@ -223,19 +229,19 @@ static void draw_legend(const struct view *v) {
         const char *mark, *meaning;
     } legend[] = {
         {"L", "learner"}, {"~", "whoever is ready"}, {"-", "left idle"}, {"#", "another farm's"}, {"x", "not allowed"}};
-    printf("[core]");
-    if (v->plan.pinned) printf("  0-%d actor", v->plan.actor_count - 1);
+    fprintf(v->out, "[core]");
+    if (v->plan.pinned) fprintf(v->out, "  0-%d actor", v->plan.actor_count - 1);
     for (size_t i = 0; i < sizeof legend / sizeof *legend; i++)
-        if (uses_mark(v, legend[i].mark)) printf("  %s %s", legend[i].mark, legend[i].meaning);
-    printf("\n");
+        if (uses_mark(v, legend[i].mark)) fprintf(v->out, "  %s %s", legend[i].mark, legend[i].meaning);
+    fprintf(v->out, "\n");
 }
 
 static void draw(const struct view *v) {
     draw_heading(v);
     draw_machine(v);
     draw_legend(v);
-    printf("\nplan\n");
-    for (int i = 0; i < v->plan.note_count; i++) printf("  %s\n", v->plan.note[i]);
+    fprintf(v->out, "\nplan\n");
+    for (int i = 0; i < v->plan.note_count; i++) fprintf(v->out, "  %s\n", v->plan.note[i]);
 }
 
 static json_t *list_json(const struct farm_bitmap *set) {
@@ -319,30 +325,55 @@ static json_t *plan_json(const struct view *v) {
                      list_json(&plan->claim), "learner", learner_json(v), "actors", actors, "notes", notes);
 }
 
+static json_t *view_json(const struct view *v) {
+    return json_pack("{s:i, s:o, s:o}", "schema_version", SCHEMA_VERSION, "machine", machine_json(&v->machine), "plan",
+                     plan_json(v));
+}
+
 static enum farm_status print_json(const struct view *v, struct farm_error *err) {
-    json_t *document = json_pack("{s:i, s:o, s:o}", "schema_version", SCHEMA_VERSION, "machine",
-                                 machine_json(&v->machine), "plan", plan_json(v));
+    json_t *document = view_json(v);
     bool written = document && !json_dumpf(document, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(6));
     json_decref(document);
     if (!written || puts("") < 0) return farm_fail_errno(err, FARM_E_IO, "writing JSON to stdout");
     return FARM_OK;
 }
 
-static enum farm_status show(const struct options *o, struct view *v, struct farm_error *err) {
+static enum farm_status look(const struct options *o, struct view *v, struct farm_error *err) {
     enum farm_status status = farm_machine_read(&v->machine, &o->source, err);
     if (!status) status = fill_request(o, &v->machine, &v->request, err);
     if (status) return status;
     read_taken(o, &v->request.taken);
-    status = farm_plan_make(&v->machine, &v->request, &v->plan, err);
-    if (status) return status;
-    if (o->json) return print_json(v, err);
+    return farm_plan_make(&v->machine, &v->request, &v->plan, err);
+}
+
+static void draw_on(FILE *out, struct view *v) {
+    v->out = out;
     make_marks(v);
     draw(v);
+}
+
+static enum farm_status show(const struct options *o, struct view *v, struct farm_error *err) {
+    enum farm_status status = look(o, v, err);
+    if (status) return status;
+    if (o->json) return print_json(v, err);
+    draw_on(stdout, v);
     return FARM_OK;
 }
 
+enum farm_status farm_topo_document(json_t **document, FILE *drawing, struct farm_error *err) {
+    struct view *v = calloc(1, sizeof *v);
+    if (!v) return farm_fail(err, FARM_E_LIMIT, "no memory to describe the machine");
+    enum farm_status status = look(&standard, v, err);
+    if (!status) {
+        *document = view_json(v);
+        draw_on(drawing, v);
+    }
+    free(v);
+    return status;
+}
+
 int farm_cmd_topo(int argc, char **argv) {
-    struct options o = {.pin = true, .numa = true, .device = "auto"};
+    struct options o = standard;
     const struct farm_cli_flag flags[] = {
         {"actors", FARM_CLI_INT, &o.actors, "N", "plan for N actors (default: as many as fit)"},
         {"device", FARM_CLI_STRING, &o.device, "D", "learner on auto, cpu, cuda, or none"},

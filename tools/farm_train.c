@@ -24,7 +24,8 @@ struct options {
 
 // Keys as metadata of every checkpoint, so that a checkpoint alone says how it came about.
 struct metadata {
-    char keys[FARM_RECIPE_KEYS + FARM_RECIPE_OPTIONS_MAX][72], values[FARM_RECIPE_KEYS + FARM_RECIPE_OPTIONS_MAX][96];
+    char keys[FARM_RECIPE_KEYS + FARM_RECIPE_OPTIONS_MAX][72];
+    char values[FARM_RECIPE_KEYS + FARM_RECIPE_OPTIONS_MAX][FARM_RECIPE_PATH_BYTES];
     const char *pairs[FARM_RECIPE_KEYS + FARM_RECIPE_OPTIONS_MAX][2];
 };
 
@@ -150,7 +151,7 @@ static enum farm_status open_run(struct training *training, struct farm_error *e
     const struct options *options = training->options;
     struct farm_job *job = &training->job;
     char path[FARM_RUN_PATH_MAX + 32];
-    enum farm_status status = farm_run_dir_open(options->run, job->recipe.env, options->resume, &training->run, err);
+    enum farm_status status = farm_run_dir_open(options->run, job->env.name, options->resume, &training->run, err);
     if (!status && options->resume) status = resume(training, err);
     if (!status) status = save_recipe(training, err);
     if (!status)

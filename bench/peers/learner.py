@@ -1,6 +1,7 @@
-"""The work of bench/learner.c in PyTorch, one thread on the same core, in turns with it; prints the ratios.
+"""The work of bench/learner.c in PyTorch, one thread on the same core, in turns with it.
 
-usage: learner.py FOLDER_OF_BENCHMARKS [--json [FILE]] [--rounds N] [--seconds S]
+# peer: torch
+usage: learner.py BUILD [--json FILE] [--rounds N] [--seconds S] [--only NAME]
 
 PyTorch does the best it can without being compiled: of f32 and (where the CPU has it) bf16 autocast, contiguous and
 channels-last, whichever is fastest on each piece of work is measured. It gets its frames already stacked, in one tensor
@@ -16,6 +17,7 @@ import subprocess
 import sys
 import time
 
+import common
 import torch
 from torch import nn
 
@@ -141,59 +143,44 @@ def ours(program, seconds):
     return json.loads(subprocess.run([program, "--json", "--seconds", str(seconds)], check=True, capture_output=True).stdout)
 
 
-def spread_of(samples):
-    if len(samples) < 2:
-        return 0.0
-    quarters = statistics.quantiles(samples, n=4, method="inclusive")
-    return (quarters[2] - quarters[0]) / statistics.median(samples)
-
-
-def compare(program, rounds, seconds):
+def compare(program, work, rounds, seconds):
     """The document of bench/learner.c, its references replaced by PyTorch's figures."""
-    subjects = {name: fastest(net, rows, seconds) for name, (net, rows) in WORK.items()}
-    samples, theirs = {name: [] for name in WORK}, {name: [] for name in WORK}
+    subjects = {name: fastest(net, rows, seconds) for name, (net, rows) in work.items()}
+    samples, theirs = {name: [] for name in work}, {name: [] for name in work}
     for turn in range(rounds):
-        document = ours(program, seconds * len(WORK))
+        document = ours(program, seconds * len(WORK))  # it measures all
+        document["results"] = [result for result in document["results"] if result["name"] in work]
         for result in document["results"]:
             samples[result["name"]].append(result["value"])
-        for name, (_, rows) in WORK.items():
+        for name, (_, rows) in work.items():
             theirs[name].append(rate(subjects[name], rows, seconds))
-        print(f"round {turn + 1} of {rounds}", file=sys.stderr)
+        print(f"    round {turn + 1} of {rounds}", file=sys.stderr)
     for result in document["results"]:
         name = result["name"]
-        result["value"], result["spread"] = statistics.median(samples[name]), spread_of(samples[name])
+        result["value"], result["spread"] = statistics.median(samples[name]), common.spread_of(samples[name])
         result["reference"], result["reference_value"] = subjects[name].label, statistics.median(theirs[name])
+        result["reference_spread"] = common.spread_of(theirs[name])
         result["ratio"] = result["value"] / result["reference_value"]
     return document
 
 
-def show(document):
-    print(f"{'learner':20} {'obs/s':>9} {'spread':>7} {'PyTorch':>9} {'ratio':>6}")
-    for result in document["results"]:
-        print(f"{result['name']:20} {result['value']:9.0f} {result['spread']:7.1%} ", end="")
-        print(f"{result['reference_value']:9.0f} {result['ratio']:6.2f}  {result['reference']}")
-
-
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
-    parser.add_argument("benchmarks", help="folder of bench/learner.c's executable")
-    parser.add_argument("--json", nargs="?", const="-", help="one document, on stdout or into a file")
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--seconds", type=float, default=1.0, help="for each result in each round, each side")
+    parser.add_argument("build", help="folder in which bench/learner lies")
+    parser.add_argument("--json", default="-", help="where the document goes (default: stdout)")
+    parser.add_argument("--rounds", type=int, default=5, help="turns of each side (default 5)")
+    parser.add_argument("--seconds", type=float, default=10.0, help="for each result (default 10)")
+    parser.add_argument("--only", default="", help="results whose names contain this")
     arguments = parser.parse_args()
 
     os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})  # the benchmark takes the same core
     torch.set_num_threads(1)
-    document = compare(os.path.join(arguments.benchmarks, "learner"), arguments.rounds, arguments.seconds)
-    if arguments.json == "-":
-        json.dump(document, sys.stdout, indent=2)
-        print()
-        return
-    show(document)
-    if arguments.json:
-        with open(arguments.json, "w", encoding="utf-8") as file:
-            json.dump(document, file, indent=2)
+    work = {name: what for name, what in WORK.items() if arguments.only in name}
+    program = os.path.join(arguments.build, "bench", "learner")
+    if work:
+        common.write(arguments.json, compare(program, work, arguments.rounds, arguments.seconds / (2 * arguments.rounds)))
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -20,6 +20,7 @@ build  libjansson-dev           2.14                  JSON
 build  libyaml-dev              0.2.5                 recipes
 build  libjemalloc-dev          5.3.0                 heap of the executables (optional)
 build  liburing-dev             2.3                   io_uring: the bridge (optional)
+build  libglib2.0-0             2.74.6                Procgen's library wants it
 test   libcriterion-dev         2.4.1                 C tests
 test   spin                     6.5.2                 the lane's model in Promela
 test   clang                    14.0                  fuzz targets

@@ -42,12 +42,30 @@ created=()
 [ ! -f "$build/farm" ] || put 755 "$build/farm" bin/farm
 put 644 "$build/libfarm.a" lib/libfarm.a
 [ ! -f "$build/libfarm_cuda.so" ] || put 755 "$build/libfarm_cuda.so" lib/farm/libfarm_cuda.so
+for plugin in "$build"/envs/*.so; do
+    [ ! -f "$plugin" ] || put 755 "$plugin" "lib/farm/envs/${plugin##*/}"
+done
+# What build/envs/mujoco.so finds in build/venv lies beside it when installed.
+if [ -f "$build/envs/mujoco.so" ]; then
+    for file in "$build"/venv/lib/python3*/site-packages/{mujoco/libmujoco.so.*,gymnasium/envs/mujoco/assets/*.xml}; do
+        put 644 "$file" "lib/farm/envs/mujoco/${file##*/}"
+    done
+    for package in mujoco gymnasium; do
+        for file in "$build"/venv/lib/python3*/site-packages/$package-*.dist-info/licenses/*; do
+            put 644 "$file" "lib/farm/envs/mujoco/$package-${file##*/}"
+        done
+    done
+fi
+if [ -f "$build/envs/procgen.so" ] && [ -f "$build/procgen/stamp" ]; then
+    while read -r file; do put 644 "$build/procgen/$file" "lib/farm/envs/procgen/$file"; done \
+        < <(cd "$build/procgen" && find libenv.so LICENSE assets -type f | sort)
+fi
 if [ -d "$build/python/actorfarm" ]; then
     while read -r file; do put 644 "$build/python/$file" "lib/farm/python/$file"; done \
         < <(cd "$build/python" && find actorfarm -type f ! -name '*.pyc' | sort)
 fi
 while read -r file; do put 644 "$file" "$file"; done < <(find include/farm -name '*.h' | sort)
-while read -r file; do put 644 "$file" "share/farm/$file"; done < <(find recipes -type f | sort)
+while read -r file; do put 644 "$file" "share/farm/$file"; done < <(find recipes examples -type f | sort)
 while read -r file; do put 644 "$file" "share/doc/actorfarm/$file"; done \
     < <(find README.md LICENSE-MIT LICENSE-APACHE docs -type f \( -name '*.md' -o -name 'LICENSE-*' \) 2>/dev/null | sort)
 folder share/farm

@@ -1,0 +1,205 @@
+"""Sample Factory 2.1.1 on Pong: its sampler with inference, and its trainer, on the CPU.
+
+# peer: sample-factory
+Its processes run as a group of their own, stopped (SIGSTOP) while it is our turn. What is counted are the steps of its
+environments, in memory that they share with this process, so that batches, which are long against a turn, do not blur the rate.
+"""
+
+import contextlib
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+import common
+import numpy as np
+
+COUNTERS = 4096  # environments at most
+START_LIMIT_S = 180.0
+STARTED_STEPS = 40  # by each environment: past no-ops and the first batches
+ALIKE = "both: 4 frames an action, maximum of 2, 84x84 grey, stack of 4, 30 no-ops, Nature's convolutions and 512 units"
+
+
+# ---- the peer's own processes ----
+
+
+def make_counted_pong(name, cfg, env_config, render_mode=None):
+    """Sample Factory's Pong; step() counts in the file that $FARM_COUNTERS names."""
+    import ale_py
+    import gymnasium
+    from ale_py.registration import register_v0_v4_envs
+    from sf_examples.atari.atari_utils import make_atari_env
+
+    ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)
+    if "PongNoFrameskip-v4" not in gymnasium.registry:
+        register_v0_v4_envs()  # what importing ale_py leaves out where Gymnasium is older than 1.0
+
+    class Counted(gymnasium.Wrapper):
+        def __init__(self, env, index):
+            super().__init__(env)
+            self.counters = np.memmap(os.environ["FARM_COUNTERS"], np.uint64, "r+")
+            self.index = index
+
+        def step(self, action):
+            self.counters[self.index] += np.uint64(1)
+            return self.env.step(action)
+
+    env = make_atari_env(name, cfg, env_config, render_mode)
+    return Counted(env, env_config["env_id"]) if env_config else env
+
+
+def serve(mode, arguments):
+    """Samples or trains until it is killed."""
+    from sample_factory.envs.env_utils import register_env
+    from sf_examples.atari.train_atari import parse_atari_args, register_atari_components
+
+    register_atari_components()
+    register_env("atari_pong", make_counted_pong)
+    cfg = parse_atari_args(arguments)
+    if mode == "train":
+        from sample_factory.train import run_rl
+
+        return run_rl(cfg)
+    from sample_factory.algo.sampling.simplified_sampling_api import SyncSamplingAPI
+    from sample_factory.algo.utils.env_info import obtain_env_info_in_a_separate_process
+
+    sampler = SyncSamplingAPI(cfg, obtain_env_info_in_a_separate_process(cfg))
+    sampler.start()
+    while sampler.get_trajectories_sync() is not None:
+        pass
+    return 0
+
+
+# ---- this process ----
+
+
+def members(group):
+    """Processes of the group, but for Python's resource tracker, which unlinks their semaphores when they are gone (PyTorch's
+    torch_shm_manager, which does so with shared tensors, is not in the group)."""
+    found = []
+    for stat in pathlib.Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            in_group = int(stat.read_text().rsplit(")", 1)[1].split()[2]) == group
+            command = (stat.parent / "cmdline").read_bytes()
+            if in_group and b"resource_tracker" not in command:
+                found.append(int(stat.parent.name))
+    return found
+
+
+class Group:
+    """Sample Factory at work, stopped but for its turns."""
+
+    def __init__(self, mode, setting):
+        self.folder = tempfile.TemporaryDirectory(prefix="bench-peers-")
+        folder = pathlib.Path(self.folder.name)
+        counters = folder / "counters"
+        counters.write_bytes(bytes(8 * COUNTERS))
+        self.counters = np.memmap(counters, np.uint64, "r")
+        fixed = {
+            "env": "atari_pong", "experiment": "pong", "train_dir": folder, "device": "cpu", "seed": 1, "rollout": 32,
+            "train_for_env_steps": 10**12, "experiment_summaries_interval": 10**6, "save_every_sec": 10**6,
+            "encoder_conv_mlp_layers": 512, "decorrelate_experience_max_seconds": 0, "decorrelate_envs_on_one_worker": False,
+        }
+        arguments = [f"--{key}={value}" for key, value in {**fixed, **setting}.items()]
+        with open(folder / "log", "w", encoding="utf-8") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, os.path.abspath(__file__), "--serve", mode, json.dumps(arguments)],
+                stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
+                env={**os.environ, "FARM_COUNTERS": str(counters)},
+            )
+        try:
+            self.wait_until_started(setting["num_workers"] * setting["num_envs_per_worker"])
+        except BaseException:
+            self.close()
+            raise
+
+    def wait_until_started(self, environments):
+        deadline = time.monotonic() + START_LIMIT_S
+        while self.steps() < STARTED_STEPS * environments:
+            if self.process.poll() is not None:
+                raise RuntimeError(f"it ended by itself: {self.last_line()}")
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"not at work within {START_LIMIT_S:.0f} s: {self.steps()} steps")
+            time.sleep(0.1)
+        os.killpg(self.process.pid, signal.SIGSTOP)
+
+    def last_line(self):
+        lines = (pathlib.Path(self.folder.name) / "log").read_text(errors="replace").strip().splitlines()
+        return lines[-1] if lines else "it said nothing"
+
+    def steps(self):
+        return int(self.counters.sum())
+
+    def rate(self, seconds):
+        before, start = self.steps(), time.perf_counter()
+        os.killpg(self.process.pid, signal.SIGCONT)
+        time.sleep(seconds)
+        os.killpg(self.process.pid, signal.SIGSTOP)
+        if self.process.poll() is not None:
+            raise RuntimeError(f"it ended by itself: {self.last_line()}")
+        return (self.steps() - before) / (time.perf_counter() - start)
+
+    def close(self):
+        for pid in members(self.process.pid):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        os.killpg(self.process.pid, signal.SIGCONT)
+        self.process.wait()
+        del self.counters
+        self.folder.cleanup()
+
+
+class Training(common.Farm):
+    """`farm train`, each time in a new run folder that goes with this object."""
+
+    def __init__(self, build, *arguments):
+        super().__init__(build, "train", *arguments)
+        self.folder = tempfile.TemporaryDirectory(prefix="bench-peers-")
+
+    def rate(self, seconds):
+        plain = self.command
+        self.command = plain + ["--run", os.path.join(self.folder.name, str(len(self.said)))]
+        try:
+            return super().rate(seconds)
+        finally:
+            self.command = plain
+
+
+def comparisons(build):
+    cores = common.cpus()
+    sampling = [
+        {"num_workers": cores, "num_envs_per_worker": 8, "worker_num_splits": 2},
+        {"num_workers": cores, "num_envs_per_worker": 16, "worker_num_splits": 2},
+        {"num_workers": cores, "num_envs_per_worker": 16, "worker_num_splits": 1, "batched_sampling": True},
+    ]
+    once = {"num_epochs": 1, "num_batches_per_epoch": 1, "async_rl": True}
+    training = [
+        {**sampling[0], "batch_size": 1024, **once},
+        {**sampling[1], "batch_size": 2048, **once},
+        {"num_workers": 1, "num_envs_per_worker": 16 * cores, "batch_size": 512 * cores, "serial_mode": True, **once, "async_rl": False},
+    ]
+    reference = "Sample Factory 2.1.1"
+    net = ("--env", "ale/Pong", "--net", "nature", "--stack", "4", "--device", "cpu", "--quiet")
+    yield common.Comparison(
+        name="sample_factory_sample_pong", reference=f"{reference}, sampling", ours=Training(build, *net),
+        open=lambda setting: Group("sample", setting), settings=sampling, alike=f"{ALIKE}; ours trains as well",
+        delivers="trajectories of 32 steps in shared tensors, copied for the caller",
+        ours_delivers="lanes in shared memory, to the learner, which answers and trains",
+    )
+    yield common.Comparison(
+        name="sample_factory_train_pong", reference=f"{reference}, training", ours=Training(build, *net),
+        open=lambda setting: Group("train", setting), settings=training,
+        alike=f"{ALIKE}; each step is trained on once: theirs PPO, ours V-trace; f32 theirs",
+        delivers="trajectories of 32 steps in shared tensors, to its learner",
+        ours_delivers="lanes in shared memory, to the learner", bursts=True, least_turn_s=4,
+    )
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--serve"]:
+        sys.exit(serve(sys.argv[2], json.loads(sys.argv[3])))
+    sys.exit(common.run(comparisons, __doc__))

@@ -1,0 +1,412 @@
+// `farm report`: the machine and its plan (farm topo), what is missing or set badly (farm doctor) and how fast the
+// environments run (farm fps), as one JSON document or one page, to send along with a question. A part that fails is
+// named with its reason; the others are there all the same. Says neither where files lie on this machine nor, unless
+// asked, its name. Runs in the calling process, but for farm fps, which runs as a program of its own.
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <spawn.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/utsname.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/cli.h"
+#include "base/time.h"
+#include "farm_build.h"
+#include "farm_env.h"
+#include "farm_job.h"
+#include "farm_report.h"
+#include "report/json.h"
+#include "tools.h"
+
+enum { ANSWER_BYTES_MAX = 1 << 20, START_LIMIT_S = 60, FPS_SECONDS_MOST = 3600 };
+
+struct options {
+    bool json, fps, host;
+    const char *env, *out; // env: names separated by commas, NULL: chosen
+    double seconds;
+};
+
+// ---- farm fps, as a program of its own ----
+
+// Reads fd to its end into text (a zero behind it). FARM_E_DEAD where that takes longer than the time limit.
+static enum farm_status read_all(int fd, char *text, size_t bytes, double limit_s, struct farm_error *err) {
+    const uint64_t deadline_ns = farm_now_ns() + (uint64_t)(limit_s * 1e9);
+    size_t length = 0;
+    for (;;) {
+        const uint64_t now_ns = farm_now_ns();
+        struct pollfd readable = {.fd = fd, .events = POLLIN};
+        const int ready = now_ns < deadline_ns ? poll(&readable, 1, (int)((deadline_ns - now_ns) / 1000000) + 1) : 0;
+        if (ready < 0 && errno == EINTR) continue;
+        if (ready <= 0) return farm_fail(err, FARM_E_DEAD, "no answer within %.0f s", limit_s);
+        if (length == bytes - 1) return farm_fail(err, FARM_E_FORMAT, "an answer of more than %zu bytes", bytes);
+        const ssize_t n = read(fd, text + length, bytes - 1 - length);
+        if (n < 0 && errno == EINTR) continue;
+        if (n < 0) return farm_fail_errno(err, FARM_E_IO, "reading its answer");
+        if (n == 0) break;
+        length += (size_t)n;
+    }
+    text[length] = 0;
+    return FARM_OK;
+}
+
+// The last line that says anything of what was written into the file.
+static void last_line(int fd, char *line, size_t bytes) {
+    char text[4096];
+    const off_t end = lseek(fd, 0, SEEK_END), from = end > (off_t)sizeof text - 1 ? end - (off_t)sizeof text + 1 : 0;
+    ssize_t length = pread(fd, text, sizeof text - 1, from);
+    while (length > 0 && (text[length - 1] == '\n' || text[length - 1] == ' ')) length--;
+    text[length > 0 ? length : 0] = 0;
+    const char *newline = strrchr(text, '\n');
+    snprintf(line, bytes, "%.*s", (int)bytes - 1, newline ? newline + 1 : text);
+}
+
+static int spawn_fps(const char *env, double seconds, int output_fd, int error_fd, pid_t *pid) {
+    char number[32], program[] = "/proc/self/exe", farm[] = "farm", fps[] = "fps", flag_env[] = "--env", name[256];
+    char flag_seconds[] = "--seconds", flag_json[] = "--json", flag_quiet[] = "--quiet";
+    char *argv[] = {farm, fps, flag_env, name, flag_seconds, number, flag_json, flag_quiet, NULL};
+    posix_spawn_file_actions_t files;
+    snprintf(name, sizeof name, "%s", env);
+    snprintf(number, sizeof number, "%.3f", seconds);
+    posix_spawn_file_actions_init(&files);
+    posix_spawn_file_actions_addopen(&files, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
+    posix_spawn_file_actions_adddup2(&files, output_fd, STDOUT_FILENO);
+    posix_spawn_file_actions_adddup2(&files, error_fd, STDERR_FILENO);
+    const int failed = posix_spawn(pid, program, &files, NULL, argv, environ);
+    posix_spawn_file_actions_destroy(&files);
+    return failed;
+}
+
+// Waits for the program's end and says what was wrong with it.
+static enum farm_status collect(pid_t pid, enum farm_status answered, int error_fd, struct farm_error *err) {
+    int ended = 0;
+    char said[512];
+    if (answered) kill(pid, SIGTERM); // farm fps ends its workers
+    while (waitpid(pid, &ended, 0) < 0 && errno == EINTR) continue;
+    last_line(error_fd, said, sizeof said);
+    if (answered) return answered;
+    if (WIFSIGNALED(ended)) return farm_fail(err, FARM_E_DEAD, "it died of %s", strsignal(WTERMSIG(ended)));
+    if (WEXITSTATUS(ended) == 0) return FARM_OK;
+    const char *why = strncmp(said, "farm fps: ", 10) == 0 ? said + 10 : said;
+    return farm_fail(err, FARM_E_NOT_FOUND, "%s", why[0] ? why : "it gave no reason");
+}
+
+// `farm fps` of one environment; its document belongs to the caller.
+static enum farm_status run_fps(const char *env, double seconds, json_t **document, struct farm_error *err) {
+    int output[2] = {-1, -1}, errors = memfd_create("farm-report", MFD_CLOEXEC);
+    char *text = malloc(ANSWER_BYTES_MAX);
+    enum farm_status status = FARM_OK;
+    pid_t pid;
+    if (!text || errors < 0 || pipe2(output, O_CLOEXEC)) status = farm_fail_errno(err, FARM_E_LIMIT, "farm report");
+    if (!status) {
+        const int failed = spawn_fps(env, seconds, output[1], errors, &pid);
+        close(output[1]);
+        if (failed) {
+            errno = failed;
+            status = farm_fail_errno(err, FARM_E_LIMIT, "starting farm fps");
+        } else {
+            status = read_all(output[0], text, ANSWER_BYTES_MAX, 4 * seconds + START_LIMIT_S, err);
+            status = collect(pid, status, errors, err);
+        }
+        close(output[0]);
+    }
+    if (!status) {
+        *document = farm_json_parse(text, strlen(text), "farm fps", err);
+        status = *document ? FARM_OK : err->status;
+    }
+    if (errors >= 0) close(errors);
+    free(text);
+    return status;
+}
+
+// ---- the document ----
+
+static void add_failure(json_t *report, const char *part, const struct farm_error *err) {
+    json_t *entry = farm_json_object(false);
+    farm_json_set_text(entry, "part", part);
+    farm_json_set_text(entry, "reason", err->message);
+    json_array_append_new(json_object_get(report, "failed"), entry);
+}
+
+static void add_environment(json_t *report, const char *env, double seconds) {
+    struct farm_error err;
+    json_t *document;
+    char part[320];
+    snprintf(part, sizeof part, "fps %s", env);
+    fprintf(stderr, "farm report: farm fps --env %s, about %.0f s\n", env, seconds);
+    if (run_fps(env, seconds, &document, &err))
+        add_failure(report, part, &err);
+    else
+        json_array_append_new(json_object_get(report, "fps"), document);
+}
+
+// One that always runs here, and one that comes from elsewhere, where it can run.
+static bool has_pong(void) {
+    struct farm_env_list list;
+    struct farm_error err;
+    bool found = false;
+    if (farm_env_list_make(&list, &err)) return false;
+    for (size_t i = 0; i < list.count; i++) found |= strcmp(list.names[i], "ale/Pong") == 0;
+    farm_env_list_free(&list);
+    return found;
+}
+
+static enum farm_status add_environments(json_t *report, const struct options *options, struct farm_error *err) {
+    const char *standard = has_pong() ? "native/breakout,ale/Pong" : "native/breakout";
+    char *names = strdup(options->env ? options->env : standard), *rest = names;
+    if (!names) return farm_fail_errno(err, FARM_E_LIMIT, "farm report");
+    for (char *name; (name = strsep(&rest, ","));)
+        if (name[0]) add_environment(report, name, options->seconds);
+    free(names);
+    return FARM_OK;
+}
+
+static void set_cpu(json_t *report) {
+    char line[256];
+    FILE *file = fopen("/proc/cpuinfo", "re");
+    farm_json_set_text(report, "cpu", NULL);
+    while (file && fgets(line, sizeof line, file)) {
+        const char *colon = strchr(line, ':');
+        if (strncmp(line, "model name", 10) != 0 || !colon) continue;
+        line[strcspn(line, "\n")] = 0;
+        farm_json_set_text(report, "cpu", colon + 2);
+        break;
+    }
+    if (file) fclose(file);
+}
+
+static void set_heading(json_t *report, bool host) {
+    struct utsname system;
+    struct tm parts;
+    char date[32];
+    const time_t now = time(NULL);
+    const bool known = uname(&system) == 0;
+    strftime(date, sizeof date, "%Y-%m-%dT%H:%M:%SZ", gmtime_r(&now, &parts));
+    farm_json_set_text(report, "commit", FARM_COMMIT);
+    farm_json_set_text(report, "date_utc", date);
+    if (host) farm_json_set_text(report, "host", known ? system.nodename : NULL);
+    farm_json_set_text(report, "kernel", known ? system.release : NULL);
+    farm_json_set_text(report, "architecture", known ? system.machine : NULL);
+    set_cpu(report);
+}
+
+// All parts. The picture of the machine goes to `drawing`.
+static enum farm_status make_report(const struct options *options, FILE *drawing, json_t *report,
+                                    struct farm_error *err) {
+    struct farm_error failure;
+    json_t *topo = NULL, *doctor = NULL;
+    set_heading(report, options->host);
+    farm_json_set(report, "failed", json_array());
+    if (farm_topo_document(&topo, drawing, &failure)) add_failure(report, "topo", &failure);
+    farm_json_set(report, "topo", topo ? topo : json_null());
+    if (farm_doctor_document(&doctor, &failure)) add_failure(report, "doctor", &failure);
+    farm_json_set(report, "doctor", doctor ? doctor : json_null());
+    farm_json_set(report, "fps", json_array());
+    return options->fps ? add_environments(report, options, err) : FARM_OK;
+}
+
+// ---- what does not leave this machine ----
+
+static bool is_kernels(const char *path) {
+    return strncmp(path, "/sys/", 5) == 0 || strncmp(path, "/proc/", 6) == 0 || strncmp(path, "/dev/", 5) == 0;
+}
+
+// Puts "PATH" where an absolute path stands that is not the kernel's. In place: no such path is shorter than that,
+// "/tmp" being as long.
+static void hide_paths(char *text) {
+    static const char mark[] = "PATH", before[] = " '\"`(=:,<[", after[] = " '\"`),;>]";
+    char *out = text;
+    for (const char *in = text; *in;) {
+        size_t length = strcspn(in, after);
+        while (length && strchr(":.", in[length - 1])) length--;
+        const bool begins = in == text || strchr(before, in[-1]);
+        if (*in != '/' || !begins || in[1] == '/' || length < strlen(mark) || is_kernels(in)) {
+            *out++ = *in++;
+            continue;
+        }
+        memcpy(out, mark, strlen(mark));
+        out += strlen(mark);
+        in += length;
+    }
+    *out = 0;
+}
+
+static void hide_paths_in(json_t *value) {
+    const char *key;
+    json_t *member;
+    size_t index;
+    // Each goes through nothing where the value is none of its kind.
+    json_object_foreach(value, key, member) {
+        hide_paths_in(member);
+    }
+    json_array_foreach(value, index, member) {
+        hide_paths_in(member);
+    }
+    char *text = json_is_string(value) ? strdup(json_string_value(value)) : NULL;
+    if (!text) return;
+    hide_paths(text);
+    json_string_set(value, text);
+    free(text);
+}
+
+// ---- the page ----
+
+static const char *text_of(const json_t *object, const char *key) {
+    const char *text = json_string_value(json_object_get(object, key));
+    return text ? text : "unknown";
+}
+
+static const char *number_of(const json_t *object, const char *key, const char *format, char *text, size_t bytes) {
+    const json_t *value = json_object_get(object, key);
+    snprintf(text, bytes, "–");
+    if (json_is_number(value)) snprintf(text, bytes, format, json_number_value(value));
+    return text;
+}
+
+static void write_heading(FILE *out, const json_t *report, const char *drawing) {
+    fprintf(out, "# actorfarm: report of %s\n\n", text_of(report, "date_utc"));
+    fprintf(out, "farm %s · %s · %s · Linux %s", text_of(report, "commit"), text_of(report, "cpu"),
+            text_of(report, "architecture"), text_of(report, "kernel"));
+    if (json_object_get(report, "host")) fprintf(out, " · %s", text_of(report, "host"));
+    fprintf(out, "\n\n## The machine and its plan (farm topo)\n\n");
+    if (json_is_object(json_object_get(report, "topo")))
+        fprintf(out, "```\n%s```\n", drawing);
+    else
+        fprintf(out, "Not known: see the end.\n");
+}
+
+static void write_findings(FILE *out, const json_t *doctor) {
+    size_t index;
+    const json_t *finding;
+    fprintf(out, "\n## What is missing or set badly (farm doctor)\n\n");
+    if (!json_is_object(doctor)) {
+        fprintf(out, "Not known: see the end.\n");
+        return;
+    }
+    fprintf(out, "The farm %s here.\n\n", json_is_true(json_object_get(doctor, "can_run")) ? "can run" : "cannot run");
+    fprintf(out, "| Grade | What | Found | How to mend it |\n|---|---|---|---|\n");
+    json_array_foreach(json_object_get(doctor, "findings"), index, finding) {
+        const char *mend = json_string_value(json_object_get(finding, "mend"));
+        fprintf(out, "| %s | %s | %s | %s |\n", text_of(finding, "grade"), text_of(finding, "name"),
+                text_of(finding, "found"), mend ? mend : "");
+    }
+}
+
+static void write_ladder(FILE *out, const json_t *fps) {
+    size_t index;
+    const json_t *rung;
+    char rate[32], kept[32];
+    if (!json_array_size(json_object_get(fps, "ladder"))) return;
+    fprintf(out,
+            "\n%s, where the steps go (bottleneck: %s):\n\n| | agent steps/s | of the one before |\n|---|---|---|\n",
+            text_of(fps, "env"), text_of(fps, "bottleneck"));
+    json_array_foreach(json_object_get(fps, "ladder"), index, rung) {
+        fprintf(out, "| %s | %s | %s |\n", text_of(rung, "rung"),
+                number_of(rung, "agent_steps_per_s", "%.0f", rate, sizeof rate),
+                number_of(rung, "of_before", "%.2f", kept, sizeof kept));
+    }
+}
+
+static void write_speeds(FILE *out, const json_t *list) {
+    size_t index;
+    const json_t *fps;
+    char farm[32], bare[32], efficiency[32];
+    if (!json_array_size(list)) return;
+    fprintf(out, "\n## How fast environments run (farm fps)\n\n"
+                 "| Environment | Farm, agent steps/s | Bare simulator, one core | Farm ÷ (bare × cores) |\n"
+                 "|---|---|---|---|\n");
+    json_array_foreach(list, index, fps) {
+        fprintf(out, "| %s | %s | %s | %s |\n", text_of(fps, "env"),
+                number_of(fps, "agent_steps_per_s", "%.0f", farm, sizeof farm),
+                number_of(fps, "bare_agent_steps_per_s", "%.0f", bare, sizeof bare),
+                number_of(fps, "efficiency", "%.3f", efficiency, sizeof efficiency));
+    }
+    json_array_foreach(list, index, fps) {
+        write_ladder(out, fps);
+    }
+}
+
+static void write_page(FILE *out, const json_t *report, const char *drawing) {
+    size_t index;
+    const json_t *entry, *failed = json_object_get(report, "failed");
+    write_heading(out, report, drawing);
+    write_findings(out, json_object_get(report, "doctor"));
+    write_speeds(out, json_object_get(report, "fps"));
+    if (json_array_size(failed)) fprintf(out, "\n## What failed\n\n");
+    json_array_foreach(failed, index, entry) {
+        fprintf(out, "- %s: %s\n", text_of(entry, "part"), text_of(entry, "reason"));
+    }
+}
+
+// ---- the command ----
+
+static enum farm_status give(const struct options *options, const json_t *report, const char *drawing,
+                             struct farm_error *err) {
+    enum farm_status status = FARM_OK;
+    FILE *out = options->out ? fopen(options->out, "we") : stdout;
+    if (!out) return farm_fail_errno(err, FARM_E_IO, "--out %s", options->out);
+    if (options->json)
+        status = farm_json_print(report, out, err);
+    else
+        write_page(out, report, drawing);
+    const bool failed = ferror(out) || fflush(out);
+    if ((options->out && fclose(out)) || failed)
+        if (!status) status = farm_fail_errno(err, FARM_E_IO, "writing %s", options->out ? options->out : "to stdout");
+    return status;
+}
+
+static enum farm_status report_all(const struct options *options, struct farm_error *err) {
+    if (!(options->seconds >= 0.5 && options->seconds <= FPS_SECONDS_MOST))
+        return farm_fail(err, FARM_E_USAGE, "--seconds %g: between 0.5 and %d", options->seconds, FPS_SECONDS_MOST);
+    char *picture = NULL;
+    size_t picture_bytes;
+    FILE *drawing = open_memstream(&picture, &picture_bytes);
+    if (!drawing) return farm_fail_errno(err, FARM_E_LIMIT, "farm report");
+    json_t *report = farm_json_object(true);
+    enum farm_status status = make_report(options, drawing, report, err);
+    if (fclose(drawing) && !status) status = farm_fail_errno(err, FARM_E_LIMIT, "farm report");
+    hide_paths_in(report);
+    if (!status) status = give(options, report, picture, err);
+    json_decref(report);
+    free(picture);
+    return status;
+}
+
+int farm_cmd_report(int argc, char **argv) {
+    struct options options = {.fps = true, .seconds = 5};
+    const struct farm_cli_flag flags[] = {
+        {"json", FARM_CLI_BOOL, &options.json, NULL, "one JSON document instead of the page"},
+        {"out", FARM_CLI_STRING, &options.out, "FILE", "writes it there (default: stdout)"},
+        {"fps", FARM_CLI_BOOL, &options.fps, NULL, "--no-fps leaves out the speeds"},
+        {"env", FARM_CLI_STRING, &options.env, "A,B",
+         "environments to time (native/breakout, and ale/Pong if it is here)"},
+        {"seconds", FARM_CLI_DOUBLE, &options.seconds, "S", "for each of them (5)"},
+        {"host", FARM_CLI_BOOL, &options.host, NULL, "says this machine's name as well"},
+    };
+    const struct farm_cli cli = {
+        .program = "farm report",
+        .synopsis = "[--json] [--out FILE] [--no-fps] [--env A,B] [--seconds S] [--host]",
+        .about =
+            "Puts together what farm topo, farm doctor and farm fps say, to send along with a question: a page in\n"
+            "Markdown, or one JSON document. A part that fails is named with its reason. Paths of this machine\n"
+            "are left out, and so is its name, unless --host asks for it.",
+        .examples = "  farm report --out report.md\n  farm report --json --env procgen/bigfish --seconds 20\n",
+        .flags = flags,
+        .flag_count = sizeof flags / sizeof *flags,
+    };
+    struct farm_error err;
+    bool help;
+    enum farm_status status = farm_cli_parse(&cli, argc, argv, NULL, 0, NULL, &help, &err);
+    if (!status && help) {
+        farm_cli_print_help(&cli);
+        return 0;
+    }
+    if (!status) status = report_all(&options, &err);
+    return status ? farm_report_error("farm report", &err) : 0;
+}
