@@ -89,7 +89,8 @@ class Sound(unittest.TestCase):
                 self.assertEqual(status, 0, found)
                 self.assertGreaterEqual(len(found[name]), 16)
                 for check, (grade, text, _) in found[name].items():
-                    self.assertEqual(grade, "good", f"{check}: {text}")
+                    # What the speed check makes of this machine's timings is not asserted.
+                    self.assertIn(grade, ("good", "note") if check == "speed" else ("good",), f"{check}: {text}")
                 texts[name] = {check: text for check, (_, text, _) in found[name].items()}
         self.assertIn("2x7x7", texts["example/gridworld"]["spec"])
         self.assertRegex(texts["example/gridworld"]["episodes"], r"[1-9]\d* terminated, [1-9]\d* truncated")
