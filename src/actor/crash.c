@@ -77,7 +77,10 @@ static void on_crash(int number) {
 
 struct farm_call *farm_crash_watch(void) {
     static _Alignas(64) char stack[STACK_BYTES];
-    sigaltstack(&(stack_t){.ss_sp = stack, .ss_size = sizeof stack}, NULL);
+    stack_t before;
+    if (sigaltstack(NULL, &before) == 0 &&
+        before.ss_flags & SS_DISABLE) // a sanitizer has, and gives back, one of its own
+        sigaltstack(&(stack_t){.ss_sp = stack, .ss_size = sizeof stack}, NULL);
     for (size_t i = 0; i < sizeof caught / sizeof *caught; i++) {
         struct sigaction now;
         if (sigaction(caught[i], NULL, &now) || now.sa_handler != SIG_DFL) continue;

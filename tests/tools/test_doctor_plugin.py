@@ -13,6 +13,8 @@ import tempfile
 import unittest
 
 FARM = str(pathlib.Path(os.environ.get("FARM_BUILD", "build")).resolve() / "farm")
+# Judged by time, or by memory that AddressSanitizer keeps back: what these say of sound plug-ins is not asserted.
+MAY_NOTE = ("speed", "destroy") if "/asan" in FARM else ("speed",)
 SOURCE = pathlib.Path(os.environ.get("FARM_SOURCE", ".")).resolve()
 PLUGINS = SOURCE / "tests/tools/plugins"
 WORKERS = 4
@@ -89,8 +91,7 @@ class Sound(unittest.TestCase):
                 self.assertEqual(status, 0, found)
                 self.assertGreaterEqual(len(found[name]), 16)
                 for check, (grade, text, _) in found[name].items():
-                    # What the speed check makes of this machine's timings is not asserted.
-                    self.assertIn(grade, ("good", "note") if check == "speed" else ("good",), f"{check}: {text}")
+                    self.assertIn(grade, ("good", "note") if check in MAY_NOTE else ("good",), f"{check}: {text}")
                 texts[name] = {check: text for check, (_, text, _) in found[name].items()}
         self.assertIn("2x7x7", texts["example/gridworld"]["spec"])
         self.assertRegex(texts["example/gridworld"]["episodes"], r"[1-9]\d* terminated, [1-9]\d* truncated")
@@ -344,7 +345,8 @@ class Broken(unittest.TestCase):
         status, found = examine(path("broken"), "--option", "fault=past")
         checks = found["test/broken"]
         self.assertEqual(status, 1)
-        self.assertEqual([name for name, (grade, _, _) in checks.items() if grade != "good"], ["memory behind fields"])
+        broken = [name for name, (grade, _, _) in checks.items() if grade != "good" and not (grade == "note" and name in MAY_NOTE)]
+        self.assertEqual(broken, ["memory behind fields"])
         self.assertGreaterEqual(len(checks), 16)
 
 
