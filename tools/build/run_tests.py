@@ -4,7 +4,7 @@ usage: run_tests.py [--jobs N] [--build DIR] [--timeout S] [--wrap COMMAND] TEST
 
 A TEST is a Criterion executable, a unittest script (*.py) or a shell script (*.sh; exit 0 passed, 77 skipped, the
 reason being its last line). What fails is shown in full, what passes in one line
-(and its lines that start with `covered: `). A program that crashes, hangs,
+(and what it says behind `covered: `). A program that crashes, hangs,
 reports nothing or leaves a sanitizer's report counts as failed, even where each of its tests passed. Each program is
 a process group of its own, ended with it. FARM_BUILD and FARM_SOURCE tell the tests where they are.
 """
@@ -22,7 +22,7 @@ import tempfile
 import time
 
 SLOW_S = 5.0
-COVERED = "covered: "  # a test's line that starts so is shown also where it passes: how much it went through
+COVERED = "covered: "  # what a test says behind it is shown also where it passes: how much it went through
 SANITIZER_REPORT = re.compile(r"SUMMARY: \w*Sanitizer|LeakSanitizer|runtime error: ")
 RUN_UNITTEST = os.path.join(os.path.dirname(os.path.abspath(__file__)), "run_unittest.py")
 
@@ -125,8 +125,8 @@ def show(outcome):
     for reason in outcome.skipped:
         print(f"  skip  {reason}")
     for line in outcome.output.splitlines():
-        if line.startswith(COVERED):
-            print(f"        {line}")
+        if COVERED in line:  # unittest puts the test's name in front of what a test prints
+            print(f"        {line[line.index(COVERED):]}")
     if outcome.failed:
         print(outcome.output.rstrip("\n"))
     sys.stdout.flush()
