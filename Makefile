@@ -214,7 +214,7 @@ $(C_TESTS): $(BUILD)/tests/%: $(BUILD)/obj/tests/%.o $(TEST_SUPPORT) $(LIBFARM)
 # Tests that make calls fail: tests/support/faults.h; the names stand in its .c file.
 FAULT_TESTS  := $(filter %/test_faults,$(C_TESTS))
 $(FAULT_TESTS): $(call object,tests/support/faults.c)
-$(FAULT_TESTS): private LDFLAGS += $(addprefix -Wl$(comma)--wrap=,mmap munmap malloc calloc realloc free \
+$(FAULT_TESTS): private LDFLAGS += $(addprefix -Wl$(comma)--wrap=,mmap munmap malloc calloc realloc free fork \
 	$(shell sed -n 's/^FAULT.[^,]*, \([a-z0-9_]*\),.*/\1/p' tests/support/faults.c))
 
 # A library with gym3's libenv interface, and the plug-ins that it and Procgen are played through.

@@ -30,9 +30,10 @@ struct rule {
     void (*replacement)(void);
 };
 
-// Shared with the children: what a sweep counts, it counts over all of them.
+// Shared with the children.
 struct plan {
-    unsigned sweeping, at, variant, calls;
+    unsigned sweeping, process, at, variant;
+    unsigned forks;         // processes that this one and its children have forked since the operation began
     unsigned hit, hit_last; // whether the fault has been made, and whether with the call's last error
     char hit_call[NAME_BYTES];
     int hit_error;
@@ -41,6 +42,8 @@ struct plan {
 };
 
 static struct plan *plan; // NULL: nothing shall fail
+static unsigned process;  // 0: the one that sweeps; 1..: in the order of their forks
+static unsigned calls;    // that this process has made since the operation, or the process, began
 static bool off;
 static long blocks, mapped_bytes;
 
@@ -73,7 +76,7 @@ static int fault_for(const char *call, const int *errors, unsigned count) {
         }
     }
     if (!__atomic_load_n(&plan->sweeping, __ATOMIC_SEQ_CST) || !count) return 0;
-    if (__atomic_add_fetch(&plan->calls, 1, __ATOMIC_SEQ_CST) != plan->at) return 0;
+    if (process != plan->process || __atomic_add_fetch(&calls, 1, __ATOMIC_SEQ_CST) != plan->at) return 0;
     unsigned variant = plan->variant < count ? plan->variant : count - 1;
     snprintf(plan->hit_call, sizeof plan->hit_call, "%s", call);
     plan->hit_error = errors[variant];
@@ -125,7 +128,6 @@ FAULT(int, pthread_attr_setaffinity_np, (pthread_attr_t *attributes, size_t byte
 FAULT(int, pthread_join, (pthread_t thread, void **value), (thread, value), error, 0)
 FAULT(int, signalfd, (int fd, const sigset_t *mask, int flags), (fd, mask, flags), -1, EMFILE, ENOMEM)
 FAULT(int, pipe2, (int *ends, int flags), (ends, flags), -1, EMFILE)
-FAULT(pid_t, fork, (void), (), -1, EAGAIN)
 FAULT(int, pidfd_open, (pid_t pid, unsigned flags), (pid, flags), -1, EMFILE)
 FAULT(int, close_range, (unsigned first, unsigned last, int flags), (first, last, flags), -1, ENOSYS, EPERM)
 FAULT(int, poll, (struct pollfd *polls, nfds_t count, int timeout_ms), (polls, count, timeout_ms), -1, EINTR)
@@ -209,6 +211,17 @@ void __wrap_free(void *block) {
     __real_free(block);
 }
 
+pid_t __real_fork(void);
+pid_t __wrap_fork(void);
+pid_t __wrap_fork(void) {
+    COUNTED_FAULT(fork, -1, EAGAIN)
+    if (!plan) return __real_fork();
+    unsigned number = __atomic_add_fetch(&plan->forks, 1, __ATOMIC_SEQ_CST);
+    pid_t pid = __real_fork();
+    if (!pid) process = number, calls = 0;
+    return pid;
+}
+
 static int children_now(void) {
     char path[64], text[256];
     int children = 0;
@@ -270,20 +283,25 @@ bool farm_sweep_next(struct farm_sweep *sweep) {
     if (!sweep->number) sweep->number = 1;
     shared_plan();
     sweep->before = farm_held_now();
+    plan->process = sweep->process;
     plan->at = sweep->number;
     plan->variant = sweep->variant;
-    plan->calls = plan->hit = 0;
+    plan->hit = plan->forks = calls = 0;
     __atomic_store_n(&plan->sweeping, 1, __ATOMIC_SEQ_CST);
     return true;
 }
 
 struct farm_fault farm_sweep_end(struct farm_sweep *sweep) {
     __atomic_store_n(&plan->sweeping, 0, __ATOMIC_SEQ_CST);
-    if (!plan->hit) {
-        sweep->over = true;
+    if (!plan->hit) { // that was the last call of the process
+        sweep->over = sweep->process == plan->forks;
+        sweep->process++;
+        sweep->number = 1;
+        sweep->variant = 0;
         return (struct farm_fault){0};
     }
-    struct farm_fault fault = {.call = plan->hit_call, .error = plan->hit_error, .number = sweep->number};
+    struct farm_fault fault = {
+        .call = plan->hit_call, .error = plan->hit_error, .process = sweep->process, .number = sweep->number};
     sweep->faults++;
     sweep->variant++;
     if (plan->hit_last) {
@@ -298,8 +316,9 @@ const char *farm_sweep_left(const struct farm_sweep *sweep, const struct farm_fa
     struct farm_held now = farm_held_now();
     const struct farm_held *before = &sweep->before;
     snprintf(text, sizeof text,
-             "call %u, %s, failed, and has left behind: %ld blocks, %ld bytes mapped, %d descriptors, %d processes",
-             fault->number, fault->call ? fault->call : "nothing", now.blocks - before->blocks,
+             "process %u, call %u, %s, failed, and has left behind: %ld blocks, %ld bytes mapped, %d descriptors, %d "
+             "processes",
+             fault->process, fault->number, fault->call ? fault->call : "nothing", now.blocks - before->blocks,
              now.mapped_bytes - before->mapped_bytes, now.descriptors - before->descriptors,
              now.children - before->children);
     return memcmp(&now, before, sizeof now) ? text : NULL;

@@ -1,9 +1,10 @@
 // Makes calls fail, so that what happens then is tested and not hoped. A test named test_faults is linked so that the
 // calls of libfarm and of the test itself that faults.c lists (allocations and system calls) come by here first; those
 // that the C library makes for itself do not. A sweep runs one operation again and again: the first call fails with
-// each of its usual errors in turn, then the second call, and so on until the operation has come through undisturbed.
-// Counted over all processes that fork after the sweep began: one of them meets the fault.
-// What is left behind is counted without any sanitizer: blocks, mapped bytes, descriptors, children.
+// each of its usual errors in turn, then the second call, and so on until the operation has come through undisturbed;
+// then the calls of the first process that it forks, of the second, and so on. Each process counts its own calls: which
+// call is the n-th does not hang on how the processes are scheduled. What is left behind is counted without any
+// sanitizer: blocks, mapped bytes, descriptors, children.
 #ifndef FARM_TESTS_SUPPORT_FAULTS_H
 #define FARM_TESTS_SUPPORT_FAULTS_H
 
@@ -13,7 +14,8 @@
 struct farm_fault {
     const char *call; // "mmap"; NULL: nothing has failed
     int error;        // errno
-    unsigned number;  // of the call within the operation, from 1
+    unsigned process; // 0: the one that sweeps; 1..: in the order of their forks
+    unsigned number;  // of the call within the operation and the process, from 1
 };
 
 struct farm_held {
@@ -22,7 +24,7 @@ struct farm_held {
 };
 
 struct farm_sweep {
-    unsigned number, variant, faults; // faults: how many have been made in all
+    unsigned process, number, variant, faults; // faults: how many have been made in all
     bool over;
     struct farm_held before;
 };
