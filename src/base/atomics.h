@@ -23,9 +23,6 @@ static inline void farm_store_relaxed(uint64_t *word, uint64_t value) {
 static inline uint32_t farm_load32_acquire(const uint32_t *word) {
     return __atomic_load_n(word, __ATOMIC_ACQUIRE);
 }
-static inline uint32_t farm_load32_relaxed(const uint32_t *word) {
-    return __atomic_load_n(word, __ATOMIC_RELAXED);
-}
 static inline void farm_store32_release(uint32_t *word, uint32_t value) {
     __atomic_store_n(word, value, __ATOMIC_RELEASE);
 }

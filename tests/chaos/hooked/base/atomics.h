@@ -1,17 +1,17 @@
 // Stands before src/base/atomics.h on the chaos runner's include path: the same functions, with a call of chaos_hook
-// before and after every atomic store and fence, where a process may be delayed or killed. Only the chaos runner's own
-// copies of src/ring, src/actor and src/learner are compiled with it.
+// before and after every atomic store, addition and fence, where a process may be delayed or killed. Only the chaos
+// runner's own copies of src/ring, src/actor and src/learner are compiled with it.
 #ifndef TESTS_CHAOS_HOOKED_ATOMICS_H
 #define TESTS_CHAOS_HOOKED_ATOMICS_H
 
-#define farm_store_release   unhooked_store_release
-#define farm_store_relaxed   unhooked_store_relaxed
-#define farm_store32_release unhooked_store32_release
-#define farm_fence_full      unhooked_fence_full
+#define farm_store_release unhooked_store_release
+#define farm_store_relaxed unhooked_store_relaxed
+#define farm_add32_release unhooked_add32_release
+#define farm_fence_full    unhooked_fence_full
 #include "../../../../src/base/atomics.h"
 #undef farm_store_release
 #undef farm_store_relaxed
-#undef farm_store32_release
+#undef farm_add32_release
 #undef farm_fence_full
 
 void chaos_hook(void);
@@ -26,9 +26,9 @@ static inline void farm_store_relaxed(uint64_t *word, uint64_t value) {
     unhooked_store_relaxed(word, value);
     chaos_hook();
 }
-static inline void farm_store32_release(uint32_t *word, uint32_t value) {
+static inline void farm_add32_release(uint32_t *word, uint32_t more) {
     chaos_hook();
-    unhooked_store32_release(word, value);
+    unhooked_add32_release(word, more);
     chaos_hook();
 }
 static inline void farm_fence_full(void) {

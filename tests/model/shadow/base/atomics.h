@@ -24,13 +24,13 @@ static inline void farm_store_relaxed(uint64_t *word, uint64_t value) {
 static inline uint32_t farm_load32_acquire(const uint32_t *word) {
     return (uint32_t)model_load(word, MODEL_ACQUIRE);
 }
+// Nothing in src/ring calls these: for mutants.
 static inline uint32_t farm_load32_relaxed(const uint32_t *word) {
     return (uint32_t)model_load(word, MODEL_RELAXED);
 }
 static inline void farm_store32_release(uint32_t *word, uint32_t value) {
     model_store(word, value, MODEL_RELEASE);
 }
-// Not in src/base: for a mutant.
 static inline void farm_add32_relaxed(uint32_t *word, uint32_t more) {
     model_add(word, more, MODEL_RELAXED);
 }
