@@ -39,17 +39,11 @@ static enum farm_status make_memory(struct farm_bare *bare, const struct farm_en
 
 static enum farm_status make_envs(const struct farm_actor_config *config, struct farm_bare *bare,
                                   struct farm_error *err) {
-    for (uint32_t e = 0; e < bare->width; e++) {
-        char why[256] = "it gave no reason";
-        const struct farm_env_config env = {.seed = farm_seed_derive(config->seed, config->actor, e, 0),
-                                            .options = config->options,
-                                            .option_count = config->option_count};
-        bare->envs[e] = bare->api->create(&env, why, sizeof why);
-        why[sizeof why - 1] = 0;
-        if (!bare->envs[e])
-            return farm_fail(err, FARM_E_INVALID, "cannot make environment %s: %s", bare->api->name, why);
-    }
-    return FARM_OK;
+    enum farm_status status = FARM_OK;
+    for (uint32_t e = 0; e < bare->width && !status; e++)
+        status = farm_plugin_create(bare->api, config->options, config->option_count,
+                                    farm_seed_derive(config->seed, config->actor, e, 0), &bare->envs[e], err);
+    return status;
 }
 
 enum farm_status farm_bare_open(const struct farm_actor_config *config, uint32_t width, struct farm_bare *bare,

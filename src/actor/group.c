@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "actor/plugin.h"
 #include "base/log.h"
 #include "base/number.h"
 #include "kernels/random.h"
@@ -27,15 +28,11 @@ enum farm_status farm_group_make(const struct farm_actor_config *config, const s
     call->lane = lane;
     call->call = FARM_CALL_CREATE;
     for (uint32_t e = 0; e < width; e++) {
-        char why[256] = "it gave no reason";
-        const uint32_t lane_id = config->actor * ring->lanes + lane;
-        const struct farm_env_config env = {.seed = farm_seed_derive(config->seed, lane_id, e, generation),
-                                            .options = config->options,
-                                            .option_count = config->option_count};
+        const uint64_t seed = farm_seed_derive(config->seed, config->actor * ring->lanes + lane, e, generation);
         call->env = e;
-        group->envs[e] = api->create(&env, why, sizeof why);
-        why[sizeof why - 1] = 0;
-        if (!group->envs[e]) return farm_fail(err, FARM_E_INVALID, "cannot make environment %s: %s", api->name, why);
+        const enum farm_status status =
+            farm_plugin_create(api, config->options, config->option_count, seed, &group->envs[e], err);
+        if (status) return status;
         group->ended[e] = true;
     }
     call->call = FARM_CALL_NONE;
