@@ -12,7 +12,6 @@
 #include "base/time.h"
 #include "farm_fps_run.h"
 #include "farm_fps_tune.h"
-#include "farm_paths.h"
 #include "report/json.h"
 #include "report/progress.h"
 #include "tools.h"
@@ -83,13 +82,7 @@ static bool chosen_by_user(const struct farm_recipe *recipe, const char *key) {
 
 static enum farm_status load_recipe(struct options *options, struct farm_error *err) {
     struct farm_recipe *recipe = &options->recipe;
-    char path[FARM_RUN_PATH_MAX + 64], folder[FARM_RUN_PATH_MAX];
-    enum farm_status status = FARM_OK;
-    if (options->recipe_file) status = farm_recipe_load(recipe, FARM_LAYER_FILE, options->recipe_file, err);
-    if (!status && farm_path_recipes(folder, sizeof folder) &&
-        farm_recipe_shipped(folder, recipe->env, path, sizeof path))
-        status = farm_recipe_load(recipe, FARM_LAYER_SHIPPED, path, err);
-    if (!status) status = farm_recipe_settle(recipe, err);
+    enum farm_status status = farm_job_load_recipe(recipe, options->recipe_file, NULL, err);
     recipe->frames = 0; // the measurement says when it ends
     recipe->seconds = 0;
     return status;

@@ -11,6 +11,7 @@
 
 #include "base/log.h"
 #include "base/time.h"
+#include "farm_paths.h"
 #include "kernels/random.h"
 #include "learner/checkpoint.h"
 #include "ring/wait.h"
@@ -762,6 +763,17 @@ const char *farm_recipe_cli_name(void *context, size_t i) {
 
 void farm_recipe_cli_help(void *context) {
     farm_recipe_print_help();
+}
+
+enum farm_status farm_job_load_recipe(struct farm_recipe *recipe, const char *file, const char *base,
+                                      struct farm_error *err) {
+    char path[FARM_RUN_PATH_MAX + 64], folder[FARM_RUN_PATH_MAX];
+    enum farm_status status = file ? farm_recipe_load(recipe, FARM_LAYER_FILE, file, err) : FARM_OK;
+    if (!base && farm_path_recipes(folder, sizeof folder) &&
+        farm_recipe_shipped(folder, recipe->env, path, sizeof path))
+        base = path;
+    if (!status && base) status = farm_recipe_load(recipe, FARM_LAYER_SHIPPED, base, err);
+    return status ? status : farm_recipe_settle(recipe, err);
 }
 
 int farm_report_error(const char *program, const struct farm_error *err) {

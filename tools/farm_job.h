@@ -126,6 +126,11 @@ enum farm_status farm_recipe_cli_set(void *context, const char *name, const char
 const char *farm_recipe_cli_name(void *context, size_t i);
 void farm_recipe_cli_help(void *context);
 
+// Puts the weaker layers under the flags: `file` (NULL: none), then `base`, a run's own recipe, or where that is NULL
+// the one shipped for the environment, if there is any; then settles the recipe.
+enum farm_status farm_job_load_recipe(struct farm_recipe *recipe, const char *file, const char *base,
+                                      struct farm_error *err);
+
 // Prints "farm train: MESSAGE" on stderr; returns the exit status for this error: 2 for wrong usage, else 1.
 int farm_report_error(const char *program, const struct farm_error *err);
 

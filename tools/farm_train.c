@@ -10,7 +10,6 @@
 #include "base/log.h"
 #include "base/time.h"
 #include "farm_job.h"
-#include "farm_paths.h"
 #include "learner/checkpoint.h"
 #include "report/json.h"
 #include "report/progress.h"
@@ -47,24 +46,13 @@ enum { EARLY_GAMES = 20 };
 // ---- recipe ----
 
 static enum farm_status load_layers(struct options *options, struct farm_error *err) {
-    struct farm_recipe *recipe = &options->recipe;
-    char path[FARM_RUN_PATH_MAX + 64], folder[FARM_RUN_PATH_MAX];
-    enum farm_status status = FARM_OK;
-    if (options->resume && !options->run)
-        return farm_fail(err, FARM_E_USAGE, "--resume needs --run DIR: which run shall go on?");
-    if (options->recipe_file) status = farm_recipe_load(recipe, FARM_LAYER_FILE, options->recipe_file, err);
-    if (status) return status;
-    if (options->resume) { // the run's own recipe stands where the shipped one stood
-        farm_run_dir_file(options->run, "recipe.yaml", path, sizeof path);
-        if (access(path, F_OK) != 0)
-            return farm_fail(err, FARM_E_NOT_FOUND, "--resume: %s holds no run (there is no recipe.yaml)",
-                             options->run);
-        status = farm_recipe_load(recipe, FARM_LAYER_SHIPPED, path, err);
-    } else if (farm_path_recipes(folder, sizeof folder) &&
-               farm_recipe_shipped(folder, recipe->env, path, sizeof path)) {
-        status = farm_recipe_load(recipe, FARM_LAYER_SHIPPED, path, err);
-    }
-    return status ? status : farm_recipe_settle(recipe, err);
+    char path[FARM_RUN_PATH_MAX + 64];
+    if (!options->resume) return farm_job_load_recipe(&options->recipe, options->recipe_file, NULL, err);
+    if (!options->run) return farm_fail(err, FARM_E_USAGE, "--resume needs --run DIR: which run shall go on?");
+    farm_run_dir_file(options->run, "recipe.yaml", path, sizeof path);
+    if (access(path, F_OK) != 0)
+        return farm_fail(err, FARM_E_NOT_FOUND, "--resume: %s holds no run (there is no recipe.yaml)", options->run);
+    return farm_job_load_recipe(&options->recipe, options->recipe_file, path, err);
 }
 
 static enum farm_status save_recipe(const struct training *training, struct farm_error *err) {
