@@ -5,6 +5,8 @@
 // keep finite parameters and end when asked; and a successor of the hostile one must get its lanes back.
 #include "rings.h"
 
+#include "../support/learner.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/capability.h>
@@ -77,49 +79,30 @@ static void say_wrong(struct shared *shared, const char *format, ...) {
 // ---- set-up ----
 
 static struct farm_learner_config usual(struct table *table) {
-    struct farm_error err = {0};
+    struct farm_learner_config config = test_learner_config(FLAT, ACTIONS, UNROLL);
     table->frame_net = (struct farm_net_spec){.name = "small",
                                               .about = "of this test",
                                               .layer_count = 2,
                                               .layers = {{FARM_LAYER_CONV, 8, 4, 2, FARM_ACTIVATION_RELU},
                                                          {FARM_LAYER_DENSE, 16, 0, 0, FARM_ACTIVATION_RELU}}};
-    const struct farm_net_io flat_io = {.stack = 1, .flat = FLAT, .actions = ACTIONS};
-    const struct farm_net_io frame_io = {
-        .frame_channels = 1, .height = SIDE, .width = SIDE, .stack = STACK, .actions = ACTIONS};
-    const struct farm_net_spec *mlp = farm_net_find("mlp", &err);
-    return (struct farm_learner_config){
-        .ring_fds = table->fds,
-        .ring_count = ACTORS,
-        .eventfd = table->eventfd,
-        .board = &table->shared->board,
-        .seed = 3,
-        .net = table->frames ? table->frame_net : *mlp,
-        .io = table->frames ? frame_io : flat_io,
-        .algo = {.unroll = UNROLL,
-                 .batch = LANES * WIDTH,
-                 .stack = table->frames ? STACK : 1,
-                 .discount = 0.9,
-                 .entropy_cost = 0.01,
-                 .baseline_cost = 0.5,
-                 .rho_clip = 1,
-                 .c_clip = 1,
-                 .pg_rho_clip = 1,
-                 .lambda = 1,
-                 .reward_scale = 1, // and no clip: whatever passes for a reward reaches the gradient
-                 .optimiser = FARM_OPTIMISER_ADAM,
-                 .lr = 0.001,
-                 .lr_end = 0.001,
-                 .grad_norm_clip = 40,
-                 .adam_beta1 = 0.9,
-                 .adam_beta2 = 0.999,
-                 .adam_epsilon = 1e-8},
-        .precision = table->frames ? FARM_PRECISION_AUTO : FARM_PRECISION_F32,
-        .train_threads = 1,
-        .infer_batch_max = ACTORS * LANES * WIDTH,
-        .infer_wait_ms = 0.2,
-        .frames_per_step = 1,
-        .checkpoint_dir = table->folder,
-    };
+    if (table->frames) {
+        config.net = table->frame_net;
+        config.io = (struct farm_net_io){
+            .frame_channels = 1, .height = SIDE, .width = SIDE, .stack = STACK, .actions = ACTIONS};
+        config.algo.stack = STACK;
+        config.precision = FARM_PRECISION_AUTO;
+    }
+    config.ring_fds = table->fds;
+    config.ring_count = ACTORS;
+    config.eventfd = table->eventfd;
+    config.board = &table->shared->board;
+    config.seed = 3;
+    config.algo.batch = LANES * WIDTH;
+    config.algo.grad_norm_clip = 40; // and rewards are not clipped: whatever passes for one reaches the gradient
+    config.infer_batch_max = ACTORS * LANES * WIDTH;
+    config.infer_wait_ms = 0.2;
+    config.checkpoint_dir = table->folder;
+    return config;
 }
 
 static void set_up(struct table *table, bool frames) {
@@ -659,29 +642,16 @@ Test(hostile, a_learner_comes_back_while_it_stores_over_the_whole_segment) {
 
 // ---- answers ----
 
-// The logits and value that this observation has under the parameters that the seed gives, by a forward pass of its
-// own.
 static void expect_answers(const struct table *table, uint32_t actor, uint32_t l, uint64_t n) {
-    const struct farm_lane *lane = &table->rings[actor].lanes[l];
-    struct farm_error err = {0};
-    struct farm_net net;
-    struct farm_executor *executor;
-    cr_assert_eq(farm_net_make(&table->config.net, &table->config.io, &net, &err), FARM_OK, "%s", err.message);
-    const struct farm_executor_config config = {.net = &net, .batch_max = 1, .precision = FARM_PRECISION_F32};
-    cr_assert_eq(farm_executor_create(&config, &executor, &err), FARM_OK, "%s", err.message);
-    float *params = malloc(net.parameter_count * sizeof *params);
-    farm_net_init(&net, table->config.seed, params);
-    farm_executor_load(executor, params);
+    float obs[WIDTH][FLAT];
+    const void *rows[WIDTH];
+    char who[64];
     for (uint32_t e = 0; e < WIDTH; e++) {
-        float obs[FLAT], logits[ACTIONS], value;
-        observation_of(false, actor, l, n, e, obs);
-        const void *rows[1] = {obs};
-        farm_executor_forward(executor, rows, 1, logits, &value);
-        cr_assert_float_eq(farm_lane_value(lane, n)[e], value, 1e-5, "actor %u lane %u step %lu", actor, l, n);
-        for (int a = 0; a < ACTIONS; a++) cr_assert_float_eq(farm_lane_logits(lane, n, e)[a], logits[a], 1e-5);
+        observation_of(false, actor, l, n, e, obs[e]);
+        rows[e] = obs[e];
     }
-    farm_executor_destroy(executor);
-    free(params);
+    snprintf(who, sizeof who, "actor %u lane %u", actor, l);
+    test_expect_answers(&table->config, &table->rings[actor].lanes[l], n, rows, who);
 }
 
 // In one batch with NaNs, infinities and the largest of numbers: the others' answers are those of their observations.

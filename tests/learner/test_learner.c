@@ -3,6 +3,8 @@
 // every step: one answer each, never changed later, counters that only grow.
 #include "rings.h"
 
+#include "../support/learner.h"
+
 #include <errno.h>
 #include <math.h>
 #include <signal.h>
@@ -66,41 +68,20 @@ struct table {
 // ---- set-up ----
 
 static struct farm_learner_config usual(const struct table *table) {
-    struct farm_error err = {0};
-    const struct farm_net_spec *mlp = farm_net_find("mlp", &err);
-    cr_assert(mlp != NULL, "%s", err.message);
-    return (struct farm_learner_config){
-        .ring_fds = table->fds,
-        .ring_count = 1,
-        .eventfd = table->eventfd,
-        .board = &table->shared->board,
-        .seed = 3,
-        .net = *mlp,
-        .io = {.stack = 1, .flat = FLAT, .actions = ACTIONS},
-        .algo = {.unroll = UNROLL,
-                 .batch = LANES * WIDTH,
-                 .stack = 1,
-                 .discount = 0.5,
-                 .entropy_cost = 0.001,
-                 .baseline_cost = 0.5,
-                 .rho_clip = 1,
-                 .c_clip = 1,
-                 .pg_rho_clip = 1,
-                 .lambda = 1,
-                 .reward_scale = 1,
-                 .optimiser = FARM_OPTIMISER_ADAM,
-                 .lr = 0.003,
-                 .lr_end = 0.003,
-                 .adam_beta1 = 0.9,
-                 .adam_beta2 = 0.999,
-                 .adam_epsilon = 1e-8},
-        .precision = FARM_PRECISION_F32,
-        .train_threads = 1,
-        .infer_batch_max = LANES * WIDTH,
-        .infer_wait_ms = 0.2,
-        .frames_per_step = 1,
-        .checkpoint_dir = table->folder,
-    };
+    struct farm_learner_config config = test_learner_config(FLAT, ACTIONS, UNROLL);
+    config.ring_fds = table->fds;
+    config.ring_count = 1;
+    config.eventfd = table->eventfd;
+    config.board = &table->shared->board;
+    config.seed = 3;
+    config.algo.batch = LANES * WIDTH;
+    config.algo.discount = 0.5;
+    config.algo.entropy_cost = 0.001;
+    config.algo.lr = config.algo.lr_end = 0.003;
+    config.infer_batch_max = LANES * WIDTH;
+    config.infer_wait_ms = 0.2;
+    config.checkpoint_dir = table->folder;
+    return config;
 }
 
 static void set_up(struct table *table) {
@@ -506,27 +487,11 @@ static bool has_acted(const struct table *table) {
     return table->seats[0].acted > 200 && table->seats[1].acted > 200;
 }
 
-// The logits and value that this very observation has under the parameters that seed gives.
 static void expect_answers_of(const struct table *table, uint32_t l, uint64_t n) {
     const struct farm_lane *lane = &table->ring.actor.lanes[l];
-    struct farm_error err = {0};
-    struct farm_net net;
-    struct farm_executor *executor;
-    cr_assert_eq(farm_net_make(&table->config.net, &table->config.io, &net, &err), FARM_OK, "%s", err.message);
-    const struct farm_executor_config config = {.net = &net, .batch_max = 1, .precision = FARM_PRECISION_F32};
-    cr_assert_eq(farm_executor_create(&config, &executor, &err), FARM_OK, "%s", err.message);
-    float *params = malloc(net.parameter_count * sizeof *params);
-    farm_net_init(&net, table->config.seed, params);
-    farm_executor_load(executor, params);
-    for (uint32_t e = 0; e < WIDTH; e++) {
-        const void *rows[1] = {farm_lane_obs(lane, 0, n, e)};
-        float logits[ACTIONS], value;
-        farm_executor_forward(executor, rows, 1, logits, &value);
-        cr_assert_float_eq(farm_lane_value(lane, n)[e], value, 1e-5, "lane %u environment %u", l, e);
-        for (int a = 0; a < ACTIONS; a++) cr_assert_float_eq(farm_lane_logits(lane, n, e)[a], logits[a], 1e-5);
-    }
-    farm_executor_destroy(executor);
-    free(params);
+    const void *rows[WIDTH];
+    for (uint32_t e = 0; e < WIDTH; e++) rows[e] = farm_lane_obs(lane, 0, n, e);
+    test_expect_answers(&table->config, lane, n, rows, l ? "lane 1" : "lane 0");
 }
 
 Test(learner, lanes_wider_than_a_batch_are_answered_in_parts) {

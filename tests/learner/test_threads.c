@@ -4,6 +4,8 @@
 // every race: it lies at other addresses.)
 #include "rings.h"
 
+#include "../support/learner.h"
+
 #include <assert.h>
 #include <pthread.h>
 #include <sys/eventfd.h>
@@ -69,38 +71,17 @@ static void *learn(void *context) {
 }
 
 static struct farm_learner_config learner_config(const int (*fds)[2], int bell, struct farm_board *board) {
-    struct farm_error err = {0};
-    const struct farm_net_spec *mlp = farm_net_find("mlp", &err);
-    cr_assert(mlp != NULL, "%s", err.message);
-    return (struct farm_learner_config){.ring_fds = fds,
-                                        .ring_count = 1,
-                                        .eventfd = bell,
-                                        .board = board,
-                                        .seed = 1,
-                                        .net = *mlp,
-                                        .io = {.stack = 1, .flat = FLAT, .actions = ACTIONS},
-                                        .algo = {.unroll = UNROLL,
-                                                 .batch = LANES * WIDTH,
-                                                 .stack = 1,
-                                                 .discount = 0.99,
-                                                 .baseline_cost = 0.5,
-                                                 .rho_clip = 1,
-                                                 .c_clip = 1,
-                                                 .pg_rho_clip = 1,
-                                                 .lambda = 1,
-                                                 .reward_scale = 1,
-                                                 .optimiser = FARM_OPTIMISER_ADAM,
-                                                 .lr = 0.001,
-                                                 .lr_end = 0.001,
-                                                 .adam_beta1 = 0.9,
-                                                 .adam_beta2 = 0.999,
-                                                 .adam_epsilon = 1e-8},
-                                        .precision = FARM_PRECISION_F32,
-                                        .train_threads = 1,
-                                        .infer_batch_max = LANES * WIDTH,
-                                        .frames_per_step = 1,
-                                        .memory_node = -1,
-                                        .frames_target = FRAMES};
+    struct farm_learner_config config = test_learner_config(FLAT, ACTIONS, UNROLL);
+    config.ring_fds = fds;
+    config.ring_count = 1;
+    config.eventfd = bell;
+    config.board = board;
+    config.seed = 1;
+    config.algo.batch = LANES * WIDTH;
+    config.infer_batch_max = LANES * WIDTH;
+    config.memory_node = -1;
+    config.frames_target = FRAMES;
+    return config;
 }
 
 static void run_both(uint64_t spin_ns) {

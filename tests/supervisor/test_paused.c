@@ -14,6 +14,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "../support/learner.h"
 #include "actor/actor.h"
 #include "base/log.h"
 #include "base/time.h"
@@ -229,43 +230,20 @@ static int real_body(void *context, struct farm_error *err) {
 }
 
 static void configure_learner(struct farm *farm) {
-    struct farm_error err;
     for (int a = 0; a < ACTORS; a++) {
         farm->learner_keep[2 * a] = farm->fds[a][0] = farm->made[a].up.fd_readonly;
         farm->learner_keep[2 * a + 1] = farm->fds[a][1] = farm->made[a].down.fd;
     }
     farm->learner_keep[2 * ACTORS] = farm->bell;
-    farm->learner = (struct farm_learner_config){
-        .ring_fds = (const int(*)[2])farm->fds,
-        .ring_count = ACTORS,
-        .eventfd = farm->bell,
-        .board = &page->board,
-        .seed = 3,
-        .net = *farm_net_find("mlp", &err),
-        .io = {.stack = 1, .flat = FLOATS, .actions = ACTIONS},
-        .algo = {.unroll = 8,
-                 .batch = 16,
-                 .stack = 1,
-                 .discount = 0.9,
-                 .entropy_cost = 0.01,
-                 .baseline_cost = 0.5,
-                 .rho_clip = 1,
-                 .c_clip = 1,
-                 .pg_rho_clip = 1,
-                 .lambda = 1,
-                 .reward_scale = 1,
-                 .optimiser = FARM_OPTIMISER_ADAM,
-                 .lr = 0.001,
-                 .lr_end = 0.001,
-                 .adam_beta1 = 0.9,
-                 .adam_beta2 = 0.999,
-                 .adam_epsilon = 1e-8},
-        .precision = FARM_PRECISION_F32,
-        .train_threads = 1,
-        .memory_node = -1,
-        .infer_batch_max = ACTORS * LANES * WIDTH,
-        .frames_per_step = 1,
-    };
+    farm->learner = test_learner_config(FLOATS, ACTIONS, 8);
+    farm->learner.ring_fds = (const int(*)[2])farm->fds;
+    farm->learner.ring_count = ACTORS;
+    farm->learner.eventfd = farm->bell;
+    farm->learner.board = &page->board;
+    farm->learner.seed = 3;
+    farm->learner.algo.batch = 16;
+    farm->learner.memory_node = -1;
+    farm->learner.infer_batch_max = ACTORS * LANES * WIDTH;
 }
 
 static void before_start(void *context, size_t worker, uint64_t starts) {

@@ -1,0 +1,67 @@
+// What tests of the learner's process share: a configuration that learns, and what its answers must be.
+#ifndef TESTS_SUPPORT_LEARNER_H
+#define TESTS_SUPPORT_LEARNER_H
+
+#include <criterion/criterion.h>
+#include <stdlib.h>
+
+#include "learner/learner.h"
+#include "ring/lane.h"
+
+// V-trace with Adam over an "mlp" of flat observations, f32, one training thread; the caller adds rings, bell, board,
+// seed and batch sizes, and changes what its test is about.
+static inline struct farm_learner_config test_learner_config(int flat, int actions, uint32_t unroll) {
+    struct farm_error err = {0};
+    const struct farm_net_spec *mlp = farm_net_find("mlp", &err);
+    cr_assert(mlp != NULL, "%s", err.message);
+    return (struct farm_learner_config){.net = *mlp,
+                                        .io = {.stack = 1, .flat = flat, .actions = actions},
+                                        .algo = {.unroll = unroll,
+                                                 .stack = 1,
+                                                 .discount = 0.9,
+                                                 .entropy_cost = 0.01,
+                                                 .baseline_cost = 0.5,
+                                                 .rho_clip = 1,
+                                                 .c_clip = 1,
+                                                 .pg_rho_clip = 1,
+                                                 .lambda = 1,
+                                                 .reward_scale = 1,
+                                                 .optimiser = FARM_OPTIMISER_ADAM,
+                                                 .lr = 0.001,
+                                                 .lr_end = 0.001,
+                                                 .adam_beta1 = 0.9,
+                                                 .adam_beta2 = 0.999,
+                                                 .adam_epsilon = 1e-8},
+                                        .precision = FARM_PRECISION_F32,
+                                        .train_threads = 1,
+                                        .frames_per_step = 1};
+}
+
+// The logits and values of step n are those that observation rows[e] of each environment has under the parameters that
+// the seed gives, by a forward pass of its own. `who`: whose lane it is, for the message.
+static inline void test_expect_answers(const struct farm_learner_config *learner, const struct farm_lane *lane,
+                                       uint64_t n, const void *const *rows, const char *who) {
+    struct farm_error err = {0};
+    struct farm_net net;
+    struct farm_executor *executor;
+    cr_assert_eq(farm_net_make(&learner->net, &learner->io, &net, &err), FARM_OK, "%s", err.message);
+    const struct farm_executor_config config = {.net = &net, .batch_max = 1, .precision = FARM_PRECISION_F32};
+    cr_assert_eq(farm_executor_create(&config, &executor, &err), FARM_OK, "%s", err.message);
+    float *params = malloc(net.parameter_count * sizeof *params);
+    float *logits = malloc((size_t)learner->io.actions * sizeof *logits);
+    farm_net_init(&net, learner->seed, params);
+    farm_executor_load(executor, params);
+    for (uint32_t e = 0; e < lane->width; e++) {
+        float value;
+        farm_executor_forward(executor, &rows[e], 1, logits, &value);
+        cr_assert_float_eq(farm_lane_value(lane, n)[e], value, 1e-5, "%s step %lu environment %u", who, n, e);
+        for (int a = 0; a < learner->io.actions; a++)
+            cr_assert_float_eq(farm_lane_logits(lane, n, e)[a], logits[a], 1e-5, "%s step %lu environment %u", who, n,
+                               e);
+    }
+    farm_executor_destroy(executor);
+    free(params);
+    free(logits);
+}
+
+#endif
