@@ -78,12 +78,19 @@ static enum farm_status take_over(struct farm_actor *actor, struct farm_error *e
     return status;
 }
 
+// Until lane *l can go on; false: look at `stop`, and come again.
+static bool await_lane(struct farm_actor *actor, uint32_t *l) {
+    const struct farm_actor_config *config = actor->config;
+    // A publish that has not been rung for is rung for here at the latest: nobody sleeps over it.
+    if (config->rings_late && !farm_actor_ready(&actor->ring)) farm_actor_notify(&actor->ring, config->learner_eventfd);
+    return farm_actor_wait(&actor->ring, NULL, config->spin_ns, config->nap_ns ? config->nap_ns : NAP_NS, l);
+}
+
 static enum farm_status play(struct farm_actor *actor, struct farm_error *err) {
     struct farm_ring *ring = &actor->ring;
-    const uint64_t nap_ns = actor->config->nap_ns ? actor->config->nap_ns : NAP_NS;
     uint32_t l = ring->spec.lanes - 1; // so that lane 0 comes first
     while (!terminated) {
-        if (!farm_actor_wait(ring, NULL, actor->config->spin_ns, nap_ns, &l)) {
+        if (!await_lane(actor, &l)) {
             if (farm_load_relaxed(&ring->down_control->stop)) break;
             continue;
         }
@@ -93,7 +100,7 @@ static enum farm_status play(struct farm_actor *actor, struct farm_error *err) {
         uint64_t *heartbeat = &ring->up_control->heartbeat;
         farm_store_relaxed(heartbeat, farm_load_relaxed(heartbeat) + lane->width);
         farm_lane_actor_publish(lane);
-        farm_actor_notify(ring, actor->config->learner_eventfd);
+        if (!actor->config->rings_late) farm_actor_notify(ring, actor->config->learner_eventfd);
     }
     return FARM_OK;
 }

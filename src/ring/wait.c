@@ -44,6 +44,10 @@ static bool actor_look(struct farm_ring *ring, struct farm_lane *lane, uint32_t 
     return false;
 }
 
+bool farm_actor_ready(struct farm_ring *ring) {
+    return actor_look(ring, NULL, NULL);
+}
+
 static bool stopped(const struct farm_ring *ring) {
     return farm_load_relaxed(&ring->down_control->stop) != 0;
 }

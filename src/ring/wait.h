@@ -18,6 +18,9 @@ uint64_t farm_wait_spin_ns(enum farm_wait_mode mode, bool oversubscribed);
 
 // ---- actor ----
 
+// Whether any lane of the ring can go on: farm_actor_wait with lane NULL would return at once, unless down.stop is set.
+bool farm_actor_ready(struct farm_ring *ring);
+
 // Waits until `lane` can go on: every published step answered and slot `next` writable. With lane NULL: until any lane
 // of the ring can go on; *ready (may be NULL) is its index. Order of service among several: round robin from *ready
 // + 1. Returns false when down.stop is set or timeout_ns has passed.

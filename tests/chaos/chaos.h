@@ -56,6 +56,7 @@ struct chaos_shape {
     uint32_t stack, unroll, batch, infer_batch_max;
     double infer_wait_ms;
     uint64_t spin_ns;
+    bool rings_late;
     uint64_t nap_ns; // longer than a standstill: a wake-up that is lost is not made up for by the end of a sleep
     bool evaluate;   // nobody trains: inference gives the steps back
     uint64_t actor_kill_every_ns, learner_kill_every_ns; // on average; 0: none

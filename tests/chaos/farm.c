@@ -83,6 +83,7 @@ static enum farm_status add_actor(struct farm *farm, uint32_t a, struct farm_err
                                                  .api = &chaos_env,
                                                  .seed = farm->shape->seed,
                                                  .spin_ns = farm->shape->spin_ns,
+                                                 .rings_late = farm->shape->rings_late,
                                                  .nap_ns = farm->shape->nap_ns};
     farm->actor_keep[a][0] = ring->up.fd;
     farm->actor_keep[a][1] = ring->down.fd_readonly;

@@ -62,6 +62,7 @@ static void draw_size(struct runner *runner, struct chaos_shape *shape) {
     shape->infer_batch_max = (uint32_t)between(runner, 1, environments); // also fewer than a lane has
     shape->infer_wait_ms = one_in(runner, 2) ? 0 : 0.2;
     shape->spin_ns = one_in(runner, 2) ? 0 : 20000;
+    shape->rings_late = one_in(runner, 2);
     shape->checkpoint_every_s = one_in(runner, 2) ? 0 : 0.05;
     // None; everywhere, a little; often, but at a few places only.
     const uint64_t jitter = between(runner, 0, 2);

@@ -43,7 +43,7 @@ history given back | src/ring/window.c | s/return cursor->held > history \? [^;]
 steps counted twice | src/learner/lanes.c | s/(farm_board_add\(&board->agent_steps, transitions)\)/$1 + (n % 64 == 63))/
 - training wakes nobody | src/learner/trainer.c | s/farm_learner_notify\([^;]*;//
 - inference wakes nobody | src/learner/learner.c | s/(void serve\(.*?)farm_learner_notify\([^;]*;/$1;/s
-* actors wake nobody | src/actor/actor.c | s/(static enum farm_status play.*?)farm_actor_notify\([^;]*;/$1/s
+* actors wake nobody | src/actor/actor.c | s/(ready\(&actor->ring\)\) |->rings_late\) )farm_actor_notify\([^;]*;/$1(void)0;/g
 * workers outlive the supervisor | src/supervisor/child.c | s/prctl\(PR_SET_PDEATHSIG, SIGKILL\) < 0/prctl(PR_SET_PDEATHSIG, 0) < 0/
 supervisor leaves a descriptor | src/supervisor/supervisor.c | s/close\(worker->pidfd\);//
 '

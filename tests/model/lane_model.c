@@ -25,33 +25,51 @@ struct setting {
     uint64_t windows; // after which training waits for ever, for a batch that is never full; 0: it takes them all
     bool looks;       // the supervisor looks whether the counters are sound
     bool bare;        // inference never sleeps, and there is no data: the counters and the actor's sleep alone
+    bool late;        // the actor rings before it waits, instead of at every step (rings_late)
 };
 
 static const struct setting SETTINGS[] = {
-    {"busy", 1, 1, 2, 4, {0, 0, 1}, 0, 0, false, false, false, true, 0, false, false},
-    {"busy, training", 1, 1, 1, 3, {1, 1, 1}, 0, 0, false, false, false, true, 0, false, false},
-    {"busy, overlapping windows", 1, 1, 2, 4, {1, 2, 1}, 0, 0, false, false, false, true, 0, false, false},
-    {"spurious wake-ups", 1, 1, 1, 1, {0, 0, 1}, 0, 2, false, false, false, false, 0, false, false},
-    {"actor killed", 1, 1, 1, 1, {0, 0, 1}, 1, 0, true, false, false, false, 0, false, false},
-    {"learner killed", 1, 1, 1, 1, {0, 0, 1}, 1, 0, false, true, false, false, 0, false, false},
-    {"two lanes", 1, 2, 1, 1, {0, 0, 1}, 0, 0, false, false, false, false, 0, false, false},
-    {"training", 1, 1, 1, 1, {1, 1, 1}, 0, 0, false, false, false, false, 0, false, false},
-    {"one lane", 1, 1, 2, 3, {0, 0, 1}, 0, 0, false, false, false, false, 0, false, false},
-    {"busy, the supervisor looks", 1, 1, 2, 3, {0, 0, 1}, 0, 0, false, false, false, true, 0, true, false},
-    {"training waits for a batch", 1, 1, 3, 3, {1, 1, 1}, 0, 0, false, false, true, false, 1, false, true},
-    {"busy, actor killed twice", 1, 1, 2, 3, {1, 2, 1}, 2, 0, true, false, true, true, 0, false, false},
-    {"busy, learner killed twice", 1, 1, 2, 3, {1, 2, 1}, 2, 0, false, true, true, true, 0, false, false},
-    {"busy, two lanes in training", 1, 2, 1, 2, {1, 1, 1}, 0, 0, false, false, true, true, 0, false, false},
-    {"five steps", 1, 1, 2, 5, {0, 0, 1}, 0, 0, false, false, true, false, 0, false, false},
-    {"actor killed, two steps", 1, 1, 1, 2, {0, 0, 1}, 1, 0, true, false, true, false, 0, false, false},
-    {"learner killed, two steps", 1, 1, 1, 2, {0, 0, 1}, 1, 0, false, true, true, false, 0, false, false},
-    {"actor killed twice", 1, 1, 1, 1, {0, 0, 1}, 2, 0, true, false, true, false, 0, false, false},
-    {"actor and learner killed", 1, 1, 1, 1, {0, 0, 1}, 2, 0, true, true, true, false, 0, false, false},
-    {"training, two steps", 1, 1, 1, 2, {1, 1, 1}, 0, 0, false, false, true, false, 0, false, false},
-    {"actor killed in training", 1, 1, 1, 1, {1, 1, 1}, 1, 0, true, false, true, false, 0, false, false},
-    {"learner killed in training", 1, 1, 1, 1, {1, 1, 1}, 1, 0, false, true, true, false, 0, false, false},
-    {"two lanes, actor killed", 1, 2, 1, 1, {0, 0, 1}, 1, 0, true, false, true, false, 0, false, false},
-    {"two actors", 2, 1, 1, 1, {0, 0, 1}, 0, 0, false, false, true, false, 0, false, false},
+    {"busy", 1, 1, 2, 4, {0, 0, 1}, 0, 0, false, false, false, true, 0, false, false, false},
+    {"busy, training", 1, 1, 1, 3, {1, 1, 1}, 0, 0, false, false, false, true, 0, false, false, false},
+    {"busy, overlapping windows", 1, 1, 2, 4, {1, 2, 1}, 0, 0, false, false, false, true, 0, false, false, false},
+    {"spurious wake-ups", 1, 1, 1, 1, {0, 0, 1}, 0, 2, false, false, false, false, 0, false, false, false},
+    {"actor killed", 1, 1, 1, 1, {0, 0, 1}, 1, 0, true, false, false, false, 0, false, false, false},
+    {"learner killed", 1, 1, 1, 1, {0, 0, 1}, 1, 0, false, true, false, false, 0, false, false, false},
+    {"two lanes", 1, 2, 1, 1, {0, 0, 1}, 0, 0, false, false, false, false, 0, false, false, false},
+    {"two lanes, rung late", 1, 2, 1, 1, {0, 0, 1}, 0, 0, false, false, false, false, 0, false, false, true},
+    {"training", 1, 1, 1, 1, {1, 1, 1}, 0, 0, false, false, false, false, 0, false, false, false},
+    {"one lane", 1, 1, 2, 3, {0, 0, 1}, 0, 0, false, false, false, false, 0, false, false, false},
+    {"busy, the supervisor looks", 1, 1, 2, 3, {0, 0, 1}, 0, 0, false, false, false, true, 0, true, false, false},
+    {"training waits for a batch", 1, 1, 3, 3, {1, 1, 1}, 0, 0, false, false, true, false, 1, false, true, false},
+    {"busy, actor killed twice", 1, 1, 2, 3, {1, 2, 1}, 2, 0, true, false, true, true, 0, false, false, false},
+    {"busy, learner killed twice", 1, 1, 2, 3, {1, 2, 1}, 2, 0, false, true, true, true, 0, false, false, false},
+    {"busy, two lanes in training", 1, 2, 1, 2, {1, 1, 1}, 0, 0, false, false, true, true, 0, false, false, false},
+    {"five steps", 1, 1, 2, 5, {0, 0, 1}, 0, 0, false, false, true, false, 0, false, false, false},
+    {"actor killed, two steps", 1, 1, 1, 2, {0, 0, 1}, 1, 0, true, false, true, false, 0, false, false, false},
+    {"learner killed, two steps", 1, 1, 1, 2, {0, 0, 1}, 1, 0, false, true, true, false, 0, false, false, false},
+    {"actor killed twice", 1, 1, 1, 1, {0, 0, 1}, 2, 0, true, false, true, false, 0, false, false, false},
+    {"actor and learner killed", 1, 1, 1, 1, {0, 0, 1}, 2, 0, true, true, true, false, 0, false, false, false},
+    {"training, two steps", 1, 1, 1, 2, {1, 1, 1}, 0, 0, false, false, true, false, 0, false, false, false},
+    {"actor killed in training", 1, 1, 1, 1, {1, 1, 1}, 1, 0, true, false, true, false, 0, false, false, false},
+    {"learner killed in training", 1, 1, 1, 1, {1, 1, 1}, 1, 0, false, true, true, false, 0, false, false, false},
+    {"two lanes, actor killed", 1, 2, 1, 1, {0, 0, 1}, 1, 0, true, false, true, false, 0, false, false, false},
+    {"two lanes, rung late, actor killed",
+     1,
+     2,
+     1,
+     1,
+     {0, 0, 1},
+     1,
+     0,
+     true,
+     false,
+     true,
+     false,
+     0,
+     false,
+     false,
+     true},
+    {"two actors", 2, 1, 1, 1, {0, 0, 1}, 0, 0, false, false, true, false, 0, false, false, false},
 };
 static const struct setting *set;
 
@@ -122,6 +140,7 @@ static void write_slowly(uint64_t *cell, uint64_t value) {
 
 static void wait_actor(uint32_t a, uint32_t *l, bool any) {
     struct ring_view *view = &state->actor[a];
+    if (set->late && (!any || !farm_actor_ready(&view->ring))) farm_actor_notify(&view->ring, EVENTFD);
     if (!set->busy) {
         bool go = farm_actor_wait(&view->ring, any ? NULL : &view->lanes[*l], 0, FOREVER, any ? l : NULL);
         model_check(go, "the actor's wait ended without a reason");
@@ -164,7 +183,7 @@ static void actor_step(uint32_t a, uint32_t l) {
     write_slowly(obs_cell(a, l, n), observation);
     state->published[a][l][n] = observation;
     farm_lane_actor_publish(lane);
-    notify_learner(&state->actor[a]);
+    if (!set->late) notify_learner(&state->actor[a]);
 }
 
 static void actor(void *context) {
