@@ -16,7 +16,7 @@
 #include "report/progress.h"
 #include "tools.h"
 
-enum { ROUNDS = 5, AB_ROUNDS = 3, RUNGS_MAX = 6 };
+enum { ROUNDS_MOST = 40, AB_ROUNDS = 3, RUNGS_MAX = 6 };
 static const double ROUND_LEAST_S = 0.8, SECONDS_LEAST = 0.5, SECONDS_MOST = 3600;
 static const double TURNS_SHARE = 0.6, RUNG_SHARE = 0.15; // of --seconds, where there is a ladder
 static const double GOOD_SHARE = 0.9;                     // a rung that keeps so much of the one before is none's fault
@@ -100,9 +100,9 @@ static enum farm_status choose_recipe(struct fps *fps, struct farm_error *err) {
 
 static struct farm_fps_turns plan_turns(const struct fps *fps) {
     const double seconds = fps->options->seconds * (fps->ladder ? TURNS_SHARE : 1);
-    const double rounds = floor(seconds / ROUND_LEAST_S), each = seconds / (rounds < 1 ? 1 : rounds);
-    const uint32_t count = rounds < 1 ? 1 : rounds < ROUNDS ? (uint32_t)rounds : ROUNDS;
-    const double round_s = count == ROUNDS ? seconds / ROUNDS : each;
+    const double rounds = floor(seconds / ROUND_LEAST_S);
+    const uint32_t count = rounds < 1 ? 1 : rounds < ROUNDS_MOST ? (uint32_t)rounds : ROUNDS_MOST;
+    const double round_s = seconds / count;
     return (struct farm_fps_turns){.rounds = count,
                                    .farm_s = 0.4 * round_s,
                                    .warm_s = 0.1 * round_s,

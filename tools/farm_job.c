@@ -202,13 +202,23 @@ static enum farm_status make_plan(struct farm_job *job, uint64_t episodes, struc
     return status;
 }
 
+static uint64_t shared_bytes(const struct farm_job *job) {
+    return (uint64_t)job->actors * (job->layout.up_bytes + job->layout.down_bytes);
+}
+
+// Half of the last-level caches is what rings can have of them: environments, network and other programs want the rest.
+static bool rings_outgrow_caches(const struct farm_job *job) {
+    const uint64_t caches = job->machine->l3_bytes * (uint64_t)job->machine->l3_count;
+    return caches && 2 * shared_bytes(job) > caches;
+}
+
 static void say_plan(const struct farm_job *job) {
     double step_bytes = (double)(job->layout.up_stride + job->layout.down_stride) / job->steps / job->width;
-    double shared = (double)job->actors * (double)(job->layout.up_bytes + job->layout.down_bytes);
     farm_log_info(
         "%s with %s%s: %u actor%s x %u lanes x %u environments x %u steps x %.0f B = %.1f MB of shared memory",
         job->env.name, job->standin.body ? "random actions" : "net ", job->standin.body ? "" : job->recipe.net,
-        job->actors, job->actors == 1 ? "" : "s", job->lanes, job->width, job->steps, step_bytes, shared / 1e6);
+        job->actors, job->actors == 1 ? "" : "s", job->lanes, job->width, job->steps, step_bytes,
+        (double)shared_bytes(job) / 1e6);
     for (int i = 0; i < job->plan->note_count; i++) farm_log_info("plan: %s", job->plan->note[i]);
 }
 
@@ -220,7 +230,7 @@ enum farm_status farm_job_plan(struct farm_job *job, uint64_t episodes, bool qui
     job->quiet = quiet;
     if (!quiet) say_plan(job);
     struct farm_limits_request limits = {
-        .shared_bytes = (uint64_t)job->actors * (job->layout.up_bytes + job->layout.down_bytes),
+        .shared_bytes = shared_bytes(job),
         .descriptors = 4ull * job->actors + 3ull * (job->actors + 1) + SPARE_DESCRIPTORS,
         .huge = job->recipe.huge_pages,
         .root = "/",
@@ -282,7 +292,9 @@ static enum farm_status add_actor(struct farm_job *job, uint32_t a, struct farm_
                                                .options = job->env.options,
                                                .option_count = job->env.option_count,
                                                .seed = seed_of(job),
-                                               .spin_ns = spin_ns};
+                                               .obs_far = rings_outgrow_caches(job),
+                                               .spin_ns = spin_ns,
+                                               .rings_late = cpus_shared(job)};
     actor->keep[0] = ring->up.fd;
     actor->keep[1] = ring->down.fd_readonly;
     actor->keep[2] = bell;

@@ -15,7 +15,7 @@
 extern "C" {
 #endif
 
-#define FARM_ENV_ABI_VERSION 1u
+#define FARM_ENV_ABI_VERSION 2u
 
 enum { FARM_OBS_FIELDS_MAX = 8, FARM_FIELD_NAME_MAX = 24, FARM_FIELD_RANK_MAX = 4, FARM_ACTION_DIMS_MAX = 32 };
 
@@ -53,10 +53,17 @@ struct farm_env_option {
     const char *key, *value;
 };
 
+// Hints: an environment may ignore them, and every bit that it does not know.
+enum {
+    FARM_ENV_OBS_FAR = 1, // observations go to more memory than the caches hold: farm_obs_copy (farm/obs.h) stores them
+                          // past the caches. Not for memory that the environment reads again
+};
+
 struct farm_env_config {
     uint64_t seed; // of this one environment
     const struct farm_env_option *options;
     size_t option_count;
+    uint32_t hints; // FARM_ENV_OBS_FAR or 0
 };
 
 struct farm_env_api {

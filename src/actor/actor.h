@@ -27,7 +27,9 @@ struct farm_actor_config {
     const struct farm_env_option *options;
     size_t option_count;
     uint64_t seed; // of the run
+    bool obs_far;  // the rings outgrow the caches: environments get the hint FARM_ENV_OBS_FAR
     uint64_t spin_ns;
+    bool rings_late; // shares its CPU with who answers: rings when no lane can go on, and then for all of them at once
     uint64_t nap_ns; // how long a sleep lasts at most, the answer to a SIGTERM that comes just before it; 0: 100 ms
 };
 

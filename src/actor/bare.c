@@ -40,9 +40,12 @@ static enum farm_status make_memory(struct farm_bare *bare, const struct farm_en
 static enum farm_status make_envs(const struct farm_actor_config *config, struct farm_bare *bare,
                                   struct farm_error *err) {
     enum farm_status status = FARM_OK;
-    for (uint32_t e = 0; e < bare->width && !status; e++)
-        status = farm_plugin_create(bare->api, config->options, config->option_count,
-                                    farm_seed_derive(config->seed, config->actor, e, 0), &bare->envs[e], err);
+    for (uint32_t e = 0; e < bare->width && !status; e++) {
+        const struct farm_env_config one = {.seed = farm_seed_derive(config->seed, config->actor, e, 0),
+                                            .options = config->options,
+                                            .option_count = config->option_count};
+        status = farm_plugin_create(bare->api, &one, &bare->envs[e], err);
+    }
     return status;
 }
 

@@ -21,6 +21,7 @@ enum farm_status farm_group_make(const struct farm_actor_config *config, const s
                                  .lane = lane,
                                  .width = width,
                                  .bad_values = config->bad_values,
+                                 .obs_far = config->obs_far,
                                  .call = call};
     group->envs = calloc(width, sizeof *group->envs);
     group->ended = malloc(width * sizeof *group->ended);
@@ -28,10 +29,13 @@ enum farm_status farm_group_make(const struct farm_actor_config *config, const s
     call->lane = lane;
     call->call = FARM_CALL_CREATE;
     for (uint32_t e = 0; e < width; e++) {
-        const uint64_t seed = farm_seed_derive(config->seed, config->actor * ring->lanes + lane, e, generation);
+        const struct farm_env_config one = {
+            .seed = farm_seed_derive(config->seed, config->actor * ring->lanes + lane, e, generation),
+            .options = config->options,
+            .option_count = config->option_count,
+            .hints = config->obs_far ? FARM_ENV_OBS_FAR : 0};
         call->env = e;
-        const enum farm_status status =
-            farm_plugin_create(api, config->options, config->option_count, seed, &group->envs[e], err);
+        const enum farm_status status = farm_plugin_create(api, &one, &group->envs[e], err);
         if (status) return status;
         group->ended[e] = true;
     }
@@ -48,6 +52,12 @@ void farm_group_free(struct farm_group *group) {
 }
 
 // ---- the trip-wire ----
+
+// Around small fields the wires cost more than a tenth of a step of 50 ns, so there they are set in one turn of eight.
+// Which ones looks like chance: an environment whose faults come back every so many steps meets them all the same.
+static bool is_watched(uint64_t n) {
+    return n * 0x9e3779b97f4a7c15u >> 61 == 0;
+}
 
 // Bytes that are watched on either side of a field: 16 of small ones, whose step may take a few nanoseconds, else 64.
 enum { GUARD_SMALL = 16, GUARD_LARGE = 64, SMALL_FIELD_BYTES = 512 };
@@ -176,8 +186,8 @@ static inline bool is_answer(uint32_t answer) {
     return !answer || (!(answer & ~(uint32_t)(ENDS | FARM_STEP_GAME_END)) && (answer & ENDS));
 }
 
-// farm_group_step, with the number of fields and the guard's bytes known where it is compiled. The loop keeps in
-// registers what the environment's functions could change behind the compiler's back.
+// farm_group_step, with the number of fields and the guard's bytes (0: no wires) known where it is compiled. The loop
+// keeps in registers what the environment's functions could change behind the compiler's back.
 static inline __attribute__((always_inline)) enum farm_status
 step_all(struct farm_group *group, struct farm_lane *lane, uint32_t fields, size_t guard, struct farm_error *err) {
     const struct farm_action_spec *spec = &group->spec->action;
@@ -204,7 +214,7 @@ step_all(struct farm_group *group, struct farm_lane *lane, uint32_t fields, size
         call->env = e;
         for (uint32_t f = 0; f < fields; f++) {
             obs[f] = at[f].at;
-            set_wire(&wires[f], &at[f], guard);
+            if (guard) set_wire(&wires[f], &at[f], guard);
         }
         if (first) {
             start_episode(group, obs, e);
@@ -214,7 +224,7 @@ step_all(struct farm_group *group, struct farm_lane *lane, uint32_t fields, size
             if (!is_answer(answer)) return fail_answer(group, answer, e, err);
         }
         for (uint32_t f = 0; f < fields; f++) {
-            if (tripped(&wires[f], guard))
+            if (guard && tripped(&wires[f], guard))
                 return fail_beside(group, f, difference(wires[f].kept_behind, wires[f].behind, guard), e, err);
             at[f].at += at[f].bytes;
         }
@@ -229,12 +239,14 @@ step_all(struct farm_group *group, struct farm_lane *lane, uint32_t fields, size
         ended[e] = answer && !first;
     }
     call->call = FARM_CALL_NONE;
+    if (group->obs_far) farm_fence_streams(); // the release store of `produced` alone does not wait for them
     return FARM_OK;
 }
 
 enum farm_status farm_group_step(struct farm_group *group, struct farm_lane *lane, struct farm_error *err) {
     const bool small = lane->obs_bytes[0] < SMALL_FIELD_BYTES;
-    if (lane->obs_count == 1 && small) return step_all(group, lane, 1, GUARD_SMALL, err);
-    if (lane->obs_count == 1) return step_all(group, lane, 1, GUARD_LARGE, err);
-    return step_all(group, lane, lane->obs_count, GUARD_SMALL, err);
+    if (small && !is_watched(farm_lane_actor_next(lane)))
+        return lane->obs_count == 1 ? step_all(group, lane, 1, 0, err) : step_all(group, lane, lane->obs_count, 0, err);
+    if (lane->obs_count > 1) return step_all(group, lane, lane->obs_count, GUARD_SMALL, err);
+    return small ? step_all(group, lane, 1, GUARD_SMALL, err) : step_all(group, lane, 1, GUARD_LARGE, err);
 }

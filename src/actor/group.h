@@ -2,7 +2,8 @@
 // orders are those of ring/lane.h, the caller waits and publishes.
 //
 // Each environment is watched: the bytes around what it may write, which belong to its neighbours and which nobody else
-// writes meanwhile, must be the same after its step. What it answers must be what farm/env.h says. What it does to the
+// writes meanwhile, must be the same after its step (where the first field is smaller than 512 bytes, in one turn of
+// eight). What it answers must be what farm/env.h says. What it does to the
 // rest of the process is not guarded here: its writes elsewhere hit this actor alone.
 #ifndef FARM_ACTOR_GROUP_H
 #define FARM_ACTOR_GROUP_H
@@ -24,6 +25,7 @@ struct farm_group {
     enum farm_bad_values bad_values;
     struct farm_call *call; // where the present call is noted
     bool warned;            // of senseless numbers
+    bool obs_far;           // observations may have been stored past the caches: farm/obs.h
 };
 
 // Makes the environments of lane number `lane` of this actor. Environment e of lane l draws from farm_seed_derive(seed,

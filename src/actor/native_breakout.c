@@ -7,6 +7,7 @@
 // The picture is kept in a canvas, of which a step changes ball, paddle and broken bricks only, and copied to the
 // observation. Positions are whole numbers of 1/256 pixel, so that the same seed and actions give the same game on
 // every machine.
+#include <farm/obs.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -63,6 +64,7 @@ struct breakout_env {
     int32_t x, y, velocity_x, velocity_y; // ball's upper left corner
     int32_t paddle;                       // paddle's left end
     uint32_t bricks[BRICK_ROWS];          // bit c: the brick in column c stands
+    uint32_t hints;
     uint8_t canvas[SIDE * SIDE];
 };
 
@@ -96,6 +98,7 @@ static void *breakout_create(const struct farm_env_config *config, char *error, 
         return NULL;
     }
     env->random.seed = config->seed;
+    env->hints = config->hints;
     env->life_loss = options[OPTION_LIFE_LOSS].value;
     env->steps_max = options[OPTION_MAX_STEPS].value;
     return env;
@@ -263,7 +266,7 @@ static void breakout_reset(void *self, void *const *obs) {
     if (!env->game_continues) new_game(env);
     env->game_continues = false;
     draw_moving(env, GREY_PADDLE, GREY_BALL);
-    memcpy(obs[0], env->canvas, sizeof env->canvas);
+    farm_obs_copy(obs[0], env->canvas, sizeof env->canvas, env->hints);
 }
 
 static uint32_t breakout_step(void *self, const void *action, void *const *obs, float *reward) {
@@ -288,7 +291,7 @@ static uint32_t breakout_step(void *self, const void *action, void *const *obs, 
         env->game_continues = false;
     }
     draw_moving(env, GREY_PADDLE, GREY_BALL);
-    memcpy(obs[0], env->canvas, sizeof env->canvas);
+    farm_obs_copy(obs[0], env->canvas, sizeof env->canvas, env->hints);
     return answer;
 }
 

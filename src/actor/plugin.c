@@ -130,11 +130,10 @@ enum farm_status farm_plugin_spec(const struct farm_env_api *api, const struct f
     return FARM_OK;
 }
 
-enum farm_status farm_plugin_create(const struct farm_env_api *api, const struct farm_env_option *options,
-                                    size_t option_count, uint64_t seed, void **env, struct farm_error *err) {
-    const struct farm_env_config config = {.seed = seed, .options = options, .option_count = option_count};
+enum farm_status farm_plugin_create(const struct farm_env_api *api, const struct farm_env_config *config, void **env,
+                                    struct farm_error *err) {
     char why[256] = "it gave no reason";
-    *env = api->create(&config, why, sizeof why);
+    *env = api->create(config, why, sizeof why);
     why[sizeof why - 1] = 0;
     return *env ? FARM_OK : farm_fail(err, FARM_E_INVALID, "cannot make environment %s: %s", api->name, why);
 }

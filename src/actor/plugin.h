@@ -35,8 +35,8 @@ enum farm_status farm_plugin_check_spec(const struct farm_env_spec *spec, struct
 enum farm_status farm_plugin_spec(const struct farm_env_api *api, const struct farm_env_option *options,
                                   size_t option_count, struct farm_env_spec *spec, struct farm_error *err);
 
-// One environment of this seed, to be given to api->destroy. FARM_E_INVALID with the environment's own sentence.
-enum farm_status farm_plugin_create(const struct farm_env_api *api, const struct farm_env_option *options,
-                                    size_t option_count, uint64_t seed, void **env, struct farm_error *err);
+// One environment, to be given to api->destroy. FARM_E_INVALID with the environment's own sentence.
+enum farm_status farm_plugin_create(const struct farm_env_api *api, const struct farm_env_config *config, void **env,
+                                    struct farm_error *err);
 
 #endif

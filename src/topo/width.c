@@ -1,17 +1,19 @@
-// See width.h. The two constants were measured on 2 cores of a virtual Zen 4; only their order of magnitude matters.
+// See width.h. The two constants were measured on 2 cores of a virtual Zen 3; only their order of magnitude matters.
 #include "topo/width.h"
 
 #include <stdbool.h>
 
 static const double TURN_NS = 15000;          // actor to who answers and back, on one core: wake-ups, switches
-static const double MEMORY_BYTES_PER_NS = 12; // one core storing to memory, with the reads that stores cause
-enum { CACHE_SHARE = 2 };                     // of its part of the cache, a ring may have 1 in 2
+static const double MEMORY_BYTES_PER_NS = 20; // one core storing to memory past the caches, or reading from it
+enum { RING_SHARE = 2, STATE_SHARE = 4 };     // of its part of the cache, a ring may have 1 in 2, all states 1 in 4
 
 double farm_width_step_ns(const struct farm_width_request *request, uint32_t envs) {
-    const uint64_t ring_bytes = request->step_bytes * request->steps * envs;
-    const bool cached = ring_bytes * CACHE_SHARE <= request->cache_bytes;
-    const double memory_ns = cached ? 0 : (double)request->step_bytes / MEMORY_BYTES_PER_NS;
-    return request->step_ns + TURN_NS / envs + memory_ns;
+    const uint64_t state_bytes = request->step_bytes * envs, ring_bytes = state_bytes * request->steps;
+    const double memory_ns = (double)request->step_bytes / MEMORY_BYTES_PER_NS;
+    double ns = request->step_ns + TURN_NS / envs;
+    if (ring_bytes * RING_SHARE > request->cache_bytes) ns += memory_ns;
+    if (state_bytes * STATE_SHARE > request->cache_bytes) ns += memory_ns;
+    return ns;
 }
 
 uint32_t farm_width_choose(const struct farm_width_request *request) {

@@ -1,7 +1,8 @@
 // How many environments an actor steps, from what a step costs: the wide lanes of cheap environments. A pure function,
 // as plan.h; whoever measured the environment calls it. It weighs two costs: each turn of an actor that shares its core
-// with who answers costs two changes of process, which many environments share; and rings that outgrow the cache cost
-// the time of writing every observation to memory.
+// with who answers costs two changes of process, which many environments share; rings that outgrow the cache cost the
+// time of writing every observation to memory; and environments whose own state, taken to be as large as what they show
+// of it, outgrows their part of the cache cost the time of reading it from there.
 #ifndef FARM_TOPO_WIDTH_H
 #define FARM_TOPO_WIDTH_H
 
@@ -12,7 +13,7 @@ struct farm_width_request {
     uint64_t step_bytes;  // that a step of one environment writes into the ring
     uint32_t steps;       // C of the ring
     uint32_t lanes;       // of the actor: the answer is a multiple of it
-    uint64_t cache_bytes; // of the last-level cache, this actor's part; 0: unknown
+    uint64_t cache_bytes; // of the last-level cache, this actor's part; 0: there is none
 };
 
 enum { FARM_WIDTH_ENVS_MIN = 16, FARM_WIDTH_ENVS_MAX = 8192 };

@@ -45,7 +45,8 @@ static void *create(const struct farm_plugin *plugin, const char *texts, uint64_
     char copy[256];
     struct farm_env_option options[8];
     snprintf(copy, sizeof copy, "%s", texts);
-    const struct farm_env_config config = {seed, options, split_options(copy, options)};
+    const struct farm_env_config config = {
+        .seed = seed, .options = options, .option_count = split_options(copy, options)};
     why[0] = 0;
     return plugin->api->create(&config, why, WHY_BYTES);
 }
@@ -92,7 +93,7 @@ static void check_sizes(const struct farm_plugin *plugin, const struct recorded 
     struct farm_env_option options[8];
     struct farm_env_spec spec;
     snprintf(copy, sizeof copy, "%s", head->options);
-    const struct farm_env_config config = {0, options, split_options(copy, options)};
+    const struct farm_env_config config = {.options = options, .option_count = split_options(copy, options)};
     cr_assert_eq(plugin->api->spec(&config, &spec, why, sizeof why), 0, "%s", why);
     cr_assert_eq(spec.obs[0].dims[0], head->observed, "%s", head->name);
     cr_assert_eq(spec.action.dims, head->nu, "%s", head->name);

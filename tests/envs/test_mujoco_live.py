@@ -44,7 +44,7 @@ class Option(ctypes.Structure):
 
 
 class Config(ctypes.Structure):
-    _fields_ = [("seed", u64), ("options", ctypes.POINTER(Option)), ("option_count", ctypes.c_size_t)]
+    _fields_ = [("seed", u64), ("options", ctypes.POINTER(Option)), ("option_count", ctypes.c_size_t), ("hints", u32)]
 
 
 class Api(ctypes.Structure):

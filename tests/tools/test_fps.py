@@ -154,7 +154,7 @@ class Document(Fps):
 
 class Signals(Fps):
     def test_the_document_of_what_was_measured(self):
-        process = subprocess.Popen([FARM, "fps", "--env", "native/catch", "--seconds", "100", "--json"], cwd=self.folder,
+        process = subprocess.Popen([FARM, "fps", "--env", "native/catch", "--seconds", "1000", "--json"], cwd=self.folder,
                                    stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         self.addCleanup(process.communicate)
         self.addCleanup(process.kill)

@@ -20,12 +20,21 @@ Test(topo, gives_cheap_environments_wide_lanes) {
     cr_assert(medium >= FARM_WIDTH_ENVS_MIN && medium < wide, "%u", medium);
 }
 
-Test(topo, keeps_rings_of_cheap_environments_with_large_observations_in_the_cache) {
+Test(topo, keeps_the_states_of_cheap_environments_with_large_observations_in_the_cache) {
     struct farm_width_request breakout = request(290, 7056);
     const uint32_t envs = farm_width_choose(&breakout);
-    cr_assert(envs * breakout.steps * breakout.step_bytes <= breakout.cache_bytes, "%u", envs);
+    cr_assert(envs * breakout.step_bytes <= breakout.cache_bytes / 4, "%u", envs);
     breakout.cache_bytes = 0; // nothing to lose
     cr_assert(farm_width_choose(&breakout) > envs);
+}
+
+Test(topo, keeps_rings_in_the_cache_where_that_costs_few_turns) {
+    struct farm_width_request quick = request(2000, 7056);
+    quick.cache_bytes = 64 << 20;
+    const uint32_t envs = farm_width_choose(&quick);
+    cr_assert(envs * quick.steps * quick.step_bytes <= quick.cache_bytes / 2, "%u", envs);
+    quick.cache_bytes = 0;
+    cr_assert(farm_width_choose(&quick) > envs);
 }
 
 Test(topo, widths_are_multiples_of_the_lanes_and_never_above_the_most) {

@@ -1,5 +1,5 @@
 // A small environment that breaks one rule of the contract, for the tests of `farm doctor`: option `fault` says which.
-// "none" breaks none. -DABI=2, -DNO_ENTRY: a plug-in that no farm can open; -DRARE: many actions, the last of which
+// "none" breaks none. -DABI=99, -DNO_ENTRY: a plug-in that no farm can open; -DRARE: many actions, the last of which
 // hardly ever comes by chance.
 #include <farm/env.h>
 #include <fcntl.h>

@@ -1,5 +1,5 @@
 // A small environment for the tests of plug-ins in `farm train`: four numbers, two actions, episodes of 40 steps.
-// Option `fault` says what is wrong with it, and `at` in which step of an episode (0: the first). -DABI=2, -DNO_ENTRY,
+// Option `fault` says what is wrong with it, and `at` in which step of an episode (0: the first). -DABI=99, -DNO_ENTRY,
 // -DNO_STEP: plug-ins that no farm can open; -DEARLY: dies while it is loaded.
 #include <farm/env.h>
 #include <math.h>
