@@ -273,6 +273,9 @@ build-tests: $(if $(filter tests/chaos/%,$(SCRIPT_TESTS)),$(BUILD)/chaos)
 BENCH_COMMON := $(call object,$(wildcard bench/common*.c))
 BENCHES      := $(patsubst bench/%.c,$(BUILD)/bench/%,$(filter-out bench/common%.c,$(wildcard bench/*.c)))
 
+BENCH_SCRIPTS := $(BUILD)/bench/fps
+$(BENCH_SCRIPTS): $(BUILD)/bench/%: bench/%.py
+	$(Q)install -D -m 755 $< $@
 $(BENCHES): $(BUILD)/bench/%: $(BUILD)/obj/bench/%.o $(BENCH_COMMON) $(LIBFARM)
 	$(call say,LINK,$@)
 	$(call link)
@@ -350,7 +353,7 @@ $(BUILD)/libfarm_cuda.so: $(CUDA_OBJECTS) $(LIBFARM)
 cuda: $(CUDA_LIBRARY)
 	$(if $(CUDA_SOURCES),$(if $(NVCC),,@echo '  NVCC  missing, so: no CUDA backend (make deps)'))
 
-all: $(LIBFARM) $(FARM) $(BENCHES) env-plugins python-extension cuda ## everything, benchmarks included (plain `make`)
+all: $(LIBFARM) $(FARM) $(BENCHES) $(BENCH_SCRIPTS) env-plugins python-extension cuda ## everything, benchmarks included (plain `make`)
 
 ##@ Lint: each rule alone is a target too
 LINTS := lint-format lint-cppcheck lint-folders lint-docs aarch64

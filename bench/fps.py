@@ -1,0 +1,156 @@
+#!/usr/bin/env python3
+"""The farm against the bare simulator: `farm fps` of the environments that have a target, round after round, and what a
+step of CartPole costs where one process holds a thousand of them. Each run of `farm fps` measures both sides by turns; the
+ratio here is the median of its `efficiency`: the farm's rate by that of the bare loop on one core times the cores. Standard
+library only; prints a table, or with --json the document that all benchmarks print.
+"""
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+
+BUILD = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+FARM = os.path.join(BUILD, "farm")
+TARGETS = {
+    "ale/Pong": 0.93,
+    "ale/Breakout": 0.93,
+    "procgen/bigfish": 0.93,
+    "procgen/starpilot": 0.93,
+    "procgen/coinrun": 0.93,
+    "mujoco/HalfCheetah-v4": 0.93,
+    "native/breakout": 0.85,
+    "native/cartpole": 0.85,
+}
+MANY, FEW = 1000, 16  # environments of one process
+
+
+class Failed(Exception):
+    """A run of `farm fps` that gave no figures."""
+
+
+def fps(env, seconds, *options):
+    command = [FARM, "fps", "--env", env, "--ladder", "off", "--quiet", "--json", "--seconds", f"{seconds:g}", *options]
+    result = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60 + 4 * seconds, check=False)
+    if result.returncode != 0:
+        raise Failed((result.stderr.strip().splitlines() or ["no reason given"])[-1])
+    return json.loads(result.stdout)
+
+
+def spread_of(samples):
+    """(75th - 25th percentile) / median."""
+    if len(samples) < 2:
+        return 0.0
+    quarters = statistics.quantiles(samples, n=4, method="inclusive")
+    return (quarters[2] - quarters[0]) / statistics.median(samples)
+
+
+def name_of(env):
+    return "fps_" + env.lower().replace("/", "_").replace("-", "_")
+
+
+def result_of(env, runs):
+    def all_of(key):
+        return [run[key] for run in runs]
+
+    return {
+        "name": name_of(env),
+        "value": statistics.median(all_of("agent_steps_per_s")),
+        "unit": "agent steps/s",
+        "better": "higher",
+        "spread": spread_of(all_of("agent_steps_per_s")),
+        "reference": "bare loop on one core x cores",
+        "reference_value": statistics.median(run["bare_agent_steps_per_s"] * run["cores"] for run in runs),
+        "ratio": statistics.median(all_of("efficiency")),
+        "target": TARGETS[env],
+        "ratios": all_of("efficiency"),
+        "ratio_to_all_cores_at_once": statistics.median(all_of("efficiency_all_cores")),
+        "envs_per_actor": runs[0]["envs_per_actor"],
+        "lanes": runs[0]["lanes"],
+        "ring_bytes": runs[0]["ring_bytes"],
+    }
+
+
+def cost_of_many(seconds):
+    """CPU time of a CartPole step in the bare loop, for many and few environments of one process, by turns."""
+    costs = {MANY: [], FEW: []}
+    for turn in range(4):
+        for envs in (MANY, FEW) if turn % 2 else (FEW, MANY):
+            run = fps("native/cartpole", seconds / 8, "--actors", "1", "--envs-per-actor", str(envs))
+            costs[envs].append(run["bare_cpu_ns_per_agent_step"])
+    value, reference = statistics.median(costs[MANY]), statistics.median(costs[FEW])
+    return {
+        "name": "fps_cost_of_1000_cartpoles",
+        "value": value,
+        "unit": "ns/step",
+        "better": "lower",
+        "spread": spread_of(costs[MANY]),
+        "reference": f"{FEW} of them",
+        "reference_value": reference,
+        "ratio": value / reference,
+        "target": 1.1,
+    }
+
+
+def machine():
+    model = "unknown"
+    with open("/proc/cpuinfo", encoding="ascii", errors="replace") as file:
+        model = next((line.split(":", 1)[1].strip() for line in file if line.startswith("model name")), model)
+    nodes = 0
+    while os.path.isdir(f"/sys/devices/system/node/node{nodes}"):
+        nodes += 1
+    return {"cpu": model, "cores": len(os.sched_getaffinity(0)), "nodes": nodes, "kernel": platform.release(), "gpu": None}
+
+
+def show(results):
+    print(f"{'fps':36}{'median':>10} {'unit':<14}{'spread':>7}{'reference':>12}{'ratio':>8}{'target':>8}")
+    for result in results:
+        print(f"{result['name']:36}{result['value']:10.4g} {result['unit']:<14}{100 * result['spread']:6.1f}%"
+              f"{result['reference_value']:12.4g}{result['ratio']:8.3f}{result['target']:8.3g}  {result['reference']}")
+
+
+def measure(envs, seconds, rounds):
+    runs, failed = {env: [] for env in envs}, {}
+    for number in range(rounds):
+        for env in envs:
+            if env in failed:
+                continue
+            print(f"  round {number + 1} of {rounds}: {env}", file=sys.stderr, flush=True)
+            try:
+                runs[env].append(fps(env, seconds))
+            except (Failed, OSError, subprocess.TimeoutExpired, ValueError) as error:
+                failed[env] = error
+    for env, error in failed.items():
+        print(f"fps: {env}: {error}", file=sys.stderr)
+    return [result_of(env, runs[env]) for env in envs if env not in failed], len(failed)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", action="store_true", help="one document on stdout")
+    parser.add_argument("--seconds", type=float, default=2, help="of a run of farm fps (2)")
+    parser.add_argument("--rounds", type=int, default=1, help="runs of each environment (1)")
+    parser.add_argument("--only", default="", help="environments whose names contain this")
+    arguments = parser.parse_args()
+    if arguments.seconds < 1 or arguments.rounds < 1:
+        parser.error("--seconds and --rounds are 1 or more")
+    envs = [env for env in TARGETS if arguments.only in env]
+    if not envs:
+        parser.error(f"no environment with '{arguments.only}' in its name; there are: {', '.join(TARGETS)}")
+    results, failures = measure(envs, arguments.seconds, arguments.rounds)
+    if "native/cartpole" in envs:
+        results.append(cost_of_many(4))
+    version = subprocess.run([FARM, "--version"], capture_output=True, text=True, check=False).stdout
+    if arguments.json:
+        print(json.dumps({"schema_version": 1, "benchmark": "fps", "commit": version.removeprefix("farm ").strip() or "unknown",
+                          "machine": machine(), "command": " ".join(["build/bench/fps", *sys.argv[1:]]), "results": results}, indent=1))
+    else:
+        show(results)
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
