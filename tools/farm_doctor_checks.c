@@ -98,6 +98,12 @@ void doctor_list(const struct trial_request *request, struct trial_report *repor
         list_all(&trial, request->path);
 }
 
+// libenv/any gives options that are none of its own to a library that is not ours. Some ignore what they do not know,
+// Procgen's ends its process. Neither is a fault of libenv/any, so an unknown one is not tried.
+static bool passes_options_on(const struct trial *trial) {
+    return strcmp(trial->plugin.api->name, "libenv/any") == 0;
+}
+
 // Whether spec() refuses an option that nobody can know, with a sentence that fits. False: the report says how not.
 static bool refuses_unknown_option(struct trial *trial) {
     struct trial_request request = *trial->request;
@@ -144,7 +150,12 @@ static void describe(struct trial *trial) {
     else
         snprintf(part, sizeof part, "%u %s action%s", action->dims,
                  action->kind == FARM_ACTION_CONTINUOUS ? "continuous" : "discrete", action->dims == 1 ? "" : "s");
-    trial_say(trial, TRIAL_GOOD, NULL, "%.380s; %s", text, part);
+    if (passes_options_on(trial))
+        trial_say(trial, TRIAL_NOTE,
+                  "what becomes of a mistyped --env.KEY is the library's business: it may ignore it, or end the actor",
+                  "%.300s; %s; options are passed on to the library: an unknown one was not tried", text, part);
+    else
+        trial_say(trial, TRIAL_GOOD, NULL, "%.380s; %s", text, part);
 }
 
 static void check_spec(struct trial *trial) {
@@ -159,7 +170,7 @@ static void check_spec(struct trial *trial) {
                   "spec() answers differently at the second call");
         return;
     }
-    if (refuses_unknown_option(trial)) describe(trial);
+    if (passes_options_on(trial) || refuses_unknown_option(trial)) describe(trial);
     trial_leave(trial);
 }
 

@@ -336,16 +336,6 @@ static enum farm_status examine_environment(struct checkup *checkup, const char 
 
 // ---- what is to be checked ----
 
-// Cuts "PATH:NAME" at the first colon behind a file that is there; returns the name, NULL: none.
-static const char *cut_name(char *path) {
-    for (char *colon = access(path, F_OK) ? strchr(path, ':') : NULL; colon; colon = strchr(colon + 1, ':')) {
-        *colon = 0;
-        if (access(path, F_OK) == 0) return colon + 1;
-        *colon = ':';
-    }
-    return NULL;
-}
-
 // envs/FAMILY.so that came along, of "FAMILY/NAME" or "FAMILY".
 static bool find_shipped(struct checkup *checkup, const char *target) {
     char folder[PATH_BYTES / 2];
@@ -374,7 +364,7 @@ static enum farm_status find_target(struct checkup *checkup, const char **name, 
     }
     const bool prefixed = strncmp(target, plugin, strlen(plugin)) == 0;
     snprintf(checkup->path, sizeof checkup->path, "%s", target + (prefixed ? strlen(plugin) : 0));
-    const char *named = cut_name(checkup->path);
+    const char *named = farm_path_cut_name(checkup->path);
     if (named) *name = named;
     if (access(checkup->path, F_OK) == 0) return FARM_OK;
     if (!prefixed && strchr(target, '/') && find_shipped(checkup, target)) {

@@ -261,16 +261,20 @@ static enum farm_status ask_plugin(struct farm_env *env, const char *name, bool 
     return FARM_E_USAGE;
 }
 
-// "PATH[:NAME]", cut at the colon behind the first file that is there, else at the last one. NULL: no name.
+// "PATH[:NAME]", cut at the last colon where no such path is there. NULL: no name.
 static const char *split_path(char *text) {
-    if (access(text, F_OK) == 0) return NULL;
-    char *last = strrchr(text, ':');
-    for (char *colon = strchr(text, ':'); colon; colon = strchr(colon + 1, ':')) {
-        *colon = 0;
-        if (access(text, F_OK) == 0 || colon == last) return colon + 1;
-        *colon = ':';
-    }
-    return NULL;
+    const char *name = farm_path_cut_name(text);
+    char *last = name || access(text, F_OK) == 0 ? NULL : strrchr(text, ':');
+    if (!last) return name;
+    *last = 0;
+    return last + 1;
+}
+
+// env->lasting of a file that is there; name (may be NULL): of the environment in it.
+static void name_for_good(struct farm_env *env, const char *prefix, const char *file, const char *name) {
+    char absolute[PATH_MAX];
+    if (!realpath(file, absolute)) return;
+    snprintf(env->lasting, sizeof env->lasting, "%s%s%s%s", prefix, absolute, name ? ":" : "", name ? name : "");
 }
 
 static enum farm_status find_users_plugin(const char *text, struct farm_env *env, struct farm_error *err) {
@@ -280,6 +284,7 @@ static enum farm_status find_users_plugin(const char *text, struct farm_env *env
     if (!env->plugin[0] || (name && !name[0]))
         return farm_fail(err, FARM_E_USAGE, "'plugin:%.200s' names no plug-in: plugin:PATH.so or plugin:PATH.so:NAME",
                          text);
+    name_for_good(env, plugin_prefix, env->plugin, name);
     return ask_plugin(env, name, NULL, err);
 }
 
@@ -301,6 +306,7 @@ static enum farm_status find_libenv(const char *path, struct farm_env *env, stru
         return farm_fail(err, FARM_E_NOT_FOUND, "libenv:* needs the plug-in envs/libenv.so beside farm: run `make`");
     snprintf(env->lib, sizeof env->lib, "%s%s", strchr(path, '/') ? "" : "./", path);
     env->options[env->option_count++] = (struct farm_env_option){"lib", env->lib};
+    name_for_good(env, libenv_prefix, env->lib, NULL);
     return ask_plugin(env, "libenv/any", NULL, err);
 }
 
@@ -361,6 +367,7 @@ enum farm_status farm_env_find(const struct farm_recipe *recipe, struct farm_env
     const char *name = recipe->env;
     memset(env, 0, sizeof *env);
     env->bad_values = recipe->bad_values;
+    snprintf(env->lasting, sizeof env->lasting, "%s", name);
     for (size_t i = 0; i < recipe->option_count; i++)
         env->options[i] = (struct farm_env_option){recipe->options[i].key, recipe->options[i].value};
     env->option_count = recipe->option_count;

@@ -32,6 +32,7 @@ struct farm_env {
     char python[PATH_MAX], pythonpath[PATH_MAX];
     const char *bad_values;                                      // the recipe's
     char lib[PATH_MAX];                                          // value of libenv's option
+    char lasting[2 * PATH_MAX];                                  // the recipe's name for it, good in any folder
     struct farm_env_option options[FARM_RECIPE_OPTIONS_MAX + 1]; // point into the recipe, or to lib
     size_t option_count;
     struct farm_env_spec spec;

@@ -305,7 +305,7 @@ static enum farm_status add_actor(struct farm_job *job, uint32_t a, struct farm_
                                     .keep_count = 3,
                                     .cpus = job->recipe.pin ? &actor->cpus : NULL,
                                     .memory_node = job->plan->actor[a].memory_node,
-                                    .final_status = job->env.kind == FARM_ENV_PYTHON ? 0 : FARM_ACTOR_ENV_BROKEN,
+                                    .final_status = FARM_ACTOR_ENV_BROKEN,
                                     .stop_phase = PHASE_ACTORS};
     snprintf(spec.name, sizeof spec.name, "actor %u", a);
     if (job->env.kind == FARM_ENV_PYTHON) {

@@ -52,3 +52,14 @@ bool farm_path_envs(char *path, size_t path_bytes) {
     static const char *const candidates[] = {"%/envs", "%/../lib/farm/envs"};
     return first_there(candidates, sizeof candidates / sizeof *candidates, R_OK | X_OK, path, path_bytes);
 }
+
+const char *farm_path_cut_name(char *text) {
+    if (access(text, F_OK) == 0) return NULL;
+    for (size_t i = strlen(text); i > 0; i--) {
+        if (text[i] != ':') continue;
+        text[i] = 0;
+        if (access(text, F_OK) == 0) return text + i + 1;
+        text[i] = ':';
+    }
+    return NULL;
+}

@@ -1,5 +1,6 @@
 // Where the files lie that come with the program: recipes, the Python environment. Found beside the running binary, so
-// that a build folder works where it stands and an installed program works from anywhere.
+// that a build folder works where it stands and an installed program works from anywhere. And how a path is told from
+// the name behind it.
 #ifndef FARM_TOOLS_PATHS_H
 #define FARM_TOOLS_PATHS_H
 
@@ -17,5 +18,9 @@ bool farm_path_python(char *python, size_t python_bytes, char *pythonpath, size_
 // The folder of the plug-ins that come along (NAME.so offers the environments NAME/...): envs/ beside the binary or of
 // the installation. False where there is none.
 bool farm_path_envs(char *path, size_t path_bytes);
+
+// Cuts "PATH:NAME" behind the longest PATH that is there, so that an absolute path with colons in its folders means the
+// same as a relative one. Returns NAME; NULL where all of it is there, or nothing.
+const char *farm_path_cut_name(char *text);
 
 #endif

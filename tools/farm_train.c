@@ -98,6 +98,21 @@ static enum farm_status must_equal(const struct farm_checkpoint_metadata *metada
                      then ? then : "(unknown)", now);
 }
 
+// Files may be moved, or lie elsewhere on another machine: one that the user names now stands for the run's, and
+// whether it fits is seen by its spaces and the network's tensors.
+static bool names_file(const char *env) {
+    return strncmp(env, "plugin:", 7) == 0 || strncmp(env, "libenv:", 7) == 0;
+}
+
+static enum farm_status must_be_env(const struct farm_checkpoint_metadata *metadata, const char *now, const char *file,
+                                    struct farm_error *err) {
+    const char *then = farm_checkpoint_get(metadata, "recipe.env");
+    if (!then || !names_file(then) || !names_file(now)) return must_equal(metadata, "env", now, file, err);
+    if (strcmp(then, now) != 0)
+        farm_log_warn("--resume: %s was made with env %s, and goes on with %s", file, then, now);
+    return FARM_OK;
+}
+
 // The newest checkpoint with a readable header says what the run was made with: another environment or network is
 // wrong usage, told before anybody compares tensors.
 static enum farm_status check_settings(const struct training *training, struct farm_error *err) {
@@ -109,7 +124,7 @@ static enum farm_status check_settings(const struct training *training, struct f
         if (!farm_run_dir_checkpoint(training->run.path, i++, path, sizeof path)) return FARM_OK;
     } while (farm_checkpoint_read_metadata(path, &metadata, err));
     snprintf(stack, sizeof stack, "%lld", (long long)recipe->stack);
-    enum farm_status status = must_equal(&metadata, "env", recipe->env, path, err);
+    enum farm_status status = must_be_env(&metadata, recipe->env, path, err);
     if (!status) status = must_equal(&metadata, "net", recipe->net, path, err);
     if (!status) status = must_equal(&metadata, "stack", stack, path, err);
     farm_checkpoint_metadata_free(&metadata);
@@ -135,10 +150,19 @@ static enum farm_status resume(struct training *training, struct farm_error *err
     return FARM_OK;
 }
 
+// What the run's folder and checkpoints tell of the environment shall hold in any folder. The user's own words are in
+// options->recipe.
+static void keep_lasting_name(struct farm_job *job) {
+    struct farm_error err;
+    if (farm_recipe_set(&job->recipe, FARM_LAYER_FLAG, "env", job->env.lasting, &err))
+        farm_log_warn("farm eval and --resume will find %s from this folder only: %s", job->recipe.env, err.message);
+}
+
 static enum farm_status open_run(struct training *training, struct farm_error *err) {
     const struct options *options = training->options;
     struct farm_job *job = &training->job;
     char path[FARM_RUN_PATH_MAX + 32];
+    keep_lasting_name(job);
     enum farm_status status = farm_run_dir_open(options->run, job->env.name, options->resume, &training->run, err);
     if (!status && options->resume) status = resume(training, err);
     if (!status) status = save_recipe(training, err);
@@ -201,7 +225,7 @@ static json_t *result_json(const struct training *training, const struct farm_sa
                            const char *failure) {
     const struct farm_job *job = &training->job;
     json_t *document = farm_json_object(true);
-    farm_json_set_text(document, "env", job->recipe.env);
+    farm_json_set_text(document, "env", training->options->recipe.env);
     farm_json_set_int(document, "seed", (uint64_t)job->recipe.seed);
     farm_json_set_text(document, "net", job->recipe.net);
     farm_json_set_real(document, "wall_s", sample->wall_s);
@@ -228,7 +252,7 @@ static json_t *result_json(const struct training *training, const struct farm_sa
 
 // Only what can be done: without a checkpoint there is nothing to play or to go on from.
 static void tell_what_next(const struct training *training) {
-    const char *run = training->run.path, *env = training->job.recipe.env;
+    const char *run = training->run.path, *env = training->options->recipe.env;
     char path[FARM_RUN_PATH_MAX + 64];
     printf("\nWhat to try next:\n");
     if (farm_run_dir_checkpoint(run, 0, path, sizeof path)) {
@@ -254,7 +278,7 @@ static void tell(const struct training *training, const struct farm_sample *samp
     farm_progress_number(sample->frames_per_s, rate, sizeof rate);
     farm_progress_number((double)sample->episodes, games, sizeof games);
     farm_progress_number((double)sample->updates, updates, sizeof updates);
-    printf("\n%s: %s frames in %.0f s (%s frames/s), %s games, %s updates%s.\n", training->job.recipe.env, frames,
+    printf("\n%s: %s frames in %.0f s (%s frames/s), %s games, %s updates%s.\n", training->options->recipe.env, frames,
            sample->wall_s, rate, games, updates,
            failed        ? "; then it failed"
            : interrupted ? "; stopped by a signal"

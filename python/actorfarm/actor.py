@@ -10,7 +10,8 @@ A program brings one object, the *environments*:
                                bad_values: recipe key of that name, what becomes of numbers that make no sense
     maker.group(ring, lane, seeds)  -> a *group*: the environments of one lane. seeds: one a environment, 31 bits
     maker.spec()               what lanes are made from, as --spec prints it. Asked after the groups where there are any
-    group.step(ring)           writes and publishes the lane's next step; an exception ends the actor
+    group.step(ring)           writes and publishes the lane's next step. BrokenContract ends the run, any other exception
+                               the actor, after which another one takes its lanes
 """
 
 import argparse
@@ -21,6 +22,13 @@ import sys
 import traceback
 
 from . import _farm
+
+ENV_BROKEN = 3  # exit status FARM_ACTOR_ENV_BROKEN, src/actor/actor.h
+
+
+class BrokenContract(Exception):
+    """An environment answered what it must not: senseless numbers where those are not allowed, an observation that its own
+    space does not have. A new actor would meet the same."""
 
 
 def attach(arguments):
@@ -96,7 +104,7 @@ def reason(error):
 
 
 def main(environments):
-    """The program. Exit status 2: the user asked for something that is not there."""
+    """The program. Exit status 2: the user asked for something that is not there; ENV_BROKEN; 1: any other failure."""
     arguments = parse_arguments(environments)
     with keep_stdout() as answer:
         if arguments.list:
@@ -112,6 +120,9 @@ def main(environments):
             sys.exit(2)
     try:
         run(arguments, maker)
+    except BrokenContract as broken:
+        print(f"{environments.label}: {arguments.env} {broken}", file=sys.stderr)
+        sys.exit(ENV_BROKEN)
     except (OSError, MemoryError) as failed:
         sys.exit(f"{environments.label}: {failed}")
     except Exception as failed:

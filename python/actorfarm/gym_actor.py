@@ -88,31 +88,38 @@ class Singles:
         self._ended[i] = True
         return observation, reward, END_TERMINATED if terminated else END_TRUNCATED
 
-    def _judge(self, ring, slot, i, reward, flags):
-        """Recipe key bad_values, where it is not "count": the reward and flags of the step that is written."""
+    def _judge(self, ring, slot, i, flags):
+        """Recipe key bad_values, where it is not "count", for the step that has been written."""
         memory, maker = self._arrays, self._maker
-        if not gym_spaces.senseless(memory.obs, (slot, i), reward):
-            return reward, flags
+        if not gym_spaces.senseless(memory.obs, (slot, i), memory.reward[slot, i]):
+            return
         if maker.bad_values == "reset" and not flags & FIRST:
             ring.abandon()
             self._ended[i] = True
             observation, reward, flags = self._step_one(i, None)
             maker.observations.write(memory.obs, (slot, i), observation)
+            ring.set(self.lane, i, reward, flags)
             if not gym_spaces.senseless(memory.obs, (slot, i), reward):
-                return reward, flags
-        raise ValueError(maker.SENSELESS.format(f"lane {self.lane}, number {i}", maker.bad_values))
+                return
+        raise actor.BrokenContract(maker.senseless)
 
     def step(self, ring):
         memory, n = self._arrays, ring.next(self.lane)
         slot, fresh = n % memory.steps, all(self._ended)  # fresh: there may be no answer yet, and none is needed
         actions = self._ended if fresh else self._maker.actions.decode(memory.action[(n - 1) % memory.steps])
         write, put = self._maker.observations.write, ring.set
-        for i, action in enumerate(actions):
-            observation, reward, flags = self._step_one(i, action)
-            write(memory.obs, (slot, i), observation)
-            if self._maker.bad_values != "count":
-                reward, flags = self._judge(ring, slot, i, reward, flags)
-            put(self.lane, i, reward, flags)
+        try:
+            for i, action in enumerate(actions):
+                observation, reward, flags = self._step_one(i, action)
+                write(memory.obs, (slot, i), observation)
+                try:
+                    put(self.lane, i, reward, flags)
+                except TypeError:
+                    raise actor.BrokenContract(f"a reward that is no number, but {type(reward).__name__}") from None
+                if self._maker.bad_values != "count":
+                    self._judge(ring, slot, i, flags)
+        except actor.BrokenContract as broken:
+            raise actor.BrokenContract(f"answers with {broken}: lane {self.lane}, number {i}") from broken
         ring.publish(self.lane)
 
 
@@ -122,32 +129,41 @@ class Vector:
     def __init__(self, ring, lane, maker, seeds):
         self.lane, self._maker = lane, maker
         self._arrays, self._env, self._seed = Arrays(ring, lane), maker.vector(len(seeds)), seeds[0]
-        self._batch, self._ended = (len(seeds),), None
+        self._batch, self._ended, self._started = (len(seeds),), np.ones(len(seeds), bool), False
 
-    def step(self, ring):
-        memory, n = self._arrays, ring.next(self.lane)
-        slot = n % memory.steps
-        if self._ended is None:
-            observations, _ = self._env.reset(seed=self._seed)
-            self._ended = np.zeros(self._batch, bool)
-            memory.reward[slot], memory.flags[slot] = 0, FIRST
-        else:
-            actions = self._maker.actions.decode(memory.action[(n - 1) % memory.steps])
-            observations, rewards, terminated, truncated, _ = self._env.step(actions)
+    def _step_all(self, actions):
+        """(observations, rewards, terminated, truncated)"""
+        if self._started:
+            return self._env.step(self._maker.actions.decode(actions))[:4]
+        self._started = True
+        return self._env.reset(seed=self._seed)[0], 0, False, False
+
+    def _write_ends(self, slot, rewards, terminated, truncated):
+        memory = self._arrays
+        try:
             flags = np.where(terminated, END_TERMINATED, np.where(truncated, END_TRUNCATED, 0))
             memory.flags[slot] = np.where(self._ended, FIRST, flags)
             memory.reward[slot] = np.where(self._ended, 0, rewards)
-            self._ended = memory.flags[slot] & LAST != 0
-        self._maker.observations.write(memory.obs, slot, observations, self._batch)
-        if self._maker.bad_values == "fail" and gym_spaces.senseless(memory.obs, slot, memory.reward[slot]):
-            raise ValueError(self._maker.SENSELESS.format(f"lane {self.lane}", "fail"))
+        except (TypeError, ValueError) as wrong:
+            raise actor.BrokenContract(f"rewards or ends that fit no group of {self._batch[0]} ({wrong})") from wrong
+
+    def step(self, ring):
+        memory, maker, n = self._arrays, self._maker, ring.next(self.lane)
+        slot = n % memory.steps
+        observations, *ends = self._step_all(memory.action[(n - 1) % memory.steps])
+        try:
+            self._write_ends(slot, *ends)
+            maker.observations.write(memory.obs, slot, observations, self._batch)
+            if maker.bad_values == "fail" and gym_spaces.senseless(memory.obs, slot, memory.reward[slot]):
+                raise actor.BrokenContract(maker.senseless)
+        except actor.BrokenContract as broken:
+            raise actor.BrokenContract(f"answers with {broken}: lane {self.lane}") from broken
+        self._ended = memory.flags[slot] & LAST != 0
         ring.publish(self.lane)
 
 
 class Maker:
     """Makes environments of one id, with its options."""
-
-    SENSELESS = "a reward or an observation is NaN, infinite or beyond 1e9: {} (--bad-values {})"
 
     def __init__(self, name, options, bad_values):
         self._name, self._options, self.bad_values = name, dict(options), bad_values
@@ -155,6 +171,8 @@ class Maker:
         for key, value in (("flatten", flatten), ("vector", self._vector)):
             if value not in (None, True, False):
                 raise ValueError(f'option "{key}" is true or false, not "{value}"')
+        how = "reset cannot mend a reset" if bad_values == "reset" else bad_values
+        self.senseless = f"a reward or an observation that is NaN, infinite or beyond 1e9 (--bad-values {how})"
         self._sample = None
         registered = gymnasium.spec(name)
         if registered.entry_point is None:

@@ -11,13 +11,15 @@ Observations
     `flatten` True makes one vector f32 of any space, False keeps the fields of Dict and Tuple apart.
 Actions
     Discrete (from any start), MultiDiscrete, Box of floats (clipped to its bounds, NaN to the lower one).
-Everything else is refused by a ValueError that names the space.
+Everything else is refused by a ValueError that names the space. An observation that its space does not have is a BrokenContract.
 """
 
 import math
 
 import numpy as np
 from gymnasium import spaces
+
+from .actor import BrokenContract
 
 FIELDS_MAX, RANK_MAX, NAME_MAX, ACTION_DIMS_MAX = 8, 4, 23, 32  # include/farm/env.h
 ONE_HOT_MAX = 1 << 16
@@ -52,7 +54,7 @@ class Array:
         """value: of shape batch + the space's. The one copy of it."""
         value = np.asarray(value)
         if value.shape != batch + self.shape:
-            raise ValueError(f"an observation of shape {value.shape} where its space says {batch + self.shape}")
+            raise BrokenContract(f"an observation of shape {value.shape} where its space says {batch + self.shape}")
         if into.shape != value.shape:
             value = value.reshape(into.shape)
         if into.dtype == value.dtype:
@@ -80,10 +82,10 @@ class OneHot:
     def write(self, into, value, batch=()):
         value = np.asarray(value, np.int64)
         if value.shape != batch + self.shape:
-            raise ValueError(f"an observation of shape {value.shape} where its space says {batch + self.shape}")
+            raise BrokenContract(f"an observation of shape {value.shape} where its space says {batch + self.shape}")
         chosen = value.reshape(-1, len(self._choices)) - self._start
         if (chosen < 0).any() or (chosen >= self._choices).any():
-            raise ValueError(f"an observation {value.tolist()} that is not in its space")
+            raise BrokenContract(f"an observation {value.tolist()} that is not in its space")
         into[...] = 0
         rows = into.reshape(-1, self.size)
         rows[np.arange(len(rows))[:, None], chosen + self._offset] = 1
@@ -142,12 +144,15 @@ class Observations:
     def write(self, arrays, at, value, batch=()):
         """Writes into arrays[field][at]: at is (slot, environment), or a slot with batch (width,) for a whole group, whose
         values are batched as Gymnasium's vector environments do."""
-        for path, leaf, field, part in self._parts:
-            found = value
-            for key in path:
-                found = found[key]
-            into = arrays[field][at]
-            leaf.write(into if part is None else into[..., part], found, batch)
+        try:
+            for path, leaf, field, part in self._parts:
+                found = value
+                for key in path:
+                    found = found[key]
+                into = arrays[field][at]
+                leaf.write(into if part is None else into[..., part], found, batch)
+        except (LookupError, TypeError, ValueError) as wrong:  # a part that is missing, fractions among bytes, ragged lists
+            raise BrokenContract(f"an observation that is not in its space ({wrong!r})") from wrong
 
 
 def senseless(arrays, at, reward):

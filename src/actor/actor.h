@@ -34,7 +34,7 @@ struct farm_actor_config {
 };
 
 // Exit status of an actor whose environment broke its contract (answers, writes beside its observation, senseless
-// numbers under FARM_BAD_FAIL): it would again.
+// numbers under FARM_BAD_FAIL): it would again. Python's actors end with it too (actor.py).
 enum { FARM_ACTOR_ENV_BROKEN = 3 };
 
 // Attaches, takes over the lanes (generation 0: finds them empty), opens the plug-in where the environment is one's,

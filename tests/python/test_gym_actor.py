@@ -11,6 +11,7 @@ import unittest
 import gymnasium
 import numpy as np
 from actorfarm import _farm, gym_actor, gym_spaces
+from actorfarm.actor import BrokenContract
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
 
@@ -79,6 +80,12 @@ class WrongShape(Probe):
         return np.zeros(4)
 
 
+class NoReward(Probe):
+    def step(self, action):
+        observation, _, *rest = super().step(action)
+        return observation, None, *rest
+
+
 class Group(gymnasium.vector.VectorEnv):
     """Counts: environment i shows steps since its reset and ends after i + 2, with a reward at every step, resets included."""
 
@@ -103,6 +110,23 @@ class Group(gymnasium.vector.VectorEnv):
         return self._observe(), np.full(self.num_envs, 7.0), self._count == limit, no, {}
 
 
+class WrongGroup(Group):
+    def _observe(self):
+        return np.zeros((self.num_envs, 4))
+
+
+class WrongRewards(Group):
+    def step(self, actions):
+        observations, rewards, *rest = super().step(actions)
+        return observations, rewards[1:], *rest
+
+
+class SenselessRewards(Group):
+    def step(self, actions):
+        observations, rewards, *rest = super().step(actions)
+        return observations, np.append(rewards[1:], np.inf), *rest
+
+
 class SameStep(Group):
     mode = AutoresetMode.SAME_STEP
 
@@ -122,10 +146,14 @@ register("Plain", Probe)
 register("Broken", Broken)
 register("Senseless", Senseless)
 register("WrongShape", WrongShape)
+register("NoReward", NoReward)
 register("Limited", Probe, max_episode_steps=5)
 register("SameStep", Probe, vector_entry_point=SameStep)
 register("Disabled", Probe, vector_entry_point=Disabled)
 register("NextStep", Probe, vector_entry_point=Group)
+register("WrongGroup", Probe, vector_entry_point=WrongGroup)
+register("WrongRewards", Probe, vector_entry_point=WrongRewards)
+register("SenselessRewards", Probe, vector_entry_point=SenselessRewards)
 register("OtherSpaces", Probe, vector_entry_point=Group, kwargs={"actions": spaces.Discrete(2)})
 register("OnlySameStep", None, vector_entry_point=SameStep)
 
@@ -252,14 +280,34 @@ class Observations(unittest.TestCase):
                     self.assertTrue(np.array_equal(a, b) and a[1].any(), space)
 
     def test_an_observation_that_its_space_does_not_have_is_an_error(self):
-        with self.assertRaisesRegex(ValueError, r"shape \(4,\) where its space says \(3,\)"):
+        with self.assertRaisesRegex(BrokenContract, r"shape \(4,\) where its space says \(3,\): lane 0, number 0"):
             Lane("Probe/WrongShape-v0").step()
+        with self.assertRaisesRegex(BrokenContract, r"shape .* where its space says .*: lane 0$"):
+            Lane("Probe/WrongGroup-v0", WIDE).step()
         for space, value in ((spaces.Discrete(3, start=1), 0), (spaces.Discrete(3), 3), (spaces.MultiDiscrete([2, 2]), [0, -1])):
             observations = gym_spaces.Observations(space)
-            with self.assertRaisesRegex(ValueError, "not in its space"):
+            with self.assertRaisesRegex(BrokenContract, "not in its space"):
                 observations.write([np.zeros((1, 4), np.float32)], 0, value)
-        with self.assertRaises(TypeError):  # fractions into bytes
-            gym_spaces.Observations(spaces.Box(0, 9, (2,), np.uint8)).write([np.zeros((1, 2), np.uint8)], 0, [0.5, 1])
+        whole = spaces.Box(0, 9, (2,), np.uint8)
+        for space, value in ((whole, [0.5, 1]), (whole, [[1], 2]), (spaces.Dict({"x": whole}), {"y": np.zeros(2, np.uint8)})):
+            observations = gym_spaces.Observations(space, flatten=False)
+            with self.assertRaisesRegex(BrokenContract, "not in its space"):
+                observations.write([np.zeros((1, 2), np.uint8)], 0, value)
+
+    def test_a_reward_that_is_no_number_is_an_error(self):
+        lane = Lane("Probe/NoReward-v0")
+        lane.step()
+        lane.answer(np.zeros(2, np.int32))
+        with self.assertRaisesRegex(BrokenContract, "a reward that is no number, but NoneType: lane 0, number 0"):
+            lane.step()
+
+    def test_rewards_of_a_group_that_are_none_are_an_error(self):
+        for name, bad_values, said in (("WrongRewards", "count", "fit no group of 12"), ("SenselessRewards", "fail", "bad-values fail")):
+            lane = Lane(f"Probe/{name}-v0", WIDE, bad_values=bad_values)
+            lane.step()
+            lane.answer(np.zeros(WIDE, np.int32))
+            with self.assertRaisesRegex(BrokenContract, rf"{said}.*: lane 0$"):
+                lane.step()
 
 
 class Actions(unittest.TestCase):
@@ -396,16 +444,16 @@ class BadValues(unittest.TestCase):
         self.assertEqual([np.isnan(obs) for obs, _, _ in self.play("count")], [False] * 3 + [True] + [False] * 2)
 
     def test_fail_names_the_environment(self):
-        with self.assertRaisesRegex(ValueError, "beyond 1e9: lane 0, number 0"):
+        with self.assertRaisesRegex(BrokenContract, r"beyond 1e9 \(--bad-values fail\): lane 0, number 0"):
             self.play("fail")
 
     def test_reset_puts_a_new_episode_in_their_place(self):
         self.assertEqual(self.play("reset")[2:5], [(0.5, 1.5, 0), (1, 0, FIRST), (0.5, 0.5, 0)])
-        with self.assertRaisesRegex(ValueError, "bad-values reset"):
+        with self.assertRaisesRegex(BrokenContract, "bad-values reset"):
             self.play("reset", resets=(2,))  # the one that should mend it
 
     def test_reset_does_not_mend_a_reset(self):
-        with self.assertRaisesRegex(ValueError, "bad-values reset"):
+        with self.assertRaisesRegex(BrokenContract, "bad-values reset"):
             self.play("reset", resets=(2,), plan={1: (True, False)})
 
 
@@ -504,22 +552,38 @@ class Program(unittest.TestCase):
             self.addCleanup(os.close, fd)
         return creator, _farm.open_learner(*learner_fds), ["--up-fd", str(actor_fds[0]), "--down-fd", str(actor_fds[1])]
 
-    def test_an_error_of_the_environments_own_ends_the_actor_with_its_last_line(self):
+    def play(self, name, *options):
+        """Answers the actor until it ends: (exit status, its last line)."""
         creator, learner, lanes = self.lanes()
-        command = [sys.executable, "-m", "actorfarm.gym_actor", "--env", "test_gym_actor:Probe/Broken-v0", *lanes]
+        command = [sys.executable, "-m", "actorfarm.gym_actor", "--env", f"test_gym_actor:Probe/{name}-v0", *lanes, *options]
         actor = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, close_fds=False, env=environment())
         deadline = time.monotonic() + PATIENCE_S
         while actor.poll() is None and time.monotonic() < deadline:
             for lane in range(2):
                 produced, acted, _ = learner.counters(lane)
                 if produced > acted:
-                    self.assertEqual(np.array(learner.flags(lane, acted)).tolist(), [FIRST, FIRST])
+                    if acted == 0:
+                        self.assertEqual(np.array(learner.flags(lane, acted)).tolist(), [FIRST, FIRST])
                     learner.answer(lane, np.zeros(2, np.int32))
+                    learner.release(lane, acted)
             os.sched_yield()
+        actor.kill()
         last = actor.communicate()[1].splitlines()[-1]
-        self.assertEqual(actor.returncode, 1)
+        return actor.returncode, last
+
+    def test_an_error_of_the_environments_own_ends_the_actor_with_its_last_line(self):
+        status, last = self.play("Broken")
+        self.assertEqual(status, 1)
         self.assertIn("KeyError: 'the wheel came off' (test_gym_actor.py:", last)
         self.assertIn("Probe/Broken-v0", last)
+
+    def test_a_broken_contract_has_an_exit_status_of_its_own(self):
+        for name, said, *options in (
+            ("Senseless", "NaN", "--bad-values", "fail"), ("WrongShape", "shape"), ("NoReward", "a reward that is no number")
+        ):
+            status, last = self.play(name, *options)
+            self.assertEqual(status, 3, last)  # FARM_ACTOR_ENV_BROKEN
+            self.assertRegex(last, rf"^gym_actor: test_gym_actor:Probe/{name}-v0 answers with .*{said}.*: lane 0, number 0$")
 
     def test_lanes_of_another_environment_are_refused(self):
         creator, learner, lanes = self.lanes()

@@ -8,22 +8,10 @@ import shutil
 import signal
 import struct
 import subprocess
-import tempfile
 import time
 import unittest
 
-FARM = str(pathlib.Path(os.environ.get("FARM_BUILD", "build")).resolve() / "farm")
-
-
-def children(pid):
-    """Process ids by name: {"actor 0": 123, ...}."""
-    found = {}
-    for child in pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
-        try:
-            found[pathlib.Path(f"/proc/{child}/comm").read_text().strip()] = int(child)
-        except OSError:
-            pass  # it has just ended
-    return found
+from running import FARM, InFolder, children, wait_until
 
 
 def contents(run):
@@ -53,21 +41,7 @@ def shmem_kb():
     return next(int(line.split()[1]) for line in lines if line.startswith("Shmem:"))
 
 
-def wait_until(condition, seconds=10.0):
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        if condition():
-            return True
-        time.sleep(0.01)
-    return False
-
-
-class InFolder(unittest.TestCase):
-    def setUp(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.folder = pathlib.Path(folder.name)
-
+class Cli(InFolder):
     def run_farm(self, *arguments, environment=None, timeout=60):
         return subprocess.run(
             [FARM, *arguments], cwd=self.folder, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=timeout,
@@ -100,7 +74,7 @@ class InFolder(unittest.TestCase):
 FAST_METRICS = ("--metrics-every", "0.1")
 
 
-class WrongInput(InFolder):
+class WrongInput(Cli):
     def refuses(self, status, *parts, arguments, environment=None):
         result = self.run_farm(*arguments, environment=environment)
         self.assertEqual(result.returncode, status, result.stderr)
@@ -152,7 +126,7 @@ class WrongInput(InFolder):
         self.refuses(1, "lower --actors", arguments=arguments)
 
 
-class Help(InFolder):
+class Help(Cli):
     def test_help_is_on_stdout(self):
         for arguments in ([], ["train"], ["eval"], ["topo"], ["envs"], ["doctor"]):
             result = self.run_farm(*arguments, "--help")
@@ -175,7 +149,7 @@ class Help(InFolder):
         self.assertEqual(self.run_farm("topo", "--smt", "off").returncode, 2)
 
 
-class Training(InFolder):
+class Training(Cli):
     def test_trains_resumes_and_plays(self):
         first = json.loads(self.run_farm("train", "--env", "native/catch", "--frames", "20k", "--run", "r", "--json").stdout)
         self.assertEqual(first["schema_version"], 1)
@@ -287,7 +261,7 @@ class Training(InFolder):
         self.end(process)
 
 
-class Learning(InFolder):
+class Learning(Cli):
     def learns(self, *arguments):
         result = self.run_farm("train", *arguments, "--json", "--quiet")
         self.assertEqual(result.returncode, 0, result.stderr)
@@ -307,7 +281,7 @@ class Learning(InFolder):
         self.assertGreater(self.learns("--env", "ale/Pong", *arguments)["agent_steps"], 0)
 
 
-class Deaths(InFolder):
+class Deaths(Cli):
     def test_a_killed_actor_is_replaced(self):
         process = self.start_training("--run", "r", "--actors", "2", *FAST_METRICS)
         self.wait_for_steps(process, "r")

@@ -12,7 +12,8 @@ import subprocess
 import tempfile
 import unittest
 
-FARM = str(pathlib.Path(os.environ.get("FARM_BUILD", "build")).resolve() / "farm")
+from running import FARM
+
 # Judged by time, or by memory that AddressSanitizer keeps back: what these say of sound plug-ins is not asserted.
 MAY_NOTE = ("speed", "destroy") if "/asan" in FARM else ("speed",)
 SOURCE = pathlib.Path(os.environ.get("FARM_SOURCE", ".")).resolve()
@@ -111,6 +112,21 @@ class Sound(unittest.TestCase):
                 status, found = examine(path(plugin), "--option", option)
                 self.assertEqual(status, 1)
                 self.assertIn(text, [checks for name, checks in found.items() if name][0]["spec"][1])
+
+    def test_options_of_a_library_behind_libenv_are_its_own(self):
+        """It ends its process over one that it does not know, which is no fault of the adapter's."""
+        build("strict", PLUGINS / "strict_libenv.c", f"-I{SOURCE}/src", "-Wall", "-Wextra", "-Werror", "-Wno-unused-parameter")
+        for target in (f"libenv:{path('strict')}",), ("libenv/any", "--env.lib", path("strict")):
+            status, found = examine(*target, "--env.seed_option", "seed")
+            self.assertEqual(status, 0, found)
+            grade, text, mend = found["libenv/any"]["spec"]
+            self.assertEqual(grade, "note")
+            self.assertIn("numbers f32[3]; 2 actions; options are passed on to the library", text)
+            self.assertIn("library's business", mend)
+            self.assertGreaterEqual(len(found["libenv/any"]), 16, "all checks are made")
+        status, found = examine(f"libenv:{path('strict')}", "--env.size", "3")
+        self.assertEqual(status, 1, "what the user gives is tried")
+        self.assertIn("fatal: unused option size", found["libenv/any"]["spec"][1])
 
     def test_ocean_without_the_buffer_that_it_needs(self):
         build("direct", PLUGINS / "ocean_chase.c", "-DDIRECT=1")

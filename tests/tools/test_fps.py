@@ -5,13 +5,13 @@ import os
 import pathlib
 import signal
 import subprocess
-import tempfile
 import textwrap
 import time
 import unittest
 
+from running import FARM, InFolder
+
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-FARM = str(pathlib.Path(os.environ.get("FARM_BUILD", "build")).resolve() / "farm")
 
 # Ends the process where an action is not what its spec says. Episodes of one step; a process that destroys its
 # environments, as actors do and the bare loops do not, adds the number of its steps to a file.
@@ -64,12 +64,7 @@ FARM_ENV_EXPORT const struct farm_env_api *farm_env_at(size_t i) { return i ? NU
 """
 
 
-class Fps(unittest.TestCase):
-    def setUp(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.folder = pathlib.Path(folder.name)
-
+class Fps(InFolder):
     def farm(self, *arguments, status=0):
         result = subprocess.run([FARM, *arguments], cwd=self.folder, stdin=subprocess.DEVNULL, capture_output=True,
                                 text=True, timeout=60, env={**os.environ, "STEPS_FILE": str(self.folder / "steps")})

@@ -1,42 +1,18 @@
 """One actor of `farm train` does what it must not: the run goes on, says so, and gives its lanes to another actor."""
 
 import ctypes
-import json
 import mmap
 import os
 import pathlib
-import re
 import signal
 import subprocess
-import tempfile
 import time
 import unittest
 
-FARM = str(pathlib.Path(os.environ.get("FARM_BUILD", "build")).resolve() / "farm")
-PATIENCE_S = 30
+from running import PATIENCE_S, Watched, children, wait_until
+
 PIDFD_GETFD = 438
 HEADER_BYTES, PRODUCED = 4096, 4096 + 384  # docs/shm-layout.md: up, and lane 0's counter
-
-
-def wait_until(condition):
-    end = time.monotonic() + PATIENCE_S
-    while time.monotonic() < end:
-        found = condition()
-        if found:
-            return found
-        time.sleep(0.01)
-    return None
-
-
-def children(pid):
-    """Process ids by name: {"actor 0": 123, ...}."""
-    found = {}
-    for child in pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
-        try:
-            found[pathlib.Path(f"/proc/{child}/comm").read_text().strip()] = int(child)
-        except (FileNotFoundError, ProcessLookupError):
-            pass  # it has just died
-    return found
 
 
 def take_descriptor(pid, fd):
@@ -50,34 +26,10 @@ def take_descriptor(pid, fd):
     return taken
 
 
-class Hostile(unittest.TestCase):
+class Hostile(Watched):
     def setUp(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.folder = pathlib.Path(folder.name)
-        command = [FARM, "train", "--env", "native/catch", "--run", "r", "--frames", "100G", "--json", "--quiet"]
-        with open(self.folder / "said", "w") as said:
-            self.farm = subprocess.Popen(
-                [*command, "--actors", "2", "--metrics-every", "0.1"], cwd=self.folder, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=said, text=True
-            )
-        self.addCleanup(self.farm.communicate)
-        self.addCleanup(self.farm.kill)
-        self.assertTrue(wait_until(lambda: self.updates() > 0), self.said())
-
-    def said(self):
-        return (self.folder / "said").read_text(errors="replace")
-
-    def await_line(self, pattern):
-        self.assertTrue(wait_until(lambda: re.search(pattern, self.said())), f"nobody said '{pattern}': {self.said()[-4000:]}")
-
-    def updates(self):
-        path = self.folder / "r/metrics.jsonl"
-        lines = [line for line in (path.read_text() if path.exists() else "").splitlines() if line.endswith("}")]
-        return json.loads(lines[-1])["updates"] if lines else 0
-
-    def learns_on(self):
-        before = self.updates()
-        self.assertTrue(wait_until(lambda: self.updates() >= before + 10), f"training stands still: {self.said()[-4000:]}")
+        super().setUp()
+        self.farm = self.start("--env", "native/catch")
 
     def segment(self, actor):
         """The segment that this actor writes, writable."""
@@ -88,12 +40,6 @@ class Hostile(unittest.TestCase):
                 self.addCleanup(os.close, fd)
                 return mmap.mmap(fd, os.fstat(fd).st_size)
         self.fail("it holds no segment of its own")
-
-    def end(self):
-        self.farm.send_signal(signal.SIGINT)
-        out, _ = self.farm.communicate(timeout=PATIENCE_S)
-        self.assertEqual(self.farm.returncode, 0, self.said()[-4000:])
-        return json.loads(out)
 
     def test_an_actor_whose_counters_cannot_be_is_named_killed_and_replaced(self):
         up = self.segment(0)
@@ -109,7 +55,7 @@ class Hostile(unittest.TestCase):
         self.await_line("actor 0 left its header or its counters overwritten: put right")
         acted_on = int.from_bytes(up[PRODUCED : PRODUCED + 8], "little")
         self.assertTrue(wait_until(lambda: int.from_bytes(up[PRODUCED : PRODUCED + 8], "little") > acted_on), "its lane goes on")
-        result = self.end()
+        result = self.end(self.farm)
         self.assertGreaterEqual(result["actor_restarts"], 2)
         self.assertEqual(result["learner_restarts"], 0)
 
@@ -124,7 +70,7 @@ class Hostile(unittest.TestCase):
         self.await_line("actor 1 left its header or its counters overwritten: put right")
         self.learns_on()
         self.assertEqual(up[:8], b"AGFARM01")
-        result = self.end()
+        result = self.end(self.farm)
         self.assertEqual((result["actor_restarts"], result["learner_restarts"]), (1, 1))
 
     def test_a_flood_of_junk_from_an_actor_is_held_back(self):
@@ -140,7 +86,7 @@ class Hostile(unittest.TestCase):
         text = (self.folder / "said").read_bytes()
         self.assertLess(len(text), 2e6 * (spent + 1))
         self.assertFalse(set(text) & (set(range(32)) - {9, 10}), "control characters reach the terminal")
-        self.end()
+        self.end(self.farm)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,8 @@ import tempfile
 import time
 import unittest
 
-FARM = str(pathlib.Path(os.environ.get("FARM_BUILD", "build")).resolve() / "farm")
+from running import FARM, InFolder
+
 SOURCE = pathlib.Path(os.environ.get("FARM_SOURCE", ".")).resolve()
 ROGUE = SOURCE / "tests/tools/plugins/rogue.c"
 
@@ -43,15 +44,11 @@ def tearDownModule():
     built.cleanup()
 
 
-class InFolder(unittest.TestCase):
-    def setUp(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.folder = pathlib.Path(folder.name)
-
-    def farm(self, *arguments, timeout=60):
+class WithPlugins(InFolder):
+    def farm(self, *arguments, timeout=60, folder=None):
         return subprocess.run(
-            [FARM, *arguments], cwd=self.folder, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=timeout
+            [FARM, *arguments], cwd=folder or self.folder, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace",
+            timeout=timeout,
         )
 
     def train(self, env, *arguments, seconds="1"):
@@ -85,7 +82,7 @@ class InFolder(unittest.TestCase):
         return json.loads(result.stdout)
 
 
-class Names(InFolder):
+class Names(WithPlugins):
     def test_the_first_environment_or_the_one_that_is_named(self):
         shutil.copy(path("rogue"), self.folder / "near.so")
         for env, name in {
@@ -105,6 +102,67 @@ class Names(InFolder):
         self.assertEqual(played.returncode, 0, played.stderr)
         self.assertEqual(json.loads(played.stdout)["length_mean_steps"], 40)
         self.trains(self.farm("train", "--run", document["run_dir"], "--resume", "--frames", "40k", "--json", "--quiet"))
+
+    def goes_on_elsewhere(self, at, env):
+        """A run begun in the folder `at` is played and gone on with from another one."""
+        elsewhere = self.folder / "some" / "where"
+        elsewhere.mkdir(parents=True, exist_ok=True)
+        first = self.farm("train", "--env", env, "--frames", "20k", "--run", "r", "--json", "--quiet", folder=at)
+        document = self.trains(first)
+        self.assertEqual(document["env"], env, "what the user typed is what the user sees")
+        played = self.farm("eval", str(at / "r"), "--episodes", "3", "--json", folder=elsewhere)
+        self.assertEqual(played.returncode, 0, played.stderr)
+        self.assertEqual(json.loads(played.stdout)["episodes"], 3)
+        more = ("--resume", "--frames", "40k", "--json", "--quiet")
+        self.trains(self.farm("train", "--run", str(at / "r"), *more, folder=elsewhere))
+        again = self.farm("train", "--run", "r", "--env", env, *more[:2], "60k", *more[3:], folder=at)
+        self.trains(again)
+        self.assertNotIn("was made with", again.stderr)
+
+    def test_a_relative_path_holds_in_other_folders(self):
+        for name, env in {
+            "plain": "plugin:./near.so", "two words": "plugin:../two words/near.so",
+            "c:1": "plugin:near.so:rogue/second", "c:1:2": "plugin:./near.so", "ünï": "plugin:near.so",
+        }.items():
+            with self.subTest(name):
+                at = self.folder / name
+                at.mkdir()
+                (self.folder / "c").mkdir(exist_ok=True)  # where "c:1/near.so:NAME" must not be cut
+                shutil.copy(path("rogue"), at / "near.so")
+                self.goes_on_elsewhere(at, env)
+
+    def test_so_does_one_of_a_libenv_library(self):
+        flags = ("-shared", "-fPIC", f"-I{SOURCE}/include", f"-I{SOURCE}/src")
+        at = self.folder / "library"
+        at.mkdir()
+        subprocess.run(
+            [*os.environ.get("CC", "cc").split(), *flags, str(ROGUE.with_name("strict_libenv.c")), "-o", str(at / "near.so")],
+            check=True, timeout=60,
+        )
+        self.goes_on_elsewhere(at, "libenv:near.so")
+
+    def test_a_folder_that_no_recipe_can_name_keeps_the_relative_path(self):
+        at = self.folder / os.fsdecode(b"no\xffutf8")
+        at.mkdir()
+        shutil.copy(path("rogue"), at / "near.so")
+        begun = self.farm("train", "--env", "plugin:near.so", "--frames", "20k", "--run", "r", "--json", "--quiet", folder=at)
+        self.trains(begun)
+        self.assertIn("will find plugin:near.so from this folder only", begun.stderr)
+        self.assertEqual(self.farm("eval", "r", "--episodes", "3", folder=at).returncode, 0)
+
+    def test_a_plug_in_that_has_moved_is_named_anew(self):
+        shutil.copy(path("rogue"), self.folder / "old.so")
+        self.trains(self.train("plugin:old.so", "--frames", "20k", "--run", "r"))
+        (self.folder / "old.so").rename(self.folder / "new.so")
+        gone = self.farm("train", "--run", "r", "--resume", "--frames", "40k")
+        self.assertEqual(gone.returncode, 2)
+        self.assertIn("old.so", gone.stderr)
+        moved = self.farm("train", "--run", "r", "--resume", "--frames", "40k", "--env", "plugin:new.so", "--json", "--quiet")
+        self.trains(moved)
+        self.assertRegex(moved.stderr, r"was made with env plugin:\S+/old.so, and goes on with plugin:\S+/new.so")
+        other = self.farm("train", "--run", "r", "--resume", "--env", "native/catch")
+        self.assertEqual(other.returncode, 2)
+        self.assertIn("new.so, not native/catch", other.stderr)
 
     def test_long_paths(self):
         deep = self.folder
@@ -144,7 +202,7 @@ class Names(InFolder):
         self.trains(subprocess.run(run, cwd=self.folder, capture_output=True, text=True, timeout=60))
 
 
-class WhatCannotBeLoaded(InFolder):
+class WhatCannotBeLoaded(WithPlugins):
     def test_another_version_of_the_interface(self):
         self.refuses(self.train(f"plugin:{path('abi')}"), 1, "version 99", "this farm speaks ", "include/farm/env.h")
 
@@ -185,7 +243,7 @@ class WhatCannotBeLoaded(InFolder):
         self.ends(self.rogue("create"), "actor . cannot be kept alive", "cannot make environment rogue/first: the moon is not full")
 
 
-class WhatGoesWrongWhileItRuns(InFolder):
+class WhatGoesWrongWhileItRuns(WithPlugins):
     def test_crashes(self):
         for fault, call, number, name in (
             ("step_crash", "step", 11, "SIGSEGV"), ("reset_crash", "reset", 11, "SIGSEGV"), ("step_abort", "step", 6, "SIGABRT")
@@ -235,7 +293,7 @@ class WhatGoesWrongWhileItRuns(InFolder):
         self.assertEqual(json.loads(out)["actor_restarts"], 0)
 
 
-class SenselessNumbers(InFolder):
+class SenselessNumbers(WithPlugins):
     def test_are_counted(self):
         document = self.trains(self.rogue("nan_reward", "--env.at", "20", "--frames", "20k"))
         self.assertGreater(document["bad_values"], 100)

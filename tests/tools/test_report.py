@@ -1,7 +1,6 @@
 """`farm report`: one document and one page of the parts' own figures, without what names this machine."""
 
 import json
-import os
 import pathlib
 import re
 import socket
@@ -9,7 +8,8 @@ import subprocess
 import tempfile
 import unittest
 
-FARM = str(pathlib.Path(os.environ.get("FARM_BUILD", "build")).resolve() / "farm")
+from running import FARM
+
 KERNELS = ("/proc", "/sys", "/dev")
 
 

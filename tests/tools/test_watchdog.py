@@ -1,18 +1,13 @@
 """Hanging and stopped workers of `farm train`: who is named, that the others go on, and that nobody is killed for it."""
 
-import json
 import os
-import pathlib
 import re
 import signal
-import subprocess
 import sys
-import tempfile
 import time
 import unittest
 
-FARM = str(pathlib.Path(os.environ.get("FARM_BUILD", "build")).resolve() / "farm")
-PATIENCE_S = 30
+from running import Watched, children, wait_until
 
 # Stands in for the Python that runs actors: actor 0's emulator does not return while the file FOLDER/hang is there.
 HANGING_PYTHON = """#!{python}
@@ -30,76 +25,12 @@ runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
 """
 
 
-def wait_until(condition):
-    end = time.monotonic() + PATIENCE_S
-    while time.monotonic() < end:
-        found = condition()
-        if found:
-            return found
-        time.sleep(0.01)
-    return None
-
-
-def children(pid):
-    """Process ids by name: {"actor 0": 123, ...}."""
-    found = {}
-    for child in pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
-        found[pathlib.Path(f"/proc/{child}/comm").read_text().strip()] = int(child)
-    return found
-
-
-class Watchdog(unittest.TestCase):
-    def setUp(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.folder = pathlib.Path(folder.name)
-
-    def start(self, *arguments, python=None):
-        """A run that ends by a signal only; what it says is in the file `said`."""
-        command = [FARM, "train", "--run", "r", "--frames", "100G", "--json", "--quiet", "--actors", "2", "--metrics-every", "0.1"]
-        with open(self.folder / "said", "w") as said:
-            process = subprocess.Popen(
-                [*command, *arguments], cwd=self.folder, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=said, text=True,
-                env={**os.environ, **({"FARM_PYTHON": str(python)} if python else {})},
-            )
-        self.addCleanup(process.communicate)
-        self.addCleanup(process.kill)
-        self.assertTrue(wait_until(lambda: self.updates() > 0), self.said())
-        return process
-
-    def said(self):
-        return (self.folder / "said").read_text()
-
-    def await_line(self, pattern):
-        found = wait_until(lambda: re.search(pattern, self.said()))
-        self.assertTrue(found, f"nobody said '{pattern}': {self.said()}")
-        return found
-
-    def lines(self):
-        path = self.folder / "r/metrics.jsonl"
-        text = path.read_text() if path.exists() else ""
-        return [json.loads(line) for line in text.splitlines() if line.endswith("}")]
-
+class Watchdog(Watched):
     def named(self):
         return len(re.findall(r"actor \d hangs: ", self.said()))
 
     def counts_those_named(self):
         self.assertTrue(wait_until(lambda: self.lines()[-1]["actors_hung"] == self.named()), self.said())
-
-    def updates(self):
-        lines = self.lines()
-        return lines[-1]["updates"] if lines else 0
-
-    def learns_on(self):
-        before = self.updates()
-        self.assertTrue(wait_until(lambda: self.updates() >= before + 10), "training stands still")
-
-    def end(self, process):
-        begin = time.monotonic()
-        process.send_signal(signal.SIGINT)
-        out, _ = process.communicate(timeout=PATIENCE_S)
-        self.assertEqual(process.returncode, 0, self.said())
-        return json.loads(out), time.monotonic() - begin
 
     def test_an_environment_that_hangs_is_named_and_the_others_go_on(self):
         python = self.folder / "python"
@@ -126,7 +57,7 @@ class Watchdog(unittest.TestCase):
         (self.folder / "hang").unlink()
         self.await_line("actor 0 was killed by signal 9")
         self.learns_on()
-        result, _ = self.end(process)
+        result = self.end(process)
         self.assertEqual(result["actors_hung"], self.named())
         self.assertEqual((result["actor_restarts"], result["learner_restarts"], result["bad_values"]), (1, 0, 0))
 
@@ -139,7 +70,7 @@ class Watchdog(unittest.TestCase):
         os.kill(pid, signal.SIGCONT)
         self.await_line("actor 1 goes on after ")
         self.assertEqual(children(process.pid)["actor 1"], pid)
-        result, _ = self.end(process)
+        result = self.end(process)
         self.assertEqual((result["actors_hung"], result["actor_restarts"]), (0, 0))
         self.assertNotIn("hangs", self.said())
 
@@ -173,8 +104,9 @@ class Watchdog(unittest.TestCase):
         workers = children(process.pid)
         for pid in workers.values():
             os.kill(pid, signal.SIGSTOP)
-        result, took_s = self.end(process)
-        self.assertLess(took_s, 5, "the grace period is not for those that are stopped")
+        begin = time.monotonic()
+        result = self.end(process)
+        self.assertLess(time.monotonic() - begin, 5, "the grace period is not for those that are stopped")
         self.assertEqual(result["checkpoints"], 1)
         self.assertEqual(len(workers), 3)
 

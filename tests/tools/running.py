@@ -1,0 +1,88 @@
+"""What tests of the program from outside share: where it is, a folder of a test's own, its workers, waiting for what it does."""
+
+import json
+import os
+import pathlib
+import re
+import signal
+import subprocess
+import tempfile
+import time
+import unittest
+
+FARM = str(pathlib.Path(os.environ.get("FARM_BUILD", "build")).resolve() / "farm")
+PATIENCE_S = 30
+
+
+def wait_until(condition):
+    """What the condition answers as soon as that is true; None: never, within our patience."""
+    end = time.monotonic() + PATIENCE_S
+    while time.monotonic() < end:
+        found = condition()
+        if found:
+            return found
+        time.sleep(0.01)
+    return None
+
+
+def children(pid):
+    """Process ids by name: {"actor 0": 123, ...}."""
+    found = {}
+    for child in pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
+        try:
+            found[pathlib.Path(f"/proc/{child}/comm").read_text().strip()] = int(child)
+        except OSError:
+            pass  # it has just ended
+    return found
+
+
+class InFolder(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+
+
+class Watched(InFolder):
+    """With one training in the folder `r`, which ends by a signal only; what it says is in the file `said`."""
+
+    def start(self, *arguments, python=None):
+        command = [FARM, "train", "--run", "r", "--frames", "100G", "--json", "--quiet", "--actors", "2", "--metrics-every", "0.1"]
+        with open(self.folder / "said", "w") as said:
+            process = subprocess.Popen(
+                [*command, *arguments], cwd=self.folder, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=said, text=True,
+                env={**os.environ, **({"FARM_PYTHON": str(python)} if python else {})},
+            )
+        self.addCleanup(process.communicate)
+        self.addCleanup(process.kill)
+        self.assertTrue(wait_until(lambda: self.updates() > 0), self.said())
+        return process
+
+    def end(self, process):
+        """Its document."""
+        process.send_signal(signal.SIGINT)
+        out, _ = process.communicate(timeout=PATIENCE_S)
+        self.assertEqual(process.returncode, 0, self.said()[-4000:])
+        return json.loads(out)
+
+    def said(self):
+        return (self.folder / "said").read_text(errors="replace")
+
+    def await_line(self, pattern):
+        found = wait_until(lambda: re.search(pattern, self.said()))
+        self.assertTrue(found, f"nobody said '{pattern}': {self.said()[-4000:]}")
+        return found
+
+    def lines(self):
+        """Of its metrics."""
+        path = self.folder / "r/metrics.jsonl"
+        text = path.read_text() if path.exists() else ""
+        return [json.loads(line) for line in text.splitlines() if line.endswith("}")]
+
+    def updates(self):
+        lines = self.lines()
+        return lines[-1]["updates"] if lines else 0
+
+    def learns_on(self):
+        before = self.updates()
+        self.assertTrue(wait_until(lambda: self.updates() >= before + 10), f"training stands still: {self.said()[-4000:]}")

@@ -1,0 +1,68 @@
+"""Gymnasium's environments in `farm train`: one that breaks its contract ends the run, one that crashes costs its actor."""
+
+import json
+import subprocess
+import unittest
+
+from running import FARM, InFolder
+
+# Each goes wrong at its 500th step: beyond what farm_job.c calls the first rounds, after which a death is no crash loop.
+FAULTY = """import gymnasium, numpy
+
+class Faulty(gymnasium.Env):
+    observation_space = gymnasium.spaces.Box(-1, 1, (3,), numpy.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def __init__(self, fault):
+        self.fault, self.steps = fault, 0
+
+    def reset(self, *, seed=None, options=None):
+        return numpy.zeros(3, numpy.float32), {}
+
+    def step(self, action):
+        self.steps += 1
+        now = self.fault if self.steps == 500 else None
+        if now == "crash":
+            raise RuntimeError("the wheel came off")
+        observation = numpy.full(4 if now == "shape" else 3, numpy.nan if now == "nan" else 0, numpy.float32)
+        return observation, float("inf") if now == "reward" else 1.0, self.steps % 10 == 0, False, {}
+
+gymnasium.register("Test/Faulty-v0", Faulty)
+"""
+
+
+class Faults(InFolder):
+    def setUp(self):
+        super().setUp()
+        (self.folder / "faulty.py").write_text(FAULTY)
+
+    def train(self, fault, *arguments):
+        """Exit status and document."""
+        command = [FARM, "train", "--env", "gym/faulty:Test/Faulty-v0", "--env.fault", fault, "--actors", "1", "--envs-per-actor", "2"]
+        small = ["--batch", "2", "--unroll", "5", "--json", "--quiet"]
+        result = subprocess.run(
+            [*command, *small, *arguments], cwd=self.folder, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60
+        )
+        return result.returncode, json.loads(result.stdout)
+
+    def test_a_broken_contract_ends_the_run_with_its_sentence(self):
+        for fault, said, *arguments in (
+            ("nan", r"NaN, infinite or beyond 1e9 \(--bad-values fail\)", "--bad-values", "fail"),
+            ("reward", r"NaN, infinite or beyond 1e9 \(--bad-values fail\)", "--bad-values", "fail"),
+            ("shape", r"an observation of shape \(4,\) where its space says \(3,\)"),
+        ):
+            with self.subTest(fault=fault):
+                status, document = self.train(fault, "--seconds", "10", *arguments)
+                self.assertEqual(status, 1)
+                self.assertRegex(document["error"], rf"Test/Faulty-v0 answers with .*{said}: lane [01], number 0")
+                self.assertEqual(document["actor_restarts"], 0)
+
+    def test_a_crash_is_another_actors_turn(self):
+        status, document = self.train("crash", "--frames", "5k")
+        self.assertEqual((status, document["error"]), (0, None))
+        self.assertGreater(document["actor_restarts"], 0)
+        self.assertGreater(document["episodes"], 0)
+
+
+if __name__ == "__main__":
+    unittest.main()
