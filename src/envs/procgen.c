@@ -11,17 +11,24 @@
 // (true), use_backgrounds (true), use_generated_assets, use_monochrome_assets, restrict_themes, paint_vel_info. An
 // environment's seed orders its levels; a level's number alone says what is in it.
 //
-// What it costs: the first environment of a process loads all images of all games (about 350 MB and 1 to 2 s a
-// process), the others about 0.1 MB each; they are as fast a step as environments of one libenv. Every environment is a
-// libenv of one.
+// What it costs: the first environment of a process loads images, in about 0.12 s and 30 MB; the others take about 0.1
+// MB each; they are as fast a step as environments of one libenv. Every environment is a libenv of one.
 //
-// The copy of libenv.h is saved where the library is the very build that is known here (by the build id in its notes):
-// then the place where a game keeps its buffer's address is known too, and each step the game is told to draw into the
-// given memory. It draws there only within that step. Any other build draws into its own buffer, which is copied.
+// Two things are done only where the library is the very build that is known here (by the build id in its notes):
+//
+// 1. The copy of libenv.h is saved. The place where a game keeps its buffer's address is known, and each step the game
+// is told to draw into the given memory. It draws there only within that step. Any other build draws into its own
+// buffer, which is copied.
+//
+// 2. All processes share the backgrounds in lean/, beside the images. Any other build, or one without lean/, loads all
+// images of all games: 1.9 s and 340 MB a process.
 #include <ctype.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <limits.h>
 #include <link.h>
+#include <stddef.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -204,16 +211,33 @@ static bool find_library(const char *named, struct place *place, char *error, si
         "or name its folder by env.lib or FARM_PROCGEN");
 }
 
-// ---- where a game draws ----
+// ---- the build that is known ----
 
 // Procgen 0.10.7's wheel (manylinux2014_x86_64): the build, and where it keeps things: VecGame's vector of games, and a
-// Game's vector of observation buffers (offsets of their first words).
+// Game's vector of observation buffers (offsets of their first words); the vectors of backgrounds (addresses); in a
+// QImage, the address of its QImageData, and what of that is used here.
 static const uint8_t known_build[] = {0xef, 0x2a, 0x35, 0x0a, 0x05, 0xea, 0x7b, 0x5f, 0x4d, 0x99,
                                       0x0a, 0xc8, 0x6a, 0x32, 0x36, 0xf5, 0xef, 0x55, 0x54, 0x9d};
-enum { VECGAME_GAMES = 0x58, GAME_OBS_BUFFERS = 0x67d0 };
+enum { VECGAME_GAMES = 0x58, GAME_OBS_BUFFERS = 0x67d0, QIMAGE_DATA = 24, GROUPS = 6 };
+static const uintptr_t group_addresses[GROUPS] = {0x96b670, 0x96b690, 0x96b6d0, 0x96b6b0, 0x96b650, 0x96b630};
+
+struct qimage_data {
+    int32_t references, width, height, depth;
+    int64_t bytes;
+    uint64_t ratio, colours;
+    void *pixels;
+    int32_t format, unused;
+    int64_t row_bytes;
+    uint64_t numbers[4];
+    uint8_t flags; // bit 0: frees its pixels, bit 1: does not write to them
+};
+
+static_assert(offsetof(struct qimage_data, pixels) == 0x28 && offsetof(struct qimage_data, row_bytes) == 0x38 &&
+                  offsetof(struct qimage_data, flags) == 0x60,
+              "as QImageData");
 
 struct build_question {
-    uintptr_t function; // of the library
+    uintptr_t function, base; // base: where the library that holds the function lies
     bool known;
 };
 
@@ -241,6 +265,7 @@ static int look_at_object(struct dl_phdr_info *object, size_t bytes, void *data)
         if (part->p_type == PT_NOTE) known = known || note_is_known((const uint8_t *)start, part->p_memsz);
     }
     question->known = inside && known;
+    question->base = object->dlpi_addr;
     return inside;
 }
 
@@ -249,6 +274,139 @@ static void *word_at(const void *object, size_t offset) {
     memcpy(&word, (const uint8_t *)object + offset, sizeof word);
     return word;
 }
+
+// ---- lean images ----
+
+// Every image that the library loads costs its process time and memory: all of them 1.9 s and 340 MB. lean/ beside
+// assets/ (tools/build/procgen.sh makes it) has one pixel for each background and backgrounds.raw, the pixels of all:
+// mapped from there, they are one copy for all processes, of which each touches what it draws.
+static const char lean_magic[] = "procgen pictures";
+#define LEAN_IS_WRONG "%s is not made for Procgen's library beside it: remove it and run `make deps`"
+
+struct lean_picture {
+    uint32_t group, index, width, height; // which picture of which of group_addresses
+    uint64_t offset;                      // of its pixels in the file, 4 bytes each
+};
+
+struct lean_head {
+    char magic[16];
+    uint64_t count;
+    struct lean_picture pictures[];
+};
+
+static bool lean_is_sound(const struct lean_head *head, size_t bytes) {
+    if (bytes < sizeof *head || memcmp(head->magic, lean_magic, sizeof head->magic) != 0) return false;
+    if (head->count > (bytes - sizeof *head) / sizeof head->pictures[0]) return false;
+    for (uint64_t i = 0; i < head->count; i++) {
+        const struct lean_picture *picture = &head->pictures[i];
+        if (picture->group >= GROUPS || !picture->width || picture->width > INT16_MAX || !picture->height ||
+            picture->height > INT16_MAX || picture->offset > bytes || picture->offset % 4 != 0 ||
+            (uint64_t)picture->width * picture->height > (bytes - picture->offset) / 4)
+            return false;
+    }
+    return true;
+}
+
+// Mapped until the process ends, as the library is. NULL where it is not there or is not whole.
+static const struct lean_head *map_lean(const char *path) {
+    struct stat status;
+    const int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) return NULL;
+    void *head = MAP_FAILED;
+    if (fstat(fd, &status) == 0 && status.st_size > 0)
+        head = mmap(NULL, (size_t)status.st_size, PROT_READ, MAP_SHARED, fd, 0);
+    close(fd);
+    if (head == MAP_FAILED) return NULL;
+    if (lean_is_sound(head, (size_t)status.st_size)) return head;
+    munmap(head, (size_t)status.st_size);
+    return NULL;
+}
+
+// A group is a std::vector<std::shared_ptr<QImage>>: its first two words are where the pairs of words begin and end.
+static size_t count_pictures(uintptr_t base, uint32_t group) {
+    const void *vector = (const void *)(base + group_addresses[group]);
+    return ((uintptr_t)word_at(vector, 8) - (uintptr_t)word_at(vector, 0)) / 16;
+}
+
+// The picture's data in the library; NULL where it has none of that number.
+static struct qimage_data *find_picture(uintptr_t base, const struct lean_picture *picture) {
+    if (picture->index >= count_pictures(base, picture->group)) return NULL;
+    const void *pairs = word_at((const void *)(base + group_addresses[picture->group]), 0);
+    return word_at(word_at(pairs, 16 * (size_t)picture->index), QIMAGE_DATA);
+}
+
+// Whether the file has as many pictures as the library, each of them one pixel of 32 bits there, as lean/ has it.
+static bool pictures_fit(uintptr_t base, const struct lean_head *head) {
+    size_t pictures = 0;
+    for (uint32_t group = 0; group < GROUPS; group++) pictures += count_pictures(base, group);
+    for (uint64_t i = 0; i < head->count; i++) {
+        const struct qimage_data *data = find_picture(base, &head->pictures[i]);
+        if (!data || data->width != 1 || data->height != 1 || data->depth != 32 || data->bytes != 4) return false;
+    }
+    return head->count == pictures;
+}
+
+static void show_pictures(uintptr_t base, const struct lean_head *head) {
+    for (uint64_t i = 0; i < head->count; i++) {
+        const struct lean_picture *picture = &head->pictures[i];
+        struct qimage_data *data = find_picture(base, picture);
+        if (data->flags & 1) free(data->pixels); // not where it is in two groups and has its pixels already
+        data->pixels = (uint8_t *)(uintptr_t)head + picture->offset;
+        data->width = (int32_t)picture->width;
+        data->height = (int32_t)picture->height;
+        data->row_bytes = 4 * (int64_t)picture->width;
+        data->bytes = data->row_bytes * picture->height;
+        data->flags = (uint8_t)((data->flags & ~1u) | 2u);
+    }
+}
+
+static bool fill_settings(struct libenv_settings *settings, const struct game *game, const struct choices *choices,
+                          const char *images, uint64_t seed) {
+    bool room = libenv_set_text(settings, "env_name", game->name) &&
+                libenv_set_text(settings, "resource_root", images) &&
+                libenv_set_int(settings, "num_levels", choices->num_levels) &&
+                libenv_set_int(settings, "start_level", choices->start_level) &&
+                libenv_set_int(settings, "distribution_mode", choices->mode) &&
+                libenv_set_int(settings, "rand_seed", (int32_t)((seed ^ seed >> 32) & INT32_MAX)) &&
+                libenv_set_int(settings, "num_actions", ACTIONS) && libenv_set_int(settings, "num_threads", 0) &&
+                libenv_set_int(settings, "debug_mode", 0) && libenv_set_bool(settings, "render_human", false);
+    for (size_t i = 0; room && i < SWITCHES; i++)
+        room = libenv_set_bool(settings, switch_names[i], choices->switches[i]);
+    return room;
+}
+
+// Loads them with lean/'s folder: the library loads images when a process makes its first environment, so this makes
+// one and closes it.
+static bool load_lean(const struct libenv_library *library, uintptr_t base, const struct game *game, const char *folder,
+                      const struct lean_head *head, char *error, size_t error_bytes) {
+    struct libenv_settings settings = {0};
+    const struct choices choices = {.mode = HARD};
+    const bool room = fill_settings(&settings, game, &choices, folder, 0);
+    if (room) library->close(library->make(1, (struct libenv_options){settings.items, settings.count}));
+    libenv_settings_free(&settings);
+    if (!room) return libenv_fail(error, error_bytes, "no memory for an environment");
+    if (!pictures_fit(base, head)) return libenv_fail(error, error_bytes, LEAN_IS_WRONG, folder);
+    show_pictures(base, head);
+    return true;
+}
+
+// Does nothing where images are loaded, where the build is not known, or where there is no lean/: then the library
+// loads all images by itself.
+static bool prepare_images(const struct place *place, const struct libenv_library *library, const struct game *game,
+                           char *error, size_t error_bytes) {
+    static const struct lean_picture first = {0};
+    char folder[PATH_BYTES], path[PATH_BYTES];
+    const int stem = (int)(strlen(place->images) - strlen("assets/"));
+    struct build_question question = {.function = (uintptr_t)library->act};
+    dl_iterate_phdr(look_at_object, &question);
+    if (!question.known || snprintf(folder, sizeof folder, "%.*slean/", stem, place->images) >= PATH_BYTES) return true;
+    const struct qimage_data *loaded = find_picture(question.base, &first);
+    if (loaded) return loaded->width > 1 || libenv_fail(error, error_bytes, LEAN_IS_WRONG, folder);
+    const struct lean_head *head = join(path, folder, "backgrounds.raw") ? map_lean(path) : NULL;
+    return !head || load_lean(library, question.base, game, folder, head, error, error_bytes);
+}
+
+// ---- where a game draws ----
 
 // The word in which the one game of this libenv keeps its observation's address; NULL where it is not known.
 static void **find_canvas(const struct libenv_env *env) {
@@ -276,21 +434,6 @@ static void procgen_describe(struct farm_env_spec *spec) {
     spec->frames_per_step = 1;
 }
 
-static bool fill_settings(struct libenv_settings *settings, const struct game *game, const struct choices *choices,
-                          const char *images, uint64_t seed) {
-    bool room = libenv_set_text(settings, "env_name", game->name) &&
-                libenv_set_text(settings, "resource_root", images) &&
-                libenv_set_int(settings, "num_levels", choices->num_levels) &&
-                libenv_set_int(settings, "start_level", choices->start_level) &&
-                libenv_set_int(settings, "distribution_mode", choices->mode) &&
-                libenv_set_int(settings, "rand_seed", (int32_t)((seed ^ seed >> 32) & INT32_MAX)) &&
-                libenv_set_int(settings, "num_actions", ACTIONS) && libenv_set_int(settings, "num_threads", 0) &&
-                libenv_set_int(settings, "debug_mode", 0) && libenv_set_bool(settings, "render_human", false);
-    for (size_t i = 0; room && i < SWITCHES; i++)
-        room = libenv_set_bool(settings, switch_names[i], choices->switches[i]);
-    return room;
-}
-
 static bool start(struct procgen_env *env, const struct game *game, const struct farm_env_config *config, char *error,
                   size_t error_bytes) {
     struct choices choices;
@@ -299,6 +442,7 @@ static bool start(struct procgen_env *env, const struct game *game, const struct
     if (!read_choices(game, config, &choices, error, error_bytes)) return false;
     if (!find_library(choices.lib, &place, error, error_bytes)) return false;
     if (!libenv_open(place.library, &env->libenv.library, error, error_bytes)) return false;
+    if (!prepare_images(&place, &env->libenv.library, game, error, error_bytes)) return false;
     if (!fill_settings(&env->libenv.settings, game, &choices, place.images, config->seed))
         return libenv_fail(error, error_bytes, "no memory for an environment");
     if (!libenv_env_make(&env->libenv, true, &spec, error, error_bytes)) return false;

@@ -1,10 +1,14 @@
 // Procgen's plug-in (src/envs/procgen.c) against a plain loop over Procgen's own library, and its options. Skipped
-// where the library is not here. A test that plays loads all of Procgen's images first: 1 to 2 s.
+// where the library is not here. The plain loop loads all of Procgen's images first: 1 to 2 s.
 #include <criterion/criterion.h>
 #include <dlfcn.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "actor/plugin.h"
@@ -152,36 +156,99 @@ static void bare_step(struct bare *bare, int32_t action) {
     bare->library.observe(bare->handle);
 }
 
-// Steps both; the plug-in's resets lie between and take no action. Returns the episodes that ended.
-static int compare(const char *name, const char *mode, int32_t mode_number, const char *levels) {
+// ---- the plug-in against that loop ----
+
+struct match {
+    const char *game, *mode;
+    int32_t mode_number;
+    const char *levels;
+    int seeds, steps; // seeds: so many environments one after another, of so many steps each
+};
+
+struct moment {
+    uint64_t digest; // FNV-1a of the observation
+    float reward;
+    uint8_t first;
+};
+
+static uint64_t digest(const uint8_t *obs) {
+    uint64_t sum = 14695981039346656037u;
+    for (size_t i = 0; i < OBS_BYTES; i++) sum = (sum ^ obs[i]) * 1099511628211u;
+    return sum;
+}
+
+static size_t count_moments(const struct match *match) {
+    return (size_t)match->seeds * ((size_t)match->steps + 1);
+}
+
+static void record(const struct match *match, struct moment *moments) {
+    for (int seed = 0; seed < match->seeds; seed++) {
+        struct bare bare;
+        uint32_t rng = 3;
+        bare_make(&bare, match->game, seed, match->mode_number, atoi(match->levels));
+        *moments++ = (struct moment){.digest = digest(bare.obs)};
+        for (int n = 0; n < match->steps; n++) {
+            bare_step(&bare, draw(&rng));
+            *moments++ = (struct moment){digest(bare.obs), bare.reward, bare.first};
+        }
+        bare.library.close(bare.handle);
+        libenv_settings_free(&bare.settings);
+    }
+}
+
+// In a process of its own, which loads all images as the library does by itself.
+static struct moment *play_plain_loop(const struct match *matches, size_t count) {
+    size_t total = 0;
+    for (size_t i = 0; i < count; i++) total += count_moments(&matches[i]);
+    struct moment *moments =
+        mmap(NULL, total * sizeof *moments, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    cr_assert_neq(moments, MAP_FAILED);
+    const pid_t child = fork();
+    cr_assert_neq(child, -1);
+    if (child == 0) {
+        struct moment *next = moments;
+        for (size_t i = 0; i < count; next += count_moments(&matches[i++])) record(&matches[i], next);
+        _exit(0);
+    }
+    int status;
+    cr_assert_eq(waitpid(child, &status, 0), child);
+    cr_assert_eq(status, 0, "the plain loop ended with status %d", status);
+    return moments;
+}
+
+// The plug-in's resets lie between steps and take no action. Returns the episodes that ended.
+static int compare_seed(const struct match *match, int seed, const struct moment *moment) {
     struct player player;
-    struct bare bare;
     uint32_t rng = 3;
     int episodes = 0;
-    double returned = 0, bare_returned = 0;
-    make(&player, name, 99, (const char *const[]){"distribution_mode", mode, "num_levels", levels, NULL});
-    bare_make(&bare, name, 99, mode_number, atoi(levels));
-    for (int n = 0; n < 600; n++) {
-        if (player.ended) {
-            reset(&player);
-            cr_assert_arr_eq(player.obs, bare.obs, OBS_BYTES, "%s: an episode's first observation, step %d", name, n);
+    make(&player, match->game, (uint64_t)seed,
+         (const char *const[]){"distribution_mode", match->mode, "num_levels", match->levels, NULL});
+    for (int n = 0; n <= match->steps; n++, moment++) {
+        if (n) {
+            step(&player, draw(&rng));
+            cr_assert_eq(player.reward, moment->reward, "%s, seed %d: reward of step %d", match->game, seed, n);
+            cr_assert_eq(player.answer, moment->first ? ENDED : 0u, "%s, seed %d: end at step %d", match->game, seed,
+                         n);
+            cr_assert_eq(digest(player.obs), moment->digest, "%s, seed %d: observation of step %d", match->game, seed,
+                         n);
+            episodes += player.ended;
         }
-        const int32_t action = draw(&rng);
-        step(&player, action);
-        bare_step(&bare, action);
-        returned += (double)player.reward;
-        bare_returned += (double)bare.reward;
-        cr_assert_eq(player.reward, bare.reward, "%s: reward of step %d", name, n);
-        cr_assert_eq(player.answer, bare.first ? ENDED : 0u, "%s: end at step %d", name, n);
-        cr_assert_arr_eq(player.obs, bare.obs, OBS_BYTES, "%s: observation of step %d", name, n);
         if (!player.ended) continue;
-        cr_assert_eq(returned, bare_returned);
-        returned = bare_returned = 0;
-        episodes++;
+        reset(&player);
+        cr_assert_eq(digest(player.obs), moment->digest, "%s, seed %d: an episode's first observation, step %d",
+                     match->game, seed, n);
     }
     player.api->destroy(player.env);
-    bare.library.close(bare.handle);
-    libenv_settings_free(&bare.settings);
+    return episodes;
+}
+
+static int compare(const struct match *matches, size_t count) {
+    int episodes = 0;
+    struct moment *moments = play_plain_loop(matches, count), *next = moments;
+    for (size_t i = 0; i < count; i++)
+        for (int seed = 0; seed < matches[i].seeds; seed++, next += matches[i].steps + 1)
+            episodes += compare_seed(&matches[i], seed, next);
+    munmap(moments, (size_t)(next - moments) * sizeof *moments);
     return episodes;
 }
 
@@ -204,9 +271,93 @@ Test(envs, procgen_plays_all_sixteen_games) {
 
 Test(envs, procgen_gives_the_rewards_ends_and_images_of_a_plain_loop) {
     NEEDS_PROCGEN;
-    int episodes = compare("leaper", "easy", 0, "0") + compare("starpilot", "extreme", 2, "0") +
-                   compare("bigfish", "hard", 1, "3") + compare("fruitbot", "easy", 0, "1");
+    static const struct match matches[] = {{"leaper", "easy", 0, "0", 1, 600},
+                                           {"starpilot", "extreme", 2, "0", 1, 600},
+                                           {"bigfish", "hard", 1, "3", 1, 600},
+                                           {"fruitbot", "easy", 0, "1", 1, 600}};
+    const int episodes = compare(matches, sizeof matches / sizeof matches[0]);
     cr_assert_geq(episodes, 20, "%d episodes are too few to tell", episodes);
+}
+
+// Many short games: every seed draws another background.
+Test(envs, procgen_shows_the_images_of_a_plain_loop_in_all_games) {
+    NEEDS_PROCGEN;
+    struct match matches[GAMES];
+    for (size_t i = 0; i < GAMES; i++) matches[i] = (struct match){names[i], "hard", 1, "0", 40, 10};
+    compare(matches, GAMES);
+}
+
+// ---- lean images ----
+
+static size_t resident_mb(void) {
+    unsigned long pages;
+    FILE *file = fopen("/proc/self/statm", "r");
+    cr_assert_not_null(file);
+    cr_assert_eq(fscanf(file, "%*u %lu", &pages), 1);
+    fclose(file);
+    return pages * (size_t)sysconf(_SC_PAGESIZE) >> 20;
+}
+
+static bool lean(char *path) {
+    snprintf(path, 4200, "%s/lean/backgrounds.raw", folder);
+    return access(path, R_OK) == 0;
+}
+
+#define NEEDS_LEAN(path)                                                                                               \
+    NEEDS_PROCGEN;                                                                                                     \
+    if (!lean(path)) cr_skip_test("build/procgen has no lean images (make deps makes them)")
+
+Test(envs, procgen_processes_share_their_backgrounds) {
+    static struct player player;
+    char path[4200];
+    NEEDS_LEAN(path);
+    const size_t before = resident_mb();
+    make(&player, "coinrun", 1, (const char *const[]){NULL});
+    const size_t grown = resident_mb() - before;
+    cr_assert_leq(grown, 100, "the first environment takes %zu MB", grown);
+    player.api->destroy(player.env);
+}
+
+// A folder with everything of build/procgen, but with other backgrounds: the first page only of the true file, in which
+// one byte is other.
+static void make_odd_folder(char *place, const char *raw, size_t offset, uint8_t byte, size_t bytes) {
+    char command[14000], real[PATH_MAX], path[4200];
+    uint8_t page[4096];
+    cr_assert_not_null(mkdtemp(place));
+    cr_assert_not_null(realpath(folder, real));
+    snprintf(command, sizeof command,
+             "ln -s '%s/libenv.so' '%s/assets' %s && mkdir %s/lean && ln -s '%s'/lean/*/ %s/lean", real, real, place,
+             place, real, place);
+    cr_assert_eq(system(command), 0, "%s", command);
+    FILE *file = fopen(raw, "rb");
+    cr_assert(file && fread(page, 1, sizeof page, file) == sizeof page);
+    fclose(file);
+    page[offset] = byte;
+    snprintf(path, sizeof path, "%s/lean/backgrounds.raw", place);
+    file = fopen(path, "wb");
+    cr_assert(file && fwrite(page, 1, sizeof page, file) == sizeof page);
+    cr_assert_eq(ftruncate(fileno(file), (off_t)bytes), 0);
+    fclose(file);
+}
+
+static void remove_folder(const char *place) {
+    char command[100];
+    snprintf(command, sizeof command, "rm -r %s", place);
+    cr_assert_eq(system(command), 0);
+}
+
+Test(envs, procgen_loads_all_images_where_the_lean_ones_are_not_whole) {
+    static struct player player;
+    char raw[4200], place[] = "/tmp/procgen-odd-XXXXXX";
+    NEEDS_LEAN(raw);
+    make_odd_folder(place, raw, 0, 'p', 1 << 20);
+    const size_t before = resident_mb();
+    make(&player, "coinrun", 1, (const char *const[]){"lib", place, NULL});
+    remove_folder(place);
+    cr_assert_geq(resident_mb() - before, 200);
+    reset(&player);
+    cr_assert(!flat(player.obs));
+    player.api->destroy(player.env);
 }
 
 Test(envs, procgen_seeds_order_levels_and_level_sets_repeat) {
@@ -306,6 +457,23 @@ static void refused(const char *name, const char *const *pairs, const char *sent
     cr_assert_eq(api->spec(&config, &spec, error, sizeof error), -1, "accepted; wanted: %s", sentence);
     cr_assert_not_null(strstr(error, sentence), "it says '%s', not '%s'", error, sentence);
     cr_assert_null(api->create(&config, error, sizeof error));
+}
+
+// One picture fewer than the library has; the file is long enough. Refused again the second time, when images are
+// loaded.
+Test(envs, procgen_refuses_lean_images_of_another_library) {
+    char raw[4200], place[] = "/tmp/procgen-odd-XXXXXX", error[256] = "";
+    struct farm_env_option option = {"lib", place};
+    struct farm_env_config config = {.options = &option, .option_count = 1};
+    NEEDS_LEAN(raw);
+    struct stat status;
+    cr_assert_eq(stat(raw, &status), 0);
+    make_odd_folder(place, raw, 16, 95, (size_t)status.st_size);
+    for (int i = 0; i < 2; i++) {
+        cr_assert_null(game("coinrun")->create(&config, error, sizeof error));
+        cr_assert_not_null(strstr(error, "/lean/ is not made for Procgen's library beside it"), "it says '%s'", error);
+    }
+    remove_folder(place);
 }
 
 Test(envs, procgen_refuses_options_with_a_sentence) {

@@ -58,7 +58,7 @@ if [ -f "$build/envs/mujoco.so" ]; then
 fi
 if [ -f "$build/envs/procgen.so" ] && [ -f "$build/procgen/stamp" ]; then
     while read -r file; do put 644 "$build/procgen/$file" "lib/farm/envs/procgen/$file"; done \
-        < <(cd "$build/procgen" && find libenv.so LICENSE assets -type f | sort)
+        < <(cd "$build/procgen" && find libenv.so LICENSE assets $([ ! -d lean ] || echo lean) -type f | sort)
 fi
 if [ -d "$build/python/actorfarm" ]; then
     while read -r file; do put 644 "$build/python/$file" "lib/farm/python/$file"; done \
