@@ -332,25 +332,40 @@ $(ENV_PLUGINS): $(BUILD)/envs/%.so: src/envs/%.c $(wildcard include/farm/*.h) $(
 .PHONY: env-plugins
 env-plugins: $(ENV_PLUGINS)
 
-##@ CUDA: a shared object that the learner opens on demand, made where nvcc is
+##@ CUDA: a shared object that the learner opens on demand, made where nvcc is, and a test that a GPU runs
+# Machine code for each architecture, and PTX of the newest, which drivers compile for what comes after it.
 CUDA_ARCHES  := 80 90 100 120
+CUDA_NEWEST  := $(lastword $(CUDA_ARCHES))
 CUDA_SOURCES := $(if $(SANITIZE),,$(wildcard src/*/cuda/*.cu))
 CUDA_OBJECTS := $(patsubst %.cu,$(BUILD)/obj/%.cu.o,$(CUDA_SOURCES))
-NVCC_FLAGS   := -std=c++17 -O3 -Werror all-warnings -Xcompiler -fPIC,-Wall,-Wextra -Iinclude -Isrc \
-                $(foreach a,$(CUDA_ARCHES),-gencode arch=compute_$a,code=sm_$a)
+NVCC_FLAGS   := -std=c++17 -O3 -lineinfo -Werror all-warnings -Xcompiler -fPIC,-Wall,-Wextra -Iinclude -Isrc -I$(BUILD)/gen
+CUDA_CODE    := $(foreach a,$(CUDA_ARCHES),-gencode arch=compute_$a,code=sm_$a) \
+                -gencode arch=compute_$(CUDA_NEWEST),code=compute_$(CUDA_NEWEST)
+# tests/gpu: host code over the kernels' objects, linked so that a machine needs the driver and nothing else of CUDA's.
+GPU_SOURCES  := $(if $(CUDA_SOURCES),$(wildcard tests/gpu/*.cu))
+GPU_OBJECTS  := $(patsubst %.cu,$(BUILD)/obj/%.cu.o,$(GPU_SOURCES))
 ifneq ($(NVCC),)
 CUDA_LIBRARY := $(if $(CUDA_SOURCES),$(BUILD)/libfarm_cuda.so)
+GPU_TEST     := $(if $(GPU_SOURCES),$(BUILD)/gpu/test_kernels)
 endif
 
-$(BUILD)/obj/%.cu.o: %.cu $(BUILD)/flags
+$(BUILD)/nvcc_flags: force
+	@mkdir -p $(@D)
+	@printf '%s\n' '$(NVCC) $(NVCC_FLAGS) $(CUDA_CODE)' | cmp -s - $@ || printf '%s\n' '$(NVCC) $(NVCC_FLAGS) $(CUDA_CODE)' >$@
+$(CUDA_OBJECTS): NVCC_FLAGS += $(CUDA_CODE)
+$(CUDA_OBJECTS) $(GPU_OBJECTS): $(BUILD)/obj/%.cu.o: %.cu $(BUILD)/nvcc_flags | $(BUILD)/gen/farm_build.h
 	$(call say,NVCC,$<)
 	$(Q)mkdir -p $(@D)
 	$(Q)$(NVCC) $(NVCC_FLAGS) -MMD -MP -MF $(@:.o=.d) -c $< -o $@
 $(BUILD)/libfarm_cuda.so: $(CUDA_OBJECTS) $(LIBFARM)
 	$(call say,LINK,$@)
-	$(Q)$(NVCC) -shared -cudart static -Xlinker --exclude-libs,ALL $(CUDA_OBJECTS) $(LIBFARM) -o $@
+	$(Q)$(NVCC) -shared -nodlink -cudart static -Xlinker --exclude-libs,ALL $(CUDA_OBJECTS) $(LIBFARM) -o $@
+$(BUILD)/gpu/test_kernels: $(GPU_OBJECTS) $(filter $(BUILD)/obj/src/kernels/%,$(CUDA_OBJECTS)) $(LIBFARM)
+	$(call say,LINK,$@)
+	$(Q)mkdir -p $(@D)
+	$(Q)$(NVCC) -nodlink -cudart static -Xcompiler -static-libgcc,-static-libstdc++ $(filter %.o,$^) $(LIBFARM) -o $@
 .PHONY: cuda
-cuda: $(CUDA_LIBRARY)
+cuda: $(CUDA_LIBRARY) $(GPU_TEST)
 	$(if $(CUDA_SOURCES),$(if $(NVCC),,@echo '  NVCC  missing, so: no CUDA backend (make deps)'))
 
 all: $(LIBFARM) $(FARM) $(BENCHES) $(BENCH_SCRIPTS) env-plugins python-extension cuda ## everything, benchmarks included (plain `make`)

@@ -2,7 +2,6 @@
 #include "kernels/loss.h"
 
 #include <assert.h>
-#include <stdbool.h>
 
 void farm_loss(const struct farm_loss_config *config, const struct farm_loss_batch *batch,
                struct farm_loss_stats *stats) {
@@ -21,8 +20,6 @@ void farm_loss(const struct farm_loss_config *config, const struct farm_loss_bat
 
 void farm_log_prob_rows(const float *logits, const int32_t *action, int rows, int actions, float *out) {
     assert(rows >= 0 && actions >= 1);
-    for (int row = 0; row < rows; row++) {
-        const bool valid = action[row] >= 0 && action[row] < actions;
-        out[row] = valid ? farm_log_prob(logits + (size_t)row * (size_t)actions, actions, action[row]) : 0;
-    }
+    for (int row = 0; row < rows; row++)
+        out[row] = farm_log_prob_row(logits + (size_t)row * (size_t)actions, actions, action[row]);
 }

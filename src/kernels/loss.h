@@ -124,8 +124,13 @@ static inline FARM_HD struct farm_loss_terms farm_loss_row(const struct farm_los
 void farm_loss(const struct farm_loss_config *config, const struct farm_loss_batch *batch,
                struct farm_loss_stats *stats);
 
-// out[row] = log softmax(logits[row])[action[row]]: V-trace's two inputs. Actions out of range (a LAST step's are
-// ignored and may be anything) give 0. logits [rows][actions], action [rows], out [rows].
+// log softmax(logits)[action] of one row: V-trace's two inputs. An action out of range (a LAST step's is ignored and
+// may be anything) gives 0.
+static inline FARM_HD float farm_log_prob_row(const float *logits, int actions, int action) {
+    return action >= 0 && action < actions ? farm_log_prob(logits, actions, action) : 0;
+}
+
+// farm_log_prob_row of all rows: logits [rows][actions], action [rows], out [rows].
 void farm_log_prob_rows(const float *logits, const int32_t *action, int rows, int actions, float *out);
 
 #endif

@@ -5,9 +5,6 @@
 
 #include "kernels/optimiser_loops.h"
 
-// Squares of larger gradients leave f32's range: a second moment that is infinite once stays so.
-static const double NORM_MAX = 1e18;
-
 struct loops {
     double (*sum_squares)(const float *x, size_t count);
     void (*rmsprop)(const struct farm_optimiser_factors *factors, const float *grads, float *second, float *params,
@@ -56,8 +53,7 @@ float farm_optimiser_step(const struct farm_optimiser_config *config, struct far
                           float learning_rate, float *params, const float *grads) {
     const struct loops loops = loops_of_this_cpu();
     const double norm = sqrt(loops.sum_squares(grads, state->count));
-    const double applied = config->clip_norm > 0 ? fmin(norm, (double)config->clip_norm) : norm;
-    if (!isfinite(norm) || applied > NORM_MAX) return INFINITY;
+    if (!farm_optimiser_applies(config, norm)) return INFINITY;
 
     state->step++;
     const struct farm_optimiser_factors factors = farm_optimiser_factors_make(config, state->step, learning_rate, norm);

@@ -7,6 +7,7 @@
 #define FARM_KERNELS_OPTIMISER_H
 
 #include <math.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -49,6 +50,17 @@ static inline FARM_HD float farm_learning_rate_linear(float initial, float final
     if (done >= total) return final;
     const double share = (double)done / (double)total;
     return (float)((double)initial + ((double) final - (double)initial) * share);
+}
+
+// Squares of larger gradients leave f32's range: a second moment that is infinite once stays so.
+#define FARM_OPTIMISER_NORM_MAX 1e18
+
+// Whether a gradient of this norm (before clipping) may change anything: the norm is finite, and after clipping at most
+// FARM_OPTIMISER_NORM_MAX.
+static inline FARM_HD bool farm_optimiser_applies(const struct farm_optimiser_config *config, double norm) {
+    const double clip_norm = config->clip_norm;
+    const double applied = clip_norm > 0 && norm > clip_norm ? clip_norm : norm;
+    return isfinite(norm) && applied <= FARM_OPTIMISER_NORM_MAX;
 }
 
 // What one update multiplies with; the same for every parameter.

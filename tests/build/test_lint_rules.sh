@@ -6,7 +6,7 @@ python=${FARM_BUILD:-build}/venv/bin/python
 [ -x "$python" ] || python=python3
 tree=$(mktemp -d)
 trap 'rm -rf "$tree"' EXIT
-mkdir -p "$tree"/{src/{base,shm,ring,actor,learner,kernels/{cpu,cuda}},include/farm,tools,docs}
+mkdir -p "$tree"/{src/{base,shm,ring,actor,learner,kernels/{cpu,cuda}},include/farm,tests/{gpu,ring},tools,docs}
 git init -q "$tree"
 
 rejects() { # script sentence
@@ -39,6 +39,7 @@ permitted check_includes.py src/base/status.h '#include <stdint.h>' 'a system he
 permitted check_includes.py src/ring/lane.c '#include "shm/segment.h"' 'ring > shm'
 permitted check_includes.py src/actor/actor.c '#include "base/status.h"' 'actor > ring > shm > base'
 permitted check_includes.py src/kernels/cuda/gather.cu '#include <cuda_runtime.h>' 'CUDA in a cuda/ folder'
+permitted check_includes.py tests/gpu/test_x.cu '#include <cuda_runtime.h>' 'CUDA in tests/gpu'
 permitted check_includes.py src/learner/cpu.c '#include "kernels/cpu/gemm.h"' 'learner > nn > kernels'
 permitted check_includes.py tools/farm.c '#include "learner/learner.h"' 'tools > everything'
 permitted check_includes.py src/actor/plugin.c '#include <farm/env.h>' 'a public header'
@@ -50,6 +51,7 @@ forbidden check_includes.py src/ring/bad.c '#include "../actor/actor.h"' 'a way 
 forbidden check_includes.py src/ring/bad.c '#include "lane.h"' 'a header without its folder'
 forbidden check_includes.py src/ring/bad.c '#include "tests/support/x.h"' 'src > tests'
 forbidden check_includes.py src/learner/bad.c '#include <cuda_runtime.h>' 'CUDA outside cuda/'
+forbidden check_includes.py tests/ring/bad.c '#include <cuda_runtime.h>' "CUDA in another folder's tests"
 forbidden check_includes.py include/farm/bad.h '#include "ring/lane.h"' 'a public header > src'
 
 printf '# One two\n' >"$tree/docs/B.md"

@@ -1,0 +1,43 @@
+// Answers go straight into the lanes' `down` segments, in host memory; then `acted` tells the actor. One block a lane.
+//
+// The order that the actor relies on (pair A of ring/lane.h, across the bus): its acquire load of `acted` that returns
+// acted_value sees every store of this lane's answer.
+//   1. Each thread's payload stores come before the barrier in program order; the barrier synchronises the threads of
+//      the block, so that they come before what thread 0 does after it.
+//   2. Thread 0's st.release.sys is cumulative: what comes before it, other threads' stores included, comes before it
+//      for every observer in the system, the host's threads among them. A __threadfence_system() before it would say
+//      the same once more, and wait a second time for the bus: each is a fence over the whole system.
+//   3. `acted` is one aligned word of 8 bytes with one writer: never torn. No read-modify-write touches host memory.
+//   4. The actor loads `acted` with acquire: release and acquire on one word synchronise, so 1 and 2 come before what
+//      it reads next.
+#include "kernels/cuda/common.cuh"
+
+enum { THREADS = 128 };
+
+static __device__ void store_release_system(uint64_t *word, uint64_t value) {
+    asm volatile("st.release.sys.global.u64 [%0], %1;" ::"l"(__cvta_generic_to_global(word)), "l"(value) : "memory");
+}
+
+static __global__ void __launch_bounds__(THREADS) answer_lanes(const struct farm_cuda_answer a) {
+    const struct farm_cuda_answer_lane lane = a.lanes[blockIdx.x];
+    const uint32_t logits = lane.count * (uint32_t)a.actions;
+    const float *from = a.logits + (size_t)lane.row * (size_t)a.actions;
+    for (uint32_t i = threadIdx.x; i < logits; i += THREADS) lane.logits[i] = from[i];
+    for (uint32_t i = threadIdx.x; i < lane.count; i += THREADS) {
+        lane.action[i] = a.action[lane.row + i];
+        lane.value[i] = a.value[lane.row + i];
+    }
+    if (threadIdx.x == 0) *lane.version = *a.version;
+    __syncthreads();
+    if (threadIdx.x > 0 || !lane.acted) return;
+    store_release_system(lane.acted, lane.acted_value);
+}
+
+enum farm_status farm_cuda_answer(struct CUstream_st *stream, const struct farm_cuda_answer *answer,
+                                  struct farm_error *err) {
+    if (answer->lane_count == 0) return FARM_OK;
+    if (answer->lane_count > INT32_MAX || answer->actions < 1)
+        return farm_fail(err, FARM_E_INVALID, "answers of %d actions to %u lanes", answer->actions, answer->lane_count);
+    answer_lanes<<<answer->lane_count, THREADS, 0, stream>>>(*answer);
+    return FARM_CUDA_LAUNCHED("answer_lanes");
+}

@@ -1,0 +1,65 @@
+// What the kernels of this folder share: checked CUDA calls and sums over a block in a fixed order. For .cu files only.
+#ifndef FARM_KERNELS_CUDA_COMMON_CUH
+#define FARM_KERNELS_CUDA_COMMON_CUH
+
+// System headers before kernels.h, which takes the project's C headers as extern "C".
+#include <assert.h>
+#include <cuda_runtime.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "kernels/cuda/kernels.h"
+
+// Fills *err from a CUDA error code: call, code, place.
+enum farm_status farm_cuda_fail(struct farm_error *err, cudaError_t code, const char *call, const char *file, int line);
+
+// Returns from the calling function where the call fails.
+#define FARM_CUDA_TRY(call)                                                                                            \
+    do {                                                                                                               \
+        const cudaError_t farm_code = (call);                                                                          \
+        if (farm_code != cudaSuccess) return farm_cuda_fail(err, farm_code, #call, __FILE__, __LINE__);                \
+    } while (0)
+
+// The status of the launch before it.
+#define FARM_CUDA_LAUNCHED(kernel) farm_cuda_launched(err, kernel, __FILE__, __LINE__)
+static inline enum farm_status farm_cuda_launched(struct farm_error *err, const char *kernel, const char *file,
+                                                  int line) {
+    const cudaError_t code = cudaGetLastError();
+    return code == cudaSuccess ? FARM_OK : farm_cuda_fail(err, code, kernel, file, line);
+}
+
+// Blocks of `threads` that cover `count` elements.
+static inline unsigned farm_cuda_blocks(size_t count, unsigned threads) {
+    return (unsigned)((count + threads - 1) / threads);
+}
+
+// The bits of the nearest bf16, ties to even.
+static __device__ inline uint16_t farm_cuda_bf16(float x) {
+    uint16_t bits;
+    asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(bits) : "f"(x));
+    return bits;
+}
+
+// The sum over a warp, in lane 0. Always the same tree.
+static __device__ inline double farm_cuda_warp_sum(double x) {
+    for (int step = 16; step > 0; step /= 2) x += __shfl_down_sync(0xffffffffu, x, step);
+    return x;
+}
+
+// The sum over a block of THREADS (a multiple of 32, at most 1024), in thread 0. Called by all its threads.
+template <int THREADS> static __device__ double farm_cuda_block_sum(double x) {
+    __shared__ double part[THREADS / 32];
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    x = farm_cuda_warp_sum(x);
+    if (lane == 0) part[warp] = x;
+    __syncthreads();
+    x = warp == 0 && lane < THREADS / 32 ? part[lane] : 0;
+    if (warp == 0) x = farm_cuda_warp_sum(x);
+    __syncthreads(); // `part` may be written again
+    return x;
+}
+
+#endif

@@ -1,0 +1,170 @@
+// The CUDA kernels of actorfarm, one function an operation, for C17 and for CUDA C++: nothing here needs CUDA's
+// headers. Arithmetic is that of src/kernels/*.h, which the CPU loops over too. Runs in the learner, on whichever
+// device is current in the calling thread; any thread may call, for there is no state. docs/CUDA.md tells the ordering.
+//
+// A call only puts work into `stream` (NULL: the default stream) and returns; configurations are copied, arrays must
+// live until the work is done. Nothing is allocated and nothing waits, so that every call can be captured in a graph.
+// Arrays lie in device memory, or, where the comment says "mapped", in host memory that cudaHostRegister made portable
+// and mapped, given by its device address. A call with nothing to do (count or rows 0) launches nothing.
+//
+// Errors: FARM_E_INVALID for sizes that make no sense (before anything is launched), FARM_E_UNSUPPORTED for what this
+// device or driver cannot do, FARM_E_LIMIT for memory, FARM_E_IO for every other CUDA error; the message names call,
+// code and place. An error of a kernel that is running shows at a later call, whichever that is.
+#ifndef FARM_KERNELS_CUDA_KERNELS_H
+#define FARM_KERNELS_CUDA_KERNELS_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#include "base/status.h"
+#include "kernels/loss.h"
+#include "kernels/optimiser.h"
+#include "kernels/sample.h"
+#include "kernels/vtrace.h"
+
+struct CUstream_st; // what cudaStream_t points to
+
+// ---- pull: observations cross the bus ----
+
+enum farm_cuda_pull_way {
+    FARM_CUDA_PULL_LOADS, // 16-byte loads, 8 in flight per thread; any device
+    FARM_CUDA_PULL_BULK,  // bulk copies through shared memory; compute capability 9.0 and newer
+};
+
+enum { FARM_CUDA_PULL_BLOCKS = 4 }; // how many multiprocessors a pull takes where the caller does not say
+
+// Pieces may start anywhere and have any length. They are fast where `from` and `to` of a piece leave the same
+// remainder by 16, which a mirror of a ring can always arrange; other pieces are copied byte by byte.
+struct farm_cuda_pull {
+    const void *const *from; // [count] addresses of mapped memory (or of device memory)
+    void *const *to;         // [count] addresses of device memory; no two pieces may overlap
+    uint32_t count;          // pieces
+    size_t bytes;            // of each piece, >= 1
+    uint32_t blocks;         // thread blocks, one a multiprocessor; 0: FARM_CUDA_PULL_BLOCKS
+};
+
+enum farm_status farm_cuda_pull(struct CUstream_st *stream, enum farm_cuda_pull_way way,
+                                const struct farm_cuda_pull *pull, struct farm_error *err);
+
+// Whether the current device has that way.
+enum farm_status farm_cuda_pull_supported(enum farm_cuda_pull_way way, struct farm_error *err);
+
+// ---- stack: frames of the mirror become the network's input ----
+
+enum farm_cuda_type { FARM_CUDA_F32, FARM_CUDA_BF16 };
+enum farm_cuda_layout { FARM_CUDA_NHWC, FARM_CUDA_NCHW };
+
+// Channel s * channels + c of the input is channel c of frame s, as in nn/staging.h; numbers are x / 255, rounded to
+// the nearest bf16 where that is asked for.
+struct farm_cuda_stack {
+    const void *const *frames; // [rows][stack] device addresses of u8 [channels][height][width]; NULL: zeros
+    uint32_t rows, stack;      // stack >= 1
+    uint32_t channels, height, width;
+    enum farm_cuda_type type;
+    enum farm_cuda_layout layout;
+    void *out; // [rows][height][width][stack * channels] or [rows][stack * channels][height][width], 16-byte aligned
+};
+
+enum farm_status farm_cuda_stack(struct CUstream_st *stream, const struct farm_cuda_stack *stack,
+                                 struct farm_error *err);
+
+// ---- V-trace and loss: arrays and shapes as in kernels/vtrace.h and kernels/loss.h, all in device memory ----
+
+enum farm_status farm_cuda_vtrace(struct CUstream_st *stream, const struct farm_vtrace_config *config,
+                                  const struct farm_vtrace_batch *batch, struct farm_error *err);
+
+// farm_log_prob_rows.
+enum farm_status farm_cuda_log_prob_rows(struct CUstream_st *stream, const float *logits, const int32_t *action,
+                                         int rows, int actions, float *out, struct farm_error *err);
+
+// Adds the terms of all rows to *stats (device memory; zero it before the first call), in an order that depends on the
+// number of rows alone: the same input gives the same bits. scratch: farm_cuda_loss_scratch_bytes(rows) of device
+// memory, 8-byte aligned, free again when the work is done. An action out of range on a row that has weight stops the
+// kernel (assert), as it stops the CPU.
+enum farm_status farm_cuda_loss(struct CUstream_st *stream, const struct farm_loss_config *config,
+                                const struct farm_loss_batch *batch, void *scratch, struct farm_loss_stats *stats,
+                                struct farm_error *err);
+size_t farm_cuda_loss_scratch_bytes(int rows);
+
+// ---- sampling ----
+
+struct farm_cuda_sample {
+    struct farm_sampler sampler;
+    uint32_t rows;
+    int actions;             // A >= 1
+    const uint64_t *stream;  // [rows] farm_random_stream(lane, environment); may be mapped
+    const uint64_t *counter; // [rows] the step's number; may be mapped
+    const float *logits;     // [rows][A]
+    int32_t *action;         // [rows] out
+};
+
+enum farm_status farm_cuda_sample(struct CUstream_st *stream, const struct farm_cuda_sample *sample,
+                                  struct farm_error *err);
+
+// ---- optimiser: farm_optimiser_step over vectors in device memory ----
+
+// One word of device memory a vector of parameters, so that a captured graph can be replayed: the host copies the
+// learning rate in before, and what happened out after.
+struct farm_cuda_optimiser_control {
+    uint64_t step;                         // updates done; set by the caller at the start, and by every update
+    double norm;                           // out: of the gradient, before clipping; INFINITY where nothing changed
+    float learning_rate;                   // in
+    uint32_t applied;                      // out: 1, or 0 where nothing changed
+    struct farm_optimiser_factors factors; // out: what the update multiplied with
+};
+
+struct farm_cuda_optimiser {
+    struct farm_optimiser_config config;
+    size_t count;           // parameters
+    const float *gradients; // [count]
+    float *params;          // [count]
+    float *first;           // [count] Adam's; NULL for RMSProp
+    float *second;          // [count]
+    uint16_t *params_bf16;  // [count] out: the new parameters rounded to bf16; NULL: not wanted
+    struct farm_cuda_optimiser_control *control;
+    void *scratch; // FARM_CUDA_OPTIMISER_SCRATCH_BYTES, 8-byte aligned
+};
+
+enum { FARM_CUDA_OPTIMISER_BLOCKS = 512, FARM_CUDA_OPTIMISER_SCRATCH_BYTES = FARM_CUDA_OPTIMISER_BLOCKS * 8 };
+
+// One update, as farm_optimiser_step: a norm that is not finite, or too large after clipping, changes neither
+// parameters nor moments nor step. The norm is summed in an order that depends on `count` alone.
+enum farm_status farm_cuda_optimiser_step(struct CUstream_st *stream, const struct farm_cuda_optimiser *optimiser,
+                                          struct farm_error *err);
+
+// ---- answer: actions go straight into the lanes ----
+
+// The answers to `count` environments of one lane's step. All pointers into `down` segments: mapped.
+struct farm_cuda_answer_lane {
+    int32_t *action;      // [count]
+    float *logits;        // [count][actions]
+    float *value;         // [count]
+    uint64_t *version;    // of the step
+    uint64_t *acted;      // the lane's counter; NULL: stays as it is, the last part of a step's answer will store it
+    uint64_t acted_value; // stored with release at system scope, behind everything else of this lane
+    uint32_t row;         // its first row
+    uint32_t count;       // >= 1
+};
+
+struct farm_cuda_answer {
+    const struct farm_cuda_answer_lane *lanes; // [lane_count], may be mapped
+    uint32_t lane_count;
+    int actions;
+    const int32_t *action;   // [rows]
+    const float *logits;     // [rows][actions]
+    const float *value;      // [rows]
+    const uint64_t *version; // one word: of the parameters
+};
+
+// A part of a step whose `acted` is NULL must have gone into the same stream in an earlier call.
+enum farm_status farm_cuda_answer(struct CUstream_st *stream, const struct farm_cuda_answer *answer,
+                                  struct farm_error *err);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

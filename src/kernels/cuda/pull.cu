@@ -1,0 +1,172 @@
+// Copies pieces from registered host memory into device memory. Two kernels of one shape: a warp takes a chunk of 4 KB
+// of one piece after another, so that few blocks keep enough of the bus's latency covered. Both read what the host
+// published before the launch, and write what the next kernel of the stream reads: the launch orders both.
+//
+// In flight per block: loads, 16 warps x 4 KB; bulk copies, 24 warps x 4 KB. PCIe Gen5 x16 at 55 GB/s with 1.5 to 2
+// microseconds from request to data needs about 100 KB in flight in all.
+#include "kernels/cuda/common.cuh"
+
+enum {
+    LOADS = 8,                             // 16-byte loads in flight per thread
+    CHUNK_VECTORS = 32 * LOADS,            // of 16 bytes, for one warp
+    CHUNK_BYTES = CHUNK_VECTORS * 16,      // 4 KB
+    LOAD_WARPS = 16,                       // per block
+    BULK_WARPS = 24,                       // per block
+    BULK_SHARED = BULK_WARPS * CHUNK_BYTES // 96 KB: below the 99 KB of the smallest device that has bulk copies
+};
+
+// One warp's work: `vectors` of 16 bytes between two aligned addresses, and the bytes that no vector holds.
+struct chunk {
+    const uint8_t *from;
+    uint8_t *to;
+    uint32_t vectors;          // <= CHUNK_VECTORS
+    const uint8_t *piece_from; // of the whole piece; from here on, what the warp copies byte by byte
+    uint8_t *piece_to;
+    uint32_t head;            // bytes from the start
+    uint32_t tail_from, tail; // bytes from tail_from on
+};
+
+static __device__ chunk chunk_of(const struct farm_cuda_pull &pull, uint32_t chunks, uint32_t index) {
+    const uint32_t piece = index / chunks, part = index % chunks;
+    const uint32_t bytes = (uint32_t)pull.bytes, start = part * CHUNK_BYTES;
+    const uint8_t *from = (const uint8_t *)pull.from[piece];
+    uint8_t *to = (uint8_t *)pull.to[piece];
+    chunk c = {from, to, 0, from, to, 0, 0, 0};
+    if (((uintptr_t)from ^ (uintptr_t)to) % 16) { // no address suits both: all of the chunk byte by byte
+        c.tail_from = start;
+        c.tail = min(bytes - start, (uint32_t)CHUNK_BYTES);
+        return c;
+    }
+    const uint32_t head = min(bytes, (uint32_t)(-(uintptr_t)from % 16)), vectors = (bytes - head) / 16;
+    const uint32_t first = part * CHUNK_VECTORS;
+    c.from = from + head + (size_t)first * 16;
+    c.to = to + head + (size_t)first * 16;
+    c.vectors = vectors > first ? min(vectors - first, (uint32_t)CHUNK_VECTORS) : 0;
+    if (part == 0) {
+        c.head = head;
+        c.tail_from = head + vectors * 16;
+        c.tail = bytes - c.tail_from;
+    }
+    return c;
+}
+
+static __device__ void copy_bytes(const chunk &c, uint32_t lane) {
+    if (lane < c.head) c.piece_to[lane] = __ldcs(c.piece_from + lane);
+    for (uint32_t i = lane; i < c.tail; i += 32) c.piece_to[c.tail_from + i] = __ldcs(c.piece_from + c.tail_from + i);
+}
+
+// All loads before the first store.
+static __device__ void copy_vectors(const chunk &c, uint32_t lane) {
+    const uint4 *from = (const uint4 *)c.from;
+    uint4 *to = (uint4 *)c.to, vector[LOADS];
+#pragma unroll
+    for (uint32_t k = 0; k < LOADS; k++)
+        if (k * 32 + lane < c.vectors) vector[k] = __ldcs(from + k * 32 + lane);
+#pragma unroll
+    for (uint32_t k = 0; k < LOADS; k++)
+        if (k * 32 + lane < c.vectors) to[k * 32 + lane] = vector[k];
+}
+
+static __global__ void __launch_bounds__(LOAD_WARPS * 32)
+    pull_loads(const struct farm_cuda_pull pull, uint32_t chunks) {
+    const uint32_t lane = threadIdx.x % 32, total = pull.count * chunks;
+    const uint64_t stride = (uint64_t)gridDim.x * LOAD_WARPS;
+    for (uint64_t i = (uint64_t)blockIdx.x * LOAD_WARPS + threadIdx.x / 32; i < total; i += stride) {
+        const chunk c = chunk_of(pull, chunks, (uint32_t)i);
+        copy_vectors(c, lane);
+        copy_bytes(c, lane);
+    }
+}
+
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
+
+// Starts a copy of `bytes` into shared memory; `barrier` completes its phase when they are there.
+static __device__ void bulk_load(uint32_t shared, const void *from, uint32_t bytes, uint32_t barrier) {
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
+    asm volatile(
+        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(shared),
+        "l"(__cvta_generic_to_global(from)), "r"(bytes), "r"(barrier)
+        : "memory");
+}
+
+static __device__ void barrier_wait(uint32_t barrier, uint32_t parity) {
+    uint32_t done = 0;
+    while (!done)
+        asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
+                     : "=r"(done)
+                     : "r"(barrier), "r"(parity)
+                     : "memory");
+}
+
+static __device__ void bulk_store(void *to, uint32_t shared, uint32_t bytes) {
+    asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(__cvta_generic_to_global(to)),
+                 "r"(shared), "r"(bytes)
+                 : "memory");
+    asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+}
+
+#endif
+
+// Lane 0 of each warp runs the copy engine with a buffer and a barrier of the warp's own; the warp copies what bulk
+// copies cannot. Only the copy engine touches the buffers, so they need no proxy fence; the barrier's initialisation
+// does.
+static __global__ void __launch_bounds__(BULK_WARPS * 32) pull_bulk(const struct farm_cuda_pull pull, uint32_t chunks) {
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
+    extern __shared__ __align__(128) uint8_t buffers[];
+    __shared__ uint64_t barriers[BULK_WARPS];
+    const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, total = pull.count * chunks;
+    const uint32_t buffer = (uint32_t)__cvta_generic_to_shared(buffers + warp * CHUNK_BYTES);
+    const uint32_t barrier = (uint32_t)__cvta_generic_to_shared(&barriers[warp]);
+    uint32_t parity = 0;
+    if (lane == 0) {
+        asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(barrier) : "memory");
+        asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+    }
+    const uint64_t stride = (uint64_t)gridDim.x * BULK_WARPS;
+    for (uint64_t i = (uint64_t)blockIdx.x * BULK_WARPS + warp; i < total; i += stride) {
+        const chunk c = chunk_of(pull, chunks, (uint32_t)i);
+        const bool bulk = lane == 0 && c.vectors > 0;
+        if (bulk) {
+            asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); // the last store has left the buffer
+            bulk_load(buffer, c.from, c.vectors * 16, barrier);
+        }
+        __syncwarp();
+        copy_bytes(c, lane);
+        if (bulk) {
+            barrier_wait(barrier, parity);
+            parity ^= 1;
+            bulk_store(c.to, buffer, c.vectors * 16);
+        }
+        __syncwarp();
+    }
+    if (lane == 0) asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
+#endif
+}
+
+enum farm_status farm_cuda_pull_supported(enum farm_cuda_pull_way way, struct farm_error *err) {
+    int device, major;
+    FARM_CUDA_TRY(cudaGetDevice(&device));
+    FARM_CUDA_TRY(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device));
+    if (way == FARM_CUDA_PULL_LOADS || major >= 9) return FARM_OK;
+    return farm_fail(err, FARM_E_UNSUPPORTED,
+                     "bulk copies need a GPU of compute capability 9.0, this one has %d.x: pull by loads", major);
+}
+
+enum farm_status farm_cuda_pull(struct CUstream_st *stream, enum farm_cuda_pull_way way,
+                                const struct farm_cuda_pull *pull, struct farm_error *err) {
+    const uint64_t chunks = (pull->bytes + CHUNK_BYTES - 1) / CHUNK_BYTES;
+    if (pull->count == 0) return FARM_OK;
+    if (pull->bytes == 0 || pull->bytes > INT32_MAX || chunks * pull->count > INT32_MAX)
+        return farm_fail(err, FARM_E_INVALID, "a pull of %u pieces of %zu bytes: neither none nor 2 GB, please",
+                         pull->count, pull->bytes);
+    const enum farm_status status = farm_cuda_pull_supported(way, err);
+    if (status) return status;
+    const unsigned blocks = pull->blocks ? pull->blocks : unsigned(FARM_CUDA_PULL_BLOCKS);
+    if (way == FARM_CUDA_PULL_LOADS) {
+        pull_loads<<<blocks, LOAD_WARPS * 32, 0, stream>>>(*pull, (uint32_t)chunks);
+        return FARM_CUDA_LAUNCHED("pull_loads");
+    }
+    FARM_CUDA_TRY(cudaFuncSetAttribute(pull_bulk, cudaFuncAttributeMaxDynamicSharedMemorySize, BULK_SHARED));
+    pull_bulk<<<blocks, BULK_WARPS * 32, BULK_SHARED, stream>>>(*pull, (uint32_t)chunks);
+    return FARM_CUDA_LAUNCHED("pull_bulk");
+}

@@ -1,0 +1,79 @@
+// Frames of the mirror become the network's input: stacked, x / 255, f32 or bf16. A thread makes one pixel of all
+// channels (NHWC) or four pixels of one frame (NCHW). Bound by memory: one byte read, two or four written.
+#include "kernels/cuda/common.cuh"
+
+enum { THREADS = 256 };
+
+static __device__ void put(float *out, uint8_t pixel) {
+    *out = farm_pixel_unit(pixel);
+}
+static __device__ void put(uint16_t *out, uint8_t pixel) {
+    *out = farm_cuda_bf16(farm_pixel_unit(pixel));
+}
+
+// Four numbers that are stored at once.
+template <typename T> struct alignas(4 * sizeof(T)) four { T of[4]; };
+
+template <typename T> static __global__ void __launch_bounds__(THREADS) stack_nhwc(const struct farm_cuda_stack s) {
+    const uint32_t pixels = s.height * s.width, pixel = blockIdx.y * THREADS + threadIdx.x, row = blockIdx.x;
+    if (pixel >= pixels) return;
+    const uint8_t *const *frames = (const uint8_t *const *)s.frames + (size_t)row * s.stack;
+    T *out = (T *)s.out + ((size_t)row * pixels + pixel) * s.stack * s.channels;
+    for (uint32_t f = 0; f < s.stack; f++)
+        for (uint32_t c = 0; c < s.channels; c++)
+            put(out + f * s.channels + c, frames[f] ? frames[f][c * pixels + pixel] : 0);
+}
+
+// The usual case: four grey frames, so that one store writes a pixel.
+template <typename T> static __global__ void __launch_bounds__(THREADS) stack_nhwc_4(const struct farm_cuda_stack s) {
+    const uint32_t pixels = s.height * s.width, pixel = blockIdx.y * THREADS + threadIdx.x, row = blockIdx.x;
+    if (pixel >= pixels) return;
+    const uint8_t *const *frames = (const uint8_t *const *)s.frames + (size_t)row * 4;
+    four<T> numbers;
+#pragma unroll
+    for (int f = 0; f < 4; f++) put(&numbers.of[f], frames[f] ? frames[f][pixel] : 0);
+    ((four<T> *)s.out)[(size_t)row * pixels + pixel] = numbers;
+}
+
+// A block belongs to one frame. Frames need not be aligned; `whole`: four numbers may be stored at once.
+template <typename T>
+static __global__ void __launch_bounds__(THREADS) stack_nchw(const struct farm_cuda_stack s, bool whole) {
+    const uint32_t count = s.channels * s.height * s.width, from = (blockIdx.y * THREADS + threadIdx.x) * 4;
+    if (from >= count) return;
+    const uint8_t *frame = (const uint8_t *)s.frames[blockIdx.x];
+    T *out = (T *)s.out + (size_t)blockIdx.x * count + from;
+    four<T> numbers;
+#pragma unroll
+    for (uint32_t k = 0; k < 4; k++) put(&numbers.of[k], frame && from + k < count ? frame[from + k] : 0);
+    if (whole)
+        *(four<T> *)out = numbers;
+    else
+        for (uint32_t k = 0; k < 4 && from + k < count; k++) out[k] = numbers.of[k];
+}
+
+template <typename T> static void launch(struct CUstream_st *stream, const struct farm_cuda_stack *s) {
+    const uint32_t pixels = s->height * s->width, count = s->channels * pixels;
+    if (s->layout == FARM_CUDA_NCHW)
+        stack_nchw<T><<<dim3(s->rows * s->stack, farm_cuda_blocks(count, 4 * THREADS)), THREADS, 0, stream>>>(
+            *s, count % 4 == 0);
+    else if (s->stack == 4 && s->channels == 1)
+        stack_nhwc_4<T><<<dim3(s->rows, farm_cuda_blocks(pixels, THREADS)), THREADS, 0, stream>>>(*s);
+    else
+        stack_nhwc<T><<<dim3(s->rows, farm_cuda_blocks(pixels, THREADS)), THREADS, 0, stream>>>(*s);
+}
+
+enum farm_status farm_cuda_stack(struct CUstream_st *stream, const struct farm_cuda_stack *s, struct farm_error *err) {
+    const uint64_t count = (uint64_t)s->channels * s->height * s->width;
+    if (s->rows == 0) return FARM_OK;
+    if (s->stack == 0 || count == 0 || s->height > 4096 || s->width > 4096 || s->channels > 256 || count >= 1 << 24 ||
+        (uint64_t)s->rows * s->stack > INT32_MAX || (uintptr_t)s->out % 16)
+        return farm_fail(err, FARM_E_INVALID,
+                         "cannot stack %u rows of %u frames of %ux%ux%u at %p: sizes from 1 to 16 M pixels a frame, "
+                         "16-byte aligned",
+                         s->rows, s->stack, s->channels, s->height, s->width, s->out);
+    if (s->type == FARM_CUDA_BF16)
+        launch<uint16_t>(stream, s);
+    else
+        launch<float>(stream, s);
+    return FARM_CUDA_LAUNCHED("stack");
+}

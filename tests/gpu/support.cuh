@@ -1,0 +1,101 @@
+// What the GPU's tests and its benchmark share: counted checks, fresh random numbers, poisoned device memory with a
+// guard behind it, memfd segments registered with CUDA as the learner will register rings. No Criterion: the program
+// runs on machines that have nothing of ours but the build tree.
+#ifndef FARM_TESTS_GPU_SUPPORT_CUH
+#define FARM_TESTS_GPU_SUPPORT_CUH
+
+#include <cuda_runtime.h>
+#include <math.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/cuda/kernels.h"
+
+// Ends the program where a CUDA call of the test itself fails.
+#define CUDA(call)                                                                                                     \
+    do {                                                                                                               \
+        const cudaError_t code_ = (call);                                                                              \
+        if (code_ != cudaSuccess) {                                                                                    \
+            printf("FAIL %s:%d: %s: %s\n", __FILE__, __LINE__, #call, cudaGetErrorString(code_));                      \
+            exit(1);                                                                                                   \
+        }                                                                                                              \
+    } while (0)
+
+// Ends the program where a function of ours fails that should not.
+#define FARM(call)                                                                                                     \
+    do {                                                                                                               \
+        struct farm_error err_ = {};                                                                                   \
+        struct farm_error *err = &err_;                                                                                \
+        if ((call) != FARM_OK) {                                                                                       \
+            printf("FAIL %s:%d: %s: %s\n", __FILE__, __LINE__, #call, err_.message);                                   \
+            exit(1);                                                                                                   \
+        }                                                                                                              \
+    } while (0)
+
+struct random {
+    uint64_t seed, drawn;
+};
+
+static inline uint32_t random_bits(struct random *r) {
+    return farm_random_block(r->seed, 7, r->drawn++).word[0];
+}
+static inline uint32_t random_below(struct random *r, uint32_t bound) {
+    return (uint32_t)(((uint64_t)random_bits(r) * bound) >> 32);
+}
+// Uniform in (low, high).
+static inline float random_float(struct random *r, float low, float high) {
+    return low + (high - low) * farm_random_unit(random_bits(r));
+}
+static inline float *random_floats(struct random *r, size_t count, float low, float high) {
+    float *x = (float *)malloc(count * sizeof(float) + 1);
+    for (size_t i = 0; i < count; i++) x[i] = random_float(r, low, high);
+    return x;
+}
+
+enum { POISON = 0xA5, GUARD_BYTES = 256 };
+
+// Device memory full of poison, with a guard behind it that only device_guard_whole looks at.
+static inline void *device_poisoned(size_t bytes) {
+    void *memory;
+    CUDA(cudaMalloc(&memory, bytes + GUARD_BYTES));
+    CUDA(cudaMemset(memory, POISON, bytes + GUARD_BYTES));
+    return memory;
+}
+template <typename T> static T *device_of(const T *host, size_t count) {
+    T *memory = (T *)device_poisoned(count * sizeof(T));
+    if (count) CUDA(cudaMemcpy(memory, host, count * sizeof(T), cudaMemcpyHostToDevice));
+    return memory;
+}
+// A copy on the heap.
+template <typename T> static T *host_of(const T *device, size_t count) {
+    T *host = (T *)malloc(count * sizeof(T) + 1);
+    if (count) CUDA(cudaMemcpy(host, device, count * sizeof(T), cudaMemcpyDeviceToHost));
+    return host;
+}
+static inline bool device_guard_whole(const void *device, size_t bytes) {
+    uint8_t guard[GUARD_BYTES];
+    CUDA(cudaMemcpy(guard, (const uint8_t *)device + bytes, GUARD_BYTES, cudaMemcpyDeviceToHost));
+    for (size_t i = 0; i < GUARD_BYTES; i++)
+        if (guard[i] != POISON) return false;
+    return true;
+}
+
+// Shared memory as the rings have it: a memfd, which the test writes through `host` and the GPU reaches at `device`
+// through a second mapping of its own, read-only where `read_only` and the driver knows how to register such memory.
+struct segment {
+    uint8_t *host, *registered;
+    uint8_t *device;
+    size_t bytes;
+    bool read_only;
+};
+struct segment segment_make(size_t bytes, bool read_only);
+void segment_free(struct segment *segment);
+
+// bench_pull.cu: prints one JSON document; exit status.
+int bench_pull(uint64_t seed);
+
+#endif

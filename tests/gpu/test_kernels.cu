@@ -1,0 +1,708 @@
+// Every kernel of src/kernels/cuda beside the CPU's function on fresh random inputs: outputs poisoned before, guards
+// behind them looked at after. Exact where the arithmetic is the same (copies, pixels, choices, bf16), within a stated
+// bound where fused multiply-adds and other versions of expf, pow and sums in another order are allowed to differ.
+//
+// test_kernels [SEED]: prints a line a check and "N passed, N failed"; exit status 1 where one failed, 77 without a
+// GPU. test_kernels --bench: times the pulls (bench_pull.cu), prints JSON.
+#include "support.cuh"
+
+#include <stdarg.h>
+#include <time.h>
+
+extern "C" {
+#include "nn/staging.h"
+}
+
+static struct random rng;
+static int passed, failed;
+static bool few;
+
+static void check(bool good, const char *format, ...) {
+    va_list args;
+    va_start(args, format);
+    printf(good ? "ok   " : "FAIL ");
+    vprintf(format, args);
+    printf("\n");
+    fflush(stdout);
+    va_end(args);
+    *(good ? &passed : &failed) += 1;
+}
+
+// ||out - reference|| / ||reference||; INFINITY where one is NaN and the other is not. Equal infinities are equal.
+static double error_of(const float *out, const float *reference, size_t count) {
+    double difference = 0, norm = 0;
+    for (size_t i = 0; i < count; i++) {
+        if (isnan(out[i]) && isnan(reference[i])) continue;
+        if (out[i] == reference[i]) {
+            if (isfinite(reference[i])) norm += (double)reference[i] * reference[i];
+            continue;
+        }
+        const double d = (double)out[i] - reference[i];
+        if (!isfinite(d)) return INFINITY;
+        difference += d * d;
+        norm += (double)reference[i] * reference[i];
+    }
+    return difference == 0 ? 0 : sqrt(difference / (norm > 0 ? norm : 1));
+}
+
+// ---- pull ----
+
+// `from_shift`, `to_shift`: where pieces start, modulo 16.
+static bool pull_equals(enum farm_cuda_pull_way way, const struct segment *segment, size_t bytes, uint32_t count,
+                        uint32_t blocks, unsigned from_shift, unsigned to_shift) {
+    const size_t pitch = (bytes + 15) / 16 * 16 + 32, whole = pitch * count;
+    const uint32_t places = (uint32_t)((segment->bytes - 16) / pitch);
+    const void **from = (const void **)malloc(count * sizeof(void *));
+    void **to = (void **)malloc(count * sizeof(void *));
+    uint8_t *expected = (uint8_t *)malloc(whole), *target = (uint8_t *)device_poisoned(whole);
+    memset(expected, POISON, whole);
+    for (uint32_t i = 0; i < count; i++) {
+        const size_t place = random_below(&rng, places) * pitch + from_shift;
+        from[i] = segment->device + place;
+        to[i] = target + i * pitch + to_shift;
+        memcpy(expected + i * pitch + to_shift, segment->host + place, bytes);
+    }
+    const void **device_from = device_of(from, count);
+    void **device_to = device_of(to, count);
+    const struct farm_cuda_pull pull = {device_from, device_to, count, bytes, blocks};
+    FARM(farm_cuda_pull(NULL, way, &pull, err));
+    CUDA(cudaDeviceSynchronize());
+    uint8_t *got = host_of(target, whole);
+    const bool good = memcmp(got, expected, whole) == 0 && device_guard_whole(target, whole);
+    CUDA(cudaFree(target));
+    CUDA(cudaFree(device_from));
+    CUDA(cudaFree(device_to));
+    free(from), free(to), free(expected), free(got);
+    return good;
+}
+
+static void test_pull(enum farm_cuda_pull_way way, const char *name) {
+    struct farm_error err;
+    const enum farm_status status = farm_cuda_pull_supported(way, &err);
+    if (status) {
+        check(status == FARM_E_UNSUPPORTED, "pull %s: refused here: %s", name, err.message);
+        return;
+    }
+    struct segment segment = segment_make(32 << 20, true);
+    for (size_t i = 0; i < segment.bytes; i += 4) {
+        const uint32_t bits = random_bits(&rng);
+        memcpy(segment.host + i, &bits, 4);
+    }
+    if (!segment.read_only) printf("     this driver registers no read-only memory: pulling from a writable mapping\n");
+    const size_t sizes[] = {1,    15,   16,   17,   31,   4080,  4095,  4096, 4097,
+                            4111, 4112, 7056, 7061, 8192, 12288, 28224, 28231};
+    for (size_t bytes : sizes) {
+        const bool aligned = pull_equals(way, &segment, bytes, 37, 0, 0, 0);
+        const unsigned shift = 1 + random_below(&rng, 15);
+        const bool alike = pull_equals(way, &segment, bytes, 13, 9, shift, shift);
+        const bool unlike = pull_equals(way, &segment, bytes, 5, 2, shift, shift ^ (1 + random_below(&rng, 15)));
+        const bool one = pull_equals(way, &segment, bytes, 1, 1, 0, 0);
+        check(aligned && alike && unlike && one, "pull %s of %zu bytes: aligned %d, alike %d, unlike %d, one %d", name,
+              bytes, aligned, alike, unlike, one);
+    }
+    check(pull_equals(way, &segment, 7056, 3000, 0, 0, 0), "pull %s of 3000 pieces", name);
+    check(pull_equals(way, &segment, 64, 0, 0, 0, 0), "pull %s of nothing", name);
+    segment_free(&segment);
+}
+
+// ---- stack ----
+
+struct shape {
+    uint32_t rows, stack, channels, height, width;
+};
+
+static bool stack_equals(const struct shape *s, enum farm_cuda_type type, enum farm_cuda_layout layout) {
+    const size_t pixels = (size_t)s->height * s->width, frame = s->channels * pixels;
+    const size_t frames = (size_t)s->rows * s->stack, count = frames * frame, each = type == FARM_CUDA_BF16 ? 2 : 4;
+    const size_t mirror_bytes = frames * (frame + 1) + 1; // frames at odd addresses too
+    uint8_t *mirror = (uint8_t *)malloc(mirror_bytes), *expected = (uint8_t *)malloc(count * each + 1);
+    const void **pointers = (const void **)malloc(frames * sizeof(void *) + 1);
+    for (size_t i = 0; i < mirror_bytes; i++) mirror[i] = (uint8_t)random_bits(&rng);
+    uint8_t *device_mirror = device_of(mirror, mirror_bytes);
+    for (size_t f = 0; f < frames; f++) {
+        const bool zeros = random_below(&rng, 4) == 0;
+        pointers[f] = zeros ? NULL : device_mirror + f * (frame + 1);
+        for (size_t i = 0; i < frame; i++) {
+            const float number = zeros ? 0 : farm_pixel_unit(mirror[f * (frame + 1) + i]);
+            const uint16_t number_bf16 = farm_bf16(number);
+            const size_t row = f / s->stack, channel = f % s->stack * s->channels + i / pixels, pixel = i % pixels;
+            const size_t at = layout == FARM_CUDA_NHWC ? (row * pixels + pixel) * s->stack * s->channels + channel
+                                                       : (row * s->stack * s->channels + channel) * pixels + pixel;
+            memcpy(expected + at * each, each == 2 ? (const void *)&number_bf16 : (const void *)&number, each);
+        }
+    }
+    const void **device_pointers = device_of(pointers, frames);
+    uint8_t *out = (uint8_t *)device_poisoned(count * each);
+    const struct farm_cuda_stack stack = {device_pointers, s->rows, s->stack, s->channels, s->height,
+                                          s->width,        type,    layout,   out};
+    FARM(farm_cuda_stack(NULL, &stack, err));
+    CUDA(cudaDeviceSynchronize());
+    uint8_t *got = host_of(out, count * each);
+    const bool good = memcmp(got, expected, count * each) == 0 && device_guard_whole(out, count * each);
+    CUDA(cudaFree(out));
+    CUDA(cudaFree(device_mirror));
+    CUDA(cudaFree(device_pointers));
+    free(mirror), free(expected), free(pointers), free(got);
+    return good;
+}
+
+static void test_stack(void) {
+    const struct shape shapes[] = {{7, 4, 1, 84, 84}, {3, 1, 1, 84, 84}, {5, 1, 3, 64, 64}, {4, 3, 3, 9, 7},
+                                   {33, 4, 1, 5, 3},  {2, 2, 2, 1, 1},   {1, 1, 1, 1, 1},   {0, 4, 1, 84, 84}};
+    for (const struct shape &s : shapes) {
+        bool good[2][2];
+        for (int type = 0; type < 2; type++)
+            for (int layout = 0; layout < 2; layout++)
+                good[type][layout] = stack_equals(&s, (enum farm_cuda_type)type, (enum farm_cuda_layout)layout);
+        check(good[0][0] && good[0][1] && good[1][0] && good[1][1],
+              "stack of %u rows of %u frames %ux%ux%u: f32 NHWC %d NCHW %d, bf16 NHWC %d NCHW %d", s.rows, s.stack,
+              s.channels, s.height, s.width, good[0][0], good[0][1], good[1][0], good[1][1]);
+    }
+}
+
+// ---- V-trace ----
+
+static uint8_t random_flags(void) {
+    const uint32_t draw = random_below(&rng, 20);
+    if (draw == 0) return FARM_STEP_FIRST;
+    if (draw == 1) return FARM_STEP_LAST | FARM_STEP_TERMINATED;
+    if (draw == 2) return FARM_STEP_LAST | FARM_STEP_TRUNCATED;
+    return 0;
+}
+
+static void test_vtrace(int steps, int columns) {
+    const size_t rows = (size_t)steps * columns, all = rows + columns;
+    struct farm_vtrace_config config = farm_vtrace_default();
+    config.lambda = 0.95f;
+    config.pg_rho_bar = 1.5f;
+    float *target = random_floats(&rng, rows, -3, 0), *behaviour = random_floats(&rng, rows, -3, 0);
+    float *reward = random_floats(&rng, all, -2, 2), *value = random_floats(&rng, all, -5, 5);
+    uint8_t *flags = (uint8_t *)malloc(all);
+    for (size_t i = 0; i < all; i++) flags[i] = random_flags();
+    for (size_t i = 0; i < rows; i++) // what nobody may look at
+        if (flags[i] & FARM_STEP_LAST) target[i] = behaviour[i] = NAN;
+    float *vs = random_floats(&rng, rows, 0, 1), *advantage = random_floats(&rng, rows, 0, 1);
+    float *weight = random_floats(&rng, rows, 0, 1);
+    const struct farm_vtrace_batch cpu = {steps, columns, target, behaviour, reward,
+                                          flags, value,   vs,     advantage, weight};
+    if (columns > 0) farm_vtrace(&config, &cpu);
+
+    const size_t bytes = rows * sizeof(float);
+    struct farm_vtrace_batch gpu = {steps,
+                                    columns,
+                                    device_of(target, rows),
+                                    device_of(behaviour, rows),
+                                    device_of(reward, all),
+                                    device_of(flags, all),
+                                    device_of(value, all),
+                                    (float *)device_poisoned(bytes),
+                                    (float *)device_poisoned(bytes),
+                                    (float *)device_poisoned(bytes)};
+    FARM(farm_cuda_vtrace(NULL, &config, &gpu, err));
+    CUDA(cudaDeviceSynchronize());
+    float *got[3] = {host_of(gpu.vs, rows), host_of(gpu.advantage, rows), host_of(gpu.weight, rows)};
+    const double vs_error = error_of(got[0], vs, rows), advantage_error = error_of(got[1], advantage, rows);
+    const bool exact = memcmp(got[2], weight, bytes) == 0;
+    const bool guards = device_guard_whole(gpu.vs, bytes) && device_guard_whole(gpu.advantage, bytes) &&
+                        device_guard_whole(gpu.weight, bytes);
+    check(vs_error < 1e-5 && advantage_error < 1e-5 && exact && guards,
+          "V-trace of %d steps of %d columns: vs off by %.1e, advantage by %.1e (bound 1e-5), weights %s", steps,
+          columns, vs_error, advantage_error, exact ? "equal" : "differ");
+    const void *device[] = {
+        gpu.target_log_prob, gpu.behaviour_log_prob, gpu.reward, gpu.flags, gpu.value, gpu.vs, gpu.advantage,
+        gpu.weight};
+    for (const void *memory : device) CUDA(cudaFree((void *)memory));
+    void *heap[] = {target, behaviour, reward, value, flags, vs, advantage, weight, got[0], got[1], got[2]};
+    for (void *memory : heap) free(memory);
+}
+
+// ---- loss and log-probabilities ----
+
+// Rows of logits; every third action but the first is forbidden in a quarter of the rows, alike for both policies.
+static void forbid(float *logits, float *behaviour, int rows, int actions) {
+    for (int row = 0; row < rows; row += 4)
+        for (int a = 1; a < actions; a += 3) {
+            logits[row * actions + a] = -INFINITY;
+            if (behaviour) behaviour[row * actions + a] = -INFINITY;
+        }
+}
+
+static void test_log_prob(int rows, int actions) {
+    const size_t n = (size_t)rows;
+    float *logits = random_floats(&rng, n * actions, -8, 8), *out = random_floats(&rng, n, 0, 1);
+    int32_t *action = (int32_t *)malloc(n * sizeof *action + 1);
+    forbid(logits, NULL, rows, actions);
+    for (int row = 0; row < rows; row++) action[row] = (int32_t)random_below(&rng, (uint32_t)actions + 2) - 1;
+    farm_log_prob_rows(logits, action, rows, actions, out);
+    const float *device_logits = device_of(logits, n * actions);
+    const int32_t *device_action = device_of(action, n);
+    float *device_out = (float *)device_poisoned(n * sizeof(float));
+    FARM(farm_cuda_log_prob_rows(NULL, device_logits, device_action, rows, actions, device_out, err));
+    CUDA(cudaDeviceSynchronize());
+    float *got = host_of(device_out, n);
+    const double error = error_of(got, out, n);
+    check(error < 1e-6 && device_guard_whole(device_out, n * sizeof(float)),
+          "log-probabilities of %d rows of %d actions: off by %.1e (bound 1e-6)", rows, actions, error);
+    CUDA(cudaFree((void *)device_logits));
+    CUDA(cudaFree((void *)device_action));
+    CUDA(cudaFree(device_out));
+    free(logits), free(out), free(action), free(got);
+}
+
+static double relative(double x, double reference) {
+    return fabs(x - reference) / fmax(1, fabs(reference));
+}
+
+static void test_loss(int rows, int actions) {
+    const size_t n = (size_t)rows, logit_count = n * actions;
+    const struct farm_loss_config config = {0.5f, 0.01f, 1.0f};
+    float *logits = random_floats(&rng, logit_count, -4, 4), *behaviour = random_floats(&rng, logit_count, -4, 4);
+    float *value = random_floats(&rng, n, -5, 5), *vs = random_floats(&rng, n, -5, 5);
+    float *advantage = random_floats(&rng, n, -3, 3), *weight = random_floats(&rng, n, 0.5f, 1);
+    float *dlogits = random_floats(&rng, logit_count, 0, 1), *dvalue = random_floats(&rng, n, 0, 1);
+    int32_t *action = (int32_t *)malloc(n * sizeof *action + 1);
+    forbid(logits, behaviour, rows, actions);
+    for (int row = 0; row < rows; row++) {
+        action[row] = (int32_t)random_below(&rng, (uint32_t)(actions + 2) / 3) * 3; // never a forbidden one
+        if (random_below(&rng, 8) > 0) continue;
+        weight[row] = 0; // whatever else the row holds
+        action[row] = -1000000;
+        value[row] = vs[row] = advantage[row] = logits[row * actions] = NAN;
+    }
+    struct farm_loss_stats cpu_stats = {};
+    const struct farm_loss_batch cpu = {rows, actions,   logits, behaviour, action, value,
+                                        vs,   advantage, weight, dlogits,   dvalue};
+    farm_loss(&config, &cpu, &cpu_stats);
+    farm_loss(&config, &cpu, &cpu_stats); // sums up over calls
+
+    struct farm_loss_batch gpu = {rows,
+                                  actions,
+                                  device_of(logits, logit_count),
+                                  device_of(behaviour, logit_count),
+                                  device_of(action, n),
+                                  device_of(value, n),
+                                  device_of(vs, n),
+                                  device_of(advantage, n),
+                                  device_of(weight, n),
+                                  (float *)device_poisoned(logit_count * sizeof(float)),
+                                  (float *)device_poisoned(n * sizeof(float))};
+    const size_t scratch_bytes = farm_cuda_loss_scratch_bytes(rows);
+    void *scratch = device_poisoned(scratch_bytes);
+    const struct farm_loss_stats zero = {};
+    struct farm_loss_stats *stats = device_of(&zero, 1), got_stats, again;
+    FARM(farm_cuda_loss(NULL, &config, &gpu, scratch, stats, err));
+    FARM(farm_cuda_loss(NULL, &config, &gpu, scratch, stats, err));
+    CUDA(cudaMemcpy(&got_stats, stats, sizeof got_stats, cudaMemcpyDeviceToHost));
+    CUDA(cudaMemcpy(stats, &zero, sizeof zero, cudaMemcpyHostToDevice));
+    FARM(farm_cuda_loss(NULL, &config, &gpu, scratch, stats, err));
+    FARM(farm_cuda_loss(NULL, &config, &gpu, scratch, stats, err));
+    CUDA(cudaMemcpy(&again, stats, sizeof again, cudaMemcpyDeviceToHost));
+
+    float *got_dlogits = host_of(gpu.dlogits, logit_count), *got_dvalue = host_of(gpu.dvalue, n);
+    const double gradient_error = fmax(error_of(got_dlogits, dlogits, logit_count), error_of(got_dvalue, dvalue, n));
+    double sum_error = relative(got_stats.policy, cpu_stats.policy);
+    sum_error = fmax(sum_error, relative(got_stats.baseline, cpu_stats.baseline));
+    sum_error = fmax(sum_error, relative(got_stats.entropy, cpu_stats.entropy));
+    sum_error = fmax(sum_error, relative(got_stats.kl, cpu_stats.kl));
+    sum_error = fmax(sum_error, relative(got_stats.weight, cpu_stats.weight));
+    const bool clipped = fabs(got_stats.clipped - cpu_stats.clipped) <= 2; // a ratio may lie on the border
+    const bool guards = device_guard_whole(gpu.dlogits, logit_count * sizeof(float)) &&
+                        device_guard_whole(gpu.dvalue, n * sizeof(float)) && device_guard_whole(scratch, scratch_bytes);
+    check(gradient_error < 1e-5 && sum_error < 1e-5 && clipped && guards,
+          "loss of %d rows of %d actions: gradients off by %.1e, sums by %.1e (bounds 1e-5)", rows, actions,
+          gradient_error, sum_error);
+    check(memcmp(&got_stats, &again, sizeof again) == 0, "loss of %d rows of %d actions: the same bits again", rows,
+          actions);
+    const void *device[] = {gpu.logits, gpu.behaviour_logits, gpu.action, gpu.value, gpu.vs, gpu.advantage,
+                            gpu.weight, gpu.dlogits,          gpu.dvalue, scratch,   stats};
+    for (const void *memory : device) CUDA(cudaFree((void *)memory));
+    void *heap[] = {logits, behaviour, value, vs, advantage, weight, dlogits, dvalue, action, got_dlogits, got_dvalue};
+    for (void *memory : heap) free(memory);
+}
+
+// ---- sampling ----
+
+// Whether u lies so near to the border between two actions' shares that either is right.
+static bool near_border(const float *logits, int actions, float u) {
+    double sum = 0, below = 0, largest = logits[farm_sample_greedy(logits, actions)];
+    for (int a = 0; a < actions; a++) sum += exp(logits[a] - largest);
+    for (int a = 0; a < actions; a++) {
+        below += exp(logits[a] - largest);
+        if (fabs(below / sum - u) < 4e-6) return true;
+    }
+    return false;
+}
+
+static void test_sample(uint32_t rows, int actions, enum farm_sample_mode mode) {
+    float *logits = random_floats(&rng, (size_t)rows * actions, -6, 6);
+    forbid(logits, NULL, (int)rows, actions);
+    for (uint32_t row = 5; row < rows; row += 97) logits[(size_t)row * actions + random_below(&rng, actions)] = NAN;
+    uint64_t *stream = (uint64_t *)malloc(rows * sizeof *stream + 1),
+             *counter = (uint64_t *)malloc(rows * sizeof *stream + 1);
+    for (uint32_t row = 0; row < rows; row++) {
+        stream[row] = farm_random_stream(random_bits(&rng), random_below(&rng, 64));
+        counter[row] = (uint64_t)random_bits(&rng) << 20 | random_bits(&rng);
+    }
+    struct farm_cuda_sample sample = {};
+    sample.sampler.mode = mode;
+    sample.sampler.seed = (uint64_t)random_bits(&rng) << 32 | random_bits(&rng);
+    sample.rows = rows;
+    sample.actions = actions;
+    sample.stream = device_of(stream, rows);
+    sample.counter = device_of(counter, rows);
+    sample.logits = device_of(logits, (size_t)rows * actions);
+    sample.action = (int32_t *)device_poisoned(rows * sizeof(int32_t));
+    FARM(farm_cuda_sample(NULL, &sample, err));
+    CUDA(cudaDeviceSynchronize());
+    int32_t *got = host_of(sample.action, rows);
+    uint32_t wrong = 0, border = 0;
+    for (uint32_t row = 0; row < rows; row++) {
+        const float *of = logits + (size_t)row * actions;
+        if (got[row] == farm_sample_action(&sample.sampler, stream[row], counter[row], of, actions)) continue;
+        const float u = farm_random_uniform(sample.sampler.seed, stream[row], counter[row]);
+        const bool either = mode == FARM_SAMPLE_CATEGORICAL && got[row] >= 0 && got[row] < actions &&
+                            of[got[row]] > -INFINITY && near_border(of, actions, u);
+        *(either ? &border : &wrong) += 1;
+    }
+    check(wrong == 0 && border <= 2 + rows / 10000 && device_guard_whole(sample.action, rows * sizeof(int32_t)),
+          "sampling of %u rows of %d actions, %s: %u wrong, %u on a border", rows, actions,
+          mode == FARM_SAMPLE_GREEDY ? "greedy" : "categorical", wrong, border);
+    CUDA(cudaFree((void *)sample.stream));
+    CUDA(cudaFree((void *)sample.counter));
+    CUDA(cudaFree((void *)sample.logits));
+    CUDA(cudaFree(sample.action));
+    free(logits), free(stream), free(counter), free(got);
+}
+
+// ---- optimiser ----
+
+struct optimiser_case {
+    struct farm_cuda_optimiser gpu;
+    struct farm_optimiser_state cpu;
+    float *params; // of the CPU
+};
+
+static struct optimiser_case optimiser_make(enum farm_optimiser_kind kind, size_t count, float clip_norm) {
+    struct optimiser_case c = {};
+    c.gpu.config = farm_optimiser_default(kind);
+    c.gpu.config.clip_norm = clip_norm;
+    c.gpu.count = count;
+    c.params = random_floats(&rng, count, -1, 1);
+    float *first = random_floats(&rng, count, 0, 1), *second = random_floats(&rng, count, 0, 1);
+    farm_optimiser_init(&c.gpu.config, count, kind == FARM_OPTIMISER_ADAM ? first : NULL, second, &c.cpu);
+    if (kind == FARM_OPTIMISER_RMSPROP) free(first);
+    c.gpu.params = device_of(c.params, count);
+    c.gpu.first = kind == FARM_OPTIMISER_ADAM ? device_of(first, count) : NULL;
+    c.gpu.second = device_of(second, count);
+    c.gpu.params_bf16 = (uint16_t *)device_poisoned(count * 2);
+    struct farm_cuda_optimiser_control control = {};
+    control.learning_rate = 3e-4f;
+    c.gpu.control = device_of(&control, 1);
+    c.gpu.scratch = device_poisoned(FARM_CUDA_OPTIMISER_SCRATCH_BYTES);
+    return c;
+}
+
+static void optimiser_free(struct optimiser_case *c) {
+    void *device[] = {c->gpu.params, c->gpu.first, c->gpu.second, c->gpu.params_bf16, c->gpu.control, c->gpu.scratch};
+    for (void *memory : device) CUDA(cudaFree(memory));
+    free(c->params), free(c->cpu.first), free(c->cpu.second);
+}
+
+static struct farm_cuda_optimiser_control optimiser_step(struct optimiser_case *c, const float *gradients) {
+    struct farm_cuda_optimiser_control control;
+    float *device = device_of(gradients, c->gpu.count);
+    c->gpu.gradients = device;
+    FARM(farm_cuda_optimiser_step(NULL, &c->gpu, err));
+    CUDA(cudaMemcpy(&control, c->gpu.control, sizeof control, cudaMemcpyDeviceToHost));
+    CUDA(cudaFree(device));
+    return control;
+}
+
+static bool optimiser_guards(const struct optimiser_case *c) {
+    const size_t bytes = c->gpu.count * sizeof(float);
+    return device_guard_whole(c->gpu.params, bytes) && device_guard_whole(c->gpu.second, bytes) &&
+           (!c->gpu.first || device_guard_whole(c->gpu.first, bytes)) &&
+           device_guard_whole(c->gpu.params_bf16, bytes / 2) &&
+           device_guard_whole(c->gpu.scratch, FARM_CUDA_OPTIMISER_SCRATCH_BYTES);
+}
+
+static void test_optimiser(enum farm_optimiser_kind kind, size_t count) {
+    struct optimiser_case c = optimiser_make(kind, count, 40);
+    const char *name = kind == FARM_OPTIMISER_ADAM ? "Adam" : "RMSProp";
+    double norm_error = 0;
+    bool steps = true;
+    for (int step = 0; step < 5; step++) {
+        const float size = step % 2 ? 10.0f : 1e-3f; // large ones are clipped
+        float *gradients = random_floats(&rng, count, -size, size);
+        const struct farm_cuda_optimiser_control control = optimiser_step(&c, gradients);
+        const float norm = farm_optimiser_step(&c.gpu.config, &c.cpu, 3e-4f, c.params, gradients);
+        norm_error = fmax(norm_error, fabs(control.norm - norm) / fmax(norm, 1e-30));
+        steps &= control.applied == 1 && control.step == c.cpu.step;
+        free(gradients);
+    }
+    float *params = host_of(c.gpu.params, count), *second = host_of(c.gpu.second, count);
+    uint16_t *rounded = host_of(c.gpu.params_bf16, count);
+    const double error = fmax(error_of(params, c.params, count), error_of(second, c.cpu.second, count));
+    bool bf16 = true;
+    for (size_t i = 0; i < count; i++) bf16 &= rounded[i] == farm_bf16(params[i]);
+    check(error < 1e-6 && norm_error < 1e-6 && steps && bf16 && optimiser_guards(&c),
+          "%s over %zu parameters, 5 updates: off by %.1e, norm by %.1e (bounds 1e-6), bf16 copy %s", name, count,
+          error, norm_error, bf16 ? "equal" : "differs");
+    free(params), free(second), free(rounded);
+    optimiser_free(&c);
+}
+
+// A gradient that may change nothing, and the same one twice from the same state.
+static void test_optimiser_refuses(enum farm_optimiser_kind kind, float bad, float clip_norm) {
+    const size_t count = 70001;
+    struct optimiser_case c = optimiser_make(kind, count, clip_norm);
+    float *gradients = random_floats(&rng, count, -1, 1);
+    struct farm_cuda_optimiser_control control = optimiser_step(&c, gradients);
+    float *params = host_of(c.gpu.params, count), *second = host_of(c.gpu.second, count);
+    gradients[random_below(&rng, (uint32_t)count)] = bad;
+    control = optimiser_step(&c, gradients);
+    float *params_after = host_of(c.gpu.params, count), *second_after = host_of(c.gpu.second, count);
+    check(control.applied == 0 && control.step == 1 && isinf(control.norm) &&
+              memcmp(params, params_after, count * sizeof(float)) == 0 &&
+              memcmp(second, second_after, count * sizeof(float)) == 0,
+          "%s: a gradient with %g in it changes nothing (clip %g)", kind == FARM_OPTIMISER_ADAM ? "Adam" : "RMSProp",
+          bad, clip_norm);
+    free(gradients), free(params), free(second), free(params_after), free(second_after);
+    optimiser_free(&c);
+}
+
+// The same update from the same state gives the same bits, called directly and replayed from a graph.
+static void test_optimiser_graph(void) {
+    const size_t count = 300007;
+    float *gradients = random_floats(&rng, count, -1, 1), *device = device_of(gradients, count);
+    const struct random before = rng;
+    struct optimiser_case direct = optimiser_make(FARM_OPTIMISER_ADAM, count, 40);
+    rng = before;
+    struct optimiser_case replayed = optimiser_make(FARM_OPTIMISER_ADAM, count, 40);
+    direct.gpu.gradients = replayed.gpu.gradients = device;
+    for (int i = 0; i < 3; i++) FARM(farm_cuda_optimiser_step(NULL, &direct.gpu, err));
+    CUDA(cudaDeviceSynchronize());
+    cudaStream_t stream;
+    cudaGraph_t graph;
+    cudaGraphExec_t executable;
+    CUDA(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+    CUDA(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+    FARM(farm_cuda_optimiser_step(stream, &replayed.gpu, err));
+    CUDA(cudaStreamEndCapture(stream, &graph));
+    CUDA(cudaGraphInstantiate(&executable, graph, 0));
+    for (int i = 0; i < 3; i++) CUDA(cudaGraphLaunch(executable, stream));
+    CUDA(cudaStreamSynchronize(stream));
+    float *a = host_of(direct.gpu.params, count), *b = host_of(replayed.gpu.params, count);
+    check(memcmp(a, b, count * sizeof(float)) == 0, "Adam replayed from a graph three times: the same bits");
+    CUDA(cudaGraphExecDestroy(executable));
+    CUDA(cudaGraphDestroy(graph));
+    CUDA(cudaStreamDestroy(stream));
+    CUDA(cudaFree(device));
+    optimiser_free(&direct);
+    optimiser_free(&replayed);
+    free(gradients), free(a), free(b);
+}
+
+// ---- answer ----
+
+enum { LANES_MAX = 64, WIDTH_MAX = 40 };
+
+// One lane's answers in the segment, all apart from each other by 64 bytes at least.
+struct answers {
+    int32_t action[WIDTH_MAX + 16];
+    float logits[WIDTH_MAX * 18 + 16];
+    float value[WIDTH_MAX + 16];
+    uint64_t version[8];
+    uint64_t acted[8];
+};
+
+// Where `field` of the host's copy lies for the GPU.
+template <typename T> static T *for_device(const struct segment *segment, T *field) {
+    return (T *)(segment->device + ((uint8_t *)field - segment->host));
+}
+
+static void test_answer(uint32_t lane_count, int actions) {
+    struct segment segment = segment_make((sizeof(struct answers) * LANES_MAX + 4095) / 4096 * 4096, false);
+    struct answers *lanes = (struct answers *)segment.host;
+    struct answers *expected = (struct answers *)malloc(sizeof *lanes * LANES_MAX);
+    memset(lanes, POISON, sizeof *lanes * LANES_MAX);
+    memset(expected, POISON, sizeof *lanes * LANES_MAX);
+    struct farm_cuda_answer_lane items[LANES_MAX];
+    uint32_t rows = 0;
+    for (uint32_t l = 0; l < lane_count; l++) {
+        struct farm_cuda_answer_lane *item = &items[l];
+        item->action = for_device(&segment, lanes[l].action);
+        item->logits = for_device(&segment, lanes[l].logits);
+        item->value = for_device(&segment, lanes[l].value);
+        item->version = for_device(&segment, lanes[l].version);
+        item->acted = l % 5 == 4 ? NULL : for_device(&segment, lanes[l].acted);
+        item->acted_value = (uint64_t)random_bits(&rng) << 32 | random_bits(&rng);
+        item->row = rows;
+        item->count = 1 + random_below(&rng, WIDTH_MAX);
+        rows += item->count;
+    }
+    float *logits = random_floats(&rng, (size_t)rows * actions, -9, 9), *value = random_floats(&rng, rows, -9, 9);
+    int32_t *action = (int32_t *)malloc(rows * sizeof *action + 1);
+    for (uint32_t row = 0; row < rows; row++) action[row] = (int32_t)random_below(&rng, actions);
+    const uint64_t version = (uint64_t)random_bits(&rng) << 32 | 77;
+    for (uint32_t l = 0; l < lane_count; l++) {
+        const struct farm_cuda_answer_lane *item = &items[l];
+        memcpy(expected[l].action, action + item->row, item->count * sizeof *action);
+        memcpy(expected[l].logits, logits + (size_t)item->row * actions, (size_t)item->count * actions * sizeof(float));
+        memcpy(expected[l].value, value + item->row, item->count * sizeof(float));
+        expected[l].version[0] = version;
+        if (item->acted) expected[l].acted[0] = item->acted_value;
+    }
+    const struct farm_cuda_answer answer = {device_of(items, lane_count),
+                                            lane_count,
+                                            actions,
+                                            device_of(action, rows),
+                                            device_of(logits, (size_t)rows * actions),
+                                            device_of(value, rows),
+                                            device_of(&version, 1)};
+    FARM(farm_cuda_answer(NULL, &answer, err));
+    CUDA(cudaDeviceSynchronize());
+    check(memcmp(lanes, expected, sizeof *lanes * LANES_MAX) == 0, "answers to %u lanes, %u rows of %d actions",
+          lane_count, rows, actions);
+    const void *device[] = {answer.lanes, answer.action, answer.logits, answer.value, answer.version};
+    for (const void *memory : device) CUDA(cudaFree((void *)memory));
+    segment_free(&segment);
+    free(expected), free(logits), free(value), free(action);
+}
+
+// The host looks at the payload the moment `acted` moves, while the kernel may still be at work on other lanes. A few
+// thousand rounds: a first look, not the litmus test.
+static void test_answer_order(void) {
+    enum { COUNT = WIDTH_MAX, ACTIONS = 18 };
+    const uint32_t rounds = few ? 200 : 3000;
+    struct segment segment = segment_make((sizeof(struct answers) + 4095) / 4096 * 4096, false);
+    struct answers *lane = (struct answers *)segment.host;
+    memset(lane, 0, sizeof *lane);
+    float *logits = (float *)malloc(COUNT * ACTIONS * sizeof(float)), *value = (float *)malloc(COUNT * sizeof(float));
+    int32_t action[COUNT];
+    float *device_logits = (float *)device_poisoned(COUNT * ACTIONS * 4),
+          *device_value = (float *)device_poisoned(COUNT * 4);
+    int32_t *device_action = (int32_t *)device_poisoned(COUNT * 4);
+    uint64_t *device_version = (uint64_t *)device_poisoned(8);
+    struct farm_cuda_answer_lane item = {};
+    item.action = for_device(&segment, lane->action);
+    item.logits = for_device(&segment, lane->logits);
+    item.value = for_device(&segment, lane->value);
+    item.version = for_device(&segment, lane->version);
+    item.acted = for_device(&segment, lane->acted);
+    item.count = COUNT;
+    struct farm_cuda_answer_lane *device_item = (struct farm_cuda_answer_lane *)device_poisoned(sizeof item);
+    const struct farm_cuda_answer answer = {device_item,   1, ACTIONS, device_action, device_logits, device_value,
+                                            device_version};
+    uint32_t early = 0, round = 1;
+    for (; round <= rounds; round++) {
+        const uint64_t version = round;
+        item.acted_value = round;
+        for (int i = 0; i < COUNT * ACTIONS; i++) logits[i] = (float)(round * 1000 + i);
+        for (int i = 0; i < COUNT; i++) value[i] = (float)(round + i), action[i] = (int32_t)(round * 7 + i);
+        CUDA(cudaMemcpy(device_item, &item, sizeof item, cudaMemcpyHostToDevice));
+        CUDA(cudaMemcpy(device_logits, logits, COUNT * ACTIONS * 4, cudaMemcpyHostToDevice));
+        CUDA(cudaMemcpy(device_value, value, COUNT * 4, cudaMemcpyHostToDevice));
+        CUDA(cudaMemcpy(device_action, action, sizeof action, cudaMemcpyHostToDevice));
+        CUDA(cudaMemcpy(device_version, &version, 8, cudaMemcpyHostToDevice));
+        FARM(farm_cuda_answer(NULL, &answer, err));
+        const time_t start = time(NULL);
+        while (__atomic_load_n(&lane->acted[0], __ATOMIC_ACQUIRE) != round)
+            if (time(NULL) - start > 5) break;
+        early += memcmp(lane->logits, logits, COUNT * ACTIONS * 4) || memcmp(lane->value, value, COUNT * 4) ||
+                 memcmp(lane->action, action, sizeof action) || lane->version[0] != round;
+        if (lane->acted[0] != round) break;
+    }
+    CUDA(cudaDeviceSynchronize());
+    check(early == 0 && round > rounds,
+          "answers seen by the host as soon as acted moves: %u rounds, %u with old payload", round - 1, early);
+    CUDA(cudaFree(device_logits));
+    CUDA(cudaFree(device_value));
+    CUDA(cudaFree(device_action));
+    CUDA(cudaFree(device_version));
+    CUDA(cudaFree(device_item));
+    segment_free(&segment);
+    free(logits), free(value);
+}
+
+// ---- errors ----
+
+static void test_errors(void) {
+    struct farm_error err = {};
+    struct farm_cuda_pull pull = {NULL, NULL, 3, 0, 0};
+    check(farm_cuda_pull(NULL, FARM_CUDA_PULL_LOADS, &pull, &err) == FARM_E_INVALID, "a pull of 0 bytes: %s",
+          err.message);
+    struct farm_cuda_stack stack = {};
+    stack.rows = stack.stack = stack.channels = stack.height = stack.width = 1;
+    stack.out = (void *)8;
+    check(farm_cuda_stack(NULL, &stack, &err) == FARM_E_INVALID, "a stack at an odd address: %s", err.message);
+    struct farm_vtrace_batch batch = {};
+    batch.columns = 3;
+    const struct farm_vtrace_config config = farm_vtrace_default();
+    check(farm_cuda_vtrace(NULL, &config, &batch, &err) == FARM_E_INVALID, "V-trace of no steps: %s", err.message);
+    pull.bytes = 16;
+    pull.blocks = UINT32_MAX; // more than a grid has
+    const enum farm_status status = farm_cuda_pull(NULL, FARM_CUDA_PULL_LOADS, &pull, &err);
+    check(status == FARM_E_IO && strstr(err.message, "pull_loads") && strstr(err.message, "pull.cu:"),
+          "a launch that CUDA refuses names call, code and place: %s", err.message);
+}
+
+// ---- all ----
+
+static void test_all(void) {
+    test_pull(FARM_CUDA_PULL_LOADS, "by loads");
+    test_pull(FARM_CUDA_PULL_BULK, "by bulk copies");
+    test_stack();
+    const int steps[] = {1, 2, 20, 33}, columns[] = {0, 1, 31, 32, 33, 257};
+    for (int t : steps)
+        for (int c : columns) test_vtrace(t, c);
+    const int rows[] = {0, 1, 127, 128, 129, 5000}, actions[] = {1, 4, 18};
+    for (int r : rows)
+        for (int a : actions) {
+            test_log_prob(r, a);
+            test_loss(r, a);
+            test_sample((uint32_t)r, a, FARM_SAMPLE_CATEGORICAL);
+            test_sample((uint32_t)r, a, FARM_SAMPLE_GREEDY);
+        }
+    test_sample(400000, 6, FARM_SAMPLE_CATEGORICAL);
+    const size_t counts[] = {0, 1, 3, 1023, 1024, 4097, 600001, 1700003};
+    for (size_t count : counts) {
+        test_optimiser(FARM_OPTIMISER_RMSPROP, count);
+        test_optimiser(FARM_OPTIMISER_ADAM, count);
+    }
+    const float bad[] = {NAN, INFINITY, -INFINITY};
+    for (float x : bad) {
+        test_optimiser_refuses(FARM_OPTIMISER_RMSPROP, x, 40);
+        test_optimiser_refuses(FARM_OPTIMISER_ADAM, x, 0);
+    }
+    test_optimiser_refuses(FARM_OPTIMISER_RMSPROP, 1e19f, 0);
+    test_optimiser_graph();
+    const uint32_t lanes[] = {0, 1, 7, LANES_MAX};
+    for (uint32_t l : lanes) test_answer(l, 1 + (int)(l % 18));
+    test_answer_order();
+    test_errors();
+}
+
+int main(int argc, char **argv) {
+    int devices = 0;
+    const cudaError_t code = cudaGetDeviceCount(&devices);
+    if (code != cudaSuccess || devices == 0) {
+        printf("no GPU here, nothing was tested: %s\n", cudaGetErrorString(code));
+        return 77;
+    }
+    const bool bench = argc > 1 && strcmp(argv[1], "--bench") == 0;
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    rng.seed =
+        argc > 1 && !bench ? strtoull(argv[1], NULL, 0) : (uint64_t)now.tv_sec * 1000000007u ^ (uint64_t)now.tv_nsec;
+    if (bench) return bench_pull(rng.seed);
+    few = argc > 2 && strcmp(argv[2], "--few") == 0;
+    struct cudaDeviceProp device;
+    CUDA(cudaGetDeviceProperties(&device, 0));
+    printf("%s, compute capability %d.%d, seed %llu\n", device.name, device.major, device.minor,
+           (unsigned long long)rng.seed);
+    test_all();
+    CUDA(cudaDeviceSynchronize());
+    printf("%d passed, %d failed\n", passed, failed);
+    return failed ? 1 : 0;
+}
