@@ -21,10 +21,11 @@ import common
 import torch
 from torch import nn
 
-ACTIONS, STACK, SIDE, UNROLL, UNROLLS, GAMMA = 6, 4, 84, 20, 32, 0.99
+ACTIONS, STACK, SIDE, UNROLL, UNROLLS, UNROLLS_DEEP, GAMMA = 6, 4, 84, 20, 32, 4, 0.99
 WORK = {  # name of the result: net, rows of an inference (None: training)
     "train_shallow": ("shallow", None),
     "train_nature": ("nature", None),
+    "train_deep": ("deep", None),
     "infer_shallow_16": ("shallow", 16),
     "infer_shallow_64": ("shallow", 64),
     "infer_nature_16": ("nature", 16),
@@ -32,10 +33,29 @@ WORK = {  # name of the result: net, rows of an inference (None: training)
 }
 
 
+class Residual(nn.Module):
+    def __init__(self, channels):
+        super().__init__()
+        self.conv0 = nn.Conv2d(channels, channels, 3, padding=1)
+        self.conv1 = nn.Conv2d(channels, channels, 3, padding=1)
+
+    def forward(self, x):
+        return x + self.conv1(nn.functional.relu(self.conv0(nn.functional.relu(x))))
+
+
+def section(inputs, channels, side):
+    """A section of IMPALA's deep network, on pictures of side x side."""
+    pool = nn.MaxPool2d(3, 2, padding=side % 2, ceil_mode=True)
+    return [nn.Conv2d(inputs, channels, 3, padding=1), pool, Residual(channels), Residual(channels)]
+
+
 class Net(nn.Module):
     def __init__(self, name):
         super().__init__()
-        if name == "shallow":
+        if name == "deep":
+            convolutions = [*section(STACK, 16, 84), *section(16, 32, 42), *section(32, 32, 21), nn.ReLU()]
+            width, inputs = 256, 32 * 11 * 11
+        elif name == "shallow":
             convolutions = [nn.Conv2d(STACK, 16, 8, 4), nn.ReLU(), nn.Conv2d(16, 32, 4, 2), nn.ReLU()]
             width, inputs = 256, 32 * 9 * 9
         else:
@@ -55,18 +75,19 @@ class Subject:
 
     def __init__(self, net, bf16, channels_last):
         self.layout = torch.channels_last if channels_last else torch.contiguous_format
+        self.unrolls = UNROLLS_DEEP if net == "deep" else UNROLLS
         self.net = Net(net).to(memory_format=self.layout)
         self.bf16 = bf16
         self.label = f"PyTorch {torch.__version__.split('+')[0]} {'bf16' if bf16 else 'f32'}"
         self.label += " channels-last" if channels_last else ""
         self.optimiser = torch.optim.RMSprop(self.net.parameters(), lr=1e-4, alpha=0.99, eps=0.01)
         generator = torch.Generator().manual_seed(1)
-        rows = (UNROLL + 1) * UNROLLS
+        rows = (UNROLL + 1) * self.unrolls
         self.frames = torch.randint(0, 256, (rows, STACK, SIDE, SIDE), dtype=torch.uint8, generator=generator)
-        self.actions = torch.randint(0, ACTIONS, (UNROLL, UNROLLS), generator=generator)
-        self.behaviour = torch.randn(UNROLL, UNROLLS, ACTIONS, generator=generator) * 0.1
-        self.rewards = torch.rand(UNROLL, UNROLLS, generator=generator) - 0.5
-        self.discounts = GAMMA * (torch.rand(UNROLL, UNROLLS, generator=generator) > 0.003).float()
+        self.actions = torch.randint(0, ACTIONS, (UNROLL, self.unrolls), generator=generator)
+        self.behaviour = torch.randn(UNROLL, self.unrolls, ACTIONS, generator=generator) * 0.1
+        self.rewards = torch.rand(UNROLL, self.unrolls, generator=generator) - 0.5
+        self.discounts = GAMMA * (torch.rand(UNROLL, self.unrolls, generator=generator) > 0.003).float()
         self.start = 0
 
     def forward(self, frames):
@@ -87,7 +108,7 @@ class Subject:
         with torch.no_grad():
             rhos = torch.exp(log_ratios).clamp(max=1)
             deltas = rhos * (self.rewards + self.discounts * values[1:] - values[:-1])
-            correction, corrections = torch.zeros(UNROLLS), []
+            correction, corrections = torch.zeros(self.unrolls), []
             for t in reversed(range(UNROLL)):
                 correction = deltas[t] + self.discounts[t] * rhos[t] * correction
                 corrections.append(correction)
@@ -97,7 +118,7 @@ class Subject:
 
     def train(self):
         logits, values = self.forward(self.frames)
-        logits, values = logits.view(UNROLL + 1, UNROLLS, ACTIONS)[:-1], values.view(UNROLL + 1, UNROLLS)
+        logits, values = logits.view(UNROLL + 1, self.unrolls, ACTIONS)[:-1], values.view(UNROLL + 1, self.unrolls)
         log_policy = torch.log_softmax(logits, -1)
         chosen = self.actions.unsqueeze(-1)
         log_taken = log_policy.gather(-1, chosen).squeeze(-1)

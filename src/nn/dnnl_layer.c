@@ -4,24 +4,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-size_t farm_shape_count(struct farm_shape shape) {
-    return (size_t)shape.channels * (shape.height > 0 ? (size_t)shape.height * (size_t)shape.width : 1);
-}
-
-size_t farm_dnnl_row_bytes(struct farm_shape shape, dnnl_data_type_t type) {
-    return farm_shape_count(shape) * (type == dnnl_bf16 ? 2 : 4);
-}
-
-// `count` rows of `shape`: pictures in `layout`, vectors one after another; or as oneDNN likes where layout is any.
-static dnnl_memory_desc_t rows_md(struct farm_shape shape, int count, dnnl_data_type_t type, dnnl_format_tag_t layout) {
-    dnnl_memory_desc_t md;
-    const bool picture = shape.height > 0;
-    const dnnl_dims_t dims = {count, shape.channels, shape.height, shape.width};
-    const dnnl_format_tag_t tag = picture || layout == dnnl_format_tag_any ? layout : dnnl_ab;
-    const dnnl_status_t status = dnnl_memory_desc_init_by_tag(&md, picture ? 4 : 2, dims, type, tag);
-    return status == dnnl_success ? md : (dnnl_memory_desc_t){0};
-}
-
 static dnnl_memory_desc_t vector_md(int count) {
     dnnl_memory_desc_t md;
     const dnnl_dims_t dims = {count};
@@ -30,103 +12,103 @@ static dnnl_memory_desc_t vector_md(int count) {
 
 // One output's weights have the shape of one input row (dense) or of the input under the kernel (convolution).
 static struct farm_shape weight_shape(const struct farm_dnnl_layer_config *config) {
-    if (config->kind == FARM_LAYER_DENSE) return config->in;
-    return (struct farm_shape){config->in.channels, config->kernel, config->kernel};
+    if (config->op.kind == FARM_NET_OP_DENSE) return config->op.in;
+    return (struct farm_shape){config->op.in.channels, config->op.kernel, config->op.kernel};
 }
 
 // In the flat parameters: PyTorch's order.
 static dnnl_memory_desc_t flat_weights_md(const struct farm_dnnl_layer_config *config) {
-    return rows_md(weight_shape(config), config->out.channels, dnnl_f32, dnnl_abcd);
+    return farm_dnnl_rows_md(weight_shape(config), config->op.out.channels, dnnl_f32, dnnl_abcd);
 }
 
 // What we ask primitives to take. An f32 product takes rows laid out as the input rows are, which makes packing one
 // cheap permutation within rows, and measures as fast as what oneDNN would choose; all else is oneDNN's choice.
 static dnnl_memory_desc_t wanted_weights_md(const struct farm_dnnl_layer_config *config, dnnl_data_type_t type) {
-    const bool rowwise = config->kind == FARM_LAYER_DENSE && config->type == dnnl_f32;
-    return rows_md(weight_shape(config), config->out.channels, type, rowwise ? config->layout : dnnl_format_tag_any);
+    const bool rowwise = config->op.kind == FARM_NET_OP_DENSE && config->type == dnnl_f32;
+    return farm_dnnl_rows_md(weight_shape(config), config->op.out.channels, type,
+                             rowwise ? config->layout : dnnl_format_tag_any);
 }
 
 static dnnl_alg_kind_t forward_eltwise(const struct farm_dnnl_layer_config *config) {
-    if (!config->activated) return dnnl_alg_kind_undef;
-    return config->activation == FARM_ACTIVATION_TANH ? dnnl_eltwise_tanh : dnnl_eltwise_relu;
-}
-
-static dnnl_alg_kind_t backward_eltwise(const struct farm_dnnl_layer_config *config) {
-    return config->activation == FARM_ACTIVATION_TANH ? dnnl_eltwise_tanh_use_dst_for_bwd
-                                                      : dnnl_eltwise_relu_use_dst_for_bwd;
+    switch (config->op.activation) {
+    case FARM_ACTIVATION_RELU:
+        return dnnl_eltwise_relu;
+    case FARM_ACTIVATION_TANH:
+        return dnnl_eltwise_tanh;
+    case FARM_ACTIVATION_NONE:
+        break;
+    }
+    return dnnl_alg_kind_undef;
 }
 
 // Memory descriptors of one layer at one batch size.
 struct descs {
     dnnl_memory_desc_t in, out, diff_in, diff_out, bias;
-    dnnl_dims_t strides, padding;
+    dnnl_dims_t strides, before, after;
 };
 
 static struct descs descs_of(const struct farm_dnnl_layer_config *config, int batch) {
     return (struct descs){
-        .in = rows_md(config->in, batch, config->type, config->layout),
-        .out = rows_md(config->out, batch, config->out_type, config->layout),
-        .diff_in = rows_md(config->in, batch, config->type, config->layout),
-        .diff_out = rows_md(config->out, batch, config->type, config->layout),
-        .bias = vector_md(config->out.channels),
-        .strides = {config->stride, config->stride},
-        .padding = {0, 0},
+        .in = farm_dnnl_rows_md(config->op.in, batch, config->type, config->layout),
+        .out = farm_dnnl_rows_md(config->op.out, batch, config->out_type, config->layout),
+        .diff_in = farm_dnnl_rows_md(config->op.in, batch, config->type, config->layout),
+        .diff_out = farm_dnnl_rows_md(config->op.out, batch, config->type, config->layout),
+        .bias = vector_md(config->op.out.channels),
+        .strides = {config->op.stride, config->op.stride},
+        .before = {config->op.pad_before[0], config->op.pad_before[1]},
+        .after = {config->op.pad_after[0], config->op.pad_after[1]},
     };
-}
-
-static dnnl_status_t create_pd(struct farm_dnnl *dnnl, const_dnnl_op_desc_t desc, const_dnnl_primitive_desc_t forward,
-                               dnnl_alg_kind_t eltwise, dnnl_primitive_desc_t *pd) {
-    dnnl_primitive_attr_t attr;
-    dnnl_status_t status = farm_dnnl_attr_make(&attr, 1.0f, false, eltwise);
-    if (status != dnnl_success) return status;
-    status = dnnl_primitive_desc_create(pd, desc, attr, dnnl->engine, forward);
-    dnnl_primitive_attr_destroy(attr);
-    return status;
 }
 
 static dnnl_status_t forward_pd(struct farm_dnnl *dnnl, const struct farm_dnnl_layer_config *config,
                                 const struct descs *d, const dnnl_memory_desc_t *weights, dnnl_primitive_desc_t *pd) {
     const dnnl_prop_kind_t prop = config->training ? dnnl_forward_training : dnnl_forward_inference;
     dnnl_status_t status;
-    if (config->kind == FARM_LAYER_CONV) {
+    if (config->op.kind == FARM_NET_OP_CONV) {
         dnnl_convolution_desc_t desc;
         status = dnnl_convolution_forward_desc_init(&desc, prop, dnnl_convolution_direct, &d->in, weights, &d->bias,
-                                                    &d->out, d->strides, d->padding, d->padding);
-        return status != dnnl_success ? status : create_pd(dnnl, &desc, NULL, forward_eltwise(config), pd);
+                                                    &d->out, d->strides, d->before, d->after);
+        return status != dnnl_success
+                   ? status
+                   : farm_dnnl_pd_make(dnnl, &desc, NULL, config->op.skip >= 0, forward_eltwise(config), pd);
     }
     dnnl_inner_product_desc_t desc;
     status = dnnl_inner_product_forward_desc_init(&desc, prop, &d->in, weights, &d->bias, &d->out);
-    return status != dnnl_success ? status : create_pd(dnnl, &desc, NULL, forward_eltwise(config), pd);
+    return status != dnnl_success
+               ? status
+               : farm_dnnl_pd_make(dnnl, &desc, NULL, config->op.skip >= 0, forward_eltwise(config), pd);
 }
 
 static dnnl_status_t data_pd(struct farm_dnnl *dnnl, const struct farm_dnnl_layer_config *config, const struct descs *d,
                              const dnnl_memory_desc_t *weights, const_dnnl_primitive_desc_t forward,
                              dnnl_primitive_desc_t *pd) {
     dnnl_status_t status;
-    if (config->kind == FARM_LAYER_CONV) {
+    if (config->op.kind == FARM_NET_OP_CONV) {
         dnnl_convolution_desc_t desc;
         status = dnnl_convolution_backward_data_desc_init(&desc, dnnl_convolution_direct, &d->diff_in, weights,
-                                                          &d->diff_out, d->strides, d->padding, d->padding);
-        return status != dnnl_success ? status : create_pd(dnnl, &desc, forward, dnnl_alg_kind_undef, pd);
+                                                          &d->diff_out, d->strides, d->before, d->after);
+        return status != dnnl_success ? status
+                                      : farm_dnnl_pd_make(dnnl, &desc, forward, false, dnnl_alg_kind_undef, pd);
     }
     dnnl_inner_product_desc_t desc;
     status = dnnl_inner_product_backward_data_desc_init(&desc, &d->diff_in, weights, &d->diff_out);
-    return status != dnnl_success ? status : create_pd(dnnl, &desc, forward, dnnl_alg_kind_undef, pd);
+    return status != dnnl_success ? status : farm_dnnl_pd_make(dnnl, &desc, forward, false, dnnl_alg_kind_undef, pd);
 }
 
 static dnnl_status_t weights_pd(struct farm_dnnl *dnnl, const struct farm_dnnl_layer_config *config,
                                 const struct descs *d, const dnnl_memory_desc_t *diff,
                                 const_dnnl_primitive_desc_t forward, dnnl_primitive_desc_t *pd) {
     dnnl_status_t status;
-    if (config->kind == FARM_LAYER_CONV) {
+    if (config->op.kind == FARM_NET_OP_CONV) {
         dnnl_convolution_desc_t desc;
         status = dnnl_convolution_backward_weights_desc_init(&desc, dnnl_convolution_direct, &d->in, diff, &d->bias,
-                                                             &d->diff_out, d->strides, d->padding, d->padding);
-        return status != dnnl_success ? status : create_pd(dnnl, &desc, forward, dnnl_alg_kind_undef, pd);
+                                                             &d->diff_out, d->strides, d->before, d->after);
+        return status != dnnl_success ? status
+                                      : farm_dnnl_pd_make(dnnl, &desc, forward, false, dnnl_alg_kind_undef, pd);
     }
     dnnl_inner_product_desc_t desc;
     status = dnnl_inner_product_backward_weights_desc_init(&desc, &d->in, diff, &d->bias, &d->diff_out);
-    return status != dnnl_success ? status : create_pd(dnnl, &desc, forward, dnnl_alg_kind_undef, pd);
+    return status != dnnl_success ? status : farm_dnnl_pd_make(dnnl, &desc, forward, false, dnnl_alg_kind_undef, pd);
 }
 
 // The three primitive descriptors of a layer; data and weights stay NULL where they are not needed.
@@ -154,8 +136,8 @@ static dnnl_status_t make_pds(struct farm_dnnl *dnnl, const struct farm_dnnl_lay
 }
 
 static const char *kind_name(const struct farm_dnnl_layer_config *config) {
-    if (config->type == dnnl_bf16) return config->kind == FARM_LAYER_CONV ? "bf16 convolution" : "bf16 product";
-    return config->kind == FARM_LAYER_CONV ? "convolution" : "product";
+    if (config->type == dnnl_bf16) return config->op.kind == FARM_NET_OP_CONV ? "bf16 convolution" : "bf16 product";
+    return config->op.kind == FARM_NET_OP_CONV ? "convolution" : "product";
 }
 
 // Asks at the largest batch which weight layouts the primitives want; all batch sizes then share them.
@@ -177,7 +159,7 @@ static enum farm_status choose_layouts(struct farm_dnnl *dnnl, struct farm_dnnl_
 
 static bool allocate(struct farm_dnnl_layer *layer) {
     const struct farm_dnnl_layer_config *config = &layer->config;
-    const size_t bias_bytes = (size_t)config->out.channels * sizeof(float);
+    const size_t bias_bytes = (size_t)config->op.out.channels * sizeof(float);
     layer->weights = farm_dnnl_alloc(dnnl_memory_desc_get_size(&layer->weights_md));
     layer->bias = farm_dnnl_alloc(bias_bytes);
     const bool shared = dnnl_memory_desc_equal(&layer->weights_md, &layer->back_md);
@@ -206,9 +188,28 @@ static enum farm_status make_packing(struct farm_dnnl *dnnl, struct farm_dnnl_la
     return status;
 }
 
+static struct farm_dnnl_pool_config pool_config(const struct farm_dnnl_layer_config *config, int batch) {
+    return (struct farm_dnnl_pool_config){.op = &config->op,
+                                          .batch = batch,
+                                          .type = config->type,
+                                          .layout = config->layout,
+                                          .training = config->training};
+}
+
+static enum farm_status make_workspace(struct farm_dnnl *dnnl, struct farm_dnnl_layer *layer, struct farm_error *err) {
+    const struct farm_dnnl_pool_config pool = pool_config(&layer->config, layer->config.batch_max);
+    size_t bytes;
+    const enum farm_status status = farm_dnnl_pool_workspace(dnnl, &pool, &bytes, err);
+    if (status != FARM_OK || bytes == 0) return status;
+    layer->workspace = farm_dnnl_alloc(bytes);
+    return layer->workspace != NULL ? FARM_OK : farm_fail(err, FARM_E_LIMIT, "no memory for a pool's workspace");
+}
+
 enum farm_status farm_dnnl_layer_make(struct farm_dnnl *dnnl, const struct farm_dnnl_layer_config *config,
                                       struct farm_dnnl_layer *layer, struct farm_error *err) {
     *layer = (struct farm_dnnl_layer){.config = *config};
+    if (config->op.kind == FARM_NET_OP_RELU) return FARM_OK;
+    if (config->op.kind == FARM_NET_OP_POOL) return make_workspace(dnnl, layer, err);
     enum farm_status status = choose_layouts(dnnl, layer, err);
     if (status != FARM_OK) return status;
     if (allocate(layer))
@@ -228,25 +229,15 @@ void farm_dnnl_layer_drop(struct farm_dnnl_layer *layer) {
     free(layer->bias);
     free(layer->diff_weights);
     free(layer->diff_bias);
+    free(layer->workspace);
     *layer = (struct farm_dnnl_layer){0};
 }
 
-enum farm_status farm_dnnl_activation_make(struct farm_dnnl *dnnl, const struct farm_dnnl_layer_config *config,
-                                           int batch, void *out, void *diff_out, struct farm_dnnl_op *op,
-                                           struct farm_error *err) {
-    const dnnl_memory_desc_t md = rows_md(config->out, batch, config->type, config->layout);
-    const dnnl_alg_kind_t alg = backward_eltwise(config);
-    dnnl_eltwise_desc_t desc;
-    dnnl_primitive_desc_t forward = NULL, backward = NULL;
-    dnnl_status_t status = dnnl_eltwise_forward_desc_init(&desc, dnnl_forward_training, alg, &md, 0.0f, 0.0f);
-    if (status == dnnl_success) status = create_pd(dnnl, &desc, NULL, dnnl_alg_kind_undef, &forward);
-    if (status == dnnl_success) status = dnnl_eltwise_backward_desc_init(&desc, alg, &md, &md, 0.0f, 0.0f);
-    if (status == dnnl_success) status = create_pd(dnnl, &desc, forward, dnnl_alg_kind_undef, &backward);
-    if (forward != NULL) dnnl_primitive_desc_destroy(forward);
-    if (status != dnnl_success) return farm_dnnl_fail(err, "activation", status);
-    const struct farm_dnnl_binding bindings[] = {
-        {DNNL_ARG_DST, &md, out}, {DNNL_ARG_DIFF_DST, &md, diff_out}, {DNNL_ARG_DIFF_SRC, &md, diff_out}};
-    return farm_dnnl_op_make(dnnl, backward, "activation", bindings, 3, op, err);
+enum farm_status farm_dnnl_layer_activation_make(struct farm_dnnl *dnnl, const struct farm_dnnl_layer_config *config,
+                                                 int batch, const struct farm_dnnl_layer_rows *rows,
+                                                 struct farm_dnnl_op *op, struct farm_error *err) {
+    const dnnl_memory_desc_t md = farm_dnnl_rows_md(config->op.out, batch, config->type, config->layout);
+    return farm_dnnl_activation_make(dnnl, config->op.activation, &md, rows->out, rows->diff_out, op, err);
 }
 
 // Binds the three products; takes their descriptors.
@@ -279,18 +270,53 @@ static enum farm_status bind_products(struct farm_dnnl *dnnl, const struct farm_
     return status;
 }
 
+static enum farm_status make_products(struct farm_dnnl *dnnl, const struct farm_dnnl_layer *layer, int batch,
+                                      const struct farm_dnnl_layer_rows *rows, struct farm_dnnl_layer_ops *ops,
+                                      struct farm_error *err) {
+    const struct descs d = descs_of(&layer->config, batch);
+    struct pds pds;
+    const dnnl_status_t made =
+        make_pds(dnnl, &layer->config, &d, &layer->weights_md, &layer->back_md, &layer->diff_md, &pds);
+    if (made != dnnl_success) return farm_dnnl_fail(err, kind_name(&layer->config), made);
+    return bind_products(dnnl, layer, &pds, &d, rows, ops, err);
+}
+
+static enum farm_status make_pool(struct farm_dnnl *dnnl, const struct farm_dnnl_layer *layer, int batch,
+                                  const struct farm_dnnl_layer_rows *rows, struct farm_dnnl_layer_ops *ops,
+                                  struct farm_error *err) {
+    const struct farm_dnnl_pool_config pool = pool_config(&layer->config, batch);
+    const struct farm_dnnl_pool_rows pool_rows = {rows->in, rows->out, rows->diff_in, rows->diff_out, layer->workspace};
+    return farm_dnnl_pool_make(dnnl, &pool, &pool_rows, &ops->forward, &ops->data, err);
+}
+
+static enum farm_status make_relu(struct farm_dnnl *dnnl, const struct farm_dnnl_layer_config *config, int batch,
+                                  const struct farm_dnnl_layer_rows *rows, struct farm_dnnl_layer_ops *ops,
+                                  struct farm_error *err) {
+    const dnnl_memory_desc_t md = farm_dnnl_rows_md(config->op.out, batch, config->type, config->layout);
+    const enum farm_status status = farm_dnnl_relu_make(dnnl, &md, rows->in, rows->out, &ops->forward, err);
+    if (status != FARM_OK || !config->training) return status;
+    return farm_dnnl_add_make(dnnl, &md, rows->diff_in, rows->diff_out, &ops->data, err);
+}
+
 enum farm_status farm_dnnl_layer_ops_make(struct farm_dnnl *dnnl, const struct farm_dnnl_layer *layer, int batch,
                                           const struct farm_dnnl_layer_rows *rows, struct farm_dnnl_layer_ops *ops,
                                           struct farm_error *err) {
     const struct farm_dnnl_layer_config *config = &layer->config;
-    const struct descs d = descs_of(config, batch);
-    struct pds pds;
     *ops = (struct farm_dnnl_layer_ops){0};
-    const dnnl_status_t made = make_pds(dnnl, config, &d, &layer->weights_md, &layer->back_md, &layer->diff_md, &pds);
-    if (made != dnnl_success) return farm_dnnl_fail(err, kind_name(config), made);
-    enum farm_status status = bind_products(dnnl, layer, &pds, &d, rows, ops, err);
-    if (status == FARM_OK && config->training && config->activated)
-        status = farm_dnnl_activation_make(dnnl, config, batch, rows->out, rows->diff_out, &ops->activation, err);
+    enum farm_status status;
+    switch (config->op.kind) {
+    case FARM_NET_OP_POOL:
+        status = make_pool(dnnl, layer, batch, rows, ops, err);
+        break;
+    case FARM_NET_OP_RELU:
+        status = make_relu(dnnl, config, batch, rows, ops, err);
+        break;
+    default:
+        status = make_products(dnnl, layer, batch, rows, ops, err);
+        break;
+    }
+    if (status == FARM_OK && config->training && config->op.activation != FARM_ACTIVATION_NONE)
+        status = farm_dnnl_layer_activation_make(dnnl, config, batch, rows, &ops->activation, err);
     if (status != FARM_OK) farm_dnnl_layer_ops_drop(ops);
     return status;
 }
@@ -304,7 +330,7 @@ void farm_dnnl_layer_ops_drop(struct farm_dnnl_layer_ops *ops) {
 
 void farm_dnnl_layer_load(struct farm_dnnl *dnnl, struct farm_dnnl_layer *layer, const float *params) {
     const struct farm_dnnl_layer_config *config = &layer->config;
-    memcpy(layer->bias, params + config->bias_offset, (size_t)config->out.channels * sizeof(float));
+    memcpy(layer->bias, params + config->bias_offset, (size_t)config->op.out.channels * sizeof(float));
     farm_dnnl_op_bind(&layer->pack, DNNL_ARG_FROM, params + config->weight_offset);
     farm_dnnl_op_run(dnnl, &layer->pack);
     if (layer->repack.primitive == NULL) return;
@@ -318,5 +344,5 @@ void farm_dnnl_layer_add_gradient(struct farm_dnnl *dnnl, struct farm_dnnl_layer
     farm_dnnl_op_run(dnnl, &ops->weights);
     farm_dnnl_op_bind(&layer->unpack, DNNL_ARG_TO, grads + config->weight_offset);
     farm_dnnl_op_run(dnnl, &layer->unpack);
-    for (int i = 0; i < config->out.channels; i++) grads[config->bias_offset + (size_t)i] += layer->diff_bias[i];
+    for (int i = 0; i < config->op.out.channels; i++) grads[config->bias_offset + (size_t)i] += layer->diff_bias[i];
 }

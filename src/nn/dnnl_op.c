@@ -61,6 +61,16 @@ dnnl_status_t farm_dnnl_attr_make(dnnl_primitive_attr_t *attr, float scale, bool
     return status;
 }
 
+dnnl_status_t farm_dnnl_pd_make(struct farm_dnnl *dnnl, const_dnnl_op_desc_t desc, const_dnnl_primitive_desc_t forward,
+                                bool accumulate, dnnl_alg_kind_t eltwise, dnnl_primitive_desc_t *pd) {
+    dnnl_primitive_attr_t attr;
+    dnnl_status_t status = farm_dnnl_attr_make(&attr, 1.0f, accumulate, eltwise);
+    if (status != dnnl_success) return status;
+    status = dnnl_primitive_desc_create(pd, desc, attr, dnnl->engine, forward);
+    dnnl_primitive_attr_destroy(attr);
+    return status;
+}
+
 // Grows the shared scratch memory to what pd wants. Operations made earlier are pointed at it when they run.
 static dnnl_status_t reserve_scratch(struct farm_dnnl *dnnl, const dnnl_memory_desc_t *md) {
     const size_t bytes = dnnl_memory_desc_get_size(md);

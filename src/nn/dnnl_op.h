@@ -42,6 +42,10 @@ void farm_dnnl_close(struct farm_dnnl *dnnl);
 // with dnnl_primitive_attr_destroy.
 dnnl_status_t farm_dnnl_attr_make(dnnl_primitive_attr_t *attr, float scale, bool accumulate, dnnl_alg_kind_t eltwise);
 
+// A descriptor with these attributes (scale 1). forward: the hint that backward descriptors need, else NULL.
+dnnl_status_t farm_dnnl_pd_make(struct farm_dnnl *dnnl, const_dnnl_op_desc_t desc, const_dnnl_primitive_desc_t forward,
+                                bool accumulate, dnnl_alg_kind_t eltwise, dnnl_primitive_desc_t *pd);
+
 // Takes the descriptor (destroys it, also on errors) and binds it. `what` names the operation in errors.
 enum farm_status farm_dnnl_op_make(struct farm_dnnl *dnnl, dnnl_primitive_desc_t pd, const char *what,
                                    const struct farm_dnnl_binding *bindings, int count, struct farm_dnnl_op *op,

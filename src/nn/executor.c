@@ -1,6 +1,6 @@
 // See executor.h. All memory is taken and all primitives are made by farm_executor_create; forward and backward only
-// run them. Batches are padded to the next rung of a ladder of sizes, because oneDNN's primitives are made for one
-// size.
+// run them. An executor's layers are the network's ops, the heads being the last. Batches are padded to the next rung
+// of a ladder of sizes, because oneDNN's primitives are made for one size.
 #include "nn/executor.h"
 
 #include <assert.h>
@@ -11,7 +11,7 @@
 #include "nn/dnnl_layer.h"
 #include "nn/staging.h"
 
-enum { LAYERS_MAX = FARM_NET_LAYERS_MAX + 1, RUNGS_MAX = 64 };
+enum { LAYERS_MAX = FARM_NET_OPS_MAX, RUNGS_MAX = 64 };
 
 // From libgomp; its header comes with the compiler's own OpenMP support only.
 void omp_set_num_threads(int threads);
@@ -31,6 +31,18 @@ struct conv_u8 {
     float *bias;
 };
 
+// Memory of [batch_max] rows, for one layer after another; unused ones are empty.
+struct buffer {
+    size_t row_bytes;
+    void *data;
+};
+
+// Where a layer's output and its gradient lie: indices of outs and diffs. A layer that adds to a residual block's input
+// does so in place.
+struct place {
+    int out, diff;
+};
+
 struct farm_executor {
     struct farm_net_spec spec;
     struct farm_net net;
@@ -40,12 +52,13 @@ struct farm_executor {
 
     struct farm_dnnl dnnl;
     struct conv_u8 conv_u8;
-    void *staging;   // rows of the first layer, where conv_u8 is not used
-    int layer_count; // with the heads, which are the last layer: actions + 1 outputs
+    void *staging; // rows of the first layer, where conv_u8 is not used
+    int layer_count;
     struct farm_dnnl_layer_config configs[LAYERS_MAX];
     struct farm_dnnl_layer layers[LAYERS_MAX]; // layers[0] is empty where conv_u8 is used
-    void *outs[LAYERS_MAX];                    // [batch_max] rows each
-    void *diffs[2];                            // gradients of outputs, the layers take turns; training
+    struct place places[LAYERS_MAX];
+    struct buffer outs[LAYERS_MAX];
+    struct buffer diffs[LAYERS_MAX]; // training
     int rung_count;
     struct rung rungs[RUNGS_MAX];
     int forward_batch; // rows of the last forward
@@ -63,71 +76,78 @@ static bool cpu_has_bf16(void) {
 
 // Whether pictures lie in blocks of eight channels between the layers: what AVX2 convolutions like best. Others take
 // NHWC.
-static bool blocks_of_eight(const struct farm_net_spec *spec) {
+static bool blocks_of_eight(const struct farm_net *net) {
     if (dnnl_get_effective_cpu_isa() != dnnl_cpu_isa_avx2) return false;
-    for (int i = 0; i < spec->layer_count; i++)
-        if (spec->layers[i].kind == FARM_LAYER_CONV && spec->layers[i].out % 8 != 0) return false;
+    for (int i = 0; i < net->op_count; i++)
+        if (net->ops[i].kind == FARM_NET_OP_CONV && net->ops[i].out.channels % 8 != 0) return false;
     return true;
 }
 
 static struct conv_u8 plan_conv_u8(const struct farm_executor *ex, bool exact) {
     const struct farm_net_io *io = &ex->net.io;
-    const struct farm_layer *layer = &ex->spec.layers[0];
+    const struct farm_net_op *op = &ex->net.ops[0];
+    const bool padded = op->pad_before[0] + op->pad_before[1] + op->pad_after[0] + op->pad_after[1] > 0;
     if (exact || ex->precision != FARM_PRECISION_F32 || io->frame_channels != 1) return (struct conv_u8){0};
+    if (padded || op->activation != FARM_ACTIVATION_RELU) return (struct conv_u8){0};
     const struct farm_conv_u8_shape shape = {
         .stack = io->stack,
         .height = io->height,
         .width = io->width,
-        .kernel = layer->kernel,
-        .stride = layer->stride,
-        .outputs = layer->out,
-        .layout = blocks_of_eight(&ex->spec) ? FARM_CONV_U8_NCHW8C : FARM_CONV_U8_NHWC,
+        .kernel = op->kernel,
+        .stride = op->stride,
+        .outputs = op->out.channels,
+        .layout = blocks_of_eight(&ex->net) ? FARM_CONV_U8_NCHW8C : FARM_CONV_U8_NHWC,
         .precision = FARM_CONV_U8_I16,
     };
     return (struct conv_u8){.used = farm_conv_u8_check(&shape, NULL) == FARM_OK, .shape = shape};
 }
 
-static struct farm_shape out_shape(const struct farm_layer *layer, struct farm_shape in) {
-    if (layer->kind == FARM_LAYER_DENSE) return (struct farm_shape){.channels = layer->out};
-    return (struct farm_shape){layer->out, (in.height - layer->kernel) / layer->stride + 1,
-                               (in.width - layer->kernel) / layer->stride + 1};
-}
-
-static struct farm_shape in_shape(const struct farm_net_io *io) {
-    if (io->flat > 0) return (struct farm_shape){.channels = io->flat};
-    return (struct farm_shape){io->stack * io->frame_channels, io->height, io->width};
-}
-
-// Fills configs: the hidden layers, then the heads as one product.
 static void plan_layers(struct farm_executor *ex) {
     const dnnl_data_type_t type = ex->precision == FARM_PRECISION_BF16 ? dnnl_bf16 : dnnl_f32;
     const bool blocked = ex->conv_u8.used && ex->conv_u8.shape.layout == FARM_CONV_U8_NCHW8C;
-    const struct farm_tensor *tensors = ex->net.tensors;
-    struct farm_shape shape = in_shape(&ex->net.io);
-    ex->layer_count = ex->spec.layer_count + 1;
+    ex->layer_count = ex->net.op_count;
     for (int i = 0; i < ex->layer_count; i++) {
-        const bool heads = i == ex->spec.layer_count;
-        const struct farm_layer head = {.kind = FARM_LAYER_DENSE, .out = ex->net.io.actions + 1};
-        const struct farm_layer *layer = heads ? &head : &ex->spec.layers[i];
+        const struct farm_net_op *op = &ex->net.ops[i];
         ex->configs[i] = (struct farm_dnnl_layer_config){
-            .kind = layer->kind,
-            .kernel = layer->kernel,
-            .stride = layer->stride,
-            .activated = !heads,
-            .activation = layer->activation,
-            .in = shape,
-            .out = out_shape(layer, shape),
-            .weight_offset = tensors[2 * i].offset,
-            .bias_offset = tensors[heads ? 2 * i + 2 : 2 * i + 1].offset,
+            .op = *op,
+            .weight_offset = op->weight >= 0 ? ex->net.tensors[op->weight].offset : 0,
+            .bias_offset = op->bias >= 0 ? ex->net.tensors[op->bias].offset : 0,
             .weight_scale = i == 0 && ex->net.io.flat == 0 ? 1.0f / 255.0f : 1.0f,
             .type = type,
-            .out_type = heads ? dnnl_f32 : type,
+            .out_type = i == ex->layer_count - 1 ? dnnl_f32 : type,
             .layout = blocked ? dnnl_nChw8c : dnnl_nhwc,
             .training = ex->training,
             .data_gradient = i > 0,
             .batch_max = ex->batch_max,
         };
-        shape = ex->configs[i].out;
+    }
+}
+
+// The first buffer that is neither of these.
+static int other_than(int a, int b) {
+    int i = 0;
+    while (i == a || i == b) i++;
+    return i;
+}
+
+// Training keeps all outputs for backward. Inference takes turns between two buffers, and a third within residual
+// blocks, whose input is `held` until it is added to. So do gradients, from the last layer to the first.
+static void plan_places(struct farm_executor *ex) {
+    int held = -1;
+    for (int i = 0; i < ex->layer_count; i++) {
+        const struct farm_net_op *op = &ex->configs[i].op;
+        const int in = i > 0 ? ex->places[i - 1].out : -1;
+        if (op->kind == FARM_NET_OP_RELU) held = in;
+        ex->places[i].out = op->skip >= 0 ? ex->places[op->skip].out : ex->training ? i : other_than(in, held);
+        if (op->skip >= 0) held = -1;
+    }
+    held = -1;
+    for (int i = ex->layer_count - 1; i > 0; i--) {
+        const struct farm_net_op *op = &ex->configs[i].op;
+        const int diff = ex->places[i].diff;
+        if (op->skip >= 0) held = diff;
+        ex->places[i - 1].diff = op->kind == FARM_NET_OP_RELU ? held : other_than(diff, held);
+        if (op->kind == FARM_NET_OP_RELU) held = -1;
     }
 }
 
@@ -139,30 +159,46 @@ static bool allocate_conv_u8(struct farm_executor *ex) {
     return conv->packed != NULL && conv->bias != NULL && (!ex->training || conv->scratch != NULL);
 }
 
-static bool allocate_rows(struct farm_executor *ex) {
-    const size_t rows = (size_t)ex->batch_max;
-    size_t diff_bytes = 0;
+static void widen(struct buffer *buffer, size_t row_bytes) {
+    if (row_bytes > buffer->row_bytes) buffer->row_bytes = row_bytes;
+}
+
+static bool allocate_buffers(struct buffer *buffers, int batch_max) {
     bool ok = true;
+    for (int i = 0; i < LAYERS_MAX; i++) {
+        if (buffers[i].row_bytes == 0) continue;
+        buffers[i].data = farm_dnnl_alloc((size_t)batch_max * buffers[i].row_bytes);
+        ok = ok && buffers[i].data != NULL;
+    }
+    return ok;
+}
+
+static bool allocate_rows(struct farm_executor *ex) {
     for (int i = 0; i < ex->layer_count; i++) {
         const struct farm_dnnl_layer_config *config = &ex->configs[i];
-        ex->outs[i] = farm_dnnl_alloc(rows * farm_dnnl_row_bytes(config->out, config->out_type));
-        ok = ok && ex->outs[i] != NULL;
-        const size_t bytes = rows * farm_dnnl_row_bytes(config->out, config->type);
-        diff_bytes = bytes > diff_bytes ? bytes : diff_bytes;
+        widen(&ex->outs[ex->places[i].out], farm_dnnl_row_bytes(config->op.out, config->out_type));
+        if (ex->training) widen(&ex->diffs[ex->places[i].diff], farm_dnnl_row_bytes(config->op.out, config->type));
     }
-    for (int i = 0; ex->training && i < 2; i++) {
-        ex->diffs[i] = farm_dnnl_alloc(diff_bytes);
-        ok = ok && ex->diffs[i] != NULL;
-    }
-    if (ex->conv_u8.used) return ok && allocate_conv_u8(ex);
-    ex->staging = farm_dnnl_alloc(rows * farm_dnnl_row_bytes(ex->configs[0].in, ex->configs[0].type));
-    return ok && ex->staging != NULL;
+    if (!allocate_buffers(ex->outs, ex->batch_max) || !allocate_buffers(ex->diffs, ex->batch_max)) return false;
+    if (ex->conv_u8.used) return allocate_conv_u8(ex);
+    ex->staging =
+        farm_dnnl_alloc((size_t)ex->batch_max * farm_dnnl_row_bytes(ex->configs[0].op.in, ex->configs[0].type));
+    return ex->staging != NULL;
 }
 
 // 1, 2, 4, 8, 16, 24, 32, 48, 64, 96, ...: at most a third of the rows are padding beyond 16.
 static int next_rung(int batch) {
     if (batch < 16) return 2 * batch;
     return (batch & (batch - 1)) == 0 ? batch / 2 * 3 : batch / 3 * 4;
+}
+
+static void *layer_out(const struct farm_executor *ex, int i) {
+    return ex->outs[ex->places[i].out].data;
+}
+
+// NULL where not training.
+static void *layer_diff(const struct farm_executor *ex, int i) {
+    return ex->diffs[ex->places[i].diff].data;
 }
 
 static enum farm_status make_rung(struct farm_executor *ex, int batch, struct farm_error *err) {
@@ -172,17 +208,17 @@ static enum farm_status make_rung(struct farm_executor *ex, int batch, struct fa
     ex->rung_count++;
     for (int i = 0; i < ex->layer_count; i++) {
         const struct farm_dnnl_layer_rows rows = {
-            .in = i == 0 ? ex->staging : ex->outs[i - 1],
-            .out = ex->outs[i],
-            .diff_in = ex->diffs[(i + 1) % 2],
-            .diff_out = ex->diffs[i % 2],
+            .in = i == 0 ? ex->staging : layer_out(ex, i - 1),
+            .out = layer_out(ex, i),
+            .diff_in = i == 0 ? NULL : layer_diff(ex, i - 1),
+            .diff_out = layer_diff(ex, i),
         };
         enum farm_status status = FARM_OK;
         if (i > 0 || !ex->conv_u8.used)
             status = farm_dnnl_layer_ops_make(&ex->dnnl, &ex->layers[i], batch, &rows, &rung->ops[i], err);
         else if (ex->training)
-            status = farm_dnnl_activation_make(&ex->dnnl, &ex->configs[i], batch, rows.out, rows.diff_out,
-                                               &rung->ops[i].activation, err);
+            status = farm_dnnl_layer_activation_make(&ex->dnnl, &ex->configs[i], batch, &rows, &rung->ops[i].activation,
+                                                     err);
         if (status != FARM_OK) return status;
     }
     return FARM_OK;
@@ -192,6 +228,7 @@ static enum farm_status build(struct farm_executor *ex, struct farm_error *err) 
     enum farm_status status = farm_dnnl_open(&ex->dnnl, err);
     if (status != FARM_OK) return status;
     plan_layers(ex);
+    plan_places(ex);
     if (!allocate_rows(ex))
         return farm_fail(err, FARM_E_LIMIT, "no memory for network %s with %d rows; take smaller batches",
                          ex->spec.name, ex->batch_max);
@@ -243,12 +280,11 @@ void farm_executor_destroy(struct farm_executor *ex) {
     if (ex == NULL) return;
     for (int r = 0; r < ex->rung_count; r++)
         for (int i = 0; i < ex->layer_count; i++) farm_dnnl_layer_ops_drop(&ex->rungs[r].ops[i]);
-    for (int i = 0; i < ex->layer_count; i++) {
+    for (int i = 0; i < LAYERS_MAX; i++) {
         farm_dnnl_layer_drop(&ex->layers[i]);
-        free(ex->outs[i]);
+        free(ex->outs[i].data);
+        free(ex->diffs[i].data);
     }
-    free(ex->diffs[0]);
-    free(ex->diffs[1]);
     free(ex->staging);
     free(ex->conv_u8.packed);
     free(ex->conv_u8.scratch);
@@ -269,7 +305,7 @@ void farm_executor_load(struct farm_executor *ex, const float *params) {
                (size_t)ex->conv_u8.shape.outputs * sizeof *ex->conv_u8.bias);
     }
     for (int i = ex->conv_u8.used ? 1 : 0; i < ex->layer_count; i++)
-        farm_dnnl_layer_load(&ex->dnnl, &ex->layers[i], params);
+        if (ex->configs[i].op.weight >= 0) farm_dnnl_layer_load(&ex->dnnl, &ex->layers[i], params);
 }
 
 static struct rung *rung_for(struct farm_executor *ex, int batch) {
@@ -284,8 +320,8 @@ static struct rung *rung_for(struct farm_executor *ex, int batch) {
 static void enter(struct farm_executor *ex, const void *const *rows, int batch, int padded) {
     const bool bf16 = ex->precision == FARM_PRECISION_BF16;
     if (ex->conv_u8.used) {
-        const size_t row = farm_shape_count(ex->configs[0].out);
-        float *out = ex->outs[0];
+        const size_t row = farm_shape_count(ex->configs[0].op.out);
+        float *out = layer_out(ex, 0);
         farm_conv_u8_forward(&ex->conv_u8.shape, ex->conv_u8.packed, ex->conv_u8.bias, (const uint8_t *const *)rows,
                              batch, out);
         memset(out + (size_t)batch * row, 0, (size_t)(padded - batch) * row * sizeof *out);
@@ -302,7 +338,7 @@ int farm_executor_forward(struct farm_executor *ex, const void *const *rows, int
     enter(ex, rows, batch, rung->batch);
     for (int i = ex->conv_u8.used ? 1 : 0; i < ex->layer_count; i++) farm_dnnl_op_run(&ex->dnnl, &rung->ops[i].forward);
     const size_t actions = (size_t)ex->net.io.actions;
-    const float *heads = ex->outs[ex->layer_count - 1];
+    const float *heads = layer_out(ex, ex->layer_count - 1);
     for (size_t b = 0; b < (size_t)batch; b++) {
         memcpy(logits + b * actions, heads + b * (actions + 1), actions * sizeof *logits);
         value[b] = heads[b * (actions + 1) + actions];
@@ -335,17 +371,17 @@ void farm_executor_backward(struct farm_executor *ex, const void *const *rows, i
     use_one_thread();
     struct rung *rung = rung_for(ex, batch);
     const int last = ex->layer_count - 1;
-    join_heads(ex, dlogits, dvalue, batch, rung->batch, ex->diffs[last % 2]);
+    join_heads(ex, dlogits, dvalue, batch, rung->batch, layer_diff(ex, last));
     for (int i = last; i >= 0; i--) {
         struct farm_dnnl_layer_ops *ops = &rung->ops[i];
-        if (i < last) farm_dnnl_op_run(&ex->dnnl, &ops->activation);
+        if (ops->activation.primitive != NULL) farm_dnnl_op_run(&ex->dnnl, &ops->activation);
         if (i == 0 && ex->conv_u8.used) {
-            farm_conv_u8_backward_weights(&ex->conv_u8.shape, (const uint8_t *const *)rows, batch, ex->diffs[0],
+            farm_conv_u8_backward_weights(&ex->conv_u8.shape, (const uint8_t *const *)rows, batch, layer_diff(ex, 0),
                                           grads + ex->configs[0].weight_offset, grads + ex->configs[0].bias_offset,
                                           ex->conv_u8.scratch);
             continue;
         }
-        farm_dnnl_layer_add_gradient(&ex->dnnl, &ex->layers[i], ops, grads);
+        if (ex->configs[i].op.weight >= 0) farm_dnnl_layer_add_gradient(&ex->dnnl, &ex->layers[i], ops, grads);
         if (i > 0) farm_dnnl_op_run(&ex->dnnl, &ops->data);
     }
 }

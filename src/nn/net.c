@@ -17,6 +17,13 @@
     }
 #define DENSE(out_, activation_)                                                                                       \
     { .kind = FARM_LAYER_DENSE, .out = (out_), .activation = (activation_) }
+#define RESIDUAL(out_, activation_)                                                                                    \
+    { .kind = FARM_LAYER_RESIDUAL, .out = (out_), .kernel = 3, .activation = (activation_) }
+// One section of IMPALA's deep network; `activation_` is what follows it.
+#define SECTION(out_, activation_)                                                                                     \
+    {.kind = FARM_LAYER_CONV_SAME, .out = (out_), .kernel = 3, .stride = 1, .activation = FARM_ACTIVATION_NONE},       \
+        {.kind = FARM_LAYER_POOL, .kernel = 3, .stride = 2, .activation = FARM_ACTIVATION_NONE},                       \
+        RESIDUAL(out_, FARM_ACTIVATION_NONE), RESIDUAL(out_, activation_)
 
 static const struct farm_net_spec nets[] = {
     {.name = "shallow",
@@ -31,6 +38,11 @@ static const struct farm_net_spec nets[] = {
      .about = "two hidden layers of 64 units with tanh, for flat observations",
      .layer_count = 2,
      .layers = {DENSE(64, FARM_ACTIVATION_TANH), DENSE(64, FARM_ACTIVATION_TANH)}},
+    {.name = "deep",
+     .about = "IMPALA's large network: three sections of 16, 32, 32 channels with residual blocks, dense 256",
+     .layer_count = 13,
+     .layers = {SECTION(16, FARM_ACTIVATION_NONE), SECTION(32, FARM_ACTIVATION_NONE), SECTION(32, FARM_ACTIVATION_RELU),
+                DENSE(256, FARM_ACTIVATION_RELU)}},
 };
 enum { NET_COUNT = sizeof nets / sizeof nets[0] };
 
@@ -50,12 +62,7 @@ const struct farm_net_spec *farm_net_find(const char *name, struct farm_error *e
     return NULL;
 }
 
-// What one layer hands to the next: a picture, or a vector of `channels` numbers where height is 0.
-struct shape {
-    int channels, height, width;
-};
-
-static size_t shape_count(struct shape shape) {
+size_t farm_shape_count(struct farm_shape shape) {
     return (size_t)shape.channels * (shape.height > 0 ? (size_t)shape.height * (size_t)shape.width : 1);
 }
 
@@ -77,9 +84,10 @@ static enum farm_status check_io(const struct farm_net_io *io, struct farm_error
     return FARM_OK;
 }
 
-static void append(struct farm_net *net, const char *name, const int *dims, int rank) {
+// Its index.
+static int append_tensor(struct farm_net *net, const char *name, const int *dims, int rank) {
     assert(net->tensor_count < FARM_TENSORS_MAX);
-    struct farm_tensor *tensor = &net->tensors[net->tensor_count++];
+    struct farm_tensor *tensor = &net->tensors[net->tensor_count];
     snprintf(tensor->name, sizeof tensor->name, "%s", name);
     tensor->rank = rank;
     tensor->offset = net->parameter_count;
@@ -89,43 +97,144 @@ static void append(struct farm_net *net, const char *name, const int *dims, int 
         tensor->count *= (size_t)dims[i];
     }
     net->parameter_count += tensor->count;
+    return net->tensor_count++;
 }
 
-// Appends the tensors of layer i and turns *shape from its input into its output.
-static enum farm_status append_layer(struct farm_net *net, int i, struct shape *shape, struct farm_error *err) {
-    const struct farm_layer *layer = &net->spec->layers[i];
-    const bool conv = layer->kind == FARM_LAYER_CONV;
-    int dims[4] = {layer->out};
-    if (layer->out < 1) return farm_fail(err, FARM_E_INVALID, "layer %d has %d outputs", i, layer->out);
-    if (conv) {
-        if (shape->height == 0)
-            return farm_fail(err, FARM_E_INVALID,
-                             "network %s: layer %d is a convolution, but its input is flat; take \"mlp\"",
-                             net->spec->name, i);
-        if (layer->kernel < 1 || layer->stride < 1 || layer->activation != FARM_ACTIVATION_RELU)
-            return farm_fail(err, FARM_E_INVALID,
-                             "network %s: layer %d: a convolution has kernel and stride >= 1 and ReLU", net->spec->name,
-                             i);
-        if (shape->height < layer->kernel || shape->width < layer->kernel)
-            return farm_fail(err, FARM_E_INVALID,
-                             "network %s: the input is too small: layer %d gets %dx%d, its kernel is %dx%d",
-                             net->spec->name, i, shape->height, shape->width, layer->kernel, layer->kernel);
-        dims[1] = shape->channels;
-        dims[2] = dims[3] = layer->kernel;
-        *shape = (struct shape){layer->out, (shape->height - layer->kernel) / layer->stride + 1,
-                                (shape->width - layer->kernel) / layer->stride + 1};
-    } else {
-        dims[1] = (int)shape_count(*shape);
-        *shape = (struct shape){.channels = layer->out};
+// What the next op reads.
+static struct farm_shape next_in(const struct farm_net *net) {
+    if (net->op_count > 0) return net->ops[net->op_count - 1].out;
+    if (net->io.flat > 0) return (struct farm_shape){.channels = net->io.flat};
+    return (struct farm_shape){net->io.stack * net->io.frame_channels, net->io.height, net->io.width};
+}
+
+// The next op, with its input, and its output the same.
+static struct farm_net_op *append_op(struct farm_net *net, enum farm_net_op_kind kind,
+                                     enum farm_activation activation) {
+    assert(net->op_count < FARM_NET_OPS_MAX);
+    const struct farm_shape in = next_in(net);
+    struct farm_net_op *op = &net->ops[net->op_count++];
+    *op = (struct farm_net_op){
+        .kind = kind, .activation = activation, .skip = -1, .weight = -1, .bias = -1, .in = in, .out = in};
+    return op;
+}
+
+// Lays a kernel over the op's input: its padding and the height and width of its output.
+static void slide(struct farm_net_op *op, int kernel, int stride, bool same) {
+    const int sizes[2] = {op->in.height, op->in.width};
+    int *const outs[2] = {&op->out.height, &op->out.width};
+    op->kernel = kernel;
+    op->stride = stride;
+    for (int i = 0; i < 2; i++) {
+        *outs[i] = (same ? sizes[i] - 1 : sizes[i] - kernel) / stride + 1;
+        const int lacking = (*outs[i] - 1) * stride + kernel - sizes[i];
+        if (!same || lacking <= 0) continue;
+        op->pad_before[i] = lacking / 2;
+        op->pad_after[i] = lacking - lacking / 2;
     }
-    if ((double)shape->channels * (shape->height + 1) * (shape->width + 1) > INT_MAX)
-        return farm_fail(err, FARM_E_INVALID, "network %s: layer %d is too large", net->spec->name, i);
+}
+
+// Weight and bias "layers.<i>.<part>weight", "...bias" of an op whose input and kernel are known.
+static void append_weights(struct farm_net *net, struct farm_net_op *op, int i, const char *part) {
+    const bool conv = op->kind == FARM_NET_OP_CONV;
+    const int dims[4] = {op->out.channels, conv ? op->in.channels : (int)farm_shape_count(op->in), op->kernel,
+                         op->kernel};
     char name[FARM_TENSOR_NAME_MAX];
-    snprintf(name, sizeof name, "layers.%d.weight", i);
-    append(net, name, dims, conv ? 4 : 2);
-    snprintf(name, sizeof name, "layers.%d.bias", i);
-    append(net, name, dims, 1);
+    snprintf(name, sizeof name, "layers.%d.%sweight", i, part);
+    op->weight = append_tensor(net, name, dims, conv ? 4 : 2);
+    snprintf(name, sizeof name, "layers.%d.%sbias", i, part);
+    op->bias = append_tensor(net, name, dims, 1);
+}
+
+static struct farm_net_op *append_conv(struct farm_net *net, int i, const char *part, int stride, bool same,
+                                       enum farm_activation activation) {
+    const struct farm_layer *layer = &net->spec->layers[i];
+    struct farm_net_op *op = append_op(net, FARM_NET_OP_CONV, activation);
+    op->out.channels = layer->out;
+    slide(op, layer->kernel, stride, same);
+    append_weights(net, op, i, part);
+    return op;
+}
+
+static void append_residual(struct farm_net *net, int i) {
+    const int skip = net->op_count - 1;
+    append_op(net, FARM_NET_OP_RELU, FARM_ACTIVATION_RELU);
+    append_conv(net, i, "conv0.", 1, true, FARM_ACTIVATION_RELU);
+    append_conv(net, i, "conv1.", 1, true, net->spec->layers[i].activation)->skip = skip;
+}
+
+static void append_dense(struct farm_net *net, int i) {
+    struct farm_net_op *op = append_op(net, FARM_NET_OP_DENSE, net->spec->layers[i].activation);
+    op->out = (struct farm_shape){.channels = net->spec->layers[i].out};
+    append_weights(net, op, i, "");
+}
+
+// Whether layer i, which reads a picture, can read this one.
+static enum farm_status check_picture(const struct farm_net *net, int i, struct farm_error *err) {
+    const char *name = net->spec->name;
+    const struct farm_layer *layer = &net->spec->layers[i];
+    const struct farm_shape in = next_in(net);
+    const bool residual = layer->kind == FARM_LAYER_RESIDUAL, pool = layer->kind == FARM_LAYER_POOL;
+    if (in.height == 0)
+        return farm_fail(err, FARM_E_INVALID,
+                         "network %s: layer %d reads a picture, but its input is flat; take \"mlp\"", name, i);
+    if (layer->kernel < 1 || (!residual && layer->stride < 1))
+        return farm_fail(err, FARM_E_INVALID, "network %s: layer %d: kernel and stride must be >= 1", name, i);
+    if (layer->activation == FARM_ACTIVATION_TANH || (pool && layer->activation != FARM_ACTIVATION_NONE))
+        return farm_fail(err, FARM_E_INVALID, "network %s: layer %d: %s", name, i,
+                         pool ? "a pool has no activation" : "a picture's activation is ReLU or none");
+    if (layer->kind == FARM_LAYER_CONV && (in.height < layer->kernel || in.width < layer->kernel))
+        return farm_fail(err, FARM_E_INVALID,
+                         "network %s: the input is too small: layer %d gets %dx%d, its kernel is %dx%d", name, i,
+                         in.height, in.width, layer->kernel, layer->kernel);
+    if ((residual || pool) && net->op_count == 0)
+        return farm_fail(err, FARM_E_INVALID, "network %s: layer 0 must be a convolution where frames come in", name);
+    if (residual && (net->ops[net->op_count - 1].activation != FARM_ACTIVATION_NONE || layer->out != in.channels))
+        return farm_fail(
+            err, FARM_E_INVALID,
+            "network %s: layer %d: a residual block of %d channels follows a layer of as many without activation", name,
+            i, layer->out);
     return FARM_OK;
+}
+
+// Appends the tensors and ops of layer i.
+static enum farm_status append_layer(struct farm_net *net, int i, struct farm_error *err) {
+    const struct farm_layer *layer = &net->spec->layers[i];
+    if (layer->out < 1 && layer->kind != FARM_LAYER_POOL)
+        return farm_fail(err, FARM_E_INVALID, "layer %d has %d outputs", i, layer->out);
+    if (layer->kind != FARM_LAYER_DENSE) {
+        const enum farm_status status = check_picture(net, i, err);
+        if (status != FARM_OK) return status;
+    }
+    switch (layer->kind) {
+    case FARM_LAYER_CONV:
+    case FARM_LAYER_CONV_SAME:
+        append_conv(net, i, "", layer->stride, layer->kind == FARM_LAYER_CONV_SAME, layer->activation);
+        break;
+    case FARM_LAYER_POOL:
+        slide(append_op(net, FARM_NET_OP_POOL, layer->activation), layer->kernel, layer->stride, true);
+        break;
+    case FARM_LAYER_RESIDUAL:
+        append_residual(net, i);
+        break;
+    case FARM_LAYER_DENSE:
+        append_dense(net, i);
+        break;
+    }
+    const struct farm_shape out = next_in(net);
+    if ((double)out.channels * (out.height + 1) * (out.width + 1) > INT_MAX)
+        return farm_fail(err, FARM_E_INVALID, "network %s: layer %d is too large", net->spec->name, i);
+    return FARM_OK;
+}
+
+static void append_heads(struct farm_net *net) {
+    const int actions = net->io.actions;
+    struct farm_net_op *op = append_op(net, FARM_NET_OP_DENSE, FARM_ACTIVATION_NONE);
+    const int features = (int)farm_shape_count(op->in);
+    op->out = (struct farm_shape){.channels = actions + 1};
+    op->weight = append_tensor(net, "policy.weight", (int[]){actions, features}, 2);
+    append_tensor(net, "value.weight", (int[]){1, features}, 2);
+    op->bias = append_tensor(net, "policy.bias", (int[]){actions}, 1);
+    append_tensor(net, "value.bias", (int[]){1}, 1);
 }
 
 enum farm_status farm_net_make(const struct farm_net_spec *spec, const struct farm_net_io *io, struct farm_net *net,
@@ -135,24 +244,16 @@ enum farm_status farm_net_make(const struct farm_net_spec *spec, const struct fa
     if (spec->layer_count < 1 || spec->layer_count > FARM_NET_LAYERS_MAX)
         return farm_fail(err, FARM_E_INVALID, "network %s has %d layers; 1 to %d are possible", spec->name,
                          spec->layer_count, FARM_NET_LAYERS_MAX);
+    if (io->flat == 0 && spec->layers[0].kind == FARM_LAYER_DENSE)
+        return farm_fail(err, FARM_E_INVALID,
+                         "network %s takes flat observations, not frames; take \"shallow\", \"nature\" or \"deep\"",
+                         spec->name);
     *net = (struct farm_net){.spec = spec, .io = *io};
-    struct shape shape = {.channels = io->flat};
-    if (io->flat == 0) {
-        if (spec->layers[0].kind != FARM_LAYER_CONV)
-            return farm_fail(err, FARM_E_INVALID,
-                             "network %s takes flat observations, not frames; take \"shallow\" or \"nature\"",
-                             spec->name);
-        shape = (struct shape){io->stack * io->frame_channels, io->height, io->width};
-    }
     for (int i = 0; i < spec->layer_count; i++) {
-        const enum farm_status made = append_layer(net, i, &shape, err);
+        const enum farm_status made = append_layer(net, i, err);
         if (made != FARM_OK) return made;
     }
-    const int features = (int)shape_count(shape);
-    append(net, "policy.weight", (int[]){io->actions, features}, 2);
-    append(net, "value.weight", (int[]){1, features}, 2);
-    append(net, "policy.bias", (int[]){io->actions}, 1);
-    append(net, "value.bias", (int[]){1}, 1);
+    append_heads(net);
     return FARM_OK;
 }
 

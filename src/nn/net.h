@@ -9,25 +9,39 @@
 
 #include "base/status.h"
 
+// "Same" padding below is TensorFlow's: of n rows at stride s become ceil(n/s); the p = max((ceil(n/s) - 1)*s + k - n,
+// 0) rows that a kernel of k lacks are added, p/2 (rounded down) above and the rest below; columns alike. A 3x3
+// convolution of stride 1 gets one on each side. A 3x3 pool of stride 2 gets one on each side where n is odd, and one
+// below (right) alone where n is even: torch.nn.MaxPool2d(3, 2, padding=(height % 2, width % 2), ceil_mode=True). A
+// convolution's padding is zeros; a pool's is never the maximum.
 enum farm_layer_kind {
-    FARM_LAYER_CONV,  // 2-D convolution, square kernel, no padding, then ReLU
-    FARM_LAYER_DENSE, // flatten where needed, product, then the activation
+    FARM_LAYER_CONV,      // 2-D convolution, square kernel, no padding, then ReLU or no activation
+    FARM_LAYER_DENSE,     // flatten where needed, product, then the activation
+    FARM_LAYER_CONV_SAME, // as CONV, with "same" padding
+    FARM_LAYER_POOL,     // maximum under a square kernel, "same" padding; no channels of its own (out 0), no activation
+    FARM_LAYER_RESIDUAL, // x + conv1(relu(conv0(relu(x)))), both CONV_SAME of stride 1 (stride 0), `out` = x's
+                         // channels; then ReLU or nothing. What x comes from has no activation and is no input
 };
 
-enum farm_activation { FARM_ACTIVATION_RELU, FARM_ACTIVATION_TANH };
+enum farm_activation { FARM_ACTIVATION_RELU, FARM_ACTIVATION_TANH, FARM_ACTIVATION_NONE };
 
 struct farm_layer {
     enum farm_layer_kind kind;
-    int out;    // channels (conv) or units (dense)
-    int kernel; // conv only
-    int stride; // conv only
+    int out;    // channels (conv, residual) or units (dense)
+    int kernel; // conv, pool, residual
+    int stride; // conv, pool
     enum farm_activation activation;
 };
 
-enum { FARM_NET_LAYERS_MAX = 16, FARM_TENSORS_MAX = 2 * (FARM_NET_LAYERS_MAX + 2), FARM_TENSOR_NAME_MAX = 48 };
+enum {
+    FARM_NET_LAYERS_MAX = 16,
+    FARM_NET_OPS_MAX = 3 * FARM_NET_LAYERS_MAX + 1,
+    FARM_TENSORS_MAX = 4 * (FARM_NET_LAYERS_MAX + 1),
+    FARM_TENSOR_NAME_MAX = 48
+};
 
 struct farm_net_spec {
-    const char *name;  // "shallow", "nature", "mlp"
+    const char *name;  // "shallow", "nature", "mlp", "deep"
     const char *about; // one line for --help
     int layer_count;
     struct farm_layer layers[FARM_NET_LAYERS_MAX];
@@ -37,6 +51,8 @@ struct farm_net_spec {
 //   shallow  IMPALA's small net (Espeholt et al. 2018, fig. 3 left, without the LSTM): conv 16@8x8/4, 32@4x4/2, FC 256
 //   nature   Mnih et al. 2015: conv 32@8x8/4, 64@4x4/2, 64@3x3/1, FC 512
 //   mlp      two hidden layers of 64 units, tanh
+//   deep     IMPALA's large net (fig. 3 right, without the LSTM): three sections of 16, 32 and 32 channels, each conv
+//            3x3/1 without activation, max-pool 3x3/2, two residual blocks of 3x3; ReLU, FC 256, ReLU
 const struct farm_net_spec *farm_net_at(size_t i);
 const struct farm_net_spec *farm_net_find(const char *name, struct farm_error *err);
 
@@ -49,12 +65,40 @@ struct farm_net_io {
     int actions;        // policy logits; a value head of one output stands beside
 };
 
+// "layers.0.weight", "layers.0.bias", "layers.2.conv0.weight" (residual: conv0, conv1), "policy.weight", "value.bias",
+// ...: the state_dict of a PyTorch module with a ModuleList `layers` that has one entry a table row (a pool has no
+// tensors, but counts) and two Linears `policy` and `value`.
 struct farm_tensor {
-    char name[FARM_TENSOR_NAME_MAX]; // "layers.0.weight", "layers.0.bias", "policy.weight", "value.bias", ...
+    char name[FARM_TENSOR_NAME_MAX];
     int dims[4]; // PyTorch order: conv [out][in][kh][kw], dense [out][in]; dense after conv: in = C*H*W, C slowest
     int rank;
     size_t offset; // in floats from the start of the flat vector
     size_t count;  // in floats
+};
+
+// A picture, or a vector of `channels` numbers where height is 0.
+struct farm_shape {
+    int channels, height, width;
+};
+size_t farm_shape_count(struct farm_shape shape);
+
+enum farm_net_op_kind {
+    FARM_NET_OP_CONV,  // out = activation(weight * in + bias), plus the output of `skip` before the activation
+    FARM_NET_OP_DENSE, // out = activation(weight . in + bias)
+    FARM_NET_OP_POOL,  // out = maxima of in
+    FARM_NET_OP_RELU,  // out = relu(in), beside `in`, which its residual block's last convolution adds
+};
+
+// One step of what a backend computes. Each reads the output of the one before it, the first the network's input; the
+// last one is the heads: `actions` logits, then the value, without activation.
+struct farm_net_op {
+    enum farm_net_op_kind kind;
+    enum farm_activation activation; // RELU for FARM_NET_OP_RELU
+    int kernel, stride;              // CONV, POOL
+    int pad_before[2], pad_after[2]; // CONV, POOL: rows above and below, columns left and right
+    int skip;                        // CONV: the op whose output is added; -1: none
+    int weight, bias; // indices of tensors; -1 where there are none. Heads: policy's; value's follow each
+    struct farm_shape in, out;
 };
 
 struct farm_net {
@@ -63,11 +107,13 @@ struct farm_net {
     int tensor_count;
     struct farm_tensor tensors[FARM_TENSORS_MAX];
     size_t parameter_count;
+    int op_count; // with the heads
+    struct farm_net_op ops[FARM_NET_OPS_MAX];
 };
 
-// Works out all shapes. Tensors stand in the order of the layers, weight before bias; then policy.weight, value.weight,
-// policy.bias, value.bias, so that both heads are one product of actions + 1 outputs. FARM_E_INVALID with the reason
-// where the input is too small for a layer, or frames meet an mlp.
+// Works out all shapes and the ops. Tensors stand in the order of the layers, weight before bias, conv0 before conv1;
+// then policy.weight, value.weight, policy.bias, value.bias, so that both heads are one product of actions + 1 outputs.
+// FARM_E_INVALID with the reason where the input is too small for a layer, or frames meet an mlp.
 enum farm_status farm_net_make(const struct farm_net_spec *spec, const struct farm_net_io *io, struct farm_net *net,
                                struct farm_error *err);
 

@@ -36,7 +36,7 @@ static const struct farm_recipe_key keys[] = {
     INT(lanes, "2", 1, 64, "lanes of one actor: one group steps while the others wait for actions"),
     INT(ring_steps, "0", 0, 1e6, "steps that a lane's ring holds; 0: chosen"),
     TEXT(device, "auto", "auto|cpu|cuda", "where the network runs"),
-    TEXT(net, "auto", NULL, "network: shallow, nature, mlp; auto: shallow for frames, mlp for flat observations"),
+    TEXT(net, "auto", NULL, "network: shallow, nature, mlp, deep; auto: shallow for frames, mlp for flat observations"),
     TEXT(algo, "vtrace", "vtrace", "algorithm"),
     TEXT(precision, "auto", "auto|f32|bf16", "of the network's arithmetic; auto: bf16 where the CPU has it"),
     INT(unroll, "20", 1, 4096, "transitions of a window (T)"),

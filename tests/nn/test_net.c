@@ -40,6 +40,78 @@ Test(nn, counts_the_parameters_of_mlp) {
     cr_assert_eq(make("mlp", cartpole).parameter_count, 5 * 64 + 65 * 64 + 3 * 65);
 }
 
+// By hand: 16*(9*4+1) + 4*16*(9*16+1) + 32*(9*16+1) + 9*32*(9*32+1) + 256*(32*11*11+1) + 7*(256+1).
+Test(nn, counts_the_parameters_of_deep) {
+    cr_assert_eq(make("deep", atari).parameter_count, 1091031);
+}
+
+// The sections of the deep network at 84x84: 84, 42, 21, 11; and at the sizes of small pictures.
+Test(nn, pools_to_half_rounded_up_and_pads_as_tensorflow_does) {
+    static const struct {
+        int size, out, before, after;
+    } pools[] = {{84, 42, 0, 1}, {21, 11, 1, 1}, {5, 3, 1, 1}, {4, 2, 0, 1}, {3, 2, 1, 1}, {2, 1, 0, 1}, {1, 1, 1, 1}};
+    for (size_t i = 0; i < sizeof pools / sizeof pools[0]; i++) {
+        struct farm_net_io io = atari;
+        io.height = pools[i].size;
+        io.width = 9;
+        const struct farm_net net = make("deep", io);
+        const struct farm_net_op *conv = &net.ops[0], *pool = &net.ops[1];
+        cr_assert_eq(conv->kind, FARM_NET_OP_CONV);
+        cr_assert(conv->out.channels == 16 && conv->out.height == pools[i].size && conv->out.width == 9);
+        cr_assert(conv->pad_before[0] == 1 && conv->pad_after[0] == 1 && conv->pad_before[1] == 1 &&
+                  conv->pad_after[1] == 1);
+        cr_assert_eq(pool->kind, FARM_NET_OP_POOL);
+        cr_assert(pool->out.channels == 16 && pool->out.height == pools[i].out && pool->out.width == 5, "%d rows",
+                  pools[i].size);
+        cr_assert(pool->pad_before[0] == pools[i].before && pool->pad_after[0] == pools[i].after, "%d rows",
+                  pools[i].size);
+        cr_assert(pool->pad_before[1] == 1 && pool->pad_after[1] == 1);
+    }
+}
+
+// An op and what it adds: three to a residual block, the last of which adds what entered the first.
+Test(nn, takes_deep_apart_into_ops) {
+    const struct farm_net net = make("deep", atari);
+    cr_assert_eq(net.op_count, 3 * (2 + 2 * 3) + 2);
+    static const enum farm_net_op_kind section[] = {FARM_NET_OP_CONV, FARM_NET_OP_POOL, FARM_NET_OP_RELU,
+                                                    FARM_NET_OP_CONV, FARM_NET_OP_CONV, FARM_NET_OP_RELU,
+                                                    FARM_NET_OP_CONV, FARM_NET_OP_CONV};
+    static const int skips[] = {-1, -1, -1, -1, 1, -1, -1, 4}; // from the section's start
+    for (int i = 0; i < 24; i++) {
+        const struct farm_net_op *op = &net.ops[i];
+        cr_assert_eq(op->kind, section[i % 8], "op %d", i);
+        cr_assert_eq(op->skip, skips[i % 8] < 0 ? -1 : i / 8 * 8 + skips[i % 8], "op %d", i);
+        const bool relu = op->kind == FARM_NET_OP_RELU || i % 8 == 3 || i % 8 == 6 || i == 23;
+        cr_assert_eq(op->activation, relu ? FARM_ACTIVATION_RELU : FARM_ACTIVATION_NONE, "op %d", i);
+    }
+    cr_assert_eq(net.ops[23].out.height, 11);
+    cr_assert_eq(net.ops[24].out.channels, 256);
+    cr_assert_eq(net.ops[25].out.channels, 7);
+    cr_assert_str_eq(net.tensors[net.ops[25].weight].name, "policy.weight");
+}
+
+Test(nn, names_the_tensors_of_deep_as_a_module_of_its_layers_does) {
+    const struct farm_net net = make("deep", atari);
+    static const struct {
+        int tensor;
+        const char *name;
+        int dims[4];
+    } some[] = {{0, "layers.0.weight", {16, 4, 3, 3}},
+                {2, "layers.2.conv0.weight", {16, 16, 3, 3}},
+                {5, "layers.2.conv1.bias", {16}},
+                {9, "layers.3.conv1.bias", {16}},
+                {10, "layers.4.weight", {32, 16, 3, 3}},
+                {28, "layers.11.conv1.weight", {32, 32, 3, 3}},
+                {30, "layers.12.weight", {256, 32 * 11 * 11}},
+                {32, "policy.weight", {6, 256}}};
+    cr_assert_eq(net.tensor_count, 36);
+    for (size_t i = 0; i < sizeof some / sizeof some[0]; i++) {
+        const struct farm_tensor *tensor = &net.tensors[some[i].tensor];
+        cr_assert_str_eq(tensor->name, some[i].name);
+        cr_assert_arr_eq(tensor->dims, some[i].dims, sizeof tensor->dims, "%s", tensor->name);
+    }
+}
+
 Test(nn, names_tensors_in_order_without_gaps) {
     const struct farm_net net = make("shallow", atari);
     static const char *const names[] = {"layers.0.weight", "layers.0.bias", "layers.1.weight", "layers.1.bias",
@@ -74,14 +146,14 @@ Test(nn, takes_the_channels_of_all_stacked_frames) {
 Test(nn, lists_networks_until_null) {
     size_t i = 0;
     for (; farm_net_at(i) != NULL; i++) cr_assert_eq(farm_net_find(farm_net_at(i)->name, NULL), farm_net_at(i));
-    cr_assert_eq(i, 3);
+    cr_assert_eq(i, 4);
 }
 
 Test(nn, names_the_networks_where_one_is_unknown) {
     struct farm_error err = {.message = ""};
     cr_assert_null(farm_net_find("shalow", &err));
     cr_assert_eq(err.status, FARM_E_NOT_FOUND);
-    cr_assert_not_null(strstr(err.message, "shallow, nature, mlp"));
+    cr_assert_not_null(strstr(err.message, "shallow, nature, mlp, deep"));
 }
 
 Test(nn, refuses_what_does_not_fit) {
@@ -108,8 +180,39 @@ Test(nn, refuses_what_does_not_fit) {
     expect_refused(shallow, io, "either");
 }
 
-Test(nn, initial_values_are_uniform_within_their_bounds) {
-    const struct farm_net net = make("shallow", atari);
+// A table of two layers.
+static struct farm_net_spec two(struct farm_layer first, struct farm_layer second) {
+    return (struct farm_net_spec){.name = "two", .layer_count = 2, .layers = {first, second}};
+}
+
+Test(nn, refuses_tables_that_make_no_sense) {
+    const struct farm_layer conv = {FARM_LAYER_CONV_SAME, 8, 3, 1, FARM_ACTIVATION_NONE};
+    const struct farm_layer active = {FARM_LAYER_CONV_SAME, 8, 3, 1, FARM_ACTIVATION_RELU};
+    const struct farm_layer tanh_conv = {FARM_LAYER_CONV, 8, 3, 1, FARM_ACTIVATION_TANH};
+    const struct farm_layer pool = {FARM_LAYER_POOL, 0, 3, 2, FARM_ACTIVATION_NONE};
+    const struct farm_layer active_pool = {FARM_LAYER_POOL, 0, 3, 2, FARM_ACTIVATION_RELU};
+    const struct farm_layer still = {FARM_LAYER_POOL, 0, 3, 0, FARM_ACTIVATION_NONE};
+    const struct farm_layer residual = {FARM_LAYER_RESIDUAL, 8, 3, 0, FARM_ACTIVATION_NONE};
+    const struct farm_layer wide = {FARM_LAYER_RESIDUAL, 16, 3, 0, FARM_ACTIVATION_NONE};
+    const struct farm_layer dense = {FARM_LAYER_DENSE, 8, 0, 0, FARM_ACTIVATION_RELU};
+    const struct {
+        struct farm_net_spec spec;
+        const char *reason;
+    } cases[] = {{two(pool, conv), "layer 0 must be a convolution"},
+                 {two(residual, conv), "layer 0 must be a convolution"},
+                 {two(active, residual), "without activation"},
+                 {two(conv, wide), "16 channels follows"},
+                 {two(conv, tanh_conv), "ReLU or none"},
+                 {two(conv, active_pool), "no activation"},
+                 {two(conv, still), "stride must be >= 1"},
+                 {two(dense, conv), "takes flat observations"}};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) expect_refused(&cases[i].spec, atari, cases[i].reason);
+    const struct farm_net_spec flat = two(dense, pool);
+    expect_refused(&flat, cartpole, "flat");
+}
+
+static void expect_uniform(const char *name) {
+    const struct farm_net net = make(name, atari);
     float *params = malloc(net.parameter_count * sizeof *params);
     farm_net_init(&net, 5, params);
     for (int t = 0; t < net.tensor_count; t++) {
@@ -127,6 +230,11 @@ Test(nn, initial_values_are_uniform_within_their_bounds) {
         cr_assert_float_eq(square, bound * bound / 3, 0.1 * bound * bound, "%s: variance %g", tensor->name, square);
     }
     free(params);
+}
+
+Test(nn, initial_values_are_uniform_within_their_bounds) {
+    expect_uniform("shallow");
+    expect_uniform("deep");
 }
 
 // The numbers themselves are part of the contract: a seed means the same run on every machine.
