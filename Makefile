@@ -275,7 +275,7 @@ BENCHES      := $(patsubst bench/%.c,$(BUILD)/bench/%,$(filter-out bench/common%
 
 BENCH_SCRIPTS := $(BUILD)/bench/fps
 $(BENCH_SCRIPTS): $(BUILD)/bench/%: bench/%.py
-	$(Q)install -D -m 755 $< $@
+	$(Q)mkdir -p $(@D) && ln -sfn $(abspath $<) $@
 $(BENCHES): $(BUILD)/bench/%: $(BUILD)/obj/bench/%.o $(BENCH_COMMON) $(LIBFARM)
 	$(call say,LINK,$@)
 	$(call link)

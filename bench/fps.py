@@ -8,13 +8,12 @@ library only; prints a table, or with --json the document that all benchmarks pr
 import argparse
 import json
 import os
-import platform
 import statistics
-import subprocess
 import sys
 
-BUILD = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-FARM = os.path.join(BUILD, "farm")
+from peers.common import Unavailable, commit, document_of, farm_fps, machine, spread_of
+
+BUILD = os.path.dirname(os.path.dirname(os.path.abspath(sys.argv[0])))  # this file is build/bench/fps, by a link
 TARGETS = {
     "ale/Pong": 0.93,
     "ale/Breakout": 0.93,
@@ -28,24 +27,8 @@ TARGETS = {
 MANY, FEW = 1000, 16  # environments of one process
 
 
-class Failed(Exception):
-    """A run of `farm fps` that gave no figures."""
-
-
 def fps(env, seconds, *options):
-    command = [FARM, "fps", "--env", env, "--ladder", "off", "--quiet", "--json", "--seconds", f"{seconds:g}", *options]
-    result = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60 + 4 * seconds, check=False)
-    if result.returncode != 0:
-        raise Failed((result.stderr.strip().splitlines() or ["no reason given"])[-1])
-    return json.loads(result.stdout)
-
-
-def spread_of(samples):
-    """(75th - 25th percentile) / median."""
-    if len(samples) < 2:
-        return 0.0
-    quarters = statistics.quantiles(samples, n=4, method="inclusive")
-    return (quarters[2] - quarters[0]) / statistics.median(samples)
+    return document_of(farm_fps(BUILD, env, *options).command, seconds)
 
 
 def name_of(env):
@@ -95,16 +78,6 @@ def cost_of_many(seconds):
     }
 
 
-def machine():
-    model = "unknown"
-    with open("/proc/cpuinfo", encoding="ascii", errors="replace") as file:
-        model = next((line.split(":", 1)[1].strip() for line in file if line.startswith("model name")), model)
-    nodes = 0
-    while os.path.isdir(f"/sys/devices/system/node/node{nodes}"):
-        nodes += 1
-    return {"cpu": model, "cores": len(os.sched_getaffinity(0)), "nodes": nodes, "kernel": platform.release(), "gpu": None}
-
-
 def show(results):
     print(f"{'fps':36}{'median':>10} {'unit':<14}{'spread':>7}{'reference':>12}{'ratio':>8}{'target':>8}")
     for result in results:
@@ -121,7 +94,7 @@ def measure(envs, seconds, rounds):
             print(f"  round {number + 1} of {rounds}: {env}", file=sys.stderr, flush=True)
             try:
                 runs[env].append(fps(env, seconds))
-            except (Failed, OSError, subprocess.TimeoutExpired, ValueError) as error:
+            except (Unavailable, ValueError) as error:
                 failed[env] = error
     for env, error in failed.items():
         print(f"fps: {env}: {error}", file=sys.stderr)
@@ -143,9 +116,8 @@ def main():
     results, failures = measure(envs, arguments.seconds, arguments.rounds)
     if "native/cartpole" in envs:
         results.append(cost_of_many(4))
-    version = subprocess.run([FARM, "--version"], capture_output=True, text=True, check=False).stdout
     if arguments.json:
-        print(json.dumps({"schema_version": 1, "benchmark": "fps", "commit": version.removeprefix("farm ").strip() or "unknown",
+        print(json.dumps({"schema_version": 1, "benchmark": "fps", "commit": commit(BUILD),
                           "machine": machine(), "command": " ".join(["build/bench/fps", *sys.argv[1:]]), "results": results}, indent=1))
     else:
         show(results)

@@ -58,6 +58,21 @@ def describe(setting):
 # ---- our side ----
 
 
+def document_of(command, seconds):
+    """What a subcommand of our program prints, asked to take so many seconds."""
+    command = command + ["--seconds", f"{seconds:.3f}"]
+    try:
+        result = subprocess.run(
+            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60 + 4 * seconds, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise Unavailable(f"ours: {error}") from None
+    if result.returncode != 0:
+        lines = result.stderr.strip().splitlines() or ["no reason given"]
+        raise Unavailable(f"ours: {' '.join(command[1:])} ended with {result.returncode}: {lines[-1]}")
+    return json.loads(result.stdout)
+
+
 class Farm:
     """A subcommand of our program that prints agent_steps_per_s; `said` keeps its documents."""
 
@@ -69,18 +84,8 @@ class Farm:
     def rate(self, seconds):
         asked = max(seconds - self.overhead_s, LEAST_TURN_S, seconds / 2)
         start = time.monotonic()
-        command = self.command + ["--seconds", f"{asked:.3f}"]
-        try:
-            result = subprocess.run(
-                command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60 + 4 * seconds, check=False
-            )
-        except (OSError, subprocess.TimeoutExpired) as error:
-            raise Unavailable(f"ours: {error}") from None
+        document = document_of(self.command, asked)
         self.overhead_s = max(time.monotonic() - start - asked, 0.0)
-        if result.returncode != 0:
-            lines = result.stderr.strip().splitlines() or ["no reason given"]
-            raise Unavailable(f"ours: {' '.join(self.command[1:])} ended with {result.returncode}: {lines[-1]}")
-        document = json.loads(result.stdout)
         self.said.append(document)
         return float(document["agent_steps_per_s"])
 
