@@ -363,6 +363,14 @@ static enum farm_status find_by_name(struct farm_env *env, struct farm_error *er
     return here && !misses_name ? status : unknown_name(env->name, here, err);
 }
 
+static bool starts_with(const char *name, const char *prefix) {
+    return strncmp(name, prefix, strlen(prefix)) == 0;
+}
+
+bool farm_env_names_file(const char *name) {
+    return starts_with(name, plugin_prefix) || starts_with(name, libenv_prefix);
+}
+
 enum farm_status farm_env_find(const struct farm_recipe *recipe, struct farm_env *env, struct farm_error *err) {
     const char *name = recipe->env;
     memset(env, 0, sizeof *env);
@@ -371,10 +379,8 @@ enum farm_status farm_env_find(const struct farm_recipe *recipe, struct farm_env
     for (size_t i = 0; i < recipe->option_count; i++)
         env->options[i] = (struct farm_env_option){recipe->options[i].key, recipe->options[i].value};
     env->option_count = recipe->option_count;
-    if (strncmp(name, plugin_prefix, strlen(plugin_prefix)) == 0)
-        return find_users_plugin(name + strlen(plugin_prefix), env, err);
-    if (strncmp(name, libenv_prefix, strlen(libenv_prefix)) == 0)
-        return find_libenv(name + strlen(libenv_prefix), env, err);
+    if (starts_with(name, plugin_prefix)) return find_users_plugin(name + strlen(plugin_prefix), env, err);
+    if (starts_with(name, libenv_prefix)) return find_libenv(name + strlen(libenv_prefix), env, err);
     if (strlen(name) >= sizeof env->name)
         return farm_fail(err, FARM_E_USAGE, "unknown environment '%.80s...': names have less than %zu characters", name,
                          sizeof env->name);

@@ -38,6 +38,9 @@ struct farm_env {
     struct farm_env_spec spec;
 };
 
+// Whether this is the name of a file of the user's: "plugin:..." or "libenv:...".
+bool farm_env_names_file(const char *name);
+
 // The environment that recipe->env names, with its options. The recipe must outlive *env. Errors: FARM_E_USAGE an
 // unknown name (the nearest known one is named), option or plug-in file; FARM_E_NOT_FOUND a package that is not there,
 // with the make step that brings it; FARM_E_FORMAT, FARM_E_DEAD a plug-in that cannot be used, with the reason.

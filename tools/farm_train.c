@@ -100,14 +100,11 @@ static enum farm_status must_equal(const struct farm_checkpoint_metadata *metada
 
 // Files may be moved, or lie elsewhere on another machine: one that the user names now stands for the run's, and
 // whether it fits is seen by its spaces and the network's tensors.
-static bool names_file(const char *env) {
-    return strncmp(env, "plugin:", 7) == 0 || strncmp(env, "libenv:", 7) == 0;
-}
-
 static enum farm_status must_be_env(const struct farm_checkpoint_metadata *metadata, const char *now, const char *file,
                                     struct farm_error *err) {
     const char *then = farm_checkpoint_get(metadata, "recipe.env");
-    if (!then || !names_file(then) || !names_file(now)) return must_equal(metadata, "env", now, file, err);
+    if (!then || !farm_env_names_file(then) || !farm_env_names_file(now))
+        return must_equal(metadata, "env", now, file, err);
     if (strcmp(then, now) != 0)
         farm_log_warn("--resume: %s was made with env %s, and goes on with %s", file, then, now);
     return FARM_OK;

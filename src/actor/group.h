@@ -3,8 +3,8 @@
 //
 // Each environment is watched: the bytes around what it may write, which belong to its neighbours and which nobody else
 // writes meanwhile, must be the same after its step (where the first field is smaller than 512 bytes, in one turn of
-// eight). What it answers must be what farm/env.h says. What it does to the
-// rest of the process is not guarded here: its writes elsewhere hit this actor alone.
+// eight). What it answers must be what farm/env.h says. What it does to the rest of the process is not guarded here:
+// its writes elsewhere hit this actor alone.
 #ifndef FARM_ACTOR_GROUP_H
 #define FARM_ACTOR_GROUP_H
 

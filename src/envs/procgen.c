@@ -269,6 +269,12 @@ static int look_at_object(struct dl_phdr_info *object, size_t bytes, void *data)
     return inside;
 }
 
+static struct build_question ask_build(const struct libenv_library *library) {
+    struct build_question question = {.function = (uintptr_t)library->act};
+    dl_iterate_phdr(look_at_object, &question);
+    return question;
+}
+
 static void *word_at(const void *object, size_t offset) {
     void *word;
     memcpy(&word, (const uint8_t *)object + offset, sizeof word);
@@ -397,8 +403,7 @@ static bool prepare_images(const struct place *place, const struct libenv_librar
     static const struct lean_picture first = {0};
     char folder[PATH_BYTES], path[PATH_BYTES];
     const int stem = (int)(strlen(place->images) - strlen("assets/"));
-    struct build_question question = {.function = (uintptr_t)library->act};
-    dl_iterate_phdr(look_at_object, &question);
+    const struct build_question question = ask_build(library);
     if (!question.known || snprintf(folder, sizeof folder, "%.*slean/", stem, place->images) >= PATH_BYTES) return true;
     const struct qimage_data *loaded = find_picture(question.base, &first);
     if (loaded) return loaded->width > 1 || libenv_fail(error, error_bytes, LEAN_IS_WRONG, folder);
@@ -410,9 +415,7 @@ static bool prepare_images(const struct place *place, const struct libenv_librar
 
 // The word in which the one game of this libenv keeps its observation's address; NULL where it is not known.
 static void **find_canvas(const struct libenv_env *env) {
-    struct build_question question = {.function = (uintptr_t)env->library.act};
-    dl_iterate_phdr(look_at_object, &question);
-    if (!question.known) return NULL;
+    if (!ask_build(&env->library).known) return NULL;
     void *game = word_at(word_at(env->handle, VECGAME_GAMES), 0);
     void **canvas = word_at(game, GAME_OBS_BUFFERS);
     return *canvas == env->obs[0] ? canvas : NULL;

@@ -1,8 +1,8 @@
 // How many environments an actor steps, from what a step costs: the wide lanes of cheap environments. A pure function,
-// as plan.h; whoever measured the environment calls it. It weighs two costs: each turn of an actor that shares its core
-// with who answers costs two changes of process, which many environments share; rings that outgrow the cache cost the
-// time of writing every observation to memory; and environments whose own state, taken to be as large as what they show
-// of it, outgrows their part of the cache cost the time of reading it from there.
+// as plan.h; whoever measured the environment calls it. It weighs three costs: each turn of an actor that shares its
+// core with who answers costs two changes of process, which many environments share; rings that outgrow the cache cost
+// the time of writing every observation to memory; and environments whose own state, taken to be as large as what they
+// show of it, outgrows their part of the cache cost the time of reading it from there.
 #ifndef FARM_TOPO_WIDTH_H
 #define FARM_TOPO_WIDTH_H
 
@@ -22,7 +22,7 @@ enum { FARM_WIDTH_ENVS_MIN = 16, FARM_WIDTH_ENVS_MAX = 8192 };
 // fewest whose expected time a step is within 2 % of the best.
 uint32_t farm_width_choose(const struct farm_width_request *request);
 
-// The expected time of one environment's step in the farm, for so many environments of one actor: a guess by the two
+// The expected time of one environment's step in the farm, for so many environments of one actor: a guess by the
 // costs above, for comparing widths of one environment and nothing else.
 double farm_width_step_ns(const struct farm_width_request *request, uint32_t envs);
 
