@@ -55,7 +55,7 @@ say   = @printf '  %-5s %s\n' $1 $2
 parallel = $(if $(findstring -j,$(MAKEFLAGS))$(findstring jobserver,$(MAKEFLAGS)),,-j$(shell nproc))
 
 ##@ Targets
-.PHONY: all help deps run test bench bench-peers model lint format asan tsan coverage fuzz fuzz-keep fuzz-seeds aarch64-test install uninstall clean chaos chaos-mutants
+.PHONY: all help deps run test bench bench-peers numa-guest model lint format asan tsan coverage fuzz fuzz-keep fuzz-seeds aarch64-test install uninstall clean chaos chaos-mutants
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
@@ -123,6 +123,11 @@ chaos-mutants: deps ## breaks a rule at a time in copies: the chaos runner must 
 aarch64-test: ## tests that need no foreign library, built for AArch64, run under qemu-user
 	@tools/build/aarch64_test.sh
 
+numa-guest: deps ## farm topo and farm bw in an emulated machine of four NUMA nodes: shapes, distances, placement
+	@tools/build/numa_guest.sh
+	@$(MAKE) $(parallel) $(BUILD)/farm
+	@$(MAKE) T=numa run-tests
+
 model: deps ## the lane's model checks in full, harmless mutants too: about an hour
 	@status=0; for t in tests/model/spin/test_spin.py tests/model/test_lane_model.py; do \
 		FARM_MODEL=full FARM_BUILD=$(abspath $(BUILD)) $(BUILD)/venv/bin/python -u $$t || status=1; done; exit $$status
@@ -141,12 +146,12 @@ install: all ## into $(DESTDIR)$(PREFIX)
 uninstall: ## removes what install put there
 	@tools/build/install.sh uninstall "$(DESTDIR)" "$(PREFIX)"
 
-clean: ## removes build/, but keeps the downloads: build/venv, build/procgen, build/cuda, build/peers
-	@[ ! -d $(BUILD) ] || find $(BUILD) -mindepth 1 -maxdepth 1 ! -name venv ! -name procgen ! -name cuda ! -name peers ! -name cuda.mk \
+clean: ## removes build/, but keeps the downloads: build/venv, build/procgen, build/cuda, build/peers, build/numa
+	@[ ! -d $(BUILD) ] || find $(BUILD) -mindepth 1 -maxdepth 1 ! -name venv ! -name procgen ! -name cuda ! -name peers ! -name numa ! -name cuda.mk \
 		-exec rm -rf {} +
 
 # What follows needs to know what the machine has; the targets above do not.
-UNCONFIGURED := help deps run test bench bench-peers model asan tsan coverage fuzz fuzz-% lint format uninstall clean run-lint lint-% aarch64 chaos chaos-mutants
+UNCONFIGURED := help deps run test bench bench-peers numa-guest model asan tsan coverage fuzz fuzz-% lint format uninstall clean run-lint lint-% aarch64 chaos chaos-mutants
 ifneq ($(filter-out $(UNCONFIGURED),$(or $(MAKECMDGOALS),all)),)
 include $(BUILD)/config.mk
 -include $(BUILD)/venv/python.mk $(BUILD)/cuda.mk
@@ -166,7 +171,7 @@ $(BUILD)/gen/farm_build.h: force
 .PHONY: force
 
 ##@ The library
-FOLDERS  := base topo shm ring kernels kernels/cpu nn actor learner supervisor report $(if $(URING_LIBS),bridge)
+FOLDERS  := base topo shm ring kernels kernels/cpu bw nn actor learner supervisor report $(if $(URING_LIBS),bridge)
 SOURCES  := $(wildcard $(FOLDERS:%=src/%/*.c)) $(if $(COVERAGE),tests/support/coverage.c)
 ifneq ($(TARGET_CPU),x86_64)
 SOURCES  := $(filter-out %_avx2.c %_avx512.c,$(SOURCES))
@@ -206,6 +211,36 @@ C_TESTS      := $(patsubst %.c,$(BUILD)/%,$(filter %.c,$(TESTS)))
 SCRIPT_TESTS := $(filter %.py %.sh,$(TESTS))
 TEST_SUPPORT := $(call object,$(filter-out %/faults.c %/coverage.c,$(wildcard tests/support/*.c)))
 
+# C over CUDA's runtime (cuda/ folders) needs its headers alone, which come with nvcc. Its tests, which lie in folders
+# called cuda too, are linked with a stand-in for runtime, kernels and libraries instead of CUDA: no GPU is needed.
+CUDA_INCLUDE   := $(patsubst %/cuda_runtime_api.h,%,$(firstword $(wildcard $(addsuffix /cuda_runtime_api.h,\
+                    $(if $(NVCC),$(dir $(NVCC))../include) $(BUILD)/cuda/nvidia/cu13/include \
+                    $(BUILD)/../cuda/nvidia/cu13/include /usr/local/cuda/include))))
+CUDA_C_SOURCES := $(wildcard src/*/cuda/*.c)
+CUDA_STANDIN   := $(wildcard tests/support/cuda_standin/*.c)
+CUDA_C_OBJECTS := $(call object,$(CUDA_C_SOURCES))
+CUDA_TESTS     := $(strip $(foreach t,$(C_TESTS),$(if $(findstring /cuda/test_,$t),$t)))
+ifeq ($(CUDA_INCLUDE),)
+C_TESTS        := $(filter-out $(CUDA_TESTS),$(C_TESTS))
+CUDA_UNTESTED  := $(CUDA_TESTS)
+CUDA_TESTS     :=
+endif
+$(CUDA_C_OBJECTS) $(call object,$(CUDA_STANDIN)) $(CUDA_TESTS:$(BUILD)/%=$(BUILD)/obj/%.o): private CPPFLAGS += -isystem $(CUDA_INCLUDE) -Itests/support/cuda_standin
+$(CUDA_TESTS): $(CUDA_C_OBJECTS) $(call object,$(CUDA_STANDIN))
+# The dynamic linker's places hold what the test puts there.
+$(BUILD)/tests/nn/cuda/test_libraries: private LDFLAGS += $(addprefix -Wl$(comma)--wrap=,dlopen dlerror dlsym)
+# What opens cuDNN and cuBLASLt gets the stand-ins (tests/support/cuda_standin/opened.c).
+CUDA_WRAP      := -Wl,--wrap=farm_cuda_libraries_open,--wrap=farm_cuda_libraries_describe
+$(BUILD)/tests/learner/cuda/test_backend: private LDFLAGS += $(CUDA_WRAP)
+# The CUDA backend over the stand-ins, for `farm train --device cuda` in tests; never installed.
+CUDA_MAP       := src/learner/cuda/library.map
+CUDA_PRETENDED := $(if $(CUDA_INCLUDE),$(BUILD)/tests/tools/libfarm_cuda_standin.so)
+$(BUILD)/tests/tools/libfarm_cuda_standin.so: $(CUDA_C_OBJECTS) $(call object,$(CUDA_STANDIN)) $(LIBFARM) $(CUDA_MAP)
+	$(call say,LINK,$@)
+	$(Q)mkdir -p $(@D)
+	$(Q)$(CC) -shared $(LDFLAGS) $(CUDA_WRAP) -Wl,--exclude-libs,ALL,--version-script=$(CUDA_MAP),-z,defs $(filter %.o,$^) $(LIBFARM) $(FARM_LIBS) -o $@
+build-tests: $(if $(filter tests/tools/test_cuda%,$(SCRIPT_TESTS)),$(CUDA_PRETENDED))
+
 $(C_TESTS): $(BUILD)/tests/%: $(BUILD)/obj/tests/%.o $(TEST_SUPPORT) $(LIBFARM)
 	$(call say,LINK,$@)
 	$(if $(CRITERION_LIBS),,$(error The tests need Criterion. Run `make deps`))
@@ -231,6 +266,8 @@ $(BUILD)/tests/learner/test_threads: private LDFLAGS += -Wl,--wrap=farm_place_ma
 .PHONY: build-tests run-tests build-c-tests run-c-tests
 build-tests: $(if $(T),$(FARM) env-plugins python-extension cuda,all) $(C_TESTS)
 build-c-tests: $(FARM) $(C_TESTS)
+build-tests build-c-tests:
+	$(if $(CUDA_UNTESTED),@echo '  CUDA  headers missing$(comma) so not built: $(CUDA_UNTESTED) (make deps)')
 run_tests = tools/build/run_tests.py --jobs $(TEST_JOBS) --build $(BUILD) $(if $(SANITIZE),--timeout 300) \
             $(if $(TSAN),$(shell setarch -R true 2>/dev/null && echo '--wrap "setarch -R"'))
 run-tests:
@@ -342,29 +379,57 @@ NVCC_FLAGS   := -std=c++17 -O3 -lineinfo -Werror all-warnings -Xcompiler -fPIC,-
 CUDA_CODE    := $(foreach a,$(CUDA_ARCHES),-gencode arch=compute_$a,code=sm_$a) \
                 -gencode arch=compute_$(CUDA_NEWEST),code=compute_$(CUDA_NEWEST)
 # tests/gpu: host code over the kernels' objects, linked so that a machine needs the driver and nothing else of CUDA's.
-GPU_SOURCES  := $(if $(CUDA_SOURCES),$(wildcard tests/gpu/*.cu))
+# test_executor also needs what the CPU's executor gives, which a machine with a GPU cannot work out without oneDNN.
+GPU_SOURCES  := $(if $(CUDA_SOURCES),$(filter-out %/test_executor.cu %/litmus.cu,$(wildcard tests/gpu/*.cu)))
 GPU_OBJECTS  := $(patsubst %.cu,$(BUILD)/obj/%.cu.o,$(GPU_SOURCES))
 ifneq ($(NVCC),)
 CUDA_LIBRARY := $(if $(CUDA_SOURCES),$(BUILD)/libfarm_cuda.so)
-GPU_TEST     := $(if $(GPU_SOURCES),$(BUILD)/gpu/test_kernels)
+GPU_TEST     := $(if $(GPU_SOURCES),$(addprefix $(BUILD)/gpu/,test_kernels test_executor executor.bin litmus round_trip))
 endif
 
 $(BUILD)/nvcc_flags: force
 	@mkdir -p $(@D)
 	@printf '%s\n' '$(NVCC) $(NVCC_FLAGS) $(CUDA_CODE)' | cmp -s - $@ || printf '%s\n' '$(NVCC) $(NVCC_FLAGS) $(CUDA_CODE)' >$@
 $(CUDA_OBJECTS): NVCC_FLAGS += $(CUDA_CODE)
-$(CUDA_OBJECTS) $(GPU_OBJECTS): $(BUILD)/obj/%.cu.o: %.cu $(BUILD)/nvcc_flags | $(BUILD)/gen/farm_build.h
+$(CUDA_OBJECTS) $(GPU_OBJECTS) $(addprefix $(BUILD)/obj/tests/gpu/,test_executor.cu.o litmus.cu.o): $(BUILD)/obj/%.cu.o: %.cu $(BUILD)/nvcc_flags | $(BUILD)/gen/farm_build.h
 	$(call say,NVCC,$<)
 	$(Q)mkdir -p $(@D)
 	$(Q)$(NVCC) $(NVCC_FLAGS) -MMD -MP -MF $(@:.o=.d) -c $< -o $@
-$(BUILD)/libfarm_cuda.so: $(CUDA_OBJECTS) $(LIBFARM)
+$(BUILD)/libfarm_cuda.so: $(CUDA_OBJECTS) $(CUDA_C_OBJECTS) $(LIBFARM) $(CUDA_MAP)
 	$(call say,LINK,$@)
-	$(Q)$(NVCC) -shared -nodlink -cudart static -Xlinker --exclude-libs,ALL $(CUDA_OBJECTS) $(LIBFARM) -o $@
-$(BUILD)/gpu/test_kernels: $(GPU_OBJECTS) $(filter $(BUILD)/obj/src/kernels/%,$(CUDA_OBJECTS)) $(LIBFARM)
+	$(Q)$(NVCC) -shared -nodlink -cudart static -Xcompiler -static-libgcc,-static-libstdc++ \
+		-Xlinker --exclude-libs,ALL,--version-script=$(CUDA_MAP),-z,defs $(filter %.o,$^) $(LIBFARM) -o $@
+$(BUILD)/gpu/test_kernels: $(GPU_OBJECTS) $(filter $(BUILD)/obj/src/kernels/%,$(CUDA_OBJECTS) $(CUDA_C_OBJECTS)) $(LIBFARM)
 	$(call say,LINK,$@)
 	$(Q)mkdir -p $(@D)
 	$(Q)$(NVCC) -nodlink -cudart static -Xcompiler -static-libgcc,-static-libstdc++ $(filter %.o,$^) $(LIBFARM) -o $@
-.PHONY: cuda
+GPU_EXECUTOR := $(filter $(BUILD)/obj/src/kernels/% $(BUILD)/obj/src/nn/%,$(CUDA_OBJECTS) $(CUDA_C_OBJECTS))
+$(BUILD)/gpu/test_executor: $(BUILD)/obj/tests/gpu/test_executor.cu.o $(GPU_EXECUTOR) $(LIBFARM)
+	$(call say,LINK,$@)
+	$(Q)mkdir -p $(@D)
+	$(Q)$(NVCC) -nodlink -cudart static -Xcompiler -static-libgcc,-static-libstdc++ $(filter %.o,$^) $(LIBFARM) -o $@
+$(BUILD)/gpu/executor_expected: $(call object,tests/gpu/executor_expected.c) $(LIBFARM)
+	$(call say,LINK,$@)
+	$(call link)
+$(BUILD)/gpu/executor.bin: $(BUILD)/gpu/executor_expected
+	$(call say,RUN,$@)
+	$(Q)$< $@
+$(BUILD)/gpu/litmus: $(BUILD)/obj/tests/gpu/litmus.cu.o $(filter $(BUILD)/obj/src/kernels/%,$(CUDA_OBJECTS) $(CUDA_C_OBJECTS)) $(LIBFARM)
+	$(call say,LINK,$@)
+	$(Q)mkdir -p $(@D)
+	$(Q)$(NVCC) -nodlink -cudart static -Xcompiler -static-libgcc,-static-libstdc++ $(filter %.o,$^) $(LIBFARM) -o $@
+$(BUILD)/gpu/round_trip: $(call object,tests/gpu/round_trip.c) $(LIBFARM)
+	$(call say,LINK,$@)
+	$(call link)
+# The Debian libraries of farm and of these programs, for a machine that lacks them: LD_LIBRARY_PATH=build/gpu/lib.
+$(BUILD)/gpu/lib: $(FARM) $(BUILD)/gpu/round_trip
+	$(call say,COPY,$@)
+	$(Q)rm -rf $@ && mkdir -p $@
+	$(Q)ldd $^ | sed -n 's/.*=> \(\/[^ ]*\) .*/\1/p' | sort -u | grep -Ev '/(libc|libm|libpthread|libdl|librt|ld-linux[^/]*)\.so' | xargs -I{} cp -L {} $@
+.PHONY: cuda cuda-carry
+cuda-carry: cuda $(BUILD)/gpu/lib ## build/carry.tar.xz: what tests/gpu/check.sh needs on a machine that has a GPU and nothing else
+	$(call say,TAR,$(BUILD)/carry.tar.xz)
+	$(Q)tar -C $(BUILD) --exclude gpu/out -cJf $(BUILD)/carry.tar.xz gpu farm libfarm_cuda.so
 cuda: $(CUDA_LIBRARY) $(GPU_TEST)
 	$(if $(CUDA_SOURCES),$(if $(NVCC),,@echo '  NVCC  missing, so: no CUDA backend (make deps)'))
 
@@ -401,8 +466,9 @@ comma := ,
 # Compiles for AArch64, with the other libraries' headers of this machine: nothing is linked or run.
 CROSS_CC   := aarch64-linux-gnu-gcc
 CROSS_HOST := $(shell uname -m)
-CROSS      := $(patsubst %.c,$(BUILD)/aarch64/%.o,$(filter-out %_avx2.c %_avx512.c $(foreach e,$(ENV_WITHOUT),src/envs/$e.c src/envs/$e/%),$(wildcard src/*/*.c src/*/*/*.c tools/*.c bench/*.c)))
+CROSS      := $(patsubst %.c,$(BUILD)/aarch64/%.o,$(filter-out %_avx2.c %_avx512.c $(if $(CUDA_INCLUDE),,$(CUDA_C_SOURCES)) $(foreach e,$(ENV_WITHOUT),src/envs/$e.c src/envs/$e/%),$(wildcard src/*/*.c src/*/*/*.c tools/*.c bench/*.c)))
 $(BUILD)/aarch64/src/envs/mujoco.o $(BUILD)/aarch64/src/envs/mujoco/%.o: private CPPFLAGS += $(MUJOCO_FLAGS)
+$(CUDA_C_SOURCES:%.c=$(BUILD)/aarch64/%.o): private CPPFLAGS += -isystem $(CUDA_INCLUDE)
 $(BUILD)/aarch64/%.o: %.c Makefile | $(BUILD)/gen/farm_build.h
 	$(Q)mkdir -p $(@D)
 	$(Q)$(CROSS_CC) $(CPPFLAGS) $(CFLAGS) -idirafter /usr/include -idirafter /usr/include/$(CROSS_HOST)-linux-gnu -MMD -MP -c $< -o $@

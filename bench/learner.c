@@ -183,7 +183,8 @@ static double train_once(struct rig *rig, uint32_t batch) {
                                                         rig->n % (RING_STEPS - UNROLL - STACK),
                                                .env_from = rig->n % 2 ? rig->unrolls : 0,
                                                .env_count = rig->unrolls};
-    farm_backend_cpu.train(rig->backend, &unrolls, 1, 1e-4, &stats);
+    struct farm_error err;
+    must(farm_backend_cpu.train(rig->backend, &unrolls, 1, 1e-4, &stats, &err), &err);
     farm_bench_check(isfinite(stats.grad_norm), "a gradient that is not finite");
     farm_bench_check(stats.loss.weight > 0.9 * rig->unrolls * UNROLL, "transitions were left out");
     return rig->unrolls * (UNROLL + 1);
@@ -195,7 +196,8 @@ static double infer_once(struct rig *rig, uint32_t batch) {
     struct farm_lane *lane = &rig->learner.lanes[0];
     const struct farm_infer_rows rows = {.lane = lane, .n = n, .env_count = batch};
     farm_lane_value(lane, n)[0] = farm_lane_value(lane, n)[batch - 1] = NAN;
-    farm_backend_cpu.infer(rig->backend, &rows, 1);
+    struct farm_error err;
+    must(farm_backend_cpu.infer(rig->backend, &rows, 1, &err), &err);
     farm_bench_check(isfinite(farm_lane_value(lane, n)[0]) && isfinite(farm_lane_value(lane, n)[batch - 1]),
                      "an observation without an answer");
     return batch;

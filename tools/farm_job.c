@@ -22,6 +22,7 @@ enum {
     BATCH_LEAST = 8,     // unrolls of an update; half the environments keeps the policy lag at about three updates
     EVAL_ENVS_MAX = 64,
     INFER_BATCH_MAX = 256,
+    INFER_BATCH_MAX_GPU = 1024,
     TICK_MS = 50,
     PROGRESS_ROUNDS = 64, // of all lanes of an actor
     SPARE_DESCRIPTORS = 64,
@@ -62,13 +63,47 @@ static enum farm_status choose_io(const struct farm_job *job, struct farm_net_io
     return FARM_OK;
 }
 
+// Nothing here touches CUDA: the learner does, after its fork. `auto` asks for a GPU only where a driver is.
+static enum farm_status choose_device(struct farm_job *job, struct farm_error *err) {
+    const char *device = job->recipe.device;
+    job->learner.device = FARM_DEVICE_CPU;
+    if (strcmp(device, "cpu") == 0) return FARM_OK;
+    const bool found = farm_path_cuda(job->cuda_library, sizeof job->cuda_library);
+    if (strcmp(device, "cuda") == 0) {
+        if (!found)
+            return farm_fail(
+                err, FARM_E_UNSUPPORTED,
+                "--device cuda: libfarm_cuda.so is neither beside this program nor where FARM_CUDA_BACKEND "
+                "says (`make deps` and `make` build it; --device cpu does without)");
+        job->learner.device = FARM_DEVICE_CUDA;
+    } else if (access("/dev/nvidiactl", F_OK) != 0) {
+        job->cpu_because = "there is no NVIDIA driver here (/dev/nvidiactl)";
+    } else if (!found) {
+        job->cpu_because = "there is a GPU, but this build has no libfarm_cuda.so (make deps, make)";
+    } else {
+        job->learner.device = FARM_DEVICE_AUTO;
+    }
+    if (job->learner.device != FARM_DEVICE_CPU) job->learner.cuda_library = job->cuda_library;
+    return FARM_OK;
+}
+
+// The plan's GPU: the first one, where the learner will ask for one and the machine shows one.
+static int planned_device(const struct farm_job *job) {
+    if (job->standin.body) return FARM_LEARNER_NONE;
+    return job->learner.device != FARM_DEVICE_CPU && job->machine->gpu_count > 0 ? 0 : FARM_LEARNER_CPU;
+}
+
+static enum farm_mirror mirror_of(const struct farm_recipe *recipe) {
+    if (strcmp(recipe->mirror, "off") == 0) return FARM_MIRROR_OFF;
+    return strcmp(recipe->mirror, "window") == 0 ? FARM_MIRROR_WINDOW : FARM_MIRROR_FULL;
+}
+
 static enum farm_status choose_net(struct farm_job *job, struct farm_error *err) {
     struct farm_recipe *recipe = &job->recipe;
     struct farm_net_io io;
     enum farm_status status = choose_io(job, &io, err);
     if (status) return status;
-    if (strcmp(recipe->device, "cuda") == 0)
-        return farm_fail(err, FARM_E_UNSUPPORTED, "--device cuda: this build has no CUDA backend (--device cpu)");
+    if ((status = choose_device(job, err))) return status;
     if (strcmp(recipe->net, "auto") == 0) snprintf(recipe->net, sizeof recipe->net, "%s", io.flat ? "mlp" : "shallow");
     const struct farm_net_spec *spec = farm_net_find(recipe->net, err);
     if (!spec) return farm_fail_in(err, FARM_E_USAGE, "net");
@@ -135,6 +170,10 @@ static void choose_eval_counts(struct farm_recipe *recipe, uint64_t episodes, in
     recipe->envs_per_actor = (each + recipe->lanes - 1) / recipe->lanes * recipe->lanes;
 }
 
+static int64_t infer_batch_most(const struct farm_job *job) {
+    return job->learner.device == FARM_DEVICE_CPU ? INFER_BATCH_MAX : INFER_BATCH_MAX_GPU;
+}
+
 static void choose_counts(struct farm_job *job, uint64_t episodes) {
     struct farm_recipe *recipe = &job->recipe;
     if (episodes) choose_eval_counts(recipe, episodes, job->plan->actor_count);
@@ -156,7 +195,7 @@ static void choose_counts(struct farm_job *job, uint64_t episodes) {
                                                        (uint64_t)recipe->stack);
     }
     if (!recipe->infer_batch_max)
-        recipe->infer_batch_max = environments < INFER_BATCH_MAX ? environments : INFER_BATCH_MAX;
+        recipe->infer_batch_max = environments < infer_batch_most(job) ? environments : infer_batch_most(job);
     job->actors = (uint32_t)recipe->actors;
     job->lanes = (uint32_t)recipe->lanes;
     job->width = (uint32_t)(recipe->envs_per_actor / recipe->lanes);
@@ -174,13 +213,14 @@ static enum farm_status make_plan(struct farm_job *job, uint64_t episodes, struc
     const struct farm_recipe *recipe = &job->recipe;
     struct farm_plan_request request = {
         .actors = (int)recipe->actors,
-        .learner_device = job->standin.body ? FARM_LEARNER_NONE : FARM_LEARNER_CPU,
         .learner_threads = (int)recipe->train_threads,
         .pin = recipe->pin,
         .numa = recipe->numa,
     };
     enum farm_status status = farm_machine_read(job->machine, &(struct farm_machine_source){0}, err);
     if (status) return status;
+    request.learner_device = planned_device(job);
+    if (request.learner_device >= 0) job->learner.gpu = job->machine->gpu[request.learner_device].pci_bus_id;
     open_claim(job);
     // First how many actors, for the rings' size depends on it; then with that size, for good.
     status = farm_claim_read_taken(&job->claim, &request.taken, err);
@@ -220,6 +260,7 @@ static void say_plan(const struct farm_job *job) {
         job->actors, job->actors == 1 ? "" : "s", job->lanes, job->width, job->steps, step_bytes,
         (double)shared_bytes(job) / 1e6);
     for (int i = 0; i < job->plan->note_count; i++) farm_log_info("plan: %s", job->plan->note[i]);
+    if (job->cpu_because) farm_log_info("device auto: cpu, for %s", job->cpu_because);
 }
 
 enum farm_status farm_job_plan(struct farm_job *job, uint64_t episodes, bool quiet, struct farm_error *err) {
@@ -336,6 +377,7 @@ static enum farm_status add_learner(struct farm_job *job, struct farm_error *err
     learner->seed = seed_of(job);
     learner->algo = algo_of(recipe);
     learner->precision = precision_of(recipe);
+    learner->mirror = mirror_of(recipe);
     learner->train_threads = job->plan->training_threads > 0 ? (uint32_t)job->plan->training_threads : 1;
     learner->memory_node = job->plan->learner_node;
     learner->infer_batch_max = (uint32_t)recipe->infer_batch_max;
@@ -733,6 +775,8 @@ void farm_job_sample(struct farm_job *job, uint64_t now_ns, struct farm_sample *
         .bad_values = farm_load_relaxed(&board->bad_values),
         .actors_hung = job->actors_hung,
     };
+    const uint64_t crossed = farm_load_relaxed(&board->bus_infer_bytes) + farm_load_relaxed(&board->bus_train_bytes);
+    sample->bus_bytes_per_observation = crossed ? ratio(crossed, farm_load_relaxed(&board->infer_rows)) : (double)NAN;
     for (uint32_t a = 0; a < job->actors; a++) {
         sample->actors_stuck += job->watches[a].state != FARM_WATCH_WELL;
         sample->bad_values += farm_load_relaxed(&job->rings[a].up_control->abandoned);

@@ -64,6 +64,8 @@ struct farm_job {
     int (*ring_fds)[2]; // [actors], as the learner gets them
     int *learner_keep;  // [3 * actors + 2]
     struct farm_learner_config learner;
+    char cuda_library[FARM_RUN_PATH_MAX]; // the CUDA backend's file; "": none
+    const char *cpu_because;              // why `device auto` became the CPU; NULL: it did not
     const char *run_path; // where a learner that died finds its checkpoints; NULL: it starts as it did first
     char checkpoint[FARM_RUN_PATH_MAX + 64]; // what the learner starts from; "": fresh parameters
     struct farm_supervisor *supervisor;

@@ -53,6 +53,13 @@ bool farm_path_envs(char *path, size_t path_bytes) {
     return first_there(candidates, sizeof candidates / sizeof *candidates, R_OK | X_OK, path, path_bytes);
 }
 
+bool farm_path_cuda(char *path, size_t path_bytes) {
+    static const char *const candidates[] = {"%/libfarm_cuda.so", "%/../lib/farm/libfarm_cuda.so"};
+    const char *chosen = getenv("FARM_CUDA_BACKEND");
+    if (chosen && chosen[0]) return first_there(&chosen, 1, R_OK, path, path_bytes);
+    return first_there(candidates, sizeof candidates / sizeof *candidates, R_OK, path, path_bytes);
+}
+
 const char *farm_path_cut_name(char *text) {
     if (access(text, F_OK) == 0) return NULL;
     for (size_t i = strlen(text); i > 0; i--) {

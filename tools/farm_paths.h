@@ -19,6 +19,10 @@ bool farm_path_python(char *python, size_t python_bytes, char *pythonpath, size_
 // the installation. False where there is none.
 bool farm_path_envs(char *path, size_t path_bytes);
 
+// The CUDA backend: $FARM_CUDA_BACKEND, else libfarm_cuda.so beside the binary or of the installation. False where
+// there is none.
+bool farm_path_cuda(char *path, size_t path_bytes);
+
 // Cuts "PATH:NAME" behind the longest PATH that is there, so that an absolute path with colons in its folders means the
 // same as a relative one. Returns NAME; NULL where all of it is there, or nothing.
 const char *farm_path_cut_name(char *text);

@@ -17,6 +17,14 @@ void farm_log_set_role(const char *role) {
     snprintf(role_name, sizeof role_name, "%s", role);
 }
 
+enum farm_log_level farm_log_level(void) {
+    return level_most;
+}
+
+const char *farm_log_role(void) {
+    return role_name;
+}
+
 void farm_log(enum farm_log_level level, const char *format, ...) {
     static const char *const names[] = {"error: ", "warning: ", "", "debug: "};
     if (level > level_most) return;

@@ -1,8 +1,10 @@
-// What computes: the table of functions behind which the CPU (and next CUDA) stands. A backend reads frames in place
+// What computes: the table of functions behind which the CPU and CUDA (cuda/) stand. A backend reads frames in place
 // from the lanes and everything else from the learner's checked copies (intake.h: it checks nothing again), writes
 // answers into the lanes, and holds parameters and optimiser. It decides nothing: which rows, which windows and when is
-// the learner's. Runs in the learner process; `infer` on the inference thread, everything
-// else on the training thread, both at the same time.
+// the learner's. Runs in the learner process; `infer` on the inference thread, everything else on the training thread,
+// both at the same time; create and destroy where neither runs.
+//
+// An error is for good: the learner ends with it, after a checkpoint of what state() still has.
 #ifndef FARM_LEARNER_BACKEND_H
 #define FARM_LEARNER_BACKEND_H
 
@@ -21,6 +23,7 @@ struct farm_infer_rows {
 // The unrolls of environments [env_from, env_from + env_count) over steps [start, start + T]: to be trained on.
 struct farm_train_unrolls {
     const struct farm_lane *lane;
+    uint32_t lane_id; // of the whole farm
     uint64_t start;
     uint32_t env_from, env_count;
 };
@@ -34,37 +37,45 @@ struct farm_train_stats {
 struct farm_backend_state {
     float *params, *first, *second;
     uint64_t optimiser_step;
+    uint64_t version; // updates so far
 };
 
 struct farm_backend_config {
     const struct farm_learner_config *learner; // outlives the backend
     const struct farm_net *net;                // likewise
     uint32_t width_max;                        // environments of the widest lane
+    // Every lane that rows and unrolls will name, by its number in the farm, and the rings they lie in. Outlive the
+    // backend. Read by a backend that maps them for a device; the CPU's does without.
+    const struct farm_lanes *lanes;
 };
 
 struct farm_backend;
+struct farm_lanes; // lanes.h
 
 struct farm_backend_ops {
-    const char *name; // "cpu"
+    const char *name;  // "cpu", "cuda"
+    bool stores_acted; // infer stores `acted` too, behind each whole answer; else that is the caller's to do
     enum farm_status (*create)(const struct farm_backend_config *config, struct farm_backend **out,
                                struct farm_error *err);
     void (*destroy)(struct farm_backend *backend);
 
     // Forward, sample, write action, logits, value and version into the lanes. At most infer_batch_max rows in all. The
-    // answers are in the lanes when it returns; `acted` is the caller's to store.
-    void (*infer)(struct farm_backend *backend, const struct farm_infer_rows *rows, uint32_t count);
+    // answers are in the lanes when it returns.
+    enum farm_status (*infer)(struct farm_backend *backend, const struct farm_infer_rows *rows, uint32_t count,
+                              struct farm_error *err);
 
     // One update: gradient of the loss over all unrolls, clip, optimiser step, new version for inference. A gradient
     // that is not finite changes nothing (grad_norm says so).
-    void (*train)(struct farm_backend *backend, const struct farm_train_unrolls *unrolls, uint32_t count,
-                  double learning_rate, struct farm_train_stats *stats);
+    enum farm_status (*train)(struct farm_backend *backend, const struct farm_train_unrolls *unrolls, uint32_t count,
+                              double learning_rate, struct farm_train_stats *stats, struct farm_error *err);
 
     uint64_t (*version)(const struct farm_backend *backend); // updates so far
 
-    // The state as it is now; valid until the next train.
+    // The state as it is now, or, where the device is lost, as it was last known; valid until the next train.
     struct farm_backend_state (*state)(struct farm_backend *backend);
     // After the caller wrote into what state() points to: makes it the parameters of version `version`.
-    void (*state_changed)(struct farm_backend *backend, uint64_t version, uint64_t optimiser_step);
+    enum farm_status (*state_changed)(struct farm_backend *backend, uint64_t version, uint64_t optimiser_step,
+                                      struct farm_error *err);
 };
 
 extern const struct farm_backend_ops farm_backend_cpu;

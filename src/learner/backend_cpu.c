@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "base/log.h"
-#include "kernels/vtrace.h"
+#include "learner/algo.h"
 #include "learner/backend.h"
 #include "learner/pool.h"
 #include "shm/heap.h"
@@ -145,16 +145,6 @@ static enum farm_status make_trainer(struct farm_backend *backend, struct traine
     return farm_executor_create(&config, &t->executor, err);
 }
 
-static struct farm_optimiser_config optimiser_config(const struct farm_algo_config *algo) {
-    struct farm_optimiser_config config = farm_optimiser_default(algo->optimiser);
-    bool adam = algo->optimiser == FARM_OPTIMISER_ADAM;
-    config.first_decay = (float)algo->adam_beta1;
-    config.second_decay = (float)(adam ? algo->adam_beta2 : algo->rmsprop_decay);
-    config.epsilon = (float)(adam ? algo->adam_epsilon : algo->rmsprop_epsilon);
-    config.clip_norm = (float)algo->grad_norm_clip;
-    return config;
-}
-
 static enum farm_status make_training(struct farm_backend *backend, struct farm_error *err) {
     const struct farm_learner_config *learner = backend->learner;
     uint32_t threads = learner->train_threads ? learner->train_threads : 1;
@@ -203,7 +193,7 @@ static enum farm_status create(const struct farm_backend_config *config, struct 
     backend->optimiser.second = second;
     if (!ok) status = farm_fail(err, FARM_E_LIMIT, "no memory for %zu parameters", parameters);
     if (!status) {
-        backend->optimiser_config = optimiser_config(&learner->algo);
+        backend->optimiser_config = farm_algo_optimiser(&learner->algo);
         farm_optimiser_init(&backend->optimiser_config, parameters, first, second, &backend->optimiser);
         farm_net_init(config->net, learner->seed, backend->params);
         struct farm_executor_config executor = {
@@ -261,7 +251,8 @@ static void answer(struct farm_backend *backend, const struct farm_infer_rows *i
     *farm_lane_version(item->lane, item->n) = backend->infer_version;
 }
 
-static void infer(struct farm_backend *backend, const struct farm_infer_rows *items, uint32_t count) {
+static enum farm_status infer(struct farm_backend *backend, const struct farm_infer_rows *items, uint32_t count,
+                              struct farm_error *err) {
     load_newest(backend);
     size_t stack = (size_t)backend->net->io.stack, rows = 0;
     for (uint32_t i = 0; i < count; i++)
@@ -275,6 +266,8 @@ static void infer(struct farm_backend *backend, const struct farm_infer_rows *it
                backend->infer_value + row);
         row += items[i].env_count;
     }
+    (void)err;
+    return FARM_OK;
 }
 
 // ---- training thread ----
@@ -296,16 +289,10 @@ static void read_step(const struct farm_backend *backend, struct trainer *t, con
 static void differentiate(const struct farm_backend *backend, struct trainer *t, uint32_t columns) {
     const struct farm_algo_config *algo = &backend->learner->algo;
     int actions = backend->net->io.actions, steps = (int)algo->unroll, rows = steps * (int)columns;
-    for (int i = 0; i < rows + (int)columns; i++)
-        t->reward[i] = farm_reward_clip(t->reward[i], (float)algo->reward_clip) * (float)algo->reward_scale;
+    for (int i = 0; i < rows + (int)columns; i++) t->reward[i] = farm_algo_reward(algo, t->reward[i]);
     farm_log_prob_rows(t->logits, t->action, rows, actions, t->target_log_prob);
     farm_log_prob_rows(t->behaviour, t->action, rows, actions, t->behaviour_log_prob);
-    struct farm_vtrace_config vtrace = {.gamma = (float)algo->discount,
-                                        .lambda = (float)algo->lambda,
-                                        .rho_bar = (float)algo->rho_clip,
-                                        .c_bar = (float)algo->c_clip,
-                                        .pg_rho_bar = (float)algo->pg_rho_clip,
-                                        .reward_clip = 0}; // clipped and scaled above
+    const struct farm_vtrace_config vtrace = farm_algo_vtrace(algo); // rewards are clipped and scaled above
     farm_vtrace(&vtrace, &(struct farm_vtrace_batch){.steps = steps,
                                                      .columns = (int)columns,
                                                      .target_log_prob = t->target_log_prob,
@@ -316,9 +303,7 @@ static void differentiate(const struct farm_backend *backend, struct trainer *t,
                                                      .vs = t->vs,
                                                      .advantage = t->advantage,
                                                      .weight = t->weight});
-    struct farm_loss_config loss = {.baseline_cost = (float)algo->baseline_cost,
-                                    .entropy_cost = (float)algo->entropy_cost,
-                                    .rho_bar = (float)algo->rho_clip};
+    const struct farm_loss_config loss = farm_algo_loss(algo);
     farm_loss(&loss,
               &(struct farm_loss_batch){.rows = rows,
                                         .actions = actions,
@@ -381,8 +366,8 @@ static void add_stats(struct farm_train_stats *sum, const struct farm_train_stat
     sum->loss.weight += more->loss.weight;
 }
 
-static void train(struct farm_backend *backend, const struct farm_train_unrolls *unrolls, uint32_t count,
-                  double learning_rate, struct farm_train_stats *stats) {
+static enum farm_status train(struct farm_backend *backend, const struct farm_train_unrolls *unrolls, uint32_t count,
+                              double learning_rate, struct farm_train_stats *stats, struct farm_error *err) {
     const struct farm_algo_config *algo = &backend->learner->algo;
     backend->column_count = 0;
     for (uint32_t i = 0; i < count; i++)
@@ -401,6 +386,8 @@ static void train(struct farm_backend *backend, const struct farm_train_unrolls 
                                                    (float)learning_rate, backend->params, backend->trainers[0].grads);
     backend->version++;
     publish(backend);
+    (void)err;
+    return FARM_OK;
 }
 
 static uint64_t version(const struct farm_backend *backend) {
@@ -411,13 +398,17 @@ static struct farm_backend_state state(struct farm_backend *backend) {
     return (struct farm_backend_state){.params = backend->params,
                                        .first = backend->optimiser.first,
                                        .second = backend->optimiser.second,
-                                       .optimiser_step = backend->optimiser.step};
+                                       .optimiser_step = backend->optimiser.step,
+                                       .version = backend->version};
 }
 
-static void state_changed(struct farm_backend *backend, uint64_t new_version, uint64_t optimiser_step) {
+static enum farm_status state_changed(struct farm_backend *backend, uint64_t new_version, uint64_t optimiser_step,
+                                      struct farm_error *err) {
     backend->version = new_version;
     backend->optimiser.step = optimiser_step;
     publish(backend);
+    (void)err;
+    return FARM_OK;
 }
 
 const struct farm_backend_ops farm_backend_cpu = {

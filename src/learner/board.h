@@ -27,7 +27,8 @@ struct farm_board {
     uint64_t train_wait_ns; // time training threads waited for windows
     uint64_t actor_wait_ns; // sum over lanes: published and not yet answered (their actor may be stepping another lane)
     uint64_t checkpoints;
-    uint64_t checkpoint_frames; // frames at the last one
+    uint64_t checkpoint_frames;                // frames at the last one
+    uint64_t bus_infer_bytes, bus_train_bytes; // of observations that crossed the bus to a GPU
     uint64_t
         bad_values; // rewards or observations that were not finite, flags that made no sense: counted, not trained on
     // bits of doubles

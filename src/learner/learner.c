@@ -10,6 +10,7 @@
 #include "base/log.h"
 #include "base/time.h"
 #include "learner/backend.h"
+#include "learner/backend_library.h"
 #include "learner/checkpoint.h"
 #include "learner/lanes.h"
 #include "learner/trainer.h"
@@ -100,17 +101,18 @@ static void hand_on(struct learner *learner, struct farm_learner_lane *lane) {
         farm_trainer_push(learner->trainer, lane, farm_window_take(&learner->shape, &lane->cursor));
 }
 
-static void serve(struct learner *learner) {
+static enum farm_status serve(struct learner *learner, struct farm_error *err) {
     struct farm_board *board = learner->config->board;
     uint64_t start = farm_now_ns();
     uint32_t count = take(learner);
-    learner->ops->infer(learner->backend, learner->rows, count);
+    enum farm_status status = learner->ops->infer(learner->backend, learner->rows, count, err);
+    if (status) return status;
     uint64_t now = farm_now_ns();
     for (uint32_t i = 0; i < count; i++) {
         struct farm_learner_lane *lane = learner->served[i];
         farm_board_add(&board->infer_rows, learner->rows[i].env_count);
         if (lane->env_done < lane->lane->width) continue;
-        farm_lane_answer(lane->lane, lane->answered);
+        if (!learner->ops->stores_acted) farm_lane_answer(lane->lane, lane->answered);
         farm_learner_notify(lane->ring);
         farm_board_add(&board->actor_wait_ns, now - lane->waiting_ns);
     }
@@ -128,6 +130,7 @@ static void serve(struct learner *learner) {
     farm_board_add(&board->infer_busy_ns, farm_now_ns() - start);
     farm_store_relaxed(&board->frames, learner->config->frames_start +
                                            farm_load_relaxed(&board->agent_steps) * learner->config->frames_per_step);
+    return FARM_OK;
 }
 
 // How long the lanes in the queue may still wait for company; 0: serve them now.
@@ -151,7 +154,7 @@ static void resume(struct learner *learner) {
     for (uint32_t r = 0; r < learner->lanes.ring_count; r++) farm_learner_notify(&learner->lanes.rings[r]);
 }
 
-static void infer_until_stopped(struct learner *learner) {
+static enum farm_status infer_until_stopped(struct learner *learner, struct farm_error *err) {
     struct farm_board *board = learner->config->board;
     resume(learner);
     farm_store_release(&board->ready, 1);
@@ -164,17 +167,19 @@ static void infer_until_stopped(struct learner *learner) {
         } else {
             uint64_t patience = patience_ns(learner);
             if (patience && farm_doorbells_wait(&learner->bells, learner->config->spin_ns, patience)) continue;
-            serve(learner);
+            const enum farm_status status = serve(learner, err);
+            if (status) return status;
         }
         if (target_reached(learner)) {
             farm_store_release(&board->done, 1);
-            return;
+            break;
         }
         if (learner->trainer && farm_now_ns() - check_ns > NAP_NS) {
             check_ns = farm_now_ns();
-            if (farm_trainer_failed(learner->trainer)) return;
+            if (farm_trainer_failed(learner->trainer)) break;
         }
     }
+    return FARM_OK;
 }
 
 // ---- start and end ----
@@ -218,10 +223,27 @@ static enum farm_status load(struct learner *learner, struct farm_error *err) {
     if (status) return status;
     if (!config->evaluate && !has_optimiser)
         farm_log_warn("%s holds no state of this optimiser: it starts afresh", config->checkpoint_load);
-    learner->ops->state_changed(learner->backend, farm_checkpoint_get_u64(&metadata, "version"),
-                                has_optimiser ? farm_checkpoint_get_u64(&metadata, "optimiser_step") : 0);
+    status = learner->ops->state_changed(learner->backend, farm_checkpoint_get_u64(&metadata, "version"),
+                                         has_optimiser ? farm_checkpoint_get_u64(&metadata, "optimiser_step") : 0, err);
     farm_checkpoint_metadata_free(&metadata);
-    return FARM_OK;
+    return status;
+}
+
+// What computes: what the caller chose, or what `device` says. AUTO takes the GPU where all that it needs is there.
+static enum farm_status make_backend(struct learner *learner, struct farm_error *err) {
+    const struct farm_learner_config *config = learner->config;
+    const struct farm_backend_config backend = {
+        .learner = config, .net = &learner->net, .width_max = learner->lanes.width_max, .lanes = &learner->lanes};
+    learner->ops = config->backend ? config->backend : &farm_backend_cpu;
+    if (!config->backend &&
+        (config->device == FARM_DEVICE_CUDA || (config->device == FARM_DEVICE_AUTO && config->cuda_library))) {
+        enum farm_status status = farm_backend_library_open(config->cuda_library, &learner->ops, err);
+        if (!status) status = learner->ops->create(&backend, &learner->backend, err);
+        if (!status || config->device == FARM_DEVICE_CUDA) return status;
+        farm_log_warn("device auto: cpu, for cuda says: %s", err->message);
+        learner->ops = &farm_backend_cpu;
+    }
+    return learner->ops->create(&backend, &learner->backend, err);
 }
 
 static enum farm_status start(struct learner *learner, struct farm_error *err) {
@@ -244,9 +266,7 @@ static enum farm_status start(struct learner *learner, struct farm_error *err) {
     status =
         farm_doorbells_make(&learner->bells, learner->lanes.ring_pointers, config->ring_count, config->eventfd, err);
     if (status) return status;
-    struct farm_backend_config backend = {
-        .learner = config, .net = &learner->net, .width_max = learner->lanes.width_max};
-    status = learner->ops->create(&backend, &learner->backend, err);
+    status = make_backend(learner, err);
     if (!status) status = load(learner, err);
     if (status) return status;
     if (config->evaluate) {
@@ -276,12 +296,13 @@ int farm_learner_run(const struct farm_learner_config *config, struct farm_error
     struct learner *learner = calloc(1, sizeof *learner);
     if (!learner) return farm_fail(err, FARM_E_LIMIT, "no memory for the learner"), 1;
     learner->config = config;
-    learner->ops = config->backend ? config->backend : &farm_backend_cpu;
     catch_stop();
     enum farm_status status = start(learner, err);
     if (!status) {
-        infer_until_stopped(learner);
-        if (learner->trainer) status = farm_trainer_stop(learner->trainer, err);
+        status = infer_until_stopped(learner, err);
+        struct farm_error *other = status ? NULL : err; // the first error is the one to tell
+        enum farm_status stopped = learner->trainer ? farm_trainer_stop(learner->trainer, other) : FARM_OK;
+        if (!status) status = stopped;
     }
     finish(learner);
     free(learner);

@@ -35,13 +35,26 @@ struct farm_algo_config {
 
 struct farm_backend_ops; // backend.h
 
+enum farm_device { FARM_DEVICE_AUTO, FARM_DEVICE_CPU, FARM_DEVICE_CUDA };
+
+// What a GPU keeps of the rings in its own memory.
+enum farm_mirror {
+    FARM_MIRROR_FULL,   // every step as long as its ring has it: an observation crosses the bus once
+    FARM_MIRROR_WINDOW, // the newest frames, for inference; windows cross a second time when they are trained on
+    FARM_MIRROR_OFF,    // the newest frames; training reads the registered rings, each frame of a stack for itself
+};
+
 struct farm_learner_config {
     // Handed over by the supervisor. The learner owns the descriptors.
     const int (*ring_fds)[2]; // [ring_count]: up, down
     uint32_t ring_count;
     int eventfd;                            // the bell of the inference thread
     struct farm_board *board;               // shared, writable
-    const struct farm_backend_ops *backend; // what computes; NULL: "cpu"
+    const struct farm_backend_ops *backend; // what computes; NULL: what `device` says
+    enum farm_device device;                // AUTO: cuda where its library loads and finds a GPU, else cpu
+    const char *cuda_library;               // path of the CUDA backend; NULL: there is none
+    const char *gpu;                        // PCI bus id; NULL: the first one
+    enum farm_mirror mirror;                // the most; less where the device's memory does not suffice
 
     uint64_t seed;
     struct farm_net_spec net;

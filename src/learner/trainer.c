@@ -99,7 +99,7 @@ static enum farm_status save(struct farm_trainer *trainer, struct farm_error *er
         {"frames", frames},
         {"agent_steps", farm_load_relaxed(&board->agent_steps)},
         {"updates", farm_load_relaxed(&board->updates)},
-        {"version", trainer->config.ops->version(trainer->config.backend)},
+        {"version", state.version},
         {"optimiser_step", state.optimiser_step},
         {"episodes", farm_load_relaxed(&board->episodes)},
     };
@@ -146,8 +146,11 @@ static uint32_t take(struct farm_trainer *trainer, uint32_t *finished_count) {
     while (want) {
         struct unit *unit = &trainer->units[trainer->head];
         uint32_t left = unit->lane->lane->width - unit->env_taken, part = left < want ? left : want;
-        trainer->unrolls[count++] = (struct farm_train_unrolls){
-            .lane = unit->lane->lane, .start = unit->start, .env_from = unit->env_taken, .env_count = part};
+        trainer->unrolls[count++] = (struct farm_train_unrolls){.lane = unit->lane->lane,
+                                                                .lane_id = unit->lane->id,
+                                                                .start = unit->start,
+                                                                .env_from = unit->env_taken,
+                                                                .env_count = part};
         unit->env_taken += part;
         want -= part;
         trainer->waiting -= part;
@@ -202,7 +205,9 @@ static void update(struct farm_trainer *trainer, uint32_t count, uint32_t finish
     struct farm_train_stats stats;
     double rate = learning_rate(trainer);
     uint64_t start = farm_now_ns();
-    trainer->config.ops->train(trainer->config.backend, trainer->unrolls, count, rate, &stats);
+    trainer->status =
+        trainer->config.ops->train(trainer->config.backend, trainer->unrolls, count, rate, &stats, &trainer->error);
+    if (trainer->status) return;
     show(trainer, count, &stats, rate);
     release(trainer, finished);
     farm_board_add(&board->train_busy_ns, farm_now_ns() - start);
@@ -228,7 +233,7 @@ static void *training(void *argument) {
         uint32_t finished, count = take(trainer, &finished);
         pthread_mutex_unlock(&trainer->lock);
         update(trainer, count, finished);
-        save_when_due(trainer);
+        if (!trainer->status) save_when_due(trainer);
         pthread_mutex_lock(&trainer->lock);
     }
     trainer->failed = trainer->status != FARM_OK;

@@ -25,7 +25,7 @@ enum farm_status farm_trainer_start(const struct farm_trainer_config *config, st
 // Inference thread: a window of all environments of this lane is complete. Never blocks on training.
 void farm_trainer_push(struct farm_trainer *trainer, struct farm_learner_lane *lane, uint64_t start);
 
-// Whether training has given up (diverged); the reason is what stop will return.
+// Whether training has given up (diverged, or what computes has failed); the reason is what stop will return.
 bool farm_trainer_failed(struct farm_trainer *trainer);
 
 // Ends the thread after the update it is at and writes the last checkpoint. Returns what went wrong, if anything did.

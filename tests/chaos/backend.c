@@ -230,7 +230,8 @@ static int32_t write_answer(struct farm_lane *lane, const struct place *place, u
     return answer.action;
 }
 
-static void infer(struct farm_backend *backend, const struct farm_infer_rows *rows, uint32_t count) {
+static enum farm_status infer(struct farm_backend *backend, const struct farm_infer_rows *rows, uint32_t count,
+                              struct farm_error *err) {
     for (uint32_t i = 0; i < count; i++) {
         struct place place = {backend->shared,  "inference", rows[i].lane_id,
                               rows[i].env_from, rows[i].n,   backend->life};
@@ -247,6 +248,8 @@ static void infer(struct farm_backend *backend, const struct farm_infer_rows *ro
         *farm_lane_version(rows[i].lane, place.n) = __atomic_load_n(&backend->shared->state.version, __ATOMIC_ACQUIRE);
         chaos_hook();
     }
+    (void)err;
+    return FARM_OK;
 }
 
 // ---- training ----
@@ -326,8 +329,8 @@ static void check_unroll(struct farm_backend *backend, const struct farm_train_u
     chaos_add(&shared->totals.unroll_steps_checked, shared->shape.unroll + 1);
 }
 
-static void train(struct farm_backend *backend, const struct farm_train_unrolls *unrolls, uint32_t count,
-                  double learning_rate, struct farm_train_stats *stats) {
+static enum farm_status train(struct farm_backend *backend, const struct farm_train_unrolls *unrolls, uint32_t count,
+                              double learning_rate, struct farm_train_stats *stats, struct farm_error *err) {
     uint32_t trained = 0;
     for (uint32_t i = 0; i < count; i++)
         for (uint32_t e = 0; e < unrolls[i].env_count; e++, trained++)
@@ -336,6 +339,8 @@ static void train(struct farm_backend *backend, const struct farm_train_unrolls 
         chaos_violation(backend->shared, "an update of %u unrolls, not %u", trained, backend->shared->shape.batch);
     chaos_add(&backend->shared->state.version, 1);
     *stats = (struct farm_train_stats){0};
+    (void)err;
+    return FARM_OK;
 }
 
 static uint64_t version(const struct farm_backend *backend) {
@@ -354,11 +359,13 @@ static struct farm_backend_state state(struct farm_backend *backend) {
     return (struct farm_backend_state){.params = backend->state,
                                        .first = backend->state + backend->parameter_count,
                                        .second = backend->state + 2 * backend->parameter_count,
-                                       .optimiser_step = now};
+                                       .optimiser_step = now,
+                                       .version = now};
 }
 
 // A checkpoint has been loaded into the vectors.
-static void state_changed(struct farm_backend *backend, uint64_t new_version, uint64_t optimiser_step) {
+static enum farm_status state_changed(struct farm_backend *backend, uint64_t new_version, uint64_t optimiser_step,
+                                      struct farm_error *err) {
     size_t wrong_ones = 0;
     for (size_t i = 0; i < 3 * backend->parameter_count; i++)
         wrong_ones += backend->state[i] != parameter(new_version, i);
@@ -369,6 +376,8 @@ static void state_changed(struct farm_backend *backend, uint64_t new_version, ui
                         (unsigned long long)backend->life, (unsigned long long)new_version,
                         (unsigned long long)optimiser_step, (unsigned long long)version(backend), wrong_ones);
     chaos_add(&backend->shared->totals.checkpoints_loaded, 1);
+    (void)err;
+    return FARM_OK;
 }
 
 const struct farm_backend_ops chaos_backend = {.name = "chaos",

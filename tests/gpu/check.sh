@@ -1,6 +1,8 @@
 #!/bin/bash
 # Everything a GPU is asked, in one go: the kernels' tests, the same under compute-sanitizer where that is there, the
-# pulls' benchmark. Needs build/gpu (from `make cuda`, on any machine) and the driver, nothing else.
+# networks beside what the CPU gave, the benchmarks of pulls and networks, the litmus tests, an actor's round trip, and
+# trainings of native/breakout. Needs build/gpu, build/farm and build/libfarm_cuda.so (`make cuda-carry` packs them, on
+# any machine) and the driver; networks, round trip and training need cuDNN and cuBLASLt besides (FARM_CUDA_LIBS, see src/nn/cuda/libraries.h).
 #
 #   tests/gpu/check.sh [SEED]     OUT=folder takes logs and JSON (default build/gpu/out)
 #
@@ -14,6 +16,8 @@ seed=${1:-$(date +%s%N)}
 failed=0
 summary=()
 mkdir -p "$out" || exit 1
+# `make cuda-carry` packs what a machine without Debian's packages lacks, farm's shared libraries too.
+[ -x "$program" ] || [ ! -f "$build/carry.tar.xz" ] || tar -C "$build" -xJf "$build/carry.tar.xz"
 [ -x "$program" ] || { echo "$program is not there: make cuda" >&2; exit 1; }
 
 step() { # name result
@@ -54,6 +58,38 @@ for tool in memcheck racecheck initcheck; do
     fi
 done
 
+executor=$build/gpu/test_executor
+start=$(date +%s)
+timeout 120 "$executor" "$build/gpu/executor.bin" >"$out/executor.log" 2>&1
+status=$?
+grep '^FAIL' "$out/executor.log"
+tail -n 1 "$out/executor.log"
+if [ $status -eq 77 ]; then
+    step executor 'not run: cuDNN or cuBLASLt is missing'
+elif [ $status -ne 0 ]; then
+    step executor "failed: status $status"
+else
+    step executor "passed in $(seconds "$start")"
+    if timeout 120 "$executor" --bench >"$out/executor.json" 2>>"$out/executor.log"; then
+        step networks 'passed'
+        sed -n 's/.*"name": "\([^"]*\)", "value": \([0-9.]*\).*"spread": \([0-9.]*\).*/\1 \2 \3/p' "$out/executor.json" |
+            awk '{ printf "%-28s %10.1f us   spread %.1f\n", $1, $2, $3 }'
+        start=$(date +%s)
+        timeout 240 python3 tests/gpu/bench_torch.py "$out/executor.json" >"$out/torch.json" 2>"$out/torch.log"
+        status=$?
+        grep ratio "$out/torch.log"
+        if [ $status -eq 77 ]; then
+            step torch "$(tail -n 1 "$out/torch.log")"
+        elif [ $status -eq 0 ]; then
+            step torch "passed in $(seconds "$start")"
+        else
+            step torch "failed: status $status"
+        fi
+    else
+        step networks "failed: status $?"
+    fi
+fi
+
 if timeout 120 "$program" --bench >"$out/pull.json" 2>"$out/pull.log"; then
     step bench 'passed'
     sed -n 's/.*"name": "\([^"]*\)", "value": \([0-9.]*\).*"reference_value": \([0-9.]*\), "ratio": \([0-9.]*\), "target": \([0-9.]*\).*/\1 \2 \3 \4 \5/p' \
@@ -63,7 +99,52 @@ else
     cat "$out/pull.log"
 fi
 
-counts=$(sed -n 's/^\([0-9]*\) passed, \([0-9]*\) failed$/"passed": \1, "failed": \2/p' "$out/kernels.log")
+# farm and round_trip are linked with Debian's libraries, which lie beside them where the machine has none.
+farm() {
+    LD_LIBRARY_PATH="$build/gpu/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}" timeout "$@"
+}
+
+start=$(date +%s)
+timeout 120 "$build/gpu/litmus" >"$out/litmus.log" 2>&1
+status=$?
+cat "$out/litmus.log"
+if [ $status -eq 0 ]; then step litmus "passed in $(seconds "$start")"; else step litmus "failed: status $status"; fi
+
+farm 180 "$build/gpu/round_trip" --library "$build/libfarm_cuda.so" >"$out/round_trip.json" 2>"$out/round_trip.log"
+status=$?
+sed -n 's/.*"name": "\([^"]*\)", "value": \([0-9.]*\).*"p99": \([0-9.]*\).*"target": \([a-z0-9.]*\).*/\1 \2 \3 \4/p' "$out/round_trip.json" |
+    awk '{ printf "%-36s p50 %8.2f us   p99 %8.2f us   target %s\n", $1, $2, $3, $4 }'
+if [ $status -eq 0 ]; then
+    step round_trip 'passed'
+elif [ $status -eq 77 ]; then
+    step round_trip 'not run: the backend does not load (round_trip.log)'
+else
+    step round_trip "failed: status $status"
+    tail -n 3 "$out/round_trip.log"
+fi
+
+# auto picks the GPU, an observation crosses the bus once, the return rises, the run goes on from its checkpoint.
+train() { # name, flags: one training of native/breakout
+    local name=$1
+    shift
+    rm -rf "$out/run"
+    if ! farm 150 "$build/farm" train --env native/breakout --run "$out/run" --json "$@" >"$out/$name.json" 2>"$out/$name.log"; then
+        step "$name" 'failed: it did not train'
+        tail -n 3 "$out/$name.log"
+    elif ! grep -q 'device cuda:' "$out/$name.log"; then
+        step "$name" 'failed: not on the GPU'
+        grep 'device' "$out/$name.log"
+    else
+        step "$name" "passed: $(sed -n 's/.*"\(frames_per_s\|return_mean\|updates\)": *\([-0-9.e+]*\).*/\1 \2/p' "$out/$name.json" | tr '\n' ' ')"
+        grep -E 'registered|cross|device memory' "$out/$name.log"
+    fi
+}
+train breakout --seconds 60
+train breakout_window --seconds 10 --mirror window
+train breakout_off --seconds 10 --mirror off
+
+counts=$(cat "$out/kernels.log" "$out/executor.log" | awk '/^[0-9]+ passed, [0-9]+ failed$/ { p += $1; f += $3; n++ }
+    END { if (n) printf "\"passed\": %d, \"failed\": %d", p, f }')
 {
     printf '{"schema_version": 1, "seed": "%s", %s%s' "$seed" "$counts" "${counts:+, }"
     (IFS=,; printf '%s}\n' "${summary[*]}")

@@ -160,6 +160,271 @@ static void test_stack(void) {
     }
 }
 
+// ---- layers ----
+
+// Numbers of either type: their values on the host, and themselves on the device.
+struct numbers {
+    enum farm_cuda_type type;
+    size_t count, bytes;
+    float *host; // as the type holds them
+    void *device;
+};
+
+static size_t type_bytes(enum farm_cuda_type type) {
+    return type == FARM_CUDA_BF16 ? sizeof(uint16_t) : sizeof(float);
+}
+static const char *type_name(enum farm_cuda_type type) {
+    return type == FARM_CUDA_BF16 ? "bf16" : "f32";
+}
+static float as_type(enum farm_cuda_type type, float x) {
+    return type == FARM_CUDA_BF16 ? farm_bf16_value(farm_bf16(x)) : x;
+}
+
+// Poison, unless `from` says what to hold.
+static struct numbers numbers_make(enum farm_cuda_type type, size_t count, const float *from) {
+    struct numbers n = {type, count, count * type_bytes(type), (float *)malloc(count * sizeof(float) + 1), NULL};
+    n.device = device_poisoned(n.bytes);
+    uint8_t *bytes = (uint8_t *)malloc(n.bytes + 1);
+    for (size_t i = 0; from && i < count; i++) {
+        const uint16_t rounded = farm_bf16(from[i]);
+        n.host[i] = as_type(type, from[i]);
+        memcpy(bytes + i * type_bytes(type), type == FARM_CUDA_BF16 ? (const void *)&rounded : &from[i],
+               type_bytes(type));
+    }
+    if (from && count) CUDA(cudaMemcpy(n.device, bytes, n.bytes, cudaMemcpyHostToDevice));
+    free(bytes);
+    return n;
+}
+static struct numbers numbers_random(enum farm_cuda_type type, size_t count) {
+    float *values = random_floats(&rng, count, -2, 2);
+    const struct numbers n = numbers_make(type, count, values);
+    free(values);
+    return n;
+}
+// Fetches them; how far they are from `expected`. INFINITY where the guard is not whole.
+static double numbers_error(const struct numbers *n, const float *expected) {
+    uint8_t *bytes = host_of((const uint8_t *)n->device, n->bytes);
+    float *got = (float *)malloc(n->count * sizeof(float) + 1);
+    for (size_t i = 0; i < n->count; i++) got[i] = farm_number_at(bytes, n->type == FARM_CUDA_BF16, i);
+    const double error = device_guard_whole(n->device, n->bytes) ? error_of(got, expected, n->count) : INFINITY;
+    free(bytes), free(got);
+    return error;
+}
+static void numbers_free(struct numbers n) {
+    CUDA(cudaFree(n.device));
+    free(n.host);
+}
+// tanhf differs by a unit in the last place, which in bf16 may be another rounding.
+static double slope_bound(enum farm_cuda_type type, enum farm_slope kind) {
+    return kind != FARM_SLOPE_TANH ? 0 : type == FARM_CUDA_BF16 ? 1e-3 : 1e-6;
+}
+
+static void test_activate(enum farm_cuda_type type, enum farm_slope kind, size_t rows, int channels) {
+    const size_t count = rows * (size_t)channels;
+    struct numbers in = numbers_random(type, count), out = numbers_make(type, count, NULL);
+    struct numbers bias = numbers_random(type, (size_t)channels);
+    float *plain = random_floats(&rng, count, 0, 1), *biased = random_floats(&rng, count, 0, 1);
+    for (size_t i = 0; i < count; i++) {
+        plain[i] = as_type(type, farm_slope_apply(kind, in.host[i]));
+        biased[i] = as_type(type, farm_slope_apply(kind, in.host[i] + bias.host[i % (size_t)channels]));
+    }
+    FARM(farm_cuda_activate(NULL, kind, type, in.device, out.device, count, err));
+    FARM(farm_cuda_bias_activate(NULL, kind, type, bias.device, in.device, rows, channels, err));
+    CUDA(cudaDeviceSynchronize());
+    const double error = numbers_error(&out, plain), biased_error = numbers_error(&in, biased);
+    const double bound = slope_bound(type, kind);
+    check(error <= bound && biased_error <= bound,
+          "activation %d of %zu rows of %d channels, %s: off by %.1e, with bias by %.1e (bound %.0e)", (int)kind, rows,
+          channels, type_name(type), error, biased_error, bound);
+    numbers_free(in), numbers_free(out), numbers_free(bias);
+    free(plain), free(biased);
+}
+
+static void test_slope_gradient(enum farm_cuda_type type, enum farm_slope kind, size_t rows, int channels) {
+    const size_t count = rows * (size_t)channels, bias_bytes = (size_t)channels * sizeof(float);
+    const size_t scratch_bytes = farm_cuda_slope_gradient_scratch_bytes(rows, channels);
+    struct numbers y = numbers_random(type, count), dy = numbers_random(type, count);
+    struct numbers again = numbers_make(type, count, dy.host);
+    float *before = random_floats(&rng, (size_t)channels, -1, 1), *expected = random_floats(&rng, count, 0, 1);
+    float *sums = random_floats(&rng, (size_t)channels, 0, 1);
+    for (int c = 0; c < channels; c++) {
+        double sum = before[c];
+        for (size_t i = (size_t)c; i < count; i += (size_t)channels) {
+            const float d = farm_slope_gradient(kind, y.host[i], dy.host[i]);
+            expected[i] = as_type(type, d);
+            sum += d;
+        }
+        sums[c] = (float)sum;
+    }
+    float *bias = device_of(before, (size_t)channels), *bias_again = device_of(before, (size_t)channels);
+    void *scratch = device_poisoned(scratch_bytes);
+    struct farm_cuda_slope_gradient g = {kind, type, rows, channels, y.device, dy.device, bias, scratch};
+    FARM(farm_cuda_slope_gradient(NULL, &g, err));
+    g.dy = again.device;
+    g.bias_gradient = bias_again;
+    FARM(farm_cuda_slope_gradient(NULL, &g, err));
+    CUDA(cudaDeviceSynchronize());
+    float *got = host_of(bias, (size_t)channels), *got_again = host_of(bias_again, (size_t)channels);
+    const double error = numbers_error(&dy, expected), sum_error = error_of(got, sums, (size_t)channels);
+    const bool guards = device_guard_whole(bias, bias_bytes) && device_guard_whole(scratch, scratch_bytes);
+    const double bound = kind == FARM_SLOPE_TANH ? type == FARM_CUDA_BF16 ? 1e-3 : 1e-6 : 0; // a fused 1 - y * y
+    check(error <= bound && sum_error < 1e-5 && guards && memcmp(got, got_again, bias_bytes) == 0,
+          "gradient of activation %d and bias, %zu rows of %d channels, %s: off by %.1e (bound %.0e), sums by %.1e "
+          "(bound 1e-5)",
+          (int)kind, rows, channels, type_name(type), error, bound, sum_error);
+    numbers_free(y), numbers_free(dy), numbers_free(again);
+    CUDA(cudaFree(bias));
+    CUDA(cudaFree(bias_again));
+    CUDA(cudaFree(scratch));
+    free(before), free(expected), free(sums), free(got), free(got_again);
+}
+
+static void test_relu_gradient_add(enum farm_cuda_type type, size_t count) {
+    struct numbers y = numbers_random(type, count), dy = numbers_random(type, count), sum = numbers_random(type, count);
+    float *expected = random_floats(&rng, count, 0, 1);
+    for (size_t i = 0; i < count; i++)
+        expected[i] = as_type(type, sum.host[i] + farm_slope_gradient(FARM_SLOPE_RELU, y.host[i], dy.host[i]));
+    FARM(farm_cuda_relu_gradient_add(NULL, type, y.device, dy.device, sum.device, count, err));
+    CUDA(cudaDeviceSynchronize());
+    check(numbers_error(&sum, expected) == 0, "ReLU's gradient added, %zu numbers, %s", count, type_name(type));
+    numbers_free(y), numbers_free(dy), numbers_free(sum);
+    free(expected);
+}
+
+// Random numbers of few values, so that maxima are met more than once.
+static void test_pool(enum farm_cuda_type type, size_t rows, const struct farm_pool *p) {
+    const size_t in_row = (size_t)p->height * (size_t)p->width * (size_t)p->channels, ins = rows * in_row;
+    const size_t out_row = (size_t)p->out_height * (size_t)p->out_width * (size_t)p->channels, outs = rows * out_row;
+    float *values = random_floats(&rng, ins, 0, 1), *maxima = random_floats(&rng, outs, 0, 1);
+    for (size_t i = 0; i < ins; i++) values[i] = (float)random_below(&rng, 5) - 3;
+    struct numbers in = numbers_make(type, ins, values), out = numbers_make(type, outs, NULL);
+    struct numbers dy = numbers_random(type, outs), dx = numbers_make(type, ins, NULL);
+    uint8_t *where = (uint8_t *)malloc(outs + 1), *device_where = (uint8_t *)device_poisoned(outs);
+    const size_t channels = (size_t)p->channels;
+    for (size_t i = 0; i < outs; i++) {
+        const size_t pixel = i % out_row / channels;
+        maxima[i] = farm_pool_maximum(p, in.host + i / out_row * in_row, false, (int)(pixel / (size_t)p->out_width),
+                                      (int)(pixel % (size_t)p->out_width), (int)(i % channels), &where[i]);
+    }
+    for (size_t i = 0; i < ins; i++) {
+        const size_t pixel = i % in_row / channels, first = i / in_row * out_row;
+        values[i] =
+            as_type(type, farm_pool_gradient(p, dy.host + first, where + first, false, (int)(pixel / (size_t)p->width),
+                                             (int)(pixel % (size_t)p->width), (int)(i % channels)));
+    }
+    FARM(farm_cuda_pool(NULL, p, type, rows, in.device, out.device, device_where, err));
+    FARM(farm_cuda_pool_gradient(NULL, p, type, rows, dy.device, device_where, dx.device, err));
+    CUDA(cudaDeviceSynchronize());
+    uint8_t *got = host_of(device_where, outs);
+    const bool same = memcmp(got, where, outs) == 0 && device_guard_whole(device_where, outs);
+    const double error = numbers_error(&out, maxima), gradient_error = numbers_error(&dx, values);
+    check(same && error == 0 && gradient_error == 0,
+          "maxima of %zu pictures %dx%dx%d, kernel %d, stride %d, %s: off by %.1e, places %d, gradient off by %.1e",
+          rows, p->height, p->width, p->channels, p->kernel, p->stride, type_name(type), error, same, gradient_error);
+    numbers_free(in), numbers_free(out), numbers_free(dy), numbers_free(dx);
+    CUDA(cudaFree(device_where));
+    free(values), free(maxima), free(where), free(got);
+}
+
+static void test_round_and_add(size_t count) {
+    struct numbers x = numbers_random(FARM_CUDA_F32, count), sum = numbers_random(FARM_CUDA_F32, count);
+    struct numbers rounded = numbers_make(FARM_CUDA_BF16, count, NULL);
+    float *expected = random_floats(&rng, count, 0, 1), *added = random_floats(&rng, count, 0, 1);
+    for (size_t i = 0; i < count; i++) {
+        expected[i] = as_type(FARM_CUDA_BF16, x.host[i]);
+        added[i] = sum.host[i] + expected[i];
+    }
+    FARM(farm_cuda_round(NULL, (const float *)x.device, (uint16_t *)rounded.device, count, err));
+    FARM(farm_cuda_add_bf16(NULL, (const uint16_t *)rounded.device, (float *)sum.device, count, err));
+    CUDA(cudaDeviceSynchronize());
+    check(numbers_error(&rounded, expected) == 0 && numbers_error(&sum, added) == 0, "%zu numbers rounded and added",
+          count);
+    numbers_free(x), numbers_free(sum), numbers_free(rounded);
+    free(expected), free(added);
+}
+
+static void test_scale(size_t count) {
+    struct numbers x = numbers_random(FARM_CUDA_F32, count);
+    for (size_t i = 0; i < count; i++) x.host[i] *= 0.37f;
+    FARM(farm_cuda_scale(NULL, (float *)x.device, count, 0.37f, err));
+    CUDA(cudaDeviceSynchronize());
+    check(numbers_error(&x, x.host) == 0, "%zu numbers scaled", count);
+    numbers_free(x);
+}
+
+// A value in device memory becomes a word of the host's.
+static void test_signal(void) {
+    struct segment segment = segment_make(4096, false);
+    const uint64_t value = 0x0123456789abcdefull;
+    uint64_t *device_value = device_of(&value, 1);
+    memset(segment.host, POISON, 24);
+    FARM(farm_cuda_signal(NULL, (uint64_t *)segment.device + 1, device_value, err));
+    CUDA(cudaDeviceSynchronize());
+    uint64_t words[3], poison;
+    memcpy(words, segment.host, sizeof words);
+    memset(&poison, POISON, sizeof poison);
+    check(words[0] == poison && words[1] == value && words[2] == poison, "a word of the host's is signalled");
+    CUDA(cudaFree(device_value));
+    segment_free(&segment);
+}
+
+static void test_heads(enum farm_cuda_type type, uint32_t rows, int actions, int pitch) {
+    const size_t logit_count = (size_t)rows * (size_t)actions, count = (size_t)rows * (size_t)pitch;
+    struct numbers product = numbers_random(FARM_CUDA_F32, count), bias = numbers_random(type, (size_t)actions + 1);
+    struct numbers logits = numbers_make(FARM_CUDA_F32, logit_count, NULL);
+    struct numbers value = numbers_make(FARM_CUDA_F32, rows, NULL), joined = numbers_make(type, count, NULL);
+    struct numbers dlogits = numbers_random(FARM_CUDA_F32, logit_count), dvalue = numbers_random(FARM_CUDA_F32, rows);
+    float *expected_logits = random_floats(&rng, logit_count, 0, 1), *expected_value = random_floats(&rng, rows, 0, 1);
+    float *expected = random_floats(&rng, count, 0, 1);
+    for (size_t i = 0; i < count; i++) {
+        const size_t row = i / (size_t)pitch, a = i % (size_t)pitch, at = row * (size_t)actions + a;
+        const bool logit = a < (size_t)actions, is_value = a == (size_t)actions;
+        expected[i] = as_type(type, logit ? dlogits.host[at] : is_value ? dvalue.host[row] : 0);
+        if (logit) expected_logits[at] = product.host[i] + bias.host[a];
+        if (is_value) expected_value[row] = product.host[i] + bias.host[a];
+    }
+    const struct farm_cuda_heads heads = {type, rows, actions, pitch};
+    FARM(farm_cuda_heads_split(NULL, &heads, (const float *)product.device, bias.device, (float *)logits.device,
+                               (float *)value.device, err));
+    FARM(farm_cuda_heads_join(NULL, &heads, (const float *)dlogits.device, (const float *)dvalue.device, joined.device,
+                              err));
+    CUDA(cudaDeviceSynchronize());
+    check(numbers_error(&logits, expected_logits) == 0 && numbers_error(&value, expected_value) == 0 &&
+              numbers_error(&joined, expected) == 0,
+          "heads of %u rows of %d actions in %d, %s", rows, actions, pitch, type_name(type));
+    numbers_free(product), numbers_free(bias), numbers_free(logits), numbers_free(value), numbers_free(joined);
+    numbers_free(dlogits), numbers_free(dvalue);
+    free(expected_logits), free(expected_value), free(expected);
+}
+
+static void test_layers(enum farm_cuda_type type) {
+    const struct farm_pool pools[] = {{84, 84, 16, 42, 42, 3, 2, 0, 0}, {21, 11, 32, 11, 6, 3, 2, 1, 1},
+                                      {9, 7, 5, 4, 3, 2, 2, 0, 0},      {6, 8, 3, 6, 8, 3, 1, 1, 1},
+                                      {1, 1, 7, 1, 1, 3, 2, 1, 1},      {13, 5, 9, 5, 3, 5, 3, 2, 2},
+                                      {10, 13, 12, 5, 7, 3, 2, 0, 1}};
+    for (const struct farm_pool &p : pools) test_pool(type, p.height > 80 ? 3 : 17, &p);
+    const size_t rows[] = {0, 1, 7, 64, 1001, 26901};
+    const int channels[] = {1, 5, 8, 16, 24, 64, 257, 2056};
+    for (size_t r : rows)
+        for (int c : channels) {
+            if (r * (size_t)c > (few ? 100000 : 2000000)) continue;
+            for (int kind = FARM_SLOPE_ONE; kind <= FARM_SLOPE_TANH; kind++) {
+                test_activate(type, (enum farm_slope)kind, r, c);
+                test_slope_gradient(type, (enum farm_slope)kind, r, c);
+            }
+        }
+    const size_t counts[] = {0, 1, 3, 8, 1023, 4096, 70001};
+    for (size_t count : counts) {
+        test_relu_gradient_add(type, count);
+        if (type == FARM_CUDA_BF16) test_round_and_add(count);
+        if (type == FARM_CUDA_F32) test_scale(count);
+    }
+    test_heads(type, 0, 6, 8);
+    test_heads(type, 1, 1, 2);
+    test_heads(type, 673, 6, 8);
+    test_heads(type, 100, 18, 24);
+}
+
 // ---- V-trace ----
 
 static uint8_t random_flags(void) {
@@ -653,6 +918,9 @@ static void test_all(void) {
     test_pull(FARM_CUDA_PULL_LOADS, "by loads");
     test_pull(FARM_CUDA_PULL_BULK, "by bulk copies");
     test_stack();
+    test_layers(FARM_CUDA_F32);
+    test_layers(FARM_CUDA_BF16);
+    test_signal();
     const int steps[] = {1, 2, 20, 33}, columns[] = {0, 1, 31, 32, 33, 257};
     for (int t : steps)
         for (int c : columns) test_vtrace(t, c);

@@ -512,7 +512,8 @@ static void expect_trained(const struct table *table) {
     snprintf(path, sizeof path, "%s/%s", table->folder, name);
     cr_assert_eq(farm_net_make(&table->config.net, &table->config.io, &net, &err), FARM_OK, "%s", err.message);
     float *numbers = calloc(3 * net.parameter_count, sizeof *numbers);
-    struct farm_backend_state state = {numbers, numbers + net.parameter_count, numbers + 2 * net.parameter_count, 0};
+    struct farm_backend_state state = {
+        .params = numbers, .first = numbers + net.parameter_count, .second = numbers + 2 * net.parameter_count};
     cr_assert_eq(farm_checkpoint_load(path, &net, &state, &has_optimiser, &metadata, &err), FARM_OK, "%s", err.message);
     for (size_t i = 0; i < 3 * net.parameter_count; i++) cr_assert(isfinite(numbers[i]));
     cr_assert_gt(farm_checkpoint_get_u64(&metadata, "version"), 0);

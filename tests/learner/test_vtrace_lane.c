@@ -205,7 +205,7 @@ static float *their_update(struct problem *problem, struct farm_train_stats *sta
     cr_assert_eq(farm_backend_cpu.create(&config, &backend, &err), FARM_OK, "%s", err.message);
     float *update = malloc(count * sizeof *update);
     memcpy(update, farm_backend_cpu.state(backend).params, count * sizeof *update);
-    farm_backend_cpu.train(backend, unrolls, UNROLL_COUNT, 1.0, stats);
+    cr_assert_eq(farm_backend_cpu.train(backend, unrolls, UNROLL_COUNT, 1.0, stats, &err), FARM_OK);
     cr_assert_eq(farm_backend_cpu.version(backend), 1);
     for (size_t i = 0; i < count; i++) update[i] = farm_backend_cpu.state(backend).params[i] - update[i];
     farm_backend_cpu.destroy(backend);

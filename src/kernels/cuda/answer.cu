@@ -33,6 +33,10 @@ static __global__ void __launch_bounds__(THREADS) answer_lanes(const struct farm
     store_release_system(lane.acted, lane.acted_value);
 }
 
+static __global__ void signal_host(uint64_t *word, const uint64_t *value) {
+    store_release_system(word, *value);
+}
+
 enum farm_status farm_cuda_answer(struct CUstream_st *stream, const struct farm_cuda_answer *answer,
                                   struct farm_error *err) {
     if (answer->lane_count == 0) return FARM_OK;
@@ -40,4 +44,10 @@ enum farm_status farm_cuda_answer(struct CUstream_st *stream, const struct farm_
         return farm_fail(err, FARM_E_INVALID, "answers of %d actions to %u lanes", answer->actions, answer->lane_count);
     answer_lanes<<<answer->lane_count, THREADS, 0, stream>>>(*answer);
     return FARM_CUDA_LAUNCHED("answer_lanes");
+}
+
+enum farm_status farm_cuda_signal(struct CUstream_st *stream, uint64_t *word, const uint64_t *value,
+                                  struct farm_error *err) {
+    signal_host<<<1, 1, 0, stream>>>(word, value);
+    return FARM_CUDA_LAUNCHED("signal_host");
 }

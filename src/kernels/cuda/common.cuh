@@ -1,4 +1,4 @@
-// What the kernels of this folder share: checked CUDA calls and sums over a block in a fixed order. For .cu files only.
+// What the kernels of this folder share: checked launches and sums over a block in a fixed order. For .cu files only.
 #ifndef FARM_KERNELS_CUDA_COMMON_CUH
 #define FARM_KERNELS_CUDA_COMMON_CUH
 
@@ -10,18 +10,10 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
+#include "kernels/cuda/check.h"
 #include "kernels/cuda/kernels.h"
-
-// Fills *err from a CUDA error code: call, code, place.
-enum farm_status farm_cuda_fail(struct farm_error *err, cudaError_t code, const char *call, const char *file, int line);
-
-// Returns from the calling function where the call fails.
-#define FARM_CUDA_TRY(call)                                                                                            \
-    do {                                                                                                               \
-        const cudaError_t farm_code = (call);                                                                          \
-        if (farm_code != cudaSuccess) return farm_cuda_fail(err, farm_code, #call, __FILE__, __LINE__);                \
-    } while (0)
 
 // The status of the launch before it.
 #define FARM_CUDA_LAUNCHED(kernel) farm_cuda_launched(err, kernel, __FILE__, __LINE__)

@@ -21,6 +21,7 @@ extern "C" {
 #endif
 
 #include "base/status.h"
+#include "kernels/layers.h"
 #include "kernels/loss.h"
 #include "kernels/optimiser.h"
 #include "kernels/sample.h"
@@ -71,6 +72,68 @@ struct farm_cuda_stack {
 
 enum farm_status farm_cuda_stack(struct CUstream_st *stream, const struct farm_cuda_stack *stack,
                                  struct farm_error *err);
+
+// ---- layers: what a network needs besides convolutions and products (nn/cuda/executor.h), all in device memory ----
+//
+// Arrays of `type` are 16-byte aligned, except biases. Pictures are NHWC, so that rows of pictures are rows * height *
+// width rows of channels.
+
+// out[i] = activation(in[i]); out may be in.
+enum farm_status farm_cuda_activate(struct CUstream_st *stream, enum farm_slope kind, enum farm_cuda_type type,
+                                    const void *in, void *out, size_t count, struct farm_error *err);
+
+// x = activation(x + bias), x [rows][channels], bias [channels], both of `type`.
+enum farm_status farm_cuda_bias_activate(struct CUstream_st *stream, enum farm_slope kind, enum farm_cuda_type type,
+                                         const void *bias, void *x, size_t rows, int channels, struct farm_error *err);
+
+// Backward through activation and bias: dy becomes the gradient of the sums, whose columns are ADDED to bias_gradient,
+// in an order that depends on the sizes alone.
+struct farm_cuda_slope_gradient {
+    enum farm_slope kind;
+    enum farm_cuda_type type;
+    size_t rows;
+    int channels;
+    const void *y;        // [rows][channels] what the activation gave; not read where it is FARM_SLOPE_ONE
+    void *dy;             // [rows][channels] in and out
+    float *bias_gradient; // [channels]
+    void *scratch;        // farm_cuda_slope_gradient_scratch_bytes, 4-byte aligned, free again when the work is done
+};
+enum farm_status farm_cuda_slope_gradient(struct CUstream_st *stream, const struct farm_cuda_slope_gradient *gradient,
+                                          struct farm_error *err);
+size_t farm_cuda_slope_gradient_scratch_bytes(size_t rows, int channels);
+
+// Where a ReLU and something beside it read the same numbers: sum[i] += dy[i] where y[i] > 0.
+enum farm_status farm_cuda_relu_gradient_add(struct CUstream_st *stream, enum farm_cuda_type type, const void *y,
+                                             const void *dy, void *sum, size_t count, struct farm_error *err);
+
+// Maxima of `rows` pictures; where: [rows][out_height][out_width][channels], 16-byte aligned, what the gradient needs;
+// NULL: not wanted.
+enum farm_status farm_cuda_pool(struct CUstream_st *stream, const struct farm_pool *pool, enum farm_cuda_type type,
+                                size_t rows, const void *in, void *out, uint8_t *where, struct farm_error *err);
+enum farm_status farm_cuda_pool_gradient(struct CUstream_st *stream, const struct farm_pool *pool,
+                                         enum farm_cuda_type type, size_t rows, const void *dy, const uint8_t *where,
+                                         void *dx, struct farm_error *err);
+
+// out[i] = bf16(in[i]).
+enum farm_status farm_cuda_round(struct CUstream_st *stream, const float *in, uint16_t *out, size_t count,
+                                 struct farm_error *err);
+
+// sum[i] += x[i].
+enum farm_status farm_cuda_add_bf16(struct CUstream_st *stream, const uint16_t *x, float *sum, size_t count,
+                                    struct farm_error *err);
+
+// The heads' product, [rows][pitch] f32 of which actions + 1 columns count, becomes logits and value, bias added; and
+// their gradients side by side become what the products of backward read, zeros from column actions + 1 on.
+struct farm_cuda_heads {
+    enum farm_cuda_type type; // of bias and of joined
+    uint32_t rows;
+    int actions, pitch; // pitch > actions
+};
+enum farm_status farm_cuda_heads_split(struct CUstream_st *stream, const struct farm_cuda_heads *heads,
+                                       const float *product, const void *bias, float *logits, float *value,
+                                       struct farm_error *err);
+enum farm_status farm_cuda_heads_join(struct CUstream_st *stream, const struct farm_cuda_heads *heads,
+                                      const float *dlogits, const float *dvalue, void *joined, struct farm_error *err);
 
 // ---- V-trace and loss: arrays and shapes as in kernels/vtrace.h and kernels/loss.h, all in device memory ----
 
@@ -163,6 +226,15 @@ struct farm_cuda_answer {
 // A part of a step whose `acted` is NULL must have gone into the same stream in an earlier call.
 enum farm_status farm_cuda_answer(struct CUstream_st *stream, const struct farm_cuda_answer *answer,
                                   struct farm_error *err);
+
+// *word = *value with release at system scope, behind everything that went into the stream before: a host thread that
+// waits for the word sees all of that. word: mapped; value: may be.
+enum farm_status farm_cuda_signal(struct CUstream_st *stream, uint64_t *word, const uint64_t *value,
+                                  struct farm_error *err);
+
+// x[i] *= factor.
+enum farm_status farm_cuda_scale(struct CUstream_st *stream, float *x, size_t count, float factor,
+                                 struct farm_error *err);
 
 #ifdef __cplusplus
 }

@@ -64,3 +64,15 @@ enum farm_status farm_cuda_optimiser_step(struct CUstream_st *stream, const stru
         update<false><<<most, THREADS, 0, stream>>>(*o);
     return FARM_CUDA_LAUNCHED("update");
 }
+
+static __global__ void __launch_bounds__(THREADS) scale(float *x, size_t count, float factor) {
+    for (size_t i = (size_t)blockIdx.x * THREADS + threadIdx.x; i < count; i += (size_t)gridDim.x * THREADS)
+        x[i] *= factor;
+}
+
+enum farm_status farm_cuda_scale(struct CUstream_st *stream, float *x, size_t count, float factor,
+                                 struct farm_error *err) {
+    if (count == 0) return FARM_OK;
+    scale<<<blocks_of(count), THREADS, 0, stream>>>(x, count, factor);
+    return FARM_CUDA_LAUNCHED("scale");
+}

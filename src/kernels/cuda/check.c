@@ -1,5 +1,5 @@
-// See common.cuh.
-#include "kernels/cuda/common.cuh"
+// See check.h.
+#include "kernels/cuda/check.h"
 
 static enum farm_status status_of(cudaError_t code) {
     switch (code) {
@@ -10,17 +10,28 @@ static enum farm_status status_of(cudaError_t code) {
     case cudaErrorNoKernelImageForDevice:
     case cudaErrorNotSupported:
         return FARM_E_UNSUPPORTED;
+    case cudaErrorLaunchFailure:
+    case cudaErrorIllegalAddress:
+    case cudaErrorECCUncorrectable:
+    case cudaErrorHardwareStackError:
+    case cudaErrorDevicesUnavailable:
+    case cudaErrorUnknown:
+        return FARM_E_DEAD;
     default:
         return FARM_E_IO;
     }
 }
 
 static const char *advice(cudaError_t code) {
+    if (status_of(code) == FARM_E_DEAD)
+        return "; the GPU is lost to this process (dmesg may say why): --resume goes on from the last checkpoint";
     switch (code) {
     case cudaErrorMemoryAllocation:
         return "; device memory is full: fewer lanes, a smaller batch, or mirror off";
+    case cudaErrorNoDevice:
+        return "; no GPU is visible (nvidia-smi, CUDA_VISIBLE_DEVICES): --device cpu";
     case cudaErrorInsufficientDriver:
-        return "; the driver is older than this build needs: update it, or use --device cpu";
+        return "; no driver, or one older than this build needs: update it, or use --device cpu";
     case cudaErrorNoKernelImageForDevice:
         return "; this build has no code for this GPU: add its architecture to CUDA_ARCHES in the Makefile";
     default:
@@ -30,6 +41,7 @@ static const char *advice(cudaError_t code) {
 
 enum farm_status farm_cuda_fail(struct farm_error *err, cudaError_t code, const char *call, const char *file,
                                 int line) {
+    (void)cudaGetLastError(); // no later call shall be blamed for it
     return farm_fail(err, status_of(code), "%s:%d: %s: %s (%d, %s)%s", file, line, call, cudaGetErrorString(code),
                      (int)code, cudaGetErrorName(code), advice(code));
 }

@@ -1,0 +1,404 @@
+// What a network needs besides convolutions and products: activations, gradients of activations and biases, maxima,
+// sums and roundings, the heads (kernels/layers.h). All of it moves bytes: 16 a thread where rows allow it.
+#include "kernels/cuda/common.cuh"
+
+enum { THREADS = 256, SLABS_MAX = 256, SLAB_NUMBERS = 64 * THREADS };
+
+template <typename T> static __device__ float load(const T *x) {
+    return farm_number_at(x, sizeof(T) == sizeof(uint16_t), 0);
+}
+static __device__ void store(uint16_t *x, float number) {
+    *x = farm_cuda_bf16(number);
+}
+static __device__ void store(float *x, float number) {
+    *x = number;
+}
+
+// 16 bytes of numbers, or one number.
+template <typename T, int WIDTH> struct alignas(WIDTH * sizeof(T)) pack { T of[WIDTH]; };
+template <typename T> struct widest { static constexpr int width = 16 / sizeof(T); };
+
+static enum farm_status check_aligned(const char *name, const void *a, const void *b, const void *c,
+                                      struct farm_error *err) {
+    if (((uintptr_t)a | (uintptr_t)b | (uintptr_t)c) % 16 == 0) return FARM_OK;
+    return farm_fail(err, FARM_E_INVALID, "%s: arrays must be 16-byte aligned", name);
+}
+
+// ---- activations ----
+
+// The channel's bias; none where bias is NULL. Goes on to the next channel.
+template <typename T> static __device__ float next_bias(const T *bias, uint32_t channels, uint32_t *channel) {
+    if (!bias) return 0;
+    const float number = load(bias + *channel);
+    *channel = *channel + 1 == channels ? 0 : *channel + 1;
+    return number;
+}
+
+template <typename T>
+static __global__ void __launch_bounds__(THREADS)
+    activate(enum farm_slope kind, const T *in, const T *bias, T *out, size_t count, uint32_t channels) {
+    constexpr int width = widest<T>::width;
+    const size_t from = ((size_t)blockIdx.x * THREADS + threadIdx.x) * width;
+    if (from >= count) return;
+    uint32_t channel = bias ? (uint32_t)(from % channels) : 0;
+    if (count - from < width) {
+        for (size_t i = from; i < count; i++)
+            store(out + i, farm_slope_apply(kind, load(in + i) + next_bias(bias, channels, &channel)));
+        return;
+    }
+    pack<T, width> p = *(const pack<T, width> *)(in + from);
+#pragma unroll
+    for (int k = 0; k < width; k++)
+        store(&p.of[k], farm_slope_apply(kind, load(&p.of[k]) + next_bias(bias, channels, &channel)));
+    *(pack<T, width> *)(out + from) = p;
+}
+
+static enum farm_status launch_activate(struct CUstream_st *stream, enum farm_slope kind, enum farm_cuda_type type,
+                                        const void *in, const void *bias, void *out, size_t count, int channels,
+                                        struct farm_error *err) {
+    if (count == 0) return FARM_OK;
+    if (type == FARM_CUDA_BF16)
+        activate<uint16_t><<<farm_cuda_blocks(count, THREADS * widest<uint16_t>::width), THREADS, 0, stream>>>(
+            kind, (const uint16_t *)in, (const uint16_t *)bias, (uint16_t *)out, count, (uint32_t)channels);
+    else
+        activate<float><<<farm_cuda_blocks(count, THREADS * widest<float>::width), THREADS, 0, stream>>>(
+            kind, (const float *)in, (const float *)bias, (float *)out, count, (uint32_t)channels);
+    return FARM_CUDA_LAUNCHED("activate");
+}
+
+enum farm_status farm_cuda_activate(struct CUstream_st *stream, enum farm_slope kind, enum farm_cuda_type type,
+                                    const void *in, void *out, size_t count, struct farm_error *err) {
+    const enum farm_status status = check_aligned("activate", in, out, NULL, err);
+    return status ? status : launch_activate(stream, kind, type, in, NULL, out, count, 1, err);
+}
+
+enum farm_status farm_cuda_bias_activate(struct CUstream_st *stream, enum farm_slope kind, enum farm_cuda_type type,
+                                         const void *bias, void *x, size_t rows, int channels, struct farm_error *err) {
+    const enum farm_status status = check_aligned("bias_activate", x, NULL, NULL, err);
+    if (status) return status;
+    if (channels < 1) return farm_fail(err, FARM_E_INVALID, "bias_activate: %d channels", channels);
+    return launch_activate(stream, kind, type, x, bias, x, rows * (size_t)channels, channels, err);
+}
+
+template <typename T>
+static __global__ void __launch_bounds__(THREADS) relu_gradient_add(const T *y, const T *dy, T *sum, size_t count) {
+    constexpr int width = widest<T>::width;
+    const size_t from = ((size_t)blockIdx.x * THREADS + threadIdx.x) * width;
+    if (from >= count) return;
+    if (count - from < width) {
+        for (size_t i = from; i < count; i++)
+            store(sum + i, load(sum + i) + farm_slope_gradient(FARM_SLOPE_RELU, load(y + i), load(dy + i)));
+        return;
+    }
+    const pack<T, width> py = *(const pack<T, width> *)(y + from), pdy = *(const pack<T, width> *)(dy + from);
+    pack<T, width> p = *(const pack<T, width> *)(sum + from);
+#pragma unroll
+    for (int k = 0; k < width; k++)
+        store(&p.of[k], load(&p.of[k]) + farm_slope_gradient(FARM_SLOPE_RELU, load(&py.of[k]), load(&pdy.of[k])));
+    *(pack<T, width> *)(sum + from) = p;
+}
+
+enum farm_status farm_cuda_relu_gradient_add(struct CUstream_st *stream, enum farm_cuda_type type, const void *y,
+                                             const void *dy, void *sum, size_t count, struct farm_error *err) {
+    const enum farm_status status = check_aligned("relu_gradient_add", y, dy, sum, err);
+    if (status || count == 0) return status;
+    if (type == FARM_CUDA_BF16)
+        relu_gradient_add<uint16_t><<<farm_cuda_blocks(count, THREADS * widest<uint16_t>::width), THREADS, 0, stream>>>(
+            (const uint16_t *)y, (const uint16_t *)dy, (uint16_t *)sum, count);
+    else
+        relu_gradient_add<float><<<farm_cuda_blocks(count, THREADS * widest<float>::width), THREADS, 0, stream>>>(
+            (const float *)y, (const float *)dy, (float *)sum, count);
+    return FARM_CUDA_LAUNCHED("relu_gradient_add");
+}
+
+// ---- gradients of activation and bias ----
+
+static uint32_t slabs_of(size_t rows, int channels) {
+    const size_t slabs = (rows * (size_t)channels + SLAB_NUMBERS - 1) / SLAB_NUMBERS;
+    return slabs < SLABS_MAX ? (uint32_t)slabs : (uint32_t)SLABS_MAX;
+}
+
+size_t farm_cuda_slope_gradient_scratch_bytes(size_t rows, int channels) {
+    return rows > 0 && channels > 0 ? sizeof(float) * slabs_of(rows, channels) * (size_t)channels : 0;
+}
+
+// A block walks every gridDim.x-th strip of rows, `columns` packs wide: thread t has pack t % columns of strip row
+// t / columns. part: [gridDim.x][channels], the sums of this block's rows.
+template <typename T, int WIDTH>
+static __global__ void __launch_bounds__(THREADS)
+    slope_gradient(const struct farm_cuda_slope_gradient g, uint32_t columns, float *part) {
+    __shared__ float sums[THREADS][WIDTH];
+    typedef pack<T, WIDTH> numbers;
+    const uint32_t groups = (uint32_t)g.channels / WIDTH, lanes = THREADS / columns;
+    const uint32_t lane = threadIdx.x / columns, group = blockIdx.y * columns + threadIdx.x % columns;
+    const bool active = lane < lanes && group < groups;
+    float sum[WIDTH] = {};
+    for (size_t r = (size_t)blockIdx.x * lanes + lane; active && r < g.rows; r += (size_t)gridDim.x * lanes) {
+        numbers dy = ((const numbers *)g.dy)[r * groups + group], y = dy;
+        if (g.kind != FARM_SLOPE_ONE) y = ((const numbers *)g.y)[r * groups + group];
+#pragma unroll
+        for (int k = 0; k < WIDTH; k++) {
+            const float number = farm_slope_gradient(g.kind, load(&y.of[k]), load(&dy.of[k]));
+            sum[k] += number;
+            store(&dy.of[k], number);
+        }
+        if (g.kind != FARM_SLOPE_ONE) ((numbers *)g.dy)[r * groups + group] = dy;
+    }
+#pragma unroll
+    for (int k = 0; k < WIDTH; k++) sums[threadIdx.x][k] = sum[k];
+    for (uint32_t left = lanes; left > 1;) {
+        const uint32_t half = (left + 1) / 2;
+        __syncthreads();
+        if (lane + half < left)
+#pragma unroll
+            for (int k = 0; k < WIDTH; k++) sums[threadIdx.x][k] += sums[threadIdx.x + half * columns][k];
+        left = half;
+    }
+    if (lane > 0 || group >= groups) return;
+#pragma unroll
+    for (int k = 0; k < WIDTH; k++)
+        part[(size_t)blockIdx.x * (uint32_t)g.channels + group * WIDTH + k] = sums[threadIdx.x][k];
+}
+
+// 32 channels a block, 8 threads a channel.
+static __global__ void __launch_bounds__(THREADS)
+    slope_gradient_sum(const float *part, uint32_t slabs, uint32_t channels, float *bias_gradient) {
+    __shared__ float sums[THREADS];
+    const uint32_t lane = threadIdx.x / 32, channel = blockIdx.x * 32 + threadIdx.x % 32;
+    float sum = 0;
+    for (uint32_t s = lane; channel < channels && s < slabs; s += THREADS / 32)
+        sum += part[(size_t)s * channels + channel];
+    sums[threadIdx.x] = sum;
+    __syncthreads();
+    if (lane > 0 || channel >= channels) return;
+    for (uint32_t l = 1; l < THREADS / 32; l++) sum += sums[l * 32 + threadIdx.x];
+    bias_gradient[channel] += sum;
+}
+
+template <typename T, int WIDTH>
+static void launch_slope_gradient(struct CUstream_st *stream, const struct farm_cuda_slope_gradient *g) {
+    const uint32_t groups = (uint32_t)g->channels / WIDTH, columns = groups < THREADS ? groups : (uint32_t)THREADS;
+    const dim3 blocks(slabs_of(g->rows, g->channels), farm_cuda_blocks(groups, columns));
+    slope_gradient<T, WIDTH><<<blocks, THREADS, 0, stream>>>(*g, columns, (float *)g->scratch);
+}
+
+enum farm_status farm_cuda_slope_gradient(struct CUstream_st *stream, const struct farm_cuda_slope_gradient *g,
+                                          struct farm_error *err) {
+    if (g->rows == 0) return FARM_OK;
+    if (g->channels < 1) return farm_fail(err, FARM_E_INVALID, "slope_gradient: %d channels", g->channels);
+    enum farm_status status =
+        check_aligned("slope_gradient", g->dy, g->kind == FARM_SLOPE_ONE ? NULL : g->y, NULL, err);
+    if (status) return status;
+    const bool bf16 = g->type == FARM_CUDA_BF16;
+    if (bf16 && g->channels % widest<uint16_t>::width == 0)
+        launch_slope_gradient<uint16_t, widest<uint16_t>::width>(stream, g);
+    else if (bf16)
+        launch_slope_gradient<uint16_t, 1>(stream, g);
+    else if (g->channels % widest<float>::width == 0)
+        launch_slope_gradient<float, widest<float>::width>(stream, g);
+    else
+        launch_slope_gradient<float, 1>(stream, g);
+    status = FARM_CUDA_LAUNCHED("slope_gradient");
+    if (status) return status;
+    slope_gradient_sum<<<farm_cuda_blocks((size_t)g->channels, 32), THREADS, 0, stream>>>(
+        (const float *)g->scratch, slabs_of(g->rows, g->channels), (uint32_t)g->channels, g->bias_gradient);
+    return FARM_CUDA_LAUNCHED("slope_gradient_sum");
+}
+
+// ---- maxima: a block belongs to one picture, a thread to WIDTH channels of one pixel ----
+
+template <typename T, int WIDTH>
+static __global__ void __launch_bounds__(THREADS)
+    pool_rows(const struct farm_pool p, const T *in, T *out, uint8_t *where) {
+    typedef pack<T, WIDTH> numbers;
+    const uint32_t groups = (uint32_t)p.channels / WIDTH, width = (uint32_t)p.out_width;
+    const uint32_t count = (uint32_t)p.out_height * width * groups, i = blockIdx.y * THREADS + threadIdx.x;
+    if (i >= count) return;
+    const uint32_t pixel = i / groups, group = i % groups;
+    const int top = (int)(pixel / width) * p.stride - p.pad_top, left = (int)(pixel % width) * p.stride - p.pad_left;
+    const numbers *picture =
+        (const numbers *)in + (size_t)blockIdx.x * ((uint32_t)p.height * (uint32_t)p.width * groups);
+    float most[WIDTH] = {};
+    pack<uint8_t, WIDTH> places = {};
+    bool found = false;
+    for (int row = top; row < top + p.kernel; row++)
+        for (int column = left; column < left + p.kernel; column++) {
+            if (row < 0 || row >= p.height || column < 0 || column >= p.width) continue;
+            const numbers here = picture[(uint32_t)(row * p.width + column) * groups + group];
+            const uint8_t place = (uint8_t)((row - top) * p.kernel + column - left);
+#pragma unroll
+            for (int k = 0; k < WIDTH; k++) {
+                const float number = load(&here.of[k]);
+                if (!farm_pool_takes(found, most[k], number)) continue;
+                most[k] = number;
+                places.of[k] = place;
+            }
+            found = true;
+        }
+    numbers result;
+#pragma unroll
+    for (int k = 0; k < WIDTH; k++) store(&result.of[k], most[k]);
+    ((numbers *)out)[(size_t)blockIdx.x * count + i] = result;
+    if (where) ((pack<uint8_t, WIDTH> *)where)[(size_t)blockIdx.x * count + i] = places;
+}
+
+// As farm_pool_gradient: the same windows in the same order.
+template <typename T, int WIDTH>
+static __global__ void __launch_bounds__(THREADS)
+    pool_gradient_rows(const struct farm_pool p, const T *dy, const uint8_t *where, T *dx) {
+    typedef pack<T, WIDTH> numbers;
+    const uint32_t groups = (uint32_t)p.channels / WIDTH, width = (uint32_t)p.width;
+    const uint32_t count = (uint32_t)p.height * width * groups, i = blockIdx.y * THREADS + threadIdx.x;
+    if (i >= count) return;
+    const uint32_t group = i % groups;
+    const int y = (int)(i / groups / width) + p.pad_top, x = (int)(i / groups % width) + p.pad_left;
+    const size_t first = (size_t)blockIdx.x * ((uint32_t)p.out_height * (uint32_t)p.out_width * groups);
+    float sum[WIDTH] = {};
+    for (int oy = farm_pool_first(y, 0, p.kernel, p.stride); oy < p.out_height && oy * p.stride <= y; oy++)
+        for (int ox = farm_pool_first(x, 0, p.kernel, p.stride); ox < p.out_width && ox * p.stride <= x; ox++) {
+            const int place = (y - oy * p.stride) * p.kernel + x - ox * p.stride;
+            const size_t at = first + (uint32_t)(oy * p.out_width + ox) * groups + group;
+            const numbers here = ((const numbers *)dy)[at];
+            const pack<uint8_t, WIDTH> places = ((const pack<uint8_t, WIDTH> *)where)[at];
+#pragma unroll
+            for (int k = 0; k < WIDTH; k++)
+                if (places.of[k] == place) sum[k] += load(&here.of[k]);
+        }
+    numbers result;
+#pragma unroll
+    for (int k = 0; k < WIDTH; k++) store(&result.of[k], sum[k]);
+    ((numbers *)dx)[(size_t)blockIdx.x * count + i] = result;
+}
+
+template <typename T, int WIDTH>
+static void launch_pool(struct CUstream_st *stream, const struct farm_pool *p, size_t rows, const void *in, void *out,
+                        uint8_t *where) {
+    const size_t groups = (size_t)p->out_height * (size_t)p->out_width * (size_t)(p->channels / WIDTH);
+    const dim3 blocks((unsigned)rows, farm_cuda_blocks(groups, THREADS));
+    pool_rows<T, WIDTH><<<blocks, THREADS, 0, stream>>>(*p, (const T *)in, (T *)out, where);
+}
+template <typename T, int WIDTH>
+static void launch_pool_gradient(struct CUstream_st *stream, const struct farm_pool *p, size_t rows, const void *dy,
+                                 const uint8_t *where, void *dx) {
+    const size_t groups = (size_t)p->height * (size_t)p->width * (size_t)(p->channels / WIDTH);
+    const dim3 blocks((unsigned)rows, farm_cuda_blocks(groups, THREADS));
+    pool_gradient_rows<T, WIDTH><<<blocks, THREADS, 0, stream>>>(*p, (const T *)dy, where, (T *)dx);
+}
+
+static enum farm_status check_pool(const struct farm_pool *p, size_t rows, const void *a, const void *b,
+                                   const uint8_t *where, struct farm_error *err) {
+    const uint64_t in = (uint64_t)p->height * (uint64_t)p->width * (uint64_t)p->channels;
+    if (p->channels < 1 || p->height < 1 || p->width < 1 || p->kernel < 1 || p->kernel > FARM_POOL_KERNEL_MAX ||
+        p->stride < 1 || in >= 1 << 24 || rows > INT32_MAX)
+        return farm_fail(err, FARM_E_INVALID, "a pool over %zu pictures of %dx%dx%d, kernel %d (at most %d), stride %d",
+                         rows, p->height, p->width, p->channels, p->kernel, FARM_POOL_KERNEL_MAX, p->stride);
+    return check_aligned("pool", a, b, where, err);
+}
+
+enum farm_status farm_cuda_pool(struct CUstream_st *stream, const struct farm_pool *p, enum farm_cuda_type type,
+                                size_t rows, const void *in, void *out, uint8_t *where, struct farm_error *err) {
+    constexpr int wide_bf16 = widest<uint16_t>::width, wide = widest<float>::width;
+    const enum farm_status status = check_pool(p, rows, in, out, where, err);
+    if (status || rows == 0) return status;
+    if (type == FARM_CUDA_BF16)
+        (p->channels % wide_bf16 == 0 ? launch_pool<uint16_t, wide_bf16> : launch_pool<uint16_t, 1>)(stream, p, rows,
+                                                                                                     in, out, where);
+    else
+        (p->channels % wide == 0 ? launch_pool<float, wide> : launch_pool<float, 1>)(stream, p, rows, in, out, where);
+    return FARM_CUDA_LAUNCHED("pool_rows");
+}
+
+enum farm_status farm_cuda_pool_gradient(struct CUstream_st *stream, const struct farm_pool *p,
+                                         enum farm_cuda_type type, size_t rows, const void *dy, const uint8_t *where,
+                                         void *dx, struct farm_error *err) {
+    constexpr int wide_bf16 = widest<uint16_t>::width, wide = widest<float>::width;
+    const enum farm_status status = check_pool(p, rows, dy, dx, where, err);
+    if (status || rows == 0) return status;
+    if (type == FARM_CUDA_BF16)
+        (p->channels % wide_bf16 == 0 ? launch_pool_gradient<uint16_t, wide_bf16>
+                                      : launch_pool_gradient<uint16_t, 1>)(stream, p, rows, dy, where, dx);
+    else
+        (p->channels % wide == 0 ? launch_pool_gradient<float, wide> : launch_pool_gradient<float, 1>)(stream, p, rows,
+                                                                                                       dy, where, dx);
+    return FARM_CUDA_LAUNCHED("pool_gradient_rows");
+}
+
+// ---- roundings, sums, heads ----
+
+static __global__ void __launch_bounds__(THREADS) round_all(const float *in, uint16_t *out, size_t count) {
+    const size_t i = (size_t)blockIdx.x * THREADS + threadIdx.x;
+    if (i < count) out[i] = farm_cuda_bf16(in[i]);
+}
+
+enum farm_status farm_cuda_round(struct CUstream_st *stream, const float *in, uint16_t *out, size_t count,
+                                 struct farm_error *err) {
+    const enum farm_status status = check_aligned("round", in, out, NULL, err);
+    if (status || count == 0) return status;
+    round_all<<<farm_cuda_blocks(count, THREADS), THREADS, 0, stream>>>(in, out, count);
+    return FARM_CUDA_LAUNCHED("round");
+}
+
+static __global__ void __launch_bounds__(THREADS) add_bf16(const uint16_t *x, float *sum, size_t count) {
+    const size_t i = (size_t)blockIdx.x * THREADS + threadIdx.x;
+    if (i < count) sum[i] += load(x + i);
+}
+
+enum farm_status farm_cuda_add_bf16(struct CUstream_st *stream, const uint16_t *x, float *sum, size_t count,
+                                    struct farm_error *err) {
+    const enum farm_status status = check_aligned("add_bf16", x, sum, NULL, err);
+    if (status || count == 0) return status;
+    add_bf16<<<farm_cuda_blocks(count, THREADS), THREADS, 0, stream>>>(x, sum, count);
+    return FARM_CUDA_LAUNCHED("add_bf16");
+}
+
+template <typename T>
+static __global__ void __launch_bounds__(THREADS)
+    heads_split(const struct farm_cuda_heads h, const float *product, const T *bias, float *logits, float *value) {
+    const uint32_t i = blockIdx.x * THREADS + threadIdx.x, columns = (uint32_t)h.actions + 1;
+    const uint32_t row = i / columns, a = i % columns;
+    if (row >= h.rows) return;
+    const float number = product[(size_t)row * (uint32_t)h.pitch + a] + load(bias + a);
+    if (a < (uint32_t)h.actions)
+        logits[(size_t)row * (uint32_t)h.actions + a] = number;
+    else
+        value[row] = number;
+}
+
+template <typename T>
+static __global__ void __launch_bounds__(THREADS)
+    heads_join(const struct farm_cuda_heads h, const float *dlogits, const float *dvalue, T *joined) {
+    const uint32_t i = blockIdx.x * THREADS + threadIdx.x, row = i / (uint32_t)h.pitch, a = i % (uint32_t)h.pitch;
+    const uint32_t actions = (uint32_t)h.actions;
+    if (row >= h.rows) return;
+    store(joined + i, a < actions ? dlogits[(size_t)row * actions + a] : a == actions ? dvalue[row] : 0);
+}
+
+static enum farm_status check_heads(const struct farm_cuda_heads *h, struct farm_error *err) {
+    if (h->actions >= 1 && h->pitch > h->actions && (uint64_t)h->rows * (uint64_t)h->pitch <= INT32_MAX) return FARM_OK;
+    return farm_fail(err, FARM_E_INVALID, "heads of %d actions in %u rows of %d", h->actions, h->rows, h->pitch);
+}
+
+enum farm_status farm_cuda_heads_split(struct CUstream_st *stream, const struct farm_cuda_heads *h,
+                                       const float *product, const void *bias, float *logits, float *value,
+                                       struct farm_error *err) {
+    const enum farm_status status = check_heads(h, err);
+    if (status || h->rows == 0) return status;
+    const unsigned blocks = farm_cuda_blocks((size_t)h->rows * ((size_t)h->actions + 1), THREADS);
+    if (h->type == FARM_CUDA_BF16)
+        heads_split<<<blocks, THREADS, 0, stream>>>(*h, product, (const uint16_t *)bias, logits, value);
+    else
+        heads_split<<<blocks, THREADS, 0, stream>>>(*h, product, (const float *)bias, logits, value);
+    return FARM_CUDA_LAUNCHED("heads_split");
+}
+
+enum farm_status farm_cuda_heads_join(struct CUstream_st *stream, const struct farm_cuda_heads *h, const float *dlogits,
+                                      const float *dvalue, void *joined, struct farm_error *err) {
+    const enum farm_status status = check_heads(h, err);
+    if (status || h->rows == 0) return status;
+    const unsigned blocks = farm_cuda_blocks((size_t)h->rows * (size_t)h->pitch, THREADS);
+    if (h->type == FARM_CUDA_BF16)
+        heads_join<<<blocks, THREADS, 0, stream>>>(*h, dlogits, dvalue, (uint16_t *)joined);
+    else
+        heads_join<<<blocks, THREADS, 0, stream>>>(*h, dlogits, dvalue, (float *)joined);
+    return FARM_CUDA_LAUNCHED("heads_join");
+}

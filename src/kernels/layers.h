@@ -1,0 +1,102 @@
+// What a network's layers compute besides products: activations and their slopes, maxima under a kernel and their
+// gradients, in f32 or bf16. The CUDA kernels call these functions (for maxima their parts, several channels a thread);
+// on the CPU, where oneDNN does the same for the learner, the CUDA backend's tests do. Pictures are NHWC. Pure
+// arithmetic.
+#ifndef FARM_KERNELS_LAYERS_H
+#define FARM_KERNELS_LAYERS_H
+
+#include <math.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include "kernels/device.h"
+
+enum farm_slope { FARM_SLOPE_ONE, FARM_SLOPE_RELU, FARM_SLOPE_TANH };
+
+// The activation of x. ReLU keeps NaN.
+static inline FARM_HD float farm_slope_apply(enum farm_slope kind, float x) {
+    if (kind == FARM_SLOPE_RELU) return x < 0 ? 0 : x;
+    return kind == FARM_SLOPE_TANH ? tanhf(x) : x;
+}
+
+// The gradient that comes to the sum before an activation whose result is y, where dy comes to y.
+static inline FARM_HD float farm_slope_gradient(enum farm_slope kind, float y, float dy) {
+    if (kind == FARM_SLOPE_RELU) return y > 0 ? dy : 0;
+    return kind == FARM_SLOPE_TANH ? dy * (1 - y * y) : dy;
+}
+
+static inline FARM_HD float farm_bf16_value(uint16_t x) {
+    const uint32_t bits = (uint32_t)x << 16;
+    float value;
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
+// Number i of an array of bf16 or f32.
+static inline FARM_HD float farm_number_at(const void *x, bool bf16, size_t i) {
+    return bf16 ? farm_bf16_value(((const uint16_t *)x)[i]) : ((const float *)x)[i];
+}
+
+// A maximum under a square kernel; what lies outside of the picture is never it. Every window must hold a pixel.
+struct farm_pool {
+    int height, width, channels; // of the input
+    int out_height, out_width;
+    int kernel, stride; // kernel <= FARM_POOL_KERNEL_MAX
+    int pad_top, pad_left;
+};
+enum { FARM_POOL_KERNEL_MAX = 15 }; // a place under the kernel fits a byte
+
+// Whether `number` takes the place of the maximum so far, of which there is one where `found`. The first of equals
+// stays; NaN is larger than any number.
+static inline FARM_HD bool farm_pool_takes(bool found, float most, float number) {
+    return !found || number > most || (number != number && most == most);
+}
+
+// The maximum of channel c under the window of output (y, x) of one picture; *where: its place under the kernel, row *
+// kernel + column.
+static inline FARM_HD float farm_pool_maximum(const struct farm_pool *p, const void *picture, bool bf16, int y, int x,
+                                              int c, uint8_t *where) {
+    const int top = y * p->stride - p->pad_top, left = x * p->stride - p->pad_left;
+    bool found = false;
+    float most = 0;
+    *where = 0;
+    for (int i = 0; i < p->kernel; i++)
+        for (int j = 0; j < p->kernel; j++) {
+            const int row = top + i, column = left + j;
+            if (row < 0 || row >= p->height || column < 0 || column >= p->width) continue;
+            const size_t pixel = (size_t)row * (size_t)p->width + (size_t)column;
+            const float number = farm_number_at(picture, bf16, pixel * (size_t)p->channels + (size_t)c);
+            if (farm_pool_takes(found, most, number)) {
+                most = number;
+                *where = (uint8_t)(i * p->kernel + j);
+            }
+            found = true;
+        }
+    return most;
+}
+
+// The first window that holds row (or column) `at`, whose number must be >= 0 to exist.
+static inline FARM_HD int farm_pool_first(int at, int pad, int kernel, int stride) {
+    const int lowest = at + pad - kernel + 1;
+    return lowest <= 0 ? 0 : (lowest + stride - 1) / stride;
+}
+
+// What comes to channel c of input (y, x) of one picture: the sum over the windows whose maximum it is. dy and where:
+// [out_height][out_width][channels].
+static inline FARM_HD float farm_pool_gradient(const struct farm_pool *p, const void *dy, const uint8_t *where,
+                                               bool bf16, int y, int x, int c) {
+    float sum = 0;
+    for (int oy = farm_pool_first(y, p->pad_top, p->kernel, p->stride);
+         oy < p->out_height && oy * p->stride <= y + p->pad_top; oy++)
+        for (int ox = farm_pool_first(x, p->pad_left, p->kernel, p->stride);
+             ox < p->out_width && ox * p->stride <= x + p->pad_left; ox++) {
+            const int i = y + p->pad_top - oy * p->stride, j = x + p->pad_left - ox * p->stride;
+            const size_t at = ((size_t)oy * (size_t)p->out_width + (size_t)ox) * (size_t)p->channels + (size_t)c;
+            if (where[at] == i * p->kernel + j) sum += farm_number_at(dy, bf16, at);
+        }
+    return sum;
+}
+
+#endif

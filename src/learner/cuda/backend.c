@@ -1,0 +1,269 @@
+// See backend.h. Chooses the device, divides its memory, and puts registration, mirror, parameters, inference and
+// training together. Each half runs on its thread: inference.h, training.h.
+#include "learner/cuda/backend.h"
+
+#include <stdlib.h>
+
+#include "base/log.h"
+#include "base/time.h"
+#include "kernels/cuda/check.h"
+#include "learner/cuda/context.h"
+#include "learner/cuda/inference.h"
+#include "learner/cuda/memory.h"
+#include "learner/cuda/training.h"
+
+enum { CROSSING_PIECES = 64, RESERVE_SHARE = 64 }; // of device memory, what stays free for CUDA and its libraries
+static const double STATE_EVERY_S = 10;            // the most that a lost GPU takes with it
+
+struct farm_backend {
+    struct farm_cuda_context context;
+    struct farm_cuda_inference *inference;
+    struct farm_cuda_training *training; // NULL in evaluation
+    struct CUstream_st *stream;          // the training thread's; in evaluation one of its own
+    bool owns_stream;
+};
+
+// ---- the device ----
+
+static enum farm_status find_device(const struct farm_learner_config *learner, int *device, struct farm_error *err) {
+    int count;
+    FARM_CUDA_TRY(cudaGetDeviceCount(&count));
+    if (count < 1) return farm_cuda_fail(err, cudaErrorNoDevice, "cudaGetDeviceCount", __FILE__, __LINE__);
+    *device = 0;
+    if (learner->gpu && cudaDeviceGetByPCIBusId(device, learner->gpu)) {
+        (void)cudaGetLastError();
+        *device = 0;
+        farm_log_warn("CUDA does not know the GPU at %s: taking its first one", learner->gpu);
+    }
+    FARM_CUDA_TRY(cudaSetDevice(*device));
+    return FARM_OK;
+}
+
+static enum farm_status open_device(struct farm_cuda_context *context, struct farm_error *err) {
+    enum farm_status status = find_device(context->learner, &context->device, err);
+    if (!status) status = farm_cuda_libraries_open(&context->libraries, err);
+    if (status) return status;
+    struct cudaDeviceProp properties;
+    char libraries[256];
+    int driver = 0;
+    FARM_CUDA_TRY(cudaGetDeviceProperties(&properties, context->device));
+    FARM_CUDA_TRY(cudaDriverGetVersion(&driver));
+    farm_cuda_libraries_describe(&context->libraries, libraries, sizeof libraries);
+    context->precision = context->learner->precision == FARM_PRECISION_F32 ? FARM_PRECISION_F32 : FARM_PRECISION_BF16;
+    farm_log_info("device cuda: %s, compute capability %d.%d, driver for CUDA %d.%d, %s; arithmetic in %s",
+                  properties.name, properties.major, properties.minor, driver / 1000, driver % 1000 / 10, libraries,
+                  context->precision == FARM_PRECISION_F32 ? "f32" : "bf16 with f32 sums");
+    return FARM_OK;
+}
+
+// ---- dividing its memory ----
+
+struct budget {
+    size_t parameters, inference, training, mirror;
+};
+
+static struct budget budget_of(const struct farm_cuda_context *context, enum farm_mirror mode) {
+    const struct farm_learner_config *learner = context->learner;
+    return (struct budget){
+        .parameters = farm_cuda_parameters_bytes(context->net, learner, context->precision == FARM_PRECISION_BF16),
+        .inference = farm_cuda_inference_bytes(context),
+        .training = learner->evaluate ? 0 : farm_cuda_training_bytes(context, mode),
+        .mirror = farm_cuda_mirror_bytes(context->lanes, mode, (uint32_t)context->net->io.stack)};
+}
+
+static size_t sum(const struct budget *budget) {
+    return budget->parameters + budget->inference + budget->training + budget->mirror;
+}
+
+static double mb(size_t bytes) {
+    return (double)bytes / 1e6;
+}
+
+// The most that was asked for and fits. Training without windows cannot read rings that are not registered.
+static enum farm_status choose_mirror(const struct farm_cuda_context *context, enum farm_mirror *mode,
+                                      struct farm_error *err) {
+    const enum farm_mirror wanted = context->learner->mirror;
+    const bool staged = context->registered.staged[FARM_CUDA_UP] && context->net->io.flat == 0;
+    size_t left, total;
+    FARM_CUDA_TRY(cudaMemGetInfo(&left, &total));
+    const size_t usable = left > total / RESERVE_SHARE ? left - total / RESERVE_SHARE : 0;
+    struct budget budget = {0};
+    for (*mode = wanted; *mode <= FARM_MIRROR_OFF; ++*mode) {
+        budget = budget_of(context, *mode);
+        if (sum(&budget) > usable) continue;
+        if (*mode == FARM_MIRROR_OFF && staged) *mode = FARM_MIRROR_WINDOW;
+        if (*mode != wanted)
+            farm_log_warn("mirror %s in place of %s: %s", farm_mirror_name(*mode), farm_mirror_name(wanted),
+                          *mode < wanted ? "the rings are not registered" : "device memory does not suffice");
+        farm_log_info("device memory: parameters %.1f MB, inference %.1f MB, training %.1f MB, mirror %s %.1f MB, of "
+                      "%.1f MB that are free",
+                      mb(budget.parameters), mb(budget.inference), mb(budget.training), farm_mirror_name(*mode),
+                      mb(budget.mirror), mb(left));
+        return FARM_OK;
+    }
+    return farm_fail(
+        err, FARM_E_LIMIT,
+        "device memory: parameters want %.1f MB (--net), inference %.1f MB (--infer-batch-max), training "
+        "%.1f MB (--micro-batch, --unroll), the smallest mirror %.1f MB (--envs-per-actor): %.1f MB in all, "
+        "and of the GPU's %.1f MB %.1f are free",
+        mb(budget.parameters), mb(budget.inference), mb(budget.training), mb(budget.mirror), mb(sum(&budget)),
+        mb(total), mb(left));
+}
+
+// ---- start ----
+
+static enum farm_status take_zeros(struct farm_cuda_context *context, struct farm_error *err) {
+    const size_t bytes = farm_cuda_slot_bytes(context->obs_bytes);
+    enum farm_status status = farm_cuda_device_memory(bytes, "an observation wants", NULL, &context->zeros, err);
+    if (!status) status = farm_cuda_device_memory(bytes, "an observation wants", NULL, &context->sink, err);
+    return status;
+}
+
+// Observations of as many environments as a batch may have, from their lanes to their places in the mirror, which holds
+// nothing yet.
+static enum farm_status choose_crossing(struct farm_cuda_context *context, struct CUstream_st *stream,
+                                        struct farm_error *err) {
+    const void *from[CROSSING_PIECES];
+    void *to[CROSSING_PIECES];
+    uint32_t count = 0;
+    context->crossing = (struct farm_cuda_crossing){.way = FARM_CUDA_PULL_LOADS, .blocks = FARM_CUDA_PULL_BLOCKS};
+    if (!context->direct) return FARM_OK;
+    for (uint32_t i = 0; i < context->lanes->lane_count; i++)
+        for (uint32_t e = 0; e < context->lanes->lanes[i].lane->width && count < CROSSING_PIECES; e++) {
+            from[count] = farm_cuda_up(context, i, farm_lane_obs(context->lanes->lanes[i].lane, 0, 0, e));
+            to[count++] = farm_cuda_mirror_at(&context->mirror, i, 0, e);
+        }
+    return farm_cuda_crossing_choose(stream, from, to, count, context->obs_bytes, &context->crossing, err);
+}
+
+static enum farm_status make_stream(struct farm_backend *backend, struct farm_error *err) {
+    FARM_CUDA_TRY(cudaStreamCreateWithFlags(&backend->stream, cudaStreamNonBlocking));
+    backend->owns_stream = true;
+    return FARM_OK;
+}
+
+static enum farm_status start(struct farm_backend *backend, struct farm_error *err) {
+    struct farm_cuda_context *context = &backend->context;
+    enum farm_mirror mode = context->learner->mirror;
+    enum farm_status status = open_device(context, err);
+    if (!status) status = farm_cuda_register(context->lanes, context->device, 0, &context->registered, err);
+    if (status) return status;
+    context->obs_bytes = context->lanes->lanes[0].lane->obs_bytes[0];
+    context->direct = !context->registered.staged[FARM_CUDA_UP] && context->net->io.flat == 0;
+    status = choose_mirror(context, &mode, err);
+    if (!status) status = make_stream(backend, err);
+    if (!status) status = take_zeros(context, err);
+    if (!status)
+        status = farm_cuda_parameters_make(context->net, context->learner, context->precision == FARM_PRECISION_BF16,
+                                           backend->stream, &context->parameters, err);
+    if (!status)
+        status = farm_cuda_mirror_make(context->lanes, mode, (uint32_t)context->net->io.stack, &context->mirror, err);
+    if (!status) status = choose_crossing(context, backend->stream, err);
+    if (!status) status = farm_cuda_mirror_fill(&context->mirror, context->lanes, err);
+    if (!status) status = farm_cuda_inference_make(context, &backend->inference, err);
+    if (!status && !context->learner->evaluate) status = farm_cuda_training_make(context, &backend->training, err);
+    return status;
+}
+
+static void say_account(const struct farm_backend *backend) {
+    uint64_t rows, inferred;
+    if (!backend->inference) return;
+    farm_cuda_inference_account(backend->inference, &rows, &inferred);
+    const uint64_t trained = backend->training ? farm_cuda_training_crossed(backend->training) : 0;
+    if (!rows) return;
+    farm_log_info("%.1f MB of observations crossed the bus for inference and %.1f MB for training: %.2f times each of "
+                  "the %llu observations' %zu bytes",
+                  mb(inferred), mb(trained),
+                  (double)(inferred + trained) / ((double)rows * (double)backend->context.obs_bytes),
+                  (unsigned long long)rows, backend->context.obs_bytes);
+}
+
+static void destroy(struct farm_backend *backend) {
+    if (!backend) return;
+    struct farm_cuda_context *context = &backend->context;
+    (void)cudaSetDevice(context->device);
+    say_account(backend);
+    farm_cuda_training_free(backend->training);
+    farm_cuda_inference_free(backend->inference);
+    farm_cuda_mirror_free(&context->mirror);
+    farm_cuda_parameters_free(&context->parameters);
+    (void)cudaFree(context->zeros);
+    (void)cudaFree(context->sink);
+    if (backend->owns_stream) (void)cudaStreamDestroy(backend->stream);
+    farm_cuda_unregister(&context->registered);
+    (void)cudaGetLastError();
+    free(backend);
+}
+
+static enum farm_status create(const struct farm_backend_config *config, struct farm_backend **out,
+                               struct farm_error *err) {
+    struct farm_backend *backend = calloc(1, sizeof *backend);
+    if (!backend) return farm_fail(err, FARM_E_LIMIT, "no memory for the CUDA backend");
+    backend->context =
+        (struct farm_cuda_context){.learner = config->learner, .net = config->net, .lanes = config->lanes};
+    const enum farm_status status = start(backend, err);
+    if (status) {
+        destroy(backend);
+        return status;
+    }
+    *out = backend;
+    return FARM_OK;
+}
+
+// ---- the functions ----
+
+static enum farm_status infer(struct farm_backend *backend, const struct farm_infer_rows *rows, uint32_t count,
+                              struct farm_error *err) {
+    FARM_CUDA_TRY(cudaSetDevice(backend->context.device));
+    return farm_cuda_infer(backend->inference, rows, count, err);
+}
+
+static struct CUstream_st *stream_of(const struct farm_backend *backend) {
+    return backend->training ? farm_cuda_training_stream(backend->training) : backend->stream;
+}
+
+static enum farm_status train(struct farm_backend *backend, const struct farm_train_unrolls *unrolls, uint32_t count,
+                              double learning_rate, struct farm_train_stats *stats, struct farm_error *err) {
+    struct farm_cuda_parameters *parameters = &backend->context.parameters;
+    FARM_CUDA_TRY(cudaSetDevice(backend->context.device));
+    enum farm_status status = farm_cuda_train(backend->training, unrolls, count, learning_rate, stats, err);
+    if (!status && (double)(farm_now_ns() - parameters->copied_ns) > STATE_EVERY_S * 1e9)
+        status = farm_cuda_parameters_download(parameters, stream_of(backend), err);
+    return status;
+}
+
+static uint64_t version(const struct farm_backend *backend) {
+    return backend->context.parameters.version;
+}
+
+static struct farm_backend_state state(struct farm_backend *backend) {
+    struct farm_cuda_parameters *parameters = &backend->context.parameters;
+    struct farm_error why;
+    (void)cudaSetDevice(backend->context.device);
+    if (farm_cuda_parameters_download(parameters, stream_of(backend), &why))
+        farm_log_warn("%s: the parameters are those of version %llu, %llu updates before", why.message,
+                      (unsigned long long)parameters->host.version,
+                      (unsigned long long)(parameters->version - parameters->host.version));
+    return parameters->host;
+}
+
+static enum farm_status state_changed(struct farm_backend *backend, uint64_t new_version, uint64_t optimiser_step,
+                                      struct farm_error *err) {
+    struct farm_cuda_parameters *parameters = &backend->context.parameters;
+    FARM_CUDA_TRY(cudaSetDevice(backend->context.device));
+    parameters->host.version = new_version;
+    parameters->host.optimiser_step = optimiser_step;
+    return farm_cuda_parameters_upload(parameters, stream_of(backend), err);
+}
+
+const struct farm_backend_ops farm_backend_cuda = {
+    .name = "cuda",
+    .stores_acted = true,
+    .create = create,
+    .destroy = destroy,
+    .infer = infer,
+    .train = train,
+    .version = version,
+    .state = state,
+    .state_changed = state_changed,
+};

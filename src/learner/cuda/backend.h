@@ -1,0 +1,10 @@
+// The CUDA backend: the functions behind struct farm_backend_ops. libfarm_cuda.so exports farm_cuda_backend
+// (library.c); the tests link these.
+#ifndef FARM_LEARNER_CUDA_BACKEND_H
+#define FARM_LEARNER_CUDA_BACKEND_H
+
+#include "learner/backend.h"
+
+extern const struct farm_backend_ops farm_backend_cuda;
+
+#endif

@@ -1,0 +1,46 @@
+// What inference and training of the CUDA backend share: the device, the rings as it sees them, their mirror, the
+// parameters. Made once, before either runs; but for the parameters nothing here changes afterwards.
+#ifndef FARM_LEARNER_CUDA_CONTEXT_H
+#define FARM_LEARNER_CUDA_CONTEXT_H
+
+#include "learner/cuda/crossing.h"
+#include "learner/cuda/mirror.h"
+#include "learner/cuda/parameters.h"
+#include "learner/cuda/registered.h"
+#include "nn/cuda/executor.h"
+
+struct farm_cuda_context {
+    const struct farm_learner_config *learner;
+    const struct farm_net *net;
+    const struct farm_lanes *lanes;
+    int device;
+    struct farm_cuda_libraries libraries;
+    enum farm_precision precision; // F32 or BF16
+    struct farm_cuda_registered registered;
+    struct farm_cuda_mirror mirror;
+    struct farm_cuda_parameters parameters;
+    struct farm_cuda_crossing crossing;
+    bool direct; // observations are read where they lie: registered, and pixels. Flat ones are the learner's checked
+                 // copies, which are not in the rings
+    size_t obs_bytes; // of one environment's step
+    void *zeros;      // device: an observation of zeros, with what alignment takes
+    void *sink;       // device: where rows that nobody wants go
+};
+
+// Bytes between neighbours that keep any remainder by 16.
+static inline size_t farm_cuda_slot_bytes(size_t obs_bytes) {
+    return (obs_bytes + 15) / 16 * 16 + 16;
+}
+
+// A lane's ring, and one of its addresses as the GPU sees it.
+static inline uint32_t farm_cuda_ring_of(const struct farm_cuda_context *context, uint32_t lane) {
+    return (uint32_t)(context->lanes->lanes[lane].ring - context->lanes->rings);
+}
+static inline void *farm_cuda_up(const struct farm_cuda_context *context, uint32_t lane, const void *host) {
+    return farm_cuda_address(&context->registered, farm_cuda_ring_of(context, lane), FARM_CUDA_UP, host);
+}
+static inline void *farm_cuda_down(const struct farm_cuda_context *context, uint32_t lane, const void *host) {
+    return farm_cuda_address(&context->registered, farm_cuda_ring_of(context, lane), FARM_CUDA_DOWN, host);
+}
+
+#endif

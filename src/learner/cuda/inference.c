@@ -1,0 +1,505 @@
+// See inference.h.
+#include "learner/cuda/inference.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/atomics.h"
+#include "kernels/cuda/check.h"
+#include "kernels/random.h"
+#include "learner/cuda/memory.h"
+
+enum { RUNGS_MAX = FARM_CUDA_EXECUTOR_ROWS_MAX, SPINS_PER_LOOK = 1024, LISTS_BLOCKS = 1 };
+
+// What changes from one replay to the next, as offsets into one block of memory: the host fills the pinned one, the
+// graph begins by pulling it into the device's.
+struct lists {
+    size_t from, to;        // void *[rows] pieces: observation, its place in the mirror
+    size_t inputs;          // void *[rows * stack] frames, or [rows] flat observations in the mirror
+    size_t streams, counts; // u64 [rows]
+    size_t lanes;           // struct farm_cuda_answer_lane[lanes]
+    size_t sequence;        // u64
+    size_t bytes;
+};
+
+struct rung {
+    uint32_t rows, lanes;
+    struct lists lists;
+    cudaGraphExec_t graphs[2]; // of either copy of the parameters
+};
+
+struct farm_cuda_inference {
+    struct farm_cuda_context *context;
+    struct farm_cuda_executor *executor;
+    cudaStream_t stream;
+    cudaEvent_t done; // for hosts that sleep instead of spinning
+    struct rung rungs[RUNGS_MAX];
+    uint32_t rung_count, rows_max, lanes_max;
+    // pinned, and the same as the GPU sees them
+    char *lists, *lists_mapped;
+    char *staging, *staging_mapped; // [rows_max] slots, where observations are not read in place
+    uint64_t *flag, *flag_mapped;   // the sequence number of the last replay that has ended
+    struct {
+        int32_t *action;     // [rows_max]
+        float *logits;       // [rows_max][actions]
+        float *value;        // [rows_max]
+        uint64_t *version;   // [lanes_max]
+    } staged, staged_mapped; // answers, where nothing is registered
+    // device
+    char *device_lists;
+    void **block_from, **block_to; // the one piece that the lists are
+    void **flat_to;                // [rows_max] rows of `flat`
+    float *flat;                   // [rows_max][io.flat]
+    float *logits, *value;
+    int32_t *action;
+    struct farm_cuda_answer_lane nowhere; // where rows that nobody wants are answered
+    void *nowhere_memory;
+    // the host's lists for the copy engines
+    const void **copy_from;
+    void **copy_to;
+    size_t *copy_bytes;
+    const void **frames; // [stack]
+    uint64_t sequence, rows_answered, bytes_crossed;
+};
+
+// ---- the ladder ----
+
+// 1, 2, 4, 8, 16, 24, 32, 48, 64, 96, ... up to the largest batch, which is the last.
+static void build_ladder(struct farm_cuda_inference *inference) {
+    for (uint32_t rows = 1; inference->rung_count < RUNGS_MAX;) {
+        const bool last = rows >= inference->rows_max || inference->rung_count == RUNGS_MAX - 1;
+        if (last) rows = inference->rows_max;
+        inference->rungs[inference->rung_count++] = (struct rung){
+            .rows = rows,
+            .lanes = rows < inference->context->lanes->lane_count ? rows : inference->context->lanes->lane_count};
+        if (last) break;
+        const bool power = (rows & (rows - 1)) == 0;
+        rows = rows < 16 ? 2 * rows : power ? rows + rows / 2 : rows / 3 * 4;
+    }
+}
+
+static size_t take(size_t *at, size_t count, size_t bytes) {
+    const size_t start = *at;
+    *at += (count * bytes + 15) / 16 * 16;
+    return start;
+}
+
+static struct lists layout(uint32_t rows, uint32_t lanes, uint32_t stack) {
+    struct lists lists;
+    size_t at = 0;
+    lists.from = take(&at, rows, sizeof(void *));
+    lists.to = take(&at, rows, sizeof(void *));
+    lists.inputs = take(&at, (size_t)rows * stack, sizeof(void *));
+    lists.streams = take(&at, rows, sizeof(uint64_t));
+    lists.counts = take(&at, rows, sizeof(uint64_t));
+    lists.lanes = take(&at, lanes, sizeof(struct farm_cuda_answer_lane));
+    lists.sequence = take(&at, 1, sizeof(uint64_t));
+    lists.bytes = at;
+    return lists;
+}
+
+// ---- memory ----
+
+static bool flat(const struct farm_cuda_inference *inference) {
+    return inference->context->net->io.flat > 0;
+}
+
+static struct farm_cuda_executor_config executor_config(const struct farm_cuda_context *context) {
+    return (struct farm_cuda_executor_config){.net = context->net,
+                                              .batch_max = (int)context->learner->infer_batch_max,
+                                              .training = false,
+                                              .precision = context->precision,
+                                              .libraries = &context->libraries};
+}
+
+size_t farm_cuda_inference_bytes(const struct farm_cuda_context *context) {
+    const struct farm_cuda_executor_config config = executor_config(context);
+    const size_t rows = context->learner->infer_batch_max, actions = (size_t)context->net->io.actions;
+    const struct lists lists = layout((uint32_t)rows, (uint32_t)rows, (uint32_t)context->net->io.stack);
+    return farm_cuda_executor_bytes(&config) + lists.bytes +
+           rows * (sizeof(float) * (actions + 2 + (size_t)context->net->io.flat) + sizeof(void *));
+}
+
+static enum farm_status on_device(size_t count, size_t bytes, void *out, struct farm_error *err) {
+    void *memory;
+    const enum farm_status status =
+        farm_cuda_device_memory(count * bytes, "inference wants", "infer-batch-max", &memory, err);
+    memcpy(out, &memory, sizeof memory);
+    return status;
+}
+
+// Pinned memory and its address on the device.
+static enum farm_status on_host(size_t count, size_t bytes, void *out, void *mapped, struct farm_error *err) {
+    void *memory, *address = NULL;
+    enum farm_status status = farm_cuda_host_memory(count * bytes, "inference wants", "infer-batch-max", &memory, err);
+    if (!status) status = farm_cuda_mapped(memory, &address, err);
+    memcpy(out, &memory, sizeof memory);
+    memcpy(mapped, &address, sizeof address);
+    return status;
+}
+
+static enum farm_status take_pinned(struct farm_cuda_inference *i, struct farm_error *err) {
+    const size_t rows = i->rows_max, slot = farm_cuda_slot_bytes(i->context->obs_bytes);
+    enum farm_status status = on_host(1, i->rungs[i->rung_count - 1].lists.bytes, &i->lists, &i->lists_mapped, err);
+    if (!status) status = on_host(1, sizeof *i->flag, &i->flag, &i->flag_mapped, err);
+    if (!status && !i->context->direct) status = on_host(rows, slot, &i->staging, &i->staging_mapped, err);
+    if (status || !i->context->registered.staged[FARM_CUDA_DOWN]) return status;
+    const size_t actions = (size_t)i->context->net->io.actions;
+    status = on_host(rows, sizeof(int32_t), &i->staged.action, &i->staged_mapped.action, err);
+    if (!status) status = on_host(rows * actions, sizeof(float), &i->staged.logits, &i->staged_mapped.logits, err);
+    if (!status) status = on_host(rows, sizeof(float), &i->staged.value, &i->staged_mapped.value, err);
+    if (!status) status = on_host(i->lanes_max, sizeof(uint64_t), &i->staged.version, &i->staged_mapped.version, err);
+    return status;
+}
+
+// The lists that never change, and the place of answers that nobody wants.
+static enum farm_status fill_constants(struct farm_cuda_inference *i, struct farm_error *err) {
+    const size_t actions = (size_t)i->context->net->io.actions, width = (size_t)i->context->net->io.flat;
+    FARM_CUDA_TRY(cudaMemcpy(i->block_from, &i->lists_mapped, sizeof(void *), cudaMemcpyHostToDevice));
+    FARM_CUDA_TRY(cudaMemcpy(i->block_to, &i->device_lists, sizeof(void *), cudaMemcpyHostToDevice));
+    for (size_t row = 0; row < i->rows_max && width; row++) {
+        const float *to = i->flat + row * width;
+        FARM_CUDA_TRY(cudaMemcpy(&i->flat_to[row], &to, sizeof to, cudaMemcpyHostToDevice));
+    }
+    char *at = i->nowhere_memory;
+    i->nowhere = (struct farm_cuda_answer_lane){.version = (uint64_t *)(void *)at,
+                                                .action = (int32_t *)(void *)(at + 16),
+                                                .value = (float *)(void *)(at + 32),
+                                                .logits = (float *)(void *)(at + 48),
+                                                .count = 1};
+    (void)actions;
+    return FARM_OK;
+}
+
+static enum farm_status take_device(struct farm_cuda_inference *i, struct farm_error *err) {
+    const size_t rows = i->rows_max, actions = (size_t)i->context->net->io.actions;
+    enum farm_status status = on_device(1, i->rungs[i->rung_count - 1].lists.bytes, &i->device_lists, err);
+    if (!status) status = on_device(1, sizeof(void *), &i->block_from, err);
+    if (!status) status = on_device(1, sizeof(void *), &i->block_to, err);
+    if (!status && flat(i)) status = on_device(rows, sizeof(void *), &i->flat_to, err);
+    if (!status && flat(i)) status = on_device(rows, i->context->obs_bytes, &i->flat, err);
+    if (!status) status = on_device(rows * actions, sizeof(float), &i->logits, err);
+    if (!status) status = on_device(rows, sizeof(float), &i->value, err);
+    if (!status) status = on_device(rows, sizeof(int32_t), &i->action, err);
+    if (!status) status = on_device(1, 48 + actions * sizeof(float), &i->nowhere_memory, err);
+    if (!status) status = fill_constants(i, err);
+    return status;
+}
+
+static enum farm_status take_lists(struct farm_cuda_inference *i, struct farm_error *err) {
+    i->copy_from = calloc(i->rows_max, sizeof *i->copy_from);
+    i->copy_to = calloc(i->rows_max, sizeof *i->copy_to);
+    i->copy_bytes = calloc(i->rows_max, sizeof *i->copy_bytes);
+    i->frames = calloc((size_t)i->context->net->io.stack, sizeof *i->frames);
+    if (!i->copy_from || !i->copy_to || !i->copy_bytes || !i->frames)
+        return farm_fail(err, FARM_E_LIMIT, "no memory for lists of %u observations", i->rows_max);
+    for (uint32_t row = 0; row < i->rows_max; row++) i->copy_bytes[row] = i->context->obs_bytes;
+    return FARM_OK;
+}
+
+// ---- what a graph does ----
+
+static enum farm_status forward(struct farm_cuda_inference *i, const struct rung *rung, const void *params,
+                                struct farm_error *err) {
+    const struct farm_cuda_input input = {
+        .frames = flat(i) ? NULL : (const void *const *)(i->device_lists + rung->lists.inputs),
+        .flat = flat(i) ? i->flat : NULL};
+    return farm_cuda_executor_forward(i->executor, i->stream, params, &input, (int)rung->rows, i->logits, i->value,
+                                      err);
+}
+
+// The lists, then the observations (which the copy engines have brought already where they cross by them).
+static enum farm_status gather(struct farm_cuda_inference *i, const struct rung *rung, struct farm_error *err) {
+    const struct farm_cuda_context *context = i->context;
+    const struct farm_cuda_pull lists = {.from = (const void *const *)i->block_from,
+                                         .to = i->block_to,
+                                         .count = 1,
+                                         .bytes = rung->lists.bytes,
+                                         .blocks = LISTS_BLOCKS};
+    enum farm_status status = farm_cuda_pull(i->stream, FARM_CUDA_PULL_LOADS, &lists, err);
+    struct farm_cuda_pull pull = {.from = (const void *const *)(i->device_lists + rung->lists.from),
+                                  .to = (void *const *)(i->device_lists + rung->lists.to),
+                                  .count = rung->rows,
+                                  .bytes = context->obs_bytes,
+                                  .blocks = context->crossing.blocks};
+    if (!status && !context->crossing.copies) status = farm_cuda_pull(i->stream, context->crossing.way, &pull, err);
+    if (status || !flat(i)) return status;
+    pull.from = (const void *const *)(i->device_lists + rung->lists.inputs);
+    pull.to = i->flat_to;
+    return farm_cuda_pull(i->stream, FARM_CUDA_PULL_LOADS, &pull, err);
+}
+
+static enum farm_status put(struct farm_cuda_inference *i, const struct rung *rung, uint32_t copy,
+                            struct farm_error *err) {
+    const struct farm_cuda_context *context = i->context;
+    const int actions = context->net->io.actions;
+    enum farm_status status = gather(i, rung, err);
+    if (!status) status = forward(i, rung, context->parameters.copies[copy].params, err);
+    const struct farm_cuda_sample sample = {
+        .sampler = {.mode = context->learner->greedy ? FARM_SAMPLE_GREEDY : FARM_SAMPLE_CATEGORICAL,
+                    .seed = context->learner->seed},
+        .rows = rung->rows,
+        .actions = actions,
+        .stream = (const uint64_t *)(void *)(i->device_lists + rung->lists.streams),
+        .counter = (const uint64_t *)(void *)(i->device_lists + rung->lists.counts),
+        .logits = i->logits,
+        .action = i->action};
+    if (!status) status = farm_cuda_sample(i->stream, &sample, err);
+    const struct farm_cuda_answer answer = {
+        .lanes = (const struct farm_cuda_answer_lane *)(void *)(i->device_lists + rung->lists.lanes),
+        .lane_count = rung->lanes,
+        .actions = actions,
+        .action = i->action,
+        .logits = i->logits,
+        .value = i->value,
+        .version = context->parameters.copies[copy].version};
+    if (!status) status = farm_cuda_answer(i->stream, &answer, err);
+    if (!status)
+        status = farm_cuda_signal(i->stream, i->flag_mapped,
+                                  (const uint64_t *)(void *)(i->device_lists + rung->lists.sequence), err);
+    return status;
+}
+
+static enum farm_status capture(struct farm_cuda_inference *i, struct rung *rung, uint32_t copy,
+                                struct farm_error *err) {
+    cudaGraph_t graph = NULL;
+    FARM_CUDA_TRY(cudaStreamBeginCapture(i->stream, cudaStreamCaptureModeThreadLocal));
+    const enum farm_status status = put(i, rung, copy, err);
+    const cudaError_t code = cudaStreamEndCapture(i->stream, &graph);
+    if (status || code) {
+        (void)cudaGetLastError();
+        if (graph) (void)cudaGraphDestroy(graph);
+        return status ? status : farm_cuda_fail(err, code, "cudaStreamEndCapture", __FILE__, __LINE__);
+    }
+    const cudaError_t made = cudaGraphInstantiate(&rung->graphs[copy], graph, 0);
+    (void)cudaGraphDestroy(graph);
+    if (made) return farm_cuda_fail(err, made, "cudaGraphInstantiate", __FILE__, __LINE__);
+    FARM_CUDA_TRY(cudaGraphUpload(rung->graphs[copy], i->stream));
+    return FARM_OK;
+}
+
+// Rows that nobody wants: an observation of zeros goes where nobody reads, and frames of zeros are none.
+static void pad(struct farm_cuda_inference *i, const struct rung *rung, uint32_t rows, uint32_t lanes) {
+    const struct farm_cuda_context *context = i->context;
+    const uint32_t stack = (uint32_t)context->net->io.stack;
+    for (uint32_t row = rows; row < rung->rows; row++) {
+        ((void **)(void *)(i->lists + rung->lists.from))[row] = context->zeros;
+        ((void **)(void *)(i->lists + rung->lists.to))[row] = context->sink;
+        void **inputs = (void **)(void *)(i->lists + rung->lists.inputs) + (size_t)row * stack;
+        for (uint32_t k = 0; k < stack; k++) inputs[k] = flat(i) ? context->zeros : NULL;
+        ((uint64_t *)(void *)(i->lists + rung->lists.streams))[row] = 0;
+        ((uint64_t *)(void *)(i->lists + rung->lists.counts))[row] = 0;
+    }
+    for (uint32_t k = lanes; k < rung->lanes; k++)
+        ((struct farm_cuda_answer_lane *)(void *)(i->lists + rung->lists.lanes))[k] = i->nowhere;
+}
+
+// Runs each size once with rows that nobody wants, so that algorithms are chosen and kernels loaded; then captures it.
+static enum farm_status capture_all(struct farm_cuda_inference *i, struct farm_error *err) {
+    for (uint32_t r = 0; r < i->rung_count; r++) {
+        pad(i, &i->rungs[r], 0, 0);
+        enum farm_status status = put(i, &i->rungs[r], 0, err);
+        if (status) return status;
+        FARM_CUDA_TRY(cudaStreamSynchronize(i->stream)); // the lists are read until then
+        for (uint32_t copy = 0; copy < 2 && !status; copy++) status = capture(i, &i->rungs[r], copy, err);
+        if (status) return status;
+    }
+    FARM_CUDA_TRY(cudaStreamSynchronize(i->stream));
+    return FARM_OK;
+}
+
+static enum farm_status make_stream(struct farm_cuda_inference *i, struct farm_error *err) {
+    int least, greatest;
+    FARM_CUDA_TRY(cudaDeviceGetStreamPriorityRange(&least, &greatest));
+    FARM_CUDA_TRY(cudaStreamCreateWithPriority(&i->stream, cudaStreamNonBlocking, greatest));
+    FARM_CUDA_TRY(cudaEventCreateWithFlags(&i->done, cudaEventDisableTiming | cudaEventBlockingSync));
+    return FARM_OK;
+}
+
+enum farm_status farm_cuda_inference_make(struct farm_cuda_context *context, struct farm_cuda_inference **out,
+                                          struct farm_error *err) {
+    struct farm_cuda_inference *i = calloc(1, sizeof *i);
+    if (!i) return farm_fail(err, FARM_E_LIMIT, "no memory for inference");
+    i->context = context;
+    i->rows_max = context->learner->infer_batch_max;
+    build_ladder(i);
+    for (uint32_t r = 0; r < i->rung_count; r++)
+        i->rungs[r].lists = layout(i->rungs[r].rows, i->rungs[r].lanes, (uint32_t)context->net->io.stack);
+    i->lanes_max = i->rungs[i->rung_count - 1].lanes;
+    const struct farm_cuda_executor_config config = executor_config(context);
+    enum farm_status status = make_stream(i, err);
+    if (!status) status = take_lists(i, err);
+    if (!status) status = take_pinned(i, err);
+    if (!status) status = take_device(i, err);
+    if (!status && farm_cuda_executor_create(&config, &i->executor, err))
+        status = farm_fail_in(err, err ? err->status : FARM_E_LIMIT, "inference (a smaller --infer-batch-max)");
+    if (!status) status = capture_all(i, err);
+    if (status) {
+        farm_cuda_inference_free(i);
+        return status;
+    }
+    *out = i;
+    return FARM_OK;
+}
+
+void farm_cuda_inference_free(struct farm_cuda_inference *i) {
+    if (!i) return;
+    if (i->stream) (void)cudaStreamSynchronize(i->stream);
+    for (uint32_t r = 0; r < i->rung_count; r++)
+        for (int copy = 0; copy < 2; copy++)
+            if (i->rungs[r].graphs[copy]) (void)cudaGraphExecDestroy(i->rungs[r].graphs[copy]);
+    farm_cuda_executor_destroy(i->executor);
+    void *const device[] = {i->device_lists, i->block_from, i->block_to, i->flat_to,       i->flat,
+                            i->logits,       i->value,      i->action,   i->nowhere_memory};
+    void *const pinned[] = {i->lists,         i->staging,      i->flag,          i->staged.action,
+                            i->staged.logits, i->staged.value, i->staged.version};
+    void *const host[] = {i->copy_from, i->copy_to, i->copy_bytes, i->frames};
+    for (size_t k = 0; k < sizeof device / sizeof *device; k++) (void)cudaFree(device[k]);
+    for (size_t k = 0; k < sizeof pinned / sizeof *pinned; k++) (void)cudaFreeHost(pinned[k]);
+    for (size_t k = 0; k < sizeof host / sizeof *host; k++) free(host[k]);
+    if (i->done) (void)cudaEventDestroy(i->done);
+    if (i->stream) (void)cudaStreamDestroy(i->stream);
+    free(i);
+}
+
+// ---- one inference ----
+
+// Where the GPU reads the observation from that will lie at `to`.
+static const void *source(struct farm_cuda_inference *i, const struct farm_infer_rows *item, uint32_t env, uint32_t row,
+                          const void *to) {
+    const void *observation = farm_lane_obs(item->lane, 0, item->n, env);
+    if (i->context->direct) return farm_cuda_up(i->context, item->lane_id, observation);
+    const size_t at = row * farm_cuda_slot_bytes(i->context->obs_bytes) + ((uintptr_t)to & 15);
+    memcpy(i->staging + at, observation, i->context->obs_bytes);
+    return i->staging_mapped + at;
+}
+
+// The addresses in the mirror of what the network sees at step n, oldest frame first.
+static void point(struct farm_cuda_inference *i, const struct farm_infer_rows *item, uint32_t env, void **inputs) {
+    const struct farm_cuda_mirror *mirror = &i->context->mirror;
+    const uint32_t stack = (uint32_t)i->context->net->io.stack;
+    if (!flat(i)) farm_lane_stack(item->lane, 0, item->n, env, stack, i->frames);
+    for (uint32_t k = 0; k < stack; k++)
+        inputs[stack - 1 - k] =
+            flat(i) || i->frames[stack - 1 - k] ? farm_cuda_mirror_at(mirror, item->lane_id, item->n - k, env) : NULL;
+}
+
+static void list_row(struct farm_cuda_inference *i, const struct lists *lists, const struct farm_infer_rows *item,
+                     uint32_t env, uint32_t row) {
+    void *to = farm_cuda_mirror_at(&i->context->mirror, item->lane_id, item->n, env);
+    const void *from = source(i, item, env, row, to);
+    const uint32_t stack = (uint32_t)i->context->net->io.stack;
+    ((const void **)(void *)(i->lists + lists->from))[row] = from;
+    ((void **)(void *)(i->lists + lists->to))[row] = to;
+    i->copy_from[row] = from;
+    i->copy_to[row] = to;
+    point(i, item, env, (void **)(void *)(i->lists + lists->inputs) + (size_t)row * stack);
+    ((uint64_t *)(void *)(i->lists + lists->streams))[row] = farm_random_stream(item->lane_id, env);
+    ((uint64_t *)(void *)(i->lists + lists->counts))[row] = item->n;
+}
+
+// Where the answers to this part of a step go; its `acted` where it is the last part.
+static struct farm_cuda_answer_lane answer_of(const struct farm_cuda_inference *i, const struct farm_infer_rows *item,
+                                              uint32_t k, uint32_t row) {
+    const struct farm_cuda_context *context = i->context;
+    struct farm_cuda_answer_lane answer = {.row = row, .count = item->env_count, .acted_value = item->n + 1};
+    if (context->registered.staged[FARM_CUDA_DOWN]) {
+        answer.action = i->staged_mapped.action + row;
+        answer.logits = i->staged_mapped.logits + (size_t)row * (size_t)context->net->io.actions;
+        answer.value = i->staged_mapped.value + row;
+        answer.version = i->staged_mapped.version + k;
+        return answer;
+    }
+    const struct farm_lane *lane = item->lane;
+    const uint32_t id = item->lane_id, env = item->env_from;
+    answer.action = farm_cuda_down(context, id, farm_lane_action(lane, item->n, env));
+    answer.logits = farm_cuda_down(context, id, farm_lane_logits(lane, item->n, env));
+    answer.value = farm_cuda_down(context, id, farm_lane_value(lane, item->n) + env);
+    answer.version = farm_cuda_down(context, id, farm_lane_version(lane, item->n));
+    if (env + item->env_count == lane->width) answer.acted = farm_cuda_down(context, id, &lane->down->acted);
+    return answer;
+}
+
+static const struct rung *rung_of(const struct farm_cuda_inference *i, uint32_t rows) {
+    uint32_t r = 0;
+    while (i->rungs[r].rows < rows) r++;
+    return &i->rungs[r];
+}
+
+// The GPU's last word of this replay. Looks at the stream now and then, for a GPU that is lost says nothing.
+static enum farm_status wait_for_end(struct farm_cuda_inference *i, struct farm_error *err) {
+    if (i->context->learner->spin_ns == 0) { // the CPU is wanted by others
+        FARM_CUDA_TRY(cudaEventRecord(i->done, i->stream));
+        FARM_CUDA_TRY(cudaEventSynchronize(i->done));
+    }
+    for (uint32_t spins = 1; farm_load_acquire(i->flag) != i->sequence; spins++) {
+        farm_cpu_relax();
+        if (spins % SPINS_PER_LOOK) continue;
+        const cudaError_t code = cudaStreamQuery(i->stream);
+        (void)cudaGetLastError(); // "not ready" would stay there
+        if (code == cudaErrorNotReady) continue;
+        if (code) return farm_cuda_fail(err, code, "inference", __FILE__, __LINE__);
+        if (farm_load_acquire(i->flag) != i->sequence)
+            return farm_fail(err, FARM_E_IO, "inference has ended without its signal to the host");
+    }
+    return FARM_OK;
+}
+
+// From pinned memory into the lanes, where the GPU could not write itself. Pair A.
+static void hand_over(struct farm_cuda_inference *i, const struct farm_infer_rows *items, uint32_t count) {
+    const size_t actions = (size_t)i->context->net->io.actions;
+    for (uint32_t k = 0, row = 0; k < count; row += items[k++].env_count) {
+        const struct farm_infer_rows *item = &items[k];
+        memcpy(farm_lane_action(item->lane, item->n, item->env_from), i->staged.action + row,
+               item->env_count * sizeof(int32_t));
+        memcpy(farm_lane_logits(item->lane, item->n, item->env_from), i->staged.logits + row * actions,
+               item->env_count * actions * sizeof(float));
+        memcpy(farm_lane_value(item->lane, item->n) + item->env_from, i->staged.value + row,
+               item->env_count * sizeof(float));
+        *farm_lane_version(item->lane, item->n) = i->staged.version[k];
+        if (item->env_from + item->env_count == item->lane->width) farm_lane_answer(item->lane, item->n);
+    }
+}
+
+static enum farm_status launch(struct farm_cuda_inference *i, const struct rung *rung, uint32_t rows, uint32_t copy,
+                               struct farm_error *err) {
+    if (i->context->crossing.copies) {
+        const enum farm_status status =
+            farm_cuda_crossing_copy(i->stream, i->copy_from, i->copy_to, i->copy_bytes, rows, err);
+        if (status) return status;
+    }
+    FARM_CUDA_TRY(cudaGraphLaunch(rung->graphs[copy], i->stream));
+    return wait_for_end(i, err);
+}
+
+enum farm_status farm_cuda_infer(struct farm_cuda_inference *i, const struct farm_infer_rows *items, uint32_t count,
+                                 struct farm_error *err) {
+    uint32_t rows = 0;
+    for (uint32_t k = 0; k < count; k++) rows += items[k].env_count;
+    assert(rows > 0 && rows <= i->rows_max && count <= i->lanes_max);
+    const struct rung *rung = rung_of(i, rows);
+    struct farm_cuda_answer_lane *answers = (struct farm_cuda_answer_lane *)(void *)(i->lists + rung->lists.lanes);
+    for (uint32_t k = 0, row = 0; k < count; k++) {
+        answers[k] = answer_of(i, &items[k], k, row);
+        for (uint32_t e = 0; e < items[k].env_count; e++, row++)
+            list_row(i, &rung->lists, &items[k], items[k].env_from + e, row);
+    }
+    pad(i, rung, rows, count);
+    i->sequence++;
+    memcpy(i->lists + rung->lists.sequence, &i->sequence, sizeof i->sequence);
+    const uint32_t copy = farm_cuda_parameters_use(&i->context->parameters);
+    const enum farm_status status = launch(i, rung, rows, copy, err);
+    farm_cuda_parameters_unuse(&i->context->parameters);
+    if (status) return status;
+    if (i->context->registered.staged[FARM_CUDA_DOWN]) hand_over(i, items, count);
+    i->rows_answered += rows;
+    i->bytes_crossed += (uint64_t)rows * i->context->obs_bytes;
+    farm_board_add(&i->context->learner->board->bus_infer_bytes, (uint64_t)rows * i->context->obs_bytes);
+    return FARM_OK;
+}
+
+void farm_cuda_inference_account(const struct farm_cuda_inference *i, uint64_t *rows, uint64_t *bytes) {
+    *rows = i->rows_answered;
+    *bytes = i->bytes_crossed;
+}

@@ -1,0 +1,48 @@
+// See memory.h.
+#include "learner/cuda/memory.h"
+
+#include <string.h>
+
+#include "kernels/cuda/check.h"
+
+static enum farm_status no_memory(cudaError_t code, const char *kind, size_t bytes, const char *what, const char *key,
+                                  struct farm_error *err) {
+    size_t left = 0, total = 0;
+    (void)cudaGetLastError();
+    if (code != cudaErrorMemoryAllocation) return farm_cuda_fail(err, code, what, __FILE__, __LINE__);
+    (void)cudaMemGetInfo(&left, &total);
+    return farm_fail(err, FARM_E_LIMIT,
+                     "%s memory: %s %.1f MB, which cannot be had (%.1f of the GPU's %.1f MB are free)%s%s", kind, what,
+                     (double)bytes / 1e6, (double)left / 1e6, (double)total / 1e6, key ? ": a smaller --" : "",
+                     key ? key : "");
+}
+
+enum farm_status farm_cuda_device_memory(size_t bytes, const char *what, const char *key, void **out,
+                                         struct farm_error *err) {
+    const size_t size = bytes ? bytes : 1;
+    const cudaError_t code = cudaMalloc(out, size);
+    if (code) {
+        *out = NULL;
+        return no_memory(code, "device", bytes, what, key, err);
+    }
+    FARM_CUDA_TRY(cudaMemsetAsync(*out, 0, size, NULL));
+    FARM_CUDA_TRY(cudaStreamSynchronize(NULL));
+    return FARM_OK;
+}
+
+enum farm_status farm_cuda_host_memory(size_t bytes, const char *what, const char *key, void **out,
+                                       struct farm_error *err) {
+    const size_t size = bytes ? bytes : 1;
+    const cudaError_t code = cudaHostAlloc(out, size, cudaHostAllocPortable | cudaHostAllocMapped);
+    if (code) {
+        *out = NULL;
+        return no_memory(code, "pinned", bytes, what, key, err);
+    }
+    memset(*out, 0, size);
+    return FARM_OK;
+}
+
+enum farm_status farm_cuda_mapped(void *host, void **device, struct farm_error *err) {
+    FARM_CUDA_TRY(cudaHostGetDevicePointer(device, host, 0));
+    return FARM_OK;
+}

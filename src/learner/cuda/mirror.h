@@ -1,0 +1,42 @@
+// The rings' observations in device memory: a lane of the mirror has the lane's environments and, in mode FULL, its
+// steps (else as many as a stack has frames), step n at n mod steps as there, so that nothing has to be looked up.
+// Inference's gather fills it, training reads it. No locks: a slot that inference fills is one that training has let go
+// of (pair C), and training's work starts after the host has seen inference's end.
+#ifndef FARM_LEARNER_CUDA_MIRROR_H
+#define FARM_LEARNER_CUDA_MIRROR_H
+
+#include "learner/lanes.h"
+#include "learner/learner.h"
+
+struct farm_cuda_mirror {
+    enum farm_mirror mode;
+    size_t obs_bytes;
+    struct farm_cuda_mirror_lane {
+        char *start;
+        uint32_t steps, width;
+    } * lanes; // [lane_count]
+    uint32_t lane_count;
+    char *memory;
+    size_t bytes;
+};
+
+// Device memory that a mode wants. stack: frames of an observation.
+size_t farm_cuda_mirror_bytes(const struct farm_lanes *lanes, enum farm_mirror mode, uint32_t stack);
+
+// Takes the memory and, of a learner that comes back, the steps that are answered already.
+enum farm_status farm_cuda_mirror_make(const struct farm_lanes *lanes, enum farm_mirror mode, uint32_t stack,
+                                       struct farm_cuda_mirror *out, struct farm_error *err);
+enum farm_status farm_cuda_mirror_fill(struct farm_cuda_mirror *mirror, const struct farm_lanes *lanes,
+                                       struct farm_error *err);
+void farm_cuda_mirror_free(struct farm_cuda_mirror *mirror); // safe on a zeroed one
+
+// Where environment `env` of step n of a lane has its place.
+static inline void *farm_cuda_mirror_at(const struct farm_cuda_mirror *mirror, uint32_t lane, uint64_t n,
+                                        uint32_t env) {
+    const struct farm_cuda_mirror_lane *l = &mirror->lanes[lane];
+    return l->start + ((size_t)(n % l->steps) * l->width + env) * mirror->obs_bytes;
+}
+
+const char *farm_mirror_name(enum farm_mirror mode);
+
+#endif

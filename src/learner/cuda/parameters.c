@@ -1,0 +1,175 @@
+// See parameters.h.
+#include "learner/cuda/parameters.h"
+
+#include <sched.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/atomics.h"
+#include "base/time.h"
+#include "kernels/cuda/check.h"
+#include "learner/algo.h"
+#include "learner/cuda/memory.h"
+#include "nn/cuda/executor.h"
+
+enum { VECTORS = 3 }; // params, first, second
+
+static size_t copy_bytes(size_t count, bool bf16) {
+    return count * (bf16 ? sizeof(uint16_t) : sizeof(float));
+}
+
+size_t farm_cuda_parameters_bytes(const struct farm_net *net, const struct farm_learner_config *learner, bool bf16) {
+    const size_t count = farm_cuda_executor_parameter_count(net);
+    const size_t vectors = learner->algo.optimiser == FARM_OPTIMISER_ADAM ? 4 : 3; // and the gradient
+    return count * sizeof(float) * vectors + copy_bytes(count, true) + 2 * copy_bytes(count, bf16);
+}
+
+static enum farm_status vector(size_t bytes, void *out, struct farm_error *err) {
+    void *memory;
+    const enum farm_status status = farm_cuda_device_memory(bytes, "a vector of parameters wants", NULL, &memory, err);
+    memcpy(out, &memory, sizeof memory);
+    return status;
+}
+
+static enum farm_status take_device_memory(struct farm_cuda_parameters *p, bool adam, struct farm_error *err) {
+    struct farm_cuda_optimiser *o = &p->optimiser;
+    const size_t bytes = p->count * sizeof(float);
+    enum farm_status status = vector(bytes, &o->params, err);
+    if (!status) status = vector(bytes, &p->gradients, err);
+    if (!status && adam) status = vector(bytes, &o->first, err);
+    if (!status) status = vector(bytes, &o->second, err);
+    if (!status && p->bf16) status = vector(copy_bytes(p->count, true), &o->params_bf16, err);
+    if (!status) status = vector(sizeof *o->control, &o->control, err);
+    if (!status) status = vector(FARM_CUDA_OPTIMISER_SCRATCH_BYTES, &o->scratch, err);
+    for (int i = 0; i < 2 && !status; i++) {
+        status = vector(copy_bytes(p->count, p->bf16), &p->copies[i].params, err);
+        if (!status) status = vector(sizeof *p->copies[i].version, &p->copies[i].version, err);
+    }
+    o->gradients = p->gradients;
+    o->count = p->count;
+    return status;
+}
+
+static enum farm_status take_host_memory(struct farm_cuda_parameters *p, bool adam, struct farm_error *err) {
+    void *versions;
+    enum farm_status status = farm_cuda_host_memory(2 * sizeof *p->versions, "versions", NULL, &versions, err);
+    if (status) return status;
+    p->versions = versions;
+    p->ordered = calloc(VECTORS * p->count, sizeof *p->ordered);
+    p->host.params = calloc(p->net->parameter_count, sizeof(float));
+    p->host.first = adam ? calloc(p->net->parameter_count, sizeof(float)) : NULL;
+    p->host.second = calloc(p->net->parameter_count, sizeof(float));
+    if (p->ordered && p->host.params && p->host.second && (!adam || p->host.first)) return FARM_OK;
+    return farm_fail(err, FARM_E_LIMIT, "no memory for %zu parameters", p->net->parameter_count);
+}
+
+enum farm_status farm_cuda_parameters_make(const struct farm_net *net, const struct farm_learner_config *learner,
+                                           bool bf16, struct CUstream_st *stream, struct farm_cuda_parameters *out,
+                                           struct farm_error *err) {
+    const bool adam = learner->algo.optimiser == FARM_OPTIMISER_ADAM;
+    *out = (struct farm_cuda_parameters){.net = net, .count = farm_cuda_executor_parameter_count(net), .bf16 = bf16};
+    out->optimiser.config = farm_algo_optimiser(&learner->algo);
+    enum farm_status status = take_device_memory(out, adam, err);
+    if (!status) status = take_host_memory(out, adam, err);
+    if (!status) {
+        struct farm_optimiser_state state;
+        farm_optimiser_init(&out->optimiser.config, net->parameter_count, out->host.first, out->host.second, &state);
+        farm_net_init(net, learner->seed, out->host.params);
+        status = farm_cuda_parameters_upload(out, stream, err);
+    }
+    if (status) farm_cuda_parameters_free(out);
+    return status;
+}
+
+void farm_cuda_parameters_free(struct farm_cuda_parameters *p) {
+    void *const device[] = {p->optimiser.params,  p->gradients,         p->optimiser.first,
+                            p->optimiser.second,  p->optimiser.control, p->optimiser.params_bf16,
+                            p->optimiser.scratch, p->copies[0].params,  p->copies[1].params,
+                            p->copies[0].version, p->copies[1].version};
+    void *const host[] = {p->ordered, p->host.params, p->host.first, p->host.second};
+    for (size_t i = 0; i < sizeof device / sizeof *device; i++) (void)cudaFree(device[i]);
+    for (size_t i = 0; i < sizeof host / sizeof *host; i++) free(host[i]);
+    (void)cudaFreeHost(p->versions);
+    *p = (struct farm_cuda_parameters){0};
+}
+
+const void *farm_cuda_parameters_trained(const struct farm_cuda_parameters *p) {
+    return p->bf16 ? (const void *)p->optimiser.params_bf16 : p->optimiser.params;
+}
+
+enum farm_status farm_cuda_parameters_upload(struct farm_cuda_parameters *p, struct CUstream_st *stream,
+                                             struct farm_error *err) {
+    const size_t bytes = p->count * sizeof(float);
+    const float *const from[VECTORS] = {p->host.params, p->host.first, p->host.second};
+    float *const to[VECTORS] = {p->optimiser.params, p->optimiser.first, p->optimiser.second};
+    for (int v = 0; v < VECTORS; v++) {
+        if (!to[v]) continue;
+        farm_cuda_executor_to_device_order(p->net, from[v], p->ordered);
+        FARM_CUDA_TRY(cudaMemcpyAsync(to[v], p->ordered, bytes, cudaMemcpyHostToDevice, stream));
+        FARM_CUDA_TRY(cudaStreamSynchronize(stream));
+    }
+    FARM_CUDA_TRY(cudaMemcpyAsync(&p->optimiser.control->step, &p->host.optimiser_step, sizeof p->host.optimiser_step,
+                                  cudaMemcpyHostToDevice, stream));
+    enum farm_status status = FARM_OK;
+    if (p->bf16) status = farm_cuda_round(stream, p->optimiser.params, p->optimiser.params_bf16, p->count, err);
+    if (!status) status = farm_cuda_parameters_publish(p, stream, p->host.version, err);
+    if (status) return status;
+    FARM_CUDA_TRY(cudaStreamSynchronize(stream));
+    farm_cuda_parameters_published(p);
+    p->version = p->host.version;
+    p->copied_ns = farm_now_ns();
+    return FARM_OK;
+}
+
+enum farm_status farm_cuda_parameters_download(struct farm_cuda_parameters *p, struct CUstream_st *stream,
+                                               struct farm_error *err) {
+    const size_t bytes = p->count * sizeof(float);
+    const float *const from[VECTORS] = {p->optimiser.params, p->optimiser.first, p->optimiser.second};
+    float *const to[VECTORS] = {p->host.params, p->host.first, p->host.second};
+    uint64_t step;
+    FARM_CUDA_TRY(cudaMemcpyAsync(&step, &p->optimiser.control->step, sizeof step, cudaMemcpyDeviceToHost, stream));
+    for (int v = 0; v < VECTORS; v++)
+        if (from[v])
+            FARM_CUDA_TRY(
+                cudaMemcpyAsync(p->ordered + (size_t)v * p->count, from[v], bytes, cudaMemcpyDeviceToHost, stream));
+    FARM_CUDA_TRY(cudaStreamSynchronize(stream));
+    for (int v = 0; v < VECTORS; v++)
+        if (to[v]) farm_cuda_executor_to_pytorch_order(p->net, p->ordered + (size_t)v * p->count, to[v]);
+    p->host.optimiser_step = step;
+    p->host.version = p->version;
+    p->copied_ns = farm_now_ns();
+    return FARM_OK;
+}
+
+// ---- from training to inference ----
+
+enum farm_status farm_cuda_parameters_publish(struct farm_cuda_parameters *p, struct CUstream_st *stream,
+                                              uint64_t version, struct farm_error *err) {
+    const uint64_t next = 1 - farm_load_relaxed(&p->current);
+    // An inference that began before the last publication may still read this copy. Pairs with `use`.
+    farm_fence_full();
+    while (farm_load_acquire(&p->in_use) == 1 + next) sched_yield();
+    p->versions[next] = version;
+    FARM_CUDA_TRY(cudaMemcpyAsync(p->copies[next].params, farm_cuda_parameters_trained(p),
+                                  copy_bytes(p->count, p->bf16), cudaMemcpyDeviceToDevice, stream));
+    FARM_CUDA_TRY(
+        cudaMemcpyAsync(p->copies[next].version, &p->versions[next], sizeof version, cudaMemcpyHostToDevice, stream));
+    return FARM_OK;
+}
+
+void farm_cuda_parameters_published(struct farm_cuda_parameters *p) {
+    farm_store_release(&p->current, 1 - farm_load_relaxed(&p->current));
+}
+
+uint32_t farm_cuda_parameters_use(struct farm_cuda_parameters *p) {
+    for (;;) {
+        const uint64_t copy = farm_load_acquire(&p->current);
+        farm_store_relaxed(&p->in_use, 1 + copy);
+        farm_fence_full(); // said before it is looked at again: publish looks in the other order
+        if (farm_load_acquire(&p->current) == copy) return (uint32_t)copy;
+    }
+}
+
+void farm_cuda_parameters_unuse(struct farm_cuda_parameters *p) {
+    farm_store_release(&p->in_use, 0);
+}

@@ -1,0 +1,63 @@
+// Parameters, gradient and optimiser state in device memory; copies of the parameters that inference reads; copies in
+// the host's memory that a checkpoint is written from. Owned by the training thread, but for `use` and `unuse`, which
+// are the inference thread's.
+//
+// Inference reads one of two copies, training writes the other one and then says so: neither waits for the other, but
+// for the training thread where an inference has outlasted a whole update.
+#ifndef FARM_LEARNER_CUDA_PARAMETERS_H
+#define FARM_LEARNER_CUDA_PARAMETERS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "kernels/cuda/kernels.h"
+#include "learner/backend.h"
+
+struct farm_cuda_parameters {
+    const struct farm_net *net;
+    size_t count; // elements of each vector, in device order
+    bool bf16;    // forward and backward read bf16
+    struct farm_cuda_optimiser optimiser;
+    float *gradients;
+    uint64_t version; // updates so far
+    struct {
+        void *params; // bf16 or f32
+        uint64_t *version;
+    } copies[2];
+    uint64_t current, in_use;       // atomic. in_use: 1 + the copy that an inference reads; 0: none
+    uint64_t *versions;             // [2] pinned: on their way into copies[].version
+    struct farm_backend_state host; // PyTorch's order: what the device had at host.version
+    float *ordered;                 // [3][count] device order
+    uint64_t copied_ns;             // when `host` was taken
+};
+
+// Device memory that farm_cuda_parameters_make takes.
+size_t farm_cuda_parameters_bytes(const struct farm_net *net, const struct farm_learner_config *learner, bool bf16);
+
+// Fresh parameters of the learner's seed, version 0, published. The work is done when it returns.
+enum farm_status farm_cuda_parameters_make(const struct farm_net *net, const struct farm_learner_config *learner,
+                                           bool bf16, struct CUstream_st *stream, struct farm_cuda_parameters *out,
+                                           struct farm_error *err);
+void farm_cuda_parameters_free(struct farm_cuda_parameters *parameters); // safe on a zeroed one
+
+// What forward and backward of training read.
+const void *farm_cuda_parameters_trained(const struct farm_cuda_parameters *parameters);
+
+// host -> device, published as host.version; waits.
+enum farm_status farm_cuda_parameters_upload(struct farm_cuda_parameters *parameters, struct CUstream_st *stream,
+                                             struct farm_error *err);
+// device -> host; waits. On an error `host` stays what it was.
+enum farm_status farm_cuda_parameters_download(struct farm_cuda_parameters *parameters, struct CUstream_st *stream,
+                                               struct farm_error *err);
+
+// Puts the copy of the parameters as they are after the stream's work, of `version`, into the stream. When that work is
+// done the caller says farm_cuda_parameters_published.
+enum farm_status farm_cuda_parameters_publish(struct farm_cuda_parameters *parameters, struct CUstream_st *stream,
+                                              uint64_t version, struct farm_error *err);
+void farm_cuda_parameters_published(struct farm_cuda_parameters *parameters);
+
+// Inference thread: the copy to read, until unuse.
+uint32_t farm_cuda_parameters_use(struct farm_cuda_parameters *parameters);
+void farm_cuda_parameters_unuse(struct farm_cuda_parameters *parameters);
+
+#endif

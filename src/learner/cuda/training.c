@@ -1,0 +1,586 @@
+// See training.h.
+#include "learner/cuda/training.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/cuda/check.h"
+#include "learner/algo.h"
+#include "learner/cuda/memory.h"
+
+enum { FRAME_ROWS = 1024, FLAT_ROWS = 16384 }; // rows of a pass
+
+// One unroll of one environment.
+struct column {
+    const struct farm_lane *lane;
+    uint32_t lane_id;
+    uint64_t start;
+    uint32_t env;
+};
+
+// What the host gathers for an update, as offsets into a block of pinned memory that is copied to the device as it is.
+// Rows stand chunk after chunk, within a chunk time-major: row (t, c) = t * columns + c, t in [0, T].
+struct inputs {
+    size_t frames;    // void *[rows * stack]; flat observations in the mirror: [rows]
+    size_t pulls;     // mode WINDOW: void *[batch * (T + stack)], where the windows' frames lie in the rings
+    size_t flat;      // f32 [rows of a chunk][io.flat], flat_chunk bytes a chunk: what is not in the mirror
+    size_t behaviour; // f32 [rows][actions]
+    size_t reward;    // f32 [rows]
+    size_t action;    // i32 [rows]
+    size_t flags;     // u8 [rows]
+    size_t learning_rate;
+    size_t bytes, flat_chunk;
+};
+
+// Results, in pinned memory.
+struct results {
+    struct farm_loss_stats loss;
+    struct farm_cuda_optimiser_control control;
+};
+
+struct farm_cuda_training {
+    struct farm_cuda_context *context;
+    struct farm_cuda_executor *executor;
+    cudaStream_t stream;
+    cudaEvent_t done;
+    cudaGraphExec_t graph;
+    uint32_t chunk; // columns of a pass
+    struct column *columns;
+    uint32_t column_count;
+    struct inputs inputs;
+    const void **frames; // [stack]
+    // pinned
+    char *block;
+    struct results *results;
+    char *staging, *staging_mapped; // mode WINDOW where nothing is registered: the windows' frames
+    // device
+    char *device_block;
+    char *windows;           // mode WINDOW: [chunk][T + stack] frames of a pass
+    void **windows_to;       // [chunk * (T + stack)]
+    float *flat;             // flat observations out of the mirror: [chunk rows][io.flat]
+    void **flat_to;          // [chunk rows]
+    float *logits, *dlogits; // [chunk rows][actions]
+    float *value, *dvalue, *vs, *advantage, *weight, *target_log_prob, *behaviour_log_prob; // [chunk rows]
+    void *loss_scratch;
+    struct farm_loss_stats *stats;
+    uint64_t crossed;
+};
+
+// ---- sizes ----
+
+static bool flat(const struct farm_cuda_context *context) {
+    return context->net->io.flat > 0;
+}
+
+uint32_t farm_cuda_training_chunk(const struct farm_learner_config *learner, const struct farm_net *net) {
+    uint32_t chunk = learner->micro_batch;
+    if (!chunk) chunk = (uint32_t)(net->io.flat ? FLAT_ROWS : FRAME_ROWS) / (learner->algo.unroll + 1);
+    if (chunk > learner->algo.batch) chunk = learner->algo.batch;
+    return chunk ? chunk : 1;
+}
+
+static uint32_t steps(const struct farm_cuda_context *context) {
+    return context->learner->algo.unroll + 1;
+}
+
+// Frames of one window: its steps, and those before it that its first step's stack shows.
+static uint32_t span(const struct farm_cuda_context *context) {
+    return context->learner->algo.unroll + (uint32_t)context->net->io.stack;
+}
+
+static size_t take(size_t *at, size_t count, size_t bytes) {
+    const size_t start = *at;
+    *at += (count * bytes + 255) / 256 * 256;
+    return start;
+}
+
+static struct inputs layout(const struct farm_cuda_context *context, enum farm_mirror mode) {
+    const size_t batch = context->learner->algo.batch, rows = batch * steps(context);
+    const bool window = mode == FARM_MIRROR_WINDOW && !flat(context);
+    const bool gathered = mode != FARM_MIRROR_FULL && flat(context);
+    struct inputs inputs;
+    size_t at = 0;
+    inputs.frames = take(&at, rows * (size_t)context->net->io.stack, sizeof(void *));
+    inputs.pulls = take(&at, window ? batch * span(context) : 0, sizeof(void *));
+    const size_t chunk = farm_cuda_training_chunk(context->learner, context->net);
+    inputs.flat_chunk = 0;
+    (void)take(&inputs.flat_chunk, chunk * steps(context), context->obs_bytes); // each chunk starts aligned
+    inputs.flat = take(&at, gathered ? (batch + chunk - 1) / chunk : 0, inputs.flat_chunk);
+    inputs.behaviour = take(&at, rows * (size_t)context->net->io.actions, sizeof(float));
+    inputs.reward = take(&at, rows, sizeof(float));
+    inputs.action = take(&at, rows, sizeof(int32_t));
+    inputs.flags = take(&at, rows, 1);
+    inputs.learning_rate = take(&at, 1, sizeof(float));
+    inputs.bytes = at;
+    return inputs;
+}
+
+static struct farm_cuda_executor_config executor_config(const struct farm_cuda_context *context) {
+    const uint32_t rows = farm_cuda_training_chunk(context->learner, context->net) * steps(context);
+    return (struct farm_cuda_executor_config){.net = context->net,
+                                              .batch_max = (int)rows,
+                                              .training = true,
+                                              .precision = context->precision,
+                                              .libraries = &context->libraries};
+}
+
+size_t farm_cuda_training_bytes(const struct farm_cuda_context *context, enum farm_mirror mode) {
+    const struct farm_cuda_executor_config config = executor_config(context);
+    const size_t chunk = farm_cuda_training_chunk(context->learner, context->net), rows = (size_t)config.batch_max;
+    size_t bytes = farm_cuda_executor_bytes(&config) + layout(context, mode).bytes;
+    bytes += rows * sizeof(float) * (2 * (size_t)context->net->io.actions + 7);
+    if (flat(context) && mode == FARM_MIRROR_FULL) bytes += rows * (context->obs_bytes + sizeof(void *));
+    if (!flat(context) && mode == FARM_MIRROR_WINDOW)
+        bytes += chunk * span(context) * (farm_cuda_slot_bytes(context->obs_bytes) + sizeof(void *));
+    return bytes;
+}
+
+// ---- memory ----
+
+static enum farm_status on_device(size_t count, size_t bytes, void *out, struct farm_error *err) {
+    void *memory;
+    const enum farm_status status =
+        farm_cuda_device_memory(count * bytes, "training wants", "micro-batch", &memory, err);
+    memcpy(out, &memory, sizeof memory);
+    return status;
+}
+
+static enum farm_status take_device(struct farm_cuda_training *t, struct farm_error *err) {
+    const struct farm_cuda_context *context = t->context;
+    const size_t rows = (size_t)t->chunk * steps(context), actions = (size_t)context->net->io.actions;
+    float **const vectors[] = {
+        &t->value, &t->dvalue, &t->vs, &t->advantage, &t->weight, &t->target_log_prob, &t->behaviour_log_prob};
+    enum farm_status status = on_device(1, t->inputs.bytes, &t->device_block, err);
+    if (!status) status = on_device(rows * actions, sizeof(float), &t->logits, err);
+    if (!status) status = on_device(rows * actions, sizeof(float), &t->dlogits, err);
+    for (size_t k = 0; k < sizeof vectors / sizeof *vectors && !status; k++)
+        status = on_device(rows, sizeof(float), vectors[k], err);
+    if (!status) status = on_device(1, farm_cuda_loss_scratch_bytes((int)rows), &t->loss_scratch, err);
+    if (!status) status = on_device(1, sizeof *t->stats, &t->stats, err);
+    return status;
+}
+
+// A list, in device memory, of `count` places `stride` bytes apart.
+static enum farm_status list_places(char *start, size_t stride, size_t count, void ***out, struct farm_error *err) {
+    enum farm_status status = on_device(count, sizeof **out, out, err);
+    for (size_t i = 0; i < count && !status; i++) {
+        const void *place = start + i * stride;
+        FARM_CUDA_TRY(cudaMemcpy(*out + i, &place, sizeof place, cudaMemcpyHostToDevice));
+    }
+    return status;
+}
+
+// Where observations lie between the rings or the mirror and the network.
+static enum farm_status take_observations(struct farm_cuda_training *t, struct farm_error *err) {
+    const struct farm_cuda_context *context = t->context;
+    const size_t rows = (size_t)t->chunk * steps(context), frames = (size_t)t->chunk * span(context);
+    const size_t slot = farm_cuda_slot_bytes(context->obs_bytes);
+    if (flat(context)) {
+        if (context->mirror.mode != FARM_MIRROR_FULL) return FARM_OK;
+        const enum farm_status status = on_device(rows, context->obs_bytes, &t->flat, err);
+        return status ? status : list_places((char *)t->flat, context->obs_bytes, rows, &t->flat_to, err);
+    }
+    if (context->mirror.mode != FARM_MIRROR_WINDOW) return FARM_OK;
+    enum farm_status status = on_device(frames, slot, &t->windows, err);
+    if (!status) status = list_places(t->windows, slot, frames, &t->windows_to, err);
+    if (status || context->direct) return status;
+    void *staging, *mapped;
+    const size_t all = (size_t)context->learner->algo.batch * span(context);
+    status = farm_cuda_host_memory(all * slot, "the windows want", "batch", &staging, err);
+    t->staging = staging;
+    if (!status) status = farm_cuda_mapped(staging, &mapped, err);
+    if (!status) t->staging_mapped = mapped;
+    return status;
+}
+
+static enum farm_status take_host(struct farm_cuda_training *t, struct farm_error *err) {
+    void *block, *results = NULL;
+    enum farm_status status = farm_cuda_host_memory(t->inputs.bytes, "training wants", "batch", &block, err);
+    if (!status) status = farm_cuda_host_memory(sizeof *t->results, "training wants", NULL, &results, err);
+    t->block = block;
+    t->results = results;
+    t->columns = calloc(t->context->learner->algo.batch, sizeof *t->columns);
+    t->frames = calloc((size_t)t->context->net->io.stack, sizeof *t->frames);
+    if (!status && (!t->columns || !t->frames)) status = farm_fail(err, FARM_E_LIMIT, "no memory for an update's list");
+    return status;
+}
+
+static enum farm_status make_stream(struct farm_cuda_training *t, struct farm_error *err) {
+    int least, greatest;
+    FARM_CUDA_TRY(cudaDeviceGetStreamPriorityRange(&least, &greatest));
+    FARM_CUDA_TRY(cudaStreamCreateWithPriority(&t->stream, cudaStreamNonBlocking, least));
+    FARM_CUDA_TRY(cudaEventCreateWithFlags(&t->done, cudaEventDisableTiming | cudaEventBlockingSync));
+    return FARM_OK;
+}
+
+// ---- what an update does ----
+
+static void *gathered(const struct farm_cuda_training *t, size_t array, size_t row, size_t bytes) {
+    return t->device_block + array + row * bytes;
+}
+
+// Flat observations out of the mirror stand side by side for the first product.
+static enum farm_status pull_flat(struct farm_cuda_training *t, uint32_t first, uint32_t columns,
+                                  struct farm_error *err) {
+    if (!t->flat) return FARM_OK;
+    const struct farm_cuda_pull pull = {
+        .from = gathered(t, t->inputs.frames, (size_t)first * steps(t->context), sizeof(void *)),
+        .to = t->flat_to,
+        .count = columns * steps(t->context),
+        .bytes = t->context->obs_bytes,
+        .blocks = 16};
+    return farm_cuda_pull(t->stream, FARM_CUDA_PULL_LOADS, &pull, err);
+}
+
+static enum farm_status forward(struct farm_cuda_training *t, uint32_t first, uint32_t columns,
+                                struct farm_error *err) {
+    const struct farm_cuda_context *context = t->context;
+    const size_t row = (size_t)first * steps(context), stack = (size_t)context->net->io.stack;
+    struct farm_cuda_input input = {0};
+    if (!flat(context))
+        input.frames = gathered(t, t->inputs.frames, row * stack, sizeof(void *));
+    else
+        input.flat = t->flat ? t->flat : gathered(t, t->inputs.flat, first / t->chunk, t->inputs.flat_chunk);
+    return farm_cuda_executor_forward(t->executor, t->stream, farm_cuda_parameters_trained(&context->parameters),
+                                      &input, (int)(columns * steps(context)), t->logits, t->value, err);
+}
+
+static enum farm_status backward(struct farm_cuda_training *t, uint32_t columns, struct farm_error *err) {
+    return farm_cuda_executor_backward(t->executor, t->stream, farm_cuda_parameters_trained(&t->context->parameters),
+                                       t->dlogits, t->dvalue, (int)(columns * steps(t->context)),
+                                       t->context->parameters.gradients, err);
+}
+
+// The recurrence and the loss over rows whose logits and values are there.
+static enum farm_status differentiate(struct farm_cuda_training *t, uint32_t first, uint32_t columns,
+                                      struct farm_error *err) {
+    const struct farm_algo_config *algo = &t->context->learner->algo;
+    const size_t row = (size_t)first * steps(t->context), actions = (size_t)t->context->net->io.actions;
+    const int rows = (int)(algo->unroll * columns);
+    const float *behaviour = gathered(t, t->inputs.behaviour, row * actions, sizeof(float));
+    const int32_t *action = gathered(t, t->inputs.action, row, sizeof(int32_t));
+    const struct farm_vtrace_config vtrace = farm_algo_vtrace(algo);
+    const struct farm_loss_config loss = farm_algo_loss(algo);
+    const struct farm_vtrace_batch trace = {.steps = (int)algo->unroll,
+                                            .columns = (int)columns,
+                                            .target_log_prob = t->target_log_prob,
+                                            .behaviour_log_prob = t->behaviour_log_prob,
+                                            .reward = gathered(t, t->inputs.reward, row, sizeof(float)),
+                                            .flags = gathered(t, t->inputs.flags, row, 1),
+                                            .value = t->value,
+                                            .vs = t->vs,
+                                            .advantage = t->advantage,
+                                            .weight = t->weight};
+    const struct farm_loss_batch batch = {.rows = rows,
+                                          .actions = (int)actions,
+                                          .logits = t->logits,
+                                          .behaviour_logits = behaviour,
+                                          .action = action,
+                                          .value = t->value,
+                                          .vs = t->vs,
+                                          .advantage = t->advantage,
+                                          .weight = t->weight,
+                                          .dlogits = t->dlogits,
+                                          .dvalue = t->dvalue};
+    enum farm_status status =
+        farm_cuda_log_prob_rows(t->stream, t->logits, action, rows, (int)actions, t->target_log_prob, err);
+    if (!status)
+        status = farm_cuda_log_prob_rows(t->stream, behaviour, action, rows, (int)actions, t->behaviour_log_prob, err);
+    if (!status) status = farm_cuda_vtrace(t->stream, &vtrace, &trace, err);
+    if (!status) status = farm_cuda_loss(t->stream, &loss, &batch, t->loss_scratch, t->stats, err);
+    if (status) return status;
+    // The last step of each window bootstraps and has no loss.
+    FARM_CUDA_TRY(
+        cudaMemsetAsync(t->dlogits + (size_t)rows * actions, 0, columns * actions * sizeof(float), t->stream));
+    FARM_CUDA_TRY(cudaMemsetAsync(t->dvalue + rows, 0, columns * sizeof(float), t->stream));
+    return FARM_OK;
+}
+
+static enum farm_status pull_windows(struct farm_cuda_training *t, uint32_t first, uint32_t columns,
+                                     struct farm_error *err) {
+    if (!t->windows) return FARM_OK;
+    const struct farm_cuda_crossing *crossing = &t->context->crossing; // copies of a batch cannot be captured
+    const struct farm_cuda_pull pull = {
+        .from = gathered(t, t->inputs.pulls, (size_t)first * span(t->context), sizeof(void *)),
+        .to = t->windows_to,
+        .count = columns * span(t->context),
+        .bytes = t->context->obs_bytes,
+        .blocks = crossing->blocks};
+    return farm_cuda_pull(t->stream, crossing->copies ? FARM_CUDA_PULL_LOADS : crossing->way, &pull, err);
+}
+
+static enum farm_status pass(struct farm_cuda_training *t, uint32_t first, uint32_t columns, struct farm_error *err) {
+    enum farm_status status = pull_windows(t, first, columns, err);
+    if (!status) status = pull_flat(t, first, columns, err);
+    if (!status) status = forward(t, first, columns, err);
+    if (!status) status = differentiate(t, first, columns, err);
+    if (!status) status = backward(t, columns, err);
+    return status;
+}
+
+static enum farm_status begin(struct farm_cuda_training *t, struct farm_error *err) {
+    const struct farm_cuda_parameters *p = &t->context->parameters;
+    FARM_CUDA_TRY(cudaMemcpyAsync(t->device_block, t->block, t->inputs.bytes, cudaMemcpyHostToDevice, t->stream));
+    FARM_CUDA_TRY(cudaMemsetAsync(p->gradients, 0, p->count * sizeof(float), t->stream));
+    FARM_CUDA_TRY(cudaMemsetAsync(t->stats, 0, sizeof *t->stats, t->stream));
+    FARM_CUDA_TRY(cudaMemcpyAsync(&p->optimiser.control->learning_rate, t->device_block + t->inputs.learning_rate,
+                                  sizeof(float), cudaMemcpyDeviceToDevice, t->stream));
+    return FARM_OK;
+}
+
+static enum farm_status finish(struct farm_cuda_training *t, uint32_t columns, struct farm_error *err) {
+    const struct farm_algo_config *algo = &t->context->learner->algo;
+    struct farm_cuda_parameters *p = &t->context->parameters;
+    enum farm_status status = FARM_OK;
+    if (!algo->loss_sum)
+        status = farm_cuda_scale(t->stream, p->gradients, p->count, 1.0f / (float)(columns * algo->unroll), err);
+    if (!status) status = farm_cuda_optimiser_step(t->stream, &p->optimiser, err);
+    if (status) return status;
+    FARM_CUDA_TRY(
+        cudaMemcpyAsync(&t->results->loss, t->stats, sizeof t->results->loss, cudaMemcpyDeviceToHost, t->stream));
+    FARM_CUDA_TRY(cudaMemcpyAsync(&t->results->control, p->optimiser.control, sizeof t->results->control,
+                                  cudaMemcpyDeviceToHost, t->stream));
+    return FARM_OK;
+}
+
+static enum farm_status put(struct farm_cuda_training *t, uint32_t columns, struct farm_error *err) {
+    enum farm_status status = begin(t, err);
+    for (uint32_t first = 0; first < columns && !status; first += t->chunk)
+        status = pass(t, first, columns - first < t->chunk ? columns - first : t->chunk, err);
+    return status ? status : finish(t, columns, err);
+}
+
+// Lists of observations that are all zeros.
+static void list_zeros(struct farm_cuda_training *t) {
+    const struct farm_cuda_context *context = t->context;
+    const size_t batch = context->learner->algo.batch;
+    void **frames = (void **)(void *)(t->block + t->inputs.frames),
+         **pulls = (void **)(void *)(t->block + t->inputs.pulls);
+    for (size_t i = 0; i < batch * steps(context) && t->flat; i++) frames[i] = context->zeros;
+    for (size_t i = 0; i < batch * span(context) && t->windows; i++) pulls[i] = context->zeros;
+}
+
+// A whole update on zeros, so that algorithms are chosen and kernels loaded, after which the parameters are put back;
+// then captures.
+static enum farm_status capture(struct farm_cuda_training *t, struct farm_error *err) {
+    const uint32_t batch = t->context->learner->algo.batch;
+    cudaGraph_t graph = NULL;
+    list_zeros(t);
+    enum farm_status status = put(t, batch, err);
+    if (status) return status;
+    FARM_CUDA_TRY(cudaStreamSynchronize(t->stream));
+    status = farm_cuda_parameters_upload(&t->context->parameters, t->stream, err);
+    if (status) return status;
+    FARM_CUDA_TRY(cudaStreamBeginCapture(t->stream, cudaStreamCaptureModeThreadLocal));
+    status = put(t, batch, err);
+    const cudaError_t code = cudaStreamEndCapture(t->stream, &graph);
+    if (status || code) {
+        (void)cudaGetLastError();
+        if (graph) (void)cudaGraphDestroy(graph);
+        return status ? status : farm_cuda_fail(err, code, "cudaStreamEndCapture", __FILE__, __LINE__);
+    }
+    const cudaError_t made = cudaGraphInstantiate(&t->graph, graph, 0);
+    (void)cudaGraphDestroy(graph);
+    if (made) return farm_cuda_fail(err, made, "cudaGraphInstantiate", __FILE__, __LINE__);
+    return FARM_OK;
+}
+
+enum farm_status farm_cuda_training_make(struct farm_cuda_context *context, struct farm_cuda_training **out,
+                                         struct farm_error *err) {
+    struct farm_cuda_training *t = calloc(1, sizeof *t);
+    if (!t) return farm_fail(err, FARM_E_LIMIT, "no memory for training");
+    t->context = context;
+    t->chunk = farm_cuda_training_chunk(context->learner, context->net);
+    t->inputs = layout(context, context->mirror.mode);
+    const struct farm_cuda_executor_config config = executor_config(context);
+    enum farm_status status = make_stream(t, err);
+    if (!status) status = take_host(t, err);
+    if (!status) status = take_device(t, err);
+    if (!status) status = take_observations(t, err);
+    if (!status && farm_cuda_executor_create(&config, &t->executor, err))
+        status = farm_fail_in(err, err ? err->status : FARM_E_LIMIT, "training (a smaller --micro-batch)");
+    if (!status) status = capture(t, err);
+    if (status) {
+        farm_cuda_training_free(t);
+        return status;
+    }
+    *out = t;
+    return FARM_OK;
+}
+
+void farm_cuda_training_free(struct farm_cuda_training *t) {
+    if (!t) return;
+    if (t->stream) (void)cudaStreamSynchronize(t->stream);
+    if (t->graph) (void)cudaGraphExecDestroy(t->graph);
+    farm_cuda_executor_destroy(t->executor);
+    void *const device[] = {t->device_block, t->windows, t->windows_to,      t->flat,
+                            t->flat_to,      t->logits,  t->dlogits,         t->value,
+                            t->dvalue,       t->vs,      t->advantage,       t->weight,
+                            t->loss_scratch, t->stats,   t->target_log_prob, t->behaviour_log_prob};
+    void *const pinned[] = {t->block, t->results, t->staging};
+    for (size_t k = 0; k < sizeof device / sizeof *device; k++) (void)cudaFree(device[k]);
+    for (size_t k = 0; k < sizeof pinned / sizeof *pinned; k++) (void)cudaFreeHost(pinned[k]);
+    if (t->done) (void)cudaEventDestroy(t->done);
+    if (t->stream) (void)cudaStreamDestroy(t->stream);
+    free(t->columns);
+    free(t->frames);
+    free(t);
+}
+
+struct CUstream_st *farm_cuda_training_stream(const struct farm_cuda_training *t) {
+    return t->stream;
+}
+
+uint64_t farm_cuda_training_crossed(const struct farm_cuda_training *t) {
+    return t->crossed;
+}
+
+// ---- what the host gathers ----
+
+static void *host(const struct farm_cuda_training *t, size_t array, size_t index, size_t bytes) {
+    return t->block + array + index * bytes;
+}
+
+// Frame `index` (0: the oldest of its first step's stack) of the window of column `c` of its chunk.
+static void *window_frame(const struct farm_cuda_training *t, uint32_t c, uint32_t index) {
+    return t->windows + ((size_t)c * span(t->context) + index) * farm_cuda_slot_bytes(t->context->obs_bytes);
+}
+
+// The windows' frames are pulled whole: those of steps that are not there are zeros.
+static uint64_t gather_pulls(struct farm_cuda_training *t, const struct column *column, uint32_t number) {
+    const struct farm_cuda_context *context = t->context;
+    const uint32_t history = (uint32_t)context->net->io.stack - 1;
+    uint64_t pulled = 0;
+    for (uint32_t k = 0; k < span(context); k++) {
+        const size_t at = (size_t)number * span(context) + k;
+        const void *from = context->zeros;
+        if (column->start + k >= history) {
+            const void *frame = farm_lane_obs(column->lane, 0, column->start + k - history, column->env);
+            if (context->direct) {
+                from = farm_cuda_up(context, column->lane_id, frame);
+            } else {
+                const size_t offset = at * farm_cuda_slot_bytes(context->obs_bytes);
+                memcpy(t->staging + offset, frame, context->obs_bytes);
+                from = t->staging_mapped + offset;
+            }
+            pulled++;
+        }
+        memcpy(host(t, t->inputs.pulls, at, sizeof from), &from, sizeof from);
+    }
+    return pulled * context->obs_bytes;
+}
+
+// Where the frames lie that the network sees at this step; returns the bytes that cross the bus for them.
+static uint64_t gather_frames(struct farm_cuda_training *t, const struct column *column, uint32_t c, uint32_t step,
+                              size_t row) {
+    const struct farm_cuda_context *context = t->context;
+    const uint32_t stack = (uint32_t)context->net->io.stack;
+    const uint64_t n = column->start + step;
+    uint64_t crossed = 0;
+    farm_lane_stack(column->lane, 0, n, column->env, stack, t->frames);
+    for (uint32_t k = 0; k < stack; k++) {
+        const void *frame = t->frames[k];
+        if (frame && context->mirror.mode == FARM_MIRROR_FULL)
+            frame = farm_cuda_mirror_at(&context->mirror, column->lane_id, n - (stack - 1 - k), column->env);
+        else if (frame && context->mirror.mode == FARM_MIRROR_WINDOW)
+            frame = window_frame(t, c, step + k);
+        else if (frame) {
+            frame = farm_cuda_up(context, column->lane_id, frame);
+            crossed += context->obs_bytes;
+        }
+        memcpy(host(t, t->inputs.frames, row * stack + k, sizeof frame), &frame, sizeof frame);
+    }
+    return crossed;
+}
+
+static uint64_t gather_flat(struct farm_cuda_training *t, const struct column *column, uint64_t n, size_t row) {
+    const struct farm_cuda_context *context = t->context;
+    if (context->mirror.mode == FARM_MIRROR_FULL) {
+        const void *place = farm_cuda_mirror_at(&context->mirror, column->lane_id, n, column->env);
+        memcpy(host(t, t->inputs.frames, row, sizeof place), &place, sizeof place);
+        return 0;
+    }
+    const size_t chunk_rows = (size_t)t->chunk * steps(context);
+    char *chunk = host(t, t->inputs.flat, row / chunk_rows, t->inputs.flat_chunk);
+    memcpy(chunk + row % chunk_rows * context->obs_bytes, farm_lane_obs(column->lane, 0, n, column->env),
+           context->obs_bytes);
+    return context->obs_bytes;
+}
+
+// What belongs to one step of a column into row `row`.
+static uint64_t gather_step(struct farm_cuda_training *t, const struct column *column, uint32_t c, uint32_t step,
+                            size_t row) {
+    const struct farm_algo_config *algo = &t->context->learner->algo;
+    const size_t actions = (size_t)t->context->net->io.actions;
+    const struct farm_lane *lane = column->lane;
+    const uint64_t n = column->start + step;
+    const float reward = farm_algo_reward(algo, farm_lane_reward(lane, n)[column->env]);
+    memcpy(host(t, t->inputs.reward, row, sizeof reward), &reward, sizeof reward);
+    memcpy(host(t, t->inputs.flags, row, 1), &farm_lane_flags(lane, n)[column->env], 1);
+    memcpy(host(t, t->inputs.action, row, sizeof(int32_t)), farm_lane_action(lane, n, column->env), sizeof(int32_t));
+    memcpy(host(t, t->inputs.behaviour, row * actions, sizeof(float)), farm_lane_logits(lane, n, column->env),
+           actions * sizeof(float));
+    return flat(t->context) ? gather_flat(t, column, n, row) : gather_frames(t, column, c, step, row);
+}
+
+static uint64_t gather(struct farm_cuda_training *t, double learning_rate) {
+    const float rate = (float)learning_rate;
+    const uint32_t length = steps(t->context);
+    uint64_t crossed = 0;
+    memcpy(host(t, t->inputs.learning_rate, 0, sizeof rate), &rate, sizeof rate);
+    for (uint32_t first = 0; first < t->column_count; first += t->chunk) {
+        const uint32_t left = t->column_count - first, columns = left < t->chunk ? left : t->chunk;
+        for (uint32_t step = 0; step < length; step++)
+            for (uint32_t c = 0; c < columns; c++)
+                crossed += gather_step(t, &t->columns[first + c], c, step,
+                                       (size_t)first * length + (size_t)step * columns + c);
+    }
+    for (uint32_t c = 0; c < t->column_count && t->windows; c++) crossed += gather_pulls(t, &t->columns[c], c);
+    return crossed;
+}
+
+static void list_columns(struct farm_cuda_training *t, const struct farm_train_unrolls *unrolls, uint32_t count) {
+    t->column_count = 0;
+    for (uint32_t i = 0; i < count; i++)
+        for (uint32_t e = 0; e < unrolls[i].env_count; e++) {
+            assert(t->column_count < t->context->learner->algo.batch);
+            t->columns[t->column_count++] = (struct column){.lane = unrolls[i].lane,
+                                                            .lane_id = unrolls[i].lane_id,
+                                                            .start = unrolls[i].start,
+                                                            .env = unrolls[i].env_from + e};
+        }
+}
+
+// ---- an update ----
+
+static enum farm_status run(struct farm_cuda_training *t, struct farm_error *err) {
+    struct farm_cuda_parameters *p = &t->context->parameters;
+    if (t->column_count == t->context->learner->algo.batch) {
+        FARM_CUDA_TRY(cudaGraphLaunch(t->graph, t->stream));
+    } else {
+        const enum farm_status status = put(t, t->column_count, err);
+        if (status) return status;
+    }
+    const enum farm_status status = farm_cuda_parameters_publish(p, t->stream, p->version + 1, err);
+    if (status) return status;
+    FARM_CUDA_TRY(cudaEventRecord(t->done, t->stream));
+    FARM_CUDA_TRY(cudaEventSynchronize(t->done));
+    return FARM_OK;
+}
+
+enum farm_status farm_cuda_train(struct farm_cuda_training *t, const struct farm_train_unrolls *unrolls, uint32_t count,
+                                 double learning_rate, struct farm_train_stats *stats, struct farm_error *err) {
+    struct farm_cuda_parameters *p = &t->context->parameters;
+    list_columns(t, unrolls, count);
+    const uint64_t crossed = gather(t, learning_rate);
+    const enum farm_status status = run(t, err);
+    if (status) return status;
+    p->version++;
+    farm_cuda_parameters_published(p);
+    stats->loss = t->results->loss;
+    stats->grad_norm = (double)(float)t->results->control.norm;
+    t->crossed += crossed;
+    farm_board_add(&t->context->learner->board->bus_train_bytes, crossed);
+    return FARM_OK;
+}

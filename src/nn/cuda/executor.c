@@ -1,0 +1,565 @@
+// See executor.h. One allocation holds everything: `plan` lays it out from the config alone, so that its size is known
+// before a device is. What depends on the number of rows (descriptors, algorithms) is made on the first call of that
+// number and kept.
+#include "nn/cuda/executor.h"
+
+#include <assert.h>
+#include <cuda_runtime_api.h>
+#include <stdlib.h>
+
+#include "kernels/cuda/check.h"
+#include "kernels/cuda/kernels.h"
+#include "nn/cuda/convolution.h"
+#include "nn/cuda/order.h"
+#include "nn/cuda/product.h"
+
+enum {
+    OPS_MAX = FARM_NET_OPS_MAX,
+    ALIGNMENT = 256,
+    INFERENCE_WORKSPACE = 32 << 20, // what cuBLASLt wants on Hopper
+    TRAINING_WORKSPACE = 256 << 20,
+};
+
+// A piece of the allocation, room for batch_max rows; none where row_bytes is 0.
+struct piece {
+    size_t row_bytes, offset;
+};
+
+// Which of outs and diffs an op's output and its gradient are. An op that adds to a residual block's input does so in
+// place.
+struct place {
+    int out, diff;
+};
+
+struct plan {
+    struct farm_cuda_order order;
+    struct place places[OPS_MAX];
+    struct piece input;
+    struct piece outs[OPS_MAX], diffs[OPS_MAX]; // by place
+    struct piece maxima[OPS_MAX];               // by op: pools in training
+    size_t dweight, scratch, workspace;         // offsets
+    size_t workspace_bytes, bytes;
+};
+
+// What one op needs for one number of rows.
+struct step {
+    struct farm_cuda_convolution convolution;
+    struct farm_cuda_product forward, data, weight;
+    bool fused; // dense: cuBLASLt adds the bias and does the ReLU
+};
+
+struct rung {
+    int rows;
+    struct step steps[OPS_MAX];
+};
+
+struct farm_cuda_executor {
+    struct farm_net_spec spec;
+    struct farm_net net;
+    struct farm_cuda_executor_config config;
+    bool bf16;
+    struct plan plan;
+    char *memory;
+    cudnnHandle_t cudnn;
+    cublasLtHandle_t cublaslt;
+    int rung_count;
+    struct rung *rungs[FARM_CUDA_EXECUTOR_ROWS_MAX];
+    int forward_rows; // of the last forward
+};
+
+// ---- the plan ----
+
+static size_t size_of(bool bf16) {
+    return bf16 ? sizeof(uint16_t) : sizeof(float);
+}
+
+static enum farm_slope slope_of(const struct farm_net_op *op) {
+    return op->activation == FARM_ACTIVATION_RELU   ? FARM_SLOPE_RELU
+           : op->activation == FARM_ACTIVATION_TANH ? FARM_SLOPE_TANH
+                                                    : FARM_SLOPE_ONE;
+}
+
+// Rows of channels in a batch of `rows`: pixels are rows.
+static size_t pixels_of(struct farm_shape shape, size_t rows) {
+    return rows * farm_shape_count(shape) / (size_t)shape.channels;
+}
+
+// The first piece that is neither of these.
+static int other_than(int a, int b) {
+    int i = 0;
+    while (i == a || i == b) i++;
+    return i;
+}
+
+// Training keeps all outputs for backward. Inference takes turns between two pieces, and a third within residual
+// blocks, whose input is `held` until it is added to. So do gradients, from the last op to the first.
+static void plan_places(const struct farm_net *net, bool training, struct place *places) {
+    int held = -1;
+    for (int i = 0; i < net->op_count; i++) {
+        const struct farm_net_op *op = &net->ops[i];
+        const int in = i > 0 ? places[i - 1].out : -1;
+        if (op->kind == FARM_NET_OP_RELU) held = in;
+        places[i].out = op->skip >= 0 ? places[op->skip].out : training ? i : other_than(in, held);
+        if (op->skip >= 0) held = -1;
+    }
+    held = -1;
+    places[net->op_count - 1].diff = 0;
+    for (int i = net->op_count - 1; i > 0; i--) {
+        const struct farm_net_op *op = &net->ops[i];
+        const int diff = places[i].diff;
+        if (op->skip >= 0) held = diff;
+        places[i - 1].diff = op->kind == FARM_NET_OP_RELU ? held : other_than(diff, held);
+        if (op->kind == FARM_NET_OP_RELU) held = -1;
+    }
+}
+
+static void widen(size_t *bytes, size_t wanted) {
+    if (wanted > *bytes) *bytes = wanted;
+}
+
+// The next `bytes` of the allocation.
+static size_t take(struct plan *plan, size_t bytes) {
+    const size_t offset = plan->bytes;
+    plan->bytes += (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+    return offset;
+}
+
+static void take_pieces(struct plan *plan, struct piece *pieces, int count, size_t rows) {
+    for (int i = 0; i < count; i++)
+        if (pieces[i].row_bytes > 0) pieces[i].offset = take(plan, rows * pieces[i].row_bytes);
+}
+
+static struct plan plan_of(const struct farm_cuda_executor_config *config) {
+    const struct farm_net *net = config->net;
+    const size_t rows = (size_t)config->batch_max, each = size_of(config->precision != FARM_PRECISION_F32);
+    const int last = net->op_count - 1;
+    struct plan plan = {.order = farm_cuda_order_of(net)};
+    size_t dweight = 0, scratch = 0;
+    plan_places(net, config->training, plan.places);
+    plan.input.row_bytes = farm_shape_count(net->ops[0].in) * each;
+    for (int i = 0; i <= last; i++) {
+        const struct farm_net_op *op = &net->ops[i];
+        const size_t out = farm_shape_count(op->out);
+        const size_t heads = (size_t)plan.order.rows[last]; // padded; their product is f32
+        widen(&plan.outs[plan.places[i].out].row_bytes, i == last ? heads * sizeof(float) : out * each);
+        if (!config->training) continue;
+        widen(&plan.diffs[plan.places[i].diff].row_bytes, (i == last ? heads : out) * each);
+        if (op->kind == FARM_NET_OP_POOL) plan.maxima[i].row_bytes = out;
+        if (op->kind == FARM_NET_OP_CONV && each < sizeof(float)) // rounded gradients, before they are added
+            widen(&dweight, (size_t)net->tensors[op->weight].count * each);
+        if (op->weight >= 0)
+            widen(&scratch, farm_cuda_slope_gradient_scratch_bytes(pixels_of(op->out, rows),
+                                                                   i == last ? (int)heads : op->out.channels));
+    }
+    take_pieces(&plan, &plan.input, 1, rows);
+    take_pieces(&plan, plan.outs, OPS_MAX, rows);
+    take_pieces(&plan, plan.diffs, OPS_MAX, rows);
+    take_pieces(&plan, plan.maxima, OPS_MAX, rows);
+    plan.dweight = take(&plan, dweight);
+    plan.scratch = take(&plan, scratch);
+    plan.workspace_bytes = config->training ? TRAINING_WORKSPACE : INFERENCE_WORKSPACE;
+    plan.workspace = take(&plan, plan.workspace_bytes);
+    return plan;
+}
+
+size_t farm_cuda_executor_bytes(const struct farm_cuda_executor_config *config) {
+    return plan_of(config).bytes;
+}
+
+static void *at(const struct farm_cuda_executor *ex, size_t offset) {
+    return ex->memory + offset;
+}
+static void *out_of(const struct farm_cuda_executor *ex, int op) {
+    return op < 0 ? at(ex, ex->plan.input.offset) : at(ex, ex->plan.outs[ex->plan.places[op].out].offset);
+}
+static void *diff_of(const struct farm_cuda_executor *ex, int op) {
+    return at(ex, ex->plan.diffs[ex->plan.places[op].diff].offset);
+}
+static void *workspace_of(const struct farm_cuda_executor *ex) {
+    return at(ex, ex->plan.workspace);
+}
+static uint8_t *maxima_of(const struct farm_cuda_executor *ex, int op) {
+    return ex->plan.maxima[op].row_bytes > 0 ? at(ex, ex->plan.maxima[op].offset) : NULL;
+}
+static enum farm_cuda_type type_of(const struct farm_cuda_executor *ex) {
+    return ex->bf16 ? FARM_CUDA_BF16 : FARM_CUDA_F32;
+}
+
+// ---- creation ----
+
+static enum farm_status check_net(const struct farm_net *net, struct farm_error *err) {
+    for (int i = 0; i < net->op_count; i++) {
+        const struct farm_net_op *op = &net->ops[i];
+        const bool alike = op->pad_before[0] == op->pad_after[0] && op->pad_before[1] == op->pad_after[1];
+        if (op->kind == FARM_NET_OP_CONV && !alike)
+            return farm_fail(
+                err, FARM_E_UNSUPPORTED,
+                "network %s: op %d is a convolution of %dx%d by %d at stride %d, padded on one side alone, "
+                "which cuDNN does not have; take another network or --device cpu",
+                net->spec->name, i, op->in.height, op->in.width, op->kernel, op->stride);
+        if (op->kind == FARM_NET_OP_POOL && op->kernel > FARM_POOL_KERNEL_MAX)
+            return farm_fail(err, FARM_E_UNSUPPORTED, "network %s: op %d is a pool of %d; %d is the most",
+                             net->spec->name, i, op->kernel, FARM_POOL_KERNEL_MAX);
+    }
+    return FARM_OK;
+}
+
+static enum farm_status open_device(struct farm_cuda_executor *ex, struct farm_error *err) {
+    const struct farm_cuda_libraries *libraries = ex->config.libraries;
+    const cudaError_t code = cudaMalloc((void **)&ex->memory, ex->plan.bytes);
+    if (code == cudaErrorMemoryAllocation)
+        return farm_fail(err, FARM_E_LIMIT,
+                         "network %s with %d rows%s needs %zu MB of device memory, which are not free; take smaller "
+                         "batches or --device cpu",
+                         ex->spec.name, ex->config.batch_max, ex->config.training ? " in training" : "",
+                         (ex->plan.bytes >> 20) + 1);
+    if (code != cudaSuccess) return farm_cuda_fail(err, code, "cudaMalloc", __FILE__, __LINE__);
+    const cudnnStatus_t cudnn = libraries->cudnn.Create(&ex->cudnn);
+    if (cudnn != CUDNN_STATUS_SUCCESS) return farm_cudnn_fail(&libraries->cudnn, err, cudnn, "Create");
+    const cublasStatus_t cublaslt = libraries->cublaslt.Create(&ex->cublaslt);
+    if (cublaslt != CUBLAS_STATUS_SUCCESS)
+        return farm_fail(err, FARM_E_IO, "cublasLtCreate: %s (%d)", libraries->cublaslt.GetStatusString(cublaslt),
+                         (int)cublaslt);
+    return FARM_OK;
+}
+
+enum farm_status farm_cuda_executor_create(const struct farm_cuda_executor_config *config,
+                                           struct farm_cuda_executor **out, struct farm_error *err) {
+    *out = NULL;
+    if (config->batch_max < 1 || config->batch_max > 1 << 20)
+        return farm_fail(err, FARM_E_INVALID, "an executor takes batches of 1 to %d rows, not %d", 1 << 20,
+                         config->batch_max);
+    enum farm_status status = check_net(config->net, err);
+    if (status != FARM_OK) return status;
+    struct farm_cuda_executor *ex = calloc(1, sizeof *ex);
+    if (ex == NULL) return farm_fail(err, FARM_E_LIMIT, "no memory for an executor");
+    ex->spec = *config->net->spec;
+    ex->net = *config->net;
+    ex->net.spec = &ex->spec;
+    ex->config = *config;
+    ex->config.net = &ex->net;
+    ex->bf16 = config->precision != FARM_PRECISION_F32;
+    ex->plan = plan_of(config);
+    status = open_device(ex, err);
+    if (status == FARM_OK)
+        *out = ex;
+    else
+        farm_cuda_executor_destroy(ex);
+    return status;
+}
+
+static void drop_rung(struct rung *rung) {
+    for (int i = 0; i < OPS_MAX; i++) {
+        farm_cuda_convolution_drop(&rung->steps[i].convolution);
+        farm_cuda_product_drop(&rung->steps[i].forward);
+        farm_cuda_product_drop(&rung->steps[i].data);
+        farm_cuda_product_drop(&rung->steps[i].weight);
+    }
+    free(rung);
+}
+
+void farm_cuda_executor_destroy(struct farm_cuda_executor *ex) {
+    if (ex == NULL) return;
+    for (int r = 0; r < ex->rung_count; r++) drop_rung(ex->rungs[r]);
+    if (ex->cudnn != NULL) ex->config.libraries->cudnn.Destroy(ex->cudnn);
+    if (ex->cublaslt != NULL) ex->config.libraries->cublaslt.Destroy(ex->cublaslt);
+    if (ex->memory != NULL) cudaFree(ex->memory);
+    free(ex);
+}
+
+enum farm_precision farm_cuda_executor_precision(const struct farm_cuda_executor *ex) {
+    return ex->bf16 ? FARM_PRECISION_BF16 : FARM_PRECISION_F32;
+}
+
+// ---- one number of rows ----
+
+static enum farm_status make_convolution(struct farm_cuda_executor *ex, int i, int rows, struct step *step,
+                                         struct farm_error *err) {
+    const struct farm_cuda_convolution_config config = {
+        .cudnn = &ex->config.libraries->cudnn,
+        .handle = ex->cudnn,
+        .op = ex->net.ops[i],
+        .rows = rows,
+        .bf16 = ex->bf16,
+        .training = ex->config.training,
+        .data_gradient = i > 0,
+        .workspace_bytes = ex->plan.workspace_bytes,
+    };
+    return farm_cuda_convolution_make(&config, &step->convolution, err);
+}
+
+// What cuBLASLt does besides the product of forward. The heads' bias is added where they are split, tanh together with
+// the bias.
+static cublasLtEpilogue_t epilogue_of(const struct farm_cuda_executor *ex, int i) {
+    const enum farm_activation activation = ex->net.ops[i].activation;
+    if (i == ex->net.op_count - 1 || activation == FARM_ACTIVATION_TANH) return CUBLASLT_EPILOGUE_DEFAULT;
+    return activation == FARM_ACTIVATION_RELU ? CUBLASLT_EPILOGUE_RELU_BIAS : CUBLASLT_EPILOGUE_BIAS;
+}
+
+static enum farm_status make_dense(struct farm_cuda_executor *ex, int i, int rows, struct step *step,
+                                   struct farm_error *err) {
+    const struct farm_net_op *op = &ex->net.ops[i];
+    struct farm_cuda_product_config config = {
+        .cublaslt = &ex->config.libraries->cublaslt,
+        .handle = ex->cublaslt,
+        .rows = rows,
+        .in = (int)farm_shape_count(op->in),
+        .out = ex->plan.order.rows[i],
+        .bf16 = ex->bf16,
+        .result_f32 = i == ex->net.op_count - 1,
+        .epilogue = epilogue_of(ex, i),
+        .workspace_bytes = ex->plan.workspace_bytes,
+    };
+    step->fused = config.epilogue != CUBLASLT_EPILOGUE_DEFAULT;
+    if (step->fused) config.bias = ex->memory; // aligned as the real ones are; nobody reads it
+    enum farm_status status = farm_cuda_product_make(&config, &step->forward, err);
+    config.epilogue = CUBLASLT_EPILOGUE_DEFAULT;
+    config.bias = NULL;
+    if (status == FARM_E_UNSUPPORTED && step->fused) {
+        farm_cuda_product_drop(&step->forward);
+        step->fused = false;
+        status = farm_cuda_product_make(&config, &step->forward, err);
+    }
+    config.result_f32 = false;
+    config.kind = FARM_CUDA_PRODUCT_WEIGHT;
+    if (status == FARM_OK && ex->config.training) status = farm_cuda_product_make(&config, &step->weight, err);
+    config.kind = FARM_CUDA_PRODUCT_DATA;
+    if (status == FARM_OK && ex->config.training && i > 0) status = farm_cuda_product_make(&config, &step->data, err);
+    return status;
+}
+
+static enum farm_status make_rung(struct farm_cuda_executor *ex, int rows, struct rung **out, struct farm_error *err) {
+    if (ex->rung_count == FARM_CUDA_EXECUTOR_ROWS_MAX)
+        return farm_fail(err, FARM_E_LIMIT, "an executor takes %d different numbers of rows, and %d is one more",
+                         FARM_CUDA_EXECUTOR_ROWS_MAX, rows);
+    struct rung *rung = calloc(1, sizeof *rung);
+    if (rung == NULL) return farm_fail(err, FARM_E_LIMIT, "no memory for an executor");
+    rung->rows = rows;
+    enum farm_status status = FARM_OK;
+    for (int i = 0; i < ex->net.op_count && status == FARM_OK; i++) {
+        if (ex->net.ops[i].kind == FARM_NET_OP_CONV) status = make_convolution(ex, i, rows, &rung->steps[i], err);
+        if (ex->net.ops[i].kind == FARM_NET_OP_DENSE) status = make_dense(ex, i, rows, &rung->steps[i], err);
+    }
+    if (status == FARM_OK)
+        ex->rungs[ex->rung_count++] = *out = rung;
+    else
+        drop_rung(rung);
+    return status;
+}
+
+static enum farm_status rung_for(struct farm_cuda_executor *ex, int rows, struct rung **out, struct farm_error *err) {
+    assert(rows >= 1 && rows <= ex->config.batch_max);
+    for (int r = 0; r < ex->rung_count; r++)
+        if (ex->rungs[r]->rows == rows) {
+            *out = ex->rungs[r];
+            return FARM_OK;
+        }
+    return make_rung(ex, rows, out, err);
+}
+
+static enum farm_status use_stream(struct farm_cuda_executor *ex, cudaStream_t stream, struct farm_error *err) {
+    const struct farm_cudnn *cudnn = &ex->config.libraries->cudnn;
+    const cudnnStatus_t status = cudnn->SetStream(ex->cudnn, stream);
+    return status == CUDNN_STATUS_SUCCESS ? FARM_OK : farm_cudnn_fail(cudnn, err, status, "SetStream");
+}
+
+// What one call works with.
+struct call {
+    struct farm_cuda_executor *ex;
+    cudaStream_t stream;
+    struct rung *rung;
+    const char *params;
+    float *gradients; // backward
+};
+
+static const void *param(const struct call *call, size_t offset) {
+    return call->params + offset * size_of(call->ex->bf16);
+}
+static size_t rows_of(const struct call *call) {
+    return (size_t)call->rung->rows;
+}
+static struct farm_pool pool_of(const struct farm_net_op *op) {
+    return (struct farm_pool){
+        .height = op->in.height,
+        .width = op->in.width,
+        .channels = op->in.channels,
+        .out_height = op->out.height,
+        .out_width = op->out.width,
+        .kernel = op->kernel,
+        .stride = op->stride,
+        .pad_top = op->pad_before[0],
+        .pad_left = op->pad_before[1],
+    };
+}
+
+// ---- forward ----
+
+static enum farm_status enter(const struct call *call, const struct farm_cuda_input *input, struct farm_error *err) {
+    struct farm_cuda_executor *ex = call->ex;
+    const struct farm_net_io *io = &ex->net.io;
+    const size_t count = rows_of(call) * (size_t)io->flat;
+    if (io->flat == 0) {
+        assert(input->frames != NULL && input->flat == NULL);
+        const struct farm_cuda_stack stack = {
+            .frames = input->frames,
+            .rows = (uint32_t)call->rung->rows,
+            .stack = (uint32_t)io->stack,
+            .channels = (uint32_t)io->frame_channels,
+            .height = (uint32_t)io->height,
+            .width = (uint32_t)io->width,
+            .type = type_of(ex),
+            .layout = FARM_CUDA_NHWC,
+            .out = out_of(ex, -1),
+        };
+        return farm_cuda_stack(call->stream, &stack, err);
+    }
+    assert(input->flat != NULL && input->frames == NULL);
+    if (ex->bf16) return farm_cuda_round(call->stream, input->flat, out_of(ex, -1), count, err);
+    FARM_CUDA_TRY(
+        cudaMemcpyAsync(out_of(ex, -1), input->flat, count * sizeof(float), cudaMemcpyDeviceToDevice, call->stream));
+    return FARM_OK;
+}
+
+static enum farm_status dense_forward(const struct call *call, int i, struct farm_error *err) {
+    struct farm_cuda_executor *ex = call->ex;
+    const struct farm_net_op *op = &ex->net.ops[i];
+    const struct step *step = &call->rung->steps[i];
+    const void *bias = param(call, ex->plan.order.bias[i]);
+    const enum farm_status status =
+        farm_cuda_product_run(&step->forward, call->stream, param(call, ex->plan.order.weight[i]), out_of(ex, i - 1),
+                              step->fused ? bias : NULL, false, out_of(ex, i), workspace_of(ex), err);
+    if (status != FARM_OK || step->fused || i == ex->net.op_count - 1) return status;
+    return farm_cuda_bias_activate(call->stream, slope_of(op), type_of(ex), bias, out_of(ex, i), rows_of(call),
+                                   op->out.channels, err);
+}
+
+static enum farm_status op_forward(const struct call *call, int i, struct farm_error *err) {
+    struct farm_cuda_executor *ex = call->ex;
+    const struct farm_net_op *op = &ex->net.ops[i];
+    const struct farm_pool pool = pool_of(op);
+    switch (op->kind) {
+    case FARM_NET_OP_CONV:
+        return farm_cuda_convolution_forward(&call->rung->steps[i].convolution, call->stream, out_of(ex, i - 1),
+                                             param(call, ex->plan.order.weight[i]), param(call, ex->plan.order.bias[i]),
+                                             op->skip >= 0, out_of(ex, i), workspace_of(ex), err);
+    case FARM_NET_OP_DENSE:
+        return dense_forward(call, i, err);
+    case FARM_NET_OP_POOL:
+        return farm_cuda_pool(call->stream, &pool, type_of(ex), rows_of(call), out_of(ex, i - 1), out_of(ex, i),
+                              maxima_of(ex, i), err);
+    case FARM_NET_OP_RELU:
+        return farm_cuda_activate(call->stream, FARM_SLOPE_RELU, type_of(ex), out_of(ex, i - 1), out_of(ex, i),
+                                  rows_of(call) * farm_shape_count(op->out), err);
+    }
+    return farm_fail(err, FARM_E_INVALID, "network %s: op %d is of no known kind", ex->spec.name, i);
+}
+
+static struct farm_cuda_heads heads_of(const struct call *call) {
+    const struct farm_cuda_executor *ex = call->ex;
+    return (struct farm_cuda_heads){
+        .type = type_of(ex),
+        .rows = (uint32_t)call->rung->rows,
+        .actions = ex->net.io.actions,
+        .pitch = ex->plan.order.rows[ex->net.op_count - 1],
+    };
+}
+
+enum farm_status farm_cuda_executor_forward(struct farm_cuda_executor *ex, struct CUstream_st *stream,
+                                            const void *params, const struct farm_cuda_input *input, int rows,
+                                            float *logits, float *value, struct farm_error *err) {
+    const int last = ex->net.op_count - 1;
+    struct call call = {.ex = ex, .stream = stream, .params = params};
+    enum farm_status status = rung_for(ex, rows, &call.rung, err);
+    if (status == FARM_OK) status = use_stream(ex, stream, err);
+    if (status == FARM_OK) status = enter(&call, input, err);
+    for (int i = 0; i <= last && status == FARM_OK; i++) status = op_forward(&call, i, err);
+    if (status != FARM_OK) return status;
+    const struct farm_cuda_heads heads = heads_of(&call);
+    ex->forward_rows = rows;
+    return farm_cuda_heads_split(stream, &heads, out_of(ex, last), param(&call, ex->plan.order.bias[last]), logits,
+                                 value, err);
+}
+
+// ---- backward ----
+
+// The gradient of the sums of op i, in place, and that of its bias.
+static enum farm_status slope_backward(const struct call *call, int i, struct farm_error *err) {
+    struct farm_cuda_executor *ex = call->ex;
+    const struct farm_net_op *op = &ex->net.ops[i];
+    const bool heads = i == ex->net.op_count - 1;
+    const struct farm_cuda_slope_gradient gradient = {
+        .kind = slope_of(op),
+        .type = type_of(ex),
+        .rows = pixels_of(op->out, rows_of(call)),
+        .channels = heads ? ex->plan.order.rows[i] : op->out.channels,
+        .y = heads ? NULL : out_of(ex, i),
+        .dy = diff_of(ex, i),
+        .bias_gradient = call->gradients + ex->plan.order.bias[i],
+        .scratch = at(ex, ex->plan.scratch),
+    };
+    return farm_cuda_slope_gradient(call->stream, &gradient, err);
+}
+
+static enum farm_status convolution_backward(const struct call *call, int i, struct farm_error *err) {
+    struct farm_cuda_executor *ex = call->ex;
+    const struct farm_cuda_convolution *convolution = &call->rung->steps[i].convolution;
+    const size_t offset = ex->plan.order.weight[i], count = ex->net.tensors[ex->net.ops[i].weight].count;
+    float *gradient = call->gradients + offset;
+    void *dweight = ex->bf16 ? at(ex, ex->plan.dweight) : gradient;
+    enum farm_status status = farm_cuda_convolution_backward_filter(convolution, out_of(ex, i - 1), diff_of(ex, i),
+                                                                    !ex->bf16, dweight, workspace_of(ex), err);
+    if (status == FARM_OK && ex->bf16) status = farm_cuda_add_bf16(call->stream, dweight, gradient, count, err);
+    if (status != FARM_OK || i == 0) return status;
+    return farm_cuda_convolution_backward_data(convolution, param(call, offset), diff_of(ex, i), diff_of(ex, i - 1),
+                                               workspace_of(ex), err);
+}
+
+static enum farm_status dense_backward(const struct call *call, int i, struct farm_error *err) {
+    struct farm_cuda_executor *ex = call->ex;
+    const struct step *step = &call->rung->steps[i];
+    const size_t offset = ex->plan.order.weight[i];
+    const enum farm_status status =
+        farm_cuda_product_run(&step->weight, call->stream, out_of(ex, i - 1), diff_of(ex, i), NULL, true,
+                              call->gradients + offset, workspace_of(ex), err);
+    if (status != FARM_OK || i == 0) return status;
+    return farm_cuda_product_run(&step->data, call->stream, param(call, offset), diff_of(ex, i), NULL, false,
+                                 diff_of(ex, i - 1), workspace_of(ex), err);
+}
+
+static enum farm_status op_backward(const struct call *call, int i, struct farm_error *err) {
+    struct farm_cuda_executor *ex = call->ex;
+    const struct farm_net_op *op = &ex->net.ops[i];
+    const struct farm_pool pool = pool_of(op);
+    enum farm_status status;
+    switch (op->kind) {
+    case FARM_NET_OP_CONV:
+        status = slope_backward(call, i, err);
+        return status == FARM_OK ? convolution_backward(call, i, err) : status;
+    case FARM_NET_OP_DENSE:
+        status = slope_backward(call, i, err);
+        return status == FARM_OK ? dense_backward(call, i, err) : status;
+    case FARM_NET_OP_POOL:
+        return farm_cuda_pool_gradient(call->stream, &pool, type_of(ex), rows_of(call), diff_of(ex, i),
+                                       maxima_of(ex, i), diff_of(ex, i - 1), err);
+    case FARM_NET_OP_RELU: // diff_of(i - 1) holds what came past the block
+        return farm_cuda_relu_gradient_add(call->stream, type_of(ex), out_of(ex, i), diff_of(ex, i), diff_of(ex, i - 1),
+                                           rows_of(call) * farm_shape_count(op->out), err);
+    }
+    return farm_fail(err, FARM_E_INVALID, "network %s: op %d is of no known kind", ex->spec.name, i);
+}
+
+enum farm_status farm_cuda_executor_backward(struct farm_cuda_executor *ex, struct CUstream_st *stream,
+                                             const void *params, const float *dlogits, const float *dvalue, int rows,
+                                             float *gradients, struct farm_error *err) {
+    assert(ex->config.training);
+    assert(rows == ex->forward_rows);
+    const int last = ex->net.op_count - 1;
+    struct call call = {.ex = ex, .stream = stream, .params = params, .gradients = gradients};
+    enum farm_status status = rung_for(ex, rows, &call.rung, err);
+    if (status == FARM_OK) status = use_stream(ex, stream, err);
+    if (status != FARM_OK) return status;
+    const struct farm_cuda_heads heads = heads_of(&call);
+    status = farm_cuda_heads_join(stream, &heads, dlogits, dvalue, diff_of(ex, last), err);
+    for (int i = last; i >= 0 && status == FARM_OK; i--) status = op_backward(&call, i, err);
+    return status;
+}

@@ -1,0 +1,87 @@
+// Runs a network on the GPU that is current in the calling thread: forward, backward, nothing else. Convolutions are
+// cuDNN's, products cuBLASLt's, what neither has is src/kernels/cuda's. One thread at a time uses an executor, with one
+// stream at a time; several executors share nothing and run side by side. Calls only put work into a stream, so that
+// all of them can be captured in a CUDA graph. Does not know lanes, losses or optimisers.
+//
+// Plain C17 over CUDA's runtime API and over tables of functions (libraries.h), so that tests can run it on the CPU.
+#ifndef FARM_NN_CUDA_EXECUTOR_H
+#define FARM_NN_CUDA_EXECUTOR_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "nn/cuda/libraries.h"
+#include "nn/executor.h"
+#include "nn/net.h"
+
+struct CUstream_st; // what cudaStream_t points to
+struct farm_cuda_executor;
+
+struct farm_cuda_executor_config {
+    const struct farm_net *net;    // copied
+    int batch_max;                 // most rows of one call
+    bool training;                 // keeps what backward needs
+    enum farm_precision precision; // AUTO and BF16: bf16 activations and weights, f32 sums; F32: f32 without TF32
+    const struct farm_cuda_libraries *libraries; // must outlive the executor
+};
+
+// ---- parameters in device order: a flat vector that is longer than PyTorch's ----
+//
+// Every tensor starts at a multiple of FARM_CUDA_TENSOR_ALIGNMENT elements; the gaps are zeros, their gradients too, so
+// that an optimiser may run over the whole vector. Convolutions are [out][kh][kw][in]; the columns of the first dense
+// layer behind a picture go by height, width, channel; both heads are one matrix and one vector of actions + 1 rows,
+// padded with rows of zeros to a multiple of 8. The vector's own address must be a multiple of 256 bytes (cudaMalloc's
+// are).
+enum { FARM_CUDA_TENSOR_ALIGNMENT = 128, FARM_CUDA_HEADS_MULTIPLE = 8 };
+
+// Elements of the vector in device order, a multiple of FARM_CUDA_TENSOR_ALIGNMENT; at least net->parameter_count.
+size_t farm_cuda_executor_parameter_count(const struct farm_net *net);
+
+// Pure functions over host memory: pytorch [net->parameter_count] as in net.h, device [farm_cuda_executor_parameter_
+// count]. The gaps are written as zeros. Gradients and moments of optimisers go the same ways. An optimiser whose
+// moments do not start at zero (RMSProp: second_initial) may start gaps at whatever it likes: they change nothing.
+void farm_cuda_executor_to_device_order(const struct farm_net *net, const float *pytorch, float *device);
+void farm_cuda_executor_to_pytorch_order(const struct farm_net *net, const float *device, float *pytorch);
+
+// ---- the executor ----
+
+// Device memory that create takes, for messages that say what needs how much. cuDNN and cuBLASLt take some of their own
+// besides (tens of MB of code).
+size_t farm_cuda_executor_bytes(const struct farm_cuda_executor_config *config);
+
+// Takes everything from the current device that the executor will ever need. FARM_E_INVALID, FARM_E_UNSUPPORTED for
+// networks that it cannot run (a convolution padded on one side alone), FARM_E_LIMIT for memory, else FARM_E_IO.
+enum farm_status farm_cuda_executor_create(const struct farm_cuda_executor_config *config,
+                                           struct farm_cuda_executor **out, struct farm_error *err);
+
+// Waits for nothing: the work must be done. NULL is allowed.
+void farm_cuda_executor_destroy(struct farm_cuda_executor *executor);
+
+// F32 or BF16: what AUTO became, and what forward and backward expect of `params`.
+enum farm_precision farm_cuda_executor_precision(const struct farm_cuda_executor *executor);
+
+// One of the two; the other is NULL. Device memory.
+struct farm_cuda_input {
+    const void *const *frames; // [rows][stack] device-readable addresses of u8 frames, NULL: zeros; 0 = oldest
+    const float *flat;         // [rows][io.flat]
+};
+
+// params: device order, bf16 bits (uint16_t) or f32 as the precision says. logits f32 [rows][actions], value f32
+// [rows]. All device memory; nothing is allocated there, nothing waits. rows 1 to batch_max, fixed at capture.
+//
+// The first call of a number of rows chooses algorithms (milliseconds of host time) and loads their kernels: make it,
+// and backward's, once outside a capture. At most FARM_CUDA_EXECUTOR_ROWS_MAX different numbers of rows.
+enum { FARM_CUDA_EXECUTOR_ROWS_MAX = 64 };
+enum farm_status farm_cuda_executor_forward(struct farm_cuda_executor *executor, struct CUstream_st *stream,
+                                            const void *params, const struct farm_cuda_input *input, int rows,
+                                            float *logits, float *value, struct farm_error *err);
+
+// Gradient of the sum over rows of (dlogits . logits + dvalue * value) by the parameters, ADDED to gradients (f32,
+// device order, 256-byte aligned). Belongs to the last forward in the same stream, with the same params and rows. The
+// input may have changed since.
+enum farm_status farm_cuda_executor_backward(struct farm_cuda_executor *executor, struct CUstream_st *stream,
+                                             const void *params, const float *dlogits, const float *dvalue, int rows,
+                                             float *gradients, struct farm_error *err);
+
+#endif

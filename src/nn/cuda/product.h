@@ -1,0 +1,48 @@
+// One matrix product of a network for one number of rows, on cuBLASLt: descriptors, chosen algorithm, the call. For
+// executor.c, which owns memory and handle.
+#ifndef FARM_NN_CUDA_PRODUCT_H
+#define FARM_NN_CUDA_PRODUCT_H
+
+#include <stdbool.h>
+
+#include "nn/cuda/libraries.h"
+
+// The three products of a dense layer y = x . weight^T + bias. Matrices are row-major and dense: x [rows][in],
+// y [rows][out], weight [out][in].
+enum farm_cuda_product_kind {
+    FARM_CUDA_PRODUCT_FORWARD, // left = weight, right = x,      result = y
+    FARM_CUDA_PRODUCT_DATA,    // left = weight, right = dy,     result = dx
+    FARM_CUDA_PRODUCT_WEIGHT,  // left = x,      right = dy,     result = dweight, always f32
+};
+
+struct farm_cuda_product_config {
+    const struct farm_cublaslt *cublaslt; // must outlive the product
+    cublasLtHandle_t handle;
+    enum farm_cuda_product_kind kind;
+    int rows, in, out;
+    bool bf16;                   // of left and right, and of the result but where f32 is said
+    bool result_f32;             // FORWARD
+    cublasLtEpilogue_t epilogue; // FORWARD: DEFAULT, BIAS or RELU_BIAS, bias of the result's type
+    const void *bias;            // where there is one: an address with the alignment of the real ones
+    size_t workspace_bytes;      // no algorithm may want more
+};
+
+struct farm_cuda_product {
+    struct farm_cuda_product_config config;
+    cublasLtMatmulDesc_t matmul;
+    cublasLtMatrixLayout_t left, right, result;
+    cublasLtMatmulAlgo_t algorithm;
+};
+
+// FARM_E_UNSUPPORTED where cuBLASLt has no algorithm, with this epilogue perhaps. Zero `out` before; drop it in any
+// case.
+enum farm_status farm_cuda_product_make(const struct farm_cuda_product_config *config, struct farm_cuda_product *out,
+                                        struct farm_error *err);
+void farm_cuda_product_drop(struct farm_cuda_product *product);
+
+// result = the product, plus what result held where `add`. bias: NULL without. Addresses are multiples of 256 bytes.
+enum farm_status farm_cuda_product_run(const struct farm_cuda_product *product, cudaStream_t stream, const void *left,
+                                       const void *right, const void *bias, bool add, void *result, void *workspace,
+                                       struct farm_error *err);
+
+#endif

@@ -1,0 +1,308 @@
+// Litmus tests of the orders that lanes rely on across the bus (docs/CUDA.md), over memory that is registered as rings
+// are, and what a round trip over such words costs at the least. Not a proof: a forbidden outcome that never shows in
+// millions of rounds is no evidence that it cannot; the argument stands in the document. What each is able to find is
+// shown by its broken twin, in which the order is given up: that one must show the forbidden outcome, else the test
+// says that it is blind here (which is no failure: some machines order more than they must).
+//
+//   answers  the GPU writes an answer, then `acted` with release; a host thread acquires `acted`, reads the answer.
+//   Pair A pulls    a host thread writes an observation, then `produced` with release; another acquires it and launches
+//   a pull;
+//            the GPU compares what it pulled. Pair P, and the order of a launch
+//   resident the GPU itself acquires `produced` at system scope, reads the observation, answers: as a kernel that never
+//            ends would. Also the fastest round trip there can be: its time is printed
+//
+//   litmus [--rounds N]        exit status: 0 nothing forbidden seen, 1 something was, 77 no GPU
+#include <pthread.h>
+#include <sys/mman.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "support.cuh"
+
+enum {
+    LANES = 8,  // blocks that answer at once, each into memory of its own
+    SLOTS = 32, // answers that a lane may be ahead of the host
+    WORDS = 96, // of an answer, written by as many threads
+    THREADS = 128,
+    PULLED = 64, // observations of a launch
+    PULL_BYTES = 4096,
+    PULL_SLOTS = 4,
+    TRIPS = 200000
+};
+
+struct counter {
+    uint64_t value;
+    uint64_t pad[15];
+};
+
+// In registered memory, as the rings' segments are.
+struct answers {
+    struct counter acted[LANES], consumed[LANES]; // writers: GPU, host
+    uint32_t answer[LANES][SLOTS][WORDS];
+};
+
+struct observations {
+    struct counter produced[PULLED], consumed[PULLED];
+    uint32_t frame[PULLED][PULL_SLOTS][PULL_BYTES / 4];
+};
+
+static uint64_t now_ns(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+static __host__ __device__ uint32_t word_of(uint64_t round, uint32_t lane, uint32_t i) {
+    return (uint32_t)(round * 2654435761u) ^ (lane * 40503u + i * 97u);
+}
+
+static __device__ void store_release_system(uint64_t *word, uint64_t value) {
+    asm volatile("st.release.sys.global.u64 [%0], %1;" ::"l"(__cvta_generic_to_global(word)), "l"(value) : "memory");
+}
+static __device__ void store_relaxed_system(uint64_t *word, uint64_t value) {
+    asm volatile("st.relaxed.sys.global.u64 [%0], %1;" ::"l"(__cvta_generic_to_global(word)), "l"(value) : "memory");
+}
+static __device__ uint64_t load_acquire_system(const uint64_t *word) {
+    uint64_t value;
+    asm volatile("ld.acquire.sys.global.u64 %0, [%1];" : "=l"(value) : "l"(__cvta_generic_to_global(word)) : "memory");
+    return value;
+}
+// Past the caches: what a resident kernel has to do.
+static __device__ uint32_t load_relaxed_system(const uint32_t *word) {
+    uint32_t value;
+    asm volatile("ld.relaxed.sys.global.u32 %0, [%1];" : "=r"(value) : "l"(__cvta_generic_to_global(word)) : "memory");
+    return value;
+}
+
+static void *registered(size_t bytes) {
+    void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
+    if (memory == MAP_FAILED) {
+        printf("FAIL no memory for %zu bytes\n", bytes);
+        exit(1);
+    }
+    CUDA(cudaHostRegister(memory, bytes, cudaHostRegisterPortable | cudaHostRegisterMapped));
+    return memory;
+}
+static void release(void *memory, size_t bytes) {
+    CUDA(cudaHostUnregister(memory));
+    munmap(memory, bytes);
+}
+template <typename T> static T *mapped(T *host) {
+    void *device;
+    CUDA(cudaHostGetDevicePointer(&device, host, 0));
+    return (T *)device;
+}
+
+// ---- answers ----
+
+// broken: `acted` before the answer, and without an order.
+static __global__ void __launch_bounds__(THREADS) give_answers(struct answers *a, uint64_t rounds, bool broken) {
+    const uint32_t lane = blockIdx.x, i = threadIdx.x;
+    for (uint64_t n = 0; n < rounds; n++) {
+        if (i == 0)
+            while (n - load_acquire_system(&a->consumed[lane].value) >= SLOTS) {
+            }
+        __syncthreads();
+        if (i == 0 && broken) store_relaxed_system(&a->acted[lane].value, n + 1);
+        if (i < WORDS) a->answer[lane][n % SLOTS][i] = word_of(n, lane, i);
+        __syncthreads();
+        if (i == 0 && !broken) store_release_system(&a->acted[lane].value, n + 1);
+    }
+}
+
+// Reads every answer the moment `acted` tells of it. Returns how many were not whole.
+static uint64_t read_answers(struct answers *a, uint64_t rounds) {
+    uint64_t seen[LANES] = {0}, wrong = 0, left = LANES;
+    while (left) {
+        for (uint32_t lane = 0; lane < LANES; lane++) {
+            const uint64_t acted = __atomic_load_n(&a->acted[lane].value, __ATOMIC_ACQUIRE);
+            if (seen[lane] == rounds || acted == seen[lane]) continue;
+            // The newest first: there the time between both stores is shortest.
+            for (uint64_t n = acted; n-- > seen[lane];) {
+                uint32_t bad = 0;
+                for (uint32_t i = 0; i < WORDS; i++)
+                    bad |= ((volatile uint32_t *)a->answer[lane][n % SLOTS])[WORDS - 1 - i] ^
+                           word_of(n, lane, WORDS - 1 - i);
+                wrong += bad != 0;
+            }
+            seen[lane] = acted;
+            __atomic_store_n(&a->consumed[lane].value, acted, __ATOMIC_RELEASE);
+            left -= acted == rounds;
+        }
+    }
+    return wrong;
+}
+
+static uint64_t answers(uint64_t rounds, bool broken) {
+    struct answers *a = (struct answers *)registered(sizeof *a);
+    give_answers<<<LANES, THREADS>>>(mapped(a), rounds / LANES, broken);
+    CUDA(cudaGetLastError());
+    const uint64_t wrong = read_answers(a, rounds / LANES);
+    CUDA(cudaDeviceSynchronize());
+    release(a, sizeof *a);
+    return wrong;
+}
+
+// ---- pulls ----
+
+struct writer {
+    struct observations *o;
+    uint64_t rounds;
+    bool broken;
+};
+
+// The actor: one step of every environment after another, as long as there is room.
+static void *write_observations(void *argument) {
+    const struct writer *w = (const struct writer *)argument;
+    struct observations *o = w->o;
+    for (uint64_t n = 0; n < w->rounds; n++)
+        for (uint32_t p = 0; p < PULLED; p++) {
+            while (n - __atomic_load_n(&o->consumed[p].value, __ATOMIC_ACQUIRE) >= PULL_SLOTS) {
+            }
+            if (w->broken) __atomic_store_n(&o->produced[p].value, n + 1, __ATOMIC_RELEASE);
+            for (uint32_t i = 0; i < PULL_BYTES / 4; i++) o->frame[p][n % PULL_SLOTS][i] = word_of(n, p, i);
+            if (!w->broken) __atomic_store_n(&o->produced[p].value, n + 1, __ATOMIC_RELEASE);
+        }
+    return NULL;
+}
+
+static __global__ void __launch_bounds__(THREADS)
+    compare(const uint32_t *pulled, const uint64_t *rounds, unsigned long long *wrong) {
+    const uint32_t p = blockIdx.x;
+    uint32_t bad = 0;
+    for (uint32_t i = threadIdx.x; i < PULL_BYTES / 4; i += THREADS)
+        bad |= pulled[p * (PULL_BYTES / 4) + i] ^ word_of(rounds[p], p, i);
+    if (__syncthreads_or(bad != 0) && threadIdx.x == 0) atomicAdd(wrong, 1ull);
+}
+
+// The learner: whatever is published is pulled, then its slot given back.
+static uint64_t pulls(uint64_t rounds, enum farm_cuda_pull_way way, bool broken) {
+    struct observations *o = (struct observations *)registered(sizeof *o), *device = mapped(o);
+    struct lists {
+        const void *from[PULLED];
+        void *to[PULLED];
+        uint64_t round[PULLED];
+    } *lists = (struct lists *)registered(sizeof *lists), *device_lists = mapped(lists);
+    uint32_t *mirror;
+    unsigned long long *wrong, total;
+    CUDA(cudaMalloc(&mirror, PULLED * PULL_BYTES));
+    CUDA(cudaMalloc(&wrong, sizeof *wrong));
+    CUDA(cudaMemset(wrong, 0, sizeof *wrong));
+    struct writer writer = {o, rounds / PULLED, broken};
+    pthread_t thread;
+    pthread_create(&thread, NULL, write_observations, &writer);
+    for (uint64_t n = 0; n < writer.rounds; n++) {
+        for (uint32_t p = 0; p < PULLED; p++) {
+            while (__atomic_load_n(&o->produced[p].value, __ATOMIC_ACQUIRE) <= n) {
+            }
+            lists->from[p] = device->frame[p][n % PULL_SLOTS];
+            lists->to[p] = mirror + p * (PULL_BYTES / 4);
+            lists->round[p] = n;
+        }
+        const struct farm_cuda_pull pull = {device_lists->from, device_lists->to, PULLED, PULL_BYTES, 8};
+        FARM(farm_cuda_pull(NULL, way, &pull, err));
+        compare<<<PULLED, THREADS>>>(mirror, device_lists->round, wrong);
+        CUDA(cudaStreamSynchronize(NULL));
+        for (uint32_t p = 0; p < PULLED; p++) __atomic_store_n(&o->consumed[p].value, n + 1, __ATOMIC_RELEASE);
+    }
+    pthread_join(thread, NULL);
+    CUDA(cudaMemcpy(&total, wrong, sizeof total, cudaMemcpyDeviceToHost));
+    CUDA(cudaFree(mirror));
+    CUDA(cudaFree(wrong));
+    release(lists, sizeof *lists);
+    release(o, sizeof *o);
+    return total;
+}
+
+// ---- resident ----
+
+struct seat {
+    struct counter produced, acted; // writers: host, GPU
+    uint32_t observation[WORDS], answer[WORDS];
+    uint64_t wrong;
+};
+
+static __global__ void __launch_bounds__(THREADS) sit(struct seat *s, uint64_t rounds) {
+    const uint32_t i = threadIdx.x;
+    uint32_t bad = 0;
+    for (uint64_t n = 0; n < rounds; n++) {
+        if (i == 0)
+            while (load_acquire_system(&s->produced.value) <= n) {
+            }
+        __syncthreads();
+        if (i < WORDS) {
+            const uint32_t word = load_relaxed_system(&s->observation[i]);
+            bad |= word ^ word_of(n, 0, i);
+            s->answer[i] = ~word;
+        }
+        __syncthreads();
+        if (i == 0) store_release_system(&s->acted.value, n + 1);
+    }
+    if (__syncthreads_or(bad != 0) && i == 0) s->wrong = 1;
+}
+
+static int by_value(const void *a, const void *b) {
+    const uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+    return (x > y) - (x < y);
+}
+
+// Returns how many rounds were wrong; times[TRIPS] sorted, store to answer.
+static uint64_t resident(uint64_t *times) {
+    struct seat *s = (struct seat *)registered(sizeof *s);
+    uint64_t wrong = 0;
+    sit<<<1, THREADS>>>(mapped(s), TRIPS);
+    CUDA(cudaGetLastError());
+    for (uint64_t n = 0; n < TRIPS; n++) {
+        for (uint32_t i = 0; i < WORDS; i++) s->observation[i] = word_of(n, 0, i);
+        const uint64_t start = now_ns();
+        __atomic_store_n(&s->produced.value, n + 1, __ATOMIC_RELEASE);
+        while (__atomic_load_n(&s->acted.value, __ATOMIC_ACQUIRE) <= n) {
+        }
+        times[n] = now_ns() - start;
+        for (uint32_t i = 0; i < WORDS; i++) wrong += s->answer[i] != ~word_of(n, 0, i);
+    }
+    CUDA(cudaDeviceSynchronize());
+    wrong += s->wrong;
+    release(s, sizeof *s);
+    qsort(times, TRIPS, sizeof *times, by_value);
+    return wrong;
+}
+
+// ---- what was seen ----
+
+static uint64_t forbidden;
+
+static void tell(const char *name, uint64_t rounds, uint64_t wrong, uint64_t broken) {
+    printf("%-18s %12llu rounds, %llu forbidden outcomes; with the order given up %llu%s\n", name,
+           (unsigned long long)rounds, (unsigned long long)wrong, (unsigned long long)broken,
+           broken ? "" : ": blind on this machine");
+    forbidden += wrong;
+}
+
+int main(int argc, char **argv) {
+    uint64_t rounds = 4000000;
+    int devices = 0;
+    if (argc == 3 && strcmp(argv[1], "--rounds") == 0) rounds = strtoull(argv[2], NULL, 10);
+    if (cudaGetDeviceCount(&devices) != cudaSuccess || devices < 1) {
+        printf("no GPU\n");
+        return 77;
+    }
+    tell("answers", rounds, answers(rounds, false), answers(rounds / 10, true));
+    tell("pulls, loads", rounds, pulls(rounds, FARM_CUDA_PULL_LOADS, false),
+         pulls(rounds / 10, FARM_CUDA_PULL_LOADS, true));
+    struct farm_error why;
+    if (farm_cuda_pull_supported(FARM_CUDA_PULL_BULK, &why) == FARM_OK)
+        tell("pulls, bulk copies", rounds, pulls(rounds, FARM_CUDA_PULL_BULK, false),
+             pulls(rounds / 10, FARM_CUDA_PULL_BULK, true));
+    uint64_t *times = (uint64_t *)malloc(TRIPS * sizeof *times);
+    const uint64_t wrong = resident(times);
+    forbidden += wrong;
+    printf("resident           %12d rounds, %llu forbidden outcomes; a resident kernel's round trip of %d bytes: p50 "
+           "%.2f us, "
+           "p99 %.2f us\n",
+           TRIPS, (unsigned long long)wrong, (int)(WORDS * 4), (double)times[TRIPS / 2] * 1e-3,
+           (double)times[TRIPS / 100 * 99] * 1e-3);
+    free(times);
+    printf("%s\n", forbidden ? "FORBIDDEN OUTCOMES SEEN" : "nothing forbidden seen");
+    return forbidden != 0;
+}

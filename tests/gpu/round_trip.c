@@ -1,0 +1,280 @@
+// From an actor's store to the action back in its hands, on the path that `farm train` uses: real rings, the learner in
+// a process of its own, the CUDA backend as the library that it opens, this program as the actor of one lane of one
+// environment. Nets from the smallest to the deep one, with training off and on; while it is on, a second actor of many
+// environments keeps it busy, and inference with it. Prints one JSON document; times are from before `produced` is
+// stored until `acted` has been seen, both sides spinning.
+//
+//   round_trip [--library FILE] [--rounds N] [--device cpu]     exit status: 0, 1 failed, 77 no GPU
+#include <math.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/log.h"
+#include "base/time.h"
+#include "learner/learner.h"
+#include "ring/wait.h"
+
+enum { SIDE = 84, STACK = 4, ACTIONS = 6, FLAT = 8, UNROLL = 20, BATCH = 32, RING_STEPS = 128, OTHERS = 160 };
+static const uint64_t LONG_NS = 3600ull * 1000000000u, START_NS = 120ull * 1000000000u;
+
+struct setting {
+    const char *net; // "smallest": one layer of 8 over 8 numbers
+    bool training;
+};
+
+static const struct setting settings[] = {{"smallest", false}, {"shallow", false}, {"nature", false}, {"deep", false},
+                                          {"shallow", true},   {"nature", true},   {"deep", true}};
+
+// What the processes of one setting share.
+struct table {
+    struct farm_ring made[2], view[2]; // the measured actor's, the others'
+    uint32_t rings;
+    int bell;
+    struct farm_board *board;
+    struct farm_error *err;
+    struct farm_learner_config config;
+    int fds[2][2];
+};
+
+static void must(enum farm_status status, const struct farm_error *err) {
+    if (!status) return;
+    fprintf(stderr, "round_trip: %s\n", err->message);
+    exit(1);
+}
+
+static void *shared(size_t bytes) {
+    void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (memory == MAP_FAILED) exit(1);
+    return memory;
+}
+
+static bool small(const struct setting *setting) {
+    return strcmp(setting->net, "smallest") == 0;
+}
+
+static struct farm_ring_spec ring_spec(const struct setting *setting, uint32_t lanes, uint32_t width) {
+    const struct farm_field_spec frame = {.name = "obs", .dtype = FARM_U8, .rank = 2, .dims = {SIDE, SIDE}};
+    const struct farm_field_spec flat = {.name = "obs", .dtype = FARM_F32, .rank = 1, .dims = {FLAT}};
+    struct farm_ring_spec spec = {.lanes = lanes, .width = width, .steps = RING_STEPS, .policy_outputs = ACTIONS};
+    spec.env.obs_count = 1;
+    spec.env.obs[0] = small(setting) ? flat : frame;
+    spec.env.action = (struct farm_action_spec){.kind = FARM_ACTION_DISCRETE, .dims = 1, .sizes = {ACTIONS}};
+    spec.env.frames_per_step = 1;
+    return spec;
+}
+
+static struct farm_net_spec net_of(const struct setting *setting) {
+    if (!small(setting)) return *farm_net_find(setting->net, NULL);
+    return (struct farm_net_spec){.name = "smallest",
+                                  .about = "one small layer",
+                                  .layer_count = 1,
+                                  .layers = {{.kind = FARM_LAYER_DENSE, .out = 8, .activation = FARM_ACTIVATION_RELU}}};
+}
+
+static void configure(struct table *table, const struct setting *setting, enum farm_device device,
+                      const char *library) {
+    const struct farm_net_io frames = {
+        .frame_channels = 1, .height = SIDE, .width = SIDE, .stack = STACK, .actions = ACTIONS};
+    const struct farm_net_io flat = {.stack = 1, .flat = FLAT, .actions = ACTIONS};
+    table->config = (struct farm_learner_config){.ring_fds = (const int(*)[2])table->fds,
+                                                 .ring_count = table->rings,
+                                                 .eventfd = table->bell,
+                                                 .board = table->board,
+                                                 .device = device,
+                                                 .cuda_library = library,
+                                                 .seed = 1,
+                                                 .net = net_of(setting),
+                                                 .io = small(setting) ? flat : frames,
+                                                 .algo = {.unroll = UNROLL,
+                                                          .batch = BATCH,
+                                                          .stack = small(setting) ? 1 : STACK,
+                                                          .discount = 0.99,
+                                                          .entropy_cost = 0.01,
+                                                          .baseline_cost = 0.5,
+                                                          .rho_clip = 1,
+                                                          .c_clip = 1,
+                                                          .pg_rho_clip = 1,
+                                                          .lambda = 1,
+                                                          .reward_scale = 1,
+                                                          .optimiser = FARM_OPTIMISER_RMSPROP,
+                                                          .grad_norm_clip = 40,
+                                                          .rmsprop_decay = 0.99,
+                                                          .rmsprop_epsilon = 0.01,
+                                                          .loss_sum = true},
+                                                 .train_threads = 1,
+                                                 .infer_batch_max = 2 * OTHERS,
+                                                 .spin_ns = LONG_NS,
+                                                 .frames_per_step = 1,
+                                                 .memory_node = -1,
+                                                 .evaluate = !setting->training,
+                                                 .episodes_target = UINT64_MAX};
+}
+
+static void open_table(struct table *table, const struct setting *setting, enum farm_device device,
+                       const char *library) {
+    struct farm_error err;
+    *table = (struct table){.rings = setting->training ? 2 : 1, .bell = eventfd(0, EFD_NONBLOCK)};
+    table->board = shared(sizeof *table->board);
+    table->err = shared(sizeof *table->err);
+    for (uint32_t r = 0; r < table->rings; r++) {
+        const struct farm_ring_spec spec = ring_spec(setting, r ? 2 : 1, r ? OTHERS : 1);
+        must(farm_ring_create(&spec, r, -1, true, &table->made[r], &err), &err);
+        must(farm_ring_open(dup(table->made[r].up.fd), dup(table->made[r].down.fd_readonly), FARM_RING_ACTOR,
+                            &table->view[r], &err),
+             &err);
+        table->fds[r][0] = table->made[r].up.fd_readonly;
+        table->fds[r][1] = table->made[r].down.fd;
+    }
+    configure(table, setting, device, library);
+}
+
+static void close_table(struct table *table) {
+    for (uint32_t r = 0; r < table->rings; r++) {
+        farm_ring_close(&table->view[r]);
+        table->made[r].up.fd_readonly = table->made[r].down.fd = -1; // the learner's to close were those it was given
+        farm_ring_close(&table->made[r]);
+    }
+    close(table->bell);
+    munmap(table->board, sizeof *table->board);
+    munmap(table->err, sizeof *table->err);
+}
+
+// ---- processes ----
+
+static pid_t start_learner(const struct table *table) {
+    const pid_t pid = fork();
+    if (pid != 0) return pid;
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    farm_log_set_role("learner");
+    _exit(farm_learner_run(&table->config, table->err));
+}
+
+static void write_step(struct farm_lane *lane) {
+    const uint64_t n = farm_lane_actor_next(lane);
+    for (uint32_t e = 0; e < lane->width; e++) {
+        memset(farm_lane_obs(lane, 0, n, e), (int)(n + e) & 0x3f, lane->obs_bytes[0]);
+        farm_lane_reward(lane, n)[e] = 0;
+        farm_lane_flags(lane, n)[e] = n == 0 ? FARM_STEP_FIRST : 0;
+    }
+}
+
+// The others: they wait for answers as actors do, and step.
+static pid_t start_others(struct table *table) {
+    const pid_t pid = fork();
+    if (pid != 0) return pid;
+    struct farm_error err;
+    struct farm_ring ring;
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    must(farm_ring_open(dup(table->made[1].up.fd), dup(table->made[1].down.fd_readonly), FARM_RING_ACTOR, &ring, &err),
+         &err);
+    for (uint32_t next = 0;;) {
+        if (!farm_actor_wait(&ring, NULL, LONG_NS, LONG_NS, &next)) continue;
+        write_step(&ring.lanes[next]);
+        farm_lane_actor_publish(&ring.lanes[next]);
+        farm_actor_notify(&ring, table->bell);
+    }
+}
+
+static bool ready(const struct table *table, pid_t learner) {
+    for (const uint64_t end = farm_now_ns() + START_NS; farm_now_ns() < end; usleep(1000)) {
+        if (farm_load_acquire(&table->board->ready)) return true;
+        if (waitpid(learner, NULL, WNOHANG) == learner) break;
+    }
+    return false;
+}
+
+// ---- measuring ----
+
+static int by_value(const void *a, const void *b) {
+    const uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+    return (x > y) - (x < y);
+}
+
+// False where the learner has ended.
+static bool measure(struct table *table, pid_t learner, uint64_t *times, uint32_t rounds, uint32_t warm_up) {
+    struct farm_lane *lane = &table->view[0].lanes[0];
+    for (uint32_t i = 0; i < warm_up + rounds; i++) {
+        for (uint64_t spins = 1; !farm_lane_actor_can_write(lane); spins++)
+            if (spins % (1 << 22) == 0 && waitpid(learner, NULL, WNOHANG) == learner) return false;
+        write_step(lane);
+        const uint64_t start = farm_now_ns();
+        farm_lane_actor_publish(lane);
+        farm_actor_notify(&table->view[0], table->bell);
+        for (uint64_t spins = 1; !farm_lane_actor_answered(lane); spins++)
+            if (spins % (1 << 22) == 0 && waitpid(learner, NULL, WNOHANG) == learner) return false;
+        if (i >= warm_up) times[i - warm_up] = farm_now_ns() - start;
+        const int32_t *action = farm_lane_action(lane, lane->produced_local - 1, 0);
+        if (*action < 0 || *action >= ACTIONS) {
+            fprintf(stderr, "round_trip: action %d\n", *action);
+            exit(1);
+        }
+    }
+    qsort(times, rounds, sizeof *times, by_value);
+    return true;
+}
+
+static void print(const struct setting *setting, const uint64_t *times, uint32_t rounds, const struct table *table) {
+    printf("  {\"name\": \"actor_round_trip_%s%s\", \"value\": %.2f, \"unit\": \"us\", \"better\": \"lower\", \"p10\": "
+           "%.2f, "
+           "\"p90\": %.2f, \"p99\": %.2f, \"rounds\": %u, \"updates\": %llu, \"target\": %s}",
+           setting->net, setting->training ? "_training" : "", (double)times[rounds / 2] * 1e-3,
+           (double)times[rounds / 10] * 1e-3, (double)times[rounds / 10 * 9] * 1e-3,
+           (double)times[rounds / 100 * 99] * 1e-3, rounds,
+           (unsigned long long)farm_load_relaxed(&table->board->updates),
+           small(setting)                                               ? "12"
+           : strcmp(setting->net, "shallow") == 0 && !setting->training ? "40"
+                                                                        : "null");
+}
+
+static int run(const struct setting *setting, enum farm_device device, const char *library, uint32_t rounds,
+               bool first) {
+    struct table table;
+    uint64_t *times = malloc(rounds * sizeof *times);
+    open_table(&table, setting, device, library);
+    const pid_t learner = start_learner(&table);
+    int status = 0;
+    if (!ready(&table, learner)) {
+        status = table.err->status == FARM_E_UNSUPPORTED || table.err->status == FARM_E_NOT_FOUND ? 77 : 1;
+    } else {
+        const pid_t others = setting->training ? start_others(&table) : 0;
+        if (measure(&table, learner, times, rounds, rounds / 10)) {
+            if (!first) printf(",\n");
+            print(setting, times, rounds, &table);
+            fflush(stdout);
+        } else {
+            status = 1;
+        }
+        kill(learner, SIGTERM);
+        waitpid(learner, NULL, 0);
+        if (others) kill(others, SIGKILL), waitpid(others, NULL, 0);
+    }
+    if (status) fprintf(stderr, "round_trip: %s: %s\n", setting->net, table.err->message);
+    close_table(&table);
+    free(times);
+    return status;
+}
+
+int main(int argc, char **argv) {
+    const char *library = "build/libfarm_cuda.so";
+    enum farm_device device = FARM_DEVICE_CUDA;
+    uint32_t rounds = 20000;
+    for (int i = 1; i + 1 < argc; i += 2) {
+        if (strcmp(argv[i], "--library") == 0) library = argv[i + 1];
+        if (strcmp(argv[i], "--rounds") == 0) rounds = (uint32_t)strtoul(argv[i + 1], NULL, 10);
+        if (strcmp(argv[i], "--device") == 0 && strcmp(argv[i + 1], "cpu") == 0) device = FARM_DEVICE_CPU;
+    }
+    if (rounds < 500) rounds = 500;
+    printf("{\"schema_version\": 1, \"benchmark\": \"cuda_round_trip\", \"results\": [\n");
+    int status = 0;
+    for (size_t i = 0; i < sizeof settings / sizeof *settings && !status; i++) // those beside training take longer
+        status = run(&settings[i], device, library, settings[i].training ? rounds / 5 : rounds, i == 0);
+    printf("\n]}\n");
+    return status;
+}

@@ -1,0 +1,764 @@
+// The CUDA backend's host code over the stand-in (tests/support/cuda_standin): real rings, real intake, this test in
+// the place of actors and of the learner's loop, the CPU backend as the reference. The stand-in runs work only when
+// somebody waits for it, so an answer or an update that is read too early is wrong here in every run.
+#include <criterion/criterion.h>
+#include <math.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "kernels/random.h"
+#include "learner/backend.h"
+#include "learner/backend_library.h"
+#include "learner/cuda/backend.h"
+#include "learner/cuda/registered.h"
+#include "learner/lanes.h"
+#include "standin.h"
+
+enum { RINGS = 2, LANES = 2, WIDTH = 3, SIDE = 12, FRAME_STACK = 3, FLAT = 5, ACTIONS = 4, UNROLL = 4, STEPS = 20 };
+enum { LANE_COUNT = RINGS * LANES, ENVIRONMENTS = LANE_COUNT * WIDTH, ROUNDS = 45, OBS_MAX = SIDE * SIDE };
+
+TestSuite(cuda_backend, .timeout = 120);
+
+// What a run is asked.
+struct setting {
+    bool frames;
+    enum farm_mirror mirror;
+    enum farm_precision precision;
+    uint32_t batch, micro_batch, infer_batch_max;
+    bool loss_mean;
+    uint64_t spin_ns;
+    float reward; // of every tenth step, the others have none, and all are multiplied with the largest number
+};
+
+static struct setting usual(bool frames) {
+    return (struct setting){.frames = frames,
+                            .precision = FARM_PRECISION_F32,
+                            .batch = ENVIRONMENTS,
+                            .micro_batch = 5,
+                            .infer_batch_max = 7,
+                            .spin_ns = 1000};
+}
+
+struct farm {
+    struct setting setting;
+    struct farm_ring made[RINGS], actors[RINGS];
+    struct farm_lanes lanes;
+    struct farm_board board;
+    struct farm_learner_config learner;
+    struct farm_net_spec spec;
+    struct farm_net net;
+    const struct farm_backend_ops *ops;
+    struct farm_backend *backend;
+    struct farm_error err;
+    uint64_t n, trained; // steps answered, steps trained on
+};
+
+// What a run leaves: everything that was answered, and the parameters at its end.
+struct record {
+    int32_t action[ROUNDS][ENVIRONMENTS];
+    float logits[ROUNDS][ENVIRONMENTS][ACTIONS], value[ROUNDS][ENVIRONMENTS];
+    uint64_t version[ROUNDS][LANE_COUNT];
+    struct farm_train_stats stats[ROUNDS];
+    float *params;
+    size_t count;
+    uint64_t updates;
+};
+
+// ---- a farm ----
+
+static struct farm_learner_config learner_of(struct farm *farm) {
+    const struct setting *s = &farm->setting;
+    const struct farm_net_io frames = {
+        .frame_channels = 1, .height = SIDE, .width = SIDE, .stack = FRAME_STACK, .actions = ACTIONS};
+    const struct farm_net_io flat = {.stack = 1, .flat = FLAT, .actions = ACTIONS};
+    return (struct farm_learner_config){.board = &farm->board,
+                                        .seed = 7,
+                                        .io = s->frames ? frames : flat,
+                                        .algo = {.unroll = UNROLL,
+                                                 .batch = s->batch,
+                                                 .stack = s->frames ? FRAME_STACK : 1,
+                                                 .discount = 0.95,
+                                                 .entropy_cost = 0.01,
+                                                 .baseline_cost = 0.5,
+                                                 .rho_clip = 1,
+                                                 .c_clip = 1,
+                                                 .pg_rho_clip = 1,
+                                                 .lambda = 0.9,
+                                                 .reward_scale = s->reward != 0 ? 3e38 : 0.5,
+                                                 .optimiser = FARM_OPTIMISER_ADAM,
+                                                 .grad_norm_clip = 2,
+                                                 .adam_beta1 = 0.9,
+                                                 .adam_beta2 = 0.999,
+                                                 .adam_epsilon = 1e-4,
+                                                 .loss_sum = !s->loss_mean},
+                                        .precision = s->precision,
+                                        .train_threads = 1,
+                                        .infer_batch_max = s->infer_batch_max,
+                                        .micro_batch = s->micro_batch,
+                                        .spin_ns = s->spin_ns,
+                                        .memory_node = -1,
+                                        .mirror = s->mirror,
+                                        .frames_per_step = 1};
+}
+
+static struct farm_net_spec spec_of(bool frames) {
+    if (!frames) return *farm_net_find("mlp", NULL);
+    return (struct farm_net_spec){
+        .name = "small",
+        .about = "small",
+        .layer_count = 3,
+        .layers = {{.kind = FARM_LAYER_CONV, .out = 8, .kernel = 4, .stride = 2, .activation = FARM_ACTIVATION_RELU},
+                   {.kind = FARM_LAYER_CONV, .out = 8, .kernel = 3, .stride = 1, .activation = FARM_ACTIVATION_RELU},
+                   {.kind = FARM_LAYER_DENSE, .out = 16, .activation = FARM_ACTIVATION_RELU}}};
+}
+
+static void open_rings(struct farm *farm) {
+    const struct farm_field_spec frame = {.name = "obs", .dtype = FARM_U8, .rank = 2, .dims = {SIDE, SIDE}};
+    const struct farm_field_spec flat = {.name = "obs", .dtype = FARM_F32, .rank = 1, .dims = {FLAT}};
+    struct farm_ring_spec spec = {.lanes = LANES, .width = WIDTH, .steps = STEPS, .policy_outputs = ACTIONS};
+    spec.env.obs_count = 1;
+    spec.env.obs[0] = farm->setting.frames ? frame : flat;
+    spec.env.action = (struct farm_action_spec){.kind = FARM_ACTION_DISCRETE, .dims = 1, .sizes = {ACTIONS}};
+    spec.env.frames_per_step = 1;
+    const struct farm_window_shape shape = {.stride = UNROLL, .length = UNROLL + 1, .stack = farm->learner.algo.stack};
+    int fds[RINGS][2];
+    for (int r = 0; r < RINGS; r++) {
+        struct farm_ring *made = &farm->made[r];
+        cr_assert_eq(farm_ring_create(&spec, (uint32_t)r, -1, false, made, &farm->err), FARM_OK, "%s",
+                     farm->err.message);
+        cr_assert_eq(farm_ring_open(dup(made->up.fd), dup(made->down.fd_readonly), FARM_RING_ACTOR, &farm->actors[r],
+                                    &farm->err),
+                     FARM_OK);
+        fds[r][0] = dup(made->up.fd_readonly);
+        fds[r][1] = dup(made->down.fd);
+    }
+    cr_assert_eq(farm_lanes_open(fds, RINGS, &shape, &farm->lanes, &farm->err), FARM_OK, "%s", farm->err.message);
+}
+
+static struct farm *open_farm(struct setting setting) {
+    struct farm *farm = calloc(1, sizeof *farm);
+    farm->setting = setting;
+    farm->spec = spec_of(setting.frames);
+    farm->learner = learner_of(farm);
+    cr_assert_eq(farm_net_make(&farm->spec, &farm->learner.io, &farm->net, &farm->err), FARM_OK, "%s",
+                 farm->err.message);
+    open_rings(farm);
+    return farm;
+}
+
+static enum farm_status open_backend(struct farm *farm, const struct farm_backend_ops *ops) {
+    const struct farm_backend_config config = {
+        .learner = &farm->learner, .net = &farm->net, .width_max = WIDTH, .lanes = &farm->lanes};
+    farm->ops = ops;
+    return ops->create(&config, &farm->backend, &farm->err);
+}
+
+static void must_open_backend(struct farm *farm, const struct farm_backend_ops *ops) {
+    const enum farm_status status = open_backend(farm, ops);
+    cr_assert_eq(status, FARM_OK, "%s", farm->err.message);
+}
+
+static void close_farm(struct farm *farm) {
+    if (farm->backend) farm->ops->destroy(farm->backend);
+    farm_lanes_close(&farm->lanes);
+    for (int r = 0; r < RINGS; r++) {
+        farm_ring_close(&farm->actors[r]);
+        farm_ring_close(&farm->made[r]);
+    }
+    free(farm);
+}
+
+// ---- what the actors and the learner's loop would do ----
+
+static double uniform(uint64_t lane, uint64_t env, uint64_t n, uint64_t what) {
+    return (double)(farm_random_mix(what ^ farm_random_mix(n ^ farm_random_mix(env ^ farm_random_mix(lane)))) >> 11) /
+           9007199254740992.0;
+}
+
+static void write_step(struct farm *farm, uint32_t id, uint64_t n) {
+    struct farm_lane *lane = &farm->actors[id / LANES].lanes[id % LANES];
+    cr_assert_eq(farm_lane_actor_next(lane), n);
+    cr_assert(farm_lane_actor_can_write(lane));
+    for (uint32_t e = 0; e < WIDTH; e++) {
+        uint8_t *obs = farm_lane_obs(lane, 0, n, e);
+        for (size_t i = 0; i < lane->obs_bytes[0] && farm->setting.frames; i++)
+            obs[i] = (uint8_t)(256 * uniform(id, e, n, 100 + i));
+        for (size_t i = 0; i < FLAT && !farm->setting.frames; i++)
+            ((float *)(void *)obs)[i] = (float)(2 * uniform(id, e, n, 100 + i) - 1);
+        const bool first = n == 0 || uniform(id, e, n - 1, 1) < 0.15, last = uniform(id, e, n, 1) < 0.15;
+        farm_lane_flags(lane, n)[e] =
+            (uint8_t)((first ? FARM_STEP_FIRST : 0) | (last ? FARM_STEP_LAST | FARM_STEP_TERMINATED : 0));
+        farm_lane_reward(lane, n)[e] = farm->setting.reward == 0 ? (float)(uniform(id, e, n, 2) - 0.5)
+                                       : n % 10 == 9             ? farm->setting.reward
+                                                                 : 0;
+    }
+    farm_lane_actor_publish(lane);
+}
+
+// All lanes' step n in batches of at most infer_batch_max, lanes in parts where they do not fit. again: they have been
+// answered before.
+static enum farm_status answer(struct farm *farm, bool again) {
+    struct farm_infer_rows rows[LANE_COUNT];
+    uint32_t lane = 0, env = 0;
+    while (lane < LANE_COUNT) {
+        uint32_t room = farm->setting.infer_batch_max, count = 0;
+        while (room && lane < LANE_COUNT) {
+            const uint32_t left = WIDTH - env, part = left < room ? left : room;
+            rows[count++] = (struct farm_infer_rows){.lane = farm->lanes.lanes[lane].lane,
+                                                     .lane_id = lane,
+                                                     .n = farm->n,
+                                                     .env_from = env,
+                                                     .env_count = part};
+            room -= part;
+            env = (env + part) % WIDTH;
+            lane += env == 0;
+        }
+        const enum farm_status status = farm->ops->infer(farm->backend, rows, count, &farm->err);
+        if (status) return status;
+        for (uint32_t i = 0; i < count; i++) {
+            const bool whole = rows[i].env_from + rows[i].env_count == WIDTH;
+            if (whole && !farm->ops->stores_acted) farm_lane_answer(rows[i].lane, farm->n);
+            if (!again) cr_assert_eq(farm_lane_acted(rows[i].lane), farm->n + whole, "an answer in parts");
+        }
+    }
+    return FARM_OK;
+}
+
+static enum farm_status step(struct farm *farm) {
+    for (uint32_t id = 0; id < LANE_COUNT; id++) {
+        write_step(farm, id, farm->n);
+        cr_assert(farm_lanes_take_in(&farm->lanes.lanes[id], &farm->board));
+    }
+    const enum farm_status status = answer(farm, false);
+    if (status) return status;
+    for (uint32_t id = 0; id < LANE_COUNT; id++) {
+        cr_assert_eq(farm_lane_acted(farm->lanes.lanes[id].lane), farm->n + 1, "lane %u", id);
+        farm->lanes.lanes[id].answered++;
+    }
+    farm->n++;
+    return FARM_OK;
+}
+
+static void release(struct farm *farm) {
+    const uint64_t history = farm->learner.algo.stack - 1;
+    for (uint32_t id = 0; id < LANE_COUNT; id++)
+        if (farm->trained > history) farm_lane_release(farm->lanes.lanes[id].lane, farm->trained - history);
+}
+
+// An update of the next window of `batch` environments.
+static enum farm_status update(struct farm *farm, struct farm_train_stats *stats) {
+    struct farm_train_unrolls unrolls[LANE_COUNT];
+    uint32_t count = 0;
+    for (uint32_t id = 0, left = farm->setting.batch; id < LANE_COUNT && left; id++, count++) {
+        const uint32_t part = left < WIDTH ? left : WIDTH;
+        unrolls[count] = (struct farm_train_unrolls){
+            .lane = farm->lanes.lanes[id].lane, .lane_id = id, .start = farm->trained, .env_count = part};
+        left -= part;
+    }
+    const enum farm_status status = farm->ops->train(farm->backend, unrolls, count, 0.003, stats, &farm->err);
+    if (status) return status;
+    farm->trained += UNROLL;
+    release(farm);
+    return FARM_OK;
+}
+
+static void note(struct farm *farm, struct record *record) {
+    const uint64_t n = farm->n - 1;
+    for (uint32_t id = 0; id < LANE_COUNT; id++) {
+        const struct farm_lane *lane = farm->lanes.lanes[id].lane;
+        record->version[n][id] = *farm_lane_version(lane, n);
+        for (uint32_t e = 0; e < WIDTH; e++) {
+            const uint32_t row = id * WIDTH + e;
+            memcpy(&record->action[n][row], farm_lane_action(lane, n, e), sizeof(int32_t));
+            memcpy(record->logits[n][row], farm_lane_logits(lane, n, e), sizeof record->logits[n][row]);
+            record->value[n][row] = farm_lane_value(lane, n)[e];
+        }
+    }
+}
+
+static struct record *run(struct farm *farm) {
+    struct record *record = calloc(1, sizeof *record);
+    while (farm->n < ROUNDS) {
+        const enum farm_status status = step(farm);
+        cr_assert_eq(status, FARM_OK, "%s", farm->err.message);
+        note(farm, record);
+        while (farm->trained + UNROLL < farm->n) {
+            const enum farm_status trained = update(farm, &record->stats[record->updates]);
+            cr_assert_eq(trained, FARM_OK, "%s", farm->err.message);
+            record->updates++;
+            cr_assert_eq(farm->ops->version(farm->backend), record->updates);
+        }
+    }
+    record->count = farm->net.parameter_count;
+    record->params = malloc(record->count * sizeof(float));
+    memcpy(record->params, farm->ops->state(farm->backend).params, record->count * sizeof(float));
+    return record;
+}
+
+static struct record *run_alone(struct setting setting, const struct farm_backend_ops *ops) {
+    struct farm *farm = open_farm(setting);
+    must_open_backend(farm, ops);
+    struct record *record = run(farm);
+    close_farm(farm);
+    return record;
+}
+
+// ---- what two runs must have in common ----
+
+static double distance(const float *a, const float *b, size_t count) {
+    double apart = 0, size = 0;
+    for (size_t i = 0; i < count; i++) {
+        apart += ((double)a[i] - b[i]) * ((double)a[i] - b[i]);
+        size += (double)b[i] * b[i];
+    }
+    return sqrt(apart / (size > 0 ? size : 1));
+}
+
+static void expect_near(const struct record *ours, const struct record *theirs) {
+    cr_assert_eq(ours->updates, theirs->updates);
+    cr_assert_gt(theirs->updates, 5);
+    for (int n = 0; n < ROUNDS; n++) {
+        for (int row = 0; row < ENVIRONMENTS; row++)
+            cr_assert_eq(ours->action[n][row], theirs->action[n][row], "step %d row %d", n, row);
+        for (int id = 0; id < LANE_COUNT; id++)
+            cr_assert_eq(ours->version[n][id], theirs->version[n][id], "step %d lane %d", n, id);
+        cr_assert_lt(distance(ours->logits[n][0], theirs->logits[n][0], ENVIRONMENTS * ACTIONS), 1e-3, "step %d", n);
+        cr_assert_lt(distance(ours->value[n], theirs->value[n], ENVIRONMENTS), 1e-3, "step %d", n);
+    }
+    for (uint64_t k = 0; k < ours->updates; k++) {
+        cr_assert_float_eq(ours->stats[k].grad_norm, theirs->stats[k].grad_norm, 1e-3 * theirs->stats[k].grad_norm);
+        cr_assert_eq(ours->stats[k].loss.weight, theirs->stats[k].loss.weight);
+        cr_assert_float_eq(ours->stats[k].loss.policy, theirs->stats[k].loss.policy,
+                           1e-3 * (1 + fabs(theirs->stats[k].loss.policy)));
+    }
+    cr_assert_lt(distance(ours->params, theirs->params, ours->count), 1e-4);
+}
+
+static void expect_same(const struct record *ours, const struct record *theirs, const char *what) {
+    cr_assert_eq(ours->updates, theirs->updates);
+    cr_assert_arr_eq(ours->action, theirs->action, sizeof ours->action, "%s", what);
+    cr_assert_arr_eq(ours->logits, theirs->logits, sizeof ours->logits, "%s", what);
+    cr_assert_arr_eq(ours->value, theirs->value, sizeof ours->value, "%s", what);
+    cr_assert_arr_eq(ours->version, theirs->version, sizeof ours->version, "%s", what);
+    cr_assert_arr_eq(ours->params, theirs->params, ours->count * sizeof(float), "%s", what);
+}
+
+static void forget(struct record *record) {
+    free(record->params);
+    free(record);
+}
+
+static void expect_nothing_left(void) {
+    const struct farm_standin_account a = farm_standin_account();
+    cr_assert_eq(a.allocations + a.pinned + a.registered + a.streams + a.events + a.graphs + a.graph_execs, 0,
+                 "left behind: %lu allocations, %lu pinned, %lu registered, %lu streams, %lu events, %lu graphs, %lu "
+                 "instances",
+                 a.allocations, a.pinned, a.registered, a.streams, a.events, a.graphs, a.graph_execs);
+}
+
+// ---- arithmetic ----
+
+static void expect_what_the_cpu_does(struct setting setting) {
+    struct record *theirs = run_alone(setting, &farm_backend_cpu), *ours = run_alone(setting, &farm_backend_cuda);
+    expect_near(ours, theirs);
+    expect_nothing_left();
+    forget(ours);
+    forget(theirs);
+}
+
+Test(cuda_backend, plays_and_learns_from_frames_as_the_cpu_does) {
+    expect_what_the_cpu_does(usual(true));
+}
+
+Test(cuda_backend, plays_and_learns_from_numbers_as_the_cpu_does) {
+    expect_what_the_cpu_does(usual(false));
+}
+
+Test(cuda_backend, averages_losses_and_takes_all_windows_at_once_as_the_cpu_does) {
+    struct setting setting = usual(false);
+    setting.loss_mean = true;
+    setting.micro_batch = 0;
+    setting.infer_batch_max = 2; // lanes wider than a batch
+    setting.spin_ns = 0;         // the host sleeps until the GPU is done
+    expect_what_the_cpu_does(setting);
+}
+
+Test(cuda_backend, an_update_that_is_smaller_than_the_batch_is_made_too) {
+    struct farm *ours = open_farm(usual(true)), *theirs = open_farm(usual(true));
+    must_open_backend(ours, &farm_backend_cuda);
+    must_open_backend(theirs, &farm_backend_cpu);
+    struct farm *const farms[] = {ours, theirs};
+    for (int i = 0; i < 2; i++) {
+        struct farm_train_stats stats;
+        while (farms[i]->n < UNROLL + 1) cr_assert_eq(step(farms[i]), FARM_OK);
+        farms[i]->setting.batch = WIDTH;
+        cr_assert_eq(update(farms[i], &stats), FARM_OK, "%s", farms[i]->err.message);
+    }
+    const size_t count = ours->net.parameter_count;
+    cr_assert_lt(distance(ours->ops->state(ours->backend).params, theirs->ops->state(theirs->backend).params, count),
+                 1e-4);
+    close_farm(ours);
+    close_farm(theirs);
+}
+
+// ---- mirror, registration ----
+
+static void expect_all_mirrors_agree(struct setting setting) {
+    struct record *full = run_alone(setting, &farm_backend_cuda);
+    for (enum farm_mirror mirror = FARM_MIRROR_WINDOW; mirror <= FARM_MIRROR_OFF; mirror++) {
+        setting.mirror = mirror;
+        struct record *other = run_alone(setting, &farm_backend_cuda);
+        expect_same(other, full, mirror == FARM_MIRROR_OFF ? "off" : "window");
+        forget(other);
+    }
+    expect_nothing_left();
+    forget(full);
+}
+
+Test(cuda_backend, the_mirror_s_size_changes_no_number_of_frames) {
+    expect_all_mirrors_agree(usual(true));
+}
+
+Test(cuda_backend, the_mirror_s_size_changes_no_number_of_numbers_in_bf16) {
+    struct setting setting = usual(false);
+    setting.precision = FARM_PRECISION_BF16;
+    expect_all_mirrors_agree(setting);
+}
+
+Test(cuda_backend, an_observation_crosses_the_bus_once_with_a_mirror_and_more_often_without) {
+    const enum farm_mirror mirrors[] = {FARM_MIRROR_FULL, FARM_MIRROR_WINDOW, FARM_MIRROR_OFF};
+    uint64_t trained[3];
+    for (int m = 0; m < 3; m++) {
+        struct setting setting = usual(true);
+        setting.mirror = mirrors[m];
+        struct farm *farm = open_farm(setting);
+        must_open_backend(farm, &farm_backend_cuda);
+        struct record *record = run(farm);
+        cr_assert_eq(farm->board.bus_infer_bytes, (uint64_t)ROUNDS * ENVIRONMENTS * SIDE * SIDE);
+        trained[m] = farm->board.bus_train_bytes;
+        const uint64_t windows = record->updates * ENVIRONMENTS * SIDE * SIDE;
+        if (m == 1) cr_assert_leq(trained[m], windows * (UNROLL + FRAME_STACK));
+        if (m == 1) cr_assert_geq(trained[m], windows * (UNROLL + 1));
+        forget(record);
+        close_farm(farm);
+    }
+    cr_assert_eq(trained[0], 0);
+    cr_assert_gt(trained[2], trained[1]);
+}
+
+static void expect_staged_agrees(struct setting setting, int64_t *refusal) {
+    struct record *registered = run_alone(setting, &farm_backend_cuda);
+    *refusal = 1;
+    for (setting.mirror = FARM_MIRROR_FULL; setting.mirror <= FARM_MIRROR_OFF; setting.mirror++) {
+        struct record *staged = run_alone(setting, &farm_backend_cuda);
+        expect_same(staged, registered, "staged");
+        forget(staged);
+    }
+    expect_nothing_left();
+    forget(registered);
+}
+
+Test(cuda_backend, where_registration_is_refused_frames_are_copied_and_nothing_else_changes) {
+    expect_staged_agrees(usual(true), &farm_standin.refuse_registration);
+}
+
+Test(cuda_backend, where_registration_is_refused_numbers_are_copied_and_nothing_else_changes) {
+    expect_staged_agrees(usual(false), &farm_standin.refuse_registration);
+}
+
+Test(cuda_backend, a_device_that_registers_no_read_only_memory_gets_copies_of_observations) {
+    expect_staged_agrees(usual(true), &farm_standin.refuse_read_only);
+}
+
+Test(cuda_backend, everything_is_registered_while_it_runs_and_nothing_afterwards) {
+    struct farm *farm = open_farm(usual(true));
+    must_open_backend(farm, &farm_backend_cuda);
+    uint64_t bytes = 0;
+    for (int r = 0; r < RINGS; r++) bytes += farm->lanes.rings[r].up.bytes + farm->lanes.rings[r].down.bytes;
+    cr_assert_eq(farm_standin_account().registered, 2 * RINGS);
+    cr_assert_eq(farm_standin_account().registered_bytes, bytes);
+    farm->ops->destroy(farm->backend);
+    farm->backend = NULL;
+    expect_nothing_left();
+    close_farm(farm);
+}
+
+Test(cuda_backend, segments_are_registered_in_pieces_and_addressed_as_a_whole) {
+    struct farm *farm = open_farm(usual(true));
+    struct farm_cuda_registered registered;
+    cr_assert_eq(farm_cuda_register(&farm->lanes, 0, 8192, &registered, &farm->err), FARM_OK);
+    uint64_t pieces = 0;
+    for (uint32_t r = 0; r < RINGS; r++) {
+        const struct farm_segment *segments[] = {&farm->lanes.rings[r].up, &farm->lanes.rings[r].down};
+        for (int side = 0; side < 2; side++) {
+            char *last = (char *)segments[side]->header + segments[side]->bytes - 1;
+            cr_assert_eq(farm_cuda_address(&registered, r, (enum farm_cuda_side)side, last), last);
+            pieces += (segments[side]->bytes + 8191) / 8192;
+        }
+    }
+    cr_assert_gt(pieces, 2 * RINGS);
+    cr_assert_eq(farm_standin_account().registered, pieces);
+    farm_cuda_unregister(&registered);
+    farm_cuda_unregister(&registered);
+    expect_nothing_left();
+    close_farm(farm);
+}
+
+Test(cuda_backend, a_device_without_bulk_copies_pulls_by_loads) {
+    struct record *new = run_alone(usual(true), &farm_backend_cuda);
+    farm_standin.major = 8;
+    struct record *old = run_alone(usual(true), &farm_backend_cuda);
+    expect_same(old, new, "compute capability 8");
+    forget(new);
+    forget(old);
+}
+
+Test(cuda_backend, copy_engines_bring_the_same_observations_where_they_are_the_fastest) {
+    struct record *by_kernels = run_alone(usual(true), &farm_backend_cuda);
+    farm_standin.slow_pulls = 500;
+    const uint64_t before = farm_standin_account().host_to_device_bytes;
+    struct record *by_copies = run_alone(usual(true), &farm_backend_cuda);
+    cr_assert_geq(farm_standin_account().host_to_device_bytes - before, (uint64_t)ROUNDS * ENVIRONMENTS * SIDE * SIDE);
+    expect_same(by_copies, by_kernels, "copy engines");
+    forget(by_kernels);
+    forget(by_copies);
+}
+
+Test(cuda_backend, a_learner_that_comes_back_trains_on_steps_of_before) {
+    struct farm *ours = open_farm(usual(true)), *theirs = open_farm(usual(true));
+    struct farm *const farms[] = {ours, theirs};
+    for (int i = 0; i < 2; i++) {
+        struct farm_train_stats stats;
+        must_open_backend(farms[i], &farm_backend_cpu);
+        while (farms[i]->n < UNROLL + 3) cr_assert_eq(step(farms[i]), FARM_OK);
+        farms[i]->ops->destroy(farms[i]->backend);
+        farms[i]->backend = NULL;
+        must_open_backend(farms[i], i == 0 ? &farm_backend_cuda : &farm_backend_cpu);
+        cr_assert_eq(step(farms[i]), FARM_OK, "%s", farms[i]->err.message); // its stack reaches back before the birth
+        cr_assert_eq(update(farms[i], &stats), FARM_OK);
+    }
+    for (uint32_t id = 0; id < LANE_COUNT; id++)
+        cr_assert_lt(distance(farm_lane_logits(ours->lanes.lanes[id].lane, ours->n - 1, 0),
+                              farm_lane_logits(theirs->lanes.lanes[id].lane, ours->n - 1, 0), WIDTH * ACTIONS),
+                     1e-4);
+    cr_assert_lt(distance(ours->ops->state(ours->backend).params, theirs->ops->state(theirs->backend).params,
+                          ours->net.parameter_count),
+                 1e-5);
+    close_farm(ours);
+    close_farm(theirs);
+}
+
+// ---- state ----
+
+Test(cuda_backend, a_state_that_is_put_back_goes_on_as_before) {
+    struct farm *farm = open_farm(usual(true));
+    must_open_backend(farm, &farm_backend_cuda);
+    struct farm_train_stats stats;
+    while (farm->n < 2 * UNROLL + 1) cr_assert_eq(step(farm), FARM_OK);
+    cr_assert_eq(update(farm, &stats), FARM_OK);
+    struct farm_backend_state state = farm->ops->state(farm->backend);
+    cr_assert_eq(state.version, 1);
+    cr_assert_eq(state.optimiser_step, 1);
+    const size_t bytes = farm->net.parameter_count * sizeof(float);
+    float *const vectors[] = {state.params, state.first, state.second};
+    float *kept[3], *after[3];
+    for (int v = 0; v < 3; v++) kept[v] = memcpy(malloc(bytes), vectors[v], bytes);
+    cr_assert_eq(update(farm, &stats), FARM_OK);
+    (void)farm->ops->state(farm->backend);
+    for (int v = 0; v < 3; v++) after[v] = memcpy(malloc(bytes), vectors[v], bytes);
+    cr_assert_gt(distance(after[0], kept[0], farm->net.parameter_count), 1e-6);
+    for (int v = 0; v < 3; v++) memcpy(vectors[v], kept[v], bytes);
+    cr_assert_eq(farm->ops->state_changed(farm->backend, 1, 1, &farm->err), FARM_OK);
+    cr_assert_eq(farm->ops->version(farm->backend), 1);
+    farm->trained -= UNROLL;
+    cr_assert_eq(update(farm, &stats), FARM_OK);
+    state = farm->ops->state(farm->backend);
+    cr_assert_eq(state.version, 2);
+    for (int v = 0; v < 3; v++) cr_assert_arr_eq(vectors[v], after[v], bytes, "vector %d", v);
+    for (int v = 0; v < 3; v++) free(kept[v]), free(after[v]);
+    close_farm(farm);
+}
+
+Test(cuda_backend, a_gradient_that_is_not_finite_changes_nothing) {
+    struct setting setting = usual(false);
+    setting.reward = 5;
+    struct farm *farm = open_farm(setting);
+    must_open_backend(farm, &farm_backend_cuda);
+    struct farm_train_stats stats;
+    const size_t bytes = farm->net.parameter_count * sizeof(float);
+    float *before = malloc(bytes);
+    while (farm->n < 4 * UNROLL + 1) {
+        cr_assert_eq(step(farm), FARM_OK);
+        if (farm->n <= farm->trained + UNROLL) continue;
+        const bool hit = farm->trained + UNROLL >= 9 && farm->trained < 9; // the window with the reward of step 9
+        memcpy(before, farm->ops->state(farm->backend).params, bytes);
+        cr_assert_eq(update(farm, &stats), FARM_OK);
+        cr_assert_eq(isfinite(stats.grad_norm) != 0, !hit, "update from step %lu: %g", farm->trained, stats.grad_norm);
+        const bool same = memcmp(before, farm->ops->state(farm->backend).params, bytes) == 0;
+        cr_assert_eq(same, hit);
+    }
+    free(before);
+    close_farm(farm);
+}
+
+static void *train_on(void *argument) {
+    struct farm *farm = argument;
+    struct farm_train_stats stats;
+    for (int i = 0; i < 30; i++) {
+        const enum farm_status status = update(farm, &stats);
+        if (status) return farm;
+        farm->trained -= UNROLL; // the same window over and over: its steps stay
+    }
+    return NULL;
+}
+
+Test(cuda_backend, inference_goes_on_while_training_publishes_and_versions_never_fall) {
+    struct farm *farm = open_farm(usual(true));
+    must_open_backend(farm, &farm_backend_cuda);
+    while (farm->n < UNROLL + 2) cr_assert_eq(step(farm), FARM_OK); // the newest one is in no window yet
+    pthread_t thread;
+    void *failed;
+    cr_assert_eq(pthread_create(&thread, NULL, train_on, farm), 0);
+    uint64_t version = 0;
+    for (int i = 0; i < 200 && version < 30; i++) {
+        // The newest step is answered again and again, as by a learner that comes back.
+        farm->n--;
+        cr_assert_eq(answer(farm, true), FARM_OK, "%s", farm->err.message);
+        const uint64_t now = *farm_lane_version(farm->lanes.lanes[LANE_COUNT - 1].lane, farm->n);
+        cr_assert(now >= version && now <= 30, "version %lu after %lu", now, version);
+        version = now;
+        farm->n++;
+    }
+    pthread_join(thread, &failed);
+    cr_assert_null(failed, "%s", farm->err.message);
+    close_farm(farm);
+    expect_nothing_left();
+}
+
+// ---- the library ----
+
+extern farm_backend_entry farm_cuda_backend;
+
+Test(cuda_backend, the_library_gives_its_functions_to_a_program_of_its_own_build_alone) {
+    const char *commit = NULL;
+    struct farm_backend_host host = {.commit = "another", .log_level = FARM_LOG_INFO, .log_role = "learner"};
+    cr_assert_null(farm_cuda_backend(&host, &commit));
+    cr_assert_not_null(commit);
+    host.commit = commit;
+    cr_assert_eq(farm_cuda_backend(&host, &commit), &farm_backend_cuda);
+}
+
+Test(cuda_backend, what_is_no_library_is_refused_with_a_sentence) {
+    const struct farm_backend_ops *ops = NULL;
+    struct farm_error err = {0};
+    cr_assert_eq(farm_backend_library_open(NULL, &ops, &err), FARM_E_NOT_FOUND);
+    cr_assert(strstr(err.message, "FARM_CUDA_BACKEND") != NULL, "%s", err.message);
+    cr_assert_eq(farm_backend_library_open("/dev/null", &ops, &err), FARM_E_UNSUPPORTED);
+    cr_assert_eq(farm_backend_library_open("libm.so.6", &ops, &err), FARM_E_UNSUPPORTED);
+    cr_assert(strstr(err.message, "is no backend") != NULL, "%s", err.message);
+    cr_assert_null(ops);
+}
+
+// ---- faults ----
+
+static void expect_refused(struct setting setting, enum farm_status status, const char *word) {
+    struct farm *farm = open_farm(setting);
+    const enum farm_status got = open_backend(farm, &farm_backend_cuda);
+    cr_assert_eq(got, status, "%d: %s", (int)got, farm->err.message);
+    cr_assert(strstr(farm->err.message, word) != NULL, "no '%s' in: %s", word, farm->err.message);
+    expect_nothing_left();
+    close_farm(farm);
+}
+
+Test(cuda_backend, says_that_there_is_no_gpu) {
+    farm_standin.devices = 0;
+    expect_refused(usual(true), FARM_E_UNSUPPORTED, "--device cpu");
+}
+
+Test(cuda_backend, says_that_the_driver_is_too_old) {
+    farm_standin.driver = 12040;
+    expect_refused(usual(true), FARM_E_UNSUPPORTED, "older than this build needs");
+}
+
+Test(cuda_backend, takes_a_smaller_mirror_where_memory_is_short_and_says_what_needs_how_much_where_it_is_too_short) {
+    struct setting setting = usual(true);
+    struct record *full = run_alone(setting, &farm_backend_cuda);
+    setting.mirror = FARM_MIRROR_OFF;
+    struct farm *farm = open_farm(setting);
+    must_open_backend(farm, &farm_backend_cuda);
+    const int64_t least = (int64_t)farm_standin_account().device_bytes;
+    close_farm(farm);
+    setting.mirror = FARM_MIRROR_FULL;
+    farm_standin.memory = least + least / 32 + 8192; // nearly nothing beside the smallest, and the reserve
+    struct record *small = run_alone(setting, &farm_backend_cuda);
+    expect_same(small, full, "little memory");
+    farm_standin.memory = least / 2;
+    expect_refused(setting, FARM_E_LIMIT, "--infer-batch-max");
+    forget(full);
+    forget(small);
+}
+
+// Whatever is refused first, everything taken before it is given back.
+Test(cuda_backend, gives_everything_back_wherever_memory_ends) {
+    struct farm *farm = open_farm(usual(true));
+    must_open_backend(farm, &farm_backend_cuda);
+    const int64_t all = (int64_t)farm_standin_account().device_bytes;
+    farm->ops->destroy(farm->backend);
+    for (int64_t part = 0; part < 12; part++) {
+        farm_standin.memory = all * part / 12;
+        farm->backend = NULL;
+        cr_assert_eq(open_backend(farm, &farm_backend_cuda), FARM_E_LIMIT, "%s", farm->err.message);
+        expect_nothing_left();
+    }
+    farm->backend = NULL;
+    close_farm(farm);
+}
+
+Test(cuda_backend, a_gpu_that_is_lost_ends_both_threads_with_an_error_and_leaves_the_last_state) {
+    struct farm *farm = open_farm(usual(true));
+    must_open_backend(farm, &farm_backend_cuda);
+    struct farm_train_stats stats;
+    while (farm->n < UNROLL + 1) cr_assert_eq(step(farm), FARM_OK);
+    cr_assert_eq(update(farm, &stats), FARM_OK);
+    const struct farm_backend_state good = farm->ops->state(farm->backend);
+    const size_t bytes = farm->net.parameter_count * sizeof(float);
+    float *kept = memcpy(malloc(bytes), good.params, bytes);
+    while (farm->n < 2 * UNROLL + 1) cr_assert_eq(step(farm), FARM_OK);
+    cr_assert_eq(update(farm, &stats), FARM_OK);
+    farm_standin.fall_off_after = (int64_t)farm_standin_account().works + 5;
+    cr_assert_eq(step(farm), FARM_E_DEAD, "%s", farm->err.message);
+    cr_assert(strstr(farm->err.message, "--resume") != NULL, "%s", farm->err.message);
+    cr_assert_eq(update(farm, &stats), FARM_E_DEAD, "%s", farm->err.message);
+    const struct farm_backend_state last = farm->ops->state(farm->backend);
+    cr_assert_eq(last.version, 1);
+    cr_assert_arr_eq(last.params, kept, bytes);
+    free(kept);
+    close_farm(farm);
+    expect_nothing_left();
+}
+
+Test(cuda_backend, a_gpu_that_is_lost_at_any_piece_of_work_is_an_error_and_never_a_hang) {
+    struct farm *farm = open_farm(usual(true));
+    must_open_backend(farm, &farm_backend_cuda);
+    const uint64_t before = farm_standin_account().works;
+    close_farm(farm);
+    cr_assert_gt(before, 100); // every kernel has run before anything is captured
+    for (uint64_t works = before; works < before + 120; works += 7) {
+        farm_standin_reset();
+        farm = open_farm(usual(true));
+        must_open_backend(farm, &farm_backend_cuda);
+        farm_standin.fall_off_after = (int64_t)works;
+        struct farm_train_stats stats;
+        enum farm_status status = FARM_OK;
+        while (!status && farm->n < 3 * UNROLL) {
+            status = step(farm);
+            if (!status && farm->n > farm->trained + UNROLL) status = update(farm, &stats);
+        }
+        cr_assert_eq(status, FARM_E_DEAD, "lost after %lu pieces of work: %s", works, farm->err.message);
+        close_farm(farm);
+        expect_nothing_left();
+    }
+}

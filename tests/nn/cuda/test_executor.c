@@ -1,0 +1,640 @@
+// The GPU's executor beside the CPU's: the same networks, parameters and rows; forward and gradients compared by the
+// norm of the difference over the norm, tensor by tensor. Runtime, kernels and libraries are stand-ins on the CPU
+// (tests/support/cuda_standin), so this shows that the right things are asked for in the right order with the right
+// shapes, and nothing about a device.
+#include "nn/cuda/executor.h"
+
+#include <criterion/criterion.h>
+#include <cuda_runtime_api.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/random.h"
+#include "libraries.h"
+#include "nn/staging.h"
+#include "standin.h"
+
+#define CUDA(call) cr_assert_eq((call), cudaSuccess, "%s", #call)
+
+static void *array(size_t count, size_t size) {
+    void *memory = calloc(count + 1, size);
+    cr_assert_not_null(memory);
+    return memory;
+}
+
+// Device memory with a copy of `from`, or zeros.
+static void *on_device(const void *from, size_t bytes) {
+    void *memory;
+    CUDA(cudaMalloc(&memory, bytes + 1));
+    CUDA(cudaMemsetAsync(memory, 0, bytes + 1, NULL));
+    if (from != NULL) CUDA(cudaMemcpy(memory, from, bytes, cudaMemcpyHostToDevice));
+    return memory;
+}
+
+static double distance(const float *a, const float *b, size_t count) {
+    double off = 0, norm = 0;
+    for (size_t i = 0; i < count; i++) {
+        off += ((double)a[i] - (double)b[i]) * ((double)a[i] - (double)b[i]);
+        norm += (double)b[i] * (double)b[i];
+    }
+    return off == 0 ? 0 : sqrt(off / norm); // NaN where anything is
+}
+
+// ---- problems: on the host what enters and what the CPU's executor gives in f32; on the device what enters ----
+
+struct problem {
+    struct farm_net_spec spec;
+    struct farm_net net;
+    int rows;
+    size_t frame_bytes, device_count;
+    float *params; // PyTorch's order
+    void *input;
+    const void **pointers; // [rows][stack] on the host
+    float *dlogits, *dvalue;
+    float *logits, *value, *grads; // what is right
+    // on the device
+    void *device_input;
+    const void **device_pointers;
+    float *device_dlogits, *device_dvalue;
+    void *device_params[2]; // f32, bf16
+};
+
+static void randomise(struct problem *p, uint64_t seed) {
+    const struct farm_net_io *io = &p->net.io;
+    const size_t rows = (size_t)p->rows, flat = rows * (size_t)io->flat;
+    farm_net_init(&p->net, seed, p->params);
+    for (size_t i = 0; i < p->net.parameter_count; i++)
+        if (p->params[i] == 0) p->params[i] = 0.1f * (farm_random_uniform(seed, 1, i) - 0.5f);
+    for (size_t i = 0; i < rows * (size_t)io->actions; i++) p->dlogits[i] = farm_random_uniform(seed, 2, i) - 0.5f;
+    for (size_t i = 0; i < rows; i++) p->dvalue[i] = farm_random_uniform(seed, 3, i) - 0.5f;
+    for (size_t i = 0; i < flat; i++) ((float *)p->input)[i] = 2 * farm_random_uniform(seed, 4, i) - 1;
+    for (size_t i = 0; io->flat == 0 && i < rows * (size_t)io->stack * p->frame_bytes; i++)
+        ((uint8_t *)p->input)[i] = (uint8_t)(255 * farm_random_uniform(seed, 5, i / 64 % 3 == 0 ? i : i / 64));
+}
+
+// Some frames are told as NULL; their bytes are not zeros.
+static bool told_as_null(const struct problem *p, size_t frame) {
+    return p->net.io.stack > 1 && frame % 7 == 2;
+}
+
+static void solve(struct problem *p) {
+    const struct farm_executor_config config = {
+        .net = &p->net, .batch_max = p->rows, .training = true, .precision = FARM_PRECISION_F32};
+    struct farm_executor *cpu;
+    struct farm_error err;
+    cr_assert_eq(farm_executor_create(&config, &cpu, &err), FARM_OK, "%s", err.message);
+    farm_executor_load(cpu, p->params);
+    farm_executor_forward(cpu, p->pointers, p->rows, p->logits, p->value);
+    farm_executor_backward(cpu, p->pointers, p->rows, p->dlogits, p->dvalue, p->grads);
+    farm_executor_destroy(cpu);
+}
+
+static void put_on_device(struct problem *p) {
+    const struct farm_net_io *io = &p->net.io;
+    const size_t rows = (size_t)p->rows, frames = rows * (size_t)io->stack;
+    const size_t input_bytes = io->flat > 0 ? rows * (size_t)io->flat * sizeof(float) : frames * p->frame_bytes;
+    p->device_input = on_device(p->input, input_bytes);
+    const void **pointers = array(frames, sizeof *pointers);
+    for (size_t f = 0; f < frames; f++)
+        pointers[f] = told_as_null(p, f) ? NULL : (char *)p->device_input + f * p->frame_bytes;
+    p->device_pointers = on_device(pointers, frames * sizeof *pointers);
+    p->device_dlogits = on_device(p->dlogits, rows * (size_t)io->actions * sizeof(float));
+    p->device_dvalue = on_device(p->dvalue, rows * sizeof(float));
+    p->device_count = farm_cuda_executor_parameter_count(&p->net);
+    float *params = array(p->device_count, sizeof *params);
+    uint16_t *rounded = array(p->device_count, sizeof *rounded);
+    farm_cuda_executor_to_device_order(&p->net, p->params, params);
+    for (size_t i = 0; i < p->device_count; i++) rounded[i] = farm_bf16(params[i]);
+    p->device_params[0] = on_device(params, p->device_count * sizeof *params);
+    p->device_params[1] = on_device(rounded, p->device_count * sizeof *rounded);
+    free(pointers);
+    free(params);
+    free(rounded);
+}
+
+static struct problem *problem_of(const struct farm_net_spec *spec, const struct farm_net_io *io, int rows) {
+    struct problem *p = array(1, sizeof *p);
+    struct farm_error err;
+    p->spec = *spec;
+    p->rows = rows;
+    cr_assert_eq(farm_net_make(&p->spec, io, &p->net, &err), FARM_OK, "%s", err.message);
+    const size_t n = (size_t)rows, frames = n * (size_t)io->stack;
+    p->frame_bytes = (size_t)(io->frame_channels * io->height * io->width);
+    p->params = array(p->net.parameter_count, sizeof(float));
+    p->grads = array(p->net.parameter_count, sizeof(float));
+    p->input = io->flat > 0 ? array(n * (size_t)io->flat, sizeof(float)) : array(frames, p->frame_bytes);
+    p->pointers = array(frames, sizeof *p->pointers);
+    for (size_t f = 0; f < frames; f++) {
+        const size_t each = io->flat > 0 ? (size_t)io->flat * sizeof(float) : p->frame_bytes;
+        p->pointers[f] = told_as_null(p, f) ? NULL : (char *)p->input + f * each;
+    }
+    p->dlogits = array(n * (size_t)io->actions, sizeof(float));
+    p->logits = array(n * (size_t)io->actions, sizeof(float));
+    p->dvalue = array(n, sizeof(float));
+    p->value = array(n, sizeof(float));
+    randomise(p, 3);
+    solve(p);
+    put_on_device(p);
+    return p;
+}
+
+static void problem_free_host(struct problem *p) {
+    void *const host[] = {p->params, p->grads, p->input, p->pointers, p->dlogits, p->logits, p->dvalue, p->value};
+    for (size_t i = 0; i < sizeof host / sizeof *host; i++) free(host[i]);
+    free(p);
+}
+
+static void problem_free(struct problem *p) {
+    void *const device[] = {p->device_input,  p->device_pointers,  p->device_dlogits,
+                            p->device_dvalue, p->device_params[0], p->device_params[1]};
+    for (size_t i = 0; i < sizeof device / sizeof *device; i++) CUDA(cudaFree(device[i]));
+    problem_free_host(p);
+}
+
+// ---- answers ----
+
+struct answer {
+    float *logits, *value, *grads; // on the host, PyTorch's order
+    float *device_logits, *device_value, *device_grads;
+    float gap; // the largest gradient of what is no parameter
+};
+
+static struct answer answer_new(const struct problem *p) {
+    const size_t rows = (size_t)p->rows, logits = rows * (size_t)p->net.io.actions;
+    return (struct answer){
+        .logits = array(logits, sizeof(float)),
+        .value = array(rows, sizeof(float)),
+        .grads = array(p->net.parameter_count, sizeof(float)),
+        .device_logits = on_device(NULL, logits * sizeof(float)),
+        .device_value = on_device(NULL, rows * sizeof(float)),
+        .device_grads = on_device(NULL, p->device_count * sizeof(float)),
+    };
+}
+
+static void answer_fetch(const struct problem *p, int rows, struct answer *a) {
+    float *grads = array(p->device_count, sizeof *grads), *again = array(p->device_count, sizeof *again);
+    const size_t n = (size_t)rows;
+    CUDA(
+        cudaMemcpy(a->logits, a->device_logits, n * (size_t)p->net.io.actions * sizeof(float), cudaMemcpyDeviceToHost));
+    CUDA(cudaMemcpy(a->value, a->device_value, n * sizeof(float), cudaMemcpyDeviceToHost));
+    CUDA(cudaMemcpy(grads, a->device_grads, p->device_count * sizeof(float), cudaMemcpyDeviceToHost));
+    farm_cuda_executor_to_pytorch_order(&p->net, grads, a->grads);
+    farm_cuda_executor_to_device_order(&p->net, a->grads, again);
+    a->gap = 0;
+    for (size_t i = 0; i < p->device_count; i++) a->gap = fmaxf(a->gap, fabsf(grads[i] - again[i]));
+    free(grads);
+    free(again);
+}
+
+static void answer_free_host(struct answer a) {
+    free(a.logits);
+    free(a.value);
+    free(a.grads);
+}
+
+static void answer_free(struct answer a) {
+    answer_free_host(a);
+    CUDA(cudaFree(a.device_logits));
+    CUDA(cudaFree(a.device_value));
+    CUDA(cudaFree(a.device_grads));
+}
+
+static struct farm_cuda_libraries libraries; // the stand-ins' table; executors keep its address
+
+static void setup(void) {
+    farm_standin_reset();
+    memset(&farm_standin_libraries, 0, sizeof farm_standin_libraries);
+    farm_standin_libraries.workspace_bytes = 1 << 20;
+    libraries = farm_standin_libraries_table();
+}
+
+// Nothing of the device and none of the libraries' descriptors may be left.
+static void teardown(void) {
+    cr_expect_eq(farm_standin_libraries.descriptors, 0, "%ld descriptors are left", farm_standin_libraries.descriptors);
+    cr_expect_eq(farm_standin_account().allocations, 0);
+}
+
+static struct farm_cuda_executor_config config_of(const struct problem *p, int batch_max,
+                                                  enum farm_precision precision) {
+    return (struct farm_cuda_executor_config){
+        .net = &p->net, .batch_max = batch_max, .training = true, .precision = precision, .libraries = &libraries};
+}
+
+static struct farm_cuda_executor *executor_new(const struct farm_cuda_executor_config *config) {
+    struct farm_cuda_executor *executor;
+    struct farm_error err;
+    cr_assert_eq(farm_cuda_executor_create(config, &executor, &err), FARM_OK, "%s", err.message);
+    return executor;
+}
+
+static const void *params_of(const struct problem *p, const struct farm_cuda_executor *executor) {
+    return p->device_params[farm_cuda_executor_precision(executor) == FARM_PRECISION_BF16];
+}
+
+static void run_forward(struct farm_cuda_executor *executor, cudaStream_t stream, const struct problem *p, int rows,
+                        const struct answer *a) {
+    const bool flat = p->net.io.flat > 0;
+    const struct farm_cuda_input input = {.frames = flat ? NULL : p->device_pointers,
+                                          .flat = flat ? p->device_input : NULL};
+    struct farm_error err;
+    cr_assert_eq(farm_cuda_executor_forward(executor, stream, params_of(p, executor), &input, rows, a->device_logits,
+                                            a->device_value, &err),
+                 FARM_OK, "%s", err.message);
+}
+
+static void run_backward(struct farm_cuda_executor *executor, cudaStream_t stream, const struct problem *p, int rows,
+                         const struct answer *a) {
+    struct farm_error err;
+    cr_assert_eq(farm_cuda_executor_backward(executor, stream, params_of(p, executor), p->device_dlogits,
+                                             p->device_dvalue, rows, a->device_grads, &err),
+                 FARM_OK, "%s", err.message);
+}
+
+static struct answer answer_of(struct farm_cuda_executor *executor, const struct problem *p, int rows) {
+    struct answer a = answer_new(p);
+    run_forward(executor, NULL, p, rows, &a);
+    run_backward(executor, NULL, p, rows, &a);
+    answer_fetch(p, rows, &a);
+    return a;
+}
+
+// How far an answer may be off: logits and values together, the gradient as a whole, that of one tensor.
+struct bounds {
+    double forward, gradient, tensor;
+};
+static const struct bounds f32_bounds = {1e-5, 1e-5, 1e-4};
+
+static void expect_right(const struct problem *p, const struct answer *a, const struct bounds *most) {
+    const size_t rows = (size_t)p->rows, actions = (size_t)p->net.io.actions, all = rows * (actions + 1);
+    float *got = array(all, sizeof *got), *right = array(all, sizeof *right);
+    memcpy(got, a->logits, rows * actions * sizeof *got);
+    memcpy(got + rows * actions, a->value, rows * sizeof *got);
+    memcpy(right, p->logits, rows * actions * sizeof *right);
+    memcpy(right + rows * actions, p->value, rows * sizeof *right);
+    const double forward = distance(got, right, all), gradient = distance(a->grads, p->grads, p->net.parameter_count);
+    cr_expect(forward <= most->forward, "%s: logits and values are off by %g", p->spec.name, forward);
+    cr_expect(gradient <= most->gradient, "%s: the gradient is off by %g", p->spec.name, gradient);
+    cr_expect_eq(a->gap, 0, "%s: a gap's gradient is %g", p->spec.name, (double)a->gap);
+    for (int t = 0; t < p->net.tensor_count; t++) {
+        const struct farm_tensor *tensor = &p->net.tensors[t];
+        const double off = distance(a->grads + tensor->offset, p->grads + tensor->offset, tensor->count);
+        cr_expect(off <= most->tensor, "%s: the gradient of %s is off by %g", p->spec.name, tensor->name, off);
+    }
+    free(got);
+    free(right);
+}
+
+static void expect_solved(const struct problem *p, enum farm_precision precision, const struct bounds *most) {
+    const struct farm_cuda_executor_config config = config_of(p, p->rows, precision);
+    struct farm_cuda_executor *executor = executor_new(&config);
+    const struct answer a = answer_of(executor, p, p->rows);
+    expect_right(p, &a, most);
+    answer_free(a);
+    farm_cuda_executor_destroy(executor);
+}
+
+// ---- networks ----
+
+static const struct farm_net_io atari = {.frame_channels = 1, .height = 84, .width = 84, .stack = 4, .actions = 6};
+static const struct net_case {
+    const char *net;
+    struct farm_net_io io;
+    int rows;
+    struct bounds bf16; // roundings move signs and maxima, whose gradients move as a whole
+} cases[] = {
+    {"shallow", {.frame_channels = 1, .height = 84, .width = 84, .stack = 4, .actions = 6}, 3, {1e-2, 4e-2, 0.2}},
+    {"shallow", {.frame_channels = 3, .height = 37, .width = 50, .stack = 2, .actions = 15}, 2, {1e-2, 4e-2, 0.2}},
+    {"nature", {.frame_channels = 1, .height = 84, .width = 84, .stack = 4, .actions = 18}, 2, {1e-2, 4e-2, 0.2}},
+    {"mlp", {.flat = 17, .stack = 1, .actions = 7}, 5, {1e-2, 1e-2, 2e-2}},
+    {"deep", {.frame_channels = 1, .height = 33, .width = 46, .stack = 2, .actions = 9}, 3, {1e-2, 0.12, 0.45}},
+    {"deep", {.frame_channels = 3, .height = 24, .width = 31, .stack = 1, .actions = 3}, 2, {1e-2, 0.12, 0.45}},
+};
+enum { CASES = sizeof cases / sizeof *cases };
+
+static struct problem *problem_at(int i) {
+    return problem_of(farm_net_find(cases[i].net, NULL), &cases[i].io, cases[i].rows);
+}
+
+#define DENSE(out_, activation_)                                                                                       \
+    { .kind = FARM_LAYER_DENSE, .out = out_, .activation = FARM_ACTIVATION_##activation_ }
+#define CONV(kind_, out_, kernel_, stride_, activation_)                                                               \
+    {                                                                                                                  \
+        .kind = FARM_LAYER_##kind_, .out = out_, .kernel = kernel_, .stride = stride_,                                 \
+        .activation = FARM_ACTIVATION_##activation_                                                                    \
+    }
+
+// What no known network has: channels of no round number, ReLU and nothing behind dense layers, a dense layer that
+// reads a pool, ReLU in the middle of residual blocks.
+static const struct farm_net_spec odd_net = {
+    .name = "odd",
+    .layer_count = 7,
+    .layers = {CONV(CONV, 5, 3, 2, NONE), CONV(RESIDUAL, 5, 3, 0, NONE), CONV(RESIDUAL, 5, 3, 0, RELU),
+               CONV(CONV_SAME, 7, 3, 1, NONE), CONV(POOL, 0, 2, 2, NONE), DENSE(11, NONE), DENSE(9, RELU)},
+};
+static const struct bounds odd_bf16 = {1e-2, 2e-2, 0.4};
+static const struct farm_net_io odd_io = {.frame_channels = 2, .height = 19, .width = 22, .stack = 3, .actions = 4};
+
+// ---- tests ----
+
+TestSuite(nn_cuda, .init = setup, .fini = teardown);
+
+Test(nn_cuda, f32_agrees_with_the_cpu) {
+    for (int i = 0; i < CASES; i++) {
+        struct problem *p = problem_at(i);
+        expect_solved(p, FARM_PRECISION_F32, &f32_bounds);
+        problem_free(p);
+    }
+}
+
+Test(nn_cuda, f32_agrees_with_the_cpu_on_a_network_of_odd_sizes) {
+    struct problem *p = problem_of(&odd_net, &odd_io, 5);
+    expect_solved(p, FARM_PRECISION_F32, &f32_bounds);
+    problem_free(p);
+}
+
+Test(nn_cuda, auto_is_bf16_and_agrees_with_the_cpu_within_its_bounds) {
+    for (int i = 0; i < CASES; i++) {
+        struct problem *p = problem_at(i);
+        expect_solved(p, FARM_PRECISION_AUTO, &cases[i].bf16);
+        const struct farm_cuda_executor_config config = config_of(p, 1, FARM_PRECISION_AUTO);
+        struct farm_cuda_executor *executor = executor_new(&config);
+        cr_expect_eq(farm_cuda_executor_precision(executor), FARM_PRECISION_BF16);
+        farm_cuda_executor_destroy(executor);
+        problem_free(p);
+    }
+}
+
+// Fewer rows than fit, odd ones too, in any order: each row's answer stays what it was, to the bit.
+Test(nn_cuda, every_number_of_rows_gives_each_row_the_same_answer) {
+    struct problem *p = problem_of(&odd_net, &odd_io, 7);
+    const struct farm_cuda_executor_config config = config_of(p, 9, FARM_PRECISION_BF16);
+    struct farm_cuda_executor *executor = executor_new(&config);
+    const struct answer whole = answer_of(executor, p, 7);
+    static const int rows[] = {1, 6, 3, 7, 2, 1};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        const struct answer a = answer_of(executor, p, rows[i]);
+        cr_expect_arr_eq(a.logits, whole.logits, (size_t)(rows[i] * p->net.io.actions) * sizeof(float));
+        cr_expect_arr_eq(a.value, whole.value, (size_t)rows[i] * sizeof(float));
+        answer_free(a);
+    }
+    answer_free(whole);
+    farm_cuda_executor_destroy(executor);
+    problem_free(p);
+}
+
+Test(nn_cuda, inference_gives_what_training_gives) {
+    for (int i = 0; i < CASES; i++) {
+        struct problem *p = problem_at(i);
+        struct farm_cuda_executor_config config = config_of(p, p->rows, FARM_PRECISION_BF16);
+        struct farm_cuda_executor *training = executor_new(&config);
+        const size_t training_bytes = farm_cuda_executor_bytes(&config);
+        config.training = false;
+        struct farm_cuda_executor *inference = executor_new(&config);
+        cr_expect_lt(farm_cuda_executor_bytes(&config), training_bytes);
+        struct answer a = answer_new(p), b = answer_new(p);
+        run_forward(training, NULL, p, p->rows, &a);
+        run_forward(inference, NULL, p, p->rows, &b);
+        answer_fetch(p, p->rows, &a);
+        answer_fetch(p, p->rows, &b);
+        cr_expect_arr_eq(a.logits, b.logits, (size_t)(p->rows * p->net.io.actions) * sizeof(float), "%s", p->spec.name);
+        cr_expect_arr_eq(a.value, b.value, (size_t)p->rows * sizeof(float), "%s", p->spec.name);
+        answer_free(a);
+        answer_free(b);
+        farm_cuda_executor_destroy(training);
+        farm_cuda_executor_destroy(inference);
+        problem_free(p);
+    }
+}
+
+Test(nn_cuda, gradients_are_added_to_what_is_there) {
+    static const enum farm_precision precisions[] = {FARM_PRECISION_F32, FARM_PRECISION_BF16};
+    struct problem *p = problem_of(&odd_net, &odd_io, 4);
+    for (int i = 0; i < 2; i++) {
+        const struct farm_cuda_executor_config config = config_of(p, 4, precisions[i]);
+        struct farm_cuda_executor *executor = executor_new(&config);
+        struct answer once = answer_of(executor, p, 4), twice = answer_new(p);
+        for (int k = 0; k < 2; k++) {
+            run_forward(executor, NULL, p, 4, &twice);
+            run_backward(executor, NULL, p, 4, &twice);
+        }
+        answer_fetch(p, 4, &twice);
+        for (size_t k = 0; k < p->net.parameter_count; k++) twice.grads[k] /= 2;
+        cr_expect_lt(distance(twice.grads, once.grads, p->net.parameter_count), 1e-6);
+        answer_free(once);
+        answer_free(twice);
+        farm_cuda_executor_destroy(executor);
+    }
+    problem_free(p);
+}
+
+// What cuDNN or cuBLASLt cannot do in one call is done in two, with the same result within roundings.
+Test(nn_cuda, what_the_libraries_cannot_fuse_is_done_after_them) {
+    struct problem *p = problem_of(&odd_net, &odd_io, 3);
+    for (int i = 0; i < 4; i++) {
+        farm_standin_libraries.no_fused_convolution = i == 1;
+        farm_standin_libraries.no_epilogue = i == 2;
+        farm_standin_libraries.no_precomputed_gemm = i == 3;
+        farm_standin_libraries.fused = farm_standin_libraries.plain = 0;
+        expect_solved(p, FARM_PRECISION_F32, &f32_bounds);
+        expect_solved(p, FARM_PRECISION_BF16, &odd_bf16);
+        const long fused = farm_standin_libraries.fused, plain = farm_standin_libraries.plain;
+        cr_expect(i == 1 ? fused == 0 : fused > 0, "case %d: %ld fused", i, fused);
+        cr_expect(i == 1 || i == 3 ? plain > 0 : plain == 0, "case %d: %ld plain", i, plain);
+    }
+    problem_free(p);
+}
+
+Test(nn_cuda, takes_an_algorithm_that_is_not_deterministic_where_there_is_no_other) {
+    struct problem *p = problem_of(&odd_net, &odd_io, 2);
+    farm_standin_libraries.only_random = true;
+    expect_solved(p, FARM_PRECISION_F32, &f32_bounds);
+    problem_free(p);
+}
+
+// A graph that was captured once reads parameters, input and gradients anew in each replay.
+Test(nn_cuda, a_captured_graph_computes_anew_in_every_replay) {
+    struct problem *p = problem_of(&odd_net, &odd_io, 3), *other = problem_of(&odd_net, &odd_io, 3);
+    const struct farm_cuda_executor_config config = config_of(p, 3, FARM_PRECISION_F32);
+    struct farm_cuda_executor *executor = executor_new(&config);
+    struct answer a = answer_of(executor, p, 3);
+    randomise(other, 8);
+    memset(other->grads, 0, other->net.parameter_count * sizeof(float));
+    solve(other);
+    cudaStream_t stream;
+    cudaGraph_t graph;
+    cudaGraphExec_t exec;
+    CUDA(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+    CUDA(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+    CUDA(cudaMemsetAsync(a.device_grads, 0, p->device_count * sizeof(float), stream));
+    run_forward(executor, stream, p, 3, &a);
+    run_backward(executor, stream, p, 3, &a);
+    CUDA(cudaStreamEndCapture(stream, &graph));
+    CUDA(cudaGraphInstantiate(&exec, graph, 0));
+    for (int replay = 0; replay < 3; replay++) {
+        const struct problem *now = replay == 1 ? other : p;
+        const size_t logits = 3 * (size_t)p->net.io.actions * sizeof(float);
+        float *params = array(p->device_count, sizeof *params);
+        farm_cuda_executor_to_device_order(&p->net, now->params, params);
+        CUDA(cudaMemcpy(p->device_params[0], params, p->device_count * sizeof *params, cudaMemcpyHostToDevice));
+        CUDA(cudaMemcpy(p->device_input, now->input, 9 * p->frame_bytes, cudaMemcpyHostToDevice));
+        CUDA(cudaMemcpy(p->device_dlogits, now->dlogits, logits, cudaMemcpyHostToDevice));
+        CUDA(cudaMemcpy(p->device_dvalue, now->dvalue, 3 * sizeof(float), cudaMemcpyHostToDevice));
+        CUDA(cudaGraphLaunch(exec, stream));
+        CUDA(cudaStreamSynchronize(stream));
+        answer_fetch(p, 3, &a);
+        expect_right(now, &a, &f32_bounds);
+        free(params);
+    }
+    CUDA(cudaGraphExecDestroy(exec));
+    CUDA(cudaGraphDestroy(graph));
+    CUDA(cudaStreamDestroy(stream));
+    answer_free(a);
+    farm_cuda_executor_destroy(executor);
+    problem_free(other);
+    problem_free(p);
+}
+
+Test(nn_cuda, device_order_keeps_every_parameter_and_fills_gaps_with_zeros) {
+    for (int i = 0; i < CASES; i++) {
+        struct problem *p = problem_at(i);
+        const size_t count = p->net.parameter_count, device_count = farm_cuda_executor_parameter_count(&p->net);
+        float *device = array(device_count, sizeof *device), *back = array(count, sizeof *back);
+        for (size_t k = 0; k < device_count; k++) device[k] = NAN;
+        for (size_t k = 0; k < count; k++) p->params[k] = (float)(k + 1);
+        farm_cuda_executor_to_device_order(&p->net, p->params, device);
+        farm_cuda_executor_to_pytorch_order(&p->net, device, back);
+        cr_expect_arr_eq(back, p->params, count * sizeof *back);
+        cr_expect_eq(device_count % FARM_CUDA_TENSOR_ALIGNMENT, 0);
+        size_t parameters = 0, zeros = 0;
+        for (size_t k = 0; k < device_count; k++) {
+            parameters += device[k] > 0;
+            zeros += device[k] == 0;
+        }
+        cr_expect_eq(parameters, count);
+        cr_expect_eq(zeros, device_count - count);
+        free(device);
+        free(back);
+        problem_free(p);
+    }
+}
+
+// Places worked out by hand: shallow on 84x84x4 has [16][4][8][8], 16, [32][16][4][4], 32, [256][32*9*9], 256, heads.
+Test(nn_cuda, device_order_is_the_one_that_the_header_tells) {
+    struct problem *p = problem_at(0);
+    const size_t device_count = farm_cuda_executor_parameter_count(&p->net);
+    float *device = array(device_count, sizeof *device);
+    for (size_t k = 0; k < p->net.parameter_count; k++) p->params[k] = (float)k;
+    farm_cuda_executor_to_device_order(&p->net, p->params, device);
+    const struct farm_tensor *t = p->net.tensors;
+    const size_t conv1 = 4096 + 128, dense = conv1 + 8192 + 128, heads = dense + 256 * 2592 + 256;
+    cr_expect_eq(device[((5 * 8 + 2) * 8 + 7) * 4 + 3], (float)(t[0].offset + ((5 * 4 + 3) * 8 + 2) * 8 + 7));
+    cr_expect_eq(device[4096 + 15], (float)(t[1].offset + 15));
+    cr_expect_eq(device[conv1 + ((31 * 4 + 3) * 4 + 1) * 16 + 9],
+                 (float)(t[2].offset + ((31 * 16 + 9) * 4 + 3) * 4 + 1));
+    cr_expect_eq(device[dense + 200 * 2592 + (8 * 9 + 1) * 32 + 30],
+                 (float)(t[4].offset + 200 * 2592 + (30 * 9 + 8) * 9 + 1));
+    cr_expect_eq(device[heads + 5 * 256 + 11], (float)(t[6].offset + 5 * 256 + 11));
+    cr_expect_eq(device[heads + 6 * 256 + 11], (float)(t[7].offset + 11)); // the value's weights
+    cr_expect_eq(device[heads + 8 * 256 + 6], (float)t[9].offset);         // its bias
+    cr_expect_eq(device_count, heads + 8 * 256 + 128);
+    free(device);
+    problem_free(p);
+}
+
+Test(nn_cuda, says_how_much_memory_is_missing) {
+    struct farm_net net;
+    struct farm_cuda_executor *executor;
+    struct farm_error err;
+    cr_assert_eq(farm_net_make(farm_net_find("nature", NULL), &atari, &net, &err), FARM_OK);
+    const struct farm_cuda_executor_config config = {
+        .net = &net, .batch_max = 4096, .training = true, .libraries = &libraries};
+    const size_t bytes = farm_cuda_executor_bytes(&config);
+    farm_standin.memory = (int64_t)bytes - 1;
+    cr_expect_eq(farm_cuda_executor_create(&config, &executor, &err), FARM_E_LIMIT);
+    char expected[64];
+    snprintf(expected, sizeof expected, "4096 rows in training needs %zu MB", (bytes >> 20) + 1);
+    cr_expect(strstr(err.message, expected) != NULL, "%s", err.message);
+    farm_standin.memory = (int64_t)bytes;
+    cr_expect_eq(farm_cuda_executor_create(&config, &executor, &err), FARM_OK, "%s", err.message);
+    cr_expect_eq(farm_standin_account().device_bytes, bytes);
+    farm_cuda_executor_destroy(executor);
+}
+
+Test(nn_cuda, refuses_what_it_cannot_run) {
+    static const struct farm_net_spec lopsided = {
+        .name = "lopsided", .layer_count = 2, .layers = {CONV(CONV_SAME, 8, 3, 2, RELU), DENSE(8, RELU)}};
+    struct farm_net net;
+    struct farm_cuda_executor *executor = NULL;
+    struct farm_error err;
+    cr_assert_eq(farm_net_make(&lopsided, &atari, &net, &err), FARM_OK);
+    struct farm_cuda_executor_config config = {.net = &net, .batch_max = 1, .libraries = &libraries};
+    cr_expect_eq(farm_cuda_executor_create(&config, &executor, &err), FARM_E_UNSUPPORTED);
+    cr_expect(strstr(err.message, "padded on one side alone") != NULL, "%s", err.message);
+    config.batch_max = 0;
+    cr_expect_eq(farm_cuda_executor_create(&config, &executor, &err), FARM_E_INVALID);
+    cr_expect_null(executor);
+    farm_cuda_executor_destroy(executor);
+}
+
+static enum farm_status forward_status(struct farm_cuda_executor *executor, const struct problem *p, int rows,
+                                       const struct answer *a, struct farm_error *err) {
+    const struct farm_cuda_input input = {.frames = p->device_pointers};
+    return farm_cuda_executor_forward(executor, NULL, params_of(p, executor), &input, rows, a->device_logits,
+                                      a->device_value, err);
+}
+
+Test(nn_cuda, says_what_no_algorithm_was_found_for) {
+    struct problem *p = problem_of(&odd_net, &odd_io, 2);
+    const struct farm_cuda_executor_config config = config_of(p, 2, FARM_PRECISION_BF16);
+    struct farm_cuda_executor *executor = executor_new(&config);
+    const struct answer a = answer_new(p);
+    struct farm_error err;
+    farm_standin_libraries.no_algorithm = true;
+    cr_expect_eq(forward_status(executor, p, 2, &a, &err), FARM_E_UNSUPPORTED);
+    cr_expect(strstr(err.message, "convolution forward, 2 rows of 19x22x6") != NULL, "%s", err.message);
+    farm_standin_libraries.no_algorithm = false;
+    farm_standin_libraries.workspace_bytes = (size_t)1 << 40; // more than the executor has
+    cr_expect_eq(forward_status(executor, p, 2, &a, &err), FARM_E_UNSUPPORTED);
+    farm_standin_libraries.workspace_bytes = 0;
+    cr_expect_eq(forward_status(executor, p, 2, &a, &err), FARM_OK, "%s",
+                 err.message); // nothing is left of the failure
+    CUDA(cudaDeviceSynchronize());
+    answer_free(a);
+    farm_cuda_executor_destroy(executor);
+    problem_free(p);
+}
+
+Test(nn_cuda, takes_so_many_numbers_of_rows_and_no_more) {
+    struct problem *p = problem_of(&odd_net, &odd_io, FARM_CUDA_EXECUTOR_ROWS_MAX + 1);
+    const struct farm_cuda_executor_config config = config_of(p, p->rows, FARM_PRECISION_BF16);
+    struct farm_cuda_executor *executor = executor_new(&config);
+    const struct answer a = answer_new(p);
+    struct farm_error err;
+    for (int rows = 1; rows <= p->rows; rows++) {
+        const enum farm_status expected = rows <= FARM_CUDA_EXECUTOR_ROWS_MAX ? FARM_OK : FARM_E_LIMIT;
+        cr_expect_eq(forward_status(executor, p, rows, &a, &err), expected, "%d rows", rows);
+    }
+    cr_expect_eq(forward_status(executor, p, 5, &a, &err), FARM_OK);
+    CUDA(cudaDeviceSynchronize());
+    answer_free(a);
+    farm_cuda_executor_destroy(executor);
+    problem_free(p);
+}
+
+Test(nn_cuda, a_device_that_falls_off_is_an_error_and_nothing_worse) {
+    struct problem *p = problem_of(&odd_net, &odd_io, 2);
+    const struct farm_cuda_executor_config config = config_of(p, 2, FARM_PRECISION_BF16);
+    struct farm_cuda_executor *executor = executor_new(&config);
+    const struct answer a = answer_new(p);
+    struct farm_error err;
+    farm_standin.eager = 1;
+    farm_standin.fall_off_after = (int64_t)farm_standin_account().works + 6;
+    cr_expect_neq(forward_status(executor, p, 2, &a, &err), FARM_OK);
+    cr_expect(strlen(err.message) > 0);
+    farm_cuda_executor_destroy(executor);
+    farm_standin_reset(); // the device takes its memory with it
+    answer_free_host(a);
+    problem_free_host(p);
+}

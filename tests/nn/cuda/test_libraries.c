@@ -1,0 +1,174 @@
+// Where cuDNN and cuBLASLt are looked for, in which order, and what is said where they are not. The program is linked
+// with --wrap=dlopen,dlerror,dlsym: the linker's places hold what the test puts there.
+#include "nn/cuda/libraries.h"
+
+#include <criterion/criterion.h>
+#include <dlfcn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { TRIED_MAX = 256 };
+static char tried[TRIED_MAX][512];
+static int tried_count;
+static const char *present[4];     // paths that open
+static const char *broken;         // a path that is there and does not open
+static const char *missing_symbol; // of an open library
+static char last_error[600];
+
+void *__wrap_dlopen(const char *path, int flags);
+char *__wrap_dlerror(void);
+void *__wrap_dlsym(void *handle, const char *name);
+
+void *__wrap_dlopen(const char *path, int flags) {
+    cr_assert_eq(flags, RTLD_NOW | RTLD_GLOBAL);
+    cr_assert_lt(tried_count, TRIED_MAX);
+    snprintf(tried[tried_count++], sizeof tried[0], "%s", path);
+    for (size_t i = 0; i < sizeof present / sizeof *present; i++)
+        if (present[i] && strcmp(path, present[i]) == 0) return &present[i];
+    if (broken && strcmp(path, broken) == 0)
+        snprintf(last_error, sizeof last_error, "%s: file too short", path);
+    else
+        snprintf(last_error, sizeof last_error, "%s: cannot open shared object file: No such file or directory", path);
+    return NULL;
+}
+char *__wrap_dlerror(void) {
+    return last_error;
+}
+
+static size_t version(void) {
+    return 91900;
+}
+void *__wrap_dlsym(void *handle, const char *name) {
+    if (missing_symbol && strcmp(name, missing_symbol) == 0) return NULL;
+    void *address;
+    size_t (*function)(void) = version;
+    memcpy(&address, &function, sizeof address);
+    return address;
+}
+
+static int when_tried(const char *path) {
+    for (int i = 0; i < tried_count; i++)
+        if (strcmp(tried[i], path) == 0) return i;
+    return -1;
+}
+
+static void setup(void) {
+    static const char *const names[] = {"FARM_CUDA_LIBS", "VIRTUAL_ENV", "CONDA_PREFIX", "HOME", "PATH"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) unsetenv(names[i]);
+}
+
+TestSuite(libraries, .init = setup);
+
+Test(libraries, says_where_it_looked_and_what_to_install) {
+    struct farm_cuda_libraries libraries;
+    struct farm_error err;
+    setenv("FARM_CUDA_LIBS", "/nowhere/a:/nowhere/b", 1);
+    cr_expect_eq(farm_cuda_libraries_open(&libraries, &err), FARM_E_NOT_FOUND);
+    static const char *const parts[] = {"cuBLASLt is missing",
+                                        "libcublasLt.so.13 or libcublasLt.so.12",
+                                        "/nowhere/a",
+                                        "/nowhere/b",
+                                        "the dynamic linker's places",
+                                        "nvidia-cublas",
+                                        "FARM_CUDA_LIBS"};
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
+        cr_expect(strstr(err.message, parts[i]) != NULL, "\"%s\" is not in: %s", parts[i], err.message);
+    present[0] = "libcublasLt.so.13";
+    cr_expect_eq(farm_cuda_libraries_open(&libraries, &err), FARM_E_NOT_FOUND);
+    cr_expect(strstr(err.message, "cuDNN 9 is missing (libcudnn.so.9)") != NULL, "%s", err.message);
+    cr_expect(strstr(err.message, "nvidia-cudnn-cu13") != NULL, "%s", err.message);
+}
+
+Test(libraries, named_folders_go_before_the_linker_and_the_linker_before_wheels) {
+    char prefix[] = "/tmp/farm-libraries-XXXXXX", path[256];
+    cr_assert_not_null(mkdtemp(prefix));
+    static const char *const folders[] = {"", "/lib", "/lib/python3.11", "/lib/python3.11/site-packages"};
+    for (size_t i = 1; i < sizeof folders / sizeof *folders; i++) {
+        snprintf(path, sizeof path, "%s%s", prefix, folders[i]);
+        cr_assert_eq(mkdir(path, 0700), 0);
+    }
+    setenv("FARM_CUDA_LIBS", "/nowhere/a:/nowhere/b", 1);
+    setenv("VIRTUAL_ENV", prefix, 1);
+    struct farm_cuda_libraries libraries;
+    struct farm_error err;
+    farm_cuda_libraries_open(&libraries, &err);
+    for (size_t i = sizeof folders / sizeof *folders; i-- > 0;) {
+        snprintf(path, sizeof path, "%s%s", prefix, folders[i]);
+        rmdir(path);
+    }
+    snprintf(path, sizeof path, "%s/lib/python3.11/site-packages/nvidia/cu13/lib/libcublasLt.so.13", prefix);
+    const int order[] = {when_tried("/nowhere/a/libcublasLt.so.13"),
+                         when_tried("/nowhere/a/nvidia/cu13/lib/libcublasLt.so.13"),
+                         when_tried("/nowhere/a/nvidia/cublas/lib/libcublasLt.so.12"),
+                         when_tried("/nowhere/b/libcublasLt.so.12"),
+                         when_tried("libcublasLt.so.13"),
+                         when_tried("libcublasLt.so.12"),
+                         when_tried(path)};
+    for (size_t i = 0; i < sizeof order / sizeof *order; i++) {
+        cr_expect_geq(order[i], 0, "place %zu was not tried", i);
+        if (i > 0) cr_expect_lt(order[i - 1], order[i], "place %zu comes before the one before it", i);
+    }
+}
+
+Test(libraries, looks_beside_the_python_of_the_path) {
+    char prefix[] = "/tmp/farm-libraries-XXXXXX", path[256];
+    cr_assert_not_null(mkdtemp(prefix));
+    static const char *const folders[] = {"/bin", "/lib", "/lib/python3.12", "/lib/python3.12/site-packages"};
+    for (int i = 0; i < 4; i++) {
+        snprintf(path, sizeof path, "%s%s", prefix, folders[i]);
+        cr_assert_eq(mkdir(path, 0700), 0);
+    }
+    snprintf(path, sizeof path, "%s/bin/python3", prefix);
+    cr_assert_eq(symlink("/bin/true", path), 0);
+    snprintf(path, sizeof path, "/nowhere:%s/bin::", prefix);
+    setenv("PATH", path, 1);
+    struct farm_cuda_libraries libraries;
+    farm_cuda_libraries_open(&libraries, NULL);
+    snprintf(path, sizeof path, "%s/bin/python3", prefix);
+    unlink(path);
+    for (int i = 4; i-- > 0;) {
+        snprintf(path, sizeof path, "%s%s", prefix, folders[i]);
+        rmdir(path);
+    }
+    rmdir(prefix);
+    snprintf(path, sizeof path, "%s/bin/../lib/python3.12/site-packages/nvidia/cublas/lib/libcublasLt.so.12", prefix);
+    cr_expect_geq(when_tried(path), 0, "%s was not tried", path);
+}
+
+Test(libraries, fills_the_whole_table_and_describes_it) {
+    present[0] = "/nowhere/a/nvidia/cublas/lib/libcublasLt.so.12";
+    present[1] = "/nowhere/a/nvidia/cudnn/lib/libcudnn.so.9";
+    setenv("FARM_CUDA_LIBS", "/nowhere/a", 1);
+    struct farm_cuda_libraries libraries;
+    struct farm_error err;
+    memset(&libraries, 0, sizeof libraries);
+    cr_assert_eq(farm_cuda_libraries_open(&libraries, &err), FARM_OK, "%s", err.message);
+    void *functions[sizeof libraries / sizeof(void *)];
+    memcpy(functions, &libraries, sizeof libraries);
+    for (size_t i = 0; i < sizeof functions / sizeof *functions; i++) cr_expect_not_null(functions[i], "entry %zu", i);
+    char text[200];
+    farm_cuda_libraries_describe(&libraries, text, sizeof text);
+    cr_expect(strstr(text, "cuDNN 9.19.0 of ") != NULL, "%s", text);
+}
+
+Test(libraries, a_library_without_a_function_is_named) {
+    present[0] = "libcublasLt.so.13";
+    present[1] = "libcudnn.so.9";
+    missing_symbol = "cudnnConvolutionBackwardFilter";
+    struct farm_cuda_libraries libraries;
+    struct farm_error err;
+    cr_expect_eq(farm_cuda_libraries_open(&libraries, &err), FARM_E_UNSUPPORTED);
+    cr_expect(strstr(err.message, missing_symbol) != NULL, "%s", err.message);
+}
+
+Test(libraries, the_linkers_words_about_a_broken_library_are_passed_on) {
+    setenv("FARM_CUDA_LIBS", "/nowhere/a", 1);
+    broken = "/nowhere/a/libcublasLt.so.13";
+    struct farm_cuda_libraries libraries;
+    struct farm_error err;
+    cr_expect_eq(farm_cuda_libraries_open(&libraries, &err), FARM_E_NOT_FOUND);
+    cr_expect(strstr(err.message, "file too short") != NULL, "%s", err.message);
+}

@@ -1,0 +1,921 @@
+// The functions of CUDA's runtime, on the CPU. See standin.h.
+#include "standin.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { BLOCKS_MAX = 4096, JOINED_MAX = 16 };
+static const size_t ARENA_BYTES = 16ull << 30, ALIGNMENT = 256, POISON_MAX = 1 << 20;
+// Pieces larger than LARGE lie in the arena's upper half, which is not guarded: that would cost too much.
+static const size_t LARGE = 1 << 20, LOWER_BYTES = 8ull << 30;
+static const struct farm_standin_settings usual = {
+    .devices = 1, .driver = 13000, .major = 9, .memory = 1 << 30, .fall_off_after = -1};
+
+struct farm_standin_settings farm_standin = {
+    .devices = 1, .driver = 13000, .major = 9, .memory = 1 << 30, .fall_off_after = -1};
+
+// ---- a piece of work, a queue of them, what waits for what ----
+
+struct item {
+    struct item *next;
+    const char *name;
+    void (*work)(const void *arguments); // NULL: one of the following
+    struct CUevent_st *record;           // done once reached
+    uint64_t ticket;                     // of the record
+    struct CUevent_st *wait;             // stop until the event's record `ticket` is done
+    struct CUgraphExec_st *graph;        // a launch of it
+    size_t bytes;
+    _Alignas(16) unsigned char arguments[];
+};
+
+struct CUstream_st {
+    struct CUstream_st *next;
+    int device;
+    struct item *first, **last;
+    struct CUgraph_st *capture; // being captured
+};
+
+struct CUevent_st {
+    struct CUevent_st *next;
+    bool timing;
+    uint64_t recorded, done;   // tickets
+    struct CUstream_st *where; // of the newest record
+    struct CUgraph_st *capture;
+    struct timespec time;
+};
+
+struct CUgraph_st {
+    struct item *first, **last;
+    struct CUstream_st *origin, *joined[JOINED_MAX];
+    int joined_count;
+    bool broken;
+};
+
+struct CUgraphExec_st {
+    struct item *first;
+};
+
+enum kind { DEVICE, PINNED, REGISTERED };
+struct block {
+    char *start;
+    size_t bytes;
+    enum kind kind;
+    int device;
+    bool read_only, mapped;
+};
+
+// Everything of the process.
+static struct {
+    pthread_mutex_t lock;
+    char *arena;
+    size_t arena_high; // of the lower half: what ever was in use
+    int running;       // depth of work that runs
+    struct block blocks[BLOCKS_MAX];
+    size_t block_count;
+    struct CUstream_st *streams;
+    struct CUstream_st standard;
+    struct CUevent_st *events;
+    struct farm_standin_account account;
+    cudaError_t sticky;
+} gpu = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+static _Thread_local cudaError_t last_error;
+static _Thread_local int current_device;
+
+static void lock(void) {
+    pthread_mutex_lock(&gpu.lock);
+    if (!gpu.standard.last) gpu.standard.last = &gpu.standard.first;
+}
+
+static cudaError_t result(cudaError_t code) {
+    if (code == cudaSuccess) code = gpu.sticky;
+    if (code != cudaSuccess) last_error = code; // "not ready" too, as CUDA does
+    pthread_mutex_unlock(&gpu.lock);
+    return code;
+}
+
+static void broken(const char *what, const void *address, size_t bytes, const char *where) {
+    fprintf(stderr, "CUDA stand-in: %s: %p, %zu bytes (%s)\n", what, address, bytes, where);
+    abort();
+}
+
+__attribute__((constructor)) static void read_environment(void) {
+    static const struct {
+        const char *name;
+        int64_t *value;
+    } keys[] = {{"devices=", &farm_standin.devices},
+                {"driver=", &farm_standin.driver},
+                {"major=", &farm_standin.major},
+                {"memory=", &farm_standin.memory},
+                {"eager=", &farm_standin.eager},
+                {"refuse_registration=", &farm_standin.refuse_registration},
+                {"refuse_read_only=", &farm_standin.refuse_read_only},
+                {"slow_pulls=", &farm_standin.slow_pulls},
+                {"fall_off_after=", &farm_standin.fall_off_after}};
+    const char *text = getenv("FARM_CUDA_STANDIN");
+    for (size_t k = 0; text && k < sizeof keys / sizeof *keys; k++) {
+        const char *at = strstr(text, keys[k].name);
+        if (at) *keys[k].value = strtoll(at + strlen(keys[k].name), NULL, 10);
+    }
+}
+
+// ---- memory ----
+
+static struct block *block_of(const void *address, size_t bytes) {
+    const char *at = address;
+    for (size_t i = 0; i < gpu.block_count; i++) {
+        struct block *block = &gpu.blocks[i];
+        if (at >= block->start && at + bytes <= block->start + block->bytes) return block;
+    }
+    return NULL;
+}
+
+void farm_standin_need(const void *address, size_t bytes, bool write, const char *what) {
+    if (!bytes) return;
+    const struct block *block = block_of(address, bytes);
+    if (!block) broken("an address that is no memory of the GPU's", address, bytes, what);
+    if (block->kind != DEVICE && !block->mapped) broken("memory that is not mapped for the GPU", address, bytes, what);
+    if (write && block->read_only) broken("a store into memory registered read-only", address, bytes, what);
+}
+
+static void add_block(struct block block) {
+    if (gpu.block_count == BLOCKS_MAX) broken("too many blocks", block.start, block.bytes, "stand-in");
+    gpu.blocks[gpu.block_count++] = block;
+}
+
+static void remove_block(void *start, enum kind kind, const char *what) {
+    for (size_t i = 0; i < gpu.block_count; i++)
+        if (gpu.blocks[i].start == start && gpu.blocks[i].kind == kind) {
+            gpu.blocks[i] = gpu.blocks[--gpu.block_count];
+            return;
+        }
+    broken("no such memory, or given back twice", start, 0, what);
+}
+
+// While work runs device memory is there, and at no other time.
+static void guard(int protection) {
+    if (gpu.arena_high && mprotect(gpu.arena, gpu.arena_high, protection))
+        broken("mprotect", gpu.arena, gpu.arena_high, "stand-in");
+}
+
+static void enter(void) {
+    if (gpu.running++ == 0) guard(PROT_READ | PROT_WRITE);
+}
+static void leave(void) {
+    if (--gpu.running == 0) guard(PROT_NONE);
+}
+
+// The lowest gap that is large enough.
+static char *find_gap(size_t bytes) {
+    char *at = gpu.arena + (bytes > LARGE ? LOWER_BYTES : 0);
+    for (bool moved = true; moved;) {
+        moved = false;
+        for (size_t i = 0; i < gpu.block_count; i++) {
+            const struct block *block = &gpu.blocks[i];
+            if (block->kind != DEVICE || at + bytes <= block->start || at >= block->start + block->bytes) continue;
+            at = block->start + (block->bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT + ALIGNMENT; // a gap as a trap
+            moved = true;
+        }
+    }
+    return at;
+}
+
+static uint64_t bytes_of(int device) {
+    uint64_t bytes = 0;
+    for (size_t i = 0; i < gpu.block_count; i++)
+        if (gpu.blocks[i].kind == DEVICE && gpu.blocks[i].device == device) bytes += gpu.blocks[i].bytes;
+    return bytes;
+}
+
+static cudaError_t usable(void) {
+    if (gpu.sticky) return gpu.sticky;
+    if (farm_standin.driver < CUDART_VERSION) return cudaErrorInsufficientDriver;
+    return farm_standin.devices > 0 ? cudaSuccess : cudaErrorNoDevice;
+}
+
+cudaError_t cudaMalloc(void **out, size_t bytes) {
+    lock();
+    cudaError_t code = usable();
+    if (code) return result(code);
+    if (bytes_of(current_device) + bytes > (uint64_t)farm_standin.memory) return result(cudaErrorMemoryAllocation);
+    if (!gpu.arena) {
+        gpu.arena = mmap(NULL, ARENA_BYTES, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        if (gpu.arena == MAP_FAILED || mprotect(gpu.arena + LOWER_BYTES, LOWER_BYTES, PROT_READ | PROT_WRITE))
+            broken("no address space", NULL, ARENA_BYTES, "cudaMalloc");
+    }
+    char *start = find_gap(bytes);
+    size_t end = (size_t)(start - gpu.arena) + bytes;
+    end = (end + 4095) / 4096 * 4096;
+    if (end > (bytes > LARGE ? ARENA_BYTES : LOWER_BYTES)) return result(cudaErrorMemoryAllocation);
+    if (bytes <= LARGE && end > gpu.arena_high) gpu.arena_high = end;
+    add_block((struct block){.start = start, .bytes = bytes, .kind = DEVICE, .device = current_device});
+    enter();
+    // Nobody may rely on what was there. Large pieces are left alone behind their start.
+    memset(start, 0xa5, bytes < POISON_MAX ? bytes : POISON_MAX);
+    leave();
+    *out = start;
+    return result(cudaSuccess);
+}
+
+static void run_stream(struct CUstream_st *stream, const struct CUevent_st *until, uint64_t ticket);
+
+static void run_everything(void) {
+    run_stream(&gpu.standard, NULL, 0);
+    for (struct CUstream_st *s = gpu.streams; s; s = s->next) run_stream(s, NULL, 0);
+}
+
+cudaError_t cudaFree(void *memory) {
+    lock();
+    if (!memory) return result(cudaSuccess);
+    run_everything(); // it waits for the device
+    remove_block(memory, DEVICE, "cudaFree");
+    return result(cudaSuccess);
+}
+
+cudaError_t cudaHostAlloc(void **out, size_t bytes, unsigned flags) {
+    lock();
+    cudaError_t code = usable();
+    if (code) return result(code);
+    if (posix_memalign(out, 4096, bytes ? bytes : 1)) return result(cudaErrorMemoryAllocation);
+    memset(*out, 0x5a, bytes);
+    add_block((struct block){.start = *out, .bytes = bytes, .kind = PINNED, .mapped = flags & cudaHostAllocMapped});
+    return result(cudaSuccess);
+}
+
+cudaError_t cudaFreeHost(void *memory) {
+    lock();
+    if (!memory) return result(cudaSuccess);
+    run_everything();
+    remove_block(memory, PINNED, "cudaFreeHost");
+    free(memory);
+    return result(cudaSuccess);
+}
+
+cudaError_t cudaHostRegister(void *memory, size_t bytes, unsigned flags) {
+    const unsigned known =
+        cudaHostRegisterPortable | cudaHostRegisterMapped | cudaHostRegisterIoMemory | cudaHostRegisterReadOnly;
+    lock();
+    cudaError_t code = usable();
+    if (code) return result(code);
+    if (flags & ~known || !memory || !bytes) return result(cudaErrorInvalidValue);
+    if (flags & cudaHostRegisterReadOnly && farm_standin.refuse_read_only) return result(cudaErrorNotSupported);
+    if (farm_standin.refuse_registration) return result(cudaErrorMemoryAllocation);
+    for (size_t i = 0; i < gpu.block_count; i++) {
+        const struct block *block = &gpu.blocks[i];
+        if ((char *)memory < block->start + block->bytes && block->start < (char *)memory + bytes)
+            return result(cudaErrorHostMemoryAlreadyRegistered);
+    }
+    add_block((struct block){.start = memory,
+                             .bytes = bytes,
+                             .kind = REGISTERED,
+                             .read_only = flags & cudaHostRegisterReadOnly,
+                             .mapped = flags & cudaHostRegisterMapped});
+    return result(cudaSuccess);
+}
+
+cudaError_t cudaHostUnregister(void *memory) {
+    lock();
+    run_everything();
+    for (size_t i = 0; i < gpu.block_count; i++)
+        if (gpu.blocks[i].start == memory && gpu.blocks[i].kind == REGISTERED) {
+            remove_block(memory, REGISTERED, "cudaHostUnregister");
+            return result(cudaSuccess);
+        }
+    return result(cudaErrorHostMemoryNotRegistered);
+}
+
+cudaError_t cudaHostGetDevicePointer(void **out, void *memory, unsigned flags) {
+    lock();
+    const struct block *block = block_of(memory, 1);
+    if (flags || !block || block->kind == DEVICE || !block->mapped) return result(cudaErrorInvalidValue);
+    *out = memory;
+    return result(cudaSuccess);
+}
+
+cudaError_t cudaMemGetInfo(size_t *left, size_t *total) {
+    lock();
+    cudaError_t code = usable();
+    if (code) return result(code);
+    *total = (size_t)farm_standin.memory;
+    *left = *total - (size_t)bytes_of(current_device);
+    return result(cudaSuccess);
+}
+
+// ---- running ----
+
+static void complete(struct CUevent_st *event, uint64_t ticket) {
+    if (ticket > event->done) event->done = ticket;
+    clock_gettime(CLOCK_MONOTONIC, &event->time);
+}
+
+static void run_graph(const struct CUgraphExec_st *graph);
+
+static void run_work(const struct item *item) {
+    if (gpu.sticky) return;
+    if (farm_standin.fall_off_after >= 0 && gpu.account.works >= (uint64_t)farm_standin.fall_off_after) {
+        gpu.sticky = cudaErrorLaunchFailure;
+        return;
+    }
+    gpu.account.works++;
+    if (farm_standin.slow_pulls && strcmp(item->name, "pull") == 0) usleep((useconds_t)farm_standin.slow_pulls);
+    item->work(item->arguments);
+}
+
+static void run_item(const struct item *item) {
+    if (item->work) {
+        enter();
+        run_work(item);
+        leave();
+    } else if (item->graph) {
+        enter();
+        run_graph(item->graph);
+        leave();
+    } else if (item->record) {
+        complete(item->record, item->ticket);
+    } else if (item->wait && item->wait->done < item->ticket && item->wait->where) {
+        run_stream(item->wait->where, item->wait, item->ticket);
+    }
+}
+
+static void run_graph(const struct CUgraphExec_st *graph) {
+    for (const struct item *item = graph->first; item; item = item->next)
+        if (item->work) run_work(item);
+}
+
+// One item from the front.
+static void run_first(struct CUstream_st *stream) {
+    struct item *item = stream->first;
+    stream->first = item->next;
+    if (!stream->first) stream->last = &stream->first;
+    run_item(item);
+    free(item);
+}
+
+// All of a stream, or until the event's record is done.
+static void run_stream(struct CUstream_st *stream, const struct CUevent_st *until, uint64_t ticket) {
+    enter();
+    while (stream->first && !(until && until->done >= ticket)) run_first(stream);
+    leave();
+}
+
+static void free_items(struct item *item) {
+    while (item) {
+        struct item *next = item->next;
+        free(item);
+        item = next;
+    }
+}
+
+static struct item *new_item(size_t bytes) {
+    struct item *item = calloc(1, sizeof *item + bytes);
+    if (!item) broken("no memory", NULL, bytes, "stand-in");
+    item->bytes = bytes;
+    return item;
+}
+
+static cudaError_t put(struct CUstream_st *stream, struct item *item) {
+    if (!stream) stream = &gpu.standard;
+    cudaError_t code = usable();
+    if (code) {
+        free(item);
+        return code;
+    }
+    if (stream->capture) {
+        *stream->capture->last = item;
+        stream->capture->last = &item->next;
+        return cudaSuccess;
+    }
+    *stream->last = item;
+    stream->last = &item->next;
+    if (farm_standin.eager) run_stream(stream, NULL, 0);
+    return cudaSuccess;
+}
+
+cudaError_t farm_standin_launch(cudaStream_t stream, const char *name, void (*work)(const void *arguments),
+                                const void *arguments, size_t bytes) {
+    lock();
+    if (last_error) { // what cudaGetLastError behind a launch would find: an earlier call's code
+        const cudaError_t code = last_error;
+        last_error = cudaSuccess;
+        pthread_mutex_unlock(&gpu.lock);
+        return code;
+    }
+    struct item *item = new_item(bytes);
+    item->name = name;
+    item->work = work;
+    memcpy(item->arguments, arguments, bytes);
+    return result(put(stream, item));
+}
+
+// ---- copies ----
+
+struct copy {
+    void *to;
+    const void *from;
+    size_t bytes;
+    int value;
+};
+
+static void count_copy(const struct copy *copy) {
+    const struct block *to = block_of(copy->to, copy->bytes), *from = block_of(copy->from, copy->bytes);
+    const bool to_device = to && to->kind == DEVICE, from_device = from && from->kind == DEVICE;
+    if (to_device && !from_device) gpu.account.host_to_device_bytes += copy->bytes;
+    if (!to_device && from_device) gpu.account.device_to_host_bytes += copy->bytes;
+}
+
+static void do_copy(const void *arguments) {
+    const struct copy *copy = arguments;
+    const struct block *to = block_of(copy->to, copy->bytes);
+    if (to && to->read_only) broken("a copy into memory registered read-only", copy->to, copy->bytes, "copy");
+    count_copy(copy);
+    memcpy(copy->to, copy->from, copy->bytes);
+}
+
+static void do_set(const void *arguments) {
+    const struct copy *copy = arguments;
+    memset(copy->to, copy->value, copy->bytes);
+}
+
+static bool in_arena(const void *address) {
+    return gpu.arena && (const char *)address >= gpu.arena && (const char *)address < gpu.arena + ARENA_BYTES;
+}
+
+// Both ends may be any memory of the host, but what lies in the device's must be allocated there.
+static void check_end(const void *address, size_t bytes, const char *call) {
+    if (in_arena(address) && !block_of(address, bytes)) broken("outside all device memory", address, bytes, call);
+}
+
+cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind, cudaStream_t stream) {
+    (void)kind;
+    lock();
+    check_end(to, bytes, "cudaMemcpyAsync, to");
+    check_end(from, bytes, "cudaMemcpyAsync, from");
+    struct copy copy = {.to = to, .from = from, .bytes = bytes};
+    const struct block *block = block_of(from, bytes);
+    const bool pageable = !block && !(stream && stream->capture);
+    struct item *item = new_item(sizeof copy);
+    item->name = "cudaMemcpyAsync";
+    item->work = do_copy;
+    memcpy(item->arguments, &copy, sizeof copy);
+    cudaError_t code = put(stream, item);
+    if (!code && pageable) run_stream(stream ? stream : &gpu.standard, NULL, 0); // returns when it has been read
+    return result(code);
+}
+
+cudaError_t cudaMemcpy(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind) {
+    cudaError_t code = cudaMemcpyAsync(to, from, bytes, kind, NULL);
+    return code ? code : cudaStreamSynchronize(NULL);
+}
+
+cudaError_t cudaMemcpyBatchAsync(void *const *to, const void *const *from, const size_t *bytes, size_t count,
+                                 struct cudaMemcpyAttributes *attributes, size_t *indices, size_t attribute_count,
+                                 cudaStream_t stream) {
+    lock();
+    const bool sound = attributes && indices && attribute_count == 1 && indices[0] == 0 && count > 0 && stream &&
+                       attributes[0].srcAccessOrder == cudaMemcpySrcAccessOrderStream;
+    if (!sound) return result(cudaErrorInvalidValue);
+    if (stream->capture) {
+        stream->capture->broken = true;
+        return result(cudaErrorStreamCaptureUnsupported);
+    }
+    pthread_mutex_unlock(&gpu.lock);
+    cudaError_t code = cudaSuccess;
+    for (size_t i = 0; i < count && !code; i++)
+        code = cudaMemcpyAsync(to[i], from[i], bytes[i], cudaMemcpyDefault, stream);
+    return code;
+}
+
+cudaError_t cudaMemsetAsync(void *to, int value, size_t bytes, cudaStream_t stream) {
+    lock();
+    if (!block_of(to, bytes)) broken("outside all device memory", to, bytes, "cudaMemsetAsync");
+    struct copy copy = {.to = to, .bytes = bytes, .value = value};
+    struct item *item = new_item(sizeof copy);
+    item->name = "cudaMemsetAsync";
+    item->work = do_set;
+    memcpy(item->arguments, &copy, sizeof copy);
+    return result(put(stream, item));
+}
+
+// ---- streams ----
+
+cudaError_t cudaStreamCreateWithPriority(cudaStream_t *out, unsigned flags, int priority) {
+    lock();
+    cudaError_t code = usable();
+    if (code) return result(code);
+    if (flags != cudaStreamNonBlocking || priority > 0 || priority < -5) return result(cudaErrorInvalidValue);
+    struct CUstream_st *stream = calloc(1, sizeof *stream);
+    stream->last = &stream->first;
+    stream->device = current_device;
+    stream->next = gpu.streams;
+    gpu.streams = stream;
+    *out = stream;
+    return result(cudaSuccess);
+}
+
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t *out, unsigned flags) {
+    return cudaStreamCreateWithPriority(out, flags, 0);
+}
+
+cudaError_t cudaDeviceGetStreamPriorityRange(int *least, int *greatest) {
+    *least = 0;
+    *greatest = -5;
+    return cudaSuccess;
+}
+
+cudaError_t cudaStreamDestroy(cudaStream_t stream) {
+    lock();
+    struct CUstream_st **at = &gpu.streams;
+    while (*at && *at != stream) at = &(*at)->next;
+    if (!*at) broken("no such stream, or destroyed twice", stream, 0, "cudaStreamDestroy");
+    run_stream(stream, NULL, 0);
+    *at = stream->next;
+    for (struct CUevent_st *event = gpu.events; event; event = event->next)
+        if (event->where == stream) event->where = NULL;
+    free(stream);
+    return result(cudaSuccess);
+}
+
+static cudaError_t refuse_while_capturing(struct CUstream_st *stream) {
+    if (!stream || !stream->capture) return cudaSuccess;
+    stream->capture->broken = true;
+    return cudaErrorStreamCaptureUnsupported;
+}
+
+cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
+    lock();
+    cudaError_t code = refuse_while_capturing(stream);
+    if (!code) run_stream(stream ? stream : &gpu.standard, NULL, 0);
+    return result(code);
+}
+
+cudaError_t cudaStreamQuery(cudaStream_t stream) {
+    lock();
+    if (!stream) stream = &gpu.standard;
+    cudaError_t code = refuse_while_capturing(stream);
+    if (!code && stream->first) {
+        run_first(stream);
+        code = cudaErrorNotReady;
+    }
+    return result(gpu.sticky ? gpu.sticky : code);
+}
+
+cudaError_t cudaDeviceSynchronize(void) {
+    lock();
+    cudaError_t code = usable();
+    if (!code) run_everything();
+    return result(code);
+}
+
+cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned flags) {
+    lock();
+    if (flags) return result(cudaErrorInvalidValue);
+    if (event->capture) { // joins the capture of the stream that recorded it
+        if (stream->capture && stream->capture != event->capture) return result(cudaErrorStreamCaptureMerge);
+        if (!stream->capture) {
+            if (event->capture->joined_count == JOINED_MAX) broken("too many streams", stream, 0, "capture");
+            event->capture->joined[event->capture->joined_count++] = stream;
+        }
+        stream->capture = event->capture;
+        return result(cudaSuccess);
+    }
+    if (stream->capture) {
+        stream->capture->broken = true;
+        return result(cudaErrorStreamCaptureIsolation);
+    }
+    struct item *item = new_item(0);
+    item->wait = event;
+    item->ticket = event->recorded;
+    return result(put(stream, item));
+}
+
+// ---- events ----
+
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t *out, unsigned flags) {
+    lock();
+    cudaError_t code = usable();
+    if (code) return result(code);
+    struct CUevent_st *event = calloc(1, sizeof *event);
+    event->timing = !(flags & cudaEventDisableTiming);
+    event->next = gpu.events;
+    gpu.events = event;
+    *out = event;
+    return result(cudaSuccess);
+}
+
+cudaError_t cudaEventCreate(cudaEvent_t *out) {
+    return cudaEventCreateWithFlags(out, cudaEventDefault);
+}
+
+cudaError_t cudaEventDestroy(cudaEvent_t event) {
+    lock();
+    struct CUevent_st **at = &gpu.events;
+    while (*at && *at != event) at = &(*at)->next;
+    if (!*at) broken("no such event, or destroyed twice", event, 0, "cudaEventDestroy");
+    run_everything(); // what is queued points to it
+    *at = event->next;
+    free(event);
+    return result(cudaSuccess);
+}
+
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
+    lock();
+    if (!stream) stream = &gpu.standard;
+    event->capture = stream->capture;
+    if (stream->capture) return result(cudaSuccess);
+    struct item *item = new_item(0);
+    item->record = event;
+    item->ticket = ++event->recorded;
+    event->where = stream;
+    return result(put(stream, item));
+}
+
+cudaError_t cudaEventQuery(cudaEvent_t event) {
+    lock();
+    if (event->done < event->recorded && event->where && event->where->first && !gpu.sticky) run_first(event->where);
+    cudaError_t code = event->done < event->recorded ? cudaErrorNotReady : cudaSuccess;
+    return result(gpu.sticky ? gpu.sticky : code);
+}
+
+cudaError_t cudaEventSynchronize(cudaEvent_t event) {
+    lock();
+    if (event->where) run_stream(event->where, event, event->recorded);
+    return result(cudaSuccess);
+}
+
+cudaError_t cudaEventElapsedTime(float *milliseconds, cudaEvent_t start, cudaEvent_t end) {
+    lock();
+    if (!start->timing || !end->timing || !start->done || !end->done) return result(cudaErrorInvalidResourceHandle);
+    *milliseconds = (float)(end->time.tv_sec - start->time.tv_sec) * 1e3f +
+                    (float)(end->time.tv_nsec - start->time.tv_nsec) * 1e-6f;
+    if (*milliseconds < 1e-3f) *milliseconds = 1e-3f;
+    return result(cudaSuccess);
+}
+
+// ---- graphs ----
+
+cudaError_t cudaStreamBeginCapture(cudaStream_t stream, enum cudaStreamCaptureMode mode) {
+    (void)mode;
+    lock();
+    if (!stream || stream->capture) return result(cudaErrorIllegalState);
+    struct CUgraph_st *graph = calloc(1, sizeof *graph);
+    graph->last = &graph->first;
+    graph->origin = stream;
+    stream->capture = graph;
+    gpu.account.graphs++;
+    return result(cudaSuccess);
+}
+
+cudaError_t cudaStreamIsCapturing(cudaStream_t stream, enum cudaStreamCaptureStatus *status) {
+    *status = stream && stream->capture ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone;
+    return cudaSuccess;
+}
+
+static void forget_capture(const struct CUgraph_st *graph) {
+    for (struct CUstream_st *s = gpu.streams; s; s = s->next)
+        if (s->capture == graph) s->capture = NULL;
+    for (struct CUevent_st *event = gpu.events; event; event = event->next)
+        if (event->capture == graph) event->capture = NULL;
+}
+
+cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *out) {
+    lock();
+    struct CUgraph_st *graph = stream->capture;
+    *out = NULL;
+    if (!graph || graph->origin != stream) return result(cudaErrorIllegalState);
+    forget_capture(graph);
+    if (graph->broken || gpu.sticky) {
+        free_items(graph->first);
+        free(graph);
+        gpu.account.graphs--;
+        return result(cudaErrorStreamCaptureInvalidated);
+    }
+    *out = graph;
+    return result(cudaSuccess);
+}
+
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t *out, cudaGraph_t graph, unsigned long long flags) {
+    lock();
+    if (flags) return result(cudaErrorInvalidValue);
+    struct CUgraphExec_st *exec = calloc(1, sizeof *exec);
+    struct item **last = &exec->first;
+    for (const struct item *item = graph->first; item; item = item->next) {
+        struct item *copy = new_item(item->bytes);
+        memcpy(copy, item, sizeof *item + item->bytes);
+        copy->next = NULL;
+        *last = copy;
+        last = &copy->next;
+    }
+    gpu.account.graph_execs++;
+    *out = exec;
+    return result(cudaSuccess);
+}
+
+cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
+    lock();
+    free_items(graph->first);
+    free(graph);
+    gpu.account.graphs--;
+    return result(cudaSuccess);
+}
+
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec) {
+    lock();
+    run_everything();
+    free_items(exec->first);
+    free(exec);
+    gpu.account.graph_execs--;
+    return result(cudaSuccess);
+}
+
+cudaError_t cudaGraphUpload(cudaGraphExec_t exec, cudaStream_t stream) {
+    (void)exec;
+    (void)stream;
+    lock();
+    return result(usable());
+}
+
+cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream) {
+    lock();
+    struct item *item = new_item(0);
+    item->name = "cudaGraphLaunch";
+    item->graph = exec;
+    gpu.account.graph_launches++;
+    return result(put(stream, item));
+}
+
+// ---- devices ----
+
+cudaError_t cudaGetDeviceCount(int *count) {
+    lock();
+    cudaError_t code = usable();
+    *count = code ? 0 : (int)farm_standin.devices;
+    return result(code);
+}
+
+cudaError_t cudaSetDevice(int device) {
+    lock();
+    cudaError_t code = usable();
+    if (code) return result(code);
+    if (device < 0 || device >= farm_standin.devices) return result(cudaErrorInvalidDevice);
+    current_device = device;
+    return result(cudaSuccess);
+}
+
+cudaError_t cudaGetDevice(int *device) {
+    lock();
+    *device = current_device;
+    return result(usable());
+}
+
+cudaError_t cudaDriverGetVersion(int *version) {
+    *version = (int)farm_standin.driver;
+    return cudaSuccess;
+}
+
+cudaError_t cudaRuntimeGetVersion(int *version) {
+    *version = CUDART_VERSION;
+    return cudaSuccess;
+}
+
+cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attribute, int device) {
+    lock();
+    cudaError_t code = usable();
+    if (code) return result(code);
+    if (device < 0 || device >= farm_standin.devices) return result(cudaErrorInvalidDevice);
+    switch (attribute) {
+    case cudaDevAttrComputeCapabilityMajor:
+        *value = (int)farm_standin.major;
+        break;
+    case cudaDevAttrComputeCapabilityMinor:
+        *value = 0;
+        break;
+    case cudaDevAttrMultiProcessorCount:
+        *value = 8;
+        break;
+    case cudaDevAttrHostRegisterSupported:
+    case cudaDevAttrCanMapHostMemory:
+    case cudaDevAttrCanUseHostPointerForRegisteredMem:
+        *value = 1;
+        break;
+    case cudaDevAttrHostRegisterReadOnlySupported:
+        *value = !farm_standin.refuse_read_only;
+        break;
+    default:
+        return result(cudaErrorInvalidValue);
+    }
+    return result(cudaSuccess);
+}
+
+cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *properties, int device) {
+    memset(properties, 0, sizeof *properties);
+    cudaError_t code = cudaDeviceGetAttribute(&properties->major, cudaDevAttrComputeCapabilityMajor, device);
+    if (code) return code;
+    snprintf(properties->name, sizeof properties->name, "CUDA stand-in (a CPU, for tests)");
+    properties->multiProcessorCount = 8;
+    properties->totalGlobalMem = (size_t)farm_standin.memory;
+    return cudaSuccess;
+}
+
+cudaError_t cudaDeviceGetByPCIBusId(int *device, const char *bus) {
+    unsigned domain, number;
+    lock();
+    cudaError_t code = usable();
+    if (code) return result(code);
+    if (sscanf(bus, "%x:%x:", &domain, &number) != 2 || number >= (unsigned)farm_standin.devices)
+        return result(cudaErrorInvalidValue);
+    *device = (int)number;
+    return result(cudaSuccess);
+}
+
+// ---- errors ----
+
+cudaError_t cudaGetLastError(void) {
+    cudaError_t code = gpu.sticky ? gpu.sticky : last_error;
+    last_error = cudaSuccess;
+    return code;
+}
+
+cudaError_t cudaPeekAtLastError(void) {
+    return gpu.sticky ? gpu.sticky : last_error;
+}
+
+static const struct {
+    cudaError_t code;
+    const char *name, *text;
+} errors[] = {
+    {cudaSuccess, "cudaSuccess", "no error"},
+    {cudaErrorInvalidValue, "cudaErrorInvalidValue", "invalid argument"},
+    {cudaErrorMemoryAllocation, "cudaErrorMemoryAllocation", "out of memory"},
+    {cudaErrorInsufficientDriver, "cudaErrorInsufficientDriver", "CUDA driver version is insufficient"},
+    {cudaErrorNoDevice, "cudaErrorNoDevice", "no CUDA-capable device is detected"},
+    {cudaErrorInvalidDevice, "cudaErrorInvalidDevice", "invalid device ordinal"},
+    {cudaErrorNotReady, "cudaErrorNotReady", "device not ready"},
+    {cudaErrorLaunchFailure, "cudaErrorLaunchFailure", "unspecified launch failure"},
+    {cudaErrorNotSupported, "cudaErrorNotSupported", "operation not supported"},
+    {cudaErrorHostMemoryAlreadyRegistered, "cudaErrorHostMemoryAlreadyRegistered", "already registered"},
+    {cudaErrorHostMemoryNotRegistered, "cudaErrorHostMemoryNotRegistered", "not registered"},
+    {cudaErrorStreamCaptureUnsupported, "cudaErrorStreamCaptureUnsupported", "not permitted when capturing"},
+    {cudaErrorStreamCaptureInvalidated, "cudaErrorStreamCaptureInvalidated", "capture was invalidated"},
+};
+
+const char *cudaGetErrorName(cudaError_t code) {
+    for (size_t i = 0; i < sizeof errors / sizeof *errors; i++)
+        if (errors[i].code == code) return errors[i].name;
+    return "another code of CUDA's";
+}
+
+const char *cudaGetErrorString(cudaError_t code) {
+    for (size_t i = 0; i < sizeof errors / sizeof *errors; i++)
+        if (errors[i].code == code) return errors[i].text;
+    return "which the stand-in does not name";
+}
+
+// ---- for tests ----
+
+struct farm_standin_account farm_standin_account(void) {
+    lock();
+    struct farm_standin_account account = gpu.account;
+    for (size_t i = 0; i < gpu.block_count; i++) {
+        const struct block *block = &gpu.blocks[i];
+        uint64_t *const counts[] = {&account.allocations, &account.pinned, &account.registered};
+        uint64_t *const bytes[] = {&account.device_bytes, &account.pinned_bytes, &account.registered_bytes};
+        ++*counts[block->kind];
+        *bytes[block->kind] += block->bytes;
+    }
+    for (const struct CUstream_st *s = gpu.streams; s; s = s->next) account.streams++;
+    for (const struct CUevent_st *event = gpu.events; event; event = event->next) account.events++;
+    pthread_mutex_unlock(&gpu.lock);
+    return account;
+}
+
+void farm_standin_reset(void) {
+    lock();
+    for (size_t i = 0; i < gpu.block_count; i++)
+        if (gpu.blocks[i].kind == PINNED) free(gpu.blocks[i].start);
+    gpu.block_count = 0;
+    while (gpu.streams) {
+        struct CUstream_st *stream = gpu.streams;
+        gpu.streams = stream->next;
+        free_items(stream->first);
+        free(stream);
+    }
+    while (gpu.events) {
+        struct CUevent_st *event = gpu.events;
+        gpu.events = event->next;
+        free(event);
+    }
+    free_items(gpu.standard.first);
+    gpu.standard = (struct CUstream_st){.last = &gpu.standard.first};
+    gpu.account = (struct farm_standin_account){0};
+    gpu.sticky = cudaSuccess;
+    farm_standin = usual;
+    last_error = cudaSuccess;
+    current_device = 0;
+    pthread_mutex_unlock(&gpu.lock);
+}

@@ -1,0 +1,26 @@
+// Stand-ins of exactly those functions of cuDNN and cuBLASLt that the executor calls: plain loops on the CPU, put into
+// the stand-in's streams. They hold descriptors, types, layouts, alignments, workspaces and chosen algorithms against
+// one another and refuse what the real libraries' documents say they refuse.
+#ifndef TESTS_SUPPORT_CUDA_STANDIN_LIBRARIES_H
+#define TESTS_SUPPORT_CUDA_STANDIN_LIBRARIES_H
+
+#include <stdbool.h>
+
+#include "nn/cuda/libraries.h"
+
+// What they pretend not to have. Of the process; zeros at start.
+struct farm_standin_libraries {
+    bool no_fused_convolution; // cudnnConvolutionBiasActivationForward says "not supported"
+    bool no_precomputed_gemm;  // forward has another algorithm, which IDENTITY cannot be fused with
+    bool no_algorithm;         // of any convolution
+    bool no_epilogue;          // of products
+    bool only_random;          // no deterministic algorithm
+    size_t workspace_bytes;    // what each algorithm wants
+    long descriptors;          // made and not given back
+    long fused, plain;         // convolutions forward so far
+};
+extern struct farm_standin_libraries farm_standin_libraries;
+
+struct farm_cuda_libraries farm_standin_libraries_table(void);
+
+#endif

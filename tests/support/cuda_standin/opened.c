@@ -1,0 +1,19 @@
+// In place of opening cuDNN and cuBLASLt: the stand-ins. Linked with --wrap=farm_cuda_libraries_open and
+// --wrap=farm_cuda_libraries_describe, so that code above them is tested as it is.
+#include <stdio.h>
+
+#include "libraries.h"
+
+enum farm_status __wrap_farm_cuda_libraries_open(struct farm_cuda_libraries *out, struct farm_error *err);
+void __wrap_farm_cuda_libraries_describe(const struct farm_cuda_libraries *libraries, char *text, size_t size);
+
+enum farm_status __wrap_farm_cuda_libraries_open(struct farm_cuda_libraries *out, struct farm_error *err) {
+    (void)err;
+    *out = farm_standin_libraries_table();
+    return FARM_OK;
+}
+
+void __wrap_farm_cuda_libraries_describe(const struct farm_cuda_libraries *libraries, char *text, size_t size) {
+    (void)libraries;
+    snprintf(text, size, "stand-ins for cuDNN and cuBLASLt");
+}

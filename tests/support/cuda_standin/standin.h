@@ -1,0 +1,60 @@
+// A stand-in for a GPU and its runtime, on the CPU, for tests of the host code that drives one: which call comes before
+// which, who waits for whom, what is given back. It defines the functions of cuda_runtime_api.h that this project calls
+// (cudart.c) and, on the functions below, its kernels (kernels.c). It proves nothing about a device: no kernel of
+// src/kernels/cuda runs here, nothing is timed, memory is ordered as the CPU orders it.
+//
+// Streams are queues. Unless `eager` is set, work stays in its queue until somebody waits for it (synchronises a stream
+// or an event, or asks for its state again and again: a query runs a piece of work and says "not ready" while there is
+// more), so that a result that is read, or a buffer that is filled anew, without waiting is wrong in every run.
+// Device memory cannot be touched but by work that runs. What goes wrong in the use of the stand-in itself (an address
+// outside all allocations, a double free) is said on stderr and aborts.
+//
+// State is of the process: one lock, under which all work runs, in the thread that waits.
+#ifndef TESTS_SUPPORT_CUDA_STANDIN_H
+#define TESTS_SUPPORT_CUDA_STANDIN_H
+
+#include <cuda_runtime_api.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum { FARM_STANDIN_DEVICES_MAX = 4 };
+
+// Set before use, after farm_standin_reset. A library that a program loads takes them from the environment variable
+// FARM_CUDA_STANDIN: "devices=2 memory=1000000 fall_off_after=500 refuse_registration=1 ...".
+struct farm_standin_settings {
+    int64_t devices;             // 1; 0: no GPU
+    int64_t driver;              // 13000; below the runtime's: a driver that is too old
+    int64_t major;               // 9: compute capability
+    int64_t memory;              // bytes of each device: 1 GiB
+    int64_t eager;               // 1: work runs as it is put into a stream
+    int64_t refuse_registration; // 1: cudaHostRegister says that memory cannot be locked
+    int64_t refuse_read_only;    // 1: the device cannot register memory that is mapped read-only
+    int64_t slow_pulls;          // microseconds that each of farm_cuda_pull's takes longer
+    int64_t fall_off_after;      // pieces of work that run before the device is lost; -1: never
+};
+extern struct farm_standin_settings farm_standin;
+
+// What has been asked for and not given back, and what has been done.
+struct farm_standin_account {
+    uint64_t allocations, pinned, registered, streams, events, graphs, graph_execs; // now
+    uint64_t device_bytes, pinned_bytes, registered_bytes;                          // now
+    uint64_t works, graph_launches;                                                 // so far
+    uint64_t host_to_device_bytes, device_to_host_bytes;                            // by copies, so far
+};
+struct farm_standin_account farm_standin_account(void);
+
+// Forgets everything (memory that was not given back too) and puts the settings back.
+void farm_standin_reset(void);
+
+// What a kernel's launch is here: `work` runs later, once, with a copy of `bytes` of arguments; in a stream that is
+// being captured it goes into the graph and runs at every launch of it. `name` is for messages and must live for ever.
+// `work` runs under the stand-in's lock and calls none of the runtime's functions.
+cudaError_t farm_standin_launch(cudaStream_t stream, const char *name, void (*work)(const void *arguments),
+                                const void *arguments, size_t bytes);
+
+// For work that runs: aborts unless [address, address + bytes) lies in one live allocation of the device, in pinned
+// memory or in registered memory (write: not in memory that was registered read-only). `what` is for the message.
+void farm_standin_need(const void *address, size_t bytes, bool write, const char *what);
+
+#endif
