@@ -16,15 +16,18 @@ void farm_bench_start(struct farm_bench *bench, int argc, char **argv, double de
     struct farm_error err;
     bool help;
     bench->seconds = default_seconds;
-    const struct farm_cli_flag flags[] = {
+    struct farm_cli_flag flags[2 + FARM_BENCH_FLAGS_MAX] = {
         {"json", FARM_CLI_BOOL, &bench->json, NULL, "one JSON document on stdout"},
         {"seconds", FARM_CLI_DOUBLE, &bench->seconds, "S", "most time to spend"},
     };
+    farm_bench_check(bench->flag_count <= FARM_BENCH_FLAGS_MAX, "too many flags");
+    for (size_t i = 0; i < bench->flag_count; i++) flags[2 + i] = bench->flags[i];
     const struct farm_cli cli = {.program = bench->name,
-                                 .synopsis = "[--json] [--seconds S]",
+                                 .synopsis =
+                                     bench->flag_count ? "[--json] [--seconds S] ..." : "[--json] [--seconds S]",
                                  .about = bench->about,
                                  .flags = flags,
-                                 .flag_count = sizeof flags / sizeof *flags};
+                                 .flag_count = 2 + bench->flag_count};
     if (farm_cli_parse(&cli, argc, argv, NULL, 0, NULL, &help, &err)) {
         fprintf(stderr, "%s: %s\n", bench->name, err.message);
         exit(2);

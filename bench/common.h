@@ -7,7 +7,9 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-enum { FARM_BENCH_RESULTS_MAX = 64 };
+#include "base/cli.h"
+
+enum { FARM_BENCH_RESULTS_MAX = 64, FARM_BENCH_FLAGS_MAX = 8 };
 
 struct farm_bench_result {
     const char *name, *unit, *better; // better: "higher" or "lower"
@@ -20,7 +22,9 @@ struct farm_bench_result {
 struct farm_bench {
     const char *name, *about;
     bool json;
-    double seconds; // most time to spend
+    double seconds;                    // most time to spend
+    const struct farm_cli_flag *flags; // of its own, besides the common ones
+    size_t flag_count;
     struct farm_bench_result results[FARM_BENCH_RESULTS_MAX];
     size_t count;
 };

@@ -1,0 +1,215 @@
+// See buffer.h. mmap(2), madvise(2), proc(5), Documentation/admin-guide/mm/hugetlbpage.rst of the Linux sources.
+#include "bw/buffer.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "shm/limits.h"
+#include "shm/place.h"
+
+enum { LINE_BYTES = 512, HUGETLB_SHIFT = 26, LOG_2M = 21, LOG_1G = 30 };
+
+static size_t page_bytes_of(enum farm_bw_pages pages) {
+    if (pages == FARM_BW_PAGES_1G) return (size_t)1 << LOG_1G;
+    return pages == FARM_BW_PAGES_SMALL ? (size_t)sysconf(_SC_PAGESIZE) : (size_t)1 << LOG_2M;
+}
+
+static bool is_pool(enum farm_bw_pages pages) {
+    return pages == FARM_BW_PAGES_2M || pages == FARM_BW_PAGES_1G;
+}
+
+// The first line of a file below root, without its end; false where there is none.
+static bool read_line(const char *root, const char *path, char *line, size_t size) {
+    char whole[LINE_BYTES];
+    snprintf(whole, sizeof whole, "%s%s", root && strcmp(root, "/") != 0 ? root : "", path);
+    FILE *file = fopen(whole, "re");
+    if (!file) return false;
+    const bool got = fgets(line, (int)size, file) != NULL;
+    fclose(file);
+    if (got) line[strcspn(line, "\n")] = 0;
+    return got;
+}
+
+// Free and unreserved bytes of a pool; -1: the kernel has no pages of that size.
+static int64_t pool_bytes(const char *root, enum farm_bw_pages pages) {
+    char path[LINE_BYTES], text[32];
+    const size_t page = page_bytes_of(pages);
+    snprintf(path, sizeof path, "/sys/kernel/mm/hugepages/hugepages-%zukB/free_hugepages", page / 1024);
+    if (!read_line(root, path, text, sizeof text)) return -1;
+    const int64_t free_pages = strtoll(text, NULL, 10);
+    snprintf(path, sizeof path, "/sys/kernel/mm/hugepages/hugepages-%zukB/resv_hugepages", page / 1024);
+    const int64_t reserved = read_line(root, path, text, sizeof text) ? strtoll(text, NULL, 10) : 0;
+    return free_pages > reserved ? (free_pages - reserved) * (int64_t)page : 0;
+}
+
+bool farm_bw_pages_available(const char *root, enum farm_bw_pages pages, char *reason, size_t reason_bytes) {
+    char line[LINE_BYTES];
+    reason[0] = 0;
+    if (is_pool(pages)) {
+        const int64_t bytes = pool_bytes(root, pages);
+        if (bytes > 0) return true;
+        const size_t kib = page_bytes_of(pages) / 1024;
+        if (bytes < 0)
+            snprintf(reason, reason_bytes, "this kernel has no pages of %s", farm_bw_pages_name(pages));
+        else
+            snprintf(reason, reason_bytes,
+                     "the pool has none free: as root, echo N > /sys/kernel/mm/hugepages/hugepages-%zukB/nr_hugepages",
+                     kib);
+        return false;
+    }
+    if (pages != FARM_BW_PAGES_TRANSPARENT) return true;
+    if (read_line(root, "/sys/kernel/mm/transparent_hugepage/enabled", line, sizeof line)) return true;
+    snprintf(reason, reason_bytes, "this kernel has no transparent huge pages");
+    return false;
+}
+
+__attribute__((format(printf, 2, 3))) static void note(struct farm_bw_buffer *buffer, const char *format, ...) {
+    const size_t used = strlen(buffer->note);
+    va_list args;
+    va_start(args, format);
+    if (used + 1 < sizeof buffer->note) vsnprintf(buffer->note + used, sizeof buffer->note - used, format, args);
+    va_end(args);
+}
+
+// ---- mapping ----
+
+// The last page stays inaccessible, so that the kernel joins no other mapping to this one: smaps then speaks of it
+// alone.
+static void *map_ordinary(struct farm_bw_buffer *buffer) {
+    const size_t guard = (size_t)sysconf(_SC_PAGESIZE);
+    buffer->mapped_bytes = buffer->bytes + guard;
+    char *start = farm_place_map(-1, PROT_READ | PROT_WRITE, buffer->mapped_bytes, FARM_PLACE_HUGE_BYTES);
+    if (!start) return NULL;
+    if (mprotect(start + buffer->bytes, guard, PROT_NONE) ||
+        madvise(start, buffer->bytes, buffer->pages == FARM_BW_PAGES_SMALL ? MADV_NOHUGEPAGE : MADV_HUGEPAGE))
+        note(buffer, "The kernel does not let this memory choose its page size. ");
+    return start;
+}
+
+static void *map_pool(struct farm_bw_buffer *buffer) {
+    const int log = buffer->pages == FARM_BW_PAGES_1G ? LOG_1G : LOG_2M;
+    buffer->mapped_bytes = (buffer->bytes + buffer->page_bytes - 1) / buffer->page_bytes * buffer->page_bytes;
+    void *start = mmap(NULL, buffer->mapped_bytes, PROT_READ | PROT_WRITE,
+                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_HUGETLB | log << HUGETLB_SHIFT, -1, 0);
+    return start == MAP_FAILED ? NULL : start;
+}
+
+// Bytes of the mapping that lie in transparent huge pages.
+static size_t transparent_bytes(const struct farm_bw_buffer *buffer) {
+    char line[LINE_BYTES];
+    bool ours = false;
+    size_t kib = 0;
+    FILE *file = fopen("/proc/self/smaps", "re");
+    if (!file) return 0;
+    while (fgets(line, sizeof line, file)) {
+        uintptr_t from, to;
+        if (sscanf(line, "%" SCNxPTR "-%" SCNxPTR " ", &from, &to) == 2)
+            ours = from == (uintptr_t)buffer->start;
+        else if (ours && sscanf(line, "AnonHugePages: %zu kB", &kib) == 1)
+            break;
+    }
+    fclose(file);
+    return kib * 1024;
+}
+
+static enum farm_status bind_and_fill(struct farm_bw_buffer *buffer, struct farm_error *err) {
+    bool refused = false;
+    enum farm_status status = FARM_OK;
+    buffer->bound = true;
+    if (buffer->node >= 0) {
+        status = farm_place_bind(buffer->start, buffer->bytes, buffer->node, true, &refused, err);
+        buffer->bound = !refused;
+    }
+    if (status) return status;
+    if (refused)
+        note(buffer, "No right to bind memory to node %d (mbind): first touch decides where it lies. ", buffer->node);
+    const int toucher = refused ? buffer->node : -1;
+    return farm_place_populate(buffer->start, buffer->bytes, -1, toucher, err);
+}
+
+static void ask_huge(struct farm_bw_buffer *buffer) {
+    buffer->huge_bytes = is_pool(buffer->pages) ? buffer->bytes : 0;
+    if (buffer->pages != FARM_BW_PAGES_TRANSPARENT) return;
+    buffer->huge_bytes = transparent_bytes(buffer);
+    const size_t could_be = buffer->bytes / FARM_PLACE_HUGE_BYTES * FARM_PLACE_HUGE_BYTES;
+    if (buffer->huge_bytes < could_be) {
+        farm_place_collapse(buffer->start, could_be);
+        buffer->huge_bytes = transparent_bytes(buffer);
+    }
+}
+
+static void ask_placement(struct farm_bw_buffer *buffer) {
+    size_t elsewhere = 0;
+    const size_t step = is_pool(buffer->pages) ? buffer->page_bytes : (size_t)sysconf(_SC_PAGESIZE);
+    const bool asked = farm_place_verify(buffer->start, buffer->bytes, step, buffer->node, &elsewhere);
+    buffer->placed = asked && elsewhere == 0;
+    if (!asked)
+        note(buffer, "Where the pages lie cannot be asked (move_pages, numa_maps). ");
+    else if (elsewhere)
+        note(buffer, "%zu pages lie elsewhere than on node %d. ", elsewhere, buffer->node);
+}
+
+// ---- opening ----
+
+static enum farm_status open_as(const char *root, size_t bytes, int node, enum farm_bw_pages pages,
+                                struct farm_bw_buffer *buffer, struct farm_error *err) {
+    *buffer = (struct farm_bw_buffer){.bytes = bytes, .node = node, .pages = pages, .page_bytes = page_bytes_of(pages)};
+    char reason[256];
+    if (!farm_bw_pages_available(root, pages, reason, sizeof reason))
+        return farm_fail(err, FARM_E_UNSUPPORTED, "pages of %s: %s", farm_bw_pages_name(pages), reason);
+    if (is_pool(pages)) {
+        const int64_t pool = pool_bytes(root, pages);
+        if ((uint64_t)pool < bytes)
+            return farm_fail(err, FARM_E_LIMIT, "%zu bytes in pages of %s: the pool has %" PRId64 " free", bytes,
+                             farm_bw_pages_name(pages), pool);
+    } else {
+        enum farm_status status = farm_limits_check_memory(root, bytes, node, err);
+        if (status) return status;
+    }
+    buffer->start = is_pool(pages) ? map_pool(buffer) : map_ordinary(buffer);
+    if (!buffer->start) {
+        buffer->mapped_bytes = 0;
+        return farm_fail_errno(err, FARM_E_LIMIT, "cannot map %zu bytes in pages of %s", bytes,
+                               farm_bw_pages_name(pages));
+    }
+    enum farm_status status = bind_and_fill(buffer, err);
+    if (status) {
+        farm_bw_buffer_close(buffer);
+        return status;
+    }
+    ask_huge(buffer);
+    ask_placement(buffer);
+    return FARM_OK;
+}
+
+enum farm_status farm_bw_buffer_open(const char *root, size_t bytes, int node, enum farm_bw_pages pages,
+                                     struct farm_bw_buffer *buffer, struct farm_error *err) {
+    *buffer = (struct farm_bw_buffer){0};
+    const size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    if (bytes == 0) return farm_fail(err, FARM_E_INVALID, "a buffer of no bytes");
+    if (bytes > SIZE_MAX / 4) return farm_fail(err, FARM_E_LIMIT, "%zu bytes: more than any machine has", bytes);
+    bytes = (bytes + page - 1) / page * page;
+    if (pages != FARM_BW_PAGES_AUTO) return open_as(root, bytes, node, pages, buffer, err);
+    const int64_t pool = pool_bytes(root, FARM_BW_PAGES_2M);
+    if (pool > 0 && (uint64_t)pool >= bytes && !open_as(root, bytes, node, FARM_BW_PAGES_2M, buffer, NULL))
+        return FARM_OK;
+    enum farm_status status = open_as(root, bytes, node, FARM_BW_PAGES_TRANSPARENT, buffer, err);
+    if (status == FARM_E_UNSUPPORTED) return open_as(root, bytes, node, FARM_BW_PAGES_SMALL, buffer, err);
+    if (!status && buffer->huge_bytes < bytes / FARM_PLACE_HUGE_BYTES * FARM_PLACE_HUGE_BYTES / 2) {
+        buffer->pages = FARM_BW_PAGES_SMALL;
+        buffer->page_bytes = page;
+        note(buffer, "No huge pages: the pool has none and the kernel put no transparent ones together. ");
+    }
+    return status;
+}
+
+void farm_bw_buffer_close(struct farm_bw_buffer *buffer) {
+    if (buffer->start) munmap(buffer->start, buffer->mapped_bytes);
+    *buffer = (struct farm_bw_buffer){0};
+}

@@ -1,0 +1,35 @@
+// A piece of private memory to measure: of a size, a page size and a NUMA node, every page present, its placement asked
+// of the kernel and not assumed. Refuses before it allocates what the machine, the control group or the node does not
+// have. Where this process may not bind, first touch decides, by the thread that opens the buffer; the buffer says so.
+#ifndef FARM_BW_BUFFER_H
+#define FARM_BW_BUFFER_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "base/status.h"
+#include "bw/figure.h"
+
+struct farm_bw_buffer {
+    void *start; // at a multiple of its page size
+    size_t bytes, mapped_bytes;
+    int node;                 // asked for; -1: any
+    enum farm_bw_pages pages; // had: never AUTO
+    size_t page_bytes;        // of `pages`
+    size_t huge_bytes;        // that really lie in pages of that size (transparent ones: what smaps says)
+    bool bound, placed;       // node -1: both true
+    char note[256];           // what was not as asked; "" where everything was
+};
+
+// pages AUTO takes the largest below 1 GiB that it gets; the others are FARM_E_UNSUPPORTED with the reason where they
+// cannot be had. FARM_E_LIMIT: more than there is. root: for the limits' check, NULL the running system.
+enum farm_status farm_bw_buffer_open(const char *root, size_t bytes, int node, enum farm_bw_pages pages,
+                                     struct farm_bw_buffer *buffer, struct farm_error *err);
+
+// A buffer of zeros is permitted.
+void farm_bw_buffer_close(struct farm_bw_buffer *buffer);
+
+// Whether pages of that size can be had at all now; else why not, and what to set.
+bool farm_bw_pages_available(const char *root, enum farm_bw_pages pages, char *reason, size_t reason_bytes);
+
+#endif

@@ -1,0 +1,44 @@
+// Statistics of repeated measurements. See figure.h.
+#include "bw/figure.h"
+
+#include <assert.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+static int ascending(const void *a, const void *b) {
+    const double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+// Between the two sorted values that the share of the way from first to last falls between.
+static double quantile(const double *sorted, int count, double share) {
+    const double at = share * (count - 1);
+    const int below = (int)at;
+    if (below + 1 >= count) return sorted[count - 1];
+    return sorted[below] + (at - below) * (sorted[below + 1] - sorted[below]);
+}
+
+struct farm_bw_figure farm_bw_figure_of(const double *samples, int count) {
+    assert(count >= 0 && count <= FARM_BW_SAMPLES_MAX);
+    struct farm_bw_figure figure = {
+        .samples = count, .median = NAN, .spread = NAN, .cv = NAN, .least = NAN, .most = NAN};
+    if (count == 0) return figure;
+    double sorted[FARM_BW_SAMPLES_MAX], sum = 0, squares = 0;
+    memcpy(figure.sample, samples, (size_t)count * sizeof *samples);
+    memcpy(sorted, samples, (size_t)count * sizeof *samples);
+    qsort(sorted, (size_t)count, sizeof *sorted, ascending);
+    for (int i = 0; i < count; i++) sum += sorted[i];
+    const double mean = sum / count;
+    for (int i = 0; i < count; i++) squares += (sorted[i] - mean) * (sorted[i] - mean);
+    figure.median = quantile(sorted, count, 0.5);
+    figure.spread = (quantile(sorted, count, 0.75) - quantile(sorted, count, 0.25)) / figure.median;
+    figure.cv = count > 1 ? sqrt(squares / (count - 1)) / mean : 0;
+    figure.least = sorted[0], figure.most = sorted[count - 1];
+    return figure;
+}
+
+const char *farm_bw_pages_name(enum farm_bw_pages pages) {
+    static const char *const names[FARM_BW_PAGES_KINDS] = {"auto", "4 KiB", "transparent 2 MiB", "2 MiB", "1 GiB"};
+    return names[pages];
+}

@@ -1,0 +1,75 @@
+// What all measurements of src/bw share: a figure with its samples, who may stop them, and what was not as asked.
+// A measurement takes a struct farm_bw_setup and a config, fills a result, and returns FARM_OK also where it was
+// stopped early or could not pin, bind or have huge pages: the result then says so. Only what cannot be measured at all
+// (too large, no memory, data found wrong) is an error. Runs in one process, in threads of its own; no state.
+#ifndef FARM_BW_FIGURE_H
+#define FARM_BW_FIGURE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/status.h"
+#include "kernels/bandwidth.h"
+#include "topo/machine.h"
+
+enum { FARM_BW_SAMPLES_MAX = 32, FARM_BW_NOTE_BYTES = 512 };
+
+// Repeated measurements of one quantity. Nothing measured: samples 0, all values NaN.
+struct farm_bw_figure {
+    int samples;
+    double median;
+    double spread; // (75th - 25th percentile) / median
+    double cv;     // standard deviation / mean
+    double least, most;
+    double sample[FARM_BW_SAMPLES_MAX]; // in the order taken
+};
+
+// From samples (0 to FARM_BW_SAMPLES_MAX of them).
+struct farm_bw_figure farm_bw_figure_of(const double *samples, int count);
+static inline bool farm_bw_figure_is(const struct farm_bw_figure *figure) {
+    return figure->samples > 0;
+}
+
+// Asked and told between samples, by the thread that called the measurement. Any function may be NULL.
+struct farm_bw_control {
+    bool (*stop)(void *context); // true: end now, with what there is
+    // `what` is being measured ("latency, node 0 to 1"); done: share of this measurement, 0 to 1.
+    void (*progress)(void *context, const char *what, double done);
+    void *context;
+};
+
+// Common to all measurements.
+struct farm_bw_setup {
+    const struct farm_machine *machine;
+    const struct farm_bw_control *control; // NULL: nobody asks
+    double seconds;                        // aimed at, for one call of a measurement; 0: a default of its own
+    int samples;                           // of each figure, 1 to FARM_BW_SAMPLES_MAX; 0: 5. Time short: fewer
+    double sample_s;                       // least time of a sample; 0: the measurement's own (10 to 50 ms)
+    enum farm_bandwidth_variant variant;   // of the kernels
+    const char *root;                      // where /proc and /sys are looked up; NULL: the running system
+};
+
+enum farm_bw_pages {
+    FARM_BW_PAGES_AUTO,        // 2 MiB pages of the pool, else transparent ones, else small ones
+    FARM_BW_PAGES_SMALL,       // the base page, 4 KiB on x86-64, transparent huge pages turned off for the memory
+    FARM_BW_PAGES_TRANSPARENT, // 2 MiB, put together by the kernel
+    FARM_BW_PAGES_2M,          // of the pool (vm.nr_hugepages)
+    FARM_BW_PAGES_1G,
+    FARM_BW_PAGES_KINDS
+};
+const char *farm_bw_pages_name(enum farm_bw_pages pages); // "auto", "4 KiB", "transparent 2 MiB", "2 MiB", "1 GiB"
+
+// How a measurement was made. Flags are false where any of its threads or buffers was not so.
+struct farm_bw_conditions {
+    bool pinned;                   // every thread to its CPU
+    bool bound;                    // memory bound to its node by mbind
+    bool placed;                   // every page found on its node by move_pages
+    bool verified;                 // data checked after the runs and found right (wrong data is an error)
+    bool stopped;                  // control->stop ended it early: figures may be missing
+    bool out_of_time;              // `seconds` were over: figures may be missing or have fewer samples
+    enum farm_bw_pages pages;      // what the memory has (mixed: the smallest)
+    char note[FARM_BW_NOTE_BYTES]; // what was not as asked and why, sentences; "" where everything was
+};
+
+#endif

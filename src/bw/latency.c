@@ -1,0 +1,550 @@
+// See latency.h.
+#include "bw/latency.h"
+
+#include <assert.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/time.h"
+#include "bw/stage.h"
+#include "kernels/random.h"
+#include "shm/limits.h"
+
+enum {
+    LINE = FARM_BANDWIDTH_LINE,
+    LINKS_AT_ONCE = 1 << 14, // between looks at the clock
+    CACHES = 4,
+    RUNG_BYTES_LEAST = 4096,
+    TLB_PAGES_LEAST = 16,
+    STEPS_PER_DOUBLING = 2,
+    STREAM_CHUNK_LINES = 1 << 13, // 512 KiB: between looks at the end, without delays
+    DELAYED_LINES = 64,           // between two delays
+    DELAY_LINES = 8,              // that a row's delay is for
+};
+static const double SAMPLE_S = 0.01, WARM_UP_S = 0.02, RAMP_S = 1e-3, LOADED_SAMPLE_S = 0.02;
+static const uint64_t BYTES_LEAST = 64u << 20, CACHE_UNKNOWN_BYTES = 32u << 20;
+
+const int farm_bw_mlc_delays[19] = {0,   2,    8,    15,   50,   100,  200,  300,  400,  500,
+                                    700, 1000, 1300, 1700, 2500, 3500, 5000, 9000, 20000};
+
+// ---- the chase ----
+
+static void **place(void *start, size_t index, size_t spacing_bytes, bool jitter, uint64_t seed) {
+    size_t at = index * spacing_bytes;
+    if (jitter) at += farm_random_mix(seed + index) % (spacing_bytes / LINE) * LINE;
+    return (void **)(void *)((char *)start + at);
+}
+
+void *farm_bw_chase_make(void *start, size_t count, size_t spacing_bytes, bool jitter, uint32_t *scratch,
+                         uint64_t seed) {
+    assert(count > 0 && count <= UINT32_MAX && spacing_bytes >= sizeof(void *));
+    assert(!jitter || (spacing_bytes >= LINE && (spacing_bytes & (spacing_bytes - 1)) == 0));
+    farm_bandwidth_shuffle(scratch, count, seed);
+    void **first = place(start, scratch[0], spacing_bytes, jitter, seed), **from = first;
+    for (size_t i = 1; i < count; i++) {
+        void **to = place(start, scratch[i], spacing_bytes, jitter, seed);
+        *from = to;
+        from = to;
+    }
+    *from = first;
+    return first;
+}
+
+void *farm_bw_chase_run(void *from, uint64_t links) {
+    void **at = from;
+    for (; links >= 16; links -= 16) {
+#pragma GCC unroll 16
+        for (int i = 0; i < 16; i++) at = (void **)*at;
+    }
+    for (; links > 0; links--) at = (void **)*at;
+    return at;
+}
+
+bool farm_bw_chase_is_cycle(const void *from, size_t count) {
+    const void *const *at = from;
+    size_t visited = 0;
+    do {
+        at = (const void *const *)*at;
+        visited++;
+    } while (at != from && visited < count);
+    return visited == count && (const void *)at == from;
+}
+
+// ---- a chase on a buffer, from a pinned thread ----
+
+struct chase {
+    struct farm_bw_buffer buffer;
+    uint32_t *scratch;
+    size_t count; // places of the cycle
+    void *first, *at;
+    struct farm_bw_team *team; // whose member 0 chases
+    uint64_t links, took_ns;
+};
+
+static enum farm_status open_chase(const struct farm_bw_setup *setup, uint64_t bytes, int node,
+                                   enum farm_bw_pages pages, struct chase *chase, struct farm_bw_conditions *conditions,
+                                   struct farm_error *err) {
+    *chase = (struct chase){0};
+    if (bytes / LINE > UINT32_MAX)
+        return farm_fail(err, FARM_E_LIMIT, "a chase through %llu bytes: 256 GiB at most", (unsigned long long)bytes);
+    enum farm_status status = farm_bw_buffer_open(setup->root, (size_t)bytes, node, pages, &chase->buffer, err);
+    if (status) return status;
+    farm_bw_conditions_add_buffer(conditions, &chase->buffer);
+    chase->scratch = malloc((size_t)bytes / LINE * sizeof *chase->scratch);
+    if (chase->scratch) return FARM_OK;
+    farm_bw_buffer_close(&chase->buffer);
+    return farm_fail(err, FARM_E_LIMIT, "no memory for the order of %llu lines", (unsigned long long)bytes / LINE);
+}
+
+static void close_chase(struct chase *chase) {
+    farm_bw_buffer_close(&chase->buffer);
+    free(chase->scratch);
+    chase->scratch = NULL;
+}
+
+static void set_cycle(struct chase *chase, size_t count, size_t spacing_bytes, bool jitter) {
+    chase->count = count;
+    chase->first = chase->at =
+        farm_bw_chase_make(chase->buffer.start, count, spacing_bytes, jitter, chase->scratch, count);
+}
+
+// Chases for about this time, by whoever calls; returns nanoseconds a link.
+static double chase_for(struct chase *chase, double seconds) {
+    const uint64_t start = farm_now_ns(), end = start + (uint64_t)(seconds * 1e9);
+    uint64_t now = start, links = 0;
+    while (now < end) {
+        chase->at = farm_bw_chase_run(chase->at, LINKS_AT_ONCE);
+        links += LINKS_AT_ONCE;
+        now = farm_now_ns();
+    }
+    return (double)(now - start) / (double)links;
+}
+
+// Every place once, or as many as the time for warming up allows.
+static void warm_up(struct chase *chase) {
+    const uint64_t end = farm_now_ns() + (uint64_t)(WARM_UP_S * 1e9);
+    for (size_t links = 0; links < chase->count && farm_now_ns() < end; links += LINKS_AT_ONCE)
+        chase->at = farm_bw_chase_run(chase->at, LINKS_AT_ONCE);
+}
+
+struct chasing {
+    struct chase *chase;
+    struct farm_bw_clock *clock;
+    double sample_s;
+    struct farm_bw_figure *figure;
+};
+
+static void chase_member(void *context, int member) {
+    const struct chasing *chasing = context;
+    warm_up(chasing->chase);
+    double samples[FARM_BW_SAMPLES_MAX];
+    int count = 0;
+    while (farm_bw_clock_more(chasing->clock, count)) samples[count++] = chase_for(chasing->chase, chasing->sample_s);
+    *chasing->figure = farm_bw_figure_of(samples, count);
+}
+
+// A figure of the cycle that is set; FARM_E_IO where it is no longer one afterwards.
+static enum farm_status chase_figure(struct chase *chase, struct farm_bw_team *team, struct farm_bw_clock *clock,
+                                     struct farm_bw_figure *figure, struct farm_error *err) {
+    const double sample_s = clock->setup->sample_s > 0 ? clock->setup->sample_s : SAMPLE_S;
+    struct chasing chasing = {chase, clock, sample_s, figure};
+    farm_bw_team_run(team, chase_member, &chasing);
+    farm_bw_clock_took(clock);
+    if (farm_bw_chase_is_cycle(chase->at, chase->count)) return FARM_OK;
+    return farm_fail(err, FARM_E_IO,
+                     "the chase through %zu lines has come off its way: memory of this machine is broken",
+                     chase->count);
+}
+
+// ---- where and how much ----
+
+static int cpu_or_first(const struct farm_bw_setup *setup, int cpu) {
+    return cpu >= 0 ? cpu : farm_bitmap_next(&setup->machine->allowed, 0);
+}
+
+static int node_or_own(const struct farm_bw_setup *setup, int node, int cpu) {
+    if (node >= 0) return node;
+    const struct farm_cpu *entry = farm_machine_cpu(setup->machine, cpu);
+    return entry ? farm_machine_memory_node(setup->machine, entry->node) : -1;
+}
+
+// 4 x the last-level cache, and no more than a quarter of what may be taken.
+static uint64_t beyond_caches(const struct farm_bw_setup *setup, uint64_t least) {
+    const uint64_t cache = setup->machine->l3_bytes ? setup->machine->l3_bytes : CACHE_UNKNOWN_BYTES;
+    uint64_t bytes = CACHES * cache > least ? CACHES * cache : least;
+    const uint64_t room = farm_limits_memory_available_bytes(setup->root) / 4;
+    if (bytes > room) bytes = room;
+    return bytes / LINE * LINE;
+}
+
+static enum farm_status open_team(const struct farm_bw_setup *setup, const int *cpus, int count,
+                                  struct farm_bw_team **team, struct farm_bw_conditions *conditions,
+                                  struct farm_error *err) {
+    for (int i = 0; i < count; i++)
+        if (!farm_bitmap_has(&setup->machine->allowed, cpus[i]))
+            return farm_fail(err, FARM_E_INVALID, "CPU %d does not exist or this process may not use it", cpus[i]);
+    enum farm_status status = farm_bw_team_open(cpus, count, team, err);
+    if (status || farm_bw_team_is_pinned(*team)) return status;
+    conditions->pinned = false;
+    farm_bw_conditions_note(conditions, "No right to pin threads to CPUs: they run where the system puts them.");
+    return FARM_OK;
+}
+
+// ---- ladder and TLB ----
+
+// Working sets in places of `spacing` bytes, `steps` to a doubling; returns their number.
+static int plan_rungs(const struct farm_bw_ladder_config *config, uint64_t least, uint64_t most, uint64_t spacing,
+                      struct farm_bw_rung *rungs) {
+    const int steps = config->steps_per_doubling > 0 ? config->steps_per_doubling : STEPS_PER_DOUBLING;
+    int count = 0;
+    uint64_t last = 0;
+    for (uint64_t base = least; base <= most && count < FARM_BW_RUNGS_MAX; base *= 2)
+        for (int step = 0; step < steps && count < FARM_BW_RUNGS_MAX; step++) {
+            double bytes = (double)base;
+            for (int i = 0; i < step; i++) bytes *= __builtin_exp2(1.0 / steps);
+            const uint64_t whole = (uint64_t)(bytes / (double)spacing + 0.5) * spacing;
+            if (whole <= last || whole > most) continue;
+            rungs[count++] = (struct farm_bw_rung){
+                .bytes = last = whole, .ns = farm_bw_figure_of(NULL, 0), .dense_ns = farm_bw_figure_of(NULL, 0)};
+        }
+    return count;
+}
+
+static enum farm_status check_rungs(uint64_t least, uint64_t most, uint64_t spacing, struct farm_error *err) {
+    if (least < spacing || most < least || most > UINT64_MAX / 4)
+        return farm_fail(err, FARM_E_INVALID, "working sets from %llu to %llu bytes: at least %llu, and ascending",
+                         (unsigned long long)least, (unsigned long long)most, (unsigned long long)spacing);
+    return FARM_OK;
+}
+
+static enum farm_status start_ladder(const struct farm_bw_setup *setup, const struct farm_bw_ladder_config *config,
+                                     uint64_t least, uint64_t spacing, struct farm_bw_ladder_result *result,
+                                     struct farm_bw_team **team, struct farm_error *err) {
+    *result = (struct farm_bw_ladder_result){.cpu = cpu_or_first(setup, config->cpu),
+                                             .conditions = farm_bw_conditions_start()};
+    result->node = node_or_own(setup, config->node, result->cpu);
+    const uint64_t first = config->bytes_least ? config->bytes_least : least;
+    const uint64_t most = config->bytes_most ? config->bytes_most : beyond_caches(setup, BYTES_LEAST);
+    enum farm_status status = check_rungs(first, most, spacing, err);
+    if (status) return status;
+    result->rungs = plan_rungs(config, first, most, spacing, result->rung);
+    return open_team(setup, &result->cpu, 1, team, &result->conditions, err);
+}
+
+enum farm_status farm_bw_ladder(const struct farm_bw_setup *setup, const struct farm_bw_ladder_config *config,
+                                struct farm_bw_ladder_result *result, struct farm_error *err) {
+    struct farm_bw_team *team;
+    struct chase chase;
+    enum farm_status status = start_ladder(setup, config, RUNG_BYTES_LEAST, LINE, result, &team, err);
+    if (status) return status;
+    status = open_chase(setup, result->rung[result->rungs - 1].bytes, result->node, config->pages, &chase,
+                        &result->conditions, err);
+    if (!status) {
+        struct farm_bw_clock clock =
+            farm_bw_clock_start(setup, 1 + 0.1 * result->rungs, result->rungs, &result->conditions);
+        for (int i = 0; !status && i < result->rungs; i++) {
+            struct farm_bw_rung *rung = &result->rung[i];
+            if (!farm_bw_clock_next(&clock, "latency by working set")) break;
+            set_cycle(&chase, (size_t)rung->bytes / LINE, LINE, false);
+            status = chase_figure(&chase, team, &clock, &rung->ns, err);
+        }
+        close_chase(&chase);
+    }
+    farm_bw_team_close(team);
+    return status;
+}
+
+// One rung of the TLB's: a line in each page, then as many lines side by side.
+static enum farm_status tlb_rung(struct chase *sparse, struct chase *dense, size_t page, struct farm_bw_team *team,
+                                 struct farm_bw_clock *clock, struct farm_bw_rung *rung, struct farm_error *err) {
+    const size_t places = (size_t)rung->bytes / page;
+    set_cycle(sparse, places, page, true);
+    enum farm_status status = chase_figure(sparse, team, clock, &rung->ns, err);
+    if (status || !farm_bw_clock_next(clock, "reach of the TLB")) return status;
+    set_cycle(dense, places, LINE, false);
+    return chase_figure(dense, team, clock, &rung->dense_ns, err);
+}
+
+enum farm_status farm_bw_tlb(const struct farm_bw_setup *setup, const struct farm_bw_ladder_config *config,
+                             struct farm_bw_ladder_result *result, struct farm_error *err) {
+    const size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    struct farm_bw_team *team;
+    struct chase sparse, dense;
+    enum farm_status status = start_ladder(setup, config, TLB_PAGES_LEAST * page, page, result, &team, err);
+    if (status) return status;
+    const uint64_t most = result->rung[result->rungs - 1].bytes;
+    struct farm_bw_conditions dense_conditions = farm_bw_conditions_start();
+    status = open_chase(setup, most, result->node, FARM_BW_PAGES_SMALL, &sparse, &result->conditions, err);
+    if (!status) {
+        status =
+            open_chase(setup, most / page * LINE, result->node, FARM_BW_PAGES_AUTO, &dense, &dense_conditions, err);
+        if (!status) {
+            struct farm_bw_clock clock =
+                farm_bw_clock_start(setup, 1 + 0.2 * result->rungs, 2 * result->rungs, &result->conditions);
+            for (int i = 0; !status && i < result->rungs; i++) {
+                if (!farm_bw_clock_next(&clock, "reach of the TLB")) break;
+                status = tlb_rung(&sparse, &dense, page, team, &clock, &result->rung[i], err);
+            }
+            close_chase(&dense);
+        }
+        close_chase(&sparse);
+    }
+    farm_bw_team_close(team);
+    return status;
+}
+
+// ---- idle latency ----
+
+enum farm_status farm_bw_idle(const struct farm_bw_setup *setup, const struct farm_bw_idle_config *config,
+                              struct farm_bw_idle_result *result, struct farm_error *err) {
+    const int cpu = cpu_or_first(setup, config->cpu);
+    *result = (struct farm_bw_idle_result){.ns = farm_bw_figure_of(NULL, 0),
+                                           .bytes = config->bytes ? config->bytes : beyond_caches(setup, BYTES_LEAST),
+                                           .conditions = farm_bw_conditions_start()};
+    if (result->bytes < LINE) return farm_fail(err, FARM_E_INVALID, "a chase through less than a line");
+    struct farm_bw_team *team;
+    struct chase chase;
+    enum farm_status status = open_team(setup, &cpu, 1, &team, &result->conditions, err);
+    if (status) return status;
+    status = open_chase(setup, result->bytes, node_or_own(setup, config->node, cpu), config->pages, &chase,
+                        &result->conditions, err);
+    if (!status) {
+        set_cycle(&chase, (size_t)result->bytes / LINE, LINE, false);
+        struct farm_bw_clock clock = farm_bw_clock_start(setup, 2, 1, &result->conditions);
+        if (farm_bw_clock_next(&clock, "idle latency")) status = chase_figure(&chase, team, &clock, &result->ns, err);
+        close_chase(&chase);
+    }
+    farm_bw_team_close(team);
+    return status;
+}
+
+// ---- node x node ----
+
+// All rows of a column: one piece of memory, chased through from each node in turn.
+static enum farm_status latency_column(const struct farm_bw_setup *setup, const struct farm_bw_matrix_config *config,
+                                       struct farm_bw_matrix *matrix, int column, struct farm_bw_clock *clock,
+                                       struct farm_error *err) {
+    const uint64_t bytes = config->array_bytes ? config->array_bytes : beyond_caches(setup, BYTES_LEAST);
+    struct chase chase;
+    enum farm_status status =
+        open_chase(setup, bytes, matrix->column_node[column], config->pages, &chase, clock->conditions, err);
+    if (status) return status;
+    set_cycle(&chase, (size_t)bytes / LINE, LINE, false);
+    for (int row = 0; !status && row < matrix->rows; row++) {
+        char what[64];
+        int cpu;
+        struct farm_bw_team *team;
+        snprintf(what, sizeof what, "latency, node %d to %d", matrix->row_node[row], matrix->column_node[column]);
+        if (!farm_bw_clock_next(clock, what)) break;
+        farm_bw_cpus(setup->machine, matrix->row_node[row], false, &cpu, 1);
+        status = open_team(setup, &cpu, 1, &team, clock->conditions, err);
+        if (status) break;
+        const int cell = row * matrix->columns + column;
+        status = chase_figure(&chase, team, clock, &matrix->cell[cell], err);
+        matrix->placed[cell] = chase.buffer.placed;
+        farm_bw_team_close(team);
+    }
+    close_chase(&chase);
+    return status;
+}
+
+enum farm_status farm_bw_matrix_latency(const struct farm_bw_setup *setup, const struct farm_bw_matrix_config *config,
+                                        struct farm_bw_matrix *matrix, struct farm_error *err) {
+    enum farm_status status = farm_bw_matrix_shape(setup->machine, matrix, err);
+    if (status) return status;
+    const int cells = matrix->rows * matrix->columns;
+    struct farm_bw_clock clock = farm_bw_clock_start(setup, 1 + 0.3 * cells, cells, &matrix->conditions);
+    for (int column = 0; !status && column < matrix->columns; column++)
+        status = latency_column(setup, config, matrix, column, &clock, err);
+    for (int row = 0; row < matrix->rows; row++) matrix->threads[row] = 1;
+    if (status) farm_bw_matrix_free(matrix);
+    return status;
+}
+
+// ---- loaded latency ----
+
+// Member 0 of the team chases, the others stream over the arrays of the stage's actors until it is done.
+struct loading {
+    struct farm_bw_stage *stage;
+    struct farm_bw_team *team;
+    struct chase *chase;
+    int delay;
+    double sample_s, ns; // ns: of the last sample
+    struct stream {
+        uint64_t pass; // whole ones done since the arrays were filled
+        uint64_t lines, took_ns;
+        char apart[104]; // from the next thread's
+    } * stream;
+    _Alignas(128) _Atomic bool done;
+};
+
+static void wait_turns(int turns) {
+    for (int i = 0; i < turns; i++) __asm__ volatile("" ::: "memory");
+}
+
+// Some lines of the thread's arrays: as work of its own.
+static struct farm_bandwidth_work part_of(const struct farm_bandwidth_work *work, size_t line, size_t lines) {
+    struct farm_bandwidth_work part = *work;
+    const size_t at = line * (LINE / sizeof(double));
+    part.lines = lines;
+    if (part.a) part.a += at;
+    if (part.b) part.b += at;
+    if (part.d) part.d += at;
+    return part;
+}
+
+// Passes until told; the last one is finished, so that every line has been passed over as often, but not counted.
+static void stream_until_done(struct loading *loading, int index) {
+    struct farm_bw_actor *actor = &loading->stage->actor[index];
+    struct stream *stream = &loading->stream[index];
+    const size_t chunk = loading->delay > 0 ? DELAYED_LINES : STREAM_CHUNK_LINES;
+    const uint64_t start = farm_now_ns();
+    size_t line = 0;
+    stream->lines = 0;
+    while (!atomic_load_explicit(&loading->done, memory_order_relaxed)) {
+        const size_t lines = actor->lines - line < chunk ? actor->lines - line : chunk;
+        const struct farm_bandwidth_work part = part_of(&actor->work, line, lines);
+        actor->sum += farm_bandwidth_run(&part, loading->stage->variant, stream->pass, 1);
+        stream->lines += lines;
+        line += lines;
+        if (line == actor->lines) line = 0, stream->pass++;
+        wait_turns(loading->delay * (DELAYED_LINES / DELAY_LINES));
+    }
+    stream->took_ns = farm_now_ns() - start;
+    if (line == 0) return;
+    const struct farm_bandwidth_work rest = part_of(&actor->work, line, actor->lines - line);
+    actor->sum += farm_bandwidth_run(&rest, loading->stage->variant, stream->pass++, 1);
+}
+
+static void loading_member(void *context, int member) {
+    struct loading *loading = context;
+    farm_bw_team_meet(loading->team);
+    if (member > 0) {
+        stream_until_done(loading, member - 1);
+        return;
+    }
+    chase_for(loading->chase, RAMP_S);
+    loading->ns = chase_for(loading->chase, loading->sample_s);
+    atomic_store_explicit(&loading->done, true, memory_order_relaxed);
+}
+
+// Bytes per second of all streams in the last sample.
+static double streamed(const struct loading *loading) {
+    double bytes_per_s = 0;
+    for (int i = 0; i < loading->stage->threads; i++) {
+        const struct stream *stream = &loading->stream[i];
+        if (stream->took_ns == 0) continue;
+        const double bytes = (double)stream->lines * farm_bandwidth_program_bytes(loading->stage->actor[i].work.op);
+        bytes_per_s += bytes / ((double)stream->took_ns * 1e-9);
+    }
+    return bytes_per_s;
+}
+
+static void verify_member(void *context, int member) {
+    struct loading *loading = context;
+    if (member == 0) return;
+    struct farm_bw_actor *actor = &loading->stage->actor[member - 1];
+    const uint64_t passes = loading->stream[member - 1].pass;
+    actor->good =
+        farm_bandwidth_verify(&actor->work, passes, NULL) &&
+        (actor->work.op != FARM_BANDWIDTH_READ || actor->sum == farm_bandwidth_expected_sum(&actor->work, passes));
+}
+
+static enum farm_status loaded_rows(struct loading *loading, struct farm_bw_clock *clock,
+                                    struct farm_bw_loaded_result *result, struct farm_error *err) {
+    for (int i = 0; i < result->rows; i++) {
+        struct farm_bw_loaded_row *row = &result->row[i];
+        double ns[FARM_BW_SAMPLES_MAX], bytes_per_s[FARM_BW_SAMPLES_MAX];
+        int count = 0;
+        char what[64];
+        snprintf(what, sizeof what, "loaded latency, delay %d", row->delay);
+        if (!farm_bw_clock_next(clock, what)) break;
+        loading->delay = row->delay;
+        for (; farm_bw_clock_more(clock, count); count++) {
+            atomic_store_explicit(&loading->done, false, memory_order_relaxed);
+            farm_bw_team_run(loading->team, loading_member, loading);
+            ns[count] = loading->ns;
+            bytes_per_s[count] = streamed(loading);
+        }
+        row->ns = farm_bw_figure_of(ns, count);
+        row->bytes_per_s = farm_bw_figure_of(bytes_per_s, count);
+        farm_bw_clock_took(clock);
+    }
+    farm_bw_team_run(loading->team, verify_member, loading);
+    for (int i = 0; i < loading->stage->threads; i++)
+        if (!loading->stage->actor[i].good)
+            return farm_fail(err, FARM_E_IO,
+                             "loaded latency: a stream's data are wrong: memory of this machine is broken");
+    return FARM_OK;
+}
+
+// The streams' arrays are there: the chase beside them.
+static enum farm_status load(struct farm_bw_stage *stage, const struct farm_bw_loaded_config *config, const int *cpus,
+                             struct farm_bw_loaded_result *result, struct farm_error *err) {
+    const struct farm_bw_setup *setup = stage->setup;
+    struct farm_bw_clock clock = farm_bw_clock_start(setup, 1 + 0.15 * result->rows, result->rows, &result->conditions);
+    struct chase chase;
+    struct stream *streams = calloc((size_t)stage->threads, sizeof *streams);
+    struct loading loading = {.stage = stage, .chase = &chase, .stream = streams};
+    loading.sample_s = setup->sample_s > 0 ? setup->sample_s : LOADED_SAMPLE_S;
+    if (!streams) return farm_fail(err, FARM_E_LIMIT, "no memory for %d threads", stage->threads);
+    enum farm_status status =
+        farm_bw_stage_prepare(stage, config->op, FARM_BANDWIDTH_TEMPORAL, FARM_BANDWIDTH_SEQUENTIAL, 0, err);
+    for (int i = 0; i < stage->threads; i++) streams[i].pass = stage->passes_done;
+    if (!status) status = open_team(setup, cpus, stage->threads + 1, &loading.team, &result->conditions, err);
+    if (!status) {
+        const uint64_t bytes = config->chase_bytes ? config->chase_bytes : beyond_caches(setup, BYTES_LEAST);
+        status =
+            open_chase(setup, bytes, node_or_own(setup, -1, cpus[0]), config->pages, &chase, &result->conditions, err);
+        if (!status) {
+            set_cycle(&chase, (size_t)bytes / LINE, LINE, false);
+            status = loaded_rows(&loading, &clock, result, err);
+            close_chase(&chase);
+        }
+        farm_bw_team_close(loading.team);
+    }
+    free(streams);
+    return status;
+}
+
+// All cores of the first allowed CPU's node.
+static int cores_of_first(const struct farm_bw_setup *setup, int *cpus) {
+    const struct farm_cpu *first = farm_machine_cpu(setup->machine, farm_bitmap_next(&setup->machine->allowed, 0));
+    return farm_bw_cpus(setup->machine, first ? first->node : -1, false, cpus, FARM_CPUS_MAX);
+}
+
+enum farm_status farm_bw_loaded(const struct farm_bw_setup *setup, const struct farm_bw_loaded_config *config,
+                                struct farm_bw_loaded_result *result, struct farm_error *err) {
+    int own[FARM_CPUS_MAX];
+    const int *cpus = config->cpu_count > 0 ? config->cpus : own;
+    const int count = config->cpu_count > 0 ? config->cpu_count : cores_of_first(setup, own);
+    const int *delays = config->delay_count > 0 ? config->delays : farm_bw_mlc_delays;
+    const int rows = config->delay_count > 0 ? config->delay_count : (int)(sizeof farm_bw_mlc_delays / sizeof(int));
+    *result = (struct farm_bw_loaded_result){.streams = count - 1, .conditions = farm_bw_conditions_start()};
+    if (rows > FARM_BW_DELAYS_MAX)
+        return farm_fail(err, FARM_E_INVALID, "%d delays: at most %d", rows, FARM_BW_DELAYS_MAX);
+    for (; result->rows < rows; result->rows++)
+        result->row[result->rows] = (struct farm_bw_loaded_row){
+            .delay = delays[result->rows], .ns = farm_bw_figure_of(NULL, 0), .bytes_per_s = farm_bw_figure_of(NULL, 0)};
+    if (count < 2) {
+        result->streams = 0;
+        farm_bw_conditions_note(&result->conditions, "Loaded latency wants two cores: one chases, one streams.");
+        return FARM_OK;
+    }
+    const struct farm_bw_stage_config stage_config = {
+        .cpus = cpus + 1,
+        .cpu_count = count - 1,
+        .node = -1,
+        .pages = config->pages,
+        .arrays = farm_bandwidth_arrays(config->op),
+        .array_bytes = config->array_bytes ? config->array_bytes : farm_bw_array_bytes(setup, cpus + 1, count - 1)};
+    struct farm_bw_stage stage;
+    enum farm_status status = farm_bw_stage_open(setup, &stage_config, &stage, &result->conditions, err);
+    if (status) return status;
+    status = load(&stage, config, cpus, result, err);
+    farm_bw_stage_close(&stage);
+    return status;
+}

@@ -1,0 +1,442 @@
+// See memory.h.
+#include "bw/memory.h"
+
+#include <assert.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "bw/latency.h"
+#include "bw/stage.h"
+#include "shm/limits.h"
+
+enum { ARRAYS_MAX = 3, CACHES = 4, STRIDE_DEFAULT = 4096 + FARM_BANDWIDTH_LINE };
+static const uint64_t ARRAY_BYTES_LEAST = 64u << 20;
+static const double SATURATED = 0.95;
+
+// ---- CPUs and sizes ----
+
+int farm_bw_cpus(const struct farm_machine *machine, int node, bool smt, int *cpus, int most) {
+    struct farm_bitmap cores = {0};
+    int count = 0;
+    for (int i = 0; i < machine->cpu_count && count < most; i++) {
+        const struct farm_cpu *cpu = &machine->cpu[i];
+        if (!farm_bitmap_has(&machine->allowed, cpu->cpu) || (node >= 0 && cpu->node != node)) continue;
+        const bool again = cpu->core >= 0 && farm_bitmap_has(&cores, cpu->core);
+        if (again && !smt) continue;
+        if (cpu->core >= 0 && cpu->core < FARM_BITMAP_BITS) farm_bitmap_set(&cores, cpu->core);
+        cpus[count++] = cpu->cpu;
+    }
+    return count;
+}
+
+// How many last-level caches these CPUs reach.
+static uint64_t caches_of(const struct farm_machine *machine, const int *cpus, int count) {
+    struct farm_bitmap caches = {0};
+    for (int i = 0; i < count; i++) {
+        const struct farm_cpu *cpu = farm_machine_cpu(machine, cpus[i]);
+        if (cpu && cpu->l3 >= 0 && cpu->l3 < FARM_BITMAP_BITS) farm_bitmap_set(&caches, cpu->l3);
+    }
+    const int found = farm_bitmap_count(&caches);
+    return found ? (uint64_t)found : 1;
+}
+
+uint64_t farm_bw_array_bytes(const struct farm_bw_setup *setup, const int *cpus, int cpu_count) {
+    uint64_t bytes = CACHES * setup->machine->l3_bytes * caches_of(setup->machine, cpus, cpu_count);
+    if (bytes < ARRAY_BYTES_LEAST) bytes = ARRAY_BYTES_LEAST;
+    const uint64_t room = farm_limits_memory_available_bytes(setup->root) / 2 / ARRAYS_MAX;
+    if (bytes > room) bytes = room;
+    const uint64_t granule = (uint64_t)(cpu_count > 0 ? cpu_count : 1) * FARM_BANDWIDTH_LINE;
+    return bytes / granule * granule;
+}
+
+// The CPUs given or, where none are, all cores.
+static int cpus_or_cores(const struct farm_machine *machine, const int *given, int given_count, int *cpus) {
+    if (given_count <= 0) return farm_bw_cpus(machine, -1, false, cpus, FARM_CPUS_MAX);
+    const int count = given_count < FARM_CPUS_MAX ? given_count : FARM_CPUS_MAX;
+    memcpy(cpus, given, (size_t)count * sizeof *cpus);
+    return count;
+}
+
+static struct farm_bw_figure nothing(void) {
+    return farm_bw_figure_of(NULL, 0);
+}
+
+static double bus_factor(enum farm_bandwidth_op op, enum farm_bandwidth_stores stores) {
+    return (double)farm_bandwidth_bus_bytes(op, stores) / farm_bandwidth_program_bytes(op);
+}
+
+// What is made where non-temporal stores are asked for.
+static enum farm_bandwidth_stores stores_had(const struct farm_bw_setup *setup, enum farm_bandwidth_stores asked,
+                                             struct farm_bw_conditions *conditions) {
+    if (asked == FARM_BANDWIDTH_TEMPORAL || farm_bandwidth_has_nontemporal(setup->variant)) return asked;
+    farm_bw_conditions_note(conditions, "Kernels in plain C have no non-temporal stores: ordinary ones were made.");
+    return FARM_BANDWIDTH_TEMPORAL;
+}
+
+// ---- one figure ----
+
+enum farm_status farm_bw_memory(const struct farm_bw_setup *setup, const struct farm_bw_memory_config *config,
+                                struct farm_bw_memory_result *result, struct farm_error *err) {
+    int first = farm_bitmap_next(&setup->machine->allowed, 0);
+    const int *cpus = config->cpu_count > 0 ? config->cpus : &first;
+    const int threads = config->cpu_count > 0 ? config->cpu_count : 1;
+    *result = (struct farm_bw_memory_result){.bytes_per_s = nothing(),
+                                             .arrays = farm_bandwidth_arrays(config->op),
+                                             .threads = threads,
+                                             .variant = farm_bandwidth_resolve(setup->variant),
+                                             .conditions = farm_bw_conditions_start()};
+    struct farm_bw_conditions *conditions = &result->conditions;
+    result->stores = stores_had(setup, config->stores, conditions);
+    result->bus_factor = bus_factor(config->op, result->stores);
+    result->array_bytes = config->array_bytes ? config->array_bytes : farm_bw_array_bytes(setup, cpus, threads);
+    const struct farm_bw_stage_config stage_config = {.cpus = cpus,
+                                                      .cpu_count = threads,
+                                                      .node = config->node,
+                                                      .pages = config->pages,
+                                                      .arrays = result->arrays,
+                                                      .array_bytes = result->array_bytes,
+                                                      .shuffled = config->pattern == FARM_BANDWIDTH_LISTED};
+    struct farm_bw_stage stage;
+    enum farm_status status = farm_bw_stage_open(setup, &stage_config, &stage, conditions, err);
+    if (status) return status;
+    struct farm_bw_clock clock = farm_bw_clock_start(setup, 5, 1, conditions);
+    const uint64_t stride = config->stride_bytes ? config->stride_bytes : STRIDE_DEFAULT;
+    if (farm_bw_clock_next(&clock, farm_bandwidth_op_name(config->op)))
+        status = farm_bw_stage_figure(&stage, &clock, config->op, result->stores, config->pattern, stride,
+                                      &result->bytes_per_s, err);
+    result->passes = stage.passes;
+    farm_bw_stage_close(&stage);
+    return status;
+}
+
+// ---- all kernels ----
+
+static void add_row(struct farm_bw_kernels_result *result, const struct farm_bw_setup *setup, enum farm_bandwidth_op op,
+                    enum farm_bandwidth_stores stores, enum farm_bandwidth_pattern pattern) {
+    assert(result->rows < FARM_BW_KERNELS_MAX);
+    result->row[result->rows++] =
+        (struct farm_bw_kernel_row){.op = op,
+                                    .stores = stores,
+                                    .pattern = pattern,
+                                    .stride_bytes = pattern == FARM_BANDWIDTH_STRIDED ? STRIDE_DEFAULT : 0,
+                                    .one = nothing(),
+                                    .cores = nothing(),
+                                    .bus_factor = bus_factor(op, stores)};
+}
+
+// The table without figures.
+static void plan_rows(struct farm_bw_kernels_result *result, const struct farm_bw_setup *setup, bool all) {
+    const enum farm_bandwidth_pattern patterns[] = {FARM_BANDWIDTH_SEQUENTIAL, FARM_BANDWIDTH_STRIDED,
+                                                    FARM_BANDWIDTH_LISTED};
+    for (int p = 0; p < (all ? 3 : 1); p++)
+        for (int op = FARM_BANDWIDTH_READ; op <= FARM_BANDWIDTH_TRIAD; op++) {
+            add_row(result, setup, (enum farm_bandwidth_op)op, FARM_BANDWIDTH_TEMPORAL, patterns[p]);
+            if (op != FARM_BANDWIDTH_READ && farm_bandwidth_has_nontemporal(setup->variant))
+                add_row(result, setup, (enum farm_bandwidth_op)op, FARM_BANDWIDTH_NONTEMPORAL, patterns[p]);
+        }
+}
+
+// All rows on these CPUs: the column `one`, or `cores`.
+static enum farm_status fill_column(const struct farm_bw_setup *setup, const struct farm_bw_kernels_config *config,
+                                    const int *cpus, int count, bool one, struct farm_bw_clock *clock,
+                                    struct farm_bw_kernels_result *result, struct farm_error *err) {
+    const struct farm_bw_stage_config stage_config = {.cpus = cpus,
+                                                      .cpu_count = count,
+                                                      .node = -1,
+                                                      .pages = config->pages,
+                                                      .arrays = ARRAYS_MAX,
+                                                      .array_bytes = result->array_bytes,
+                                                      .shuffled = config->all};
+    struct farm_bw_stage stage;
+    enum farm_status status = farm_bw_stage_open(setup, &stage_config, &stage, clock->conditions, err);
+    if (status) return status;
+    for (int i = 0; !status && i < result->rows; i++) {
+        struct farm_bw_kernel_row *row = &result->row[i];
+        if (!farm_bw_clock_next(clock, farm_bandwidth_op_name(row->op))) break;
+        status = farm_bw_stage_figure(&stage, clock, row->op, row->stores, row->pattern, row->stride_bytes,
+                                      one ? &row->one : &row->cores, err);
+    }
+    farm_bw_stage_close(&stage);
+    return status;
+}
+
+enum farm_status farm_bw_kernels(const struct farm_bw_setup *setup, const struct farm_bw_kernels_config *config,
+                                 struct farm_bw_kernels_result *result, struct farm_error *err) {
+    int cpus[FARM_CPUS_MAX];
+    const int count = farm_bw_cpus(setup->machine, -1, false, cpus, FARM_CPUS_MAX);
+    *result = (struct farm_bw_kernels_result){
+        .cores = count, .variant = farm_bandwidth_resolve(setup->variant), .conditions = farm_bw_conditions_start()};
+    result->array_bytes = config->array_bytes ? config->array_bytes : farm_bw_array_bytes(setup, cpus, count);
+    plan_rows(result, setup, config->all);
+    struct farm_bw_clock clock =
+        farm_bw_clock_start(setup, config->all ? 30 : 10, 2 * result->rows, &result->conditions);
+    enum farm_status status = fill_column(setup, config, cpus, count, false, &clock, result, err);
+    if (status || count < 1) return status;
+    if (count > 1) return fill_column(setup, config, cpus, 1, true, &clock, result, err);
+    for (int i = 0; i < result->rows; i++) result->row[i].one = result->row[i].cores;
+    return FARM_OK;
+}
+
+// ---- node x node ----
+
+enum farm_status farm_bw_matrix_shape(const struct farm_machine *machine, struct farm_bw_matrix *matrix,
+                                      struct farm_error *err) {
+    int cpus[FARM_CPUS_MAX];
+    *matrix = (struct farm_bw_matrix){.conditions = farm_bw_conditions_start()};
+    for (int i = 0; i < machine->node_count; i++) {
+        const struct farm_node *node = &machine->node[i];
+        const int threads = farm_bw_cpus(machine, node->node, false, cpus, FARM_CPUS_MAX);
+        if (threads > 0) {
+            matrix->threads[matrix->rows] = threads;
+            matrix->row_node[matrix->rows++] = node->node;
+        }
+        if (node->usable && node->total_bytes > 0) matrix->column_node[matrix->columns++] = node->node;
+    }
+    if (matrix->rows == 0 || matrix->columns == 0)
+        return farm_fail(err, FARM_E_LIMIT, "no NUMA node with CPUs, or none with memory, that this process may use");
+    const size_t cells = (size_t)matrix->rows * (size_t)matrix->columns;
+    matrix->cell = malloc(cells * sizeof *matrix->cell);
+    matrix->placed = calloc(cells, sizeof *matrix->placed);
+    if (!matrix->cell || !matrix->placed) {
+        farm_bw_matrix_free(matrix);
+        return farm_fail(err, FARM_E_LIMIT, "no memory for %zu figures", cells);
+    }
+    for (size_t i = 0; i < cells; i++) matrix->cell[i] = nothing();
+    return FARM_OK;
+}
+
+void farm_bw_matrix_free(struct farm_bw_matrix *matrix) {
+    if (!matrix) return;
+    free(matrix->cell);
+    free(matrix->placed);
+    matrix->cell = NULL;
+    matrix->placed = NULL;
+}
+
+static enum farm_status bandwidth_cell(const struct farm_bw_setup *setup, const struct farm_bw_matrix_config *config,
+                                       struct farm_bw_matrix *matrix, int row, int column, struct farm_bw_clock *clock,
+                                       struct farm_error *err) {
+    int cpus[FARM_CPUS_MAX];
+    const int count = farm_bw_cpus(setup->machine, matrix->row_node[row], false, cpus, FARM_CPUS_MAX);
+    const uint64_t array_bytes = config->array_bytes ? config->array_bytes : farm_bw_array_bytes(setup, cpus, count);
+    const struct farm_bw_stage_config stage_config = {.cpus = cpus,
+                                                      .cpu_count = count,
+                                                      .node = matrix->column_node[column],
+                                                      .pages = config->pages,
+                                                      .arrays = farm_bandwidth_arrays(config->op),
+                                                      .array_bytes = array_bytes};
+    struct farm_bw_stage stage;
+    enum farm_status status = farm_bw_stage_open(setup, &stage_config, &stage, clock->conditions, err);
+    if (status) return status;
+    status = farm_bw_stage_figure(&stage, clock, config->op, FARM_BANDWIDTH_TEMPORAL, FARM_BANDWIDTH_SEQUENTIAL, 0,
+                                  &matrix->cell[row * matrix->columns + column], err);
+    farm_bw_stage_close(&stage);
+    return status;
+}
+
+enum farm_status farm_bw_matrix_bandwidth(const struct farm_bw_setup *setup, const struct farm_bw_matrix_config *config,
+                                          struct farm_bw_matrix *matrix, struct farm_error *err) {
+    enum farm_status status = farm_bw_matrix_shape(setup->machine, matrix, err);
+    if (status) return status;
+    const int cells = matrix->rows * matrix->columns;
+    bool all_placed = true;
+    struct farm_bw_clock clock = farm_bw_clock_start(setup, 1 + 0.5 * cells, cells, &matrix->conditions);
+    for (int i = 0; !status && i < cells; i++) {
+        char what[64];
+        const int row = i / matrix->columns, column = i % matrix->columns;
+        snprintf(what, sizeof what, "bandwidth, node %d to %d", matrix->row_node[row], matrix->column_node[column]);
+        if (!farm_bw_clock_next(&clock, what)) break;
+        matrix->conditions.placed = true; // of this cell
+        status = bandwidth_cell(setup, config, matrix, row, column, &clock, err);
+        if (!status) matrix->placed[i] = matrix->conditions.placed;
+        all_placed &= matrix->conditions.placed;
+    }
+    matrix->conditions.placed = all_placed;
+    if (status) farm_bw_matrix_free(matrix);
+    return status;
+}
+
+// ---- reads to writes ----
+
+enum farm_status farm_bw_mix(const struct farm_bw_setup *setup, const struct farm_bw_mix_config *config,
+                             struct farm_bw_mix_result *result, struct farm_error *err) {
+    int cpus[FARM_CPUS_MAX];
+    const int count = cpus_or_cores(setup->machine, config->cpus, config->cpu_count, cpus);
+    *result = (struct farm_bw_mix_result){
+        .row = {{"all reads", FARM_BANDWIDTH_READ, FARM_BANDWIDTH_TEMPORAL, nothing()},
+                {"3:1", FARM_BANDWIDTH_MIX31, FARM_BANDWIDTH_TEMPORAL, nothing()},
+                {"2:1", FARM_BANDWIDTH_MIX21, FARM_BANDWIDTH_TEMPORAL, nothing()},
+                {"1:1", FARM_BANDWIDTH_MIX11, FARM_BANDWIDTH_TEMPORAL, nothing()},
+                {"triad-like", FARM_BANDWIDTH_TRIAD, FARM_BANDWIDTH_NONTEMPORAL, nothing()}},
+        .threads = count,
+        .conditions = farm_bw_conditions_start()};
+    struct farm_bw_conditions *conditions = &result->conditions;
+    result->row[FARM_BW_MIXES - 1].stores = stores_had(setup, FARM_BANDWIDTH_NONTEMPORAL, conditions);
+    const struct farm_bw_stage_config stage_config = {
+        .cpus = cpus,
+        .cpu_count = count,
+        .node = -1,
+        .pages = config->pages,
+        .arrays = ARRAYS_MAX,
+        .array_bytes = config->array_bytes ? config->array_bytes : farm_bw_array_bytes(setup, cpus, count)};
+    struct farm_bw_stage stage;
+    struct farm_bw_clock clock = farm_bw_clock_start(setup, 4, FARM_BW_MIXES, conditions);
+    enum farm_status status = farm_bw_stage_open(setup, &stage_config, &stage, conditions, err);
+    if (status) return status;
+    for (int i = 0; !status && i < FARM_BW_MIXES; i++) {
+        struct farm_bw_mix_row *row = &result->row[i];
+        if (!farm_bw_clock_next(&clock, row->name)) break;
+        status = farm_bw_stage_figure(&stage, &clock, row->op, row->stores, FARM_BANDWIDTH_SEQUENTIAL, 0,
+                                      &row->bytes_per_s, err);
+    }
+    farm_bw_stage_close(&stage);
+    return status;
+}
+
+// ---- number of cores ----
+
+int farm_bw_cores_steps(int cores, int *steps, int most) {
+    int count = 0;
+    for (int step = 1; step < cores && count < most - 1; step += step < 4 ? 1 : step & (step - 1) ? step / 3 : step / 2)
+        steps[count++] = step;
+    if (cores > 0 && most > 0) steps[count++] = cores;
+    return count;
+}
+
+static int saturation(const struct farm_bw_cores_curve *curve) {
+    double most = 0;
+    for (int i = 0; i < curve->steps; i++)
+        if (curve->step[i].bytes_per_s.median > most) most = curve->step[i].bytes_per_s.median;
+    for (int i = 0; i < curve->steps && most > 0; i++)
+        if (curve->step[i].bytes_per_s.median >= SATURATED * most) return curve->step[i].cores;
+    return 0;
+}
+
+static enum farm_status measure_curve(const struct farm_bw_setup *setup, const struct farm_bw_cores_config *config,
+                                      struct farm_bw_cores_curve *curve, struct farm_bw_clock *clock,
+                                      struct farm_error *err) {
+    int cpus[FARM_CPUS_MAX];
+    const int cores = farm_bw_cpus(setup->machine, curve->node, false, cpus, FARM_CPUS_MAX);
+    const uint64_t array_bytes = config->array_bytes ? config->array_bytes : farm_bw_array_bytes(setup, cpus, cores);
+    enum farm_status status = FARM_OK;
+    for (int i = 0; !status && i < curve->steps; i++) {
+        struct farm_bw_cores_step *step = &curve->step[i];
+        char what[64];
+        snprintf(what, sizeof what, "node %d, %d of %d cores", curve->node, step->cores, cores);
+        if (!farm_bw_clock_next(clock, what)) break;
+        const struct farm_bw_stage_config stage_config = {.cpus = cpus,
+                                                          .cpu_count = step->cores,
+                                                          .node = -1,
+                                                          .pages = config->pages,
+                                                          .arrays = farm_bandwidth_arrays(config->op),
+                                                          .array_bytes = array_bytes};
+        struct farm_bw_stage stage;
+        status = farm_bw_stage_open(setup, &stage_config, &stage, clock->conditions, err);
+        if (status) break;
+        status = farm_bw_stage_figure(&stage, clock, config->op, config->stores, FARM_BANDWIDTH_SEQUENTIAL, 0,
+                                      &step->bytes_per_s, err);
+        farm_bw_stage_close(&stage);
+    }
+    curve->saturated_cores = saturation(curve);
+    return status;
+}
+
+// Curves and steps without figures; returns how many figures there will be.
+static int plan_curves(const struct farm_machine *machine, struct farm_bw_cores_result *result) {
+    int cpus[FARM_CPUS_MAX], steps[FARM_BW_CORES_STEPS_MAX], figures = 0;
+    for (int i = 0; i < machine->node_count; i++) {
+        const int cores = farm_bw_cpus(machine, machine->node[i].node, false, cpus, FARM_CPUS_MAX);
+        if (cores == 0) continue;
+        struct farm_bw_cores_curve *curve = &result->curve[result->curves++];
+        *curve = (struct farm_bw_cores_curve){.node = machine->node[i].node};
+        curve->steps = farm_bw_cores_steps(cores, steps, FARM_BW_CORES_STEPS_MAX);
+        for (int k = 0; k < curve->steps; k++)
+            curve->step[k] = (struct farm_bw_cores_step){.cores = steps[k], .bytes_per_s = nothing()};
+        figures += curve->steps;
+    }
+    return figures;
+}
+
+enum farm_status farm_bw_cores(const struct farm_bw_setup *setup, const struct farm_bw_cores_config *config,
+                               struct farm_bw_cores_result *result, struct farm_error *err) {
+    *result = (struct farm_bw_cores_result){.op = config->op, .conditions = farm_bw_conditions_start()};
+    struct farm_bw_cores_config had = *config;
+    had.stores = stores_had(setup, config->stores, &result->conditions);
+    result->curve = calloc((size_t)setup->machine->node_count, sizeof *result->curve);
+    if (!result->curve) return farm_fail(err, FARM_E_LIMIT, "no memory for %d curves", setup->machine->node_count);
+    const int figures = plan_curves(setup->machine, result);
+    struct farm_bw_clock clock = farm_bw_clock_start(setup, 1 + 0.5 * figures, figures, &result->conditions);
+    enum farm_status status = FARM_OK;
+    for (int i = 0; !status && i < result->curves; i++)
+        status = measure_curve(setup, &had, &result->curve[i], &clock, err);
+    if (status) farm_bw_cores_free(result);
+    return status;
+}
+
+void farm_bw_cores_free(struct farm_bw_cores_result *result) {
+    free(result->curve);
+    result->curve = NULL;
+    result->curves = 0;
+}
+
+// ---- size of pages ----
+
+// Read, copy and latency on memory of one page size. FARM_E_UNSUPPORTED and FARM_E_LIMIT: not to be had.
+static enum farm_status measure_pages(const struct farm_bw_setup *setup, const struct farm_bw_pages_result *result,
+                                      int cpu, struct farm_bw_pages_row *row, struct farm_bw_clock *clock,
+                                      struct farm_error *err) {
+    const struct farm_bw_stage_config stage_config = {
+        .cpus = &cpu, .cpu_count = 1, .node = -1, .pages = row->pages, .arrays = 2, .array_bytes = result->array_bytes};
+    struct farm_bw_stage stage;
+    enum farm_status status = farm_bw_stage_open(setup, &stage_config, &stage, clock->conditions, err);
+    if (status) return status;
+    row->huge_share = row->pages == FARM_BW_PAGES_SMALL
+                          ? 1
+                          : (double)stage.actor[0].buffer.huge_bytes / (double)stage.actor[0].buffer.bytes;
+    if (farm_bw_clock_next(clock, farm_bw_pages_name(row->pages)))
+        status = farm_bw_stage_figure(&stage, clock, FARM_BANDWIDTH_READ, FARM_BANDWIDTH_TEMPORAL,
+                                      FARM_BANDWIDTH_SEQUENTIAL, 0, &row->read_bytes_per_s, err);
+    if (!status && farm_bw_clock_next(clock, farm_bw_pages_name(row->pages)))
+        status = farm_bw_stage_figure(&stage, clock, FARM_BANDWIDTH_COPY, FARM_BANDWIDTH_TEMPORAL,
+                                      FARM_BANDWIDTH_SEQUENTIAL, 0, &row->copy_bytes_per_s, err);
+    farm_bw_stage_close(&stage);
+    if (status || !farm_bw_clock_next(clock, farm_bw_pages_name(row->pages))) return status;
+    struct farm_bw_setup latency_setup = *setup;
+    latency_setup.seconds = (double)(clock->end_ns - clock->start_ns) * 1e-9 / clock->figures;
+    const struct farm_bw_idle_config idle_config = {
+        .bytes = result->array_bytes, .cpu = cpu, .node = -1, .pages = row->pages};
+    struct farm_bw_idle_result idle;
+    status = farm_bw_idle(&latency_setup, &idle_config, &idle, err);
+    row->latency_ns = idle.ns;
+    farm_bw_clock_took(clock);
+    return status;
+}
+
+enum farm_status farm_bw_page_sizes(const struct farm_bw_setup *setup, const struct farm_bw_pages_config *config,
+                                    struct farm_bw_pages_result *result, struct farm_error *err) {
+    const int cpu = config->cpu >= 0 ? config->cpu : farm_bitmap_next(&setup->machine->allowed, 0);
+    const enum farm_bw_pages kinds[] = {FARM_BW_PAGES_SMALL, FARM_BW_PAGES_TRANSPARENT, FARM_BW_PAGES_2M,
+                                        FARM_BW_PAGES_1G};
+    *result = (struct farm_bw_pages_result){.conditions = farm_bw_conditions_start()};
+    result->array_bytes = config->array_bytes ? config->array_bytes : farm_bw_array_bytes(setup, &cpu, 1);
+    struct farm_bw_clock clock = farm_bw_clock_start(setup, 6, 3 * 4, &result->conditions);
+    enum farm_status status = FARM_OK;
+    for (int i = 0; i < 4; i++) {
+        struct farm_bw_pages_row *row = &result->row[i];
+        *row = (struct farm_bw_pages_row){
+            .pages = kinds[i], .read_bytes_per_s = nothing(), .copy_bytes_per_s = nothing(), .latency_ns = nothing()};
+        row->available = farm_bw_pages_available(setup->root, kinds[i], row->reason, sizeof row->reason);
+        if (!row->available || status) continue;
+        struct farm_error why = {0};
+        enum farm_status got = measure_pages(setup, result, cpu, row, &clock, &why);
+        if (got == FARM_OK) continue;
+        row->available = false;
+        snprintf(row->reason, sizeof row->reason, "%s", why.message);
+        const bool missing = got == FARM_E_UNSUPPORTED || (got == FARM_E_LIMIT && kinds[i] >= FARM_BW_PAGES_2M);
+        if (!missing) status = got;
+        if (!missing && err) *err = why;
+    }
+    return status;
+}

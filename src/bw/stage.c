@@ -1,0 +1,336 @@
+// See stage.h.
+#include "bw/stage.h"
+
+#include <assert.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/time.h"
+#include "shm/limits.h"
+
+enum {
+    SAMPLES_DEFAULT = 5,
+    // Arrays of one thread start so many lines later within a page than the one before: at the same place in a page
+    // loads would wait for stores to addresses that look alike.
+    STAGGER_LINES = 5,
+    ARRAYS = 3,
+};
+static const double SAMPLE_S_DEFAULT = 0.05, CALIBRATION_S = 1e-3;
+
+// ---- time and stop ----
+
+struct farm_bw_clock farm_bw_clock_start(const struct farm_bw_setup *setup, double default_seconds, int figures,
+                                         struct farm_bw_conditions *conditions) {
+    const double seconds = setup->seconds > 0 ? setup->seconds : default_seconds;
+    const uint64_t now = farm_now_ns();
+    return (struct farm_bw_clock){.setup = setup,
+                                  .start_ns = now,
+                                  .end_ns = now + (uint64_t)(seconds * 1e9),
+                                  .figures = figures,
+                                  .conditions = conditions};
+}
+
+static bool stopped(struct farm_bw_clock *clock) {
+    const struct farm_bw_control *control = clock->setup->control;
+    if (control && control->stop && control->stop(control->context)) clock->conditions->stopped = true;
+    return clock->conditions->stopped;
+}
+
+bool farm_bw_clock_next(struct farm_bw_clock *clock, const char *what) {
+    if (stopped(clock)) return false;
+    const struct farm_bw_control *control = clock->setup->control;
+    if (control && control->progress)
+        control->progress(control->context, what, clock->figures ? (double)clock->taken / clock->figures : 1);
+    const uint64_t now = farm_now_ns();
+    const bool over = now >= clock->end_ns;
+    const int left = clock->figures > clock->taken ? clock->figures - clock->taken : 1;
+    clock->until_ns = over ? now : now + (clock->end_ns - now) / (uint64_t)left;
+    if (over && clock->taken > 0) clock->conditions->out_of_time = true;
+    return !over || clock->taken == 0;
+}
+
+bool farm_bw_clock_more(struct farm_bw_clock *clock, int done) {
+    if (done == 0) return true;
+    if (done >= farm_bw_samples(clock->setup) || stopped(clock)) return false;
+    if (farm_now_ns() < clock->until_ns) return true;
+    clock->conditions->out_of_time = true;
+    return false;
+}
+
+void farm_bw_clock_took(struct farm_bw_clock *clock) {
+    clock->taken++;
+}
+
+int farm_bw_samples(const struct farm_bw_setup *setup) {
+    if (setup->samples < 1) return SAMPLES_DEFAULT;
+    return setup->samples < FARM_BW_SAMPLES_MAX ? setup->samples : FARM_BW_SAMPLES_MAX;
+}
+
+// ---- conditions ----
+
+struct farm_bw_conditions farm_bw_conditions_start(void) {
+    return (struct farm_bw_conditions){
+        .pinned = true, .bound = true, .placed = true, .verified = true, .pages = FARM_BW_PAGES_AUTO};
+}
+
+void farm_bw_conditions_note(struct farm_bw_conditions *conditions, const char *format, ...) {
+    char sentence[FARM_BW_NOTE_BYTES];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(sentence, sizeof sentence, format, args);
+    va_end(args);
+    size_t length = strlen(sentence), used = strlen(conditions->note);
+    while (length && sentence[length - 1] == ' ') sentence[--length] = 0;
+    if (length == 0 || strstr(conditions->note, sentence)) return;
+    snprintf(conditions->note + used, sizeof conditions->note - used, "%s%s", used ? " " : "", sentence);
+}
+
+void farm_bw_conditions_add_buffer(struct farm_bw_conditions *conditions, const struct farm_bw_buffer *buffer) {
+    conditions->bound &= buffer->bound;
+    conditions->placed &= buffer->placed;
+    // The kinds are in the order of their sizes, AUTO before all.
+    if (conditions->pages == FARM_BW_PAGES_AUTO || buffer->pages < conditions->pages) conditions->pages = buffer->pages;
+    farm_bw_conditions_note(conditions, "%s", buffer->note);
+}
+
+// ---- opening ----
+
+static size_t buffer_bytes(const struct farm_bw_stage *stage, size_t lines) {
+    return (size_t)stage->arrays * (lines + STAGGER_LINES) * FARM_BANDWIDTH_LINE;
+}
+
+// The node of a thread's memory, by the kernel's number; -1 where nobody knows.
+static int node_of(const struct farm_bw_stage *stage, int cpu) {
+    if (stage->node >= 0) return stage->node;
+    const struct farm_cpu *entry = farm_machine_cpu(stage->setup->machine, cpu);
+    return entry ? farm_machine_memory_node(stage->setup->machine, entry->node) : -1;
+}
+
+// All threads' arrays together fit, on each node too.
+static enum farm_status check_room(const struct farm_bw_stage *stage, const struct farm_bw_stage_config *config,
+                                   struct farm_error *err) {
+    const uint64_t most = UINT64_MAX / 64;
+    const uint64_t array_bytes = config->array_bytes < most ? config->array_bytes : most;
+    const uint64_t order = config->shuffled ? array_bytes / FARM_BANDWIDTH_LINE * sizeof(uint32_t) : 0;
+    const uint64_t total = (uint64_t)config->arrays * array_bytes + order;
+    if (config->pages == FARM_BW_PAGES_2M || config->pages == FARM_BW_PAGES_1G) return FARM_OK; // the pool will say
+    if (config->pages == FARM_BW_PAGES_AUTO && farm_limits_huge_available_bytes(stage->setup->root, -1) >= total)
+        return FARM_OK;
+    enum farm_status status = farm_limits_check_memory(stage->setup->root, total, -1, err);
+    for (int node = 0; !status && node < FARM_NODES_MAX; node++) {
+        int threads = 0;
+        for (int i = 0; i < config->cpu_count; i++) threads += node_of(stage, config->cpus[i]) == node;
+        if (threads)
+            status = farm_limits_check_memory(stage->setup->root,
+                                              total / (uint64_t)config->cpu_count * (uint64_t)threads, node, err);
+    }
+    return status;
+}
+
+struct opening {
+    struct farm_bw_stage *stage;
+    const struct farm_bw_stage_config *config;
+};
+
+static void open_member(void *context, int member) {
+    const struct opening *opening = context;
+    struct farm_bw_stage *stage = opening->stage;
+    struct farm_bw_actor *actor = &stage->actor[member];
+    actor->lines = (size_t)(stage->array_bytes / FARM_BANDWIDTH_LINE / (uint64_t)stage->threads);
+    actor->status =
+        farm_bw_buffer_open(stage->setup->root, buffer_bytes(stage, actor->lines),
+                            node_of(stage, opening->config->cpus[member]), stage->pages, &actor->buffer, &actor->err);
+    if (actor->status) return;
+    char *start = actor->buffer.start;
+    for (int i = 0; i < stage->arrays; i++)
+        actor->array[i] = (double *)(void *)(start + (size_t)i * (actor->lines + STAGGER_LINES) * FARM_BANDWIDTH_LINE);
+    if (!opening->config->shuffled) return;
+    actor->order = malloc(actor->lines * sizeof *actor->order);
+    if (actor->order)
+        farm_bandwidth_shuffle(actor->order, actor->lines, (uint64_t)member);
+    else
+        actor->status = farm_fail(&actor->err, FARM_E_LIMIT, "no memory for an order of %zu lines", actor->lines);
+}
+
+static enum farm_status check_config(const struct farm_bw_setup *setup, const struct farm_bw_stage_config *config,
+                                     struct farm_error *err) {
+    if (config->cpu_count < 1) return farm_fail(err, FARM_E_INVALID, "bandwidth: no CPU to measure on");
+    for (int i = 0; i < config->cpu_count; i++)
+        if (!farm_bitmap_has(&setup->machine->allowed, config->cpus[i]))
+            return farm_fail(err, FARM_E_INVALID, "CPU %d does not exist or this process may not use it",
+                             config->cpus[i]);
+    if (config->node >= 0) {
+        const struct farm_node *node = farm_machine_node(setup->machine, config->node);
+        if (!node || !node->usable || node->total_bytes == 0)
+            return farm_fail(err, FARM_E_LIMIT, "NUMA node %d does not exist, has no memory, or may not be used here",
+                             config->node);
+    }
+    if (config->array_bytes / FARM_BANDWIDTH_LINE < (uint64_t)config->cpu_count)
+        return farm_fail(err, FARM_E_INVALID, "arrays of %llu bytes for %d threads: at least a line of %d bytes each",
+                         (unsigned long long)config->array_bytes, config->cpu_count, FARM_BANDWIDTH_LINE);
+    if (!farm_bandwidth_has(setup->variant))
+        return farm_fail(err, FARM_E_UNSUPPORTED, "this CPU has no %s", farm_bandwidth_variant_name(setup->variant));
+    return FARM_OK;
+}
+
+enum farm_status farm_bw_stage_open(const struct farm_bw_setup *setup, const struct farm_bw_stage_config *config,
+                                    struct farm_bw_stage *stage, struct farm_bw_conditions *conditions,
+                                    struct farm_error *err) {
+    *stage = (struct farm_bw_stage){.setup = setup,
+                                    .threads = config->cpu_count,
+                                    .node = config->node,
+                                    .pages = config->pages,
+                                    .arrays = config->arrays,
+                                    .array_bytes = config->array_bytes,
+                                    .variant = farm_bandwidth_resolve(setup->variant),
+                                    .sample_s = setup->sample_s > 0 ? setup->sample_s : SAMPLE_S_DEFAULT};
+    assert(config->arrays >= 1 && config->arrays <= ARRAYS);
+    enum farm_status status = check_config(setup, config, err);
+    if (!status) status = check_room(stage, config, err);
+    if (status) return status;
+    stage->actor = calloc((size_t)stage->threads, sizeof *stage->actor);
+    if (!stage->actor) return farm_fail(err, FARM_E_LIMIT, "no memory for %d threads", stage->threads);
+    status = farm_bw_team_open(config->cpus, stage->threads, &stage->team, err);
+    if (!status) {
+        struct opening opening = {stage, config};
+        farm_bw_team_run(stage->team, open_member, &opening);
+        for (int i = 0; !status && i < stage->threads; i++) {
+            status = stage->actor[i].status;
+            if (status && err) *err = stage->actor[i].err;
+        }
+    }
+    if (status) {
+        farm_bw_stage_close(stage);
+        return status;
+    }
+    if (!farm_bw_team_is_pinned(stage->team)) {
+        conditions->pinned = false;
+        farm_bw_conditions_note(conditions, "No right to pin threads to CPUs: they run where the system puts them.");
+    }
+    for (int i = 0; i < stage->threads; i++) farm_bw_conditions_add_buffer(conditions, &stage->actor[i].buffer);
+    return FARM_OK;
+}
+
+void farm_bw_stage_close(struct farm_bw_stage *stage) {
+    farm_bw_team_close(stage->team);
+    for (int i = 0; stage->actor && i < stage->threads; i++) {
+        farm_bw_buffer_close(&stage->actor[i].buffer);
+        free(stage->actor[i].order);
+    }
+    free(stage->actor);
+    *stage = (struct farm_bw_stage){0};
+}
+
+// ---- figures ----
+
+static void fill_member(void *context, int member) {
+    struct farm_bw_stage *stage = context;
+    struct farm_bw_actor *actor = &stage->actor[member];
+    const bool sources = (farm_bandwidth_uses_a(actor->work.op) && !actor->filled_a) ||
+                         (farm_bandwidth_uses_b(actor->work.op) && !actor->filled_b);
+    farm_bandwidth_fill(&actor->work, sources);
+    actor->filled_a |= farm_bandwidth_uses_a(actor->work.op);
+    actor->filled_b |= farm_bandwidth_uses_b(actor->work.op);
+    // With fewer arrays than three, d is where a or b was.
+    if (farm_bandwidth_uses_d(actor->work.op) && stage->arrays < ARRAYS) actor->filled_a = actor->filled_b = false;
+    actor->sum = 0;
+}
+
+static void run_member(void *context, int member) {
+    struct farm_bw_stage *stage = context;
+    struct farm_bw_actor *actor = &stage->actor[member];
+    farm_bw_team_meet(stage->team);
+    actor->start_ns = farm_now_ns();
+    actor->sum += farm_bandwidth_run(&actor->work, stage->variant, stage->passes_done, stage->passes);
+    actor->end_ns = farm_now_ns();
+}
+
+static void verify_member(void *context, int member) {
+    struct farm_bw_stage *stage = context;
+    struct farm_bw_actor *actor = &stage->actor[member];
+    actor->good = farm_bandwidth_verify(&actor->work, stage->passes_done, &actor->wrong_line);
+    if (actor->work.op == FARM_BANDWIDTH_READ)
+        actor->good &= actor->sum == farm_bandwidth_expected_sum(&actor->work, stage->passes_done);
+}
+
+// Seconds from the first thread's start to the last one's end.
+static double run_all(struct farm_bw_stage *stage, uint64_t passes) {
+    stage->passes = passes;
+    farm_bw_team_run(stage->team, run_member, stage);
+    stage->passes_done += passes;
+    uint64_t start_ns = UINT64_MAX, end_ns = 0;
+    for (int i = 0; i < stage->threads; i++) {
+        if (stage->actor[i].start_ns < start_ns) start_ns = stage->actor[i].start_ns;
+        if (stage->actor[i].end_ns > end_ns) end_ns = stage->actor[i].end_ns;
+    }
+    return (double)(end_ns - start_ns) * 1e-9;
+}
+
+enum farm_status farm_bw_stage_prepare(struct farm_bw_stage *stage, enum farm_bandwidth_op op,
+                                       enum farm_bandwidth_stores stores, enum farm_bandwidth_pattern pattern,
+                                       uint64_t stride_bytes, struct farm_error *err) {
+    if (stride_bytes % FARM_BANDWIDTH_LINE)
+        return farm_fail(err, FARM_E_INVALID, "a stride of %llu bytes: a multiple of %d",
+                         (unsigned long long)stride_bytes, FARM_BANDWIDTH_LINE);
+    assert(farm_bandwidth_arrays(op) <= stage->arrays);
+    for (int i = 0; i < stage->threads; i++) {
+        struct farm_bw_actor *actor = &stage->actor[i];
+        actor->work = (struct farm_bandwidth_work){.op = op,
+                                                   .stores = stores,
+                                                   .pattern = pattern,
+                                                   .lines = actor->lines,
+                                                   .stride_lines = stride_bytes / FARM_BANDWIDTH_LINE,
+                                                   .order = actor->order};
+        if (farm_bandwidth_uses_a(op)) actor->work.a = actor->array[0];
+        if (farm_bandwidth_uses_b(op)) actor->work.b = actor->array[1];
+        if (farm_bandwidth_uses_d(op)) actor->work.d = actor->array[stage->arrays - 1];
+        enum farm_status status = farm_bandwidth_check(&actor->work, stage->variant, err);
+        if (status) return status;
+    }
+    stage->passes_done = 0;
+    farm_bw_team_run(stage->team, fill_member, stage);
+    double took_s = run_all(stage, 1);
+    uint64_t passes = 1;
+    while (took_s < CALIBRATION_S) took_s = run_all(stage, passes *= 4);
+    stage->passes = (uint64_t)(stage->sample_s / (took_s / (double)passes)) + 1;
+    return FARM_OK;
+}
+
+double farm_bw_stage_sample(struct farm_bw_stage *stage) {
+    const double took_s = run_all(stage, stage->passes);
+    double bytes = 0;
+    for (int i = 0; i < stage->threads; i++)
+        bytes += (double)stage->actor[i].work.lines * farm_bandwidth_program_bytes(stage->actor[i].work.op);
+    return bytes * (double)stage->passes / took_s;
+}
+
+enum farm_status farm_bw_stage_verify(struct farm_bw_stage *stage, struct farm_error *err) {
+    farm_bw_team_run(stage->team, verify_member, stage);
+    for (int i = 0; i < stage->threads; i++)
+        if (!stage->actor[i].good)
+            return farm_fail(
+                err, FARM_E_IO,
+                "%s in %s kernels: wrong data after %llu passes in line %zu of thread %d: memory or CPU of "
+                "this machine is broken, or the kernel is",
+                farm_bandwidth_op_name(stage->actor[i].work.op), farm_bandwidth_variant_name(stage->variant),
+                (unsigned long long)stage->passes_done, stage->actor[i].wrong_line, i);
+    return FARM_OK;
+}
+
+enum farm_status farm_bw_stage_figure(struct farm_bw_stage *stage, struct farm_bw_clock *clock,
+                                      enum farm_bandwidth_op op, enum farm_bandwidth_stores stores,
+                                      enum farm_bandwidth_pattern pattern, uint64_t stride_bytes,
+                                      struct farm_bw_figure *figure, struct farm_error *err) {
+    double samples[FARM_BW_SAMPLES_MAX];
+    int count = 0;
+    enum farm_status status = farm_bw_stage_prepare(stage, op, stores, pattern, stride_bytes, err);
+    if (status) return status;
+    while (farm_bw_clock_more(clock, count)) samples[count++] = farm_bw_stage_sample(stage);
+    status = farm_bw_stage_verify(stage, err);
+    if (status) return status;
+    *figure = farm_bw_figure_of(samples, count);
+    farm_bw_clock_took(clock);
+    return FARM_OK;
+}

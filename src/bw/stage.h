@@ -1,0 +1,103 @@
+// What memory.c and latency.c measure on: a team of pinned threads, each with arrays of its own on a node, made once
+// and used for many figures; and the time that is left. Private to src/bw. The thread that opened a stage uses it.
+#ifndef FARM_BW_STAGE_H
+#define FARM_BW_STAGE_H
+
+#include "bw/buffer.h"
+#include "bw/figure.h"
+#include "bw/team.h"
+
+// ---- time and stop ----
+
+// The end of a measurement; what is left until then is shared evenly by the figures still to be taken.
+struct farm_bw_clock {
+    const struct farm_bw_setup *setup;
+    uint64_t start_ns, end_ns, until_ns; // until_ns: of the current figure
+    int figures, taken;
+    struct farm_bw_conditions *conditions; // stopped and out_of_time are set here
+};
+
+struct farm_bw_clock farm_bw_clock_start(const struct farm_bw_setup *setup, double default_seconds, int figures,
+                                         struct farm_bw_conditions *conditions);
+
+// Before a figure: false where it is not to be taken: stopped, or the time is over (then no later one is taken either).
+bool farm_bw_clock_next(struct farm_bw_clock *clock, const char *what);
+// Between samples of a figure: whether to take another, `done` of them taken (the first is always taken).
+bool farm_bw_clock_more(struct farm_bw_clock *clock, int done);
+// After a figure.
+void farm_bw_clock_took(struct farm_bw_clock *clock);
+
+int farm_bw_samples(const struct farm_bw_setup *setup);
+
+// ---- conditions ----
+
+// Everything as asked, nothing verified yet.
+struct farm_bw_conditions farm_bw_conditions_start(void);
+void farm_bw_conditions_add_buffer(struct farm_bw_conditions *conditions, const struct farm_bw_buffer *buffer);
+// Adds a sentence, unless it is there already.
+void farm_bw_conditions_note(struct farm_bw_conditions *conditions, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+
+// ---- stage ----
+
+struct farm_bw_actor { // one thread
+    struct farm_bw_buffer buffer;
+    double *array[3];
+    uint32_t *order;
+    size_t lines; // of each array
+    bool filled_a, filled_b;
+    struct farm_bandwidth_work work;
+    uint64_t start_ns, end_ns, sum;
+    bool good;
+    size_t wrong_line;
+    enum farm_status status;
+    struct farm_error err;
+};
+
+struct farm_bw_stage {
+    const struct farm_bw_setup *setup;
+    struct farm_bw_team *team;
+    int threads;
+    int node; // asked for
+    enum farm_bw_pages pages;
+    int arrays;           // there are, at most
+    uint64_t array_bytes; // of each, all threads together
+    struct farm_bw_actor *actor;
+    uint64_t passes_done; // since the arrays were filled
+    uint64_t passes;      // of a sample
+    enum farm_bandwidth_variant variant;
+    double sample_s;
+};
+
+struct farm_bw_stage_config {
+    const int *cpus;
+    int cpu_count;
+    int node; // -1: each thread's own
+    enum farm_bw_pages pages;
+    int arrays;
+    uint64_t array_bytes; // of each, all threads together; rounded to whole lines a thread
+    bool shuffled;        // an order for LISTED is wanted
+};
+
+// Refuses before it allocates. `conditions` learns how memory and threads came out.
+enum farm_status farm_bw_stage_open(const struct farm_bw_setup *setup, const struct farm_bw_stage_config *config,
+                                    struct farm_bw_stage *stage, struct farm_bw_conditions *conditions,
+                                    struct farm_error *err);
+void farm_bw_stage_close(struct farm_bw_stage *stage);
+
+// Gets ready for a kernel on all threads: contents, a pass to warm up, passes of a sample chosen.
+enum farm_status farm_bw_stage_prepare(struct farm_bw_stage *stage, enum farm_bandwidth_op op,
+                                       enum farm_bandwidth_stores stores, enum farm_bandwidth_pattern pattern,
+                                       uint64_t stride_bytes, struct farm_error *err);
+// One sample: bytes per second as the program counts them.
+double farm_bw_stage_sample(struct farm_bw_stage *stage);
+// After the samples: FARM_E_IO where data are wrong.
+enum farm_status farm_bw_stage_verify(struct farm_bw_stage *stage, struct farm_error *err);
+
+// prepare, samples within the clock, verify.
+enum farm_status farm_bw_stage_figure(struct farm_bw_stage *stage, struct farm_bw_clock *clock,
+                                      enum farm_bandwidth_op op, enum farm_bandwidth_stores stores,
+                                      enum farm_bandwidth_pattern pattern, uint64_t stride_bytes,
+                                      struct farm_bw_figure *figure, struct farm_error *err);
+
+#endif

@@ -1,0 +1,87 @@
+// Statistics of samples, and the team of threads that all measurements stand on.
+#include <criterion/criterion.h>
+#include <math.h>
+#include <sched.h>
+#include <stdatomic.h>
+
+#include "bw/figure.h"
+#include "bw/team.h"
+
+TestSuite(bw, .timeout = 60);
+
+Test(bw, a_figure_has_median_spread_and_variation) {
+    // R: quantile(x, c(.25, .5, .75)) = 2, 3, 4; sd(x) / mean(x) = 0.5270463
+    const double samples[] = {5, 1, 3, 2, 4};
+    const struct farm_bw_figure figure = farm_bw_figure_of(samples, 5);
+    cr_assert_eq(figure.samples, 5);
+    cr_assert_float_eq(figure.median, 3, 1e-12);
+    cr_assert_float_eq(figure.spread, 2.0 / 3, 1e-12);
+    cr_assert_float_eq(figure.cv, 0.5270462767, 1e-9);
+    cr_assert_eq(figure.least, 1);
+    cr_assert_eq(figure.most, 5);
+    cr_assert_eq(figure.sample[0], 5, "samples stay in the order taken");
+}
+
+Test(bw, a_figure_of_an_even_number_lies_between_and_of_none_is_nothing) {
+    const double samples[] = {1, 2, 3, 10};
+    cr_assert_float_eq(farm_bw_figure_of(samples, 4).median, 2.5, 1e-12);
+    const struct farm_bw_figure none = farm_bw_figure_of(NULL, 0);
+    cr_assert_not(farm_bw_figure_is(&none));
+    cr_assert(isnan(none.median) && isnan(none.spread) && isnan(none.cv));
+    const struct farm_bw_figure one = farm_bw_figure_of(samples, 1);
+    cr_assert_eq(one.median, 1);
+    cr_assert_eq(one.cv, 0);
+}
+
+enum { MEMBERS = 5, ROUNDS = 200 };
+
+struct meeting {
+    struct farm_bw_team *team;
+    _Atomic int arrived[ROUNDS];
+    int early; // members that passed a meeting before all had come
+    int calls[MEMBERS], cpu[MEMBERS];
+};
+
+static void meet(void *context, int member) {
+    struct meeting *meeting = context;
+    for (int round = 0; round < ROUNDS; round++) {
+        atomic_fetch_add(&meeting->arrived[round], 1);
+        farm_bw_team_meet(meeting->team);
+        if (atomic_load(&meeting->arrived[round]) != MEMBERS) meeting->early++;
+    }
+    meeting->calls[member]++;
+    meeting->cpu[member] = sched_getcpu();
+}
+
+static int first_cpu(void) {
+    cpu_set_t set;
+    cr_assert_eq(sched_getaffinity(0, sizeof set, &set), 0);
+    int cpu = 0;
+    while (!CPU_ISSET(cpu, &set)) cpu++;
+    return cpu;
+}
+
+Test(bw, members_of_a_team_wait_for_each_other_even_on_one_cpu) {
+    static struct meeting meeting;
+    const int cpu = first_cpu(), cpus[MEMBERS] = {cpu, cpu, cpu, cpu, cpu};
+    cr_assert_eq(farm_bw_team_open(cpus, MEMBERS, &meeting.team, NULL), FARM_OK);
+    cr_assert(farm_bw_team_is_pinned(meeting.team));
+    cr_assert_eq(farm_bw_team_count(meeting.team), MEMBERS);
+    farm_bw_team_run(meeting.team, meet, &meeting);
+    cr_assert_eq(meeting.early, 0);
+    for (int i = 0; i < MEMBERS; i++) {
+        cr_assert_eq(meeting.calls[i], 1, "member %d", i);
+        cr_assert_eq(meeting.cpu[i], cpu);
+    }
+    farm_bw_team_close(meeting.team);
+}
+
+Test(bw, a_team_without_the_right_to_pin_runs_and_says_so) {
+    struct farm_bw_team *team;
+    cr_assert_eq(farm_bw_team_open((const int[]){CPU_SETSIZE - 1}, 1, &team, NULL), FARM_OK);
+    cr_assert_not(farm_bw_team_is_pinned(team));
+    farm_bw_team_close(team);
+    struct farm_error err;
+    cr_assert_eq(farm_bw_team_open(NULL, 0, &team, &err), FARM_E_INVALID);
+    farm_bw_team_close(NULL);
+}

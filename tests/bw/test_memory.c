@@ -1,0 +1,246 @@
+// Bandwidth: figures on this machine's own CPUs from small arrays, shapes of tables on machines that are not there,
+// refusals, and what is left when somebody stops it. Speed is not looked at: ratios of it are the benchmarks' matter.
+#include <criterion/criterion.h>
+#include <math.h>
+#include <string.h>
+
+#include "bw/memory.h"
+#include "bw/stage.h"
+
+TestSuite(bw, .timeout = 60);
+
+enum { SMALL = 1 << 20 };
+
+static struct farm_machine machine;
+
+static struct farm_bw_setup here(void) {
+    const struct farm_machine_source source = {0};
+    struct farm_error err;
+    cr_assert_eq(farm_machine_read(&machine, &source, &err), FARM_OK, "%s", err.message);
+    return (struct farm_bw_setup){.machine = &machine, .seconds = 0.4, .samples = 3, .sample_s = 1e-3};
+}
+
+static void read_synthetic(const char *text, struct farm_machine *out) {
+    const struct farm_machine_source source = {.synthetic = text};
+    struct farm_error err;
+    cr_assert_eq(farm_machine_read(out, &source, &err), FARM_OK, "%s", err.message);
+}
+
+static bool is_rate(const struct farm_bw_figure *figure) {
+    return figure->samples >= 1 && figure->median > 1e6 && figure->median < 1e14 && figure->spread >= 0;
+}
+
+Test(bw, every_kernel_gives_a_verified_rate) {
+    const struct farm_bw_setup setup = here();
+    struct farm_error err;
+    for (int op = 0; op < FARM_BANDWIDTH_OPS; op++)
+        for (int pattern = 0; pattern < 3; pattern++) {
+            const struct farm_bw_memory_config config = {.op = (enum farm_bandwidth_op)op,
+                                                         .pattern = (enum farm_bandwidth_pattern)pattern,
+                                                         .array_bytes = SMALL,
+                                                         .node = -1};
+            struct farm_bw_memory_result result;
+            cr_assert_eq(farm_bw_memory(&setup, &config, &result, &err), FARM_OK, "%s", err.message);
+            cr_assert(is_rate(&result.bytes_per_s), "op %d pattern %d", op, pattern);
+            cr_assert(result.conditions.verified && !result.conditions.stopped);
+            cr_assert_eq(result.threads, 1);
+        }
+}
+
+Test(bw, wrong_data_after_a_run_are_an_error_that_names_the_line) {
+    const struct farm_bw_setup setup = here();
+    struct farm_bw_conditions conditions = farm_bw_conditions_start();
+    struct farm_bw_stage stage;
+    struct farm_error err;
+    const int cpu = farm_bitmap_next(&machine.allowed, 0);
+    const struct farm_bw_stage_config config = {
+        .cpus = &cpu, .cpu_count = 1, .node = -1, .arrays = 3, .array_bytes = SMALL};
+    cr_assert_eq(farm_bw_stage_open(&setup, &config, &stage, &conditions, &err), FARM_OK, "%s", err.message);
+    for (int op = 0; op < FARM_BANDWIDTH_OPS; op++) { // one after the other on the same arrays
+        cr_assert_eq(farm_bw_stage_prepare(&stage, (enum farm_bandwidth_op)op, FARM_BANDWIDTH_TEMPORAL,
+                                           FARM_BANDWIDTH_SEQUENTIAL, 0, &err),
+                     FARM_OK);
+        cr_assert_gt(farm_bw_stage_sample(&stage), 0);
+        cr_assert_eq(farm_bw_stage_verify(&stage, &err), FARM_OK, "%s", err.message);
+        struct farm_bandwidth_work *work = &stage.actor[0].work;
+        double *array = farm_bandwidth_uses_d(work->op) ? work->d : (double *)(uintptr_t)work->a, held = array[8 * 77];
+        array[8 * 77] = held + 1;
+        cr_assert_eq(farm_bw_stage_verify(&stage, &err), FARM_E_IO);
+        cr_assert(strstr(err.message, "line 77"), "%s", err.message);
+        array[8 * 77] = held;
+        stage.actor[0].sum++;
+        cr_assert_eq(farm_bw_stage_verify(&stage, &err), op == FARM_BANDWIDTH_READ ? FARM_E_IO : FARM_OK);
+    }
+    farm_bw_stage_close(&stage);
+}
+
+Test(bw, an_array_that_is_read_again_after_it_was_written_is_filled_again) {
+    const struct farm_bw_setup setup = here();
+    struct farm_bw_conditions conditions = farm_bw_conditions_start();
+    struct farm_bw_stage stage;
+    const int cpu = farm_bitmap_next(&machine.allowed, 0);
+    const struct farm_bw_stage_config config = {
+        .cpus = &cpu, .cpu_count = 1, .node = -1, .arrays = 1, .array_bytes = SMALL};
+    cr_assert_eq(farm_bw_stage_open(&setup, &config, &stage, &conditions, NULL), FARM_OK);
+    const enum farm_bandwidth_op ops[] = {FARM_BANDWIDTH_READ, FARM_BANDWIDTH_WRITE, FARM_BANDWIDTH_READ};
+    for (int i = 0; i < 3; i++) {
+        cr_assert_eq(farm_bw_stage_prepare(&stage, ops[i], FARM_BANDWIDTH_TEMPORAL, FARM_BANDWIDTH_SEQUENTIAL, 0, NULL),
+                     FARM_OK);
+        farm_bw_stage_sample(&stage);
+        cr_assert_eq(farm_bw_stage_verify(&stage, NULL), FARM_OK, "op %d of three", i);
+    }
+    farm_bw_stage_close(&stage);
+}
+
+Test(bw, bus_factor_counts_the_lines_fetched_for_ordinary_stores) {
+    struct farm_bw_setup setup = here();
+    struct farm_bw_memory_result result;
+    struct farm_bw_memory_config config = {.op = FARM_BANDWIDTH_COPY, .array_bytes = SMALL, .node = -1};
+    cr_assert_eq(farm_bw_memory(&setup, &config, &result, NULL), FARM_OK);
+    cr_assert_float_eq(result.bus_factor, 1.5, 1e-12);
+    // The portable kernels have no stores past the caches: ordinary ones are made, counted as such, and said.
+    config.stores = FARM_BANDWIDTH_NONTEMPORAL;
+    setup.variant = FARM_BANDWIDTH_PORTABLE;
+    cr_assert_eq(farm_bw_memory(&setup, &config, &result, NULL), FARM_OK);
+    cr_assert_eq(result.stores, FARM_BANDWIDTH_TEMPORAL);
+    cr_assert_float_eq(result.bus_factor, 1.5, 1e-12);
+    cr_assert(strstr(result.conditions.note, "non-temporal"), "%s", result.conditions.note);
+}
+
+Test(bw, absurd_bandwidth_arrays_are_refused_before_anything_is_allocated) {
+    const struct farm_bw_setup setup = here();
+    struct farm_bw_memory_result result;
+    struct farm_error err;
+    const uint64_t absurd[] = {UINT64_MAX / 64 * 64, 1ull << 60, 1ull << 45};
+    for (int i = 0; i < 3; i++) {
+        const struct farm_bw_memory_config config = {.op = FARM_BANDWIDTH_TRIAD, .array_bytes = absurd[i], .node = -1};
+        cr_assert_eq(farm_bw_memory(&setup, &config, &result, &err), FARM_E_LIMIT);
+        cr_assert(strstr(err.message, "GiB"), "what is there is not said: %s", err.message);
+    }
+}
+
+Test(bw, a_config_that_makes_no_sense_is_refused) {
+    const struct farm_bw_setup setup = here();
+    struct farm_bw_memory_result result;
+    struct farm_error err;
+    struct farm_bw_memory_config config = {
+        .array_bytes = SMALL, .node = -1, .cpus = (const int[]){4000}, .cpu_count = 1};
+    cr_assert_eq(farm_bw_memory(&setup, &config, &result, &err), FARM_E_INVALID);
+    cr_assert(strstr(err.message, "4000"), "%s", err.message);
+    config = (struct farm_bw_memory_config){.array_bytes = SMALL, .node = 63};
+    cr_assert_eq(farm_bw_memory(&setup, &config, &result, &err), FARM_E_LIMIT);
+    config = (struct farm_bw_memory_config){
+        .array_bytes = SMALL, .node = -1, .pattern = FARM_BANDWIDTH_STRIDED, .stride_bytes = 100};
+    cr_assert_eq(farm_bw_memory(&setup, &config, &result, &err), FARM_E_INVALID);
+    config = (struct farm_bw_memory_config){.array_bytes = 32, .node = -1};
+    cr_assert_eq(farm_bw_memory(&setup, &config, &result, &err), FARM_E_INVALID);
+}
+
+static bool stop_after(void *context) {
+    int *left = context;
+    return (*left)-- <= 0;
+}
+
+Test(bw, who_stops_a_table_gets_the_rows_measured_so_far) {
+    struct farm_bw_setup setup = here();
+    static struct farm_bw_kernels_result result;
+    int left = 8;
+    const struct farm_bw_control control = {.stop = stop_after, .context = &left};
+    setup.control = &control;
+    setup.seconds = 1000; // the time is not what ends it
+    const struct farm_bw_kernels_config config = {.array_bytes = SMALL};
+    cr_assert_eq(farm_bw_kernels(&setup, &config, &result, NULL), FARM_OK);
+    cr_assert(result.conditions.stopped);
+    cr_assert(is_rate(&result.row[0].cores));
+    cr_assert_not(farm_bw_figure_is(&result.row[result.rows - 1].one));
+    cr_assert(isnan(result.row[result.rows - 1].one.median));
+    left = 0;
+    cr_assert_eq(farm_bw_kernels(&setup, &config, &result, NULL), FARM_OK);
+    cr_assert_not(farm_bw_figure_is(&result.row[0].cores), "stopped before it began");
+}
+
+Test(bw, time_that_is_over_leaves_figures_out_and_says_so) {
+    struct farm_bw_setup setup = here();
+    setup.seconds = 1e-6;
+    struct farm_bw_mix_result result;
+    const struct farm_bw_mix_config config = {.array_bytes = SMALL};
+    cr_assert_eq(farm_bw_mix(&setup, &config, &result, NULL), FARM_OK);
+    cr_assert(result.conditions.out_of_time && !result.conditions.stopped);
+    cr_assert(farm_bw_figure_is(&result.row[0].bytes_per_s), "the first is always taken");
+    cr_assert_not(farm_bw_figure_is(&result.row[FARM_BW_MIXES - 1].bytes_per_s));
+}
+
+Test(bw, matrices_have_a_row_for_nodes_with_cpus_and_a_column_for_nodes_with_memory) {
+    static struct farm_machine four;
+    struct farm_bw_matrix matrix;
+    read_synthetic("pack:2 [numa(memory=4GB)] [numa(memory=4GB)] l3:1 core:4 pu:2", &four);
+    cr_assert_eq(farm_bw_matrix_shape(&four, &matrix, NULL), FARM_OK);
+    cr_assert_eq(matrix.columns, 4);
+    cr_assert_geq(matrix.rows, 2);
+    int threads = 0;
+    for (int i = 0; i < matrix.rows; i++) threads += matrix.threads[i];
+    cr_assert_eq(threads, 8, "each core once: %d", threads);
+    for (int i = 0; i < matrix.rows * matrix.columns; i++) cr_assert_not(farm_bw_figure_is(&matrix.cell[i]));
+    farm_bw_matrix_free(&matrix);
+    farm_bw_matrix_free(&matrix);
+    // A node without memory is no column.
+    four.node[3].total_bytes = 0;
+    cr_assert_eq(farm_bw_matrix_shape(&four, &matrix, NULL), FARM_OK);
+    cr_assert_eq(matrix.columns, 3);
+    farm_bw_matrix_free(&matrix);
+}
+
+Test(bw, this_machines_matrix_is_full) {
+    const struct farm_bw_setup setup = here();
+    struct farm_bw_matrix matrix;
+    struct farm_error err;
+    const struct farm_bw_matrix_config config = {.array_bytes = SMALL};
+    cr_assert_eq(farm_bw_matrix_bandwidth(&setup, &config, &matrix, &err), FARM_OK, "%s", err.message);
+    for (int i = 0; i < matrix.rows * matrix.columns && !matrix.conditions.out_of_time; i++)
+        cr_assert(is_rate(&matrix.cell[i]), "cell %d", i);
+    cr_assert(matrix.conditions.placed || matrix.conditions.note[0]);
+    farm_bw_matrix_free(&matrix);
+}
+
+Test(bw, cpus_are_one_a_core_unless_threads_are_wanted) {
+    static struct farm_machine machine_;
+    int cpus[64];
+    read_synthetic("pack:1 [numa(memory=4GB)] l3:2 core:3 pu:2", &machine_);
+    cr_assert_eq(farm_bw_cpus(&machine_, -1, false, cpus, 64), 6);
+    for (int i = 1; i < 6; i++)
+        cr_assert_neq(farm_machine_cpu(&machine_, cpus[i])->core, farm_machine_cpu(&machine_, cpus[i - 1])->core);
+    cr_assert_eq(farm_bw_cpus(&machine_, -1, true, cpus, 64), 12);
+    cr_assert_eq(farm_bw_cpus(&machine_, -1, true, cpus, 5), 5);
+    cr_assert_eq(farm_bw_cpus(&machine_, 7, false, cpus, 64), 0);
+}
+
+Test(bw, curves_over_cores_take_every_small_number_and_always_all) {
+    int steps[FARM_BW_CORES_STEPS_MAX];
+    cr_assert_eq(farm_bw_cores_steps(1, steps, FARM_BW_CORES_STEPS_MAX), 1);
+    const int expected[] = {1, 2, 3, 4, 6, 8, 12, 16, 24, 28};
+    const int count = farm_bw_cores_steps(28, steps, FARM_BW_CORES_STEPS_MAX);
+    cr_assert_eq(count, 10, "%d", count);
+    cr_assert_arr_eq(steps, expected, sizeof expected);
+    cr_assert_eq(steps[farm_bw_cores_steps(4096, steps, 8) - 1], 4096);
+    const struct farm_bw_setup setup = here();
+    struct farm_bw_cores_result result;
+    const struct farm_bw_cores_config config = {.op = FARM_BANDWIDTH_COPY, .array_bytes = SMALL};
+    cr_assert_eq(farm_bw_cores(&setup, &config, &result, NULL), FARM_OK);
+    cr_assert_geq(result.curves, 1);
+    cr_assert(is_rate(&result.curve[0].step[0].bytes_per_s));
+    cr_assert_geq(result.curve[0].saturated_cores, 1);
+    farm_bw_cores_free(&result);
+}
+
+Test(bw, page_sizes_are_measured_or_said_to_be_missing) {
+    struct farm_bw_setup setup = here();
+    static struct farm_bw_pages_result result;
+    const struct farm_bw_pages_config config = {.array_bytes = 4 * SMALL, .cpu = -1};
+    cr_assert_eq(farm_bw_page_sizes(&setup, &config, &result, NULL), FARM_OK);
+    for (int i = 0; i < 4; i++) {
+        if (result.row[i].available) continue;
+        cr_assert(result.row[i].reason[0], "row %d", i);
+        cr_assert_not(farm_bw_figure_is(&result.row[i].read_bytes_per_s));
+    }
+    cr_assert(result.row[0].available && is_rate(&result.row[0].read_bytes_per_s));
+}
