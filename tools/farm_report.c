@@ -1,128 +1,45 @@
 // `farm report`: the machine and its plan (farm topo), what is missing or set badly (farm doctor) and how fast the
-// environments run (farm fps), as one JSON document or one page, to send along with a question. A part that fails is
-// named with its reason; the others are there all the same. Says neither where files lie on this machine nor, unless
-// asked, its name. Runs in the calling process, but for farm fps, which runs as a program of its own.
-#include <errno.h>
-#include <fcntl.h>
-#include <poll.h>
-#include <signal.h>
-#include <spawn.h>
+// environments run (farm fps) and memory is (farm bw --quick), as one JSON document or one page, to send along with a
+// question. A part that fails is named with its reason; the others are there all the same. Says neither where files lie
+// on this machine nor, unless asked, its name. Runs in the calling process, but for farm fps and farm bw, which run as
+// programs of their own.
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/utsname.h>
-#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "base/cli.h"
-#include "base/time.h"
 #include "farm_build.h"
 #include "farm_env.h"
 #include "farm_job.h"
 #include "farm_report.h"
+#include "farm_spawn.h"
 #include "report/json.h"
 #include "tools.h"
 
-enum { ANSWER_BYTES_MAX = 1 << 20, START_LIMIT_S = 60, FPS_SECONDS_MOST = 3600 };
+enum { START_LIMIT_S = 60, FPS_SECONDS_MOST = 3600 };
 
 struct options {
-    bool json, fps, host;
+    bool json, fps, bw, host;
     const char *env, *out; // env: names separated by commas, NULL: chosen
     double seconds;
 };
 
-// ---- farm fps, as a program of its own ----
-
-// Reads fd to its end into text (a zero behind it). FARM_E_DEAD where that takes longer than the time limit.
-static enum farm_status read_all(int fd, char *text, size_t bytes, double limit_s, struct farm_error *err) {
-    const uint64_t deadline_ns = farm_now_ns() + (uint64_t)(limit_s * 1e9);
-    size_t length = 0;
-    for (;;) {
-        const uint64_t now_ns = farm_now_ns();
-        struct pollfd readable = {.fd = fd, .events = POLLIN};
-        const int ready = now_ns < deadline_ns ? poll(&readable, 1, (int)((deadline_ns - now_ns) / 1000000) + 1) : 0;
-        if (ready < 0 && errno == EINTR) continue;
-        if (ready <= 0) return farm_fail(err, FARM_E_DEAD, "no answer within %.0f s", limit_s);
-        if (length == bytes - 1) return farm_fail(err, FARM_E_FORMAT, "an answer of more than %zu bytes", bytes);
-        const ssize_t n = read(fd, text + length, bytes - 1 - length);
-        if (n < 0 && errno == EINTR) continue;
-        if (n < 0) return farm_fail_errno(err, FARM_E_IO, "reading its answer");
-        if (n == 0) break;
-        length += (size_t)n;
-    }
-    text[length] = 0;
-    return FARM_OK;
-}
-
-// The last line that says anything of what was written into the file.
-static void last_line(int fd, char *line, size_t bytes) {
-    char text[4096];
-    const off_t end = lseek(fd, 0, SEEK_END), from = end > (off_t)sizeof text - 1 ? end - (off_t)sizeof text + 1 : 0;
-    ssize_t length = pread(fd, text, sizeof text - 1, from);
-    while (length > 0 && (text[length - 1] == '\n' || text[length - 1] == ' ')) length--;
-    text[length > 0 ? length : 0] = 0;
-    const char *newline = strrchr(text, '\n');
-    snprintf(line, bytes, "%.*s", (int)bytes - 1, newline ? newline + 1 : text);
-}
-
-static int spawn_fps(const char *env, double seconds, int output_fd, int error_fd, pid_t *pid) {
-    char number[32], program[] = "/proc/self/exe", farm[] = "farm", fps[] = "fps", flag_env[] = "--env", name[256];
-    char flag_seconds[] = "--seconds", flag_json[] = "--json", flag_quiet[] = "--quiet";
-    char *argv[] = {farm, fps, flag_env, name, flag_seconds, number, flag_json, flag_quiet, NULL};
-    posix_spawn_file_actions_t files;
-    snprintf(name, sizeof name, "%s", env);
-    snprintf(number, sizeof number, "%.3f", seconds);
-    posix_spawn_file_actions_init(&files);
-    posix_spawn_file_actions_addopen(&files, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
-    posix_spawn_file_actions_adddup2(&files, output_fd, STDOUT_FILENO);
-    posix_spawn_file_actions_adddup2(&files, error_fd, STDERR_FILENO);
-    const int failed = posix_spawn(pid, program, &files, NULL, argv, environ);
-    posix_spawn_file_actions_destroy(&files);
-    return failed;
-}
-
-// Waits for the program's end and says what was wrong with it.
-static enum farm_status collect(pid_t pid, enum farm_status answered, int error_fd, struct farm_error *err) {
-    int ended = 0;
-    char said[512];
-    if (answered) kill(pid, SIGTERM); // farm fps ends its workers
-    while (waitpid(pid, &ended, 0) < 0 && errno == EINTR) continue;
-    last_line(error_fd, said, sizeof said);
-    if (answered) return answered;
-    if (WIFSIGNALED(ended)) return farm_fail(err, FARM_E_DEAD, "it died of %s", strsignal(WTERMSIG(ended)));
-    if (WEXITSTATUS(ended) == 0) return FARM_OK;
-    const char *why = strncmp(said, "farm fps: ", 10) == 0 ? said + 10 : said;
-    return farm_fail(err, FARM_E_NOT_FOUND, "%s", why[0] ? why : "it gave no reason");
-}
+// ---- what is measured, by programs of their own ----
 
 // `farm fps` of one environment; its document belongs to the caller.
 static enum farm_status run_fps(const char *env, double seconds, json_t **document, struct farm_error *err) {
-    int output[2] = {-1, -1}, errors = memfd_create("farm-report", MFD_CLOEXEC);
-    char *text = malloc(ANSWER_BYTES_MAX);
-    enum farm_status status = FARM_OK;
-    pid_t pid;
-    if (!text || errors < 0 || pipe2(output, O_CLOEXEC)) status = farm_fail_errno(err, FARM_E_LIMIT, "farm report");
-    if (!status) {
-        const int failed = spawn_fps(env, seconds, output[1], errors, &pid);
-        close(output[1]);
-        if (failed) {
-            errno = failed;
-            status = farm_fail_errno(err, FARM_E_LIMIT, "starting farm fps");
-        } else {
-            status = read_all(output[0], text, ANSWER_BYTES_MAX, 4 * seconds + START_LIMIT_S, err);
-            status = collect(pid, status, errors, err);
-        }
-        close(output[0]);
-    }
-    if (!status) {
-        *document = farm_json_parse(text, strlen(text), "farm fps", err);
-        status = *document ? FARM_OK : err->status;
-    }
-    if (errors >= 0) close(errors);
-    free(text);
-    return status;
+    char number[32];
+    snprintf(number, sizeof number, "%.3f", seconds);
+    const char *const words[] = {"fps", "--env", env, "--seconds", number, "--json", "--quiet", NULL};
+    return farm_spawn_document(words, 4 * seconds + START_LIMIT_S, NULL, NULL, document, err);
+}
+
+static enum farm_status run_bw(json_t **document, struct farm_error *err) {
+    static const char *const words[] = {"bw", "--quick", "--json", "--quiet", NULL};
+    return farm_spawn_document(words, START_LIMIT_S, NULL, NULL, document, err);
 }
 
 // ---- the document ----
@@ -144,6 +61,14 @@ static void add_environment(json_t *report, const char *env, double seconds) {
         add_failure(report, part, &err);
     else
         json_array_append_new(json_object_get(report, "fps"), document);
+}
+
+static void add_bandwidth(json_t *report) {
+    struct farm_error err;
+    json_t *document = NULL;
+    fprintf(stderr, "farm report: farm bw --quick, about 5 s\n");
+    if (run_bw(&document, &err)) add_failure(report, "bw", &err);
+    farm_json_set(report, "bw", document ? document : json_null());
 }
 
 // One that always runs here, and one that comes from elsewhere, where it can run.
@@ -207,6 +132,8 @@ static enum farm_status make_report(const struct options *options, FILE *drawing
     farm_json_set(report, "topo", topo ? topo : json_null());
     if (farm_doctor_document(&doctor, &failure)) add_failure(report, "doctor", &failure);
     farm_json_set(report, "doctor", doctor ? doctor : json_null());
+    farm_json_set(report, "bw", json_null());
+    if (options->bw) add_bandwidth(report);
     farm_json_set(report, "fps", json_array());
     return options->fps ? add_environments(report, options, err) : FARM_OK;
 }
@@ -298,6 +225,23 @@ static void write_findings(FILE *out, const json_t *doctor) {
     }
 }
 
+static void write_bandwidth(FILE *out, const json_t *bw) {
+    size_t index;
+    const json_t *result, *finding;
+    char value[32];
+    if (!json_is_object(bw)) return;
+    fprintf(out, "\n## How fast memory is (farm bw --quick)\n\n| Figure | Value | Unit |\n|---|---|---|\n");
+    json_array_foreach(json_object_get(bw, "results"), index, result) {
+        fprintf(out, "| %s | %s | %s |\n", text_of(result, "name"),
+                number_of(result, "value", "%.4g", value, sizeof value), text_of(result, "unit"));
+    }
+    fprintf(out, "\n");
+    json_array_foreach(json_object_get(json_object_get(bw, "fit"), "findings"), index, finding) {
+        fprintf(out, "- %s%s\n", json_is_true(json_object_get(finding, "serious")) ? "Not fit to measure: " : "",
+                text_of(finding, "text"));
+    }
+}
+
 static void write_ladder(FILE *out, const json_t *fps) {
     size_t index;
     const json_t *rung;
@@ -337,6 +281,7 @@ static void write_page(FILE *out, const json_t *report, const char *drawing) {
     const json_t *entry, *failed = json_object_get(report, "failed");
     write_heading(out, report, drawing);
     write_findings(out, json_object_get(report, "doctor"));
+    write_bandwidth(out, json_object_get(report, "bw"));
     write_speeds(out, json_object_get(report, "fps"));
     if (json_array_size(failed)) fprintf(out, "\n## What failed\n\n");
     json_array_foreach(failed, index, entry) {
@@ -379,11 +324,12 @@ static enum farm_status report_all(const struct options *options, struct farm_er
 }
 
 int farm_cmd_report(int argc, char **argv) {
-    struct options options = {.fps = true, .seconds = 5};
+    struct options options = {.fps = true, .bw = true, .seconds = 5};
     const struct farm_cli_flag flags[] = {
         {"json", FARM_CLI_BOOL, &options.json, NULL, "one JSON document instead of the page"},
         {"out", FARM_CLI_STRING, &options.out, "FILE", "writes it there (default: stdout)"},
         {"fps", FARM_CLI_BOOL, &options.fps, NULL, "--no-fps leaves out the speeds"},
+        {"bw", FARM_CLI_BOOL, &options.bw, NULL, "--no-bw leaves out memory's figures"},
         {"env", FARM_CLI_STRING, &options.env, "A,B",
          "environments to time (native/breakout, and ale/Pong if it is here)"},
         {"seconds", FARM_CLI_DOUBLE, &options.seconds, "S", "for each of them (5)"},
@@ -391,10 +337,11 @@ int farm_cmd_report(int argc, char **argv) {
     };
     const struct farm_cli cli = {
         .program = "farm report",
-        .synopsis = "[--json] [--out FILE] [--no-fps] [--env A,B] [--seconds S] [--host]",
+        .synopsis = "[--json] [--out FILE] [--no-fps] [--no-bw] [--env A,B] [--seconds S] [--host]",
         .about =
-            "Puts together what farm topo, farm doctor and farm fps say, to send along with a question: a page in\n"
-            "Markdown, or one JSON document. A part that fails is named with its reason. Paths of this machine\n"
+            "Puts together what farm topo, farm doctor, farm bw and farm fps say, to send along with a question: a\n"
+            "page in Markdown, or one JSON document. A part that fails is named with its reason. Paths of this "
+            "machine\n"
             "are left out, and so is its name, unless --host asks for it.",
         .examples = "  farm report --out report.md\n  farm report --json --env procgen/bigfish --seconds 20\n",
         .flags = flags,

@@ -6,6 +6,7 @@
 int farm_cmd_train(int argc, char **argv);
 int farm_cmd_eval(int argc, char **argv);
 int farm_cmd_fps(int argc, char **argv);
+int farm_cmd_bw(int argc, char **argv);
 int farm_cmd_topo(int argc, char **argv);
 int farm_cmd_envs(int argc, char **argv);
 int farm_cmd_doctor(int argc, char **argv);

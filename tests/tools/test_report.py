@@ -37,8 +37,8 @@ class Report(unittest.TestCase):
         cls.addClassCleanup(folder.cleanup)
         cls.folder = pathlib.Path(folder.name)
         timed = ("--env", f"native/catch,native/cacth,plugin:{cls.folder}/a.so,plugin:/proc/a.so", "--seconds", "0.5")
-        cls.plain = cls.document("--no-fps", "--host")
-        cls.timed = cls.document(*timed)
+        cls.plain = cls.document("--no-fps", "--no-bw", "--host")
+        cls.timed = cls.document("--no-bw", *timed)
         cls.printed = cls.report("--out", "report.md", *timed[:1], "native/catch,native/cacth", *timed[2:])
         cls.page = (cls.folder / "report.md").read_text()
         cls.doctor = json.loads(farm(cls.folder, "doctor", "--json").stdout)
@@ -78,6 +78,8 @@ class Report(unittest.TestCase):
         self.assertEqual(self.printed, "")
         self.assertIn(farm(self.folder, "topo").stdout.splitlines()[1], self.page)
         self.assertRegex(self.page, r"\| native/catch \| \d+ \| \d+ \| \d+\.\d+ \|")
+        self.assertRegex(self.page, r"## How fast memory is [^#]*\| memory.read.all_cores \| [\d.]+ \| GB/s \|\n")
+        self.assertIsNone(self.plain["bw"])
         self.assertRegex(self.page, r"## What failed\n\n- fps native/cacth: ")
         for finding in self.doctor["findings"]:
             self.assertIn(f"| {finding['grade']} | {finding['name']} |", self.page)
@@ -94,7 +96,7 @@ class Report(unittest.TestCase):
         for arguments in (("--seconds", "0"), ("--evn", "native/catch"), ("--seconds", "nan")):
             result = farm(self.folder, "report", *arguments)
             self.assertEqual((result.returncode, result.stdout), (2, ""), arguments)
-        result = farm(self.folder, "report", "--no-fps", "--out", "nowhere/report.md")
+        result = farm(self.folder, "report", "--no-fps", "--no-bw", "--out", "nowhere/report.md")
         self.assertEqual(result.returncode, 1)
         self.assertIn("nowhere/report.md", result.stderr)
         help_text = farm(self.folder, "report", "--help")
