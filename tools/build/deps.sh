@@ -1,6 +1,7 @@
 #!/bin/bash
 # Installs the Debian packages that are missing, and nothing else: no pinned versions, no host settings.
-# usage: deps.sh GROUP...      GROUP: build test lint
+# usage: deps.sh GROUP...      GROUP: build test lint numa
+#        deps.sh --packages NAME...      others, by name (what the comparisons of `make bench-peers` want)
 # With nothing missing it needs neither network nor rights. As root, or with sudo that asks no password, it runs
 # apt-get; otherwise it prints the one command for an administrator and exits 1. $BUILD/config.mk is removed after
 # an installation, so that the next make probes again.
@@ -31,6 +32,7 @@ test   qemu-user                7.2                   runs them
 python python3                  3.11.2                Gymnasium and ALE actors, build scripts
 python python3-dev              3.11.2                headers for the C extension
 python python3-venv             3.11.2                the environment in build/venv
+numa   qemu-system-x86          7.2                   an emulated machine with four NUMA nodes (make numa-guest)
 lint   clang-format             14.0                  layout
 lint   cppcheck                 2.10                  static analysis
 lint   gcc-aarch64-linux-gnu    12.2.0                AArch64 compile check
@@ -45,12 +47,16 @@ wanted() {
     done
 }
 
-# A Python of the user's own that is good enough replaces Debian's.
-groups=("$@")
-case " $* " in
-*" build "*) "$(dirname "$0")/venv.sh" --find >/dev/null 2>&1 || groups+=(python) ;;
-esac
-mapfile -t names < <(wanted "${groups[@]}")
+if [ "${1:-}" = --packages ]; then
+    names=("${@:2}")
+else
+    # A Python of the user's own that is good enough replaces Debian's.
+    groups=("$@")
+    case " $* " in
+    *" build "*) "$(dirname "$0")/venv.sh" --find >/dev/null 2>&1 || groups+=(python) ;;
+    esac
+    mapfile -t names < <(wanted "${groups[@]}")
+fi
 
 if ! command -v dpkg-query >/dev/null; then
     echo "make deps: not a Debian system. These are Debian's names for what has to be there: ${names[*]}" >&2

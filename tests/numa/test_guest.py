@@ -1,0 +1,74 @@
+"""NUMA where there is none: `farm topo` and `farm bw` in an emulated machine of four nodes (guest.py). Nodes, distances,
+the matrices' shape, and pages where the kernel says that they lie; speeds are the emulator's."""
+
+import json
+import os
+import pathlib
+import sys
+import unittest
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
+import guest
+
+BUILD = pathlib.Path(os.environ.get("FARM_BUILD", "build")).resolve()
+COMMANDS = """
+/farm topo --json >/dev/ttyS1
+echo '=====' >/dev/ttyS1
+/farm bw --only matrix --size small --samples 1 --seconds 30 --json --quiet >/dev/ttyS1
+echo '=====' >/dev/ttyS1
+mkdir /tmp/few && mount -t cgroup2 none /tmp/few && mkdir /tmp/few/a && echo +cpuset >/tmp/few/cgroup.subtree_control
+echo 0,2 >/tmp/few/a/cpuset.mems && echo $$ >/tmp/few/a/cgroup.procs
+/farm bw --only matrix --size small --samples 1 --seconds 30 --json --quiet >/dev/ttyS1
+"""
+
+
+class Guest(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        try:
+            answer, console = guest.run(BUILD, BUILD / "farm", COMMANDS)
+        except guest.Missing as missing:
+            raise unittest.SkipTest(f"NUMA with several nodes is NOT tested: {missing}")
+        try:
+            cls.topo, cls.bw, cls.few = (json.loads(part) for part in answer.split("=====\n"))
+        except ValueError:
+            raise AssertionError(f"the guest answered: {answer[-2000:]}\nits console: {console[-4000:]}")
+
+    def test_topology_is_the_emulators(self):
+        nodes = self.topo["machine"]["nodes"]
+        self.assertEqual([node["node"] for node in nodes], list(range(guest.NODES)))
+        self.assertEqual([node["distances"] for node in nodes], guest.DISTANCES)
+        self.assertEqual([cpu["node"] for cpu in self.topo["machine"]["cpus"]], list(range(guest.NODES)))
+
+    def check_matrix(self, matrix, key, memory_nodes):
+        self.assertEqual(matrix["cpu_nodes"], list(range(guest.NODES)))
+        self.assertEqual(matrix["memory_nodes"], memory_nodes)
+        self.assertEqual(matrix["threads"], [1] * guest.NODES)
+        self.assertEqual(matrix["distances"], [[row[node] for node in memory_nodes] for row in guest.DISTANCES])
+        self.assertEqual([len(row) for row in matrix[key]], [len(memory_nodes)] * guest.NODES)
+        for row in matrix[key]:
+            for cell in row:
+                self.assertGreater(cell["median"], 0)
+                self.assertTrue(cell["placed"], "pages lie on another node, says move_pages")
+        conditions = matrix["conditions"]
+        self.assertTrue(conditions["bound"], conditions)
+        self.assertTrue(conditions["placed"], f"pages lie elsewhere: {conditions}")
+        self.assertTrue(conditions["pinned"], conditions)
+        self.assertTrue(conditions["verified"], conditions)
+
+    def test_matrices_have_a_row_and_a_column_a_node(self):
+        section = self.bw["sections"]["matrix"]
+        self.check_matrix(section["latency"], "ns", list(range(guest.NODES)))
+        self.check_matrix(section["bandwidth"], "bytes_per_s", list(range(guest.NODES)))
+        names = {result["name"] for result in self.bw["results"]}
+        self.assertEqual(names, {f"matrix.{kind}.{i}.{j}" for kind in ("latency", "bandwidth") for i in range(4) for j in range(4)})
+
+    def test_memory_that_is_not_allowed_is_no_column(self):
+        section = self.few["sections"]["matrix"]
+        self.check_matrix(section["latency"], "ns", [0, 2])
+        self.check_matrix(section["bandwidth"], "bytes_per_s", [0, 2])
+        self.assertIsNone(self.few["error"])
+
+
+if __name__ == "__main__":
+    unittest.main()
