@@ -41,6 +41,8 @@ class Comparison:
     alike: str = ""  # what is equal on both sides, or is not
     bursts: bool = False  # theirs comes in bursts as long as a turn: the mean over all turns counts, not their median
     least_turn_s: float = LEAST_TURN_S
+    unit: str = "agent steps/s"
+    also: object = None  # (ours, theirs) after the last turn: a dictionary of further keys of the result
 
 
 def cpus():
@@ -172,13 +174,14 @@ def compare(comparison, seconds, rounds):
     best, setting, tried = tune(comparison, TUNING_SHARE * seconds)
     with contextlib.closing(best) as peer:
         ours, theirs = take_turns(comparison.ours, peer, rounds, turn)
+        further = comparison.also(comparison.ours, peer) if comparison.also else {}
     value = statistics.median(ours)
     reference_value = (statistics.fmean if comparison.bursts else statistics.median)(theirs)
     say(f"    ours {value:.0f}, theirs {reference_value:.0f} ({describe(setting)}): {value / reference_value:.2f}")
     return {
         "name": comparison.name,
         "value": value,
-        "unit": "agent steps/s",
+        "unit": comparison.unit,
         "better": "higher",
         "spread": spread_of(ours),
         "reference": comparison.reference,
@@ -192,9 +195,10 @@ def compare(comparison, seconds, rounds):
         "settings_tried": tried,
         "delivers": comparison.delivers,
         "ours_delivers": comparison.ours_delivers,
-        "ours_command": " ".join(["farm", *comparison.ours.command[1:]]),
+        "ours_command": " ".join([os.path.basename(comparison.ours.command[0]), *comparison.ours.command[1:]]),
         "ours_efficiency": comparison.ours.median_of("efficiency"),
         "alike": comparison.alike,
+        **further,
     }
 
 
@@ -225,12 +229,14 @@ def write(path, document):
             file.write(text)
 
 
-def run(make_comparisons, about, argv=None):
+def run(make_comparisons, about, argv=None, seconds=50.0):
     """The program of a comparison: make_comparisons(build) lists what it compares. Returns the exit status."""
     parser = argparse.ArgumentParser(description=about.split("\n", maxsplit=1)[0])
     parser.add_argument("build", help="folder in which `farm` lies")
     parser.add_argument("--json", default="-", help="where the document goes (default: stdout)")
-    parser.add_argument("--seconds", type=float, default=50.0, help="for each result, the peer's start-ups not counted (default 50)")
+    parser.add_argument(
+        "--seconds", type=float, default=seconds, help=f"for each result, the peer's start-ups not counted (default {seconds:g})"
+    )
     parser.add_argument("--rounds", type=int, default=5, help="turns of each side (default 5)")
     parser.add_argument("--only", default="", help="results whose names contain this")
     arguments = parser.parse_args(argv)

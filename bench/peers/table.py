@@ -33,11 +33,12 @@ def percent(value):
 
 
 def row(result):
-    target = result["target"]
+    target, lower = result["target"], result["better"] == "lower"
+    met = target is not None and (result["ratio"] <= target if lower else result["ratio"] >= target)
     return [
         result["name"], f"{number(result['value'])} {result['unit']}", percent(result["spread"]),
         number(result["reference_value"]), percent(result.get("reference_spread")), f"{result['ratio']:.2f}",
-        "" if target is None else f"≥ {target:g}", "" if target is None else "met" if result["ratio"] >= target else "MISSED",
+        "" if target is None else f"{'≤' if lower else '≥'} {target:g}", "" if target is None else "met" if met else "MISSED",
         result["reference"], result.get("setting", ""),
     ]
 
@@ -54,6 +55,16 @@ def notes(results):
     return [f"{', '.join(names)}: {line}" for line, names in lines.items()]
 
 
+def processor_time(results):
+    """What a million steps cost each side in CPU seconds, where a comparison counts it."""
+    key = "cpu_s_per_million_steps"
+    return [
+        f"{result['name']}: {number(result[key])} CPU s a million steps, theirs {number(result['reference_' + key])}"
+        + (f"; ours with {result['ours_setting']}" if "ours_setting" in result else "")
+        for result in results if result.get(key) is not None and result.get("reference_" + key) is not None
+    ]
+
+
 def show(documents):
     for document in documents:
         machine = ", ".join(f"{key} {value}" for key, value in document["machine"].items() if value not in (None, ""))
@@ -62,7 +73,7 @@ def show(documents):
         widths = [max(len(line[column]) for line in rows) for column in range(len(HEAD))]
         for line in rows:
             print("  ".join(cell.ljust(width) for cell, width in zip(line, widths)).rstrip())
-        for note in notes(document["results"]):
+        for note in notes(document["results"]) + processor_time(document["results"]):
             print(f"- {note}")
         print()
 

@@ -21,6 +21,7 @@ sys.path.insert(0, str(PEERS))
 import common  # noqa: E402
 import numpy as np  # noqa: E402
 import table  # noqa: E402
+import transport  # noqa: E402
 import vector_env  # noqa: E402
 
 KEYS = {"name", "value", "unit", "better", "spread", "reference", "reference_value", "ratio", "target"}
@@ -186,6 +187,76 @@ class Table(unittest.TestCase):
         self.assertRegex(printed.getvalue(), r"slow +100 agent steps/s +0\.0% +50 +0\.0% +2\.00 +≥ 1\.5 +met +Peer 1\.0 +n=0")
         self.assertRegex(printed.getvalue(), r"fast .* 1\.25 +≥ 1\.5 +MISSED")
         self.assertIn("slow, fast: Peer 1.0 delivers arrays; ours lanes", printed.getvalue())
+
+
+class Transport(unittest.TestCase):
+    def test_sides_get_two_cores(self):
+        pairs = [{0, 1}, {2, 3}]
+        of = lambda cpu: next(pair for pair in pairs if cpu in pair)  # noqa: E731
+        self.assertEqual(transport.two_cpus({0, 1, 2, 3}, of), (0, 2))
+        self.assertEqual(transport.two_cpus({2, 3}, of), (2, 3), "two threads of one core, where there is no other")
+        with self.assertRaisesRegex(common.Unavailable, "two CPUs"):
+            transport.two_cpus({5}, of)
+
+    def test_a_step_is_round_trips_a_second_and_a_throughput_is_steps(self):
+        line = {"round_trip_p50_ns": 2000, "round_trip_p99_ns": 3000, "steps_per_s": 7.0, "cpu_s_per_million_steps": 1.5}
+        with tempfile.TemporaryDirectory() as folder:
+            make_stub(folder, f"print({json.dumps(line)!r}); print(sys.argv, file=sys.stderr)")
+            step = transport.Program(folder, "farm", "step_sleeping_summed", (0, 1))
+            throughput = transport.Program(folder, "farm", "throughput", (0, 1), ["--free-threads"])
+            self.assertEqual((step.rate(0.5), throughput.rate(0.5)), (500000.0, 7.0))
+            make_stub(folder, "sys.exit('an observation: wrong')")
+            with self.assertRaisesRegex(common.Unavailable, "farm ended with 1: an observation: wrong"):
+                step.rate(0.5)
+        self.assertEqual(step.command[1:], ["--sleep", "--sum", "--cpus", "0,1"])
+        self.assertEqual(throughput.command[1:], ["--in-flight", "16", "--cpus", "0,1", "--free-threads"])
+        further = transport.more(step, throughput)
+        self.assertEqual((further["cpu_s_per_million_steps"], further["reference_round_trip_p50_ns"]), (1.5, 2000))
+
+    def test_every_transport_has_every_mode_and_its_program(self):
+        made = list(transport.comparisons("folder", (0, 1)))
+        names = [comparison.name for comparison in made]
+        self.assertEqual(len(names), len(transport.PEERS) * len(transport.MODES))
+        self.assertLessEqual(set(transport.TARGETS), set(names))
+        sources = {path.stem for path in (PEERS / "transport").glob("*.c*")}
+        self.assertEqual(sources, set(transport.PEERS) | {"lane"})
+        alone = next(comparison for comparison in made if comparison.name == "pipe_step")
+        self.assertEqual(len(alone.settings), 1, "a pipe has nothing to set")
+        self.assertEqual(transport.in_words(["--free-threads", "--stream"]), "library's threads anywhere, stores past the caches")
+
+    def test_ours_keeps_what_serves_a_mode_best(self):
+        best = {}
+        with tempfile.TemporaryDirectory() as folder:
+            make_stub(folder, "print('{\"steps_per_s\": %d, \"round_trip_p50_ns\": 1}' % (2 if '64' in sys.argv and '--stream' not in sys.argv else 1))")
+            pathlib.Path(folder, "farm").rename(pathlib.Path(folder, "lane"))
+            first, second = (transport.Lane(folder, "throughput", (0, 1), best) for _ in range(2))
+            self.assertEqual((first.rate(0.1), second.rate(0.1)), (2.0, 2.0))
+        self.assertEqual(best, {"throughput": ["--slots", "64"]})
+        self.assertEqual((len(first.said), transport.in_words(second.command)), (1, "rings of 64 steps"))
+
+    def test_programs_that_need_no_package_move_steps(self):
+        names = ["lane", "pipe", "unix_socket"]
+        with tempfile.TemporaryDirectory() as folder:
+            targets = [str(pathlib.Path(folder, name)) for name in names]
+            build = pathlib.Path(os.environ.get("FARM_BUILD", "build")).resolve()
+            subprocess.run(
+                ["make", "-s", "-C", str(PEERS / "transport"), f"BUILD={build}", f"OUT={folder}", *targets], check=True
+            )
+            try:
+                cpus = transport.two_cpus(os.sched_getaffinity(0))
+            except common.Unavailable as error:
+                self.skipTest(str(error))
+            for name in names:
+                for mode in ("step_summed", "step_sleeping", "throughput_summed", "throughput_sleeping_summed"):
+                    program = transport.Program(folder, name, mode, cpus)
+                    self.assertGreater(program.rate(0.02), 0, f"{name} {mode}")
+                    self.assertGreater(program.median_of("cpu_s_per_million_steps"), 0)
+
+    def test_the_table_says_what_the_steps_cost(self):
+        result = {"name": "pipe_step", "cpu_s_per_million_steps": 2.0, "reference_cpu_s_per_million_steps": 30.0}
+        self.assertEqual(
+            table.processor_time([result, {"name": "other"}]), ["pipe_step: 2 CPU s a million steps, theirs 30"]
+        )
 
 
 class Packages(unittest.TestCase):

@@ -5,13 +5,24 @@
 # $ARGS goes to each comparison ("--seconds 20"), $RESULTS is a file that keeps the documents as one list. A comparison
 # names its peer in a line "# peer: NAME"; each peer has pinned packages in a virtual environment of its own,
 # $BUILD/peers/NAME, because their needs clash. It is made on first use, by this script alone.
+# A comparison with peers from Debian has one or both of these lines instead, and is run by the system's Python:
+#   # packages: likwid libzmq3-dev g++     installed with apt-get where they are missing (deps.sh --packages)
+#   # sources: numactl                     source packages, unpacked into $BUILD/peers/debian/numactl/ (upstream's,
+#                                          without Debian's patches)
+# It builds what it needs of them itself, in $BUILD/peers/debian (its first argument is $BUILD).
 # Exit status 1 where a comparison failed; the others run all the same.
 set -eu
 build=${BUILD:-build}
 here=$(dirname "$0")
 read -ra args <<<"${ARGS:-}"
 
-peer_of() { sed -n 's/^# peer: *//p;10q' "$1"; }
+named_in() { sed -n "s/^# $2: *//p;10q" "$1"; } # a line at the head of a comparison
+peer_of() { # "debian": the system's Python and Debian's packages
+    local peer
+    peer=$(named_in "$1" peer)
+    [ -n "$peer" ] || [ -z "$(named_in "$1" packages)$(named_in "$1" sources)" ] || peer=debian
+    echo "$peer"
+}
 said() { sed -n "s/^# $2: *//p" "$here/peers/$1-requirements.txt"; } # what the peer's list says of itself
 
 list() {
@@ -50,6 +61,47 @@ install() {
     echo "$stamp" >"$venv/stamp"
 }
 
+# Debian's source packages, from where this system's packages come; apt's own lists and settings stay as they are.
+unpack_sources() {
+    local to=$build/peers/debian apt=$build/peers/debian/apt name file options missing=()
+    for name in "$@"; do
+        [ -d "$to/$name" ] || missing+=("$name")
+    done
+    [ ${#missing[@]} -gt 0 ] || return 0
+    mkdir -p "$apt/lists/partial" "$apt/cache" "$apt/sources.d"
+    for file in /etc/apt/sources.list /etc/apt/sources.list.d/*; do
+        [ ! -f "$file" ] || sed -e 's/^Types:.*/Types: deb-src/' -e 's/^deb /deb-src /' "$file" >"$apt/sources.d/$(basename "$file")"
+    done
+    apt=$(realpath "$apt")
+    options=(-q -o Dir::Etc::SourceList=- -o "Dir::Etc::SourceParts=$apt/sources.d" -o "Dir::State::Lists=$apt/lists"
+        -o "Dir::Cache=$apt/cache" -o APT::Sandbox::User=)
+    apt-get "${options[@]}" update >"$apt/log" 2>&1 || true # a source that has no source packages does not matter
+    for name in "${missing[@]}"; do
+        rm -rf "${apt:?}/$name" && mkdir -p "$apt/$name" "$to/$name"
+        if ! (cd "$apt/$name" && apt-get "${options[@]}" --tar-only --download-only source "$name" >>"$apt/log" 2>&1) ||
+            ! tar -xf "$apt/$name"/*.tar.* -C "$to/$name" --strip-components=1; then
+            rm -rf "${to:?}/$name"
+            tail -n 8 "$apt/log" >&2
+            echo "bench-peers: apt-get could not fetch the source package '$name' (its last words are above)" >&2
+            return 1
+        fi
+    done
+}
+
+# The comparison's peer made ready; prints the Python that runs it.
+prepare() {
+    local script=$1 peer=$2 packages sources
+    if [ "$peer" != debian ]; then
+        install "$peer" >&2 && echo "$build/peers/$peer/bin/python"
+        return
+    fi
+    read -ra packages <<<"$(named_in "$script" packages)"
+    read -ra sources <<<"$(named_in "$script" sources)"
+    [ ${#packages[@]} -eq 0 ] || "$here/deps.sh" --packages "${packages[@]}" >&2 || return 1
+    unpack_sources "${sources[@]}" >&2 || return 1
+    "$here/venv.sh" --find
+}
+
 chosen=()
 for name in "$@"; do
     mapfile -t found < <(list | awk -v name="$name" '$1 == name || $2 == name { print $1 }')
@@ -69,8 +121,8 @@ for name in "${chosen[@]}"; do
     document=$build/peers/results/$name.json
     rm -f "$document"
     echo "  PEER  $name"
-    if ! { install "$peer" &&
-        "$build/peers/$peer/bin/python" "bench/peers/$name.py" "$build" --json "$document" "${args[@]}"; }; then
+    if ! { python=$(prepare "bench/peers/$name.py" "$peer") &&
+        "$python" "bench/peers/$name.py" "$build" --json "$document" "${args[@]}"; }; then
         echo "FAILED $name" >&2
         status=1
     fi

@@ -1,0 +1,25 @@
+// Two pipes, as large as an unprivileged process may have them.
+#include "stream.h"
+
+static int there[2], back[2];
+
+static void prepare(const struct work *work) {
+    work_need(!pipe(there) && !pipe(back), "pipe");
+    (void)fcntl(there[1], F_SETPIPE_SZ, 1 << 20); // smaller where it may not be
+}
+
+static void *open_side(const struct work *work, bool actor) {
+    return actor ? stream_open(work, back[0], there[1]) : stream_open(work, there[0], back[1]);
+}
+
+int main(int argc, char **argv) {
+    static const struct transport transport = {.name = "pipe",
+                                               .prepare = prepare,
+                                               .open = open_side,
+                                               .loan = stream_loan,
+                                               .send = stream_send,
+                                               .answered = stream_answered,
+                                               .arrived = stream_arrived,
+                                               .answer = stream_answer};
+    return work_main(&transport, argc, argv);
+}

@@ -1,0 +1,24 @@
+// ZeroMQ between two processes, over a Unix socket.
+#include "zeromq.h"
+
+static char address[64];
+
+static void prepare(const struct work *work) {
+    snprintf(address, sizeof address, "ipc://@actorfarm-transport-%d", (int)getpid()); // abstract: leaves no file
+}
+
+static void *open_side(const struct work *work, bool actor) {
+    return zeromq_open(work, zmq_ctx_new(), address, !actor);
+}
+
+int main(int argc, char **argv) {
+    static const struct transport transport = {.name = "zeromq_ipc",
+                                               .prepare = prepare,
+                                               .open = open_side,
+                                               .loan = zeromq_loan,
+                                               .send = zeromq_send,
+                                               .answered = zeromq_answered,
+                                               .arrived = zeromq_arrived,
+                                               .answer = zeromq_answer};
+    return work_main(&transport, argc, argv);
+}
