@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -132,11 +133,21 @@ static uint64_t thermal_throttles(const struct farm_machine *machine, const char
     return sum;
 }
 
+static uint64_t timeval_ns(struct timeval time) {
+    return (uint64_t)time.tv_sec * 1000000000u + (uint64_t)time.tv_usec * 1000u;
+}
+
+// Of this process and of all its descendants that have ended and were waited for.
+static uint64_t own_ns(void) {
+    struct rusage self = {0}, children = {0};
+    getrusage(RUSAGE_SELF, &self);
+    getrusage(RUSAGE_CHILDREN, &children);
+    return timeval_ns(self.ru_utime) + timeval_ns(self.ru_stime) + timeval_ns(children.ru_utime) +
+           timeval_ns(children.ru_stime);
+}
+
 void farm_bw_moment_now(const struct farm_machine *machine, const char *root, struct farm_bw_moment *moment) {
-    struct timespec own;
-    *moment = (struct farm_bw_moment){.now_ns = farm_now_ns()};
-    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &own);
-    moment->own_ns = (uint64_t)own.tv_sec * 1000000000u + (uint64_t)own.tv_nsec;
+    *moment = (struct farm_bw_moment){.now_ns = farm_now_ns(), .own_ns = own_ns()};
     read_stat(machine, prefix(root), moment);
     read_throttling(prefix(root), moment);
     moment->thermal_throttles = thermal_throttles(machine, prefix(root));

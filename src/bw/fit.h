@@ -40,7 +40,7 @@ struct farm_bw_finding {
 struct farm_bw_moment {
     uint64_t now_ns;
     uint64_t busy_ticks, idle_ticks, steal_ticks; // of the CPUs this process may use, /proc/stat
-    uint64_t own_ns;                              // CPU time of this process
+    uint64_t own_ns;                              // CPU time of this process and its ended children
     uint64_t throttled_periods, throttled_ns;     // cpu.stat, the whole chain of groups
     uint64_t thermal_throttles;                   // of all allowed CPUs, where the machine counts them
 };

@@ -2,6 +2,9 @@
 #include <criterion/criterion.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
 
 #include "../support/recorded.h"
 #include "bw/fit.h"
@@ -81,6 +84,20 @@ Test(bw, load_of_others_steal_and_throttling_are_told_from_our_own_time) {
     cr_assert(found(&fit, FARM_BW_FOUND_STEAL) && found(&fit, FARM_BW_FOUND_STEAL)->serious);
     cr_assert(found(&fit, FARM_BW_FOUND_THROTTLED) && found(&fit, FARM_BW_FOUND_THERMAL));
     cr_assert_null(found(&fit, FARM_BW_FOUND_LOAD));
+}
+
+Test(bw, what_ended_children_did_is_our_own_time) {
+    struct farm_bw_moment before, after;
+    record_good();
+    farm_bw_moment_now(&machine, root, &before);
+    const pid_t child = fork();
+    if (child == 0) {
+        while (clock() < CLOCKS_PER_SEC / 20) continue;
+        _exit(0);
+    }
+    cr_assert_eq(waitpid(child, NULL, 0), child);
+    farm_bw_moment_now(&machine, root, &after);
+    cr_assert_geq(after.own_ns - before.own_ns, 40000000u);
 }
 
 Test(bw, what_is_set_badly_is_found) {
