@@ -51,7 +51,7 @@ void farm_bw_add(struct farm_bw_job *job, const struct farm_bw_figure *figure, d
                  bool higher_is_better, const char *name, ...) {
     char text[128];
     va_list arguments;
-    if (!farm_bw_figure_is(figure)) return;
+    if (!farm_bw_figure_is(figure) || !(figure->median > 0)) return; // 0: too slow to be seen, and no ratio to anything
     va_start(arguments, name);
     vsnprintf(text, sizeof text, name, arguments);
     va_end(arguments);

@@ -64,6 +64,18 @@ static void tell_kernels(struct farm_bw_job *job, json_t *section, const struct 
     farm_bw_tell_conditions(job, section, &result->conditions);
 }
 
+// What holds for both.
+static void merge(struct farm_bw_conditions *all, const struct farm_bw_conditions *one) {
+    all->pinned &= one->pinned;
+    all->bound &= one->bound;
+    all->placed &= one->placed;
+    all->verified &= one->verified;
+    all->stopped |= one->stopped;
+    all->out_of_time |= one->out_of_time;
+    all->pages = one->pages;
+    if (one->note[0]) memcpy(all->note, one->note, sizeof all->note);
+}
+
 // The kernels that say most: three on all cores, reads on one too.
 static enum farm_status few_kernels(struct farm_bw_job *job, struct farm_bw_kernels_result *result,
                                     struct farm_error *err) {
@@ -72,6 +84,7 @@ static enum farm_status few_kernels(struct farm_bw_job *job, struct farm_bw_kern
     int cpus[FARM_CPUS_MAX];
     const int cores = farm_bw_cpus(job->machine, -1, false, cpus, FARM_CPUS_MAX);
     *result = (struct farm_bw_kernels_result){.rows = OPS, .cores = cores};
+    result->conditions = (struct farm_bw_conditions){.pinned = true, .bound = true, .placed = true, .verified = true};
     enum farm_status status = FARM_OK;
     for (int i = 0; i < OPS + 1 && !status; i++) {
         const bool one = i == OPS;
@@ -89,7 +102,7 @@ static enum farm_status few_kernels(struct farm_bw_job *job, struct farm_bw_kern
         *(one ? &row->one : &row->cores) = memory.bytes_per_s;
         row->op = config.op, row->stores = memory.stores, row->bus_factor = memory.bus_factor;
         result->array_bytes = memory.array_bytes, result->variant = memory.variant;
-        if (i == 0 || memory.conditions.note[0] || memory.conditions.stopped) result->conditions = memory.conditions;
+        merge(&result->conditions, &memory.conditions);
     }
     return status;
 }

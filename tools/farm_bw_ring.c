@@ -130,7 +130,7 @@ static enum farm_status draw_rates(struct farm_bw_job *job, const struct rate_pl
 }
 
 static enum farm_status rates(struct farm_bw_job *job, json_t *section, double share, struct farm_error *err) {
-    enum { PLANS = 32, PAIRS = 256 };
+    enum { PLANS = 32, PAIRS = FARM_CPUS_MAX / 2 };
     struct farm_bw_pair pairs[PAIRS];
     struct rate_plan plans[PLANS];
     double bytes_per_s[PLANS];

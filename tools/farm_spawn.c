@@ -16,7 +16,7 @@
 #include "base/time.h"
 #include "report/json.h"
 
-enum { ANSWER_BYTES_MAX = 1 << 20, WORDS_MAX = 32, LOOK_MS = 100 };
+enum { ANSWER_BYTES_MAX = 1 << 20, WORDS_MAX = 32, LOOK_MS = 100, END_S = 10 };
 
 struct asker {
     pid_t pid;
@@ -83,12 +83,25 @@ static int start(const char *const *words, int output_fd, int error_fd, pid_t *p
     return failed;
 }
 
+// Asks it to end, which lets it end its workers, and makes it where it does not. Leaves it to be waited for.
+static void end(pid_t pid) {
+    const uint64_t deadline_ns = farm_now_ns() + (uint64_t)END_S * 1000000000u;
+    siginfo_t state;
+    kill(pid, SIGTERM);
+    do {
+        state.si_pid = 0;
+        if (waitid(P_PID, (id_t)pid, &state, WEXITED | WNOHANG | WNOWAIT) == 0 && state.si_pid == pid) return;
+        poll(NULL, 0, LOOK_MS);
+    } while (farm_now_ns() < deadline_ns);
+    kill(pid, SIGKILL);
+}
+
 // Waits for the program's end and says what was wrong with it.
 static enum farm_status collect(pid_t pid, const char *word, enum farm_status answered, int error_fd,
                                 struct farm_error *err) {
     int ended = 0;
     char said[512], name[64];
-    if (answered) kill(pid, SIGTERM); // it ends its workers
+    if (answered) end(pid);
     while (waitpid(pid, &ended, 0) < 0 && errno == EINTR) continue;
     last_line(error_fd, said, sizeof said);
     if (answered) return answered;

@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "base/time.h"
+#include "shm/limits.h"
 
 enum {
     SAMPLES = 5,
@@ -24,6 +25,8 @@ enum {
     STEPS_MAX = 64,
     ACTIONS = 4,
     SIDES = 2,
+    DESCRIPTORS_A_PAIR = 5, // four of segments, a bell
+    DESCRIPTORS_BESIDES = 64,
 };
 static const uint64_t MS = 1000000, TICK_NS = 10000000, PATIENCE_NS = 20000000000u, RING_BYTES = 16u << 20;
 static const double SECONDS = 0.5;
@@ -387,7 +390,10 @@ static enum farm_status attend(struct run *run, uint64_t end_ns, const uint64_t 
 static enum farm_status start_run(const struct farm_bw_setup *setup, const struct farm_bw_lane_config *config,
                                   bool hops, struct run *run, struct farm_error *err) {
     *run = (struct run){0};
+    const struct farm_limits_request wanted = {
+        .descriptors = DESCRIPTORS_BESIDES + DESCRIPTORS_A_PAIR * config->pair_count, .root = setup->root};
     enum farm_status status = fill_run(setup, config, hops, run, err);
+    if (!status) status = farm_limits_check(&wanted, err);
     if (status) return status;
     run->board_bytes = sizeof *run->board;
     if (hops) run->board_bytes += (size_t)run->samples * TRIPS_MAX * sizeof *run->board->trip_ns;
@@ -428,7 +434,8 @@ static struct farm_bw_conditions conditions_of(const struct run *run, bool stopp
     struct farm_bw_conditions conditions = {.pinned = !farm_load_acquire(&run->board->unpinned),
                                             .bound = true,
                                             .placed = true,
-                                            .verified = true,
+                                            .verified =
+                                                !run->hops && !run->config.unread, // what is counted is always checked
                                             .stopped = stopped,
                                             .pages = FARM_BW_PAGES_2M};
     if (!conditions.pinned) add_note(&conditions, "the sides may not be pinned to CPUs and run where they like");

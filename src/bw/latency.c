@@ -146,13 +146,17 @@ static void chase_member(void *context, int member) {
     *chasing->figure = farm_bw_figure_of(samples, count);
 }
 
-// A figure of the cycle that is set; FARM_E_IO where it is no longer one afterwards.
-static enum farm_status chase_figure(struct chase *chase, struct farm_bw_team *team, struct farm_bw_clock *clock,
-                                     struct farm_bw_figure *figure, struct farm_error *err) {
+// A figure of the cycle that is set.
+static void chase_figure(struct chase *chase, struct farm_bw_team *team, struct farm_bw_clock *clock,
+                         struct farm_bw_figure *figure) {
     const double sample_s = clock->setup->sample_s > 0 ? clock->setup->sample_s : SAMPLE_S;
     struct chasing chasing = {chase, clock, sample_s, figure};
     farm_bw_team_run(team, chase_member, &chasing);
     farm_bw_clock_took(clock);
+}
+
+// After the last figure of a cycle. FARM_E_IO where it is none any more.
+static enum farm_status check_cycle(const struct chase *chase, struct farm_error *err) {
     if (farm_bw_chase_is_cycle(chase->at, chase->count)) return FARM_OK;
     return farm_fail(err, FARM_E_IO,
                      "the chase through %zu lines has come off its way: memory of this machine is broken",
@@ -249,7 +253,8 @@ enum farm_status farm_bw_ladder(const struct farm_bw_setup *setup, const struct 
             struct farm_bw_rung *rung = &result->rung[i];
             if (!farm_bw_clock_next(&clock, "latency by working set")) break;
             set_cycle(&chase, (size_t)rung->bytes / LINE, LINE, false);
-            status = chase_figure(&chase, team, &clock, &rung->ns, err);
+            chase_figure(&chase, team, &clock, &rung->ns);
+            status = check_cycle(&chase, err);
         }
         close_chase(&chase);
     }
@@ -262,10 +267,12 @@ static enum farm_status tlb_rung(struct chase *sparse, struct chase *dense, size
                                  struct farm_bw_clock *clock, struct farm_bw_rung *rung, struct farm_error *err) {
     const size_t places = (size_t)rung->bytes / page;
     set_cycle(sparse, places, page, true);
-    enum farm_status status = chase_figure(sparse, team, clock, &rung->ns, err);
+    chase_figure(sparse, team, clock, &rung->ns);
+    enum farm_status status = check_cycle(sparse, err);
     if (status || !farm_bw_clock_next(clock, "reach of the TLB")) return status;
     set_cycle(dense, places, LINE, false);
-    return chase_figure(dense, team, clock, &rung->dense_ns, err);
+    chase_figure(dense, team, clock, &rung->dense_ns);
+    return check_cycle(dense, err);
 }
 
 enum farm_status farm_bw_tlb(const struct farm_bw_setup *setup, const struct farm_bw_ladder_config *config,
@@ -314,7 +321,10 @@ enum farm_status farm_bw_idle(const struct farm_bw_setup *setup, const struct fa
     if (!status) {
         set_cycle(&chase, (size_t)result->bytes / LINE, LINE, false);
         struct farm_bw_clock clock = farm_bw_clock_start(setup, 2, 1, &result->conditions);
-        if (farm_bw_clock_next(&clock, "idle latency")) status = chase_figure(&chase, team, &clock, &result->ns, err);
+        if (farm_bw_clock_next(&clock, "idle latency")) {
+            chase_figure(&chase, team, &clock, &result->ns);
+            status = check_cycle(&chase, err);
+        }
         close_chase(&chase);
     }
     farm_bw_team_close(team);
@@ -343,10 +353,11 @@ static enum farm_status latency_column(const struct farm_bw_setup *setup, const 
         status = open_team(setup, &cpu, 1, &team, clock->conditions, err);
         if (status) break;
         const int cell = row * matrix->columns + column;
-        status = chase_figure(&chase, team, clock, &matrix->cell[cell], err);
+        chase_figure(&chase, team, clock, &matrix->cell[cell]);
         matrix->placed[cell] = chase.buffer.placed;
         farm_bw_team_close(team);
     }
+    if (!status) status = check_cycle(&chase, err);
     close_chase(&chase);
     return status;
 }
@@ -357,8 +368,14 @@ enum farm_status farm_bw_matrix_latency(const struct farm_bw_setup *setup, const
     if (status) return status;
     const int cells = matrix->rows * matrix->columns;
     struct farm_bw_clock clock = farm_bw_clock_start(setup, 1 + 0.3 * cells, cells, &matrix->conditions);
-    for (int column = 0; !status && column < matrix->columns; column++)
-        status = latency_column(setup, config, matrix, column, &clock, err);
+    struct farm_error why = {0};
+    int measured = 0;
+    for (int column = 0; !status && column < matrix->columns && !farm_bw_clock_over(&clock); column++) {
+        status = latency_column(setup, config, matrix, column, &clock, &why);
+        measured += !status;
+        status = farm_bw_leave_out(status, &why, &matrix->conditions, err);
+    }
+    if (!status && measured == 0) status = farm_bw_all_left_out(&why, err);
     for (int row = 0; row < matrix->rows; row++) matrix->threads[row] = 1;
     if (status) farm_bw_matrix_free(matrix);
     return status;

@@ -138,16 +138,25 @@ static void plan_rows(struct farm_bw_kernels_result *result, const struct farm_b
         }
 }
 
+// Of the thread that has the fewest.
+static size_t least_lines(const struct farm_bw_stage *stage) {
+    size_t least = stage->actor[0].lines;
+    for (int i = 1; i < stage->threads; i++)
+        if (stage->actor[i].lines < least) least = stage->actor[i].lines;
+    return least;
+}
+
 // All rows on these CPUs: the column `one`, or `cores`.
 static enum farm_status fill_column(const struct farm_bw_setup *setup, const struct farm_bw_kernels_config *config,
-                                    const int *cpus, int count, bool one, struct farm_bw_clock *clock,
-                                    struct farm_bw_kernels_result *result, struct farm_error *err) {
+                                    const int *cpus, int count, bool one, uint64_t array_bytes,
+                                    struct farm_bw_clock *clock, struct farm_bw_kernels_result *result,
+                                    struct farm_error *err) {
     const struct farm_bw_stage_config stage_config = {.cpus = cpus,
                                                       .cpu_count = count,
                                                       .node = -1,
                                                       .pages = config->pages,
                                                       .arrays = ARRAYS_MAX,
-                                                      .array_bytes = result->array_bytes,
+                                                      .array_bytes = array_bytes,
                                                       .shuffled = config->all};
     struct farm_bw_stage stage;
     enum farm_status status = farm_bw_stage_open(setup, &stage_config, &stage, clock->conditions, err);
@@ -155,11 +164,30 @@ static enum farm_status fill_column(const struct farm_bw_setup *setup, const str
     for (int i = 0; !status && i < result->rows; i++) {
         struct farm_bw_kernel_row *row = &result->row[i];
         if (!farm_bw_clock_next(clock, farm_bandwidth_op_name(row->op))) break;
+        if (row->pattern == FARM_BANDWIDTH_STRIDED && least_lines(&stage) < row->stride_bytes / FARM_BANDWIDTH_LINE) {
+            farm_bw_conditions_note(clock->conditions,
+                                    "Left out: a stride is longer than a thread's part of an array.");
+            continue;
+        }
         status = farm_bw_stage_figure(&stage, clock, row->op, row->stores, row->pattern, row->stride_bytes,
                                       one ? &row->one : &row->cores, err);
     }
     farm_bw_stage_close(&stage);
     return status;
+}
+
+// One core wants less memory to be beyond its caches, and has that of one node alone: where even that is too much, its
+// column stays empty.
+static enum farm_status fill_one_core(const struct farm_bw_setup *setup, const struct farm_bw_kernels_config *config,
+                                      int cpu, struct farm_bw_clock *clock, struct farm_bw_kernels_result *result,
+                                      struct farm_error *err) {
+    uint64_t bytes = farm_bw_array_bytes(setup, &cpu, 1);
+    if (bytes > result->array_bytes) bytes = result->array_bytes;
+    if (bytes < result->array_bytes)
+        farm_bw_conditions_note(clock->conditions, "One core alone had arrays of %.0f MiB.", (double)bytes / (1 << 20));
+    struct farm_error why = {0};
+    const enum farm_status status = fill_column(setup, config, &cpu, 1, true, bytes, clock, result, &why);
+    return farm_bw_leave_out(status, &why, clock->conditions, err);
 }
 
 enum farm_status farm_bw_kernels(const struct farm_bw_setup *setup, const struct farm_bw_kernels_config *config,
@@ -172,9 +200,9 @@ enum farm_status farm_bw_kernels(const struct farm_bw_setup *setup, const struct
     plan_rows(result, setup, config->all);
     struct farm_bw_clock clock =
         farm_bw_clock_start(setup, config->all ? 30 : 10, 2 * result->rows, &result->conditions);
-    enum farm_status status = fill_column(setup, config, cpus, count, false, &clock, result, err);
-    if (status || count < 1) return status;
-    if (count > 1) return fill_column(setup, config, cpus, 1, true, &clock, result, err);
+    enum farm_status status = fill_column(setup, config, cpus, count, false, result->array_bytes, &clock, result, err);
+    if (status || count < 1 || farm_bw_clock_over(&clock)) return status;
+    if (count > 1) return fill_one_core(setup, config, cpus[0], &clock, result, err);
     for (int i = 0; i < result->rows; i++) result->row[i].one = result->row[i].cores;
     return FARM_OK;
 }
@@ -242,6 +270,8 @@ enum farm_status farm_bw_matrix_bandwidth(const struct farm_bw_setup *setup, con
     if (status) return status;
     const int cells = matrix->rows * matrix->columns;
     bool all_placed = true;
+    int measured = 0;
+    struct farm_error why = {0};
     struct farm_bw_clock clock = farm_bw_clock_start(setup, 1 + 0.5 * cells, cells, &matrix->conditions);
     for (int i = 0; !status && i < cells; i++) {
         char what[64];
@@ -249,11 +279,13 @@ enum farm_status farm_bw_matrix_bandwidth(const struct farm_bw_setup *setup, con
         snprintf(what, sizeof what, "bandwidth, node %d to %d", matrix->row_node[row], matrix->column_node[column]);
         if (!farm_bw_clock_next(&clock, what)) break;
         matrix->conditions.placed = true; // of this cell
-        status = bandwidth_cell(setup, config, matrix, row, column, &clock, err);
-        if (!status) matrix->placed[i] = matrix->conditions.placed;
+        status = bandwidth_cell(setup, config, matrix, row, column, &clock, &why);
+        if (!status) matrix->placed[i] = matrix->conditions.placed, measured++;
         all_placed &= matrix->conditions.placed;
+        status = farm_bw_leave_out(status, &why, &matrix->conditions, err);
     }
     matrix->conditions.placed = all_placed;
+    if (!status && measured == 0) status = farm_bw_all_left_out(&why, err);
     if (status) farm_bw_matrix_free(matrix);
     return status;
 }
@@ -316,7 +348,7 @@ static int saturation(const struct farm_bw_cores_curve *curve) {
 
 static enum farm_status measure_curve(const struct farm_bw_setup *setup, const struct farm_bw_cores_config *config,
                                       struct farm_bw_cores_curve *curve, struct farm_bw_clock *clock,
-                                      struct farm_error *err) {
+                                      struct farm_error *err) { // FARM_E_LIMIT: the steps from here on are left out
     int cpus[FARM_CPUS_MAX];
     const int cores = farm_bw_cpus(setup->machine, curve->node, false, cpus, FARM_CPUS_MAX);
     const uint64_t array_bytes = config->array_bytes ? config->array_bytes : farm_bw_array_bytes(setup, cpus, cores);
@@ -369,8 +401,14 @@ enum farm_status farm_bw_cores(const struct farm_bw_setup *setup, const struct f
     const int figures = plan_curves(setup->machine, result);
     struct farm_bw_clock clock = farm_bw_clock_start(setup, 1 + 0.5 * figures, figures, &result->conditions);
     enum farm_status status = FARM_OK;
-    for (int i = 0; !status && i < result->curves; i++)
-        status = measure_curve(setup, &had, &result->curve[i], &clock, err);
+    struct farm_error why = {0};
+    int measured = 0;
+    for (int i = 0; !status && i < result->curves; i++) {
+        status = measure_curve(setup, &had, &result->curve[i], &clock, &why);
+        measured += !status;
+        status = farm_bw_leave_out(status, &why, &result->conditions, err);
+    }
+    if (!status && measured == 0) status = farm_bw_all_left_out(&why, err);
     if (status) farm_bw_cores_free(result);
     return status;
 }
@@ -390,6 +428,7 @@ static enum farm_status measure_pages(const struct farm_bw_setup *setup, const s
     const struct farm_bw_stage_config stage_config = {
         .cpus = &cpu, .cpu_count = 1, .node = -1, .pages = row->pages, .arrays = 2, .array_bytes = result->array_bytes};
     struct farm_bw_stage stage;
+    if (farm_bw_clock_over(clock)) return FARM_OK;
     enum farm_status status = farm_bw_stage_open(setup, &stage_config, &stage, clock->conditions, err);
     if (status) return status;
     row->huge_share = row->pages == FARM_BW_PAGES_SMALL

@@ -59,6 +59,10 @@ bool farm_bw_clock_more(struct farm_bw_clock *clock, int done) {
     return false;
 }
 
+bool farm_bw_clock_over(struct farm_bw_clock *clock) {
+    return stopped(clock) || (clock->taken > 0 && farm_now_ns() >= clock->end_ns);
+}
+
 void farm_bw_clock_took(struct farm_bw_clock *clock) {
     clock->taken++;
 }
@@ -85,6 +89,19 @@ void farm_bw_conditions_note(struct farm_bw_conditions *conditions, const char *
     while (length && sentence[length - 1] == ' ') sentence[--length] = 0;
     if (length == 0 || strstr(conditions->note, sentence)) return;
     snprintf(conditions->note + used, sizeof conditions->note - used, "%s%s", used ? " " : "", sentence);
+}
+
+enum farm_status farm_bw_leave_out(enum farm_status status, const struct farm_error *why,
+                                   struct farm_bw_conditions *conditions, struct farm_error *err) {
+    if (status && err) *err = *why;
+    if (status != FARM_E_LIMIT) return status;
+    farm_bw_conditions_note(conditions, "Left out: %s.", why->message);
+    return FARM_OK;
+}
+
+enum farm_status farm_bw_all_left_out(const struct farm_error *why, struct farm_error *err) {
+    if (why->status && err) *err = *why;
+    return why->status;
 }
 
 void farm_bw_conditions_add_buffer(struct farm_bw_conditions *conditions, const struct farm_bw_buffer *buffer) {

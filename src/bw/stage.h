@@ -24,12 +24,21 @@ struct farm_bw_clock farm_bw_clock_start(const struct farm_bw_setup *setup, doub
 bool farm_bw_clock_next(struct farm_bw_clock *clock, const char *what);
 // Between samples of a figure: whether to take another, `done` of them taken (the first is always taken).
 bool farm_bw_clock_more(struct farm_bw_clock *clock, int done);
+// Before something that takes long and is for later figures alone: whether none will be taken.
+bool farm_bw_clock_over(struct farm_bw_clock *clock);
 // After a figure.
 void farm_bw_clock_took(struct farm_bw_clock *clock);
 
 int farm_bw_samples(const struct farm_bw_setup *setup);
 
 // ---- conditions ----
+
+// Where memory did not suffice for one figure of many: makes a note of it and gives FARM_OK, so that the others are
+// measured. Any other status is given back as it is, with *err set from `why`.
+enum farm_status farm_bw_leave_out(enum farm_status status, const struct farm_error *why,
+                                   struct farm_bw_conditions *conditions, struct farm_error *err);
+// After the last figure, where none was taken: the last one's reason, FARM_OK where there was none (stopped).
+enum farm_status farm_bw_all_left_out(const struct farm_error *why, struct farm_error *err);
 
 // Everything as asked, nothing verified yet.
 struct farm_bw_conditions farm_bw_conditions_start(void);

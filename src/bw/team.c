@@ -6,13 +6,13 @@
 
 #include <assert.h>
 #include <pthread.h>
-#include <sched.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
 #include "base/atomics.h"
+#include "base/bitmap.h"
 #include "shm/place.h"
 
 enum { SPINS_BEFORE_YIELD = 1 << 14, LINE_PAIR = 128 };
@@ -39,11 +39,10 @@ struct farm_bw_team {
 };
 
 static bool pin(int cpu) {
-    if (cpu < 0 || cpu >= CPU_SETSIZE) return false;
-    cpu_set_t set;
-    CPU_ZERO(&set);
-    CPU_SET(cpu, &set);
-    return sched_setaffinity(0, sizeof set, &set) == 0;
+    if (cpu < 0 || cpu >= FARM_BITMAP_BITS) return false;
+    struct farm_bitmap set = {0};
+    farm_bitmap_set(&set, cpu);
+    return farm_bitmap_pin(&set, NULL) == FARM_OK;
 }
 
 static void *serve(void *argument) {

@@ -4,6 +4,8 @@
 #include <math.h>
 #include <string.h>
 
+#include "../support/recorded.h"
+#include "bw/latency.h"
 #include "bw/memory.h"
 #include "bw/stage.h"
 
@@ -105,6 +107,49 @@ Test(bw, bus_factor_counts_the_lines_fetched_for_ordinary_stores) {
     cr_assert_eq(result.stores, FARM_BANDWIDTH_TEMPORAL);
     cr_assert_float_eq(result.bus_factor, 1.5, 1e-12);
     cr_assert(strstr(result.conditions.note, "non-temporal"), "%s", result.conditions.note);
+}
+
+Test(bw, strides_longer_than_a_threads_arrays_are_left_out_and_said) {
+    const struct farm_bw_setup setup = here();
+    const struct farm_bw_kernels_config config = {.array_bytes = 64 * 64, .all = true};
+    struct farm_bw_kernels_result result;
+    struct farm_error err;
+    cr_assert_eq(farm_bw_kernels(&setup, &config, &result, &err), FARM_OK, "%s", err.message);
+    for (int i = 0; i < result.rows; i++)
+        cr_assert_eq(farm_bw_figure_is(&result.row[i].cores), result.row[i].pattern != FARM_BANDWIDTH_STRIDED);
+    cr_assert(strstr(result.conditions.note, "stride"), "%s", result.conditions.note);
+}
+
+// This machine with a second node, all of whose memory others have.
+static struct farm_bw_setup with_a_full_node(void) {
+    struct farm_bw_setup setup = here();
+    make_root();
+    record("proc/meminfo", "MemTotal: 67108864 kB\nMemFree: 60000000 kB\nMemAvailable: 60000000 kB\n");
+    record_v2("/a");
+    record_bytes("sys/fs/cgroup/a/memory.max", 64 << 20); // of all nodes: room enough
+    record("sys/devices/system/node/node0/meminfo", "Node 0 MemTotal: 33554432 kB\nNode 0 MemFree: 30000000 kB\n");
+    record("sys/devices/system/node/node1/meminfo", "Node 1 MemTotal: 33554432 kB\nNode 1 MemFree: 12 kB\n");
+    machine.node[machine.node_count] = machine.node[0];
+    machine.node[machine.node_count++].node = 1;
+    setup.root = root;
+    return setup;
+}
+
+Test(bw, a_node_without_room_is_left_out_of_matrices_and_the_others_are_measured) {
+    const struct farm_bw_setup setup = with_a_full_node();
+    const struct farm_bw_matrix_config config = {.array_bytes = SMALL};
+    struct farm_bw_matrix matrix;
+    struct farm_error err;
+    for (int latency = 0; latency < 2; latency++) {
+        enum farm_status status = latency ? farm_bw_matrix_latency(&setup, &config, &matrix, &err)
+                                          : farm_bw_matrix_bandwidth(&setup, &config, &matrix, &err);
+        cr_assert_eq(status, FARM_OK, "%s", err.message);
+        cr_assert_eq(matrix.columns, 2);
+        cr_assert(farm_bw_figure_is(&matrix.cell[0]) && !farm_bw_figure_is(&matrix.cell[1]));
+        cr_assert(strstr(matrix.conditions.note, "Left out: "), "%s", matrix.conditions.note);
+        farm_bw_matrix_free(&matrix);
+    }
+    remove_root();
 }
 
 Test(bw, absurd_bandwidth_arrays_are_refused_before_anything_is_allocated) {
