@@ -9,11 +9,18 @@ static enum farm_status status_of(cudaError_t code) {
     case cudaErrorInsufficientDriver:
     case cudaErrorNoKernelImageForDevice:
     case cudaErrorNotSupported:
+    case cudaErrorSystemNotReady:
         return FARM_E_UNSUPPORTED;
     case cudaErrorLaunchFailure:
     case cudaErrorIllegalAddress:
     case cudaErrorECCUncorrectable:
     case cudaErrorHardwareStackError:
+    case cudaErrorIllegalInstruction:
+    case cudaErrorMisalignedAddress:
+    case cudaErrorInvalidAddressSpace:
+    case cudaErrorInvalidPc:
+    case cudaErrorLaunchTimeout:
+    case cudaErrorAssert:
     case cudaErrorDevicesUnavailable:
     case cudaErrorUnknown:
         return FARM_E_DEAD;
@@ -34,6 +41,9 @@ static const char *advice(cudaError_t code) {
         return "; no driver, or one older than this build needs: update it, or use --device cpu";
     case cudaErrorNoKernelImageForDevice:
         return "; this build has no code for this GPU: add its architecture to CUDA_ARCHES in the Makefile";
+    case cudaErrorSystemNotReady:
+        return "; the driver is not ready yet: GPUs behind NVSwitch need the fabric manager (systemctl status "
+               "nvidia-fabricmanager); or --device cpu";
     default:
         return "";
     }

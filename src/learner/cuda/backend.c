@@ -27,7 +27,15 @@ struct farm_backend {
 
 static enum farm_status find_device(const struct farm_learner_config *learner, int *device, struct farm_error *err) {
     int count;
-    FARM_CUDA_TRY(cudaGetDeviceCount(&count));
+    const cudaError_t code = cudaGetDeviceCount(&count);
+    if (code == cudaErrorUnknown) { // nothing is lost yet: it has not started
+        (void)cudaGetLastError();
+        return farm_fail(err, FARM_E_UNSUPPORTED,
+                         "cudaGetDeviceCount: %s (%d): the driver does not start (nvidia-smi and dmesg may say why; is "
+                         "nvidia-uvm loaded?); or --device cpu",
+                         cudaGetErrorString(code), (int)code);
+    }
+    if (code) return farm_cuda_fail(err, code, "cudaGetDeviceCount", __FILE__, __LINE__);
     if (count < 1) return farm_cuda_fail(err, cudaErrorNoDevice, "cudaGetDeviceCount", __FILE__, __LINE__);
     *device = 0;
     if (learner->gpu && cudaDeviceGetByPCIBusId(device, learner->gpu)) {
@@ -79,22 +87,30 @@ static double mb(size_t bytes) {
     return (double)bytes / 1e6;
 }
 
-// The most that was asked for and fits. Training without windows cannot read rings that are not registered.
+// Training without windows cannot read rings that are not registered.
+static enum farm_mirror smallest_mirror(const struct farm_cuda_context *context) {
+    const bool staged = context->registered.staged[FARM_CUDA_UP] && context->net->io.flat == 0;
+    return staged ? FARM_MIRROR_WINDOW : FARM_MIRROR_OFF;
+}
+
+// The most that was asked for and fits, as far as sizes are known beforehand.
 static enum farm_status choose_mirror(const struct farm_cuda_context *context, enum farm_mirror *mode,
                                       struct farm_error *err) {
-    const enum farm_mirror wanted = context->learner->mirror;
-    const bool staged = context->registered.staged[FARM_CUDA_UP] && context->net->io.flat == 0;
+    const enum farm_mirror asked = context->learner->mirror, smallest = smallest_mirror(context);
+    const enum farm_mirror wanted = asked < smallest ? asked : smallest;
     size_t left, total;
     FARM_CUDA_TRY(cudaMemGetInfo(&left, &total));
     const size_t usable = left > total / RESERVE_SHARE ? left - total / RESERVE_SHARE : 0;
     struct budget budget = {0};
-    for (*mode = wanted; *mode <= FARM_MIRROR_OFF; ++*mode) {
+    if (wanted != asked)
+        farm_log_warn("mirror %s in place of %s: the rings are not registered", farm_mirror_name(wanted),
+                      farm_mirror_name(asked));
+    for (*mode = wanted; *mode <= smallest; ++*mode) {
         budget = budget_of(context, *mode);
         if (sum(&budget) > usable) continue;
-        if (*mode == FARM_MIRROR_OFF && staged) *mode = FARM_MIRROR_WINDOW;
         if (*mode != wanted)
-            farm_log_warn("mirror %s in place of %s: %s", farm_mirror_name(*mode), farm_mirror_name(wanted),
-                          *mode < wanted ? "the rings are not registered" : "device memory does not suffice");
+            farm_log_warn("mirror %s in place of %s: device memory does not suffice", farm_mirror_name(*mode),
+                          farm_mirror_name(wanted));
         farm_log_info("device memory: parameters %.1f MB, inference %.1f MB, training %.1f MB, mirror %s %.1f MB, of "
                       "%.1f MB that are free",
                       mb(budget.parameters), mb(budget.inference), mb(budget.training), farm_mirror_name(*mode),
@@ -142,6 +158,43 @@ static enum farm_status make_stream(struct farm_backend *backend, struct farm_er
     return FARM_OK;
 }
 
+// Everything whose size the mirror's mode decides, or that points into it.
+static enum farm_status make_halves(struct farm_backend *backend, enum farm_mirror mode, struct farm_error *err) {
+    struct farm_cuda_context *context = &backend->context;
+    enum farm_status status =
+        farm_cuda_mirror_make(context->lanes, mode, (uint32_t)context->net->io.stack, &context->mirror, err);
+    if (!status) status = choose_crossing(context, backend->stream, err);
+    if (!status) status = farm_cuda_mirror_fill(&context->mirror, context->lanes, err);
+    if (!status) status = farm_cuda_inference_make(context, &backend->inference, err);
+    if (!status && !context->learner->evaluate) status = farm_cuda_training_make(context, &backend->training, err);
+    return status;
+}
+
+static void free_halves(struct farm_backend *backend) {
+    farm_cuda_training_free(backend->training);
+    farm_cuda_inference_free(backend->inference);
+    farm_cuda_mirror_free(&backend->context.mirror);
+    backend->training = NULL;
+    backend->inference = NULL;
+}
+
+// What cuDNN, cuBLASLt, kernels and graphs take of their own shows when they are made, and a library that finds no
+// memory may call it something else (FARM_E_IO): then the next smaller mirror is tried.
+static enum farm_status make_what_fits(struct farm_backend *backend, enum farm_mirror mode, struct farm_error *err) {
+    const struct farm_cuda_context *context = &backend->context;
+    enum farm_status status = make_halves(backend, mode, err);
+    for (; (status == FARM_E_LIMIT || status == FARM_E_IO) && mode < smallest_mirror(context); mode++) {
+        const enum farm_mirror next = mode + 1;
+        free_halves(backend);
+        (void)cudaGetLastError(); // no kernel of the next try shall be blamed for it
+        farm_log_warn("mirror %s, %.1f MB, in place of %s: %s", farm_mirror_name(next),
+                      mb(budget_of(context, next).mirror), farm_mirror_name(mode),
+                      err ? err->message : "device memory does not suffice");
+        status = make_halves(backend, next, err);
+    }
+    return status;
+}
+
 static enum farm_status start(struct farm_backend *backend, struct farm_error *err) {
     struct farm_cuda_context *context = &backend->context;
     enum farm_mirror mode = context->learner->mirror;
@@ -156,13 +209,7 @@ static enum farm_status start(struct farm_backend *backend, struct farm_error *e
     if (!status)
         status = farm_cuda_parameters_make(context->net, context->learner, context->precision == FARM_PRECISION_BF16,
                                            backend->stream, &context->parameters, err);
-    if (!status)
-        status = farm_cuda_mirror_make(context->lanes, mode, (uint32_t)context->net->io.stack, &context->mirror, err);
-    if (!status) status = choose_crossing(context, backend->stream, err);
-    if (!status) status = farm_cuda_mirror_fill(&context->mirror, context->lanes, err);
-    if (!status) status = farm_cuda_inference_make(context, &backend->inference, err);
-    if (!status && !context->learner->evaluate) status = farm_cuda_training_make(context, &backend->training, err);
-    return status;
+    return status ? status : make_what_fits(backend, mode, err);
 }
 
 static void say_account(const struct farm_backend *backend) {
@@ -183,9 +230,7 @@ static void destroy(struct farm_backend *backend) {
     struct farm_cuda_context *context = &backend->context;
     (void)cudaSetDevice(context->device);
     say_account(backend);
-    farm_cuda_training_free(backend->training);
-    farm_cuda_inference_free(backend->inference);
-    farm_cuda_mirror_free(&context->mirror);
+    free_halves(backend);
     farm_cuda_parameters_free(&context->parameters);
     (void)cudaFree(context->zeros);
     (void)cudaFree(context->sink);

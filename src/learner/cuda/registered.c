@@ -145,9 +145,10 @@ static void settle(struct farm_cuda_registered *registered) {
         const char *why = refusal(registered, (enum farm_cuda_side)side);
         registered->staged[side] = why != NULL;
         if (why)
-            farm_log_warn("CUDA refuses to register the actors' %s segments (%s; ulimit -l): %s are copied once more, "
-                          "through pinned memory",
-                          side == FARM_CUDA_UP ? "up" : "down", why, what[side]);
+            farm_log_warn(
+                "CUDA refuses to register the actors' %s segments (%s; perhaps ulimit -l): %s are copied once "
+                "more, through pinned memory",
+                side == FARM_CUDA_UP ? "up" : "down", why, what[side]);
     }
     if (registered->staged[FARM_CUDA_UP] || registered->staged[FARM_CUDA_DOWN])
         release(registered, registered->staged[FARM_CUDA_UP], registered->staged[FARM_CUDA_DOWN]);

@@ -1,5 +1,5 @@
 // The few types and numbers of cuDNN 9 and cuBLASLt 12 and 13 that we use, under their own names and with their own
-// values, because neither library's headers come with the CUDA compiler. tests/nn/cuda/test_headers.sh holds them
+// values, because neither library's headers come with the CUDA compiler. tests/nn/cuda/test_headers.py holds them
 // against the real headers where those are. Not for files that include cudnn.h or cublasLt.h.
 //
 // cuDNN is used through its descriptors: the functions that chose and ran convolutions before its graphs came, which

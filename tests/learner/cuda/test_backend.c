@@ -9,12 +9,14 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "kernels/cuda/check.h"
 #include "kernels/random.h"
 #include "learner/backend.h"
 #include "learner/backend_library.h"
 #include "learner/cuda/backend.h"
 #include "learner/cuda/registered.h"
 #include "learner/lanes.h"
+#include "libraries.h"
 #include "standin.h"
 
 enum { RINGS = 2, LANES = 2, WIDTH = 3, SIDE = 12, FRAME_STACK = 3, FLAT = 5, ACTIONS = 4, UNROLL = 4, STEPS = 20 };
@@ -604,15 +606,29 @@ Test(cuda_backend, a_gradient_that_is_not_finite_changes_nothing) {
     close_farm(farm);
 }
 
-static void *train_on(void *argument) {
-    struct farm *farm = argument;
+static void *train(struct farm *farm, int updates) {
     struct farm_train_stats stats;
-    for (int i = 0; i < 30; i++) {
+    for (int i = 0; i < updates; i++) {
         const enum farm_status status = update(farm, &stats);
         if (status) return farm;
         farm->trained -= UNROLL; // the same window over and over: its steps stay
     }
     return NULL;
+}
+
+static void *train_on(void *farm) {
+    return train(farm, 30);
+}
+
+static void *train_twice(void *farm) {
+    return train(farm, 2);
+}
+
+// Answers the newest step once more, as a learner does that comes back, and says of which version.
+static uint64_t answer_again(struct farm *farm) {
+    farm->n--;
+    cr_assert_eq(answer(farm, true), FARM_OK, "%s", farm->err.message);
+    return *farm_lane_version(farm->lanes.lanes[LANE_COUNT - 1].lane, farm->n++);
 }
 
 Test(cuda_backend, inference_goes_on_while_training_publishes_and_versions_never_fall) {
@@ -624,16 +640,59 @@ Test(cuda_backend, inference_goes_on_while_training_publishes_and_versions_never
     cr_assert_eq(pthread_create(&thread, NULL, train_on, farm), 0);
     uint64_t version = 0;
     for (int i = 0; i < 200 && version < 30; i++) {
-        // The newest step is answered again and again, as by a learner that comes back.
-        farm->n--;
-        cr_assert_eq(answer(farm, true), FARM_OK, "%s", farm->err.message);
-        const uint64_t now = *farm_lane_version(farm->lanes.lanes[LANE_COUNT - 1].lane, farm->n);
+        const uint64_t now = answer_again(farm);
         cr_assert(now >= version && now <= 30, "version %lu after %lu", now, version);
         version = now;
-        farm->n++;
     }
     pthread_join(thread, &failed);
     cr_assert_null(failed, "%s", farm->err.message);
+    cr_assert_eq(answer_again(farm), 30);
+    close_farm(farm);
+    expect_nothing_left();
+}
+
+static struct {
+    struct farm *farm;
+    pthread_t inference, training;
+    uint64_t version; // when inference went on
+} held;
+
+// An inference that has chosen its parameters, and then is slow: the first update publishes, the second one must wait.
+// A tenth of a second is a hundred updates' time.
+static void hold_inference(void) {
+    if (!pthread_equal(pthread_self(), held.inference)) return;
+    held.inference = held.training; // the first one alone
+    cr_assert_eq(pthread_create(&held.training, NULL, train_twice, held.farm), 0);
+    for (int waited_ms = 0; held.farm->ops->version(held.farm->backend) < 1 && waited_ms < 20000; waited_ms++)
+        usleep(1000);
+    for (int waited_ms = 0; held.farm->ops->version(held.farm->backend) < 2 && waited_ms < 100; waited_ms++)
+        usleep(1000);
+    held.version = held.farm->ops->version(held.farm->backend);
+}
+
+Test(cuda_backend, training_does_not_touch_parameters_that_a_slow_inference_reads) {
+    struct setting setting = usual(true);
+    setting.infer_batch_max = ENVIRONMENTS; // all lanes at once
+    struct farm *farm = open_farm(setting);
+    must_open_backend(farm, &farm_backend_cuda);
+    while (farm->n < UNROLL + 2) cr_assert_eq(step(farm), FARM_OK);
+    float before[ACTIONS], after[ACTIONS];
+    const struct farm_lane *lane = farm->lanes.lanes[0].lane;
+    memcpy(before, farm_lane_logits(lane, farm->n - 1, 0), sizeof before);
+    held.farm = farm;
+    held.inference = pthread_self();
+    farm_standin_before_launch = hold_inference;
+    const uint64_t version = answer_again(farm);
+    memcpy(after, farm_lane_logits(lane, farm->n - 1, 0), sizeof after);
+    void *failed;
+    pthread_join(held.training, &failed);
+    farm_standin_before_launch = NULL;
+    cr_assert_null(failed, "%s", farm->err.message);
+    cr_assert_eq(held.version, 1, "%lu updates while one inference read", held.version);
+    cr_assert_eq(version, 0);
+    cr_assert_arr_eq(after, before, sizeof before);
+    cr_assert_eq(answer_again(farm), 2);
+    cr_assert_neq(memcmp(farm_lane_logits(lane, farm->n - 1, 0), before, sizeof before), 0);
     close_farm(farm);
     expect_nothing_left();
 }
@@ -683,6 +742,33 @@ Test(cuda_backend, says_that_the_driver_is_too_old) {
     expect_refused(usual(true), FARM_E_UNSUPPORTED, "older than this build needs");
 }
 
+Test(cuda_backend, a_driver_that_does_not_start_is_no_gpu_that_was_lost) {
+    farm_standin.no_start = cudaErrorUnknown;
+    expect_refused(usual(true), FARM_E_UNSUPPORTED, "--device cpu");
+    farm_standin.no_start = cudaErrorSystemNotReady;
+    expect_refused(usual(true), FARM_E_UNSUPPORTED, "fabric manager");
+}
+
+Test(cuda_backend, every_error_that_ends_a_context_is_a_gpu_that_is_lost) {
+    const cudaError_t codes[] = {cudaErrorLaunchFailure,
+                                 cudaErrorIllegalAddress,
+                                 cudaErrorECCUncorrectable,
+                                 cudaErrorHardwareStackError,
+                                 cudaErrorMisalignedAddress,
+                                 cudaErrorIllegalInstruction,
+                                 cudaErrorInvalidPc,
+                                 cudaErrorInvalidAddressSpace,
+                                 cudaErrorLaunchTimeout,
+                                 cudaErrorAssert,
+                                 cudaErrorUnknown};
+    struct farm_error err;
+    for (size_t i = 0; i < sizeof codes / sizeof *codes; i++) {
+        cr_assert_eq(farm_cuda_fail(&err, codes[i], "call", "file", 1), FARM_E_DEAD, "%d", (int)codes[i]);
+        cr_assert(strstr(err.message, "--resume") != NULL, "%s", err.message);
+    }
+    cr_assert_eq(farm_cuda_fail(&err, cudaErrorInvalidValue, "call", "file", 1), FARM_E_IO);
+}
+
 Test(cuda_backend, takes_a_smaller_mirror_where_memory_is_short_and_says_what_needs_how_much_where_it_is_too_short) {
     struct setting setting = usual(true);
     struct record *full = run_alone(setting, &farm_backend_cuda);
@@ -699,6 +785,73 @@ Test(cuda_backend, takes_a_smaller_mirror_where_memory_is_short_and_says_what_ne
     expect_refused(setting, FARM_E_LIMIT, "--infer-batch-max");
     forget(full);
     forget(small);
+}
+
+static uint64_t device_bytes_of(struct setting setting) {
+    struct farm *farm = open_farm(setting);
+    must_open_backend(farm, &farm_backend_cuda);
+    const uint64_t bytes = farm_standin_account().device_bytes;
+    close_farm(farm);
+    return bytes;
+}
+
+// Their handles come behind the mirror: with the largest one the last of four finds no memory.
+Test(cuda_backend, takes_a_smaller_mirror_where_the_libraries_take_what_was_to_spare) {
+    struct setting setting = usual(true);
+    struct record *full = run_alone(setting, &farm_backend_cuda);
+    const uint64_t large = device_bytes_of(setting);
+    setting.mirror = FARM_MIRROR_WINDOW;
+    const uint64_t medium = device_bytes_of(setting);
+    cr_assert_gt(large, medium + 4096);
+    farm_standin.memory = (int64_t)(large + large / 32 + 8192);
+    farm_standin_libraries.handle_bytes = ((uint64_t)farm_standin.memory - (large + medium) / 2) / 4;
+    setting.mirror = FARM_MIRROR_FULL;
+    struct farm *farm = open_farm(setting);
+    must_open_backend(farm, &farm_backend_cuda);
+    struct record *window = run(farm);
+    cr_assert_gt(farm->board.bus_train_bytes, 0, "a mirror that is whole");
+    expect_same(window, full, "window");
+    close_farm(farm);
+    farm_standin_libraries.handle_bytes = (size_t)farm_standin.memory; // nothing is small enough
+    farm = open_farm(setting);
+    cr_assert_neq(open_backend(farm, &farm_backend_cuda), FARM_OK);
+    close_farm(farm);
+    expect_nothing_left();
+    forget(full);
+    forget(window);
+}
+
+static bool opens(struct setting setting, int64_t memory) {
+    farm_standin.memory = memory;
+    struct farm *farm = open_farm(setting);
+    const enum farm_status status = open_backend(farm, &farm_backend_cuda);
+    close_farm(farm);
+    return status == FARM_OK;
+}
+
+// The smallest GPU that this runs on, to 128 bytes. known: what it takes.
+static int64_t least_memory(struct setting setting, int64_t known) {
+    int64_t refused = known / 2, enough = 2 * known;
+    cr_assert(!opens(setting, refused) && opens(setting, enough));
+    while (enough - refused > 128) {
+        const int64_t half = (enough + refused) / 2;
+        *(opens(setting, half) ? &enough : &refused) = half;
+    }
+    return enough;
+}
+
+// Rings that are not registered cannot be read without windows: `off` needs there what `window` needs.
+Test(cuda_backend, off_is_window_where_registration_is_refused_and_is_held_against_memory_as_such) {
+    struct setting setting = usual(true);
+    setting.mirror = FARM_MIRROR_WINDOW;
+    const int64_t window = (int64_t)device_bytes_of(setting);
+    setting.mirror = FARM_MIRROR_OFF;
+    const int64_t off = (int64_t)device_bytes_of(setting), least_off = least_memory(setting, off);
+    cr_assert_gt(window, off + 4096);
+    farm_standin.refuse_registration = 1;
+    const int64_t least = least_memory(setting, window);
+    cr_assert_geq(least, least_off + (window - off) - 256, "%ld bytes of memory, and %ld unstaged", least, least_off);
+    expect_nothing_left();
 }
 
 // Whatever is refused first, everything taken before it is given back.

@@ -20,6 +20,8 @@ static const struct farm_standin_settings usual = {
 struct farm_standin_settings farm_standin = {
     .devices = 1, .driver = 13000, .major = 9, .memory = 1 << 30, .fall_off_after = -1};
 
+void (*farm_standin_before_launch)(void);
+
 // ---- a piece of work, a queue of them, what waits for what ----
 
 struct item {
@@ -82,6 +84,7 @@ static struct {
     struct CUstream_st standard;
     struct CUevent_st *events;
     struct farm_standin_account account;
+    bool peers[FARM_STANDIN_DEVICES_MAX][FARM_STANDIN_DEVICES_MAX]; // access of the first to the second
     cudaError_t sticky;
 } gpu = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
@@ -116,8 +119,10 @@ __attribute__((constructor)) static void read_environment(void) {
                 {"eager=", &farm_standin.eager},
                 {"refuse_registration=", &farm_standin.refuse_registration},
                 {"refuse_read_only=", &farm_standin.refuse_read_only},
+                {"refuse_peers=", &farm_standin.refuse_peers},
                 {"slow_pulls=", &farm_standin.slow_pulls},
-                {"fall_off_after=", &farm_standin.fall_off_after}};
+                {"fall_off_after=", &farm_standin.fall_off_after},
+                {"no_start=", &farm_standin.no_start}};
     const char *text = getenv("FARM_CUDA_STANDIN");
     for (size_t k = 0; text && k < sizeof keys / sizeof *keys; k++) {
         const char *at = strstr(text, keys[k].name);
@@ -491,6 +496,18 @@ cudaError_t cudaMemcpyBatchAsync(void *const *to, const void *const *from, const
     return code;
 }
 
+cudaError_t cudaMemcpyPeerAsync(void *to, int to_device, const void *from, int from_device, size_t bytes,
+                                cudaStream_t stream) {
+    lock();
+    const struct block *target = block_of(to, bytes), *source = block_of(from, bytes);
+    if (!target || target->kind != DEVICE || target->device != to_device)
+        broken("not memory of that device", to, bytes, "cudaMemcpyPeerAsync, to");
+    if (!source || source->kind != DEVICE || source->device != from_device)
+        broken("not memory of that device", from, bytes, "cudaMemcpyPeerAsync, from");
+    pthread_mutex_unlock(&gpu.lock);
+    return cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream);
+}
+
 cudaError_t cudaMemsetAsync(void *to, int value, size_t bytes, cudaStream_t stream) {
     lock();
     if (!block_of(to, bytes)) broken("outside all device memory", to, bytes, "cudaMemsetAsync");
@@ -741,6 +758,7 @@ cudaError_t cudaGraphUpload(cudaGraphExec_t exec, cudaStream_t stream) {
 }
 
 cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream) {
+    if (farm_standin_before_launch) farm_standin_before_launch();
     lock();
     struct item *item = new_item(0);
     item->name = "cudaGraphLaunch";
@@ -753,7 +771,7 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream) {
 
 cudaError_t cudaGetDeviceCount(int *count) {
     lock();
-    cudaError_t code = usable();
+    cudaError_t code = farm_standin.no_start ? (cudaError_t)farm_standin.no_start : usable();
     *count = code ? 0 : (int)farm_standin.devices;
     return result(code);
 }
@@ -833,6 +851,49 @@ cudaError_t cudaDeviceGetByPCIBusId(int *device, const char *bus) {
     return result(cudaSuccess);
 }
 
+cudaError_t cudaDeviceGetPCIBusId(char *bus, int bytes, int device) {
+    lock();
+    cudaError_t code = usable();
+    if (code) return result(code);
+    if (device < 0 || device >= farm_standin.devices) return result(cudaErrorInvalidDevice);
+    snprintf(bus, (size_t)bytes, "0000:%02x:00.0", (unsigned)device);
+    return result(cudaSuccess);
+}
+
+// ---- peers ----
+
+cudaError_t cudaDeviceCanAccessPeer(int *can, int device, int peer) {
+    lock();
+    cudaError_t code = usable();
+    const int64_t devices = farm_standin.devices;
+    if (!code && (device < 0 || peer < 0 || device >= devices || peer >= devices)) code = cudaErrorInvalidDevice;
+    *can = !code && device != peer && !farm_standin.refuse_peers;
+    return result(code);
+}
+
+cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned flags) {
+    lock();
+    cudaError_t code = usable();
+    if (code) return result(code);
+    if (flags || peer < 0 || peer >= farm_standin.devices || peer == current_device || farm_standin.refuse_peers)
+        return result(cudaErrorInvalidDevice);
+    if (gpu.peers[current_device][peer]) return result(cudaErrorPeerAccessAlreadyEnabled);
+    gpu.peers[current_device][peer] = true;
+    gpu.account.peers++;
+    return result(cudaSuccess);
+}
+
+cudaError_t cudaDeviceDisablePeerAccess(int peer) {
+    lock();
+    cudaError_t code = usable();
+    if (code) return result(code);
+    if (peer < 0 || peer >= farm_standin.devices || !gpu.peers[current_device][peer])
+        return result(cudaErrorPeerAccessNotEnabled);
+    gpu.peers[current_device][peer] = false;
+    gpu.account.peers--;
+    return result(cudaSuccess);
+}
+
 // ---- errors ----
 
 cudaError_t cudaGetLastError(void) {
@@ -856,6 +917,8 @@ static const struct {
     {cudaErrorNoDevice, "cudaErrorNoDevice", "no CUDA-capable device is detected"},
     {cudaErrorInvalidDevice, "cudaErrorInvalidDevice", "invalid device ordinal"},
     {cudaErrorNotReady, "cudaErrorNotReady", "device not ready"},
+    {cudaErrorPeerAccessAlreadyEnabled, "cudaErrorPeerAccessAlreadyEnabled", "peer access is already enabled"},
+    {cudaErrorPeerAccessNotEnabled, "cudaErrorPeerAccessNotEnabled", "peer access has not been enabled"},
     {cudaErrorLaunchFailure, "cudaErrorLaunchFailure", "unspecified launch failure"},
     {cudaErrorNotSupported, "cudaErrorNotSupported", "operation not supported"},
     {cudaErrorHostMemoryAlreadyRegistered, "cudaErrorHostMemoryAlreadyRegistered", "already registered"},
@@ -913,8 +976,10 @@ void farm_standin_reset(void) {
     free_items(gpu.standard.first);
     gpu.standard = (struct CUstream_st){.last = &gpu.standard.first};
     gpu.account = (struct farm_standin_account){0};
+    memset(gpu.peers, 0, sizeof gpu.peers);
     gpu.sticky = cudaSuccess;
     farm_standin = usual;
+    farm_standin_before_launch = NULL;
     last_error = cudaSuccess;
     current_device = 0;
     pthread_mutex_unlock(&gpu.lock);

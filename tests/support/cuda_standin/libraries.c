@@ -16,6 +16,7 @@ struct farm_standin_libraries farm_standin_libraries;
 
 struct cudnnContext {
     cudaStream_t stream;
+    void *memory; // of the device, which nobody uses
 };
 struct cudnnTensorStruct {
     cudnnTensorFormat_t format;
@@ -45,6 +46,13 @@ static void give_back(void *memory) {
     PRETEND.descriptors--;
     free(memory);
 }
+// Whether the device has what a handle takes.
+static bool take_memory(void **memory) {
+    *memory = NULL;
+    if (!PRETEND.handle_bytes || cudaMalloc(memory, PRETEND.handle_bytes) == cudaSuccess) return true;
+    (void)cudaGetLastError(); // the libraries have a runtime of their own
+    return false;
+}
 static bool known(cudnnDataType_t type) {
     return type == CUDNN_DATA_FLOAT || type == CUDNN_DATA_BFLOAT16;
 }
@@ -70,9 +78,10 @@ static size_t cudnn_version(void) {
     return 91900;
 }
 static const char *cudnn_words(cudnnStatus_t status) {
-    return status == CUDNN_STATUS_BAD_PARAM       ? "CUDNN_STATUS_BAD_PARAM"
-           : status == CUDNN_STATUS_NOT_SUPPORTED ? "CUDNN_STATUS_NOT_SUPPORTED"
-                                                  : "CUDNN_STATUS_EXECUTION_FAILED";
+    return status == CUDNN_STATUS_BAD_PARAM         ? "CUDNN_STATUS_BAD_PARAM"
+           : status == CUDNN_STATUS_NOT_SUPPORTED   ? "CUDNN_STATUS_NOT_SUPPORTED"
+           : status == CUDNN_STATUS_NOT_INITIALIZED ? "CUDNN_STATUS_NOT_INITIALIZED"
+                                                    : "CUDNN_STATUS_EXECUTION_FAILED";
 }
 static _Thread_local const char *last_words = "";
 static void cudnn_last_words(char *message, size_t size) {
@@ -89,10 +98,14 @@ static cudnnStatus_t unsupported(const char *why) {
 }
 
 static cudnnStatus_t cudnn_create(cudnnHandle_t *handle) {
+    void *memory;
+    if (!take_memory(&memory)) return CUDNN_STATUS_NOT_INITIALIZED;
     *handle = descriptor(sizeof **handle);
+    (*handle)->memory = memory;
     return CUDNN_STATUS_SUCCESS;
 }
 static cudnnStatus_t cudnn_destroy(cudnnHandle_t handle) {
+    (void)cudaFree(handle->memory);
     give_back(handle);
     return CUDNN_STATUS_SUCCESS;
 }
@@ -460,7 +473,7 @@ static cudnnStatus_t convolution_filter(cudnnHandle_t handle, const void *alpha,
 // ---- cuBLASLt ----
 
 struct cublasLtContext {
-    int nothing;
+    void *memory; // of the device, which nobody uses
 };
 struct farm_cublaslt_matmul {
     int32_t transpose[2]; // a, b
@@ -480,13 +493,19 @@ static size_t cublaslt_version(void) {
     return 130100;
 }
 static const char *cublaslt_words(cublasStatus_t status) {
-    return status == CUBLAS_STATUS_NOT_SUPPORTED ? "CUBLAS_STATUS_NOT_SUPPORTED" : "CUBLAS_STATUS_INVALID_VALUE";
+    return status == CUBLAS_STATUS_NOT_SUPPORTED  ? "CUBLAS_STATUS_NOT_SUPPORTED"
+           : status == CUBLAS_STATUS_ALLOC_FAILED ? "CUBLAS_STATUS_ALLOC_FAILED"
+                                                  : "CUBLAS_STATUS_INVALID_VALUE";
 }
 static cublasStatus_t cublaslt_create(cublasLtHandle_t *handle) {
+    void *memory;
+    if (!take_memory(&memory)) return CUBLAS_STATUS_ALLOC_FAILED;
     *handle = descriptor(sizeof **handle);
+    (*handle)->memory = memory;
     return CUBLAS_STATUS_SUCCESS;
 }
 static cublasStatus_t cublaslt_destroy(cublasLtHandle_t handle) {
+    (void)cudaFree(handle->memory);
     give_back(handle);
     return CUBLAS_STATUS_SUCCESS;
 }

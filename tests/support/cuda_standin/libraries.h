@@ -16,6 +16,7 @@ struct farm_standin_libraries {
     bool no_epilogue;          // of products
     bool only_random;          // no deterministic algorithm
     size_t workspace_bytes;    // what each algorithm wants
+    size_t handle_bytes;       // device memory that each handle takes
     long descriptors;          // made and not given back
     long fused, plain;         // convolutions forward so far
 };

@@ -30,17 +30,23 @@ struct farm_standin_settings {
     int64_t eager;               // 1: work runs as it is put into a stream
     int64_t refuse_registration; // 1: cudaHostRegister says that memory cannot be locked
     int64_t refuse_read_only;    // 1: the device cannot register memory that is mapped read-only
+    int64_t refuse_peers;        // 1: no device reaches another's memory
     int64_t slow_pulls;          // microseconds that each of farm_cuda_pull's takes longer
     int64_t fall_off_after;      // pieces of work that run before the device is lost; -1: never
+    int64_t no_start;            // the code that cudaGetDeviceCount says; 0: none
 };
 extern struct farm_standin_settings farm_standin;
 
+// Called by each cudaGraphLaunch, in its thread and outside the lock, before it does anything: may hold it as long as
+// it likes, and call the runtime's functions. NULL, also after farm_standin_reset: nobody.
+extern void (*farm_standin_before_launch)(void);
+
 // What has been asked for and not given back, and what has been done.
 struct farm_standin_account {
-    uint64_t allocations, pinned, registered, streams, events, graphs, graph_execs; // now
-    uint64_t device_bytes, pinned_bytes, registered_bytes;                          // now
-    uint64_t works, graph_launches;                                                 // so far
-    uint64_t host_to_device_bytes, device_to_host_bytes;                            // by copies, so far
+    uint64_t allocations, pinned, registered, streams, events, graphs, graph_execs, peers; // now
+    uint64_t device_bytes, pinned_bytes, registered_bytes;                                 // now
+    uint64_t works, graph_launches;                                                        // so far
+    uint64_t host_to_device_bytes, device_to_host_bytes;                                   // by copies, so far
 };
 struct farm_standin_account farm_standin_account(void);
 
