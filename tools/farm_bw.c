@@ -22,8 +22,9 @@
 #include "tools.h"
 
 enum { LINE_COLUMNS = 100, LINE_COLUMNS_MAX = 400, ARRAYS = 3 };
-static const uint64_t SMALL_BYTES = 1 << 20, SIZE_LEAST = 64 << 10;
-static const double SECONDS_LEAST = 0.1, SECONDS_MOST = 3600, LOOK_S = 0.1, ENV_S = 8;
+static const uint64_t SMALL_BYTES = 1 << 20, SIZE_LEAST = 64 << 10,
+                      SIZE_MOST = 256ull << 30; // what a chase can number its lines with
+static const double SECONDS_LEAST = 0.1, SECONDS_MOST = 3600, LOOK_S = 0.1, ENV_S = 8, NO_GPU_S = 0.001;
 
 struct options {
     bool json, quick, full, quiet;
@@ -78,12 +79,14 @@ static enum farm_status choose_part(struct bw *bw, const char *name, struct farm
 }
 
 // A part that is asked for by name gets the time of the least depth that has it. Matrices take longer the more nodes
-// there are, up to four times as long.
+// there are, up to four times as long; GPUs have their time each.
 static double budget_of(const struct bw *bw, const struct farm_bw_part *part) {
     const double cells = (double)bw->job.machine->node_count * bw->job.machine->node_count;
     double seconds = 0;
     if (part->run == farm_bw_part_env) return ENV_S;
     for (int depth = bw->job.depth; seconds == 0 && depth < FARM_BW_DEPTHS; depth++) seconds = part->seconds[depth];
+    const int gpus = part->run == farm_bw_part_gpu ? farm_bw_gpus_expected(bw->job.machine) : 1;
+    if (gpus != 1) seconds = gpus ? seconds * gpus : NO_GPU_S;
     return part->run == farm_bw_part_matrix ? seconds * fmin(fmax(cells / 4, 1), 4) : seconds;
 }
 
@@ -138,6 +141,7 @@ static enum farm_status choose_size(struct bw *bw, struct farm_error *err) {
                          "--size %.40s: three arrays of it take %.1f GiB, and %.1f GiB may be taken (free memory, or "
                          "what the control group leaves): at most %.2f GiB",
                          text, ARRAYS * (double)bytes / gib, (double)left / gib, (double)left / gib / ARRAYS);
+    if ((uint64_t)bytes > SIZE_MOST) return farm_fail(err, FARM_E_LIMIT, "--size %.40s: 256GiB at most", text);
     bw->job.size_bytes = (uint64_t)bytes & ~UINT64_C(4095);
     return FARM_OK;
 }
@@ -462,9 +466,10 @@ int farm_cmd_bw(int argc, char **argv) {
         .program = "farm bw",
         .synopsis = "[--quick | --full] [--only A,B] [--env E] [--svg DIR] [--compare FILE [NEWER]] [--json]",
         .about =
-            "Memory bandwidth and latency: kernels, caches, NUMA nodes, cores, pages, under load, and what the farm's\n"
-            "own lanes carry. GB are 1e9 bytes; bytes are the program's loads and stores. Method, conventions and\n"
-            "traps: docs/BANDWIDTH.md. With --compare FILE NEWER it compares two documents and measures nothing.",
+            "Memory bandwidth and latency: kernels, caches, NUMA nodes, cores, pages, under load, what the farm's own\n"
+            "lanes carry, and where there are GPUs, between nodes and GPUs. GB are 1e9 bytes; bytes are the program's\n"
+            "loads and stores. Method, conventions and traps: docs/BANDWIDTH.md. --compare FILE NEWER sets two\n"
+            "documents side by side and measures nothing.",
         .examples = "  farm bw\n"
                     "  farm bw --quick --json > before.json\n"
                     "  farm bw --quick --compare before.json\n"

@@ -65,6 +65,9 @@ enum farm_status farm_bw_part_handoff(struct farm_bw_job *job, json_t *section, 
 enum farm_status farm_bw_part_ring(struct farm_bw_job *job, json_t *section, struct farm_error *err);
 enum farm_status farm_bw_part_env(struct farm_bw_job *job, json_t *section, struct farm_error *err);
 enum farm_status farm_bw_part_gpu(struct farm_bw_job *job, json_t *section, struct farm_error *err);
+// How many GPUs there may be, CUDA unasked: by the machine's list, at least one where there is a driver or
+// FARM_CUDA_BACKEND.
+int farm_bw_gpus_expected(const struct farm_machine *machine);
 enum farm_status farm_bw_part_network(struct farm_bw_job *job, json_t *section, struct farm_error *err);
 
 // ---- the account (farm_bw_account.c) ----

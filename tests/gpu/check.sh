@@ -1,8 +1,9 @@
 #!/bin/bash
 # Everything a GPU is asked, in one go: the kernels' tests, the same under compute-sanitizer where that is there, the
-# networks beside what the CPU gave, the benchmarks of pulls and networks, the litmus tests, an actor's round trip, and
-# trainings of native/breakout. Needs build/gpu, build/farm and build/libfarm_cuda.so (`make cuda-carry` packs them, on
-# any machine) and the driver; networks, round trip and training need cuDNN and cuBLASLt besides (FARM_CUDA_LIBS, see src/nn/cuda/libraries.h).
+# networks beside what the CPU gave, the benchmarks of pulls and networks, the litmus tests, an actor's round trip,
+# trainings of native/breakout, and the GPU's part of farm bw. Needs build/gpu, build/farm and build/libfarm_cuda.so
+# (`make cuda-carry` packs them, on any machine) and the driver; networks, round trip and training need cuDNN and
+# cuBLASLt besides (FARM_CUDA_LIBS, see src/nn/cuda/libraries.h).
 #
 #   tests/gpu/check.sh [SEED]     OUT=folder takes logs and JSON (default build/gpu/out)
 #
@@ -142,6 +143,18 @@ train() { # name, flags: one training of native/breakout
 train breakout --seconds 60
 train breakout_window --seconds 10 --mirror window
 train breakout_off --seconds 10 --mirror off
+
+farm 120 "$build/farm" bw --only gpu --json >"$out/bw_gpu.json" 2>"$out/bw_gpu.log"
+status=$?
+if [ $status -ne 0 ]; then
+    step bw_gpu "failed: status $status"
+    tail -n 3 "$out/bw_gpu.log"
+elif ! grep -q '"name": "gpu\.h2d\.pinned' "$out/bw_gpu.json"; then
+    step bw_gpu "failed: nothing measured: $(sed -n 's/.*"not_measured": "\([^"]*\)".*/\1/p' "$out/bw_gpu.json")"
+else
+    step bw_gpu 'passed'
+    awk -F'"' '/"name": "gpu\./ { name = $4 } /"value": / && name { split($0, v, /[:,]/); printf "%-44s %12.2f\n", name, v[2]; name = "" }' "$out/bw_gpu.json"
+fi
 
 counts=$(cat "$out/kernels.log" "$out/executor.log" | awk '/^[0-9]+ passed, [0-9]+ failed$/ { p += $1; f += $3; n++ }
     END { if (n) printf "\"passed\": %d, \"failed\": %d", p, f }')

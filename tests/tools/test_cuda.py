@@ -1,4 +1,4 @@
-"""`farm train --device cuda` through the CUDA backend as a library, over a stand-in for the GPU: that the library is found,
+"""`farm train --device cuda` and `farm bw --only gpu` through the CUDA backend as a library, over a stand-in for the GPU: that the library is found,
 opened, trains, writes checkpoints that a CPU reads and goes on from, and what it says when there is no GPU, or none any
 more."""
 
@@ -82,6 +82,58 @@ class Cuda(InFolder):
         self.assertEqual(len(self.checkpoints()), 1, said)
         account, said = self.trained("--device", "cpu", "--resume", "--seconds", "1")
         self.assertIn("going on from", said)
+
+
+@unittest.skipUnless(STANDIN.exists(), f"{STANDIN} is not built: CUDA's headers are missing (make deps)")
+class Bw(InFolder):
+    def bw(self, *arguments, standin="", library=STANDIN, status=0):
+        environment = {**os.environ, "FARM_CUDA_BACKEND": str(library), "FARM_CUDA_STANDIN": standin}
+        result = subprocess.run(
+            [FARM, "bw", "--only", "gpu", "--seconds", "1", "--size", "small", "--samples", "2", "--quiet", *arguments],
+            cwd=self.folder, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60,
+        )
+        self.assertEqual(result.returncode, status, result.stderr)
+        return result.stdout
+
+    def document(self, **keywords):
+        document = json.loads(self.bw("--json", **keywords))
+        return document["sections"]["gpu"], {figure["name"]: figure for figure in document["results"]}
+
+    def test_measures_node_by_gpu(self):
+        section, figures = self.document()
+        self.assertEqual([device["name"] for device in section["devices"]], ["CUDA stand-in (a CPU, for tests)"])
+        for cell in section["cells"]:
+            self.assertTrue(cell["registered"] and cell["conditions"]["verified"], cell)
+            where = f"node{cell['node']}.gpu{cell['gpu']}"
+            for name in ("h2d.pinned", "d2h.pinned", "both.pinned", "h2d.registered", "pull.loads_4", "pull.bulk_16",
+                         "gather.28224B.one_copy", "gather.4096B.batch", "registration"):
+                figure = figures[f"gpu.{name}.{where}"]
+                self.assertEqual((figure["unit"], figure["better"]), ("GB/s", "higher"))
+                self.assertGreater(figure["value"], 0)
+            self.assertEqual(figures[f"gpu.flag_by_launch.{where}"]["unit"], "ns")
+            self.assertEqual([row["ratio_to_one_copy"] for row in cell["gather"] if row["by"] == "one_copy"], [1, 1, 1])
+        self.assertNotIn("peers", section)
+
+    def test_two_gpus_as_tables_and_pictures(self):
+        printed = self.bw("--svg", "pictures", standin="devices=2")
+        self.assertRegex(printed, r"GPU 1: CUDA stand-in \(a CPU, for tests\), 0000:01:00.0")
+        self.assertRegex(printed, r"GPU 1 to GPU 0: [\d.]+ GB/s, with peer access")
+        self.assertRegex(printed, r"registered +[\d.]+ +[\d.]+ +[\d.]+\n")
+        self.assertEqual({path.name for path in (self.folder / "pictures").iterdir()},
+                         {"gpu_h2d.svg", "gpu_d2h.svg", "gpu_peers.svg"})
+
+    def test_says_what_it_cannot_have(self):
+        section, figures = self.document(standin="refuse_registration=1")
+        self.assertIn("ulimit -l", section["cells"][0]["conditions"]["note"])
+        self.assertFalse(section["cells"][0]["registered"])
+        self.assertFalse([name for name in figures if "registered" in name or "registration" in name])
+        self.assertTrue([name for name in figures if "pinned" in name])
+        for keywords, reason in (({"standin": "devices=0"}, "cudaErrorNoDevice"), ({"library": "/nowhere.so"}, "/nowhere.so"),
+                                 ({"standin": "driver=11080"}, "older than this build")):
+            section, figures = self.document(**keywords)
+            self.assertIn(reason, section["not_measured"])
+            self.assertEqual(figures, {})
+        self.assertIn("memory", self.document(standin="memory=1000000")[0]["cells"][0]["not_measured"])
 
 
 if __name__ == "__main__":
