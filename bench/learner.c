@@ -197,7 +197,7 @@ static double infer_once(struct rig *rig, uint32_t batch) {
     const struct farm_infer_rows rows = {.lane = lane, .n = n, .env_count = batch};
     farm_lane_value(lane, n)[0] = farm_lane_value(lane, n)[batch - 1] = NAN;
     struct farm_error err;
-    must(farm_backend_cpu.infer(rig->backend, &rows, 1, &err), &err);
+    must(farm_backend_cpu.infer(rig->backend, 0, &rows, 1, &err), &err);
     farm_bench_check(isfinite(farm_lane_value(lane, n)[0]) && isfinite(farm_lane_value(lane, n)[batch - 1]),
                      "an observation without an answer");
     return batch;

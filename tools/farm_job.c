@@ -220,7 +220,7 @@ static enum farm_status make_plan(struct farm_job *job, uint64_t episodes, struc
     enum farm_status status = farm_machine_read(job->machine, &(struct farm_machine_source){0}, err);
     if (status) return status;
     request.learner_device = planned_device(job);
-    if (request.learner_device >= 0) job->learner.gpu = job->machine->gpu[request.learner_device].pci_bus_id;
+    if (request.learner_device >= 0) job->learner.shards[0].gpu = job->machine->gpu[request.learner_device].pci_bus_id;
     open_claim(job);
     // First how many actors, for the rings' size depends on it; then with that size, for good.
     status = farm_claim_read_taken(&job->claim, &request.taken, err);
@@ -373,7 +373,7 @@ static enum farm_status add_learner(struct farm_job *job, struct farm_error *err
     job->learner_keep[kept++] = job->board_segment.fd;
     learner->ring_fds = (const int(*)[2])job->ring_fds;
     learner->ring_count = job->actors;
-    learner->eventfd = job->eventfd;
+    learner->shards[0].eventfd = job->eventfd;
     learner->seed = seed_of(job);
     learner->algo = algo_of(recipe);
     learner->precision = precision_of(recipe);

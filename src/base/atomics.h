@@ -26,6 +26,9 @@ static inline uint32_t farm_load32_acquire(const uint32_t *word) {
 static inline void farm_store32_release(uint32_t *word, uint32_t value) {
     __atomic_store_n(word, value, __ATOMIC_RELEASE);
 }
+static inline void farm_add_relaxed(uint64_t *word, uint64_t more) {
+    (void)__atomic_fetch_add(word, more, __ATOMIC_RELAXED);
+}
 static inline void farm_add32_release(uint32_t *word, uint32_t more) {
     (void)__atomic_fetch_add(word, more, __ATOMIC_RELEASE);
 }

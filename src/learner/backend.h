@@ -1,8 +1,8 @@
 // What computes: the table of functions behind which the CPU and CUDA (cuda/) stand. A backend reads frames in place
 // from the lanes and everything else from the learner's checked copies (intake.h: it checks nothing again), writes
 // answers into the lanes, and holds parameters and optimiser. It decides nothing: which rows, which windows and when is
-// the learner's. Runs in the learner process; `infer` on the inference thread, everything else on the training thread,
-// both at the same time; create and destroy where neither runs.
+// the learner's. Runs in the learner process; `infer` on each shard's inference thread, everything else on the training
+// thread, all at the same time; create and destroy where none of them runs.
 //
 // An error is for good: the learner ends with it, after a checkpoint of what state() still has.
 #ifndef FARM_LEARNER_BACKEND_H
@@ -44,9 +44,10 @@ struct farm_backend_config {
     const struct farm_learner_config *learner; // outlives the backend
     const struct farm_net *net;                // likewise
     uint32_t width_max;                        // environments of the widest lane
-    // Every lane that rows and unrolls will name, by its number in the farm, and the rings they lie in. Outlive the
-    // backend. Read by a backend that maps them for a device; the CPU's does without.
+    // Every lane that rows and unrolls will name, by its number in the farm, with its shard, and the rings they lie in.
+    // Outlive the backend. Read by a backend that maps them for a device; the CPU's does without.
     const struct farm_lanes *lanes;
+    uint32_t shards; // >= 1
 };
 
 struct farm_backend;
@@ -55,17 +56,19 @@ struct farm_lanes; // lanes.h
 struct farm_backend_ops {
     const char *name;  // "cpu", "cuda"
     bool stores_acted; // infer stores `acted` too, behind each whole answer; else that is the caller's to do
+    bool shards;       // it can serve more than one
     enum farm_status (*create)(const struct farm_backend_config *config, struct farm_backend **out,
                                struct farm_error *err);
     void (*destroy)(struct farm_backend *backend);
 
-    // Forward, sample, write action, logits, value and version into the lanes. At most infer_batch_max rows in all. The
-    // answers are in the lanes when it returns.
-    enum farm_status (*infer)(struct farm_backend *backend, const struct farm_infer_rows *rows, uint32_t count,
-                              struct farm_error *err);
+    // Forward, sample, write action, logits, value and version into the lanes, which are all of this shard. At most
+    // infer_batch_max rows in all. The answers are in the lanes when it returns.
+    enum farm_status (*infer)(struct farm_backend *backend, uint32_t shard, const struct farm_infer_rows *rows,
+                              uint32_t count, struct farm_error *err);
 
-    // One update: gradient of the loss over all unrolls, clip, optimiser step, new version for inference. A gradient
-    // that is not finite changes nothing (grad_norm says so).
+    // One update: gradient of the loss over all unrolls, clip, optimiser step, new version for inference. At most
+    // farm_learner_share unrolls of each shard's lanes, one at least; shard after shard. A gradient that is not finite
+    // changes nothing (grad_norm says so).
     enum farm_status (*train)(struct farm_backend *backend, const struct farm_train_unrolls *unrolls, uint32_t count,
                               double learning_rate, struct farm_train_stats *stats, struct farm_error *err);
 
@@ -77,6 +80,11 @@ struct farm_backend_ops {
     enum farm_status (*state_changed)(struct farm_backend *backend, uint64_t version, uint64_t optimiser_step,
                                       struct farm_error *err);
 };
+
+// How many of an update's unrolls are a shard's: the batch divided evenly, the first shards have what is over.
+static inline uint32_t farm_learner_share(uint32_t batch, uint32_t shards, uint32_t shard) {
+    return batch / shards + (shard < batch % shards);
+}
 
 extern const struct farm_backend_ops farm_backend_cpu;
 

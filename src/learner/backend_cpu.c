@@ -251,8 +251,8 @@ static void answer(struct farm_backend *backend, const struct farm_infer_rows *i
     *farm_lane_version(item->lane, item->n) = backend->infer_version;
 }
 
-static enum farm_status infer(struct farm_backend *backend, const struct farm_infer_rows *items, uint32_t count,
-                              struct farm_error *err) {
+static enum farm_status infer(struct farm_backend *backend, uint32_t shard, const struct farm_infer_rows *items,
+                              uint32_t count, struct farm_error *err) {
     load_newest(backend);
     size_t stack = (size_t)backend->net->io.stack, rows = 0;
     for (uint32_t i = 0; i < count; i++)

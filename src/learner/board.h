@@ -1,6 +1,7 @@
 // The figures a learner publishes for the supervisor, in a small shared segment that outlives the learner: a learner
-// that comes back goes on counting. Each word has one writer, the learner; readers (progress line, metrics.jsonl, farm
-// top) may see words of two neighbouring moments, never a torn one. Doubles are stored as their bits.
+// that comes back goes on counting. The learner alone writes, its threads of inference and training each by one atomic
+// operation a word; readers (progress line, metrics.jsonl, farm top) may see words of two neighbouring moments, never a
+// torn one. Doubles are stored as their bits.
 #ifndef FARM_LEARNER_BOARD_H
 #define FARM_LEARNER_BOARD_H
 
@@ -22,7 +23,7 @@ struct farm_board {
     uint64_t infer_calls;   // forward passes
     uint64_t infer_rows;    // observations in them
     uint64_t lag_sum;       // over trained windows: version at training minus version that acted (first step)
-    uint64_t infer_busy_ns; // time in inference
+    uint64_t infer_busy_ns; // time in inference, all threads
     uint64_t train_busy_ns; // time in training, all threads
     uint64_t train_wait_ns; // time training threads waited for windows
     uint64_t actor_wait_ns; // sum over lanes: published and not yet answered (their actor may be stepping another lane)
@@ -50,9 +51,8 @@ static inline double farm_board_get(const uint64_t *word) {
     memcpy(&value, &bits, sizeof value);
     return value;
 }
-// Adds to a word that only the caller writes.
 static inline void farm_board_add(uint64_t *word, uint64_t more) {
-    farm_store_relaxed(word, farm_load_relaxed(word) + more);
+    farm_add_relaxed(word, more);
 }
 
 #endif

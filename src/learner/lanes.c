@@ -61,7 +61,7 @@ static void look_at_header(const struct farm_ring *ring) {
 
 enum farm_status farm_lanes_open(const int (*fds)[2], uint32_t ring_count, const struct farm_window_shape *shape,
                                  struct farm_lanes *lanes, struct farm_error *err) {
-    *lanes = (struct farm_lanes){0};
+    *lanes = (struct farm_lanes){.lock = PTHREAD_MUTEX_INITIALIZER};
     if (!ring_count) return farm_fail(err, FARM_E_INVALID, "no actors");
     lanes->rings = calloc(ring_count, sizeof *lanes->rings);
     lanes->ring_pointers = calloc(ring_count, sizeof *lanes->ring_pointers);
@@ -98,6 +98,11 @@ void farm_lanes_close(struct farm_lanes *lanes) {
     *lanes = (struct farm_lanes){0};
 }
 
+void farm_lanes_divide(struct farm_lanes *lanes, const uint32_t *ring_shard) {
+    for (uint32_t i = 0; i < lanes->lane_count; i++)
+        lanes->lanes[i].shard = ring_shard[lanes->lanes[i].ring - lanes->rings];
+}
+
 void farm_lanes_set_quota(struct farm_lanes *lanes, uint64_t games) {
     uint64_t g = 0;
     for (uint32_t i = 0; i < lanes->lane_count; i++)
@@ -121,27 +126,32 @@ static void show_last_games(struct farm_board *board, uint64_t games) {
     farm_board_set(&board->length_mean, length / (double)count);
 }
 
+// Into the figures, whichever shard played it.
+static void count_game(struct farm_lanes *lanes, const struct farm_game *game, bool quota, struct farm_board *board) {
+    pthread_mutex_lock(&lanes->lock);
+    uint64_t episodes = farm_load_relaxed(&board->episodes);
+    farm_board_set(&board->returns[episodes % FARM_BOARD_RETURNS], game->reward_sum);
+    farm_store_relaxed(&board->lengths[episodes % FARM_BOARD_RETURNS], game->steps);
+    lanes->games++;
+    lanes->return_sum += game->reward_sum;
+    lanes->return_squares += game->reward_sum * game->reward_sum;
+    lanes->length_sum += game->steps;
+    if (quota) {
+        double mean = lanes->return_sum / (double)lanes->games;
+        farm_board_set(&board->return_mean, mean);
+        farm_board_set(&board->length_mean, lanes->length_sum / (double)lanes->games);
+        farm_board_set(&board->return_std, sqrt(fmax(0, lanes->return_squares / (double)lanes->games - mean * mean)));
+    } else {
+        show_last_games(board, episodes + 1);
+    }
+    farm_store_relaxed(&board->episodes, episodes + 1);
+    pthread_mutex_unlock(&lanes->lock);
+}
+
 static void end_game(struct farm_lanes *lanes, struct farm_game *game, bool quota, struct farm_board *board) {
-    bool count = game->known && (!quota || game->left > 0);
-    if (count) {
+    if (game->known && (!quota || game->left > 0)) {
         if (quota) game->left--;
-        uint64_t episodes = farm_load_relaxed(&board->episodes);
-        farm_board_set(&board->returns[episodes % FARM_BOARD_RETURNS], game->reward_sum);
-        farm_store_relaxed(&board->lengths[episodes % FARM_BOARD_RETURNS], game->steps);
-        lanes->games++;
-        lanes->return_sum += game->reward_sum;
-        lanes->return_squares += game->reward_sum * game->reward_sum;
-        lanes->length_sum += game->steps;
-        if (quota) {
-            double mean = lanes->return_sum / (double)lanes->games;
-            farm_board_set(&board->return_mean, mean);
-            farm_board_set(&board->length_mean, lanes->length_sum / (double)lanes->games);
-            farm_board_set(&board->return_std,
-                           sqrt(fmax(0, lanes->return_squares / (double)lanes->games - mean * mean)));
-        } else {
-            show_last_games(board, episodes + 1);
-        }
-        farm_store_relaxed(&board->episodes, episodes + 1);
+        count_game(lanes, game, quota, board);
     }
     game->reward_sum = 0;
     game->steps = 0;

@@ -1,7 +1,9 @@
 // The lanes as the learner sees them, and the games played in them: who waits for an answer since when, returns of
-// running games, counts. Owned by the inference thread. See learner.h.
+// running games, counts. A lane is owned by the inference thread of its shard. See learner.h.
 #ifndef FARM_LEARNER_LANES_H
 #define FARM_LEARNER_LANES_H
+
+#include <pthread.h>
 
 #include "learner/board.h"
 #include "learner/intake.h"
@@ -23,6 +25,7 @@ struct farm_learner_lane {
     struct farm_intake intake;
     struct farm_lane *lane; // the intake's: checked copies of what the actor wrote
     uint32_t id;            // of the whole farm
+    uint32_t shard;         // whose inference thread answers it
     uint64_t answered;      // steps answered: `acted`, whose writer we are
     uint32_t env_done;      // environments of step `answered` that have their answer, where one batch did not hold all
     bool queued;            // in the queue of lanes that wait
@@ -41,15 +44,18 @@ struct farm_lanes {
     struct farm_ring **ring_pointers; // [ring_count], for the doorbells
     struct farm_learner_lane *lanes;  // [lane_count], ring after ring
     uint32_t *first_lane;             // [ring_count]
+    pthread_mutex_t lock;             // of what ended games leave: the figures here and those in the board
     // figures over the games counted
     uint64_t games;
     double return_sum, return_squares, length_sum;
 };
 
 // Opens every ring (descriptors are owned after success) and prepares its lanes, with checked copies of the steps that
-// are in them. stack: frames held for reading backwards.
+// are in them; all are of shard 0. stack: frames held for reading backwards.
 enum farm_status farm_lanes_open(const int (*fds)[2], uint32_t ring_count, const struct farm_window_shape *shape,
                                  struct farm_lanes *lanes, struct farm_error *err);
+// Gives each ring's lanes to a shard.
+void farm_lanes_divide(struct farm_lanes *lanes, const uint32_t *ring_shard);
 void farm_lanes_close(struct farm_lanes *lanes);
 
 // Evaluation: spreads `games` over the environments, so that short games do not crowd out long ones.

@@ -1,185 +1,52 @@
-// The inference loop and the life of the learner process. See learner.h.
+// The life of the learner process: its parts are made, run and taken apart here. See learner.h.
 #include "learner/learner.h"
 
-#include <inttypes.h>
+#include <errno.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/log.h"
-#include "base/time.h"
 #include "learner/backend.h"
 #include "learner/backend_library.h"
 #include "learner/checkpoint.h"
+#include "learner/inference.h"
 #include "learner/lanes.h"
 #include "learner/trainer.h"
-
-static const uint64_t NAP_NS = 50000000;
 
 struct learner {
     const struct farm_learner_config *config;
     struct farm_net net;
     struct farm_lanes lanes;
     struct farm_window_shape shape;
-    struct farm_doorbells bells;
     const struct farm_backend_ops *ops;
     struct farm_backend *backend;
     struct farm_trainer *trainer; // NULL in evaluation
-    uint32_t *rung;               // [ring_count]
-    // lanes with an unanswered step, first come first served
-    struct farm_learner_lane **queue; // [lane_count]
-    uint32_t head, queued;
-    uint64_t rows_queued;
-    struct farm_infer_rows *rows;      // [lane_count]
-    struct farm_learner_lane **served; // [lane_count]: of the same index as rows
+    struct shard {
+        struct farm_inference *inference;
+        const struct farm_bitmap *cpus;
+        pthread_t thread; // of all but shard 0, which has the main thread
+        bool started;
+        enum farm_status status;
+        struct farm_error error;
+    } shards[FARM_LEARNER_SHARDS_MAX];
+    uint32_t shard_count;
 };
 
-static volatile sig_atomic_t stop_asked;
+static uint64_t stop_asked; // by a signal, or by a shard that has ended
 
 static void on_stop(int signal_number) {
     (void)signal_number;
-    stop_asked = 1;
+    farm_store_relaxed(&stop_asked, 1);
 }
 
 static void catch_stop(void) {
     struct sigaction action = {.sa_handler = on_stop};
-    stop_asked = 0;
+    farm_store_relaxed(&stop_asked, 0);
     sigaction(SIGTERM, &action, NULL);
     sigaction(SIGINT, &action, NULL);
-}
-
-// ---- one turn of inference ----
-
-// Puts the lanes behind bells that have rung into the queue.
-static void look(struct learner *learner) {
-    uint32_t count = farm_doorbells_poll(&learner->bells, learner->rung);
-    uint64_t now = count ? farm_now_ns() : 0;
-    for (uint32_t i = 0; i < count; i++) {
-        uint32_t r = learner->rung[i];
-        for (uint32_t l = 0; l < learner->lanes.rings[r].spec.lanes; l++) {
-            struct farm_learner_lane *lane = &learner->lanes.lanes[learner->lanes.first_lane[r] + l];
-            if (lane->queued || !farm_lanes_take_in(lane, learner->config->board)) continue;
-            lane->queued = true;
-            lane->waiting_ns = now;
-            learner->queue[(learner->head + learner->queued++) % learner->lanes.lane_count] = lane;
-            learner->rows_queued += lane->lane->width;
-        }
-    }
-}
-
-// Takes rows from the queue's front, at most a batch; a lane that does not fit whole stays at the front with its rest.
-static uint32_t take(struct learner *learner) {
-    uint32_t room = learner->config->infer_batch_max, count = 0;
-    while (room && learner->queued) {
-        struct farm_learner_lane *lane = learner->queue[learner->head];
-        uint32_t left = lane->lane->width - lane->env_done, part = left < room ? left : room;
-        learner->rows[count] = (struct farm_infer_rows){.lane = lane->lane,
-                                                        .lane_id = lane->id,
-                                                        .n = lane->answered,
-                                                        .env_from = lane->env_done,
-                                                        .env_count = part};
-        learner->served[count++] = lane;
-        lane->env_done += part;
-        room -= part;
-        learner->rows_queued -= part;
-        if (part < left) break;
-        learner->head = (learner->head + 1) % learner->lanes.lane_count;
-        learner->queued--;
-    }
-    return count;
-}
-
-// Windows of this lane that its newest answer has completed: to training, or straight back to the actor.
-static void hand_on(struct learner *learner, struct farm_learner_lane *lane) {
-    if (!learner->trainer) {
-        uint64_t history = learner->shape.stack - 1;
-        if (lane->answered > history) farm_lane_release(lane->lane, lane->answered - history);
-        return;
-    }
-    while (farm_window_ready(&learner->shape, &lane->cursor, lane->answered))
-        farm_trainer_push(learner->trainer, lane, farm_window_take(&learner->shape, &lane->cursor));
-}
-
-static enum farm_status serve(struct learner *learner, struct farm_error *err) {
-    struct farm_board *board = learner->config->board;
-    uint64_t start = farm_now_ns();
-    uint32_t count = take(learner);
-    enum farm_status status = learner->ops->infer(learner->backend, learner->rows, count, err);
-    if (status) return status;
-    uint64_t now = farm_now_ns();
-    for (uint32_t i = 0; i < count; i++) {
-        struct farm_learner_lane *lane = learner->served[i];
-        farm_board_add(&board->infer_rows, learner->rows[i].env_count);
-        if (lane->env_done < lane->lane->width) continue;
-        if (!learner->ops->stores_acted) farm_lane_answer(lane->lane, lane->answered);
-        farm_learner_notify(lane->ring);
-        farm_board_add(&board->actor_wait_ns, now - lane->waiting_ns);
-    }
-    for (uint32_t i = 0; i < count; i++) { // what no actor waits for
-        struct farm_learner_lane *lane = learner->served[i];
-        if (lane->env_done < lane->lane->width) continue;
-        farm_lanes_account(&learner->lanes, lane, learner->config->evaluate, board);
-        lane->answered++;
-        lane->env_done = 0;
-        lane->queued = false;
-        hand_on(learner, lane);
-        if (!learner->trainer) farm_learner_notify(lane->ring);
-    }
-    farm_board_add(&board->infer_calls, 1);
-    farm_board_add(&board->infer_busy_ns, farm_now_ns() - start);
-    farm_store_relaxed(&board->frames, learner->config->frames_start +
-                                           farm_load_relaxed(&board->agent_steps) * learner->config->frames_per_step);
-    return FARM_OK;
-}
-
-// How long the lanes in the queue may still wait for company; 0: serve them now.
-static uint64_t patience_ns(const struct learner *learner) {
-    if (learner->rows_queued >= learner->config->infer_batch_max || learner->queued == learner->lanes.lane_count)
-        return 0;
-    uint64_t most = (uint64_t)(learner->config->infer_wait_ms * 1e6);
-    uint64_t waited = farm_now_ns() - learner->queue[learner->head]->waiting_ns;
-    return waited < most ? most - waited : 0;
-}
-
-static bool target_reached(const struct learner *learner) {
-    const struct farm_learner_config *config = learner->config;
-    if (config->evaluate) return farm_load_relaxed(&config->board->episodes) >= config->episodes_target;
-    return config->frames_target && farm_load_relaxed(&config->board->frames) >= config->frames_target;
-}
-
-// A learner that came back: windows whose last answer its predecessor gave, and actors that it did not get to wake.
-static void resume(struct learner *learner) {
-    for (uint32_t i = 0; i < learner->lanes.lane_count; i++) hand_on(learner, &learner->lanes.lanes[i]);
-    for (uint32_t r = 0; r < learner->lanes.ring_count; r++) farm_learner_notify(&learner->lanes.rings[r]);
-}
-
-static enum farm_status infer_until_stopped(struct learner *learner, struct farm_error *err) {
-    struct farm_board *board = learner->config->board;
-    resume(learner);
-    farm_store_release(&board->ready, 1);
-    const uint64_t nap_ns = learner->config->nap_ns ? learner->config->nap_ns : NAP_NS;
-    uint64_t check_ns = farm_now_ns();
-    while (!stop_asked) {
-        look(learner);
-        if (!learner->queued) {
-            farm_doorbells_wait(&learner->bells, learner->config->spin_ns, nap_ns);
-        } else {
-            uint64_t patience = patience_ns(learner);
-            if (patience && farm_doorbells_wait(&learner->bells, learner->config->spin_ns, patience)) continue;
-            const enum farm_status status = serve(learner, err);
-            if (status) return status;
-        }
-        if (target_reached(learner)) {
-            farm_store_release(&board->done, 1);
-            break;
-        }
-        if (learner->trainer && farm_now_ns() - check_ns > NAP_NS) {
-            check_ns = farm_now_ns();
-            if (farm_trainer_failed(learner->trainer)) break;
-        }
-    }
-    return FARM_OK;
 }
 
 // ---- start and end ----
@@ -194,6 +61,12 @@ static enum farm_status check_config(const struct farm_learner_config *config, s
                          config->algo.batch);
     if (config->evaluate && !config->episodes_target)
         return farm_fail(err, FARM_E_INVALID, "evaluation of no episodes");
+    if (config->shard_count > FARM_LEARNER_SHARDS_MAX || (config->shard_count > 1 && !config->ring_shard))
+        return farm_fail(err, FARM_E_INVALID, "%u shards: at most %d, and each ring has one", config->shard_count,
+                         FARM_LEARNER_SHARDS_MAX);
+    if (!config->evaluate && config->algo.batch < config->shard_count)
+        return farm_fail(err, FARM_E_INVALID, "an update of %u unrolls (--batch) cannot be divided among %u GPUs",
+                         config->algo.batch, config->shard_count);
     return FARM_OK;
 }
 
@@ -232,18 +105,41 @@ static enum farm_status load(struct learner *learner, struct farm_error *err) {
 // What computes: what the caller chose, or what `device` says. AUTO takes the GPU where all that it needs is there.
 static enum farm_status make_backend(struct learner *learner, struct farm_error *err) {
     const struct farm_learner_config *config = learner->config;
-    const struct farm_backend_config backend = {
-        .learner = config, .net = &learner->net, .width_max = learner->lanes.width_max, .lanes = &learner->lanes};
+    const struct farm_backend_config backend = {.learner = config,
+                                                .net = &learner->net,
+                                                .width_max = learner->lanes.width_max,
+                                                .lanes = &learner->lanes,
+                                                .shards = learner->shard_count};
     learner->ops = config->backend ? config->backend : &farm_backend_cpu;
     if (!config->backend &&
         (config->device == FARM_DEVICE_CUDA || (config->device == FARM_DEVICE_AUTO && config->cuda_library))) {
         enum farm_status status = farm_backend_library_open(config->cuda_library, &learner->ops, err);
         if (!status) status = learner->ops->create(&backend, &learner->backend, err);
-        if (!status || config->device == FARM_DEVICE_CUDA) return status;
+        if (!status || config->device == FARM_DEVICE_CUDA || learner->shard_count > 1) return status;
         farm_log_warn("device auto: cpu, for cuda says: %s", err->message);
         learner->ops = &farm_backend_cpu;
     }
+    if (learner->shard_count > 1 && !learner->ops->shards)
+        return farm_fail(err, FARM_E_UNSUPPORTED, "%u GPUs are asked for, and device %s has none", learner->shard_count,
+                         learner->ops->name);
     return learner->ops->create(&backend, &learner->backend, err);
+}
+
+static enum farm_status make_shards(struct learner *learner, struct farm_error *err) {
+    enum farm_status status = FARM_OK;
+    for (uint32_t k = 0; k < learner->shard_count && !status; k++) {
+        const struct farm_inference_config config = {.learner = learner->config,
+                                                     .lanes = &learner->lanes,
+                                                     .shape = &learner->shape,
+                                                     .ops = learner->ops,
+                                                     .backend = learner->backend,
+                                                     .trainer = learner->trainer,
+                                                     .shard = k,
+                                                     .stop = &stop_asked};
+        learner->shards[k].cpus = learner->config->shards[k].cpus;
+        status = farm_inference_make(&config, &learner->shards[k].inference, err);
+    }
+    return status;
 }
 
 static enum farm_status start(struct learner *learner, struct farm_error *err) {
@@ -256,40 +152,64 @@ static enum farm_status start(struct learner *learner, struct farm_error *err) {
     if (!status) status = farm_lanes_open(config->ring_fds, config->ring_count, &learner->shape, &learner->lanes, err);
     if (!status) status = check_environment(learner, err);
     if (status) return status;
-    uint32_t lanes = learner->lanes.lane_count;
-    learner->rung = calloc(config->ring_count, sizeof *learner->rung);
-    learner->queue = calloc(lanes, sizeof *learner->queue);
-    learner->rows = calloc(lanes, sizeof *learner->rows);
-    learner->served = calloc(lanes, sizeof *learner->served);
-    if (!learner->rung || !learner->queue || !learner->rows || !learner->served)
-        return farm_fail(err, FARM_E_LIMIT, "no memory for %u lanes", lanes);
-    status =
-        farm_doorbells_make(&learner->bells, learner->lanes.ring_pointers, config->ring_count, config->eventfd, err);
-    if (status) return status;
+    learner->shard_count = config->shard_count ? config->shard_count : 1;
+    if (config->ring_shard) farm_lanes_divide(&learner->lanes, config->ring_shard);
     status = make_backend(learner, err);
     if (!status) status = load(learner, err);
     if (status) return status;
     if (config->evaluate) {
         farm_lanes_set_quota(&learner->lanes, config->episodes_target);
-        return FARM_OK;
+    } else {
+        struct farm_trainer_config trainer = {.learner = config,
+                                              .ops = learner->ops,
+                                              .backend = learner->backend,
+                                              .net = &learner->net,
+                                              .lanes = &learner->lanes,
+                                              .shards = learner->shard_count,
+                                              .shape = learner->shape};
+        status = farm_trainer_start(&trainer, &learner->trainer, err);
     }
-    struct farm_trainer_config trainer = {.learner = config,
-                                          .ops = learner->ops,
-                                          .backend = learner->backend,
-                                          .net = &learner->net,
-                                          .lanes = &learner->lanes,
-                                          .shape = learner->shape};
-    return farm_trainer_start(&trainer, &learner->trainer, err);
+    return status ? status : make_shards(learner, err);
+}
+
+static void *infer(void *argument) {
+    struct shard *shard = argument;
+    struct farm_error error;
+    if (shard->cpus && farm_bitmap_pin(shard->cpus, &error))
+        farm_log_warn("an inference thread stays where it is: %s", error.message);
+    shard->status = farm_inference_run(shard->inference, &shard->error);
+    return NULL;
+}
+
+// All shards' loops, until the last has ended. The first error is the one to tell.
+static enum farm_status run(struct learner *learner, struct farm_error *err) {
+    sigset_t all, before; // signals are the main thread's
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    enum farm_status status = FARM_OK;
+    for (uint32_t k = 1; k < learner->shard_count && !status; k++) {
+        struct shard *shard = &learner->shards[k];
+        if ((errno = pthread_create(&shard->thread, NULL, infer, shard)))
+            status = farm_fail_errno(err, FARM_E_LIMIT, "an inference thread does not start (ulimit -u)");
+        shard->started = !status;
+    }
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (status) farm_store_relaxed(&stop_asked, 1);
+    if (!status) infer(&learner->shards[0]);
+    for (uint32_t k = 0; k < learner->shard_count; k++) {
+        struct shard *shard = &learner->shards[k];
+        if (shard->started) pthread_join(shard->thread, NULL);
+        if (status || !shard->status) continue;
+        status = shard->status;
+        *err = shard->error;
+    }
+    return status;
 }
 
 static void finish(struct learner *learner) {
+    for (uint32_t k = 0; k < learner->shard_count; k++) farm_inference_free(learner->shards[k].inference);
     if (learner->backend) learner->ops->destroy(learner->backend);
-    farm_doorbells_free(&learner->bells);
     farm_lanes_close(&learner->lanes);
-    free(learner->rung);
-    free(learner->queue);
-    free(learner->rows);
-    free(learner->served);
 }
 
 int farm_learner_run(const struct farm_learner_config *config, struct farm_error *err) {
@@ -298,10 +218,10 @@ int farm_learner_run(const struct farm_learner_config *config, struct farm_error
     learner->config = config;
     catch_stop();
     enum farm_status status = start(learner, err);
-    if (!status) {
-        status = infer_until_stopped(learner, err);
+    if (!status) status = run(learner, err);
+    if (learner->trainer) {
         struct farm_error *other = status ? NULL : err; // the first error is the one to tell
-        enum farm_status stopped = learner->trainer ? farm_trainer_stop(learner->trainer, other) : FARM_OK;
+        enum farm_status stopped = farm_trainer_stop(learner->trainer, other);
         if (!status) status = stopped;
     }
     finish(learner);

@@ -1,12 +1,14 @@
-// The learner process: inference for every lane, training from windows of the same lanes, checkpoints. Forked by the
-// supervisor; may die and be started again on living lanes. Talks to the rest through the rings, the board (figures for
-// the supervisor) and checkpoint files; prints nothing but diagnostics.
+// The learner process: inference for every lane, training from windows of the same lanes, checkpoints. One process with
+// one thread of inference a shard (a shard is what one GPU serves; the CPU is one) and one of training for all. Forked
+// by the supervisor; may die and be started again on living lanes. Talks to the rest through the rings, the board
+// (figures for the supervisor) and checkpoint files; prints nothing but diagnostics.
 #ifndef FARM_LEARNER_LEARNER_H
 #define FARM_LEARNER_LEARNER_H
 
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "base/bitmap.h"
 #include "base/status.h"
 #include "kernels/optimiser.h"
 #include "learner/board.h"
@@ -44,16 +46,26 @@ enum farm_mirror {
     FARM_MIRROR_OFF,    // the newest frames; training reads the registered rings, each frame of a stack for itself
 };
 
+enum { FARM_LEARNER_SHARDS_MAX = 32 };
+
+// An inference thread with the rings that it answers.
+struct farm_learner_shard {
+    int eventfd;                    // its bell: what the actors of its rings ring
+    const char *gpu;                // PCI bus id; NULL: CUDA's device of the shard's number
+    const struct farm_bitmap *cpus; // where its thread runs; NULL: wherever the process may
+};
+
 struct farm_learner_config {
     // Handed over by the supervisor. The learner owns the descriptors.
     const int (*ring_fds)[2]; // [ring_count]: up, down
     uint32_t ring_count;
-    int eventfd;                            // the bell of the inference thread
+    struct farm_learner_shard shards[FARM_LEARNER_SHARDS_MAX];
+    uint32_t shard_count;                   // GPUs; 0: one shard, on a GPU or on the CPU
+    const uint32_t *ring_shard;             // [ring_count] whose ring it is; NULL: all are shard 0's
     struct farm_board *board;               // shared, writable
     const struct farm_backend_ops *backend; // what computes; NULL: what `device` says
     enum farm_device device;                // AUTO: cuda where its library loads and finds a GPU, else cpu
     const char *cuda_library;               // path of the CUDA backend; NULL: there is none
-    const char *gpu;                        // PCI bus id; NULL: the first one
     enum farm_mirror mirror;                // the most; less where the device's memory does not suffice
 
     uint64_t seed;

@@ -26,16 +26,21 @@ struct unit {
     uint32_t env_taken; // environments already given to an update
 };
 
+// The units of one shard, first in first out.
+struct queue {
+    struct unit *units; // [capacity]
+    uint32_t capacity, head, count;
+    uint64_t waiting; // unrolls in them
+    uint32_t share;   // of an update's unrolls
+};
+
 struct farm_trainer {
     struct farm_trainer_config config;
     pthread_t thread;
     pthread_mutex_t lock;
     pthread_cond_t more;
     bool stop, failed;
-    // queue of units, first in first out; `waiting` counts its unrolls
-    struct unit *units;
-    uint32_t capacity, head, count;
-    uint64_t waiting;
+    struct queue queues[FARM_LEARNER_SHARDS_MAX];
     // training thread only
     struct farm_train_unrolls *unrolls; // [batch]
     struct unit *finished;              // [batch]: whose last environments are in this update
@@ -139,12 +144,19 @@ static void save_when_due(struct farm_trainer *trainer) {
 
 // ---- updates ----
 
-// Takes the unrolls of one update off the queue; called with the lock held and enough of them waiting.
-static uint32_t take(struct farm_trainer *trainer, uint32_t *finished_count) {
-    uint32_t want = trainer->config.learner->algo.batch, count = 0;
-    *finished_count = 0;
-    while (want) {
-        struct unit *unit = &trainer->units[trainer->head];
+// Whether every shard has its share of an update.
+static bool enough(const struct farm_trainer *trainer) {
+    for (uint32_t k = 0; k < trainer->config.shards; k++)
+        if (trainer->queues[k].waiting < trainer->queues[k].share) return false;
+    return true;
+}
+
+// Takes a shard's share of an update off its queue, in which it waits, behind `count` unrolls; returns how many there
+// are then.
+static uint32_t take_share(struct farm_trainer *trainer, struct queue *queue, uint32_t count,
+                           uint32_t *finished_count) {
+    for (uint32_t want = queue->share; want;) {
+        struct unit *unit = &queue->units[queue->head];
         uint32_t left = unit->lane->lane->width - unit->env_taken, part = left < want ? left : want;
         trainer->unrolls[count++] = (struct farm_train_unrolls){.lane = unit->lane->lane,
                                                                 .lane_id = unit->lane->id,
@@ -153,13 +165,22 @@ static uint32_t take(struct farm_trainer *trainer, uint32_t *finished_count) {
                                                                 .env_count = part};
         unit->env_taken += part;
         want -= part;
-        trainer->waiting -= part;
+        queue->waiting -= part;
         if (part == left) {
             trainer->finished[(*finished_count)++] = *unit;
-            trainer->head = (trainer->head + 1) % trainer->capacity;
-            trainer->count--;
+            queue->head = (queue->head + 1) % queue->capacity;
+            queue->count--;
         }
     }
+    return count;
+}
+
+// The unrolls of one update, shard after shard; called with the lock held and enough of them waiting.
+static uint32_t take(struct farm_trainer *trainer, uint32_t *finished_count) {
+    uint32_t count = 0;
+    *finished_count = 0;
+    for (uint32_t k = 0; k < trainer->config.shards; k++)
+        count = take_share(trainer, &trainer->queues[k], count, finished_count);
     return count;
 }
 
@@ -222,12 +243,11 @@ static void update(struct farm_trainer *trainer, uint32_t count, uint32_t finish
 
 static void *training(void *argument) {
     struct farm_trainer *trainer = argument;
-    uint32_t batch = trainer->config.learner->algo.batch;
     struct farm_board *board = trainer->config.learner->board;
     pthread_mutex_lock(&trainer->lock);
     while (!trainer->stop && !trainer->status) {
         uint64_t start = farm_now_ns();
-        while (!trainer->stop && trainer->waiting < batch) pthread_cond_wait(&trainer->more, &trainer->lock);
+        while (!trainer->stop && !enough(trainer)) pthread_cond_wait(&trainer->more, &trainer->lock);
         farm_board_add(&board->train_wait_ns, farm_now_ns() - start);
         if (trainer->stop) break;
         uint32_t finished, count = take(trainer, &finished);
@@ -241,14 +261,15 @@ static void *training(void *argument) {
     return NULL;
 }
 
-// Unrolls that can wait in all lanes together before every actor is held back; *windows: the most units that can ever
-// wait (a new lane holds no history of frames yet).
-static uint64_t unrolls_possible(const struct farm_trainer_config *config, uint32_t *windows) {
+// Unrolls that can wait in all lanes of a shard together before every actor is held back; *windows: the most units that
+// can ever wait (a new lane holds no history of frames yet).
+static uint64_t unrolls_possible(const struct farm_trainer_config *config, uint32_t shard, uint32_t *windows) {
     uint64_t unrolls = 0;
     *windows = 0;
     for (uint32_t i = 0; i < config->lanes->lane_count; i++) {
         const struct farm_lane *lane = config->lanes->lanes[i].lane;
         uint64_t held = (uint64_t)config->shape.stack - 1 + config->shape.length;
+        if (config->lanes->lanes[i].shard != shard) continue;
         if (lane->steps >= config->shape.length)
             *windows += (lane->steps - config->shape.length) / config->shape.stride + 1;
         if (lane->steps >= held) unrolls += ((lane->steps - held) / config->shape.stride + 1) * lane->width;
@@ -256,10 +277,24 @@ static uint64_t unrolls_possible(const struct farm_trainer_config *config, uint3
     return unrolls;
 }
 
+static enum farm_status make_queue(const struct farm_trainer_config *config, uint32_t shard, struct queue *queue,
+                                   struct farm_error *err) {
+    uint32_t windows, share = farm_learner_share(config->learner->algo.batch, config->shards, shard);
+    uint64_t possible = unrolls_possible(config, shard, &windows);
+    if (!share || possible < (uint64_t)share + config->lanes->width_max)
+        return farm_fail(err, FARM_E_INVALID,
+                         "an update of %u unrolls does not fit the rings%s, which hold %" PRIu64
+                         " at most: a larger --ring-steps, a smaller --batch or --unroll",
+                         share, config->shards > 1 ? " of its GPU" : "", possible);
+    *queue = (struct queue){.capacity = windows + 1, .share = share};
+    queue->units = calloc(queue->capacity, sizeof *queue->units);
+    return queue->units ? FARM_OK : farm_fail(err, FARM_E_LIMIT, "no memory for a queue of %u windows", windows);
+}
+
 static void destroy(struct farm_trainer *trainer) {
     pthread_cond_destroy(&trainer->more);
     pthread_mutex_destroy(&trainer->lock);
-    free(trainer->units);
+    for (uint32_t k = 0; k < trainer->config.shards; k++) free(trainer->queues[k].units);
     free(trainer->unrolls);
     free(trainer->finished);
     free(trainer);
@@ -267,28 +302,21 @@ static void destroy(struct farm_trainer *trainer) {
 
 enum farm_status farm_trainer_start(const struct farm_trainer_config *config, struct farm_trainer **out,
                                     struct farm_error *err) {
-    uint32_t batch = config->learner->algo.batch, windows;
-    uint64_t possible = unrolls_possible(config, &windows);
-    if (!batch || possible < (uint64_t)batch + config->lanes->width_max)
-        return farm_fail(err, FARM_E_INVALID,
-                         "an update of %u unrolls does not fit the rings, which hold %" PRIu64
-                         " at most: a larger --ring-steps, a smaller --batch or --unroll",
-                         batch, possible);
+    uint32_t batch = config->learner->algo.batch;
     struct farm_trainer *trainer = calloc(1, sizeof *trainer);
     if (!trainer) return farm_fail(err, FARM_E_LIMIT, "no memory for the trainer");
     trainer->config = *config;
     if (config->learner->checkpoint_dir) remove_files(config->learner->checkpoint_dir, is_half_written, 0);
-    trainer->capacity = windows + 1;
     pthread_mutex_init(&trainer->lock, NULL);
     pthread_cond_init(&trainer->more, NULL);
-    trainer->units = calloc(trainer->capacity, sizeof *trainer->units);
-    trainer->unrolls = calloc(batch, sizeof *trainer->unrolls);
-    trainer->finished = calloc(batch, sizeof *trainer->finished);
+    trainer->unrolls = calloc(batch ? batch : 1, sizeof *trainer->unrolls);
+    trainer->finished = calloc(batch ? batch : 1, sizeof *trainer->finished);
     trainer->checkpoint_due_ns =
         farm_now_ns() + (uint64_t)(fmin(config->learner->checkpoint_every_s, FIRST_CHECKPOINT_S) * 1e9);
     enum farm_status status = FARM_OK;
-    if (!trainer->units || !trainer->unrolls || !trainer->finished)
-        status = farm_fail(err, FARM_E_LIMIT, "no memory for a queue of %u windows", windows);
+    if (!trainer->unrolls || !trainer->finished)
+        status = farm_fail(err, FARM_E_LIMIT, "no memory for an update of %u unrolls", batch);
+    for (uint32_t k = 0; k < config->shards && !status; k++) status = make_queue(config, k, &trainer->queues[k], err);
     sigset_t all, before; // signals are the main thread's
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
@@ -304,13 +332,12 @@ enum farm_status farm_trainer_start(const struct farm_trainer_config *config, st
 }
 
 void farm_trainer_push(struct farm_trainer *trainer, struct farm_learner_lane *lane, uint64_t start) {
+    struct queue *queue = &trainer->queues[lane->shard];
     pthread_mutex_lock(&trainer->lock);
-    if (trainer->count == trainer->capacity)
-        abort(); // the rings bound the queue: `capacity` windows cannot be unreleased
-    trainer->units[(trainer->head + trainer->count++) % trainer->capacity] =
-        (struct unit){.lane = lane, .start = start};
-    trainer->waiting += lane->lane->width;
-    if (trainer->waiting >= trainer->config.learner->algo.batch) pthread_cond_signal(&trainer->more);
+    if (queue->count == queue->capacity) abort(); // the rings bound the queue: `capacity` windows cannot be unreleased
+    queue->units[(queue->head + queue->count++) % queue->capacity] = (struct unit){.lane = lane, .start = start};
+    queue->waiting += lane->lane->width;
+    if (enough(trainer)) pthread_cond_signal(&trainer->more);
     pthread_mutex_unlock(&trainer->lock);
 }
 

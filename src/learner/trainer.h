@@ -1,6 +1,6 @@
-// The training thread: takes windows from a queue that the inference thread fills, makes updates of `batch` unrolls,
-// releases the steps to the actors, writes checkpoints in between. First come, first trained, whichever lane a window
-// is from.
+// The training thread: takes windows from queues that the inference threads fill, makes updates of `batch` unrolls,
+// releases the steps to the actors, writes checkpoints in between. First come, first trained, whichever lane of its
+// shard a window is from; each shard has its share of every update, which waits for the slowest.
 #ifndef FARM_LEARNER_TRAINER_H
 #define FARM_LEARNER_TRAINER_H
 
@@ -15,6 +15,7 @@ struct farm_trainer_config {
     struct farm_backend *backend;
     const struct farm_net *net;
     struct farm_lanes *lanes;
+    uint32_t shards; // >= 1
     struct farm_window_shape shape;
 };
 
@@ -22,7 +23,7 @@ struct farm_trainer_config {
 enum farm_status farm_trainer_start(const struct farm_trainer_config *config, struct farm_trainer **out,
                                     struct farm_error *err);
 
-// Inference thread: a window of all environments of this lane is complete. Never blocks on training.
+// Its shard's inference thread: a window of all environments of this lane is complete. Never blocks on training.
 void farm_trainer_push(struct farm_trainer *trainer, struct farm_learner_lane *lane, uint64_t start);
 
 // Whether training has given up (diverged, or what computes has failed); the reason is what stop will return.

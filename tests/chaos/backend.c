@@ -230,8 +230,8 @@ static int32_t write_answer(struct farm_lane *lane, const struct place *place, u
     return answer.action;
 }
 
-static enum farm_status infer(struct farm_backend *backend, const struct farm_infer_rows *rows, uint32_t count,
-                              struct farm_error *err) {
+static enum farm_status infer(struct farm_backend *backend, uint32_t shard, const struct farm_infer_rows *rows,
+                              uint32_t count, struct farm_error *err) {
     for (uint32_t i = 0; i < count; i++) {
         struct place place = {backend->shared,  "inference", rows[i].lane_id,
                               rows[i].env_from, rows[i].n,   backend->life};

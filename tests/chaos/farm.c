@@ -107,7 +107,7 @@ static struct farm_learner_config learner_config(struct farm *farm) {
     return (struct farm_learner_config){
         .ring_fds = (const int(*)[2])farm->ring_fds,
         .ring_count = shape->actors,
-        .eventfd = farm->eventfd,
+        .shards[0].eventfd = farm->eventfd,
         .board = &farm->shared->state.board,
         .backend = &chaos_backend,
         .seed = shape->seed,

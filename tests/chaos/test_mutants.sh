@@ -30,8 +30,8 @@ new actor goes on without FIRST | src/actor/group.c | s/first \? FARM_STEP_FIRST
 ~ bell before the step | src/ring/lane.h | s/(    farm_store_release\(&lane->up->produced, \+\+lane->produced_local\);\n)(.*\n)/$2$1/
 slot overwritten that training holds | src/ring/lane.h | s/(bool farm_lane_actor_can_write\(struct farm_lane \*lane\) \{)/$1 return true;/
 * answer of another step | src/actor/group.c | s/farm_lane_action\(lane, n - 1, 0\)/farm_lane_action(lane, n, 0)/
-* acted before the answer | src/learner/learner.c | s/(    enum farm_status status = learner->ops->infer)/    for (uint32_t i = 0; i < count; i++) farm_lane_answer(learner->rows[i].lane, learner->rows[i].n);\n$1/
-acted at the first part of a lane | src/learner/learner.c | s/if \(lane->env_done < lane->lane->width\) continue;(\s*if \(!learner->ops->stores_acted\) farm_lane_answer)/$1/
+* acted before the answer | src/learner/inference.c | s/(    enum farm_status status = config->ops->infer)/    for (uint32_t i = 0; i < count; i++) farm_lane_answer(inference->rows[i].lane, inference->rows[i].n);\n$1/
+acted at the first part of a lane | src/learner/inference.c | s/if \(lane->env_done < lane->lane->width\) continue;(\s*if \(!config->ops->stores_acted\) farm_lane_answer)/$1/
 learner skips what was not answered | src/learner/lanes.c | s/lane->answered = farm_lane_acted\(lane->lane\);/lane->answered = farm_lane_produced(lane->lane);/
 * learner forgets what it had checked | src/learner/lanes.c | s/\(void\)farm_intake_step\(&lane->intake, lane->answered - back\);/;/
 learner does not look after its birth | src/ring/wait.c | s/doorbell\) - 1;/doorbell);/
@@ -42,7 +42,7 @@ window taken twice | src/ring/window.c | s/cursor->next \+= shape->stride;/curso
 history given back | src/ring/window.c | s/return cursor->held > history \? [^;]*;/return history ? cursor->held : cursor->held;/
 steps counted twice | src/learner/lanes.c | s/(farm_board_add\(&board->agent_steps, transitions)\)/$1 + (n % 64 == 63))/
 - training wakes nobody | src/learner/trainer.c | s/farm_learner_notify\([^;]*;//
-- inference wakes nobody | src/learner/learner.c | s/(farm_status serve\(.*?)farm_learner_notify\([^;]*;/$1;/s
+- inference wakes nobody | src/learner/inference.c | s/(farm_status serve\(.*?)farm_learner_notify\([^;]*;/$1;/s
 * actors wake nobody | src/actor/actor.c | s/(ready\(&actor->ring\)\) |->rings_late\) )farm_actor_notify\([^;]*;/$1(void)0;/g
 * workers outlive the supervisor | src/supervisor/child.c | s/prctl\(PR_SET_PDEATHSIG, SIGKILL\) < 0/prctl(PR_SET_PDEATHSIG, 0) < 0/
 supervisor leaves a descriptor | src/supervisor/supervisor.c | s/close\(worker->pidfd\);//

@@ -85,7 +85,7 @@ static void configure(struct table *table, const struct setting *setting, enum f
     const struct farm_net_io flat = {.stack = 1, .flat = FLAT, .actions = ACTIONS};
     table->config = (struct farm_learner_config){.ring_fds = (const int(*)[2])table->fds,
                                                  .ring_count = table->rings,
-                                                 .eventfd = table->bell,
+                                                 .shards[0].eventfd = table->bell,
                                                  .board = table->board,
                                                  .device = device,
                                                  .cuda_library = library,

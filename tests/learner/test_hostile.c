@@ -94,7 +94,7 @@ static struct farm_learner_config usual(struct table *table) {
     }
     config.ring_fds = table->fds;
     config.ring_count = ACTORS;
-    config.eventfd = table->eventfd;
+    config.shards[0].eventfd = table->eventfd;
     config.board = &table->shared->board;
     config.seed = 3;
     config.algo.batch = LANES * WIDTH;

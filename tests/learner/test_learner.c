@@ -71,7 +71,7 @@ static struct farm_learner_config usual(const struct table *table) {
     struct farm_learner_config config = test_learner_config(FLAT, ACTIONS, UNROLL);
     config.ring_fds = table->fds;
     config.ring_count = 1;
-    config.eventfd = table->eventfd;
+    config.shards[0].eventfd = table->eventfd;
     config.board = &table->shared->board;
     config.seed = 3;
     config.algo.batch = LANES * WIDTH;

@@ -74,7 +74,7 @@ static struct farm_learner_config learner_config(const int (*fds)[2], int bell, 
     struct farm_learner_config config = test_learner_config(FLAT, ACTIONS, UNROLL);
     config.ring_fds = fds;
     config.ring_count = 1;
-    config.eventfd = bell;
+    config.shards[0].eventfd = bell;
     config.board = board;
     config.seed = 1;
     config.algo.batch = LANES * WIDTH;

@@ -1,4 +1,4 @@
-// The lane under the model checker: the actor's loop (src/actor/actor.c), the inference loop (src/learner/learner.c)
+// The lane under the model checker: the actor's loop (src/actor/actor.c), the inference loop (src/learner/inference.c)
 // and the training thread (src/learner/trainer.c), cut down to what they do with a lane, over the real code of
 // src/ring/{lane,wait,window}. Observations and answers are cells, so that every race on them is found; each answer is
 // a function of its observation, so that a lost, doubled or foreign one is found too.

@@ -238,7 +238,7 @@ static void configure_learner(struct farm *farm) {
     farm->learner = test_learner_config(FLOATS, ACTIONS, 8);
     farm->learner.ring_fds = (const int(*)[2])farm->fds;
     farm->learner.ring_count = ACTORS;
-    farm->learner.eventfd = farm->bell;
+    farm->learner.shards[0].eventfd = farm->bell;
     farm->learner.board = &page->board;
     farm->learner.seed = 3;
     farm->learner.algo.batch = 16;

@@ -38,10 +38,10 @@ static enum farm_status find_device(const struct farm_learner_config *learner, i
     if (code) return farm_cuda_fail(err, code, "cudaGetDeviceCount", __FILE__, __LINE__);
     if (count < 1) return farm_cuda_fail(err, cudaErrorNoDevice, "cudaGetDeviceCount", __FILE__, __LINE__);
     *device = 0;
-    if (learner->gpu && cudaDeviceGetByPCIBusId(device, learner->gpu)) {
+    if (learner->shards[0].gpu && cudaDeviceGetByPCIBusId(device, learner->shards[0].gpu)) {
         (void)cudaGetLastError();
         *device = 0;
-        farm_log_warn("CUDA does not know the GPU at %s: taking its first one", learner->gpu);
+        farm_log_warn("CUDA does not know the GPU at %s: taking its first one", learner->shards[0].gpu);
     }
     FARM_CUDA_TRY(cudaSetDevice(*device));
     return FARM_OK;
@@ -257,8 +257,8 @@ static enum farm_status create(const struct farm_backend_config *config, struct 
 
 // ---- the functions ----
 
-static enum farm_status infer(struct farm_backend *backend, const struct farm_infer_rows *rows, uint32_t count,
-                              struct farm_error *err) {
+static enum farm_status infer(struct farm_backend *backend, uint32_t shard, const struct farm_infer_rows *rows,
+                              uint32_t count, struct farm_error *err) {
     FARM_CUDA_TRY(cudaSetDevice(backend->context.device));
     return farm_cuda_infer(backend->inference, rows, count, err);
 }

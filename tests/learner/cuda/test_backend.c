@@ -218,7 +218,7 @@ static enum farm_status answer(struct farm *farm, bool again) {
             env = (env + part) % WIDTH;
             lane += env == 0;
         }
-        const enum farm_status status = farm->ops->infer(farm->backend, rows, count, &farm->err);
+        const enum farm_status status = farm->ops->infer(farm->backend, 0, rows, count, &farm->err);
         if (status) return status;
         for (uint32_t i = 0; i < count; i++) {
             const bool whole = rows[i].env_from + rows[i].env_count == WIDTH;

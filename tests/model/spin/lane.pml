@@ -5,7 +5,7 @@
 //   actor       src/actor/actor.c: take_over, play; src/actor/group.c: farm_group_step;
 //               src/ring/lane.[hc]: farm_lane_actor_take_over, _can_write, _answered, _publish;
 //               src/ring/wait.c: farm_actor_wait (actor_look, lane_can_go, futex_sleep), farm_actor_notify
-//   inference   src/learner/learner.c: start, resume, look (is_ready), serve, hand_on;
+//   inference   src/learner/inference.c: start, resume, look (is_ready), serve, hand_on;
 //               src/ring/wait.c: farm_doorbells_make, _poll, _wait (any_rung, eventfd_sleep), farm_learner_notify
 //   training    src/learner/trainer.c: training, release; src/ring/window.c (stride 1, `window` steps long, stack 1)
 //   supervisor  src/supervisor/supervisor.c: reap, after_death, start; farm train's before_start (generation)

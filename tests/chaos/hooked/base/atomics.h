@@ -6,11 +6,13 @@
 
 #define farm_store_release unhooked_store_release
 #define farm_store_relaxed unhooked_store_relaxed
+#define farm_add_relaxed   unhooked_add_relaxed
 #define farm_add32_release unhooked_add32_release
 #define farm_fence_full    unhooked_fence_full
 #include "../../../../src/base/atomics.h"
 #undef farm_store_release
 #undef farm_store_relaxed
+#undef farm_add_relaxed
 #undef farm_add32_release
 #undef farm_fence_full
 
@@ -24,6 +26,11 @@ static inline void farm_store_release(uint64_t *word, uint64_t value) {
 static inline void farm_store_relaxed(uint64_t *word, uint64_t value) {
     chaos_hook();
     unhooked_store_relaxed(word, value);
+    chaos_hook();
+}
+static inline void farm_add_relaxed(uint64_t *word, uint64_t more) {
+    chaos_hook();
+    unhooked_add_relaxed(word, more);
     chaos_hook();
 }
 static inline void farm_add32_release(uint32_t *word, uint32_t more) {

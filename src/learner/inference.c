@@ -1,0 +1,227 @@
+// See inference.h.
+#include "learner/inference.h"
+
+#include <stdlib.h>
+
+#include "base/time.h"
+
+static const uint64_t NAP_NS = 50000000;
+
+struct farm_inference {
+    struct farm_inference_config config;
+    struct farm_board *board;
+    struct farm_doorbells bells;
+    // of the shard
+    struct farm_ring **rings;         // [ring_count]
+    uint32_t *rung;                   // [ring_count]: places in `rings`
+    struct farm_learner_lane **lanes; // [lane_count]
+    uint32_t *first_lane;             // [ring_count] in `lanes`
+    uint32_t ring_count, lane_count;
+    // lanes with an unanswered step, first come first served
+    struct farm_learner_lane **queue; // [lane_count]
+    uint32_t head, queued;
+    uint64_t rows_queued;
+    struct farm_infer_rows *rows;      // [lane_count]
+    struct farm_learner_lane **served; // [lane_count]: of the same index as rows
+};
+
+// ---- one turn ----
+
+// Puts the lanes behind bells that have rung into the queue.
+static void look(struct farm_inference *inference) {
+    uint32_t count = farm_doorbells_poll(&inference->bells, inference->rung);
+    uint64_t now = count ? farm_now_ns() : 0;
+    for (uint32_t i = 0; i < count; i++) {
+        uint32_t r = inference->rung[i];
+        for (uint32_t l = 0; l < inference->rings[r]->spec.lanes; l++) {
+            struct farm_learner_lane *lane = inference->lanes[inference->first_lane[r] + l];
+            if (lane->queued || !farm_lanes_take_in(lane, inference->board)) continue;
+            lane->queued = true;
+            lane->waiting_ns = now;
+            inference->queue[(inference->head + inference->queued++) % inference->lane_count] = lane;
+            inference->rows_queued += lane->lane->width;
+        }
+    }
+}
+
+// Takes rows from the queue's front, at most a batch; a lane that does not fit whole stays at the front with its rest.
+static uint32_t take(struct farm_inference *inference) {
+    uint32_t room = inference->config.learner->infer_batch_max, count = 0;
+    while (room && inference->queued) {
+        struct farm_learner_lane *lane = inference->queue[inference->head];
+        uint32_t left = lane->lane->width - lane->env_done, part = left < room ? left : room;
+        inference->rows[count] = (struct farm_infer_rows){.lane = lane->lane,
+                                                          .lane_id = lane->id,
+                                                          .n = lane->answered,
+                                                          .env_from = lane->env_done,
+                                                          .env_count = part};
+        inference->served[count++] = lane;
+        lane->env_done += part;
+        room -= part;
+        inference->rows_queued -= part;
+        if (part < left) break;
+        inference->head = (inference->head + 1) % inference->lane_count;
+        inference->queued--;
+    }
+    return count;
+}
+
+// Windows of this lane that its newest answer has completed: to training, or straight back to the actor.
+static void hand_on(const struct farm_inference_config *config, struct farm_learner_lane *lane) {
+    if (!config->trainer) {
+        uint64_t history = config->shape->stack - 1;
+        if (lane->answered > history) farm_lane_release(lane->lane, lane->answered - history);
+        return;
+    }
+    while (farm_window_ready(config->shape, &lane->cursor, lane->answered))
+        farm_trainer_push(config->trainer, lane, farm_window_take(config->shape, &lane->cursor));
+}
+
+static enum farm_status serve(struct farm_inference *inference, struct farm_error *err) {
+    const struct farm_inference_config *config = &inference->config;
+    struct farm_board *board = inference->board;
+    uint64_t start = farm_now_ns();
+    uint32_t count = take(inference);
+    enum farm_status status = config->ops->infer(config->backend, config->shard, inference->rows, count, err);
+    if (status) return status;
+    uint64_t now = farm_now_ns();
+    for (uint32_t i = 0; i < count; i++) {
+        struct farm_learner_lane *lane = inference->served[i];
+        farm_board_add(&board->infer_rows, inference->rows[i].env_count);
+        if (lane->env_done < lane->lane->width) continue;
+        if (!config->ops->stores_acted) farm_lane_answer(lane->lane, lane->answered);
+        farm_learner_notify(lane->ring);
+        farm_board_add(&board->actor_wait_ns, now - lane->waiting_ns);
+    }
+    for (uint32_t i = 0; i < count; i++) { // what no actor waits for
+        struct farm_learner_lane *lane = inference->served[i];
+        if (lane->env_done < lane->lane->width) continue;
+        farm_lanes_account(config->lanes, lane, config->learner->evaluate, board);
+        lane->answered++;
+        lane->env_done = 0;
+        lane->queued = false;
+        hand_on(config, lane);
+        if (!config->trainer) farm_learner_notify(lane->ring);
+    }
+    farm_board_add(&board->infer_calls, 1);
+    farm_board_add(&board->infer_busy_ns, farm_now_ns() - start);
+    farm_store_relaxed(&board->frames, config->learner->frames_start +
+                                           farm_load_relaxed(&board->agent_steps) * config->learner->frames_per_step);
+    return FARM_OK;
+}
+
+// How long the lanes in the queue may still wait for company; 0: serve them now.
+static uint64_t patience_ns(const struct farm_inference *inference) {
+    const struct farm_learner_config *learner = inference->config.learner;
+    if (inference->rows_queued >= learner->infer_batch_max || inference->queued == inference->lane_count) return 0;
+    uint64_t most = (uint64_t)(learner->infer_wait_ms * 1e6);
+    uint64_t waited = farm_now_ns() - inference->queue[inference->head]->waiting_ns;
+    return waited < most ? most - waited : 0;
+}
+
+static bool target_reached(const struct farm_inference *inference) {
+    const struct farm_learner_config *learner = inference->config.learner;
+    if (learner->evaluate) return farm_load_relaxed(&learner->board->episodes) >= learner->episodes_target;
+    return learner->frames_target && farm_load_relaxed(&learner->board->frames) >= learner->frames_target;
+}
+
+// A learner that came back: windows whose last answer its predecessor gave, and actors that it did not get to wake.
+static void resume(struct farm_inference *inference) {
+    for (uint32_t i = 0; i < inference->lane_count; i++) hand_on(&inference->config, inference->lanes[i]);
+    for (uint32_t r = 0; r < inference->ring_count; r++) farm_learner_notify(inference->rings[r]);
+}
+
+static enum farm_status infer_until_stopped(struct farm_inference *inference, struct farm_error *err) {
+    const struct farm_learner_config *learner = inference->config.learner;
+    resume(inference);
+    farm_store_release(&inference->board->ready, 1);
+    const uint64_t nap_ns = learner->nap_ns ? learner->nap_ns : NAP_NS;
+    uint64_t check_ns = farm_now_ns();
+    while (!farm_load_relaxed(inference->config.stop)) {
+        look(inference);
+        if (!inference->queued) {
+            farm_doorbells_wait(&inference->bells, learner->spin_ns, nap_ns);
+        } else {
+            uint64_t patience = patience_ns(inference);
+            if (patience && farm_doorbells_wait(&inference->bells, learner->spin_ns, patience)) continue;
+            const enum farm_status status = serve(inference, err);
+            if (status) return status;
+        }
+        if (target_reached(inference)) {
+            farm_store_release(&inference->board->done, 1);
+            break;
+        }
+        if (inference->config.trainer && farm_now_ns() - check_ns > NAP_NS) {
+            check_ns = farm_now_ns();
+            if (farm_trainer_failed(inference->config.trainer)) break;
+        }
+    }
+    return FARM_OK;
+}
+
+enum farm_status farm_inference_run(struct farm_inference *inference, struct farm_error *err) {
+    const enum farm_status status = infer_until_stopped(inference, err);
+    farm_store_relaxed(inference->config.stop, 1);
+    return status;
+}
+
+// ---- start and end ----
+
+// The shard's rings and lanes, in the order of the farm's.
+static void list(struct farm_inference *inference) {
+    const struct farm_lanes *lanes = inference->config.lanes;
+    for (uint32_t r = 0; r < lanes->ring_count; r++) {
+        struct farm_learner_lane *first = &lanes->lanes[lanes->first_lane[r]];
+        if (first->shard != inference->config.shard) continue;
+        inference->first_lane[inference->ring_count] = inference->lane_count;
+        inference->rings[inference->ring_count++] = &lanes->rings[r];
+        for (uint32_t l = 0; l < lanes->rings[r].spec.lanes; l++) inference->lanes[inference->lane_count++] = first + l;
+    }
+}
+
+enum farm_status farm_inference_make(const struct farm_inference_config *config, struct farm_inference **out,
+                                     struct farm_error *err) {
+    const uint32_t lanes = config->lanes->lane_count, rings = config->lanes->ring_count;
+    struct farm_inference *inference = calloc(1, sizeof *inference);
+    if (!inference) return farm_fail(err, FARM_E_LIMIT, "no memory for inference");
+    inference->config = *config;
+    inference->board = config->learner->board;
+    inference->bells.eventfd = -1;
+    inference->rings = calloc(rings, sizeof *inference->rings);
+    inference->rung = calloc(rings, sizeof *inference->rung);
+    inference->first_lane = calloc(rings, sizeof *inference->first_lane);
+    inference->lanes = calloc(lanes, sizeof *inference->lanes);
+    inference->queue = calloc(lanes, sizeof *inference->queue);
+    inference->rows = calloc(lanes, sizeof *inference->rows);
+    inference->served = calloc(lanes, sizeof *inference->served);
+    enum farm_status status = FARM_OK;
+    if (!inference->rings || !inference->rung || !inference->first_lane || !inference->lanes || !inference->queue ||
+        !inference->rows || !inference->served)
+        status = farm_fail(err, FARM_E_LIMIT, "no memory for %u lanes", lanes);
+    if (!status) list(inference);
+    if (!status && !inference->ring_count)
+        status = farm_fail(err, FARM_E_INVALID, "no actor is left for GPU %u: fewer --gpus, or more --actors",
+                           config->shard);
+    if (!status)
+        status = farm_doorbells_make(&inference->bells, inference->rings, inference->ring_count,
+                                     config->learner->shards[config->shard].eventfd, err);
+    if (status) {
+        farm_inference_free(inference);
+        return status;
+    }
+    *out = inference;
+    return FARM_OK;
+}
+
+void farm_inference_free(struct farm_inference *inference) {
+    if (!inference) return;
+    farm_doorbells_free(&inference->bells);
+    free(inference->rings);
+    free(inference->rung);
+    free(inference->first_lane);
+    free(inference->lanes);
+    free(inference->queue);
+    free(inference->rows);
+    free(inference->served);
+    free(inference);
+}

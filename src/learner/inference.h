@@ -1,0 +1,32 @@
+// The inference loop of one shard: looks at the doorbells of its rings, takes in what its actors have published, has it
+// answered in batches, first come first served, and hands finished windows to training. Runs in the learner process, a
+// thread a shard; shards share nothing but the board, the trainer's queues and the word that says stop.
+#ifndef FARM_LEARNER_INFERENCE_H
+#define FARM_LEARNER_INFERENCE_H
+
+#include "learner/backend.h"
+#include "learner/lanes.h"
+#include "learner/trainer.h"
+
+struct farm_inference;
+
+struct farm_inference_config {
+    const struct farm_learner_config *learner; // these all outlive the loop
+    struct farm_lanes *lanes;
+    const struct farm_window_shape *shape;
+    const struct farm_backend_ops *ops;
+    struct farm_backend *backend;
+    struct farm_trainer *trainer; // NULL in evaluation
+    uint32_t shard;
+    uint64_t *stop; // all shards' word: not 0 ends every loop; a loop that ends sets it
+};
+
+// FARM_E_INVALID where the shard has no ring.
+enum farm_status farm_inference_make(const struct farm_inference_config *config, struct farm_inference **out,
+                                     struct farm_error *err);
+void farm_inference_free(struct farm_inference *inference); // NULL is allowed
+
+// Answers until *stop, the run's target, the end of training or an error (which ends all shards).
+enum farm_status farm_inference_run(struct farm_inference *inference, struct farm_error *err);
+
+#endif
