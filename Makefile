@@ -229,9 +229,9 @@ $(CUDA_C_OBJECTS) $(call object,$(CUDA_STANDIN)) $(CUDA_TESTS:$(BUILD)/%=$(BUILD
 $(CUDA_TESTS): $(CUDA_C_OBJECTS) $(call object,$(CUDA_STANDIN))
 # The dynamic linker's places hold what the test puts there.
 $(BUILD)/tests/nn/cuda/test_libraries: private LDFLAGS += $(addprefix -Wl$(comma)--wrap=,dlopen dlerror dlsym)
-# What opens cuDNN and cuBLASLt gets the stand-ins (tests/support/cuda_standin/opened.c).
-CUDA_WRAP      := -Wl,--wrap=farm_cuda_libraries_open,--wrap=farm_cuda_libraries_describe
-$(BUILD)/tests/learner/cuda/test_backend: private LDFLAGS += $(CUDA_WRAP)
+# What opens cuDNN, cuBLASLt and NCCL gets the stand-ins (tests/support/cuda_standin/opened.c).
+CUDA_WRAP      := -Wl,--wrap=farm_cuda_libraries_open,--wrap=farm_cuda_libraries_describe,--wrap=farm_cuda_nccl_open
+$(filter $(BUILD)/tests/learner/cuda/%,$(CUDA_TESTS)): private LDFLAGS += $(CUDA_WRAP)
 # The CUDA backend over the stand-ins, for `farm train --device cuda` in tests; never installed.
 CUDA_MAP       := src/learner/cuda/library.map
 CUDA_PRETENDED := $(if $(CUDA_INCLUDE),$(BUILD)/tests/tools/libfarm_cuda_standin.so)

@@ -51,6 +51,15 @@ struct farm_loss_stats {
     double policy, baseline, entropy, kl, clipped, weight;
 };
 
+static inline FARM_HD void farm_loss_stats_add(struct farm_loss_stats *sum, const struct farm_loss_stats *more) {
+    sum->policy += more->policy;
+    sum->baseline += more->baseline;
+    sum->entropy += more->entropy;
+    sum->kl += more->kl;
+    sum->clipped += more->clipped;
+    sum->weight += more->weight;
+}
+
 // L of the rows summed up in *stats.
 static inline FARM_HD double farm_loss_total(const struct farm_loss_config *config,
                                              const struct farm_loss_stats *stats) {

@@ -357,15 +357,6 @@ static void add_gradients(struct farm_backend *backend, float scale) {
         for (size_t i = 0; i < count; i++) sum[i] *= scale;
 }
 
-static void add_stats(struct farm_train_stats *sum, const struct farm_train_stats *more) {
-    sum->loss.policy += more->loss.policy;
-    sum->loss.baseline += more->loss.baseline;
-    sum->loss.entropy += more->loss.entropy;
-    sum->loss.kl += more->loss.kl;
-    sum->loss.clipped += more->loss.clipped;
-    sum->loss.weight += more->loss.weight;
-}
-
 static enum farm_status train(struct farm_backend *backend, const struct farm_train_unrolls *unrolls, uint32_t count,
                               double learning_rate, struct farm_train_stats *stats, struct farm_error *err) {
     const struct farm_algo_config *algo = &backend->learner->algo;
@@ -381,7 +372,8 @@ static enum farm_status train(struct farm_backend *backend, const struct farm_tr
                   backend);
     add_gradients(backend, algo->loss_sum ? 1.0f : 1.0f / (float)(backend->column_count * algo->unroll));
     *stats = (struct farm_train_stats){0};
-    for (uint32_t k = 0; k < backend->trainer_count; k++) add_stats(stats, &backend->trainers[k].stats);
+    for (uint32_t k = 0; k < backend->trainer_count; k++)
+        farm_loss_stats_add(&stats->loss, &backend->trainers[k].stats.loss);
     stats->grad_norm = (double)farm_optimiser_step(&backend->optimiser_config, &backend->optimiser,
                                                    (float)learning_rate, backend->params, backend->trainers[0].grads);
     backend->version++;

@@ -1,242 +1,78 @@
-// See backend.h. Chooses the device, divides its memory, and puts registration, mirror, parameters, inference and
-// training together. Each half runs on its thread: inference.h, training.h.
+// See backend.h. One shard a GPU; training goes over all of them, inference is each one's own.
 #include "learner/cuda/backend.h"
 
 #include <stdlib.h>
+#include <string.h>
+#include <time.h>
 
 #include "base/log.h"
 #include "base/time.h"
 #include "kernels/cuda/check.h"
-#include "learner/cuda/context.h"
-#include "learner/cuda/inference.h"
-#include "learner/cuda/memory.h"
-#include "learner/cuda/training.h"
+#include "learner/cuda/reduce.h"
+#include "learner/cuda/shard.h"
 
-enum { CROSSING_PIECES = 64, RESERVE_SHARE = 64 }; // of device memory, what stays free for CUDA and its libraries
-static const double STATE_EVERY_S = 10;            // the most that a lost GPU takes with it
+static const double STATE_EVERY_S = 10;                       // the most that a lost GPU takes with it
+static const struct timespec LOOK_EVERY = {.tv_nsec = 20000}; // at several GPUs' updates
 
 struct farm_backend {
-    struct farm_cuda_context context;
-    struct farm_cuda_inference *inference;
-    struct farm_cuda_training *training; // NULL in evaluation
-    struct CUstream_st *stream;          // the training thread's; in evaluation one of its own
-    bool owns_stream;
+    uint32_t shard_count;
+    struct farm_cuda_shard *shards[FARM_LEARNER_SHARDS_MAX];
+    struct farm_cuda_reduce reduce; // where there are several
 };
 
-// ---- the device ----
+static struct farm_cuda_parameters *parameters_of(const struct farm_backend *backend, uint32_t k) {
+    return &backend->shards[k]->context.parameters;
+}
 
-static enum farm_status find_device(const struct farm_learner_config *learner, int *device, struct farm_error *err) {
-    int count;
-    const cudaError_t code = cudaGetDeviceCount(&count);
-    if (code == cudaErrorUnknown) { // nothing is lost yet: it has not started
-        (void)cudaGetLastError();
-        return farm_fail(err, FARM_E_UNSUPPORTED,
-                         "cudaGetDeviceCount: %s (%d): the driver does not start (nvidia-smi and dmesg may say why; is "
-                         "nvidia-uvm loaded?); or --device cpu",
-                         cudaGetErrorString(code), (int)code);
+// ---- start and end ----
+
+static enum farm_status sum_gradients(struct farm_backend *backend, struct farm_error *err) {
+    float *gradients[FARM_LEARNER_SHARDS_MAX];
+    struct CUstream_st *streams[FARM_LEARNER_SHARDS_MAX];
+    for (uint32_t k = 0; k < backend->shard_count; k++) {
+        gradients[k] = parameters_of(backend, k)->gradients;
+        streams[k] = farm_cuda_shard_stream(backend->shards[k]);
     }
-    if (code) return farm_cuda_fail(err, code, "cudaGetDeviceCount", __FILE__, __LINE__);
-    if (count < 1) return farm_cuda_fail(err, cudaErrorNoDevice, "cudaGetDeviceCount", __FILE__, __LINE__);
-    *device = 0;
-    if (learner->shards[0].gpu && cudaDeviceGetByPCIBusId(device, learner->shards[0].gpu)) {
-        (void)cudaGetLastError();
-        *device = 0;
-        farm_log_warn("CUDA does not know the GPU at %s: taking its first one", learner->shards[0].gpu);
-    }
-    FARM_CUDA_TRY(cudaSetDevice(*device));
-    return FARM_OK;
+    return farm_cuda_reduce_sum(&backend->reduce, gradients, parameters_of(backend, 0)->count, streams, err);
 }
 
-static enum farm_status open_device(struct farm_cuda_context *context, struct farm_error *err) {
-    enum farm_status status = find_device(context->learner, &context->device, err);
-    if (!status) status = farm_cuda_libraries_open(&context->libraries, err);
-    if (status) return status;
-    struct cudaDeviceProp properties;
-    char libraries[256];
-    int driver = 0;
-    FARM_CUDA_TRY(cudaGetDeviceProperties(&properties, context->device));
-    FARM_CUDA_TRY(cudaDriverGetVersion(&driver));
-    farm_cuda_libraries_describe(&context->libraries, libraries, sizeof libraries);
-    context->precision = context->learner->precision == FARM_PRECISION_F32 ? FARM_PRECISION_F32 : FARM_PRECISION_BF16;
-    farm_log_info("device cuda: %s, compute capability %d.%d, driver for CUDA %d.%d, %s; arithmetic in %s",
-                  properties.name, properties.major, properties.minor, driver / 1000, driver % 1000 / 10, libraries,
-                  context->precision == FARM_PRECISION_F32 ? "f32" : "bf16 with f32 sums");
-    return FARM_OK;
-}
-
-// ---- dividing its memory ----
-
-struct budget {
-    size_t parameters, inference, training, mirror;
-};
-
-static struct budget budget_of(const struct farm_cuda_context *context, enum farm_mirror mode) {
-    const struct farm_learner_config *learner = context->learner;
-    return (struct budget){
-        .parameters = farm_cuda_parameters_bytes(context->net, learner, context->precision == FARM_PRECISION_BF16),
-        .inference = farm_cuda_inference_bytes(context),
-        .training = learner->evaluate ? 0 : farm_cuda_training_bytes(context, mode),
-        .mirror = farm_cuda_mirror_bytes(context->lanes, mode, (uint32_t)context->net->io.stack)};
-}
-
-static size_t sum(const struct budget *budget) {
-    return budget->parameters + budget->inference + budget->training + budget->mirror;
-}
-
-static double mb(size_t bytes) {
-    return (double)bytes / 1e6;
-}
-
-// Training without windows cannot read rings that are not registered.
-static enum farm_mirror smallest_mirror(const struct farm_cuda_context *context) {
-    const bool staged = context->registered.staged[FARM_CUDA_UP] && context->net->io.flat == 0;
-    return staged ? FARM_MIRROR_WINDOW : FARM_MIRROR_OFF;
-}
-
-// The most that was asked for and fits, as far as sizes are known beforehand.
-static enum farm_status choose_mirror(const struct farm_cuda_context *context, enum farm_mirror *mode,
-                                      struct farm_error *err) {
-    const enum farm_mirror asked = context->learner->mirror, smallest = smallest_mirror(context);
-    const enum farm_mirror wanted = asked < smallest ? asked : smallest;
-    size_t left, total;
-    FARM_CUDA_TRY(cudaMemGetInfo(&left, &total));
-    const size_t usable = left > total / RESERVE_SHARE ? left - total / RESERVE_SHARE : 0;
-    struct budget budget = {0};
-    if (wanted != asked)
-        farm_log_warn("mirror %s in place of %s: the rings are not registered", farm_mirror_name(wanted),
-                      farm_mirror_name(asked));
-    for (*mode = wanted; *mode <= smallest; ++*mode) {
-        budget = budget_of(context, *mode);
-        if (sum(&budget) > usable) continue;
-        if (*mode != wanted)
-            farm_log_warn("mirror %s in place of %s: device memory does not suffice", farm_mirror_name(*mode),
-                          farm_mirror_name(wanted));
-        farm_log_info("device memory: parameters %.1f MB, inference %.1f MB, training %.1f MB, mirror %s %.1f MB, of "
-                      "%.1f MB that are free",
-                      mb(budget.parameters), mb(budget.inference), mb(budget.training), farm_mirror_name(*mode),
-                      mb(budget.mirror), mb(left));
-        return FARM_OK;
-    }
-    return farm_fail(
-        err, FARM_E_LIMIT,
-        "device memory: parameters want %.1f MB (--net), inference %.1f MB (--infer-batch-max), training "
-        "%.1f MB (--micro-batch, --unroll), the smallest mirror %.1f MB (--envs-per-actor): %.1f MB in all, "
-        "and of the GPU's %.1f MB %.1f are free",
-        mb(budget.parameters), mb(budget.inference), mb(budget.training), mb(budget.mirror), mb(sum(&budget)),
-        mb(total), mb(left));
-}
-
-// ---- start ----
-
-static enum farm_status take_zeros(struct farm_cuda_context *context, struct farm_error *err) {
-    const size_t bytes = farm_cuda_slot_bytes(context->obs_bytes);
-    enum farm_status status = farm_cuda_device_memory(bytes, "an observation wants", NULL, &context->zeros, err);
-    if (!status) status = farm_cuda_device_memory(bytes, "an observation wants", NULL, &context->sink, err);
-    return status;
-}
-
-// Observations of as many environments as a batch may have, from their lanes to their places in the mirror, which holds
-// nothing yet.
-static enum farm_status choose_crossing(struct farm_cuda_context *context, struct CUstream_st *stream,
-                                        struct farm_error *err) {
-    const void *from[CROSSING_PIECES];
-    void *to[CROSSING_PIECES];
-    uint32_t count = 0;
-    context->crossing = (struct farm_cuda_crossing){.way = FARM_CUDA_PULL_LOADS, .blocks = FARM_CUDA_PULL_BLOCKS};
-    if (!context->direct) return FARM_OK;
-    for (uint32_t i = 0; i < context->lanes->lane_count; i++)
-        for (uint32_t e = 0; e < context->lanes->lanes[i].lane->width && count < CROSSING_PIECES; e++) {
-            from[count] = farm_cuda_up(context, i, farm_lane_obs(context->lanes->lanes[i].lane, 0, 0, e));
-            to[count++] = farm_cuda_mirror_at(&context->mirror, i, 0, e);
-        }
-    return farm_cuda_crossing_choose(stream, from, to, count, context->obs_bytes, &context->crossing, err);
-}
-
-static enum farm_status make_stream(struct farm_backend *backend, struct farm_error *err) {
-    FARM_CUDA_TRY(cudaStreamCreateWithFlags(&backend->stream, cudaStreamNonBlocking));
-    backend->owns_stream = true;
-    return FARM_OK;
-}
-
-// Everything whose size the mirror's mode decides, or that points into it.
-static enum farm_status make_halves(struct farm_backend *backend, enum farm_mirror mode, struct farm_error *err) {
-    struct farm_cuda_context *context = &backend->context;
-    enum farm_status status =
-        farm_cuda_mirror_make(context->lanes, mode, (uint32_t)context->net->io.stack, &context->mirror, err);
-    if (!status) status = choose_crossing(context, backend->stream, err);
-    if (!status) status = farm_cuda_mirror_fill(&context->mirror, context->lanes, err);
-    if (!status) status = farm_cuda_inference_make(context, &backend->inference, err);
-    if (!status && !context->learner->evaluate) status = farm_cuda_training_make(context, &backend->training, err);
-    return status;
-}
-
-static void free_halves(struct farm_backend *backend) {
-    farm_cuda_training_free(backend->training);
-    farm_cuda_inference_free(backend->inference);
-    farm_cuda_mirror_free(&backend->context.mirror);
-    backend->training = NULL;
-    backend->inference = NULL;
-}
-
-// What cuDNN, cuBLASLt, kernels and graphs take of their own shows when they are made, and a library that finds no
-// memory may call it something else (FARM_E_IO): then the next smaller mirror is tried.
-static enum farm_status make_what_fits(struct farm_backend *backend, enum farm_mirror mode, struct farm_error *err) {
-    const struct farm_cuda_context *context = &backend->context;
-    enum farm_status status = make_halves(backend, mode, err);
-    for (; (status == FARM_E_LIMIT || status == FARM_E_IO) && mode < smallest_mirror(context); mode++) {
-        const enum farm_mirror next = mode + 1;
-        free_halves(backend);
-        (void)cudaGetLastError(); // no kernel of the next try shall be blamed for it
-        farm_log_warn("mirror %s, %.1f MB, in place of %s: %s", farm_mirror_name(next),
-                      mb(budget_of(context, next).mirror), farm_mirror_name(mode),
-                      err ? err->message : "device memory does not suffice");
-        status = make_halves(backend, next, err);
+// The first sum connects the devices, which takes long: it is made here, of nothing.
+static enum farm_status connect(struct farm_backend *backend, struct farm_error *err) {
+    int devices[FARM_LEARNER_SHARDS_MAX];
+    for (uint32_t k = 0; k < backend->shard_count; k++) devices[k] = backend->shards[k]->context.device;
+    enum farm_status status = farm_cuda_reduce_open(devices, backend->shard_count, &backend->reduce, err);
+    if (!status) status = sum_gradients(backend, err);
+    for (uint32_t k = 0; k < backend->shard_count && !status; k++) {
+        status = farm_cuda_shard_enter(backend->shards[k], err);
+        if (!status) FARM_CUDA_TRY(cudaStreamSynchronize(farm_cuda_shard_stream(backend->shards[k])));
     }
     return status;
-}
-
-static enum farm_status start(struct farm_backend *backend, struct farm_error *err) {
-    struct farm_cuda_context *context = &backend->context;
-    enum farm_mirror mode = context->learner->mirror;
-    enum farm_status status = open_device(context, err);
-    if (!status) status = farm_cuda_register(context->lanes, context->device, 0, &context->registered, err);
-    if (status) return status;
-    context->obs_bytes = context->lanes->lanes[0].lane->obs_bytes[0];
-    context->direct = !context->registered.staged[FARM_CUDA_UP] && context->net->io.flat == 0;
-    status = choose_mirror(context, &mode, err);
-    if (!status) status = make_stream(backend, err);
-    if (!status) status = take_zeros(context, err);
-    if (!status)
-        status = farm_cuda_parameters_make(context->net, context->learner, context->precision == FARM_PRECISION_BF16,
-                                           backend->stream, &context->parameters, err);
-    return status ? status : make_what_fits(backend, mode, err);
 }
 
 static void say_account(const struct farm_backend *backend) {
-    uint64_t rows, inferred;
-    if (!backend->inference) return;
-    farm_cuda_inference_account(backend->inference, &rows, &inferred);
-    const uint64_t trained = backend->training ? farm_cuda_training_crossed(backend->training) : 0;
+    uint64_t rows = 0, inferred = 0, trained = 0;
+    for (uint32_t k = 0; k < backend->shard_count; k++) {
+        const struct farm_cuda_shard *shard = backend->shards[k];
+        uint64_t shard_rows, shard_inferred;
+        farm_cuda_inference_account(shard->inference, &shard_rows, &shard_inferred);
+        rows += shard_rows;
+        inferred += shard_inferred;
+        trained += shard->training ? farm_cuda_training_crossed(shard->training) : 0;
+    }
     if (!rows) return;
+    const size_t obs_bytes = backend->shards[0]->context.obs_bytes;
     farm_log_info("%.1f MB of observations crossed the bus for inference and %.1f MB for training: %.2f times each of "
                   "the %llu observations' %zu bytes",
-                  mb(inferred), mb(trained),
-                  (double)(inferred + trained) / ((double)rows * (double)backend->context.obs_bytes),
-                  (unsigned long long)rows, backend->context.obs_bytes);
+                  (double)inferred / 1e6, (double)trained / 1e6,
+                  (double)(inferred + trained) / ((double)rows * (double)obs_bytes), (unsigned long long)rows,
+                  obs_bytes);
 }
 
 static void destroy(struct farm_backend *backend) {
     if (!backend) return;
-    struct farm_cuda_context *context = &backend->context;
-    (void)cudaSetDevice(context->device);
     say_account(backend);
-    free_halves(backend);
-    farm_cuda_parameters_free(&context->parameters);
-    (void)cudaFree(context->zeros);
-    (void)cudaFree(context->sink);
-    if (backend->owns_stream) (void)cudaStreamDestroy(backend->stream);
-    farm_cuda_unregister(&context->registered);
-    (void)cudaGetLastError();
+    farm_cuda_reduce_close(&backend->reduce);
+    for (uint32_t k = 0; k < backend->shard_count; k++) farm_cuda_shard_free(backend->shards[k]);
     free(backend);
 }
 
@@ -244,9 +80,12 @@ static enum farm_status create(const struct farm_backend_config *config, struct 
                                struct farm_error *err) {
     struct farm_backend *backend = calloc(1, sizeof *backend);
     if (!backend) return farm_fail(err, FARM_E_LIMIT, "no memory for the CUDA backend");
-    backend->context =
-        (struct farm_cuda_context){.learner = config->learner, .net = config->net, .lanes = config->lanes};
-    const enum farm_status status = start(backend, err);
+    enum farm_status status = FARM_OK;
+    for (uint32_t k = 0; k < config->shards && !status; k++) {
+        status = farm_cuda_shard_make(config, k, &backend->shards[k], err);
+        if (!status) backend->shard_count++;
+    }
+    if (!status && config->shards > 1 && !config->learner->evaluate) status = connect(backend, err);
     if (status) {
         destroy(backend);
         return status;
@@ -259,51 +98,132 @@ static enum farm_status create(const struct farm_backend_config *config, struct 
 
 static enum farm_status infer(struct farm_backend *backend, uint32_t shard, const struct farm_infer_rows *rows,
                               uint32_t count, struct farm_error *err) {
-    FARM_CUDA_TRY(cudaSetDevice(backend->context.device));
-    return farm_cuda_infer(backend->inference, rows, count, err);
+    const enum farm_status status = farm_cuda_shard_enter(backend->shards[shard], err);
+    return status ? status : farm_cuda_infer(backend->shards[shard]->inference, rows, count, err);
 }
 
-static struct CUstream_st *stream_of(const struct farm_backend *backend) {
-    return backend->training ? farm_cuda_training_stream(backend->training) : backend->stream;
+// How many of the unrolls, from the first on, are the shard's.
+static uint32_t count_own(const struct farm_cuda_context *context, const struct farm_train_unrolls *unrolls,
+                          uint32_t count) {
+    uint32_t own = 0;
+    while (own < count && farm_cuda_serves(context, unrolls[own].lane_id)) own++;
+    return own;
+}
+
+// The gradients of each shard's unrolls, in its stream.
+static enum farm_status differentiate(struct farm_backend *backend, const struct farm_train_unrolls *unrolls,
+                                      uint32_t count, double learning_rate, struct farm_error *err) {
+    uint32_t columns = 0;
+    for (uint32_t i = 0; i < count; i++) columns += unrolls[i].env_count;
+    for (uint32_t k = 0; k < backend->shard_count; k++) {
+        struct farm_cuda_shard *shard = backend->shards[k];
+        const uint32_t own = count_own(&shard->context, unrolls, count);
+        if (!own) return farm_fail(err, FARM_E_INVALID, "an update without unrolls of GPU %u", k);
+        enum farm_status status = farm_cuda_shard_enter(shard, err);
+        if (!status) status = farm_cuda_training_gradients(shard->training, unrolls, own, columns, learning_rate, err);
+        if (status) return status;
+        unrolls += own;
+        count -= own;
+    }
+    return FARM_OK;
+}
+
+// Waits until every device has made its step. One that is lost would leave the others waiting for its gradient for
+// ever, so none is waited for alone.
+static enum farm_status wait_for_all(struct farm_backend *backend, struct farm_error *err) {
+    for (uint32_t done = 0; done < backend->shard_count;) {
+        enum farm_status status = farm_cuda_reduce_check(&backend->reduce, err);
+        done = 0;
+        for (uint32_t k = 0; k < backend->shard_count && !status; k++) {
+            bool ended;
+            status = farm_cuda_shard_enter(backend->shards[k], err);
+            if (!status) status = farm_cuda_training_ended(backend->shards[k]->training, &ended, err);
+            done += !status && ended;
+        }
+        if (status) return status;
+        if (done < backend->shard_count) nanosleep(&LOOK_EVERY, NULL);
+    }
+    return FARM_OK;
+}
+
+// Behind the gradients: their sum, each device's step and the publication of its parameters.
+static enum farm_status step(struct farm_backend *backend, struct farm_error *err) {
+    const bool several = backend->shard_count > 1;
+    enum farm_status status = several ? sum_gradients(backend, err) : FARM_OK;
+    for (uint32_t k = 0; k < backend->shard_count && !status; k++) {
+        status = farm_cuda_shard_enter(backend->shards[k], err);
+        if (!status) status = farm_cuda_training_step(backend->shards[k]->training, err);
+    }
+    if (status) return status;
+    return several ? wait_for_all(backend, err) : farm_cuda_training_wait(backend->shards[0]->training, err);
 }
 
 static enum farm_status train(struct farm_backend *backend, const struct farm_train_unrolls *unrolls, uint32_t count,
                               double learning_rate, struct farm_train_stats *stats, struct farm_error *err) {
-    struct farm_cuda_parameters *parameters = &backend->context.parameters;
-    FARM_CUDA_TRY(cudaSetDevice(backend->context.device));
-    enum farm_status status = farm_cuda_train(backend->training, unrolls, count, learning_rate, stats, err);
-    if (!status && (double)(farm_now_ns() - parameters->copied_ns) > STATE_EVERY_S * 1e9)
-        status = farm_cuda_parameters_download(parameters, stream_of(backend), err);
-    return status;
+    enum farm_status status = differentiate(backend, unrolls, count, learning_rate, err);
+    if (!status) status = step(backend, err);
+    if (status) {
+        farm_cuda_reduce_abort(&backend->reduce);
+        return status;
+    }
+    *stats = (struct farm_train_stats){0};
+    for (uint32_t k = 0; k < backend->shard_count; k++) {
+        struct farm_train_stats own;
+        farm_cuda_training_finish(backend->shards[k]->training, &own);
+        farm_loss_stats_add(&stats->loss, &own.loss);
+        stats->grad_norm = own.grad_norm; // of the sum: all have the same
+    }
+    struct farm_cuda_parameters *first = parameters_of(backend, 0);
+    if ((double)(farm_now_ns() - first->copied_ns) <= STATE_EVERY_S * 1e9) return FARM_OK;
+    status = farm_cuda_shard_enter(backend->shards[0], err);
+    return status ? status : farm_cuda_parameters_download(first, farm_cuda_shard_stream(backend->shards[0]), err);
 }
 
 static uint64_t version(const struct farm_backend *backend) {
-    return backend->context.parameters.version;
+    return parameters_of(backend, 0)->version;
 }
 
+// The first shard's: all have the same.
 static struct farm_backend_state state(struct farm_backend *backend) {
-    struct farm_cuda_parameters *parameters = &backend->context.parameters;
+    struct farm_cuda_parameters *parameters = parameters_of(backend, 0);
     struct farm_error why;
-    (void)cudaSetDevice(backend->context.device);
-    if (farm_cuda_parameters_download(parameters, stream_of(backend), &why))
+    enum farm_status status = farm_cuda_shard_enter(backend->shards[0], &why);
+    if (!status) status = farm_cuda_parameters_download(parameters, farm_cuda_shard_stream(backend->shards[0]), &why);
+    if (status)
         farm_log_warn("%s: the parameters are those of version %llu, %llu updates before", why.message,
                       (unsigned long long)parameters->host.version,
                       (unsigned long long)(parameters->version - parameters->host.version));
     return parameters->host;
 }
 
+static void copy_state(const struct farm_backend_state *from, struct farm_backend_state *to, size_t count) {
+    memcpy(to->params, from->params, count * sizeof(float));
+    if (from->first) memcpy(to->first, from->first, count * sizeof(float));
+    memcpy(to->second, from->second, count * sizeof(float));
+    to->version = from->version;
+    to->optimiser_step = from->optimiser_step;
+}
+
 static enum farm_status state_changed(struct farm_backend *backend, uint64_t new_version, uint64_t optimiser_step,
                                       struct farm_error *err) {
-    struct farm_cuda_parameters *parameters = &backend->context.parameters;
-    FARM_CUDA_TRY(cudaSetDevice(backend->context.device));
-    parameters->host.version = new_version;
-    parameters->host.optimiser_step = optimiser_step;
-    return farm_cuda_parameters_upload(parameters, stream_of(backend), err);
+    struct farm_backend_state *first = &parameters_of(backend, 0)->host;
+    first->version = new_version;
+    first->optimiser_step = optimiser_step;
+    enum farm_status status = FARM_OK;
+    for (uint32_t k = 0; k < backend->shard_count && !status; k++) {
+        struct farm_cuda_shard *shard = backend->shards[k];
+        if (k) copy_state(first, &parameters_of(backend, k)->host, shard->context.net->parameter_count);
+        status = farm_cuda_shard_enter(shard, err);
+        if (!status)
+            status = farm_cuda_parameters_upload(parameters_of(backend, k), farm_cuda_shard_stream(shard), err);
+    }
+    return status;
 }
 
 const struct farm_backend_ops farm_backend_cuda = {
     .name = "cuda",
     .stores_acted = true,
+    .shards = true,
     .create = create,
     .destroy = destroy,
     .infer = infer,

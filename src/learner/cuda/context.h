@@ -13,6 +13,7 @@ struct farm_cuda_context {
     const struct farm_learner_config *learner;
     const struct farm_net *net;
     const struct farm_lanes *lanes;
+    uint32_t shard, shards; // whose lanes are served here; of how many
     int device;
     struct farm_cuda_libraries libraries;
     enum farm_precision precision; // F32 or BF16
@@ -26,6 +27,14 @@ struct farm_cuda_context {
     void *zeros;      // device: an observation of zeros, with what alignment takes
     void *sink;       // device: where rows that nobody wants go
 };
+
+// Whether a lane is served here, and how many of an update's unrolls are trained on here.
+static inline bool farm_cuda_serves(const struct farm_cuda_context *context, uint32_t lane) {
+    return context->lanes->lanes[lane].shard == context->shard;
+}
+static inline uint32_t farm_cuda_share(const struct farm_cuda_context *context) {
+    return farm_learner_share(context->learner->algo.batch, context->shards, context->shard);
+}
 
 // Bytes between neighbours that keep any remainder by 16.
 static inline size_t farm_cuda_slot_bytes(size_t obs_bytes) {

@@ -17,23 +17,25 @@ static uint32_t steps_of(const struct farm_lane *lane, enum farm_mirror mode, ui
     return mode == FARM_MIRROR_FULL || lane->steps < stack ? lane->steps : stack;
 }
 
-static size_t lane_bytes(const struct farm_lane *lane, enum farm_mirror mode, uint32_t stack) {
+static size_t lane_bytes(const struct farm_learner_lane *of, uint32_t shard, enum farm_mirror mode, uint32_t stack) {
+    const struct farm_lane *lane = of->lane;
+    if (of->shard != shard) return 0;
     const size_t bytes = (size_t)steps_of(lane, mode, stack) * lane->width * lane->obs_bytes[0];
     return (bytes + LANE_ALIGNMENT - 1) / LANE_ALIGNMENT * LANE_ALIGNMENT;
 }
 
-size_t farm_cuda_mirror_bytes(const struct farm_lanes *lanes, enum farm_mirror mode, uint32_t stack) {
+size_t farm_cuda_mirror_bytes(const struct farm_lanes *lanes, uint32_t shard, enum farm_mirror mode, uint32_t stack) {
     size_t bytes = 0;
-    for (uint32_t i = 0; i < lanes->lane_count; i++) bytes += lane_bytes(lanes->lanes[i].lane, mode, stack);
+    for (uint32_t i = 0; i < lanes->lane_count; i++) bytes += lane_bytes(&lanes->lanes[i], shard, mode, stack);
     return bytes;
 }
 
-enum farm_status farm_cuda_mirror_make(const struct farm_lanes *lanes, enum farm_mirror mode, uint32_t stack,
-                                       struct farm_cuda_mirror *out, struct farm_error *err) {
+enum farm_status farm_cuda_mirror_make(const struct farm_lanes *lanes, uint32_t shard, enum farm_mirror mode,
+                                       uint32_t stack, struct farm_cuda_mirror *out, struct farm_error *err) {
     *out = (struct farm_cuda_mirror){.mode = mode,
                                      .obs_bytes = lanes->lanes[0].lane->obs_bytes[0],
                                      .lane_count = lanes->lane_count,
-                                     .bytes = farm_cuda_mirror_bytes(lanes, mode, stack)};
+                                     .bytes = farm_cuda_mirror_bytes(lanes, shard, mode, stack)};
     out->lanes = calloc(lanes->lane_count, sizeof *out->lanes);
     if (!out->lanes) return farm_fail(err, FARM_E_LIMIT, "no memory for the mirror of %u lanes", lanes->lane_count);
     void *memory;
@@ -47,9 +49,10 @@ enum farm_status farm_cuda_mirror_make(const struct farm_lanes *lanes, enum farm
     char *at = memory;
     for (uint32_t i = 0; i < lanes->lane_count; i++) {
         const struct farm_lane *lane = lanes->lanes[i].lane;
+        if (lanes->lanes[i].shard != shard) continue;
         out->lanes[i] =
             (struct farm_cuda_mirror_lane){.start = at, .steps = steps_of(lane, mode, stack), .width = lane->width};
-        at += lane_bytes(lane, mode, stack);
+        at += lane_bytes(&lanes->lanes[i], shard, mode, stack);
     }
     return FARM_OK;
 }
@@ -61,6 +64,7 @@ enum farm_status farm_cuda_mirror_fill(struct farm_cuda_mirror *mirror, const st
     for (uint32_t i = 0; i < lanes->lane_count; i++) {
         const struct farm_lane *lane = lanes->lanes[i].lane;
         const uint64_t end = lanes->lanes[i].answered, steps = mirror->lanes[i].steps;
+        if (!mirror->lanes[i].start) continue;
         for (uint64_t n = end > steps ? end - steps : 0; n < end; n++)
             FARM_CUDA_TRY(cudaMemcpy(farm_cuda_mirror_at(mirror, i, n, 0), farm_lane_obs(lane, 0, n, 0),
                                      lane->width * mirror->obs_bytes, cudaMemcpyHostToDevice));

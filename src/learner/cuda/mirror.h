@@ -12,7 +12,7 @@ struct farm_cuda_mirror {
     enum farm_mirror mode;
     size_t obs_bytes;
     struct farm_cuda_mirror_lane {
-        char *start;
+        char *start; // NULL: of another shard
         uint32_t steps, width;
     } * lanes; // [lane_count]
     uint32_t lane_count;
@@ -20,12 +20,13 @@ struct farm_cuda_mirror {
     size_t bytes;
 };
 
-// Device memory that a mode wants. stack: frames of an observation.
-size_t farm_cuda_mirror_bytes(const struct farm_lanes *lanes, enum farm_mirror mode, uint32_t stack);
+// Device memory that a mode wants. Of the lanes of `shard`; the others have no place here. stack: frames of an
+// observation.
+size_t farm_cuda_mirror_bytes(const struct farm_lanes *lanes, uint32_t shard, enum farm_mirror mode, uint32_t stack);
 
 // Takes the memory and, of a learner that comes back, the steps that are answered already.
-enum farm_status farm_cuda_mirror_make(const struct farm_lanes *lanes, enum farm_mirror mode, uint32_t stack,
-                                       struct farm_cuda_mirror *out, struct farm_error *err);
+enum farm_status farm_cuda_mirror_make(const struct farm_lanes *lanes, uint32_t shard, enum farm_mirror mode,
+                                       uint32_t stack, struct farm_cuda_mirror *out, struct farm_error *err);
 enum farm_status farm_cuda_mirror_fill(struct farm_cuda_mirror *mirror, const struct farm_lanes *lanes,
                                        struct farm_error *err);
 void farm_cuda_mirror_free(struct farm_cuda_mirror *mirror); // safe on a zeroed one

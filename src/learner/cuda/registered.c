@@ -85,7 +85,11 @@ static void cut(struct farm_cuda_registered *registered, const struct farm_segme
     }
 }
 
-static enum farm_status list(const struct farm_lanes *lanes, size_t piece_bytes,
+static bool served(const struct farm_lanes *lanes, uint32_t ring, uint32_t shard) {
+    return lanes->lanes[lanes->first_lane[ring]].shard == shard;
+}
+
+static enum farm_status list(const struct farm_lanes *lanes, uint32_t shard, size_t piece_bytes,
                              struct farm_cuda_registered *registered, struct farm_error *err) {
     uint32_t count = 0;
     for (uint32_t r = 0; r < lanes->ring_count; r++)
@@ -96,6 +100,7 @@ static enum farm_status list(const struct farm_lanes *lanes, size_t piece_bytes,
     if (!registered->parts || !registered->segments)
         return farm_fail(err, FARM_E_LIMIT, "no memory for the list of %u segments", 2 * lanes->ring_count);
     for (uint32_t r = 0; r < lanes->ring_count; r++) {
+        if (!served(lanes, r, shard)) continue;
         cut(registered, &lanes->rings[r].up, FARM_CUDA_UP, piece_bytes);
         cut(registered, &lanes->rings[r].down, FARM_CUDA_DOWN, piece_bytes);
     }
@@ -127,10 +132,10 @@ static const char *refusal(const struct farm_cuda_registered *registered, enum f
 }
 
 // A segment's addresses are those of its first part.
-static void note_addresses(struct farm_cuda_registered *registered, const struct farm_lanes *lanes) {
+static void note_addresses(struct farm_cuda_registered *registered, const struct farm_lanes *lanes, uint32_t shard) {
     const struct farm_cuda_registration *part = registered->parts;
     for (uint32_t r = 0; r < lanes->ring_count; r++)
-        for (int side = FARM_CUDA_UP; side <= FARM_CUDA_DOWN; side++) {
+        for (int side = FARM_CUDA_UP; side <= FARM_CUDA_DOWN && served(lanes, r, shard); side++) {
             const size_t bytes = side == FARM_CUDA_UP ? lanes->rings[r].up.bytes : lanes->rings[r].down.bytes;
             registered->segments[r][side].host = part->host;
             registered->segments[r][side].device = part->device;
@@ -154,10 +159,10 @@ static void settle(struct farm_cuda_registered *registered) {
         release(registered, registered->staged[FARM_CUDA_UP], registered->staged[FARM_CUDA_DOWN]);
 }
 
-enum farm_status farm_cuda_register(const struct farm_lanes *lanes, int device, size_t piece_bytes,
+enum farm_status farm_cuda_register(const struct farm_lanes *lanes, uint32_t shard, int device, size_t piece_bytes,
                                     struct farm_cuda_registered *out, struct farm_error *err) {
     *out = (struct farm_cuda_registered){0};
-    enum farm_status status = list(lanes, piece_bytes ? piece_bytes : PIECE_BYTES, out, err);
+    enum farm_status status = list(lanes, shard, piece_bytes ? piece_bytes : PIECE_BYTES, out, err);
     if (status) {
         farm_cuda_unregister(out);
         return status;
@@ -166,7 +171,7 @@ enum farm_status farm_cuda_register(const struct farm_lanes *lanes, int device, 
     run_in_parallel((struct work){.parts = out->parts, .count = out->part_count, .device = device});
     const double seconds = (double)(farm_now_ns() - start + 1) * 1e-9;
     settle(out);
-    note_addresses(out, lanes);
+    note_addresses(out, lanes, shard);
     size_t bytes = 0, parts = 0;
     for (uint32_t i = 0; i < out->part_count; i++) {
         bytes += out->parts[i].registered ? out->parts[i].bytes : 0;

@@ -44,10 +44,11 @@ struct farm_cuda_training {
     struct farm_cuda_executor *executor;
     cudaStream_t stream;
     cudaEvent_t done;
-    cudaGraphExec_t graph;
-    uint32_t chunk; // columns of a pass
+    cudaGraphExec_t gradients, step; // the shard's share of the batch; without other shards `gradients` is the whole
+    uint32_t chunk;                  // columns of a pass
     struct column *columns;
-    uint32_t column_count;
+    uint32_t column_count, total; // of an update: here, and in all shards
+    uint64_t to_cross;            // bytes of the update that runs
     struct inputs inputs;
     const void **frames; // [stack]
     // pinned
@@ -73,10 +74,11 @@ static bool flat(const struct farm_cuda_context *context) {
     return context->net->io.flat > 0;
 }
 
-uint32_t farm_cuda_training_chunk(const struct farm_learner_config *learner, const struct farm_net *net) {
-    uint32_t chunk = learner->micro_batch;
-    if (!chunk) chunk = (uint32_t)(net->io.flat ? FLAT_ROWS : FRAME_ROWS) / (learner->algo.unroll + 1);
-    if (chunk > learner->algo.batch) chunk = learner->algo.batch;
+// Windows of one forward and backward pass: micro_batch, or what keeps the GPU busy.
+static uint32_t chunk_of(const struct farm_cuda_context *context) {
+    uint32_t chunk = context->learner->micro_batch;
+    if (!chunk) chunk = (uint32_t)(flat(context) ? FLAT_ROWS : FRAME_ROWS) / (context->learner->algo.unroll + 1);
+    if (chunk > farm_cuda_share(context)) chunk = farm_cuda_share(context);
     return chunk ? chunk : 1;
 }
 
@@ -96,14 +98,14 @@ static size_t take(size_t *at, size_t count, size_t bytes) {
 }
 
 static struct inputs layout(const struct farm_cuda_context *context, enum farm_mirror mode) {
-    const size_t batch = context->learner->algo.batch, rows = batch * steps(context);
+    const size_t batch = farm_cuda_share(context), rows = batch * steps(context);
     const bool window = mode == FARM_MIRROR_WINDOW && !flat(context);
     const bool gathered = mode != FARM_MIRROR_FULL && flat(context);
     struct inputs inputs;
     size_t at = 0;
     inputs.frames = take(&at, rows * (size_t)context->net->io.stack, sizeof(void *));
     inputs.pulls = take(&at, window ? batch * span(context) : 0, sizeof(void *));
-    const size_t chunk = farm_cuda_training_chunk(context->learner, context->net);
+    const size_t chunk = chunk_of(context);
     inputs.flat_chunk = 0;
     (void)take(&inputs.flat_chunk, chunk * steps(context), context->obs_bytes); // each chunk starts aligned
     inputs.flat = take(&at, gathered ? (batch + chunk - 1) / chunk : 0, inputs.flat_chunk);
@@ -117,7 +119,7 @@ static struct inputs layout(const struct farm_cuda_context *context, enum farm_m
 }
 
 static struct farm_cuda_executor_config executor_config(const struct farm_cuda_context *context) {
-    const uint32_t rows = farm_cuda_training_chunk(context->learner, context->net) * steps(context);
+    const uint32_t rows = chunk_of(context) * steps(context);
     return (struct farm_cuda_executor_config){.net = context->net,
                                               .batch_max = (int)rows,
                                               .training = true,
@@ -127,7 +129,7 @@ static struct farm_cuda_executor_config executor_config(const struct farm_cuda_c
 
 size_t farm_cuda_training_bytes(const struct farm_cuda_context *context, enum farm_mirror mode) {
     const struct farm_cuda_executor_config config = executor_config(context);
-    const size_t chunk = farm_cuda_training_chunk(context->learner, context->net), rows = (size_t)config.batch_max;
+    const size_t chunk = chunk_of(context), rows = (size_t)config.batch_max;
     size_t bytes = farm_cuda_executor_bytes(&config) + layout(context, mode).bytes;
     bytes += rows * sizeof(float) * (2 * (size_t)context->net->io.actions + 7);
     if (flat(context) && mode == FARM_MIRROR_FULL) bytes += rows * (context->obs_bytes + sizeof(void *));
@@ -186,7 +188,7 @@ static enum farm_status take_observations(struct farm_cuda_training *t, struct f
     if (!status) status = list_places(t->windows, slot, frames, &t->windows_to, err);
     if (status || context->direct) return status;
     void *staging, *mapped;
-    const size_t all = (size_t)context->learner->algo.batch * span(context);
+    const size_t all = (size_t)farm_cuda_share(context) * span(context);
     status = farm_cuda_host_memory(all * slot, "the windows want", "batch", &staging, err);
     t->staging = staging;
     if (!status) status = farm_cuda_mapped(staging, &mapped, err);
@@ -200,7 +202,7 @@ static enum farm_status take_host(struct farm_cuda_training *t, struct farm_erro
     if (!status) status = farm_cuda_host_memory(sizeof *t->results, "training wants", NULL, &results, err);
     t->block = block;
     t->results = results;
-    t->columns = calloc(t->context->learner->algo.batch, sizeof *t->columns);
+    t->columns = calloc(farm_cuda_share(t->context), sizeof *t->columns);
     t->frames = calloc((size_t)t->context->net->io.stack, sizeof *t->frames);
     if (!status && (!t->columns || !t->frames)) status = farm_fail(err, FARM_E_LIMIT, "no memory for an update's list");
     return status;
@@ -329,12 +331,21 @@ static enum farm_status begin(struct farm_cuda_training *t, struct farm_error *e
     return FARM_OK;
 }
 
-static enum farm_status finish(struct farm_cuda_training *t, uint32_t columns, struct farm_error *err) {
+// The gradients of `columns` windows, added up.
+static enum farm_status put_gradients(struct farm_cuda_training *t, uint32_t columns, struct farm_error *err) {
+    enum farm_status status = begin(t, err);
+    for (uint32_t first = 0; first < columns && !status; first += t->chunk)
+        status = pass(t, first, columns - first < t->chunk ? columns - first : t->chunk, err);
+    return status;
+}
+
+// The step along the gradients of `total` windows.
+static enum farm_status put_step(struct farm_cuda_training *t, uint32_t total, struct farm_error *err) {
     const struct farm_algo_config *algo = &t->context->learner->algo;
     struct farm_cuda_parameters *p = &t->context->parameters;
     enum farm_status status = FARM_OK;
     if (!algo->loss_sum)
-        status = farm_cuda_scale(t->stream, p->gradients, p->count, 1.0f / (float)(columns * algo->unroll), err);
+        status = farm_cuda_scale(t->stream, p->gradients, p->count, 1.0f / (float)(total * algo->unroll), err);
     if (!status) status = farm_cuda_optimiser_step(t->stream, &p->optimiser, err);
     if (status) return status;
     FARM_CUDA_TRY(
@@ -344,46 +355,59 @@ static enum farm_status finish(struct farm_cuda_training *t, uint32_t columns, s
     return FARM_OK;
 }
 
-static enum farm_status put(struct farm_cuda_training *t, uint32_t columns, struct farm_error *err) {
-    enum farm_status status = begin(t, err);
-    for (uint32_t first = 0; first < columns && !status; first += t->chunk)
-        status = pass(t, first, columns - first < t->chunk ? columns - first : t->chunk, err);
-    return status ? status : finish(t, columns, err);
+// With other shards the sum of all gradients comes between the two.
+static bool divided(const struct farm_cuda_training *t) {
+    return t->context->shards > 1;
+}
+
+static enum farm_status put_first(struct farm_cuda_training *t, uint32_t columns, uint32_t total,
+                                  struct farm_error *err) {
+    const enum farm_status status = put_gradients(t, columns, err);
+    return status || divided(t) ? status : put_step(t, total, err);
 }
 
 // Lists of observations that are all zeros.
 static void list_zeros(struct farm_cuda_training *t) {
     const struct farm_cuda_context *context = t->context;
-    const size_t batch = context->learner->algo.batch;
+    const size_t batch = farm_cuda_share(context);
     void **frames = (void **)(void *)(t->block + t->inputs.frames),
          **pulls = (void **)(void *)(t->block + t->inputs.pulls);
     for (size_t i = 0; i < batch * steps(context) && t->flat; i++) frames[i] = context->zeros;
     for (size_t i = 0; i < batch * span(context) && t->windows; i++) pulls[i] = context->zeros;
 }
 
-// A whole update on zeros, so that algorithms are chosen and kernels loaded, after which the parameters are put back;
-// then captures.
-static enum farm_status capture(struct farm_cuda_training *t, struct farm_error *err) {
-    const uint32_t batch = t->context->learner->algo.batch;
+// What the stream has been given since its capture began, as a graph; `status` is what came of giving it.
+static enum farm_status end_capture(struct farm_cuda_training *t, enum farm_status status, cudaGraphExec_t *out,
+                                    struct farm_error *err) {
     cudaGraph_t graph = NULL;
-    list_zeros(t);
-    enum farm_status status = put(t, batch, err);
-    if (status) return status;
-    FARM_CUDA_TRY(cudaStreamSynchronize(t->stream));
-    status = farm_cuda_parameters_upload(&t->context->parameters, t->stream, err);
-    if (status) return status;
-    FARM_CUDA_TRY(cudaStreamBeginCapture(t->stream, cudaStreamCaptureModeThreadLocal));
-    status = put(t, batch, err);
     const cudaError_t code = cudaStreamEndCapture(t->stream, &graph);
     if (status || code) {
         (void)cudaGetLastError();
         if (graph) (void)cudaGraphDestroy(graph);
         return status ? status : farm_cuda_fail(err, code, "cudaStreamEndCapture", __FILE__, __LINE__);
     }
-    const cudaError_t made = cudaGraphInstantiate(&t->graph, graph, 0);
+    const cudaError_t made = cudaGraphInstantiate(out, graph, 0);
     (void)cudaGraphDestroy(graph);
     if (made) return farm_cuda_fail(err, made, "cudaGraphInstantiate", __FILE__, __LINE__);
     return FARM_OK;
+}
+
+// An update on zeros, so that algorithms are chosen and kernels loaded, after which the parameters are put back; then
+// captures.
+static enum farm_status capture(struct farm_cuda_training *t, struct farm_error *err) {
+    const uint32_t share = farm_cuda_share(t->context), batch = t->context->learner->algo.batch;
+    list_zeros(t);
+    enum farm_status status = put_first(t, share, batch, err);
+    if (!status && divided(t)) status = put_step(t, batch, err);
+    if (status) return status;
+    FARM_CUDA_TRY(cudaStreamSynchronize(t->stream));
+    status = farm_cuda_parameters_upload(&t->context->parameters, t->stream, err);
+    if (status) return status;
+    FARM_CUDA_TRY(cudaStreamBeginCapture(t->stream, cudaStreamCaptureModeThreadLocal));
+    status = end_capture(t, put_first(t, share, batch, err), &t->gradients, err);
+    if (status || !divided(t)) return status;
+    FARM_CUDA_TRY(cudaStreamBeginCapture(t->stream, cudaStreamCaptureModeThreadLocal));
+    return end_capture(t, put_step(t, batch, err), &t->step, err);
 }
 
 enum farm_status farm_cuda_training_make(struct farm_cuda_context *context, struct farm_cuda_training **out,
@@ -391,7 +415,7 @@ enum farm_status farm_cuda_training_make(struct farm_cuda_context *context, stru
     struct farm_cuda_training *t = calloc(1, sizeof *t);
     if (!t) return farm_fail(err, FARM_E_LIMIT, "no memory for training");
     t->context = context;
-    t->chunk = farm_cuda_training_chunk(context->learner, context->net);
+    t->chunk = chunk_of(context);
     t->inputs = layout(context, context->mirror.mode);
     const struct farm_cuda_executor_config config = executor_config(context);
     enum farm_status status = make_stream(t, err);
@@ -412,7 +436,8 @@ enum farm_status farm_cuda_training_make(struct farm_cuda_context *context, stru
 void farm_cuda_training_free(struct farm_cuda_training *t) {
     if (!t) return;
     if (t->stream) (void)cudaStreamSynchronize(t->stream);
-    if (t->graph) (void)cudaGraphExecDestroy(t->graph);
+    if (t->gradients) (void)cudaGraphExecDestroy(t->gradients);
+    if (t->step) (void)cudaGraphExecDestroy(t->step);
     farm_cuda_executor_destroy(t->executor);
     void *const device[] = {t->device_block, t->windows, t->windows_to,      t->flat,
                             t->flat_to,      t->logits,  t->dlogits,         t->value,
@@ -544,7 +569,7 @@ static void list_columns(struct farm_cuda_training *t, const struct farm_train_u
     t->column_count = 0;
     for (uint32_t i = 0; i < count; i++)
         for (uint32_t e = 0; e < unrolls[i].env_count; e++) {
-            assert(t->column_count < t->context->learner->algo.batch);
+            assert(t->column_count < farm_cuda_share(t->context));
             t->columns[t->column_count++] = (struct column){.lane = unrolls[i].lane,
                                                             .lane_id = unrolls[i].lane_id,
                                                             .start = unrolls[i].start,
@@ -554,33 +579,54 @@ static void list_columns(struct farm_cuda_training *t, const struct farm_train_u
 
 // ---- an update ----
 
-static enum farm_status run(struct farm_cuda_training *t, struct farm_error *err) {
+// Whether it is what was captured.
+static bool usual(const struct farm_cuda_training *t) {
+    return t->column_count == farm_cuda_share(t->context) && t->total == t->context->learner->algo.batch;
+}
+
+enum farm_status farm_cuda_training_gradients(struct farm_cuda_training *t, const struct farm_train_unrolls *unrolls,
+                                              uint32_t count, uint32_t total, double learning_rate,
+                                              struct farm_error *err) {
+    list_columns(t, unrolls, count);
+    t->total = total;
+    t->to_cross = gather(t, learning_rate);
+    if (!usual(t)) return put_first(t, t->column_count, total, err);
+    FARM_CUDA_TRY(cudaGraphLaunch(t->gradients, t->stream));
+    return FARM_OK;
+}
+
+enum farm_status farm_cuda_training_step(struct farm_cuda_training *t, struct farm_error *err) {
     struct farm_cuda_parameters *p = &t->context->parameters;
-    if (t->column_count == t->context->learner->algo.batch) {
-        FARM_CUDA_TRY(cudaGraphLaunch(t->graph, t->stream));
-    } else {
-        const enum farm_status status = put(t, t->column_count, err);
-        if (status) return status;
-    }
-    const enum farm_status status = farm_cuda_parameters_publish(p, t->stream, p->version + 1, err);
+    enum farm_status status = FARM_OK;
+    if (divided(t) && usual(t))
+        FARM_CUDA_TRY(cudaGraphLaunch(t->step, t->stream));
+    else if (divided(t))
+        status = put_step(t, t->total, err);
+    if (!status) status = farm_cuda_parameters_publish(p, t->stream, p->version + 1, err);
     if (status) return status;
     FARM_CUDA_TRY(cudaEventRecord(t->done, t->stream));
+    return FARM_OK;
+}
+
+enum farm_status farm_cuda_training_wait(struct farm_cuda_training *t, struct farm_error *err) {
     FARM_CUDA_TRY(cudaEventSynchronize(t->done));
     return FARM_OK;
 }
 
-enum farm_status farm_cuda_train(struct farm_cuda_training *t, const struct farm_train_unrolls *unrolls, uint32_t count,
-                                 double learning_rate, struct farm_train_stats *stats, struct farm_error *err) {
+enum farm_status farm_cuda_training_ended(struct farm_cuda_training *t, bool *ended, struct farm_error *err) {
+    const cudaError_t code = cudaEventQuery(t->done);
+    *ended = code == cudaSuccess;
+    if (code != cudaErrorNotReady) return code ? farm_cuda_fail(err, code, "training", __FILE__, __LINE__) : FARM_OK;
+    (void)cudaGetLastError(); // "not ready" would stay there
+    return FARM_OK;
+}
+
+void farm_cuda_training_finish(struct farm_cuda_training *t, struct farm_train_stats *stats) {
     struct farm_cuda_parameters *p = &t->context->parameters;
-    list_columns(t, unrolls, count);
-    const uint64_t crossed = gather(t, learning_rate);
-    const enum farm_status status = run(t, err);
-    if (status) return status;
     p->version++;
     farm_cuda_parameters_published(p);
     stats->loss = t->results->loss;
     stats->grad_norm = (double)(float)t->results->control.norm;
-    t->crossed += crossed;
-    farm_board_add(&t->context->learner->board->bus_train_bytes, crossed);
-    return FARM_OK;
+    t->crossed += t->to_cross;
+    farm_board_add(&t->context->learner->board->bus_train_bytes, t->to_cross);
 }

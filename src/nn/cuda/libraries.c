@@ -17,19 +17,29 @@ struct library {
     const char *title;
     const char *names[NAMES_MAX + 1];
     const char *wheel_folders[NAMES_MAX + 2];
-    const char *wheels; // what pip installs
+    const char *wheels;  // what pip installs
+    const char *without; // what does without it
 };
 static const struct library cublaslt_library = {
     .title = "cuBLASLt",
     .names = {"libcublasLt.so.13", "libcublasLt.so.12"},
     .wheel_folders = {"nvidia/cu13/lib", "nvidia/cublas/lib"},
     .wheels = "nvidia-cublas",
+    .without = "--device cpu",
 };
 static const struct library cudnn_library = {
     .title = "cuDNN 9",
     .names = {"libcudnn.so.9"},
     .wheel_folders = {"nvidia/cudnn/lib"},
     .wheels = "nvidia-cudnn-cu13",
+    .without = "--device cpu",
+};
+static const struct library nccl_library = {
+    .title = "NCCL",
+    .names = {"libnccl.so.2"},
+    .wheel_folders = {"nvidia/nccl/lib"},
+    .wheels = "nvidia-nccl-cu13",
+    .without = "--gpus 1",
 };
 
 // One function of a library and where its address goes.
@@ -91,6 +101,14 @@ static const struct symbol cublaslt_symbols[] = {
 };
 _Static_assert(sizeof cublaslt_symbols / sizeof *cublaslt_symbols * sizeof(void *) == sizeof(struct farm_cublaslt),
                "all");
+
+#define NCCL(name)                                                                                                     \
+    { "nccl" #name, offsetof(struct farm_nccl, name) }
+static const struct symbol nccl_symbols[] = {
+    NCCL(GetVersion),        NCCL(GetErrorString), NCCL(CommInitAll), NCCL(CommDestroy), NCCL(CommAbort),
+    NCCL(CommGetAsyncError), NCCL(GroupStart),     NCCL(GroupEnd),    NCCL(AllReduce),
+};
+_Static_assert(sizeof nccl_symbols / sizeof *nccl_symbols * sizeof(void *) == sizeof(struct farm_nccl), "all");
 
 // ---- places: folders, on the heap; "" is the dynamic linker's own search ----
 
@@ -215,9 +233,9 @@ static void *open_library(const struct library *library, const struct places *pl
     farm_fail(
         err, FARM_E_NOT_FOUND,
         "%s is missing (%s%s%s), looked for in: %s%s. Install it (PyTorch brings it; or: pip install %s) and name "
-        "the folder or its site-packages in FARM_CUDA_LIBS, or take --device cpu",
+        "the folder or its site-packages in FARM_CUDA_LIBS, or take %s",
         library->title, library->names[0], library->names[1] != NULL ? " or " : "",
-        library->names[1] != NULL ? library->names[1] : "", tried.text, why, library->wheels);
+        library->names[1] != NULL ? library->names[1] : "", tried.text, why, library->wheels, library->without);
     return NULL;
 }
 
@@ -245,6 +263,14 @@ enum farm_status farm_cuda_libraries_open(struct farm_cuda_libraries *out, struc
     if (status != FARM_OK) return status;
     return read_symbols(cudnn, &cudnn_library, cudnn_symbols, sizeof cudnn_symbols / sizeof *cudnn_symbols, &out->cudnn,
                         err);
+}
+
+enum farm_status farm_cuda_nccl_open(struct farm_nccl *out, struct farm_error *err) {
+    struct places places = find_places();
+    void *nccl = open_library(&nccl_library, &places, err);
+    free_places(&places);
+    if (nccl == NULL) return FARM_E_NOT_FOUND;
+    return read_symbols(nccl, &nccl_library, nccl_symbols, sizeof nccl_symbols / sizeof *nccl_symbols, out, err);
 }
 
 // The file that a function lies in.

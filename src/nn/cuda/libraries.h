@@ -1,6 +1,6 @@
-// cuDNN and cuBLASLt, found at run time: tables of the functions that the executor calls. The learner opens them once,
-// before its executors; what is missing is an error that says where was looked and what to install. Tests fill the
-// tables with functions of their own. Nothing of CUDA is linked.
+// cuDNN and cuBLASLt, and NCCL where there are several GPUs, found at run time: tables of the functions that are
+// called. The learner opens them once, before its executors; what is missing is an error that says where was looked and
+// what to install. Tests fill the tables with functions of their own. Nothing of CUDA is linked.
 #ifndef FARM_NN_CUDA_LIBRARIES_H
 #define FARM_NN_CUDA_LIBRARIES_H
 
@@ -116,6 +116,19 @@ struct farm_cublaslt {
                              size_t workspace_bytes, cudaStream_t stream);
 };
 
+struct farm_nccl {
+    ncclResult_t (*GetVersion)(int *version); // 2.28.3 is 22803
+    const char *(*GetErrorString)(ncclResult_t result);
+    ncclResult_t (*CommInitAll)(ncclComm_t *comms, int count, const int *devices);
+    ncclResult_t (*CommDestroy)(ncclComm_t comm);
+    ncclResult_t (*CommAbort)(ncclComm_t comm);
+    ncclResult_t (*CommGetAsyncError)(ncclComm_t comm, ncclResult_t *error);
+    ncclResult_t (*GroupStart)(void);
+    ncclResult_t (*GroupEnd)(void);
+    ncclResult_t (*AllReduce)(const void *from, void *to, size_t count, ncclDataType_t type, ncclRedOp_t op,
+                              ncclComm_t comm, cudaStream_t stream);
+};
+
 struct farm_cuda_libraries {
     struct farm_cudnn cudnn;
     struct farm_cublaslt cublaslt;
@@ -128,6 +141,9 @@ struct farm_cuda_libraries {
 // Both must be there: mlp alone would do without cuDNN, but nobody trains on a GPU for mlp alone. FARM_E_NOT_FOUND, its
 // message saying what was tried and what to install; FARM_E_UNSUPPORTED where a library is too old to have a function.
 enum farm_status farm_cuda_libraries_open(struct farm_cuda_libraries *out, struct farm_error *err);
+
+// Opens libnccl.so.2 at the same places. Errors as above.
+enum farm_status farm_cuda_nccl_open(struct farm_nccl *out, struct farm_error *err);
 
 // Versions such as "cuDNN 9.19.0 of /path/libcudnn.so.9, cuBLASLt 13.1.0 of /path/libcublasLt.so.13", cut to `size`.
 void farm_cuda_libraries_describe(const struct farm_cuda_libraries *libraries, char *text, size_t size);

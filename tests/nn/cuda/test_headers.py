@@ -1,4 +1,4 @@
-"""What src/nn/cuda/declarations.h and libraries.h declare, held against cuDNN's and cuBLASLt's own headers.
+"""What src/nn/cuda/declarations.h and libraries.h declare, held against cuDNN's, cuBLASLt's and NCCL's own headers.
 
 A C file is made that includes the real headers and asserts every number of ours, the layout of every structure of ours,
 and that every real function fits the pointer that our tables have for it; it only has to compile. Skipped where the
@@ -65,32 +65,34 @@ def layout_lines():
 
 
 def value_lines():
-    pairs = re.findall(r"\b((?:CUDNN|CUBLAS|CUBLASLT)_\w+) = (\d+)", read(DECLARATIONS))
+    pairs = re.findall(r"\b((?:CUDNN_|CUBLAS_|CUBLASLT_|nccl)\w+) = (\d+)", read(DECLARATIONS))
     return [f'_Static_assert((long){name} == {value}, "{name}");' for name, value in pairs]
 
 
 def prototype_lines():
     lines = []
-    for table, body in re.findall(r"struct farm_(cudnn|cublaslt) \{\n(.*?)\n\};", read(TABLES), re.DOTALL):
-        prefix = "cudnn" if table == "cudnn" else "cublasLt"
+    for table, body in re.findall(r"struct farm_(cudnn|cublaslt|nccl) \{\n(.*?)\n\};", read(TABLES), re.DOTALL):
+        prefix = "cublasLt" if table == "cublaslt" else table
+        where = "nccl->" if table == "nccl" else f"l->{table}."
         for name in re.findall(r"\(\*(\w+)\)\(", body):
-            lines.append(f"    l->{table}.{name} = {prefix}{name};")
+            lines.append(f"    {where}{name} = {prefix}{name};")
     return lines
 
 
 class Headers(unittest.TestCase):
     def setUp(self):
-        self.cudnn, self.cublaslt = folder_of("cudnn.h"), folder_of("cublasLt.h")
-        if not self.cudnn or not self.cublaslt:
-            self.skipTest("cudnn.h and cublasLt.h are not here: install CUDA's toolkit and cuDNN to check declarations.h")
+        self.includes = [folder_of(header) for header in ("cudnn.h", "cublasLt.h", "nccl.h")]
+        if None in self.includes:
+            self.skipTest("cudnn.h, cublasLt.h and nccl.h are not all here: install CUDA's toolkit, cuDNN and NCCL")
 
     def compile(self, lines):
         source = "\n".join(
-            ["#include <cudnn.h>", "#include <cublasLt.h>", "#include <stddef.h>"]
+            ["#include <cudnn.h>", "#include <cublasLt.h>", "#include <nccl.h>", "#include <stddef.h>"]
             + ["#define FARM_NN_CUDA_DECLARATIONS_H // the real headers stand in its place", f'#include "{TABLES[4:]}"']
             + lines
         )
-        command = [CC, *FLAGS, "-isystem", self.cudnn, "-isystem", self.cublaslt, "-fsyntax-only", "-x", "c", "-"]
+        places = [word for folder in self.includes for word in ("-isystem", folder)]
+        command = [CC, *FLAGS, *places, "-fsyntax-only", "-x", "c", "-"]
         return subprocess.run(command, input=source + "\n", text=True, stderr=subprocess.PIPE)
 
     def expect_compiles(self, lines, least):
@@ -105,8 +107,9 @@ class Headers(unittest.TestCase):
         self.expect_compiles(layout_lines(), 30)
 
     def test_functions_fit_our_tables(self):
-        head = ["void check(struct farm_cuda_libraries *l);", "void check(struct farm_cuda_libraries *l) {"]
-        self.expect_compiles(head + prototype_lines() + ["}"], 40)
+        tables = "struct farm_cuda_libraries *l, struct farm_nccl *nccl"
+        head = [f"void check({tables});", f"void check({tables}) {{"]
+        self.expect_compiles(head + prototype_lines() + ["}"], 52)
 
     def test_a_wrong_number_or_function_would_not_compile(self):
         self.assertNotEqual(self.compile(['_Static_assert((int)CUDNN_DATA_BFLOAT16 == 8, "");']).returncode, 0)

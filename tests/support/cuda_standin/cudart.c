@@ -32,6 +32,7 @@ struct item {
     uint64_t ticket;                     // of the record
     struct CUevent_st *wait;             // stop until the event's record `ticket` is done
     struct CUgraphExec_st *graph;        // a launch of it
+    int device;                          // where it runs
     size_t bytes;
     _Alignas(16) unsigned char arguments[];
 };
@@ -78,6 +79,7 @@ static struct {
     char *arena;
     size_t arena_high; // of the lower half: what ever was in use
     int running;       // depth of work that runs
+    int running_device;
     struct block blocks[BLOCKS_MAX];
     size_t block_count;
     struct CUstream_st *streams;
@@ -85,7 +87,7 @@ static struct {
     struct CUevent_st *events;
     struct farm_standin_account account;
     bool peers[FARM_STANDIN_DEVICES_MAX][FARM_STANDIN_DEVICES_MAX]; // access of the first to the second
-    cudaError_t sticky;
+    cudaError_t lost[FARM_STANDIN_DEVICES_MAX];
 } gpu = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 static _Thread_local cudaError_t last_error;
@@ -97,7 +99,7 @@ static void lock(void) {
 }
 
 static cudaError_t result(cudaError_t code) {
-    if (code == cudaSuccess) code = gpu.sticky;
+    if (code == cudaSuccess) code = gpu.lost[current_device];
     if (code != cudaSuccess) last_error = code; // "not ready" too, as CUDA does
     pthread_mutex_unlock(&gpu.lock);
     return code;
@@ -122,6 +124,7 @@ __attribute__((constructor)) static void read_environment(void) {
                 {"refuse_peers=", &farm_standin.refuse_peers},
                 {"slow_pulls=", &farm_standin.slow_pulls},
                 {"fall_off_after=", &farm_standin.fall_off_after},
+                {"fall_off_device=", &farm_standin.fall_off_device},
                 {"no_start=", &farm_standin.no_start}};
     const char *text = getenv("FARM_CUDA_STANDIN");
     for (size_t k = 0; text && k < sizeof keys / sizeof *keys; k++) {
@@ -146,6 +149,8 @@ void farm_standin_need(const void *address, size_t bytes, bool write, const char
     const struct block *block = block_of(address, bytes);
     if (!block) broken("an address that is no memory of the GPU's", address, bytes, what);
     if (block->kind != DEVICE && !block->mapped) broken("memory that is not mapped for the GPU", address, bytes, what);
+    if (block->kind == DEVICE && block->device != gpu.running_device && !gpu.peers[gpu.running_device][block->device])
+        broken("memory of another GPU", address, bytes, what);
     if (write && block->read_only) broken("a store into memory registered read-only", address, bytes, what);
 }
 
@@ -199,7 +204,7 @@ static uint64_t bytes_of(int device) {
 }
 
 static cudaError_t usable(void) {
-    if (gpu.sticky) return gpu.sticky;
+    if (gpu.lost[current_device]) return gpu.lost[current_device];
     if (farm_standin.driver < CUDART_VERSION) return cudaErrorInsufficientDriver;
     return farm_standin.devices > 0 ? cudaSuccess : cudaErrorNoDevice;
 }
@@ -322,9 +327,10 @@ static void complete(struct CUevent_st *event, uint64_t ticket) {
 static void run_graph(const struct CUgraphExec_st *graph);
 
 static void run_work(const struct item *item) {
-    if (gpu.sticky) return;
-    if (farm_standin.fall_off_after >= 0 && gpu.account.works >= (uint64_t)farm_standin.fall_off_after) {
-        gpu.sticky = cudaErrorLaunchFailure;
+    if (gpu.lost[gpu.running_device]) return;
+    if (farm_standin.fall_off_after >= 0 && gpu.account.works >= (uint64_t)farm_standin.fall_off_after &&
+        gpu.running_device == (int)farm_standin.fall_off_device) {
+        gpu.lost[gpu.running_device] = cudaErrorLaunchFailure;
         return;
     }
     gpu.account.works++;
@@ -332,7 +338,8 @@ static void run_work(const struct item *item) {
     item->work(item->arguments);
 }
 
-static void run_item(const struct item *item) {
+// False: it waits for a device that is lost.
+static bool run_item(const struct item *item) {
     if (item->work) {
         enter();
         run_work(item);
@@ -341,11 +348,14 @@ static void run_item(const struct item *item) {
         enter();
         run_graph(item->graph);
         leave();
-    } else if (item->record) {
+    } else if (item->record && !gpu.lost[item->device]) {
         complete(item->record, item->ticket);
-    } else if (item->wait && item->wait->done < item->ticket && item->wait->where) {
+    } else if (item->wait && item->wait->done < item->ticket && item->wait->where && !gpu.lost[item->device]) {
+        const int device = item->wait->where->device;
         run_stream(item->wait->where, item->wait, item->ticket);
+        return item->wait->done >= item->ticket || !gpu.lost[device];
     }
+    return true;
 }
 
 static void run_graph(const struct CUgraphExec_st *graph) {
@@ -353,20 +363,42 @@ static void run_graph(const struct CUgraphExec_st *graph) {
         if (item->work) run_work(item);
 }
 
-// One item from the front.
-static void run_first(struct CUstream_st *stream) {
+static void drop_first(struct CUstream_st *stream) {
     struct item *item = stream->first;
     stream->first = item->next;
     if (!stream->first) stream->last = &stream->first;
-    run_item(item);
     free(item);
+}
+
+// One item from the front. False: it stays, for it waits for ever.
+static bool run_first(struct CUstream_st *stream) {
+    const int before = gpu.running_device;
+    gpu.running_device = stream->first->device;
+    const bool done = run_item(stream->first);
+    gpu.running_device = before;
+    if (done) drop_first(stream);
+    return done;
 }
 
 // All of a stream, or until the event's record is done.
 static void run_stream(struct CUstream_st *stream, const struct CUevent_st *until, uint64_t ticket) {
     enter();
-    while (stream->first && !(until && until->done >= ticket)) run_first(stream);
+    bool going = true;
+    while (going && stream->first && !(until && until->done >= ticket)) going = run_first(stream);
     leave();
+}
+
+// As run_stream, for a caller that cannot do anything else.
+static void wait_for(struct CUstream_st *stream, const struct CUevent_st *until, uint64_t ticket) {
+    run_stream(stream, until, ticket);
+    if (stream->first && !(until && until->done >= ticket))
+        broken("waits for ever for a GPU that is lost", stream, 0, "");
+}
+
+void farm_standin_give_up(cudaStream_t stream) {
+    lock();
+    while (run_stream(stream, NULL, 0), stream->first) drop_first(stream);
+    (void)result(cudaSuccess);
 }
 
 static void free_items(struct item *item) {
@@ -387,6 +419,7 @@ static struct item *new_item(size_t bytes) {
 static cudaError_t put(struct CUstream_st *stream, struct item *item) {
     if (!stream) stream = &gpu.standard;
     cudaError_t code = usable();
+    item->device = stream == &gpu.standard ? current_device : stream->device;
     if (code) {
         free(item);
         return code;
@@ -411,6 +444,7 @@ cudaError_t farm_standin_launch(cudaStream_t stream, const char *name, void (*wo
         pthread_mutex_unlock(&gpu.lock);
         return code;
     }
+    if (stream && stream->device != current_device) return result(cudaErrorInvalidResourceHandle);
     struct item *item = new_item(bytes);
     item->name = name;
     item->work = work;
@@ -469,7 +503,7 @@ cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, enum cudaM
     item->work = do_copy;
     memcpy(item->arguments, &copy, sizeof copy);
     cudaError_t code = put(stream, item);
-    if (!code && pageable) run_stream(stream ? stream : &gpu.standard, NULL, 0); // returns when it has been read
+    if (!code && pageable) wait_for(stream ? stream : &gpu.standard, NULL, 0); // returns when it has been read
     return result(code);
 }
 
@@ -567,7 +601,7 @@ static cudaError_t refuse_while_capturing(struct CUstream_st *stream) {
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
     lock();
     cudaError_t code = refuse_while_capturing(stream);
-    if (!code) run_stream(stream ? stream : &gpu.standard, NULL, 0);
+    if (!code) wait_for(stream ? stream : &gpu.standard, NULL, 0);
     return result(code);
 }
 
@@ -576,10 +610,10 @@ cudaError_t cudaStreamQuery(cudaStream_t stream) {
     if (!stream) stream = &gpu.standard;
     cudaError_t code = refuse_while_capturing(stream);
     if (!code && stream->first) {
-        run_first(stream);
+        (void)run_first(stream);
         code = cudaErrorNotReady;
     }
-    return result(gpu.sticky ? gpu.sticky : code);
+    return result(gpu.lost[stream->device] ? gpu.lost[stream->device] : code);
 }
 
 cudaError_t cudaDeviceSynchronize(void) {
@@ -654,15 +688,16 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
 
 cudaError_t cudaEventQuery(cudaEvent_t event) {
     lock();
-    if (event->done < event->recorded && event->where && event->where->first && !gpu.sticky) run_first(event->where);
+    const cudaError_t lost = event->where ? gpu.lost[event->where->device] : cudaSuccess;
+    if (event->done < event->recorded && event->where && event->where->first && !lost) (void)run_first(event->where);
     cudaError_t code = event->done < event->recorded ? cudaErrorNotReady : cudaSuccess;
-    return result(gpu.sticky ? gpu.sticky : code);
+    return result(lost ? lost : code);
 }
 
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
     lock();
-    if (event->where) run_stream(event->where, event, event->recorded);
-    return result(cudaSuccess);
+    if (event->where) wait_for(event->where, event, event->recorded);
+    return result(event->where ? gpu.lost[event->where->device] : cudaSuccess);
 }
 
 cudaError_t cudaEventElapsedTime(float *milliseconds, cudaEvent_t start, cudaEvent_t end) {
@@ -706,7 +741,7 @@ cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *out) {
     *out = NULL;
     if (!graph || graph->origin != stream) return result(cudaErrorIllegalState);
     forget_capture(graph);
-    if (graph->broken || gpu.sticky) {
+    if (graph->broken || gpu.lost[stream->device]) {
         free_items(graph->first);
         free(graph);
         gpu.account.graphs--;
@@ -760,6 +795,7 @@ cudaError_t cudaGraphUpload(cudaGraphExec_t exec, cudaStream_t stream) {
 cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream) {
     if (farm_standin_before_launch) farm_standin_before_launch();
     lock();
+    if (stream && stream->device != current_device) return result(cudaErrorInvalidResourceHandle);
     struct item *item = new_item(0);
     item->name = "cudaGraphLaunch";
     item->graph = exec;
@@ -778,11 +814,10 @@ cudaError_t cudaGetDeviceCount(int *count) {
 
 cudaError_t cudaSetDevice(int device) {
     lock();
-    cudaError_t code = usable();
-    if (code) return result(code);
+    if (farm_standin.driver < CUDART_VERSION || farm_standin.devices < 1) return result(usable());
     if (device < 0 || device >= farm_standin.devices) return result(cudaErrorInvalidDevice);
-    current_device = device;
-    return result(cudaSuccess);
+    current_device = device; // also from one that is lost to one that is not
+    return result(usable());
 }
 
 cudaError_t cudaGetDevice(int *device) {
@@ -897,13 +932,13 @@ cudaError_t cudaDeviceDisablePeerAccess(int peer) {
 // ---- errors ----
 
 cudaError_t cudaGetLastError(void) {
-    cudaError_t code = gpu.sticky ? gpu.sticky : last_error;
+    cudaError_t code = gpu.lost[current_device] ? gpu.lost[current_device] : last_error;
     last_error = cudaSuccess;
     return code;
 }
 
 cudaError_t cudaPeekAtLastError(void) {
-    return gpu.sticky ? gpu.sticky : last_error;
+    return gpu.lost[current_device] ? gpu.lost[current_device] : last_error;
 }
 
 static const struct {
@@ -977,7 +1012,7 @@ void farm_standin_reset(void) {
     gpu.standard = (struct CUstream_st){.last = &gpu.standard.first};
     gpu.account = (struct farm_standin_account){0};
     memset(gpu.peers, 0, sizeof gpu.peers);
-    gpu.sticky = cudaSuccess;
+    memset(gpu.lost, 0, sizeof gpu.lost);
     farm_standin = usual;
     farm_standin_before_launch = NULL;
     last_error = cudaSuccess;

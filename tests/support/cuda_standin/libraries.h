@@ -1,4 +1,4 @@
-// Stand-ins of exactly those functions of cuDNN and cuBLASLt that the executor calls: plain loops on the CPU, put into
+// Stand-ins of exactly those functions of cuDNN, cuBLASLt and NCCL that are called: plain loops on the CPU, put into
 // the stand-in's streams. They hold descriptors, types, layouts, alignments, workspaces and chosen algorithms against
 // one another and refuse what the real libraries' documents say they refuse.
 #ifndef TESTS_SUPPORT_CUDA_STANDIN_LIBRARIES_H
@@ -19,9 +19,11 @@ struct farm_standin_libraries {
     size_t handle_bytes;       // device memory that each handle takes
     long descriptors;          // made and not given back
     long fused, plain;         // convolutions forward so far
+    bool no_nccl;              // it is not found
 };
 extern struct farm_standin_libraries farm_standin_libraries;
 
 struct farm_cuda_libraries farm_standin_libraries_table(void);
+struct farm_nccl farm_standin_nccl_table(void); // nccl.c
 
 #endif

@@ -1,15 +1,22 @@
-// In place of opening cuDNN and cuBLASLt: the stand-ins. Linked with --wrap=farm_cuda_libraries_open and
-// --wrap=farm_cuda_libraries_describe, so that code above them is tested as it is.
+// In place of opening cuDNN, cuBLASLt and NCCL: the stand-ins. Linked with --wrap=farm_cuda_libraries_open,
+// farm_cuda_nccl_open and farm_cuda_libraries_describe, so that code above them is tested as it is.
 #include <stdio.h>
 
 #include "libraries.h"
 
 enum farm_status __wrap_farm_cuda_libraries_open(struct farm_cuda_libraries *out, struct farm_error *err);
+enum farm_status __wrap_farm_cuda_nccl_open(struct farm_nccl *out, struct farm_error *err);
 void __wrap_farm_cuda_libraries_describe(const struct farm_cuda_libraries *libraries, char *text, size_t size);
 
 enum farm_status __wrap_farm_cuda_libraries_open(struct farm_cuda_libraries *out, struct farm_error *err) {
     (void)err;
     *out = farm_standin_libraries_table();
+    return FARM_OK;
+}
+
+enum farm_status __wrap_farm_cuda_nccl_open(struct farm_nccl *out, struct farm_error *err) {
+    if (farm_standin_libraries.no_nccl) return farm_fail(err, FARM_E_NOT_FOUND, "NCCL is missing");
+    *out = farm_standin_nccl_table();
     return FARM_OK;
 }
 

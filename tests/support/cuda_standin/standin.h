@@ -32,7 +32,8 @@ struct farm_standin_settings {
     int64_t refuse_read_only;    // 1: the device cannot register memory that is mapped read-only
     int64_t refuse_peers;        // 1: no device reaches another's memory
     int64_t slow_pulls;          // microseconds that each of farm_cuda_pull's takes longer
-    int64_t fall_off_after;      // pieces of work that run before the device is lost; -1: never
+    int64_t fall_off_after;      // pieces of work that run before a device is lost; -1: never
+    int64_t fall_off_device;     // which: 0
     int64_t no_start;            // the code that cudaGetDeviceCount says; 0: none
 };
 extern struct farm_standin_settings farm_standin;
@@ -59,8 +60,12 @@ void farm_standin_reset(void);
 cudaError_t farm_standin_launch(cudaStream_t stream, const char *name, void (*work)(const void *arguments),
                                 const void *arguments, size_t bytes);
 
-// For work that runs: aborts unless [address, address + bytes) lies in one live allocation of the device, in pinned
-// memory or in registered memory (write: not in memory that was registered read-only). `what` is for the message.
+// Runs what the stream holds, but for its waits for devices that are lost, which it lets go.
+void farm_standin_give_up(cudaStream_t stream);
+
+// For work that runs: aborts unless [address, address + bytes) lies in one live allocation of its device (or one whose
+// memory that may use), in pinned memory or in registered memory (write: not in memory that was registered read-only).
+// `what` is for the message.
 void farm_standin_need(const void *address, size_t bytes, bool write, const char *what);
 
 #endif

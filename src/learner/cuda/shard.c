@@ -1,0 +1,250 @@
+// See shard.h. Chooses the device, divides its memory, and puts registration, mirror, parameters, inference and
+// training together. Each half runs on its thread: inference.h, training.h.
+#include "learner/cuda/shard.h"
+
+#include <stdlib.h>
+
+#include "base/log.h"
+#include "kernels/cuda/check.h"
+#include "learner/cuda/memory.h"
+
+enum { CROSSING_PIECES = 64, RESERVE_SHARE = 64 }; // of device memory, what stays free for CUDA and its libraries
+
+// ---- the device ----
+
+static enum farm_status find_device(const struct farm_cuda_context *context, int *device, struct farm_error *err) {
+    const char *bus_id = context->learner->shards[context->shard].gpu;
+    int count;
+    const cudaError_t code = cudaGetDeviceCount(&count);
+    if (code == cudaErrorUnknown) { // nothing is lost yet: it has not started
+        (void)cudaGetLastError();
+        return farm_fail(err, FARM_E_UNSUPPORTED,
+                         "cudaGetDeviceCount: %s (%d): the driver does not start (nvidia-smi and dmesg may say why; is "
+                         "nvidia-uvm loaded?); or --device cpu",
+                         cudaGetErrorString(code), (int)code);
+    }
+    if (code) return farm_cuda_fail(err, code, "cudaGetDeviceCount", __FILE__, __LINE__);
+    if (count < 1) return farm_cuda_fail(err, cudaErrorNoDevice, "cudaGetDeviceCount", __FILE__, __LINE__);
+    if ((int)context->shards > count)
+        return farm_fail(err, FARM_E_UNSUPPORTED, "%u GPUs are asked for (--gpus), and CUDA shows %d%s",
+                         context->shards, count, getenv("CUDA_VISIBLE_DEVICES") ? " (CUDA_VISIBLE_DEVICES)" : "");
+    *device = (int)context->shard;
+    if (bus_id && cudaDeviceGetByPCIBusId(device, bus_id)) {
+        (void)cudaGetLastError();
+        if (context->shards > 1)
+            return farm_fail(err, FARM_E_UNSUPPORTED,
+                             "CUDA does not know the GPU at %s%s: fewer --gpus, or let it see all of them", bus_id,
+                             getenv("CUDA_VISIBLE_DEVICES") ? " (CUDA_VISIBLE_DEVICES)" : "");
+        *device = 0;
+        farm_log_warn("CUDA does not know the GPU at %s: taking its first one", bus_id);
+    }
+    FARM_CUDA_TRY(cudaSetDevice(*device));
+    return FARM_OK;
+}
+
+static enum farm_status open_device(struct farm_cuda_context *context, struct farm_error *err) {
+    enum farm_status status = find_device(context, &context->device, err);
+    if (!status) status = farm_cuda_libraries_open(&context->libraries, err);
+    if (status) return status;
+    struct cudaDeviceProp properties;
+    char libraries[256];
+    int driver = 0;
+    FARM_CUDA_TRY(cudaGetDeviceProperties(&properties, context->device));
+    FARM_CUDA_TRY(cudaDriverGetVersion(&driver));
+    farm_cuda_libraries_describe(&context->libraries, libraries, sizeof libraries);
+    context->precision = context->learner->precision == FARM_PRECISION_F32 ? FARM_PRECISION_F32 : FARM_PRECISION_BF16;
+    farm_log_info("device cuda: %s, compute capability %d.%d, driver for CUDA %d.%d, %s; arithmetic in %s",
+                  properties.name, properties.major, properties.minor, driver / 1000, driver % 1000 / 10, libraries,
+                  context->precision == FARM_PRECISION_F32 ? "f32" : "bf16 with f32 sums");
+    return FARM_OK;
+}
+
+// ---- dividing its memory ----
+
+struct budget {
+    size_t parameters, inference, training, mirror;
+};
+
+static struct budget budget_of(const struct farm_cuda_context *context, enum farm_mirror mode) {
+    const struct farm_learner_config *learner = context->learner;
+    return (struct budget){
+        .parameters = farm_cuda_parameters_bytes(context->net, learner, context->precision == FARM_PRECISION_BF16),
+        .inference = farm_cuda_inference_bytes(context),
+        .training = learner->evaluate ? 0 : farm_cuda_training_bytes(context, mode),
+        .mirror = farm_cuda_mirror_bytes(context->lanes, context->shard, mode, (uint32_t)context->net->io.stack)};
+}
+
+static size_t sum(const struct budget *budget) {
+    return budget->parameters + budget->inference + budget->training + budget->mirror;
+}
+
+static double mb(size_t bytes) {
+    return (double)bytes / 1e6;
+}
+
+// Training without windows cannot read rings that are not registered.
+static enum farm_mirror smallest_mirror(const struct farm_cuda_context *context) {
+    const bool staged = context->registered.staged[FARM_CUDA_UP] && context->net->io.flat == 0;
+    return staged ? FARM_MIRROR_WINDOW : FARM_MIRROR_OFF;
+}
+
+// The most that was asked for and fits, as far as sizes are known beforehand.
+static enum farm_status choose_mirror(const struct farm_cuda_context *context, enum farm_mirror *mode,
+                                      struct farm_error *err) {
+    const enum farm_mirror asked = context->learner->mirror, smallest = smallest_mirror(context);
+    const enum farm_mirror wanted = asked < smallest ? asked : smallest;
+    size_t left, total;
+    FARM_CUDA_TRY(cudaMemGetInfo(&left, &total));
+    const size_t usable = left > total / RESERVE_SHARE ? left - total / RESERVE_SHARE : 0;
+    struct budget budget = {0};
+    if (wanted != asked)
+        farm_log_warn("mirror %s in place of %s: the rings are not registered", farm_mirror_name(wanted),
+                      farm_mirror_name(asked));
+    for (*mode = wanted; *mode <= smallest; ++*mode) {
+        budget = budget_of(context, *mode);
+        if (sum(&budget) > usable) continue;
+        if (*mode != wanted)
+            farm_log_warn("mirror %s in place of %s: device memory does not suffice", farm_mirror_name(*mode),
+                          farm_mirror_name(wanted));
+        farm_log_info("device memory: parameters %.1f MB, inference %.1f MB, training %.1f MB, mirror %s %.1f MB, of "
+                      "%.1f MB that are free",
+                      mb(budget.parameters), mb(budget.inference), mb(budget.training), farm_mirror_name(*mode),
+                      mb(budget.mirror), mb(left));
+        return FARM_OK;
+    }
+    return farm_fail(
+        err, FARM_E_LIMIT,
+        "device memory: parameters want %.1f MB (--net), inference %.1f MB (--infer-batch-max), training "
+        "%.1f MB (--micro-batch, --unroll), the smallest mirror %.1f MB (--envs-per-actor): %.1f MB in all, "
+        "and of the GPU's %.1f MB %.1f are free",
+        mb(budget.parameters), mb(budget.inference), mb(budget.training), mb(budget.mirror), mb(sum(&budget)),
+        mb(total), mb(left));
+}
+
+// ---- start ----
+
+static enum farm_status take_zeros(struct farm_cuda_context *context, struct farm_error *err) {
+    const size_t bytes = farm_cuda_slot_bytes(context->obs_bytes);
+    enum farm_status status = farm_cuda_device_memory(bytes, "an observation wants", NULL, &context->zeros, err);
+    if (!status) status = farm_cuda_device_memory(bytes, "an observation wants", NULL, &context->sink, err);
+    return status;
+}
+
+// Observations of as many environments as a batch may have, from their lanes to their places in the mirror, which holds
+// nothing yet.
+static enum farm_status choose_crossing(struct farm_cuda_context *context, struct CUstream_st *stream,
+                                        struct farm_error *err) {
+    const void *from[CROSSING_PIECES];
+    void *to[CROSSING_PIECES];
+    uint32_t count = 0;
+    context->crossing = (struct farm_cuda_crossing){.way = FARM_CUDA_PULL_LOADS, .blocks = FARM_CUDA_PULL_BLOCKS};
+    if (!context->direct) return FARM_OK;
+    for (uint32_t i = 0; i < context->lanes->lane_count; i++)
+        for (uint32_t e = 0;
+             farm_cuda_serves(context, i) && e < context->lanes->lanes[i].lane->width && count < CROSSING_PIECES; e++) {
+            from[count] = farm_cuda_up(context, i, farm_lane_obs(context->lanes->lanes[i].lane, 0, 0, e));
+            to[count++] = farm_cuda_mirror_at(&context->mirror, i, 0, e);
+        }
+    return farm_cuda_crossing_choose(stream, from, to, count, context->obs_bytes, &context->crossing, err);
+}
+
+static enum farm_status make_stream(struct farm_cuda_shard *shard, struct farm_error *err) {
+    FARM_CUDA_TRY(cudaStreamCreateWithFlags(&shard->stream, cudaStreamNonBlocking));
+    return FARM_OK;
+}
+
+// Everything whose size the mirror's mode decides, or that points into it.
+static enum farm_status make_halves(struct farm_cuda_shard *shard, enum farm_mirror mode, struct farm_error *err) {
+    struct farm_cuda_context *context = &shard->context;
+    enum farm_status status = farm_cuda_mirror_make(context->lanes, context->shard, mode,
+                                                    (uint32_t)context->net->io.stack, &context->mirror, err);
+    if (!status) status = choose_crossing(context, shard->stream, err);
+    if (!status) status = farm_cuda_mirror_fill(&context->mirror, context->lanes, err);
+    if (!status) status = farm_cuda_inference_make(context, &shard->inference, err);
+    if (!status && !context->learner->evaluate) status = farm_cuda_training_make(context, &shard->training, err);
+    return status;
+}
+
+static void free_halves(struct farm_cuda_shard *shard) {
+    farm_cuda_training_free(shard->training);
+    farm_cuda_inference_free(shard->inference);
+    farm_cuda_mirror_free(&shard->context.mirror);
+    shard->training = NULL;
+    shard->inference = NULL;
+}
+
+// What cuDNN, cuBLASLt, kernels and graphs take of their own shows when they are made, and a library that finds no
+// memory may call it something else (FARM_E_IO): then the next smaller mirror is tried.
+static enum farm_status make_what_fits(struct farm_cuda_shard *shard, enum farm_mirror mode, struct farm_error *err) {
+    const struct farm_cuda_context *context = &shard->context;
+    enum farm_status status = make_halves(shard, mode, err);
+    for (; (status == FARM_E_LIMIT || status == FARM_E_IO) && mode < smallest_mirror(context); mode++) {
+        const enum farm_mirror next = mode + 1;
+        free_halves(shard);
+        (void)cudaGetLastError(); // no kernel of the next try shall be blamed for it
+        farm_log_warn("mirror %s, %.1f MB, in place of %s: %s", farm_mirror_name(next),
+                      mb(budget_of(context, next).mirror), farm_mirror_name(mode),
+                      err ? err->message : "device memory does not suffice");
+        status = make_halves(shard, next, err);
+    }
+    return status;
+}
+
+static enum farm_status start(struct farm_cuda_shard *shard, struct farm_error *err) {
+    struct farm_cuda_context *context = &shard->context;
+    enum farm_mirror mode = context->learner->mirror;
+    enum farm_status status = open_device(context, err);
+    if (!status)
+        status = farm_cuda_register(context->lanes, context->shard, context->device, 0, &context->registered, err);
+    if (status) return status;
+    context->obs_bytes = context->lanes->lanes[0].lane->obs_bytes[0];
+    context->direct = !context->registered.staged[FARM_CUDA_UP] && context->net->io.flat == 0;
+    status = choose_mirror(context, &mode, err);
+    if (!status) status = make_stream(shard, err);
+    if (!status) status = take_zeros(context, err);
+    if (!status)
+        status = farm_cuda_parameters_make(context->net, context->learner, context->precision == FARM_PRECISION_BF16,
+                                           shard->stream, &context->parameters, err);
+    return status ? status : make_what_fits(shard, mode, err);
+}
+
+void farm_cuda_shard_free(struct farm_cuda_shard *shard) {
+    if (!shard) return;
+    struct farm_cuda_context *context = &shard->context;
+    (void)cudaSetDevice(context->device);
+    free_halves(shard);
+    farm_cuda_parameters_free(&context->parameters);
+    (void)cudaFree(context->zeros);
+    (void)cudaFree(context->sink);
+    if (shard->stream) (void)cudaStreamDestroy(shard->stream);
+    farm_cuda_unregister(&context->registered);
+    (void)cudaGetLastError();
+    free(shard);
+}
+
+enum farm_status farm_cuda_shard_make(const struct farm_backend_config *config, uint32_t number,
+                                      struct farm_cuda_shard **out, struct farm_error *err) {
+    struct farm_cuda_shard *shard = calloc(1, sizeof *shard);
+    if (!shard) return farm_fail(err, FARM_E_LIMIT, "no memory for the CUDA backend");
+    shard->context = (struct farm_cuda_context){.learner = config->learner,
+                                                .net = config->net,
+                                                .lanes = config->lanes,
+                                                .shard = number,
+                                                .shards = config->shards};
+    const enum farm_status status = start(shard, err);
+    if (status) {
+        farm_cuda_shard_free(shard);
+        return status;
+    }
+    *out = shard;
+    return FARM_OK;
+}
+
+enum farm_status farm_cuda_shard_enter(const struct farm_cuda_shard *shard, struct farm_error *err) {
+    FARM_CUDA_TRY(cudaSetDevice(shard->context.device));
+    return FARM_OK;
+}
+
+struct CUstream_st *farm_cuda_shard_stream(const struct farm_cuda_shard *shard) {
+    return shard->training ? farm_cuda_training_stream(shard->training) : shard->stream;
+}

@@ -1,0 +1,383 @@
+// A small farm for tests of the CUDA backend's host code: real rings and intake, the test in the place of actors and of
+// the learner's loop. What a run leaves is a record, to be compared with another backend's or another setting's.
+#ifndef TESTS_LEARNER_CUDA_FARM_H
+#define TESTS_LEARNER_CUDA_FARM_H
+
+#include <criterion/criterion.h>
+#include <math.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "kernels/cuda/check.h"
+#include "kernels/random.h"
+#include "learner/backend.h"
+#include "learner/backend_library.h"
+#include "learner/cuda/backend.h"
+#include "learner/cuda/registered.h"
+#include "learner/lanes.h"
+#include "libraries.h"
+#include "standin.h"
+
+enum { RINGS = 2, LANES = 2, WIDTH = 3, SIDE = 12, FRAME_STACK = 3, FLAT = 5, ACTIONS = 4, UNROLL = 4, STEPS = 20 };
+enum { LANE_COUNT = RINGS * LANES, ENVIRONMENTS = LANE_COUNT * WIDTH, ROUNDS = 45, OBS_MAX = SIDE * SIDE };
+
+// What a run is asked.
+struct setting {
+    bool frames;
+    enum farm_mirror mirror;
+    enum farm_precision precision;
+    uint32_t batch, micro_batch, infer_batch_max;
+    bool loss_mean;
+    uint64_t spin_ns;
+    uint32_t shards; // ring r is shard r's where there are two
+    float reward;    // of every tenth step, the others have none, and all are multiplied with the largest number
+};
+
+static inline struct setting usual(bool frames) {
+    return (struct setting){.frames = frames,
+                            .precision = FARM_PRECISION_F32,
+                            .batch = ENVIRONMENTS,
+                            .micro_batch = 5,
+                            .infer_batch_max = 7,
+                            .shards = 1,
+                            .spin_ns = 1000};
+}
+
+struct farm {
+    struct setting setting;
+    struct farm_ring made[RINGS], actors[RINGS];
+    struct farm_lanes lanes;
+    struct farm_board board;
+    struct farm_learner_config learner;
+    struct farm_net_spec spec;
+    struct farm_net net;
+    const struct farm_backend_ops *ops;
+    struct farm_backend *backend;
+    struct farm_error err;
+    uint64_t n, trained; // steps answered, steps trained on
+};
+
+// What a run leaves: everything that was answered, and the parameters at its end.
+struct record {
+    int32_t action[ROUNDS][ENVIRONMENTS];
+    float logits[ROUNDS][ENVIRONMENTS][ACTIONS], value[ROUNDS][ENVIRONMENTS];
+    uint64_t version[ROUNDS][LANE_COUNT];
+    struct farm_train_stats stats[ROUNDS];
+    float *params;
+    size_t count;
+    uint64_t updates;
+};
+
+// ---- a farm ----
+
+static inline struct farm_learner_config learner_of(struct farm *farm) {
+    const struct setting *s = &farm->setting;
+    const struct farm_net_io frames = {
+        .frame_channels = 1, .height = SIDE, .width = SIDE, .stack = FRAME_STACK, .actions = ACTIONS};
+    const struct farm_net_io flat = {.stack = 1, .flat = FLAT, .actions = ACTIONS};
+    return (struct farm_learner_config){.board = &farm->board,
+                                        .seed = 7,
+                                        .io = s->frames ? frames : flat,
+                                        .algo = {.unroll = UNROLL,
+                                                 .batch = s->batch,
+                                                 .stack = s->frames ? FRAME_STACK : 1,
+                                                 .discount = 0.95,
+                                                 .entropy_cost = 0.01,
+                                                 .baseline_cost = 0.5,
+                                                 .rho_clip = 1,
+                                                 .c_clip = 1,
+                                                 .pg_rho_clip = 1,
+                                                 .lambda = 0.9,
+                                                 .reward_scale = s->reward != 0 ? 3e38 : 0.5,
+                                                 .optimiser = FARM_OPTIMISER_ADAM,
+                                                 .grad_norm_clip = 2,
+                                                 .adam_beta1 = 0.9,
+                                                 .adam_beta2 = 0.999,
+                                                 .adam_epsilon = 1e-4,
+                                                 .loss_sum = !s->loss_mean},
+                                        .precision = s->precision,
+                                        .train_threads = 1,
+                                        .infer_batch_max = s->infer_batch_max,
+                                        .micro_batch = s->micro_batch,
+                                        .spin_ns = s->spin_ns,
+                                        .memory_node = -1,
+                                        .mirror = s->mirror,
+                                        .frames_per_step = 1};
+}
+
+static inline struct farm_net_spec spec_of(bool frames) {
+    if (!frames) return *farm_net_find("mlp", NULL);
+    return (struct farm_net_spec){
+        .name = "small",
+        .about = "small",
+        .layer_count = 3,
+        .layers = {{.kind = FARM_LAYER_CONV, .out = 8, .kernel = 4, .stride = 2, .activation = FARM_ACTIVATION_RELU},
+                   {.kind = FARM_LAYER_CONV, .out = 8, .kernel = 3, .stride = 1, .activation = FARM_ACTIVATION_RELU},
+                   {.kind = FARM_LAYER_DENSE, .out = 16, .activation = FARM_ACTIVATION_RELU}}};
+}
+
+static inline void open_rings(struct farm *farm) {
+    const struct farm_field_spec frame = {.name = "obs", .dtype = FARM_U8, .rank = 2, .dims = {SIDE, SIDE}};
+    const struct farm_field_spec flat = {.name = "obs", .dtype = FARM_F32, .rank = 1, .dims = {FLAT}};
+    struct farm_ring_spec spec = {.lanes = LANES, .width = WIDTH, .steps = STEPS, .policy_outputs = ACTIONS};
+    spec.env.obs_count = 1;
+    spec.env.obs[0] = farm->setting.frames ? frame : flat;
+    spec.env.action = (struct farm_action_spec){.kind = FARM_ACTION_DISCRETE, .dims = 1, .sizes = {ACTIONS}};
+    spec.env.frames_per_step = 1;
+    const struct farm_window_shape shape = {.stride = UNROLL, .length = UNROLL + 1, .stack = farm->learner.algo.stack};
+    int fds[RINGS][2];
+    for (int r = 0; r < RINGS; r++) {
+        struct farm_ring *made = &farm->made[r];
+        cr_assert_eq(farm_ring_create(&spec, (uint32_t)r, -1, false, made, &farm->err), FARM_OK, "%s",
+                     farm->err.message);
+        cr_assert_eq(farm_ring_open(dup(made->up.fd), dup(made->down.fd_readonly), FARM_RING_ACTOR, &farm->actors[r],
+                                    &farm->err),
+                     FARM_OK);
+        fds[r][0] = dup(made->up.fd_readonly);
+        fds[r][1] = dup(made->down.fd);
+    }
+    cr_assert_eq(farm_lanes_open(fds, RINGS, &shape, &farm->lanes, &farm->err), FARM_OK, "%s", farm->err.message);
+    const uint32_t ring_shard[RINGS] = {0, farm->setting.shards - 1};
+    farm_lanes_divide(&farm->lanes, ring_shard);
+}
+
+static inline struct farm *open_farm(struct setting setting) {
+    struct farm *farm = calloc(1, sizeof *farm);
+    farm->setting = setting;
+    farm->spec = spec_of(setting.frames);
+    farm->learner = learner_of(farm);
+    cr_assert_eq(farm_net_make(&farm->spec, &farm->learner.io, &farm->net, &farm->err), FARM_OK, "%s",
+                 farm->err.message);
+    open_rings(farm);
+    return farm;
+}
+
+static inline enum farm_status open_backend(struct farm *farm, const struct farm_backend_ops *ops) {
+    const struct farm_backend_config config = {.learner = &farm->learner,
+                                               .net = &farm->net,
+                                               .width_max = WIDTH,
+                                               .lanes = &farm->lanes,
+                                               .shards = ops->shards ? farm->setting.shards : 1};
+    farm->ops = ops;
+    return ops->create(&config, &farm->backend, &farm->err);
+}
+
+static inline void must_open_backend(struct farm *farm, const struct farm_backend_ops *ops) {
+    const enum farm_status status = open_backend(farm, ops);
+    cr_assert_eq(status, FARM_OK, "%s", farm->err.message);
+}
+
+static inline void close_farm(struct farm *farm) {
+    if (farm->backend) farm->ops->destroy(farm->backend);
+    farm_lanes_close(&farm->lanes);
+    for (int r = 0; r < RINGS; r++) {
+        farm_ring_close(&farm->actors[r]);
+        farm_ring_close(&farm->made[r]);
+    }
+    free(farm);
+}
+
+// ---- what the actors and the learner's loop would do ----
+
+static inline double uniform(uint64_t lane, uint64_t env, uint64_t n, uint64_t what) {
+    return (double)(farm_random_mix(what ^ farm_random_mix(n ^ farm_random_mix(env ^ farm_random_mix(lane)))) >> 11) /
+           9007199254740992.0;
+}
+
+static inline void write_step(struct farm *farm, uint32_t id, uint64_t n) {
+    struct farm_lane *lane = &farm->actors[id / LANES].lanes[id % LANES];
+    cr_assert_eq(farm_lane_actor_next(lane), n);
+    cr_assert(farm_lane_actor_can_write(lane));
+    for (uint32_t e = 0; e < WIDTH; e++) {
+        uint8_t *obs = farm_lane_obs(lane, 0, n, e);
+        for (size_t i = 0; i < lane->obs_bytes[0] && farm->setting.frames; i++)
+            obs[i] = (uint8_t)(256 * uniform(id, e, n, 100 + i));
+        for (size_t i = 0; i < FLAT && !farm->setting.frames; i++)
+            ((float *)(void *)obs)[i] = (float)(2 * uniform(id, e, n, 100 + i) - 1);
+        const bool first = n == 0 || uniform(id, e, n - 1, 1) < 0.15, last = uniform(id, e, n, 1) < 0.15;
+        farm_lane_flags(lane, n)[e] =
+            (uint8_t)((first ? FARM_STEP_FIRST : 0) | (last ? FARM_STEP_LAST | FARM_STEP_TERMINATED : 0));
+        farm_lane_reward(lane, n)[e] = farm->setting.reward == 0 ? (float)(uniform(id, e, n, 2) - 0.5)
+                                       : n % 10 == 9             ? farm->setting.reward
+                                                                 : 0;
+    }
+    farm_lane_actor_publish(lane);
+}
+
+// All lanes' step n in batches of at most infer_batch_max of one shard, lanes in parts where they do not fit. again:
+// they have been answered before.
+static inline enum farm_status answer(struct farm *farm, bool again) {
+    struct farm_infer_rows rows[LANE_COUNT];
+    uint32_t lane = 0, env = 0;
+    while (lane < LANE_COUNT) {
+        uint32_t room = farm->setting.infer_batch_max, count = 0;
+        const uint32_t shard = farm->lanes.lanes[lane].shard;
+        while (room && lane < LANE_COUNT && farm->lanes.lanes[lane].shard == shard) {
+            const uint32_t left = WIDTH - env, part = left < room ? left : room;
+            rows[count++] = (struct farm_infer_rows){.lane = farm->lanes.lanes[lane].lane,
+                                                     .lane_id = lane,
+                                                     .n = farm->n,
+                                                     .env_from = env,
+                                                     .env_count = part};
+            room -= part;
+            env = (env + part) % WIDTH;
+            lane += env == 0;
+        }
+        const enum farm_status status = farm->ops->infer(farm->backend, shard, rows, count, &farm->err);
+        if (status) return status;
+        for (uint32_t i = 0; i < count; i++) {
+            const bool whole = rows[i].env_from + rows[i].env_count == WIDTH;
+            if (whole && !farm->ops->stores_acted) farm_lane_answer(rows[i].lane, farm->n);
+            if (!again) cr_assert_eq(farm_lane_acted(rows[i].lane), farm->n + whole, "an answer in parts");
+        }
+    }
+    return FARM_OK;
+}
+
+static inline enum farm_status step(struct farm *farm) {
+    for (uint32_t id = 0; id < LANE_COUNT; id++) {
+        write_step(farm, id, farm->n);
+        cr_assert(farm_lanes_take_in(&farm->lanes.lanes[id], &farm->board));
+    }
+    const enum farm_status status = answer(farm, false);
+    if (status) return status;
+    for (uint32_t id = 0; id < LANE_COUNT; id++) {
+        cr_assert_eq(farm_lane_acted(farm->lanes.lanes[id].lane), farm->n + 1, "lane %u", id);
+        farm->lanes.lanes[id].answered++;
+    }
+    farm->n++;
+    return FARM_OK;
+}
+
+static inline void release(struct farm *farm) {
+    const uint64_t history = farm->learner.algo.stack - 1;
+    for (uint32_t id = 0; id < LANE_COUNT; id++)
+        if (farm->trained > history) farm_lane_release(farm->lanes.lanes[id].lane, farm->trained - history);
+}
+
+// An update of the next window of `batch` environments, each shard's first ones.
+static inline enum farm_status update(struct farm *farm, struct farm_train_stats *stats) {
+    struct farm_train_unrolls unrolls[LANE_COUNT];
+    uint32_t count = 0, left[RINGS];
+    for (uint32_t k = 0; k < farm->setting.shards; k++)
+        left[k] = farm_learner_share(farm->setting.batch, farm->setting.shards, k);
+    for (uint32_t id = 0; id < LANE_COUNT; id++) {
+        uint32_t *const want = &left[farm->lanes.lanes[id].shard], part = *want < WIDTH ? *want : WIDTH;
+        if (!part) continue;
+        unrolls[count++] = (struct farm_train_unrolls){
+            .lane = farm->lanes.lanes[id].lane, .lane_id = id, .start = farm->trained, .env_count = part};
+        *want -= part;
+    }
+    const enum farm_status status = farm->ops->train(farm->backend, unrolls, count, 0.003, stats, &farm->err);
+    if (status) return status;
+    farm->trained += UNROLL;
+    release(farm);
+    return FARM_OK;
+}
+
+static inline void note(struct farm *farm, struct record *record) {
+    const uint64_t n = farm->n - 1;
+    for (uint32_t id = 0; id < LANE_COUNT; id++) {
+        const struct farm_lane *lane = farm->lanes.lanes[id].lane;
+        record->version[n][id] = *farm_lane_version(lane, n);
+        for (uint32_t e = 0; e < WIDTH; e++) {
+            const uint32_t row = id * WIDTH + e;
+            memcpy(&record->action[n][row], farm_lane_action(lane, n, e), sizeof(int32_t));
+            memcpy(record->logits[n][row], farm_lane_logits(lane, n, e), sizeof record->logits[n][row]);
+            record->value[n][row] = farm_lane_value(lane, n)[e];
+        }
+    }
+}
+
+static inline struct record *run(struct farm *farm) {
+    struct record *record = calloc(1, sizeof *record);
+    while (farm->n < ROUNDS) {
+        const enum farm_status status = step(farm);
+        cr_assert_eq(status, FARM_OK, "%s", farm->err.message);
+        note(farm, record);
+        while (farm->trained + UNROLL < farm->n) {
+            const enum farm_status trained = update(farm, &record->stats[record->updates]);
+            cr_assert_eq(trained, FARM_OK, "%s", farm->err.message);
+            record->updates++;
+            cr_assert_eq(farm->ops->version(farm->backend), record->updates);
+        }
+    }
+    record->count = farm->net.parameter_count;
+    record->params = malloc(record->count * sizeof(float));
+    memcpy(record->params, farm->ops->state(farm->backend).params, record->count * sizeof(float));
+    return record;
+}
+
+static inline struct record *run_alone(struct setting setting, const struct farm_backend_ops *ops) {
+    struct farm *farm = open_farm(setting);
+    must_open_backend(farm, ops);
+    struct record *record = run(farm);
+    close_farm(farm);
+    return record;
+}
+
+// ---- what two runs must have in common ----
+
+static inline double distance(const float *a, const float *b, size_t count) {
+    double apart = 0, size = 0;
+    for (size_t i = 0; i < count; i++) {
+        apart += ((double)a[i] - b[i]) * ((double)a[i] - b[i]);
+        size += (double)b[i] * b[i];
+    }
+    return sqrt(apart / (size > 0 ? size : 1));
+}
+
+static inline void expect_near(const struct record *ours, const struct record *theirs) {
+    cr_assert_eq(ours->updates, theirs->updates);
+    cr_assert_gt(theirs->updates, 5);
+    for (int n = 0; n < ROUNDS; n++) {
+        for (int row = 0; row < ENVIRONMENTS; row++)
+            cr_assert_eq(ours->action[n][row], theirs->action[n][row], "step %d row %d", n, row);
+        for (int id = 0; id < LANE_COUNT; id++)
+            cr_assert_eq(ours->version[n][id], theirs->version[n][id], "step %d lane %d", n, id);
+        cr_assert_lt(distance(ours->logits[n][0], theirs->logits[n][0], ENVIRONMENTS * ACTIONS), 1e-3, "step %d", n);
+        cr_assert_lt(distance(ours->value[n], theirs->value[n], ENVIRONMENTS), 1e-3, "step %d", n);
+    }
+    for (uint64_t k = 0; k < ours->updates; k++) {
+        cr_assert_float_eq(ours->stats[k].grad_norm, theirs->stats[k].grad_norm, 1e-3 * theirs->stats[k].grad_norm);
+        cr_assert_eq(ours->stats[k].loss.weight, theirs->stats[k].loss.weight);
+        cr_assert_float_eq(ours->stats[k].loss.policy, theirs->stats[k].loss.policy,
+                           1e-3 * (1 + fabs(theirs->stats[k].loss.policy)));
+    }
+    cr_assert_lt(distance(ours->params, theirs->params, ours->count), 1e-4);
+}
+
+static inline void expect_same(const struct record *ours, const struct record *theirs, const char *what) {
+    cr_assert_eq(ours->updates, theirs->updates);
+    cr_assert_arr_eq(ours->action, theirs->action, sizeof ours->action, "%s", what);
+    cr_assert_arr_eq(ours->logits, theirs->logits, sizeof ours->logits, "%s", what);
+    cr_assert_arr_eq(ours->value, theirs->value, sizeof ours->value, "%s", what);
+    cr_assert_arr_eq(ours->version, theirs->version, sizeof ours->version, "%s", what);
+    cr_assert_arr_eq(ours->params, theirs->params, ours->count * sizeof(float), "%s", what);
+}
+
+static inline void forget(struct record *record) {
+    free(record->params);
+    free(record);
+}
+
+static inline void expect_nothing_left(void) {
+    const struct farm_standin_account a = farm_standin_account();
+    cr_assert_eq(a.allocations + a.pinned + a.registered + a.streams + a.events + a.graphs + a.graph_execs, 0,
+                 "left behind: %lu allocations, %lu pinned, %lu registered, %lu streams, %lu events, %lu graphs, %lu "
+                 "instances",
+                 a.allocations, a.pinned, a.registered, a.streams, a.events, a.graphs, a.graph_execs);
+}
+
+static inline void expect_what_the_cpu_does(struct setting setting) {
+    struct record *theirs = run_alone(setting, &farm_backend_cpu), *ours = run_alone(setting, &farm_backend_cuda);
+    expect_near(ours, theirs);
+    expect_nothing_left();
+    forget(ours);
+    forget(theirs);
+}
+
+#endif

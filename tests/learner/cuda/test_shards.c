@@ -1,0 +1,180 @@
+// Several GPUs over the stand-in: each serves the rings of its shard, and their gradients are added up. The stand-in
+// ends the test where one touches another's memory, or waits for ever for one that is lost.
+#include "farm.h"
+
+#include <pthread.h>
+
+#include "learner/cuda/registered.h"
+
+TestSuite(cuda_shards, .timeout = 120);
+
+static struct setting two(bool frames) {
+    struct setting setting = usual(frames);
+    setting.shards = 2;
+    farm_standin.devices = 2;
+    return setting;
+}
+
+Test(cuda_shards, two_gpus_play_and_learn_from_frames_as_the_cpu_does) {
+    expect_what_the_cpu_does(two(true));
+}
+
+Test(cuda_shards, two_gpus_play_and_learn_from_numbers_as_the_cpu_does) {
+    expect_what_the_cpu_does(two(false));
+}
+
+// The mean is over all windows, not over each GPU's.
+Test(cuda_shards, an_update_that_does_not_divide_evenly_is_the_same_update) {
+    struct setting setting = two(true);
+    setting.batch = 9;
+    setting.loss_mean = true;
+    setting.micro_batch = 2;
+    expect_what_the_cpu_does(setting);
+}
+
+Test(cuda_shards, an_update_smaller_than_the_batch_is_made_too) {
+    struct farm *farm = open_farm(two(true));
+    must_open_backend(farm, &farm_backend_cuda);
+    struct farm_train_stats stats;
+    while (farm->n < UNROLL + 1) cr_assert_eq(step(farm), FARM_OK);
+    farm->setting.batch = 7;
+    cr_assert_eq(update(farm, &stats), FARM_OK, "%s", farm->err.message);
+    cr_assert_gt(stats.loss.weight, 0);
+    cr_assert_leq(stats.loss.weight, 7 * UNROLL);
+    close_farm(farm);
+    expect_nothing_left();
+}
+
+Test(cuda_shards, the_mirror_s_size_and_copies_change_no_number) {
+    struct setting setting = two(true);
+    struct record *full = run_alone(setting, &farm_backend_cuda);
+    for (setting.mirror = FARM_MIRROR_WINDOW; setting.mirror <= FARM_MIRROR_OFF; setting.mirror++) {
+        struct record *other = run_alone(setting, &farm_backend_cuda);
+        expect_same(other, full, "another mirror");
+        forget(other);
+    }
+    farm_standin.refuse_registration = 1;
+    setting.mirror = FARM_MIRROR_FULL;
+    struct record *staged = run_alone(setting, &farm_backend_cuda);
+    expect_same(staged, full, "nothing registered");
+    forget(staged);
+    forget(full);
+    expect_nothing_left();
+}
+
+Test(cuda_shards, every_ring_is_registered_once_and_none_afterwards) {
+    struct farm *farm = open_farm(two(true));
+    must_open_backend(farm, &farm_backend_cuda);
+    uint64_t bytes = 0;
+    for (int r = 0; r < RINGS; r++) bytes += farm->lanes.rings[r].up.bytes + farm->lanes.rings[r].down.bytes;
+    const struct farm_standin_account account = farm_standin_account();
+    cr_assert_eq(account.registered, 2 * RINGS);
+    cr_assert_eq(account.registered_bytes, bytes);
+    close_farm(farm);
+    expect_nothing_left();
+}
+
+// Both GPUs go on from it: the next answers of either are those of the state.
+Test(cuda_shards, a_state_that_is_put_back_reaches_every_gpu) {
+    struct farm *farm = open_farm(two(true));
+    must_open_backend(farm, &farm_backend_cuda);
+    struct farm_train_stats stats;
+    const size_t bytes = farm->net.parameter_count * sizeof(float);
+    while (farm->n < 2 * UNROLL + 1) cr_assert_eq(step(farm), FARM_OK);
+    cr_assert_eq(update(farm, &stats), FARM_OK, "%s", farm->err.message);
+    struct farm_backend_state state = farm->ops->state(farm->backend);
+    float *const vectors[] = {state.params, state.first, state.second};
+    float *kept[3], *after[3];
+    for (int v = 0; v < 3; v++) kept[v] = memcpy(malloc(bytes), vectors[v], bytes);
+    cr_assert_eq(update(farm, &stats), FARM_OK, "%s", farm->err.message);
+    (void)farm->ops->state(farm->backend);
+    for (int v = 0; v < 3; v++) after[v] = memcpy(malloc(bytes), vectors[v], bytes);
+    for (int v = 0; v < 3; v++) memcpy(vectors[v], kept[v], bytes);
+    cr_assert_eq(farm->ops->state_changed(farm->backend, 40, 1, &farm->err), FARM_OK);
+    cr_assert_eq(step(farm), FARM_OK);
+    for (uint32_t id = 0; id < LANE_COUNT; id++)
+        cr_assert_eq(*farm_lane_version(farm->lanes.lanes[id].lane, farm->n - 1), 40, "lane %u", id);
+    farm->trained -= UNROLL;
+    cr_assert_eq(update(farm, &stats), FARM_OK);
+    cr_assert_eq(farm->ops->state(farm->backend).version, 41);
+    for (int v = 0; v < 3; v++) cr_assert_arr_eq(vectors[v], after[v], bytes, "vector %d", v);
+    for (int v = 0; v < 3; v++) free(kept[v]), free(after[v]);
+    close_farm(farm);
+}
+
+// ---- faults ----
+
+static void expect_refused(struct setting setting, enum farm_status status, const char *word) {
+    struct farm *farm = open_farm(setting);
+    cr_assert_eq(open_backend(farm, &farm_backend_cuda), status, "%s", farm->err.message);
+    cr_assert(strstr(farm->err.message, word) != NULL, "no '%s' in: %s", word, farm->err.message);
+    expect_nothing_left();
+    close_farm(farm);
+}
+
+Test(cuda_shards, says_that_there_are_fewer_gpus) {
+    const struct setting setting = two(true);
+    farm_standin.devices = 1;
+    expect_refused(setting, FARM_E_UNSUPPORTED, "--gpus");
+}
+
+Test(cuda_shards, says_which_gpu_cuda_does_not_see) {
+    struct farm *farm = open_farm(two(true));
+    farm->learner.shards[0].gpu = "0000:01:00.0";
+    farm->learner.shards[1].gpu = "0000:41:00.0";
+    cr_assert_eq(open_backend(farm, &farm_backend_cuda), FARM_E_UNSUPPORTED, "%s", farm->err.message);
+    cr_assert(strstr(farm->err.message, "0000:41:00.0") != NULL, "%s", farm->err.message);
+    expect_nothing_left();
+    close_farm(farm);
+}
+
+Test(cuda_shards, without_nccl_there_is_an_error_and_not_one_gpu) {
+    const struct setting setting = two(true);
+    farm_standin_libraries.no_nccl = true;
+    expect_refused(setting, FARM_E_NOT_FOUND, "NCCL");
+}
+
+Test(cuda_shards, gives_everything_back_wherever_memory_ends) {
+    struct farm *farm = open_farm(two(true));
+    must_open_backend(farm, &farm_backend_cuda);
+    const int64_t all = (int64_t)farm_standin_account().device_bytes / 2;
+    farm->ops->destroy(farm->backend);
+    for (int64_t part = 0; part < 6; part++) {
+        farm_standin.memory = all * part / 6;
+        farm->backend = NULL;
+        cr_assert_eq(open_backend(farm, &farm_backend_cuda), FARM_E_LIMIT, "%s", farm->err.message);
+        expect_nothing_left();
+    }
+    farm->backend = NULL;
+    close_farm(farm);
+}
+
+// Whichever is lost, and at whatever work: the other one waits in the sum for a gradient that does not come.
+static void lose(int device, uint64_t works) {
+    farm_standin_reset();
+    struct farm *farm = open_farm(two(true));
+    must_open_backend(farm, &farm_backend_cuda);
+    farm_standin.fall_off_device = device;
+    farm_standin.fall_off_after = (int64_t)works;
+    struct farm_train_stats stats;
+    enum farm_status status = FARM_OK;
+    while (!status && farm->n < 4 * UNROLL) {
+        status = step(farm);
+        if (!status && farm->n > farm->trained + UNROLL) status = update(farm, &stats);
+    }
+    cr_assert_eq(status, FARM_E_DEAD, "GPU %d lost after %lu pieces of work: %s", device, works, farm->err.message);
+    const struct farm_backend_state last = farm->ops->state(farm->backend);
+    cr_assert_leq(last.version, farm->ops->version(farm->backend));
+    for (size_t i = 0; i < farm->net.parameter_count; i++) cr_assert(isfinite(last.params[i]));
+    close_farm(farm);
+    expect_nothing_left();
+}
+
+Test(cuda_shards, a_gpu_that_is_lost_is_an_error_and_leaves_no_other_waiting) {
+    struct farm *farm = open_farm(two(true));
+    must_open_backend(farm, &farm_backend_cuda);
+    const uint64_t before = farm_standin_account().works;
+    close_farm(farm);
+    for (int device = 0; device < 2; device++)
+        for (uint64_t works = before; works < before + 240; works += 11) lose(device, works);
+}
