@@ -166,7 +166,7 @@ static int evaluate(const struct options *options) {
     struct farm_error err = {0};
     if (!evaluation) return farm_fail_errno(&err, FARM_E_LIMIT, "farm eval"), farm_report_error("farm eval", &err);
     evaluation->options = options;
-    evaluation->job.eventfd = evaluation->job.claim.fd = -1;
+    evaluation->job.claim.fd = -1;
     farm_progress_start(&evaluation->progress, STDERR_FILENO, farm_now_ns());
     enum farm_status status = run_evaluation(evaluation, &err);
     farm_progress_end(&evaluation->progress);

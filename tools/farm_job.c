@@ -2,6 +2,7 @@
 #include "farm_job.h"
 
 #include <errno.h>
+#include <inttypes.h>
 #include <math.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -93,6 +94,27 @@ static int planned_device(const struct farm_job *job) {
     return job->learner.device != FARM_DEVICE_CPU && job->machine->gpu_count > 0 ? 0 : FARM_LEARNER_CPU;
 }
 
+// How many GPUs the learner has. A machine that shows none (a container may hide them) can have those that CUDA
+// numbers.
+static enum farm_status choose_gpus(const struct farm_job *job, uint64_t episodes, int *gpus, struct farm_error *err) {
+    const int64_t asked = job->recipe.gpus;
+    const int shown = job->machine->gpu_count;
+    *gpus = 1;
+    if (job->standin.body || episodes) return FARM_OK;
+    if (job->learner.device == FARM_DEVICE_CPU && asked > 1)
+        return farm_fail(err, FARM_E_USAGE, "--gpus %" PRId64 " on device cpu%s%s", asked, job->cpu_because ? ": " : "",
+                         job->cpu_because ? job->cpu_because : "");
+    if (job->learner.device == FARM_DEVICE_CPU) return FARM_OK;
+    if (shown && asked > shown)
+        return farm_fail(err, FARM_E_USAGE, "--gpus %" PRId64 ", but this machine shows %d NVIDIA GPU%s", asked, shown,
+                         shown == 1 ? "" : "s");
+    if (asked)
+        *gpus = (int)asked;
+    else if (shown)
+        *gpus = shown;
+    return FARM_OK;
+}
+
 static enum farm_mirror mirror_of(const struct farm_recipe *recipe) {
     if (strcmp(recipe->mirror, "off") == 0) return FARM_MIRROR_OFF;
     return strcmp(recipe->mirror, "window") == 0 ? FARM_MIRROR_WINDOW : FARM_MIRROR_FULL;
@@ -181,21 +203,23 @@ static void choose_counts(struct farm_job *job, uint64_t episodes) {
     if (!recipe->envs_per_actor)
         recipe->envs_per_actor = (ENVS_PER_ACTOR + recipe->lanes - 1) / recipe->lanes * recipe->lanes;
     int64_t environments = recipe->actors * recipe->envs_per_actor;
+    const int64_t shards = job->learner.shard_count, least = recipe->actors / shards * recipe->envs_per_actor,
+                  most = (recipe->actors + shards - 1) / shards * recipe->envs_per_actor; // of one shard
     if (!recipe->batch) recipe->batch = environments / 2 > BATCH_LEAST ? environments / 2 : BATCH_LEAST;
     if (!recipe->ring_steps) {
         // Windows of one lane that an update takes, all of them in training while the next ones fill.
-        uint64_t windows = (uint64_t)((recipe->batch + environments - 1) / environments);
+        const int64_t share = (recipe->batch + shards - 1) / shards; // of an update, of one shard
+        uint64_t windows = (uint64_t)((share + least - 1) / least);
         // While an actor hangs the others fill the updates alone; rings for K windows hold one more.
-        int64_t others = environments - recipe->envs_per_actor;
-        uint64_t without_one = others ? (uint64_t)((recipe->batch + others - 1) / others) - 1 : 0;
+        int64_t others = least - recipe->envs_per_actor;
+        uint64_t without_one = others ? (uint64_t)((share + others - 1) / others) - 1 : 0;
         if (windows < without_one) windows = without_one;
         recipe->ring_steps =
             episodes ? recipe->stack + 2
                      : (int64_t)farm_ring_steps_needed(windows, (uint64_t)recipe->unroll, (uint64_t)recipe->unroll + 1,
                                                        (uint64_t)recipe->stack);
     }
-    if (!recipe->infer_batch_max)
-        recipe->infer_batch_max = environments < infer_batch_most(job) ? environments : infer_batch_most(job);
+    if (!recipe->infer_batch_max) recipe->infer_batch_max = most < infer_batch_most(job) ? most : infer_batch_most(job);
     job->actors = (uint32_t)recipe->actors;
     job->lanes = (uint32_t)recipe->lanes;
     job->width = (uint32_t)(recipe->envs_per_actor / recipe->lanes);
@@ -211,6 +235,7 @@ static void open_claim(struct farm_job *job) {
 
 static enum farm_status make_plan(struct farm_job *job, uint64_t episodes, struct farm_error *err) {
     const struct farm_recipe *recipe = &job->recipe;
+    int gpus;
     struct farm_plan_request request = {
         .actors = (int)recipe->actors,
         .learner_threads = (int)recipe->train_threads,
@@ -219,8 +244,12 @@ static enum farm_status make_plan(struct farm_job *job, uint64_t episodes, struc
     };
     enum farm_status status = farm_machine_read(job->machine, &(struct farm_machine_source){0}, err);
     if (status) return status;
+    if ((status = choose_gpus(job, episodes, &gpus, err))) return status;
     request.learner_device = planned_device(job);
-    if (request.learner_device >= 0) job->learner.shards[0].gpu = job->machine->gpu[request.learner_device].pci_bus_id;
+    request.learner_gpus = gpus;
+    job->learner.shard_count = (uint32_t)gpus;
+    for (int k = 0; k < gpus && request.learner_device >= 0; k++)
+        job->learner.shards[k].gpu = job->machine->gpu[request.learner_device + k].pci_bus_id;
     open_claim(job);
     // First how many actors, for the rings' size depends on it; then with that size, for good.
     status = farm_claim_read_taken(&job->claim, &request.taken, err);
@@ -321,7 +350,7 @@ static enum farm_status add_actor(struct farm_job *job, uint32_t a, struct farm_
     const struct farm_ring *ring = &job->rings[a];
     const bool plugin = job->env.kind == FARM_ENV_PLUGIN;
     const uint64_t spin_ns = farm_wait_spin_ns(wait_of(&job->recipe), cpus_shared(job));
-    const int bell = job->bells ? job->bells[a] : job->eventfd;
+    const int bell = job->bells[job->standin.body ? (int)a : job->plan->actor[a].gpu];
     actor->config = (struct farm_actor_config){.actor = a,
                                                .up_fd = ring->up.fd,
                                                .down_fd = ring->down.fd_readonly,
@@ -367,13 +396,18 @@ static enum farm_status add_learner(struct farm_job *job, struct farm_error *err
     for (uint32_t a = 0; a < job->actors; a++) {
         job->learner_keep[kept++] = job->ring_fds[a][0] = job->rings[a].up.fd_readonly;
         job->learner_keep[kept++] = job->ring_fds[a][1] = job->rings[a].down.fd;
-        if (job->bells) job->learner_keep[kept++] = job->bells[a];
+        job->ring_shard[a] = (uint32_t)job->plan->actor[a].gpu;
     }
-    job->learner_keep[kept++] = job->eventfd;
+    for (uint32_t b = 0; b < job->bell_count; b++) job->learner_keep[kept++] = job->bells[b];
     job->learner_keep[kept++] = job->board_segment.fd;
     learner->ring_fds = (const int(*)[2])job->ring_fds;
     learner->ring_count = job->actors;
-    learner->shards[0].eventfd = job->eventfd;
+    learner->ring_shard = job->ring_shard;
+    for (uint32_t k = 0; k < learner->shard_count; k++) {
+        const struct farm_bitmap *cpus = &job->plan->gpu_cpus[k];
+        learner->shards[k].eventfd = job->bells[k];
+        learner->shards[k].cpus = recipe->pin && farm_bitmap_count(cpus) ? cpus : NULL;
+    }
     learner->seed = seed_of(job);
     learner->algo = algo_of(recipe);
     learner->precision = precision_of(recipe);
@@ -405,13 +439,11 @@ static enum farm_status add_learner(struct farm_job *job, struct farm_error *err
 // ---- shared memory ----
 
 static enum farm_status make_bells(struct farm_job *job, struct farm_error *err) {
-    if (!job->standin.body) return FARM_OK;
-    job->bells = malloc(job->actors * sizeof *job->bells);
-    for (uint32_t a = 0; job->bells && a < job->actors; a++) job->bells[a] = -1;
-    for (uint32_t a = 0; job->bells && a < job->actors; a++)
-        if ((job->bells[a] = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) < 0)
-            return farm_fail_errno(err, FARM_E_LIMIT, "the bells of %u actors", job->actors);
-    return job->bells ? FARM_OK : farm_fail_errno(err, FARM_E_LIMIT, "the bells of %u actors", job->actors);
+    const uint32_t wanted = job->standin.body ? job->actors : job->learner.shard_count;
+    job->bells = calloc(wanted, sizeof *job->bells);
+    for (; job->bells && job->bell_count < wanted; job->bell_count++)
+        if ((job->bells[job->bell_count] = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) < 0) break;
+    return job->bell_count == wanted ? FARM_OK : farm_fail_errno(err, FARM_E_LIMIT, "%u bells", wanted);
 }
 
 static enum farm_status make_board(struct farm_job *job, struct farm_error *err) {
@@ -439,14 +471,14 @@ enum farm_status farm_job_build(struct farm_job *job, struct farm_error *err) {
     job->rings = calloc(job->actors, sizeof *job->rings);
     job->actor_jobs = calloc(job->actors, sizeof *job->actor_jobs);
     job->ring_fds = calloc(job->actors, sizeof *job->ring_fds);
-    job->learner_keep = calloc(3 * (size_t)job->actors + 2, sizeof *job->learner_keep);
+    job->ring_shard = calloc(job->actors, sizeof *job->ring_shard);
     job->watches = calloc(job->actors, sizeof *job->watches);
     job->watchdog = farm_watchdog_make(job->recipe.hang_seconds);
-    job->eventfd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    if (!job->rings || !job->actor_jobs || !job->ring_fds || !job->learner_keep || !job->watches || job->eventfd < 0)
-        return farm_fail_errno(err, FARM_E_LIMIT, "%u actors", job->actors);
-    enum farm_status status = make_board(job, err);
-    if (!status) status = make_bells(job, err);
+    enum farm_status status = make_bells(job, err);
+    job->learner_keep = calloc(2 * (size_t)job->actors + job->bell_count + 1, sizeof *job->learner_keep);
+    if (!job->rings || !job->actor_jobs || !job->ring_fds || !job->ring_shard || !job->learner_keep || !job->watches)
+        return farm_fail(err, FARM_E_LIMIT, "no memory for %u actors", job->actors);
+    if (!status) status = make_board(job, err);
     if (!status) status = make_rings(job, err);
     for (uint32_t a = 0; a < job->actors && !status; a++) status = add_actor(job, a, err);
     if (!status) status = add_learner(job, err);
@@ -668,7 +700,7 @@ static enum farm_supervisor_turn on_tick(void *context) {
 }
 
 enum farm_status farm_job_begin(struct farm_job *job, const struct farm_recipe *recipe, struct farm_error *err) {
-    *job = (struct farm_job){.recipe = *recipe, .eventfd = -1, .claim = {.fd = -1}};
+    *job = (struct farm_job){.recipe = *recipe, .claim = {.fd = -1}};
     struct farm_supervisor_config config = {.context = job,
                                             .before_start = before_start,
                                             .on_line = on_line,
@@ -704,14 +736,13 @@ void farm_job_free(struct farm_job *job) {
     for (uint32_t a = 0; a < job->rings_made; a++) farm_ring_close(&job->rings[a]);
     for (uint32_t a = 0; job->actor_jobs && a < job->actors; a++) farm_env_program_free(&job->actor_jobs[a].program);
     if (job->board_segment.header) farm_segment_close(&job->board_segment);
-    for (uint32_t a = 0; job->bells && a < job->actors; a++)
-        if (job->bells[a] >= 0) close(job->bells[a]);
+    for (uint32_t b = 0; b < job->bell_count; b++) close(job->bells[b]);
     free(job->bells);
-    if (job->eventfd >= 0) close(job->eventfd);
     farm_claim_close(&job->claim);
     free(job->rings);
     free(job->actor_jobs);
     free(job->ring_fds);
+    free(job->ring_shard);
     free(job->learner_keep);
     free(job->watches);
     free(job->machine);

@@ -56,13 +56,14 @@ struct farm_job {
     uint32_t rings_made;
     struct farm_segment board_segment;
     struct farm_board *board;
-    int eventfd;
-    struct farm_job_standin standin;   // body NULL: the learner. Set between begin and plan
-    int *bells;                        // [actors], with a stand-in; else NULL: all ring `eventfd`
+    struct farm_job_standin standin; // body NULL: the learner. Set between begin and plan
+    int *bells;                      // [bell_count]: of each actor with a stand-in, else of each shard
+    uint32_t bell_count;
     struct farm_job_actor *actor_jobs; // [actors]
     struct farm_bitmap learner_cpus;
-    int (*ring_fds)[2]; // [actors], as the learner gets them
-    int *learner_keep;  // [3 * actors + 2]
+    int (*ring_fds)[2];   // [actors], as the learner gets them
+    uint32_t *ring_shard; // [actors]
+    int *learner_keep;    // [2 * actors + bell_count + 1]
     struct farm_learner_config learner;
     char cuda_library[FARM_RUN_PATH_MAX]; // the CUDA backend's file; "": none
     const char *cpu_because;              // why `device auto` became the CPU; NULL: it did not

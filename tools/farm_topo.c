@@ -18,12 +18,12 @@ enum { SCHEMA_VERSION = 1, LINE_COLUMNS = 100, INDENT_COLUMNS = 11, MARK_BYTES =
 
 struct options {
     bool json, pin, numa;
-    int64_t actors, train_threads;
+    int64_t actors, train_threads, gpus;
     const char *device;
     struct farm_machine_source source;
 };
 
-static const struct options standard = {.pin = true, .numa = true, .device = "auto"};
+static const struct options standard = {.pin = true, .numa = true, .device = "auto", .gpus = 1};
 
 // What is drawn; too large for the stack.
 struct view {
@@ -58,9 +58,13 @@ static enum farm_status fill_request(const struct options *o, const struct farm_
     if (o->train_threads < 0 || o->train_threads > FARM_CPUS_MAX)
         return farm_fail(err, FARM_E_USAGE, "--train-threads: between 1 and %d, or 0 to let the farm choose",
                          FARM_CPUS_MAX);
-    // auto is what farm train does: the CPU, as long as there is no CUDA backend.
-    static const int learners[] = {FARM_LEARNER_CPU, FARM_LEARNER_CPU, 0, FARM_LEARNER_NONE};
+    if (o->gpus < 0 || o->gpus > FARM_GPUS_MAX)
+        return farm_fail(err, FARM_E_USAGE, "--gpus: between 1 and %d, or 0 for all that the machine shows",
+                         FARM_GPUS_MAX);
+    // auto is what farm train does where there is a driver: the first GPU, if there is one.
+    const int learners[] = {machine->gpu_count ? 0 : FARM_LEARNER_CPU, FARM_LEARNER_CPU, 0, FARM_LEARNER_NONE};
     request->actors = (int)o->actors;
+    request->learner_gpus = o->gpus ? (int)o->gpus : machine->gpu_count;
     request->learner_device = learners[device];
     request->learner_threads = (int)o->train_threads;
     request->pin = o->pin;
@@ -148,6 +152,11 @@ static int actors_of_node(const struct farm_plan *plan, int node) {
     return count;
 }
 
+static bool is_learners(const struct view *v, int gpu) {
+    const int first = v->request.learner_device, count = v->request.learner_gpus > 1 ? v->request.learner_gpus : 1;
+    return first >= 0 && gpu >= first && gpu < first + count;
+}
+
 static void draw_node(const struct view *v, const struct farm_node *node) {
     int number = node->node;
     char total[32], left[32], actors[32];
@@ -166,7 +175,7 @@ static void draw_node(const struct view *v, const struct farm_node *node) {
     for (int i = 0; i < v->machine.gpu_count; i++)
         if (v->machine.gpu[i].node == number)
             fprintf(v->out, "│  GPU %d · %s · %s%s\n", i, v->machine.gpu[i].name, v->machine.gpu[i].pci_bus_id,
-                    v->request.learner_device == i ? " · learner" : "");
+                    is_learners(v, i) ? " · learner" : "");
 }
 
 // Draws the L3 group that starts at cpu[first], a bracket a core, wrapped; returns the index after it.
@@ -311,13 +320,15 @@ static json_t *learner_json(const struct view *v) {
 
 static json_t *plan_json(const struct view *v) {
     const struct farm_plan *plan = &v->plan;
+    const int device = v->request.learner_device;
     json_t *actors = json_array(), *notes = json_array();
     for (int i = 0; i < plan->actor_count; i++) {
         struct farm_bitmap cpus;
         farm_plan_actor_cpus(&v->machine, plan, i, &cpus);
         json_array_append_new(actors,
-                              json_pack("{s:o, s:o, s:o}", "cpu", number_or_null(plan->actor[i].cpu), "cpus",
-                                        list_json(&cpus), "memory_node", number_or_null(plan->actor[i].memory_node)));
+                              json_pack("{s:o, s:o, s:o, s:o}", "cpu", number_or_null(plan->actor[i].cpu), "cpus",
+                                        list_json(&cpus), "memory_node", number_or_null(plan->actor[i].memory_node),
+                                        "gpu", device >= 0 ? json_integer(device + plan->actor[i].gpu) : json_null()));
     }
     for (int i = 0; i < plan->note_count; i++) json_array_append_new(notes, json_string(plan->note[i]));
     return json_pack("{s:b, s:b, s:f, s:o, s:o, s:o, s:o, s:o}", "pinned", plan->pinned, "shared", plan->shared,
@@ -377,6 +388,7 @@ int farm_cmd_topo(int argc, char **argv) {
     const struct farm_cli_flag flags[] = {
         {"actors", FARM_CLI_INT, &o.actors, "N", "plan for N actors (default: as many as fit)"},
         {"device", FARM_CLI_STRING, &o.device, "D", "learner on auto, cpu, cuda, or none"},
+        {"gpus", FARM_CLI_INT, &o.gpus, "N", "GPUs of the learner (default: 1; 0: all)"},
         {"train-threads", FARM_CLI_INT, &o.train_threads, "N", "training threads (default: a share of the cores)"},
         {"pin", FARM_CLI_BOOL, &o.pin, NULL, "--no-pin leaves placement to the scheduler"},
         {"numa", FARM_CLI_BOOL, &o.numa, NULL, "--no-numa leaves memory to the kernel"},

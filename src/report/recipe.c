@@ -36,6 +36,8 @@ static const struct farm_recipe_key keys[] = {
     INT(lanes, "2", 1, 64, "lanes of one actor: one group steps while the others wait for actions"),
     INT(ring_steps, "0", 0, 1e6, "steps that a lane's ring holds; 0: chosen"),
     TEXT(device, "auto", "auto|cpu|cuda", "where the network runs; auto: cuda where there is a GPU and its driver"),
+    INT(gpus, "1", 0, 32,
+        "of the learner: each answers its part of the actors and takes its part of every update; 0: all there are"),
     TEXT(mirror, "full", "full|window|off",
          "what a GPU keeps of the rings: every step (an observation crosses the bus once), the windows in training, "
          "nothing; by itself less where its memory does not suffice"),

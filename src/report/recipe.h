@@ -13,7 +13,7 @@
 #include "base/status.h"
 
 enum {
-    FARM_RECIPE_KEYS = 47,
+    FARM_RECIPE_KEYS = 48,
     FARM_RECIPE_OPTIONS_MAX = 32,
     FARM_RECIPE_TEXT_BYTES = 64,   // a text with its zero
     FARM_RECIPE_PATH_BYTES = 1024, // a text that may hold a path: env, and the values of options
@@ -56,7 +56,7 @@ struct farm_recipe {
     char device[FARM_RECIPE_TEXT_BYTES], net[FARM_RECIPE_TEXT_BYTES], algo[FARM_RECIPE_TEXT_BYTES],
         precision[FARM_RECIPE_TEXT_BYTES], mirror[FARM_RECIPE_TEXT_BYTES], optimiser[FARM_RECIPE_TEXT_BYTES],
         wait[FARM_RECIPE_TEXT_BYTES], bad_values[FARM_RECIPE_TEXT_BYTES];
-    int64_t seed, frames, actors, envs_per_actor, lanes, ring_steps;
+    int64_t seed, frames, actors, envs_per_actor, lanes, ring_steps, gpus;
     int64_t unroll, batch, stack, micro_batch, train_threads, infer_batch_max;
     double seconds, discount, entropy_cost, baseline_cost, rho_clip, c_clip, pg_rho_clip, lambda, reward_clip,
         reward_scale;

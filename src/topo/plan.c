@@ -58,6 +58,13 @@ static enum farm_status check(const struct farm_machine *m, const struct farm_pl
     if (r->learner_device < FARM_LEARNER_NONE || r->learner_device >= m->gpu_count)
         return farm_fail(err, FARM_E_USAGE, "learner on GPU %d, but this machine shows %d NVIDIA GPU%s: --device cpu",
                          r->learner_device, m->gpu_count, plural(m->gpu_count));
+    if (r->learner_gpus < 0 || r->learner_gpus > FARM_GPUS_MAX ||
+        (r->learner_device >= 0 && r->learner_device + r->learner_gpus > m->gpu_count))
+        return farm_fail(err, FARM_E_USAGE, "--gpus %d, but this machine shows %d NVIDIA GPU%s", r->learner_gpus,
+                         m->gpu_count, plural(m->gpu_count));
+    if (r->actors && r->actors < r->learner_gpus)
+        return farm_fail(err, FARM_E_USAGE, "--gpus %d with %d actor%s: each GPU wants one at least", r->learner_gpus,
+                         r->actors, plural(r->actors));
     return FARM_OK;
 }
 
@@ -123,6 +130,16 @@ static void find_capacity(struct work *w) {
 
 // Where the learner sits: the GPU's node, else the node with most usable cores, among equals one with memory, then the
 // lowest number.
+static int gpus(const struct work *w) {
+    return w->r->learner_gpus > 1 ? w->r->learner_gpus : 1;
+}
+
+// The node beside one of the learner's GPUs; the learner's own where that is not known.
+static int gpu_node(const struct work *w, int gpu) {
+    const int node = w->r->learner_device >= 0 ? w->m->gpu[w->r->learner_device + gpu].node : -1;
+    return farm_machine_node(w->m, node) ? node : w->home;
+}
+
 static void find_home(struct work *w) {
     int best = -1;
     w->home = w->r->learner_device >= 0 ? w->m->gpu[w->r->learner_device].node : -1;
@@ -178,8 +195,8 @@ static void split_learner(struct work *w, int units, int *inference, int *traini
     *inference = *training = 0;
     if (r->learner_device == FARM_LEARNER_NONE) return;
     if (r->learner_device >= 0) {
-        *inference = 1;
         *training = units >= GPU_MANY_CORES;
+        *inference = clamp(gpus(w), 1, units - 1 - *training > 0 ? units - 1 - *training : 1);
         return;
     }
     if (r->learner_threads) {
@@ -199,15 +216,33 @@ static void split_learner(struct work *w, int units, int *inference, int *traini
     *training = share - *inference;
 }
 
-// Marks the first `inference` cores of the learner's order, then `training` more; a core goes with all its threads.
-static void take_learner_cores(struct work *w, int inference, int training) {
-    int seen = 0, last_core = -1;
+// The free core that is nearest to `node`, the first of them in the learner's order, with all its threads.
+static void take_core(struct work *w, int node, struct farm_bitmap *out) {
+    struct farm_bitmap taken = w->out->inference_cpus;
+    const struct slot *best = NULL;
+    farm_bitmap_add(&taken, &w->out->training_cpus);
     for (int i = 0; i < w->slots; i++) {
-        seen += w->slot[i].core != last_core;
-        last_core = w->slot[i].core;
-        if (seen > inference + training) return;
-        farm_bitmap_set(seen <= inference ? &w->out->inference_cpus : &w->out->training_cpus, w->slot[i].cpu);
+        const struct slot *slot = &w->slot[i];
+        if (farm_bitmap_has(&taken, slot->cpu)) continue;
+        if (!best || farm_machine_distance(w->m, node, slot->node) < farm_machine_distance(w->m, node, best->node))
+            best = slot;
     }
+    for (int i = 0; best && i < w->slots; i++)
+        if (w->slot[i].core == best->core) farm_bitmap_set(out, w->slot[i].cpu);
+}
+
+// The cores of the learner's order: for inference beside the GPUs in turn, then for training.
+static void take_learner_cores(struct work *w, int inference, int training) {
+    struct farm_plan *out = w->out;
+    for (int i = 0; i < inference; i++) {
+        const bool several = gpus(w) > 1;
+        struct farm_bitmap before = out->inference_cpus;
+        take_core(w, several ? gpu_node(w, i) : w->home, &out->inference_cpus);
+        if (!several) continue;
+        out->gpu_cpus[i] = out->inference_cpus;
+        farm_bitmap_remove(&out->gpu_cpus[i], &before);
+    }
+    for (int i = 0; i < training; i++) take_core(w, w->home, &out->training_cpus);
 }
 
 static bool is_tiny(const struct work *w) {
@@ -283,6 +318,28 @@ static void place_actors(struct work *w) {
     }
 }
 
+// Rule 8. Actors in their order, each to the nearest GPU that has room; of equals to the one with fewer.
+static void divide_actors(struct work *w) {
+    struct farm_plan *out = w->out;
+    int served[FARM_GPUS_MAX] = {0}, count = gpus(w);
+    for (int i = 0; i < out->actor_count; i++) {
+        struct farm_plan_actor *actor = &out->actor[i];
+        const int node = actor->memory_node >= 0 ? actor->memory_node : actor->cpu_node;
+        // So many more may have one more than the others.
+        int best = -1, over = 0, room = out->actor_count / count;
+        for (int g = 0; g < count; g++) over += served[g] > room;
+        for (int g = 0; g < count; g++) {
+            if (served[g] >= room + (over < out->actor_count % count)) continue;
+            const int key[] = {farm_machine_distance(w->m, gpu_node(w, g), node), served[g]};
+            const int best_key[] = {best < 0 ? 0 : farm_machine_distance(w->m, gpu_node(w, best), node),
+                                    best < 0 ? 0 : served[best]};
+            if (best < 0 || compare_keys(key, best_key, 2) < 0) best = g;
+        }
+        actor->gpu = best;
+        served[best]++;
+    }
+}
+
 static void place_learner(struct work *w) {
     struct farm_plan *out = w->out;
     out->learner_node = -1;
@@ -342,6 +399,11 @@ static void note_learner(struct work *w) {
     }
     int wanted = w->m->gpu[device].node;
     int got = farm_machine_cpu(w->m, farm_bitmap_next(&out->inference_cpus, 0))->node;
+    if (gpus(w) > 1) {
+        note(out, "learner on GPUs %d-%d, its host threads on %s; each serves %d actors%s", device,
+             device + gpus(w) - 1, cpus, out->actor_count / gpus(w), out->actor_count % gpus(w) ? " or one more" : "");
+        return;
+    }
     note(out, "learner on GPU %d, its host threads on %s", device, cpus);
     if (wanted < 0)
         note(out, "the machine does not say which node GPU %d is beside: node %d was taken", device, got);
@@ -413,11 +475,18 @@ enum farm_status farm_plan_make(const struct farm_machine *machine, const struct
         share_cpus(w);
     else
         divide_cpus(w);
-    place_actors(w);
-    place_learner(w);
-    note_decisions(w);
-    note_learner(w);
-    status = check_memory(w, err);
+    if (out->actor_count < gpus(w))
+        status =
+            farm_fail(err, FARM_E_USAGE, "--gpus %d, but there are CPUs for %d actor%s: each GPU wants one at least",
+                      gpus(w), out->actor_count, plural(out->actor_count));
+    if (!status) {
+        place_actors(w);
+        divide_actors(w);
+        place_learner(w);
+        note_decisions(w);
+        note_learner(w);
+        status = check_memory(w, err);
+    }
     free(w);
     return status;
 }

@@ -9,7 +9,8 @@
 //      thread that is throttled on its own CPU cannot move to where time is left.
 //   3. At most FARM_PLAN_TINY_CPUS of them, or fewer than FARM_PLAN_TINY_CPUS cores: actors and learner share all
 //      CPUs, one actor a CPU, nothing is pinned: an actor sleeps while it waits, and then the learner has its CPU.
-//   4. Else the learner gets cores of its own. On a GPU: 1, from 8 cores on 2, beside the GPU. On CPUs: a third of the
+//   4. Else the learner gets cores of its own. On GPUs: 1 beside each for its inference, from 8 cores on 1 more beside
+//      the first for training. On CPUs: a third of the
 //      cores, a quarter of these for inference. (One core of inference keeps up with eight cores of Atari emulators,
 //      one of training with three; cheap environments want more for the learner: --train-threads.) They are whole
 //      cores, in one piece, L3 group after L3 group, from the node with most free cores. The learner's process is bound
@@ -18,6 +19,7 @@
 //      nearest to the learner first, and round robin over a node's L3 groups, so that few actors get much cache.
 //   6. An actor's segments lie on its CPU's node; where that has no memory, on the nearest that has.
 //   7. More actors than CPUs: none is pinned to one CPU, each stays on a node.
+//   8. Several GPUs: each serves as many actors as any other, give or take one, and those near it first.
 #ifndef FARM_TOPO_PLAN_H
 #define FARM_TOPO_PLAN_H
 
@@ -40,6 +42,7 @@ enum { FARM_LEARNER_CPU = -1, FARM_LEARNER_NONE = -2 }; // or the index of a GPU
 struct farm_plan_request {
     int actors;               // 0: choose
     int learner_device;       // FARM_LEARNER_CPU, FARM_LEARNER_NONE or a GPU's index
+    int learner_gpus;         // so many GPUs from that index on; 0 and 1: it alone
     int learner_threads;      // training threads on CPUs, 0: choose
     int envs_per_actor;       // for the sentences only
     uint64_t bytes_per_actor; // of all segments of one actor
@@ -52,6 +55,7 @@ struct farm_plan_actor {
     int cpu;         // the CPU it is pinned to; -1: it floats
     int cpu_node;    // where it floats: the node whose CPUs it stays on; -1: over all of actor_cpus
     int memory_node; // node of its segments (kernel's number); -1: not bound to one node
+    int gpu;         // of the learner's, from 0: which serves it
 };
 
 struct farm_plan {
@@ -62,6 +66,7 @@ struct farm_plan {
     struct farm_bitmap actor_cpus;     // CPUs for actors
     struct farm_bitmap inference_cpus; // cores reckoned for the learner's inference thread (a GPU's host thread)
     struct farm_bitmap training_cpus;  // cores reckoned for its training threads; it is bound to both sets together
+    struct farm_bitmap gpu_cpus[FARM_GPUS_MAX]; // of the inference cores, those beside each of several GPUs; empty: any
     int training_threads;              // 0 without a learner
     int learner_node;                  // node of the learner's memory; -1: not bound
     struct farm_bitmap claim;          // CPUs to claim against other farms; empty where nothing is pinned
@@ -70,7 +75,7 @@ struct farm_plan {
     char note[FARM_PLAN_NOTES_MAX][FARM_PLAN_NOTE_BYTES]; // sentences that explain the decisions
 };
 
-// Fills *out (about 60 KiB). Errors: FARM_E_USAGE a request that makes no sense (counts out of range, no such GPU);
+// Fills *out (about 100 KiB). Errors: FARM_E_USAGE a request that makes no sense (counts out of range, no such GPU);
 // FARM_E_LIMIT actors x bytes_per_actor does not fit into a node's memory or below the control group's limit: the
 // message says wanted, available and which flags shrink it.
 enum farm_status farm_plan_make(const struct farm_machine *machine, const struct farm_plan_request *request,

@@ -5,6 +5,7 @@ more."""
 import json
 import os
 import pathlib
+import shutil
 import subprocess
 import unittest
 
@@ -54,6 +55,35 @@ class Cuda(InFolder):
     def test_learns_catch(self):
         account, _ = self.trained("--device", "cuda", "--frames", "150k", "--mirror", "window")
         self.assertGreater(account["return_mean"], 0)
+
+    def test_two_gpus_train_together_and_one_goes_on(self):
+        two = ("--device", "cuda", "--gpus", "2", "--actors", "2")
+        account, said = self.trained(*two, "--frames", "20k", standin="devices=2")
+        self.assertIn("2 GPUs add up their gradients by NCCL", said)
+        self.assertEqual(said.count("registered 2 pieces of memory"), 2, said)
+        self.assertIn("1.00 times each of the", said)
+        self.assertGreater(account["updates"], 10)
+        account, said = self.trained("--device", "cuda", "--gpus", "1", "--resume", "--frames", "30k")
+        self.assertIn("going on from", said)
+        self.assertNotIn("NCCL", said)
+
+    def test_one_of_two_gpus_that_is_lost_ends_the_run_with_a_checkpoint(self):
+        for device in (0, 1):
+            standin = f"devices=2 fall_off_after=6000 fall_off_device={device}"
+            said = self.failed("--device", "cuda", "--gpus", "2", "--actors", "2", "--frames", "10M", standin=standin)
+            self.assertIn("the GPU is lost", said)
+            self.assertEqual(len(self.checkpoints()), 1, said)
+            shutil.rmtree(self.folder / "r")
+
+    def test_says_that_there_are_fewer_gpus_or_actors(self):
+        arguments = ("--device", "cuda", "--frames", "1k", "--gpus", "3")
+        self.assertIn("CUDA shows 2", self.failed(*arguments, "--actors", "3", standin="devices=2"))
+        result = self.train(*arguments, "--actors", "2", standin="devices=3")
+        self.assertEqual(result.returncode, 2, result.stderr)
+        self.assertIn("each GPU wants one at least", result.stderr)
+        result = self.train("--device", "cpu", "--gpus", "2", "--frames", "1k")
+        self.assertEqual(result.returncode, 2, result.stderr)
+        self.assertIn("--gpus 2 on device cpu", result.stderr)
 
     def test_says_that_there_is_no_gpu(self):
         self.assertIn("--device cpu", self.failed("--device", "cuda", "--frames", "1k", standin="devices=0"))

@@ -1,6 +1,7 @@
 // The plan: what must hold on every machine for every request, then single decisions.
 #include <criterion/criterion.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "machines.h"
@@ -335,4 +336,76 @@ Test(topo, refuses_counts_out_of_range) {
     cr_assert_eq(farm_plan_make(&machine, &request, &plan, &error), FARM_E_USAGE);
     request.actors = FARM_PLAN_ACTORS_MAX + 1;
     cr_assert_eq(farm_plan_make(&machine, &request, &plan, &error), FARM_E_USAGE);
+}
+
+// ---- several GPUs ----
+
+// A machine of two sockets of eight cores with GPUs beside these nodes.
+static void read_two_sockets(int gpu_count, const int *nodes) {
+    read_machine((struct farm_machine_source){.synthetic = "pack:2 [numa(memory=64GB)] l3:1 core:8 pu:1"});
+    machine.gpu_count = gpu_count;
+    for (int g = 0; g < gpu_count; g++) machine.gpu[g].node = nodes[g];
+}
+
+static int served_by(int gpu) {
+    int count = 0;
+    for (int i = 0; i < plan.actor_count; i++) count += plan.actor[i].gpu == gpu;
+    return count;
+}
+
+Test(topo, serves_each_nodes_actors_by_the_gpu_beside_them) {
+    read_two_sockets(2, (const int[]){0, 1});
+    struct farm_plan_request request = request_of(0, 0);
+    request.learner_gpus = 2;
+    make(request);
+    check_pins("two GPUs", &request);
+    cr_assert_eq(plan.actor_count, 13); // two cores infer, one trains
+    cr_assert(abs(served_by(0) - served_by(1)) <= 1, "%d and %d", served_by(0), served_by(1));
+    for (int g = 0; g < 2; g++) {
+        cr_assert_eq(farm_bitmap_count(&plan.gpu_cpus[g]), 1);
+        cr_assert_eq(farm_machine_cpu(&machine, farm_bitmap_next(&plan.gpu_cpus[g], 0))->node, g);
+    }
+    int away = 0;
+    for (int i = 0; i < plan.actor_count; i++) away += plan.actor[i].gpu != plan.actor[i].memory_node;
+    cr_assert_leq(away, 1, "%d actors are served from the other socket", away);
+    cr_assert(has_note("learner on GPUs 0-1"));
+}
+
+Test(topo, divides_actors_evenly_where_all_gpus_are_beside_one_node) {
+    read_two_sockets(3, (const int[]){1, 1, 1});
+    struct farm_plan_request request = request_of(8, 0);
+    request.learner_gpus = 3;
+    make(request);
+    for (int g = 0; g < 3; g++) cr_assert(served_by(g) == 2 || served_by(g) == 3, "GPU %d: %d", g, served_by(g));
+}
+
+Test(topo, takes_the_gpus_from_the_first_one_on) {
+    read_two_sockets(3, (const int[]){0, 1, 1});
+    struct farm_plan_request request = request_of(4, 1);
+    request.learner_gpus = 2;
+    make(request);
+    for (int i = 0; i < 4; i++) cr_assert(plan.actor[i].gpu == 0 || plan.actor[i].gpu == 1);
+    for (int g = 0; g < 2; g++)
+        cr_assert_eq(farm_machine_cpu(&machine, farm_bitmap_next(&plan.gpu_cpus[g], 0))->node, 1);
+}
+
+Test(topo, divides_actors_among_gpus_that_the_machine_does_not_show) {
+    read_two_sockets(0, NULL);
+    struct farm_plan_request request = request_of(5, FARM_LEARNER_CPU);
+    request.learner_gpus = 2;
+    make(request);
+    cr_assert_eq(served_by(0) + served_by(1), 5);
+    cr_assert_eq(abs(served_by(0) - served_by(1)), 1);
+}
+
+Test(topo, refuses_gpus_that_are_not_there_or_would_have_no_actor) {
+    read_two_sockets(2, (const int[]){0, 1});
+    struct farm_plan_request request = request_of(0, 1);
+    request.learner_gpus = 2;
+    cr_assert_eq(farm_plan_make(&machine, &request, &plan, &error), FARM_E_USAGE);
+    cr_assert(strstr(error.message, "--gpus 2"), "%s", error.message);
+    request = request_of(1, 0);
+    request.learner_gpus = 2;
+    cr_assert_eq(farm_plan_make(&machine, &request, &plan, &error), FARM_E_USAGE);
+    cr_assert(strstr(error.message, "1 actor"), "%s", error.message);
 }
