@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "base/cli.h"
+#include "base/file.h"
 #include "farm_doctor_plugin.h"
 #include "farm_env.h"
 #include "farm_job.h"
@@ -63,16 +64,6 @@ note(struct findings *findings, const char *name, enum grade grade, const char *
     finding->name = name;
     finding->grade = grade;
     finding->mend = grade == GRADE_GOOD ? NULL : mend;
-}
-
-// The first line of a small file without its newline; false where it cannot be read.
-static bool first_line(const char *path, char *line, size_t bytes) {
-    FILE *file = fopen(path, "re");
-    if (!file) return false;
-    bool read = fgets(line, (int)bytes, file) != NULL;
-    fclose(file);
-    if (read) line[strcspn(line, "\n")] = 0;
-    return read;
 }
 
 // ---- what the farm cannot do without ----
@@ -165,14 +156,14 @@ static bool collapses(void) {
 static void look_at_huge_pages(struct findings *findings) {
     char line[TEXT_BYTES];
     const bool together = collapses();
-    if (!first_line("/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages", line, sizeof line)) {
+    if (!farm_file_line(line, sizeof line, "/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages")) {
         note(findings, "huge pages", GRADE_GOOD, NULL, "the kernel has no pool of 2 MiB pages");
     } else {
         note(findings, "huge pages", atol(line) > 0 || together ? GRADE_GOOD : GRADE_SLOW,
              "as root: sysctl vm.nr_hugepages=256 (512 MB; as much as the plan's shared memory)",
              "%s of 2 MiB are free in the pool%s", line, together ? "; transparent ones do as well" : "");
     }
-    if (!first_line("/sys/kernel/mm/transparent_hugepage/shmem_enabled", line, sizeof line)) return;
+    if (!farm_file_line(line, sizeof line, "/sys/kernel/mm/transparent_hugepage/shmem_enabled")) return;
     const bool off = strstr(line, "[never]") || strstr(line, "[deny]");
     note(findings, "transparent huge pages", off && !together ? GRADE_SLOW : GRADE_GOOD,
          "as root: echo advise > /sys/kernel/mm/transparent_hugepage/shmem_enabled (unless huge pages are reserved)",
@@ -181,7 +172,7 @@ static void look_at_huge_pages(struct findings *findings) {
 
 static void look_at_numa_balancing(struct findings *findings, const struct farm_machine *machine) {
     char line[TEXT_BYTES];
-    if (machine->node_count < 2 || !first_line("/proc/sys/kernel/numa_balancing", line, sizeof line)) return;
+    if (machine->node_count < 2 || !farm_file_line(line, sizeof line, "/proc/sys/kernel/numa_balancing")) return;
     note(findings, "NUMA balancing", atoi(line) == 0 ? GRADE_GOOD : GRADE_SLOW,
          "as root: sysctl kernel.numa_balancing=0 (it moves and unmaps pages under running actors)",
          atoi(line) == 0 ? "off" : "on");
@@ -189,7 +180,7 @@ static void look_at_numa_balancing(struct findings *findings, const struct farm_
 
 static void look_at_governor(struct findings *findings) {
     char line[TEXT_BYTES];
-    if (!first_line("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor", line, sizeof line)) return;
+    if (!farm_file_line(line, sizeof line, "/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")) return;
     bool slow = strcmp(line, "powersave") == 0 || strcmp(line, "ondemand") == 0 || strcmp(line, "conservative") == 0;
     note(findings, "CPU frequency", slow ? GRADE_SLOW : GRADE_GOOD, "as root: cpupower frequency-set -g performance",
          "governor %s", line);

@@ -7,6 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/file.h"
+
 enum { PATH_BYTES = FARM_CGROUP_PATH_BYTES, LINE_BYTES = 4096, STAT_BYTES = 32768 };
 
 struct names {
@@ -27,23 +29,11 @@ struct hierarchy {
     char group[PATH_BYTES]; // "" or "/a/b"
 };
 
-// Reads directory/name into text, terminated; false where that fails.
-static bool read_text(const char *directory, const char *name, char *text, size_t size) {
-    char path[2 * PATH_BYTES + 64];
-    if ((size_t)snprintf(path, sizeof path, "%s/%s", directory, name) >= sizeof path) return false;
-    FILE *file = fopen(path, "re");
-    if (!file) return false;
-    size_t n = fread(text, 1, size - 1, file);
-    text[n] = 0;
-    fclose(file);
-    return n > 0;
-}
-
 // A file's number of bytes; UINT64_MAX for "max", for v1's "unlimited" (LONG_MAX rounded to pages), for what is no
 // number and where there is no file (name may be NULL).
 static uint64_t read_bytes(const char *directory, const char *name) {
     char text[64], *end;
-    if (!name || !read_text(directory, name, text, sizeof text)) return UINT64_MAX;
+    if (!name || !farm_file_text(text, sizeof text, "%s/%s", directory, name)) return UINT64_MAX;
     unsigned long long value = strtoull(text, &end, 10);
     return end == text || value >= UINT64_C(1) << 62 ? UINT64_MAX : value;
 }
@@ -115,10 +105,11 @@ static void read_quota(const char *directory, bool v2, struct farm_cgroup_limits
     char text[128], period_text[64];
     double quota_us, period_us;
     if (v2) { // "350000 100000" or "max 100000"
-        if (read_text(directory, "cpu.max", text, sizeof text) && sscanf(text, "%lf %lf", &quota_us, &period_us) == 2)
+        if (farm_file_text(text, sizeof text, "%s/cpu.max", directory) &&
+            sscanf(text, "%lf %lf", &quota_us, &period_us) == 2)
             tighten_quota(out, quota_us, period_us);
-    } else if (read_text(directory, "cpu.cfs_quota_us", text, sizeof text) &&
-               read_text(directory, "cpu.cfs_period_us", period_text, sizeof period_text)) {
+    } else if (farm_file_text(text, sizeof text, "%s/cpu.cfs_quota_us", directory) &&
+               farm_file_text(period_text, sizeof period_text, "%s/cpu.cfs_period_us", directory)) {
         tighten_quota(out, atof(text), atof(period_text)); // -1: no quota
     }
 }
@@ -139,7 +130,7 @@ static void read_memory(const char *directory, const struct hierarchy *h, const 
     if (usage == UINT64_MAX) usage = 0;
     char stat[STAT_BYTES] = "\n"; // so that a key at the very start is found by its "\nkey "
     uint64_t cache = 0;
-    if (read_text(directory, "memory.stat", stat + 1, sizeof stat - 1))
+    if (farm_file_text(stat + 1, sizeof stat - 1, "%s/memory.stat", directory))
         cache = stat_value(stat, names->active_file) + stat_value(stat, names->inactive_file);
     uint64_t used = usage > cache ? usage - cache : 0, left = limit > used ? limit - used : 0;
     if (left >= least->left_bytes) return;
@@ -154,7 +145,7 @@ static void read_memory(const char *directory, const struct hierarchy *h, const 
 static void read_cpus(const char *directory, const struct names *names, struct farm_cgroup_limits *out) {
     char text[LINE_BYTES];
     struct farm_bitmap cpus;
-    if (out->has_cpus || !read_text(directory, names->cpus, text, sizeof text)) return;
+    if (out->has_cpus || !farm_file_text(text, sizeof text, "%s/%s", directory, names->cpus)) return;
     if (farm_bitmap_parse(text, &cpus, NULL) || !farm_bitmap_count(&cpus)) return;
     out->cpus = cpus; // effective: the parents' sets are in it
     out->has_cpus = true;

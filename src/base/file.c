@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <stdarg.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -59,6 +60,41 @@ enum farm_status farm_file_read(const char *path, size_t bytes_max, char **data,
     free(buffer);
     close(fd);
     return status;
+}
+
+const char *farm_file_root(const char *root) {
+    return root && strcmp(root, "/") != 0 ? root : "";
+}
+
+__attribute__((format(printf, 3, 0))) static bool read_start(char *text, size_t size, const char *format,
+                                                             va_list args) {
+    char path[PATH_MAX];
+    text[0] = 0;
+    const int length = vsnprintf(path, sizeof path, format, args);
+    if (length < 0 || (size_t)length >= sizeof path) return false;
+    FILE *file = fopen(path, "re");
+    if (!file) return false;
+    const size_t n = fread(text, 1, size - 1, file);
+    text[n] = 0;
+    fclose(file);
+    return n > 0;
+}
+
+bool farm_file_text(char *text, size_t size, const char *format, ...) {
+    va_list args;
+    va_start(args, format);
+    const bool any = read_start(text, size, format, args);
+    va_end(args);
+    return any;
+}
+
+bool farm_file_line(char *line, size_t size, const char *format, ...) {
+    va_list args;
+    va_start(args, format);
+    const bool any = read_start(line, size, format, args);
+    va_end(args);
+    line[strcspn(line, "\n")] = 0;
+    return any;
 }
 
 static int write_all(int fd, const char *data, size_t bytes) {

@@ -1,9 +1,11 @@
 // Small files as a whole: read into memory with an upper bound, replaced so that a crash at any moment leaves either
-// the old contents or the new ones. Runs in the supervisor and in tools; allocates what it returns. Not for
-// checkpoints' gigabytes: farm_file_replace holds everything in memory.
+// the old contents or the new ones; and the kernel's files, read into the caller's memory. Runs in the supervisor and
+// in tools, the kernel's files in whoever wants them. Not for checkpoints' gigabytes: farm_file_replace holds
+// everything in memory.
 #ifndef FARM_BASE_FILE_H
 #define FARM_BASE_FILE_H
 
+#include <stdbool.h>
 #include <stddef.h>
 
 #include "base/status.h"
@@ -11,6 +13,16 @@
 // Reads the file into *data (malloc'd, the caller frees; a zero byte follows the contents) and its length into *bytes.
 // Errors: FARM_E_NOT_FOUND, FARM_E_PERMISSION, FARM_E_LIMIT where it is longer than bytes_max, FARM_E_IO.
 enum farm_status farm_file_read(const char *path, size_t bytes_max, char **data, size_t *bytes, struct farm_error *err);
+
+// Files of /proc and /sys are read below a root: "" for the running system, or a folder with recorded ones. A root that
+// a caller gave as NULL or "/" becomes "".
+const char *farm_file_root(const char *root);
+
+// The start of the file whose path printf's words give: at most size - 1 bytes, terminated. False, and "", where there
+// is none or where it is empty.
+bool farm_file_text(char *text, size_t size, const char *format, ...) __attribute__((format(printf, 3, 4)));
+// Its first line, without the newline.
+bool farm_file_line(char *line, size_t size, const char *format, ...) __attribute__((format(printf, 3, 4)));
 
 // Replaces the file: temporary file beside it, fsync, rename, fsync of the folder. The temporary file is removed on
 // errors.

@@ -10,6 +10,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "base/file.h"
 #include "shm/limits.h"
 #include "shm/place.h"
 
@@ -24,27 +25,16 @@ static bool is_pool(enum farm_bw_pages pages) {
     return pages == FARM_BW_PAGES_2M || pages == FARM_BW_PAGES_1G;
 }
 
-// The first line of a file below root, without its end; false where there is none.
-static bool read_line(const char *root, const char *path, char *line, size_t size) {
-    char whole[LINE_BYTES];
-    snprintf(whole, sizeof whole, "%s%s", root && strcmp(root, "/") != 0 ? root : "", path);
-    FILE *file = fopen(whole, "re");
-    if (!file) return false;
-    const bool got = fgets(line, (int)size, file) != NULL;
-    fclose(file);
-    if (got) line[strcspn(line, "\n")] = 0;
-    return got;
-}
-
 // Free and unreserved bytes of a pool; -1: the kernel has no pages of that size.
 static int64_t pool_bytes(const char *root, enum farm_bw_pages pages) {
-    char path[LINE_BYTES], text[32];
+    static const char pool[] = "sys/kernel/mm/hugepages/hugepages-";
+    char text[32];
     const size_t page = page_bytes_of(pages);
-    snprintf(path, sizeof path, "/sys/kernel/mm/hugepages/hugepages-%zukB/free_hugepages", page / 1024);
-    if (!read_line(root, path, text, sizeof text)) return -1;
+    root = farm_file_root(root);
+    if (!farm_file_line(text, sizeof text, "%s/%s%zukB/free_hugepages", root, pool, page / 1024)) return -1;
     const int64_t free_pages = strtoll(text, NULL, 10);
-    snprintf(path, sizeof path, "/sys/kernel/mm/hugepages/hugepages-%zukB/resv_hugepages", page / 1024);
-    const int64_t reserved = read_line(root, path, text, sizeof text) ? strtoll(text, NULL, 10) : 0;
+    const bool any = farm_file_line(text, sizeof text, "%s/%s%zukB/resv_hugepages", root, pool, page / 1024);
+    const int64_t reserved = any ? strtoll(text, NULL, 10) : 0;
     return free_pages > reserved ? (free_pages - reserved) * (int64_t)page : 0;
 }
 
@@ -64,7 +54,8 @@ bool farm_bw_pages_available(const char *root, enum farm_bw_pages pages, char *r
         return false;
     }
     if (pages != FARM_BW_PAGES_TRANSPARENT) return true;
-    if (read_line(root, "/sys/kernel/mm/transparent_hugepage/enabled", line, sizeof line)) return true;
+    if (farm_file_line(line, sizeof line, "%s/sys/kernel/mm/transparent_hugepage/enabled", farm_file_root(root)))
+        return true;
     snprintf(reason, reason_bytes, "this kernel has no transparent huge pages");
     return false;
 }

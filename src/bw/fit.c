@@ -10,6 +10,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/file.h"
 #include "base/time.h"
 #include "shm/limits.h"
 #if defined(__x86_64__)
@@ -19,26 +20,6 @@
 enum { PATH_BYTES = 4096, LINE_BYTES = 8192, SIZE_2M_KIB = 2048, SIZE_1G_KIB = 1048576 };
 static const double OTHERS_MOST = 0.05, STEAL_MOST = 0.02; // CPUs' worth, of one CPU
 static const uint64_t MEMORY_LEAST_BYTES = 512u << 20;
-
-static const char *prefix(const char *root) {
-    return root && strcmp(root, "/") != 0 ? root : "";
-}
-
-// The first line of a file, without its end; false (and "") where there is none.
-__attribute__((format(printf, 3, 4))) static bool read_line(char *line, size_t size, const char *format, ...) {
-    char path[PATH_BYTES];
-    va_list args;
-    va_start(args, format);
-    vsnprintf(path, sizeof path, format, args);
-    va_end(args);
-    line[0] = 0;
-    FILE *file = fopen(path, "re");
-    if (!file) return false;
-    const bool got = fgets(line, (int)size, file) != NULL;
-    fclose(file);
-    if (got) line[strcspn(line, "\n")] = 0;
-    return got;
-}
 
 static bool is_allowed(const struct farm_machine *machine, int cpu) {
     return farm_bitmap_has(&machine->allowed, cpu);
@@ -125,8 +106,8 @@ static uint64_t thermal_throttles(const struct farm_machine *machine, const char
     uint64_t sum = 0;
     for (int cpu = farm_bitmap_next(&machine->allowed, 0); cpu >= 0;
          cpu = farm_bitmap_next(&machine->allowed, cpu + 1)) {
-        if (!read_line(line, sizeof line, "%s/sys/devices/system/cpu/cpu%d/thermal_throttle/core_throttle_count", root,
-                       cpu))
+        if (!farm_file_line(line, sizeof line, "%s/sys/devices/system/cpu/cpu%d/thermal_throttle/core_throttle_count",
+                            root, cpu))
             return 0;
         sum += strtoull(line, NULL, 10);
     }
@@ -148,9 +129,9 @@ static uint64_t own_ns(void) {
 
 void farm_bw_moment_now(const struct farm_machine *machine, const char *root, struct farm_bw_moment *moment) {
     *moment = (struct farm_bw_moment){.now_ns = farm_now_ns(), .own_ns = own_ns()};
-    read_stat(machine, prefix(root), moment);
-    read_throttling(prefix(root), moment);
-    moment->thermal_throttles = thermal_throttles(machine, prefix(root));
+    read_stat(machine, farm_file_root(root), moment);
+    read_throttling(farm_file_root(root), moment);
+    moment->thermal_throttles = thermal_throttles(machine, farm_file_root(root));
 }
 
 // ---- findings ----
@@ -222,17 +203,17 @@ static void judge_share(const struct farm_machine *machine, const char *root, st
 static void judge_clocks(const struct farm_machine *machine, const char *root, struct farm_bw_fit *fit) {
     char line[LINE_BYTES];
     const int first = farm_bitmap_next(&machine->allowed, 0);
-    read_line(fit->governor, sizeof fit->governor, "%s/sys/devices/system/cpu/cpu%d/cpufreq/scaling_governor", root,
-              first);
+    farm_file_line(fit->governor, sizeof fit->governor, "%s/sys/devices/system/cpu/cpu%d/cpufreq/scaling_governor",
+                   root, first);
     if (fit->governor[0] && strcmp(fit->governor, "performance") != 0)
         find(fit, FARM_BW_FOUND_GOVERNOR, true,
              "The frequency governor is %s: clocks rise only after a while; as root: cpupower frequency-set -g "
              "performance.",
              fit->governor);
     fit->turbo = -1;
-    if (read_line(line, sizeof line, "%s/sys/devices/system/cpu/intel_pstate/no_turbo", root))
+    if (farm_file_line(line, sizeof line, "%s/sys/devices/system/cpu/intel_pstate/no_turbo", root))
         fit->turbo = line[0] == '0';
-    else if (read_line(line, sizeof line, "%s/sys/devices/system/cpu/cpufreq/boost", root))
+    else if (farm_file_line(line, sizeof line, "%s/sys/devices/system/cpu/cpufreq/boost", root))
         fit->turbo = line[0] == '1';
     if (fit->turbo == 1)
         find(fit, FARM_BW_FOUND_TURBO, false,
@@ -281,7 +262,7 @@ static void name_hypervisor(const char *root, struct farm_bw_fit *fit) {
 static void judge_kind(const struct farm_machine *machine, const char *root, struct farm_bw_fit *fit) {
     char line[128];
     bool guest = read_cpuinfo(machine, root, fit);
-    guest |= read_line(line, sizeof line, "%s/sys/hypervisor/type", root) && line[0];
+    guest |= farm_file_line(line, sizeof line, "%s/sys/hypervisor/type", root) && line[0];
     if (guest) {
         name_hypervisor(root, fit);
         find(fit, FARM_BW_FOUND_HYPERVISOR, false,
@@ -303,7 +284,8 @@ static void judge_kind(const struct farm_machine *machine, const char *root, str
 
 static uint64_t pool_free_bytes(const char *root, uint64_t kib) {
     char line[64];
-    if (!read_line(line, sizeof line, "%s/sys/kernel/mm/hugepages/hugepages-%" PRIu64 "kB/free_hugepages", root, kib))
+    if (!farm_file_line(line, sizeof line, "%s/sys/kernel/mm/hugepages/hugepages-%" PRIu64 "kB/free_hugepages", root,
+                        kib))
         return 0;
     return strtoull(line, NULL, 10) * kib * 1024;
 }
@@ -311,7 +293,7 @@ static uint64_t pool_free_bytes(const char *root, uint64_t kib) {
 static void judge_pages(const char *root, struct farm_bw_fit *fit) {
     char line[128];
     // "always [madvise] never": the one in brackets holds.
-    if (read_line(line, sizeof line, "%s/sys/kernel/mm/transparent_hugepage/enabled", root)) {
+    if (farm_file_line(line, sizeof line, "%s/sys/kernel/mm/transparent_hugepage/enabled", root)) {
         const char *open = strchr(line, '[');
         if (open) snprintf(fit->thp, sizeof fit->thp, "%.*s", (int)strcspn(open + 1, "]"), open + 1);
     }
@@ -324,7 +306,7 @@ static void judge_pages(const char *root, struct farm_bw_fit *fit) {
     if (fit->huge_2m_free_bytes == 0)
         find(fit, FARM_BW_FOUND_NO_HUGE_POOL, false,
              "The pool of 2 MiB pages is empty: those and 1 GiB pages are not measured (vm.nr_hugepages).");
-    if (read_line(line, sizeof line, "%s/proc/sys/kernel/numa_balancing", root) && line[0] != '0')
+    if (farm_file_line(line, sizeof line, "%s/proc/sys/kernel/numa_balancing", root) && line[0] != '0')
         find(fit, FARM_BW_FOUND_NUMA_BALANCING, false,
              "Automatic NUMA balancing is on: it samples memory by unmapping it; as root: sysctl "
              "kernel.numa_balancing=0.");
@@ -335,7 +317,7 @@ void farm_bw_fit_judge(const struct farm_machine *machine, const char *root, con
     *fit = (struct farm_bw_fit){0};
     judge_load(from, to, fit);
     judge_share(machine, root, fit);
-    judge_clocks(machine, prefix(root), fit);
-    judge_kind(machine, prefix(root), fit);
-    judge_pages(prefix(root), fit);
+    judge_clocks(machine, farm_file_root(root), fit);
+    judge_kind(machine, farm_file_root(root), fit);
+    judge_pages(farm_file_root(root), fit);
 }

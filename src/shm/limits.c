@@ -1,15 +1,15 @@
 // See limits.h. File formats: Documentation/admin-guide/mm/hugetlbpage.rst of the Linux sources; proc(5).
 #include "shm/limits.h"
 
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
 
 #include "base/cgroup.h"
+#include "base/file.h"
 
-enum { PATH_BYTES = 4096, TEXT_BYTES = 32768, SIZE_TEXT_BYTES = 32, CAP_IPC_LOCK_BIT = 14 };
+enum { TEXT_BYTES = 32768, SIZE_TEXT_BYTES = 32, CAP_IPC_LOCK_BIT = 14 };
 static const uint64_t HUGE_BYTES = 2u << 20, RESERVE_MAX_BYTES = 1u << 30, RESERVE_SHARE = 32;
 
 // One place where memory can run out: a cgroup level, the machine, a node.
@@ -24,27 +24,6 @@ static const char remedy_v2[] = "raise it (systemd: MemoryMax=, MemoryHigh=; doc
                                 "Slurm: --mem; Kubernetes: limits.memory)";
 static const char remedy_v1[] = "raise it (systemd: MemoryLimit=; docker: --memory; Slurm: --mem; Kubernetes: "
                                 "limits.memory)";
-
-static const char *prefix(const char *root) {
-    return root && strcmp(root, "/") != 0 ? root : "";
-}
-
-// Reads a whole small file, terminated; false where there is none.
-static bool read_file(char *text, size_t size, const char *format, ...) __attribute__((format(printf, 3, 4)));
-static bool read_file(char *text, size_t size, const char *format, ...) {
-    char path[PATH_BYTES];
-    va_list args;
-    va_start(args, format);
-    int length = vsnprintf(path, sizeof path, format, args);
-    va_end(args);
-    if (length < 0 || (size_t)length >= sizeof path) return false;
-    FILE *file = fopen(path, "re");
-    if (!file) return false;
-    size_t n = fread(text, 1, size - 1, file);
-    text[n] = 0;
-    fclose(file);
-    return n > 0;
-}
 
 // The number behind `key` at the start of a line ("MemFree:  12 kB"), 0 where the key is missing.
 static uint64_t value_of(const char *text, const char *key) {
@@ -81,7 +60,7 @@ static void read_groups(const char *root, struct room *least) {
 
 static void read_machine(const char *root, struct room *least) {
     char text[TEXT_BYTES];
-    if (!read_file(text, sizeof text, "%s/proc/meminfo", root) || !strstr(text, "MemAvailable:")) return;
+    if (!farm_file_text(text, sizeof text, "%s/proc/meminfo", root) || !strstr(text, "MemAvailable:")) return;
     uint64_t left = value_of(text, "MemAvailable") * 1024, total = value_of(text, "MemTotal") * 1024;
     if (left >= least->left_bytes) return;
     *least = (struct room){.left_bytes = left,
@@ -100,7 +79,7 @@ static uint64_t node_value(const char *text, int node, const char *key) {
 
 static void read_node(const char *root, int node, struct room *least) {
     char text[TEXT_BYTES];
-    if (!read_file(text, sizeof text, "%s/sys/devices/system/node/node%d/meminfo", root, node)) return;
+    if (!farm_file_text(text, sizeof text, "%s/sys/devices/system/node/node%d/meminfo", root, node)) return;
     uint64_t left = node_value(text, node, "MemFree") + node_value(text, node, "Active(file)") +
                     node_value(text, node, "Inactive(file)"),
              total = node_value(text, node, "MemTotal");
@@ -114,22 +93,22 @@ static void read_node(const char *root, int node, struct room *least) {
 
 uint64_t farm_limits_memory_available_bytes(const char *root) {
     struct room least = {.left_bytes = UINT64_MAX};
-    read_groups(prefix(root), &least);
-    read_machine(prefix(root), &least);
+    read_groups(farm_file_root(root), &least);
+    read_machine(farm_file_root(root), &least);
     return without_reserve(least.left_bytes);
 }
 
 uint64_t farm_limits_huge_available_bytes(const char *root, int node) {
     static const char pool[] = "sys/kernel/mm/hugepages/hugepages-2048kB";
     char text[64];
-    root = prefix(root);
-    if (!read_file(text, sizeof text, "%s/%s/free_hugepages", root, pool)) return 0;
+    root = farm_file_root(root);
+    if (!farm_file_text(text, sizeof text, "%s/%s/free_hugepages", root, pool)) return 0;
     uint64_t free_pages = strtoull(text, NULL, 10), reserved = 0, of_node;
-    if (read_file(text, sizeof text, "%s/%s/resv_hugepages", root, pool)) reserved = strtoull(text, NULL, 10);
+    if (farm_file_text(text, sizeof text, "%s/%s/resv_hugepages", root, pool)) reserved = strtoull(text, NULL, 10);
     free_pages = free_pages > reserved ? free_pages - reserved : 0;
     if (node >= 0) {
-        if (!read_file(text, sizeof text, "%s/sys/devices/system/node/node%d/hugepages/hugepages-2048kB/free_hugepages",
-                       root, node))
+        if (!farm_file_text(text, sizeof text,
+                            "%s/sys/devices/system/node/node%d/hugepages/hugepages-2048kB/free_hugepages", root, node))
             return 0;
         of_node = strtoull(text, NULL, 10);
         if (of_node < free_pages) free_pages = of_node;
@@ -140,9 +119,9 @@ uint64_t farm_limits_huge_available_bytes(const char *root, int node) {
 enum farm_status farm_limits_check_memory(const char *root, uint64_t bytes, int node, struct farm_error *err) {
     char wanted[SIZE_TEXT_BYTES], left[SIZE_TEXT_BYTES], limit[SIZE_TEXT_BYTES], used[SIZE_TEXT_BYTES];
     struct room least = {.left_bytes = UINT64_MAX};
-    read_groups(prefix(root), &least);
-    read_machine(prefix(root), &least);
-    if (node >= 0) read_node(prefix(root), node, &least);
+    read_groups(farm_file_root(root), &least);
+    read_machine(farm_file_root(root), &least);
+    if (node >= 0) read_node(farm_file_root(root), node, &least);
     uint64_t may_take = without_reserve(least.left_bytes);
     if (bytes <= may_take) return FARM_OK;
     return farm_fail(
@@ -165,7 +144,7 @@ static uint64_t parse_limit(const char *text) {
 // A line of /proc/self/limits; false where it is not to be had. UINT64_MAX: unlimited.
 static bool read_rlimit(const char *root, const char *name, uint64_t *soft, uint64_t *hard) {
     char text[TEXT_BYTES], soft_text[32], hard_text[32];
-    if (!read_file(text, sizeof text, "%s/proc/self/limits", root)) return false;
+    if (!farm_file_text(text, sizeof text, "%s/proc/self/limits", root)) return false;
     const char *line = strstr(text, name);
     if (!line || sscanf(line + strlen(name), "%31s %31s", soft_text, hard_text) != 2) return false;
     *soft = parse_limit(soft_text);
@@ -200,7 +179,7 @@ static enum farm_status check_locked(const char *root, uint64_t wanted, struct f
     char text[TEXT_BYTES], wanted_text[SIZE_TEXT_BYTES], soft_text[SIZE_TEXT_BYTES], hard_text[SIZE_TEXT_BYTES];
     uint64_t soft, hard;
     const char *capabilities =
-        read_file(text, sizeof text, "%s/proc/self/status", root) ? strstr(text, "CapEff:") : NULL;
+        farm_file_text(text, sizeof text, "%s/proc/self/status", root) ? strstr(text, "CapEff:") : NULL;
     if (capabilities && strtoull(capabilities + strlen("CapEff:"), NULL, 16) >> CAP_IPC_LOCK_BIT & 1) return FARM_OK;
     if (!read_rlimit(root, "Max locked memory", &soft, &hard) || fits_rlimit(root, RLIMIT_MEMLOCK, wanted, soft, hard))
         return FARM_OK;
@@ -213,7 +192,7 @@ static enum farm_status check_locked(const char *root, uint64_t wanted, struct f
 }
 
 enum farm_status farm_limits_check(const struct farm_limits_request *request, struct farm_error *err) {
-    const char *root = prefix(request->root);
+    const char *root = farm_file_root(request->root);
     uint64_t pool = request->huge ? farm_limits_huge_available_bytes(root, -1) : 0;
     uint64_t bytes = request->shared_bytes > pool ? request->shared_bytes - pool : 0;
     enum farm_status status = farm_limits_check_memory(root, bytes, -1, err);

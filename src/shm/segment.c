@@ -14,6 +14,7 @@
 #include <sys/vfs.h>
 #include <unistd.h>
 
+#include "base/file.h"
 #include "shm/limits.h"
 #include "shm/place.h"
 
@@ -145,9 +146,7 @@ static bool create_huge(const struct farm_segment_request *request, struct farm_
 
 // The choice in "always within_size advise [never] deny force", for the note.
 static const char *shmem_setting(char *text, size_t bytes) {
-    FILE *file = fopen("/sys/kernel/mm/transparent_hugepage/shmem_enabled", "re");
-    bool any = file && fgets(text, (int)bytes, file);
-    if (file) fclose(file);
+    const bool any = farm_file_line(text, bytes, "/sys/kernel/mm/transparent_hugepage/shmem_enabled");
     char *open_bracket = any ? strchr(text, '[') : NULL;
     if (!open_bracket) return "not there (kernel without them)";
     open_bracket[strcspn(open_bracket, "]")] = 0;

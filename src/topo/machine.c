@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "base/cgroup.h"
+#include "base/file.h"
 
 enum {
     DISTANCE_LOCAL = 10, // the firmware's convention (ACPI SLIT)
@@ -215,22 +216,12 @@ static uint64_t meminfo_bytes(const char *text, const char *key) {
     return at ? strtoull(at + strlen(key), NULL, 10) * 1024 : 0;
 }
 
-static bool read_file(const char *path, char *text, size_t size) {
-    FILE *file = fopen(path, "re");
-    if (!file) return false;
-    size_t n = fread(text, 1, size - 1, file);
-    text[n] = 0;
-    fclose(file);
-    return n > 0;
-}
-
 // Sizes as the kernel gives them now. Page cache counts as free: it gives way to rings without swapping.
 static void read_memory(struct farm_machine *m, const char *root) {
-    char path[4096], text[8192];
+    char text[8192];
     for (int i = 0; i < m->node_count; i++) {
         struct farm_node *node = &m->node[i];
-        snprintf(path, sizeof path, "%s/sys/devices/system/node/node%d/meminfo", root, node->node);
-        if (!read_file(path, text, sizeof text)) continue;
+        if (!farm_file_text(text, sizeof text, "%s/sys/devices/system/node/node%d/meminfo", root, node->node)) continue;
         node->total_bytes = meminfo_bytes(text, "MemTotal:");
         node->free_bytes = meminfo_bytes(text, "MemFree:") + meminfo_bytes(text, "Active(file):") +
                            meminfo_bytes(text, "Inactive(file):") + meminfo_bytes(text, "SReclaimable:");
@@ -238,8 +229,7 @@ static void read_memory(struct farm_machine *m, const char *root) {
     }
     // With one node the machine's own sums are the same thing, and right also in virtual machines whose memory grows on
     // demand, where the node shows only what has been plugged in so far.
-    snprintf(path, sizeof path, "%s/proc/meminfo", root);
-    if (m->node_count != 1 || !read_file(path, text, sizeof text)) return;
+    if (m->node_count != 1 || !farm_file_text(text, sizeof text, "%s/proc/meminfo", root)) return;
     uint64_t total = meminfo_bytes(text, "MemTotal:"), available = meminfo_bytes(text, "MemAvailable:");
     if (total > m->node[0].total_bytes) m->node[0].total_bytes = total;
     if (available > m->node[0].free_bytes) m->node[0].free_bytes = available;

@@ -42,14 +42,14 @@ static void record(const char *path, const char *text) {
     fclose(file);
 }
 
-static void record_bytes(const char *path, uint64_t bytes) {
+static inline void record_bytes(const char *path, uint64_t bytes) {
     char text[32];
     snprintf(text, sizeof text, "%llu\n", (unsigned long long)bytes);
     record(path, text);
 }
 
 // A machine with cgroup v2 alone, and this process in `group`.
-static void record_v2(const char *group) {
+static inline void record_v2(const char *group) {
     char text[128];
     record("proc/self/mountinfo", "23 1 0:20 / /proc rw - proc proc rw\n"
                                   "30 23 0:26 / /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw,nsdelegate\n");
