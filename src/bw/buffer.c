@@ -25,24 +25,11 @@ static bool is_pool(enum farm_bw_pages pages) {
     return pages == FARM_BW_PAGES_2M || pages == FARM_BW_PAGES_1G;
 }
 
-// Free and unreserved bytes of a pool; -1: the kernel has no pages of that size.
-static int64_t pool_bytes(const char *root, enum farm_bw_pages pages) {
-    static const char pool[] = "sys/kernel/mm/hugepages/hugepages-";
-    char text[32];
-    const size_t page = page_bytes_of(pages);
-    root = farm_file_root(root);
-    if (!farm_file_line(text, sizeof text, "%s/%s%zukB/free_hugepages", root, pool, page / 1024)) return -1;
-    const int64_t free_pages = strtoll(text, NULL, 10);
-    const bool any = farm_file_line(text, sizeof text, "%s/%s%zukB/resv_hugepages", root, pool, page / 1024);
-    const int64_t reserved = any ? strtoll(text, NULL, 10) : 0;
-    return free_pages > reserved ? (free_pages - reserved) * (int64_t)page : 0;
-}
-
 bool farm_bw_pages_available(const char *root, enum farm_bw_pages pages, char *reason, size_t reason_bytes) {
     char line[LINE_BYTES];
     reason[0] = 0;
     if (is_pool(pages)) {
-        const int64_t bytes = pool_bytes(root, pages);
+        const int64_t bytes = farm_limits_huge_pool_bytes(root, page_bytes_of(pages));
         if (bytes > 0) return true;
         const size_t kib = page_bytes_of(pages) / 1024;
         if (bytes < 0)
@@ -155,7 +142,7 @@ static enum farm_status open_as(const char *root, size_t bytes, int node, enum f
     if (!farm_bw_pages_available(root, pages, reason, sizeof reason))
         return farm_fail(err, FARM_E_UNSUPPORTED, "pages of %s: %s", farm_bw_pages_name(pages), reason);
     if (is_pool(pages)) {
-        const int64_t pool = pool_bytes(root, pages);
+        const int64_t pool = farm_limits_huge_pool_bytes(root, page_bytes_of(pages));
         if ((uint64_t)pool < bytes)
             return farm_fail(err, FARM_E_LIMIT, "%zu bytes in pages of %s: the pool has %" PRId64 " free", bytes,
                              farm_bw_pages_name(pages), pool);
@@ -187,7 +174,7 @@ enum farm_status farm_bw_buffer_open(const char *root, size_t bytes, int node, e
     if (bytes > SIZE_MAX / 4) return farm_fail(err, FARM_E_LIMIT, "%zu bytes: more than any machine has", bytes);
     bytes = (bytes + page - 1) / page * page;
     if (pages != FARM_BW_PAGES_AUTO) return open_as(root, bytes, node, pages, buffer, err);
-    const int64_t pool = pool_bytes(root, FARM_BW_PAGES_2M);
+    const int64_t pool = farm_limits_huge_pool_bytes(root, page_bytes_of(FARM_BW_PAGES_2M));
     if (pool > 0 && (uint64_t)pool >= bytes && !open_as(root, bytes, node, FARM_BW_PAGES_2M, buffer, NULL))
         return FARM_OK;
     enum farm_status status = open_as(root, bytes, node, FARM_BW_PAGES_TRANSPARENT, buffer, err);

@@ -17,7 +17,7 @@
 #include <cpuid.h>
 #endif
 
-enum { PATH_BYTES = 4096, LINE_BYTES = 8192, SIZE_2M_KIB = 2048, SIZE_1G_KIB = 1048576 };
+enum { PATH_BYTES = 4096, LINE_BYTES = 8192 };
 static const double OTHERS_MOST = 0.05, STEAL_MOST = 0.02; // CPUs' worth, of one CPU
 static const uint64_t MEMORY_LEAST_BYTES = 512u << 20;
 
@@ -282,14 +282,6 @@ static void judge_kind(const struct farm_machine *machine, const char *root, str
 
 // ---- pages ----
 
-static uint64_t pool_free_bytes(const char *root, uint64_t kib) {
-    char line[64];
-    if (!farm_file_line(line, sizeof line, "%s/sys/kernel/mm/hugepages/hugepages-%" PRIu64 "kB/free_hugepages", root,
-                        kib))
-        return 0;
-    return strtoull(line, NULL, 10) * kib * 1024;
-}
-
 static void judge_pages(const char *root, struct farm_bw_fit *fit) {
     char line[128];
     // "always [madvise] never": the one in brackets holds.
@@ -297,8 +289,7 @@ static void judge_pages(const char *root, struct farm_bw_fit *fit) {
         const char *open = strchr(line, '[');
         if (open) snprintf(fit->thp, sizeof fit->thp, "%.*s", (int)strcspn(open + 1, "]"), open + 1);
     }
-    fit->huge_2m_free_bytes = pool_free_bytes(root, SIZE_2M_KIB);
-    fit->huge_1g_free_bytes = pool_free_bytes(root, SIZE_1G_KIB);
+    fit->huge_2m_free_bytes = farm_limits_huge_available_bytes(root, -1);
     if (strcmp(fit->thp, "never") == 0)
         find(fit, FARM_BW_FOUND_THP, false,
              "Transparent huge pages are off (never): latencies include misses of the TLB where the kernel refuses to "

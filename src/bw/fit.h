@@ -58,7 +58,7 @@ struct farm_bw_fit {
     int smt;                                  // threads of a core; 1: none
     char hypervisor[32];                      // "" on bare metal, else "KVM", "Hyper-V", ... or "unknown"
     char thp[16];                             // "always", "madvise", "never"; "" not known
-    uint64_t huge_2m_free_bytes, huge_1g_free_bytes;
+    uint64_t huge_2m_free_bytes;              // free and unreserved
 };
 
 // root: "/" or NULL for the running system, or a folder with recorded proc/ and sys/.

@@ -98,22 +98,28 @@ uint64_t farm_limits_memory_available_bytes(const char *root) {
     return without_reserve(least.left_bytes);
 }
 
-uint64_t farm_limits_huge_available_bytes(const char *root, int node) {
-    static const char pool[] = "sys/kernel/mm/hugepages/hugepages-2048kB";
+int64_t farm_limits_huge_pool_bytes(const char *root, size_t page_bytes) {
+    static const char pool[] = "sys/kernel/mm/hugepages/hugepages-";
+    const size_t kib = page_bytes / 1024;
     char text[64];
     root = farm_file_root(root);
-    if (!farm_file_text(text, sizeof text, "%s/%s/free_hugepages", root, pool)) return 0;
-    uint64_t free_pages = strtoull(text, NULL, 10), reserved = 0, of_node;
-    if (farm_file_text(text, sizeof text, "%s/%s/resv_hugepages", root, pool)) reserved = strtoull(text, NULL, 10);
-    free_pages = free_pages > reserved ? free_pages - reserved : 0;
-    if (node >= 0) {
-        if (!farm_file_text(text, sizeof text,
-                            "%s/sys/devices/system/node/node%d/hugepages/hugepages-2048kB/free_hugepages", root, node))
-            return 0;
-        of_node = strtoull(text, NULL, 10);
-        if (of_node < free_pages) free_pages = of_node;
-    }
-    return free_pages * HUGE_BYTES;
+    if (!farm_file_text(text, sizeof text, "%s/%s%zukB/free_hugepages", root, pool, kib)) return -1;
+    const uint64_t free_pages = strtoull(text, NULL, 10);
+    const bool any = farm_file_text(text, sizeof text, "%s/%s%zukB/resv_hugepages", root, pool, kib);
+    const uint64_t reserved = any ? strtoull(text, NULL, 10) : 0;
+    return free_pages > reserved ? (int64_t)((free_pages - reserved) * page_bytes) : 0;
+}
+
+uint64_t farm_limits_huge_available_bytes(const char *root, int node) {
+    char text[64];
+    const int64_t pool = farm_limits_huge_pool_bytes(root, HUGE_BYTES);
+    if (pool <= 0 || node < 0) return pool > 0 ? (uint64_t)pool : 0;
+    if (!farm_file_text(text, sizeof text,
+                        "%s/sys/devices/system/node/node%d/hugepages/hugepages-2048kB/free_hugepages",
+                        farm_file_root(root), node))
+        return 0;
+    const uint64_t of_node = strtoull(text, NULL, 10) * HUGE_BYTES;
+    return of_node < (uint64_t)pool ? of_node : (uint64_t)pool;
 }
 
 enum farm_status farm_limits_check_memory(const char *root, uint64_t bytes, int node, struct farm_error *err) {

@@ -6,6 +6,7 @@
 #define FARM_SHM_LIMITS_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #include "base/status.h"
@@ -32,6 +33,9 @@ enum farm_status farm_limits_check_memory(const char *root, uint64_t bytes, int 
 // cache counted as free), less a reserve of 1/32 (at most 1 GiB), so that whoever takes all of it does not wake the OOM
 // killer.
 uint64_t farm_limits_memory_available_bytes(const char *root);
+
+// Free and unreserved bytes of the pool of pages of that size, of all nodes together; -1: the kernel has no such pages.
+int64_t farm_limits_huge_pool_bytes(const char *root, size_t page_bytes);
 
 // Free and unreserved pages of the 2 MiB pool, of one node or (node -1) of all, in bytes.
 uint64_t farm_limits_huge_available_bytes(const char *root, int node);

@@ -104,7 +104,8 @@ Test(bw, what_is_set_badly_is_found) {
     struct farm_bw_fit fit;
     record_good();
     record("sys/kernel/mm/transparent_hugepage/enabled", "always madvise [never]\n");
-    record("sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages", "0\n");
+    record("sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages", "8\n");
+    record("sys/kernel/mm/hugepages/hugepages-2048kB/resv_hugepages", "8\n");
     record("sys/devices/system/cpu/cpu0/cpufreq/scaling_governor", "powersave\n");
     record("sys/devices/system/cpu/intel_pstate/no_turbo", "0\n");
     record("proc/sys/kernel/numa_balancing", "1\n");
