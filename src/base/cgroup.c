@@ -151,31 +151,53 @@ static void read_cpus(const char *directory, const struct names *names, struct f
     out->has_cpus = true;
 }
 
-// Visits the group and every group above it up to the mount.
-static void read_levels(struct hierarchy *h, struct farm_cgroup_limits *out) {
+static void read_level(void *context, const struct hierarchy *h, const char *directory) {
+    struct farm_cgroup_limits *out = context;
     const struct names *names = h->v2 ? &names_v2 : &names_v1;
-    for (;;) {
-        char directory[2 * PATH_BYTES];
-        snprintf(directory, sizeof directory, "%s%s", h->mount, h->group);
-        if (h->cpu) read_quota(directory, h->v2, out);
-        if (h->memory) read_memory(directory, h, names, &out->memory);
-        if (h->cpuset) read_cpus(directory, names, out);
-        char *slash = strrchr(h->group, '/');
-        if (!slash) return;
-        *slash = 0;
+    if (h->cpu) read_quota(directory, h->v2, out);
+    if (h->memory) read_memory(directory, h, names, &out->memory);
+    if (h->cpuset) read_cpus(directory, names, out);
+}
+
+// Each level is stopped by its own quota: the one that was stopped most counts.
+static void read_stopped(void *context, const struct hierarchy *h, const char *directory) {
+    struct farm_cgroup_throttling *out = context;
+    char stat[STAT_BYTES] = "\n";
+    if (!h->cpu || !farm_file_text(stat + 1, sizeof stat - 1, "%s/cpu.stat", directory)) return;
+    const uint64_t periods = stat_value(stat, "\nnr_throttled "),
+                   ns = h->v2 ? stat_value(stat, "\nthrottled_usec ") * 1000 : stat_value(stat, "\nthrottled_time ");
+    if (periods > out->periods) out->periods = periods;
+    if (ns > out->ns) out->ns = ns;
+}
+
+// Visits this process's group in every hierarchy that matters, and every group above it up to the mount.
+static void visit_levels(const char *root,
+                         void (*visit)(void *context, const struct hierarchy *h, const char *directory),
+                         void *context) {
+    char path[PATH_BYTES], line[LINE_BYTES], directory[2 * PATH_BYTES];
+    if ((size_t)snprintf(path, sizeof path, "%s/proc/self/mountinfo", root) >= sizeof path) return;
+    FILE *file = fopen(path, "re");
+    if (!file) return;
+    while (fgets(line, sizeof line, file)) {
+        struct hierarchy h;
+        if (!parse_mount(root, line, &h)) continue;
+        for (char *slash = h.group; slash;) {
+            snprintf(directory, sizeof directory, "%s%s", h.mount, h.group);
+            visit(context, &h, directory);
+            slash = strrchr(h.group, '/');
+            if (slash) *slash = 0;
+        }
     }
+    fclose(file);
 }
 
 void farm_cgroup_read(const char *root, struct farm_cgroup_limits *out) {
     memset(out, 0, sizeof *out);
     out->memory.limit_bytes = out->memory.left_bytes = UINT64_MAX;
-    char path[PATH_BYTES], line[LINE_BYTES];
-    if ((size_t)snprintf(path, sizeof path, "%s/proc/self/mountinfo", root) >= sizeof path) return;
-    FILE *file = fopen(path, "re");
-    if (!file) return;
-    while (fgets(line, sizeof line, file)) {
-        struct hierarchy hierarchy;
-        if (parse_mount(root, line, &hierarchy)) read_levels(&hierarchy, out);
-    }
-    fclose(file);
+    visit_levels(root, read_level, out);
+}
+
+void farm_cgroup_read_throttling(const char *root, struct farm_cgroup_throttling *out) {
+    *out = (struct farm_cgroup_throttling){0};
+    visit_levels(root, read_stopped, out);
 }

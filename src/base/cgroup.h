@@ -1,6 +1,7 @@
-// What control groups allow this process: CPUs, CPU time, memory. Reads cgroup v2, v1 and both mounted together, from
-// the process's own group up to the mount's root, and keeps the tightest limit of all levels. Runs in the supervisor,
-// in tools and in whoever creates a segment; no state. Does not watch for later changes, does not change anything.
+// What control groups allow this process: CPUs, CPU time, memory; and how its quota stopped it. Reads cgroup v2, v1 and
+// both mounted together, from the process's own group up to the mount's root, and keeps the tightest limit of all
+// levels. Runs in the supervisor, in tools and in whoever creates a segment; no state. Does not watch for later
+// changes, does not change anything.
 #ifndef FARM_BASE_CGROUP_H
 #define FARM_BASE_CGROUP_H
 
@@ -32,5 +33,14 @@ struct farm_cgroup_limits {
 // proc/self/cgroup, proc/self/mountinfo and the groups' files under the mount points that mountinfo names.
 // Missing or unreadable files mean no limit: containers hide what they like.
 void farm_cgroup_read(const char *root, struct farm_cgroup_limits *out);
+
+// What cpu.stat has counted since the group was made, of the level that counted most.
+struct farm_cgroup_throttling {
+    uint64_t periods; // in which the quota stopped somebody of the group
+    uint64_t ns;
+};
+
+// As above.
+void farm_cgroup_read_throttling(const char *root, struct farm_cgroup_throttling *out);
 
 #endif

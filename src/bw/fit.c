@@ -1,4 +1,4 @@
-// See fit.h. proc(5), cgroups(7), Documentation/admin-guide/pm/cpufreq.rst of the Linux sources.
+// See fit.h. proc(5), Documentation/admin-guide/pm/cpufreq.rst of the Linux sources.
 #include "bw/fit.h"
 
 #include <inttypes.h>
@@ -10,6 +10,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/cgroup.h"
 #include "base/file.h"
 #include "base/time.h"
 #include "shm/limits.h"
@@ -49,58 +50,6 @@ static void read_stat(const struct farm_machine *machine, const char *root, stru
     fclose(file);
 }
 
-// Adds what a group's cpu.stat says of throttling; the tightest group counts.
-static void read_cpu_stat(const char *path, struct farm_bw_moment *moment) {
-    char line[256];
-    uint64_t periods = 0, ns = 0, value;
-    FILE *file = fopen(path, "re");
-    if (!file) return;
-    while (fgets(line, sizeof line, file)) {
-        if (sscanf(line, "nr_throttled %" SCNu64, &value) == 1) periods = value;
-        if (sscanf(line, "throttled_usec %" SCNu64, &value) == 1) ns = value * 1000;
-        if (sscanf(line, "throttled_time %" SCNu64, &value) == 1) ns = value;
-    }
-    fclose(file);
-    if (periods > moment->throttled_periods) moment->throttled_periods = periods;
-    if (ns > moment->throttled_ns) moment->throttled_ns = ns;
-}
-
-// The group and all above it, below one mount point.
-static void read_groups(const char *root, const char *mount, char *group, struct farm_bw_moment *moment) {
-    for (;;) {
-        char path[2 * PATH_BYTES];
-        snprintf(path, sizeof path, "%s%s%s/cpu.stat", root, mount, strcmp(group, "/") != 0 ? group : "");
-        read_cpu_stat(path, moment);
-        char *slash = strrchr(group, '/');
-        if (!slash || !group[0]) return;
-        *slash = 0;
-    }
-}
-
-// "0::/a/b" is version 2's group, "3:cpu,cpuacct:/a" version 1's.
-static void read_throttling(const char *root, struct farm_bw_moment *moment) {
-    char path[PATH_BYTES], line[PATH_BYTES];
-    snprintf(path, sizeof path, "%s/proc/self/cgroup", root);
-    FILE *file = fopen(path, "re");
-    if (!file) return;
-    while (fgets(line, sizeof line, file)) {
-        line[strcspn(line, "\n")] = 0;
-        char *controllers = strchr(line, ':'), *group = controllers ? strchr(controllers + 1, ':') : NULL;
-        if (!group) continue;
-        *group++ = 0;
-        controllers++;
-        char copy[PATH_BYTES];
-        const char *const mounts[] = {"/sys/fs/cgroup", "/sys/fs/cgroup/unified", "/sys/fs/cgroup/cpu",
-                                      "/sys/fs/cgroup/cpu,cpuacct"};
-        const bool v2 = !controllers[0], v1 = strncmp(controllers, "cpu", 3) == 0 && strncmp(controllers, "cpuset", 6);
-        for (int i = v2 ? 0 : 2; (v1 || v2) && i < (v2 ? 2 : 4); i++) {
-            snprintf(copy, sizeof copy, "%s", group);
-            read_groups(root, mounts[i], copy, moment);
-        }
-    }
-    fclose(file);
-}
-
 static uint64_t thermal_throttles(const struct farm_machine *machine, const char *root) {
     char line[64];
     uint64_t sum = 0;
@@ -130,7 +79,10 @@ static uint64_t own_ns(void) {
 void farm_bw_moment_now(const struct farm_machine *machine, const char *root, struct farm_bw_moment *moment) {
     *moment = (struct farm_bw_moment){.now_ns = farm_now_ns(), .own_ns = own_ns()};
     read_stat(machine, farm_file_root(root), moment);
-    read_throttling(farm_file_root(root), moment);
+    struct farm_cgroup_throttling throttling;
+    farm_cgroup_read_throttling(farm_file_root(root), &throttling);
+    moment->throttled_periods = throttling.periods;
+    moment->throttled_ns = throttling.ns;
     moment->thermal_throttles = thermal_throttles(machine, farm_file_root(root));
 }
 

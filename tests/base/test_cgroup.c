@@ -153,3 +153,25 @@ Test(base, takes_missing_files_for_no_limit) {
     read_limits();
     check_nothing_limits();
 }
+
+Test(base, takes_the_level_of_v2_groups_that_was_throttled_most) {
+    struct farm_cgroup_throttling throttling;
+    record_v2("/a/b");
+    record("sys/fs/cgroup/a/b/cpu.stat", "usage_usec 1\nnr_periods 9\nnr_throttled 3\nthrottled_usec 20000\n");
+    record("sys/fs/cgroup/a/cpu.stat", "usage_usec 1\nnr_periods 9\nnr_throttled 4\nthrottled_usec 50\n");
+    record("sys/fs/cgroup/cpu.stat", "usage_usec 1\n");
+    farm_cgroup_read_throttling(root, &throttling);
+    cr_assert_eq(throttling.periods, 4);
+    cr_assert_eq(throttling.ns, 20000000);
+}
+
+Test(base, reads_the_throttling_of_v1_groups) {
+    struct farm_cgroup_throttling throttling;
+    record("proc/self/mountinfo", V1_MOUNTS);
+    record("proc/self/cgroup", "4:memory:/job\n3:cpuset:/x\n2:cpu,cpuacct:/job/step\n0::/none\n");
+    record("sys/fs/cgroup/cpu,cpuacct/job/cpu.stat", "nr_periods 5\nnr_throttled 7\nthrottled_time 123\n");
+    record("sys/fs/cgroup/memory/job/cpu.stat", "nr_throttled 100\n");
+    farm_cgroup_read_throttling(root, &throttling);
+    cr_assert_eq(throttling.periods, 7);
+    cr_assert_eq(throttling.ns, 123);
+}

@@ -129,16 +129,6 @@ Test(bw, what_is_set_badly_is_found) {
     cr_assert_str_eq(fit.hypervisor, "unknown");
 }
 
-Test(bw, groups_of_version_one_throttle_too) {
-    struct farm_bw_moment moment;
-    record_good();
-    record("proc/self/cgroup", "3:cpuset:/x\n2:cpu,cpuacct:/job/step\n0::/none\n");
-    record("sys/fs/cgroup/cpu,cpuacct/job/cpu.stat", "nr_periods 5\nnr_throttled 7\nthrottled_time 123\n");
-    farm_bw_moment_now(&machine, root, &moment);
-    cr_assert_eq(moment.throttled_periods, 7);
-    cr_assert_eq(moment.throttled_ns, 123);
-}
-
 Test(bw, this_machine_is_judged_without_anything_missing) {
     struct farm_bw_moment from, to;
     struct farm_bw_fit fit;
