@@ -11,6 +11,7 @@
 #include "base/cli.h"
 #include "farm_build.h"
 #include "report/json.h"
+#include "topo/machine.h"
 
 void farm_bench_start(struct farm_bench *bench, int argc, char **argv, double default_seconds) {
     struct farm_error err;
@@ -75,21 +76,6 @@ void farm_bench_check(bool good, const char *what) {
     exit(1);
 }
 
-static void cpu_name(char *text, size_t bytes) {
-    char line[256];
-    snprintf(text, bytes, "unknown");
-    FILE *file = fopen("/proc/cpuinfo", "r");
-    if (!file) return;
-    while (fgets(line, sizeof line, file)) {
-        char *colon = strchr(line, ':');
-        if (strncmp(line, "model name", 10) != 0 || !colon) continue;
-        colon[strcspn(colon, "\n")] = 0;
-        snprintf(text, bytes, "%s", colon + 2);
-        break;
-    }
-    fclose(file);
-}
-
 static int numa_nodes(void) {
     int count = 0;
     for (char path[64]; count < 1024; count++) {
@@ -104,7 +90,7 @@ static int numa_nodes(void) {
 static json_t *machine(void) {
     struct utsname system;
     char cpu[256];
-    cpu_name(cpu, sizeof cpu);
+    farm_machine_cpu_name(NULL, cpu, sizeof cpu);
     json_t *object = farm_json_object(false);
     farm_json_set_text(object, "cpu", cpu);
     farm_json_set_int(object, "cores", (uint64_t)farm_bench_cpus());

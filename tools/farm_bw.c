@@ -188,24 +188,10 @@ static enum farm_status check_options(struct bw *bw, struct farm_error *err) {
 
 // ---- the machine ----
 
-static void cpu_name(char *text, size_t bytes) {
-    char line[256];
-    FILE *file = fopen("/proc/cpuinfo", "re");
-    snprintf(text, bytes, "unknown");
-    while (file && fgets(line, sizeof line, file)) {
-        const char *colon = strchr(line, ':');
-        if (strncmp(line, "model name", 10) != 0 || !colon) continue;
-        line[strcspn(line, "\n")] = 0;
-        snprintf(text, bytes, "%s", colon + 2);
-        break;
-    }
-    if (file) fclose(file);
-}
-
 static json_t *machine_json(const struct farm_machine *machine) {
     struct utsname system;
     char cpu[256], list[256];
-    cpu_name(cpu, sizeof cpu);
+    farm_machine_cpu_name(NULL, cpu, sizeof cpu);
     json_t *object = farm_json_object(false);
     farm_json_set_text(object, "cpu", cpu);
     farm_json_set_int(object, "cores", (uint64_t)farm_bitmap_count(&machine->allowed));

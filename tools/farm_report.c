@@ -18,6 +18,7 @@
 #include "farm_spawn.h"
 #include "report/json.h"
 #include "tools.h"
+#include "topo/machine.h"
 
 enum { START_LIMIT_S = 60, FPS_SECONDS_MOST = 3600 };
 
@@ -92,24 +93,10 @@ static enum farm_status add_environments(json_t *report, const struct options *o
     return FARM_OK;
 }
 
-static void set_cpu(json_t *report) {
-    char line[256];
-    FILE *file = fopen("/proc/cpuinfo", "re");
-    farm_json_set_text(report, "cpu", NULL);
-    while (file && fgets(line, sizeof line, file)) {
-        const char *colon = strchr(line, ':');
-        if (strncmp(line, "model name", 10) != 0 || !colon) continue;
-        line[strcspn(line, "\n")] = 0;
-        farm_json_set_text(report, "cpu", colon + 2);
-        break;
-    }
-    if (file) fclose(file);
-}
-
 static void set_heading(json_t *report, bool host) {
     struct utsname system;
     struct tm parts;
-    char date[32];
+    char date[32], cpu[256];
     const time_t now = time(NULL);
     const bool known = uname(&system) == 0;
     strftime(date, sizeof date, "%Y-%m-%dT%H:%M:%SZ", gmtime_r(&now, &parts));
@@ -118,7 +105,7 @@ static void set_heading(json_t *report, bool host) {
     if (host) farm_json_set_text(report, "host", known ? system.nodename : NULL);
     farm_json_set_text(report, "kernel", known ? system.release : NULL);
     farm_json_set_text(report, "architecture", known ? system.machine : NULL);
-    set_cpu(report);
+    farm_json_set_text(report, "cpu", farm_machine_cpu_name(NULL, cpu, sizeof cpu) ? cpu : NULL);
 }
 
 // All parts. The picture of the machine goes to `drawing`.

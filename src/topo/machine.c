@@ -54,6 +54,23 @@ int farm_machine_memory_node(const struct farm_machine *machine, int node) {
     return best ? best->node : -1;
 }
 
+bool farm_machine_cpu_name(const char *root, char *text, size_t size) {
+    char path[4096], line[256];
+    bool found = false;
+    snprintf(text, size, "unknown");
+    snprintf(path, sizeof path, "%s/proc/cpuinfo", farm_file_root(root));
+    FILE *file = fopen(path, "re");
+    while (file && !found && fgets(line, sizeof line, file)) {
+        const char *colon = strchr(line, ':');
+        if (strncmp(line, "model name", 10) != 0 || !colon) continue;
+        line[strcspn(line, "\n")] = 0;
+        snprintf(text, size, "%s", colon + 1 + strspn(colon + 1, " "));
+        found = true;
+    }
+    if (file) fclose(file);
+    return found;
+}
+
 // Loads hwloc's view. The plug-ins that open GPU libraries are kept out: no CUDA before fork.
 static enum farm_status load_topology(const struct farm_machine_source *source, hwloc_topology_t *out,
                                       struct farm_error *err) {

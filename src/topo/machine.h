@@ -9,6 +9,7 @@
 #define FARM_TOPO_MACHINE_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #include "base/bitmap.h"
@@ -73,6 +74,10 @@ struct farm_machine_source {
 // system.
 enum farm_status farm_machine_read(struct farm_machine *out, const struct farm_machine_source *source,
                                    struct farm_error *err);
+
+// The CPU's model as the kernel names it ("AMD EPYC 7B13"); false, and "unknown", where it names none (AArch64). root:
+// as of the source above; NULL: the running system.
+bool farm_machine_cpu_name(const char *root, char *text, size_t size);
 
 // The entry of a node or CPU by its kernel number, NULL where there is none.
 const struct farm_node *farm_machine_node(const struct farm_machine *machine, int node);

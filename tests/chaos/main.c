@@ -15,6 +15,7 @@
 #include "chaos.h"
 #include "farm_build.h"
 #include "report/json.h"
+#include "topo/machine.h"
 
 struct options {
     int64_t actor_kills, learner_kills, supervisor_kills, seed;
@@ -66,11 +67,8 @@ static enum farm_status parse(int argc, char **argv, struct options *options, bo
 static json_t *machine(void) {
     struct utsname system;
     cpu_set_t cpus;
-    char cpu[256] = "unknown", line[256];
-    FILE *file = fopen("/proc/cpuinfo", "r");
-    while (file && fgets(line, sizeof line, file))
-        if (sscanf(line, "model name : %255[^\n]", cpu) == 1) break;
-    if (file) fclose(file);
+    char cpu[256];
+    farm_machine_cpu_name(NULL, cpu, sizeof cpu);
     json_t *object = farm_json_object(false);
     farm_json_set_text(object, "cpu", cpu);
     farm_json_set_int(object, "cores", sched_getaffinity(0, sizeof cpus, &cpus) ? 0 : (uint64_t)CPU_COUNT(&cpus));

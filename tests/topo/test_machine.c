@@ -136,3 +136,11 @@ Test(topo, obeys_the_affinity_mask_it_was_started_with) {
     read_machine((struct farm_machine_source){0});
     cr_assert_eq(memcmp(&machine.allowed, &one, sizeof one), 0, "allowed: %s", list_of(&machine.allowed));
 }
+
+Test(topo, names_the_cpu_as_the_kernel_does) {
+    char name[64];
+    cr_assert(farm_machine_cpu_name(VECTORS "quota_v2", name, sizeof name));
+    cr_assert_str_eq(name, "Recorded CPU @ 2.50GHz");
+    cr_assert_not(farm_machine_cpu_name(VECTORS "quota_v1", name, sizeof name));
+    cr_assert_str_eq(name, "unknown");
+}
