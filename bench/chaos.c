@@ -13,7 +13,6 @@
 //   killed -> first     to the learner's seeing the first FIRST step of the new actor
 #include <math.h>
 #include <poll.h>
-#include <sched.h>
 #include <signal.h>
 #include <stddef.h>
 #include <stdio.h>
@@ -342,11 +341,8 @@ static void one_cpu(struct farm_bitmap *cpus, const struct farm_bitmap *all, int
 
 // Gives everybody a CPU and pins this process; *all is what it was allowed before.
 static void place(struct farm *farm, struct farm_bitmap *all) {
-    cpu_set_t set;
     struct farm_error err;
-    farm_bench_check(sched_getaffinity(0, sizeof set, &set) == 0, "sched_getaffinity");
-    for (int cpu = 0; cpu < CPU_SETSIZE; cpu++)
-        if (CPU_ISSET(cpu, &set)) farm_bitmap_set(all, cpu);
+    must(farm_bitmap_pinned(all, &err), &err);
     const int count = farm_bitmap_count(all);
     if (count < 2) {
         fprintf(stderr, "chaos: this benchmark needs two CPUs\n");

@@ -2,12 +2,12 @@
 #include "common.h"
 
 #include <math.h>
-#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/utsname.h>
 
+#include "base/bitmap.h"
 #include "base/cli.h"
 #include "farm_build.h"
 #include "report/json.h"
@@ -149,18 +149,14 @@ int farm_bench_finish(struct farm_bench *bench) {
 }
 
 int farm_bench_cpus(void) {
-    cpu_set_t set;
-    return sched_getaffinity(0, sizeof set, &set) ? 1 : CPU_COUNT(&set);
+    struct farm_bitmap cpus;
+    return farm_bitmap_pinned(&cpus, NULL) ? 1 : farm_bitmap_count(&cpus);
 }
 
 bool farm_bench_pin(int index) {
-    cpu_set_t all, one;
-    CPU_ZERO(&one);
-    if (sched_getaffinity(0, sizeof all, &all)) return false;
-    for (int cpu = 0; cpu < CPU_SETSIZE; cpu++) {
-        if (!CPU_ISSET(cpu, &all) || index--) continue;
-        CPU_SET(cpu, &one);
-        return sched_setaffinity(0, sizeof one, &one) == 0;
-    }
-    return false;
+    struct farm_bitmap cpus;
+    if (farm_bitmap_pinned(&cpus, NULL)) return false;
+    int cpu = farm_bitmap_next(&cpus, 0);
+    while (cpu >= 0 && index-- > 0) cpu = farm_bitmap_next(&cpus, cpu + 1);
+    return cpu >= 0 && farm_bitmap_pin_to(cpu, NULL) == FARM_OK;
 }

@@ -3,7 +3,6 @@
 // inherits; what later parts start (farm fps) is a program of its own.
 #include <math.h>
 #include <numaif.h>
-#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
@@ -42,7 +41,7 @@ int farm_bw_gpus_expected(const struct farm_machine *machine) {
 // ---- a thread and its memory on a node ----
 
 struct at_node {
-    cpu_set_t cpus;
+    struct farm_bitmap cpus;
     int mode;
     unsigned long mask[MASK_WORDS];
     bool had_policy;
@@ -51,16 +50,15 @@ struct at_node {
 // What does not come out as asked is in the conditions.
 static void go_to_node(const struct farm_machine *machine, int node, struct at_node *before,
                        struct farm_bw_conditions *conditions) {
-    cpu_set_t cpus;
+    struct farm_bitmap cpus = {0};
     unsigned long mask[MASK_WORDS] = {0};
-    CPU_ZERO(&cpus);
     for (int i = 0; i < machine->cpu_count; i++)
         if (machine->cpu[i].node == node && farm_bitmap_has(&machine->allowed, machine->cpu[i].cpu))
-            CPU_SET(machine->cpu[i].cpu, &cpus);
+            farm_bitmap_set(&cpus, machine->cpu[i].cpu);
     if (node < FARM_NODES_MAX) mask[node / 64] = 1ul << node % 64;
-    sched_getaffinity(0, sizeof before->cpus, &before->cpus);
+    (void)farm_bitmap_pinned(&before->cpus, NULL);
     before->had_policy = get_mempolicy(&before->mode, before->mask, FARM_NODES_MAX + 1, NULL, 0) == 0;
-    conditions->pinned = CPU_COUNT(&cpus) > 0 && sched_setaffinity(0, sizeof cpus, &cpus) == 0;
+    conditions->pinned = farm_bitmap_pin(&cpus, NULL) == FARM_OK;
     conditions->bound = set_mempolicy(MPOL_BIND, mask, FARM_NODES_MAX + 1) == 0;
     if (!conditions->bound)
         snprintf(conditions->note, sizeof conditions->note,
@@ -69,7 +67,7 @@ static void go_to_node(const struct farm_machine *machine, int node, struct at_n
 }
 
 static void come_back(const struct at_node *before) {
-    sched_setaffinity(0, sizeof before->cpus, &before->cpus);
+    (void)farm_bitmap_pin(&before->cpus, NULL);
     if (before->had_policy && before->mode != MPOL_DEFAULT)
         (void)set_mempolicy(before->mode, before->mask, FARM_NODES_MAX + 1);
     else

@@ -130,3 +130,23 @@ enum farm_status farm_bitmap_pin(const struct farm_bitmap *cpus, struct farm_err
     CPU_FREE(mask);
     return status;
 }
+
+enum farm_status farm_bitmap_pin_to(int cpu, struct farm_error *err) {
+    struct farm_bitmap one = {0};
+    if (cpu < 0 || cpu >= FARM_BITMAP_BITS) return farm_fail(err, FARM_E_INVALID, "pinning to CPU %d: no CPU", cpu);
+    farm_bitmap_set(&one, cpu);
+    return farm_bitmap_pin(&one, err);
+}
+
+enum farm_status farm_bitmap_pinned(struct farm_bitmap *cpus, struct farm_error *err) {
+    cpu_set_t *mask = CPU_ALLOC(FARM_BITMAP_BITS);
+    const size_t bytes = CPU_ALLOC_SIZE(FARM_BITMAP_BITS);
+    enum farm_status status = FARM_OK;
+    *cpus = (struct farm_bitmap){0};
+    if (!mask) return farm_fail(err, FARM_E_LIMIT, "no memory for a CPU mask");
+    if (sched_getaffinity(0, bytes, mask)) status = farm_fail_errno(err, FARM_E_IO, "asking for the CPUs of a thread");
+    for (int cpu = 0; !status && cpu < FARM_BITMAP_BITS; cpu++)
+        if (CPU_ISSET_S((size_t)cpu, bytes, mask)) farm_bitmap_set(cpus, cpu);
+    CPU_FREE(mask);
+    return status;
+}

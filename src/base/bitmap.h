@@ -45,5 +45,10 @@ char *farm_bitmap_format(const struct farm_bitmap *set, char *text, size_t size)
 // Lets the calling thread run on these CPUs only (sched_setaffinity). An empty set is FARM_E_INVALID; FARM_E_IO where
 // the kernel refuses, for instance because the cpuset has shrunk meanwhile.
 enum farm_status farm_bitmap_pin(const struct farm_bitmap *cpus, struct farm_error *err);
+// The same with one CPU; what is no CPU's number is FARM_E_INVALID.
+enum farm_status farm_bitmap_pin_to(int cpu, struct farm_error *err);
+
+// The CPUs that the calling thread may run on (sched_getaffinity). FARM_E_LIMIT, FARM_E_IO: *cpus is then empty.
+enum farm_status farm_bitmap_pinned(struct farm_bitmap *cpus, struct farm_error *err);
 
 #endif

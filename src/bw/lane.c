@@ -251,20 +251,14 @@ static _Noreturn void act_hops(struct side *side) {
     }
 }
 
-static void pin(const struct side *side, int cpu) {
-    struct farm_bitmap cpus = {0};
-    struct farm_error err;
-    farm_bitmap_set(&cpus, cpu);
-    if (farm_bitmap_pin(&cpus, &err)) __atomic_fetch_add(&side->run->board->unpinned, 1, __ATOMIC_RELEASE);
-}
-
 static _Noreturn void be_side(const struct run *run, const struct pair *pair, bool actor) {
     struct side side = {.run = run, .eventfd = pair->eventfd, .words = run->config.payload_bytes / sizeof(uint64_t)};
     struct farm_error err;
     const int up = actor ? pair->made.up.fd : pair->made.up.fd_readonly,
               down = actor ? pair->made.down.fd_readonly : pair->made.down.fd;
     prctl(PR_SET_PDEATHSIG, SIGKILL);
-    pin(&side, actor ? pair->at.actor_cpu : pair->at.learner_cpu);
+    if (farm_bitmap_pin_to(actor ? pair->at.actor_cpu : pair->at.learner_cpu, NULL))
+        __atomic_fetch_add(&run->board->unpinned, 1, __ATOMIC_RELEASE);
     if (farm_ring_open(up, down, actor ? FARM_RING_ACTOR : FARM_RING_LEARNER, &side.ring, &err))
         side_fails(&side, "%s", err.message);
     if (actor) farm_ring_populate(&side.ring);

@@ -38,17 +38,10 @@ struct farm_bw_team {
     struct member *members;
 };
 
-static bool pin(int cpu) {
-    if (cpu < 0 || cpu >= FARM_BITMAP_BITS) return false;
-    struct farm_bitmap set = {0};
-    farm_bitmap_set(&set, cpu);
-    return farm_bitmap_pin(&set, NULL) == FARM_OK;
-}
-
 static void *serve(void *argument) {
     struct member *self = argument;
     struct farm_bw_team *team = self->team;
-    self->pinned = pin(self->cpu);
+    self->pinned = farm_bitmap_pin_to(self->cpu, NULL) == FARM_OK;
     pthread_mutex_lock(&team->lock);
     for (uint64_t seen = 0;;) {
         if (--team->at_work == 0) pthread_cond_signal(&team->done);

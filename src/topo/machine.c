@@ -3,7 +3,6 @@
 
 #include <errno.h>
 #include <hwloc.h>
-#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -254,12 +253,8 @@ static void read_memory(struct farm_machine *m, const char *root) {
 
 // Keeps the CPUs of the affinity mask that this process was started with (taskset, Slurm, numactl).
 static void keep_affinity(struct farm_machine *m) {
-    cpu_set_t *mask = CPU_ALLOC(FARM_CPUS_MAX);
-    size_t bytes = CPU_ALLOC_SIZE(FARM_CPUS_MAX);
-    if (mask && !sched_getaffinity(0, bytes, mask))
-        for (int cpu = farm_bitmap_next(&m->allowed, 0); cpu >= 0; cpu = farm_bitmap_next(&m->allowed, cpu + 1))
-            if (!CPU_ISSET_S((size_t)cpu, bytes, mask)) farm_bitmap_clear(&m->allowed, cpu);
-    CPU_FREE(mask);
+    struct farm_bitmap pinned;
+    if (!farm_bitmap_pinned(&pinned, NULL)) farm_bitmap_keep(&m->allowed, &pinned);
 }
 
 static void read_limits(struct farm_machine *m, const char *root) {

@@ -33,3 +33,17 @@ Test(base, refuses_to_pin_to_no_cpu) {
     struct farm_bitmap none = {{0}};
     cr_assert_eq(farm_bitmap_pin(&none, &error), FARM_E_INVALID);
 }
+
+Test(base, pins_to_one_cpu_and_says_so) {
+    struct farm_bitmap ours, now;
+    cr_assert_eq(farm_bitmap_pinned(&ours, &error), FARM_OK, "%s", error.message);
+    cr_assert_geq(farm_bitmap_count(&ours), 1);
+    for (int cpu = farm_bitmap_next(&ours, 0); cpu >= 0; cpu = farm_bitmap_next(&ours, cpu + 1)) {
+        cr_assert_eq(farm_bitmap_pin_to(cpu, &error), FARM_OK, "%s", error.message);
+        cr_assert_eq(farm_bitmap_pinned(&now, &error), FARM_OK, "%s", error.message);
+        cr_assert(farm_bitmap_count(&now) == 1 && farm_bitmap_has(&now, cpu), "pinned to %s", list_of(&now));
+    }
+    cr_assert_eq(farm_bitmap_pin_to(-1, &error), FARM_E_INVALID);
+    cr_assert_eq(farm_bitmap_pin_to(FARM_BITMAP_BITS, &error), FARM_E_INVALID);
+    cr_assert_eq(farm_bitmap_pin(&ours, &error), FARM_OK, "%s", error.message);
+}

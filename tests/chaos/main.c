@@ -2,7 +2,6 @@
 // one line to a record. Exit status 0: no violation; 1: violations, or the record could not be written; 2: wrong usage.
 #include <errno.h>
 #include <fcntl.h>
-#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,6 +9,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/bitmap.h"
 #include "base/cli.h"
 #include "base/time.h"
 #include "chaos.h"
@@ -66,12 +66,12 @@ static enum farm_status parse(int argc, char **argv, struct options *options, bo
 
 static json_t *machine(void) {
     struct utsname system;
-    cpu_set_t cpus;
+    struct farm_bitmap cpus;
     char cpu[256];
     farm_machine_cpu_name(NULL, cpu, sizeof cpu);
     json_t *object = farm_json_object(false);
     farm_json_set_text(object, "cpu", cpu);
-    farm_json_set_int(object, "cores", sched_getaffinity(0, sizeof cpus, &cpus) ? 0 : (uint64_t)CPU_COUNT(&cpus));
+    farm_json_set_int(object, "cores", farm_bitmap_pinned(&cpus, NULL) ? 0 : (uint64_t)farm_bitmap_count(&cpus));
     farm_json_set_text(object, "kernel", uname(&system) ? NULL : system.release);
     return object;
 }
