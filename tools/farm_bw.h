@@ -84,6 +84,9 @@ struct farm_bw_setup farm_bw_setup_for(const struct farm_bw_job *job, double sha
 void farm_bw_add(struct farm_bw_job *job, const struct farm_bw_figure *figure, double scale, const char *unit,
                  bool higher_is_better, const char *name, ...) __attribute__((format(printf, 6, 7)));
 
+// A name as a part of a figure's: without blanks. Returns text.
+char *farm_bw_key(const char *name, char *text, size_t bytes);
+
 // {"median", "spread", "cv", "samples", "least", "most"}; null where nothing was measured.
 json_t *farm_bw_figure_json(const struct farm_bw_figure *figure);
 // Puts it under "conditions" and prints its note.

@@ -70,6 +70,13 @@ void farm_bw_add(struct farm_bw_job *job, const struct farm_bw_figure *figure, d
     json_array_append_new(job->results, result);
 }
 
+char *farm_bw_key(const char *name, char *text, size_t bytes) {
+    snprintf(text, bytes, "%s", name);
+    for (char *c = text; *c; c++)
+        if (*c == ' ') *c = '_';
+    return text;
+}
+
 json_t *farm_bw_figure_json(const struct farm_bw_figure *figure) {
     if (!farm_bw_figure_is(figure)) return json_null();
     json_t *object = farm_json_object(false);

@@ -235,9 +235,7 @@ static void set_handoff(struct farm_bw_job *job, json_t *section, const struct f
         const char *name = farm_bw_nearness_name((enum farm_bw_nearness)i);
         char key[48], text[32];
         if (!farm_bw_figure_is(figure)) continue;
-        snprintf(key, sizeof key, "%s", name);
-        for (char *c = key; *c; c++)
-            if (*c == ' ') *c = '_';
+        farm_bw_key(name, key, sizeof key);
         fprintf(job->out, "  %-24s %s ns\n", name, farm_bw_cell(figure, 1, text, sizeof text));
         farm_bw_add(job, figure, 1, "ns", false, "handoff.%s", key);
         farm_json_set(near, key, farm_bw_figure_json(figure));

@@ -16,14 +16,6 @@ static const char *kernel_name(enum farm_bandwidth_op op, enum farm_bandwidth_st
     return text;
 }
 
-// Names of figures have no blanks.
-static char *key_of(const char *name, char *text, size_t bytes) {
-    snprintf(text, bytes, "%s", name);
-    for (char *c = text; *c; c++)
-        if (*c == ' ') *c = '_';
-    return text;
-}
-
 // ---- all kernels ----
 
 static void tell_kernel(struct farm_bw_job *job, json_t *rows, const struct farm_bw_kernel_row *row) {
@@ -34,7 +26,7 @@ static void tell_kernel(struct farm_bw_job *job, json_t *rows, const struct farm
     fprintf(job->out, "  %-10s %-11s %10s %10s %10s\n", name, pattern, farm_bw_cell(&row->one, GB, one, sizeof one),
             farm_bw_cell(&row->cores, GB, cores, sizeof cores),
             farm_bw_cell(&row->cores, GB * row->bus_factor, bus, sizeof bus));
-    key_of(name, key, sizeof key);
+    farm_bw_key(name, key, sizeof key);
     farm_bw_add(job, &row->one, GB, "GB/s", true, "memory.%s%s%s.one_core", key, in_order ? "" : ".",
                 in_order ? "" : pattern);
     farm_bw_add(job, &row->cores, GB, "GB/s", true, "memory.%s%s%s.all_cores", key, in_order ? "" : ".",
@@ -132,7 +124,7 @@ enum farm_status farm_bw_part_mix(struct farm_bw_job *job, json_t *section, stru
         const struct farm_bw_mix_row *row = &result.row[i];
         char text[32], key[32];
         fprintf(job->out, "  %-22s %10s\n", row->name, farm_bw_cell(&row->bytes_per_s, GB, text, sizeof text));
-        farm_bw_add(job, &row->bytes_per_s, GB, "GB/s", true, "mix.%s", key_of(row->name, key, sizeof key));
+        farm_bw_add(job, &row->bytes_per_s, GB, "GB/s", true, "mix.%s", farm_bw_key(row->name, key, sizeof key));
         json_t *object = farm_json_object(false);
         farm_json_set_text(object, "mix", row->name);
         farm_json_set_text(object, "kernel", farm_bandwidth_op_name(row->op));
@@ -238,7 +230,7 @@ static void tell_pages(struct farm_bw_job *job, json_t *rows, const struct farm_
     fprintf(job->out, "  %-18s %10s %10s %10s\n", name, farm_bw_cell(&row->read_bytes_per_s, GB, read, sizeof read),
             farm_bw_cell(&row->copy_bytes_per_s, GB, copy, sizeof copy),
             farm_bw_cell(&row->latency_ns, 1, latency, sizeof latency));
-    key_of(name, key, sizeof key);
+    farm_bw_key(name, key, sizeof key);
     farm_bw_add(job, &row->read_bytes_per_s, GB, "GB/s", true, "pages.%s.read", key);
     farm_bw_add(job, &row->copy_bytes_per_s, GB, "GB/s", true, "pages.%s.copy", key);
     farm_bw_add(job, &row->latency_ns, 1, "ns", false, "pages.%s.latency", key);

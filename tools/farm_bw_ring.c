@@ -19,20 +19,13 @@ enum { ATARI_BYTES = 28224, FPS_JSON_BYTES_MAX = 1 << 20, START_LIMIT_S = 60 };
 
 // ---- hops ----
 
-static char *key_of(enum farm_bw_nearness nearness, char *text, size_t bytes) {
-    snprintf(text, bytes, "%s", farm_bw_nearness_name(nearness));
-    for (char *c = text; *c; c++)
-        if (*c == ' ') *c = '_';
-    return text;
-}
-
 static void tell_hop(struct farm_bw_job *job, json_t *rows, const struct farm_bw_pair *pair,
                      const struct farm_bw_lane_hop *hop) {
     char p50[32], p99[32], p999[32], key[48];
     fprintf(job->out, "  %-24s %10s %10s %10s   CPUs %d and %d\n", farm_bw_nearness_name(pair->nearness),
             farm_bw_cell(&hop->p50_ns, 1, p50, sizeof p50), farm_bw_cell(&hop->p99_ns, 1, p99, sizeof p99),
             farm_bw_cell(&hop->p999_ns, 1, p999, sizeof p999), pair->actor_cpu, pair->learner_cpu);
-    key_of(pair->nearness, key, sizeof key);
+    farm_bw_key(farm_bw_nearness_name(pair->nearness), key, sizeof key);
     farm_bw_add(job, &hop->p50_ns, 1, "ns", false, "ring.hop_p50.%s", key);
     farm_bw_add(job, &hop->p99_ns, 1, "ns", false, "ring.hop_p99.%s", key);
     farm_bw_add(job, &hop->p999_ns, 1, "ns", false, "ring.hop_p999.%s", key);
