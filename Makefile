@@ -281,7 +281,7 @@ FUZZ_SOURCES  := $(wildcard src/base/*.c src/shm/*.c src/ring/*.c) src/learner/c
 FUZZ_TARGETS  := $(patsubst tests/fuzz/%.c,$(BUILD)/%,$(wildcard tests/fuzz/fuzz_*.c))
 FUZZ_MAIN     ?=
 FUZZ_MAIN_OBJ := $(call object,$(filter %.c,$(FUZZ_MAIN)))
-FUZZ_LIBS     := -ljansson -lyaml -lnuma -lpthread -lm
+FUZZ_LIBS     := -ljansson -lyaml -lnuma -lpthread -lm -ldl
 
 $(FUZZ_TARGETS) $(BUILD)/make_seeds: $(BUILD)/%: $(BUILD)/obj/tests/fuzz/%.o $(call object,$(FUZZ_SOURCES))
 	$(call say,LINK,$@)
@@ -475,10 +475,11 @@ $(BUILD)/aarch64/%.o: %.c Makefile | $(BUILD)/gen/farm_build.h
 aarch64: $(CROSS)
 	$(call say,LINT,'AArch64: $(words $(CROSS)) files compile (compiled only: not linked$(comma) not run)')
 
-# What needs no foreign library, as static programs; tools/build/aarch64_test.sh runs them under qemu-user.
+# What needs no foreign library, as static programs, which open none; tools/build/aarch64_test.sh runs them under
+# qemu-user.
 CROSS_PARTS    := base shm ring kernels
 CROSS_TESTED   := $(patsubst %.c,$(BUILD)/aarch64/%.o,tests/support/aarch64/numa_calls.c \
-                    $(filter-out %_avx2.c %_avx512.c,$(wildcard $(CROSS_PARTS:%=src/%/*.c))))
+                    $(filter-out %_avx2.c %_avx512.c %/cuda_library.c,$(wildcard $(CROSS_PARTS:%=src/%/*.c))))
 CROSS_PROGRAMS := $(patsubst %.c,$(BUILD)/aarch64/%,$(filter-out %/test_faults.c,$(wildcard $(CROSS_PARTS:%=tests/%/test_*.c))))
 $(BUILD)/aarch64/tests/%.o: private CPPFLAGS += -Itests/support/criterion_standin
 $(BUILD)/aarch64/tests/%.o: private CFLAGS += -O1 -g0
