@@ -77,13 +77,8 @@ static double trips(struct pair *pair, uint64_t count) {
 static enum farm_status measure_pair(const int *cpus, struct farm_bw_clock *clock, struct farm_bw_figure *figure,
                                      struct farm_error *err) {
     struct pair pair = {.first = 1};
-    enum farm_status status = farm_bw_team_open(cpus, 2, &pair.team, err);
+    enum farm_status status = farm_bw_stage_team(clock->setup, cpus, 2, &pair.team, clock->conditions, err);
     if (status) return status;
-    if (!farm_bw_team_is_pinned(pair.team)) {
-        clock->conditions->pinned = false;
-        farm_bw_conditions_note(clock->conditions,
-                                "No right to pin threads to CPUs: they run where the system puts them.");
-    }
     double samples[FARM_BW_SAMPLES_MAX];
     int taken = 0;
     const double sample_s = clock->setup->sample_s > 0 ? clock->setup->sample_s : SAMPLE_S;
@@ -111,10 +106,8 @@ static enum farm_status make_room(const struct farm_bw_setup *setup, const struc
                                   struct farm_bw_handoff_result *result, struct farm_error *err) {
     *result = (struct farm_bw_handoff_result){.conditions = farm_bw_conditions_start()};
     for (int i = 0; i < FARM_BW_NEARNESSES; i++) result->by_nearness[i] = farm_bw_figure_of(NULL, 0);
-    for (int i = 0; i < config->cpu_count; i++)
-        if (!farm_bitmap_has(&setup->machine->allowed, config->cpus[i]))
-            return farm_fail(err, FARM_E_INVALID, "CPU %d does not exist or this process may not use it",
-                             config->cpus[i]);
+    const enum farm_status status = farm_bw_check_cpus(setup, config->cpus, config->cpu_count, err);
+    if (status) return status;
     const int most = config->cpu_count > 0 ? config->cpu_count : config->cpus_most > 0 ? config->cpus_most : CPUS_MOST;
     const size_t cells = (size_t)most * (size_t)most;
     result->cpu = calloc((size_t)most, sizeof *result->cpu);

@@ -184,19 +184,6 @@ static uint64_t beyond_caches(const struct farm_bw_setup *setup, uint64_t least)
     return bytes / LINE * LINE;
 }
 
-static enum farm_status open_team(const struct farm_bw_setup *setup, const int *cpus, int count,
-                                  struct farm_bw_team **team, struct farm_bw_conditions *conditions,
-                                  struct farm_error *err) {
-    for (int i = 0; i < count; i++)
-        if (!farm_bitmap_has(&setup->machine->allowed, cpus[i]))
-            return farm_fail(err, FARM_E_INVALID, "CPU %d does not exist or this process may not use it", cpus[i]);
-    enum farm_status status = farm_bw_team_open(cpus, count, team, err);
-    if (status || farm_bw_team_is_pinned(*team)) return status;
-    conditions->pinned = false;
-    farm_bw_conditions_note(conditions, "No right to pin threads to CPUs: they run where the system puts them.");
-    return FARM_OK;
-}
-
 // ---- ladder and TLB ----
 
 // Working sets in places of `spacing` bytes, `steps` to a doubling; returns their number.
@@ -235,7 +222,7 @@ static enum farm_status start_ladder(const struct farm_bw_setup *setup, const st
     enum farm_status status = check_rungs(first, most, spacing, err);
     if (status) return status;
     result->rungs = plan_rungs(config, first, most, spacing, result->rung);
-    return open_team(setup, &result->cpu, 1, team, &result->conditions, err);
+    return farm_bw_stage_team(setup, &result->cpu, 1, team, &result->conditions, err);
 }
 
 enum farm_status farm_bw_ladder(const struct farm_bw_setup *setup, const struct farm_bw_ladder_config *config,
@@ -314,7 +301,7 @@ enum farm_status farm_bw_idle(const struct farm_bw_setup *setup, const struct fa
     if (result->bytes < LINE) return farm_fail(err, FARM_E_INVALID, "a chase through less than a line");
     struct farm_bw_team *team;
     struct chase chase;
-    enum farm_status status = open_team(setup, &cpu, 1, &team, &result->conditions, err);
+    enum farm_status status = farm_bw_stage_team(setup, &cpu, 1, &team, &result->conditions, err);
     if (status) return status;
     status = open_chase(setup, result->bytes, node_or_own(setup, config->node, cpu), config->pages, &chase,
                         &result->conditions, err);
@@ -350,7 +337,7 @@ static enum farm_status latency_column(const struct farm_bw_setup *setup, const 
         snprintf(what, sizeof what, "latency, node %d to %d", matrix->row_node[row], matrix->column_node[column]);
         if (!farm_bw_clock_next(clock, what)) break;
         farm_bw_cpus(setup->machine, matrix->row_node[row], false, &cpu, 1);
-        status = open_team(setup, &cpu, 1, &team, clock->conditions, err);
+        status = farm_bw_stage_team(setup, &cpu, 1, &team, clock->conditions, err);
         if (status) break;
         const int cell = row * matrix->columns + column;
         chase_figure(&chase, team, clock, &matrix->cell[cell]);
@@ -511,7 +498,7 @@ static enum farm_status load(struct farm_bw_stage *stage, const struct farm_bw_l
     enum farm_status status =
         farm_bw_stage_prepare(stage, config->op, FARM_BANDWIDTH_TEMPORAL, FARM_BANDWIDTH_SEQUENTIAL, 0, err);
     for (int i = 0; i < stage->threads; i++) streams[i].pass = stage->passes_done;
-    if (!status) status = open_team(setup, cpus, stage->threads + 1, &loading.team, &result->conditions, err);
+    if (!status) status = farm_bw_stage_team(setup, cpus, stage->threads + 1, &loading.team, &result->conditions, err);
     if (!status) {
         const uint64_t bytes = config->chase_bytes ? config->chase_bytes : beyond_caches(setup, BYTES_LEAST);
         status =

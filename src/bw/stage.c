@@ -114,6 +114,25 @@ void farm_bw_conditions_add_buffer(struct farm_bw_conditions *conditions, const 
 
 // ---- opening ----
 
+enum farm_status farm_bw_check_cpus(const struct farm_bw_setup *setup, const int *cpus, int count,
+                                    struct farm_error *err) {
+    for (int i = 0; i < count; i++)
+        if (!farm_bitmap_has(&setup->machine->allowed, cpus[i]))
+            return farm_fail(err, FARM_E_INVALID, "CPU %d does not exist or this process may not use it", cpus[i]);
+    return FARM_OK;
+}
+
+enum farm_status farm_bw_stage_team(const struct farm_bw_setup *setup, const int *cpus, int count,
+                                    struct farm_bw_team **team, struct farm_bw_conditions *conditions,
+                                    struct farm_error *err) {
+    enum farm_status status = farm_bw_check_cpus(setup, cpus, count, err);
+    if (!status) status = farm_bw_team_open(cpus, count, team, err);
+    if (status || farm_bw_team_is_pinned(*team)) return status;
+    conditions->pinned = false;
+    farm_bw_conditions_note(conditions, "No right to pin threads to CPUs: they run where the system puts them.");
+    return FARM_OK;
+}
+
 static size_t buffer_bytes(const struct farm_bw_stage *stage, size_t lines) {
     return (size_t)stage->arrays * (lines + STAGGER_LINES) * FARM_BANDWIDTH_LINE;
 }
@@ -174,10 +193,8 @@ static void open_member(void *context, int member) {
 static enum farm_status check_config(const struct farm_bw_setup *setup, const struct farm_bw_stage_config *config,
                                      struct farm_error *err) {
     if (config->cpu_count < 1) return farm_fail(err, FARM_E_INVALID, "bandwidth: no CPU to measure on");
-    for (int i = 0; i < config->cpu_count; i++)
-        if (!farm_bitmap_has(&setup->machine->allowed, config->cpus[i]))
-            return farm_fail(err, FARM_E_INVALID, "CPU %d does not exist or this process may not use it",
-                             config->cpus[i]);
+    const enum farm_status status = farm_bw_check_cpus(setup, config->cpus, config->cpu_count, err);
+    if (status) return status;
     if (config->node >= 0) {
         const struct farm_node *node = farm_machine_node(setup->machine, config->node);
         if (!node || !node->usable || node->total_bytes == 0)
@@ -209,7 +226,7 @@ enum farm_status farm_bw_stage_open(const struct farm_bw_setup *setup, const str
     if (status) return status;
     stage->actor = calloc((size_t)stage->threads, sizeof *stage->actor);
     if (!stage->actor) return farm_fail(err, FARM_E_LIMIT, "no memory for %d threads", stage->threads);
-    status = farm_bw_team_open(config->cpus, stage->threads, &stage->team, err);
+    status = farm_bw_stage_team(setup, config->cpus, stage->threads, &stage->team, conditions, err);
     if (!status) {
         struct opening opening = {stage, config};
         farm_bw_team_run(stage->team, open_member, &opening);
@@ -221,10 +238,6 @@ enum farm_status farm_bw_stage_open(const struct farm_bw_setup *setup, const str
     if (status) {
         farm_bw_stage_close(stage);
         return status;
-    }
-    if (!farm_bw_team_is_pinned(stage->team)) {
-        conditions->pinned = false;
-        farm_bw_conditions_note(conditions, "No right to pin threads to CPUs: they run where the system puts them.");
     }
     for (int i = 0; i < stage->threads; i++) farm_bw_conditions_add_buffer(conditions, &stage->actor[i].buffer);
     return FARM_OK;

@@ -47,6 +47,16 @@ void farm_bw_conditions_add_buffer(struct farm_bw_conditions *conditions, const 
 void farm_bw_conditions_note(struct farm_bw_conditions *conditions, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 
+// ---- threads ----
+
+// FARM_E_INVALID where a CPU does not exist or is not this process's.
+enum farm_status farm_bw_check_cpus(const struct farm_bw_setup *setup, const int *cpus, int count,
+                                    struct farm_error *err);
+// Checks the CPUs and opens a team on them; `conditions` learns whether its threads could be pinned.
+enum farm_status farm_bw_stage_team(const struct farm_bw_setup *setup, const int *cpus, int count,
+                                    struct farm_bw_team **team, struct farm_bw_conditions *conditions,
+                                    struct farm_error *err);
+
 // ---- stage ----
 
 struct farm_bw_actor { // one thread
