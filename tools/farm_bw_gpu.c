@@ -61,9 +61,9 @@ static void go_to_node(const struct farm_machine *machine, int node, struct at_n
     conditions->pinned = farm_bitmap_pin(&cpus, NULL) == FARM_OK;
     conditions->bound = set_mempolicy(MPOL_BIND, mask, FARM_NODES_MAX + 1) == 0;
     if (!conditions->bound)
-        snprintf(conditions->note, sizeof conditions->note,
-                 "No right to bind memory to node %d (set_mempolicy): pinned memory lies where the driver puts it.",
-                 node);
+        farm_bw_conditions_note(
+            conditions,
+            "No right to bind memory to node %d (set_mempolicy): pinned memory lies where the driver puts it.", node);
 }
 
 static void come_back(const struct at_node *before) {
@@ -241,8 +241,7 @@ static enum farm_status unless_serious(struct gpus *g, json_t *object, enum farm
 
 // What the caller knows of thread and memory, beside what the library says of the rest.
 static void add_conditions(const struct farm_bw_conditions *ours, struct farm_bw_conditions *out) {
-    if (out->note[0]) strncat(out->note, " ", sizeof out->note - strlen(out->note) - 1);
-    strncat(out->note, ours->note, sizeof out->note - strlen(out->note) - 1);
+    farm_bw_conditions_note(out, "%s", ours->note);
     out->pinned = ours->pinned;
     out->bound = ours->bound;
     out->placed = ours->placed;

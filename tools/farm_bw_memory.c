@@ -76,7 +76,7 @@ static enum farm_status few_kernels(struct farm_bw_job *job, struct farm_bw_kern
     int cpus[FARM_CPUS_MAX];
     const int cores = farm_bw_cpus(job->machine, -1, false, cpus, FARM_CPUS_MAX);
     *result = (struct farm_bw_kernels_result){.rows = OPS, .cores = cores};
-    result->conditions = (struct farm_bw_conditions){.pinned = true, .bound = true, .placed = true, .verified = true};
+    result->conditions = farm_bw_conditions_start();
     enum farm_status status = FARM_OK;
     for (int i = 0; i < OPS + 1 && !status; i++) {
         const bool one = i == OPS;

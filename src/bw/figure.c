@@ -1,8 +1,10 @@
-// Statistics of repeated measurements. See figure.h.
+// Statistics of repeated measurements, and how they were made. See figure.h.
 #include "bw/figure.h"
 
 #include <assert.h>
 #include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -41,4 +43,21 @@ struct farm_bw_figure farm_bw_figure_of(const double *samples, int count) {
 const char *farm_bw_pages_name(enum farm_bw_pages pages) {
     static const char *const names[FARM_BW_PAGES_KINDS] = {"auto", "4 KiB", "transparent 2 MiB", "2 MiB", "1 GiB"};
     return names[pages];
+}
+
+struct farm_bw_conditions farm_bw_conditions_start(void) {
+    return (struct farm_bw_conditions){
+        .pinned = true, .bound = true, .placed = true, .verified = true, .pages = FARM_BW_PAGES_AUTO};
+}
+
+void farm_bw_conditions_note(struct farm_bw_conditions *conditions, const char *format, ...) {
+    char sentence[FARM_BW_NOTE_BYTES];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(sentence, sizeof sentence, format, args);
+    va_end(args);
+    size_t length = strlen(sentence), used = strlen(conditions->note);
+    while (length && sentence[length - 1] == ' ') sentence[--length] = 0;
+    if (length == 0 || strstr(conditions->note, sentence)) return;
+    snprintf(conditions->note + used, sizeof conditions->note - used, "%s%s", used ? " " : "", sentence);
 }

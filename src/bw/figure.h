@@ -72,4 +72,10 @@ struct farm_bw_conditions {
     char note[FARM_BW_NOTE_BYTES]; // what was not as asked and why, sentences; "" where everything was
 };
 
+// Everything as asked and verified.
+struct farm_bw_conditions farm_bw_conditions_start(void);
+// Adds a sentence, unless it is there already.
+void farm_bw_conditions_note(struct farm_bw_conditions *conditions, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+
 #endif

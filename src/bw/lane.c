@@ -406,12 +406,6 @@ static enum farm_status start_run(const struct farm_bw_setup *setup, const struc
     return status;
 }
 
-static void add_note(struct farm_bw_conditions *conditions, const char *note) {
-    const size_t used = strlen(conditions->note);
-    if (!*note || strstr(conditions->note, note)) return;
-    snprintf(conditions->note + used, sizeof conditions->note - used, "%s%s", used ? ". " : "", note);
-}
-
 static void add_segment(const struct farm_segment *segment, struct farm_bw_conditions *conditions) {
     static const enum farm_bw_pages pages[] = {[FARM_PAGES_SMALL] = FARM_BW_PAGES_SMALL,
                                                [FARM_PAGES_TRANSPARENT] = FARM_BW_PAGES_TRANSPARENT,
@@ -420,19 +414,18 @@ static void add_segment(const struct farm_segment *segment, struct farm_bw_condi
     conditions->bound &= any || bound;
     conditions->placed &= any || bound || segment->placement == FARM_PLACEMENT_FIRST_TOUCH;
     if (pages[segment->pages] < conditions->pages) conditions->pages = pages[segment->pages];
-    add_note(conditions, segment->note);
+    if (segment->note[0]) farm_bw_conditions_note(conditions, "%s.", segment->note);
 }
 
 // How it was measured: asked before the run ends.
 static struct farm_bw_conditions conditions_of(const struct run *run, bool stopped) {
-    struct farm_bw_conditions conditions = {.pinned = !farm_load_acquire(&run->board->unpinned),
-                                            .bound = true,
-                                            .placed = true,
-                                            .verified =
-                                                !run->hops && !run->config.unread, // what is counted is always checked
-                                            .stopped = stopped,
-                                            .pages = FARM_BW_PAGES_2M};
-    if (!conditions.pinned) add_note(&conditions, "the sides may not be pinned to CPUs and run where they like");
+    struct farm_bw_conditions conditions = farm_bw_conditions_start();
+    conditions.pinned = !farm_load_acquire(&run->board->unpinned);
+    conditions.verified = !run->hops && !run->config.unread; // what is counted is always checked
+    conditions.stopped = stopped;
+    conditions.pages = FARM_BW_PAGES_2M;
+    if (!conditions.pinned)
+        farm_bw_conditions_note(&conditions, "The sides may not be pinned to CPUs and run where they like.");
     for (size_t p = 0; p < run->count; p++) add_segment(&run->pairs[p].made.up, &conditions);
     return conditions;
 }

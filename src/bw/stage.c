@@ -2,8 +2,6 @@
 #include "bw/stage.h"
 
 #include <assert.h>
-#include <stdarg.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -73,23 +71,6 @@ int farm_bw_samples(const struct farm_bw_setup *setup) {
 }
 
 // ---- conditions ----
-
-struct farm_bw_conditions farm_bw_conditions_start(void) {
-    return (struct farm_bw_conditions){
-        .pinned = true, .bound = true, .placed = true, .verified = true, .pages = FARM_BW_PAGES_AUTO};
-}
-
-void farm_bw_conditions_note(struct farm_bw_conditions *conditions, const char *format, ...) {
-    char sentence[FARM_BW_NOTE_BYTES];
-    va_list args;
-    va_start(args, format);
-    vsnprintf(sentence, sizeof sentence, format, args);
-    va_end(args);
-    size_t length = strlen(sentence), used = strlen(conditions->note);
-    while (length && sentence[length - 1] == ' ') sentence[--length] = 0;
-    if (length == 0 || strstr(conditions->note, sentence)) return;
-    snprintf(conditions->note + used, sizeof conditions->note - used, "%s%s", used ? " " : "", sentence);
-}
 
 enum farm_status farm_bw_leave_out(enum farm_status status, const struct farm_error *why,
                                    struct farm_bw_conditions *conditions, struct farm_error *err) {

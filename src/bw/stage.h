@@ -40,12 +40,7 @@ enum farm_status farm_bw_leave_out(enum farm_status status, const struct farm_er
 // After the last figure, where none was taken: the last one's reason, FARM_OK where there was none (stopped).
 enum farm_status farm_bw_all_left_out(const struct farm_error *why, struct farm_error *err);
 
-// Everything as asked, nothing verified yet.
-struct farm_bw_conditions farm_bw_conditions_start(void);
 void farm_bw_conditions_add_buffer(struct farm_bw_conditions *conditions, const struct farm_bw_buffer *buffer);
-// Adds a sentence, unless it is there already.
-void farm_bw_conditions_note(struct farm_bw_conditions *conditions, const char *format, ...)
-    __attribute__((format(printf, 2, 3)));
 
 // ---- threads ----
 

@@ -104,8 +104,8 @@ static enum farm_status fetch(struct cell *c, size_t bytes, struct farm_error *e
 
 static void refused(struct cell *c, const char *which, cudaError_t code) {
     (void)cudaGetLastError();
-    snprintf(
-        c->out->conditions.note, sizeof c->out->conditions.note,
+    farm_bw_conditions_note(
+        &c->out->conditions,
         "CUDA refuses to register %s (%s: %s; ulimit -l): no figures of registered memory, kernels and pieces read "
         "pinned memory.",
         which, cudaGetErrorName(code), cudaGetErrorString(code));
@@ -331,10 +331,7 @@ static bool is_missing(struct cell *c, const struct pieces *p, const struct farm
     if (p->by != FARM_BW_GPU_BY_BATCH || err->status == FARM_E_DEAD || strstr(err->message, "wrong data") ||
         cudaStreamSynchronize(c->timer.stream[0]))
         return false;
-    const size_t used = strlen(c->out->conditions.note);
-    if (!strstr(c->out->conditions.note, "batches"))
-        snprintf(c->out->conditions.note + used, sizeof c->out->conditions.note - used,
-                 "%sThis driver makes no batches of copies.", used ? " " : "");
+    farm_bw_conditions_note(&c->out->conditions, "This driver makes no batches of copies.");
     return true;
 }
 
