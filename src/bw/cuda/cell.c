@@ -104,11 +104,10 @@ static enum farm_status fetch(struct cell *c, size_t bytes, struct farm_error *e
 
 static void refused(struct cell *c, const char *which, cudaError_t code) {
     (void)cudaGetLastError();
-    farm_bw_conditions_note(
-        &c->out->conditions,
-        "CUDA refuses to register %s (%s: %s; ulimit -l): no figures of registered memory, kernels and pieces read "
-        "pinned memory.",
-        which, cudaGetErrorName(code), cudaGetErrorString(code));
+    farm_bw_conditions_note(&c->out->conditions,
+                            "CUDA refuses to register %s (%s: %s; perhaps ulimit -l): no figures of registered memory, "
+                            "kernels and pieces read pinned memory.",
+                            which, cudaGetErrorName(code), cudaGetErrorString(code));
 }
 
 // As rings are, `up` last so that what stays registered is what was timed last.

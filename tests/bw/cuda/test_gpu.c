@@ -136,7 +136,7 @@ Test(bw_cuda, says_where_registration_is_refused_and_goes_on) {
         cr_assert_eq(measure(&config, &cell, &err), FARM_OK, "%s", err.message);
         assert_figures(&cell, false, true);
         cr_assert_not(cell.registered);
-        cr_assert_neq(strstr(cell.conditions.note, "ulimit -l"), NULL);
+        cr_assert_neq(strstr(cell.conditions.note, "perhaps ulimit -l"), NULL);
         cr_assert_eq(strstr(cell.conditions.note, "read-only") != NULL, read_only);
     }
 }
