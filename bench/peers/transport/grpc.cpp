@@ -152,14 +152,6 @@ void answer(void *self, const void *, int32_t action) {
 } // namespace
 
 int main(int argc, char **argv) {
-    struct transport grpc = {};
-    grpc.name = "grpc";
-    grpc.prepare = prepare;
-    grpc.open = open_side;
-    grpc.loan = loan;
-    grpc.send = send;
-    grpc.answered = answered;
-    grpc.arrived = arrived;
-    grpc.answer = answer;
+    const struct transport grpc = {"grpc", false, prepare, open_side, loan, send, answered, arrived, answer};
     return work_main(&grpc, argc, argv);
 }

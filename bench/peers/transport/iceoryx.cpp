@@ -88,14 +88,6 @@ void answer(void *self, const void *obs, int32_t action) {
 } // namespace
 
 int main(int argc, char **argv) {
-    struct transport iceoryx = {};
-    iceoryx.name = "iceoryx";
-    iceoryx.prepare = prepare;
-    iceoryx.open = open_side;
-    iceoryx.loan = loan;
-    iceoryx.send = send;
-    iceoryx.answered = answered;
-    iceoryx.arrived = arrived;
-    iceoryx.answer = answer;
+    const struct transport iceoryx = {"iceoryx", false, prepare, open_side, loan, send, answered, arrived, answer};
     return work_main(&iceoryx, argc, argv);
 }

@@ -59,4 +59,19 @@ static inline void stream_answer(void *self, const void *obs, int32_t action) {
     stream_write((struct stream *)self, &action, sizeof action);
 }
 
+// The program of a transport that differs in how it begins alone.
+static inline int stream_main(const char *name, void (*prepare)(const struct work *),
+                              void *(*open)(const struct work *, bool), int argc, char **argv) {
+    const struct transport transport = {.name = name,
+                                        .threads = false,
+                                        .prepare = prepare,
+                                        .open = open,
+                                        .loan = stream_loan,
+                                        .send = stream_send,
+                                        .answered = stream_answered,
+                                        .arrived = stream_arrived,
+                                        .answer = stream_answer};
+    return work_main(&transport, argc, argv);
+}
+
 #endif

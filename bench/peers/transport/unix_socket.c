@@ -16,13 +16,5 @@ static void *open_side(const struct work *work, bool actor) {
 }
 
 int main(int argc, char **argv) {
-    static const struct transport transport = {.name = "unix_socket",
-                                               .prepare = prepare,
-                                               .open = open_side,
-                                               .loan = stream_loan,
-                                               .send = stream_send,
-                                               .answered = stream_answered,
-                                               .arrived = stream_arrived,
-                                               .answer = stream_answer};
-    return work_main(&transport, argc, argv);
+    return stream_main("unix_socket", prepare, open_side, argc, argv);
 }

@@ -51,4 +51,19 @@ static inline void zeromq_answer(void *self, const void *obs, int32_t action) {
     work_need(zmq_send(zeromq->socket, &action, sizeof action, 0) == sizeof action, "zmq_send");
 }
 
+// The program of a transport that differs in how it begins alone, and in whether its sides are threads.
+static inline int zeromq_main(const char *name, bool threads, void (*prepare)(const struct work *),
+                              void *(*open)(const struct work *, bool), int argc, char **argv) {
+    const struct transport transport = {.name = name,
+                                        .threads = threads,
+                                        .prepare = prepare,
+                                        .open = open,
+                                        .loan = zeromq_loan,
+                                        .send = zeromq_send,
+                                        .answered = zeromq_answered,
+                                        .arrived = zeromq_arrived,
+                                        .answer = zeromq_answer};
+    return work_main(&transport, argc, argv);
+}
+
 #endif

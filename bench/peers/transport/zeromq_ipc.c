@@ -12,13 +12,5 @@ static void *open_side(const struct work *work, bool actor) {
 }
 
 int main(int argc, char **argv) {
-    static const struct transport transport = {.name = "zeromq_ipc",
-                                               .prepare = prepare,
-                                               .open = open_side,
-                                               .loan = zeromq_loan,
-                                               .send = zeromq_send,
-                                               .answered = zeromq_answered,
-                                               .arrived = zeromq_arrived,
-                                               .answer = zeromq_answer};
-    return work_main(&transport, argc, argv);
+    return zeromq_main("zeromq_ipc", false, prepare, open_side, argc, argv);
 }
