@@ -6,6 +6,7 @@
 
 #include <cuda_runtime.h>
 #include <math.h>
+#include <stdarg.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -35,6 +36,25 @@
             exit(1);                                                                                                   \
         }                                                                                                              \
     } while (0)
+
+inline int checks_passed, checks_failed;
+
+static inline void check(bool good, const char *format, ...) {
+    va_list args;
+    va_start(args, format);
+    printf(good ? "ok   " : "FAIL ");
+    vprintf(format, args);
+    printf("\n");
+    fflush(stdout);
+    va_end(args);
+    *(good ? &checks_passed : &checks_failed) += 1;
+}
+
+// The program's last line, and its exit status.
+static inline int checks_end(void) {
+    printf("%d passed, %d failed\n", checks_passed, checks_failed);
+    return checks_failed ? 1 : 0;
+}
 
 struct random {
     uint64_t seed, drawn;

@@ -6,7 +6,6 @@
 #include "support.cuh"
 
 #include <algorithm>
-#include <stdarg.h>
 #include <vector>
 
 extern "C" {
@@ -17,19 +16,7 @@ extern "C" {
 
 #include "executor_problem.h"
 
-static int passed, failed;
 static struct farm_cuda_libraries libraries;
-
-static void check(bool good, const char *format, ...) {
-    va_list args;
-    va_start(args, format);
-    printf(good ? "ok   " : "FAIL ");
-    vprintf(format, args);
-    printf("\n");
-    fflush(stdout);
-    va_end(args);
-    *(good ? &passed : &failed) += 1;
-}
 
 static double distance(const float *a, const float *b, size_t count) {
     double off = 0, norm = 0;
@@ -361,6 +348,5 @@ int main(int argc, char **argv) {
     check_all(file);
     fclose(file);
     CUDA(cudaDeviceSynchronize());
-    printf("%d passed, %d failed\n", passed, failed);
-    return failed ? 1 : 0;
+    return checks_end();
 }

@@ -6,7 +6,6 @@
 // GPU. test_kernels --bench: times the pulls (bench_pull.cu), prints JSON.
 #include "support.cuh"
 
-#include <stdarg.h>
 #include <time.h>
 
 extern "C" {
@@ -14,19 +13,7 @@ extern "C" {
 }
 
 static struct random rng;
-static int passed, failed;
 static bool few;
-
-static void check(bool good, const char *format, ...) {
-    va_list args;
-    va_start(args, format);
-    printf(good ? "ok   " : "FAIL ");
-    vprintf(format, args);
-    printf("\n");
-    fflush(stdout);
-    va_end(args);
-    *(good ? &passed : &failed) += 1;
-}
 
 // ||out - reference|| / ||reference||; INFINITY where one is NaN and the other is not. Equal infinities are equal.
 static double error_of(const float *out, const float *reference, size_t count) {
@@ -971,6 +958,5 @@ int main(int argc, char **argv) {
            (unsigned long long)rng.seed);
     test_all();
     CUDA(cudaDeviceSynchronize());
-    printf("%d passed, %d failed\n", passed, failed);
-    return failed ? 1 : 0;
+    return checks_end();
 }
