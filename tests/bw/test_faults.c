@@ -8,18 +8,14 @@
 #include "bw/handoff.h"
 #include "bw/latency.h"
 #include "bw/memory.h"
+#include "here.h"
 
 TestSuite(bw, .timeout = 120);
 
 enum { SMALL = 64 << 10 };
 
-static struct farm_machine machine;
-
 static struct farm_bw_setup here(void) {
-    const struct farm_machine_source source = {0};
-    struct farm_error err;
-    cr_assert_eq(farm_machine_read(&machine, &source, &err), FARM_OK, "%s", err.message);
-    return (struct farm_bw_setup){.machine = &machine, .seconds = 1e-3, .samples = 1, .sample_s = 1e-4};
+    return setup_here(1e-3, 1, 1e-4);
 }
 
 #define says(where, text) cr_assert(strstr(where, text), "'%s' does not say '%s'", where, text)

@@ -6,18 +6,14 @@
 
 #include "bw/handoff.h"
 #include "bw/latency.h"
+#include "here.h"
 
 TestSuite(bw, .timeout = 60);
 
 enum { SMALL = 1 << 20 };
 
-static struct farm_machine machine;
-
 static struct farm_bw_setup here(void) {
-    const struct farm_machine_source source = {0};
-    struct farm_error err;
-    cr_assert_eq(farm_machine_read(&machine, &source, &err), FARM_OK, "%s", err.message);
-    return (struct farm_bw_setup){.machine = &machine, .seconds = 0.3, .samples = 2, .sample_s = 1e-3};
+    return setup_here(0.3, 2, 1e-3);
 }
 
 static bool is_latency(const struct farm_bw_figure *figure) {
@@ -110,11 +106,6 @@ Test(bw, working_sets_that_make_no_sense_are_refused) {
     cr_assert_eq(farm_bw_ladder(&setup, &config, &result, &err), FARM_E_LIMIT, "64 GiB");
     const struct farm_bw_idle_config absurd = {.bytes = 1ull << 60, .cpu = -1, .node = -1};
     cr_assert_eq(farm_bw_idle(&setup, &absurd, &idle, &err), FARM_E_LIMIT);
-}
-
-static bool stop_after(void *context) {
-    int *left = context;
-    return (*left)-- <= 0;
 }
 
 Test(bw, who_stops_the_ladder_gets_the_rungs_climbed) {

@@ -8,18 +8,14 @@
 #include "bw/latency.h"
 #include "bw/memory.h"
 #include "bw/stage.h"
+#include "here.h"
 
 TestSuite(bw, .timeout = 60);
 
 enum { SMALL = 1 << 20 };
 
-static struct farm_machine machine;
-
 static struct farm_bw_setup here(void) {
-    const struct farm_machine_source source = {0};
-    struct farm_error err;
-    cr_assert_eq(farm_machine_read(&machine, &source, &err), FARM_OK, "%s", err.message);
-    return (struct farm_bw_setup){.machine = &machine, .seconds = 0.4, .samples = 3, .sample_s = 1e-3};
+    return setup_here(0.4, 3, 1e-3);
 }
 
 static void read_synthetic(const char *text, struct farm_machine *out) {
@@ -179,11 +175,6 @@ Test(bw, a_config_that_makes_no_sense_is_refused) {
     cr_assert_eq(farm_bw_memory(&setup, &config, &result, &err), FARM_E_INVALID);
     config = (struct farm_bw_memory_config){.array_bytes = 32, .node = -1};
     cr_assert_eq(farm_bw_memory(&setup, &config, &result, &err), FARM_E_INVALID);
-}
-
-static bool stop_after(void *context) {
-    int *left = context;
-    return (*left)-- <= 0;
 }
 
 Test(bw, who_stops_a_table_gets_the_rows_measured_so_far) {
