@@ -46,6 +46,17 @@ static void give_back(void *memory) {
     PRETEND.descriptors--;
     free(memory);
 }
+// A kind's descriptors: made of zeros, given back. 0 is success in both libraries.
+#define CREATE(status, handle, kind)                                                                                   \
+    static status create_##kind(handle *made) {                                                                        \
+        *made = descriptor(sizeof **made);                                                                             \
+        return (status)0;                                                                                              \
+    }
+#define DESTROY(status, handle, kind)                                                                                  \
+    static status destroy_##kind(handle made) {                                                                        \
+        give_back(made);                                                                                               \
+        return (status)0;                                                                                              \
+    }
 // Whether the device has what a handle takes.
 static bool take_memory(void **memory) {
     *memory = NULL;
@@ -113,36 +124,24 @@ static cudnnStatus_t set_stream(cudnnHandle_t handle, cudaStream_t stream) {
     handle->stream = stream;
     return CUDNN_STATUS_SUCCESS;
 }
-static cudnnStatus_t create_tensor(cudnnTensorDescriptor_t *tensor) {
-    *tensor = descriptor(sizeof **tensor);
-    return CUDNN_STATUS_SUCCESS;
-}
+CREATE(cudnnStatus_t, cudnnTensorDescriptor_t, tensor)
+DESTROY(cudnnStatus_t, cudnnTensorDescriptor_t, tensor)
+CREATE(cudnnStatus_t, cudnnFilterDescriptor_t, filter)
+DESTROY(cudnnStatus_t, cudnnFilterDescriptor_t, filter)
+CREATE(cudnnStatus_t, cudnnConvolutionDescriptor_t, convolution)
+DESTROY(cudnnStatus_t, cudnnConvolutionDescriptor_t, convolution)
+CREATE(cudnnStatus_t, cudnnActivationDescriptor_t, activation)
+DESTROY(cudnnStatus_t, cudnnActivationDescriptor_t, activation)
 static cudnnStatus_t set_tensor(cudnnTensorDescriptor_t tensor, cudnnTensorFormat_t format, cudnnDataType_t type, int n,
                                 int c, int h, int w) {
     if (!known(type) || n < 1 || c < 1 || h < 1 || w < 1) return bad("a tensor of no size or of an unknown type");
     *tensor = (struct cudnnTensorStruct){format, type, n, c, h, w};
     return CUDNN_STATUS_SUCCESS;
 }
-static cudnnStatus_t destroy_tensor(cudnnTensorDescriptor_t tensor) {
-    give_back(tensor);
-    return CUDNN_STATUS_SUCCESS;
-}
-static cudnnStatus_t create_filter(cudnnFilterDescriptor_t *filter) {
-    *filter = descriptor(sizeof **filter);
-    return CUDNN_STATUS_SUCCESS;
-}
 static cudnnStatus_t set_filter(cudnnFilterDescriptor_t filter, cudnnDataType_t type, cudnnTensorFormat_t format, int k,
                                 int c, int h, int w) {
     if (!known(type) || k < 1 || c < 1 || h < 1 || w < 1) return bad("a filter of no size or of an unknown type");
     *filter = (struct cudnnFilterStruct){format, type, k, c, h, w};
-    return CUDNN_STATUS_SUCCESS;
-}
-static cudnnStatus_t destroy_filter(cudnnFilterDescriptor_t filter) {
-    give_back(filter);
-    return CUDNN_STATUS_SUCCESS;
-}
-static cudnnStatus_t create_convolution(cudnnConvolutionDescriptor_t *convolution) {
-    *convolution = descriptor(sizeof **convolution);
     return CUDNN_STATUS_SUCCESS;
 }
 static cudnnStatus_t set_convolution(cudnnConvolutionDescriptor_t convolution, int pad_h, int pad_w, int stride_h,
@@ -157,21 +156,9 @@ static cudnnStatus_t set_math(cudnnConvolutionDescriptor_t convolution, cudnnMat
     convolution->math = math;
     return CUDNN_STATUS_SUCCESS;
 }
-static cudnnStatus_t destroy_convolution(cudnnConvolutionDescriptor_t convolution) {
-    give_back(convolution);
-    return CUDNN_STATUS_SUCCESS;
-}
-static cudnnStatus_t create_activation(cudnnActivationDescriptor_t *activation) {
-    *activation = descriptor(sizeof **activation);
-    return CUDNN_STATUS_SUCCESS;
-}
 static cudnnStatus_t set_activation(cudnnActivationDescriptor_t activation, cudnnActivationMode_t mode,
                                     cudnnNanPropagation_t nan, double coefficient) {
     activation->mode = mode;
-    return CUDNN_STATUS_SUCCESS;
-}
-static cudnnStatus_t destroy_activation(cudnnActivationDescriptor_t activation) {
-    give_back(activation);
     return CUDNN_STATUS_SUCCESS;
 }
 
@@ -509,14 +496,14 @@ static cublasStatus_t cublaslt_destroy(cublasLtHandle_t handle) {
     give_back(handle);
     return CUBLAS_STATUS_SUCCESS;
 }
+DESTROY(cublasStatus_t, cublasLtMatmulDesc_t, matmul)
+DESTROY(cublasStatus_t, cublasLtMatrixLayout_t, layout)
+CREATE(cublasStatus_t, cublasLtMatmulPreference_t, preference)
+DESTROY(cublasStatus_t, cublasLtMatmulPreference_t, preference)
 static cublasStatus_t create_matmul(cublasLtMatmulDesc_t *matmul, cublasComputeType_t compute, cudaDataType_t scale) {
     if (compute != CUBLAS_COMPUTE_32F || scale != CUDA_R_32F) return CUBLAS_STATUS_INVALID_VALUE;
     *matmul = descriptor(sizeof **matmul);
     (*matmul)->epilogue = CUBLASLT_EPILOGUE_DEFAULT;
-    return CUBLAS_STATUS_SUCCESS;
-}
-static cublasStatus_t destroy_matmul(cublasLtMatmulDesc_t matmul) {
-    give_back(matmul);
     return CUBLAS_STATUS_SUCCESS;
 }
 static cublasStatus_t set_matmul(cublasLtMatmulDesc_t matmul, cublasLtMatmulDescAttributes_t attribute,
@@ -538,18 +525,6 @@ static cublasStatus_t create_layout(cublasLtMatrixLayout_t *layout, cudaDataType
     if (leading < (int64_t)rows) return CUBLAS_STATUS_INVALID_VALUE;
     *layout = descriptor(sizeof **layout);
     **layout = (struct farm_cublaslt_layout){type, rows, columns, leading};
-    return CUBLAS_STATUS_SUCCESS;
-}
-static cublasStatus_t destroy_layout(cublasLtMatrixLayout_t layout) {
-    give_back(layout);
-    return CUBLAS_STATUS_SUCCESS;
-}
-static cublasStatus_t create_preference(cublasLtMatmulPreference_t *preference) {
-    *preference = descriptor(sizeof **preference);
-    return CUBLAS_STATUS_SUCCESS;
-}
-static cublasStatus_t destroy_preference(cublasLtMatmulPreference_t preference) {
-    give_back(preference);
     return CUBLAS_STATUS_SUCCESS;
 }
 static cublasStatus_t set_preference(cublasLtMatmulPreference_t preference,
