@@ -2,6 +2,7 @@
 #include "topo/plan.h"
 
 #include <assert.h>
+#include <limits.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -318,25 +319,27 @@ static void place_actors(struct work *w) {
     }
 }
 
-// Rule 8. Actors in their order, each to the nearest GPU that has room; of equals to the one with fewer.
+// Rule 8. The GPU for the next actor: the nearest to its node that has room; of equals the one that serves fewer.
+static int nearest_gpu(const struct work *w, int node, const int *served) {
+    const int count = gpus(w), each = w->out->actor_count / count, rest = w->out->actor_count % count;
+    int best = 0, best_key[3] = {INT_MAX}, full = 0;
+    for (int g = 0; g < count; g++) full += served[g] > each; // `rest` GPUs serve one more than the others
+    for (int g = 0; g < count; g++) {
+        const bool room = served[g] < each + (full < rest);
+        const int key[] = {!room, farm_machine_distance(w->m, gpu_node(w, g), node), served[g]};
+        if (compare_keys(key, best_key, 3) >= 0) continue;
+        best = g;
+        memcpy(best_key, key, sizeof key);
+    }
+    return best;
+}
+
 static void divide_actors(struct work *w) {
-    struct farm_plan *out = w->out;
-    int served[FARM_GPUS_MAX] = {0}, count = gpus(w);
-    for (int i = 0; i < out->actor_count; i++) {
-        struct farm_plan_actor *actor = &out->actor[i];
-        const int node = actor->memory_node >= 0 ? actor->memory_node : actor->cpu_node;
-        // So many more may have one more than the others.
-        int best = -1, over = 0, room = out->actor_count / count;
-        for (int g = 0; g < count; g++) over += served[g] > room;
-        for (int g = 0; g < count; g++) {
-            if (served[g] >= room + (over < out->actor_count % count)) continue;
-            const int key[] = {farm_machine_distance(w->m, gpu_node(w, g), node), served[g]};
-            const int best_key[] = {best < 0 ? 0 : farm_machine_distance(w->m, gpu_node(w, best), node),
-                                    best < 0 ? 0 : served[best]};
-            if (best < 0 || compare_keys(key, best_key, 2) < 0) best = g;
-        }
-        actor->gpu = best;
-        served[best]++;
+    int served[FARM_GPUS_MAX] = {0};
+    for (int i = 0; i < w->out->actor_count; i++) {
+        struct farm_plan_actor *actor = &w->out->actor[i];
+        actor->gpu = nearest_gpu(w, actor->memory_node >= 0 ? actor->memory_node : actor->cpu_node, served);
+        served[actor->gpu]++;
     }
 }
 

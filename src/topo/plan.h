@@ -67,10 +67,10 @@ struct farm_plan {
     struct farm_bitmap inference_cpus; // cores reckoned for the learner's inference thread (a GPU's host thread)
     struct farm_bitmap training_cpus;  // cores reckoned for its training threads; it is bound to both sets together
     struct farm_bitmap gpu_cpus[FARM_GPUS_MAX]; // of the inference cores, those beside each of several GPUs; empty: any
-    int training_threads;              // 0 without a learner
-    int learner_node;                  // node of the learner's memory; -1: not bound
-    struct farm_bitmap claim;          // CPUs to claim against other farms; empty where nothing is pinned
-    double cpu_budget;                 // CPUs' worth of time that the plan counts on
+    int training_threads;                       // 0 without a learner
+    int learner_node;                           // node of the learner's memory; -1: not bound
+    struct farm_bitmap claim;                   // CPUs to claim against other farms; empty where nothing is pinned
+    double cpu_budget;                          // CPUs' worth of time that the plan counts on
     int note_count;
     char note[FARM_PLAN_NOTES_MAX][FARM_PLAN_NOTE_BYTES]; // sentences that explain the decisions
 };

@@ -135,7 +135,7 @@ static enum farm_status wait_for_all(struct farm_backend *backend, struct farm_e
         enum farm_status status = farm_cuda_reduce_check(&backend->reduce, err);
         done = 0;
         for (uint32_t k = 0; k < backend->shard_count && !status; k++) {
-            bool ended;
+            bool ended = false;
             status = farm_cuda_shard_enter(backend->shards[k], err);
             if (!status) status = farm_cuda_training_ended(backend->shards[k]->training, &ended, err);
             done += !status && ended;
