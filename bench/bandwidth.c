@@ -231,9 +231,11 @@ int main(int argc, char **argv) {
     static int cpus[FARM_CPUS_MAX];
     struct asked asked = {0};
     int64_t samples = SAMPLES;
+    double sample_s = SAMPLE_S;
     const struct farm_cli_flag flags[] = {
         {"only", FARM_CLI_STRING, &asked.only, "NAME", "one result: read, copy_nontemporal_all, latency, ..."},
         {"samples", FARM_CLI_INT, &samples, "N", "of each rate, 3 to 32"},
+        {"sample-seconds", FARM_CLI_DOUBLE, &sample_s, "S", "how long one takes at least (default 0.04)"},
     };
     struct farm_bench bench = {.name = "bandwidth",
                                .about = "Memory kernels and the pointer chase of farm bw against plain loops.",
@@ -241,13 +243,14 @@ int main(int argc, char **argv) {
                                .flag_count = sizeof flags / sizeof *flags};
     struct farm_error err;
     farm_bench_start(&bench, argc, argv, 30);
+    farm_bench_check(sample_s > 0 && sample_s <= 10, "--sample-seconds: above 0, at most 10");
     asked.row_s = bench.seconds / (2 * ROWS + 2);
     asked.samples = samples < SAMPLES_LEAST         ? SAMPLES_LEAST
                     : samples > FARM_BW_SAMPLES_MAX ? FARM_BW_SAMPLES_MAX
                                                     : (int)samples;
     const struct farm_machine_source source = {0};
     must(farm_machine_read(&machine, &source, &err), &err);
-    const struct farm_bw_setup setup = {.machine = &machine, .seconds = bench.seconds, .sample_s = SAMPLE_S};
+    const struct farm_bw_setup setup = {.machine = &machine, .seconds = bench.seconds, .sample_s = sample_s};
     const int count = farm_bw_cpus(&machine, -1, false, cpus, FARM_CPUS_MAX);
     const uint64_t array_bytes = farm_bw_array_bytes(&setup, cpus, count);
     const uint64_t chase_bytes = farm_bw_array_bytes(&setup, cpus, 1);
