@@ -184,7 +184,8 @@ static double train_once(struct rig *rig, uint32_t batch) {
                                                .env_from = rig->n % 2 ? rig->unrolls : 0,
                                                .env_count = rig->unrolls};
     struct farm_error err;
-    must(farm_backend_cpu.train(rig->backend, &unrolls, 1, 1e-4, &stats, &err), &err);
+    const struct farm_train_update update = {.unrolls = &unrolls, .count = 1, .learning_rate = 1e-4};
+    must(farm_backend_cpu.train(rig->backend, &update, NULL, &stats, &err), &err);
     farm_bench_check(isfinite(stats.grad_norm), "a gradient that is not finite");
     farm_bench_check(stats.loss.weight > 0.9 * rig->unrolls * UNROLL, "transitions were left out");
     return rig->unrolls * (UNROLL + 1);

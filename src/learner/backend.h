@@ -28,6 +28,12 @@ struct farm_train_unrolls {
     uint32_t env_from, env_count;
 };
 
+struct farm_train_update {
+    const struct farm_train_unrolls *unrolls; // at most farm_learner_share of each shard's lanes, one at least; shard
+    uint32_t count;                           // after shard
+    double learning_rate;
+};
+
 struct farm_train_stats {
     struct farm_loss_stats loss; // sums over rows with weight
     double grad_norm;            // before clipping
@@ -57,6 +63,7 @@ struct farm_backend_ops {
     const char *name;  // "cpu", "cuda"
     bool stores_acted; // infer stores `acted` too, behind each whole answer; else that is the caller's to do
     bool shards;       // it can serve more than one
+    bool begins_next;  // train makes use of `next`
     enum farm_status (*create)(const struct farm_backend_config *config, struct farm_backend **out,
                                struct farm_error *err);
     void (*destroy)(struct farm_backend *backend);
@@ -66,11 +73,12 @@ struct farm_backend_ops {
     enum farm_status (*infer)(struct farm_backend *backend, uint32_t shard, const struct farm_infer_rows *rows,
                               uint32_t count, struct farm_error *err);
 
-    // One update: gradient of the loss over all unrolls, clip, optimiser step, new version for inference. At most
-    // farm_learner_share unrolls of each shard's lanes, one at least; shard after shard. A gradient that is not finite
-    // changes nothing (grad_norm says so).
-    enum farm_status (*train)(struct farm_backend *backend, const struct farm_train_unrolls *unrolls, uint32_t count,
-                              double learning_rate, struct farm_train_stats *stats, struct farm_error *err);
+    // One update: gradient of the loss over all unrolls, clip, optimiser step, new version for inference. A gradient
+    // that is not finite changes nothing (grad_norm says so). next: the update that the next call will make, where the
+    // caller has it already, else NULL; a backend may begin it.
+    enum farm_status (*train)(struct farm_backend *backend, const struct farm_train_update *update,
+                              const struct farm_train_update *next, struct farm_train_stats *stats,
+                              struct farm_error *err);
 
     uint64_t (*version)(const struct farm_backend *backend); // updates so far
 

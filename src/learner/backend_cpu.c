@@ -357,11 +357,13 @@ static void add_gradients(struct farm_backend *backend, float scale) {
         for (size_t i = 0; i < count; i++) sum[i] *= scale;
 }
 
-static enum farm_status train(struct farm_backend *backend, const struct farm_train_unrolls *unrolls, uint32_t count,
-                              double learning_rate, struct farm_train_stats *stats, struct farm_error *err) {
+static enum farm_status train(struct farm_backend *backend, const struct farm_train_update *update,
+                              const struct farm_train_update *next, struct farm_train_stats *stats,
+                              struct farm_error *err) {
+    const struct farm_train_unrolls *unrolls = update->unrolls;
     const struct farm_algo_config *algo = &backend->learner->algo;
     backend->column_count = 0;
-    for (uint32_t i = 0; i < count; i++)
+    for (uint32_t i = 0; i < update->count; i++)
         for (uint32_t e = 0; e < unrolls[i].env_count; e++) {
             assert(backend->column_count < algo->batch);
             backend->columns[backend->column_count++] =
@@ -374,8 +376,9 @@ static enum farm_status train(struct farm_backend *backend, const struct farm_tr
     *stats = (struct farm_train_stats){0};
     for (uint32_t k = 0; k < backend->trainer_count; k++)
         farm_loss_stats_add(&stats->loss, &backend->trainers[k].stats.loss);
-    stats->grad_norm = (double)farm_optimiser_step(&backend->optimiser_config, &backend->optimiser,
-                                                   (float)learning_rate, backend->params, backend->trainers[0].grads);
+    stats->grad_norm =
+        (double)farm_optimiser_step(&backend->optimiser_config, &backend->optimiser, (float)update->learning_rate,
+                                    backend->params, backend->trainers[0].grads);
     backend->version++;
     publish(backend);
     (void)err;

@@ -23,8 +23,6 @@ struct farm_board {
     uint64_t infer_calls;   // forward passes
     uint64_t infer_rows;    // observations in them
     uint64_t lag_sum;       // over trained windows: version at training minus version that acted (first step)
-    uint64_t infer_busy_ns; // time in inference, all threads
-    uint64_t train_busy_ns; // time in training, all threads
     uint64_t train_wait_ns; // time training threads waited for windows
     uint64_t actor_wait_ns; // sum over lanes: published and not yet answered (their actor may be stepping another lane)
     uint64_t checkpoints;

@@ -80,7 +80,6 @@ static void hand_on(const struct farm_inference_config *config, struct farm_lear
 static enum farm_status serve(struct farm_inference *inference, struct farm_error *err) {
     const struct farm_inference_config *config = &inference->config;
     struct farm_board *board = inference->board;
-    uint64_t start = farm_now_ns();
     uint32_t count = take(inference);
     enum farm_status status = config->ops->infer(config->backend, config->shard, inference->rows, count, err);
     if (status) return status;
@@ -104,7 +103,6 @@ static enum farm_status serve(struct farm_inference *inference, struct farm_erro
         if (!config->trainer) farm_learner_notify(lane->ring);
     }
     farm_board_add(&board->infer_calls, 1);
-    farm_board_add(&board->infer_busy_ns, farm_now_ns() - start);
     farm_store_relaxed(&board->frames, config->learner->frames_start +
                                            farm_load_relaxed(&board->agent_steps) * config->learner->frames_per_step);
     return FARM_OK;

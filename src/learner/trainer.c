@@ -34,6 +34,14 @@ struct queue {
     uint32_t share;   // of an update's unrolls
 };
 
+// What is taken off the queues together.
+struct update {
+    struct farm_train_unrolls *unrolls; // [batch]
+    struct unit *finished;              // [batch]: whose last environments are in it
+    uint32_t count, finished_count;
+    double learning_rate;
+};
+
 struct farm_trainer {
     struct farm_trainer_config config;
     pthread_t thread;
@@ -42,8 +50,8 @@ struct farm_trainer {
     bool stop, failed;
     struct queue queues[FARM_LEARNER_SHARDS_MAX];
     // training thread only
-    struct farm_train_unrolls *unrolls; // [batch]
-    struct unit *finished;              // [batch]: whose last environments are in this update
+    struct update updates[2], *update; // update: the one at hand; the other one may have been taken ahead
+    bool ahead;
     uint64_t checkpoint_due_ns;
     uint32_t broken; // updates in a row whose gradient was not finite
     enum farm_status status;
@@ -151,52 +159,47 @@ static bool enough(const struct farm_trainer *trainer) {
     return true;
 }
 
-// Takes a shard's share of an update off its queue, in which it waits, behind `count` unrolls; returns how many there
-// are then.
-static uint32_t take_share(struct farm_trainer *trainer, struct queue *queue, uint32_t count,
-                           uint32_t *finished_count) {
-    for (uint32_t want = queue->share; want;) {
-        struct unit *unit = &queue->units[queue->head];
-        uint32_t left = unit->lane->lane->width - unit->env_taken, part = left < want ? left : want;
-        trainer->unrolls[count++] = (struct farm_train_unrolls){.lane = unit->lane->lane,
-                                                                .lane_id = unit->lane->id,
-                                                                .start = unit->start,
-                                                                .env_from = unit->env_taken,
-                                                                .env_count = part};
-        unit->env_taken += part;
-        want -= part;
-        queue->waiting -= part;
-        if (part == left) {
-            trainer->finished[(*finished_count)++] = *unit;
-            queue->head = (queue->head + 1) % queue->capacity;
-            queue->count--;
-        }
-    }
-    return count;
-}
-
-// The unrolls of one update, shard after shard; called with the lock held and enough of them waiting.
-static uint32_t take(struct farm_trainer *trainer, uint32_t *finished_count) {
-    uint32_t count = 0;
-    *finished_count = 0;
-    for (uint32_t k = 0; k < trainer->config.shards; k++)
-        count = take_share(trainer, &trainer->queues[k], count, finished_count);
-    return count;
-}
-
 static double learning_rate(const struct farm_trainer *trainer) {
     const struct farm_learner_config *learner = trainer->config.learner;
     return (double)farm_learning_rate_linear((float)learner->algo.lr, (float)learner->algo.lr_end,
                                              farm_load_relaxed(&learner->board->frames), learner->frames_target);
 }
 
-static void show(struct farm_trainer *trainer, uint32_t count, const struct farm_train_stats *stats, double rate) {
+// Takes a shard's share of an update off its queue, in which it waits.
+static void take_share(struct queue *queue, struct update *update) {
+    for (uint32_t want = queue->share; want;) {
+        struct unit *unit = &queue->units[queue->head];
+        uint32_t left = unit->lane->lane->width - unit->env_taken, part = left < want ? left : want;
+        update->unrolls[update->count++] = (struct farm_train_unrolls){.lane = unit->lane->lane,
+                                                                       .lane_id = unit->lane->id,
+                                                                       .start = unit->start,
+                                                                       .env_from = unit->env_taken,
+                                                                       .env_count = part};
+        unit->env_taken += part;
+        want -= part;
+        queue->waiting -= part;
+        if (part == left) {
+            update->finished[update->finished_count++] = *unit;
+            queue->head = (queue->head + 1) % queue->capacity;
+            queue->count--;
+        }
+    }
+}
+
+// The unrolls of one update, shard after shard; called with the lock held and enough of them waiting.
+static void take(struct farm_trainer *trainer, struct update *update) {
+    update->count = update->finished_count = 0;
+    update->learning_rate = learning_rate(trainer);
+    for (uint32_t k = 0; k < trainer->config.shards; k++) take_share(&trainer->queues[k], update);
+}
+
+static void show(struct farm_trainer *trainer, const struct update *update, const struct farm_train_stats *stats) {
     struct farm_board *board = trainer->config.learner->board;
     double rows = stats->loss.weight > 0 ? stats->loss.weight : 1;
     uint64_t version =
         trainer->config.ops->version(trainer->config.backend) - 1; // the one that this update started from
-    for (uint32_t i = 0; i < count; i++) {
-        const struct farm_train_unrolls *u = &trainer->unrolls[i];
+    for (uint32_t i = 0; i < update->count; i++) {
+        const struct farm_train_unrolls *u = &update->unrolls[i];
         uint64_t acted_with = *farm_lane_version(u->lane, u->start);
         if (version > acted_with) farm_board_add(&board->lag_sum, (version - acted_with) * u->env_count);
         farm_board_add(&board->windows, u->env_count);
@@ -207,31 +210,34 @@ static void show(struct farm_trainer *trainer, uint32_t count, const struct farm
     farm_board_set(&board->entropy, stats->loss.entropy / rows);
     farm_board_set(&board->rho_clipped_share, stats->loss.clipped / rows);
     farm_board_set(&board->grad_norm, stats->grad_norm);
-    farm_board_set(&board->learning_rate, rate);
+    farm_board_set(&board->learning_rate, update->learning_rate);
 }
 
 // Gives the steps of finished windows back to their actors.
-static void release(const struct farm_trainer *trainer, uint32_t count) {
+static void release(const struct farm_trainer *trainer, const struct update *update) {
     const struct farm_window_shape *shape = &trainer->config.shape;
-    for (uint32_t i = 0; i < count; i++) {
-        struct farm_learner_lane *lane = trainer->finished[i].lane;
-        farm_window_done(shape, &lane->cursor, trainer->finished[i].start);
+    for (uint32_t i = 0; i < update->finished_count; i++) {
+        struct farm_learner_lane *lane = update->finished[i].lane;
+        farm_window_done(shape, &lane->cursor, update->finished[i].start);
         farm_lane_release(lane->lane, farm_window_needs(shape, &lane->cursor));
         farm_learner_notify(lane->ring);
     }
 }
 
-static void update(struct farm_trainer *trainer, uint32_t count, uint32_t finished) {
-    struct farm_board *board = trainer->config.learner->board;
+static struct farm_train_update order_of(const struct update *update) {
+    return (struct farm_train_update){
+        .unrolls = update->unrolls, .count = update->count, .learning_rate = update->learning_rate};
+}
+
+// next: NULL where it has not been taken.
+static void make(struct farm_trainer *trainer, const struct update *update, const struct update *next) {
+    const struct farm_train_update order = order_of(update), ahead = next ? order_of(next) : order;
     struct farm_train_stats stats;
-    double rate = learning_rate(trainer);
-    uint64_t start = farm_now_ns();
     trainer->status =
-        trainer->config.ops->train(trainer->config.backend, trainer->unrolls, count, rate, &stats, &trainer->error);
+        trainer->config.ops->train(trainer->config.backend, &order, next ? &ahead : NULL, &stats, &trainer->error);
     if (trainer->status) return;
-    show(trainer, count, &stats, rate);
-    release(trainer, finished);
-    farm_board_add(&board->train_busy_ns, farm_now_ns() - start);
+    show(trainer, update, &stats);
+    release(trainer, update);
     trainer->broken = isfinite(stats.grad_norm) ? 0 : trainer->broken + 1;
     if (trainer->broken == 1) farm_log_warn("the gradient is not finite: this update changes nothing");
     if (trainer->broken >= BROKEN_UPDATES_MAX)
@@ -241,18 +247,33 @@ static void update(struct farm_trainer *trainer, uint32_t count, uint32_t finish
             BROKEN_UPDATES_MAX);
 }
 
+static struct update *other(struct farm_trainer *trainer) {
+    return &trainer->updates[trainer->update == &trainer->updates[0]];
+}
+
+// Waits for an update, unless one was taken ahead; takes the one after it too where it waits already and the backend
+// begins it. False: there is none, the end was asked for. Called with the lock held.
+static bool take_next(struct farm_trainer *trainer) {
+    struct farm_board *board = trainer->config.learner->board;
+    uint64_t start = farm_now_ns();
+    while (!trainer->stop && !trainer->ahead && !enough(trainer)) pthread_cond_wait(&trainer->more, &trainer->lock);
+    farm_board_add(&board->train_wait_ns, farm_now_ns() - start);
+    if (trainer->stop) return false;
+    if (trainer->ahead)
+        trainer->update = other(trainer);
+    else
+        take(trainer, trainer->update);
+    trainer->ahead = trainer->config.ops->begins_next && enough(trainer);
+    if (trainer->ahead) take(trainer, other(trainer));
+    return true;
+}
+
 static void *training(void *argument) {
     struct farm_trainer *trainer = argument;
-    struct farm_board *board = trainer->config.learner->board;
     pthread_mutex_lock(&trainer->lock);
-    while (!trainer->stop && !trainer->status) {
-        uint64_t start = farm_now_ns();
-        while (!trainer->stop && !enough(trainer)) pthread_cond_wait(&trainer->more, &trainer->lock);
-        farm_board_add(&board->train_wait_ns, farm_now_ns() - start);
-        if (trainer->stop) break;
-        uint32_t finished, count = take(trainer, &finished);
+    while (!trainer->status && take_next(trainer)) {
         pthread_mutex_unlock(&trainer->lock);
-        update(trainer, count, finished);
+        make(trainer, trainer->update, trainer->ahead ? other(trainer) : NULL);
         if (!trainer->status) save_when_due(trainer);
         pthread_mutex_lock(&trainer->lock);
     }
@@ -295,8 +316,10 @@ static void destroy(struct farm_trainer *trainer) {
     pthread_cond_destroy(&trainer->more);
     pthread_mutex_destroy(&trainer->lock);
     for (uint32_t k = 0; k < trainer->config.shards; k++) free(trainer->queues[k].units);
-    free(trainer->unrolls);
-    free(trainer->finished);
+    for (int k = 0; k < 2; k++) {
+        free(trainer->updates[k].unrolls);
+        free(trainer->updates[k].finished);
+    }
     free(trainer);
 }
 
@@ -309,13 +332,17 @@ enum farm_status farm_trainer_start(const struct farm_trainer_config *config, st
     if (config->learner->checkpoint_dir) remove_files(config->learner->checkpoint_dir, is_half_written, 0);
     pthread_mutex_init(&trainer->lock, NULL);
     pthread_cond_init(&trainer->more, NULL);
-    trainer->unrolls = calloc(batch ? batch : 1, sizeof *trainer->unrolls);
-    trainer->finished = calloc(batch ? batch : 1, sizeof *trainer->finished);
+    trainer->update = &trainer->updates[0];
+    bool room = true;
+    for (int k = 0; k < 2; k++) {
+        trainer->updates[k].unrolls = calloc(batch ? batch : 1, sizeof *trainer->updates[k].unrolls);
+        trainer->updates[k].finished = calloc(batch ? batch : 1, sizeof *trainer->updates[k].finished);
+        room &= trainer->updates[k].unrolls && trainer->updates[k].finished;
+    }
     trainer->checkpoint_due_ns =
         farm_now_ns() + (uint64_t)(fmin(config->learner->checkpoint_every_s, FIRST_CHECKPOINT_S) * 1e9);
     enum farm_status status = FARM_OK;
-    if (!trainer->unrolls || !trainer->finished)
-        status = farm_fail(err, FARM_E_LIMIT, "no memory for an update of %u unrolls", batch);
+    if (!room) status = farm_fail(err, FARM_E_LIMIT, "no memory for an update of %u unrolls", batch);
     for (uint32_t k = 0; k < config->shards && !status; k++) status = make_queue(config, k, &trainer->queues[k], err);
     sigset_t all, before; // signals are the main thread's
     sigfillset(&all);

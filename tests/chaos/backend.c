@@ -329,10 +329,12 @@ static void check_unroll(struct farm_backend *backend, const struct farm_train_u
     chaos_add(&shared->totals.unroll_steps_checked, shared->shape.unroll + 1);
 }
 
-static enum farm_status train(struct farm_backend *backend, const struct farm_train_unrolls *unrolls, uint32_t count,
-                              double learning_rate, struct farm_train_stats *stats, struct farm_error *err) {
+static enum farm_status train(struct farm_backend *backend, const struct farm_train_update *update,
+                              const struct farm_train_update *next, struct farm_train_stats *stats,
+                              struct farm_error *err) {
+    const struct farm_train_unrolls *unrolls = update->unrolls;
     uint32_t trained = 0;
-    for (uint32_t i = 0; i < count; i++)
+    for (uint32_t i = 0; i < update->count; i++)
         for (uint32_t e = 0; e < unrolls[i].env_count; e++, trained++)
             check_unroll(backend, &unrolls[i], unrolls[i].env_from + e);
     if (trained != backend->shared->shape.batch)
@@ -384,6 +386,7 @@ const struct farm_backend_ops chaos_backend = {.name = "chaos",
                                                .create = create,
                                                .destroy = destroy,
                                                .infer = infer,
+                                               .begins_next = true, // so that the trainer takes it
                                                .train = train,
                                                .version = version,
                                                .state = state,

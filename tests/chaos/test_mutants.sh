@@ -38,7 +38,7 @@ learner does not look after its birth | src/ring/wait.c | s/doorbell\) - 1;/door
 * window skipped after a restart | src/ring/window.c | s/(    cursor->held = cursor->next;)/    if (consumed) cursor->next += shape->stride;\n$1/
 window given back twice after a restart | src/ring/window.c | s/(    cursor->held = cursor->next;)/    if (consumed) cursor->next -= shape->stride;\n$1/
 window taken twice | src/ring/window.c | s/cursor->next \+= shape->stride;/cursor->next += start % 5 ? shape->stride : shape->stride * (start != 0);/
-* given back before training | src/learner/trainer.c | s/(    trainer->status =\s*trainer->config.ops->train\()/    release(trainer, finished);\n$1/
+* given back before training | src/learner/trainer.c | s/(    trainer->status =\s*trainer->config.ops->train\()/    release(trainer, update);\n$1/
 history given back | src/ring/window.c | s/return cursor->held > history \? [^;]*;/return history ? cursor->held : cursor->held;/
 steps counted twice | src/learner/lanes.c | s/(farm_board_add\(&board->agent_steps, transitions)\)/$1 + (n % 64 == 63))/
 - training wakes nobody | src/learner/trainer.c | s/farm_learner_notify\([^;]*;//

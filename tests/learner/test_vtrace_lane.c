@@ -203,9 +203,10 @@ static float *their_update(struct problem *problem, struct farm_train_stats *sta
         unrolls[i].lane = &problem->intakes[UNROLL_LANE[i]].checked;
     }
     cr_assert_eq(farm_backend_cpu.create(&config, &backend, &err), FARM_OK, "%s", err.message);
+    const struct farm_train_update whole = {.unrolls = unrolls, .count = UNROLL_COUNT, .learning_rate = 1.0};
     float *update = malloc(count * sizeof *update);
     memcpy(update, farm_backend_cpu.state(backend).params, count * sizeof *update);
-    cr_assert_eq(farm_backend_cpu.train(backend, unrolls, UNROLL_COUNT, 1.0, stats, &err), FARM_OK);
+    cr_assert_eq(farm_backend_cpu.train(backend, &whole, NULL, stats, &err), FARM_OK);
     cr_assert_eq(farm_backend_cpu.version(backend), 1);
     for (size_t i = 0; i < count; i++) update[i] = farm_backend_cpu.state(backend).params[i] - update[i];
     farm_backend_cpu.destroy(backend);

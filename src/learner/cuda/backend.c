@@ -18,6 +18,7 @@ struct farm_backend {
     uint32_t shard_count;
     struct farm_cuda_shard *shards[FARM_LEARNER_SHARDS_MAX];
     struct farm_cuda_reduce reduce; // where there are several
+    bool begun;                     // the gradients of the update that the next call will make
 };
 
 static struct farm_cuda_parameters *parameters_of(const struct farm_backend *backend, uint32_t k) {
@@ -111,16 +112,18 @@ static uint32_t count_own(const struct farm_cuda_context *context, const struct 
 }
 
 // The gradients of each shard's unrolls, in its stream.
-static enum farm_status differentiate(struct farm_backend *backend, const struct farm_train_unrolls *unrolls,
-                                      uint32_t count, double learning_rate, struct farm_error *err) {
-    uint32_t columns = 0;
+static enum farm_status differentiate(struct farm_backend *backend, const struct farm_train_update *update,
+                                      struct farm_error *err) {
+    const struct farm_train_unrolls *unrolls = update->unrolls;
+    uint32_t columns = 0, count = update->count;
     for (uint32_t i = 0; i < count; i++) columns += unrolls[i].env_count;
     for (uint32_t k = 0; k < backend->shard_count; k++) {
         struct farm_cuda_shard *shard = backend->shards[k];
         const uint32_t own = count_own(&shard->context, unrolls, count);
         if (!own) return farm_fail(err, FARM_E_INVALID, "an update without unrolls of GPU %u", k);
         enum farm_status status = farm_cuda_shard_enter(shard, err);
-        if (!status) status = farm_cuda_training_gradients(shard->training, unrolls, own, columns, learning_rate, err);
+        if (!status)
+            status = farm_cuda_training_gradients(shard->training, unrolls, own, columns, update->learning_rate, err);
         if (status) return status;
         unrolls += own;
         count -= own;
@@ -148,20 +151,27 @@ static enum farm_status wait_for_all(struct farm_backend *backend, struct farm_e
 
 // Behind the gradients: their sum, each device's step and the publication of its parameters.
 static enum farm_status step(struct farm_backend *backend, struct farm_error *err) {
-    const bool several = backend->shard_count > 1;
-    enum farm_status status = several ? sum_gradients(backend, err) : FARM_OK;
+    enum farm_status status = backend->shard_count > 1 ? sum_gradients(backend, err) : FARM_OK;
     for (uint32_t k = 0; k < backend->shard_count && !status; k++) {
         status = farm_cuda_shard_enter(backend->shards[k], err);
         if (!status) status = farm_cuda_training_step(backend->shards[k]->training, err);
     }
-    if (status) return status;
-    return several ? wait_for_all(backend, err) : farm_cuda_training_wait(backend->shards[0]->training, err);
+    return status;
 }
 
-static enum farm_status train(struct farm_backend *backend, const struct farm_train_unrolls *unrolls, uint32_t count,
-                              double learning_rate, struct farm_train_stats *stats, struct farm_error *err) {
-    enum farm_status status = differentiate(backend, unrolls, count, learning_rate, err);
+static enum farm_status wait(struct farm_backend *backend, struct farm_error *err) {
+    if (backend->shard_count > 1) return wait_for_all(backend, err);
+    return farm_cuda_training_wait(backend->shards[0]->training, err);
+}
+
+static enum farm_status train(struct farm_backend *backend, const struct farm_train_update *update,
+                              const struct farm_train_update *next, struct farm_train_stats *stats,
+                              struct farm_error *err) {
+    enum farm_status status = backend->begun ? FARM_OK : differentiate(backend, update, err);
     if (!status) status = step(backend, err);
+    backend->begun = next != NULL;
+    if (!status && next) status = differentiate(backend, next, err);
+    if (!status) status = wait(backend, err);
     if (status) {
         farm_cuda_reduce_abort(&backend->reduce);
         return status;
@@ -210,6 +220,7 @@ static enum farm_status state_changed(struct farm_backend *backend, uint64_t new
     first->version = new_version;
     first->optimiser_step = optimiser_step;
     enum farm_status status = FARM_OK;
+    backend->begun = false; // with other parameters
     for (uint32_t k = 0; k < backend->shard_count && !status; k++) {
         struct farm_cuda_shard *shard = backend->shards[k];
         if (k) copy_state(first, &parameters_of(backend, k)->host, shard->context.net->parameter_count);
@@ -224,6 +235,7 @@ const struct farm_backend_ops farm_backend_cuda = {
     .name = "cuda",
     .stores_acted = true,
     .shards = true,
+    .begins_next = true,
     .create = create,
     .destroy = destroy,
     .infer = infer,

@@ -39,22 +39,29 @@ struct results {
     struct farm_cuda_optimiser_control control;
 };
 
+// One of two updates that are under way: the host gathers for one while the GPU is at the other.
+struct slot {
+    char *block;                    // pinned: what is gathered
+    char *staging, *staging_mapped; // pinned, mode WINDOW where nothing is registered: the windows' frames
+    cudaGraphExec_t gradients;
+    uint64_t crosses; // bytes of observations that cross the bus for it
+};
+
 struct farm_cuda_training {
     struct farm_cuda_context *context;
     struct farm_cuda_executor *executor;
     cudaStream_t stream;
     cudaEvent_t done;
-    cudaGraphExec_t gradients, step; // the shard's share of the batch; without other shards `gradients` is the whole
-    uint32_t chunk;                  // columns of a pass
+    struct slot slots[2], *slot; // slot: of the update whose gradients were begun last
+    cudaGraphExec_t step;
+    uint32_t chunk; // columns of a pass
     struct column *columns;
     uint32_t column_count, total; // of an update: here, and in all shards
-    uint64_t to_cross;            // bytes of the update that runs
+    uint64_t crosses;             // bytes of the update whose step was begun last
     struct inputs inputs;
     const void **frames; // [stack]
     // pinned
-    char *block;
     struct results *results;
-    char *staging, *staging_mapped; // mode WINDOW where nothing is registered: the windows' frames
     // device
     char *device_block;
     char *windows;           // mode WINDOW: [chunk][T + stack] frames of a pass
@@ -187,21 +194,25 @@ static enum farm_status take_observations(struct farm_cuda_training *t, struct f
     enum farm_status status = on_device(frames, slot, &t->windows, err);
     if (!status) status = list_places(t->windows, slot, frames, &t->windows_to, err);
     if (status || context->direct) return status;
-    void *staging, *mapped;
     const size_t all = (size_t)farm_cuda_share(context) * span(context);
-    status = farm_cuda_host_memory(all * slot, "the windows want", "batch", &staging, err);
-    t->staging = staging;
-    if (!status) status = farm_cuda_mapped(staging, &mapped, err);
-    if (!status) t->staging_mapped = mapped;
+    for (int k = 0; k < 2 && !status; k++) {
+        void *staging, *mapped;
+        status = farm_cuda_host_memory(all * slot, "the windows want", "batch", &staging, err);
+        t->slots[k].staging = staging;
+        if (!status) status = farm_cuda_mapped(staging, &mapped, err);
+        if (!status) t->slots[k].staging_mapped = mapped;
+    }
     return status;
 }
 
 static enum farm_status take_host(struct farm_cuda_training *t, struct farm_error *err) {
-    void *block, *results = NULL;
-    enum farm_status status = farm_cuda_host_memory(t->inputs.bytes, "training wants", "batch", &block, err);
-    if (!status) status = farm_cuda_host_memory(sizeof *t->results, "training wants", NULL, &results, err);
-    t->block = block;
-    t->results = results;
+    void *memory;
+    enum farm_status status = farm_cuda_host_memory(sizeof *t->results, "training wants", NULL, &memory, err);
+    t->results = memory;
+    for (int k = 0; k < 2 && !status; k++) {
+        status = farm_cuda_host_memory(t->inputs.bytes, "training wants", "batch", &memory, err);
+        t->slots[k].block = memory;
+    }
     t->columns = calloc(farm_cuda_share(t->context), sizeof *t->columns);
     t->frames = calloc((size_t)t->context->net->io.stack, sizeof *t->frames);
     if (!status && (!t->columns || !t->frames)) status = farm_fail(err, FARM_E_LIMIT, "no memory for an update's list");
@@ -323,7 +334,7 @@ static enum farm_status pass(struct farm_cuda_training *t, uint32_t first, uint3
 
 static enum farm_status begin(struct farm_cuda_training *t, struct farm_error *err) {
     const struct farm_cuda_parameters *p = &t->context->parameters;
-    FARM_CUDA_TRY(cudaMemcpyAsync(t->device_block, t->block, t->inputs.bytes, cudaMemcpyHostToDevice, t->stream));
+    FARM_CUDA_TRY(cudaMemcpyAsync(t->device_block, t->slot->block, t->inputs.bytes, cudaMemcpyHostToDevice, t->stream));
     FARM_CUDA_TRY(cudaMemsetAsync(p->gradients, 0, p->count * sizeof(float), t->stream));
     FARM_CUDA_TRY(cudaMemsetAsync(t->stats, 0, sizeof *t->stats, t->stream));
     FARM_CUDA_TRY(cudaMemcpyAsync(&p->optimiser.control->learning_rate, t->device_block + t->inputs.learning_rate,
@@ -355,23 +366,12 @@ static enum farm_status put_step(struct farm_cuda_training *t, uint32_t total, s
     return FARM_OK;
 }
 
-// With other shards the sum of all gradients comes between the two.
-static bool divided(const struct farm_cuda_training *t) {
-    return t->context->shards > 1;
-}
-
-static enum farm_status put_first(struct farm_cuda_training *t, uint32_t columns, uint32_t total,
-                                  struct farm_error *err) {
-    const enum farm_status status = put_gradients(t, columns, err);
-    return status || divided(t) ? status : put_step(t, total, err);
-}
-
 // Lists of observations that are all zeros.
 static void list_zeros(struct farm_cuda_training *t) {
     const struct farm_cuda_context *context = t->context;
     const size_t batch = farm_cuda_share(context);
-    void **frames = (void **)(void *)(t->block + t->inputs.frames),
-         **pulls = (void **)(void *)(t->block + t->inputs.pulls);
+    void **frames = (void **)(void *)(t->slot->block + t->inputs.frames),
+         **pulls = (void **)(void *)(t->slot->block + t->inputs.pulls);
     for (size_t i = 0; i < batch * steps(context) && t->flat; i++) frames[i] = context->zeros;
     for (size_t i = 0; i < batch * span(context) && t->windows; i++) pulls[i] = context->zeros;
 }
@@ -397,15 +397,17 @@ static enum farm_status end_capture(struct farm_cuda_training *t, enum farm_stat
 static enum farm_status capture(struct farm_cuda_training *t, struct farm_error *err) {
     const uint32_t share = farm_cuda_share(t->context), batch = t->context->learner->algo.batch;
     list_zeros(t);
-    enum farm_status status = put_first(t, share, batch, err);
-    if (!status && divided(t)) status = put_step(t, batch, err);
+    enum farm_status status = put_gradients(t, share, err);
+    if (!status) status = put_step(t, batch, err);
     if (status) return status;
     FARM_CUDA_TRY(cudaStreamSynchronize(t->stream));
     status = farm_cuda_parameters_upload(&t->context->parameters, t->stream, err);
+    for (int k = 0; k < 2 && !status; k++) {
+        t->slot = &t->slots[k];
+        FARM_CUDA_TRY(cudaStreamBeginCapture(t->stream, cudaStreamCaptureModeThreadLocal));
+        status = end_capture(t, put_gradients(t, share, err), &t->slot->gradients, err);
+    }
     if (status) return status;
-    FARM_CUDA_TRY(cudaStreamBeginCapture(t->stream, cudaStreamCaptureModeThreadLocal));
-    status = end_capture(t, put_first(t, share, batch, err), &t->gradients, err);
-    if (status || !divided(t)) return status;
     FARM_CUDA_TRY(cudaStreamBeginCapture(t->stream, cudaStreamCaptureModeThreadLocal));
     return end_capture(t, put_step(t, batch, err), &t->step, err);
 }
@@ -415,6 +417,7 @@ enum farm_status farm_cuda_training_make(struct farm_cuda_context *context, stru
     struct farm_cuda_training *t = calloc(1, sizeof *t);
     if (!t) return farm_fail(err, FARM_E_LIMIT, "no memory for training");
     t->context = context;
+    t->slot = &t->slots[0];
     t->chunk = chunk_of(context);
     t->inputs = layout(context, context->mirror.mode);
     const struct farm_cuda_executor_config config = executor_config(context);
@@ -436,16 +439,19 @@ enum farm_status farm_cuda_training_make(struct farm_cuda_context *context, stru
 void farm_cuda_training_free(struct farm_cuda_training *t) {
     if (!t) return;
     if (t->stream) (void)cudaStreamSynchronize(t->stream);
-    if (t->gradients) (void)cudaGraphExecDestroy(t->gradients);
+    for (int k = 0; k < 2; k++) {
+        if (t->slots[k].gradients) (void)cudaGraphExecDestroy(t->slots[k].gradients);
+        (void)cudaFreeHost(t->slots[k].block);
+        (void)cudaFreeHost(t->slots[k].staging);
+    }
     if (t->step) (void)cudaGraphExecDestroy(t->step);
     farm_cuda_executor_destroy(t->executor);
     void *const device[] = {t->device_block, t->windows, t->windows_to,      t->flat,
                             t->flat_to,      t->logits,  t->dlogits,         t->value,
                             t->dvalue,       t->vs,      t->advantage,       t->weight,
                             t->loss_scratch, t->stats,   t->target_log_prob, t->behaviour_log_prob};
-    void *const pinned[] = {t->block, t->results, t->staging};
     for (size_t k = 0; k < sizeof device / sizeof *device; k++) (void)cudaFree(device[k]);
-    for (size_t k = 0; k < sizeof pinned / sizeof *pinned; k++) (void)cudaFreeHost(pinned[k]);
+    (void)cudaFreeHost(t->results);
     if (t->done) (void)cudaEventDestroy(t->done);
     if (t->stream) (void)cudaStreamDestroy(t->stream);
     free(t->columns);
@@ -464,7 +470,7 @@ uint64_t farm_cuda_training_crossed(const struct farm_cuda_training *t) {
 // ---- what the host gathers ----
 
 static void *host(const struct farm_cuda_training *t, size_t array, size_t index, size_t bytes) {
-    return t->block + array + index * bytes;
+    return t->slot->block + array + index * bytes;
 }
 
 // Frame `index` (0: the oldest of its first step's stack) of the window of column `c` of its chunk.
@@ -486,8 +492,8 @@ static uint64_t gather_pulls(struct farm_cuda_training *t, const struct column *
                 from = farm_cuda_up(context, column->lane_id, frame);
             } else {
                 const size_t offset = at * farm_cuda_slot_bytes(context->obs_bytes);
-                memcpy(t->staging + offset, frame, context->obs_bytes);
-                from = t->staging_mapped + offset;
+                memcpy(t->slot->staging + offset, frame, context->obs_bytes);
+                from = t->slot->staging_mapped + offset;
             }
             pulled++;
         }
@@ -587,20 +593,22 @@ static bool usual(const struct farm_cuda_training *t) {
 enum farm_status farm_cuda_training_gradients(struct farm_cuda_training *t, const struct farm_train_unrolls *unrolls,
                                               uint32_t count, uint32_t total, double learning_rate,
                                               struct farm_error *err) {
+    t->slot = &t->slots[t->slot == &t->slots[0]];
     list_columns(t, unrolls, count);
     t->total = total;
-    t->to_cross = gather(t, learning_rate);
-    if (!usual(t)) return put_first(t, t->column_count, total, err);
-    FARM_CUDA_TRY(cudaGraphLaunch(t->gradients, t->stream));
+    t->slot->crosses = gather(t, learning_rate);
+    if (!usual(t)) return put_gradients(t, t->column_count, err);
+    FARM_CUDA_TRY(cudaGraphLaunch(t->slot->gradients, t->stream));
     return FARM_OK;
 }
 
 enum farm_status farm_cuda_training_step(struct farm_cuda_training *t, struct farm_error *err) {
     struct farm_cuda_parameters *p = &t->context->parameters;
     enum farm_status status = FARM_OK;
-    if (divided(t) && usual(t))
+    t->crosses = t->slot->crosses;
+    if (usual(t))
         FARM_CUDA_TRY(cudaGraphLaunch(t->step, t->stream));
-    else if (divided(t))
+    else
         status = put_step(t, t->total, err);
     if (!status) status = farm_cuda_parameters_publish(p, t->stream, p->version + 1, err);
     if (status) return status;
@@ -627,6 +635,6 @@ void farm_cuda_training_finish(struct farm_cuda_training *t, struct farm_train_s
     farm_cuda_parameters_published(p);
     stats->loss = t->results->loss;
     stats->grad_norm = (double)(float)t->results->control.norm;
-    t->crossed += t->to_cross;
-    farm_board_add(&t->context->learner->board->bus_train_bytes, t->to_cross);
+    t->crossed += t->crosses;
+    farm_board_add(&t->context->learner->board->bus_train_bytes, t->crosses);
 }

@@ -1,8 +1,8 @@
 // Updates on the GPU: forward, V-trace, loss, backward of a chunk of windows after another, then the optimiser. The
 // host gathers what is small (rewards, flags, actions, the logits that acted, and where each frame lies) into pinned
-// memory; frames come from the mirror. An update of the shard's share of the recipe's batch is one CUDA graph, or two
-// where other shards' gradients are added between them. Belongs to the training thread, which has a stream of the
-// lowest priority and sleeps until the update is done.
+// memory; frames come from the mirror. An update of the shard's share of the recipe's batch is two CUDA graphs,
+// gradients and step, between which other shards' gradients are added. Belongs to the training thread, which has a
+// stream of the lowest priority and sleeps until the update is done.
 #ifndef FARM_LEARNER_CUDA_TRAINING_H
 #define FARM_LEARNER_CUDA_TRAINING_H
 
@@ -20,7 +20,8 @@ void farm_cuda_training_free(struct farm_cuda_training *training); // NULL is al
 
 struct CUstream_st *farm_cuda_training_stream(const struct farm_cuda_training *training);
 
-// An update, in this order:
+// An update, in this order; the gradients of the next may be begun between its step and the wait for it, so that the
+// GPU has work while the host sees to what it has done:
 // - the gradients of these unrolls, which are all of this shard, into the stream. total: environments' windows of the
 //   whole update, in all shards (each counts as one);
 // - where there are other shards, the caller adds up parameters.gradients between them, in their streams;

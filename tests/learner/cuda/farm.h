@@ -258,9 +258,9 @@ static inline void release(struct farm *farm) {
         if (farm->trained > history) farm_lane_release(farm->lanes.lanes[id].lane, farm->trained - history);
 }
 
-// An update of the next window of `batch` environments, each shard's first ones.
-static inline enum farm_status update(struct farm *farm, struct farm_train_stats *stats) {
-    struct farm_train_unrolls unrolls[LANE_COUNT];
+// The update of the window from `start` on of `batch` environments, each shard's first ones.
+static inline struct farm_train_update update_of(const struct farm *farm, uint64_t start,
+                                                 struct farm_train_unrolls *unrolls) {
     uint32_t count = 0, left[RINGS];
     for (uint32_t k = 0; k < farm->setting.shards; k++)
         left[k] = farm_learner_share(farm->setting.batch, farm->setting.shards, k);
@@ -268,14 +268,26 @@ static inline enum farm_status update(struct farm *farm, struct farm_train_stats
         uint32_t *const want = &left[farm->lanes.lanes[id].shard], part = *want < WIDTH ? *want : WIDTH;
         if (!part) continue;
         unrolls[count++] = (struct farm_train_unrolls){
-            .lane = farm->lanes.lanes[id].lane, .lane_id = id, .start = farm->trained, .env_count = part};
+            .lane = farm->lanes.lanes[id].lane, .lane_id = id, .start = start, .env_count = part};
         *want -= part;
     }
-    const enum farm_status status = farm->ops->train(farm->backend, unrolls, count, 0.003, stats, &farm->err);
+    return (struct farm_train_update){.unrolls = unrolls, .count = count, .learning_rate = 0.003};
+}
+
+// Makes the update of the next window; of the one after it too where `ahead` says that it follows.
+static inline enum farm_status update_and(struct farm *farm, bool ahead, struct farm_train_stats *stats) {
+    struct farm_train_unrolls unrolls[LANE_COUNT], after[LANE_COUNT];
+    const struct farm_train_update now = update_of(farm, farm->trained, unrolls),
+                                   next = update_of(farm, farm->trained + UNROLL, after);
+    const enum farm_status status = farm->ops->train(farm->backend, &now, ahead ? &next : NULL, stats, &farm->err);
     if (status) return status;
     farm->trained += UNROLL;
     release(farm);
     return FARM_OK;
+}
+
+static inline enum farm_status update(struct farm *farm, struct farm_train_stats *stats) {
+    return update_and(farm, false, stats);
 }
 
 static inline void note(struct farm *farm, struct record *record) {
@@ -315,6 +327,30 @@ static inline struct record *run_alone(struct setting setting, const struct farm
     struct farm *farm = open_farm(setting);
     must_open_backend(farm, ops);
     struct record *record = run(farm);
+    close_farm(farm);
+    return record;
+}
+
+// Plays, then makes three updates, each but the last with the next one begun ahead (or not); what they leave.
+static inline struct record *run_updates(struct setting setting, bool ahead) {
+    struct record *record = calloc(1, sizeof *record);
+    struct farm *farm = open_farm(setting);
+    must_open_backend(farm, &farm_backend_cuda);
+    while (farm->n < 3 * UNROLL + 1) {
+        cr_assert_eq(step(farm), FARM_OK, "%s", farm->err.message);
+        note(farm, record);
+    }
+    const uint64_t launched = farm_standin_account().graph_launches;
+    for (; record->updates < 3; record->updates++) {
+        const bool more = ahead && record->updates < 2;
+        cr_assert_eq(update_and(farm, more, &record->stats[record->updates]), FARM_OK, "%s", farm->err.message);
+        cr_assert_eq(farm->ops->version(farm->backend), record->updates + 1);
+        cr_assert_eq(farm->ops->state(farm->backend).version, record->updates + 1); // also while the next one runs
+    }
+    cr_assert_eq(farm_standin_account().graph_launches - launched, 3 * 2 * setting.shards, "gradients and steps");
+    record->count = farm->net.parameter_count;
+    record->params = memcpy(malloc(record->count * sizeof(float)), farm->ops->state(farm->backend).params,
+                            record->count * sizeof(float));
     close_farm(farm);
     return record;
 }
@@ -362,6 +398,15 @@ static inline void expect_same(const struct record *ours, const struct record *t
 static inline void forget(struct record *record) {
     free(record->params);
     free(record);
+}
+
+// An update that is begun while the one before it runs is the same update.
+static inline void expect_ahead_agrees(struct setting setting) {
+    struct record *ahead = run_updates(setting, true), *after = run_updates(setting, false);
+    expect_same(ahead, after, "begun ahead");
+    cr_assert_arr_eq(ahead->stats, after->stats, sizeof ahead->stats);
+    forget(ahead);
+    forget(after);
 }
 
 static inline void expect_nothing_left(void) {

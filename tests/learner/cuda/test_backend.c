@@ -52,6 +52,20 @@ Test(cuda_backend, an_update_that_is_smaller_than_the_batch_is_made_too) {
 
 // ---- mirror, registration ----
 
+Test(cuda_backend, an_update_that_is_begun_ahead_is_the_same_update) {
+    for (enum farm_mirror mirror = FARM_MIRROR_FULL; mirror <= FARM_MIRROR_OFF; mirror++)
+        for (int frames = 0; frames < 2; frames++) {
+            struct setting setting = usual(frames);
+            setting.mirror = mirror;
+            expect_ahead_agrees(setting);
+        }
+    struct setting staged = usual(true);
+    farm_standin.refuse_registration = 1;
+    staged.mirror = FARM_MIRROR_WINDOW;
+    expect_ahead_agrees(staged);
+    expect_nothing_left();
+}
+
 static void expect_all_mirrors_agree(struct setting setting) {
     struct record *full = run_alone(setting, &farm_backend_cuda);
     for (enum farm_mirror mirror = FARM_MIRROR_WINDOW; mirror <= FARM_MIRROR_OFF; mirror++) {

@@ -45,6 +45,12 @@ Test(cuda_shards, an_update_smaller_than_the_batch_is_made_too) {
     expect_nothing_left();
 }
 
+Test(cuda_shards, an_update_that_is_begun_ahead_is_the_same_update) {
+    expect_ahead_agrees(two(true));
+    expect_ahead_agrees(two(false));
+    expect_nothing_left();
+}
+
 Test(cuda_shards, the_mirror_s_size_and_copies_change_no_number) {
     struct setting setting = two(true);
     struct record *full = run_alone(setting, &farm_backend_cuda);
