@@ -229,7 +229,7 @@ def write(path, document):
             file.write(text)
 
 
-def run(make_comparisons, about, argv=None, seconds=50.0):
+def run(make_comparisons, about, argv=None, seconds=50.0, rounds=5):
     """The program of a comparison: make_comparisons(build) lists what it compares. Returns the exit status."""
     parser = argparse.ArgumentParser(description=about.split("\n", maxsplit=1)[0])
     parser.add_argument("build", help="folder in which `farm` lies")
@@ -237,7 +237,7 @@ def run(make_comparisons, about, argv=None, seconds=50.0):
     parser.add_argument(
         "--seconds", type=float, default=seconds, help=f"for each result, the peer's start-ups not counted (default {seconds:g})"
     )
-    parser.add_argument("--rounds", type=int, default=5, help="turns of each side (default 5)")
+    parser.add_argument("--rounds", type=int, default=rounds, help=f"turns of each side (default {rounds})")
     parser.add_argument("--only", default="", help="results whose names contain this")
     arguments = parser.parse_args(argv)
     if arguments.seconds <= 0 or arguments.rounds < 1:
