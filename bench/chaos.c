@@ -33,6 +33,8 @@
 #include "kernels/random.h"
 #include "supervisor/supervisor.h"
 
+static const double LEAST_S = 30;
+
 enum {
     KILLS = 400,
     PAIRS = 10, // of one period with kills and one without
@@ -489,7 +491,8 @@ int main(int argc, char **argv) {
     struct farm_bitmap all = {0};
     struct farm_error err;
     farm_bench_start(&bench, argc, argv, 45);
-    alarm((unsigned)ceil(bench.seconds)); // it needs 30 s
+    farm_bench_check(bench.seconds >= LEAST_S, "--seconds: at least 30");
+    alarm((unsigned)ceil(bench.seconds));
     farm_log_set_level(FARM_LOG_ERROR);
     const int cpus = farm_bench_cpus();
     place(&farm, &all);

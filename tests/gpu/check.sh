@@ -16,6 +16,7 @@ program=$build/gpu/test_kernels
 seed=${1:-$(date +%s%N)}
 failed=0
 summary=()
+begin=$(date +%s)
 mkdir -p "$out" || exit 1
 # `make cuda-carry` packs what a machine without Debian's packages lacks, farm's shared libraries too.
 [ -x "$program" ] || [ ! -f "$build/carry.tar.xz" ] || tar -C "$build" -xJf "$build/carry.tar.xz"
@@ -154,6 +155,31 @@ elif ! grep -q '"name": "gpu\.h2d\.pinned' "$out/bw_gpu.json"; then
 else
     step bw_gpu 'passed'
     awk -F'"' '/"name": "gpu\./ { name = $4 } /"value": / && name { split($0, v, /[:,]/); printf "%-44s %12.2f\n", name, v[2]; name = "" }' "$out/bw_gpu.json"
+fi
+
+# The backend itself, playing and training, a process below the one that is started; slow, so with what is left of ten
+# minutes.
+left=$((580 - $(date +%s) + begin))
+if [ -z "$sanitizer" ]; then
+    step backend 'not run: compute-sanitizer is not installed'
+elif [ $left -lt 30 ]; then
+    step backend 'not run: the ten minutes are over'
+else
+    start=$(date +%s)
+    farm $left "$sanitizer" --tool memcheck --target-processes all "$build/gpu/round_trip" --library "$build/libfarm_cuda.so" \
+        --only shallow --rounds 500 >"$out/backend.log" 2>&1
+    status=$?
+    if grep -q 'Device not supported' "$out/backend.log"; then
+        step backend 'not run: the tool does not support this device'
+    elif [ $status -eq 124 ]; then
+        step backend "not run: $left s did not suffice"
+    elif [ $status -eq 0 ] && grep -q 'ERROR SUMMARY: 0 errors' "$out/backend.log" &&
+        ! grep -q 'ERROR SUMMARY: [1-9]' "$out/backend.log"; then
+        step backend "passed memcheck in $(seconds "$start")"
+    else
+        grep '^=========' "$out/backend.log" | head -n 20
+        step backend "failed: status $status"
+    fi
 fi
 
 counts=$(cat "$out/kernels.log" "$out/executor.log" | awk '/^[0-9]+ passed, [0-9]+ failed$/ { p += $1; f += $3; n++ }

@@ -4,12 +4,14 @@
 // shown by its broken twin, in which the order is given up: that one must show the forbidden outcome, else the test
 // says that it is blind here (which is no failure: some machines order more than they must).
 //
-//   answers  the GPU writes an answer, then `acted` with release; a host thread acquires `acted`, reads the answer.
-//   Pair A pulls    a host thread writes an observation, then `produced` with release; another acquires it and launches
-//   a pull;
-//            the GPU compares what it pulled. Pair P, and the order of a launch
-//   resident the GPU itself acquires `produced` at system scope, reads the observation, answers: as a kernel that never
-//            ends would. Also the fastest round trip there can be: its time is printed
+//   answers   The GPU writes an answer, then `acted` with release; a host thread acquires `acted`, reads the answer
+//             (pair A).
+//
+//   pulls     A host thread writes an observation, then `produced` with release; another acquires it and launches a
+//             pull; the GPU compares what it pulled (pair P, and the order of a launch).
+//
+//   resident  The GPU itself acquires `produced` at system scope, reads the observation, answers: as a kernel that never
+//             ends would. Also the fastest round trip there can be: its time is printed.
 //
 //   litmus [--rounds N]        exit status: 0 nothing forbidden seen, 1 something was, 77 no GPU
 #include <pthread.h>

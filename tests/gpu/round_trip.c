@@ -4,7 +4,7 @@
 // environments keeps it busy, and inference with it. Prints one JSON document; times are from before `produced` is
 // stored until `acted` has been seen, both sides spinning.
 //
-//   round_trip [--library FILE] [--rounds N] [--device cpu]     exit status: 0, 1 failed, 77 no GPU
+//   round_trip [--library FILE] [--rounds N] [--only NET] [--device cpu]     exit status: 0, 1 failed, 77 no GPU
 #include <math.h>
 #include <signal.h>
 #include <stdio.h>
@@ -262,19 +262,25 @@ static int run(const struct setting *setting, enum farm_device device, const cha
 }
 
 int main(int argc, char **argv) {
-    const char *library = "build/libfarm_cuda.so";
+    const char *library = "build/libfarm_cuda.so", *only = NULL;
     enum farm_device device = FARM_DEVICE_CUDA;
     uint32_t rounds = 20000;
     for (int i = 1; i + 1 < argc; i += 2) {
         if (strcmp(argv[i], "--library") == 0) library = argv[i + 1];
+        if (strcmp(argv[i], "--only") == 0) only = argv[i + 1];
         if (strcmp(argv[i], "--rounds") == 0) rounds = (uint32_t)strtoul(argv[i + 1], NULL, 10);
         if (strcmp(argv[i], "--device") == 0 && strcmp(argv[i + 1], "cpu") == 0) device = FARM_DEVICE_CPU;
     }
     if (rounds < 500) rounds = 500;
     printf("{\"schema_version\": 1, \"benchmark\": \"cuda_round_trip\", \"results\": [\n");
-    int status = 0;
-    for (size_t i = 0; i < sizeof settings / sizeof *settings && !status; i++) // those beside training take longer
-        status = run(&settings[i], device, library, settings[i].training ? rounds / 5 : rounds, i == 0);
+    int status = 0, done = 0;
+    for (size_t i = 0; i < sizeof settings / sizeof *settings && !status; i++) {
+        if (only && strcmp(settings[i].net, only) != 0) continue;
+        const uint32_t fewer = settings[i].training ? rounds / 5 : rounds; // those beside training take longer
+        status = run(&settings[i], device, library, fewer, done++ == 0);
+    }
+    if (!done) fprintf(stderr, "round_trip: --only %s: no such net\n", only);
+    if (!done) status = 1;
     printf("\n]}\n");
     return status;
 }
