@@ -249,8 +249,8 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
     parser.add_argument("build", help="folder in which `farm` lies")
     parser.add_argument("--json", default="-", help="where the document goes (default: stdout)")
-    parser.add_argument("--seconds", type=float, default=20.0, help="for each result, start-ups not counted (default 20)")
-    parser.add_argument("--rounds", type=int, default=5, help="turns of each side (default 5)")
+    parser.add_argument("--seconds", type=float, default=24.0, help="for each result, start-ups not counted (default 24)")
+    parser.add_argument("--rounds", type=int, default=9, help="turns of each side (default 9)")
     parser.add_argument("--only", default="", help="results whose names contain this")
     arguments = parser.parse_args()
     if arguments.seconds <= 0 or arguments.rounds < 2:

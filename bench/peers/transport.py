@@ -19,7 +19,6 @@ import common
 IN_FLIGHT = 16
 SECONDS, ROUNDS = 12.0, 15  # a result; many turns, for a virtual machine's two cores are near each other or far for seconds on end
 LEAST_TURN_S = 0.25
-TRIES = 5  # of each of our settings
 PROGRAMS = os.path.join("peers", "debian", "transport")  # in the build folder
 
 # Settings of which each side gets the one that serves it best. A library's own threads may want another CPU than their side's
@@ -115,22 +114,25 @@ class Program:
 
 
 class Lane(Program):
-    """Ours. The first call for a mode finds the setting that serves it best; `best` keeps these."""
+    """Ours, with the setting that serves a mode best: all are tried in each turn, and the one whose turns before this had the
+    best median counts. (Two virtual cores are near each other or far for seconds on end, and each likes another setting.)
+    `history` keeps the rates of each mode and setting."""
 
-    def __init__(self, folder, mode, cpus, best):
+    def __init__(self, folder, mode, cpus, history):
         super().__init__(folder, "lane", mode, cpus)
         self.tried = lambda flags: Program(folder, "lane", mode, cpus, flags)
-        self.mode, self.best = mode, best
-
-    def typical(self, flags, seconds):
-        """The median of some runs: how fast two cores hand lines over differs from run to run, most where they are few."""
-        return statistics.median(self.tried(flags).rate(seconds) for _ in range(TRIES))
+        self.rates = history.setdefault(mode, [[] for _ in OURS])
 
     def rate(self, seconds):
-        if self.mode not in self.best:
-            self.best[self.mode] = max(OURS, key=lambda flags: self.typical(flags, seconds / TRIES))
-        self.command = self.tried(self.best[self.mode]).command
-        return super().rate(seconds)
+        programs = [self.tried(flags) for flags in OURS]
+        now = [program.rate(max(seconds / len(OURS), LEAST_TURN_S / 2)) for program in programs]
+        known = [statistics.median(rates or [rate]) for rates, rate in zip(self.rates, now)]
+        chosen = known.index(max(known))
+        for rates, rate in zip(self.rates, now):
+            rates.append(rate)
+        self.command = programs[chosen].command
+        self.said += programs[chosen].said
+        return now[chosen]
 
 
 def more(ours, theirs):
@@ -153,14 +155,14 @@ def comparisons(folder, cpus):
         flags = {in_words(flags): flags for flags in PEERS[peer][3]}
         return lambda setting: Program(folder, peer, mode, cpus, flags[setting["with"]])
 
-    best = {}
+    history = {}
     for peer, (label, package, delivers, settings) in PEERS.items():
         reference = label + (f" {version(package)}" if package else "")
         for mode in MODES:
             yield common.Comparison(
                 name=f"{peer}_{mode}",
                 reference=reference,
-                ours=Lane(folder, mode, cpus, best),
+                ours=Lane(folder, mode, cpus, history),
                 open=opener(peer, mode),
                 settings=[{"with": in_words(flags)} for flags in settings],
                 delivers=delivers,

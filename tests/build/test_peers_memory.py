@@ -47,7 +47,7 @@ class Kernels(unittest.TestCase):
 class Ours(unittest.TestCase):
     def test_the_faster_kind_of_stores_is_taken(self):
         rates = {"copy_all": 10.0, "copy_nontemporal_all": 12.0}
-        with unittest.mock.patch.object(memory.Ours, "rate", lambda self, seconds: rates[self.command[-1]]):
+        with unittest.mock.patch.object(memory.Ours, "rate", lambda self, seconds: rates[self.command[self.command.index("--only") + 1]]):
             self.assertEqual(memory.fastest_of_ours("b", "copy", True).wanted, "copy_nontemporal_all")
             self.assertEqual(memory.fastest_of_ours("b", "copy", True, best=True).wanted, "best")
 
