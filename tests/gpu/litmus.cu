@@ -10,8 +10,8 @@
 //   pulls     A host thread writes an observation, then `produced` with release; another acquires it and launches a
 //             pull; the GPU compares what it pulled (pair P, and the order of a launch).
 //
-//   resident  The GPU itself acquires `produced` at system scope, reads the observation, answers: as a kernel that never
-//             ends would. Also the fastest round trip there can be: its time is printed.
+//   resident  The GPU itself acquires `produced` at system scope, reads the observation, answers, as a kernel
+//             that never ends would. Also the fastest round trip there can be: its time is printed.
 //
 //   litmus [--rounds N]        exit status: 0 nothing forbidden seen, 1 something was, 77 no GPU
 #include <pthread.h>
