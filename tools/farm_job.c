@@ -604,22 +604,27 @@ static void name_lanes(const struct farm_watch *watch, uint32_t lanes, char *tex
         if (watch->lanes >> l & 1) used += (size_t)snprintf(text + used, bytes - used, " %u", l);
 }
 
-// Unrolls that the lanes of the actors that are well can hold, when all of them wait for training.
-static uint64_t unrolls_without_stuck(const struct farm_job *job) {
+// Unrolls that the lanes of a shard's actors that are well can hold, when all of them wait for training.
+static uint64_t unrolls_without_stuck(const struct farm_job *job, uint32_t shard) {
     const struct farm_recipe *recipe = &job->recipe;
     const uint64_t held = (uint64_t)(recipe->stack + recipe->unroll);
     uint64_t well = 0;
-    for (uint32_t a = 0; a < job->actors; a++) well += job->watches[a].state == FARM_WATCH_WELL;
+    for (uint32_t a = 0; a < job->actors; a++)
+        well += job->ring_shard[a] == shard && job->watches[a].state == FARM_WATCH_WELL;
     if (job->steps < held) return 0;
     return well * job->lanes * job->width * ((job->steps - held) / (uint64_t)recipe->unroll + 1);
 }
 
 static void say_rest(const struct farm_job *job) {
-    if (!job->learner.evaluate && unrolls_without_stuck(job) < (uint64_t)job->recipe.batch)
+    const uint32_t batch = (uint32_t)job->recipe.batch, shards = job->learner.shard_count;
+    for (uint32_t k = 0; k < shards && !job->learner.evaluate; k++) {
+        if (unrolls_without_stuck(job, k) >= farm_learner_share(batch, shards, k)) continue;
         say(job,
-            "the other actors' rings cannot hold an update of %lld unrolls: training waits until the actor goes on "
+            "the other actors' rings cannot hold %s of %u unrolls: training waits until the actor goes on "
             "or is killed; a larger --ring-steps or a smaller --batch would spare that",
-            (long long)job->recipe.batch);
+            shards > 1 ? "their GPU's share of an update" : "an update", farm_learner_share(batch, shards, k));
+        return;
+    }
 }
 
 static void say_hung(const struct farm_job *job, uint32_t a, pid_t pid) {

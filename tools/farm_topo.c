@@ -61,10 +61,14 @@ static enum farm_status fill_request(const struct options *o, const struct farm_
     if (o->gpus < 0 || o->gpus > FARM_GPUS_MAX)
         return farm_fail(err, FARM_E_USAGE, "--gpus: between 1 and %d, or 0 for all that the machine shows",
                          FARM_GPUS_MAX);
-    // auto is what farm train does where there is a driver: the first GPU, if there is one.
+    // auto: what farm train does where the GPU's driver and libraries are installed.
     const int learners[] = {machine->gpu_count ? 0 : FARM_LEARNER_CPU, FARM_LEARNER_CPU, 0, FARM_LEARNER_NONE};
     request->actors = (int)o->actors;
-    request->learner_gpus = o->gpus ? (int)o->gpus : machine->gpu_count;
+    if (learners[device] < 0 && o->gpus > 1)
+        return farm_fail(err, FARM_E_USAGE, "--gpus %d on device %s%s", (int)o->gpus,
+                         learners[device] == FARM_LEARNER_NONE ? "none" : "cpu",
+                         device == 0 ? ": this machine shows no NVIDIA GPU" : "");
+    request->learner_gpus = learners[device] < 0 ? 1 : o->gpus ? (int)o->gpus : machine->gpu_count;
     request->learner_device = learners[device];
     request->learner_threads = (int)o->train_threads;
     request->pin = o->pin;

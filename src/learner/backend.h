@@ -89,11 +89,6 @@ struct farm_backend_ops {
                                       struct farm_error *err);
 };
 
-// How many of an update's unrolls are a shard's: the batch divided evenly, the first shards have what is over.
-static inline uint32_t farm_learner_share(uint32_t batch, uint32_t shards, uint32_t shard) {
-    return batch / shards + (shard < batch % shards);
-}
-
 extern const struct farm_backend_ops farm_backend_cpu;
 
 #endif

@@ -9,6 +9,7 @@ static const uint64_t NAP_NS = 50000000;
 
 struct farm_inference {
     struct farm_inference_config config;
+    struct farm_trainer *trainer; // NULL in evaluation
     struct farm_board *board;
     struct farm_doorbells bells;
     // of the shard
@@ -67,14 +68,15 @@ static uint32_t take(struct farm_inference *inference) {
 }
 
 // Windows of this lane that its newest answer has completed: to training, or straight back to the actor.
-static void hand_on(const struct farm_inference_config *config, struct farm_learner_lane *lane) {
-    if (!config->trainer) {
+static void hand_on(const struct farm_inference *inference, struct farm_learner_lane *lane) {
+    const struct farm_inference_config *config = &inference->config;
+    if (!inference->trainer) {
         uint64_t history = config->shape->stack - 1;
         if (lane->answered > history) farm_lane_release(lane->lane, lane->answered - history);
         return;
     }
     while (farm_window_ready(config->shape, &lane->cursor, lane->answered))
-        farm_trainer_push(config->trainer, lane, farm_window_take(config->shape, &lane->cursor));
+        farm_trainer_push(inference->trainer, lane, farm_window_take(config->shape, &lane->cursor));
 }
 
 static enum farm_status serve(struct farm_inference *inference, struct farm_error *err) {
@@ -95,16 +97,15 @@ static enum farm_status serve(struct farm_inference *inference, struct farm_erro
     for (uint32_t i = 0; i < count; i++) { // what no actor waits for
         struct farm_learner_lane *lane = inference->served[i];
         if (lane->env_done < lane->lane->width) continue;
-        farm_lanes_account(config->lanes, lane, config->learner->evaluate, board);
+        const uint64_t transitions = farm_lanes_account(config->lanes, lane, config->learner->evaluate, board);
+        farm_board_add(&board->frames, transitions * config->learner->frames_per_step);
         lane->answered++;
         lane->env_done = 0;
         lane->queued = false;
-        hand_on(config, lane);
-        if (!config->trainer) farm_learner_notify(lane->ring);
+        hand_on(inference, lane);
+        if (!inference->trainer) farm_learner_notify(lane->ring);
     }
     farm_board_add(&board->infer_calls, 1);
-    farm_store_relaxed(&board->frames, config->learner->frames_start +
-                                           farm_load_relaxed(&board->agent_steps) * config->learner->frames_per_step);
     return FARM_OK;
 }
 
@@ -125,7 +126,7 @@ static bool target_reached(const struct farm_inference *inference) {
 
 // A learner that came back: windows whose last answer its predecessor gave, and actors that it did not get to wake.
 static void resume(struct farm_inference *inference) {
-    for (uint32_t i = 0; i < inference->lane_count; i++) hand_on(&inference->config, inference->lanes[i]);
+    for (uint32_t i = 0; i < inference->lane_count; i++) hand_on(inference, inference->lanes[i]);
     for (uint32_t r = 0; r < inference->ring_count; r++) farm_learner_notify(inference->rings[r]);
 }
 
@@ -149,15 +150,17 @@ static enum farm_status infer_until_stopped(struct farm_inference *inference, st
             farm_store_release(&inference->board->done, 1);
             break;
         }
-        if (inference->config.trainer && farm_now_ns() - check_ns > NAP_NS) {
+        if (inference->trainer && farm_now_ns() - check_ns > NAP_NS) {
             check_ns = farm_now_ns();
-            if (farm_trainer_failed(inference->config.trainer)) break;
+            if (farm_trainer_failed(inference->trainer)) break;
         }
     }
     return FARM_OK;
 }
 
-enum farm_status farm_inference_run(struct farm_inference *inference, struct farm_error *err) {
+enum farm_status farm_inference_run(struct farm_inference *inference, struct farm_trainer *trainer,
+                                    struct farm_error *err) {
+    inference->trainer = trainer;
     const enum farm_status status = infer_until_stopped(inference, err);
     farm_store_relaxed(inference->config.stop, 1);
     return status;

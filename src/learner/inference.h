@@ -16,7 +16,6 @@ struct farm_inference_config {
     const struct farm_window_shape *shape;
     const struct farm_backend_ops *ops;
     struct farm_backend *backend;
-    struct farm_trainer *trainer; // NULL in evaluation
     uint32_t shard;
     uint64_t *stop; // all shards' word: not 0 ends every loop; a loop that ends sets it
 };
@@ -26,7 +25,9 @@ enum farm_status farm_inference_make(const struct farm_inference_config *config,
                                      struct farm_error *err);
 void farm_inference_free(struct farm_inference *inference); // NULL is allowed
 
-// Answers until *stop, the run's target, the end of training or an error (which ends all shards).
-enum farm_status farm_inference_run(struct farm_inference *inference, struct farm_error *err);
+// Answers until *stop, the run's target, the end of training or an error (which ends all shards). trainer: NULL in
+// evaluation.
+enum farm_status farm_inference_run(struct farm_inference *inference, struct farm_trainer *trainer,
+                                    struct farm_error *err);
 
 #endif

@@ -178,8 +178,8 @@ bool farm_lanes_take_in(struct farm_learner_lane *lane, struct farm_board *board
     return true;
 }
 
-void farm_lanes_account(struct farm_lanes *lanes, struct farm_learner_lane *lane, bool quota,
-                        struct farm_board *board) {
+uint64_t farm_lanes_account(struct farm_lanes *lanes, struct farm_learner_lane *lane, bool quota,
+                            struct farm_board *board) {
     const uint64_t n = lane->answered, generation = farm_load_acquire(&lane->lane->down->generation);
     const uint8_t *flags = farm_lane_flags(lane->lane, n);
     const float *reward = farm_lane_reward(lane->lane, n);
@@ -207,4 +207,5 @@ void farm_lanes_account(struct farm_lanes *lanes, struct farm_learner_lane *lane
     }
     farm_board_add(&board->agent_steps, transitions);
     farm_board_add(&board->bad_values, lane->bad);
+    return transitions;
 }

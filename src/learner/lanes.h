@@ -68,7 +68,8 @@ void farm_lanes_set_quota(struct farm_lanes *lanes, uint64_t games);
 bool farm_lanes_take_in(struct farm_learner_lane *lane, struct farm_board *board);
 
 // Takes note of the step that was taken in last: counts transitions, adds rewards, ends games, counts what made no
-// sense (which is none of these); into the board.
-void farm_lanes_account(struct farm_lanes *lanes, struct farm_learner_lane *lane, bool quota, struct farm_board *board);
+// sense (which is none of these); into the board. Returns how many transitions there were.
+uint64_t farm_lanes_account(struct farm_lanes *lanes, struct farm_learner_lane *lane, bool quota,
+                            struct farm_board *board);
 
 #endif

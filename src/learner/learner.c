@@ -26,6 +26,7 @@ struct learner {
     struct farm_trainer *trainer; // NULL in evaluation
     struct shard {
         struct farm_inference *inference;
+        struct farm_trainer *trainer; // of all
         const struct farm_bitmap *cpus;
         pthread_t thread; // of all but shard 0, which has the main thread
         bool started;
@@ -133,7 +134,6 @@ static enum farm_status make_shards(struct learner *learner, struct farm_error *
                                                      .shape = &learner->shape,
                                                      .ops = learner->ops,
                                                      .backend = learner->backend,
-                                                     .trainer = learner->trainer,
                                                      .shard = k,
                                                      .stop = &stop_asked};
         learner->shards[k].cpus = learner->config->shards[k].cpus;
@@ -156,20 +156,22 @@ static enum farm_status start(struct learner *learner, struct farm_error *err) {
     if (config->ring_shard) farm_lanes_divide(&learner->lanes, config->ring_shard);
     status = make_backend(learner, err);
     if (!status) status = load(learner, err);
+    if (!status) status = make_shards(learner, err);
     if (status) return status;
+    farm_store_relaxed(&config->board->frames,
+                       config->frames_start + farm_load_relaxed(&config->board->agent_steps) * config->frames_per_step);
     if (config->evaluate) {
         farm_lanes_set_quota(&learner->lanes, config->episodes_target);
-    } else {
-        struct farm_trainer_config trainer = {.learner = config,
-                                              .ops = learner->ops,
-                                              .backend = learner->backend,
-                                              .net = &learner->net,
-                                              .lanes = &learner->lanes,
-                                              .shards = learner->shard_count,
-                                              .shape = learner->shape};
-        status = farm_trainer_start(&trainer, &learner->trainer, err);
+        return FARM_OK;
     }
-    return status ? status : make_shards(learner, err);
+    const struct farm_trainer_config trainer = {.learner = config,
+                                                .ops = learner->ops,
+                                                .backend = learner->backend,
+                                                .net = &learner->net,
+                                                .lanes = &learner->lanes,
+                                                .shards = learner->shard_count,
+                                                .shape = learner->shape};
+    return farm_trainer_start(&trainer, &learner->trainer, err);
 }
 
 static void *infer(void *argument) {
@@ -177,7 +179,7 @@ static void *infer(void *argument) {
     struct farm_error error;
     if (shard->cpus && farm_bitmap_pin(shard->cpus, &error))
         farm_log_warn("an inference thread stays where it is: %s", error.message);
-    shard->status = farm_inference_run(shard->inference, &shard->error);
+    shard->status = farm_inference_run(shard->inference, shard->trainer, &shard->error);
     return NULL;
 }
 
@@ -187,6 +189,7 @@ static enum farm_status run(struct learner *learner, struct farm_error *err) {
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
     enum farm_status status = FARM_OK;
+    for (uint32_t k = 0; k < learner->shard_count; k++) learner->shards[k].trainer = learner->trainer;
     for (uint32_t k = 1; k < learner->shard_count && !status; k++) {
         struct shard *shard = &learner->shards[k];
         if ((errno = pthread_create(&shard->thread, NULL, infer, shard)))

@@ -98,6 +98,11 @@ struct farm_learner_config {
     uint64_t episodes_target; // evaluate: ends when so many games have ended
 };
 
+// How many of an update's unrolls are a shard's: the batch divided evenly, the first shards have what is over.
+static inline uint32_t farm_learner_share(uint32_t batch, uint32_t shards, uint32_t shard) {
+    return batch / shards + (shard < batch % shards);
+}
+
 // The body of the learner process. Ends on SIGTERM (writes a checkpoint), when frames_target or episodes_target is
 // reached (board.done = 1), or on an error. Returns the exit status; *err says why where it is not 0.
 int farm_learner_run(const struct farm_learner_config *config, struct farm_error *err);

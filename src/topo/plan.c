@@ -129,8 +129,6 @@ static void find_capacity(struct work *w) {
     }
 }
 
-// Where the learner sits: the GPU's node, else the node with most usable cores, among equals one with memory, then the
-// lowest number.
 static int gpus(const struct work *w) {
     return w->r->learner_gpus > 1 ? w->r->learner_gpus : 1;
 }
@@ -141,6 +139,8 @@ static int gpu_node(const struct work *w, int gpu) {
     return farm_machine_node(w->m, node) ? node : w->home;
 }
 
+// Where the learner sits: the GPU's node, else the node with most usable cores, among equals one with memory, then the
+// lowest number.
 static void find_home(struct work *w) {
     int best = -1;
     w->home = w->r->learner_device >= 0 ? w->m->gpu[w->r->learner_device].node : -1;
@@ -239,7 +239,7 @@ static void take_learner_cores(struct work *w, int inference, int training) {
         const bool several = gpus(w) > 1;
         struct farm_bitmap before = out->inference_cpus;
         take_core(w, several ? gpu_node(w, i) : w->home, &out->inference_cpus);
-        if (!several) continue;
+        if (!several || i >= gpus(w)) continue;
         out->gpu_cpus[i] = out->inference_cpus;
         farm_bitmap_remove(&out->gpu_cpus[i], &before);
     }
@@ -295,6 +295,7 @@ static void divide_cpus(struct work *w) {
     slots_to_bitmap(w, &out->actor_cpus);
     out->shared = w->r->learner_device != FARM_LEARNER_NONE;
     if (out->shared) out->inference_cpus = out->training_cpus = out->actor_cpus;
+    memset(out->gpu_cpus, 0, sizeof out->gpu_cpus);
 }
 
 // True where every usable CPU lies on one node: then floating is as good as pinned for memory's sake.

@@ -398,6 +398,25 @@ Test(topo, divides_actors_among_gpus_that_the_machine_does_not_show) {
     cr_assert_eq(abs(served_by(0) - served_by(1)), 1);
 }
 
+// A learner whose GPUs are not shown is planned as one on CPUs, with many cores for inference.
+Test(topo, has_no_cores_beside_gpus_that_are_not_there) {
+    read_machine((struct farm_machine_source){.synthetic = "pack:2 core:512 pu:1"});
+    struct farm_plan_request request = request_of(0, FARM_LEARNER_CPU);
+    request.learner_gpus = 2;
+    make(request);
+    cr_assert_gt(farm_bitmap_count(&plan.inference_cpus), FARM_GPUS_MAX);
+    for (int g = 2; g < FARM_GPUS_MAX; g++) cr_assert_eq(farm_bitmap_count(&plan.gpu_cpus[g]), 0, "GPU %d", g);
+}
+
+Test(topo, pins_no_inference_where_nothing_is_pinned) {
+    read_two_sockets(2, (const int[]){0, 1});
+    struct farm_plan_request request = request_of(0, 0);
+    request.learner_gpus = 2;
+    request.pin = false;
+    make(request);
+    for (int g = 0; g < 2; g++) cr_assert_eq(farm_bitmap_count(&plan.gpu_cpus[g]), 0, "GPU %d", g);
+}
+
 Test(topo, refuses_gpus_that_are_not_there_or_would_have_no_actor) {
     read_two_sockets(2, (const int[]){0, 1});
     struct farm_plan_request request = request_of(0, 1);

@@ -12,6 +12,7 @@
 #include "learner/cuda/shard.h"
 
 static const double STATE_EVERY_S = 10;                       // the most that a lost GPU takes with it
+static const double CONNECT_S = 60, UPDATE_S = 600;           // the most that several GPUs wait for one another
 static const struct timespec LOOK_EVERY = {.tv_nsec = 20000}; // at several GPUs' updates
 
 struct farm_backend {
@@ -19,6 +20,7 @@ struct farm_backend {
     struct farm_cuda_shard *shards[FARM_LEARNER_SHARDS_MAX];
     struct farm_cuda_reduce reduce; // where there are several
     bool begun;                     // the gradients of the update that the next call will make
+    bool failed;                    // an update was left half done: what the devices hold is no state
 };
 
 static struct farm_cuda_parameters *parameters_of(const struct farm_backend *backend, uint32_t k) {
@@ -37,6 +39,30 @@ static enum farm_status sum_gradients(struct farm_backend *backend, struct farm_
     return farm_cuda_reduce_sum(&backend->reduce, gradients, parameters_of(backend, 0)->count, streams, err);
 }
 
+// Waits until every device is where its training stands (farm_cuda_training_mark). One that is lost would leave the
+// others waiting for its gradient for ever, so none is waited for alone.
+static enum farm_status wait_for_all(struct farm_backend *backend, double seconds, struct farm_error *err) {
+    const uint64_t end = farm_now_ns() + (uint64_t)(seconds * 1e9);
+    for (uint32_t done = 0; done < backend->shard_count;) {
+        enum farm_status status = farm_cuda_reduce_check(&backend->reduce, err);
+        done = 0;
+        for (uint32_t k = 0; k < backend->shard_count && !status; k++) {
+            bool ended = false;
+            status = farm_cuda_shard_enter(backend->shards[k], err);
+            if (!status) status = farm_cuda_training_ended(backend->shards[k]->training, &ended, err);
+            done += !status && ended;
+        }
+        if (!status && done < backend->shard_count && farm_now_ns() > end)
+            status = farm_fail(err, FARM_E_DEAD,
+                               "the GPUs' gradients are not added up after %.0f s: NCCL_DEBUG=WARN says more; "
+                               "NCCL_P2P_DISABLE=1 helps where the bus does not carry peers; or --gpus 1",
+                               seconds);
+        if (status) return status;
+        if (done < backend->shard_count) nanosleep(&LOOK_EVERY, NULL);
+    }
+    return FARM_OK;
+}
+
 // The first sum connects the devices, which takes long: it is made here, of nothing.
 static enum farm_status connect(struct farm_backend *backend, struct farm_error *err) {
     int devices[FARM_LEARNER_SHARDS_MAX];
@@ -45,9 +71,9 @@ static enum farm_status connect(struct farm_backend *backend, struct farm_error 
     if (!status) status = sum_gradients(backend, err);
     for (uint32_t k = 0; k < backend->shard_count && !status; k++) {
         status = farm_cuda_shard_enter(backend->shards[k], err);
-        if (!status) FARM_CUDA_TRY(cudaStreamSynchronize(farm_cuda_shard_stream(backend->shards[k])));
+        if (!status) status = farm_cuda_training_mark(backend->shards[k]->training, err);
     }
-    return status;
+    return status ? status : wait_for_all(backend, CONNECT_S, err);
 }
 
 static void say_account(const struct farm_backend *backend) {
@@ -88,6 +114,7 @@ static enum farm_status create(const struct farm_backend_config *config, struct 
     }
     if (!status && config->shards > 1 && !config->learner->evaluate) status = connect(backend, err);
     if (status) {
+        farm_cuda_reduce_abort(&backend->reduce);
         destroy(backend);
         return status;
     }
@@ -131,24 +158,6 @@ static enum farm_status differentiate(struct farm_backend *backend, const struct
     return FARM_OK;
 }
 
-// Waits until every device has made its step. One that is lost would leave the others waiting for its gradient for
-// ever, so none is waited for alone.
-static enum farm_status wait_for_all(struct farm_backend *backend, struct farm_error *err) {
-    for (uint32_t done = 0; done < backend->shard_count;) {
-        enum farm_status status = farm_cuda_reduce_check(&backend->reduce, err);
-        done = 0;
-        for (uint32_t k = 0; k < backend->shard_count && !status; k++) {
-            bool ended = false;
-            status = farm_cuda_shard_enter(backend->shards[k], err);
-            if (!status) status = farm_cuda_training_ended(backend->shards[k]->training, &ended, err);
-            done += !status && ended;
-        }
-        if (status) return status;
-        if (done < backend->shard_count) nanosleep(&LOOK_EVERY, NULL);
-    }
-    return FARM_OK;
-}
-
 // Behind the gradients: their sum, each device's step and the publication of its parameters.
 static enum farm_status step(struct farm_backend *backend, struct farm_error *err) {
     enum farm_status status = backend->shard_count > 1 ? sum_gradients(backend, err) : FARM_OK;
@@ -160,7 +169,7 @@ static enum farm_status step(struct farm_backend *backend, struct farm_error *er
 }
 
 static enum farm_status wait(struct farm_backend *backend, struct farm_error *err) {
-    if (backend->shard_count > 1) return wait_for_all(backend, err);
+    if (backend->shard_count > 1) return wait_for_all(backend, UPDATE_S, err);
     return farm_cuda_training_wait(backend->shards[0]->training, err);
 }
 
@@ -174,6 +183,7 @@ static enum farm_status train(struct farm_backend *backend, const struct farm_tr
     if (!status) status = wait(backend, err);
     if (status) {
         farm_cuda_reduce_abort(&backend->reduce);
+        backend->failed = true;
         return status;
     }
     *stats = (struct farm_train_stats){0};
@@ -197,7 +207,11 @@ static uint64_t version(const struct farm_backend *backend) {
 static struct farm_backend_state state(struct farm_backend *backend) {
     struct farm_cuda_parameters *parameters = parameters_of(backend, 0);
     struct farm_error why;
-    enum farm_status status = farm_cuda_shard_enter(backend->shards[0], &why);
+    enum farm_status status = FARM_E_DEAD;
+    if (backend->failed)
+        (void)farm_fail(&why, status, "the last update was left half done");
+    else
+        status = farm_cuda_shard_enter(backend->shards[0], &why);
     if (!status) status = farm_cuda_parameters_download(parameters, farm_cuda_shard_stream(backend->shards[0]), &why);
     if (status)
         farm_log_warn("%s: the parameters are those of version %llu, %llu updates before", why.message,

@@ -9,8 +9,22 @@
 #include "learner/cuda/memory.h"
 
 enum { CROSSING_PIECES = 64, RESERVE_SHARE = 64 }; // of device memory, what stays free for CUDA and its libraries
+static const size_t NCCL_BYTES = 512 << 20;        // and for NCCL, which connects the GPUs when all is divided: a guess
 
 // ---- the device ----
+
+// Of the GPUs that were planned, one that CUDA does not show; NULL: it shows all. A container, a job of Slurm or
+// CUDA_VISIBLE_DEVICES may hide some; then CUDA's numbers count for every shard, so that no GPU is taken twice.
+static const char *unknown_gpu(const struct farm_cuda_context *context) {
+    for (uint32_t k = 0; k < context->shards; k++) {
+        const char *bus_id = context->learner->shards[k].gpu;
+        int device;
+        if (!bus_id || cudaDeviceGetByPCIBusId(&device, bus_id) == cudaSuccess) continue;
+        (void)cudaGetLastError();
+        return bus_id;
+    }
+    return NULL;
+}
 
 static enum farm_status find_device(const struct farm_cuda_context *context, int *device, struct farm_error *err) {
     const char *bus_id = context->learner->shards[context->shard].gpu;
@@ -28,16 +42,12 @@ static enum farm_status find_device(const struct farm_cuda_context *context, int
     if ((int)context->shards > count)
         return farm_fail(err, FARM_E_UNSUPPORTED, "%u GPUs are asked for (--gpus), and CUDA shows %d%s",
                          context->shards, count, getenv("CUDA_VISIBLE_DEVICES") ? " (CUDA_VISIBLE_DEVICES)" : "");
+    const char *unknown = unknown_gpu(context);
+    if (unknown && context->shard == 0)
+        farm_log_warn("CUDA does not know the GPU at %s: taking its first %u, actors may be far from them", unknown,
+                      context->shards);
     *device = (int)context->shard;
-    if (bus_id && cudaDeviceGetByPCIBusId(device, bus_id)) {
-        (void)cudaGetLastError();
-        if (context->shards > 1)
-            return farm_fail(err, FARM_E_UNSUPPORTED,
-                             "CUDA does not know the GPU at %s%s: fewer --gpus, or let it see all of them", bus_id,
-                             getenv("CUDA_VISIBLE_DEVICES") ? " (CUDA_VISIBLE_DEVICES)" : "");
-        *device = 0;
-        farm_log_warn("CUDA does not know the GPU at %s: taking its first one", bus_id);
-    }
+    if (bus_id && !unknown) FARM_CUDA_TRY(cudaDeviceGetByPCIBusId(device, bus_id));
     FARM_CUDA_TRY(cudaSetDevice(*device));
     return FARM_OK;
 }
@@ -95,7 +105,8 @@ static enum farm_status choose_mirror(const struct farm_cuda_context *context, e
     const enum farm_mirror wanted = asked < smallest ? asked : smallest;
     size_t left, total;
     FARM_CUDA_TRY(cudaMemGetInfo(&left, &total));
-    const size_t usable = left > total / RESERVE_SHARE ? left - total / RESERVE_SHARE : 0;
+    const size_t kept = total / RESERVE_SHARE + (context->shards > 1 ? NCCL_BYTES : 0);
+    const size_t usable = left > kept ? left - kept : 0;
     struct budget budget = {0};
     if (wanted != asked)
         farm_log_warn("mirror %s in place of %s: the rings are not registered", farm_mirror_name(wanted),

@@ -1,6 +1,6 @@
 // All that one GPU does: its part of the farm's rings registered, their mirror in its memory, its copy of parameters
 // and optimiser, inference and training. A backend is one of these, or several with their gradients added up between
-// them (reduce.h). Every function makes the shard's device the calling thread's.
+// them (reduce.h). Making, freeing and entering a shard makes its device the calling thread's.
 #ifndef FARM_LEARNER_CUDA_SHARD_H
 #define FARM_LEARNER_CUDA_SHARD_H
 

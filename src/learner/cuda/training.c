@@ -611,7 +611,10 @@ enum farm_status farm_cuda_training_step(struct farm_cuda_training *t, struct fa
     else
         status = put_step(t, t->total, err);
     if (!status) status = farm_cuda_parameters_publish(p, t->stream, p->version + 1, err);
-    if (status) return status;
+    return status ? status : farm_cuda_training_mark(t, err);
+}
+
+enum farm_status farm_cuda_training_mark(struct farm_cuda_training *t, struct farm_error *err) {
     FARM_CUDA_TRY(cudaEventRecord(t->done, t->stream));
     return FARM_OK;
 }

@@ -32,6 +32,8 @@ enum farm_status farm_cuda_training_gradients(struct farm_cuda_training *trainin
                                               const struct farm_train_unrolls *unrolls, uint32_t count, uint32_t total,
                                               double learning_rate, struct farm_error *err);
 enum farm_status farm_cuda_training_step(struct farm_cuda_training *training, struct farm_error *err);
+// Marks, without an update, where the stream is now: what wait and ended look for.
+enum farm_status farm_cuda_training_mark(struct farm_cuda_training *training, struct farm_error *err);
 enum farm_status farm_cuda_training_wait(struct farm_cuda_training *training, struct farm_error *err);
 enum farm_status farm_cuda_training_ended(struct farm_cuda_training *training, bool *ended, struct farm_error *err);
 void farm_cuda_training_finish(struct farm_cuda_training *training, struct farm_train_stats *stats);
