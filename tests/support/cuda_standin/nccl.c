@@ -18,11 +18,14 @@ struct ncclComm {
 
 struct clique {
     struct ncclComm *comms;
-    int count, left; // left: not given back yet
+    struct sum *sums; // not all of whose devices have added up
+    int count, left;  // left: not given back yet
 };
 
-// One sum of all. Freed by the last device that has added up.
+// One sum of all. Freed by the last device that has added up, or with the clique where one is lost.
 struct sum {
+    struct sum *next;
+    struct clique *clique;
     int count, open;
     size_t numbers;
     float *brought[FARM_STANDIN_DEVICES_MAX];
@@ -54,22 +57,36 @@ static const char *words(ncclResult_t result) {
     return result == ncclUnhandledCudaError ? "unhandled cuda error" : "of the stand-in";
 }
 
+static void free_sum(struct sum *sum) {
+    struct sum **at = &sum->clique->sums;
+    while (*at != sum) at = &(*at)->next;
+    *at = sum->next;
+    for (int k = 0; k < sum->count; k++) free(sum->brought[k]);
+    free(sum);
+}
+
 static ncclResult_t end(ncclComm_t comm) {
     struct clique *clique = comm->clique;
     (void)cudaSetDevice(comm->device);
     (void)cudaEventDestroy(comm->brought);
     if (--clique->left) return ncclSuccess;
+    while (clique->sums) free_sum(clique->sums);
     free(clique->comms);
     free(clique);
     return ncclSuccess;
 }
 
 static ncclResult_t abort_comm(ncclComm_t comm) {
-    if (comm->stream) farm_standin_give_up(comm->stream);
+    struct clique *clique = comm->clique;
+    for (int k = 0; k < clique->count; k++) { // before any event goes that another's stream may hold
+        if (clique->comms[k].stream) farm_standin_give_up(clique->comms[k].stream);
+        clique->comms[k].stream = NULL;
+    }
     return end(comm);
 }
 
 static ncclResult_t init_all(ncclComm_t *out, int count, const int *devices) {
+    if (count < 1 || count > FARM_STANDIN_DEVICES_MAX) return ncclSystemError;
     for (int i = 0; i < count; i++)
         for (int k = 0; k < i; k++)
             if (devices[k] == devices[i]) return ncclSystemError; // "Duplicate GPU detected"
@@ -123,9 +140,7 @@ static void add_up(const void *arguments) {
         for (int k = 0; k < sum->count; k++) total += sum->brought[k][i];
         part->vector[i] = total;
     }
-    if (--sum->open) return;
-    for (int k = 0; k < sum->count; k++) free(sum->brought[k]);
-    free(sum);
+    if (--sum->open == 0) free_sum(sum);
 }
 
 static bool whole_group(void) {
@@ -159,6 +174,9 @@ static ncclResult_t group_end(void) {
     struct sum *sum = calloc(1, sizeof *sum);
     sum->count = sum->open = group.count;
     sum->numbers = group.calls[0].numbers;
+    sum->clique = group.calls[0].comm->clique;
+    sum->next = sum->clique->sums;
+    sum->clique->sums = sum;
     for (int k = 0; k < group.count; k++) sum->brought[k] = calloc(sum->numbers, sizeof(float));
     (void)cudaGetDevice(&before);
     ncclResult_t code = ncclSuccess;
