@@ -264,11 +264,14 @@ Test(cuda_backend, a_gradient_that_is_not_finite_changes_nothing) {
     close_farm(farm);
 }
 
+static uint64_t updates_made; // by the training thread, for the other one
+
 static void *train(struct farm *farm, int updates) {
     struct farm_train_stats stats;
     for (int i = 0; i < updates; i++) {
         const enum farm_status status = update(farm, &stats);
         if (status) return farm;
+        farm_store_release(&updates_made, (uint64_t)i + 1);
         farm->trained -= UNROLL; // the same window over and over: its steps stay
     }
     return NULL;
@@ -321,11 +324,9 @@ static void hold_inference(void) {
     if (!pthread_equal(pthread_self(), held.inference)) return;
     held.inference = held.training; // the first one alone
     cr_assert_eq(pthread_create(&held.training, NULL, train_twice, held.farm), 0);
-    for (int waited_ms = 0; held.farm->ops->version(held.farm->backend) < 1 && waited_ms < 20000; waited_ms++)
-        usleep(1000);
-    for (int waited_ms = 0; held.farm->ops->version(held.farm->backend) < 2 && waited_ms < 100; waited_ms++)
-        usleep(1000);
-    held.version = held.farm->ops->version(held.farm->backend);
+    for (int waited_ms = 0; farm_load_acquire(&updates_made) < 1 && waited_ms < 20000; waited_ms++) usleep(1000);
+    for (int waited_ms = 0; farm_load_acquire(&updates_made) < 2 && waited_ms < 100; waited_ms++) usleep(1000);
+    held.version = farm_load_acquire(&updates_made);
 }
 
 Test(cuda_backend, training_does_not_touch_parameters_that_a_slow_inference_reads) {
