@@ -94,20 +94,18 @@ static int planned_device(const struct farm_job *job) {
     return job->learner.device != FARM_DEVICE_CPU && job->machine->gpu_count > 0 ? 0 : FARM_LEARNER_CPU;
 }
 
-// How many GPUs the learner has. A machine that shows none (a container may hide them) can have those that CUDA
-// numbers.
+// How many GPUs the learner has; the plan refuses more than the machine shows. One that shows none (a container may
+// hide them) can have those that CUDA numbers.
 static enum farm_status choose_gpus(const struct farm_job *job, uint64_t episodes, int *gpus, struct farm_error *err) {
     const int64_t asked = job->recipe.gpus;
     const int shown = job->machine->gpu_count;
     *gpus = 1;
     if (job->standin.body || episodes) return FARM_OK;
-    if (job->learner.device == FARM_DEVICE_CPU && asked > 1)
+    if (job->learner.device == FARM_DEVICE_CPU) {
+        if (asked <= 1) return FARM_OK;
         return farm_fail(err, FARM_E_USAGE, "--gpus %" PRId64 " on device cpu%s%s", asked, job->cpu_because ? ": " : "",
                          job->cpu_because ? job->cpu_because : "");
-    if (job->learner.device == FARM_DEVICE_CPU) return FARM_OK;
-    if (shown && asked > shown)
-        return farm_fail(err, FARM_E_USAGE, "--gpus %" PRId64 ", but this machine shows %d NVIDIA GPU%s", asked, shown,
-                         shown == 1 ? "" : "s");
+    }
     if (asked)
         *gpus = (int)asked;
     else if (shown)

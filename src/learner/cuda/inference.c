@@ -9,6 +9,7 @@
 #include "kernels/cuda/check.h"
 #include "kernels/random.h"
 #include "learner/cuda/memory.h"
+#include "learner/cuda/stream.h"
 
 enum { RUNGS_MAX = FARM_CUDA_EXECUTOR_ROWS_MAX, SPINS_PER_LOOK = 1024, LISTS_BLOCKS = 1 };
 
@@ -263,18 +264,10 @@ static enum farm_status put(struct farm_cuda_inference *i, const struct rung *ru
 
 static enum farm_status capture(struct farm_cuda_inference *i, struct rung *rung, uint32_t copy,
                                 struct farm_error *err) {
-    cudaGraph_t graph = NULL;
     FARM_CUDA_TRY(cudaStreamBeginCapture(i->stream, cudaStreamCaptureModeThreadLocal));
-    const enum farm_status status = put(i, rung, copy, err);
-    const cudaError_t code = cudaStreamEndCapture(i->stream, &graph);
-    if (status || code) {
-        (void)cudaGetLastError();
-        if (graph) (void)cudaGraphDestroy(graph);
-        return status ? status : farm_cuda_fail(err, code, "cudaStreamEndCapture", __FILE__, __LINE__);
-    }
-    const cudaError_t made = cudaGraphInstantiate(&rung->graphs[copy], graph, 0);
-    (void)cudaGraphDestroy(graph);
-    if (made) return farm_cuda_fail(err, made, "cudaGraphInstantiate", __FILE__, __LINE__);
+    const enum farm_status status =
+        farm_cuda_stream_end_capture(i->stream, put(i, rung, copy, err), &rung->graphs[copy], err);
+    if (status) return status;
     FARM_CUDA_TRY(cudaGraphUpload(rung->graphs[copy], i->stream));
     return FARM_OK;
 }
@@ -309,14 +302,6 @@ static enum farm_status capture_all(struct farm_cuda_inference *i, struct farm_e
     return FARM_OK;
 }
 
-static enum farm_status make_stream(struct farm_cuda_inference *i, struct farm_error *err) {
-    int least, greatest;
-    FARM_CUDA_TRY(cudaDeviceGetStreamPriorityRange(&least, &greatest));
-    FARM_CUDA_TRY(cudaStreamCreateWithPriority(&i->stream, cudaStreamNonBlocking, greatest));
-    FARM_CUDA_TRY(cudaEventCreateWithFlags(&i->done, cudaEventDisableTiming | cudaEventBlockingSync));
-    return FARM_OK;
-}
-
 enum farm_status farm_cuda_inference_make(struct farm_cuda_context *context, struct farm_cuda_inference **out,
                                           struct farm_error *err) {
     struct farm_cuda_inference *i = calloc(1, sizeof *i);
@@ -328,7 +313,7 @@ enum farm_status farm_cuda_inference_make(struct farm_cuda_context *context, str
         i->rungs[r].lists = layout(i->rungs[r].rows, i->rungs[r].lanes, (uint32_t)context->net->io.stack);
     i->lanes_max = i->rungs[i->rung_count - 1].lanes;
     const struct farm_cuda_executor_config config = executor_config(context);
-    enum farm_status status = make_stream(i, err);
+    enum farm_status status = farm_cuda_stream_make(true, &i->stream, &i->done, err);
     if (!status) status = take_lists(i, err);
     if (!status) status = take_pinned(i, err);
     if (!status) status = take_device(i, err);

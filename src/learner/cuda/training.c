@@ -8,6 +8,7 @@
 #include "kernels/cuda/check.h"
 #include "learner/algo.h"
 #include "learner/cuda/memory.h"
+#include "learner/cuda/stream.h"
 
 enum { FRAME_ROWS = 1024, FLAT_ROWS = 16384 }; // rows of a pass
 
@@ -219,14 +220,6 @@ static enum farm_status take_host(struct farm_cuda_training *t, struct farm_erro
     return status;
 }
 
-static enum farm_status make_stream(struct farm_cuda_training *t, struct farm_error *err) {
-    int least, greatest;
-    FARM_CUDA_TRY(cudaDeviceGetStreamPriorityRange(&least, &greatest));
-    FARM_CUDA_TRY(cudaStreamCreateWithPriority(&t->stream, cudaStreamNonBlocking, least));
-    FARM_CUDA_TRY(cudaEventCreateWithFlags(&t->done, cudaEventDisableTiming | cudaEventBlockingSync));
-    return FARM_OK;
-}
-
 // ---- what an update does ----
 
 static void *gathered(const struct farm_cuda_training *t, size_t array, size_t row, size_t bytes) {
@@ -376,22 +369,6 @@ static void list_zeros(struct farm_cuda_training *t) {
     for (size_t i = 0; i < batch * span(context) && t->windows; i++) pulls[i] = context->zeros;
 }
 
-// What the stream has been given since its capture began, as a graph; `status` is what came of giving it.
-static enum farm_status end_capture(struct farm_cuda_training *t, enum farm_status status, cudaGraphExec_t *out,
-                                    struct farm_error *err) {
-    cudaGraph_t graph = NULL;
-    const cudaError_t code = cudaStreamEndCapture(t->stream, &graph);
-    if (status || code) {
-        (void)cudaGetLastError();
-        if (graph) (void)cudaGraphDestroy(graph);
-        return status ? status : farm_cuda_fail(err, code, "cudaStreamEndCapture", __FILE__, __LINE__);
-    }
-    const cudaError_t made = cudaGraphInstantiate(out, graph, 0);
-    (void)cudaGraphDestroy(graph);
-    if (made) return farm_cuda_fail(err, made, "cudaGraphInstantiate", __FILE__, __LINE__);
-    return FARM_OK;
-}
-
 // An update on zeros, so that algorithms are chosen and kernels loaded, after which the parameters are put back; then
 // captures.
 static enum farm_status capture(struct farm_cuda_training *t, struct farm_error *err) {
@@ -405,11 +382,11 @@ static enum farm_status capture(struct farm_cuda_training *t, struct farm_error 
     for (int k = 0; k < 2 && !status; k++) {
         t->slot = &t->slots[k];
         FARM_CUDA_TRY(cudaStreamBeginCapture(t->stream, cudaStreamCaptureModeThreadLocal));
-        status = end_capture(t, put_gradients(t, share, err), &t->slot->gradients, err);
+        status = farm_cuda_stream_end_capture(t->stream, put_gradients(t, share, err), &t->slot->gradients, err);
     }
     if (status) return status;
     FARM_CUDA_TRY(cudaStreamBeginCapture(t->stream, cudaStreamCaptureModeThreadLocal));
-    return end_capture(t, put_step(t, batch, err), &t->step, err);
+    return farm_cuda_stream_end_capture(t->stream, put_step(t, batch, err), &t->step, err);
 }
 
 enum farm_status farm_cuda_training_make(struct farm_cuda_context *context, struct farm_cuda_training **out,
@@ -421,7 +398,7 @@ enum farm_status farm_cuda_training_make(struct farm_cuda_context *context, stru
     t->chunk = chunk_of(context);
     t->inputs = layout(context, context->mirror.mode);
     const struct farm_cuda_executor_config config = executor_config(context);
-    enum farm_status status = make_stream(t, err);
+    enum farm_status status = farm_cuda_stream_make(false, &t->stream, &t->done, err);
     if (!status) status = take_host(t, err);
     if (!status) status = take_device(t, err);
     if (!status) status = take_observations(t, err);

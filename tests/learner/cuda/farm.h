@@ -5,18 +5,13 @@
 
 #include <criterion/criterion.h>
 #include <math.h>
-#include <pthread.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#include "kernels/cuda/check.h"
 #include "kernels/random.h"
 #include "learner/backend.h"
-#include "learner/backend_library.h"
 #include "learner/cuda/backend.h"
-#include "learner/cuda/registered.h"
 #include "learner/lanes.h"
 #include "libraries.h"
 #include "standin.h"

@@ -5,7 +5,6 @@
 
 #include <pthread.h>
 #include <stdio.h>
-#include <unistd.h>
 
 #include "kernels/cuda/check.h"
 #include "learner/backend_library.h"

@@ -2,10 +2,6 @@
 // ends the test where one touches another's memory, or waits for ever for one that is lost.
 #include "farm.h"
 
-#include <pthread.h>
-
-#include "learner/cuda/registered.h"
-
 TestSuite(cuda_shards, .timeout = 120);
 
 static struct setting two(bool frames) {
