@@ -200,16 +200,42 @@ Test(bw_cuda, ends_with_its_time) {
     assert_is(&cell.copy[0][0], false, "copies");
 }
 
+// Loses the GPU some pieces of work into one figure.
+struct loss {
+    int figure, works, begun;
+};
+
+static void lose(void *context, const char *what, double share) {
+    struct loss *loss = context;
+    (void)what, (void)share;
+    if (loss->begun++ == loss->figure)
+        farm_standin.fall_off_after = (int64_t)farm_standin_account().works + loss->works;
+}
+
+Test(bw_cuda, a_gpu_that_is_lost_in_any_figure_is_said) {
+    const struct memory memory = memory_open();
+    struct farm_bw_gpu_config config = config_of(&memory);
+    struct farm_bw_gpu_cell cell;
+    struct farm_error err;
+    struct loss loss = {.figure = -1};
+    const struct farm_bw_control control = {.progress = lose, .context = &loss};
+    config.control = &control;
+    cr_assert_eq(measure(&config, &cell, &err), FARM_OK, "%s", err.message);
+    const int figures = loss.begun;
+    cr_assert_gt(figures, 20);
+    for (int figure = 0; figure < figures; figure++)
+        for (int works = 0; works < 3; works++) { // each figure has three or more, one after another or side by side
+            farm_standin_reset();
+            loss = (struct loss){.figure = figure, .works = works};
+            cr_assert_eq(measure(&config, &cell, &err), FARM_E_DEAD, "%d, %d: %s", figure, works, err.message);
+        }
+}
+
 Test(bw_cuda, errors_leave_nothing) {
     const struct memory memory = memory_open();
     struct farm_bw_gpu_config config = config_of(&memory);
     struct farm_bw_gpu_cell cell;
     struct farm_error err;
-    for (int works = 0; works < 400; works += 57) {
-        farm_standin_reset();
-        farm_standin.fall_off_after = works;
-        cr_assert_eq(measure(&config, &cell, &err), FARM_E_DEAD, "%s", err.message);
-    }
     for (int64_t left = 0; left < 2 * (int64_t)BYTES; left += 100000) {
         farm_standin_reset();
         farm_standin.memory = left;

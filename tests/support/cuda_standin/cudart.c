@@ -338,7 +338,7 @@ static void run_work(const struct item *item) {
     item->work(item->arguments);
 }
 
-// False: it waits for a device that is lost.
+// False: it waits for another device, which is lost.
 static bool run_item(const struct item *item) {
     if (item->work) {
         enter();
@@ -353,7 +353,7 @@ static bool run_item(const struct item *item) {
     } else if (item->wait && item->wait->done < item->ticket && item->wait->where && !gpu.lost[item->device]) {
         const int device = item->wait->where->device;
         run_stream(item->wait->where, item->wait, item->ticket);
-        return item->wait->done >= item->ticket || !gpu.lost[device];
+        return item->wait->done >= item->ticket || !gpu.lost[device] || gpu.lost[item->device];
     }
     return true;
 }
