@@ -45,6 +45,11 @@ static int unknown(const char *word) {
     return 2;
 }
 
+int farm_report_error(const char *program, const struct farm_error *err) {
+    fprintf(stderr, "%s: %s\n", program, err->message);
+    return err->status == FARM_E_USAGE ? 2 : 1;
+}
+
 int main(int argc, char **argv) {
     if (argc < 2) {
         print_help(stderr);

@@ -16,7 +16,6 @@
 #include "base/time.h"
 #include "farm_build.h"
 #include "farm_bw_compare.h"
-#include "farm_job.h"
 #include "report/json.h"
 #include "shm/limits.h"
 #include "tools.h"

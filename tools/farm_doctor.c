@@ -15,7 +15,6 @@
 #include "base/file.h"
 #include "farm_doctor_plugin.h"
 #include "farm_env.h"
-#include "farm_job.h"
 #include "farm_paths.h"
 #include "farm_report.h"
 #include "report/json.h"

@@ -5,7 +5,6 @@
 #include "actor/actor.h"
 #include "base/cli.h"
 #include "farm_env.h"
-#include "farm_job.h"
 #include "report/json.h"
 #include "tools.h"
 

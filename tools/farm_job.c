@@ -865,8 +865,3 @@ enum farm_status farm_job_load_recipe(struct farm_recipe *recipe, const char *fi
     if (!status && base) status = farm_recipe_load(recipe, FARM_LAYER_SHIPPED, base, err);
     return status ? status : farm_recipe_settle(recipe, err);
 }
-
-int farm_report_error(const char *program, const struct farm_error *err) {
-    fprintf(stderr, "%s: %s\n", program, err->message);
-    return err->status == FARM_E_USAGE ? 2 : 1;
-}

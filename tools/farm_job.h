@@ -134,7 +134,4 @@ void farm_recipe_cli_help(void *context);
 enum farm_status farm_job_load_recipe(struct farm_recipe *recipe, const char *file, const char *base,
                                       struct farm_error *err);
 
-// Prints "farm train: MESSAGE" on stderr; returns the exit status for this error: 2 for wrong usage, else 1.
-int farm_report_error(const char *program, const struct farm_error *err);
-
 #endif

@@ -13,7 +13,6 @@
 #include "base/cli.h"
 #include "farm_build.h"
 #include "farm_env.h"
-#include "farm_job.h"
 #include "farm_report.h"
 #include "farm_spawn.h"
 #include "report/json.h"

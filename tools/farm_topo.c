@@ -422,7 +422,5 @@ int farm_cmd_topo(int argc, char **argv) {
     struct view *v = status ? NULL : calloc(1, sizeof *v);
     if (!status) status = v ? show(&o, v, &err) : farm_fail(&err, FARM_E_LIMIT, "no memory to describe the machine");
     free(v);
-    if (!status) return 0;
-    farm_log_error("%s", err.message);
-    return status == FARM_E_USAGE ? 2 : 1;
+    return status ? farm_report_error("farm topo", &err) : 0;
 }

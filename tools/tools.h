@@ -3,6 +3,8 @@
 #ifndef FARM_TOOLS_TOOLS_H
 #define FARM_TOOLS_TOOLS_H
 
+#include "base/status.h"
+
 int farm_cmd_train(int argc, char **argv);
 int farm_cmd_eval(int argc, char **argv);
 int farm_cmd_fps(int argc, char **argv);
@@ -11,5 +13,8 @@ int farm_cmd_topo(int argc, char **argv);
 int farm_cmd_envs(int argc, char **argv);
 int farm_cmd_doctor(int argc, char **argv);
 int farm_cmd_report(int argc, char **argv);
+
+// For the subcommands: prints "farm train: MESSAGE" on stderr; returns the exit status for this error.
+int farm_report_error(const char *program, const struct farm_error *err);
 
 #endif
