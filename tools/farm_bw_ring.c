@@ -10,7 +10,7 @@
 #include "bw/memory.h"
 #include "farm_bw.h"
 #include "farm_env.h"
-#include "farm_job.h"
+#include "farm_recipe_cli.h"
 #include "farm_spawn.h"
 #include "report/json.h"
 #include "report/progress.h"
@@ -319,7 +319,7 @@ enum farm_status farm_bw_part_env(struct farm_bw_job *job, json_t *section, stru
     if (!env) return farm_fail_errno(err, FARM_E_LIMIT, "farm bw");
     farm_recipe_defaults(&recipe);
     enum farm_status status = farm_recipe_set(&recipe, FARM_LAYER_FLAG, "env", job->env, err);
-    if (!status) status = farm_job_load_recipe(&recipe, NULL, NULL, err);
+    if (!status) status = farm_recipe_cli_settle(&recipe, NULL, NULL, err);
     if (!status) status = farm_env_find(&recipe, env, err);
     if (!status && job->fps_json) status = read_fps(job, &reached, err);
     if (!status) status = measure_bandwidth(job, 0.4, &bandwidth, section, err);

@@ -7,10 +7,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "base/cli.h"
 #include "base/log.h"
 #include "base/time.h"
 #include "farm_job.h"
+#include "farm_recipe_cli.h"
 #include "learner/checkpoint.h"
 #include "report/json.h"
 #include "report/progress.h"
@@ -178,7 +178,6 @@ static int evaluate(const struct options *options) {
 
 int farm_cmd_eval(int argc, char **argv) {
     struct options options = {.episodes = 20};
-    struct farm_recipe_cli recipe_cli;
     const struct farm_cli_flag flags[] = {
         {"episodes", FARM_CLI_INT, &options.episodes, "N", "whole games to play (20)"},
         {"greedy", FARM_CLI_BOOL, &options.greedy, NULL,
@@ -197,22 +196,12 @@ int farm_cmd_eval(int argc, char **argv) {
                     "  farm eval runs/ale_Pong-20260101-1 --episodes 100 --env.repeat_action_probability 0.25 --json\n",
         .flags = flags,
         .flag_count = sizeof flags / sizeof *flags,
-        .other = farm_recipe_cli_set,
-        .other_name = farm_recipe_cli_name,
-        .other_help = farm_recipe_cli_help,
-        .context = &recipe_cli,
     };
     struct farm_error err;
     bool help;
-    size_t words = 0;
-    farm_recipe_defaults(&options.recipe);
-    farm_recipe_cli_make(&recipe_cli, &options.recipe);
-    enum farm_status status = farm_cli_parse(&cli, argc, argv, &options.what, 1, &words, &help, &err);
-    if (!status && help) {
-        farm_cli_print_help(&cli);
-        return 0;
-    }
-    if (!status && words == 0) status = farm_fail(&err, FARM_E_USAGE, "which run? (farm eval --help shows the usage)");
+    enum farm_status status = farm_recipe_cli_parse(&cli, argc, argv, &options.what, &options.recipe, &help, &err);
+    if (!status && help) return 0;
+    if (!status && !options.what) status = farm_fail(&err, FARM_E_USAGE, "which run? (farm eval --help shows the usage)");
     if (!status && (options.episodes < 1 || options.episodes > 1000000))
         status = farm_fail(&err, FARM_E_USAGE, "--episodes: between 1 and 1000000");
     return status ? farm_report_error("farm eval", &err) : evaluate(&options);

@@ -7,11 +7,11 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "base/cli.h"
 #include "base/log.h"
 #include "base/time.h"
 #include "farm_fps_run.h"
 #include "farm_fps_tune.h"
+#include "farm_recipe_cli.h"
 #include "report/json.h"
 #include "report/progress.h"
 #include "tools.h"
@@ -82,7 +82,7 @@ static bool chosen_by_user(const struct farm_recipe *recipe, const char *key) {
 
 static enum farm_status load_recipe(struct options *options, struct farm_error *err) {
     struct farm_recipe *recipe = &options->recipe;
-    enum farm_status status = farm_job_load_recipe(recipe, options->recipe_file, NULL, err);
+    enum farm_status status = farm_recipe_cli_settle(recipe, options->recipe_file, NULL, err);
     recipe->frames = 0; // the measurement says when it ends
     recipe->seconds = 0;
     return status;
@@ -501,7 +501,6 @@ static int fps_main(struct options *options) {
 
 int farm_cmd_fps(int argc, char **argv) {
     struct options options = {.seconds = 20, .ladder = "on", .numa = "bind", .out = "tuned.yaml"};
-    struct farm_recipe_cli recipe_cli;
     const struct farm_cli_flag flags[] = {
         {"seconds", FARM_CLI_DOUBLE, &options.seconds, "S", "time to measure in, start-up not counted (20)"},
         {"ladder", FARM_CLI_STRING, &options.ladder, "on|off", "also with inference, and with training (on)"},
@@ -532,20 +531,11 @@ int farm_cmd_fps(int argc, char **argv) {
                     "  farm fps --env ale/Pong --tune && farm train --env ale/Pong --recipe tuned.yaml\n",
         .flags = flags,
         .flag_count = sizeof flags / sizeof *flags,
-        .other = farm_recipe_cli_set,
-        .other_name = farm_recipe_cli_name,
-        .other_help = farm_recipe_cli_help,
-        .context = &recipe_cli,
     };
     struct farm_error err;
     bool help;
-    farm_recipe_defaults(&options.recipe);
-    farm_recipe_cli_make(&recipe_cli, &options.recipe);
-    enum farm_status status = farm_cli_parse(&cli, argc, argv, NULL, 0, NULL, &help, &err);
-    if (!status && help) {
-        farm_cli_print_help(&cli);
-        return 0;
-    }
+    enum farm_status status = farm_recipe_cli_parse(&cli, argc, argv, NULL, &options.recipe, &help, &err);
+    if (!status && help) return 0;
     if (!status) status = load_recipe(&options, &err);
     return status ? farm_report_error("farm fps", &err) : fps_main(&options);
 }

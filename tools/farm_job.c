@@ -829,39 +829,3 @@ void farm_job_sample(struct farm_job *job, uint64_t now_ns, struct farm_sample *
     sample->rho_clipped_share = sample->updates ? farm_board_get(&board->rho_clipped_share) : nothing;
     sample_rates(job, now_ns, sample);
 }
-
-// ---- command lines ----
-
-void farm_recipe_cli_make(struct farm_recipe_cli *cli, struct farm_recipe *recipe) {
-    cli->recipe = recipe;
-    for (size_t i = 0; i < FARM_RECIPE_KEYS; i++) {
-        snprintf(cli->names[i], sizeof cli->names[i], "%s", farm_recipe_key_at(i)->name);
-        for (char *at = cli->names[i]; *at; at++)
-            if (*at == '_') *at = '-';
-    }
-}
-
-enum farm_status farm_recipe_cli_set(void *context, const char *name, const char *value, struct farm_error *err) {
-    struct farm_recipe_cli *cli = context;
-    return farm_recipe_set(cli->recipe, FARM_LAYER_FLAG, name, value, err);
-}
-
-const char *farm_recipe_cli_name(void *context, size_t i) {
-    const struct farm_recipe_cli *cli = context;
-    return i < FARM_RECIPE_KEYS ? cli->names[i] : NULL;
-}
-
-void farm_recipe_cli_help(void *context) {
-    farm_recipe_print_help();
-}
-
-enum farm_status farm_job_load_recipe(struct farm_recipe *recipe, const char *file, const char *base,
-                                      struct farm_error *err) {
-    char path[FARM_RUN_PATH_MAX + 64], folder[FARM_RUN_PATH_MAX];
-    enum farm_status status = file ? farm_recipe_load(recipe, FARM_LAYER_FILE, file, err) : FARM_OK;
-    if (!base && farm_path_recipes(folder, sizeof folder) &&
-        farm_recipe_shipped(folder, recipe->env, path, sizeof path))
-        base = path;
-    if (!status && base) status = farm_recipe_load(recipe, FARM_LAYER_SHIPPED, base, err);
-    return status ? status : farm_recipe_settle(recipe, err);
-}

@@ -117,21 +117,4 @@ void farm_job_sample(struct farm_job *job, uint64_t now_ns, struct farm_sample *
 // right. False: none.
 bool farm_job_find_checkpoint(const struct farm_job *job, const char *run_path, char *path, size_t path_bytes);
 
-// ---- command lines ----
-
-// Recipe keys as flags of a command line; put `recipe_cli` into farm_cli.context and the functions beside it.
-struct farm_recipe_cli {
-    struct farm_recipe *recipe;
-    char names[FARM_RECIPE_KEYS][32];
-};
-void farm_recipe_cli_make(struct farm_recipe_cli *cli, struct farm_recipe *recipe);
-enum farm_status farm_recipe_cli_set(void *context, const char *name, const char *value, struct farm_error *err);
-const char *farm_recipe_cli_name(void *context, size_t i);
-void farm_recipe_cli_help(void *context);
-
-// Puts the weaker layers under the flags: `file` (NULL: none), then `base`, a run's own recipe, or where that is NULL
-// the one shipped for the environment, if there is any; then settles the recipe.
-enum farm_status farm_job_load_recipe(struct farm_recipe *recipe, const char *file, const char *base,
-                                      struct farm_error *err);
-
 #endif

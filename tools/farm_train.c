@@ -5,11 +5,11 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "base/cli.h"
 #include "base/file.h"
 #include "base/log.h"
 #include "base/time.h"
 #include "farm_job.h"
+#include "farm_recipe_cli.h"
 #include "learner/checkpoint.h"
 #include "report/json.h"
 #include "report/progress.h"
@@ -47,12 +47,12 @@ enum { EARLY_GAMES = 20 };
 
 static enum farm_status load_layers(struct options *options, struct farm_error *err) {
     char path[FARM_RUN_PATH_MAX + 64];
-    if (!options->resume) return farm_job_load_recipe(&options->recipe, options->recipe_file, NULL, err);
+    if (!options->resume) return farm_recipe_cli_settle(&options->recipe, options->recipe_file, NULL, err);
     if (!options->run) return farm_fail(err, FARM_E_USAGE, "--resume needs --run DIR: which run shall go on?");
     farm_run_dir_file(options->run, "recipe.yaml", path, sizeof path);
     if (access(path, F_OK) != 0)
         return farm_fail(err, FARM_E_NOT_FOUND, "--resume: %s holds no run (there is no recipe.yaml)", options->run);
-    return farm_job_load_recipe(&options->recipe, options->recipe_file, path, err);
+    return farm_recipe_cli_settle(&options->recipe, options->recipe_file, path, err);
 }
 
 static enum farm_status save_recipe(const struct training *training, struct farm_error *err) {
@@ -356,7 +356,6 @@ static int train(const struct options *options) {
 
 int farm_cmd_train(int argc, char **argv) {
     struct options options = {0};
-    struct farm_recipe_cli recipe_cli;
     const struct farm_cli_flag flags[] = {
         {"recipe", FARM_CLI_STRING, &options.recipe_file, "FILE",
          "recipe (YAML) over the one shipped for the environment"},
@@ -381,20 +380,11 @@ int farm_cmd_train(int argc, char **argv) {
                     "  farm train --run runs/ale_Pong-20260101-1 --resume\n",
         .flags = flags,
         .flag_count = sizeof flags / sizeof *flags,
-        .other = farm_recipe_cli_set,
-        .other_name = farm_recipe_cli_name,
-        .other_help = farm_recipe_cli_help,
-        .context = &recipe_cli,
     };
     struct farm_error err;
     bool help;
-    farm_recipe_defaults(&options.recipe);
-    farm_recipe_cli_make(&recipe_cli, &options.recipe);
-    enum farm_status status = farm_cli_parse(&cli, argc, argv, NULL, 0, NULL, &help, &err);
-    if (!status && help) {
-        farm_cli_print_help(&cli);
-        return 0;
-    }
+    enum farm_status status = farm_recipe_cli_parse(&cli, argc, argv, NULL, &options.recipe, &help, &err);
+    if (!status && help) return 0;
     if (!status) status = load_layers(&options, &err);
     return status ? farm_report_error("farm train", &err) : train(&options);
 }
