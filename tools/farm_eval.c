@@ -2,6 +2,7 @@
 // training. The checkpoint alone says environment, options and network. Whole games are played: lives lost do not end
 // them.
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -166,7 +167,6 @@ static int evaluate(const struct options *options) {
     struct farm_error err = {0};
     if (!evaluation) return farm_fail_errno(&err, FARM_E_LIMIT, "farm eval"), farm_report_error("farm eval", &err);
     evaluation->options = options;
-    evaluation->job.claim.fd = -1;
     farm_progress_start(&evaluation->progress, STDERR_FILENO, farm_now_ns());
     enum farm_status status = run_evaluation(evaluation, &err);
     farm_progress_end(&evaluation->progress);
@@ -201,7 +201,8 @@ int farm_cmd_eval(int argc, char **argv) {
     bool help;
     enum farm_status status = farm_recipe_cli_parse(&cli, argc, argv, &options.what, &options.recipe, &help, &err);
     if (!status && help) return 0;
-    if (!status && !options.what) status = farm_fail(&err, FARM_E_USAGE, "which run? (farm eval --help shows the usage)");
+    if (!status && !options.what)
+        status = farm_fail(&err, FARM_E_USAGE, "which run? (farm eval --help shows the usage)");
     if (!status && (options.episodes < 1 || options.episodes > 1000000))
         status = farm_fail(&err, FARM_E_USAGE, "--episodes: between 1 and 1000000");
     return status ? farm_report_error("farm eval", &err) : evaluate(&options);

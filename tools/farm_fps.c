@@ -3,6 +3,7 @@
 // are the command line, the ladder and the account. Runs in the supervisor's process.
 #include <math.h>
 #include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>

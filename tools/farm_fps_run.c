@@ -100,7 +100,7 @@ static void describe(const struct farm_job *job, struct farm_fps_result *result)
     result->steps = job->steps;
     result->frames_per_step = job->env.spec.frames_per_step;
     result->pinned = job->plan->pinned;
-    result->ring_bytes = (uint64_t)job->actors * (job->layout.up_bytes + job->layout.down_bytes);
+    result->ring_bytes = farm_job_ring_bytes(job);
     for (int i = 0; i < job->machine->node_count; i++) result->nodes += job->machine->node[i].total_bytes > 0;
 }
 

@@ -2,6 +2,7 @@
 #include "farm_fps_tune.h"
 
 #include <stdarg.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 

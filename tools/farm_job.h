@@ -1,10 +1,9 @@
-// What training and evaluation share: from a settled recipe to running processes. Plans, makes the shared memory,
-// describes the workers to the supervisor, and reads the learner's board while they run. Runs in the supervisor
-// process.
+// From a settled recipe to running processes: plans, makes the shared memory, describes the workers to the supervisor,
+// and reads the learner's board while they run. `farm train` and `farm eval` run one job, `farm fps` one a measurement,
+// with a stand-in for the learner or with a network. Runs in the supervisor process; the learner's process, a copy of
+// it, has the job too. The files behind it: farm_job_parts.h.
 #ifndef FARM_TOOLS_JOB_H
 #define FARM_TOOLS_JOB_H
-
-#include <stdio.h>
 
 #include "actor/actor.h"
 #include "farm_env.h"
@@ -43,60 +42,74 @@ struct farm_job_standin {
     void *context;
 };
 
+// Written by the function named above the fields, read by all after it, unless they say otherwise.
 struct farm_job {
-    struct farm_recipe recipe; // settled; net and counts as chosen
-    struct farm_env env;
+    // farm_job_begin. The plan changes the recipe: net and counts are what it chose.
+    struct farm_recipe recipe; // settled
     struct farm_machine *machine;
     struct farm_plan *plan;
+    struct farm_supervisor *supervisor;
+
+    // the caller, between begin and plan
+    struct farm_job_standin standin; // body NULL: the learner
+
+    // farm_job_plan; `learner` is completed by the caller, and by farm_job_build
+    struct farm_env env;
     struct farm_claim claim;
     uint32_t actors, lanes, width, steps;
     struct farm_ring_spec ring_spec;
     struct farm_ring_layout layout;
+    struct farm_learner_config learner;
+    char cuda_library[FARM_RUN_PATH_MAX]; // the CUDA backend's file; "": none
+    const char *cpu_because;              // why `device auto` became the CPU; NULL: it did not
+    bool quiet;                           // no plan on stderr
+
+    // the caller, between plan and run
+    const char *run_path; // where a learner that died finds its checkpoints; NULL: it starts as it did first
+    char checkpoint[FARM_RUN_PATH_MAX + 64]; // what the learner starts from; "": fresh parameters. Then each new life's
+    void *caller;                            // for the callbacks, which may be NULL
+    void (*clear_line)(void *caller);        // before anything is written to stderr
+    enum farm_supervisor_turn (*on_tick)(void *caller, uint64_t now_ns);
+
+    // farm_job_build
     struct farm_ring *rings; // [actors]
     uint32_t rings_made;
     struct farm_segment board_segment;
     struct farm_board *board;
-    struct farm_job_standin standin; // body NULL: the learner. Set between begin and plan
-    int *bells;                      // [bell_count]: of each actor with a stand-in, else of each shard
+    int *bells; // [bell_count]: of each actor with a stand-in, else of each shard
     uint32_t bell_count;
     struct farm_job_actor *actor_jobs; // [actors]
     struct farm_bitmap learner_cpus;
-    int (*ring_fds)[2];   // [actors], as the learner gets them
-    uint32_t *ring_shard; // [actors]
-    int *learner_keep;    // [2 * actors + bell_count + 1]
-    struct farm_learner_config learner;
-    char cuda_library[FARM_RUN_PATH_MAX]; // the CUDA backend's file; "": none
-    const char *cpu_because;              // why `device auto` became the CPU; NULL: it did not
-    const char *run_path; // where a learner that died finds its checkpoints; NULL: it starts as it did first
-    char checkpoint[FARM_RUN_PATH_MAX + 64]; // what the learner starts from; "": fresh parameters
-    struct farm_supervisor *supervisor;
-    size_t learner_worker; // number at the supervisor; actors are 0..actors-1
+    int (*ring_fds)[2];         // [actors], as the learner gets them
+    uint32_t *ring_shard;       // [actors]
+    int *learner_keep;          // [2 * actors + bell_count + 1]
+    size_t learner_worker;      // number at the supervisor; actors are 0..actors-1
+    struct farm_watch *watches; // [actors]
+    struct farm_watchdog watchdog;
 
-    bool quiet; // no plan on stderr
-
-    // clock of the run
+    // farm_job_run, as it goes
     uint64_t start_ns; // when the first answered step was seen, less one tick; 0: not yet
     uint64_t tick_ns;  // of the tick before
     uint64_t end_ns;   // when the run's end was decided; 0: not yet
-    struct farm_job_sampler sampler;
     uint64_t learner_restarts, actor_restarts;
-    struct farm_watchdog watchdog;
-    struct farm_watch *watches; // [actors]
-    uint64_t actors_hung;       // hangs named so far
-    char learner_error[512];    // the sentence with which the learner ended; "": none
+    uint64_t actors_hung;    // hangs named so far
+    char learner_error[512]; // the sentence with which the learner ended; "": none
 
-    // for the caller's callbacks; NULL: none
-    void *caller;
-    void (*clear_line)(void *caller); // before anything is written to stderr
-    enum farm_supervisor_turn (*on_tick)(void *caller, uint64_t now_ns);
+    struct farm_job_sampler sampler; // farm_job_sample's
 };
 
-// Makes the supervisor (signals wait from here on). *job is zeroed and to be freed in any case.
+// Makes the supervisor (signals wait from here on). *job is overwritten and to be freed in any case; zeroed, it may be
+// freed without.
 enum farm_status farm_job_begin(struct farm_job *job, const struct farm_recipe *recipe, struct farm_error *err);
 
 // Finds the environment, chooses network and counts, plans, checks limits. Says the plan on stderr unless quiet.
 // Evaluation passes how many games it wants (0: training).
 enum farm_status farm_job_plan(struct farm_job *job, uint64_t episodes, bool quiet, struct farm_error *err);
+
+// Bytes of shared memory of all actors' rings, as planned.
+static inline uint64_t farm_job_ring_bytes(const struct farm_job *job) {
+    return (uint64_t)job->actors * (job->layout.up_bytes + job->layout.down_bytes);
+}
 
 // Makes the shared memory and the workers. The caller has filled in what else it wants in job->learner before.
 enum farm_status farm_job_build(struct farm_job *job, struct farm_error *err);

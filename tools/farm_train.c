@@ -1,6 +1,7 @@
 // `farm train`: the main job. Recipe, run folder, job, progress, metrics, and the account at the end. See farm_job.h
 // for the processes; nothing here touches lanes.
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>

@@ -1,0 +1,43 @@
+// Which checkpoint of a run serves. See farm_job.h.
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/log.h"
+#include "farm_job.h"
+#include "learner/backend.h"
+#include "learner/checkpoint.h"
+
+// Loads it as the learner will, into vectors that are thrown away.
+static enum farm_status try_checkpoint(const struct farm_job *job, const char *path, struct farm_error *err) {
+    struct farm_checkpoint_metadata metadata;
+    struct farm_net net;
+    bool has_optimiser, adam = strcmp(job->recipe.optimiser, "adam") == 0;
+    enum farm_status status = farm_net_make(&job->learner.net, &job->learner.io, &net, err);
+    if (status) return status;
+    float *scratch = calloc(3 * net.parameter_count, sizeof *scratch);
+    if (!scratch) return farm_fail(err, FARM_E_LIMIT, "no memory to read %s", path);
+    struct farm_backend_state state = {.params = scratch,
+                                       .first = adam ? scratch + net.parameter_count : NULL,
+                                       .second = scratch + 2 * net.parameter_count};
+    status = farm_checkpoint_load(path, &net, &state, &has_optimiser, &metadata, err);
+    if (!status) farm_checkpoint_metadata_free(&metadata);
+    free(scratch);
+    return status;
+}
+
+static enum farm_status try_header(const char *path, struct farm_error *err) {
+    struct farm_checkpoint_metadata metadata;
+    enum farm_status status = farm_checkpoint_read_metadata(path, &metadata, err);
+    if (!status) farm_checkpoint_metadata_free(&metadata);
+    return status;
+}
+
+bool farm_job_find_checkpoint(const struct farm_job *job, const char *run_path, char *path, size_t path_bytes) {
+    struct farm_error err;
+    for (size_t i = 0; farm_run_dir_checkpoint(run_path, i, path, path_bytes); i++) {
+        if ((job ? try_checkpoint(job, path, &err) : try_header(path, &err)) == FARM_OK) return true;
+        if (job && job->clear_line) job->clear_line(job->caller);
+        farm_log_warn("passed over: %s", err.message);
+    }
+    return false;
+}

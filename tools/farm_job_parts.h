@@ -1,0 +1,34 @@
+// What the files of a job tell one another; commands see farm_job.h alone.
+//   farm_job.c             its life: supervisor, shared memory, run, end
+//   farm_job_plan.c        what runs, how many of it, and where; before anything is made
+//   farm_job_workers.c     the processes, as the supervisor is told of them
+//   farm_job_events.c      what the supervisor tells and asks while they run
+//   farm_job_watch.c       actors that do not do what they should
+//   farm_job_checkpoint.c  which checkpoint of a run serves
+//   farm_job_sample.c      figures
+#ifndef FARM_TOOLS_JOB_PARTS_H
+#define FARM_TOOLS_JOB_PARTS_H
+
+#include "farm_job.h"
+
+// Order in which the workers are stopped: the learner writes its last checkpoint while actors still answer.
+enum { FARM_JOB_PHASE_LEARNER, FARM_JOB_PHASE_ACTORS };
+
+// The board in its segment, whoever's mapping that is: the supervisor's (job.c) or the learner's (workers.c).
+static inline struct farm_board *farm_job_board(const struct farm_segment *segment) {
+    return (struct farm_board *)((char *)segment->header + FARM_SEGMENT_HEADER_BYTES);
+}
+
+// workers.c, for job.c: tells the supervisor of all actors, then of the learner. The rings, bells and board are there.
+enum farm_status farm_job_add_workers(struct farm_job *job, struct farm_error *err);
+
+// events.c, for job.c: what the supervisor is made with.
+struct farm_supervisor_config farm_job_events(struct farm_job *job);
+
+// events.c, for watch.c: a warning, in place of the progress line.
+void farm_job_say(const struct farm_job *job, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+// watch.c, for events.c, at every tick: names actors that hang or are stopped, ends those that lie.
+void farm_job_watch(struct farm_job *job, uint64_t now_ns);
+
+#endif

@@ -1,0 +1,236 @@
+// The plan of a job: network, device and GPUs, how many actors, lanes and steps, and where each runs. See farm_job.h.
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/log.h"
+#include "farm_job.h"
+#include "farm_paths.h"
+#include "shm/limits.h"
+
+enum {
+    ENVS_PER_ACTOR = 16, // where the recipe leaves it open: enough to fill a batch, few enough for a small cache
+    BATCH_LEAST = 8,     // unrolls of an update; half the environments keeps the policy lag at about three updates
+    EVAL_ENVS_MAX = 64,
+    INFER_BATCH_MAX = 256,
+    INFER_BATCH_MAX_GPU = 1024,
+    SPARE_DESCRIPTORS = 64,
+};
+
+// ---- what to run ----
+
+// The network's ends, from the environment's spec. FARM_E_UNSUPPORTED for observations that no network here reads.
+static enum farm_status choose_io(const struct farm_job *job, struct farm_net_io *io, struct farm_error *err) {
+    const struct farm_env_spec *env = &job->env.spec;
+    const struct farm_field_spec *field = &env->obs[0];
+    *io = (struct farm_net_io){.stack = (int)job->recipe.stack, .actions = (int)farm_policy_outputs(&env->action)};
+    if (env->action.kind != FARM_ACTION_DISCRETE)
+        return farm_fail(err, FARM_E_UNSUPPORTED,
+                         "%s: only one discrete action a step can be trained yet (farm fps steps any environment)",
+                         job->env.name);
+    if (env->obs_count != 1)
+        return farm_fail(err, FARM_E_UNSUPPORTED,
+                         "%s: only a single observation array can be trained yet (farm fps steps any environment)",
+                         job->env.name);
+    if (field->dtype == FARM_U8 && field->rank == 2) {
+        io->frame_channels = 1;
+        io->height = (int)field->dims[0];
+        io->width = (int)field->dims[1];
+    } else if (field->dtype == FARM_F32) {
+        io->flat = (int)(farm_field_bytes(field) / sizeof(float));
+        if (io->stack != 1)
+            return farm_fail(err, FARM_E_USAGE,
+                             "stack: %s has flat observations, of which none are stacked (--stack 1)", job->env.name);
+    } else {
+        return farm_fail(err, FARM_E_UNSUPPORTED,
+                         "%s: only grey frames (u8, height x width) and f32 vectors can be trained yet (farm fps steps "
+                         "any environment)",
+                         job->env.name);
+    }
+    return FARM_OK;
+}
+
+// Nothing here touches CUDA: the learner does, after its fork. `auto` asks for a GPU only where a driver is.
+static enum farm_status choose_device(struct farm_job *job, struct farm_error *err) {
+    const char *device = job->recipe.device;
+    job->learner.device = FARM_DEVICE_CPU;
+    if (strcmp(device, "cpu") == 0) return FARM_OK;
+    const bool found = farm_path_cuda(job->cuda_library, sizeof job->cuda_library);
+    if (strcmp(device, "cuda") == 0) {
+        if (!found)
+            return farm_fail(
+                err, FARM_E_UNSUPPORTED,
+                "--device cuda: libfarm_cuda.so is neither beside this program nor where FARM_CUDA_BACKEND "
+                "says (`make deps` and `make` build it; --device cpu does without)");
+        job->learner.device = FARM_DEVICE_CUDA;
+    } else if (access("/dev/nvidiactl", F_OK) != 0) {
+        job->cpu_because = "there is no NVIDIA driver here (/dev/nvidiactl)";
+    } else if (!found) {
+        job->cpu_because = "there is a GPU, but this build has no libfarm_cuda.so (make deps, make)";
+    } else {
+        job->learner.device = FARM_DEVICE_AUTO;
+    }
+    if (job->learner.device != FARM_DEVICE_CPU) job->learner.cuda_library = job->cuda_library;
+    return FARM_OK;
+}
+
+// The plan's GPU: the first one, where the learner will ask for one and the machine shows one.
+static int planned_device(const struct farm_job *job) {
+    if (job->standin.body) return FARM_LEARNER_NONE;
+    return job->learner.device != FARM_DEVICE_CPU && job->machine->gpu_count > 0 ? 0 : FARM_LEARNER_CPU;
+}
+
+// How many GPUs the learner has; the plan refuses more than the machine shows. One that shows none (a container may
+// hide them) can have those that CUDA numbers.
+static enum farm_status choose_gpus(const struct farm_job *job, uint64_t episodes, int *gpus, struct farm_error *err) {
+    const int64_t asked = job->recipe.gpus;
+    const int shown = job->machine->gpu_count;
+    *gpus = 1;
+    if (job->standin.body || episodes) return FARM_OK;
+    if (job->learner.device == FARM_DEVICE_CPU) {
+        if (asked <= 1) return FARM_OK;
+        return farm_fail(err, FARM_E_USAGE, "--gpus %" PRId64 " on device cpu%s%s", asked, job->cpu_because ? ": " : "",
+                         job->cpu_because ? job->cpu_because : "");
+    }
+    if (asked)
+        *gpus = (int)asked;
+    else if (shown)
+        *gpus = shown;
+    return FARM_OK;
+}
+
+static enum farm_status choose_net(struct farm_job *job, struct farm_error *err) {
+    struct farm_recipe *recipe = &job->recipe;
+    struct farm_net_io io;
+    enum farm_status status = choose_io(job, &io, err);
+    if (status) return status;
+    if ((status = choose_device(job, err))) return status;
+    if (strcmp(recipe->net, "auto") == 0) snprintf(recipe->net, sizeof recipe->net, "%s", io.flat ? "mlp" : "shallow");
+    const struct farm_net_spec *spec = farm_net_find(recipe->net, err);
+    if (!spec) return farm_fail_in(err, FARM_E_USAGE, "net");
+    struct farm_net net;
+    if (farm_net_make(spec, &io, &net, err))
+        return farm_fail_in(err, FARM_E_USAGE, "%s with net %s", job->env.name, recipe->net);
+    job->learner.net = *spec;
+    job->learner.io = io;
+    return FARM_OK;
+}
+
+// ---- how many, and where ----
+
+// Few games want few environments: none plays without being counted.
+static void choose_eval_counts(struct farm_recipe *recipe, uint64_t episodes, int actors_planned) {
+    int64_t wanted = episodes < EVAL_ENVS_MAX ? (int64_t)episodes : EVAL_ENVS_MAX;
+    if (!recipe->actors) recipe->actors = wanted < actors_planned ? wanted : actors_planned;
+    if (recipe->envs_per_actor) return;
+    int64_t each = (wanted + recipe->actors - 1) / recipe->actors;
+    if (each < recipe->lanes) recipe->lanes = each;
+    recipe->envs_per_actor = (each + recipe->lanes - 1) / recipe->lanes * recipe->lanes;
+}
+
+static int64_t infer_batch_most(const struct farm_job *job) {
+    return job->learner.device == FARM_DEVICE_CPU ? INFER_BATCH_MAX : INFER_BATCH_MAX_GPU;
+}
+
+static void choose_counts(struct farm_job *job, uint64_t episodes) {
+    struct farm_recipe *recipe = &job->recipe;
+    if (episodes) choose_eval_counts(recipe, episodes, job->plan->actor_count);
+    if (!recipe->actors) recipe->actors = job->plan->actor_count;
+    if (!recipe->envs_per_actor)
+        recipe->envs_per_actor = (ENVS_PER_ACTOR + recipe->lanes - 1) / recipe->lanes * recipe->lanes;
+    int64_t environments = recipe->actors * recipe->envs_per_actor;
+    const int64_t shards = job->learner.shard_count, least = recipe->actors / shards * recipe->envs_per_actor,
+                  most = (recipe->actors + shards - 1) / shards * recipe->envs_per_actor; // of one shard
+    if (!recipe->batch) recipe->batch = environments / 2 > BATCH_LEAST ? environments / 2 : BATCH_LEAST;
+    if (!recipe->ring_steps) {
+        // Windows of one lane that an update takes, all of them in training while the next ones fill.
+        const int64_t share = (recipe->batch + shards - 1) / shards; // of an update, of one shard
+        uint64_t windows = (uint64_t)((share + least - 1) / least);
+        // While an actor hangs the others fill the updates alone; rings for K windows hold one more.
+        int64_t others = least - recipe->envs_per_actor;
+        uint64_t without_one = others ? (uint64_t)((share + others - 1) / others) - 1 : 0;
+        if (windows < without_one) windows = without_one;
+        recipe->ring_steps =
+            episodes ? recipe->stack + 2
+                     : (int64_t)farm_ring_steps_needed(windows, (uint64_t)recipe->unroll, (uint64_t)recipe->unroll + 1,
+                                                       (uint64_t)recipe->stack);
+    }
+    if (!recipe->infer_batch_max) recipe->infer_batch_max = most < infer_batch_most(job) ? most : infer_batch_most(job);
+    job->actors = (uint32_t)recipe->actors;
+    job->lanes = (uint32_t)recipe->lanes;
+    job->width = (uint32_t)(recipe->envs_per_actor / recipe->lanes);
+    job->steps = (uint32_t)recipe->ring_steps;
+}
+
+static void open_claim(struct farm_job *job) {
+    struct farm_error err;
+    job->claim.fd = -1;
+    if (job->recipe.pin && farm_claim_open(&job->claim, NULL, &err))
+        farm_log_warn("CPUs cannot be claimed against other farms, so nothing is pinned: %s", err.message);
+}
+
+static enum farm_status make_plan(struct farm_job *job, uint64_t episodes, struct farm_error *err) {
+    const struct farm_recipe *recipe = &job->recipe;
+    int gpus;
+    struct farm_plan_request request = {
+        .actors = (int)recipe->actors,
+        .learner_threads = (int)recipe->train_threads,
+        .pin = recipe->pin,
+        .numa = recipe->numa,
+    };
+    enum farm_status status = farm_machine_read(job->machine, &(struct farm_machine_source){0}, err);
+    if (status) return status;
+    if ((status = choose_gpus(job, episodes, &gpus, err))) return status;
+    request.learner_device = planned_device(job);
+    request.learner_gpus = gpus;
+    job->learner.shard_count = (uint32_t)gpus;
+    for (int k = 0; k < gpus && request.learner_device >= 0; k++)
+        job->learner.shards[k].gpu = job->machine->gpu[request.learner_device + k].pci_bus_id;
+    open_claim(job);
+    // First how many actors, for the rings' size depends on it; then with that size, for good.
+    status = farm_claim_read_taken(&job->claim, &request.taken, err);
+    if (!status) status = farm_plan_make(job->machine, &request, job->plan, err);
+    if (status) return status;
+    choose_counts(job, episodes);
+    job->ring_spec = (struct farm_ring_spec){.lanes = job->lanes,
+                                             .width = job->width,
+                                             .steps = job->steps,
+                                             .policy_outputs = farm_policy_outputs(&job->env.spec.action),
+                                             .env = job->env.spec};
+    if ((status = farm_ring_layout_make(&job->ring_spec, &job->layout, err))) return status;
+    if (episodes) request.actors = (int)job->actors;
+    request.envs_per_actor = (int)recipe->envs_per_actor;
+    request.bytes_per_actor = job->layout.up_bytes + job->layout.down_bytes;
+    status = farm_claim_plan(&job->claim, job->machine, &request, job->plan, err);
+    if (!status && job->plan->actor_count != (int)job->actors)
+        status = farm_fail(err, FARM_E_BUSY, "another farm has taken CPUs at this very moment: try again");
+    return status;
+}
+
+static void say_plan(const struct farm_job *job) {
+    double step_bytes = (double)(job->layout.up_stride + job->layout.down_stride) / job->steps / job->width;
+    farm_log_info(
+        "%s with %s%s: %u actor%s x %u lanes x %u environments x %u steps x %.0f B = %.1f MB of shared memory",
+        job->env.name, job->standin.body ? "random actions" : "net ", job->standin.body ? "" : job->recipe.net,
+        job->actors, job->actors == 1 ? "" : "s", job->lanes, job->width, job->steps, step_bytes,
+        (double)farm_job_ring_bytes(job) / 1e6);
+    for (int i = 0; i < job->plan->note_count; i++) farm_log_info("plan: %s", job->plan->note[i]);
+    if (job->cpu_because) farm_log_info("device auto: cpu, for %s", job->cpu_because);
+}
+
+enum farm_status farm_job_plan(struct farm_job *job, uint64_t episodes, bool quiet, struct farm_error *err) {
+    enum farm_status status = farm_env_find(&job->recipe, &job->env, err);
+    if (!status && !job->standin.body) status = choose_net(job, err);
+    if (!status) status = make_plan(job, episodes, err);
+    if (status) return status;
+    job->quiet = quiet;
+    if (!quiet) say_plan(job);
+    struct farm_limits_request limits = {
+        .shared_bytes = farm_job_ring_bytes(job),
+        .descriptors = 4ull * job->actors + 3ull * (job->actors + 1) + SPARE_DESCRIPTORS,
+        .huge = job->recipe.huge_pages,
+        .root = "/",
+    };
+    return farm_limits_check(&limits, err);
+}

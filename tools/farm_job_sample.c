@@ -1,0 +1,81 @@
+// A job's figures: from the learner's board, the rings and what has been counted here. See farm_job.h.
+#include <math.h>
+
+#include "base/time.h"
+#include "farm_job.h"
+
+double farm_job_wall_s(const struct farm_job *job) {
+    if (!job->start_ns) return 0;
+    uint64_t end = job->end_ns ? job->end_ns : farm_now_ns();
+    return end > job->start_ns ? (double)(end - job->start_ns) * 1e-9 : 0;
+}
+
+static double ratio(uint64_t part, uint64_t whole) {
+    return whole ? (double)part / (double)whole : (double)NAN;
+}
+
+static double share(uint64_t part_ns, uint64_t whole_ns) {
+    double value = whole_ns ? (double)part_ns / (double)whole_ns : 0;
+    return value < 1 ? value : 1;
+}
+
+static void sample_rates(struct farm_job *job, uint64_t now_ns, struct farm_sample *sample) {
+    const struct farm_board *board = job->board;
+    const struct farm_job_sampler before = job->sampler;
+    struct farm_job_sampler now = {
+        .time_ns = now_ns,
+        .frames = sample->frames,
+        .agent_steps = sample->agent_steps,
+        .windows = farm_load_relaxed(&board->windows),
+        .infer_calls = farm_load_relaxed(&board->infer_calls),
+        .infer_rows = farm_load_relaxed(&board->infer_rows),
+        .lag_sum = farm_load_relaxed(&board->lag_sum),
+        .train_wait_ns = farm_load_relaxed(&board->train_wait_ns),
+        .actor_wait_ns = farm_load_relaxed(&board->actor_wait_ns),
+    };
+    uint64_t passed = now_ns > before.time_ns ? now_ns - before.time_ns : 1;
+    sample->frames_per_s = (double)(now.frames - before.frames) / ((double)passed * 1e-9);
+    sample->agent_steps_per_s = (double)(now.agent_steps - before.agent_steps) / ((double)passed * 1e-9);
+    sample->policy_lag_updates = ratio(now.lag_sum - before.lag_sum, now.windows - before.windows);
+    sample->infer_batch_mean = ratio(now.infer_rows - before.infer_rows, now.infer_calls - before.infer_calls);
+    sample->learner_wait_share = share(now.train_wait_ns - before.train_wait_ns, passed);
+    sample->actor_wait_share = share(now.actor_wait_ns - before.actor_wait_ns, passed * job->actors * job->lanes);
+    job->sampler = now;
+}
+
+void farm_job_sample(struct farm_job *job, uint64_t now_ns, struct farm_sample *sample) {
+    const struct farm_board *board = job->board;
+    *sample = (struct farm_sample){
+        .wall_s = farm_job_wall_s(job),
+        .agent_steps = farm_load_relaxed(&board->agent_steps),
+        .updates = farm_load_relaxed(&board->updates),
+        .episodes = farm_load_relaxed(&board->episodes),
+        .frames_target = (uint64_t)job->recipe.frames,
+        .seconds_target = job->recipe.seconds,
+        .frames_start = job->learner.frames_start,
+        .actor_restarts = job->actor_restarts,
+        .learner_restarts = job->learner_restarts,
+        .checkpoints = farm_load_relaxed(&board->checkpoints),
+        .bad_values = farm_load_relaxed(&board->bad_values),
+        .actors_hung = job->actors_hung,
+    };
+    const uint64_t crossed = farm_load_relaxed(&board->bus_infer_bytes) + farm_load_relaxed(&board->bus_train_bytes);
+    sample->bus_bytes_per_observation = crossed ? ratio(crossed, farm_load_relaxed(&board->infer_rows)) : (double)NAN;
+    for (uint32_t a = 0; a < job->actors; a++) {
+        sample->actors_stuck += job->watches[a].state != FARM_WATCH_WELL;
+        sample->bad_values += farm_load_relaxed(&job->rings[a].up_control->abandoned);
+    }
+    sample->frames = job->learner.frames_start + sample->agent_steps * job->env.spec.frames_per_step;
+    double nothing = (double)NAN;
+    sample->return_mean = sample->episodes ? farm_board_get(&board->return_mean) : nothing;
+    sample->return_std = sample->episodes ? farm_board_get(&board->return_std) : nothing;
+    double length = farm_board_get(&board->length_mean);
+    sample->length_mean = length > 0 ? length : nothing;
+    sample->loss_policy = sample->updates ? farm_board_get(&board->loss_policy) : nothing;
+    sample->loss_value = sample->updates ? farm_board_get(&board->loss_value) : nothing;
+    sample->entropy = sample->updates ? farm_board_get(&board->entropy) : nothing;
+    sample->grad_norm = sample->updates ? farm_board_get(&board->grad_norm) : nothing;
+    sample->learning_rate = sample->updates ? farm_board_get(&board->learning_rate) : nothing;
+    sample->rho_clipped_share = sample->updates ? farm_board_get(&board->rho_clipped_share) : nothing;
+    sample_rates(job, now_ns, sample);
+}
