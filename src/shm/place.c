@@ -6,14 +6,17 @@
 #include <inttypes.h>
 #include <numaif.h>
 #include <pthread.h>
-#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "base/bitmap.h"
+#include "base/file.h"
+
 enum { NODES_MAX = 1024, ASK_AT_ONCE = 4096, LINE_BYTES = 4096, SMALL_BYTES = 4096 };
+enum { CPULIST_BYTES = 5 * FARM_BITMAP_BITS / 2 }; // at the longest every second CPU: four digits and a comma
 
 void *farm_place_map(int fd, int protection, size_t bytes, size_t align) {
     int flags = fd < 0 ? MAP_PRIVATE | MAP_ANONYMOUS : MAP_SHARED;
@@ -89,33 +92,28 @@ static void *populate(void *argument) {
     return NULL;
 }
 
-// The CPUs of a node, as "0-3,8-11" in sysfs; false where there are none or nobody says.
-static bool node_cpus(int node, cpu_set_t *cpus) {
-    char text[LINE_BYTES];
-    snprintf(text, sizeof text, "/sys/devices/system/node/node%d/cpulist", node);
-    FILE *file = fopen(text, "re");
-    if (!file) return false;
-    bool any = fgets(text, sizeof text, file) != NULL;
-    fclose(file);
-    CPU_ZERO(cpus);
-    for (char *at = text, *end; any && *at >= '0' && *at <= '9'; at = end + (*end == ',')) {
-        unsigned long first = strtoul(at, &end, 10), last = first;
-        if (*end == '-') last = strtoul(end + 1, &end, 10);
-        for (unsigned long cpu = first; cpu <= last && cpu < CPU_SETSIZE; cpu++) CPU_SET(cpu, cpus);
-    }
-    return any && CPU_COUNT(cpus) > 0;
+// A thread's way to the CPUs of a node, where it does the work; where it cannot get there it does none of it.
+struct errand {
+    struct populate *work;
+    struct farm_bitmap cpus;
+    bool there;
+};
+
+static void *populate_there(void *argument) {
+    struct errand *errand = argument;
+    errand->there = farm_bitmap_pin(&errand->cpus, NULL) == FARM_OK;
+    return errand->there ? populate(errand->work) : NULL;
 }
 
-// Runs the work in a thread on the node's CPUs; false where that cannot be had.
+// False where the node has no CPUs, nobody says which, or no thread gets there: nothing is touched then.
 static bool populate_on(int node, struct populate *work) {
-    cpu_set_t cpus;
-    pthread_attr_t attributes;
+    char list[CPULIST_BYTES];
+    struct errand errand = {.work = work};
     pthread_t thread;
-    if (!node_cpus(node, &cpus) || pthread_attr_init(&attributes)) return false;
-    bool started = pthread_attr_setaffinity_np(&attributes, sizeof cpus, &cpus) == 0 &&
-                   pthread_create(&thread, &attributes, populate, work) == 0;
-    pthread_attr_destroy(&attributes);
-    return started && pthread_join(thread, NULL) == 0;
+    if (!farm_file_line(list, sizeof list, "/sys/devices/system/node/node%d/cpulist", node)) return false;
+    if (farm_bitmap_parse(list, &errand.cpus, NULL) || !farm_bitmap_count(&errand.cpus)) return false;
+    if (pthread_create(&thread, NULL, populate_there, &errand)) return false;
+    return pthread_join(thread, NULL) == 0 && errand.there;
 }
 
 enum farm_status farm_place_populate(void *start, size_t bytes, int fd, int touch_node, struct farm_error *err) {

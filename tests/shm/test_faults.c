@@ -7,7 +7,6 @@
 #include <inttypes.h>
 #include <linux/magic.h>
 #include <linux/memfd.h>
-#include <pthread.h>
 #include <sched.h>
 #include <stdarg.h>
 #include <stdint.h>
@@ -21,6 +20,7 @@
 #include <unistd.h>
 
 #include "../support/faults.h"
+#include "base/bitmap.h"
 #include "shm/heap.h"
 #include "shm/limits.h"
 #include "shm/place.h"
@@ -568,51 +568,84 @@ Test(shm, allocates_before_it_touches_so_that_want_of_memory_is_an_error) {
     close(fd);
 }
 
-static cpu_set_t started_on;
-static bool started;
+static pid_t pinned, toucher; // threads, 0: none
+static struct farm_bitmap pinned_to;
 
-int __real_pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*body)(void *), void *argument);
-static int note_cpus(pthread_t *thread, const pthread_attr_t *attributes, void *(*body)(void *), void *argument) {
-    started = true;
-    cr_assert_eq(pthread_attr_getaffinity_np(attributes, sizeof started_on, &started_on), 0);
-    return __real_pthread_create(thread, attributes, body, argument);
+static int note_pinning(pid_t pid, size_t bytes, const cpu_set_t *cpus) {
+    pinned = gettid();
+    for (int cpu = 0; cpu < (int)bytes * 8; cpu++)
+        if (CPU_ISSET_S((size_t)cpu, bytes, cpus)) farm_bitmap_set(&pinned_to, cpu);
+    return 0;
+}
+
+static int note_touching(void *start, size_t bytes, int advice) {
+    toucher = gettid();
+    return __real_madvise(start, bytes, advice);
+}
+
+static void populate_for_node_0(void) {
+    uint8_t *start = farm_place_map(-1, PROT_READ | PROT_WRITE, BYTES, PAGE);
+    pinned = toucher = 0;
+    pinned_to = (struct farm_bitmap){0};
+    farm_faults_replace("madvise", (void (*)(void))note_touching);
+    cr_assert_eq(farm_place_populate(start, BYTES, -1, 0, NULL), FARM_OK);
+    cr_assert(all_present(start, BYTES));
+    munmap(start, BYTES);
 }
 
 Test(shm, touches_from_a_thread_on_the_cpus_of_the_node_and_from_here_where_it_has_none) {
     static const struct {
         const char *cpulist, *on; // NULL: from here
     } cases[] = {
-        {"0\n", "1000"},    {"0-1,3\n", "1101"}, {"0,2-2\n", "1010"}, {"0,1020-100001\n", "1000"},
-        {"0,3-\n", "1000"}, {"\n", NULL},        {"", NULL},          {NULL, NULL},
-        {"none\n", NULL},   {"5-4\n", NULL},
+        {"0\n", "0"},
+        {"0-1,3\n", "0-1,3"},
+        {"0,2-2\n", "0,2"},
+        {"512-1100,2047,4095\n", "512-1100,2047,4095"},
+        {"0,1020-100001\n", NULL},
+        {"0,3-\n", NULL},
+        {"\n", NULL},
+        {"", NULL},
+        {NULL, NULL},
+        {"none\n", NULL},
+        {"5-4\n", NULL},
     };
-    farm_faults_replace("pthread_create", (void (*)(void))note_cpus);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        uint8_t *start = farm_place_map(-1, PROT_READ | PROT_WRITE, BYTES, PAGE);
+        char text[64];
+        farm_faults_clear();
+        recorded_count = 0;
+        farm_faults_replace("sched_setaffinity", (void (*)(void))note_pinning);
         record("/sys/devices/system/node/node0/cpulist", cases[i].cpulist);
-        started = false;
-        cr_assert_eq(farm_place_populate(start, BYTES, -1, 0, NULL), FARM_OK);
-        cr_assert(all_present(start, BYTES));
-        cr_assert_eq(started, cases[i].on != NULL, "'%s'", cases[i].cpulist);
-        for (int cpu = 0; started && cpu < 4; cpu++)
-            cr_assert_eq(CPU_ISSET(cpu, &started_on) != 0, cases[i].on[cpu] == '1', "'%s': CPU %d", cases[i].cpulist,
-                         cpu);
-        munmap(start, BYTES);
+        populate_for_node_0();
+        cr_assert_str_eq(farm_bitmap_format(&pinned_to, text, sizeof text), cases[i].on ? cases[i].on : "", "'%s'",
+                         cases[i].cpulist);
+        cr_assert_eq(toucher, cases[i].on ? pinned : getpid(), "'%s'", cases[i].cpulist);
+        cr_assert_neq(pinned, getpid(), "the thread that asks stays where it is");
     }
 }
 
-Test(shm, touches_from_here_where_no_thread_can_be_had) {
-    static const char *const calls[] = {"pthread_create", "pthread_attr_init", "pthread_attr_setaffinity_np"};
+Test(shm, reads_the_longest_list_of_cpus) {
+    static char list[5 * FARM_BITMAP_BITS];
+    size_t used = 0;
+    for (int cpu = 0; cpu < FARM_BITMAP_BITS; cpu += 2)
+        used += (size_t)snprintf(list + used, sizeof list - used, "%s%d", cpu ? "," : "", cpu);
+    snprintf(list + used, sizeof list - used, "\n");
+    farm_faults_replace("sched_setaffinity", (void (*)(void))note_pinning);
+    record("/sys/devices/system/node/node0/cpulist", list);
+    populate_for_node_0();
+    cr_assert_eq(farm_bitmap_count(&pinned_to), FARM_BITMAP_BITS / 2);
+    cr_assert(farm_bitmap_has(&pinned_to, FARM_BITMAP_BITS - 2));
+}
+
+Test(shm, touches_from_here_where_no_thread_gets_there) {
+    static const char *const calls[] = {"pthread_create", "sched_setaffinity"};
     for (size_t i = 0; i < sizeof calls / sizeof *calls; i++) {
-        uint8_t *start = farm_place_map(-1, PROT_READ | PROT_WRITE, BYTES, PAGE);
         farm_faults_clear();
+        recorded_count = 0;
+        record("/sys/devices/system/node/node0/cpulist", "0\n");
         farm_faults_fail(calls[i], 1, 1, EAGAIN);
-        if (i > 0) farm_faults_replace("pthread_create", (void (*)(void))note_cpus);
-        cr_assert_eq(farm_place_populate(start, BYTES, -1, 0, NULL), FARM_OK);
+        populate_for_node_0();
         cr_assert_eq(farm_faults_made(calls[i]), 1);
-        cr_assert(!started, "%s has failed: a thread would run anywhere", calls[i]);
-        cr_assert(all_present(start, BYTES));
-        munmap(start, BYTES);
+        cr_assert_eq(toucher, getpid(), "%s has failed: a thread would run anywhere", calls[i]);
     }
 }
 
