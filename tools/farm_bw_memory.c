@@ -1,7 +1,6 @@
 // Bandwidth in `farm bw`: all kernels, reads to writes, cores, pages, node by node. See farm_bw.h.
 #include <math.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "bw/latency.h"
 #include "bw/memory.h"
@@ -56,18 +55,6 @@ static void tell_kernels(struct farm_bw_job *job, json_t *section, const struct 
     farm_bw_tell_conditions(job, section, &result->conditions);
 }
 
-// What holds for both.
-static void merge(struct farm_bw_conditions *all, const struct farm_bw_conditions *one) {
-    all->pinned &= one->pinned;
-    all->bound &= one->bound;
-    all->placed &= one->placed;
-    all->verified &= one->verified;
-    all->stopped |= one->stopped;
-    all->out_of_time |= one->out_of_time;
-    all->pages = one->pages;
-    if (one->note[0]) memcpy(all->note, one->note, sizeof all->note);
-}
-
 // The kernels that say most: three on all cores, reads on one too.
 static enum farm_status few_kernels(struct farm_bw_job *job, struct farm_bw_kernels_result *result,
                                     struct farm_error *err) {
@@ -94,7 +81,7 @@ static enum farm_status few_kernels(struct farm_bw_job *job, struct farm_bw_kern
         *(one ? &row->one : &row->cores) = memory.bytes_per_s;
         row->op = config.op, row->stores = memory.stores, row->bus_factor = memory.bus_factor;
         result->array_bytes = memory.array_bytes, result->variant = memory.variant;
-        merge(&result->conditions, &memory.conditions);
+        farm_bw_conditions_merge(&result->conditions, &memory.conditions);
     }
     return status;
 }

@@ -61,3 +61,20 @@ void farm_bw_conditions_note(struct farm_bw_conditions *conditions, const char *
     if (length == 0 || strstr(conditions->note, sentence)) return;
     snprintf(conditions->note + used, sizeof conditions->note - used, "%s%s", used ? " " : "", sentence);
 }
+
+void farm_bw_conditions_merge(struct farm_bw_conditions *all, const struct farm_bw_conditions *one) {
+    all->pinned &= one->pinned;
+    all->bound &= one->bound;
+    all->placed &= one->placed;
+    all->verified &= one->verified;
+    all->stopped |= one->stopped;
+    all->out_of_time |= one->out_of_time;
+    // The kinds are in the order of their sizes, AUTO before all.
+    if (all->pages == FARM_BW_PAGES_AUTO || (one->pages != FARM_BW_PAGES_AUTO && one->pages < all->pages))
+        all->pages = one->pages;
+    for (const char *sentence = one->note, *end; *sentence; sentence = end) {
+        end = strstr(sentence, ". ");
+        end = end ? end + 2 : sentence + strlen(sentence);
+        farm_bw_conditions_note(all, "%.*s", (int)(end - sentence), sentence);
+    }
+}

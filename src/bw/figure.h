@@ -77,5 +77,7 @@ struct farm_bw_conditions farm_bw_conditions_start(void);
 // Adds a sentence, unless it is there already.
 void farm_bw_conditions_note(struct farm_bw_conditions *conditions, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
+// Makes *all what holds for both: flags as above, the smaller pages (AUTO: none yet), the sentences of both.
+void farm_bw_conditions_merge(struct farm_bw_conditions *all, const struct farm_bw_conditions *one);
 
 #endif

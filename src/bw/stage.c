@@ -2,6 +2,7 @@
 #include "bw/stage.h"
 
 #include <assert.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -86,11 +87,12 @@ enum farm_status farm_bw_all_left_out(const struct farm_error *why, struct farm_
 }
 
 void farm_bw_conditions_add_buffer(struct farm_bw_conditions *conditions, const struct farm_bw_buffer *buffer) {
-    conditions->bound &= buffer->bound;
-    conditions->placed &= buffer->placed;
-    // The kinds are in the order of their sizes, AUTO before all.
-    if (conditions->pages == FARM_BW_PAGES_AUTO || buffer->pages < conditions->pages) conditions->pages = buffer->pages;
-    farm_bw_conditions_note(conditions, "%s", buffer->note);
+    struct farm_bw_conditions one = farm_bw_conditions_start();
+    one.bound = buffer->bound;
+    one.placed = buffer->placed;
+    one.pages = buffer->pages;
+    snprintf(one.note, sizeof one.note, "%s", buffer->note);
+    farm_bw_conditions_merge(conditions, &one);
 }
 
 // ---- opening ----
