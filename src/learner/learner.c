@@ -25,9 +25,8 @@ struct learner {
     struct farm_backend *backend;
     struct farm_trainer *trainer; // NULL in evaluation
     struct shard {
+        const struct learner *learner;
         struct farm_inference *inference;
-        struct farm_trainer *trainer; // of all
-        const struct farm_bitmap *cpus;
         pthread_t thread; // of all but shard 0, which has the main thread
         bool started;
         enum farm_status status;
@@ -136,7 +135,7 @@ static enum farm_status make_shards(struct learner *learner, struct farm_error *
                                                      .backend = learner->backend,
                                                      .shard = k,
                                                      .stop = &stop_asked};
-        learner->shards[k].cpus = learner->config->shards[k].cpus;
+        learner->shards[k].learner = learner;
         status = farm_inference_make(&config, &learner->shards[k].inference, err);
     }
     return status;
@@ -176,10 +175,12 @@ static enum farm_status start(struct learner *learner, struct farm_error *err) {
 
 static void *infer(void *argument) {
     struct shard *shard = argument;
+    const struct learner *learner = shard->learner;
+    const struct farm_bitmap *cpus = learner->config->shards[shard - learner->shards].cpus;
     struct farm_error error;
-    if (shard->cpus && farm_bitmap_pin(shard->cpus, &error))
+    if (cpus && farm_bitmap_pin(cpus, &error))
         farm_log_warn("an inference thread stays where it is: %s", error.message);
-    shard->status = farm_inference_run(shard->inference, shard->trainer, &shard->error);
+    shard->status = farm_inference_run(shard->inference, learner->trainer, &shard->error);
     return NULL;
 }
 
@@ -189,7 +190,6 @@ static enum farm_status run(struct learner *learner, struct farm_error *err) {
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
     enum farm_status status = FARM_OK;
-    for (uint32_t k = 0; k < learner->shard_count; k++) learner->shards[k].trainer = learner->trainer;
     for (uint32_t k = 1; k < learner->shard_count && !status; k++) {
         struct shard *shard = &learner->shards[k];
         if ((errno = pthread_create(&shard->thread, NULL, infer, shard)))
