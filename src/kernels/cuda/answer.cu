@@ -14,10 +14,6 @@
 
 enum { THREADS = 128 };
 
-static __device__ void store_release_system(uint64_t *word, uint64_t value) {
-    asm volatile("st.release.sys.global.u64 [%0], %1;" ::"l"(__cvta_generic_to_global(word)), "l"(value) : "memory");
-}
-
 static __global__ void __launch_bounds__(THREADS) answer_lanes(const struct farm_cuda_answer a) {
     const struct farm_cuda_answer_lane lane = a.lanes[blockIdx.x];
     const uint32_t logits = lane.count * (uint32_t)a.actions;
@@ -30,11 +26,11 @@ static __global__ void __launch_bounds__(THREADS) answer_lanes(const struct farm
     if (threadIdx.x == 0) *lane.version = *a.version;
     __syncthreads();
     if (threadIdx.x > 0 || !lane.acted) return;
-    store_release_system(lane.acted, lane.acted_value);
+    farm_cuda_store_release_system(lane.acted, lane.acted_value);
 }
 
 static __global__ void signal_host(uint64_t *word, const uint64_t *value) {
-    store_release_system(word, *value);
+    farm_cuda_store_release_system(word, *value);
 }
 
 enum farm_status farm_cuda_answer(struct CUstream_st *stream, const struct farm_cuda_answer *answer,
@@ -42,12 +38,10 @@ enum farm_status farm_cuda_answer(struct CUstream_st *stream, const struct farm_
     if (answer->lane_count == 0) return FARM_OK;
     if (answer->lane_count > INT32_MAX || answer->actions < 1)
         return farm_fail(err, FARM_E_INVALID, "answers of %d actions to %u lanes", answer->actions, answer->lane_count);
-    answer_lanes<<<answer->lane_count, THREADS, 0, stream>>>(*answer);
-    return FARM_CUDA_LAUNCHED("answer_lanes");
+    return farm_cuda_launch({"answer_lanes", stream, answer->lane_count, THREADS}, err, answer_lanes, *answer);
 }
 
 enum farm_status farm_cuda_signal(struct CUstream_st *stream, uint64_t *word, const uint64_t *value,
                                   struct farm_error *err) {
-    signal_host<<<1, 1, 0, stream>>>(word, value);
-    return FARM_CUDA_LAUNCHED("signal_host");
+    return farm_cuda_launch({"signal_host", stream, 1, 1}, err, signal_host, word, value);
 }

@@ -1,4 +1,4 @@
-// What the kernels of this folder share: checked launches and sums over a block in a fixed order. For .cu files only.
+// What the kernels of this folder share: sizes of grids and sums over a block in a fixed order. For .cu files only.
 #ifndef FARM_KERNELS_CUDA_COMMON_CUH
 #define FARM_KERNELS_CUDA_COMMON_CUH
 
@@ -12,27 +12,12 @@
 #include <stdint.h>
 #include <string.h>
 
-#include "kernels/cuda/check.h"
+#include "kernels/cuda/device.cuh"
 #include "kernels/cuda/kernels.h"
-
-// The status of the launch before it.
-#define FARM_CUDA_LAUNCHED(kernel) farm_cuda_launched(err, kernel, __FILE__, __LINE__)
-static inline enum farm_status farm_cuda_launched(struct farm_error *err, const char *kernel, const char *file,
-                                                  int line) {
-    const cudaError_t code = cudaGetLastError();
-    return code == cudaSuccess ? FARM_OK : farm_cuda_fail(err, code, kernel, file, line);
-}
 
 // Blocks of `threads` that cover `count` elements.
 static inline unsigned farm_cuda_blocks(size_t count, unsigned threads) {
     return (unsigned)((count + threads - 1) / threads);
-}
-
-// The bits of the nearest bf16, ties to even.
-static __device__ inline uint16_t farm_cuda_bf16(float x) {
-    uint16_t bits;
-    asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(bits) : "f"(x));
-    return bits;
 }
 
 // The sum over a warp, in lane 0. Always the same tree.

@@ -18,6 +18,11 @@ static __device__ void store(float *x, float number) {
 template <typename T, int WIDTH> struct alignas(WIDTH * sizeof(T)) pack { T of[WIDTH]; };
 template <typename T> struct widest { static constexpr int width = 16 / sizeof(T); };
 
+// Blocks whose threads have 16 bytes of numbers each.
+static unsigned blocks_of(enum farm_cuda_type type, size_t count) {
+    return farm_cuda_blocks(count, THREADS * (16 / (type == FARM_CUDA_BF16 ? sizeof(uint16_t) : sizeof(float))));
+}
+
 static enum farm_status check_aligned(const char *name, const void *a, const void *b, const void *c,
                                       struct farm_error *err) {
     if (((uintptr_t)a | (uintptr_t)b | (uintptr_t)c) % 16 == 0) return FARM_OK;
@@ -57,13 +62,12 @@ static enum farm_status launch_activate(struct CUstream_st *stream, enum farm_sl
                                         const void *in, const void *bias, void *out, size_t count, int channels,
                                         struct farm_error *err) {
     if (count == 0) return FARM_OK;
+    const struct farm_cuda_grid grid = {"activate", stream, blocks_of(type, count), THREADS};
     if (type == FARM_CUDA_BF16)
-        activate<uint16_t><<<farm_cuda_blocks(count, THREADS * widest<uint16_t>::width), THREADS, 0, stream>>>(
-            kind, (const uint16_t *)in, (const uint16_t *)bias, (uint16_t *)out, count, (uint32_t)channels);
-    else
-        activate<float><<<farm_cuda_blocks(count, THREADS * widest<float>::width), THREADS, 0, stream>>>(
-            kind, (const float *)in, (const float *)bias, (float *)out, count, (uint32_t)channels);
-    return FARM_CUDA_LAUNCHED("activate");
+        return farm_cuda_launch(grid, err, activate<uint16_t>, kind, (const uint16_t *)in, (const uint16_t *)bias,
+                                (uint16_t *)out, count, (uint32_t)channels);
+    return farm_cuda_launch(grid, err, activate<float>, kind, (const float *)in, (const float *)bias, (float *)out,
+                            count, (uint32_t)channels);
 }
 
 enum farm_status farm_cuda_activate(struct CUstream_st *stream, enum farm_slope kind, enum farm_cuda_type type,
@@ -102,13 +106,12 @@ enum farm_status farm_cuda_relu_gradient_add(struct CUstream_st *stream, enum fa
                                              const void *dy, void *sum, size_t count, struct farm_error *err) {
     const enum farm_status status = check_aligned("relu_gradient_add", y, dy, sum, err);
     if (status || count == 0) return status;
+    const struct farm_cuda_grid grid = {"relu_gradient_add", stream, blocks_of(type, count), THREADS};
     if (type == FARM_CUDA_BF16)
-        relu_gradient_add<uint16_t><<<farm_cuda_blocks(count, THREADS * widest<uint16_t>::width), THREADS, 0, stream>>>(
-            (const uint16_t *)y, (const uint16_t *)dy, (uint16_t *)sum, count);
-    else
-        relu_gradient_add<float><<<farm_cuda_blocks(count, THREADS * widest<float>::width), THREADS, 0, stream>>>(
-            (const float *)y, (const float *)dy, (float *)sum, count);
-    return FARM_CUDA_LAUNCHED("relu_gradient_add");
+        return farm_cuda_launch(grid, err, relu_gradient_add<uint16_t>, (const uint16_t *)y, (const uint16_t *)dy,
+                                (uint16_t *)sum, count);
+    return farm_cuda_launch(grid, err, relu_gradient_add<float>, (const float *)y, (const float *)dy, (float *)sum,
+                            count);
 }
 
 // ---- gradients of activation and bias ----
@@ -176,10 +179,12 @@ static __global__ void __launch_bounds__(THREADS)
 }
 
 template <typename T, int WIDTH>
-static void launch_slope_gradient(struct CUstream_st *stream, const struct farm_cuda_slope_gradient *g) {
+static enum farm_status launch_slope_gradient(struct CUstream_st *stream, const struct farm_cuda_slope_gradient *g,
+                                              struct farm_error *err) {
     const uint32_t groups = (uint32_t)g->channels / WIDTH, columns = groups < THREADS ? groups : (uint32_t)THREADS;
     const dim3 blocks(slabs_of(g->rows, g->channels), farm_cuda_blocks(groups, columns));
-    slope_gradient<T, WIDTH><<<blocks, THREADS, 0, stream>>>(*g, columns, (float *)g->scratch);
+    return farm_cuda_launch({"slope_gradient", stream, blocks, THREADS}, err, slope_gradient<T, WIDTH>, *g, columns,
+                            (float *)g->scratch);
 }
 
 enum farm_status farm_cuda_slope_gradient(struct CUstream_st *stream, const struct farm_cuda_slope_gradient *g,
@@ -191,18 +196,18 @@ enum farm_status farm_cuda_slope_gradient(struct CUstream_st *stream, const stru
     if (status) return status;
     const bool bf16 = g->type == FARM_CUDA_BF16;
     if (bf16 && g->channels % widest<uint16_t>::width == 0)
-        launch_slope_gradient<uint16_t, widest<uint16_t>::width>(stream, g);
+        status = launch_slope_gradient<uint16_t, widest<uint16_t>::width>(stream, g, err);
     else if (bf16)
-        launch_slope_gradient<uint16_t, 1>(stream, g);
+        status = launch_slope_gradient<uint16_t, 1>(stream, g, err);
     else if (g->channels % widest<float>::width == 0)
-        launch_slope_gradient<float, widest<float>::width>(stream, g);
+        status = launch_slope_gradient<float, widest<float>::width>(stream, g, err);
     else
-        launch_slope_gradient<float, 1>(stream, g);
-    status = FARM_CUDA_LAUNCHED("slope_gradient");
+        status = launch_slope_gradient<float, 1>(stream, g, err);
     if (status) return status;
-    slope_gradient_sum<<<farm_cuda_blocks((size_t)g->channels, 32), THREADS, 0, stream>>>(
-        (const float *)g->scratch, slabs_of(g->rows, g->channels), (uint32_t)g->channels, g->bias_gradient);
-    return FARM_CUDA_LAUNCHED("slope_gradient_sum");
+    const unsigned blocks = farm_cuda_blocks((size_t)g->channels, 32);
+    return farm_cuda_launch({"slope_gradient_sum", stream, blocks, THREADS}, err, slope_gradient_sum,
+                            (const float *)g->scratch, slabs_of(g->rows, g->channels), (uint32_t)g->channels,
+                            g->bias_gradient);
 }
 
 // ---- maxima: a block belongs to one picture, a thread to WIDTH channels of one pixel ----
@@ -271,18 +276,20 @@ static __global__ void __launch_bounds__(THREADS)
 }
 
 template <typename T, int WIDTH>
-static void launch_pool(struct CUstream_st *stream, const struct farm_pool *p, size_t rows, const void *in, void *out,
-                        uint8_t *where) {
+static enum farm_status launch_pool(struct CUstream_st *stream, const struct farm_pool *p, size_t rows, const void *in,
+                                    void *out, uint8_t *where, struct farm_error *err) {
     const size_t groups = (size_t)p->out_height * (size_t)p->out_width * (size_t)(p->channels / WIDTH);
     const dim3 blocks((unsigned)rows, farm_cuda_blocks(groups, THREADS));
-    pool_rows<T, WIDTH><<<blocks, THREADS, 0, stream>>>(*p, (const T *)in, (T *)out, where);
+    return farm_cuda_launch({"pool_rows", stream, blocks, THREADS}, err, pool_rows<T, WIDTH>, *p, (const T *)in,
+                            (T *)out, where);
 }
 template <typename T, int WIDTH>
-static void launch_pool_gradient(struct CUstream_st *stream, const struct farm_pool *p, size_t rows, const void *dy,
-                                 const uint8_t *where, void *dx) {
+static enum farm_status launch_pool_gradient(struct CUstream_st *stream, const struct farm_pool *p, size_t rows,
+                                             const void *dy, const uint8_t *where, void *dx, struct farm_error *err) {
     const size_t groups = (size_t)p->height * (size_t)p->width * (size_t)(p->channels / WIDTH);
     const dim3 blocks((unsigned)rows, farm_cuda_blocks(groups, THREADS));
-    pool_gradient_rows<T, WIDTH><<<blocks, THREADS, 0, stream>>>(*p, (const T *)dy, where, (T *)dx);
+    return farm_cuda_launch({"pool_gradient_rows", stream, blocks, THREADS}, err, pool_gradient_rows<T, WIDTH>, *p,
+                            (const T *)dy, where, (T *)dx);
 }
 
 static enum farm_status check_pool(const struct farm_pool *p, size_t rows, const void *a, const void *b,
@@ -301,11 +308,10 @@ enum farm_status farm_cuda_pool(struct CUstream_st *stream, const struct farm_po
     const enum farm_status status = check_pool(p, rows, in, out, where, err);
     if (status || rows == 0) return status;
     if (type == FARM_CUDA_BF16)
-        (p->channels % wide_bf16 == 0 ? launch_pool<uint16_t, wide_bf16> : launch_pool<uint16_t, 1>)(stream, p, rows,
-                                                                                                     in, out, where);
-    else
-        (p->channels % wide == 0 ? launch_pool<float, wide> : launch_pool<float, 1>)(stream, p, rows, in, out, where);
-    return FARM_CUDA_LAUNCHED("pool_rows");
+        return (p->channels % wide_bf16 == 0 ? launch_pool<uint16_t, wide_bf16>
+                                             : launch_pool<uint16_t, 1>)(stream, p, rows, in, out, where, err);
+    return (p->channels % wide == 0 ? launch_pool<float, wide> : launch_pool<float, 1>)(stream, p, rows, in, out, where,
+                                                                                        err);
 }
 
 enum farm_status farm_cuda_pool_gradient(struct CUstream_st *stream, const struct farm_pool *p,
@@ -315,12 +321,10 @@ enum farm_status farm_cuda_pool_gradient(struct CUstream_st *stream, const struc
     const enum farm_status status = check_pool(p, rows, dy, dx, where, err);
     if (status || rows == 0) return status;
     if (type == FARM_CUDA_BF16)
-        (p->channels % wide_bf16 == 0 ? launch_pool_gradient<uint16_t, wide_bf16>
-                                      : launch_pool_gradient<uint16_t, 1>)(stream, p, rows, dy, where, dx);
-    else
-        (p->channels % wide == 0 ? launch_pool_gradient<float, wide> : launch_pool_gradient<float, 1>)(stream, p, rows,
-                                                                                                       dy, where, dx);
-    return FARM_CUDA_LAUNCHED("pool_gradient_rows");
+        return (p->channels % wide_bf16 == 0 ? launch_pool_gradient<uint16_t, wide_bf16>
+                                             : launch_pool_gradient<uint16_t, 1>)(stream, p, rows, dy, where, dx, err);
+    return (p->channels % wide == 0 ? launch_pool_gradient<float, wide>
+                                    : launch_pool_gradient<float, 1>)(stream, p, rows, dy, where, dx, err);
 }
 
 // ---- roundings, sums, heads ----
@@ -334,8 +338,8 @@ enum farm_status farm_cuda_round(struct CUstream_st *stream, const float *in, ui
                                  struct farm_error *err) {
     const enum farm_status status = check_aligned("round", in, out, NULL, err);
     if (status || count == 0) return status;
-    round_all<<<farm_cuda_blocks(count, THREADS), THREADS, 0, stream>>>(in, out, count);
-    return FARM_CUDA_LAUNCHED("round");
+    const unsigned blocks = farm_cuda_blocks(count, THREADS);
+    return farm_cuda_launch({"round", stream, blocks, THREADS}, err, round_all, in, out, count);
 }
 
 static __global__ void __launch_bounds__(THREADS) add_bf16(const uint16_t *x, float *sum, size_t count) {
@@ -347,8 +351,8 @@ enum farm_status farm_cuda_add_bf16(struct CUstream_st *stream, const uint16_t *
                                     struct farm_error *err) {
     const enum farm_status status = check_aligned("add_bf16", x, sum, NULL, err);
     if (status || count == 0) return status;
-    add_bf16<<<farm_cuda_blocks(count, THREADS), THREADS, 0, stream>>>(x, sum, count);
-    return FARM_CUDA_LAUNCHED("add_bf16");
+    const unsigned blocks = farm_cuda_blocks(count, THREADS);
+    return farm_cuda_launch({"add_bf16", stream, blocks, THREADS}, err, add_bf16, x, sum, count);
 }
 
 template <typename T>
@@ -384,11 +388,10 @@ enum farm_status farm_cuda_heads_split(struct CUstream_st *stream, const struct 
     const enum farm_status status = check_heads(h, err);
     if (status || h->rows == 0) return status;
     const unsigned blocks = farm_cuda_blocks((size_t)h->rows * ((size_t)h->actions + 1), THREADS);
+    const struct farm_cuda_grid grid = {"heads_split", stream, blocks, THREADS};
     if (h->type == FARM_CUDA_BF16)
-        heads_split<<<blocks, THREADS, 0, stream>>>(*h, product, (const uint16_t *)bias, logits, value);
-    else
-        heads_split<<<blocks, THREADS, 0, stream>>>(*h, product, (const float *)bias, logits, value);
-    return FARM_CUDA_LAUNCHED("heads_split");
+        return farm_cuda_launch(grid, err, heads_split<uint16_t>, *h, product, (const uint16_t *)bias, logits, value);
+    return farm_cuda_launch(grid, err, heads_split<float>, *h, product, (const float *)bias, logits, value);
 }
 
 enum farm_status farm_cuda_heads_join(struct CUstream_st *stream, const struct farm_cuda_heads *h, const float *dlogits,
@@ -396,9 +399,8 @@ enum farm_status farm_cuda_heads_join(struct CUstream_st *stream, const struct f
     const enum farm_status status = check_heads(h, err);
     if (status || h->rows == 0) return status;
     const unsigned blocks = farm_cuda_blocks((size_t)h->rows * (size_t)h->pitch, THREADS);
+    const struct farm_cuda_grid grid = {"heads_join", stream, blocks, THREADS};
     if (h->type == FARM_CUDA_BF16)
-        heads_join<<<blocks, THREADS, 0, stream>>>(*h, dlogits, dvalue, (uint16_t *)joined);
-    else
-        heads_join<<<blocks, THREADS, 0, stream>>>(*h, dlogits, dvalue, (float *)joined);
-    return FARM_CUDA_LAUNCHED("heads_join");
+        return farm_cuda_launch(grid, err, heads_join<uint16_t>, *h, dlogits, dvalue, (uint16_t *)joined);
+    return farm_cuda_launch(grid, err, heads_join<float>, *h, dlogits, dvalue, (float *)joined);
 }

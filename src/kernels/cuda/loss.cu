@@ -47,11 +47,10 @@ enum farm_status farm_cuda_loss(struct CUstream_st *stream, const struct farm_lo
     if (batch->rows < 0 || batch->actions < 1)
         return farm_fail(err, FARM_E_INVALID, "a loss of %d rows of %d actions", batch->rows, batch->actions);
     const unsigned blocks = farm_cuda_blocks((size_t)batch->rows, THREADS);
-    loss_rows<<<blocks, THREADS, 0, stream>>>(*config, *batch, (double *)scratch);
-    const enum farm_status status = FARM_CUDA_LAUNCHED("loss_rows");
+    const enum farm_status status =
+        farm_cuda_launch({"loss_rows", stream, blocks, THREADS}, err, loss_rows, *config, *batch, (double *)scratch);
     if (status) return status;
-    loss_sum<<<1, TERMS * 32, 0, stream>>>((const double *)scratch, blocks, stats);
-    return FARM_CUDA_LAUNCHED("loss_sum");
+    return farm_cuda_launch({"loss_sum", stream, 1, TERMS * 32}, err, loss_sum, (const double *)scratch, blocks, stats);
 }
 
 static __global__ void __launch_bounds__(THREADS)
@@ -65,6 +64,7 @@ enum farm_status farm_cuda_log_prob_rows(struct CUstream_st *stream, const float
     if (rows == 0) return FARM_OK;
     if (rows < 0 || actions < 1)
         return farm_fail(err, FARM_E_INVALID, "log-probabilities of %d rows of %d actions", rows, actions);
-    log_prob_rows<<<farm_cuda_blocks((size_t)rows, THREADS), THREADS, 0, stream>>>(logits, action, rows, actions, out);
-    return FARM_CUDA_LAUNCHED("log_prob_rows");
+    const unsigned blocks = farm_cuda_blocks((size_t)rows, THREADS);
+    return farm_cuda_launch({"log_prob_rows", stream, blocks, THREADS}, err, log_prob_rows, logits, action, rows,
+                            actions, out);
 }

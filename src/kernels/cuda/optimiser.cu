@@ -35,15 +35,15 @@ static __global__ void __launch_bounds__(MOST_BLOCKS)
 template <bool ADAM> static __global__ void __launch_bounds__(THREADS) update(const struct farm_cuda_optimiser o) {
     if (!o.control->applied) return;
     const struct farm_optimiser_factors factors = o.control->factors;
-    for (size_t i = (size_t)blockIdx.x * THREADS + threadIdx.x; i < o.count; i += (size_t)gridDim.x * THREADS) {
-        float param = o.params[i];
-        if (ADAM)
-            farm_adam_update(&factors, o.gradients[i], o.first + i, o.second + i, &param);
-        else
-            farm_rmsprop_update(&factors, o.gradients[i], o.second + i, &param);
-        o.params[i] = param;
-        if (o.params_bf16) o.params_bf16[i] = farm_cuda_bf16(param);
-    }
+    const size_t i = (size_t)blockIdx.x * THREADS + threadIdx.x;
+    if (i >= o.count) return;
+    float param = o.params[i];
+    if (ADAM)
+        farm_adam_update(&factors, o.gradients[i], o.first + i, o.second + i, &param);
+    else
+        farm_rmsprop_update(&factors, o.gradients[i], o.second + i, &param);
+    o.params[i] = param;
+    if (o.params_bf16) o.params_bf16[i] = farm_cuda_bf16(param);
 }
 
 enum farm_status farm_cuda_optimiser_step(struct CUstream_st *stream, const struct farm_cuda_optimiser *o,
@@ -51,18 +51,16 @@ enum farm_status farm_cuda_optimiser_step(struct CUstream_st *stream, const stru
     const bool adam = o->config.kind == FARM_OPTIMISER_ADAM;
     if (adam && !o->first) return farm_fail(err, FARM_E_INVALID, "Adam needs a vector for its first moment");
     const unsigned blocks = blocks_of(o->count);
-    if (blocks > 0) sum_squares<<<blocks, THREADS, 0, stream>>>(o->gradients, o->count, (double *)o->scratch);
-    enum farm_status status = FARM_CUDA_LAUNCHED("sum_squares");
+    enum farm_status status = FARM_OK;
+    if (blocks > 0)
+        status = farm_cuda_launch({"sum_squares", stream, blocks, THREADS}, err, sum_squares, o->gradients, o->count,
+                                  (double *)o->scratch);
     if (status) return status;
-    decide<<<1, MOST_BLOCKS, 0, stream>>>(o->config, (const double *)o->scratch, blocks, o->control);
-    status = FARM_CUDA_LAUNCHED("decide");
+    status = farm_cuda_launch({"decide", stream, 1, MOST_BLOCKS}, err, decide, o->config, (const double *)o->scratch,
+                              blocks, o->control);
     if (status || blocks == 0) return status;
-    const unsigned most = farm_cuda_blocks(o->count, THREADS);
-    if (adam)
-        update<true><<<most, THREADS, 0, stream>>>(*o);
-    else
-        update<false><<<most, THREADS, 0, stream>>>(*o);
-    return FARM_CUDA_LAUNCHED("update");
+    const unsigned all = farm_cuda_blocks(o->count, THREADS);
+    return farm_cuda_launch({"update", stream, all, THREADS}, err, adam ? update<true> : update<false>, *o);
 }
 
 static __global__ void __launch_bounds__(THREADS) scale(float *x, size_t count, float factor) {
@@ -73,6 +71,5 @@ static __global__ void __launch_bounds__(THREADS) scale(float *x, size_t count, 
 enum farm_status farm_cuda_scale(struct CUstream_st *stream, float *x, size_t count, float factor,
                                  struct farm_error *err) {
     if (count == 0) return FARM_OK;
-    scale<<<blocks_of(count), THREADS, 0, stream>>>(x, count, factor);
-    return FARM_CUDA_LAUNCHED("scale");
+    return farm_cuda_launch({"scale", stream, blocks_of(count), THREADS}, err, scale, x, count, factor);
 }

@@ -78,68 +78,35 @@ static __global__ void __launch_bounds__(LOAD_WARPS * 32)
     }
 }
 
-#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
-
-// Starts a copy of `bytes` into shared memory; `barrier` completes its phase when they are there.
-static __device__ void bulk_load(uint32_t shared, const void *from, uint32_t bytes, uint32_t barrier) {
-    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
-    asm volatile(
-        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(shared),
-        "l"(__cvta_generic_to_global(from)), "r"(bytes), "r"(barrier)
-        : "memory");
-}
-
-static __device__ void barrier_wait(uint32_t barrier, uint32_t parity) {
-    uint32_t done = 0;
-    while (!done)
-        asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
-                     : "=r"(done)
-                     : "r"(barrier), "r"(parity)
-                     : "memory");
-}
-
-static __device__ void bulk_store(void *to, uint32_t shared, uint32_t bytes) {
-    asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(__cvta_generic_to_global(to)),
-                 "r"(shared), "r"(bytes)
-                 : "memory");
-    asm volatile("cp.async.bulk.commit_group;" ::: "memory");
-}
-
-#endif
-
 // Lane 0 of each warp runs the copy engine with a buffer and a barrier of the warp's own; the warp copies what bulk
 // copies cannot. Only the copy engine touches the buffers, so they need no proxy fence; the barrier's initialisation
 // does.
 static __global__ void __launch_bounds__(BULK_WARPS * 32) pull_bulk(const struct farm_cuda_pull pull, uint32_t chunks) {
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
-    extern __shared__ __align__(128) uint8_t buffers[];
     __shared__ uint64_t barriers[BULK_WARPS];
     const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, total = pull.count * chunks;
-    const uint32_t buffer = (uint32_t)__cvta_generic_to_shared(buffers + warp * CHUNK_BYTES);
-    const uint32_t barrier = (uint32_t)__cvta_generic_to_shared(&barriers[warp]);
+    uint8_t *buffer = farm_cuda_shared() + warp * CHUNK_BYTES;
+    uint64_t *barrier = &barriers[warp];
     uint32_t parity = 0;
-    if (lane == 0) {
-        asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(barrier) : "memory");
-        asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-    }
+    if (lane == 0) farm_cuda_barrier_init(barrier);
     const uint64_t stride = (uint64_t)gridDim.x * BULK_WARPS;
     for (uint64_t i = (uint64_t)blockIdx.x * BULK_WARPS + warp; i < total; i += stride) {
         const chunk c = chunk_of(pull, chunks, (uint32_t)i);
         const bool bulk = lane == 0 && c.vectors > 0;
         if (bulk) {
-            asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); // the last store has left the buffer
-            bulk_load(buffer, c.from, c.vectors * 16, barrier);
+            farm_cuda_bulk_stores_read(); // the last one has left the buffer
+            farm_cuda_bulk_load(buffer, c.from, c.vectors * 16, barrier);
         }
         __syncwarp();
         copy_bytes(c, lane);
         if (bulk) {
-            barrier_wait(barrier, parity);
+            farm_cuda_barrier_wait(barrier, parity);
             parity ^= 1;
-            bulk_store(c.to, buffer, c.vectors * 16);
+            farm_cuda_bulk_store(c.to, buffer, c.vectors * 16);
         }
         __syncwarp();
     }
-    if (lane == 0) asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
+    if (lane == 0) farm_cuda_bulk_stores_done();
 #endif
 }
 
@@ -162,11 +129,11 @@ enum farm_status farm_cuda_pull(struct CUstream_st *stream, enum farm_cuda_pull_
     const enum farm_status status = farm_cuda_pull_supported(way, err);
     if (status) return status;
     const unsigned blocks = pull->blocks ? pull->blocks : unsigned(FARM_CUDA_PULL_BLOCKS);
-    if (way == FARM_CUDA_PULL_LOADS) {
-        pull_loads<<<blocks, LOAD_WARPS * 32, 0, stream>>>(*pull, (uint32_t)chunks);
-        return FARM_CUDA_LAUNCHED("pull_loads");
-    }
-    FARM_CUDA_TRY(cudaFuncSetAttribute(pull_bulk, cudaFuncAttributeMaxDynamicSharedMemorySize, BULK_SHARED));
-    pull_bulk<<<blocks, BULK_WARPS * 32, BULK_SHARED, stream>>>(*pull, (uint32_t)chunks);
-    return FARM_CUDA_LAUNCHED("pull_bulk");
+    if (way == FARM_CUDA_PULL_LOADS)
+        return farm_cuda_launch({"pull_loads", stream, blocks, LOAD_WARPS * 32}, err, pull_loads, *pull,
+                                (uint32_t)chunks);
+    FARM_CUDA_TRY(
+        cudaFuncSetAttribute((const void *)pull_bulk, cudaFuncAttributeMaxDynamicSharedMemorySize, BULK_SHARED));
+    return farm_cuda_launch({"pull_bulk", stream, blocks, BULK_WARPS * 32, BULK_SHARED}, err, pull_bulk, *pull,
+                            (uint32_t)chunks);
 }

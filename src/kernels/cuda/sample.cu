@@ -14,6 +14,6 @@ enum farm_status farm_cuda_sample(struct CUstream_st *stream, const struct farm_
                                   struct farm_error *err) {
     if (sample->rows == 0) return FARM_OK;
     if (sample->actions < 1) return farm_fail(err, FARM_E_INVALID, "sampling from %d actions", sample->actions);
-    sample_rows<<<farm_cuda_blocks(sample->rows, THREADS), THREADS, 0, stream>>>(*sample);
-    return FARM_CUDA_LAUNCHED("sample_rows");
+    const unsigned blocks = farm_cuda_blocks(sample->rows, THREADS);
+    return farm_cuda_launch({"sample_rows", stream, blocks, THREADS}, err, sample_rows, *sample);
 }

@@ -51,15 +51,15 @@ static __global__ void __launch_bounds__(THREADS) stack_nchw(const struct farm_c
         for (uint32_t k = 0; k < 4 && from + k < count; k++) out[k] = numbers.of[k];
 }
 
-template <typename T> static void launch(struct CUstream_st *stream, const struct farm_cuda_stack *s) {
+template <typename T>
+static enum farm_status launch(struct CUstream_st *stream, const struct farm_cuda_stack *s, struct farm_error *err) {
     const uint32_t pixels = s->height * s->width, count = s->channels * pixels;
+    const dim3 frames(s->rows * s->stack, farm_cuda_blocks(count, 4 * THREADS));
+    const dim3 rows(s->rows, farm_cuda_blocks(pixels, THREADS));
     if (s->layout == FARM_CUDA_NCHW)
-        stack_nchw<T><<<dim3(s->rows * s->stack, farm_cuda_blocks(count, 4 * THREADS)), THREADS, 0, stream>>>(
-            *s, count % 4 == 0);
-    else if (s->stack == 4 && s->channels == 1)
-        stack_nhwc_4<T><<<dim3(s->rows, farm_cuda_blocks(pixels, THREADS)), THREADS, 0, stream>>>(*s);
-    else
-        stack_nhwc<T><<<dim3(s->rows, farm_cuda_blocks(pixels, THREADS)), THREADS, 0, stream>>>(*s);
+        return farm_cuda_launch({"stack_nchw", stream, frames, THREADS}, err, stack_nchw<T>, *s, count % 4 == 0);
+    const bool usual = s->stack == 4 && s->channels == 1;
+    return farm_cuda_launch({"stack_nhwc", stream, rows, THREADS}, err, usual ? stack_nhwc_4<T> : stack_nhwc<T>, *s);
 }
 
 enum farm_status farm_cuda_stack(struct CUstream_st *stream, const struct farm_cuda_stack *s, struct farm_error *err) {
@@ -71,9 +71,5 @@ enum farm_status farm_cuda_stack(struct CUstream_st *stream, const struct farm_c
                          "cannot stack %u rows of %u frames of %ux%ux%u at %p: sizes from 1 to 16 M pixels a frame, "
                          "16-byte aligned",
                          s->rows, s->stack, s->channels, s->height, s->width, s->out);
-    if (s->type == FARM_CUDA_BF16)
-        launch<uint16_t>(stream, s);
-    else
-        launch<float>(stream, s);
-    return FARM_CUDA_LAUNCHED("stack");
+    return s->type == FARM_CUDA_BF16 ? launch<uint16_t>(stream, s, err) : launch<float>(stream, s, err);
 }

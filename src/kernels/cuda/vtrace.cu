@@ -15,6 +15,6 @@ enum farm_status farm_cuda_vtrace(struct CUstream_st *stream, const struct farm_
     if (batch->columns == 0) return FARM_OK;
     if (batch->steps < 1 || batch->columns < 0)
         return farm_fail(err, FARM_E_INVALID, "V-trace over %d steps of %d columns", batch->steps, batch->columns);
-    vtrace<<<farm_cuda_blocks((size_t)batch->columns, THREADS), THREADS, 0, stream>>>(*config, *batch);
-    return FARM_CUDA_LAUNCHED("vtrace");
+    const unsigned blocks = farm_cuda_blocks((size_t)batch->columns, THREADS);
+    return farm_cuda_launch({"vtrace", stream, blocks, THREADS}, err, vtrace, *config, *batch);
 }

@@ -1,0 +1,98 @@
+// What the kernels of this folder ask of CUDA beyond C++ and its usual built-ins: launches, shared memory whose size
+// the launch says, and instructions that C++ has no words for. For .cu files only.
+//
+// Tests have another file of this name in its place (tests/support/cuda_standin/device), over which every kernel runs
+// on the CPU as it is written.
+#ifndef FARM_KERNELS_CUDA_DEVICE_CUH
+#define FARM_KERNELS_CUDA_DEVICE_CUH
+
+#include <cuda_runtime.h>
+#include <stdint.h>
+
+#include "kernels/cuda/check.h"
+#include "kernels/cuda/grid.cuh"
+
+template <typename... Parameters, typename... Arguments>
+static enum farm_status farm_cuda_launch(const struct farm_cuda_grid &grid, struct farm_error *err,
+                                         void (*kernel)(Parameters...), Arguments... arguments) {
+    cudaLaunchConfig_t config = {};
+    config.gridDim = grid.blocks;
+    config.blockDim = dim3(grid.threads);
+    config.dynamicSmemBytes = grid.shared_bytes;
+    config.stream = grid.stream;
+    const cudaError_t code = cudaLaunchKernelEx(&config, kernel, arguments...);
+    return code == cudaSuccess ? FARM_OK : farm_cuda_fail(err, code, grid.name, grid.file, grid.line);
+}
+
+// The block's shared memory of the launch's size, 128-byte aligned.
+static __device__ inline uint8_t *farm_cuda_shared() {
+    extern __shared__ __align__(128) uint8_t farm_cuda_shared_bytes[];
+    return farm_cuda_shared_bytes;
+}
+
+// The bits of the nearest bf16, ties to even.
+static __device__ inline uint16_t farm_cuda_bf16(float x) {
+    uint16_t bits;
+    asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(bits) : "f"(x));
+    return bits;
+}
+
+// A store that the host's threads may acquire: it is cumulative, over all the system.
+static __device__ inline void farm_cuda_store_release_system(uint64_t *word, uint64_t value) {
+    asm volatile("st.release.sys.global.u64 [%0], %1;" ::"l"(__cvta_generic_to_global(word)), "l"(value) : "memory");
+}
+
+// ---- the copy engine of a multiprocessor: compute capability 9.0 and newer, one thread of a warp ----
+
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
+
+// A barrier of shared memory that one thread arrives at, also for the engine's eyes.
+static __device__ inline void farm_cuda_barrier_init(uint64_t *barrier) {
+    const uint32_t at = (uint32_t)__cvta_generic_to_shared(barrier);
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(at) : "memory");
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+
+// Starts a copy of `bytes` from global to shared memory; `barrier` completes its phase when they are there. Addresses
+// and bytes: multiples of 16.
+static __device__ inline void farm_cuda_bulk_load(void *shared, const void *from, uint32_t bytes, uint64_t *barrier) {
+    const uint32_t at = (uint32_t)__cvta_generic_to_shared(barrier);
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(at), "r"(bytes) : "memory");
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
+                     (uint32_t)__cvta_generic_to_shared(shared)),
+                 "l"(__cvta_generic_to_global(from)), "r"(bytes), "r"(at)
+                 : "memory");
+}
+
+// Waits for the end of the phase of that parity; the first is 0.
+static __device__ inline void farm_cuda_barrier_wait(uint64_t *barrier, uint32_t parity) {
+    const uint32_t at = (uint32_t)__cvta_generic_to_shared(barrier);
+    uint32_t done = 0;
+    while (!done)
+        asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
+                     : "=r"(done)
+                     : "r"(at), "r"(parity)
+                     : "memory");
+}
+
+// Starts a copy from shared to global memory.
+static __device__ inline void farm_cuda_bulk_store(void *to, const void *shared, uint32_t bytes) {
+    asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(__cvta_generic_to_global(to)),
+                 "r"((uint32_t)__cvta_generic_to_shared(shared)), "r"(bytes)
+                 : "memory");
+    asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+}
+
+// Until this thread's stores have left shared memory.
+static __device__ inline void farm_cuda_bulk_stores_read() {
+    asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
+}
+
+// Until this thread's stores are done.
+static __device__ inline void farm_cuda_bulk_stores_done() {
+    asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
+}
+
+#endif
+
+#endif

@@ -1,0 +1,22 @@
+// Where a kernel goes, in how many blocks of how many threads, and who sent it there. For .cu files only.
+#ifndef FARM_KERNELS_CUDA_GRID_CUH
+#define FARM_KERNELS_CUDA_GRID_CUH
+
+#include <cuda_runtime.h>
+
+struct farm_cuda_grid {
+    const char *name; // of the kernel, for messages: lives for ever
+    struct CUstream_st *stream;
+    dim3 blocks;
+    unsigned threads;
+    unsigned shared_bytes; // what farm_cuda_shared gives
+    const char *file;      // of the launch
+    int line;
+
+    farm_cuda_grid(const char *name, struct CUstream_st *stream, dim3 blocks, unsigned threads,
+                   unsigned shared_bytes = 0, const char *file = __builtin_FILE(), int line = __builtin_LINE())
+        : name(name), stream(stream), blocks(blocks), threads(threads), shared_bytes(shared_bytes), file(file),
+          line(line) {}
+};
+
+#endif
