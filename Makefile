@@ -55,7 +55,7 @@ say   = @printf '  %-5s %s\n' $1 $2
 parallel = $(if $(findstring -j,$(MAKEFLAGS))$(findstring jobserver,$(MAKEFLAGS)),,-j$(shell nproc))
 
 ##@ Targets
-.PHONY: all help deps run test bench bench-peers numa-guest model lint format asan tsan coverage fuzz fuzz-keep fuzz-seeds aarch64-test install uninstall clean chaos chaos-mutants
+.PHONY: all help deps run test bench bench-peers numa-guest model lint format asan tsan coverage fuzz fuzz-keep fuzz-seeds aarch64-test install uninstall clean chaos chaos-mutants kernel-mutants
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
@@ -120,6 +120,9 @@ chaos-mutants: deps ## breaks a rule at a time in copies: the chaos runner must 
 	@$(MAKE) $(parallel) $(BUILD)/chaos
 	@FARM_BUILD=$(abspath $(BUILD)) tests/chaos/test_mutants.sh --all
 
+kernel-mutants: deps ## breaks a line at a time of copies of the CUDA kernels: their test on the CPU must find each
+	@$(MAKE) $(parallel) run-kernel-mutants
+
 aarch64-test: ## tests that need no foreign library, built for AArch64, run under qemu-user
 	@tools/build/aarch64_test.sh
 
@@ -151,7 +154,7 @@ clean: ## removes build/, but keeps the downloads: build/venv, build/procgen, bu
 		-exec rm -rf {} +
 
 # What follows needs to know what the machine has; the targets above do not.
-UNCONFIGURED := help deps run test bench bench-peers numa-guest model asan tsan coverage fuzz fuzz-% lint format uninstall clean run-lint lint-% aarch64 chaos chaos-mutants
+UNCONFIGURED := help deps run test bench bench-peers numa-guest model asan tsan coverage fuzz fuzz-% lint format uninstall clean run-lint lint-% aarch64 chaos chaos-mutants kernel-mutants
 ifneq ($(filter-out $(UNCONFIGURED),$(or $(MAKECMDGOALS),all)),)
 include $(BUILD)/config.mk
 -include $(BUILD)/venv/python.mk $(BUILD)/cuda.mk
@@ -212,30 +215,53 @@ SCRIPT_TESTS := $(filter %.py %.sh,$(TESTS))
 TEST_SUPPORT := $(call object,$(filter-out %/faults.c %/coverage.c,$(wildcard tests/support/*.c)))
 
 # C over CUDA's runtime (cuda/ folders) needs its headers alone, which come with nvcc. Its tests, which lie in folders
-# called cuda too, are linked with a stand-in for runtime, kernels and libraries instead of CUDA: no GPU is needed.
+# called cuda too, are linked with a stand-in for runtime and libraries instead of CUDA, over which the kernels run as
+# the host's compiler makes them: no GPU is needed.
 CUDA_INCLUDE   := $(patsubst %/cuda_runtime_api.h,%,$(firstword $(wildcard $(addsuffix /cuda_runtime_api.h,\
                     $(if $(NVCC),$(dir $(NVCC))../include) $(BUILD)/cuda/nvidia/cu13/include \
                     $(BUILD)/../cuda/nvidia/cu13/include /usr/local/cuda/include))))
 CUDA_C_SOURCES := $(wildcard src/*/cuda/*.c)
-CUDA_STANDIN   := $(wildcard tests/support/cuda_standin/*.c)
 CUDA_C_OBJECTS := $(call object,$(CUDA_C_SOURCES))
+CUDA_STANDIN   := $(call object,$(wildcard tests/support/cuda_standin/*.c)) \
+                  $(patsubst %,$(BUILD)/obj/standin/%.o,$(wildcard src/*/cuda/*.cu))
 CUDA_TESTS     := $(strip $(foreach t,$(C_TESTS),$(if $(findstring /cuda/test_,$t),$t)))
 ifeq ($(CUDA_INCLUDE),)
 C_TESTS        := $(filter-out $(CUDA_TESTS),$(C_TESTS))
 CUDA_UNTESTED  := $(CUDA_TESTS)
 CUDA_TESTS     :=
 endif
-$(CUDA_C_OBJECTS) $(call object,$(CUDA_STANDIN)) $(CUDA_TESTS:$(BUILD)/%=$(BUILD)/obj/%.o): private CPPFLAGS += -isystem $(CUDA_INCLUDE) -Itests/support/cuda_standin
-$(CUDA_TESTS): $(CUDA_C_OBJECTS) $(call object,$(CUDA_STANDIN))
+$(CUDA_C_OBJECTS) $(filter-out %.cu.o,$(CUDA_STANDIN)) $(CUDA_TESTS:$(BUILD)/%=$(BUILD)/obj/%.o): private CPPFLAGS += -isystem $(CUDA_INCLUDE) -Itests/support/cuda_standin
+$(CUDA_TESTS): $(CUDA_C_OBJECTS) $(CUDA_STANDIN)
+# Kernels for the CPU: another device.cuh before our own, and a call of the stand-in's (access.c) before each load and
+# store. AddressSanitizer has functions of these names, so that there UndefinedBehaviorSanitizer alone looks on.
+STANDIN_FLAGS  := -std=c++17 -O1 -g -fPIC -fno-exceptions -fno-rtti -Wall -Wextra -Werror -Wno-unknown-pragmas \
+                  -Itests/support/cuda_standin/device -Itests/support/cuda_standin -Iinclude -Isrc -I$(BUILD)/gen \
+                  $(if $(findstring address,$(SANITIZE)),-fsanitize=undefined -fno-sanitize-recover=all,\
+                  -fsanitize=kernel-address $(addprefix --param asan-,instrumentation-with-call-threshold=0 stack=0 globals=0))
+KERNELS_CXX    := $(if $(CUDA_INCLUDE),g++ -x c++ $(STANDIN_FLAGS) -isystem $(CUDA_INCLUDE))
+$(BUILD)/obj/standin/%.cu.o: %.cu $(BUILD)/flags | $(BUILD)/gen/farm_build.h
+	$(call say,CXX,'$< for the CPU')
+	$(Q)mkdir -p $(@D)
+	$(Q)$(KERNELS_CXX) -MMD -MP -c $< -o $@
 # The dynamic linker's places hold what the test puts there.
 $(BUILD)/tests/nn/cuda/test_libraries: private LDFLAGS += $(addprefix -Wl$(comma)--wrap=,dlopen dlerror dlsym)
 # What opens cuDNN, cuBLASLt and NCCL gets the stand-ins (tests/support/cuda_standin/opened.c).
 CUDA_WRAP      := -Wl,--wrap=farm_cuda_libraries_open,--wrap=farm_cuda_libraries_describe,--wrap=farm_cuda_nccl_open
 $(filter $(BUILD)/tests/learner/cuda/%,$(CUDA_TESTS)): private LDFLAGS += $(CUDA_WRAP)
+# What a GPU is asked of the kernels (tests/gpu), asked of the stand-in: tests/kernels/cuda/test_kernels.sh runs it.
+KERNELS_ON_CPU := $(BUILD)/tests/gpu/test_kernels
+$(KERNELS_ON_CPU): $(addprefix $(BUILD)/obj/standin/tests/gpu/,test_kernels.cu.o support.cu.o bench_pull.cu.o) \
+		$(CUDA_STANDIN) $(CUDA_C_OBJECTS) $(LIBFARM)
+	$(call say,LINK,$@)
+	$(call link)
+.PHONY: run-kernel-mutants
+run-kernel-mutants: $(KERNELS_ON_CPU)
+	@FARM_BUILD=$(abspath $(BUILD)) KERNELS_CXX='$(KERNELS_CXX)' tests/kernels/cuda/test_mutants.sh --all
+build-tests build-c-tests: $(if $(CUDA_INCLUDE),$(if $(filter tests/kernels/cuda/%,$(SCRIPT_TESTS)),$(KERNELS_ON_CPU)))
 # The CUDA backend over the stand-ins, for `farm train --device cuda` in tests; never installed.
 CUDA_MAP       := src/learner/cuda/library.map
 CUDA_PRETENDED := $(if $(CUDA_INCLUDE),$(BUILD)/tests/tools/libfarm_cuda_standin.so)
-$(BUILD)/tests/tools/libfarm_cuda_standin.so: $(CUDA_C_OBJECTS) $(call object,$(CUDA_STANDIN)) $(LIBFARM) $(CUDA_MAP)
+$(BUILD)/tests/tools/libfarm_cuda_standin.so: $(CUDA_C_OBJECTS) $(CUDA_STANDIN) $(LIBFARM) $(CUDA_MAP)
 	$(call say,LINK,$@)
 	$(Q)mkdir -p $(@D)
 	$(Q)$(CC) -shared $(LDFLAGS) $(CUDA_WRAP) -Wl,--exclude-libs,ALL,--version-script=$(CUDA_MAP),-z,defs $(filter %.o,$^) $(LIBFARM) $(FARM_LIBS) -o $@
@@ -271,7 +297,7 @@ build-tests build-c-tests:
 run_tests = tools/build/run_tests.py --jobs $(TEST_JOBS) --build $(BUILD) $(if $(SANITIZE),--timeout 300) \
             $(if $(TSAN),$(shell setarch -R true 2>/dev/null && echo '--wrap "setarch -R"'))
 run-tests:
-	@NVCC=$(NVCC) CUOBJDUMP=$(CUOBJDUMP) $(BUILD)/venv/bin/python $(run_tests) $(C_TESTS) $(SCRIPT_TESTS)
+	@NVCC=$(NVCC) CUOBJDUMP=$(CUOBJDUMP) KERNELS_CXX='$(KERNELS_CXX)' $(BUILD)/venv/bin/python $(run_tests) $(C_TESTS) $(SCRIPT_TESTS)
 run-c-tests:
 	@FARM_PYTHON=$(abspath $(BUILD)/../venv/bin/python) $(BUILD)/../venv/bin/python $(run_tests) $(C_TESTS) $(if $(findstring address,$(SANITIZE)),$(filter tests/tools/%,$(SCRIPT_TESTS)))
 

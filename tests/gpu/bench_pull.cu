@@ -68,7 +68,7 @@ static void prepare(struct bench *b, struct random *rng) {
     void **to = (void **)malloc(b->count * sizeof(void *));
     b->target = (uint8_t *)device_poisoned(whole);
     b->large = (uint8_t *)device_poisoned(whole);
-    CUDA(cudaMallocHost((void **)&b->pinned, whole));
+    CUDA(cudaHostAlloc((void **)&b->pinned, whole, cudaHostAllocDefault));
     memcpy(b->pinned, b->segment.host, whole);
     for (uint32_t i = 0; i < b->count; i++) to[i] = b->target + i * b->bytes;
     b->to = device_of(to, b->count);

@@ -223,12 +223,11 @@ Test(bw_cuda, a_gpu_that_is_lost_in_any_figure_is_said) {
     cr_assert_eq(measure(&config, &cell, &err), FARM_OK, "%s", err.message);
     const int figures = loss.begun;
     cr_assert_gt(figures, 20);
-    for (int figure = 0; figure < figures; figure++)
-        for (int works = 0; works < 3; works++) { // each figure has three or more, one after another or side by side
-            farm_standin_reset();
-            loss = (struct loss){.figure = figure, .works = works};
-            cr_assert_eq(measure(&config, &cell, &err), FARM_E_DEAD, "%d, %d: %s", figure, works, err.message);
-        }
+    for (int figure = 0; figure < figures; figure++) { // each has three pieces of work or more, some side by side
+        farm_standin_reset();
+        loss = (struct loss){.figure = figure, .works = figure % 3};
+        cr_assert_eq(measure(&config, &cell, &err), FARM_E_DEAD, "%d: %s", figure, err.message);
+    }
 }
 
 Test(bw_cuda, errors_leave_nothing) {

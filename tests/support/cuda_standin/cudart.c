@@ -10,7 +10,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { BLOCKS_MAX = 4096, JOINED_MAX = 16 };
+enum { BLOCKS_MAX = 4096, JOINED_MAX = 16, PAGES = 256 };
 static const size_t ARENA_BYTES = 16ull << 30, ALIGNMENT = 256, POISON_MAX = 1 << 20;
 // Pieces larger than LARGE lie in the arena's upper half, which is not guarded: that would cost too much.
 static const size_t LARGE = 1 << 20, LOWER_BYTES = 8ull << 30;
@@ -82,6 +82,7 @@ static struct {
     int running_device;
     struct block blocks[BLOCKS_MAX];
     size_t block_count;
+    size_t block_of_page[PAGES]; // by the low bits of its number: where the last one was found
     struct CUstream_st *streams;
     struct CUstream_st standard;
     struct CUevent_st *events;
@@ -135,12 +136,15 @@ __attribute__((constructor)) static void read_environment(void) {
 
 // ---- memory ----
 
+static bool holds(const struct block *block, const char *at, size_t bytes) {
+    return at >= block->start && at + bytes <= block->start + block->bytes;
+}
+
 static struct block *block_of(const void *address, size_t bytes) {
-    const char *at = address;
-    for (size_t i = 0; i < gpu.block_count; i++) {
-        struct block *block = &gpu.blocks[i];
-        if (at >= block->start && at + bytes <= block->start + block->bytes) return block;
-    }
+    size_t *recent = &gpu.block_of_page[(uintptr_t)address / 4096 % PAGES];
+    if (*recent < gpu.block_count && holds(&gpu.blocks[*recent], address, bytes)) return &gpu.blocks[*recent];
+    for (size_t i = 0; i < gpu.block_count; i++)
+        if (holds(&gpu.blocks[i], address, bytes)) return &gpu.blocks[*recent = i];
     return NULL;
 }
 
@@ -334,7 +338,7 @@ static void run_work(const struct item *item) {
         return;
     }
     gpu.account.works++;
-    if (farm_standin.slow_pulls && strcmp(item->name, "pull") == 0) usleep((useconds_t)farm_standin.slow_pulls);
+    if (farm_standin.slow_pulls && strncmp(item->name, "pull", 4) == 0) usleep((useconds_t)farm_standin.slow_pulls);
     item->work(item->arguments);
 }
 
@@ -438,12 +442,6 @@ static cudaError_t put(struct CUstream_st *stream, struct item *item) {
 cudaError_t farm_standin_launch(cudaStream_t stream, const char *name, void (*work)(const void *arguments),
                                 const void *arguments, size_t bytes) {
     lock();
-    if (last_error) { // what cudaGetLastError behind a launch would find: an earlier call's code
-        const cudaError_t code = last_error;
-        last_error = cudaSuccess;
-        pthread_mutex_unlock(&gpu.lock);
-        return code;
-    }
     if (stream && stream->device != current_device) return result(cudaErrorInvalidResourceHandle);
     struct item *item = new_item(bytes);
     item->name = name;
@@ -551,6 +549,10 @@ cudaError_t cudaMemsetAsync(void *to, int value, size_t bytes, cudaStream_t stre
     item->work = do_set;
     memcpy(item->arguments, &copy, sizeof copy);
     return result(put(stream, item));
+}
+
+cudaError_t cudaMemset(void *to, int value, size_t bytes) {
+    return cudaMemsetAsync(to, value, bytes, NULL);
 }
 
 // ---- streams ----
@@ -931,6 +933,13 @@ cudaError_t cudaDeviceDisablePeerAccess(int peer) {
 
 // ---- errors ----
 
+// What a kernel is allowed is looked at when it is launched (grid.c).
+cudaError_t cudaFuncSetAttribute(const void *kernel, enum cudaFuncAttribute attribute, int value) {
+    const bool known = kernel && attribute == cudaFuncAttributeMaxDynamicSharedMemorySize && value >= 0;
+    lock();
+    return result(known ? cudaSuccess : cudaErrorInvalidValue);
+}
+
 cudaError_t cudaGetLastError(void) {
     cudaError_t code = gpu.lost[current_device] ? gpu.lost[current_device] : last_error;
     last_error = cudaSuccess;
@@ -951,6 +960,7 @@ static const struct {
     {cudaErrorInsufficientDriver, "cudaErrorInsufficientDriver", "CUDA driver version is insufficient"},
     {cudaErrorNoDevice, "cudaErrorNoDevice", "no CUDA-capable device is detected"},
     {cudaErrorInvalidDevice, "cudaErrorInvalidDevice", "invalid device ordinal"},
+    {cudaErrorInvalidConfiguration, "cudaErrorInvalidConfiguration", "invalid configuration argument"},
     {cudaErrorNotReady, "cudaErrorNotReady", "device not ready"},
     {cudaErrorPeerAccessAlreadyEnabled, "cudaErrorPeerAccessAlreadyEnabled", "peer access is already enabled"},
     {cudaErrorPeerAccessNotEnabled, "cudaErrorPeerAccessNotEnabled", "peer access has not been enabled"},

@@ -1,7 +1,7 @@
 // A stand-in for a GPU and its runtime, on the CPU, for tests of the host code that drives one: which call comes before
-// which, who waits for whom, what is given back. It defines the functions of cuda_runtime_api.h that this project calls
-// (cudart.c) and, on the functions below, its kernels (kernels.c). It proves nothing about a device: no kernel of
-// src/kernels/cuda runs here, nothing is timed, memory is ordered as the CPU orders it.
+// which, who waits for whom, what is given back. cudart.c defines the functions of cuda_runtime_api.h that this project
+// calls; on farm_standin_launch stands device/kernels/cuda/device.cuh, over which the kernels of src/kernels/cuda run
+// as they are written, a thread at a time (grid.h, access.h). Nothing is timed, memory is ordered as the CPU orders it.
 //
 // Streams are queues. Unless `eager` is set, work stays in its queue until somebody waits for it (synchronises a stream
 // or an event, or asks for its state again and again: a query runs a piece of work and says "not ready" while there is

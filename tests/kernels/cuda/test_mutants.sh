@@ -1,0 +1,88 @@
+#!/bin/bash
+# Shows that test_kernels over the CPU's stand-in finds faults: breaks one line of src/kernels/cuda at a time, in a copy.
+# Each mutant that is not found fails the test, as does one whose text is no longer in the source. `make test` takes
+# those with a star; `make kernel-mutants` all of them; `test_mutants.sh WORDS` those whose names hold the words.
+set -eu
+source=${FARM_SOURCE:-$(cd "$(dirname "$0")/../../.." && pwd)}
+build=${FARM_BUILD:-$source/build}
+chosen=${1:-'* '}
+[ "$chosen" != --all ] || chosen=
+if [ ! -x "$build/tests/gpu/test_kernels" ] || [ -z "${KERNELS_CXX:-}" ]; then
+    echo 'build/tests/gpu/test_kernels or the compiler of kernels for the CPU is missing: run `make kernel-mutants`'
+    exit 77
+fi
+case $build/ in *asan/*) echo 'loads and stores are not looked at where AddressSanitizer is linked' && exit 77 ;; esac
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
+cd "$source"
+
+# name | file | what is replaced (a Perl expression over the whole file)
+mutants='
+no first barrier in the block sum | common.cuh | s/__syncthreads\(\);\s*(x = warp == 0)/$1/
+no second barrier in the block sum | common.cuh | s/__syncthreads\(\); \/\/ `part`[^\n]*//
+acted before the payload | answer.cu | s/__syncthreads\(\);//
+no barrier among the strips | layers.cu | s/__syncthreads\(\);(\s*if \(lane \+ half)/$1/
+* no barrier among the slabs | layers.cu | s/(sums\[threadIdx.x\] = sum;\s*)__syncthreads\(\);/$1/
+* buffer filled while it is read | pull.cu | s/farm_cuda_bulk_stores_read\(\);//
+stores that nobody waits for | pull.cu | s/if \(lane == 0\) farm_cuda_bulk_stores_done\(\);//
+same parity twice | pull.cu | s/parity \^= 1;//
+a vector too many | pull.cu | s/lane < c\.vectors\) vector/lane <= c.vectors) vector/
+* head of another address | pull.cu | s/\(-\(uintptr_t\)from % 16\)/((uintptr_t)from % 16)/
+a pixel too many | stack.cu | s/if \(pixel >= pixels\) return;/if (pixel > pixels) return;/
+tail taken for a whole pack | layers.cu | s/if \(count - from < width\) \{/if (count - from < width - 1) {/
+places stored though nobody asked | layers.cu | s/if \(where\) \(\(pack/((pack/
+channels that are not there | layers.cu | s/if \(lane > 0 \|\| channel >= channels\) return;//
+a row of log-probabilities too many | loss.cu | s/if \(row < rows\) out/if (row <= rows) out/
+sums of a thread that has none | loss.cu | s/if \(threadIdx\.x == 0\) part/if (threadIdx.x == 1) part/
+a row of actions too many | sample.cu | s/if \(row >= s\.rows\) return;/if (row > s.rows) return;/
+update past the end | optimiser.cu | s/if \(i >= o\.count\) return;//
+all threads decide | optimiser.cu | s/if \(threadIdx\.x > 0\) return;//
+a column of V-trace too many | vtrace.cu | s/if \(column < batch\.columns\)/if (column <= batch.columns)/
+'
+
+# The files that the change reaches, compiled, and linked in place of their objects.
+build_mutant() {
+    local file=$1 unit units=("$1") objects=() object
+    [[ $file != *.cuh ]] || units=(answer.cu layers.cu loss.cu optimiser.cu pull.cu sample.cu stack.cu vtrace.cu)
+    rm -rf "$scratch/objects"
+    mkdir -p "$scratch/objects"
+    for unit in "${units[@]}"; do
+        local text=src/kernels/cuda/$unit
+        [ "$unit" != "$file" ] || text=$scratch/kernels/cuda/$unit
+        echo "$text $scratch/objects/$unit.o"
+    done | xargs -P2 -L1 bash -c "${KERNELS_CXX/ -I/ -I$scratch -I} -c \"\$0\" -o \"\$1\""
+    while read -r object; do
+        [ -f "$scratch/objects/${object##*/}" ] || objects+=("$object")
+    done < <(find "$build/obj/standin" "$build/obj/tests/support/cuda_standin" -name '*.o'
+             find "$build"/obj/src/*/cuda -name '*.o' ! -name '*.cu.o')
+    "${CC:-gcc}" "${objects[@]}" "$scratch"/objects/*.o "$build/libfarm.a" -lhwloc -lnuma -ldnnl -lgomp -ljansson \
+        -lyaml -lpthread -lm -ldl -Wl,--as-needed -luring -o "$scratch/test_kernels"
+}
+
+export FARM_CUDA_STANDIN=eager=1
+found=0 missed=()
+while IFS='|' read -r name file expression; do
+    [ -n "$name" ] || continue
+    read -r name <<<"$name"
+    read -r file <<<"$file"
+    [[ $name == *"$chosen"* ]] || continue
+    name=${name#\* }
+    rm -rf "$scratch/kernels"
+    mkdir -p "$scratch/kernels/cuda"
+    perl -0pe "$expression" "src/kernels/cuda/$file" >"$scratch/kernels/cuda/$file"
+    if cmp -s "src/kernels/cuda/$file" "$scratch/kernels/cuda/$file"; then
+        missed+=("$name: its text is not in $file")
+        continue
+    fi
+    build_mutant "$file"
+    if (timeout 120 "$scratch/test_kernels" 1 --few >"$scratch/log" 2>&1; exit $?) 2>/dev/null; then
+        missed+=("$name")
+    else
+        found=$((found + 1))
+        echo "found: $name: $(grep -m1 -E 'FAIL|stand-in: ' "$scratch/log" || tail -n 1 "$scratch/log")"
+    fi
+done <<<"$mutants"
+[ $((found + ${#missed[@]})) -gt 0 ] || { echo "no mutant is called $chosen"; exit 1; }
+echo "covered: $found of $((found + ${#missed[@]})) faults put into kernels are found on the CPU"
+for name in "${missed[@]}"; do echo "MISSED: $name"; done
+[ ${#missed[@]} -eq 0 ]
