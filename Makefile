@@ -250,7 +250,7 @@ CUDA_WRAP      := -Wl,--wrap=farm_cuda_libraries_open,--wrap=farm_cuda_libraries
 $(filter $(BUILD)/tests/learner/cuda/%,$(CUDA_TESTS)): private LDFLAGS += $(CUDA_WRAP)
 # What a GPU is asked of the kernels (tests/gpu), asked of the stand-in: tests/kernels/cuda/test_kernels.sh runs it.
 KERNELS_ON_CPU := $(BUILD)/tests/gpu/test_kernels
-$(KERNELS_ON_CPU): $(addprefix $(BUILD)/obj/standin/tests/gpu/,test_kernels.cu.o support.cu.o bench_pull.cu.o) \
+$(KERNELS_ON_CPU): $(patsubst %,$(BUILD)/obj/standin/%.o,$(filter-out %/test_executor.cu %/litmus.cu,$(wildcard tests/gpu/*.cu))) \
 		$(CUDA_STANDIN) $(CUDA_C_OBJECTS) $(LIBFARM)
 	$(call say,LINK,$@)
 	$(call link)

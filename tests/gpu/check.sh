@@ -1,6 +1,6 @@
 #!/bin/bash
 # Everything a GPU is asked, in one go: the kernels' tests, the same under compute-sanitizer where that is there, the
-# networks beside what the CPU gave, the benchmarks of pulls and networks, the litmus tests, an actor's round trip,
+# networks beside what the CPU gave, the benchmarks of pulls, kernels and networks, the litmus tests, an actor's round trip,
 # trainings of native/breakout, and the GPU's part of farm bw. Needs build/gpu, build/farm and build/libfarm_cuda.so
 # (`make cuda-carry` packs them, on any machine) and the driver; networks, round trip and training need cuDNN and
 # cuBLASLt besides (FARM_CUDA_LIBS, see src/nn/cuda/libraries.h).
@@ -92,14 +92,22 @@ else
     fi
 fi
 
-if timeout 120 "$program" --bench >"$out/pull.json" 2>"$out/pull.log"; then
-    step bench 'passed'
-    sed -n 's/.*"name": "\([^"]*\)", "value": \([0-9.]*\).*"reference_value": \([0-9.]*\), "ratio": \([0-9.]*\), "target": \([0-9.]*\).*/\1 \2 \3 \4 \5/p' \
-        "$out/pull.json" | awk '{ printf "%-28s %8.2f GB/s   one copy %8.2f   ratio %.3f   target %.2f\n", $1, $2, $3, $4, $5 }'
-else
-    step bench "failed: status $?"
-    cat "$out/pull.log"
-fi
+# Pulls beside one large copy; pulls under the traffic of a farm; every kernel beside a copy within device memory.
+for bench in pull traffic kernels; do
+    if timeout 120 "$program" --bench $bench >"$out/$bench.json" 2>"$out/$bench.log"; then
+        step $bench 'passed'
+        python3 - "$out/$bench.json" <<'PY'
+import json, sys
+for row in json.load(open(sys.argv[1]))["results"]:
+    beside = "   %s %.2f: %.3f" % (row["reference"], row["reference_value"], row["ratio"]) if "ratio" in row else ""
+    target = "   target %.2f" % row["target"] if "target" in row else ""
+    print("%-44s %9.2f %s%s%s" % (row["name"], row["value"], row["unit"], beside, target))
+PY
+    else
+        step $bench "failed: status $?"
+        cat "$out/$bench.log"
+    fi
+done
 
 # farm and round_trip are linked with Debian's libraries, which lie beside them where the machine has none.
 farm() {
@@ -126,10 +134,14 @@ else
 fi
 
 # auto picks the GPU, an observation crosses the bus once, the return rises, the run goes on from its checkpoint.
+# The share of time in which the GPU runs a kernel is the driver's figure (none of ours polls), twice a second; the median
+# leaves out start and end.
 train() { # name, flags: one training of native/breakout
-    local name=$1
+    local name=$1 watch busy
     shift
     rm -rf "$out/run"
+    nvidia-smi --query-gpu=utilization.gpu --format=csv,noheader,nounits -i 0 -lms 500 >"$out/$name.busy" 2>/dev/null &
+    watch=$!
     if ! farm 150 "$build/farm" train --env native/breakout --run "$out/run" --json "$@" >"$out/$name.json" 2>"$out/$name.log"; then
         step "$name" 'failed: it did not train'
         tail -n 3 "$out/$name.log"
@@ -139,7 +151,15 @@ train() { # name, flags: one training of native/breakout
     else
         step "$name" "passed: $(sed -n 's/.*"\(frames_per_s\|return_mean\|updates\)": *\([-0-9.e+]*\).*/\1 \2/p' "$out/$name.json" | tr '\n' ' ')"
         grep -E 'registered|cross|device memory' "$out/$name.log"
+        busy=$(grep -E '^[0-9]+$' "$out/$name.busy" | sort -n | awk '{ v[NR] = $1 } END { if (NR) print v[int((NR + 1) / 2)] }')
+        if [ -n "$busy" ]; then
+            step "${name}_gpu_busy" "$busy % of the time (target 90 where actors are not the limit)"
+        else
+            step "${name}_gpu_busy" 'not measured: nvidia-smi says nothing'
+        fi
     fi
+    kill "$watch" 2>/dev/null
+    wait "$watch" 2>/dev/null
 }
 train breakout --seconds 60
 train breakout_window --seconds 10 --mirror window

@@ -115,7 +115,4 @@ struct segment {
 struct segment segment_make(size_t bytes, bool read_only);
 void segment_free(struct segment *segment);
 
-// bench_pull.cu: prints one JSON document; exit status.
-int bench_pull(uint64_t seed);
-
 #endif

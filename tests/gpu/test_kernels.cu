@@ -2,9 +2,9 @@
 // behind them looked at after. Exact where the arithmetic is the same (copies, pixels, choices, bf16), within a stated
 // bound where fused multiply-adds and other versions of expf, pow and sums in another order are allowed to differ.
 //
-// test_kernels [SEED]: prints a line a check and "N passed, N failed"; exit status 1 where one failed, 77 without a
-// GPU. test_kernels --bench: times the pulls (bench_pull.cu), prints JSON.
-#include "support.cuh"
+// test_kernels [SEED [--few]]: prints a line a check and "N passed, N failed"; exit status 1 where one failed, 77
+// without a GPU. test_kernels --bench pull|traffic|kernels [--few]: times them (bench_*.cu), prints JSON.
+#include "bench.cuh"
 
 #include <time.h>
 
@@ -942,6 +942,11 @@ static void test_all(void) {
     test_errors();
 }
 
+static const struct {
+    const char *name;
+    int (*run)(uint64_t seed, bool few);
+} benches[] = {{"pull", bench_pull}, {"traffic", bench_traffic}, {"kernels", bench_kernels}};
+
 int main(int argc, char **argv) {
     int devices = 0;
     const cudaError_t code = cudaGetDeviceCount(&devices);
@@ -949,13 +954,17 @@ int main(int argc, char **argv) {
         printf("no GPU here, nothing was tested: %s\n", cudaGetErrorString(code));
         return 77;
     }
-    const bool bench = argc > 1 && strcmp(argv[1], "--bench") == 0;
     struct timespec now;
     clock_gettime(CLOCK_REALTIME, &now);
-    rng.seed =
-        argc > 1 && !bench ? strtoull(argv[1], NULL, 0) : (uint64_t)now.tv_sec * 1000000007u ^ (uint64_t)now.tv_nsec;
-    if (bench) return bench_pull(rng.seed);
-    few = argc > 2 && strcmp(argv[2], "--few") == 0;
+    rng.seed = (uint64_t)now.tv_sec * 1000000007u ^ (uint64_t)now.tv_nsec;
+    few = argc > 2 && strcmp(argv[argc - 1], "--few") == 0;
+    if (argc > 1 && strcmp(argv[1], "--bench") == 0) {
+        for (const auto &bench : benches)
+            if (argc > 2 && strcmp(argv[2], bench.name) == 0) return bench.run(rng.seed, few);
+        fprintf(stderr, "usage: test_kernels [SEED [--few]] | --bench pull|traffic|kernels [--few]\n");
+        return 2;
+    }
+    if (argc > 1) rng.seed = strtoull(argv[1], NULL, 0);
     struct cudaDeviceProp device;
     CUDA(cudaGetDeviceProperties(&device, 0));
     printf("%s, compute capability %d.%d, seed %llu\n", device.name, device.major, device.minor,

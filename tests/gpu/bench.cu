@@ -1,0 +1,155 @@
+// See bench.cuh.
+#include "bench.cuh"
+
+#include <algorithm>
+#include <sched.h>
+#include <sys/utsname.h>
+
+#include "farm_build.h"
+
+static bool first;
+
+double ascending_at(double *values, int count, double share) {
+    std::sort(values, values + count);
+    return values[(int)(share * (count - 1) + 0.5)];
+}
+
+void bench_fail(const char *what) {
+    fprintf(stderr, "wrong: %s\n", what);
+    exit(1);
+}
+
+void bench_begin(const char *name) {
+    struct cudaDeviceProp device;
+    struct utsname system;
+    cpu_set_t cpus;
+    CUDA(cudaGetDeviceProperties(&device, 0));
+    if (uname(&system)) bench_fail("uname");
+    const int cores = sched_getaffinity(0, sizeof cpus, &cpus) ? 1 : CPU_COUNT(&cpus);
+    printf("{\n  \"schema_version\": 1,\n  \"benchmark\": \"%s\",\n  \"commit\": \"%s\",\n", name, FARM_COMMIT);
+    printf("  \"machine\": {\"cpu\": null, \"cores\": %d, \"nodes\": null, \"kernel\": \"%s\", \"gpu\": \"%s\", "
+           "\"multiprocessors\": %d},\n",
+           cores, system.release, device.name, device.multiProcessorCount);
+    printf("  \"results\": [");
+    first = true;
+}
+
+void bench_end(void) {
+    printf("\n  ]\n}\n");
+}
+
+void bench_print(const struct bench_figure *f) {
+    const double median = ascending_at(f->samples, f->count, 0.5);
+    const double spread =
+        (ascending_at(f->samples, f->count, 0.75) - ascending_at(f->samples, f->count, 0.25)) / median;
+    printf("%s\n    {\"name\": \"%s\", \"value\": %.4f, \"unit\": \"%s\", \"better\": \"%s\", \"spread\": %.4f",
+           first ? "" : ",", f->name, median, f->unit, f->higher ? "higher" : "lower", spread);
+    if (f->reference_value > 0)
+        printf(", \"reference\": \"%s\", \"reference_value\": %.4f, \"ratio\": %.4f", f->reference, f->reference_value,
+               median / f->reference_value);
+    if (f->target > 0) printf(", \"target\": %.2f", f->target);
+    printf("}");
+    first = false;
+}
+
+struct stopwatch stopwatch_make(void) {
+    struct stopwatch watch;
+    CUDA(cudaEventCreate(&watch.begin));
+    CUDA(cudaEventCreate(&watch.end));
+    return watch;
+}
+
+void stopwatch_free(struct stopwatch *watch) {
+    CUDA(cudaEventDestroy(watch->begin));
+    CUDA(cudaEventDestroy(watch->end));
+}
+
+double stopwatch_s(const struct stopwatch *watch) {
+    float ms;
+    CUDA(cudaEventSynchronize(watch->end));
+    CUDA(cudaEventElapsedTime(&ms, watch->begin, watch->end));
+    return ms > 0 ? ms / 1e3 : 1e-9;
+}
+
+// ---- pieces ----
+
+void pieces_fill(const struct segment *segment) {
+    pieces_write(segment, segment->host, segment->bytes, false);
+}
+
+void pieces_write(const struct segment *segment, uint8_t *piece, size_t bytes, bool past) {
+    const uint64_t place = (uint64_t)(piece - segment->host) / 8;
+    uint64_t *words = (uint64_t *)piece;
+    for (size_t i = 0; i < bytes / 8; i++) {
+        const uint64_t word = (place + i) * 0x9E3779B97F4A7C15u ^ (place + i) >> 7;
+#if defined(__x86_64__) && !defined(__CUDA_ARCH__)
+        if (past) {
+            __builtin_ia32_movnti64((long long *)words + i, (long long)word);
+            continue;
+        }
+#endif
+        words[i] = word;
+    }
+#if defined(__x86_64__) && !defined(__CUDA_ARCH__)
+    if (past) __builtin_ia32_sfence();
+#endif
+}
+
+struct pieces pieces_make(const struct segment *segment, size_t bytes, uint32_t count, struct random *rng) {
+    struct pieces p = {};
+    const size_t whole = bytes * count;
+    const uint32_t places = (uint32_t)(segment->bytes / bytes);
+    const void **from = (const void **)malloc(count * sizeof(void *));
+    void **to = (void **)malloc(count * sizeof(void *));
+    p.segment = segment;
+    p.bytes = bytes;
+    p.count = count;
+    p.target = (uint8_t *)device_poisoned(whole);
+    p.large = (uint8_t *)device_poisoned(whole);
+    CUDA(cudaHostAlloc((void **)&p.pinned, whole, cudaHostAllocDefault));
+    memcpy(p.pinned, segment->host, whole);
+    for (uint32_t i = 0; i < count; i++) to[i] = p.target + i * bytes;
+    p.to = device_of(to, count);
+    for (int set = 0; set < BENCH_SETS; set++) {
+        p.host[set] = (uint8_t **)malloc(count * sizeof(uint8_t *));
+        for (uint32_t i = 0; i < count; i++) {
+            const size_t place = random_below(rng, places) * bytes;
+            p.host[set][i] = segment->host + place;
+            from[i] = segment->device + place;
+        }
+        p.from[set] = device_of(from, count);
+    }
+    free(from), free(to);
+    return p;
+}
+
+void pieces_free(struct pieces *p) {
+    for (int set = 0; set < BENCH_SETS; set++) {
+        CUDA(cudaFree(p->from[set]));
+        free(p->host[set]);
+    }
+    CUDA(cudaFree(p->to));
+    CUDA(cudaFree(p->target));
+    CUDA(cudaFree(p->large));
+    CUDA(cudaFreeHost(p->pinned));
+}
+
+void pieces_poison(const struct pieces *p) {
+    CUDA(cudaMemset(p->target, POISON, p->bytes * p->count));
+}
+
+void pieces_compare(const struct pieces *p, int set) {
+    uint8_t *got = host_of(p->target, p->bytes * p->count);
+    for (uint32_t i = 0; i < p->count; i++)
+        if (memcmp(got + i * p->bytes, p->host[set][i], p->bytes)) bench_fail("a pulled piece");
+    free(got);
+}
+
+void pieces_pull(const struct pieces *p, cudaStream_t stream, enum farm_cuda_pull_way way, uint32_t blocks, int set) {
+    const struct farm_cuda_pull pull = {p->from[set], p->to, p->count, p->bytes, blocks};
+    FARM(farm_cuda_pull(stream, way, &pull, err));
+}
+
+void pieces_copy(const struct pieces *p, cudaStream_t stream) {
+    CUDA(cudaMemcpyAsync(p->large, p->pinned, p->bytes * p->count, cudaMemcpyHostToDevice, stream));
+}

@@ -1,0 +1,73 @@
+// What the GPU's benchmarks share: the one form of document that bench/common.h describes, medians, times between
+// events, and pieces scattered over registered memory whose every byte is known.
+#ifndef FARM_TESTS_GPU_BENCH_CUH
+#define FARM_TESTS_GPU_BENCH_CUH
+
+#include "support.cuh"
+
+// The value at that share of the ascending order, which `values` are brought into.
+double ascending_at(double *values, int count, double share);
+
+// The document's head, and its end. `name`: of the benchmark.
+void bench_begin(const char *name);
+void bench_end(void);
+
+struct bench_figure {
+    const char *name, *unit, *reference;
+    bool higher; // is better
+    double *samples;
+    int count;
+    double reference_value; // 0: there is none
+    double target;          // of value / reference; 0: there is none
+};
+void bench_print(const struct bench_figure *figure);
+
+// A pair of events around what is put into a stream.
+struct stopwatch {
+    cudaEvent_t begin, end;
+};
+struct stopwatch stopwatch_make(void);
+void stopwatch_free(struct stopwatch *watch);
+double stopwatch_s(const struct stopwatch *watch); // from `begin` to `end`, once both were reached
+
+// Says what is wrong on stderr, and ends the program.
+void bench_fail(const char *what);
+
+// ---- pieces ----
+
+enum { BENCH_SETS = 8 };
+
+// Pieces of `bytes` at random places of a segment, in sets that take turns, so that none finds what the last one left
+// in a cache; where they go to in device memory; and a pinned block of as many bytes beside them.
+struct pieces {
+    const struct segment *segment;
+    size_t bytes;
+    uint32_t count;
+    uint8_t **host[BENCH_SETS];    // [count] as the host writes them
+    const void **from[BENCH_SETS]; // [count] as the GPU reads them, in device memory
+    void **to;                     // [count], in device memory
+    uint8_t *target, *pinned, *large;
+};
+
+// Fills the segment with numbers that follow from their place.
+void pieces_fill(const struct segment *segment);
+// Stores the same numbers once more into a piece; `past`: past the caches, where the CPU has such stores.
+void pieces_write(const struct segment *segment, uint8_t *piece, size_t bytes, bool past);
+struct pieces pieces_make(const struct segment *segment, size_t bytes, uint32_t count, struct random *rng);
+void pieces_free(struct pieces *pieces);
+// Ends the program where what lies at the target is not the set's pieces; poisons the target first when asked before.
+void pieces_poison(const struct pieces *pieces);
+void pieces_compare(const struct pieces *pieces, int set);
+// Puts the pull of a set into the stream.
+void pieces_pull(const struct pieces *pieces, cudaStream_t stream, enum farm_cuda_pull_way way, uint32_t blocks,
+                 int set);
+// And one large copy of as many bytes from pinned memory.
+void pieces_copy(const struct pieces *pieces, cudaStream_t stream);
+
+// ---- the benchmarks, each in a file of its own: print one document; `few`: to see that they run, not how fast ----
+
+int bench_pull(uint64_t seed, bool few);
+int bench_traffic(uint64_t seed, bool few);
+int bench_kernels(uint64_t seed, bool few);
+
+#endif
