@@ -40,8 +40,8 @@ void bench_end(void) {
 
 void bench_print(const struct bench_figure *f) {
     const double median = ascending_at(f->samples, f->count, 0.5);
-    const double spread =
-        (ascending_at(f->samples, f->count, 0.75) - ascending_at(f->samples, f->count, 0.25)) / median;
+    const double middle = ascending_at(f->samples, f->count, 0.75) - ascending_at(f->samples, f->count, 0.25);
+    const double spread = median > 0 ? middle / median : 0;
     printf("%s\n    {\"name\": \"%s\", \"value\": %.4f, \"unit\": \"%s\", \"better\": \"%s\", \"spread\": %.4f",
            first ? "" : ",", f->name, median, f->unit, f->higher ? "higher" : "lower", spread);
     if (f->reference_value > 0)
