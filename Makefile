@@ -233,11 +233,12 @@ endif
 $(CUDA_C_OBJECTS) $(filter-out %.cu.o,$(CUDA_STANDIN)) $(CUDA_TESTS:$(BUILD)/%=$(BUILD)/obj/%.o): private CPPFLAGS += -isystem $(CUDA_INCLUDE) -Itests/support/cuda_standin
 $(CUDA_TESTS): $(CUDA_C_OBJECTS) $(CUDA_STANDIN)
 # Kernels for the CPU: another device.cuh before our own, and a call of the stand-in's (access.c) before each load and
-# store. AddressSanitizer has functions of these names, so that there UndefinedBehaviorSanitizer alone looks on.
+# store. AddressSanitizer has functions of these names, so that there UndefinedBehaviorSanitizer alone looks on; under
+# ThreadSanitizer, which looks at the host's code, nobody does.
 STANDIN_FLAGS  := -std=c++17 -O1 -g -fPIC -fno-exceptions -fno-rtti -Wall -Wextra -Werror -Wno-unknown-pragmas \
                   -Itests/support/cuda_standin/device -Itests/support/cuda_standin -Iinclude -Isrc -I$(BUILD)/gen \
-                  $(if $(findstring address,$(SANITIZE)),-fsanitize=undefined -fno-sanitize-recover=all,\
-                  -fsanitize=kernel-address $(addprefix --param asan-,instrumentation-with-call-threshold=0 stack=0 globals=0))
+                  $(if $(TSAN),,$(if $(SANITIZE),-fsanitize=undefined -fno-sanitize-recover=all,-fsanitize=kernel-address \
+                  $(addprefix --param asan-,instrumentation-with-call-threshold=0 stack=0 globals=0)))
 KERNELS_CXX    := $(if $(CUDA_INCLUDE),g++ -x c++ $(STANDIN_FLAGS) -isystem $(CUDA_INCLUDE))
 $(BUILD)/obj/standin/%.cu.o: %.cu $(BUILD)/flags | $(BUILD)/gen/farm_build.h
 	$(call say,CXX,'$< for the CPU')
@@ -299,7 +300,7 @@ run_tests = tools/build/run_tests.py --jobs $(TEST_JOBS) --build $(BUILD) $(if $
 run-tests:
 	@NVCC=$(NVCC) CUOBJDUMP=$(CUOBJDUMP) KERNELS_CXX='$(KERNELS_CXX)' $(BUILD)/venv/bin/python $(run_tests) $(C_TESTS) $(SCRIPT_TESTS)
 run-c-tests:
-	@FARM_PYTHON=$(abspath $(BUILD)/../venv/bin/python) $(BUILD)/../venv/bin/python $(run_tests) $(C_TESTS) $(if $(findstring address,$(SANITIZE)),$(filter tests/tools/%,$(SCRIPT_TESTS)))
+	@FARM_PYTHON=$(abspath $(BUILD)/../venv/bin/python) $(BUILD)/../venv/bin/python $(run_tests) $(C_TESTS) $(if $(findstring address,$(SANITIZE)),$(filter tests/tools/% tests/kernels/%,$(SCRIPT_TESTS)))
 
 ##@ Fuzzing: one executable a file tests/fuzz/fuzz_*.c, of clang and the sanitizers; tools/build/fuzz.sh calls this
 FUZZ_SOURCES  := $(wildcard src/base/*.c src/shm/*.c src/ring/*.c) src/learner/checkpoint.c src/learner/intake.c \

@@ -12,6 +12,20 @@
 #include "grid.h"
 #include "standin.h"
 
+#ifdef __has_feature
+#if __has_feature(address_sanitizer)
+#define __SANITIZE_ADDRESS__ 1
+#endif
+#endif
+
+#ifdef __SANITIZE_ADDRESS__
+
+void farm_standin_release(uint64_t *word) {
+    farm_standin_need(word, sizeof *word, true, "a store for the host");
+}
+
+#else
+
 static _Noreturn void broken(const char *what, const void *address, size_t bytes) {
     fprintf(stderr, "CUDA stand-in: %s: %p, %zu bytes (thread %u)\n", what, address, bytes, farm_standin_now().thread);
     abort();
@@ -69,8 +83,6 @@ void farm_standin_release(uint64_t *word) {
         broken("a store for the host that does not cover another thread's", word, sizeof *word);
     release = now;
 }
-
-#ifndef __SANITIZE_ADDRESS__
 
 // ---- what the compiler calls ----
 
