@@ -251,13 +251,16 @@ CUDA_WRAP      := -Wl,--wrap=farm_cuda_libraries_open,--wrap=farm_cuda_libraries
 $(filter $(BUILD)/tests/learner/cuda/%,$(CUDA_TESTS)): private LDFLAGS += $(CUDA_WRAP)
 # What a GPU is asked of the kernels (tests/gpu), asked of the stand-in: tests/kernels/cuda/test_kernels.sh runs it.
 KERNELS_ON_CPU := $(BUILD)/tests/gpu/test_kernels
-$(KERNELS_ON_CPU): $(patsubst %,$(BUILD)/obj/standin/%.o,$(filter-out %/test_executor.cu %/litmus.cu,$(wildcard tests/gpu/*.cu))) \
-		$(CUDA_STANDIN) $(CUDA_C_OBJECTS) $(LIBFARM)
+KERNELS_OBJECTS := $(patsubst %,$(BUILD)/obj/standin/%.o,$(filter-out %/test_executor.cu %/litmus.cu,$(wildcard tests/gpu/*.cu))) \
+                  $(CUDA_STANDIN) $(CUDA_C_OBJECTS)
+# For tests/kernels/cuda/test_mutants.sh, which makes it with another kernel.
+KERNELS_TOLD   := KERNELS_CXX='$(KERNELS_CXX)' KERNELS_OBJECTS='$(strip $(KERNELS_OBJECTS))' KERNELS_LIBS='$(LIBFARM) $(FARM_LIBS)'
+$(KERNELS_ON_CPU): $(KERNELS_OBJECTS) $(LIBFARM)
 	$(call say,LINK,$@)
 	$(call link)
 .PHONY: run-kernel-mutants
 run-kernel-mutants: $(KERNELS_ON_CPU)
-	@FARM_BUILD=$(abspath $(BUILD)) KERNELS_CXX='$(KERNELS_CXX)' tests/kernels/cuda/test_mutants.sh --all
+	@FARM_BUILD=$(abspath $(BUILD)) $(KERNELS_TOLD) tests/kernels/cuda/test_mutants.sh --all
 build-tests build-c-tests: $(if $(CUDA_INCLUDE),$(if $(filter tests/kernels/cuda/%,$(SCRIPT_TESTS)),$(KERNELS_ON_CPU)))
 # The CUDA backend over the stand-ins, for `farm train --device cuda` in tests; never installed.
 CUDA_MAP       := src/learner/cuda/library.map
@@ -298,7 +301,7 @@ build-tests build-c-tests:
 run_tests = tools/build/run_tests.py --jobs $(TEST_JOBS) --build $(BUILD) $(if $(SANITIZE),--timeout 300) \
             $(if $(TSAN),$(shell setarch -R true 2>/dev/null && echo '--wrap "setarch -R"'))
 run-tests:
-	@NVCC=$(NVCC) CUOBJDUMP=$(CUOBJDUMP) KERNELS_CXX='$(KERNELS_CXX)' $(BUILD)/venv/bin/python $(run_tests) $(C_TESTS) $(SCRIPT_TESTS)
+	@NVCC=$(NVCC) CUOBJDUMP=$(CUOBJDUMP) $(KERNELS_TOLD) $(BUILD)/venv/bin/python $(run_tests) $(C_TESTS) $(SCRIPT_TESTS)
 run-c-tests:
 	@FARM_PYTHON=$(abspath $(BUILD)/../venv/bin/python) $(BUILD)/../venv/bin/python $(run_tests) $(C_TESTS) $(if $(findstring address,$(SANITIZE)),$(filter tests/tools/% tests/kernels/%,$(SCRIPT_TESTS)))
 

@@ -50,6 +50,13 @@ struct farm_bw_conditions farm_bw_conditions_start(void) {
         .pinned = true, .bound = true, .placed = true, .verified = true, .pages = FARM_BW_PAGES_AUTO};
 }
 
+// Whether it stands there as a whole: at the start, or behind another one's end.
+static bool has_sentence(const char *note, const char *sentence) {
+    for (const char *at = strstr(note, sentence); at; at = strstr(at + 1, sentence))
+        if (at == note || at[-1] == ' ') return true;
+    return false;
+}
+
 void farm_bw_conditions_note(struct farm_bw_conditions *conditions, const char *format, ...) {
     char sentence[FARM_BW_NOTE_BYTES];
     va_list args;
@@ -58,7 +65,7 @@ void farm_bw_conditions_note(struct farm_bw_conditions *conditions, const char *
     va_end(args);
     size_t length = strlen(sentence), used = strlen(conditions->note);
     while (length && sentence[length - 1] == ' ') sentence[--length] = 0;
-    if (length == 0 || strstr(conditions->note, sentence)) return;
+    if (length == 0 || has_sentence(conditions->note, sentence)) return;
     snprintf(conditions->note + used, sizeof conditions->note - used, "%s%s", used ? " " : "", sentence);
 }
 

@@ -513,21 +513,20 @@ enum farm_status farm_bw_lane_rate(const struct farm_bw_setup *setup, const stru
     if (!status) status = attend(&run, farm_now_ns() + run.sample_ns / 4, NULL, 0, err); // caches and clocks settle
     const uint64_t first = status ? 0 : steps_so_far(&run);
     const double cpu_first = status ? 0 : cpu_s(&run);
-    const uint64_t start = farm_now_ns();
-    uint64_t before = start, now = start, steps = first;
+    uint64_t before = farm_now_ns(), now = before, steps = first;
     uint32_t samples = 0;
     while (!status && samples < run.samples) {
         status = attend(&run, now + run.sample_ns, NULL, 0, err);
         if (status) break;
         const uint64_t so_far = steps_so_far(&run);
         now = farm_now_ns();
-        // Where others have the CPUs the last sample goes on until there is a step.
-        if (so_far == first && samples + 1 == run.samples && now - start < PATIENCE_NS) continue;
+        if (so_far == steps && now - before < PATIENCE_NS) continue; // others have the CPUs: it goes on until a step
         rates[samples++] = (double)(so_far - steps) / ((double)(now - before) * 1e-9);
         before = now, steps = so_far;
     }
     if (!status && steps == first)
-        status = farm_fail(err, FARM_E_LIMIT, "lane: no step in all samples: the CPUs are busy with other work");
+        status = farm_fail(err, FARM_E_LIMIT, "lane: no step in %llu s: the CPUs are busy with other work",
+                           (unsigned long long)(PATIENCE_NS / 1000000000u));
     if (!status || status == FARM_E_INTERRUPTED) {
         sum_up_rates(&run, rates, samples, result);
         if (steps > first) result->cpu_s_per_step = (cpu_s(&run) - cpu_first) / (double)(steps - first);

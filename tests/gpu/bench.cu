@@ -19,7 +19,7 @@ void bench_fail(const char *what) {
     exit(1);
 }
 
-void bench_begin(const char *name) {
+void bench_begin(const char *name, uint64_t seed) {
     struct cudaDeviceProp device;
     struct utsname system;
     cpu_set_t cpus;
@@ -27,6 +27,7 @@ void bench_begin(const char *name) {
     if (uname(&system)) bench_fail("uname");
     const int cores = sched_getaffinity(0, sizeof cpus, &cpus) ? 1 : CPU_COUNT(&cpus);
     printf("{\n  \"schema_version\": 1,\n  \"benchmark\": \"%s\",\n  \"commit\": \"%s\",\n", name, FARM_COMMIT);
+    printf("  \"seed\": \"%llu\",\n", (unsigned long long)seed);
     printf("  \"machine\": {\"cpu\": null, \"cores\": %d, \"nodes\": null, \"kernel\": \"%s\", \"gpu\": \"%s\", "
            "\"multiprocessors\": %d},\n",
            cores, system.release, device.name, device.multiProcessorCount);
@@ -52,8 +53,11 @@ void bench_print(const struct bench_figure *f) {
     first = false;
 }
 
-struct stopwatch stopwatch_make(void) {
+struct stopwatch stopwatch_make(cudaStream_t stream, bool few) {
     struct stopwatch watch;
+    watch.stream = stream;
+    watch.block_bytes = (size_t)1 << (few ? 16 : 28);
+    watch.block = (uint8_t *)device_poisoned(watch.block_bytes);
     CUDA(cudaEventCreate(&watch.begin));
     CUDA(cudaEventCreate(&watch.end));
     return watch;
@@ -62,10 +66,17 @@ struct stopwatch stopwatch_make(void) {
 void stopwatch_free(struct stopwatch *watch) {
     CUDA(cudaEventDestroy(watch->begin));
     CUDA(cudaEventDestroy(watch->end));
+    CUDA(cudaFree(watch->block));
 }
 
-double stopwatch_s(const struct stopwatch *watch) {
+void stopwatch_start(const struct stopwatch *watch) {
+    CUDA(cudaMemsetAsync(watch->block, 0, watch->block_bytes, watch->stream));
+    CUDA(cudaEventRecord(watch->begin, watch->stream));
+}
+
+double stopwatch_stop(const struct stopwatch *watch) {
     float ms;
+    CUDA(cudaEventRecord(watch->end, watch->stream));
     CUDA(cudaEventSynchronize(watch->end));
     CUDA(cudaEventElapsedTime(&ms, watch->begin, watch->end));
     return ms > 0 ? ms / 1e3 : 1e-9;
@@ -77,22 +88,44 @@ void pieces_fill(const struct segment *segment) {
     pieces_write(segment, segment->host, segment->bytes, false);
 }
 
+bool pieces_can_write_past(void) {
+#if defined(__x86_64__)
+    return true;
+#else
+    return false;
+#endif
+}
+
 void pieces_write(const struct segment *segment, uint8_t *piece, size_t bytes, bool past) {
     const uint64_t place = (uint64_t)(piece - segment->host) / 8;
     uint64_t *words = (uint64_t *)piece;
     for (size_t i = 0; i < bytes / 8; i++) {
         const uint64_t word = (place + i) * 0x9E3779B97F4A7C15u ^ (place + i) >> 7;
-#if defined(__x86_64__) && !defined(__CUDA_ARCH__)
-        if (past) {
+#if defined(__x86_64__)
+        if (past)
             __builtin_ia32_movnti64((long long *)words + i, (long long)word);
-            continue;
-        }
+        else
 #endif
-        words[i] = word;
+            words[i] = word;
     }
-#if defined(__x86_64__) && !defined(__CUDA_ARCH__)
+#if defined(__x86_64__)
     if (past) __builtin_ia32_sfence();
 #endif
+}
+
+void pieces_flush(const struct pieces *p, int set) {
+    for (uint32_t i = 0; i < p->count; i++)
+        for (size_t at = 0; at < p->bytes; at += 64) {
+            const uint8_t *line = p->host[set][i] + at;
+#if defined(__x86_64__)
+            __builtin_ia32_clflush(line);
+#elif defined(__aarch64__)
+            asm volatile("dc civac, %0" ::"r"(line) : "memory");
+#else
+            (void)line;
+#endif
+        }
+    __sync_synchronize();
 }
 
 struct pieces pieces_make(const struct segment *segment, size_t bytes, uint32_t count, struct random *rng) {

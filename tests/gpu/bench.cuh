@@ -9,7 +9,7 @@
 double ascending_at(double *values, int count, double share);
 
 // The document's head, and its end. `name`: of the benchmark.
-void bench_begin(const char *name);
+void bench_begin(const char *name, uint64_t seed);
 void bench_end(void);
 
 struct bench_figure {
@@ -22,13 +22,19 @@ struct bench_figure {
 };
 void bench_print(const struct bench_figure *figure);
 
-// A pair of events around what is put into a stream.
+// A pair of events around what is put into a stream. The first stands behind a fill of a large block of device memory,
+// which takes the GPU's own caches away from what is timed, and keeps the stream busy until all of that is queued: the
+// host's time for putting it there is not in it.
 struct stopwatch {
     cudaEvent_t begin, end;
+    cudaStream_t stream;
+    uint8_t *block;
+    size_t block_bytes;
 };
-struct stopwatch stopwatch_make(void);
+struct stopwatch stopwatch_make(cudaStream_t stream, bool few);
 void stopwatch_free(struct stopwatch *watch);
-double stopwatch_s(const struct stopwatch *watch); // from `begin` to `end`, once both were reached
+void stopwatch_start(const struct stopwatch *watch);
+double stopwatch_stop(const struct stopwatch *watch); // waits; seconds since the start
 
 // Says what is wrong on stderr, and ends the program.
 void bench_fail(const char *what);
@@ -51,10 +57,13 @@ struct pieces {
 
 // Fills the segment with numbers that follow from their place.
 void pieces_fill(const struct segment *segment);
-// Stores the same numbers once more into a piece; `past`: past the caches, where the CPU has such stores.
+// Stores the same numbers once more into a piece; `past`: past the caches, where pieces_can_write_past().
+bool pieces_can_write_past(void);
 void pieces_write(const struct segment *segment, uint8_t *piece, size_t bytes, bool past);
 struct pieces pieces_make(const struct segment *segment, size_t bytes, uint32_t count, struct random *rng);
 void pieces_free(struct pieces *pieces);
+// Takes a set's lines out of the host's caches.
+void pieces_flush(const struct pieces *pieces, int set);
 // Ends the program where what lies at the target is not the set's pieces; poisons the target first when asked before.
 void pieces_poison(const struct pieces *pieces);
 void pieces_compare(const struct pieces *pieces, int set);

@@ -1,7 +1,8 @@
-// Times the kernels at the sizes of one update (672 rows: 32 columns of 20 steps and one to bootstrap from) of the
-// shallow and the deep net, bf16, beside a copy within device memory that moves as many bytes: bytes read and written
-// over time, as a share of what the copy reaches. Small ones are bound by their launch, as the copy of a few KB is.
-// Interleaved round by round; what each made is held against the CPU's function at random places.
+// Times the kernels that an update's time goes into, at its sizes (672 rows: 32 columns of 20 steps and one to
+// bootstrap from; a quarter of them for maxima) of the shallow and the deep net, bf16, beside a copy within device
+// memory that moves as many bytes: bytes read and written over time, as a share of what the copy reaches. Small ones
+// are bound by their launch, as the copy of a few KB is. Interleaved round by round; the main output of each is held
+// against the CPU's function at random places (test_kernels.cu looks at all of all of them).
 #include "bench.cuh"
 
 extern "C" {
@@ -26,20 +27,18 @@ static void measure(struct bench *b, const char *name, size_t bytes, size_t coun
     double rates[ROUNDS], copies[ROUNDS];
     const size_t half = bytes / 2 < b->copy_bytes ? bytes / 2 : b->copy_bytes;
     for (int round = -WARMUP; round < b->rounds; round++) {
-        CUDA(cudaEventRecord(b->watch.begin));
+        stopwatch_start(&b->watch);
         CUDA(cudaMemcpyAsync(b->copy_to, b->copy_from, half, cudaMemcpyDeviceToDevice));
-        CUDA(cudaEventRecord(b->watch.end));
-        const double copy_s = stopwatch_s(&b->watch);
-        CUDA(cudaEventRecord(b->watch.begin));
+        const double copy_s = stopwatch_stop(&b->watch);
+        stopwatch_start(&b->watch);
         put();
-        CUDA(cudaEventRecord(b->watch.end));
-        const double kernel_s = stopwatch_s(&b->watch);
+        const double kernel_s = stopwatch_stop(&b->watch);
         if (round < 0) continue;
         copies[round] = 2.0 * (double)half / copy_s / 1e9;
         rates[round] = (double)bytes / kernel_s / 1e9;
     }
     for (int i = 0; i < SAMPLES && count > 0; i++)
-        if (!check((size_t)random_bits(&b->rng) * 4294967296u % count)) bench_fail(name);
+        if (!check(random_below(&b->rng, (uint32_t)count))) bench_fail(name);
     const struct bench_figure figure = {name,  "GB/s",    "a copy within device memory of as many bytes", true,
                                         rates, b->rounds, ascending_at(copies, b->rounds, 0.5),           0};
     bench_print(&figure);
@@ -73,7 +72,8 @@ static void time_stack(struct bench *b) {
                                       FARM_CUDA_NHWC, out};
     uint16_t *got = NULL;
     measure(
-        b, "stack_4x84x84_nhwc_bf16", count + count * sizeof(uint16_t), count,
+        b, "stack_4x84x84_nhwc_bf16", pixels + count * sizeof(uint16_t),
+        count, // a frame is read four times, once from memory
         [&] { FARM(farm_cuda_stack(NULL, &s, err)); },
         [&](size_t i) {
             if (!got) got = host_of(out, count);
@@ -90,8 +90,8 @@ static void time_stack(struct bench *b) {
 // Of the shallow net's first layer.
 static void time_activations(struct bench *b) {
     const size_t rows = (size_t)b->rows * 20 * 20, channels = 16, count = rows * channels;
-    uint16_t *y_host, *dy_host, *bias_host, *got = NULL, *y = random_bf16(b, count, &y_host);
-    uint16_t *dy = random_bf16(b, count, &dy_host), *bias = random_bf16(b, channels, &bias_host), *dy_got = NULL;
+    uint16_t *y_host, *dy_host, *got = NULL, *y = random_bf16(b, count, &y_host);
+    uint16_t *dy = random_bf16(b, count, &dy_host), *dy_got = NULL;
     uint16_t *x = (uint16_t *)device_poisoned(count * 2);
     float *zeros = (float *)calloc(channels, sizeof(float)), *bias_gradient = device_of(zeros, channels);
     measure(
@@ -117,9 +117,8 @@ static void time_activations(struct bench *b) {
             const float number = farm_bf16_value(dy_host[i]), slope = farm_bf16_value(y_host[i]);
             return dy_got[i] == farm_bf16(farm_slope_gradient(FARM_SLOPE_RELU, slope, number));
         });
-    for (void *memory : {(void *)y, (void *)dy, (void *)bias, (void *)x, (void *)bias_gradient, g.scratch})
-        CUDA(cudaFree(memory));
-    free(y_host), free(dy_host), free(bias_host), free(got), free(dy_got), free(zeros);
+    for (void *memory : {(void *)y, (void *)dy, (void *)x, (void *)bias_gradient, g.scratch}) CUDA(cudaFree(memory));
+    free(y_host), free(dy_host), free(got), free(dy_got), free(zeros);
 }
 
 // Of the deep net's first block.
@@ -275,8 +274,8 @@ int bench_kernels(uint64_t seed, bool few) {
     b.copy_bytes = few ? 1 << 20 : 1 << 28;
     b.copy_from = (uint8_t *)device_poisoned(b.copy_bytes);
     b.copy_to = (uint8_t *)device_poisoned(b.copy_bytes);
-    b.watch = stopwatch_make();
-    bench_begin("cuda_kernels");
+    b.watch = stopwatch_make(NULL, few);
+    bench_begin("cuda_kernels", seed);
     time_stack(&b);
     time_activations(&b);
     time_pool(&b);

@@ -13,20 +13,18 @@ struct timing {
 };
 
 static double gb_per_s(const struct pieces *p, const struct stopwatch *watch) {
-    return (double)p->bytes * p->count / stopwatch_s(watch) / 1e9;
+    return (double)p->bytes * p->count / stopwatch_stop(watch) / 1e9;
 }
 
 static double time_pull(const struct pieces *p, const struct stopwatch *watch, const struct timing *t, int set) {
-    CUDA(cudaEventRecord(watch->begin));
+    stopwatch_start(watch);
     pieces_pull(p, NULL, t->way, t->blocks, set);
-    CUDA(cudaEventRecord(watch->end));
     return gb_per_s(p, watch);
 }
 
 static double time_copy(const struct pieces *p, const struct stopwatch *watch) {
-    CUDA(cudaEventRecord(watch->begin));
+    stopwatch_start(watch);
     pieces_copy(p, NULL);
-    CUDA(cudaEventRecord(watch->end));
     return gb_per_s(p, watch);
 }
 
@@ -45,7 +43,7 @@ static int ways(struct timing *timings) {
 }
 
 static void measure(const struct pieces *p, const char *size, double target, int rounds) {
-    struct stopwatch watch = stopwatch_make();
+    struct stopwatch watch = stopwatch_make(NULL, rounds < ROUNDS);
     struct timing timings[WAYS_MAX] = {};
     double copies[ROUNDS];
     const int count = ways(timings);
@@ -83,7 +81,7 @@ int bench_pull(uint64_t seed, bool few) {
     struct random rng = {seed, 0};
     struct segment segment = segment_make((size_t)1 << (few ? 24 : 30), true);
     pieces_fill(&segment);
-    bench_begin("cuda_pull");
+    bench_begin("cuda_pull", seed);
     for (const auto &size : sizes) {
         struct pieces pieces = pieces_make(&segment, size.bytes, few ? 16 : size.count, &rng);
         measure(&pieces, size.name, size.target, few ? 2 : ROUNDS);

@@ -1,15 +1,24 @@
-// What pulls by the GPU are worth under the traffic of a farm: of lines that lie in no cache, that an actor has just
-// written (through the caches, and past them, as environments with large observations do), while other threads store
-// into the same segment, and while copies cross the bus the other way and device memory is copied. Each beside the pull
-// of cold lines with nobody else at work, interleaved round by round; what was pulled is compared, and writers store
-// what is there already. Times are the GPU's.
+// What pulls by the GPU are worth under the traffic of a farm: of lines that lie in no cache (they are flushed), that
+// an actor has just written (through the caches, and past them, as environments with large observations do), while
+// other threads store into the same segment, and while copies cross the bus the other way and device memory is copied.
+// Each beside the pull of cold lines with nobody else at work, interleaved round by round; what was pulled is compared,
+// and writers store what is there already. Times are the GPU's.
 #include "bench.cuh"
 
 #include <pthread.h>
 #include <sched.h>
 #include <time.h>
 
-enum { ROUNDS = 20, WARMUP = 2, WRITERS_MAX = 15, BLOCKS = 8, WAYS = 3, AT_ONCE_BYTES = 64 << 20 };
+enum {
+    ROUNDS = 20,
+    WARMUP = 2,
+    WRITERS_MAX = 15,
+    BLOCKS = 8,
+    WAYS = 3,
+    AT_ONCE_BYTES = 64 << 20,
+    COPIES_BACK = 2,
+    COPIES_WITHIN = 40
+};
 
 enum traffic { COLD, FRESH, FRESH_PAST, WHILE_STORED, ALL_DIRECTIONS, TRAFFICS };
 static const char *const traffic_names[TRAFFICS] = {"cold", "fresh", "fresh_past_caches", "while_stored",
@@ -62,6 +71,7 @@ struct bench {
     cudaStream_t stream, back, within;
     uint8_t *device, *device_too, *host; // [at_once] for the other directions
     size_t at_once;
+    int alone; // rounds that ended after the other directions' copies
     struct writers writers;
 };
 
@@ -78,6 +88,13 @@ static void put(const struct bench *b, int way, int set) {
         pieces_pull(b->pieces, b->stream, (enum farm_cuda_pull_way)way, BLOCKS, set);
 }
 
+static bool is_done(cudaStream_t stream) {
+    const cudaError_t code = cudaStreamQuery(stream);
+    if (code == cudaErrorNotReady) return false;
+    CUDA(code);
+    return true;
+}
+
 // GB/s of the pull. *other: GB/s of what the writers stored meanwhile; NAN where there are none.
 static double round_of(struct bench *b, enum traffic traffic, int way, int set, double *other) {
     const struct pieces *p = b->pieces;
@@ -85,16 +102,18 @@ static double round_of(struct bench *b, enum traffic traffic, int way, int set, 
     if (traffic == FRESH || traffic == FRESH_PAST)
         for (uint32_t i = 0; i < p->count; i++)
             pieces_write(p->segment, p->host[set][i], p->bytes, traffic == FRESH_PAST);
-    if (traffic == ALL_DIRECTIONS) {
-        CUDA(cudaMemcpyAsync(b->host, b->device, b->at_once, cudaMemcpyDeviceToHost, b->back));
+    else
+        pieces_flush(p, set);
+    for (int i = 0; traffic == ALL_DIRECTIONS && i < COPIES_WITHIN; i++) {
+        if (i < COPIES_BACK) CUDA(cudaMemcpyAsync(b->host, b->device, b->at_once, cudaMemcpyDeviceToHost, b->back));
         CUDA(cudaMemcpyAsync(b->device_too, b->device, b->at_once, cudaMemcpyDeviceToDevice, b->within));
     }
     const uint64_t before = __atomic_load_n(&b->writers.bytes_stored, __ATOMIC_RELAXED);
     const double start = now_s();
-    CUDA(cudaEventRecord(b->watch.begin, b->stream));
+    stopwatch_start(&b->watch);
     put(b, way, set);
-    CUDA(cudaEventRecord(b->watch.end, b->stream));
-    const double seconds = stopwatch_s(&b->watch);
+    const double seconds = stopwatch_stop(&b->watch);
+    if (traffic == ALL_DIRECTIONS && (is_done(b->back) || is_done(b->within))) b->alone++;
     if (traffic == WHILE_STORED)
         *other =
             (double)(__atomic_load_n(&b->writers.bytes_stored, __ATOMIC_RELAXED) - before) / (now_s() - start) / 1e9;
@@ -105,6 +124,7 @@ static double round_of(struct bench *b, enum traffic traffic, int way, int set, 
 
 // The one large copy is of memory that nobody writes.
 static bool is_asked(int way, int traffic) {
+    if (traffic == FRESH_PAST && !pieces_can_write_past()) return false;
     return way < 2 || (traffic != FRESH && traffic != FRESH_PAST);
 }
 
@@ -151,13 +171,13 @@ int bench_traffic(uint64_t seed, bool few) {
     struct bench b = {};
     b.at_once = few ? 1 << 20 : AT_ONCE_BYTES;
     pieces_fill(&segment);
-    b.watch = stopwatch_make();
     for (cudaStream_t *stream : {&b.stream, &b.back, &b.within})
         CUDA(cudaStreamCreateWithFlags(stream, cudaStreamNonBlocking));
+    b.watch = stopwatch_make(b.stream, few);
     b.device = (uint8_t *)device_poisoned(b.at_once);
     b.device_too = (uint8_t *)device_poisoned(b.at_once);
     CUDA(cudaHostAlloc((void **)&b.host, b.at_once, cudaHostAllocDefault));
-    bench_begin("cuda_traffic");
+    bench_begin("cuda_traffic", seed);
     for (const auto &size : sizes) {
         struct pieces pieces = pieces_make(&segment, size.bytes, few ? 16 : size.count, &rng);
         struct farm_error err;
@@ -168,11 +188,14 @@ int bench_traffic(uint64_t seed, bool few) {
         pieces_free(&pieces);
     }
     bench_end();
-    for (cudaStream_t stream : {b.stream, b.back, b.within}) CUDA(cudaStreamDestroy(stream));
+    if (b.alone > 0 && !few)
+        fprintf(stderr, "all_directions: %d pulls ended after the copies beside them: they were alone in part\n",
+                b.alone);
     CUDA(cudaFree(b.device));
     CUDA(cudaFree(b.device_too));
     CUDA(cudaFreeHost(b.host));
     stopwatch_free(&b.watch);
+    for (cudaStream_t stream : {b.stream, b.back, b.within}) CUDA(cudaStreamDestroy(stream));
     segment_free(&segment);
     return 0;
 }

@@ -21,7 +21,7 @@
     do {                                                                                                               \
         const cudaError_t code_ = (call);                                                                              \
         if (code_ != cudaSuccess) {                                                                                    \
-            printf("FAIL %s:%d: %s: %s\n", __FILE__, __LINE__, #call, cudaGetErrorString(code_));                      \
+            fprintf(stderr, "FAIL %s:%d: %s: %s\n", __FILE__, __LINE__, #call, cudaGetErrorString(code_));             \
             exit(1);                                                                                                   \
         }                                                                                                              \
     } while (0)
@@ -32,7 +32,7 @@
         struct farm_error err_ = {};                                                                                   \
         struct farm_error *err = &err_;                                                                                \
         if ((call) != FARM_OK) {                                                                                       \
-            printf("FAIL %s:%d: %s: %s\n", __FILE__, __LINE__, #call, err_.message);                                   \
+            fprintf(stderr, "FAIL %s:%d: %s: %s\n", __FILE__, __LINE__, #call, err_.message);                          \
             exit(1);                                                                                                   \
         }                                                                                                              \
     } while (0)

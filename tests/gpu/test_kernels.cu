@@ -2,8 +2,8 @@
 // behind them looked at after. Exact where the arithmetic is the same (copies, pixels, choices, bf16), within a stated
 // bound where fused multiply-adds and other versions of expf, pow and sums in another order are allowed to differ.
 //
-// test_kernels [SEED [--few]]: prints a line a check and "N passed, N failed"; exit status 1 where one failed, 77
-// without a GPU. test_kernels --bench pull|traffic|kernels [--few]: times them (bench_*.cu), prints JSON.
+// test_kernels [SEED] [--few]: prints a line a check and "N passed, N failed"; exit status 1 where one failed, 77
+// without a GPU. test_kernels --bench pull|traffic|kernels [SEED] [--few]: times them (bench_*.cu), prints JSON.
 #include "bench.cuh"
 
 #include <time.h>
@@ -957,14 +957,18 @@ int main(int argc, char **argv) {
     struct timespec now;
     clock_gettime(CLOCK_REALTIME, &now);
     rng.seed = (uint64_t)now.tv_sec * 1000000007u ^ (uint64_t)now.tv_nsec;
-    few = argc > 2 && strcmp(argv[argc - 1], "--few") == 0;
-    if (argc > 1 && strcmp(argv[1], "--bench") == 0) {
-        for (const auto &bench : benches)
-            if (argc > 2 && strcmp(argv[2], bench.name) == 0) return bench.run(rng.seed, few);
-        fprintf(stderr, "usage: test_kernels [SEED [--few]] | --bench pull|traffic|kernels [--few]\n");
+    const bool bench = argc > 1 && strcmp(argv[1], "--bench") == 0;
+    for (int i = bench ? 3 : 1; i < argc; i++)
+        if (strcmp(argv[i], "--few") == 0)
+            few = true;
+        else
+            rng.seed = strtoull(argv[i], NULL, 0);
+    if (bench) {
+        for (const auto &b : benches)
+            if (argc > 2 && strcmp(argv[2], b.name) == 0) return b.run(rng.seed, few);
+        fprintf(stderr, "usage: test_kernels [SEED] [--few] | --bench pull|traffic|kernels [SEED] [--few]\n");
         return 2;
     }
-    if (argc > 1) rng.seed = strtoull(argv[1], NULL, 0);
     struct cudaDeviceProp device;
     CUDA(cudaGetDeviceProperties(&device, 0));
     printf("%s, compute capability %d.%d, seed %llu\n", device.name, device.major, device.minor,

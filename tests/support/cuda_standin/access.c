@@ -1,7 +1,8 @@
 // Every load and store of a kernel through a pointer comes here first (-fsanitize=kernel-address, which calls functions
 // that whoever links it defines). It must lie in memory that the GPU which runs may use, as farm_standin_need has it,
 // or be of the kernel itself (stacks, shared memory, constants); be aligned, as a GPU wants it; and, in shared memory,
-// be separated by a barrier from other threads' of which one is a store.
+// be separated by a barrier from other threads' of which one is a store. Of a place that the compiler knows (a scalar,
+// a constant index into an array of fixed size) it tells nothing: such shared variables are not looked at.
 //
 // Left out where AddressSanitizer itself is linked, whose functions these are.
 #include "access.h"

@@ -1,6 +1,8 @@
 // The functions of CUDA's runtime, on the CPU. See standin.h.
 #include "standin.h"
 
+#include "grid.h"
+
 #include <errno.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -933,11 +935,10 @@ cudaError_t cudaDeviceDisablePeerAccess(int peer) {
 
 // ---- errors ----
 
-// What a kernel is allowed is looked at when it is launched (grid.c).
 cudaError_t cudaFuncSetAttribute(const void *kernel, enum cudaFuncAttribute attribute, int value) {
     const bool known = kernel && attribute == cudaFuncAttributeMaxDynamicSharedMemorySize && value >= 0;
     lock();
-    return result(known ? cudaSuccess : cudaErrorInvalidValue);
+    return result(known && farm_standin_allow(kernel, (unsigned)value) ? cudaSuccess : cudaErrorInvalidValue);
 }
 
 cudaError_t cudaGetLastError(void) {

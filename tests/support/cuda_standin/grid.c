@@ -2,6 +2,7 @@
 #include "grid.h"
 
 #include <assert.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -215,8 +216,36 @@ static void run_block(void) {
     g.backwards = !g.backwards;
 }
 
+enum { KERNELS_MAX = 32, SHARED_USUAL = 48 << 10 };
+static pthread_mutex_t allowed_lock = PTHREAD_MUTEX_INITIALIZER;
+static struct {
+    const void *kernel;
+    unsigned shared_bytes;
+} allowed[KERNELS_MAX];
+
+bool farm_standin_allow(const void *kernel, unsigned shared_bytes) {
+    int i = 0;
+    if (shared_bytes > SHARED_MAX) return false;
+    pthread_mutex_lock(&allowed_lock);
+    while (i < KERNELS_MAX && allowed[i].kernel && allowed[i].kernel != kernel) i++;
+    assert(i < KERNELS_MAX);
+    allowed[i].kernel = kernel;
+    allowed[i].shared_bytes = shared_bytes;
+    pthread_mutex_unlock(&allowed_lock);
+    return true;
+}
+
+static unsigned shared_max(const void *kernel) {
+    unsigned most = SHARED_USUAL;
+    pthread_mutex_lock(&allowed_lock);
+    for (int i = 0; i < KERNELS_MAX && allowed[i].kernel; i++)
+        if (allowed[i].kernel == kernel && allowed[i].shared_bytes > most) most = allowed[i].shared_bytes;
+    pthread_mutex_unlock(&allowed_lock);
+    return most;
+}
+
 bool farm_standin_grid_fits(const struct farm_standin_grid *grid) {
-    return grid->threads > 0 && grid->threads <= THREADS_MAX && grid->shared_bytes <= SHARED_MAX &&
+    return grid->threads > 0 && grid->threads <= THREADS_MAX && grid->shared_bytes <= shared_max(grid->kernel) &&
            grid->blocks.x > 0 && grid->blocks.x <= INT32_MAX && grid->blocks.y > 0 && grid->blocks.y <= 65535 &&
            grid->blocks.z > 0 && grid->blocks.z <= 65535;
 }

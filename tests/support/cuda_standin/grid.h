@@ -29,10 +29,13 @@ struct farm_standin_grid {
     struct farm_standin_extent blocks;
     unsigned threads;      // of a block: 1 to 1024, in one dimension
     unsigned shared_bytes; // what farm_standin_shared gives
+    const void *kernel;
 };
 
-// Whether a device would launch it.
+// Whether a device would launch it: farm_standin_allow says what shared memory a kernel may have beyond 48 KB. Nothing
+// is known of its shared memory of fixed size, nor of __launch_bounds__.
 bool farm_standin_grid_fits(const struct farm_standin_grid *grid);
+bool farm_standin_allow(const void *kernel, unsigned shared_bytes); // false: more than there is
 
 // Calls body(arguments) once for each thread. Under the stand-in's lock: one grid at a time.
 void farm_standin_grid_run(const struct farm_standin_grid *grid, void (*body)(const void *arguments),

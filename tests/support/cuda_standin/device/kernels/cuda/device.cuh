@@ -38,8 +38,12 @@ extern "C" {
 #define gridDim                       farm_standin_place.grid_size
 #define __syncthreads()               farm_standin_sync_threads(__LINE__)
 #define __syncwarp()                  farm_standin_sync_warp(__LINE__)
-#define __shfl_down_sync(mask, x, by) farm_standin_shuffle_down(x, (unsigned)(by), __LINE__)
+#define __shfl_down_sync(mask, x, by) farm_standin_shuffle(x, (unsigned)(by), __LINE__)
 
+template <typename T> static inline T farm_standin_shuffle(T x, unsigned by, int line) {
+    static_assert(std::is_floating_point<T>::value || sizeof(T) <= 4, "the stand-in passes doubles on");
+    return (T)farm_standin_shuffle_down((double)x, by, line);
+}
 template <typename T> static inline T __ldcs(const T *address) {
     return *address;
 }
@@ -68,10 +72,13 @@ template <typename... Parameters> struct farm_standin_call {
 template <typename... Parameters, typename... Arguments>
 static enum farm_status farm_cuda_launch(const struct farm_cuda_grid &grid, struct farm_error *err,
                                          void (*kernel)(Parameters...), Arguments... arguments) {
-    const farm_standin_call<Parameters...> call = {
-        kernel,
-        {grid.name, {grid.blocks.x, grid.blocks.y, grid.blocks.z}, grid.threads, grid.shared_bytes},
-        {arguments...}};
+    const farm_standin_call<Parameters...> call = {kernel,
+                                                   {grid.name,
+                                                    {grid.blocks.x, grid.blocks.y, grid.blocks.z},
+                                                    grid.threads,
+                                                    grid.shared_bytes,
+                                                    (const void *)kernel},
+                                                   {arguments...}};
     cudaError_t code = cudaErrorInvalidConfiguration;
     if (farm_standin_grid_fits(&call.grid))
         code = farm_standin_launch(grid.stream, grid.name, call.run, &call, sizeof call);
