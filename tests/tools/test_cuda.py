@@ -53,7 +53,7 @@ class Cuda(InFolder):
             self.assertGreater(len(self.checkpoints()), before)
 
     def test_learns_catch(self):
-        account, _ = self.trained("--device", "cuda", "--frames", "150k", "--mirror", "window")
+        account, _ = self.trained("--device", "cuda", "--frames", "80k", "--mirror", "window")
         self.assertGreater(account["return_mean"], 0)
 
     def test_two_gpus_train_together_and_one_goes_on(self):

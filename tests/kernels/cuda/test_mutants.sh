@@ -64,11 +64,13 @@ run_mutant() {
     (timeout 120 "$scratch/test_kernels" 1 --few >"$scratch/log" 2>&1; exit $?) 2>/dev/null
 }
 
-# One that breaks nothing must pass.
-mkdir -p "$scratch/kernels/cuda"
-cp src/kernels/cuda/vtrace.cu "$scratch/kernels/cuda"
-build_mutant vtrace.cu
-run_mutant || { echo "the kernels as they are do not pass: $(tail -n 1 "$scratch/log")"; exit 1; }
+# One that breaks nothing must pass (`make test` has test_kernels.sh for that).
+if [ -z "$chosen" ]; then
+    mkdir -p "$scratch/kernels/cuda"
+    cp src/kernels/cuda/vtrace.cu "$scratch/kernels/cuda"
+    build_mutant vtrace.cu
+    run_mutant || { echo "the kernels as they are do not pass: $(tail -n 1 "$scratch/log")"; exit 1; }
+fi
 
 found=0 missed=()
 while IFS='|' read -r name file expression; do

@@ -99,7 +99,7 @@ static void check(const void *address, size_t bytes, bool store) {
     const char *at = address;
     if (!is_stack(__builtin_frame_address(0), 0)) return; // the host's side of a launch
     if (is_stack(at, bytes)) return;
-    if ((at >= __ehdr_start && at + bytes <= _end) || farm_standin_is_shared(at, bytes)) {
+    if (at >= __ehdr_start && at + bytes <= _end) {
         look_at_order(at, bytes, store);
         return;
     }
