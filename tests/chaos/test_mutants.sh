@@ -72,12 +72,10 @@ link() {
     "${CC:-gcc}" "${objects[@]}" "${libs[@]}" -o "$scratch/chaos"
 }
 
-found=0 missed=()
-while IFS='|' read -r name file expression; do
-    [ -n "$name" ] || continue
-    read -r name <<<"$name"
-    read -r file <<<"$file"
-    [[ $name == *"$chosen"* ]] || continue
+. "$source/tests/support/mutants.sh"
+
+look_for() { # name, file, expression
+    local name=$1 file=$2 expression=$3 rate others words after
     rate=80 others=100000
     [ "$name" = "${name#\~ }" ] || rate=4
     [ "$name" = "${name#- }" ] || others=0
@@ -89,7 +87,7 @@ while IFS='|' read -r name file expression; do
     if cmp -s "$file" "$source/$file"; then
         echo "$name: $file does not hold the text to break any more"
         missed+=("$name")
-        continue
+        return
     fi
     compile "$file"
     link
@@ -102,6 +100,6 @@ while IFS='|' read -r name file expression; do
         after=$(sed -n 's/^chaos: \([0-9]*\) s: \([0-9]*\) actors, \([0-9]*\) learners.*/\1 s, \2 actors, \3 learners killed/p' <<<"$words" | tail -n 1)
         echo "$name: found after $after: $(sed -n 's/^chaos: VIOLATION (seed [0-9]*): //p' <<<"$words" | head -n 1)"
     fi
-done <<<"$mutants"
-echo "covered: $found of $((found + ${#missed[@]})) faults put in are found by the chaos runner"
-[ ${#missed[@]} = 0 ]
+}
+each_mutant look_for
+mutants_end 'faults put in' 'by the chaos runner'

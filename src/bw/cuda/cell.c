@@ -360,7 +360,6 @@ static enum farm_status wait_for(struct cell *c, uint64_t value, struct farm_err
         if (turn % TURNS) continue;
         const cudaError_t code = cudaStreamQuery(c->timer.stream[0]);
         if (code && code != cudaErrorNotReady) return farm_cuda_fail(err, code, "cudaStreamQuery", __FILE__, __LINE__);
-        (void)cudaGetLastError(); // "not ready" shall not be found by the next launch
     }
     return FARM_OK;
 }

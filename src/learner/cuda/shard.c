@@ -192,7 +192,7 @@ static enum farm_status make_what_fits(struct farm_cuda_shard *shard, enum farm_
     for (; (status == FARM_E_LIMIT || status == FARM_E_IO) && mode < smallest_mirror(context); mode++) {
         const enum farm_mirror next = mode + 1;
         free_halves(shard);
-        (void)cudaGetLastError(); // no kernel of the next try shall be blamed for it
+        (void)cudaGetLastError(); // no call of the next try shall be blamed for it
         farm_log_warn("mirror %s, %.1f MB, in place of %s: %s", farm_mirror_name(next),
                       mb(budget_of(context, next).mirror), farm_mirror_name(mode),
                       err ? err->message : "device memory does not suffice");

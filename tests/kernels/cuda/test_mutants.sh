@@ -72,19 +72,17 @@ if [ -z "$chosen" ]; then
     run_mutant || { echo "the kernels as they are do not pass: $(tail -n 1 "$scratch/log")"; exit 1; }
 fi
 
-found=0 missed=()
-while IFS='|' read -r name file expression; do
-    [ -n "$name" ] || continue
-    read -r name <<<"$name"
-    read -r file <<<"$file"
-    [[ $name == *"$chosen"* ]] || continue
+. "$source/tests/support/mutants.sh"
+
+look_for() { # name, file, expression
+    local name=$1 file=$2 expression=$3 word
     name=${name#\* }
     rm -rf "$scratch/kernels"
     mkdir -p "$scratch/kernels/cuda"
     perl -0pe "$expression" "src/kernels/cuda/$file" >"$scratch/kernels/cuda/$file"
     if cmp -s "src/kernels/cuda/$file" "$scratch/kernels/cuda/$file"; then
         missed+=("$name: its text is not in $file")
-        continue
+        return
     fi
     build_mutant "$file"
     if ! run_mutant && word=$(grep -m1 -E '^FAIL|CUDA stand-in: .*(thread|block|kernel)' "$scratch/log"); then
@@ -93,8 +91,6 @@ while IFS='|' read -r name file expression; do
     else
         missed+=("$name")
     fi
-done <<<"$mutants"
-[ $((found + ${#missed[@]})) -gt 0 ] || { echo "no mutant is called $chosen"; exit 1; }
-echo "covered: $found of $((found + ${#missed[@]})) faults put into kernels are found on the CPU"
-for name in "${missed[@]}"; do echo "MISSED: $name"; done
-[ ${#missed[@]} -eq 0 ]
+}
+each_mutant look_for
+mutants_end 'faults put into kernels' 'on the CPU'

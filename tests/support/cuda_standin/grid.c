@@ -31,7 +31,7 @@ struct thread {
 };
 
 struct farm_standin_place farm_standin_place;
-const char *farm_standin_stacks[2];
+char *farm_standin_stacks[2];
 
 // Of the one grid that runs.
 static struct {
@@ -45,7 +45,6 @@ static struct {
     unsigned ready[THREADS_MAX], ready_first, ready_count; // those whose barrier has opened
     struct thread *now;
     uint64_t moments, of_block, of_warp[WARPS_MAX]; // farm_standin_moment's numbers; how many were given
-    char *stacks;                                   // [THREADS_MAX], made as they are needed
     void *saved[THREADS_MAX];                       // stack pointers of what waits
     int free[THREADS_MAX], free_count, used;
     void *main;
@@ -179,9 +178,8 @@ static void end_thread(struct thread *thread) {
 // A stack's life: one thread after another, as long as there are some that have not begun.
 static void live(void) {
     for (;;) {
-        struct thread *thread = g.now;
         g.body(g.arguments);
-        thread = g.now; // the same: whoever comes back has become itself again
+        struct thread *thread = g.now;
         const int stack = thread->stack;
         end_thread(thread);
         g.free[g.free_count++] = stack;
@@ -195,7 +193,7 @@ static void start_thread(void) {
     g.born++;
     thread->state = RUNS;
     if (g.free_count == 0) {
-        char *top = g.stacks + (size_t)(g.used + 1) * STACK_BYTES;
+        char *top = farm_standin_stacks[0] + (size_t)(g.used + 1) * STACK_BYTES;
         g.saved[g.used] = stack_of_new(top, live);
         g.free[g.free_count++] = g.used++;
     }
@@ -254,12 +252,12 @@ void farm_standin_grid_run(const struct farm_standin_grid *grid, void (*body)(co
                            const void *arguments) {
     struct farm_standin_place *place = &farm_standin_place;
     assert(!g.grid);
-    if (!g.stacks) {
-        g.stacks = mmap(NULL, (size_t)THREADS_MAX * STACK_BYTES, PROT_READ | PROT_WRITE,
-                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-        assert(g.stacks != MAP_FAILED);
-        farm_standin_stacks[0] = g.stacks;
-        farm_standin_stacks[1] = g.stacks + (size_t)THREADS_MAX * STACK_BYTES;
+    if (!farm_standin_stacks[0]) {
+        const size_t bytes = (size_t)THREADS_MAX * STACK_BYTES;
+        char *stacks = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        assert(stacks != MAP_FAILED);
+        farm_standin_stacks[0] = stacks;
+        farm_standin_stacks[1] = stacks + bytes;
     }
     g.grid = grid;
     g.body = body;

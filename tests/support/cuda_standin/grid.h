@@ -65,7 +65,7 @@ struct farm_standin_moment {
 struct farm_standin_moment farm_standin_now(void);
 
 // The threads' stacks: [0] up to [1]. Whoever stands on one of them is a kernel.
-extern const char *farm_standin_stacks[2];
+extern char *farm_standin_stacks[2];
 
 #ifdef __cplusplus
 }
