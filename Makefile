@@ -255,6 +255,7 @@ KERNELS_OBJECTS := $(patsubst %,$(BUILD)/obj/standin/%.o,$(filter-out %/test_exe
                   $(CUDA_STANDIN) $(CUDA_C_OBJECTS)
 # For tests/kernels/cuda/test_mutants.sh, which makes it with another kernel.
 KERNELS_TOLD   := KERNELS_CXX='$(KERNELS_CXX)' KERNELS_OBJECTS='$(strip $(KERNELS_OBJECTS))' KERNELS_LIBS='$(LIBFARM) $(FARM_LIBS)'
+$(KERNELS_ON_CPU): private LDFLAGS += $(CUDA_WRAP)
 $(KERNELS_ON_CPU): $(KERNELS_OBJECTS) $(LIBFARM)
 	$(call say,LINK,$@)
 	$(call link)
@@ -408,7 +409,7 @@ CUDA_OBJECTS := $(patsubst %.cu,$(BUILD)/obj/%.cu.o,$(CUDA_SOURCES))
 NVCC_FLAGS   := -std=c++17 -O3 -lineinfo -Werror all-warnings -Xcompiler -fPIC,-Wall,-Wextra -Iinclude -Isrc -I$(BUILD)/gen
 CUDA_CODE    := $(foreach a,$(CUDA_ARCHES),-gencode arch=compute_$a,code=sm_$a) \
                 -gencode arch=compute_$(CUDA_NEWEST),code=compute_$(CUDA_NEWEST)
-# tests/gpu: host code over the kernels' objects, linked so that a machine needs the driver and nothing else of CUDA's.
+# tests/gpu: mostly host code over the kernels' objects, linked so that a machine needs the driver and nothing else of CUDA's.
 # test_executor also needs what the CPU's executor gives, which a machine with a GPU cannot work out without oneDNN.
 GPU_SOURCES  := $(if $(CUDA_SOURCES),$(filter-out %/test_executor.cu %/litmus.cu,$(wildcard tests/gpu/*.cu)))
 GPU_OBJECTS  := $(patsubst %.cu,$(BUILD)/obj/%.cu.o,$(GPU_SOURCES))
@@ -420,7 +421,7 @@ endif
 $(BUILD)/nvcc_flags: force
 	@mkdir -p $(@D)
 	@printf '%s\n' '$(NVCC) $(NVCC_FLAGS) $(CUDA_CODE)' | cmp -s - $@ || printf '%s\n' '$(NVCC) $(NVCC_FLAGS) $(CUDA_CODE)' >$@
-$(CUDA_OBJECTS): NVCC_FLAGS += $(CUDA_CODE)
+$(CUDA_OBJECTS) $(addprefix $(BUILD)/obj/tests/gpu/,bench_resident.cu.o litmus.cu.o): NVCC_FLAGS += $(CUDA_CODE)
 $(CUDA_OBJECTS) $(GPU_OBJECTS) $(addprefix $(BUILD)/obj/tests/gpu/,test_executor.cu.o litmus.cu.o): $(BUILD)/obj/%.cu.o: %.cu $(BUILD)/nvcc_flags | $(BUILD)/gen/farm_build.h
 	$(call say,NVCC,$<)
 	$(Q)mkdir -p $(@D)
@@ -429,11 +430,11 @@ $(BUILD)/libfarm_cuda.so: $(CUDA_OBJECTS) $(CUDA_C_OBJECTS) $(LIBFARM) $(CUDA_MA
 	$(call say,LINK,$@)
 	$(Q)$(NVCC) -shared -nodlink -cudart static -Xcompiler -static-libgcc,-static-libstdc++ \
 		-Xlinker --exclude-libs,ALL,--version-script=$(CUDA_MAP),-z,defs $(filter %.o,$^) $(LIBFARM) -o $@
-$(BUILD)/gpu/test_kernels: $(GPU_OBJECTS) $(filter $(BUILD)/obj/src/kernels/%,$(CUDA_OBJECTS) $(CUDA_C_OBJECTS)) $(LIBFARM)
+GPU_EXECUTOR := $(filter $(BUILD)/obj/src/kernels/% $(BUILD)/obj/src/nn/%,$(CUDA_OBJECTS) $(CUDA_C_OBJECTS))
+$(BUILD)/gpu/test_kernels: $(GPU_OBJECTS) $(GPU_EXECUTOR) $(LIBFARM)
 	$(call say,LINK,$@)
 	$(Q)mkdir -p $(@D)
 	$(Q)$(NVCC) -nodlink -cudart static -Xcompiler -static-libgcc,-static-libstdc++ $(filter %.o,$^) $(LIBFARM) -o $@
-GPU_EXECUTOR := $(filter $(BUILD)/obj/src/kernels/% $(BUILD)/obj/src/nn/%,$(CUDA_OBJECTS) $(CUDA_C_OBJECTS))
 $(BUILD)/gpu/test_executor: $(BUILD)/obj/tests/gpu/test_executor.cu.o $(GPU_EXECUTOR) $(LIBFARM)
 	$(call say,LINK,$@)
 	$(Q)mkdir -p $(@D)

@@ -53,6 +53,22 @@ void bench_print(const struct bench_figure *f) {
     first = false;
 }
 
+double bench_print_times(const char *name, double *ns, int count, const char *reference, double reference_us) {
+    double us[5];
+    static const double shares[5] = {0.5, 0.1, 0.9, 0.99, 0.75};
+    for (int i = 0; i < 5; i++) us[i] = ascending_at(ns, count, shares[i]) * 1e-3;
+    const double spread = us[0] > 0 ? (us[4] - ascending_at(ns, count, 0.25) * 1e-3) / us[0] : 0;
+    printf("%s\n    {\"name\": \"%s\", \"value\": %.3f, \"unit\": \"us\", \"better\": \"lower\", \"p10\": %.3f, "
+           "\"p90\": %.3f, \"p99\": %.3f, \"rounds\": %d, \"spread\": %.4f",
+           first ? "" : ",", name, us[0], us[1], us[2], us[3], count, spread);
+    if (reference_us > 0)
+        printf(", \"reference\": \"%s\", \"reference_value\": %.3f, \"ratio\": %.4f", reference, reference_us,
+               us[0] / reference_us);
+    printf("}");
+    first = false;
+    return us[0];
+}
+
 struct stopwatch stopwatch_make(cudaStream_t stream, bool few) {
     struct stopwatch watch;
     watch.stream = stream;

@@ -22,6 +22,10 @@ struct bench_figure {
 };
 void bench_print(const struct bench_figure *figure);
 
+// Times in nanoseconds as microseconds: the median as the value, p10, p90 and p99 beside it. `reference`: what
+// reference_us, in microseconds, is of; 0: there is none. Returns the median, in microseconds.
+double bench_print_times(const char *name, double *ns, int count, const char *reference, double reference_us);
+
 // A pair of events around what is put into a stream. The first stands behind a fill of a large block of device memory,
 // which takes the GPU's own caches away from what is timed, and keeps the stream busy until all of that is queued: the
 // host's time for putting it there is not in it.
@@ -78,5 +82,7 @@ void pieces_copy(const struct pieces *pieces, cudaStream_t stream);
 int bench_pull(uint64_t seed, bool few);
 int bench_traffic(uint64_t seed, bool few);
 int bench_kernels(uint64_t seed, bool few);
+int bench_launches(uint64_t seed, bool few);
+int bench_resident(uint64_t seed, bool few);
 
 #endif

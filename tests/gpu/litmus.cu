@@ -1,8 +1,8 @@
 // Litmus tests of the orders that lanes rely on across the bus (docs/CUDA.md), over memory that is registered as rings
-// are, and what a round trip over such words costs at the least. Not a proof: a forbidden outcome that never shows in
-// millions of rounds is no evidence that it cannot; the argument stands in the document. What each is able to find is
-// shown by its broken twin, in which the order is given up: that one must show the forbidden outcome, else the test
-// says that it is blind here (which is no failure: some machines order more than they must).
+// are. Not a proof: a forbidden outcome that never shows in millions of rounds is no evidence that it cannot; the
+// argument stands in the document. What the first two are able to find is shown by their broken twins, in which the
+// order is given up: these must show the forbidden outcome, else the test says that it is blind here (which is no
+// failure: some machines order more than they must).
 //
 //   answers   The GPU writes an answer, then `acted` with release; a host thread acquires `acted`, reads the answer
 //             (pair A).
@@ -11,15 +11,15 @@
 //             pull; the GPU compares what it pulled (pair P, and the order of a launch).
 //
 //   resident  The GPU itself acquires `produced` at system scope, reads the observation, answers, as a kernel
-//             that never ends would. Also the fastest round trip there can be: its time is printed.
+//             that never ends would (bench_resident.cu times one).
 //
 //   litmus [--rounds N]        exit status: 0 nothing forbidden seen, 1 something was, 77 no GPU
 #include <pthread.h>
 #include <sys/mman.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "support.cuh"
+#include "system.cuh"
 
 enum {
     LANES = 8,  // blocks that answer at once, each into memory of its own
@@ -29,7 +29,7 @@ enum {
     PULLED = 64, // observations of a launch
     PULL_BYTES = 4096,
     PULL_SLOTS = 4,
-    TRIPS = 200000
+    TRIPS = 200000 // of the resident kernel
 };
 
 struct counter {
@@ -48,32 +48,8 @@ struct observations {
     uint32_t frame[PULLED][PULL_SLOTS][PULL_BYTES / 4];
 };
 
-static uint64_t now_ns(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
-}
-
 static __host__ __device__ uint32_t word_of(uint64_t round, uint32_t lane, uint32_t i) {
     return (uint32_t)(round * 2654435761u) ^ (lane * 40503u + i * 97u);
-}
-
-static __device__ void store_release_system(uint64_t *word, uint64_t value) {
-    asm volatile("st.release.sys.global.u64 [%0], %1;" ::"l"(__cvta_generic_to_global(word)), "l"(value) : "memory");
-}
-static __device__ void store_relaxed_system(uint64_t *word, uint64_t value) {
-    asm volatile("st.relaxed.sys.global.u64 [%0], %1;" ::"l"(__cvta_generic_to_global(word)), "l"(value) : "memory");
-}
-static __device__ uint64_t load_acquire_system(const uint64_t *word) {
-    uint64_t value;
-    asm volatile("ld.acquire.sys.global.u64 %0, [%1];" : "=l"(value) : "l"(__cvta_generic_to_global(word)) : "memory");
-    return value;
-}
-// Past the caches: what a resident kernel has to do.
-static __device__ uint32_t load_relaxed_system(const uint32_t *word) {
-    uint32_t value;
-    asm volatile("ld.relaxed.sys.global.u32 %0, [%1];" : "=r"(value) : "l"(__cvta_generic_to_global(word)) : "memory");
-    return value;
 }
 
 static void *registered(size_t bytes) {
@@ -108,7 +84,7 @@ static __global__ void __launch_bounds__(THREADS) give_answers(struct answers *a
         if (i == 0 && broken) store_relaxed_system(&a->acted[lane].value, n + 1);
         if (i < WORDS) a->answer[lane][n % SLOTS][i] = word_of(n, lane, i);
         __syncthreads();
-        if (i == 0 && !broken) store_release_system(&a->acted[lane].value, n + 1);
+        if (i == 0 && !broken) farm_cuda_store_release_system(&a->acted[lane].value, n + 1);
     }
 }
 
@@ -238,35 +214,27 @@ static __global__ void __launch_bounds__(THREADS) sit(struct seat *s, uint64_t r
             s->answer[i] = ~word;
         }
         __syncthreads();
-        if (i == 0) store_release_system(&s->acted.value, n + 1);
+        if (i == 0) farm_cuda_store_release_system(&s->acted.value, n + 1);
     }
     if (__syncthreads_or(bad != 0) && i == 0) s->wrong = 1;
 }
 
-static int by_value(const void *a, const void *b) {
-    const uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
-    return (x > y) - (x < y);
-}
-
-// Returns how many rounds were wrong; times[TRIPS] sorted, store to answer.
-static uint64_t resident(uint64_t *times) {
+// Returns how many rounds were wrong.
+static uint64_t resident(void) {
     struct seat *s = (struct seat *)registered(sizeof *s);
     uint64_t wrong = 0;
     sit<<<1, THREADS>>>(mapped(s), TRIPS);
     CUDA(cudaGetLastError());
     for (uint64_t n = 0; n < TRIPS; n++) {
         for (uint32_t i = 0; i < WORDS; i++) s->observation[i] = word_of(n, 0, i);
-        const uint64_t start = now_ns();
         __atomic_store_n(&s->produced.value, n + 1, __ATOMIC_RELEASE);
         while (__atomic_load_n(&s->acted.value, __ATOMIC_ACQUIRE) <= n) {
         }
-        times[n] = now_ns() - start;
         for (uint32_t i = 0; i < WORDS; i++) wrong += s->answer[i] != ~word_of(n, 0, i);
     }
     CUDA(cudaDeviceSynchronize());
     wrong += s->wrong;
     release(s, sizeof *s);
-    qsort(times, TRIPS, sizeof *times, by_value);
     return wrong;
 }
 
@@ -296,15 +264,9 @@ int main(int argc, char **argv) {
     if (farm_cuda_pull_supported(FARM_CUDA_PULL_BULK, &why) == FARM_OK)
         tell("pulls, bulk copies", rounds, pulls(rounds, FARM_CUDA_PULL_BULK, false),
              pulls(rounds / 10, FARM_CUDA_PULL_BULK, true));
-    uint64_t *times = (uint64_t *)malloc(TRIPS * sizeof *times);
-    const uint64_t wrong = resident(times);
+    const uint64_t wrong = resident();
     forbidden += wrong;
-    printf("resident           %12d rounds, %llu forbidden outcomes; a resident kernel's round trip of %d bytes: p50 "
-           "%.2f us, "
-           "p99 %.2f us\n",
-           TRIPS, (unsigned long long)wrong, (int)(WORDS * 4), (double)times[TRIPS / 2] * 1e-3,
-           (double)times[TRIPS / 100 * 99] * 1e-3);
-    free(times);
+    printf("%-18s %12d rounds, %llu forbidden outcomes\n", "resident", TRIPS, (unsigned long long)wrong);
     printf("%s\n", forbidden ? "FORBIDDEN OUTCOMES SEEN" : "nothing forbidden seen");
     return forbidden != 0;
 }

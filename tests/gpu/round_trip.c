@@ -2,11 +2,19 @@
 // a process of its own, the CUDA backend as the library that it opens, this program as the actor of one lane of one
 // environment. Nets from the smallest to the deep one, with training off and on; while it is on, a second actor of many
 // environments keeps it busy, and inference with it. Prints one JSON document; times are from before `produced` is
-// stored until `acted` has been seen, both sides spinning.
+// stored until `acted` has been seen, both sides spinning. Two readings of the clock, around the backend's `infer`, are
+// in them, and tell its parts:
+//
+//   ..._bell   until the learner calls `infer`: it has seen the bell, taken the step in, chosen the batch
+//   ..._acted  from then until the actor has seen `acted`: with _bell it is the whole
+//   ..._infer  from then until `infer` returns: the host has seen the word that the GPU stores behind `acted`
+//
+// What a launch alone takes, kernel by kernel, tells bench_launches.cu.
 //
 //   round_trip [--library FILE] [--rounds N] [--only NET] [--device cpu]     exit status: 0, 1 failed, 77 no GPU
 #include <math.h>
 #include <signal.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,6 +26,8 @@
 
 #include "base/log.h"
 #include "base/time.h"
+#include "farm_build.h"
+#include "learner/backend_library.h"
 #include "learner/learner.h"
 #include "ring/wait.h"
 
@@ -32,6 +42,12 @@ struct setting {
 static const struct setting settings[] = {{"smallest", false}, {"shallow", false}, {"nature", false}, {"deep", false},
                                           {"shallow", true},   {"nature", true},   {"deep", true}};
 
+// Of one step of the measured lane, ns.
+struct moments {
+    uint64_t start, seen;       // the actor's: before it publishes, when it has seen the answer
+    uint64_t entered, returned; // the learner's, around the backend's `infer`
+};
+
 // What the processes of one setting share.
 struct table {
     struct farm_ring made[2], view[2]; // the measured actor's, the others'
@@ -41,6 +57,8 @@ struct table {
     struct farm_error *err;
     struct farm_learner_config config;
     int fds[2][2];
+    struct moments *moments; // [steps]
+    uint64_t steps;          // of the measured lane
 };
 
 static void must(enum farm_status status, const struct farm_error *err) {
@@ -117,10 +135,11 @@ static void configure(struct table *table, const struct setting *setting, enum f
                                                  .episodes_target = UINT64_MAX};
 }
 
-static void open_table(struct table *table, const struct setting *setting, enum farm_device device,
-                       const char *library) {
+static void open_table(struct table *table, const struct setting *setting, enum farm_device device, const char *library,
+                       uint64_t steps) {
     struct farm_error err;
-    *table = (struct table){.rings = setting->training ? 2 : 1, .bell = eventfd(0, EFD_NONBLOCK)};
+    *table = (struct table){.rings = setting->training ? 2 : 1, .bell = eventfd(0, EFD_NONBLOCK), .steps = steps};
+    table->moments = shared(steps * sizeof *table->moments);
     table->board = shared(sizeof *table->board);
     table->err = shared(sizeof *table->err);
     for (uint32_t r = 0; r < table->rings; r++) {
@@ -142,18 +161,46 @@ static void close_table(struct table *table) {
         farm_ring_close(&table->made[r]);
     }
     close(table->bell);
+    munmap(table->moments, table->steps * sizeof *table->moments);
     munmap(table->board, sizeof *table->board);
     munmap(table->err, sizeof *table->err);
 }
 
 // ---- processes ----
 
+// The learner's process alone has these: its table, the backend that computes.
+static const struct table *timed_table;
+static const struct farm_backend_ops *timed_ops;
+
+static enum farm_status timed_infer(struct farm_backend *backend, uint32_t shard, const struct farm_infer_rows *rows,
+                                    uint32_t count, struct farm_error *err) {
+    const uint64_t entered = farm_now_ns();
+    const enum farm_status status = timed_ops->infer(backend, shard, rows, count, err);
+    const uint64_t returned = farm_now_ns();
+    for (uint32_t i = 0; i < count; i++) {
+        if (rows[i].lane_id > 0 || rows[i].n >= timed_table->steps) continue;
+        timed_table->moments[rows[i].n].entered = entered;
+        timed_table->moments[rows[i].n].returned = returned;
+    }
+    return status;
+}
+
 static pid_t start_learner(const struct table *table) {
     const pid_t pid = fork();
     if (pid != 0) return pid;
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     farm_log_set_role("learner");
-    _exit(farm_learner_run(&table->config, table->err));
+    timed_table = table;
+    timed_ops = &farm_backend_cpu;
+    if (table->config.device == FARM_DEVICE_CUDA) {
+        const enum farm_status status = farm_backend_library_open(table->config.cuda_library, &timed_ops, table->err);
+        if (status) _exit(status);
+    }
+    struct farm_backend_ops ops = *timed_ops;
+    struct farm_learner_config config = table->config;
+    ops.infer = timed_infer;
+    config.backend = &ops;
+    _exit(farm_learner_run(&config, table->err));
 }
 
 static void write_step(struct farm_lane *lane) {
@@ -192,72 +239,92 @@ static bool ready(const struct table *table, pid_t learner) {
 
 // ---- measuring ----
 
-static int by_value(const void *a, const void *b) {
-    const uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
-    return (x > y) - (x < y);
-}
-
 // False where the learner has ended.
-static bool measure(struct table *table, pid_t learner, uint64_t *times, uint32_t rounds, uint32_t warm_up) {
+static bool measure(struct table *table, pid_t learner) {
     struct farm_lane *lane = &table->view[0].lanes[0];
-    for (uint32_t i = 0; i < warm_up + rounds; i++) {
+    for (uint64_t i = 0; i < table->steps; i++) {
         for (uint64_t spins = 1; !farm_lane_actor_can_write(lane); spins++)
             if (spins % (1 << 22) == 0 && waitpid(learner, NULL, WNOHANG) == learner) return false;
         write_step(lane);
-        const uint64_t start = farm_now_ns();
+        table->moments[i].start = farm_now_ns();
         farm_lane_actor_publish(lane);
         farm_actor_notify(&table->view[0], table->bell);
         for (uint64_t spins = 1; !farm_lane_actor_answered(lane); spins++)
             if (spins % (1 << 22) == 0 && waitpid(learner, NULL, WNOHANG) == learner) return false;
-        if (i >= warm_up) times[i - warm_up] = farm_now_ns() - start;
+        table->moments[i].seen = farm_now_ns();
         const int32_t *action = farm_lane_action(lane, lane->produced_local - 1, 0);
         if (*action < 0 || *action >= ACTIONS) {
             fprintf(stderr, "round_trip: action %d\n", *action);
             exit(1);
         }
     }
-    qsort(times, rounds, sizeof *times, by_value);
     return true;
 }
 
-static void print(const struct setting *setting, const uint64_t *times, uint32_t rounds, const struct table *table) {
-    printf("  {\"name\": \"actor_round_trip_%s%s\", \"value\": %.2f, \"unit\": \"us\", \"better\": \"lower\", \"p10\": "
+static int by_value(const void *a, const void *b) {
+    const double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+// From one moment to another of the last `rounds` steps.
+static void print_times(const struct table *table, const char *name, size_t from, size_t to, uint64_t rounds,
+                        const char *target) {
+    double *us = malloc(rounds * sizeof *us);
+    for (uint64_t i = 0; i < rounds; i++) {
+        const char *moments = (const char *)&table->moments[table->steps - rounds + i];
+        const uint64_t start = *(const uint64_t *)(const void *)(moments + from);
+        us[i] = (double)(int64_t)(*(const uint64_t *)(const void *)(moments + to) - start) * 1e-3;
+    }
+    qsort(us, rounds, sizeof *us, by_value);
+    printf("  {\"name\": \"actor_round_trip_%s\", \"value\": %.2f, \"unit\": \"us\", \"better\": \"lower\", \"p10\": "
            "%.2f, "
-           "\"p90\": %.2f, \"p99\": %.2f, \"rounds\": %u, \"updates\": %llu, \"target\": %s}",
-           setting->net, setting->training ? "_training" : "", (double)times[rounds / 2] * 1e-3,
-           (double)times[rounds / 10] * 1e-3, (double)times[rounds / 10 * 9] * 1e-3,
-           (double)times[rounds / 100 * 99] * 1e-3, rounds,
-           (unsigned long long)farm_load_relaxed(&table->board->updates),
-           small(setting)                                               ? "12"
-           : strcmp(setting->net, "shallow") == 0 && !setting->training ? "40"
-                                                                        : "null");
+           "\"p90\": %.2f, \"p99\": %.2f, \"rounds\": %llu, \"updates\": %llu, \"target\": %s}",
+           name, us[rounds / 2], us[rounds / 10], us[rounds / 10 * 9], us[rounds / 100 * 99],
+           (unsigned long long)rounds, (unsigned long long)farm_load_relaxed(&table->board->updates), target);
+    free(us);
+}
+
+static void print(const struct setting *setting, const struct table *table, uint64_t rounds) {
+    static const struct {
+        const char *name;
+        size_t from, to;
+    } parts[] = {{"", offsetof(struct moments, start), offsetof(struct moments, seen)},
+                 {"_bell", offsetof(struct moments, start), offsetof(struct moments, entered)},
+                 {"_acted", offsetof(struct moments, entered), offsetof(struct moments, seen)},
+                 {"_infer", offsetof(struct moments, entered), offsetof(struct moments, returned)}};
+    const bool shallow = strcmp(setting->net, "shallow") == 0 && !setting->training;
+    for (size_t p = 0; p < sizeof parts / sizeof *parts; p++) {
+        char name[64];
+        snprintf(name, sizeof name, "%s%s%s", setting->net, setting->training ? "_training" : "", parts[p].name);
+        if (p > 0) printf(",\n");
+        print_times(table, name, parts[p].from, parts[p].to, rounds,
+                    p > 0            ? "null"
+                    : small(setting) ? "12"
+                    : shallow        ? "40"
+                                     : "null");
+    }
+    fflush(stdout);
 }
 
 static int run(const struct setting *setting, enum farm_device device, const char *library, uint32_t rounds,
                bool first) {
     struct table table;
-    uint64_t *times = malloc(rounds * sizeof *times);
-    open_table(&table, setting, device, library);
+    open_table(&table, setting, device, library, rounds + rounds / 10); // the first ones do not count
     const pid_t learner = start_learner(&table);
     int status = 0;
     if (!ready(&table, learner)) {
         status = table.err->status == FARM_E_UNSUPPORTED || table.err->status == FARM_E_NOT_FOUND ? 77 : 1;
     } else {
         const pid_t others = setting->training ? start_others(&table) : 0;
-        if (measure(&table, learner, times, rounds, rounds / 10)) {
-            if (!first) printf(",\n");
-            print(setting, times, rounds, &table);
-            fflush(stdout);
-        } else {
-            status = 1;
-        }
+        if (!measure(&table, learner)) status = 1;
         kill(learner, SIGTERM);
         waitpid(learner, NULL, 0);
         if (others) kill(others, SIGKILL), waitpid(others, NULL, 0);
+        if (!status && !first) printf(",\n");
+        if (!status) print(setting, &table, rounds); // the learner has told the last of its moments
     }
     if (status) fprintf(stderr, "round_trip: %s: %s\n", setting->net, table.err->message);
     close_table(&table);
-    free(times);
     return status;
 }
 
@@ -272,15 +339,21 @@ int main(int argc, char **argv) {
         if (strcmp(argv[i], "--device") == 0 && strcmp(argv[i + 1], "cpu") == 0) device = FARM_DEVICE_CPU;
     }
     if (rounds < 500) rounds = 500;
-    printf("{\"schema_version\": 1, \"benchmark\": \"cuda_round_trip\", \"results\": [\n");
-    int status = 0, done = 0;
-    for (size_t i = 0; i < sizeof settings / sizeof *settings && !status; i++) {
+    printf("{\"schema_version\": 1, \"benchmark\": \"cuda_round_trip\", \"commit\": \"%s\", \"results\": [\n",
+           FARM_COMMIT);
+    int status = 0, tried = 0, printed = 0;
+    for (size_t i = 0; i < sizeof settings / sizeof *settings && status != 77; i++) { // one that fails stops no other
         if (only && strcmp(settings[i].net, only) != 0) continue;
         const uint32_t fewer = settings[i].training ? rounds / 5 : rounds; // those beside training take longer
-        status = run(&settings[i], device, library, fewer, done++ == 0);
+        const int failed = run(&settings[i], device, library, fewer, printed == 0);
+        tried++;
+        if (failed)
+            status = failed;
+        else
+            printed++;
     }
-    if (!done) fprintf(stderr, "round_trip: --only %s: no such net\n", only);
-    if (!done) status = 1;
+    if (!tried) fprintf(stderr, "round_trip: --only %s: no such net\n", only);
+    if (!tried) status = 1;
     printf("\n]}\n");
     return status;
 }

@@ -15,6 +15,7 @@ extern "C" {
 }
 
 #include "executor_problem.h"
+#include "farm_build.h"
 
 static struct farm_cuda_libraries libraries;
 
@@ -297,8 +298,10 @@ static void bench(const char *device) {
     static const int inference_rows[] = {1, 16, 64};
     const struct farm_net_io io = {1, 84, 84, 4, 0, 6};
     const int training_rows = 672;
-    printf("{\"schema_version\": 1, \"benchmark\": \"cuda_executor\", \"machine\": {\"gpu\": \"%s\"}, \"results\": [\n",
-           device);
+    printf(
+        "{\"schema_version\": 1, \"benchmark\": \"cuda_executor\", \"commit\": \"%s\", \"machine\": {\"gpu\": \"%s\"}, "
+        "\"results\": [\n",
+        FARM_COMMIT, device);
     for (int n = 0; n < 3; n++) {
         struct setting s = setting_make(nets[n], &io, training_rows);
         struct farm_cuda_executor *inference = executor_make(&s, 64, false, FARM_PRECISION_AUTO);

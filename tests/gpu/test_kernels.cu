@@ -3,7 +3,8 @@
 // bound where fused multiply-adds and other versions of expf, pow and sums in another order are allowed to differ.
 //
 // test_kernels [SEED] [--few]: prints a line a check and "N passed, N failed"; exit status 1 where one failed, 77
-// without a GPU. test_kernels --bench pull|traffic|kernels [SEED] [--few]: times them (bench_*.cu), prints JSON.
+// without a GPU. test_kernels --bench pull|traffic|kernels|launches|resident [SEED] [--few]: times them (bench_*.cu),
+// prints JSON.
 #include "bench.cuh"
 
 #include <time.h>
@@ -945,7 +946,11 @@ static void test_all(void) {
 static const struct {
     const char *name;
     int (*run)(uint64_t seed, bool few);
-} benches[] = {{"pull", bench_pull}, {"traffic", bench_traffic}, {"kernels", bench_kernels}};
+} benches[] = {{"pull", bench_pull},
+               {"traffic", bench_traffic},
+               {"kernels", bench_kernels},
+               {"launches", bench_launches},
+               {"resident", bench_resident}};
 
 int main(int argc, char **argv) {
     int devices = 0;
@@ -966,7 +971,8 @@ int main(int argc, char **argv) {
     if (bench) {
         for (const auto &b : benches)
             if (argc > 2 && strcmp(argv[2], b.name) == 0) return b.run(rng.seed, few);
-        fprintf(stderr, "usage: test_kernels [SEED] [--few] | --bench pull|traffic|kernels [SEED] [--few]\n");
+        fprintf(stderr,
+                "usage: test_kernels [SEED] [--few] | --bench pull|traffic|kernels|launches|resident [SEED] [--few]\n");
         return 2;
     }
     struct cudaDeviceProp device;

@@ -3,6 +3,7 @@
 # tests/gpu/check.sh has a GPU make, with each load and store held against the memory that a GPU could reach. SEED=N
 # draws other inputs.
 set -eu -o pipefail
+source=${FARM_SOURCE:-$(cd "$(dirname "$0")/../../.." && pwd)}
 program=$FARM_BUILD/tests/gpu/test_kernels
 if [ ! -x "$program" ]; then
     echo 'not built, for want of the CUDA headers: run `make deps`'
@@ -13,7 +14,34 @@ export FARM_CUDA_STANDIN=eager=1 # work is done by the time that the host looks:
     grep -v '^ok' "$FARM_BUILD/tests/gpu/test_kernels.log" || true
     exit 1
 }
-for bench in pull traffic kernels; do # that they run, and find what they move as it should be
-    "$program" --bench $bench "${SEED:-1}" --few | python3 -m json.tool >/dev/null || { echo "--bench $bench fails"; exit 1; }
+# That the benchmarks run and find what they move as it should be, and that what check.sh makes of their documents has
+# what a result needs. The round trip is the CPU's, so that its parts add up to nothing here.
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
+mkdir "$scratch/from" "$scratch/to"
+document() { # name command...
+    local name=$1
+    shift
+    echo "$*" >"$scratch/from/$name.command"
+    "$@" >"$scratch/from/$name.json" 2>"$scratch/log" || { echo "$* fails: $(cat "$scratch/log")"; exit 1; }
+}
+for bench in pull traffic kernels launches resident; do
+    document $bench "$program" --bench $bench "${SEED:-1}" --few
 done
+wanted='cuda_kernels cuda_launches cuda_pull cuda_resident cuda_traffic'
+if [ -x "$FARM_BUILD/gpu/round_trip" ]; then # where nvcc is
+    document round_trip "$FARM_BUILD/gpu/round_trip" --device cpu --only smallest --rounds 500
+    document parts python3 "$source/tests/gpu/report.py" parts "$scratch/from"
+    wanted="$wanted cuda_round_trip cuda_round_trip_parts"
+fi
+python3 "$source/tests/gpu/report.py" collect "$scratch/from" "$scratch/to"
+python3 - "$scratch/to/gpu.json" "$wanted" <<'PY'
+import json, sys
+documents = json.load(open(sys.argv[1]))
+for document in documents:
+    assert document["commit"] and document["command"] and document["machine"]["cpu"], document
+    assert all(row["unit"] and row["name"] and row["value"] is not None for row in document["results"]), document
+found = sorted(document["benchmark"] for document in documents)
+assert found == sorted(sys.argv[2].split()), found
+PY
 echo "covered: $(grep -c '^ok' "$FARM_BUILD/tests/gpu/test_kernels.log") checks of all kernels, on the CPU"

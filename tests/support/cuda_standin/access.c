@@ -95,9 +95,10 @@ static bool is_stack(const char *at, size_t bytes) {
     return at >= farm_standin_stacks[0] && at + bytes <= farm_standin_stacks[1];
 }
 
-static void check(const void *address, size_t bytes, bool store) {
+static void check(const void *address, size_t bytes, bool aligned, bool store) {
     const char *at = address;
     if (!is_stack(__builtin_frame_address(0), 0)) return; // the host's side of a launch
+    if (aligned && (uintptr_t)at % bytes) broken("an access that is not aligned", address, bytes);
     if (is_stack(at, bytes)) return;
     if (at >= __ehdr_start && at + bytes <= _end) {
         look_at_order(at, bytes, store);
@@ -107,18 +108,14 @@ static void check(const void *address, size_t bytes, bool store) {
     if (store) look_at_store(at, bytes);
 }
 
-static void check_aligned(const void *address, size_t bytes, bool store) {
-    if ((uintptr_t)address % bytes) broken("an access that is not aligned", address, bytes);
-    check(address, bytes, store);
-}
 #define SIZED(n)                                                                                                       \
     void __asan_load##n##_noabort(const void *address);                                                                \
     void __asan_store##n##_noabort(const void *address);                                                               \
     void __asan_load##n##_noabort(const void *address) {                                                               \
-        check_aligned(address, n, false);                                                                              \
+        check(address, n, true, false);                                                                                \
     }                                                                                                                  \
     void __asan_store##n##_noabort(const void *address) {                                                              \
-        check_aligned(address, n, true);                                                                               \
+        check(address, n, true, true);                                                                                 \
     }
 SIZED(1)
 SIZED(2)
@@ -131,10 +128,10 @@ void __asan_storeN_noabort(const void *address, size_t bytes);
 void __asan_handle_no_return(void);
 
 void __asan_loadN_noabort(const void *address, size_t bytes) {
-    check(address, bytes, false);
+    check(address, bytes, false, false);
 }
 void __asan_storeN_noabort(const void *address, size_t bytes) {
-    check(address, bytes, true);
+    check(address, bytes, false, true);
 }
 void __asan_handle_no_return(void) {}
 
