@@ -261,8 +261,9 @@ static void compare_answer(struct launches *l, enum part part) {
     got[SMALLEST_ACTIONS] = down->value;
     memcpy(expected, l->given, sizeof expected);
     if (part == WHOLE) smallest_forward(l->host_params, l->observation, expected);
-    for (int i = 0; i < SMALLEST_OUTPUTS; i++) // cuBLASLt adds in an order of its own, and rounds what came of it
-        if (fabsf(got[i] - expected[i]) > (part == WHOLE ? 0.05f : 0)) bench_fail("the logits of a graph");
+    for (int i = 0; i < SMALLEST_OUTPUTS;
+         i++) // cuBLASLt adds in an order of its own; bias and ReLU may come after a rounding
+        if (fabsf(got[i] - expected[i]) > (part == WHOLE ? 0.2f : 0)) bench_fail("the logits of a graph");
     const int action = farm_sample_action(&l->sampler, l->lists->stream, l->sequence, got, SMALLEST_ACTIONS);
     if (down->version != VERSION || (down->action != action && l->other++ >= 2)) bench_fail("the answer of a graph");
 }

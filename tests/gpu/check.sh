@@ -266,7 +266,7 @@ part() { # name
 }
 
 for name in "${wanted[@]}"; do
-    if [ "$(left)" -lt 5 ]; then
+    if [ "$(left)" -lt 2 ]; then
         step "$name" 'not run: the time is over'
     else
         part "$name"
