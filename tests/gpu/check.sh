@@ -169,7 +169,7 @@ round_trip_parts() {
     outcome round_trip_parts $? "$start" "$(cat "$work/round_trip_parts.log")"
 }
 
-# auto picks the GPU, an observation crosses the bus once, the return rises, the run goes on from its checkpoint.
+# auto must pick the GPU; what the learner says of registration, memory and crossings is shown.
 train() { # name, flags: one training of native/breakout
     local name=$1 start
     shift
@@ -233,7 +233,8 @@ sanitize() { # tool
     outcome "$1" "$status" "$start"
 }
 
-# The backend itself, playing and training, a process below the one that is started; slow.
+# The backend itself, playing and training, a process below the one that is started; slow, so with all the time that is
+# left.
 backend() {
     local start status
     if [ -z "$sanitizer" ]; then
@@ -241,7 +242,7 @@ backend() {
         return
     fi
     start=$(date +%s)
-    with_libraries within 300 "$sanitizer" --tool memcheck --report-api-errors no --target-processes all "$build/gpu/round_trip" \
+    with_libraries within 600 "$sanitizer" --tool memcheck --report-api-errors no --target-processes all "$build/gpu/round_trip" \
         --library "$build/libfarm_cuda.so" --only shallow --rounds 500 >"$work/backend.log" 2>&1
     status=$?
     if grep -q 'Device not supported' "$work/backend.log"; then
