@@ -1,8 +1,8 @@
 // What computes: the table of functions behind which the CPU and CUDA (cuda/) stand. A backend reads frames in place
 // from the lanes and everything else from the learner's checked copies (intake.h: it checks nothing again), writes
 // answers into the lanes, and holds parameters and optimiser. It decides nothing: which rows, which windows and when is
-// the learner's. Runs in the learner process; `infer` on each shard's inference thread, everything else on the training
-// thread, all at the same time; create and destroy where none of them runs.
+// the learner's. Runs in the learner process; `infer` on each shard's inference thread, `join` and `leave` on one of
+// their own, everything else on the training thread, all at the same time; create and destroy where none of them runs.
 //
 // An error is for good: the learner ends with it, after a checkpoint of what state() still has.
 #ifndef FARM_LEARNER_BACKEND_H
@@ -50,8 +50,8 @@ struct farm_backend_config {
     const struct farm_learner_config *learner; // outlives the backend
     const struct farm_net *net;                // likewise
     uint32_t width_max;                        // environments of the widest lane
-    // Every lane that rows and unrolls will name, by its number in the farm, with its shard, and the rings they lie in.
-    // Outlive the backend. Read by a backend that maps them for a device; the CPU's does without.
+    // Every lane that rows and unrolls will name, by its number in the farm, with its shard, and the rings they lie in;
+    // places may be vacant. Outlive the backend. Read by a backend that maps them for a device; the CPU's does without.
     const struct farm_lanes *lanes;
     uint32_t shards; // >= 1
 };
@@ -72,6 +72,12 @@ struct farm_backend_ops {
     // infer_batch_max rows in all. The answers are in the lanes when it returns.
     enum farm_status (*infer)(struct farm_backend *backend, uint32_t shard, const struct farm_infer_rows *rows,
                               uint32_t count, struct farm_error *err);
+
+    // Where rings come and go: one that has come, whose lanes are in the table and in nobody else's hands yet (what it
+    // fails with leaves nothing behind), and one that goes, whose lanes are in no infer or train any more. Called by
+    // another thread, while infer and train run. NULL: there is nothing to do.
+    enum farm_status (*join)(struct farm_backend *backend, uint32_t ring, struct farm_error *err);
+    void (*leave)(struct farm_backend *backend, uint32_t ring);
 
     // One update: gradient of the loss over all unrolls, clip, optimiser step, new version for inference. A gradient
     // that is not finite changes nothing (grad_norm says so). next: the update that the next call will make, where the

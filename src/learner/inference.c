@@ -1,29 +1,41 @@
 // See inference.h.
 #include "learner/inference.h"
 
+#include <pthread.h>
 #include <stdlib.h>
 
 #include "base/time.h"
 
 static const uint64_t NAP_NS = 50000000;
+enum { NO_RING = UINT32_MAX };
 
 struct farm_inference {
     struct farm_inference_config config;
     struct farm_trainer *trainer; // NULL in evaluation
     struct farm_board *board;
     struct farm_doorbells bells;
-    // of the shard
+    // of the shard; room for all places of the farm
     struct farm_ring **rings;         // [ring_count]
     uint32_t *rung;                   // [ring_count]: places in `rings`
     struct farm_learner_lane **lanes; // [lane_count]
     uint32_t *first_lane;             // [ring_count] in `lanes`
     uint32_t ring_count, lane_count;
     // lanes with an unanswered step, first come first served
-    struct farm_learner_lane **queue; // [lane_count]
-    uint32_t head, queued;
+    struct farm_learner_lane **queue; // [room]
+    uint32_t head, queued, room;
     uint64_t rows_queued;
     struct farm_infer_rows *rows;      // [lane_count]
     struct farm_learner_lane **served; // [lane_count]: of the same index as rows
+    // what another thread asks of the loop
+    struct {
+        pthread_mutex_t lock;
+        pthread_cond_t done;
+        uint64_t asked; // 1: look; also read without the lock
+        uint32_t ring;
+        bool join, over; // over: the loop does not run any more
+        enum farm_status status;
+        struct farm_error error;
+    } change;
 };
 
 // ---- one turn ----
@@ -39,7 +51,7 @@ static void look(struct farm_inference *inference) {
             if (lane->queued || !farm_lanes_take_in(lane, inference->board)) continue;
             lane->queued = true;
             lane->waiting_ns = now;
-            inference->queue[(inference->head + inference->queued++) % inference->lane_count] = lane;
+            inference->queue[(inference->head + inference->queued++) % inference->room] = lane;
             inference->rows_queued += lane->lane->width;
         }
     }
@@ -61,7 +73,7 @@ static uint32_t take(struct farm_inference *inference) {
         room -= part;
         inference->rows_queued -= part;
         if (part < left) break;
-        inference->head = (inference->head + 1) % inference->lane_count;
+        inference->head = (inference->head + 1) % inference->room;
         inference->queued--;
     }
     return count;
@@ -130,6 +142,84 @@ static void resume(struct farm_inference *inference) {
     for (uint32_t r = 0; r < inference->ring_count; r++) farm_learner_notify(inference->rings[r]);
 }
 
+// ---- rings that come and go ----
+
+// The shard's rings and lanes, in the order of the farm's, but for one.
+static void list(struct farm_inference *inference, uint32_t without) {
+    const struct farm_lanes *lanes = inference->config.lanes;
+    inference->ring_count = inference->lane_count = 0;
+    for (uint32_t r = 0; r < lanes->ring_count; r++) {
+        struct farm_learner_lane *first = &lanes->lanes[lanes->first_lane[r]];
+        if (r == without || !farm_lanes_has(lanes, r) || first->shard != inference->config.shard) continue;
+        inference->first_lane[inference->ring_count] = inference->lane_count;
+        inference->rings[inference->ring_count++] = &lanes->rings[r];
+        for (uint32_t l = 0; l < lanes->rings[r].spec.lanes; l++) inference->lanes[inference->lane_count++] = first + l;
+    }
+}
+
+// All rings but one, with bells that are looked at once more.
+static enum farm_status list_with_bells(struct farm_inference *inference, uint32_t without, struct farm_error *err) {
+    struct farm_doorbells bells;
+    list(inference, without);
+    const enum farm_status status =
+        farm_doorbells_make(&bells, inference->rings, inference->ring_count, inference->bells.eventfd, err);
+    if (status) return status;
+    farm_doorbells_free(&inference->bells);
+    inference->bells = bells;
+    return FARM_OK;
+}
+
+// Takes the ring's lanes out of the queue; the others keep their order.
+static void unqueue(struct farm_inference *inference, const struct farm_ring *ring) {
+    const uint32_t head = inference->head, count = inference->queued;
+    inference->queued = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        struct farm_learner_lane *lane = inference->queue[(head + i) % inference->room];
+        if (lane->ring == ring)
+            inference->rows_queued -= lane->lane->width - lane->env_done;
+        else
+            inference->queue[(head + inference->queued++) % inference->room] = lane;
+    }
+}
+
+static void change(struct farm_inference *inference) {
+    pthread_mutex_lock(&inference->change.lock);
+    const uint32_t ring = inference->change.ring;
+    const bool join = inference->change.join;
+    inference->change.status = list_with_bells(inference, join ? NO_RING : ring, &inference->change.error);
+    if (inference->change.status)
+        list(inference, join ? ring : NO_RING); // as it was: the bells are still those
+    else if (!join)
+        unqueue(inference, &inference->config.lanes->rings[ring]);
+    farm_store_relaxed(&inference->change.asked, 0);
+    pthread_cond_signal(&inference->change.done);
+    pthread_mutex_unlock(&inference->change.lock);
+}
+
+enum farm_status farm_inference_change(struct farm_inference *inference, uint32_t ring, bool join,
+                                       struct farm_error *err) {
+    pthread_mutex_lock(&inference->change.lock);
+    inference->change.ring = ring;
+    inference->change.join = join;
+    inference->change.status = FARM_OK;
+    farm_store_relaxed(&inference->change.asked, 1);
+    while (farm_load_relaxed(&inference->change.asked) && !inference->change.over)
+        pthread_cond_wait(&inference->change.done, &inference->change.lock);
+    const enum farm_status status = inference->change.status;
+    if (status) *err = inference->change.error;
+    pthread_mutex_unlock(&inference->change.lock);
+    return status;
+}
+
+void farm_inference_over(struct farm_inference *inference) {
+    pthread_mutex_lock(&inference->change.lock);
+    inference->change.over = true;
+    pthread_cond_signal(&inference->change.done);
+    pthread_mutex_unlock(&inference->change.lock);
+}
+
+// ---- the loop ----
+
 static enum farm_status infer_until_stopped(struct farm_inference *inference, struct farm_error *err) {
     const struct farm_learner_config *learner = inference->config.learner;
     resume(inference);
@@ -137,6 +227,7 @@ static enum farm_status infer_until_stopped(struct farm_inference *inference, st
     const uint64_t nap_ns = learner->nap_ns ? learner->nap_ns : NAP_NS;
     uint64_t check_ns = farm_now_ns();
     while (!farm_load_relaxed(inference->config.stop)) {
+        if (farm_load_relaxed(&inference->change.asked)) change(inference);
         look(inference);
         if (!inference->queued) {
             farm_doorbells_wait(&inference->bells, learner->spin_ns, nap_ns);
@@ -163,22 +254,11 @@ enum farm_status farm_inference_run(struct farm_inference *inference, struct far
     inference->trainer = trainer;
     const enum farm_status status = infer_until_stopped(inference, err);
     farm_store_relaxed(inference->config.stop, 1);
+    farm_inference_over(inference);
     return status;
 }
 
 // ---- start and end ----
-
-// The shard's rings and lanes, in the order of the farm's.
-static void list(struct farm_inference *inference) {
-    const struct farm_lanes *lanes = inference->config.lanes;
-    for (uint32_t r = 0; r < lanes->ring_count; r++) {
-        struct farm_learner_lane *first = &lanes->lanes[lanes->first_lane[r]];
-        if (first->shard != inference->config.shard) continue;
-        inference->first_lane[inference->ring_count] = inference->lane_count;
-        inference->rings[inference->ring_count++] = &lanes->rings[r];
-        for (uint32_t l = 0; l < lanes->rings[r].spec.lanes; l++) inference->lanes[inference->lane_count++] = first + l;
-    }
-}
 
 enum farm_status farm_inference_make(const struct farm_inference_config *config, struct farm_inference **out,
                                      struct farm_error *err) {
@@ -188,6 +268,9 @@ enum farm_status farm_inference_make(const struct farm_inference_config *config,
     inference->config = *config;
     inference->board = config->learner->board;
     inference->bells.eventfd = -1;
+    pthread_mutex_init(&inference->change.lock, NULL);
+    pthread_cond_init(&inference->change.done, NULL);
+    inference->room = lanes;
     inference->rings = calloc(rings, sizeof *inference->rings);
     inference->rung = calloc(rings, sizeof *inference->rung);
     inference->first_lane = calloc(rings, sizeof *inference->first_lane);
@@ -199,7 +282,7 @@ enum farm_status farm_inference_make(const struct farm_inference_config *config,
     if (!inference->rings || !inference->rung || !inference->first_lane || !inference->lanes || !inference->queue ||
         !inference->rows || !inference->served)
         status = farm_fail(err, FARM_E_LIMIT, "no memory for %u lanes", lanes);
-    if (!status) list(inference);
+    if (!status) list(inference, NO_RING);
     if (!status && !inference->ring_count)
         status = farm_fail(err, FARM_E_INVALID, "no actor is left for GPU %u: fewer --gpus, or more --actors",
                            config->shard);
@@ -217,6 +300,8 @@ enum farm_status farm_inference_make(const struct farm_inference_config *config,
 void farm_inference_free(struct farm_inference *inference) {
     if (!inference) return;
     farm_doorbells_free(&inference->bells);
+    pthread_cond_destroy(&inference->change.done);
+    pthread_mutex_destroy(&inference->change.lock);
     free(inference->rings);
     free(inference->rung);
     free(inference->first_lane);

@@ -5,20 +5,29 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/log.h"
 
+static bool is_open(const struct farm_ring *ring) {
+    return ring->lanes != NULL;
+}
+
 static enum farm_status count_lanes(struct farm_lanes *lanes, struct farm_error *err) {
-    const struct farm_ring_spec *first = &lanes->rings[0].spec;
+    uint32_t first = 0;
+    while (first < lanes->ring_count && !is_open(&lanes->rings[first])) first++;
+    if (first == lanes->ring_count) return farm_fail(err, FARM_E_INVALID, "no actors");
+    const struct farm_ring_spec *model = &lanes->rings[first].spec;
+    lanes->model = *model;
     for (uint32_t r = 0; r < lanes->ring_count; r++) {
-        const struct farm_ring_spec *spec = &lanes->rings[r].spec;
-        if (spec->policy_outputs != first->policy_outputs || spec->env.obs_count != first->env.obs_count ||
-            farm_field_bytes(&spec->env.obs[0]) != farm_field_bytes(&first->env.obs[0]))
-            return farm_fail(err, FARM_E_INVALID, "actors 0 and %u have different environments", r);
+        const bool there = is_open(&lanes->rings[r]);
+        const struct farm_ring_spec *spec = there ? &lanes->rings[r].spec : model;
+        if (spec->policy_outputs != model->policy_outputs || spec->env.obs_count != model->env.obs_count ||
+            farm_field_bytes(&spec->env.obs[0]) != farm_field_bytes(&model->env.obs[0]))
+            return farm_fail(err, FARM_E_INVALID, "actors %u and %u have different environments", first, r);
         lanes->first_lane[r] = lanes->lane_count;
-        lanes->ring_pointers[r] = &lanes->rings[r];
         lanes->lane_count += spec->lanes;
-        lanes->environments += (uint64_t)spec->lanes * spec->width;
+        if (there) lanes->environments += (uint64_t)spec->lanes * spec->width;
         if (spec->width > lanes->width_max) lanes->width_max = spec->width;
     }
     lanes->lanes = calloc(lanes->lane_count, sizeof *lanes->lanes);
@@ -51,6 +60,16 @@ static enum farm_status make_lane(struct farm_learner_lane *lane, struct farm_ri
     return FARM_OK;
 }
 
+static enum farm_status make_lanes(struct farm_lanes *lanes, uint32_t r, const struct farm_window_shape *shape,
+                                   struct farm_error *err) {
+    enum farm_status status = FARM_OK;
+    for (uint32_t l = 0; l < lanes->rings[r].spec.lanes && !status; l++) {
+        const uint32_t id = lanes->first_lane[r] + l;
+        status = make_lane(&lanes->lanes[id], &lanes->rings[r], l, id, shape, err);
+    }
+    return status;
+}
+
 static void look_at_header(const struct farm_ring *ring) {
     const struct farm_segment_header *header = ring->up.header;
     if (header->layout_hash != ring->layout.hash || memcmp(header->user, &ring->spec, sizeof ring->spec) != 0)
@@ -64,49 +83,72 @@ enum farm_status farm_lanes_open(const int (*fds)[2], uint32_t ring_count, const
     *lanes = (struct farm_lanes){.lock = PTHREAD_MUTEX_INITIALIZER};
     if (!ring_count) return farm_fail(err, FARM_E_INVALID, "no actors");
     lanes->rings = calloc(ring_count, sizeof *lanes->rings);
-    lanes->ring_pointers = calloc(ring_count, sizeof *lanes->ring_pointers);
     lanes->first_lane = calloc(ring_count, sizeof *lanes->first_lane);
     enum farm_status status = FARM_OK;
-    if (!lanes->rings || !lanes->ring_pointers || !lanes->first_lane)
+    if (!lanes->rings || !lanes->first_lane)
         status = farm_fail(err, FARM_E_LIMIT, "no memory for %u actors", ring_count);
+    else
+        lanes->ring_count = ring_count;
     for (uint32_t r = 0; r < ring_count && !status; r++) {
+        if (fds[r][0] < 0) continue;
         status = farm_ring_open(fds[r][0], fds[r][1], FARM_RING_LEARNER, &lanes->rings[r], err);
-        if (status) break;
-        look_at_header(&lanes->rings[r]);
-        lanes->ring_count = r + 1;
+        if (!status) look_at_header(&lanes->rings[r]);
     }
     if (!status) status = count_lanes(lanes, err);
     for (uint32_t r = 0; r < ring_count && !status; r++)
-        for (uint32_t l = 0; l < lanes->rings[r].spec.lanes && !status; l++) {
-            uint32_t id = lanes->first_lane[r] + l;
-            status = make_lane(&lanes->lanes[id], &lanes->rings[r], l, id, shape, err);
-        }
+        if (is_open(&lanes->rings[r])) status = make_lanes(lanes, r, shape, err);
     if (status) farm_lanes_close(lanes);
     return status;
 }
 
-void farm_lanes_close(struct farm_lanes *lanes) {
-    for (uint32_t i = 0; i < lanes->lane_count && lanes->lanes; i++) {
-        farm_intake_close(&lanes->lanes[i].intake);
-        free(lanes->lanes[i].games);
+enum farm_status farm_lanes_join(struct farm_lanes *lanes, uint32_t r, const int fds[2], uint32_t shard,
+                                 const struct farm_window_shape *shape, struct farm_error *err) {
+    enum farm_status status = FARM_OK;
+    if (r >= lanes->ring_count || farm_lanes_has(lanes, r))
+        status = farm_fail(err, FARM_E_INVALID, "there is no vacant place %u", r);
+    if (!status) status = farm_ring_open(fds[0], fds[1], FARM_RING_LEARNER, &lanes->rings[r], err);
+    if (status) {
+        close(fds[0]);
+        close(fds[1]);
+        return status;
     }
-    for (uint32_t r = 0; r < lanes->ring_count; r++) farm_ring_close(&lanes->rings[r]);
+    if (memcmp(&lanes->rings[r].spec, &lanes->model, sizeof lanes->model) != 0)
+        status = farm_fail(err, FARM_E_INVALID, "actor %u has lanes of another shape than the others", r);
+    if (!status) status = make_lanes(lanes, r, shape, err);
+    for (uint32_t l = 0; l < lanes->model.lanes && !status; l++) lanes->lanes[lanes->first_lane[r] + l].shard = shard;
+    if (status) farm_lanes_leave(lanes, r);
+    return status;
+}
+
+void farm_lanes_leave(struct farm_lanes *lanes, uint32_t r) {
+    struct farm_ring *ring = &lanes->rings[r];
+    for (uint32_t l = 0; lanes->lanes && l < ring->spec.lanes; l++) {
+        struct farm_learner_lane *lane = &lanes->lanes[lanes->first_lane[r] + l];
+        farm_intake_close(&lane->intake);
+        free(lane->games);
+        *lane = (struct farm_learner_lane){0};
+    }
+    farm_ring_close(ring);
+}
+
+void farm_lanes_close(struct farm_lanes *lanes) {
+    for (uint32_t r = 0; r < lanes->ring_count; r++)
+        if (is_open(&lanes->rings[r])) farm_lanes_leave(lanes, r);
     free(lanes->lanes);
     free(lanes->rings);
-    free(lanes->ring_pointers);
     free(lanes->first_lane);
     *lanes = (struct farm_lanes){0};
 }
 
 void farm_lanes_divide(struct farm_lanes *lanes, const uint32_t *ring_shard) {
     for (uint32_t i = 0; i < lanes->lane_count; i++)
-        lanes->lanes[i].shard = ring_shard[lanes->lanes[i].ring - lanes->rings];
+        if (lanes->lanes[i].lane) lanes->lanes[i].shard = ring_shard[lanes->lanes[i].ring - lanes->rings];
 }
 
 void farm_lanes_set_quota(struct farm_lanes *lanes, uint64_t games) {
     uint64_t g = 0;
     for (uint32_t i = 0; i < lanes->lane_count; i++)
-        for (uint32_t e = 0; e < lanes->lanes[i].lane->width; e++, g++)
+        for (uint32_t e = 0; lanes->lanes[i].lane && e < lanes->lanes[i].lane->width; e++, g++)
             lanes->lanes[i].games[e].left = (uint32_t)(games / lanes->environments + (g < games % lanes->environments));
 }
 

@@ -1,5 +1,6 @@
 // The lanes as the learner sees them, and the games played in them: who waits for an answer since when, returns of
-// running games, counts. A lane is owned by the inference thread of its shard. See learner.h.
+// running games, counts. A lane is owned by the inference thread of its shard. A ring has a place in the table; places
+// may be vacant, and rings come and go while the others are served (gatekeeper.h). See learner.h.
 #ifndef FARM_LEARNER_LANES_H
 #define FARM_LEARNER_LANES_H
 
@@ -23,7 +24,7 @@ struct farm_game {
 struct farm_learner_lane {
     struct farm_ring *ring;
     struct farm_intake intake;
-    struct farm_lane *lane; // the intake's: checked copies of what the actor wrote
+    struct farm_lane *lane; // the intake's: checked copies of what the actor wrote; NULL: its ring is not there
     uint32_t id;            // of the whole farm
     uint32_t shard;         // whose inference thread answers it
     uint64_t answered;      // steps answered: `acted`, whose writer we are
@@ -37,26 +38,37 @@ struct farm_learner_lane {
 };
 
 struct farm_lanes {
-    uint32_t ring_count, lane_count;
+    uint32_t ring_count, lane_count; // places, the vacant ones too
     uint32_t width_max;
-    uint64_t environments;
-    struct farm_ring *rings;          // [ring_count]
-    struct farm_ring **ring_pointers; // [ring_count], for the doorbells
-    struct farm_learner_lane *lanes;  // [lane_count], ring after ring
-    uint32_t *first_lane;             // [ring_count]
-    pthread_mutex_t lock;             // of what ended games leave: the figures here and those in the board
+    uint64_t environments;           // at the start
+    struct farm_ring_spec model;     // of the first ring; those that come later are like it
+    struct farm_ring *rings;         // [ring_count]
+    struct farm_learner_lane *lanes; // [lane_count], ring after ring
+    uint32_t *first_lane;            // [ring_count]
+    pthread_mutex_t lock;            // of what ended games leave: the figures here and those in the board
     // figures over the games counted
     uint64_t games;
     double return_sum, return_squares, length_sum;
 };
 
-// Opens every ring (descriptors are owned after success) and prepares its lanes, with checked copies of the steps that
-// are in them; all are of shard 0. stack: frames held for reading backwards.
+// Opens every ring (descriptors are owned after success; -1: a place that is vacant) and prepares its lanes, with
+// checked copies of the steps that are in them; all are of shard 0. stack: frames held for reading backwards.
 enum farm_status farm_lanes_open(const int (*fds)[2], uint32_t ring_count, const struct farm_window_shape *shape,
                                  struct farm_lanes *lanes, struct farm_error *err);
 // Gives each ring's lanes to a shard.
 void farm_lanes_divide(struct farm_lanes *lanes, const uint32_t *ring_shard);
 void farm_lanes_close(struct farm_lanes *lanes);
+
+static inline bool farm_lanes_has(const struct farm_lanes *lanes, uint32_t ring) {
+    return lanes->lanes[lanes->first_lane[ring]].lane != NULL;
+}
+
+// Opens a ring in a vacant place, for a shard; its descriptors are owned in any case. Nobody else looks at the place
+// yet. FARM_E_INVALID: no such vacant place, or a ring of another shape; what opening says.
+enum farm_status farm_lanes_join(struct farm_lanes *lanes, uint32_t ring, const int fds[2], uint32_t shard,
+                                 const struct farm_window_shape *shape, struct farm_error *err);
+// Closes a ring whose lanes nobody looks at any more: its place is vacant.
+void farm_lanes_leave(struct farm_lanes *lanes, uint32_t ring);
 
 // Evaluation: spreads `games` over the environments, so that short games do not crowd out long ones.
 void farm_lanes_set_quota(struct farm_lanes *lanes, uint64_t games);

@@ -12,6 +12,7 @@
 #include "learner/backend.h"
 #include "learner/backend_library.h"
 #include "learner/checkpoint.h"
+#include "learner/gatekeeper.h"
 #include "learner/inference.h"
 #include "learner/lanes.h"
 #include "learner/trainer.h"
@@ -64,6 +65,7 @@ static enum farm_status check_config(const struct farm_learner_config *config, s
     if (config->shard_count > FARM_LEARNER_SHARDS_MAX || (config->shard_count > 1 && !config->ring_shard))
         return farm_fail(err, FARM_E_INVALID, "%u shards: at most %d, and each ring has one", config->shard_count,
                          FARM_LEARNER_SHARDS_MAX);
+    if (config->gate && config->evaluate) return farm_fail(err, FARM_E_INVALID, "actors that come to an evaluation");
     if (!config->evaluate && config->algo.batch < config->shard_count)
         return farm_fail(err, FARM_E_INVALID, "an update of %u unrolls (--batch) cannot be divided among %u GPUs",
                          config->algo.batch, config->shard_count);
@@ -71,7 +73,7 @@ static enum farm_status check_config(const struct farm_learner_config *config, s
 }
 
 static enum farm_status check_environment(const struct learner *learner, struct farm_error *err) {
-    const struct farm_env_spec *env = &learner->lanes.rings[0].spec.env;
+    const struct farm_env_spec *env = &learner->lanes.model.env;
     const struct farm_net_io *io = &learner->config->io;
     if (env->action.kind != FARM_ACTION_DISCRETE)
         return farm_fail(err, FARM_E_UNSUPPORTED, "training of multi-discrete and continuous actions is not there yet");
@@ -79,7 +81,7 @@ static enum farm_status check_environment(const struct learner *learner, struct 
                             : (size_t)io->frame_channels * (size_t)io->height * (size_t)io->width;
     if (env->obs_count != 1 || farm_field_bytes(&env->obs[0]) != bytes ||
         env->obs[0].dtype != (io->flat ? FARM_F32 : FARM_U8) ||
-        learner->lanes.rings[0].spec.policy_outputs != (uint32_t)io->actions)
+        learner->lanes.model.policy_outputs != (uint32_t)io->actions)
         return farm_fail(err, FARM_E_INVALID, "the network's input or output does not fit the environment's");
     return FARM_OK;
 }
@@ -184,12 +186,25 @@ static void *infer(void *argument) {
     return NULL;
 }
 
+static enum farm_status let_in(struct learner *learner, struct farm_gatekeeper **gatekeeper, struct farm_error *err) {
+    struct farm_gatekeeper_config config = {.gate = learner->config->gate,
+                                            .lanes = &learner->lanes,
+                                            .shape = &learner->shape,
+                                            .ops = learner->ops,
+                                            .backend = learner->backend,
+                                            .trainer = learner->trainer,
+                                            .shards = learner->shard_count};
+    for (uint32_t k = 0; k < learner->shard_count; k++) config.inferences[k] = learner->shards[k].inference;
+    return farm_gatekeeper_start(&config, gatekeeper, err);
+}
+
 // All shards' loops, until the last has ended. The first error is the one to tell.
 static enum farm_status run(struct learner *learner, struct farm_error *err) {
+    struct farm_gatekeeper *gatekeeper = NULL;
     sigset_t all, before; // signals are the main thread's
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
-    enum farm_status status = FARM_OK;
+    enum farm_status status = learner->config->gate ? let_in(learner, &gatekeeper, err) : FARM_OK;
     for (uint32_t k = 1; k < learner->shard_count && !status; k++) {
         struct shard *shard = &learner->shards[k];
         if ((errno = pthread_create(&shard->thread, NULL, infer, shard)))
@@ -206,6 +221,8 @@ static enum farm_status run(struct learner *learner, struct farm_error *err) {
         status = shard->status;
         *err = shard->error;
     }
+    for (uint32_t k = 0; k < learner->shard_count; k++) farm_inference_over(learner->shards[k].inference);
+    farm_gatekeeper_stop(gatekeeper);
     return status;
 }
 

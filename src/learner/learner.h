@@ -57,8 +57,9 @@ struct farm_learner_shard {
 
 struct farm_learner_config {
     // Handed over by the supervisor. The learner owns the descriptors.
-    const int (*ring_fds)[2]; // [ring_count]: up, down
+    const int (*ring_fds)[2]; // [ring_count]: up, down; -1: a place for one that comes later
     uint32_t ring_count;
+    int gate; // where rings are let in and out (gate.h); 0: nobody comes or goes
     struct farm_learner_shard shards[FARM_LEARNER_SHARDS_MAX];
     uint32_t shard_count;                   // GPUs; 0: one shard, on a GPU or on the CPU
     const uint32_t *ring_shard;             // [ring_count] whose ring it is; NULL: all are shard 0's

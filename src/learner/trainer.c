@@ -46,8 +46,9 @@ struct farm_trainer {
     struct farm_trainer_config config;
     pthread_t thread;
     pthread_mutex_t lock;
-    pthread_cond_t more;
-    bool stop, failed;
+    pthread_cond_t more, less; // windows wait; an update has let go of its own
+    bool stop, failed, over;   // over: the thread makes no more updates
+    uint64_t taken, released;  // updates
     struct queue queues[FARM_LEARNER_SHARDS_MAX];
     // training thread only
     struct update updates[2], *update; // update: the one at hand; the other one may have been taken ahead
@@ -188,6 +189,7 @@ static void take_share(struct queue *queue, struct update *update) {
 
 // The unrolls of one update, shard after shard; called with the lock held and enough of them waiting.
 static void take(struct farm_trainer *trainer, struct update *update) {
+    trainer->taken++;
     update->count = update->finished_count = 0;
     update->learning_rate = learning_rate(trainer);
     for (uint32_t k = 0; k < trainer->config.shards; k++) take_share(&trainer->queues[k], update);
@@ -276,44 +278,66 @@ static void *training(void *argument) {
         make(trainer, trainer->update, trainer->ahead ? other(trainer) : NULL);
         if (!trainer->status) save_when_due(trainer);
         pthread_mutex_lock(&trainer->lock);
+        trainer->released++;
+        pthread_cond_broadcast(&trainer->less);
     }
     trainer->failed = trainer->status != FARM_OK;
+    trainer->over = true;
+    pthread_cond_broadcast(&trainer->less);
     pthread_mutex_unlock(&trainer->lock);
     return NULL;
 }
 
-// Unrolls that can wait in all lanes of a shard together before every actor is held back; *windows: the most units that
-// can ever wait (a new lane holds no history of frames yet).
-static uint64_t unrolls_possible(const struct farm_trainer_config *config, uint32_t shard, uint32_t *windows) {
+// Unrolls that can wait in all lanes of a shard together, those of one ring left out, before every actor is held back.
+static uint64_t unrolls_possible(const struct farm_trainer_config *config, uint32_t shard,
+                                 const struct farm_ring *without) {
+    const uint64_t held = (uint64_t)config->shape.stack - 1 + config->shape.length;
     uint64_t unrolls = 0;
-    *windows = 0;
     for (uint32_t i = 0; i < config->lanes->lane_count; i++) {
-        const struct farm_lane *lane = config->lanes->lanes[i].lane;
-        uint64_t held = (uint64_t)config->shape.stack - 1 + config->shape.length;
-        if (config->lanes->lanes[i].shard != shard) continue;
-        if (lane->steps >= config->shape.length)
-            *windows += (lane->steps - config->shape.length) / config->shape.stride + 1;
-        if (lane->steps >= held) unrolls += ((lane->steps - held) / config->shape.stride + 1) * lane->width;
+        const struct farm_learner_lane *of = &config->lanes->lanes[i];
+        if (!of->lane || of->shard != shard || of->ring == without || of->lane->steps < held) continue;
+        unrolls += ((of->lane->steps - held) / config->shape.stride + 1) * of->lane->width;
     }
     return unrolls;
 }
 
+// The most units that can ever wait (a new lane holds no history of frames yet), whoever comes to which place.
+static uint32_t windows_possible(const struct farm_trainer_config *config) {
+    uint32_t windows = 0;
+    for (uint32_t i = 0; i < config->lanes->lane_count; i++) {
+        const struct farm_learner_lane *of = &config->lanes->lanes[i];
+        const uint32_t steps = of->lane ? of->lane->steps : config->lanes->model.steps;
+        if (steps >= config->shape.length) windows += (steps - config->shape.length) / config->shape.stride + 1;
+    }
+    return windows;
+}
+
+// Whether a shard's share of an update fits its rings.
+static enum farm_status must_fit(const struct farm_trainer_config *config, uint32_t shard,
+                                 const struct farm_ring *without, struct farm_error *err) {
+    const uint32_t share = farm_learner_share(config->learner->algo.batch, config->shards, shard);
+    const uint64_t possible = unrolls_possible(config, shard, without);
+    if (share && possible >= (uint64_t)share + config->lanes->width_max) return FARM_OK;
+    return farm_fail(err, without ? FARM_E_LIMIT : FARM_E_INVALID,
+                     "an update of %u unrolls does not fit the %srings%s, which hold %" PRIu64
+                     " at most: a larger --ring-steps, a smaller --batch or --unroll",
+                     share, without ? "other " : "", config->shards > 1 ? " of its GPU" : "", possible);
+}
+
 static enum farm_status make_queue(const struct farm_trainer_config *config, uint32_t shard, struct queue *queue,
                                    struct farm_error *err) {
-    uint32_t windows, share = farm_learner_share(config->learner->algo.batch, config->shards, shard);
-    uint64_t possible = unrolls_possible(config, shard, &windows);
-    if (!share || possible < (uint64_t)share + config->lanes->width_max)
-        return farm_fail(err, FARM_E_INVALID,
-                         "an update of %u unrolls does not fit the rings%s, which hold %" PRIu64
-                         " at most: a larger --ring-steps, a smaller --batch or --unroll",
-                         share, config->shards > 1 ? " of its GPU" : "", possible);
-    *queue = (struct queue){.capacity = windows + 1, .share = share};
+    const enum farm_status status = must_fit(config, shard, NULL, err);
+    if (status) return status;
+    const uint32_t windows = windows_possible(config);
+    *queue = (struct queue){.capacity = windows + 1,
+                            .share = farm_learner_share(config->learner->algo.batch, config->shards, shard)};
     queue->units = calloc(queue->capacity, sizeof *queue->units);
     return queue->units ? FARM_OK : farm_fail(err, FARM_E_LIMIT, "no memory for a queue of %u windows", windows);
 }
 
 static void destroy(struct farm_trainer *trainer) {
     pthread_cond_destroy(&trainer->more);
+    pthread_cond_destroy(&trainer->less);
     pthread_mutex_destroy(&trainer->lock);
     for (uint32_t k = 0; k < trainer->config.shards; k++) free(trainer->queues[k].units);
     for (int k = 0; k < 2; k++) {
@@ -332,6 +356,7 @@ enum farm_status farm_trainer_start(const struct farm_trainer_config *config, st
     if (config->learner->checkpoint_dir) remove_files(config->learner->checkpoint_dir, is_half_written, 0);
     pthread_mutex_init(&trainer->lock, NULL);
     pthread_cond_init(&trainer->more, NULL);
+    pthread_cond_init(&trainer->less, NULL);
     trainer->update = &trainer->updates[0];
     bool room = true;
     for (int k = 0; k < 2; k++) {
@@ -365,6 +390,29 @@ void farm_trainer_push(struct farm_trainer *trainer, struct farm_learner_lane *l
     queue->units[(queue->head + queue->count++) % queue->capacity] = (struct unit){.lane = lane, .start = start};
     queue->waiting += lane->lane->width;
     if (enough(trainer)) pthread_cond_signal(&trainer->more);
+    pthread_mutex_unlock(&trainer->lock);
+}
+
+enum farm_status farm_trainer_can_spare(const struct farm_trainer *trainer, uint32_t ring, struct farm_error *err) {
+    const struct farm_lanes *lanes = trainer->config.lanes;
+    return must_fit(&trainer->config, lanes->lanes[lanes->first_lane[ring]].shard, &lanes->rings[ring], err);
+}
+
+void farm_trainer_forget(struct farm_trainer *trainer, uint32_t ring) {
+    const struct farm_lanes *lanes = trainer->config.lanes;
+    struct queue *queue = &trainer->queues[lanes->lanes[lanes->first_lane[ring]].shard];
+    pthread_mutex_lock(&trainer->lock);
+    const uint32_t count = queue->count;
+    queue->count = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        const struct unit *unit = &queue->units[(queue->head + i) % queue->capacity];
+        if (unit->lane->ring == &lanes->rings[ring])
+            queue->waiting -= unit->lane->lane->width - unit->env_taken;
+        else
+            queue->units[(queue->head + queue->count++) % queue->capacity] = *unit;
+    }
+    for (const uint64_t taken = trainer->taken; trainer->released < taken && !trainer->over;)
+        pthread_cond_wait(&trainer->less, &trainer->lock);
     pthread_mutex_unlock(&trainer->lock);
 }
 

@@ -130,6 +130,26 @@ static enum farm_status infer(struct farm_backend *backend, uint32_t shard, cons
     return status ? status : farm_cuda_infer(backend->shards[shard]->inference, rows, count, err);
 }
 
+// ---- rings that come and go ----
+
+static struct farm_cuda_shard *shard_of(const struct farm_backend *backend, uint32_t ring) {
+    const struct farm_lanes *lanes = backend->shards[0]->context.lanes;
+    return backend->shards[lanes->lanes[lanes->first_lane[ring]].shard];
+}
+
+static enum farm_status join(struct farm_backend *backend, uint32_t ring, struct farm_error *err) {
+    const enum farm_status status = farm_cuda_shard_enter(shard_of(backend, ring), err);
+    return status ? status : farm_cuda_shard_join(shard_of(backend, ring), ring, err);
+}
+
+static void leave(struct farm_backend *backend, uint32_t ring) {
+    struct farm_error lost; // a device that is lost lets go all the same
+    (void)farm_cuda_shard_enter(shard_of(backend, ring), &lost);
+    farm_cuda_shard_leave(shard_of(backend, ring), ring);
+}
+
+// ---- training ----
+
 // How many of the unrolls, from the first on, are the shard's.
 static uint32_t count_own(const struct farm_cuda_context *context, const struct farm_train_unrolls *unrolls,
                           uint32_t count) {
@@ -253,6 +273,8 @@ const struct farm_backend_ops farm_backend_cuda = {
     .create = create,
     .destroy = destroy,
     .infer = infer,
+    .join = join,
+    .leave = leave,
     .train = train,
     .version = version,
     .state = state,

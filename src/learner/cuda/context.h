@@ -1,5 +1,6 @@
 // What inference and training of the CUDA backend share: the device, the rings as it sees them, their mirror, the
-// parameters. Made once, before either runs; but for the parameters nothing here changes afterwards.
+// parameters. Made once, before either runs. Afterwards the parameters change, and the entries of rings that come and
+// go, while nobody else looks at these (backend.h, join and leave).
 #ifndef FARM_LEARNER_CUDA_CONTEXT_H
 #define FARM_LEARNER_CUDA_CONTEXT_H
 
@@ -30,7 +31,7 @@ struct farm_cuda_context {
 
 // Whether a lane is served here, and how many of an update's unrolls are trained on here.
 static inline bool farm_cuda_serves(const struct farm_cuda_context *context, uint32_t lane) {
-    return context->lanes->lanes[lane].shard == context->shard;
+    return context->lanes->lanes[lane].lane && context->lanes->lanes[lane].shard == context->shard;
 }
 static inline uint32_t farm_cuda_share(const struct farm_cuda_context *context) {
     return farm_learner_share(context->learner->algo.batch, context->shards, context->shard);

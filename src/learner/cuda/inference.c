@@ -156,7 +156,7 @@ static enum farm_status take_pinned(struct farm_cuda_inference *i, struct farm_e
 
 // The lists that never change, and the place of answers that nobody wants.
 static enum farm_status fill_constants(struct farm_cuda_inference *i, struct farm_error *err) {
-    const size_t actions = (size_t)i->context->net->io.actions, width = (size_t)i->context->net->io.flat;
+    const size_t width = (size_t)i->context->net->io.flat;
     FARM_CUDA_TRY(cudaMemcpy(i->block_from, &i->lists_mapped, sizeof(void *), cudaMemcpyHostToDevice));
     FARM_CUDA_TRY(cudaMemcpy(i->block_to, &i->device_lists, sizeof(void *), cudaMemcpyHostToDevice));
     for (size_t row = 0; row < i->rows_max && width; row++) {
@@ -169,7 +169,6 @@ static enum farm_status fill_constants(struct farm_cuda_inference *i, struct far
                                                 .value = (float *)(void *)(at + 32),
                                                 .logits = (float *)(void *)(at + 48),
                                                 .count = 1};
-    (void)actions;
     return FARM_OK;
 }
 

@@ -17,63 +17,92 @@ static uint32_t steps_of(const struct farm_lane *lane, enum farm_mirror mode, ui
     return mode == FARM_MIRROR_FULL || lane->steps < stack ? lane->steps : stack;
 }
 
-static size_t lane_bytes(const struct farm_learner_lane *of, uint32_t shard, enum farm_mirror mode, uint32_t stack) {
-    const struct farm_lane *lane = of->lane;
-    if (of->shard != shard) return 0;
+static size_t lane_bytes(const struct farm_lane *lane, enum farm_mirror mode, uint32_t stack) {
     const size_t bytes = (size_t)steps_of(lane, mode, stack) * lane->width * lane->obs_bytes[0];
     return (bytes + LANE_ALIGNMENT - 1) / LANE_ALIGNMENT * LANE_ALIGNMENT;
 }
 
+static size_t ring_bytes(const struct farm_lanes *lanes, uint32_t r, enum farm_mirror mode, uint32_t stack) {
+    size_t bytes = 0;
+    for (uint32_t l = 0; l < lanes->rings[r].spec.lanes; l++)
+        bytes += lane_bytes(lanes->lanes[lanes->first_lane[r] + l].lane, mode, stack);
+    return bytes;
+}
+
+static bool served(const struct farm_lanes *lanes, uint32_t r, uint32_t shard) {
+    return farm_lanes_has(lanes, r) && lanes->lanes[lanes->first_lane[r]].shard == shard;
+}
+
 size_t farm_cuda_mirror_bytes(const struct farm_lanes *lanes, uint32_t shard, enum farm_mirror mode, uint32_t stack) {
     size_t bytes = 0;
-    for (uint32_t i = 0; i < lanes->lane_count; i++) bytes += lane_bytes(&lanes->lanes[i], shard, mode, stack);
+    for (uint32_t r = 0; r < lanes->ring_count; r++)
+        if (served(lanes, r, shard)) bytes += ring_bytes(lanes, r, mode, stack);
     return bytes;
+}
+
+enum farm_status farm_cuda_mirror_add(struct farm_cuda_mirror *mirror, const struct farm_lanes *lanes, uint32_t r,
+                                      struct farm_error *err) {
+    const enum farm_status status =
+        farm_cuda_device_memory(ring_bytes(lanes, r, mirror->mode, mirror->stack), "the mirror of the rings wants",
+                                "ring-steps (or --mirror off)", &mirror->memory[r], err);
+    if (status) return status;
+    char *at = mirror->memory[r];
+    for (uint32_t l = 0; l < lanes->rings[r].spec.lanes; l++) {
+        const uint32_t id = lanes->first_lane[r] + l;
+        const struct farm_lane *lane = lanes->lanes[id].lane;
+        mirror->lanes[id] = (struct farm_cuda_mirror_lane){
+            .start = at, .steps = steps_of(lane, mirror->mode, mirror->stack), .width = lane->width};
+        at += lane_bytes(lane, mirror->mode, mirror->stack);
+    }
+    return FARM_OK;
+}
+
+void farm_cuda_mirror_remove(struct farm_cuda_mirror *mirror, const struct farm_lanes *lanes, uint32_t r) {
+    (void)cudaFree(mirror->memory[r]);
+    mirror->memory[r] = NULL;
+    for (uint32_t l = 0; l < lanes->rings[r].spec.lanes; l++)
+        mirror->lanes[lanes->first_lane[r] + l] = (struct farm_cuda_mirror_lane){0};
 }
 
 enum farm_status farm_cuda_mirror_make(const struct farm_lanes *lanes, uint32_t shard, enum farm_mirror mode,
                                        uint32_t stack, struct farm_cuda_mirror *out, struct farm_error *err) {
     *out = (struct farm_cuda_mirror){.mode = mode,
-                                     .obs_bytes = lanes->lanes[0].lane->obs_bytes[0],
+                                     .obs_bytes = farm_field_bytes(&lanes->model.env.obs[0]),
+                                     .stack = stack,
                                      .lane_count = lanes->lane_count,
-                                     .bytes = farm_cuda_mirror_bytes(lanes, shard, mode, stack)};
+                                     .ring_count = lanes->ring_count};
     out->lanes = calloc(lanes->lane_count, sizeof *out->lanes);
-    if (!out->lanes) return farm_fail(err, FARM_E_LIMIT, "no memory for the mirror of %u lanes", lanes->lane_count);
-    void *memory;
-    const enum farm_status status = farm_cuda_device_memory(out->bytes, "the mirror of the rings wants",
-                                                            "ring-steps (or --mirror off)", &memory, err);
-    if (status) {
-        farm_cuda_mirror_free(out);
-        return status;
-    }
-    out->memory = memory;
-    char *at = memory;
-    for (uint32_t i = 0; i < lanes->lane_count; i++) {
-        const struct farm_lane *lane = lanes->lanes[i].lane;
-        if (lanes->lanes[i].shard != shard) continue;
-        out->lanes[i] =
-            (struct farm_cuda_mirror_lane){.start = at, .steps = steps_of(lane, mode, stack), .width = lane->width};
-        at += lane_bytes(&lanes->lanes[i], shard, mode, stack);
-    }
+    out->memory = calloc(lanes->ring_count, sizeof *out->memory);
+    enum farm_status status = FARM_OK;
+    if (!out->lanes || !out->memory)
+        status = farm_fail(err, FARM_E_LIMIT, "no memory for the mirror of %u lanes", lanes->lane_count);
+    for (uint32_t r = 0; r < lanes->ring_count && !status; r++)
+        if (served(lanes, r, shard)) status = farm_cuda_mirror_add(out, lanes, r, err);
+    if (status) farm_cuda_mirror_free(out);
+    return status;
+}
+
+static enum farm_status fill_lane(struct farm_cuda_mirror *mirror, const struct farm_learner_lane *of,
+                                  struct farm_error *err) {
+    const uint64_t end = of->answered, steps = mirror->lanes[of->id].steps;
+    for (uint64_t n = end > steps ? end - steps : 0; n < end; n++)
+        FARM_CUDA_TRY(cudaMemcpy(farm_cuda_mirror_at(mirror, of->id, n, 0), farm_lane_obs(of->lane, 0, n, 0),
+                                 of->lane->width * mirror->obs_bytes, cudaMemcpyHostToDevice));
     return FARM_OK;
 }
 
-// Step after step from the learner's view, by plain copies: this happens once in a learner's life, and in most not at
-// all.
-enum farm_status farm_cuda_mirror_fill(struct farm_cuda_mirror *mirror, const struct farm_lanes *lanes,
+// Step after step from the learner's view, by plain copies: this happens once in a ring's life, and to most not at all.
+enum farm_status farm_cuda_mirror_fill(struct farm_cuda_mirror *mirror, const struct farm_lanes *lanes, uint32_t r,
                                        struct farm_error *err) {
-    for (uint32_t i = 0; i < lanes->lane_count; i++) {
-        const struct farm_lane *lane = lanes->lanes[i].lane;
-        const uint64_t end = lanes->lanes[i].answered, steps = mirror->lanes[i].steps;
-        if (!mirror->lanes[i].start) continue;
-        for (uint64_t n = end > steps ? end - steps : 0; n < end; n++)
-            FARM_CUDA_TRY(cudaMemcpy(farm_cuda_mirror_at(mirror, i, n, 0), farm_lane_obs(lane, 0, n, 0),
-                                     lane->width * mirror->obs_bytes, cudaMemcpyHostToDevice));
-    }
-    return FARM_OK;
+    enum farm_status status = FARM_OK;
+    for (uint32_t l = 0; l < lanes->rings[r].spec.lanes && !status; l++)
+        status = fill_lane(mirror, &lanes->lanes[lanes->first_lane[r] + l], err);
+    return status;
 }
 
 void farm_cuda_mirror_free(struct farm_cuda_mirror *mirror) {
-    (void)cudaFree(mirror->memory);
+    for (uint32_t r = 0; r < mirror->ring_count && mirror->memory; r++) (void)cudaFree(mirror->memory[r]);
+    free(mirror->memory);
     free(mirror->lanes);
     *mirror = (struct farm_cuda_mirror){0};
 }

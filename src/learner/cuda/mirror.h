@@ -11,25 +11,33 @@
 struct farm_cuda_mirror {
     enum farm_mirror mode;
     size_t obs_bytes;
+    uint32_t stack;
     struct farm_cuda_mirror_lane {
-        char *start; // NULL: of another shard
+        char *start; // NULL: of another shard, or of a ring that is not there
         uint32_t steps, width;
-    } * lanes; // [lane_count]
-    uint32_t lane_count;
-    char *memory;
-    size_t bytes;
+    } * lanes;     // [lane_count]
+    void **memory; // [ring_count] of each ring; NULL: likewise
+    uint32_t lane_count, ring_count;
 };
 
 // Device memory that a mode wants. Of the lanes of `shard`; the others have no place here. stack: frames of an
 // observation.
 size_t farm_cuda_mirror_bytes(const struct farm_lanes *lanes, uint32_t shard, enum farm_mirror mode, uint32_t stack);
 
-// Takes the memory and, of a learner that comes back, the steps that are answered already.
+// Takes the memory of all rings of the shard.
 enum farm_status farm_cuda_mirror_make(const struct farm_lanes *lanes, uint32_t shard, enum farm_mirror mode,
                                        uint32_t stack, struct farm_cuda_mirror *out, struct farm_error *err);
-enum farm_status farm_cuda_mirror_fill(struct farm_cuda_mirror *mirror, const struct farm_lanes *lanes,
-                                       struct farm_error *err);
 void farm_cuda_mirror_free(struct farm_cuda_mirror *mirror); // safe on a zeroed one
+
+// One ring that comes later, and one that goes, which no kernel uses any more. Another thread may use the lanes of the
+// others meanwhile.
+enum farm_status farm_cuda_mirror_add(struct farm_cuda_mirror *mirror, const struct farm_lanes *lanes, uint32_t ring,
+                                      struct farm_error *err);
+void farm_cuda_mirror_remove(struct farm_cuda_mirror *mirror, const struct farm_lanes *lanes, uint32_t ring);
+
+// Copies the steps of a ring that are answered already: a learner has come back to it.
+enum farm_status farm_cuda_mirror_fill(struct farm_cuda_mirror *mirror, const struct farm_lanes *lanes, uint32_t ring,
+                                       struct farm_error *err);
 
 // Where environment `env` of step n of a lane has its place.
 static inline void *farm_cuda_mirror_at(const struct farm_cuda_mirror *mirror, uint32_t lane, uint64_t n,

@@ -24,11 +24,60 @@ struct farm_cuda_registration {
 
 // What the threads share: each takes the next piece until none is left.
 struct work {
-    struct farm_cuda_registration *parts;
-    uint32_t count, next; // next: atomic
-    int device;
-    bool release, sides[2]; // release: those of these sides
+    struct farm_cuda_registered *registered;
+    uint32_t first_ring, end_ring; // whose pieces
+    uint32_t count, next;          // next: atomic
+    bool release, sides[2];        // those of these sides
 };
+
+// ---- pieces ----
+
+static uint32_t count_parts(const struct farm_cuda_registered *registered, uint32_t first_ring, uint32_t end_ring) {
+    uint32_t count = 0;
+    for (uint32_t r = first_ring; r < end_ring; r++) count += registered->rings[r].part_count;
+    return count;
+}
+
+static struct farm_cuda_registration *part_at(const struct work *work, uint32_t i) {
+    const struct farm_cuda_ring *ring = &work->registered->rings[work->first_ring];
+    while (i >= ring->part_count) i -= ring++->part_count;
+    return &ring->parts[i];
+}
+
+static uint32_t pieces_of(const struct farm_segment *segment, size_t piece_bytes) {
+    return (uint32_t)((segment->bytes + piece_bytes - 1) / piece_bytes);
+}
+
+static void cut(struct farm_cuda_ring *ring, const struct farm_segment *segment, enum farm_cuda_side side,
+                size_t piece_bytes) {
+    const unsigned flags = cudaHostRegisterPortable | cudaHostRegisterMapped;
+    for (size_t at = 0; at < segment->bytes; at += piece_bytes) {
+        const size_t left = segment->bytes - at;
+        ring->parts[ring->part_count++] =
+            (struct farm_cuda_registration){.host = (char *)segment->header + at,
+                                            .bytes = left < piece_bytes ? left : piece_bytes,
+                                            .side = side,
+                                            .flags = side == FARM_CUDA_UP ? flags | cudaHostRegisterReadOnly : flags};
+    }
+}
+
+static enum farm_status list(struct farm_cuda_registered *registered, const struct farm_ring *of, uint32_t r,
+                             struct farm_error *err) {
+    struct farm_cuda_ring *ring = &registered->rings[r];
+    const uint32_t count = pieces_of(&of->up, registered->piece_bytes) + pieces_of(&of->down, registered->piece_bytes);
+    ring->parts = calloc(count, sizeof *ring->parts);
+    if (!ring->parts) return farm_fail(err, FARM_E_LIMIT, "no memory for the list of %u pieces of a ring", count);
+    cut(ring, &of->up, FARM_CUDA_UP, registered->piece_bytes);
+    cut(ring, &of->down, FARM_CUDA_DOWN, registered->piece_bytes);
+    return FARM_OK;
+}
+
+static void forget(struct farm_cuda_ring *ring) {
+    free(ring->parts);
+    *ring = (struct farm_cuda_ring){0};
+}
+
+// ---- registering and releasing ----
 
 static void register_part(struct farm_cuda_registration *part) {
     void *device = NULL;
@@ -45,13 +94,16 @@ static void release_part(struct farm_cuda_registration *part) {
 
 static void *run(void *argument) {
     struct work *work = argument;
-    const cudaError_t code = cudaSetDevice(work->device);
+    const cudaError_t code = cudaSetDevice(work->registered->device);
     for (uint32_t i; (i = __atomic_fetch_add(&work->next, 1, __ATOMIC_RELAXED)) < work->count;) {
-        if (!work->release) work->parts[i].code = code;
-        if (work->release && work->sides[work->parts[i].side])
-            release_part(&work->parts[i]);
-        else if (!work->release && !code)
-            register_part(&work->parts[i]);
+        struct farm_cuda_registration *part = part_at(work, i);
+        if (!work->sides[part->side]) continue;
+        if (work->release)
+            release_part(part);
+        else if (code)
+            part->code = code;
+        else
+            register_part(part);
     }
     (void)cudaGetLastError(); // what was refused is in the parts; no later call shall be blamed for it
     return NULL;
@@ -61,6 +113,7 @@ static void run_in_parallel(struct work work) {
     pthread_t threads[THREADS_MAX];
     const long cores = sysconf(_SC_NPROCESSORS_ONLN);
     uint32_t started = 0;
+    work.count = count_parts(work.registered, work.first_ring, work.end_ring);
     while (started + 1 < THREADS_MAX && started + 1 < (uint32_t)cores && started + 1 < work.count &&
            pthread_create(&threads[started], NULL, run, &work) == 0)
         started++;
@@ -68,132 +121,142 @@ static void run_in_parallel(struct work work) {
     for (uint32_t i = 0; i < started; i++) pthread_join(threads[i], NULL);
 }
 
-static uint32_t pieces_of(const struct farm_segment *segment, size_t piece_bytes) {
-    return (uint32_t)((segment->bytes + piece_bytes - 1) / piece_bytes);
-}
-
-static void cut(struct farm_cuda_registered *registered, const struct farm_segment *segment, enum farm_cuda_side side,
-                size_t piece_bytes) {
-    const unsigned flags = cudaHostRegisterPortable | cudaHostRegisterMapped;
-    for (size_t at = 0; at < segment->bytes; at += piece_bytes) {
-        const size_t left = segment->bytes - at;
-        registered->parts[registered->part_count++] =
-            (struct farm_cuda_registration){.host = (char *)segment->header + at,
-                                            .bytes = left < piece_bytes ? left : piece_bytes,
-                                            .side = side,
-                                            .flags = side == FARM_CUDA_UP ? flags | cudaHostRegisterReadOnly : flags};
-    }
-}
-
-static bool served(const struct farm_lanes *lanes, uint32_t ring, uint32_t shard) {
-    return lanes->lanes[lanes->first_lane[ring]].shard == shard;
-}
-
-static enum farm_status list(const struct farm_lanes *lanes, uint32_t shard, size_t piece_bytes,
-                             struct farm_cuda_registered *registered, struct farm_error *err) {
-    uint32_t count = 0;
-    for (uint32_t r = 0; r < lanes->ring_count; r++)
-        count += pieces_of(&lanes->rings[r].up, piece_bytes) + pieces_of(&lanes->rings[r].down, piece_bytes);
-    registered->parts = calloc(count, sizeof *registered->parts);
-    registered->segments = calloc(lanes->ring_count, sizeof *registered->segments);
-    registered->ring_count = lanes->ring_count;
-    if (!registered->parts || !registered->segments)
-        return farm_fail(err, FARM_E_LIMIT, "no memory for the list of %u segments", 2 * lanes->ring_count);
-    for (uint32_t r = 0; r < lanes->ring_count; r++) {
-        if (!served(lanes, r, shard)) continue;
-        cut(registered, &lanes->rings[r].up, FARM_CUDA_UP, piece_bytes);
-        cut(registered, &lanes->rings[r].down, FARM_CUDA_DOWN, piece_bytes);
-    }
-    return FARM_OK;
-}
-
-static void release(struct farm_cuda_registered *registered, bool up, bool down) {
-    int device = 0;
-    (void)cudaGetDevice(&device);
-    run_in_parallel((struct work){.parts = registered->parts,
-                                  .count = registered->part_count,
-                                  .device = device,
+static void release(struct farm_cuda_registered *registered, uint32_t first_ring, uint32_t end_ring, bool up,
+                    bool down) {
+    run_in_parallel((struct work){.registered = registered,
+                                  .first_ring = first_ring,
+                                  .end_ring = end_ring,
                                   .release = true,
                                   .sides = {up, down}});
 }
 
-// Why a side cannot be used: a part was refused, or the parts of a segment do not lie side by side. NULL: it can.
-static const char *refusal(const struct farm_cuda_registered *registered, enum farm_cuda_side side) {
+// Why a side of a ring cannot be used: a part was refused, or the parts do not lie side by side. NULL: it can.
+static const char *refusal(const struct farm_cuda_ring *ring, enum farm_cuda_side side) {
     const struct farm_cuda_registration *before = NULL;
-    for (uint32_t i = 0; i < registered->part_count; i++) {
-        const struct farm_cuda_registration *part = &registered->parts[i];
+    for (uint32_t i = 0; i < ring->part_count; i++) {
+        const struct farm_cuda_registration *part = &ring->parts[i];
         if (part->side != side) continue;
         if (part->code) return cudaGetErrorString(part->code);
-        if (before && before->host + before->bytes == part->host && before->device + before->bytes != part->device)
-            return "its parts do not lie side by side";
+        if (before && before->device + before->bytes != part->device) return "its parts do not lie side by side";
         before = part;
     }
     return NULL;
 }
 
 // A segment's addresses are those of its first part.
-static void note_addresses(struct farm_cuda_registered *registered, const struct farm_lanes *lanes, uint32_t shard) {
-    const struct farm_cuda_registration *part = registered->parts;
-    for (uint32_t r = 0; r < lanes->ring_count; r++)
-        for (int side = FARM_CUDA_UP; side <= FARM_CUDA_DOWN && served(lanes, r, shard); side++) {
-            const size_t bytes = side == FARM_CUDA_UP ? lanes->rings[r].up.bytes : lanes->rings[r].down.bytes;
-            registered->segments[r][side].host = part->host;
-            registered->segments[r][side].device = part->device;
-            registered->segments[r][side].bytes = bytes;
-            for (size_t at = 0; at < bytes; part++) at += part->bytes;
-        }
+static void note_addresses(struct farm_cuda_ring *ring) {
+    for (uint32_t i = ring->part_count; i-- > 0;) {
+        const struct farm_cuda_registration *part = &ring->parts[i];
+        ring->segments[part->side].host = part->host;
+        ring->segments[part->side].device = part->device;
+        ring->segments[part->side].bytes += part->bytes;
+    }
 }
+
+static const char *name_of(enum farm_cuda_side side) {
+    return side == FARM_CUDA_UP ? "up" : "down";
+}
+
+// ---- all of them, at the start ----
 
 static void settle(struct farm_cuda_registered *registered) {
     static const char *const what[] = {"observations", "answers"};
     for (int side = FARM_CUDA_UP; side <= FARM_CUDA_DOWN; side++) {
-        const char *why = refusal(registered, (enum farm_cuda_side)side);
+        const char *why = NULL;
+        for (uint32_t r = 0; r < registered->ring_count && !why; r++)
+            why = refusal(&registered->rings[r], (enum farm_cuda_side)side);
         registered->staged[side] = why != NULL;
         if (why)
             farm_log_warn(
                 "CUDA refuses to register the actors' %s segments (%s; perhaps ulimit -l): %s are copied once "
                 "more, through pinned memory",
-                side == FARM_CUDA_UP ? "up" : "down", why, what[side]);
+                name_of((enum farm_cuda_side)side), why, what[side]);
     }
     if (registered->staged[FARM_CUDA_UP] || registered->staged[FARM_CUDA_DOWN])
-        release(registered, registered->staged[FARM_CUDA_UP], registered->staged[FARM_CUDA_DOWN]);
+        release(registered, 0, registered->ring_count, registered->staged[FARM_CUDA_UP],
+                registered->staged[FARM_CUDA_DOWN]);
+}
+
+static void say(const struct farm_cuda_registered *registered, double seconds) {
+    size_t bytes = 0, parts = 0;
+    for (uint32_t r = 0; r < registered->ring_count; r++)
+        for (uint32_t i = 0; i < registered->rings[r].part_count; i++) {
+            const struct farm_cuda_registration *part = &registered->rings[r].parts[i];
+            bytes += part->registered ? part->bytes : 0;
+            parts += part->registered;
+        }
+    if (parts)
+        farm_log_info("registered %zu pieces of memory, %.1f MB, in %.3f s (%.1f GB/s)", parts, (double)bytes / 1e6,
+                      seconds, (double)bytes / 1e9 / seconds);
+}
+
+static bool served(const struct farm_lanes *lanes, uint32_t ring, uint32_t shard) {
+    return farm_lanes_has(lanes, ring) && lanes->lanes[lanes->first_lane[ring]].shard == shard;
 }
 
 enum farm_status farm_cuda_register(const struct farm_lanes *lanes, uint32_t shard, int device, size_t piece_bytes,
                                     struct farm_cuda_registered *out, struct farm_error *err) {
-    *out = (struct farm_cuda_registered){0};
-    enum farm_status status = list(lanes, shard, piece_bytes ? piece_bytes : PIECE_BYTES, out, err);
+    *out = (struct farm_cuda_registered){.device = device, .piece_bytes = piece_bytes ? piece_bytes : PIECE_BYTES};
+    enum farm_status status = FARM_OK;
+    out->rings = calloc(lanes->ring_count, sizeof *out->rings);
+    if (!out->rings) return farm_fail(err, FARM_E_LIMIT, "no memory for the list of %u rings", lanes->ring_count);
+    out->ring_count = lanes->ring_count;
+    for (uint32_t r = 0; r < lanes->ring_count && !status; r++)
+        if (served(lanes, r, shard)) status = list(out, &lanes->rings[r], r, err);
     if (status) {
         farm_cuda_unregister(out);
         return status;
     }
     const uint64_t start = farm_now_ns();
-    run_in_parallel((struct work){.parts = out->parts, .count = out->part_count, .device = device});
+    run_in_parallel((struct work){.registered = out, .end_ring = out->ring_count, .sides = {true, true}});
     const double seconds = (double)(farm_now_ns() - start + 1) * 1e-9;
     settle(out);
-    note_addresses(out, lanes, shard);
-    size_t bytes = 0, parts = 0;
-    for (uint32_t i = 0; i < out->part_count; i++) {
-        bytes += out->parts[i].registered ? out->parts[i].bytes : 0;
-        parts += out->parts[i].registered;
-    }
-    if (parts)
-        farm_log_info("registered %zu pieces of memory, %.1f MB, in %.3f s (%.1f GB/s)", parts, (double)bytes / 1e6,
-                      seconds, (double)bytes / 1e9 / seconds);
+    for (uint32_t r = 0; r < out->ring_count; r++) note_addresses(&out->rings[r]);
+    say(out, seconds);
     return FARM_OK;
 }
 
 void farm_cuda_unregister(struct farm_cuda_registered *registered) {
-    if (registered->parts) release(registered, true, true);
-    free(registered->parts);
-    free(registered->segments);
+    if (registered->rings) release(registered, 0, registered->ring_count, true, true);
+    for (uint32_t r = 0; r < registered->ring_count; r++) forget(&registered->rings[r]);
+    free(registered->rings);
     *registered = (struct farm_cuda_registered){0};
+}
+
+// ---- one of them, later ----
+
+enum farm_status farm_cuda_register_ring(struct farm_cuda_registered *registered, const struct farm_lanes *lanes,
+                                         uint32_t r, struct farm_error *err) {
+    struct farm_cuda_ring *ring = &registered->rings[r];
+    enum farm_status status = list(registered, &lanes->rings[r], r, err);
+    if (status) return status;
+    run_in_parallel((struct work){.registered = registered,
+                                  .first_ring = r,
+                                  .end_ring = r + 1,
+                                  .sides = {!registered->staged[FARM_CUDA_UP], !registered->staged[FARM_CUDA_DOWN]}});
+    for (int side = FARM_CUDA_UP; side <= FARM_CUDA_DOWN && !status; side++) {
+        const char *why = registered->staged[side] ? NULL : refusal(ring, (enum farm_cuda_side)side);
+        if (why)
+            status = farm_fail(err, FARM_E_LIMIT,
+                               "CUDA refuses to register the %s segment of actor %u (%s; perhaps ulimit -l)",
+                               name_of((enum farm_cuda_side)side), r, why);
+    }
+    if (status)
+        farm_cuda_unregister_ring(registered, r);
+    else
+        note_addresses(ring);
+    return status;
+}
+
+void farm_cuda_unregister_ring(struct farm_cuda_registered *registered, uint32_t r) {
+    release(registered, r, r + 1, true, true);
+    forget(&registered->rings[r]);
 }
 
 void *farm_cuda_address(const struct farm_cuda_registered *registered, uint32_t ring, enum farm_cuda_side side,
                         const void *host) {
     assert(!registered->staged[side] && ring < registered->ring_count);
-    const size_t offset = (size_t)((const char *)host - registered->segments[ring][side].host);
-    assert(offset < registered->segments[ring][side].bytes);
-    return registered->segments[ring][side].device + offset;
+    const size_t offset = (size_t)((const char *)host - registered->rings[ring].segments[side].host);
+    assert(offset < registered->rings[ring].segments[side].bytes);
+    return registered->rings[ring].segments[side].device + offset;
 }

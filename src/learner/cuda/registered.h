@@ -1,8 +1,8 @@
 // The rings as memory that a GPU reads and writes where it lies: the `up` segment of every actor of its shard
-// registered portable, mapped and read-only, every `down` portable and mapped. Segments live as long as the learner (an
-// actor that is started again gets the same ones), so they are registered once, before the first answer, and released
-// at the end, on every way out. Where the registration of a side is refused, that side is `staged`: host threads copy
-// through pinned memory of the backend's.
+// registered portable, mapped and read-only, every `down` portable and mapped. A segment is registered when the learner
+// opens it, before anybody answers it, and released when its actor goes or the learner ends, on every way out; an actor
+// that is started again gets the same one. Where the registration of a side is refused at the start, that side is
+// `staged` for good: host threads copy through pinned memory of the backend's.
 #ifndef FARM_LEARNER_CUDA_REGISTERED_H
 #define FARM_LEARNER_CUDA_REGISTERED_H
 
@@ -15,15 +15,20 @@
 enum farm_cuda_side { FARM_CUDA_UP, FARM_CUDA_DOWN };
 
 struct farm_cuda_registered {
-    bool staged[2];                       // [up, down]: nothing of it is registered
-    struct farm_cuda_registration *parts; // [part_count]: pieces of segments
-    uint32_t part_count;
+    bool staged[2]; // [up, down]: nothing of it is registered
+    int device;
+    size_t piece_bytes;
     uint32_t ring_count;
-    struct {
-        const char *host;
-        char *device; // that host address as the GPU sees it
-        size_t bytes;
-    } (*segments)[2]; // [ring_count][up, down]; no bytes: of another shard
+    struct farm_cuda_ring {
+        struct farm_cuda_registration
+            *parts; // [part_count]: pieces of both segments; NULL: of another shard, or vacant
+        uint32_t part_count;
+        struct {
+            const char *host;
+            char *device; // that host address as the GPU sees it
+            size_t bytes;
+        } segments[2]; // [up, down]
+    } * rings;         // [ring_count]
 };
 
 // Registers the shard's rings in parallel, in pieces of at most `piece_bytes` (0: 64 GiB; larger calls fail with recent
@@ -32,6 +37,12 @@ struct farm_cuda_registered {
 enum farm_status farm_cuda_register(const struct farm_lanes *lanes, uint32_t shard, int device, size_t piece_bytes,
                                     struct farm_cuda_registered *out, struct farm_error *err);
 void farm_cuda_unregister(struct farm_cuda_registered *registered); // safe on a zeroed one, and twice
+
+// One ring that comes later, the sides that are not staged: a refusal is FARM_E_LIMIT, and nothing of it is registered.
+// And one that goes, which no kernel uses any more. Another thread may ask for addresses of the other rings meanwhile.
+enum farm_status farm_cuda_register_ring(struct farm_cuda_registered *registered, const struct farm_lanes *lanes,
+                                         uint32_t ring, struct farm_error *err);
+void farm_cuda_unregister_ring(struct farm_cuda_registered *registered, uint32_t ring);
 
 // A host address within a ring's segment as the GPU sees it.
 void *farm_cuda_address(const struct farm_cuda_registered *registered, uint32_t ring, enum farm_cuda_side side,

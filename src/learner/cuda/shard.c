@@ -170,7 +170,8 @@ static enum farm_status make_halves(struct farm_cuda_shard *shard, enum farm_mir
     enum farm_status status = farm_cuda_mirror_make(context->lanes, context->shard, mode,
                                                     (uint32_t)context->net->io.stack, &context->mirror, err);
     if (!status) status = choose_crossing(context, shard->stream, err);
-    if (!status) status = farm_cuda_mirror_fill(&context->mirror, context->lanes, err);
+    for (uint32_t r = 0; r < context->lanes->ring_count && !status; r++)
+        if (context->mirror.memory[r]) status = farm_cuda_mirror_fill(&context->mirror, context->lanes, r, err);
     if (!status) status = farm_cuda_inference_make(context, &shard->inference, err);
     if (!status && !context->learner->evaluate) status = farm_cuda_training_make(context, &shard->training, err);
     return status;
@@ -208,7 +209,7 @@ static enum farm_status start(struct farm_cuda_shard *shard, struct farm_error *
     if (!status)
         status = farm_cuda_register(context->lanes, context->shard, context->device, 0, &context->registered, err);
     if (status) return status;
-    context->obs_bytes = context->lanes->lanes[0].lane->obs_bytes[0];
+    context->obs_bytes = farm_field_bytes(&context->lanes->model.env.obs[0]);
     context->direct = !context->registered.staged[FARM_CUDA_UP] && context->net->io.flat == 0;
     status = choose_mirror(context, &mode, err);
     if (!status) status = make_stream(shard, err);
@@ -249,6 +250,23 @@ enum farm_status farm_cuda_shard_make(const struct farm_backend_config *config, 
     }
     *out = shard;
     return FARM_OK;
+}
+
+void farm_cuda_shard_leave(struct farm_cuda_shard *shard, uint32_t ring) {
+    struct farm_cuda_context *context = &shard->context;
+    farm_cuda_mirror_remove(&context->mirror, context->lanes, ring);
+    farm_cuda_unregister_ring(&context->registered, ring);
+    (void)cudaGetLastError(); // no later call shall be blamed for what ends here
+}
+
+enum farm_status farm_cuda_shard_join(struct farm_cuda_shard *shard, uint32_t ring, struct farm_error *err) {
+    struct farm_cuda_context *context = &shard->context;
+    enum farm_status status = farm_cuda_register_ring(&context->registered, context->lanes, ring, err);
+    if (status) return status;
+    status = farm_cuda_mirror_add(&context->mirror, context->lanes, ring, err);
+    if (!status) status = farm_cuda_mirror_fill(&context->mirror, context->lanes, ring, err);
+    if (status) farm_cuda_shard_leave(shard, ring);
+    return status;
 }
 
 enum farm_status farm_cuda_shard_enter(const struct farm_cuda_shard *shard, struct farm_error *err) {

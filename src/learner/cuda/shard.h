@@ -20,6 +20,11 @@ enum farm_status farm_cuda_shard_make(const struct farm_backend_config *config, 
                                       struct farm_cuda_shard **out, struct farm_error *err);
 void farm_cuda_shard_free(struct farm_cuda_shard *shard); // NULL is allowed
 
+// A ring that comes: registered, with its place in the mirror; what it fails with leaves nothing behind. And one that
+// goes, which no work of this GPU uses any more. On the thread that lets them in and out, its device being this one's.
+enum farm_status farm_cuda_shard_join(struct farm_cuda_shard *shard, uint32_t ring, struct farm_error *err);
+void farm_cuda_shard_leave(struct farm_cuda_shard *shard, uint32_t ring);
+
 // Makes its device the calling thread's.
 enum farm_status farm_cuda_shard_enter(const struct farm_cuda_shard *shard, struct farm_error *err);
 

@@ -52,7 +52,8 @@ struct farm {
     const struct farm_backend_ops *ops;
     struct farm_backend *backend;
     struct farm_error err;
-    uint64_t n, trained; // steps answered, steps trained on
+    uint64_t n, trained;                // steps answered, steps trained on
+    void (*between)(struct farm *farm); // in `run`, after each step and its updates; NULL: nothing
 };
 
 // What a run leaves: everything that was answered, and the parameters at its end.
@@ -311,6 +312,7 @@ static inline struct record *run(struct farm *farm) {
             record->updates++;
             cr_assert_eq(farm->ops->version(farm->backend), record->updates);
         }
+        if (farm->between) farm->between(farm);
     }
     record->count = farm->net.parameter_count;
     record->params = malloc(record->count * sizeof(float));

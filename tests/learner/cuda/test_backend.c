@@ -145,6 +145,76 @@ Test(cuda_backend, everything_is_registered_while_it_runs_and_nothing_afterwards
     close_farm(farm);
 }
 
+// A ring that goes while the other one is served, and comes back: what is not registered or mirrored meanwhile, is.
+static void absence(struct farm *farm) {
+    if (farm->n % 7 != 3) return;
+    const struct farm_standin_account before = farm_standin_account();
+    const bool registered = before.registered > 0;
+    farm->ops->leave(farm->backend, 1);
+    const struct farm_standin_account absent = farm_standin_account();
+    cr_assert_eq(before.registered - absent.registered, registered ? 2 : 0);
+    cr_assert_lt(absent.device_bytes, before.device_bytes);
+    cr_assert_eq(farm->ops->join(farm->backend, 1, &farm->err), FARM_OK, "%s", farm->err.message);
+    const struct farm_standin_account again = farm_standin_account();
+    cr_assert_eq(again.registered, before.registered);
+    cr_assert_eq(again.device_bytes, before.device_bytes);
+}
+
+static void expect_absence_changes_nothing(struct setting setting) {
+    struct record *steady = run_alone(setting, &farm_backend_cuda);
+    struct farm *farm = open_farm(setting);
+    must_open_backend(farm, &farm_backend_cuda);
+    farm->between = absence;
+    struct record *changing = run(farm);
+    close_farm(farm);
+    expect_same(changing, steady, "a ring that comes and goes");
+    expect_nothing_left();
+    forget(steady);
+    forget(changing);
+}
+
+Test(cuda_backend, a_ring_that_goes_and_comes_back_changes_no_number) {
+    for (int mirror = FARM_MIRROR_FULL; mirror <= FARM_MIRROR_OFF; mirror++) {
+        struct setting setting = usual(true);
+        setting.mirror = (enum farm_mirror)mirror;
+        expect_absence_changes_nothing(setting);
+    }
+    expect_absence_changes_nothing(usual(false));
+}
+
+Test(cuda_backend, a_ring_that_comes_to_a_staged_farm_is_staged) {
+    farm_standin.refuse_registration = 1;
+    expect_absence_changes_nothing(usual(true));
+}
+
+static void expect_turned_away(struct farm *farm, const char *why) {
+    const struct farm_standin_account before = farm_standin_account();
+    cr_assert_eq(farm->ops->join(farm->backend, 1, &farm->err), FARM_E_LIMIT);
+    cr_assert(strstr(farm->err.message, why) != NULL, "%s", farm->err.message);
+    const struct farm_standin_account after = farm_standin_account();
+    cr_assert_eq(after.registered, before.registered);
+    cr_assert_eq(after.device_bytes, before.device_bytes);
+    cr_assert_eq(cudaPeekAtLastError(), cudaSuccess);
+}
+
+Test(cuda_backend, a_ring_that_finds_no_room_is_refused_and_leaves_nothing_behind) {
+    struct farm *farm = open_farm(usual(true));
+    must_open_backend(farm, &farm_backend_cuda);
+    cr_assert_eq(step(farm), FARM_OK);
+    farm->ops->leave(farm->backend, 1);
+    const int64_t memory = farm_standin.memory;
+    farm_standin.memory = (int64_t)farm_standin_account().device_bytes;
+    expect_turned_away(farm, "ring-steps");
+    farm_standin.memory = memory;
+    farm_standin.refuse_read_only = 1;
+    expect_turned_away(farm, "up segment of actor 1");
+    farm_standin.refuse_read_only = 0;
+    cr_assert_eq(farm->ops->join(farm->backend, 1, &farm->err), FARM_OK, "%s", farm->err.message);
+    cr_assert_eq(step(farm), FARM_OK, "%s", farm->err.message);
+    close_farm(farm);
+    expect_nothing_left();
+}
+
 Test(cuda_backend, segments_are_registered_in_pieces_and_addressed_as_a_whole) {
     struct farm *farm = open_farm(usual(true));
     struct farm_cuda_registered registered;

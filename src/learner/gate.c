@@ -1,0 +1,96 @@
+// See gate.h.
+#include "learner/gate.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "base/log.h"
+
+enum { FDS = 2 };
+
+// What crosses the socket: the question without its descriptors.
+struct words {
+    uint32_t kind, ring, shard;
+};
+
+union control {
+    struct cmsghdr header; // for the alignment
+    char bytes[CMSG_SPACE(FDS * sizeof(int))];
+};
+
+enum farm_status farm_gate_make(int *supervisor, int *learner, struct farm_error *err) {
+    int ends[2];
+    if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) < 0)
+        return farm_fail_errno(err, FARM_E_LIMIT, "no socket between supervisor and learner (ulimit -n)");
+    *supervisor = ends[0];
+    *learner = ends[1];
+    return FARM_OK;
+}
+
+enum farm_status farm_gate_ask(int gate, const struct farm_gate_question *question, struct farm_error *err) {
+    struct words words = {(uint32_t)question->kind, question->ring, question->shard};
+    struct iovec data = {&words, sizeof words};
+    union control control;
+    struct msghdr message = {.msg_iov = &data, .msg_iovlen = 1};
+    if (question->kind == FARM_GATE_JOIN) {
+        memset(&control, 0, sizeof control);
+        message.msg_control = &control;
+        message.msg_controllen = sizeof control;
+        struct cmsghdr *header = CMSG_FIRSTHDR(&message);
+        header->cmsg_level = SOL_SOCKET;
+        header->cmsg_type = SCM_RIGHTS;
+        header->cmsg_len = CMSG_LEN(sizeof question->fds);
+        memcpy(CMSG_DATA(header), question->fds, sizeof question->fds);
+    }
+    if (sendmsg(gate, &message, MSG_DONTWAIT | MSG_NOSIGNAL) == (ssize_t)sizeof words) return FARM_OK;
+    return farm_fail_errno(err, FARM_E_IO, "the learner cannot be asked");
+}
+
+bool farm_gate_answered(int gate, struct farm_gate_answer *answer) {
+    if (recv(gate, answer, sizeof *answer, MSG_DONTWAIT) != (ssize_t)sizeof *answer) return false;
+    answer->error.message[sizeof answer->error.message - 1] = 0;
+    return true;
+}
+
+// A question, if one is there.
+static bool take(int gate, struct farm_gate_question *question) {
+    struct words words;
+    struct iovec data = {&words, sizeof words};
+    union control control;
+    struct msghdr message = {
+        .msg_iov = &data, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control};
+    const ssize_t bytes = recvmsg(gate, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+    if (bytes < 0) return false;
+    *question = (struct farm_gate_question){
+        .kind = (enum farm_gate_kind)words.kind, .ring = words.ring, .shard = words.shard, .fds = {-1, -1}};
+    const struct cmsghdr *header = CMSG_FIRSTHDR(&message);
+    if (header && header->cmsg_type == SCM_RIGHTS && header->cmsg_len == CMSG_LEN(sizeof question->fds))
+        memcpy(question->fds, CMSG_DATA(header), sizeof question->fds);
+    return bytes == (ssize_t)sizeof words && words.kind <= FARM_GATE_LEAVE &&
+           (words.kind == FARM_GATE_LEAVE || question->fds[1] >= 0);
+}
+
+bool farm_gate_wait(int gate, int timeout_ms, struct farm_gate_question *question) {
+    struct pollfd look = {.fd = gate, .events = POLLIN};
+    return poll(&look, 1, timeout_ms) == 1 && take(gate, question);
+}
+
+void farm_gate_reply(int gate, const struct farm_gate_answer *answer) {
+    if (send(gate, answer, sizeof *answer, MSG_DONTWAIT | MSG_NOSIGNAL) != (ssize_t)sizeof *answer)
+        farm_log_warn("the supervisor cannot be answered: %s", strerror(errno));
+}
+
+void farm_gate_clear(int supervisor, int learner) {
+    struct farm_gate_answer answer;
+    struct farm_gate_question question;
+    while (recv(supervisor, &answer, sizeof answer, MSG_DONTWAIT) > 0) {
+    }
+    for (struct pollfd look = {.fd = learner, .events = POLLIN}; poll(&look, 1, 0) == 1;) {
+        if (!take(learner, &question)) break;
+        for (int k = 0; k < FDS; k++)
+            if (question.fds[k] >= 0) close(question.fds[k]);
+    }
+}

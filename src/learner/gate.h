@@ -1,0 +1,44 @@
+// What supervisor and learner say to one another about rings that come and go while training runs. The supervisor asks,
+// one thing at a time; the learner carries it out (gatekeeper.h) and answers. Messages keep their boundaries
+// (SOCK_SEQPACKET); a ring's descriptors travel with the question. Nothing here waits but for farm_gate_wait.
+//
+// A ring that comes has no actor yet: the supervisor starts it when the answer is there. A ring that goes still has its
+// actor: the learner looks at neither any more when it answers, and the supervisor ends the actor then.
+#ifndef FARM_LEARNER_GATE_H
+#define FARM_LEARNER_GATE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/status.h"
+
+enum farm_gate_kind { FARM_GATE_JOIN, FARM_GATE_LEAVE };
+
+struct farm_gate_question {
+    enum farm_gate_kind kind;
+    uint32_t ring;  // its place
+    uint32_t shard; // JOIN: who shall answer it
+    int fds[2];     // JOIN: up (read-only), down
+};
+
+struct farm_gate_answer {
+    uint32_t ring;
+    enum farm_status status;
+    struct farm_error error; // why not
+};
+
+// Both ends, close-on-exec. FARM_E_LIMIT.
+enum farm_status farm_gate_make(int *supervisor, int *learner, struct farm_error *err);
+
+// Supervisor: asks (its descriptors are copied), looks for the answer (false: there is none yet).
+enum farm_status farm_gate_ask(int gate, const struct farm_gate_question *question, struct farm_error *err);
+bool farm_gate_answered(int gate, struct farm_gate_answer *answer);
+// Before a learner is started: nothing that was said to or by the one before reaches the new one.
+void farm_gate_clear(int supervisor, int learner);
+
+// Learner: waits up to timeout_ms for a question (false: none, or one that makes no sense). The descriptors are the
+// caller's.
+bool farm_gate_wait(int gate, int timeout_ms, struct farm_gate_question *question);
+void farm_gate_reply(int gate, const struct farm_gate_answer *answer);
+
+#endif

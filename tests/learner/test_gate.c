@@ -1,0 +1,398 @@
+// Rings that come and go while the learner answers and trains: the learner is a forked process, this test the
+// supervisor and every actor. Parameters stay as they are (a learning rate of 0), so that each answer can be worked out
+// again.
+#include "rings.h"
+
+#include "../support/learner.h"
+
+#include <dirent.h>
+#include <signal.h>
+#include <sys/eventfd.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+
+#include "base/time.h"
+#include "kernels/random.h"
+#include "learner/gate.h"
+#include "ring/wait.h"
+
+enum { PLACES = 4, LANES = 2, WIDTH = 4, STEPS = 40, FLAT = 3, ACTIONS = 3, UNROLL = 5, GAME = 7 };
+static const uint64_t PATIENCE_NS = 20000000000u;
+
+TestSuite(gate, .timeout = 60);
+
+struct shared {
+    struct farm_board board;
+    struct farm_error err;
+};
+
+struct table {
+    struct farm_ring made[PLACES], actors[PLACES];
+    bool there[PLACES];
+    int fds[PLACES][2], eventfd, gate, learners_gate;
+    uint32_t checked; // answers that were worked out again
+    struct shared *shared;
+    struct farm_learner_config config;
+    pid_t learner;
+};
+
+// ---- set-up ----
+
+static void make_ring(struct table *table, uint32_t r, uint32_t width) {
+    const struct farm_ring_spec spec = test_ring_spec(LANES, width, STEPS, FLAT, ACTIONS);
+    struct farm_error err = {0};
+    cr_assert_eq(farm_ring_create(&spec, r, -1, false, &table->made[r], &err), FARM_OK, "%s", err.message);
+    test_ring_view(&table->made[r], FARM_RING_ACTOR, &table->actors[r]);
+}
+
+static void close_ring(struct table *table, uint32_t r) {
+    farm_ring_close(&table->actors[r]);
+    farm_ring_close(&table->made[r]);
+    table->there[r] = false;
+}
+
+static void set_up(struct table *table, uint32_t rings, uint32_t batch) {
+    struct farm_error err = {0};
+    memset(table, 0, sizeof *table);
+    table->shared = mmap(NULL, sizeof *table->shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    table->eventfd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+    cr_assert(table->shared != MAP_FAILED && table->eventfd >= 0);
+    cr_assert_eq(farm_gate_make(&table->gate, &table->learners_gate, &err), FARM_OK, "%s", err.message);
+    for (uint32_t r = 0; r < rings; r++) {
+        make_ring(table, r, WIDTH);
+        table->there[r] = true;
+    }
+    table->config = test_learner_config(FLAT, ACTIONS, UNROLL);
+    table->config.ring_fds = table->fds;
+    table->config.ring_count = PLACES;
+    table->config.gate = table->learners_gate;
+    table->config.shards[0].eventfd = table->eventfd;
+    table->config.board = &table->shared->board;
+    table->config.seed = 11;
+    table->config.algo.batch = batch;
+    table->config.algo.lr = table->config.algo.lr_end = 0;
+    table->config.infer_batch_max = 2 * WIDTH + 1; // lanes are answered in parts
+    table->config.infer_wait_ms = 0.1;
+}
+
+static void launch(struct table *table) {
+    for (uint32_t r = 0; r < PLACES; r++) {
+        table->fds[r][0] = table->there[r] ? dup(table->made[r].up.fd_readonly) : -1;
+        table->fds[r][1] = table->there[r] ? dup(table->made[r].down.fd) : -1;
+    }
+    table->learner = fork();
+    cr_assert_geq(table->learner, 0);
+    if (table->learner == 0) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        _exit(farm_learner_run(&table->config, &table->shared->err));
+    }
+    for (uint32_t r = 0; r < PLACES; r++)
+        if (table->there[r]) close(table->fds[r][0]), close(table->fds[r][1]);
+}
+
+static void end(struct table *table, int signal_number) {
+    int status;
+    kill(table->learner, signal_number);
+    cr_assert_eq(waitpid(table->learner, &status, 0), table->learner);
+    table->learner = 0;
+    if (signal_number == SIGTERM)
+        cr_assert(WIFEXITED(status) && WEXITSTATUS(status) == 0, "status 0x%x: %s", (unsigned)status,
+                  table->shared->err.message);
+}
+
+static void tear_down(struct table *table) {
+    if (table->learner) end(table, SIGTERM);
+    for (uint32_t r = 0; r < PLACES; r++)
+        if (table->there[r]) close_ring(table, r);
+    munmap(table->shared, sizeof *table->shared);
+    close(table->eventfd);
+    close(table->gate);
+    close(table->learners_gate);
+}
+
+// ---- the actors ----
+
+static void check_answers(struct table *table, uint32_t r, uint32_t l, uint64_t n) {
+    const struct farm_lane *lane = &table->actors[r].lanes[l];
+    const void *rows[WIDTH];
+    char who[32];
+    snprintf(who, sizeof who, "actor %u lane %u", r, l);
+    for (uint32_t e = 0; e < WIDTH; e++) rows[e] = farm_lane_obs(lane, 0, n, e);
+    test_expect_answers(&table->config, lane, n, rows, who);
+    table->checked++;
+}
+
+static void step_lane(struct table *table, uint32_t r, uint32_t l) {
+    struct farm_lane *lane = &table->actors[r].lanes[l];
+    const uint64_t n = farm_lane_actor_next(lane);
+    if (farm_lane_acted(lane) != n || !farm_lane_actor_can_write(lane)) return;
+    if (n > 0 && n % 16 == 1) check_answers(table, r, l, n - 1);
+    for (uint32_t e = 0; e < WIDTH; e++) {
+        const bool last = n % GAME == GAME - 1;
+        for (uint32_t i = 0; i < FLAT; i++)
+            ((float *)farm_lane_obs(lane, 0, n, e))[i] =
+                2 * farm_random_uniform(r, farm_random_stream(l, e), n * FLAT + i) - 1;
+        farm_lane_reward(lane, n)[e] = n % GAME ? 1 : 0;
+        farm_lane_flags(lane, n)[e] = (uint8_t)(n % GAME == 0 ? FARM_STEP_FIRST
+                                                : last ? FARM_STEP_LAST | FARM_STEP_TERMINATED | FARM_STEP_GAME_END
+                                                       : 0);
+    }
+    farm_lane_actor_publish(lane);
+    farm_actor_notify(&table->actors[r], table->eventfd);
+}
+
+static void act(struct table *table) {
+    for (uint32_t r = 0; r < PLACES; r++)
+        for (uint32_t l = 0; l < LANES && table->there[r]; l++) step_lane(table, r, l);
+}
+
+static uint64_t least_acted(const struct table *table, uint32_t r) {
+    uint64_t least = UINT64_MAX;
+    for (uint32_t l = 0; l < LANES; l++) {
+        const uint64_t acted = farm_lane_acted(&table->actors[r].lanes[l]);
+        if (acted < least) least = acted;
+    }
+    return least;
+}
+
+// Until all lanes of every actor that is there have `more` further answers. Beyond STEPS of them a lane needs training
+// to let go of its windows.
+static void act_on(struct table *table, uint64_t more) {
+    uint64_t goal[PLACES];
+    const uint64_t start = farm_now_ns();
+    for (uint32_t r = 0; r < PLACES; r++) goal[r] = table->there[r] ? least_acted(table, r) + more : 0;
+    for (uint32_t r = 0; r < PLACES; r++)
+        while (table->there[r] && least_acted(table, r) < goal[r]) {
+            act(table);
+            cr_assert_lt(farm_now_ns() - start, PATIENCE_NS, "actor %u has %lu of %lu answers", r,
+                         least_acted(table, r), goal[r]);
+        }
+}
+
+// ---- the supervisor ----
+
+static struct farm_gate_answer ask(struct table *table, enum farm_gate_kind kind, uint32_t r) {
+    struct farm_gate_question question = {.kind = kind, .ring = r};
+    struct farm_gate_answer answer;
+    struct farm_error err = {0};
+    if (kind == FARM_GATE_JOIN) {
+        question.fds[0] = table->made[r % PLACES].up.fd_readonly;
+        question.fds[1] = table->made[r % PLACES].down.fd;
+    }
+    cr_assert_eq(farm_gate_ask(table->gate, &question, &err), FARM_OK, "%s", err.message);
+    for (const uint64_t start = farm_now_ns(); !farm_gate_answered(table->gate, &answer);) {
+        cr_assert_lt(farm_now_ns() - start, PATIENCE_NS, "no answer about actor %u", r);
+        act(table);
+    }
+    cr_assert_eq(answer.ring, r);
+    return answer;
+}
+
+static void join(struct table *table, uint32_t r) {
+    make_ring(table, r, WIDTH);
+    const struct farm_gate_answer answer = ask(table, FARM_GATE_JOIN, r);
+    cr_assert_eq(answer.status, FARM_OK, "%s", answer.error.message);
+    table->there[r] = true;
+}
+
+static void leave(struct table *table, uint32_t r) {
+    const struct farm_gate_answer answer = ask(table, FARM_GATE_LEAVE, r);
+    cr_assert_eq(answer.status, FARM_OK, "%s", answer.error.message);
+    table->there[r] = false;
+}
+
+static void expect_refused(struct table *table, enum farm_gate_kind kind, uint32_t r, enum farm_status status,
+                           const char *why) {
+    const struct farm_gate_answer answer = ask(table, kind, r);
+    cr_assert_eq(answer.status, status, "%d: %s", answer.status, answer.error.message);
+    cr_assert(strstr(answer.error.message, why) != NULL, "no '%s' in: %s", why, answer.error.message);
+}
+
+// ---- what the learner holds ----
+
+static uint32_t descriptors_of(pid_t pid) {
+    char path[64];
+    uint32_t count = 0;
+    snprintf(path, sizeof path, "/proc/%d/fd", (int)pid);
+    DIR *folder = opendir(path);
+    cr_assert(folder != NULL);
+    while (readdir(folder)) count++;
+    closedir(folder);
+    return count;
+}
+
+static bool maps(pid_t pid, int fd) {
+    char path[64], line[512], number[64];
+    struct stat status;
+    bool found = false;
+    cr_assert_eq(fstat(fd, &status), 0);
+    snprintf(number, sizeof number, " %lu ", (unsigned long)status.st_ino);
+    snprintf(path, sizeof path, "/proc/%d/maps", (int)pid);
+    FILE *file = fopen(path, "r");
+    cr_assert(file != NULL);
+    while (fgets(line, sizeof line, file)) found |= strstr(line, number) != NULL && strstr(line, "memfd:") != NULL;
+    fclose(file);
+    return found;
+}
+
+// ---- tests ----
+
+Test(gate, actors_that_come_are_answered_and_trained_on) {
+    struct table table;
+    set_up(&table, 2, LANES * WIDTH);
+    launch(&table);
+    act_on(&table, 2 * STEPS);
+    join(&table, 2);
+    join(&table, 3);
+    const uint64_t updates = farm_load_relaxed(&table.shared->board.updates);
+    act_on(&table, 3 * STEPS);
+    cr_assert_gt(farm_load_relaxed(&table.shared->board.updates), updates);
+    cr_assert_gt(table.checked, 20);
+    tear_down(&table);
+}
+
+Test(gate, an_actor_that_goes_is_let_go_of_and_the_others_go_on) {
+    struct table table;
+    set_up(&table, 3, LANES * WIDTH);
+    launch(&table);
+    act_on(&table, 2 * STEPS);
+    const uint32_t descriptors = descriptors_of(table.learner);
+    cr_assert(maps(table.learner, table.made[1].up.fd) && maps(table.learner, table.made[1].down.fd));
+    leave(&table, 1);
+    cr_assert(!maps(table.learner, table.made[1].up.fd) && !maps(table.learner, table.made[1].down.fd));
+    cr_assert_eq(descriptors_of(table.learner), descriptors - 2);
+    const uint64_t acted = farm_lane_acted(&table.actors[1].lanes[0]);
+    act_on(&table, 3 * STEPS);
+    cr_assert_eq(farm_lane_acted(&table.actors[1].lanes[0]), acted, "answered after it went");
+    close_ring(&table, 1);
+    join(&table, 1); // another one, in the same place
+    act_on(&table, 3 * STEPS);
+    cr_assert_eq(descriptors_of(table.learner), descriptors);
+    tear_down(&table);
+}
+
+// An update is larger than what one actor's windows make, so some of the one that goes always wait.
+Test(gate, windows_that_wait_go_with_their_actor) {
+    struct table table;
+    set_up(&table, 3, 3 * LANES * WIDTH + 1);
+    launch(&table);
+    for (int i = 0; i < 12; i++) {
+        act_on(&table, UNROLL + 2);
+        leave(&table, 2);
+        close_ring(&table, 2);
+        act_on(&table, UNROLL + 2);
+        join(&table, 2);
+    }
+    act_on(&table, 3 * STEPS);
+    const uint64_t updates = farm_load_relaxed(&table.shared->board.updates);
+    cr_assert_gt(updates, 3);
+    end(&table, SIGTERM);
+    cr_assert_eq(table.shared->board.windows, table.shared->board.updates * table.config.algo.batch);
+    tear_down(&table);
+}
+
+Test(gate, actors_come_and_go_at_any_moment) {
+    struct table table;
+    set_up(&table, 2, LANES * WIDTH - 1);
+    launch(&table);
+    act_on(&table, 1);
+    const uint32_t descriptors = descriptors_of(table.learner);
+    for (uint32_t i = 0; i < 60; i++) {
+        const uint32_t r = 1 + (uint32_t)(farm_random_mix(i) % (PLACES - 1));
+        if (table.there[r]) {
+            leave(&table, r);
+            close_ring(&table, r);
+        } else {
+            join(&table, r);
+        }
+        for (uint64_t turns = farm_random_mix(i + 1000) % 30; turns > 0; turns--) act(&table);
+    }
+    for (uint32_t r = 1; r < PLACES; r++) {
+        if (!table.there[r]) continue;
+        leave(&table, r);
+        close_ring(&table, r);
+    }
+    cr_assert_eq(descriptors_of(table.learner), descriptors - 2);
+    join(&table, 1);
+    act_on(&table, 2 * STEPS);
+    tear_down(&table);
+}
+
+Test(gate, what_cannot_be_done_is_refused_and_changes_nothing) {
+    struct table table;
+    set_up(&table, 2, LANES * WIDTH);
+    launch(&table);
+    act_on(&table, STEPS);
+    expect_refused(&table, FARM_GATE_JOIN, 1, FARM_E_INVALID, "no vacant place 1");
+    expect_refused(&table, FARM_GATE_JOIN, 7 * PLACES, FARM_E_INVALID, "no vacant place 28");
+    expect_refused(&table, FARM_GATE_LEAVE, 2, FARM_E_NOT_FOUND, "no actor 2");
+    expect_refused(&table, FARM_GATE_LEAVE, 99, FARM_E_NOT_FOUND, "no actor 99");
+    make_ring(&table, 2, WIDTH + 1);
+    const uint32_t descriptors = descriptors_of(table.learner);
+    expect_refused(&table, FARM_GATE_JOIN, 2, FARM_E_INVALID, "another shape");
+    cr_assert_eq(descriptors_of(table.learner), descriptors);
+    close_ring(&table, 2);
+    const uint32_t nonsense[3] = {FARM_GATE_JOIN, 3, 0}, unknown[3] = {77, 3, 0};
+    cr_assert_eq(send(table.gate, nonsense, sizeof nonsense, 0), sizeof nonsense); // no descriptors
+    cr_assert_eq(send(table.gate, unknown, sizeof unknown, 0), sizeof unknown);
+    cr_assert_eq(send(table.gate, unknown, 5, 0), 5);
+    leave(&table, 1);
+    close_ring(&table, 1);
+    expect_refused(&table, FARM_GATE_LEAVE, 0, FARM_E_LIMIT, "last actor");
+    act_on(&table, 2 * STEPS);
+    tear_down(&table);
+}
+
+Test(gate, an_actor_that_training_cannot_spare_stays) {
+    struct table table;
+    const uint32_t windows = (STEPS - UNROLL - 1) / UNROLL + 1; // of a lane
+    set_up(&table, 2, 2 * LANES * WIDTH * windows - WIDTH);
+    launch(&table);
+    act_on(&table, STEPS);
+    expect_refused(&table, FARM_GATE_LEAVE, 1, FARM_E_LIMIT, "--ring-steps");
+    act_on(&table, 2 * STEPS);
+    join(&table, 2);
+    leave(&table, 1);
+    close_ring(&table, 1);
+    act_on(&table, 2 * STEPS);
+    tear_down(&table);
+}
+
+Test(gate, a_learner_that_comes_back_has_those_that_are_there_and_hears_no_old_questions) {
+    struct table table;
+    set_up(&table, 2, LANES * WIDTH);
+    launch(&table);
+    act_on(&table, STEPS);
+    join(&table, 3);
+    leave(&table, 0);
+    act_on(&table, STEPS);
+    end(&table, SIGKILL);
+    struct farm_error err;
+    const struct farm_gate_question old = {
+        .kind = FARM_GATE_JOIN, .ring = 0, .fds = {table.made[0].up.fd_readonly, table.made[0].down.fd}};
+    const uint32_t descriptors = descriptors_of(getpid());
+    cr_assert_eq(farm_gate_ask(table.gate, &old, &err), FARM_OK);
+    farm_gate_clear(table.gate, table.learners_gate);
+    cr_assert_eq(descriptors_of(getpid()), descriptors);
+    launch(&table);
+    act_on(&table, 2 * STEPS);
+    cr_assert_not(maps(table.learner, table.made[0].up.fd));
+    close_ring(&table, 0);
+    join(&table, 0);
+    act_on(&table, 2 * STEPS);
+    tear_down(&table);
+}
+
+Test(gate, nobody_comes_to_an_evaluation) {
+    struct table table;
+    set_up(&table, 1, LANES * WIDTH);
+    table.config.evaluate = true;
+    table.config.episodes_target = 1;
+    struct farm_error err = {0};
+    cr_assert_eq(farm_learner_run(&table.config, &err), 1);
+    cr_assert(strstr(err.message, "evaluation") != NULL, "%s", err.message);
+    tear_down(&table);
+}
