@@ -36,6 +36,8 @@ struct worker {
     uint64_t starts, started_ns, start_at_ns, progress_at_start;
     uint32_t short_lives, fruitless; // in a row
     bool ended;                      // of its own will
+    bool dismissed;                  // its next death is its end
+    uint64_t kill_at_ns;             // a dismissed one's; 0: not, or not any more
     uint64_t listen_at_ns;           // it wrote too much at once: not listened to before
     char line[FARM_WORKER_LINE_MAX]; // the beginning of a line that has not ended yet
     size_t line_length;
@@ -50,6 +52,7 @@ struct farm_supervisor {
     size_t count, capacity;
     int signal_fd;
     sigset_t mask_before;
+    bool usr1, usr2;   // came, and nobody was told
     int signal_number; // the first that came
     uint64_t signal_ns;
     bool impatient;
@@ -85,6 +88,10 @@ enum farm_status farm_supervisor_make(const struct farm_supervisor_config *confi
     sigaddset(&taken, SIGTERM);
     // Under nohup a hang-up is ignored, and shall be.
     if (sigaction(SIGHUP, NULL, &hangup) == 0 && hangup.sa_handler != SIG_IGN) sigaddset(&taken, SIGHUP);
+    if (config->on_signal) {
+        sigaddset(&taken, SIGUSR1);
+        sigaddset(&taken, SIGUSR2);
+    }
     blocked = taken;
     sigaddset(&blocked, SIGPIPE);
     sigprocmask(SIG_BLOCK, &blocked, &supervisor->mask_before);
@@ -99,10 +106,7 @@ enum farm_status farm_supervisor_make(const struct farm_supervisor_config *confi
     return FARM_OK;
 }
 
-enum farm_status farm_supervisor_add(struct farm_supervisor *supervisor, const struct farm_worker_spec *spec,
-                                     struct farm_error *err) {
-    if (!spec->name[0] || !spec->body == !spec->argv)
-        return farm_fail(err, FARM_E_INVALID, "a worker needs a name and either a body or a program");
+enum farm_status farm_supervisor_reserve(struct farm_supervisor *supervisor, struct farm_error *err) {
     if (supervisor->count == WORKERS_MAX) return farm_fail(err, FARM_E_LIMIT, "more than %d workers", WORKERS_MAX);
     if (supervisor->count == supervisor->capacity) {
         size_t capacity = supervisor->capacity ? 2 * supervisor->capacity : 16;
@@ -115,9 +119,51 @@ enum farm_status farm_supervisor_add(struct farm_supervisor *supervisor, const s
     }
     struct worker *worker = &supervisor->workers[supervisor->count++];
     memset(worker, 0, sizeof *worker);
+    worker->pidfd = worker->output_fd = -1;
+    worker->state = WORKER_OVER;
+    return FARM_OK;
+}
+
+static enum farm_status check_spec(const struct farm_worker_spec *spec, struct farm_error *err) {
+    if (spec->name[0] && !spec->body != !spec->argv) return FARM_OK;
+    return farm_fail(err, FARM_E_INVALID, "a worker needs a name and either a body or a program");
+}
+
+enum farm_status farm_supervisor_enlist(struct farm_supervisor *supervisor, size_t number,
+                                        const struct farm_worker_spec *spec, struct farm_error *err) {
+    assert(number < supervisor->count);
+    struct worker *worker = &supervisor->workers[number];
+    const enum farm_status status = check_spec(spec, err);
+    if (status) return status;
+    if (worker->state != WORKER_OVER)
+        return farm_fail(err, FARM_E_BUSY, "%s has the number of %s", worker->spec.name, spec->name);
+    memset(worker, 0, sizeof *worker);
     worker->spec = *spec;
     worker->pidfd = worker->output_fd = -1;
     return FARM_OK;
+}
+
+enum farm_status farm_supervisor_add(struct farm_supervisor *supervisor, const struct farm_worker_spec *spec,
+                                     struct farm_error *err) {
+    enum farm_status status = check_spec(spec, err);
+    if (!status) status = farm_supervisor_reserve(supervisor, err);
+    if (!status) status = farm_supervisor_enlist(supervisor, supervisor->count - 1, spec, err);
+    return status;
+}
+
+void farm_supervisor_dismiss(struct farm_supervisor *supervisor, size_t number) {
+    assert(number < supervisor->count);
+    struct worker *worker = &supervisor->workers[number];
+    if (worker->state == WORKER_OVER || worker->dismissed) return;
+    worker->dismissed = true;
+    if (worker->state == WORKER_RUNNING) {
+        pidfd_send_signal(worker->pidfd, SIGTERM, NULL, 0);
+        pidfd_send_signal(worker->pidfd, SIGCONT, NULL, 0); // who is stopped could not end by itself
+        worker->kill_at_ns = farm_now_ns() + ms(supervisor->config.grace_ms);
+        return;
+    }
+    worker->state = WORKER_OVER;
+    if (supervisor->config.on_end) supervisor->config.on_end(supervisor->config.context, number);
 }
 
 // ---- signals ----
@@ -126,7 +172,11 @@ static void read_signals(struct farm_supervisor *supervisor) {
     struct signalfd_siginfo info;
     while (read(supervisor->signal_fd, &info, sizeof info) == (ssize_t)sizeof info) {
         uint64_t now = farm_now_ns();
-        if (!supervisor->signal_number) {
+        if (info.ssi_signo == SIGUSR1) {
+            supervisor->usr1 = true;
+        } else if (info.ssi_signo == SIGUSR2) {
+            supervisor->usr2 = true;
+        } else if (!supervisor->signal_number) {
             supervisor->signal_number = (int)info.ssi_signo;
             supervisor->signal_ns = now;
         } else if (now - supervisor->signal_ns >= ms(IMPATIENCE_MS)) {
@@ -298,9 +348,11 @@ static enum farm_status after_death(struct farm_supervisor *supervisor, struct w
                                     struct farm_error *err) {
     const struct farm_supervisor_config *config = &supervisor->config;
     size_t number = (size_t)(worker - supervisor->workers);
-    if (worker->spec.may_end && info->si_code == CLD_EXITED && info->si_status == 0) {
+    const bool by_itself = worker->spec.may_end && info->si_code == CLD_EXITED && info->si_status == 0;
+    if (by_itself || worker->dismissed) {
         worker->state = WORKER_OVER;
-        worker->ended = true;
+        worker->ended = by_itself;
+        worker->kill_at_ns = 0;
         if (config->on_end) config->on_end(config->context, number);
         return FARM_OK;
     }
@@ -345,6 +397,7 @@ static void wait_for_events(struct farm_supervisor *supervisor, uint64_t until_n
         supervisor->polls[2 + 2 * i] = (struct pollfd){.fd = listen ? worker->output_fd : -1, .events = POLLIN};
         if (!listen && worker->listen_at_ns < until_ns) until_ns = worker->listen_at_ns;
         if (worker->state == WORKER_DUE && worker->start_at_ns < until_ns) until_ns = worker->start_at_ns;
+        if (worker->kill_at_ns && worker->kill_at_ns < until_ns) until_ns = worker->kill_at_ns;
     }
     supervisor->polls[0] = (struct pollfd){.fd = supervisor->signal_fd, .events = POLLIN};
     uint64_t now = farm_now_ns();
@@ -380,6 +433,25 @@ static bool all_ended(const struct farm_supervisor *supervisor) {
     return may > 0 && ended == may;
 }
 
+static void tell_signals(struct farm_supervisor *supervisor) {
+    const struct farm_supervisor_config *config = &supervisor->config;
+    const bool usr1 = supervisor->usr1, usr2 = supervisor->usr2;
+    supervisor->usr1 = supervisor->usr2 = false;
+    if (usr1) config->on_signal(config->context, SIGUSR1);
+    if (usr2) config->on_signal(config->context, SIGUSR2);
+}
+
+// Dismissed ones that have had their time.
+static void kill_due(struct farm_supervisor *supervisor) {
+    for (size_t i = 0; i < supervisor->count; i++) {
+        struct worker *worker = &supervisor->workers[i];
+        if (!worker->kill_at_ns || worker->state != WORKER_RUNNING || farm_now_ns() < worker->kill_at_ns) continue;
+        farm_log_warn("%s did not end in time: killed", worker->spec.name);
+        pidfd_send_signal(worker->pidfd, SIGKILL, NULL, 0);
+        worker->kill_at_ns = 0;
+    }
+}
+
 static enum farm_status watch(struct farm_supervisor *supervisor, struct farm_error *err) {
     const struct farm_supervisor_config *config = &supervisor->config;
     uint64_t tick_ns = farm_now_ns();
@@ -387,6 +459,8 @@ static enum farm_status watch(struct farm_supervisor *supervisor, struct farm_er
         if (farm_supervisor_interrupted(supervisor)) return FARM_OK;
         enum farm_status status = reap_all(supervisor, true, err);
         if (status || all_ended(supervisor)) return status;
+        tell_signals(supervisor);
+        kill_due(supervisor);
         if ((status = start_due(supervisor, err))) return status;
         if (farm_now_ns() >= tick_ns) {
             tick_ns = farm_now_ns() + ms(config->tick_ms);

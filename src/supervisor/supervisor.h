@@ -50,8 +50,9 @@ struct farm_supervisor_config {
     void (*before_start)(void *context, size_t worker, uint64_t starts); // starts: how often it was started before
     void (*on_line)(void *context, size_t worker, const char *line);     // a line the worker wrote; NULL: to stderr
     void (*on_death)(void *context, size_t worker, const char *how);     // "was killed by signal 9 (Killed)"
-    void (*on_end)(void *context, size_t worker);                        // a worker that may end has ended
-    void (*before_stop)(void *context, int phase);                       // before the SIGTERM of this phase
+    void (*on_end)(void *context, size_t worker);  // one that may end, or was dismissed, has ended
+    void (*on_signal)(void *context, int number);  // SIGUSR1, SIGUSR2; NULL: they do what they did before
+    void (*before_stop)(void *context, int phase); // before the SIGTERM of this phase
     enum farm_supervisor_turn (*on_tick)(void *context);
     uint64_t (*progress)(void *context, size_t worker); // grows while the worker gets anything done; NULL: never
 
@@ -74,6 +75,15 @@ enum farm_status farm_supervisor_make(const struct farm_supervisor_config *confi
 // Before run. The worker's number is the order of adding, from 0.
 enum farm_status farm_supervisor_add(struct farm_supervisor *supervisor, const struct farm_worker_spec *spec,
                                      struct farm_error *err);
+// Before run: a number without a worker, for one that comes later.
+enum farm_status farm_supervisor_reserve(struct farm_supervisor *supervisor, struct farm_error *err);
+
+// Before run or from a callback: a worker for a number that has none, or none any more; it is started at the next turn.
+// FARM_E_BUSY: it has one.
+enum farm_status farm_supervisor_enlist(struct farm_supervisor *supervisor, size_t number,
+                                        const struct farm_worker_spec *spec, struct farm_error *err);
+// From a callback: SIGTERM (and SIGCONT) now, SIGKILL after grace_ms, and no other start; on_end when it is gone.
+void farm_supervisor_dismiss(struct farm_supervisor *supervisor, size_t worker);
 
 // Whether a signal that ends the run waits already: a long preparation may ask.
 bool farm_supervisor_interrupted(struct farm_supervisor *supervisor);

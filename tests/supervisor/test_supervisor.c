@@ -781,3 +781,136 @@ Test(supervisor, takes_as_many_workers_as_it_says_and_no_nameless_one) {
     farm_supervisor_free(supervisor);
     farm_supervisor_free(NULL);
 }
+
+// ---- workers that come and go ----
+
+static int live_until_told(void *context, struct farm_error *err) {
+    signal(SIGTERM, SIG_DFL);
+    return live_on(context, err);
+}
+
+static int ignore_the_end(void *context, struct farm_error *err) {
+    signal(SIGTERM, SIG_IGN);
+    return live_on(context, err);
+}
+
+static void count_end(void *context, size_t number) {
+    struct job *job = context;
+    job->page->stop_count++;
+    job->number = (int)number;
+}
+
+static void count_death(void *context, size_t number, const char *how) {
+    ((struct job *)context)->page->events++;
+}
+
+static int (*second_body)(void *, struct farm_error *);
+
+// One worker, a second one in the reserved place, which is dismissed when it lives, and a third in its place.
+static enum farm_supervisor_turn enlist_and_dismiss(void *context) {
+    struct job *job = context;
+    struct farm_worker_spec spec = worker("actor 1", second_body, job);
+    struct farm_error err;
+    if (overdue(job)) return FARM_TURN_STOP;
+    if (job->page->lives == 1 && !job->killed) {
+        cr_assert_eq(farm_supervisor_enlist(job->supervisor, 0, &spec, &err), FARM_E_BUSY);
+        cr_assert_eq(farm_supervisor_enlist(job->supervisor, 1, &spec, &err), FARM_OK, "%s", err.message);
+        job->killed = 1;
+    } else if (job->page->lives == 2 && job->killed == 1) {
+        farm_supervisor_dismiss(job->supervisor, 1);
+        farm_supervisor_dismiss(job->supervisor, 1);
+        job->killed = 2;
+    } else if (job->page->stop_count == 1 && job->killed == 2) {
+        cr_assert_eq(job->number, 1);
+        cr_assert_eq(farm_supervisor_pid(job->supervisor, 1), 0);
+        cr_assert_eq(kill(job->page->pids[1], 0), -1, "it is gone");
+        cr_assert_eq(farm_supervisor_enlist(job->supervisor, 1, &spec, &err), FARM_OK, "%s", err.message);
+        job->killed = 3;
+    }
+    return job->page->lives == 3 ? FARM_TURN_STOP : FARM_TURN_ON;
+}
+
+static void expect_turnover(int (*body)(void *, struct farm_error *)) {
+    struct job job = {.page = share()};
+    second_body = body;
+    struct farm_supervisor *supervisor = make(&job, (struct farm_supervisor_config){.on_tick = enlist_and_dismiss,
+                                                                                    .on_end = count_end,
+                                                                                    .on_death = count_death,
+                                                                                    .on_line = keep_lines,
+                                                                                    .grace_ms = 50});
+    struct farm_worker_spec spec = worker("actor 0", live_on, &job);
+    struct farm_error err;
+    add(supervisor, &spec);
+    cr_assert_eq(farm_supervisor_reserve(supervisor, &err), FARM_OK, "%s", err.message);
+    cr_assert_eq(farm_supervisor_run(supervisor, NULL, &err), FARM_OK, "%s", err.message);
+    cr_assert_eq(job.page->lives, 3);
+    cr_assert_eq(job.page->stop_count, 1);
+    cr_assert_eq(job.page->events, 0, "an end that was asked for is no death");
+    cr_assert_eq(farm_supervisor_restarts(supervisor, 1), 0);
+    farm_supervisor_free(supervisor);
+}
+
+Test(supervisor, enlists_a_worker_while_others_run_and_dismisses_it) {
+    expect_turnover(live_until_told);
+}
+
+Test(supervisor, kills_a_dismissed_worker_that_does_not_end_in_time) {
+    expect_turnover(ignore_the_end);
+}
+
+static enum farm_supervisor_turn dismiss_the_dead(void *context) {
+    struct job *job = context;
+    if (overdue(job) || job->page->stop_count) return FARM_TURN_STOP;
+    if (job->page->events && !farm_supervisor_pid(job->supervisor, 1)) farm_supervisor_dismiss(job->supervisor, 1);
+    return FARM_TURN_ON;
+}
+
+static int die_at_once(void *context, struct farm_error *err) {
+    return 1;
+}
+
+Test(supervisor, dismisses_a_worker_that_waits_for_its_next_start) {
+    struct job job = {.page = share()};
+    struct farm_supervisor *supervisor = make(&job, (struct farm_supervisor_config){.on_tick = dismiss_the_dead,
+                                                                                    .on_end = count_end,
+                                                                                    .on_death = count_death,
+                                                                                    .on_line = keep_lines,
+                                                                                    .deaths_max = 100});
+    struct farm_worker_spec stays = worker("actor 0", live_on, &job), goes = worker("actor 1", die_at_once, &job);
+    struct farm_error err;
+    add(supervisor, &stays);
+    add(supervisor, &goes);
+    cr_assert_eq(farm_supervisor_run(supervisor, NULL, &err), FARM_OK, "%s", err.message);
+    cr_assert_eq(job.page->stop_count, 1);
+    cr_assert(!overdue(&job));
+    farm_supervisor_free(supervisor);
+}
+
+static void note_signal(void *context, int number) {
+    struct job *job = context;
+    job->kept_fd += number == SIGUSR1 ? 1 : 100;
+}
+
+static enum farm_supervisor_turn signal_oneself(void *context) {
+    struct job *job = context;
+    if (!job->killed++) {
+        kill(getpid(), SIGUSR1);
+        kill(getpid(), SIGUSR2);
+    }
+    return overdue(job) || job->kept_fd == 101 ? FARM_TURN_STOP : FARM_TURN_ON;
+}
+
+Test(supervisor, tells_of_signals_that_are_not_its_own) {
+    struct job job = {.page = share()};
+    struct farm_supervisor *supervisor = make(
+        &job,
+        (struct farm_supervisor_config){.on_tick = signal_oneself, .on_signal = note_signal, .on_line = keep_lines});
+    struct farm_worker_spec spec = worker("actor 0", live_on, &job);
+    struct farm_error err;
+    int number;
+    add(supervisor, &spec);
+    cr_assert_eq(farm_supervisor_run(supervisor, &number, &err), FARM_OK, "%s", err.message);
+    cr_assert_eq(number, 0, "they end nothing");
+    cr_assert_eq(job.kept_fd, 101);
+    farm_supervisor_free(supervisor);
+}
