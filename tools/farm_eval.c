@@ -146,7 +146,7 @@ static enum farm_status run_evaluation(struct evaluation *evaluation, struct far
     struct farm_job *job = &evaluation->job;
     struct farm_recipe recipe = options->recipe;
     enum farm_status status = read_checkpoint(evaluation, &recipe, err);
-    if (!status) status = farm_job_begin(job, &recipe, err);
+    if (!status) status = farm_job_begin(job, &recipe, false, err);
     if (!status) status = farm_job_plan(job, (uint64_t)options->episodes, true, err);
     if (status) return status;
     job->learner.checkpoint_load = evaluation->checkpoint;

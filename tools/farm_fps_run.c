@@ -118,7 +118,7 @@ static enum farm_status run(struct measurement *measurement, const struct farm_r
                             bool quiet, struct farm_error *err) {
     struct farm_job *job = &measurement->job;
     struct farm_fps_result *result = measurement->result;
-    enum farm_status status = farm_job_begin(job, recipe, err);
+    enum farm_status status = farm_job_begin(job, recipe, false, err);
     if (status) return status;
     job->standin = (struct farm_job_standin){.body = farm_fps_learner_run, .context = &measurement->learner};
     if ((status = farm_job_plan(job, 0, quiet, err))) return status;
@@ -189,7 +189,7 @@ static enum farm_supervisor_turn on_tick(void *context, uint64_t now_ns) {
 static enum farm_status learn(struct learning *learning, const struct farm_recipe *recipe, bool trains,
                               struct farm_error *err) {
     struct farm_job *job = &learning->job;
-    enum farm_status status = farm_job_begin(job, recipe, err);
+    enum farm_status status = farm_job_begin(job, recipe, false, err);
     if (!status) status = farm_job_plan(job, trains ? 0 : EPISODES_NEVER_REACHED, true, err);
     if (status) return status;
     job->learner.evaluate = !trains;

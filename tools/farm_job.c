@@ -6,9 +6,11 @@
 #include "base/log.h"
 #include "base/time.h"
 #include "farm_job_parts.h"
+#include "learner/gate.h"
 
-enum farm_status farm_job_begin(struct farm_job *job, const struct farm_recipe *recipe, struct farm_error *err) {
-    *job = (struct farm_job){.recipe = *recipe, .claim = {.fd = -1}};
+enum farm_status farm_job_begin(struct farm_job *job, const struct farm_recipe *recipe, bool elastic,
+                                struct farm_error *err) {
+    *job = (struct farm_job){.recipe = *recipe, .elastic = elastic, .claim = {.fd = -1}};
     const struct farm_supervisor_config config = farm_job_events(job);
     job->machine = calloc(1, sizeof *job->machine);
     job->plan = calloc(1, sizeof *job->plan);
@@ -36,12 +38,16 @@ static enum farm_status make_board(struct farm_job *job, struct farm_error *err)
     return status;
 }
 
+enum farm_status farm_job_make_ring(struct farm_job *job, uint32_t a, struct farm_error *err) {
+    return farm_ring_create(&job->ring_spec, a, job->plan->actor[a].memory_node, job->recipe.huge_pages, &job->rings[a],
+                            err);
+}
+
 static enum farm_status make_rings(struct farm_job *job, struct farm_error *err) {
     for (uint32_t a = 0; a < job->actors; a++) {
-        enum farm_status status = farm_ring_create(&job->ring_spec, a, job->plan->actor[a].memory_node,
-                                                   job->recipe.huge_pages, &job->rings[a], err);
+        enum farm_status status = farm_job_make_ring(job, a, err);
         if (status) return status;
-        job->rings_made = a + 1;
+        job->actor_jobs[a].there = true;
     }
     char text[512];
     farm_segment_describe(&job->rings[0].up, text, sizeof text);
@@ -50,17 +56,18 @@ static enum farm_status make_rings(struct farm_job *job, struct farm_error *err)
 }
 
 enum farm_status farm_job_build(struct farm_job *job, struct farm_error *err) {
-    job->rings = calloc(job->actors, sizeof *job->rings);
-    job->actor_jobs = calloc(job->actors, sizeof *job->actor_jobs);
-    job->ring_fds = calloc(job->actors, sizeof *job->ring_fds);
-    job->ring_shard = calloc(job->actors, sizeof *job->ring_shard);
-    job->watches = calloc(job->actors, sizeof *job->watches);
+    job->rings = calloc(job->places, sizeof *job->rings);
+    job->actor_jobs = calloc(job->places, sizeof *job->actor_jobs);
+    job->ring_fds = calloc(job->places, sizeof *job->ring_fds);
+    job->ring_shard = calloc(job->places, sizeof *job->ring_shard);
+    job->watches = calloc(job->places, sizeof *job->watches);
     job->watchdog = farm_watchdog_make(job->recipe.hang_seconds);
     enum farm_status status = make_bells(job, err);
-    job->learner_keep = calloc(2 * (size_t)job->actors + job->bell_count + 1, sizeof *job->learner_keep);
+    job->learner_keep = calloc(2 * (size_t)job->places + job->bell_count + 2, sizeof *job->learner_keep);
     if (!job->rings || !job->actor_jobs || !job->ring_fds || !job->ring_shard || !job->learner_keep || !job->watches)
-        return farm_fail(err, FARM_E_LIMIT, "no memory for %u actors", job->actors);
+        return farm_fail(err, FARM_E_LIMIT, "no memory for %u actors", job->places);
     if (!status) status = make_board(job, err);
+    if (!status && job->elastic) status = farm_gate_make(&job->gate, &job->learner.gate, err);
     if (!status) status = make_rings(job, err);
     return status ? status : farm_job_add_workers(job, err);
 }
@@ -85,8 +92,11 @@ enum farm_status farm_job_run(struct farm_job *job, bool *interrupted, struct fa
 
 void farm_job_free(struct farm_job *job) {
     farm_supervisor_free(job->supervisor);
-    for (uint32_t a = 0; a < job->rings_made; a++) farm_ring_close(&job->rings[a]);
-    for (uint32_t a = 0; job->actor_jobs && a < job->actors; a++) farm_env_program_free(&job->actor_jobs[a].program);
+    for (uint32_t a = 0; job->rings && a < job->places; a++)
+        if (job->rings[a].lanes) farm_ring_close(&job->rings[a]);
+    for (uint32_t a = 0; job->actor_jobs && a < job->places; a++) farm_env_program_free(&job->actor_jobs[a].program);
+    if (job->gate) close(job->gate);
+    if (job->learner.gate) close(job->learner.gate);
     if (job->board_segment.header) farm_segment_close(&job->board_segment);
     for (uint32_t b = 0; b < job->bell_count; b++) close(job->bells[b]);
     free(job->bells);

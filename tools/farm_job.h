@@ -25,6 +25,16 @@ struct farm_job_actor {
     struct farm_bitmap cpus;
     int keep[3];                 // up, down, the learner's bell
     uint64_t heartbeat_at_start; // of its present life
+    uint64_t generation;         // processes that its place has had before
+    bool there;                  // the learner has its rings
+};
+
+// An actor that is coming or going, one at a time.
+struct farm_job_change {
+    enum { FARM_JOB_SETTLED, FARM_JOB_COMES, FARM_JOB_GOES, FARM_JOB_ENDS } state; // ENDS: the learner has let go of it
+    uint32_t actor;
+    struct farm_worker_spec spec; // of one that comes
+    int wanted;                   // more (or, below 0, fewer) than that
 };
 
 // What the sampler saw last, to tell rates.
@@ -45,6 +55,7 @@ struct farm_job_standin {
 // Written by the function named above the fields, read by all after it, unless they say otherwise.
 struct farm_job {
     // farm_job_begin. The plan changes the recipe: net and counts are what it chose.
+    bool elastic;              // SIGUSR1 brings one more actor, SIGUSR2 takes one away
     struct farm_recipe recipe; // settled
     struct farm_machine *machine;
     struct farm_plan *plan;
@@ -56,7 +67,8 @@ struct farm_job {
     // farm_job_plan; `learner` is completed by the caller, and by farm_job_build
     struct farm_env env;
     struct farm_claim claim;
-    uint32_t actors, lanes, width, steps;
+    uint32_t actors, lanes, width, steps; // actors: that are there; changes as they come and go
+    uint32_t places;                      // for actors
     struct farm_ring_spec ring_spec;
     struct farm_ring_layout layout;
     struct farm_learner_config learner;
@@ -72,25 +84,26 @@ struct farm_job {
     enum farm_supervisor_turn (*on_tick)(void *caller, uint64_t now_ns);
 
     // farm_job_build
-    struct farm_ring *rings; // [actors]
-    uint32_t rings_made;
+    struct farm_ring *rings; // [places]; lanes NULL: not made
     struct farm_segment board_segment;
     struct farm_board *board;
     int *bells; // [bell_count]: of each actor with a stand-in, else of each shard
     uint32_t bell_count;
-    struct farm_job_actor *actor_jobs; // [actors]
+    struct farm_job_actor *actor_jobs; // [places]
     struct farm_bitmap learner_cpus;
-    int (*ring_fds)[2];         // [actors], as the learner gets them
-    uint32_t *ring_shard;       // [actors]
-    int *learner_keep;          // [2 * actors + bell_count + 1]
-    size_t learner_worker;      // number at the supervisor; actors are 0..actors-1
-    struct farm_watch *watches; // [actors]
+    int (*ring_fds)[2];         // [places], as the learner gets them; -1: nobody is there
+    uint32_t *ring_shard;       // [places]
+    int *learner_keep;          // [2 * places + bell_count + 2]
+    int gate;                   // to the learner, where the job is elastic; 0: it is not
+    size_t learner_worker;      // number at the supervisor; actors are 0..places-1
+    struct farm_watch *watches; // [places]
     struct farm_watchdog watchdog;
 
     // farm_job_run, as it goes
     uint64_t start_ns; // when the first answered step was seen, less one tick; 0: not yet
     uint64_t tick_ns;  // of the tick before
     uint64_t end_ns;   // when the run's end was decided; 0: not yet
+    struct farm_job_change change;
     uint64_t learner_restarts, actor_restarts;
     uint64_t actors_hung;    // hangs named so far
     char learner_error[512]; // the sentence with which the learner ended; "": none
@@ -99,16 +112,20 @@ struct farm_job {
 };
 
 // Makes the supervisor (signals wait from here on). *job is overwritten and to be freed in any case; zeroed, it may be
-// freed without.
-enum farm_status farm_job_begin(struct farm_job *job, const struct farm_recipe *recipe, struct farm_error *err);
+// freed without. elastic: actors may come and go while it runs.
+enum farm_status farm_job_begin(struct farm_job *job, const struct farm_recipe *recipe, bool elastic,
+                                struct farm_error *err);
 
 // Finds the environment, chooses network and counts, plans, checks limits. Says the plan on stderr unless quiet.
 // Evaluation passes how many games it wants (0: training).
 enum farm_status farm_job_plan(struct farm_job *job, uint64_t episodes, bool quiet, struct farm_error *err);
 
-// Bytes of shared memory of all actors' rings, as planned.
+// Bytes of shared memory of one actor's rings, and of all actors' as planned.
+static inline uint64_t farm_job_actor_bytes(const struct farm_job *job) {
+    return job->layout.up_bytes + job->layout.down_bytes;
+}
 static inline uint64_t farm_job_ring_bytes(const struct farm_job *job) {
-    return (uint64_t)job->actors * (job->layout.up_bytes + job->layout.down_bytes);
+    return (uint64_t)job->actors * farm_job_actor_bytes(job);
 }
 
 // Makes the shared memory and the workers. The caller has filled in what else it wants in job->learner before.

@@ -14,14 +14,25 @@ enum {
     PROGRESS_ROUNDS = 64, // of all lanes of an actor
 };
 
+static void speak(const struct farm_job *job, enum farm_log_level level, const char *format, va_list args) {
+    char text[1024];
+    vsnprintf(text, sizeof text, format, args);
+    if (job->clear_line) job->clear_line(job->caller);
+    farm_log(level, "%s", text);
+}
+
 void farm_job_say(const struct farm_job *job, const char *format, ...) {
-    char text[512];
     va_list args;
     va_start(args, format);
-    vsnprintf(text, sizeof text, format, args);
+    speak(job, FARM_LOG_WARN, format, args);
     va_end(args);
-    if (job->clear_line) job->clear_line(job->caller);
-    farm_log_warn("%s", text);
+}
+
+void farm_job_tell(const struct farm_job *job, const char *format, ...) {
+    va_list args;
+    va_start(args, format);
+    speak(job, FARM_LOG_INFO, format, args);
+    va_end(args);
 }
 
 static void restart_learner(struct farm_job *job) {
@@ -30,6 +41,8 @@ static void restart_learner(struct farm_job *job) {
         bool found = farm_job_find_checkpoint(job, job->run_path, job->checkpoint, sizeof job->checkpoint);
         job->learner.checkpoint_load = found ? job->checkpoint : NULL;
     }
+    (void)farm_job_hand_over(job);
+    farm_job_change_again(job);
     farm_job_say(job, "the learner starts again %s%s",
                  job->learner.checkpoint_load ? "from " : "with fresh parameters: no checkpoint yet",
                  job->learner.checkpoint_load ? job->learner.checkpoint_load : "");
@@ -38,18 +51,22 @@ static void restart_learner(struct farm_job *job) {
 // A lane's new actor finds its number in the lane; the old one is dead, for its pidfd said so.
 static void before_start(void *context, size_t worker, uint64_t starts) {
     struct farm_job *job = context;
-    if (worker != job->learner_worker)
-        job->actor_jobs[worker].heartbeat_at_start = farm_load_relaxed(&job->rings[worker].up_control->heartbeat);
-    if (!starts) return;
     if (worker == job->learner_worker) {
-        restart_learner(job);
+        if (starts) restart_learner(job);
         return;
     }
-    job->actor_restarts++;
+    struct farm_job_actor *actor = &job->actor_jobs[worker];
+    actor->heartbeat_at_start = farm_load_relaxed(&job->rings[worker].up_control->heartbeat);
     job->watches[worker] = (struct farm_watch){0};
-    if (farm_ring_restore(&job->rings[worker]))
-        farm_job_say(job, "actor %zu left its header or its counters overwritten: put right for the next one", worker);
-    for (uint32_t l = 0; l < job->lanes; l++) farm_store_release(&job->rings[worker].lanes[l].down->generation, starts);
+    if (starts) {
+        job->actor_restarts++;
+        if (farm_ring_restore(&job->rings[worker]))
+            farm_job_say(job, "actor %zu left its header or its counters overwritten: put right for the next one",
+                         worker);
+    }
+    for (uint32_t l = 0; l < job->lanes; l++)
+        farm_store_release(&job->rings[worker].lanes[l].down->generation, actor->generation);
+    actor->generation++;
 }
 
 static void on_line(void *context, size_t worker, const char *line) {
@@ -82,14 +99,24 @@ static uint64_t progress_of(void *context, size_t worker) {
 static void before_stop(void *context, int phase) {
     struct farm_job *job = context;
     if (!job->end_ns) job->end_ns = farm_now_ns();
-    for (uint32_t a = 0; a < job->actors && phase == FARM_JOB_PHASE_ACTORS; a++)
-        farm_store_release(&job->rings[a].down_control->stop, 1);
+    for (uint32_t a = 0; a < job->places && phase == FARM_JOB_PHASE_ACTORS; a++)
+        if (job->rings[a].lanes) farm_store_release(&job->rings[a].down_control->stop, 1);
+}
+
+static void on_end(void *context, size_t worker) {
+    struct farm_job *job = context;
+    if (worker != job->learner_worker) farm_job_change_ended(job, worker);
+}
+
+static void on_signal(void *context, int number) {
+    farm_job_change_wanted(context, number);
 }
 
 static enum farm_supervisor_turn on_tick(void *context) {
     struct farm_job *job = context;
     uint64_t now = farm_now_ns();
     farm_job_watch(job, now);
+    if (job->elastic) farm_job_change_turn(job);
     if (!job->start_ns && farm_load_relaxed(&job->board->agent_steps)) job->start_ns = job->tick_ns;
     job->tick_ns = now;
     if (farm_load_acquire(&job->board->done)) {
@@ -105,6 +132,8 @@ struct farm_supervisor_config farm_job_events(struct farm_job *job) {
                                            .before_start = before_start,
                                            .on_line = on_line,
                                            .on_death = on_death,
+                                           .on_end = on_end,
+                                           .on_signal = job->elastic ? on_signal : NULL,
                                            .before_stop = before_stop,
                                            .on_tick = on_tick,
                                            .progress = progress_of,

@@ -53,6 +53,7 @@ void farm_job_sample(struct farm_job *job, uint64_t now_ns, struct farm_sample *
         .frames_target = (uint64_t)job->recipe.frames,
         .seconds_target = job->recipe.seconds,
         .frames_start = job->learner.frames_start,
+        .actors = job->actors,
         .actor_restarts = job->actor_restarts,
         .learner_restarts = job->learner_restarts,
         .checkpoints = farm_load_relaxed(&board->checkpoints),
@@ -61,7 +62,8 @@ void farm_job_sample(struct farm_job *job, uint64_t now_ns, struct farm_sample *
     };
     const uint64_t crossed = farm_load_relaxed(&board->bus_infer_bytes) + farm_load_relaxed(&board->bus_train_bytes);
     sample->bus_bytes_per_observation = crossed ? ratio(crossed, farm_load_relaxed(&board->infer_rows)) : (double)NAN;
-    for (uint32_t a = 0; a < job->actors; a++) {
+    for (uint32_t a = 0; a < job->places; a++) {
+        if (!job->actor_jobs[a].there) continue;
         sample->actors_stuck += job->watches[a].state != FARM_WATCH_WELL;
         sample->bad_values += farm_load_relaxed(&job->rings[a].up_control->abandoned);
     }

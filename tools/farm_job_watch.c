@@ -20,8 +20,8 @@ static uint64_t unrolls_without_stuck(const struct farm_job *job, uint32_t shard
     const struct farm_recipe *recipe = &job->recipe;
     const uint64_t held = (uint64_t)(recipe->stack + recipe->unroll);
     uint64_t well = 0;
-    for (uint32_t a = 0; a < job->actors; a++)
-        well += job->ring_shard[a] == shard && job->watches[a].state == FARM_WATCH_WELL;
+    for (uint32_t a = 0; a < job->places; a++)
+        well += job->actor_jobs[a].there && job->ring_shard[a] == shard && job->watches[a].state == FARM_WATCH_WELL;
     if (job->steps < held) return 0;
     return well * job->lanes * job->width * ((job->steps - held) / (uint64_t)recipe->unroll + 1);
 }
@@ -65,7 +65,7 @@ static void say_stopped(const struct farm_job *job, uint32_t a, pid_t pid) {
 static void watch_actor(struct farm_job *job, uint32_t a, uint64_t passed_ns) {
     struct farm_watch *watch = &job->watches[a];
     const pid_t pid = farm_supervisor_pid(job->supervisor, a);
-    if (!pid) return; // dead, and about to be started
+    if (!pid || !job->actor_jobs[a].there) return; // dead, and about to be started; or it comes or goes
     const struct farm_watch before = *watch;
     struct farm_watch_look look = {.passed_ns = passed_ns,
                                    .heartbeat = farm_load_relaxed(&job->rings[a].up_control->heartbeat),
@@ -88,10 +88,10 @@ static void watch_actor(struct farm_job *job, uint32_t a, uint64_t passed_ns) {
 // An actor whose counters cannot be has scribbled over its segment. The learner does not believe it and lets its lane
 // rest; the next actor can use the lane again.
 static void end_liars(const struct farm_job *job) {
-    for (uint32_t a = 0; a < job->actors; a++) {
+    for (uint32_t a = 0; a < job->places; a++) {
         uint32_t lane;
         const pid_t pid = farm_supervisor_pid(job->supervisor, a);
-        if (!pid || farm_ring_counters_sound(&job->rings[a], &lane)) continue;
+        if (!pid || !job->actor_jobs[a].there || farm_ring_counters_sound(&job->rings[a], &lane)) continue;
         farm_job_say(
             job, "actor %u says that it has published %llu steps of its lane %u, of which %llu are answered: killed", a,
             (unsigned long long)farm_lane_produced(&job->rings[a].lanes[lane]), lane,
@@ -102,6 +102,6 @@ static void end_liars(const struct farm_job *job) {
 
 void farm_job_watch(struct farm_job *job, uint64_t now_ns) {
     const uint64_t passed_ns = farm_watchdog_due(&job->watchdog, now_ns);
-    for (uint32_t a = 0; a < job->actors && passed_ns; a++) watch_actor(job, a, passed_ns);
+    for (uint32_t a = 0; a < job->places && passed_ns; a++) watch_actor(job, a, passed_ns);
     end_liars(job);
 }

@@ -80,12 +80,13 @@ static int actor_body(void *context, struct farm_error *err) {
     return farm_actor_run(context, err);
 }
 
-static enum farm_status add_actor(struct farm_job *job, uint32_t a, struct farm_error *err) {
+enum farm_status farm_job_describe_actor(struct farm_job *job, uint32_t a, struct farm_worker_spec *spec,
+                                         struct farm_error *err) {
     struct farm_job_actor *actor = &job->actor_jobs[a];
     const struct farm_ring *ring = &job->rings[a];
     const bool plugin = job->env.kind == FARM_ENV_PLUGIN;
     const uint64_t spin_ns = farm_wait_spin_ns(wait_of(&job->recipe), cpus_shared(job));
-    const int bell = job->bells[job->standin.body ? (int)a : job->plan->actor[a].gpu];
+    const int bell = job->bells[job->standin.body ? a : job->ring_shard[a]];
     actor->config = (struct farm_actor_config){.actor = a,
                                                .up_fd = ring->up.fd,
                                                .down_fd = ring->down.fd_readonly,
@@ -103,25 +104,30 @@ static enum farm_status add_actor(struct farm_job *job, uint32_t a, struct farm_
     actor->keep[0] = ring->up.fd;
     actor->keep[1] = ring->down.fd_readonly;
     actor->keep[2] = bell;
-    farm_plan_actor_cpus(job->machine, job->plan, (int)a, &actor->cpus);
-    struct farm_worker_spec spec = {.body = actor_body,
-                                    .context = &actor->config,
-                                    .keep = actor->keep,
-                                    .keep_count = 3,
-                                    .cpus = job->recipe.pin ? &actor->cpus : NULL,
-                                    .memory_node = job->plan->actor[a].memory_node,
-                                    .final_status = FARM_ACTOR_ENV_BROKEN,
-                                    .stop_phase = FARM_JOB_PHASE_ACTORS};
-    snprintf(spec.name, sizeof spec.name, "actor %u", a);
-    if (job->env.kind == FARM_ENV_PYTHON) {
-        enum farm_status status = farm_env_program_make(&job->env, a, ring->up.fd, ring->down.fd_readonly, bell,
-                                                        seed_of(job), spin_ns, &actor->program, err);
-        if (status) return status;
-        spec.body = NULL;
-        spec.argv = actor->program.argv;
-        spec.environment = actor->program.environment;
-    }
-    return farm_supervisor_add(job->supervisor, &spec, err);
+    *spec = (struct farm_worker_spec){.body = actor_body,
+                                      .context = &actor->config,
+                                      .keep = actor->keep,
+                                      .keep_count = 3,
+                                      .cpus = job->recipe.pin ? &actor->cpus : NULL,
+                                      .memory_node = job->plan->actor[a].memory_node,
+                                      .final_status = FARM_ACTOR_ENV_BROKEN,
+                                      .stop_phase = FARM_JOB_PHASE_ACTORS};
+    snprintf(spec->name, sizeof spec->name, "actor %u", a);
+    if (job->env.kind != FARM_ENV_PYTHON) return FARM_OK;
+    enum farm_status status = farm_env_program_make(&job->env, a, ring->up.fd, ring->down.fd_readonly, bell,
+                                                    seed_of(job), spin_ns, &actor->program, err);
+    spec->body = NULL;
+    spec->argv = actor->program.argv;
+    spec->environment = actor->program.environment;
+    return status;
+}
+
+static enum farm_status add_actor(struct farm_job *job, uint32_t a, struct farm_error *err) {
+    struct farm_worker_spec spec;
+    job->ring_shard[a] = (uint32_t)job->plan->actor[a].gpu;
+    farm_plan_actor_cpus(job->machine, job->plan, (int)a, &job->actor_jobs[a].cpus);
+    enum farm_status status = farm_job_describe_actor(job, a, &spec, err);
+    return status ? status : farm_supervisor_add(job->supervisor, &spec, err);
 }
 
 // ---- the learner ----
@@ -138,19 +144,20 @@ static int learner_body(void *context, struct farm_error *err) {
     return farm_learner_run(&config, err);
 }
 
-// Rings, bells and board, under the numbers that they have in this process. Returns how many it keeps.
-static size_t hand_over(struct farm_job *job) {
+// Rings, bells, board and gate, under the numbers that they have in this process; -1 where nobody is.
+size_t farm_job_hand_over(struct farm_job *job) {
     struct farm_learner_config *learner = &job->learner;
     size_t kept = 0;
-    for (uint32_t a = 0; a < job->actors; a++) {
-        job->learner_keep[kept++] = job->ring_fds[a][0] = job->rings[a].up.fd_readonly;
-        job->learner_keep[kept++] = job->ring_fds[a][1] = job->rings[a].down.fd;
-        job->ring_shard[a] = (uint32_t)job->plan->actor[a].gpu;
+    for (uint32_t a = 0; a < job->places; a++) {
+        const bool there = job->actor_jobs[a].there;
+        job->learner_keep[kept++] = job->ring_fds[a][0] = there ? job->rings[a].up.fd_readonly : -1;
+        job->learner_keep[kept++] = job->ring_fds[a][1] = there ? job->rings[a].down.fd : -1;
     }
     for (uint32_t b = 0; b < job->bell_count; b++) job->learner_keep[kept++] = job->bells[b];
     job->learner_keep[kept++] = job->board_segment.fd;
+    job->learner_keep[kept++] = learner->gate;
     learner->ring_fds = (const int(*)[2])job->ring_fds;
-    learner->ring_count = job->actors;
+    learner->ring_count = job->places;
     learner->ring_shard = job->ring_shard;
     for (uint32_t k = 0; k < learner->shard_count; k++) {
         const struct farm_bitmap *cpus = &job->plan->gpu_cpus[k];
@@ -177,7 +184,7 @@ static void configure_learner(struct farm_job *job) {
 }
 
 static enum farm_status add_learner(struct farm_job *job, struct farm_error *err) {
-    const size_t kept = hand_over(job);
+    const size_t kept = farm_job_hand_over(job);
     configure_learner(job);
     job->learner_cpus = job->plan->inference_cpus;
     farm_bitmap_add(&job->learner_cpus, &job->plan->training_cpus);
@@ -192,12 +199,14 @@ static enum farm_status add_learner(struct farm_job *job, struct farm_error *err
         .may_end = true,
         .errors_are_final = true, // bad checkpoint, diverged: the next life would be the same
         .stop_phase = FARM_JOB_PHASE_LEARNER};
-    job->learner_worker = job->actors;
+    job->learner_worker = job->places;
     return farm_supervisor_add(job->supervisor, &spec, err);
 }
 
 enum farm_status farm_job_add_workers(struct farm_job *job, struct farm_error *err) {
     enum farm_status status = FARM_OK;
     for (uint32_t a = 0; a < job->actors && !status; a++) status = add_actor(job, a, err);
+    for (uint32_t a = job->actors; a < job->places && !status; a++)
+        status = farm_supervisor_reserve(job->supervisor, err);
     return status ? status : add_learner(job, err);
 }

@@ -321,7 +321,7 @@ static enum farm_status run_training(struct training *training, struct farm_erro
     struct farm_job *job = &training->job;
     const struct options *options = training->options;
     if (options->quiet) farm_log_set_level(FARM_LOG_WARN);
-    enum farm_status status = farm_job_begin(job, &options->recipe, err);
+    enum farm_status status = farm_job_begin(job, &options->recipe, true, err);
     if (!status) status = farm_job_plan(job, 0, options->quiet, err);
     if (!status) status = open_run(training, err);
     if (status) return status;
@@ -373,6 +373,7 @@ int farm_cmd_train(int argc, char **argv) {
         .about =
             "Trains an agent with V-trace: actor processes step environments, the learner answers and trains from\n"
             "the same shared memory. Ctrl-C stops it at any moment: a checkpoint is written and the exit status is 0.\n"
+            "SIGUSR1 (kill -USR1, to this process) brings one more actor while it runs, SIGUSR2 takes one away.\n"
             "All rates and wall_s count from the first answered step to the decision to stop; start-up and the last\n"
             "checkpoint are not in them. The later wins: defaults, the shipped recipe, --recipe, flags.",
         .examples = "  farm train                                    a small Breakout, for a minute\n"

@@ -31,6 +31,7 @@ json_t *farm_sample_json(const struct farm_sample *sample) {
     farm_json_set_real(line, "learning_rate", sample->learning_rate);
     farm_json_set_real(line, "rho_clipped_share", sample->rho_clipped_share);
     farm_json_set_real(line, "bus_bytes_per_observation", sample->bus_bytes_per_observation);
+    farm_json_set_int(line, "actors", sample->actors);
     farm_json_set_int(line, "actor_restarts", sample->actor_restarts);
     farm_json_set_int(line, "learner_restarts", sample->learner_restarts);
     farm_json_set_int(line, "checkpoints", sample->checkpoints);

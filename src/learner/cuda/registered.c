@@ -177,9 +177,11 @@ static void settle(struct farm_cuda_registered *registered) {
                 registered->staged[FARM_CUDA_DOWN]);
 }
 
-static void say(const struct farm_cuda_registered *registered, double seconds) {
+static void say(const struct farm_cuda_registered *registered, uint32_t first_ring, uint32_t end_ring,
+                uint64_t took_ns) {
+    const double seconds = (double)(took_ns + 1) * 1e-9;
     size_t bytes = 0, parts = 0;
-    for (uint32_t r = 0; r < registered->ring_count; r++)
+    for (uint32_t r = first_ring; r < end_ring; r++)
         for (uint32_t i = 0; i < registered->rings[r].part_count; i++) {
             const struct farm_cuda_registration *part = &registered->rings[r].parts[i];
             bytes += part->registered ? part->bytes : 0;
@@ -209,10 +211,10 @@ enum farm_status farm_cuda_register(const struct farm_lanes *lanes, uint32_t sha
     }
     const uint64_t start = farm_now_ns();
     run_in_parallel((struct work){.registered = out, .end_ring = out->ring_count, .sides = {true, true}});
-    const double seconds = (double)(farm_now_ns() - start + 1) * 1e-9;
+    const uint64_t took = farm_now_ns() - start;
     settle(out);
     for (uint32_t r = 0; r < out->ring_count; r++) note_addresses(&out->rings[r]);
-    say(out, seconds);
+    say(out, 0, out->ring_count, took);
     return FARM_OK;
 }
 
@@ -230,6 +232,7 @@ enum farm_status farm_cuda_register_ring(struct farm_cuda_registered *registered
     struct farm_cuda_ring *ring = &registered->rings[r];
     enum farm_status status = list(registered, &lanes->rings[r], r, err);
     if (status) return status;
+    const uint64_t start = farm_now_ns();
     run_in_parallel((struct work){.registered = registered,
                                   .first_ring = r,
                                   .end_ring = r + 1,
@@ -241,11 +244,13 @@ enum farm_status farm_cuda_register_ring(struct farm_cuda_registered *registered
                                "CUDA refuses to register the %s segment of actor %u (%s; perhaps ulimit -l)",
                                name_of((enum farm_cuda_side)side), r, why);
     }
-    if (status)
+    if (status) {
         farm_cuda_unregister_ring(registered, r);
-    else
-        note_addresses(ring);
-    return status;
+        return status;
+    }
+    say(registered, r, r + 1, farm_now_ns() - start);
+    note_addresses(ring);
+    return FARM_OK;
 }
 
 void farm_cuda_unregister_ring(struct farm_cuda_registered *registered, uint32_t r) {

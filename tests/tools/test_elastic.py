@@ -1,0 +1,101 @@
+"""Actors that come and go while `farm train` runs (SIGUSR1, SIGUSR2), by what its metrics and its processes show."""
+
+import os
+import pathlib
+import signal
+import unittest
+
+from running import FARM, Watched, children, wait_until
+
+STANDIN = pathlib.Path(FARM).parent / "tests" / "tools" / "libfarm_cuda_standin.so"
+
+
+def workers(pid):
+    return len(pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text().split())
+
+
+def segments_of(pid):
+    """Inodes of the actors' segments that a process has mapped."""
+    lines = pathlib.Path(f"/proc/{pid}/maps").read_text().splitlines()
+    return {line.split()[4] for line in lines if "memfd:" in line and ("up" in line or "down" in line)}
+
+
+class Elastic(Watched):
+    def actors(self):
+        return self.lines()[-1]["actors"]
+
+    def becomes(self, process, number, wanted):
+        process.send_signal(number)
+        self.assertTrue(wait_until(lambda: self.actors() == wanted), f"{self.actors()} actors, not {wanted}: {self.said()[-4000:]}")
+        alive = wait_until(lambda: workers(process.pid) == 1 + wanted)
+        self.assertTrue(alive, children(process.pid))
+
+    def segments(self, process):
+        return len(segments_of(children(process.pid)["learner"]))
+
+    def test_actors_come_and_go_and_training_goes_on(self):
+        process = self.start("--env", "native/catch")
+        before = self.segments(process)
+        each = before // 2
+        self.assertGreaterEqual(each, 1)
+        for count in (3, 4, 5):
+            self.becomes(process, signal.SIGUSR1, count)
+            self.assertEqual(self.segments(process), count * each)
+        self.learns_on()
+        for count in (4, 3, 2):
+            self.becomes(process, signal.SIGUSR2, count)
+            self.assertEqual(self.segments(process), count * each)
+        self.learns_on()
+        self.becomes(process, signal.SIGUSR1, 3)
+        account = self.end(process)
+        self.assertEqual(account["actors"], 3)
+        self.assertEqual(account["actor_restarts"], 0)
+
+    def test_the_last_actor_stays(self):
+        process = self.start("--env", "native/catch")
+        self.becomes(process, signal.SIGUSR2, 1)
+        process.send_signal(signal.SIGUSR2)
+        self.await_line(r"actor 0 stays: .*last actor|actor 0 stays: an update of")
+        self.learns_on()
+        self.assertEqual(self.end(process)["actors"], 1)
+
+    def test_an_actor_that_came_is_replaced_when_it_dies_and_so_is_the_learner(self):
+        process = self.start("--env", "native/catch", "--checkpoint-every", "1")
+        self.becomes(process, signal.SIGUSR1, 3)
+        old = children(process.pid)["actor 2"]
+        os.kill(old, signal.SIGKILL)
+        self.assertTrue(wait_until(lambda: children(process.pid).get("actor 2", old) != old))
+        learner = children(process.pid)["learner"]
+        os.kill(learner, signal.SIGKILL)
+        self.assertTrue(wait_until(lambda: children(process.pid).get("learner", learner) != learner))
+        self.learns_on()
+        self.assertEqual(len(segments_of(children(process.pid)["learner"])) % 3, 0)
+        self.becomes(process, signal.SIGUSR2, 2)
+        self.becomes(process, signal.SIGUSR1, 3)
+        account = self.end(process)
+        self.assertEqual((account["actor_restarts"], account["learner_restarts"]), (1, 1))
+
+    def test_python_actors_come_too(self):
+        process = self.start("--env", "gym/CartPole-v1")
+        self.becomes(process, signal.SIGUSR1, 3)
+        self.learns_on()
+        self.becomes(process, signal.SIGUSR2, 2)
+        self.end(process)
+
+    @unittest.skipUnless(STANDIN.exists(), f"{STANDIN} is not built: CUDA's headers are missing (make deps)")
+    def test_a_gpu_learner_takes_them_in_and_lets_them_go(self):
+        os.environ["FARM_CUDA_BACKEND"] = str(STANDIN)
+        self.addCleanup(os.environ.pop, "FARM_CUDA_BACKEND")
+        process = self.start("--env", "native/catch", "--device", "cuda", "--precision", "f32")
+        each = self.segments(process) // 2
+        self.becomes(process, signal.SIGUSR1, 3)
+        self.learns_on()
+        self.assertEqual(self.segments(process), 3 * each)
+        self.becomes(process, signal.SIGUSR2, 2)
+        self.becomes(process, signal.SIGUSR1, 3)
+        self.learns_on()
+        self.assertEqual(self.end(process)["actors"], 3)
+
+
+if __name__ == "__main__":
+    unittest.main()
