@@ -270,7 +270,7 @@ $(BUILD)/tests/tools/libfarm_cuda_standin.so: $(CUDA_C_OBJECTS) $(CUDA_STANDIN) 
 	$(call say,LINK,$@)
 	$(Q)mkdir -p $(@D)
 	$(Q)$(CC) -shared $(LDFLAGS) $(CUDA_WRAP) -Wl,--exclude-libs,ALL,--version-script=$(CUDA_MAP),-z,defs $(filter %.o,$^) $(LIBFARM) $(FARM_LIBS) -o $@
-build-tests: $(if $(filter tests/tools/test_cuda%,$(SCRIPT_TESTS)),$(CUDA_PRETENDED))
+build-tests: $(if $(filter tests/tools/test_cuda% tests/tools/test_elastic%,$(SCRIPT_TESTS)),$(CUDA_PRETENDED))
 
 $(C_TESTS): $(BUILD)/tests/%: $(BUILD)/obj/tests/%.o $(TEST_SUPPORT) $(LIBFARM)
 	$(call say,LINK,$@)

@@ -260,6 +260,7 @@ static enum farm_status measure_cell(struct gpus *g, int n, int d, double share,
     if (!status) {
         note_placement(&lent, &conditions);
         config.up = (const char *)lent.up_read.header + FARM_SEGMENT_HEADER_BYTES;
+        config.up_writable = (char *)lent.up.header + FARM_SEGMENT_HEADER_BYTES;
         config.down = (char *)lent.down.header + FARM_SEGMENT_HEADER_BYTES;
         status = g->ops->cell(&config, &cell, err);
     }

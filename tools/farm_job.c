@@ -61,10 +61,13 @@ enum farm_status farm_job_build(struct farm_job *job, struct farm_error *err) {
     job->ring_fds = calloc(job->places, sizeof *job->ring_fds);
     job->ring_shard = calloc(job->places, sizeof *job->ring_shard);
     job->watches = calloc(job->places, sizeof *job->watches);
+    const bool gpu = !job->standin.body && job->learner.device != FARM_DEVICE_CPU;
+    job->up_writable = gpu ? calloc(job->places, sizeof *job->up_writable) : NULL;
     job->watchdog = farm_watchdog_make(job->recipe.hang_seconds);
     enum farm_status status = make_bells(job, err);
-    job->learner_keep = calloc(2 * (size_t)job->places + job->bell_count + 2, sizeof *job->learner_keep);
-    if (!job->rings || !job->actor_jobs || !job->ring_fds || !job->ring_shard || !job->learner_keep || !job->watches)
+    job->learner_keep = calloc(3 * (size_t)job->places + job->bell_count + 2, sizeof *job->learner_keep);
+    if (!job->rings || !job->actor_jobs || !job->ring_fds || !job->ring_shard || !job->learner_keep || !job->watches ||
+        (gpu && !job->up_writable))
         return farm_fail(err, FARM_E_LIMIT, "no memory for %u actors", job->places);
     if (!status) status = make_board(job, err);
     if (!status && job->elastic) status = farm_gate_make(&job->gate, &job->learner.gate, err);
@@ -105,6 +108,7 @@ void farm_job_free(struct farm_job *job) {
     free(job->actor_jobs);
     free(job->ring_fds);
     free(job->ring_shard);
+    free(job->up_writable);
     free(job->learner_keep);
     free(job->watches);
     free(job->machine);

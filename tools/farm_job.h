@@ -93,7 +93,8 @@ struct farm_job {
     struct farm_bitmap learner_cpus;
     int (*ring_fds)[2];         // [places], as the learner gets them; -1: nobody is there
     uint32_t *ring_shard;       // [places]
-    int *learner_keep;          // [2 * places + bell_count + 2]
+    int *up_writable;           // [places], likewise; NULL: the learner is on the CPU
+    int *learner_keep;          // [3 * places + bell_count + 2]
     int gate;                   // to the learner, where the job is elastic; 0: it is not
     size_t learner_worker;      // number at the supervisor; actors are 0..places-1
     struct farm_watch *watches; // [places]

@@ -92,6 +92,7 @@ static enum farm_status ask(struct farm_job *job, struct farm_error *err) {
         question.kind = FARM_GATE_JOIN;
         question.fds[0] = job->rings[a].up.fd_readonly;
         question.fds[1] = job->rings[a].down.fd;
+        if (job->up_writable) question.up_writable = job->rings[a].up.fd;
     }
     return farm_gate_ask(job->gate, &question, err);
 }

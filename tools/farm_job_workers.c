@@ -152,12 +152,14 @@ size_t farm_job_hand_over(struct farm_job *job) {
         const bool there = job->actor_jobs[a].there;
         job->learner_keep[kept++] = job->ring_fds[a][0] = there ? job->rings[a].up.fd_readonly : -1;
         job->learner_keep[kept++] = job->ring_fds[a][1] = there ? job->rings[a].down.fd : -1;
+        if (job->up_writable) job->learner_keep[kept++] = job->up_writable[a] = there ? job->rings[a].up.fd : -1;
     }
     for (uint32_t b = 0; b < job->bell_count; b++) job->learner_keep[kept++] = job->bells[b];
     job->learner_keep[kept++] = job->board_segment.fd;
     job->learner_keep[kept++] = learner->gate;
     learner->ring_fds = (const int(*)[2])job->ring_fds;
     learner->ring_count = job->places;
+    learner->up_writable = job->up_writable;
     learner->ring_shard = job->ring_shard;
     for (uint32_t k = 0; k < learner->shard_count; k++) {
         const struct farm_bitmap *cpus = &job->plan->gpu_cpus[k];

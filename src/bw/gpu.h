@@ -50,6 +50,7 @@ struct farm_bw_gpu_config {
     // Host memory of the caller's, on the node, page-aligned, `bytes` each, to be registered as a ring's segments are:
     // `up` mapped read-only and filled by farm_bw_gpu_fill, `down` writable.
     const void *up;
+    void *up_writable; // `up` mapped for writing, for a GPU that registers nothing read-only; NULL: there is none
     void *down;
     size_t bytes;   // a multiple of 4096, at least FARM_BW_GPU_BYTES_LEAST, below 2 GiB
     double seconds; // aimed at

@@ -9,7 +9,7 @@
 
 #include "base/log.h"
 
-enum { FDS = 2 };
+enum { FDS_MAX = 3 };
 
 // What crosses the socket: the question without its descriptors.
 struct words {
@@ -18,7 +18,7 @@ struct words {
 
 union control {
     struct cmsghdr header; // for the alignment
-    char bytes[CMSG_SPACE(FDS * sizeof(int))];
+    char bytes[CMSG_SPACE(FDS_MAX * sizeof(int))];
 };
 
 enum farm_status farm_gate_make(int *supervisor, int *learner, struct farm_error *err) {
@@ -36,14 +36,16 @@ enum farm_status farm_gate_ask(int gate, const struct farm_gate_question *questi
     union control control;
     struct msghdr message = {.msg_iov = &data, .msg_iovlen = 1};
     if (question->kind == FARM_GATE_JOIN) {
+        const int fds[FDS_MAX] = {question->fds[0], question->fds[1], question->up_writable};
+        const size_t count = question->up_writable > 0 ? FDS_MAX : FDS_MAX - 1;
         memset(&control, 0, sizeof control);
         message.msg_control = &control;
-        message.msg_controllen = sizeof control;
+        message.msg_controllen = CMSG_SPACE(count * sizeof *fds);
         struct cmsghdr *header = CMSG_FIRSTHDR(&message);
         header->cmsg_level = SOL_SOCKET;
         header->cmsg_type = SCM_RIGHTS;
-        header->cmsg_len = CMSG_LEN(sizeof question->fds);
-        memcpy(CMSG_DATA(header), question->fds, sizeof question->fds);
+        header->cmsg_len = CMSG_LEN(count * sizeof *fds);
+        memcpy(CMSG_DATA(header), fds, count * sizeof *fds);
     }
     if (sendmsg(gate, &message, MSG_DONTWAIT | MSG_NOSIGNAL) == (ssize_t)sizeof words) return FARM_OK;
     return farm_fail_errno(err, FARM_E_IO, "the learner cannot be asked");
@@ -55,27 +57,42 @@ bool farm_gate_answered(int gate, struct farm_gate_answer *answer) {
     return true;
 }
 
-// A question, if one is there.
+// A message, if one is there, whatever it says.
 static bool take(int gate, struct farm_gate_question *question) {
-    struct words words;
+    struct words words = {.kind = UINT32_MAX};
     struct iovec data = {&words, sizeof words};
     union control control;
     struct msghdr message = {
         .msg_iov = &data, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control};
-    const ssize_t bytes = recvmsg(gate, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
-    if (bytes < 0) return false;
-    *question = (struct farm_gate_question){
-        .kind = (enum farm_gate_kind)words.kind, .ring = words.ring, .shard = words.shard, .fds = {-1, -1}};
+    if (recvmsg(gate, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC) < 0) return false;
+    int fds[FDS_MAX] = {-1, -1, -1};
     const struct cmsghdr *header = CMSG_FIRSTHDR(&message);
-    if (header && header->cmsg_type == SCM_RIGHTS && header->cmsg_len == CMSG_LEN(sizeof question->fds))
-        memcpy(question->fds, CMSG_DATA(header), sizeof question->fds);
-    return bytes == (ssize_t)sizeof words && words.kind <= FARM_GATE_LEAVE &&
-           (words.kind == FARM_GATE_LEAVE || question->fds[1] >= 0);
+    if (header && header->cmsg_type == SCM_RIGHTS && header->cmsg_len <= CMSG_LEN(sizeof fds))
+        memcpy(fds, CMSG_DATA(header), header->cmsg_len - CMSG_LEN(0));
+    *question = (struct farm_gate_question){.kind = (enum farm_gate_kind)words.kind,
+                                            .ring = words.ring,
+                                            .shard = words.shard,
+                                            .fds = {fds[0], fds[1]},
+                                            .up_writable = fds[2]};
+    return true;
+}
+
+static void drop(const struct farm_gate_question *question) {
+    const int fds[FDS_MAX] = {question->fds[0], question->fds[1], question->up_writable};
+    for (int k = 0; k < FDS_MAX; k++)
+        if (fds[k] >= 0) close(fds[k]);
+}
+
+static bool makes_sense(const struct farm_gate_question *question) {
+    return question->kind == FARM_GATE_LEAVE || (question->kind == FARM_GATE_JOIN && question->fds[1] >= 0);
 }
 
 bool farm_gate_wait(int gate, int timeout_ms, struct farm_gate_question *question) {
     struct pollfd look = {.fd = gate, .events = POLLIN};
-    return poll(&look, 1, timeout_ms) == 1 && take(gate, question);
+    if (poll(&look, 1, timeout_ms) != 1 || !take(gate, question)) return false;
+    if (makes_sense(question)) return true;
+    drop(question);
+    return false;
 }
 
 void farm_gate_reply(int gate, const struct farm_gate_answer *answer) {
@@ -90,7 +107,6 @@ void farm_gate_clear(int supervisor, int learner) {
     }
     for (struct pollfd look = {.fd = learner, .events = POLLIN}; poll(&look, 1, 0) == 1;) {
         if (!take(learner, &question)) break;
-        for (int k = 0; k < FDS; k++)
-            if (question.fds[k] >= 0) close(question.fds[k]);
+        drop(&question);
     }
 }

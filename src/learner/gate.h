@@ -16,9 +16,10 @@ enum farm_gate_kind { FARM_GATE_JOIN, FARM_GATE_LEAVE };
 
 struct farm_gate_question {
     enum farm_gate_kind kind;
-    uint32_t ring;  // its place
-    uint32_t shard; // JOIN: who shall answer it
-    int fds[2];     // JOIN: up (read-only), down
+    uint32_t ring;   // its place
+    uint32_t shard;  // JOIN: who shall answer it
+    int fds[2];      // JOIN: up (read-only), down
+    int up_writable; // JOIN: for a GPU that wants it (learner.h); 0, -1: not lent
 };
 
 struct farm_gate_answer {
@@ -36,8 +37,8 @@ bool farm_gate_answered(int gate, struct farm_gate_answer *answer);
 // Before a learner is started: nothing that was said to or by the one before reaches the new one.
 void farm_gate_clear(int supervisor, int learner);
 
-// Learner: waits up to timeout_ms for a question (false: none, or one that makes no sense). The descriptors are the
-// caller's.
+// Learner: waits up to timeout_ms for a question (false: none, or one that makes no sense, which is dropped). Its
+// descriptors are the caller's.
 bool farm_gate_wait(int gate, int timeout_ms, struct farm_gate_question *question);
 void farm_gate_reply(int gate, const struct farm_gate_answer *answer);
 

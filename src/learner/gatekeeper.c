@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <pthread.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 #include "learner/gate.h"
 
@@ -21,8 +22,13 @@ static enum farm_status join(const struct farm_gatekeeper_config *config, const 
                              struct farm_error *err) {
     const uint32_t ring = question->ring, shard = question->shard < config->shards ? question->shard : 0;
     enum farm_status status = farm_lanes_join(config->lanes, ring, question->fds, shard, config->shape, err);
-    if (status) return status;
+    if (status) {
+        if (question->up_writable >= 0) close(question->up_writable);
+        return status;
+    }
+    farm_lanes_lend_writable(config->lanes, ring, question->up_writable);
     if (config->ops->join) status = config->ops->join(config->backend, ring, err);
+    farm_lanes_end_writable(config->lanes);
     if (!status) {
         status = farm_inference_change(config->inferences[shard], ring, true, err);
         if (status && config->ops->leave) config->ops->leave(config->backend, ring);

@@ -84,11 +84,13 @@ enum farm_status farm_lanes_open(const int (*fds)[2], uint32_t ring_count, const
     if (!ring_count) return farm_fail(err, FARM_E_INVALID, "no actors");
     lanes->rings = calloc(ring_count, sizeof *lanes->rings);
     lanes->first_lane = calloc(ring_count, sizeof *lanes->first_lane);
+    lanes->up_writable = calloc(ring_count, sizeof *lanes->up_writable);
     enum farm_status status = FARM_OK;
-    if (!lanes->rings || !lanes->first_lane)
+    if (!lanes->rings || !lanes->first_lane || !lanes->up_writable)
         status = farm_fail(err, FARM_E_LIMIT, "no memory for %u actors", ring_count);
     else
         lanes->ring_count = ring_count;
+    for (uint32_t r = 0; r < lanes->ring_count; r++) lanes->up_writable[r] = -1;
     for (uint32_t r = 0; r < ring_count && !status; r++) {
         if (fds[r][0] < 0) continue;
         status = farm_ring_open(fds[r][0], fds[r][1], FARM_RING_LEARNER, &lanes->rings[r], err);
@@ -131,12 +133,23 @@ void farm_lanes_leave(struct farm_lanes *lanes, uint32_t r) {
     farm_ring_close(ring);
 }
 
+void farm_lanes_lend_writable(struct farm_lanes *lanes, uint32_t ring, int fd) {
+    if (lanes->up_writable[ring] >= 0) close(lanes->up_writable[ring]);
+    lanes->up_writable[ring] = fd;
+}
+
+void farm_lanes_end_writable(struct farm_lanes *lanes) {
+    for (uint32_t r = 0; r < lanes->ring_count; r++) farm_lanes_lend_writable(lanes, r, -1);
+}
+
 void farm_lanes_close(struct farm_lanes *lanes) {
+    farm_lanes_end_writable(lanes);
     for (uint32_t r = 0; r < lanes->ring_count; r++)
         if (is_open(&lanes->rings[r])) farm_lanes_leave(lanes, r);
     free(lanes->lanes);
     free(lanes->rings);
     free(lanes->first_lane);
+    free(lanes->up_writable);
     *lanes = (struct farm_lanes){0};
 }
 

@@ -45,6 +45,7 @@ struct farm_lanes {
     struct farm_ring *rings;         // [ring_count]
     struct farm_learner_lane *lanes; // [lane_count], ring after ring
     uint32_t *first_lane;            // [ring_count]
+    int *up_writable;                // [ring_count] descriptors, while a backend is made or lets a ring in; -1: none
     pthread_mutex_t lock;            // of what ended games leave: the figures here and those in the board
     // figures over the games counted
     uint64_t games;
@@ -69,6 +70,11 @@ enum farm_status farm_lanes_join(struct farm_lanes *lanes, uint32_t ring, const 
                                  const struct farm_window_shape *shape, struct farm_error *err);
 // Closes a ring whose lanes nobody looks at any more: its place is vacant.
 void farm_lanes_leave(struct farm_lanes *lanes, uint32_t ring);
+
+// A descriptor of a ring's `up` that can write, owned from here on, for a backend whose device wants that of memory it
+// only reads (cuda/registered.h); and the end of all of them.
+void farm_lanes_lend_writable(struct farm_lanes *lanes, uint32_t ring, int fd);
+void farm_lanes_end_writable(struct farm_lanes *lanes);
 
 // Evaluation: spreads `games` over the environments, so that short games do not crowd out long ones.
 void farm_lanes_set_quota(struct farm_lanes *lanes, uint64_t games);

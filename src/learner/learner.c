@@ -155,7 +155,10 @@ static enum farm_status start(struct learner *learner, struct farm_error *err) {
     if (status) return status;
     learner->shard_count = config->shard_count ? config->shard_count : 1;
     if (config->ring_shard) farm_lanes_divide(&learner->lanes, config->ring_shard);
+    for (uint32_t r = 0; config->up_writable && r < config->ring_count; r++)
+        farm_lanes_lend_writable(&learner->lanes, r, config->up_writable[r]);
     status = make_backend(learner, err);
+    farm_lanes_end_writable(&learner->lanes);
     if (!status) status = load(learner, err);
     if (!status) status = make_shards(learner, err);
     if (status) return status;

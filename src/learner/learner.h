@@ -58,6 +58,7 @@ struct farm_learner_shard {
 struct farm_learner_config {
     // Handed over by the supervisor. The learner owns the descriptors.
     const int (*ring_fds)[2]; // [ring_count]: up, down; -1: a place for one that comes later
+    const int *up_writable;   // [ring_count] up once more, for a GPU that registers no read-only memory; NULL: not lent
     uint32_t ring_count;
     int gate; // where rings are let in and out (gate.h); 0: nobody comes or goes
     struct farm_learner_shard shards[FARM_LEARNER_SHARDS_MAX];

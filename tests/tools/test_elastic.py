@@ -4,6 +4,7 @@ import os
 import pathlib
 import signal
 import unittest
+import unittest.mock
 
 from running import FARM, Watched, children, wait_until
 
@@ -14,10 +15,14 @@ def workers(pid):
     return len(pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text().split())
 
 
-def segments_of(pid):
-    """Inodes of the actors' segments that a process has mapped."""
+def mappings_of(pid):
+    """Of the actors' segments, in a process: inode and rights of each."""
     lines = pathlib.Path(f"/proc/{pid}/maps").read_text().splitlines()
-    return {line.split()[4] for line in lines if "memfd:" in line and ("up" in line or "down" in line)}
+    return [(line.split()[4], line.split()[1]) for line in lines if "memfd:" in line and ("up" in line or "down" in line)]
+
+
+def segments_of(pid):
+    return {inode for inode, _ in mappings_of(pid)}
 
 
 class Elastic(Watched):
@@ -84,13 +89,16 @@ class Elastic(Watched):
 
     @unittest.skipUnless(STANDIN.exists(), f"{STANDIN} is not built: CUDA's headers are missing (make deps)")
     def test_a_gpu_learner_takes_them_in_and_lets_them_go(self):
-        os.environ["FARM_CUDA_BACKEND"] = str(STANDIN)
-        self.addCleanup(os.environ.pop, "FARM_CUDA_BACKEND")
-        process = self.start("--env", "native/catch", "--device", "cuda", "--precision", "f32")
+        settings = {"FARM_CUDA_BACKEND": str(STANDIN), "FARM_CUDA_STANDIN": "refuse_read_only=1"}
+        with unittest.mock.patch.dict(os.environ, settings):
+            process = self.start("--env", "native/catch", "--device", "cuda", "--precision", "f32")
         each = self.segments(process) // 2
         self.becomes(process, signal.SIGUSR1, 3)
         self.learns_on()
         self.assertEqual(self.segments(process), 3 * each)
+        mappings = mappings_of(children(process.pid)["learner"])
+        self.assertEqual(len(mappings), 3 * (each + 1), "this device wants a second mapping of what it only reads")
+        self.assertEqual(sum(rights == "rw-s" for _, rights in mappings), 3, "what actors write is write-protected")
         self.becomes(process, signal.SIGUSR2, 2)
         self.becomes(process, signal.SIGUSR1, 3)
         self.learns_on()

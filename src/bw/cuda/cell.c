@@ -30,7 +30,8 @@ struct cell {
     uint8_t *in, *source;    // of the device: what is copied to it; what is copied from it
     void *lists;             // of the device: addresses of pieces
     uint64_t *flag;          // pinned, mapped: [0] the GPU's, [FLAG_VALUE_AT] the host's
-    bool held_up, held_down; // registered
+    void *held_up;           // registered: by which mapping; NULL: it is not
+    bool held_down;          // registered
     const uint8_t *read;     // what kernels and copies of pieces read, as the host sees it
     const uint8_t *read_gpu; // and as the GPU does
 };
@@ -75,7 +76,7 @@ static enum farm_status open_cell(struct cell *c, struct farm_error *err) {
 
 static void close_cell(struct cell *c) {
     farm_bw_timer_close(&c->timer);
-    if (c->held_up) (void)cudaHostUnregister((void *)(uintptr_t)c->config->up);
+    if (c->held_up) (void)cudaHostUnregister(c->held_up);
     if (c->held_down) (void)cudaHostUnregister(c->config->down);
     (void)cudaFree(c->lists);
     (void)cudaFree(c->source);
@@ -110,10 +111,12 @@ static void refused(struct cell *c, const char *which, cudaError_t code) {
                             which, cudaGetErrorName(code), cudaGetErrorString(code));
 }
 
-// As rings are, `up` last so that what stays registered is what was timed last.
+// As rings are, `up` last so that what stays registered is what was timed last; where the device pins nothing that is
+// mapped read-only, by the mapping that can be written (learner/cuda/registered.h).
 static enum farm_status register_both(struct cell *c, struct farm_error *err) {
     const unsigned flags = cudaHostRegisterPortable | cudaHostRegisterMapped;
-    void *const up = (void *)(uintptr_t)c->config->up;
+    unsigned up_flags = flags | cudaHostRegisterReadOnly;
+    void *up = (void *)(uintptr_t)c->config->up;
     double samples[FARM_BW_SAMPLES_MAX];
     int count = 0;
     if (!farm_bw_timer_next(&c->timer, "registration")) return FARM_OK;
@@ -121,12 +124,19 @@ static enum farm_status register_both(struct cell *c, struct farm_error *err) {
     c->held_down = code == cudaSuccess;
     if (code) return refused(c, "writable memory", code), FARM_OK;
     do {
-        if (c->held_up) FARM_CUDA_TRY(cudaHostUnregister(up));
-        c->held_up = false;
-        const uint64_t start_ns = farm_now_ns();
-        code = cudaHostRegister(up, c->config->bytes, flags | cudaHostRegisterReadOnly);
-        c->held_up = code == cudaSuccess;
+        if (c->held_up) FARM_CUDA_TRY(cudaHostUnregister(c->held_up));
+        c->held_up = NULL;
+        uint64_t start_ns = farm_now_ns();
+        code = cudaHostRegister(up, c->config->bytes, up_flags);
+        if (code && up_flags != flags && c->config->up_writable) {
+            (void)cudaGetLastError();
+            up = c->config->up_writable;
+            up_flags = flags;
+            start_ns = farm_now_ns();
+            code = cudaHostRegister(up, c->config->bytes, up_flags);
+        }
         if (code) return refused(c, "memory that is mapped read-only", code), FARM_OK;
+        c->held_up = up;
         samples[count++] = (double)c->config->bytes / ((double)(farm_now_ns() - start_ns + 1) * 1e-9);
     } while (farm_bw_timer_more(&c->timer, count));
     c->out->registration = farm_bw_figure_of(samples, count);
@@ -136,7 +146,7 @@ static enum farm_status register_both(struct cell *c, struct farm_error *err) {
 
 static enum farm_status choose_source(struct cell *c, struct farm_error *err) {
     void *gpu = NULL;
-    c->read = c->out->registered ? c->config->up : c->up;
+    c->read = c->out->registered ? c->held_up : c->up;
     FARM_CUDA_TRY(cudaHostGetDevicePointer(&gpu, (void *)(uintptr_t)c->read, 0));
     c->read_gpu = gpu;
     return FARM_OK;
@@ -166,7 +176,7 @@ static enum farm_status put_copy(void *context, uint32_t pass, struct farm_error
 static enum farm_status measure_copy(struct cell *c, enum farm_bw_gpu_memory memory,
                                      enum farm_bw_gpu_direction direction, struct farm_error *err) {
     const bool own = memory == FARM_BW_GPU_PINNED;
-    struct copy copy = {c, own ? c->up : c->config->up, own ? c->down : c->config->down, direction};
+    struct copy copy = {c, own ? c->up : c->held_up, own ? c->down : c->config->down, direction};
     struct farm_bw_figure *figure = &c->out->copy[memory][direction];
     const struct farm_bw_timed_work work = {.what = farm_bw_gpu_direction_name(direction),
                                             .put = put_copy,

@@ -3,8 +3,12 @@
 
 #include <assert.h>
 #include <cuda_runtime_api.h>
+#include <errno.h>
 #include <pthread.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include "base/log.h"
@@ -48,31 +52,49 @@ static uint32_t pieces_of(const struct farm_segment *segment, size_t piece_bytes
     return (uint32_t)((segment->bytes + piece_bytes - 1) / piece_bytes);
 }
 
-static void cut(struct farm_cuda_ring *ring, const struct farm_segment *segment, enum farm_cuda_side side,
-                size_t piece_bytes) {
+static void cut(struct farm_cuda_ring *ring, void *start, size_t bytes, enum farm_cuda_side side, size_t piece_bytes) {
     const unsigned flags = cudaHostRegisterPortable | cudaHostRegisterMapped;
-    for (size_t at = 0; at < segment->bytes; at += piece_bytes) {
-        const size_t left = segment->bytes - at;
+    const bool read_only = side == FARM_CUDA_UP && !ring->again;
+    for (size_t at = 0; at < bytes; at += piece_bytes) {
+        const size_t left = bytes - at;
         ring->parts[ring->part_count++] =
-            (struct farm_cuda_registration){.host = (char *)segment->header + at,
+            (struct farm_cuda_registration){.host = (char *)start + at,
                                             .bytes = left < piece_bytes ? left : piece_bytes,
                                             .side = side,
-                                            .flags = side == FARM_CUDA_UP ? flags | cudaHostRegisterReadOnly : flags};
+                                            .flags = read_only ? flags | cudaHostRegisterReadOnly : flags};
     }
 }
 
-static enum farm_status list(struct farm_cuda_registered *registered, const struct farm_ring *of, uint32_t r,
-                             struct farm_error *err) {
-    struct farm_cuda_ring *ring = &registered->rings[r];
-    const uint32_t count = pieces_of(&of->up, registered->piece_bytes) + pieces_of(&of->down, registered->piece_bytes);
-    ring->parts = calloc(count, sizeof *ring->parts);
-    if (!ring->parts) return farm_fail(err, FARM_E_LIMIT, "no memory for the list of %u pieces of a ring", count);
-    cut(ring, &of->up, FARM_CUDA_UP, registered->piece_bytes);
-    cut(ring, &of->down, FARM_CUDA_DOWN, registered->piece_bytes);
+static enum farm_status map_again(struct farm_cuda_ring *ring, const struct farm_ring *of, int fd,
+                                  struct farm_error *err) {
+    void *memory = mmap(NULL, of->up.bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (memory == MAP_FAILED)
+        return farm_fail_errno(err, FARM_E_LIMIT, "a second mapping of %zu bytes for the GPU", of->up.bytes);
+    ring->again = memory;
+    ring->bytes_again = of->up.bytes;
     return FARM_OK;
 }
 
+static enum farm_status list(struct farm_cuda_registered *registered, const struct farm_lanes *lanes, uint32_t r,
+                             struct farm_error *err) {
+    struct farm_cuda_ring *ring = &registered->rings[r];
+    const struct farm_ring *of = &lanes->rings[r];
+    if (registered->again) {
+        const enum farm_status status = map_again(ring, of, lanes->up_writable[r], err);
+        if (status) return status;
+    }
+    const uint32_t count = pieces_of(&of->up, registered->piece_bytes) + pieces_of(&of->down, registered->piece_bytes);
+    void *up = ring->again ? ring->again : (void *)of->up.header;
+    ring->parts = calloc(count, sizeof *ring->parts);
+    if (!ring->parts) return farm_fail(err, FARM_E_LIMIT, "no memory for the list of %u pieces of a ring", count);
+    cut(ring, up, of->up.bytes, FARM_CUDA_UP, registered->piece_bytes);
+    cut(ring, of->down.header, of->down.bytes, FARM_CUDA_DOWN, registered->piece_bytes);
+    return FARM_OK;
+}
+
+// Its pieces are released.
 static void forget(struct farm_cuda_ring *ring) {
+    if (ring->again) munmap(ring->again, ring->bytes_again);
     free(ring->parts);
     *ring = (struct farm_cuda_ring){0};
 }
@@ -130,27 +152,39 @@ static void release(struct farm_cuda_registered *registered, uint32_t first_ring
                                   .sides = {up, down}});
 }
 
-// Why a side of a ring cannot be used: a part was refused, or the parts do not lie side by side. NULL: it can.
-static const char *refusal(const struct farm_cuda_ring *ring, enum farm_cuda_side side) {
+// Why a side of a ring cannot be used: a part was refused, or the parts do not lie side by side. False: it can.
+static bool refused(const struct farm_cuda_ring *ring, enum farm_cuda_side side, char *why, size_t bytes) {
     const struct farm_cuda_registration *before = NULL;
     for (uint32_t i = 0; i < ring->part_count; i++) {
         const struct farm_cuda_registration *part = &ring->parts[i];
         if (part->side != side) continue;
-        if (part->code) return cudaGetErrorString(part->code);
-        if (before && before->device + before->bytes != part->device) return "its parts do not lie side by side";
+        if (part->code) {
+            const char *hint = part->code == cudaErrorNotSupported ? "" : "; perhaps ulimit -l";
+            snprintf(why, bytes, "%s%s", cudaGetErrorString(part->code), hint);
+            return true;
+        }
+        if (before && before->device + before->bytes != part->device) {
+            snprintf(why, bytes, "its parts do not lie side by side");
+            return true;
+        }
         before = part;
     }
-    return NULL;
+    return false;
 }
 
-// A segment's addresses are those of its first part.
-static void note_addresses(struct farm_cuda_ring *ring) {
-    for (uint32_t i = ring->part_count; i-- > 0;) {
-        const struct farm_cuda_registration *part = &ring->parts[i];
-        ring->segments[part->side].host = part->host;
-        ring->segments[part->side].device = part->device;
-        ring->segments[part->side].bytes += part->bytes;
-    }
+// What is pinned stays so, whatever the mapping allows: from here on the GPU alone could write through it.
+static void protect(const struct farm_cuda_ring *ring) {
+    if (ring->again && mprotect(ring->again, ring->bytes_again, PROT_READ) < 0)
+        farm_log_debug("mprotect of a registered mapping: %s", strerror(errno));
+}
+
+// A segment lies, for the device, where its first part does.
+static void note_addresses(struct farm_cuda_ring *ring, const struct farm_ring *of) {
+    for (uint32_t i = ring->part_count; i-- > 0;) ring->segments[ring->parts[i].side].device = ring->parts[i].device;
+    ring->segments[FARM_CUDA_UP].host = (const char *)of->up.header;
+    ring->segments[FARM_CUDA_UP].bytes = of->up.bytes;
+    ring->segments[FARM_CUDA_DOWN].host = (const char *)of->down.header;
+    ring->segments[FARM_CUDA_DOWN].bytes = of->down.bytes;
 }
 
 static const char *name_of(enum farm_cuda_side side) {
@@ -162,15 +196,13 @@ static const char *name_of(enum farm_cuda_side side) {
 static void settle(struct farm_cuda_registered *registered) {
     static const char *const what[] = {"observations", "answers"};
     for (int side = FARM_CUDA_UP; side <= FARM_CUDA_DOWN; side++) {
-        const char *why = NULL;
-        for (uint32_t r = 0; r < registered->ring_count && !why; r++)
-            why = refusal(&registered->rings[r], (enum farm_cuda_side)side);
-        registered->staged[side] = why != NULL;
-        if (why)
-            farm_log_warn(
-                "CUDA refuses to register the actors' %s segments (%s; perhaps ulimit -l): %s are copied once "
-                "more, through pinned memory",
-                name_of((enum farm_cuda_side)side), why, what[side]);
+        char why[160];
+        for (uint32_t r = 0; r < registered->ring_count && !registered->staged[side]; r++)
+            registered->staged[side] = refused(&registered->rings[r], (enum farm_cuda_side)side, why, sizeof why);
+        if (registered->staged[side])
+            farm_log_warn("CUDA refuses to register the actors' %s segments (%s): %s are copied once more, through "
+                          "pinned memory",
+                          name_of((enum farm_cuda_side)side), why, what[side]);
     }
     if (registered->staged[FARM_CUDA_UP] || registered->staged[FARM_CUDA_DOWN])
         release(registered, 0, registered->ring_count, registered->staged[FARM_CUDA_UP],
@@ -188,12 +220,35 @@ static void say(const struct farm_cuda_registered *registered, uint32_t first_ri
             parts += part->registered;
         }
     if (parts)
-        farm_log_info("registered %zu pieces of memory, %.1f MB, in %.3f s (%.1f GB/s)", parts, (double)bytes / 1e6,
-                      seconds, (double)bytes / 1e9 / seconds);
+        farm_log_info("registered %zu pieces of memory, %.1f MB, in %.3f s (%.1f GB/s)%s", parts, (double)bytes / 1e6,
+                      seconds, (double)bytes / 1e9 / seconds,
+                      registered->again ? "; observations by a second mapping, for this device pins nothing read-only"
+                                        : "");
 }
 
 static bool served(const struct farm_lanes *lanes, uint32_t ring, uint32_t shard) {
     return farm_lanes_has(lanes, ring) && lanes->lanes[lanes->first_lane[ring]].shard == shard;
+}
+
+// Whether the device pins memory that is mapped read-only: one page of a ring is tried.
+static bool pins_read_only(const struct farm_ring *ring) {
+    void *page = ring->up.header;
+    const unsigned flags = cudaHostRegisterPortable | cudaHostRegisterMapped | cudaHostRegisterReadOnly;
+    const bool pins = cudaHostRegister(page, (size_t)sysconf(_SC_PAGESIZE), flags) == cudaSuccess;
+    if (pins) (void)cudaHostUnregister(page);
+    (void)cudaGetLastError(); // that was a question
+    return pins;
+}
+
+// Whether `up` is mapped once more for the device: where that is wanted, and all descriptors for it are there.
+static bool map_up_again(const struct farm_lanes *lanes, uint32_t shard) {
+    const struct farm_ring *first = NULL;
+    for (uint32_t r = 0; r < lanes->ring_count; r++) {
+        if (!served(lanes, r, shard)) continue;
+        if (lanes->up_writable[r] < 0) return false;
+        if (!first) first = &lanes->rings[r];
+    }
+    return first && !pins_read_only(first);
 }
 
 enum farm_status farm_cuda_register(const struct farm_lanes *lanes, uint32_t shard, int device, size_t piece_bytes,
@@ -203,8 +258,9 @@ enum farm_status farm_cuda_register(const struct farm_lanes *lanes, uint32_t sha
     out->rings = calloc(lanes->ring_count, sizeof *out->rings);
     if (!out->rings) return farm_fail(err, FARM_E_LIMIT, "no memory for the list of %u rings", lanes->ring_count);
     out->ring_count = lanes->ring_count;
+    out->again = map_up_again(lanes, shard);
     for (uint32_t r = 0; r < lanes->ring_count && !status; r++)
-        if (served(lanes, r, shard)) status = list(out, &lanes->rings[r], r, err);
+        if (served(lanes, r, shard)) status = list(out, lanes, r, err);
     if (status) {
         farm_cuda_unregister(out);
         return status;
@@ -213,7 +269,10 @@ enum farm_status farm_cuda_register(const struct farm_lanes *lanes, uint32_t sha
     run_in_parallel((struct work){.registered = out, .end_ring = out->ring_count, .sides = {true, true}});
     const uint64_t took = farm_now_ns() - start;
     settle(out);
-    for (uint32_t r = 0; r < out->ring_count; r++) note_addresses(&out->rings[r]);
+    for (uint32_t r = 0; r < out->ring_count; r++) {
+        protect(&out->rings[r]);
+        if (out->rings[r].parts) note_addresses(&out->rings[r], &lanes->rings[r]);
+    }
     say(out, 0, out->ring_count, took);
     return FARM_OK;
 }
@@ -230,18 +289,22 @@ void farm_cuda_unregister(struct farm_cuda_registered *registered) {
 enum farm_status farm_cuda_register_ring(struct farm_cuda_registered *registered, const struct farm_lanes *lanes,
                                          uint32_t r, struct farm_error *err) {
     struct farm_cuda_ring *ring = &registered->rings[r];
-    enum farm_status status = list(registered, &lanes->rings[r], r, err);
-    if (status) return status;
+    if (registered->again && lanes->up_writable[r] < 0)
+        return farm_fail(err, FARM_E_INVALID, "the GPU wants a descriptor of actor %u's segment that can write", r);
+    enum farm_status status = list(registered, lanes, r, err);
+    if (status) {
+        forget(ring);
+        return status;
+    }
     const uint64_t start = farm_now_ns();
     run_in_parallel((struct work){.registered = registered,
                                   .first_ring = r,
                                   .end_ring = r + 1,
                                   .sides = {!registered->staged[FARM_CUDA_UP], !registered->staged[FARM_CUDA_DOWN]}});
     for (int side = FARM_CUDA_UP; side <= FARM_CUDA_DOWN && !status; side++) {
-        const char *why = registered->staged[side] ? NULL : refusal(ring, (enum farm_cuda_side)side);
-        if (why)
-            status = farm_fail(err, FARM_E_LIMIT,
-                               "CUDA refuses to register the %s segment of actor %u (%s; perhaps ulimit -l)",
+        char why[160];
+        if (!registered->staged[side] && refused(ring, (enum farm_cuda_side)side, why, sizeof why))
+            status = farm_fail(err, FARM_E_LIMIT, "CUDA refuses to register the %s segment of actor %u (%s)",
                                name_of((enum farm_cuda_side)side), r, why);
     }
     if (status) {
@@ -249,7 +312,8 @@ enum farm_status farm_cuda_register_ring(struct farm_cuda_registered *registered
         return status;
     }
     say(registered, r, r + 1, farm_now_ns() - start);
-    note_addresses(ring);
+    protect(ring);
+    note_addresses(ring, &lanes->rings[r]);
     return FARM_OK;
 }
 

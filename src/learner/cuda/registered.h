@@ -1,8 +1,12 @@
 // The rings as memory that a GPU reads and writes where it lies: the `up` segment of every actor of its shard
 // registered portable, mapped and read-only, every `down` portable and mapped. A segment is registered when the learner
 // opens it, before anybody answers it, and released when its actor goes or the learner ends, on every way out; an actor
-// that is started again gets the same one. Where the registration of a side is refused at the start, that side is
-// `staged` for good: host threads copy through pinned memory of the backend's.
+// that is started again gets the same one.
+//
+// Many devices pin nothing that is mapped read-only (cudaDevAttrHostRegisterReadOnlySupported). For those `up` is
+// mapped once more, for writing, by the descriptor that the supervisor lends for it; that mapping is registered, and
+// then write-protected, so that the learner's threads still cannot write there. Where the registration of a side is
+// refused all the same, that side is `staged` for good: host threads copy through pinned memory of the backend's.
 #ifndef FARM_LEARNER_CUDA_REGISTERED_H
 #define FARM_LEARNER_CUDA_REGISTERED_H
 
@@ -16,6 +20,7 @@ enum farm_cuda_side { FARM_CUDA_UP, FARM_CUDA_DOWN };
 
 struct farm_cuda_registered {
     bool staged[2]; // [up, down]: nothing of it is registered
+    bool again;     // `up` is registered through a mapping of its own
     int device;
     size_t piece_bytes;
     uint32_t ring_count;
@@ -23,6 +28,8 @@ struct farm_cuda_registered {
         struct farm_cuda_registration
             *parts; // [part_count]: pieces of both segments; NULL: of another shard, or vacant
         uint32_t part_count;
+        void *again; // the second mapping of `up`; NULL: there is none
+        size_t bytes_again;
         struct {
             const char *host;
             char *device; // that host address as the GPU sees it

@@ -141,6 +141,20 @@ Test(bw_cuda, says_where_registration_is_refused_and_goes_on) {
     }
 }
 
+Test(bw_cuda, registers_a_writable_mapping_where_none_that_is_read_only_can_be) {
+    const struct memory memory = memory_open();
+    struct farm_bw_gpu_config config = config_of(&memory);
+    struct farm_bw_gpu_cell cell;
+    struct farm_error err;
+    config.up_writable = memory.up_write;
+    farm_standin_reset();
+    farm_standin.refuse_read_only = 1;
+    cr_assert_eq(measure(&config, &cell, &err), FARM_OK, "%s", err.message);
+    cr_assert(cell.registered);
+    assert_figures(&cell, true, true);
+    assert_nothing_left();
+}
+
 // Wherever it happens: figures of wrong data are none.
 Test(bw_cuda, finds_a_wrong_byte) {
     const struct memory memory = memory_open();

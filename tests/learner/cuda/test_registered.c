@@ -1,0 +1,122 @@
+// Devices that register nothing that is mapped read-only: the rings' observations are registered through a second
+// mapping.
+#include "farm.h"
+
+#include <stdio.h>
+
+#include "learner/cuda/registered.h"
+
+TestSuite(cuda_registered, .timeout = 60);
+
+static void lend(struct farm *farm) {
+    for (uint32_t r = 0; r < RINGS; r++) farm_lanes_lend_writable(&farm->lanes, r, dup(farm->made[r].up.fd));
+}
+
+static struct farm *open_lent(struct setting setting) {
+    struct farm *farm = open_farm(setting);
+    farm_standin.refuse_read_only = 1;
+    lend(farm);
+    must_open_backend(farm, &farm_backend_cuda);
+    farm_lanes_end_writable(&farm->lanes);
+    return farm;
+}
+
+// What may be done with the mapping at an address, as "r--s".
+static void rights_of(const void *address, char rights[5]) {
+    FILE *maps = fopen("/proc/self/maps", "r");
+    char line[512];
+    strcpy(rights, "none");
+    while (fgets(line, sizeof line, maps)) {
+        unsigned long from, to;
+        char found[5];
+        if (sscanf(line, "%lx-%lx %4s", &from, &to, found) != 3) continue;
+        if ((unsigned long)(uintptr_t)address >= from && (unsigned long)(uintptr_t)address < to) strcpy(rights, found);
+    }
+    fclose(maps);
+}
+
+static void go_and_come_back(struct farm *farm) {
+    if (farm->n % 9 != 4) return;
+    farm->ops->leave(farm->backend, 0);
+    lend(farm);
+    cr_assert_eq(farm->ops->join(farm->backend, 0, &farm->err), FARM_OK, "%s", farm->err.message);
+    farm_lanes_end_writable(&farm->lanes);
+    cr_assert_eq(farm_standin_account().registered, 2 * RINGS);
+}
+
+static void expect_the_same(struct setting setting) {
+    farm_standin.refuse_read_only = 0;
+    struct record *usually = run_alone(setting, &farm_backend_cuda);
+    struct farm *farm = open_lent(setting);
+    cr_assert_eq(farm_standin_account().registered, 2 * RINGS, "nothing is staged");
+    farm->between = go_and_come_back;
+    struct record *again = run(farm);
+    close_farm(farm);
+    expect_same(again, usually, "a second mapping");
+    expect_nothing_left();
+    forget(usually);
+    forget(again);
+}
+
+Test(cuda_registered, a_second_mapping_changes_no_number) {
+    struct setting setting = usual(true);
+    expect_the_same(setting);
+    setting.mirror = FARM_MIRROR_OFF;
+    expect_the_same(setting);
+}
+
+Test(cuda_registered, a_second_mapping_is_write_protected_and_unmapped_at_the_end) {
+    struct farm *farm = open_farm(usual(true));
+    struct farm_cuda_registered registered;
+    char rights[5];
+    farm_standin.refuse_read_only = 1;
+    lend(farm);
+    cr_assert_eq(farm_cuda_register(&farm->lanes, 0, 0, 8192, &registered, &farm->err), FARM_OK);
+    cr_assert(registered.again && !registered.staged[FARM_CUDA_UP] && !registered.staged[FARM_CUDA_DOWN]);
+    for (uint32_t r = 0; r < RINGS; r++) {
+        const char *first = (const char *)farm->lanes.rings[r].up.header, *again = registered.rings[r].again;
+        const size_t last = farm->lanes.rings[r].up.bytes - 1;
+        cr_assert_neq(first, again);
+        cr_assert_eq(farm_cuda_address(&registered, r, FARM_CUDA_UP, first + last), again + last);
+        rights_of(again, rights);
+        cr_assert_str_eq(rights, "r--s");
+        rights_of(again + last, rights);
+        cr_assert_str_eq(rights, "r--s");
+    }
+    const char *again = registered.rings[0].again;
+    farm_cuda_unregister(&registered);
+    rights_of(again, rights);
+    cr_assert_str_eq(rights, "none");
+    expect_nothing_left();
+    close_farm(farm);
+}
+
+Test(cuda_registered, nothing_is_mapped_again_where_read_only_memory_is_registered_or_nothing_is_lent) {
+    struct farm *farm = open_farm(usual(true));
+    struct farm_cuda_registered registered;
+    lend(farm);
+    cr_assert_eq(farm_cuda_register(&farm->lanes, 0, 0, 0, &registered, &farm->err), FARM_OK);
+    cr_assert(!registered.again && !registered.staged[FARM_CUDA_UP]);
+    farm_cuda_unregister(&registered);
+    farm_lanes_lend_writable(&farm->lanes, 1, -1); // one is missing
+    farm_standin.refuse_read_only = 1;
+    cr_assert_eq(farm_cuda_register(&farm->lanes, 0, 0, 0, &registered, &farm->err), FARM_OK);
+    cr_assert(!registered.again && registered.staged[FARM_CUDA_UP] && !registered.staged[FARM_CUDA_DOWN]);
+    farm_cuda_unregister(&registered);
+    expect_nothing_left();
+    close_farm(farm);
+}
+
+Test(cuda_registered, a_ring_that_comes_without_what_the_device_wants_is_refused) {
+    struct farm *farm = open_lent(usual(true));
+    farm->ops->leave(farm->backend, 1);
+    cr_assert_eq(farm->ops->join(farm->backend, 1, &farm->err), FARM_E_INVALID);
+    cr_assert(strstr(farm->err.message, "can write") != NULL, "%s", farm->err.message);
+    lend(farm);
+    farm_standin.refuse_registration = 1;
+    cr_assert_eq(farm->ops->join(farm->backend, 1, &farm->err), FARM_E_LIMIT);
+    farm_standin.refuse_registration = 0;
+    cr_assert_eq(farm->ops->join(farm->backend, 1, &farm->err), FARM_OK, "%s", farm->err.message);
+    close_farm(farm);
+    expect_nothing_left();
+}
