@@ -2,6 +2,7 @@
 // mapping.
 #include "farm.h"
 
+#include <pthread.h>
 #include <stdio.h>
 
 #include "learner/cuda/registered.h"
@@ -117,6 +118,62 @@ Test(cuda_registered, a_ring_that_comes_without_what_the_device_wants_is_refused
     cr_assert_eq(farm->ops->join(farm->backend, 1, &farm->err), FARM_E_LIMIT);
     farm_standin.refuse_registration = 0;
     cr_assert_eq(farm->ops->join(farm->backend, 1, &farm->err), FARM_OK, "%s", farm->err.message);
+    close_farm(farm);
+    expect_nothing_left();
+}
+
+// ---- while the others are served ----
+
+static uint64_t stop_asked;
+
+// Answers ring 0's newest step, and trains on its newest window, again and again.
+static void *infer_on(void *context) {
+    struct farm *farm = context;
+    struct farm_error err;
+    struct farm_infer_rows rows[LANES];
+    for (uint32_t l = 0; l < LANES; l++)
+        rows[l] = (struct farm_infer_rows){
+            .lane = farm->lanes.lanes[l].lane, .lane_id = l, .n = farm->n - 1, .env_count = WIDTH};
+    while (!farm_load_relaxed(&stop_asked))
+        if (farm->ops->infer(farm->backend, 0, rows, LANES, &err)) return farm;
+    return NULL;
+}
+
+static void *train_on(void *context) {
+    struct farm *farm = context;
+    struct farm_error err;
+    struct farm_train_stats stats;
+    struct farm_train_unrolls unrolls[LANES];
+    for (uint32_t l = 0; l < LANES; l++)
+        unrolls[l] = (struct farm_train_unrolls){.lane = farm->lanes.lanes[l].lane, .lane_id = l, .env_count = WIDTH};
+    const struct farm_train_update update = {.unrolls = unrolls, .count = LANES, .learning_rate = 1e-3};
+    while (!farm_load_relaxed(&stop_asked))
+        if (farm->ops->train(farm->backend, &update, NULL, &stats, &err)) return farm;
+    return NULL;
+}
+
+Test(cuda_registered, rings_come_and_go_while_others_are_answered_and_trained_on) {
+    struct setting setting = usual(true);
+    setting.infer_batch_max = LANES * WIDTH;
+    setting.batch = LANES * WIDTH;
+    struct farm *farm = open_lent(setting);
+    while (farm->n < UNROLL + 2) cr_assert_eq(step(farm), FARM_OK, "%s", farm->err.message);
+    pthread_t inference, training;
+    void *failed[2];
+    cr_assert_eq(pthread_create(&inference, NULL, infer_on, farm), 0);
+    cr_assert_eq(pthread_create(&training, NULL, train_on, farm), 0);
+    for (int i = 0; i < 20; i++) {
+        farm->ops->leave(farm->backend, 1);
+        lend(farm);
+        cr_assert_eq(farm->ops->join(farm->backend, 1, &farm->err), FARM_OK, "%s", farm->err.message);
+        farm_lanes_end_writable(&farm->lanes);
+    }
+    farm_store_relaxed(&stop_asked, 1);
+    pthread_join(inference, &failed[0]);
+    pthread_join(training, &failed[1]);
+    cr_assert(!failed[0] && !failed[1]);
+    cr_assert_gt(farm->ops->version(farm->backend), 0);
+    cr_assert_eq(step(farm), FARM_OK, "%s", farm->err.message); // all lanes, the ring that came back too
     close_farm(farm);
     expect_nothing_left();
 }
