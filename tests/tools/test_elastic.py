@@ -3,6 +3,7 @@
 import os
 import pathlib
 import signal
+import time
 import unittest
 import unittest.mock
 
@@ -79,6 +80,20 @@ class Elastic(Watched):
         self.becomes(process, signal.SIGUSR1, 3)
         account = self.end(process)
         self.assertEqual((account["actor_restarts"], account["learner_restarts"]), (1, 1))
+
+    def test_a_change_outlives_a_learner_that_is_killed_in_it(self):
+        process = self.start("--env", "native/catch", "--checkpoint-every", "1")
+        for turn in range(8):
+            number, wanted = (signal.SIGUSR1, 3) if turn % 2 == 0 else (signal.SIGUSR2, 2)
+            learner = children(process.pid)["learner"]
+            process.send_signal(number)
+            time.sleep(0.015 * turn)
+            os.kill(learner, signal.SIGKILL)
+            self.assertTrue(wait_until(lambda: children(process.pid).get("learner", learner) != learner))
+            self.assertTrue(wait_until(lambda: self.actors() == wanted and workers(process.pid) == 1 + wanted), self.said()[-4000:])
+            self.learns_on()
+        account = self.end(process)
+        self.assertEqual((account["actors"], account["learner_restarts"], account["actor_restarts"]), (2, 8, 0))
 
     def test_python_actors_come_too(self):
         process = self.start("--env", "gym/CartPole-v1")
