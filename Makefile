@@ -445,7 +445,7 @@ $(BUILD)/gpu/executor_expected: $(call object,tests/gpu/executor_expected.c) $(L
 $(BUILD)/gpu/executor.bin: $(BUILD)/gpu/executor_expected
 	$(call say,RUN,$@)
 	$(Q)$< $@
-$(BUILD)/gpu/litmus: $(BUILD)/obj/tests/gpu/litmus.cu.o $(filter $(BUILD)/obj/src/kernels/%,$(CUDA_OBJECTS) $(CUDA_C_OBJECTS)) $(LIBFARM)
+$(BUILD)/gpu/litmus: $(BUILD)/obj/tests/gpu/litmus.cu.o $(BUILD)/obj/tests/gpu/support.cu.o $(filter $(BUILD)/obj/src/kernels/%,$(CUDA_OBJECTS) $(CUDA_C_OBJECTS)) $(LIBFARM)
 	$(call say,LINK,$@)
 	$(Q)mkdir -p $(@D)
 	$(Q)$(NVCC) -nodlink -cudart static -Xcompiler -static-libgcc,-static-libstdc++ $(filter %.o,$^) $(LIBFARM) -o $@

@@ -5,7 +5,8 @@
 // failure: some machines order more than they must).
 //
 //   answers   The GPU writes an answer, then `acted` with release; a host thread acquires `acted`, reads the answer
-//             (pair A).
+//             (pair A). By a kernel that does nothing else, so that the moment between both is met as often as can be;
+//             then by the learner's own (farm_cuda_answer), a launch a step.
 //
 //   pulls     A host thread writes an observation, then `produced` with release; another acquires it and launches a
 //             pull; the GPU compares what it pulled (pair P, and the order of a launch).
@@ -119,6 +120,101 @@ static uint64_t answers(uint64_t rounds, bool broken) {
     CUDA(cudaDeviceSynchronize());
     release(a, sizeof *a);
     return wrong;
+}
+
+// ---- answers of the learner's kernel ----
+
+enum { ENVIRONMENTS = 8, ACTIONS = 6, ROWS = LANES * ENVIRONMENTS };
+
+// In registered memory, as `down` segments are.
+struct step {
+    int32_t action[ENVIRONMENTS];
+    float logits[ENVIRONMENTS][ACTIONS], value[ENVIRONMENTS];
+    uint64_t version;
+};
+struct down {
+    struct counter acted[LANES], consumed[LANES];
+    struct step steps[LANES][SLOTS];
+};
+
+// In device memory: what the kernel reads.
+struct rows {
+    struct farm_cuda_answer_lane lanes[LANES];
+    int32_t action[ROWS];
+    float logits[ROWS][ACTIONS], value[ROWS];
+    uint64_t version;
+};
+
+static __host__ __device__ float number_of(uint64_t round, uint32_t row, uint32_t i) {
+    return (float)(word_of(round, row, i) >> 8);
+}
+
+// Round n's rows, and where they go.
+static __global__ void __launch_bounds__(ROWS) make_rows(struct rows *rows, struct down *down, uint64_t n) {
+    const uint32_t row = threadIdx.x;
+    rows->action[row] = (int32_t)word_of(n, row, 0);
+    rows->value[row] = number_of(n, row, 1);
+    for (uint32_t i = 0; i < ACTIONS; i++) rows->logits[row][i] = number_of(n, row, 2 + i);
+    if (row == 0) rows->version = n;
+    if (row >= LANES) return;
+    struct step *step = &down->steps[row][n % SLOTS];
+    rows->lanes[row] = {step->action,          step->logits[0],    step->value, &step->version, &down->acted[row].value,
+                        /*acted_value*/ n + 1, row * ENVIRONMENTS, ENVIRONMENTS};
+}
+
+static bool whole(const volatile struct step *step, uint32_t lane, uint64_t n) {
+    bool same = step->version == n;
+    for (uint32_t e = ENVIRONMENTS; e-- > 0;) {
+        const uint32_t row = lane * ENVIRONMENTS + e;
+        same &= step->value[e] == number_of(n, row, 1) && step->action[e] == (int32_t)word_of(n, row, 0);
+        for (uint32_t i = ACTIONS; i-- > 0;) same &= step->logits[e][i] == number_of(n, row, 2 + i);
+    }
+    return same;
+}
+
+struct reader {
+    struct down *down;
+    uint64_t rounds, wrong;
+};
+
+// The actors: every answer the moment `acted` tells of it, the newest first.
+static void *read_steps(void *argument) {
+    struct reader *r = (struct reader *)argument;
+    uint64_t seen[LANES] = {0}, left = LANES;
+    while (left)
+        for (uint32_t lane = 0; lane < LANES; lane++) {
+            const uint64_t acted = __atomic_load_n(&r->down->acted[lane].value, __ATOMIC_ACQUIRE);
+            if (acted == seen[lane]) continue;
+            for (uint64_t n = acted; n-- > seen[lane];) r->wrong += !whole(&r->down->steps[lane][n % SLOTS], lane, n);
+            seen[lane] = acted;
+            __atomic_store_n(&r->down->consumed[lane].value, acted, __ATOMIC_RELEASE);
+            left -= acted == r->rounds;
+        }
+    return NULL;
+}
+
+static uint64_t steps_answered(uint64_t answers) {
+    struct segment segment = segment_make(sizeof(struct down), false);
+    struct down *down = (struct down *)segment.host, *device_down = (struct down *)segment.device;
+    struct rows *rows;
+    CUDA(cudaMalloc(&rows, sizeof *rows));
+    struct reader reader = {down, answers / LANES, 0};
+    pthread_t thread;
+    pthread_create(&thread, NULL, read_steps, &reader);
+    const struct farm_cuda_answer answer = {rows->lanes,     LANES,       ACTIONS,       rows->action,
+                                            rows->logits[0], rows->value, &rows->version};
+    for (uint64_t n = 0; n < reader.rounds; n++) {
+        for (uint32_t lane = 0; lane < LANES; lane++)
+            while (n - __atomic_load_n(&down->consumed[lane].value, __ATOMIC_ACQUIRE) >= SLOTS) {
+            }
+        make_rows<<<1, ROWS>>>(rows, device_down, n);
+        FARM(farm_cuda_answer(NULL, &answer, err));
+    }
+    pthread_join(thread, NULL);
+    CUDA(cudaDeviceSynchronize());
+    CUDA(cudaFree(rows));
+    segment_free(&segment);
+    return reader.wrong;
 }
 
 // ---- pulls ----
@@ -258,6 +354,10 @@ int main(int argc, char **argv) {
         return 77;
     }
     tell("answers", rounds, answers(rounds, false), answers(rounds / 10, true));
+    const uint64_t wrong_steps = steps_answered(rounds);
+    forbidden += wrong_steps;
+    printf("%-18s %12llu rounds, %llu forbidden outcomes\n", "learner's answers", (unsigned long long)rounds,
+           (unsigned long long)wrong_steps);
     tell("pulls, loads", rounds, pulls(rounds, FARM_CUDA_PULL_LOADS, false),
          pulls(rounds / 10, FARM_CUDA_PULL_LOADS, true));
     struct farm_error why;
