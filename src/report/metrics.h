@@ -25,7 +25,7 @@ struct farm_sample {
     double learner_wait_share; // of the training threads' time: waiting for windows, 0..1
     double loss_policy, loss_value, entropy, grad_norm, learning_rate, rho_clipped_share; // NAN without an update
     double bus_bytes_per_observation; // to a GPU, for inference and training, over the run; NAN without one
-    uint64_t actors; // that are there now
+    uint64_t actors;                  // that are there now
     uint64_t actor_restarts, learner_restarts, checkpoints, bad_values;
     uint64_t actors_hung;  // hangs that the watchdog has named, over the run
     uint64_t actors_stuck; // actors that hang or are stopped now
