@@ -1,5 +1,6 @@
 // How observations cross the bus: by a kernel's loads, by bulk copies through shared memory, or by the copy engines.
-// Which one, and with how many blocks, is measured at the start, on the rings themselves. Runs in the learner.
+// Which one, and with how many blocks, is measured at the start, on the rings themselves. So is what a copy of the
+// host's into pinned memory costs where the rings are not registered. Runs in the learner.
 #ifndef FARM_LEARNER_CUDA_CROSSING_H
 #define FARM_LEARNER_CUDA_CROSSING_H
 
@@ -14,11 +15,21 @@ struct farm_cuda_crossing {
     double bytes_per_s; // measured; 0: not measured
 };
 
-// The fastest way for `count` pieces of `bytes`: from (as the GPU sees them; copies read the same addresses) to device
-// memory. Of two within 5 % the one with fewer blocks. Both lists lie in the host's memory. Says what it measured.
-enum farm_status farm_cuda_crossing_choose(struct CUstream_st *stream, const void *const *from, void *const *to,
-                                           uint32_t count, size_t bytes, struct farm_cuda_crossing *out,
-                                           struct farm_error *err);
+enum { FARM_CUDA_CROSSING_PIECES = 64 };
+
+// Observations to try it with, and where they go to in device memory.
+struct farm_cuda_pieces {
+    const void *from[FARM_CUDA_CROSSING_PIECES]; // registered: as the GPU sees them (copies read the same addresses)
+    void *to[FARM_CUDA_CROSSING_PIECES];
+    uint32_t count; // 0: nothing is measured
+    size_t bytes;   // of each
+    bool staged;    // nothing is registered, `from` is the host's: it copies them into pinned memory first
+};
+
+// The fastest way; of two within 5 % the one with fewer blocks. Staged: pulled by loads, measured with the host's
+// copies, beside one large copy from pinned memory. Says what it measured.
+enum farm_status farm_cuda_crossing_choose(struct CUstream_st *stream, const struct farm_cuda_pieces *pieces,
+                                           struct farm_cuda_crossing *out, struct farm_error *err);
 
 // Puts the copies into the stream, which is not being captured.
 enum farm_status farm_cuda_crossing_copy(struct CUstream_st *stream, const void *const *from, void *const *to,

@@ -8,8 +8,8 @@
 #include "kernels/cuda/check.h"
 #include "learner/cuda/memory.h"
 
-enum { CROSSING_PIECES = 64, RESERVE_SHARE = 64 }; // of device memory, what stays free for CUDA and its libraries
-static const size_t NCCL_BYTES = 512 << 20;        // and for NCCL, which connects the GPUs when all is divided: a guess
+enum { RESERVE_SHARE = 64 };                // of device memory, what stays free for CUDA and its libraries
+static const size_t NCCL_BYTES = 512 << 20; // and for NCCL, which connects the GPUs when all is divided: a guess
 
 // ---- the device ----
 
@@ -142,21 +142,20 @@ static enum farm_status take_zeros(struct farm_cuda_context *context, struct far
 }
 
 // Observations of as many environments as a batch may have, from their lanes to their places in the mirror, which holds
-// nothing yet.
+// nothing yet. Flat ones lie in no ring: there is nothing to choose.
 static enum farm_status choose_crossing(struct farm_cuda_context *context, struct CUstream_st *stream,
                                         struct farm_error *err) {
-    const void *from[CROSSING_PIECES];
-    void *to[CROSSING_PIECES];
-    uint32_t count = 0;
-    context->crossing = (struct farm_cuda_crossing){.way = FARM_CUDA_PULL_LOADS, .blocks = FARM_CUDA_PULL_BLOCKS};
-    if (!context->direct) return FARM_OK;
-    for (uint32_t i = 0; i < context->lanes->lane_count; i++)
-        for (uint32_t e = 0;
-             farm_cuda_serves(context, i) && e < context->lanes->lanes[i].lane->width && count < CROSSING_PIECES; e++) {
-            from[count] = farm_cuda_up(context, i, farm_lane_obs(context->lanes->lanes[i].lane, 0, 0, e));
-            to[count++] = farm_cuda_mirror_at(&context->mirror, i, 0, e);
+    struct farm_cuda_pieces pieces = {.bytes = context->obs_bytes, .staged = !context->direct};
+    for (uint32_t i = 0; i < context->lanes->lane_count && context->net->io.flat == 0; i++) {
+        if (!farm_cuda_serves(context, i)) continue;
+        const struct farm_lane *lane = context->lanes->lanes[i].lane;
+        for (uint32_t e = 0; e < lane->width && pieces.count < FARM_CUDA_CROSSING_PIECES; e++) {
+            const void *observation = farm_lane_obs(lane, 0, 0, e);
+            pieces.from[pieces.count] = pieces.staged ? observation : farm_cuda_up(context, i, observation);
+            pieces.to[pieces.count++] = farm_cuda_mirror_at(&context->mirror, i, 0, e);
         }
-    return farm_cuda_crossing_choose(stream, from, to, count, context->obs_bytes, &context->crossing, err);
+    }
+    return farm_cuda_crossing_choose(stream, &pieces, &context->crossing, err);
 }
 
 static enum farm_status make_stream(struct farm_cuda_shard *shard, struct farm_error *err) {
