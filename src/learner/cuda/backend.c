@@ -3,17 +3,16 @@
 
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "base/log.h"
 #include "base/time.h"
 #include "kernels/cuda/check.h"
+#include "learner/cuda/patience.h"
 #include "learner/cuda/reduce.h"
 #include "learner/cuda/shard.h"
 
-static const double STATE_EVERY_S = 10;                       // the most that a lost GPU takes with it
-static const double CONNECT_S = 60, UPDATE_S = 600;           // the most that several GPUs wait for one another
-static const struct timespec LOOK_EVERY = {.tv_nsec = 20000}; // at several GPUs' updates
+static const double STATE_EVERY_S = 10; // where the learner's config does not say
+static const double CONNECT_S = 60;     // the most that several GPUs wait for one another at the start
 
 struct farm_backend {
     uint32_t shard_count;
@@ -39,10 +38,30 @@ static enum farm_status sum_gradients(struct farm_backend *backend, struct farm_
     return farm_cuda_reduce_sum(&backend->reduce, gradients, parameters_of(backend, 0)->count, streams, err);
 }
 
+static bool given_up(const struct farm_backend *backend) {
+    for (uint32_t k = 0; k < backend->shard_count; k++)
+        if (farm_cuda_given_up(&backend->shards[k]->context)) return true;
+    return false;
+}
+
+// Whether to wait on, which the GPUs have not ended for `seconds` at most. Several may wait for one another, or for one
+// that hangs: none of them is waited for again.
+static enum farm_status patience(struct farm_backend *backend, uint64_t start_ns, double seconds,
+                                 struct farm_error *err) {
+    if (backend->shard_count == 1) return farm_cuda_patience(&backend->shards[0]->context, start_ns, "an update", err);
+    if (!given_up(backend) && (double)(farm_now_ns() - start_ns) <= seconds * 1e9) return FARM_OK;
+    for (uint32_t k = 0; k < backend->shard_count; k++) farm_cuda_give_up(&backend->shards[k]->context);
+    return farm_fail(err, FARM_E_DEAD,
+                     "the GPUs' gradients are not added up after %.3g s: one hangs (dmesg and nvidia-smi may say why), "
+                     "or they do not reach one another: NCCL_DEBUG=WARN says more; NCCL_P2P_DISABLE=1 helps where the "
+                     "bus does not carry peers; or --gpus 1",
+                     (double)(farm_now_ns() - start_ns) * 1e-9);
+}
+
 // Waits until every device is where its training stands (farm_cuda_training_mark). One that is lost would leave the
 // others waiting for its gradient for ever, so none is waited for alone.
 static enum farm_status wait_for_all(struct farm_backend *backend, double seconds, struct farm_error *err) {
-    const uint64_t end = farm_now_ns() + (uint64_t)(seconds * 1e9);
+    const uint64_t start_ns = farm_now_ns();
     for (uint32_t done = 0; done < backend->shard_count;) {
         enum farm_status status = farm_cuda_reduce_check(&backend->reduce, err);
         done = 0;
@@ -52,13 +71,9 @@ static enum farm_status wait_for_all(struct farm_backend *backend, double second
             if (!status) status = farm_cuda_training_ended(backend->shards[k]->training, &ended, err);
             done += !status && ended;
         }
-        if (!status && done < backend->shard_count && farm_now_ns() > end)
-            status = farm_fail(err, FARM_E_DEAD,
-                               "the GPUs' gradients are not added up after %.0f s: NCCL_DEBUG=WARN says more; "
-                               "NCCL_P2P_DISABLE=1 helps where the bus does not carry peers; or --gpus 1",
-                               seconds);
+        if (!status && done < backend->shard_count) status = patience(backend, start_ns, seconds, err);
         if (status) return status;
-        if (done < backend->shard_count) nanosleep(&LOOK_EVERY, NULL);
+        if (done < backend->shard_count) farm_cuda_nap(start_ns);
     }
     return FARM_OK;
 }
@@ -98,9 +113,15 @@ static void say_account(const struct farm_backend *backend) {
 static void destroy(struct farm_backend *backend) {
     if (!backend) return;
     say_account(backend);
+    if (given_up(backend)) return; // the process ends
     farm_cuda_reduce_close(&backend->reduce);
     for (uint32_t k = 0; k < backend->shard_count; k++) farm_cuda_shard_free(backend->shards[k]);
     free(backend);
+}
+
+// GPUs that wait for one that is lost go on. A GPU that was given up is not asked: NCCL might wait for it.
+static void abandon_sum(struct farm_backend *backend) {
+    if (!given_up(backend)) farm_cuda_reduce_abort(&backend->reduce);
 }
 
 static enum farm_status create(const struct farm_backend_config *config, struct farm_backend **out,
@@ -114,12 +135,16 @@ static enum farm_status create(const struct farm_backend_config *config, struct 
     }
     if (!status && config->shards > 1 && !config->learner->evaluate) status = connect(backend, err);
     if (status) {
-        farm_cuda_reduce_abort(&backend->reduce);
+        abandon_sum(backend);
         destroy(backend);
         return status;
     }
     *out = backend;
     return FARM_OK;
+}
+
+const struct farm_cuda_context *farm_cuda_backend_context(const struct farm_backend *backend, uint32_t shard) {
+    return &backend->shards[shard]->context;
 }
 
 // ---- the functions ----
@@ -138,12 +163,14 @@ static struct farm_cuda_shard *shard_of(const struct farm_backend *backend, uint
 }
 
 static enum farm_status join(struct farm_backend *backend, uint32_t ring, struct farm_error *err) {
+    if (given_up(backend)) return farm_fail(err, FARM_E_DEAD, "the GPU hangs");
     const enum farm_status status = farm_cuda_shard_enter(shard_of(backend, ring), err);
     return status ? status : farm_cuda_shard_join(shard_of(backend, ring), ring, err);
 }
 
 static void leave(struct farm_backend *backend, uint32_t ring) {
     struct farm_error lost; // a device that is lost lets go all the same
+    if (given_up(backend)) return;
     (void)farm_cuda_shard_enter(shard_of(backend, ring), &lost);
     farm_cuda_shard_leave(shard_of(backend, ring), ring);
 }
@@ -188,9 +215,28 @@ static enum farm_status step(struct farm_backend *backend, struct farm_error *er
     return status;
 }
 
-static enum farm_status wait(struct farm_backend *backend, struct farm_error *err) {
-    if (backend->shard_count > 1) return wait_for_all(backend, UPDATE_S, err);
-    return farm_cuda_training_wait(backend->shards[0]->training, err);
+// Whether the state in the host's memory is older than the config wants it.
+static bool state_is_due(const struct farm_backend *backend) {
+    const double every = backend->shards[0]->context.learner->state_every_s;
+    return (double)(farm_now_ns() - parameters_of(backend, 0)->copied_ns) > (every > 0 ? every : STATE_EVERY_S) * 1e9;
+}
+
+// The first shard's state into the host's memory: all have the same. What is in its stream already (the next update's
+// gradients) may take as long as an update.
+static enum farm_status copy_to_host(struct farm_backend *backend, struct farm_error *err) {
+    struct farm_cuda_shard *shard = backend->shards[0];
+    struct CUstream_st *stream = farm_cuda_shard_stream(shard);
+    const uint64_t start_ns = farm_now_ns();
+    enum farm_status status = farm_cuda_shard_enter(shard, err);
+    while (!status) {
+        const cudaError_t code = cudaStreamQuery(stream);
+        if (code == cudaSuccess) return farm_cuda_parameters_download(&shard->context.parameters, stream, err);
+        if (code != cudaErrorNotReady) return farm_cuda_fail(err, code, "training", __FILE__, __LINE__);
+        (void)cudaGetLastError(); // it would stay there
+        status = farm_cuda_patience(&shard->context, start_ns, "an update", err);
+        if (!status) farm_cuda_nap(start_ns);
+    }
+    return status;
 }
 
 static enum farm_status train(struct farm_backend *backend, const struct farm_train_update *update,
@@ -200,9 +246,9 @@ static enum farm_status train(struct farm_backend *backend, const struct farm_tr
     if (!status) status = step(backend, err);
     backend->begun = next != NULL;
     if (!status && next) status = differentiate(backend, next, err);
-    if (!status) status = wait(backend, err);
+    if (!status) status = wait_for_all(backend, farm_cuda_limit_s(backend->shards[0]->context.learner), err);
     if (status) {
-        farm_cuda_reduce_abort(&backend->reduce);
+        abandon_sum(backend);
         backend->failed = true;
         return status;
     }
@@ -213,26 +259,23 @@ static enum farm_status train(struct farm_backend *backend, const struct farm_tr
         farm_loss_stats_add(&stats->loss, &own.loss);
         stats->grad_norm = own.grad_norm; // of the sum: all have the same
     }
-    struct farm_cuda_parameters *first = parameters_of(backend, 0);
-    if ((double)(farm_now_ns() - first->copied_ns) <= STATE_EVERY_S * 1e9) return FARM_OK;
-    status = farm_cuda_shard_enter(backend->shards[0], err);
-    return status ? status : farm_cuda_parameters_download(first, farm_cuda_shard_stream(backend->shards[0]), err);
+    return state_is_due(backend) ? copy_to_host(backend, err) : FARM_OK;
 }
 
 static uint64_t version(const struct farm_backend *backend) {
     return parameters_of(backend, 0)->version;
 }
 
-// The first shard's: all have the same.
 static struct farm_backend_state state(struct farm_backend *backend) {
     struct farm_cuda_parameters *parameters = parameters_of(backend, 0);
     struct farm_error why;
     enum farm_status status = FARM_E_DEAD;
     if (backend->failed)
         (void)farm_fail(&why, status, "the last update was left half done");
+    else if (given_up(backend))
+        (void)farm_fail(&why, status, "the GPU hangs");
     else
-        status = farm_cuda_shard_enter(backend->shards[0], &why);
-    if (!status) status = farm_cuda_parameters_download(parameters, farm_cuda_shard_stream(backend->shards[0]), &why);
+        status = copy_to_host(backend, &why);
     if (status)
         farm_log_warn("%s: the parameters are those of version %llu, %llu updates before", why.message,
                       (unsigned long long)parameters->host.version,

@@ -7,4 +7,9 @@
 
 extern const struct farm_backend_ops farm_backend_cuda;
 
+struct farm_cuda_context; // context.h
+
+// For tests: what a shard of such a backend runs on, and by which ways.
+const struct farm_cuda_context *farm_cuda_backend_context(const struct farm_backend *backend, uint32_t shard);
+
 #endif

@@ -1,6 +1,6 @@
 // What inference and training of the CUDA backend share: the device, the rings as it sees them, their mirror, the
 // parameters. Made once, before either runs. Afterwards the parameters change, and the entries of rings that come and
-// go, while nobody else looks at these (backend.h, join and leave).
+// go, while nobody else looks at these (backend.h, join and leave), and whether the GPU was given up.
 #ifndef FARM_LEARNER_CUDA_CONTEXT_H
 #define FARM_LEARNER_CUDA_CONTEXT_H
 
@@ -24,9 +24,10 @@ struct farm_cuda_context {
     struct farm_cuda_crossing crossing;
     bool direct; // observations are read where they lie: registered, and pixels. Flat ones are the learner's checked
                  // copies, which are not in the rings
-    size_t obs_bytes; // of one environment's step
-    void *zeros;      // device: an observation of zeros, with what alignment takes
-    void *sink;       // device: where rows that nobody wants go
+    size_t obs_bytes;  // of one environment's step
+    void *zeros;       // device: an observation of zeros, with what alignment takes
+    void *sink;        // device: where rows that nobody wants go
+    uint64_t given_up; // patience.h; atomic
 };
 
 // Whether a lane is served here, and how many of an update's unrolls are trained on here.

@@ -6,9 +6,11 @@
 #include <string.h>
 
 #include "base/atomics.h"
+#include "base/time.h"
 #include "kernels/cuda/check.h"
 #include "kernels/random.h"
 #include "learner/cuda/memory.h"
+#include "learner/cuda/patience.h"
 #include "learner/cuda/stream.h"
 
 enum { RUNGS_MAX = FARM_CUDA_EXECUTOR_ROWS_MAX, SPINS_PER_LOOK = 1024, LISTS_BLOCKS = 1 };
@@ -34,7 +36,6 @@ struct farm_cuda_inference {
     struct farm_cuda_context *context;
     struct farm_cuda_executor *executor;
     cudaStream_t stream;
-    cudaEvent_t done; // for hosts that sleep instead of spinning
     struct rung rungs[RUNGS_MAX];
     uint32_t rung_count, rows_max, lanes_max;
     // pinned, and the same as the GPU sees them
@@ -312,7 +313,7 @@ enum farm_status farm_cuda_inference_make(struct farm_cuda_context *context, str
         i->rungs[r].lists = layout(i->rungs[r].rows, i->rungs[r].lanes, (uint32_t)context->net->io.stack);
     i->lanes_max = i->rungs[i->rung_count - 1].lanes;
     const struct farm_cuda_executor_config config = executor_config(context);
-    enum farm_status status = farm_cuda_stream_make(true, &i->stream, &i->done, err);
+    enum farm_status status = farm_cuda_stream_make(true, &i->stream, NULL, err);
     if (!status) status = take_lists(i, err);
     if (!status) status = take_pinned(i, err);
     if (!status) status = take_device(i, err);
@@ -342,7 +343,6 @@ void farm_cuda_inference_free(struct farm_cuda_inference *i) {
     for (size_t k = 0; k < sizeof device / sizeof *device; k++) (void)cudaFree(device[k]);
     for (size_t k = 0; k < sizeof pinned / sizeof *pinned; k++) (void)cudaFreeHost(pinned[k]);
     for (size_t k = 0; k < sizeof host / sizeof *host; k++) free(host[k]);
-    if (i->done) (void)cudaEventDestroy(i->done);
     if (i->stream) (void)cudaStreamDestroy(i->stream);
     free(i);
 }
@@ -411,21 +411,30 @@ static const struct rung *rung_of(const struct farm_cuda_inference *i, uint32_t 
     return &i->rungs[r];
 }
 
-// The GPU's last word of this replay. Looks at the stream now and then, for a GPU that is lost says nothing.
+// A GPU that is lost, or hangs, says nothing by itself.
+static enum farm_status look_at_stream(struct farm_cuda_inference *i, uint64_t start_ns, struct farm_error *err) {
+    const cudaError_t code = cudaStreamQuery(i->stream);
+    (void)cudaGetLastError(); // "not ready" would stay there
+    if (code == cudaErrorNotReady) return farm_cuda_patience(i->context, start_ns, "inference", err);
+    if (code) return farm_cuda_fail(err, code, "inference", __FILE__, __LINE__);
+    if (farm_load_acquire(i->flag) != i->sequence)
+        return farm_fail(err, FARM_E_IO, "inference has ended without its signal to the host");
+    return FARM_OK;
+}
+
+// The GPU's last word of this replay. Looks at the stream now and then.
 static enum farm_status wait_for_end(struct farm_cuda_inference *i, struct farm_error *err) {
-    if (i->context->learner->spin_ns == 0) { // the CPU is wanted by others
-        FARM_CUDA_TRY(cudaEventRecord(i->done, i->stream));
-        FARM_CUDA_TRY(cudaEventSynchronize(i->done));
-    }
+    const bool sleeps = i->context->learner->spin_ns == 0; // the CPU is wanted by others
+    const uint64_t start_ns = farm_now_ns();
     for (uint32_t spins = 1; farm_load_acquire(i->flag) != i->sequence; spins++) {
-        farm_cpu_relax();
-        if (spins % SPINS_PER_LOOK) continue;
-        const cudaError_t code = cudaStreamQuery(i->stream);
-        (void)cudaGetLastError(); // "not ready" would stay there
-        if (code == cudaErrorNotReady) continue;
-        if (code) return farm_cuda_fail(err, code, "inference", __FILE__, __LINE__);
-        if (farm_load_acquire(i->flag) != i->sequence)
-            return farm_fail(err, FARM_E_IO, "inference has ended without its signal to the host");
+        if (sleeps) {
+            farm_cuda_nap(start_ns);
+        } else {
+            farm_cpu_relax();
+            if (spins % SPINS_PER_LOOK) continue;
+        }
+        const enum farm_status status = look_at_stream(i, start_ns, err);
+        if (status) return status;
     }
     return FARM_OK;
 }

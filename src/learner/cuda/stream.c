@@ -7,7 +7,7 @@ enum farm_status farm_cuda_stream_make(bool highest, cudaStream_t *stream, cudaE
     int least, greatest;
     FARM_CUDA_TRY(cudaDeviceGetStreamPriorityRange(&least, &greatest));
     FARM_CUDA_TRY(cudaStreamCreateWithPriority(stream, cudaStreamNonBlocking, highest ? greatest : least));
-    FARM_CUDA_TRY(cudaEventCreateWithFlags(done, cudaEventDisableTiming | cudaEventBlockingSync));
+    if (done) FARM_CUDA_TRY(cudaEventCreateWithFlags(done, cudaEventDisableTiming));
     return FARM_OK;
 }
 

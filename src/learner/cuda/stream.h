@@ -8,8 +8,8 @@
 
 #include "base/status.h"
 
-// A stream that waits for no other, of the device's highest priority or its lowest, and an event on which a host can
-// sleep.
+// A stream that waits for no other, of the device's highest priority or its lowest, and an event for where it stands
+// (NULL: none).
 enum farm_status farm_cuda_stream_make(bool highest, cudaStream_t *stream, cudaEvent_t *done, struct farm_error *err);
 
 // What the stream has been given since cudaStreamBeginCapture, as a graph. `status`: what came of giving it; where that

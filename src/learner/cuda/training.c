@@ -596,11 +596,6 @@ enum farm_status farm_cuda_training_mark(struct farm_cuda_training *t, struct fa
     return FARM_OK;
 }
 
-enum farm_status farm_cuda_training_wait(struct farm_cuda_training *t, struct farm_error *err) {
-    FARM_CUDA_TRY(cudaEventSynchronize(t->done));
-    return FARM_OK;
-}
-
 enum farm_status farm_cuda_training_ended(struct farm_cuda_training *t, bool *ended, struct farm_error *err) {
     const cudaError_t code = cudaEventQuery(t->done);
     *ended = code == cudaSuccess;

@@ -2,7 +2,7 @@
 // host gathers what is small (rewards, flags, actions, the logits that acted, and where each frame lies) into pinned
 // memory; frames come from the mirror. An update of the shard's share of the recipe's batch is two CUDA graphs,
 // gradients and step, between which other shards' gradients are added. Belongs to the training thread, which has a
-// stream of the lowest priority and sleeps until the update is done.
+// stream of the lowest priority and naps until the update is done.
 #ifndef FARM_LEARNER_CUDA_TRAINING_H
 #define FARM_LEARNER_CUDA_TRAINING_H
 
@@ -26,15 +26,14 @@ struct CUstream_st *farm_cuda_training_stream(const struct farm_cuda_training *t
 //   whole update, in all shards (each counts as one);
 // - where there are other shards, the caller adds up parameters.gradients between them, in their streams;
 // - the optimiser's step and the publication of what comes of it, into the stream;
-// - the wait until that is done, or a look whether it is;
+// - looks whether that is done, until it is;
 // - the new version is inference's, and *stats says what the shard's windows gave (grad_norm: of the sum).
 enum farm_status farm_cuda_training_gradients(struct farm_cuda_training *training,
                                               const struct farm_train_unrolls *unrolls, uint32_t count, uint32_t total,
                                               double learning_rate, struct farm_error *err);
 enum farm_status farm_cuda_training_step(struct farm_cuda_training *training, struct farm_error *err);
-// Marks, without an update, where the stream is now: what wait and ended look for.
+// Marks, without an update, where the stream is now: what `ended` looks for.
 enum farm_status farm_cuda_training_mark(struct farm_cuda_training *training, struct farm_error *err);
-enum farm_status farm_cuda_training_wait(struct farm_cuda_training *training, struct farm_error *err);
 enum farm_status farm_cuda_training_ended(struct farm_cuda_training *training, bool *ended, struct farm_error *err);
 void farm_cuda_training_finish(struct farm_cuda_training *training, struct farm_train_stats *stats);
 
