@@ -9,9 +9,11 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "access.h"
 #include "kernels/random.h"
 #include "learner/backend.h"
 #include "learner/cuda/backend.h"
+#include "learner/cuda/context.h"
 #include "learner/lanes.h"
 #include "libraries.h"
 #include "standin.h"
@@ -22,6 +24,7 @@ enum { LANE_COUNT = RINGS * LANES, ENVIRONMENTS = LANE_COUNT * WIDTH, ROUNDS = 4
 // What a run is asked.
 struct setting {
     bool frames;
+    enum farm_standin_way crosses; // frames, where they are registered: the others are slower, or are not there
     enum farm_mirror mirror;
     enum farm_precision precision;
     uint32_t batch, micro_batch, infer_batch_max;
@@ -65,6 +68,8 @@ struct record {
     float *params;
     size_t count;
     uint64_t updates;
+    uint64_t inferred[FARM_STANDIN_WAYS], trained[FARM_STANDIN_WAYS]; // bytes of registered memory that were read
+    uint64_t said[2];                                                 // that the backend counts: inference, training
 };
 
 // ---- a farm ----
@@ -140,9 +145,19 @@ static inline void open_rings(struct farm *farm) {
     farm_lanes_divide(&farm->lanes, ring_shard);
 }
 
+// Makes one way the fastest of a start's trial: by far, for whatever else the machine does.
+static inline void prefer(enum farm_standin_way way) {
+    const int64_t slow_us = 2000;
+    farm_standin.major = way == FARM_STANDIN_LOADS ? 8 : 9; // no bulk copies
+    farm_standin.no_batches = way != FARM_STANDIN_COPIES;
+    farm_standin.slow_loads = way != FARM_STANDIN_LOADS ? slow_us : 0;
+    farm_standin.slow_bulk = way == FARM_STANDIN_COPIES ? slow_us : 0;
+}
+
 static inline struct farm *open_farm(struct setting setting) {
     struct farm *farm = calloc(1, sizeof *farm);
     farm->setting = setting;
+    prefer(setting.crosses);
     farm->spec = spec_of(setting.frames);
     farm->learner = learner_of(farm);
     cr_assert_eq(farm_net_make(&farm->spec, &farm->learner.io, &farm->net, &farm->err), FARM_OK, "%s",
@@ -158,12 +173,26 @@ static inline enum farm_status open_backend(struct farm *farm, const struct farm
                                                .lanes = &farm->lanes,
                                                .shards = ops->shards ? farm->setting.shards : 1};
     farm->ops = ops;
-    return ops->create(&config, &farm->backend, &farm->err);
+    const enum farm_status status = ops->create(&config, &farm->backend, &farm->err);
+    farm_standin.slow_loads = farm_standin.slow_bulk = 0;
+    return status;
+}
+
+static inline void expect_crossing(const struct farm *farm) {
+    for (uint32_t k = 0; k < farm->setting.shards; k++) {
+        const struct farm_cuda_context *context = farm_cuda_backend_context(farm->backend, k);
+        if (!context->direct) continue;
+        cr_assert_eq(context->crossing.copies, farm->setting.crosses == FARM_STANDIN_COPIES);
+        if (context->crossing.copies) continue;
+        cr_assert_eq(context->crossing.way,
+                     farm->setting.crosses == FARM_STANDIN_BULK ? FARM_CUDA_PULL_BULK : FARM_CUDA_PULL_LOADS);
+    }
 }
 
 static inline void must_open_backend(struct farm *farm, const struct farm_backend_ops *ops) {
     const enum farm_status status = open_backend(farm, ops);
     cr_assert_eq(status, FARM_OK, "%s", farm->err.message);
+    if (ops == &farm_backend_cuda) expect_crossing(farm);
 }
 
 static inline void close_farm(struct farm *farm) {
@@ -183,6 +212,10 @@ static inline double uniform(uint64_t lane, uint64_t env, uint64_t n, uint64_t w
            9007199254740992.0;
 }
 
+static inline bool is_first(uint64_t lane, uint64_t env, uint64_t n) {
+    return n == 0 || uniform(lane, env, n - 1, 1) < 0.15;
+}
+
 static inline void write_step(struct farm *farm, uint32_t id, uint64_t n) {
     struct farm_lane *lane = &farm->actors[id / LANES].lanes[id % LANES];
     cr_assert_eq(farm_lane_actor_next(lane), n);
@@ -193,7 +226,7 @@ static inline void write_step(struct farm *farm, uint32_t id, uint64_t n) {
             obs[i] = (uint8_t)(256 * uniform(id, e, n, 100 + i));
         for (size_t i = 0; i < FLAT && !farm->setting.frames; i++)
             ((float *)(void *)obs)[i] = (float)(2 * uniform(id, e, n, 100 + i) - 1);
-        const bool first = n == 0 || uniform(id, e, n - 1, 1) < 0.15, last = uniform(id, e, n, 1) < 0.15;
+        const bool first = is_first(id, e, n), last = is_first(id, e, n + 1);
         farm_lane_flags(lane, n)[e] =
             (uint8_t)((first ? FARM_STEP_FIRST : 0) | (last ? FARM_STEP_LAST | FARM_STEP_TERMINATED : 0));
         farm_lane_reward(lane, n)[e] = farm->setting.reward == 0 ? (float)(uniform(id, e, n, 2) - 0.5)
@@ -300,20 +333,32 @@ static inline void note(struct farm *farm, struct record *record) {
     }
 }
 
+// What of registered memory has been read since `before`, by which way.
+static inline void add_read(uint64_t *sum, const struct farm_standin_account *before) {
+    const struct farm_standin_account now = farm_standin_account();
+    for (int way = 0; way < FARM_STANDIN_WAYS; way++) sum[way] += now.read[way] - before->read[way];
+}
+
 static inline struct record *run(struct farm *farm) {
     struct record *record = calloc(1, sizeof *record);
     while (farm->n < ROUNDS) {
+        struct farm_standin_account before = farm_standin_account();
         const enum farm_status status = step(farm);
+        add_read(record->inferred, &before);
         cr_assert_eq(status, FARM_OK, "%s", farm->err.message);
         note(farm, record);
         while (farm->trained + UNROLL < farm->n) {
+            before = farm_standin_account();
             const enum farm_status trained = update(farm, &record->stats[record->updates]);
+            add_read(record->trained, &before);
             cr_assert_eq(trained, FARM_OK, "%s", farm->err.message);
             record->updates++;
             cr_assert_eq(farm->ops->version(farm->backend), record->updates);
         }
         if (farm->between) farm->between(farm);
     }
+    record->said[0] = farm->board.bus_infer_bytes;
+    record->said[1] = farm->board.bus_train_bytes;
     record->count = farm->net.parameter_count;
     record->params = malloc(record->count * sizeof(float));
     memcpy(record->params, farm->ops->state(farm->backend).params, record->count * sizeof(float));

@@ -65,19 +65,64 @@ Test(cuda_backend, an_update_that_is_begun_ahead_is_the_same_update) {
     expect_nothing_left();
 }
 
+// Frames that the network sees in one window: each step's stack, as far as its episode goes back.
+static uint64_t frames_seen(uint32_t lane, uint32_t env, uint64_t start) {
+    uint64_t seen = 0;
+    for (uint64_t n = start; n <= start + UNROLL; n++)
+        for (uint64_t k = 0; k < FRAME_STACK; k++) {
+            seen++;
+            if (is_first(lane, env, n - k)) break;
+        }
+    return seen;
+}
+
+// Frames that the updates read of the registered rings.
+static uint64_t frames_trained(enum farm_mirror mirror, uint64_t updates) {
+    uint64_t seen = 0;
+    if (mirror == FARM_MIRROR_FULL) return 0;
+    if (mirror == FARM_MIRROR_WINDOW) // whole windows; before the first step there is nothing
+        return ENVIRONMENTS * (updates * (UNROLL + FRAME_STACK) - (FRAME_STACK - 1));
+    for (uint64_t start = 0; start < updates * UNROLL; start += UNROLL)
+        for (uint32_t lane = 0; lane < LANE_COUNT; lane++)
+            for (uint32_t env = 0; env < WIDTH; env++) seen += frames_seen(lane, env, start);
+    return seen;
+}
+
+static void expect_read(const uint64_t *read, enum farm_standin_way by, uint64_t bytes, const char *who) {
+    for (int way = 0; way < FARM_STANDIN_WAYS; way++) {
+        if (way == FARM_STANDIN_LOADS && !farm_standin_sees_loads) continue;
+        const uint64_t expected = way == (int)by ? bytes : 0;
+        cr_assert_eq(read[way], expected, "%s has read %lu bytes of the rings by way %d, not %lu", who, read[way], way,
+                     expected);
+    }
+}
+
+// What was read of the rings, as the stand-in has seen it, and as the backend counts it.
+static void expect_crossings(const struct record *record, struct setting setting) {
+    const uint64_t bytes = SIDE * SIDE, inferred = (uint64_t)ROUNDS * ENVIRONMENTS * bytes;
+    const uint64_t trained = frames_trained(setting.mirror, record->updates) * bytes;
+    const bool by_bulk = setting.crosses == FARM_STANDIN_BULK && setting.mirror == FARM_MIRROR_WINDOW;
+    expect_read(record->inferred, setting.crosses, inferred, "inference");
+    expect_read(record->trained, by_bulk ? FARM_STANDIN_BULK : FARM_STANDIN_LOADS, trained, "training");
+    cr_assert_eq(record->said[0], inferred);
+    cr_assert_eq(record->said[1], trained);
+}
+
 static void expect_all_mirrors_agree(struct setting setting) {
     struct record *full = run_alone(setting, &farm_backend_cuda);
+    if (setting.frames) expect_crossings(full, setting);
     for (enum farm_mirror mirror = FARM_MIRROR_WINDOW; mirror <= FARM_MIRROR_OFF; mirror++) {
         setting.mirror = mirror;
         struct record *other = run_alone(setting, &farm_backend_cuda);
         expect_same(other, full, mirror == FARM_MIRROR_OFF ? "off" : "window");
+        if (setting.frames) expect_crossings(other, setting);
         forget(other);
     }
     expect_nothing_left();
     forget(full);
 }
 
-Test(cuda_backend, the_mirror_s_size_changes_no_number_of_frames) {
+Test(cuda_backend, with_each_mirror_frames_cross_the_bus_as_often_as_it_says_and_no_number_changes) {
     expect_all_mirrors_agree(usual(true));
 }
 
@@ -87,25 +132,111 @@ Test(cuda_backend, the_mirror_s_size_changes_no_number_of_numbers_in_bf16) {
     expect_all_mirrors_agree(setting);
 }
 
-Test(cuda_backend, an_observation_crosses_the_bus_once_with_a_mirror_and_more_often_without) {
-    const enum farm_mirror mirrors[] = {FARM_MIRROR_FULL, FARM_MIRROR_WINDOW, FARM_MIRROR_OFF};
-    uint64_t trained[3];
-    for (int m = 0; m < 3; m++) {
+// Inference by the way that is the fastest; training's windows too, but by copy engines, which its graph cannot have.
+static void expect_way_agrees(enum farm_standin_way way) {
+    struct setting setting = usual(true);
+    setting.mirror = FARM_MIRROR_WINDOW;
+    struct record *by_loads = run_alone(setting, &farm_backend_cuda);
+    setting.crosses = way;
+    struct record *other = run_alone(setting, &farm_backend_cuda);
+    expect_crossings(other, setting);
+    expect_same(other, by_loads, "another way");
+    expect_nothing_left();
+    forget(by_loads);
+    forget(other);
+}
+
+Test(cuda_backend, bulk_copies_bring_the_same_observations_where_they_are_the_fastest) {
+    expect_way_agrees(FARM_STANDIN_BULK);
+}
+
+Test(cuda_backend, copy_engines_bring_the_same_observations_where_they_are_the_fastest) {
+    expect_way_agrees(FARM_STANDIN_COPIES);
+}
+
+// What is written to stderr while a backend opens, on rings with a step that is not answered yet; text: 4,096 bytes.
+static void open_and_listen(struct farm *farm, char *text) {
+    for (uint32_t id = 0; id < LANE_COUNT; id++) write_step(farm, id, 0);
+    FILE *file = tmpfile();
+    const int before = dup(STDERR_FILENO);
+    cr_assert(file && before >= 0 && dup2(fileno(file), STDERR_FILENO) >= 0);
+    const enum farm_status status = open_backend(farm, &farm_backend_cuda);
+    cr_assert_geq(dup2(before, STDERR_FILENO), 0);
+    close(before);
+    cr_assert_eq(status, FARM_OK, "%s", farm->err.message);
+    rewind(file);
+    text[fread(text, 1, 4095, file)] = 0;
+    fclose(file);
+}
+
+// What was measured has brought the observations into the mirror.
+static void expect_brought(const struct farm *farm) {
+    const struct farm_cuda_context *context = farm_cuda_backend_context(farm->backend, 0);
+    uint8_t there[SIDE * SIDE];
+    for (uint32_t id = 0; id < LANE_COUNT; id++)
+        for (uint32_t e = 0; e < WIDTH; e++) {
+            const void *place = farm_cuda_mirror_at(&context->mirror, id, 0, e);
+            cr_assert_eq(cudaMemcpy(there, place, sizeof there, cudaMemcpyDeviceToHost), cudaSuccess);
+            cr_assert_arr_eq(there, farm_lane_obs(farm->lanes.lanes[id].lane, 0, 0, e), sizeof there, "lane %u", id);
+        }
+}
+
+// The figures behind `what`: GB/s and microseconds, for the twelve environments' observations together.
+static double microseconds_of(const char *text, const char *what) {
+    double gb_per_s = -1, us = -1;
+    const char *at = strstr(text, what);
+    cr_assert(at && sscanf(at + strlen(what), " %lf GB/s %lf us", &gb_per_s, &us) == 2, "no '%s' in: %s", what, text);
+    cr_assert_gt(us, 0);
+    cr_assert_float_eq(gb_per_s * us, ENVIRONMENTS * SIDE * SIDE * 1e-3, 0.1, "%g GB/s %g us", gb_per_s, us);
+    return us;
+}
+
+Test(cuda_backend, says_what_each_way_takes_and_leaves_out_what_there_is_not) {
+    const char *const words[] = {" by loads (", " by bulk copies (", " by copy engines ("};
+    const uint64_t tried[][FARM_STANDIN_WAYS] = {{3, 0, 0}, {3, 3, 0}, {3, 3, 1}}; // with three numbers of blocks
+    for (int way = 0; way < FARM_STANDIN_WAYS; way++) {
         struct setting setting = usual(true);
-        setting.mirror = mirrors[m];
+        setting.crosses = (enum farm_standin_way)way;
         struct farm *farm = open_farm(setting);
-        must_open_backend(farm, &farm_backend_cuda);
-        struct record *record = run(farm);
-        cr_assert_eq(farm->board.bus_infer_bytes, (uint64_t)ROUNDS * ENVIRONMENTS * SIDE * SIDE);
-        trained[m] = farm->board.bus_train_bytes;
-        const uint64_t windows = record->updates * ENVIRONMENTS * SIDE * SIDE;
-        if (m == 1) cr_assert_leq(trained[m], windows * (UNROLL + FRAME_STACK));
-        if (m == 1) cr_assert_geq(trained[m], windows * (UNROLL + 1));
-        forget(record);
+        char text[4096];
+        const struct farm_standin_account before = farm_standin_account();
+        uint64_t read[FARM_STANDIN_WAYS] = {0};
+        open_and_listen(farm, text);
+        add_read(read, &before);
+        expect_crossing(farm);
+        expect_brought(farm);
+        for (int k = 0; k < FARM_STANDIN_WAYS; k++) // each seven times, and once to warm up
+            if (k != FARM_STANDIN_LOADS || farm_standin_sees_loads)
+                cr_assert_eq(read[k], tried[way][k] * 8 * ENVIRONMENTS * SIDE * SIDE, "way %d: %lu bytes", k, read[k]);
+        cr_assert_not_null(strstr(text, words[way]), "%s", text);
+        (void)microseconds_of(text, "loads 4");
+        if (way != FARM_STANDIN_LOADS) (void)microseconds_of(text, "bulk copies 16");
+        if (way == FARM_STANDIN_COPIES) (void)microseconds_of(text, ", copy engines");
+        cr_assert_eq(strstr(text, "bulk copies 4") == NULL, way == FARM_STANDIN_LOADS, "%s", text);
+        cr_assert_eq(strstr(text, ", copy engines ") == NULL, way != FARM_STANDIN_COPIES, "%s", text);
+        cr_assert_eq(cudaPeekAtLastError(), cudaSuccess);
         close_farm(farm);
     }
-    cr_assert_eq(trained[0], 0);
-    cr_assert_gt(trained[2], trained[1]);
+    expect_nothing_left();
+}
+
+// Together: the host's copies and the pull, which is slow here.
+Test(cuda_backend, where_registration_is_refused_the_cost_of_copies_is_measured_and_said) {
+    struct setting setting = usual(true);
+    setting.crosses = FARM_STANDIN_BULK; // loads are slow
+    struct farm *farm = open_farm(setting);
+    char text[4096];
+    farm_standin.refuse_registration = 1;
+    const int64_t slow_us = farm_standin.slow_loads;
+    open_and_listen(farm, text);
+    expect_brought(farm);
+    cr_assert_not_null(strstr(text, "CUDA refuses to register the actors' up segments"), "%s", text);
+    cr_assert_not_null(strstr(text, "are copied into pinned memory and cross the bus by loads (12 at once"), "%s",
+                       text);
+    cr_assert_geq(microseconds_of(text, "both together"), (double)slow_us, "%s", text);
+    cr_assert_lt(microseconds_of(text, "one copy of as many bytes from pinned memory"), (double)slow_us, "%s", text);
+    close_farm(farm);
+    expect_nothing_left();
 }
 
 static void expect_staged_agrees(struct setting setting, int64_t *refusal) {
@@ -114,6 +245,8 @@ static void expect_staged_agrees(struct setting setting, int64_t *refusal) {
     for (setting.mirror = FARM_MIRROR_FULL; setting.mirror <= FARM_MIRROR_OFF; setting.mirror++) {
         struct record *staged = run_alone(setting, &farm_backend_cuda);
         expect_same(staged, registered, "staged");
+        expect_read(staged->inferred, FARM_STANDIN_LOADS, 0, "inference");
+        expect_read(staged->trained, FARM_STANDIN_LOADS, 0, "training");
         forget(staged);
     }
     expect_nothing_left();
@@ -139,6 +272,14 @@ Test(cuda_backend, everything_is_registered_while_it_runs_and_nothing_afterwards
     for (int r = 0; r < RINGS; r++) bytes += farm->lanes.rings[r].up.bytes + farm->lanes.rings[r].down.bytes;
     cr_assert_eq(farm_standin_account().registered, 2 * RINGS);
     cr_assert_eq(farm_standin_account().registered_bytes, bytes);
+    const struct farm_cuda_context *context = farm_cuda_backend_context(farm->backend, 0);
+    const unsigned both = cudaHostRegisterPortable | cudaHostRegisterMapped;
+    for (uint32_t id = 0; id < LANE_COUNT; id++) {
+        const struct farm_lane *lane = farm->lanes.lanes[id].lane;
+        cr_assert_eq(farm_standin_registration(farm_cuda_up(context, id, farm_lane_obs(lane, 0, 0, 0))),
+                     both | cudaHostRegisterReadOnly);
+        cr_assert_eq(farm_standin_registration(farm_cuda_down(context, id, &lane->down->acted)), both);
+    }
     farm->ops->destroy(farm->backend);
     farm->backend = NULL;
     expect_nothing_left();
@@ -236,26 +377,6 @@ Test(cuda_backend, segments_are_registered_in_pieces_and_addressed_as_a_whole) {
     close_farm(farm);
 }
 
-Test(cuda_backend, a_device_without_bulk_copies_pulls_by_loads) {
-    struct record *new = run_alone(usual(true), &farm_backend_cuda);
-    farm_standin.major = 8;
-    struct record *old = run_alone(usual(true), &farm_backend_cuda);
-    expect_same(old, new, "compute capability 8");
-    forget(new);
-    forget(old);
-}
-
-Test(cuda_backend, copy_engines_bring_the_same_observations_where_they_are_the_fastest) {
-    struct record *by_kernels = run_alone(usual(true), &farm_backend_cuda);
-    farm_standin.slow_pulls = 500;
-    const uint64_t before = farm_standin_account().host_to_device_bytes;
-    struct record *by_copies = run_alone(usual(true), &farm_backend_cuda);
-    cr_assert_geq(farm_standin_account().host_to_device_bytes - before, (uint64_t)ROUNDS * ENVIRONMENTS * SIDE * SIDE);
-    expect_same(by_copies, by_kernels, "copy engines");
-    forget(by_kernels);
-    forget(by_copies);
-}
-
 Test(cuda_backend, a_learner_that_comes_back_trains_on_steps_of_before) {
     struct farm *ours = open_farm(usual(true)), *theirs = open_farm(usual(true));
     struct farm *const farms[] = {ours, theirs};
@@ -278,6 +399,112 @@ Test(cuda_backend, a_learner_that_comes_back_trains_on_steps_of_before) {
                  1e-5);
     close_farm(ours);
     close_farm(theirs);
+}
+
+// ---- who goes first ----
+
+enum { STREAMS_MAX = 8 };
+
+// Of the streams that are there, the one in which something has run since `before` were they: it alone.
+static struct farm_standin_stream busy_one(const struct farm_standin_stream *before, size_t count) {
+    struct farm_standin_stream now[STREAMS_MAX], busy = {0};
+    cr_assert_eq(farm_standin_streams(now, STREAMS_MAX), count);
+    int found = 0;
+    for (size_t i = 0; i < count; i++) {
+        if (now[i].works == before[i].works) continue;
+        busy = now[i];
+        found++;
+    }
+    cr_assert_eq(found, 1, "work in %d streams", found);
+    return busy;
+}
+
+Test(cuda_backend, inference_has_a_stream_of_the_highest_priority_and_training_one_of_the_lowest) {
+    struct farm *farm = open_farm(usual(true));
+    struct farm_standin_stream before[STREAMS_MAX];
+    struct farm_train_stats stats;
+    int least, greatest;
+    must_open_backend(farm, &farm_backend_cuda);
+    cr_assert_eq(cudaDeviceGetStreamPriorityRange(&least, &greatest), cudaSuccess);
+    while (farm->n < UNROLL) cr_assert_eq(step(farm), FARM_OK);
+    size_t count = farm_standin_streams(before, STREAMS_MAX);
+    cr_assert_lt(count, STREAMS_MAX);
+    cr_assert_eq(step(farm), FARM_OK);
+    const struct farm_standin_stream inference = busy_one(before, count);
+    count = farm_standin_streams(before, STREAMS_MAX);
+    cr_assert_eq(update(farm, &stats), FARM_OK);
+    const struct farm_standin_stream training = busy_one(before, count);
+    cr_assert_eq(inference.priority, greatest);
+    cr_assert_eq(training.priority, least);
+    cr_assert_eq(inference.flags, cudaStreamNonBlocking);
+    cr_assert_eq(training.flags, cudaStreamNonBlocking);
+    close_farm(farm);
+}
+
+// Batches 1, 2, 4, 7, then 1, 2, 4, 8, 16, 24, 32, 40, each for two copies of the parameters; two updates' gradients
+// and one step.
+Test(cuda_backend, inference_has_a_graph_for_each_size_of_its_ladder) {
+    const uint32_t most[] = {7, 40}, rungs[] = {4, 8};
+    for (int i = 0; i < 2; i++) {
+        struct setting setting = usual(true);
+        setting.infer_batch_max = most[i];
+        struct farm *farm = open_farm(setting);
+        must_open_backend(farm, &farm_backend_cuda);
+        cr_assert_eq(farm_standin_account().graph_execs, 2 * rungs[i] + 3);
+        close_farm(farm);
+    }
+}
+
+// Threads that an inference of so many environments, in their order, takes; they have been answered before.
+static uint64_t threads_of(struct farm *farm, uint32_t environments) {
+    struct farm_infer_rows rows[LANE_COUNT];
+    uint32_t count = 0;
+    for (uint32_t left = environments; left > 0; left -= rows[count++].env_count)
+        rows[count] = (struct farm_infer_rows){.lane = farm->lanes.lanes[count].lane,
+                                               .lane_id = count,
+                                               .n = farm->n - 1,
+                                               .env_count = left < WIDTH ? left : WIDTH};
+    const uint64_t before = farm_standin_account().threads;
+    cr_assert_eq(farm->ops->infer(farm->backend, 0, rows, count, &farm->err), FARM_OK, "%s", farm->err.message);
+    return farm_standin_account().threads - before;
+}
+
+Test(cuda_backend, a_batch_takes_the_smallest_size_of_the_ladder_that_holds_it) {
+    struct farm *farm = open_farm(usual(true));
+    must_open_backend(farm, &farm_backend_cuda);
+    cr_assert_eq(step(farm), FARM_OK);
+    const uint64_t one = threads_of(farm, 1), two = threads_of(farm, 2), four = threads_of(farm, 4);
+    cr_assert_lt(one, two);
+    cr_assert_lt(two, four);
+    cr_assert_eq(threads_of(farm, 3), four);
+    cr_assert_lt(four, threads_of(farm, 5));
+    cr_assert_eq(threads_of(farm, 5), threads_of(farm, 7));
+    close_farm(farm);
+}
+
+// Pieces of work of an update in so many passes.
+static uint64_t works_of(uint32_t micro_batch) {
+    struct setting setting = usual(true);
+    struct farm_train_stats stats;
+    setting.micro_batch = micro_batch;
+    struct farm *farm = open_farm(setting);
+    must_open_backend(farm, &farm_backend_cuda);
+    while (farm->n < UNROLL + 1) cr_assert_eq(step(farm), FARM_OK);
+    const uint64_t before = farm_standin_account().works;
+    cr_assert_eq(update(farm, &stats), FARM_OK);
+    const uint64_t works = farm_standin_account().works - before;
+    close_farm(farm);
+    return works;
+}
+
+// What inference waits for at most is one of them.
+Test(cuda_backend, an_update_is_made_in_passes_of_micro_batch_windows) {
+    const uint64_t one = works_of(ENVIRONMENTS), two = works_of(ENVIRONMENTS / 2), pass = two - one;
+    cr_assert_gt(pass, 10);
+    cr_assert_lt(pass, one);
+    cr_assert_eq(works_of(5), one + 2 * pass); // 5, 5 and 2 windows
+    cr_assert_eq(works_of(1), one + (ENVIRONMENTS - 1) * pass);
+    cr_assert_eq(works_of(0), one, "so few rows are one pass where nothing is said");
 }
 
 // ---- state ----
@@ -642,4 +869,79 @@ Test(cuda_backend, a_gpu_that_is_lost_at_any_piece_of_work_is_an_error_and_never
         close_farm(farm);
         expect_nothing_left();
     }
+}
+
+Test(cuda_backend, a_lost_gpu_takes_no_more_with_it_than_what_came_since_the_last_copy_of_its_state) {
+    const double every_s[] = {1e-9, 1000};
+    for (int i = 0; i < 2; i++) {
+        farm_standin_reset();
+        struct farm *farm = open_farm(usual(true));
+        farm->learner.state_every_s = every_s[i];
+        must_open_backend(farm, &farm_backend_cuda);
+        struct farm_train_stats stats;
+        while (farm->n < 3 * UNROLL + 1) {
+            cr_assert_eq(step(farm), FARM_OK);
+            if (farm->n > farm->trained + UNROLL) cr_assert_eq(update(farm, &stats), FARM_OK);
+        }
+        farm_standin.fall_off_after = (int64_t)farm_standin_account().works;
+        cr_assert_eq(step(farm), FARM_E_DEAD, "%s", farm->err.message);
+        cr_assert_eq(farm->ops->state(farm->backend).version, i == 0 ? 3 : 0);
+        close_farm(farm);
+        expect_nothing_left();
+    }
+}
+
+static struct farm *volatile left[2]; // hanging: nothing of them can be given back
+
+// A GPU that says nothing more once `inferring`, or training: both threads are told within the limit, the state of
+// before is there, and nobody waits for the GPU again.
+static struct farm *hang(bool inferring, uint64_t spin_ns) {
+    struct setting setting = usual(true);
+    setting.spin_ns = spin_ns;
+    struct farm *farm = open_farm(setting);
+    farm->learner.state_every_s = 1e-9;
+    must_open_backend(farm, &farm_backend_cuda);
+    struct farm_train_stats stats;
+    while (farm->n < UNROLL + 1) cr_assert_eq(step(farm), FARM_OK);
+    cr_assert_eq(update(farm, &stats), FARM_OK, "%s", farm->err.message);
+    while (farm->n < 2 * UNROLL + 1) cr_assert_eq(step(farm), FARM_OK, "%s", farm->err.message);
+    farm_standin.hang_after = (int64_t)farm_standin_account().works;
+    farm->learner.gpu_limit_s = 0.05;
+    const enum farm_status first = inferring ? step(farm) : update(farm, &stats);
+    cr_assert_eq(first, FARM_E_DEAD, "%s", farm->err.message);
+    cr_assert_not_null(strstr(farm->err.message, inferring ? "inference has not ended after 0.05 s" : "an update has"));
+    cr_assert_not_null(strstr(farm->err.message, "--resume"), "%s", farm->err.message);
+    farm->learner.gpu_limit_s = 1e9;
+    cr_assert_eq(farm->ops->state(farm->backend).version, 1);
+    const enum farm_status other = inferring ? update(farm, &stats) : step(farm);
+    cr_assert_eq(other, FARM_E_DEAD, "%s", farm->err.message);
+    cr_assert_not_null(strstr(farm->err.message, "the GPU hangs"), "%s", farm->err.message);
+    cr_assert_eq(farm->ops->join(farm->backend, 1, &farm->err), FARM_E_DEAD);
+    farm->ops->leave(farm->backend, 1);
+    farm->ops->destroy(farm->backend);
+    return farm;
+}
+
+Test(cuda_backend, an_inference_that_never_ends_is_given_up, .timeout = 10) {
+    left[0] = hang(true, 1000);
+    farm_standin_reset();
+    left[1] = hang(true, 0);
+}
+
+Test(cuda_backend, an_update_that_never_ends_is_given_up, .timeout = 10) {
+    left[0] = hang(false, 1000);
+}
+
+// The next update's gradients are in the stream behind which the state is copied.
+Test(cuda_backend, a_state_that_waits_for_a_gpu_that_hangs_is_that_of_before, .timeout = 10) {
+    struct farm *farm = left[0] = open_farm(usual(true));
+    must_open_backend(farm, &farm_backend_cuda);
+    struct farm_train_stats stats;
+    while (farm->n < 2 * UNROLL + 1) cr_assert_eq(step(farm), FARM_OK);
+    cr_assert_eq(update_and(farm, true, &stats), FARM_OK, "%s", farm->err.message);
+    farm_standin.hang_after = (int64_t)farm_standin_account().works;
+    farm->learner.gpu_limit_s = 0.05;
+    cr_assert_eq(farm->ops->state(farm->backend).version, 0);
+    cr_assert_eq(step(farm), FARM_E_DEAD);
+    farm->ops->destroy(farm->backend);
 }

@@ -28,16 +28,29 @@ Test(cuda_shards, an_update_that_does_not_divide_evenly_is_the_same_update) {
     expect_what_the_cpu_does(setting);
 }
 
+// Also where it is averaged: over all of its windows, not over the batch's or each GPU's. Adam does not see a
+// gradient's scale; its norm does.
 Test(cuda_shards, an_update_smaller_than_the_batch_is_made_too) {
-    struct farm *farm = open_farm(two(true));
-    must_open_backend(farm, &farm_backend_cuda);
-    struct farm_train_stats stats;
-    while (farm->n < UNROLL + 1) cr_assert_eq(step(farm), FARM_OK);
-    farm->setting.batch = 7;
-    cr_assert_eq(update(farm, &stats), FARM_OK, "%s", farm->err.message);
-    cr_assert_gt(stats.loss.weight, 0);
-    cr_assert_leq(stats.loss.weight, 7 * UNROLL);
-    close_farm(farm);
+    struct setting setting = two(true);
+    setting.loss_mean = true;
+    struct farm *ours = open_farm(setting), *theirs = open_farm(setting);
+    must_open_backend(ours, &farm_backend_cuda);
+    must_open_backend(theirs, &farm_backend_cpu);
+    struct farm *const farms[] = {ours, theirs};
+    struct farm_train_stats stats[2];
+    for (int i = 0; i < 2; i++) {
+        while (farms[i]->n < UNROLL + 1) cr_assert_eq(step(farms[i]), FARM_OK);
+        farms[i]->setting.batch = 7;
+        cr_assert_eq(update(farms[i], &stats[i]), FARM_OK, "%s", farms[i]->err.message);
+    }
+    cr_assert_gt(stats[0].loss.weight, 0);
+    cr_assert_eq(stats[0].loss.weight, stats[1].loss.weight);
+    cr_assert_float_eq(stats[0].grad_norm, stats[1].grad_norm, 1e-3 * stats[1].grad_norm);
+    cr_assert_lt(distance(ours->ops->state(ours->backend).params, theirs->ops->state(theirs->backend).params,
+                          ours->net.parameter_count),
+                 1e-4);
+    close_farm(ours);
+    close_farm(theirs);
     expect_nothing_left();
 }
 
@@ -131,6 +144,27 @@ Test(cuda_shards, takes_cuda_s_own_numbers_where_a_planned_gpu_is_hidden) {
     expect_nothing_left();
 }
 
+// Where a run has its GPUs by names in another order than CUDA's numbers.
+Test(cuda_shards, a_shard_is_on_the_gpu_that_was_planned_for_it) {
+    struct farm *farm = open_farm(two(true));
+    farm->learner.shards[0].gpu = "0000:01:00.0";
+    farm->learner.shards[1].gpu = "0000:00:00.0";
+    must_open_backend(farm, &farm_backend_cuda);
+    for (uint32_t k = 0; k < 2; k++) cr_assert_eq(farm_cuda_backend_context(farm->backend, k)->device, 1 - (int)k);
+    cr_assert_eq(step(farm), FARM_OK, "%s", farm->err.message);
+    farm_standin.fall_off_device = 1;
+    farm_standin.fall_off_after = (int64_t)farm_standin_account().works;
+    for (uint32_t id = 0; id < LANE_COUNT; id++) write_step(farm, id, farm->n);
+    for (uint32_t id = 0; id < LANE_COUNT; id++) {
+        const struct farm_learner_lane *of = &farm->lanes.lanes[id];
+        const struct farm_infer_rows rows = {.lane = of->lane, .lane_id = id, .n = farm->n, .env_count = WIDTH};
+        cr_assert_eq(farm->ops->infer(farm->backend, of->shard, &rows, 1, &farm->err),
+                     of->shard == 0 ? FARM_E_DEAD : FARM_OK, "lane %u", id);
+    }
+    close_farm(farm);
+    expect_nothing_left();
+}
+
 Test(cuda_shards, without_nccl_there_is_an_error_and_not_one_gpu) {
     const struct setting setting = two(true);
     farm_standin_libraries.no_nccl = true;
@@ -197,4 +231,33 @@ Test(cuda_shards, a_gpu_that_is_lost_is_an_error_and_leaves_no_other_waiting) {
     for (int device = 0; device < 2; device++)
         for (uint64_t works = before; works < before + 240; works += 11) lose(device, works, states);
     for (int version = 0; version <= UPDATES; version++) free(states[version]);
+}
+
+static struct farm *volatile left[2]; // hanging: nothing of them can be given back
+
+// One of two stands still: both wait in the sum, and the run ends all the same; also where inference notices first.
+static struct farm *hang(bool inferring) {
+    struct farm *farm = open_farm(two(true));
+    farm->learner.state_every_s = 1e-9;
+    must_open_backend(farm, &farm_backend_cuda);
+    struct farm_train_stats stats;
+    while (farm->n < UNROLL + 1) cr_assert_eq(step(farm), FARM_OK);
+    cr_assert_eq(update(farm, &stats), FARM_OK, "%s", farm->err.message);
+    while (farm->n < 2 * UNROLL + 1) cr_assert_eq(step(farm), FARM_OK);
+    farm_standin.hang_device = 1;
+    farm_standin.hang_after = (int64_t)farm_standin_account().works;
+    farm->learner.gpu_limit_s = 0.05;
+    if (inferring) cr_assert_eq(step(farm), FARM_E_DEAD, "%s", farm->err.message);
+    cr_assert_eq(update(farm, &stats), FARM_E_DEAD, "%s", farm->err.message);
+    cr_assert_not_null(strstr(farm->err.message, "one hangs"), "%s", farm->err.message);
+    if (!inferring) cr_assert_eq(step(farm), FARM_E_DEAD);
+    cr_assert_eq(farm->ops->state(farm->backend).version, 1);
+    farm->ops->destroy(farm->backend);
+    return farm;
+}
+
+Test(cuda_shards, a_gpu_that_hangs_is_an_error_and_nobody_waits_for_it_again, .timeout = 10) {
+    left[0] = hang(false);
+    farm_standin_reset();
+    left[1] = hang(true);
 }

@@ -19,6 +19,12 @@
 #endif
 #endif
 
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+const bool farm_standin_sees_loads = false;
+#else
+const bool farm_standin_sees_loads = true;
+#endif
+
 #ifdef __SANITIZE_ADDRESS__
 
 void farm_standin_release(uint64_t *word) {
@@ -104,8 +110,11 @@ static void check(const void *address, size_t bytes, bool aligned, bool store) {
         look_at_order(at, bytes, store);
         return;
     }
-    farm_standin_need(at, bytes, store, store ? "a kernel's store" : "a kernel's load");
-    if (store) look_at_store(at, bytes);
+    const bool registered = farm_standin_need(at, bytes, store, store ? "a kernel's store" : "a kernel's load");
+    if (store)
+        look_at_store(at, bytes);
+    else if (registered)
+        farm_standin_count_read(FARM_STANDIN_LOADS, bytes);
 }
 
 #define SIZED(n)                                                                                                       \

@@ -2,6 +2,7 @@
 #ifndef TESTS_SUPPORT_CUDA_STANDIN_ACCESS_H
 #define TESTS_SUPPORT_CUDA_STANDIN_ACCESS_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #ifdef __cplusplus
@@ -10,6 +11,10 @@ extern "C" {
 
 // Before a store that the host may acquire: all that the block has stored must come before it, by barriers.
 void farm_standin_release(uint64_t *word);
+
+// Whether a kernel's loads and stores are looked at, and its loads from registered memory counted: not in builds with a
+// sanitizer.
+extern const bool farm_standin_sees_loads;
 
 #ifdef __cplusplus
 }

@@ -17,10 +17,10 @@ static const size_t ARENA_BYTES = 16ull << 30, ALIGNMENT = 256, POISON_MAX = 1 <
 // Pieces larger than LARGE lie in the arena's upper half, which is not guarded: that would cost too much.
 static const size_t LARGE = 1 << 20, LOWER_BYTES = 8ull << 30;
 static const struct farm_standin_settings usual = {
-    .devices = 1, .driver = 13000, .major = 9, .memory = 1 << 30, .fall_off_after = -1};
+    .devices = 1, .driver = 13000, .major = 9, .memory = 1 << 30, .fall_off_after = -1, .hang_after = -1};
 
 struct farm_standin_settings farm_standin = {
-    .devices = 1, .driver = 13000, .major = 9, .memory = 1 << 30, .fall_off_after = -1};
+    .devices = 1, .driver = 13000, .major = 9, .memory = 1 << 30, .fall_off_after = -1, .hang_after = -1};
 
 void (*farm_standin_before_launch)(void);
 
@@ -41,7 +41,9 @@ struct item {
 
 struct CUstream_st {
     struct CUstream_st *next;
-    int device;
+    int device, priority;
+    unsigned flags;
+    uint64_t works; // that ran
     struct item *first, **last;
     struct CUgraph_st *capture; // being captured
 };
@@ -72,6 +74,7 @@ struct block {
     size_t bytes;
     enum kind kind;
     int device;
+    unsigned flags; // of the registration
     bool read_only, mapped;
 };
 
@@ -82,6 +85,7 @@ static struct {
     size_t arena_high; // of the lower half: what ever was in use
     int running;       // depth of work that runs
     int running_device;
+    struct CUstream_st *running_stream;
     struct block blocks[BLOCKS_MAX];
     size_t block_count;
     size_t block_of_page[PAGES]; // by the low bits of its number: where the last one was found
@@ -125,9 +129,13 @@ __attribute__((constructor)) static void read_environment(void) {
                 {"refuse_registration=", &farm_standin.refuse_registration},
                 {"refuse_read_only=", &farm_standin.refuse_read_only},
                 {"refuse_peers=", &farm_standin.refuse_peers},
-                {"slow_pulls=", &farm_standin.slow_pulls},
+                {"no_batches=", &farm_standin.no_batches},
+                {"slow_loads=", &farm_standin.slow_loads},
+                {"slow_bulk=", &farm_standin.slow_bulk},
                 {"fall_off_after=", &farm_standin.fall_off_after},
                 {"fall_off_device=", &farm_standin.fall_off_device},
+                {"hang_after=", &farm_standin.hang_after},
+                {"hang_device=", &farm_standin.hang_device},
                 {"no_start=", &farm_standin.no_start}};
     const char *text = getenv("FARM_CUDA_STANDIN");
     for (size_t k = 0; text && k < sizeof keys / sizeof *keys; k++) {
@@ -150,14 +158,23 @@ static struct block *block_of(const void *address, size_t bytes) {
     return NULL;
 }
 
-void farm_standin_need(const void *address, size_t bytes, bool write, const char *what) {
-    if (!bytes) return;
+bool farm_standin_need(const void *address, size_t bytes, bool write, const char *what) {
+    if (!bytes) return false;
     const struct block *block = block_of(address, bytes);
     if (!block) broken("an address that is no memory of the GPU's", address, bytes, what);
     if (block->kind != DEVICE && !block->mapped) broken("memory that is not mapped for the GPU", address, bytes, what);
     if (block->kind == DEVICE && block->device != gpu.running_device && !gpu.peers[gpu.running_device][block->device])
         broken("memory of another GPU", address, bytes, what);
     if (write && block->read_only) broken("a store into memory registered read-only", address, bytes, what);
+    return block->kind == REGISTERED;
+}
+
+void farm_standin_count_read(enum farm_standin_way way, size_t bytes) {
+    gpu.account.read[way] += bytes;
+}
+
+void farm_standin_count_threads(uint64_t threads) {
+    gpu.account.threads += threads;
 }
 
 static void add_block(struct block block) {
@@ -241,9 +258,18 @@ cudaError_t cudaMalloc(void **out, size_t bytes) {
 
 static void run_stream(struct CUstream_st *stream, const struct CUevent_st *until, uint64_t ticket);
 
+// A device that hangs: what it has been given stays where it is.
+static bool stands_still(int device) {
+    return farm_standin.hang_after >= 0 && gpu.account.works >= (uint64_t)farm_standin.hang_after &&
+           device == (int)farm_standin.hang_device;
+}
+
 static void run_everything(void) {
     run_stream(&gpu.standard, NULL, 0);
-    for (struct CUstream_st *s = gpu.streams; s; s = s->next) run_stream(s, NULL, 0);
+    for (struct CUstream_st *s = gpu.streams; s; s = s->next) {
+        run_stream(s, NULL, 0);
+        if (s->first && stands_still(s->first->device)) broken("waits for ever for a GPU that stands still", s, 0, "");
+    }
 }
 
 cudaError_t cudaFree(void *memory) {
@@ -290,6 +316,7 @@ cudaError_t cudaHostRegister(void *memory, size_t bytes, unsigned flags) {
     add_block((struct block){.start = memory,
                              .bytes = bytes,
                              .kind = REGISTERED,
+                             .flags = flags,
                              .read_only = flags & cudaHostRegisterReadOnly,
                              .mapped = flags & cudaHostRegisterMapped});
     return result(cudaSuccess);
@@ -340,11 +367,13 @@ static void run_work(const struct item *item) {
         return;
     }
     gpu.account.works++;
-    if (farm_standin.slow_pulls && strncmp(item->name, "pull", 4) == 0) usleep((useconds_t)farm_standin.slow_pulls);
+    gpu.running_stream->works++;
+    if (farm_standin.slow_loads && strcmp(item->name, "pull_loads") == 0) usleep((useconds_t)farm_standin.slow_loads);
+    if (farm_standin.slow_bulk && strcmp(item->name, "pull_bulk") == 0) usleep((useconds_t)farm_standin.slow_bulk);
     item->work(item->arguments);
 }
 
-// False: it waits for another device, which is lost.
+// False: it waits for another device, which is lost or stands still.
 static bool run_item(const struct item *item) {
     if (item->work) {
         enter();
@@ -359,7 +388,8 @@ static bool run_item(const struct item *item) {
     } else if (item->wait && item->wait->done < item->ticket && item->wait->where && !gpu.lost[item->device]) {
         const int device = item->wait->where->device;
         run_stream(item->wait->where, item->wait, item->ticket);
-        return item->wait->done >= item->ticket || !gpu.lost[device] || gpu.lost[item->device];
+        return item->wait->done >= item->ticket || !(gpu.lost[device] || stands_still(device)) ||
+               gpu.lost[item->device];
     }
     return true;
 }
@@ -379,9 +409,13 @@ static void drop_first(struct CUstream_st *stream) {
 // One item from the front. False: it stays, for it waits for ever.
 static bool run_first(struct CUstream_st *stream) {
     const int before = gpu.running_device;
+    struct CUstream_st *const stream_before = gpu.running_stream;
+    if (stands_still(stream->first->device)) return false;
     gpu.running_device = stream->first->device;
+    gpu.running_stream = stream;
     const bool done = run_item(stream->first);
     gpu.running_device = before;
+    gpu.running_stream = stream_before;
     if (done) drop_first(stream);
     return done;
 }
@@ -398,7 +432,7 @@ static void run_stream(struct CUstream_st *stream, const struct CUevent_st *unti
 static void wait_for(struct CUstream_st *stream, const struct CUevent_st *until, uint64_t ticket) {
     run_stream(stream, until, ticket);
     if (stream->first && !(until && until->done >= ticket))
-        broken("waits for ever for a GPU that is lost", stream, 0, "");
+        broken("waits for ever for a GPU that is lost or stands still", stream, 0, "");
 }
 
 void farm_standin_give_up(cudaStream_t stream) {
@@ -466,6 +500,7 @@ static void count_copy(const struct copy *copy) {
     const bool to_device = to && to->kind == DEVICE, from_device = from && from->kind == DEVICE;
     if (to_device && !from_device) gpu.account.host_to_device_bytes += copy->bytes;
     if (!to_device && from_device) gpu.account.device_to_host_bytes += copy->bytes;
+    if (from && from->kind == REGISTERED) farm_standin_count_read(FARM_STANDIN_COPIES, copy->bytes);
 }
 
 static void do_copy(const void *arguments) {
@@ -519,6 +554,7 @@ cudaError_t cudaMemcpyBatchAsync(void *const *to, const void *const *from, const
     const bool sound = attributes && indices && attribute_count == 1 && indices[0] == 0 && count > 0 && stream &&
                        attributes[0].srcAccessOrder == cudaMemcpySrcAccessOrderStream;
     if (!sound) return result(cudaErrorInvalidValue);
+    if (farm_standin.no_batches) return result(cudaErrorNotSupported);
     if (stream->capture) {
         stream->capture->broken = true;
         return result(cudaErrorStreamCaptureUnsupported);
@@ -567,6 +603,8 @@ cudaError_t cudaStreamCreateWithPriority(cudaStream_t *out, unsigned flags, int 
     struct CUstream_st *stream = calloc(1, sizeof *stream);
     stream->last = &stream->first;
     stream->device = current_device;
+    stream->priority = priority;
+    stream->flags = flags;
     stream->next = gpu.streams;
     gpu.streams = stream;
     *out = stream;
@@ -1001,6 +1039,24 @@ struct farm_standin_account farm_standin_account(void) {
     for (const struct CUevent_st *event = gpu.events; event; event = event->next) account.events++;
     pthread_mutex_unlock(&gpu.lock);
     return account;
+}
+
+size_t farm_standin_streams(struct farm_standin_stream *out, size_t most) {
+    size_t count = 0;
+    lock();
+    for (const struct CUstream_st *s = gpu.streams; s && count + 1 < most; s = s->next)
+        out[count++] = (struct farm_standin_stream){s->device, s->priority, s->flags, s->works};
+    if (count < most) out[count++] = (struct farm_standin_stream){.works = gpu.standard.works};
+    pthread_mutex_unlock(&gpu.lock);
+    return count;
+}
+
+unsigned farm_standin_registration(const void *address) {
+    lock();
+    const struct block *block = block_of(address, 1);
+    const unsigned flags = block && block->kind == REGISTERED ? block->flags : 0;
+    pthread_mutex_unlock(&gpu.lock);
+    return flags;
 }
 
 void farm_standin_reset(void) {

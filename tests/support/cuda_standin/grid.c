@@ -269,6 +269,7 @@ void farm_standin_grid_run(const struct farm_standin_grid *grid, void (*body)(co
         for (place->block.y = 0; place->block.y < grid->blocks.y; place->block.y++)
             for (place->block.x = 0; place->block.x < grid->blocks.x; place->block.x++) run_block();
     g.grid = NULL;
+    farm_standin_count_threads((uint64_t)grid->blocks.x * grid->blocks.y * grid->blocks.z * grid->threads);
 }
 
 // ---- what a thread may ask for ----
@@ -325,7 +326,7 @@ void farm_standin_bulk_load(void *shared, const void *from, uint32_t bytes, uint
     if (!farm_standin_is_shared(shared, bytes)) broken("a bulk copy out of shared memory");
     if (thread->load.bytes > 0) broken("a second bulk copy in one phase");
     if (thread->store.bytes > 0) broken("a bulk copy into memory that another may still read");
-    farm_standin_need(from, bytes, false, g.grid->name);
+    if (farm_standin_need(from, bytes, false, g.grid->name)) farm_standin_count_read(FARM_STANDIN_BULK, bytes);
     thread->load = (struct copy){shared, from, bytes};
 }
 

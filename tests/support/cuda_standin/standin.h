@@ -31,9 +31,13 @@ struct farm_standin_settings {
     int64_t refuse_registration; // 1: cudaHostRegister says that memory cannot be locked
     int64_t refuse_read_only;    // 1: the device cannot register memory that is mapped read-only
     int64_t refuse_peers;        // 1: no device reaches another's memory
-    int64_t slow_pulls;          // microseconds that each of farm_cuda_pull's takes longer
+    int64_t no_batches;          // 1: no batches of asynchronous copies
+    int64_t slow_loads;          // microseconds that each of farm_cuda_pull's by loads takes longer
+    int64_t slow_bulk;           // by bulk copies
     int64_t fall_off_after;      // pieces of work that run before a device is lost; -1: never
     int64_t fall_off_device;     // which: 0
+    int64_t hang_after;          // pieces of work that run before a device stands still, without a word; -1: never
+    int64_t hang_device;         // which: 0
     int64_t no_start;            // the code that cudaGetDeviceCount says; 0: none
 };
 extern struct farm_standin_settings farm_standin;
@@ -42,14 +46,30 @@ extern struct farm_standin_settings farm_standin;
 // it likes, and call the runtime's functions. NULL, also after farm_standin_reset: nobody.
 extern void (*farm_standin_before_launch)(void);
 
+// How registered memory is read: by the loads of kernels, by their bulk copies, or by copies in a stream.
+enum farm_standin_way { FARM_STANDIN_LOADS, FARM_STANDIN_BULK, FARM_STANDIN_COPIES, FARM_STANDIN_WAYS };
+
 // What has been asked for and not given back, and what has been done.
 struct farm_standin_account {
     uint64_t allocations, pinned, registered, streams, events, graphs, graph_execs, peers; // now
     uint64_t device_bytes, pinned_bytes, registered_bytes;                                 // now
     uint64_t works, graph_launches;                                                        // so far
     uint64_t host_to_device_bytes, device_to_host_bytes;                                   // by copies, so far
+    uint64_t read[FARM_STANDIN_WAYS];                                                      // registered bytes, so far
+    uint64_t threads;                                                                      // of kernels, so far
 };
 struct farm_standin_account farm_standin_account(void);
+
+// The streams that are there, the newest first and the standard one last; returns how many, `most` at most.
+struct farm_standin_stream {
+    int device, priority;
+    unsigned flags;
+    uint64_t works; // pieces of work that ran in it
+};
+size_t farm_standin_streams(struct farm_standin_stream *out, size_t most);
+
+// The flags with which memory is registered; 0: it is not.
+unsigned farm_standin_registration(const void *address);
 
 // Forgets everything (memory that was not given back too) and puts the settings back.
 void farm_standin_reset(void);
@@ -65,7 +85,9 @@ void farm_standin_give_up(cudaStream_t stream);
 
 // For work that runs: aborts unless [address, address + bytes) lies in one live allocation of its device (or one whose
 // memory that may use), in pinned memory or in registered memory (write: not in memory that was registered read-only).
-// `what` is for the message.
-void farm_standin_need(const void *address, size_t bytes, bool write, const char *what);
+// `what` is for the message. Returns whether it is registered: who reads it then says so.
+bool farm_standin_need(const void *address, size_t bytes, bool write, const char *what);
+void farm_standin_count_read(enum farm_standin_way way, size_t bytes);
+void farm_standin_count_threads(uint64_t threads); // for a kernel that runs
 
 #endif
