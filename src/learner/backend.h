@@ -37,6 +37,7 @@ struct farm_train_update {
 struct farm_train_stats {
     struct farm_loss_stats loss; // sums over rows with weight
     double grad_norm;            // before clipping
+    bool copied;                 // where the device is lost later, state() gives this version or a newer one
 };
 
 // The state that a checkpoint holds. Vectors are f32 [parameter_count]; `first` is NULL for RMSProp.

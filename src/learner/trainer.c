@@ -1,6 +1,7 @@
 // See trainer.h.
 #include "learner/trainer.h"
 
+#include <assert.h>
 #include <dirent.h>
 #include <errno.h>
 #include <inttypes.h>
@@ -42,6 +43,12 @@ struct update {
     double learning_rate;
 };
 
+// Where training stood when the backend had a state: what a checkpoint of it says.
+struct moment {
+    uint64_t version, frames, agent_steps, updates, episodes;
+    double return_mean;
+};
+
 struct farm_trainer {
     struct farm_trainer_config config;
     pthread_t thread;
@@ -54,6 +61,9 @@ struct farm_trainer {
     struct update updates[2], *update; // update: the one at hand; the other one may have been taken ahead
     bool ahead;
     uint64_t checkpoint_due_ns;
+    struct moment copied;   // of the state that a lost device leaves
+    uint64_t saved_version; // of the newest checkpoint, or what training began with
+    bool saved;             // there is one of this training
     uint32_t broken; // updates in a row whose gradient was not finite
     enum farm_status status;
     struct farm_error error;
@@ -94,28 +104,50 @@ static bool all_finite(const float *values, size_t count) {
     return sum == 0;
 }
 
+static struct moment now(const struct farm_trainer *trainer) {
+    const struct farm_board *board = trainer->config.learner->board;
+    return (struct moment){.version = trainer->config.ops->version(trainer->config.backend),
+                           .frames = farm_load_relaxed(&board->frames),
+                           .agent_steps = farm_load_relaxed(&board->agent_steps),
+                           .updates = farm_load_relaxed(&board->updates),
+                           .episodes = farm_load_relaxed(&board->episodes),
+                           .return_mean = farm_board_get(&board->return_mean)};
+}
+
+// Whether the state, which is of an earlier moment because the device is lost, holds what no file holds.
+static bool worth_saving(const struct farm_trainer *trainer, const struct farm_backend_state *state) {
+    assert(state->version == trainer->copied.version);
+    if (state->version != trainer->saved_version) return true;
+    farm_log_warn("no checkpoint is written: the parameters that are left, version %" PRIu64 ", are %s", state->version,
+                  trainer->saved ? "those of the last one" : "those that training began with");
+    return false;
+}
+
 static enum farm_status save(struct farm_trainer *trainer, struct farm_error *err) {
     const struct farm_learner_config *learner = trainer->config.learner;
-    struct farm_board *board = learner->board;
     if (!learner->checkpoint_dir) return FARM_OK;
     struct farm_backend_state state = trainer->config.ops->state(trainer->config.backend);
+    if (state.version == trainer->config.ops->version(trainer->config.backend))
+        trainer->copied = now(trainer);
+    else if (!worth_saving(trainer, &state))
+        return FARM_OK;
+    const struct moment *moment = &trainer->copied;
     size_t count_of = trainer->config.net->parameter_count;
     if (!all_finite(state.params, count_of) || !all_finite(state.first, count_of) ||
         !all_finite(state.second, count_of))
         return farm_fail(err, FARM_E_INVALID,
                          "training has diverged: parameters are not finite, the checkpoints before stay as they are "
                          "(a smaller --lr or --grad-norm-clip)");
-    uint64_t frames = farm_load_relaxed(&board->frames);
     const struct {
         const char *name;
         uint64_t value;
     } numbers[] = {
-        {"frames", frames},
-        {"agent_steps", farm_load_relaxed(&board->agent_steps)},
-        {"updates", farm_load_relaxed(&board->updates)},
+        {"frames", moment->frames},
+        {"agent_steps", moment->agent_steps},
+        {"updates", moment->updates},
         {"version", state.version},
         {"optimiser_step", state.optimiser_step},
-        {"episodes", farm_load_relaxed(&board->episodes)},
+        {"episodes", moment->episodes},
     };
     enum { NUMBERS = sizeof numbers / sizeof *numbers };
     char texts[OWN_PAIRS][32], path[4096];
@@ -126,18 +158,20 @@ static enum farm_status save(struct farm_trainer *trainer, struct farm_error *er
         pairs[count][0] = numbers[count].name;
         pairs[count][1] = texts[count];
     }
-    snprintf(texts[count], sizeof texts[count], "%.6g", farm_board_get(&board->return_mean));
+    snprintf(texts[count], sizeof texts[count], "%.6g", moment->return_mean);
     pairs[count][0] = "return_mean";
     pairs[count][1] = texts[count];
     count++;
     for (uint32_t i = 0; i < learner->metadata_count && count < FARM_CHECKPOINT_PAIRS_MAX; i++, count++)
         memcpy(pairs[count], learner->metadata[i], sizeof pairs[count]);
-    snprintf(path, sizeof path, "%s/%012" PRIu64 ".safetensors", learner->checkpoint_dir, frames);
+    snprintf(path, sizeof path, "%s/%012" PRIu64 ".safetensors", learner->checkpoint_dir, moment->frames);
     enum farm_status status =
         farm_checkpoint_save(path, trainer->config.net, &state, (const char *const(*)[2])pairs, count, err);
     if (status) return farm_fail_in(err, status, "checkpoint");
-    farm_board_add(&board->checkpoints, 1);
-    farm_store_relaxed(&board->checkpoint_frames, frames);
+    trainer->saved_version = state.version;
+    trainer->saved = true;
+    farm_board_add(&learner->board->checkpoints, 1);
+    farm_store_relaxed(&learner->board->checkpoint_frames, moment->frames);
     remove_files(learner->checkpoint_dir, is_checkpoint, CHECKPOINTS_KEPT);
     return FARM_OK;
 }
@@ -239,6 +273,7 @@ static void make(struct farm_trainer *trainer, const struct update *update, cons
         trainer->config.ops->train(trainer->config.backend, &order, next ? &ahead : NULL, &stats, &trainer->error);
     if (trainer->status) return;
     show(trainer, update, &stats);
+    if (stats.copied) trainer->copied = now(trainer);
     release(trainer, update);
     trainer->broken = isfinite(stats.grad_norm) ? 0 : trainer->broken + 1;
     if (trainer->broken == 1) farm_log_warn("the gradient is not finite: this update changes nothing");
@@ -358,6 +393,8 @@ enum farm_status farm_trainer_start(const struct farm_trainer_config *config, st
     pthread_cond_init(&trainer->more, NULL);
     pthread_cond_init(&trainer->less, NULL);
     trainer->update = &trainer->updates[0];
+    trainer->copied = now(trainer);
+    trainer->saved_version = trainer->copied.version;
     bool room = true;
     for (int k = 0; k < 2; k++) {
         trainer->updates[k].unrolls = calloc(batch ? batch : 1, sizeof *trainer->updates[k].unrolls);

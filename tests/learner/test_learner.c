@@ -16,6 +16,7 @@
 #include "base/time.h"
 #include "kernels/random.h"
 #include "kernels/sample.h"
+#include "learner/backend.h"
 #include "learner/checkpoint.h"
 #include "learner/learner.h"
 #include "ring/wait.h"
@@ -458,6 +459,100 @@ Test(learner, what_makes_no_sense_is_counted_once_and_trains_nothing) {
     cr_assert_eq(board->bad_values, sums.bad, "%lu bad values, %lu were written", board->bad_values, sums.bad);
     cr_assert(isfinite(farm_board_get(&board->grad_norm)) && isfinite(farm_board_get(&board->loss_value)));
     check_checkpoint(&table, path, sizeof path); // refuses what is not finite
+    tear_down(&table);
+}
+
+// ---- a device that is lost ----
+
+// The CPU as a device that is lost after LOST_AFTER updates, and whose state was last copied after `copied_after`.
+enum { LOST_AFTER = 40 };
+static struct {
+    uint64_t copied_after; // 0: before the first
+    size_t count;          // parameters
+    struct farm_backend_state copy;
+} device;
+
+static void copy_device(struct farm_backend *backend) {
+    const struct farm_backend_state from = farm_backend_cpu.state(backend);
+    const size_t bytes = device.count * sizeof(float);
+    if (!device.copy.params)
+        device.copy = (struct farm_backend_state){
+            .params = malloc(bytes), .first = malloc(bytes), .second = malloc(bytes)};
+    memcpy(device.copy.params, from.params, bytes);
+    memcpy(device.copy.first, from.first, bytes);
+    memcpy(device.copy.second, from.second, bytes);
+    device.copy.version = from.version;
+    device.copy.optimiser_step = from.optimiser_step;
+}
+
+static enum farm_status train_on_device(struct farm_backend *backend, const struct farm_train_update *update,
+                                        const struct farm_train_update *next, struct farm_train_stats *stats,
+                                        struct farm_error *err) {
+    const uint64_t made = farm_backend_cpu.version(backend);
+    if (made == LOST_AFTER) return farm_fail(err, FARM_E_DEAD, "the device is lost");
+    if (made == 0) copy_device(backend);
+    const enum farm_status status = farm_backend_cpu.train(backend, update, next, stats, err);
+    stats->copied = made + 1 == device.copied_after;
+    if (stats->copied) copy_device(backend);
+    return status;
+}
+
+static struct farm_backend_state state_of_device(struct farm_backend *backend) {
+    if (farm_backend_cpu.version(backend) < LOST_AFTER) copy_device(backend);
+    return device.copy;
+}
+
+// A learner whose device is lost has ended.
+static void lose_device(struct table *table, struct farm_backend_ops *ops, uint64_t copied_after) {
+    struct farm_net net;
+    set_up(table);
+    cr_assert_eq(farm_net_make(&table->config.net, &table->config.io, &net, &table->shared->err), FARM_OK);
+    device.count = net.parameter_count;
+    device.copied_after = copied_after;
+    *ops = farm_backend_cpu;
+    ops->train = train_on_device;
+    ops->state = state_of_device;
+    table->config.backend = ops;
+    launch(table);
+    cr_assert_not(act_until(table, NULL));
+    expect_exit(table, 1);
+    cr_assert_str_eq(table->shared->err.message, "the device is lost");
+}
+
+Test(learner, the_checkpoint_after_a_lost_device_says_when_its_parameters_were) {
+    enum { COPIED = 20, STEPS_OF_UPDATE = LANES * WIDTH * UNROLL };
+    struct table table;
+    struct farm_backend_ops ops;
+    struct farm_checkpoint_metadata metadata;
+    char path[512], name[32], last[256];
+    lose_device(&table, &ops, COPIED);
+    cr_assert_eq(table.shared->board.updates, LOST_AFTER);
+    cr_assert_eq(test_folder_files(table.folder, last, sizeof last), 1);
+    check_checkpoint(&table, path, sizeof path);
+    cr_assert_eq(farm_checkpoint_read_metadata(path, &metadata, &table.shared->err), FARM_OK);
+    cr_assert_eq(farm_checkpoint_get_u64(&metadata, "version"), COPIED);
+    cr_assert_eq(farm_checkpoint_get_u64(&metadata, "updates"), COPIED);
+    cr_assert_eq(farm_checkpoint_get_u64(&metadata, "optimiser_step"), COPIED);
+    const uint64_t frames = farm_checkpoint_get_u64(&metadata, "frames");
+    cr_assert_eq(farm_checkpoint_get_u64(&metadata, "agent_steps"), frames);
+    cr_assert_leq(farm_checkpoint_get_u64(&metadata, "episodes"), frames / GAME);
+    farm_checkpoint_metadata_free(&metadata);
+    // One step in GAME + 1 is a first one, which is no transition; the rings hold so many steps more.
+    cr_assert_gt(frames, COPIED * STEPS_OF_UPDATE * GAME / (GAME + 1) - LANES * WIDTH);
+    cr_assert_lt(frames, COPIED * STEPS_OF_UPDATE + LANES * WIDTH * STEPS);
+    snprintf(name, sizeof name, "%012lu.safetensors", frames);
+    cr_assert_str_eq(last, name);
+    cr_assert_eq(table.shared->board.checkpoint_frames, frames);
+    tear_down(&table);
+}
+
+Test(learner, no_checkpoint_is_written_of_parameters_that_a_lost_device_has_not_trained) {
+    struct table table;
+    struct farm_backend_ops ops;
+    lose_device(&table, &ops, 0);
+    cr_assert_eq(table.shared->board.updates, LOST_AFTER);
+    cr_assert_eq(test_folder_files(table.folder, NULL, 0), 0);
+    cr_assert_eq(table.shared->board.checkpoints, 0);
     tear_down(&table);
 }
 

@@ -6,12 +6,20 @@ import json
 import os
 import pathlib
 import shutil
+import signal
 import subprocess
 import unittest
 
-from running import FARM, InFolder
+from running import FARM, PATIENCE_S, InFolder, Watched, children, wait_until
 
 STANDIN = pathlib.Path(FARM).parent / "tests" / "tools" / "libfarm_cuda_standin.so"
+# Lost when it has been slow for some seconds, so that checkpoints of every second are there.
+LOST_LATE = "fall_off_after=6000 slow_pulls=3000"
+
+
+def metadata(checkpoint):
+    with open(checkpoint, "rb") as file:
+        return json.loads(file.read(int.from_bytes(file.read(8), "little")))["__metadata__"]
 
 
 @unittest.skipUnless(STANDIN.exists(), f"{STANDIN} is not built: CUDA's headers are missing (make deps)")
@@ -36,6 +44,16 @@ class Cuda(InFolder):
 
     def checkpoints(self):
         return sorted((self.folder / "r" / "checkpoints").glob("*.safetensors"))
+
+    def newest(self):
+        """What the newest checkpoint of a run that never went on says of itself, all of it of one moment."""
+        path = self.checkpoints()[-1]
+        figures = {key: int(metadata(path)[key]) for key in ("frames", "agent_steps", "version", "updates", "optimiser_step")}
+        self.assertEqual(int(path.stem), figures["frames"])
+        self.assertEqual(figures["agent_steps"], figures["frames"])
+        self.assertEqual((figures["updates"], figures["optimiser_step"]), (figures["version"], figures["version"]))
+        self.assertGreater(figures["version"], 0)
+        return figures
 
     def test_trains_and_goes_on_with_and_without_a_gpu(self):
         account, said = self.trained("--device", "cuda", "--frames", "20k")
@@ -69,10 +87,11 @@ class Cuda(InFolder):
 
     def test_one_of_two_gpus_that_is_lost_ends_the_run_with_a_checkpoint(self):
         for device in (0, 1):
-            standin = f"devices=2 fall_off_after=6000 fall_off_device={device}"
-            said = self.failed("--device", "cuda", "--gpus", "2", "--actors", "2", "--frames", "10M", standin=standin)
+            standin = f"devices=2 {LOST_LATE} fall_off_device={device}"
+            said = self.failed("--device", "cuda", "--gpus", "2", "--actors", "2", "--frames", "10M",
+                               "--checkpoint-every", "1", standin=standin)
             self.assertIn("the GPU is lost", said)
-            self.assertEqual(len(self.checkpoints()), 1, said)
+            self.newest()
             shutil.rmtree(self.folder / "r")
 
     def test_says_that_there_are_fewer_gpus_or_actors(self):
@@ -107,11 +126,62 @@ class Cuda(InFolder):
         self.assertGreater(account["updates"], 5)
 
     def test_a_gpu_that_is_lost_ends_the_run_with_a_checkpoint_to_go_on_from(self):
-        said = self.failed("--device", "cuda", "--frames", "10M", standin="fall_off_after=6000")
+        said = self.failed("--device", "cuda", "--frames", "10M", "--checkpoint-every", "1", standin=LOST_LATE)
         self.assertIn("the GPU is lost", said)
-        self.assertEqual(len(self.checkpoints()), 1, said)
+        before = self.newest()
         account, said = self.trained("--device", "cpu", "--resume", "--seconds", "1")
         self.assertIn("going on from", said)
+        after = metadata(self.checkpoints()[-1])
+        self.assertEqual(int(after["version"]), before["version"] + account["updates"])
+        self.assertEqual(int(after["frames"]), before["frames"] + account["agent_steps"])
+
+    def test_a_gpu_that_is_lost_before_its_state_was_ever_copied_leaves_no_checkpoint(self):
+        said = self.failed("--device", "cuda", "--frames", "10M", standin="fall_off_after=2000")
+        self.assertIn("no checkpoint is written: the parameters that are left, version 0, are those that training began with", said)
+        self.assertEqual(self.checkpoints(), [])
+
+
+@unittest.skipUnless(STANDIN.exists(), f"{STANDIN} is not built: CUDA's headers are missing (make deps)")
+class Killed(Watched):
+    def start(self, *arguments, standin=""):
+        for name, value in (("FARM_CUDA_BACKEND", str(STANDIN)), ("FARM_CUDA_STANDIN", standin)):
+            os.environ[name] = value
+            self.addCleanup(os.environ.pop, name)
+        return super().start("--env", "native/catch", "--device", "cuda", "--precision", "f32", *arguments)
+
+    def kill(self, process, name):
+        """The worker that takes its place is another process."""
+        old = children(process.pid)[name]
+        os.kill(old, signal.SIGKILL)
+        self.assertTrue(wait_until(lambda: children(process.pid).get(name, old) != old), self.said()[-4000:])
+
+    def test_an_actor_whose_ring_is_registered_dies_and_the_learner_goes_on(self):
+        process = self.start()
+        learner = children(process.pid)["learner"]
+        self.kill(process, "actor 0")
+        self.learns_on()
+        self.assertEqual(children(process.pid)["learner"], learner)
+        account = self.end(process)
+        self.assertEqual((account["actor_restarts"], account["learner_restarts"]), (1, 0))
+
+    def test_a_learner_that_is_killed_comes_back_and_goes_on(self):
+        process = self.start("--checkpoint-every", "1")
+        self.assertTrue(wait_until(lambda: list((self.folder / "r/checkpoints").glob("*.safetensors"))), self.said())
+        self.kill(process, "learner")
+        self.await_line(r"the learner starts again from \S+\.safetensors")
+        self.learns_on()
+        account = self.end(process)
+        self.assertEqual((account["actor_restarts"], account["learner_restarts"]), (0, 1))
+
+    def test_a_gpu_that_is_lost_ends_every_process_in_order(self):
+        process = self.start(standin="fall_off_after=6000")
+        workers = set(children(process.pid).values())
+        self.assertEqual(len(workers), 3)
+        out, _ = process.communicate(timeout=PATIENCE_S)
+        self.assertEqual(process.returncode, 1, self.said())
+        self.assertIn("the GPU is lost", json.loads(out)["error"])
+        self.assertNotIn("killed by signal", self.said())
+        self.assertFalse([pid for pid in workers if pathlib.Path(f"/proc/{pid}").exists()])
 
 
 @unittest.skipUnless(STANDIN.exists(), f"{STANDIN} is not built: CUDA's headers are missing (make deps)")

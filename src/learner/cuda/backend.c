@@ -259,7 +259,10 @@ static enum farm_status train(struct farm_backend *backend, const struct farm_tr
         farm_loss_stats_add(&stats->loss, &own.loss);
         stats->grad_norm = own.grad_norm; // of the sum: all have the same
     }
-    return state_is_due(backend) ? copy_to_host(backend, err) : FARM_OK;
+    if (!state_is_due(backend)) return FARM_OK;
+    status = copy_to_host(backend, err);
+    stats->copied = !status;
+    return status;
 }
 
 static uint64_t version(const struct farm_backend *backend) {
