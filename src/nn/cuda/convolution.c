@@ -6,10 +6,9 @@
 
 #include "kernels/cuda/kernels.h"
 
-enum { ALGORITHMS_MAX = 8 };
-_Static_assert((int)CUDNN_CONVOLUTION_FWD_ALGO_COUNT <= ALGORITHMS_MAX &&
-                   (int)CUDNN_CONVOLUTION_BWD_DATA_ALGO_COUNT <= ALGORITHMS_MAX &&
-                   (int)CUDNN_CONVOLUTION_BWD_FILTER_ALGO_COUNT <= ALGORITHMS_MAX,
+_Static_assert((int)CUDNN_CONVOLUTION_FWD_ALGO_COUNT <= FARM_CUDA_ALGORITHMS_MAX &&
+                   (int)CUDNN_CONVOLUTION_BWD_DATA_ALGO_COUNT <= FARM_CUDA_ALGORITHMS_MAX &&
+                   (int)CUDNN_CONVOLUTION_BWD_FILTER_ALGO_COUNT <= FARM_CUDA_ALGORITHMS_MAX,
                "all answers fit");
 
 enum direction { FORWARD, DATA, FILTER };
@@ -91,21 +90,28 @@ static enum farm_status ask(const struct farm_cuda_convolution *c, enum directio
     const struct farm_cudnn *cudnn = c->config.cudnn;
     const cudnnHandle_t handle = c->config.handle;
     if (direction == FORWARD) {
-        cudnnConvolutionFwdAlgoPerf_t results[ALGORITHMS_MAX];
+        cudnnConvolutionFwdAlgoPerf_t results[FARM_CUDA_ALGORITHMS_MAX];
         TRY(cudnn, GetConvolutionForwardAlgorithm_v7, handle, c->x, c->weight, convolution, c->y,
             CUDNN_CONVOLUTION_FWD_ALGO_COUNT, count, results);
         TAKE(results);
     } else if (direction == DATA) {
-        cudnnConvolutionBwdDataAlgoPerf_t results[ALGORITHMS_MAX];
+        cudnnConvolutionBwdDataAlgoPerf_t results[FARM_CUDA_ALGORITHMS_MAX];
         TRY(cudnn, GetConvolutionBackwardDataAlgorithm_v7, handle, c->weight, c->y, convolution, c->x,
             CUDNN_CONVOLUTION_BWD_DATA_ALGO_COUNT, count, results);
         TAKE(results);
     } else {
-        cudnnConvolutionBwdFilterAlgoPerf_t results[ALGORITHMS_MAX];
+        cudnnConvolutionBwdFilterAlgoPerf_t results[FARM_CUDA_ALGORITHMS_MAX];
         TRY(cudnn, GetConvolutionBackwardFilterAlgorithm_v7, handle, c->x, c->y, convolution, c->weight,
             CUDNN_CONVOLUTION_BWD_FILTER_ALGO_COUNT, count, results);
         TAKE(results);
     }
+    return FARM_OK;
+}
+
+// What the first of its algorithms computes with.
+static enum farm_status set_math(const struct farm_cuda_convolution *c, const struct farm_cuda_algorithms *algorithms,
+                                 struct farm_error *err) {
+    if (c->config.bf16) TRY(c->config.cudnn, SetConvolutionMathType, algorithms->convolution, algorithms->math[0]);
     return FARM_OK;
 }
 
@@ -128,28 +134,34 @@ static bool fits(const struct farm_cuda_convolution *c, enum direction direction
     return status == CUDNN_STATUS_SUCCESS && bytes <= c->config.workspace_bytes;
 }
 
+// 0: the best; a convolution without activation wants the algorithm that cuDNN can fuse the bias with.
+static int rank_of(const struct candidate *candidate, bool picky) {
+    if (!candidate->deterministic) return 2;
+    return picky && candidate->number != CUDNN_CONVOLUTION_FWD_ALGO_IMPLICIT_PRECOMP_GEMM ? 1 : 0;
+}
+
 static enum farm_status choose(struct farm_cuda_convolution *c, enum direction direction,
-                               struct farm_cuda_algorithm *out, struct farm_error *err) {
+                               struct farm_cuda_algorithms *out, struct farm_error *err) {
     static const char *const names[] = {"forward", "backward to the input", "backward to the weights"};
     const struct farm_net_op *op = &c->config.op;
-    struct candidate candidates[ALGORITHMS_MAX];
+    const bool picky = direction == FORWARD && op->activation == FARM_ACTIVATION_NONE;
+    struct candidate candidates[FARM_CUDA_ALGORITHMS_MAX];
     int count = 0;
     enum farm_status status = make_convolution(&c->config, &out->convolution, err);
     if (status == FARM_OK) status = ask(c, direction, out->convolution, candidates, &count, err);
     if (status != FARM_OK) return status;
-    // 0: deterministic, and cuDNN can fuse the bias with it where there is no activation; 1: deterministic; 2: any.
-    const bool picky = direction == FORWARD && op->activation == FARM_ACTIVATION_NONE;
-    for (int pass = picky ? 0 : 1; pass < 3; pass++)
+    for (int rank = 0; rank < 3; rank++)
         for (int i = 0; i < count; i++) {
             const struct candidate *candidate = &candidates[i];
-            if (!candidate->works || (pass < 2 && !candidate->deterministic)) continue;
-            if (pass == 0 && candidate->number != CUDNN_CONVOLUTION_FWD_ALGO_IMPLICIT_PRECOMP_GEMM) continue;
+            if (!candidate->works || rank_of(candidate, picky) != rank) continue;
             if (c->config.bf16) TRY(c->config.cudnn, SetConvolutionMathType, out->convolution, candidate->math);
             if (!fits(c, direction, out->convolution, candidate->number)) continue;
-            out->number = candidate->number;
-            if (direction == FORWARD) c->fused = !picky || pass == 0;
-            return FARM_OK;
+            out->number[out->count] = candidate->number;
+            out->math[out->count++] = candidate->math;
         }
+    if (direction == FORWARD && out->count > 0)
+        c->fused = !picky || out->number[0] == CUDNN_CONVOLUTION_FWD_ALGO_IMPLICIT_PRECOMP_GEMM;
+    if (out->count > 0) return set_math(c, out, err);
     return farm_fail(err, FARM_E_UNSUPPORTED,
                      "cuDNN has no algorithm (of %d) for a convolution %s, %d rows of %dx%dx%d, kernel %d, stride %d, "
                      "%d outputs, %s, in %zu MB of workspace; take precision %s or --device cpu",
@@ -188,53 +200,97 @@ void farm_cuda_convolution_drop(struct farm_cuda_convolution *c) {
 
 // ---- calls ----
 
+// What may be asked for in another way: the call was refused, nothing failed that ran. cuDNN 9 says "bad parameter"
+// (2000) too where the plan behind a call wants more workspace than it told.
+static bool refused(cudnnStatus_t status) {
+    return status != CUDNN_STATUS_SUCCESS && status < CUDNN_STATUS_EXECUTION_FAILED;
+}
+
+// After a call by the first algorithm: whether it shall be made again, by the next one; else *result is what to return.
+static bool again(const struct farm_cuda_convolution *c, struct farm_cuda_algorithms *algorithms, cudnnStatus_t status,
+                  const char *call, enum farm_status *result, struct farm_error *err) {
+    const bool next = refused(status) && !algorithms->ran && algorithms->count > 1;
+    algorithms->ran |= status == CUDNN_STATUS_SUCCESS;
+    *result = status == CUDNN_STATUS_SUCCESS ? FARM_OK : farm_cudnn_fail(c->config.cudnn, err, status, call);
+    if (!next) return false;
+    algorithms->count--;
+    for (int i = 0; i < algorithms->count; i++) {
+        algorithms->number[i] = algorithms->number[i + 1];
+        algorithms->math[i] = algorithms->math[i + 1];
+    }
+    *result = set_math(c, algorithms, err);
+    return *result == FARM_OK;
+}
+
 // cuDNN wants an addend in any case: y, times 0 where there is none.
 static cudnnStatus_t forward_fused(const struct farm_cuda_convolution *c, const void *x, const void *weight,
                                    const void *bias, bool add, void *y, void *workspace) {
     const float one = 1, factor = add ? 1 : 0;
     return c->config.cudnn->ConvolutionBiasActivationForward(
         c->config.handle, &one, c->x, x, c->weight, weight, c->forward.convolution,
-        (cudnnConvolutionFwdAlgo_t)c->forward.number, workspace, c->config.workspace_bytes, &factor, c->y, y, c->bias,
-        bias, c->activation, c->y, y);
+        (cudnnConvolutionFwdAlgo_t)c->forward.number[0], workspace, c->config.workspace_bytes, &factor, c->y, y,
+        c->bias, bias, c->activation, c->y, y);
 }
 
-enum farm_status farm_cuda_convolution_forward(struct farm_cuda_convolution *c, cudaStream_t stream, const void *x,
-                                               const void *weight, const void *bias, bool add, void *y, void *workspace,
-                                               struct farm_error *err) {
+static enum farm_status forward_plain(struct farm_cuda_convolution *c, cudaStream_t stream, const void *x,
+                                      const void *weight, const void *bias, bool add, void *y, void *workspace,
+                                      struct farm_error *err) {
     const struct farm_net_op *op = &c->config.op;
     const float one = 1, factor = add ? 1 : 0;
-    if (c->fused) {
-        const cudnnStatus_t status = forward_fused(c, x, weight, bias, add, y, workspace);
-        if (status == CUDNN_STATUS_SUCCESS) return FARM_OK;
-        const enum farm_status failed =
-            farm_cudnn_fail(c->config.cudnn, err, status, "ConvolutionBiasActivationForward");
-        if (failed != FARM_E_UNSUPPORTED) return failed;
-        c->fused = false;
-    }
-    TRY(c->config.cudnn, ConvolutionForward, c->config.handle, &one, c->x, x, c->weight, weight, c->forward.convolution,
-        (cudnnConvolutionFwdAlgo_t)c->forward.number, workspace, c->config.workspace_bytes, &factor, c->y, y);
+    enum farm_status result;
+    cudnnStatus_t status;
+    do {
+        status = c->config.cudnn->ConvolutionForward(
+            c->config.handle, &one, c->x, x, c->weight, weight, c->forward.convolution,
+            (cudnnConvolutionFwdAlgo_t)c->forward.number[0], workspace, c->config.workspace_bytes, &factor, c->y, y);
+    } while (again(c, &c->forward, status, "ConvolutionForward", &result, err));
+    if (result != FARM_OK) return result;
     return farm_cuda_bias_activate(stream, op->activation == FARM_ACTIVATION_RELU ? FARM_SLOPE_RELU : FARM_SLOPE_ONE,
                                    c->config.bf16 ? FARM_CUDA_BF16 : FARM_CUDA_F32, bias, y,
                                    (size_t)c->config.rows * (size_t)op->out.height * (size_t)op->out.width,
                                    op->out.channels, err);
 }
 
-enum farm_status farm_cuda_convolution_backward_data(const struct farm_cuda_convolution *c, const void *weight,
-                                                     const void *dy, void *dx, void *workspace,
-                                                     struct farm_error *err) {
-    const float one = 1, zero = 0;
-    TRY(c->config.cudnn, ConvolutionBackwardData, c->config.handle, &one, c->weight, weight, c->y, dy,
-        c->data.convolution, (cudnnConvolutionBwdDataAlgo_t)c->data.number, workspace, c->config.workspace_bytes, &zero,
-        c->x, dx);
+enum farm_status farm_cuda_convolution_forward(struct farm_cuda_convolution *c, cudaStream_t stream, const void *x,
+                                               const void *weight, const void *bias, bool add, void *y, void *workspace,
+                                               struct farm_error *err) {
+    if (!c->fused) return forward_plain(c, stream, x, weight, bias, add, y, workspace, err);
+    const cudnnStatus_t status = forward_fused(c, x, weight, bias, add, y, workspace);
+    if (refused(status) && !c->forward.ran) {
+        c->fused = false;
+        return forward_plain(c, stream, x, weight, bias, add, y, workspace, err);
+    }
+    if (status != CUDNN_STATUS_SUCCESS)
+        return farm_cudnn_fail(c->config.cudnn, err, status, "ConvolutionBiasActivationForward");
+    c->forward.ran = true;
     return FARM_OK;
 }
 
-enum farm_status farm_cuda_convolution_backward_filter(const struct farm_cuda_convolution *c, const void *x,
-                                                       const void *dy, bool add, void *dweight, void *workspace,
+enum farm_status farm_cuda_convolution_backward_data(struct farm_cuda_convolution *c, const void *weight,
+                                                     const void *dy, void *dx, void *workspace,
+                                                     struct farm_error *err) {
+    const float one = 1, zero = 0;
+    enum farm_status result;
+    cudnnStatus_t status;
+    do {
+        status = c->config.cudnn->ConvolutionBackwardData(
+            c->config.handle, &one, c->weight, weight, c->y, dy, c->data.convolution,
+            (cudnnConvolutionBwdDataAlgo_t)c->data.number[0], workspace, c->config.workspace_bytes, &zero, c->x, dx);
+    } while (again(c, &c->data, status, "ConvolutionBackwardData", &result, err));
+    return result;
+}
+
+enum farm_status farm_cuda_convolution_backward_filter(struct farm_cuda_convolution *c, const void *x, const void *dy,
+                                                       bool add, void *dweight, void *workspace,
                                                        struct farm_error *err) {
     const float one = 1, factor = add ? 1 : 0;
-    TRY(c->config.cudnn, ConvolutionBackwardFilter, c->config.handle, &one, c->x, x, c->y, dy, c->filter.convolution,
-        (cudnnConvolutionBwdFilterAlgo_t)c->filter.number, workspace, c->config.workspace_bytes, &factor, c->weight,
-        dweight);
-    return FARM_OK;
+    enum farm_status result;
+    cudnnStatus_t status;
+    do {
+        status =
+            c->config.cudnn->ConvolutionBackwardFilter(c->config.handle, &one, c->x, x, c->y, dy, c->filter.convolution,
+                                                       (cudnnConvolutionBwdFilterAlgo_t)c->filter.number[0], workspace,
+                                                       c->config.workspace_bytes, &factor, c->weight, dweight);
+    } while (again(c, &c->filter, status, "ConvolutionBackwardFilter", &result, err));
+    return result;
 }

@@ -19,11 +19,14 @@ struct farm_cuda_convolution_config {
     size_t workspace_bytes; // no algorithm may want more
 };
 
-// An algorithm of one direction. Each direction has a descriptor of its own because the kind of arithmetic stands
-// there.
-struct farm_cuda_algorithm {
+// The algorithms of one direction that ought to do, the best first: that one is used. Each direction has a descriptor
+// of its own because the kind of arithmetic stands there.
+enum { FARM_CUDA_ALGORITHMS_MAX = 8 };
+struct farm_cuda_algorithms {
     cudnnConvolutionDescriptor_t convolution;
-    int number;
+    int count, number[FARM_CUDA_ALGORITHMS_MAX];
+    cudnnMathType_t math[FARM_CUDA_ALGORITHMS_MAX];
+    bool ran; // the first one: it stays
 };
 
 struct farm_cuda_convolution {
@@ -31,7 +34,7 @@ struct farm_cuda_convolution {
     cudnnTensorDescriptor_t x, y, bias;
     cudnnFilterDescriptor_t weight;
     cudnnActivationDescriptor_t activation;
-    struct farm_cuda_algorithm forward, data, filter;
+    struct farm_cuda_algorithms forward, data, filter;
     bool fused; // bias, addend and activation in cuDNN's call; cleared where it turns out that it cannot
 };
 
@@ -40,6 +43,9 @@ enum farm_status farm_cuda_convolution_make(const struct farm_cuda_convolution_c
                                             struct farm_cuda_convolution *out, struct farm_error *err);
 void farm_cuda_convolution_drop(struct farm_cuda_convolution *convolution);
 
+// What cuDNN refuses at the first call of a direction, though it said that it would work, is done by the next
+// algorithm. That call must not be captured.
+//
 // y = activation(weight * x + bias), plus what y held before the activation where `add`. All in device memory of the
 // precision's type; the handle's stream is `stream`.
 enum farm_status farm_cuda_convolution_forward(struct farm_cuda_convolution *convolution, cudaStream_t stream,
@@ -48,10 +54,9 @@ enum farm_status farm_cuda_convolution_forward(struct farm_cuda_convolution *con
 
 // dy is the gradient of the sums. dx is written. dweight (of the precision's type: cuDNN's descriptors have no bf16
 // convolution with f32 gradients) is written, or added to where `add`.
-enum farm_status farm_cuda_convolution_backward_data(const struct farm_cuda_convolution *convolution,
-                                                     const void *weight, const void *dy, void *dx, void *workspace,
-                                                     struct farm_error *err);
-enum farm_status farm_cuda_convolution_backward_filter(const struct farm_cuda_convolution *convolution, const void *x,
+enum farm_status farm_cuda_convolution_backward_data(struct farm_cuda_convolution *convolution, const void *weight,
+                                                     const void *dy, void *dx, void *workspace, struct farm_error *err);
+enum farm_status farm_cuda_convolution_backward_filter(struct farm_cuda_convolution *convolution, const void *x,
                                                        const void *dy, bool add, void *dweight, void *workspace,
                                                        struct farm_error *err);
 

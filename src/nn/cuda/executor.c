@@ -502,7 +502,7 @@ static enum farm_status slope_backward(const struct call *call, int i, struct fa
 
 static enum farm_status convolution_backward(const struct call *call, int i, struct farm_error *err) {
     struct farm_cuda_executor *ex = call->ex;
-    const struct farm_cuda_convolution *convolution = &call->rung->steps[i].convolution;
+    struct farm_cuda_convolution *convolution = &call->rung->steps[i].convolution;
     const size_t offset = ex->plan.order.weight[i], count = ex->net.tensors[ex->net.ops[i].weight].count;
     float *gradient = call->gradients + offset;
     void *dweight = ex->bf16 ? at(ex, ex->plan.dweight) : gradient;

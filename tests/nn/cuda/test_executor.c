@@ -432,16 +432,36 @@ Test(nn_cuda, gradients_are_added_to_what_is_there) {
 // What cuDNN or cuBLASLt cannot do in one call is done in two, with the same result within roundings.
 Test(nn_cuda, what_the_libraries_cannot_fuse_is_done_after_them) {
     struct problem *p = problem_of(&odd_net, &odd_io, 3);
-    for (int i = 0; i < 4; i++) {
-        farm_standin_libraries.no_fused_convolution = i == 1;
-        farm_standin_libraries.no_epilogue = i == 2;
-        farm_standin_libraries.no_precomputed_gemm = i == 3;
+    static const int says[] = {0, 0, 0, CUDNN_STATUS_BAD_PARAM, CUDNN_STATUS_NOT_SUPPORTED, 3001, 4001};
+    for (int i = 0; i < (int)(sizeof says / sizeof *says); i++) {
+        farm_standin_libraries.fused_says = says[i];
+        farm_standin_libraries.no_epilogue = i == 1;
+        farm_standin_libraries.no_precomputed_gemm = i == 2;
         farm_standin_libraries.fused = farm_standin_libraries.plain = 0;
         expect_solved(p, FARM_PRECISION_F32, &f32_bounds);
         expect_solved(p, FARM_PRECISION_BF16, &odd_bf16);
         const long fused = farm_standin_libraries.fused, plain = farm_standin_libraries.plain;
-        cr_expect(i == 1 ? fused == 0 : fused > 0, "case %d: %ld fused", i, fused);
-        cr_expect(i == 1 || i == 3 ? plain > 0 : plain == 0, "case %d: %ld plain", i, plain);
+        cr_expect(says[i] ? fused == 0 : fused > 0, "case %d: %ld fused", i, fused);
+        cr_expect(says[i] || i == 2 ? plain > 0 : plain == 0, "case %d: %ld plain", i, plain);
+    }
+    problem_free(p);
+}
+
+// What cuDNN said would work, and refuses when it is called, is done by the next algorithm, from then on.
+Test(nn_cuda, an_algorithm_whose_call_is_refused_gives_way_to_the_next) {
+    struct problem *p = problem_of(&odd_net, &odd_io, 3);
+    static const enum farm_precision precisions[] = {FARM_PRECISION_F32, FARM_PRECISION_BF16};
+    for (int i = 0; i < 8; i++) {
+        const int direction = i / 2 % 4; // 0: forward, 1: to the input, 2: to the weights, 3: all
+        for (int d = 0; d < 3; d++) farm_standin_libraries.refused[d] = direction == d || direction == 3 ? 2 : 0;
+        const struct farm_cuda_executor_config config = config_of(p, 3, precisions[i % 2]);
+        struct farm_cuda_executor *executor = executor_new(&config);
+        for (int call = 0; call < 2; call++) {
+            const struct answer a = answer_of(executor, p, 3);
+            expect_right(p, &a, i % 2 ? &odd_bf16 : &f32_bounds);
+            answer_free(a);
+        }
+        farm_cuda_executor_destroy(executor);
     }
     problem_free(p);
 }
@@ -600,6 +620,27 @@ Test(nn_cuda, says_what_no_algorithm_was_found_for) {
     farm_standin_libraries.workspace_bytes = 0;
     cr_expect_eq(forward_status(executor, p, 2, &a, &err), FARM_OK, "%s",
                  err.message); // nothing is left of the failure
+    CUDA(cudaDeviceSynchronize());
+    answer_free(a);
+    farm_cuda_executor_destroy(executor);
+    problem_free(p);
+}
+
+// What failed while it ran is no refusal: nothing else is tried, and neither is it once an algorithm has run.
+Test(nn_cuda, a_convolution_that_fails_is_an_error) {
+    struct problem *p = problem_of(&odd_net, &odd_io, 2);
+    const struct farm_cuda_executor_config config = config_of(p, 2, FARM_PRECISION_BF16);
+    struct farm_cuda_executor *executor = executor_new(&config);
+    const struct answer a = answer_new(p);
+    struct farm_error err;
+    farm_standin_libraries.fused_says = CUDNN_STATUS_EXECUTION_FAILED;
+    cr_expect_eq(forward_status(executor, p, 2, &a, &err), FARM_E_IO);
+    cr_expect(strstr(err.message, "cudnnConvolutionBiasActivationForward") != NULL, "%s", err.message);
+    farm_standin_libraries.fused_says = 0;
+    cr_expect_eq(forward_status(executor, p, 2, &a, &err), FARM_OK, "%s", err.message);
+    farm_standin_libraries.fused_says = CUDNN_STATUS_BAD_PARAM;
+    cr_expect_eq(forward_status(executor, p, 2, &a, &err), FARM_E_IO);
+    cr_expect_eq(farm_standin_libraries.plain, 0);
     CUDA(cudaDeviceSynchronize());
     answer_free(a);
     farm_cuda_executor_destroy(executor);

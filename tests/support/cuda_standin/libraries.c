@@ -181,21 +181,28 @@ static cudnnStatus_t check(cudnnTensorDescriptor_t x, cudnnFilterDescriptor_t w,
     return CUDNN_STATUS_SUCCESS;
 }
 
-static bool offers(int algo, bool forward) {
+enum direction { FORWARD, DATA, FILTER };
+
+static bool offers(int algo, enum direction direction) {
     if (PRETEND.no_algorithm) return false;
     if (PRETEND.only_random) return algo == ALGO_RANDOM;
-    if (forward && PRETEND.no_precomputed_gemm) return algo == ALGO_OTHER;
-    return algo == ALGO_PRECOMPUTED || (forward && algo == ALGO_OTHER);
+    if (direction == FORWARD && PRETEND.no_precomputed_gemm) return algo == ALGO_OTHER;
+    return algo == ALGO_PRECOMPUTED || ((direction == FORWARD || PRETEND.refused[direction]) && algo == ALGO_OTHER);
+}
+
+static bool refuses(int algo, enum direction direction) {
+    return PRETEND.refused[direction] == 1 + algo;
 }
 
 // Of three algorithms one never works, and the first is the slower of those that IDENTITY can be fused with.
-#define ANSWER(type, results, forward)                                                                                 \
+#define ANSWER(type, results, direction)                                                                               \
     do {                                                                                                               \
         *returned = requested < 3 ? requested : 3;                                                                     \
         for (int i = 0; i < *returned; i++) {                                                                          \
             (results)[i].algo = (type)(i == 2 ? 5 : i);                                                                \
-            (results)[i].status = offers(i, forward) && i < 2 ? CUDNN_STATUS_SUCCESS : CUDNN_STATUS_NOT_SUPPORTED;     \
-            (results)[i].determinism = i == ALGO_RANDOM && !(forward) ? CUDNN_NON_DETERMINISTIC : CUDNN_DETERMINISTIC; \
+            (results)[i].status = offers(i, direction) && i < 2 ? CUDNN_STATUS_SUCCESS : CUDNN_STATUS_NOT_SUPPORTED;   \
+            (results)[i].determinism =                                                                                 \
+                i == ALGO_RANDOM && (direction) != FORWARD ? CUDNN_NON_DETERMINISTIC : CUDNN_DETERMINISTIC;            \
             (results)[i].mathType = conv->math;                                                                        \
             (results)[i].memory = PRETEND.workspace_bytes;                                                             \
         }                                                                                                              \
@@ -206,7 +213,7 @@ static cudnnStatus_t forward_algorithms(cudnnHandle_t handle, cudnnTensorDescrip
                                         int *returned, cudnnConvolutionFwdAlgoPerf_t *results) {
     const cudnnStatus_t status = check(x, w, conv, y);
     if (status != CUDNN_STATUS_SUCCESS) return status;
-    ANSWER(cudnnConvolutionFwdAlgo_t, results, true);
+    ANSWER(cudnnConvolutionFwdAlgo_t, results, FORWARD);
     return CUDNN_STATUS_SUCCESS;
 }
 static cudnnStatus_t data_algorithms(cudnnHandle_t handle, cudnnFilterDescriptor_t w, cudnnTensorDescriptor_t dy,
@@ -214,7 +221,7 @@ static cudnnStatus_t data_algorithms(cudnnHandle_t handle, cudnnFilterDescriptor
                                      int *returned, cudnnConvolutionBwdDataAlgoPerf_t *results) {
     const cudnnStatus_t status = check(dx, w, conv, dy);
     if (status != CUDNN_STATUS_SUCCESS) return status;
-    ANSWER(cudnnConvolutionBwdDataAlgo_t, results, false);
+    ANSWER(cudnnConvolutionBwdDataAlgo_t, results, DATA);
     return CUDNN_STATUS_SUCCESS;
 }
 static cudnnStatus_t filter_algorithms(cudnnHandle_t handle, cudnnTensorDescriptor_t x, cudnnTensorDescriptor_t dy,
@@ -222,7 +229,7 @@ static cudnnStatus_t filter_algorithms(cudnnHandle_t handle, cudnnTensorDescript
                                        int *returned, cudnnConvolutionBwdFilterAlgoPerf_t *results) {
     const cudnnStatus_t status = check(x, dw, conv, dy);
     if (status != CUDNN_STATUS_SUCCESS) return status;
-    ANSWER(cudnnConvolutionBwdFilterAlgo_t, results, false);
+    ANSWER(cudnnConvolutionBwdFilterAlgo_t, results, FILTER);
     return CUDNN_STATUS_SUCCESS;
 }
 
@@ -230,19 +237,19 @@ static cudnnStatus_t forward_workspace(cudnnHandle_t handle, cudnnTensorDescript
                                        cudnnConvolutionDescriptor_t conv, cudnnTensorDescriptor_t y,
                                        cudnnConvolutionFwdAlgo_t algo, size_t *bytes) {
     *bytes = PRETEND.workspace_bytes;
-    return offers((int)algo, true) ? check(x, w, conv, y) : unsupported("this algorithm");
+    return offers((int)algo, FORWARD) ? check(x, w, conv, y) : unsupported("this algorithm");
 }
 static cudnnStatus_t data_workspace(cudnnHandle_t handle, cudnnFilterDescriptor_t w, cudnnTensorDescriptor_t dy,
                                     cudnnConvolutionDescriptor_t conv, cudnnTensorDescriptor_t dx,
                                     cudnnConvolutionBwdDataAlgo_t algo, size_t *bytes) {
     *bytes = PRETEND.workspace_bytes;
-    return offers((int)algo, false) ? check(dx, w, conv, dy) : unsupported("this algorithm");
+    return offers((int)algo, DATA) ? check(dx, w, conv, dy) : unsupported("this algorithm");
 }
 static cudnnStatus_t filter_workspace(cudnnHandle_t handle, cudnnTensorDescriptor_t x, cudnnTensorDescriptor_t dy,
                                       cudnnConvolutionDescriptor_t conv, cudnnFilterDescriptor_t dw,
                                       cudnnConvolutionBwdFilterAlgo_t algo, size_t *bytes) {
     *bytes = PRETEND.workspace_bytes;
-    return offers((int)algo, false) ? check(x, dw, conv, dy) : unsupported("this algorithm");
+    return offers((int)algo, FILTER) ? check(x, dw, conv, dy) : unsupported("this algorithm");
 }
 
 // ---- cuDNN: convolutions ----
@@ -286,8 +293,6 @@ static void scribble(void *workspace, size_t bytes) {
     farm_standin_need(workspace, bytes, true, "a library's workspace");
     memset(workspace, 0xA5, bytes < 4096 ? bytes : 4096);
 }
-
-enum direction { FORWARD, DATA, FILTER };
 
 // The one loop over all products: forward adds x * w into y, data adds dy * w into x, filter adds x * dy into w.
 static void multiply(const struct convolution *c, enum direction direction, float *x, float *w, float *y) {
@@ -369,7 +374,8 @@ static cudnnStatus_t convolution_forward(cudnnHandle_t handle, const void *alpha
                                          cudnnConvolutionDescriptor_t conv, cudnnConvolutionFwdAlgo_t algo,
                                          void *workspace, size_t workspace_bytes, const void *beta,
                                          cudnnTensorDescriptor_t y_desc, void *y) {
-    if (!offers((int)algo, true)) return unsupported("this algorithm");
+    if (!offers((int)algo, FORWARD)) return unsupported("this algorithm");
+    if (refuses((int)algo, FORWARD)) return bad("this algorithm, after all");
     if (*(const float *)alpha != 1) return unsupported("alpha (of this stand-in)");
     struct convolution c = {.x = *x_desc,
                             .y = *y_desc,
@@ -391,8 +397,10 @@ static cudnnStatus_t convolution_fused(cudnnHandle_t handle, const void *alpha1,
                                        cudnnTensorDescriptor_t z_desc, const void *z, cudnnTensorDescriptor_t bias_desc,
                                        const void *bias, cudnnActivationDescriptor_t activation,
                                        cudnnTensorDescriptor_t y_desc, void *y) {
-    if (PRETEND.no_fused_convolution) return unsupported("bias and activation with a convolution");
-    if (!offers((int)algo, true)) return unsupported("this algorithm");
+    last_words = "bias and activation with a convolution";
+    if (PRETEND.fused_says) return (cudnnStatus_t)PRETEND.fused_says;
+    if (!offers((int)algo, FORWARD)) return unsupported("this algorithm");
+    if (refuses((int)algo, FORWARD)) return bad("this algorithm, after all");
     if (activation->mode == CUDNN_ACTIVATION_IDENTITY && algo != CUDNN_CONVOLUTION_FWD_ALGO_IMPLICIT_PRECOMP_GEMM)
         return unsupported("IDENTITY goes with IMPLICIT_PRECOMP_GEMM alone");
     if (activation->mode != CUDNN_ACTIVATION_IDENTITY && activation->mode != CUDNN_ACTIVATION_RELU)
@@ -424,7 +432,8 @@ static cudnnStatus_t convolution_data(cudnnHandle_t handle, const void *alpha, c
                                       cudnnConvolutionDescriptor_t conv, cudnnConvolutionBwdDataAlgo_t algo,
                                       void *workspace, size_t workspace_bytes, const void *beta,
                                       cudnnTensorDescriptor_t dx_desc, void *dx) {
-    if (!offers((int)algo, false)) return unsupported("this algorithm");
+    if (!offers((int)algo, DATA)) return unsupported("this algorithm");
+    if (refuses((int)algo, DATA)) return bad("this algorithm, after all");
     if (*(const float *)alpha != 1) return unsupported("alpha (of this stand-in)");
     struct convolution c = {.x = *dx_desc,
                             .y = *dy_desc,
@@ -443,7 +452,8 @@ static cudnnStatus_t convolution_filter(cudnnHandle_t handle, const void *alpha,
                                         cudnnConvolutionDescriptor_t conv, cudnnConvolutionBwdFilterAlgo_t algo,
                                         void *workspace, size_t workspace_bytes, const void *beta,
                                         cudnnFilterDescriptor_t dw_desc, void *dw) {
-    if (!offers((int)algo, false)) return unsupported("this algorithm");
+    if (!offers((int)algo, FILTER)) return unsupported("this algorithm");
+    if (refuses((int)algo, FILTER)) return bad("this algorithm, after all");
     if (*(const float *)alpha != 1) return unsupported("alpha (of this stand-in)");
     struct convolution c = {.x = *x_desc,
                             .y = *dy_desc,

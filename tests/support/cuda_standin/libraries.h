@@ -10,16 +10,17 @@
 
 // What they pretend not to have. Of the process; zeros at start.
 struct farm_standin_libraries {
-    bool no_fused_convolution; // cudnnConvolutionBiasActivationForward says "not supported"
-    bool no_precomputed_gemm;  // forward has another algorithm, which IDENTITY cannot be fused with
-    bool no_algorithm;         // of any convolution
-    bool no_epilogue;          // of products
-    bool only_random;          // no deterministic algorithm
-    size_t workspace_bytes;    // what each algorithm wants
-    size_t handle_bytes;       // device memory that each handle takes
-    long descriptors;          // made and not given back
-    long fused, plain;         // convolutions forward so far
-    bool no_nccl;              // it is not found
+    int fused_says;           // cudnnConvolutionBiasActivationForward: its status; 0: it works
+    bool no_precomputed_gemm; // forward has another algorithm, which IDENTITY cannot be fused with
+    bool no_algorithm;        // of any convolution
+    bool no_epilogue;         // of products
+    bool only_random;         // no deterministic algorithm
+    int refused[3];           // forward, data, filter: 1 + an algorithm whose calls alone say BAD_PARAM; 0: none
+    size_t workspace_bytes;   // what each algorithm wants
+    size_t handle_bytes;      // device memory that each handle takes
+    long descriptors;         // made and not given back
+    long fused, plain;        // convolutions forward so far
+    bool no_nccl;             // it is not found
 };
 extern struct farm_standin_libraries farm_standin_libraries;
 
