@@ -33,9 +33,7 @@ struct gpus {
 };
 
 int farm_bw_gpus_expected(const struct farm_machine *machine) {
-    const char *chosen = getenv("FARM_CUDA_BACKEND");
-    if (machine->gpu_count) return machine->gpu_count;
-    return (chosen && chosen[0]) || access("/dev/nvidiactl", F_OK) == 0;
+    return machine->gpu_count ? machine->gpu_count : farm_path_gpu();
 }
 
 // ---- a thread and its memory on a node ----

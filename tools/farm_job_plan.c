@@ -2,7 +2,6 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "base/log.h"
 #include "farm_job.h"
@@ -52,23 +51,28 @@ static enum farm_status choose_io(const struct farm_job *job, struct farm_net_io
     return FARM_OK;
 }
 
-// Nothing here touches CUDA: the learner does, after its fork. `auto` asks for a GPU only where a driver is.
+// Nothing here touches CUDA: the learner does, after its fork, and is told to only where a driver may be.
 static enum farm_status choose_device(struct farm_job *job, struct farm_error *err) {
     const char *device = job->recipe.device;
     job->learner.device = FARM_DEVICE_CPU;
     if (strcmp(device, "cpu") == 0) return FARM_OK;
-    const bool found = farm_path_cuda(job->cuda_library, sizeof job->cuda_library);
+    const bool found = farm_path_cuda(job->cuda_library, sizeof job->cuda_library), driver = farm_path_gpu();
     if (strcmp(device, "cuda") == 0) {
+        if (!driver)
+            return farm_fail(err, FARM_E_UNSUPPORTED,
+                             "--device cuda: there is no NVIDIA driver here (/dev/nvidiactl): install it, or give the "
+                             "container the GPUs (docker --gpus all); --device cpu does without");
         if (!found)
             return farm_fail(
                 err, FARM_E_UNSUPPORTED,
                 "--device cuda: libfarm_cuda.so is neither beside this program nor where FARM_CUDA_BACKEND "
                 "says (`make deps` and `make` build it; --device cpu does without)");
         job->learner.device = FARM_DEVICE_CUDA;
-    } else if (access("/dev/nvidiactl", F_OK) != 0) {
+    } else if (!driver) {
         job->cpu_because = "there is no NVIDIA driver here (/dev/nvidiactl)";
     } else if (!found) {
-        job->cpu_because = "there is a GPU, but this build has no libfarm_cuda.so (make deps, make)";
+        job->cpu_because = "libfarm_cuda.so is neither beside this program nor where FARM_CUDA_BACKEND says (`make "
+                           "deps` and `make` build it)";
     } else {
         job->learner.device = FARM_DEVICE_AUTO;
     }
@@ -99,6 +103,24 @@ static enum farm_status choose_gpus(const struct farm_job *job, uint64_t episode
     else if (shown)
         *gpus = shown;
     return FARM_OK;
+}
+
+static bool is_flag(const struct farm_recipe *recipe, const char *key) {
+    for (size_t i = 0; i < FARM_RECIPE_KEYS; i++)
+        if (strcmp(farm_recipe_key_at(i)->name, key) == 0) return recipe->layers[i] == FARM_LAYER_FLAG;
+    return false;
+}
+
+// Flags for GPUs that a run without any makes nothing of.
+static void tell_without_effect(const struct farm_job *job) {
+    const struct farm_recipe *recipe = &job->recipe;
+    const bool cpu = job->learner.device == FARM_DEVICE_CPU;
+    if (job->standin.body) return;
+    if (cpu && is_flag(recipe, "mirror"))
+        farm_log_warn("--mirror %s has no effect: the learner runs on the CPU", recipe->mirror);
+    if (is_flag(recipe, "gpus") && !recipe->gpus && !job->machine->gpu_count)
+        farm_log_warn("--gpus 0 has no effect: this machine shows no GPU%s",
+                      cpu ? "" : "; the learner asks for CUDA's first one");
 }
 
 static enum farm_status choose_net(struct farm_job *job, struct farm_error *err) {
@@ -242,5 +264,6 @@ enum farm_status farm_job_plan(struct farm_job *job, uint64_t episodes, bool qui
     if (status) return status;
     job->quiet = quiet;
     if (!quiet) say_plan(job);
+    tell_without_effect(job);
     return choose_places(job, err);
 }

@@ -60,6 +60,13 @@ bool farm_path_cuda(char *path, size_t path_bytes) {
     return first_there(candidates, sizeof candidates / sizeof *candidates, R_OK, path, path_bytes);
 }
 
+bool farm_path_gpu(void) {
+    static const char *const signs[] = {"/dev/nvidiactl", "/dev/dxg", "/usr/bin/nvidia-modprobe"};
+    const char *chosen = getenv("FARM_CUDA_BACKEND");
+    char path[32];
+    return (chosen && chosen[0]) || first_there(signs, sizeof signs / sizeof *signs, F_OK, path, sizeof path);
+}
+
 const char *farm_path_cut_name(char *text) {
     if (access(text, F_OK) == 0) return NULL;
     for (size_t i = strlen(text); i > 0; i--) {

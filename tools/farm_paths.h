@@ -1,4 +1,4 @@
-// Where the files lie that come with the program: recipes, the Python environment. Found beside the running binary, so
+// Where the files lie that come with the program: recipes, the Python environment, the CUDA backend. Found beside the running binary, so
 // that a build folder works where it stands and an installed program works from anywhere. And how a path is told from
 // the name behind it.
 #ifndef FARM_TOOLS_PATHS_H
@@ -22,6 +22,10 @@ bool farm_path_envs(char *path, size_t path_bytes);
 // The CUDA backend: $FARM_CUDA_BACKEND, else libfarm_cuda.so beside the binary or of the installation. False where
 // there is none.
 bool farm_path_cuda(char *path, size_t path_bytes);
+
+// Whether there may be a GPU to ask for: NVIDIA's driver shows itself (its device, Windows' for its Linux, or the
+// program that makes the device at the first call), or FARM_CUDA_BACKEND names what shall be asked. Touches nothing.
+bool farm_path_gpu(void);
 
 // Cuts "PATH:NAME" behind the longest PATH that is there, so that an absolute path with colons in its folders means the
 // same as a relative one. Returns NAME; NULL where all of it is there, or nothing.

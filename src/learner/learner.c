@@ -104,6 +104,15 @@ static enum farm_status load(struct learner *learner, struct farm_error *err) {
     return status;
 }
 
+// The plan was made before anybody could know.
+static void tell_fall_back(const struct learner *learner, const char *why) {
+    const bool planned = learner->config->shards[0].gpu != NULL;
+    farm_log_warn("device auto: cpu, for cuda says: %s%s", why,
+                  planned ? "; its cores stay those planned beside a GPU, 1 for inference and at most 1 for training: "
+                            "--device cpu plans more"
+                          : "");
+}
+
 // What computes: what the caller chose, or what `device` says. AUTO takes the GPU where all that it needs is there.
 static enum farm_status make_backend(struct learner *learner, struct farm_error *err) {
     const struct farm_learner_config *config = learner->config;
@@ -118,7 +127,7 @@ static enum farm_status make_backend(struct learner *learner, struct farm_error 
         enum farm_status status = farm_backend_library_open(config->cuda_library, &learner->ops, err);
         if (!status) status = learner->ops->create(&backend, &learner->backend, err);
         if (!status || config->device == FARM_DEVICE_CUDA || learner->shard_count > 1) return status;
-        farm_log_warn("device auto: cpu, for cuda says: %s", err->message);
+        tell_fall_back(learner, err->message);
         learner->ops = &farm_backend_cpu;
     }
     if (learner->shard_count > 1 && !learner->ops->shards)

@@ -476,8 +476,8 @@ static void copy_device(struct farm_backend *backend) {
     const struct farm_backend_state from = farm_backend_cpu.state(backend);
     const size_t bytes = device.count * sizeof(float);
     if (!device.copy.params)
-        device.copy = (struct farm_backend_state){
-            .params = malloc(bytes), .first = malloc(bytes), .second = malloc(bytes)};
+        device.copy =
+            (struct farm_backend_state){.params = malloc(bytes), .first = malloc(bytes), .second = malloc(bytes)};
     memcpy(device.copy.params, from.params, bytes);
     memcpy(device.copy.first, from.first, bytes);
     memcpy(device.copy.second, from.second, bytes);
@@ -607,6 +607,32 @@ Test(learner, lanes_wider_than_a_batch_are_answered_in_parts) {
 }
 
 // ---- refusals ----
+
+// Device auto where CUDA is not to be had: the CPU computes, and what that costs is said where a GPU was planned for.
+Test(learner, falls_back_to_the_cpu_and_says_why_and_what_it_costs) {
+    for (int planned = 0; planned < 2; planned++) {
+        struct table table;
+        char said[4096] = "";
+        const int errors = memfd_create("said", MFD_CLOEXEC), before = dup(STDERR_FILENO);
+        set_up(&table);
+        table.config.device = FARM_DEVICE_AUTO;
+        table.config.cuda_library = "/nowhere/libfarm_cuda.so";
+        table.config.shards[0].gpu = planned ? "0000:01:00.0" : NULL;
+        dup2(errors, STDERR_FILENO);
+        launch(&table);
+        dup2(before, STDERR_FILENO);
+        cr_assert(act_until(&table, has_updated), "%s", table.shared->err.message);
+        end(&table, SIGTERM);
+        expect_exit(&table, 0);
+        cr_assert_gt(pread(errors, said, sizeof said - 1, 0), 0);
+        cr_expect(strstr(said, "device auto: cpu, for cuda says: the CUDA backend does not load: /nowhere/") != NULL,
+                  "%s", said);
+        cr_expect_eq(strstr(said, "--device cpu plans more") != NULL, planned, "%s", said);
+        close(errors);
+        close(before);
+        tear_down(&table);
+    }
+}
 
 Test(learner, refuses_what_cannot_work_with_a_sentence) {
     struct table table;

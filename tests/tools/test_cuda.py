@@ -104,6 +104,38 @@ class Cuda(InFolder):
         self.assertEqual(result.returncode, 2, result.stderr)
         self.assertIn("--gpus 2 on device cpu", result.stderr)
 
+    def test_auto_takes_the_gpu_that_there_is(self):
+        _, said = self.trained("--device", "auto", "--frames", "5k")
+        self.assertIn("CUDA stand-in (a CPU, for tests)", said)
+
+    def test_auto_trains_on_the_cpu_and_says_why(self):
+        for why, keywords in (("cudaErrorNoDevice", {"standin": "devices=0"}), ("older than this build", {"standin": "driver=11080"}),
+                              ("--infer-batch-max", {"standin": "memory=10000000"}), ("does not load", {"library": "/dev/null"}),
+                              ("libfarm_cuda.so is neither", {"library": "/nowhere/lib.so"})):
+            account, said = self.trained("--device", "auto", "--frames", "5k", **keywords)
+            self.assertRegex(said, f"device auto: cpu, for .*{why}")
+            self.assertNotIn("CUDA stand-in (a CPU, for tests)", said.split("device auto: cpu")[1])
+            self.assertGreater(account["updates"], 5)
+            shutil.rmtree(self.folder / "r")
+
+    @unittest.skipIf(any(os.path.exists(path) for path in ("/dev/nvidiactl", "/dev/dxg", "/usr/bin/nvidia-modprobe")), "NVIDIA's driver is here")
+    def test_without_a_driver_cuda_is_refused_before_anything_is_made(self):
+        said = self.failed("--device", "cuda", "--frames", "1k", library="")
+        self.assertEqual(said.count("there is no NVIDIA driver here"), 1, said)
+        self.assertEqual(len(said.splitlines()), 1, said)
+        self.assertFalse((self.folder / "r").exists())
+        _, said = self.trained("--device", "auto", "--frames", "1k", library="")
+        self.assertIn("device auto: cpu, for there is no NVIDIA driver here", said)
+
+    def test_flags_without_effect_are_told(self):
+        _, said = self.trained("--device", "cpu", "--frames", "1k", "--mirror", "window", "--gpus", "0")
+        self.assertIn("--mirror window has no effect: the learner runs on the CPU", said)
+        if "shows no GPU" not in said:
+            self.skipTest("this machine has a GPU")
+        self.assertIn("--gpus 0 has no effect: this machine shows no GPU", said)
+        _, said = self.trained("--device", "cpu", "--resume", "--frames", "2k")
+        self.assertNotIn("no effect", said)
+
     def test_says_that_there_is_no_gpu(self):
         self.assertIn("--device cpu", self.failed("--device", "cuda", "--frames", "1k", standin="devices=0"))
         self.assertIn("older than this build", self.failed("--device", "cuda", "--frames", "1k", standin="driver=11080"))
