@@ -1,7 +1,6 @@
 // `farm doctor`: looks at what the farm needs and what makes it fast, and says how to mend what is missing or set
 // badly. Changes nothing, starts nothing but the Python part's own answer. Exit status 0 when the farm can run. With a
 // plug-in named, it looks at that instead: farm_doctor_plugin.h.
-#include <dlfcn.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,6 +12,7 @@
 
 #include "base/cli.h"
 #include "base/file.h"
+#include "farm_doctor_gpu.h"
 #include "farm_doctor_plugin.h"
 #include "farm_env.h"
 #include "farm_paths.h"
@@ -27,6 +27,8 @@ enum {
     FINDINGS_MAX = 32,
     NOFILE_COMFORTABLE = 4096,
     TEXT_BYTES = 256,
+    FOUND_BYTES = 800,
+    HANG_SECONDS = 30,
     DOCTOR_STEPS_MIN = 16,
     DOCTOR_STEPS_MAX = 1 << 24,
 };
@@ -43,7 +45,7 @@ static const char *const grade_names[] = {"good", "slow", "without", "broken"};
 struct finding {
     const char *name;
     enum grade grade;
-    char found[TEXT_BYTES * 2];
+    char found[FOUND_BYTES];
     const char *mend; // what to do, NULL where there is nothing to do
 };
 
@@ -110,17 +112,53 @@ static void look_at_environments(struct findings *findings) {
     farm_env_list_free(&list);
 }
 
-static void look_at_gpu(struct findings *findings, const struct farm_machine *machine) {
-    if (machine->gpu_count == 0) {
+// A line a part, where there is a GPU that would use it.
+static void look_at_cuda(struct findings *findings, const struct farm_doctor_gpu *cuda) {
+    const struct farm_cuda_examination *of = &cuda->cuda;
+    const bool needed = of->gpus > 1;
+    const struct part {
+        const char *name;
+        const struct farm_cuda_found *found;
+        const char *mend;
+    } parts[] = {
+        {"CUDA backend", &cuda->backend,
+         "`make deps`, then `make`, builds libfarm_cuda.so; FARM_CUDA_BACKEND names another"},
+        {"cuDNN, cuBLASLt", &of->cublaslt_and_cudnn,
+         "pip install nvidia-cudnn-cu13 nvidia-cublas (PyTorch brings them); FARM_CUDA_LIBS names their folder or "
+         "site-packages"},
+        {"NCCL", &of->nccl,
+         "for several GPUs: pip install nvidia-nccl-cu13 (PyTorch brings it); FARM_CUDA_LIBS names its folder or "
+         "site-packages"},
+    };
+    for (size_t i = 0; i < (cuda->backend.status ? 1 : sizeof parts / sizeof *parts); i++) {
+        const struct farm_cuda_found *found = parts[i].found;
+        if (found == &of->nccl && found->status && !needed)
+            note(findings, parts[i].name, GRADE_GOOD, NULL, "not there; matters with several GPUs only");
+        else
+            note(findings, parts[i].name, found->status ? GRADE_WITHOUT : GRADE_GOOD, parts[i].mend, "%s", found->said);
+    }
+}
+
+static void look_at_gpu(struct findings *findings, const struct farm_machine *machine, double limit_s) {
+    static const char mend[] = "install or update NVIDIA's driver, or give the container the GPUs (docker --gpus all)";
+    struct farm_doctor_gpu cuda;
+    struct farm_error err;
+    if (machine->gpu_count == 0 && !farm_path_gpu()) {
         note(findings, "GPU", GRADE_GOOD, NULL, "none: the learner runs on the CPU");
         return;
     }
-    void *driver = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL);
-    note(findings, "GPU", driver ? GRADE_GOOD : GRADE_WITHOUT,
-         "install NVIDIA's driver, or give the container the GPUs (docker --gpus all)",
-         "%d (%s); the driver's library is %s", machine->gpu_count, machine->gpu[0].name,
-         driver ? "there" : "not there");
-    if (driver) dlclose(driver);
+    if (farm_doctor_gpu_look(limit_s, &cuda, &err)) {
+        note(findings, "GPU", GRADE_WITHOUT, "nvidia-smi and dmesg may say why; a driver that hangs wants a restart",
+             "%s", err.message);
+        return;
+    }
+    if (cuda.backend.status)
+        note(findings, "GPU", cuda.driver ? GRADE_GOOD : GRADE_WITHOUT, mend, "%d (%s); the driver's library is %s",
+             machine->gpu_count, machine->gpu_count ? machine->gpu[0].name : "none among the PCI devices",
+             cuda.driver ? "there" : "not there");
+    else
+        note(findings, "GPU", cuda.cuda.gpu.status ? GRADE_WITHOUT : GRADE_GOOD, mend, "%s", cuda.cuda.gpu.said);
+    if (machine->gpu_count || cuda.cuda.gpus || cuda.backend.status) look_at_cuda(findings, &cuda);
 }
 
 static void look_at_memlock(struct findings *findings, const struct farm_machine *machine) {
@@ -199,7 +237,7 @@ static void look_at_cpus(struct findings *findings, const struct farm_machine *m
 
 // ---- telling ----
 
-static enum farm_status look(struct findings *findings, struct farm_error *err) {
+static enum farm_status look(struct findings *findings, double limit_s, struct farm_error *err) {
     struct farm_machine *machine = calloc(1, sizeof *machine);
     if (!machine) return farm_fail_errno(err, FARM_E_LIMIT, "farm doctor");
     enum farm_status status = farm_machine_read(machine, &(struct farm_machine_source){0}, err);
@@ -210,7 +248,7 @@ static enum farm_status look(struct findings *findings, struct farm_error *err) 
         look_at_files(findings);
         look_at_recipes(findings);
         look_at_environments(findings);
-        look_at_gpu(findings, machine);
+        look_at_gpu(findings, machine, limit_s);
         look_at_huge_pages(findings);
         look_at_memlock(findings, machine);
         look_at_numa_balancing(findings, machine);
@@ -251,7 +289,7 @@ static enum farm_status print_json(const struct findings *findings, struct farm_
 enum farm_status farm_doctor_document(json_t **document, struct farm_error *err) {
     struct findings *findings = calloc(1, sizeof *findings);
     if (!findings) return farm_fail_errno(err, FARM_E_LIMIT, "farm doctor");
-    enum farm_status status = look(findings, err);
+    enum farm_status status = look(findings, HANG_SECONDS, err);
     if (!status) *document = findings_json(findings);
     free(findings);
     return status;
@@ -267,11 +305,11 @@ static void print_list(const struct findings *findings) {
                                        : "The farm cannot run here: mend what is marked broken.");
 }
 
-static int examine_machine(bool json) {
+static int examine_machine(bool json, double hang_seconds) {
     struct farm_error err;
     struct findings *findings = calloc(1, sizeof *findings);
     enum farm_status status = findings ? FARM_OK : farm_fail_errno(&err, FARM_E_LIMIT, "farm doctor");
-    if (!status) status = look(findings, &err);
+    if (!status) status = look(findings, hang_seconds, &err);
     if (!status && json) status = print_json(findings, &err);
     if (!status && !json) print_list(findings);
     const bool runs = !status && can_run(findings);
@@ -287,8 +325,6 @@ static int examine_plugin(const struct farm_doctor_request *request) {
     if (request->steps < DOCTOR_STEPS_MIN || request->steps > DOCTOR_STEPS_MAX)
         status = farm_fail(&err, FARM_E_USAGE, "--steps %lld: %d to %d are possible", (long long)request->steps,
                            DOCTOR_STEPS_MIN, DOCTOR_STEPS_MAX);
-    if (!(request->hang_seconds > 0))
-        status = farm_fail(&err, FARM_E_USAGE, "--hang-seconds %g: more than 0", request->hang_seconds);
     if (!status) status = farm_doctor_plugin(request, &sound, &err);
     if (status) return farm_report_error("farm doctor", &err);
     return sound ? 0 : 1;
@@ -296,14 +332,14 @@ static int examine_plugin(const struct farm_doctor_request *request) {
 
 int farm_cmd_doctor(int argc, char **argv) {
     bool help;
-    struct farm_doctor_request request = {.steps = 1000, .hang_seconds = 30};
+    struct farm_doctor_request request = {.steps = 1000, .hang_seconds = HANG_SECONDS};
     const struct farm_cli_flag flags[] = {
         {"json", FARM_CLI_BOOL, &request.json, NULL, "one JSON document on stdout"},
         {"env", FARM_CLI_STRING, &request.env, "NAME", "of a plug-in: this environment alone"},
         {"check", FARM_CLI_STRING, &request.check, "NAME", "of a plug-in: this check alone, and those that it needs"},
         {"steps", FARM_CLI_INT, &request.steps, "N", "of a plug-in: calls that a check makes (1000, or half a second)"},
         {"hang-seconds", FARM_CLI_DOUBLE, &request.hang_seconds, "S",
-         "of a plug-in: a call that takes longer hangs (30)"},
+         "a call of a plug-in, or of the GPU's driver, that takes longer hangs (30)"},
     };
     const struct farm_cli cli = {
         .program = "farm doctor",
@@ -329,6 +365,8 @@ int farm_cmd_doctor(int argc, char **argv) {
     if (!status && !words && (request.env || request.check || request.option_count))
         status =
             farm_fail(&err, FARM_E_USAGE, "--env, --check and --option belong to a plug-in: farm doctor PLUGIN.so ...");
+    if (!status && !(request.hang_seconds > 0))
+        status = farm_fail(&err, FARM_E_USAGE, "--hang-seconds %g: more than 0", request.hang_seconds);
     if (status) return farm_report_error("farm doctor", &err);
-    return words ? examine_plugin(&request) : examine_machine(request.json);
+    return words ? examine_plugin(&request) : examine_machine(request.json, request.hang_seconds);
 }

@@ -217,6 +217,67 @@ class Killed(Watched):
 
 
 @unittest.skipUnless(STANDIN.exists(), f"{STANDIN} is not built: CUDA's headers are missing (make deps)")
+class Doctor(InFolder):
+    PARTS = ("GPU", "CUDA backend", "cuDNN, cuBLASLt", "NCCL")
+
+    def findings(self, *arguments, standin="", library=STANDIN):
+        environment = {**os.environ, "FARM_CUDA_BACKEND": str(library), "FARM_CUDA_STANDIN": standin}
+        result = subprocess.run([FARM, "doctor", "--json", *arguments], env=environment, stdin=subprocess.DEVNULL,
+                                capture_output=True, text=True, timeout=60)
+        found = {finding["name"]: finding for finding in json.loads(result.stdout)["findings"]}
+        return {name: found[name] for name in self.PARTS if name in found}
+
+    def test_names_what_a_gpu_needs(self):
+        found = self.findings()
+        self.assertEqual([finding["grade"] for finding in found.values()], ["good"] * 4)
+        self.assertRegex(found["GPU"]["found"], r"1 \(CUDA stand-in \(a CPU, for tests\)\), compute capability 9.0, driver for CUDA 13.0")
+        self.assertEqual(found["CUDA backend"]["found"], str(STANDIN))
+        self.assertIn("stand-ins for cuDNN and cuBLASLt", found["cuDNN, cuBLASLt"]["found"])
+        self.assertRegex(found["NCCL"]["found"], r"^\d+\.\d+\.\d+$")
+
+    def test_says_what_is_missing_and_how_to_mend_it(self):
+        found = self.findings(standin="no_libraries=1 no_nccl=1")
+        self.assertEqual([finding["grade"] for finding in found.values()], ["good", "good", "without", "good"])
+        self.assertIn("cuBLASLt is missing", found["cuDNN, cuBLASLt"]["found"])
+        for word in ("nvidia-cudnn-cu13", "nvidia-cublas", "FARM_CUDA_LIBS"):
+            self.assertIn(word, found["cuDNN, cuBLASLt"]["mend"])
+        self.assertIn("several GPUs only", found["NCCL"]["found"])
+        two = self.findings(standin="no_nccl=1 devices=2")["NCCL"]
+        self.assertEqual(two["grade"], "without")
+        self.assertIn("nvidia-nccl-cu13", two["mend"])
+
+    def test_says_that_the_driver_is_too_old_or_shows_no_gpu(self):
+        for standin, reason in (("driver=12040", "the driver is for CUDA 12.4, older than this build needs"), ("devices=0", "cudaErrorNoDevice")):
+            found = self.findings(standin=standin)
+            self.assertEqual(found["GPU"]["grade"], "without")
+            self.assertIn(reason, found["GPU"]["found"])
+            self.assertIn("docker --gpus all", found["GPU"]["mend"])
+
+    def test_says_that_the_backend_is_missing_or_none(self):
+        for library, reason in (("/nowhere/lib.so", "libfarm_cuda.so is not beside"), ("/dev/null", "does not load")):
+            found = self.findings(library=library)
+            self.assertEqual(found["CUDA backend"]["grade"], "without")
+            self.assertIn(reason, found["CUDA backend"]["found"])
+            self.assertIn("`make deps`", found["CUDA backend"]["mend"])
+            self.assertNotIn("NCCL", found)
+
+    def test_a_library_that_hangs_is_told(self):
+        hangs = self.folder / "hangs.so"
+        os.mkfifo(hangs)  # to open it is to wait
+        found = self.findings("--hang-seconds", "0.2", library=hangs)
+        self.assertEqual(list(found), ["GPU"])
+        self.assertIn("CUDA did not answer within 0.2 s", found["GPU"]["found"])
+        self.assertEqual(found["GPU"]["grade"], "without")
+
+    @unittest.skipIf(os.path.exists("/dev/nvidiactl"), "NVIDIA's driver is here")
+    def test_a_machine_without_a_gpu_is_told_to_install_nothing(self):
+        found = self.findings(library="")
+        self.assertEqual(list(found), ["GPU"])
+        self.assertEqual((found["GPU"]["grade"], found["GPU"]["mend"]), ("good", None))
+        self.assertIn("the learner runs on the CPU", found["GPU"]["found"])
+
+
+@unittest.skipUnless(STANDIN.exists(), f"{STANDIN} is not built: CUDA's headers are missing (make deps)")
 class Bw(InFolder):
     def bw(self, *arguments, standin="", library=STANDIN, status=0):
         environment = {**os.environ, "FARM_CUDA_BACKEND": str(library), "FARM_CUDA_STANDIN": standin}

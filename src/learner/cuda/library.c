@@ -1,4 +1,4 @@
-// The one function that libfarm_cuda.so exports; see learner/backend_library.h.
+// What libfarm_cuda.so exports for the learner; see learner/backend_library.h.
 #include <string.h>
 
 #include "farm_build.h"

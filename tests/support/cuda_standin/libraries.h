@@ -21,6 +21,7 @@ struct farm_standin_libraries {
     long descriptors;         // made and not given back
     long fused, plain;        // convolutions forward so far
     bool no_nccl;             // it is not found
+    bool none;                // cuDNN and cuBLASLt are not found
 };
 extern struct farm_standin_libraries farm_standin_libraries;
 

@@ -1,6 +1,8 @@
 // In place of opening cuDNN, cuBLASLt and NCCL: the stand-ins. Linked with --wrap=farm_cuda_libraries_open,
 // farm_cuda_nccl_open and farm_cuda_libraries_describe, so that code above them is tested as it is.
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 
 #include "libraries.h"
 
@@ -8,8 +10,15 @@ enum farm_status __wrap_farm_cuda_libraries_open(struct farm_cuda_libraries *out
 enum farm_status __wrap_farm_cuda_nccl_open(struct farm_nccl *out, struct farm_error *err);
 void __wrap_farm_cuda_libraries_describe(const struct farm_cuda_libraries *libraries, char *text, size_t size);
 
+// A library that a program loads takes them from FARM_CUDA_STANDIN, as cudart.c takes its settings.
+__attribute__((constructor)) static void read_environment(void) {
+    const char *text = getenv("FARM_CUDA_STANDIN");
+    farm_standin_libraries.no_nccl = text && strstr(text, "no_nccl=1");
+    farm_standin_libraries.none = text && strstr(text, "no_libraries=1");
+}
+
 enum farm_status __wrap_farm_cuda_libraries_open(struct farm_cuda_libraries *out, struct farm_error *err) {
-    (void)err;
+    if (farm_standin_libraries.none) return farm_fail(err, FARM_E_NOT_FOUND, "cuBLASLt is missing");
     *out = farm_standin_libraries_table();
     return FARM_OK;
 }
