@@ -10,7 +10,11 @@ static enum farm_status status_of(cudaError_t code) {
     case cudaErrorNoKernelImageForDevice:
     case cudaErrorNotSupported:
     case cudaErrorSystemNotReady:
+    case cudaErrorSystemDriverMismatch:
+    case cudaErrorCompatNotSupportedOnDevice:
         return FARM_E_UNSUPPORTED;
+    case cudaErrorDevicesUnavailable:
+        return FARM_E_BUSY;
     case cudaErrorLaunchFailure:
     case cudaErrorIllegalAddress:
     case cudaErrorECCUncorrectable:
@@ -21,7 +25,10 @@ static enum farm_status status_of(cudaError_t code) {
     case cudaErrorInvalidPc:
     case cudaErrorLaunchTimeout:
     case cudaErrorAssert:
-    case cudaErrorDevicesUnavailable:
+    case cudaErrorContained:
+    case cudaErrorTensorMemoryLeak:
+    case cudaErrorNvlinkUncorrectable:
+    case cudaErrorExternalDevice:
     case cudaErrorUnknown:
         return FARM_E_DEAD;
     default:
@@ -39,6 +46,15 @@ static const char *advice(cudaError_t code) {
         return "; no GPU is visible (nvidia-smi, CUDA_VISIBLE_DEVICES): --device cpu";
     case cudaErrorInsufficientDriver:
         return "; no driver, or one older than this build needs: update it, or use --device cpu";
+    case cudaErrorDevicesUnavailable:
+        return "; another process has the GPU (nvidia-smi shows which), or its compute mode forbids a second one "
+               "(nvidia-smi -c DEFAULT): or --device cpu";
+    case cudaErrorSystemDriverMismatch:
+        return "; the driver's library is of another version than its kernel module: restart the machine after an "
+               "update of the driver, or give the container the host's library; or --device cpu";
+    case cudaErrorCompatNotSupportedOnDevice:
+        return "; CUDA's forward compatibility (a cuda-compat folder in LD_LIBRARY_PATH) is not for this GPU: leave it "
+               "out, or update the driver; or --device cpu";
     case cudaErrorNoKernelImageForDevice:
         return "; this build has no code for this GPU: add its architecture to CUDA_ARCHES in the Makefile";
     case cudaErrorSystemNotReady:

@@ -12,8 +12,8 @@ extern "C" {
 #include "base/status.h"
 
 // Fills *err from a CUDA error code: call, code, place, what to do. Takes the code back from CUDA (one that is for good
-// comes again by itself). FARM_E_LIMIT for memory, FARM_E_UNSUPPORTED for what device or driver cannot do, FARM_E_DEAD
-// for a device that is lost, else FARM_E_IO.
+// comes again by itself). FARM_E_LIMIT for memory, FARM_E_UNSUPPORTED for what device or driver cannot do, FARM_E_BUSY
+// for a device that others have, FARM_E_DEAD for one that is lost, else FARM_E_IO.
 enum farm_status farm_cuda_fail(struct farm_error *err, cudaError_t code, const char *call, const char *file, int line);
 
 // Returns from the calling function, whose `err` it fills, where the call fails.
