@@ -16,8 +16,10 @@
 enum {
     OPS_MAX = FARM_NET_OPS_MAX,
     ALIGNMENT = 256,
-    INFERENCE_WORKSPACE = 32 << 20, // what cuBLASLt wants on Hopper
-    TRAINING_WORKSPACE = 256 << 20,
+    INFERENCE_WORKSPACE = 32 << 20, // the least: what cuBLASLt wants on Hopper
+    TRAINING_WORKSPACE = 256 << 20, // the least
+    CHANNELS_PADDED = 8,            // to a multiple of this, by engines that compute in blocks
+    HEADS_PLACE = 3,                // in inference: of the only output that is f32 where all others are bf16
 };
 
 // A piece of the allocation, room for batch_max rows; none where row_bytes is 0.
@@ -92,7 +94,8 @@ static int other_than(int a, int b) {
 }
 
 // Training keeps all outputs for backward. Inference takes turns between two pieces, and a third within residual
-// blocks, whose input is `held` until it is added to. So do gradients, from the last op to the first.
+// blocks, whose input is `held` until it is added to. So do gradients, from the last op to the first. What a piece of
+// outputs holds is numbers of one type for ever: cuDNN gets one as an addend whose factor is 0.
 static void plan_places(const struct farm_net *net, bool training, struct place *places) {
     int held = -1;
     for (int i = 0; i < net->op_count; i++) {
@@ -102,6 +105,7 @@ static void plan_places(const struct farm_net *net, bool training, struct place 
         places[i].out = op->skip >= 0 ? places[op->skip].out : training ? i : other_than(in, held);
         if (op->skip >= 0) held = -1;
     }
+    if (!training) places[net->op_count - 1].out = HEADS_PLACE;
     held = -1;
     places[net->op_count - 1].diff = 0;
     for (int i = net->op_count - 1; i > 0; i--) {
@@ -127,6 +131,23 @@ static size_t take(struct plan *plan, size_t bytes) {
 static void take_pieces(struct plan *plan, struct piece *pieces, int count, size_t rows) {
     for (int i = 0; i < count; i++)
         if (pieces[i].row_bytes > 0) pieces[i].offset = take(plan, rows * pieces[i].row_bytes);
+}
+
+// The picture once more, laid out for an engine.
+static size_t padded_bytes(struct farm_shape shape, size_t each) {
+    const size_t channels = ((size_t)shape.channels + CHANNELS_PADDED - 1) / CHANNELS_PADDED * CHANNELS_PADDED;
+    return (size_t)shape.height * (size_t)shape.width * channels * each;
+}
+
+// An algorithm may copy what a convolution reads and what it writes.
+static size_t workspace_bytes(const struct farm_net *net, bool training, size_t rows, size_t each) {
+    size_t bytes = training ? TRAINING_WORKSPACE : INFERENCE_WORKSPACE;
+    for (int i = 0; i < net->op_count; i++) {
+        const struct farm_net_op *op = &net->ops[i];
+        if (op->kind == FARM_NET_OP_CONV)
+            widen(&bytes, INFERENCE_WORKSPACE + rows * (padded_bytes(op->in, each) + padded_bytes(op->out, each)));
+    }
+    return bytes;
 }
 
 static struct plan plan_of(const struct farm_cuda_executor_config *config) {
@@ -157,7 +178,7 @@ static struct plan plan_of(const struct farm_cuda_executor_config *config) {
     take_pieces(&plan, plan.maxima, OPS_MAX, rows);
     plan.dweight = take(&plan, dweight);
     plan.scratch = take(&plan, scratch);
-    plan.workspace_bytes = config->training ? TRAINING_WORKSPACE : INFERENCE_WORKSPACE;
+    plan.workspace_bytes = workspace_bytes(net, config->training, rows, each);
     plan.workspace = take(&plan, plan.workspace_bytes);
     return plan;
 }
@@ -207,19 +228,23 @@ static enum farm_status check_net(const struct farm_net *net, struct farm_error 
 static enum farm_status open_device(struct farm_cuda_executor *ex, struct farm_error *err) {
     const struct farm_cuda_libraries *libraries = ex->config.libraries;
     const cudaError_t code = cudaMalloc((void **)&ex->memory, ex->plan.bytes);
-    if (code == cudaErrorMemoryAllocation)
+    if (code == cudaErrorMemoryAllocation) {
+        (void)cudaGetLastError(); // no later call shall be blamed for it
         return farm_fail(err, FARM_E_LIMIT,
                          "network %s with %d rows%s needs %zu MB of device memory, which are not free; take smaller "
                          "batches or --device cpu",
                          ex->spec.name, ex->config.batch_max, ex->config.training ? " in training" : "",
                          (ex->plan.bytes >> 20) + 1);
+    }
     if (code != cudaSuccess) return farm_cuda_fail(err, code, "cudaMalloc", __FILE__, __LINE__);
+    FARM_CUDA_TRY(cudaMemsetAsync(ex->memory, 0, ex->plan.workspace, NULL)); // all but the workspace, which is last
+    FARM_CUDA_TRY(cudaStreamSynchronize(NULL));
     const cudnnStatus_t cudnn = libraries->cudnn.Create(&ex->cudnn);
     if (cudnn != CUDNN_STATUS_SUCCESS) return farm_cudnn_fail(&libraries->cudnn, err, cudnn, "Create");
     const cublasStatus_t cublaslt = libraries->cublaslt.Create(&ex->cublaslt);
     if (cublaslt != CUBLAS_STATUS_SUCCESS)
-        return farm_fail(err, FARM_E_IO, "cublasLtCreate: %s (%d)", libraries->cublaslt.GetStatusString(cublaslt),
-                         (int)cublaslt);
+        return farm_fail(err, cublaslt == CUBLAS_STATUS_ALLOC_FAILED ? FARM_E_LIMIT : FARM_E_IO,
+                         "cublasLtCreate: %s (%d)", libraries->cublaslt.GetStatusString(cublaslt), (int)cublaslt);
     return FARM_OK;
 }
 

@@ -408,6 +408,30 @@ Test(nn_cuda, inference_gives_what_training_gives) {
     }
 }
 
+// cuDNN is given an addend times 0 where there is none. What a forward leaves there is finite: f32 numbers, of which so
+// many hold a NaN in half of their bits, are kept away from it.
+Test(nn_cuda, what_a_forward_leaves_behind_does_not_matter_to_the_next) {
+    static const struct farm_net_spec turns = {
+        .name = "turns",
+        .layer_count = 3,
+        .layers = {CONV(CONV, 5, 3, 2, RELU), CONV(CONV, 7, 3, 2, RELU), DENSE(11, RELU)}};
+    struct problem *p = problem_of(&turns, &odd_io, 200);
+    struct farm_cuda_executor_config config = config_of(p, p->rows, FARM_PRECISION_BF16);
+    config.training = false;
+    struct farm_cuda_executor *executor = executor_new(&config);
+    struct answer first = answer_new(p), second = answer_new(p);
+    run_forward(executor, NULL, p, p->rows, &first);
+    run_forward(executor, NULL, p, p->rows, &second);
+    answer_fetch(p, p->rows, &first);
+    answer_fetch(p, p->rows, &second);
+    cr_expect_arr_eq(second.logits, first.logits, (size_t)(p->rows * p->net.io.actions) * sizeof(float));
+    cr_expect_arr_eq(second.value, first.value, (size_t)p->rows * sizeof(float));
+    answer_free(first);
+    answer_free(second);
+    farm_cuda_executor_destroy(executor);
+    problem_free(p);
+}
+
 Test(nn_cuda, gradients_are_added_to_what_is_there) {
     static const enum farm_precision precisions[] = {FARM_PRECISION_F32, FARM_PRECISION_BF16};
     struct problem *p = problem_of(&odd_net, &odd_io, 4);
@@ -576,10 +600,33 @@ Test(nn_cuda, says_how_much_memory_is_missing) {
     char expected[64];
     snprintf(expected, sizeof expected, "4096 rows in training needs %zu MB", (bytes >> 20) + 1);
     cr_expect(strstr(err.message, expected) != NULL, "%s", err.message);
+    cr_expect_eq(cudaPeekAtLastError(), cudaSuccess);
     farm_standin.memory = (int64_t)bytes;
     cr_expect_eq(farm_cuda_executor_create(&config, &executor, &err), FARM_OK, "%s", err.message);
     cr_expect_eq(farm_standin_account().device_bytes, bytes);
     farm_cuda_executor_destroy(executor);
+    farm_standin.memory = (int64_t)bytes + 4096;
+    farm_standin_libraries.handle_bytes = 4096; // cuDNN's handle has room, cuBLASLt's has none
+    cr_expect_eq(farm_cuda_executor_create(&config, &executor, &err), FARM_E_LIMIT, "%s", err.message);
+    cr_expect(strstr(err.message, "cublasLtCreate") != NULL, "%s", err.message);
+}
+
+// An engine that computes in blocks of eight channels copies the four of 84x84x4 into eight.
+Test(nn_cuda, has_a_workspace_for_padded_pictures_of_the_largest_batch) {
+    struct problem *p = problem_at(0);
+    struct farm_cuda_executor_config config = config_of(p, 1024, FARM_PRECISION_BF16);
+    farm_standin_libraries.workspace_bytes = (size_t)1024 * 84 * 84 * 8 * sizeof(uint16_t);
+    for (int training = 0; training < 2; training++) {
+        config.training = training;
+        struct farm_cuda_executor *executor = executor_new(&config);
+        const struct answer a = answer_new(p);
+        run_forward(executor, NULL, p, p->rows, &a);
+        if (training) run_backward(executor, NULL, p, p->rows, &a);
+        CUDA(cudaDeviceSynchronize());
+        answer_free(a);
+        farm_cuda_executor_destroy(executor);
+    }
+    problem_free(p);
 }
 
 Test(nn_cuda, refuses_what_it_cannot_run) {

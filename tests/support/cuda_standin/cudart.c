@@ -249,8 +249,8 @@ cudaError_t cudaMalloc(void **out, size_t bytes) {
     if (bytes <= LARGE && end > gpu.arena_high) gpu.arena_high = end;
     add_block((struct block){.start = start, .bytes = bytes, .kind = DEVICE, .device = current_device});
     enter();
-    // Nobody may rely on what was there. Large pieces are left alone behind their start.
-    memset(start, 0xa5, bytes < POISON_MAX ? bytes : POISON_MAX);
+    // Nobody may rely on what was there: NaN. Large pieces are left alone behind their start.
+    memset(start, 0xff, bytes < POISON_MAX ? bytes : POISON_MAX);
     leave();
     *out = start;
     return result(cudaSuccess);

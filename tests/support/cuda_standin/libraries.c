@@ -337,7 +337,7 @@ static void run(const struct convolution *c, enum direction direction) {
     for (size_t i = 0; i < counts[result]; i++) {
         double sum = (double)numbers[result][i];
         if (c->beta != 0) sum += (double)c->beta * get(c->out, bf16, i);
-        if (c->addend_factor != 0) sum += (double)c->addend_factor * get(c->addend, bf16, i);
+        if (c->addend) sum += (double)c->addend_factor * get(c->addend, bf16, i); // times 0 too: NaN stays NaN
         if (c->bias) sum += get(c->bias, bf16, i % (size_t)c->y.c);
         put(c->out, bf16, i, c->relu && sum < 0 ? 0 : sum);
     }
