@@ -51,15 +51,19 @@ static enum farm_status take_device_memory(struct farm_cuda_parameters *p, bool 
 }
 
 static enum farm_status take_host_memory(struct farm_cuda_parameters *p, bool adam, struct farm_error *err) {
-    void *versions;
-    enum farm_status status = farm_cuda_host_memory(2 * sizeof *p->versions, "versions", NULL, &versions, err);
+    void *words, *ordered;
+    enum farm_status status = farm_cuda_host_memory(3 * sizeof *p->versions, "versions", NULL, &words, err);
     if (status) return status;
-    p->versions = versions;
-    p->ordered = calloc(VECTORS * p->count, sizeof *p->ordered);
+    p->versions = words;
+    p->step = p->versions + 2;
+    status = farm_cuda_host_memory(VECTORS * p->count * sizeof *p->ordered, "a copy of the parameters wants", NULL,
+                                   &ordered, err);
+    if (status) return status;
+    p->ordered = ordered;
     p->host.params = calloc(p->net->parameter_count, sizeof(float));
     p->host.first = adam ? calloc(p->net->parameter_count, sizeof(float)) : NULL;
     p->host.second = calloc(p->net->parameter_count, sizeof(float));
-    if (p->ordered && p->host.params && p->host.second && (!adam || p->host.first)) return FARM_OK;
+    if (p->host.params && p->host.second && (!adam || p->host.first)) return FARM_OK;
     return farm_fail(err, FARM_E_LIMIT, "no memory for %zu parameters", p->net->parameter_count);
 }
 
@@ -86,9 +90,10 @@ void farm_cuda_parameters_free(struct farm_cuda_parameters *p) {
                             p->optimiser.second,  p->optimiser.control, p->optimiser.params_bf16,
                             p->optimiser.scratch, p->copies[0].params,  p->copies[1].params,
                             p->copies[0].version, p->copies[1].version};
-    void *const host[] = {p->ordered, p->host.params, p->host.first, p->host.second};
+    void *const host[] = {p->host.params, p->host.first, p->host.second};
     for (size_t i = 0; i < sizeof device / sizeof *device; i++) (void)cudaFree(device[i]);
     for (size_t i = 0; i < sizeof host / sizeof *host; i++) free(host[i]);
+    (void)cudaFreeHost(p->ordered);
     (void)cudaFreeHost(p->versions);
     *p = (struct farm_cuda_parameters){0};
 }
@@ -126,8 +131,8 @@ enum farm_status farm_cuda_parameters_download(struct farm_cuda_parameters *p, s
     const size_t bytes = p->count * sizeof(float);
     const float *const from[VECTORS] = {p->optimiser.params, p->optimiser.first, p->optimiser.second};
     float *const to[VECTORS] = {p->host.params, p->host.first, p->host.second};
-    uint64_t step;
-    FARM_CUDA_TRY(cudaMemcpyAsync(&step, &p->optimiser.control->step, sizeof step, cudaMemcpyDeviceToHost, stream));
+    FARM_CUDA_TRY(
+        cudaMemcpyAsync(p->step, &p->optimiser.control->step, sizeof *p->step, cudaMemcpyDeviceToHost, stream));
     for (int v = 0; v < VECTORS; v++)
         if (from[v])
             FARM_CUDA_TRY(
@@ -135,7 +140,7 @@ enum farm_status farm_cuda_parameters_download(struct farm_cuda_parameters *p, s
     FARM_CUDA_TRY(cudaStreamSynchronize(stream));
     for (int v = 0; v < VECTORS; v++)
         if (to[v]) farm_cuda_executor_to_pytorch_order(p->net, p->ordered + (size_t)v * p->count, to[v]);
-    p->host.optimiser_step = step;
+    p->host.optimiser_step = *p->step;
     p->host.version = p->version;
     p->copied_ns = farm_now_ns();
     return FARM_OK;

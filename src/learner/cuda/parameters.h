@@ -26,8 +26,9 @@ struct farm_cuda_parameters {
     } copies[2];
     uint64_t current, in_use;       // atomic. in_use: 1 + the copy that an inference reads; 0: none
     uint64_t *versions;             // [2] pinned: on their way into copies[].version
+    uint64_t *step;                 // pinned: on its way into host.optimiser_step
     struct farm_backend_state host; // PyTorch's order: what the device had at host.version
-    float *ordered;                 // [3][count] device order
+    float *ordered;                 // [3][count] device order, pinned
     uint64_t copied_ns;             // when `host` was taken
 };
 

@@ -533,6 +533,7 @@ cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, enum cudaM
     struct copy copy = {.to = to, .from = from, .bytes = bytes};
     const struct block *block = block_of(from, bytes);
     const bool pageable = !block && !(stream && stream->capture);
+    if (block && block->kind == DEVICE && !block_of(to, bytes)) gpu.account.device_to_pageable_bytes += bytes;
     struct item *item = new_item(sizeof copy);
     item->name = "cudaMemcpyAsync";
     item->work = do_copy;

@@ -55,8 +55,9 @@ struct farm_standin_account {
     uint64_t device_bytes, pinned_bytes, registered_bytes;                                 // now
     uint64_t works, graph_launches;                                                        // so far
     uint64_t host_to_device_bytes, device_to_host_bytes;                                   // by copies, so far
-    uint64_t read[FARM_STANDIN_WAYS];                                                      // registered bytes, so far
-    uint64_t threads;                                                                      // of kernels, so far
+    uint64_t device_to_pageable_bytes; // of the latter those into memory that is neither pinned nor registered
+    uint64_t read[FARM_STANDIN_WAYS];  // registered bytes, so far
+    uint64_t threads;                  // of kernels, so far
 };
 struct farm_standin_account farm_standin_account(void);
 
