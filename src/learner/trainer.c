@@ -64,7 +64,7 @@ struct farm_trainer {
     struct moment copied;   // of the state that a lost device leaves
     uint64_t saved_version; // of the newest checkpoint, or what training began with
     bool saved;             // there is one of this training
-    uint32_t broken; // updates in a row whose gradient was not finite
+    uint32_t broken;        // updates in a row whose gradient was not finite
     enum farm_status status;
     struct farm_error error;
 };
@@ -142,12 +142,8 @@ static enum farm_status save(struct farm_trainer *trainer, struct farm_error *er
         const char *name;
         uint64_t value;
     } numbers[] = {
-        {"frames", moment->frames},
-        {"agent_steps", moment->agent_steps},
-        {"updates", moment->updates},
-        {"version", state.version},
-        {"optimiser_step", state.optimiser_step},
-        {"episodes", moment->episodes},
+        {"frames", moment->frames}, {"agent_steps", moment->agent_steps},     {"updates", moment->updates},
+        {"version", state.version}, {"optimiser_step", state.optimiser_step}, {"episodes", moment->episodes},
     };
     enum { NUMBERS = sizeof numbers / sizeof *numbers };
     char texts[OWN_PAIRS][32], path[4096];
