@@ -26,7 +26,9 @@ struct farm_job_actor {
     int keep[3];                 // up, down, the learner's bell
     uint64_t heartbeat_at_start; // of its present life
     uint64_t generation;         // processes that its place has had before
+    struct farm_bitmap claimed;  // of the farm's claim, what is this actor's alone
     bool there;                  // the learner has its rings
+    bool lost;                   // it cannot be kept alive, and shall go
 };
 
 // An actor that is coming or going, one at a time.
@@ -106,8 +108,10 @@ struct farm_job {
     uint64_t end_ns;   // when the run's end was decided; 0: not yet
     struct farm_job_change change;
     uint64_t learner_restarts, actor_restarts;
-    uint64_t actors_hung;    // hangs named so far
-    char learner_error[512]; // the sentence with which the learner ended; "": none
+    uint64_t actors_hung;     // hangs named so far
+    uint64_t bad_values;      // counted by actors that are gone
+    bool cannot_go_on;        // learner_error says why
+    char learner_error[1024]; // the sentence with which the learner, or the run, ended; "": none
 
     struct farm_job_sampler sampler; // farm_job_sample's
 };

@@ -108,6 +108,10 @@ static void on_end(void *context, size_t worker) {
     if (worker != job->learner_worker) farm_job_change_ended(job, worker);
 }
 
+static void on_loss(void *context, size_t worker, const char *why) {
+    farm_job_change_lost(context, worker, why);
+}
+
 static void on_signal(void *context, int number) {
     farm_job_change_wanted(context, number);
 }
@@ -117,6 +121,7 @@ static enum farm_supervisor_turn on_tick(void *context) {
     uint64_t now = farm_now_ns();
     farm_job_watch(job, now);
     if (job->elastic) farm_job_change_turn(job);
+    if (job->cannot_go_on) return FARM_TURN_STOP;
     if (!job->start_ns && farm_load_relaxed(&job->board->agent_steps)) job->start_ns = job->tick_ns;
     job->tick_ns = now;
     if (farm_load_acquire(&job->board->done)) {
@@ -133,6 +138,7 @@ struct farm_supervisor_config farm_job_events(struct farm_job *job) {
                                            .on_line = on_line,
                                            .on_death = on_death,
                                            .on_end = on_end,
+                                           .on_loss = on_loss,
                                            .on_signal = job->elastic ? on_signal : NULL,
                                            .before_stop = before_stop,
                                            .on_tick = on_tick,

@@ -29,10 +29,12 @@ enum farm_status farm_job_describe_actor(struct farm_job *job, uint32_t a, struc
                                          struct farm_error *err);
 size_t farm_job_hand_over(struct farm_job *job);
 
-// change.c, for events.c: a signal has come; a tick; an actor that was told to go has gone; the learner starts again.
+// change.c, for events.c: a signal has come; a tick; an actor that was told to go has gone; one that came cannot be
+// kept alive; the learner starts again.
 void farm_job_change_wanted(struct farm_job *job, int number);
 void farm_job_change_turn(struct farm_job *job);
 void farm_job_change_ended(struct farm_job *job, size_t worker);
+void farm_job_change_lost(struct farm_job *job, size_t worker, const char *why);
 void farm_job_change_again(struct farm_job *job);
 
 // job.c, for change.c: an actor's rings are made.

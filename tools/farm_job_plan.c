@@ -242,19 +242,25 @@ static void say_plan(const struct farm_job *job) {
     if (job->cpu_because) farm_log_info("device auto: cpu, for %s", job->cpu_because);
 }
 
+static enum farm_status check_limits(const struct farm_job *job, struct farm_error *err) {
+    const struct farm_limits_request limits = {
+        .shared_bytes = farm_job_ring_bytes(job),
+        .descriptors = 4ull * job->places + 3ull * (job->places + 1) + SPARE_DESCRIPTORS,
+        .huge = job->recipe.huge_pages,
+        .root = "/",
+    };
+    return farm_limits_check(&limits, err);
+}
+
 // Room for actors that come later, as many again, where the limit of descriptors has it.
 static enum farm_status choose_places(struct farm_job *job, struct farm_error *err) {
     uint32_t more = job->actors > MORE_PLACES ? job->actors : MORE_PLACES;
     if (more > FARM_PLAN_ACTORS_MAX - job->actors) more = FARM_PLAN_ACTORS_MAX - job->actors;
-    struct farm_limits_request limits = {
-        .shared_bytes = farm_job_ring_bytes(job), .huge = job->recipe.huge_pages, .root = "/"};
     job->places = job->elastic ? job->actors + more : job->actors;
-    limits.descriptors = 4ull * job->places + 3ull * (job->places + 1) + SPARE_DESCRIPTORS;
-    const enum farm_status status = farm_limits_check(&limits, err);
+    const enum farm_status status = check_limits(job, err);
     if (!status || job->places == job->actors) return status;
     job->places = job->actors;
-    limits.descriptors = 4ull * job->places + 3ull * (job->places + 1) + SPARE_DESCRIPTORS;
-    return farm_limits_check(&limits, err);
+    return check_limits(job, err);
 }
 
 enum farm_status farm_job_plan(struct farm_job *job, uint64_t episodes, bool quiet, struct farm_error *err) {

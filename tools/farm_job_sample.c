@@ -57,7 +57,7 @@ void farm_job_sample(struct farm_job *job, uint64_t now_ns, struct farm_sample *
         .actor_restarts = job->actor_restarts,
         .learner_restarts = job->learner_restarts,
         .checkpoints = farm_load_relaxed(&board->checkpoints),
-        .bad_values = farm_load_relaxed(&board->bad_values),
+        .bad_values = farm_load_relaxed(&board->bad_values) + job->bad_values,
         .actors_hung = job->actors_hung,
     };
     const uint64_t crossed = farm_load_relaxed(&board->bus_infer_bytes) + farm_load_relaxed(&board->bus_train_bytes);

@@ -126,6 +126,7 @@ static enum farm_status add_actor(struct farm_job *job, uint32_t a, struct farm_
     struct farm_worker_spec spec;
     job->ring_shard[a] = (uint32_t)job->plan->actor[a].gpu;
     farm_plan_actor_cpus(job->machine, job->plan, (int)a, &job->actor_jobs[a].cpus);
+    if (job->plan->actor[a].cpu >= 0) farm_bitmap_set(&job->actor_jobs[a].claimed, job->plan->actor[a].cpu);
     enum farm_status status = farm_job_describe_actor(job, a, &spec, err);
     return status ? status : farm_supervisor_add(job->supervisor, &spec, err);
 }

@@ -373,7 +373,8 @@ int farm_cmd_train(int argc, char **argv) {
         .about =
             "Trains an agent with V-trace: actor processes step environments, the learner answers and trains from\n"
             "the same shared memory. Ctrl-C stops it at any moment: a checkpoint is written and the exit status is 0.\n"
-            "SIGUSR1 (kill -USR1, to this process) brings one more actor while it runs, SIGUSR2 takes one away.\n"
+            "SIGUSR1 (kill -USR1, to this process) brings one more actor while it runs, SIGUSR2 takes one away;\n"
+            "signals that come before the learner is ready count as one.\n"
             "All rates and wall_s count from the first answered step to the decision to stop; start-up and the last\n"
             "checkpoint are not in them. The later wins: defaults, the shipped recipe, --recipe, flags.",
         .examples = "  farm train                                    a small Breakout, for a minute\n"

@@ -57,14 +57,24 @@ bool farm_gate_answered(int gate, struct farm_gate_answer *answer) {
     return true;
 }
 
-// A message, if one is there, whatever it says.
+static void drop(struct farm_gate_question *question) {
+    int *const fds[FDS_MAX] = {&question->fds[0], &question->fds[1], &question->up_writable};
+    for (int k = 0; k < FDS_MAX; k++) {
+        if (*fds[k] >= 0) close(*fds[k]);
+        *fds[k] = -1;
+    }
+}
+
+// Takes a message off, if one is there. False where it is no question, or there is none. Descriptors that are not
+// wanted, or came without the others (this process had no room for them), are closed.
 static bool take(int gate, struct farm_gate_question *question) {
     struct words words = {.kind = UINT32_MAX};
     struct iovec data = {&words, sizeof words};
     union control control;
     struct msghdr message = {
         .msg_iov = &data, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control};
-    if (recvmsg(gate, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC) < 0) return false;
+    const ssize_t bytes = recvmsg(gate, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+    if (bytes < 0) return false;
     int fds[FDS_MAX] = {-1, -1, -1};
     const struct cmsghdr *header = CMSG_FIRSTHDR(&message);
     if (header && header->cmsg_type == SCM_RIGHTS && header->cmsg_len <= CMSG_LEN(sizeof fds))
@@ -74,25 +84,15 @@ static bool take(int gate, struct farm_gate_question *question) {
                                             .shard = words.shard,
                                             .fds = {fds[0], fds[1]},
                                             .up_writable = fds[2]};
-    return true;
-}
-
-static void drop(const struct farm_gate_question *question) {
-    const int fds[FDS_MAX] = {question->fds[0], question->fds[1], question->up_writable};
-    for (int k = 0; k < FDS_MAX; k++)
-        if (fds[k] >= 0) close(fds[k]);
-}
-
-static bool makes_sense(const struct farm_gate_question *question) {
-    return question->kind == FARM_GATE_LEAVE || (question->kind == FARM_GATE_JOIN && question->fds[1] >= 0);
+    const bool whole = bytes == (ssize_t)sizeof words && !(message.msg_flags & MSG_TRUNC);
+    const bool wanted = whole && question->kind == FARM_GATE_JOIN && !(message.msg_flags & MSG_CTRUNC);
+    if (!wanted || question->fds[1] < 0) drop(question);
+    return whole && (question->kind == FARM_GATE_JOIN || question->kind == FARM_GATE_LEAVE);
 }
 
 bool farm_gate_wait(int gate, int timeout_ms, struct farm_gate_question *question) {
     struct pollfd look = {.fd = gate, .events = POLLIN};
-    if (poll(&look, 1, timeout_ms) != 1 || !take(gate, question)) return false;
-    if (makes_sense(question)) return true;
-    drop(question);
-    return false;
+    return poll(&look, 1, timeout_ms) == 1 && take(gate, question);
 }
 
 void farm_gate_reply(int gate, const struct farm_gate_answer *answer) {
@@ -105,8 +105,6 @@ void farm_gate_clear(int supervisor, int learner) {
     struct farm_gate_question question;
     while (recv(supervisor, &answer, sizeof answer, MSG_DONTWAIT) > 0) {
     }
-    for (struct pollfd look = {.fd = learner, .events = POLLIN}; poll(&look, 1, 0) == 1;) {
-        if (!take(learner, &question)) break;
-        drop(&question);
-    }
+    for (struct pollfd look = {.fd = learner, .events = POLLIN}; poll(&look, 1, 0) == 1;)
+        if (take(learner, &question)) drop(&question);
 }

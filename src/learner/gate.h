@@ -37,8 +37,8 @@ bool farm_gate_answered(int gate, struct farm_gate_answer *answer);
 // Before a learner is started: nothing that was said to or by the one before reaches the new one.
 void farm_gate_clear(int supervisor, int learner);
 
-// Learner: waits up to timeout_ms for a question (false: none, or one that makes no sense, which is dropped). Its
-// descriptors are the caller's.
+// Learner: waits up to timeout_ms for a question (false: none, or one that makes no sense, which is dropped). The
+// descriptors of one that JOINs are the caller's; -1: this process had no room for them.
 bool farm_gate_wait(int gate, int timeout_ms, struct farm_gate_question *question);
 void farm_gate_reply(int gate, const struct farm_gate_answer *answer);
 

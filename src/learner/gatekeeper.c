@@ -21,6 +21,8 @@ struct farm_gatekeeper {
 static enum farm_status join(const struct farm_gatekeeper_config *config, const struct farm_gate_question *question,
                              struct farm_error *err) {
     const uint32_t ring = question->ring, shard = question->shard < config->shards ? question->shard : 0;
+    if (question->fds[1] < 0)
+        return farm_fail(err, FARM_E_LIMIT, "the learner has no room for its descriptors (ulimit -n)");
     enum farm_status status = farm_lanes_join(config->lanes, ring, question->fds, shard, config->shape, err);
     if (status) {
         if (question->up_writable >= 0) close(question->up_writable);
@@ -41,8 +43,7 @@ static enum farm_status join(const struct farm_gatekeeper_config *config, const 
 
 static uint32_t rings_of(const struct farm_lanes *lanes, uint32_t shard) {
     uint32_t count = 0;
-    for (uint32_t r = 0; r < lanes->ring_count; r++)
-        count += farm_lanes_has(lanes, r) && lanes->lanes[lanes->first_lane[r]].shard == shard;
+    for (uint32_t r = 0; r < lanes->ring_count; r++) count += farm_lanes_serves(lanes, r, shard);
     return count;
 }
 
@@ -51,7 +52,8 @@ static enum farm_status leave(const struct farm_gatekeeper_config *config, uint3
         return farm_fail(err, FARM_E_NOT_FOUND, "there is no actor %u", ring);
     const uint32_t shard = config->lanes->lanes[config->lanes->first_lane[ring]].shard;
     if (rings_of(config->lanes, shard) == 1)
-        return farm_fail(err, FARM_E_LIMIT, "it is the last actor%s", config->shards > 1 ? " of its GPU" : "");
+        return farm_fail(err, FARM_E_LIMIT, "it is the last actor%s (Ctrl-C ends the run)",
+                         config->shards > 1 ? " of its GPU" : "");
     enum farm_status status = farm_trainer_can_spare(config->trainer, ring, err);
     if (!status) status = farm_inference_change(config->inferences[shard], ring, false, err);
     if (status) return status;

@@ -150,7 +150,7 @@ static void list(struct farm_inference *inference, uint32_t without) {
     inference->ring_count = inference->lane_count = 0;
     for (uint32_t r = 0; r < lanes->ring_count; r++) {
         struct farm_learner_lane *first = &lanes->lanes[lanes->first_lane[r]];
-        if (r == without || !farm_lanes_has(lanes, r) || first->shard != inference->config.shard) continue;
+        if (r == without || !farm_lanes_serves(lanes, r, inference->config.shard)) continue;
         inference->first_lane[inference->ring_count] = inference->lane_count;
         inference->rings[inference->ring_count++] = &lanes->rings[r];
         for (uint32_t l = 0; l < lanes->rings[r].spec.lanes; l++) inference->lanes[inference->lane_count++] = first + l;
@@ -205,10 +205,11 @@ enum farm_status farm_inference_change(struct farm_inference *inference, uint32_
     farm_store_relaxed(&inference->change.asked, 1);
     while (farm_load_relaxed(&inference->change.asked) && !inference->change.over)
         pthread_cond_wait(&inference->change.done, &inference->change.lock);
+    const bool done = !farm_load_relaxed(&inference->change.asked);
     const enum farm_status status = inference->change.status;
-    if (status) *err = inference->change.error;
+    if (done && status) *err = inference->change.error;
     pthread_mutex_unlock(&inference->change.lock);
-    return status;
+    return done ? status : farm_fail(err, FARM_E_DEAD, "the learner ends");
 }
 
 void farm_inference_over(struct farm_inference *inference) {

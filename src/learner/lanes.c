@@ -124,7 +124,7 @@ enum farm_status farm_lanes_join(struct farm_lanes *lanes, uint32_t r, const int
 
 void farm_lanes_leave(struct farm_lanes *lanes, uint32_t r) {
     struct farm_ring *ring = &lanes->rings[r];
-    for (uint32_t l = 0; lanes->lanes && l < ring->spec.lanes; l++) {
+    for (uint32_t l = 0; l < ring->spec.lanes; l++) {
         struct farm_learner_lane *lane = &lanes->lanes[lanes->first_lane[r] + l];
         farm_intake_close(&lane->intake);
         free(lane->games);
@@ -144,8 +144,13 @@ void farm_lanes_end_writable(struct farm_lanes *lanes) {
 
 void farm_lanes_close(struct farm_lanes *lanes) {
     farm_lanes_end_writable(lanes);
-    for (uint32_t r = 0; r < lanes->ring_count; r++)
-        if (is_open(&lanes->rings[r])) farm_lanes_leave(lanes, r);
+    for (uint32_t r = 0; r < lanes->ring_count; r++) {
+        if (!is_open(&lanes->rings[r])) continue;
+        if (lanes->lanes)
+            farm_lanes_leave(lanes, r);
+        else
+            farm_ring_close(&lanes->rings[r]);
+    }
     free(lanes->lanes);
     free(lanes->rings);
     free(lanes->first_lane);

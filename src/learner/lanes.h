@@ -64,6 +64,11 @@ static inline bool farm_lanes_has(const struct farm_lanes *lanes, uint32_t ring)
     return lanes->lanes[lanes->first_lane[ring]].lane != NULL;
 }
 
+// Whether a ring is there, and this shard's.
+static inline bool farm_lanes_serves(const struct farm_lanes *lanes, uint32_t ring, uint32_t shard) {
+    return farm_lanes_has(lanes, ring) && lanes->lanes[lanes->first_lane[ring]].shard == shard;
+}
+
 // Opens a ring in a vacant place, for a shard; its descriptors are owned in any case. Nobody else looks at the place
 // yet. FARM_E_INVALID: no such vacant place, or a ring of another shape; what opening says.
 enum farm_status farm_lanes_join(struct farm_lanes *lanes, uint32_t ring, const int fds[2], uint32_t shard,

@@ -26,10 +26,10 @@ enum farm_status farm_trainer_start(const struct farm_trainer_config *config, st
 // Its shard's inference thread: a window of all environments of this lane is complete. Never blocks on training.
 void farm_trainer_push(struct farm_trainer *trainer, struct farm_learner_lane *lane, uint64_t start);
 
-// Another thread: whether the other rings of this ring's shard can hold the windows of an update. FARM_E_LIMIT: they
-// cannot, with the keys that would help.
+// The thread that changes the table of lanes: whether the other rings of this ring's shard can hold the windows of an
+// update. FARM_E_LIMIT: they cannot, with the keys that would help.
 enum farm_status farm_trainer_can_spare(const struct farm_trainer *trainer, uint32_t ring, struct farm_error *err);
-// Another thread, when no window of this ring is pushed any more: drops those that wait and returns when none is being
+// The same thread, when no window of this ring is pushed any more: drops those that wait and returns when none is being
 // trained on.
 void farm_trainer_forget(struct farm_trainer *trainer, uint32_t ring);
 

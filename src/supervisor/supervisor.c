@@ -343,6 +343,16 @@ static enum farm_status final_error(const struct worker *worker, const char *how
                      worker->words_length ? "Its last words:\n" : "It said nothing.", worker->words);
 }
 
+// A worker that is not started again, and the run with it unless it is expendable.
+static enum farm_status lose(struct farm_supervisor *supervisor, struct worker *worker, enum farm_status status,
+                             struct farm_error *err) {
+    const struct farm_supervisor_config *config = &supervisor->config;
+    worker->state = WORKER_OVER;
+    if (!worker->spec.expendable) return status;
+    if (config->on_loss) config->on_loss(config->context, (size_t)(worker - supervisor->workers), err->message);
+    return FARM_OK;
+}
+
 // Decides what becomes of a worker that has died: an end, another start, or the end of the run.
 static enum farm_status after_death(struct farm_supervisor *supervisor, struct worker *worker, const siginfo_t *info,
                                     struct farm_error *err) {
@@ -361,20 +371,15 @@ static enum farm_status after_death(struct farm_supervisor *supervisor, struct w
     if (config->on_death) config->on_death(config->context, number, how);
     const struct farm_worker_spec *spec = &worker->spec;
     const bool final = spec->errors_are_final || (spec->final_status && info->si_status == spec->final_status);
-    if (final && info->si_code == CLD_EXITED) {
-        worker->state = WORKER_OVER;
-        return final_error(worker, how, err);
-    }
+    if (final && info->si_code == CLD_EXITED) return lose(supervisor, worker, final_error(worker, how, err), err);
 
     uint64_t now = farm_now_ns();
     bool healthy = now - worker->started_ns >= ms(config->healthy_ms);
     bool fruitless = progress_of(supervisor, worker) == worker->progress_at_start;
     worker->short_lives = healthy ? 0 : worker->short_lives + 1;
     worker->fruitless = healthy || !fruitless ? 0 : worker->fruitless + 1;
-    if (worker->fruitless >= config->deaths_max || worker->short_lives >= config->short_lives_max) {
-        worker->state = WORKER_OVER;
-        return crash_loop(worker, how, err);
-    }
+    if (worker->fruitless >= config->deaths_max || worker->short_lives >= config->short_lives_max)
+        return lose(supervisor, worker, crash_loop(worker, how, err), err);
     uint64_t wait_ms = 0;
     if (worker->short_lives > 1) {
         uint32_t doublings = worker->short_lives - 2 < 20 ? worker->short_lives - 2 : 20;
@@ -503,8 +508,10 @@ static void stop_phase(struct farm_supervisor *supervisor, int phase) {
 
 // Phases in rising order; each pass picks the next one, so their numbers may have gaps.
 static void stop_all(struct farm_supervisor *supervisor) {
-    for (size_t i = 0; i < supervisor->count; i++)
+    for (size_t i = 0; i < supervisor->count; i++) {
+        supervisor->workers[i].kill_at_ns = 0; // its phase has a grace of its own
         if (supervisor->workers[i].state == WORKER_DUE) supervisor->workers[i].state = WORKER_OVER;
+    }
     for (;;) {
         const struct worker *next = NULL;
         for (size_t i = 0; i < supervisor->count; i++) {

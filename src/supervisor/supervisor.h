@@ -39,6 +39,7 @@ struct farm_worker_spec {
     bool may_end;                   // exit status 0 is an end, not a death (a learner that reached its target)
     bool errors_are_final;          // an exit status other than 0 ends the run: only a killed worker is started again
     int final_status;               // this exit status ends the run too; 0: none does
+    bool expendable;                // what would end the run ends this worker alone: on_loss
     int stop_phase;                 // phases are stopped one after another, 0 first
 };
 
@@ -50,7 +51,8 @@ struct farm_supervisor_config {
     void (*before_start)(void *context, size_t worker, uint64_t starts); // starts: how often it was started before
     void (*on_line)(void *context, size_t worker, const char *line);     // a line the worker wrote; NULL: to stderr
     void (*on_death)(void *context, size_t worker, const char *how);     // "was killed by signal 9 (Killed)"
-    void (*on_end)(void *context, size_t worker);  // one that may end, or was dismissed, has ended
+    void (*on_end)(void *context, size_t worker);                   // one that may end, or was dismissed, has ended
+    void (*on_loss)(void *context, size_t worker, const char *why); // an expendable one cannot be kept alive
     void (*on_signal)(void *context, int number);  // SIGUSR1, SIGUSR2; NULL: they do what they did before
     void (*before_stop)(void *context, int phase); // before the SIGTERM of this phase
     enum farm_supervisor_turn (*on_tick)(void *context);

@@ -86,6 +86,10 @@ enum farm_status farm_claim_take(struct farm_claim *claim, const struct farm_bit
     return FARM_OK;
 }
 
+void farm_claim_give(struct farm_claim *claim, const struct farm_bitmap *cpus) {
+    if (claim->fd >= 0) release(claim, cpus, FARM_BITMAP_BITS);
+}
+
 enum farm_status farm_claim_plan(struct farm_claim *claim, const struct farm_machine *machine,
                                  struct farm_plan_request *request, struct farm_plan *plan, struct farm_error *err) {
     enum farm_status status = FARM_OK;

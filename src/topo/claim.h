@@ -31,6 +31,9 @@ enum farm_status farm_claim_read_taken(const struct farm_claim *claim, struct fa
 // one wins. Nothing to do for a claim that is not open.
 enum farm_status farm_claim_take(struct farm_claim *claim, const struct farm_bitmap *cpus, struct farm_error *err);
 
+// Gives CPUs of this claim back.
+void farm_claim_give(struct farm_claim *claim, const struct farm_bitmap *cpus);
+
 // Reads what is taken into request->taken, plans, claims plan->claim; again when another farm was faster, a few times
 // over. A claim that is not open plans with request->pin = false. Errors: farm_plan_make's; FARM_E_BUSY after too many
 // collisions.

@@ -10,6 +10,7 @@
 #include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -174,21 +175,25 @@ static void act_on(struct table *table, uint64_t more) {
 
 // ---- the supervisor ----
 
-static struct farm_gate_answer ask(struct table *table, enum farm_gate_kind kind, uint32_t r) {
-    struct farm_gate_question question = {.kind = kind, .ring = r};
+static struct farm_gate_answer hear(struct table *table, uint32_t r) {
     struct farm_gate_answer answer;
-    struct farm_error err = {0};
-    if (kind == FARM_GATE_JOIN) {
-        question.fds[0] = table->made[r % PLACES].up.fd_readonly;
-        question.fds[1] = table->made[r % PLACES].down.fd;
-    }
-    cr_assert_eq(farm_gate_ask(table->gate, &question, &err), FARM_OK, "%s", err.message);
     for (const uint64_t start = farm_now_ns(); !farm_gate_answered(table->gate, &answer);) {
         cr_assert_lt(farm_now_ns() - start, PATIENCE_NS, "no answer about actor %u", r);
         act(table);
     }
     cr_assert_eq(answer.ring, r);
     return answer;
+}
+
+static struct farm_gate_answer ask(struct table *table, enum farm_gate_kind kind, uint32_t r) {
+    struct farm_gate_question question = {.kind = kind, .ring = r};
+    struct farm_error err = {0};
+    if (kind == FARM_GATE_JOIN) {
+        question.fds[0] = table->made[r % PLACES].up.fd_readonly;
+        question.fds[1] = table->made[r % PLACES].down.fd;
+    }
+    cr_assert_eq(farm_gate_ask(table->gate, &question, &err), FARM_OK, "%s", err.message);
+    return hear(table, r);
 }
 
 static void join(struct table *table, uint32_t r) {
@@ -337,11 +342,36 @@ Test(gate, what_cannot_be_done_is_refused_and_changes_nothing) {
     close_ring(&table, 2);
     const uint32_t nonsense[3] = {FARM_GATE_JOIN, 3, 0}, unknown[3] = {77, 3, 0};
     cr_assert_eq(send(table.gate, nonsense, sizeof nonsense, 0), sizeof nonsense); // no descriptors
+    cr_assert_eq(hear(&table, 3).status, FARM_E_LIMIT);
     cr_assert_eq(send(table.gate, unknown, sizeof unknown, 0), sizeof unknown);
     cr_assert_eq(send(table.gate, unknown, 5, 0), 5);
     leave(&table, 1);
     close_ring(&table, 1);
     expect_refused(&table, FARM_GATE_LEAVE, 0, FARM_E_LIMIT, "last actor");
+    act_on(&table, 2 * STEPS);
+    tear_down(&table);
+}
+
+// The learner can take no further descriptor.
+Test(gate, a_ring_whose_descriptors_find_no_room_is_refused) {
+    struct table table;
+    struct rlimit before, none;
+    set_up(&table, 1, LANES * WIDTH);
+    launch(&table);
+    act_on(&table, STEPS);
+    const uint32_t descriptors = descriptors_of(table.learner);
+    make_ring(&table, 1, WIDTH);
+    for (rlim_t more = 0; more < 2; more++) {
+        cr_assert_eq(prlimit(table.learner, RLIMIT_NOFILE, NULL, &before), 0);
+        none = before;
+        none.rlim_cur = descriptors - 2 + more; // that the folder itself and what is above it are no descriptors
+        cr_assert_eq(prlimit(table.learner, RLIMIT_NOFILE, &none, NULL), 0);
+        expect_refused(&table, FARM_GATE_JOIN, 1, FARM_E_LIMIT, "ulimit -n");
+        cr_assert_eq(prlimit(table.learner, RLIMIT_NOFILE, &before, NULL), 0);
+        cr_assert_eq(descriptors_of(table.learner), descriptors);
+    }
+    cr_assert_eq(ask(&table, FARM_GATE_JOIN, 1).status, FARM_OK);
+    table.there[1] = true;
     act_on(&table, 2 * STEPS);
     tear_down(&table);
 }

@@ -886,6 +886,34 @@ Test(supervisor, dismisses_a_worker_that_waits_for_its_next_start) {
     farm_supervisor_free(supervisor);
 }
 
+static void note_loss(void *context, size_t number, const char *why) {
+    struct job *job = context;
+    job->page->stop_count++;
+    cr_assert_eq(number, 1);
+    cr_assert(strstr(why, "actor 1 cannot be kept alive") != NULL, "%s", why);
+}
+
+static enum farm_supervisor_turn until_a_loss(void *context) {
+    struct job *job = context;
+    return overdue(job) || (job->page->stop_count && job->page->lives) ? FARM_TURN_STOP : FARM_TURN_ON;
+}
+
+Test(supervisor, an_expendable_worker_that_cannot_be_kept_alive_ends_alone) {
+    struct job job = {.page = share()};
+    struct farm_supervisor *supervisor =
+        make(&job, (struct farm_supervisor_config){
+                       .on_tick = until_a_loss, .on_loss = note_loss, .on_line = keep_lines, .deaths_max = 2});
+    struct farm_worker_spec stays = worker("actor 0", live_on, &job), goes = worker("actor 1", die_at_once, &job);
+    struct farm_error err;
+    goes.expendable = true;
+    add(supervisor, &stays);
+    add(supervisor, &goes);
+    cr_assert_eq(farm_supervisor_run(supervisor, NULL, &err), FARM_OK, "%s", err.message);
+    cr_assert_eq(job.page->stop_count, 1);
+    cr_assert_eq(farm_supervisor_enlist(supervisor, 1, &stays, &err), FARM_OK, "its number is free again");
+    farm_supervisor_free(supervisor);
+}
+
 static void note_signal(void *context, int number) {
     struct job *job = context;
     job->kept_fd += number == SIGUSR1 ? 1 : 100;

@@ -1,14 +1,17 @@
 """Actors that come and go while `farm train` runs (SIGUSR1, SIGUSR2), by what its metrics and its processes show."""
 
+import json
 import os
 import pathlib
 import signal
+import subprocess
 import time
 import unittest
 import unittest.mock
 
 from running import FARM, Watched, children, wait_until
 
+ROOT = pathlib.Path(__file__).resolve().parents[2]
 STANDIN = pathlib.Path(FARM).parent / "tests" / "tools" / "libfarm_cuda_standin.so"
 
 
@@ -61,12 +64,13 @@ class Elastic(Watched):
         process = self.start("--env", "native/catch")
         self.becomes(process, signal.SIGUSR2, 1)
         process.send_signal(signal.SIGUSR2)
-        self.await_line(r"actor 0 stays: .*last actor|actor 0 stays: an update of")
+        self.await_line(r"actor 0 stays: it is the last actor")
         self.learns_on()
         self.assertEqual(self.end(process)["actors"], 1)
 
     def test_an_actor_that_came_is_replaced_when_it_dies_and_so_is_the_learner(self):
         process = self.start("--env", "native/catch", "--checkpoint-every", "1")
+        each = self.segments(process) // 2
         self.becomes(process, signal.SIGUSR1, 3)
         old = children(process.pid)["actor 2"]
         os.kill(old, signal.SIGKILL)
@@ -75,7 +79,7 @@ class Elastic(Watched):
         os.kill(learner, signal.SIGKILL)
         self.assertTrue(wait_until(lambda: children(process.pid).get("learner", learner) != learner))
         self.learns_on()
-        self.assertEqual(len(segments_of(children(process.pid)["learner"])) % 3, 0)
+        self.assertEqual(self.segments(process), 3 * each)
         self.becomes(process, signal.SIGUSR2, 2)
         self.becomes(process, signal.SIGUSR1, 3)
         account = self.end(process)
@@ -94,6 +98,34 @@ class Elastic(Watched):
             self.learns_on()
         account = self.end(process)
         self.assertEqual((account["actors"], account["learner_restarts"], account["actor_restarts"]), (2, 8, 0))
+
+    def test_several_changes_asked_for_at_once_are_all_made(self):
+        process = self.start("--env", "native/catch")
+        for _ in range(3):
+            process.send_signal(signal.SIGUSR1)
+            time.sleep(0.06)  # signals that meet in one look are one
+        process.send_signal(signal.SIGSTOP)
+        process.send_signal(signal.SIGUSR2)
+        process.send_signal(signal.SIGCONT)
+        self.assertTrue(wait_until(lambda: self.actors() == 4 and workers(process.pid) == 5), self.said()[-4000:])
+        process.send_signal(signal.SIGUSR1)
+        process.send_signal(signal.SIGINT)  # in the middle of it
+        out, _ = process.communicate(timeout=30)
+        self.assertEqual(process.returncode, 0, self.said()[-4000:])
+        self.assertIn(json.loads(out)["actors"], (4, 5))
+
+    def test_an_actor_that_came_and_cannot_live_goes_again(self):
+        subprocess.run(["cc", "-shared", "-fPIC", f"-I{ROOT / 'include'}", ROOT / "tests/tools/plugins/mortal.c", "-o", self.folder / "mortal.so"], check=True)
+        process = self.start("--env", "plugin:./mortal.so")
+        (self.folder / "closed").touch()
+        process.send_signal(signal.SIGUSR1)
+        self.await_line(r"actor 2 cannot be kept alive")
+        self.assertTrue(wait_until(lambda: self.actors() == 2 and workers(process.pid) == 3), self.said()[-4000:])
+        self.learns_on()
+        (self.folder / "closed").unlink()
+        self.becomes(process, signal.SIGUSR1, 3)
+        self.learns_on()
+        self.assertEqual(self.end(process)["actors"], 3)
 
     def test_python_actors_come_too(self):
         process = self.start("--env", "gym/CartPole-v1")

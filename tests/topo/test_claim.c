@@ -110,6 +110,17 @@ Test(topo, claims_all_or_nothing) {
     stop_farm(farm);
 }
 
+Test(topo, gives_back_what_it_is_told_to) {
+    struct farm_claim mine = open_claim(), other = open_claim();
+    const struct farm_bitmap all = cpus_of("2-5"), some = cpus_of("3,5");
+    cr_assert_eq(farm_claim_take(&mine, &all, &error), FARM_OK, "%s", error.message);
+    farm_claim_give(&mine, &some);
+    expect_taken(&other, "2,4");
+    cr_assert_eq(farm_claim_take(&other, &some, &error), FARM_OK, "%s", error.message);
+    farm_claim_close(&mine);
+    farm_claim_close(&other);
+}
+
 Test(topo, keeps_a_claim_while_a_child_lives) {
     struct farm_claim mine = open_claim(), observer = open_claim();
     struct farm_bitmap cpus = cpus_of("1,3");

@@ -135,10 +135,18 @@ static enum farm_status register_both(struct cell *c, struct farm_error *err) {
             start_ns = farm_now_ns();
             code = cudaHostRegister(up, c->config->bytes, up_flags);
         }
-        if (code) return refused(c, "memory that is mapped read-only", code), FARM_OK;
+        if (code)
+            return refused(c,
+                           up_flags == flags ? "memory, mapped read-only or for writing"
+                                             : "memory that is mapped read-only",
+                           code),
+                   FARM_OK;
         c->held_up = up;
         samples[count++] = (double)c->config->bytes / ((double)(farm_now_ns() - start_ns + 1) * 1e-9);
     } while (farm_bw_timer_more(&c->timer, count));
+    if (up_flags == flags)
+        farm_bw_conditions_note(&c->out->conditions, "This GPU pins nothing that is mapped read-only: registered by a "
+                                                     "mapping that can be written, as the learner does.");
     c->out->registration = farm_bw_figure_of(samples, count);
     c->out->registered = true;
     return FARM_OK;

@@ -29,14 +29,10 @@ static size_t ring_bytes(const struct farm_lanes *lanes, uint32_t r, enum farm_m
     return bytes;
 }
 
-static bool served(const struct farm_lanes *lanes, uint32_t r, uint32_t shard) {
-    return farm_lanes_has(lanes, r) && lanes->lanes[lanes->first_lane[r]].shard == shard;
-}
-
 size_t farm_cuda_mirror_bytes(const struct farm_lanes *lanes, uint32_t shard, enum farm_mirror mode, uint32_t stack) {
     size_t bytes = 0;
     for (uint32_t r = 0; r < lanes->ring_count; r++)
-        if (served(lanes, r, shard)) bytes += ring_bytes(lanes, r, mode, stack);
+        if (farm_lanes_serves(lanes, r, shard)) bytes += ring_bytes(lanes, r, mode, stack);
     return bytes;
 }
 
@@ -77,7 +73,7 @@ enum farm_status farm_cuda_mirror_make(const struct farm_lanes *lanes, uint32_t 
     if (!out->lanes || !out->memory)
         status = farm_fail(err, FARM_E_LIMIT, "no memory for the mirror of %u lanes", lanes->lane_count);
     for (uint32_t r = 0; r < lanes->ring_count && !status; r++)
-        if (served(lanes, r, shard)) status = farm_cuda_mirror_add(out, lanes, r, err);
+        if (farm_lanes_serves(lanes, r, shard)) status = farm_cuda_mirror_add(out, lanes, r, err);
     if (status) farm_cuda_mirror_free(out);
     return status;
 }

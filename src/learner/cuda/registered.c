@@ -92,9 +92,14 @@ static enum farm_status list(struct farm_cuda_registered *registered, const stru
     return FARM_OK;
 }
 
+static void unmap_again(struct farm_cuda_ring *ring) {
+    if (ring->again) munmap(ring->again, ring->bytes_again);
+    ring->again = NULL;
+}
+
 // Its pieces are released.
 static void forget(struct farm_cuda_ring *ring) {
-    if (ring->again) munmap(ring->again, ring->bytes_again);
+    unmap_again(ring);
     free(ring->parts);
     *ring = (struct farm_cuda_ring){0};
 }
@@ -175,7 +180,8 @@ static bool refused(const struct farm_cuda_ring *ring, enum farm_cuda_side side,
 // What is pinned stays so, whatever the mapping allows: from here on the GPU alone could write through it.
 static void protect(const struct farm_cuda_ring *ring) {
     if (ring->again && mprotect(ring->again, ring->bytes_again, PROT_READ) < 0)
-        farm_log_debug("mprotect of a registered mapping: %s", strerror(errno));
+        farm_log_warn("the GPU's mapping of an actor's memory stays writable for the learner (mprotect: %s)",
+                      strerror(errno));
 }
 
 // A segment lies, for the device, where its first part does.
@@ -207,6 +213,8 @@ static void settle(struct farm_cuda_registered *registered) {
     if (registered->staged[FARM_CUDA_UP] || registered->staged[FARM_CUDA_DOWN])
         release(registered, 0, registered->ring_count, registered->staged[FARM_CUDA_UP],
                 registered->staged[FARM_CUDA_DOWN]);
+    if (registered->staged[FARM_CUDA_UP]) registered->again = false;
+    for (uint32_t r = 0; r < registered->ring_count && !registered->again; r++) unmap_again(&registered->rings[r]);
 }
 
 static void say(const struct farm_cuda_registered *registered, uint32_t first_ring, uint32_t end_ring,
@@ -226,25 +234,22 @@ static void say(const struct farm_cuda_registered *registered, uint32_t first_ri
                                         : "");
 }
 
-static bool served(const struct farm_lanes *lanes, uint32_t ring, uint32_t shard) {
-    return farm_lanes_has(lanes, ring) && lanes->lanes[lanes->first_lane[ring]].shard == shard;
-}
-
-// Whether the device pins memory that is mapped read-only: one page of a ring is tried.
+// Whether the device pins memory that is mapped read-only: one page of a ring is tried. (Where it does not it says
+// cudaErrorNotSupported, or, of the flag, cudaErrorInvalidValue.)
 static bool pins_read_only(const struct farm_ring *ring) {
     void *page = ring->up.header;
     const unsigned flags = cudaHostRegisterPortable | cudaHostRegisterMapped | cudaHostRegisterReadOnly;
-    const bool pins = cudaHostRegister(page, (size_t)sysconf(_SC_PAGESIZE), flags) == cudaSuccess;
-    if (pins) (void)cudaHostUnregister(page);
-    (void)cudaGetLastError(); // that was a question
-    return pins;
+    const cudaError_t code = cudaHostRegister(page, (size_t)sysconf(_SC_PAGESIZE), flags);
+    if (!code) (void)cudaHostUnregister(page);
+    (void)cudaGetLastError();                                              // that was a question
+    return code != cudaErrorNotSupported && code != cudaErrorInvalidValue; // else it is not about that
 }
 
 // Whether `up` is mapped once more for the device: where that is wanted, and all descriptors for it are there.
 static bool map_up_again(const struct farm_lanes *lanes, uint32_t shard) {
     const struct farm_ring *first = NULL;
     for (uint32_t r = 0; r < lanes->ring_count; r++) {
-        if (!served(lanes, r, shard)) continue;
+        if (!farm_lanes_serves(lanes, r, shard)) continue;
         if (lanes->up_writable[r] < 0) return false;
         if (!first) first = &lanes->rings[r];
     }
@@ -260,7 +265,7 @@ enum farm_status farm_cuda_register(const struct farm_lanes *lanes, uint32_t sha
     out->ring_count = lanes->ring_count;
     out->again = map_up_again(lanes, shard);
     for (uint32_t r = 0; r < lanes->ring_count && !status; r++)
-        if (served(lanes, r, shard)) status = list(out, lanes, r, err);
+        if (farm_lanes_serves(lanes, r, shard)) status = list(out, lanes, r, err);
     if (status) {
         farm_cuda_unregister(out);
         return status;
