@@ -11,17 +11,8 @@
 #include "learner/cuda/context.h"
 #include "learner/cuda/memory.h"
 
-enum { ROUNDS = 7, CANDIDATES = 7 };
-
-static const struct farm_cuda_crossing candidates[CANDIDATES] = {
-    {.way = FARM_CUDA_PULL_LOADS, .blocks = 4},
-    {.way = FARM_CUDA_PULL_LOADS, .blocks = 8},
-    {.way = FARM_CUDA_PULL_LOADS, .blocks = 16},
-    {.way = FARM_CUDA_PULL_BULK, .blocks = 4},
-    {.way = FARM_CUDA_PULL_BULK, .blocks = 8},
-    {.way = FARM_CUDA_PULL_BULK, .blocks = 16},
-    {.copies = true},
-};
+// Kernels that pull have at most one multiprocessor in twenty: training wants the others.
+enum { ROUNDS = 7, CANDIDATES = 5, MULTIPROCESSORS_PER_BLOCK = 20, BLOCKS_LEAST = 2 };
 
 struct trial {
     struct CUstream_st *stream;
@@ -120,8 +111,27 @@ static void say(struct text *text, const struct trial *trial, const char *what, 
     text->used += (size_t)length < left ? (size_t)length : left;
 }
 
+// By loads and by bulk copies with half as many blocks as may be and with all; by copies.
+static enum farm_status list_candidates(struct farm_cuda_crossing *candidates, struct farm_error *err) {
+    int device, count;
+    FARM_CUDA_TRY(cudaGetDevice(&device));
+    FARM_CUDA_TRY(cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device));
+    const uint32_t share = (uint32_t)count / MULTIPROCESSORS_PER_BLOCK,
+                   most = share > BLOCKS_LEAST ? share : BLOCKS_LEAST;
+    const struct farm_cuda_crossing all[CANDIDATES] = {{.way = FARM_CUDA_PULL_LOADS, .blocks = most / 2},
+                                                       {.way = FARM_CUDA_PULL_LOADS, .blocks = most},
+                                                       {.way = FARM_CUDA_PULL_BULK, .blocks = most / 2},
+                                                       {.way = FARM_CUDA_PULL_BULK, .blocks = most},
+                                                       {.copies = true}};
+    memcpy(candidates, all, sizeof all);
+    return FARM_OK;
+}
+
 static enum farm_status try_all(const struct trial *trial, struct farm_cuda_crossing *out, struct farm_error *err) {
+    struct farm_cuda_crossing candidates[CANDIDATES];
     struct text text = {.used = 0};
+    const enum farm_status listed = list_candidates(candidates, err);
+    if (listed) return listed;
     for (int i = 0; i < CANDIDATES; i++) {
         struct farm_cuda_crossing by = candidates[i];
         struct farm_error why;
