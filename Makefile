@@ -415,7 +415,7 @@ GPU_SOURCES  := $(if $(CUDA_SOURCES),$(filter-out %/test_executor.cu %/litmus.cu
 GPU_OBJECTS  := $(patsubst %.cu,$(BUILD)/obj/%.cu.o,$(GPU_SOURCES))
 ifneq ($(NVCC),)
 CUDA_LIBRARY := $(if $(CUDA_SOURCES),$(BUILD)/libfarm_cuda.so)
-GPU_TEST     := $(if $(GPU_SOURCES),$(addprefix $(BUILD)/gpu/,test_kernels test_executor executor.bin litmus round_trip))
+GPU_TEST     := $(if $(GPU_SOURCES),$(addprefix $(BUILD)/gpu/,test_kernels test_executor executor.bin litmus round_trip update))
 endif
 
 $(BUILD)/nvcc_flags: force
@@ -449,7 +449,7 @@ $(BUILD)/gpu/litmus: $(BUILD)/obj/tests/gpu/litmus.cu.o $(BUILD)/obj/tests/gpu/s
 	$(call say,LINK,$@)
 	$(Q)mkdir -p $(@D)
 	$(Q)$(NVCC) -nodlink -cudart static -Xcompiler -static-libgcc,-static-libstdc++ $(filter %.o,$^) $(LIBFARM) -o $@
-$(BUILD)/gpu/round_trip: $(call object,tests/gpu/round_trip.c) $(LIBFARM)
+$(BUILD)/gpu/round_trip $(BUILD)/gpu/update: $(BUILD)/gpu/%: $(BUILD)/obj/tests/gpu/%.o $(LIBFARM)
 	$(call say,LINK,$@)
 	$(call link)
 # The Debian libraries of farm and of these programs, for a machine that lacks them: LD_LIBRARY_PATH=build/gpu/lib.

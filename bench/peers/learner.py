@@ -16,6 +16,7 @@ import statistics
 import subprocess
 import sys
 import time
+import typing
 
 import common
 import torch
@@ -70,68 +71,103 @@ class Net(nn.Module):
         return heads[:, :ACTIONS], heads[:, ACTIONS]
 
 
-class Subject:
-    """One network in one precision and one layout."""
+class Batch(typing.NamedTuple):
+    """What an update is made of, T = UNROLL, B unrolls; frames of step t of unroll b at t * B + b."""
 
-    def __init__(self, net, bf16, channels_last):
+    frames: torch.Tensor  # [(T + 1) * B, STACK, SIDE, SIDE] u8
+    actions: torch.Tensor  # [T, B]
+    behaviour: torch.Tensor  # [T, B, ACTIONS] logits that acted
+    rewards: torch.Tensor  # [T, B]
+    discounts: torch.Tensor  # [T, B]
+
+
+def random_batch(unrolls, seed=1):
+    generator = torch.Generator().manual_seed(seed)
+    rows = (UNROLL + 1) * unrolls
+    return Batch(
+        frames=torch.randint(0, 256, (rows, STACK, SIDE, SIDE), dtype=torch.uint8, generator=generator),
+        actions=torch.randint(0, ACTIONS, (UNROLL, unrolls), generator=generator),
+        behaviour=torch.randn(UNROLL, unrolls, ACTIONS, generator=generator) * 0.1,
+        rewards=torch.rand(UNROLL, unrolls, generator=generator) - 0.5,
+        discounts=GAMMA * (torch.rand(UNROLL, unrolls, generator=generator) > 0.003).float(),
+    )
+
+
+class Update:
+    """A network, its optimiser, and IMPALA's whole update; also what tests/gpu/bench_torch.py runs on a GPU. bf16: by
+    autocast, or all weights and the optimiser's state in it (which no CPU is given)."""
+
+    def __init__(self, net, bf16=False, channels_last=True, device="cpu", weights_bf16=False):
         self.layout = torch.channels_last if channels_last else torch.contiguous_format
-        self.unrolls = UNROLLS_DEEP if net == "deep" else UNROLLS
-        self.net = Net(net).to(memory_format=self.layout)
-        self.bf16 = bf16
-        self.label = f"PyTorch {torch.__version__.split('+')[0]} {'bf16' if bf16 else 'f32'}"
-        self.label += " channels-last" if channels_last else ""
-        self.optimiser = torch.optim.RMSprop(self.net.parameters(), lr=1e-4, alpha=0.99, eps=0.01)
-        generator = torch.Generator().manual_seed(1)
-        rows = (UNROLL + 1) * self.unrolls
-        self.frames = torch.randint(0, 256, (rows, STACK, SIDE, SIDE), dtype=torch.uint8, generator=generator)
-        self.actions = torch.randint(0, ACTIONS, (UNROLL, self.unrolls), generator=generator)
-        self.behaviour = torch.randn(UNROLL, self.unrolls, ACTIONS, generator=generator) * 0.1
-        self.rewards = torch.rand(UNROLL, self.unrolls, generator=generator) - 0.5
-        self.discounts = GAMMA * (torch.rand(UNROLL, self.unrolls, generator=generator) > 0.003).float()
-        self.start = 0
+        self.device, self.autocast = device, bf16 and not weights_bf16
+        self.pixels = torch.bfloat16 if weights_bf16 or (bf16 and device != "cpu") else torch.float32
+        self.net = Net(net).to(device, memory_format=self.layout)
+        if weights_bf16:
+            self.net = self.net.bfloat16()
+        options = {"capturable": True} if device == "cuda" else {}
+        self.optimiser = torch.optim.RMSprop(self.net.parameters(), lr=1e-4, alpha=0.99, eps=0.01, **options)
 
     def forward(self, frames):
-        pixels = frames.contiguous(memory_format=self.layout).float() / 255
-        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=self.bf16):
+        pixels = frames.contiguous(memory_format=self.layout).to(self.pixels) / 255
+        with torch.autocast(self.device, dtype=torch.bfloat16, enabled=self.autocast):
             return self.net(pixels)
 
-    def infer(self, rows):
-        self.start = (self.start + rows) % (self.frames.shape[0] - rows)
+    @staticmethod
+    def targets(batch, log_ratios, values):
+        """V-trace (Espeholt et al. 2018, equation 1): value targets and advantages."""
         with torch.no_grad():
-            logits, value = self.forward(self.frames[self.start : self.start + rows])
+            rhos = torch.exp(log_ratios).clamp(max=1)
+            deltas = rhos * (batch.rewards + batch.discounts * values[1:] - values[:-1])
+            correction, corrections = torch.zeros_like(values[0]), []
+            for t in reversed(range(UNROLL)):
+                correction = deltas[t] + batch.discounts[t] * rhos[t] * correction
+                corrections.append(correction)
+            targets = torch.stack(corrections[::-1]) + values[:-1]
+            following = torch.cat([targets[1:], values[-1:]])
+            return targets, rhos * (batch.rewards + batch.discounts * following - values[:-1])
+
+    def loss(self, batch):
+        logits, values = self.forward(batch.frames)
+        unrolls = batch.actions.shape[1]
+        logits, values = logits.view(UNROLL + 1, unrolls, ACTIONS)[:-1], values.view(UNROLL + 1, unrolls)
+        log_policy = torch.log_softmax(logits, -1)
+        chosen = batch.actions.unsqueeze(-1)
+        log_taken = log_policy.gather(-1, chosen).squeeze(-1)
+        behaviour_taken = torch.log_softmax(batch.behaviour, -1).gather(-1, chosen).squeeze(-1)
+        targets, advantages = self.targets(batch, log_taken.detach() - behaviour_taken, values.detach())
+        entropy = -(log_policy.exp() * log_policy).sum()
+        return -(advantages * log_taken).sum() + 0.25 * ((targets - values[:-1]) ** 2).sum() - 0.01 * entropy
+
+    def step(self, batch):
+        """The update; returns the gradient's norm before clipping."""
+        self.optimiser.zero_grad(set_to_none=True)
+        self.loss(batch).backward()
+        norm = nn.utils.clip_grad_norm_(self.net.parameters(), 40.0)
+        self.optimiser.step()
+        return norm
+
+
+class Subject:
+    """One network in one precision and one layout, on the CPU."""
+
+    def __init__(self, net, bf16, channels_last):
+        self.update = Update(net, bf16, channels_last)
+        self.label = f"PyTorch {torch.__version__.split('+')[0]} {'bf16' if bf16 else 'f32'}"
+        self.label += " channels-last" if channels_last else ""
+        self.batch = random_batch(UNROLLS_DEEP if net == "deep" else UNROLLS)
+        self.start = 0
+
+    def infer(self, rows):
+        self.start = (self.start + rows) % (self.batch.frames.shape[0] - rows)
+        with torch.no_grad():
+            logits, value = self.update.forward(self.batch.frames[self.start : self.start + rows])
             action = torch.multinomial(torch.softmax(logits, 1), 1)
         assert action.shape[0] == value.shape[0] == rows
         return rows
 
-    def targets(self, log_ratios, values):
-        """V-trace (Espeholt et al. 2018, equation 1): value targets and advantages."""
-        with torch.no_grad():
-            rhos = torch.exp(log_ratios).clamp(max=1)
-            deltas = rhos * (self.rewards + self.discounts * values[1:] - values[:-1])
-            correction, corrections = torch.zeros(self.unrolls), []
-            for t in reversed(range(UNROLL)):
-                correction = deltas[t] + self.discounts[t] * rhos[t] * correction
-                corrections.append(correction)
-            targets = torch.stack(corrections[::-1]) + values[:-1]
-            following = torch.cat([targets[1:], values[-1:]])
-            return targets, rhos * (self.rewards + self.discounts * following - values[:-1])
-
     def train(self):
-        logits, values = self.forward(self.frames)
-        logits, values = logits.view(UNROLL + 1, self.unrolls, ACTIONS)[:-1], values.view(UNROLL + 1, self.unrolls)
-        log_policy = torch.log_softmax(logits, -1)
-        chosen = self.actions.unsqueeze(-1)
-        log_taken = log_policy.gather(-1, chosen).squeeze(-1)
-        behaviour_taken = torch.log_softmax(self.behaviour, -1).gather(-1, chosen).squeeze(-1)
-        targets, advantages = self.targets(log_taken.detach() - behaviour_taken, values.detach())
-        entropy = -(log_policy.exp() * log_policy).sum()
-        loss = -(advantages * log_taken).sum() + 0.25 * ((targets - values[:-1]) ** 2).sum() - 0.01 * entropy
-        self.optimiser.zero_grad(set_to_none=True)
-        loss.backward()
-        norm = nn.utils.clip_grad_norm_(self.net.parameters(), 40.0)
-        self.optimiser.step()
-        assert torch.isfinite(norm)
-        return self.frames.shape[0]
+        assert torch.isfinite(self.update.step(self.batch))
+        return self.batch.frames.shape[0]
 
 
 def rate(subject, rows, seconds):

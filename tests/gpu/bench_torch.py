@@ -1,17 +1,23 @@
-"""PyTorch on the work that `test_executor --bench` timed: bench_torch.py EXECUTOR.json [--device cpu] >RESULTS.json
+"""The whole update of `update` in PyTorch: bench_torch.py UPDATE.json [--seconds S] [--device cpu] >RESULTS.json
 
-Forward, and forward with backward, of the same networks over the same numbers of rows of 84x84x4 bytes that lie on the
-device already; turning them into bf16 is part of it. PyTorch may do its best: autocast or weights in bf16, eager or (with
-backward: compiling takes a quarter of a minute each time) compiled, all channels-last and replayed from a CUDA graph; the
-fastest counts. Prints the document it was given with
-reference, reference_value and ratio filled in. Exit status 77 where PyTorch or its GPU is missing.
+The same 672 observations (32 unrolls of 20 steps and the one behind), networks and update as bench/peers/learner.py makes
+it: forward, V-trace, losses, backward, clipping, RMSProp. PyTorch may do its best: bf16 by autocast or in all weights,
+channels-last, cudnn.benchmark, eager or compiled, replayed from CUDA graphs that nobody waits for one by one; the fastest
+counts. It gets its frames stacked already.
+
+  train_NET        data on the device: the same batch over and over, which nothing copies
+  train_NET_host   from host memory: batches of pinned memory, the next one copied by a stream of its own meanwhile, into
+                   two buffers that take turns
+
+Prints a document of our figures (of UPDATE.json; _host: the better of its two mirrors) beside PyTorch's. Compiling takes
+half a minute and more: what no time was left for is named in `not_reached`, and what was measured is printed when the
+time is over, or at SIGTERM. Exit status 77 where PyTorch or its GPU is missing.
 """
 
 import argparse
-import itertools
 import json
 import os
-import re
+import signal
 import statistics
 import sys
 import time
@@ -19,109 +25,223 @@ import time
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../bench/peers"))
 try:
     import torch
-    from learner import ACTIONS, SIDE, STACK, Net
+    from common import spread_of
+    from learner import UNROLLS, Batch, Update, random_batch
 except ImportError as error:
     print(f"not run: {error}", file=sys.stderr)
     sys.exit(77)
 
-REPLAYS = 50
+NETS = ("shallow", "nature", "deep")
+TARGETS = {"": 1.2, "_host": 1.5}
+OURS = {"": ("full",), "_host": ("window", "off")}
+PINNED, ROUNDS, ROUND_S, WARM_UP, COMPILE_S = 12, 10, 0.2, 4, 45.0
 
 
-class Work:
-    """One network on some rows, in one of PyTorch's ways."""
+class Stopped(BaseException):
+    """SIGTERM."""
 
-    def __init__(self, net, rows, training, device, weights_bf16, compiled):
-        torch.manual_seed(1)
-        self.training, self.device, self.autocast = training, device, not weights_bf16
-        self.module = Net(net).to(device, memory_format=torch.channels_last)
-        if weights_bf16:
-            self.module = self.module.bfloat16()
-        self.call = torch.compile(self.module) if compiled else self.module
-        self.frames = torch.randint(0, 256, (rows, STACK, SIDE, SIDE), dtype=torch.uint8, device=device)
-        self.dlogits = torch.rand(rows, ACTIONS, device=device) - 0.5
-        self.dvalue = torch.rand(rows, device=device) - 0.5
 
-    def step(self):
-        pixels = self.frames.to(torch.bfloat16, memory_format=torch.channels_last) / 255
-        with torch.autocast(self.device, dtype=torch.bfloat16, enabled=self.autocast), torch.set_grad_enabled(self.training):
-            logits, value = self.call(pixels)
-        if not self.training:
-            return logits
-        for parameter in self.module.parameters():
-            if parameter.grad is not None:
-                parameter.grad.zero_()
-        torch.autograd.backward([logits, value], [self.dlogits, self.dvalue])
-        return logits
+def stop(*_):
+    raise Stopped
 
-    def times(self):
-        """Microseconds of each replay."""
-        if self.device == "cpu":
-            return [self.timed_on_the_cpu() for _ in range(3)]
-        side = torch.cuda.Stream()
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
-            for _ in range(3):
-                self.step()
-        torch.cuda.current_stream().wait_stream(side)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            logits = self.step()
-        found = []
-        for _ in range(REPLAYS):
-            start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-            start.record()
-            graph.replay()
-            end.record()
-            end.synchronize()
-            found.append(start.elapsed_time(end) * 1e3)
-        assert torch.isfinite(logits).all()
-        return found[REPLAYS // 6 :]
 
-    def timed_on_the_cpu(self):
+class OnDevice:
+    """Updates of one batch that lies on the device."""
+
+    def __init__(self, update, replays):
+        batch = on_device(random_batch(UNROLLS), update)
+        self.launch = captured(update, batch) if replays else lambda: update.step(batch)
+
+    def run(self, count):
+        for _ in range(count):
+            norm = self.launch()
+        return norm
+
+
+class FromHost:
+    """Updates of batches in pinned host memory, each copied while the one before it is trained on."""
+
+    def __init__(self, update, replays):
+        host = [random_batch(UNROLLS, seed) for seed in range(PINNED if replays else 2)]
+        host = [batch._replace(frames=batch.frames.contiguous(memory_format=update.layout)) for batch in host]
+        self.buffers = [on_device(batch, update) for batch in host[:2]]
+        self.launches = [captured(update, buffer) if replays else lambda b=buffer: update.step(b) for buffer in self.buffers]
+        self.host = [Batch(*(tensor.pin_memory() for tensor in batch)) for batch in host] if replays else host
+        self.side = torch.cuda.Stream() if replays else None
+        self.copied = [torch.cuda.Event() for _ in range(2)] if replays else None
+        self.trained = [torch.cuda.Event() for _ in range(2)] if replays else None
+        self.made = 0
+
+    def copy(self, turn):
+        for to, source in zip(self.buffers[turn % 2], self.host[turn % len(self.host)]):
+            to.copy_(source, non_blocking=True)
+
+    def prefetch(self, turn):
+        if self.side is None:
+            self.copy(turn)
+            return
+        with torch.cuda.stream(self.side):
+            self.side.wait_event(self.trained[turn % 2])  # what was in this buffer
+            self.copy(turn)
+            self.copied[turn % 2].record()
+
+    def run(self, count):
+        if self.made == 0:
+            self.prefetch(0)
+        for turn in range(self.made, self.made + count):
+            self.prefetch(turn + 1)
+            if self.side is not None:
+                torch.cuda.current_stream().wait_event(self.copied[turn % 2])
+            norm = self.launches[turn % 2]()
+            if self.side is not None:
+                self.trained[turn % 2].record()
+        self.made += count
+        return norm
+
+
+SETTINGS = {"": OnDevice, "_host": FromHost}
+
+
+def on_device(batch, update):
+    frames = batch.frames.contiguous(memory_format=update.layout)
+    return Batch(*(tensor.to(update.device) for tensor in batch._replace(frames=frames)))
+
+
+def captured(update, batch):
+    """A function that replays the update of what lies in the batch."""
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(WARM_UP):  # compiles, chooses algorithms
+            update.step(batch)
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        norm = update.step(batch)
+
+    def launch():
+        graph.replay()
+        return norm
+
+    return launch
+
+
+def rates(work, device):
+    """Observations per second of several rounds."""
+
+    def timed(count):
         start = time.perf_counter()
-        assert torch.isfinite(self.step()).all()
-        return (time.perf_counter() - start) * 1e6
+        norm = work.run(count)
+        if device == "cuda":
+            torch.cuda.synchronize()
+        assert torch.isfinite(norm)
+        return time.perf_counter() - start
+
+    if device == "cpu":
+        return [672 / timed(1)]
+    timed(WARM_UP)
+    count = max(int(ROUND_S / (timed(WARM_UP) / WARM_UP)), 2)
+    return [count * 672 / timed(count) for _ in range(ROUNDS)]
 
 
-def best(net, rows, training, device):
-    """(median in us, what it was) of the fastest way; None where none works."""
-    found = []
-    compiling = (False, True) if training and device == "cuda" else (False,)
-    for weights_bf16, compiled in itertools.product((False, True), compiling):
-        what = f"PyTorch {torch.__version__} {'bf16 weights' if weights_bf16 else 'autocast'} {'compiled' if compiled else 'eager'}"
+class Comparison:
+    """What was measured of PyTorch so far."""
+
+    def __init__(self, device, seconds):
+        self.device, self.end = device, time.monotonic() + seconds
+        self.found = {}  # name: what: observations/s of each round
+        self.not_reached = {}  # name: [what]
+        self.compile_s = COMPILE_S
+
+    def label(self, weights_bf16, compiled):
+        how = f"{'bf16 weights' if weights_bf16 else 'autocast'} {'compiled' if compiled else 'eager'}"
+        return f"PyTorch {torch.__version__.split('+')[0]} {how}"
+
+    def measure(self, net, weights_bf16, compiled):
+        what = self.label(weights_bf16, compiled)
+        needed = self.compile_s if compiled else 1
+        if time.monotonic() + needed > self.end:
+            for setting in SETTINGS:
+                self.not_reached.setdefault(f"train_{net}{setting}", []).append(what)
+            return
+        start = time.monotonic()
         try:
-            found.append((statistics.median(Work(net, rows, training, device, weights_bf16, compiled).times()), what))
+            update = Update(net, bf16=True, device=self.device, weights_bf16=weights_bf16)
+            if compiled:
+                update.loss = torch.compile(update.loss)
+            for setting, kind in SETTINGS.items():
+                found = rates(kind(update, self.device == "cuda"), self.device)
+                self.found.setdefault(f"train_{net}{setting}", {})[what] = found
+                print(f"train_{net}{setting}: {what}: {statistics.median(found):.0f} observations/s", file=sys.stderr)
         except Exception as error:  # a way that does not work here is no reference
-            print(f"{net}, {rows} rows: {what}: {error}", file=sys.stderr)
+            print(f"{net}: {what}: {type(error).__name__}: {error}", file=sys.stderr)
         if compiled:
+            self.compile_s = max(self.compile_s, 1.2 * (time.monotonic() - start))
             torch.compiler.reset()
-    return min(found) if found else None
+
+    def faster_in_bf16(self, net):
+        """Whether the weights are better in bf16, as far as eager runs tell."""
+        tried = self.found.get(f"train_{net}", {})
+        median = [statistics.median(tried.get(self.label(weights, False), [0])) for weights in (False, True)]
+        return median[1] > median[0]
+
+    def run(self, nets):
+        for net in nets:
+            for weights_bf16 in (False, True):
+                self.measure(net, weights_bf16, False)
+        for net in nets if self.device == "cuda" else ():
+            self.measure(net, self.faster_in_bf16(net), True)
+
+
+def row(name, setting, ours, comparison):
+    """One result of the document, with PyTorch's best; no reference where PyTorch was not measured."""
+    tried = {what: statistics.median(found) for what, found in comparison.found.get(name, {}).items()}
+    best = max(tried, key=tried.get, default=None)
+    return {
+        **{key: ours[key] for key in ("value", "unit", "better", "spread")}, "name": name, "ours": ours["name"],
+        "reference": best, "reference_value": round(tried[best], 1) if best else None,
+        "reference_spread": round(spread_of(comparison.found[name][best]), 4) if best else None,
+        "ratio": round(ours["value"] / tried[best], 4) if best else None, "target": TARGETS[setting],
+        "tried": {what: round(value, 1) for what, value in tried.items()},
+        "not_reached": comparison.not_reached.get(name, []),
+    }  # fmt: skip
+
+
+def compare(ours, comparison):
+    rows = []
+    for net in NETS:
+        for setting, mirrors in OURS.items():
+            mine = [ours[f"update_{net}_{mirror}"] for mirror in mirrors if f"update_{net}_{mirror}" in ours]
+            if mine:
+                rows.append(row(f"train_{net}{setting}", setting, max(mine, key=lambda result: result["value"]), comparison))
+    return rows
 
 
 def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("executor")
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
+    parser.add_argument("update", help="the document of `update`")
+    parser.add_argument("--seconds", type=float, default=220.0, help="the most that it takes")
     parser.add_argument("--device", default="cuda", choices=["cuda", "cpu"])
+    parser.add_argument("--only", default="", help="networks whose names contain this")
     arguments = parser.parse_args()
     if arguments.device == "cuda" and not torch.cuda.is_available():
         print("not run: PyTorch sees no GPU", file=sys.stderr)
         return 77
-    with open(arguments.executor, encoding="utf-8") as file:
+    with open(arguments.update, encoding="utf-8") as file:
         document = json.load(file)
-    for result in document["results"]:
-        kind, net, rows = re.fullmatch(r"(forward|forward_backward)_([a-z]+)_(\d+)", result["name"]).groups()
-        reference = best(net, int(rows), kind == "forward_backward", arguments.device)
-        if reference is None:
-            continue
-        result["reference_value"], result["reference"] = round(reference[0], 2), reference[1]
-        result["ratio"] = round(result["value"] / reference[0], 4)
-        print(
-            f"{result['name']:28} {result['value']:10.1f} us   PyTorch {reference[0]:10.1f}   ratio {result['ratio']:.3f}   ({reference[1]})",
-            file=sys.stderr,
-        )
+    torch.backends.cudnn.benchmark = True
+    comparison = Comparison(arguments.device, arguments.seconds)
+    signal.signal(signal.SIGTERM, stop)
+    try:
+        comparison.run([net for net in NETS if arguments.only in net])
+    except Stopped:
+        print("stopped: what follows is not all", file=sys.stderr)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    ours = {result["name"]: result for result in document["results"]}
+    document.update(benchmark="cuda_torch", results=compare(ours, comparison))
     json.dump(document, sys.stdout, indent=1)
     print()
-    return 0
+    return 0 if all(result["reference"] for result in document["results"]) else 1
 
 
 if __name__ == "__main__":

@@ -30,8 +30,9 @@
 #include "learner/backend_library.h"
 #include "learner/learner.h"
 #include "ring/wait.h"
+#include "work.h"
 
-enum { SIDE = 84, STACK = 4, ACTIONS = 6, FLAT = 8, UNROLL = 20, BATCH = 32, RING_STEPS = 128, OTHERS = 160 };
+enum { OTHERS = 160 };
 static const uint64_t LONG_NS = 3600ull * 1000000000u, START_NS = 120ull * 1000000000u;
 
 struct setting {
@@ -56,7 +57,7 @@ struct table {
     struct farm_board *board;
     struct farm_error *err;
     struct farm_learner_config config;
-    int fds[2][2];
+    int fds[2][2], up_writable[2];
     struct moments *moments; // [steps]
     uint64_t steps;          // of the measured lane
 };
@@ -67,25 +68,8 @@ static void must(enum farm_status status, const struct farm_error *err) {
     exit(1);
 }
 
-static void *shared(size_t bytes) {
-    void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    if (memory == MAP_FAILED) exit(1);
-    return memory;
-}
-
 static bool small(const struct setting *setting) {
     return strcmp(setting->net, "smallest") == 0;
-}
-
-static struct farm_ring_spec ring_spec(const struct setting *setting, uint32_t lanes, uint32_t width) {
-    const struct farm_field_spec frame = {.name = "obs", .dtype = FARM_U8, .rank = 2, .dims = {SIDE, SIDE}};
-    const struct farm_field_spec flat = {.name = "obs", .dtype = FARM_F32, .rank = 1, .dims = {FLAT}};
-    struct farm_ring_spec spec = {.lanes = lanes, .width = width, .steps = RING_STEPS, .policy_outputs = ACTIONS};
-    spec.env.obs_count = 1;
-    spec.env.obs[0] = small(setting) ? flat : frame;
-    spec.env.action = (struct farm_action_spec){.kind = FARM_ACTION_DISCRETE, .dims = 1, .sizes = {ACTIONS}};
-    spec.env.frames_per_step = 1;
-    return spec;
 }
 
 static struct farm_net_spec net_of(const struct setting *setting) {
@@ -98,10 +82,8 @@ static struct farm_net_spec net_of(const struct setting *setting) {
 
 static void configure(struct table *table, const struct setting *setting, enum farm_device device,
                       const char *library) {
-    const struct farm_net_io frames = {
-        .frame_channels = 1, .height = SIDE, .width = SIDE, .stack = STACK, .actions = ACTIONS};
-    const struct farm_net_io flat = {.stack = 1, .flat = FLAT, .actions = ACTIONS};
     table->config = (struct farm_learner_config){.ring_fds = (const int(*)[2])table->fds,
+                                                 .up_writable = table->up_writable,
                                                  .ring_count = table->rings,
                                                  .shards[0].eventfd = table->bell,
                                                  .board = table->board,
@@ -109,23 +91,8 @@ static void configure(struct table *table, const struct setting *setting, enum f
                                                  .cuda_library = library,
                                                  .seed = 1,
                                                  .net = net_of(setting),
-                                                 .io = small(setting) ? flat : frames,
-                                                 .algo = {.unroll = UNROLL,
-                                                          .batch = BATCH,
-                                                          .stack = small(setting) ? 1 : STACK,
-                                                          .discount = 0.99,
-                                                          .entropy_cost = 0.01,
-                                                          .baseline_cost = 0.5,
-                                                          .rho_clip = 1,
-                                                          .c_clip = 1,
-                                                          .pg_rho_clip = 1,
-                                                          .lambda = 1,
-                                                          .reward_scale = 1,
-                                                          .optimiser = FARM_OPTIMISER_RMSPROP,
-                                                          .grad_norm_clip = 40,
-                                                          .rmsprop_decay = 0.99,
-                                                          .rmsprop_epsilon = 0.01,
-                                                          .loss_sum = true},
+                                                 .io = work_io(small(setting)),
+                                                 .algo = work_algo(small(setting), BATCH),
                                                  .train_threads = 1,
                                                  .infer_batch_max = 2 * OTHERS,
                                                  .spin_ns = LONG_NS,
@@ -139,17 +106,18 @@ static void open_table(struct table *table, const struct setting *setting, enum 
                        uint64_t steps) {
     struct farm_error err;
     *table = (struct table){.rings = setting->training ? 2 : 1, .bell = eventfd(0, EFD_NONBLOCK), .steps = steps};
-    table->moments = shared(steps * sizeof *table->moments);
-    table->board = shared(sizeof *table->board);
-    table->err = shared(sizeof *table->err);
+    table->moments = work_shared(steps * sizeof *table->moments);
+    table->board = work_shared(sizeof *table->board);
+    table->err = work_shared(sizeof *table->err);
     for (uint32_t r = 0; r < table->rings; r++) {
-        const struct farm_ring_spec spec = ring_spec(setting, r ? 2 : 1, r ? OTHERS : 1);
+        const struct farm_ring_spec spec = work_ring(small(setting), r ? 2 : 1, r ? OTHERS : 1, RING_STEPS);
         must(farm_ring_create(&spec, r, -1, true, &table->made[r], &err), &err);
         must(farm_ring_open(dup(table->made[r].up.fd), dup(table->made[r].down.fd_readonly), FARM_RING_ACTOR,
                             &table->view[r], &err),
              &err);
         table->fds[r][0] = table->made[r].up.fd_readonly;
         table->fds[r][1] = table->made[r].down.fd;
+        table->up_writable[r] = table->made[r].up.fd;
     }
     configure(table, setting, device, library);
 }
@@ -157,7 +125,6 @@ static void open_table(struct table *table, const struct setting *setting, enum 
 static void close_table(struct table *table) {
     for (uint32_t r = 0; r < table->rings; r++) {
         farm_ring_close(&table->view[r]);
-        table->made[r].up.fd_readonly = table->made[r].down.fd = -1; // the learner's to close were those it was given
         farm_ring_close(&table->made[r]);
     }
     close(table->bell);
@@ -203,15 +170,6 @@ static pid_t start_learner(const struct table *table) {
     _exit(farm_learner_run(&config, table->err));
 }
 
-static void write_step(struct farm_lane *lane) {
-    const uint64_t n = farm_lane_actor_next(lane);
-    for (uint32_t e = 0; e < lane->width; e++) {
-        memset(farm_lane_obs(lane, 0, n, e), (int)(n + e) & 0x3f, lane->obs_bytes[0]);
-        farm_lane_reward(lane, n)[e] = 0;
-        farm_lane_flags(lane, n)[e] = n == 0 ? FARM_STEP_FIRST : 0;
-    }
-}
-
 // The others: they wait for answers as actors do, and step.
 static pid_t start_others(struct table *table) {
     const pid_t pid = fork();
@@ -223,7 +181,7 @@ static pid_t start_others(struct table *table) {
          &err);
     for (uint32_t next = 0;;) {
         if (!farm_actor_wait(&ring, NULL, LONG_NS, LONG_NS, &next)) continue;
-        write_step(&ring.lanes[next]);
+        work_write_step(&ring.lanes[next]);
         farm_lane_actor_publish(&ring.lanes[next]);
         farm_actor_notify(&ring, table->bell);
     }
@@ -245,7 +203,7 @@ static bool measure(struct table *table, pid_t learner) {
     for (uint64_t i = 0; i < table->steps; i++) {
         for (uint64_t spins = 1; !farm_lane_actor_can_write(lane); spins++)
             if (spins % (1 << 22) == 0 && waitpid(learner, NULL, WNOHANG) == learner) return false;
-        write_step(lane);
+        work_write_step(lane);
         table->moments[i].start = farm_now_ns();
         farm_lane_actor_publish(lane);
         farm_actor_notify(&table->view[0], table->bell);

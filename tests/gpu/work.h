@@ -1,0 +1,63 @@
+// The work that round_trip.c and update.c give a learner: lanes of 84x84 frames of bytes, four stacked, six actions, and
+// IMPALA's update of 32 unrolls of 20 steps. The project's headers must be included before.
+#ifndef FARM_TESTS_GPU_WORK_H
+#define FARM_TESTS_GPU_WORK_H
+
+enum { SIDE = 84, STACK = 4, ACTIONS = 6, FLAT = 8, UNROLL = 20, BATCH = 32, RING_STEPS = 128 };
+
+// flat: eight numbers in place of frames, for the smallest network.
+static inline struct farm_ring_spec work_ring(bool flat, uint32_t lanes, uint32_t width, uint32_t steps) {
+    const struct farm_field_spec frame = {.name = "obs", .dtype = FARM_U8, .rank = 2, .dims = {SIDE, SIDE}};
+    const struct farm_field_spec numbers = {.name = "obs", .dtype = FARM_F32, .rank = 1, .dims = {FLAT}};
+    struct farm_ring_spec spec = {.lanes = lanes, .width = width, .steps = steps, .policy_outputs = ACTIONS};
+    spec.env.obs_count = 1;
+    spec.env.obs[0] = flat ? numbers : frame;
+    spec.env.action = (struct farm_action_spec){.kind = FARM_ACTION_DISCRETE, .dims = 1, .sizes = {ACTIONS}};
+    spec.env.frames_per_step = 1;
+    return spec;
+}
+
+static inline struct farm_net_io work_io(bool flat) {
+    const struct farm_net_io frames = {
+        .frame_channels = 1, .height = SIDE, .width = SIDE, .stack = STACK, .actions = ACTIONS};
+    const struct farm_net_io numbers = {.stack = 1, .flat = FLAT, .actions = ACTIONS};
+    return flat ? numbers : frames;
+}
+
+static inline struct farm_algo_config work_algo(bool flat, uint32_t batch) {
+    return (struct farm_algo_config){.unroll = UNROLL,
+                                     .batch = batch,
+                                     .stack = flat ? 1 : STACK,
+                                     .discount = 0.99,
+                                     .entropy_cost = 0.01,
+                                     .baseline_cost = 0.5,
+                                     .rho_clip = 1,
+                                     .c_clip = 1,
+                                     .pg_rho_clip = 1,
+                                     .lambda = 1,
+                                     .reward_scale = 1,
+                                     .optimiser = FARM_OPTIMISER_RMSPROP,
+                                     .grad_norm_clip = 40,
+                                     .rmsprop_decay = 0.99,
+                                     .rmsprop_epsilon = 0.01,
+                                     .loss_sum = true};
+}
+
+// The actor's next step: some picture, no reward.
+static inline void work_write_step(struct farm_lane *lane) {
+    const uint64_t n = farm_lane_actor_next(lane);
+    for (uint32_t e = 0; e < lane->width; e++) {
+        memset(farm_lane_obs(lane, 0, n, e), (int)(n + e) & 0x3f, lane->obs_bytes[0]);
+        farm_lane_reward(lane, n)[e] = 0;
+        farm_lane_flags(lane, n)[e] = n == 0 ? FARM_STEP_FIRST : 0;
+    }
+}
+
+// Memory that this process and those it forks share.
+static inline void *work_shared(size_t bytes) {
+    void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (memory == MAP_FAILED) exit(1);
+    return memory;
+}
+
+#endif
