@@ -459,8 +459,10 @@ $(BUILD)/gpu/lib: $(FARM) $(BUILD)/gpu/round_trip
 	$(Q)ldd $^ | sed -n 's/.*=> \(\/[^ ]*\) .*/\1/p' | sort -u | grep -Ev '/(libc|libm|libpthread|libdl|librt|ld-linux[^/]*)\.so' | xargs -I{} cp -L {} $@
 .PHONY: cuda cuda-carry
 cuda-carry: cuda $(BUILD)/gpu/lib ## build/carry.tar.xz: what tests/gpu/check.sh needs on a machine that has a GPU and nothing else
+	$(Q)commit=$$(tests/gpu/same_build.sh $(BUILD) 2>$(BUILD)/gpu/same_build.log) || { cat $(BUILD)/gpu/same_build.log; exit 1; }; \
+		case $$commit in *-dirty) echo "  NOTE  what is packed is of a changed tree, $$commit: commit it before it is measured" ;; *) echo "  NOTE  of commit $$commit" ;; esac
 	$(call say,TAR,$(BUILD)/carry.tar.xz)
-	$(Q)tar -C $(BUILD) --exclude gpu/out -cJf $(BUILD)/carry.tar.xz gpu farm libfarm_cuda.so
+	$(Q)tar -C $(BUILD) --exclude gpu/out --exclude gpu/kept --exclude gpu/unpacked -cJf $(BUILD)/carry.tar.xz gpu farm libfarm_cuda.so
 cuda: $(CUDA_LIBRARY) $(GPU_TEST)
 	$(if $(CUDA_SOURCES),$(if $(NVCC),,@echo '  NVCC  missing, so: no CUDA backend (make deps)'))
 

@@ -19,19 +19,30 @@ void bench_fail(const char *what) {
     exit(1);
 }
 
-void bench_begin(const char *name, uint64_t seed) {
+void bench_machine(void) {
     struct cudaDeviceProp device;
     struct utsname system;
     cpu_set_t cpus;
+    int runtime = 0, driver = 0, read_only = 0;
     CUDA(cudaGetDeviceProperties(&device, 0));
+    CUDA(cudaRuntimeGetVersion(&runtime));
+    CUDA(cudaDriverGetVersion(&driver));
+    CUDA(cudaDeviceGetAttribute(&read_only, cudaDevAttrHostRegisterReadOnlySupported, 0));
     if (uname(&system)) bench_fail("uname");
     const int cores = sched_getaffinity(0, sizeof cpus, &cpus) ? 1 : CPU_COUNT(&cpus);
+    printf("{\"cpu\": null, \"cores\": %d, \"nodes\": null, \"kernel\": \"%s\", \"gpu\": \"%s\", "
+           "\"multiprocessors\": %d, \"compute_capability\": \"%d.%d\", \"cuda_runtime\": %d, \"cuda_of_driver\": %d, "
+           "\"registers_read_only_memory\": %s}",
+           cores, system.release, device.name, device.multiProcessorCount, device.major, device.minor, runtime, driver,
+           read_only ? "true" : "false");
+}
+
+void bench_begin(const char *name, uint64_t seed) {
     printf("{\n  \"schema_version\": 1,\n  \"benchmark\": \"%s\",\n  \"commit\": \"%s\",\n", name, FARM_COMMIT);
     printf("  \"seed\": \"%llu\",\n", (unsigned long long)seed);
-    printf("  \"machine\": {\"cpu\": null, \"cores\": %d, \"nodes\": null, \"kernel\": \"%s\", \"gpu\": \"%s\", "
-           "\"multiprocessors\": %d},\n",
-           cores, system.release, device.name, device.multiProcessorCount);
-    printf("  \"results\": [");
+    printf("  \"machine\": ");
+    bench_machine();
+    printf(",\n  \"results\": [");
     first = true;
 }
 
@@ -148,8 +159,6 @@ struct pieces pieces_make(const struct segment *segment, size_t bytes, uint32_t 
     struct pieces p = {};
     const size_t whole = bytes * count;
     const uint32_t places = (uint32_t)(segment->bytes / bytes);
-    const void **from = (const void **)malloc(count * sizeof(void *));
-    void **to = (void **)malloc(count * sizeof(void *));
     p.segment = segment;
     p.bytes = bytes;
     p.count = count;
@@ -157,26 +166,32 @@ struct pieces pieces_make(const struct segment *segment, size_t bytes, uint32_t 
     p.large = (uint8_t *)device_poisoned(whole);
     CUDA(cudaHostAlloc((void **)&p.pinned, whole, cudaHostAllocDefault));
     memcpy(p.pinned, segment->host, whole);
-    for (uint32_t i = 0; i < count; i++) to[i] = p.target + i * bytes;
-    p.to = device_of(to, count);
+    p.places = (void **)malloc(count * sizeof(void *));
+    p.sizes = (size_t *)malloc(count * sizeof(size_t));
+    for (uint32_t i = 0; i < count; i++) {
+        p.places[i] = p.target + i * bytes;
+        p.sizes[i] = bytes;
+    }
+    p.to = device_of(p.places, count);
     for (int set = 0; set < BENCH_SETS; set++) {
         p.host[set] = (uint8_t **)malloc(count * sizeof(uint8_t *));
+        p.copied[set] = (const void **)malloc(count * sizeof(void *));
         for (uint32_t i = 0; i < count; i++) {
             const size_t place = random_below(rng, places) * bytes;
             p.host[set][i] = segment->host + place;
-            from[i] = segment->device + place;
+            p.copied[set][i] = segment->device + place;
         }
-        p.from[set] = device_of(from, count);
+        p.from[set] = device_of(p.copied[set], count);
     }
-    free(from), free(to);
     return p;
 }
 
 void pieces_free(struct pieces *p) {
     for (int set = 0; set < BENCH_SETS; set++) {
         CUDA(cudaFree(p->from[set]));
-        free(p->host[set]);
+        free(p->host[set]), free(p->copied[set]);
     }
+    free(p->places), free(p->sizes);
     CUDA(cudaFree(p->to));
     CUDA(cudaFree(p->target));
     CUDA(cudaFree(p->large));
@@ -185,6 +200,7 @@ void pieces_free(struct pieces *p) {
 
 void pieces_poison(const struct pieces *p) {
     CUDA(cudaMemset(p->target, POISON, p->bytes * p->count));
+    CUDA(cudaDeviceSynchronize()); // streams do not wait for it
 }
 
 void pieces_compare(const struct pieces *p, int set) {
@@ -201,4 +217,30 @@ void pieces_pull(const struct pieces *p, cudaStream_t stream, enum farm_cuda_pul
 
 void pieces_copy(const struct pieces *p, cudaStream_t stream) {
     CUDA(cudaMemcpyAsync(p->large, p->pinned, p->bytes * p->count, cudaMemcpyHostToDevice, stream));
+}
+
+void pieces_copy_registered(const struct pieces *p, cudaStream_t stream) {
+    CUDA(cudaMemcpyAsync(p->large, p->segment->registered, p->bytes * p->count, cudaMemcpyHostToDevice, stream));
+}
+
+static cudaError_t copy_batch(const struct pieces *p, cudaStream_t stream, int set) {
+    struct cudaMemcpyAttributes attributes = {};
+    size_t first = 0;
+    attributes.srcAccessOrder = cudaMemcpySrcAccessOrderStream;
+    return cudaMemcpyBatchAsync(p->places, p->copied[set], p->sizes, p->count, &attributes, &first, 1, stream);
+}
+
+bool pieces_can_copy_batch(const struct pieces *p, cudaStream_t stream) {
+    const cudaError_t code = copy_batch(p, stream, 0);
+    if (code == cudaSuccess) {
+        CUDA(cudaStreamSynchronize(stream));
+        return true;
+    }
+    fprintf(stderr, "not measured: batches of copies: %s\n", cudaGetErrorString(code));
+    (void)cudaGetLastError();
+    return false;
+}
+
+void pieces_copy_batch(const struct pieces *p, cudaStream_t stream, int set) {
+    CUDA(copy_batch(p, stream, set));
 }

@@ -8,6 +8,10 @@
 // The value at that share of the ascending order, which `values` are brought into.
 double ascending_at(double *values, int count, double share);
 
+// What a document says of the machine, as a JSON object: of device 0, with whether it registers memory that is mapped
+// read-only (cudaDevAttrHostRegisterReadOnlySupported), as `up` segments are.
+void bench_machine(void);
+
 // The document's head, and its end. `name`: of the benchmark.
 void bench_begin(const char *name, uint64_t seed);
 void bench_end(void);
@@ -53,9 +57,12 @@ struct pieces {
     const struct segment *segment;
     size_t bytes;
     uint32_t count;
-    uint8_t **host[BENCH_SETS];    // [count] as the host writes them
-    const void **from[BENCH_SETS]; // [count] as the GPU reads them, in device memory
-    void **to;                     // [count], in device memory
+    uint8_t **host[BENCH_SETS];      // [count] as the host writes them
+    const void **from[BENCH_SETS];   // [count] as the GPU reads them, in device memory
+    const void **copied[BENCH_SETS]; // [count] the same list, in the host's memory
+    void **to;                       // [count], in device memory
+    void **places;                   // [count] the same, in the host's memory
+    size_t *sizes;                   // [count] of each copy
     uint8_t *target, *pinned, *large;
 };
 
@@ -76,6 +83,11 @@ void pieces_pull(const struct pieces *pieces, cudaStream_t stream, enum farm_cud
                  int set);
 // And one large copy of as many bytes from pinned memory.
 void pieces_copy(const struct pieces *pieces, cudaStream_t stream);
+// The same from the start of the segment, and a set's pieces by one batch of copies: the copy engines, where driver and
+// device have such batches. In a stream of its own, not the device's standard one.
+void pieces_copy_registered(const struct pieces *pieces, cudaStream_t stream);
+bool pieces_can_copy_batch(const struct pieces *pieces, cudaStream_t stream);
+void pieces_copy_batch(const struct pieces *pieces, cudaStream_t stream, int set);
 
 // ---- the benchmarks, each in a file of its own: print one document; `few`: to see that they run, not how fast ----
 

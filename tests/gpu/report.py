@@ -3,8 +3,18 @@
 report.py table FILE          the results of one document as a table
 report.py parts FROM          the smallest network's round trip taken apart, a document of its own, from the figures in
                               FROM/round_trip.json, launches.json and resident.json; exit status 77 where one is missing
-report.py collect FROM TO     every FROM/*.json as one list, TO/gpu.json, each with machine, commit and command (of
-                              FROM/NAME.command); what passed (FROM/steps.tsv) as TO/summary.json
+report.py training FROM NAME [KEY=LEAST...]
+                              the figures of a `farm train`, a document, from FROM/NAME.farm (what it printed),
+                              NAME.metrics.jsonl, NAME.log and NAME.busy; exit status 1 where it was not on the GPU, made
+                              no update, or KEY of what it printed is below LEAST
+report.py environments FROM   the figures of a `farm fps` likewise, from FROM/environments.farm
+report.py cuda FILE...        the benchmark `cuda`, one document, from the lists of documents in these files (gpu.json of
+                              one or several runs of check.sh; of two documents of one name the later one counts)
+report.py collect FROM TO [KEPT]
+                              every FROM/*.json as one list, TO/gpu.json, each with machine, commit, date and command (of
+                              FROM/NAME.command); what passed (FROM/steps.tsv) as TO/summary.json; the benchmark `cuda`
+                              as TO/cuda.json. KEPT: a folder in which documents are kept for a later run of the same
+                              commit on the same GPU, whose `cuda` they are part of
 """
 
 import datetime
@@ -12,7 +22,12 @@ import json
 import os
 import pathlib
 import re
+import statistics
 import sys
+
+NETS = ("shallow", "nature", "deep")
+CHUNK = "forward_backward_shallow_672"  # one pass of training: what inference may have to wait for
+MULTIPROCESSORS_SHARE = 0.05
 
 
 def read(path):
@@ -21,6 +36,19 @@ def read(path):
         return json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
+
+
+def text(path):
+    return path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
+
+
+def one_line(path):
+    return text(path).strip() if path.exists() else None
+
+
+def show(document):
+    json.dump(document, sys.stdout, indent=1)
+    print()
 
 
 def table(path):
@@ -37,33 +65,41 @@ def table(path):
         if row.get("target") is not None:
             line += f"   target {row['target']:g}"
         print(line)
+    for name, why in document.get("missing", {}).items():
+        print(f"{name:44}   missing: {why}")
     return 0
 
 
-def one_line(path):
-    return path.read_text(encoding="utf-8").strip() if path.exists() else None
+# ---- a document's head ----
 
 
 def machine(work):
-    """What the kernel and the driver say; what a program says of itself goes before it."""
+    """What the kernel, the driver and the GPU say; what a program says of itself goes before it."""
     cpu = re.search(r"model name\s*: (.*)", pathlib.Path("/proc/cpuinfo").read_text(encoding="utf-8"))
     nodes = len([name for name in os.listdir("/sys/devices/system/node") if name.startswith("node")]) if os.path.isdir("/sys/devices/system/node") else None
     found = {"cpu": cpu and cpu[1], "cores": len(os.sched_getaffinity(0)), "nodes": nodes, "kernel": os.uname().release}
     told = [int(word) if word.isdigit() else word for word in (one_line(work / "gpu.csv") or "").split("\n")[0].split(", ")]
-    return {**found, **dict(zip(("gpu", "driver", "pcie_generation_max", "pcie_lanes_max"), told))}
+    named = dict(zip(("gpu", "driver", "pcie_generation_max", "pcie_lanes_max"), told)) if told != [""] else {}
+    device = {key: value for key, value in (read(work / "device") or {}).items() if value is not None}
+    return {**found, **named, **device}
 
 
 def complete(document, name, work, commit):
     """The document with what it does not say itself."""
     own = {key: value for key, value in document.get("machine", {}).items() if value is not None}
+    ended = datetime.datetime.fromtimestamp((work / f"{name}.json").stat().st_mtime, datetime.timezone.utc)
     head = {
         "schema_version": document.get("schema_version", 1),
         "benchmark": document.get("benchmark", name),
         "commit": document.get("commit") or commit,
+        "date": ended.strftime("%Y-%m-%dT%H:%M:%SZ"),
         "command": one_line(work / f"{name}.command"),
         "machine": {**machine(work), **own},
     }
     return {**head, **{key: value for key, value in document.items() if key not in head}}
+
+
+# ---- the round trip, taken apart ----
 
 
 def parts(work):
@@ -91,24 +127,229 @@ def parts(work):
     rows.append(("resident", value["resident_smallest"], "resident_smallest", "the same work by a kernel that is there, no learner"))
     results = [{"name": f"round_trip_{name}", "value": round(us, 3), "unit": "us", "better": "lower", "from": of, "about": about,
                 "reference": whole, "reference_value": value[whole], "ratio": round(us / value[whole], 4)} for name, us, of, about in rows]  # fmt: skip
-    json.dump({"schema_version": 1, "benchmark": "cuda_round_trip_parts", "results": results}, sys.stdout, indent=1)
-    print()
+    show({"schema_version": 1, "benchmark": "cuda_round_trip_parts", "results": results})
     return 0
 
 
-def summary(work, documents, unreadable):
-    steps = dict(line.split("\t", 1) for line in (one_line(work / "steps.tsv") or "").splitlines())
-    logs = [path.read_text(encoding="utf-8", errors="replace") for path in (work / "kernels.log", work / "executor.log") if path.exists()]
+# ---- trainings ----
+
+
+def mean_of(lines, key):
+    """Over the lines of metrics.jsonl, the first left out where there are more: the start is in it."""
+    values = [line[key] for line in (lines[1:] if len(lines) > 1 else lines) if line.get(key) is not None]
+    return statistics.fmean(values) if values else None
+
+
+def metrics_of(path):
+    """The lines of the run's last part: a run that goes on counts its seconds anew."""
+    lines = []
+    for line in text(path).splitlines():
+        try:
+            line = json.loads(line)
+        except ValueError:
+            continue
+        if lines and line["wall_s"] < lines[-1]["wall_s"]:
+            lines = []
+        lines.append(line)
+    return lines
+
+
+def busy_share(path):
+    """The driver's figure, of looks twice a second: their median leaves out start and end."""
+    shares = [float(word) / 100 for word in text(path).split() if re.fullmatch(r"\d+", word)]
+    return shares and statistics.median(shares)
+
+
+def training(work, name, least):
+    told = read(work / f"{name}.farm")
+    if not told:
+        print("it printed no document", file=sys.stderr)
+        return 1
+    metrics = metrics_of(work / f"{name}.metrics.jsonl")
+    values = [
+        ("frames_per_s", told["frames_per_s"], "frames/s", "higher"),
+        ("frames", told["frames"], "frames", "higher"),
+        ("updates", told["updates"], "updates", "higher"),
+        ("return_mean", told["return_mean"], "return", "higher"),
+        ("actor_wait_share", mean_of(metrics, "actor_wait_share"), "of the lanes' time", "lower"),
+        ("learner_wait_share", mean_of(metrics, "learner_wait_share"), "of the training thread's time", "lower"),
+        ("bus_bytes_per_observation", mean_of(metrics, "bus_bytes_per_observation"), "B", "lower"),
+        ("gpu_busy", busy_share(work / f"{name}.busy") or None, "of the time", "higher"),
+    ]
+    show({
+        "schema_version": 1, "benchmark": f"cuda_training_{name}", "environments": told["environments"], "actors": told["actors"],
+        "net": told["net"], "results": [{"name": row[0], "value": row[1], "unit": row[2], "better": row[3]} for row in values if row[1] is not None],
+    })  # fmt: skip
+    wrong = [f"{key} is {told.get(key)}, and not {at_least}" for key, at_least in least.items() if (told.get(key) or 0) < at_least]
+    if "device cuda:" not in text(work / f"{name}.log"):
+        wrong.append("not on the GPU")
+    if not told["updates"]:
+        wrong.append("no update was made")
+    print("; ".join(wrong), file=sys.stderr)
+    return 1 if wrong else 0
+
+
+def environments(work):
+    told = read(work / "environments.farm")
+    if not told:
+        print("it printed no document", file=sys.stderr)
+        return 1
+    names = {"frames_per_s": "frames/s", "bare_all_cores_agent_steps_per_s": "agent steps/s"}
+    results = [{"name": name, "value": told[name], "unit": unit, "better": "higher"} for name, unit in names.items()]
+    show({"schema_version": 1, "benchmark": "cuda_environments", "actors": told["actors"], "results": results})
+    return 0
+
+
+# ---- the benchmark `cuda` ----
+
+
+class Figures:
+    """The results of documents, by benchmark and name."""
+
+    def __init__(self, documents):
+        self.rows = {document["benchmark"]: {row["name"]: row for row in document.get("results", [])} for document in documents}
+        self.machines = {document["benchmark"]: document.get("machine", {}) for document in documents}
+
+    def of(self, benchmark):
+        return self.rows.get(benchmark, {})
+
+
+class Missing(Exception):
+    """Of what a figure cannot be made."""
+
+
+def found(rows, name, part):
+    if name not in rows:
+        raise Missing(f"part {part} has left no {name}")
+    return rows[name]
+
+
+def result(row, name, **changes):
+    """A row of a part as one of this benchmark: all keys that each result has, then what else the part told."""
+    head = {"name": name, "value": row["value"], "unit": row["unit"], "better": row["better"]}
+    head.update({key: row.get(key) for key in ("spread", "reference", "reference_value", "ratio", "target")})
+    return {**head, **{key: value for key, value in row.items() if key not in head}, **changes}
+
+
+def gather(figures, size, target):
+    """The best way that leaves the GPU to others: so few blocks, or the copy engines' batches."""
+    multiprocessors = figures.machines.get("cuda_pull", {}).get("multiprocessors", 0)
+    most = int(MULTIPROCESSORS_SHARE * multiprocessors)
+
+    def modest(name):
+        blocks = re.fullmatch(rf"pull_{size}_\w+_(\d+)_blocks", name)
+        return int(blocks[1]) <= most if blocks else name == f"pull_{size}_copy_engine_batch"
+
+    ways = [row for name, row in figures.of("cuda_pull").items() if modest(name)]
+    if not ways:
+        raise Missing(f"part pull has left no pull_{size} by the copy engines, or by so few blocks")
+    best = max(ways, key=lambda row: row["ratio"])
+    return result(best, f"gather_{size}", target=target, by=best["name"], blocks_most=most)
+
+
+def round_trip(figures, of, name, target):
+    row = found(figures.of("cuda_round_trip"), f"actor_round_trip_{of}", "round_trip")
+    return result(row, name, target=target, about="the median; the target is in microseconds")
+
+
+def round_trip_training(figures):
+    row = found(figures.of("cuda_round_trip"), "actor_round_trip_shallow_training", "round_trip")
+    off = found(figures.of("cuda_round_trip"), "actor_round_trip_shallow", "round_trip")["value"]
+    chunk = found(figures.of("cuda_executor"), CHUNK, "networks")["value"]
+    most = {"reference": f"the median without training, and one chunk of it ({CHUNK})", "reference_value": off + chunk}
+    return result(row, "actor_round_trip_training", **most, ratio=row["value"] / (off + chunk), target=1, off_us=off, chunk_us=chunk)
+
+
+def update(figures, net, host, target):
+    """Beside PyTorch where that was measured, else alone."""
+    name = f"train_{net}{host}"
+    if name in figures.of("cuda_torch"):
+        return result(figures.of("cuda_torch")[name], name, target=target)
+    mirrors = ("window", "off") if host else ("full",)
+    ours = [figures.of("cuda_update").get(f"update_{net}_{mirror}") for mirror in mirrors]
+    ours = [row for row in ours if row]
+    if not ours:
+        raise Missing(f"part update has left no {' or '.join(f'update_{net}_{mirror}' for mirror in mirrors)}")
+    best = max(ours, key=lambda row: row["value"])
+    return result(best, name, target=target, ours=best["name"], about="PyTorch was not measured")
+
+
+def busy(figures):
+    row = found(figures.of("cuda_training_busy"), "gpu_busy", "busy")
+    return result(row, "gpu_busy", target=0.9, about="a kernel runs, by the driver's figure, net deep; the target is of the value")
+
+
+def limit(figures, rate):
+    """The part that limits a training, with its ceiling, and what was measured of all."""
+    rows = figures.of("cuda_training_breakout")
+    waits = {key: rows[key]["value"] for key in ("actor_wait_share", "learner_wait_share") if key in rows}
+    ceilings = {}
+    if "frames_per_s" in figures.of("cuda_environments"):
+        ceilings["environments"] = figures.of("cuda_environments")["frames_per_s"]["value"]
+    if waits.get("learner_wait_share", 1) < 1:
+        ceilings["training"] = rate / (1 - waits["learner_wait_share"])
+    if "forward_shallow_64" in figures.of("cuda_executor"):
+        ceilings["inference"] = 64e6 / figures.of("cuda_executor")["forward_shallow_64"]["value"]
+    limiting = "answers: inference and hand-off"
+    if rate > 0.85 * ceilings.get("environments", float("inf")):
+        limiting = "environments"
+    elif waits.get("learner_wait_share", 1) < 0.15:
+        limiting = "training"
+    about = "farm fps, no learner; the rate at which the training thread would never wait; the network alone, 64 rows at once"
+    return {**waits, "limited_by": limiting, "ceilings_frames_per_s": ceilings, "ceilings_are": about}
+
+
+def breakout(figures):
+    row = found(figures.of("cuda_training_breakout"), "frames_per_s", "breakout")
+    about = {"about": "the target is of the value", **limit(figures, row["value"])}
+    return result(row, "breakout_frames_per_s", target=1e6, **about)
+
+
+def rows_wanted(figures):
+    """Each result's name, with the function that makes it."""
+    yield "gather_28k", lambda: gather(figures, "28k", 0.95)
+    yield "gather_4k", lambda: gather(figures, "4k", 0.90)
+    yield "actor_round_trip", lambda: round_trip(figures, "shallow", "actor_round_trip", 40)
+    yield "actor_round_trip_training", lambda: round_trip_training(figures)
+    yield "actor_round_trip_smallest", lambda: round_trip(figures, "smallest", "actor_round_trip_smallest", 12)
+    for host, target in (("", 1.2), ("_host", 1.5)):
+        for net in NETS:
+            yield f"train_{net}{host}", lambda net=net, host=host, target=target: update(figures, net, host, target)
+    yield "gpu_busy", lambda: busy(figures)
+    yield "breakout_frames_per_s", lambda: breakout(figures)
+
+
+def cuda(documents):
+    results, missing, figures = [], {}, Figures(documents)
+    for name, make in rows_wanted(figures):
+        try:
+            results.append(make())
+        except Missing as why:
+            missing[name] = str(why)
+    known = [document for document in documents if document.get("commit")]
+    head = {"schema_version": 1, "benchmark": "cuda", "commit": known[-1]["commit"] if known else None}
+    head["machine"] = known[-1]["machine"] if known else {}
+    return {**head, "results": results, "missing": missing, "commits": sorted({document["commit"] for document in known})}
+
+
+# ---- what a run leaves ----
+
+
+def summary(work, documents, unreadable, commit):
+    steps = dict(line.split("\t", 1) for line in text(work / "steps.tsv").splitlines())
+    logs = [text(work / name) for name in ("kernels.log", "executor.log")]
     counts = [re.search(r"^(\d+) passed, (\d+) failed$", log, re.MULTILINE) for log in logs]
+    registered = {path.stem: list(dict.fromkeys(re.findall(r"registered \d+ pieces.*", text(path)))) for path in sorted(work.glob("*.log"))}
     return {
         "schema_version": 1,
         "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
-        "commit": documents[0]["commit"] if documents else None,
+        "commit": documents[0]["commit"] if documents else commit,
         "command": one_line(work / "check.command"),
         "machine": machine(work),
         "passed": sum(int(count[1]) for count in counts if count),
         "failed": sum(int(count[2]) for count in counts if count),
         "parts": steps,
+        "registered": {name: lines for name, lines in registered.items() if lines},
         "unreadable": unreadable,
     }
 
@@ -120,22 +361,40 @@ def write(path, content):
     scratch.rename(path)
 
 
-def collect(work, out):
-    found = {path.stem: read(path) for path in sorted(work.glob("*.json"))}
-    commit = next((document["commit"] for document in found.values() if document and document.get("commit")), None)
-    documents = [complete(document, name, work, commit) for name, document in found.items() if document]
+def kept_before(kept, documents, commit, here):
+    """What earlier runs kept, of this commit on this GPU; what this run has is kept with it."""
+    for document in documents:
+        write(kept / f"{document['benchmark']}.json", document)
+    others = [read(path) for path in sorted(kept.glob("*.json"))]
+    return [document for document in others if document and document["commit"] == commit and document["machine"].get("gpu") == here.get("gpu")]
+
+
+def collect(work, out, kept):
+    read_all = {path.stem: read(path) for path in sorted(work.glob("*.json"))}
+    told = [document["commit"] for document in read_all.values() if document and document.get("commit")]
+    commit = told[0] if told else one_line(work / "commit")
+    documents = [complete(document, name, work, commit) for name, document in read_all.items() if document]
     write(out / "gpu.json", documents)
-    write(out / "summary.json", summary(work, documents, [name for name, document in found.items() if document is None]))
+    write(out / "summary.json", summary(work, documents, [name for name, document in read_all.items() if document is None], commit))
+    write(out / "cuda.json", cuda(kept_before(kept, documents, commit, machine(work)) if kept else documents))
     return 0
 
 
 def main():
-    if len(sys.argv) == 3 and sys.argv[1] == "table":
-        return table(pathlib.Path(sys.argv[2]))
-    if len(sys.argv) == 3 and sys.argv[1] == "parts":
-        return parts(pathlib.Path(sys.argv[2]))
-    if len(sys.argv) == 4 and sys.argv[1] == "collect":
-        return collect(pathlib.Path(sys.argv[2]), pathlib.Path(sys.argv[3]))
+    what, *paths = sys.argv[1:] or [""]
+    if what == "table" and len(paths) == 1:
+        return table(pathlib.Path(paths[0]))
+    if what == "parts" and len(paths) == 1:
+        return parts(pathlib.Path(paths[0]))
+    if what == "training" and len(paths) >= 2:
+        return training(pathlib.Path(paths[0]), paths[1], {key: float(value) for key, value in (word.split("=") for word in paths[2:])})
+    if what == "environments" and len(paths) == 1:
+        return environments(pathlib.Path(paths[0]))
+    if what == "cuda" and paths:
+        show(cuda([document for path in paths for document in json.loads(text(pathlib.Path(path)))]))
+        return 0
+    if what == "collect" and len(paths) in (2, 3):
+        return collect(*(pathlib.Path(path) for path in paths), *([None] if len(paths) == 2 else []))
     print(__doc__, file=sys.stderr)
     return 2
 

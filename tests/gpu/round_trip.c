@@ -234,11 +234,12 @@ static void print_times(const struct table *table, const char *name, size_t from
         us[i] = (double)(int64_t)(*(const uint64_t *)(const void *)(moments + to) - start) * 1e-3;
     }
     qsort(us, rounds, sizeof *us, by_value);
-    printf("  {\"name\": \"actor_round_trip_%s\", \"value\": %.2f, \"unit\": \"us\", \"better\": \"lower\", \"p10\": "
-           "%.2f, "
-           "\"p90\": %.2f, \"p99\": %.2f, \"rounds\": %llu, \"updates\": %llu, \"target\": %s}",
-           name, us[rounds / 2], us[rounds / 10], us[rounds / 10 * 9], us[rounds / 100 * 99],
-           (unsigned long long)rounds, (unsigned long long)farm_load_relaxed(&table->board->updates), target);
+    printf("  {\"name\": \"actor_round_trip_%s\", \"value\": %.2f, \"unit\": \"us\", \"better\": \"lower\", "
+           "\"spread\": %.4f, \"p10\": %.2f, \"p90\": %.2f, \"p99\": %.2f, \"rounds\": %llu, \"updates\": %llu, "
+           "\"target\": %s}",
+           name, us[rounds / 2], (us[rounds / 4 * 3] - us[rounds / 4]) / us[rounds / 2], us[rounds / 10],
+           us[rounds / 10 * 9], us[rounds / 100 * 99], (unsigned long long)rounds,
+           (unsigned long long)farm_load_relaxed(&table->board->updates), target);
     free(us);
 }
 

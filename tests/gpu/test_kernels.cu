@@ -228,6 +228,17 @@ static void test_activate(enum farm_cuda_type type, enum farm_slope kind, size_t
     free(plain), free(biased);
 }
 
+// Sums of `terms` numbers of about one each: beside their own size, or, where they cancel, the size that such sums
+// have.
+static double error_of_sums(const float *out, const float *reference, size_t count, size_t terms) {
+    double difference = 0, norm = 0;
+    for (size_t i = 0; i < count; i++) {
+        difference += ((double)out[i] - reference[i]) * ((double)out[i] - reference[i]);
+        norm += (double)reference[i] * reference[i];
+    }
+    return sqrt(difference / fmax(norm, (double)terms * (double)count + 1)); // NaN where anything is
+}
+
 static void test_slope_gradient(enum farm_cuda_type type, enum farm_slope kind, size_t rows, int channels) {
     const size_t count = rows * (size_t)channels, bias_bytes = (size_t)channels * sizeof(float);
     const size_t scratch_bytes = farm_cuda_slope_gradient_scratch_bytes(rows, channels);
@@ -253,7 +264,7 @@ static void test_slope_gradient(enum farm_cuda_type type, enum farm_slope kind, 
     FARM(farm_cuda_slope_gradient(NULL, &g, err));
     CUDA(cudaDeviceSynchronize());
     float *got = host_of(bias, (size_t)channels), *got_again = host_of(bias_again, (size_t)channels);
-    const double error = numbers_error(&dy, expected), sum_error = error_of(got, sums, (size_t)channels);
+    const double error = numbers_error(&dy, expected), sum_error = error_of_sums(got, sums, (size_t)channels, rows);
     const bool guards = device_guard_whole(bias, bias_bytes) && device_guard_whole(scratch, scratch_bytes);
     const double bound = kind == FARM_SLOPE_TANH ? type == FARM_CUDA_BF16 ? 1e-3 : 1e-6 : 0; // a fused 1 - y * y
     check(error <= bound && sum_error < 1e-5 && guards && memcmp(got, got_again, bias_bytes) == 0,
@@ -906,9 +917,9 @@ static void test_errors(void) {
 
 // ---- all ----
 
+// Bulk copies, the instructions that are least tried, come last: an error of theirs sticks to the process.
 static void test_all(void) {
     test_pull(FARM_CUDA_PULL_LOADS, "by loads");
-    test_pull(FARM_CUDA_PULL_BULK, "by bulk copies");
     test_stack();
     test_layers(FARM_CUDA_F32);
     test_layers(FARM_CUDA_BF16);
@@ -941,6 +952,7 @@ static void test_all(void) {
     for (uint32_t l : lanes) test_answer(l, 1 + (int)(l % 18));
     test_answer_order();
     test_errors();
+    test_pull(FARM_CUDA_PULL_BULK, "by bulk copies");
 }
 
 static const struct {
@@ -968,17 +980,20 @@ int main(int argc, char **argv) {
             few = true;
         else
             rng.seed = strtoull(argv[i], NULL, 0);
+    if (argc == 2 && strcmp(argv[1], "--device") == 0) {
+        bench_machine();
+        printf("\n");
+        return 0;
+    }
     if (bench) {
         for (const auto &b : benches)
             if (argc > 2 && strcmp(argv[2], b.name) == 0) return b.run(rng.seed, few);
-        fprintf(stderr,
-                "usage: test_kernels [SEED] [--few] | --bench pull|traffic|kernels|launches|resident [SEED] [--few]\n");
+        fprintf(stderr, "usage: test_kernels [SEED] [--few] | --device | "
+                        "--bench pull|traffic|kernels|launches|resident [SEED] [--few]\n");
         return 2;
     }
-    struct cudaDeviceProp device;
-    CUDA(cudaGetDeviceProperties(&device, 0));
-    printf("%s, compute capability %d.%d, seed %llu\n", device.name, device.major, device.minor,
-           (unsigned long long)rng.seed);
+    bench_machine();
+    printf("\nseed %llu\n", (unsigned long long)rng.seed);
     test_all();
     CUDA(cudaDeviceSynchronize());
     return checks_end();

@@ -1,8 +1,8 @@
 // The whole update as the learner's training thread has it made, in observations per second: 672 of them (32 unrolls of
 // 20 steps and the one behind) by the backend that the learner opens, through the same function. Lists, gathering and
-// stacking, forward, V-trace, losses, backward, clipping, RMSProp, publication for inference, and the host's waiting for
-// the end are in it. The rings are full, so that the next update's windows wait already and `train` is handed them, as
-// where training is what limits a run. Each update has other windows than those before it, of 32 environments spread
+// stacking, forward, V-trace, losses, backward, clipping, RMSProp, publication for inference, and the host's waiting
+// for the end are in it. The rings are full, so that the next update's windows wait already and `train` is handed them,
+// as where training is what limits a run. Each update has other windows than those before it, of 32 environments spread
 // over four rings.
 //
 //   update_NET_full     the data lies on the device: inference has filled the mirror
@@ -89,8 +89,7 @@ static struct farm_learner_config config_of(struct table *table, const char *net
 
 static enum farm_status open_rings(struct table *table, struct farm_error *err) {
     const struct farm_window_shape shape = {.stride = UNROLL, .length = UNROLL + 1, .stack = STACK};
-    const struct farm_ring_spec spec =
-        work_ring(false, table->size->lanes, table->size->width, table->size->steps);
+    const struct farm_ring_spec spec = work_ring(false, table->size->lanes, table->size->width, table->size->steps);
     int fds[RINGS_MAX][2];
     for (uint32_t r = 0; r < table->size->rings; r++) {
         enum farm_status status = farm_ring_create(&spec, r, -1, true, &table->made[r], err);

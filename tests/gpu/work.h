@@ -1,5 +1,5 @@
-// The work that round_trip.c and update.c give a learner: lanes of 84x84 frames of bytes, four stacked, six actions, and
-// IMPALA's update of 32 unrolls of 20 steps. The project's headers must be included before.
+// The work that round_trip.c and update.c give a learner: lanes of 84x84 frames of bytes, four stacked, six actions,
+// and IMPALA's update of 32 unrolls of 20 steps. The project's headers must be included before.
 #ifndef FARM_TESTS_GPU_WORK_H
 #define FARM_TESTS_GPU_WORK_H
 

@@ -6,6 +6,8 @@
 // microseconds from request to data needs about 100 KB in flight in all.
 #include "kernels/cuda/common.cuh"
 
+#include <stdlib.h>
+
 enum {
     LOADS = 8,                             // 16-byte loads in flight per thread
     CHUNK_VECTORS = 32 * LOADS,            // of 16 bytes, for one warp
@@ -114,6 +116,8 @@ enum farm_status farm_cuda_pull_supported(enum farm_cuda_pull_way way, struct fa
     int device, major;
     FARM_CUDA_TRY(cudaGetDevice(&device));
     FARM_CUDA_TRY(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device));
+    if (way == FARM_CUDA_PULL_BULK && getenv("FARM_CUDA_NO_BULK"))
+        return farm_fail(err, FARM_E_UNSUPPORTED, "FARM_CUDA_NO_BULK is set: pull by loads");
     if (way == FARM_CUDA_PULL_LOADS || major >= 9) return FARM_OK;
     return farm_fail(err, FARM_E_UNSUPPORTED,
                      "bulk copies need a GPU of compute capability 9.0, this one has %d.x: pull by loads", major);
