@@ -59,18 +59,19 @@ trap 'rm -rf "$work" "$run"' EXIT
 
 # ---- what is there ----
 
-# `make cuda-carry` packs what a machine without Debian's packages lacks, farm's shared libraries too. A newer one
-# replaces what an older one left.
+# `make cuda-carry` packs what a machine without Debian's packages lacks, farm's shared libraries too. Another one
+# replaces what was unpacked before; what was built here stays.
 carry=$build/carry.tar.xz
 stamp=$build/gpu/unpacked
-if [ -f "$carry" ] && { [ ! -x "$program" ] || { [ -f "$stamp" ] && [ "$carry" -nt "$stamp" ]; }; }; then
+packed=$(cksum 2>/dev/null <"$carry")
+if [ -n "$packed" ] && { [ ! -x "$program" ] || { [ -f "$stamp" ] && [ "$(cat "$stamp")" != "$packed" ]; }; }; then
     echo "unpacking $carry"
     if command -v xz >/dev/null; then
         tar -C "$build" -xJf "$carry"
     else
         python3 -c 'import sys, tarfile; tarfile.open(sys.argv[1]).extractall(sys.argv[2])' "$carry" "$build"
     fi || { echo "$carry does not unpack" >&2; exit 1; }
-    touch "$stamp"
+    echo "$packed" >"$stamp"
 fi
 [ -x "$program" ] || { echo "$program is not there: make cuda" >&2; exit 1; }
 mkdir -p "$build/gpu/kept"

@@ -276,7 +276,7 @@ static void print(const char *net, int mirror, struct result *result, const stru
 }
 
 int main(int argc, char **argv) {
-    static const struct size whole = {RINGS_MAX, LANES, WIDTH, RING_STEPS, BATCH, ROUNDS}, few = {1, 2, 1, 48, 2, 1};
+    static const struct size whole = {RINGS_MAX, LANES, WIDTH, RING_STEPS, BATCH, ROUNDS}, few = {1, 1, 1, 26, 1, 1};
     const char *library = "build/libfarm_cuda.so", *only = NULL;
     const struct size *size = &whole;
     for (int i = 1; i + 1 < argc; i += 2) {

@@ -34,14 +34,23 @@ if [ -x "$FARM_BUILD/gpu/round_trip" ]; then # where nvcc is
     document parts python3 "$source/tests/gpu/report.py" parts "$scratch/from"
     wanted="$wanted cuda_round_trip cuda_round_trip_parts"
 fi
+results='gather_28k gather_4k'
+standin=$FARM_BUILD/tests/tools/libfarm_cuda_standin.so
+if [ -x "$FARM_BUILD/gpu/update" ] && [ -f "$standin" ]; then
+    document update "$FARM_BUILD/gpu/update" --library "$standin" --only shallow --few yes
+    wanted="$wanted cuda_update"
+    results="$results train_shallow train_shallow_host"
+fi
 python3 "$source/tests/gpu/report.py" collect "$scratch/from" "$scratch/to"
-python3 - "$scratch/to/gpu.json" "$wanted" <<'PY'
+python3 - "$scratch/to" "$wanted" "$results" <<'PY'
 import json, sys
-documents = json.load(open(sys.argv[1]))
+documents, cuda = (json.load(open(f"{sys.argv[1]}/{name}.json")) for name in ("gpu", "cuda"))
 for document in documents:
     assert document["commit"] and document["command"] and document["machine"]["cpu"], document
     assert all(row["unit"] and row["name"] and row["value"] is not None for row in document["results"]), document
 found = sorted(document["benchmark"] for document in documents)
 assert found == sorted(sys.argv[2].split()), found
+measured = {row["name"]: row["value"] for row in cuda["results"]}
+assert all(measured.get(name, 0) > 0 for name in sys.argv[3].split()), cuda
 PY
 echo "covered: $(grep -c '^ok' "$FARM_BUILD/tests/gpu/test_kernels.log") checks of all kernels, on the CPU"
