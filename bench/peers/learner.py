@@ -97,7 +97,7 @@ class Update:
     """A network, its optimiser, and IMPALA's whole update; also what tests/gpu/bench_torch.py runs on a GPU. bf16: by
     autocast, or all weights and the optimiser's state in it (which no CPU is given)."""
 
-    def __init__(self, net, bf16=False, channels_last=True, device="cpu", weights_bf16=False):
+    def __init__(self, net, bf16=False, channels_last=True, device="cpu", weights_bf16=False, lr=1e-4):
         self.layout = torch.channels_last if channels_last else torch.contiguous_format
         self.device, self.autocast = device, bf16 and not weights_bf16
         self.pixels = torch.bfloat16 if weights_bf16 or (bf16 and device != "cpu") else torch.float32
@@ -105,7 +105,7 @@ class Update:
         if weights_bf16:
             self.net = self.net.bfloat16()
         options = {"capturable": True} if device == "cuda" else {}
-        self.optimiser = torch.optim.RMSprop(self.net.parameters(), lr=1e-4, alpha=0.99, eps=0.01, **options)
+        self.optimiser = torch.optim.RMSprop(self.net.parameters(), lr=lr, alpha=0.99, eps=0.01, **options)
 
     def forward(self, frames):
         pixels = frames.contiguous(memory_format=self.layout).to(self.pixels) / 255

@@ -166,7 +166,7 @@ class Comparison:
             return
         start = time.monotonic()
         try:
-            update = Update(net, bf16=True, device=self.device, weights_bf16=weights_bf16)
+            update = Update(net, bf16=True, device=self.device, weights_bf16=weights_bf16, lr=1e-6)  # thousands of one batch
             if compiled:
                 update.loss = torch.compile(update.loss)
             for setting, kind in SETTINGS.items():

@@ -254,8 +254,8 @@ train() { # name, least figures ("" or KEY=LEAST), flags
     outcome "$name" "$status" "$start"
 }
 
-# The recipe as it is, with the actors and batches that it has on two cores: there the return reaches 40 after 290,000
-# frames (seed 1, in f32), and 200 after 550,000. auto must pick the GPU.
+# The recipe as it is, with the actors and batches that it has on two cores: there the return reaches 40 after 290,000 to
+# 310,000 frames (seeds 1 and 2, in f32), 160 to 200 after 580,000. auto must pick the GPU.
 score() {
     rm -rf "${run:?}/train"
     train score return_mean=40 --env native/breakout --run "$run/train" --actors 2 --envs-per-actor 8 --frames 600000 --seconds 90
