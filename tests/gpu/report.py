@@ -84,6 +84,11 @@ def machine(work):
     return {**found, **named, **device}
 
 
+def outcomes(work):
+    """What became of each part."""
+    return dict(line.split("\t", 1) for line in text(work / "steps.tsv").splitlines())
+
+
 def complete(document, name, work, commit):
     """The document with what it does not say itself."""
     own = {key: value for key, value in document.get("machine", {}).items() if value is not None}
@@ -94,6 +99,7 @@ def complete(document, name, work, commit):
         "commit": document.get("commit") or commit,
         "date": ended.strftime("%Y-%m-%dT%H:%M:%SZ"),
         "command": one_line(work / f"{name}.command"),
+        "outcome": outcomes(work).get(name),
         "machine": {**machine(work), **own},
     }
     return {**head, **{key: value for key, value in document.items() if key not in head}}
@@ -203,25 +209,36 @@ def environments(work):
 # ---- the benchmark `cuda` ----
 
 
-class Figures:
-    """The results of documents, by benchmark and name."""
-
-    def __init__(self, documents):
-        self.rows = {document["benchmark"]: {row["name"]: row for row in document.get("results", [])} for document in documents}
-        self.machines = {document["benchmark"]: document.get("machine", {}) for document in documents}
-
-    def of(self, benchmark):
-        return self.rows.get(benchmark, {})
-
-
 class Missing(Exception):
     """Of what a figure cannot be made."""
 
 
-def found(rows, name, part):
-    if name not in rows:
-        raise Missing(f"part {part} has left no {name}")
-    return rows[name]
+class Figures:
+    """The results of documents, by benchmark and name. A part that failed for what it found (a farm that copies, a run
+    that is not on the GPU, ...) has none; one that ended with an error has what it had measured before, and they say so."""
+
+    def __init__(self, documents):
+        self.rows, self.machines, self.refused = {}, {}, {}
+        for document in documents:
+            name, outcome = document["benchmark"], document.get("outcome") or ""
+            self.machines[name] = document.get("machine", {})
+            self.rows[name] = {row["name"]: row for row in document.get("results", [])}
+            if outcome.startswith("failed: status"):
+                self.rows[name] = {row: {**of, "part": outcome} for row, of in self.rows[name].items()}
+            elif outcome.startswith("failed"):
+                self.rows[name], self.refused[name] = {}, outcome
+
+    def of(self, benchmark):
+        return self.rows.get(benchmark, {})
+
+    def missing(self, benchmark, part, what):
+        refused = self.refused.get(benchmark)
+        return Missing(f"part {part} {refused}" if refused else f"part {part} has left no {what}")
+
+    def found(self, benchmark, part, name):
+        if name not in self.of(benchmark):
+            raise self.missing(benchmark, part, name)
+        return self.of(benchmark)[name]
 
 
 def result(row, name, **changes):
@@ -242,20 +259,20 @@ def gather(figures, size, target):
 
     ways = [row for name, row in figures.of("cuda_pull").items() if modest(name)]
     if not ways:
-        raise Missing(f"part pull has left no pull_{size} by the copy engines, or by so few blocks")
+        raise figures.missing("cuda_pull", "pull", f"pull_{size} by the copy engines, or by so few blocks")
     best = max(ways, key=lambda row: row["ratio"])
     return result(best, f"gather_{size}", target=target, by=best["name"], blocks_most=most)
 
 
 def round_trip(figures, of, name, target):
-    row = found(figures.of("cuda_round_trip"), f"actor_round_trip_{of}", "round_trip")
+    row = figures.found("cuda_round_trip", "round_trip", f"actor_round_trip_{of}")
     return result(row, name, target=target, about="the median; the target is in microseconds")
 
 
 def round_trip_training(figures):
-    row = found(figures.of("cuda_round_trip"), "actor_round_trip_shallow_training", "round_trip")
-    off = found(figures.of("cuda_round_trip"), "actor_round_trip_shallow", "round_trip")["value"]
-    chunk = found(figures.of("cuda_executor"), CHUNK, "networks")["value"]
+    row = figures.found("cuda_round_trip", "round_trip", "actor_round_trip_shallow_training")
+    off = figures.found("cuda_round_trip", "round_trip", "actor_round_trip_shallow")["value"]
+    chunk = figures.found("cuda_executor", "networks", CHUNK)["value"]
     most = {"reference": f"the median without training, and one chunk of it ({CHUNK})", "reference_value": off + chunk}
     return result(row, "actor_round_trip_training", **most, ratio=row["value"] / (off + chunk), target=1, off_us=off, chunk_us=chunk)
 
@@ -269,13 +286,13 @@ def update(figures, net, host, target):
     ours = [figures.of("cuda_update").get(f"update_{net}_{mirror}") for mirror in mirrors]
     ours = [row for row in ours if row]
     if not ours:
-        raise Missing(f"part update has left no {' or '.join(f'update_{net}_{mirror}' for mirror in mirrors)}")
+        raise figures.missing("cuda_update", "update", " or ".join(f"update_{net}_{mirror}" for mirror in mirrors))
     best = max(ours, key=lambda row: row["value"])
     return result(best, name, target=target, ours=best["name"], about="PyTorch was not measured")
 
 
 def busy(figures):
-    row = found(figures.of("cuda_training_busy"), "gpu_busy", "busy")
+    row = figures.found("cuda_training_busy", "busy", "gpu_busy")
     return result(row, "gpu_busy", target=0.9, about="a kernel runs, by the driver's figure, net deep; the target is of the value")
 
 
@@ -300,7 +317,7 @@ def limit(figures, rate):
 
 
 def breakout(figures):
-    row = found(figures.of("cuda_training_breakout"), "frames_per_s", "breakout")
+    row = figures.found("cuda_training_breakout", "breakout", "frames_per_s")
     about = {"about": "the target is of the value", **limit(figures, row["value"])}
     return result(row, "breakout_frames_per_s", target=1e6, **about)
 
@@ -336,7 +353,6 @@ def cuda(documents):
 
 
 def summary(work, documents, unreadable, commit):
-    steps = dict(line.split("\t", 1) for line in text(work / "steps.tsv").splitlines())
     logs = [text(work / name) for name in ("kernels.log", "executor.log")]
     counts = [re.search(r"^(\d+) passed, (\d+) failed$", log, re.MULTILINE) for log in logs]
     registered = {path.stem: list(dict.fromkeys(re.findall(r"registered \d+ pieces.*", text(path)))) for path in sorted(work.glob("*.log"))}
@@ -348,7 +364,7 @@ def summary(work, documents, unreadable, commit):
         "machine": machine(work),
         "passed": sum(int(count[1]) for count in counts if count),
         "failed": sum(int(count[2]) for count in counts if count),
-        "parts": steps,
+        "parts": outcomes(work),
         "registered": {name: lines for name, lines in registered.items() if lines},
         "unreadable": unreadable,
     }

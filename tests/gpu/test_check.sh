@@ -113,6 +113,7 @@ touch "$scratch/copies"
 printf '\0aaaabbbbdddd\0' >"$scratch/libfarm_cuda.so"
 check 1 100 breakout
 look 'parts["breakout"].startswith("failed: farm: learner: warning: CUDA refuses to register")'
+look 'missing["breakout_frames_per_s"].startswith("part breakout failed: farm: learner")'
 look 'parts["same_build"].startswith("failed: programs and library are of different builds (aaaabbbbcccc aaaabbbbdddd )")'
 cp "$scratch/gpu/litmus" "$scratch/libfarm_cuda.so"
 
