@@ -31,11 +31,18 @@ MULTIPROCESSORS_SHARE = 0.05
 
 
 def read(path):
-    """The document, or None where a program was stopped before it had printed all of it."""
+    """The document; of one whose program was stopped before it had printed all of it, the results that are whole, and
+    None where there are none."""
+    content = text(path)
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        return json.loads(content)
+    except ValueError:
+        pass
+    try:
+        document = json.loads(content[: content.rfind("}") + 1] + "]}")
+    except ValueError:
         return None
+    return {**document, "cut_short": True} if document.get("results") else None
 
 
 def text(path):

@@ -285,17 +285,18 @@ int main(int argc, char **argv) {
         if (strcmp(argv[i], "--few") == 0) size = &few;
     }
     printf("{\"schema_version\": 1, \"benchmark\": \"cuda_update\", \"commit\": \"%s\", \"results\": [", FARM_COMMIT);
+    fflush(stdout);
     int worst = 0, tried = 0, printed = 0;
     for (int n = 0; n < NETS && worst != 77; n++) {
         if (only && strcmp(nets[n], only) != 0) continue;
         struct result *result = work_shared(sizeof *result);
-        fflush(stdout);
         const int status = run_apart(nets[n], library, size, result);
         tried++;
         if (status) fprintf(stderr, "update: %s: %s\n", nets[n], result->err.message);
         if (status) worst = status;
         for (int m = 0; m < MIRRORS; m++)
             if (result->measured[m]) print(nets[n], m, result, size, printed++ == 0);
+        fflush(stdout); // whoever stops this program has what was measured
         munmap(result, sizeof *result);
     }
     if (!tried) fprintf(stderr, "update: --only %s: no such net\n", only);
