@@ -22,7 +22,7 @@ T        ?=
 B        ?=
 ARGS     ?=
 RESULTS  ?=
-TEST_JOBS ?= 2
+TEST_JOBS ?= 3
 export PYTHON BUILD CC
 
 WARNINGS := -Wall -Wextra -Werror -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wno-unused-parameter

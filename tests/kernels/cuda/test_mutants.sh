@@ -21,7 +21,7 @@ no first barrier in the block sum | common.cuh | s/__syncthreads\(\);\s*(x = war
 no second barrier in the block sum | common.cuh | s/__syncthreads\(\); \/\/ `part`[^\n]*//
 acted before the payload | answer.cu | s/__syncthreads\(\);//
 no barrier among the strips | layers.cu | s/__syncthreads\(\);(\s*if \(lane \+ half)/$1/
-* no barrier among the slabs | layers.cu | s/(sums\[threadIdx.x\] = sum;\s*)__syncthreads\(\);/$1/
+no barrier among the slabs | layers.cu | s/(sums\[threadIdx.x\] = sum;\s*)__syncthreads\(\);/$1/
 * buffer filled while it is read | pull.cu | s/farm_cuda_bulk_stores_read\(\);//
 stores that nobody waits for | pull.cu | s/if \(lane == 0\) farm_cuda_bulk_stores_done\(\);//
 same parity twice | pull.cu | s/parity \^= 1;//

@@ -136,11 +136,20 @@ __attribute__((constructor)) static void read_environment(void) {
                 {"fall_off_device=", &farm_standin.fall_off_device},
                 {"hang_after=", &farm_standin.hang_after},
                 {"hang_device=", &farm_standin.hang_device},
-                {"no_start=", &farm_standin.no_start}};
+                {"no_start=", &farm_standin.no_start},
+                {"no_libraries=", NULL}, // opened.c's
+                {"no_nccl=", NULL}};
     const char *text = getenv("FARM_CUDA_STANDIN");
-    for (size_t k = 0; text && k < sizeof keys / sizeof *keys; k++) {
-        const char *at = strstr(text, keys[k].name);
-        if (at) *keys[k].value = strtoll(at + strlen(keys[k].name), NULL, 10);
+    for (const char *at = text; at && *at;) {
+        size_t k = 0;
+        while (k < sizeof keys / sizeof *keys && strncmp(at, keys[k].name, strlen(keys[k].name)) != 0) k++;
+        if (k == sizeof keys / sizeof *keys) {
+            fprintf(stderr, "CUDA stand-in: FARM_CUDA_STANDIN: no such setting: %s\n", at);
+            abort();
+        }
+        if (keys[k].value) *keys[k].value = strtoll(at + strlen(keys[k].name), NULL, 10);
+        at += strcspn(at, " ");
+        at += strspn(at, " ");
     }
 }
 
