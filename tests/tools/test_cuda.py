@@ -56,7 +56,7 @@ class Cuda(InFolder):
         return figures
 
     def test_trains_and_goes_on_with_and_without_a_gpu(self):
-        account, said = self.trained("--device", "cuda", "--frames", "20k")
+        account, said = self.trained("--device", "cuda", "--frames", "10k")
         self.assertIn("CUDA stand-in (a CPU, for tests)", said)
         self.assertIn("registered 2 pieces of memory", said)
         self.assertIn("1.00 times each of the", said)
@@ -65,7 +65,7 @@ class Cuda(InFolder):
         self.assertGreater(metrics[-1]["bus_bytes_per_observation"], 0)
         for device in ("cuda", "cpu"):
             before = len(self.checkpoints())
-            account, said = self.trained("--device", device, "--resume", "--frames", "40k" if device == "cuda" else "50k")
+            account, said = self.trained("--device", device, "--resume", "--frames", "20k" if device == "cuda" else "30k")
             self.assertIn("going on from", said)
             self.assertEqual("stand-in" in said, device == "cuda")
             self.assertGreater(len(self.checkpoints()), before)
@@ -76,12 +76,12 @@ class Cuda(InFolder):
 
     def test_two_gpus_train_together_and_one_goes_on(self):
         two = ("--device", "cuda", "--gpus", "2", "--actors", "2")
-        account, said = self.trained(*two, "--frames", "20k", standin="devices=2")
+        account, said = self.trained(*two, "--frames", "12k", standin="devices=2")
         self.assertIn("2 GPUs add up their gradients by NCCL", said)
         self.assertEqual(said.count("registered 2 pieces of memory"), 2, said)
         self.assertIn("1.00 times each of the", said)
         self.assertGreater(account["updates"], 10)
-        account, said = self.trained("--device", "cuda", "--gpus", "1", "--resume", "--frames", "30k")
+        account, said = self.trained("--device", "cuda", "--gpus", "1", "--resume", "--frames", "18k")
         self.assertIn("going on from", said)
         self.assertNotIn("NCCL", said)
 
