@@ -2,7 +2,7 @@
 
 A mutant is one line of src/ring changed in a copy. Each must make a scenario fail; if the line is no longer there the
 test fails too, so that the list keeps up with the code. With FARM_MODEL=full (make model) the extensive scenarios are
-run as well, and the mutants that are known to be harmless are shown to be so.
+run as well, and the other half of the mutants, and those that are known to be harmless are shown to be so.
 """
 
 import concurrent.futures
@@ -183,10 +183,10 @@ class LaneModel(unittest.TestCase):
         print("covered: lane, real code under RC11: " + result.stdout.strip().splitlines()[-1], flush=True)
 
     def test_every_mutant_is_caught(self):
-        reasons = {}
+        reasons, mutants = {}, MUTANTS if FULL else MUTANTS[::2]
         with concurrent.futures.ThreadPoolExecutor(2) as pool:
-            results = pool.map(lambda pair: search_mutant(*pair, 100), enumerate(MUTANTS))
-            for mutant, result in zip(MUTANTS, results):
+            results = pool.map(lambda pair: search_mutant(*pair, 100), enumerate(mutants))
+            for mutant, result in zip(mutants, results):
                 with self.subTest(mutant=mutant[0]):
                     self.assertEqual(result.returncode, 1, "not caught:\n" + result.stdout[-2000:])
                     found = re.search(r"^(.*): FAILED: (.*)$", result.stdout, re.M)
@@ -195,7 +195,7 @@ class LaneModel(unittest.TestCase):
         if FULL:
             for name, reason in reasons.items():
                 print(f"{name}: {reason}", flush=True)
-        print(f"covered: {len(reasons)} of {len(MUTANTS)} mutants of src/ring caught by the model", flush=True)
+        print(f"covered: {len(reasons)} of {len(mutants)} mutants of src/ring caught by the model", flush=True)
 
     @unittest.skipUnless(FULL, "harmless mutants take long: make model")
     def test_the_harmless_mutants_are_harmless(self):
