@@ -50,7 +50,7 @@ static uint32_t rings_of(const struct farm_lanes *lanes, uint32_t shard) {
 static enum farm_status leave(const struct farm_gatekeeper_config *config, uint32_t ring, struct farm_error *err) {
     if (ring >= config->lanes->ring_count || !farm_lanes_has(config->lanes, ring))
         return farm_fail(err, FARM_E_NOT_FOUND, "there is no actor %u", ring);
-    const uint32_t shard = config->lanes->lanes[config->lanes->first_lane[ring]].shard;
+    const uint32_t shard = farm_lanes_shard(config->lanes, ring);
     if (rings_of(config->lanes, shard) == 1)
         return farm_fail(err, FARM_E_LIMIT, "it is the last actor%s (Ctrl-C ends the run)",
                          config->shards > 1 ? " of its GPU" : "");

@@ -255,7 +255,6 @@ enum farm_status farm_inference_run(struct farm_inference *inference, struct far
     inference->trainer = trainer;
     const enum farm_status status = infer_until_stopped(inference, err);
     farm_store_relaxed(inference->config.stop, 1);
-    farm_inference_over(inference);
     return status;
 }
 

@@ -35,7 +35,7 @@ enum farm_status farm_inference_run(struct farm_inference *inference, struct far
 // FARM_E_DEAD where the loop has ended: nothing has changed.
 enum farm_status farm_inference_change(struct farm_inference *inference, uint32_t ring, bool join,
                                        struct farm_error *err);
-// Lets those go who wait for a loop that will not run (again).
+// When the loop does not run any more, or will not: lets those go who wait for it.
 void farm_inference_over(struct farm_inference *inference);
 
 #endif

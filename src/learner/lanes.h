@@ -64,9 +64,12 @@ static inline bool farm_lanes_has(const struct farm_lanes *lanes, uint32_t ring)
     return lanes->lanes[lanes->first_lane[ring]].lane != NULL;
 }
 
-// Whether a ring is there, and this shard's.
+// Whose a ring that is there is; whether it is there, and this shard's.
+static inline uint32_t farm_lanes_shard(const struct farm_lanes *lanes, uint32_t ring) {
+    return lanes->lanes[lanes->first_lane[ring]].shard;
+}
 static inline bool farm_lanes_serves(const struct farm_lanes *lanes, uint32_t ring, uint32_t shard) {
-    return farm_lanes_has(lanes, ring) && lanes->lanes[lanes->first_lane[ring]].shard == shard;
+    return farm_lanes_has(lanes, ring) && farm_lanes_shard(lanes, ring) == shard;
 }
 
 // Opens a ring in a vacant place, for a shard; its descriptors are owned in any case. Nobody else looks at the place

@@ -428,12 +428,12 @@ void farm_trainer_push(struct farm_trainer *trainer, struct farm_learner_lane *l
 
 enum farm_status farm_trainer_can_spare(const struct farm_trainer *trainer, uint32_t ring, struct farm_error *err) {
     const struct farm_lanes *lanes = trainer->config.lanes;
-    return must_fit(&trainer->config, lanes->lanes[lanes->first_lane[ring]].shard, &lanes->rings[ring], err);
+    return must_fit(&trainer->config, farm_lanes_shard(lanes, ring), &lanes->rings[ring], err);
 }
 
 void farm_trainer_forget(struct farm_trainer *trainer, uint32_t ring) {
     const struct farm_lanes *lanes = trainer->config.lanes;
-    struct queue *queue = &trainer->queues[lanes->lanes[lanes->first_lane[ring]].shard];
+    struct queue *queue = &trainer->queues[farm_lanes_shard(lanes, ring)];
     pthread_mutex_lock(&trainer->lock);
     const uint32_t count = queue->count;
     queue->count = 0;

@@ -158,8 +158,7 @@ static enum farm_status infer(struct farm_backend *backend, uint32_t shard, cons
 // ---- rings that come and go ----
 
 static struct farm_cuda_shard *shard_of(const struct farm_backend *backend, uint32_t ring) {
-    const struct farm_lanes *lanes = backend->shards[0]->context.lanes;
-    return backend->shards[lanes->lanes[lanes->first_lane[ring]].shard];
+    return backend->shards[farm_lanes_shard(backend->shards[0]->context.lanes, ring)];
 }
 
 static enum farm_status join(struct farm_backend *backend, uint32_t ring, struct farm_error *err) {

@@ -65,7 +65,6 @@ enum farm_status farm_cuda_mirror_make(const struct farm_lanes *lanes, uint32_t 
     *out = (struct farm_cuda_mirror){.mode = mode,
                                      .obs_bytes = farm_field_bytes(&lanes->model.env.obs[0]),
                                      .stack = stack,
-                                     .lane_count = lanes->lane_count,
                                      .ring_count = lanes->ring_count};
     out->lanes = calloc(lanes->lane_count, sizeof *out->lanes);
     out->memory = calloc(lanes->ring_count, sizeof *out->memory);

@@ -15,9 +15,9 @@ struct farm_cuda_mirror {
     struct farm_cuda_mirror_lane {
         char *start; // NULL: of another shard, or of a ring that is not there
         uint32_t steps, width;
-    } * lanes;     // [lane_count]
+    } * lanes;     // of all lanes of the farm
     void **memory; // [ring_count] of each ring; NULL: likewise
-    uint32_t lane_count, ring_count;
+    uint32_t ring_count;
 };
 
 // Device memory that a mode wants. Of the lanes of `shard`; the others have no place here. stack: frames of an

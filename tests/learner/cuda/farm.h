@@ -459,6 +459,19 @@ static inline void expect_nothing_left(void) {
                  a.allocations, a.pinned, a.registered, a.streams, a.events, a.graphs, a.graph_execs);
 }
 
+// What happens between the steps of a farm, which has its backend and is closed here, changes no number: those are
+// `steady`'s.
+static inline void expect_steady(struct farm *farm, void (*between)(struct farm *), struct record *steady,
+                                 const char *what) {
+    farm->between = between;
+    struct record *record = run(farm);
+    close_farm(farm);
+    expect_same(record, steady, what);
+    expect_nothing_left();
+    forget(record);
+    forget(steady);
+}
+
 static inline void expect_what_the_cpu_does(struct setting setting) {
     struct record *theirs = run_alone(setting, &farm_backend_cpu), *ours = run_alone(setting, &farm_backend_cuda);
     expect_near(ours, theirs);

@@ -50,13 +50,7 @@ static void expect_the_same(struct setting setting) {
     struct record *usually = run_alone(setting, &farm_backend_cuda);
     struct farm *farm = open_lent(setting);
     cr_assert_eq(farm_standin_account().registered, 2 * RINGS, "nothing is staged");
-    farm->between = go_and_come_back;
-    struct record *again = run(farm);
-    close_farm(farm);
-    expect_same(again, usually, "a second mapping");
-    expect_nothing_left();
-    forget(usually);
-    forget(again);
+    expect_steady(farm, go_and_come_back, usually, "a second mapping");
 }
 
 Test(cuda_registered, a_second_mapping_changes_no_number) {
