@@ -24,6 +24,8 @@ enum { LINE_COLUMNS = 100, LINE_COLUMNS_MAX = 400, ARRAYS = 3 };
 static const uint64_t SMALL_BYTES = 1 << 20, SIZE_LEAST = 64 << 10,
                       SIZE_MOST = 256ull << 30; // what a chase can number its lines with
 static const double SECONDS_LEAST = 0.1, SECONDS_MOST = 3600, LOOK_S = 0.1, ENV_S = 8, NO_GPU_S = 0.001;
+// All parts together, at each depth: less than the command may take, because a part ends with the sample under way.
+static const double LIMIT_S[FARM_BW_DEPTHS] = {7, 56, INFINITY};
 
 struct options {
     bool json, quick, full, quiet;
@@ -39,7 +41,7 @@ struct bw {
     bool chosen[FARM_BW_PARTS_MAX];
     double budget_s[FARM_BW_PARTS_MAX]; // of each chosen part
     json_t *then, *sections;
-    uint64_t start_ns;
+    uint64_t start_ns, end_ns; // end_ns: of measuring
     struct farm_bw_moment begun;
 };
 
@@ -275,10 +277,20 @@ static void look_back(struct bw *bw) {
 
 // ---- measuring ----
 
-static double total_s(const struct bw *bw) {
+// Of the parts from `first` on.
+static double total_s(const struct bw *bw, size_t first) {
     double total = 0;
-    for (size_t i = 0; i < farm_bw_part_count; i++) total += bw->chosen[i] ? bw->budget_s[i] : 0;
+    for (size_t i = first; i < farm_bw_part_count; i++) total += bw->chosen[i] ? bw->budget_s[i] : 0;
     return total;
+}
+
+// What a part may take: its budget; where the time left is less than the budgets left, its share of it, but for the
+// main table, which comes first.
+static double seconds_of(const struct bw *bw, size_t i) {
+    const uint64_t now = farm_now_ns();
+    const double left = now < bw->end_ns ? (double)(bw->end_ns - now) * 1e-9 : 0, budget = bw->budget_s[i];
+    const bool first = farm_bw_parts[i].run == farm_bw_part_memory;
+    return fmin(budget, first ? left : left * budget / total_s(bw, i));
 }
 
 static enum farm_status run_part(struct bw *bw, size_t i, struct farm_error *err) {
@@ -288,7 +300,7 @@ static enum farm_status run_part(struct bw *bw, size_t i, struct farm_error *err
     const uint64_t start_ns = farm_now_ns();
     job->part++;
     job->part_name = part->name;
-    job->setup.seconds = bw->budget_s[i];
+    job->setup.seconds = seconds_of(bw, i);
     if (!job->quiet && !job->terminal)
         farm_log_info("%d of %d: %s: %s", job->part, job->parts, part->name, part->about);
     farm_bw_show_progress(job, part->about, 0);
@@ -296,7 +308,13 @@ static enum farm_status run_part(struct bw *bw, size_t i, struct farm_error *err
     size_t table_bytes;
     FILE *out = job->out, *memory = open_memstream(&table, &table_bytes);
     if (memory) job->out = memory;
-    enum farm_status status = part->run(job, section, err);
+    enum farm_status status = FARM_OK;
+    if (job->setup.seconds > 0) {
+        status = part->run(job, section, err);
+    } else {
+        fprintf(job->out, "%s: not measured: the time was over (--seconds gives more)\n", part->name);
+        farm_json_set_text(section, "not_measured", "the time was over");
+    }
     job->out = out;
     if (memory) fclose(memory);
     farm_bw_clear_progress(job);
@@ -310,7 +328,9 @@ static enum farm_status run_part(struct bw *bw, size_t i, struct farm_error *err
 
 static enum farm_status measure(struct bw *bw, struct farm_error *err) {
     enum farm_status status = FARM_OK;
-    if (!bw->job.quiet) farm_log_info("about %.0f s; Ctrl-C ends it with what there is", total_s(bw) + 1);
+    const double seconds = bw->options->seconds > 0 ? total_s(bw, 0) : fmin(total_s(bw, 0), LIMIT_S[bw->job.depth]);
+    bw->end_ns = farm_now_ns() + (uint64_t)(seconds * 1e9);
+    if (!bw->job.quiet) farm_log_info("up to %.0f s; Ctrl-C ends it with what there is", seconds + 1);
     for (size_t i = 0; i < farm_bw_part_count && !status && !farm_bw_stop(&bw->job); i++)
         if (bw->chosen[i]) status = run_part(bw, i, err);
     return status;
@@ -428,14 +448,15 @@ static int bw_main(const struct options *options) {
 int farm_cmd_bw(int argc, char **argv) {
     struct options options = {.samples = 5};
     const struct farm_cli_flag flags[] = {
-        {"quick", FARM_CLI_BOOL, &options.quick, NULL, "the most important figures, in 5 s"},
+        {"quick", FARM_CLI_BOOL, &options.quick, NULL, "the most important figures, within 8 s (without: within 60 s)"},
         {"full", FARM_CLI_BOOL, &options.full, NULL, "everything, in about 3 minutes"},
         {"only", FARM_CLI_STRING, &options.only, "A,B",
          "memory, latency, matrix, mix, loaded, cores, handoff, pages, tlb, ring, gpu, network"},
         {"seconds", FARM_CLI_DOUBLE, &options.seconds, "S", "for all of it together"},
         {"samples", FARM_CLI_INT, &options.samples, "N", "of each figure, at most (5)"},
         {"size", FARM_CLI_STRING, &options.size, "N",
-         "bytes of each array and chase: 64MiB, 256M, small (default: 4 x the last-level caches)"},
+         "bytes of each array and chase, whatever time they take: 64MiB, 256M, small\n"
+         "(default: 4 x the last-level caches, less where time or memory is short)"},
         {"cpus", FARM_CLI_STRING, &options.cpus, "LIST", "measure with these alone, as in 0-3,8"},
         {"kernels", FARM_CLI_STRING, &options.kernels, "K", "best, portable, avx2 or avx512 (best)"},
         {"env", FARM_CLI_STRING, &options.env, "E",

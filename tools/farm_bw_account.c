@@ -86,11 +86,14 @@ json_t *farm_bw_figure_json(const struct farm_bw_figure *figure) {
     farm_json_set_int(object, "samples", (uint64_t)figure->samples);
     farm_json_set_real(object, "least", figure->least);
     farm_json_set_real(object, "most", figure->most);
+    farm_json_set_bool(object, "in_cache", figure->in_cache);
     return object;
 }
 
 const char *farm_bw_cell(const struct farm_bw_figure *figure, double scale, char *text, size_t bytes) {
-    return farm_heatmap_number(farm_bw_figure_is(figure) ? figure->median * scale : (double)NAN, text, bytes);
+    farm_heatmap_number(farm_bw_figure_is(figure) ? figure->median * scale : (double)NAN, text, bytes);
+    if (figure->in_cache) strncat(text, "*", bytes - strlen(text) - 1);
+    return text;
 }
 
 void farm_bw_tell_conditions(struct farm_bw_job *job, json_t *section, const struct farm_bw_conditions *conditions) {

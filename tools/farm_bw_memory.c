@@ -43,55 +43,28 @@ static void tell_kernel(struct farm_bw_job *job, json_t *rows, const struct farm
 
 static void tell_kernels(struct farm_bw_job *job, json_t *section, const struct farm_bw_kernels_result *result) {
     json_t *rows = json_array();
-    fprintf(job->out, "Bandwidth, GB/s of loads and stores (%d core%s, %s, arrays of %.0f MiB)\n", result->cores,
-            result->cores == 1 ? "" : "s", farm_bandwidth_variant_name(result->variant),
-            (double)result->array_bytes / (1 << 20));
+    const double mib = 1 << 20;
+    fprintf(job->out,
+            "Bandwidth, GB/s of loads and stores (%d core%s, %s, arrays of %.0f MiB, %.0f MiB for one core)\n",
+            result->cores, result->cores == 1 ? "" : "s", farm_bandwidth_variant_name(result->variant),
+            (double)result->array_bytes / mib, (double)result->one_array_bytes / mib);
     fprintf(job->out, "  %-10s %-11s %10s %10s %10s\n", "", "", "one core", "all cores", "on the bus");
     for (int i = 0; i < result->rows; i++) tell_kernel(job, rows, &result->row[i]);
     farm_json_set_int(section, "cores", (uint64_t)result->cores);
     farm_json_set_text(section, "kernels", farm_bandwidth_variant_name(result->variant));
     farm_json_set_int(section, "array_bytes", result->array_bytes);
+    farm_json_set_int(section, "one_core_array_bytes", result->one_array_bytes);
     farm_json_set(section, "rows", rows);
     farm_bw_tell_conditions(job, section, &result->conditions);
 }
 
-// The kernels that say most: three on all cores, reads on one too.
-static enum farm_status few_kernels(struct farm_bw_job *job, struct farm_bw_kernels_result *result,
-                                    struct farm_error *err) {
-    static const enum farm_bandwidth_op ops[] = {FARM_BANDWIDTH_READ, FARM_BANDWIDTH_COPY, FARM_BANDWIDTH_TRIAD};
-    enum { OPS = sizeof ops / sizeof *ops };
-    int cpus[FARM_CPUS_MAX];
-    const int cores = farm_bw_cpus(job->machine, -1, false, cpus, FARM_CPUS_MAX);
-    *result = (struct farm_bw_kernels_result){.rows = OPS, .cores = cores};
-    result->conditions = farm_bw_conditions_start();
-    enum farm_status status = FARM_OK;
-    for (int i = 0; i < OPS + 1 && !status; i++) {
-        const bool one = i == OPS;
-        const struct farm_bw_setup setup = farm_bw_setup_for(job, 1.0 / (OPS + 1));
-        const struct farm_bw_memory_config config = {.op = ops[i % OPS],
-                                                     .stores = FARM_BANDWIDTH_NONTEMPORAL,
-                                                     .array_bytes = job->size_bytes,
-                                                     .cpus = cpus,
-                                                     .cpu_count = one ? 1 : cores,
-                                                     .node = -1};
-        struct farm_bw_memory_result memory;
-        struct farm_bw_kernel_row *row = &result->row[i % OPS];
-        if (farm_bw_stop(job)) break;
-        if ((status = farm_bw_memory(&setup, &config, &memory, err))) break;
-        *(one ? &row->one : &row->cores) = memory.bytes_per_s;
-        row->op = config.op, row->stores = memory.stores, row->bus_factor = memory.bus_factor;
-        result->array_bytes = memory.array_bytes, result->variant = memory.variant;
-        farm_bw_conditions_merge(&result->conditions, &memory.conditions);
-    }
-    return status;
-}
-
 enum farm_status farm_bw_part_memory(struct farm_bw_job *job, json_t *section, struct farm_error *err) {
+    static const enum farm_bw_kernels_extent extents[FARM_BW_DEPTHS] = {FARM_BW_KERNELS_FEW, FARM_BW_KERNELS_SEQUENTIAL,
+                                                                        FARM_BW_KERNELS_ALL};
     struct farm_bw_kernels_result *result = calloc(1, sizeof *result);
     if (!result) return farm_fail_errno(err, FARM_E_LIMIT, "farm bw");
-    const struct farm_bw_kernels_config config = {.array_bytes = job->size_bytes, .all = job->depth == FARM_BW_FULL};
-    enum farm_status status = job->depth == FARM_BW_QUICK ? few_kernels(job, result, err)
-                                                          : farm_bw_kernels(&job->setup, &config, result, err);
+    const struct farm_bw_kernels_config config = {.array_bytes = job->size_bytes, .extent = extents[job->depth]};
+    enum farm_status status = farm_bw_kernels(&job->setup, &config, result, err);
     if (!status) tell_kernels(job, section, result);
     free(result);
     return status;

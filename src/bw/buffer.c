@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "base/file.h"
+#include "base/time.h"
 #include "shm/limits.h"
 #include "shm/place.h"
 
@@ -96,7 +97,30 @@ static size_t transparent_bytes(const struct farm_bw_buffer *buffer) {
     return kib * 1024;
 }
 
-static enum farm_status bind_and_fill(struct farm_bw_buffer *buffer, struct farm_error *err) {
+static bool is_over(uint64_t until_ns) {
+    return until_ns && farm_now_ns() >= until_ns;
+}
+
+// Piece by piece until the time is over; the pages that are missing then become inaccessible.
+static enum farm_status populate(struct farm_bw_buffer *buffer, int toucher, uint64_t until_ns,
+                                 struct farm_error *err) {
+    const size_t least = buffer->page_bytes > FARM_BW_BUFFER_PIECE ? buffer->page_bytes : FARM_BW_BUFFER_PIECE;
+    const size_t wanted = buffer->bytes, piece = until_ns && least < wanted ? least : wanted;
+    char *start = buffer->start;
+    enum farm_status status = FARM_OK;
+    buffer->bytes = 0;
+    do {
+        const size_t left = wanted - buffer->bytes, bytes = left < piece ? left : piece;
+        status = farm_place_populate(start + buffer->bytes, bytes, -1, toucher, err);
+        buffer->bytes += bytes;
+    } while (!status && buffer->bytes < wanted && !is_over(until_ns));
+    if (!status && buffer->bytes < wanted && !is_pool(buffer->pages) &&
+        mprotect(start + buffer->bytes, wanted - buffer->bytes, PROT_NONE))
+        status = farm_fail_errno(err, FARM_E_LIMIT, "mprotect");
+    return status;
+}
+
+static enum farm_status bind_and_fill(struct farm_bw_buffer *buffer, uint64_t until_ns, struct farm_error *err) {
     bool refused = false;
     enum farm_status status = FARM_OK;
     buffer->bound = true;
@@ -108,16 +132,18 @@ static enum farm_status bind_and_fill(struct farm_bw_buffer *buffer, struct farm
     if (refused)
         note(buffer, "No right to bind memory to node %d (mbind): first touch decides where it lies. ", buffer->node);
     const int toucher = refused ? buffer->node : -1;
-    return farm_place_populate(buffer->start, buffer->bytes, -1, toucher, err);
+    return populate(buffer, toucher, until_ns, err);
 }
 
-static void ask_huge(struct farm_bw_buffer *buffer) {
+static void ask_huge(struct farm_bw_buffer *buffer, uint64_t until_ns) {
     buffer->huge_bytes = is_pool(buffer->pages) ? buffer->bytes : 0;
     if (buffer->pages != FARM_BW_PAGES_TRANSPARENT) return;
     buffer->huge_bytes = transparent_bytes(buffer);
     const size_t could_be = buffer->bytes / FARM_PLACE_HUGE_BYTES * FARM_PLACE_HUGE_BYTES;
     if (buffer->huge_bytes < could_be) {
-        farm_place_collapse(buffer->start, could_be);
+        const size_t piece = until_ns ? FARM_BW_BUFFER_PIECE : could_be;
+        for (size_t at = 0; at < could_be && !is_over(until_ns); at += piece)
+            farm_place_collapse((char *)buffer->start + at, could_be - at < piece ? could_be - at : piece);
         buffer->huge_bytes = transparent_bytes(buffer);
     }
 }
@@ -135,7 +161,7 @@ static void ask_placement(struct farm_bw_buffer *buffer) {
 
 // ---- opening ----
 
-static enum farm_status open_as(const char *root, size_t bytes, int node, enum farm_bw_pages pages,
+static enum farm_status open_as(const char *root, size_t bytes, int node, enum farm_bw_pages pages, uint64_t until_ns,
                                 struct farm_bw_buffer *buffer, struct farm_error *err) {
     *buffer = (struct farm_bw_buffer){.bytes = bytes, .node = node, .pages = pages, .page_bytes = page_bytes_of(pages)};
     char reason[256];
@@ -156,30 +182,30 @@ static enum farm_status open_as(const char *root, size_t bytes, int node, enum f
         return farm_fail_errno(err, FARM_E_LIMIT, "cannot map %zu bytes in pages of %s", bytes,
                                farm_bw_pages_name(pages));
     }
-    enum farm_status status = bind_and_fill(buffer, err);
+    enum farm_status status = bind_and_fill(buffer, until_ns, err);
     if (status) {
         farm_bw_buffer_close(buffer);
         return status;
     }
-    ask_huge(buffer);
+    ask_huge(buffer, until_ns);
     ask_placement(buffer);
     return FARM_OK;
 }
 
 enum farm_status farm_bw_buffer_open(const char *root, size_t bytes, int node, enum farm_bw_pages pages,
-                                     struct farm_bw_buffer *buffer, struct farm_error *err) {
+                                     uint64_t until_ns, struct farm_bw_buffer *buffer, struct farm_error *err) {
     *buffer = (struct farm_bw_buffer){0};
     const size_t page = (size_t)sysconf(_SC_PAGESIZE);
     if (bytes == 0) return farm_fail(err, FARM_E_INVALID, "a buffer of no bytes");
     if (bytes > SIZE_MAX / 4) return farm_fail(err, FARM_E_LIMIT, "%zu bytes: more than any machine has", bytes);
     bytes = (bytes + page - 1) / page * page;
-    if (pages != FARM_BW_PAGES_AUTO) return open_as(root, bytes, node, pages, buffer, err);
+    if (pages != FARM_BW_PAGES_AUTO) return open_as(root, bytes, node, pages, until_ns, buffer, err);
     const int64_t pool = farm_limits_huge_pool_bytes(root, page_bytes_of(FARM_BW_PAGES_2M));
-    if (pool > 0 && (uint64_t)pool >= bytes && !open_as(root, bytes, node, FARM_BW_PAGES_2M, buffer, NULL))
+    if (pool > 0 && (uint64_t)pool >= bytes && !open_as(root, bytes, node, FARM_BW_PAGES_2M, until_ns, buffer, NULL))
         return FARM_OK;
-    enum farm_status status = open_as(root, bytes, node, FARM_BW_PAGES_TRANSPARENT, buffer, err);
-    if (status == FARM_E_UNSUPPORTED) return open_as(root, bytes, node, FARM_BW_PAGES_SMALL, buffer, err);
-    if (!status && buffer->huge_bytes < bytes / FARM_PLACE_HUGE_BYTES * FARM_PLACE_HUGE_BYTES / 2) {
+    enum farm_status status = open_as(root, bytes, node, FARM_BW_PAGES_TRANSPARENT, until_ns, buffer, err);
+    if (status == FARM_E_UNSUPPORTED) return open_as(root, bytes, node, FARM_BW_PAGES_SMALL, until_ns, buffer, err);
+    if (!status && buffer->huge_bytes < buffer->bytes / FARM_PLACE_HUGE_BYTES * FARM_PLACE_HUGE_BYTES / 2) {
         buffer->pages = FARM_BW_PAGES_SMALL;
         buffer->page_bytes = page;
         note(buffer, "No huge pages: the pool has none and the kernel put no transparent ones together. ");

@@ -6,25 +6,28 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 #include "base/status.h"
 #include "bw/figure.h"
 
 struct farm_bw_buffer {
-    void *start; // at a multiple of its page size
-    size_t bytes, mapped_bytes;
-    int node;                 // asked for; -1: any
-    enum farm_bw_pages pages; // had: never AUTO
-    size_t page_bytes;        // of `pages`
-    size_t huge_bytes;        // that really lie in pages of that size (transparent ones: what smaps says)
-    bool bound, placed;       // node -1: both true
-    char note[256];           // what was not as asked; "" where everything was
+    void *start;                // at a multiple of its page size
+    size_t bytes, mapped_bytes; // bytes: present
+    int node;                   // asked for; -1: any
+    enum farm_bw_pages pages;   // had: never AUTO
+    size_t page_bytes;          // of `pages`
+    size_t huge_bytes;          // that really lie in pages of that size (transparent ones: what smaps says)
+    bool bound, placed;         // node -1: both true
+    char note[256];             // what was not as asked; "" where everything was
 };
 
 // pages AUTO takes the largest below 1 GiB that it gets; the others are FARM_E_UNSUPPORTED with the reason where they
-// cannot be had. FARM_E_LIMIT: more than there is. root: for the limits' check, NULL the running system.
+// cannot be had. FARM_E_LIMIT: more than there is. root: for the limits' check, NULL the running system. until_ns: when
+// to stop making pages present; the buffer then has fewer bytes, at least FARM_BW_BUFFER_PIECE. 0: all of them.
+enum { FARM_BW_BUFFER_PIECE = 4 << 20 };
 enum farm_status farm_bw_buffer_open(const char *root, size_t bytes, int node, enum farm_bw_pages pages,
-                                     struct farm_bw_buffer *buffer, struct farm_error *err);
+                                     uint64_t until_ns, struct farm_bw_buffer *buffer, struct farm_error *err);
 
 // A buffer of zeros is permitted.
 void farm_bw_buffer_close(struct farm_bw_buffer *buffer);

@@ -22,6 +22,7 @@ struct farm_bw_figure {
     double spread; // (75th - 25th percentile) / median
     double cv;     // standard deviation / mean
     double least, most;
+    bool in_cache; // the memory it was taken on fits into the last-level caches: no figure of memory
     double sample[FARM_BW_SAMPLES_MAX]; // in the order taken
 };
 

@@ -16,16 +16,18 @@
 enum {
     LINE = FARM_BANDWIDTH_LINE,
     LINKS_AT_ONCE = 1 << 14, // between looks at the clock
-    CACHES = 4,
     RUNG_BYTES_LEAST = 4096,
     TLB_PAGES_LEAST = 16,
     STEPS_PER_DOUBLING = 2,
     STREAM_CHUNK_LINES = 1 << 13, // 512 KiB: between looks at the end, without delays
     DELAYED_LINES = 64,           // between two delays
     DELAY_LINES = 8,              // that a row's delay is for
+    TRIAL = 4,                    // how much longer the next cycle is while its size is chosen
 };
-static const double SAMPLE_S = 0.01, WARM_UP_S = 0.02, RAMP_S = 1e-3, LOADED_SAMPLE_S = 0.02;
-static const uint64_t BYTES_LEAST = 64u << 20, CACHE_UNKNOWN_BYTES = 32u << 20;
+// OPENING: the part of a ladder's time for making its memory present and its longest cycle; of a single figure's, twice
+// as much.
+static const double OPENING = 0.25, SAMPLE_S = 0.01, WARM_UP_S = 0.02, RAMP_S = 1e-3, LOADED_SAMPLE_S = 0.02;
+static const uint64_t BYTES_LEAST = 64u << 20, CACHE_UNKNOWN_BYTES = 32u << 20, FIT_BYTES_LEAST = 256u << 10;
 
 const int farm_bw_mlc_delays[19] = {0,   2,    8,    15,   50,   100,  200,  300,  400,  500,
                                     700, 1000, 1300, 1700, 2500, 3500, 5000, 9000, 20000};
@@ -38,14 +40,13 @@ static void **place(void *start, size_t index, size_t spacing_bytes, bool jitter
     return (void **)(void *)((char *)start + at);
 }
 
-void *farm_bw_chase_make(void *start, size_t count, size_t spacing_bytes, bool jitter, uint32_t *scratch,
-                         uint64_t seed) {
+void *farm_bw_chase_make(void *start, size_t count, size_t spacing_bytes, bool jitter, uint32_t *order, uint64_t seed) {
     assert(count > 0 && count <= UINT32_MAX && spacing_bytes >= sizeof(void *));
     assert(!jitter || (spacing_bytes >= LINE && (spacing_bytes & (spacing_bytes - 1)) == 0));
-    farm_bandwidth_shuffle(scratch, count, seed);
-    void **first = place(start, scratch[0], spacing_bytes, jitter, seed), **from = first;
+    farm_bandwidth_shuffle(order, count, seed);
+    void **first = place(start, order[0], spacing_bytes, jitter, seed), **from = first;
     for (size_t i = 1; i < count; i++) {
-        void **to = place(start, scratch[i], spacing_bytes, jitter, seed);
+        void **to = place(start, order[i], spacing_bytes, jitter, seed);
         *from = to;
         from = to;
     }
@@ -63,52 +64,98 @@ void *farm_bw_chase_run(void *from, uint64_t links) {
     return at;
 }
 
-bool farm_bw_chase_is_cycle(const void *from, size_t count) {
-    const void *const *at = from;
-    size_t visited = 0;
-    do {
-        at = (const void *const *)*at;
-        visited++;
-    } while (at != from && visited < count);
-    return visited == count && (const void *)at == from;
+bool farm_bw_chase_is(void *start, size_t count, size_t spacing_bytes, bool jitter, const uint32_t *order,
+                      uint64_t seed) {
+    for (size_t i = 0; i < count; i++) {
+        void *const *from = place(start, order[i], spacing_bytes, jitter, seed);
+        if (*from != place(start, order[i + 1 < count ? i + 1 : 0], spacing_bytes, jitter, seed)) return false;
+    }
+    return true;
 }
 
 // ---- a chase on a buffer, from a pinned thread ----
 
 struct chase {
     struct farm_bw_buffer buffer;
-    uint32_t *scratch;
-    size_t count; // places of the cycle
-    void *first, *at;
+    uint64_t bytes; // of the buffer, to be used
+    uint32_t *order;
+    size_t count, spacing_bytes; // places of the cycle
+    bool jitter;
+    void *at;
     struct farm_bw_team *team; // whose member 0 chases
     uint64_t links, took_ns;
 };
 
-static enum farm_status open_chase(const struct farm_bw_setup *setup, uint64_t bytes, int node,
-                                   enum farm_bw_pages pages, struct chase *chase, struct farm_bw_conditions *conditions,
-                                   struct farm_error *err) {
+struct chase_config {
+    uint64_t bytes; // 0: beyond caches, or as much less as memory and time suffice for
+    double seconds; // with bytes 0: for making the memory present and making and checking a cycle through it
+    size_t spacing_bytes;
+    int node;
+    enum farm_bw_pages pages;
+};
+
+static void set_cycle(struct chase *chase, size_t count, size_t spacing_bytes, bool jitter) {
+    chase->count = count, chase->spacing_bytes = spacing_bytes, chase->jitter = jitter;
+    chase->at = farm_bw_chase_make(chase->buffer.start, count, spacing_bytes, jitter, chase->order, count);
+}
+
+// FARM_BW_CACHES x the last-level cache, and no more than a quarter of what may be taken.
+static uint64_t beyond_caches(const struct farm_bw_setup *setup) {
+    const uint64_t cache = setup->machine->l3_bytes ? setup->machine->l3_bytes : CACHE_UNKNOWN_BYTES;
+    uint64_t bytes = FARM_BW_CACHES * cache > BYTES_LEAST ? FARM_BW_CACHES * cache : BYTES_LEAST;
+    const uint64_t room = farm_limits_memory_available_bytes(setup->root) / 4;
+    if (bytes > room) bytes = room;
+    return bytes / LINE * LINE;
+}
+
+// Makes cycles through ever more of the memory, and uses as much of it as can be made and checked until end_ns: a third
+// time for what becomes slower with size.
+static void fit_chase(struct chase *chase, size_t spacing_bytes, uint64_t end_ns) {
+    uint64_t fit = chase->bytes, next = FIT_BYTES_LEAST;
+    for (uint64_t piece = 0; piece < next && next < fit; next = piece * TRIAL) {
+        piece = next;
+        const uint64_t start_ns = farm_now_ns();
+        set_cycle(chase, (size_t)piece / spacing_bytes, spacing_bytes, false);
+        const uint64_t now_ns = farm_now_ns();
+        fit = farm_bw_bytes_in_time(chase->bytes, piece, (double)(now_ns - start_ns) * 1e-9, 3,
+                                    now_ns < end_ns ? (double)(end_ns - now_ns) * 1e-9 : 0);
+    }
+    chase->bytes = fit > FIT_BYTES_LEAST || fit == chase->bytes ? fit : FIT_BYTES_LEAST;
+}
+
+static enum farm_status open_chase(const struct farm_bw_setup *setup, const struct chase_config *config,
+                                   struct chase *chase, struct farm_bw_conditions *conditions, struct farm_error *err) {
+    const uint64_t start_ns = farm_now_ns(), half_ns = (uint64_t)(config->seconds * 0.5e9);
+    const bool chosen = config->bytes == 0;
+    uint64_t bytes = chosen ? beyond_caches(setup) : config->bytes;
     *chase = (struct chase){0};
     if (bytes / LINE > UINT32_MAX)
         return farm_fail(err, FARM_E_LIMIT, "a chase through %llu bytes: 256 GiB at most", (unsigned long long)bytes);
-    enum farm_status status = farm_bw_buffer_open(setup->root, (size_t)bytes, node, pages, &chase->buffer, err);
+    enum farm_status status;
+    do { // a node may have less room than the machine
+        status = farm_bw_buffer_open(setup->root, (size_t)bytes, config->node, config->pages,
+                                     chosen ? start_ns + half_ns : 0, &chase->buffer, err);
+    } while (status == FARM_E_LIMIT && chosen && (bytes /= 2) > FIT_BYTES_LEAST);
     if (status) return status;
     farm_bw_conditions_add_buffer(conditions, &chase->buffer);
-    chase->scratch = malloc((size_t)bytes / LINE * sizeof *chase->scratch);
-    if (chase->scratch) return FARM_OK;
-    farm_bw_buffer_close(&chase->buffer);
-    return farm_fail(err, FARM_E_LIMIT, "no memory for the order of %llu lines", (unsigned long long)bytes / LINE);
+    chase->bytes = chase->buffer.bytes < bytes ? chase->buffer.bytes : bytes;
+    chase->order = malloc((size_t)chase->bytes / config->spacing_bytes * sizeof *chase->order);
+    if (!chase->order) {
+        farm_bw_buffer_close(&chase->buffer);
+        return farm_fail(err, FARM_E_LIMIT, "no memory for the order of %llu lines", (unsigned long long)bytes / LINE);
+    }
+    if (chosen) fit_chase(chase, config->spacing_bytes, start_ns + 2 * half_ns);
+    if (chosen && chase->bytes < beyond_caches(setup))
+        farm_bw_conditions_note(conditions,
+                                "Time or memory is short: less than %d x the last-level cache is chased through.",
+                                FARM_BW_CACHES);
+    return FARM_OK;
 }
 
 static void close_chase(struct chase *chase) {
     farm_bw_buffer_close(&chase->buffer);
-    free(chase->scratch);
-    chase->scratch = NULL;
-}
-
-static void set_cycle(struct chase *chase, size_t count, size_t spacing_bytes, bool jitter) {
-    chase->count = count;
-    chase->first = chase->at =
-        farm_bw_chase_make(chase->buffer.start, count, spacing_bytes, jitter, chase->scratch, count);
+    free(chase->order);
+    chase->order = NULL;
 }
 
 // Chases for about this time, by whoever calls; returns nanoseconds a link.
@@ -155,9 +202,11 @@ static void chase_figure(struct chase *chase, struct farm_bw_team *team, struct 
     farm_bw_clock_took(clock);
 }
 
-// After the last figure of a cycle. FARM_E_IO where it is none any more.
+// After the last figure of a cycle. FARM_E_IO if it is broken.
 static enum farm_status check_cycle(const struct chase *chase, struct farm_error *err) {
-    if (farm_bw_chase_is_cycle(chase->at, chase->count)) return FARM_OK;
+    if (farm_bw_chase_is(chase->buffer.start, chase->count, chase->spacing_bytes, chase->jitter, chase->order,
+                         chase->count))
+        return FARM_OK;
     return farm_fail(err, FARM_E_IO,
                      "the chase through %zu lines has come off its way: memory of this machine is broken",
                      chase->count);
@@ -173,15 +222,6 @@ static int node_or_own(const struct farm_bw_setup *setup, int node, int cpu) {
     if (node >= 0) return node;
     const struct farm_cpu *entry = farm_machine_cpu(setup->machine, cpu);
     return entry ? farm_machine_memory_node(setup->machine, entry->node) : -1;
-}
-
-// 4 x the last-level cache, and no more than a quarter of what may be taken.
-static uint64_t beyond_caches(const struct farm_bw_setup *setup, uint64_t least) {
-    const uint64_t cache = setup->machine->l3_bytes ? setup->machine->l3_bytes : CACHE_UNKNOWN_BYTES;
-    uint64_t bytes = CACHES * cache > least ? CACHES * cache : least;
-    const uint64_t room = farm_limits_memory_available_bytes(setup->root) / 4;
-    if (bytes > room) bytes = room;
-    return bytes / LINE * LINE;
 }
 
 // ---- ladder and TLB ----
@@ -217,25 +257,27 @@ static enum farm_status start_ladder(const struct farm_bw_setup *setup, const st
     *result = (struct farm_bw_ladder_result){.cpu = cpu_or_first(setup, config->cpu),
                                              .conditions = farm_bw_conditions_start()};
     result->node = node_or_own(setup, config->node, result->cpu);
-    const uint64_t first = config->bytes_least ? config->bytes_least : least;
-    const uint64_t most = config->bytes_most ? config->bytes_most : beyond_caches(setup, BYTES_LEAST);
-    enum farm_status status = check_rungs(first, most, spacing, err);
-    if (status) return status;
-    result->rungs = plan_rungs(config, first, most, spacing, result->rung);
-    return farm_bw_stage_team(setup, &result->cpu, 1, team, &result->conditions, err);
+    enum farm_status status =
+        check_rungs(least, config->bytes_most ? config->bytes_most : beyond_caches(setup), spacing, err);
+    return status ? status : farm_bw_stage_team(setup, &result->cpu, 1, team, &result->conditions, err);
 }
 
 enum farm_status farm_bw_ladder(const struct farm_bw_setup *setup, const struct farm_bw_ladder_config *config,
                                 struct farm_bw_ladder_result *result, struct farm_error *err) {
     struct farm_bw_team *team;
     struct chase chase;
-    enum farm_status status = start_ladder(setup, config, RUNG_BYTES_LEAST, LINE, result, &team, err);
+    const uint64_t least = config->bytes_least ? config->bytes_least : RUNG_BYTES_LEAST;
+    enum farm_status status = start_ladder(setup, config, least, LINE, result, &team, err);
     if (status) return status;
-    status = open_chase(setup, result->rung[result->rungs - 1].bytes, result->node, config->pages, &chase,
-                        &result->conditions, err);
+    struct farm_bw_clock clock = farm_bw_clock_start(setup, 3, 1, &result->conditions);
+    const struct chase_config chase_config = {.bytes = config->bytes_most,
+                                              .seconds = OPENING * farm_bw_clock_share(&clock, 1),
+                                              .spacing_bytes = LINE,
+                                              .node = result->node,
+                                              .pages = config->pages};
+    status = open_chase(setup, &chase_config, &chase, &result->conditions, err);
     if (!status) {
-        struct farm_bw_clock clock =
-            farm_bw_clock_start(setup, 1 + 0.1 * result->rungs, result->rungs, &result->conditions);
+        clock.figures = result->rungs = plan_rungs(config, least, chase.bytes, LINE, result->rung);
         for (int i = 0; !status && i < result->rungs; i++) {
             struct farm_bw_rung *rung = &result->rung[i];
             if (!farm_bw_clock_next(&clock, "latency by working set")) break;
@@ -243,6 +285,10 @@ enum farm_status farm_bw_ladder(const struct farm_bw_setup *setup, const struct 
             chase_figure(&chase, team, &clock, &rung->ns);
             status = check_cycle(&chase, err);
         }
+        if (config->bytes_most == 0 && chase.bytes <= setup->machine->l3_bytes)
+            farm_bw_conditions_note(&result->conditions,
+                                    "Time or memory is short: the ladder ends within the last-level cache (%.0f MiB).",
+                                    (double)setup->machine->l3_bytes / (1 << 20));
         close_chase(&chase);
     }
     farm_bw_team_close(team);
@@ -267,17 +313,25 @@ enum farm_status farm_bw_tlb(const struct farm_bw_setup *setup, const struct far
     const size_t page = (size_t)sysconf(_SC_PAGESIZE);
     struct farm_bw_team *team;
     struct chase sparse, dense;
-    enum farm_status status = start_ladder(setup, config, TLB_PAGES_LEAST * page, page, result, &team, err);
+    const uint64_t least = config->bytes_least ? config->bytes_least : TLB_PAGES_LEAST * page;
+    enum farm_status status = start_ladder(setup, config, least, page, result, &team, err);
     if (status) return status;
-    const uint64_t most = result->rung[result->rungs - 1].bytes;
     struct farm_bw_conditions dense_conditions = farm_bw_conditions_start();
-    status = open_chase(setup, most, result->node, FARM_BW_PAGES_SMALL, &sparse, &result->conditions, err);
+    struct farm_bw_clock clock = farm_bw_clock_start(setup, 5, 1, &result->conditions);
+    struct chase_config chase_config = {.bytes = config->bytes_most,
+                                        .seconds = OPENING * farm_bw_clock_share(&clock, 1),
+                                        .spacing_bytes = page,
+                                        .node = result->node,
+                                        .pages = FARM_BW_PAGES_SMALL};
+    status = open_chase(setup, &chase_config, &sparse, &result->conditions, err);
     if (!status) {
-        status =
-            open_chase(setup, most / page * LINE, result->node, FARM_BW_PAGES_AUTO, &dense, &dense_conditions, err);
+        result->rungs = plan_rungs(config, least, sparse.bytes, page, result->rung);
+        clock.figures = 2 * result->rungs;
+        chase_config.bytes = sparse.bytes / page * LINE;
+        chase_config.spacing_bytes = LINE;
+        chase_config.pages = FARM_BW_PAGES_AUTO;
+        status = open_chase(setup, &chase_config, &dense, &dense_conditions, err);
         if (!status) {
-            struct farm_bw_clock clock =
-                farm_bw_clock_start(setup, 1 + 0.2 * result->rungs, 2 * result->rungs, &result->conditions);
             for (int i = 0; !status && i < result->rungs; i++) {
                 if (!farm_bw_clock_next(&clock, "reach of the TLB")) break;
                 status = tlb_rung(&sparse, &dense, page, team, &clock, &result->rung[i], err);
@@ -295,21 +349,27 @@ enum farm_status farm_bw_tlb(const struct farm_bw_setup *setup, const struct far
 enum farm_status farm_bw_idle(const struct farm_bw_setup *setup, const struct farm_bw_idle_config *config,
                               struct farm_bw_idle_result *result, struct farm_error *err) {
     const int cpu = cpu_or_first(setup, config->cpu);
-    *result = (struct farm_bw_idle_result){.ns = farm_bw_figure_of(NULL, 0),
-                                           .bytes = config->bytes ? config->bytes : beyond_caches(setup, BYTES_LEAST),
-                                           .conditions = farm_bw_conditions_start()};
-    if (result->bytes < LINE) return farm_fail(err, FARM_E_INVALID, "a chase through less than a line");
+    *result = (struct farm_bw_idle_result){
+        .ns = farm_bw_figure_of(NULL, 0), .bytes = config->bytes, .conditions = farm_bw_conditions_start()};
+    if (config->bytes && config->bytes < LINE)
+        return farm_fail(err, FARM_E_INVALID, "a chase through less than a line");
     struct farm_bw_team *team;
     struct chase chase;
+    struct farm_bw_clock clock = farm_bw_clock_start(setup, 2, 1, &result->conditions);
     enum farm_status status = farm_bw_stage_team(setup, &cpu, 1, &team, &result->conditions, err);
     if (status) return status;
-    status = open_chase(setup, result->bytes, node_or_own(setup, config->node, cpu), config->pages, &chase,
-                        &result->conditions, err);
+    const struct chase_config chase_config = {.bytes = config->bytes,
+                                              .seconds = 2 * OPENING * farm_bw_clock_share(&clock, 1),
+                                              .spacing_bytes = LINE,
+                                              .node = node_or_own(setup, config->node, cpu),
+                                              .pages = config->pages};
+    status = open_chase(setup, &chase_config, &chase, &result->conditions, err);
     if (!status) {
-        set_cycle(&chase, (size_t)result->bytes / LINE, LINE, false);
-        struct farm_bw_clock clock = farm_bw_clock_start(setup, 2, 1, &result->conditions);
+        result->bytes = chase.bytes;
+        set_cycle(&chase, (size_t)chase.bytes / LINE, LINE, false);
         if (farm_bw_clock_next(&clock, "idle latency")) {
             chase_figure(&chase, team, &clock, &result->ns);
+            farm_bw_mark_in_cache(&result->ns, chase.bytes, setup->machine->l3_bytes, &result->conditions);
             status = check_cycle(&chase, err);
         }
         close_chase(&chase);
@@ -324,12 +384,15 @@ enum farm_status farm_bw_idle(const struct farm_bw_setup *setup, const struct fa
 static enum farm_status latency_column(const struct farm_bw_setup *setup, const struct farm_bw_matrix_config *config,
                                        struct farm_bw_matrix *matrix, int column, struct farm_bw_clock *clock,
                                        struct farm_error *err) {
-    const uint64_t bytes = config->array_bytes ? config->array_bytes : beyond_caches(setup, BYTES_LEAST);
+    const struct chase_config chase_config = {.bytes = config->array_bytes,
+                                              .seconds = 2 * OPENING * farm_bw_clock_share(clock, matrix->rows),
+                                              .spacing_bytes = LINE,
+                                              .node = matrix->column_node[column],
+                                              .pages = config->pages};
     struct chase chase;
-    enum farm_status status =
-        open_chase(setup, bytes, matrix->column_node[column], config->pages, &chase, clock->conditions, err);
+    enum farm_status status = open_chase(setup, &chase_config, &chase, clock->conditions, err);
     if (status) return status;
-    set_cycle(&chase, (size_t)bytes / LINE, LINE, false);
+    set_cycle(&chase, (size_t)chase.bytes / LINE, LINE, false);
     for (int row = 0; !status && row < matrix->rows; row++) {
         char what[64];
         int cpu;
@@ -341,6 +404,7 @@ static enum farm_status latency_column(const struct farm_bw_setup *setup, const 
         if (status) break;
         const int cell = row * matrix->columns + column;
         chase_figure(&chase, team, clock, &matrix->cell[cell]);
+        farm_bw_mark_in_cache(&matrix->cell[cell], chase.bytes, setup->machine->l3_bytes, clock->conditions);
         matrix->placed[cell] = chase.buffer.placed;
         farm_bw_team_close(team);
     }
@@ -475,6 +539,10 @@ static enum farm_status loaded_rows(struct loading *loading, struct farm_bw_cloc
         }
         row->ns = farm_bw_figure_of(ns, count);
         row->bytes_per_s = farm_bw_figure_of(bytes_per_s, count);
+        const struct farm_bw_stage *stage = loading->stage;
+        farm_bw_mark_in_cache(&row->ns, loading->chase->bytes, stage->setup->machine->l3_bytes, clock->conditions);
+        farm_bw_mark_in_cache(&row->bytes_per_s, (uint64_t)stage->arrays * stage->array_bytes, stage->cache_bytes,
+                              clock->conditions);
         farm_bw_clock_took(clock);
     }
     farm_bw_team_run(loading->team, verify_member, loading);
@@ -487,9 +555,9 @@ static enum farm_status loaded_rows(struct loading *loading, struct farm_bw_cloc
 
 // The streams' arrays are there: the chase beside them.
 static enum farm_status load(struct farm_bw_stage *stage, const struct farm_bw_loaded_config *config, const int *cpus,
-                             struct farm_bw_loaded_result *result, struct farm_error *err) {
+                             struct farm_bw_clock *clock, struct farm_bw_loaded_result *result,
+                             struct farm_error *err) {
     const struct farm_bw_setup *setup = stage->setup;
-    struct farm_bw_clock clock = farm_bw_clock_start(setup, 1 + 0.15 * result->rows, result->rows, &result->conditions);
     struct chase chase;
     struct stream *streams = calloc((size_t)stage->threads, sizeof *streams);
     struct loading loading = {.stage = stage, .chase = &chase, .stream = streams};
@@ -500,12 +568,15 @@ static enum farm_status load(struct farm_bw_stage *stage, const struct farm_bw_l
     for (int i = 0; i < stage->threads; i++) streams[i].pass = stage->passes_done;
     if (!status) status = farm_bw_stage_team(setup, cpus, stage->threads + 1, &loading.team, &result->conditions, err);
     if (!status) {
-        const uint64_t bytes = config->chase_bytes ? config->chase_bytes : beyond_caches(setup, BYTES_LEAST);
-        status =
-            open_chase(setup, bytes, node_or_own(setup, -1, cpus[0]), config->pages, &chase, &result->conditions, err);
+        const struct chase_config chase_config = {.bytes = config->chase_bytes,
+                                                  .seconds = OPENING * farm_bw_clock_share(clock, clock->figures),
+                                                  .spacing_bytes = LINE,
+                                                  .node = node_or_own(setup, -1, cpus[0]),
+                                                  .pages = config->pages};
+        status = open_chase(setup, &chase_config, &chase, &result->conditions, err);
         if (!status) {
-            set_cycle(&chase, (size_t)bytes / LINE, LINE, false);
-            status = loaded_rows(&loading, &clock, result, err);
+            set_cycle(&chase, (size_t)chase.bytes / LINE, LINE, false);
+            status = loaded_rows(&loading, clock, result, err);
             close_chase(&chase);
         }
         farm_bw_team_close(loading.team);
@@ -538,17 +609,19 @@ enum farm_status farm_bw_loaded(const struct farm_bw_setup *setup, const struct 
         farm_bw_conditions_note(&result->conditions, "Loaded latency wants two cores: one chases, one streams.");
         return FARM_OK;
     }
-    const struct farm_bw_stage_config stage_config = {
-        .cpus = cpus + 1,
-        .cpu_count = count - 1,
-        .node = -1,
-        .pages = config->pages,
-        .arrays = farm_bandwidth_arrays(config->op),
-        .array_bytes = config->array_bytes ? config->array_bytes : farm_bw_array_bytes(setup, cpus + 1, count - 1)};
+    struct farm_bw_clock clock = farm_bw_clock_start(setup, 1 + 0.15 * rows, rows, &result->conditions);
+    const struct farm_bw_stage_config stage_config = {.cpus = cpus + 1,
+                                                      .cpu_count = count - 1,
+                                                      .node = -1,
+                                                      .pages = config->pages,
+                                                      .arrays = farm_bandwidth_arrays(config->op),
+                                                      .array_bytes = config->array_bytes,
+                                                      .seconds = OPENING * farm_bw_clock_share(&clock, rows),
+                                                      .figures = 1};
     struct farm_bw_stage stage;
     enum farm_status status = farm_bw_stage_open(setup, &stage_config, &stage, &result->conditions, err);
     if (status) return status;
-    status = load(&stage, config, cpus, result, err);
+    status = load(&stage, config, cpus, &clock, result, err);
     farm_bw_stage_close(&stage);
     return status;
 }

@@ -13,15 +13,17 @@
 // Writes one random cycle through `count` places, the i-th at start + offset(i): each place holds the address of the
 // next. spacing_bytes: distance of places, a multiple of the pointer's size; jitter: within its space each place lies
 // at a line of its own choice (so that places one page apart do not fall into the same sets of a cache); spacing_bytes
-// is then a power of two >= 64. Returns the first place. scratch: count entries of uint32_t (count < 2^32).
-void *farm_bw_chase_make(void *start, size_t count, size_t spacing_bytes, bool jitter, uint32_t *scratch,
-                         uint64_t seed);
+// is then a power of two >= 64. Returns the first place. order: the places in the order of the cycle, count entries
+// (count < 2^32).
+void *farm_bw_chase_make(void *start, size_t count, size_t spacing_bytes, bool jitter, uint32_t *order, uint64_t seed);
 
 // Follows so many links from `from`; returns where it came to, which the caller hands in again (or compares).
 void *farm_bw_chase_run(void *from, uint64_t links);
 
-// Whether the cycle from `from` visits exactly `count` places before it comes back.
-bool farm_bw_chase_is_cycle(const void *from, size_t count);
+// Whether every place still holds the address that farm_bw_chase_make wrote there. Its loads do not wait for each
+// other.
+bool farm_bw_chase_is(void *start, size_t count, size_t spacing_bytes, bool jitter, const uint32_t *order,
+                      uint64_t seed);
 
 // ---- cache ladder and TLB ----
 
@@ -34,7 +36,7 @@ struct farm_bw_rung {
 };
 
 struct farm_bw_ladder_config {
-    uint64_t bytes_least, bytes_most; // 0: 4 KiB, 4 x the last-level cache (less where memory is short)
+    uint64_t bytes_least, bytes_most; // 0: 4 KiB, 4 x the last-level cache (less where memory or time is short)
     int steps_per_doubling;           // 0: 2
     int cpu;                          // -1: the first allowed
     int node;                         // of the memory; -1: the CPU's
@@ -60,7 +62,7 @@ enum farm_status farm_bw_tlb(const struct farm_bw_setup *setup, const struct far
 
 // The latency of memory from one CPU, caches missed.
 struct farm_bw_idle_config {
-    uint64_t bytes; // 0: 4 x the last-level cache, at least 64 MiB
+    uint64_t bytes; // 0: 4 x the last-level cache, at least 64 MiB (less where memory or time is short)
     int cpu, node;  // -1: the first allowed, the CPU's
     enum farm_bw_pages pages;
 };

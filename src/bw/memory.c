@@ -11,7 +11,7 @@
 #include "bw/stage.h"
 #include "shm/limits.h"
 
-enum { ARRAYS_MAX = 3, CACHES = 4, STRIDE_DEFAULT = 4096 + FARM_BANDWIDTH_LINE };
+enum { ARRAYS_MAX = 3, OPS = 6, MAIN_OPS = 3, STRIDE_DEFAULT = 4096 + FARM_BANDWIDTH_LINE };
 static const uint64_t ARRAY_BYTES_LEAST = 64u << 20;
 static const double SATURATED = 0.95;
 
@@ -31,19 +31,18 @@ int farm_bw_cpus(const struct farm_machine *machine, int node, bool smt, int *cp
     return count;
 }
 
-// How many last-level caches these CPUs reach.
-static uint64_t caches_of(const struct farm_machine *machine, const int *cpus, int count) {
+uint64_t farm_bw_cache_bytes(const struct farm_machine *machine, const int *cpus, int cpu_count) {
     struct farm_bitmap caches = {0};
-    for (int i = 0; i < count; i++) {
+    for (int i = 0; i < cpu_count; i++) {
         const struct farm_cpu *cpu = farm_machine_cpu(machine, cpus[i]);
         if (cpu && cpu->l3 >= 0 && cpu->l3 < FARM_BITMAP_BITS) farm_bitmap_set(&caches, cpu->l3);
     }
     const int found = farm_bitmap_count(&caches);
-    return found ? (uint64_t)found : 1;
+    return machine->l3_bytes * (uint64_t)(found ? found : 1);
 }
 
 uint64_t farm_bw_array_bytes(const struct farm_bw_setup *setup, const int *cpus, int cpu_count) {
-    uint64_t bytes = CACHES * setup->machine->l3_bytes * caches_of(setup->machine, cpus, cpu_count);
+    uint64_t bytes = FARM_BW_CACHES * farm_bw_cache_bytes(setup->machine, cpus, cpu_count);
     if (bytes < ARRAY_BYTES_LEAST) bytes = ARRAY_BYTES_LEAST;
     const uint64_t room = farm_limits_memory_available_bytes(setup->root) / 2 / ARRAYS_MAX;
     if (bytes > room) bytes = room;
@@ -90,18 +89,20 @@ enum farm_status farm_bw_memory(const struct farm_bw_setup *setup, const struct 
     struct farm_bw_conditions *conditions = &result->conditions;
     result->stores = stores_had(setup, config->stores, conditions);
     result->bus_factor = bus_factor(config->op, result->stores);
-    result->array_bytes = config->array_bytes ? config->array_bytes : farm_bw_array_bytes(setup, cpus, threads);
+    struct farm_bw_clock clock = farm_bw_clock_start(setup, 5, 1, conditions);
     const struct farm_bw_stage_config stage_config = {.cpus = cpus,
                                                       .cpu_count = threads,
                                                       .node = config->node,
                                                       .pages = config->pages,
                                                       .arrays = result->arrays,
-                                                      .array_bytes = result->array_bytes,
+                                                      .array_bytes = config->array_bytes,
+                                                      .seconds = farm_bw_clock_share(&clock, 1),
+                                                      .figures = 1,
                                                       .shuffled = config->pattern == FARM_BANDWIDTH_LISTED};
     struct farm_bw_stage stage;
     enum farm_status status = farm_bw_stage_open(setup, &stage_config, &stage, conditions, err);
     if (status) return status;
-    struct farm_bw_clock clock = farm_bw_clock_start(setup, 5, 1, conditions);
+    result->array_bytes = stage.array_bytes;
     const uint64_t stride = config->stride_bytes ? config->stride_bytes : STRIDE_DEFAULT;
     if (farm_bw_clock_next(&clock, farm_bandwidth_op_name(config->op)))
         status = farm_bw_stage_figure(&stage, &clock, config->op, result->stores, config->pattern, stride,
@@ -126,45 +127,49 @@ static void add_row(struct farm_bw_kernels_result *result, const struct farm_bw_
                                     .bus_factor = bus_factor(op, stores)};
 }
 
-// The table without figures.
-static void plan_rows(struct farm_bw_kernels_result *result, const struct farm_bw_setup *setup, bool all) {
+// The table without figures. Returns how many rows are the main ones.
+static int plan_rows(struct farm_bw_kernels_result *result, const struct farm_bw_setup *setup,
+                     enum farm_bw_kernels_extent extent) {
+    static const enum farm_bandwidth_op ops[] = {FARM_BANDWIDTH_READ,  FARM_BANDWIDTH_COPY,  FARM_BANDWIDTH_TRIAD,
+                                                 FARM_BANDWIDTH_WRITE, FARM_BANDWIDTH_SCALE, FARM_BANDWIDTH_ADD};
     const enum farm_bandwidth_pattern patterns[] = {FARM_BANDWIDTH_SEQUENTIAL, FARM_BANDWIDTH_STRIDED,
                                                     FARM_BANDWIDTH_LISTED};
-    for (int p = 0; p < (all ? 3 : 1); p++)
-        for (int op = FARM_BANDWIDTH_READ; op <= FARM_BANDWIDTH_TRIAD; op++) {
-            add_row(result, setup, (enum farm_bandwidth_op)op, FARM_BANDWIDTH_TEMPORAL, patterns[p]);
-            if (op != FARM_BANDWIDTH_READ && farm_bandwidth_has_nontemporal(setup->variant))
-                add_row(result, setup, (enum farm_bandwidth_op)op, FARM_BANDWIDTH_NONTEMPORAL, patterns[p]);
+    const bool few = extent == FARM_BW_KERNELS_FEW, past = farm_bandwidth_has_nontemporal(setup->variant);
+    int main_rows = 0;
+    for (int p = 0; p < (extent == FARM_BW_KERNELS_ALL ? 3 : 1); p++)
+        for (int i = 0; i < (few ? MAIN_OPS : OPS); i++) {
+            const bool stores = ops[i] != FARM_BANDWIDTH_READ && past;
+            if (!few || !stores) add_row(result, setup, ops[i], FARM_BANDWIDTH_TEMPORAL, patterns[p]);
+            if (stores) add_row(result, setup, ops[i], FARM_BANDWIDTH_NONTEMPORAL, patterns[p]);
+            if (p == 0 && i == MAIN_OPS - 1) main_rows = result->rows;
         }
+    return main_rows;
 }
 
-// Of the thread that has the fewest.
-static size_t least_lines(const struct farm_bw_stage *stage) {
-    size_t least = stage->actor[0].lines;
-    for (int i = 1; i < stage->threads; i++)
-        if (stage->actor[i].lines < least) least = stage->actor[i].lines;
-    return least;
-}
-
-// All rows on these CPUs: the column `one`, or `cores`.
+// All rows on these CPUs until the clock's end: the column `one`, or `cores`. The main rows are taken in any case, and
+// the arrays are chosen for them.
 static enum farm_status fill_column(const struct farm_bw_setup *setup, const struct farm_bw_kernels_config *config,
-                                    const int *cpus, int count, bool one, uint64_t array_bytes,
-                                    struct farm_bw_clock *clock, struct farm_bw_kernels_result *result,
-                                    struct farm_error *err) {
+                                    const int *cpus, int count, bool one, int main_rows, struct farm_bw_clock *clock,
+                                    struct farm_bw_kernels_result *result, struct farm_error *err) {
     const struct farm_bw_stage_config stage_config = {.cpus = cpus,
                                                       .cpu_count = count,
                                                       .node = -1,
                                                       .pages = config->pages,
                                                       .arrays = ARRAYS_MAX,
-                                                      .array_bytes = array_bytes,
-                                                      .shuffled = config->all};
+                                                      .array_bytes = config->array_bytes,
+                                                      .seconds = farm_bw_clock_share(clock, clock->figures),
+                                                      .figures = main_rows,
+                                                      .shuffled = config->extent == FARM_BW_KERNELS_ALL};
     struct farm_bw_stage stage;
     enum farm_status status = farm_bw_stage_open(setup, &stage_config, &stage, clock->conditions, err);
     if (status) return status;
+    *(one ? &result->one_array_bytes : &result->array_bytes) = stage.array_bytes;
+    clock->due = main_rows;
     for (int i = 0; !status && i < result->rows; i++) {
         struct farm_bw_kernel_row *row = &result->row[i];
+        clock->figures = i < main_rows ? main_rows : result->rows;
         if (!farm_bw_clock_next(clock, farm_bandwidth_op_name(row->op))) break;
-        if (row->pattern == FARM_BANDWIDTH_STRIDED && least_lines(&stage) < row->stride_bytes / FARM_BANDWIDTH_LINE) {
+        if (row->pattern == FARM_BANDWIDTH_STRIDED && stage.actor[0].lines < row->stride_bytes / FARM_BANDWIDTH_LINE) {
             farm_bw_conditions_note(clock->conditions,
                                     "Left out: a stride is longer than a thread's part of an array.");
             continue;
@@ -176,35 +181,29 @@ static enum farm_status fill_column(const struct farm_bw_setup *setup, const str
     return status;
 }
 
-// One core wants less memory to be beyond its caches, and has that of one node alone: where even that is too much, its
-// column stays empty.
-static enum farm_status fill_one_core(const struct farm_bw_setup *setup, const struct farm_bw_kernels_config *config,
-                                      int cpu, struct farm_bw_clock *clock, struct farm_bw_kernels_result *result,
-                                      struct farm_error *err) {
-    uint64_t bytes = farm_bw_array_bytes(setup, &cpu, 1);
-    if (bytes > result->array_bytes) bytes = result->array_bytes;
-    if (bytes < result->array_bytes)
-        farm_bw_conditions_note(clock->conditions, "One core alone had arrays of %.0f MiB.", (double)bytes / (1 << 20));
-    struct farm_error why = {0};
-    const enum farm_status status = fill_column(setup, config, &cpu, 1, true, bytes, clock, result, &why);
-    return farm_bw_leave_out(status, &why, clock->conditions, err);
-}
-
 enum farm_status farm_bw_kernels(const struct farm_bw_setup *setup, const struct farm_bw_kernels_config *config,
                                  struct farm_bw_kernels_result *result, struct farm_error *err) {
     int cpus[FARM_CPUS_MAX];
     const int count = farm_bw_cpus(setup->machine, -1, false, cpus, FARM_CPUS_MAX);
     *result = (struct farm_bw_kernels_result){
         .cores = count, .variant = farm_bandwidth_resolve(setup->variant), .conditions = farm_bw_conditions_start()};
-    result->array_bytes = config->array_bytes ? config->array_bytes : farm_bw_array_bytes(setup, cpus, count);
-    plan_rows(result, setup, config->all);
+    const int main_rows = plan_rows(result, setup, config->extent);
     struct farm_bw_clock clock =
-        farm_bw_clock_start(setup, config->all ? 30 : 10, 2 * result->rows, &result->conditions);
-    enum farm_status status = fill_column(setup, config, cpus, count, false, result->array_bytes, &clock, result, err);
-    if (status || count < 1 || farm_bw_clock_over(&clock)) return status;
-    if (count > 1) return fill_one_core(setup, config, cpus[0], &clock, result, err);
-    for (int i = 0; i < result->rows; i++) result->row[i].one = result->row[i].cores;
-    return FARM_OK;
+        farm_bw_clock_start(setup, config->extent == FARM_BW_KERNELS_ALL ? 30 : 10, result->rows, &result->conditions);
+    const uint64_t end_ns = clock.end_ns;
+    if (count > 1) clock.end_ns -= (end_ns - clock.start_ns) / 2; // the other half is one core's
+    enum farm_status status = fill_column(setup, config, cpus, count, false, main_rows, &clock, result, err);
+    if (status || count < 1 || clock.conditions->stopped) return status;
+    if (count == 1) {
+        for (int i = 0; i < result->rows; i++) result->row[i].one = result->row[i].cores;
+        result->one_array_bytes = result->array_bytes;
+        return FARM_OK;
+    }
+    // One core has the memory of one node alone: if the size asked for does not fit, its column stays empty.
+    struct farm_error why = {0};
+    clock.end_ns = end_ns, clock.taken = 0;
+    status = fill_column(setup, config, cpus, 1, true, main_rows, &clock, result, &why);
+    return farm_bw_leave_out(status, &why, &result->conditions, err);
 }
 
 // ---- node x node ----
@@ -248,13 +247,14 @@ static enum farm_status bandwidth_cell(const struct farm_bw_setup *setup, const 
                                        struct farm_error *err) {
     int cpus[FARM_CPUS_MAX];
     const int count = farm_bw_cpus(setup->machine, matrix->row_node[row], false, cpus, FARM_CPUS_MAX);
-    const uint64_t array_bytes = config->array_bytes ? config->array_bytes : farm_bw_array_bytes(setup, cpus, count);
     const struct farm_bw_stage_config stage_config = {.cpus = cpus,
                                                       .cpu_count = count,
                                                       .node = matrix->column_node[column],
                                                       .pages = config->pages,
                                                       .arrays = farm_bandwidth_arrays(config->op),
-                                                      .array_bytes = array_bytes};
+                                                      .array_bytes = config->array_bytes,
+                                                      .seconds = farm_bw_clock_share(clock, 1),
+                                                      .figures = 1};
     struct farm_bw_stage stage;
     enum farm_status status = farm_bw_stage_open(setup, &stage_config, &stage, clock->conditions, err);
     if (status) return status;
@@ -306,15 +306,16 @@ enum farm_status farm_bw_mix(const struct farm_bw_setup *setup, const struct far
         .conditions = farm_bw_conditions_start()};
     struct farm_bw_conditions *conditions = &result->conditions;
     result->row[FARM_BW_MIXES - 1].stores = stores_had(setup, FARM_BANDWIDTH_NONTEMPORAL, conditions);
-    const struct farm_bw_stage_config stage_config = {
-        .cpus = cpus,
-        .cpu_count = count,
-        .node = -1,
-        .pages = config->pages,
-        .arrays = ARRAYS_MAX,
-        .array_bytes = config->array_bytes ? config->array_bytes : farm_bw_array_bytes(setup, cpus, count)};
-    struct farm_bw_stage stage;
     struct farm_bw_clock clock = farm_bw_clock_start(setup, 4, FARM_BW_MIXES, conditions);
+    const struct farm_bw_stage_config stage_config = {.cpus = cpus,
+                                                      .cpu_count = count,
+                                                      .node = -1,
+                                                      .pages = config->pages,
+                                                      .arrays = ARRAYS_MAX,
+                                                      .array_bytes = config->array_bytes,
+                                                      .seconds = farm_bw_clock_share(&clock, FARM_BW_MIXES),
+                                                      .figures = FARM_BW_MIXES};
+    struct farm_bw_stage stage;
     enum farm_status status = farm_bw_stage_open(setup, &stage_config, &stage, conditions, err);
     if (status) return status;
     for (int i = 0; !status && i < FARM_BW_MIXES; i++) {
@@ -351,7 +352,6 @@ static enum farm_status measure_curve(const struct farm_bw_setup *setup, const s
                                       struct farm_error *err) { // FARM_E_LIMIT: the steps from here on are left out
     int cpus[FARM_CPUS_MAX];
     const int cores = farm_bw_cpus(setup->machine, curve->node, false, cpus, FARM_CPUS_MAX);
-    const uint64_t array_bytes = config->array_bytes ? config->array_bytes : farm_bw_array_bytes(setup, cpus, cores);
     enum farm_status status = FARM_OK;
     for (int i = 0; !status && i < curve->steps; i++) {
         struct farm_bw_cores_step *step = &curve->step[i];
@@ -363,7 +363,9 @@ static enum farm_status measure_curve(const struct farm_bw_setup *setup, const s
                                                           .node = -1,
                                                           .pages = config->pages,
                                                           .arrays = farm_bandwidth_arrays(config->op),
-                                                          .array_bytes = array_bytes};
+                                                          .array_bytes = config->array_bytes,
+                                                          .seconds = farm_bw_clock_share(clock, 1),
+                                                          .figures = 1};
         struct farm_bw_stage stage;
         status = farm_bw_stage_open(setup, &stage_config, &stage, clock->conditions, err);
         if (status) break;
@@ -422,15 +424,22 @@ void farm_bw_cores_free(struct farm_bw_cores_result *result) {
 // ---- size of pages ----
 
 // Read, copy and latency on memory of one page size. FARM_E_UNSUPPORTED and FARM_E_LIMIT: not to be had.
-static enum farm_status measure_pages(const struct farm_bw_setup *setup, const struct farm_bw_pages_result *result,
-                                      int cpu, struct farm_bw_pages_row *row, struct farm_bw_clock *clock,
+static enum farm_status measure_pages(const struct farm_bw_setup *setup, struct farm_bw_pages_result *result, int cpu,
+                                      struct farm_bw_pages_row *row, struct farm_bw_clock *clock,
                                       struct farm_error *err) {
-    const struct farm_bw_stage_config stage_config = {
-        .cpus = &cpu, .cpu_count = 1, .node = -1, .pages = row->pages, .arrays = 2, .array_bytes = result->array_bytes};
+    const struct farm_bw_stage_config stage_config = {.cpus = &cpu,
+                                                      .cpu_count = 1,
+                                                      .node = -1,
+                                                      .pages = row->pages,
+                                                      .arrays = 2,
+                                                      .array_bytes = result->array_bytes,
+                                                      .seconds = farm_bw_clock_share(clock, 2),
+                                                      .figures = 2};
     struct farm_bw_stage stage;
     if (farm_bw_clock_over(clock)) return FARM_OK;
     enum farm_status status = farm_bw_stage_open(setup, &stage_config, &stage, clock->conditions, err);
     if (status) return status;
+    result->array_bytes = stage.array_bytes; // the first row's choice is every row's
     row->huge_share = row->pages == FARM_BW_PAGES_SMALL
                           ? 1
                           : (double)stage.actor[0].buffer.huge_bytes / (double)stage.actor[0].buffer.bytes;
@@ -459,7 +468,7 @@ enum farm_status farm_bw_page_sizes(const struct farm_bw_setup *setup, const str
     const enum farm_bw_pages kinds[] = {FARM_BW_PAGES_SMALL, FARM_BW_PAGES_TRANSPARENT, FARM_BW_PAGES_2M,
                                         FARM_BW_PAGES_1G};
     *result = (struct farm_bw_pages_result){.conditions = farm_bw_conditions_start()};
-    result->array_bytes = config->array_bytes ? config->array_bytes : farm_bw_array_bytes(setup, &cpu, 1);
+    result->array_bytes = config->array_bytes;
     struct farm_bw_clock clock = farm_bw_clock_start(setup, 6, 3 * 4, &result->conditions);
     enum farm_status status = FARM_OK;
     for (int i = 0; i < 4; i++) {

@@ -4,7 +4,9 @@
 // One figure is one team of pinned threads, started together, each on arrays of its own on its node, first touched by
 // itself; a sample is as many whole passes as last sample_s, from the first thread's start to the last one's end; data
 // are checked after the last sample, outside the time. In configs 0 and NULL stand for a sensible default, but CPUs and
-// nodes are numbers, of which -1 stands for it.
+// nodes are numbers, of which -1 stands for it. Arrays without a given size have farm_bw_array_bytes, or as much less
+// as lets setup->seconds hold, the time to make memory present counted in; a figure whose arrays then fit into the
+// last-level caches has in_cache set.
 #ifndef FARM_BW_MEMORY_H
 #define FARM_BW_MEMORY_H
 
@@ -17,7 +19,7 @@ struct farm_bw_memory_config {
     enum farm_bandwidth_stores stores;
     enum farm_bandwidth_pattern pattern; // LISTED: shuffled lines
     uint64_t stride_bytes;               // STRIDED: a multiple of 64; 0: 4096 + 64
-    uint64_t array_bytes;                // of each array, all threads together; 0: farm_bw_array_bytes
+    uint64_t array_bytes;                // of each array, all threads together; 0: beyond caches
     const int *cpus;                     // one thread each, kernel's numbers
     int cpu_count;                       // 0: the first allowed CPU alone
     int node;                            // of the memory; -1: each thread's own
@@ -35,8 +37,12 @@ struct farm_bw_memory_result {
     struct farm_bw_conditions conditions;
 };
 
-// Bytes of each array that are beyond caches: 4 x the last-level caches of these CPUs, at least 64 MiB, and no more
-// than lets three of them fit into half of the memory that may still be taken.
+// Bytes of the last-level caches that these CPUs reach; 0 where the machine reports none.
+uint64_t farm_bw_cache_bytes(const struct farm_machine *machine, const int *cpus, int cpu_count);
+
+// Bytes of each array that are beyond caches: FARM_BW_CACHES x the last-level caches of these CPUs, at least 64 MiB,
+// and no more than lets three of them fit into half of the memory that may still be taken.
+enum { FARM_BW_CACHES = 4 };
 uint64_t farm_bw_array_bytes(const struct farm_bw_setup *setup, const int *cpus, int cpu_count);
 
 // Errors: FARM_E_LIMIT, larger than the memory, the control group or the node let us have: before anything is
@@ -63,17 +69,24 @@ struct farm_bw_kernel_row {
     double bus_factor;
 };
 
+// Read, copy and triad come first, on all cores and on one: they are taken even when the time is over.
+enum farm_bw_kernels_extent {
+    FARM_BW_KERNELS_FEW,        // these three alone, in order, with non-temporal stores
+    FARM_BW_KERNELS_SEQUENTIAL, // the six STREAM-like ops with both stores, in order
+    FARM_BW_KERNELS_ALL         // the six in order, at a stride and shuffled
+};
+
 struct farm_bw_kernels_config {
-    uint64_t array_bytes; // 0: farm_bw_array_bytes
+    uint64_t array_bytes; // 0: beyond caches
     enum farm_bw_pages pages;
-    bool all; // the six STREAM-like ops with both stores in order, at a stride and shuffled; else sequential ones alone
+    enum farm_bw_kernels_extent extent;
 };
 
 struct farm_bw_kernels_result {
     int rows;
     struct farm_bw_kernel_row row[FARM_BW_KERNELS_MAX];
-    int cores; // threads of `cores`
-    uint64_t array_bytes;
+    int cores;                             // threads of `cores`
+    uint64_t array_bytes, one_array_bytes; // of `cores`, of `one`
     enum farm_bandwidth_variant variant;
     struct farm_bw_conditions conditions;
 };
@@ -188,7 +201,7 @@ struct farm_bw_pages_row {
 };
 
 struct farm_bw_pages_config {
-    uint64_t array_bytes; // 0: farm_bw_array_bytes
+    uint64_t array_bytes; // 0: beyond caches
     int cpu;              // -1: the first allowed
 };
 

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/time.h"
+#include "bw/memory.h"
 #include "shm/limits.h"
 
 enum {
@@ -15,8 +16,12 @@ enum {
     // loads would wait for stores to addresses that look alike.
     STAGGER_LINES = 5,
     ARRAYS = 3,
+    THREAD_BYTES_LEAST = 64 << 10, // of an array, however short the time is
+    TRIAL = 8,                     // the part of the arrays that is filled first, to see how long it takes
 };
-static const double SAMPLE_S_DEFAULT = 0.05, CALIBRATION_S = 1e-3;
+// Of a stage's time: making pages present. A figure (contents, a pass to warm up, a sample, verification) takes up to
+// so many times as long as filling all arrays once.
+static const double SAMPLE_S_DEFAULT = 0.05, CALIBRATION_S = 1e-3, POPULATE_SHARE = 0.5, FIGURE_FILLS = 2.5;
 
 // ---- time and stop ----
 
@@ -28,6 +33,7 @@ struct farm_bw_clock farm_bw_clock_start(const struct farm_bw_setup *setup, doub
                                   .start_ns = now,
                                   .end_ns = now + (uint64_t)(seconds * 1e9),
                                   .figures = figures,
+                                  .due = 1,
                                   .conditions = conditions};
 }
 
@@ -46,8 +52,8 @@ bool farm_bw_clock_next(struct farm_bw_clock *clock, const char *what) {
     const bool over = now >= clock->end_ns;
     const int left = clock->figures > clock->taken ? clock->figures - clock->taken : 1;
     clock->until_ns = over ? now : now + (clock->end_ns - now) / (uint64_t)left;
-    if (over && clock->taken > 0) clock->conditions->out_of_time = true;
-    return !over || clock->taken == 0;
+    if (over && clock->taken >= clock->due) clock->conditions->out_of_time = true;
+    return !over || clock->taken < clock->due;
 }
 
 bool farm_bw_clock_more(struct farm_bw_clock *clock, int done) {
@@ -59,16 +65,31 @@ bool farm_bw_clock_more(struct farm_bw_clock *clock, int done) {
 }
 
 bool farm_bw_clock_over(struct farm_bw_clock *clock) {
-    return stopped(clock) || (clock->taken > 0 && farm_now_ns() >= clock->end_ns);
+    return stopped(clock) || (clock->taken >= clock->due && farm_now_ns() >= clock->end_ns);
 }
 
 void farm_bw_clock_took(struct farm_bw_clock *clock) {
     clock->taken++;
 }
 
+double farm_bw_clock_share(const struct farm_bw_clock *clock, int figures) {
+    const uint64_t now = farm_now_ns();
+    const int left = clock->figures > clock->taken + figures ? clock->figures - clock->taken : figures;
+    return now < clock->end_ns ? (double)(clock->end_ns - now) * 1e-9 * figures / left : 0;
+}
+
 int farm_bw_samples(const struct farm_bw_setup *setup) {
     if (setup->samples < 1) return SAMPLES_DEFAULT;
     return setup->samples < FARM_BW_SAMPLES_MAX ? setup->samples : FARM_BW_SAMPLES_MAX;
+}
+
+// ---- sizes ----
+
+uint64_t farm_bw_bytes_in_time(uint64_t bytes, uint64_t piece, double took_s, double times, double seconds) {
+    const double possible = took_s > 0 ? (double)piece * (seconds / (took_s * times)) : (double)bytes;
+    if (possible >= (double)bytes) return bytes;
+    return possible > FARM_BANDWIDTH_LINE ? (uint64_t)possible & ~(uint64_t)(FARM_BANDWIDTH_LINE - 1)
+                                          : FARM_BANDWIDTH_LINE;
 }
 
 // ---- conditions ----
@@ -86,6 +107,15 @@ enum farm_status farm_bw_all_left_out(const struct farm_error *why, struct farm_
     return why->status;
 }
 
+void farm_bw_mark_in_cache(struct farm_bw_figure *figure, uint64_t bytes, uint64_t cache_bytes,
+                           struct farm_bw_conditions *conditions) {
+    if (bytes > cache_bytes || !farm_bw_figure_is(figure)) return;
+    figure->in_cache = true;
+    farm_bw_conditions_note(conditions,
+                            "*: the memory used fits into the last-level caches (%.0f MiB): a figure of caches.",
+                            (double)cache_bytes / (1 << 20));
+}
+
 void farm_bw_conditions_add_buffer(struct farm_bw_conditions *conditions, const struct farm_bw_buffer *buffer) {
     struct farm_bw_conditions one = farm_bw_conditions_start();
     one.bound = buffer->bound;
@@ -93,6 +123,37 @@ void farm_bw_conditions_add_buffer(struct farm_bw_conditions *conditions, const 
     one.pages = buffer->pages;
     snprintf(one.note, sizeof one.note, "%s", buffer->note);
     farm_bw_conditions_merge(conditions, &one);
+}
+
+// ---- contents ----
+
+static void set_work(struct farm_bw_stage *stage, enum farm_bandwidth_op op, enum farm_bandwidth_stores stores,
+                     enum farm_bandwidth_pattern pattern, uint64_t stride_bytes) {
+    for (int i = 0; i < stage->threads; i++) {
+        struct farm_bw_actor *actor = &stage->actor[i];
+        actor->work = (struct farm_bandwidth_work){.op = op,
+                                                   .stores = stores,
+                                                   .pattern = pattern,
+                                                   .lines = actor->lines,
+                                                   .stride_lines = stride_bytes / FARM_BANDWIDTH_LINE,
+                                                   .order = actor->order};
+        if (farm_bandwidth_uses_a(op)) actor->work.a = actor->array[0];
+        if (farm_bandwidth_uses_b(op)) actor->work.b = actor->array[1];
+        if (farm_bandwidth_uses_d(op)) actor->work.d = actor->array[stage->arrays - 1];
+    }
+}
+
+static void fill_member(void *context, int member) {
+    struct farm_bw_stage *stage = context;
+    struct farm_bw_actor *actor = &stage->actor[member];
+    const bool sources = (farm_bandwidth_uses_a(actor->work.op) && !actor->filled_a) ||
+                         (farm_bandwidth_uses_b(actor->work.op) && !actor->filled_b);
+    farm_bandwidth_fill(&actor->work, sources);
+    actor->filled_a |= farm_bandwidth_uses_a(actor->work.op);
+    actor->filled_b |= farm_bandwidth_uses_b(actor->work.op);
+    // With fewer arrays than three, d is where a or b was.
+    if (farm_bandwidth_uses_d(actor->work.op) && stage->arrays < ARRAYS) actor->filled_a = actor->filled_b = false;
+    actor->sum = 0;
 }
 
 // ---- opening ----
@@ -116,11 +177,21 @@ enum farm_status farm_bw_stage_team(const struct farm_bw_setup *setup, const int
     return FARM_OK;
 }
 
+// Of each thread's arrays.
+static size_t lines_of(const struct farm_bw_stage *stage) {
+    return (size_t)(stage->array_bytes / FARM_BANDWIDTH_LINE / (uint64_t)stage->threads);
+}
+
+static void set_lines(struct farm_bw_stage *stage, size_t lines) {
+    for (int i = 0; i < stage->threads; i++) stage->actor[i].lines = lines;
+    stage->array_bytes = (uint64_t)lines * FARM_BANDWIDTH_LINE * (uint64_t)stage->threads;
+}
+
 static size_t buffer_bytes(const struct farm_bw_stage *stage, size_t lines) {
     return (size_t)stage->arrays * (lines + STAGGER_LINES) * FARM_BANDWIDTH_LINE;
 }
 
-// The node of a thread's memory, by the kernel's number; -1 where nobody knows.
+// The node of a thread's memory, by the kernel's number; -1: unknown.
 static int node_of(const struct farm_bw_stage *stage, int cpu) {
     if (stage->node >= 0) return stage->node;
     const struct farm_cpu *entry = farm_machine_cpu(stage->setup->machine, cpu);
@@ -131,7 +202,7 @@ static int node_of(const struct farm_bw_stage *stage, int cpu) {
 static enum farm_status check_room(const struct farm_bw_stage *stage, const struct farm_bw_stage_config *config,
                                    struct farm_error *err) {
     const uint64_t most = UINT64_MAX / 64;
-    const uint64_t array_bytes = config->array_bytes < most ? config->array_bytes : most;
+    const uint64_t array_bytes = stage->array_bytes < most ? stage->array_bytes : most;
     const uint64_t order = config->shuffled ? array_bytes / FARM_BANDWIDTH_LINE * sizeof(uint32_t) : 0;
     const uint64_t total = (uint64_t)config->arrays * array_bytes + order;
     if (config->pages == FARM_BW_PAGES_2M || config->pages == FARM_BW_PAGES_1G) return FARM_OK; // the pool will say
@@ -151,21 +222,67 @@ static enum farm_status check_room(const struct farm_bw_stage *stage, const stru
 struct opening {
     struct farm_bw_stage *stage;
     const struct farm_bw_stage_config *config;
+    uint64_t until_ns; // of making pages present; 0: all of them
 };
 
 static void open_member(void *context, int member) {
     const struct opening *opening = context;
     struct farm_bw_stage *stage = opening->stage;
     struct farm_bw_actor *actor = &stage->actor[member];
-    actor->lines = (size_t)(stage->array_bytes / FARM_BANDWIDTH_LINE / (uint64_t)stage->threads);
-    actor->status =
-        farm_bw_buffer_open(stage->setup->root, buffer_bytes(stage, actor->lines),
-                            node_of(stage, opening->config->cpus[member]), stage->pages, &actor->buffer, &actor->err);
-    if (actor->status) return;
-    char *start = actor->buffer.start;
-    for (int i = 0; i < stage->arrays; i++)
-        actor->array[i] = (double *)(void *)(start + (size_t)i * (actor->lines + STAGGER_LINES) * FARM_BANDWIDTH_LINE);
-    if (!opening->config->shuffled) return;
+    actor->status = farm_bw_buffer_open(stage->setup->root, buffer_bytes(stage, lines_of(stage)),
+                                        node_of(stage, opening->config->cpus[member]), stage->pages, opening->until_ns,
+                                        &actor->buffer, &actor->err);
+}
+
+// Arrays as long as the smallest buffer allows, in all threads.
+static void lay_out(struct farm_bw_stage *stage) {
+    size_t lines = lines_of(stage);
+    for (int i = 0; i < stage->threads; i++) {
+        const size_t had = stage->actor[i].buffer.bytes / FARM_BANDWIDTH_LINE / (size_t)stage->arrays - STAGGER_LINES;
+        if (had < lines) lines = had;
+    }
+    for (int i = 0; i < stage->threads; i++) {
+        char *start = stage->actor[i].buffer.start;
+        for (int k = 0; k < stage->arrays; k++)
+            stage->actor[i].array[k] =
+                (double *)(void *)(start + (size_t)k * (lines + STAGGER_LINES) * FARM_BANDWIDTH_LINE);
+    }
+    set_lines(stage, lines);
+}
+
+// Fills the first part of the arrays, which is the coldest, and uses as much of them as the time until end_ns suffices
+// for: filling the rest, and the figures.
+static void fit_time(struct farm_bw_stage *stage, int figures, uint64_t end_ns) {
+    static const enum farm_bandwidth_op ops[] = {FARM_BANDWIDTH_WRITE, FARM_BANDWIDTH_COPY, FARM_BANDWIDTH_TRIAD};
+    const size_t lines = lines_of(stage);
+    const uint64_t bytes = (uint64_t)lines * FARM_BANDWIDTH_LINE, part = bytes / TRIAL;
+    const uint64_t least = bytes < THREAD_BYTES_LEAST ? bytes : THREAD_BYTES_LEAST, trial = part > least ? part : least;
+    set_lines(stage, trial / FARM_BANDWIDTH_LINE);
+    set_work(stage, ops[stage->arrays - 1], FARM_BANDWIDTH_TEMPORAL, FARM_BANDWIDTH_SEQUENTIAL, 0);
+    const uint64_t start_ns = farm_now_ns();
+    farm_bw_team_run(stage->team, fill_member, stage);
+    const uint64_t now_ns = farm_now_ns();
+    for (int i = 0; i < stage->threads; i++) stage->actor[i].filled_a = stage->actor[i].filled_b = false;
+    const double took_s = (double)(now_ns - start_ns) * 1e-9,
+                 left_s = (now_ns < end_ns ? (double)(end_ns - now_ns) * 1e-9 : 0) - figures * stage->sample_s;
+    const uint64_t fit = farm_bw_bytes_in_time(bytes, trial, took_s, 1 + FIGURE_FILLS * figures, left_s);
+    set_lines(stage, (fit > least ? fit : least) / FARM_BANDWIDTH_LINE);
+}
+
+// The first thread's that failed.
+static enum farm_status first_failure(const struct farm_bw_stage *stage, struct farm_error *err) {
+    for (int i = 0; i < stage->threads; i++) {
+        const struct farm_bw_actor *actor = &stage->actor[i];
+        if (!actor->status) continue;
+        if (err) *err = actor->err;
+        return actor->status;
+    }
+    return FARM_OK;
+}
+
+static void shuffle_member(void *context, int member) {
+    struct farm_bw_stage *stage = context;
+    struct farm_bw_actor *actor = &stage->actor[member];
     actor->order = malloc(actor->lines * sizeof *actor->order);
     if (actor->order)
         farm_bandwidth_shuffle(actor->order, actor->lines, (uint64_t)member);
@@ -174,7 +291,7 @@ static void open_member(void *context, int member) {
 }
 
 static enum farm_status check_config(const struct farm_bw_setup *setup, const struct farm_bw_stage_config *config,
-                                     struct farm_error *err) {
+                                     uint64_t array_bytes, struct farm_error *err) {
     if (config->cpu_count < 1) return farm_fail(err, FARM_E_INVALID, "bandwidth: no CPU to measure on");
     const enum farm_status status = farm_bw_check_cpus(setup, config->cpus, config->cpu_count, err);
     if (status) return status;
@@ -184,46 +301,67 @@ static enum farm_status check_config(const struct farm_bw_setup *setup, const st
             return farm_fail(err, FARM_E_LIMIT, "NUMA node %d does not exist, has no memory, or may not be used here",
                              config->node);
     }
-    if (config->array_bytes / FARM_BANDWIDTH_LINE < (uint64_t)config->cpu_count)
+    if (array_bytes / FARM_BANDWIDTH_LINE < (uint64_t)config->cpu_count)
         return farm_fail(err, FARM_E_INVALID, "arrays of %llu bytes for %d threads: at least a line of %d bytes each",
-                         (unsigned long long)config->array_bytes, config->cpu_count, FARM_BANDWIDTH_LINE);
+                         (unsigned long long)array_bytes, config->cpu_count, FARM_BANDWIDTH_LINE);
     if (!farm_bandwidth_has(setup->variant))
         return farm_fail(err, FARM_E_UNSUPPORTED, "this CPU has no %s", farm_bandwidth_variant_name(setup->variant));
+    return FARM_OK;
+}
+
+// A team with arrays; their sizes are the stage's own choice if until_ns is given.
+static enum farm_status open_arrays(struct farm_bw_stage *stage, const struct farm_bw_stage_config *config,
+                                    uint64_t until_ns, struct farm_bw_conditions *conditions, struct farm_error *err) {
+    stage->actor = calloc((size_t)stage->threads, sizeof *stage->actor);
+    if (!stage->actor) return farm_fail(err, FARM_E_LIMIT, "no memory for %d threads", stage->threads);
+    enum farm_status status =
+        farm_bw_stage_team(stage->setup, config->cpus, stage->threads, &stage->team, conditions, err);
+    if (status) return status;
+    struct opening opening = {stage, config, until_ns};
+    farm_bw_team_run(stage->team, open_member, &opening);
+    if ((status = first_failure(stage, err))) return status;
+    for (int i = 0; i < stage->threads; i++) farm_bw_conditions_add_buffer(conditions, &stage->actor[i].buffer);
+    lay_out(stage);
     return FARM_OK;
 }
 
 enum farm_status farm_bw_stage_open(const struct farm_bw_setup *setup, const struct farm_bw_stage_config *config,
                                     struct farm_bw_stage *stage, struct farm_bw_conditions *conditions,
                                     struct farm_error *err) {
+    const uint64_t start_ns = farm_now_ns(), end_ns = start_ns + (uint64_t)(config->seconds * 1e9);
+    const bool chosen = config->array_bytes == 0;
+    const uint64_t wanted = chosen ? farm_bw_array_bytes(setup, config->cpus, config->cpu_count) : config->array_bytes;
     *stage = (struct farm_bw_stage){.setup = setup,
                                     .threads = config->cpu_count,
                                     .node = config->node,
                                     .pages = config->pages,
                                     .arrays = config->arrays,
-                                    .array_bytes = config->array_bytes,
+                                    .array_bytes = wanted,
+                                    .cache_bytes = farm_bw_cache_bytes(setup->machine, config->cpus, config->cpu_count),
                                     .variant = farm_bandwidth_resolve(setup->variant),
                                     .sample_s = setup->sample_s > 0 ? setup->sample_s : SAMPLE_S_DEFAULT};
     assert(config->arrays >= 1 && config->arrays <= ARRAYS);
-    enum farm_status status = check_config(setup, config, err);
-    if (!status) status = check_room(stage, config, err);
+    enum farm_status status = check_config(setup, config, wanted, err);
     if (status) return status;
-    stage->actor = calloc((size_t)stage->threads, sizeof *stage->actor);
-    if (!stage->actor) return farm_fail(err, FARM_E_LIMIT, "no memory for %d threads", stage->threads);
-    status = farm_bw_stage_team(setup, config->cpus, stage->threads, &stage->team, conditions, err);
-    if (!status) {
-        struct opening opening = {stage, config};
-        farm_bw_team_run(stage->team, open_member, &opening);
-        for (int i = 0; !status && i < stage->threads; i++) {
-            status = stage->actor[i].status;
-            if (status && err) *err = stage->actor[i].err;
-        }
+    status = check_room(stage, config, err);
+    // A node may have less room than the machine.
+    while (status == FARM_E_LIMIT && chosen && lines_of(stage) > THREAD_BYTES_LEAST / FARM_BANDWIDTH_LINE) {
+        stage->array_bytes /= 2;
+        status = check_room(stage, config, err);
     }
-    if (status) {
-        farm_bw_stage_close(stage);
-        return status;
+    if (status) return status;
+    const uint64_t populate_ns = (uint64_t)((double)(end_ns - start_ns) * POPULATE_SHARE);
+    status = open_arrays(stage, config, chosen ? start_ns + populate_ns : 0, conditions, err);
+    if (!status && chosen) fit_time(stage, config->figures, end_ns);
+    if (!status && config->shuffled) {
+        farm_bw_team_run(stage->team, shuffle_member, stage);
+        status = first_failure(stage, err);
     }
-    for (int i = 0; i < stage->threads; i++) farm_bw_conditions_add_buffer(conditions, &stage->actor[i].buffer);
-    return FARM_OK;
+    if (status) farm_bw_stage_close(stage);
+    if (!status && chosen && lines_of(stage) < wanted / FARM_BANDWIDTH_LINE / (uint64_t)stage->threads)
+        farm_bw_conditions_note(
+            conditions, "Time or memory is short: arrays are smaller than %d x the last-level caches.", FARM_BW_CACHES);
+    return status;
 }
 
 void farm_bw_stage_close(struct farm_bw_stage *stage) {
@@ -237,19 +375,6 @@ void farm_bw_stage_close(struct farm_bw_stage *stage) {
 }
 
 // ---- figures ----
-
-static void fill_member(void *context, int member) {
-    struct farm_bw_stage *stage = context;
-    struct farm_bw_actor *actor = &stage->actor[member];
-    const bool sources = (farm_bandwidth_uses_a(actor->work.op) && !actor->filled_a) ||
-                         (farm_bandwidth_uses_b(actor->work.op) && !actor->filled_b);
-    farm_bandwidth_fill(&actor->work, sources);
-    actor->filled_a |= farm_bandwidth_uses_a(actor->work.op);
-    actor->filled_b |= farm_bandwidth_uses_b(actor->work.op);
-    // With fewer arrays than three, d is where a or b was.
-    if (farm_bandwidth_uses_d(actor->work.op) && stage->arrays < ARRAYS) actor->filled_a = actor->filled_b = false;
-    actor->sum = 0;
-}
 
 static void run_member(void *context, int member) {
     struct farm_bw_stage *stage = context;
@@ -288,18 +413,9 @@ enum farm_status farm_bw_stage_prepare(struct farm_bw_stage *stage, enum farm_ba
         return farm_fail(err, FARM_E_INVALID, "a stride of %llu bytes: a multiple of %d",
                          (unsigned long long)stride_bytes, FARM_BANDWIDTH_LINE);
     assert(farm_bandwidth_arrays(op) <= stage->arrays);
+    set_work(stage, op, stores, pattern, stride_bytes);
     for (int i = 0; i < stage->threads; i++) {
-        struct farm_bw_actor *actor = &stage->actor[i];
-        actor->work = (struct farm_bandwidth_work){.op = op,
-                                                   .stores = stores,
-                                                   .pattern = pattern,
-                                                   .lines = actor->lines,
-                                                   .stride_lines = stride_bytes / FARM_BANDWIDTH_LINE,
-                                                   .order = actor->order};
-        if (farm_bandwidth_uses_a(op)) actor->work.a = actor->array[0];
-        if (farm_bandwidth_uses_b(op)) actor->work.b = actor->array[1];
-        if (farm_bandwidth_uses_d(op)) actor->work.d = actor->array[stage->arrays - 1];
-        enum farm_status status = farm_bandwidth_check(&actor->work, stage->variant, err);
+        enum farm_status status = farm_bandwidth_check(&stage->actor[i].work, stage->variant, err);
         if (status) return status;
     }
     stage->passes_done = 0;
@@ -344,6 +460,8 @@ enum farm_status farm_bw_stage_figure(struct farm_bw_stage *stage, struct farm_b
     status = farm_bw_stage_verify(stage, err);
     if (status) return status;
     *figure = farm_bw_figure_of(samples, count);
+    farm_bw_mark_in_cache(figure, (uint64_t)farm_bandwidth_arrays(op) * stage->array_bytes, stage->cache_bytes,
+                          clock->conditions);
     farm_bw_clock_took(clock);
     return FARM_OK;
 }

@@ -14,13 +14,14 @@ struct farm_bw_clock {
     const struct farm_bw_setup *setup;
     uint64_t start_ns, end_ns, until_ns; // until_ns: of the current figure
     int figures, taken;
+    int due;                               // so many figures are taken even when the time is over: 1
     struct farm_bw_conditions *conditions; // stopped and out_of_time are set here
 };
 
 struct farm_bw_clock farm_bw_clock_start(const struct farm_bw_setup *setup, double default_seconds, int figures,
                                          struct farm_bw_conditions *conditions);
 
-// Before a figure: false where it is not to be taken: stopped, or the time is over (then no later one is taken either).
+// Before a figure: false if stopped, or if the time is over and no figure is due (then no later one is taken either).
 bool farm_bw_clock_next(struct farm_bw_clock *clock, const char *what);
 // Between samples of a figure: whether to take another, `done` of them taken (the first is always taken).
 bool farm_bw_clock_more(struct farm_bw_clock *clock, int done);
@@ -28,8 +29,16 @@ bool farm_bw_clock_more(struct farm_bw_clock *clock, int done);
 bool farm_bw_clock_over(struct farm_bw_clock *clock);
 // After a figure.
 void farm_bw_clock_took(struct farm_bw_clock *clock);
+// Seconds of what is left that belong to the next `figures` figures.
+double farm_bw_clock_share(const struct farm_bw_clock *clock, int figures);
 
 int farm_bw_samples(const struct farm_bw_setup *setup);
+
+// ---- sizes ----
+
+// How many of `bytes` can be worked on `times` times within `seconds` if working on `piece` bytes once takes `took_s`.
+// Whole lines, at least one, at most `bytes`.
+uint64_t farm_bw_bytes_in_time(uint64_t bytes, uint64_t piece, double took_s, double times, double seconds);
 
 // ---- conditions ----
 
@@ -39,6 +48,10 @@ enum farm_status farm_bw_leave_out(enum farm_status status, const struct farm_er
                                    struct farm_bw_conditions *conditions, struct farm_error *err);
 // After the last figure, where none was taken: the last one's reason, FARM_OK where there was none (stopped).
 enum farm_status farm_bw_all_left_out(const struct farm_error *why, struct farm_error *err);
+
+// Marks a figure, and notes it, if the `bytes` it was taken on fit into the caches.
+void farm_bw_mark_in_cache(struct farm_bw_figure *figure, uint64_t bytes, uint64_t cache_bytes,
+                           struct farm_bw_conditions *conditions);
 
 void farm_bw_conditions_add_buffer(struct farm_bw_conditions *conditions, const struct farm_bw_buffer *buffer);
 
@@ -76,6 +89,7 @@ struct farm_bw_stage {
     enum farm_bw_pages pages;
     int arrays;           // there are, at most
     uint64_t array_bytes; // of each, all threads together
+    uint64_t cache_bytes; // of the last-level caches that the threads reach
     struct farm_bw_actor *actor;
     uint64_t passes_done; // since the arrays were filled
     uint64_t passes;      // of a sample
@@ -89,8 +103,11 @@ struct farm_bw_stage_config {
     int node; // -1: each thread's own
     enum farm_bw_pages pages;
     int arrays;
-    uint64_t array_bytes; // of each, all threads together; rounded to whole lines a thread
-    bool shuffled;        // an order for LISTED is wanted
+    uint64_t array_bytes; // of each, all threads together; rounded to whole lines a thread. 0: farm_bw_array_bytes,
+                          // or what memory and `seconds` suffice for
+    double seconds;       // with array_bytes 0: for opening and for one sample each of `figures` figures
+    int figures;
+    bool shuffled; // an order for LISTED is wanted
 };
 
 // Refuses before it allocates. `conditions` learns how memory and threads came out.

@@ -25,7 +25,7 @@ static void read_synthetic(const char *text, struct farm_machine *out) {
 }
 
 static bool is_rate(const struct farm_bw_figure *figure) {
-    return figure->samples >= 1 && figure->median > 1e6 && figure->median < 1e14 && figure->spread >= 0;
+    return figure->samples >= 1 && figure->median > 0 && isfinite(figure->median) && figure->spread >= 0;
 }
 
 Test(bw, every_kernel_gives_a_verified_rate) {
@@ -107,7 +107,7 @@ Test(bw, bus_factor_counts_the_lines_fetched_for_ordinary_stores) {
 
 Test(bw, strides_longer_than_a_threads_arrays_are_left_out_and_said) {
     const struct farm_bw_setup setup = here();
-    const struct farm_bw_kernels_config config = {.array_bytes = 64 * 64, .all = true};
+    const struct farm_bw_kernels_config config = {.array_bytes = 64 * 64, .extent = FARM_BW_KERNELS_ALL};
     struct farm_bw_kernels_result result;
     struct farm_error err;
     cr_assert_eq(farm_bw_kernels(&setup, &config, &result, &err), FARM_OK, "%s", err.message);
@@ -175,6 +175,60 @@ Test(bw, a_config_that_makes_no_sense_is_refused) {
     cr_assert_eq(farm_bw_memory(&setup, &config, &result, &err), FARM_E_INVALID);
     config = (struct farm_bw_memory_config){.array_bytes = 32, .node = -1};
     cr_assert_eq(farm_bw_memory(&setup, &config, &result, &err), FARM_E_INVALID);
+}
+
+Test(bw, as_many_bytes_are_used_as_the_time_suffices_for) {
+    const uint64_t wanted = 4ull << 30, piece = 48 << 20; // 4 x a cache of 1 GiB
+    const double rates[] = {0.1e9, 2e9, 20e9, 500e9}, seconds[] = {-1, 0, 1e-3, 1, 30};
+    for (size_t r = 0; r < sizeof rates / sizeof *rates; r++)
+        for (size_t s = 0, last = 0; s < sizeof seconds / sizeof *seconds; s++)
+            for (int figures = 1; figures <= 6; figures += 5) {
+                const double took_s = (double)piece / rates[r];
+                const uint64_t bytes = farm_bw_bytes_in_time(wanted, piece, took_s, figures, seconds[s]);
+                cr_assert(bytes >= 64 && bytes % 64 == 0 && bytes <= wanted);
+                cr_assert(bytes == 64 || (double)bytes / rates[r] * figures <= seconds[s] * (1 + 1e-9),
+                          "%g GB/s, %g s: %llu bytes", rates[r] * 1e-9, seconds[s], (unsigned long long)bytes);
+                if (figures > 1) continue;
+                cr_assert_geq(bytes, last, "more time, less memory");
+                last = bytes;
+            }
+    cr_assert_eq(farm_bw_bytes_in_time(wanted, piece, 1e-3, 6, 30), wanted);
+    cr_assert_eq(farm_bw_bytes_in_time(wanted, piece, 0, 6, 0), wanted, "too fast to be seen");
+}
+
+// A cache of 1 GiB and hardly any time stand for memory that is as slow.
+Test(bw, the_main_table_is_complete_on_any_cache_in_any_time_and_says_what_is_no_figure_of_memory) {
+    struct farm_bw_setup setup = here();
+    static struct farm_bw_kernels_result result;
+    struct farm_error err;
+    int cpus[FARM_CPUS_MAX];
+    const int count = farm_bw_cpus(&machine, -1, false, cpus, FARM_CPUS_MAX);
+    machine.l3_bytes = 1 << 30;
+    const uint64_t cache_bytes = farm_bw_cache_bytes(&machine, cpus, count);
+    const double seconds[] = {1e-6, 0.02, 0.5};
+    for (int i = 0; i < 3; i++) {
+        setup.seconds = seconds[i];
+        for (int extent = FARM_BW_KERNELS_FEW; extent <= FARM_BW_KERNELS_ALL; extent++) {
+            const struct farm_bw_kernels_config config = {.extent = (enum farm_bw_kernels_extent)extent};
+            cr_assert_eq(farm_bw_kernels(&setup, &config, &result, &err), FARM_OK, "%s", err.message);
+            cr_assert(result.conditions.verified);
+            cr_assert_lt(result.array_bytes, farm_bw_array_bytes(&setup, cpus, count));
+            cr_assert(strstr(result.conditions.note, "is short"), "%s", result.conditions.note);
+            int complete = 0;
+            for (int row = 0; row < result.rows; row++) {
+                const struct farm_bw_kernel_row *at = &result.row[row];
+                const bool in_cache = farm_bandwidth_arrays(at->op) * result.array_bytes <= cache_bytes;
+                if (farm_bw_figure_is(&at->cores)) cr_assert_eq(at->cores.in_cache, in_cache);
+                complete += complete == row && is_rate(&at->one) && is_rate(&at->cores);
+            }
+            cr_assert_geq(complete,
+                          extent == FARM_BW_KERNELS_FEW                   ? 3
+                          : farm_bandwidth_has_nontemporal(setup.variant) ? 5
+                                                                          : 3,
+                          "%d of %d rows", complete, result.rows);
+            for (int row = 0; row < complete && row < 3; row++) cr_assert_leq(result.row[row].op, FARM_BANDWIDTH_TRIAD);
+        }
+    }
 }
 
 Test(bw, who_stops_a_table_gets_the_rows_measured_so_far) {

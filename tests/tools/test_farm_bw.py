@@ -2,11 +2,13 @@
 
 import json
 import math
+import os
 import re
 import signal
 import subprocess
 import time
 import unittest
+import unittest.mock
 import xml.etree.ElementTree as ElementTree
 
 from running import FARM, InFolder, wait_until
@@ -26,6 +28,12 @@ class Bw(InFolder):
 
     def document(self, *arguments):
         return json.loads(self.bw("--json", "--quiet", *arguments).stdout)
+
+    def pretend(self, topology):
+        """hwloc then tells farm bw of that machine instead of this one."""
+        patch = unittest.mock.patch.dict(os.environ, HWLOC_SYNTHETIC=topology, HWLOC_THISSYSTEM="1")
+        patch.start()
+        self.addCleanup(patch.stop)
 
     def keep(self, name, document):
         path = self.folder / name
@@ -49,19 +57,39 @@ class Document(Bw):
         self.assertEqual((document["interrupted"], document["error"]), (False, None))
 
     def test_quick(self):
-        start = time.monotonic()
         document = self.document("--quick")
-        self.assertLess(time.monotonic() - start, 20)  # 5 on a machine that does nothing else
         self.check_results(document)
-        figures = {result["name"]: result for result in document["results"]}
-        for name in ("memory.read.one_core", "memory.read.all_cores", "memory.copy_nt.all_cores", "latency.idle"):
-            self.assertIn(name, figures)
-        self.assertTrue(1 < figures["latency.idle"]["value"] < 10000, figures["latency.idle"])
-        self.assertTrue(0.1 < figures["memory.read.one_core"]["value"] < 1000)
+        self.check_main_table(document)
         self.assertIn("not_measured", document["sections"]["network"])
         for finding in document["fit"]["findings"]:
             self.assertIsInstance(finding["serious"], bool)
             self.assertTrue(finding["text"])
+
+    def check_main_table(self, document):
+        """Read, copy and triad, each on one core and on all; what fits into the last-level cache is marked."""
+        values = {result["name"]: result["value"] for result in document["results"]}
+        memory, cache = document["sections"]["memory"], document["machine"]["l3_bytes"]
+        for row, kernel, arrays in zip(memory["rows"], ("read", "copy", "triad"), (1, 2, 3)):
+            self.assertEqual(row["kernel"], kernel)
+            name = f"memory.{kernel}{'_nt' if row['nontemporal'] else ''}"
+            for column, size in (("one_core", "one_core_array_bytes"), ("all_cores", "array_bytes")):
+                figure = row[f"{column}_bytes_per_s"]
+                self.assertAlmostEqual(values[f"{name}.{column}"], figure["median"] * 1e-9)
+                if document["machine"]["l3_groups"] == 1:
+                    self.assertEqual(figure["in_cache"], arrays * memory[size] <= cache, (row, memory))
+
+    def test_the_main_table_is_complete_beside_a_cache_of_any_size(self):
+        for cache in (512 << 20, 1 << 30):
+            self.pretend(f"pack:1 [numa] l3:1(size={cache}) core:{max(os.sched_getaffinity(0)) + 1} pu:1")
+            document = self.document("--quick")
+            self.assertEqual(document["machine"]["l3_bytes"], cache)
+            self.check_results(document)
+            self.check_main_table(document)
+            document = self.document("--quick", "--seconds", "0.1")
+            self.check_main_table(document)
+            self.assertIn("is short", document["sections"]["memory"]["conditions"]["note"])
+        self.assertRegex(self.bw("--quick", "--seconds", "0.1").stdout,
+                         r"\n  read +sequential +[\d.]+\* +[\d.]+\* +[\d.]+\*\n(.|\n)*\*: the memory used fits into the last-level caches")
 
     def test_every_part(self):
         document = self.document("--only", ",".join(PARTS), *TINY)
@@ -82,7 +110,7 @@ class Document(Bw):
             self.assertNotEqual(row["available"], bool(row["reason"]), row)
         for row in sections["memory"]["rows"]:
             self.assertGreaterEqual(row["bus_bytes_per_program_byte"], 1)
-            self.assertTrue(row["all_cores_bytes_per_s"]["median"] > 1e8)
+            self.assertGreater(row["all_cores_bytes_per_s"]["median"], 0)
         rungs = sections["latency"]["ladder"]
         self.assertEqual([rung["bytes"] for rung in rungs], sorted(rung["bytes"] for rung in rungs))
         if len(sections["handoff"]["cpus"]) > 1:
@@ -93,7 +121,7 @@ class Document(Bw):
 
     def test_tables_and_progress(self):
         result = self.bw("--only", "memory,handoff,gpu", *TINY)
-        self.assertRegex(result.stdout, r"one core +all cores +on the bus\n +read +sequential +[\d.]+ +[\d.]+ +[\d.]+\n")
+        self.assertRegex(result.stdout, r"one core +all cores +on the bus\n +read +sequential +[\d.]+\*? +[\d.]+\*? +[\d.]+\*?\n")
         self.assertRegex(result.stdout, r"GPU(: (none here|not measured)| \d+): ")
         self.assertNotIn("\x1b", result.stdout + result.stderr, "no terminal: no colours, no redrawn line")
         self.assertRegex(result.stderr, r"1 of 3: memory: (.|\n)*2 of 3: handoff: (.|\n)*3 of 3: gpu: ")
@@ -144,8 +172,8 @@ class Compare(Bw):
         self.assertRegex(printed, r"memory.read.one_core +[\d.]+ +[\d.]+ GB/s +1\.000")
 
     def test_marks_what_changed_beyond_both_spreads(self):
+        del self.then["results"][4:]
         now = json.loads(json.dumps(self.then))
-        self.assertEqual(len(now["results"]), 4)
         self.then["results"].append({**now["results"][0], "name": "gone"})
         for result, factor, spread, before in zip(now["results"], (2, 0.5, 1.05, 1.05), (0.01, 0.01, 0.2, 0.01), self.then["results"]):
             before["spread"] = 0.01
@@ -162,8 +190,8 @@ class Compare(Bw):
     def test_measures_and_compares(self):
         document = self.document("--quick", "--only", "memory", *TINY, "--compare", self.file)
         self.assertEqual(len(document["compare"]["figures"]), len(document["results"]))
-        for figure in document["compare"]["figures"]:
-            self.assertTrue(0.02 < figure["ratio"] < 50, figure)
+        for figure, now, then in zip(document["compare"]["figures"], document["results"], self.then["results"]):
+            self.assertAlmostEqual(figure["ratio"], now["value"] / then["value"])
 
     def test_refuses_what_is_no_such_document(self):
         text = json.dumps(self.then)
@@ -189,9 +217,9 @@ class Compare(Bw):
             self.assertIn(missing, self.bw("--compare", missing, status=1).stderr)
 
     def test_refuses_before_it_measures(self):
-        start = time.monotonic()
-        self.bw("--full", "--compare", self.keep("broken.json", "{"), status=1)
-        self.assertLess(time.monotonic() - start, 5)
+        result = self.bw("--full", "--compare", self.keep("broken.json", "{"), status=1)
+        self.assertEqual(result.stdout, "")
+        self.assertNotRegex(result.stderr, r"\d+ of \d+: ", "a part was begun")
 
 
 class Signals(Bw):
