@@ -4,12 +4,12 @@
 
 // Seconds: quick, summary, full.
 const struct farm_bw_part farm_bw_parts[] = {
-    {"memory", "kernels: read, write, copy, scale, add, triad", {3.5, 20, 40}, farm_bw_part_memory},
+    {"memory", "kernels: read, write, copy, scale, add, triad", {4, 20, 40}, farm_bw_part_memory},
     {"latency", "idle latency and the cache ladder", {0.8, 5, 15}, farm_bw_part_latency},
     {"matrix", "node by node, latency and bandwidth", {0.6, 2, 10}, farm_bw_part_matrix},
     {"mix", "peak by reads to writes", {0, 2.5, 8}, farm_bw_part_mix},
     {"loaded", "latency under load", {0, 3, 20}, farm_bw_part_loaded},
-    {"cores", "bandwidth by number of cores", {0, 1.5, 8}, farm_bw_part_cores},
+    {"cores", "bandwidth by number of cores", {0, 4, 8}, farm_bw_part_cores},
     {"handoff", "a cache line from core to core", {0.3, 1, 6}, farm_bw_part_handoff},
     {"pages", "4 KiB, transparent, 2 MiB and 1 GiB pages", {0, 4, 12}, farm_bw_part_pages},
     {"tlb", "reach of the TLB", {0, 0, 10}, farm_bw_part_tlb},

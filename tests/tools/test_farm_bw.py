@@ -239,7 +239,8 @@ class Signals(Bw):
         return out
 
     def test_give_what_there_is(self):
-        for number, part in ((signal.SIGINT, "pages"), (signal.SIGTERM, "ring")):
+        alone = len(os.sched_getaffinity(0)) == 1  # then there is no ring to measure
+        for number, part in ((signal.SIGINT, "pages"), (signal.SIGTERM, "pages" if alone else "ring")):
             document = json.loads(self.stop(number, part, "--json", "--only", f"handoff,{part},network"))
             self.assertTrue(document["interrupted"])
             self.assertIsNone(document["error"])
