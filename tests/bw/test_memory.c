@@ -106,7 +106,8 @@ Test(bw, bus_factor_counts_the_lines_fetched_for_ordinary_stores) {
 }
 
 Test(bw, strides_longer_than_a_threads_arrays_are_left_out_and_said) {
-    const struct farm_bw_setup setup = here();
+    struct farm_bw_setup setup = here();
+    setup.seconds = 1000; // the time is not what leaves them out
     const struct farm_bw_kernels_config config = {.array_bytes = 64 * 64, .extent = FARM_BW_KERNELS_ALL};
     struct farm_bw_kernels_result result;
     struct farm_error err;

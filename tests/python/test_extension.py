@@ -5,7 +5,6 @@ import gc
 import os
 import signal
 import threading
-import time
 import unittest
 
 import numpy as np
@@ -335,9 +334,7 @@ class Waiting(unittest.TestCase):
         publish(actor, 0, 0, FIRST)
         before = signal.signal(signal.SIGTERM, lambda number, frame: actor.interrupt())
         threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGTERM)).start()
-        start = time.monotonic()
-        self.assertEqual(actor.wait(), -1)
-        self.assertLess(time.monotonic() - start, 5)
+        self.assertEqual(actor.wait(), -1)  # which has no time-out
         signal.signal(signal.SIGTERM, before)
 
 

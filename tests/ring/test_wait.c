@@ -11,7 +11,7 @@
 
 TestSuite(ring, .timeout = 30);
 
-static const uint64_t MS = 1000000, LONG_NS = 10000000000;
+static const uint64_t MS = 1000000, LONG_NS = 3600 * 1000000000ull; // the suite's time-out comes first
 
 // Somebody who waits in a thread, and what came of it.
 struct waiter {
@@ -47,8 +47,7 @@ static bool finish(struct waiter *waiter) {
 
 // Until the word says that its writer sleeps, or is about to.
 static void until_asleep(const uint64_t *asleep) {
-    uint64_t begun = farm_now_ns();
-    while (!farm_load_acquire(asleep)) cr_assert_lt(farm_now_ns() - begun, LONG_NS, "nobody went to sleep");
+    while (!farm_load_acquire(asleep)) sched_yield();
     usleep(2000); // let it get there
 }
 
@@ -69,11 +68,9 @@ Test(ring, an_answer_wakes_a_sleeping_actor) {
     struct waiter waiter = {.ring = &v.actor, .lane = &v.actor.lanes[0], .timeout_ns = LONG_NS};
     start(&waiter, actor_waits);
     until_asleep(&v.learner.up_control->asleep);
-    uint64_t rung = farm_now_ns();
     answer_step(&v.learner.lanes[0]);
     farm_learner_notify(&v.learner);
     cr_assert(finish(&waiter));
-    cr_assert_lt(farm_now_ns() - rung, 1000 * MS, "it was the time-out that woke it");
     cr_assert_eq(farm_load_acquire(&v.learner.up_control->asleep), 0, "awake again");
     close_views(&v);
 }
@@ -150,9 +147,7 @@ Test(ring, an_actor_wait_ends_at_its_time_out) {
     for (int spins = 0; spins < 2; spins++) {
         uint64_t begun = farm_now_ns();
         cr_assert_not(farm_actor_wait(&v.actor, NULL, spins ? UINT64_MAX : 0, 20 * MS, NULL));
-        uint64_t spent = farm_now_ns() - begun;
-        cr_assert_geq(spent, 20 * MS);
-        cr_assert_lt(spent, 2000 * MS);
+        cr_assert_geq(farm_now_ns() - begun, 20 * MS);
     }
     cr_assert_eq(farm_load_acquire(&v.learner.up_control->asleep), 0);
     close_views(&v);
@@ -231,10 +226,8 @@ Test(ring, any_actor_wakes_the_sleeping_learner) {
         struct waiter waiter = {.bells = &pair.bells, .timeout_ns = LONG_NS};
         start(&waiter, learner_waits);
         until_asleep(&pair.v[i].actor.down_control->asleep);
-        uint64_t begun = farm_now_ns();
         ring_bell(&pair, i, true);
         cr_assert(finish(&waiter));
-        cr_assert_lt(farm_now_ns() - begun, 1000 * MS);
         for (int k = 0; k < 2; k++) cr_assert_eq(farm_load_acquire(&pair.v[k].actor.down_control->asleep), 0);
         close_bells(&pair);
     }
@@ -269,7 +262,6 @@ struct duel {
     struct views v;
     struct farm_doorbells bells;
     uint64_t met[2], last; // moves that each has come to; the last turn, 0 while it goes on
-    uint64_t worst_ns;     // the actor's longest wait
 };
 
 static void meet(struct duel *duel, int who, uint64_t move, uint64_t *state) {
@@ -277,11 +269,6 @@ static void meet(struct duel *duel, int who, uint64_t move, uint64_t *state) {
     while (farm_load_acquire(&duel->met[!who]) < move) sched_yield();
     for (volatile uint64_t i = random_next(state) % 300; i > 0; i--) {
     }
-}
-
-static void longer(uint64_t *worst_ns, uint64_t begun) {
-    uint64_t spent = farm_now_ns() - begun;
-    if (spent > *worst_ns) *worst_ns = spent;
 }
 
 static void *duel_actor(void *argument) {
@@ -293,16 +280,14 @@ static void *duel_actor(void *argument) {
         publish_step(&duel->v.actor.lanes[0], turn == 1);
         farm_actor_notify(&duel->v.actor, duel->bells.eventfd);
         meet(duel, 0, 2 * turn + 1, &state); // the actor goes to sleep
-        uint64_t begun = farm_now_ns();
-        farm_actor_wait(&duel->v.actor, &duel->v.actor.lanes[0], 0, 3000 * MS, NULL);
-        longer(&duel->worst_ns, begun);
+        farm_actor_wait(&duel->v.actor, &duel->v.actor.lanes[0], 0, LONG_NS, NULL);
     }
     return NULL;
 }
 
 // Without one of the four fences of wait.c, on x86-64 too: the bell or the answer still lies in the waker's store
-// buffer when the sleeper looks, or `asleep` in the sleeper's when the waker looks, and the sleeper sleeps until its
-// time-out.
+// buffer when the sleeper looks, or `asleep` in the sleeper's when the waker looks, and the sleeper sleeps until the
+// suite's time-out.
 Test(ring, no_wake_up_is_lost_when_sleeper_and_waker_meet) {
     if (sysconf(_SC_NPROCESSORS_ONLN) < 2) cr_skip_test("one CPU: two threads never look at the same moment");
     struct duel duel = {.last = 0};
@@ -313,15 +298,13 @@ Test(ring, no_wake_up_is_lost_when_sleeper_and_waker_meet) {
     uint32_t rung;
     farm_doorbells_poll(&duel.bells, &rung);
     pthread_t actor;
-    uint64_t state = 2, worst_ns = 0, started = farm_now_ns();
+    uint64_t state = 2, started = farm_now_ns();
     cr_assert_eq(pthread_create(&actor, NULL, duel_actor, &duel), 0);
     for (uint64_t turn = 1; !duel.last; turn++) {
-        bool enough = turn == 200000 || farm_now_ns() - started > 1500 * MS || worst_ns >= 3000 * MS;
+        bool enough = turn == 200000 || farm_now_ns() - started > 1500 * MS;
         if (enough) farm_store_release(&duel.last, turn);
         meet(&duel, 1, 2 * turn, &state);
-        uint64_t begun = farm_now_ns();
-        farm_doorbells_wait(&duel.bells, 0, 3000 * MS);
-        longer(&worst_ns, begun);
+        farm_doorbells_wait(&duel.bells, 0, LONG_NS);
         farm_doorbells_poll(&duel.bells, &rung);
         meet(&duel, 1, 2 * turn + 1, &state);
         answer_step(&duel.v.learner.lanes[0]);
@@ -329,8 +312,6 @@ Test(ring, no_wake_up_is_lost_when_sleeper_and_waker_meet) {
         farm_learner_notify(&duel.v.learner);
     }
     pthread_join(actor, NULL);
-    cr_assert_lt(worst_ns, 3000 * MS, "the learner slept through a bell");
-    cr_assert_lt(duel.worst_ns, 3000 * MS, "the actor slept through an answer");
     close(duel.bells.eventfd);
     farm_doorbells_free(&duel.bells);
     close_views(&duel.v);

@@ -34,7 +34,8 @@ struct job {
     struct page *page;
     struct farm_supervisor *supervisor;
     uint64_t started_ns;
-    int killed, lives_wanted;
+    int killed, lives_wanted, ticks_dead;
+    bool dead;
     char lines[2048];
     int kept_fd, number;
 };
@@ -87,6 +88,7 @@ static bool overdue(const struct job *job) {
 static enum farm_supervisor_turn kill_once(void *context) {
     struct job *job = context;
     if (overdue(job)) return FARM_TURN_STOP;
+    job->ticks_dead += job->dead;
     if (!job->killed && job->page->lives == 1) {
         job->killed = job->page->pids[0];
         kill(job->killed, SIGKILL);
@@ -97,12 +99,18 @@ static enum farm_supervisor_turn kill_once(void *context) {
 static void note_start(void *context, size_t number, uint64_t starts) {
     struct job *job = context;
     job->page->events = job->page->events * 10 + (int)starts + 1;
+    job->dead = false;
+}
+
+static void mark_dead(void *context, size_t number, const char *how) {
+    ((struct job *)context)->dead = true;
 }
 
 Test(supervisor, starts_a_worker_again_after_kill_9) {
     struct job job = {.page = share()};
-    struct farm_supervisor *supervisor = make(
-        &job, (struct farm_supervisor_config){.on_tick = kill_once, .before_start = note_start, .on_line = keep_lines});
+    struct farm_supervisor *supervisor =
+        make(&job, (struct farm_supervisor_config){
+                       .on_tick = kill_once, .before_start = note_start, .on_death = mark_dead, .on_line = keep_lines});
     struct farm_worker_spec spec = worker("actor 0", live_on, &job);
     add(supervisor, &spec);
     struct farm_error err;
@@ -110,7 +118,7 @@ Test(supervisor, starts_a_worker_again_after_kill_9) {
     cr_assert_eq(job.page->lives, 2);
     cr_assert_eq(farm_supervisor_restarts(supervisor, 0), 1);
     cr_assert_eq(job.page->events, 12, "before_start is called before each start: %d", job.page->events);
-    cr_assert_lt(farm_now_ns() - job.started_ns, 1000000000u, "the first restart is immediate");
+    cr_assert_eq(job.ticks_dead, 0, "the first restart is immediate");
     cr_assert_eq(kill(job.page->pids[1], 0), -1, "nothing is left after run");
     farm_supervisor_free(supervisor);
 }
@@ -727,21 +735,19 @@ static void note_phase(void *context, int phase) {
     job->lives_wanted = 10 * job->lives_wanted + phase;
 }
 
-Test(supervisor, a_second_signal_a_second_later_cuts_the_grace_short) {
+Test(supervisor, a_second_signal_a_second_later_cuts_the_grace_short, .timeout = 60) {
     struct job job = {.page = share()};
     farm_log_set_level(FARM_LOG_ERROR);
     struct farm_supervisor *supervisor =
-        make(&job, (struct farm_supervisor_config){.grace_ms = 20000, .before_stop = note_phase});
+        make(&job, (struct farm_supervisor_config){.grace_ms = 3600000, .before_stop = note_phase});
     struct farm_worker_spec one = worker("actor 0", deaf_and_insistent, &job), other = worker("actor 1", deaf, &job);
     one.stop_phase = other.stop_phase = 3;
     add(supervisor, &one);
     add(supervisor, &other);
     int number = 0;
     cr_assert_eq(farm_supervisor_run(supervisor, &number, NULL), FARM_OK);
-    uint64_t spent_ns = farm_now_ns() - job.started_ns;
     cr_assert_eq(number, SIGINT, "the first of them");
     cr_assert_eq(job.page->slots, 2, "the signal that came too soon changed nothing");
-    cr_assert_lt(spent_ns, 5000000000u);
     cr_assert_eq(job.lives_wanted, 3, "told of the phase once");
     farm_supervisor_free(supervisor);
 }
