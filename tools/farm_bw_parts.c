@@ -5,7 +5,7 @@
 // Seconds: quick, summary, full.
 const struct farm_bw_part farm_bw_parts[] = {
     {"memory", "kernels: read, write, copy, scale, add, triad", {4, 20, 40}, farm_bw_part_memory},
-    {"latency", "idle latency and the cache ladder", {0.8, 5, 15}, farm_bw_part_latency},
+    {"latency", "idle latency and the cache ladder", {1, 5, 15}, farm_bw_part_latency},
     {"matrix", "node by node, latency and bandwidth", {0.6, 2, 10}, farm_bw_part_matrix},
     {"mix", "peak by reads to writes", {0, 2.5, 8}, farm_bw_part_mix},
     {"loaded", "latency under load", {0, 3, 20}, farm_bw_part_loaded},

@@ -24,8 +24,8 @@ enum {
     DELAY_LINES = 8,              // that a row's delay is for
     TRIAL = 4,                    // how much longer the next cycle is while its size is chosen
 };
-// OPENING: the part of a ladder's time for making its memory present and its longest cycle; of a single figure's, twice
-// as much.
+// OPENING: the part of a ladder's time for making its memory present and its longest cycle. A single figure, which is
+// little work besides, has two or three times as much for it.
 static const double OPENING = 0.25, SAMPLE_S = 0.01, WARM_UP_S = 0.02, RAMP_S = 1e-3, LOADED_SAMPLE_S = 0.02;
 static const uint64_t BYTES_LEAST = 64u << 20, CACHE_UNKNOWN_BYTES = 32u << 20, FIT_BYTES_LEAST = 256u << 10;
 
@@ -359,7 +359,7 @@ enum farm_status farm_bw_idle(const struct farm_bw_setup *setup, const struct fa
     enum farm_status status = farm_bw_stage_team(setup, &cpu, 1, &team, &result->conditions, err);
     if (status) return status;
     const struct chase_config chase_config = {.bytes = config->bytes,
-                                              .seconds = 2 * OPENING * farm_bw_clock_share(&clock, 1),
+                                              .seconds = 3 * OPENING * farm_bw_clock_share(&clock, 1),
                                               .spacing_bytes = LINE,
                                               .node = node_or_own(setup, config->node, cpu),
                                               .pages = config->pages};
