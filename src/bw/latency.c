@@ -145,7 +145,7 @@ static enum farm_status open_chase(const struct farm_bw_setup *setup, const stru
         return farm_fail(err, FARM_E_LIMIT, "no memory for the order of %llu lines", (unsigned long long)bytes / LINE);
     }
     if (chosen) fit_chase(chase, config->spacing_bytes, start_ns + 2 * half_ns);
-    if (chosen && chase->bytes < beyond_caches(setup))
+    if (chosen && chase->bytes < FARM_BW_CACHES * setup->machine->l3_bytes)
         farm_bw_conditions_note(conditions,
                                 "Time or memory is short: less than %d x the last-level cache is chased through.",
                                 FARM_BW_CACHES);

@@ -358,7 +358,8 @@ enum farm_status farm_bw_stage_open(const struct farm_bw_setup *setup, const str
         status = first_failure(stage, err);
     }
     if (status) farm_bw_stage_close(stage);
-    if (!status && chosen && lines_of(stage) < wanted / FARM_BANDWIDTH_LINE / (uint64_t)stage->threads)
+    const uint64_t rounding = (uint64_t)config->cpu_count * FARM_BANDWIDTH_LINE;
+    if (!status && chosen && stage->array_bytes + rounding < FARM_BW_CACHES * stage->cache_bytes)
         farm_bw_conditions_note(
             conditions, "Time or memory is short: arrays are smaller than %d x the last-level caches.", FARM_BW_CACHES);
     return status;
