@@ -4,8 +4,14 @@
 Run in this folder after `pip install "jax[cpu]" numpy`. Each file is one array after another, little-endian, in this order: parameters f32
 (tensor by tensor in the order of farm_net_make, PyTorch's layouts), input (u8 frames [batch][stack][channels][height][width],
 or f32 [batch][flat]), dlogits f32 [batch][actions], dvalue f32 [batch], logits f32 [batch][actions], value f32 [batch],
-gradients f32 like the parameters. Frame 0 of row 0 and the first two frames of row 1 are zeros.
+gradients f32 like the parameters; then how far bf16 is off, f32: relative Euclidean norms for logits, values and each
+tensor's gradient. Frame 0 of row 0 and the first two frames of row 1 are zeros.
+
+In bf16, JAX rounds what the executor stores in bf16: packed weights (for frames, divided by 255), outputs of layers after
+the activation, gradients by those outputs, these once more after the activation, and dlogits and dvalue.
 """
+from functools import partial
+
 import jax
 
 jax.config.update("jax_enable_x64", True)
@@ -40,18 +46,50 @@ def tensors(net):
     return out + [(net["actions"], features), (1, features), (net["actions"],), (1,)]
 
 
-def forward(net, params, x):
+def bf16(x):
+    return jnp.asarray(x, jnp.float32).astype(jnp.bfloat16).astype(jnp.float64)
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(1, 2))
+def store(x, activation, rough):
+    y = jnp.tanh(x) if activation == "tanh" else jax.nn.relu(x)
+    return bf16(y) if rough else y
+
+
+def store_backward(activation, rough, y, diff):
+    slope = 1 - y * y if activation == "tanh" else y > 0
+    return (bf16(bf16(diff) * slope) if rough else diff * slope,)
+
+
+store.defvjp(lambda x, *how: (store(x, *how),) * 2, store_backward)
+
+
+def forward(net, params, x, rough):
     """x: [batch][channels][height][width] in [0, 1], or [batch][flat]."""
     for i, layer in enumerate(net["layers"]):
         weight, bias = params[2 * i], params[2 * i + 1]
         if layer[0] == "conv":
             x = jax.lax.conv_general_dilated(x, weight, (layer[3], layer[3]), "VALID", dimension_numbers=("NCHW", "OIHW", "NCHW"))
-            x = jax.nn.relu(x + bias[None, :, None, None])
+            x = store(x + bias[None, :, None, None], "relu", rough)
         else:
-            x = x.reshape(x.shape[0], -1) @ weight.T + bias
-            x = jax.nn.relu(x) if layer[2] == "relu" else jnp.tanh(x)
+            x = store(x.reshape(x.shape[0], -1) @ weight.T + bias, layer[2], rough)
     policy, value, policy_bias, value_bias = params[-4:]
     return x @ policy.T + policy_bias, (x @ value.T + value_bias)[:, 0]
+
+
+def solve(net, params, x, dlogits, dvalue, rough):
+    """Logits, values and gradients."""
+    if rough:
+        scales = [np.float32(1 / 255 if net["channels"] and i == 0 else 1) for i in range(len(params))]
+        params = [bf16(p.astype(np.float32) * scale) / np.float64(scale) if p.ndim > 1 else p for p, scale in zip(params, scales)]
+        x = x if net["channels"] else bf16(x)
+        dlogits, dvalue = bf16(dlogits), bf16(dvalue)
+
+    def loss(p):
+        logits, value = forward(net, p, x, rough)
+        return jnp.sum(dlogits * logits) + jnp.sum(dvalue * value)
+
+    return [*forward(net, params, x, rough), *jax.grad(loss)(params)]
 
 
 def write(name, net, rng):
@@ -71,18 +109,15 @@ def write(name, net, rng):
     dlogits = rng.normal(size=(batch, net["actions"])).astype(np.float32)
     dvalue = rng.normal(size=batch).astype(np.float32)
 
-    def loss(p):
-        logits, value = forward(net, p, x)
-        return jnp.sum(dlogits.astype(np.float64) * logits) + jnp.sum(dvalue.astype(np.float64) * value)
-
-    wide = [p.astype(np.float64) for p in params]
-    logits, value = forward(net, wide, x)
-    grads = jax.grad(loss)(wide)
+    wide = [np.asarray(a, np.float64) for a in [dlogits, dvalue, *params]]
+    exact = solve(net, wide[2:], x, *wide[:2], rough=False)
+    rough = solve(net, wide[2:], x, *wide[:2], rough=True)
+    errors = [np.linalg.norm(np.ravel(a - b)) / np.linalg.norm(np.ravel(b)) for a, b in zip(rough, exact)]
     with open(f"nn_{name}.bin", "wb") as file:
         for array in params:
             file.write(array.tobytes())
         file.write(raw.tobytes())
-        for array in [dlogits, dvalue, logits, value, *grads]:
+        for array in [dlogits, dvalue, *exact, errors]:
             file.write(np.asarray(array, np.float32).tobytes())
 
 
