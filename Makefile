@@ -301,8 +301,14 @@ build-tests build-c-tests:
 	$(if $(CUDA_UNTESTED),@echo '  CUDA  headers missing$(comma) so not built: $(CUDA_UNTESTED) (make deps)')
 run_tests = tools/build/run_tests.py --jobs $(TEST_JOBS) --build $(BUILD) $(if $(SANITIZE),--timeout 300) \
             $(if $(TSAN),$(shell setarch -R true 2>/dev/null && echo '--wrap "setarch -R"'))
+# These run again at instruction set levels below this CPU's best, to which oneDNN limits itself then.
+ISA_TESTS  := $(filter $(addprefix $(BUILD)/tests/,nn/test_executor learner/test_learner learner/test_vtrace_lane),$(C_TESTS))
+cpu_has     = $(shell grep -qsw $1 /proc/cpuinfo && echo $1)
+isa_levels  = $(if $(ONEDNN_MAX_CPU_ISA),,$(if $(call cpu_has,avx2),SSE41) $(if $(call cpu_has,avx512bw),AVX2) \
+              $(if $(call cpu_has,avx512_vnni)$(call cpu_has,avx512_bf16),AVX512_CORE))
 run-tests:
-	@NVCC=$(NVCC) CUOBJDUMP=$(CUOBJDUMP) $(KERNELS_TOLD) $(BUILD)/venv/bin/python $(run_tests) $(C_TESTS) $(SCRIPT_TESTS)
+	@NVCC=$(NVCC) CUOBJDUMP=$(CUOBJDUMP) $(KERNELS_TOLD) $(BUILD)/venv/bin/python $(run_tests) $(C_TESTS) $(SCRIPT_TESTS) \
+		$(foreach l,$(isa_levels),$(foreach t,$(ISA_TESTS),--again ONEDNN_MAX_CPU_ISA=$l $t))
 run-c-tests:
 	@FARM_PYTHON=$(abspath $(BUILD)/../venv/bin/python) $(BUILD)/../venv/bin/python $(run_tests) $(C_TESTS) $(if $(findstring address,$(SANITIZE)),$(filter tests/tools/% tests/kernels/%,$(SCRIPT_TESTS)))
 

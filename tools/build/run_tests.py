@@ -1,12 +1,13 @@
 """Runs test programs and adds up what they say: `N passed, N failed[, N skipped]` is the last line.
 
-usage: run_tests.py [--jobs N] [--build DIR] [--timeout S] [--wrap COMMAND] TEST...
+usage: run_tests.py [--jobs N] [--build DIR] [--timeout S] [--wrap COMMAND] [--again NAME=VALUE TEST]... TEST...
 
 A TEST is a Criterion executable, a unittest script (*.py) or a shell script (*.sh; exit 0 passed, 77 skipped, the
 reason being its last line). What fails is shown in full, what passes in one line
 (and what it says behind `covered: `). A program that crashes, hangs,
 reports nothing or leaves a sanitizer's report counts as failed, even where each of its tests passed. Each program is
-a process group of its own, ended with it. FARM_BUILD and FARM_SOURCE tell the tests where they are.
+a process group of its own, ended with it. FARM_BUILD and FARM_SOURCE tell the tests where they are. --again runs a
+TEST once more with an environment variable set.
 """
 
 import argparse
@@ -82,8 +83,12 @@ def read_report(path, outcome):
     return True
 
 
-def run_one(test, arguments, environment):
+def run_one(test, arguments, environment, setting=""):
     outcome = Outcome(os.path.relpath(test, arguments.build) if test.startswith(arguments.build) else test)
+    if setting:
+        name, value = setting.split("=", 1)
+        outcome.name += f" @ {value}"
+        environment = dict(environment, **{name: value})
     start = time.monotonic()
     with tempfile.TemporaryDirectory() as scratch:
         report = os.path.join(scratch, "report.json")
@@ -138,6 +143,7 @@ def main():
     parser.add_argument("--build", default="build")
     parser.add_argument("--timeout", type=float, default=120.0)
     parser.add_argument("--wrap", default="", help="starts Criterion executables, as in 'setarch -R'")
+    parser.add_argument("--again", nargs=2, action="append", default=[], metavar=("NAME=VALUE", "TEST"))
     parser.add_argument("tests", nargs="*")
     arguments = parser.parse_args()
 
@@ -153,14 +159,15 @@ def main():
     start = time.monotonic()
     passed = failed = skipped = 0
     with concurrent.futures.ThreadPoolExecutor(max(1, arguments.jobs)) as pool:
-        futures = [pool.submit(run_one, test, arguments, environment) for test in sorted(arguments.tests)]
+        runs = sorted([(test, "") for test in arguments.tests] + [(test, setting) for setting, test in arguments.again])
+        futures = [pool.submit(run_one, test, arguments, environment, setting) for test, setting in runs]
         for future in futures:
             outcome = future.result()
             show(outcome)
             passed += outcome.passed
             failed += outcome.failed
             skipped += len(outcome.skipped)
-    print(f"  {len(arguments.tests)} test programs in {time.monotonic() - start:.1f} s")
+    print(f"  {len(runs)} test programs in {time.monotonic() - start:.1f} s")
     if passed + failed + skipped == 0:
         print("  no test was run")
         failed = 1
