@@ -55,7 +55,7 @@ say   = @printf '  %-5s %s\n' $1 $2
 parallel = $(if $(findstring -j,$(MAKEFLAGS))$(findstring jobserver,$(MAKEFLAGS)),,-j$(shell nproc))
 
 ##@ Targets
-.PHONY: all help deps run test bench bench-peers numa-guest model lint format asan tsan coverage fuzz fuzz-keep fuzz-seeds aarch64-test install uninstall clean chaos chaos-mutants kernel-mutants
+.PHONY: all help deps run test bench machine bench-peers numa-guest model lint format asan tsan coverage fuzz fuzz-keep fuzz-seeds aarch64-test install uninstall clean chaos chaos-mutants kernel-mutants
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
@@ -80,6 +80,10 @@ test: deps ## builds and runs all tests; ends with "N passed, N failed"
 bench: deps ## runs every benchmark and prints one table; RESULTS=file keeps the JSON
 	@$(MAKE) $(parallel) all
 	@$(BUILD)/venv/bin/python tools/build/bench_table.py --build $(BUILD) $(if $(RESULTS),--results $(RESULTS)) $(B)
+
+machine: deps ## this CPU as a line of bench/results/machines.jsonl: tests at three ISA levels, learner and ring benchmarks
+	@$(MAKE) $(parallel) all
+	@BUILD=$(BUILD) $(BUILD)/venv/bin/python tools/build/machine.py $(ARGS)
 
 bench-peers: deps ## the same work done by other people's systems; B=envpool picks one (installs them into build/peers)
 	@$(MAKE) $(parallel) all
@@ -154,7 +158,7 @@ clean: ## removes build/, but keeps the downloads: build/venv, build/procgen, bu
 		-exec rm -rf {} +
 
 # What follows needs to know what the machine has; the targets above do not.
-UNCONFIGURED := help deps run test bench bench-peers numa-guest model asan tsan coverage fuzz fuzz-% lint format uninstall clean run-lint lint-% aarch64 chaos chaos-mutants kernel-mutants
+UNCONFIGURED := help deps run test bench machine bench-peers numa-guest model asan tsan coverage fuzz fuzz-% lint format uninstall clean run-lint lint-% aarch64 chaos chaos-mutants kernel-mutants
 ifneq ($(filter-out $(UNCONFIGURED),$(or $(MAKECMDGOALS),all)),)
 include $(BUILD)/config.mk
 -include $(BUILD)/venv/python.mk $(BUILD)/cuda.mk
