@@ -54,9 +54,14 @@ class Report(unittest.TestCase):
         return json.loads(cls.report("--json", *arguments))
 
     def test_holds_what_the_parts_say(self):
-        topo = json.loads(farm(self.folder, "topo", "--json").stdout)
         self.assertEqual((self.plain["schema_version"], self.plain["fps"], self.plain["failed"]), (1, [], []))
-        self.assertEqual(self.plain["topo"]["plan"], topo["plan"])
+        plain = self.plain
+        for _ in range(10):  # until no farm of another test takes or gives back CPUs in between
+            topo = json.loads(farm(self.folder, "topo", "--json").stdout)
+            if plain["topo"]["plan"] == topo["plan"]:
+                break
+            plain = self.document("--no-fps", "--no-bw", "--host")
+        self.assertEqual(plain["topo"]["plan"], topo["plan"])
         self.assertEqual(self.plain["topo"]["machine"]["cpus"], topo["machine"]["cpus"])
         self.assertEqual(self.plain["doctor"]["can_run"], self.doctor["can_run"])
         names, wanted = ([f["name"] for f in d["findings"]] for d in (self.plain["doctor"], self.doctor))
