@@ -284,7 +284,7 @@ static double total_s(const struct bw *bw, size_t first) {
     return total;
 }
 
-// What a part may take: its budget; where the time left is less than the budgets left, its share of it, but for the
+// What a part may take: its budget; if the time left is less than the budgets left, its share of it, but for the
 // main table, which comes first.
 static double seconds_of(const struct bw *bw, size_t i) {
     const uint64_t now = farm_now_ns();
@@ -473,7 +473,7 @@ int farm_cmd_bw(int argc, char **argv) {
         .synopsis = "[--quick | --full] [--only A,B] [--env E] [--svg DIR] [--compare FILE [NEWER]] [--json]",
         .about =
             "Memory bandwidth and latency: kernels, caches, NUMA nodes, cores, pages, under load, what the farm's own\n"
-            "lanes carry, and where there are GPUs, between nodes and GPUs. GB are 1e9 bytes; bytes are the program's\n"
+            "lanes carry, and with GPUs, between nodes and GPUs. GB are 1e9 bytes; bytes are the program's\n"
             "loads and stores. Method, conventions and traps: docs/BANDWIDTH.md. --compare FILE NEWER sets two\n"
             "documents side by side and measures nothing.",
         .examples = "  farm bw\n"

@@ -87,7 +87,7 @@ void farm_bw_add(struct farm_bw_job *job, const struct farm_bw_figure *figure, d
 // A name as a part of a figure's: without blanks. Returns text.
 char *farm_bw_key(const char *name, char *text, size_t bytes);
 
-// {"median", "spread", "cv", "samples", "least", "most", "in_cache"}; null where nothing was measured.
+// {"median", "spread", "cv", "samples", "least", "most", "in_cache"}; null if nothing was measured.
 json_t *farm_bw_figure_json(const struct farm_bw_figure *figure);
 // Puts it under "conditions" and prints its note.
 void farm_bw_tell_conditions(struct farm_bw_job *job, json_t *section, const struct farm_bw_conditions *conditions);

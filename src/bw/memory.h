@@ -37,7 +37,7 @@ struct farm_bw_memory_result {
     struct farm_bw_conditions conditions;
 };
 
-// Bytes of the last-level caches that these CPUs reach; 0 where the machine reports none.
+// Bytes of the last-level caches that these CPUs reach; 0 if the machine reports none.
 uint64_t farm_bw_cache_bytes(const struct farm_machine *machine, const int *cpus, int cpu_count);
 
 // Bytes of each array that are beyond caches: FARM_BW_CACHES x the last-level caches of these CPUs, at least 64 MiB,
