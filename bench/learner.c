@@ -2,7 +2,9 @@
 // random 84x84 frames: whole updates of 32 unrolls (672 observations: forward, V-trace, loss, backward, optimiser, new
 // version; of 4 unrolls for the deep network, whose observations take 40 times as long) and inference (forward, sample,
 // answers written). The reference is arithmetic alone: the rate at which oneDNN's sgemm of 512x512x512 would do the
-// network's products, measured in the same run, sample by sample; make bench-peers compares with PyTorch.
+// network's products, measured in the same run, sample by sample; make bench-peers compares with PyTorch. The same work
+// under each precision that can be forced stands beside: NAME_choice is what `--precision auto` chose ÷ the best of
+// them.
 #include <math.h>
 #include <oneapi/dnnl/dnnl.h>
 #include <stdio.h>
@@ -17,6 +19,7 @@
 enum {
     SAMPLES = 15,
     RESULTS = 7,
+    PRECISIONS = 3,
     PRODUCT = 512, // rows and columns of the reference's matrices
     PRODUCTS = 4,  // a sample
     SIDE = 84,
@@ -38,9 +41,9 @@ struct rig {
     struct farm_ring made, actor, learner;
     struct farm_learner_config config;
     struct farm_net net;
-    struct farm_backend *backend;
-    uint32_t unrolls; // of an update
-    uint64_t n;       // step that was inferred, or start of the unrolls that were trained on, last
+    struct farm_backend *backends[PRECISIONS], *backend; // by farm_precision; NULL: not on this CPU. The one at work
+    uint32_t unrolls;                                    // of an update
+    uint64_t n; // step that was inferred, or start of the unrolls that were trained on, last
 };
 
 struct reference {
@@ -85,7 +88,7 @@ static void fill_lanes(struct rig *rig) {
         }
 }
 
-static void make_backend(struct rig *rig, const char *net, bool train, uint32_t batch) {
+static void make_backends(struct rig *rig, const char *net, bool train, uint32_t batch) {
     struct farm_error err;
     const struct farm_net_spec *spec = farm_net_find(net, &err);
     must(spec ? FARM_OK : err.status, &err);
@@ -109,19 +112,23 @@ static void make_backend(struct rig *rig, const char *net, bool train, uint32_t 
                  .rmsprop_epsilon = 0.01,
                  .grad_norm_clip = 40,
                  .loss_sum = true},
-        .precision = FARM_PRECISION_AUTO,
         .train_threads = 1,
         .infer_batch_max = batch,
         .evaluate = !train,
     };
     must(farm_net_make(spec, &rig->config.io, &rig->net, &err), &err);
     const struct farm_backend_config config = {.learner = &rig->config, .net = &rig->net, .width_max = WIDTH};
-    must(farm_backend_cpu.create(&config, &rig->backend, &err), &err);
+    for (int p = 0; p < PRECISIONS; p++) {
+        rig->config.precision = (enum farm_precision)p;
+        rig->backends[p] = NULL;
+        const enum farm_status status = farm_backend_cpu.create(&config, &rig->backends[p], &err);
+        if (status != FARM_E_UNSUPPORTED || p != FARM_PRECISION_BF16) must(status, &err);
+    }
 }
 
-static void close_backend(struct rig *rig) {
-    farm_backend_cpu.destroy(rig->backend);
-    rig->backend = NULL;
+static void close_backends(struct rig *rig) {
+    for (int p = 0; p < PRECISIONS; p++)
+        if (rig->backends[p]) farm_backend_cpu.destroy(rig->backends[p]);
 }
 
 // ---- what the arithmetic needs ----
@@ -219,19 +226,38 @@ static double rate(work_function *work, struct rig *rig, uint32_t batch, double 
 
 static void measure(struct farm_bench *bench, struct rig *rig, const struct reference *reference, const char *name,
                     const char *net, bool train, uint32_t batch) {
-    double ours[SAMPLES], theirs[SAMPLES];
+    static const char *const forced_names[PRECISIONS] = {NULL, "--precision f32", "--precision bf16"};
+    static char names[RESULTS][32]; // results point at them
+    double rates[PRECISIONS][SAMPLES], theirs[SAMPLES], copy[SAMPLES];
     work_function *work = train ? train_once : infer_once;
     rig->unrolls = strcmp(net, "deep") == 0 ? UNROLLS_DEEP : UNROLLS;
-    make_backend(rig, net, train, batch);
+    make_backends(rig, net, train, batch);
     const double flops = flops_per_observation(&rig->net, train);
-    rate(work, rig, batch, 0.01); // first touches
-    for (int s = 0; s < SAMPLES; s++) {
-        theirs[s] = sgemm_rate(reference) / flops;
-        ours[s] = rate(work, rig, batch, bench->seconds / (RESULTS * (SAMPLES + 1)));
+    for (int s = -1; s < SAMPLES; s++) { // the first touches memory
+        if (s >= 0) theirs[s] = sgemm_rate(reference) / flops;
+        for (int p = 0; p < PRECISIONS; p++) {
+            rig->backend = rig->backends[p];
+            if (rig->backend == NULL) continue;
+            const double seconds = bench->seconds / (PRECISIONS * RESULTS * (SAMPLES + 1));
+            const double measured = rate(work, rig, batch, s < 0 ? 0.01 : seconds);
+            if (s >= 0) rates[p][s] = measured;
+        }
     }
-    close_backend(rig);
-    farm_bench_add(bench, name, "obs/s", "higher", ours, SAMPLES, "its products at f32 sgemm's rate (512^3)", theirs,
-                   SAMPLES, NAN);
+    int best = FARM_PRECISION_F32;
+    double spread, rate_of[PRECISIONS] = {0};
+    for (int p = 0; p < PRECISIONS; p++) {
+        if (rig->backends[p] == NULL) continue;
+        memcpy(copy, rates[p], sizeof copy);
+        rate_of[p] = farm_bench_median(copy, SAMPLES, &spread);
+    }
+    if (rate_of[FARM_PRECISION_BF16] > rate_of[best]) best = FARM_PRECISION_BF16;
+    close_backends(rig);
+    char *choice = names[bench->count / 2];
+    snprintf(choice, sizeof names[0], "%s_choice", name);
+    memcpy(copy, rates[FARM_PRECISION_AUTO], sizeof copy);
+    farm_bench_add(bench, name, "obs/s", "higher", rates[FARM_PRECISION_AUTO], SAMPLES,
+                   "its products at f32 sgemm's rate (512^3)", theirs, SAMPLES, NAN);
+    farm_bench_add(bench, choice, "obs/s", "higher", copy, SAMPLES, forced_names[best], rates[best], SAMPLES, 0.97);
 }
 
 int main(int argc, char **argv) {
@@ -240,7 +266,7 @@ int main(int argc, char **argv) {
                                         "rate of a bare matrix product."};
     struct rig rig = {0};
     struct reference reference;
-    farm_bench_start(&bench, argc, argv, 15);
+    farm_bench_start(&bench, argc, argv, 24);
     farm_bench_check(farm_bench_pin(farm_bench_cpus() - 1), "cannot bind to one CPU");
     open_lanes(&rig);
     fill_lanes(&rig);

@@ -1,9 +1,11 @@
 // The processes of a job, as the supervisor is told of them: what a recipe's words mean to actor and learner, which
 // CPUs, memory and descriptors each gets, and the learner's first steps in its own process. See farm_job_parts.h.
+#include <limits.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "farm_job_parts.h"
+#include "farm_paths.h"
 #include "kernels/random.h"
 #include "ring/wait.h"
 
@@ -134,6 +136,19 @@ static enum farm_status add_actor(struct farm_job *job, uint32_t a, struct farm_
 // ---- the learner ----
 
 // The supervisor's mapping of the board is not the child's: it opens its own.
+// The arithmetic of the run that a checkpoint, RUN/checkpoints/NAME, belongs to. False if it lies elsewhere.
+static bool run_of_checkpoint(const char *checkpoint, char *file, size_t file_bytes) {
+    int n = snprintf(file, file_bytes, "%s", checkpoint);
+    for (int cut = 0; cut < 2; cut++) {
+        char *slash = n > 0 && (size_t)n < file_bytes ? strrchr(file, '/') : NULL;
+        if (!slash) return false;
+        *slash = 0;
+    }
+    const size_t length = strlen(file);
+    n = snprintf(file + length, file_bytes - length, "/arithmetic.txt");
+    return (size_t)n < file_bytes - length;
+}
+
 static int learner_body(void *context, struct farm_error *err) {
     const struct farm_job *job = context;
     struct farm_segment board;
@@ -141,7 +156,15 @@ static int learner_body(void *context, struct farm_error *err) {
         return 1;
     if (job->standin.body) return job->standin.body(job->standin.context, job, farm_job_board(&board), err);
     struct farm_learner_config config = job->learner;
+    char cpu_name[128], run_file[PATH_MAX], user_file[PATH_MAX];
     config.board = farm_job_board(&board);
+    config.cpu_name = farm_machine_cpu_name(NULL, cpu_name, sizeof cpu_name) ? cpu_name : NULL;
+    if (job->run_path)
+        config.arithmetic_run_file = farm_run_dir_file(job->run_path, "arithmetic.txt", run_file, sizeof run_file);
+    else if (config.evaluate && config.checkpoint_load &&
+             run_of_checkpoint(config.checkpoint_load, run_file, sizeof run_file))
+        config.arithmetic_run_file = run_file;
+    if (farm_path_cache("arithmetic.txt", user_file, sizeof user_file)) config.arithmetic_user_file = user_file;
     return farm_learner_run(&config, err);
 }
 

@@ -7,6 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/file.h"
 #include "farm_build.h"
 
 // The folder that the running binary lies in; "" where /proc does not say.
@@ -51,6 +52,19 @@ bool farm_path_python(char *python, size_t python_bytes, char *pythonpath, size_
 bool farm_path_envs(char *path, size_t path_bytes) {
     static const char *const candidates[] = {"%/envs", "%/../lib/farm/envs"};
     return first_there(candidates, sizeof candidates / sizeof *candidates, R_OK | X_OK, path, path_bytes);
+}
+
+bool farm_path_cache(const char *name, char *path, size_t path_bytes) {
+    const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
+    char folder[PATH_MAX];
+    int n = -1;
+    if (cache && cache[0] == '/')
+        n = snprintf(folder, sizeof folder, "%s/actorfarm", cache);
+    else if (home && home[0] == '/')
+        n = snprintf(folder, sizeof folder, "%s/.cache/actorfarm", home);
+    if (n < 0 || (size_t)n >= sizeof folder || farm_folder_make(folder, NULL) != FARM_OK) return false;
+    n = snprintf(path, path_bytes, "%s/%s", folder, name);
+    return n > 0 && (size_t)n < path_bytes;
 }
 
 bool farm_path_cuda(char *path, size_t path_bytes) {

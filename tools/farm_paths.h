@@ -19,6 +19,10 @@ bool farm_path_python(char *python, size_t python_bytes, char *pythonpath, size_
 // the installation. False where there is none.
 bool farm_path_envs(char *path, size_t path_bytes);
 
+// A file of what this user's farms remember from run to run: in $XDG_CACHE_HOME/actorfarm, else ~/.cache/actorfarm,
+// which is made. False if that fails.
+bool farm_path_cache(const char *name, char *path, size_t path_bytes);
+
 // The CUDA backend: $FARM_CUDA_BACKEND, else libfarm_cuda.so beside the binary or of the installation. False where
 // there is none.
 bool farm_path_cuda(char *path, size_t path_bytes);

@@ -205,7 +205,7 @@ def compare(program, work, rounds, seconds):
     subjects = {name: fastest(net, rows, seconds) for name, (net, rows) in work.items()}
     samples, theirs = {name: [] for name in work}, {name: [] for name in work}
     for turn in range(rounds):
-        document = ours(program, seconds * len(WORK))  # it measures all
+        document = ours(program, 2 * seconds * len(WORK))  # it measures all, each precision
         document["results"] = [result for result in document["results"] if result["name"] in work]
         for result in document["results"]:
             samples[result["name"]].append(result["value"])

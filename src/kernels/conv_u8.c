@@ -1,33 +1,44 @@
 // The portable half of the first convolution: shapes, packing, the references, and the choice of the path at run time.
-// Runs in the learner and in actors with local inference; no memory order; no SIMD here (cpu/conv_u8_avx2.c has it).
+// Runs in the learner and in actors with local inference; no memory order; no SIMD here (cpu/conv_u8_* have it).
 #include "kernels/conv_u8.h"
 
 #include <assert.h>
 #include <math.h>
 #include <string.h>
 
+#include "kernels/bf16.h"
 #include "kernels/conv_u8_packed.h"
 
 enum {
-    BLOCK = 8,      // output channels worked on together: a block of either layout
+    BLOCK = 8,      // output channels worked on together: they lie together in every layout
     TAPS_MAX = 4096 // weights of one output channel
 };
 
 enum farm_status farm_conv_u8_check(const struct farm_conv_u8_shape *shape, struct farm_error *err) {
     const struct farm_conv_u8_shape *s = shape;
-    if (s->stack < 1 || s->stack > 64 || s->kernel < 1 || s->kernel > 64 || s->stride < 1 ||
-        s->stack * s->kernel * s->kernel > TAPS_MAX)
-        return farm_fail(
-            err, FARM_E_INVALID,
-            "first convolution: stack %d and kernel %d must be 1 to 64, with stack·kernel² at most %d, and "
-            "stride %d at least 1",
-            s->stack, s->kernel, TAPS_MAX, s->stride);
-    if (s->height < s->kernel || s->width < s->kernel || s->height > 1024 || s->width > 1024)
+    if (s->stack < 1 || s->channels < 1 || s->stack > FARM_CONV_U8_PLANES_MAX ||
+        s->channels > FARM_CONV_U8_PLANES_MAX || s->stack * s->channels > FARM_CONV_U8_PLANES_MAX || s->kernel < 1 ||
+        s->kernel > 64 || s->stride < 1 || s->stride > 64 || s->stack * s->channels * s->kernel * s->kernel > TAPS_MAX)
+        return farm_fail(err, FARM_E_INVALID,
+                         "first convolution: stack %d of %d channels and kernel %d must be 1 to 64, with "
+                         "stack·channels at most 64 and stack·channels·kernel² at most %d, and stride %d 1 to 64",
+                         s->stack, s->channels, s->kernel, TAPS_MAX, s->stride);
+    for (int i = 0; i < 2; i++)
+        if (s->pad_before[i] < 0 || s->pad_after[i] < 0 || s->pad_before[i] >= s->kernel ||
+            s->pad_after[i] >= s->kernel)
+            return farm_fail(err, FARM_E_INVALID, "first convolution: padding must be 0 to kernel - 1 on each side");
+    if (s->height < 1 || s->width < 1 || s->height > 1024 || s->width > 1024 ||
+        s->pad_before[0] + s->height + s->pad_after[0] < s->kernel ||
+        s->pad_before[1] + s->width + s->pad_after[1] < s->kernel)
         return farm_fail(err, FARM_E_INVALID, "first convolution: a frame of %dx%d must be between %dx%d and 1024x1024",
                          s->height, s->width, s->kernel, s->kernel);
-    if (s->outputs < BLOCK || s->outputs % BLOCK != 0 || s->outputs > 1024)
-        return farm_fail(err, FARM_E_INVALID, "first convolution: %d output channels: a multiple of 8 up to 1024",
-                         s->outputs);
+    if (s->outputs < 1 || s->outputs > 1024)
+        return farm_fail(err, FARM_E_INVALID, "first convolution: %d output channels: 1 to 1024", s->outputs);
+    if (s->block != s->outputs && (s->block < BLOCK || s->block % BLOCK != 0 || s->outputs % s->block != 0))
+        return farm_fail(
+            err, FARM_E_INVALID,
+            "first convolution: blocks of %d channels: all %d outputs, or a multiple of 8 that divides them", s->block,
+            s->outputs);
     return FARM_OK;
 }
 
@@ -36,22 +47,26 @@ static size_t round_up_64(size_t bytes) {
 }
 
 static int taps_of(const struct farm_conv_u8_shape *shape) {
-    return shape->stack * shape->kernel * shape->kernel;
+    return farm_conv_u8_rows(shape) * shape->kernel;
 }
 
+// Elements of packed->plain: planes two by two.
 static size_t plain_count(const struct farm_conv_u8_shape *shape) {
+    return (size_t)((farm_conv_u8_planes(shape) + 1) / 2 * 2 * shape->kernel * shape->kernel) * (size_t)shape->outputs;
+}
+
+static size_t f32_count(const struct farm_conv_u8_shape *shape) {
     return (size_t)taps_of(shape) * (size_t)shape->outputs;
 }
 
 static size_t winograd_count(const struct farm_conv_u8_shape *shape) {
-    return (size_t)FARM_CONV_U8_PARTS * 16 * (size_t)shape->stack * (size_t)shape->outputs;
+    return (size_t)FARM_CONV_U8_PARTS * 16 * (size_t)farm_conv_u8_planes(shape) * (size_t)shape->outputs;
 }
 
 size_t farm_conv_u8_packed_bytes(const struct farm_conv_u8_shape *shape) {
-    const size_t plain = plain_count(shape);
-    if (shape->precision == FARM_CONV_U8_F32) return round_up_64(plain * sizeof(float));
-    return round_up_64((size_t)shape->outputs * sizeof(float)) + round_up_64(plain * sizeof(int16_t)) +
-           (farm_conv_u8_is_fast(shape) ? round_up_64(winograd_count(shape) * sizeof(int16_t)) : 0);
+    if (shape->precision == FARM_CONV_U8_F32) return round_up_64(f32_count(shape) * sizeof(float));
+    return round_up_64((size_t)shape->outputs * sizeof(float)) + round_up_64(plain_count(shape) * sizeof(int16_t)) +
+           (farm_conv_u8_is_winograd(shape) ? round_up_64(winograd_count(shape) * sizeof(int16_t)) : 0);
 }
 
 struct farm_conv_u8_packed farm_conv_u8_view(const struct farm_conv_u8_shape *shape, const void *packed) {
@@ -66,7 +81,7 @@ struct farm_conv_u8_packed farm_conv_u8_view(const struct farm_conv_u8_shape *sh
     at += round_up_64((size_t)shape->outputs * sizeof(float));
     view.plain = (int16_t *)(void *)at;
     at += round_up_64(plain_count(shape) * sizeof(int16_t));
-    if (farm_conv_u8_is_fast(shape)) view.winograd = (int16_t *)(void *)at;
+    if (farm_conv_u8_is_winograd(shape)) view.winograd = (int16_t *)(void *)at;
     return view;
 }
 
@@ -88,10 +103,17 @@ void farm_conv_u8_quantise_channel(uint32_t largest_bits, int whole_max, float *
     }
 }
 
-// Rounds one output channel's weights to whole numbers, [taps][O].
+// Where the weight of row `row`, column kx, output o stands in packed->plain.
+static size_t plain_at(const struct farm_conv_u8_shape *shape, int row, int kx, int o) {
+    const int plane = row / shape->kernel, ky = row % shape->kernel;
+    const int pair = (plane / 2 * shape->kernel + ky) * shape->kernel + kx;
+    return (size_t)(pair * shape->outputs + o) * 2 + (size_t)(plane % 2);
+}
+
+// Rounds one output channel's weights to whole numbers.
 static void pack_plain(const struct farm_conv_u8_shape *shape, const float *weights, int o,
                        const struct farm_conv_u8_packed *view) {
-    const int taps = taps_of(shape);
+    const int taps = taps_of(shape), k = shape->kernel;
     uint32_t largest = 0;
     for (int t = 0; t < taps; t++) {
         const uint32_t bits = magnitude_bits(weights[o * taps + t]);
@@ -102,20 +124,21 @@ static void pack_plain(const struct farm_conv_u8_shape *shape, const float *weig
     view->scale[o] = step / 255.0f;
     for (int t = 0; t < taps; t++) {
         const float scaled = inverse == 0 ? 0 : weights[o * taps + t] * inverse;
-        view->plain[t * shape->outputs + o] = (int16_t)lrintf(scaled);
+        view->plain[plain_at(shape, t / k, t % k, o)] = (int16_t)lrintf(scaled);
     }
 }
 
 // G g Gᵀ with G = [1 0; 1 1; 0 1] of each pixel of a 4x4 block: g(i, j) is the weight at (4i + r, 4j + c).
 static void pack_winograd(const struct farm_conv_u8_shape *shape, int o, const struct farm_conv_u8_packed *view) {
     enum { K = FARM_CONV_U8_KERNEL };
-    const int rows = 4 * shape->stack;
-    for (int row = 0; row < rows; row++) // frame row / 4, pixel row r = row % 4
+    const int rows = 4 * farm_conv_u8_planes(shape);
+    for (int row = 0; row < rows; row++) // plane row / 4, pixel row r = row % 4
         for (int c = 0; c < 4; c++) {
-            const int16_t *at = view->plain + ((row / 4 * K + row % 4) * K + c) * shape->outputs + o;
-            const int below = 4 * K * shape->outputs, right = 4 * shape->outputs;
-            const int g[3][2] = {
-                {at[0], at[right]}, {at[0] + at[below], at[right] + at[below + right]}, {at[below], at[below + right]}};
+            const int above = row / 4 * K + row % 4, below = above + 4;
+            const int16_t *plain = view->plain;
+            const int g00 = plain[plain_at(shape, above, c, o)], g01 = plain[plain_at(shape, above, c + 4, o)];
+            const int g10 = plain[plain_at(shape, below, c, o)], g11 = plain[plain_at(shape, below, c + 4, o)];
+            const int g[3][2] = {{g00, g01}, {g00 + g10, g01 + g11}, {g10, g11}};
             for (int v = 0; v < 3; v++) {
                 const int part[3] = {g[v][0], g[v][0] + g[v][1], g[v][1]};
                 for (int h = 0; h < 3; h++) {
@@ -129,88 +152,90 @@ static void pack_winograd(const struct farm_conv_u8_shape *shape, int o, const s
 void farm_conv_u8_pack(const struct farm_conv_u8_shape *shape, const float *weights, void *packed) {
     assert(farm_conv_u8_check(shape, NULL) == FARM_OK);
     const struct farm_conv_u8_packed view = farm_conv_u8_view(shape, packed);
-    const int taps = taps_of(shape);
-    for (int o = 0; o < shape->outputs; o++) {
-        if (view.plain_f32 != NULL) {
-            for (int t = 0; t < taps; t++) view.plain_f32[t * shape->outputs + o] = weights[o * taps + t] / 255.0f;
-        } else {
-            pack_plain(shape, weights, o, &view);
-            if (view.winograd != NULL) pack_winograd(shape, o, &view);
-        }
+    const int taps = taps_of(shape), outputs = shape->outputs;
+    if (view.plain_f32 != NULL) {
+        for (int o = 0; o < outputs; o++)
+            for (int t = 0; t < taps; t++) view.plain_f32[t * outputs + o] = weights[o * taps + t] / 255.0f;
+        return;
+    }
+    memset(view.plain, 0, plain_count(shape) * sizeof *view.plain);
+    for (int o = 0; o < outputs; o++) {
+        pack_plain(shape, weights, o, &view);
+        if (view.winograd != NULL) pack_winograd(shape, o, &view);
     }
 }
 
-// Where the 8 channels from `channel` on of output (y, x) lie in one observation's output.
-static size_t out_at(const struct farm_conv_u8_shape *shape, int y, int x, int channel) {
-    const size_t position = (size_t)y * (size_t)farm_conv_u8_out_width(shape) + (size_t)x;
-    if (shape->layout == FARM_CONV_U8_NHWC) return position * (size_t)shape->outputs + (size_t)channel;
-    const size_t positions = (size_t)farm_conv_u8_out_height(shape) * (size_t)farm_conv_u8_out_width(shape);
-    return (size_t)channel * positions + position * BLOCK;
-}
-
-static size_t out_count(const struct farm_conv_u8_shape *shape) {
-    return (size_t)farm_conv_u8_out_height(shape) * (size_t)farm_conv_u8_out_width(shape) * (size_t)shape->outputs;
-}
-
 // The pixels under output (y, x), in the weights' order.
-static void gather_window(const struct farm_conv_u8_shape *shape, const uint8_t *const *frames, int y, int x,
-                          uint8_t window[TAPS_MAX]) {
-    const int k = shape->kernel;
-    for (int s = 0; s < shape->stack; s++)
-        for (int ky = 0; ky < k; ky++) {
-            uint8_t *to = window + (s * k + ky) * k;
-            if (frames[s] == NULL)
-                memset(to, 0, (size_t)k);
-            else
-                memcpy(to, frames[s] + (y * shape->stride + ky) * shape->width + x * shape->stride, (size_t)k);
+static void gather_pixels(const struct farm_conv_u8_shape *shape, const uint8_t *const *planes, int y, int x,
+                          uint8_t pixels[TAPS_MAX]) {
+    for (int row = 0; row < farm_conv_u8_rows(shape); row++) {
+        const uint8_t *from = farm_conv_u8_row(shape, planes, row, y);
+        for (int kx = 0; kx < shape->kernel; kx++, pixels++) {
+            const int at = x * shape->stride + kx - shape->pad_before[1];
+            *pixels = from == NULL || at < 0 || at >= shape->width ? 0 : from[at];
         }
+    }
 }
 
 static float relu(float value) {
     return value < 0 ? 0 : value; // NaN stays
 }
 
-// Eight outputs of one window.
-static void forward_block(const struct farm_conv_u8_shape *shape, const struct farm_conv_u8_packed *view,
-                          const float *bias, const uint8_t *window, int channel, float *out) {
-    const int taps = taps_of(shape);
-    float sum[BLOCK] = {0};
-    if (view->plain_f32 != NULL) {
-        for (int t = 0; t < taps; t++)
-            for (int o = 0; o < BLOCK; o++) sum[o] += window[t] * view->plain_f32[t * shape->outputs + channel + o];
-    } else {
-        int32_t whole[BLOCK] = {0};
-        for (int t = 0; t < taps; t++)
-            for (int o = 0; o < BLOCK; o++) whole[o] += window[t] * view->plain[t * shape->outputs + channel + o];
-        for (int o = 0; o < BLOCK; o++) sum[o] = (float)whole[o] * view->scale[channel + o];
-    }
-    for (int o = 0; o < BLOCK; o++) out[o] = relu(sum[o] + bias[channel + o]);
+// Channels from `channel` on that are worked on together.
+static int channels_at(const struct farm_conv_u8_shape *shape, int channel) {
+    return shape->outputs - channel < BLOCK ? shape->outputs - channel : BLOCK;
 }
 
-void farm_conv_u8_forward_portable(const struct farm_conv_u8_shape *shape, const void *packed, const float *bias,
-                                   const uint8_t *const *frames, int batch, float *out) {
-    assert(farm_conv_u8_check(shape, NULL) == FARM_OK);
+// Some outputs over one position's pixels, before the activation.
+static void forward_block(const struct farm_conv_u8_shape *shape, const struct farm_conv_u8_packed *view,
+                          const float *bias, const uint8_t *pixels, int channel, float sum[BLOCK]) {
+    const int taps = taps_of(shape), k = shape->kernel, count = channels_at(shape, channel);
+    memset(sum, 0, BLOCK * sizeof *sum);
+    if (view->plain_f32 != NULL) {
+        for (int t = 0; t < taps; t++)
+            for (int o = 0; o < count; o++) sum[o] += pixels[t] * view->plain_f32[t * shape->outputs + channel + o];
+    } else {
+        int32_t whole[BLOCK] = {0};
+        for (int t = 0; t < taps; t++) {
+            const int16_t *weights = view->plain + plain_at(shape, t / k, t % k, channel);
+            for (int o = 0; o < count; o++) whole[o] += pixels[t] * weights[2 * o];
+        }
+        for (int o = 0; o < count; o++) sum[o] = (float)whole[o] * view->scale[channel + o];
+    }
+    for (int o = 0; o < count; o++) sum[o] += bias[channel + o];
+}
+
+static void forward_portable(const struct farm_conv_u8_shape *shape, const void *packed, const float *bias,
+                             const uint8_t *const *frames, int batch, void *out) {
     const struct farm_conv_u8_packed view = farm_conv_u8_view(shape, packed);
-    for (int n = 0; n < batch; n++)
-        for (int y = 0; y < farm_conv_u8_out_height(shape); y++)
-            for (int x = 0; x < farm_conv_u8_out_width(shape); x++) {
-                uint8_t window[TAPS_MAX];
-                gather_window(shape, frames + n * shape->stack, y, x, window);
-                for (int channel = 0; channel < shape->outputs; channel += BLOCK)
-                    forward_block(shape, &view, bias, window, channel,
-                                  out + (size_t)n * out_count(shape) + out_at(shape, y, x, channel));
+    const int width = farm_conv_u8_out_width(shape), positions = (int)farm_conv_u8_positions(shape);
+    for (int n = 0; n < batch; n++) {
+        const uint8_t *planes[FARM_CONV_U8_PLANES_MAX];
+        farm_conv_u8_find_planes(shape, frames + n * shape->stack, planes);
+        for (int p = 0; p < positions; p++) {
+            uint8_t pixels[TAPS_MAX];
+            gather_pixels(shape, planes, p / width, p % width, pixels);
+            for (int channel = 0; channel < shape->outputs; channel += BLOCK) {
+                float sum[BLOCK];
+                forward_block(shape, &view, bias, pixels, channel, sum);
+                const size_t at =
+                    (size_t)n * farm_conv_u8_out_count(shape) + farm_conv_u8_out_at(shape, (size_t)p, channel);
+                for (int o = 0; o < channels_at(shape, channel); o++)
+                    farm_number_put(out, shape->bf16, at + (size_t)o, shape->relu ? relu(sum[o]) : sum[o]);
             }
+        }
+    }
 }
 
 // The portable gradient's scratch.
 struct sums {
     float *total;                  // [taps][O], over the batch, for pixels of 0 to 255
-    int32_t *whole;                // [taps][O], of one observation, in steps
+    int32_t *whole;                // [taps][O], of some rows of one observation, in steps
     float *step, *inverse, *dbias; // [O]
 };
 
 static struct sums sums_at(const struct farm_conv_u8_shape *shape, void *scratch) {
-    const size_t plain = plain_count(shape), outputs = (size_t)shape->outputs;
+    const size_t plain = f32_count(shape), outputs = (size_t)shape->outputs;
     struct sums sums;
     sums.total = scratch;
     sums.whole = (int32_t *)(void *)(sums.total + plain);
@@ -220,73 +245,79 @@ static struct sums sums_at(const struct farm_conv_u8_shape *shape, void *scratch
     return sums;
 }
 
-size_t farm_conv_u8_scratch_bytes(const struct farm_conv_u8_shape *shape) {
-    size_t bytes = round_up_64(2 * 4 * plain_count(shape) + 3 * 4 * (size_t)shape->outputs);
-#if defined(__x86_64__)
-    const size_t fast = farm_conv_u8_is_fast(shape) ? farm_conv_u8_scratch_bytes_avx2(shape) : 0;
-    if (fast > bytes) bytes = fast;
-#endif
-    return bytes;
-}
-
-// Sums dbias and finds how to quantise one observation's dout.
-static void measure_dout(const struct farm_conv_u8_shape *shape, const float *dout, const struct sums *sums) {
-    const int height = farm_conv_u8_out_height(shape), width = farm_conv_u8_out_width(shape);
+// Sums dbias and finds how to quantise one observation's dout, whose first element is `first`.
+static void measure_dout(const struct farm_conv_u8_shape *shape, const void *dout, size_t first,
+                         const struct sums *sums) {
+    const int terms = farm_conv_u8_rows_at_once(shape) * farm_conv_u8_out_width(shape);
+    const size_t positions = farm_conv_u8_positions(shape);
     for (int o = 0; o < shape->outputs; o++) {
         uint32_t largest = 0;
-        for (int y = 0; y < height; y++)
-            for (int x = 0; x < width; x++) {
-                const float d = dout[out_at(shape, y, x, o / BLOCK * BLOCK) + (size_t)(o % BLOCK)];
-                const uint32_t bits = magnitude_bits(d);
-                if (bits > largest) largest = bits;
-                sums->dbias[o] += d;
-            }
-        farm_conv_u8_quantise_channel(largest, farm_conv_u8_whole_max(height * width), &sums->step[o],
-                                      &sums->inverse[o]);
+        for (size_t p = 0; p < positions; p++) {
+            const size_t at = first + farm_conv_u8_out_at(shape, p, o / BLOCK * BLOCK) + (size_t)(o % BLOCK);
+            const float d = farm_number_at(dout, shape->bf16, at);
+            const uint32_t bits = magnitude_bits(d);
+            if (bits > largest) largest = bits;
+            sums->dbias[o] += d;
+        }
+        farm_conv_u8_quantise_channel(largest, farm_conv_u8_whole_max(terms), &sums->step[o], &sums->inverse[o]);
     }
 }
 
-// Adds one window's share of the gradient of eight outputs.
-static void backward_block(const struct farm_conv_u8_shape *shape, const uint8_t *window, const float *dout,
+// Adds one position's share of the gradient of some outputs.
+static void backward_block(const struct farm_conv_u8_shape *shape, const uint8_t *pixels, const float d[BLOCK],
                            int channel, const struct sums *sums) {
-    const int taps = taps_of(shape);
+    const int taps = taps_of(shape), count = channels_at(shape, channel);
     if (shape->precision == FARM_CONV_U8_F32) {
         for (int t = 0; t < taps; t++)
-            for (int o = 0; o < BLOCK; o++) sums->total[t * shape->outputs + channel + o] += window[t] * dout[o];
+            for (int o = 0; o < count; o++) sums->total[t * shape->outputs + channel + o] += pixels[t] * d[o];
         return;
     }
     int32_t quantised[BLOCK];
-    for (int o = 0; o < BLOCK; o++) {
+    for (int o = 0; o < count; o++) {
         const float inverse = sums->inverse[channel + o];
-        quantised[o] = inverse == 0 ? 0 : (int32_t)lrintf(dout[o] * inverse);
+        quantised[o] = inverse == 0 ? 0 : (int32_t)lrintf(d[o] * inverse);
     }
     for (int t = 0; t < taps; t++)
-        for (int o = 0; o < BLOCK; o++) sums->whole[t * shape->outputs + channel + o] += window[t] * quantised[o];
+        for (int o = 0; o < count; o++) sums->whole[t * shape->outputs + channel + o] += pixels[t] * quantised[o];
 }
 
-void farm_conv_u8_backward_weights_portable(const struct farm_conv_u8_shape *shape, const uint8_t *const *frames,
-                                            int batch, const float *dout, float *dweights, float *dbias,
-                                            void *scratch) {
-    assert(farm_conv_u8_check(shape, NULL) == FARM_OK);
+// Adds the whole numbers to the total, and sets them to zero.
+static void settle(const struct farm_conv_u8_shape *shape, const struct sums *sums) {
+    for (size_t i = 0; i < f32_count(shape); i++) {
+        const float share = (float)sums->whole[i] * sums->step[i % (size_t)shape->outputs];
+        sums->total[i] += share;
+        sums->whole[i] = 0;
+    }
+}
+
+static void backward_portable(const struct farm_conv_u8_shape *shape, const uint8_t *const *frames, int batch,
+                              const void *dout, float *dweights, float *dbias, void *scratch) {
     const struct sums sums = sums_at(shape, scratch);
     const int taps = taps_of(shape), outputs = shape->outputs;
-    memset(sums.total, 0, plain_count(shape) * sizeof(float));
-    memset(sums.dbias, 0, (size_t)outputs * sizeof(float));
-    for (int n = 0; n < batch; n++, dout += out_count(shape)) {
-        measure_dout(shape, dout, &sums);
-        memset(sums.whole, 0, plain_count(shape) * sizeof(int32_t));
-        for (int y = 0; y < farm_conv_u8_out_height(shape); y++)
-            for (int x = 0; x < farm_conv_u8_out_width(shape); x++) {
-                uint8_t window[TAPS_MAX];
-                gather_window(shape, frames + n * shape->stack, y, x, window);
-                for (int channel = 0; channel < outputs; channel += BLOCK)
-                    backward_block(shape, window, dout + out_at(shape, y, x, channel), channel, &sums);
+    const int height = farm_conv_u8_out_height(shape), width = farm_conv_u8_out_width(shape);
+    memset(sums.total, 0, f32_count(shape) * sizeof *sums.total);
+    memset(sums.whole, 0, f32_count(shape) * sizeof *sums.whole);
+    memset(sums.dbias, 0, (size_t)outputs * sizeof *sums.dbias);
+    for (int n = 0; n < batch; n++) {
+        const size_t first = (size_t)n * farm_conv_u8_out_count(shape);
+        const uint8_t *planes[FARM_CONV_U8_PLANES_MAX];
+        farm_conv_u8_find_planes(shape, frames + n * shape->stack, planes);
+        measure_dout(shape, dout, first, &sums);
+        for (int y = 0; y < height; y++) {
+            for (int x = 0; x < width; x++) {
+                uint8_t pixels[TAPS_MAX];
+                gather_pixels(shape, planes, y, x, pixels);
+                for (int channel = 0; channel < outputs; channel += BLOCK) {
+                    const size_t at = first + farm_conv_u8_out_at(shape, (size_t)(y * width + x), channel);
+                    float d[BLOCK];
+                    for (int o = 0; o < channels_at(shape, channel); o++)
+                        d[o] = farm_number_at(dout, shape->bf16, at + (size_t)o);
+                    backward_block(shape, pixels, d, channel, &sums);
+                }
             }
-        if (shape->precision == FARM_CONV_U8_I16)
-            for (int i = 0; i < taps * outputs; i++) {
-                const float share = (float)sums.whole[i] * sums.step[i % outputs];
-                sums.total[i] += share;
-            }
+            const bool full = (y + 1) % farm_conv_u8_rows_at_once(shape) == 0 || y == height - 1;
+            if (shape->precision == FARM_CONV_U8_I16 && full) settle(shape, &sums);
+        }
     }
     for (int o = 0; o < outputs; o++) {
         for (int t = 0; t < taps; t++) dweights[o * taps + t] += sums.total[t * outputs + o] / 255.0f;
@@ -294,30 +325,56 @@ void farm_conv_u8_backward_weights_portable(const struct farm_conv_u8_shape *sha
     }
 }
 
-#if defined(__x86_64__)
-static int use_avx2(const struct farm_conv_u8_shape *shape) {
-    return farm_conv_u8_is_fast(shape) && __builtin_cpu_supports("avx2");
+// ---- paths ----
+
+const char *farm_conv_u8_path_name(enum farm_conv_u8_path path) {
+    static const char *const names[] = {"portable", "avx2", "avx512"};
+    return names[path];
 }
+
+// NULL: PORTABLE.
+static const struct farm_conv_u8_fast *fast_path(const struct farm_conv_u8_shape *shape) {
+#if defined(__x86_64__)
+    if (shape->path == FARM_CONV_U8_AVX2) return &farm_conv_u8_avx2;
+    if (shape->path == FARM_CONV_U8_AVX512) return &farm_conv_u8_avx512;
 #endif
+    return NULL;
+}
+
+bool farm_conv_u8_runs(const struct farm_conv_u8_shape *shape) {
+#if defined(__x86_64__)
+    if (shape->path == FARM_CONV_U8_AVX2)
+        return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && shape->outputs % 8 == 0;
+    if (shape->path == FARM_CONV_U8_AVX512)
+        return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+               __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
+               __builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("fma") && shape->outputs % 16 == 0;
+#endif
+    return shape->path == FARM_CONV_U8_PORTABLE;
+}
+
+size_t farm_conv_u8_scratch_bytes(const struct farm_conv_u8_shape *shape) {
+    const struct farm_conv_u8_fast *fast = fast_path(shape);
+    if (fast != NULL) return round_up_64(fast->scratch_bytes(shape));
+    return round_up_64(2 * 4 * f32_count(shape) + 3 * 4 * (size_t)shape->outputs);
+}
 
 void farm_conv_u8_forward(const struct farm_conv_u8_shape *shape, const void *packed, const float *bias,
-                          const uint8_t *const *frames, int batch, float *out) {
-#if defined(__x86_64__)
-    if (use_avx2(shape)) {
-        farm_conv_u8_forward_avx2(shape, packed, bias, frames, batch, out);
-        return;
-    }
-#endif
-    farm_conv_u8_forward_portable(shape, packed, bias, frames, batch, out);
+                          const uint8_t *const *frames, int batch, void *out, void *scratch) {
+    const struct farm_conv_u8_fast *fast = fast_path(shape);
+    assert(farm_conv_u8_check(shape, NULL) == FARM_OK && farm_conv_u8_runs(shape));
+    if (fast != NULL)
+        fast->forward(shape, packed, bias, frames, batch, out, scratch);
+    else
+        forward_portable(shape, packed, bias, frames, batch, out);
 }
 
 void farm_conv_u8_backward_weights(const struct farm_conv_u8_shape *shape, const uint8_t *const *frames, int batch,
-                                   const float *dout, float *dweights, float *dbias, void *scratch) {
-#if defined(__x86_64__)
-    if (use_avx2(shape)) {
-        farm_conv_u8_backward_weights_avx2(shape, frames, batch, dout, dweights, dbias, scratch);
-        return;
-    }
-#endif
-    farm_conv_u8_backward_weights_portable(shape, frames, batch, dout, dweights, dbias, scratch);
+                                   const void *dout, float *dweights, float *dbias, void *scratch) {
+    const struct farm_conv_u8_fast *fast = fast_path(shape);
+    assert(farm_conv_u8_check(shape, NULL) == FARM_OK && farm_conv_u8_runs(shape));
+    if (fast != NULL)
+        fast->backward_weights(shape, frames, batch, dout, dweights, dbias, scratch);
+    else
+        backward_portable(shape, frames, batch, dout, dweights, dbias, scratch);
 }

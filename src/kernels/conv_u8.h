@@ -1,17 +1,17 @@
 // The first convolution of a network, straight from 8-bit frames where they lie (in the lane's ring): stack, divide by
-// 255, convolve, add the bias, ReLU; and its weight gradient. Runs in the learner, or in an actor with local inference.
-// The caller sees to it that the frames do not change meanwhile (it holds the lane's cursor); no memory order here.
-// Deliberately has no padding, no dilation and no data gradient: nothing comes before the first layer.
+// 255, convolve, add the bias, activate; and its weight gradient. Runs in the learner, or in an actor with local
+// inference. The caller holds the lane's cursor, so the frames do not change meanwhile; no memory order here.
+// Deliberately has no dilation and no data gradient: nothing comes before the first layer.
 //
 // Precision I16: a pixel is exact in 16 bits; weights are rounded to 14 bits (sign and 13) of the largest weight of
 // their output channel, output gradients likewise per observation and channel; products are summed in whole numbers
 // without any further error. So a weight is off by at most 2^-14 of its channel's largest (bf16: 2^-9 of itself), and a
 // channel's gradient of the output by at most 1.3e-3 in the Euclidean norm for 400 positions in the worst case, 2e-4
-// in practice. All I16 paths, portable or not, give the same bits forward. Precision F32 is plain float arithmetic,
-// slow.
+// in practice. All I16 paths give the same bits forward. Precision F32 is float arithmetic.
 #ifndef FARM_KERNELS_CONV_U8_H
 #define FARM_KERNELS_CONV_U8_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -19,53 +19,63 @@
 
 enum farm_conv_u8_precision { FARM_CONV_U8_F32, FARM_CONV_U8_I16 };
 
-// NHWC: [batch][out_height][out_width][outputs]. nChw8c: [batch][outputs/8][out_height][out_width][8], what oneDNN's
-// AVX2 convolutions want.
-enum farm_conv_u8_layout { FARM_CONV_U8_NHWC, FARM_CONV_U8_NCHW8C };
+// Instruction sets. PORTABLE is plain C: the oracle for the others, and the path of other machines. AVX512 includes
+// VNNI.
+enum farm_conv_u8_path { FARM_CONV_U8_PORTABLE, FARM_CONV_U8_AVX2, FARM_CONV_U8_AVX512, FARM_CONV_U8_PATHS };
 
 struct farm_conv_u8_shape {
     int stack;         // S: frames under one output, oldest first, as in the weights
-    int height, width; // of a frame: height x width bytes, row by row, no gaps
+    int channels;      // C: planes of a frame, one after another
+    int height, width; // of a plane: height x width bytes, row by row, no gaps
     int kernel;        // K: square
     int stride;        // in both directions
-    int outputs;       // O: output channels; a multiple of 8
-    enum farm_conv_u8_layout layout;
+    int pad_before[2]; // rows above and columns left of a plane, zeros
+    int pad_after[2];  // rows below, columns right
+    int outputs;       // O: output channels. AVX2 takes multiples of 8, AVX512 of 16
+    // Channels that lie together. Output [O / block][out_height][out_width][block]: NHWC where block = O, nChw8c and
+    // nChw16c if it is 8 or 16.
+    int block;
+    bool relu; // false: no activation
+    bool bf16; // outputs and their gradients are bf16; else f32
     enum farm_conv_u8_precision precision;
+    enum farm_conv_u8_path path;
 };
 
 static inline int farm_conv_u8_out_height(const struct farm_conv_u8_shape *shape) {
-    return (shape->height - shape->kernel) / shape->stride + 1;
+    return (shape->pad_before[0] + shape->height + shape->pad_after[0] - shape->kernel) / shape->stride + 1;
 }
 static inline int farm_conv_u8_out_width(const struct farm_conv_u8_shape *shape) {
-    return (shape->width - shape->kernel) / shape->stride + 1;
+    return (shape->pad_before[1] + shape->width + shape->pad_after[1] - shape->kernel) / shape->stride + 1;
 }
 
-// FARM_E_INVALID for a shape that makes no sense; the other functions assert that this is FARM_OK.
+// FARM_E_INVALID for a shape that makes no sense; the other functions assert that this is FARM_OK. path does not matter
+// to it.
 enum farm_status farm_conv_u8_check(const struct farm_conv_u8_shape *shape, struct farm_error *err);
 
-// Packs weights [O][S][K][K] (PyTorch's order) once per parameter version into packed, which has
-// farm_conv_u8_packed_bytes bytes at a 64-byte boundary and is private to these functions. layout does not matter to
-// it. A weight that is not finite makes its whole output channel NaN.
+// Can this CPU compute the shape on its path?
+bool farm_conv_u8_runs(const struct farm_conv_u8_shape *shape);
+
+const char *farm_conv_u8_path_name(enum farm_conv_u8_path path); // "portable", "avx2", "avx512"
+
+// Packs weights [O][S*C][K][K] (PyTorch's order) once per parameter version into packed, which has
+// farm_conv_u8_packed_bytes bytes at a 64-byte boundary and is private to these functions; any path, block and bf16 can
+// use it. A weight that is not finite makes its whole output channel NaN.
 size_t farm_conv_u8_packed_bytes(const struct farm_conv_u8_shape *shape);
 void farm_conv_u8_pack(const struct farm_conv_u8_shape *shape, const float *weights, void *packed);
 
-// out = relu(conv(frames / 255) + bias). frames: [batch][S] pointers to frames, NULL stands for a frame of zeros
-// (before the episode's start). bias: [O]. out: batch observations in shape->layout, 32-byte aligned. Thread-safe on
-// disjoint outputs. Reads no byte outside the frames.
-void farm_conv_u8_forward(const struct farm_conv_u8_shape *shape, const void *packed, const float *bias,
-                          const uint8_t *const *frames, int batch, float *out);
-
-// dweights[O][S][K][K] += gradient, dbias[O] += gradient. dout: gradient of the loss by the output before ReLU (so
-// already zero where ReLU cut), in shape->layout, 32-byte aligned. scratch: farm_conv_u8_scratch_bytes bytes at a
-// 64-byte boundary, contents irrelevant. A dout that is not finite makes its channel's gradients NaN.
+// For the next two functions: farm_conv_u8_scratch_bytes bytes at a 64-byte boundary, contents irrelevant.
 size_t farm_conv_u8_scratch_bytes(const struct farm_conv_u8_shape *shape);
-void farm_conv_u8_backward_weights(const struct farm_conv_u8_shape *shape, const uint8_t *const *frames, int batch,
-                                   const float *dout, float *dweights, float *dbias, void *scratch);
 
-// The same in plain C: the oracle for the fast path, and the path of other machines and shapes.
-void farm_conv_u8_forward_portable(const struct farm_conv_u8_shape *shape, const void *packed, const float *bias,
-                                   const uint8_t *const *frames, int batch, float *out);
-void farm_conv_u8_backward_weights_portable(const struct farm_conv_u8_shape *shape, const uint8_t *const *frames,
-                                            int batch, const float *dout, float *dweights, float *dbias, void *scratch);
+// out = activation(conv(frames / 255) + bias). frames: [batch][S] pointers to frames, NULL stands for a frame of zeros
+// (before the episode's start). bias: [O]. out: batch observations, f32 or bf16, 16-byte aligned. Thread-safe on
+// disjoint outputs and scratch. Reads no byte outside the frames.
+void farm_conv_u8_forward(const struct farm_conv_u8_shape *shape, const void *packed, const float *bias,
+                          const uint8_t *const *frames, int batch, void *out, void *scratch);
+
+// dweights[O][S*C][K][K] += gradient, dbias[O] += gradient. dout: gradient of the loss by the output before the
+// activation (so already zero where ReLU cut), laid out as out. A dout that is not finite makes its channel's gradients
+// NaN.
+void farm_conv_u8_backward_weights(const struct farm_conv_u8_shape *shape, const uint8_t *const *frames, int batch,
+                                   const void *dout, float *dweights, float *dbias, void *scratch);
 
 #endif

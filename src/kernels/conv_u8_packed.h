@@ -1,10 +1,15 @@
-// Private to conv_u8.c and cpu/conv_u8_avx2.c: what packed weights consist of, and the fast path's entries. Runs where
-// those run; no memory order.
+// Private to conv_u8.c and cpu/conv_u8_*: what packed weights consist of, rows of pixels, and the fast paths' entries.
+// Runs in the same processes; no memory order.
 //
-// The fast path is an integer Winograd convolution, F(2x2,2x2). An 8x8 kernel with stride 4 is a 2x2 kernel with stride
-// 1 over blocks of 4x4 pixels, whose pixels are the channels (16 of each frame). In one dimension, with three blocks
-// d0 d1 d2 and weights g0 g1:   y0 = d0·g0 + d1·g1 = m0 + m1   m0 = (d0 - d1)·g0   m1 = d1·(g0 + g1)
-//                               y1 = d1·g0 + d2·g1 = m1 - m2   m2 = (d1 - d2)·g1
+// A convolution sees S·C planes, and of each K rows: S·C·K rows of pixels in all. In I16 rows stand side by side, two
+// by two, in a 32-bit element, as do their weights (an odd last row with zeros), so that one instruction multiplies
+// both and adds.
+//
+// What the fast paths do for the Atari networks' shape is an integer Winograd convolution, F(2x2,2x2). An 8x8 kernel
+// with stride 4 is a 2x2 kernel with stride 1 over blocks of 4x4 pixels, whose pixels are the channels (16 of each
+// plane). In one dimension, with three blocks d0 d1 d2 and weights g0 g1:
+//     y0 = d0·g0 + d1·g1 = m0 + m1   m0 = (d0 - d1)·g0   m1 = d1·(g0 + g1)
+//     y1 = d1·g0 + d2·g1 = m1 - m2   m2 = (d1 - d2)·g1
 // three products instead of four; in two dimensions 9 instead of 16. The weight gradient with output gradients e0 e1
 // has the same form (g0 ↔ y0, e ↔ g). Sums of four 14-bit weights fit 16 bits, differences of pixels 10; 32-bit sums
 // may wrap in between, but the results fit, so nothing is lost: the answer is the direct convolution's, bit for bit.
@@ -14,33 +19,82 @@
 #include "kernels/conv_u8.h"
 
 enum {
-    FARM_CONV_U8_SIDE = 84,    // the fast path's frame, kernel and stride: all Atari networks'
-    FARM_CONV_U8_KERNEL = 8,   //
-    FARM_CONV_U8_STRIDE = 4,   //
-    FARM_CONV_U8_TILES = 10,   // of 2x2 outputs, in a row and in a column
-    FARM_CONV_U8_PARTS = 9,    // products m in two dimensions: 3 · (vertical) + (horizontal)
-    FARM_CONV_U8_STACK_MAX = 4 // frames
+    FARM_CONV_U8_SIDE = 84,     // the Winograd shape's plane, kernel and stride: all Atari networks'
+    FARM_CONV_U8_KERNEL = 8,    //
+    FARM_CONV_U8_STRIDE = 4,    //
+    FARM_CONV_U8_TILES = 10,    // of 2x2 outputs, in a row and in a column
+    FARM_CONV_U8_PARTS = 9,     // products m in two dimensions: 3 · (vertical) + (horizontal)
+    FARM_CONV_U8_STACK_MAX = 4, // planes
+    FARM_CONV_U8_PLANES_MAX = 64,
+    FARM_CONV_U8_WHOLE_MAX = 8191,                                   // 14 bits: sums of four fit 16
+    FARM_CONV_U8_TERMS = INT32_MAX / (255 * FARM_CONV_U8_WHOLE_MAX), // that a 32-bit sum holds without overflow
 };
 
-// A channel's largest value becomes this: sums of four fit 16 bits. Fewer where 32-bit sums of `terms` could overflow.
+// A channel's largest value becomes this. Less if a 32-bit sum of `terms` could overflow.
 static inline int farm_conv_u8_whole_max(int terms) {
     const int fits = INT32_MAX / (255 * terms);
-    return fits < 8191 ? fits : 8191;
+    return fits < FARM_CONV_U8_WHOLE_MAX ? fits : FARM_CONV_U8_WHOLE_MAX;
 }
 
-// Does the fast path serve this shape?
-static inline int farm_conv_u8_is_fast(const struct farm_conv_u8_shape *shape) {
+// Rows of outputs whose gradients are summed in 32 bits, an even number: after so many, the sum is added to the f32
+// total.
+static inline int farm_conv_u8_rows_at_once(const struct farm_conv_u8_shape *shape) {
+    const int rows = FARM_CONV_U8_TERMS / farm_conv_u8_out_width(shape);
+    return rows < 2 ? 2 : rows / 2 * 2;
+}
+
+static inline int farm_conv_u8_planes(const struct farm_conv_u8_shape *shape) {
+    return shape->stack * shape->channels;
+}
+static inline int farm_conv_u8_rows(const struct farm_conv_u8_shape *shape) {
+    return farm_conv_u8_planes(shape) * shape->kernel;
+}
+
+// The planes under one observation's outputs; NULL: zeros.
+static inline void farm_conv_u8_find_planes(const struct farm_conv_u8_shape *shape, const uint8_t *const *frames,
+                                            const uint8_t *planes[FARM_CONV_U8_PLANES_MAX]) {
+    for (int i = 0; i < farm_conv_u8_planes(shape); i++) {
+        const uint8_t *frame = frames[i / shape->channels];
+        planes[i] = frame == NULL ? NULL : frame + i % shape->channels * shape->height * shape->width;
+    }
+}
+
+// Row `row` (of farm_conv_u8_rows) under outputs of row y; NULL: zeros.
+static inline const uint8_t *farm_conv_u8_row(const struct farm_conv_u8_shape *shape, const uint8_t *const *planes,
+                                              int row, int y) {
+    const uint8_t *plane = planes[row / shape->kernel];
+    const int at = y * shape->stride + row % shape->kernel - shape->pad_before[0];
+    return plane == NULL || at < 0 || at >= shape->height ? NULL : plane + at * shape->width;
+}
+
+// Elements of one observation's output, and where 8 channels from `channel` on (a multiple of 8) stand at a position.
+static inline size_t farm_conv_u8_positions(const struct farm_conv_u8_shape *shape) {
+    return (size_t)farm_conv_u8_out_height(shape) * (size_t)farm_conv_u8_out_width(shape);
+}
+static inline size_t farm_conv_u8_out_count(const struct farm_conv_u8_shape *shape) {
+    return farm_conv_u8_positions(shape) * (size_t)shape->outputs;
+}
+static inline size_t farm_conv_u8_out_at(const struct farm_conv_u8_shape *shape, size_t position, int channel) {
+    const size_t block = (size_t)shape->block, at = (size_t)channel;
+    return at / block * block * farm_conv_u8_positions(shape) + position * block + at % block;
+}
+
+// Do the fast paths take the Winograd convolution for this shape?
+static inline bool farm_conv_u8_is_winograd(const struct farm_conv_u8_shape *shape) {
     return shape->precision == FARM_CONV_U8_I16 && shape->height == FARM_CONV_U8_SIDE &&
            shape->width == FARM_CONV_U8_SIDE && shape->kernel == FARM_CONV_U8_KERNEL &&
-           shape->stride == FARM_CONV_U8_STRIDE && shape->stack <= FARM_CONV_U8_STACK_MAX && shape->outputs % 16 == 0;
+           shape->stride == FARM_CONV_U8_STRIDE && farm_conv_u8_out_height(shape) == 2 * FARM_CONV_U8_TILES &&
+           farm_conv_u8_out_width(shape) == 2 * FARM_CONV_U8_TILES &&
+           shape->pad_before[0] + shape->pad_before[1] == 0 && farm_conv_u8_planes(shape) <= FARM_CONV_U8_STACK_MAX &&
+           shape->outputs % 16 == 0;
 }
 
 // Views of the packed block; a pointer that the precision has no use for is NULL.
 struct farm_conv_u8_packed {
     float *scale;      // I16: [O]: value of 1 in a sum
-    float *plain_f32;  // F32: [S·K·K][O], divided by 255
-    int16_t *plain;    // I16: [S·K·K][O]
-    int16_t *winograd; // I16, fast shapes: [O/16][9 parts][pixel pair: S·4 rows of 4, two by two][16][2]
+    float *plain_f32;  // F32: [rows][K][O], divided by 255
+    int16_t *plain;    // I16: [ceil(planes / 2)][K][K][O][2]
+    int16_t *winograd; // I16, Winograd shapes: [O/16][9 parts][pixel pair: planes·4 rows of 4, two by two][16][2]
 };
 struct farm_conv_u8_packed farm_conv_u8_view(const struct farm_conv_u8_shape *shape, const void *packed);
 
@@ -48,12 +102,14 @@ struct farm_conv_u8_packed farm_conv_u8_view(const struct farm_conv_u8_shape *sh
 // quantised = round(value · inverse), and *step is the value of 1. Not finite: NaN and 0. Too small to matter: 0 and 0.
 void farm_conv_u8_quantise_channel(uint32_t largest_bits, int whole_max, float *step, float *inverse);
 
-#if defined(__x86_64__)
-void farm_conv_u8_forward_avx2(const struct farm_conv_u8_shape *shape, const void *packed, const float *bias,
-                               const uint8_t *const *frames, int batch, float *out);
-void farm_conv_u8_backward_weights_avx2(const struct farm_conv_u8_shape *shape, const uint8_t *const *frames, int batch,
-                                        const float *dout, float *dweights, float *dbias, void *scratch);
-size_t farm_conv_u8_scratch_bytes_avx2(const struct farm_conv_u8_shape *shape);
-#endif
+// A path that is not PORTABLE.
+struct farm_conv_u8_fast {
+    void (*forward)(const struct farm_conv_u8_shape *shape, const void *packed, const float *bias,
+                    const uint8_t *const *frames, int batch, void *out, void *scratch);
+    void (*backward_weights)(const struct farm_conv_u8_shape *shape, const uint8_t *const *frames, int batch,
+                             const void *dout, float *dweights, float *dbias, void *scratch);
+    size_t (*scratch_bytes)(const struct farm_conv_u8_shape *shape);
+};
+extern const struct farm_conv_u8_fast farm_conv_u8_avx2, farm_conv_u8_avx512;
 
 #endif

@@ -11,6 +11,7 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "kernels/bf16.h"
 #include "kernels/device.h"
 
 enum farm_slope { FARM_SLOPE_ONE, FARM_SLOPE_RELU, FARM_SLOPE_TANH };
@@ -25,18 +26,6 @@ static inline FARM_HD float farm_slope_apply(enum farm_slope kind, float x) {
 static inline FARM_HD float farm_slope_gradient(enum farm_slope kind, float y, float dy) {
     if (kind == FARM_SLOPE_RELU) return y > 0 ? dy : 0;
     return kind == FARM_SLOPE_TANH ? dy * (1 - y * y) : dy;
-}
-
-static inline FARM_HD float farm_bf16_value(uint16_t x) {
-    const uint32_t bits = (uint32_t)x << 16;
-    float value;
-    memcpy(&value, &bits, sizeof value);
-    return value;
-}
-
-// Number i of an array of bf16 or f32.
-static inline FARM_HD float farm_number_at(const void *x, bool bf16, size_t i) {
-    return bf16 ? farm_bf16_value(((const uint16_t *)x)[i]) : ((const float *)x)[i];
 }
 
 // A maximum under a square kernel; what lies outside of the picture is never it. Every window must hold a pixel.

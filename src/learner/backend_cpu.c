@@ -38,7 +38,8 @@ struct trainer {
 struct farm_backend {
     const struct farm_learner_config *learner;
     const struct farm_net *net;
-    struct farm_heap *heap; // on the learner's node: the vectors as long as the network has parameters
+    struct farm_arithmetic arithmetic; // of all executors
+    struct farm_heap *heap;            // on the learner's node: the vectors as long as the network has parameters
 
     // inference thread
     struct farm_executor *infer;
@@ -140,19 +141,46 @@ static enum farm_status make_trainer(struct farm_backend *backend, struct traine
     if (!ok)
         return farm_fail(err, FARM_E_LIMIT,
                          "no memory for a training thread (fewer train_threads, a smaller micro_batch)");
-    struct farm_executor_config config = {
-        .net = backend->net, .batch_max = (int)rows, .training = true, .precision = backend->learner->precision};
+    const struct farm_executor_config config = {
+        .net = backend->net, .batch_max = (int)rows, .training = true, .arithmetic = &backend->arithmetic};
     return farm_executor_create(&config, &t->executor, err);
+}
+
+static uint32_t training_threads(const struct farm_learner_config *learner) {
+    return learner->train_threads ? learner->train_threads : 1;
+}
+
+// Unrolls that a training thread takes at once.
+static uint32_t micro_batch(const struct farm_backend *backend) {
+    const struct farm_learner_config *learner = backend->learner;
+    const uint32_t threads = training_threads(learner), share = (learner->algo.batch + threads - 1) / threads;
+    const uint32_t rows = backend->net->io.flat ? FLAT_ROWS : FRAME_ROWS;
+    const uint32_t wanted = learner->micro_batch ? learner->micro_batch : rows / (learner->algo.unroll + 1);
+    return wanted > share ? share : wanted < 1 ? 1 : wanted;
+}
+
+// How all executors compute: the same for inference and training, so that what acted is what is trained.
+static enum farm_status choose_arithmetic(struct farm_backend *backend, struct farm_error *err) {
+    const struct farm_learner_config *learner = backend->learner;
+    const struct farm_arithmetic_request request = {
+        .net = backend->net,
+        .precision = learner->precision,
+        .train_rows = learner->evaluate ? 0 : (int)(backend->micro_batch * (learner->algo.unroll + 1)),
+        .infer_rows = (int)learner->infer_batch_max,
+        .version_rows = (int)(learner->algo.batch * (learner->algo.unroll + 1)),
+        .cpu_name = learner->cpu_name,
+        .run_file = learner->arithmetic_run_file,
+        .user_file = learner->arithmetic_user_file,
+    };
+    char told[FARM_ARITHMETIC_TEXT];
+    const enum farm_status status = farm_arithmetic_choose(&request, &backend->arithmetic, told, err);
+    if (status == FARM_OK) farm_log_info("arithmetic: %s", told);
+    return status;
 }
 
 static enum farm_status make_training(struct farm_backend *backend, struct farm_error *err) {
     const struct farm_learner_config *learner = backend->learner;
-    uint32_t threads = learner->train_threads ? learner->train_threads : 1;
-    uint32_t rows = backend->net->io.flat ? FLAT_ROWS : FRAME_ROWS, steps = learner->algo.unroll + 1;
-    uint32_t share = (learner->algo.batch + threads - 1) / threads;
-    backend->micro_batch = learner->micro_batch ? learner->micro_batch : rows / steps;
-    if (backend->micro_batch > share) backend->micro_batch = share;
-    if (backend->micro_batch < 1) backend->micro_batch = 1;
+    const uint32_t threads = training_threads(learner);
 
     bool ok = true;
     backend->columns = zeroed(learner->algo.batch, sizeof *backend->columns, &ok);
@@ -181,6 +209,7 @@ static enum farm_status create(const struct farm_backend_config *config, struct 
         free(backend);
         return status;
     }
+    backend->micro_batch = micro_batch(backend);
     bool ok = true;
     backend->infer_rows = zeroed(infer_max * learner->algo.stack, sizeof(void *), &ok);
     backend->infer_logits = zeroed(infer_max * (size_t)config->net->io.actions, sizeof(float), &ok);
@@ -196,8 +225,11 @@ static enum farm_status create(const struct farm_backend_config *config, struct 
         backend->optimiser_config = farm_algo_optimiser(&learner->algo);
         farm_optimiser_init(&backend->optimiser_config, parameters, first, second, &backend->optimiser);
         farm_net_init(config->net, learner->seed, backend->params);
-        struct farm_executor_config executor = {
-            .net = config->net, .batch_max = (int)infer_max, .training = false, .precision = learner->precision};
+        status = choose_arithmetic(backend, err);
+    }
+    if (!status) {
+        const struct farm_executor_config executor = {
+            .net = config->net, .batch_max = (int)infer_max, .arithmetic = &backend->arithmetic};
         status = farm_executor_create(&executor, &backend->infer, err);
     }
     if (!status && !learner->evaluate) status = make_training(backend, err);
@@ -205,11 +237,6 @@ static enum farm_status create(const struct farm_backend_config *config, struct 
         destroy(backend);
         return status;
     }
-    if (learner->precision == FARM_PRECISION_AUTO)
-        farm_log_info("arithmetic in %s, which this CPU does fastest",
-                      farm_executor_precision(backend->infer) == FARM_PRECISION_BF16
-                          ? "bf16 with f32 sums"
-                          : "f32 (it has no bf16; a first layer over grey frames in int16 where it can)");
     backend->infer_version = UINT64_MAX; // nothing loaded yet
     publish(backend);
     *out = backend;

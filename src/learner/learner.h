@@ -75,14 +75,15 @@ struct farm_learner_config {
     struct farm_net_io io;
     struct farm_algo_config algo;
     enum farm_precision precision;
-    uint32_t train_threads;   // >= 1
-    uint32_t infer_batch_max; // observations of one forward pass
-    double infer_wait_ms;     // most time that a ready lane waits for company
-    uint64_t spin_ns;         // before sleeping
-    uint64_t nap_ns;          // how long inference sleeps at most before it looks whether it shall stop; 0: 50 ms
-    uint32_t micro_batch;     // windows of one forward/backward; 0: chosen
-    double state_every_s;     // a GPU's state is copied to the host so often, the most that a lost one takes; 0: 10 s
-    double gpu_limit_s;       // the most that an inference or an update may take before its GPU hangs; 0: 600 s
+    const char *cpu_name, *arithmetic_run_file, *arithmetic_user_file; // nn/arithmetic.h; NULL: unknown, none
+    uint32_t train_threads;                                            // >= 1
+    uint32_t infer_batch_max;                                          // observations of one forward pass
+    double infer_wait_ms;                                              // most time that a ready lane waits for company
+    uint64_t spin_ns;                                                  // before sleeping
+    uint64_t nap_ns;      // how long inference sleeps at most before it looks whether it shall stop; 0: 50 ms
+    uint32_t micro_batch; // windows of one forward/backward; 0: chosen
+    double state_every_s; // a GPU's state is copied to the host so often, the most that a lost one takes; 0: 10 s
+    double gpu_limit_s;   // the most that an inference or an update may take before its GPU hangs; 0: 600 s
     uint32_t frames_per_step;
 
     int memory_node; // NUMA node of parameters, gradients and optimiser state; -1: anywhere

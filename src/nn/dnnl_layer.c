@@ -21,12 +21,16 @@ static dnnl_memory_desc_t flat_weights_md(const struct farm_dnnl_layer_config *c
     return farm_dnnl_rows_md(weight_shape(config), config->op.out.channels, dnnl_f32, dnnl_abcd);
 }
 
-// What we ask primitives to take. An f32 product takes rows laid out as the input rows are, which makes packing one
-// cheap permutation within rows, and measures as fast as what oneDNN would choose; all else is oneDNN's choice.
-static dnnl_memory_desc_t wanted_weights_md(const struct farm_dnnl_layer_config *config, dnnl_data_type_t type) {
-    const bool rowwise = config->op.kind == FARM_NET_OP_DENSE && config->type == dnnl_f32;
-    return farm_dnnl_rows_md(weight_shape(config), config->op.out.channels, type,
-                             rowwise ? config->layout : dnnl_format_tag_any);
+// Packed weights: primitives choose.
+static dnnl_memory_desc_t wanted_weights_md(const struct farm_dnnl_layer_config *config) {
+    return farm_dnnl_rows_md(weight_shape(config), config->op.out.channels, config->type, dnnl_format_tag_any);
+}
+
+// Their gradient: likewise, but a product's lies as its input rows do. Adding it to the flat gradient is then a
+// permutation within rows; from what primitives choose it takes longer than the product.
+static dnnl_memory_desc_t wanted_diff_md(const struct farm_dnnl_layer_config *config) {
+    return farm_dnnl_rows_md(weight_shape(config), config->op.out.channels, dnnl_f32,
+                             config->op.kind == FARM_NET_OP_DENSE ? config->layout : dnnl_format_tag_any);
 }
 
 static dnnl_alg_kind_t forward_eltwise(const struct farm_dnnl_layer_config *config) {
@@ -144,8 +148,7 @@ static const char *kind_name(const struct farm_dnnl_layer_config *config) {
 static enum farm_status choose_layouts(struct farm_dnnl *dnnl, struct farm_dnnl_layer *layer, struct farm_error *err) {
     const struct farm_dnnl_layer_config *config = &layer->config;
     const struct descs d = descs_of(config, config->batch_max);
-    const dnnl_memory_desc_t wanted = wanted_weights_md(config, config->type);
-    const dnnl_memory_desc_t wanted_diff = wanted_weights_md(config, dnnl_f32);
+    const dnnl_memory_desc_t wanted = wanted_weights_md(config), wanted_diff = wanted_diff_md(config);
     struct pds pds;
     const dnnl_status_t status = make_pds(dnnl, config, &d, &wanted, &wanted, &wanted_diff, &pds);
     if (status != dnnl_success) return farm_dnnl_fail(err, kind_name(config), status);
@@ -175,16 +178,15 @@ static bool allocate(struct farm_dnnl_layer *layer) {
 
 static enum farm_status make_packing(struct farm_dnnl *dnnl, struct farm_dnnl_layer *layer, struct farm_error *err) {
     const dnnl_memory_desc_t flat_md = flat_weights_md(&layer->config);
-    const float scale = layer->config.weight_scale;
     const struct farm_dnnl_binding flat = {0, &flat_md, NULL};
     const struct farm_dnnl_binding weights = {0, &layer->weights_md, layer->weights};
     const struct farm_dnnl_binding back = {0, &layer->back_md, layer->back_weights};
     const struct farm_dnnl_binding diff = {0, &layer->diff_md, layer->diff_weights};
-    enum farm_status status = farm_dnnl_reorder_make(dnnl, &flat, &weights, scale, false, &layer->pack, err);
+    enum farm_status status = farm_dnnl_reorder_make(dnnl, &flat, &weights, 1, false, &layer->pack, err);
     if (status == FARM_OK && layer->back_weights != layer->weights)
-        status = farm_dnnl_reorder_make(dnnl, &flat, &back, scale, false, &layer->repack, err);
+        status = farm_dnnl_reorder_make(dnnl, &flat, &back, 1, false, &layer->repack, err);
     if (status == FARM_OK && layer->config.training)
-        status = farm_dnnl_reorder_make(dnnl, &diff, &flat, scale, true, &layer->unpack, err);
+        status = farm_dnnl_reorder_make(dnnl, &diff, &flat, 1, true, &layer->unpack, err);
     return status;
 }
 

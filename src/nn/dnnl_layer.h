@@ -12,10 +12,9 @@
 struct farm_dnnl_layer_config {
     struct farm_net_op op;
     size_t weight_offset, bias_offset; // in the flat parameters, in floats
-    float weight_scale;                // the product is weight_scale * weights . input + bias
     dnnl_data_type_t type;             // of inputs, packed weights and gradients of inputs and outputs: f32 or bf16
     dnnl_data_type_t out_type;         // of outputs
-    dnnl_format_tag_t layout;          // of pictures: nhwc, or nChw8c
+    dnnl_format_tag_t layout;          // of pictures: nhwc, nChw8c or nChw16c
     bool training;
     bool data_gradient; // false: first layer, nothing before it
     int batch_max;

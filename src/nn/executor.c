@@ -1,33 +1,35 @@
 // See executor.h. All memory is taken and all primitives are made by farm_executor_create; forward and backward only
 // run them. An executor's layers are the network's ops, the heads being the last. Batches are padded to the next rung
-// of a ladder of sizes, because oneDNN's primitives are made for one size.
+// of a ladder of sizes, because oneDNN's primitives are made for one size. A layer whose form is not that of the layer
+// before it casts: its input is converted into rows of its own, and their gradient back.
 #include "nn/executor.h"
 
 #include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "kernels/conv_u8.h"
+#include "base/time.h"
+#include "kernels/bf16.h"
 #include "nn/dnnl_layer.h"
-#include "nn/staging.h"
 
 enum { LAYERS_MAX = FARM_NET_OPS_MAX, RUNGS_MAX = 64 };
 
 // From libgomp; its header comes with the compiler's own OpenMP support only.
 void omp_set_num_threads(int threads);
 
-// One batch size. ops[0] holds no products where the first layer is kernels/conv_u8.h's.
+// One batch size. ops[0] holds no products if the first layer is kernels/conv_u8.h's.
 struct rung {
     int batch;
     struct farm_dnnl_layer_ops ops[LAYERS_MAX];
+    struct farm_dnnl_op cast[LAYERS_MAX], cast_back[LAYERS_MAX]; // empty without a cast
 };
 
-// The first layer where kernels/conv_u8.h computes it.
+// The first layer over frames, which kernels/conv_u8.h computes.
 struct conv_u8 {
     bool used;
     struct farm_conv_u8_shape shape;
     void *packed;
-    void *scratch; // training
+    void *scratch;
     float *bias;
 };
 
@@ -46,19 +48,21 @@ struct place {
 struct farm_executor {
     struct farm_net_spec spec;
     struct farm_net net;
-    enum farm_precision precision;
+    struct farm_arithmetic arithmetic;
     int batch_max;
     bool training;
+    double *op_seconds;
 
     struct farm_dnnl dnnl;
     struct conv_u8 conv_u8;
-    void *staging; // rows of the first layer, where conv_u8 is not used
     int layer_count;
     struct farm_dnnl_layer_config configs[LAYERS_MAX];
     struct farm_dnnl_layer layers[LAYERS_MAX]; // layers[0] is empty where conv_u8 is used
     struct place places[LAYERS_MAX];
     struct buffer outs[LAYERS_MAX];
     struct buffer diffs[LAYERS_MAX]; // training
+    struct buffer ins[LAYERS_MAX];   // of layers that cast, and flat rows that enter the first layer
+    struct buffer back[LAYERS_MAX];  // training: gradients of ins of layers that cast
     int rung_count;
     struct rung rungs[RUNGS_MAX];
     int forward_batch; // rows of the last forward
@@ -69,58 +73,34 @@ static void use_one_thread(void) {
     omp_set_num_threads(1);
 }
 
-static bool cpu_has_bf16(void) {
-    const unsigned bf16 = dnnl_cpu_isa_avx512_core_bf16; // a set of bits that every richer set holds, AMX's too
-    return ((unsigned)dnnl_get_effective_cpu_isa() & bf16) == bf16;
-}
-
-// Whether pictures lie in blocks of eight channels between the layers: what AVX2 convolutions like best. Others take
-// NHWC.
-static bool blocks_of_eight(const struct farm_net *net) {
-    if (dnnl_get_effective_cpu_isa() != dnnl_cpu_isa_avx2) return false;
-    for (int i = 0; i < net->op_count; i++)
-        if (net->ops[i].kind == FARM_NET_OP_CONV && net->ops[i].out.channels % 8 != 0) return false;
-    return true;
-}
-
-static struct conv_u8 plan_conv_u8(const struct farm_executor *ex, bool exact) {
-    const struct farm_net_io *io = &ex->net.io;
-    const struct farm_net_op *op = &ex->net.ops[0];
-    const bool padded = op->pad_before[0] + op->pad_before[1] + op->pad_after[0] + op->pad_after[1] > 0;
-    if (exact || ex->precision != FARM_PRECISION_F32 || io->frame_channels != 1) return (struct conv_u8){0};
-    if (padded || op->activation != FARM_ACTIVATION_RELU) return (struct conv_u8){0};
-    const struct farm_conv_u8_shape shape = {
-        .stack = io->stack,
-        .height = io->height,
-        .width = io->width,
-        .kernel = op->kernel,
-        .stride = op->stride,
-        .outputs = op->out.channels,
-        .layout = blocks_of_eight(&ex->net) ? FARM_CONV_U8_NCHW8C : FARM_CONV_U8_NHWC,
-        .precision = FARM_CONV_U8_I16,
-    };
-    return (struct conv_u8){.used = farm_conv_u8_check(&shape, NULL) == FARM_OK, .shape = shape};
+static dnnl_format_tag_t layout_of(struct farm_form form) {
+    return form.block == 16 ? dnnl_nChw16c : form.block == 8 ? dnnl_nChw8c : dnnl_nhwc;
 }
 
 static void plan_layers(struct farm_executor *ex) {
-    const dnnl_data_type_t type = ex->precision == FARM_PRECISION_BF16 ? dnnl_bf16 : dnnl_f32;
-    const bool blocked = ex->conv_u8.used && ex->conv_u8.shape.layout == FARM_CONV_U8_NCHW8C;
     ex->layer_count = ex->net.op_count;
     for (int i = 0; i < ex->layer_count; i++) {
         const struct farm_net_op *op = &ex->net.ops[i];
+        const dnnl_data_type_t type = ex->arithmetic.forms[i].bf16 ? dnnl_bf16 : dnnl_f32;
         ex->configs[i] = (struct farm_dnnl_layer_config){
             .op = *op,
             .weight_offset = op->weight >= 0 ? ex->net.tensors[op->weight].offset : 0,
             .bias_offset = op->bias >= 0 ? ex->net.tensors[op->bias].offset : 0,
-            .weight_scale = i == 0 && ex->net.io.flat == 0 ? 1.0f / 255.0f : 1.0f,
             .type = type,
             .out_type = i == ex->layer_count - 1 ? dnnl_f32 : type,
-            .layout = blocked ? dnnl_nChw8c : dnnl_nhwc,
+            .layout = layout_of(ex->arithmetic.forms[i]),
             .training = ex->training,
             .data_gradient = i > 0,
             .batch_max = ex->batch_max,
         };
     }
+}
+
+// Does layer i read rows of another form than the layer before writes? A vector lies the same way in each layout.
+static bool casts(const struct farm_executor *ex, int i) {
+    if (i == 0) return false;
+    const struct farm_dnnl_layer_config *from = &ex->configs[i - 1], *to = &ex->configs[i];
+    return from->type != to->type || (to->op.in.height > 0 && from->layout != to->layout);
 }
 
 // The first buffer that is neither of these.
@@ -155,8 +135,8 @@ static bool allocate_conv_u8(struct farm_executor *ex) {
     struct conv_u8 *conv = &ex->conv_u8;
     conv->packed = farm_dnnl_alloc(farm_conv_u8_packed_bytes(&conv->shape));
     conv->bias = farm_dnnl_alloc((size_t)conv->shape.outputs * sizeof *conv->bias);
-    if (ex->training) conv->scratch = farm_dnnl_alloc(farm_conv_u8_scratch_bytes(&conv->shape));
-    return conv->packed != NULL && conv->bias != NULL && (!ex->training || conv->scratch != NULL);
+    conv->scratch = farm_dnnl_alloc(farm_conv_u8_scratch_bytes(&conv->shape));
+    return conv->packed != NULL && conv->bias != NULL && conv->scratch != NULL;
 }
 
 static void widen(struct buffer *buffer, size_t row_bytes) {
@@ -176,14 +156,15 @@ static bool allocate_buffers(struct buffer *buffers, int batch_max) {
 static bool allocate_rows(struct farm_executor *ex) {
     for (int i = 0; i < ex->layer_count; i++) {
         const struct farm_dnnl_layer_config *config = &ex->configs[i];
+        const size_t in_bytes = farm_dnnl_row_bytes(config->op.in, config->type);
         widen(&ex->outs[ex->places[i].out], farm_dnnl_row_bytes(config->op.out, config->out_type));
         if (ex->training) widen(&ex->diffs[ex->places[i].diff], farm_dnnl_row_bytes(config->op.out, config->type));
+        if (casts(ex, i) || (i == 0 && !ex->conv_u8.used)) widen(&ex->ins[i], in_bytes);
+        if (casts(ex, i) && ex->training) widen(&ex->back[i], in_bytes);
     }
-    if (!allocate_buffers(ex->outs, ex->batch_max) || !allocate_buffers(ex->diffs, ex->batch_max)) return false;
-    if (ex->conv_u8.used) return allocate_conv_u8(ex);
-    ex->staging =
-        farm_dnnl_alloc((size_t)ex->batch_max * farm_dnnl_row_bytes(ex->configs[0].op.in, ex->configs[0].type));
-    return ex->staging != NULL;
+    return allocate_buffers(ex->outs, ex->batch_max) && allocate_buffers(ex->diffs, ex->batch_max) &&
+           allocate_buffers(ex->ins, ex->batch_max) && allocate_buffers(ex->back, ex->batch_max) &&
+           (!ex->conv_u8.used || allocate_conv_u8(ex));
 }
 
 // 1, 2, 4, 8, 16, 24, 32, 48, 64, 96, ...: at most a third of the rows are padding beyond 16.
@@ -201,30 +182,49 @@ static void *layer_diff(const struct farm_executor *ex, int i) {
     return ex->diffs[ex->places[i].diff].data;
 }
 
+// The conversions of layer i's input, and of its gradient.
+static enum farm_status make_casts(struct farm_executor *ex, int i, struct rung *rung, struct farm_error *err) {
+    const struct farm_dnnl_layer_config *from = &ex->configs[i - 1], *to = &ex->configs[i];
+    const dnnl_memory_desc_t out_md = farm_dnnl_rows_md(from->op.out, rung->batch, from->type, from->layout);
+    const dnnl_memory_desc_t in_md = farm_dnnl_rows_md(from->op.out, rung->batch, to->type, to->layout);
+    const struct farm_dnnl_binding out = {0, &out_md, layer_out(ex, i - 1)}, in = {0, &in_md, ex->ins[i].data};
+    const struct farm_dnnl_binding diff_out = {0, &out_md, layer_diff(ex, i - 1)}, back = {0, &in_md, ex->back[i].data};
+    enum farm_status status = farm_dnnl_reorder_make(&ex->dnnl, &out, &in, 1, false, &rung->cast[i], err);
+    if (status != FARM_OK || !ex->training) return status;
+    return farm_dnnl_reorder_make(&ex->dnnl, &back, &diff_out, 1, false, &rung->cast_back[i], err);
+}
+
+static enum farm_status make_layer(struct farm_executor *ex, int i, struct rung *rung, struct farm_error *err) {
+    const bool cast = casts(ex, i);
+    const struct farm_dnnl_layer_rows rows = {
+        .in = i == 0 || cast ? ex->ins[i].data : layer_out(ex, i - 1),
+        .out = layer_out(ex, i),
+        .diff_in = i == 0 ? NULL
+                   : cast ? ex->back[i].data
+                          : layer_diff(ex, i - 1),
+        .diff_out = layer_diff(ex, i),
+    };
+    if (i == 0 && ex->conv_u8.used) {
+        if (!ex->training || ex->configs[i].op.activation == FARM_ACTIVATION_NONE) return FARM_OK;
+        return farm_dnnl_layer_activation_make(&ex->dnnl, &ex->configs[i], rung->batch, &rows, &rung->ops[i].activation,
+                                               err);
+    }
+    const enum farm_status status = cast ? make_casts(ex, i, rung, err) : FARM_OK;
+    if (status != FARM_OK) return status;
+    return farm_dnnl_layer_ops_make(&ex->dnnl, &ex->layers[i], rung->batch, &rows, &rung->ops[i], err);
+}
+
 static enum farm_status make_rung(struct farm_executor *ex, int batch, struct farm_error *err) {
     assert(ex->rung_count < RUNGS_MAX);
     struct rung *rung = &ex->rungs[ex->rung_count];
     *rung = (struct rung){.batch = batch};
     ex->rung_count++;
-    for (int i = 0; i < ex->layer_count; i++) {
-        const struct farm_dnnl_layer_rows rows = {
-            .in = i == 0 ? ex->staging : layer_out(ex, i - 1),
-            .out = layer_out(ex, i),
-            .diff_in = i == 0 ? NULL : layer_diff(ex, i - 1),
-            .diff_out = layer_diff(ex, i),
-        };
-        enum farm_status status = FARM_OK;
-        if (i > 0 || !ex->conv_u8.used)
-            status = farm_dnnl_layer_ops_make(&ex->dnnl, &ex->layers[i], batch, &rows, &rung->ops[i], err);
-        else if (ex->training)
-            status = farm_dnnl_layer_activation_make(&ex->dnnl, &ex->configs[i], batch, &rows, &rung->ops[i].activation,
-                                                     err);
-        if (status != FARM_OK) return status;
-    }
-    return FARM_OK;
+    enum farm_status status = FARM_OK;
+    for (int i = 0; i < ex->layer_count && status == FARM_OK; i++) status = make_layer(ex, i, rung, err);
+    return status;
 }
 
-static enum farm_status build(struct farm_executor *ex, struct farm_error *err) {
+static enum farm_status build(struct farm_executor *ex, bool one_size, struct farm_error *err) {
     enum farm_status status = farm_dnnl_open(&ex->dnnl, err);
     if (status != FARM_OK) return status;
     plan_layers(ex);
@@ -234,28 +234,9 @@ static enum farm_status build(struct farm_executor *ex, struct farm_error *err) 
                          ex->spec.name, ex->batch_max);
     for (int i = ex->conv_u8.used ? 1 : 0; i < ex->layer_count && status == FARM_OK; i++)
         status = farm_dnnl_layer_make(&ex->dnnl, &ex->configs[i], &ex->layers[i], err);
-    for (int batch = 1; batch < ex->batch_max && status == FARM_OK; batch = next_rung(batch))
+    for (int batch = 1; batch < ex->batch_max && status == FARM_OK && !one_size; batch = next_rung(batch))
         status = make_rung(ex, batch, err);
     return status == FARM_OK ? make_rung(ex, ex->batch_max, err) : status;
-}
-
-static enum farm_status create(const struct farm_executor_config *config, enum farm_precision precision, bool exact,
-                               struct farm_executor **out, struct farm_error *err) {
-    struct farm_executor *ex = calloc(1, sizeof *ex);
-    if (ex == NULL) return farm_fail(err, FARM_E_LIMIT, "no memory for an executor");
-    ex->spec = *config->net->spec;
-    ex->net = *config->net;
-    ex->net.spec = &ex->spec;
-    ex->precision = precision;
-    ex->batch_max = config->batch_max;
-    ex->training = config->training;
-    ex->conv_u8 = plan_conv_u8(ex, exact);
-    const enum farm_status status = build(ex, err);
-    if (status == FARM_OK)
-        *out = ex;
-    else
-        farm_executor_destroy(ex);
-    return status;
 }
 
 enum farm_status farm_executor_create(const struct farm_executor_config *config, struct farm_executor **out,
@@ -265,27 +246,42 @@ enum farm_status farm_executor_create(const struct farm_executor_config *config,
     if (config->batch_max < 1 || config->batch_max > 1 << 20)
         return farm_fail(err, FARM_E_INVALID, "an executor takes batches of 1 to %d rows, not %d", 1 << 20,
                          config->batch_max);
-    if (config->precision == FARM_PRECISION_F32) return create(config, FARM_PRECISION_F32, true, out, err);
-    if (cpu_has_bf16()) {
-        const enum farm_status status = create(config, FARM_PRECISION_BF16, false, out, err);
-        if (status != FARM_E_UNSUPPORTED || config->precision == FARM_PRECISION_BF16) return status;
-    }
-    if (config->precision == FARM_PRECISION_BF16)
-        return farm_fail(err, FARM_E_UNSUPPORTED,
-                         "this CPU has no bf16 arithmetic (AVX512_BF16 or AMX); take precision auto or f32");
-    return create(config, FARM_PRECISION_F32, false, out, err);
+    enum farm_status status = farm_arithmetic_check(config->net, config->arithmetic, err);
+    if (status != FARM_OK) return status;
+    struct farm_executor *ex = calloc(1, sizeof *ex);
+    if (ex == NULL) return farm_fail(err, FARM_E_LIMIT, "no memory for an executor");
+    ex->spec = *config->net->spec;
+    ex->net = *config->net;
+    ex->net.spec = &ex->spec;
+    ex->arithmetic = *config->arithmetic;
+    ex->batch_max = config->batch_max;
+    ex->training = config->training;
+    ex->op_seconds = config->op_seconds;
+    ex->conv_u8.used = ex->net.io.flat == 0;
+    if (ex->conv_u8.used) ex->conv_u8.shape = farm_arithmetic_first(&ex->net, &ex->arithmetic);
+    status = build(ex, config->one_size, err);
+    if (status == FARM_OK)
+        *out = ex;
+    else
+        farm_executor_destroy(ex);
+    return status;
 }
 
 void farm_executor_destroy(struct farm_executor *ex) {
     if (ex == NULL) return;
     for (int r = 0; r < ex->rung_count; r++)
-        for (int i = 0; i < ex->layer_count; i++) farm_dnnl_layer_ops_drop(&ex->rungs[r].ops[i]);
+        for (int i = 0; i < ex->layer_count; i++) {
+            farm_dnnl_layer_ops_drop(&ex->rungs[r].ops[i]);
+            farm_dnnl_op_drop(&ex->rungs[r].cast[i]);
+            farm_dnnl_op_drop(&ex->rungs[r].cast_back[i]);
+        }
     for (int i = 0; i < LAYERS_MAX; i++) {
         farm_dnnl_layer_drop(&ex->layers[i]);
         free(ex->outs[i].data);
         free(ex->diffs[i].data);
+        free(ex->ins[i].data);
+        free(ex->back[i].data);
     }
-    free(ex->staging);
     free(ex->conv_u8.packed);
     free(ex->conv_u8.scratch);
     free(ex->conv_u8.bias);
@@ -293,19 +289,28 @@ void farm_executor_destroy(struct farm_executor *ex) {
     free(ex);
 }
 
-enum farm_precision farm_executor_precision(const struct farm_executor *ex) {
-    return ex->precision;
+// Adds the time since *last to layer i's, if the creator gave an array.
+static void book(const struct farm_executor *ex, int i, uint64_t *last) {
+    if (ex->op_seconds == NULL) return;
+    const uint64_t now = farm_thread_cpu_ns();
+    if (i >= 0) ex->op_seconds[i] += 1e-9 * (double)(now - *last);
+    *last = now;
 }
 
 void farm_executor_load(struct farm_executor *ex, const float *params) {
     use_one_thread();
+    uint64_t last = 0;
+    book(ex, -1, &last);
     if (ex->conv_u8.used) {
         farm_conv_u8_pack(&ex->conv_u8.shape, params + ex->configs[0].weight_offset, ex->conv_u8.packed);
         memcpy(ex->conv_u8.bias, params + ex->configs[0].bias_offset,
                (size_t)ex->conv_u8.shape.outputs * sizeof *ex->conv_u8.bias);
     }
-    for (int i = ex->conv_u8.used ? 1 : 0; i < ex->layer_count; i++)
-        if (ex->configs[i].op.weight >= 0) farm_dnnl_layer_load(&ex->dnnl, &ex->layers[i], params);
+    for (int i = 0; i < ex->layer_count; i++) {
+        if (ex->configs[i].op.weight >= 0 && (i > 0 || !ex->conv_u8.used))
+            farm_dnnl_layer_load(&ex->dnnl, &ex->layers[i], params);
+        book(ex, i, &last);
+    }
 }
 
 static struct rung *rung_for(struct farm_executor *ex, int batch) {
@@ -315,28 +320,37 @@ static struct rung *rung_for(struct farm_executor *ex, int batch) {
     return &ex->rungs[r];
 }
 
-// Brings the rows in: to the first layer's output (conv_u8) or to its input (staging). Rows from `batch` on become
+// Brings the rows in: to the first layer's output (frames) or to its input (flat rows). Rows from `batch` on become
 // zeros.
 static void enter(struct farm_executor *ex, const void *const *rows, int batch, int padded) {
-    const bool bf16 = ex->precision == FARM_PRECISION_BF16;
-    if (ex->conv_u8.used) {
-        const size_t row = farm_shape_count(ex->configs[0].op.out);
-        float *out = layer_out(ex, 0);
+    const struct farm_dnnl_layer_config *first = &ex->configs[0];
+    const bool bf16 = first->type == dnnl_bf16;
+    const size_t flat = (size_t)ex->net.io.flat;
+    const size_t row_bytes = farm_dnnl_row_bytes(ex->conv_u8.used ? first->op.out : first->op.in, first->type);
+    char *to = ex->conv_u8.used ? layer_out(ex, 0) : ex->ins[0].data;
+    if (ex->conv_u8.used)
         farm_conv_u8_forward(&ex->conv_u8.shape, ex->conv_u8.packed, ex->conv_u8.bias, (const uint8_t *const *)rows,
-                             batch, out);
-        memset(out + (size_t)batch * row, 0, (size_t)(padded - batch) * row * sizeof *out);
-    } else if (ex->net.io.flat > 0) {
-        farm_stage_flat(&ex->net.io, rows, batch, padded, bf16, ex->staging);
-    } else {
-        farm_stage_frames(&ex->net.io, rows, batch, padded, bf16, ex->staging);
-    }
+                             batch, to, ex->conv_u8.scratch);
+    for (size_t b = 0; b < (size_t)batch && flat > 0; b++)
+        for (size_t i = 0; i < flat; i++) farm_number_put(to, bf16, b * flat + i, ((const float *)rows[b])[i]);
+    memset(to + (size_t)batch * row_bytes, 0, (size_t)(padded - batch) * row_bytes);
+}
+
+static void run(struct farm_executor *ex, struct farm_dnnl_op *op) {
+    if (op->primitive != NULL) farm_dnnl_op_run(&ex->dnnl, op);
 }
 
 int farm_executor_forward(struct farm_executor *ex, const void *const *rows, int batch, float *logits, float *value) {
     use_one_thread();
     struct rung *rung = rung_for(ex, batch);
+    uint64_t last = 0;
+    book(ex, -1, &last);
     enter(ex, rows, batch, rung->batch);
-    for (int i = ex->conv_u8.used ? 1 : 0; i < ex->layer_count; i++) farm_dnnl_op_run(&ex->dnnl, &rung->ops[i].forward);
+    for (int i = 0; i < ex->layer_count; i++) {
+        run(ex, &rung->cast[i]);
+        run(ex, &rung->ops[i].forward);
+        book(ex, i, &last);
+    }
     const size_t actions = (size_t)ex->net.io.actions;
     const float *heads = layer_out(ex, ex->layer_count - 1);
     for (size_t b = 0; b < (size_t)batch; b++) {
@@ -350,15 +364,11 @@ int farm_executor_forward(struct farm_executor *ex, const void *const *rows, int
 // The heads' gradients side by side; rows from `batch` on are zeros, and so are all gradients that come from them.
 static void join_heads(const struct farm_executor *ex, const float *dlogits, const float *dvalue, int batch, int padded,
                        void *out) {
-    const bool bf16 = ex->precision == FARM_PRECISION_BF16;
+    const bool bf16 = ex->configs[ex->layer_count - 1].type == dnnl_bf16;
     const size_t actions = (size_t)ex->net.io.actions, row = actions + 1;
     for (size_t i = 0; i < (size_t)batch * row; i++) {
         const size_t b = i / row, a = i % row;
-        const float x = a < actions ? dlogits[b * actions + a] : dvalue[b];
-        if (bf16)
-            ((uint16_t *)out)[i] = farm_bf16(x);
-        else
-            ((float *)out)[i] = x;
+        farm_number_put(out, bf16, i, a < actions ? dlogits[b * actions + a] : dvalue[b]);
     }
     const size_t row_bytes = row * (bf16 ? sizeof(uint16_t) : sizeof(float));
     memset((char *)out + (size_t)batch * row_bytes, 0, (size_t)(padded - batch) * row_bytes);
@@ -370,18 +380,21 @@ void farm_executor_backward(struct farm_executor *ex, const void *const *rows, i
     assert(batch == ex->forward_batch);
     use_one_thread();
     struct rung *rung = rung_for(ex, batch);
-    const int last = ex->layer_count - 1;
-    join_heads(ex, dlogits, dvalue, batch, rung->batch, layer_diff(ex, last));
-    for (int i = last; i >= 0; i--) {
+    const int heads = ex->layer_count - 1;
+    uint64_t last = 0;
+    book(ex, -1, &last);
+    join_heads(ex, dlogits, dvalue, batch, rung->batch, layer_diff(ex, heads));
+    for (int i = heads; i >= 0; i--) {
         struct farm_dnnl_layer_ops *ops = &rung->ops[i];
-        if (ops->activation.primitive != NULL) farm_dnnl_op_run(&ex->dnnl, &ops->activation);
-        if (i == 0 && ex->conv_u8.used) {
+        run(ex, &ops->activation);
+        if (i == 0 && ex->conv_u8.used)
             farm_conv_u8_backward_weights(&ex->conv_u8.shape, (const uint8_t *const *)rows, batch, layer_diff(ex, 0),
                                           grads + ex->configs[0].weight_offset, grads + ex->configs[0].bias_offset,
                                           ex->conv_u8.scratch);
-            continue;
-        }
-        if (ex->configs[i].op.weight >= 0) farm_dnnl_layer_add_gradient(&ex->dnnl, &ex->layers[i], ops, grads);
-        if (i > 0) farm_dnnl_op_run(&ex->dnnl, &ops->data);
+        else if (ex->configs[i].op.weight >= 0)
+            farm_dnnl_layer_add_gradient(&ex->dnnl, &ex->layers[i], ops, grads);
+        run(ex, &ops->data);
+        run(ex, &rung->cast_back[i]);
+        book(ex, i, &last);
     }
 }

@@ -1,35 +1,30 @@
 // Runs a network on the CPU: forward, backward, parameters packed for the machine. One thread at a time uses an
-// executor; several executors share nothing and run side by side. Products and convolutions are oneDNN's; the first
-// layer over u8 frames is kernels/conv_u8.h's where it can be. Memory belongs to the node of the thread that creates.
-// Sets the calling thread's number of OpenMP threads to one. Does not know lanes, losses or optimisers.
+// executor; several executors share nothing and run side by side. Products and convolutions are oneDNN's; a first layer
+// over u8 frames is kernels/conv_u8.h's. Memory belongs to the node of the thread that creates. Sets the calling
+// thread's number of OpenMP threads to one. Does not know lanes, losses or optimisers, nor how to choose arithmetic.
 #ifndef FARM_NN_EXECUTOR_H
 #define FARM_NN_EXECUTOR_H
 
 #include <stdbool.h>
 
-#include "nn/net.h"
-
-enum farm_precision {
-    FARM_PRECISION_AUTO, // the fastest: bf16 where the CPU computes it, else f32 with conv_u8.h's I16 for grey frames
-    FARM_PRECISION_F32,  // f32 throughout
-    FARM_PRECISION_BF16, // inputs of products are bf16, sums and gradients of parameters f32
-};
+#include "nn/arithmetic.h"
 
 struct farm_executor;
 
 struct farm_executor_config {
-    const struct farm_net *net; // copied
-    int batch_max;              // most rows of one call
-    bool training;              // keeps what backward needs
-    enum farm_precision precision;
+    const struct farm_net *net;               // copied
+    int batch_max;                            // most rows of one call
+    bool training;                            // keeps what backward needs
+    const struct farm_arithmetic *arithmetic; // copied; the same for all executors of a network
+    bool one_size;                            // every call has batch_max rows: start-up is faster
+    double *op_seconds; // NULL, or [net->op_count]: CPU time of the calling thread in each op is added here
 };
 
+// FARM_E_INVALID for batches or arithmetic that make no sense, FARM_E_UNSUPPORTED for an op that cannot be computed
+// here in its form.
 enum farm_status farm_executor_create(const struct farm_executor_config *config, struct farm_executor **out,
                                       struct farm_error *err);
 void farm_executor_destroy(struct farm_executor *executor);
-
-// F32 or BF16: what AUTO became. BF16 on a CPU without it is refused by create with FARM_E_UNSUPPORTED.
-enum farm_precision farm_executor_precision(const struct farm_executor *executor);
 
 // Packs the flat f32 parameters [net->parameter_count] for this executor. Call after every new version; the vector is
 // not kept.

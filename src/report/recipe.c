@@ -44,7 +44,7 @@ static const struct farm_recipe_key keys[] = {
     TEXT(net, "auto", NULL, "network: shallow, nature, mlp, deep; auto: shallow for frames, mlp for flat observations"),
     TEXT(algo, "vtrace", "vtrace", "algorithm"),
     TEXT(precision, "auto", "auto|f32|bf16",
-         "of the network's arithmetic; auto: bf16 on GPUs, and on CPUs that have it"),
+         "of the network's arithmetic; auto: bf16 on GPUs, on CPUs what is fastest for each layer"),
     INT(unroll, "20", 1, 4096, "transitions of a window (T)"),
     INT(batch, "0", 0, 65536, "windows of an update; 0: half as many as environments, at least 8"),
     INT(stack, "1", 1, 32, "frames stacked (images only)"),

@@ -11,7 +11,6 @@
 
 extern "C" {
 #include "kernels/layers.h"
-#include "nn/staging.h"
 }
 
 enum { ROUNDS = 30, WARMUP = 3, SAMPLES = 400, ACTIONS = 6, STEPS = 20 };

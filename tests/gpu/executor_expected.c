@@ -27,8 +27,9 @@ static void write_answers(const struct executor_problem *problem, FILE *file) {
     struct farm_error err;
     struct farm_executor *executor;
     if (farm_net_make(farm_net_find(problem->net, &err), io, &net, &err) != FARM_OK) stop(err.message);
+    const struct farm_arithmetic f32 = farm_arithmetic_uniform(&net, FARM_PRECISION_F32, (struct farm_form){0});
     const struct farm_executor_config config = {
-        .net = &net, .batch_max = problem->rows, .training = true, .precision = FARM_PRECISION_F32};
+        .net = &net, .batch_max = problem->rows, .training = true, .arithmetic = &f32};
     if (farm_executor_create(&config, &executor, &err) != FARM_OK) stop(err.message);
     float *params = array(net.parameter_count, sizeof *params);
     float *dlogits = array(logits, sizeof *dlogits), *dvalue = array(rows, sizeof *dvalue);

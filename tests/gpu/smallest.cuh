@@ -9,7 +9,6 @@
 
 extern "C" {
 #include "nn/net.h"
-#include "nn/staging.h"
 }
 
 enum {

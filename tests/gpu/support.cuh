@@ -92,7 +92,7 @@ template <typename T> static T *device_of(const T *host, size_t count) {
 }
 // A copy on the heap.
 template <typename T> static T *host_of(const T *device, size_t count) {
-    T *host = (T *)malloc(count * sizeof(T) + 1);
+    T *host = (T *)calloc(count * sizeof(T) + 1, 1);
     if (count) CUDA(cudaMemcpy(host, device, count * sizeof(T), cudaMemcpyDeviceToHost));
     return host;
 }

@@ -14,9 +14,9 @@
 #include <vector>
 
 extern "C" {
+#include "kernels/bf16.h"
 #include "kernels/random.h"
 #include "nn/cuda/executor.h"
-#include "nn/staging.h"
 }
 
 #include "executor_problem.h"

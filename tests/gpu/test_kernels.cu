@@ -10,7 +10,7 @@
 #include <time.h>
 
 extern "C" {
-#include "nn/staging.h"
+#include "kernels/bf16.h"
 }
 
 static struct random rng;

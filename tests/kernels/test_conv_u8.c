@@ -1,4 +1,5 @@
-// The first convolution against a naive one in double precision, and the fast path against the portable one bit by bit.
+// The first convolution, each path that this CPU has, against a naive one in double precision, and against the portable
+// path bit by bit.
 #include <criterion/criterion.h>
 #include <math.h>
 #include <stdlib.h>
@@ -6,6 +7,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "kernels/bf16.h"
 #include "kernels/conv_u8.h"
 
 // One convolution's data: batch observations of `shape`.
@@ -14,19 +16,39 @@ struct problem {
     int batch, taps, positions;
     uint8_t *pixels;
     const uint8_t **frames;
-    float *weights, *bias, *out, *dout, *dweights, *dbias;
+    float *weights, *bias, *dweights, *dbias;
+    void *out, *dout; // f32 or bf16
     void *packed, *scratch;
     uint64_t random;
 };
 
 static const struct farm_conv_u8_shape atari = {.stack = 4,
+                                                .channels = 1,
                                                 .height = 84,
                                                 .width = 84,
                                                 .kernel = 8,
                                                 .stride = 4,
                                                 .outputs = 16,
-                                                .layout = FARM_CONV_U8_NHWC,
+                                                .block = 16,
+                                                .relu = true,
                                                 .precision = FARM_CONV_U8_I16};
+
+// What the Winograd convolution does not serve: odd rows, more channels, padding, blocks, no activation.
+static const struct farm_conv_u8_shape others[] = {
+    {2, 1, 20, 33, 5, 3, {0, 0}, {0, 0}, 8, 8, true, false, FARM_CONV_U8_I16, FARM_CONV_U8_PORTABLE},
+    {3, 1, 17, 17, 3, 1, {0, 0}, {0, 0}, 24, 24, true, true, FARM_CONV_U8_I16, FARM_CONV_U8_PORTABLE},
+    {1, 1, 9, 9, 9, 7, {0, 0}, {0, 0}, 16, 8, true, false, FARM_CONV_U8_I16, FARM_CONV_U8_PORTABLE},
+    {4, 1, 84, 84, 8, 4, {0, 0}, {0, 0}, 8, 8, true, false, FARM_CONV_U8_I16, FARM_CONV_U8_PORTABLE},
+    {4, 1, 84, 84, 3, 1, {1, 1}, {1, 1}, 16, 16, false, true, FARM_CONV_U8_I16, FARM_CONV_U8_PORTABLE},
+    {1, 3, 64, 63, 3, 2, {0, 1}, {1, 1}, 48, 16, false, false, FARM_CONV_U8_I16, FARM_CONV_U8_PORTABLE},
+    {2, 3, 1, 1, 3, 1, {1, 1}, {1, 1}, 16, 8, true, false, FARM_CONV_U8_I16, FARM_CONV_U8_PORTABLE},
+    {1, 1, 4, 1024, 2, 1, {1, 1}, {1, 1}, 16, 16, true, false, FARM_CONV_U8_I16, FARM_CONV_U8_PORTABLE},
+    {2, 2, 19, 22, 3, 2, {0, 0}, {0, 0}, 13, 13, false, true, FARM_CONV_U8_I16, FARM_CONV_U8_PORTABLE},
+    {4, 1, 84, 84, 8, 4, {0, 0}, {0, 0}, 16, 8, true, false, FARM_CONV_U8_F32, FARM_CONV_U8_PORTABLE},
+    {2, 1, 20, 33, 5, 3, {0, 0}, {0, 0}, 16, 16, true, true, FARM_CONV_U8_F32, FARM_CONV_U8_PORTABLE},
+    {1, 3, 31, 24, 3, 1, {1, 1}, {1, 1}, 24, 8, false, false, FARM_CONV_U8_F32, FARM_CONV_U8_PORTABLE},
+};
+enum { OTHERS = sizeof others / sizeof others[0] };
 
 static void *aligned(size_t bytes) {
     void *memory = aligned_alloc(64, (bytes + 63) / 64 * 64);
@@ -53,9 +75,10 @@ static struct problem make_problem(struct farm_conv_u8_shape shape, int batch, u
     struct farm_error err;
     cr_assert_eq(farm_conv_u8_check(&shape, &err), FARM_OK, "%s", err.message);
     struct problem p = {.shape = shape, .batch = batch, .random = seed * 7919 + 1};
-    p.taps = shape.stack * shape.kernel * shape.kernel;
+    p.taps = shape.stack * shape.channels * shape.kernel * shape.kernel;
     p.positions = farm_conv_u8_out_height(&shape) * farm_conv_u8_out_width(&shape);
-    const size_t frame_bytes = (size_t)(shape.height * shape.width), frames = (size_t)(batch * shape.stack);
+    const size_t frame_bytes = (size_t)(shape.channels * shape.height * shape.width),
+                 frames = (size_t)(batch * shape.stack);
     p.pixels = aligned(frames * frame_bytes);
     p.frames = aligned(frames * sizeof *p.frames);
     for (size_t i = 0; i < frames * frame_bytes; i++) p.pixels[i] = (uint8_t)(128 + 127 * uniform(&p));
@@ -70,7 +93,7 @@ static struct problem make_problem(struct farm_conv_u8_shape shape, int batch, u
     for (int o = 0; o < shape.outputs; o++) p.bias[o] = (float)(0.3 * uniform(&p));
     for (size_t i = 0; i < out_count(&p); i++) { // half zero, the others with a long tail
         const double u = uniform(&p), v = uniform(&p);
-        p.dout[i] = v < 0 ? 0 : (float)(1e-3 * u * u * u);
+        farm_number_put(p.dout, shape.bf16, i, v < 0 ? 0 : (float)(1e-3 * u * u * u));
     }
     p.packed = aligned(farm_conv_u8_packed_bytes(&shape));
     p.scratch = aligned(farm_conv_u8_scratch_bytes(&shape));
@@ -86,16 +109,22 @@ static void free_problem(struct problem *p) {
 
 static size_t index_of(const struct problem *p, int n, int position, int o) {
     const size_t first = (size_t)n * (size_t)p->positions * (size_t)p->shape.outputs;
-    if (p->shape.layout == FARM_CONV_U8_NHWC) return first + (size_t)(position * p->shape.outputs + o);
-    return first + (size_t)((o / 8 * p->positions + position) * 8 + o % 8);
+    const int block = p->shape.block;
+    return first + (size_t)((o / block * p->positions + position) * block + o % block);
+}
+
+static double out_of(const struct problem *p, const void *array, int n, int position, int o) {
+    return (double)farm_number_at(array, p->shape.bf16, index_of(p, n, position, o));
 }
 
 static double pixel_at(const struct problem *p, int n, int position, int tap) {
     const struct farm_conv_u8_shape *s = &p->shape;
-    const int width = farm_conv_u8_out_width(s), k = s->kernel;
-    const uint8_t *frame = p->frames[n * s->stack + tap / (k * k)];
-    const int y = position / width * s->stride + tap / k % k, x = position % width * s->stride + tap % k;
-    return frame == NULL ? 0 : frame[y * s->width + x] / 255.0;
+    const int width = farm_conv_u8_out_width(s), k = s->kernel, plane = tap / (k * k);
+    const uint8_t *frame = p->frames[n * s->stack + plane / s->channels];
+    const int y = position / width * s->stride + tap / k % k - s->pad_before[0];
+    const int x = position % width * s->stride + tap % k - s->pad_before[1];
+    if (frame == NULL || y < 0 || y >= s->height || x < 0 || x >= s->width) return 0;
+    return frame[(plane % s->channels * s->height + y) * s->width + x] / 255.0;
 }
 
 // The naive forward pass before ReLU.
@@ -107,13 +136,13 @@ static double naive_output(const struct problem *p, int n, int position, int o) 
 
 // Relative error of the whole output in the Euclidean norm.
 static double forward_error(struct problem *p) {
-    farm_conv_u8_forward(&p->shape, p->packed, p->bias, p->frames, p->batch, p->out);
+    farm_conv_u8_forward(&p->shape, p->packed, p->bias, p->frames, p->batch, p->out, p->scratch);
     double error = 0, norm = 0;
     for (int n = 0; n < p->batch; n++)
         for (int position = 0; position < p->positions; position++)
             for (int o = 0; o < p->shape.outputs; o++) {
-                const double want = fmax(0, naive_output(p, n, position, o));
-                const double got = (double)p->out[index_of(p, n, position, o)];
+                const double sum = naive_output(p, n, position, o), want = p->shape.relu ? fmax(0, sum) : sum;
+                const double got = out_of(p, p->out, n, position, o);
                 error += (got - want) * (got - want);
                 norm += want * want;
             }
@@ -131,7 +160,7 @@ static double backward_error(struct problem *p) {
         memset(want, 0, (size_t)p->taps * sizeof *want);
         for (int n = 0; n < p->batch; n++)
             for (int position = 0; position < p->positions; position++) {
-                const double d = (double)p->dout[index_of(p, n, position, o)];
+                const double d = out_of(p, p->dout, n, position, o);
                 bias += d;
                 summed += fabs(d);
                 for (int t = 0; d != 0 && t < p->taps; t++) want[t] += d * pixel_at(p, n, position, t);
@@ -147,97 +176,106 @@ static double backward_error(struct problem *p) {
     return sqrt(error / norm);
 }
 
-static struct farm_conv_u8_shape atari_shape(int stack, int outputs, enum farm_conv_u8_layout layout) {
+// The Winograd shape, f32 or bf16, in each layout, with and without activation.
+static struct farm_conv_u8_shape atari_shape(int stack, int outputs, int variant) {
     struct farm_conv_u8_shape shape = atari;
     shape.stack = stack;
     shape.outputs = outputs;
-    shape.layout = layout;
+    shape.block = variant % 3 == 0 ? outputs : variant % 3 == 1 ? 8 : 16;
+    shape.bf16 = variant / 3 % 2 == 1;
+    shape.relu = variant % 4 != 2;
     return shape;
 }
 
-// bf16 weights would be off by up to 2^-9 = 2e-3 each.
-Test(kernels_conv_u8, forward_is_within_2e_4_of_double_precision) {
-    for (int stack = 1; stack <= 4; stack++)
-        for (int layout = 0; layout < 2; layout++) {
-            const int outputs = stack % 2 == 0 ? 32 : 16, batch = stack + layout;
-            struct problem p =
-                make_problem(atari_shape(stack, outputs, (enum farm_conv_u8_layout)layout), batch, (uint64_t)stack);
-            const double error = forward_error(&p);
-            cr_assert_leq(error, 2e-4, "stack %d, outputs %d, layout %d: error %g", stack, outputs, layout, error);
-            free_problem(&p);
-        }
+static bool has_path(struct farm_conv_u8_shape *shape, int path) {
+    shape->path = (enum farm_conv_u8_path)path;
+    return farm_conv_u8_runs(shape);
 }
 
-Test(kernels_conv_u8, weight_gradient_is_within_1e_3_of_double_precision) {
-    for (int stack = 1; stack <= 4; stack++)
-        for (int layout = 0; layout < 2; layout++) {
-            const int outputs = stack % 2 == 0 ? 16 : 32, batch = 5 - stack + layout;
-            struct problem p = make_problem(atari_shape(stack, outputs, (enum farm_conv_u8_layout)layout), batch,
-                                            (uint64_t)stack + 100);
-            const double error = backward_error(&p);
-            cr_assert_leq(error, 1e-3, "stack %d, outputs %d, layout %d: error %g", stack, outputs, layout, error);
-            free_problem(&p);
-        }
-}
-
-Test(kernels_conv_u8, other_shapes_and_float_precision_work_too) {
-    static const struct farm_conv_u8_shape shapes[] = {
-        {2, 20, 33, 5, 3, 8, FARM_CONV_U8_NCHW8C, FARM_CONV_U8_I16},
-        {3, 17, 17, 3, 1, 24, FARM_CONV_U8_NHWC, FARM_CONV_U8_I16},
-        {1, 9, 9, 9, 7, 8, FARM_CONV_U8_NHWC, FARM_CONV_U8_I16},
-        {4, 84, 84, 8, 4, 8, FARM_CONV_U8_NHWC, FARM_CONV_U8_I16},
-        {4, 84, 84, 8, 4, 16, FARM_CONV_U8_NCHW8C, FARM_CONV_U8_F32},
-        {2, 20, 33, 5, 3, 16, FARM_CONV_U8_NHWC, FARM_CONV_U8_F32},
-    };
-    for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++) {
-        struct problem p = make_problem(shapes[i], 3, i);
-        const int exact = shapes[i].precision == FARM_CONV_U8_F32;
+// bf16 outputs are off by up to 2^-9, gradients that come in are exact.
+static void expect_close(struct farm_conv_u8_shape shape, int batch, uint64_t seed) {
+    const bool exact = shape.precision == FARM_CONV_U8_F32;
+    for (int path = 0; path < FARM_CONV_U8_PATHS; path++) {
+        if (!has_path(&shape, path)) continue;
+        struct problem p = make_problem(shape, batch, seed);
         const double forward = forward_error(&p), backward = backward_error(&p);
-        cr_assert_leq(forward, exact ? 1e-6 : 3e-4, "shape %zu: forward error %g", i, forward);
-        cr_assert_leq(backward, exact ? 1e-5 : 1e-3, "shape %zu: backward error %g", i, backward);
+        const char *name = farm_conv_u8_path_name(shape.path);
+        cr_expect_leq(forward, shape.bf16 ? 2e-3 : exact ? 1e-6 : 3e-4, "%s: forward error %g", name, forward);
+        cr_expect_leq(backward, exact ? 1e-5 : 1e-3, "%s: backward error %g", name, backward);
         free_problem(&p);
     }
 }
 
-static void must_be_the_same_bits(struct problem *p, const char *what) {
-    float *out = aligned(out_count(p) * sizeof(float)), *dweights = aligned(weight_count(p) * sizeof(float));
-    float *dbias = aligned((size_t)p->shape.outputs * sizeof(float));
-    farm_conv_u8_forward(&p->shape, p->packed, p->bias, p->frames, p->batch, p->out);
-    farm_conv_u8_forward_portable(&p->shape, p->packed, p->bias, p->frames, p->batch, out);
-    cr_assert_eq(memcmp(out, p->out, out_count(p) * sizeof(float)), 0, "%s: forward", what);
-    memset(p->dweights, 0, weight_count(p) * sizeof(float));
-    farm_conv_u8_backward_weights(&p->shape, p->frames, p->batch, p->dout, p->dweights, p->dbias, p->scratch);
-    farm_conv_u8_backward_weights_portable(&p->shape, p->frames, p->batch, p->dout, dweights, dbias, p->scratch);
-    cr_assert_eq(memcmp(dweights, p->dweights, weight_count(p) * sizeof(float)), 0, "%s: gradient", what);
+// bf16 weights would be off by up to 2^-9 = 2e-3 each.
+Test(kernels_conv_u8, atari_shapes_agree_with_double_precision) {
+    for (int stack = 1; stack <= 4; stack++)
+        expect_close(atari_shape(stack, stack % 2 == 0 ? 32 : 16, stack - 1), stack, (uint64_t)stack);
+}
+
+Test(kernels_conv_u8, other_shapes_and_float_precision_work_too) {
+    for (int i = 0; i < OTHERS; i++) expect_close(others[i], 3, (uint64_t)i);
+}
+
+static void must_be_the_portable_bits(struct problem *p, const char *what) {
+    const size_t out_bytes = out_count(p) * (p->shape.bf16 ? 2 : 4), weight_bytes = weight_count(p) * sizeof(float);
+    void *out = aligned(out_bytes);
+    float *dweights = aligned(weight_bytes), *dbias = aligned((size_t)p->shape.outputs * sizeof(float));
+    for (int path = 0; path < FARM_CONV_U8_PATHS; path++) {
+        if (!has_path(&p->shape, path)) continue;
+        free(p->scratch);
+        p->scratch = aligned(farm_conv_u8_scratch_bytes(&p->shape));
+        memset(p->dweights, 0, weight_bytes);
+        farm_conv_u8_forward(&p->shape, p->packed, p->bias, p->frames, p->batch, p->out, p->scratch);
+        farm_conv_u8_backward_weights(&p->shape, p->frames, p->batch, p->dout, p->dweights, p->dbias, p->scratch);
+        if (path == FARM_CONV_U8_PORTABLE) {
+            memcpy(out, p->out, out_bytes);
+            memcpy(dweights, p->dweights, weight_bytes);
+        }
+        const char *name = farm_conv_u8_path_name(p->shape.path);
+        cr_expect_eq(memcmp(out, p->out, out_bytes), 0, "%s, %s: forward", what, name);
+        cr_expect_eq(memcmp(dweights, p->dweights, weight_bytes), 0, "%s, %s: gradient", what, name);
+    }
     free(out);
     free(dweights);
     free(dbias);
 }
 
-Test(kernels_conv_u8, fast_path_gives_the_portable_paths_bits) {
-    for (int stack = 1; stack <= 4; stack++)
-        for (int outputs = 16; outputs <= 48; outputs += 16) {
-            const enum farm_conv_u8_layout layout = (enum farm_conv_u8_layout)((stack + outputs / 16) % 2);
-            struct problem p = make_problem(atari_shape(stack, outputs, layout), 2, (uint64_t)(stack + outputs));
-            must_be_the_same_bits(&p, "random");
-            free_problem(&p);
-        }
+Test(kernels_conv_u8, all_paths_give_the_same_bits) {
+    for (int i = 0; i < 12; i++) {
+        struct problem p = make_problem(atari_shape(1 + i % 4, 16 + i % 3 * 16, i), 2, (uint64_t)i);
+        must_be_the_portable_bits(&p, "Winograd");
+        free_problem(&p);
+    }
+    for (int i = 0; i < OTHERS; i++) {
+        struct problem p = make_problem(others[i], 2, (uint64_t)i);
+        if (p.shape.precision == FARM_CONV_U8_I16) must_be_the_portable_bits(&p, "direct");
+        free_problem(&p);
+    }
 }
 
 // The largest sums there can be: white frames or a grid of white blocks, all weights (gradients) largest, with one sign
 // or with the signs that suit the grid.
 Test(kernels_conv_u8, sums_do_not_overflow_at_the_extremes) {
-    for (int grid = 0; grid < 2; grid++) {
-        struct problem p = make_problem(atari, 1, 1);
-        for (int s = 0; s < 4; s++) p.frames[s] = p.pixels + s * 84 * 84;
-        for (int i = 0; i < 4 * 84 * 84; i++) p.pixels[i] = grid && (i / (4 * 84) + i % 84 / 4) % 2 ? 0 : 255;
-        for (int i = 0; i < 16 * 256; i++) {
-            const int sign = grid && (i / 32 + i / 4) % 2 ? -1 : 1;
-            p.weights[i] = (float)(i / 256 % 2 ? sign : -sign);
+    for (int i = 0; i < 4; i++) {
+        const bool grid = i % 2 == 1;
+        struct farm_conv_u8_shape shape = atari;
+        if (i >= 2) { // the same pixels, direct
+            shape.kernel = 7;
+            shape.stride = 1;
         }
-        for (int n = 0; n < 400 * 16; n++) p.dout[n] = grid && (n / 16 / 20 + n / 16 % 20) % 2 ? -2.0f : 2.0f;
+        struct problem p = make_problem(shape, 1, 1);
+        const int taps = p.taps, width = farm_conv_u8_out_width(&shape);
+        for (int s = 0; s < 4; s++) p.frames[s] = p.pixels + s * 84 * 84;
+        for (int k = 0; k < 4 * 84 * 84; k++) p.pixels[k] = grid && (k / (4 * 84) + k % 84 / 4) % 2 ? 0 : 255;
+        for (int k = 0; k < 16 * taps; k++) {
+            const int sign = grid && (k / 32 + k / 4) % 2 ? -1 : 1;
+            p.weights[k] = (float)(k / taps % 2 ? sign : -sign);
+        }
+        for (int n = 0; n < p.positions * 16; n++)
+            ((float *)p.dout)[n] = grid && (n / 16 / width + n / 16 % width) % 2 ? -2.0f : 2.0f;
         farm_conv_u8_pack(&p.shape, p.weights, p.packed);
-        must_be_the_same_bits(&p, grid ? "grid" : "white");
+        must_be_the_portable_bits(&p, grid ? "grid" : "white");
+        p.shape.path = FARM_CONV_U8_PORTABLE;
         cr_assert_leq(forward_error(&p), 1e-6);
         memset(p.dweights, 0, weight_count(&p) * sizeof(float));
         memset(p.dbias, 0, 16 * sizeof(float));
@@ -246,58 +284,76 @@ Test(kernels_conv_u8, sums_do_not_overflow_at_the_extremes) {
     }
 }
 
+// Each path, Winograd (even i) and direct.
+static bool next_case(int i, struct farm_conv_u8_shape *shape) {
+    *shape = i % 2 == 0 ? atari : others[4];
+    return has_path(shape, i / 2);
+}
+enum { CASES = 2 * FARM_CONV_U8_PATHS };
+
 Test(kernels_conv_u8, gradients_are_added_to_what_is_there) {
-    struct problem p = make_problem(atari, 2, 5);
-    farm_conv_u8_backward_weights(&p.shape, p.frames, 2, p.dout, p.dweights, p.dbias, p.scratch);
-    const float weight = p.dweights[77], bias = p.dbias[3];
-    farm_conv_u8_backward_weights(&p.shape, p.frames, 2, p.dout, p.dweights, p.dbias, p.scratch);
-    cr_assert_neq(weight, 0);
-    cr_assert_float_eq(p.dweights[77], 2 * weight, fabsf(weight) * 1e-5f);
-    cr_assert_float_eq(p.dbias[3], 2 * bias, fabsf(bias) * 1e-5f);
-    free_problem(&p);
-}
-
-Test(kernels_conv_u8, zero_gradients_and_tiny_ones_do_no_harm) {
-    struct problem p = make_problem(atari, 1, 6);
-    for (size_t i = 0; i < out_count(&p); i++) p.dout[i] = i % 16 == 2 ? 1e-40f : 0;
-    farm_conv_u8_backward_weights(&p.shape, p.frames, 1, p.dout, p.dweights, p.dbias, p.scratch);
-    for (size_t i = 0; i < weight_count(&p); i++) cr_assert_eq(p.dweights[i], 0);
-    free_problem(&p);
-}
-
-Test(kernels_conv_u8, what_is_not_finite_shows_in_its_channel_only) {
-    for (int path = 0; path < 2; path++) {
-        struct problem p = make_problem(atari, 1, 7);
-        p.weights[5 * 256 + 9] = path ? NAN : INFINITY;
-        p.dout[index_of(&p, 0, 123, 11)] = path ? -INFINITY : NAN;
-        farm_conv_u8_pack(&p.shape, p.weights, p.packed);
-        if (path) {
-            farm_conv_u8_forward(&p.shape, p.packed, p.bias, p.frames, 1, p.out);
-            farm_conv_u8_backward_weights(&p.shape, p.frames, 1, p.dout, p.dweights, p.dbias, p.scratch);
-        } else {
-            farm_conv_u8_forward_portable(&p.shape, p.packed, p.bias, p.frames, 1, p.out);
-            farm_conv_u8_backward_weights_portable(&p.shape, p.frames, 1, p.dout, p.dweights, p.dbias, p.scratch);
-        }
-        for (int o = 0; o < 16; o++) {
-            cr_assert_eq(isnan(p.out[index_of(&p, 0, 200, o)]) != 0, o == 5, "output of channel %d", o);
-            cr_assert_eq(isnan(p.dweights[o * 256 + 40]) != 0, o == 11, "gradient of channel %d", o);
-        }
+    for (int i = 0; i < CASES; i++) {
+        struct farm_conv_u8_shape shape;
+        if (!next_case(i, &shape)) continue;
+        struct problem p = make_problem(shape, 2, 5);
+        farm_conv_u8_backward_weights(&p.shape, p.frames, 2, p.dout, p.dweights, p.dbias, p.scratch);
+        const float weight = p.dweights[77], bias = p.dbias[3];
+        farm_conv_u8_backward_weights(&p.shape, p.frames, 2, p.dout, p.dweights, p.dbias, p.scratch);
+        cr_assert_neq(weight, 0);
+        cr_assert_float_eq(p.dweights[77], 2 * weight, fabsf(weight) * 1e-5f);
+        cr_assert_float_eq(p.dbias[3], 2 * bias, fabsf(bias) * 1e-5f);
         free_problem(&p);
     }
 }
 
+Test(kernels_conv_u8, zero_gradients_and_tiny_ones_do_no_harm) {
+    for (int i = 0; i < CASES; i++) {
+        struct farm_conv_u8_shape shape;
+        if (!next_case(i, &shape)) continue;
+        struct problem p = make_problem(shape, 1, 6);
+        for (size_t k = 0; k < out_count(&p); k++) farm_number_put(p.dout, shape.bf16, k, k % 16 == 2 ? 1e-40f : 0);
+        farm_conv_u8_backward_weights(&p.shape, p.frames, 1, p.dout, p.dweights, p.dbias, p.scratch);
+        for (size_t k = 0; k < weight_count(&p); k++) cr_assert_eq(p.dweights[k], 0);
+        free_problem(&p);
+    }
+}
+
+Test(kernels_conv_u8, what_is_not_finite_shows_in_its_channel_only) {
+    for (int i = 0; i < CASES; i++) {
+        struct farm_conv_u8_shape shape;
+        if (!next_case(i, &shape)) continue;
+        for (int nan = 0; nan < 2; nan++) {
+            struct problem p = make_problem(shape, 1, 7);
+            p.weights[5 * p.taps + 9] = nan ? NAN : INFINITY;
+            farm_number_put(p.dout, shape.bf16, index_of(&p, 0, 123, 11), nan ? -INFINITY : NAN);
+            farm_conv_u8_pack(&p.shape, p.weights, p.packed);
+            farm_conv_u8_forward(&p.shape, p.packed, p.bias, p.frames, 1, p.out, p.scratch);
+            farm_conv_u8_backward_weights(&p.shape, p.frames, 1, p.dout, p.dweights, p.dbias, p.scratch);
+            for (int o = 0; o < 16; o++) {
+                cr_assert_eq(isnan(out_of(&p, p.out, 0, 200, o)) != 0, o == 5, "output of channel %d", o);
+                cr_assert_eq(isnan(p.dweights[o * p.taps + 20]) != 0, o == 11, "gradient of channel %d", o);
+            }
+            free_problem(&p);
+        }
+    }
+}
+
+// The frame begins at a page after, or ends at a page before, an untouchable one.
 Test(kernels_conv_u8, reads_no_byte_outside_a_frame) {
-    const size_t page = (size_t)sysconf(_SC_PAGESIZE), bytes = 84 * 84, pages = (bytes + page - 1) / page;
-    for (int end = 0; end < 2;
-         end++) { // the frame begins at a page after, or ends at a page before, an untouchable one
-        struct problem p = make_problem(atari_shape(1, 16, FARM_CONV_U8_NHWC), 1, 8);
+    const size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    for (int i = 0; i < 2 * CASES; i++) {
+        struct farm_conv_u8_shape shape;
+        if (!next_case(i / 2, &shape)) continue;
+        shape.stack = 1;
+        const size_t bytes = 84 * 84, pages = (bytes + page - 1) / page;
+        struct problem p = make_problem(shape, 1, 8);
         uint8_t *memory = mmap(NULL, (pages + 2) * page, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
         cr_assert_neq(memory, MAP_FAILED);
         cr_assert_eq(mprotect(memory + page, pages * page, PROT_READ | PROT_WRITE), 0);
-        uint8_t *frame = end ? memory + page + pages * page - bytes : memory + page;
+        uint8_t *frame = i % 2 ? memory + page + pages * page - bytes : memory + page;
         memcpy(frame, p.pixels, bytes);
         p.frames[0] = frame;
-        cr_assert_leq(forward_error(&p), 2e-4);
+        cr_assert_leq(forward_error(&p), 2e-3);
         cr_assert_leq(backward_error(&p), 1e-3);
         munmap(memory, (pages + 2) * page);
         free_problem(&p);
@@ -305,11 +361,12 @@ Test(kernels_conv_u8, reads_no_byte_outside_a_frame) {
 }
 
 Test(kernels_conv_u8, rejects_shapes_that_make_no_sense) {
-    for (int i = 0; i < 6; i++) {
+    for (int i = 0; i < 10; i++) {
         struct farm_conv_u8_shape shape = atari;
         struct farm_error err;
-        int *field[] = {&shape.stack, &shape.height, &shape.kernel, &shape.stride, &shape.outputs, &shape.outputs};
-        const int value[] = {0, 7, 65, 0, 12, 0};
+        int *field[] = {&shape.stack,   &shape.height, &shape.kernel,   &shape.stride,        &shape.outputs,
+                        &shape.outputs, &shape.block,  &shape.channels, &shape.pad_before[0], &shape.pad_after[1]};
+        const int value[] = {0, 7, 65, 0, 1025, 0, 24, 65, 8, -1};
         *field[i] = value[i];
         cr_assert_eq(farm_conv_u8_check(&shape, &err), FARM_E_INVALID, "field %d", i);
         cr_assert_not_null(strstr(err.message, "first convolution"));

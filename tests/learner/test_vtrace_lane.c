@@ -327,8 +327,10 @@ static float *our_update(const struct problem *problem) {
     gather(problem, columns, arrays);
     struct farm_executor *executor;
     struct farm_error err = {0};
+    const struct farm_arithmetic f32 =
+        farm_arithmetic_uniform(&problem->net, FARM_PRECISION_F32, (struct farm_form){0});
     const struct farm_executor_config config = {
-        .net = &problem->net, .batch_max = ROWS_MAX, .training = true, .precision = FARM_PRECISION_F32};
+        .net = &problem->net, .batch_max = ROWS_MAX, .training = true, .arithmetic = &f32};
     cr_assert_eq(farm_executor_create(&config, &executor, &err), FARM_OK, "%s", err.message);
     farm_net_init(&problem->net, problem->learner.seed, params);
     farm_executor_load(executor, params);

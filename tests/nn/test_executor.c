@@ -151,7 +151,7 @@ static double largest_of(const double *data, size_t count) {
     return largest;
 }
 
-// conv_u8.h: the largest of a channel becomes 8191, or less where 32-bit sums of so many terms could overflow.
+// conv_u8.h: the largest of a channel becomes 8191, or less where 32-bit sums of so many weights could overflow.
 static double whole_step(double largest, size_t terms) {
     return largest / fmin(8191, INT32_MAX / 255 / (double)terms);
 }
@@ -245,7 +245,7 @@ static void plain_op(struct plain *n, int index, const struct picture *in, const
         const size_t weight = op->weight < 0 ? 0 : net->tensors[op->weight + value].offset;
         const size_t bias = op->weight < 0 ? 0 : net->tensors[op->bias + value].offset + (size_t)row;
         const bool whole = backward && n->arithmetic[index] == I16;
-        const double step = whole ? whole_step(largest_of(out->diff + (size_t)o * positions, positions), positions) : 0;
+        const double step = whole ? whole_step(largest_of(out->diff + (size_t)o * positions, positions), 1) : 0;
         for (int y = 0; y < out->height; y++)
             for (int x = out->width - 1; x >= 0; x--) { // oneDNN's order: it rounds each sum of a pool's gradients
                 const size_t at = (size_t)((o * out->height + y) * out->width + x);
@@ -444,27 +444,36 @@ static double distance(const float *a, const float *b, size_t count) {
     return sqrt(off / norm); // NaN where anything is
 }
 
-static struct farm_executor *executor_new(const struct problem *p, int batch_max, enum farm_precision precision) {
+static struct farm_arithmetic f32_of(const struct farm_net *net) {
+    return farm_arithmetic_uniform(net, FARM_PRECISION_F32, (struct farm_form){0});
+}
+
+// The n-th arithmetic that this CPU can give a network: each form that AUTO or BF16 knows for all ops, then (over
+// frames) forms that change wherever they may. False beyond the last.
+static bool nth_arithmetic(const struct farm_net *net, int n, struct farm_arithmetic *out) {
+    struct farm_form forms[2 * FARM_FORMS_MAX];
+    int count = farm_arithmetic_forms(net, FARM_PRECISION_AUTO, forms);
+    if (net->io.flat > 0) count += farm_arithmetic_forms(net, FARM_PRECISION_BF16, forms + count);
+    *out = farm_arithmetic_uniform(net, FARM_PRECISION_AUTO, forms[n < count ? n : 0]);
+    if (n < count || n >= count + 2 || count == 1 || net->io.flat > 0) return n < count;
+    for (int i = 1; i < net->op_count; i++) { // what the check refuses, keeps the form before
+        const struct farm_arithmetic before = *out;
+        for (int k = i; k < net->op_count; k++) out->forms[k] = forms[(n + i) % count];
+        if (i == 1) out->forms[0] = out->forms[1];
+        if (farm_arithmetic_check(net, out, NULL) != FARM_OK) *out = before;
+    }
+    return true;
+}
+
+static struct farm_executor *executor_new(const struct problem *p, int batch_max, bool training,
+                                          const struct farm_arithmetic *arithmetic) {
     const struct farm_executor_config config = {
-        .net = &p->net, .batch_max = batch_max, .training = true, .precision = precision};
+        .net = &p->net, .batch_max = batch_max, .training = training, .arithmetic = arithmetic};
     struct farm_executor *executor;
     struct farm_error err = {.message = ""};
     cr_assert_eq(farm_executor_create(&config, &executor, &err), FARM_OK, "%s", err.message);
     farm_executor_load(executor, p->params);
     return executor;
-}
-
-static bool bf16_here(void) {
-    struct problem *p = problem_new(&vector_cases[FLAT].spec, &vector_cases[FLAT].io, 1);
-    const struct farm_executor_config config = {.net = &p->net, .batch_max = 1, .precision = FARM_PRECISION_BF16};
-    struct farm_executor *executor = NULL;
-    struct farm_error err;
-    const enum farm_status status = farm_executor_create(&config, &executor, &err);
-    cr_assert(status == FARM_OK ||
-              (status == FARM_E_UNSUPPORTED && executor == NULL && strstr(err.message, "precision") != NULL));
-    farm_executor_destroy(executor);
-    problem_free(p);
-    return status == FARM_OK;
 }
 
 static struct answer answer_of(struct farm_executor *executor, const struct problem *p, int batch) {
@@ -498,21 +507,19 @@ static void expect_answer(const struct problem *p, struct answer a, double most)
 }
 
 static void expect_solved(const struct problem *p, double most) {
-    struct farm_executor *executor = executor_new(p, p->batch, FARM_PRECISION_F32);
+    const struct farm_arithmetic f32 = f32_of(&p->net);
+    struct farm_executor *executor = executor_new(p, p->batch, true, &f32);
     const struct answer a = answer_of(executor, p, p->batch);
     expect_answer(p, a, most);
     answer_free(a);
     farm_executor_destroy(executor);
 }
 
-// How each op of an executor of precision AUTO or BF16 computes.
-static void arithmetic_of(const struct farm_executor *executor, const struct farm_net *net,
-                          enum arithmetic ops[FARM_NET_OPS_MAX]) {
-    const struct farm_net_op *first = &net->ops[0];
-    const bool bf16 = farm_executor_precision(executor) == FARM_PRECISION_BF16;
-    const bool whole = net->io.frame_channels == 1 && first->activation == FARM_ACTIVATION_RELU &&
-                       first->pad_before[0] + first->pad_after[0] + first->pad_before[1] + first->pad_after[1] == 0;
-    for (int i = 0; i < FARM_NET_OPS_MAX; i++) ops[i] = bf16 ? BF16 : i == 0 && whole ? I16 : EXACT;
+// What the plain network does about it.
+static void emulation_of(const struct farm_net *net, const struct farm_arithmetic *arithmetic,
+                         enum arithmetic ops[FARM_NET_OPS_MAX]) {
+    for (int i = 0; i < FARM_NET_OPS_MAX; i++) ops[i] = arithmetic->forms[i].bf16 ? BF16 : EXACT;
+    if (net->io.flat == 0) ops[0] = arithmetic->first == FARM_CONV_U8_I16 ? I16 : EXACT;
 }
 
 // The executor's answer must be the emulated one; its error against the exact answer is then the emulation's, which is
@@ -523,25 +530,51 @@ static void arithmetic_of(const struct farm_executor *executor, const struct far
 // within 1/64 of a unit, 16 times as much. Three times their root-mean-square distance from the undisturbed emulation
 // is the bound, and 1e-5 for f32 itself. Weights, inputs and output gradients are given, not summed: all round them
 // alike.
-static void expect_emulated(const struct problem *p, enum farm_precision precision, int emulations) {
+struct emulation {
     enum arithmetic ops[FARM_NET_OPS_MAX];
-    struct farm_executor *executor = executor_new(p, p->batch, precision);
-    cr_expect_eq(farm_executor_precision(executor), bf16_here() ? FARM_PRECISION_BF16 : FARM_PRECISION_F32);
-    arithmetic_of(executor, &p->net, ops);
-    const struct answer a = answer_of(executor, p, p->batch), expected = plain_answer(p, ops, 0, 0);
-    double spread[PARTS_MAX] = {0}; // mean square
+    struct answer answer;
+    double spread[PARTS_MAX]; // root mean square
+};
+
+static void emulate(const struct problem *p, int emulations, struct emulation *e) {
+    e->answer = plain_answer(p, e->ops, 0, 0);
+    memset(e->spread, 0, sizeof e->spread);
     for (int i = 0; i < emulations; i++) {
-        const struct answer other = plain_answer(p, ops, 1.0 / 64, (uint64_t)i);
-        for (int k = 0; k < part_count(p); k++) spread[k] += pow(part_distance(p, other, expected, k), 2) / emulations;
+        const struct answer other = plain_answer(p, e->ops, 1.0 / 64, (uint64_t)i);
+        for (int k = 0; k < part_count(p); k++)
+            e->spread[k] += pow(part_distance(p, other, e->answer, k), 2) / emulations;
         answer_free(other);
     }
+    for (int k = 0; k < part_count(p); k++) e->spread[k] = sqrt(e->spread[k]);
+}
+
+static void expect_emulated(const struct problem *p, int n, const struct farm_arithmetic *arithmetic,
+                            const struct emulation *e) {
+    struct farm_executor *executor = executor_new(p, p->batch, true, arithmetic);
+    const struct answer a = answer_of(executor, p, p->batch);
     for (int k = 0; k < part_count(p); k++) {
-        const double off = part_distance(p, a, expected, k), most = 1e-5 + 3 * sqrt(spread[k]);
-        cr_expect(off <= most, "%s: %s: off by %g, more than %g", p->spec.name, part_name(p, k), off, most);
+        const double off = part_distance(p, a, e->answer, k), most = 1e-5 + 3 * e->spread[k];
+        cr_expect(off <= most, "%s, arithmetic %d: %s: off by %g, more than %g", p->spec.name, n, part_name(p, k), off,
+                  most);
     }
-    answer_free(expected);
     answer_free(a);
     farm_executor_destroy(executor);
+}
+
+// Layouts share an emulation.
+static void expect_each_emulated(const struct problem *p, int emulations) {
+    enum { EMULATIONS_MAX = 2 * FARM_FORMS_MAX + 2 };
+    struct emulation known[EMULATIONS_MAX];
+    struct farm_arithmetic arithmetic;
+    int count = 0;
+    for (int n = 0; nth_arithmetic(&p->net, n, &arithmetic); n++) {
+        int k = 0;
+        emulation_of(&p->net, &arithmetic, known[count].ops);
+        while (memcmp(known[k].ops, known[count].ops, sizeof known[k].ops) != 0) k++;
+        if (k == count) emulate(p, emulations, &known[count++]);
+        expect_emulated(p, n, &arithmetic, &known[k]);
+    }
+    for (int k = 0; k < count; k++) answer_free(known[k].answer);
 }
 
 // --- Tests
@@ -584,21 +617,12 @@ Test(nn, f32_agrees_with_jax_and_pytorch) {
     }
 }
 
-static void expect_small_networks_emulated(enum farm_precision precision) {
+Test(nn, each_arithmetic_computes_small_networks_as_emulated) {
     for (int i = 0; i < VECTOR_CASES; i++) {
         struct problem *p = problem_read(&vector_cases[i]);
-        expect_emulated(p, precision, 32);
+        expect_each_emulated(p, 16);
         problem_free(p);
     }
-}
-
-Test(nn, auto_computes_small_networks_as_emulated) {
-    expect_small_networks_emulated(FARM_PRECISION_AUTO);
-}
-
-Test(nn, bf16_computes_small_networks_as_emulated) {
-    if (!bf16_here()) cr_skip_test("this CPU has no bf16 arithmetic (AVX512_BF16 or AMX)");
-    expect_small_networks_emulated(FARM_PRECISION_BF16);
 }
 
 Test(nn, shallow_and_nature_agree_with_the_plain_network) {
@@ -608,7 +632,7 @@ Test(nn, shallow_and_nature_agree_with_the_plain_network) {
         answer_free(p->right);
         p->right = plain_answer(p, all_exact, 0, 0);
         expect_solved(p, 1e-5);
-        expect_emulated(p, FARM_PRECISION_AUTO, 4);
+        expect_each_emulated(p, 2);
         problem_free(p);
     }
 }
@@ -630,26 +654,46 @@ Test(nn, deep_agrees_with_the_plain_network) {
         answer_free(p->right);
         p->right = plain_answer(p, all_exact, 0, 0);
         expect_solved(p, 1e-5);
+        if (i >= 2) expect_each_emulated(p, 4); // blocks of channels too, which the vectors' networks are too small for
         problem_free(p);
     }
 }
 
-Test(nn, refuses_bf16_where_the_cpu_has_none) {
-    if (bf16_here()) cr_skip_test("this CPU has bf16 arithmetic");
-    struct problem *p = problem_read(&vector_cases[FLAT]);
-    struct farm_executor *executor = executor_new(p, 1, FARM_PRECISION_AUTO);
-    cr_expect_eq(farm_executor_precision(executor), FARM_PRECISION_F32);
-    farm_executor_destroy(executor);
+Test(nn, refuses_arithmetic_that_this_cpu_or_network_cannot_have) {
+    struct problem *p = problem_random(farm_net_find("deep", NULL), &atari, 1);
+    struct farm_executor *executor;
+    struct farm_error err;
+    struct farm_arithmetic a;
+    const struct farm_executor_config config = {.net = &p->net, .batch_max = 1, .arithmetic = &a};
+    struct farm_form forms[FARM_FORMS_MAX];
+    if (farm_arithmetic_forms(&p->net, FARM_PRECISION_BF16, forms) == 0) {
+        a = farm_arithmetic_uniform(&p->net, FARM_PRECISION_BF16, (struct farm_form){.bf16 = true});
+        cr_expect_eq(farm_executor_create(&config, &executor, &err), FARM_E_UNSUPPORTED);
+        cr_expect_not_null(strstr(err.message, "precision"));
+    }
+    for (int i = 0; i < 4; i++) { // an invalid block, one in a residual block, another first layer, no such path
+        a = f32_of(&p->net);
+        if (i < 2) a.forms[i == 0 ? 0 : 5].block = i == 0 ? 7 : 8;
+        if (i == 2) a.forms[0].block = 8;
+        if (i == 3) a.path = FARM_CONV_U8_PATHS;
+        cr_expect_eq(farm_executor_create(&config, &executor, &err), FARM_E_INVALID, "case %d", i);
+        cr_expect_null(executor);
+    }
     problem_free(p);
 }
 
 // A partly filled rung gives what the exact size gives, whatever was computed before in the rows beyond: here NaN.
 Test(nn, padding_changes_nothing) {
     for (int i = 0; i < VECTOR_CASES; i++)
-        for (int exact = 0; exact < 2; exact++) {
-            const enum farm_precision precision = exact ? FARM_PRECISION_F32 : FARM_PRECISION_AUTO;
+        for (int n = 0;; n++) {
             struct problem *p = problem_random(&vector_cases[i].spec, &vector_cases[i].io, 8);
-            struct farm_executor *small = executor_new(p, 3, precision), *large = executor_new(p, 8, precision);
+            struct farm_arithmetic arithmetic;
+            if (!nth_arithmetic(&p->net, n, &arithmetic)) {
+                problem_free(p);
+                break;
+            }
+            struct farm_executor *small = executor_new(p, 3, true, &arithmetic);
+            struct farm_executor *large = executor_new(p, 8, true, &arithmetic);
             const struct answer expected = answer_of(small, p, 3);
             cr_assert_eq(expected.padded, 3);
             struct problem *poison = problem_random(&vector_cases[i].spec, &vector_cases[i].io, 8);
@@ -675,7 +719,8 @@ Test(nn, padding_changes_nothing) {
 
 Test(nn, every_batch_up_to_the_largest_gives_each_row_the_same_answer) {
     struct problem *p = problem_random(&vector_cases[GREY].spec, &vector_cases[GREY].io, 37);
-    struct farm_executor *executor = executor_new(p, 37, FARM_PRECISION_F32);
+    const struct farm_arithmetic f32 = f32_of(&p->net);
+    struct farm_executor *executor = executor_new(p, 37, true, &f32);
     const size_t actions = (size_t)p->net.io.actions;
     farm_executor_forward(executor, p->rows, 37, p->right.logits, p->right.value);
     float logits[37 * 5], value[37];
@@ -692,7 +737,9 @@ Test(nn, every_batch_up_to_the_largest_gives_each_row_the_same_answer) {
 Test(nn, gradients_are_added_to_what_is_there) {
     for (int i = 0; i < VECTOR_CASES; i++) {
         struct problem *p = problem_read(&vector_cases[i]);
-        struct farm_executor *executor = executor_new(p, p->batch, FARM_PRECISION_AUTO);
+        struct farm_arithmetic arithmetic;
+        for (int n = 0; nth_arithmetic(&p->net, n, &arithmetic); n++) continue; // the last one
+        struct farm_executor *executor = executor_new(p, p->batch, true, &arithmetic);
         const struct answer once = answer_of(executor, p, p->batch);
         float *twice = array(p->net.parameter_count, sizeof *twice);
         memcpy(twice, once.grads, p->net.parameter_count * sizeof *twice);
@@ -711,10 +758,10 @@ Test(nn, inference_gives_what_training_gives) {
     static const char *const names[] = {"shallow", "deep"};
     for (int i = 0; i < 2; i++) {
         struct problem *p = problem_random(farm_net_find(names[i], NULL), &atari, 4);
-        struct farm_executor *training = executor_new(p, 4, FARM_PRECISION_AUTO), *inference;
-        const struct farm_executor_config config = {.net = &p->net, .batch_max = 4};
-        cr_assert_eq(farm_executor_create(&config, &inference, NULL), FARM_OK);
-        farm_executor_load(inference, p->params);
+        struct farm_arithmetic arithmetic;
+        for (int n = 0; nth_arithmetic(&p->net, n, &arithmetic); n++) continue; // the last one
+        struct farm_executor *training = executor_new(p, 4, true, &arithmetic);
+        struct farm_executor *inference = executor_new(p, 4, false, &arithmetic);
         float logits[4 * 6], value[4];
         farm_executor_forward(training, p->rows, 4, p->right.logits, p->right.value);
         farm_executor_forward(inference, p->rows, 4, logits, value);
@@ -746,7 +793,9 @@ Test(nn, executors_side_by_side_give_the_same_bits) {
     struct problem *p = problem_random(farm_net_find("shallow", NULL), &atari, 5);
     struct job jobs[3];
     pthread_t threads[2];
-    for (int i = 0; i < 3; i++) jobs[i] = (struct job){.p = p, .executor = executor_new(p, 16, FARM_PRECISION_AUTO)};
+    struct farm_arithmetic arithmetic;
+    nth_arithmetic(&p->net, 0, &arithmetic);
+    for (int i = 0; i < 3; i++) jobs[i] = (struct job){.p = p, .executor = executor_new(p, 16, true, &arithmetic)};
     for (int i = 0; i < 2; i++) cr_assert_eq(pthread_create(&threads[i], NULL, run_job, &jobs[i]), 0);
     for (int i = 0; i < 2; i++) pthread_join(threads[i], NULL);
     run_job(&jobs[2]);
@@ -764,7 +813,8 @@ Test(nn, executors_side_by_side_give_the_same_bits) {
 
 Test(nn, refuses_a_batch_of_none) {
     struct problem *p = problem_read(&vector_cases[FLAT]);
-    const struct farm_executor_config config = {.net = &p->net, .batch_max = 0};
+    const struct farm_arithmetic f32 = f32_of(&p->net);
+    const struct farm_executor_config config = {.net = &p->net, .batch_max = 0, .arithmetic = &f32};
     struct farm_executor *executor;
     cr_expect_eq(farm_executor_create(&config, &executor, NULL), FARM_E_INVALID);
     cr_expect_null(executor);

@@ -45,7 +45,8 @@ static inline void test_expect_answers(const struct farm_learner_config *learner
     struct farm_net net;
     struct farm_executor *executor;
     cr_assert_eq(farm_net_make(&learner->net, &learner->io, &net, &err), FARM_OK, "%s", err.message);
-    const struct farm_executor_config config = {.net = &net, .batch_max = 1, .precision = FARM_PRECISION_F32};
+    const struct farm_arithmetic f32 = farm_arithmetic_uniform(&net, FARM_PRECISION_F32, (struct farm_form){0});
+    const struct farm_executor_config config = {.net = &net, .batch_max = 1, .arithmetic = &f32};
     cr_assert_eq(farm_executor_create(&config, &executor, &err), FARM_OK, "%s", err.message);
     float *params = malloc(net.parameter_count * sizeof *params);
     float *logits = malloc((size_t)learner->io.actions * sizeof *logits);

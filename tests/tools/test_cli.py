@@ -187,6 +187,17 @@ class Training(Cli):
         checkpoint.write_bytes(whole[:-100])
         self.refuses_to_resume("cut off", checkpoint.name)
 
+    def test_a_run_keeps_its_arithmetic(self):
+        self.run_farm("train", "--env", "native/breakout", "--frames", "2k", "--run", "r")
+        chosen = (self.folder / "r/arithmetic.txt").read_text()
+        self.assertEqual(chosen.count("\n"), 1)
+        resumed = self.run_farm("train", "--run", "r", "--resume", "--frames", "4k", "--batch", "16")
+        played = self.run_farm("eval", "r", "--episodes", "1")
+        for result in (resumed, played):
+            self.assertEqual(result.returncode, 0, result.stderr)
+            self.assertIn("(as timed earlier)", result.stderr)
+        self.assertEqual((self.folder / "r/arithmetic.txt").read_text(), chosen)
+
     def refuses_to_resume(self, *parts):
         before = contents(self.folder / "r")
         result = self.run_farm("train", "--run", "r", "--resume", "--frames", "9k")

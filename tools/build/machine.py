@@ -22,7 +22,7 @@ import sys
 import bench_table
 
 INSTRUCTION_SETS = ["avx2", "avx512f", "avx512_vnni", "avx512_bf16", "amx_tile", "amx_bf16", "amx_int8", "avx_vnni"]
-LEVELS = {"AVX2": "avx2", "SSE41": "sse4_1"}  # of oneDNN, and the instruction set each needs
+LEVELS = {"AVX2": "avx512bw", "SSE41": "avx2"}  # of oneDNN, and an instruction set beyond each
 COUNTS = re.compile(r"^(\d+) passed, (\d+) failed(?:, (\d+) skipped)?$")
 KEYS = ("name", "value", "unit", "spread", "ratio")  # of a benchmark's result
 UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}

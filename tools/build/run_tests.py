@@ -150,6 +150,8 @@ def main():
     environment = dict(os.environ, FARM_BUILD=os.path.abspath(arguments.build), FARM_SOURCE=os.getcwd())
     environment["PYTHONPATH"] = os.path.abspath(os.path.join(arguments.build, "python"))
     environment["PYTHONDONTWRITEBYTECODE"] = "1"
+    cache = tempfile.TemporaryDirectory()  # not the user's
+    environment["XDG_CACHE_HOME"] = cache.name
     suppressions = os.path.join(os.path.dirname(RUN_UNITTEST), "lsan.supp")
     environment.setdefault("LSAN_OPTIONS", f"suppressions={suppressions}:print_suppressions=0")
     environment.setdefault("UBSAN_OPTIONS", "print_stacktrace=1")

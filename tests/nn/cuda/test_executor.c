@@ -11,9 +11,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "kernels/bf16.h"
 #include "kernels/random.h"
 #include "libraries.h"
-#include "nn/staging.h"
 #include "standin.h"
 
 #define CUDA(call) cr_assert_eq((call), cudaSuccess, "%s", #call)
@@ -80,8 +80,9 @@ static bool told_as_null(const struct problem *p, size_t frame) {
 }
 
 static void solve(struct problem *p) {
+    const struct farm_arithmetic f32 = farm_arithmetic_uniform(&p->net, FARM_PRECISION_F32, (struct farm_form){0});
     const struct farm_executor_config config = {
-        .net = &p->net, .batch_max = p->rows, .training = true, .precision = FARM_PRECISION_F32};
+        .net = &p->net, .batch_max = p->rows, .training = true, .arithmetic = &f32};
     struct farm_executor *cpu;
     struct farm_error err;
     cr_assert_eq(farm_executor_create(&config, &cpu, &err), FARM_OK, "%s", err.message);

@@ -8,7 +8,6 @@
 #include <string.h>
 
 #include "kernels/layers.h"
-#include "nn/staging.h"
 #include "standin.h"
 
 struct farm_standin_libraries farm_standin_libraries;

@@ -17,7 +17,7 @@
 #include "grid.h"
 
 extern "C" {
-#include "nn/staging.h"
+#include "kernels/bf16.h"
 #include "standin.h"
 }
 

@@ -1,0 +1,244 @@
+// Vectors of 32-bit elements for the first convolution: eight with AVX2, sixteen with AVX-512. An element is a float, a
+// whole number, or a pair of 16-bit whole numbers. Included by files that are compiled for those instructions.
+#ifndef FARM_KERNELS_CPU_CONV_U8_VECTOR_H
+#define FARM_KERNELS_CPU_CONV_U8_VECTOR_H
+
+#include <immintrin.h>
+#include <stdint.h>
+#include <string.h>
+
+#include "kernels/conv_u8_packed.h"
+
+// Where LANES channels of outputs (f32 or bf16) stand, in elements: eight, and with sixteen lanes eight more, which lie
+// behind them unless channels lie in blocks of eight.
+struct place {
+    size_t low, high;
+};
+
+#if defined(__AVX512VNNI__)
+enum { LANES = 16, POSITIONS = 12 };
+typedef __m512i vector;
+typedef __m512 floats;
+
+#define AS_FLOATS _mm512_castsi512_ps
+#define AS_VECTOR _mm512_castps_si512
+
+static inline vector vector_zero(void) {
+    return _mm512_setzero_si512();
+}
+static inline vector vector_load(const void *at) {
+    return _mm512_loadu_si512(at);
+}
+static inline void vector_store(void *at, vector v) {
+    _mm512_storeu_si512(at, v);
+}
+static inline vector vector_all(int32_t x) {
+    return _mm512_set1_epi32(x);
+}
+// sum + a.low · b.low + a.high · b.high in each element.
+static inline vector vector_add_pairs(vector sum, vector a, vector b) {
+    return _mm512_dpwssd_epi32(sum, a, b);
+}
+// The low halves of a's elements beside those of b's.
+static inline vector vector_pair(vector a, vector b) {
+    return _mm512_mask_blend_epi16(0xaaaaaaaau, a, _mm512_slli_epi32(b, 16));
+}
+static inline vector vector_add(vector a, vector b) {
+    return _mm512_add_epi32(a, b);
+}
+static inline vector vector_subtract(vector a, vector b) {
+    return _mm512_sub_epi32(a, b);
+}
+static inline vector vector_max(vector a, vector b) {
+    return _mm512_max_epi32(a, b);
+}
+static inline vector vector_and(vector a, vector b) {
+    return _mm512_and_si512(a, b);
+}
+static inline floats floats_add(floats a, floats b) {
+    return _mm512_add_ps(a, b);
+}
+static inline floats floats_multiply(floats a, floats b) {
+    return _mm512_mul_ps(a, b);
+}
+static inline floats floats_add_product(floats sum, floats a, floats b) {
+    return _mm512_fmadd_ps(a, b, sum);
+}
+static inline floats floats_relu(floats x) { // NaN stays
+    return _mm512_max_ps(_mm512_setzero_ps(), x);
+}
+static inline floats floats_of(vector whole) {
+    return _mm512_cvtepi32_ps(whole);
+}
+static inline vector vector_round(floats x) {
+    return _mm512_cvtps_epi32(x);
+}
+
+static inline floats load_out(const void *array, struct place at, bool bf16) {
+    if (bf16) {
+        const uint16_t *from = array;
+        const __m128i low = _mm_loadu_si128((const __m128i *)(from + at.low));
+        const __m128i high = _mm_loadu_si128((const __m128i *)(from + at.high));
+        return AS_FLOATS(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_set_m128i(high, low)), 16));
+    }
+    const float *from = array;
+    if (at.high == at.low + 8) return _mm512_loadu_ps(from + at.low);
+    return _mm512_insertf32x8(_mm512_castps256_ps512(_mm256_loadu_ps(from + at.low)), _mm256_loadu_ps(from + at.high),
+                              1);
+}
+
+// bf16 as farm_bf16 rounds.
+static inline void store_out(void *array, struct place at, bool bf16, floats x) {
+    if (bf16) {
+        uint16_t *to = array;
+        const vector bits = AS_VECTOR(x), odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), vector_all(1));
+        const vector rounded = _mm512_add_epi32(bits, _mm512_add_epi32(odd, vector_all(0x7fff)));
+        const __mmask16 nan = _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q);
+        const vector kept = _mm512_mask_or_epi32(rounded, nan, bits, vector_all(0x400000));
+        const __m256i packed = _mm512_cvtepi32_epi16(_mm512_srli_epi32(kept, 16));
+        _mm_storeu_si128((__m128i *)(to + at.low), _mm256_castsi256_si128(packed));
+        _mm_storeu_si128((__m128i *)(to + at.high), _mm256_extracti128_si256(packed, 1));
+        return;
+    }
+    float *to = array;
+    if (at.high == at.low + 8) {
+        _mm512_storeu_ps(to + at.low, x);
+        return;
+    }
+    _mm256_storeu_ps(to + at.low, _mm512_castps512_ps256(x));
+    _mm256_storeu_ps(to + at.high, _mm512_extractf32x8_ps(x, 1));
+}
+#else
+enum { LANES = 8, POSITIONS = 6 };
+typedef __m256i vector;
+typedef __m256 floats;
+
+#define AS_FLOATS _mm256_castsi256_ps
+#define AS_VECTOR _mm256_castps_si256
+
+static inline vector vector_zero(void) {
+    return _mm256_setzero_si256();
+}
+static inline vector vector_load(const void *at) {
+    return _mm256_loadu_si256(at);
+}
+static inline void vector_store(void *at, vector v) {
+    _mm256_storeu_si256(at, v);
+}
+static inline vector vector_all(int32_t x) {
+    return _mm256_set1_epi32(x);
+}
+// The empty statement pins the sum to its register: GCC would add the products of two steps first, and run out of
+// registers.
+static inline vector vector_add_pairs(vector sum, vector a, vector b) {
+    sum = _mm256_add_epi32(sum, _mm256_madd_epi16(a, b));
+    __asm__("" : "+x"(sum));
+    return sum;
+}
+static inline vector vector_pair(vector a, vector b) {
+    return _mm256_blend_epi16(a, _mm256_slli_epi32(b, 16), 0xaa);
+}
+static inline vector vector_add(vector a, vector b) {
+    return _mm256_add_epi32(a, b);
+}
+static inline vector vector_subtract(vector a, vector b) {
+    return _mm256_sub_epi32(a, b);
+}
+static inline vector vector_max(vector a, vector b) {
+    return _mm256_max_epi32(a, b);
+}
+static inline vector vector_and(vector a, vector b) {
+    return _mm256_and_si256(a, b);
+}
+static inline floats floats_add(floats a, floats b) {
+    return _mm256_add_ps(a, b);
+}
+static inline floats floats_multiply(floats a, floats b) {
+    return _mm256_mul_ps(a, b);
+}
+static inline floats floats_add_product(floats sum, floats a, floats b) {
+    return _mm256_fmadd_ps(a, b, sum);
+}
+static inline floats floats_relu(floats x) {
+    return _mm256_max_ps(_mm256_setzero_ps(), x);
+}
+static inline floats floats_of(vector whole) {
+    return _mm256_cvtepi32_ps(whole);
+}
+static inline vector vector_round(floats x) {
+    return _mm256_cvtps_epi32(x);
+}
+
+static inline floats load_out(const void *array, struct place at, bool bf16) {
+    if (!bf16) return _mm256_loadu_ps((const float *)array + at.low);
+    const __m128i half = _mm_loadu_si128((const __m128i *)((const uint16_t *)array + at.low));
+    return AS_FLOATS(_mm256_slli_epi32(_mm256_cvtepu16_epi32(half), 16));
+}
+
+static inline void store_out(void *array, struct place at, bool bf16, floats x) {
+    if (!bf16) {
+        _mm256_storeu_ps((float *)array + at.low, x);
+        return;
+    }
+    const vector bits = AS_VECTOR(x), odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), vector_all(1));
+    const vector rounded = _mm256_add_epi32(bits, _mm256_add_epi32(odd, vector_all(0x7fff)));
+    const vector quiet = _mm256_or_si256(bits, vector_all(0x400000));
+    const floats nan = _mm256_cmp_ps(x, x, _CMP_UNORD_Q);
+    const vector kept = _mm256_srli_epi32(AS_VECTOR(_mm256_blendv_ps(AS_FLOATS(rounded), AS_FLOATS(quiet), nan)), 16);
+    const __m128i packed = _mm_packus_epi32(_mm256_castsi256_si128(kept), _mm256_extracti128_si256(kept, 1));
+    _mm_storeu_si128((__m128i *)((uint16_t *)array + at.low), packed);
+}
+#endif
+
+static inline vector vector_broadcast(const void *at) {
+    int32_t element;
+    memcpy(&element, at, sizeof element);
+    return vector_all(element);
+}
+
+static inline floats floats_load(const float *at) {
+    return AS_FLOATS(vector_load(at));
+}
+static inline void floats_store(float *at, floats x) {
+    vector_store(at, AS_VECTOR(x));
+}
+
+// sum + a · b, in pairs of whole numbers or in floats.
+static inline __attribute__((always_inline)) vector add_product(bool whole, vector sum, vector a, vector b) {
+    if (whole) return vector_add_pairs(sum, a, b);
+    return AS_VECTOR(floats_add_product(AS_FLOATS(sum), AS_FLOATS(a), AS_FLOATS(b)));
+}
+
+// Where LANES channels from `channel` on of position 0 stand, in an observation whose first output is element `first`.
+static inline struct place place_of(const struct farm_conv_u8_shape *shape, size_t first, int channel) {
+    const struct place at = {first + farm_conv_u8_out_at(shape, 0, channel),
+                             first + farm_conv_u8_out_at(shape, 0, channel + LANES - 8)};
+    return at;
+}
+static inline struct place moved(const struct farm_conv_u8_shape *shape, struct place at, size_t positions) {
+    const size_t elements = positions * (size_t)shape->block;
+    return (struct place){at.low + elements, at.high + elements};
+}
+
+// LANES channels of one observation from `channel` on: sums their gradients, and finds how to quantise them.
+static inline void measure(const struct farm_conv_u8_shape *shape, const void *dout, size_t first, int channel,
+                           float *step, float *inverse, float *dbias) {
+    const size_t positions = farm_conv_u8_positions(shape);
+    const int terms = farm_conv_u8_rows_at_once(shape) * farm_conv_u8_out_width(shape);
+    struct place at = place_of(shape, first, channel);
+    vector largest = vector_zero();
+    floats sum = AS_FLOATS(vector_zero());
+    for (size_t p = 0; p < positions; p++, at = moved(shape, at, 1)) {
+        const floats d = load_out(dout, at, shape->bf16);
+        largest = vector_max(largest, vector_and(AS_VECTOR(d), vector_all(0x7fffffff)));
+        sum = floats_add(sum, d);
+    }
+    floats_store(dbias + channel, floats_add(floats_load(dbias + channel), sum));
+    uint32_t bits[LANES];
+    vector_store(bits, largest);
+    for (int o = 0; o < LANES; o++)
+        farm_conv_u8_quantise_channel(bits[o], farm_conv_u8_whole_max(terms), &step[channel + o],
+                                      &inverse[channel + o]);
+}
+
+#endif

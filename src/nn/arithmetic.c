@@ -1,0 +1,110 @@
+// See arithmetic.h: which forms there are, and which go together.
+#include "nn/arithmetic.h"
+
+#include "nn/dnnl_op.h"
+
+static bool has_isa(unsigned isa) {
+    return ((unsigned)dnnl_get_effective_cpu_isa() & isa) == isa; // sets of bits; richer ones hold the others'
+}
+
+// Do the channels of all pictures of this op, but for the frames themselves, come in whole blocks?
+static bool takes_block(const struct farm_net *net, int i, int block) {
+    const struct farm_net_op *op = &net->ops[i];
+    if (block == 0) return true;
+    return (op->out.height == 0 || op->out.channels % block == 0) &&
+           (i == 0 || op->in.height == 0 || op->in.channels % block == 0);
+}
+
+int farm_arithmetic_forms(const struct farm_net *net, enum farm_precision precision,
+                          struct farm_form forms[FARM_FORMS_MAX]) {
+    // What oneDNN's kernels of that width work on; below AVX2 it has no backward convolutions of blocks.
+    int block = has_isa(dnnl_cpu_isa_avx512_core) ? 16 : has_isa(dnnl_cpu_isa_avx2) ? 8 : 0, count = 0;
+    for (int i = 0; i < net->op_count; i++)
+        if (!takes_block(net, i, block)) block = 0;
+    const bool f32 = precision != FARM_PRECISION_BF16;
+    const bool bf16 = precision == FARM_PRECISION_BF16 || (precision == FARM_PRECISION_AUTO && net->io.flat == 0);
+    const bool has_bf16 = has_isa(dnnl_cpu_isa_avx512_core_bf16);
+    if (net->io.flat > 0) block = 0;
+    if (f32) forms[count++] = (struct farm_form){false, block};
+    if (bf16 && has_bf16) forms[count++] = (struct farm_form){true, block};
+    if (block == 0) return count;
+    if (bf16 && has_bf16) forms[count++] = (struct farm_form){true, 0};
+    if (f32) forms[count++] = (struct farm_form){false, 0};
+    return count;
+}
+
+struct farm_conv_u8_shape farm_arithmetic_first(const struct farm_net *net, const struct farm_arithmetic *arithmetic) {
+    const struct farm_net_io *io = &net->io;
+    const struct farm_net_op *op = &net->ops[0];
+    const struct farm_form form = arithmetic->forms[0];
+    return (struct farm_conv_u8_shape){.stack = io->stack,
+                                       .channels = io->frame_channels,
+                                       .height = io->height,
+                                       .width = io->width,
+                                       .kernel = op->kernel,
+                                       .stride = op->stride,
+                                       .pad_before = {op->pad_before[0], op->pad_before[1]},
+                                       .pad_after = {op->pad_after[0], op->pad_after[1]},
+                                       .outputs = op->out.channels,
+                                       .block = form.block ? form.block : op->out.channels,
+                                       .relu = op->activation == FARM_ACTIVATION_RELU,
+                                       .bf16 = form.bf16,
+                                       .precision = arithmetic->first,
+                                       .path = arithmetic->path};
+}
+
+bool farm_arithmetic_take_path(const struct farm_net *net, int path, struct farm_arithmetic *arithmetic) {
+    static const unsigned isas[] = {0, dnnl_cpu_isa_avx2, dnnl_cpu_isa_avx512_core_vnni};
+    struct farm_conv_u8_shape shape = farm_arithmetic_first(net, arithmetic);
+    shape.path = (enum farm_conv_u8_path)path;
+    if (!farm_conv_u8_runs(&shape) || !has_isa(isas[path])) return false;
+    arithmetic->path = shape.path;
+    return true;
+}
+
+struct farm_arithmetic farm_arithmetic_uniform(const struct farm_net *net, enum farm_precision precision,
+                                               struct farm_form form) {
+    struct farm_arithmetic a = {.first = precision == FARM_PRECISION_F32 ? FARM_CONV_U8_F32 : FARM_CONV_U8_I16};
+    for (int i = 0; i < net->op_count; i++) a.forms[i] = form;
+    for (int path = 0; path < FARM_CONV_U8_PATHS && net->io.flat == 0; path++) farm_arithmetic_take_path(net, path, &a);
+    return a;
+}
+
+bool farm_form_equal(struct farm_form a, struct farm_form b) {
+    return a.bf16 == b.bf16 && a.block == b.block;
+}
+
+bool farm_arithmetic_may_change(const struct farm_net *net, int i) {
+    if (i == 0 || net->ops[i].kind == FARM_NET_OP_RELU || (i == 1 && net->io.flat == 0)) return false;
+    for (int j = i; j < net->op_count; j++)
+        if (net->ops[j].skip >= 0) return net->ops[j].skip >= i;
+    return true;
+}
+
+enum farm_status farm_arithmetic_check(const struct farm_net *net, const struct farm_arithmetic *arithmetic,
+                                       struct farm_error *err) {
+    for (int i = 0; i < net->op_count; i++) {
+        const struct farm_form form = arithmetic->forms[i];
+        if (form.bf16 && !has_isa(dnnl_cpu_isa_avx512_core_bf16))
+            return farm_fail(err, FARM_E_UNSUPPORTED,
+                             "this CPU has no bf16 arithmetic (AVX512_BF16 or AMX); take precision auto or f32");
+        if ((form.block != 0 && form.block != 8 && form.block != 16) || !takes_block(net, i, form.block))
+            return farm_fail(err, FARM_E_INVALID, "op %d of network %s cannot have blocks of %d channels", i,
+                             net->spec->name, form.block);
+        if (i > 0 && !farm_arithmetic_may_change(net, i) && !farm_form_equal(form, arithmetic->forms[i - 1]))
+            return farm_fail(err, FARM_E_INVALID, "op %d of network %s must have the form of op %d", i, net->spec->name,
+                             i - 1);
+    }
+    if (net->io.flat > 0) return FARM_OK;
+    if (net->ops[0].kind != FARM_NET_OP_CONV || net->ops[0].activation == FARM_ACTIVATION_TANH)
+        return farm_fail(err, FARM_E_UNSUPPORTED,
+                         "network %s: the first layer over frames must be a convolution with "
+                         "ReLU or without activation",
+                         net->spec->name);
+    struct farm_arithmetic copy = *arithmetic;
+    if (arithmetic->path < 0 || arithmetic->path >= FARM_CONV_U8_PATHS ||
+        !farm_arithmetic_take_path(net, (int)arithmetic->path, &copy))
+        return farm_fail(err, FARM_E_INVALID, "this CPU lacks instructions of the first layer's path");
+    const struct farm_conv_u8_shape shape = farm_arithmetic_first(net, arithmetic);
+    return farm_conv_u8_check(&shape, err);
+}

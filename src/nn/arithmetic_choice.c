@@ -1,0 +1,151 @@
+// farm_arithmetic_choose (arithmetic.h): what was timed before, in files of lines "KEY<tab>PLAN", else what is timed
+// now; and the line for a person.
+#include <stdio.h>
+#include <string.h>
+
+#include "base/time.h"
+#include "nn/arithmetic.h"
+#include "nn/dnnl_op.h"
+
+enum { PLAN_MAX = 1024 };
+
+// What the choice depends on: CPU, instruction sets, library, network; then, from *sizes_at on, rows.
+static void make_key(const struct farm_arithmetic_request *request, char key[PLAN_MAX], size_t *sizes_at) {
+    const struct farm_net *net = request->net;
+    const dnnl_version_t *version = dnnl_version();
+    uint64_t shapes = 14695981039346656037u; // FNV-1a over the ops, number by number
+    for (int i = 0; i < net->op_count; i++) {
+        const struct farm_net_op *op = &net->ops[i];
+        const int numbers[] = {(int)op->kind,     (int)op->activation, op->kernel,      op->stride,
+                               op->skip,          op->in.channels,     op->in.height,   op->in.width,
+                               op->out.channels,  op->out.height,      op->out.width,   op->pad_before[0],
+                               op->pad_before[1], op->pad_after[0],    op->pad_after[1]};
+        for (size_t k = 0; k < sizeof numbers / sizeof numbers[0]; k++)
+            shapes = (shapes ^ (unsigned)numbers[k]) * 1099511628211u;
+    }
+    const struct farm_arithmetic most = farm_arithmetic_uniform(net, request->precision, (struct farm_form){0});
+    snprintf(key, PLAN_MAX / 2, "%.128s, %s, isa %x, oneDNN %d.%d.%d, %.32s %016llx, stack %d, precision %d",
+             request->cpu_name ? request->cpu_name : "unknown CPU", farm_conv_u8_path_name(most.path),
+             (unsigned)dnnl_get_effective_cpu_isa(), version->major, version->minor, version->patch, net->spec->name,
+             (unsigned long long)shapes, net->io.stack, (int)request->precision);
+    *sizes_at = strlen(key);
+    snprintf(key + *sizes_at, PLAN_MAX / 2, ", rows %d %d %d", request->train_rows, request->infer_rows,
+             request->version_rows);
+}
+
+static void write_plan(const struct farm_net *net, const struct farm_arithmetic *a, char plan[PLAN_MAX]) {
+    int n = snprintf(plan, PLAN_MAX, "%d %d", (int)a->first, (int)a->path);
+    for (int i = 0; i < net->op_count && n < PLAN_MAX; i++)
+        n += snprintf(plan + n, (size_t)(PLAN_MAX - n), " %s%d", a->forms[i].bf16 ? "b" : "f", a->forms[i].block);
+}
+
+static bool read_plan(const struct farm_net *net, const char *plan, struct farm_arithmetic *a) {
+    int first, path, n;
+    *a = (struct farm_arithmetic){0};
+    if (sscanf(plan, "%d %d%n", &first, &path, &n) != 2) return false;
+    a->first = first == 0 ? FARM_CONV_U8_F32 : FARM_CONV_U8_I16;
+    a->path = (enum farm_conv_u8_path)path;
+    for (int i = 0; i < net->op_count; i++) {
+        char type;
+        int block, more;
+        if (sscanf(plan + n, " %c%d%n", &type, &block, &more) != 2 || (type != 'b' && type != 'f')) return false;
+        a->forms[i] = (struct farm_form){type == 'b', block};
+        n += more;
+    }
+    return farm_arithmetic_check(net, a, NULL) == FARM_OK;
+}
+
+// The newest plan whose key begins with the first `length` characters of `key`.
+static bool recall(const char *path, const char *key, size_t length, const struct farm_net *net,
+                   struct farm_arithmetic *out) {
+    FILE *file = path == NULL ? NULL : fopen(path, "re");
+    if (file == NULL) return false;
+    char line[2 * PLAN_MAX];
+    bool found = false;
+    while (fgets(line, sizeof line, file) != NULL) {
+        struct farm_arithmetic a;
+        const char *plan = strchr(line, '\t');
+        const bool same =
+            plan != NULL && strncmp(line, key, length) == 0 && (line + length == plan || line[length] == ',');
+        if (!same || !read_plan(net, plan + 1, &a)) continue;
+        *out = a;
+        found = true;
+    }
+    fclose(file);
+    return found;
+}
+
+// One write to the end, so that lines of several processes stay whole.
+static void note(const char *path, const char *key, const char *plan) {
+    if (path == NULL) return;
+    char line[2 * PLAN_MAX + 2];
+    const int n = snprintf(line, sizeof line, "%s\t%s\n", key, plan);
+    FILE *file = fopen(path, "ae");
+    if (file == NULL) return;
+    fwrite(line, 1, (size_t)n, file);
+    fclose(file);
+}
+
+// ---- for a person ----
+
+static const char *op_name(const struct farm_net *net, int i) {
+    if (i == net->op_count - 1) return "heads";
+    return net->ops[i].kind == FARM_NET_OP_CONV ? "conv" : "dense";
+}
+
+static void describe(const struct farm_net *net, const struct farm_arithmetic *a, char told[FARM_ARITHMETIC_TEXT]) {
+    size_t n = 0;
+    for (int i = 0; i < net->op_count && n < FARM_ARITHMETIC_TEXT; i++) {
+        if (net->ops[i].weight < 0) continue;
+        int same = 1, last = i;
+        for (int j = i + 1; j < net->op_count && (i > 0 || net->io.flat > 0); j++) {
+            if (net->ops[j].weight < 0) continue;
+            if (strcmp(op_name(net, j), op_name(net, i)) != 0 || !farm_form_equal(a->forms[j], a->forms[i])) break;
+            same++;
+            last = j;
+        }
+        const char *layout = a->forms[i].block == 16 ? " nChw16c" : a->forms[i].block == 8 ? " nChw8c" : "";
+        n += (size_t)snprintf(told + n, FARM_ARITHMETIC_TEXT - n, "%s", n > 0 ? ", " : "");
+        if (n >= FARM_ARITHMETIC_TEXT) break;
+        if (i == 0 && net->io.flat == 0)
+            n += (size_t)snprintf(told + n, FARM_ARITHMETIC_TEXT - n, "u8 conv %s %s",
+                                  a->first == FARM_CONV_U8_I16 ? "i16" : "f32", farm_conv_u8_path_name(a->path));
+        else
+            n += (size_t)snprintf(told + n, FARM_ARITHMETIC_TEXT - n, "%s %s%s", op_name(net, i),
+                                  a->forms[i].bf16 ? "bf16" : "f32", net->ops[i].in.height > 0 ? layout : "");
+        if (same > 1 && n < FARM_ARITHMETIC_TEXT)
+            n += (size_t)snprintf(told + n, FARM_ARITHMETIC_TEXT - n, " x%d", same);
+        i = last;
+    }
+}
+
+enum farm_status farm_arithmetic_choose(const struct farm_arithmetic_request *request, struct farm_arithmetic *out,
+                                        char told[FARM_ARITHMETIC_TEXT], struct farm_error *err) {
+    const struct farm_net *net = request->net;
+    struct farm_form forms[FARM_FORMS_MAX];
+    const int count = farm_arithmetic_forms(net, request->precision, forms);
+    *out = farm_arithmetic_uniform(net, request->precision, count > 0 ? forms[0] : (struct farm_form){true, 0});
+    enum farm_status status = farm_arithmetic_check(net, out, err);
+    if (status != FARM_OK) return status;
+    char key[PLAN_MAX], plan[PLAN_MAX], how[64] = "";
+    if (net->io.flat == 0) { // flat rows have one form
+        size_t sizes_at;
+        make_key(request, key, &sizes_at);
+        const bool in_run = recall(request->run_file, key, sizes_at, net, out); // whatever the sizes
+        const bool in_user = !in_run && recall(request->user_file, key, strlen(key), net, out);
+        const uint64_t start = farm_thread_cpu_ns();
+        if (!in_run && !in_user) status = farm_arithmetic_time(request, out, err);
+        if (status != FARM_OK) return status;
+        write_plan(net, out, plan);
+        if (!in_run && request->train_rows > 0) note(request->run_file, key, plan);
+        if (!in_run && !in_user) note(request->user_file, key, plan);
+        if (in_run || in_user)
+            snprintf(how, sizeof how, " (as timed earlier)");
+        else
+            snprintf(how, sizeof how, " (timed in %.2f s of CPU time)", 1e-9 * (double)(farm_thread_cpu_ns() - start));
+    }
+    describe(net, out, told);
+    const size_t n = strlen(told);
+    snprintf(told + n, FARM_ARITHMETIC_TEXT - n, "%s", how);
+    return FARM_OK;
+}
