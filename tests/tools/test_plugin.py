@@ -6,7 +6,6 @@ import pathlib
 import shutil
 import subprocess
 import tempfile
-import time
 import unittest
 
 from running import FARM, InFolder
@@ -279,12 +278,16 @@ class WhatGoesWrongWhileItRuns(WithPlugins):
         process = subprocess.Popen(
             command, cwd=self.folder, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         )
+        err = ""
         try:
-            time.sleep(2)
-            there.unlink()  # it was only slow, after all
-            time.sleep(0.5)
+            for word in ("hangs: ", "goes on after "):
+                while word not in err:
+                    line = process.stderr.readline()
+                    self.assertTrue(line, "the run ended first: " + err)
+                    err += line
+                there.unlink(missing_ok=True)  # it was only slow, after all
             process.terminate()
-            out, err = process.communicate(timeout=30)
+            out, _ = process.communicate(timeout=30)
         finally:
             process.kill()
         self.assertEqual(process.returncode, 0, err)
