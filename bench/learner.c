@@ -266,7 +266,7 @@ int main(int argc, char **argv) {
                                         "rate of a bare matrix product."};
     struct rig rig = {0};
     struct reference reference;
-    farm_bench_start(&bench, argc, argv, 24);
+    farm_bench_start(&bench, argc, argv, 10);
     farm_bench_check(farm_bench_pin(farm_bench_cpus() - 1), "cannot bind to one CPU");
     open_lanes(&rig);
     fill_lanes(&rig);
