@@ -1,6 +1,5 @@
 // A fast path of the first convolution: Winograd if the shape allows it, else direct. Each cpu/conv_u8_*.c
 // includes it once and defines FARM_CONV_U8_NAME.
-#include <assert.h>
 
 #include "kernels/cpu/conv_u8_direct.h"
 #include "kernels/cpu/conv_u8_winograd.h"

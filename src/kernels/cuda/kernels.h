@@ -60,7 +60,7 @@ enum farm_cuda_type { FARM_CUDA_F32, FARM_CUDA_BF16 };
 enum farm_cuda_layout { FARM_CUDA_NHWC, FARM_CUDA_NCHW };
 
 // Channel s * channels + c of the input is channel c of frame s, as in kernels/conv_u8.h; numbers are x / 255, rounded
-// to the nearest bf16 where that is asked for.
+// to the nearest bf16 if requested.
 struct farm_cuda_stack {
     const void *const *frames; // [rows][stack] device addresses of u8 [channels][height][width]; NULL: zeros
     uint32_t rows, stack;      // stack >= 1
