@@ -41,6 +41,12 @@ def shmem_kb():
     return next(int(line.split()[1]) for line in lines if line.startswith("Shmem:"))
 
 
+def blocks(pid, number):
+    """Whether the process has this signal blocked, as the supervisor has those that it reads from a descriptor."""
+    lines = pathlib.Path(f"/proc/{pid}/status").read_text().splitlines()
+    return int(next(line.split()[1] for line in lines if line.startswith("SigBlk:")), 16) >> (number - 1) & 1
+
+
 class Cli(InFolder):
     def run_farm(self, *arguments, environment=None, timeout=60):
         return subprocess.run(
@@ -333,7 +339,9 @@ class Deaths(Cli):
             delay = moments.random() ** 2 * 0.6
             # Rings large enough to be seen among what other programs do.
             process = self.start_training("--ring-steps", "20000", "--actors", "2")
-            time.sleep(0.03 + delay)
+            # Before the program blocks signals there is nothing to end in order: the signal kills it.
+            self.assertTrue(wait_until(lambda: blocks(process.pid, number)), "signals are not taken over")
+            time.sleep(delay)
             pids = list(children(process.pid).values())
             result, err = self.end(process, number)
             with self.subTest(number=number, delay=delay):
