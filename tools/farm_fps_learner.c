@@ -51,7 +51,7 @@ struct director {
     const struct farm_job *job;
     const struct farm_fps_turns *turns;
     struct farm_fps_samples *samples;
-    struct farm_board *board;
+    struct farm_stats *stats;
     struct farm_window_shape shape;
     struct gate gate;
     struct server *servers; // [job->actors]
@@ -154,7 +154,7 @@ static void sleep_until(const struct director *director, uint64_t end_ns) {
     while (!stop_asked && (now = farm_now_ns()) < end_ns) {
         const uint64_t left = end_ns - now, slice = left < SLICE_MS * MS ? left : SLICE_MS * MS;
         nanosleep(&(struct timespec){.tv_nsec = (long)slice}, NULL);
-        farm_store_relaxed(&director->board->agent_steps, steps_of_all(director));
+        farm_store_relaxed(&director->stats->agent_steps, steps_of_all(director));
     }
 }
 
@@ -320,14 +320,14 @@ static void finish(struct director *director) {
     free(director->bares);
 }
 
-int farm_fps_learner_run(void *context, const struct farm_job *job, struct farm_board *board, struct farm_error *err) {
+int farm_fps_learner_run(void *context, const struct farm_job *job, struct farm_stats *stats, struct farm_error *err) {
     const struct farm_fps_learner *learner = context;
     const uint32_t unroll = (uint32_t)job->recipe.unroll;
     struct director director = {
         .job = job,
         .turns = &learner->turns,
         .samples = learner->samples,
-        .board = board,
+        .stats = stats,
         .shape = {.stride = unroll, .length = unroll + 1, .stack = (uint32_t)job->recipe.stack},
         .gate = {.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER, .shut = true},
     };
@@ -339,6 +339,6 @@ int farm_fps_learner_run(void *context, const struct farm_job *job, struct farm_
     if (!status) status = measure(&director, err);
     finish(&director);
     if (stop_asked) return 0;
-    if (!status) farm_store_release(&board->done, 1);
+    if (!status) farm_store_release(&stats->done, 1);
     return status ? 1 : 0;
 }

@@ -36,8 +36,8 @@ struct farm_fps_learner {
     struct farm_fps_samples *samples; // shared
 };
 
-// farm_job_standin.body; context: struct farm_fps_learner. Ends when all is measured (board.done), on SIGTERM, or where
+// farm_job_standin.body; context: struct farm_fps_learner. Ends when all is measured (stats.done), on SIGTERM, or where
 // a bare loop fails (its own sentence is on stderr).
-int farm_fps_learner_run(void *context, const struct farm_job *job, struct farm_board *board, struct farm_error *err);
+int farm_fps_learner_run(void *context, const struct farm_job *job, struct farm_stats *stats, struct farm_error *err);
 
 #endif

@@ -29,12 +29,12 @@ static enum farm_status make_bells(struct farm_job *job, struct farm_error *err)
 }
 
 static enum farm_status make_board(struct farm_job *job, struct farm_error *err) {
-    const struct farm_segment_request request = {.kind = FARM_SEGMENT_BOARD,
-                                                 .bytes = FARM_SEGMENT_HEADER_BYTES + sizeof(struct farm_board),
+    const struct farm_segment_request request = {.kind = FARM_SEGMENT_STATS,
+                                                 .bytes = FARM_SEGMENT_HEADER_BYTES + sizeof(struct farm_stats),
                                                  .node = -1,
-                                                 .layout_hash = sizeof(struct farm_board)};
-    enum farm_status status = farm_segment_create(&request, &job->board_segment, err);
-    if (!status) job->board = farm_job_board(&job->board_segment);
+                                                 .layout_hash = sizeof(struct farm_stats)};
+    enum farm_status status = farm_segment_create(&request, &job->stats_segment, err);
+    if (!status) job->stats = farm_job_stats(&job->stats_segment);
     return status;
 }
 
@@ -85,7 +85,7 @@ enum farm_status farm_job_run(struct farm_job *job, bool *interrupted, struct fa
     enum farm_status status = farm_supervisor_run(job->supervisor, &number, err);
     if (!job->end_ns) job->end_ns = farm_now_ns();
     // A job that was done within one tick began with that tick.
-    if (!job->start_ns && farm_load_relaxed(&job->board->agent_steps)) job->start_ns = job->tick_ns;
+    if (!job->start_ns && farm_load_relaxed(&job->stats->agent_steps)) job->start_ns = job->tick_ns;
     *interrupted = number != 0;
     // In place of the learner's last lines, which stand on stderr already; and where its end was asked for, but the
     // last checkpoint could not be written.
@@ -100,7 +100,7 @@ void farm_job_free(struct farm_job *job) {
     for (uint32_t a = 0; job->actor_jobs && a < job->places; a++) farm_env_program_free(&job->actor_jobs[a].program);
     if (job->gate) close(job->gate);
     if (job->learner.gate) close(job->learner.gate);
-    if (job->board_segment.header) farm_segment_close(&job->board_segment);
+    if (job->stats_segment.header) farm_segment_close(&job->stats_segment);
     for (uint32_t b = 0; b < job->bell_count; b++) close(job->bells[b]);
     free(job->bells);
     if (job->machine) farm_claim_close(&job->claim); // one that never began has none, and 0 is a descriptor

@@ -1,5 +1,5 @@
 // From a settled recipe to running processes: plans, makes the shared memory, describes the workers to the supervisor,
-// and reads the learner's board while they run. `farm train` and `farm eval` run one job, `farm fps` one a measurement,
+// and reads the learner's stats while they run. `farm train` and `farm eval` run one job, `farm fps` one a measurement,
 // with a stand-in for the learner or with a network. Runs in the supervisor process; the learner's process, a copy of
 // it, has the job too. The files behind it: farm_job_parts.h.
 #ifndef FARM_TOOLS_JOB_H
@@ -47,10 +47,10 @@ struct farm_job_sampler {
 struct farm_job;
 
 // Who answers in place of the learner (farm fps). The body is its process: it opens the rings of job->ring_fds and
-// counts into `board`. Then no network is looked for, all cores are the actors', and each actor a rings a bell of its
+// counts into `stats`. Then no network is looked for, all cores are the actors', and each actor a rings a bell of its
 // own, job->bells[a].
 struct farm_job_standin {
-    int (*body)(void *context, const struct farm_job *job, struct farm_board *board, struct farm_error *err);
+    int (*body)(void *context, const struct farm_job *job, struct farm_stats *stats, struct farm_error *err);
     void *context;
 };
 
@@ -87,8 +87,8 @@ struct farm_job {
 
     // farm_job_build
     struct farm_ring *rings; // [places]; lanes NULL: not made
-    struct farm_segment board_segment;
-    struct farm_board *board;
+    struct farm_segment stats_segment;
+    struct farm_stats *stats;
     int *bells; // [bell_count]: of each actor with a stand-in, else of each shard
     uint32_t bell_count;
     struct farm_job_actor *actor_jobs; // [places]

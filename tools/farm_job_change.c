@@ -218,7 +218,7 @@ void farm_job_change_turn(struct farm_job *job) {
     struct farm_job_change *change = &job->change;
     if (change->state == FARM_JOB_COMES || change->state == FARM_JOB_GOES) hear(job);
     uint32_t lost;
-    if (change->state != FARM_JOB_SETTLED || !farm_load_acquire(&job->board->ready)) return;
+    if (change->state != FARM_JOB_SETTLED || !farm_load_acquire(&job->stats->ready)) return;
     if (any_lost(job, &lost)) {
         let_go(job, lost);
         return;

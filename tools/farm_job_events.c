@@ -89,7 +89,7 @@ static void on_death(void *context, size_t worker, const char *how) {
 // and first steps nobody should wait long for the end.
 static uint64_t progress_of(void *context, size_t worker) {
     const struct farm_job *job = context;
-    if (worker == job->learner_worker) return farm_load_relaxed(&job->board->agent_steps);
+    if (worker == job->learner_worker) return farm_load_relaxed(&job->stats->agent_steps);
     const uint64_t least = (uint64_t)PROGRESS_ROUNDS * job->lanes * job->width;
     const uint64_t now = farm_load_relaxed(&job->rings[worker].up_control->heartbeat);
     const uint64_t start = job->actor_jobs[worker].heartbeat_at_start;
@@ -122,9 +122,9 @@ static enum farm_supervisor_turn on_tick(void *context) {
     farm_job_watch(job, now);
     if (job->elastic) farm_job_change_turn(job);
     if (job->cannot_go_on) return FARM_TURN_STOP;
-    if (!job->start_ns && farm_load_relaxed(&job->board->agent_steps)) job->start_ns = job->tick_ns;
+    if (!job->start_ns && farm_load_relaxed(&job->stats->agent_steps)) job->start_ns = job->tick_ns;
     job->tick_ns = now;
-    if (farm_load_acquire(&job->board->done)) {
+    if (farm_load_acquire(&job->stats->done)) {
         if (!job->end_ns) job->end_ns = now;
         return FARM_TURN_ON; // the learner ends by itself, when its checkpoint is written
     }

@@ -15,12 +15,12 @@
 // Order in which the workers are stopped: the learner writes its last checkpoint while actors still answer.
 enum { FARM_JOB_PHASE_LEARNER, FARM_JOB_PHASE_ACTORS };
 
-// The board in its segment, whoever's mapping that is: the supervisor's (job.c) or the learner's (workers.c).
-static inline struct farm_board *farm_job_board(const struct farm_segment *segment) {
-    return (struct farm_board *)((char *)segment->header + FARM_SEGMENT_HEADER_BYTES);
+// The stats in its segment, whoever's mapping that is: the supervisor's (job.c) or the learner's (workers.c).
+static inline struct farm_stats *farm_job_stats(const struct farm_segment *segment) {
+    return (struct farm_stats *)((char *)segment->header + FARM_SEGMENT_HEADER_BYTES);
 }
 
-// workers.c, for job.c: tells the supervisor of all actors, then of the learner. The rings, bells and board are there.
+// workers.c, for job.c: tells the supervisor of all actors, then of the learner. The rings, bells and stats are there.
 enum farm_status farm_job_add_workers(struct farm_job *job, struct farm_error *err);
 
 // workers.c, for change.c: describes an actor whose rings, CPUs and shard are there to the supervisor. For events.c:

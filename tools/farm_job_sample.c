@@ -1,4 +1,4 @@
-// A job's figures: from the learner's board, the rings and what has been counted here. See farm_job.h.
+// A job's figures: from the learner's stats, the rings and what has been counted here. See farm_job.h.
 #include <math.h>
 
 #include "base/time.h"
@@ -20,18 +20,18 @@ static double share(uint64_t part_ns, uint64_t whole_ns) {
 }
 
 static void sample_rates(struct farm_job *job, uint64_t now_ns, struct farm_sample *sample) {
-    const struct farm_board *board = job->board;
+    const struct farm_stats *stats = job->stats;
     const struct farm_job_sampler before = job->sampler;
     struct farm_job_sampler now = {
         .time_ns = now_ns,
         .frames = sample->frames,
         .agent_steps = sample->agent_steps,
-        .windows = farm_load_relaxed(&board->windows),
-        .infer_calls = farm_load_relaxed(&board->infer_calls),
-        .infer_rows = farm_load_relaxed(&board->infer_rows),
-        .lag_sum = farm_load_relaxed(&board->lag_sum),
-        .train_wait_ns = farm_load_relaxed(&board->train_wait_ns),
-        .actor_wait_ns = farm_load_relaxed(&board->actor_wait_ns),
+        .windows = farm_load_relaxed(&stats->windows),
+        .infer_calls = farm_load_relaxed(&stats->infer_calls),
+        .infer_rows = farm_load_relaxed(&stats->infer_rows),
+        .lag_sum = farm_load_relaxed(&stats->lag_sum),
+        .train_wait_ns = farm_load_relaxed(&stats->train_wait_ns),
+        .actor_wait_ns = farm_load_relaxed(&stats->actor_wait_ns),
     };
     uint64_t passed = now_ns > before.time_ns ? now_ns - before.time_ns : 1;
     sample->frames_per_s = (double)(now.frames - before.frames) / ((double)passed * 1e-9);
@@ -44,24 +44,24 @@ static void sample_rates(struct farm_job *job, uint64_t now_ns, struct farm_samp
 }
 
 void farm_job_sample(struct farm_job *job, uint64_t now_ns, struct farm_sample *sample) {
-    const struct farm_board *board = job->board;
+    const struct farm_stats *stats = job->stats;
     *sample = (struct farm_sample){
         .wall_s = farm_job_wall_s(job),
-        .agent_steps = farm_load_relaxed(&board->agent_steps),
-        .updates = farm_load_relaxed(&board->updates),
-        .episodes = farm_load_relaxed(&board->episodes),
+        .agent_steps = farm_load_relaxed(&stats->agent_steps),
+        .updates = farm_load_relaxed(&stats->updates),
+        .episodes = farm_load_relaxed(&stats->episodes),
         .frames_target = (uint64_t)job->recipe.frames,
         .seconds_target = job->recipe.seconds,
         .frames_start = job->learner.frames_start,
         .actors = job->actors,
         .actor_restarts = job->actor_restarts,
         .learner_restarts = job->learner_restarts,
-        .checkpoints = farm_load_relaxed(&board->checkpoints),
-        .bad_values = farm_load_relaxed(&board->bad_values) + job->bad_values,
+        .checkpoints = farm_load_relaxed(&stats->checkpoints),
+        .bad_values = farm_load_relaxed(&stats->bad_values) + job->bad_values,
         .actors_hung = job->actors_hung,
     };
-    const uint64_t crossed = farm_load_relaxed(&board->bus_infer_bytes) + farm_load_relaxed(&board->bus_train_bytes);
-    sample->bus_bytes_per_observation = crossed ? ratio(crossed, farm_load_relaxed(&board->infer_rows)) : (double)NAN;
+    const uint64_t crossed = farm_load_relaxed(&stats->bus_infer_bytes) + farm_load_relaxed(&stats->bus_train_bytes);
+    sample->bus_bytes_per_observation = crossed ? ratio(crossed, farm_load_relaxed(&stats->infer_rows)) : (double)NAN;
     for (uint32_t a = 0; a < job->places; a++) {
         if (!job->actor_jobs[a].there) continue;
         sample->actors_stuck += job->watches[a].state != FARM_WATCH_WELL;
@@ -69,15 +69,15 @@ void farm_job_sample(struct farm_job *job, uint64_t now_ns, struct farm_sample *
     }
     sample->frames = job->learner.frames_start + sample->agent_steps * job->env.spec.frames_per_step;
     double nothing = (double)NAN;
-    sample->return_mean = sample->episodes ? farm_board_get(&board->return_mean) : nothing;
-    sample->return_std = sample->episodes ? farm_board_get(&board->return_std) : nothing;
-    double length = farm_board_get(&board->length_mean);
+    sample->return_mean = sample->episodes ? farm_stats_get(&stats->return_mean) : nothing;
+    sample->return_std = sample->episodes ? farm_stats_get(&stats->return_std) : nothing;
+    double length = farm_stats_get(&stats->length_mean);
     sample->length_mean = length > 0 ? length : nothing;
-    sample->loss_policy = sample->updates ? farm_board_get(&board->loss_policy) : nothing;
-    sample->loss_value = sample->updates ? farm_board_get(&board->loss_value) : nothing;
-    sample->entropy = sample->updates ? farm_board_get(&board->entropy) : nothing;
-    sample->grad_norm = sample->updates ? farm_board_get(&board->grad_norm) : nothing;
-    sample->learning_rate = sample->updates ? farm_board_get(&board->learning_rate) : nothing;
-    sample->rho_clipped_share = sample->updates ? farm_board_get(&board->rho_clipped_share) : nothing;
+    sample->loss_policy = sample->updates ? farm_stats_get(&stats->loss_policy) : nothing;
+    sample->loss_value = sample->updates ? farm_stats_get(&stats->loss_value) : nothing;
+    sample->entropy = sample->updates ? farm_stats_get(&stats->entropy) : nothing;
+    sample->grad_norm = sample->updates ? farm_stats_get(&stats->grad_norm) : nothing;
+    sample->learning_rate = sample->updates ? farm_stats_get(&stats->learning_rate) : nothing;
+    sample->rho_clipped_share = sample->updates ? farm_stats_get(&stats->rho_clipped_share) : nothing;
     sample_rates(job, now_ns, sample);
 }

@@ -135,7 +135,7 @@ static enum farm_status add_actor(struct farm_job *job, uint32_t a, struct farm_
 
 // ---- the learner ----
 
-// The supervisor's mapping of the board is not the child's: it opens its own.
+// The supervisor's mapping of the stats is not the child's: it opens its own.
 // The arithmetic of the run that a checkpoint, RUN/checkpoints/NAME, belongs to. False if it lies elsewhere.
 static bool run_of_checkpoint(const char *checkpoint, char *file, size_t file_bytes) {
     int n = snprintf(file, file_bytes, "%s", checkpoint);
@@ -151,13 +151,13 @@ static bool run_of_checkpoint(const char *checkpoint, char *file, size_t file_by
 
 static int learner_body(void *context, struct farm_error *err) {
     const struct farm_job *job = context;
-    struct farm_segment board;
-    if (farm_segment_open(job->board_segment.fd, true, FARM_SEGMENT_BOARD, sizeof(struct farm_board), &board, err))
+    struct farm_segment stats;
+    if (farm_segment_open(job->stats_segment.fd, true, FARM_SEGMENT_STATS, sizeof(struct farm_stats), &stats, err))
         return 1;
-    if (job->standin.body) return job->standin.body(job->standin.context, job, farm_job_board(&board), err);
+    if (job->standin.body) return job->standin.body(job->standin.context, job, farm_job_stats(&stats), err);
     struct farm_learner_config config = job->learner;
     char cpu_name[128], run_file[PATH_MAX], user_file[PATH_MAX];
-    config.board = farm_job_board(&board);
+    config.stats = farm_job_stats(&stats);
     config.cpu_name = farm_machine_cpu_name(NULL, cpu_name, sizeof cpu_name) ? cpu_name : NULL;
     if (job->run_path)
         config.arithmetic_run_file = farm_run_dir_file(job->run_path, "arithmetic.txt", run_file, sizeof run_file);
@@ -168,7 +168,7 @@ static int learner_body(void *context, struct farm_error *err) {
     return farm_learner_run(&config, err);
 }
 
-// Rings, bells, board and gate, under the numbers that they have in this process; -1 where nobody is.
+// Rings, bells, stats and gate, under the numbers that they have in this process; -1 where nobody is.
 size_t farm_job_hand_over(struct farm_job *job) {
     struct farm_learner_config *learner = &job->learner;
     size_t kept = 0;
@@ -179,7 +179,7 @@ size_t farm_job_hand_over(struct farm_job *job) {
         if (job->up_writable) job->learner_keep[kept++] = job->up_writable[a] = there ? job->rings[a].up.fd : -1;
     }
     for (uint32_t b = 0; b < job->bell_count; b++) job->learner_keep[kept++] = job->bells[b];
-    job->learner_keep[kept++] = job->board_segment.fd;
+    job->learner_keep[kept++] = job->stats_segment.fd;
     job->learner_keep[kept++] = learner->gate;
     learner->ring_fds = (const int(*)[2])job->ring_fds;
     learner->ring_count = job->places;

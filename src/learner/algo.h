@@ -5,7 +5,7 @@
 #include "kernels/loss.h"
 #include "kernels/optimiser.h"
 #include "kernels/vtrace.h"
-#include "learner/learner.h"
+#include "learner/config.h"
 
 static inline struct farm_optimiser_config farm_algo_optimiser(const struct farm_algo_config *algo) {
     struct farm_optimiser_config config = farm_optimiser_default(algo->optimiser);

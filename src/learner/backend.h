@@ -9,7 +9,7 @@
 #define FARM_LEARNER_BACKEND_H
 
 #include "kernels/loss.h"
-#include "learner/learner.h"
+#include "learner/config.h"
 #include "ring/ring.h"
 
 // Environments [env_from, env_from + env_count) of step n of a lane: to be answered.

@@ -12,7 +12,7 @@ enum { NO_RING = UINT32_MAX };
 struct farm_inference {
     struct farm_inference_config config;
     struct farm_trainer *trainer; // NULL in evaluation
-    struct farm_board *board;
+    struct farm_stats *stats;
     struct farm_doorbells bells;
     // of the shard; room for all places of the farm
     struct farm_ring **rings;         // [ring_count]
@@ -48,7 +48,7 @@ static void look(struct farm_inference *inference) {
         uint32_t r = inference->rung[i];
         for (uint32_t l = 0; l < inference->rings[r]->spec.lanes; l++) {
             struct farm_learner_lane *lane = inference->lanes[inference->first_lane[r] + l];
-            if (lane->queued || !farm_lanes_take_in(lane, inference->board)) continue;
+            if (lane->queued || !farm_lanes_take_in(lane, inference->stats)) continue;
             lane->queued = true;
             lane->waiting_ns = now;
             inference->queue[(inference->head + inference->queued++) % inference->room] = lane;
@@ -93,31 +93,31 @@ static void hand_on(const struct farm_inference *inference, struct farm_learner_
 
 static enum farm_status serve(struct farm_inference *inference, struct farm_error *err) {
     const struct farm_inference_config *config = &inference->config;
-    struct farm_board *board = inference->board;
+    struct farm_stats *stats = inference->stats;
     uint32_t count = take(inference);
     enum farm_status status = config->ops->infer(config->backend, config->shard, inference->rows, count, err);
     if (status) return status;
     uint64_t now = farm_now_ns();
     for (uint32_t i = 0; i < count; i++) {
         struct farm_learner_lane *lane = inference->served[i];
-        farm_board_add(&board->infer_rows, inference->rows[i].env_count);
+        farm_stats_add(&stats->infer_rows, inference->rows[i].env_count);
         if (lane->env_done < lane->lane->width) continue;
         if (!config->ops->stores_acted) farm_lane_answer(lane->lane, lane->answered);
         farm_learner_notify(lane->ring);
-        farm_board_add(&board->actor_wait_ns, now - lane->waiting_ns);
+        farm_stats_add(&stats->actor_wait_ns, now - lane->waiting_ns);
     }
     for (uint32_t i = 0; i < count; i++) { // what no actor waits for
         struct farm_learner_lane *lane = inference->served[i];
         if (lane->env_done < lane->lane->width) continue;
-        const uint64_t transitions = farm_lanes_account(config->lanes, lane, config->learner->evaluate, board);
-        farm_board_add(&board->frames, transitions * config->learner->frames_per_step);
+        const uint64_t transitions = farm_lanes_account(config->lanes, lane, config->learner->evaluate, stats);
+        farm_stats_add(&stats->frames, transitions * config->learner->frames_per_step);
         lane->answered++;
         lane->env_done = 0;
         lane->queued = false;
         hand_on(inference, lane);
         if (!inference->trainer) farm_learner_notify(lane->ring);
     }
-    farm_board_add(&board->infer_calls, 1);
+    farm_stats_add(&stats->infer_calls, 1);
     return FARM_OK;
 }
 
@@ -132,8 +132,8 @@ static uint64_t patience_ns(const struct farm_inference *inference) {
 
 static bool target_reached(const struct farm_inference *inference) {
     const struct farm_learner_config *learner = inference->config.learner;
-    if (learner->evaluate) return farm_load_relaxed(&learner->board->episodes) >= learner->episodes_target;
-    return learner->frames_target && farm_load_relaxed(&learner->board->frames) >= learner->frames_target;
+    if (learner->evaluate) return farm_load_relaxed(&learner->stats->episodes) >= learner->episodes_target;
+    return learner->frames_target && farm_load_relaxed(&learner->stats->frames) >= learner->frames_target;
 }
 
 // A learner that came back: windows whose last answer its predecessor gave, and actors that it did not get to wake.
@@ -224,7 +224,7 @@ void farm_inference_over(struct farm_inference *inference) {
 static enum farm_status infer_until_stopped(struct farm_inference *inference, struct farm_error *err) {
     const struct farm_learner_config *learner = inference->config.learner;
     resume(inference);
-    farm_store_release(&inference->board->ready, 1);
+    farm_store_release(&inference->stats->ready, 1);
     const uint64_t nap_ns = learner->nap_ns ? learner->nap_ns : NAP_NS;
     uint64_t check_ns = farm_now_ns();
     while (!farm_load_relaxed(inference->config.stop)) {
@@ -239,7 +239,7 @@ static enum farm_status infer_until_stopped(struct farm_inference *inference, st
             if (status) return status;
         }
         if (target_reached(inference)) {
-            farm_store_release(&inference->board->done, 1);
+            farm_store_release(&inference->stats->done, 1);
             break;
         }
         if (inference->trainer && farm_now_ns() - check_ns > NAP_NS) {
@@ -266,7 +266,7 @@ enum farm_status farm_inference_make(const struct farm_inference_config *config,
     struct farm_inference *inference = calloc(1, sizeof *inference);
     if (!inference) return farm_fail(err, FARM_E_LIMIT, "no memory for inference");
     inference->config = *config;
-    inference->board = config->learner->board;
+    inference->stats = config->learner->stats;
     inference->bells.eventfd = -1;
     pthread_mutex_init(&inference->change.lock, NULL);
     pthread_cond_init(&inference->change.done, NULL);

@@ -1,6 +1,6 @@
 // The inference loop of one shard: looks at the doorbells of its rings, takes in what its actors have published, has it
 // answered in batches, first come first served, and hands finished windows to training. Runs in the learner process, a
-// thread a shard; shards share nothing but the board, the trainer's queues and the word that says stop.
+// thread a shard; shards share nothing but the stats, the trainer's queues and the word that says stop.
 #ifndef FARM_LEARNER_INFERENCE_H
 #define FARM_LEARNER_INFERENCE_H
 

@@ -170,67 +170,67 @@ void farm_lanes_set_quota(struct farm_lanes *lanes, uint64_t games) {
             lanes->lanes[i].games[e].left = (uint32_t)(games / lanes->environments + (g < games % lanes->environments));
 }
 
-// Mean and standard deviation over the last games (training) into the board.
-static void show_last_games(struct farm_board *board, uint64_t games) {
-    uint64_t count = games < FARM_BOARD_RETURNS ? games : FARM_BOARD_RETURNS;
+// Mean and standard deviation over the last games (training) into the stats.
+static void show_last_games(struct farm_stats *stats, uint64_t games) {
+    uint64_t count = games < FARM_STATS_RETURNS ? games : FARM_STATS_RETURNS;
     double sum = 0, squares = 0, length = 0;
     for (uint64_t i = 0; i < count; i++) {
-        double value = farm_board_get(&board->returns[i]);
+        double value = farm_stats_get(&stats->returns[i]);
         sum += value;
         squares += value * value;
-        length += (double)farm_load_relaxed(&board->lengths[i]);
+        length += (double)farm_load_relaxed(&stats->lengths[i]);
     }
     double mean = sum / (double)count;
-    farm_board_set(&board->return_mean, mean);
-    farm_board_set(&board->return_std, sqrt(fmax(0, squares / (double)count - mean * mean)));
-    farm_board_set(&board->length_mean, length / (double)count);
+    farm_stats_set(&stats->return_mean, mean);
+    farm_stats_set(&stats->return_std, sqrt(fmax(0, squares / (double)count - mean * mean)));
+    farm_stats_set(&stats->length_mean, length / (double)count);
 }
 
 // Into the figures, whichever shard played it.
-static void count_game(struct farm_lanes *lanes, const struct farm_game *game, bool quota, struct farm_board *board) {
+static void count_game(struct farm_lanes *lanes, const struct farm_game *game, bool quota, struct farm_stats *stats) {
     pthread_mutex_lock(&lanes->lock);
-    uint64_t episodes = farm_load_relaxed(&board->episodes);
-    farm_board_set(&board->returns[episodes % FARM_BOARD_RETURNS], game->reward_sum);
-    farm_store_relaxed(&board->lengths[episodes % FARM_BOARD_RETURNS], game->steps);
+    uint64_t episodes = farm_load_relaxed(&stats->episodes);
+    farm_stats_set(&stats->returns[episodes % FARM_STATS_RETURNS], game->reward_sum);
+    farm_store_relaxed(&stats->lengths[episodes % FARM_STATS_RETURNS], game->steps);
     lanes->games++;
     lanes->return_sum += game->reward_sum;
     lanes->return_squares += game->reward_sum * game->reward_sum;
     lanes->length_sum += game->steps;
     if (quota) {
         double mean = lanes->return_sum / (double)lanes->games;
-        farm_board_set(&board->return_mean, mean);
-        farm_board_set(&board->length_mean, lanes->length_sum / (double)lanes->games);
-        farm_board_set(&board->return_std, sqrt(fmax(0, lanes->return_squares / (double)lanes->games - mean * mean)));
+        farm_stats_set(&stats->return_mean, mean);
+        farm_stats_set(&stats->length_mean, lanes->length_sum / (double)lanes->games);
+        farm_stats_set(&stats->return_std, sqrt(fmax(0, lanes->return_squares / (double)lanes->games - mean * mean)));
     } else {
-        show_last_games(board, episodes + 1);
+        show_last_games(stats, episodes + 1);
     }
-    farm_store_relaxed(&board->episodes, episodes + 1);
+    farm_store_relaxed(&stats->episodes, episodes + 1);
     pthread_mutex_unlock(&lanes->lock);
 }
 
-static void end_game(struct farm_lanes *lanes, struct farm_game *game, bool quota, struct farm_board *board) {
+static void end_game(struct farm_lanes *lanes, struct farm_game *game, bool quota, struct farm_stats *stats) {
     if (game->known && (!quota || game->left > 0)) {
         if (quota) game->left--;
-        count_game(lanes, game, quota, board);
+        count_game(lanes, game, quota, stats);
     }
     game->reward_sum = 0;
     game->steps = 0;
     game->known = true;
 }
 
-static void complain(struct farm_learner_lane *lane, uint64_t produced, struct farm_board *board) {
+static void complain(struct farm_learner_lane *lane, uint64_t produced, struct farm_stats *stats) {
     const uint64_t generation = farm_load_acquire(&lane->lane->down->generation);
     if (lane->warned == generation + 1) return;
     lane->warned = generation + 1;
-    farm_board_add(&board->bad_values, 1);
+    farm_stats_add(&stats->bad_values, 1);
     farm_log_warn("actor %u says that it has published %" PRIu64 " steps of lane %u, of which %" PRIu64
                   " are answered: not believed, the lane rests",
                   lane->ring->down.header->owner, produced, lane->id, lane->answered);
 }
 
-bool farm_lanes_take_in(struct farm_learner_lane *lane, struct farm_board *board) {
+bool farm_lanes_take_in(struct farm_learner_lane *lane, struct farm_stats *stats) {
     const uint64_t produced = farm_lane_produced(lane->lane), ahead = produced - lane->answered;
-    if (ahead > 1) complain(lane, produced, board);
+    if (ahead > 1) complain(lane, produced, stats);
     // The acquire of `consumed` orders training's last reads of the slot before the answer that overwrites it, in this
     // process too.
     if (ahead != 1 || lane->answered - farm_lane_consumed(lane->lane) >= lane->lane->steps) return false;
@@ -239,7 +239,7 @@ bool farm_lanes_take_in(struct farm_learner_lane *lane, struct farm_board *board
 }
 
 uint64_t farm_lanes_account(struct farm_lanes *lanes, struct farm_learner_lane *lane, bool quota,
-                            struct farm_board *board) {
+                            struct farm_stats *stats) {
     const uint64_t n = lane->answered, generation = farm_load_acquire(&lane->lane->down->generation);
     const uint8_t *flags = farm_lane_flags(lane->lane, n);
     const float *reward = farm_lane_reward(lane->lane, n);
@@ -263,9 +263,9 @@ uint64_t farm_lanes_account(struct farm_lanes *lanes, struct farm_learner_lane *
             game->reward_sum += (double)reward[e];
         }
         game->ended_last = (now & FARM_STEP_LAST) != 0;
-        if (now & FARM_STEP_GAME_END) end_game(lanes, game, quota, board);
+        if (now & FARM_STEP_GAME_END) end_game(lanes, game, quota, stats);
     }
-    farm_board_add(&board->agent_steps, transitions);
-    farm_board_add(&board->bad_values, lane->bad);
+    farm_stats_add(&stats->agent_steps, transitions);
+    farm_stats_add(&stats->bad_values, lane->bad);
     return transitions;
 }

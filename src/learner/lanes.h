@@ -6,8 +6,8 @@
 
 #include <pthread.h>
 
-#include "learner/board.h"
 #include "learner/intake.h"
+#include "learner/stats.h"
 #include "ring/wait.h"
 #include "ring/window.h"
 
@@ -46,7 +46,7 @@ struct farm_lanes {
     struct farm_learner_lane *lanes; // [lane_count], ring after ring
     uint32_t *first_lane;            // [ring_count]
     int *up_writable;                // [ring_count] descriptors, while a backend is made or lets a ring in; -1: none
-    pthread_mutex_t lock;            // of what ended games leave: the figures here and those in the board
+    pthread_mutex_t lock;            // of what ended games leave: the figures here and those in the stats
     // figures over the games counted
     uint64_t games;
     double return_sum, return_squares, length_sum;
@@ -91,11 +91,11 @@ void farm_lanes_set_quota(struct farm_lanes *lanes, uint64_t games);
 // and checked. An honest actor publishes one step and waits for its answer. A counter that says anything else was
 // scribbled over: it is warned of, once an actor's life, counted, and the lane rests until the counter is right again
 // or another actor has come. Pairs P and C.
-bool farm_lanes_take_in(struct farm_learner_lane *lane, struct farm_board *board);
+bool farm_lanes_take_in(struct farm_learner_lane *lane, struct farm_stats *stats);
 
 // Takes note of the step that was taken in last: counts transitions, adds rewards, ends games, counts what made no
-// sense (which is none of these); into the board. Returns how many transitions there were.
+// sense (which is none of these); into the stats. Returns how many transitions there were.
 uint64_t farm_lanes_account(struct farm_lanes *lanes, struct farm_learner_lane *lane, bool quota,
-                            struct farm_board *board);
+                            struct farm_stats *stats);
 
 #endif

@@ -171,8 +171,8 @@ static enum farm_status start(struct learner *learner, struct farm_error *err) {
     if (!status) status = load(learner, err);
     if (!status) status = make_shards(learner, err);
     if (status) return status;
-    farm_store_relaxed(&config->board->frames,
-                       config->frames_start + farm_load_relaxed(&config->board->agent_steps) * config->frames_per_step);
+    farm_store_relaxed(&config->stats->frames,
+                       config->frames_start + farm_load_relaxed(&config->stats->agent_steps) * config->frames_per_step);
     if (config->evaluate) {
         farm_lanes_set_quota(&learner->lanes, config->episodes_target);
         return FARM_OK;

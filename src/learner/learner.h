@@ -1,115 +1,14 @@
 // The learner process: inference for every lane, training from windows of the same lanes, checkpoints. One process with
 // one thread of inference a shard (a shard is what one GPU serves; the CPU is one) and one of training for all. Forked
-// by the supervisor; may die and be started again on living lanes. Talks to the rest through the rings, the board
+// by the supervisor; may die and be started again on living lanes. Talks to the rest through the rings, the stats
 // (figures for the supervisor) and checkpoint files; prints nothing but diagnostics.
 #ifndef FARM_LEARNER_LEARNER_H
 #define FARM_LEARNER_LEARNER_H
 
-#include <stdbool.h>
-#include <stdint.h>
-
-#include "base/bitmap.h"
-#include "base/status.h"
-#include "kernels/optimiser.h"
-#include "learner/board.h"
-#include "nn/executor.h"
-
-enum farm_algo { FARM_ALGO_VTRACE };
-
-// Hyperparameters; the recipe's keys of the same names. Losses are SUMMED over the windows of an update, as IMPALA's
-// code does, when loss_sum is set, else averaged over them.
-struct farm_algo_config {
-    enum farm_algo algo;
-    uint32_t unroll; // T: transitions of a window
-    uint32_t batch;  // windows of an update
-    uint32_t stack;  // frames stacked (1 for flat observations)
-    double discount; // gamma
-    double entropy_cost, baseline_cost;
-    double rho_clip, c_clip, pg_rho_clip, lambda;
-    double reward_clip;  // rewards clipped to +-this; 0: not
-    double reward_scale; // after clipping
-    enum farm_optimiser_kind optimiser;
-    double lr, lr_end;     // linear from lr to lr_end over frames_target (no decay where there is none)
-    double grad_norm_clip; // 0: not
-    double rmsprop_decay, rmsprop_epsilon, adam_beta1, adam_beta2, adam_epsilon;
-    bool loss_sum;
-};
-
-struct farm_backend_ops; // backend.h
-
-enum farm_device { FARM_DEVICE_AUTO, FARM_DEVICE_CPU, FARM_DEVICE_CUDA };
-
-// What a GPU keeps of the rings in its own memory.
-enum farm_mirror {
-    FARM_MIRROR_FULL,   // every step as long as its ring has it: an observation crosses the bus once
-    FARM_MIRROR_WINDOW, // the newest frames, for inference; windows cross a second time when they are trained on
-    FARM_MIRROR_OFF,    // the newest frames; training reads the registered rings, each frame of a stack for itself
-};
-
-enum { FARM_LEARNER_SHARDS_MAX = 32 };
-
-// An inference thread with the rings that it answers.
-struct farm_learner_shard {
-    int eventfd;                    // its bell: what the actors of its rings ring
-    const char *gpu;                // PCI bus id; NULL: CUDA's device of the shard's number
-    const struct farm_bitmap *cpus; // where its thread runs; NULL: wherever the process may
-};
-
-struct farm_learner_config {
-    // Handed over by the supervisor. The learner owns the descriptors.
-    const int (*ring_fds)[2]; // [ring_count]: up, down; -1: a place for one that comes later
-    const int *up_writable;   // [ring_count] up once more, for a GPU that registers no read-only memory; NULL: not lent
-    uint32_t ring_count;
-    int gate; // where rings are let in and out (gate.h); 0: nobody comes or goes
-    struct farm_learner_shard shards[FARM_LEARNER_SHARDS_MAX];
-    uint32_t shard_count;                   // GPUs; 0: one shard, on a GPU or on the CPU
-    const uint32_t *ring_shard;             // [ring_count] whose ring it is; NULL: all are shard 0's
-    struct farm_board *board;               // shared, writable
-    const struct farm_backend_ops *backend; // what computes; NULL: what `device` says
-    enum farm_device device;                // AUTO: cuda where its library loads and finds a GPU, else cpu
-    const char *cuda_library;               // path of the CUDA backend; NULL: there is none
-    enum farm_mirror mirror;                // the most; less where the device's memory does not suffice
-
-    uint64_t seed;
-    struct farm_net_spec net;
-    struct farm_net_io io;
-    struct farm_algo_config algo;
-    enum farm_precision precision;
-    const char *cpu_name, *arithmetic_run_file, *arithmetic_user_file; // nn/arithmetic.h; NULL: unknown, none
-    uint32_t train_threads;                                            // >= 1
-    uint32_t infer_batch_max;                                          // observations of one forward pass
-    double infer_wait_ms;                                              // most time that a ready lane waits for company
-    uint64_t spin_ns;                                                  // before sleeping
-    uint64_t nap_ns;      // how long inference sleeps at most before it looks whether it shall stop; 0: 50 ms
-    uint32_t micro_batch; // windows of one forward/backward; 0: chosen
-    double state_every_s; // a GPU's state is copied to the host so often, the most that a lost one takes; 0: 10 s
-    double gpu_limit_s;   // the most that an inference or an update may take before its GPU hangs; 0: 600 s
-    uint32_t frames_per_step;
-
-    int memory_node; // NUMA node of parameters, gradients and optimiser state; -1: anywhere
-
-    uint64_t frames_target; // ends when reached; 0: no limit
-    uint64_t frames_start;  // counted before this run (resume)
-
-    const char *checkpoint_dir; // NULL: none are written
-    double checkpoint_every_s;
-    const char *checkpoint_load; // file to start from, NULL: fresh parameters
-    // Text pairs put into each checkpoint's metadata (env, net, ... ), so that `farm eval` needs nothing else.
-    const char *const (*metadata)[2];
-    uint32_t metadata_count;
-
-    bool evaluate; // no training: greedy or sampled play, `episodes_target` games
-    bool greedy;
-    uint64_t episodes_target; // evaluate: ends when so many games have ended
-};
-
-// How many of an update's unrolls are a shard's: the batch divided evenly, the first shards have what is over.
-static inline uint32_t farm_learner_share(uint32_t batch, uint32_t shards, uint32_t shard) {
-    return batch / shards + (shard < batch % shards);
-}
+#include "learner/config.h"
 
 // The body of the learner process. Ends on SIGTERM (writes a checkpoint), when frames_target or episodes_target is
-// reached (board.done = 1), or on an error. Returns the exit status; *err says why where it is not 0.
+// reached (stats.done = 1), or on an error. Returns the exit status; *err says why where it is not 0.
 int farm_learner_run(const struct farm_learner_config *config, struct farm_error *err);
 
 #endif

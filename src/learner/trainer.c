@@ -105,13 +105,13 @@ static bool all_finite(const float *values, size_t count) {
 }
 
 static struct moment now(const struct farm_trainer *trainer) {
-    const struct farm_board *board = trainer->config.learner->board;
+    const struct farm_stats *stats = trainer->config.learner->stats;
     return (struct moment){.version = trainer->config.ops->version(trainer->config.backend),
-                           .frames = farm_load_relaxed(&board->frames),
-                           .agent_steps = farm_load_relaxed(&board->agent_steps),
-                           .updates = farm_load_relaxed(&board->updates),
-                           .episodes = farm_load_relaxed(&board->episodes),
-                           .return_mean = farm_board_get(&board->return_mean)};
+                           .frames = farm_load_relaxed(&stats->frames),
+                           .agent_steps = farm_load_relaxed(&stats->agent_steps),
+                           .updates = farm_load_relaxed(&stats->updates),
+                           .episodes = farm_load_relaxed(&stats->episodes),
+                           .return_mean = farm_stats_get(&stats->return_mean)};
 }
 
 // Whether the state, which is of an earlier moment because the device is lost, holds what no file holds.
@@ -166,8 +166,8 @@ static enum farm_status save(struct farm_trainer *trainer, struct farm_error *er
     if (status) return farm_fail_in(err, status, "checkpoint");
     trainer->saved_version = state.version;
     trainer->saved = true;
-    farm_board_add(&learner->board->checkpoints, 1);
-    farm_store_relaxed(&learner->board->checkpoint_frames, moment->frames);
+    farm_stats_add(&learner->stats->checkpoints, 1);
+    farm_store_relaxed(&learner->stats->checkpoint_frames, moment->frames);
     remove_files(learner->checkpoint_dir, is_checkpoint, CHECKPOINTS_KEPT);
     return FARM_OK;
 }
@@ -193,7 +193,7 @@ static bool enough(const struct farm_trainer *trainer) {
 static double learning_rate(const struct farm_trainer *trainer) {
     const struct farm_learner_config *learner = trainer->config.learner;
     return (double)farm_learning_rate_linear((float)learner->algo.lr, (float)learner->algo.lr_end,
-                                             farm_load_relaxed(&learner->board->frames), learner->frames_target);
+                                             farm_load_relaxed(&learner->stats->frames), learner->frames_target);
 }
 
 // Takes a shard's share of an update off its queue, in which it waits.
@@ -225,24 +225,24 @@ static void take(struct farm_trainer *trainer, struct update *update) {
     for (uint32_t k = 0; k < trainer->config.shards; k++) take_share(&trainer->queues[k], update);
 }
 
-static void show(struct farm_trainer *trainer, const struct update *update, const struct farm_train_stats *stats) {
-    struct farm_board *board = trainer->config.learner->board;
-    double rows = stats->loss.weight > 0 ? stats->loss.weight : 1;
+static void show(struct farm_trainer *trainer, const struct update *update, const struct farm_train_stats *result) {
+    struct farm_stats *stats = trainer->config.learner->stats;
+    double rows = result->loss.weight > 0 ? result->loss.weight : 1;
     uint64_t version =
         trainer->config.ops->version(trainer->config.backend) - 1; // the one that this update started from
     for (uint32_t i = 0; i < update->count; i++) {
         const struct farm_train_unrolls *u = &update->unrolls[i];
         uint64_t acted_with = *farm_lane_version(u->lane, u->start);
-        if (version > acted_with) farm_board_add(&board->lag_sum, (version - acted_with) * u->env_count);
-        farm_board_add(&board->windows, u->env_count);
+        if (version > acted_with) farm_stats_add(&stats->lag_sum, (version - acted_with) * u->env_count);
+        farm_stats_add(&stats->windows, u->env_count);
     }
-    farm_board_add(&board->updates, 1);
-    farm_board_set(&board->loss_policy, stats->loss.policy / rows);
-    farm_board_set(&board->loss_value, stats->loss.baseline / rows);
-    farm_board_set(&board->entropy, stats->loss.entropy / rows);
-    farm_board_set(&board->rho_clipped_share, stats->loss.clipped / rows);
-    farm_board_set(&board->grad_norm, stats->grad_norm);
-    farm_board_set(&board->learning_rate, update->learning_rate);
+    farm_stats_add(&stats->updates, 1);
+    farm_stats_set(&stats->loss_policy, result->loss.policy / rows);
+    farm_stats_set(&stats->loss_value, result->loss.baseline / rows);
+    farm_stats_set(&stats->entropy, result->loss.entropy / rows);
+    farm_stats_set(&stats->rho_clipped_share, result->loss.clipped / rows);
+    farm_stats_set(&stats->grad_norm, result->grad_norm);
+    farm_stats_set(&stats->learning_rate, update->learning_rate);
 }
 
 // Gives the steps of finished windows back to their actors.
@@ -287,10 +287,10 @@ static struct update *other(struct farm_trainer *trainer) {
 // Waits for an update, unless one was taken ahead; takes the one after it too where it waits already and the backend
 // begins it. False: there is none, the end was asked for. Called with the lock held.
 static bool take_next(struct farm_trainer *trainer) {
-    struct farm_board *board = trainer->config.learner->board;
+    struct farm_stats *stats = trainer->config.learner->stats;
     uint64_t start = farm_now_ns();
     while (!trainer->stop && !trainer->ahead && !enough(trainer)) pthread_cond_wait(&trainer->more, &trainer->lock);
-    farm_board_add(&board->train_wait_ns, farm_now_ns() - start);
+    farm_stats_add(&stats->train_wait_ns, farm_now_ns() - start);
     if (trainer->stop) return false;
     if (trainer->ahead)
         trainer->update = other(trainer);

@@ -21,7 +21,7 @@
 enum { SEALS = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL, HUGE_MIN_BYTES = 1 << 20, FD_MIN = 3, SMALL_BYTES = 4096 };
 
 static const char *kind_name(uint32_t kind) {
-    static const char *const names[] = {"segment", "up", "down", "board"};
+    static const char *const names[] = {"segment", "up", "down", "stats"};
     return names[kind < sizeof names / sizeof *names ? kind : 0];
 }
 
@@ -53,7 +53,7 @@ static int above_standard(int fd) {
 
 static enum farm_status check_request(const struct farm_segment_request *request, struct farm_error *err) {
     struct rlimit file_size;
-    if (request->kind < FARM_SEGMENT_UP || request->kind > FARM_SEGMENT_BOARD)
+    if (request->kind < FARM_SEGMENT_UP || request->kind > FARM_SEGMENT_STATS)
         return farm_fail(err, FARM_E_INVALID, "%d is no kind of segment", (int)request->kind);
     if (request->user_bytes > FARM_SEGMENT_USER_BYTES)
         return farm_fail(err, FARM_E_INVALID, "%zu bytes of description do not fit the header page's %d",

@@ -15,7 +15,7 @@
 #define FARM_SEGMENT_VERSION 1u
 enum { FARM_SEGMENT_HEADER_BYTES = 4096, FARM_SEGMENT_USER_BYTES = 3072, FARM_SEGMENT_NOTE_BYTES = 320 };
 
-enum farm_segment_kind { FARM_SEGMENT_UP = 1, FARM_SEGMENT_DOWN = 2, FARM_SEGMENT_BOARD = 3 };
+enum farm_segment_kind { FARM_SEGMENT_UP = 1, FARM_SEGMENT_DOWN = 2, FARM_SEGMENT_STATS = 3 };
 
 // First page of every segment. Written by the creator before sealing the hand-over, constant afterwards.
 struct farm_segment_header {

@@ -24,7 +24,7 @@
 #include <stdint.h>
 
 #include "learner/backend.h"
-#include "learner/board.h"
+#include "learner/stats.h"
 
 enum {
     CHAOS_ACTORS_MAX = 8,
@@ -95,7 +95,7 @@ struct chaos_takeover {
 
 // Of the present farm; zero when it begins.
 struct chaos_state {
-    struct farm_board board;
+    struct farm_stats stats;
     struct chaos_worker workers[CHAOS_WORKERS];
     uint64_t generation[CHAOS_ACTORS_MAX];
     uint64_t learner_life, learner_deaths;

@@ -108,7 +108,7 @@ static struct farm_learner_config learner_config(struct farm *farm) {
         .ring_fds = (const int(*)[2])farm->ring_fds,
         .ring_count = shape->actors,
         .shards[0].eventfd = farm->eventfd,
-        .board = &farm->shared->state.board,
+        .stats = &farm->shared->state.stats,
         .backend = &chaos_backend,
         .seed = shape->seed,
         .net = net,
@@ -194,13 +194,13 @@ static void sample_lane(struct farm *farm, uint32_t id, uint64_t now_ns) {
 }
 
 static void sample_counters(struct farm *farm, uint64_t now_ns) {
-    const struct farm_board *board = &farm->shared->state.board;
+    const struct farm_stats *stats = &farm->shared->state.stats;
     for (uint32_t id = 0; id < farm->shape->actors * farm->shape->lanes; id++) sample_lane(farm, id, now_ns);
-    only_grows(farm, "agent_steps", -1, &farm->agent_steps, farm_load_relaxed(&board->agent_steps));
-    only_grows(farm, "updates", -1, &farm->updates, farm_load_relaxed(&board->updates));
-    only_grows(farm, "episodes", -1, &farm->episodes, farm_load_relaxed(&board->episodes));
-    only_grows(farm, "windows", -1, &farm->windows, farm_load_relaxed(&board->windows));
-    only_grows(farm, "frames", -1, &farm->frames, farm_load_relaxed(&board->frames));
+    only_grows(farm, "agent_steps", -1, &farm->agent_steps, farm_load_relaxed(&stats->agent_steps));
+    only_grows(farm, "updates", -1, &farm->updates, farm_load_relaxed(&stats->updates));
+    only_grows(farm, "episodes", -1, &farm->episodes, farm_load_relaxed(&stats->episodes));
+    only_grows(farm, "windows", -1, &farm->windows, farm_load_relaxed(&stats->windows));
+    only_grows(farm, "frames", -1, &farm->frames, farm_load_relaxed(&stats->frames));
     farm->shared->totals.counters_sampled++;
 }
 
@@ -387,7 +387,7 @@ static void before_stop(void *context, int phase) {
 
 static uint64_t progress_of(void *context, size_t worker) {
     const struct farm *farm = context;
-    if (is_learner(farm, worker)) return farm_load_relaxed(&farm->shared->state.board.agent_steps);
+    if (is_learner(farm, worker)) return farm_load_relaxed(&farm->shared->state.stats.agent_steps);
     return farm_load_relaxed(&farm->rings[worker].up_control->heartbeat);
 }
 
@@ -450,7 +450,7 @@ static void check_lane_sums(struct farm *farm, uint32_t id, struct chaos_seen *s
     }
 }
 
-// The board counts an answered step once; a learner that dies between its answers and their count loses those of one
+// The stats counts an answered step once; a learner that dies between its answers and their count loses those of one
 // forward pass, and of games that it saw the end but not the beginning of.
 static void check_board(struct farm *farm, const char *what, uint64_t counted, uint64_t seen, uint64_t lost_per_death,
                         uint64_t *uncounted) {
@@ -459,7 +459,7 @@ static void check_board(struct farm *farm, const char *what, uint64_t counted, u
         farm->shared->state.learner_deaths + (farm->victims[farm->shape->actors].ordered != CHAOS_NONE);
     if (counted > seen || seen - counted > deaths * lost_per_death)
         chaos_violation(farm->shared,
-                        "%" PRIu64 " %s on the board, %" PRIu64 " were answered, %" PRIu64 " learners died", counted,
+                        "%" PRIu64 " %s on the stats, %" PRIu64 " were answered, %" PRIu64 " learners died", counted,
                         what, seen, deaths);
     if (counted <= seen) *uncounted += seen - counted;
 }
@@ -473,15 +473,15 @@ static void check_sums(struct farm *farm) {
     for (uint32_t a = 0; a < shape->actors; a++) verify_ring(farm, a, "at the end");
     for (uint32_t id = 0; id < shape->actors * shape->lanes; id++) check_lane_sums(farm, id, &sum);
     const uint64_t environments = (uint64_t)shape->actors * shape->lanes * shape->width;
-    check_board(farm, "transitions", state->board.agent_steps, sum.transitions, environments,
+    check_board(farm, "transitions", state->stats.agent_steps, sum.transitions, environments,
                 &totals->uncounted_transitions);
-    check_board(farm, "games", state->board.episodes, sum.games, 2 * environments, &totals->uncounted_games);
+    check_board(farm, "games", state->stats.episodes, sum.games, 2 * environments, &totals->uncounted_games);
     uint64_t uncounted = 0;
-    check_board(farm, "updates", state->board.updates, state->version, 1, &uncounted);
-    if (state->board.bad_values)
+    check_board(farm, "updates", state->stats.updates, state->version, 1, &uncounted);
+    if (state->stats.bad_values)
         chaos_violation(farm->shared, "the learner found %" PRIu64 " values that make no sense",
-                        state->board.bad_values);
-    totals->checkpoints += state->board.checkpoints;
+                        state->stats.bad_values);
+    totals->checkpoints += state->stats.checkpoints;
     totals->transitions += sum.transitions;
     totals->games += sum.games;
     totals->abandoned += sum.abandoned;

@@ -40,7 +40,7 @@ window given back twice after a restart | src/ring/window.c | s/(    cursor->hel
 window taken twice | src/ring/window.c | s/cursor->next \+= shape->stride;/cursor->next += start % 5 ? shape->stride : shape->stride * (start != 0);/
 * given back before training | src/learner/trainer.c | s/(    trainer->status =\s*trainer->config.ops->train\()/    release(trainer, update);\n$1/
 history given back | src/ring/window.c | s/return cursor->held > history \? [^;]*;/return history ? cursor->held : cursor->held;/
-steps counted twice | src/learner/lanes.c | s/(farm_board_add\(&board->agent_steps, transitions)\)/$1 + (n % 64 == 63))/
+steps counted twice | src/learner/lanes.c | s/(farm_stats_add\(&board->agent_steps, transitions)\)/$1 + (n % 64 == 63))/
 - training wakes nobody | src/learner/trainer.c | s/farm_learner_notify\([^;]*;//
 - inference wakes nobody | src/learner/inference.c | s/(farm_status serve\(.*?)farm_learner_notify\([^;]*;/$1;/s
 * actors wake nobody | src/actor/actor.c | s/(ready\(&actor->ring\)\) |->rings_late\) )farm_actor_notify\([^;]*;/$1(void)0;/g

@@ -204,7 +204,7 @@ static void check_ring(struct farm_ring *ring, enum farm_ring_side side, size_t 
     if (side == FARM_RING_ACTOR) check_restore(ring);
 }
 
-// A descriptor alone, as a board or as either half of a ring.
+// A descriptor alone, as a stats or as either half of a ring.
 static void try_segment(int fd, const struct fuzz_attach *plan) {
     struct farm_segment segment;
     struct farm_error err = {0};

@@ -54,7 +54,7 @@ struct table {
     struct farm_ring made[2], view[2]; // the measured actor's, the others'
     uint32_t rings;
     int bell;
-    struct farm_board *board;
+    struct farm_stats *stats;
     struct farm_error *err;
     struct farm_learner_config config;
     int fds[2][2], up_writable[2];
@@ -86,7 +86,7 @@ static void configure(struct table *table, const struct setting *setting, enum f
                                                  .up_writable = table->up_writable,
                                                  .ring_count = table->rings,
                                                  .shards[0].eventfd = table->bell,
-                                                 .board = table->board,
+                                                 .stats = table->stats,
                                                  .device = device,
                                                  .cuda_library = library,
                                                  .seed = 1,
@@ -107,7 +107,7 @@ static void open_table(struct table *table, const struct setting *setting, enum 
     struct farm_error err;
     *table = (struct table){.rings = setting->training ? 2 : 1, .bell = eventfd(0, EFD_NONBLOCK), .steps = steps};
     table->moments = work_shared(steps * sizeof *table->moments);
-    table->board = work_shared(sizeof *table->board);
+    table->stats = work_shared(sizeof *table->stats);
     table->err = work_shared(sizeof *table->err);
     for (uint32_t r = 0; r < table->rings; r++) {
         const struct farm_ring_spec spec = work_ring(small(setting), r ? 2 : 1, r ? OTHERS : 1, RING_STEPS);
@@ -129,7 +129,7 @@ static void close_table(struct table *table) {
     }
     close(table->bell);
     munmap(table->moments, table->steps * sizeof *table->moments);
-    munmap(table->board, sizeof *table->board);
+    munmap(table->stats, sizeof *table->stats);
     munmap(table->err, sizeof *table->err);
 }
 
@@ -189,7 +189,7 @@ static pid_t start_others(struct table *table) {
 
 static bool ready(const struct table *table, pid_t learner) {
     for (const uint64_t end = farm_now_ns() + START_NS; farm_now_ns() < end; usleep(1000)) {
-        if (farm_load_acquire(&table->board->ready)) return true;
+        if (farm_load_acquire(&table->stats->ready)) return true;
         if (waitpid(learner, NULL, WNOHANG) == learner) break;
     }
     return false;
@@ -239,7 +239,7 @@ static void print_times(const struct table *table, const char *name, size_t from
            "\"target\": %s}",
            name, us[rounds / 2], (us[rounds / 4 * 3] - us[rounds / 4]) / us[rounds / 2], us[rounds / 10],
            us[rounds / 10 * 9], us[rounds / 100 * 99], (unsigned long long)rounds,
-           (unsigned long long)farm_load_relaxed(&table->board->updates), target);
+           (unsigned long long)farm_load_relaxed(&table->stats->updates), target);
     free(us);
 }
 

@@ -55,7 +55,7 @@ struct table {
     const struct size *size;
     struct farm_ring made[RINGS_MAX], actors[RINGS_MAX];
     struct farm_lanes lanes;
-    struct farm_board board;
+    struct farm_stats stats;
     struct farm_learner_config config;
     struct farm_net net;
     const struct farm_backend_ops *ops;
@@ -71,7 +71,7 @@ static uint32_t lane_count(const struct table *table) {
 // ---- start and end ----
 
 static struct farm_learner_config config_of(struct table *table, const char *net, enum farm_mirror mirror) {
-    return (struct farm_learner_config){.board = &table->board,
+    return (struct farm_learner_config){.stats = &table->stats,
                                         .seed = 1,
                                         .net = *farm_net_find(net, NULL),
                                         .io = work_io(false),
@@ -154,7 +154,7 @@ static enum farm_status play(struct table *table, struct farm_error *err) {
             struct farm_lane *actors = &table->actors[id / table->size->lanes].lanes[id % table->size->lanes];
             work_write_step(actors);
             farm_lane_actor_publish(actors);
-            if (!farm_lanes_take_in(&table->lanes.lanes[id], &table->board))
+            if (!farm_lanes_take_in(&table->lanes.lanes[id], &table->stats))
                 return farm_fail(err, FARM_E_INVALID, "lane %u: a step is not taken in", id);
         }
         const enum farm_status status = answer(table, err);
@@ -216,7 +216,7 @@ static enum farm_status measure(struct table *table, int mirror, struct result *
     const double first = rounds < ROUNDS ? 1 : rate(table, WARMUP, &result->err);
     if (first > 0 && rounds == ROUNDS && rate(table, WARMUP, &result->err) <= 0) return FARM_E_IO;
     const double at_once = first * ROUND_S / (table->size->batch * (UNROLL + 1)) + 1;
-    const uint64_t before = farm_load_relaxed(&table->board.bus_train_bytes), updates = table->updates;
+    const uint64_t before = farm_load_relaxed(&table->stats.bus_train_bytes), updates = table->updates;
     for (uint32_t i = 0; i < rounds && first > 0; i++) {
         result->observations_per_s[mirror][i] = rate(table, (uint64_t)at_once, &result->err);
         if (result->observations_per_s[mirror][i] <= 0) return FARM_E_IO;
@@ -224,7 +224,7 @@ static enum farm_status measure(struct table *table, int mirror, struct result *
     if (first <= 0) return FARM_E_IO;
     result->updates[mirror] = table->updates - updates;
     result->bytes_per_update[mirror] =
-        (double)(farm_load_relaxed(&table->board.bus_train_bytes) - before) / (double)result->updates[mirror];
+        (double)(farm_load_relaxed(&table->stats.bus_train_bytes) - before) / (double)result->updates[mirror];
     result->measured[mirror] = true;
     return FARM_OK;
 }

@@ -26,7 +26,7 @@ static const uint64_t PATIENCE_NS = 20000000000u;
 TestSuite(gate, .timeout = 60);
 
 struct shared {
-    struct farm_board board;
+    struct farm_stats stats;
     struct farm_error err;
 };
 
@@ -71,7 +71,7 @@ static void set_up(struct table *table, uint32_t rings, uint32_t batch) {
     table->config.ring_count = PLACES;
     table->config.gate = table->learners_gate;
     table->config.shards[0].eventfd = table->eventfd;
-    table->config.board = &table->shared->board;
+    table->config.stats = &table->shared->stats;
     table->config.seed = 11;
     table->config.algo.batch = batch;
     table->config.algo.lr = table->config.algo.lr_end = 0;
@@ -252,9 +252,9 @@ Test(gate, actors_that_come_are_answered_and_trained_on) {
     act_on(&table, 2 * STEPS);
     join(&table, 2);
     join(&table, 3);
-    const uint64_t updates = farm_load_relaxed(&table.shared->board.updates);
+    const uint64_t updates = farm_load_relaxed(&table.shared->stats.updates);
     act_on(&table, 3 * STEPS);
-    cr_assert_gt(farm_load_relaxed(&table.shared->board.updates), updates);
+    cr_assert_gt(farm_load_relaxed(&table.shared->stats.updates), updates);
     cr_assert_gt(table.checked, 20);
     tear_down(&table);
 }
@@ -292,10 +292,10 @@ Test(gate, windows_that_wait_go_with_their_actor) {
         join(&table, 2);
     }
     act_on(&table, 3 * STEPS);
-    const uint64_t updates = farm_load_relaxed(&table.shared->board.updates);
+    const uint64_t updates = farm_load_relaxed(&table.shared->stats.updates);
     cr_assert_gt(updates, 3);
     end(&table, SIGTERM);
-    cr_assert_eq(table.shared->board.windows, table.shared->board.updates * table.config.algo.batch);
+    cr_assert_eq(table.shared->stats.windows, table.shared->stats.updates * table.config.algo.batch);
     tear_down(&table);
 }
 

@@ -48,7 +48,7 @@ TestSuite(hostile, .timeout = 90);
 
 // What all processes see.
 struct shared {
-    struct farm_board board;
+    struct farm_stats stats;
     struct farm_error err;
     uint64_t steps[ACTORS][LANES]; // of honest actors: answered and found right
     uint64_t stop;                 // honest actors end
@@ -95,7 +95,7 @@ static struct farm_learner_config usual(struct table *table) {
     config.ring_fds = table->fds;
     config.ring_count = ACTORS;
     config.shards[0].eventfd = table->eventfd;
-    config.board = &table->shared->board;
+    config.stats = &table->shared->stats;
     config.seed = 3;
     config.algo.batch = LANES * WIDTH;
     config.algo.grad_norm_clip = 40; // and rewards are not clipped: whatever passes for one reaches the gradient
@@ -431,7 +431,7 @@ static void be_hostile(const struct table *table, deed *attack, uint64_t seed) {
     }
     for (;;) {
         attack(&villain);
-        farm_board_add(&table->shared->attacks, 1);
+        farm_stats_add(&table->shared->attacks, 1);
     }
 }
 
@@ -459,7 +459,7 @@ static void expect_well(struct table *table) {
                  shared->err.message);
     for (uint32_t a = 0; a < ACTORS; a++)
         if (table->actors[a]) cr_assert_eq(waitpid(table->actors[a], &status, WNOHANG), 0, "actor %u ended", a);
-    cr_assert(isfinite(farm_board_get(&shared->board.grad_norm)) && isfinite(farm_board_get(&shared->board.entropy)));
+    cr_assert(isfinite(farm_stats_get(&shared->stats.grad_norm)) && isfinite(farm_stats_get(&shared->stats.entropy)));
 }
 
 // Each lane of these actors makes ROUND_STEPS steps more and training an update, and the round takes ROUND_LEAST_NS.
@@ -467,19 +467,19 @@ static void play_round(struct table *table, const bool actors[ACTORS]) {
     struct shared *shared = table->shared;
     uint64_t before[ACTORS][LANES];
     memcpy(before, shared->steps, sizeof before);
-    const uint64_t start = farm_now_ns(), updates = farm_load_relaxed(&shared->board.updates);
+    const uint64_t start = farm_now_ns(), updates = farm_load_relaxed(&shared->stats.updates);
     for (bool done = false; !done; usleep(1000)) {
         const uint64_t spent = farm_now_ns() - start;
         done = spent >= ROUND_LEAST_NS;
         expect_well(table);
-        if (!table->config.evaluate && farm_load_relaxed(&shared->board.updates) == updates) done = false;
+        if (!table->config.evaluate && farm_load_relaxed(&shared->stats.updates) == updates) done = false;
         cr_assert_lt(spent, 2 * PATIENCE_NS, "training stands still");
         for (uint32_t a = 0; a < ACTORS; a++)
             for (uint32_t l = 0; l < LANES && actors[a]; l++) {
                 const uint64_t made = farm_load_relaxed(&shared->steps[a][l]) - before[a][l];
                 if (made < ROUND_STEPS) done = false;
                 cr_assert_lt(spent, PATIENCE_NS, "actor %u lane %u made %lu steps in %.1f s, training %lu updates", a,
-                             l, made, (double)spent * 1e-9, farm_load_relaxed(&shared->board.updates) - updates);
+                             l, made, (double)spent * 1e-9, farm_load_relaxed(&shared->stats.updates) - updates);
             }
     }
 }
@@ -565,7 +565,7 @@ static uint64_t suffer(bool frames, deed *attack, uint64_t seed) {
     play_rounds(&table, false, ROUNDS);
     cr_assert_gt(farm_load_relaxed(&table.shared->attacks), 0);
     succeed(&table);
-    const uint64_t bad = farm_load_relaxed(&table.shared->board.bad_values);
+    const uint64_t bad = farm_load_relaxed(&table.shared->stats.bad_values);
     expect_ends(&table, table.learner, SIGTERM, "the learner");
     expect_trained(&table);
     tear_down(&table);

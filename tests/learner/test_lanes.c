@@ -24,7 +24,7 @@ TestSuite(learner, .timeout = 30);
 struct table {
     struct test_ring ring;
     struct farm_lanes lanes;
-    struct farm_board board;
+    struct farm_stats stats;
     uint64_t n; // next step of lane 0
     bool quota;
 };
@@ -58,21 +58,21 @@ static void step(struct table *table, unsigned flags0, float reward0, unsigned f
     farm_lane_reward(lane, n)[1] = reward1;
     farm_lane_actor_publish(lane);
     struct farm_learner_lane *ours = &table->lanes.lanes[0];
-    cr_assert(farm_lanes_take_in(ours, &table->board), "step %lu is published", n);
+    cr_assert(farm_lanes_take_in(ours, &table->stats), "step %lu is published", n);
     farm_lane_answer(ours->lane, n);
-    farm_lanes_account(&table->lanes, ours, table->quota, &table->board);
+    farm_lanes_account(&table->lanes, ours, table->quota, &table->stats);
     ours->answered = n + 1;
     farm_lane_release(ours->lane, ours->answered);
 }
 
 static void expect(const struct table *table, uint64_t agent_steps, uint64_t episodes) {
-    cr_assert_eq(table->board.agent_steps, agent_steps, "%lu agent steps, expected %lu", table->board.agent_steps,
+    cr_assert_eq(table->stats.agent_steps, agent_steps, "%lu agent steps, expected %lu", table->stats.agent_steps,
                  agent_steps);
-    cr_assert_eq(table->board.episodes, episodes, "%lu episodes, expected %lu", table->board.episodes, episodes);
+    cr_assert_eq(table->stats.episodes, episodes, "%lu episodes, expected %lu", table->stats.episodes, episodes);
 }
 
 static double return_of(const struct table *table, int game) {
-    return farm_board_get(&table->board.returns[game]);
+    return farm_stats_get(&table->stats.returns[game]);
 }
 
 Test(learner, first_steps_are_no_transitions_and_returns_are_unclipped) {
@@ -85,15 +85,15 @@ Test(learner, first_steps_are_no_transitions_and_returns_are_unclipped) {
     step(&table, GAME_OVER, 5, 0, 0.25f);
     expect(&table, 4, 1);
     cr_assert_eq(return_of(&table, 0), 12);
-    cr_assert_eq(table.board.lengths[0], 2);
+    cr_assert_eq(table.stats.lengths[0], 2);
     step(&table, FIRST, 0, LAST | TRUNCATED | GAME_END, 0.25f); // environment 0 resets, 1 is cut by its time limit
     expect(&table, 5, 2);
     cr_assert_eq(return_of(&table, 1), -0.5);
-    cr_assert_eq(table.board.lengths[1], 3);
-    cr_assert_eq(farm_board_get(&table.board.return_mean), (12 - 0.5) / 2);
-    cr_assert_float_eq(farm_board_get(&table.board.return_std), 6.25, 1e-9);
-    cr_assert_eq(farm_board_get(&table.board.length_mean), 2.5);
-    cr_assert_eq(table.board.bad_values, 0);
+    cr_assert_eq(table.stats.lengths[1], 3);
+    cr_assert_eq(farm_stats_get(&table.stats.return_mean), (12 - 0.5) / 2);
+    cr_assert_float_eq(farm_stats_get(&table.stats.return_std), 6.25, 1e-9);
+    cr_assert_eq(farm_stats_get(&table.stats.length_mean), 2.5);
+    cr_assert_eq(table.stats.bad_values, 0);
     tear_down(&table);
 }
 
@@ -109,7 +109,7 @@ Test(learner, a_lost_life_keeps_adding_to_the_game) {
     step(&table, GAME_OVER, 8, 0, 0);
     expect(&table, 9, 1);
     cr_assert_eq(return_of(&table, 0), 15);
-    cr_assert_eq(table.board.lengths[0], 4);
+    cr_assert_eq(table.stats.lengths[0], 4);
     step(&table, FIRST, 0, 0, 0);
     step(&table, GAME_OVER, 3, 0, 0);
     cr_assert_eq(return_of(&table, 1), 3, "the next game starts from nothing");
@@ -126,7 +126,7 @@ Test(learner, an_abandoned_episode_has_no_return) {
     step(&table, GAME_OVER, 1, 0, 0);
     expect(&table, 4, 1);
     cr_assert_eq(return_of(&table, 0), 1);
-    cr_assert_eq(table.board.lengths[0], 1);
+    cr_assert_eq(table.stats.lengths[0], 1);
     tear_down(&table);
 }
 
@@ -137,7 +137,7 @@ Test(learner, what_makes_no_sense_is_counted_and_not_added) {
     step(&table, 0, NAN, 0, 1);
     step(&table, 0, INFINITY, 0x20, 1);
     step(&table, 0, -INFINITY, 0x80 | GAME_OVER, 1);
-    cr_assert_eq(table.board.bad_values, 5);
+    cr_assert_eq(table.stats.bad_values, 5);
     expect(&table, 1, 0);
     step(&table, GAME_OVER, 2, GAME_OVER, 2);
     expect(&table, 3, 2);
@@ -188,11 +188,11 @@ Test(learner, numbers_that_no_network_survives_make_no_sense) {
     set_up(&table);
     step(&table, FIRST, 0, FIRST, 0);
     for (size_t i = 0; i < sizeof steps / sizeof *steps; i++) {
-        const uint64_t n = table.n, before = table.board.bad_values;
+        const uint64_t n = table.n, before = table.stats.bad_values;
         *obs_of(&table, n, 0) = steps[i].obs;
         *obs_of(&table, n, 1) = 7;
         step(&table, steps[i].flags, steps[i].reward, 0, 1);
-        cr_assert_eq(table.board.bad_values - before, steps[i].bad, "case %zu", i);
+        cr_assert_eq(table.stats.bad_values - before, steps[i].bad, "case %zu", i);
         const struct farm_lane *ours = table.lanes.lanes[0].lane;
         const bool bad = steps[i].bad > 0;
         cr_assert_eq(farm_lane_flags(ours, n)[0], bad ? FIRST | LAST | FARM_STEP_SENSELESS : steps[i].flags, "case %zu",
@@ -217,14 +217,14 @@ Test(learner, a_counter_that_cannot_be_is_not_believed_and_counted_once_a_life) 
         farm_store_release(&table.ring.made.lanes[0].down->generation, generation);
         for (size_t i = 0; i < sizeof lies / sizeof *lies; i++) {
             farm_store_release(&table.ring.actor.lanes[0].up->produced, lies[i]);
-            cr_assert_not(farm_lanes_take_in(ours, &table.board), "%lu published, 2 answered", lies[i]);
+            cr_assert_not(farm_lanes_take_in(ours, &table.stats), "%lu published, 2 answered", lies[i]);
         }
-        cr_assert_eq(table.board.bad_values, generation + 1);
+        cr_assert_eq(table.stats.bad_values, generation + 1);
     }
     farm_store_release(&table.ring.actor.lanes[0].up->produced, 2);
-    cr_assert_not(farm_lanes_take_in(ours, &table.board), "nothing is published");
+    cr_assert_not(farm_lanes_take_in(ours, &table.stats), "nothing is published");
     step(&table, 0, 1, 0, 1);
-    cr_assert_eq(table.board.bad_values, 2, "and with a counter that can be, the lane goes on");
+    cr_assert_eq(table.stats.bad_values, 2, "and with a counter that can be, the lane goes on");
     expect(&table, 4, 0);
     tear_down(&table);
 }
@@ -236,10 +236,10 @@ Test(learner, a_step_waits_until_training_has_let_go_of_its_slot) {
     for (int n = 0; n < STEPS; n++) step(&table, FIRST, 0, FIRST, 0);
     farm_lane_release(ours->lane, 0); // as if nothing had been
     farm_lane_actor_publish(&table.ring.actor.lanes[0]);
-    cr_assert_not(farm_lanes_take_in(ours, &table.board), "an honest actor would have waited");
+    cr_assert_not(farm_lanes_take_in(ours, &table.stats), "an honest actor would have waited");
     farm_lane_release(ours->lane, 1);
-    cr_assert(farm_lanes_take_in(ours, &table.board));
-    cr_assert_eq(table.board.bad_values, 0);
+    cr_assert(farm_lanes_take_in(ours, &table.stats));
+    cr_assert_eq(table.stats.bad_values, 0);
     tear_down(&table);
 }
 
@@ -264,8 +264,8 @@ Test(learner, means_are_over_the_last_hundred_games) {
         step(&table, GAME_OVER, (float)game, 0, 0);
         step(&table, FIRST, 0, 0, 0);
     }
-    cr_assert_eq(table.board.episodes, 150);
-    cr_assert_float_eq(farm_board_get(&table.board.return_mean), (50 + 149) / 2.0, 1e-9);
+    cr_assert_eq(table.stats.episodes, 150);
+    cr_assert_float_eq(farm_stats_get(&table.stats.return_mean), (50 + 149) / 2.0, 1e-9);
     tear_down(&table);
 }
 
@@ -279,14 +279,14 @@ Test(learner, the_quota_keeps_short_games_from_crowding_out_long_ones) {
         step(&table, GAME_OVER, 1, 0, 0);
         step(&table, FIRST, 0, 0, 0);
     }
-    cr_assert_eq(table.board.episodes, 2, "environment 0 may count twice");
+    cr_assert_eq(table.stats.episodes, 2, "environment 0 may count twice");
     step(&table, 0, 0, GAME_OVER, 10);
-    cr_assert_eq(table.board.episodes, 3);
-    cr_assert_float_eq(farm_board_get(&table.board.return_mean), 12 / 3.0, 1e-9);
-    cr_assert_float_eq(farm_board_get(&table.board.return_std), sqrt((1 + 1 + 100) / 3.0 - 16), 1e-9);
+    cr_assert_eq(table.stats.episodes, 3);
+    cr_assert_float_eq(farm_stats_get(&table.stats.return_mean), 12 / 3.0, 1e-9);
+    cr_assert_float_eq(farm_stats_get(&table.stats.return_std), sqrt((1 + 1 + 100) / 3.0 - 16), 1e-9);
     step(&table, 0, 0, FIRST, 0);
     step(&table, GAME_OVER, 1, GAME_OVER, 10);
-    cr_assert_eq(table.board.episodes, 3);
+    cr_assert_eq(table.stats.episodes, 3);
     tear_down(&table);
 }
 
@@ -367,6 +367,6 @@ Test(learner, another_actor_s_game_does_not_inherit_what_the_old_one_won_before_
     step(&table, GAME_OVER, 4, 0, 0);
     expect(&table, 4, 1);
     cr_assert_eq(return_of(&table, 0), 4);
-    cr_assert_eq(table.board.lengths[0], 1);
+    cr_assert_eq(table.stats.lengths[0], 1);
     tear_down(&table);
 }

@@ -28,7 +28,7 @@ TestSuite(learner, .timeout = 60);
 
 // What both processes see.
 struct shared {
-    struct farm_board board;
+    struct farm_stats stats;
     struct farm_error err;
 };
 
@@ -73,7 +73,7 @@ static struct farm_learner_config usual(const struct table *table) {
     config.ring_fds = table->fds;
     config.ring_count = 1;
     config.shards[0].eventfd = table->eventfd;
-    config.board = &table->shared->board;
+    config.stats = &table->shared->stats;
     config.seed = 3;
     config.algo.batch = LANES * WIDTH;
     config.algo.discount = 0.5;
@@ -259,7 +259,7 @@ static void expect_refused(struct table *table, const char *reason) {
     table->learner = 0;
     expect_exit(table, 1);
     cr_assert(strstr(table->shared->err.message, reason) != NULL, "no '%s' in: %s", reason, table->shared->err.message);
-    cr_assert_eq(table->shared->board.ready, 0);
+    cr_assert_eq(table->shared->stats.ready, 0);
     cr_assert_eq(test_folder_files(table->folder, NULL, 0), 0, "nothing is written");
 }
 
@@ -284,16 +284,16 @@ static struct sums answered(const struct table *table) {
 
 // The figures of a learner that was never killed are those of the steps, to the last one.
 static void expect_exact_figures(const struct table *table) {
-    const struct farm_board *board = &table->shared->board;
+    const struct farm_stats *stats = &table->shared->stats;
     const struct sums sums = answered(table);
-    cr_assert_eq(board->agent_steps, sums.transitions, "%lu agent steps, %lu transitions", board->agent_steps,
+    cr_assert_eq(stats->agent_steps, sums.transitions, "%lu agent steps, %lu transitions", stats->agent_steps,
                  sums.transitions);
-    cr_assert_eq(board->episodes, sums.games, "%lu episodes, %lu games", board->episodes, sums.games);
-    cr_assert_eq(board->bad_values, sums.bad, "%lu bad values, %lu were written", board->bad_values, sums.bad);
-    cr_assert_geq(board->infer_rows, sums.steps * WIDTH);
-    cr_assert_lt(board->infer_rows, sums.steps * WIDTH + LANES * WIDTH,
+    cr_assert_eq(stats->episodes, sums.games, "%lu episodes, %lu games", stats->episodes, sums.games);
+    cr_assert_eq(stats->bad_values, sums.bad, "%lu bad values, %lu were written", stats->bad_values, sums.bad);
+    cr_assert_geq(stats->infer_rows, sums.steps * WIDTH);
+    cr_assert_lt(stats->infer_rows, sums.steps * WIDTH + LANES * WIDTH,
                  "no more than a part of a lane was computed for nothing");
-    cr_assert_eq(board->windows, board->updates * table->config.algo.batch);
+    cr_assert_eq(stats->windows, stats->updates * table->config.algo.batch);
     char findings[2000];
     const int count = table->spoil ? 0 : farm_ring_verify(&table->ring.actor, findings, sizeof findings);
     cr_assert_eq(count, 0, "%s", findings);
@@ -315,7 +315,7 @@ static void check_checkpoint(const struct table *table, char *path, size_t bytes
     cr_assert_eq(farm_checkpoint_load(path, &net, &state, &has_optimiser, &metadata, &err), FARM_OK, "%s", err.message);
     cr_assert(has_optimiser);
     // A learner killed in between has not announced the file that it just wrote.
-    cr_assert_geq(farm_checkpoint_get_u64(&metadata, "frames"), table->shared->board.checkpoint_frames);
+    cr_assert_geq(farm_checkpoint_get_u64(&metadata, "frames"), table->shared->stats.checkpoint_frames);
     cr_assert_gt(farm_checkpoint_get_u64(&metadata, "version"), 0);
     farm_checkpoint_metadata_free(&metadata);
     free(state.params);
@@ -326,8 +326,8 @@ static void check_checkpoint(const struct table *table, char *path, size_t bytes
 // ---- training ----
 
 static bool has_learned(const struct table *table) {
-    const struct farm_board *board = &table->shared->board;
-    return board->episodes >= 1000 && farm_board_get(&board->return_mean) > 0.85 * GAME; // chance: GAME / 4
+    const struct farm_stats *stats = &table->shared->stats;
+    return stats->episodes >= 1000 && farm_stats_get(&stats->return_mean) > 0.85 * GAME; // chance: GAME / 4
 }
 
 Test(learner, learns_answers_each_step_once_and_ends_on_sigterm_with_a_checkpoint) {
@@ -337,25 +337,25 @@ Test(learner, learns_answers_each_step_once_and_ends_on_sigterm_with_a_checkpoin
     launch(&table);
     const uint64_t start = farm_now_ns();
     const bool learned = act_until(&table, has_learned);
-    const struct farm_board *board = &table.shared->board;
-    cr_assert(learned, "return %.2f of %d after %.1f s, %lu updates: %s", farm_board_get(&board->return_mean), GAME,
-              (double)(farm_now_ns() - start) / 1e9, board->updates, table.shared->err.message);
+    const struct farm_stats *stats = &table.shared->stats;
+    cr_assert(learned, "return %.2f of %d after %.1f s, %lu updates: %s", farm_stats_get(&stats->return_mean), GAME,
+              (double)(farm_now_ns() - start) / 1e9, stats->updates, table.shared->err.message);
     end(&table, SIGTERM);
     expect_exit(&table, 0);
     expect_exact_figures(&table);
-    cr_assert_eq(board->done, 0, "nobody set a target");
+    cr_assert_eq(stats->done, 0, "nobody set a target");
     cr_assert_gt(table.seats[0].version, 0, "answers come from trained parameters");
     check_checkpoint(&table, path, sizeof path);
-    cr_assert_eq(board->checkpoint_frames, board->frames, "the checkpoint is of the last moment");
+    cr_assert_eq(stats->checkpoint_frames, stats->frames, "the checkpoint is of the last moment");
     tear_down(&table);
 }
 
 static bool has_saved(const struct table *table) {
-    return table->shared->board.checkpoints >= 2 && table->shared->board.updates >= 20;
+    return table->shared->stats.checkpoints >= 2 && table->shared->stats.updates >= 20;
 }
 
 static bool went_on(const struct table *table) {
-    return table->shared->board.updates >= table->goal && table->shared->board.checkpoints >= 4;
+    return table->shared->stats.updates >= table->goal && table->shared->stats.checkpoints >= 4;
 }
 
 Test(learner, goes_on_where_it_was_after_sigkill) {
@@ -367,7 +367,7 @@ Test(learner, goes_on_where_it_was_after_sigkill) {
     cr_assert(act_until(&table, has_saved), "%s", table.shared->err.message);
     for (int life = 0; life < 2; life++) {
         end(&table, SIGKILL);
-        const struct farm_board before = table.shared->board;
+        const struct farm_stats before = table.shared->stats;
         const uint64_t acted =
             farm_lane_acted(&table.ring.actor.lanes[0]) + farm_lane_acted(&table.ring.actor.lanes[1]);
         check_checkpoint(&table, path, sizeof path);
@@ -378,18 +378,18 @@ Test(learner, goes_on_where_it_was_after_sigkill) {
             table.seats[l].inherited = farm_lane_acted(&table.ring.actor.lanes[l]);
         }
         launch(&table);
-        cr_assert(act_until(&table, went_on), "%lu updates of %lu: %s", table.shared->board.updates, table.goal,
+        cr_assert(act_until(&table, went_on), "%lu updates of %lu: %s", table.shared->stats.updates, table.goal,
                   table.shared->err.message);
         cr_assert_gt(answered(&table).steps, acted);
-        cr_assert_gt(table.shared->board.agent_steps, before.agent_steps);
-        cr_assert_gt(table.shared->board.episodes, before.episodes);
+        cr_assert_gt(table.shared->stats.agent_steps, before.agent_steps);
+        cr_assert_gt(table.shared->stats.episodes, before.episodes);
     }
     end(&table, SIGTERM);
     expect_exit(&table, 0);
     // A killed learner may have answered a step of each lane that it did not count any more.
     const struct sums sums = answered(&table);
-    cr_assert_leq(table.shared->board.agent_steps, sums.transitions);
-    cr_assert_geq(table.shared->board.agent_steps + 2 * LANES * WIDTH, sums.transitions);
+    cr_assert_leq(table.shared->stats.agent_steps, sums.transitions);
+    cr_assert_geq(table.shared->stats.agent_steps + 2 * LANES * WIDTH, sums.transitions);
     tear_down(&table);
 }
 
@@ -407,7 +407,7 @@ static void fill_lanes(struct table *table) {
 }
 
 static bool has_updated(const struct table *table) {
-    return table->shared->board.updates >= 20;
+    return table->shared->stats.updates >= 20;
 }
 
 Test(learner, a_learner_that_finds_all_lanes_full_and_answered_trains_on_them) {
@@ -415,7 +415,7 @@ Test(learner, a_learner_that_finds_all_lanes_full_and_answered_trains_on_them) {
     set_up(&table);
     fill_lanes(&table);
     launch(&table);
-    cr_assert(act_until(&table, has_updated), "%lu updates: %s", table.shared->board.updates,
+    cr_assert(act_until(&table, has_updated), "%lu updates: %s", table.shared->stats.updates,
               table.shared->err.message);
     end(&table, SIGTERM);
     expect_exit(&table, 0);
@@ -433,11 +433,11 @@ Test(learner, reaches_its_frames_and_says_that_it_is_done) {
     cr_assert_not(act_until(&table, NULL));
     cr_assert_eq(table.learner, 0, "it did not end");
     expect_exit(&table, 0);
-    const struct farm_board *board = &table.shared->board;
-    cr_assert_eq(board->done, 1);
-    cr_assert_eq(board->frames, 1000 + 4 * board->agent_steps);
-    cr_assert_geq(board->frames, 21000);
-    cr_assert_leq(board->frames, 21000 + 4 * LANES * WIDTH, "it ends with the batch that reaches the target");
+    const struct farm_stats *stats = &table.shared->stats;
+    cr_assert_eq(stats->done, 1);
+    cr_assert_eq(stats->frames, 1000 + 4 * stats->agent_steps);
+    cr_assert_geq(stats->frames, 21000);
+    cr_assert_leq(stats->frames, 21000 + 4 * LANES * WIDTH, "it ends with the batch that reaches the target");
     expect_exact_figures(&table);
     check_checkpoint(&table, path, sizeof path);
     tear_down(&table);
@@ -450,14 +450,14 @@ Test(learner, what_makes_no_sense_is_counted_once_and_trains_nothing) {
     table.spoil = true;
     launch(&table);
     cr_assert(act_until(&table, has_learned), "return %.2f, %lu updates: %s",
-              farm_board_get(&table.shared->board.return_mean), table.shared->board.updates, table.shared->err.message);
+              farm_stats_get(&table.shared->stats.return_mean), table.shared->stats.updates, table.shared->err.message);
     end(&table, SIGTERM);
     expect_exit(&table, 0);
-    const struct farm_board *board = &table.shared->board;
+    const struct farm_stats *stats = &table.shared->stats;
     const struct sums sums = answered(&table);
     cr_assert_gt(sums.bad, 50);
-    cr_assert_eq(board->bad_values, sums.bad, "%lu bad values, %lu were written", board->bad_values, sums.bad);
-    cr_assert(isfinite(farm_board_get(&board->grad_norm)) && isfinite(farm_board_get(&board->loss_value)));
+    cr_assert_eq(stats->bad_values, sums.bad, "%lu bad values, %lu were written", stats->bad_values, sums.bad);
+    cr_assert(isfinite(farm_stats_get(&stats->grad_norm)) && isfinite(farm_stats_get(&stats->loss_value)));
     check_checkpoint(&table, path, sizeof path); // refuses what is not finite
     tear_down(&table);
 }
@@ -526,7 +526,7 @@ Test(learner, the_checkpoint_after_a_lost_device_says_when_its_parameters_were) 
     struct farm_checkpoint_metadata metadata;
     char path[512], name[32], last[256];
     lose_device(&table, &ops, COPIED);
-    cr_assert_eq(table.shared->board.updates, LOST_AFTER);
+    cr_assert_eq(table.shared->stats.updates, LOST_AFTER);
     cr_assert_eq(test_folder_files(table.folder, last, sizeof last), 1);
     check_checkpoint(&table, path, sizeof path);
     cr_assert_eq(farm_checkpoint_read_metadata(path, &metadata, &table.shared->err), FARM_OK);
@@ -542,7 +542,7 @@ Test(learner, the_checkpoint_after_a_lost_device_says_when_its_parameters_were) 
     cr_assert_lt(frames, COPIED * STEPS_OF_UPDATE + LANES * WIDTH * STEPS);
     snprintf(name, sizeof name, "%012lu.safetensors", frames);
     cr_assert_str_eq(last, name);
-    cr_assert_eq(table.shared->board.checkpoint_frames, frames);
+    cr_assert_eq(table.shared->stats.checkpoint_frames, frames);
     tear_down(&table);
 }
 
@@ -550,9 +550,9 @@ Test(learner, no_checkpoint_is_written_of_parameters_that_a_lost_device_has_not_
     struct table table;
     struct farm_backend_ops ops;
     lose_device(&table, &ops, 0);
-    cr_assert_eq(table.shared->board.updates, LOST_AFTER);
+    cr_assert_eq(table.shared->stats.updates, LOST_AFTER);
     cr_assert_eq(test_folder_files(table.folder, NULL, 0), 0);
-    cr_assert_eq(table.shared->board.checkpoints, 0);
+    cr_assert_eq(table.shared->stats.checkpoints, 0);
     tear_down(&table);
 }
 
@@ -568,12 +568,12 @@ Test(learner, evaluation_counts_exactly_its_games_spread_over_the_environments) 
     cr_assert_not(act_until(&table, NULL));
     cr_assert_eq(table.learner, 0, "it did not end");
     expect_exit(&table, 0);
-    const struct farm_board *board = &table.shared->board;
-    cr_assert_eq(board->done, 1);
-    cr_assert_eq(board->episodes, table.config.episodes_target);
-    cr_assert_float_eq(farm_board_get(&board->return_mean), (LANES * WIDTH - 1) / 2.0, 1e-9,
+    const struct farm_stats *stats = &table.shared->stats;
+    cr_assert_eq(stats->done, 1);
+    cr_assert_eq(stats->episodes, table.config.episodes_target);
+    cr_assert_float_eq(farm_stats_get(&stats->return_mean), (LANES * WIDTH - 1) / 2.0, 1e-9,
                        "each environment counts alike");
-    cr_assert_eq(board->updates, 0);
+    cr_assert_eq(stats->updates, 0);
     cr_assert_eq(test_folder_files(table.folder, NULL, 0), 0, "evaluation writes no checkpoint");
     tear_down(&table);
 }
@@ -600,8 +600,8 @@ Test(learner, lanes_wider_than_a_batch_are_answered_in_parts) {
     end(&table, SIGTERM);
     expect_exit(&table, 0);
     expect_exact_figures(&table);
-    const struct farm_board *board = &table.shared->board;
-    cr_assert_leq(board->infer_rows, board->infer_calls * 5);
+    const struct farm_stats *stats = &table.shared->stats;
+    cr_assert_leq(stats->infer_rows, stats->infer_calls * 5);
     for (uint32_t l = 0; l < LANES; l++) expect_answers_of(&table, l, farm_lane_acted(&table.ring.actor.lanes[l]) - 1);
     tear_down(&table);
 }

@@ -70,12 +70,12 @@ static void *learn(void *context) {
     return NULL;
 }
 
-static struct farm_learner_config learner_config(const int (*fds)[2], int bell, struct farm_board *board) {
+static struct farm_learner_config learner_config(const int (*fds)[2], int bell, struct farm_stats *stats) {
     struct farm_learner_config config = test_learner_config(FLAT, ACTIONS, UNROLL);
     config.ring_fds = fds;
     config.ring_count = 1;
     config.shards[0].eventfd = bell;
-    config.board = board;
+    config.stats = stats;
     config.seed = 1;
     config.algo.batch = LANES * WIDTH;
     config.infer_batch_max = LANES * WIDTH;
@@ -85,12 +85,12 @@ static struct farm_learner_config learner_config(const int (*fds)[2], int bell, 
 }
 
 static void run_both(uint64_t spin_ns) {
-    static struct farm_board board;
+    static struct farm_stats stats;
     struct farm_ring made;
     struct farm_error err = {0};
     const struct farm_env_api *cartpole = farm_native_env_find("native/cartpole");
     struct farm_ring_spec spec = {.lanes = LANES, .width = WIDTH, .steps = STEPS, .policy_outputs = ACTIONS};
-    memset(&board, 0, sizeof board);
+    memset(&stats, 0, sizeof stats);
     cr_assert_eq(cartpole->spec(&(struct farm_env_config){0}, &spec.env, NULL, 0), 0);
     cr_assert_eq(farm_ring_create(&spec, 0, -1, false, &made, &err), FARM_OK, "%s", err.message);
     const int bell = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
@@ -101,16 +101,16 @@ static void run_both(uint64_t spin_ns) {
                                       .api = cartpole,
                                       .seed = 1,
                                       .spin_ns = spin_ns}};
-    struct program learner = {.learner = learner_config(fds, bell, &board)};
+    struct program learner = {.learner = learner_config(fds, bell, &stats)};
     learner.learner.spin_ns = spin_ns;
     pthread_t threads[2];
     cr_assert_eq(pthread_create(&threads[0], NULL, act, &actor), 0);
     cr_assert_eq(pthread_create(&threads[1], NULL, learn, &learner), 0);
     cr_assert_eq(pthread_join(threads[1], NULL), 0);
     cr_assert_eq(learner.status, 0, "%s", learner.err.message);
-    cr_assert_geq(farm_load_relaxed(&board.frames), FRAMES);
-    cr_assert_gt(farm_load_relaxed(&board.updates), 0);
-    cr_assert_eq(farm_load_relaxed(&board.bad_values), 0);
+    cr_assert_geq(farm_load_relaxed(&stats.frames), FRAMES);
+    cr_assert_gt(farm_load_relaxed(&stats.updates), 0);
+    cr_assert_eq(farm_load_relaxed(&stats.bad_values), 0);
     farm_store_release(&made.down_control->stop, 1);
     cr_assert_eq(pthread_join(threads[0], NULL), 0);
     cr_assert_eq(actor.status, 0, "%s", actor.err.message);

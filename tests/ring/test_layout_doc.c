@@ -72,7 +72,7 @@ static struct row rows[] = {
     FIELD(struct farm_down_lane, pad2),
     CONSTANT("enum farm_segment_kind", FARM_SEGMENT_UP),
     CONSTANT("enum farm_segment_kind", FARM_SEGMENT_DOWN),
-    CONSTANT("enum farm_segment_kind", FARM_SEGMENT_BOARD),
+    CONSTANT("enum farm_segment_kind", FARM_SEGMENT_STATS),
     CONSTANT("enum farm_pages", FARM_PAGES_SMALL),
     CONSTANT("enum farm_pages", FARM_PAGES_TRANSPARENT),
     CONSTANT("enum farm_pages", FARM_PAGES_HUGE),

@@ -222,7 +222,7 @@ Test(shm, refuses_absurd_requests_and_leaves_nothing) {
         const char *says;
     } cases[] = {
         {0, BYTES, 0, -1, FARM_E_INVALID, "kind"},
-        {FARM_SEGMENT_BOARD + 1, BYTES, 0, -1, FARM_E_INVALID, "4 is no kind"},
+        {FARM_SEGMENT_STATS + 1, BYTES, 0, -1, FARM_E_INVALID, "4 is no kind"},
         {FARM_SEGMENT_UP, 0, 0, -1, FARM_E_INVALID, "0 bytes"},
         {FARM_SEGMENT_UP, 4095, 0, -1, FARM_E_INVALID, "4095 bytes"},
         {FARM_SEGMENT_UP, SIZE_MAX, 0, -1, FARM_E_INVALID, "bytes"},

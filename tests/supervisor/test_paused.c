@@ -38,7 +38,7 @@ struct page {
     uint64_t halted; // how often one did
     uint64_t checked, faults;
     char fault[256]; // the first
-    struct farm_board board;
+    struct farm_stats stats;
 };
 static struct page *page;
 
@@ -239,7 +239,7 @@ static void configure_learner(struct farm *farm) {
     farm->learner.ring_fds = (const int(*)[2])farm->fds;
     farm->learner.ring_count = ACTORS;
     farm->learner.shards[0].eventfd = farm->bell;
-    farm->learner.board = &page->board;
+    farm->learner.stats = &page->stats;
     farm->learner.seed = 3;
     farm->learner.algo.batch = 16;
     farm->learner.memory_node = -1;
@@ -363,8 +363,8 @@ static void end(struct farm *farm) {
     }
     cr_assert_eq(page->faults, 0, "%lu faults in the rings, the first: %s", page->faults, page->fault);
     if (farm->real) {
-        cr_assert_eq(page->board.bad_values, 0);
-        cr_assert_gt(page->board.updates, 0);
+        cr_assert_eq(page->stats.bad_values, 0);
+        cr_assert_gt(page->stats.updates, 0);
     } else {
         cr_assert_eq(page->checked, steps, "every answered step was checked once");
     }

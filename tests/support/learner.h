@@ -8,7 +8,7 @@
 #include "learner/learner.h"
 #include "ring/lane.h"
 
-// V-trace with Adam over an "mlp" of flat observations, f32, one training thread; the caller adds rings, bell, board,
+// V-trace with Adam over an "mlp" of flat observations, f32, one training thread; the caller adds rings, bell, stats,
 // seed and batch sizes, and changes what its test is about.
 static inline struct farm_learner_config test_learner_config(int flat, int actions, uint32_t unroll) {
     struct farm_error err = {0};

@@ -488,7 +488,7 @@ enum farm_status farm_cuda_infer(struct farm_cuda_inference *i, const struct far
     if (i->context->registered.staged[FARM_CUDA_DOWN]) hand_over(i, items, count);
     i->rows_answered += rows;
     i->bytes_crossed += (uint64_t)rows * i->context->obs_bytes;
-    farm_board_add(&i->context->learner->board->bus_infer_bytes, (uint64_t)rows * i->context->obs_bytes);
+    farm_stats_add(&i->context->learner->stats->bus_infer_bytes, (uint64_t)rows * i->context->obs_bytes);
     return FARM_OK;
 }
 

@@ -5,8 +5,8 @@
 #ifndef FARM_LEARNER_CUDA_MIRROR_H
 #define FARM_LEARNER_CUDA_MIRROR_H
 
+#include "learner/config.h"
 #include "learner/lanes.h"
-#include "learner/learner.h"
 
 struct farm_cuda_mirror {
     enum farm_mirror mode;

@@ -6,7 +6,7 @@
 
 #include <stdbool.h>
 
-#include "learner/learner.h"
+#include "learner/config.h"
 #include "nn/cuda/libraries.h"
 
 struct farm_cuda_reduce {

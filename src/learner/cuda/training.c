@@ -611,5 +611,5 @@ void farm_cuda_training_finish(struct farm_cuda_training *t, struct farm_train_s
     stats->loss = t->results->loss;
     stats->grad_norm = (double)(float)t->results->control.norm;
     t->crossed += t->crosses;
-    farm_board_add(&t->context->learner->board->bus_train_bytes, t->crosses);
+    farm_stats_add(&t->context->learner->stats->bus_train_bytes, t->crosses);
 }

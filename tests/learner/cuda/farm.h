@@ -48,7 +48,7 @@ struct farm {
     struct setting setting;
     struct farm_ring made[RINGS], actors[RINGS];
     struct farm_lanes lanes;
-    struct farm_board board;
+    struct farm_stats stats;
     struct farm_learner_config learner;
     struct farm_net_spec spec;
     struct farm_net net;
@@ -79,7 +79,7 @@ static inline struct farm_learner_config learner_of(struct farm *farm) {
     const struct farm_net_io frames = {
         .frame_channels = 1, .height = SIDE, .width = SIDE, .stack = FRAME_STACK, .actions = ACTIONS};
     const struct farm_net_io flat = {.stack = 1, .flat = FLAT, .actions = ACTIONS};
-    return (struct farm_learner_config){.board = &farm->board,
+    return (struct farm_learner_config){.stats = &farm->stats,
                                         .seed = 7,
                                         .io = s->frames ? frames : flat,
                                         .algo = {.unroll = UNROLL,
@@ -269,7 +269,7 @@ static inline enum farm_status answer(struct farm *farm, bool again) {
 static inline enum farm_status step(struct farm *farm) {
     for (uint32_t id = 0; id < LANE_COUNT; id++) {
         write_step(farm, id, farm->n);
-        cr_assert(farm_lanes_take_in(&farm->lanes.lanes[id], &farm->board));
+        cr_assert(farm_lanes_take_in(&farm->lanes.lanes[id], &farm->stats));
     }
     const enum farm_status status = answer(farm, false);
     if (status) return status;
@@ -357,8 +357,8 @@ static inline struct record *run(struct farm *farm) {
         }
         if (farm->between) farm->between(farm);
     }
-    record->said[0] = farm->board.bus_infer_bytes;
-    record->said[1] = farm->board.bus_train_bytes;
+    record->said[0] = farm->stats.bus_infer_bytes;
+    record->said[1] = farm->stats.bus_train_bytes;
     record->count = farm->net.parameter_count;
     record->params = malloc(record->count * sizeof(float));
     memcpy(record->params, farm->ops->state(farm->backend).params, record->count * sizeof(float));

@@ -758,7 +758,7 @@ Test(cuda_backend, takes_a_smaller_mirror_where_the_libraries_take_what_was_to_s
     struct farm *farm = open_farm(setting);
     must_open_backend(farm, &farm_backend_cuda);
     struct record *window = run(farm);
-    cr_assert_gt(farm->board.bus_train_bytes, 0, "a mirror that is whole");
+    cr_assert_gt(farm->stats.bus_train_bytes, 0, "a mirror that is whole");
     expect_same(window, full, "window");
     close_farm(farm);
     farm_standin_libraries.handle_bytes = (size_t)farm_standin.memory; // nothing is small enough

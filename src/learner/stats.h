@@ -2,17 +2,17 @@
 // that comes back goes on counting. The learner alone writes, its threads of inference and training each by one atomic
 // operation a word; readers (progress line, metrics.jsonl, farm top) may see words of two neighbouring moments, never a
 // torn one. Doubles are stored as their bits.
-#ifndef FARM_LEARNER_BOARD_H
-#define FARM_LEARNER_BOARD_H
+#ifndef FARM_LEARNER_STATS_H
+#define FARM_LEARNER_STATS_H
 
 #include <stdint.h>
 #include <string.h>
 
 #include "base/atomics.h"
 
-enum { FARM_BOARD_RETURNS = 100 };
+enum { FARM_STATS_RETURNS = 100 };
 
-struct farm_board {
+struct farm_stats {
     uint64_t ready;       // 1 once inference answers
     uint64_t done;        // 1 when the run's own target is reached
     uint64_t agent_steps; // transitions answered so far (FIRST steps not counted), this run
@@ -31,25 +31,25 @@ struct farm_board {
     uint64_t
         bad_values; // rewards or observations that were not finite, flags that made no sense: counted, not trained on
     // bits of doubles
-    uint64_t return_mean; // over the last FARM_BOARD_RETURNS games, unclipped
+    uint64_t return_mean; // over the last FARM_STATS_RETURNS games, unclipped
     uint64_t return_std;
     uint64_t length_mean;
     uint64_t loss_policy, loss_value, entropy, grad_norm, learning_rate, rho_clipped_share;
-    uint64_t returns[FARM_BOARD_RETURNS], lengths[FARM_BOARD_RETURNS]; // ring of the last games, index episodes % N
+    uint64_t returns[FARM_STATS_RETURNS], lengths[FARM_STATS_RETURNS]; // ring of the last games, index episodes % N
 };
 
-static inline void farm_board_set(uint64_t *word, double value) {
+static inline void farm_stats_set(uint64_t *word, double value) {
     uint64_t bits;
     memcpy(&bits, &value, sizeof bits);
     farm_store_relaxed(word, bits);
 }
-static inline double farm_board_get(const uint64_t *word) {
+static inline double farm_stats_get(const uint64_t *word) {
     uint64_t bits = farm_load_relaxed(word);
     double value;
     memcpy(&value, &bits, sizeof value);
     return value;
 }
-static inline void farm_board_add(uint64_t *word, uint64_t more) {
+static inline void farm_stats_add(uint64_t *word, uint64_t more) {
     farm_add_relaxed(word, more);
 }
 
