@@ -178,7 +178,7 @@ $(BUILD)/gen/farm_build.h: force
 .PHONY: force
 
 ##@ The library
-FOLDERS  := base topo shm ring kernels kernels/cpu bw nn actor learner supervisor report $(if $(URING_LIBS),bridge)
+FOLDERS  := base topo shm ring kernels kernels/cpu bw nn actor learner supervisor report run $(if $(URING_LIBS),bridge)
 SOURCES  := $(wildcard $(FOLDERS:%=src/%/*.c)) $(if $(COVERAGE),tests/support/coverage.c)
 ifneq ($(TARGET_CPU),x86_64)
 SOURCES  := $(filter-out %_avx2.c %_avx512.c,$(SOURCES))

@@ -11,8 +11,8 @@
 #include "bw/gpu.h"
 #include "bw/memory.h"
 #include "farm_bw.h"
-#include "farm_paths.h"
 #include "report/json.h"
+#include "run/paths.h"
 #include "shm/limits.h"
 #include "shm/segment.h"
 

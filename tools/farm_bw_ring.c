@@ -9,11 +9,11 @@
 #include "bw/lane.h"
 #include "bw/memory.h"
 #include "farm_bw.h"
-#include "farm_env.h"
 #include "farm_recipe_cli.h"
 #include "farm_spawn.h"
 #include "report/json.h"
 #include "report/progress.h"
+#include "run/env.h"
 
 enum { ATARI_BYTES = 28224, FPS_JSON_BYTES_MAX = 1 << 20, START_LIMIT_S = 60 };
 

@@ -17,7 +17,7 @@
 #include "base/cuda_library.h"
 #include "base/time.h"
 #include "farm_build.h"
-#include "farm_paths.h"
+#include "run/paths.h"
 
 // ---- the child ----
 

@@ -21,8 +21,8 @@
 #include "base/cli.h"
 #include "base/time.h"
 #include "farm_doctor_checks.h"
-#include "farm_paths.h"
 #include "report/json.h"
+#include "run/paths.h"
 
 enum {
     PASS_MS = 500,   // a pass of a check over an instance, about

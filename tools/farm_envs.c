@@ -4,8 +4,8 @@
 
 #include "actor/actor.h"
 #include "base/cli.h"
-#include "farm_env.h"
 #include "report/json.h"
+#include "run/env.h"
 #include "tools.h"
 
 static enum farm_status print_json(const struct farm_env_list *list, struct farm_error *err) {

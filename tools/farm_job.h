@@ -6,12 +6,12 @@
 #define FARM_TOOLS_JOB_H
 
 #include "actor/actor.h"
-#include "farm_env.h"
 #include "learner/learner.h"
 #include "report/metrics.h"
 #include "report/recipe.h"
 #include "report/run_dir.h"
 #include "ring/ring.h"
+#include "run/env.h"
 #include "supervisor/supervisor.h"
 #include "supervisor/watchdog.h"
 #include "topo/claim.h"

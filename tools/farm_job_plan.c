@@ -5,7 +5,7 @@
 
 #include "base/log.h"
 #include "farm_job.h"
-#include "farm_paths.h"
+#include "run/paths.h"
 #include "shm/limits.h"
 
 enum {

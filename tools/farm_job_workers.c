@@ -5,9 +5,9 @@
 #include <string.h>
 
 #include "farm_job_parts.h"
-#include "farm_paths.h"
 #include "kernels/random.h"
 #include "ring/wait.h"
+#include "run/paths.h"
 
 // ---- the recipe's words ----
 

@@ -3,8 +3,8 @@
 
 #include <stdio.h>
 
-#include "farm_paths.h"
 #include "report/run_dir.h"
+#include "run/paths.h"
 
 struct keys {
     struct farm_recipe *recipe;

@@ -12,10 +12,10 @@
 
 #include "base/cli.h"
 #include "farm_build.h"
-#include "farm_env.h"
 #include "farm_report.h"
 #include "farm_spawn.h"
 #include "report/json.h"
+#include "run/env.h"
 #include "tools.h"
 #include "topo/machine.h"
 

@@ -1,6 +1,6 @@
 // Environments in shared objects: opens one, checks what it exports (include/farm/env.h) and picks an environment.
 // Constructors of the object run in whoever opens it, so the supervisor never does: it asks in a process of its own
-// (tools/farm_env.h); actors open it for good. What a plug-in does in its functions is not guarded here.
+// (run/env.h); actors open it for good. What a plug-in does in its functions is not guarded here.
 #ifndef FARM_ACTOR_PLUGIN_H
 #define FARM_ACTOR_PLUGIN_H
 

@@ -24,6 +24,7 @@ ARROWS = {
     "bridge": ["ring"],
     "supervisor": ["topo", "ring", "report"],
     "report": ["base"],
+    "run": ["topo", "ring", "bw", "actor", "learner", "supervisor", "report"],
 }
 FREE = ("tools", "tests", "bench", "python", "examples")
 ENDINGS = (".c", ".h", ".cu", ".cuh")

@@ -1,8 +1,8 @@
 // Where the files lie that come with the program: recipes, the Python environment, the CUDA backend. Found beside the
 // running binary, so that a build folder works where it stands and an installed program works from anywhere. And how a
 // path is told from the name behind it.
-#ifndef FARM_TOOLS_PATHS_H
-#define FARM_TOOLS_PATHS_H
+#ifndef FARM_RUN_PATHS_H
+#define FARM_RUN_PATHS_H
 
 #include <stdbool.h>
 #include <stddef.h>

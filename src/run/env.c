@@ -1,5 +1,5 @@
-// See farm_env.h.
-#include "farm_env.h"
+// See env.h.
+#include "run/env.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -18,8 +18,8 @@
 #include "actor/plugin.h"
 #include "base/cli.h"
 #include "base/time.h"
-#include "farm_paths.h"
 #include "report/json.h"
+#include "run/paths.h"
 
 enum { ANSWER_BYTES_MAX = 64 << 10, PYTHON_TIMEOUT_MS = 30000, NAMES_MAX = 4096 };
 
@@ -248,10 +248,10 @@ static enum farm_status find_python_env(struct farm_env *env, struct farm_error 
 // The environment `name` of env->plugin (NULL: its first). *misses_name (may be NULL) where the file is there and
 // sound, but has no such environment.
 static enum farm_status ask_plugin(struct farm_env *env, const char *name, bool *misses_name, struct farm_error *err) {
-    struct farm_ask_answer *answer = malloc(sizeof *answer);
+    struct farm_probe_answer *answer = malloc(sizeof *answer);
     if (!answer) return farm_fail_errno(err, FARM_E_LIMIT, "plug-in %s", env->plugin);
     env->kind = FARM_ENV_PLUGIN;
-    enum farm_status status = farm_ask_plugin(env->plugin, name, env->options, env->option_count, answer, err);
+    enum farm_status status = farm_probe_plugin(env->plugin, name, env->options, env->option_count, answer, err);
     if (!status) env->spec = answer->spec;
     if (!status) memcpy(env->name, answer->name, sizeof env->name);
     if (misses_name) *misses_name = answer->misses_name;
@@ -429,10 +429,10 @@ static void add_python(struct farm_env_list *list, const struct farm_env_python 
 
 // The environments of a plug-in that came along, where its first one says that it can run.
 static void add_plugin(struct farm_env_list *list, const char *family, const char *path) {
-    struct farm_ask_answer *answer = malloc(sizeof *answer);
+    struct farm_probe_answer *answer = malloc(sizeof *answer);
     struct farm_error err = {0};
     if (!answer) return;
-    enum farm_status status = farm_ask_plugin(path, NULL, NULL, 0, answer, &err);
+    enum farm_status status = farm_probe_plugin(path, NULL, NULL, 0, answer, &err);
     if (status) add_missing(list, family, err.message);
     for (uint32_t i = 0; !status && i < answer->name_count && list->count < NAMES_MAX; i++)
         if (!add_name(list, "", answer->names[i])) break;

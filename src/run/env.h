@@ -1,6 +1,6 @@
 // Environments by name: which there are, whether they can run here, what they look like, how their actors are started.
 // Native ones are functions of this program; plug-ins are shared objects that only a process of its own ever loads
-// (farm_ask.h, actor.h); ale/* and gym/* run in Python programs. Runs in the supervisor and in tools, before any
+// (probe.h, actor.h); ale/* and gym/* run in Python programs. Runs in the supervisor and in tools, before any
 // worker.
 //
 //   native/NAME              built in
@@ -8,16 +8,16 @@
 //   plugin:PATH[:NAME]       a plug-in of the user's: its first environment, or the one of that name
 //   libenv:PATH              a library with gym3's libenv interface, by way of the plug-in envs/libenv.so (option lib)
 //   FAMILY/NAME, any other   the plug-in envs/FAMILY.so that came along, its environment "FAMILY/NAME"
-#ifndef FARM_TOOLS_ENV_H
-#define FARM_TOOLS_ENV_H
+#ifndef FARM_RUN_ENV_H
+#define FARM_RUN_ENV_H
 
 #include <farm/env.h>
 #include <limits.h>
 #include <stdbool.h>
 
 #include "base/status.h"
-#include "farm_ask.h"
 #include "report/recipe.h"
+#include "run/probe.h"
 
 struct farm_env_python;
 enum farm_env_kind { FARM_ENV_NATIVE, FARM_ENV_PLUGIN, FARM_ENV_PYTHON };
@@ -28,7 +28,7 @@ struct farm_env {
     char name[FARM_ENV_NAME_BYTES];        // as it calls itself: for messages and for finding it in its plug-in
     const struct farm_env_api *api;        // native; else NULL
     char plugin[PATH_MAX];                 // of the shared object
-    const struct farm_env_python *program; // Python: farm_env.c's table
+    const struct farm_env_python *program; // Python: env.c's table
     char python[PATH_MAX], pythonpath[PATH_MAX];
     const char *bad_values;                                      // the recipe's
     char lib[PATH_MAX];                                          // value of libenv's option

@@ -1,5 +1,5 @@
-// See farm_paths.h.
-#include "farm_paths.h"
+// See paths.h.
+#include "run/paths.h"
 
 #include <limits.h>
 #include <stdio.h>

@@ -1,5 +1,5 @@
-// See farm_ask.h. The child answers in a shared anonymous mapping and ends; pidfd_open(2) tells when.
-#include "farm_ask.h"
+// See probe.h. The child answers in a shared anonymous mapping and ends; pidfd_open(2) tells when.
+#include "run/probe.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -25,7 +25,7 @@ struct shared {
     uint32_t doing;  // enum doing
     uint32_t status; // enum farm_status
     char message[sizeof((struct farm_error *)0)->message];
-    struct farm_ask_answer answer;
+    struct farm_probe_answer answer;
 };
 
 // What is asked, and what the child needs for it.
@@ -38,9 +38,9 @@ struct question {
 
 // ---- the child ----
 
-static void list_names(const struct farm_plugin *plugin, struct farm_ask_answer *answer) {
+static void list_names(const struct farm_plugin *plugin, struct farm_probe_answer *answer) {
     const struct farm_env_api *api;
-    for (uint32_t i = 0; i < FARM_ASK_NAMES_MAX && (api = farm_plugin_env_at(plugin, i)); i++) {
+    for (uint32_t i = 0; i < FARM_PROBE_NAMES_MAX && (api = farm_plugin_env_at(plugin, i)); i++) {
         if (api->name) snprintf(answer->names[answer->name_count++], sizeof answer->names[0], "%s", api->name);
     }
 }
@@ -48,7 +48,7 @@ static void list_names(const struct farm_plugin *plugin, struct farm_ask_answer 
 static enum farm_status answer_question(const struct question *question, struct shared *shared,
                                         struct farm_error *err) {
     struct farm_plugin plugin;
-    struct farm_ask_answer *answer = &shared->answer;
+    struct farm_probe_answer *answer = &shared->answer;
     enum farm_status status = farm_plugin_open(question->path, NULL, &plugin, err);
     if (status) return status;
     shared->doing = DOING_NAMES;
@@ -101,7 +101,7 @@ static void clean(char *text, size_t bytes) {
 
 // False where it had not ended in time; it has now.
 static bool await_end(pid_t pid, int *ended) {
-    const uint64_t deadline_ns = farm_now_ns() + (uint64_t)FARM_ASK_TIMEOUT_MS * 1000000u;
+    const uint64_t deadline_ns = farm_now_ns() + (uint64_t)FARM_PROBE_TIMEOUT_MS * 1000000u;
     int pidfd = (int)syscall(SYS_pidfd_open, pid, 0), ready = 0;
     for (uint64_t now; pidfd >= 0 && (now = farm_now_ns()) < deadline_ns;) {
         struct pollfd watched = {.fd = pidfd, .events = POLLIN};
@@ -139,7 +139,7 @@ static enum farm_status fail_dead(const struct question *question, const struct 
     read_last_words(question->errors, words, sizeof words);
     if (!in_time)
         return farm_fail(err, FARM_E_DEAD, "plug-in %s did not answer within %d s %s%s", question->path,
-                         FARM_ASK_TIMEOUT_MS / 1000, when, words);
+                         FARM_PROBE_TIMEOUT_MS / 1000, when, words);
     if (WIFSIGNALED(ended))
         return farm_fail(err, FARM_E_DEAD, "plug-in %s died of signal %d (%s) %s%s", question->path, WTERMSIG(ended),
                          strsignal(WTERMSIG(ended)), when, words);
@@ -149,14 +149,14 @@ static enum farm_status fail_dead(const struct question *question, const struct 
 
 // Copies the answer, then checks it.
 static enum farm_status take_answer(const struct question *question, const struct shared *shared,
-                                    struct farm_ask_answer *answer, struct farm_error *err) {
+                                    struct farm_probe_answer *answer, struct farm_error *err) {
     char message[sizeof shared->message];
     memcpy(answer, &shared->answer, sizeof *answer);
     memcpy(message, shared->message, sizeof message);
     const uint32_t status = __atomic_load_n(&shared->status, __ATOMIC_ACQUIRE);
     clean(message, sizeof message);
     clean(answer->name, sizeof answer->name);
-    if (answer->name_count > FARM_ASK_NAMES_MAX) answer->name_count = 0;
+    if (answer->name_count > FARM_PROBE_NAMES_MAX) answer->name_count = 0;
     for (uint32_t i = 0; i < answer->name_count; i++) clean(answer->names[i], sizeof answer->names[i]);
     if (status > FARM_E_INTERRUPTED)
         return farm_fail(err, FARM_E_FORMAT, "plug-in %s overwrote its answer", question->path);
@@ -164,8 +164,8 @@ static enum farm_status take_answer(const struct question *question, const struc
     return farm_plugin_check_spec(&answer->spec, err);
 }
 
-enum farm_status farm_ask_plugin(const char *path, const char *name, const struct farm_env_option *options,
-                                 size_t option_count, struct farm_ask_answer *answer, struct farm_error *err) {
+enum farm_status farm_probe_plugin(const char *path, const char *name, const struct farm_env_option *options,
+                                   size_t option_count, struct farm_probe_answer *answer, struct farm_error *err) {
     struct question question = {path, name, options, option_count, memfd_create("plug-in", MFD_CLOEXEC)};
     struct shared *shared = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     memset(answer, 0, sizeof *answer);
