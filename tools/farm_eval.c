@@ -10,11 +10,12 @@
 
 #include "base/log.h"
 #include "base/time.h"
-#include "farm_job.h"
 #include "farm_recipe_cli.h"
 #include "learner/checkpoint.h"
 #include "report/json.h"
 #include "report/progress.h"
+#include "run/checkpoints.h"
+#include "run/run.h"
 #include "tools.h"
 
 struct options {
@@ -26,7 +27,7 @@ struct options {
 
 struct evaluation {
     const struct options *options;
-    struct farm_job job;
+    struct farm_run run;
     struct farm_progress progress;
     char checkpoint[FARM_RUN_PATH_MAX + 64];
     uint64_t trained_frames;
@@ -43,7 +44,7 @@ static enum farm_status find_checkpoint(const char *what, char *path, size_t pat
         return FARM_OK;
     }
     if (strlen(what) > FARM_RUN_PATH_MAX - 64) return farm_fail(err, FARM_E_USAGE, "%.80s...: path too long", what);
-    if (farm_job_find_checkpoint(NULL, what, path, path_bytes)) return FARM_OK;
+    if (farm_run_find_checkpoint(what, NULL, NULL, path, path_bytes)) return FARM_OK;
     return farm_fail(err, FARM_E_NOT_FOUND,
                      "%s holds no checkpoint that can be read (a run's folder has them in checkpoints/)", what);
 }
@@ -100,7 +101,7 @@ static enum farm_supervisor_turn on_tick(void *context, uint64_t now_ns) {
     struct evaluation *evaluation = context;
     if (evaluation->options->quiet || !farm_progress_due(&evaluation->progress, now_ns)) return FARM_TURN_ON;
     struct farm_sample sample;
-    farm_job_sample(&evaluation->job, now_ns, &sample);
+    farm_run_sample(&evaluation->run.sampler, now_ns, &sample);
     if (sample.agent_steps) farm_progress_draw(&evaluation->progress, &sample, now_ns);
     return FARM_TURN_ON;
 }
@@ -109,25 +110,25 @@ static enum farm_supervisor_turn on_tick(void *context, uint64_t now_ns) {
 
 static enum farm_status give_account(struct evaluation *evaluation, bool interrupted, struct farm_error *err) {
     const struct options *options = evaluation->options;
-    const struct farm_job *job = &evaluation->job;
+    const struct farm_recipe *recipe = &evaluation->run.plan.recipe;
     struct farm_sample sample;
-    farm_job_sample(&evaluation->job, farm_now_ns(), &sample);
+    farm_run_sample(&evaluation->run.sampler, farm_now_ns(), &sample);
     farm_progress_end(&evaluation->progress);
     if (!options->json && !sample.episodes) {
-        printf("%s: no game has ended.\n", job->recipe.env);
+        printf("%s: no game has ended.\n", recipe->env);
         return FARM_OK;
     }
     if (!options->json) {
-        printf("%s, %llu games%s: mean return %.6g, standard deviation %.4g (%s).\n", job->recipe.env,
+        printf("%s, %llu games%s: mean return %.6g, standard deviation %.4g (%s).\n", recipe->env,
                (unsigned long long)sample.episodes, interrupted ? " until a signal came" : "", sample.return_mean,
                sample.return_std, evaluation->checkpoint);
         return FARM_OK;
     }
     json_t *document = farm_json_object(true);
-    farm_json_set_text(document, "env", job->recipe.env);
+    farm_json_set_text(document, "env", recipe->env);
     farm_json_set_text(document, "checkpoint", evaluation->checkpoint);
     farm_json_set_int(document, "checkpoint_frames", evaluation->trained_frames);
-    farm_json_set_int(document, "seed", (uint64_t)job->recipe.seed);
+    farm_json_set_int(document, "seed", (uint64_t)recipe->seed);
     farm_json_set_bool(document, "greedy", options->greedy);
     farm_json_set_int(document, "episodes", sample.episodes);
     farm_json_set_real(document, "return_mean", sample.return_mean);
@@ -143,22 +144,21 @@ static enum farm_status give_account(struct evaluation *evaluation, bool interru
 
 static enum farm_status run_evaluation(struct evaluation *evaluation, struct farm_error *err) {
     const struct options *options = evaluation->options;
-    struct farm_job *job = &evaluation->job;
+    struct farm_run *run = &evaluation->run;
+    struct farm_learner_config *learner = &run->workers.learner;
     struct farm_recipe recipe = options->recipe;
+    const struct farm_run_request request = {.recipe = &recipe, .episodes = (uint64_t)options->episodes, .quiet = true};
     enum farm_status status = read_checkpoint(evaluation, &recipe, err);
-    if (!status) status = farm_job_begin(job, &recipe, false, err);
-    if (!status) status = farm_job_plan(job, (uint64_t)options->episodes, true, err);
+    if (!status) status = farm_run_make(run, &request, err);
     if (status) return status;
-    job->learner.checkpoint_load = evaluation->checkpoint;
-    job->learner.evaluate = true;
-    job->learner.greedy = options->greedy;
-    job->learner.episodes_target = (uint64_t)options->episodes;
-    if ((status = farm_job_build(job, err))) return status;
-    job->caller = evaluation;
-    job->clear_line = clear_line;
-    job->on_tick = on_tick;
+    learner->checkpoint_load = evaluation->checkpoint;
+    learner->evaluate = true;
+    learner->greedy = options->greedy;
+    learner->episodes_target = (uint64_t)options->episodes;
+    if ((status = farm_run_build(run, err))) return status;
+    run->caller = (struct farm_run_caller){.context = evaluation, .clear_line = clear_line, .on_tick = on_tick};
     bool interrupted;
-    status = farm_job_run(job, &interrupted, err);
+    status = farm_run_go(run, &interrupted, err);
     return status ? status : give_account(evaluation, interrupted, err);
 }
 
@@ -171,7 +171,7 @@ static int evaluate(const struct options *options) {
     enum farm_status status = run_evaluation(evaluation, &err);
     farm_progress_end(&evaluation->progress);
     int exit_status = status ? farm_report_error("farm eval", &err) : 0;
-    farm_job_free(&evaluation->job);
+    farm_run_free(&evaluation->run);
     free(evaluation);
     return exit_status;
 }

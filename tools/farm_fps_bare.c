@@ -57,15 +57,15 @@ static void loop_in_c(const struct farm_actor_config *config, uint32_t width, in
     farm_bare_close(&bare);
 }
 
-static void become_python(const struct farm_job *job, uint32_t actor, int command, int answer) {
+static void become_python(const struct farm_run_workers *workers, uint32_t actor, int command, int answer) {
     enum { PAIR_BYTES = sizeof((struct farm_recipe_option *)0)->key + FARM_RECIPE_PATH_BYTES };
     static char options[FARM_RECIPE_OPTIONS_MAX + 1][PAIR_BYTES]; // until the exec
     char numbers[4][24];
     char *argv[16 + 2 * (FARM_RECIPE_OPTIONS_MAX + 1)];
     size_t count = 0;
-    const struct farm_env *env = &job->env;
-    snprintf(numbers[0], sizeof numbers[0], "%u", job->width);
-    snprintf(numbers[1], sizeof numbers[1], "%llu", (unsigned long long)(job->actor_jobs[actor].config.seed + actor));
+    const struct farm_env *env = &workers->plan->env;
+    snprintf(numbers[0], sizeof numbers[0], "%u", workers->plan->width);
+    snprintf(numbers[1], sizeof numbers[1], "%llu", (unsigned long long)(workers->actors[actor].config.seed + actor));
     snprintf(numbers[2], sizeof numbers[2], "%d", command);
     snprintf(numbers[3], sizeof numbers[3], "%d", answer);
     const char *const fixed[] = {env->python, "-m",          "actorfarm.bare", "--env",    env->name,
@@ -87,22 +87,22 @@ static void become_python(const struct farm_job *job, uint32_t actor, int comman
     farm_log_error("the bare loop: cannot start %s: %s", argv[0], strerror(errno));
 }
 
-static _Noreturn void be_bare(const struct farm_job *job, uint32_t actor, int command, int answer) {
+static _Noreturn void be_bare(const struct farm_run_workers *workers, uint32_t actor, int command, int answer) {
     struct farm_error err;
-    const struct farm_job_actor *beside = &job->actor_jobs[actor];
+    const struct farm_run_actor *beside = &workers->actors[actor];
     signal(SIGTERM, SIG_DFL);
-    if (job->recipe.pin && farm_bitmap_pin(&beside->cpus, &err)) farm_log_warn("not pinned: %s", err.message);
-    if (job->env.kind == FARM_ENV_PYTHON) {
-        become_python(job, actor, command, answer);
+    if (workers->plan->recipe.pin && farm_bitmap_pin(&beside->cpus, &err)) farm_log_warn("not pinned: %s", err.message);
+    if (workers->plan->env.kind == FARM_ENV_PYTHON) {
+        become_python(workers, actor, command, answer);
         _exit(1);
     }
-    loop_in_c(&beside->config, job->width, command, answer);
+    loop_in_c(&beside->config, workers->plan->width, command, answer);
     _exit(0);
 }
 
 // ---- the parent ----
 
-enum farm_status farm_fps_bare_start(const struct farm_job *job, uint32_t actor, struct farm_fps_bare *bare,
+enum farm_status farm_fps_bare_start(const struct farm_run_workers *workers, uint32_t actor, struct farm_fps_bare *bare,
                                      struct farm_error *err) {
     int commands[2], answers[2];
     const pid_t parent = getpid();
@@ -118,7 +118,7 @@ enum farm_status farm_fps_bare_start(const struct farm_job *job, uint32_t actor,
         if (getppid() != parent) _exit(1);
         close(commands[1]); // else it would not see the end of the pipe
         close(answers[0]);
-        be_bare(job, actor, commands[0], answers[1]);
+        be_bare(workers, actor, commands[0], answers[1]);
     }
     close(commands[0]);
     close(answers[1]);

@@ -8,16 +8,16 @@
 
 #include <signal.h>
 
-#include "farm_job.h"
+#include "run/workers.h"
 
 struct farm_fps_bare {
     pid_t pid;
     int command, answer; // descriptors; -1: none
 };
 
-// Starts the loop that runs where actor number `actor` of the job does, with as many environments as a lane of it has.
+// Starts the loop that runs where actor number `actor` of the run does, with as many environments as a lane of it has.
 // Before the caller has threads.
-enum farm_status farm_fps_bare_start(const struct farm_job *job, uint32_t actor, struct farm_fps_bare *bare,
+enum farm_status farm_fps_bare_start(const struct farm_run_workers *workers, uint32_t actor, struct farm_fps_bare *bare,
                                      struct farm_error *err);
 
 // Awaits that its environments are made. FARM_E_DEAD where it ends instead (it said why on stderr), or *stop was set.

@@ -48,13 +48,14 @@ struct server {
 };
 
 struct director {
-    const struct farm_job *job;
+    const struct farm_run_workers *workers;
+    const struct farm_run_plan *plan;
     const struct farm_fps_turns *turns;
     struct farm_fps_samples *samples;
     struct farm_stats *stats;
     struct farm_window_shape shape;
     struct gate gate;
-    struct server *servers; // [job->actors]
+    struct server *servers; // [plan->actors]
     struct farm_fps_bare *bares;
     uint32_t bare_count;
 };
@@ -116,10 +117,10 @@ static bool pass_gate(struct gate *gate) {
 
 static void *serve(void *context) {
     struct server *server = context;
-    const struct farm_job *job = server->director->job;
+    const struct farm_run_workers *workers = server->director->workers;
     struct farm_error err;
     uint32_t rung;
-    if (job->recipe.pin && farm_bitmap_pin(&job->actor_jobs[server->actor].cpus, &err))
+    if (workers->plan->recipe.pin && farm_bitmap_pin(&workers->actors[server->actor].cpus, &err))
         farm_log_warn("not pinned: %s", err.message);
     // It does not interrupt the actor, whose CPU it shares, but runs when that waits, and answers all its lanes at
     // once.
@@ -145,7 +146,7 @@ static void set_gate(struct gate *gate, bool shut, bool ended) {
 
 static uint64_t steps_of_all(const struct director *director) {
     uint64_t sum = 0;
-    for (uint32_t a = 0; a < director->job->actors; a++) sum += farm_load_relaxed(&director->servers[a].steps);
+    for (uint32_t a = 0; a < director->plan->actors; a++) sum += farm_load_relaxed(&director->servers[a].steps);
     return sum;
 }
 
@@ -163,8 +164,8 @@ static bool await_quiet(const struct director *director, double patience_s) {
     const uint64_t end = farm_now_ns() + (uint64_t)(patience_s * 1e9);
     while (!stop_asked && farm_now_ns() < end) {
         uint32_t busy = 0;
-        for (uint32_t a = 0; a < director->job->actors; a++)
-            for (uint32_t l = 0; l < director->job->lanes; l++) {
+        for (uint32_t a = 0; a < director->plan->actors; a++)
+            for (uint32_t l = 0; l < director->plan->lanes; l++) {
                 const struct farm_lane *lane = &director->servers[a].ring.lanes[l];
                 busy += farm_lane_produced(lane) == farm_lane_acted(lane);
             }
@@ -182,7 +183,7 @@ static uint64_t clock_ns(clockid_t clock) {
 // Of this process and the actors.
 static uint64_t cpu_now_ns(const struct director *director) {
     uint64_t sum = clock_ns(CLOCK_PROCESS_CPUTIME_ID);
-    for (uint32_t a = 0; a < director->job->actors; a++) {
+    for (uint32_t a = 0; a < director->plan->actors; a++) {
         clockid_t clock;
         const pid_t pid = __atomic_load_n(&director->samples->actors[a], __ATOMIC_RELAXED);
         if (pid && clock_getcpuclockid(pid, &clock) == 0) sum += clock_ns(clock);
@@ -257,14 +258,14 @@ static enum farm_status measure(struct director *director, struct farm_error *er
 // ---- start and end ----
 
 static enum farm_status open_server(struct director *director, uint32_t a, struct farm_error *err) {
-    const struct farm_job *job = director->job;
+    const struct farm_run_workers *workers = director->workers;
     struct server *server = &director->servers[a];
     server->director = director;
     server->actor = a;
     server->rings[0] = &server->ring;
     enum farm_status status =
-        farm_ring_open(job->ring_fds[a][0], job->ring_fds[a][1], FARM_RING_LEARNER, &server->ring, err);
-    if (!status) status = farm_doorbells_make(&server->bells, server->rings, 1, job->bells[a], err);
+        farm_ring_open(workers->ring_fds[a][0], workers->ring_fds[a][1], FARM_RING_LEARNER, &server->ring, err);
+    if (!status) status = farm_doorbells_make(&server->bells, server->rings, 1, workers->rings->bells[a], err);
     if (status) return status;
     server->lanes = calloc(server->ring.spec.lanes, sizeof *server->lanes);
     if (!server->lanes) return farm_fail_errno(err, FARM_E_LIMIT, "the lanes of actor %u", a);
@@ -272,12 +273,13 @@ static enum farm_status open_server(struct director *director, uint32_t a, struc
         server->lanes[l].answered = farm_lane_acted(&server->ring.lanes[l]);
         farm_window_cursor_start(&server->ring.lanes[l], &director->shape, &server->lanes[l].cursor);
     }
-    farm_random_actions_start(&job->env.spec.action, job->actor_jobs[a].config.seed + a, &server->source);
+    farm_random_actions_start(&workers->plan->env.spec.action, workers->actors[a].config.seed + a, &server->source);
     return FARM_OK;
 }
 
 static enum farm_status start_bares(struct director *director, struct farm_error *err) {
-    const uint32_t actors = director->job->actors, most = (uint32_t)farm_bitmap_count(&director->job->plan->actor_cpus);
+    const uint32_t actors = director->plan->actors,
+                   most = (uint32_t)farm_bitmap_count(&director->plan->placement->actor_cpus);
     enum farm_status status = FARM_OK;
     if (director->turns->bare_s <= 0) return FARM_OK;
     director->bare_count = actors < most ? actors : most;
@@ -285,19 +287,19 @@ static enum farm_status start_bares(struct director *director, struct farm_error
     director->bares = calloc(director->bare_count, sizeof *director->bares);
     if (!director->bares) return farm_fail_errno(err, FARM_E_LIMIT, "the bare loops");
     for (uint32_t b = 0; b < director->bare_count && !status; b++)
-        status = farm_fps_bare_start(director->job, b, &director->bares[b], err);
+        status = farm_fps_bare_start(director->workers, b, &director->bares[b], err);
     for (uint32_t b = 0; b < director->bare_count && !status; b++)
         status = farm_fps_bare_await(&director->bares[b], &stop_asked, err);
     return status;
 }
 
 static enum farm_status start(struct director *director, struct farm_error *err) {
-    const struct farm_job *job = director->job;
+    const uint32_t actors = director->plan->actors;
     enum farm_status status = start_bares(director, err);
-    director->servers = calloc(job->actors, sizeof *director->servers);
-    if (!director->servers) return farm_fail_errno(err, FARM_E_LIMIT, "%u actors", job->actors);
-    for (uint32_t a = 0; a < job->actors && !status; a++) status = open_server(director, a, err);
-    for (uint32_t a = 0; a < job->actors && !status; a++) {
+    director->servers = calloc(actors, sizeof *director->servers);
+    if (!director->servers) return farm_fail_errno(err, FARM_E_LIMIT, "%u actors", actors);
+    for (uint32_t a = 0; a < actors && !status; a++) status = open_server(director, a, err);
+    for (uint32_t a = 0; a < actors && !status; a++) {
         struct server *server = &director->servers[a];
         const int failed = pthread_create(&server->thread, NULL, serve, server);
         if (failed) return farm_fail(err, FARM_E_LIMIT, "a thread for actor %u: %s", a, strerror(failed));
@@ -308,7 +310,7 @@ static enum farm_status start(struct director *director, struct farm_error *err)
 
 static void finish(struct director *director) {
     set_gate(&director->gate, true, true);
-    for (uint32_t a = 0; director->servers && a < director->job->actors; a++) {
+    for (uint32_t a = 0; director->servers && a < director->plan->actors; a++) {
         struct server *server = &director->servers[a];
         if (server->started) pthread_join(server->thread, NULL);
         farm_doorbells_free(&server->bells);
@@ -320,15 +322,17 @@ static void finish(struct director *director) {
     free(director->bares);
 }
 
-int farm_fps_learner_run(void *context, const struct farm_job *job, struct farm_stats *stats, struct farm_error *err) {
+int farm_fps_learner_run(void *context, const struct farm_run_workers *workers, struct farm_stats *stats,
+                         struct farm_error *err) {
     const struct farm_fps_learner *learner = context;
-    const uint32_t unroll = (uint32_t)job->recipe.unroll;
+    const uint32_t unroll = (uint32_t)workers->plan->recipe.unroll;
     struct director director = {
-        .job = job,
+        .workers = workers,
+        .plan = workers->plan,
         .turns = &learner->turns,
         .samples = learner->samples,
         .stats = stats,
-        .shape = {.stride = unroll, .length = unroll + 1, .stack = (uint32_t)job->recipe.stack},
+        .shape = {.stride = unroll, .length = unroll + 1, .stack = (uint32_t)workers->plan->recipe.stack},
         .gate = {.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER, .shut = true},
     };
     stop_asked = 0;

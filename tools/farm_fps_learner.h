@@ -5,7 +5,7 @@
 #ifndef FARM_TOOLS_FPS_LEARNER_H
 #define FARM_TOOLS_FPS_LEARNER_H
 
-#include "farm_job.h"
+#include "run/workers.h"
 
 enum { FARM_FPS_ROUNDS_MAX = 64 };
 
@@ -36,8 +36,9 @@ struct farm_fps_learner {
     struct farm_fps_samples *samples; // shared
 };
 
-// farm_job_standin.body; context: struct farm_fps_learner. Ends when all is measured (stats.done), on SIGTERM, or where
+// farm_run_standin.body; context: struct farm_fps_learner. Ends when all is measured (stats.done), on SIGTERM, or where
 // a bare loop fails (its own sentence is on stderr).
-int farm_fps_learner_run(void *context, const struct farm_job *job, struct farm_stats *stats, struct farm_error *err);
+int farm_fps_learner_run(void *context, const struct farm_run_workers *workers, struct farm_stats *stats,
+                         struct farm_error *err);
 
 #endif

@@ -17,6 +17,7 @@
 #include "actor/bare.h"
 #include "base/log.h"
 #include "base/time.h"
+#include "run/run.h"
 #include "topo/width.h"
 
 enum { PROBE_ENVS = 8, PROBE_MS = 40, PROBE_PATIENCE_MS = 20000 };
@@ -53,20 +54,20 @@ static int farthest_node(const struct farm_machine *machine, int from) {
 }
 
 // Changes the plan: rings are made on plan->actor[].memory_node.
-static void place(struct farm_job *job, enum farm_fps_numa numa) {
-    for (int a = 0; a < job->plan->actor_count && numa != FARM_FPS_NUMA_BIND; a++) {
-        struct farm_plan_actor *actor = &job->plan->actor[a];
+static void place(const struct farm_run_plan *plan, enum farm_fps_numa numa) {
+    for (int a = 0; a < plan->placement->actor_count && numa != FARM_FPS_NUMA_BIND; a++) {
+        struct farm_plan_actor *actor = &plan->placement->actor[a];
         const bool known = numa == FARM_FPS_NUMA_REMOTE && actor->cpu_node >= 0;
-        actor->memory_node = known ? farthest_node(job->machine, actor->cpu_node) : -1;
+        actor->memory_node = known ? farthest_node(plan->machine, actor->cpu_node) : -1;
     }
 }
 
 // Pages that this process touches first from here on; off: as it was.
-static void interleave(const struct farm_job *job, bool on) {
+static void interleave(const struct farm_machine *machine, bool on) {
     unsigned long nodes[FARM_NODES_MAX / 8] = {0};
     const size_t bits = 8 * sizeof *nodes;
-    for (int i = 0; i < job->machine->node_count; i++) {
-        const struct farm_node *node = &job->machine->node[i];
+    for (int i = 0; i < machine->node_count; i++) {
+        const struct farm_node *node = &machine->node[i];
         if (node->usable && node->total_bytes && (size_t)node->node < 8 * sizeof nodes)
             nodes[(size_t)node->node / bits] |= 1ul << (size_t)node->node % bits;
     }
@@ -77,61 +78,61 @@ static void interleave(const struct farm_job *job, bool on) {
 // ---- the farm under random actions ----
 
 struct measurement {
-    struct farm_job job;
+    struct farm_run run;
     struct farm_fps_learner learner;
     struct farm_fps_result *result;
 };
 
-static void describe(const struct farm_job *job, struct farm_fps_result *result) {
+static void describe(const struct farm_run_plan *plan, struct farm_fps_result *result) {
+    const struct farm_machine *machine = plan->machine;
     struct farm_bitmap cpus = {0}, cores = {0};
-    for (int a = 0; a < job->plan->actor_count; a++) {
+    for (int a = 0; a < plan->placement->actor_count; a++) {
         struct farm_bitmap own;
-        farm_plan_actor_cpus(job->machine, job->plan, a, &own);
+        farm_plan_actor_cpus(machine, plan->placement, a, &own);
         farm_bitmap_add(&cpus, &own);
     }
-    for (int c = 0; c < job->machine->cpu_count; c++)
-        if (farm_bitmap_has(&cpus, job->machine->cpu[c].cpu)) farm_bitmap_set(&cores, job->machine->cpu[c].core);
-    const double quota = job->machine->cpu_quota, count = farm_bitmap_count(&cores);
-    result->cores = count < job->actors ? count : job->actors;
+    for (int c = 0; c < machine->cpu_count; c++)
+        if (farm_bitmap_has(&cpus, machine->cpu[c].cpu)) farm_bitmap_set(&cores, machine->cpu[c].core);
+    const double quota = machine->cpu_quota, count = farm_bitmap_count(&cores);
+    result->cores = count < plan->actors ? count : plan->actors;
     if (quota > 0 && quota < result->cores) result->cores = quota;
-    result->actors = job->actors;
-    result->lanes = job->lanes;
-    result->width = job->width;
-    result->steps = job->steps;
-    result->frames_per_step = job->env.spec.frames_per_step;
-    result->pinned = job->plan->pinned;
-    result->ring_bytes = farm_job_ring_bytes(job);
-    for (int i = 0; i < job->machine->node_count; i++) result->nodes += job->machine->node[i].total_bytes > 0;
+    result->actors = plan->actors;
+    result->lanes = plan->lanes;
+    result->width = plan->width;
+    result->steps = plan->steps;
+    result->frames_per_step = plan->env.spec.frames_per_step;
+    result->pinned = plan->placement->pinned;
+    result->ring_bytes = farm_run_ring_bytes(plan);
+    for (int i = 0; i < machine->node_count; i++) result->nodes += machine->node[i].total_bytes > 0;
 }
 
 // Whose CPU time the stand-in shall count.
 static enum farm_supervisor_turn tell_pids(void *context, uint64_t now_ns) {
     struct measurement *measurement = context;
-    const struct farm_job *job = &measurement->job;
-    for (uint32_t a = 0; a < job->actors; a++)
-        __atomic_store_n(&measurement->learner.samples->actors[a], farm_supervisor_pid(job->supervisor, a),
+    const struct farm_run_workers *workers = &measurement->run.workers;
+    for (uint32_t a = 0; a < workers->count; a++)
+        __atomic_store_n(&measurement->learner.samples->actors[a], farm_supervisor_pid(workers->supervisor, a),
                          __ATOMIC_RELAXED);
     return FARM_TURN_ON;
 }
 
-static enum farm_status run(struct measurement *measurement, const struct farm_recipe *recipe, enum farm_fps_numa numa,
-                            bool quiet, struct farm_error *err) {
-    struct farm_job *job = &measurement->job;
+static enum farm_status run_standin(struct measurement *measurement, const struct farm_recipe *recipe,
+                                    enum farm_fps_numa numa, bool quiet, struct farm_error *err) {
+    struct farm_run *run = &measurement->run;
     struct farm_fps_result *result = measurement->result;
-    enum farm_status status = farm_job_begin(job, recipe, false, err);
+    const struct farm_run_request request = {
+        .recipe = recipe, .quiet = quiet, .standin = {farm_fps_learner_run, &measurement->learner}};
+    enum farm_status status = farm_run_make(run, &request, err);
     if (status) return status;
-    job->standin = (struct farm_job_standin){.body = farm_fps_learner_run, .context = &measurement->learner};
-    if ((status = farm_job_plan(job, 0, quiet, err))) return status;
-    describe(job, result);
-    place(job, numa);
-    if (numa == FARM_FPS_NUMA_INTERLEAVE) interleave(job, true);
-    status = farm_job_build(job, err);
-    if (numa == FARM_FPS_NUMA_INTERLEAVE) interleave(job, false);
+    describe(&run->plan, result);
+    place(&run->plan, numa);
+    if (numa == FARM_FPS_NUMA_INTERLEAVE) interleave(run->plan.machine, true);
+    status = farm_run_build(run, err);
+    if (numa == FARM_FPS_NUMA_INTERLEAVE) interleave(run->plan.machine, false);
     if (status) return status;
-    farm_segment_describe(&job->rings[0].up, result->ring_note, sizeof result->ring_note);
-    job->caller = measurement;
-    job->on_tick = tell_pids;
-    return farm_job_run(job, &result->interrupted, err);
+    farm_segment_describe(&run->rings.ring[0].up, result->ring_note, sizeof result->ring_note);
+    run->caller = (struct farm_run_caller){.context = measurement, .on_tick = tell_pids};
+    return farm_run_go(run, &result->interrupted, err);
 }
 
 enum farm_status farm_fps_measure(const struct farm_recipe *recipe, enum farm_fps_numa numa,
@@ -147,9 +148,9 @@ enum farm_status farm_fps_measure(const struct farm_recipe *recipe, enum farm_fp
     }
     measurement->learner = (struct farm_fps_learner){.turns = *turns, .samples = samples};
     measurement->result = result;
-    enum farm_status status = run(measurement, recipe, numa, quiet, err);
+    enum farm_status status = run_standin(measurement, recipe, numa, quiet, err);
     result->samples = *samples;
-    farm_job_free(&measurement->job);
+    farm_run_free(&measurement->run);
     free(measurement);
     munmap(samples, sizeof *samples);
     return status;
@@ -158,7 +159,7 @@ enum farm_status farm_fps_measure(const struct farm_recipe *recipe, enum farm_fp
 // ---- with a network ----
 
 struct learning {
-    struct farm_job job;
+    struct farm_run run;
     struct farm_fps_rung *rung;
     double seconds;
     bool settled, taken;
@@ -166,7 +167,7 @@ struct learning {
 
 static void take_rates(struct learning *learning, uint64_t now_ns) {
     struct farm_sample sample;
-    farm_job_sample(&learning->job, now_ns, &sample);
+    farm_run_sample(&learning->run.sampler, now_ns, &sample);
     learning->rung->agent_steps_per_s = sample.agent_steps_per_s;
     learning->rung->actor_wait_share = sample.actor_wait_share;
     learning->rung->learner_wait_share = sample.learner_wait_share;
@@ -174,10 +175,10 @@ static void take_rates(struct learning *learning, uint64_t now_ns) {
 
 static enum farm_supervisor_turn on_tick(void *context, uint64_t now_ns) {
     struct learning *learning = context;
-    const double wall_s = farm_job_wall_s(&learning->job);
+    const double wall_s = farm_run_events_wall_s(&learning->run.events);
     if (!learning->settled && wall_s >= SETTLING_SHARE * learning->seconds) {
         struct farm_sample ignored; // the next one's rates count from here
-        farm_job_sample(&learning->job, now_ns, &ignored);
+        farm_run_sample(&learning->run.sampler, now_ns, &ignored);
         learning->settled = true;
     }
     if (wall_s < learning->seconds) return FARM_TURN_ON;
@@ -188,19 +189,19 @@ static enum farm_supervisor_turn on_tick(void *context, uint64_t now_ns) {
 
 static enum farm_status learn(struct learning *learning, const struct farm_recipe *recipe, bool trains,
                               struct farm_error *err) {
-    struct farm_job *job = &learning->job;
-    enum farm_status status = farm_job_begin(job, recipe, false, err);
-    if (!status) status = farm_job_plan(job, trains ? 0 : EPISODES_NEVER_REACHED, true, err);
+    struct farm_run *run = &learning->run;
+    const uint64_t episodes = trains ? 0 : EPISODES_NEVER_REACHED;
+    const struct farm_run_request request = {.recipe = recipe, .episodes = episodes, .quiet = true};
+    enum farm_status status = farm_run_make(run, &request, err);
     if (status) return status;
-    job->learner.evaluate = !trains;
-    job->learner.episodes_target = trains ? 0 : EPISODES_NEVER_REACHED;
-    if ((status = farm_job_build(job, err))) return status;
-    learning->rung->actors = job->actors;
-    learning->rung->lanes = job->lanes;
-    learning->rung->width = job->width;
-    job->caller = learning;
-    job->on_tick = on_tick;
-    return farm_job_run(job, &learning->rung->interrupted, err);
+    run->workers.learner.evaluate = !trains;
+    run->workers.learner.episodes_target = episodes;
+    if ((status = farm_run_build(run, err))) return status;
+    learning->rung->actors = run->plan.actors;
+    learning->rung->lanes = run->plan.lanes;
+    learning->rung->width = run->plan.width;
+    run->caller = (struct farm_run_caller){.context = learning, .on_tick = on_tick};
+    return farm_run_go(run, &learning->rung->interrupted, err);
 }
 
 enum farm_status farm_fps_learn(const struct farm_recipe *recipe, bool trains, double seconds,
@@ -213,7 +214,7 @@ enum farm_status farm_fps_learn(const struct farm_recipe *recipe, bool trains, d
     learning->rung = rung;
     learning->seconds = seconds;
     enum farm_status status = learn(learning, recipe, trains, err);
-    farm_job_free(&learning->job);
+    farm_run_free(&learning->run);
     free(learning);
     return status;
 }

@@ -1,5 +1,5 @@
-// `farm train`: the main job. Recipe, run folder, job, progress, metrics, and the account at the end. See farm_job.h
-// for the processes; nothing here touches lanes.
+// `farm train`: the main job. Recipe, run folder, progress, metrics, and the account at the end. See run/run.h for the
+// processes; nothing here touches lanes.
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,11 +9,12 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/time.h"
-#include "farm_job.h"
 #include "farm_recipe_cli.h"
 #include "learner/checkpoint.h"
 #include "report/json.h"
 #include "report/progress.h"
+#include "run/checkpoints.h"
+#include "run/run.h"
 #include "tools.h"
 
 struct options {
@@ -31,8 +32,8 @@ struct metadata {
 
 struct training {
     const struct options *options;
-    struct farm_job job;
-    struct farm_run_dir run;
+    struct farm_run run;
+    struct farm_run_dir folder;
     char checkpoint_folder[FARM_RUN_PATH_MAX + 32];
     struct metadata metadata;
     struct farm_metrics metrics;
@@ -59,16 +60,16 @@ static enum farm_status load_layers(struct options *options, struct farm_error *
 static enum farm_status save_recipe(const struct training *training, struct farm_error *err) {
     char path[FARM_RUN_PATH_MAX + 32];
     size_t bytes;
-    char *text = farm_recipe_format(&training->job.recipe, &bytes);
+    char *text = farm_recipe_format(&training->run.plan.recipe, &bytes);
     if (!text) return farm_fail(err, FARM_E_LIMIT, "no memory for the recipe");
     enum farm_status status =
-        farm_file_replace(farm_run_dir_file(training->run.path, "recipe.yaml", path, sizeof path), text, bytes, err);
+        farm_file_replace(farm_run_dir_file(training->folder.path, "recipe.yaml", path, sizeof path), text, bytes, err);
     free(text);
     return status;
 }
 
 static void fill_metadata(struct training *training) {
-    const struct farm_recipe *recipe = &training->job.recipe;
+    const struct farm_recipe *recipe = &training->run.plan.recipe;
     struct metadata *metadata = &training->metadata;
     uint32_t count = 0;
     for (size_t i = 0; i < FARM_RECIPE_KEYS; i++, count++) {
@@ -83,8 +84,8 @@ static void fill_metadata(struct training *training) {
         metadata->pairs[i][0] = metadata->keys[i];
         metadata->pairs[i][1] = metadata->values[i];
     }
-    training->job.learner.metadata = (const char *const(*)[2])metadata->pairs;
-    training->job.learner.metadata_count = count;
+    training->run.workers.learner.metadata = (const char *const(*)[2])metadata->pairs;
+    training->run.workers.learner.metadata_count = count;
 }
 
 // ---- run folder ----
@@ -114,12 +115,12 @@ static enum farm_status must_be_env(const struct farm_checkpoint_metadata *metad
 // The newest checkpoint with a readable header says what the run was made with: another environment or network is
 // wrong usage, told before anybody compares tensors.
 static enum farm_status check_settings(const struct training *training, struct farm_error *err) {
-    const struct farm_recipe *recipe = &training->job.recipe;
+    const struct farm_recipe *recipe = &training->run.plan.recipe;
     struct farm_checkpoint_metadata metadata;
     char path[FARM_RUN_PATH_MAX + 64], stack[24];
     size_t i = 0;
     do {
-        if (!farm_run_dir_checkpoint(training->run.path, i++, path, sizeof path)) return FARM_OK;
+        if (!farm_run_dir_checkpoint(training->folder.path, i++, path, sizeof path)) return FARM_OK;
     } while (farm_checkpoint_read_metadata(path, &metadata, err));
     snprintf(stack, sizeof stack, "%lld", (long long)recipe->stack);
     enum farm_status status = must_be_env(&metadata, recipe->env, path, err);
@@ -130,50 +131,52 @@ static enum farm_status check_settings(const struct training *training, struct f
 }
 
 static enum farm_status resume(struct training *training, struct farm_error *err) {
-    struct farm_job *job = &training->job;
+    struct farm_run_workers *workers = &training->run.workers;
     enum farm_status status = check_settings(training, err);
     if (status) return status;
-    if (!farm_job_find_checkpoint(job, training->run.path, job->checkpoint, sizeof job->checkpoint))
+    if (!farm_run_find_checkpoint(training->folder.path, &training->run.plan, &training->run.caller,
+                                  workers->checkpoint, sizeof workers->checkpoint))
         return farm_fail(err, FARM_E_NOT_FOUND,
                          "--resume: %s holds no checkpoint that can be read and fits: nothing in it was changed; start "
                          "in another folder, without --resume",
-                         training->run.path);
+                         training->folder.path);
     struct farm_checkpoint_metadata metadata;
-    status = farm_checkpoint_read_metadata(job->checkpoint, &metadata, err);
+    status = farm_checkpoint_read_metadata(workers->checkpoint, &metadata, err);
     if (status) return status;
-    job->learner.frames_start = farm_checkpoint_get_u64(&metadata, "frames");
+    workers->learner.frames_start = farm_checkpoint_get_u64(&metadata, "frames");
     farm_checkpoint_metadata_free(&metadata);
-    job->learner.checkpoint_load = job->checkpoint;
-    farm_log_info("going on from %s", job->checkpoint);
+    workers->learner.checkpoint_load = workers->checkpoint;
+    farm_log_info("going on from %s", workers->checkpoint);
     return FARM_OK;
 }
 
 // What the run's folder and checkpoints tell of the environment shall hold in any folder. The user's own words are in
 // options->recipe.
-static void keep_lasting_name(struct farm_job *job) {
+static void keep_lasting_name(struct farm_run_plan *plan) {
     struct farm_error err;
-    if (farm_recipe_set(&job->recipe, FARM_LAYER_FLAG, "env", job->env.lasting, &err))
-        farm_log_warn("farm eval and --resume will find %s from this folder only: %s", job->recipe.env, err.message);
+    if (farm_recipe_set(&plan->recipe, FARM_LAYER_FLAG, "env", plan->env.lasting, &err))
+        farm_log_warn("farm eval and --resume will find %s from this folder only: %s", plan->recipe.env, err.message);
 }
 
 static enum farm_status open_run(struct training *training, struct farm_error *err) {
     const struct options *options = training->options;
-    struct farm_job *job = &training->job;
+    struct farm_run_plan *plan = &training->run.plan;
+    struct farm_run_workers *workers = &training->run.workers;
     char path[FARM_RUN_PATH_MAX + 32];
-    keep_lasting_name(job);
-    enum farm_status status = farm_run_dir_open(options->run, job->env.name, options->resume, &training->run, err);
+    keep_lasting_name(plan);
+    enum farm_status status = farm_run_dir_open(options->run, plan->env.name, options->resume, &training->folder, err);
     if (!status && options->resume) status = resume(training, err);
     if (!status) status = save_recipe(training, err);
     if (!status)
-        status = farm_metrics_open(farm_run_dir_file(training->run.path, "metrics.jsonl", path, sizeof path),
+        status = farm_metrics_open(farm_run_dir_file(training->folder.path, "metrics.jsonl", path, sizeof path),
                                    options->resume, &training->metrics, err);
     if (status) return status;
-    farm_run_dir_file(training->run.path, "checkpoints", training->checkpoint_folder,
+    farm_run_dir_file(training->folder.path, "checkpoints", training->checkpoint_folder,
                       sizeof training->checkpoint_folder);
-    job->run_path = training->run.path;
-    job->learner.checkpoint_dir = training->checkpoint_folder;
-    job->learner.checkpoint_every_s = job->recipe.checkpoint_every;
-    job->learner.frames_target = (uint64_t)job->recipe.frames;
+    workers->run_path = training->folder.path;
+    workers->learner.checkpoint_dir = training->checkpoint_folder;
+    workers->learner.checkpoint_every_s = plan->recipe.checkpoint_every;
+    workers->learner.frames_target = (uint64_t)plan->recipe.frames;
     return FARM_OK;
 }
 
@@ -194,17 +197,18 @@ static void write_metrics(struct training *training, const struct farm_sample *s
 
 static enum farm_supervisor_turn on_tick(void *context, uint64_t now_ns) {
     struct training *training = context;
-    if (!training->job.start_ns) return FARM_TURN_ON;
-    if (!training->metrics_ns) training->metrics_ns = now_ns + (uint64_t)(training->job.recipe.metrics_every * 1e9);
+    const uint64_t metrics_every_ns = (uint64_t)(training->run.plan.recipe.metrics_every * 1e9);
+    if (!training->run.events.start_ns) return FARM_TURN_ON;
+    if (!training->metrics_ns) training->metrics_ns = now_ns + metrics_every_ns;
     bool metrics_due = now_ns >= training->metrics_ns, progress_due = farm_progress_due(&training->progress, now_ns);
     if (!metrics_due && !progress_due) return FARM_TURN_ON;
     struct farm_sample sample;
-    farm_job_sample(&training->job, now_ns, &sample);
+    farm_run_sample(&training->run.sampler, now_ns, &sample);
     if (isnan(training->return_early) && sample.episodes >= EARLY_GAMES) training->return_early = sample.return_mean;
     if (progress_due && !training->options->quiet) farm_progress_draw(&training->progress, &sample, now_ns);
     if (metrics_due) {
         write_metrics(training, &sample);
-        training->metrics_ns = now_ns + (uint64_t)(training->job.recipe.metrics_every * 1e9);
+        training->metrics_ns = now_ns + metrics_every_ns;
     }
     return FARM_TURN_ON;
 }
@@ -221,11 +225,12 @@ static void whole_run(const struct training *training, struct farm_sample *sampl
 // `failure`: why the run ended badly; NULL: it did not.
 static json_t *result_json(const struct training *training, const struct farm_sample *sample, bool interrupted,
                            const char *failure) {
-    const struct farm_job *job = &training->job;
+    const struct farm_run_plan *plan = &training->run.plan;
+    const uint32_t actors = training->run.workers.count;
     json_t *document = farm_json_object(true);
     farm_json_set_text(document, "env", training->options->recipe.env);
-    farm_json_set_int(document, "seed", (uint64_t)job->recipe.seed);
-    farm_json_set_text(document, "net", job->recipe.net);
+    farm_json_set_int(document, "seed", (uint64_t)plan->recipe.seed);
+    farm_json_set_text(document, "net", plan->recipe.net);
     farm_json_set_real(document, "wall_s", sample->wall_s);
     farm_json_set_int(document, "frames", sample->frames);
     farm_json_set_int(document, "agent_steps", sample->agent_steps);
@@ -235,22 +240,22 @@ static json_t *result_json(const struct training *training, const struct farm_sa
     farm_json_set_real(document, "return_mean", sample->return_mean);
     farm_json_set_real(document, "return_std", sample->return_std);
     farm_json_set_int(document, "updates", sample->updates);
-    farm_json_set_int(document, "actors", job->actors);
-    farm_json_set_int(document, "environments", (uint64_t)job->actors * job->lanes * job->width);
+    farm_json_set_int(document, "actors", actors);
+    farm_json_set_int(document, "environments", (uint64_t)actors * plan->lanes * plan->width);
     farm_json_set_int(document, "actor_restarts", sample->actor_restarts);
     farm_json_set_int(document, "learner_restarts", sample->learner_restarts);
     farm_json_set_int(document, "checkpoints", sample->checkpoints);
     farm_json_set_int(document, "bad_values", sample->bad_values);
     farm_json_set_int(document, "actors_hung", sample->actors_hung);
     farm_json_set_bool(document, "interrupted", interrupted);
-    farm_json_set_text(document, "run_dir", training->run.path);
+    farm_json_set_text(document, "run_dir", training->folder.path);
     farm_json_set_text(document, "error", failure);
     return document;
 }
 
 // Only what can be done: without a checkpoint there is nothing to play or to go on from.
 static void tell_what_next(const struct training *training) {
-    const char *run = training->run.path, *env = training->options->recipe.env;
+    const char *run = training->folder.path, *env = training->options->recipe.env;
     char path[FARM_RUN_PATH_MAX + 64];
     printf("\nWhat to try next:\n");
     if (farm_run_dir_checkpoint(run, 0, path, sizeof path)) {
@@ -262,7 +267,7 @@ static void tell_what_next(const struct training *training) {
 }
 
 static void warn_without_update(const struct training *training, const struct farm_sample *sample) {
-    const struct farm_recipe *recipe = &training->job.recipe;
+    const struct farm_recipe *recipe = &training->run.plan.recipe;
     if (sample->updates || !sample->agent_steps) return;
     farm_log_warn(
         "no update: --batch %lld unrolls of %lld steps never came together in %llu steps of all environments: "
@@ -293,7 +298,7 @@ static void tell(const struct training *training, const struct farm_sample *samp
         printf("Actors that died and were started again: %llu.\n", (unsigned long long)sample->actor_restarts);
     if (sample->actors_hung)
         printf("Actors whose environment hung: %llu (named above).\n", (unsigned long long)sample->actors_hung);
-    printf("Recipe, metrics and checkpoints are in %s\n", training->run.path);
+    printf("Recipe, metrics and checkpoints are in %s\n", training->folder.path);
     if (!failed) tell_what_next(training);
 }
 
@@ -301,7 +306,7 @@ static enum farm_status give_account(struct training *training, bool interrupted
                                      struct farm_error *err) {
     struct farm_sample sample;
     uint64_t now = farm_now_ns();
-    farm_job_sample(&training->job, now, &sample);
+    farm_run_sample(&training->run.sampler, now, &sample);
     if (!training->options->quiet && sample.wall_s > 0) farm_progress_draw(&training->progress, &sample, now);
     farm_progress_end(&training->progress);
     write_metrics(training, &sample);
@@ -318,21 +323,19 @@ static enum farm_status give_account(struct training *training, bool interrupted
 }
 
 static enum farm_status run_training(struct training *training, struct farm_error *err) {
-    struct farm_job *job = &training->job;
+    struct farm_run *run = &training->run;
     const struct options *options = training->options;
+    const struct farm_run_request request = {.recipe = &options->recipe, .elastic = true, .quiet = options->quiet};
     if (options->quiet) farm_log_set_level(FARM_LOG_WARN);
-    enum farm_status status = farm_job_begin(job, &options->recipe, true, err);
-    if (!status) status = farm_job_plan(job, 0, options->quiet, err);
+    enum farm_status status = farm_run_make(run, &request, err);
     if (!status) status = open_run(training, err);
     if (status) return status;
     fill_metadata(training);
-    if ((status = farm_job_build(job, err))) return status;
-    job->caller = training;
-    job->clear_line = clear_line;
-    job->on_tick = on_tick;
+    if ((status = farm_run_build(run, err))) return status;
+    run->caller = (struct farm_run_caller){.context = training, .clear_line = clear_line, .on_tick = on_tick};
     bool interrupted;
     struct farm_error account_error;
-    status = farm_job_run(job, &interrupted, err);
+    status = farm_run_go(run, &interrupted, err);
     enum farm_status account = give_account(training, interrupted, status ? err->message : NULL, &account_error);
     if (!status && account) *err = account_error;
     return status ? status : account;
@@ -343,14 +346,14 @@ static int train(const struct options *options) {
     struct farm_error err = {0};
     if (!training) return farm_fail_errno(&err, FARM_E_LIMIT, "farm train"), farm_report_error("farm train", &err);
     training->options = options;
-    training->run.lock_fd = training->metrics.fd = -1;
+    training->folder.lock_fd = training->metrics.fd = -1;
     training->return_early = (double)NAN;
     farm_progress_start(&training->progress, STDERR_FILENO, farm_now_ns());
     enum farm_status status = run_training(training, &err);
     int exit_status = status ? farm_report_error("farm train", &err) : 0;
     farm_metrics_close(&training->metrics);
-    farm_run_dir_close(&training->run);
-    farm_job_free(&training->job);
+    farm_run_dir_close(&training->folder);
+    farm_run_free(&training->run);
     free(training);
     return exit_status;
 }

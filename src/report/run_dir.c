@@ -54,6 +54,16 @@ bool farm_run_dir_checkpoint(const char *run_path, size_t i, char *file, size_t 
     return found;
 }
 
+bool farm_run_dir_of_checkpoint(const char *checkpoint, char *run_path, size_t run_path_bytes) {
+    static const char folder[] = "/checkpoints";
+    const char *name = strrchr(checkpoint, '/');
+    const size_t length = name ? (size_t)(name - checkpoint) : 0, ending = sizeof folder - 1;
+    if (length <= ending || strncmp(name - ending, folder, ending) != 0 || length - ending >= run_path_bytes)
+        return false;
+    snprintf(run_path, run_path_bytes, "%.*s", (int)(length - ending), checkpoint);
+    return true;
+}
+
 // ---- the folder ----
 
 static enum farm_status make_default(const char *env, char *path, size_t path_bytes, struct farm_error *err) {

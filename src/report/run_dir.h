@@ -32,4 +32,8 @@ char *farm_run_dir_file(const char *run_path, const char *name, char *file, size
 // Name of the i-th newest checkpoint of a run (0: most frames) into file, as a path. False where there is none.
 bool farm_run_dir_checkpoint(const char *run_path, size_t i, char *file, size_t file_bytes);
 
+// The run that a checkpoint, RUN/checkpoints/NAME, belongs to, by its path alone. False if it lies elsewhere, or RUN
+// does not fit.
+bool farm_run_dir_of_checkpoint(const char *checkpoint, char *run_path, size_t run_path_bytes);
+
 #endif

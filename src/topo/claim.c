@@ -62,7 +62,7 @@ enum farm_status farm_claim_read_taken(const struct farm_claim *claim, struct fa
     return FARM_OK;
 }
 
-static void release(struct farm_claim *claim, const struct farm_bitmap *cpus, int end) {
+static void release(const struct farm_claim *claim, const struct farm_bitmap *cpus, int end) {
     for (int cpu = farm_bitmap_next(cpus, 0); cpu >= 0 && cpu < end; cpu = farm_bitmap_next(cpus, cpu + 1)) {
         struct flock lock = lock_of(F_UNLCK, cpu, 1);
         fcntl(claim->fd, F_OFD_SETLK, &lock);
@@ -71,7 +71,8 @@ static void release(struct farm_claim *claim, const struct farm_bitmap *cpus, in
 
 // Always in ascending order: of two farms that want common CPUs, whoever locks the lowest of these first meets no lock
 // of the other's above it, so one of them succeeds.
-enum farm_status farm_claim_take(struct farm_claim *claim, const struct farm_bitmap *cpus, struct farm_error *err) {
+enum farm_status farm_claim_take(const struct farm_claim *claim, const struct farm_bitmap *cpus,
+                                 struct farm_error *err) {
     if (claim->fd < 0) return FARM_OK;
     for (int cpu = farm_bitmap_next(cpus, 0); cpu >= 0; cpu = farm_bitmap_next(cpus, cpu + 1)) {
         struct flock lock = lock_of(F_WRLCK, cpu, 1);
@@ -86,11 +87,11 @@ enum farm_status farm_claim_take(struct farm_claim *claim, const struct farm_bit
     return FARM_OK;
 }
 
-void farm_claim_give(struct farm_claim *claim, const struct farm_bitmap *cpus) {
+void farm_claim_give(const struct farm_claim *claim, const struct farm_bitmap *cpus) {
     if (claim->fd >= 0) release(claim, cpus, FARM_BITMAP_BITS);
 }
 
-enum farm_status farm_claim_plan(struct farm_claim *claim, const struct farm_machine *machine,
+enum farm_status farm_claim_plan(const struct farm_claim *claim, const struct farm_machine *machine,
                                  struct farm_plan_request *request, struct farm_plan *plan, struct farm_error *err) {
     enum farm_status status = FARM_OK;
     if (claim->fd < 0) request->pin = false;

@@ -29,15 +29,16 @@ enum farm_status farm_claim_read_taken(const struct farm_claim *claim, struct fa
 
 // Takes all of `cpus`, or none: FARM_E_BUSY where another farm was faster with one of them. Of two farms that collide
 // one wins. Nothing to do for a claim that is not open.
-enum farm_status farm_claim_take(struct farm_claim *claim, const struct farm_bitmap *cpus, struct farm_error *err);
+enum farm_status farm_claim_take(const struct farm_claim *claim, const struct farm_bitmap *cpus,
+                                 struct farm_error *err);
 
 // Gives CPUs of this claim back.
-void farm_claim_give(struct farm_claim *claim, const struct farm_bitmap *cpus);
+void farm_claim_give(const struct farm_claim *claim, const struct farm_bitmap *cpus);
 
 // Reads what is taken into request->taken, plans, claims plan->claim; again when another farm was faster, a few times
 // over. A claim that is not open plans with request->pin = false. Errors: farm_plan_make's; FARM_E_BUSY after too many
 // collisions.
-enum farm_status farm_claim_plan(struct farm_claim *claim, const struct farm_machine *machine,
+enum farm_status farm_claim_plan(const struct farm_claim *claim, const struct farm_machine *machine,
                                  struct farm_plan_request *request, struct farm_plan *plan, struct farm_error *err);
 
 // Closes this process's descriptor. The claim lives on while a child still holds its copy.

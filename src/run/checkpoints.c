@@ -1,18 +1,18 @@
-// Which checkpoint of a run serves. See farm_job.h.
+// See checkpoints.h.
+#include "run/checkpoints.h"
+
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/log.h"
-#include "farm_job.h"
 #include "learner/backend.h"
 #include "learner/checkpoint.h"
 
 // Loads it as the learner will, into vectors that are thrown away.
-static enum farm_status try_checkpoint(const struct farm_job *job, const char *path, struct farm_error *err) {
+static enum farm_status try_checkpoint(const struct farm_run_plan *plan, const char *path, struct farm_error *err) {
     struct farm_checkpoint_metadata metadata;
     struct farm_net net;
-    bool has_optimiser, adam = strcmp(job->recipe.optimiser, "adam") == 0;
-    enum farm_status status = farm_net_make(&job->learner.net, &job->learner.io, &net, err);
+    bool has_optimiser, adam = strcmp(plan->recipe.optimiser, "adam") == 0;
+    enum farm_status status = farm_net_make(&plan->net, &plan->io, &net, err);
     if (status) return status;
     float *scratch = calloc(3 * net.parameter_count, sizeof *scratch);
     if (!scratch) return farm_fail(err, FARM_E_LIMIT, "no memory to read %s", path);
@@ -32,12 +32,12 @@ static enum farm_status try_header(const char *path, struct farm_error *err) {
     return status;
 }
 
-bool farm_job_find_checkpoint(const struct farm_job *job, const char *run_path, char *path, size_t path_bytes) {
+bool farm_run_find_checkpoint(const char *run_path, const struct farm_run_plan *plan,
+                              const struct farm_run_caller *caller, char *path, size_t path_bytes) {
     struct farm_error err;
     for (size_t i = 0; farm_run_dir_checkpoint(run_path, i, path, path_bytes); i++) {
-        if ((job ? try_checkpoint(job, path, &err) : try_header(path, &err)) == FARM_OK) return true;
-        if (job && job->clear_line) job->clear_line(job->caller);
-        farm_log_warn("passed over: %s", err.message);
+        if (!(plan ? try_checkpoint(plan, path, &err) : try_header(path, &err))) return true;
+        farm_run_warn(caller, "passed over: %s", err.message);
     }
     return false;
 }

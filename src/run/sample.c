@@ -1,14 +1,7 @@
-// A job's figures: from the learner's stats, the rings and what has been counted here. See farm_job.h.
+// See sample.h.
+#include "run/sample.h"
+
 #include <math.h>
-
-#include "base/time.h"
-#include "farm_job.h"
-
-double farm_job_wall_s(const struct farm_job *job) {
-    if (!job->start_ns) return 0;
-    uint64_t end = job->end_ns ? job->end_ns : farm_now_ns();
-    return end > job->start_ns ? (double)(end - job->start_ns) * 1e-9 : 0;
-}
 
 static double ratio(uint64_t part, uint64_t whole) {
     return whole ? (double)part / (double)whole : (double)NAN;
@@ -19,10 +12,17 @@ static double share(uint64_t part_ns, uint64_t whole_ns) {
     return value < 1 ? value : 1;
 }
 
-static void sample_rates(struct farm_job *job, uint64_t now_ns, struct farm_sample *sample) {
-    const struct farm_stats *stats = job->stats;
-    const struct farm_job_sampler before = job->sampler;
-    struct farm_job_sampler now = {
+void farm_run_sampler_begin(struct farm_run_sampler *sampler, uint64_t now_ns) {
+    sampler->time_ns = now_ns;
+    sampler->frames = sampler->events->workers->learner.frames_start;
+}
+
+static void sample_rates(struct farm_run_sampler *sampler, uint64_t now_ns, struct farm_sample *sample) {
+    const struct farm_run_workers *workers = sampler->events->workers;
+    const struct farm_stats *stats = workers->rings->stats;
+    const struct farm_run_sampler before = *sampler;
+    const struct farm_run_sampler now = {
+        .events = before.events,
         .time_ns = now_ns,
         .frames = sample->frames,
         .agent_steps = sample->agent_steps,
@@ -39,35 +39,39 @@ static void sample_rates(struct farm_job *job, uint64_t now_ns, struct farm_samp
     sample->policy_lag_updates = ratio(now.lag_sum - before.lag_sum, now.windows - before.windows);
     sample->infer_batch_mean = ratio(now.infer_rows - before.infer_rows, now.infer_calls - before.infer_calls);
     sample->learner_wait_share = share(now.train_wait_ns - before.train_wait_ns, passed);
-    sample->actor_wait_share = share(now.actor_wait_ns - before.actor_wait_ns, passed * job->actors * job->lanes);
-    job->sampler = now;
+    sample->actor_wait_share =
+        share(now.actor_wait_ns - before.actor_wait_ns, passed * workers->count * workers->plan->lanes);
+    *sampler = now;
 }
 
-void farm_job_sample(struct farm_job *job, uint64_t now_ns, struct farm_sample *sample) {
-    const struct farm_stats *stats = job->stats;
+void farm_run_sample(struct farm_run_sampler *sampler, uint64_t now_ns, struct farm_sample *sample) {
+    const struct farm_run_events *events = sampler->events;
+    const struct farm_run_workers *workers = events->workers;
+    const struct farm_run_plan *plan = workers->plan;
+    const struct farm_stats *stats = workers->rings->stats;
     *sample = (struct farm_sample){
-        .wall_s = farm_job_wall_s(job),
+        .wall_s = farm_run_events_wall_s(events),
         .agent_steps = farm_load_relaxed(&stats->agent_steps),
         .updates = farm_load_relaxed(&stats->updates),
         .episodes = farm_load_relaxed(&stats->episodes),
-        .frames_target = (uint64_t)job->recipe.frames,
-        .seconds_target = job->recipe.seconds,
-        .frames_start = job->learner.frames_start,
-        .actors = job->actors,
-        .actor_restarts = job->actor_restarts,
-        .learner_restarts = job->learner_restarts,
+        .frames_target = (uint64_t)plan->recipe.frames,
+        .seconds_target = plan->recipe.seconds,
+        .frames_start = workers->learner.frames_start,
+        .actors = workers->count,
+        .actor_restarts = events->actor_restarts,
+        .learner_restarts = events->learner_restarts,
         .checkpoints = farm_load_relaxed(&stats->checkpoints),
-        .bad_values = farm_load_relaxed(&stats->bad_values) + job->bad_values,
-        .actors_hung = job->actors_hung,
+        .bad_values = farm_load_relaxed(&stats->bad_values) + events->change->bad_values,
+        .actors_hung = events->watch->hung,
     };
     const uint64_t crossed = farm_load_relaxed(&stats->bus_infer_bytes) + farm_load_relaxed(&stats->bus_train_bytes);
     sample->bus_bytes_per_observation = crossed ? ratio(crossed, farm_load_relaxed(&stats->infer_rows)) : (double)NAN;
-    for (uint32_t a = 0; a < job->places; a++) {
-        if (!job->actor_jobs[a].there) continue;
-        sample->actors_stuck += job->watches[a].state != FARM_WATCH_WELL;
-        sample->bad_values += farm_load_relaxed(&job->rings[a].up_control->abandoned);
+    for (uint32_t a = 0; a < plan->places; a++) {
+        if (!workers->actors[a].there) continue;
+        sample->actors_stuck += events->watch->actors[a].state != FARM_WATCH_WELL;
+        sample->bad_values += farm_load_relaxed(&workers->rings->ring[a].up_control->abandoned);
     }
-    sample->frames = job->learner.frames_start + sample->agent_steps * job->env.spec.frames_per_step;
+    sample->frames = workers->learner.frames_start + sample->agent_steps * plan->env.spec.frames_per_step;
     double nothing = (double)NAN;
     sample->return_mean = sample->episodes ? farm_stats_get(&stats->return_mean) : nothing;
     sample->return_std = sample->episodes ? farm_stats_get(&stats->return_std) : nothing;
@@ -79,5 +83,5 @@ void farm_job_sample(struct farm_job *job, uint64_t now_ns, struct farm_sample *
     sample->grad_norm = sample->updates ? farm_stats_get(&stats->grad_norm) : nothing;
     sample->learning_rate = sample->updates ? farm_stats_get(&stats->learning_rate) : nothing;
     sample->rho_clipped_share = sample->updates ? farm_stats_get(&stats->rho_clipped_share) : nothing;
-    sample_rates(job, now_ns, sample);
+    sample_rates(sampler, now_ns, sample);
 }

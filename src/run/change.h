@@ -1,0 +1,35 @@
+// Actors that come and go while a run goes on: SIGUSR1 adds one, SIGUSR2 removes one; one change at a time. An actor
+// that comes gets a place, CPUs and rings; the learner lets its rings in (learner/gate.h); then it is started. Of an
+// actor that goes the learner lets go first; then it is ended, and its memory and CPUs are freed. A change that is
+// impossible is reported and has no effect; an actor that came and cannot be kept alive leaves again. Runs in the
+// supervisor process.
+#ifndef FARM_RUN_CHANGE_H
+#define FARM_RUN_CHANGE_H
+
+#include "run/workers.h"
+
+struct farm_run_change {
+    struct farm_run_workers *workers; // farm_run_make
+    int gate, learner_gate;           // both ends; 0: actors do not come and go
+    enum { FARM_RUN_SETTLED, FARM_RUN_COMES, FARM_RUN_GOES, FARM_RUN_ENDS } state; // ENDS: the learner has let go of it
+    uint32_t actor;
+    struct farm_worker_spec spec; // of one that comes
+    int wanted;                   // more (or, below 0, fewer) than that
+    struct farm_bitmap claimed;   // CPUs of this farm
+    uint64_t bad_values;          // counted by actors that are gone
+    char failure[1024];           // why the run cannot go on; "": it can
+};
+
+// Makes the gate, if the plan is elastic. Before the workers are described.
+enum farm_status farm_run_change_make(struct farm_run_change *change, struct farm_error *err);
+void farm_run_change_free(struct farm_run_change *change); // safe on a zeroed one
+
+// From the supervisor's callbacks: a signal; a tick; a dismissed actor has ended; an expendable one cannot be kept
+// alive; the learner is about to start again.
+void farm_run_change_signal(struct farm_run_change *change, int number);
+void farm_run_change_turn(struct farm_run_change *change);
+void farm_run_change_ended(struct farm_run_change *change, size_t worker);
+void farm_run_change_lost(struct farm_run_change *change, size_t worker, const char *why);
+void farm_run_change_learner_starts(struct farm_run_change *change);
+
+#endif

@@ -1,0 +1,167 @@
+// See events.h.
+#include "run/events.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/time.h"
+#include "run/checkpoints.h"
+
+enum {
+    TICK_MS = 50,
+    PROGRESS_ROUNDS = 64, // of all lanes of an actor
+};
+
+static bool is_learner(const struct farm_run_events *events, size_t worker) {
+    return worker == events->workers->plan->places;
+}
+
+// ---- workers ----
+
+static void restart_learner(struct farm_run_events *events) {
+    struct farm_run_workers *workers = events->workers;
+    struct farm_learner_config *learner = &workers->learner;
+    events->learner_restarts++;
+    if (workers->run_path) {
+        const bool found = farm_run_find_checkpoint(workers->run_path, workers->plan, workers->caller,
+                                                    workers->checkpoint, sizeof workers->checkpoint);
+        learner->checkpoint_load = found ? workers->checkpoint : NULL;
+    }
+    (void)farm_run_workers_hand_over(workers);
+    farm_run_change_learner_starts(events->change);
+    farm_run_warn(workers->caller, "the learner starts again %s%s",
+                  learner->checkpoint_load ? "from " : "with fresh parameters: no checkpoint yet",
+                  learner->checkpoint_load ? learner->checkpoint_load : "");
+}
+
+// A lane's new actor finds its number in the lane; the old one is dead, because its pidfd said so.
+static void before_start(void *context, size_t worker, uint64_t starts) {
+    struct farm_run_events *events = context;
+    const struct farm_run_workers *workers = events->workers;
+    if (is_learner(events, worker)) {
+        if (starts) restart_learner(events);
+        return;
+    }
+    struct farm_run_actor *actor = &workers->actors[worker];
+    struct farm_ring *ring = &workers->rings->ring[worker];
+    actor->heartbeat_at_start = farm_load_relaxed(&ring->up_control->heartbeat);
+    events->watch->actors[worker] = (struct farm_watch){0};
+    if (starts) {
+        events->actor_restarts++;
+        if (farm_ring_restore(ring))
+            farm_run_warn(workers->caller,
+                          "actor %zu left its header or its counters overwritten: put right for the next one", worker);
+    }
+    for (uint32_t l = 0; l < workers->plan->lanes; l++)
+        farm_store_release(&ring->lanes[l].down->generation, actor->generation);
+    actor->generation++;
+}
+
+static void on_line(void *context, size_t worker, const char *line) {
+    static const char error[] = "farm: error: ";
+    struct farm_run_events *events = context;
+    const struct farm_run_caller *caller = events->workers->caller;
+    if (is_learner(events, worker) && strncmp(line, error, strlen(error)) == 0)
+        snprintf(events->learner_error, sizeof events->learner_error, "%s", line + strlen(error));
+    if (caller->clear_line) caller->clear_line(caller->context);
+    dprintf(STDERR_FILENO, "%s\n", line);
+}
+
+static void on_death(void *context, size_t worker, const char *how) {
+    const struct farm_run_events *events = context;
+    char name[FARM_WORKER_NAME_MAX] = "the learner";
+    if (!is_learner(events, worker)) snprintf(name, sizeof name, "actor %zu", worker);
+    farm_run_warn(events->workers->caller, "%s %s", name, how);
+}
+
+static void on_end(void *context, size_t worker) {
+    const struct farm_run_events *events = context;
+    if (!is_learner(events, worker)) farm_run_change_ended(events->change, worker);
+}
+
+static void on_loss(void *context, size_t worker, const char *why) {
+    const struct farm_run_events *events = context;
+    farm_run_change_lost(events->change, worker, why);
+}
+
+static void on_signal(void *context, int number) {
+    const struct farm_run_events *events = context;
+    farm_run_change_signal(events->change, number);
+}
+
+// An actor that dies within its first rounds has made no progress: its environment cannot live, and the run must not
+// wait long for the end because of that environment's resets and first steps.
+static uint64_t progress_of(void *context, size_t worker) {
+    const struct farm_run_events *events = context;
+    const struct farm_run_workers *workers = events->workers;
+    if (is_learner(events, worker)) return farm_load_relaxed(&workers->rings->stats->agent_steps);
+    const uint64_t least = (uint64_t)PROGRESS_ROUNDS * workers->plan->lanes * workers->plan->width;
+    const uint64_t now = farm_load_relaxed(&workers->rings->ring[worker].up_control->heartbeat);
+    const uint64_t start = workers->actors[worker].heartbeat_at_start;
+    return now - start > least ? now : start;
+}
+
+// ---- the clock ----
+
+double farm_run_events_wall_s(const struct farm_run_events *events) {
+    if (!events->start_ns) return 0;
+    const uint64_t end = events->end_ns ? events->end_ns : farm_now_ns();
+    return end > events->start_ns ? (double)(end - events->start_ns) * 1e-9 : 0;
+}
+
+// A run that was done within one tick began with that tick.
+static void find_start(struct farm_run_events *events) {
+    if (!events->start_ns && farm_load_relaxed(&events->workers->rings->stats->agent_steps))
+        events->start_ns = events->tick_ns;
+}
+
+void farm_run_events_begin(struct farm_run_events *events) {
+    events->tick_ns = farm_now_ns();
+}
+
+void farm_run_events_end(struct farm_run_events *events) {
+    if (!events->end_ns) events->end_ns = farm_now_ns();
+    find_start(events);
+}
+
+static void before_stop(void *context, int phase) {
+    struct farm_run_events *events = context;
+    const struct farm_run_rings *rings = events->workers->rings;
+    if (!events->end_ns) events->end_ns = farm_now_ns();
+    for (uint32_t a = 0; a < rings->places && phase == FARM_RUN_PHASE_ACTORS; a++)
+        if (rings->ring[a].lanes) farm_store_release(&rings->ring[a].down_control->stop, 1);
+}
+
+static enum farm_supervisor_turn on_tick(void *context) {
+    struct farm_run_events *events = context;
+    const struct farm_run_workers *workers = events->workers;
+    const struct farm_run_caller *caller = workers->caller;
+    const double seconds = workers->plan->recipe.seconds;
+    const uint64_t now = farm_now_ns();
+    farm_run_watch_turn(events->watch, now);
+    if (events->change->gate) farm_run_change_turn(events->change);
+    if (events->change->failure[0]) return FARM_TURN_STOP;
+    find_start(events);
+    events->tick_ns = now;
+    if (farm_load_acquire(&workers->rings->stats->done)) {
+        if (!events->end_ns) events->end_ns = now;
+        return FARM_TURN_ON; // the learner ends by itself, when its checkpoint is written
+    }
+    if (seconds > 0 && farm_run_events_wall_s(events) >= seconds) return FARM_TURN_STOP;
+    return caller->on_tick ? caller->on_tick(caller->context, now) : FARM_TURN_ON;
+}
+
+struct farm_supervisor_config farm_run_events_config(struct farm_run_events *events, bool elastic) {
+    return (struct farm_supervisor_config){.context = events,
+                                           .before_start = before_start,
+                                           .on_line = on_line,
+                                           .on_death = on_death,
+                                           .on_end = on_end,
+                                           .on_loss = on_loss,
+                                           .on_signal = elastic ? on_signal : NULL,
+                                           .before_stop = before_stop,
+                                           .on_tick = on_tick,
+                                           .progress = progress_of,
+                                           .tick_ms = TICK_MS};
+}

@@ -1,0 +1,33 @@
+// What happens while a run goes on, as the supervisor reports it: a worker starts, writes a line, dies, ends; whether
+// it makes progress; a tick, at which the run may end. Owns the run's clock and its counts of restarts. Runs in the
+// supervisor process.
+#ifndef FARM_RUN_EVENTS_H
+#define FARM_RUN_EVENTS_H
+
+#include "run/change.h"
+#include "run/watch.h"
+
+struct farm_run_events {
+    // farm_run_make
+    struct farm_run_workers *workers;
+    struct farm_run_watch *watch;
+    struct farm_run_change *change;
+
+    uint64_t start_ns; // the tick before the first answered step was seen; 0: not yet
+    uint64_t tick_ns;  // the previous tick
+    uint64_t end_ns;   // when the run's end was decided; 0: not yet
+    uint64_t learner_restarts, actor_restarts;
+    char learner_error[1024]; // the sentence with which the learner ended; "": none
+};
+
+// The functions to make the supervisor with. `events` is their context: it must not move.
+struct farm_supervisor_config farm_run_events_config(struct farm_run_events *events, bool elastic);
+
+// Around farm_supervisor_run: starts and stops the clock.
+void farm_run_events_begin(struct farm_run_events *events);
+void farm_run_events_end(struct farm_run_events *events);
+
+// Seconds since the first answered step, up to the end of the run; 0 before.
+double farm_run_events_wall_s(const struct farm_run_events *events);
+
+#endif

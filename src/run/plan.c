@@ -1,0 +1,289 @@
+// See plan.h.
+#include "run/plan.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/log.h"
+#include "run/paths.h"
+#include "shm/limits.h"
+
+enum {
+    ENVS_PER_ACTOR = 16, // where the recipe leaves it open: enough to fill a batch, few enough for a small cache
+    BATCH_LEAST = 8,     // unrolls of an update; half the environments keeps the policy lag at about three updates
+    EVAL_ENVS_MAX = 64,
+    INFER_BATCH_MAX = 256,
+    INFER_BATCH_MAX_GPU = 1024,
+    SPARE_DESCRIPTORS = 64,
+    MORE_PLACES = 8, // for actors that come later, at least
+};
+
+// ---- what to run ----
+
+// The network's ends, from the environment's spec. FARM_E_UNSUPPORTED for observations that no network here reads.
+static enum farm_status choose_io(const struct farm_run_plan *plan, struct farm_net_io *io, struct farm_error *err) {
+    const struct farm_env_spec *env = &plan->env.spec;
+    const struct farm_field_spec *field = &env->obs[0];
+    *io = (struct farm_net_io){.stack = (int)plan->recipe.stack, .actions = (int)farm_policy_outputs(&env->action)};
+    if (env->action.kind != FARM_ACTION_DISCRETE)
+        return farm_fail(err, FARM_E_UNSUPPORTED,
+                         "%s: only one discrete action a step can be trained yet (farm fps steps any environment)",
+                         plan->env.name);
+    if (env->obs_count != 1)
+        return farm_fail(err, FARM_E_UNSUPPORTED,
+                         "%s: only a single observation array can be trained yet (farm fps steps any environment)",
+                         plan->env.name);
+    if (field->dtype == FARM_U8 && field->rank == 2) {
+        io->frame_channels = 1;
+        io->height = (int)field->dims[0];
+        io->width = (int)field->dims[1];
+    } else if (field->dtype == FARM_F32) {
+        io->flat = (int)(farm_field_bytes(field) / sizeof(float));
+        if (io->stack != 1)
+            return farm_fail(err, FARM_E_USAGE,
+                             "stack: %s has flat observations, of which none are stacked (--stack 1)", plan->env.name);
+    } else {
+        return farm_fail(err, FARM_E_UNSUPPORTED,
+                         "%s: only grey frames (u8, height x width) and f32 vectors can be trained yet (farm fps steps "
+                         "any environment)",
+                         plan->env.name);
+    }
+    return FARM_OK;
+}
+
+// Nothing here touches CUDA: the learner does, after its fork, and is told to only where a driver may be.
+static enum farm_status choose_device(struct farm_run_plan *plan, struct farm_error *err) {
+    const char *device = plan->recipe.device;
+    plan->device = FARM_DEVICE_CPU;
+    if (strcmp(device, "cpu") == 0) return FARM_OK;
+    const bool found = farm_path_cuda(plan->cuda_library, sizeof plan->cuda_library), driver = farm_path_gpu();
+    if (strcmp(device, "cuda") == 0) {
+        if (!driver)
+            return farm_fail(err, FARM_E_UNSUPPORTED,
+                             "--device cuda: there is no NVIDIA driver here (/dev/nvidiactl): install it, or give the "
+                             "container the GPUs (docker --gpus all); --device cpu does without");
+        if (!found)
+            return farm_fail(
+                err, FARM_E_UNSUPPORTED,
+                "--device cuda: libfarm_cuda.so is neither beside this program nor where FARM_CUDA_BACKEND "
+                "says (`make deps` and `make` build it; --device cpu does without)");
+        plan->device = FARM_DEVICE_CUDA;
+    } else if (!driver) {
+        plan->cpu_because = "there is no NVIDIA driver here (/dev/nvidiactl)";
+    } else if (!found) {
+        plan->cpu_because = "libfarm_cuda.so is neither beside this program nor where FARM_CUDA_BACKEND says (`make "
+                            "deps` and `make` build it)";
+    } else {
+        plan->device = FARM_DEVICE_AUTO;
+    }
+    return FARM_OK;
+}
+
+// The plan's GPU: the first one, where the learner will ask for one and the machine shows one.
+static int planned_device(const struct farm_run_plan *plan) {
+    if (plan->standin.body) return FARM_LEARNER_NONE;
+    return plan->device != FARM_DEVICE_CPU && plan->machine->gpu_count > 0 ? 0 : FARM_LEARNER_CPU;
+}
+
+// How many GPUs the learner has; the plan refuses more than the machine shows. One that shows none (a container may
+// hide them) can have those that CUDA numbers.
+static enum farm_status choose_gpus(const struct farm_run_plan *plan, uint64_t episodes, int *gpus,
+                                    struct farm_error *err) {
+    const int64_t asked = plan->recipe.gpus;
+    const int shown = plan->machine->gpu_count;
+    *gpus = 1;
+    if (plan->standin.body || episodes) return FARM_OK;
+    if (plan->device == FARM_DEVICE_CPU) {
+        if (asked <= 1) return FARM_OK;
+        return farm_fail(err, FARM_E_USAGE, "--gpus %" PRId64 " on device cpu%s%s", asked,
+                         plan->cpu_because ? ": " : "", plan->cpu_because ? plan->cpu_because : "");
+    }
+    if (asked)
+        *gpus = (int)asked;
+    else if (shown)
+        *gpus = shown;
+    return FARM_OK;
+}
+
+static bool is_flag(const struct farm_recipe *recipe, const char *key) {
+    for (size_t i = 0; i < FARM_RECIPE_KEYS; i++)
+        if (strcmp(farm_recipe_key_at(i)->name, key) == 0) return recipe->layers[i] == FARM_LAYER_FLAG;
+    return false;
+}
+
+// Flags for GPUs that a run without any makes nothing of.
+static void say_without_effect(const struct farm_run_plan *plan) {
+    const struct farm_recipe *recipe = &plan->recipe;
+    const bool cpu = plan->device == FARM_DEVICE_CPU;
+    if (plan->standin.body) return;
+    if (cpu && is_flag(recipe, "mirror"))
+        farm_log_warn("--mirror %s has no effect: the learner runs on the CPU", recipe->mirror);
+    if (is_flag(recipe, "gpus") && !recipe->gpus && !plan->machine->gpu_count)
+        farm_log_warn("--gpus 0 has no effect: this machine shows no GPU%s",
+                      cpu ? "" : "; the learner asks for CUDA's first one");
+}
+
+static enum farm_status choose_net(struct farm_run_plan *plan, struct farm_error *err) {
+    struct farm_recipe *recipe = &plan->recipe;
+    struct farm_net_io io;
+    enum farm_status status = choose_io(plan, &io, err);
+    if (status) return status;
+    if ((status = choose_device(plan, err))) return status;
+    if (strcmp(recipe->net, "auto") == 0) snprintf(recipe->net, sizeof recipe->net, "%s", io.flat ? "mlp" : "shallow");
+    const struct farm_net_spec *spec = farm_net_find(recipe->net, err);
+    if (!spec) return farm_fail_in(err, FARM_E_USAGE, "net");
+    struct farm_net net;
+    if (farm_net_make(spec, &io, &net, err))
+        return farm_fail_in(err, FARM_E_USAGE, "%s with net %s", plan->env.name, recipe->net);
+    plan->net = *spec;
+    plan->io = io;
+    return FARM_OK;
+}
+
+// ---- how many, and where ----
+
+// Few games want few environments: none plays without being counted.
+static void choose_eval_counts(struct farm_recipe *recipe, uint64_t episodes, int actors_planned) {
+    int64_t wanted = episodes < EVAL_ENVS_MAX ? (int64_t)episodes : EVAL_ENVS_MAX;
+    if (!recipe->actors) recipe->actors = wanted < actors_planned ? wanted : actors_planned;
+    if (recipe->envs_per_actor) return;
+    int64_t each = (wanted + recipe->actors - 1) / recipe->actors;
+    if (each < recipe->lanes) recipe->lanes = each;
+    recipe->envs_per_actor = (each + recipe->lanes - 1) / recipe->lanes * recipe->lanes;
+}
+
+static int64_t infer_batch_most(const struct farm_run_plan *plan) {
+    return plan->device == FARM_DEVICE_CPU ? INFER_BATCH_MAX : INFER_BATCH_MAX_GPU;
+}
+
+static void choose_counts(struct farm_run_plan *plan, uint64_t episodes) {
+    struct farm_recipe *recipe = &plan->recipe;
+    if (episodes) choose_eval_counts(recipe, episodes, plan->placement->actor_count);
+    if (!recipe->actors) recipe->actors = plan->placement->actor_count;
+    if (!recipe->envs_per_actor)
+        recipe->envs_per_actor = (ENVS_PER_ACTOR + recipe->lanes - 1) / recipe->lanes * recipe->lanes;
+    int64_t environments = recipe->actors * recipe->envs_per_actor;
+    const int64_t shards = plan->shards, least = recipe->actors / shards * recipe->envs_per_actor,
+                  most = (recipe->actors + shards - 1) / shards * recipe->envs_per_actor; // of one shard
+    if (!recipe->batch) recipe->batch = environments / 2 > BATCH_LEAST ? environments / 2 : BATCH_LEAST;
+    if (!recipe->ring_steps) {
+        // Windows of one lane that an update takes, all of them in training while the next ones fill.
+        const int64_t share = (recipe->batch + shards - 1) / shards; // of an update, of one shard
+        uint64_t windows = (uint64_t)((share + least - 1) / least);
+        // While an actor hangs the others fill the updates alone; rings for K windows hold one more.
+        int64_t others = least - recipe->envs_per_actor;
+        uint64_t without_one = others ? (uint64_t)((share + others - 1) / others) - 1 : 0;
+        if (windows < without_one) windows = without_one;
+        recipe->ring_steps =
+            episodes ? recipe->stack + 2
+                     : (int64_t)farm_ring_steps_needed(windows, (uint64_t)recipe->unroll, (uint64_t)recipe->unroll + 1,
+                                                       (uint64_t)recipe->stack);
+    }
+    if (!recipe->infer_batch_max)
+        recipe->infer_batch_max = most < infer_batch_most(plan) ? most : infer_batch_most(plan);
+    plan->actors = (uint32_t)recipe->actors;
+    plan->lanes = (uint32_t)recipe->lanes;
+    plan->width = (uint32_t)(recipe->envs_per_actor / recipe->lanes);
+    plan->steps = (uint32_t)recipe->ring_steps;
+}
+
+static void open_claim(struct farm_run_plan *plan) {
+    struct farm_error err;
+    if (plan->recipe.pin && farm_claim_open(&plan->claim, NULL, &err))
+        farm_log_warn("CPUs cannot be claimed against other farms, so nothing is pinned: %s", err.message);
+}
+
+static enum farm_status place(struct farm_run_plan *plan, uint64_t episodes, struct farm_error *err) {
+    const struct farm_recipe *recipe = &plan->recipe;
+    int gpus;
+    struct farm_plan_request request = {
+        .actors = (int)recipe->actors,
+        .learner_threads = (int)recipe->train_threads,
+        .pin = recipe->pin,
+        .numa = recipe->numa,
+    };
+    enum farm_status status = farm_machine_read(plan->machine, &(struct farm_machine_source){0}, err);
+    if (status) return status;
+    if ((status = choose_gpus(plan, episodes, &gpus, err))) return status;
+    request.learner_device = plan->first_gpu = planned_device(plan);
+    request.learner_gpus = gpus;
+    plan->shards = (uint32_t)gpus;
+    open_claim(plan);
+    // First how many actors, for the rings' size depends on it; then with that size, for good.
+    status = farm_claim_read_taken(&plan->claim, &request.taken, err);
+    if (!status) status = farm_plan_make(plan->machine, &request, plan->placement, err);
+    if (status) return status;
+    choose_counts(plan, episodes);
+    plan->ring_spec = (struct farm_ring_spec){.lanes = plan->lanes,
+                                              .width = plan->width,
+                                              .steps = plan->steps,
+                                              .policy_outputs = farm_policy_outputs(&plan->env.spec.action),
+                                              .env = plan->env.spec};
+    if ((status = farm_ring_layout_make(&plan->ring_spec, &plan->layout, err))) return status;
+    if (episodes) request.actors = (int)plan->actors;
+    request.envs_per_actor = (int)recipe->envs_per_actor;
+    request.bytes_per_actor = plan->layout.up_bytes + plan->layout.down_bytes;
+    status = farm_claim_plan(&plan->claim, plan->machine, &request, plan->placement, err);
+    if (!status && plan->placement->actor_count != (int)plan->actors)
+        status = farm_fail(err, FARM_E_BUSY, "another farm has taken CPUs at this very moment: try again");
+    return status;
+}
+
+static void say_plan(const struct farm_run_plan *plan) {
+    double step_bytes = (double)(plan->layout.up_stride + plan->layout.down_stride) / plan->steps / plan->width;
+    farm_log_info(
+        "%s with %s%s: %u actor%s x %u lanes x %u environments x %u steps x %.0f B = %.1f MB of shared memory",
+        plan->env.name, plan->standin.body ? "random actions" : "net ", plan->standin.body ? "" : plan->recipe.net,
+        plan->actors, plan->actors == 1 ? "" : "s", plan->lanes, plan->width, plan->steps, step_bytes,
+        (double)farm_run_ring_bytes(plan) / 1e6);
+    for (int i = 0; i < plan->placement->note_count; i++) farm_log_info("plan: %s", plan->placement->note[i]);
+    if (plan->cpu_because) farm_log_info("device auto: cpu, for %s", plan->cpu_because);
+}
+
+static enum farm_status check_limits(const struct farm_run_plan *plan, struct farm_error *err) {
+    const struct farm_limits_request limits = {
+        .shared_bytes = farm_run_ring_bytes(plan),
+        .descriptors = 4ull * plan->places + 3ull * (plan->places + 1) + SPARE_DESCRIPTORS,
+        .huge = plan->recipe.huge_pages,
+        .root = "/",
+    };
+    return farm_limits_check(&limits, err);
+}
+
+// Room for actors that come later, as many again, where the limit of descriptors has it.
+static enum farm_status choose_places(struct farm_run_plan *plan, struct farm_error *err) {
+    uint32_t more = plan->actors > MORE_PLACES ? plan->actors : MORE_PLACES;
+    if (more > FARM_PLAN_ACTORS_MAX - plan->actors) more = FARM_PLAN_ACTORS_MAX - plan->actors;
+    plan->places = plan->elastic ? plan->actors + more : plan->actors;
+    const enum farm_status status = check_limits(plan, err);
+    if (!status || plan->places == plan->actors) return status;
+    plan->places = plan->actors;
+    return check_limits(plan, err);
+}
+
+enum farm_status farm_run_plan_make(struct farm_run_plan *plan, const struct farm_run_request *request,
+                                    struct farm_error *err) {
+    *plan = (struct farm_run_plan){.recipe = *request->recipe,
+                                   .elastic = request->elastic,
+                                   .quiet = request->quiet,
+                                   .standin = request->standin,
+                                   .claim = {.fd = -1}};
+    plan->machine = calloc(1, sizeof *plan->machine);
+    plan->placement = calloc(1, sizeof *plan->placement);
+    if (!plan->machine || !plan->placement) return farm_fail_errno(err, FARM_E_LIMIT, "no memory for the plan");
+    enum farm_status status = farm_env_find(&plan->recipe, &plan->env, err);
+    if (!status && !plan->standin.body) status = choose_net(plan, err);
+    if (!status) status = place(plan, request->episodes, err);
+    if (status) return status;
+    if (!plan->quiet) say_plan(plan);
+    say_without_effect(plan);
+    return choose_places(plan, err);
+}
+
+void farm_run_plan_free(struct farm_run_plan *plan) {
+    if (plan->machine) farm_claim_close(&plan->claim); // a zeroed plan has no claim, but 0 is a descriptor
+    free(plan->machine);
+    free(plan->placement);
+}

@@ -1,0 +1,73 @@
+// The plan of a run: what runs, how many of it, and where; decided from a settled recipe before anything is made.
+// Immutable afterwards, except that a command may change memory nodes and the recipe's words before the rings are made.
+// Runs in the supervisor process; the learner's process, a copy of it, reads the plan too. Makes no ring and no
+// process.
+#ifndef FARM_RUN_PLAN_H
+#define FARM_RUN_PLAN_H
+
+#include "learner/config.h"
+#include "report/recipe.h"
+#include "report/run_dir.h"
+#include "ring/spec.h"
+#include "run/env.h"
+#include "topo/claim.h"
+#include "topo/machine.h"
+#include "topo/plan.h"
+
+struct farm_run_workers;
+
+// A process in place of the learner (farm fps): it opens the rings of workers->ring_fds and counts into `stats`. Then
+// the plan has no network, the actors get all cores, and each actor rings a bell of its own.
+struct farm_run_standin {
+    int (*body)(void *context, const struct farm_run_workers *workers, struct farm_stats *stats,
+                struct farm_error *err); // NULL: the learner runs
+    void *context;
+};
+
+struct farm_run_request {
+    const struct farm_recipe *recipe; // settled
+    uint64_t episodes;                // games that an evaluation plays; 0: training
+    bool elastic;                     // SIGUSR1 adds an actor, SIGUSR2 removes one
+    bool quiet;                       // no plan on stderr
+    struct farm_run_standin standin;
+};
+
+struct farm_run_plan {
+    struct farm_recipe recipe; // with the network and the counts that the plan has chosen
+    struct farm_env env;       // its options point into `recipe`
+    bool elastic, quiet;
+    struct farm_run_standin standin;
+
+    struct farm_machine *machine;
+    struct farm_plan *placement;
+    struct farm_claim claim;
+    uint32_t actors, lanes, width, steps; // actors: at the start
+    uint32_t places;                      // for actors, also for those that come later
+    struct farm_ring_spec ring_spec;
+    struct farm_ring_layout layout;
+
+    // the learner
+    struct farm_net_spec net;
+    struct farm_net_io io;
+    enum farm_device device;
+    char cuda_library[FARM_RUN_PATH_MAX]; // the CUDA backend's file; "": none
+    const char *cpu_because;              // why `device auto` became the CPU; NULL: it did not
+    int first_gpu;                        // in machine->gpu, of `shards`; below 0: the machine shows none
+    uint32_t shards;
+};
+
+// Finds the environment, chooses network and counts, places the workers, claims CPUs and checks limits. Prints the plan
+// on stderr unless quiet. *plan is overwritten and must be freed in any case; not to be copied.
+enum farm_status farm_run_plan_make(struct farm_run_plan *plan, const struct farm_run_request *request,
+                                    struct farm_error *err);
+void farm_run_plan_free(struct farm_run_plan *plan); // safe on a zeroed one
+
+// Bytes of shared memory of one actor's rings, and of all actors' at the start.
+static inline uint64_t farm_run_actor_bytes(const struct farm_run_plan *plan) {
+    return plan->layout.up_bytes + plan->layout.down_bytes;
+}
+static inline uint64_t farm_run_ring_bytes(const struct farm_run_plan *plan) {
+    return (uint64_t)plan->actors * farm_run_actor_bytes(plan);
+}
+
+#endif

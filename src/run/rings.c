@@ -1,0 +1,67 @@
+// See rings.h.
+#include "run/rings.h"
+
+#include <stdlib.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include "base/log.h"
+
+static struct farm_stats *stats_of(const struct farm_segment *segment) {
+    return (struct farm_stats *)((char *)segment->header + FARM_SEGMENT_HEADER_BYTES);
+}
+
+static enum farm_status make_bells(struct farm_run_rings *rings, uint32_t count, struct farm_error *err) {
+    rings->bells = calloc(count, sizeof *rings->bells);
+    for (; rings->bells && rings->bell_count < count; rings->bell_count++)
+        if ((rings->bells[rings->bell_count] = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) < 0) break;
+    return rings->bell_count == count ? FARM_OK : farm_fail_errno(err, FARM_E_LIMIT, "%u bells", count);
+}
+
+static enum farm_status make_stats(struct farm_run_rings *rings, struct farm_error *err) {
+    const struct farm_segment_request request = {.kind = FARM_SEGMENT_STATS,
+                                                 .bytes = FARM_SEGMENT_HEADER_BYTES + sizeof(struct farm_stats),
+                                                 .node = -1,
+                                                 .layout_hash = sizeof(struct farm_stats)};
+    enum farm_status status = farm_segment_create(&request, &rings->stats_segment, err);
+    if (!status) rings->stats = stats_of(&rings->stats_segment);
+    return status;
+}
+
+struct farm_stats *farm_run_rings_open_stats(const struct farm_run_rings *rings, struct farm_error *err) {
+    struct farm_segment segment;
+    return farm_segment_open(rings->stats_segment.fd, true, FARM_SEGMENT_STATS, sizeof(struct farm_stats), &segment,
+                             err)
+               ? NULL
+               : stats_of(&segment);
+}
+
+enum farm_status farm_run_rings_add(struct farm_run_rings *rings, const struct farm_run_plan *plan, uint32_t a,
+                                    int node, struct farm_error *err) {
+    return farm_ring_create(&plan->ring_spec, a, node, plan->recipe.huge_pages, &rings->ring[a], err);
+}
+
+enum farm_status farm_run_rings_make(struct farm_run_rings *rings, const struct farm_run_plan *plan,
+                                     struct farm_error *err) {
+    rings->places = plan->places;
+    rings->ring = calloc(plan->places, sizeof *rings->ring);
+    if (!rings->ring) return farm_fail_errno(err, FARM_E_LIMIT, "no memory for %u actors", plan->places);
+    enum farm_status status = make_bells(rings, plan->standin.body ? plan->actors : plan->shards, err);
+    if (!status) status = make_stats(rings, err);
+    for (uint32_t a = 0; a < plan->actors && !status; a++)
+        status = farm_run_rings_add(rings, plan, a, plan->placement->actor[a].memory_node, err);
+    if (status || plan->quiet) return status;
+    char text[512];
+    farm_segment_describe(&rings->ring[0].up, text, sizeof text);
+    farm_log_info("shared memory: %s", text);
+    return FARM_OK;
+}
+
+void farm_run_rings_free(struct farm_run_rings *rings) {
+    for (uint32_t a = 0; rings->ring && a < rings->places; a++)
+        if (rings->ring[a].lanes) farm_ring_close(&rings->ring[a]);
+    if (rings->stats_segment.header) farm_segment_close(&rings->stats_segment);
+    for (uint32_t b = 0; b < rings->bell_count; b++) close(rings->bells[b]);
+    free(rings->bells);
+    free(rings->ring);
+}

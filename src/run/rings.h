@@ -1,0 +1,31 @@
+// The shared memory of a run: the actors' rings, the bells that actors ring, and the learner's stats. The supervisor
+// process makes all of it and holds every descriptor, so that it outlives each worker; actors and the learner open
+// views of their own from the descriptors that they inherit.
+#ifndef FARM_RUN_RINGS_H
+#define FARM_RUN_RINGS_H
+
+#include "learner/stats.h"
+#include "ring/ring.h"
+#include "run/plan.h"
+
+struct farm_run_rings {
+    uint32_t places;
+    struct farm_ring *ring; // [places]; lanes NULL: not made
+    int *bells;             // eventfd of each actor if a stand-in answers, else of each shard
+    uint32_t bell_count;
+    struct farm_segment stats_segment;
+    struct farm_stats *stats;
+};
+
+// Bells, stats, and the rings of the plan's actors. *rings must be zeroed before, and freed in any case.
+enum farm_status farm_run_rings_make(struct farm_run_rings *rings, const struct farm_run_plan *plan,
+                                     struct farm_error *err);
+// The ring of actor a, on this NUMA node (-1: any).
+enum farm_status farm_run_rings_add(struct farm_run_rings *rings, const struct farm_run_plan *plan, uint32_t a,
+                                    int node, struct farm_error *err);
+void farm_run_rings_free(struct farm_run_rings *rings);
+
+// A process of its own maps the stats anew, writable. NULL: *err says why.
+struct farm_stats *farm_run_rings_open_stats(const struct farm_run_rings *rings, struct farm_error *err);
+
+#endif

@@ -1,0 +1,48 @@
+// See run.h.
+#include "run/run.h"
+
+#include "run/settings.h"
+
+enum farm_status farm_run_make(struct farm_run *run, const struct farm_run_request *request, struct farm_error *err) {
+    *run = (struct farm_run){
+        .workers = {.plan = &run->plan, .rings = &run->rings, .caller = &run->caller},
+        .watch = {.workers = &run->workers},
+        .change = {.workers = &run->workers},
+        .events = {.workers = &run->workers, .watch = &run->watch, .change = &run->change},
+        .sampler = {.events = &run->events},
+    };
+    const struct farm_supervisor_config config = farm_run_events_config(&run->events, request->elastic);
+    enum farm_status status = farm_supervisor_make(&config, &run->workers.supervisor, err);
+    if (!status) status = farm_run_plan_make(&run->plan, request, err);
+    if (!status) run->workers.learner = farm_run_learner_settings(&run->plan);
+    return status;
+}
+
+enum farm_status farm_run_build(struct farm_run *run, struct farm_error *err) {
+    enum farm_status status = farm_run_rings_make(&run->rings, &run->plan, err);
+    if (!status) status = farm_run_watch_make(&run->watch, err);
+    if (!status) status = farm_run_change_make(&run->change, err);
+    return status ? status : farm_run_workers_add(&run->workers, err);
+}
+
+enum farm_status farm_run_go(struct farm_run *run, bool *interrupted, struct farm_error *err) {
+    int number;
+    farm_run_events_begin(&run->events);
+    farm_run_sampler_begin(&run->sampler, run->events.tick_ns);
+    enum farm_status status = farm_supervisor_run(run->workers.supervisor, &number, err);
+    farm_run_events_end(&run->events);
+    *interrupted = number != 0;
+    // Instead of the learner's last lines, which are on stderr already; also if the end was wanted, but the last
+    // checkpoint could not be written.
+    const char *why = run->change.failure[0] ? run->change.failure : run->events.learner_error;
+    return why[0] ? farm_fail(err, status ? status : FARM_E_DEAD, "%s", why) : status;
+}
+
+void farm_run_free(struct farm_run *run) {
+    farm_supervisor_free(run->workers.supervisor);
+    farm_run_workers_free(&run->workers);
+    farm_run_change_free(&run->change);
+    farm_run_watch_free(&run->watch);
+    farm_run_rings_free(&run->rings);
+    farm_run_plan_free(&run->plan);
+}

@@ -1,0 +1,34 @@
+// From a settled recipe to running processes: plans, makes the shared memory, describes the workers to the supervisor,
+// and reads the learner's stats while they run. `farm train` and `farm eval` have one run, `farm fps` has one a
+// measurement, with a stand-in for the learner or with a network. Runs in the supervisor process. The parts have their
+// own headers; a command reads what it needs from them.
+#ifndef FARM_RUN_RUN_H
+#define FARM_RUN_RUN_H
+
+#include "run/sample.h"
+
+// Parts point to one another: not to be moved or copied after farm_run_make.
+struct farm_run {
+    struct farm_run_caller caller; // the command's, before farm_run_go
+    struct farm_run_plan plan;
+    struct farm_run_rings rings;
+    struct farm_run_workers workers;
+    struct farm_run_watch watch;
+    struct farm_run_change change;
+    struct farm_run_events events;
+    struct farm_run_sampler sampler;
+};
+
+// Makes the supervisor (signals wait from here on) and plans. *run is overwritten, and must be freed in any case;
+// zeroed, it may be freed without. The command then completes run->workers.learner.
+enum farm_status farm_run_make(struct farm_run *run, const struct farm_run_request *request, struct farm_error *err);
+
+// Makes the shared memory and the workers.
+enum farm_status farm_run_build(struct farm_run *run, struct farm_error *err);
+
+// Runs until the end. *interrupted: by a signal.
+enum farm_status farm_run_go(struct farm_run *run, bool *interrupted, struct farm_error *err);
+
+void farm_run_free(struct farm_run *run);
+
+#endif

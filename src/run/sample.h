@@ -1,0 +1,19 @@
+// A run's figures: from the learner's stats, the rings and what the run has counted. Runs in the supervisor process.
+#ifndef FARM_RUN_SAMPLE_H
+#define FARM_RUN_SAMPLE_H
+
+#include "report/metrics.h"
+#include "run/events.h"
+
+struct farm_run_sampler {
+    const struct farm_run_events *events; // farm_run_make
+    // The previous sample, from which rates count.
+    uint64_t time_ns, frames, agent_steps, windows, infer_calls, infer_rows, lag_sum, train_wait_ns, actor_wait_ns;
+};
+
+void farm_run_sampler_begin(struct farm_run_sampler *sampler, uint64_t now_ns); // as the run begins
+
+// Figures now; rates and shares since the previous sample.
+void farm_run_sample(struct farm_run_sampler *sampler, uint64_t now_ns, struct farm_sample *sample);
+
+#endif

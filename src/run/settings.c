@@ -1,0 +1,85 @@
+// See settings.h.
+#include "run/settings.h"
+
+#include <string.h>
+
+#include "ring/wait.h"
+
+static bool is(const char *word, const char *name) {
+    return strcmp(word, name) == 0;
+}
+
+uint64_t farm_run_spin_ns(const struct farm_recipe *recipe, bool shared) {
+    const enum farm_wait_mode mode = is(recipe->wait, "spin")    ? FARM_WAIT_SPIN
+                                     : is(recipe->wait, "sleep") ? FARM_WAIT_SLEEP
+                                                                 : FARM_WAIT_ADAPTIVE;
+    return farm_wait_spin_ns(mode, shared);
+}
+
+enum farm_bad_values farm_run_bad_values(const struct farm_recipe *recipe) {
+    if (is(recipe->bad_values, "fail")) return FARM_BAD_FAIL;
+    return is(recipe->bad_values, "reset") ? FARM_BAD_RESET : FARM_BAD_COUNT;
+}
+
+static enum farm_mirror mirror_of(const struct farm_recipe *recipe) {
+    if (is(recipe->mirror, "off")) return FARM_MIRROR_OFF;
+    return is(recipe->mirror, "window") ? FARM_MIRROR_WINDOW : FARM_MIRROR_FULL;
+}
+
+static enum farm_precision precision_of(const struct farm_recipe *recipe) {
+    if (is(recipe->precision, "bf16")) return FARM_PRECISION_BF16;
+    return is(recipe->precision, "f32") ? FARM_PRECISION_F32 : FARM_PRECISION_AUTO;
+}
+
+static struct farm_algo_config algo_of(const struct farm_recipe *recipe) {
+    return (struct farm_algo_config){
+        .algo = FARM_ALGO_VTRACE,
+        .unroll = (uint32_t)recipe->unroll,
+        .batch = (uint32_t)recipe->batch,
+        .stack = (uint32_t)recipe->stack,
+        .discount = recipe->discount,
+        .entropy_cost = recipe->entropy_cost,
+        .baseline_cost = recipe->baseline_cost,
+        .rho_clip = recipe->rho_clip,
+        .c_clip = recipe->c_clip,
+        .pg_rho_clip = recipe->pg_rho_clip,
+        .lambda = recipe->lambda,
+        .reward_clip = recipe->reward_clip,
+        .reward_scale = recipe->reward_scale,
+        .optimiser = is(recipe->optimiser, "adam") ? FARM_OPTIMISER_ADAM : FARM_OPTIMISER_RMSPROP,
+        .lr = recipe->lr,
+        .lr_end = recipe->lr_end,
+        .grad_norm_clip = recipe->grad_norm_clip,
+        .rmsprop_decay = recipe->rmsprop_decay,
+        .rmsprop_epsilon = recipe->rmsprop_epsilon,
+        .adam_beta1 = recipe->adam_beta1,
+        .adam_beta2 = recipe->adam_beta2,
+        .adam_epsilon = recipe->adam_epsilon,
+        .loss_sum = recipe->loss_sum,
+    };
+}
+
+struct farm_learner_config farm_run_learner_settings(const struct farm_run_plan *plan) {
+    const struct farm_recipe *recipe = &plan->recipe;
+    const struct farm_plan *placement = plan->placement;
+    struct farm_learner_config config = {
+        .shard_count = plan->shards,
+        .device = plan->device,
+        .cuda_library = plan->device != FARM_DEVICE_CPU ? plan->cuda_library : NULL,
+        .mirror = mirror_of(recipe),
+        .net = plan->net,
+        .io = plan->io,
+        .algo = algo_of(recipe),
+        .precision = precision_of(recipe),
+        .train_threads = placement->training_threads > 0 ? (uint32_t)placement->training_threads : 1,
+        .infer_batch_max = (uint32_t)recipe->infer_batch_max,
+        .infer_wait_ms = recipe->infer_wait_ms,
+        .spin_ns = farm_run_spin_ns(recipe, placement->shared),
+        .micro_batch = (uint32_t)recipe->micro_batch,
+        .frames_per_step = plan->env.spec.frames_per_step,
+        .memory_node = placement->learner_node,
+    };
+    for (uint32_t k = 0; k < plan->shards && plan->first_gpu >= 0; k++)
+        config.shards[k].gpu = plan->machine->gpu[(uint32_t)plan->first_gpu + k].pci_bus_id;
+    return config;
+}

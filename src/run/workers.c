@@ -1,0 +1,183 @@
+// See workers.h.
+#include "run/workers.h"
+
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "kernels/random.h"
+#include "learner/learner.h"
+#include "run/paths.h"
+#include "run/settings.h"
+
+// A resumed run counts its steps from 0 again: under the same seed it would meet the same games and noise again.
+static uint64_t seed_of(const struct farm_run_workers *workers) {
+    const uint64_t seed = (uint64_t)workers->plan->recipe.seed, start = workers->learner.frames_start;
+    return start ? farm_random_mix(seed ^ start) : seed;
+}
+
+// ---- actors ----
+
+// Rings can have half of the last-level caches: environments, network and other programs need the rest.
+static bool rings_outgrow_caches(const struct farm_run_plan *plan) {
+    const uint64_t caches = plan->machine->l3_bytes * (uint64_t)plan->machine->l3_count;
+    return caches && 2 * farm_run_ring_bytes(plan) > caches;
+}
+
+static int actor_body(void *context, struct farm_error *err) {
+    return farm_actor_run(context, err);
+}
+
+enum farm_status farm_run_workers_describe(struct farm_run_workers *workers, uint32_t a, struct farm_worker_spec *spec,
+                                           struct farm_error *err) {
+    const struct farm_run_plan *plan = workers->plan;
+    const struct farm_env *env = &plan->env;
+    const struct farm_ring *ring = &workers->rings->ring[a];
+    struct farm_run_actor *actor = &workers->actors[a];
+    const bool plugin = env->kind == FARM_ENV_PLUGIN, standin = plan->standin.body;
+    const bool shared = plan->placement->shared || standin; // a stand-in runs on the actors' CPUs
+    const int bell = workers->rings->bells[standin ? a : workers->ring_shard[a]];
+    actor->config = (struct farm_actor_config){.actor = a,
+                                               .up_fd = ring->up.fd,
+                                               .down_fd = ring->down.fd_readonly,
+                                               .learner_eventfd = bell,
+                                               .api = env->api,
+                                               .plugin = plugin ? env->plugin : NULL,
+                                               .plugin_env = plugin ? env->name : NULL,
+                                               .bad_values = farm_run_bad_values(&plan->recipe),
+                                               .options = env->options,
+                                               .option_count = env->option_count,
+                                               .seed = seed_of(workers),
+                                               .obs_far = rings_outgrow_caches(plan),
+                                               .spin_ns = farm_run_spin_ns(&plan->recipe, shared),
+                                               .rings_late = shared};
+    actor->keep[0] = ring->up.fd;
+    actor->keep[1] = ring->down.fd_readonly;
+    actor->keep[2] = bell;
+    *spec = (struct farm_worker_spec){.body = actor_body,
+                                      .context = &actor->config,
+                                      .keep = actor->keep,
+                                      .keep_count = 3,
+                                      .cpus = plan->recipe.pin ? &actor->cpus : NULL,
+                                      .memory_node = actor->memory_node,
+                                      .final_status = FARM_ACTOR_ENV_BROKEN,
+                                      .stop_phase = FARM_RUN_PHASE_ACTORS};
+    snprintf(spec->name, sizeof spec->name, "actor %u", a);
+    if (env->kind != FARM_ENV_PYTHON) return FARM_OK;
+    enum farm_status status = farm_env_program_make(env, a, ring->up.fd, ring->down.fd_readonly, bell,
+                                                    actor->config.seed, actor->config.spin_ns, &actor->program, err);
+    spec->body = NULL;
+    spec->argv = actor->program.argv;
+    spec->environment = actor->program.environment;
+    return status;
+}
+
+static enum farm_status add_actor(struct farm_run_workers *workers, uint32_t a, struct farm_error *err) {
+    const struct farm_run_plan *plan = workers->plan;
+    const struct farm_plan_actor *place = &plan->placement->actor[a];
+    struct farm_run_actor *actor = &workers->actors[a];
+    struct farm_worker_spec spec;
+    workers->ring_shard[a] = (uint32_t)place->gpu;
+    farm_plan_actor_cpus(plan->machine, plan->placement, (int)a, &actor->cpus);
+    if (place->cpu >= 0) farm_bitmap_set(&actor->claimed, place->cpu);
+    actor->memory_node = place->memory_node;
+    actor->there = true;
+    enum farm_status status = farm_run_workers_describe(workers, a, &spec, err);
+    return status ? status : farm_supervisor_add(workers->supervisor, &spec, err);
+}
+
+// ---- the learner ----
+
+static int learner_body(void *context, struct farm_error *err) {
+    const struct farm_run_workers *workers = context;
+    const struct farm_run_standin *standin = &workers->plan->standin;
+    struct farm_learner_config config = workers->learner;
+    char cpu_name[128], run[PATH_MAX], run_file[PATH_MAX + 16], user_file[PATH_MAX];
+    config.stats = farm_run_rings_open_stats(workers->rings, err);
+    if (!config.stats) return 1;
+    if (standin->body) return standin->body(standin->context, workers, config.stats, err);
+    config.cpu_name = farm_machine_cpu_name(NULL, cpu_name, sizeof cpu_name) ? cpu_name : NULL;
+    const char *folder = workers->run_path;
+    if (!folder && config.evaluate && config.checkpoint_load &&
+        farm_run_dir_of_checkpoint(config.checkpoint_load, run, sizeof run))
+        folder = run;
+    if (folder) config.arithmetic_run_file = farm_run_dir_file(folder, "arithmetic.txt", run_file, sizeof run_file);
+    if (farm_path_cache("arithmetic.txt", user_file, sizeof user_file)) config.arithmetic_user_file = user_file;
+    return farm_learner_run(&config, err);
+}
+
+size_t farm_run_workers_hand_over(struct farm_run_workers *workers) {
+    const struct farm_run_plan *plan = workers->plan;
+    const struct farm_run_rings *rings = workers->rings;
+    struct farm_learner_config *learner = &workers->learner;
+    size_t kept = 0;
+    for (uint32_t a = 0; a < plan->places; a++) {
+        const struct farm_ring *ring = workers->actors[a].there ? &rings->ring[a] : NULL;
+        workers->keep[kept++] = workers->ring_fds[a][0] = ring ? ring->up.fd_readonly : -1;
+        workers->keep[kept++] = workers->ring_fds[a][1] = ring ? ring->down.fd : -1;
+        if (workers->up_writable) workers->keep[kept++] = workers->up_writable[a] = ring ? ring->up.fd : -1;
+    }
+    for (uint32_t b = 0; b < rings->bell_count; b++) workers->keep[kept++] = rings->bells[b];
+    workers->keep[kept++] = rings->stats_segment.fd;
+    workers->keep[kept++] = learner->gate;
+    learner->ring_fds = (const int(*)[2])workers->ring_fds;
+    learner->ring_count = plan->places;
+    learner->up_writable = workers->up_writable;
+    learner->ring_shard = workers->ring_shard;
+    for (uint32_t k = 0; k < learner->shard_count; k++) {
+        const struct farm_bitmap *cpus = &plan->placement->gpu_cpus[k];
+        learner->shards[k].eventfd = rings->bells[k];
+        learner->shards[k].cpus = plan->recipe.pin && farm_bitmap_count(cpus) ? cpus : NULL;
+    }
+    return kept;
+}
+
+static enum farm_status add_learner(struct farm_run_workers *workers, struct farm_error *err) {
+    const struct farm_plan *placement = workers->plan->placement;
+    workers->learner.seed = seed_of(workers);
+    workers->learner_cpus = placement->inference_cpus;
+    farm_bitmap_add(&workers->learner_cpus, &placement->training_cpus);
+    const bool pinned = workers->plan->recipe.pin && farm_bitmap_count(&workers->learner_cpus);
+    const struct farm_worker_spec spec = {.name = "learner",
+                                          .body = learner_body,
+                                          .context = workers,
+                                          .keep_count = farm_run_workers_hand_over(workers),
+                                          .keep = workers->keep,
+                                          .cpus = pinned ? &workers->learner_cpus : NULL,
+                                          .memory_node = placement->learner_node,
+                                          .may_end = true,
+                                          .errors_are_final =
+                                              true, // bad checkpoint, diverged: the next life would be the same
+                                          .stop_phase = FARM_RUN_PHASE_LEARNER};
+    return farm_supervisor_add(workers->supervisor, &spec, err);
+}
+
+enum farm_status farm_run_workers_add(struct farm_run_workers *workers, struct farm_error *err) {
+    const struct farm_run_plan *plan = workers->plan;
+    const bool gpu = !plan->standin.body && plan->device != FARM_DEVICE_CPU;
+    const size_t places = plan->places;
+    workers->actors = calloc(places, sizeof *workers->actors);
+    workers->ring_fds = calloc(places, sizeof *workers->ring_fds);
+    workers->ring_shard = calloc(places, sizeof *workers->ring_shard);
+    workers->up_writable = gpu ? calloc(places, sizeof *workers->up_writable) : NULL;
+    workers->keep = calloc(3 * places + workers->rings->bell_count + 2, sizeof *workers->keep);
+    if (!workers->actors || !workers->ring_fds || !workers->ring_shard || !workers->keep ||
+        (gpu && !workers->up_writable))
+        return farm_fail_errno(err, FARM_E_LIMIT, "no memory for %zu actors", places);
+    workers->count = plan->actors;
+    enum farm_status status = FARM_OK;
+    for (uint32_t a = 0; a < plan->actors && !status; a++) status = add_actor(workers, a, err);
+    for (uint32_t a = plan->actors; a < places && !status; a++)
+        status = farm_supervisor_reserve(workers->supervisor, err);
+    return status ? status : add_learner(workers, err);
+}
+
+void farm_run_workers_free(struct farm_run_workers *workers) {
+    for (uint32_t a = 0; workers->actors && a < workers->plan->places; a++)
+        farm_env_program_free(&workers->actors[a].program);
+    free(workers->actors);
+    free(workers->ring_fds);
+    free(workers->ring_shard);
+    free(workers->up_writable);
+    free(workers->keep);
+}
