@@ -520,7 +520,7 @@ aarch64: $(CROSS)
 
 # What needs no foreign library, as static programs, which open none; tools/build/aarch64_test.sh runs them under
 # qemu-user.
-CROSS_PARTS    := base shm ring kernels
+CROSS_PARTS    := base shm ring kernels kernels/cpu
 CROSS_TESTED   := $(patsubst %.c,$(BUILD)/aarch64/%.o,tests/support/aarch64/numa_calls.c \
                     $(filter-out %_avx2.c %_avx512.c %/cuda_library.c,$(wildcard $(CROSS_PARTS:%=src/%/*.c))))
 CROSS_PROGRAMS := $(patsubst %.c,$(BUILD)/aarch64/%,$(filter-out %/test_faults.c,$(wildcard $(CROSS_PARTS:%=tests/%/test_*.c))))

@@ -4,6 +4,7 @@
 
 #include "bw/latency.h"
 #include "bw/memory.h"
+#include "bw/pages.h"
 #include "farm_bw.h"
 #include "report/json.h"
 

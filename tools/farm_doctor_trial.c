@@ -15,6 +15,7 @@
 #include "actor/actor.h"
 #include "base/atomics.h"
 #include "kernels/random.h"
+#include "ring/spec.h"
 
 enum {
     GUARD_BYTES = 1 << 20, // on each side of a field

@@ -6,6 +6,7 @@
 
 #include "base/time.h"
 #include "kernels/random.h"
+#include "ring/spec.h"
 
 enum { STEPS_PER_CLOCK = 256 }; // a look at the clock costs as much as a cheap step; dear ones take 30 ms for so many
 

@@ -4,7 +4,7 @@
 #ifndef FARM_ACTOR_BARE_H
 #define FARM_ACTOR_BARE_H
 
-#include "actor/actor.h"
+#include "actor/config.h"
 #include "actor/plugin.h"
 #include "actor/random_actions.h"
 

@@ -11,7 +11,7 @@
 #include <farm/env.h>
 #include <stdbool.h>
 
-#include "actor/actor.h"
+#include "actor/config.h"
 #include "actor/crash.h"
 #include "base/status.h"
 #include "ring/lane.h"

@@ -217,3 +217,40 @@ void farm_bw_buffer_close(struct farm_bw_buffer *buffer) {
     if (buffer->start) munmap(buffer->start, buffer->mapped_bytes);
     *buffer = (struct farm_bw_buffer){0};
 }
+
+// ---- CPUs and sizes ----
+
+static const uint64_t ARRAY_BYTES_LEAST = 64u << 20;
+
+int farm_bw_cpus(const struct farm_machine *machine, int node, bool smt, int *cpus, int most) {
+    struct farm_bitmap cores = {0};
+    int count = 0;
+    for (int i = 0; i < machine->cpu_count && count < most; i++) {
+        const struct farm_cpu *cpu = &machine->cpu[i];
+        if (!farm_bitmap_has(&machine->allowed, cpu->cpu) || (node >= 0 && cpu->node != node)) continue;
+        const bool again = cpu->core >= 0 && farm_bitmap_has(&cores, cpu->core);
+        if (again && !smt) continue;
+        if (cpu->core >= 0 && cpu->core < FARM_BITMAP_BITS) farm_bitmap_set(&cores, cpu->core);
+        cpus[count++] = cpu->cpu;
+    }
+    return count;
+}
+
+uint64_t farm_bw_cache_bytes(const struct farm_machine *machine, const int *cpus, int cpu_count) {
+    struct farm_bitmap caches = {0};
+    for (int i = 0; i < cpu_count; i++) {
+        const struct farm_cpu *cpu = farm_machine_cpu(machine, cpus[i]);
+        if (cpu && cpu->l3 >= 0 && cpu->l3 < FARM_BITMAP_BITS) farm_bitmap_set(&caches, cpu->l3);
+    }
+    const int found = farm_bitmap_count(&caches);
+    return machine->l3_bytes * (uint64_t)(found ? found : 1);
+}
+
+uint64_t farm_bw_array_bytes(const struct farm_bw_setup *setup, const int *cpus, int cpu_count) {
+    uint64_t bytes = FARM_BW_CACHES * farm_bw_cache_bytes(setup->machine, cpus, cpu_count);
+    if (bytes < ARRAY_BYTES_LEAST) bytes = ARRAY_BYTES_LEAST;
+    const uint64_t room = farm_limits_memory_available_bytes(setup->root) / 2 / FARM_BW_ARRAYS_MAX;
+    if (bytes > room) bytes = room;
+    const uint64_t granule = (uint64_t)(cpu_count > 0 ? cpu_count : 1) * FARM_BANDWIDTH_LINE;
+    return bytes / granule * granule;
+}

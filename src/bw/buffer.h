@@ -35,4 +35,18 @@ void farm_bw_buffer_close(struct farm_bw_buffer *buffer);
 // Whether pages of that size can be had at all now; else why not, and what to set.
 bool farm_bw_pages_available(const char *root, enum farm_bw_pages pages, char *reason, size_t reason_bytes);
 
+// ---- CPUs and sizes ----
+
+// Fills cpus (room for `most`) with CPUs that this process may use, one a physical core and cores in the machine's
+// order; smt: all threads of the cores. node -1: of all nodes. Returns their number.
+int farm_bw_cpus(const struct farm_machine *machine, int node, bool smt, int *cpus, int most);
+
+// Bytes of the last-level caches that these CPUs reach; 0 if the machine reports none.
+uint64_t farm_bw_cache_bytes(const struct farm_machine *machine, const int *cpus, int cpu_count);
+
+// Bytes of each array that are beyond caches: FARM_BW_CACHES x the last-level caches of these CPUs, at least 64 MiB,
+// and no more than lets three of them fit into half of the memory that may still be taken.
+enum { FARM_BW_CACHES = 4, FARM_BW_ARRAYS_MAX = 3 };
+uint64_t farm_bw_array_bytes(const struct farm_bw_setup *setup, const int *cpus, int cpu_count);
+
 #endif

@@ -7,48 +7,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "bw/latency.h"
 #include "bw/stage.h"
 #include "shm/limits.h"
 
-enum { ARRAYS_MAX = 3, OPS = 6, MAIN_OPS = 3, STRIDE_DEFAULT = 4096 + FARM_BANDWIDTH_LINE };
-static const uint64_t ARRAY_BYTES_LEAST = 64u << 20;
+enum { OPS = 6, MAIN_OPS = 3, STRIDE_DEFAULT = 4096 + FARM_BANDWIDTH_LINE };
 static const double SATURATED = 0.95;
 
-// ---- CPUs and sizes ----
-
-int farm_bw_cpus(const struct farm_machine *machine, int node, bool smt, int *cpus, int most) {
-    struct farm_bitmap cores = {0};
-    int count = 0;
-    for (int i = 0; i < machine->cpu_count && count < most; i++) {
-        const struct farm_cpu *cpu = &machine->cpu[i];
-        if (!farm_bitmap_has(&machine->allowed, cpu->cpu) || (node >= 0 && cpu->node != node)) continue;
-        const bool again = cpu->core >= 0 && farm_bitmap_has(&cores, cpu->core);
-        if (again && !smt) continue;
-        if (cpu->core >= 0 && cpu->core < FARM_BITMAP_BITS) farm_bitmap_set(&cores, cpu->core);
-        cpus[count++] = cpu->cpu;
-    }
-    return count;
-}
-
-uint64_t farm_bw_cache_bytes(const struct farm_machine *machine, const int *cpus, int cpu_count) {
-    struct farm_bitmap caches = {0};
-    for (int i = 0; i < cpu_count; i++) {
-        const struct farm_cpu *cpu = farm_machine_cpu(machine, cpus[i]);
-        if (cpu && cpu->l3 >= 0 && cpu->l3 < FARM_BITMAP_BITS) farm_bitmap_set(&caches, cpu->l3);
-    }
-    const int found = farm_bitmap_count(&caches);
-    return machine->l3_bytes * (uint64_t)(found ? found : 1);
-}
-
-uint64_t farm_bw_array_bytes(const struct farm_bw_setup *setup, const int *cpus, int cpu_count) {
-    uint64_t bytes = FARM_BW_CACHES * farm_bw_cache_bytes(setup->machine, cpus, cpu_count);
-    if (bytes < ARRAY_BYTES_LEAST) bytes = ARRAY_BYTES_LEAST;
-    const uint64_t room = farm_limits_memory_available_bytes(setup->root) / 2 / ARRAYS_MAX;
-    if (bytes > room) bytes = room;
-    const uint64_t granule = (uint64_t)(cpu_count > 0 ? cpu_count : 1) * FARM_BANDWIDTH_LINE;
-    return bytes / granule * granule;
-}
+// ---- CPUs ----
 
 // The CPUs given or, where none are, all cores.
 static int cpus_or_cores(const struct farm_machine *machine, const int *given, int given_count, int *cpus) {
@@ -155,7 +120,7 @@ static enum farm_status fill_column(const struct farm_bw_setup *setup, const str
                                                       .cpu_count = count,
                                                       .node = -1,
                                                       .pages = config->pages,
-                                                      .arrays = ARRAYS_MAX,
+                                                      .arrays = FARM_BW_ARRAYS_MAX,
                                                       .array_bytes = config->array_bytes,
                                                       .seconds = farm_bw_clock_share(clock, clock->figures),
                                                       .figures = main_rows,
@@ -311,7 +276,7 @@ enum farm_status farm_bw_mix(const struct farm_bw_setup *setup, const struct far
                                                       .cpu_count = count,
                                                       .node = -1,
                                                       .pages = config->pages,
-                                                      .arrays = ARRAYS_MAX,
+                                                      .arrays = FARM_BW_ARRAYS_MAX,
                                                       .array_bytes = config->array_bytes,
                                                       .seconds = farm_bw_clock_share(&clock, FARM_BW_MIXES),
                                                       .figures = FARM_BW_MIXES};
@@ -419,72 +384,4 @@ void farm_bw_cores_free(struct farm_bw_cores_result *result) {
     free(result->curve);
     result->curve = NULL;
     result->curves = 0;
-}
-
-// ---- size of pages ----
-
-// Read, copy and latency on memory of one page size. FARM_E_UNSUPPORTED and FARM_E_LIMIT: not to be had.
-static enum farm_status measure_pages(const struct farm_bw_setup *setup, struct farm_bw_pages_result *result, int cpu,
-                                      struct farm_bw_pages_row *row, struct farm_bw_clock *clock,
-                                      struct farm_error *err) {
-    const struct farm_bw_stage_config stage_config = {.cpus = &cpu,
-                                                      .cpu_count = 1,
-                                                      .node = -1,
-                                                      .pages = row->pages,
-                                                      .arrays = 2,
-                                                      .array_bytes = result->array_bytes,
-                                                      .seconds = farm_bw_clock_share(clock, 2),
-                                                      .figures = 2};
-    struct farm_bw_stage stage;
-    if (farm_bw_clock_over(clock)) return FARM_OK;
-    enum farm_status status = farm_bw_stage_open(setup, &stage_config, &stage, clock->conditions, err);
-    if (status) return status;
-    result->array_bytes = stage.array_bytes; // the first row's choice is every row's
-    row->huge_share = row->pages == FARM_BW_PAGES_SMALL
-                          ? 1
-                          : (double)stage.actor[0].buffer.huge_bytes / (double)stage.actor[0].buffer.bytes;
-    if (farm_bw_clock_next(clock, farm_bw_pages_name(row->pages)))
-        status = farm_bw_stage_figure(&stage, clock, FARM_BANDWIDTH_READ, FARM_BANDWIDTH_TEMPORAL,
-                                      FARM_BANDWIDTH_SEQUENTIAL, 0, &row->read_bytes_per_s, err);
-    if (!status && farm_bw_clock_next(clock, farm_bw_pages_name(row->pages)))
-        status = farm_bw_stage_figure(&stage, clock, FARM_BANDWIDTH_COPY, FARM_BANDWIDTH_TEMPORAL,
-                                      FARM_BANDWIDTH_SEQUENTIAL, 0, &row->copy_bytes_per_s, err);
-    farm_bw_stage_close(&stage);
-    if (status || !farm_bw_clock_next(clock, farm_bw_pages_name(row->pages))) return status;
-    struct farm_bw_setup latency_setup = *setup;
-    latency_setup.seconds = (double)(clock->end_ns - clock->start_ns) * 1e-9 / clock->figures;
-    const struct farm_bw_idle_config idle_config = {
-        .bytes = result->array_bytes, .cpu = cpu, .node = -1, .pages = row->pages};
-    struct farm_bw_idle_result idle;
-    status = farm_bw_idle(&latency_setup, &idle_config, &idle, err);
-    row->latency_ns = idle.ns;
-    farm_bw_clock_took(clock);
-    return status;
-}
-
-enum farm_status farm_bw_page_sizes(const struct farm_bw_setup *setup, const struct farm_bw_pages_config *config,
-                                    struct farm_bw_pages_result *result, struct farm_error *err) {
-    const int cpu = config->cpu >= 0 ? config->cpu : farm_bitmap_next(&setup->machine->allowed, 0);
-    const enum farm_bw_pages kinds[] = {FARM_BW_PAGES_SMALL, FARM_BW_PAGES_TRANSPARENT, FARM_BW_PAGES_2M,
-                                        FARM_BW_PAGES_1G};
-    *result = (struct farm_bw_pages_result){.conditions = farm_bw_conditions_start()};
-    result->array_bytes = config->array_bytes;
-    struct farm_bw_clock clock = farm_bw_clock_start(setup, 6, 3 * 4, &result->conditions);
-    enum farm_status status = FARM_OK;
-    for (int i = 0; i < 4; i++) {
-        struct farm_bw_pages_row *row = &result->row[i];
-        *row = (struct farm_bw_pages_row){
-            .pages = kinds[i], .read_bytes_per_s = nothing(), .copy_bytes_per_s = nothing(), .latency_ns = nothing()};
-        row->available = farm_bw_pages_available(setup->root, kinds[i], row->reason, sizeof row->reason);
-        if (!row->available || status) continue;
-        struct farm_error why = {0};
-        enum farm_status got = measure_pages(setup, result, cpu, row, &clock, &why);
-        if (got == FARM_OK) continue;
-        row->available = false;
-        snprintf(row->reason, sizeof row->reason, "%s", why.message);
-        const bool missing = got == FARM_E_UNSUPPORTED || (got == FARM_E_LIMIT && kinds[i] >= FARM_BW_PAGES_2M);
-        if (!missing) status = got;
-        if (!missing && err) *err = why;
-    }
-    return status;
 }

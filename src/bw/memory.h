@@ -10,7 +10,7 @@
 #ifndef FARM_BW_MEMORY_H
 #define FARM_BW_MEMORY_H
 
-#include "bw/figure.h"
+#include "bw/buffer.h"
 
 // ---- one figure ----
 
@@ -37,23 +37,11 @@ struct farm_bw_memory_result {
     struct farm_bw_conditions conditions;
 };
 
-// Bytes of the last-level caches that these CPUs reach; 0 if the machine reports none.
-uint64_t farm_bw_cache_bytes(const struct farm_machine *machine, const int *cpus, int cpu_count);
-
-// Bytes of each array that are beyond caches: FARM_BW_CACHES x the last-level caches of these CPUs, at least 64 MiB,
-// and no more than lets three of them fit into half of the memory that may still be taken.
-enum { FARM_BW_CACHES = 4 };
-uint64_t farm_bw_array_bytes(const struct farm_bw_setup *setup, const int *cpus, int cpu_count);
-
 // Errors: FARM_E_LIMIT, larger than the memory, the control group or the node let us have: before anything is
 // allocated; FARM_E_INVALID, a config that makes no sense; FARM_E_UNSUPPORTED, kernels or page size that this machine
 // lacks; FARM_E_IO, data found wrong after a run.
 enum farm_status farm_bw_memory(const struct farm_bw_setup *setup, const struct farm_bw_memory_config *config,
                                 struct farm_bw_memory_result *result, struct farm_error *err);
-
-// Fills cpus (room for `most`) with CPUs that this process may use, one a physical core and cores in the machine's
-// order; smt: all threads of the cores. node -1: of all nodes. Returns their number.
-int farm_bw_cpus(const struct farm_machine *machine, int node, bool smt, int *cpus, int most);
 
 // ---- all kernels ----
 
@@ -188,30 +176,5 @@ void farm_bw_cores_free(struct farm_bw_cores_result *result);
 
 // The steps of a curve over so many cores; returns their number.
 int farm_bw_cores_steps(int cores, int *steps, int most);
-
-// ---- size of pages ----
-
-struct farm_bw_pages_row {
-    enum farm_bw_pages pages; // SMALL, TRANSPARENT, 2M, 1G
-    bool available;
-    char reason[768];                                         // not available: why, and what to set
-    struct farm_bw_figure read_bytes_per_s, copy_bytes_per_s; // of one core
-    struct farm_bw_figure latency_ns;                         // of a dependent load, one core, same memory size
-    double huge_share;                                        // of the memory, that has pages of that size
-};
-
-struct farm_bw_pages_config {
-    uint64_t array_bytes; // 0: beyond caches
-    int cpu;              // -1: the first allowed
-};
-
-struct farm_bw_pages_result {
-    struct farm_bw_pages_row row[4];
-    uint64_t array_bytes;
-    struct farm_bw_conditions conditions;
-};
-
-enum farm_status farm_bw_page_sizes(const struct farm_bw_setup *setup, const struct farm_bw_pages_config *config,
-                                    struct farm_bw_pages_result *result, struct farm_error *err);
 
 #endif

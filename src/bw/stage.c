@@ -7,7 +7,6 @@
 #include <string.h>
 
 #include "base/time.h"
-#include "bw/memory.h"
 #include "shm/limits.h"
 
 enum {

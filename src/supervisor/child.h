@@ -5,7 +5,7 @@
 
 #include <signal.h>
 
-#include "supervisor/supervisor.h"
+#include "supervisor/worker.h"
 
 // `parent`: pid of the supervisor, asked before the fork. output_fd: the pipe for 1 and 2. mask: signals to block.
 _Noreturn void farm_child_become(const struct farm_worker_spec *spec, pid_t parent, int output_fd,

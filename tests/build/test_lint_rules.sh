@@ -6,7 +6,7 @@ python=${FARM_BUILD:-build}/venv/bin/python
 [ -x "$python" ] || python=python3
 tree=$(mktemp -d)
 trap 'rm -rf "$tree"' EXIT
-mkdir -p "$tree"/{src/{base,shm,ring,actor,learner,kernels/{cpu,cuda}},include/farm,tests/{gpu,ring},tools,docs}
+mkdir -p "$tree"/{src/{base,shm,ring,actor,learner,algo,replay,run,kernels/{cpu,cuda}},include/farm,tests/{gpu,ring},tools,docs,python/pack}
 git init -q "$tree"
 
 rejects() { # script sentence
@@ -41,6 +41,8 @@ permitted check_includes.py src/actor/actor.c '#include "base/status.h"' 'actor 
 permitted check_includes.py src/kernels/cuda/gather.cu '#include <cuda_runtime.h>' 'CUDA in a cuda/ folder'
 permitted check_includes.py tests/gpu/test_x.cu '#include <cuda_runtime.h>' 'CUDA in tests/gpu'
 permitted check_includes.py src/learner/cpu.c '#include "kernels/cpu/gemm.h"' 'learner > nn > kernels'
+permitted check_includes.py src/run/run.c '#include "learner/learner.h"' 'run > everything in src'
+permitted check_includes.py src/learner/fifo.c '#include "replay/fifo.h"' 'learner > replay'
 permitted check_includes.py tools/farm.c '#include "learner/learner.h"' 'tools > everything'
 permitted check_includes.py src/actor/plugin.c '#include <farm/env.h>' 'a public header'
 forbidden check_includes.py src/base/bad.c '#include "ring/lane.h"' 'base > ring'
@@ -52,7 +54,37 @@ forbidden check_includes.py src/ring/bad.c '#include "lane.h"' 'a header without
 forbidden check_includes.py src/ring/bad.c '#include "tests/support/x.h"' 'src > tests'
 forbidden check_includes.py src/learner/bad.c '#include <cuda_runtime.h>' 'CUDA outside cuda/'
 forbidden check_includes.py tests/ring/bad.c '#include <cuda_runtime.h>' "CUDA in another folder's tests"
+forbidden check_includes.py src/learner/bad.c '#include "run/run.h"' 'learner > run'
+forbidden check_includes.py src/algo/bad.h '#include "learner/config.h"' 'algo > learner'
+forbidden check_includes.py src/replay/bad.h '#include "nn/net.h"' 'replay > nn'
+forbidden check_includes.py tools/bad.c '#include "../bench/common.h"' 'tools > bench, by a way around'
+forbidden check_includes.py python/bad.c '#include "tools/farm.h"' 'python > tools'
 forbidden check_includes.py include/farm/bad.h '#include "ring/lane.h"' 'a public header > src'
+
+# Circles: NAME.c and NAME.h are one file.
+circle() { # sentence, then pairs of file and line
+    local sentence=$1
+    shift
+    while (($#)); do printf '%s\n' "$2" >"$tree/$1"; shift 2; done
+    rejects check_includes.py "$sentence"
+    grep -qF 'a circle of' "$tree/.git/log" || { echo "names no circle for: $sentence" >&2; exit 1; }
+}
+permitted check_includes.py src/ring/one.c '#include "ring/one.h"' 'a file and its header'
+permitted check_includes.py src/ring/one.h '#include "shm/two.h"' 'one > two'
+permitted check_includes.py src/ring/three.h '#include "ring/one.h"' 'three > one > two'
+circle 'a.h > b.h > a.h' src/ring/a.h '#include "ring/b.h"' src/ring/b.h '#include "ring/a.h"'
+circle 'a.c > b.h, b.c > a.h' src/ring/a.h '' src/ring/b.h '' src/ring/a.c '#include "ring/b.h"' src/ring/b.c '#include "ring/a.h"'
+circle 'through a third file' src/ring/b.c '#include "ring/c.h"' src/ring/c.h '#include "ring/a.h"'
+rm "$tree"/src/ring/[abc].[ch]
+circle 'in tools' tools/a.h '#include "b.h"' tools/b.h '' tools/b.c '#include "a.h"'
+rm "$tree"/tools/[ab].[ch]
+touch "$tree/python/pack/__init__.py"
+permitted check_includes.py python/pack/a.py 'from . import b' 'a module > another'
+circle 'in Python' python/pack/b.py 'from .a import thing'
+circle 'in Python, by whole names' python/pack/b.py 'import pack.a'
+circle 'in Python, within a function' python/pack/b.py 'def late(): from pack import a'
+rm "$tree"/python/pack/*.py
+accepts check_includes.py 'the tree without circles'
 
 printf '# One two\n' >"$tree/docs/B.md"
 printf '# One\n[b](B.md) [b](B.md#one-two) [top](#one) [web](https://example.org) `[no](nowhere.md)`\n' >"$tree/docs/A.md"

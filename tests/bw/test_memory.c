@@ -7,6 +7,7 @@
 #include "../support/recorded.h"
 #include "bw/latency.h"
 #include "bw/memory.h"
+#include "bw/pages.h"
 #include "bw/stage.h"
 #include "here.h"
 

@@ -4,8 +4,6 @@
 #include <stdbool.h>
 #include <string.h>
 
-#include "nn/cuda/executor.h"
-
 static size_t round_up(size_t count, size_t multiple) {
     return (count + multiple - 1) / multiple * multiple;
 }

@@ -1,0 +1,36 @@
+// What an actor process is given: rings, environment, seed, waiting. Plain data that the parts of the actor share; the
+// process that starts the actor fills it in.
+#ifndef FARM_ACTOR_CONFIG_H
+#define FARM_ACTOR_CONFIG_H
+
+#include <farm/env.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+// What becomes of a reward or an f32 observation that base/number.h finds senseless.
+enum farm_bad_values {
+    FARM_BAD_COUNT, // written as it is, and not looked for here: the learner finds it, counts it, trains nothing on it
+    FARM_BAD_FAIL,  // the actor ends with a sentence that names environment, field, lane and number
+    FARM_BAD_RESET, // the episode is abandoned: the environment is reset at once, its first observation takes the
+                    // step's place with FIRST, and up_control.abandoned counts one. A reset that answers with senseless
+                    // numbers too ends the actor
+};
+
+struct farm_actor_config {
+    uint32_t actor;     // number; lane ids for seeds are actor * lanes + lane
+    int up_fd, down_fd; // owned
+    int learner_eventfd;
+    const struct farm_env_api *api;  // NULL: a plug-in's, which the actor opens itself
+    const char *plugin, *plugin_env; // path, and name of the environment in it (NULL: its first)
+    enum farm_bad_values bad_values;
+    const struct farm_env_option *options;
+    size_t option_count;
+    uint64_t seed; // of the run
+    bool obs_far;  // the rings outgrow the caches: environments get the hint FARM_ENV_OBS_FAR
+    uint64_t spin_ns;
+    bool rings_late; // shares its CPU with who answers: rings when no lane can go on, and then for all of them at once
+    uint64_t nap_ns; // how long a sleep lasts at most, the answer to a SIGTERM that comes just before it; 0: 100 ms
+};
+
+#endif
