@@ -35,19 +35,19 @@ FREE = ("tools", "tests", "bench", "python", "examples")
 ONLY_SRC = ("tools", "python")
 ENDINGS = (".c", ".h", ".cu", ".cuh", ".py")
 # Circles that are known and still to be cut.
-KNOWN = [["src/learner/cuda/context", "src/learner/cuda/crossing"]]
+KNOWN = [("src/learner/cuda/context", "src/learner/cuda/crossing")]
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
 CUDA = re.compile(r"^(cuda|cublas|cudnn|curand|cooperative_groups|nccl|nvml|nvrtc|mma\.h|cub/|thrust/|device_launch_)")
 
 
-def reachable(folder):
-    """The folders that `folder` may include, itself among them."""
-    seen, pending = set(), [folder]
+def closure(graph, start):
+    """What is reached from the nodes in `start`, these among it."""
+    seen, pending = set(), list(start)
     while pending:
         current = pending.pop()
         if current not in seen:
             seen.add(current)
-            pending += ARROWS[current]
+            pending += graph.get(current, ())
     return seen
 
 
@@ -73,7 +73,7 @@ def complaint(path, bracket, target):
         return f"src/{folder} is not in the floor plan"
     if bracket == '"' and "/" not in target and target != "farm_build.h":  # generated
         return f'headers are named from src/, as in "{folder}/{target}"'
-    if names_folder and first not in reachable(folder):
+    if names_folder and first not in closure(ARROWS, [folder]):
         return f"{folder} must not include {first}"
     return None
 
@@ -102,27 +102,10 @@ def python_imports(path, text):
 
 
 def circles(edges):
-    """Each group of files that reach one another: strongly connected components (Tarjan) with more than one member."""
-    index, low, stack, found = {}, {}, [], []
-
-    def visit(node):
-        index[node] = low[node] = len(index)
-        stack.append(node)
-        for other in edges.get(node, {}):
-            if other not in index:
-                visit(other)
-            if other in stack:
-                low[node] = min(low[node], low[other])
-        if low[node] == index[node]:
-            at = stack.index(node)
-            found.append(stack[at:])
-            del stack[at:]
-
-    sys.setrecursionlimit(10000)
-    for node in sorted(edges):
-        if node not in index:
-            visit(node)
-    return [sorted(group) for group in found if len(group) > 1]
+    """Each group of files that reach one another."""
+    reached = {stem: closure(edges, others) for stem, others in edges.items()}
+    groups = {tuple(sorted(other for other in reached[stem] if stem in reached.get(other, ()))) for stem in reached if stem in reached[stem]}
+    return sorted(groups)
 
 
 def main():
