@@ -14,6 +14,7 @@
 
 #include "actor/bare.h"
 #include "base/log.h"
+#include "base/time.h"
 
 enum { LOOK_MS = 50 }; // how soon a wait finds that it shall stop
 
@@ -32,12 +33,6 @@ static bool read_all(int fd, void *bytes, size_t count) {
     return true;
 }
 
-static uint64_t cpu_now_ns(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
-    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
-}
-
 static void loop_in_c(const struct farm_actor_config *config, uint32_t width, int command, int answer) {
     struct farm_bare bare;
     struct farm_error err;
@@ -50,41 +45,28 @@ static void loop_in_c(const struct farm_actor_config *config, uint32_t width, in
     farm_bare_run(&bare, 1, &said.taken_ns); // the first pass resets all of them
     said.taken_ns = 0;
     while (write(answer, &said, sizeof said) == sizeof said && read_all(command, &seconds, sizeof seconds)) {
-        const uint64_t from = cpu_now_ns();
+        const uint64_t from = farm_clock_ns(CLOCK_PROCESS_CPUTIME_ID);
         said.steps = farm_bare_run(&bare, (uint64_t)(seconds * 1e9), &said.taken_ns);
-        said.cpu_ns = cpu_now_ns() - from;
+        said.cpu_ns = farm_clock_ns(CLOCK_PROCESS_CPUTIME_ID) - from;
     }
     farm_bare_close(&bare);
 }
 
 static void become_python(const struct farm_run_workers *workers, uint32_t actor, int command, int answer) {
-    enum { PAIR_BYTES = sizeof((struct farm_recipe_option *)0)->key + FARM_RECIPE_PATH_BYTES };
-    static char options[FARM_RECIPE_OPTIONS_MAX + 1][PAIR_BYTES]; // until the exec
-    char numbers[4][24];
-    char *argv[16 + 2 * (FARM_RECIPE_OPTIONS_MAX + 1)];
-    size_t count = 0;
-    const struct farm_env *env = &workers->plan->env;
-    snprintf(numbers[0], sizeof numbers[0], "%u", workers->plan->width);
-    snprintf(numbers[1], sizeof numbers[1], "%llu", (unsigned long long)(workers->actors[actor].config.seed + actor));
-    snprintf(numbers[2], sizeof numbers[2], "%d", command);
-    snprintf(numbers[3], sizeof numbers[3], "%d", answer);
-    const char *const fixed[] = {env->python, "-m",          "actorfarm.bare", "--env",    env->name,
-                                 "--width",   numbers[0],    "--seed",         numbers[1], "--command-fd",
-                                 numbers[2],  "--answer-fd", numbers[3]};
-    for (size_t i = 0; i < sizeof fixed / sizeof *fixed; i++) argv[count++] = (char *)fixed[i];
-    for (size_t i = 0; i < env->option_count; i++) {
-        snprintf(options[i], sizeof options[i], "%s=%s", env->options[i].key, env->options[i].value);
-        argv[count++] = (char *)"--option";
-        argv[count++] = options[i];
+    const struct farm_env_argument arguments[] = {{"--width", .number = workers->plan->width},
+                                                  {"--seed", .number = workers->actors[actor].config.seed + actor},
+                                                  {"--command-fd", .number = (uint64_t)command},
+                                                  {"--answer-fd", .number = (uint64_t)answer}};
+    struct farm_env_program program;
+    struct farm_error err;
+    if (farm_env_program_make(&workers->plan->env, "actorfarm.bare", arguments, 4, &program, &err)) {
+        farm_log_error("the bare loop: %s", err.message);
+        return;
     }
-    argv[count] = NULL;
-    setenv("PYTHONPATH", env->pythonpath, 1);
-    setenv("OMP_NUM_THREADS", "1", 1);
-    setenv("OPENBLAS_NUM_THREADS", "1", 1);
     fcntl(command, F_SETFD, 0);
     fcntl(answer, F_SETFD, 0);
-    execv(argv[0], argv);
-    farm_log_error("the bare loop: cannot start %s: %s", argv[0], strerror(errno));
+    execve(program.argv[0], program.argv, program.environment);
+    farm_log_error("the bare loop: cannot start %s: %s", program.argv[0], strerror(errno));
 }
 
 static _Noreturn void be_bare(const struct farm_run_workers *workers, uint32_t actor, int command, int answer) {

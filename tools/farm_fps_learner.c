@@ -13,6 +13,7 @@
 #include "base/time.h"
 #include "farm_fps_bare.h"
 #include "report/progress.h"
+#include "ring/wait.h"
 #include "ring/window.h"
 
 enum { SLICE_MS = 20, BELL_NAP_MS = 100, QUIET_PATIENCE_S = 10 };
@@ -175,18 +176,13 @@ static bool await_quiet(const struct director *director, double patience_s) {
     return false;
 }
 
-static uint64_t clock_ns(clockid_t clock) {
-    struct timespec now;
-    return clock_gettime(clock, &now) ? 0 : (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
-}
-
 // Of this process and the actors.
 static uint64_t cpu_now_ns(const struct director *director) {
-    uint64_t sum = clock_ns(CLOCK_PROCESS_CPUTIME_ID);
+    uint64_t sum = farm_clock_ns(CLOCK_PROCESS_CPUTIME_ID);
     for (uint32_t a = 0; a < director->plan->actors; a++) {
         clockid_t clock;
         const pid_t pid = __atomic_load_n(&director->samples->actors[a], __ATOMIC_RELAXED);
-        if (pid && clock_getcpuclockid(pid, &clock) == 0) sum += clock_ns(clock);
+        if (pid && clock_getcpuclockid(pid, &clock) == 0) sum += farm_clock_ns(clock);
     }
     return sum;
 }

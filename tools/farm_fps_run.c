@@ -221,13 +221,6 @@ enum farm_status farm_fps_learn(const struct farm_recipe *recipe, bool trains, d
 
 // ---- how wide ----
 
-// CPU time: other programs on the machine shall not make the environment look dear.
-static uint64_t cpu_now_ns(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
-    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
-}
-
 static _Noreturn void be_probe(const struct farm_env *env, uint64_t seed, int answer) {
     const bool plugin = env->kind == FARM_ENV_PLUGIN;
     const struct farm_actor_config config = {.api = env->api,
@@ -244,8 +237,10 @@ static _Noreturn void be_probe(const struct farm_env *env, uint64_t seed, int an
         _exit(1);
     }
     farm_bare_run(&bare, PROBE_MS / 4 * 1000000u, &taken_ns); // caches and clocks
-    const uint64_t from = cpu_now_ns(), steps = farm_bare_run(&bare, PROBE_MS * 1000000u, &taken_ns);
-    const double step_ns = (double)(cpu_now_ns() - from) / (double)(steps ? steps : 1);
+    // CPU time: other programs on the machine must not make the environment look dear.
+    const uint64_t from = farm_clock_ns(CLOCK_PROCESS_CPUTIME_ID),
+                   steps = farm_bare_run(&bare, PROBE_MS * 1000000u, &taken_ns);
+    const double step_ns = (double)(farm_clock_ns(CLOCK_PROCESS_CPUTIME_ID) - from) / (double)(steps ? steps : 1);
     _exit(write(answer, &step_ns, sizeof step_ns) == sizeof step_ns ? 0 : 1);
 }
 

@@ -12,11 +12,15 @@ static inline uint64_t farm_now_ns(void) {
     return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
+// CLOCK_PROCESS_CPUTIME_ID and the like in nanoseconds; 0 if there is no such clock.
+static inline uint64_t farm_clock_ns(clockid_t clock) {
+    struct timespec now;
+    return clock_gettime(clock, &now) ? 0 : (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
 // CPU time of the calling thread in nanoseconds.
 static inline uint64_t farm_thread_cpu_ns(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
-    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+    return farm_clock_ns(CLOCK_THREAD_CPUTIME_ID);
 }
 
 #endif

@@ -13,15 +13,13 @@
 enum farm_status farm_run_change_make(struct farm_run_change *change, struct farm_error *err) {
     const struct farm_run_plan *plan = change->workers->plan;
     change->claimed = plan->placement->claim;
-    if (!plan->elastic) return FARM_OK;
-    enum farm_status status = farm_gate_make(&change->gate, &change->learner_gate, err);
-    change->workers->learner.gate = change->learner_gate;
-    return status;
+    return plan->elastic ? farm_gate_make(&change->gate, &change->workers->learner.gate, err) : FARM_OK;
 }
 
 void farm_run_change_free(struct farm_run_change *change) {
-    if (change->gate) close(change->gate);
-    if (change->learner_gate) close(change->learner_gate);
+    if (!change->gate) return;
+    close(change->gate);
+    close(change->workers->learner.gate);
 }
 
 void farm_run_change_signal(struct farm_run_change *change, int number) {
@@ -256,7 +254,7 @@ void farm_run_change_turn(struct farm_run_change *change) {
 void farm_run_change_learner_starts(struct farm_run_change *change) {
     struct farm_error err;
     if (!change->gate) return;
-    farm_gate_clear(change->gate, change->learner_gate);
+    farm_gate_clear(change->gate, change->workers->learner.gate);
     if (change->state != FARM_RUN_COMES && change->state != FARM_RUN_GOES) return;
     if (ask(change, &err)) refuse(change, &err);
 }

@@ -10,7 +10,7 @@
 
 struct farm_run_change {
     struct farm_run_workers *workers; // farm_run_make
-    int gate, learner_gate;           // both ends; 0: actors do not come and go
+    int gate;                         // to the learner, whose end is learner.gate; 0: actors do not come and go
     enum { FARM_RUN_SETTLED, FARM_RUN_COMES, FARM_RUN_GOES, FARM_RUN_ENDS } state; // ENDS: the learner has let go of it
     uint32_t actor;
     struct farm_worker_spec spec; // of one that comes

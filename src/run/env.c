@@ -2,26 +2,19 @@
 #include "run/env.h"
 
 #include <dirent.h>
-#include <errno.h>
-#include <fcntl.h>
-#include <poll.h>
-#include <signal.h>
-#include <spawn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include "actor/actor.h"
 #include "actor/plugin.h"
 #include "base/cli.h"
-#include "base/time.h"
 #include "report/json.h"
 #include "run/paths.h"
+#include "run/program.h"
 
-enum { ANSWER_BYTES_MAX = 64 << 10, PYTHON_TIMEOUT_MS = 30000, NAMES_MAX = 4096 };
+enum { PYTHON_LIMIT_S = 30, NAMES_MAX = 4096 };
 
 static const char plugin_prefix[] = "plugin:", libenv_prefix[] = "libenv:";
 
@@ -58,95 +51,24 @@ static char **python_environment(const char *pythonpath, char texts[3][PATH_MAX 
     return environment;
 }
 
-// Reads fd to its end into text (cut at bytes-1), until the deadline. False when that has passed.
-static bool read_answer(int fd, char *text, size_t bytes, uint64_t deadline_ns) {
-    size_t length = 0;
-    for (;;) {
-        uint64_t now = farm_now_ns();
-        struct pollfd readable = {.fd = fd, .events = POLLIN};
-        int ready = now < deadline_ns ? poll(&readable, 1, (int)((deadline_ns - now) / 1000000u) + 1) : 0;
-        if (ready < 0 && errno == EINTR) continue;
-        if (ready <= 0) break;
-        char rest[256];
-        bool full = length == bytes - 1;
-        ssize_t n = read(fd, full ? rest : text + length, full ? sizeof rest : bytes - 1 - length);
-        if (n < 0 && errno == EINTR) continue;
-        if (n <= 0) {
-            text[length] = 0;
-            return true;
-        }
-        if (!full) length += (size_t)n;
-    }
-    text[length] = 0;
-    return false;
-}
-
-// The last line of a text that says anything, in place.
-static const char *last_line(char *text) {
-    size_t length = strlen(text);
-    while (length && (text[length - 1] == '\n' || text[length - 1] == ' ')) text[--length] = 0;
-    char *newline = strrchr(text, '\n');
-    return newline ? newline + 1 : text;
-}
-
-static int spawn_python(const struct farm_env *env, char *const *argv, int output_fd, int error_fd, pid_t *pid) {
-    posix_spawn_file_actions_t files;
-    posix_spawnattr_t attributes;
-    char texts[3][PATH_MAX + 32];
-    char **environment = python_environment(env->pythonpath, texts);
-    sigset_t nothing;
-    sigemptyset(&nothing);
-    posix_spawn_file_actions_init(&files);
-    posix_spawn_file_actions_addopen(&files, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
-    posix_spawn_file_actions_adddup2(&files, output_fd, STDOUT_FILENO);
-    posix_spawn_file_actions_adddup2(&files, error_fd, STDERR_FILENO);
-    posix_spawnattr_init(&attributes);
-    posix_spawnattr_setsigmask(&attributes, &nothing);
-    posix_spawnattr_setpgroup(&attributes, 0); // Ctrl-C is ours to deal with
-    posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETPGROUP);
-    int failed = environment ? posix_spawn(pid, env->python, &files, &attributes, argv, environment) : ENOMEM;
-    posix_spawn_file_actions_destroy(&files);
-    posix_spawnattr_destroy(&attributes);
-    free(environment);
-    return failed;
-}
-
-// Runs the program with these arguments and returns what it wrote to stdout (malloc'd). FARM_E_USAGE where it says so
-// (exit 2), else FARM_E_NOT_FOUND, both with its last line.
+// Runs the program with these arguments and gives what it wrote to stdout (malloc'd). FARM_E_USAGE if it says so, with
+// its own sentence.
 static enum farm_status ask_python(const struct farm_env *env, char *const *argv, char **answer,
                                    struct farm_error *err) {
-    int output[2], errors = memfd_create("errors", MFD_CLOEXEC);
-    char *text = malloc(ANSWER_BYTES_MAX), said[2048];
-    pid_t pid;
-    if (!text || errors < 0 || pipe2(output, O_CLOEXEC) < 0) {
-        free(text);
-        if (errors >= 0) close(errors);
-        return farm_fail_errno(err, FARM_E_LIMIT, "cannot ask %s", env->python);
-    }
-    int failed = spawn_python(env, argv, output[1], errors, &pid), ended = 0;
-    close(output[1]);
-    bool complete = !failed && read_answer(output[0], text, ANSWER_BYTES_MAX,
-                                           farm_now_ns() + (uint64_t)PYTHON_TIMEOUT_MS * 1000000u);
-    close(output[0]);
-    if (!failed && !complete) kill(pid, SIGKILL);
-    if (!failed) waitpid(pid, &ended, 0);
-    ssize_t n = pread(errors, said, sizeof said - 1, 0);
-    said[n > 0 ? n : 0] = 0;
-    close(errors);
-    if (!failed && complete && WIFEXITED(ended) && WEXITSTATUS(ended) == 0) {
-        *answer = text;
-        return FARM_OK;
-    }
-    free(text);
-    if (failed) return farm_fail(err, FARM_E_NOT_FOUND, "cannot start %s: %s", env->python, strerror(failed));
-    if (!complete)
-        return farm_fail(err, FARM_E_DEAD, "%s -m %s did not answer within %d s", env->python, env->program->module,
-                         PYTHON_TIMEOUT_MS / 1000);
-    const char *why = last_line(said), *label = env->program->label;
-    if (strncmp(why, label, strlen(label)) == 0) why += strlen(label);
-    if (WIFEXITED(ended) && WEXITSTATUS(ended) == 2) return farm_fail(err, FARM_E_USAGE, "%s", why);
-    return farm_fail(err, FARM_E_NOT_FOUND, "the Python part does not run (`make deps`, then `make`, bring it): %s",
-                     why[0] ? why : "it gave no reason");
+    char texts[3][PATH_MAX + 32], **environment = python_environment(env->pythonpath, texts);
+    const struct farm_program program = {.path = env->python,
+                                         .argv = argv,
+                                         .environment = environment,
+                                         .label = env->program->label,
+                                         .apart = true, // Ctrl-C is ours to deal with
+                                         .limit_s = PYTHON_LIMIT_S};
+    enum farm_status status = environment ? farm_program_read(&program, answer, err)
+                                          : farm_fail_errno(err, FARM_E_LIMIT, "cannot run %s", env->python);
+    free(environment);
+    if (status == FARM_E_NOT_FOUND)
+        return farm_fail_in(err, status, "the Python part does not run (`make deps`, then `make`, bring it)");
+    return status && status != FARM_E_USAGE ? farm_fail_in(err, status, "%s -m %s", env->python, env->program->module)
+                                            : status;
 }
 
 static enum farm_status find_python(struct farm_env *env, struct farm_error *err) {
@@ -218,29 +140,57 @@ static const struct farm_env_python *python_of(const char *name) {
     return NULL;
 }
 
+struct program_texts {
+    char numbers[FARM_ENV_ARGUMENTS_MAX][24];
+    char options[FARM_RECIPE_OPTIONS_MAX + 1][sizeof((struct farm_recipe_option *)0)->key + FARM_RECIPE_PATH_BYTES];
+    char environment[3][PATH_MAX + 32];
+};
+
+enum farm_status farm_env_program_make(const struct farm_env *env, const char *module,
+                                       const struct farm_env_argument *arguments, size_t count,
+                                       struct farm_env_program *program, struct farm_error *err) {
+    struct program_texts *texts = calloc(1, sizeof *texts);
+    program->environment = texts ? python_environment(env->pythonpath, texts->environment) : NULL;
+    program->texts = texts;
+    if (!program->environment) return farm_fail_errno(err, FARM_E_LIMIT, "the command line for %s", env->name);
+    const char *name = module ? env->name : env->name + strlen(env->program->prefix);
+    const char *const words[] = {env->python, "-m", module ? module : env->program->module, "--env", name};
+    size_t used = 0;
+    for (; used < sizeof words / sizeof *words; used++) program->argv[used] = (char *)words[used];
+    for (size_t i = 0; i < count; i++) {
+        snprintf(texts->numbers[i], sizeof texts->numbers[i], "%llu", (unsigned long long)arguments[i].number);
+        program->argv[used++] = (char *)arguments[i].flag;
+        if (!arguments[i].alone)
+            program->argv[used++] = arguments[i].text ? (char *)arguments[i].text : texts->numbers[i];
+    }
+    for (size_t i = 0; i < env->option_count; i++) {
+        snprintf(texts->options[i], sizeof texts->options[i], "%s=%s", env->options[i].key, env->options[i].value);
+        program->argv[used++] = (char *)"--option";
+        program->argv[used++] = texts->options[i];
+    }
+    program->argv[used] = NULL;
+    return FARM_OK;
+}
+
+void farm_env_program_free(struct farm_env_program *program) {
+    free(program->environment);
+    free(program->texts);
+    *program = (struct farm_env_program){.texts = NULL};
+}
+
 static enum farm_status find_python_env(struct farm_env *env, struct farm_error *err) {
-    enum { PAIR_BYTES = sizeof((struct farm_recipe_option *)0)->key + FARM_RECIPE_PATH_BYTES };
-    char *argv[8 + 2 * FARM_RECIPE_OPTIONS_MAX], pairs[FARM_RECIPE_OPTIONS_MAX][PAIR_BYTES], *answer;
-    size_t count = 0;
+    struct farm_env_program program = {.texts = NULL};
+    char *answer = NULL;
     env->kind = FARM_ENV_PYTHON;
     enum farm_status status = find_python(env, err);
-    if (status) return status;
-    argv[count++] = env->python;
-    argv[count++] = "-m";
-    argv[count++] = (char *)env->program->module;
-    argv[count++] = "--spec";
-    argv[count++] = "--env";
-    argv[count++] = env->name + strlen(env->program->prefix);
-    for (size_t i = 0; i < env->option_count; i++) {
-        snprintf(pairs[i], sizeof pairs[i], "%s=%s", env->options[i].key, env->options[i].value);
-        argv[count++] = "--option";
-        argv[count++] = pairs[i];
-    }
-    argv[count] = NULL;
-    if ((status = ask_python(env, argv, &answer, err))) return status;
-    bool good = parse_spec(answer, &env->spec, err);
+    if (!status)
+        status =
+            farm_env_program_make(env, NULL, &(struct farm_env_argument){"--spec", .alone = true}, 1, &program, err);
+    if (!status) status = ask_python(env, program.argv, &answer, err);
+    if (!status && !parse_spec(answer, &env->spec, err)) status = farm_fail_in(err, FARM_E_FORMAT, "%s", env->name);
+    farm_env_program_free(&program);
     free(answer);
-    return good ? FARM_OK : farm_fail_in(err, FARM_E_FORMAT, "%s", env->name);
+    return status;
 }
 
 // ---- plug-ins ----
@@ -374,7 +324,6 @@ bool farm_env_names_file(const char *name) {
 enum farm_status farm_env_find(const struct farm_recipe *recipe, struct farm_env *env, struct farm_error *err) {
     const char *name = recipe->env;
     memset(env, 0, sizeof *env);
-    env->bad_values = recipe->bad_values;
     snprintf(env->lasting, sizeof env->lasting, "%s", name);
     for (size_t i = 0; i < recipe->option_count; i++)
         env->options[i] = (struct farm_env_option){recipe->options[i].key, recipe->options[i].value};
@@ -480,57 +429,4 @@ enum farm_status farm_env_list_make(struct farm_env_list *list, struct farm_erro
 void farm_env_list_free(struct farm_env_list *list) {
     free(list->names);
     *list = (struct farm_env_list){0};
-}
-
-// ---- an actor's command line ----
-
-enum {
-    PROGRAM_TEXT_BYTES = sizeof((struct farm_recipe_option *)0)->key + FARM_RECIPE_PATH_BYTES,
-    PROGRAM_NUMBERS = 6,
-};
-
-struct program_texts {
-    char numbers[PROGRAM_NUMBERS][24];
-    char options[FARM_RECIPE_OPTIONS_MAX][PROGRAM_TEXT_BYTES];
-    char environment[3][PATH_MAX + 32];
-};
-
-enum farm_status farm_env_program_make(const struct farm_env *env, uint32_t actor, int up_fd, int down_fd,
-                                       int learner_eventfd, uint64_t seed, uint64_t spin_ns,
-                                       struct farm_env_program *program, struct farm_error *err) {
-    static const char *const flags[PROGRAM_NUMBERS] = {"--actor",    "--up-fd", "--down-fd",
-                                                       "--event-fd", "--seed",  "--spin-ns"};
-    const uint64_t numbers[PROGRAM_NUMBERS] = {actor, (uint64_t)up_fd, (uint64_t)down_fd, (uint64_t)learner_eventfd,
-                                               seed,  spin_ns};
-    struct program_texts *texts = calloc(1, sizeof *texts);
-    program->environment = texts ? python_environment(env->pythonpath, texts->environment) : NULL;
-    program->texts = (char *)texts;
-    if (!program->environment) return farm_fail_errno(err, FARM_E_LIMIT, "actor %u", actor);
-    size_t count = 0;
-    program->argv[count++] = (char *)env->python;
-    program->argv[count++] = "-m";
-    program->argv[count++] = (char *)env->program->module;
-    program->argv[count++] = "--env";
-    program->argv[count++] = (char *)env->name + strlen(env->program->prefix);
-    program->argv[count++] = "--bad-values";
-    program->argv[count++] = (char *)env->bad_values;
-    for (size_t i = 0; i < PROGRAM_NUMBERS; i++) {
-        snprintf(texts->numbers[i], sizeof texts->numbers[i], "%llu", (unsigned long long)numbers[i]);
-        program->argv[count++] = (char *)flags[i];
-        program->argv[count++] = texts->numbers[i];
-    }
-    for (size_t i = 0; i < env->option_count; i++) {
-        snprintf(texts->options[i], sizeof texts->options[i], "%s=%s", env->options[i].key, env->options[i].value);
-        program->argv[count++] = "--option";
-        program->argv[count++] = texts->options[i];
-    }
-    program->argv[count] = NULL;
-    return FARM_OK;
-}
-
-void farm_env_program_free(struct farm_env_program *program) {
-    free(program->environment);
-    free(program->texts);
-    program->environment = NULL;
-    program->texts = NULL;
 }

@@ -30,7 +30,6 @@ struct farm_env {
     char plugin[PATH_MAX];                 // of the shared object
     const struct farm_env_python *program; // Python: env.c's table
     char python[PATH_MAX], pythonpath[PATH_MAX];
-    const char *bad_values;                                      // the recipe's
     char lib[PATH_MAX];                                          // value of libenv's option
     char lasting[2 * PATH_MAX];                                  // the recipe's name for it, good in any folder
     struct farm_env_option options[FARM_RECIPE_OPTIONS_MAX + 1]; // point into the recipe, or to lib
@@ -59,13 +58,20 @@ struct farm_env_list {
 enum farm_status farm_env_list_make(struct farm_env_list *list, struct farm_error *err);
 void farm_env_list_free(struct farm_env_list *list);
 
-// The command line of one actor of a Python environment: texts and the arrays that point to them.
+// The command line of a Python program that plays the environment: texts and the arrays that point to them.
+enum { FARM_ENV_ARGUMENTS_MAX = 8 };
 struct farm_env_program {
     char *argv[2 * FARM_RECIPE_OPTIONS_MAX + 40], **environment;
-    char *texts; // one block
+    void *texts; // one block
 };
-enum farm_status farm_env_program_make(const struct farm_env *env, uint32_t actor, int up_fd, int down_fd,
-                                       int learner_eventfd, uint64_t seed, uint64_t spin_ns,
+struct farm_env_argument {
+    const char *flag, *text; // text NULL: the number
+    uint64_t number;
+    bool alone; // a flag without a value
+};
+// module NULL: the environment's own, which gets its name without the prefix. *program can be freed in any case.
+enum farm_status farm_env_program_make(const struct farm_env *env, const char *module,
+                                       const struct farm_env_argument *arguments, size_t count,
                                        struct farm_env_program *program, struct farm_error *err);
 void farm_env_program_free(struct farm_env_program *program);
 

@@ -116,10 +116,6 @@ static void find_start(struct farm_run_events *events) {
         events->start_ns = events->tick_ns;
 }
 
-void farm_run_events_begin(struct farm_run_events *events) {
-    events->tick_ns = farm_now_ns();
-}
-
 void farm_run_events_end(struct farm_run_events *events) {
     if (!events->end_ns) events->end_ns = farm_now_ns();
     find_start(events);

@@ -14,7 +14,7 @@ struct farm_run_events {
     struct farm_run_change *change;
 
     uint64_t start_ns; // the tick before the first answered step was seen; 0: not yet
-    uint64_t tick_ns;  // the previous tick
+    uint64_t tick_ns;  // the previous tick; farm_run_go sets the first
     uint64_t end_ns;   // when the run's end was decided; 0: not yet
     uint64_t learner_restarts, actor_restarts;
     char learner_error[1024]; // the sentence with which the learner ended; "": none
@@ -23,9 +23,7 @@ struct farm_run_events {
 // The functions to make the supervisor with. `events` is their context: it must not move.
 struct farm_supervisor_config farm_run_events_config(struct farm_run_events *events, bool elastic);
 
-// Around farm_supervisor_run: starts and stops the clock.
-void farm_run_events_begin(struct farm_run_events *events);
-void farm_run_events_end(struct farm_run_events *events);
+void farm_run_events_end(struct farm_run_events *events); // after farm_supervisor_run: stops the clock
 
 // Seconds since the first answered step, up to the end of the run; 0 before.
 double farm_run_events_wall_s(const struct farm_run_events *events);

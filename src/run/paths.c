@@ -18,14 +18,16 @@ static void program_folder(char *folder, size_t bytes) {
     if (slash) *slash = 0;
 }
 
-// The first of `count` candidates that access(mode) grants; a leading '%' of a candidate stands for the binary's
-// folder.
-static bool first_there(const char *const *candidates, size_t count, int mode, char *path, size_t path_bytes) {
+// The first of the candidates (up to NULL), or, if the environment variable is set, its value, that access(mode)
+// grants; a leading '%' of a candidate stands for the binary's folder.
+static bool first_there(const char *variable, const char *const *candidates, int mode, char *path, size_t path_bytes) {
+    const char *chosen = variable ? getenv(variable) : NULL;
+    const char *const own[] = {chosen, NULL};
     char folder[PATH_MAX];
     program_folder(folder, sizeof folder);
-    for (size_t i = 0; i < count; i++) {
-        const char *rest = candidates[i] + (candidates[i][0] == '%' ? 1 : 0);
-        int n = snprintf(path, path_bytes, "%s%s", candidates[i][0] == '%' ? folder : "", rest);
+    for (candidates = chosen && chosen[0] ? own : candidates; *candidates; candidates++) {
+        const bool beside = **candidates == '%';
+        int n = snprintf(path, path_bytes, "%s%s", beside ? folder : "", *candidates + beside);
         if (n > 0 && (size_t)n < path_bytes && access(path, mode) == 0) return true;
     }
     return false;
@@ -33,25 +35,21 @@ static bool first_there(const char *const *candidates, size_t count, int mode, c
 
 bool farm_path_recipes(char *path, size_t path_bytes) {
     static const char *const candidates[] = {"%/../recipes", "%/../../recipes", "%/../share/farm/recipes",
-                                             FARM_DATA_DIR "/recipes"};
-    const char *chosen = getenv("FARM_RECIPES");
-    if (chosen && chosen[0]) return first_there(&chosen, 1, R_OK, path, path_bytes);
-    return first_there(candidates, sizeof candidates / sizeof *candidates, R_OK, path, path_bytes);
+                                             FARM_DATA_DIR "/recipes", NULL};
+    return first_there("FARM_RECIPES", candidates, R_OK, path, path_bytes);
 }
 
 bool farm_path_python(char *python, size_t python_bytes, char *pythonpath, size_t pythonpath_bytes) {
-    static const char *const pythons[] = {"%/venv/bin/python", "%/../venv/bin/python", "%/../lib/farm/venv/bin/python"};
-    static const char *const packages[] = {"%/python/actorfarm/..", "%/../lib/farm/python"};
-    const char *chosen = getenv("FARM_PYTHON");
-    bool found = chosen && chosen[0]
-                     ? first_there(&chosen, 1, X_OK, python, python_bytes)
-                     : first_there(pythons, sizeof pythons / sizeof *pythons, X_OK, python, python_bytes);
-    return first_there(packages, sizeof packages / sizeof *packages, R_OK, pythonpath, pythonpath_bytes) && found;
+    static const char *const pythons[] = {"%/venv/bin/python", "%/../venv/bin/python", "%/../lib/farm/venv/bin/python",
+                                          NULL};
+    static const char *const packages[] = {"%/python/actorfarm/..", "%/../lib/farm/python", NULL};
+    const bool found = first_there("FARM_PYTHON", pythons, X_OK, python, python_bytes);
+    return first_there(NULL, packages, R_OK, pythonpath, pythonpath_bytes) && found;
 }
 
 bool farm_path_envs(char *path, size_t path_bytes) {
-    static const char *const candidates[] = {"%/envs", "%/../lib/farm/envs"};
-    return first_there(candidates, sizeof candidates / sizeof *candidates, R_OK | X_OK, path, path_bytes);
+    static const char *const candidates[] = {"%/envs", "%/../lib/farm/envs", NULL};
+    return first_there(NULL, candidates, R_OK | X_OK, path, path_bytes);
 }
 
 bool farm_path_cache(const char *name, char *path, size_t path_bytes) {
@@ -68,17 +66,15 @@ bool farm_path_cache(const char *name, char *path, size_t path_bytes) {
 }
 
 bool farm_path_cuda(char *path, size_t path_bytes) {
-    static const char *const candidates[] = {"%/libfarm_cuda.so", "%/../lib/farm/libfarm_cuda.so"};
-    const char *chosen = getenv("FARM_CUDA_BACKEND");
-    if (chosen && chosen[0]) return first_there(&chosen, 1, R_OK, path, path_bytes);
-    return first_there(candidates, sizeof candidates / sizeof *candidates, R_OK, path, path_bytes);
+    static const char *const candidates[] = {"%/libfarm_cuda.so", "%/../lib/farm/libfarm_cuda.so", NULL};
+    return first_there("FARM_CUDA_BACKEND", candidates, R_OK, path, path_bytes);
 }
 
 bool farm_path_gpu(void) {
-    static const char *const signs[] = {"/dev/nvidiactl", "/dev/dxg", "/usr/bin/nvidia-modprobe"};
+    static const char *const signs[] = {"/dev/nvidiactl", "/dev/dxg", "/usr/bin/nvidia-modprobe", NULL};
     const char *chosen = getenv("FARM_CUDA_BACKEND");
     char path[32];
-    return (chosen && chosen[0]) || first_there(signs, sizeof signs / sizeof *signs, F_OK, path, sizeof path);
+    return (chosen && chosen[0]) || first_there(NULL, signs, F_OK, path, sizeof path);
 }
 
 const char *farm_path_cut_name(char *text) {

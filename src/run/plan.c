@@ -22,20 +22,17 @@ enum {
 
 // ---- what to run ----
 
-// The network's ends, from the environment's spec. FARM_E_UNSUPPORTED for observations that no network here reads.
+// The network's ends, from the environment's spec. FARM_E_UNSUPPORTED for spaces that no network here has.
 static enum farm_status choose_io(const struct farm_run_plan *plan, struct farm_net_io *io, struct farm_error *err) {
     const struct farm_env_spec *env = &plan->env.spec;
     const struct farm_field_spec *field = &env->obs[0];
+    const char *only = NULL;
     *io = (struct farm_net_io){.stack = (int)plan->recipe.stack, .actions = (int)farm_policy_outputs(&env->action)};
-    if (env->action.kind != FARM_ACTION_DISCRETE)
-        return farm_fail(err, FARM_E_UNSUPPORTED,
-                         "%s: only one discrete action a step can be trained yet (farm fps steps any environment)",
-                         plan->env.name);
-    if (env->obs_count != 1)
-        return farm_fail(err, FARM_E_UNSUPPORTED,
-                         "%s: only a single observation array can be trained yet (farm fps steps any environment)",
-                         plan->env.name);
-    if (field->dtype == FARM_U8 && field->rank == 2) {
+    if (env->action.kind != FARM_ACTION_DISCRETE) {
+        only = "one discrete action a step";
+    } else if (env->obs_count != 1) {
+        only = "a single observation array";
+    } else if (field->dtype == FARM_U8 && field->rank == 2) {
         io->frame_channels = 1;
         io->height = (int)field->dims[0];
         io->width = (int)field->dims[1];
@@ -45,39 +42,29 @@ static enum farm_status choose_io(const struct farm_run_plan *plan, struct farm_
             return farm_fail(err, FARM_E_USAGE,
                              "stack: %s has flat observations, of which none are stacked (--stack 1)", plan->env.name);
     } else {
-        return farm_fail(err, FARM_E_UNSUPPORTED,
-                         "%s: only grey frames (u8, height x width) and f32 vectors can be trained yet (farm fps steps "
-                         "any environment)",
-                         plan->env.name);
+        only = "grey frames (u8, height x width) and f32 vectors";
     }
-    return FARM_OK;
+    if (!only) return FARM_OK;
+    return farm_fail(err, FARM_E_UNSUPPORTED, "%s: only %s can be trained yet (farm fps steps any environment)",
+                     plan->env.name, only);
 }
 
-// Nothing here touches CUDA: the learner does, after its fork, and is told to only where a driver may be.
+// Nothing here touches CUDA: the learner does, after its fork, and only if there may be a driver.
 static enum farm_status choose_device(struct farm_run_plan *plan, struct farm_error *err) {
-    const char *device = plan->recipe.device;
+    const char *device = plan->recipe.device, *why = NULL;
+    const bool cuda = strcmp(device, "cuda") == 0, driver = farm_path_gpu();
     plan->device = FARM_DEVICE_CPU;
     if (strcmp(device, "cpu") == 0) return FARM_OK;
-    const bool found = farm_path_cuda(plan->cuda_library, sizeof plan->cuda_library), driver = farm_path_gpu();
-    if (strcmp(device, "cuda") == 0) {
-        if (!driver)
-            return farm_fail(err, FARM_E_UNSUPPORTED,
-                             "--device cuda: there is no NVIDIA driver here (/dev/nvidiactl): install it, or give the "
-                             "container the GPUs (docker --gpus all); --device cpu does without");
-        if (!found)
-            return farm_fail(
-                err, FARM_E_UNSUPPORTED,
-                "--device cuda: libfarm_cuda.so is neither beside this program nor where FARM_CUDA_BACKEND "
-                "says (`make deps` and `make` build it; --device cpu does without)");
-        plan->device = FARM_DEVICE_CUDA;
-    } else if (!driver) {
-        plan->cpu_because = "there is no NVIDIA driver here (/dev/nvidiactl)";
-    } else if (!found) {
-        plan->cpu_because = "libfarm_cuda.so is neither beside this program nor where FARM_CUDA_BACKEND says (`make "
-                            "deps` and `make` build it)";
-    } else {
-        plan->device = FARM_DEVICE_AUTO;
-    }
+    if (!driver)
+        why = "there is no NVIDIA driver here (/dev/nvidiactl)";
+    else if (!farm_path_cuda(plan->cuda_library, sizeof plan->cuda_library))
+        why = "libfarm_cuda.so is neither beside this program nor where FARM_CUDA_BACKEND says (`make deps` and `make` "
+              "build it)";
+    if (why && cuda)
+        return farm_fail(err, FARM_E_UNSUPPORTED, "--device cuda: %s%s; --device cpu does without", why,
+                         driver ? "" : ": install it, or give the container the GPUs (docker --gpus all)");
+    plan->cpu_because = why;
+    if (!why) plan->device = cuda ? FARM_DEVICE_CUDA : FARM_DEVICE_AUTO;
     return FARM_OK;
 }
 

@@ -17,6 +17,7 @@
 
 #include "actor/plugin.h"
 #include "base/time.h"
+#include "run/program.h"
 
 enum doing { DOING_LOAD, DOING_NAMES, DOING_SPEC, DOING_END };
 
@@ -116,17 +117,11 @@ static bool await_end(pid_t pid, int *ended) {
     return ready > 0;
 }
 
-// The last line that the plug-in printed, as ": it said '...'".
+// The last line that the plug-in printed, as "; it said '...'".
 static void read_last_words(int errors, char *words, size_t bytes) {
-    char text[1024];
-    const off_t length = lseek(errors, 0, SEEK_END);
-    const off_t from = length > (off_t)sizeof text - 1 ? length - ((off_t)sizeof text - 1) : 0;
-    ssize_t n = length > 0 ? pread(errors, text, sizeof text - 1, from) : 0;
-    while (n > 0 && (text[n - 1] == '\n' || text[n - 1] == ' ')) n--;
-    text[n > 0 ? n : 0] = 0;
-    const char *newline = strrchr(text, '\n');
-    words[0] = 0;
-    if (text[0]) snprintf(words, bytes, "; it said '%.300s'", newline ? newline + 1 : text);
+    char line[301];
+    farm_program_last_line(errors, line, sizeof line);
+    snprintf(words, bytes, line[0] ? "; it said '%s'" : "%s", line);
     clean(words, bytes);
 }
 

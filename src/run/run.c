@@ -1,6 +1,7 @@
 // See run.h.
 #include "run/run.h"
 
+#include "base/time.h"
 #include "run/settings.h"
 
 enum farm_status farm_run_make(struct farm_run *run, const struct farm_run_request *request, struct farm_error *err) {
@@ -27,8 +28,8 @@ enum farm_status farm_run_build(struct farm_run *run, struct farm_error *err) {
 
 enum farm_status farm_run_go(struct farm_run *run, bool *interrupted, struct farm_error *err) {
     int number;
-    farm_run_events_begin(&run->events);
-    farm_run_sampler_begin(&run->sampler, run->events.tick_ns);
+    run->events.tick_ns = run->sampler.time_ns = farm_now_ns();
+    run->sampler.frames = run->workers.learner.frames_start;
     enum farm_status status = farm_supervisor_run(run->workers.supervisor, &number, err);
     farm_run_events_end(&run->events);
     *interrupted = number != 0;

@@ -12,11 +12,6 @@ static double share(uint64_t part_ns, uint64_t whole_ns) {
     return value < 1 ? value : 1;
 }
 
-void farm_run_sampler_begin(struct farm_run_sampler *sampler, uint64_t now_ns) {
-    sampler->time_ns = now_ns;
-    sampler->frames = sampler->events->workers->learner.frames_start;
-}
-
 static void sample_rates(struct farm_run_sampler *sampler, uint64_t now_ns, struct farm_sample *sample) {
     const struct farm_run_workers *workers = sampler->events->workers;
     const struct farm_stats *stats = workers->rings->stats;

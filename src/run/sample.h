@@ -7,11 +7,9 @@
 
 struct farm_run_sampler {
     const struct farm_run_events *events; // farm_run_make
-    // The previous sample, from which rates count.
+    // The previous sample, from which rates count; farm_run_go sets the first.
     uint64_t time_ns, frames, agent_steps, windows, infer_calls, infer_rows, lag_sum, train_wait_ns, actor_wait_ns;
 };
-
-void farm_run_sampler_begin(struct farm_run_sampler *sampler, uint64_t now_ns); // as the run begins
 
 // Figures now; rates and shares since the previous sample.
 void farm_run_sample(struct farm_run_sampler *sampler, uint64_t now_ns, struct farm_sample *sample);

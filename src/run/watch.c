@@ -105,8 +105,8 @@ static void watch_actor(struct farm_run_watch *watch, uint32_t a, uint64_t passe
 
 // ---- liars ----
 
-// An actor whose counters cannot be has scribbled over its segment. The learner does not believe it and lets its lane
-// rest; the next actor can use the lane again.
+// Impossible counters: the actor has overwritten its segment. The learner ignores them and suspends the lane; the next
+// actor can use it again.
 static void end_liars(const struct farm_run_workers *workers) {
     for (uint32_t a = 0; a < workers->plan->places; a++) {
         uint32_t lane;

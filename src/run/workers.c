@@ -64,8 +64,13 @@ enum farm_status farm_run_workers_describe(struct farm_run_workers *workers, uin
                                       .stop_phase = FARM_RUN_PHASE_ACTORS};
     snprintf(spec->name, sizeof spec->name, "actor %u", a);
     if (env->kind != FARM_ENV_PYTHON) return FARM_OK;
-    enum farm_status status = farm_env_program_make(env, a, ring->up.fd, ring->down.fd_readonly, bell,
-                                                    actor->config.seed, actor->config.spin_ns, &actor->program, err);
+    const struct farm_env_argument arguments[] = {
+        {"--bad-values", .text = plan->recipe.bad_values}, {"--actor", .number = a},
+        {"--up-fd", .number = (uint64_t)ring->up.fd},      {"--down-fd", .number = (uint64_t)ring->down.fd_readonly},
+        {"--event-fd", .number = (uint64_t)bell},          {"--seed", .number = actor->config.seed},
+        {"--spin-ns", .number = actor->config.spin_ns}};
+    enum farm_status status =
+        farm_env_program_make(env, NULL, arguments, sizeof arguments / sizeof *arguments, &actor->program, err);
     spec->body = NULL;
     spec->argv = actor->program.argv;
     spec->environment = actor->program.environment;

@@ -163,3 +163,13 @@ Test(report, a_replacement_that_fails_leaves_the_old_file) {
     cr_assert_eq(access("taken/inside", F_OK), 0);
     cr_assert_eq(entries("."), 1, "no temporary file is left");
 }
+
+Test(report, finds_the_run_that_a_checkpoint_belongs_to) {
+    char run[16];
+    cr_assert(farm_run_dir_of_checkpoint("runs/a/checkpoints/1.safetensors", run, sizeof run));
+    cr_expect_str_eq(run, "runs/a");
+    cr_expect(!farm_run_dir_of_checkpoint("runs/a/elsewhere/1.safetensors", run, sizeof run));
+    cr_expect(!farm_run_dir_of_checkpoint("1.safetensors", run, sizeof run));
+    cr_expect(!farm_run_dir_of_checkpoint("checkpoints/1.safetensors", run, sizeof run));
+    cr_expect(!farm_run_dir_of_checkpoint("/a/path/too/long/checkpoints/1", run, sizeof run));
+}

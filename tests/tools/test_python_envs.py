@@ -6,7 +6,7 @@ import unittest
 
 from running import FARM, InFolder
 
-# Each goes wrong at its 500th step: beyond what farm_job_events.c calls the first rounds, after which a death is no crash loop.
+# Each goes wrong at its 500th step: beyond what src/run/events.c calls the first rounds, after which a death is no crash loop.
 FAULTY = """import gymnasium, numpy
 
 class Faulty(gymnasium.Env):

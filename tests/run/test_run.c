@@ -1,0 +1,85 @@
+// A farm from a recipe to its end, by the library alone.
+#include "run/run.h"
+
+#include <criterion/criterion.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "run/checkpoints.h"
+
+static struct farm_run *make(struct farm_run_request *request, struct farm_recipe *recipe) {
+    struct farm_error err;
+    struct farm_run *run = calloc(1, sizeof *run);
+    farm_recipe_defaults(recipe);
+    static const char *const keys[][2] = {{"env", "native/catch"}, {"device", "cpu"}, {"actors", "2"}, {"batch", "8"}};
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
+        cr_assert_eq(farm_recipe_set(recipe, FARM_LAYER_FLAG, keys[i][0], keys[i][1], &err), FARM_OK, "%s",
+                     err.message);
+    cr_assert_eq(farm_recipe_settle(recipe, &err), FARM_OK, "%s", err.message);
+    request->recipe = recipe;
+    request->quiet = true;
+    cr_assert_eq(farm_run_make(run, request, &err), FARM_OK, "%s", err.message);
+    return run;
+}
+
+static void end(struct farm_run *run) {
+    farm_run_free(run);
+    free(run);
+}
+
+Test(run, trains_from_a_recipe_until_its_frames) {
+    struct farm_run_request request = {0};
+    struct farm_recipe recipe;
+    struct farm_error err;
+    struct farm_sample sample;
+    bool interrupted = true;
+    struct farm_run *run = make(&request, &recipe);
+    cr_assert_eq(run->plan.actors, 2);
+    run->workers.learner.frames_target = 5000;
+    cr_assert_eq(farm_run_build(run, &err), FARM_OK, "%s", err.message);
+    cr_assert_eq(farm_run_go(run, &interrupted, &err), FARM_OK, "%s", err.message);
+    farm_run_sample(&run->sampler, run->events.end_ns, &sample);
+    cr_expect(!interrupted);
+    cr_expect_geq(sample.frames, 5000);
+    cr_expect_gt(sample.updates, 0);
+    cr_expect_gt(sample.wall_s, 0);
+    cr_expect_eq(sample.actors, 2);
+    cr_expect_eq(sample.actor_restarts + sample.learner_restarts, 0);
+    end(run);
+}
+
+static int stand_in(void *context, const struct farm_run_workers *workers, struct farm_stats *stats,
+                    struct farm_error *err) {
+    const bool good = workers->rings->bell_count == 2 && workers->ring_fds[1][0] > 0 && workers->count == 2;
+    if (good) farm_store_relaxed(&stats->agent_steps, *(const uint64_t *)context);
+    farm_store_release(&stats->done, 1);
+    return good ? 0 : 1;
+}
+
+Test(run, a_stand_in_gets_the_rings_and_a_bell_for_each_actor) {
+    uint64_t steps = 4711;
+    struct farm_run_request request = {.standin = {stand_in, &steps}};
+    struct farm_recipe recipe;
+    struct farm_error err;
+    bool interrupted;
+    struct farm_run *run = make(&request, &recipe);
+    cr_assert_eq(farm_run_build(run, &err), FARM_OK, "%s", err.message);
+    cr_assert_eq(farm_run_go(run, &interrupted, &err), FARM_OK, "%s", err.message);
+    cr_expect_eq(run->rings.stats->agent_steps, 4711);
+    end(run);
+}
+
+Test(run, a_run_that_was_never_built_can_be_freed) {
+    struct farm_run_request request = {.elastic = true};
+    struct farm_recipe recipe;
+    struct farm_run *run = make(&request, &recipe);
+    cr_expect_geq(run->plan.places, run->plan.actors + 8);
+    end(run);
+    static struct farm_run zeroed;
+    farm_run_free(&zeroed);
+}
+
+Test(run, finds_no_checkpoint_where_there_is_none) {
+    char path[256];
+    cr_expect(!farm_run_find_checkpoint("/nowhere", NULL, NULL, path, sizeof path));
+}
