@@ -18,7 +18,7 @@ enum { SCHEMA_VERSION = 1, LINE_COLUMNS = 100, INDENT_COLUMNS = 11, MARK_BYTES =
 
 struct options {
     bool json, pin, numa;
-    int64_t actors, train_threads, gpus;
+    int64_t actors, train_threads, infer_threads, gpus;
     const char *device;
     struct farm_machine_source source;
 };
@@ -58,6 +58,9 @@ static enum farm_status fill_request(const struct options *o, const struct farm_
     if (o->train_threads < 0 || o->train_threads > FARM_CPUS_MAX)
         return farm_fail(err, FARM_E_USAGE, "--train-threads: between 1 and %d, or 0 to let the farm choose",
                          FARM_CPUS_MAX);
+    if (o->infer_threads < 0 || o->infer_threads > FARM_PLAN_SHARDS_MAX)
+        return farm_fail(err, FARM_E_USAGE, "--infer-threads: between 1 and %d, or 0 to let the farm choose",
+                         FARM_PLAN_SHARDS_MAX);
     if (o->gpus < 0 || o->gpus > FARM_GPUS_MAX)
         return farm_fail(err, FARM_E_USAGE, "--gpus: between 1 and %d, or 0 for all that the machine shows",
                          FARM_GPUS_MAX);
@@ -71,6 +74,7 @@ static enum farm_status fill_request(const struct options *o, const struct farm_
     request->learner_gpus = learners[device] < 0 ? 1 : o->gpus ? (int)o->gpus : machine->gpu_count;
     request->learner_device = learners[device];
     request->learner_threads = (int)o->train_threads;
+    request->learner_shards = (int)o->infer_threads;
     request->pin = o->pin;
     request->numa = o->numa;
     return FARM_OK;
@@ -98,7 +102,8 @@ static void make_marks(struct view *v) {
     char number[16];
     for (int i = 0; i < v->machine.cpu_count; i++) {
         int cpu = v->machine.cpu[i].cpu;
-        bool learns = farm_bitmap_has(&plan->inference_cpus, cpu) || farm_bitmap_has(&plan->training_cpus, cpu);
+        bool infers = farm_bitmap_has(&plan->inference_cpus, cpu), several = plan->shard_count > 1;
+        bool learns = infers || farm_bitmap_has(&plan->training_cpus, cpu);
         bool acts = farm_bitmap_has(&plan->actor_cpus, cpu);
         if (!farm_bitmap_has(&v->machine.allowed, cpu))
             set_mark(v, cpu, "x");
@@ -107,7 +112,7 @@ static void make_marks(struct view *v) {
         else if (acts && (plan->shared || !plan->pinned))
             set_mark(v, cpu, "~");
         else if (learns)
-            set_mark(v, cpu, "L");
+            set_mark(v, cpu, infers && several ? "I" : "L");
         else
             set_mark(v, cpu, "-");
     }
@@ -240,8 +245,8 @@ static void draw_machine(const struct view *v) {
 static void draw_legend(const struct view *v) {
     static const struct {
         const char *mark, *meaning;
-    } legend[] = {
-        {"L", "learner"}, {"~", "whoever is ready"}, {"-", "left idle"}, {"#", "another farm's"}, {"x", "not allowed"}};
+    } legend[] = {{"L", "learner"},   {"I", "learner's inference"}, {"~", "whoever is ready"},
+                  {"-", "left idle"}, {"#", "another farm's"},      {"x", "not allowed"}};
     fprintf(v->out, "[core]");
     if (v->plan.pinned) fprintf(v->out, "  0-%d actor", v->plan.actor_count - 1);
     for (size_t i = 0; i < sizeof legend / sizeof *legend; i++)
@@ -316,10 +321,14 @@ static json_t *machine_json(const struct farm_machine *m) {
 static json_t *learner_json(const struct view *v) {
     int device = v->request.learner_device;
     if (device == FARM_LEARNER_NONE) return json_null();
-    return json_pack("{s:s, s:o, s:o, s:o, s:i, s:o}", "device", device >= 0 ? "cuda" : "cpu", "gpu",
-                     number_or_null(device), "inference_cpus", list_json(&v->plan.inference_cpus), "training_cpus",
-                     list_json(&v->plan.training_cpus), "training_threads", v->plan.training_threads, "memory_node",
-                     number_or_null(v->plan.learner_node));
+    json_t *shards = json_array();
+    for (int k = 0; k < v->plan.shard_count; k++)
+        json_array_append_new(shards, json_pack("{s:o, s:o}", "cpus", list_json(&v->plan.shard_cpus[k]), "node",
+                                                number_or_null(v->plan.shard_node[k])));
+    return json_pack("{s:s, s:o, s:o, s:o, s:o, s:i, s:o}", "device", device >= 0 ? "cuda" : "cpu", "gpu",
+                     number_or_null(device), "inference_cpus", list_json(&v->plan.inference_cpus), "shards", shards,
+                     "training_cpus", list_json(&v->plan.training_cpus), "training_threads", v->plan.training_threads,
+                     "memory_node", number_or_null(v->plan.learner_node));
 }
 
 static json_t *plan_json(const struct view *v) {
@@ -330,9 +339,10 @@ static json_t *plan_json(const struct view *v) {
         struct farm_bitmap cpus;
         farm_plan_actor_cpus(&v->machine, plan, i, &cpus);
         json_array_append_new(actors,
-                              json_pack("{s:o, s:o, s:o, s:o}", "cpu", number_or_null(plan->actor[i].cpu), "cpus",
+                              json_pack("{s:o, s:o, s:o, s:i, s:o}", "cpu", number_or_null(plan->actor[i].cpu), "cpus",
                                         list_json(&cpus), "memory_node", number_or_null(plan->actor[i].memory_node),
-                                        "gpu", device >= 0 ? json_integer(device + plan->actor[i].gpu) : json_null()));
+                                        "shard", plan->actor[i].shard, "gpu",
+                                        device >= 0 ? json_integer(device + plan->actor[i].shard) : json_null()));
     }
     for (int i = 0; i < plan->note_count; i++) json_array_append_new(notes, json_string(plan->note[i]));
     return json_pack("{s:b, s:b, s:f, s:o, s:o, s:o, s:o, s:o}", "pinned", plan->pinned, "shared", plan->shared,
@@ -394,6 +404,7 @@ int farm_cmd_topo(int argc, char **argv) {
         {"device", FARM_CLI_STRING, &o.device, "D", "learner on auto, cpu, cuda, or none"},
         {"gpus", FARM_CLI_INT, &o.gpus, "N", "GPUs of the learner (default: 1; 0: all)"},
         {"train-threads", FARM_CLI_INT, &o.train_threads, "N", "training threads (default: a share of the cores)"},
+        {"infer-threads", FARM_CLI_INT, &o.infer_threads, "N", "inference threads on CPUs (default: a share)"},
         {"pin", FARM_CLI_BOOL, &o.pin, NULL, "--no-pin leaves placement to the scheduler"},
         {"numa", FARM_CLI_BOOL, &o.numa, NULL, "--no-numa leaves memory to the kernel"},
         {"synthetic", FARM_CLI_STRING, &o.source.synthetic, "STR", "another machine, in hwloc's synthetic notation"},

@@ -188,6 +188,7 @@ static enum farm_status place(struct farm_run_plan *plan, uint64_t episodes, str
     struct farm_plan_request request = {
         .actors = (int)recipe->actors,
         .learner_threads = (int)recipe->train_threads,
+        .learner_shards = 1, // until the CPU backend serves several
         .pin = recipe->pin,
         .numa = recipe->numa,
     };

@@ -82,7 +82,7 @@ static enum farm_status add_actor(struct farm_run_workers *workers, uint32_t a, 
     const struct farm_plan_actor *place = &plan->placement->actor[a];
     struct farm_run_actor *actor = &workers->actors[a];
     struct farm_worker_spec spec;
-    workers->ring_shard[a] = (uint32_t)place->gpu;
+    workers->ring_shard[a] = (uint32_t)place->shard;
     farm_plan_actor_cpus(plan->machine, plan->placement, (int)a, &actor->cpus);
     if (place->cpu >= 0) farm_bitmap_set(&actor->claimed, place->cpu);
     actor->memory_node = place->memory_node;
@@ -130,7 +130,7 @@ size_t farm_run_workers_hand_over(struct farm_run_workers *workers) {
     learner->up_writable = workers->up_writable;
     learner->ring_shard = workers->ring_shard;
     for (uint32_t k = 0; k < learner->shard_count; k++) {
-        const struct farm_bitmap *cpus = &plan->placement->gpu_cpus[k];
+        const struct farm_bitmap *cpus = &plan->placement->shard_cpus[k];
         learner->shards[k].eventfd = rings->bells[k];
         learner->shards[k].cpus = plan->recipe.pin && farm_bitmap_count(cpus) ? cpus : NULL;
     }

@@ -15,6 +15,7 @@ enum {
     GPU_MANY_CORES = 8, // from here on a GPU learner gets two cores
     MEMORY_KEPT = 10,   // one part in ten of free memory is left for heaps
 };
+_Static_assert((int)FARM_GPUS_MAX <= (int)FARM_PLAN_SHARDS_MAX, "a shard for each GPU");
 
 // A CPU that the plan may use, with the keys it is ordered by.
 struct slot {
@@ -56,6 +57,9 @@ static enum farm_status check(const struct farm_machine *m, const struct farm_pl
     if (r->learner_threads < 0 || r->learner_threads > FARM_CPUS_MAX)
         return farm_fail(err, FARM_E_USAGE, "--train-threads %d: between 1 and %d, or 0 to let the farm choose",
                          r->learner_threads, FARM_CPUS_MAX);
+    if (r->learner_shards < 0 || r->learner_shards > FARM_PLAN_SHARDS_MAX)
+        return farm_fail(err, FARM_E_USAGE, "--infer-threads %d: between 1 and %d, or 0 to let the farm choose",
+                         r->learner_shards, FARM_PLAN_SHARDS_MAX);
     if (r->learner_device < FARM_LEARNER_NONE || r->learner_device >= m->gpu_count)
         return farm_fail(err, FARM_E_USAGE, "learner on GPU %d, but this machine shows %d NVIDIA GPU%s: --device cpu",
                          r->learner_device, m->gpu_count, plural(m->gpu_count));
@@ -189,6 +193,19 @@ static int clamp(int value, int low, int high) {
     return value < low ? low : value > high ? high : value;
 }
 
+// How many inference threads a learner on CPUs has, one a unit: as requested, else `chosen`; at least as many units are
+// left for actors, if their number is open, and one in any case.
+static int inference_threads(struct work *w, int units, int training, int chosen) {
+    const int asked = gpus(w) > 1 ? 0 : w->r->learner_shards, left = units - training;
+    int most = clamp(left - 1, 1, FARM_PLAN_SHARDS_MAX);
+    if (!w->r->actors && most > left / 2) most = left / 2;
+    if (w->r->actors && most > w->r->actors) most = w->r->actors;
+    const int threads = clamp(asked ? asked : chosen, 1, most);
+    if (asked > threads)
+        note(w->out, "--infer-threads %d, but only %d can have a CPU and an actor each: %d", asked, threads, threads);
+    return threads;
+}
+
 // How many cores infer and how many train, `units` being the cores (or the quota's CPUs) that there are; both leave at
 // least one unit for actors.
 static void split_learner(struct work *w, int units, int *inference, int *training) {
@@ -202,7 +219,7 @@ static void split_learner(struct work *w, int units, int *inference, int *traini
     }
     if (r->learner_threads) {
         *training = clamp(r->learner_threads, 1, units - 2);
-        *inference = clamp(*training / (INFERENCE_SHARE - 1), 1, units - 1 - *training);
+        *inference = inference_threads(w, units, *training, *training / (INFERENCE_SHARE - 1));
         if (*training < r->learner_threads)
             note(w->out, "--train-threads %d, but %d cores must also serve inference and actors: %d",
                  r->learner_threads, units, *training);
@@ -213,8 +230,9 @@ static void split_learner(struct work *w, int units, int *inference, int *traini
         share = clamp((r->actors + 1) / 2, LEARNER_CORES_MIN, share);
         while (!w->throttled && share > LEARNER_CORES_MIN && cpus_left(w, share) < r->actors) share--;
     }
-    *inference = clamp(share / INFERENCE_SHARE, 1, share - 1);
-    *training = share - *inference;
+    const int inference_share = clamp(share / INFERENCE_SHARE, 1, share - 1);
+    *training = share - inference_share;
+    *inference = inference_threads(w, units, *training, inference_share);
 }
 
 // The free core that is nearest to `node`, the first of them in the learner's order, with all its threads.
@@ -232,34 +250,73 @@ static void take_core(struct work *w, int node, struct farm_bitmap *out) {
         if (w->slot[i].core == best->core) farm_bitmap_set(out, w->slot[i].cpu);
 }
 
-// The cores of the learner's order: for inference beside the GPUs in turn, then for training.
+// Rule 4: several inference threads on CPUs stand on the nodes where actors will, in proportion. Reorders w->slot, the
+// CPUs that actors and these threads can have.
+static void choose_shard_nodes(struct work *w) {
+    struct farm_plan *out = w->out;
+    int cpus[FARM_NODES_MAX] = {0}, shards[FARM_NODES_MAX] = {0};
+    qsort(w->slot, (size_t)w->slots, sizeof w->slot[0], by_actor_order);
+    const int busy = w->r->actors ? w->r->actors + out->shard_count : w->slots;
+    for (int s = 0; s < w->slots && s < busy; s++)
+        for (int n = 0; n < w->m->node_count; n++) cpus[n] += w->m->node[n].node == w->slot[s].node;
+    for (int k = 0; k < out->shard_count; k++) { // the node with most CPUs a shard (D'Hondt), of equals the first
+        int best = 0;
+        for (int n = 1; n < w->m->node_count; n++)
+            if (cpus[n] * (shards[best] + 1) > cpus[best] * (shards[n] + 1)) best = n;
+        shards[best]++;
+    }
+    for (int n = 0, k = 0; n < w->m->node_count; n++)
+        while (shards[n]-- > 0) out->shard_node[k++] = w->m->node[n].node;
+}
+
+// The cores of the learner's order: for inference beside the GPUs in turn, then for training; on CPUs, if several
+// threads infer, for training first.
 static void take_learner_cores(struct work *w, int inference, int training) {
     struct farm_plan *out = w->out;
-    for (int i = 0; i < inference; i++) {
-        const bool several = gpus(w) > 1;
-        struct farm_bitmap before = out->inference_cpus;
-        take_core(w, several ? gpu_node(w, i) : w->home, &out->inference_cpus);
-        if (!several || i >= gpus(w)) continue;
-        out->gpu_cpus[i] = out->inference_cpus;
-        farm_bitmap_remove(&out->gpu_cpus[i], &before);
+    const bool several = out->shard_count > 1, spread = several && w->r->learner_device < 0;
+    for (int i = 0; spread && i < training; i++) take_core(w, w->home, &out->training_cpus);
+    if (spread) {
+        collect(w, &out->training_cpus);
+        choose_shard_nodes(w);
+        qsort(w->slot, (size_t)w->slots, sizeof w->slot[0], by_learner_order);
     }
-    for (int i = 0; i < training; i++) take_core(w, w->home, &out->training_cpus);
+    for (int i = 0; i < inference; i++) {
+        struct farm_bitmap before = out->inference_cpus;
+        const bool bound = several && i < out->shard_count;
+        take_core(w, bound ? out->shard_node[i] : w->home, &out->inference_cpus);
+        if (!bound) continue;
+        out->shard_cpus[i] = out->inference_cpus;
+        farm_bitmap_remove(&out->shard_cpus[i], &before);
+        if (spread) out->shard_node[i] = farm_machine_cpu(w->m, farm_bitmap_next(&out->shard_cpus[i], 0))->node;
+    }
+    for (int i = 0; !spread && i < training; i++) take_core(w, w->home, &out->training_cpus);
 }
 
 static bool is_tiny(const struct work *w) {
     return w->capacity <= FARM_PLAN_TINY_CPUS || w->cores < FARM_PLAN_TINY_CPUS;
 }
 
+// Rule 8, before it is known where shards run.
+static void count_shards(struct work *w, int inference) {
+    struct farm_plan *out = w->out;
+    if (w->r->learner_device == FARM_LEARNER_NONE) return;
+    out->shard_count = w->r->learner_device >= 0 || gpus(w) > 1 ? gpus(w) : inference;
+    for (int k = 0; k < out->shard_count; k++) out->shard_node[k] = w->r->learner_device >= 0 ? gpu_node(w, k) : -1;
+}
+
 // Rule 3, and rule 2 for what is larger: counts only, everybody runs everywhere.
 static void share_cpus(struct work *w) {
     struct farm_plan *out = w->out;
-    int inference = 0, training = 0, actors = w->capacity;
+    int inference = 1, training = 0, actors = w->capacity;
     if (is_tiny(w)) {
         training = w->r->learner_threads ? clamp(w->r->learner_threads, 1, w->slots) : w->capacity / 2;
+        if (w->r->learner_shards && w->r->learner_device < 0) // beside the actors, one each
+            inference = inference_threads(w, 1 + 2 * (w->r->actors ? w->r->actors : actors), 1, 1);
     } else {
         split_learner(w, w->capacity, &inference, &training);
         actors -= inference + training;
     }
+    count_shards(w, inference);
     out->actor_count = w->r->actors ? w->r->actors : actors;
     slots_to_bitmap(w, &out->actor_cpus);
     if (w->r->learner_device == FARM_LEARNER_NONE) return;
@@ -275,6 +332,7 @@ static void divide_cpus(struct work *w) {
     int inference, training;
     qsort(w->slot, (size_t)w->slots, sizeof w->slot[0], by_learner_order);
     split_learner(w, w->cores, &inference, &training);
+    count_shards(w, inference);
     take_learner_cores(w, inference, training);
     if (w->r->learner_device >= 0 && !training) out->training_cpus = out->inference_cpus;
     out->training_threads = w->r->learner_device >= 0 ? 1 : training;
@@ -295,7 +353,8 @@ static void divide_cpus(struct work *w) {
     slots_to_bitmap(w, &out->actor_cpus);
     out->shared = w->r->learner_device != FARM_LEARNER_NONE;
     if (out->shared) out->inference_cpus = out->training_cpus = out->actor_cpus;
-    memset(out->gpu_cpus, 0, sizeof out->gpu_cpus);
+    memset(out->shard_cpus, 0, sizeof out->shard_cpus);
+    count_shards(w, inference);
 }
 
 // True where every usable CPU lies on one node: then floating is as good as pinned for memory's sake.
@@ -305,10 +364,14 @@ static bool one_node(const struct work *w) {
     return true;
 }
 
+// Whether actors that are not pinned to one CPU stay on a node.
+static bool stays_on_node(const struct work *w) {
+    return one_node(w) || (w->r->pin && w->r->numa && !w->throttled && !w->crowded);
+}
+
 static void place_actors(struct work *w) {
     struct farm_plan *out = w->out;
-    bool near_memory = w->r->numa;
-    bool stay_on_node = one_node(w) || (w->r->pin && near_memory && !w->throttled && !w->crowded);
+    bool near_memory = w->r->numa, stay_on_node = stays_on_node(w);
     qsort(w->slot, (size_t)w->slots, sizeof w->slot[0], by_actor_order);
     for (int i = 0; i < out->actor_count; i++) {
         const struct slot *slot = &w->slot[i % w->slots];
@@ -320,28 +383,46 @@ static void place_actors(struct work *w) {
     }
 }
 
-// Rule 8. The GPU for the next actor: the nearest to its node that has room; of equals the one that serves fewer.
-static int nearest_gpu(const struct work *w, int node, const int *served) {
-    const int count = gpus(w), each = w->out->actor_count / count, rest = w->out->actor_count % count;
-    int best = 0, best_key[3] = {INT_MAX}, full = 0;
-    for (int g = 0; g < count; g++) full += served[g] > each; // `rest` GPUs serve one more than the others
-    for (int g = 0; g < count; g++) {
-        const bool room = served[g] < each + (full < rest);
-        const int key[] = {!room, farm_machine_distance(w->m, gpu_node(w, g), node), served[g]};
-        if (compare_keys(key, best_key, 3) >= 0) continue;
-        best = g;
+// Several inference threads on CPUs that the learner shares with actors stay on nodes if the actors do.
+static void place_shards(struct work *w) {
+    struct farm_plan *out = w->out;
+    if (out->shard_count < 2 || !out->shared || w->r->learner_device >= 0 || !stays_on_node(w)) return;
+    choose_shard_nodes(w);
+    for (int s = 0; s < w->slots && !one_node(w); s++)
+        for (int k = 0; k < out->shard_count; k++)
+            if (w->slot[s].node == out->shard_node[k]) farm_bitmap_set(&out->shard_cpus[k], w->slot[s].cpu);
+}
+
+// Rule 8. The shard for the next actor: the nearest to its node that has room, of equals the one that serves fewer; -1:
+// on its own node (`near`) there is none.
+static int nearest_shard(const struct work *w, int node, const int *served, bool near) {
+    const struct farm_plan *out = w->out;
+    const int count = out->shard_count, each = out->actor_count / count, rest = out->actor_count % count;
+    int best = -1, best_key[2] = {INT_MAX}, full = 0;
+    for (int k = 0; k < count; k++) full += served[k] > each; // `rest` shards serve one more than the others
+    for (int k = 0; k < count; k++) {
+        const int key[] = {farm_machine_distance(w->m, out->shard_node[k], node), served[k]};
+        if (served[k] >= each + (full < rest) || (near && out->shard_node[k] != node) ||
+            compare_keys(key, best_key, 2) >= 0)
+            continue;
+        best = k;
         memcpy(best_key, key, sizeof key);
     }
     return best;
 }
 
+// Those that have a shard on their node first, so that the others leave room for them.
 static void divide_actors(struct work *w) {
-    int served[FARM_GPUS_MAX] = {0};
-    for (int i = 0; i < w->out->actor_count; i++) {
-        struct farm_plan_actor *actor = &w->out->actor[i];
-        actor->gpu = nearest_gpu(w, actor->memory_node >= 0 ? actor->memory_node : actor->cpu_node, served);
-        served[actor->gpu]++;
-    }
+    int served[FARM_PLAN_SHARDS_MAX] = {0};
+    for (int i = 0; i < w->out->actor_count; i++) w->out->actor[i].shard = w->out->shard_count ? -1 : 0;
+    for (int near = 1; near >= 0; near--)
+        for (int i = 0; i < w->out->actor_count; i++) {
+            struct farm_plan_actor *actor = &w->out->actor[i];
+            if (actor->shard >= 0) continue;
+            actor->shard =
+                nearest_shard(w, actor->memory_node >= 0 ? actor->memory_node : actor->cpu_node, served, near);
+            if (actor->shard >= 0) served[actor->shard]++;
+        }
 }
 
 static void place_learner(struct work *w) {
@@ -388,11 +469,30 @@ static const char *name_cpus(const struct farm_bitmap *cpus, char *text, size_t 
     return text;
 }
 
+// Several inference threads on CPUs.
+static void note_shards(struct work *w) {
+    struct farm_plan *out = w->out;
+    const int count = out->shard_count;
+    char nodes[128] = "";
+    size_t used = 0;
+    if (count < 2 || w->r->learner_device >= 0) return;
+    for (int k = 0, same; k < count && out->shard_node[k] >= 0 && w->m->node_count > 1; k += same) {
+        for (same = 1; k + same < count && out->shard_node[k + same] == out->shard_node[k];) same++;
+        if (used < sizeof nodes)
+            used += (size_t)snprintf(nodes + used, sizeof nodes - used, "%s%d on node %d", used ? ", " : " (", same,
+                                     out->shard_node[k]);
+    }
+    note(out, "%d inference threads%s%s%s; each serves %d actor%s%s", count, out->shared ? "" : ", one a core", nodes,
+         used ? ")" : "", out->actor_count / count, plural(out->actor_count / count),
+         out->actor_count % count ? " or one more" : "");
+}
+
 static void note_learner(struct work *w) {
     struct farm_plan *out = w->out;
     struct farm_bitmap learner = out->inference_cpus;
     char cpus[80];
     int device = w->r->learner_device;
+    note_shards(w);
     if (device == FARM_LEARNER_NONE || out->shared) return;
     farm_bitmap_add(&learner, &out->training_cpus);
     name_cpus(&learner, cpus, sizeof cpus);
@@ -485,6 +585,7 @@ enum farm_status farm_plan_make(const struct farm_machine *machine, const struct
                       gpus(w), out->actor_count, plural(out->actor_count));
     if (!status) {
         place_actors(w);
+        place_shards(w);
         divide_actors(w);
         place_learner(w);
         note_decisions(w);

@@ -9,17 +9,21 @@
 //      thread that is throttled on its own CPU cannot move to where time is left.
 //   3. At most FARM_PLAN_TINY_CPUS of them, or fewer than FARM_PLAN_TINY_CPUS cores: actors and learner share all
 //      CPUs, one actor a CPU, nothing is pinned: an actor sleeps while it waits, and then the learner has its CPU.
-//   4. Else the learner gets cores of its own. On GPUs: 1 beside each for its inference, from 8 cores on 1 more beside
-//      the first for training. On CPUs: a third of the
-//      cores, a quarter of these for inference. (One core of inference keeps up with eight cores of Atari emulators,
-//      one of training with three; cheap environments want more for the learner: --train-threads.) They are whole
-//      cores, in one piece, L3 group after L3 group, from the node with most free cores. The learner's process is bound
-//      to all of them together: which of its threads runs on which of them is the scheduler's choice.
+//   4. Else the learner gets cores of its own. On GPUs: 1 beside each for its inference, from 8 cores on 1 more
+//      beside the first for training. On CPUs: a third of the cores, a quarter of these for inference, one inference
+//      thread a core. (One core of inference keeps up with eight cores of Atari emulators, one of training with three;
+//      cheap environments want more for the learner: --train-threads, --infer-threads.) They are whole cores, L3 group
+//      after L3 group: those for training in one piece, from the node with most free cores, a single one for inference
+//      beside them. Several inference threads spread over the nodes as the actors do, so that a thread reads frames and
+//      parameters from its own node. The learner's process is bound to all of its cores together: the scheduler places
+//      its training threads, and a single inference thread; each of several inference threads is bound to its core.
 //   5. Actors get what is left: first a physical core each, then the cores' other threads; within that the nodes
 //      nearest to the learner first, and round robin over a node's L3 groups, so that few actors get much cache.
 //   6. An actor's segments lie on its CPU's node; where that has no memory, on the nearest that has.
 //   7. More actors than CPUs: none is pinned to one CPU, each stays on a node.
-//   8. Several GPUs: each serves as many actors as any other, give or take one, and those near it first.
+//   8. A shard is an inference thread with the actors that it serves: one a GPU, or one a core for inference on CPUs;
+//      one alone under rule 3 unless more are requested. Shards are never more than actors. Each serves as many actors
+//      as any other, give or take one, those of its own node first.
 #ifndef FARM_TOPO_PLAN_H
 #define FARM_TOPO_PLAN_H
 
@@ -35,6 +39,7 @@ enum {
     FARM_PLAN_NOTES_MAX = 16,
     FARM_PLAN_NOTE_BYTES = 256,
     FARM_PLAN_TINY_CPUS = 4,
+    FARM_PLAN_SHARDS_MAX = 32,
 };
 
 enum { FARM_LEARNER_CPU = -1, FARM_LEARNER_NONE = -2 }; // or the index of a GPU in farm_machine.gpu
@@ -44,6 +49,7 @@ struct farm_plan_request {
     int learner_device;       // FARM_LEARNER_CPU, FARM_LEARNER_NONE or a GPU's index
     int learner_gpus;         // so many GPUs from that index on; 0 and 1: it alone
     int learner_threads;      // training threads on CPUs, 0: choose
+    int learner_shards;       // inference threads on CPUs, 0: choose; several GPUs have one each
     int envs_per_actor;       // for the sentences only
     uint64_t bytes_per_actor; // of all segments of one actor
     struct farm_bitmap taken; // CPUs that other farms have claimed
@@ -55,7 +61,7 @@ struct farm_plan_actor {
     int cpu;         // the CPU it is pinned to; -1: it floats
     int cpu_node;    // where it floats: the node whose CPUs it stays on; -1: over all of actor_cpus
     int memory_node; // node of its segments (kernel's number); -1: not bound to one node
-    int gpu;         // of the learner's, from 0: which serves it
+    int shard;       // which serves it
 };
 
 struct farm_plan {
@@ -64,13 +70,16 @@ struct farm_plan {
     bool pinned;                       // every actor has a CPU of its own
     bool shared;                       // actors and learner run on the same CPUs
     struct farm_bitmap actor_cpus;     // CPUs for actors
-    struct farm_bitmap inference_cpus; // cores reckoned for the learner's inference thread (a GPU's host thread)
+    struct farm_bitmap inference_cpus; // cores reckoned for the learner's inference threads (a GPU's host thread)
     struct farm_bitmap training_cpus;  // cores reckoned for its training threads; it is bound to both sets together
-    struct farm_bitmap gpu_cpus[FARM_GPUS_MAX]; // of the inference cores, those beside each of several GPUs; empty: any
-    int training_threads;                       // 0 without a learner
-    int learner_node;                           // node of the learner's memory; -1: not bound
-    struct farm_bitmap claim;                   // CPUs to claim against other farms; empty where nothing is pinned
-    double cpu_budget;                          // CPUs' worth of time that the plan counts on
+    int shard_count;                   // inference threads; 0 without a learner
+    struct farm_bitmap shard_cpus[FARM_PLAN_SHARDS_MAX]; // where each of several runs; empty: on any of the learner's
+    int shard_node[FARM_PLAN_SHARDS_MAX];                // its GPU's node, or that of its CPUs; -1: not bound to one.
+                                                         // Shards on CPUs are grouped by it
+    int training_threads;                                // 0 without a learner
+    int learner_node;                                    // node of the learner's memory; -1: not bound
+    struct farm_bitmap claim; // CPUs to claim against other farms; empty if nothing is pinned
+    double cpu_budget;        // CPUs' worth of time that the plan counts on
     int note_count;
     char note[FARM_PLAN_NOTES_MAX][FARM_PLAN_NOTE_BYTES]; // sentences that explain the decisions
 };

@@ -152,6 +152,15 @@ class Help(Cli):
         self.assertEqual(plan["learner"]["training_threads"], 3)
         self.assertEqual({actor["memory_node"] for actor in plan["actors"]}, {None})
         self.assertIn("learner on CPUs 0-9", self.run_farm("topo", *machine).stdout)
+        plan = json.loads(self.run_farm("topo", *machine, "--infer-threads", "2", "--json").stdout)["plan"]
+        shards = plan["learner"]["shards"]
+        self.assertEqual([shard["node"] for shard in shards], [0, 1])
+        self.assertEqual(",".join(shard["cpus"] for shard in shards), plan["learner"]["inference_cpus"])
+        self.assertEqual({actor["shard"] for actor in plan["actors"]}, {0, 1})
+        drawing = self.run_farm("topo", *machine, "--infer-threads", "2").stdout
+        self.assertEqual(drawing.count("[ I  I]"), 2)
+        self.assertIn("I learner's inference", drawing)
+        self.assertEqual(self.run_farm("topo", "--infer-threads", "33").returncode, 2)
         self.assertEqual(self.run_farm("topo", "--smt", "off").returncode, 2)
 
 

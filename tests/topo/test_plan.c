@@ -93,6 +93,39 @@ static void check_budget(const char *name, const struct farm_plan_request *reque
         cr_assert_leq(plan.actor_count + learner, limit, "%s", name);
 }
 
+static int served_by(int shard) {
+    int count = 0;
+    for (int i = 0; i < plan.actor_count; i++) count += plan.actor[i].shard == shard;
+    return count;
+}
+
+static void check_shards(const char *name, const struct farm_plan_request *request) {
+    const int count = plan.shard_count;
+    struct farm_bitmap seen = {{0}};
+    if (request->learner_device == FARM_LEARNER_NONE) {
+        cr_assert(count == 0 && served_by(0) == plan.actor_count, "%s: shards without a learner", name);
+        return;
+    }
+    cr_assert(count >= 1 && count <= plan.actor_count, "%s: %d shards of %d actors", name, count, plan.actor_count);
+    for (int k = 0, all = 0; k < count; k++) {
+        const struct farm_bitmap *cpus = &plan.shard_cpus[k];
+        const int served = served_by(k), least = plan.actor_count / count;
+        all += served;
+        cr_assert(served == least || served == least + 1, "%s: shard %d serves %d of %d", name, k, served,
+                  plan.actor_count);
+        if (k == count - 1) cr_assert_eq(all, plan.actor_count, "%s: shards that do not exist serve actors", name);
+        for (int cpu = farm_bitmap_next(cpus, 0); cpu >= 0; cpu = farm_bitmap_next(cpus, cpu + 1)) {
+            cr_assert(farm_bitmap_has(&plan.inference_cpus, cpu), "%s: shard %d on CPU %d", name, k, cpu);
+            if (request->learner_device == FARM_LEARNER_CPU)
+                cr_assert_eq(farm_machine_cpu(&machine, cpu)->node, plan.shard_node[k], "%s: shard %d", name, k);
+        }
+        if (plan.shared) continue;
+        cr_assert(!farm_bitmap_overlaps(cpus, &seen), "%s: two shards on CPU of shard %d", name, k);
+        farm_bitmap_add(&seen, cpus);
+        cr_assert_eq(farm_bitmap_count(cpus) > 0, count > 1, "%s: shard %d of %d", name, k, count);
+    }
+}
+
 static void check_second_farm(const char *name, struct farm_plan_request request) {
     farm_bitmap_add(&request.taken, &plan.claim);
     cr_assert_eq(farm_plan_make(&machine, &request, &other, &error), FARM_OK, "%s: %s", name, error.message);
@@ -107,6 +140,7 @@ static void check_all(const char *name, const struct farm_plan_request *request)
     check_pins(name, request);
     check_memory_nodes(name, request);
     check_budget(name, request);
+    check_shards(name, request);
     memset(&other, 0xaa, sizeof other);
     cr_assert_eq(farm_plan_make(&machine, request, &other, &error), FARM_OK);
     cr_assert_eq(memcmp(&plan, &other, sizeof plan), 0, "%s: the same request gives another plan", name);
@@ -119,10 +153,11 @@ Test(topo, keeps_its_promises_on_every_machine, .timeout = 60) {
         read_machine(recorded_machines[m].source);
         for (int device = FARM_LEARNER_NONE; device < machine.gpu_count; device++)
             for (int a = 0; a < 5; a++)
-                for (int variant = 0; variant < 4; variant++) {
+                for (int variant = 0; variant < 5; variant++) {
                     struct farm_plan_request request = request_of(actors[a], device);
                     request.pin = variant % 2 == 0;
-                    request.numa = variant / 2 == 0;
+                    request.numa = variant / 2 != 1;
+                    request.learner_shards = variant == 4 ? 6 : 0;
                     request.bytes_per_actor = 1 << 16;
                     if (variant == 3) farm_bitmap_set(&request.taken, machine.cpu[machine.cpu_count / 2].cpu);
                     check_all(recorded_machines[m].name, &request);
@@ -155,20 +190,19 @@ Test(topo, plans_three_floating_actors_for_a_quota_of_three_and_a_half) {
     cr_assert_eq(plan.actor_count, 1);
 }
 
-Test(topo, gives_a_cpu_learner_a_third_of_the_cores_in_whole_l3_groups) {
+Test(topo, gives_a_cpu_learner_a_third_of_the_cores_and_trains_in_whole_l3_groups) {
     read_machine((struct farm_machine_source){.synthetic = AMD_12_L3});
     make(request_of(0, FARM_LEARNER_CPU));
     cr_assert_eq(plan.actor_count, 128);
     cr_assert_eq(plan.training_threads, 48);
     cr_assert_eq(farm_bitmap_count(&plan.inference_cpus), 16);
-    cr_assert(has_note("learner on CPUs 0-63: inference and 48 training threads"), "%s", plan.note[1]);
+    cr_assert(has_note("learner on CPUs 0-52,96-106: inference and 48 training threads"), "%s", plan.note[2]);
     int cores_in_l3[24] = {0};
     for (int i = 0; i < machine.cpu_count; i++) {
         const struct farm_cpu *cpu = &machine.cpu[i];
-        bool learner =
-            farm_bitmap_has(&plan.training_cpus, cpu->cpu) || farm_bitmap_has(&plan.inference_cpus, cpu->cpu);
-        if (learner) cr_assert_eq(cpu->node, plan.learner_node);
-        cores_in_l3[cpu->l3] += learner;
+        const bool trains = farm_bitmap_has(&plan.training_cpus, cpu->cpu);
+        if (trains) cr_assert_eq(cpu->node, plan.learner_node);
+        cores_in_l3[cpu->l3] += trains;
     }
     for (int l3 = 0; l3 < 24; l3++) cr_assert(cores_in_l3[l3] == 0 || cores_in_l3[l3] == 8, "L3 group %d is split", l3);
 }
@@ -338,6 +372,108 @@ Test(topo, refuses_counts_out_of_range) {
     cr_assert_eq(farm_plan_make(&machine, &request, &plan, &error), FARM_E_USAGE);
 }
 
+// ---- several inference threads on CPUs ----
+
+static int shards_on(int node) {
+    int count = 0;
+    for (int k = 0; k < plan.shard_count; k++) count += plan.shard_node[k] == node;
+    return count;
+}
+
+static int served_from_another_node(void) {
+    int away = 0;
+    for (int i = 0; i < plan.actor_count; i++)
+        away += plan.shard_node[plan.actor[i].shard] != plan.actor[i].memory_node;
+    return away;
+}
+
+Test(topo, infers_on_one_core_each_beside_the_actors) {
+    read_machine((struct farm_machine_source){.synthetic = AMD_12_L3_SMT});
+    make(request_of(0, FARM_LEARNER_CPU));
+    cr_assert_eq(plan.shard_count, 16);
+    cr_assert(shards_on(0) == 5 && shards_on(1) == 11, "%d and %d", shards_on(0), shards_on(1));
+    for (int k = 0; k < 16; k++) {
+        const int first = farm_bitmap_next(&plan.shard_cpus[k], 0),
+                  second = farm_bitmap_next(&plan.shard_cpus[k], first + 1);
+        cr_assert_eq(farm_bitmap_count(&plan.shard_cpus[k]), 2);
+        cr_assert_eq(farm_machine_cpu(&machine, first)->core, farm_machine_cpu(&machine, second)->core);
+        cr_assert(k == 0 || plan.shard_node[k - 1] <= plan.shard_node[k], "shards of a node have neighbouring numbers");
+    }
+    cr_assert_leq(served_from_another_node(), 8, "%d actors", served_from_another_node());
+    cr_assert(has_note("16 inference threads, one a core (5 on node 0, 11 on node 1); each serves 16 actors"), "%s",
+              plan.note[1]);
+}
+
+Test(topo, infers_where_few_actors_are) {
+    read_machine((struct farm_machine_source){.synthetic = AMD_12_L3});
+    make(request_of(40, FARM_LEARNER_CPU));
+    cr_assert_eq(plan.shard_count, 5);
+    cr_assert(shards_on(0) == 5 && served_from_another_node() == 0);
+    struct farm_plan_request request = request_of(8, FARM_LEARNER_CPU);
+    read_machine((struct farm_machine_source){.synthetic = "pack:2 [numa(memory=64GB)] core:8 pu:1"});
+    request.learner_shards = 4;
+    make(request);
+    cr_assert(plan.training_threads == 3 && plan.shard_count == 4 && plan.pinned);
+    cr_assert(shards_on(0) == 2 && shards_on(1) == 2, "actors and threads share the node beside training");
+}
+
+Test(topo, serves_actors_on_their_node_before_it_helps_others) {
+    read_machine((struct farm_machine_source){.synthetic = FOUR_NODES_A_SOCKET});
+    make(request_of(0, FARM_LEARNER_CPU));
+    int wanted = 0; // actors that are more than their node's shards may serve
+    for (int node = 0; node < 8; node++) {
+        int here = 0;
+        for (int i = 0; i < plan.actor_count; i++) here += plan.actor[i].memory_node == node;
+        const int places = shards_on(node) * (plan.actor_count / plan.shard_count);
+        wanted += here > places ? here - places : 0;
+    }
+    cr_assert_eq(plan.actor_count % plan.shard_count, 0);
+    cr_assert_eq(served_from_another_node(), wanted);
+}
+
+Test(topo, takes_as_many_inference_threads_as_asked) {
+    read_machine((struct farm_machine_source){.synthetic = SIXTEEN_CORES});
+    struct farm_plan_request request = request_of(0, FARM_LEARNER_CPU);
+    request.learner_shards = 3;
+    make(request);
+    cr_assert(plan.shard_count == 3 && plan.training_threads == 4 && plan.actor_count == 9 && plan.pinned);
+    cr_assert_eq(farm_bitmap_count(&plan.inference_cpus), 3);
+    request.learner_shards = 20;
+    make(request);
+    cr_assert(plan.shard_count == 6 && plan.training_threads == 4 && plan.actor_count == 6);
+    cr_assert(has_note("--infer-threads 20, but only 6 can have a CPU and an actor each: 6"));
+    request.actors = 2;
+    make(request);
+    cr_assert_eq(plan.shard_count, 2);
+    request.learner_shards = FARM_PLAN_SHARDS_MAX + 1;
+    cr_assert_eq(farm_plan_make(&machine, &request, &plan, &error), FARM_E_USAGE);
+    cr_assert(strstr(error.message, "--infer-threads 33"), "%s", error.message);
+}
+
+Test(topo, has_one_inference_thread_on_few_cpus_unless_asked) {
+    read_machine((struct farm_machine_source){.synthetic = "pack:4 [numa(memory=1GB)] core:1 pu:1"});
+    make(request_of(0, FARM_LEARNER_CPU));
+    cr_assert(plan.shared && plan.shard_count == 1);
+    struct farm_plan_request request = request_of(0, FARM_LEARNER_CPU);
+    request.learner_shards = 4;
+    make(request);
+    cr_assert(plan.shared && plan.shard_count == 4 && plan.actor_count == 4);
+    cr_assert_eq(served_from_another_node(), 0);
+    for (int k = 0; k < 4; k++) cr_assert_eq(farm_bitmap_count(&plan.shard_cpus[k]), 1, "shard %d", k);
+    request.pin = false;
+    make(request);
+    cr_assert_eq(plan.shard_count, 4);
+    for (int k = 0; k < 4; k++) cr_assert_eq(farm_bitmap_count(&plan.shard_cpus[k]), 0, "shard %d", k);
+}
+
+Test(topo, gives_a_quota_its_inference_threads_without_cpus) {
+    read_machine((struct farm_machine_source){.synthetic = AMD_12_L3});
+    machine.cpu_quota = 96;
+    make(request_of(0, FARM_LEARNER_CPU));
+    cr_assert(plan.shard_count == 8 && plan.training_threads == 24 && plan.actor_count == 64);
+    cr_assert(plan.shard_node[0] == -1 && farm_bitmap_count(&plan.shard_cpus[0]) == 0);
+}
+
 // ---- several GPUs ----
 
 // A machine of two sockets of eight cores with GPUs beside these nodes.
@@ -345,12 +481,6 @@ static void read_two_sockets(int gpu_count, const int *nodes) {
     read_machine((struct farm_machine_source){.synthetic = "pack:2 [numa(memory=64GB)] l3:1 core:8 pu:1"});
     machine.gpu_count = gpu_count;
     for (int g = 0; g < gpu_count; g++) machine.gpu[g].node = nodes[g];
-}
-
-static int served_by(int gpu) {
-    int count = 0;
-    for (int i = 0; i < plan.actor_count; i++) count += plan.actor[i].gpu == gpu;
-    return count;
 }
 
 Test(topo, serves_each_nodes_actors_by_the_gpu_beside_them) {
@@ -362,11 +492,11 @@ Test(topo, serves_each_nodes_actors_by_the_gpu_beside_them) {
     cr_assert_eq(plan.actor_count, 13); // two cores infer, one trains
     cr_assert(abs(served_by(0) - served_by(1)) <= 1, "%d and %d", served_by(0), served_by(1));
     for (int g = 0; g < 2; g++) {
-        cr_assert_eq(farm_bitmap_count(&plan.gpu_cpus[g]), 1);
-        cr_assert_eq(farm_machine_cpu(&machine, farm_bitmap_next(&plan.gpu_cpus[g], 0))->node, g);
+        cr_assert_eq(farm_bitmap_count(&plan.shard_cpus[g]), 1);
+        cr_assert_eq(farm_machine_cpu(&machine, farm_bitmap_next(&plan.shard_cpus[g], 0))->node, g);
     }
     int away = 0;
-    for (int i = 0; i < plan.actor_count; i++) away += plan.actor[i].gpu != plan.actor[i].memory_node;
+    for (int i = 0; i < plan.actor_count; i++) away += plan.actor[i].shard != plan.actor[i].memory_node;
     cr_assert_leq(away, 1, "%d actors are served from the other socket", away);
     cr_assert(has_note("learner on GPUs 0-1"));
 }
@@ -384,9 +514,9 @@ Test(topo, takes_the_gpus_from_the_first_one_on) {
     struct farm_plan_request request = request_of(4, 1);
     request.learner_gpus = 2;
     make(request);
-    for (int i = 0; i < 4; i++) cr_assert(plan.actor[i].gpu == 0 || plan.actor[i].gpu == 1);
+    for (int i = 0; i < 4; i++) cr_assert(plan.actor[i].shard == 0 || plan.actor[i].shard == 1);
     for (int g = 0; g < 2; g++)
-        cr_assert_eq(farm_machine_cpu(&machine, farm_bitmap_next(&plan.gpu_cpus[g], 0))->node, 1);
+        cr_assert_eq(farm_machine_cpu(&machine, farm_bitmap_next(&plan.shard_cpus[g], 0))->node, 1);
 }
 
 Test(topo, divides_actors_among_gpus_that_the_machine_does_not_show) {
@@ -404,8 +534,9 @@ Test(topo, has_no_cores_beside_gpus_that_are_not_there) {
     struct farm_plan_request request = request_of(0, FARM_LEARNER_CPU);
     request.learner_gpus = 2;
     make(request);
-    cr_assert_gt(farm_bitmap_count(&plan.inference_cpus), FARM_GPUS_MAX);
-    for (int g = 2; g < FARM_GPUS_MAX; g++) cr_assert_eq(farm_bitmap_count(&plan.gpu_cpus[g]), 0, "GPU %d", g);
+    cr_assert_eq(farm_bitmap_count(&plan.inference_cpus), FARM_PLAN_SHARDS_MAX);
+    cr_assert_eq(plan.shard_count, 2);
+    for (int g = 2; g < FARM_PLAN_SHARDS_MAX; g++) cr_assert_eq(farm_bitmap_count(&plan.shard_cpus[g]), 0, "GPU %d", g);
 }
 
 Test(topo, pins_no_inference_where_nothing_is_pinned) {
@@ -414,7 +545,7 @@ Test(topo, pins_no_inference_where_nothing_is_pinned) {
     request.learner_gpus = 2;
     request.pin = false;
     make(request);
-    for (int g = 0; g < 2; g++) cr_assert_eq(farm_bitmap_count(&plan.gpu_cpus[g]), 0, "GPU %d", g);
+    for (int g = 0; g < 2; g++) cr_assert_eq(farm_bitmap_count(&plan.shard_cpus[g]), 0, "GPU %d", g);
 }
 
 Test(topo, refuses_gpus_that_are_not_there_or_would_have_no_actor) {
