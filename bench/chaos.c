@@ -145,7 +145,7 @@ static void answer(struct learner *learner, uint32_t a) {
         check_step(learner, a, l, n);
         for (uint32_t e = 0; e < WIDTH; e++) {
             const uint32_t bits = farm_random_block(1, 0, learner->draws++).word[0];
-            const int32_t action = (int32_t)(bits % lane->policy_outputs);
+            const int32_t action = (int32_t)(bits % lane->answer[FARM_ANSWER_POLICY].values);
             memcpy(farm_lane_action(lane, n, e), &action, sizeof action);
         }
         farm_lane_answer(lane, n);
@@ -411,7 +411,7 @@ static void run(struct farm *farm) {
     const struct farm_supervisor_config config = {
         .context = farm, .before_start = before_start, .before_stop = before_stop, .healthy_ms = 1};
     farm_native_env_find("native/breakout")->spec(&(struct farm_env_config){0}, &spec.env, NULL, 0);
-    spec.policy_outputs = farm_policy_outputs(&spec.env.action);
+    farm_ring_spec_answers(&spec);
     farm->bell = farm->all[0] = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
     farm->all_count = 1;
     farm->page =

@@ -181,7 +181,7 @@ static void start_actor(struct farm *farm, uint32_t a, uint32_t envs, uint32_t l
     struct farm_error err;
     struct farm_ring_spec spec = {.lanes = lanes, .width = envs / lanes, .steps = STEPS};
     bimodal_spec(NULL, &spec.env, NULL, 0);
-    spec.policy_outputs = farm_policy_outputs(&spec.env.action);
+    farm_ring_spec_answers(&spec);
     must(farm_ring_create(&spec, a, -1, false, &farm->made[a], &err), &err);
     const struct farm_actor_config config = config_of(farm, a);
     farm->pids[a] = fork();
@@ -237,7 +237,7 @@ static void answer(struct waiting *waiting) {
     const uint64_t n = waiting->answered++;
     const uint8_t *flags = farm_lane_flags(lane, n);
     for (uint32_t e = 0; e < lane->width; e++) waiting->steps += !(flags[e] & FARM_STEP_FIRST);
-    memset(farm_lane_action(lane, n, 0), 0, lane->width * lane->action_bytes);
+    memset(farm_lane_action(lane, n, 0), 0, lane->width * lane->answer[FARM_ANSWER_ACTION].bytes);
     farm_lane_answer(lane, n);
     farm_lane_release(lane, n);
     waiting->since_ns = 0;

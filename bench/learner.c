@@ -60,11 +60,12 @@ static void must(enum farm_status status, const struct farm_error *err) {
 
 static void open_lanes(struct rig *rig) {
     struct farm_error err;
-    struct farm_ring_spec spec = {.lanes = 1, .width = WIDTH, .steps = RING_STEPS, .policy_outputs = ACTIONS};
+    struct farm_ring_spec spec = {.lanes = 1, .width = WIDTH, .steps = RING_STEPS};
     spec.env.obs_count = 1;
     spec.env.obs[0] = (struct farm_field_spec){.name = "screen", .dtype = FARM_U8, .rank = 2, .dims = {SIDE, SIDE}};
     spec.env.action = (struct farm_action_spec){.kind = FARM_ACTION_DISCRETE, .dims = 1, .sizes = {ACTIONS}};
     spec.env.frames_per_step = 4;
+    farm_ring_spec_answers(&spec);
     must(farm_ring_create(&spec, 0, -1, true, &rig->made, &err), &err);
     must(farm_ring_open(rig->made.up.fd, rig->made.down.fd_readonly, FARM_RING_ACTOR, &rig->actor, &err), &err);
     farm_ring_populate(&rig->actor);

@@ -203,11 +203,12 @@ static void lane_payloads(struct side *side, uint32_t count) {
 // ---- set-up ----
 
 static struct farm_ring_spec ring_spec(uint32_t dtype, uint32_t elements) {
-    struct farm_ring_spec spec = {.lanes = 1, .width = 1, .steps = RING_STEPS, .policy_outputs = 4};
+    struct farm_ring_spec spec = {.lanes = 1, .width = 1, .steps = RING_STEPS};
     spec.env.obs_count = 1;
     spec.env.obs[0] = (struct farm_field_spec){.name = "obs", .dtype = dtype, .rank = 1, .dims = {elements}};
     spec.env.action = (struct farm_action_spec){.kind = FARM_ACTION_DISCRETE, .dims = 1, .sizes = {4}};
     spec.env.frames_per_step = 1;
+    farm_ring_spec_answers(&spec);
     return spec;
 }
 

@@ -55,7 +55,7 @@ static void make_rings(struct start *start) {
     const struct farm_env_api *api = farm_native_env_find("native/catch");
     struct farm_ring_spec spec = {.lanes = 1, .width = 1, .steps = STEPS};
     farm_bench_check(api && !api->spec(&(struct farm_env_config){0}, &spec.env, NULL, 0), "native/catch");
-    spec.policy_outputs = farm_policy_outputs(&spec.env.action);
+    farm_ring_spec_answers(&spec);
     for (uint32_t a = 0; a < ACTORS; a++) {
         struct farm_ring *ring = &start->rings[a];
         must(farm_ring_create(&spec, a, -1, false, ring, &err), &err);

@@ -273,7 +273,7 @@ static PyObject *farm_create(PyObject *module, PyObject *args, PyObject *keyword
     Py_DECREF(fields);
     if (!good) return NULL;
     spec.env.obs_count = (uint32_t)count;
-    spec.policy_outputs = farm_policy_outputs(&spec.env.action);
+    farm_ring_spec_answers(&spec);
     Ring *self = new_ring(SIDE_CREATOR);
     if (!self) return NULL;
     struct farm_error err = {0};
@@ -502,7 +502,8 @@ static PyObject *Ring_arrays(PyObject *object, PyObject *const *args, Py_ssize_t
     const uint32_t action_rank = env->action.dims > 1 || action_dtype == FARM_F32;
     return Py_BuildValue("NNNN", obs, array_view(self, lane, lane->reward, true, FARM_F32, 0, &lane->width),
                          array_view(self, lane, lane->flags, true, FARM_U8, 0, &lane->width),
-                         array_view(self, lane, lane->action, false, action_dtype, action_rank, &env->action.dims));
+                         array_view(self, lane, lane->answer[FARM_ANSWER_ACTION].at, false, action_dtype, action_rank,
+                                    &env->action.dims));
 }
 
 static PyObject *Ring_next(PyObject *object, PyObject *const *args, Py_ssize_t count) {
@@ -666,12 +667,12 @@ static PyObject *Ring_answer(PyObject *object, PyObject *const *args, Py_ssize_t
     struct farm_lane *lane = lane_argument(self, args, 0);
     if (!lane) return NULL;
     const uint64_t n = farm_lane_acted(lane);
-    if (farm_lane_produced(lane) <= n) {
+    if (lane->local || farm_lane_produced(lane) <= n) {
         PyErr_SetString(PyExc_RuntimeError, "every published step has its answer");
         return NULL;
     }
     if (PyObject_GetBuffer(args[1], &actions, PyBUF_C_CONTIGUOUS)) return NULL;
-    const size_t bytes = lane->width * lane->action_bytes;
+    const size_t bytes = lane->width * lane->answer[FARM_ANSWER_ACTION].bytes;
     const bool fits = (size_t)actions.len == bytes;
     if (fits) memcpy(farm_lane_action(lane, n, 0), actions.buf, bytes);
     PyBuffer_Release(&actions);

@@ -99,6 +99,7 @@ static enum farm_status play(struct farm_actor *actor, struct farm_error *err) {
         if (status) return status;
         uint64_t *heartbeat = &ring->up_control->heartbeat;
         farm_store_relaxed(heartbeat, farm_load_relaxed(heartbeat) + lane->width);
+        if (lane->local) actor->config->answer(actor->config->answer_context, lane, farm_lane_actor_next(lane));
         farm_lane_actor_publish(lane);
         if (!actor->config->rings_late) farm_actor_notify(ring, actor->config->learner_eventfd);
     }
@@ -115,8 +116,10 @@ int farm_actor_run(const struct farm_actor_config *config, struct farm_error *er
         close(config->down_fd);
         return 1;
     }
+    if (actor.ring.spec.answers == FARM_ANSWERS_LOCAL && !config->answer)
+        status = farm_fail(err, FARM_E_UNSUPPORTED, "actor %u has no policy of its own to answer with", config->actor);
     actor.groups = calloc(actor.ring.spec.lanes, sizeof *actor.groups);
-    if (!actor.groups) status = farm_fail(err, FARM_E_LIMIT, "no memory for the actor's groups");
+    if (!status && !actor.groups) status = farm_fail(err, FARM_E_LIMIT, "no memory for the actor's groups");
     if (!status) status = take_over(&actor, err);
     const bool ready = !status;
     if (ready) status = play(&actor, err);

@@ -1,5 +1,6 @@
 // The actor process: steps the environments of its lanes, one group while the others wait for their actions, and writes
-// each observation once, into the lane. Central inference: no model here. Runs as a forked child of the supervisor.
+// each observation once, into the lane. There is no model here: the learner answers (CENTRAL), or `answer` does
+// (LOCAL). Runs as a forked child of the supervisor.
 #ifndef FARM_ACTOR_ACTOR_H
 #define FARM_ACTOR_ACTOR_H
 

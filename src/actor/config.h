@@ -8,6 +8,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+struct farm_lane; // ring/lane.h
+
 // What becomes of a reward or an f32 observation that base/number.h finds senseless.
 enum farm_bad_values {
     FARM_BAD_COUNT, // written as it is, and not looked for here: the learner finds it, counts it, trains nothing on it
@@ -21,6 +23,9 @@ struct farm_actor_config {
     uint32_t actor;     // number; lane ids for seeds are actor * lanes + lane
     int up_fd, down_fd; // owned
     int learner_eventfd;
+    // LOCAL: writes the answer fields of step n, whose observations lie in the lane, before the step is published.
+    void (*answer)(void *context, struct farm_lane *lane, uint64_t n);
+    void *answer_context;
     const struct farm_env_api *api;  // NULL: a plug-in's, which the actor opens itself
     const char *plugin, *plugin_env; // path, and name of the environment in it (NULL: its first)
     enum farm_bad_values bad_values;

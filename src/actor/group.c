@@ -193,7 +193,7 @@ step_all(struct farm_group *group, struct farm_lane *lane, uint32_t fields, size
     const struct farm_action_spec *spec = &group->spec->action;
     const bool continuous = spec->kind == FARM_ACTION_CONTINUOUS, judge = group->bad_values != FARM_BAD_COUNT;
     const uint64_t n = farm_lane_actor_next(lane);
-    const size_t action_bytes = lane->action_bytes;
+    const size_t action_bytes = lane->answer[FARM_ANSWER_ACTION].bytes;
     const uint8_t *action = farm_lane_action(lane, n - 1, 0); // before the first step nobody reads it
     uint8_t *const flags = farm_lane_flags(lane, n);
     float *const reward = farm_lane_reward(lane, n);

@@ -84,9 +84,9 @@ const struct farm_env_api *farm_plugin_env_at(const struct farm_plugin *plugin, 
 }
 
 enum farm_status farm_plugin_check_spec(const struct farm_env_spec *spec, struct farm_error *err) {
-    const struct farm_ring_spec shape = {
-        .lanes = 1, .width = 1, .steps = 2, .policy_outputs = farm_policy_outputs(&spec->action), .env = *spec};
+    struct farm_ring_spec shape = {.lanes = 1, .width = 1, .steps = 2, .env = *spec};
     struct farm_ring_layout layout;
+    farm_ring_spec_answers(&shape);
     return farm_ring_layout_make(&shape, &layout, err) ? FARM_E_FORMAT : FARM_OK;
 }
 

@@ -278,13 +278,13 @@ static uint32_t steps_of(const struct farm_bw_lane_config *config) {
 }
 
 static struct farm_ring_spec spec_of(const struct farm_bw_lane_config *config) {
-    struct farm_ring_spec spec = {
-        .lanes = config->lanes, .width = 1, .steps = steps_of(config), .policy_outputs = ACTIONS};
+    struct farm_ring_spec spec = {.lanes = config->lanes, .width = 1, .steps = steps_of(config)};
     spec.env.obs_count = 1;
     spec.env.obs[0] =
         (struct farm_field_spec){.name = "obs", .dtype = FARM_U8, .rank = 1, .dims = {config->payload_bytes}};
     spec.env.action = (struct farm_action_spec){.kind = FARM_ACTION_DISCRETE, .dims = 1, .sizes = {ACTIONS}};
     spec.env.frames_per_step = 1;
+    farm_ring_spec_answers(&spec);
     return spec;
 }
 

@@ -272,7 +272,7 @@ static void answer(struct farm_backend *backend, const struct farm_infer_rows *i
         const float *row = logits + (size_t)i * (size_t)actions;
         int32_t *action = farm_lane_action(item->lane, item->n, env);
         *action = farm_sample_action(&sampler, farm_random_stream(item->lane_id, env), item->n, row, actions);
-        memcpy(farm_lane_logits(item->lane, item->n, env), row, (size_t)actions * sizeof(float));
+        memcpy(farm_lane_policy(item->lane, item->n, env), row, (size_t)actions * sizeof(float));
         farm_lane_value(item->lane, item->n)[env] = value[i];
     }
     *farm_lane_version(item->lane, item->n) = backend->infer_version;
@@ -309,7 +309,7 @@ static void read_step(const struct farm_backend *backend, struct trainer *t, con
     t->flags[row] = farm_lane_flags(lane, n)[column->env];
     t->reward[row] = farm_lane_reward(lane, n)[column->env];
     memcpy(&t->action[row], farm_lane_action(lane, n, column->env), sizeof(int32_t));
-    memcpy(t->behaviour + row * actions, farm_lane_logits(lane, n, column->env), actions * sizeof(float));
+    memcpy(t->behaviour + row * actions, farm_lane_policy(lane, n, column->env), actions * sizeof(float));
 }
 
 // The recurrence and the loss over rows whose logits and values are there.

@@ -40,6 +40,37 @@ struct farm_inference {
 
 // ---- one turn ----
 
+// Windows of this lane that its newest answer has completed: to training, or straight back to the actor.
+static void hand_on(const struct farm_inference *inference, struct farm_learner_lane *lane) {
+    const struct farm_inference_config *config = &inference->config;
+    if (!inference->trainer) {
+        uint64_t history = config->shape->stack - 1;
+        if (lane->answered > history) farm_lane_release(lane->lane, lane->answered - history);
+        return;
+    }
+    while (farm_window_ready(config->shape, &lane->cursor, lane->answered))
+        farm_trainer_push(inference->trainer, lane, farm_window_take(config->shape, &lane->cursor));
+}
+
+// What no actor waits for: step `answered` is counted, and done with here.
+static void finish(const struct farm_inference *inference, struct farm_learner_lane *lane) {
+    const struct farm_inference_config *config = &inference->config;
+    const uint64_t transitions = farm_lanes_account(config->lanes, lane, config->learner->evaluate, inference->stats);
+    farm_stats_add(&inference->stats->frames, transitions * config->learner->frames_per_step);
+    lane->answered++;
+    hand_on(inference, lane);
+    if (!inference->trainer) farm_learner_notify(lane->ring);
+}
+
+// LOCAL: takes in all steps that the bell was rung for (at most C); they have their answers.
+static void take_in_all(const struct farm_inference *inference, struct farm_learner_lane *lane) {
+    const uint64_t newest = inference->config.ops->version(inference->config.backend);
+    for (uint32_t i = 0; i < lane->lane->steps && farm_lanes_take_in(lane, newest, inference->stats); i++) {
+        farm_lane_answer(lane->lane, lane->answered);
+        finish(inference, lane);
+    }
+}
+
 // Puts the lanes behind bells that have rung into the queue.
 static void look(struct farm_inference *inference) {
     uint32_t count = farm_doorbells_poll(&inference->bells, inference->rung);
@@ -48,7 +79,11 @@ static void look(struct farm_inference *inference) {
         uint32_t r = inference->rung[i];
         for (uint32_t l = 0; l < inference->rings[r]->spec.lanes; l++) {
             struct farm_learner_lane *lane = inference->lanes[inference->first_lane[r] + l];
-            if (lane->queued || !farm_lanes_take_in(lane, inference->stats)) continue;
+            if (lane->lane->local) {
+                take_in_all(inference, lane);
+                continue;
+            }
+            if (lane->queued || !farm_lanes_take_in(lane, 0, inference->stats)) continue;
             lane->queued = true;
             lane->waiting_ns = now;
             inference->queue[(inference->head + inference->queued++) % inference->room] = lane;
@@ -79,18 +114,6 @@ static uint32_t take(struct farm_inference *inference) {
     return count;
 }
 
-// Windows of this lane that its newest answer has completed: to training, or straight back to the actor.
-static void hand_on(const struct farm_inference *inference, struct farm_learner_lane *lane) {
-    const struct farm_inference_config *config = &inference->config;
-    if (!inference->trainer) {
-        uint64_t history = config->shape->stack - 1;
-        if (lane->answered > history) farm_lane_release(lane->lane, lane->answered - history);
-        return;
-    }
-    while (farm_window_ready(config->shape, &lane->cursor, lane->answered))
-        farm_trainer_push(inference->trainer, lane, farm_window_take(config->shape, &lane->cursor));
-}
-
 static enum farm_status serve(struct farm_inference *inference, struct farm_error *err) {
     const struct farm_inference_config *config = &inference->config;
     struct farm_stats *stats = inference->stats;
@@ -109,13 +132,9 @@ static enum farm_status serve(struct farm_inference *inference, struct farm_erro
     for (uint32_t i = 0; i < count; i++) { // what no actor waits for
         struct farm_learner_lane *lane = inference->served[i];
         if (lane->env_done < lane->lane->width) continue;
-        const uint64_t transitions = farm_lanes_account(config->lanes, lane, config->learner->evaluate, stats);
-        farm_stats_add(&stats->frames, transitions * config->learner->frames_per_step);
-        lane->answered++;
         lane->env_done = 0;
         lane->queued = false;
-        hand_on(inference, lane);
-        if (!inference->trainer) farm_learner_notify(lane->ring);
+        finish(inference, lane);
     }
     farm_stats_add(&stats->infer_calls, 1);
     return FARM_OK;

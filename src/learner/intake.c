@@ -1,29 +1,35 @@
 // See intake.h.
 #include "learner/intake.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/number.h"
 
-static void *steps_of(const struct farm_lane *lane, size_t bytes, bool *ok) {
-    void *memory = calloc((size_t)lane->steps * lane->width, bytes);
+static void *rows_of(uint64_t rows, size_t bytes, bool *ok) {
+    void *memory = calloc(rows, bytes);
     if (!memory) *ok = false;
     return memory;
 }
 
 enum farm_status farm_intake_open(const struct farm_ring *ring, uint32_t lane, struct farm_intake *intake,
                                   struct farm_error *err) {
-    *intake = (struct farm_intake){.shared = &ring->lanes[lane], .checked = ring->lanes[lane]};
+    *intake = (struct farm_intake){.shared = &ring->lanes[lane], .spec = &ring->spec, .checked = ring->lanes[lane]};
     struct farm_lane *checked = &intake->checked;
+    const uint64_t slots = (uint64_t)checked->steps * checked->width;
     bool ok = true;
-    checked->reward = steps_of(checked, sizeof *checked->reward, &ok);
-    checked->flags = steps_of(checked, sizeof *checked->flags, &ok);
+    checked->reward = rows_of(slots, sizeof *checked->reward, &ok);
+    checked->flags = rows_of(slots, sizeof *checked->flags, &ok);
     for (uint32_t f = 0; f < checked->obs_count; f++) {
         const uint32_t dtype = ring->spec.env.obs[f].dtype;
         intake->number[f] = dtype != FARM_U8;
         intake->real[f] = dtype == FARM_F32;
-        if (intake->number[f]) checked->obs[f] = steps_of(checked, checked->obs_bytes[f], &ok);
+        if (intake->number[f]) checked->obs[f] = rows_of(slots, checked->obs_bytes[f], &ok);
+    }
+    for (uint32_t f = 0; f < checked->answer_count && checked->local; f++) {
+        struct farm_answer_array *answer = &checked->answer[f];
+        answer->at = rows_of((uint64_t)answer->slots * answer->rows, answer->bytes, &ok);
     }
     if (ok) return FARM_OK;
     farm_intake_close(intake);
@@ -37,6 +43,8 @@ void farm_intake_close(struct farm_intake *intake) {
     free(intake->checked.flags);
     for (uint32_t f = 0; f < intake->checked.obs_count; f++)
         if (intake->number[f]) free(intake->checked.obs[f]);
+    for (uint32_t f = 0; f < intake->checked.answer_count && intake->checked.local; f++)
+        free(intake->checked.answer[f].at);
     *intake = (struct farm_intake){0};
 }
 
@@ -73,7 +81,56 @@ static uint64_t take_field(struct farm_intake *intake, uint32_t f, uint64_t n) {
     return bad;
 }
 
-uint64_t farm_intake_step(struct farm_intake *intake, uint64_t n) {
+static bool is_action(const struct farm_action_spec *spec, const void *action) {
+    const int32_t *chosen = action;
+    if (spec->kind == FARM_ACTION_CONTINUOUS) return farm_numbers_sensible(action, spec->dims);
+    for (uint32_t d = 0; d < spec->dims; d++)
+        if (chosen[d] < 0 || (uint32_t)chosen[d] >= spec->sizes[d]) return false;
+    return true;
+}
+
+// Numbers that make sense; of discrete actions -infinity, too, but for those taken: their log-probability is finite
+// then. `action` has been checked.
+static bool is_policy(const struct farm_action_spec *spec, const float *policy, uint32_t count, const void *action) {
+    const int32_t *chosen = action;
+    if (spec->kind == FARM_ACTION_CONTINUOUS) return farm_numbers_sensible(policy, count);
+    for (uint32_t i = 0; i < count; i++)
+        if (policy[i] != -INFINITY && !farm_numbers_sensible(&policy[i], 1)) return false;
+    for (uint32_t d = 0; d < spec->dims; policy += spec->sizes[d++])
+        if (policy[chosen[d]] == -INFINITY) return false;
+    return true;
+}
+
+static bool is_answer(const struct farm_intake *intake, uint32_t f, uint64_t n, uint32_t row, uint64_t newest) {
+    const struct farm_answer_spec *spec = &intake->spec->answer[f];
+    const struct farm_action_spec *action = &intake->spec->env.action;
+    const void *own = farm_lane_answer_at(&intake->checked, f, n, row);
+    if (f == FARM_ANSWER_ACTION) return is_action(action, own);
+    if (f == FARM_ANSWER_POLICY)
+        return is_policy(action, own, spec->values, farm_lane_action(&intake->checked, n, row));
+    if (f == FARM_ANSWER_VERSION) return *(const uint64_t *)own <= newest;
+    return spec->dtype != FARM_F32 || farm_numbers_sensible(own, spec->values);
+}
+
+// An answer field of all environments of step n of a LOCAL lane; `action` comes before `policy`.
+static uint64_t take_answer(struct farm_intake *intake, uint32_t f, uint64_t n, uint64_t newest) {
+    const struct farm_lane *lane = &intake->checked;
+    const struct farm_answer_array *array = &lane->answer[f];
+    uint64_t bad = 0;
+    if (n % array->every) return 0;
+    copy_once(farm_lane_answer_at(lane, f, n, 0), farm_lane_answer_at(intake->shared, f, n, 0),
+              array->bytes * array->rows);
+    for (uint32_t row = 0; row < array->rows; row++) {
+        if (is_answer(intake, f, n, row, newest)) continue;
+        bad++;
+        memset(farm_lane_answer_at(lane, f, n, row), 0, array->bytes);
+        for (uint32_t e = row; e < (array->rows == lane->width ? row + 1 : lane->width); e++)
+            make_senseless(&farm_lane_reward(lane, n)[e], &farm_lane_flags(lane, n)[e]);
+    }
+    return bad;
+}
+
+uint64_t farm_intake_step(struct farm_intake *intake, uint64_t n, uint64_t newest) {
     const struct farm_lane *lane = &intake->checked;
     float *reward = farm_lane_reward(lane, n);
     uint8_t *flags = farm_lane_flags(lane, n);
@@ -87,5 +144,6 @@ uint64_t farm_intake_step(struct farm_intake *intake, uint64_t n) {
     }
     for (uint32_t f = 0; f < lane->obs_count; f++)
         if (intake->number[f]) bad += take_field(intake, f, n);
+    for (uint32_t f = 0; f < lane->answer_count && lane->local; f++) bad += take_answer(intake, f, n, newest);
     return bad;
 }

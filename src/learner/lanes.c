@@ -22,7 +22,8 @@ static enum farm_status count_lanes(struct farm_lanes *lanes, struct farm_error 
     for (uint32_t r = 0; r < lanes->ring_count; r++) {
         const bool there = is_open(&lanes->rings[r]);
         const struct farm_ring_spec *spec = there ? &lanes->rings[r].spec : model;
-        if (spec->policy_outputs != model->policy_outputs || spec->env.obs_count != model->env.obs_count ||
+        if (spec->answers != model->answers || memcmp(spec->answer, model->answer, sizeof spec->answer) != 0 ||
+            spec->env.obs_count != model->env.obs_count ||
             farm_field_bytes(&spec->env.obs[0]) != farm_field_bytes(&model->env.obs[0]))
             return farm_fail(err, FARM_E_INVALID, "actors %u and %u have different environments", first, r);
         lanes->first_lane[r] = lanes->lane_count;
@@ -44,7 +45,7 @@ static enum farm_status make_lane(struct farm_learner_lane *lane, struct farm_ri
     // What a learner that died had taken in and counted. Slots before `consumed` may be half overwritten: nobody reads
     // them.
     for (uint64_t back = lane->answered < ring->spec.steps ? lane->answered : ring->spec.steps; back > 0; back--)
-        (void)farm_intake_step(&lane->intake, lane->answered - back);
+        (void)farm_intake_step(&lane->intake, lane->answered - back, UINT64_MAX); // checked by that learner
     farm_window_cursor_start(lane->lane, shape, &lane->cursor);
     lane->games = calloc(ring->spec.width, sizeof *lane->games);
     if (!lane->games)
@@ -228,13 +229,14 @@ static void complain(struct farm_learner_lane *lane, uint64_t produced, struct f
                   lane->ring->down.header->owner, produced, lane->id, lane->answered);
 }
 
-bool farm_lanes_take_in(struct farm_learner_lane *lane, struct farm_stats *stats) {
+bool farm_lanes_take_in(struct farm_learner_lane *lane, uint64_t newest, struct farm_stats *stats) {
     const uint64_t produced = farm_lane_produced(lane->lane), ahead = produced - lane->answered;
-    if (ahead > 1) complain(lane, produced, stats);
+    const bool sound = ahead <= farm_lane_ahead_max(lane->lane);
+    if (!sound) complain(lane, produced, stats);
     // The acquire of `consumed` orders training's last reads of the slot before the answer that overwrites it, in this
     // process too.
-    if (ahead != 1 || lane->answered - farm_lane_consumed(lane->lane) >= lane->lane->steps) return false;
-    lane->bad = farm_intake_step(&lane->intake, lane->answered);
+    if (!sound || !ahead || produced - farm_lane_consumed(lane->lane) > lane->lane->steps) return false;
+    lane->bad = farm_intake_step(&lane->intake, lane->answered, newest);
     return true;
 }
 

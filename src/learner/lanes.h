@@ -27,7 +27,7 @@ struct farm_learner_lane {
     struct farm_lane *lane; // the intake's: checked copies of what the actor wrote; NULL: its ring is not there
     uint32_t id;            // of the whole farm
     uint32_t shard;         // whose inference thread answers it
-    uint64_t answered;      // steps answered: `acted`, whose writer we are
+    uint64_t answered;      // steps answered (LOCAL: taken in): `acted`, whose writer we are
     uint32_t env_done;      // environments of step `answered` that have their answer, where one batch did not hold all
     bool queued;            // in the queue of lanes that wait
     uint64_t bad;           // values of the step in the queue that made no sense
@@ -88,10 +88,11 @@ void farm_lanes_end_writable(struct farm_lanes *lanes);
 void farm_lanes_set_quota(struct farm_lanes *lanes, uint64_t games);
 
 // Whether the lane's step `answered` is published and its slot free for the answer; then the step is taken in: copied
-// and checked. An honest actor publishes one step and waits for its answer. A counter that says anything else was
-// scribbled over: it is warned of, once an actor's life, counted, and the lane rests until the counter is right again
-// or another actor has come. Pairs P and C.
-bool farm_lanes_take_in(struct farm_learner_lane *lane, struct farm_stats *stats);
+// and checked (`newest`: the newest published version, for LOCAL lanes). An honest actor publishes one step and waits
+// for its answer (LOCAL: publishes as long as there is room). A counter that says anything else was scribbled over: it
+// is warned of, once an actor's life, counted, and the lane rests until the counter is right again or another actor
+// has come. Pairs P and C.
+bool farm_lanes_take_in(struct farm_learner_lane *lane, uint64_t newest, struct farm_stats *stats);
 
 // Takes note of the step that was taken in last: counts transitions, adds rewards, ends games, counts what made no
 // sense (which is none of these); into the stats. Returns how many transitions there were.

@@ -81,7 +81,7 @@ static enum farm_status check_environment(const struct learner *learner, struct 
                             : (size_t)io->frame_channels * (size_t)io->height * (size_t)io->width;
     if (env->obs_count != 1 || farm_field_bytes(&env->obs[0]) != bytes ||
         env->obs[0].dtype != (io->flat ? FARM_F32 : FARM_U8) ||
-        learner->lanes.model.policy_outputs != (uint32_t)io->actions)
+        learner->lanes.model.answer[FARM_ANSWER_POLICY].values != (uint32_t)io->actions)
         return farm_fail(err, FARM_E_INVALID, "the network's input or output does not fit the environment's");
     return FARM_OK;
 }

@@ -13,7 +13,8 @@ void farm_lane_actor_take_over(struct farm_lane *lane) {
 bool farm_lane_sound(const struct farm_lane *lane) {
     // `acted` on both sides of `produced`, and `consumed` behind it, for all may grow meanwhile (and `consumed` beyond
     // what `produced` was).
-    const uint64_t least = farm_lane_acted(lane), produced = farm_lane_produced(lane), most = farm_lane_acted(lane) + 1;
+    const uint64_t least = farm_lane_acted(lane), produced = farm_lane_produced(lane),
+                   most = farm_lane_acted(lane) + farm_lane_ahead_max(lane);
     return produced >= least && produced <= most && (int64_t)(produced - farm_lane_consumed(lane)) <= lane->steps;
 }
 
@@ -21,8 +22,10 @@ bool farm_lane_restore(struct farm_lane *lane) {
     // `produced` cannot grow, for its writer is dead; `consumed` before `acted`, for both grow, and it is never beyond.
     const uint64_t produced = farm_lane_produced(lane), consumed = farm_lane_consumed(lane),
                    acted = farm_lane_acted(lane);
-    const bool room = acted - consumed < lane->steps; // else the learner answers nothing here
-    if (produced == acted || (produced == acted + 1 && room)) return false;
+    const uint64_t held = acted - consumed, left = held < lane->steps ? lane->steps - held : 0,
+                   most = farm_lane_ahead_max(lane);
+    const bool room = left > 0; // else the learner answers nothing here
+    if (produced - acted <= (most < left ? most : left)) return false;
     if (room) {
         memset(farm_lane_flags(lane, acted), FARM_STEP_FIRST, lane->width);
         memset(farm_lane_reward(lane, acted), 0, lane->width * sizeof *lane->reward);

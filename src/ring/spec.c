@@ -29,6 +29,17 @@ uint32_t farm_policy_outputs(const struct farm_action_spec *action) {
     return sum;
 }
 
+void farm_ring_spec_answers(struct farm_ring_spec *spec) {
+    const struct farm_action_spec *action = &spec->env.action;
+    const uint32_t number = action->kind == FARM_ACTION_CONTINUOUS ? FARM_F32 : FARM_I32;
+    spec->answer_count = FARM_ANSWERS_STANDARD;
+    memset(spec->answer, 0, sizeof spec->answer);
+    spec->answer[FARM_ANSWER_ACTION] = (struct farm_answer_spec){"action", number, action->dims, 1, 0};
+    spec->answer[FARM_ANSWER_POLICY] = (struct farm_answer_spec){"policy", FARM_F32, farm_policy_outputs(action), 1, 0};
+    spec->answer[FARM_ANSWER_VALUE] = (struct farm_answer_spec){"value", FARM_F32, 1, 1, 0};
+    spec->answer[FARM_ANSWER_VERSION] = (struct farm_answer_spec){"version", FARM_U64, 1, 1, 1};
+}
+
 uint64_t farm_ring_steps_needed(uint64_t windows, uint64_t stride, uint64_t length, uint64_t stack) {
     return (windows + 1) * stride + length + stack;
 }
@@ -52,6 +63,41 @@ static enum farm_status check_action(const struct farm_action_spec *action, stru
     return FARM_OK;
 }
 
+static bool has_name(const char name[FARM_FIELD_NAME_MAX]) {
+    return name[0] && memchr(name, 0, FARM_FIELD_NAME_MAX);
+}
+
+static uint64_t answer_bytes(const struct farm_answer_spec *answer) {
+    return (uint64_t)answer->values * (answer->dtype == FARM_U64 ? 8 : farm_dtype_bytes(answer->dtype));
+}
+
+static enum farm_status check_answers(const struct farm_ring_spec *spec, struct farm_error *err) {
+    struct farm_ring_spec standard = {.env = spec->env};
+    farm_ring_spec_answers(&standard);
+    if (spec->answers > FARM_ANSWERS_LOCAL)
+        return farm_fail(err, FARM_E_INVALID, "answers %u: must be 0 (central) or 1 (local)", spec->answers);
+    if (spec->answer_count < FARM_ANSWERS_STANDARD || spec->answer_count > FARM_ANSWER_FIELDS_MAX)
+        return farm_fail(err, FARM_E_INVALID, "%u answer fields: %d..%d are possible", spec->answer_count,
+                         FARM_ANSWERS_STANDARD, FARM_ANSWER_FIELDS_MAX);
+    for (uint32_t f = 0; f < spec->answer_count; f++) {
+        const struct farm_answer_spec *answer = &spec->answer[f], *wanted = &standard.answer[f];
+        if (!has_name(answer->name))
+            return farm_fail(err, FARM_E_INVALID, "answer field %u has no name of 1..%d characters", f,
+                             FARM_FIELD_NAME_MAX - 1);
+        if (f < FARM_ANSWERS_STANDARD && memcmp(answer, wanted, sizeof *answer) != 0)
+            return farm_fail(err, FARM_E_INVALID,
+                             "answer field %u is '%s' of %u values: the actions need '%s' of %u values at every step",
+                             f, answer->name, answer->values, wanted->name, wanted->values);
+        if (!answer_bytes(answer) || answer_bytes(answer) > FIELD_BYTES_MAX || answer->per_step > 1)
+            return farm_fail(err, FARM_E_INVALID, "answer field '%s': invalid type or size (at most %llu MiB)",
+                             answer->name, (unsigned long long)(FIELD_BYTES_MAX >> 20));
+        if (answer->every < 1 || answer->every > spec->steps)
+            return farm_fail(err, FARM_E_INVALID, "answer field '%s' every %u steps: 1..%u are possible", answer->name,
+                             answer->every, spec->steps);
+    }
+    return FARM_OK;
+}
+
 static enum farm_status check(const struct farm_ring_spec *spec, struct farm_error *err) {
     if (spec->lanes < 1 || spec->lanes > FARM_LANES_MAX)
         return farm_fail(err, FARM_E_INVALID, "%u lanes: 1..%d are possible", spec->lanes, FARM_LANES_MAX);
@@ -67,7 +113,7 @@ static enum farm_status check(const struct farm_ring_spec *spec, struct farm_err
         return farm_fail(err, FARM_E_INVALID, "0 frames a step: an agent step counts for 1 or more");
     for (uint32_t f = 0; f < spec->env.obs_count; f++) {
         const struct farm_field_spec *field = &spec->env.obs[f];
-        if (!field->name[0] || !memchr(field->name, 0, sizeof field->name))
+        if (!has_name(field->name))
             return farm_fail(err, FARM_E_INVALID, "observation field %u has no name of 1..%d characters", f,
                              FARM_FIELD_NAME_MAX - 1);
         if (!farm_field_bytes(field))
@@ -76,11 +122,7 @@ static enum farm_status check(const struct farm_ring_spec *spec, struct farm_err
                              (unsigned long long)(FIELD_BYTES_MAX >> 20));
     }
     enum farm_status status = check_action(&spec->env.action, err);
-    if (status) return status;
-    if (spec->policy_outputs != farm_policy_outputs(&spec->env.action))
-        return farm_fail(err, FARM_E_INVALID, "%u policy outputs where the actions need %u", spec->policy_outputs,
-                         farm_policy_outputs(&spec->env.action));
-    return FARM_OK;
+    return status ? status : check_answers(spec, err);
 }
 
 // Places an array behind *at on a cache line, moves *at behind it.
@@ -88,6 +130,13 @@ static size_t place(uint64_t *at, uint64_t bytes) {
     uint64_t start = (*at + FARM_CACHE_LINE - 1) / FARM_CACHE_LINE * FARM_CACHE_LINE;
     *at = start + bytes;
     return (size_t)start;
+}
+
+// Places `rows` rows; false where the arrays outgrow a segment.
+static bool place_rows(uint64_t *at, uint64_t rows, uint64_t bytes, size_t *start) {
+    if (*at > SEGMENT_BYTES_MAX || rows > SEGMENT_BYTES_MAX / bytes) return false;
+    *start = place(at, rows * bytes);
+    return true;
 }
 
 static uint64_t whole_pages(uint64_t bytes) {
@@ -112,38 +161,34 @@ enum farm_status farm_ring_layout_make(const struct farm_ring_spec *spec, struct
     layout->up_control = place(&at, sizeof(struct farm_up_control));
     layout->up_lanes = place(&at, spec->lanes * sizeof(struct farm_up_lane));
     layout->up_arrays = (size_t)whole_pages(at);
-    uint64_t in_lane = 0;
-    for (uint32_t f = 0; f < spec->env.obs_count; f++) {
+    uint64_t up = 0, down = 0; // bytes of a lane's arrays
+    bool fits = true;
+    for (uint32_t f = 0; f < spec->env.obs_count && fits; f++) {
         layout->obs_bytes[f] = farm_field_bytes(&spec->env.obs[f]);
-        if (in_lane > SEGMENT_BYTES_MAX || slots > SEGMENT_BYTES_MAX / layout->obs_bytes[f]) goto too_large;
-        layout->obs[f] = place(&in_lane, slots * layout->obs_bytes[f]);
+        fits = place_rows(&up, slots, layout->obs_bytes[f], &layout->obs[f]);
     }
-    layout->reward = place(&in_lane, slots * sizeof(float));
-    layout->flags = place(&in_lane, slots);
-    layout->up_stride = (size_t)whole_pages(in_lane);
-    if (in_lane > SEGMENT_BYTES_MAX / spec->lanes) goto too_large;
+    fits = fits && place_rows(&up, slots, sizeof(float), &layout->reward) && place_rows(&up, slots, 1, &layout->flags);
+    uint64_t *answers = spec->answers == FARM_ANSWERS_LOCAL ? &up : &down;
+    for (uint32_t f = 0; f < spec->answer_count && fits; f++) {
+        const uint64_t rows = (uint64_t)farm_answer_slots(spec, f) * farm_answer_rows(spec, f);
+        layout->answer_bytes[f] = answer_bytes(&spec->answer[f]);
+        fits = place_rows(answers, rows, layout->answer_bytes[f], &layout->answer[f]);
+    }
+    if (!fits || up > SEGMENT_BYTES_MAX / spec->lanes || down > SEGMENT_BYTES_MAX / spec->lanes)
+        return farm_fail(err, FARM_E_INVALID,
+                         "%u lanes x %u environments x %u steps do not fit a segment (at most %llu TiB)", spec->lanes,
+                         spec->width, spec->steps, (unsigned long long)(SEGMENT_BYTES_MAX >> 40));
+    layout->up_stride = (size_t)whole_pages(up);
     layout->up_bytes = layout->up_arrays + layout->up_stride * spec->lanes;
 
     at = FARM_SEGMENT_HEADER_BYTES;
     layout->down_control = place(&at, sizeof(struct farm_down_control));
     layout->down_lanes = place(&at, spec->lanes * sizeof(struct farm_down_lane));
     layout->down_arrays = (size_t)whole_pages(at);
-    layout->action_bytes = spec->env.action.dims * 4u;
-    in_lane = 0;
-    layout->action = place(&in_lane, slots * layout->action_bytes);
-    if (slots > SEGMENT_BYTES_MAX / (4ull * spec->policy_outputs)) goto too_large;
-    layout->logits = place(&in_lane, slots * spec->policy_outputs * sizeof(float));
-    layout->value = place(&in_lane, slots * sizeof(float));
-    layout->version = place(&in_lane, spec->steps * sizeof(uint64_t));
-    layout->down_stride = (size_t)whole_pages(in_lane);
-    if (in_lane > SEGMENT_BYTES_MAX / spec->lanes) goto too_large;
+    layout->down_stride = (size_t)whole_pages(down);
     layout->down_bytes = layout->down_arrays + layout->down_stride * spec->lanes;
 
     layout->hash = hash_bytes(0xcbf29ce484222325ull, spec, sizeof *spec);
     layout->hash = hash_bytes(layout->hash, layout, offsetof(struct farm_ring_layout, hash));
     return FARM_OK;
-too_large:
-    return farm_fail(err, FARM_E_INVALID,
-                     "%u lanes x %u environments x %u steps do not fit a segment (at most %llu TiB)", spec->lanes,
-                     spec->width, spec->steps, (unsigned long long)(SEGMENT_BYTES_MAX >> 40));
 }

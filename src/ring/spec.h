@@ -11,18 +11,39 @@
 #include "base/status.h"
 #include "shm/segment.h"
 
-enum { FARM_LANES_MAX = 64, FARM_WIDTH_MAX = 65536 };
+enum { FARM_LANES_MAX = 64, FARM_WIDTH_MAX = 65536, FARM_ANSWER_FIELDS_MAX = 8 };
+
+// Which side answers a step. CENTRAL: the learner, in `down`; the actor publishes step n+1 after it has read answer n.
+// LOCAL: the actor runs the policy itself and publishes each step together with its answer, in `up`.
+enum farm_answers { FARM_ANSWERS_CENTRAL, FARM_ANSWERS_LOCAL };
+
+// The fields that every ring has, at these indices; a ring may have more behind them.
+enum { FARM_ANSWER_ACTION, FARM_ANSWER_POLICY, FARM_ANSWER_VALUE, FARM_ANSWER_VERSION, FARM_ANSWERS_STANDARD };
+
+// Beside enum farm_dtype, for answer fields alone: eight bytes.
+enum { FARM_U64 = 4 };
+
+// One field of the answers. It has K = ceil(C / every) slots; step n, a multiple of `every`, lies at (n / every) mod K.
+struct farm_answer_spec {
+    char name[FARM_FIELD_NAME_MAX];
+    uint32_t dtype;
+    uint32_t values;   // for each environment, or, with per_step, for the step
+    uint32_t every;    // steps from one value to the next, 1..C
+    uint32_t per_step; // 1: one row for all environments of a step
+};
 
 // Lies in the header page (user area) of both segments, so that a receiver needs nothing but the descriptors. All lanes
 // of an actor have one shape.
 struct farm_ring_spec {
-    uint32_t lanes; // L, 1..FARM_LANES_MAX
-    uint32_t width; // W environments a lane
-    uint32_t steps; // C steps a ring
-    uint32_t
-        policy_outputs; // floats of `logits` (or q) an environment: discrete n, multi-discrete sum, continuous 2*dims
+    uint32_t lanes;   // L, 1..FARM_LANES_MAX
+    uint32_t width;   // W environments a lane
+    uint32_t steps;   // C steps a ring
+    uint32_t answers; // enum farm_answers
     struct farm_env_spec env;
+    uint32_t answer_count; // FARM_ANSWERS_STANDARD..FARM_ANSWER_FIELDS_MAX
+    struct farm_answer_spec answer[FARM_ANSWER_FIELDS_MAX];
 };
+_Static_assert(sizeof(struct farm_ring_spec) <= FARM_SEGMENT_USER_BYTES, "the spec fits the header page");
 
 // A counter has a cache line of its own and its neighbour too: cores fetch lines in pairs of 128 bytes.
 // Words in `up`, all written by the actor (or by the bridge standing in for a remote one).
@@ -50,7 +71,7 @@ struct farm_down_control {
     uint64_t pad2[15];
 };
 struct farm_down_lane {
-    uint64_t acted; // steps answered; writer: inference
+    uint64_t acted; // steps answered; LOCAL: taken in by the learner; writer: inference
     uint64_t pad0[15];
     uint64_t consumed; // steps the actor may overwrite; writer: the lane's owner in the learner
     uint64_t pad1[15];
@@ -60,7 +81,7 @@ struct farm_down_lane {
 
 // Byte offsets from the start of a segment. Arrays of lane l lie at `lane_offset + l * lane_stride + field offset`;
 // step n of environment e of a field at slot (n mod C) * W + e. Every array starts on a cache line, every lane on a
-// page.
+// page. Answer fields lie in `down` (CENTRAL), or in `up` behind the flags (LOCAL).
 struct farm_ring_layout {
     size_t up_bytes, down_bytes;
     size_t up_control, up_lanes;     // struct farm_up_control, struct farm_up_lane[L]
@@ -68,9 +89,9 @@ struct farm_ring_layout {
     size_t up_arrays, up_stride;     // first lane's arrays, bytes a lane
     size_t down_arrays, down_stride;
     size_t obs[FARM_OBS_FIELDS_MAX], reward, flags; // within a lane's arrays in `up`
-    size_t action, logits, value, version;          // within a lane's arrays in `down`
+    size_t answer[FARM_ANSWER_FIELDS_MAX];          // within a lane's arrays
     size_t obs_bytes[FARM_OBS_FIELDS_MAX];          // one environment's observation field
-    size_t action_bytes;                            // one environment's action
+    size_t answer_bytes[FARM_ANSWER_FIELDS_MAX];    // one environment's (per_step: one step's) answer field
     uint64_t hash;                                  // of spec and offsets: the segments' layout_hash
 };
 
@@ -82,8 +103,20 @@ size_t farm_field_bytes(const struct farm_field_spec *field);
 enum farm_status farm_ring_layout_make(const struct farm_ring_spec *spec, struct farm_ring_layout *layout,
                                        struct farm_error *err);
 
-// policy_outputs of an action spec.
+// Values of `policy` that an action spec needs: discrete n, multi-discrete the sum, continuous 2 * dims.
 uint32_t farm_policy_outputs(const struct farm_action_spec *action);
+
+// Sets the standard answer fields by spec->env.action: `action`, `policy` (logits, distribution parameters or q),
+// `value`, and `version` of the parameters that gave the answer. Further fields may be appended then.
+void farm_ring_spec_answers(struct farm_ring_spec *spec);
+
+// Rows (environments, or 1) of a slot of an answer field, and its slots.
+static inline uint32_t farm_answer_rows(const struct farm_ring_spec *spec, uint32_t field) {
+    return spec->answer[field].per_step ? 1 : spec->width;
+}
+static inline uint32_t farm_answer_slots(const struct farm_ring_spec *spec, uint32_t field) {
+    return (spec->steps - 1) / spec->answer[field].every + 1;
+}
 
 // The smallest C for K windows in training at once: (K+1)*stride + length + stack (DESIGN "One structure").
 uint64_t farm_ring_steps_needed(uint64_t windows, uint64_t stride, uint64_t length, uint64_t stack);

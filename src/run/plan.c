@@ -204,11 +204,9 @@ static enum farm_status place(struct farm_run_plan *plan, uint64_t episodes, str
     if (!status) status = farm_plan_make(plan->machine, &request, plan->placement, err);
     if (status) return status;
     choose_counts(plan, episodes);
-    plan->ring_spec = (struct farm_ring_spec){.lanes = plan->lanes,
-                                              .width = plan->width,
-                                              .steps = plan->steps,
-                                              .policy_outputs = farm_policy_outputs(&plan->env.spec.action),
-                                              .env = plan->env.spec};
+    plan->ring_spec = (struct farm_ring_spec){
+        .lanes = plan->lanes, .width = plan->width, .steps = plan->steps, .env = plan->env.spec};
+    farm_ring_spec_answers(&plan->ring_spec);
     if ((status = farm_ring_layout_make(&plan->ring_spec, &plan->layout, err))) return status;
     if (episodes) request.actors = (int)plan->actors;
     request.envs_per_actor = (int)recipe->envs_per_actor;

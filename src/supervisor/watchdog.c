@@ -30,8 +30,8 @@ uint64_t farm_watch_lanes(const struct farm_ring *ring) {
         const struct farm_lane *lane = &ring->lanes[l];
         // `produced` first: the two others may only have grown since, so what looks answered was so.
         const uint64_t produced = farm_lane_produced(lane);
-        const bool answered = farm_lane_acted(lane) >= produced;
-        if (answered && produced - farm_lane_consumed(lane) < lane->steps) lanes |= (uint64_t)1 << l;
+        if (farm_lane_has_answers(lane, produced) && produced - farm_lane_consumed(lane) < lane->steps)
+            lanes |= (uint64_t)1 << l;
     }
     return lanes;
 }

@@ -119,7 +119,7 @@ static void make_farm(struct farm *farm, const struct farm_env_api *api) {
     struct farm_ring_spec spec = {.lanes = LANES, .width = WIDTH, .steps = STEPS};
     memset(farm, 0, sizeof *farm);
     api->spec(&(struct farm_env_config){0}, &spec.env, NULL, 0);
-    spec.policy_outputs = farm_policy_outputs(&spec.env.action);
+    farm_ring_spec_answers(&spec);
     cr_assert_eq(farm_ring_create(&spec, 1, -1, false, &farm->supervisor, &err), FARM_OK, "%s", err.message);
     const int up = duplicate(farm->supervisor.up.fd_readonly), down = duplicate(farm->supervisor.down.fd);
     cr_assert_eq(farm_ring_open(up, down, FARM_RING_LEARNER, &farm->learner, &err), FARM_OK, "%s", err.message);

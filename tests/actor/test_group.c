@@ -98,8 +98,8 @@ static void set_up(struct stage *stage, const struct farm_env_spec *spec, uint32
     memset(stage, 0, sizeof *stage);
     memset(&orders, 0, sizeof orders);
     orders.spec = *spec;
-    const struct farm_ring_spec ring = {
-        .lanes = 2, .width = width, .steps = steps, .policy_outputs = farm_policy_outputs(&spec->action), .env = *spec};
+    struct farm_ring_spec ring = {.lanes = 2, .width = width, .steps = steps, .env = *spec};
+    farm_ring_spec_answers(&ring);
     cr_assert_eq(farm_ring_create(&ring, 0, -1, false, &stage->supervisor, &err), FARM_OK, "%s", err.message);
     const struct farm_segment *up = &stage->supervisor.up, *down = &stage->supervisor.down;
     cr_assert_eq(farm_ring_open(dup(up->fd), dup(down->fd_readonly), FARM_RING_ACTOR, &stage->actor, &err), FARM_OK);
@@ -127,7 +127,7 @@ static enum farm_status turn(struct stage *stage, const void *action, struct far
     if (status) return status;
     farm_lane_actor_publish(lane);
     for (uint32_t e = 0; e < lane->width && action; e++)
-        memcpy(farm_lane_action(answer, n, e), action, lane->action_bytes);
+        memcpy(farm_lane_action(answer, n, e), action, lane->answer[FARM_ANSWER_ACTION].bytes);
     farm_lane_answer(answer, n);
     farm_lane_release(answer, n);
     return FARM_OK;

@@ -218,7 +218,7 @@ static int32_t write_answer(struct farm_lane *lane, const struct place *place, u
     chaos_hook();
     farm_lane_value(lane, place->n)[place->env] = answer.value;
     chaos_hook();
-    float *logits = farm_lane_logits(lane, place->n, place->env);
+    float *logits = farm_lane_policy(lane, place->n, place->env);
     logits[0] = answer.logit;
     chaos_hook();
     logits[CHAOS_ACTIONS - 1] = -answer.logit;
@@ -258,7 +258,7 @@ static void check_answer(const struct place *place, const struct farm_lane *lane
     const struct chaos_answer right = chaos_answer_to(checksum);
     int32_t action;
     memcpy(&action, farm_lane_action(lane, place->n, place->env), sizeof action);
-    const float *logits = farm_lane_logits(lane, place->n, place->env);
+    const float *logits = farm_lane_policy(lane, place->n, place->env);
     if (action != right.action || farm_lane_value(lane, place->n)[place->env] != right.value ||
         logits[0] != right.logit || logits[CHAOS_ACTIONS - 1] != -right.logit)
         wrong(place, "the answer beside it is another step's (action %d, right is %d)", action, right.action);

@@ -403,10 +403,10 @@ static void note_files(struct farm *farm, uint32_t a) {
 
 static enum farm_status build(struct farm *farm, struct farm_error *err) {
     const struct chaos_shape *shape = farm->shape;
-    struct farm_ring_spec spec = {
-        .lanes = shape->lanes, .width = shape->width, .steps = shape->steps, .policy_outputs = CHAOS_ACTIONS};
+    struct farm_ring_spec spec = {.lanes = shape->lanes, .width = shape->width, .steps = shape->steps};
     const struct farm_env_config none = {0};
     chaos_env.spec(&none, &spec.env, NULL, 0);
+    farm_ring_spec_answers(&spec);
     enum farm_status status = FARM_OK;
     for (uint32_t a = 0; a < shape->actors && !status; a++) {
         status = farm_ring_create(&spec, a, -1, false, &farm->rings[a], err);

@@ -110,12 +110,14 @@ static void check_lane(const struct farm_ring *ring, const struct farm_lane *lan
     for (uint32_t f = 0; f < lane->obs_count; f++) check_inside(&ring->up, lane->obs[f], slots * lane->obs_bytes[f]);
     check_inside(&ring->up, lane->reward, slots * sizeof(float));
     check_inside(&ring->up, lane->flags, slots);
-    check_inside(&ring->down, lane->action, slots * lane->action_bytes);
-    check_inside(&ring->down, lane->logits, slots * lane->policy_outputs * sizeof(float));
-    check_inside(&ring->down, lane->value, slots * sizeof(float));
-    check_inside(&ring->down, lane->version, lane->steps * sizeof(uint64_t));
-    // Any step number is some slot: frames and windows are found from counters that may be anything.
+    // Any step number is some slot: frames, answers and windows are found from counters that may be anything.
     uint64_t n = farm_lane_produced(lane);
+    for (uint32_t f = 0; f < lane->answer_count; f++) {
+        const struct farm_answer_array *answer = &lane->answer[f];
+        const struct farm_segment *segment = lane->local ? &ring->up : &ring->down;
+        check_inside(segment, answer->at, (size_t)answer->slots * answer->rows * answer->bytes);
+        check_inside(segment, farm_lane_answer_at(lane, f, n, answer->rows - 1), answer->bytes);
+    }
     const void *rows[4];
     farm_lane_stack(lane, 0, n, lane->width - 1, 4, rows);
     assert(rows[3]);
@@ -126,7 +128,7 @@ static void check_lane(const struct farm_ring *ring, const struct farm_lane *lan
 // What farm_ring_verify calls sound is so by rules written down a second time.
 static void check_sound(const struct farm_lane *lane) {
     uint64_t produced = lane->up->produced, acted = lane->down->acted, consumed = lane->down->consumed;
-    assert(consumed <= produced && acted <= produced && produced - acted <= 1);
+    assert(consumed <= acted && acted <= produced && (lane->local || produced - acted <= 1));
     assert(produced - consumed <= lane->steps);
     for (uint64_t n = consumed; n < produced; n++)
         for (uint32_t e = 0; e < lane->width; e++) {
@@ -137,17 +139,34 @@ static void check_sound(const struct farm_lane *lane) {
         }
 }
 
-// What an honest actor may have stored: as many steps as are answered or one more, within the ring. (`consumed` beyond
-// that is the learner's word, which may have grown since.)
+// What an honest actor may have stored: as many steps as are answered or one more (LOCAL: any more), within the ring.
+// (`consumed` beyond that is the learner's word, which may have grown since.)
 static bool counters_sound(const struct farm_ring *ring) {
     bool sound = true;
     for (uint32_t l = 0; l < ring->spec.lanes; l++) {
         const struct farm_lane *lane = &ring->lanes[l];
         uint64_t produced = lane->up->produced, acted = lane->down->acted;
-        sound = sound && acted < UINT64_MAX && (produced == acted || produced == acted + 1) &&
+        const uint64_t most = lane->local ? lane->steps : 1;
+        sound = sound && acted <= UINT64_MAX - most && produced >= acted && produced <= acted + most &&
                 (int64_t)(produced - lane->down->consumed) <= lane->steps;
     }
     return sound;
+}
+
+// The answer to a step of a LOCAL lane that was taken in with version 7 as the newest.
+static void check_answer(const struct farm_action_spec *action, const struct farm_lane *lane, uint64_t n, uint32_t e) {
+    const int32_t *chosen = farm_lane_action(lane, n, e);
+    const float *policy = farm_lane_policy(lane, n, e), *number = farm_lane_action(lane, n, e);
+    assert(*farm_lane_version(lane, n) <= 7 && fabsf(farm_lane_value(lane, n)[e]) <= FARM_NUMBER_MAX);
+    for (uint32_t d = 0; d < action->dims; policy += action->sizes[d++]) {
+        if (action->kind == FARM_ACTION_CONTINUOUS) {
+            assert(fabsf(number[d]) <= FARM_NUMBER_MAX);
+            continue;
+        }
+        assert(chosen[d] >= 0 && (uint32_t)chosen[d] < action->sizes[d]);
+        assert(fabsf(policy[chosen[d]]) <= FARM_NUMBER_MAX);
+        for (uint32_t i = 0; i < action->sizes[d]; i++) assert(policy[i] <= FARM_NUMBER_MAX);
+    }
 }
 
 // The learner's copies of a few steps, whatever the actor's memory says.
@@ -156,7 +175,7 @@ static void check_intake(struct farm_ring *ring) {
     assert(farm_intake_open(ring, ring->spec.lanes - 1, &intake, NULL) == FARM_OK);
     const struct farm_lane *lane = &intake.checked;
     for (uint64_t n = 0; n < 3; n++) {
-        uint64_t bad = farm_intake_step(&intake, n), senseless = 0;
+        uint64_t bad = farm_intake_step(&intake, n, 7), senseless = 0;
         for (uint32_t e = 0; e < lane->width; e++) {
             unsigned flags = farm_lane_flags(lane, n)[e];
             float reward = farm_lane_reward(lane, n)[e];
@@ -166,8 +185,9 @@ static void check_intake(struct farm_ring *ring) {
             for (uint32_t f = 0; f < lane->obs_count; f++)
                 for (size_t i = 0; intake.real[f] && i < lane->obs_bytes[f] / sizeof(float); i++)
                     assert(fabsf(((const float *)farm_lane_obs(lane, f, n, e))[i]) <= FARM_NUMBER_MAX);
+            if (lane->local) check_answer(&ring->spec.env.action, lane, n, e);
         }
-        assert(senseless <= bad && (senseless > 0) == (bad > 0));
+        assert((senseless > 0) == (bad > 0) && (lane->local || senseless <= bad)); // a version is of all environments
     }
     farm_intake_close(&intake);
 }
@@ -196,7 +216,7 @@ static void check_ring(struct farm_ring *ring, enum farm_ring_side side, size_t 
     assert(ring->up.writable == (side == FARM_RING_ACTOR) && ring->down.writable == (side == FARM_RING_LEARNER));
     const struct farm_lane *last = &ring->lanes[ring->spec.lanes - 1];
     if (ring->up.writable) last->flags[(size_t)last->steps * last->width - 1] ^= 1;
-    if (ring->down.writable) last->version[last->steps - 1] ^= 1;
+    if (ring->down.writable && !last->local) *farm_lane_version(last, last->steps - 1) ^= 1;
     uint32_t liar = UINT32_MAX;
     assert(farm_ring_counters_sound(ring, &liar) == counters_sound(ring));
     assert(liar == UINT32_MAX || liar < ring->spec.lanes);

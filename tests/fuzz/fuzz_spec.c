@@ -29,6 +29,17 @@ static void check_extents(struct extents *all, uint64_t bytes) {
     for (size_t i = 0; i < all->count; i++) assert(all->at[i].to <= (i + 1 < all->count ? all->at[i + 1].from : bytes));
 }
 
+static void add_answers(struct extents *all, uint64_t lane, const struct farm_ring_spec *spec,
+                        const struct farm_ring_layout *layout) {
+    for (uint32_t f = 0; f < spec->answer_count; f++) {
+        const struct farm_answer_spec *answer = &spec->answer[f];
+        const uint64_t slots = ((uint64_t)spec->steps + answer->every - 1) / answer->every;
+        unsigned __int128 bytes = answer->dtype == FARM_U64 ? 8 : answer->dtype == FARM_U8 ? 1 : 4;
+        assert(layout->answer_bytes[f] == bytes * answer->values);
+        add(all, lane + layout->answer[f], slots * bytes * answer->values * (answer->per_step ? 1 : spec->width));
+    }
+}
+
 static void check_up(const struct farm_ring_spec *spec, const struct farm_ring_layout *layout) {
     struct extents all = {.count = 0};
     unsigned __int128 slots = (unsigned __int128)spec->steps * spec->width;
@@ -47,23 +58,20 @@ static void check_up(const struct farm_ring_spec *spec, const struct farm_ring_l
         }
         add(&all, lane + layout->reward, slots * 4);
         add(&all, lane + layout->flags, slots);
+        if (spec->answers == FARM_ANSWERS_LOCAL) add_answers(&all, lane, spec, layout);
     }
     check_extents(&all, layout->up_bytes);
 }
 
 static void check_down(const struct farm_ring_spec *spec, const struct farm_ring_layout *layout) {
     struct extents all = {.count = 0};
-    unsigned __int128 slots = (unsigned __int128)spec->steps * spec->width;
     add(&all, 0, FARM_SEGMENT_HEADER_BYTES);
     add(&all, layout->down_control, sizeof(struct farm_down_control));
     add(&all, layout->down_lanes, spec->lanes * sizeof(struct farm_down_lane));
     for (uint32_t l = 0; l < spec->lanes; l++) {
         uint64_t lane = layout->down_arrays + l * layout->down_stride;
         assert(lane % 4096 == 0);
-        add(&all, lane + layout->action, slots * 4 * spec->env.action.dims);
-        add(&all, lane + layout->logits, slots * 4 * spec->policy_outputs);
-        add(&all, lane + layout->value, slots * 4);
-        add(&all, lane + layout->version, (unsigned __int128)spec->steps * 8);
+        if (spec->answers == FARM_ANSWERS_CENTRAL) add_answers(&all, lane, spec, layout);
     }
     check_extents(&all, layout->down_bytes);
 }
@@ -82,7 +90,11 @@ static void check_bounds(const struct farm_ring_spec *spec) {
         if (action->kind == FARM_ACTION_CONTINUOUS) assert(action->low[i] <= action->high[i]);
         outputs += action->kind == FARM_ACTION_CONTINUOUS ? 2 : action->sizes[i];
     }
-    assert(outputs == spec->policy_outputs && outputs > 0);
+    assert(outputs == spec->answer[FARM_ANSWER_POLICY].values && outputs > 0);
+    assert(spec->answer[FARM_ANSWER_ACTION].values == action->dims && spec->answers <= FARM_ANSWERS_LOCAL);
+    assert(spec->answer_count >= FARM_ANSWERS_STANDARD && spec->answer_count <= FARM_ANSWER_FIELDS_MAX);
+    for (uint32_t f = 0; f < spec->answer_count; f++)
+        assert(spec->answer[f].values >= 1 && spec->answer[f].every >= 1 && spec->answer[f].every <= spec->steps);
 }
 
 // Another spec is another hash, however little differs.

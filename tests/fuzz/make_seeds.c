@@ -46,30 +46,32 @@ static void save_text(const char *folder, const char *target, const char *name, 
 // ---- attach, spec ----
 
 static struct farm_ring_spec spec_plain(void) {
-    struct farm_ring_spec spec = {.lanes = 2, .width = 3, .steps = 8, .policy_outputs = 5};
+    struct farm_ring_spec spec = {.lanes = 2, .width = 3, .steps = 8};
     spec.env.obs_count = 1;
     spec.env.frames_per_step = 1;
     spec.env.obs[0] = (struct farm_field_spec){.name = "number", .dtype = FARM_I32, .rank = 1, .dims = {2}};
     spec.env.action = (struct farm_action_spec){.kind = FARM_ACTION_DISCRETE, .dims = 1, .sizes = {5}};
+    farm_ring_spec_answers(&spec);
     return spec;
 }
 
 static struct farm_ring_spec spec_rich(void) {
-    struct farm_ring_spec spec = {.lanes = 1, .width = 2, .steps = 5, .policy_outputs = 10};
+    struct farm_ring_spec spec = {.lanes = 1, .width = 2, .steps = 5};
     spec.env.obs_count = 3;
     spec.env.frames_per_step = 4;
     spec.env.obs[0] = (struct farm_field_spec){.name = "image", .dtype = FARM_U8, .rank = 3, .dims = {7, 5, 3}};
     spec.env.obs[1] = (struct farm_field_spec){.name = "inventory", .dtype = FARM_I32, .rank = 1, .dims = {11}};
     spec.env.obs[2] = (struct farm_field_spec){.name = "joints", .dtype = FARM_F32, .rank = 2, .dims = {3, 3}};
     spec.env.action = (struct farm_action_spec){.kind = FARM_ACTION_MULTI_DISCRETE, .dims = 3, .sizes = {2, 3, 5}};
+    farm_ring_spec_answers(&spec);
     return spec;
 }
 
 static struct farm_ring_spec spec_continuous(void) {
     struct farm_ring_spec spec = spec_plain();
-    spec.policy_outputs = 4;
     spec.env.action =
         (struct farm_action_spec){.kind = FARM_ACTION_CONTINUOUS, .dims = 2, .low = {-1, -2}, .high = {1, 2}};
+    farm_ring_spec_answers(&spec);
     return spec;
 }
 
@@ -139,6 +141,16 @@ static void make_layouts(const char *folder) {
     plan.fill_bytes = 0;
     plan.descriptors = FUZZ_SWAPPED;
     save_attach(folder, "swapped", &plan, fill, &plain);
+    struct farm_ring_spec local = rich, state = continuous;
+    local.answers = state.answers = FARM_ANSWERS_LOCAL;
+    state.answer[state.answer_count++] = (struct farm_answer_spec){"state", FARM_F32, 3, 4, 0};
+    plan = (struct fuzz_attach){.up = honest, .down = honest, .text_bytes = 200, .side = 1, .fill_bytes = 200};
+    save_attach(folder, "local", &plan, fill, &local);
+    save_attach(folder, "local-state", &plan, numbers, &state);
+    plan.side = 8;
+    memcpy(plan.counters, (uint8_t[]){4, 1, 0}, 3);
+    save_attach(folder, "local-ahead", &plan, fill, &local);
+    save_spec(folder, "local-state", &state);
     save_spec(folder, "plain", &plain);
     save_spec(folder, "rich", &rich);
     save_spec(folder, "continuous", &continuous);

@@ -154,7 +154,7 @@ static enum farm_status play(struct table *table, struct farm_error *err) {
             struct farm_lane *actors = &table->actors[id / table->size->lanes].lanes[id % table->size->lanes];
             work_write_step(actors);
             farm_lane_actor_publish(actors);
-            if (!farm_lanes_take_in(&table->lanes.lanes[id], &table->stats))
+            if (!farm_lanes_take_in(&table->lanes.lanes[id], 0, &table->stats))
                 return farm_fail(err, FARM_E_INVALID, "lane %u: a step is not taken in", id);
         }
         const enum farm_status status = answer(table, err);

@@ -9,11 +9,12 @@ enum { SIDE = 84, STACK = 4, ACTIONS = 6, FLAT = 8, UNROLL = 20, BATCH = 32, RIN
 static inline struct farm_ring_spec work_ring(bool flat, uint32_t lanes, uint32_t width, uint32_t steps) {
     const struct farm_field_spec frame = {.name = "obs", .dtype = FARM_U8, .rank = 2, .dims = {SIDE, SIDE}};
     const struct farm_field_spec numbers = {.name = "obs", .dtype = FARM_F32, .rank = 1, .dims = {FLAT}};
-    struct farm_ring_spec spec = {.lanes = lanes, .width = width, .steps = steps, .policy_outputs = ACTIONS};
+    struct farm_ring_spec spec = {.lanes = lanes, .width = width, .steps = steps};
     spec.env.obs_count = 1;
     spec.env.obs[0] = flat ? numbers : frame;
     spec.env.action = (struct farm_action_spec){.kind = FARM_ACTION_DISCRETE, .dims = 1, .sizes = {ACTIONS}};
     spec.env.frames_per_step = 1;
+    farm_ring_spec_answers(&spec);
     return spec;
 }
 

@@ -177,7 +177,7 @@ static void read_answer(const struct farm_lane *lane, uint64_t n, struct answer 
     memset(answer, 0, sizeof *answer);
     memcpy(answer->action, farm_lane_action(lane, n, 0), sizeof answer->action);
     memcpy(answer->value, farm_lane_value(lane, n), sizeof answer->value);
-    memcpy(answer->logits, farm_lane_logits(lane, n, 0), sizeof answer->logits);
+    memcpy(answer->logits, farm_lane_policy(lane, n, 0), sizeof answer->logits);
     answer->version = *farm_lane_version(lane, n);
 }
 
@@ -713,7 +713,7 @@ Test(hostile, what_is_taken_in_is_what_was_checked) {
     uint64_t bad = 0, good = 0;
     const uint64_t start = farm_now_ns();
     for (uint64_t i = 0; i < TIMES || (good == 0 && farm_now_ns() - start < PATIENCE_NS); i++) {
-        bad += farm_intake_step(&intake, 0);
+        bad += farm_intake_step(&intake, 0, 0);
         for (uint32_t e = 0; e < WIDE; e++) {
             cr_assert(is_sound(&intake.checked, e), "flags 0x%x reward %g after %lu", intake.checked.flags[e],
                       (double)intake.checked.reward[e], i);

@@ -58,7 +58,7 @@ static void step(struct table *table, unsigned flags0, float reward0, unsigned f
     farm_lane_reward(lane, n)[1] = reward1;
     farm_lane_actor_publish(lane);
     struct farm_learner_lane *ours = &table->lanes.lanes[0];
-    cr_assert(farm_lanes_take_in(ours, &table->stats), "step %lu is published", n);
+    cr_assert(farm_lanes_take_in(ours, 0, &table->stats), "step %lu is published", n);
     farm_lane_answer(ours->lane, n);
     farm_lanes_account(&table->lanes, ours, table->quota, &table->stats);
     ours->answered = n + 1;
@@ -217,12 +217,12 @@ Test(learner, a_counter_that_cannot_be_is_not_believed_and_counted_once_a_life) 
         farm_store_release(&table.ring.made.lanes[0].down->generation, generation);
         for (size_t i = 0; i < sizeof lies / sizeof *lies; i++) {
             farm_store_release(&table.ring.actor.lanes[0].up->produced, lies[i]);
-            cr_assert_not(farm_lanes_take_in(ours, &table.stats), "%lu published, 2 answered", lies[i]);
+            cr_assert_not(farm_lanes_take_in(ours, 0, &table.stats), "%lu published, 2 answered", lies[i]);
         }
         cr_assert_eq(table.stats.bad_values, generation + 1);
     }
     farm_store_release(&table.ring.actor.lanes[0].up->produced, 2);
-    cr_assert_not(farm_lanes_take_in(ours, &table.stats), "nothing is published");
+    cr_assert_not(farm_lanes_take_in(ours, 0, &table.stats), "nothing is published");
     step(&table, 0, 1, 0, 1);
     cr_assert_eq(table.stats.bad_values, 2, "and with a counter that can be, the lane goes on");
     expect(&table, 4, 0);
@@ -236,9 +236,9 @@ Test(learner, a_step_waits_until_training_has_let_go_of_its_slot) {
     for (int n = 0; n < STEPS; n++) step(&table, FIRST, 0, FIRST, 0);
     farm_lane_release(ours->lane, 0); // as if nothing had been
     farm_lane_actor_publish(&table.ring.actor.lanes[0]);
-    cr_assert_not(farm_lanes_take_in(ours, &table.stats), "an honest actor would have waited");
+    cr_assert_not(farm_lanes_take_in(ours, 0, &table.stats), "an honest actor would have waited");
     farm_lane_release(ours->lane, 1);
-    cr_assert(farm_lanes_take_in(ours, &table.stats));
+    cr_assert(farm_lanes_take_in(ours, 0, &table.stats));
     cr_assert_eq(table.stats.bad_values, 0);
     tear_down(&table);
 }

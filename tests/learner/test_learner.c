@@ -139,7 +139,7 @@ static void take_answers(struct table *table, uint32_t l, uint64_t n) {
     for (uint32_t e = 0; e < WIDTH; e++) {
         const int32_t action = *(int32_t *)farm_lane_action(lane, n, e);
         cr_assert(action >= 0 && action < ACTIONS, "action %d", action);
-        if (table->config.greedy) cr_assert_eq(action, farm_sample_greedy(farm_lane_logits(lane, n, e), ACTIONS));
+        if (table->config.greedy) cr_assert_eq(action, farm_sample_greedy(farm_lane_policy(lane, n, e), ACTIONS));
         seat->answers[n % STEPS][e] = (struct answer){action, farm_lane_value(lane, n)[e], version};
     }
 }

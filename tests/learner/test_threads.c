@@ -89,9 +89,10 @@ static void run_both(uint64_t spin_ns) {
     struct farm_ring made;
     struct farm_error err = {0};
     const struct farm_env_api *cartpole = farm_native_env_find("native/cartpole");
-    struct farm_ring_spec spec = {.lanes = LANES, .width = WIDTH, .steps = STEPS, .policy_outputs = ACTIONS};
+    struct farm_ring_spec spec = {.lanes = LANES, .width = WIDTH, .steps = STEPS};
     memset(&stats, 0, sizeof stats);
     cr_assert_eq(cartpole->spec(&(struct farm_env_config){0}, &spec.env, NULL, 0), 0);
+    farm_ring_spec_answers(&spec);
     cr_assert_eq(farm_ring_create(&spec, 0, -1, false, &made, &err), FARM_OK, "%s", err.message);
     const int bell = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
     const int fds[1][2] = {{dup(made.up.fd_readonly), dup(made.down.fd)}};

@@ -127,9 +127,9 @@ static void fill_rings(struct problem *problem) {
                 farm_lane_reward(up, n)[e] = step->reward;
                 farm_lane_flags(up, n)[e] = step->flags;
                 memcpy(farm_lane_action(down, n, e), &step->action, sizeof step->action);
-                memcpy(farm_lane_logits(down, n, e), step->logits, sizeof step->logits);
+                memcpy(farm_lane_policy(down, n, e), step->logits, sizeof step->logits);
             }
-            problem->bad += farm_intake_step(&problem->intakes[l], n);
+            problem->bad += farm_intake_step(&problem->intakes[l], n, 0);
         }
 }
 

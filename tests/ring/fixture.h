@@ -14,23 +14,25 @@
 
 // One u64-sized observation field (i32[2]) an environment, a discrete action of 5.
 static inline struct farm_ring_spec spec_of(uint32_t lanes, uint32_t width, uint32_t steps) {
-    struct farm_ring_spec spec = {.lanes = lanes, .width = width, .steps = steps, .policy_outputs = 5};
+    struct farm_ring_spec spec = {.lanes = lanes, .width = width, .steps = steps};
     spec.env.obs_count = 1;
     spec.env.frames_per_step = 1;
     spec.env.obs[0] = (struct farm_field_spec){.name = "number", .dtype = FARM_I32, .rank = 1, .dims = {2}};
     spec.env.action = (struct farm_action_spec){.kind = FARM_ACTION_DISCRETE, .dims = 1, .sizes = {5}};
+    farm_ring_spec_answers(&spec);
     return spec;
 }
 
 // Every kind of field at once.
 static inline struct farm_ring_spec spec_rich(uint32_t lanes, uint32_t width, uint32_t steps) {
-    struct farm_ring_spec spec = {.lanes = lanes, .width = width, .steps = steps, .policy_outputs = 10};
+    struct farm_ring_spec spec = {.lanes = lanes, .width = width, .steps = steps};
     spec.env.obs_count = 3;
     spec.env.frames_per_step = 4;
     spec.env.obs[0] = (struct farm_field_spec){.name = "image", .dtype = FARM_U8, .rank = 3, .dims = {7, 5, 3}};
     spec.env.obs[1] = (struct farm_field_spec){.name = "inventory", .dtype = FARM_I32, .rank = 1, .dims = {11}};
     spec.env.obs[2] = (struct farm_field_spec){.name = "joints", .dtype = FARM_F32, .rank = 2, .dims = {3, 3}};
     spec.env.action = (struct farm_action_spec){.kind = FARM_ACTION_MULTI_DISCRETE, .dims = 3, .sizes = {2, 3, 5}};
+    farm_ring_spec_answers(&spec);
     return spec;
 }
 

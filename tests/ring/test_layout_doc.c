@@ -34,8 +34,15 @@ static struct row rows[] = {
     FIELD(struct farm_ring_spec, lanes),
     FIELD(struct farm_ring_spec, width),
     FIELD(struct farm_ring_spec, steps),
-    FIELD(struct farm_ring_spec, policy_outputs),
+    FIELD(struct farm_ring_spec, answers),
     FIELD(struct farm_ring_spec, env),
+    FIELD(struct farm_ring_spec, answer_count),
+    FIELD(struct farm_ring_spec, answer),
+    FIELD(struct farm_answer_spec, name),
+    FIELD(struct farm_answer_spec, dtype),
+    FIELD(struct farm_answer_spec, values),
+    FIELD(struct farm_answer_spec, every),
+    FIELD(struct farm_answer_spec, per_step),
     FIELD(struct farm_env_spec, obs_count),
     FIELD(struct farm_env_spec, obs),
     FIELD(struct farm_env_spec, action),
@@ -84,6 +91,9 @@ static struct row rows[] = {
     CONSTANT("enum farm_dtype", FARM_U8),
     CONSTANT("enum farm_dtype", FARM_I32),
     CONSTANT("enum farm_dtype", FARM_F32),
+    CONSTANT("enum farm_dtype", FARM_U64),
+    CONSTANT("enum farm_answers", FARM_ANSWERS_CENTRAL),
+    CONSTANT("enum farm_answers", FARM_ANSWERS_LOCAL),
     CONSTANT("enum farm_action_kind", FARM_ACTION_DISCRETE),
     CONSTANT("enum farm_action_kind", FARM_ACTION_MULTI_DISCRETE),
     CONSTANT("enum farm_action_kind", FARM_ACTION_CONTINUOUS),
@@ -96,6 +106,7 @@ static struct row rows[] = {
     CONSTANT("bounds", FARM_LANES_MAX),
     CONSTANT("bounds", FARM_WIDTH_MAX),
     CONSTANT("bounds", FARM_OBS_FIELDS_MAX),
+    CONSTANT("bounds", FARM_ANSWER_FIELDS_MAX),
     CONSTANT("bounds", FARM_FIELD_NAME_MAX),
     CONSTANT("bounds", FARM_FIELD_RANK_MAX),
     CONSTANT("bounds", FARM_ACTION_DIMS_MAX),
@@ -104,12 +115,13 @@ enum { ROWS = sizeof rows / sizeof *rows, ROWS_MAX = ROWS + 32 };
 
 // The document's example: 2 lanes of 4 environments, 64 steps, a grey picture and 7 floats, 6 actions.
 static struct farm_ring_spec example(void) {
-    struct farm_ring_spec spec = {.lanes = 2, .width = 4, .steps = 64, .policy_outputs = 6};
+    struct farm_ring_spec spec = {.lanes = 2, .width = 4, .steps = 64};
     spec.env.obs_count = 2;
     spec.env.frames_per_step = 4;
     spec.env.obs[0] = (struct farm_field_spec){.name = "screen", .dtype = FARM_U8, .rank = 2, .dims = {84, 84}};
     spec.env.obs[1] = (struct farm_field_spec){.name = "state", .dtype = FARM_F32, .rank = 1, .dims = {7}};
     spec.env.action = (struct farm_action_spec){.kind = FARM_ACTION_DISCRETE, .dims = 1, .sizes = {6}};
+    farm_ring_spec_answers(&spec);
     return spec;
 }
 
@@ -133,11 +145,11 @@ static size_t example_rows(struct row *out) {
         {"example down", "header", 0, 4096, false},
         {"example down", "farm_down_control", l.down_control, sizeof(struct farm_down_control), false},
         {"example down", "farm_down_lane[2]", l.down_lanes, 2 * sizeof(struct farm_down_lane), false},
-        {"example down", "lane 0 action", l.down_arrays + l.action, slots * 4, false},
-        {"example down", "lane 0 logits", l.down_arrays + l.logits, slots * 6 * 4, false},
-        {"example down", "lane 0 value", l.down_arrays + l.value, slots * 4, false},
-        {"example down", "lane 0 version", l.down_arrays + l.version, 64 * 8, false},
-        {"example down", "lane 1 action", down1 + l.action, slots * 4, false},
+        {"example down", "lane 0 action", l.down_arrays + l.answer[0], slots * 4, false},
+        {"example down", "lane 0 policy", l.down_arrays + l.answer[1], slots * 6 * 4, false},
+        {"example down", "lane 0 value", l.down_arrays + l.answer[2], slots * 4, false},
+        {"example down", "lane 0 version", l.down_arrays + l.answer[3], 64 * 8, false},
+        {"example down", "lane 1 action", down1 + l.answer[0], slots * 4, false},
         {"example down", "end", l.down_bytes, 0, false},
     };
     memcpy(out, example_areas, sizeof example_areas);
@@ -222,6 +234,7 @@ Test(ring, the_rows_cover_every_byte_of_every_struct) {
     } structs[] = {
         {"struct farm_segment_header", sizeof(struct farm_segment_header)},
         {"struct farm_ring_spec", sizeof(struct farm_ring_spec)},
+        {"struct farm_answer_spec", sizeof(struct farm_answer_spec)},
         {"struct farm_env_spec", sizeof(struct farm_env_spec)},
         {"struct farm_field_spec", sizeof(struct farm_field_spec)},
         {"struct farm_action_spec", sizeof(struct farm_action_spec)},

@@ -27,10 +27,15 @@ static struct farm_ring_spec random_spec(uint64_t *state) {
     action->kind = 1 + below(state, 3);
     action->dims = action->kind == FARM_ACTION_DISCRETE ? 1 : 1 + below(state, FARM_ACTION_DIMS_MAX);
     for (uint32_t d = 0; d < action->dims; d++) {
-        spec.policy_outputs += action->kind == FARM_ACTION_CONTINUOUS ? 2 : (action->sizes[d] = 1 + below(state, 20));
+        if (action->kind != FARM_ACTION_CONTINUOUS) action->sizes[d] = 1 + below(state, 20);
         action->low[d] = -1;
         action->high[d] = (float)below(state, 3);
     }
+    farm_ring_spec_answers(&spec);
+    spec.answers = below(state, 2);
+    while (below(state, 3) && spec.answer_count < FARM_ANSWER_FIELDS_MAX)
+        spec.answer[spec.answer_count++] = (struct farm_answer_spec){"more", 1 + below(state, 4), 1 + below(state, 9),
+                                                                     1 + below(state, spec.steps), below(state, 2)};
     return spec;
 }
 
@@ -68,12 +73,22 @@ static size_t bytes_of(const struct farm_field_spec *field) {
     return bytes;
 }
 
+// Likewise a whole answer field of a lane: one slot for each multiple of `every` below C.
+static size_t bytes_of_answer(const struct farm_ring_spec *spec, uint32_t f) {
+    const struct farm_answer_spec *answer = &spec->answer[f];
+    const size_t one = answer->values * (answer->dtype == FARM_U64 ? 8 : answer->dtype == FARM_U8 ? 1 : 4);
+    size_t slots = 0;
+    for (uint32_t n = 0; n < spec->steps; n += answer->every) slots++;
+    return slots * one * (answer->per_step ? 1 : spec->width);
+}
+
 Test(ring, arrays_of_random_specs_are_apart_aligned_and_inside) {
     uint64_t state = 1;
     for (int i = 0; i < 2000; i++) {
         struct farm_ring_spec spec = random_spec(&state);
         struct farm_ring_layout l = layout_of(&spec);
-        struct area up[2 + 4 * (FARM_OBS_FIELDS_MAX + 2)], down[2 + 4 * 4];
+        struct area up[2 + 4 * (FARM_OBS_FIELDS_MAX + 2 + FARM_ANSWER_FIELDS_MAX)],
+            down[2 + 4 * FARM_ANSWER_FIELDS_MAX];
         size_t ups = 0, downs = 0, slots = (size_t)spec.steps * spec.width;
         up[ups++] = (struct area){l.up_control, sizeof(struct farm_up_control)};
         up[ups++] = (struct area){l.up_lanes, spec.lanes * sizeof(struct farm_up_lane)};
@@ -87,10 +102,13 @@ Test(ring, arrays_of_random_specs_are_apart_aligned_and_inside) {
                 up[ups++] = (struct area){u + l.obs[f], slots * bytes_of(&spec.env.obs[f])};
             up[ups++] = (struct area){u + l.reward, slots * 4};
             up[ups++] = (struct area){u + l.flags, slots};
-            down[downs++] = (struct area){d + l.action, slots * spec.env.action.dims * 4};
-            down[downs++] = (struct area){d + l.logits, slots * spec.policy_outputs * 4};
-            down[downs++] = (struct area){d + l.value, slots * 4};
-            down[downs++] = (struct area){d + l.version, spec.steps * 8};
+            for (uint32_t f = 0; f < spec.answer_count; f++) {
+                const struct area area = {l.answer[f], bytes_of_answer(&spec, f)};
+                if (spec.answers == FARM_ANSWERS_LOCAL)
+                    up[ups++] = (struct area){u + area.start, area.bytes};
+                else
+                    down[downs++] = (struct area){d + area.start, area.bytes};
+            }
         }
         expect_apart(up, ups, l.up_bytes);
         expect_apart(down, downs, l.down_bytes);
@@ -101,8 +119,16 @@ static size_t distance(const void *from, const void *to) {
     return (size_t)((const uint8_t *)to - (const uint8_t *)from);
 }
 
-Test(ring, views_reach_the_bytes_that_the_layout_names) {
+static struct farm_ring_spec spec_with_state(enum farm_answers answers) {
     struct farm_ring_spec spec = spec_rich(2, 3, 6);
+    spec.answers = answers;
+    spec.answer[spec.answer_count++] = (struct farm_answer_spec){"state", FARM_F32, 11, 4, 0};
+    spec.answer[spec.answer_count++] = (struct farm_answer_spec){"beat", FARM_U64, 2, 3, 1};
+    return spec;
+}
+
+static void expect_views(enum farm_answers answers) {
+    struct farm_ring_spec spec = spec_with_state(answers);
     struct views views;
     open_views(&spec, &views);
     const struct farm_ring_layout *l = &views.actor.layout;
@@ -116,17 +142,47 @@ Test(ring, views_reach_the_bytes_that_the_layout_names) {
     cr_assert_eq(distance(u, farm_lane_obs(lane, 2, n, e)), l->obs[2] + at * 9 * 4);
     cr_assert_eq(distance(u, &farm_lane_reward(lane, n)[e]), l->reward + at * 4);
     cr_assert_eq(distance(u, &farm_lane_flags(lane, n)[e]), l->flags + at);
-    cr_assert_eq(distance(d, farm_lane_action(lane, n, e)), l->action + at * 3 * 4);
-    cr_assert_eq(distance(d, farm_lane_logits(lane, n, e)), l->logits + at * 10 * 4);
-    cr_assert_eq(distance(d, &farm_lane_value(lane, n)[e]), l->value + at * 4);
-    cr_assert_eq(distance(d, farm_lane_version(lane, n)), l->version + 4 * 8);
+    if (answers == FARM_ANSWERS_LOCAL) d = u;
+    cr_assert_eq(distance(d, farm_lane_action(lane, n, e)), l->answer[FARM_ANSWER_ACTION] + at * 3 * 4);
+    cr_assert_eq(distance(d, farm_lane_policy(lane, n, e)), l->answer[FARM_ANSWER_POLICY] + at * 10 * 4);
+    cr_assert_eq(distance(d, &farm_lane_value(lane, n)[e]), l->answer[FARM_ANSWER_VALUE] + at * 4);
+    cr_assert_eq(distance(d, farm_lane_version(lane, n)), l->answer[FARM_ANSWER_VERSION] + 4 * 8);
+    // ceil(6 / 4) = 2 slots of 3 rows of 11 f32; step 36 is multiple 9, in slot 1, and step 40 multiple 10, in slot 0.
+    cr_assert_eq(distance(d, farm_lane_answer_at(lane, 4, 36, e)), l->answer[4] + (1 * 3 + e) * 11 * 4);
+    cr_assert_eq(distance(d, farm_lane_answer_at(lane, 4, 40, e)), l->answer[4] + e * 11 * 4);
+    cr_assert_eq(distance(d, farm_lane_answer_at(lane, 5, 33, 0)), l->answer[5] + 1 * 2 * 8);
     close_views(&views);
 }
 
+Test(ring, views_reach_the_bytes_that_the_layout_names) {
+    expect_views(FARM_ANSWERS_CENTRAL);
+    expect_views(FARM_ANSWERS_LOCAL);
+}
+
+// A value is overwritten only by a step whose slot is free: none of the C steps that may be held share a slot.
+Test(ring, a_field_of_every_e_steps_keeps_as_many_values_as_c_steps_hold) {
+    uint64_t state = 3;
+    for (int i = 0; i < 200; i++) {
+        struct farm_ring_spec spec = spec_of(1, 1, 2 + below(&state, 30));
+        spec.answer[spec.answer_count++] =
+            (struct farm_answer_spec){"state", FARM_U64, 1, 1 + below(&state, spec.steps), 0};
+        struct views views;
+        open_views(&spec, &views);
+        const struct farm_lane *lane = &views.learner.lanes[0];
+        for (uint64_t n = 0; n < 4 * spec.steps; n++) {
+            if (n % lane->answer[4].every == 0) *(uint64_t *)farm_lane_answer_at(lane, 4, n, 0) = n;
+            for (uint64_t held = n < spec.steps ? 0 : n + 1 - spec.steps; held <= n; held++)
+                if (held % lane->answer[4].every == 0)
+                    cr_assert_eq(*(uint64_t *)farm_lane_answer_at(lane, 4, held, 0), held);
+        }
+        close_views(&views);
+    }
+}
+
 Test(ring, hash_changes_with_every_field_of_the_spec) {
-    struct farm_ring_spec base = spec_rich(2, 3, 6), continuous = base;
+    struct farm_ring_spec base = spec_rich(2, 3, 6), continuous = base, more = spec_with_state(FARM_ANSWERS_CENTRAL);
     continuous.env.action.kind = FARM_ACTION_CONTINUOUS;
-    continuous.policy_outputs = 6;
+    farm_ring_spec_answers(&continuous);
     uint64_t hashes[64];
     size_t count = 0;
     hashes[count++] = layout_of(&base).hash;
@@ -149,8 +205,17 @@ Test(ring, hash_changes_with_every_field_of_the_spec) {
     with(base, (s.env.obs[0].dims[0] = 5, s.env.obs[0].dims[1] = 7)); // the same bytes in another shape
     with(base, s.env.obs[2].dims[1] = 4);
     with(base, (s.env.action.sizes[0] = 3, s.env.action.sizes[1] = 2)); // the same sum in another order
-    with(base, (s.env.action.sizes[2] = 6, s.policy_outputs = 11));
-    with(base, (s.env.action.dims = 2, s.policy_outputs = 5));
+    with(base, (s.env.action.sizes[2] = 6, farm_ring_spec_answers(&s)));
+    with(base, (s.env.action.dims = 2, farm_ring_spec_answers(&s)));
+    with(base, s.answers = FARM_ANSWERS_LOCAL);
+    with(more, );
+    with(more, s.answers = FARM_ANSWERS_LOCAL);
+    with(more, s.answer_count = 5);
+    with(more, s.answer[4].name[0] = 'S');
+    with(more, s.answer[4].dtype = FARM_I32);
+    with(more, s.answer[4].values = 12);
+    with(more, s.answer[4].every = 5); // as many slots
+    with(more, s.answer[4].per_step = 1);
     with(continuous, );
     with(continuous, s.env.action.low[1] = -2);
     with(continuous, s.env.action.high[1] = 2);
@@ -165,7 +230,7 @@ Test(ring, refuses_absurd_specs_with_the_reason) {
     struct farm_error err;
 #define refuse(change, says)                                                                                           \
     do {                                                                                                               \
-        struct farm_ring_spec s = spec_rich(2, 3, 6);                                                                  \
+        struct farm_ring_spec s = spec_with_state(FARM_ANSWERS_LOCAL);                                                 \
         struct farm_action_spec *a = &s.env.action;                                                                    \
         struct farm_field_spec *o = s.env.obs;                                                                         \
         (void)a, (void)o;                                                                                              \
@@ -181,7 +246,24 @@ Test(ring, refuses_absurd_specs_with_the_reason) {
     refuse(s.steps = 0, "0 steps");
     refuse(s.steps = 1, "1 steps");
     refuse(s.steps = UINT32_MAX, "4294967295 steps");
-    refuse(s.policy_outputs = 9, "9 policy outputs where the actions need 10");
+    refuse(s.answers = 2, "answers 2");
+    refuse(s.answer_count = FARM_ANSWERS_STANDARD - 1, "3 answer fields");
+    refuse(s.answer_count = FARM_ANSWER_FIELDS_MAX + 1, "9 answer fields");
+    refuse(s.answer[1].values = 9, "answer field 1 is 'policy' of 9 values: the actions need 'policy' of 10");
+    refuse(s.answer[0].dtype = FARM_F32, "answer field 0");
+    refuse(s.answer[2].every = 2, "answer field 2");
+    refuse(s.answer[3].per_step = 0, "answer field 3");
+    refuse(s.answer[0].name[7] = 'x', "answer field 0");
+    refuse(memset(s.answer[4].name, 'x', sizeof s.answer[4].name), "answer field 4 has no name");
+    refuse(s.answer[4].name[0] = 0, "answer field 4 has no name");
+    refuse(s.answer[4].dtype = 0, "'state'");
+    refuse(s.answer[4].dtype = 5, "'state'");
+    refuse(s.answer[4].values = 0, "'state'");
+    refuse(s.answer[4].values = UINT32_MAX, "'state'");
+    refuse(s.answer[4].values = 1 << 29, "'state'"); // 2^31 bytes
+    refuse(s.answer[4].per_step = 2, "'state'");
+    refuse(s.answer[4].every = 0, "every 0 steps: 1..6");
+    refuse(s.answer[4].every = 7, "every 7 steps: 1..6");
     refuse(s.env.obs_count = 0, "0 observation fields");
     refuse(s.env.obs_count = FARM_OBS_FIELDS_MAX + 1, "9 observation fields");
     refuse(s.env.frames_per_step = 0, "frames");
@@ -213,12 +295,14 @@ Test(ring, refuses_absurd_specs_with_the_reason) {
     refuse((s = s_large, s.lanes = 2), "do not fit a segment"); // a lane of 2^44 bytes, twice
     s_large.env.obs[0].dims[0] = 1;
     s_large.env.action.dims = 1;
-    refuse((s = s_large, a->sizes[0] = s.policy_outputs = 1 << 20), "do not fit a segment"); // 2^20 logits
-    s_large.policy_outputs = s_large.env.action.sizes[0] = 1;
+    refuse((s = s_large, a->sizes[0] = 1 << 20, farm_ring_spec_answers(&s)), "do not fit a segment"); // 2^20 logits
+    s_large.env.action.sizes[0] = 1;
+    farm_ring_spec_answers(&s_large);
     s_large.lanes = 2;
     refuse(s = s_large, "do not fit a segment"); // two lanes of 6 x 2^40 bytes up, 12 x 2^40 down
     s_large.lanes = 1;
     cr_assert_eq(farm_ring_layout_make(&s_large, &layout, &err), FARM_OK, "%s", err.message);
+    refuse((s = s_large, s.answers = FARM_ANSWERS_LOCAL), "do not fit a segment"); // all 18 x 2^40 up
 #undef refuse
 }
 

@@ -313,11 +313,12 @@ static void goes_on(const struct farm *farm, uint64_t more) {
 
 static void begin(struct farm *farm, bool real, uint64_t spin_ns) {
     struct farm_error err;
-    struct farm_ring_spec spec = {.lanes = LANES, .width = WIDTH, .steps = STEPS, .policy_outputs = ACTIONS};
+    struct farm_ring_spec spec = {.lanes = LANES, .width = WIDTH, .steps = STEPS};
     memset(farm, 0, sizeof *farm);
     page = mmap(NULL, sizeof *page, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     cr_assert(page != MAP_FAILED);
     witness_spec(NULL, &spec.env, NULL, 0);
+    farm_ring_spec_answers(&spec);
     farm->real = real;
     farm->bell = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
     for (uint32_t a = 0; a < ACTORS; a++) {

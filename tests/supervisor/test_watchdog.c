@@ -98,12 +98,30 @@ Test(supervisor, a_look_after_a_long_sleep_stands_for_two_periods_at_most) {
 
 enum { LANES = 3, STEPS = 4 };
 
-Test(supervisor, a_lane_has_work_where_all_is_answered_and_there_is_room) {
-    struct farm_ring_spec spec = {.lanes = LANES, .width = 1, .steps = STEPS, .policy_outputs = 2};
+Test(supervisor, a_lane_whose_actor_answers_itself_has_work_where_there_is_room) {
+    struct farm_ring_spec spec = {.lanes = 1, .width = 1, .steps = STEPS, .answers = FARM_ANSWERS_LOCAL};
     spec.env.obs_count = 1;
     spec.env.obs[0] = (struct farm_field_spec){.name = "obs", .dtype = FARM_F32, .rank = 1, .dims = {1}};
     spec.env.action = (struct farm_action_spec){.kind = FARM_ACTION_DISCRETE, .dims = 1, .sizes = {2}};
     spec.env.frames_per_step = 1;
+    farm_ring_spec_answers(&spec);
+    struct farm_ring ring;
+    struct farm_error err;
+    cr_assert_eq(farm_ring_create(&spec, 0, -1, false, &ring, &err), FARM_OK, "%s", err.message);
+    farm_store_release(&ring.lanes[0].up->produced, STEPS - 1);
+    cr_assert_eq(farm_watch_lanes(&ring), 1);
+    farm_store_release(&ring.lanes[0].up->produced, STEPS);
+    cr_assert_eq(farm_watch_lanes(&ring), 0, "full");
+    farm_ring_close(&ring);
+}
+
+Test(supervisor, a_lane_has_work_where_all_is_answered_and_there_is_room) {
+    struct farm_ring_spec spec = {.lanes = LANES, .width = 1, .steps = STEPS};
+    spec.env.obs_count = 1;
+    spec.env.obs[0] = (struct farm_field_spec){.name = "obs", .dtype = FARM_F32, .rank = 1, .dims = {1}};
+    spec.env.action = (struct farm_action_spec){.kind = FARM_ACTION_DISCRETE, .dims = 1, .sizes = {2}};
+    spec.env.frames_per_step = 1;
+    farm_ring_spec_answers(&spec);
     struct farm_ring ring;
     struct farm_error err;
     cr_assert_eq(farm_ring_create(&spec, 0, -1, false, &ring, &err), FARM_OK, "%s", err.message);

@@ -57,7 +57,7 @@ static inline void test_expect_answers(const struct farm_learner_config *learner
         farm_executor_forward(executor, &rows[e], 1, logits, &value);
         cr_assert_float_eq(farm_lane_value(lane, n)[e], value, 1e-5, "%s step %lu environment %u", who, n, e);
         for (int a = 0; a < learner->io.actions; a++)
-            cr_assert_float_eq(farm_lane_logits(lane, n, e)[a], logits[a], 1e-5, "%s step %lu environment %u", who, n,
+            cr_assert_float_eq(farm_lane_policy(lane, n, e)[a], logits[a], 1e-5, "%s step %lu environment %u", who, n,
                                e);
     }
     farm_executor_destroy(executor);

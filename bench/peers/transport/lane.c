@@ -22,11 +22,12 @@ static void must(enum farm_status status, const struct farm_error *err) {
 
 static void prepare(const struct work *work) {
     struct farm_error err;
-    struct farm_ring_spec spec = {.lanes = work->in_flight, .width = 1, .steps = work->slots, .policy_outputs = 4};
+    struct farm_ring_spec spec = {.lanes = work->in_flight, .width = 1, .steps = work->slots};
     spec.env.obs_count = 1;
     spec.env.obs[0] = (struct farm_field_spec){.name = "obs", .dtype = FARM_U8, .rank = 1, .dims = {WORK_OBS_BYTES}};
     spec.env.action = (struct farm_action_spec){.kind = FARM_ACTION_DISCRETE, .dims = 1, .sizes = {4}};
     spec.env.frames_per_step = 1;
+    farm_ring_spec_answers(&spec);
     must(farm_ring_create(&spec, 0, -1, true, &made, &err), &err);
     bell = eventfd(0, EFD_NONBLOCK);
     work_need(bell >= 0, "eventfd");

@@ -398,7 +398,7 @@ static struct farm_cuda_answer_lane answer_of(const struct farm_cuda_inference *
     const struct farm_lane *lane = item->lane;
     const uint32_t id = item->lane_id, env = item->env_from;
     answer.action = farm_cuda_down(context, id, farm_lane_action(lane, item->n, env));
-    answer.logits = farm_cuda_down(context, id, farm_lane_logits(lane, item->n, env));
+    answer.logits = farm_cuda_down(context, id, farm_lane_policy(lane, item->n, env));
     answer.value = farm_cuda_down(context, id, farm_lane_value(lane, item->n) + env);
     answer.version = farm_cuda_down(context, id, farm_lane_version(lane, item->n));
     if (env + item->env_count == lane->width) answer.acted = farm_cuda_down(context, id, &lane->down->acted);
@@ -446,7 +446,7 @@ static void hand_over(struct farm_cuda_inference *i, const struct farm_infer_row
         const struct farm_infer_rows *item = &items[k];
         memcpy(farm_lane_action(item->lane, item->n, item->env_from), i->staged.action + row,
                item->env_count * sizeof(int32_t));
-        memcpy(farm_lane_logits(item->lane, item->n, item->env_from), i->staged.logits + row * actions,
+        memcpy(farm_lane_policy(item->lane, item->n, item->env_from), i->staged.logits + row * actions,
                item->env_count * actions * sizeof(float));
         memcpy(farm_lane_value(item->lane, item->n) + item->env_from, i->staged.value + row,
                item->env_count * sizeof(float));

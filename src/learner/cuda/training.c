@@ -527,7 +527,7 @@ static uint64_t gather_step(struct farm_cuda_training *t, const struct column *c
     memcpy(host(t, t->inputs.reward, row, sizeof reward), &reward, sizeof reward);
     memcpy(host(t, t->inputs.flags, row, 1), &farm_lane_flags(lane, n)[column->env], 1);
     memcpy(host(t, t->inputs.action, row, sizeof(int32_t)), farm_lane_action(lane, n, column->env), sizeof(int32_t));
-    memcpy(host(t, t->inputs.behaviour, row * actions, sizeof(float)), farm_lane_logits(lane, n, column->env),
+    memcpy(host(t, t->inputs.behaviour, row * actions, sizeof(float)), farm_lane_policy(lane, n, column->env),
            actions * sizeof(float));
     return flat(t->context) ? gather_flat(t, column, n, row) : gather_frames(t, column, c, step, row);
 }

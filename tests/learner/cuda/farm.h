@@ -123,11 +123,12 @@ static inline struct farm_net_spec spec_of(bool frames) {
 static inline void open_rings(struct farm *farm) {
     const struct farm_field_spec frame = {.name = "obs", .dtype = FARM_U8, .rank = 2, .dims = {SIDE, SIDE}};
     const struct farm_field_spec flat = {.name = "obs", .dtype = FARM_F32, .rank = 1, .dims = {FLAT}};
-    struct farm_ring_spec spec = {.lanes = LANES, .width = WIDTH, .steps = STEPS, .policy_outputs = ACTIONS};
+    struct farm_ring_spec spec = {.lanes = LANES, .width = WIDTH, .steps = STEPS};
     spec.env.obs_count = 1;
     spec.env.obs[0] = farm->setting.frames ? frame : flat;
     spec.env.action = (struct farm_action_spec){.kind = FARM_ACTION_DISCRETE, .dims = 1, .sizes = {ACTIONS}};
     spec.env.frames_per_step = 1;
+    farm_ring_spec_answers(&spec);
     const struct farm_window_shape shape = {.stride = UNROLL, .length = UNROLL + 1, .stack = farm->learner.algo.stack};
     int fds[RINGS][2];
     for (int r = 0; r < RINGS; r++) {
@@ -269,7 +270,7 @@ static inline enum farm_status answer(struct farm *farm, bool again) {
 static inline enum farm_status step(struct farm *farm) {
     for (uint32_t id = 0; id < LANE_COUNT; id++) {
         write_step(farm, id, farm->n);
-        cr_assert(farm_lanes_take_in(&farm->lanes.lanes[id], &farm->stats));
+        cr_assert(farm_lanes_take_in(&farm->lanes.lanes[id], 0, &farm->stats));
     }
     const enum farm_status status = answer(farm, false);
     if (status) return status;
@@ -327,7 +328,7 @@ static inline void note(struct farm *farm, struct record *record) {
         for (uint32_t e = 0; e < WIDTH; e++) {
             const uint32_t row = id * WIDTH + e;
             memcpy(&record->action[n][row], farm_lane_action(lane, n, e), sizeof(int32_t));
-            memcpy(record->logits[n][row], farm_lane_logits(lane, n, e), sizeof record->logits[n][row]);
+            memcpy(record->logits[n][row], farm_lane_policy(lane, n, e), sizeof record->logits[n][row]);
             record->value[n][row] = farm_lane_value(lane, n)[e];
         }
     }

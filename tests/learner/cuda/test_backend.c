@@ -385,8 +385,8 @@ Test(cuda_backend, a_learner_that_comes_back_trains_on_steps_of_before) {
         cr_assert_eq(update(farms[i], &stats), FARM_OK);
     }
     for (uint32_t id = 0; id < LANE_COUNT; id++)
-        cr_assert_lt(distance(farm_lane_logits(ours->lanes.lanes[id].lane, ours->n - 1, 0),
-                              farm_lane_logits(theirs->lanes.lanes[id].lane, ours->n - 1, 0), WIDTH * ACTIONS),
+        cr_assert_lt(distance(farm_lane_policy(ours->lanes.lanes[id].lane, ours->n - 1, 0),
+                              farm_lane_policy(theirs->lanes.lanes[id].lane, ours->n - 1, 0), WIDTH * ACTIONS),
                      1e-4);
     cr_assert_lt(distance(ours->ops->state(ours->backend).params, theirs->ops->state(theirs->backend).params,
                           ours->net.parameter_count),
@@ -627,12 +627,12 @@ Test(cuda_backend, training_does_not_touch_parameters_that_a_slow_inference_read
     while (farm->n < UNROLL + 2) cr_assert_eq(step(farm), FARM_OK);
     float before[ACTIONS], after[ACTIONS];
     const struct farm_lane *lane = farm->lanes.lanes[0].lane;
-    memcpy(before, farm_lane_logits(lane, farm->n - 1, 0), sizeof before);
+    memcpy(before, farm_lane_policy(lane, farm->n - 1, 0), sizeof before);
     held.farm = farm;
     held.inference = pthread_self();
     farm_standin_before_launch = hold_inference;
     const uint64_t version = answer_again(farm);
-    memcpy(after, farm_lane_logits(lane, farm->n - 1, 0), sizeof after);
+    memcpy(after, farm_lane_policy(lane, farm->n - 1, 0), sizeof after);
     void *failed;
     pthread_join(held.training, &failed);
     farm_standin_before_launch = NULL;
@@ -641,7 +641,7 @@ Test(cuda_backend, training_does_not_touch_parameters_that_a_slow_inference_read
     cr_assert_eq(version, 0);
     cr_assert_arr_eq(after, before, sizeof before);
     cr_assert_eq(answer_again(farm), 2);
-    cr_assert_neq(memcmp(farm_lane_logits(lane, farm->n - 1, 0), before, sizeof before), 0);
+    cr_assert_neq(memcmp(farm_lane_policy(lane, farm->n - 1, 0), before, sizeof before), 0);
     close_farm(farm);
     expect_nothing_left();
 }
