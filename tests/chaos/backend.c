@@ -210,15 +210,15 @@ static void note_seen(struct farm_backend *backend, const struct place *place, c
 }
 
 // Writes the answer, first a wrong one: who reads too early finds that.
-static int32_t write_answer(struct farm_lane *lane, const struct place *place, uint64_t checksum) {
+static int32_t write_answer(struct farm_lane *lane, uint64_t n, uint32_t env, uint64_t checksum) {
     const struct chaos_answer answer = chaos_answer_to(checksum);
     const int32_t nonsense = -1;
-    uint8_t *action = farm_lane_action(lane, place->n, place->env);
+    uint8_t *action = farm_lane_action(lane, n, env);
     memcpy(action, &nonsense, sizeof nonsense);
     chaos_hook();
-    farm_lane_value(lane, place->n)[place->env] = answer.value;
+    farm_lane_value(lane, n)[env] = answer.value;
     chaos_hook();
-    float *logits = farm_lane_policy(lane, place->n, place->env);
+    float *logits = farm_lane_policy(lane, n, env);
     logits[0] = answer.logit;
     chaos_hook();
     logits[CHAOS_ACTIONS - 1] = -answer.logit;
@@ -230,12 +230,25 @@ static int32_t write_answer(struct farm_lane *lane, const struct place *place, u
     return answer.action;
 }
 
+// Actor.
+void chaos_answer(void *context, struct farm_lane *lane, uint64_t n) {
+    (void)context;
+    for (uint32_t e = 0; e < lane->width; e++) {
+        struct chaos_payload payload;
+        memcpy(&payload, farm_lane_obs(lane, 0, n, e), sizeof payload);
+        write_answer(lane, n, e, payload.checksum);
+    }
+    *farm_lane_version(lane, n) = __atomic_load_n(&chaos_shared_of_process()->state.version, __ATOMIC_ACQUIRE);
+    chaos_hook();
+}
+
 static enum farm_status infer(struct farm_backend *backend, uint32_t shard, const struct farm_infer_rows *rows,
                               uint32_t count, struct farm_error *err) {
     for (uint32_t i = 0; i < count; i++) {
         struct place place = {backend->shared,  "inference", rows[i].lane_id,
                               rows[i].env_from, rows[i].n,   backend->life};
         know_lane(backend, &place, rows[i].lane);
+        if (rows[i].lane->local) wrong(&place, "asked for, but the actor has answered");
         check_counters(&place, rows[i].lane);
         if (place.lane >= CHAOS_ALL_LANES) continue;
         for (uint32_t e = 0; e < rows[i].env_count; e++, place.env++) {
@@ -243,7 +256,7 @@ static enum farm_status infer(struct farm_backend *backend, uint32_t shard, cons
             if (!read_step(&place, rows[i].lane, &payload)) continue;
             check_begin(&place, &payload);
             check_stack(&place, rows[i].lane, &payload);
-            note_seen(backend, &place, &payload, write_answer(rows[i].lane, &place, payload.checksum));
+            note_seen(backend, &place, &payload, write_answer(rows[i].lane, place.n, place.env, payload.checksum));
         }
         *farm_lane_version(rows[i].lane, place.n) = __atomic_load_n(&backend->shared->state.version, __ATOMIC_ACQUIRE);
         chaos_hook();

@@ -12,6 +12,8 @@
 //     answers a step once; a learner that dies between writing an answer and storing `acted` leaves the step to the
 //     next life, which answers it again: the actor has seen neither.
 //   - An environment gets the answer to its own newest observation (the answer is a function of that).
+//   - In every third farm actors answer themselves (FARM_ANSWERS_LOCAL): inference is asked for nothing, counters keep
+//     that mode's rules, and training finds each answer beside its step.
 //   - One learner's life trains on every window once and in order. Windows whose steps were not given back when a
 //     learner died are trained on again by the next; none is skipped.
 //   - A checkpoint that stands in the folder when a learner dies is whole: the next life starts from it.
@@ -59,6 +61,7 @@ struct chaos_shape {
     bool rings_late;
     uint64_t nap_ns; // longer than a standstill: a wake-up that is lost is not made up for by the end of a sleep
     bool evaluate;   // nobody trains: inference gives the steps back
+    bool local;      // actors answer themselves
     uint64_t actor_kill_every_ns, learner_kill_every_ns; // on average; 0: none
     uint64_t actor_kills, learner_kills;                 // the farm ends when it has had so many
     uint64_t standstill_ns;                              // a lane that does not move for so long is stuck
@@ -156,6 +159,9 @@ uint64_t chaos_random(uint64_t *state);                        // splitmix64
 uint64_t chaos_random_below(uint64_t *state, uint64_t n);
 
 // ---- env.c, backend.c: who checks ----
+
+// Writes the answers to step n of a LOCAL lane: struct farm_actor_config's `answer`.
+void chaos_answer(void *context, struct farm_lane *lane, uint64_t n);
 
 extern const struct farm_env_api chaos_env;
 extern const struct farm_backend_ops chaos_backend;

@@ -112,6 +112,7 @@ static void draw_shape(struct runner *runner, bool to_be_killed) {
     shape->standstill_ns = (uint64_t)(runner->request->standstill_s * 1e9);
     shape->nap_ns = 2 * shape->standstill_ns;
     shape->evaluate = one_in(runner, 4);
+    shape->local = runner->farms % 3 == 1;
     draw_size(runner, shape);
     draw_kills(runner, shape, to_be_killed);
     const uint64_t latest = farm_now_ns() + 60 * SECOND_NS, end = deadline_ns(runner);
