@@ -57,7 +57,7 @@ struct shared {
 };
 
 struct table {
-    bool frames;
+    bool frames, local;             // local: all actors answer themselves
     struct farm_ring rings[ACTORS]; // the supervisor's
     struct shared *shared;
     struct farm_learner_config config;
@@ -105,13 +105,15 @@ static struct farm_learner_config usual(struct table *table) {
     return config;
 }
 
-static void set_up(struct table *table, bool frames) {
+static void set_up_mode(struct table *table, bool frames, bool local) {
     struct farm_error err = {0};
     struct farm_ring_spec spec = test_ring_spec(LANES, WIDTH, STEPS, FLAT, ACTIONS);
     if (frames)
         spec.env.obs[0] = (struct farm_field_spec){.name = "obs", .dtype = FARM_U8, .rank = 2, .dims = {SIDE, SIDE}};
     memset(table, 0, sizeof *table);
     table->frames = frames;
+    table->local = local;
+    if (local) spec.answers = FARM_ANSWERS_LOCAL;
     for (uint32_t a = 0; a < ACTORS; a++)
         cr_assert_eq(farm_ring_create(&spec, a, -1, false, &table->rings[a], &err), FARM_OK, "%s", err.message);
     test_folder_make(table->folder, sizeof table->folder);
@@ -120,6 +122,10 @@ static void set_up(struct table *table, bool frames) {
     table->eventfd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
     cr_assert(table->shared != MAP_FAILED && table->eventfd >= 0);
     table->config = usual(table);
+}
+
+static void set_up(struct table *table, bool frames) {
+    set_up_mode(table, frames, false);
 }
 
 static void launch_learner(struct table *table) {
@@ -213,10 +219,26 @@ static void check_old_step(const struct player *player, uint32_t l, uint64_t n) 
     }
 }
 
+// LOCAL: any answer that makes sense.
+static void answer_itself(struct player *player, uint32_t l, uint64_t n) {
+    struct farm_lane *lane = &player->ring.lanes[l];
+    for (uint32_t e = 0; e < WIDTH; e++) {
+        const int32_t action = (int32_t)((n + e) % ACTIONS);
+        memcpy(farm_lane_action(lane, n, e), &action, sizeof action);
+        memset(farm_lane_policy(lane, n, e), 0, ACTIONS * sizeof(float));
+        farm_lane_value(lane, n)[e] = (float)action;
+    }
+    *farm_lane_version(lane, n) = 0;
+    read_answer(lane, n, &player->answers[l][n % STEPS]);
+}
+
 static void play_step(struct player *player, uint32_t l) {
     struct farm_lane *lane = &player->ring.lanes[l];
     const uint64_t n = farm_lane_actor_next(lane);
-    if (n > player->start[l]) {
+    if (lane->local) {
+        const uint64_t acted = farm_lane_acted(lane), start = player->start[l];
+        farm_store_relaxed(&player->table->shared->steps[player->actor][l], acted > start ? acted - start : 0);
+    } else if (n > player->start[l]) {
         check_new_answer(player, l, n - 1);
         farm_store_relaxed(&player->table->shared->steps[player->actor][l], n - player->start[l]);
     }
@@ -226,6 +248,7 @@ static void play_step(struct player *player, uint32_t l) {
         farm_lane_reward(lane, n)[e] = reward_of(player->actor, l, n, e);
         farm_lane_flags(lane, n)[e] = (uint8_t)flags_of(player->start[l], n, e);
     }
+    if (lane->local) answer_itself(player, l, n);
     farm_lane_actor_publish(lane);
     farm_actor_notify(&player->ring, player->table->eventfd);
 }
@@ -291,7 +314,8 @@ static void publish_all(struct villain *villain) {
         struct farm_lane *lane = &villain->ring.lanes[l];
         lane->produced_local = farm_lane_acted(lane);
         lane->consumed_seen = farm_lane_consumed(lane);
-        if (farm_lane_actor_can_write(lane)) farm_lane_actor_publish(lane);
+        for (uint64_t most = below(villain, farm_lane_ahead_max(lane)) + 1; most; most--)
+            if (farm_lane_actor_can_write(lane)) farm_lane_actor_publish(lane);
     }
     farm_actor_notify(&villain->ring, villain->table->eventfd);
 }
@@ -333,21 +357,24 @@ static void fill_values(struct villain *villain, struct farm_lane *lane, uint64_
         memcpy(obs + i, &number, sizeof number);
     for (uint32_t e = 0; e < WIDTH && kind == 1; e++) memcpy(&farm_lane_reward(lane, n)[e], &number, sizeof(float));
     for (uint32_t e = 0; e < WIDTH && kind == 2; e++) farm_lane_flags(lane, n)[e] = sane ? 0 : (uint8_t)number;
+    for (uint32_t f = 0; f < lane->answer_count && lane->local && kind == 3; f++)
+        for (size_t i = 0; i + sizeof number <= lane->answer[f].rows * lane->answer[f].bytes; i += sizeof number)
+            memcpy((uint8_t *)farm_lane_answer_at(lane, f, n, 0) + i, sane ? (uint64_t[]){0} : &number, sizeof number);
 }
 
 // By the rules, but as soon as a step is published it changes, between sense and nonsense, while the learner checks it,
 // infers from it, counts it and trains on it.
 static void change_its_mind(struct villain *villain) {
-    const uint64_t kind = below(villain, 3);
+    const uint64_t kind = below(villain, 4);
     publish_all(villain);
     for (int turn = 0; turn < 40; turn++)
         for (uint32_t l = 0; l < LANES; l++) {
             struct farm_lane *lane = &villain->ring.lanes[l];
             const uint64_t n = farm_lane_acted(lane);
             fill_values(villain, lane, n, kind, turn % 2 == 0); // of the step that is being answered
-            fill_values(villain, lane, n - below(villain, STEPS), below(villain, 3), turn % 2 == 0);
+            fill_values(villain, lane, n - below(villain, STEPS), below(villain, 4), turn % 2 == 0);
         }
-    for (uint64_t k = 0; k < 3; k++)
+    for (uint64_t k = 0; k < 4; k++)
         for (uint32_t l = 0; l < LANES; l++)
             fill_values(villain, &villain->ring.lanes[l], farm_lane_acted(&villain->ring.lanes[l]), k, true);
 }
@@ -558,9 +585,9 @@ static void start(struct table *table, deed *attack, uint64_t seed) {
 }
 
 // The whole play; returns the values that made no sense.
-static uint64_t suffer(bool frames, deed *attack, uint64_t seed) {
+static uint64_t suffer_mode(bool frames, bool local, deed *attack, uint64_t seed) {
     struct table table;
-    set_up(&table, frames);
+    set_up_mode(&table, frames, local);
     start(&table, attack, seed);
     play_rounds(&table, false, ROUNDS);
     cr_assert_gt(farm_load_relaxed(&table.shared->attacks), 0);
@@ -570,6 +597,10 @@ static uint64_t suffer(bool frames, deed *attack, uint64_t seed) {
     expect_trained(&table);
     tear_down(&table);
     return bad;
+}
+
+static uint64_t suffer(bool frames, deed *attack, uint64_t seed) {
+    return suffer_mode(frames, false, attack, seed);
 }
 
 Test(hostile, stores_over_the_whole_segment) {
@@ -610,6 +641,13 @@ Test(hostile, descriptors_refuse_what_would_hurt_others) {
 
 Test(hostile, everything_at_once) {
     for (uint64_t seed = 1; seed <= 2; seed++) cr_assert_gt(suffer(seed == 2, do_everything, seed), 0);
+}
+
+// Where actors answer themselves, a hostile one may lie about its answers and its versions, too.
+Test(hostile, everything_at_once_where_actors_answer_themselves) {
+    for (uint64_t seed = 1; seed <= 2; seed++) cr_assert_gt(suffer_mode(seed == 2, true, do_everything, seed), 0);
+    cr_assert_gt(suffer_mode(false, true, lie, 1), 0);
+    cr_assert_gt(suffer_mode(false, true, change_its_mind, 1), 0);
 }
 
 // The learner ends first, while the hostile one rages.
@@ -684,20 +722,29 @@ static void flicker(struct farm_lane *lane) {
             *(volatile float *)farm_lane_obs(lane, 0, 0, e) = numbers[i % 6];
             *(volatile float *)&farm_lane_reward(lane, 0)[e] = numbers[(i / 3) % 6];
             *(volatile uint8_t *)&farm_lane_flags(lane, 0)[e] = flags[(i / 5) % 4];
+            *(volatile int32_t *)farm_lane_action(lane, 0, e) = (int32_t)(i / 7 % 6) - 1;
+            *(volatile float *)&farm_lane_policy(lane, 0, e)[i % ACTIONS] = numbers[(i / 11) % 6];
+            *(volatile float *)&farm_lane_value(lane, 0)[e] = numbers[(i / 13) % 6];
+            *(volatile uint64_t *)farm_lane_version(lane, 0) = i / 17 % 64 ? 0 : 8;
         }
 }
 
 static bool is_sound(const struct farm_lane *lane, uint32_t e) {
     const unsigned flags = farm_lane_flags(lane, 0)[e];
     const float reward = farm_lane_reward(lane, 0)[e], obs = *(float *)farm_lane_obs(lane, 0, 0, e);
-    const bool numbers = reward >= -1 && reward <= 2 && obs >= -1 && obs <= 2;
+    const int32_t action = *(int32_t *)farm_lane_action(lane, 0, e);
+    const float value = farm_lane_value(lane, 0)[e];
+    bool numbers = reward >= -1 && reward <= 2 && obs >= -1 && obs <= 2 && value >= -1 && value <= 2;
+    for (uint32_t a = 0; a < ACTIONS; a++) numbers = numbers && fabsf(farm_lane_policy(lane, 0, e)[a]) <= 2;
+    if (action < 0 || action >= ACTIONS || *farm_lane_version(lane, 0) > 7) return false;
     if (flags == (FARM_STEP_FIRST | FARM_STEP_LAST | FARM_STEP_SENSELESS)) return reward == 0 && numbers;
     return (flags == 0 || flags == FARM_STEP_FIRST) && numbers;
 }
 
 Test(hostile, what_is_taken_in_is_what_was_checked) {
     enum { WIDE = 64, TIMES = 100000 };
-    const struct farm_ring_spec spec = test_ring_spec(1, WIDE, 4, 1, ACTIONS);
+    struct farm_ring_spec spec = test_ring_spec(1, WIDE, 4, 1, ACTIONS);
+    spec.answers = FARM_ANSWERS_LOCAL;
     struct farm_error err = {0};
     struct farm_intake intake;
     struct test_ring ring;
@@ -713,7 +760,7 @@ Test(hostile, what_is_taken_in_is_what_was_checked) {
     uint64_t bad = 0, good = 0;
     const uint64_t start = farm_now_ns();
     for (uint64_t i = 0; i < TIMES || (good == 0 && farm_now_ns() - start < PATIENCE_NS); i++) {
-        bad += farm_intake_step(&intake, 0, 0);
+        bad += farm_intake_step(&intake, 0, 7);
         for (uint32_t e = 0; e < WIDE; e++) {
             cr_assert(is_sound(&intake.checked, e), "flags 0x%x reward %g after %lu", intake.checked.flags[e],
                       (double)intake.checked.reward[e], i);

@@ -25,7 +25,8 @@ struct table {
     struct test_ring ring;
     struct farm_lanes lanes;
     struct farm_stats stats;
-    uint64_t n; // next step of lane 0
+    uint64_t n;      // next step of lane 0
+    uint64_t newest; // version
     bool quota;
 };
 
@@ -36,11 +37,15 @@ static void open_learner(struct table *table) {
     cr_assert_eq(farm_lanes_open(fds, 1, &SHAPE, &table->lanes, &err), FARM_OK, "%s", err.message);
 }
 
+static void set_up_spec(struct table *table, const struct farm_ring_spec *spec) {
+    *table = (struct table){0};
+    test_ring_open(spec, &table->ring);
+    open_learner(table);
+}
+
 static void set_up(struct table *table) {
     const struct farm_ring_spec spec = test_ring_spec(1, WIDTH, STEPS, 1, 2);
-    *table = (struct table){0};
-    test_ring_open(&spec, &table->ring);
-    open_learner(table);
+    set_up_spec(table, &spec);
 }
 
 static void tear_down(struct table *table) {
@@ -58,7 +63,7 @@ static void step(struct table *table, unsigned flags0, float reward0, unsigned f
     farm_lane_reward(lane, n)[1] = reward1;
     farm_lane_actor_publish(lane);
     struct farm_learner_lane *ours = &table->lanes.lanes[0];
-    cr_assert(farm_lanes_take_in(ours, 0, &table->stats), "step %lu is published", n);
+    cr_assert(farm_lanes_take_in(ours, table->newest, &table->stats), "step %lu is published", n);
     farm_lane_answer(ours->lane, n);
     farm_lanes_account(&table->lanes, ours, table->quota, &table->stats);
     ours->answered = n + 1;
@@ -341,19 +346,159 @@ Test(learner, a_learner_that_came_back_between_two_lives_does_not_count_that_gam
 
 Test(learner, actors_with_different_environments_are_refused) {
     struct test_ring a, b;
-    const struct farm_ring_spec one = test_ring_spec(1, WIDTH, STEPS, 1, 2),
-                                other = test_ring_spec(1, WIDTH, STEPS, 2, 2);
-    test_ring_open(&one, &a);
-    test_ring_open(&other, &b);
+    const struct farm_ring_spec one = test_ring_spec(1, WIDTH, STEPS, 1, 2);
+    struct farm_ring_spec others[] = {test_ring_spec(1, WIDTH, STEPS, 2, 2), test_ring_spec(1, WIDTH, STEPS, 1, 3),
+                                      one};
+    others[2].answers = FARM_ANSWERS_LOCAL;
     struct farm_lanes lanes;
     struct farm_error err = {0};
-    const int fds[2][2] = {{dup(a.made.up.fd_readonly), dup(a.made.down.fd)},
-                           {dup(b.made.up.fd_readonly), dup(b.made.down.fd)}};
-    cr_assert_eq(farm_lanes_open(fds, 2, &SHAPE, &lanes, &err), FARM_E_INVALID);
-    cr_assert(strstr(err.message, "different environments") != NULL, "%s", err.message);
-    cr_assert_eq(farm_lanes_open(fds, 0, &SHAPE, &lanes, &err), FARM_E_INVALID);
-    test_ring_close(&a);
-    test_ring_close(&b);
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
+        test_ring_open(&one, &a);
+        test_ring_open(&others[i], &b);
+        const int fds[2][2] = {{dup(a.made.up.fd_readonly), dup(a.made.down.fd)},
+                               {dup(b.made.up.fd_readonly), dup(b.made.down.fd)}};
+        cr_assert_eq(farm_lanes_open(fds, 2, &SHAPE, &lanes, &err), FARM_E_INVALID);
+        cr_assert(strstr(err.message, "different environments") != NULL, "%s", err.message);
+        test_ring_close(&a);
+        test_ring_close(&b);
+    }
+    cr_assert_eq(farm_lanes_open(NULL, 0, &SHAPE, &lanes, &err), FARM_E_INVALID);
+}
+
+// ---- LOCAL: actors that answer themselves ----
+
+// Two discrete dimensions of 2 and 3, and a state every second step.
+static struct farm_ring_spec local_spec(void) {
+    struct farm_ring_spec spec = test_ring_spec(1, WIDTH, STEPS, 1, 2);
+    spec.env.action = (struct farm_action_spec){.kind = FARM_ACTION_MULTI_DISCRETE, .dims = 2, .sizes = {2, 3}};
+    farm_ring_spec_answers(&spec);
+    spec.answers = FARM_ANSWERS_LOCAL;
+    spec.answer[spec.answer_count++] = (struct farm_answer_spec){"state", FARM_F32, 2, 2, 0};
+    return spec;
+}
+
+struct local_answer {
+    int32_t action[2];
+    float policy[5], value, state[2];
+    uint64_t version;
+};
+
+static const struct local_answer GOOD = {{1, 2}, {-INFINITY, 0.5f, -2, -INFINITY, 1e9f}, 3, {4, 5}, 9};
+
+static void write_local(struct table *table, uint32_t env, const struct local_answer *answer) {
+    struct farm_lane *lane = &table->ring.actor.lanes[0];
+    memcpy(farm_lane_action(lane, table->n, env), answer->action, sizeof answer->action);
+    memcpy(farm_lane_policy(lane, table->n, env), answer->policy, sizeof answer->policy);
+    farm_lane_value(lane, table->n)[env] = answer->value;
+    *farm_lane_version(lane, table->n) = answer->version;
+    if (table->n % 2 == 0) memcpy(farm_lane_answer_at(lane, 4, table->n, env), answer->state, sizeof answer->state);
+}
+
+static void expect_taken_in(const struct farm_lane *ours, uint64_t n, uint32_t env, const struct local_answer *answer) {
+    cr_assert_arr_eq((int32_t *)farm_lane_action(ours, n, env), answer->action, sizeof answer->action);
+    cr_assert_arr_eq(farm_lane_policy(ours, n, env), answer->policy, sizeof answer->policy);
+    cr_assert_eq(farm_lane_value(ours, n)[env], answer->value);
+    if (n % 2 == 0)
+        cr_assert_arr_eq((float *)farm_lane_answer_at(ours, 4, n, env), answer->state, sizeof answer->state);
+}
+
+#define CHANGED(change)                                                                                                \
+    ({                                                                                                                 \
+        struct local_answer a = GOOD;                                                                                  \
+        a.change;                                                                                                      \
+        a;                                                                                                             \
+    })
+
+Test(learner, an_answer_that_makes_no_sense_makes_its_step_senseless) {
+    const struct {
+        struct local_answer answer;
+        bool both; // a version is of both environments
+    } cases[] = {
+        {CHANGED(action[0] = 2), false},      {CHANGED(action[0] = -1), false},
+        {CHANGED(action[1] = 3), false},      {CHANGED(action[0] = 0), false}, // masked
+        {CHANGED(action[1] = 1), false},                                       // masked
+        {CHANGED(policy[1] = NAN), false},    {CHANGED(policy[2] = INFINITY), false},
+        {CHANGED(policy[4] = 1.1e9f), false}, {CHANGED(value = NAN), false},
+        {CHANGED(value = -INFINITY), false},  {CHANGED(state[1] = INFINITY), false},
+        {CHANGED(version = 10), true},        {CHANGED(version = UINT64_MAX), true},
+    };
+    const struct farm_ring_spec spec = local_spec();
+    struct table table;
+    set_up_spec(&table, &spec);
+    table.newest = 9;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const uint64_t n = table.n, before = table.stats.bad_values; // even: the state is looked at
+        const struct farm_lane *ours = table.lanes.lanes[0].lane;
+        write_local(&table, 1, &GOOD);
+        write_local(&table, 0, &cases[i].answer);
+        step(&table, 0, 1, 0, 1);
+        cr_assert_eq(table.stats.bad_values - before, 1, "case %zu", i);
+        for (uint32_t e = 0; e < 2; e++)
+            cr_assert_eq(farm_lane_flags(ours, n)[e], e == 0 || cases[i].both ? FIRST | LAST | FARM_STEP_SENSELESS : 0,
+                         "case %zu", i);
+        expect_taken_in(ours, n, 1, &GOOD);
+        const int32_t *action = farm_lane_action(ours, n, 0);
+        cr_assert(action[0] >= 0 && action[0] < 2 && action[1] >= 0 && action[1] < 3 &&
+                  *farm_lane_version(ours, n) <= 9);
+        write_local(&table, 0, &GOOD);
+        write_local(&table, 1, &GOOD);
+        if (cases[i].answer.state[1] != 5) // it belongs to even steps only
+            *(float *)farm_lane_answer_at(&table.ring.actor.lanes[0], 4, table.n, 0) = NAN;
+        step(&table, 0, 1, 0, 1);
+        cr_assert_eq(table.stats.bad_values - before, 1, "the step after case %zu", i);
+    }
+    tear_down(&table);
+}
+
+Test(learner, continuous_actions_and_their_distributions_are_numbers) {
+    struct farm_ring_spec spec = local_spec();
+    spec.env.action = (struct farm_action_spec){.kind = FARM_ACTION_CONTINUOUS, .dims = 1, .high = {1}};
+    farm_ring_spec_answers(&spec);
+    const float rows[][3] = {{0.5f, 0, -1}, {2, 0, -1}, {NAN, 0, 0}, {0, NAN, 0}, {0, 0, -INFINITY}};
+    struct table table;
+    set_up_spec(&table, &spec);
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        memcpy(farm_lane_action(&table.ring.actor.lanes[0], table.n, 0), rows[i], sizeof(float));
+        memcpy(farm_lane_policy(&table.ring.actor.lanes[0], table.n, 0), rows[i] + 1, 2 * sizeof(float));
+        step(&table, 0, 1, 0, 1);
+        cr_assert_eq(table.stats.bad_values, i < 2 ? 0 : i - 1, "case %zu", i);
+    }
+    tear_down(&table);
+}
+
+// All that is published, until a counter lies; answers are what they were when they were taken in.
+Test(learner, steps_of_an_actor_that_answers_itself_are_taken_in_as_far_as_there_is_room) {
+    const struct farm_ring_spec spec = local_spec();
+    struct table table;
+    set_up_spec(&table, &spec);
+    struct farm_learner_lane *ours = &table.lanes.lanes[0];
+    struct farm_lane *lane = &table.ring.actor.lanes[0];
+    for (table.n = 0; table.n < STEPS; table.n++) {
+        struct local_answer answer = GOOD;
+        answer.value = (float)table.n;
+        for (uint32_t e = 0; e < WIDTH; e++) write_local(&table, e, &answer);
+        farm_lane_actor_publish(lane);
+    }
+    for (uint64_t n = 0; n < STEPS; n++) {
+        cr_assert(farm_lanes_take_in(ours, 9, &table.stats), "step %lu", n);
+        farm_lane_answer(ours->lane, ours->answered++);
+    }
+    cr_assert_not(farm_lanes_take_in(ours, 9, &table.stats), "nothing more is published");
+    farm_lane_actor_publish(lane);
+    cr_assert_not(farm_lanes_take_in(ours, 9, &table.stats), "an honest actor would have waited for room");
+    farm_lane_release(ours->lane, 1);
+    const uint64_t lies[] = {0, STEPS - 1, 2 * STEPS, 2 * STEPS + 1, UINT64_MAX};
+    for (size_t i = 0; i < sizeof lies / sizeof *lies; i++) {
+        farm_store_release(&lane->up->produced, lies[i]);
+        cr_assert_not(farm_lanes_take_in(ours, 9, &table.stats), "%lu published", lies[i]);
+    }
+    cr_assert_eq(table.stats.bad_values, 1, "told once a life");
+    farm_store_release(&lane->up->produced, STEPS + 1);
+    cr_assert(farm_lanes_take_in(ours, 9, &table.stats));
+    memset((char *)table.ring.actor.up.header + table.ring.actor.layout.up_arrays, 0xff,
+           table.ring.actor.up.bytes - table.ring.actor.layout.up_arrays);
+    for (uint64_t n = 1; n < STEPS; n++) cr_assert_eq(farm_lane_value(ours->lane, n)[1], (float)n);
+    tear_down(&table);
 }
 
 Test(learner, another_actor_s_game_does_not_inherit_what_the_old_one_won_before_a_lost_life) {

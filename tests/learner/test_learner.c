@@ -85,8 +85,9 @@ static struct farm_learner_config usual(const struct table *table) {
     return config;
 }
 
-static void set_up(struct table *table) {
-    const struct farm_ring_spec spec = test_ring_spec(LANES, WIDTH, STEPS, FLAT, ACTIONS);
+static void set_up_mode(struct table *table, enum farm_answers answers) {
+    struct farm_ring_spec spec = test_ring_spec(LANES, WIDTH, STEPS, FLAT, ACTIONS);
+    spec.answers = answers;
     memset(table, 0, sizeof *table);
     test_ring_open(&spec, &table->ring);
     test_folder_make(table->folder, sizeof table->folder);
@@ -94,6 +95,10 @@ static void set_up(struct table *table) {
     table->eventfd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
     cr_assert(table->shared != MAP_FAILED && table->eventfd >= 0);
     table->config = usual(table);
+}
+
+static void set_up(struct table *table) {
+    set_up_mode(table, FARM_ANSWERS_CENTRAL);
 }
 
 static void tear_down(struct table *table) {
@@ -166,6 +171,17 @@ static unsigned spoil(struct farm_lane *lane, uint64_t n, uint32_t env) {
     return turn == 11 ? 2 : turn == 50 || turn == 60 || turn == 70;
 }
 
+// LOCAL: an actor whose policy is to choose at random, by version 0.
+static void answer_itself(struct table *table, uint32_t l, uint64_t n, uint32_t env) {
+    struct farm_lane *lane = &table->ring.actor.lanes[l];
+    const int32_t action = (int32_t)(farm_random_uniform(6, farm_random_stream(l, env), n) * ACTIONS) % ACTIONS;
+    memcpy(farm_lane_action(lane, n, env), &action, sizeof action);
+    memset(farm_lane_policy(lane, n, env), 0, ACTIONS * sizeof(float));
+    farm_lane_value(lane, n)[env] = 0;
+    *farm_lane_version(lane, n) = 0;
+    table->seats[l].answers[n % STEPS][env].action = action;
+}
+
 // Writes environment env's part of step n.
 static void play(struct table *table, uint32_t l, uint64_t n, uint32_t env) {
     struct farm_lane *lane = &table->ring.actor.lanes[l];
@@ -187,6 +203,7 @@ static void play(struct table *table, uint32_t l, uint64_t n, uint32_t env) {
             2 * farm_random_uniform(5, farm_random_stream(l, env), n * FLAT + i) - 1;
     farm_lane_reward(lane, n)[env] = reward;
     farm_lane_flags(lane, n)[env] = (uint8_t)flags;
+    if (lane->local) answer_itself(table, l, n, env);
     const unsigned bad = table->spoil ? spoil(lane, n, env) : 0;
     seat->newest[0] += !first;
     seat->newest[1] += !first && flags != 0;
@@ -198,8 +215,8 @@ static void step_lane(struct table *table, uint32_t l) {
     struct seat *seat = &table->seats[l];
     const uint64_t n = farm_lane_actor_next(lane);
     seat->acted = farm_lane_acted(lane);
-    if (n > 0) take_answers(table, l, n - 1);
-    if (n >= STEPS) check_answers(table, l, n - STEPS);
+    if (n > 0 && !lane->local) take_answers(table, l, n - 1);
+    if (n >= STEPS && !lane->local) check_answers(table, l, n - STEPS);
     memset(seat->newest, 0, sizeof seat->newest);
     for (uint32_t e = 0; e < WIDTH; e++) play(table, l, n, e);
     seat->transitions += seat->newest[0];
@@ -290,9 +307,9 @@ static void expect_exact_figures(const struct table *table) {
                  sums.transitions);
     cr_assert_eq(stats->episodes, sums.games, "%lu episodes, %lu games", stats->episodes, sums.games);
     cr_assert_eq(stats->bad_values, sums.bad, "%lu bad values, %lu were written", stats->bad_values, sums.bad);
-    cr_assert_geq(stats->infer_rows, sums.steps * WIDTH);
-    cr_assert_lt(stats->infer_rows, sums.steps * WIDTH + LANES * WIDTH,
-                 "no more than a part of a lane was computed for nothing");
+    const uint64_t asked = table->ring.actor.lanes[0].local ? 0 : sums.steps * WIDTH;
+    cr_assert_geq(stats->infer_rows, asked);
+    cr_assert_lt(stats->infer_rows, asked + LANES * WIDTH, "no more than a part of a lane was computed for nothing");
     cr_assert_eq(stats->windows, stats->updates * table->config.algo.batch);
     char findings[2000];
     const int count = table->spoil ? 0 : farm_ring_verify(&table->ring.actor, findings, sizeof findings);
@@ -408,6 +425,41 @@ static void fill_lanes(struct table *table) {
 
 static bool has_updated(const struct table *table) {
     return table->shared->stats.updates >= 20;
+}
+
+static bool all_taken_in(const struct table *table) {
+    bool all = true;
+    for (uint32_t l = 0; l < LANES; l++)
+        all &= farm_lane_acted(&table->ring.actor.lanes[l]) == farm_lane_actor_next(&table->ring.actor.lanes[l]);
+    return all;
+}
+
+Test(learner, takes_in_and_trains_on_what_actors_answer_themselves) {
+    struct table table;
+    set_up_mode(&table, FARM_ANSWERS_LOCAL);
+    launch(&table);
+    cr_assert(act_until(&table, has_updated), "%lu updates: %s", table.shared->stats.updates,
+              table.shared->err.message);
+    const uint64_t start = farm_now_ns();
+    while (!all_taken_in(&table)) cr_assert_lt(farm_now_ns() - start, PATIENCE_NS, "published steps are left");
+    end(&table, SIGTERM);
+    expect_exit(&table, 0);
+    expect_exact_figures(&table);
+    cr_assert_eq(table.shared->stats.infer_calls, 0);
+    tear_down(&table);
+}
+
+Test(learner, evaluation_lets_actors_go_on_that_answer_themselves) {
+    struct table table;
+    set_up_mode(&table, FARM_ANSWERS_LOCAL);
+    table.config.evaluate = true;
+    table.config.episodes_target = 200;
+    launch(&table);
+    act_until(&table, NULL);
+    expect_exit(&table, 0);
+    cr_assert_eq(table.shared->stats.done, 1);
+    cr_assert_eq(table.shared->stats.episodes, 200);
+    tear_down(&table);
 }
 
 Test(learner, a_learner_that_finds_all_lanes_full_and_answered_trains_on_them) {
