@@ -431,7 +431,7 @@ endif
 $(BUILD)/nvcc_flags: force
 	@mkdir -p $(@D)
 	@printf '%s\n' '$(NVCC) $(NVCC_FLAGS) $(CUDA_CODE)' | cmp -s - $@ || printf '%s\n' '$(NVCC) $(NVCC_FLAGS) $(CUDA_CODE)' >$@
-$(CUDA_OBJECTS) $(addprefix $(BUILD)/obj/tests/gpu/,bench_resident.cu.o litmus.cu.o): private NVCC_FLAGS += $(CUDA_CODE)
+$(CUDA_OBJECTS) $(BUILD)/obj/tests/gpu/litmus.cu.o: private NVCC_FLAGS += $(CUDA_CODE)
 $(CUDA_OBJECTS) $(GPU_OBJECTS) $(addprefix $(BUILD)/obj/tests/gpu/,test_executor.cu.o litmus.cu.o): $(BUILD)/obj/%.cu.o: %.cu $(BUILD)/nvcc_flags | $(BUILD)/gen/farm_build.h
 	$(call say,NVCC,$<)
 	$(Q)mkdir -p $(@D)

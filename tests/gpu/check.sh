@@ -11,8 +11,8 @@
 # machine (build/gpu/kept hands it what the first one measured). In brackets: seconds, a guess on an H100 with 16 cores.
 #
 #   SECONDS_MAX=560 tests/gpu/check.sh 1 first    kernels [20] executor [30] networks [30] update [60] round_trip [70]
-#       score [25] breakout [30] resume [12] busy [25] pull [15] litmus [60] traffic [20] times [15] launches [10]
-#       resident [10] round_trip_parts [1] breakout_window [20] breakout_off [20] environments [10]: about 480
+#       score [25] breakout [30] resume [12] busy [25] pull [15] litmus [60] breakout_window [20] breakout_off [20]
+#       environments [10]: about 425
 #   SECONDS_MAX=560 tests/gpu/check.sh 1 second   memcheck [60] racecheck [60] initcheck [60] torch [240] bw [30]
 #       backend [what is left]
 #
@@ -32,8 +32,8 @@ build=${BUILD:-build}
 out=${OUT:-$build/gpu/out}
 program=$build/gpu/test_kernels
 seed=${1:-$(date +%s%N)}
-first=(kernels executor networks update round_trip score breakout resume busy pull litmus traffic times launches resident
-    round_trip_parts breakout_window breakout_off environments)
+first=(kernels executor networks update round_trip score breakout resume busy pull litmus breakout_window breakout_off
+    environments)
 second=(memcheck racecheck initcheck torch bw backend)
 parts=("${first[@]}" "${second[@]}")
 shift $(($# > 0))
@@ -183,13 +183,13 @@ networks() {
     outcome networks $? "$start" 'cuDNN or cuBLASLt is missing'
 }
 
-bench() { # name of the part, of the benchmark
+pull() {
     local start
     start=$(date +%s)
-    document "$1" 120 "$program" --bench "$2" "$seed"
+    document pull 120 "$program" --bench "$seed"
     local status=$?
-    cat "$work/$1.log"
-    outcome "$1" "$status" "$start"
+    cat "$work/pull.log"
+    outcome pull "$status" "$start"
 }
 
 litmus() {
@@ -224,14 +224,6 @@ torch() {
     local status=$?
     cat "$work/torch.log"
     outcome torch "$status" "$start" "$(tail -n 1 "$work/torch.log" | sed 's/^not run: //')"
-}
-
-# What the three parts before it tell of the round trip, as one sum.
-round_trip_parts() {
-    local start
-    start=$(date +%s)
-    document round_trip_parts 20 python3 tests/gpu/report.py parts "$work"
-    outcome round_trip_parts $? "$start" "$(cat "$work/round_trip_parts.log")"
 }
 
 # `farm train`, whose document is told apart from that of its figures.
@@ -358,8 +350,6 @@ backend() {
 
 part() { # name
     case $1 in
-        pull | traffic | launches | resident) bench "$1" "$1" ;;
-        times) bench times kernels ;;
         round_trip) learner round_trip 180 "$build/gpu/round_trip" ;;
         update) learner update 180 "$build/gpu/update" ;;
         breakout) fast breakout 20 ;;

@@ -1,6 +1,6 @@
 // Litmus tests of the orders that lanes rely on across the bus (docs/CUDA.md), over memory that is registered as rings
 // are. Not a proof: a forbidden outcome that never shows in millions of rounds is no evidence that it cannot; the
-// argument stands in the document. What the first two are able to find is shown by their broken twins, in which the
+// argument stands in the document. What they are able to find is shown by their broken twins, in which the
 // order is given up: these must show the forbidden outcome, else the test says that it is blind here (which is no
 // failure: some machines order more than they must).
 //
@@ -11,16 +11,13 @@
 //   pulls     A host thread writes an observation, then `produced` with release; another acquires it and launches a
 //             pull; the GPU compares what it pulled (pair P, and the order of a launch).
 //
-//   resident  The GPU itself acquires `produced` at system scope, reads the observation, answers, as a kernel
-//             that never ends would (bench_resident.cu times one).
-//
 //   litmus [--rounds N]        exit status: 0 nothing forbidden seen, 1 something was, 77 no GPU
 #include <pthread.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "kernels/cuda/device.cuh"
 #include "support.cuh"
-#include "system.cuh"
 
 enum {
     LANES = 8,  // blocks that answer at once, each into memory of its own
@@ -29,8 +26,7 @@ enum {
     THREADS = 128,
     PULLED = 64, // observations of a launch
     PULL_BYTES = 4096,
-    PULL_SLOTS = 4,
-    TRIPS = 200000 // of the resident kernel
+    PULL_SLOTS = 4
 };
 
 struct counter {
@@ -73,6 +69,15 @@ template <typename T> static T *mapped(T *host) {
 }
 
 // ---- answers ----
+
+static __device__ uint64_t load_acquire_system(const uint64_t *word) {
+    uint64_t value;
+    asm volatile("ld.acquire.sys.global.u64 %0, [%1];" : "=l"(value) : "l"(__cvta_generic_to_global(word)) : "memory");
+    return value;
+}
+static __device__ void store_relaxed_system(uint64_t *word, uint64_t value) {
+    asm volatile("st.relaxed.sys.global.u64 [%0], %1;" ::"l"(__cvta_generic_to_global(word)), "l"(value) : "memory");
+}
 
 // broken: `acted` before the answer, and without an order.
 static __global__ void __launch_bounds__(THREADS) give_answers(struct answers *a, uint64_t rounds, bool broken) {
@@ -288,52 +293,6 @@ static uint64_t pulls(uint64_t rounds, enum farm_cuda_pull_way way, bool broken)
     return total;
 }
 
-// ---- resident ----
-
-struct seat {
-    struct counter produced, acted; // writers: host, GPU
-    uint32_t observation[WORDS], answer[WORDS];
-    uint64_t wrong;
-};
-
-static __global__ void __launch_bounds__(THREADS) sit(struct seat *s, uint64_t rounds) {
-    const uint32_t i = threadIdx.x;
-    uint32_t bad = 0;
-    for (uint64_t n = 0; n < rounds; n++) {
-        if (i == 0)
-            while (load_acquire_system(&s->produced.value) <= n) {
-            }
-        __syncthreads();
-        if (i < WORDS) {
-            const uint32_t word = load_relaxed_system(&s->observation[i]);
-            bad |= word ^ word_of(n, 0, i);
-            s->answer[i] = ~word;
-        }
-        __syncthreads();
-        if (i == 0) farm_cuda_store_release_system(&s->acted.value, n + 1);
-    }
-    if (__syncthreads_or(bad != 0) && i == 0) s->wrong = 1;
-}
-
-// Returns how many rounds were wrong.
-static uint64_t resident(void) {
-    struct seat *s = (struct seat *)registered(sizeof *s);
-    uint64_t wrong = 0;
-    sit<<<1, THREADS>>>(mapped(s), TRIPS);
-    CUDA(cudaGetLastError());
-    for (uint64_t n = 0; n < TRIPS; n++) {
-        for (uint32_t i = 0; i < WORDS; i++) s->observation[i] = word_of(n, 0, i);
-        __atomic_store_n(&s->produced.value, n + 1, __ATOMIC_RELEASE);
-        while (__atomic_load_n(&s->acted.value, __ATOMIC_ACQUIRE) <= n) {
-        }
-        for (uint32_t i = 0; i < WORDS; i++) wrong += s->answer[i] != ~word_of(n, 0, i);
-    }
-    CUDA(cudaDeviceSynchronize());
-    wrong += s->wrong;
-    release(s, sizeof *s);
-    return wrong;
-}
-
 // ---- what was seen ----
 
 static uint64_t forbidden;
@@ -364,9 +323,6 @@ int main(int argc, char **argv) {
     if (farm_cuda_pull_supported(FARM_CUDA_PULL_BULK, &why) == FARM_OK)
         tell("pulls, bulk copies", rounds, pulls(rounds, FARM_CUDA_PULL_BULK, false),
              pulls(rounds / 10, FARM_CUDA_PULL_BULK, true));
-    const uint64_t wrong = resident();
-    forbidden += wrong;
-    printf("%-18s %12d rounds, %llu forbidden outcomes\n", "resident", TRIPS, (unsigned long long)wrong);
     printf("%s\n", forbidden ? "FORBIDDEN OUTCOMES SEEN" : "nothing forbidden seen");
     return forbidden != 0;
 }

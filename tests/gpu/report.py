@@ -1,8 +1,6 @@
 """What check.sh makes of the documents that its programs print.
 
 report.py table FILE          the results of one document as a table
-report.py parts FROM          the smallest network's round trip taken apart, a document of its own, from the figures in
-                              FROM/round_trip.json, launches.json and resident.json; exit status 77 where one is missing
 report.py training FROM NAME [KEY=LEAST...]
                               the figures of a `farm train`, a document, from FROM/NAME.farm (what it printed),
                               NAME.metrics.jsonl, NAME.log and NAME.busy; exit status 1 where it was not on the GPU, made
@@ -110,38 +108,6 @@ def complete(document, name, work, commit):
         "machine": {**machine(work), **own},
     }
     return {**head, **{key: value for key, value in document.items() if key not in head}}
-
-
-# ---- the round trip, taken apart ----
-
-
-def parts(work):
-    """A sum whose terms are medians and differences of medians; `from` says of what."""
-    documents = [read(work / f"{name}.json") for name in ("round_trip", "launches", "resident")]
-    value = {row["name"]: row["value"] for document in documents if document for row in document["results"]}
-    whole, bell, infer, acted = (f"actor_round_trip_smallest{part}" for part in ("", "_bell", "_infer", "_acted"))
-    terms = (
-        ("bell", bell, None, "store of `produced` until the learner asks the backend"),
-        ("lists", infer, "launch_flag_whole", "the backend's work on the host"),
-        ("launch_and_signal", "launch_flag_signal", None, "a graph that stores the host's word and nothing else"),
-        ("pull_of_lists", "launch_flag_lists", "launch_flag_signal", "one kernel"),
-        ("pulls_of_observation", "launch_flag_observation", "launch_flag_lists", "two kernels"),
-        ("sample_and_answer", "launch_flag_answer", "launch_flag_observation", "two kernels"),
-        ("network", "launch_flag_whole", "launch_flag_answer", "rounding, two products, heads"),
-        ("answer_before_signal", acted, infer, "the actor need not wait for the host's word"),
-    )
-    missing = {name for _, plus, minus, _ in terms for name in (plus, minus, whole, "resident_smallest") if name} - value.keys()
-    if missing:
-        print(f"figures are missing: {', '.join(sorted(missing))}", file=sys.stderr)
-        return 77
-    rows = [(name, value[plus] - (value[minus] if minus else 0), f"{plus} - {minus}" if minus else plus, about) for name, plus, minus, about in terms]
-    total = sum(row[1] for row in rows)
-    rows.append(("sum", total, "all of these", "beside what was measured as a whole"))
-    rows.append(("resident", value["resident_smallest"], "resident_smallest", "the same work by a kernel that is there, no learner"))
-    results = [{"name": f"round_trip_{name}", "value": round(us, 3), "unit": "us", "better": "lower", "from": of, "about": about,
-                "reference": whole, "reference_value": value[whole], "ratio": round(us / value[whole], 4)} for name, us, of, about in rows]  # fmt: skip
-    show({"schema_version": 1, "benchmark": "cuda_round_trip_parts", "results": results})
-    return 0
 
 
 # ---- trainings ----
@@ -407,8 +373,6 @@ def main():
     what, *paths = sys.argv[1:] or [""]
     if what == "table" and len(paths) == 1:
         return table(pathlib.Path(paths[0]))
-    if what == "parts" and len(paths) == 1:
-        return parts(pathlib.Path(paths[0]))
     if what == "training" and len(paths) >= 2:
         return training(pathlib.Path(paths[0]), paths[1], {key: float(value) for key, value in (word.split("=") for word in paths[2:])})
     if what == "environments" and len(paths) == 1:

@@ -2,19 +2,11 @@
 // a process of its own, the CUDA backend as the library that it opens, this program as the actor of one lane of one
 // environment. Nets from the smallest to the deep one, with training off and on; while it is on, a second actor of many
 // environments keeps it busy, and inference with it. Prints one JSON document; times are from before `produced` is
-// stored until `acted` has been seen, both sides spinning. Two readings of the clock, around the backend's `infer`, are
-// in them, and tell its parts:
-//
-//   ..._bell   until the learner calls `infer`: it has seen the bell, taken the step in, chosen the batch
-//   ..._acted  from then until the actor has seen `acted`: with _bell it is the whole
-//   ..._infer  from then until `infer` returns: the host has seen the word that the GPU stores behind `acted`
-//
-// What a launch alone takes, kernel by kernel, tells bench_launches.cu.
+// stored until `acted` has been seen, both sides spinning.
 //
 //   round_trip [--library FILE] [--rounds N] [--only NET] [--device cpu]     exit status: 0, 1 failed, 77 no GPU
 #include <math.h>
 #include <signal.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -27,7 +19,6 @@
 #include "base/log.h"
 #include "base/time.h"
 #include "farm_build.h"
-#include "learner/backend_library.h"
 #include "learner/learner.h"
 #include "ring/wait.h"
 #include "work.h"
@@ -43,12 +34,6 @@ struct setting {
 static const struct setting settings[] = {{"smallest", false}, {"shallow", false}, {"nature", false}, {"deep", false},
                                           {"shallow", true},   {"nature", true},   {"deep", true}};
 
-// Of one step of the measured lane, ns.
-struct moments {
-    uint64_t start, seen;       // the actor's: before it publishes, when it has seen the answer
-    uint64_t entered, returned; // the learner's, around the backend's `infer`
-};
-
 // What the processes of one setting share.
 struct table {
     struct farm_ring made[2], view[2]; // the measured actor's, the others'
@@ -58,8 +43,8 @@ struct table {
     struct farm_error *err;
     struct farm_learner_config config;
     int fds[2][2], up_writable[2];
-    struct moments *moments; // [steps]
-    uint64_t steps;          // of the measured lane
+    uint64_t steps; // of the measured lane
+    double *us;     // [steps] from before it was published until its answer was seen
 };
 
 static void must(enum farm_status status, const struct farm_error *err) {
@@ -106,7 +91,7 @@ static void open_table(struct table *table, const struct setting *setting, enum 
                        uint64_t steps) {
     struct farm_error err;
     *table = (struct table){.rings = setting->training ? 2 : 1, .bell = eventfd(0, EFD_NONBLOCK), .steps = steps};
-    table->moments = work_shared(steps * sizeof *table->moments);
+    table->us = calloc(steps, sizeof *table->us);
     table->stats = work_shared(sizeof *table->stats);
     table->err = work_shared(sizeof *table->err);
     for (uint32_t r = 0; r < table->rings; r++) {
@@ -128,46 +113,19 @@ static void close_table(struct table *table) {
         farm_ring_close(&table->made[r]);
     }
     close(table->bell);
-    munmap(table->moments, table->steps * sizeof *table->moments);
+    free(table->us);
     munmap(table->stats, sizeof *table->stats);
     munmap(table->err, sizeof *table->err);
 }
 
 // ---- processes ----
 
-// The learner's process alone has these: its table, the backend that computes.
-static const struct table *timed_table;
-static const struct farm_backend_ops *timed_ops;
-
-static enum farm_status timed_infer(struct farm_backend *backend, uint32_t shard, const struct farm_infer_rows *rows,
-                                    uint32_t count, struct farm_error *err) {
-    const uint64_t entered = farm_now_ns();
-    const enum farm_status status = timed_ops->infer(backend, shard, rows, count, err);
-    const uint64_t returned = farm_now_ns();
-    for (uint32_t i = 0; i < count; i++) {
-        if (rows[i].lane_id > 0 || rows[i].n >= timed_table->steps) continue;
-        timed_table->moments[rows[i].n].entered = entered;
-        timed_table->moments[rows[i].n].returned = returned;
-    }
-    return status;
-}
-
 static pid_t start_learner(const struct table *table) {
     const pid_t pid = fork();
     if (pid != 0) return pid;
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     farm_log_set_role("learner");
-    timed_table = table;
-    timed_ops = &farm_backend_cpu;
-    if (table->config.device == FARM_DEVICE_CUDA) {
-        const enum farm_status status = farm_backend_library_open(table->config.cuda_library, &timed_ops, table->err);
-        if (status) _exit(status);
-    }
-    struct farm_backend_ops ops = *timed_ops;
-    struct farm_learner_config config = table->config;
-    ops.infer = timed_infer;
-    config.backend = &ops;
-    _exit(farm_learner_run(&config, table->err));
+    _exit(farm_learner_run(&table->config, table->err));
 }
 
 // The others: they wait for answers as actors do, and step.
@@ -204,12 +162,12 @@ static bool measure(struct table *table, pid_t learner) {
         for (uint64_t spins = 1; !farm_lane_actor_can_write(lane); spins++)
             if (spins % (1 << 22) == 0 && waitpid(learner, NULL, WNOHANG) == learner) return false;
         work_write_step(lane);
-        table->moments[i].start = farm_now_ns();
+        const uint64_t start = farm_now_ns();
         farm_lane_actor_publish(lane);
         farm_actor_notify(&table->view[0], table->bell);
         for (uint64_t spins = 1; !farm_lane_actor_answered(lane); spins++)
             if (spins % (1 << 22) == 0 && waitpid(learner, NULL, WNOHANG) == learner) return false;
-        table->moments[i].seen = farm_now_ns();
+        table->us[i] = (double)(farm_now_ns() - start) * 1e-3;
         const int32_t *action = farm_lane_action(lane, lane->produced_local - 1, 0);
         if (*action < 0 || *action >= ACTIONS) {
             fprintf(stderr, "round_trip: action %d\n", *action);
@@ -224,44 +182,21 @@ static int by_value(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-// From one moment to another of the last `rounds` steps.
-static void print_times(const struct table *table, const char *name, size_t from, size_t to, uint64_t rounds,
-                        const char *target) {
-    double *us = malloc(rounds * sizeof *us);
-    for (uint64_t i = 0; i < rounds; i++) {
-        const char *moments = (const char *)&table->moments[table->steps - rounds + i];
-        const uint64_t start = *(const uint64_t *)(const void *)(moments + from);
-        us[i] = (double)(int64_t)(*(const uint64_t *)(const void *)(moments + to) - start) * 1e-3;
-    }
+// Of the last `rounds` steps.
+static void print(const struct setting *setting, const struct table *table, uint64_t rounds) {
+    double *us = table->us + table->steps - rounds;
+    const bool shallow = strcmp(setting->net, "shallow") == 0 && !setting->training;
     qsort(us, rounds, sizeof *us, by_value);
-    printf("  {\"name\": \"actor_round_trip_%s\", \"value\": %.2f, \"unit\": \"us\", \"better\": \"lower\", "
+    printf("  {\"name\": \"actor_round_trip_%s%s\", \"value\": %.2f, \"unit\": \"us\", \"better\": \"lower\", "
            "\"spread\": %.4f, \"p10\": %.2f, \"p90\": %.2f, \"p99\": %.2f, \"rounds\": %llu, \"updates\": %llu, "
            "\"target\": %s}",
-           name, us[rounds / 2], (us[rounds / 4 * 3] - us[rounds / 4]) / us[rounds / 2], us[rounds / 10],
-           us[rounds / 10 * 9], us[rounds / 100 * 99], (unsigned long long)rounds,
-           (unsigned long long)farm_load_relaxed(&table->stats->updates), target);
-    free(us);
-}
-
-static void print(const struct setting *setting, const struct table *table, uint64_t rounds) {
-    static const struct {
-        const char *name;
-        size_t from, to;
-    } parts[] = {{"", offsetof(struct moments, start), offsetof(struct moments, seen)},
-                 {"_bell", offsetof(struct moments, start), offsetof(struct moments, entered)},
-                 {"_acted", offsetof(struct moments, entered), offsetof(struct moments, seen)},
-                 {"_infer", offsetof(struct moments, entered), offsetof(struct moments, returned)}};
-    const bool shallow = strcmp(setting->net, "shallow") == 0 && !setting->training;
-    for (size_t p = 0; p < sizeof parts / sizeof *parts; p++) {
-        char name[64];
-        snprintf(name, sizeof name, "%s%s%s", setting->net, setting->training ? "_training" : "", parts[p].name);
-        if (p > 0) printf(",\n");
-        print_times(table, name, parts[p].from, parts[p].to, rounds,
-                    p > 0            ? "null"
-                    : small(setting) ? "12"
-                    : shallow        ? "40"
-                                     : "null");
-    }
+           setting->net, setting->training ? "_training" : "", us[rounds / 2],
+           (us[rounds / 4 * 3] - us[rounds / 4]) / us[rounds / 2], us[rounds / 10], us[rounds / 10 * 9],
+           us[rounds / 100 * 99], (unsigned long long)rounds,
+           (unsigned long long)farm_load_relaxed(&table->stats->updates),
+           small(setting) ? "12"
+           : shallow      ? "40"
+                          : "null");
     fflush(stdout);
 }
 
@@ -280,7 +215,7 @@ static int run(const struct setting *setting, enum farm_device device, const cha
         waitpid(learner, NULL, 0);
         if (others) kill(others, SIGKILL), waitpid(others, NULL, 0);
         if (!status && !first) printf(",\n");
-        if (!status) print(setting, &table, rounds); // the learner has told the last of its moments
+        if (!status) print(setting, &table, rounds);
     }
     if (status) fprintf(stderr, "round_trip: %s: %s\n", setting->net, table.err->message);
     close_table(&table);

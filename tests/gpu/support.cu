@@ -1,7 +1,9 @@
 // See support.cuh.
 #include "support.cuh"
 
+#include <sched.h>
 #include <sys/mman.h>
+#include <sys/utsname.h>
 #include <unistd.h>
 
 static uint8_t *map(int fd, size_t bytes, int protection) {
@@ -39,4 +41,22 @@ void segment_free(struct segment *segment) {
     CUDA(cudaHostUnregister(segment->registered));
     munmap(segment->registered, segment->bytes);
     munmap(segment->host, segment->bytes);
+}
+
+void print_machine(void) {
+    struct cudaDeviceProp device;
+    struct utsname system;
+    cpu_set_t cpus;
+    int runtime = 0, driver = 0, read_only = 0;
+    CUDA(cudaGetDeviceProperties(&device, 0));
+    CUDA(cudaRuntimeGetVersion(&runtime));
+    CUDA(cudaDriverGetVersion(&driver));
+    CUDA(cudaDeviceGetAttribute(&read_only, cudaDevAttrHostRegisterReadOnlySupported, 0));
+    if (uname(&system)) strcpy(system.release, "unknown");
+    const int cores = sched_getaffinity(0, sizeof cpus, &cpus) ? 1 : CPU_COUNT(&cpus);
+    printf("{\"cpu\": null, \"cores\": %d, \"nodes\": null, \"kernel\": \"%s\", \"gpu\": \"%s\", "
+           "\"multiprocessors\": %d, \"compute_capability\": \"%d.%d\", \"cuda_runtime\": %d, \"cuda_of_driver\": %d, "
+           "\"registers_read_only_memory\": %s}",
+           cores, system.release, device.name, device.multiProcessorCount, device.major, device.minor, runtime, driver,
+           read_only ? "true" : "false");
 }

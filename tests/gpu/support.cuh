@@ -115,4 +115,11 @@ struct segment {
 struct segment segment_make(size_t bytes, bool read_only);
 void segment_free(struct segment *segment);
 
+// What a document says of the machine, as a JSON object: of device 0, with whether it registers memory that is mapped
+// read-only (cudaDevAttrHostRegisterReadOnlySupported), as `up` segments are.
+void print_machine(void);
+
+// Prints one document (bench_pull.cu). `few`: to see that it runs, not how fast.
+int bench_pull(uint64_t seed, bool few);
+
 #endif

@@ -14,14 +14,7 @@ program() { # name, script on stdin
 program gpu/test_kernels <<'END'
 case "$1 ${2:-}" in
     '--device ') echo '{"cpu": null, "gpu": "g", "multiprocessors": 132, "registers_read_only_memory": false}' ;;
-    '--bench pull') echo '{"results": [' ;;
-    '--bench traffic') echo '{"benchmark": "t", "commit": "aaaabbbbcccc", "results": [{"name": "n", "value": 1, "unit": "us"},'; exec sleep 30 ;;
-    '--bench resident') echo '{"benchmark": "cuda_pull", "commit": "aaaabbbbcccc", "machine": {"gpu": "g", "multiprocessors": 132}, "results": [
-        {"name": "pull_28k_loads_6_blocks", "value": 50, "unit": "GB/s", "better": "higher", "ratio": 0.9},
-        {"name": "pull_28k_bulk_8_blocks", "value": 54, "unit": "GB/s", "better": "higher", "ratio": 0.99},
-        {"name": "pull_28k_copy_engine_batch", "value": 52, "unit": "GB/s", "better": "higher", "ratio": 0.96},
-        {"name": "pull_28k_copy_engine_large", "value": 55, "unit": "GB/s", "better": "higher", "ratio": 1}]}' ;;
-    '--bench '*) echo '{"benchmark": "b", "commit": "aaaabbbbcccc", "machine": {"gpu": "g", "cpu": null}, "results": [{"name": "n", "value": 2, "unit": "us"}]}' ;;
+    '--bench '*) cat "$(dirname "$0")/../pull"; [ ! -f "$(dirname "$0")/../slow" ] || exec sleep 30 ;;
     *) echo 'FAIL one'; echo '3 passed, 1 failed'; exit 1 ;;
 esac
 END
@@ -51,6 +44,7 @@ printf '{\n  "frames_per_s": 1000,\n  "frames": %s,\n  "updates": 3,\n  "return_
     "$(cat "$here/frames")" "$(cat "$here/return")"
 END
 cp "$scratch/gpu/litmus" "$scratch/libfarm_cuda.so"
+echo '{"results": [' >"$scratch/pull"
 echo 41 >"$scratch/return"
 echo 100 >"$scratch/frames"
 
@@ -74,20 +68,26 @@ assert eval(sys.argv[2]), sys.argv[2]
 PY
 }
 
-check 1 100 kernels pull times round_trip round_trip_parts litmus
+check 1 100 kernels pull networks round_trip litmus
 [ "$(cd "$scratch/out" && echo *)" = 'cuda.json gpu.json logs.tar.gz summary.json' ]
 look 'parts["kernels"] == "failed: status 1" and (summary["passed"], summary["failed"]) == (3, 1)'
-look 'parts["pull_table"].startswith("failed") and summary["unreadable"] == ["pull", "round_trip", "round_trip_parts"]'
-look 'parts["times"].startswith("passed") and parts["litmus"].startswith("passed") and parts["round_trip"] == "not run: no library"'
-look 'parts["round_trip_parts"].startswith("not run: figures are missing")'
-look '[(d["benchmark"], d["commit"], d["machine"]["gpu"]) for d in documents] == [("b", "aaaabbbbcccc", "g")] and documents[0]["machine"]["cpu"]'
+look 'parts["pull_table"].startswith("failed") and summary["unreadable"] == ["pull", "round_trip"]'
+look 'parts["networks"].startswith("passed") and parts["litmus"].startswith("passed") and parts["round_trip"] == "not run: no library"'
+look '[(d["benchmark"], d["commit"], d["machine"]["gpu"]) for d in documents] == [("cuda_executor", "aaaabbbbcccc", "g")] and documents[0]["machine"]["cpu"]'
 look 'documents[0]["machine"]["registers_read_only_memory"] is False and summary["machine"]["multiprocessors"] == 132'
-look 'documents[0]["command"].endswith("test_kernels --bench kernels 5")'
+look 'documents[0]["command"].endswith("test_executor --bench")'
 look 'not results and missing["gather_28k"].startswith("part pull has left no") and "same_build" not in parts'
 tar -xOzf "$scratch/out/logs.tar.gz" ./pull.json | grep -qF '{"results": ['
 
 # The benchmark of several parts.
-check 1 100 update networks resident score breakout resume environments
+cat >"$scratch/pull" <<'END'
+{"benchmark": "cuda_pull", "commit": "aaaabbbbcccc", "machine": {"gpu": "g", "multiprocessors": 132}, "results": [
+    {"name": "pull_28k_loads_6_blocks", "value": 50, "unit": "GB/s", "better": "higher", "ratio": 0.9},
+    {"name": "pull_28k_bulk_8_blocks", "value": 54, "unit": "GB/s", "better": "higher", "ratio": 0.99},
+    {"name": "pull_28k_copy_engine_batch", "value": 52, "unit": "GB/s", "better": "higher", "ratio": 0.96},
+    {"name": "pull_28k_copy_engine_large", "value": 55, "unit": "GB/s", "better": "higher", "ratio": 1}]}
+END
+check 1 100 update networks pull score breakout resume environments
 look 'parts["resume"] == "failed: frames is 100, and not 101.0" and parts["score"].startswith("passed")'
 look '(results["gather_28k"]["by"], results["gather_28k"]["blocks_most"], results["gather_28k"]["target"]) == ("pull_28k_copy_engine_batch", 6, 0.95)'
 look '(results["train_deep"]["value"], results["train_deep_host"]["value"], results["train_deep_host"]["ratio"]) == (7, 6, None)'
@@ -117,8 +117,10 @@ look 'missing["breakout_frames_per_s"].startswith("part breakout failed: farm: l
 look 'parts["same_build"].startswith("failed: programs and library are of different builds (aaaabbbbcccc aaaabbbbdddd )")'
 cp "$scratch/gpu/litmus" "$scratch/libfarm_cuda.so"
 
-check 0 4 traffic litmus
-look 'parts["traffic"] == "not run: the time was over before its end"'
+touch "$scratch/slow"
+echo '{"benchmark": "t", "commit": "aaaabbbbcccc", "results": [{"name": "n", "value": 1, "unit": "us"},' >"$scratch/pull"
+check 0 4 pull litmus
+look 'parts["pull"] == "not run: the time was over before its end"'
 look 'parts["litmus"] == "not run: the time is over" and [(len(d["results"]), d["cut_short"]) for d in documents] == [(1, True)]'
 
 # What was packed is unpacked where nothing is, and where it is not what was unpacked.
@@ -132,7 +134,7 @@ printf '\0\0\0\0' >>"$scratch/carry.tar.xz"
 check 0 100 litmus
 grep -q 'nothing forbidden' "$scratch/said"
 
-check 1 100 times nonsense
+check 1 100 pull nonsense
 program gpu/test_kernels <<<'echo no GPU here; exit 77'
-check 77 100 times
+check 77 100 pull
 echo 'covered: parts that fail, say nothing, take too long, are not there; the benchmark of all; what is packed'

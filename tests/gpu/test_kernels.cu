@@ -3,9 +3,8 @@
 // bound where fused multiply-adds and other versions of expf, pow and sums in another order are allowed to differ.
 //
 // test_kernels [SEED] [--few]: prints a line a check and "N passed, N failed"; exit status 1 where one failed, 77
-// without a GPU. test_kernels --bench pull|traffic|kernels|launches|resident [SEED] [--few]: times them (bench_*.cu),
-// prints JSON.
-#include "bench.cuh"
+// without a GPU. test_kernels --bench [SEED] [--few]: times pulls (bench_pull.cu), prints JSON.
+#include "support.cuh"
 
 #include <time.h>
 
@@ -955,15 +954,6 @@ static void test_all(void) {
     test_pull(FARM_CUDA_PULL_BULK, "by bulk copies");
 }
 
-static const struct {
-    const char *name;
-    int (*run)(uint64_t seed, bool few);
-} benches[] = {{"pull", bench_pull},
-               {"traffic", bench_traffic},
-               {"kernels", bench_kernels},
-               {"launches", bench_launches},
-               {"resident", bench_resident}};
-
 int main(int argc, char **argv) {
     int devices = 0;
     const cudaError_t code = cudaGetDeviceCount(&devices);
@@ -975,24 +965,18 @@ int main(int argc, char **argv) {
     clock_gettime(CLOCK_REALTIME, &now);
     rng.seed = (uint64_t)now.tv_sec * 1000000007u ^ (uint64_t)now.tv_nsec;
     const bool bench = argc > 1 && strcmp(argv[1], "--bench") == 0;
-    for (int i = bench ? 3 : 1; i < argc; i++)
+    for (int i = bench ? 2 : 1; i < argc; i++)
         if (strcmp(argv[i], "--few") == 0)
             few = true;
         else
             rng.seed = strtoull(argv[i], NULL, 0);
     if (argc == 2 && strcmp(argv[1], "--device") == 0) {
-        bench_machine();
+        print_machine();
         printf("\n");
         return 0;
     }
-    if (bench) {
-        for (const auto &b : benches)
-            if (argc > 2 && strcmp(argv[2], b.name) == 0) return b.run(rng.seed, few);
-        fprintf(stderr, "usage: test_kernels [SEED] [--few] | --device | "
-                        "--bench pull|traffic|kernels|launches|resident [SEED] [--few]\n");
-        return 2;
-    }
-    bench_machine();
+    if (bench) return bench_pull(rng.seed, few);
+    print_machine();
     printf("\nseed %llu\n", (unsigned long long)rng.seed);
     test_all();
     CUDA(cudaDeviceSynchronize());

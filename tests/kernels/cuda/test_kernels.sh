@@ -15,7 +15,7 @@ export FARM_CUDA_STANDIN=eager=1 # work is done by the time that the host looks:
     exit 1
 }
 # That the benchmarks run and find what they move as it should be, and that what check.sh makes of their documents has
-# what a result needs. The round trip is the CPU's, so that its parts add up to nothing here.
+# what a result needs.
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 mkdir "$scratch/from" "$scratch/to"
@@ -25,14 +25,11 @@ document() { # name command...
     echo "$*" >"$scratch/from/$name.command"
     "$@" >"$scratch/from/$name.json" 2>"$scratch/log" || { echo "$* fails: $(cat "$scratch/log")"; exit 1; }
 }
-for bench in pull traffic kernels launches resident; do
-    document $bench "$program" --bench $bench "${SEED:-1}" --few
-done
-wanted='cuda_kernels cuda_launches cuda_pull cuda_resident cuda_traffic'
+document pull "$program" --bench "${SEED:-1}" --few
+wanted=cuda_pull
 if [ -x "$FARM_BUILD/gpu/round_trip" ]; then # where nvcc is
     document round_trip "$FARM_BUILD/gpu/round_trip" --device cpu --only smallest --rounds 500
-    document parts python3 "$source/tests/gpu/report.py" parts "$scratch/from"
-    wanted="$wanted cuda_round_trip cuda_round_trip_parts"
+    wanted="$wanted cuda_round_trip"
 fi
 results='gather_28k gather_4k'
 standin=$FARM_BUILD/tests/tools/libfarm_cuda_standin.so
