@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../vectors/cartpole_vectors.h"
+#include "../vectors/vectors.h"
 #include "actor/actor.h"
 #include "actor/native.h"
 #include "base/status.h"
@@ -191,20 +191,25 @@ Test(actor, catch_rewards_the_catch_at_the_end_of_nine_steps) {
 // Relative to 1, a few units of f64's last place: cos and sin of two libraries differ there, and errors add up over 40
 // ticks.
 Test(actor, cartpole_moves_as_gymnasiums_does) {
+    static struct {
+        double state[4];
+        int32_t right, terminated; // -1: the row starts an episode
+    } rows[41];                    // of make_cartpole.py
     struct farm_cartpole_state state = {0};
     size_t ends = 0;
-    for (size_t i = 0; i < sizeof cartpole_rows / sizeof cartpole_rows[0]; i++) {
-        const double *want = cartpole_rows[i].state;
-        if (cartpole_rows[i].right < 0) {
+    vectors_read("tests/vectors/cartpole.bin", rows, sizeof rows);
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        const double *want = rows[i].state;
+        if (rows[i].right < 0) {
             state = (struct farm_cartpole_state){want[0], want[1], want[2], want[3]};
             continue;
         }
-        const bool fell = farm_cartpole_tick(&state, cartpole_rows[i].right);
+        const bool fell = farm_cartpole_tick(&state, rows[i].right);
         const double got[4] = {state.position, state.velocity, state.angle, state.angle_velocity};
         for (int k = 0; k < 4; k++)
             cr_assert_leq(fabs(got[k] - want[k]), 1e-12, "row %zu, number %d: %.17g, Gymnasium %.17g", i, k, got[k],
                           want[k]);
-        cr_assert_eq(fell, cartpole_rows[i].terminated, "row %zu", i);
+        cr_assert_eq(fell, rows[i].terminated, "row %zu", i);
         ends += fell;
     }
     cr_assert_eq(ends, 5);

@@ -4,7 +4,7 @@
 #include <signal.h>
 #include <string.h>
 
-#include "../vectors/rl_vectors.h"
+#include "../vectors/rl.h"
 #include "kernels/loss.h"
 #include "kernels/vtrace.h"
 
@@ -17,8 +17,8 @@ static void expect_near(const char *what, const char *name, const float *ours, c
 }
 
 Test(kernels, vtrace_agrees_with_rlax_over_time) {
-    for (size_t k = 0; k < sizeof rl_cases / sizeof *rl_cases; k++) {
-        const struct rl_case *c = rl_cases + k;
+    const struct rl_case *cases = rl_cases();
+    for (const struct rl_case *c = cases; c < cases + RL_CASES; c++) {
         const int rows = c->steps * c->columns;
         float target[ROWS_MAX], behaviour[ROWS_MAX], vs[ROWS_MAX], advantage[ROWS_MAX], weight[ROWS_MAX];
         cr_assert_leq(rows, ROWS_MAX);

@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
-"""Writes rl_vectors.h (V-trace and its loss by RLax) and optimiser_vectors.h (RMSProp and Adam by optax).
+"""Writes rl.bin (V-trace and its loss by RLax) and optimisers.bin (RMSProp and Adam by optax); rl.h and optimisers.h read them.
 
 Run in this folder after `pip install rlax==0.1.9 optax==0.2.8 "jax[cpu]"`. Inputs are rounded to f32, the arithmetic is f64.
 
 RLax knows no episodes inside an unroll, so each column is cut in time into the pieces of its episodes; every piece goes through RLax
 on its own, bootstrapped from the value of the piece's last observation.
 """
+import struct
+
 import jax
 
 jax.config.update("jax_enable_x64", True)
@@ -107,52 +109,24 @@ def case(rng, name, steps, columns, actions, scale, *, gamma=0.99, lam=1.0, rho_
     return dict(name=name, steps=steps, columns=columns, actions=actions, loss=total, params=p, arrays=arrays)
 
 
-def number(x):
-    text = f"{float(x):.9g}"
-    return text + "f" if any(c in text for c in ".e") else text + ".f"
-
-
-def write_array(out, name, array):
+def write(out, array):
+    """As it lies in memory, little-endian, filled up with zeros to a multiple of 4 bytes."""
     array = np.asarray(array)
-    kind = {"uint8": "uint8_t", "int32": "int32_t"}.get(array.dtype.name, "float")
-    texts = [number(x) if kind == "float" else str(x) for x in array.ravel()]
-    out.write(f"static const {kind} {name}[] = {{\n")
-    for i in range(0, len(texts), 10):
-        out.write(",".join(texts[i : i + 10]) + ",\n")
-    out.write("};\n")
+    data = (f32(array) if array.dtype.kind == "f" else array).tobytes()
+    out.write(data + bytes(-len(data) % 4))
 
 
 def write_cases(path, cases):
-    with open(path, "w") as out:
-        out.write("// Made by make_rl.py with RLax 0.1.9: do not edit. Arrays are time-major, row (t, column).\n// clang-format off\n"
-                  "#ifndef FARM_TESTS_RL_VECTORS_H\n#define FARM_TESTS_RL_VECTORS_H\n#include <stdint.h>\n")
+    with open(path, "wb") as out:
         for c in cases:
-            for field, array in c["arrays"].items():
-                write_array(out, f"rl_{c['name']}_{field}", array)
-        out.write("""struct rl_case {
-    const char *name;
-    int steps, columns, actions;
-    double loss;
-    float gamma, lambda, rho_bar, pg_rho_bar, reward_clip, baseline_cost, entropy_cost; // c_bar is 1
-    const uint8_t *flags;                    // [steps+1][columns]
-    const float *logits, *behaviour_logits;  // [steps+1][columns][actions]
-    const int32_t *action;                   // [steps+1][columns], 77 where it is ignored
-    const float *reward, *value;             // [steps+1][columns]
-    const float *vs, *advantage, *weight;    // [steps][columns]
-    const float *dlogits, *dvalue;           // [steps][columns][actions], [steps][columns]
-};
-static const struct rl_case rl_cases[] = {
-""")
-        for c in cases:
-            p, prefix = c["params"], f"rl_{c['name']}_"
-            fields = ", ".join(prefix + f for f in c["arrays"])
-            out.write(f"{{\"{c['name']}\", {c['steps']}, {c['columns']}, {c['actions']}, {c['loss']!r}, "
-                      + ", ".join(number(v) for v in p.values()) + f",\n {fields}}},\n")
-        out.write("};\n#endif\n")
+            head = c["name"].encode(), c["steps"], c["columns"], c["actions"], *c["params"].values(), c["loss"]
+            out.write(struct.pack("<12s3i7f4xd", *head))
+            for array in c["arrays"].values():
+                write(out, array)
 
 
 def write_optimisers(path, rng):
-    count, steps = 37, 8
+    count, steps = 37, 8  # the same in optimisers.h
     params = f32(rng.standard_normal(count))
     grads = f32(rng.standard_normal((steps, count)) * np.array([0.1, 1, 3, 20, 0.01, 1, 50, 0.5])[:, None])  # norm 40 clips two
     rates = f32(np.linspace(6e-2, 1e-2, steps))
@@ -161,16 +135,12 @@ def write_optimisers(path, rng):
         "rmsprop": lambda lr: optax.rmsprop(lr, decay=0.99, eps=0.01, initial_scale=1.0, eps_in_sqrt=True),
         "adam": lambda lr: optax.adam(lr, b1=0.9, b2=0.999, eps=1e-8),
     }
-    with open(path, "w") as out:
-        out.write("// Made by make_rl.py with optax 0.2.8: do not edit. *_params: after each update.\n// clang-format off\n"
-                  "#ifndef FARM_TESTS_OPTIMISER_VECTORS_H\n#define FARM_TESTS_OPTIMISER_VECTORS_H\n"
-                  f"enum {{ OPT_COUNT = {count}, OPT_STEPS = {steps} }};\n")
-        for name, array in dict(initial=params, grads=grads, rates=rates).items():
-            write_array(out, f"opt_{name}", array)
-        norms = np.linalg.norm(grads.astype(np.float64), axis=1)
-        assert np.sum(norms > clip) == 2
-        write_array(out, "opt_norms", norms)
-        for name, build in make.items():
+    norms = np.linalg.norm(grads.astype(np.float64), axis=1)
+    assert np.sum(norms > clip) == 2
+    with open(path, "wb") as out:
+        for array in (params, grads, rates, norms):
+            write(out, array)
+        for build in make.values():
             transform = optax.chain(optax.clip_by_global_norm(clip), optax.inject_hyperparams(build)(lr=0.0))
             x, rows = jnp.asarray(params, jnp.float64), []
             state = transform.init(x)
@@ -179,19 +149,18 @@ def write_optimisers(path, rng):
                 updates, state = transform.update(jnp.asarray(grads[t], jnp.float64), state, x)
                 x = optax.apply_updates(x, updates)
                 rows.append(np.asarray(x))
-            write_array(out, f"opt_{name}_params", rows)
-        out.write("#endif\n")
+            write(out, rows)
 
 
 def main():
     rng = np.random.default_rng(20240917)
-    write_cases("rl_vectors.h", [
+    write_cases("rl.bin", [
         case(rng, "atari", 20, 12, 6, 1.0),
         case(rng, "wide_clips", 7, 8, 18, 2.0, gamma=0.9, rho_bar=3.7, pg_rho_bar=2.2, reward_clip=0.0, baseline_cost=0.7,
              entropy_cost=0.02),
         case(rng, "lambda", 20, 1, 3, 1.0, lam=0.8),
     ])
-    write_optimisers("optimiser_vectors.h", rng)
+    write_optimisers("optimisers.bin", rng)
 
 
 main()
