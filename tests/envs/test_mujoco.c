@@ -1,19 +1,16 @@
-// The MuJoCo plug-in against Gymnasium's answers (tests/vectors/mujoco/tasks.bin), and what Gymnasium has no say in:
-// options refused, broken simulations, shared models. tests/envs/test_mujoco_live.py runs both side by side. Runs from
-// the repository's root, where the vectors are found.
+// Of the MuJoCo plug-in, what Gymnasium has no say in: options refused, broken simulations, shared models.
+// tests/envs/test_mujoco_live.py holds every task and option against Gymnasium itself.
 #include <criterion/criterion.h>
 #include <dlfcn.h>
-#include <fcntl.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "actor/plugin.h"
 
-enum { OBS_MAX = 512, ACTIONS_MAX = 32, STATE_MAX = 64, WHY_BYTES = 256 };
+enum { OBS_MAX = 512, ACTIONS_MAX = 32, WHY_BYTES = 256 };
 
 typedef void set_state_function(void *env, const double *qpos, const double *qvel, void *const *obs);
 
@@ -64,90 +61,6 @@ static void refused(const char *name, const char *texts, const char *wanted) {
     cr_assert_null(create(&plugin, texts, 0, why), "%s %s", name, texts);
     cr_assert(strstr(why, wanted), "%s %s: \"%s\" lacks \"%s\"", name, texts, why, wanted);
     farm_plugin_close(&plugin);
-}
-
-// ---- against Gymnasium ----
-
-struct reader {
-    FILE *file;
-};
-
-static void take(struct reader *reader, void *out, size_t bytes) {
-    cr_assert_eq(fread(out, 1, bytes, reader->file), bytes, "tasks.bin ends too early");
-}
-
-static void same(const float *mine, const float *theirs, uint32_t count, const char *name, uint32_t at_step) {
-    for (uint32_t i = 0; i < count; i++)
-        cr_assert(fabsf(mine[i] - theirs[i]) <= 1e-5f * fmaxf(1, fabsf(theirs[i])),
-                  "%s step %u: number %u is %.9g, Gymnasium's %.9g", name, at_step, i, (double)mine[i],
-                  (double)theirs[i]);
-}
-
-struct recorded {
-    char name[40], options[160];
-    uint32_t nq, nv, nu, observed, steps, stride;
-};
-
-static void check_sizes(const struct farm_plugin *plugin, const struct recorded *head) {
-    char copy[256], why[WHY_BYTES] = "";
-    struct farm_env_option options[8];
-    struct farm_env_spec spec;
-    snprintf(copy, sizeof copy, "%s", head->options);
-    const struct farm_env_config config = {.options = options, .option_count = split_options(copy, options)};
-    cr_assert_eq(plugin->api->spec(&config, &spec, why, sizeof why), 0, "%s", why);
-    cr_assert_eq(spec.obs[0].dims[0], head->observed, "%s", head->name);
-    cr_assert_eq(spec.action.dims, head->nu, "%s", head->name);
-}
-
-// Returns how many steps Gymnasium ended the episode at.
-static uint32_t play(struct reader *reader, const struct recorded *head) {
-    struct farm_plugin plugin = open_plugin(head->name);
-    set_state_function *set_state = NULL;
-    void *symbol = dlsym(plugin.handle, "farm_mujoco_set_state");
-    memcpy(&set_state, &symbol, sizeof set_state);
-    double qpos[STATE_MAX], qvel[STATE_MAX];
-    float theirs[OBS_MAX], mine[OBS_MAX], action[ACTIONS_MAX], their_reward, reward;
-    uint32_t terminated, ends = 0;
-    void *obs[] = {mine}, *env = created(&plugin, head->options, 0);
-    check_sizes(&plugin, head);
-    take(reader, qpos, head->nq * sizeof *qpos);
-    take(reader, qvel, head->nv * sizeof *qvel);
-    take(reader, theirs, head->observed * sizeof *theirs);
-    set_state(env, qpos, qvel, obs);
-    same(mine, theirs, head->observed, head->name, 0);
-    for (uint32_t n = 1; n <= head->steps; n++) {
-        take(reader, action, head->nu * sizeof *action);
-        take(reader, &their_reward, sizeof their_reward);
-        take(reader, &terminated, sizeof terminated);
-        const uint32_t flags = plugin.api->step(env, action, obs, &reward);
-        same(&reward, &their_reward, 1, head->name, n);
-        cr_assert_eq(flags, terminated ? FARM_STEP_TERMINATED | FARM_STEP_GAME_END : 0u, "%s %s step %u: 0x%x",
-                     head->name, head->options, n, flags);
-        ends += terminated;
-        if (n % head->stride) continue;
-        take(reader, theirs, head->observed * sizeof *theirs);
-        same(mine, theirs, head->observed, head->name, n);
-    }
-    plugin.api->destroy(env);
-    farm_plugin_close(&plugin);
-    return ends;
-}
-
-Test(envs, mujoco_plays_as_gymnasium_did) {
-    struct reader reader = {fopen("tests/vectors/mujoco/tasks.bin", "rb")};
-    uint32_t cases, ends = 0;
-    cr_assert(reader.file);
-    take(&reader, &cases, sizeof cases);
-    cr_assert_geq(cases, 21);
-    for (uint32_t i = 0; i < cases; i++) {
-        struct recorded head;
-        take(&reader, &head, sizeof head);
-        cr_assert(head.observed <= OBS_MAX && head.nu <= ACTIONS_MAX && head.nq <= STATE_MAX && head.nv <= STATE_MAX);
-        ends += play(&reader, &head);
-    }
-    cr_assert_eq(fgetc(reader.file), EOF);
-    cr_assert_gt(ends, 100);
-    fclose(reader.file);
 }
 
 // ---- what it offers and refuses ----
