@@ -356,6 +356,12 @@ BENCH_COMMON := $(call object,$(wildcard bench/common*.c))
 BENCHES      := $(patsubst bench/%.c,$(BUILD)/bench/%,$(filter-out bench/common%.c,$(wildcard bench/*.c)))
 
 BENCH_SCRIPTS := $(BUILD)/bench/fps
+BENCH_PLUGIN  := $(BUILD)/bench/plugins/uneven.so
+$(BENCH_PLUGIN): $(BUILD)/%.so: %.c $(wildcard include/farm/*.h) $(BUILD)/flags
+	$(call say,LINK,$@)
+	$(Q)mkdir -p $(@D)
+	$(Q)$(CC) -Iinclude $(CFLAGS) -fPIC -shared $< $(LDFLAGS) -o $@
+$(BUILD)/bench/fps: | $(BENCH_PLUGIN)
 $(BENCH_SCRIPTS): $(BUILD)/bench/%: bench/%.py
 	$(Q)mkdir -p $(@D) && ln -sfn $(abspath $<) $@
 $(BENCHES): $(BUILD)/bench/%: $(BUILD)/obj/bench/%.o $(BENCH_COMMON) $(LIBFARM)

@@ -14,6 +14,7 @@ import sys
 from peers.common import Unavailable, commit, document_of, farm_fps, machine, spread_of
 
 BUILD = os.path.dirname(os.path.dirname(os.path.abspath(sys.argv[0])))  # this file is build/bench/fps, by a link
+UNEVEN = f"plugin:{BUILD}/bench/plugins/uneven.so"  # one step in 100 takes 100 times as long, a reset 1,000 times
 TARGETS = {
     "ale/Pong": 0.93,
     "ale/Breakout": 0.93,
@@ -23,6 +24,7 @@ TARGETS = {
     "mujoco/HalfCheetah-v4": 0.93,
     "native/breakout": 0.85,
     "native/cartpole": 0.85,
+    UNEVEN: 0.93,
 }
 MANY, FEW = 1000, 16  # environments of one process
 
@@ -32,7 +34,7 @@ def fps(env, seconds, *options):
 
 
 def name_of(env):
-    return "fps_" + env.lower().replace("/", "_").replace("-", "_")
+    return "fps_uneven" if env == UNEVEN else "fps_" + env.lower().replace("/", "_").replace("-", "_")
 
 
 def result_of(env, runs):
