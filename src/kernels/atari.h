@@ -16,7 +16,7 @@ enum {
     FARM_ATARI_TAPS_MAX = 5,     // source rows (or columns) under one result row (or column): 250/84 → 3 or 4
 };
 
-// Grey values of all palette indices, as ALE 0.12 shows them (made by tests/vectors/make_atari_grey.py). Games whose
+// Grey values of all palette indices, as ALE 0.12 shows them (tests/python/test_ale_vector_env.py). Games whose
 // screen has 250 rows are PAL, all others NTSC. An odd index marks a PAL frame with an odd number of scan lines; ALE
 // answers it with the blue value of the next colour, which is kept so because agents everywhere are trained on that.
 extern const uint8_t farm_atari_grey_ntsc[256];
