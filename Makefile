@@ -315,7 +315,7 @@ cpu_has     = $(shell grep -qsw $1 /proc/cpuinfo && echo $1)
 isa_levels  = $(if $(ONEDNN_MAX_CPU_ISA),,$(if $(call cpu_has,avx2),SSE41) $(if $(call cpu_has,avx512bw),AVX2) \
               $(if $(call cpu_has,avx512_vnni)$(call cpu_has,avx512_bf16),AVX512_CORE))
 run-tests:
-	@NVCC=$(NVCC) CUOBJDUMP=$(CUOBJDUMP) $(KERNELS_TOLD) $(BUILD)/venv/bin/python $(run_tests) $(C_TESTS) $(SCRIPT_TESTS) \
+	@$(KERNELS_TOLD) $(BUILD)/venv/bin/python $(run_tests) $(C_TESTS) $(SCRIPT_TESTS) \
 		$(foreach l,$(isa_levels),$(foreach t,$(ISA_TESTS),--again ONEDNN_MAX_CPU_ISA=$l $t))
 run-c-tests:
 	@FARM_PYTHON=$(abspath $(BUILD)/../venv/bin/python) $(BUILD)/../venv/bin/python $(run_tests) $(C_TESTS) $(if $(findstring address,$(SANITIZE)),$(filter tests/tools/% tests/kernels/%,$(SCRIPT_TESTS)))

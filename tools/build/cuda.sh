@@ -1,7 +1,7 @@
 #!/bin/bash
-# Finds nvcc, cuobjdump and nvdisasm and writes $BUILD/cuda.mk for make. What the machine lacks comes, pinned, from
-# NVIDIA's wheels on PyPI into $BUILD/cuda. An nvcc counts only if it compiles a kernel for every architecture we
-# build for. No GPU and no driver is needed.
+# Finds nvcc and writes $BUILD/cuda.mk for make. Where the machine has none it comes, pinned, from NVIDIA's wheels on
+# PyPI into $BUILD/cuda. An nvcc counts only if it compiles a kernel for every architecture we build for. No GPU and
+# no driver is needed.
 # FARM_NVCC=pypi takes the wheels even where the machine has a toolkit; FARM_NVCC=/path/to/nvcc takes that one.
 set -eu
 build=${BUILD:-build}
@@ -14,7 +14,7 @@ choice=${FARM_NVCC:-auto}
 
 stamp="$choice $arches $(sha256sum <"$requirements") $(sha256sum <"$0") $(command -v nvcc || true)"
 known() { sed -n "s/^$1 := //p" "$build/cuda.mk"; }
-if grep -qxF "# $stamp" "$build/cuda.mk" 2>/dev/null && [ -x "$(known NVCC)" ] && [ -x "$(known CUOBJDUMP)" ]; then
+if grep -qxF "# $stamp" "$build/cuda.mk" 2>/dev/null && [ -x "$(known NVCC)" ]; then
     exit 0
 fi
 
@@ -67,18 +67,9 @@ if [ -z "$nvcc" ] || ! compiles "$nvcc"; then
         exit 1
     fi
 fi
-cuobjdump=$(find_tool cuobjdump)
-nvdisasm=$(find_tool nvdisasm)
-if [ -z "$cuobjdump" ] || [ -z "$nvdisasm" ]; then
-    fetch
-    cuobjdump=$PWD/$wheels/cuobjdump
-    nvdisasm=$PWD/$wheels/nvdisasm
-fi
 
 {
     echo "# $stamp"
     echo "NVCC := $nvcc"
-    echo "CUOBJDUMP := $cuobjdump"
-    echo "NVDISASM := $nvdisasm"
 } >"$build/cuda.mk"
 echo "  CUDA  $nvcc: $("$nvcc" --version | sed -n 's/.*\(release [0-9.]*\).*/\1/p'), sm_${arches// /, sm_}"
