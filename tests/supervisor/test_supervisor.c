@@ -38,6 +38,8 @@ struct job {
     bool dead;
     char lines[2048];
     int kept_fd, number;
+    struct farm_error err; // of run_one, as are its worker's restarts
+    uint64_t restarts;
 };
 
 static struct farm_worker_spec worker(const char *name, int (*body)(void *, struct farm_error *), void *context) {
@@ -79,6 +81,16 @@ static void add(struct farm_supervisor *supervisor, const struct farm_worker_spe
     cr_assert_eq(farm_supervisor_add(supervisor, spec, &err), FARM_OK, "%s", err.message);
 }
 
+// A supervisor of one worker, until it ends, as it must.
+static void run_one(struct job *job, struct farm_supervisor_config config, struct farm_worker_spec spec,
+                    enum farm_status status) {
+    struct farm_supervisor *supervisor = make(job, config);
+    add(supervisor, &spec);
+    cr_assert_eq(farm_supervisor_run(supervisor, NULL, &job->err), status, "%s", job->err.message);
+    job->restarts = farm_supervisor_restarts(supervisor, 0);
+    farm_supervisor_free(supervisor);
+}
+
 static bool overdue(const struct job *job) {
     return farm_now_ns() - job->started_ns > 5000000000u;
 }
@@ -108,19 +120,15 @@ static void mark_dead(void *context, size_t number, const char *how) {
 
 Test(supervisor, starts_a_worker_again_after_kill_9) {
     struct job job = {.page = share()};
-    struct farm_supervisor *supervisor =
-        make(&job, (struct farm_supervisor_config){
-                       .on_tick = kill_once, .before_start = note_start, .on_death = mark_dead, .on_line = keep_lines});
-    struct farm_worker_spec spec = worker("actor 0", live_on, &job);
-    add(supervisor, &spec);
-    struct farm_error err;
-    cr_assert_eq(farm_supervisor_run(supervisor, NULL, &err), FARM_OK);
+    run_one(&job,
+            (struct farm_supervisor_config){
+                .on_tick = kill_once, .before_start = note_start, .on_death = mark_dead, .on_line = keep_lines},
+            worker("actor 0", live_on, &job), FARM_OK);
     cr_assert_eq(job.page->lives, 2);
-    cr_assert_eq(farm_supervisor_restarts(supervisor, 0), 1);
+    cr_assert_eq(job.restarts, 1);
     cr_assert_eq(job.page->events, 12, "before_start is called before each start: %d", job.page->events);
     cr_assert_eq(job.ticks_dead, 0, "the first restart is immediate");
     cr_assert_eq(kill(job.page->pids[1], 0), -1, "nothing is left after run");
-    farm_supervisor_free(supervisor);
 }
 
 static int say_and_fail(void *context, struct farm_error *err) {
@@ -167,16 +175,12 @@ static enum farm_supervisor_turn until_lives(void *context) {
 
 Test(supervisor, keeps_restarting_a_worker_that_gets_something_done) {
     struct job job = {.page = share(), .lives_wanted = 8};
-    struct farm_supervisor *supervisor =
-        make(&job, (struct farm_supervisor_config){
-                       .on_tick = until_lives, .progress = progress_of, .on_line = keep_lines, .backoff_max_ms = 40});
-    struct farm_worker_spec spec = worker("actor 0", step_and_die, &job);
-    add(supervisor, &spec);
-    struct farm_error err;
-    cr_assert_eq(farm_supervisor_run(supervisor, NULL, &err), FARM_OK, "%s", err.message);
+    run_one(&job,
+            (struct farm_supervisor_config){
+                .on_tick = until_lives, .progress = progress_of, .on_line = keep_lines, .backoff_max_ms = 40},
+            worker("actor 0", step_and_die, &job), FARM_OK);
     cr_assert_geq(job.page->lives, 8);
     cr_assert_gt(farm_now_ns() - job.started_ns, (10 + 20 + 40 * 4) * 1000000u, "it backs off");
-    farm_supervisor_free(supervisor);
 }
 
 // ---- what a worker finds ----
@@ -211,19 +215,16 @@ Test(supervisor, gives_a_worker_its_descriptors_and_nothing_else) {
     cr_assert_eq(write(fd, "k", 1), 1);
     signal(SIGUSR1, nothing);
     job.kept_fd = fd;
-    struct farm_supervisor *supervisor = make(&job, (struct farm_supervisor_config){0});
     struct farm_worker_spec spec = worker("actor 0", look_around, &job);
     spec.keep = &job.kept_fd;
     spec.keep_count = 1;
     spec.may_end = true;
-    add(supervisor, &spec);
-    cr_assert_eq(farm_supervisor_run(supervisor, NULL, NULL), FARM_OK);
+    run_one(&job, (struct farm_supervisor_config){0}, spec, FARM_OK);
     cr_assert_eq(job.page->descriptors, 4, "0, 1, 2 and the one kept, not %d", job.page->descriptors);
     cr_assert(job.page->kept_readable);
     cr_assert(job.page->group_is_own);
     cr_assert(job.page->stdin_is_null);
     cr_assert_eq(job.page->blocked_signals, 0);
-    farm_supervisor_free(supervisor);
     close(fd), close(stray), close(high);
 }
 
@@ -235,32 +236,24 @@ Test(supervisor, executes_a_program_with_its_descriptor_and_environment) {
     char command[64];
     snprintf(command, sizeof command, "cat <&%d; echo $WORD; echo error >&2", fd);
     char *argv[] = {"/bin/sh", "-c", command, NULL}, *environment[] = {"PATH=/bin:/usr/bin", "WORD=hello", NULL};
-    struct farm_supervisor *supervisor = make(&job, (struct farm_supervisor_config){.on_line = keep_lines});
     struct farm_worker_spec spec = worker("program", NULL, NULL);
     spec.argv = argv;
     spec.environment = environment;
     spec.keep = &fd;
     spec.keep_count = 1;
     spec.may_end = true;
-    add(supervisor, &spec);
-    struct farm_error err;
-    cr_assert_eq(farm_supervisor_run(supervisor, NULL, &err), FARM_OK, "%s", err.message);
+    run_one(&job, (struct farm_supervisor_config){.on_line = keep_lines}, spec, FARM_OK);
     cr_assert_str_eq(job.lines, "from the descriptor\nhello\nerror\n");
-    farm_supervisor_free(supervisor);
     close(fd);
 }
 
 Test(supervisor, names_a_program_that_is_not_there) {
     struct job job = {.page = share()};
     char *argv[] = {"/nowhere/python", NULL};
-    struct farm_supervisor *supervisor = make(&job, (struct farm_supervisor_config){.on_line = keep_lines});
     struct farm_worker_spec spec = worker("actor 0", NULL, NULL);
     spec.argv = argv;
-    add(supervisor, &spec);
-    struct farm_error err;
-    cr_assert_eq(farm_supervisor_run(supervisor, NULL, &err), FARM_E_DEAD);
-    cr_assert(strstr(err.message, "cannot start /nowhere/python"), "%s", err.message);
-    farm_supervisor_free(supervisor);
+    run_one(&job, (struct farm_supervisor_config){.on_line = keep_lines}, spec, FARM_E_DEAD);
+    cr_assert(strstr(job.err.message, "cannot start /nowhere/python"), "%s", job.err.message);
 }
 
 // ---- ending ----
@@ -346,15 +339,11 @@ Test(supervisor, kills_the_deaf_and_their_children_after_the_grace_period) {
     struct job job = {.page = share()};
     prctl(PR_SET_CHILD_SUBREAPER, 1);
     farm_log_set_level(FARM_LOG_ERROR);
-    struct farm_supervisor *supervisor =
-        make(&job, (struct farm_supervisor_config){.on_tick = until_one_lives, .grace_ms = 100});
-    struct farm_worker_spec spec = worker("actor 0", deaf_with_child, &job);
-    add(supervisor, &spec);
-    cr_assert_eq(farm_supervisor_run(supervisor, NULL, NULL), FARM_OK);
+    run_one(&job, (struct farm_supervisor_config){.on_tick = until_one_lives, .grace_ms = 100},
+            worker("actor 0", deaf_with_child, &job), FARM_OK);
     cr_assert(gone(job.page->pids[0]));
     cr_assert(gone(job.page->pids[1]));
     cr_assert_geq(farm_now_ns() - job.started_ns, 100000000u, "not before the grace is over");
-    farm_supervisor_free(supervisor);
 }
 
 Test(supervisor, ends_on_a_signal_that_came_before_it_ran) {
@@ -416,18 +405,14 @@ static int fail_at_once(void *context, struct farm_error *err) {
 Test(supervisor, ends_the_run_at_the_first_error_where_errors_are_final) {
     for (int talkative = 0; talkative < 2; talkative++) {
         struct job job = {.page = share(), .number = talkative};
-        struct farm_supervisor *supervisor = make(&job, (struct farm_supervisor_config){.on_line = keep_lines});
         struct farm_worker_spec spec = worker("learner", fail_at_once, &job);
         spec.errors_are_final = spec.may_end = true;
-        add(supervisor, &spec);
-        struct farm_error err;
-        cr_assert_eq(farm_supervisor_run(supervisor, NULL, &err), FARM_E_DEAD);
+        run_one(&job, (struct farm_supervisor_config){.on_line = keep_lines}, spec, FARM_E_DEAD);
         cr_assert_eq(job.page->lives, 1);
-        cr_assert_eq(farm_supervisor_restarts(supervisor, 0), 0);
-        cr_assert(strstr(err.message, "learner ended with exit status 3. Its last words:"), "%s", err.message);
-        cr_assert_eq(strstr(err.message, "the checkpoint is broken\n") != NULL, talkative, "%s", err.message);
-        cr_assert(strstr(err.message, "ended without a reason"), "%s", err.message);
-        farm_supervisor_free(supervisor);
+        cr_assert_eq(job.restarts, 0);
+        cr_assert(strstr(job.err.message, "learner ended with exit status 3. Its last words:"), "%s", job.err.message);
+        cr_assert_eq(strstr(job.err.message, "the checkpoint is broken\n") != NULL, talkative, "%s", job.err.message);
+        cr_assert(strstr(job.err.message, "ended without a reason"), "%s", job.err.message);
     }
 }
 
@@ -439,14 +424,10 @@ static int exit_silently(void *context, struct farm_error *err) {
 Test(supervisor, says_so_where_the_dead_said_nothing) {
     struct job job = {.page = share()};
     for (int final = 0; final < 2; final++) {
-        struct farm_supervisor *supervisor = make(&job, (struct farm_supervisor_config){.deaths_max = 2});
         struct farm_worker_spec spec = worker("actor 5", exit_silently, &job);
         spec.errors_are_final = final;
-        add(supervisor, &spec);
-        struct farm_error err;
-        cr_assert_eq(farm_supervisor_run(supervisor, NULL, &err), FARM_E_DEAD);
-        cr_assert(strstr(err.message, "exit status 4. It said nothing."), "%s", err.message);
-        farm_supervisor_free(supervisor);
+        run_one(&job, (struct farm_supervisor_config){.deaths_max = 2}, spec, FARM_E_DEAD);
+        cr_assert(strstr(job.err.message, "exit status 4. It said nothing."), "%s", job.err.message);
     }
     cr_assert_eq(job.page->lives, 3);
 }
@@ -468,30 +449,20 @@ static void note_end(void *context, size_t number) {
 
 Test(supervisor, starts_a_killed_worker_again_even_where_errors_are_final_and_ends_are_ends) {
     struct job job = {.page = share()};
-    struct farm_supervisor *supervisor =
-        make(&job, (struct farm_supervisor_config){.on_death = note_death, .on_end = note_end});
     struct farm_worker_spec spec = worker("learner", kill_itself_once, &job);
     spec.errors_are_final = spec.may_end = true;
-    add(supervisor, &spec);
-    struct farm_error err;
-    cr_assert_eq(farm_supervisor_run(supervisor, NULL, &err), FARM_OK, "%s", err.message);
+    run_one(&job, (struct farm_supervisor_config){.on_death = note_death, .on_end = note_end}, spec, FARM_OK);
     cr_assert_eq(job.page->lives, 2);
     cr_assert_str_eq(job.lines, "worker 0 was killed by signal 9 (Killed)");
     cr_assert_eq(job.page->events, 70);
-    farm_supervisor_free(supervisor);
 }
 
 Test(supervisor, gives_up_on_short_lives_that_got_something_done_when_there_are_too_many) {
     struct job job = {.page = share()};
-    struct farm_supervisor *supervisor = make(
-        &job, (struct farm_supervisor_config){.progress = progress_of, .on_line = keep_lines, .short_lives_max = 4});
-    struct farm_worker_spec spec = worker("actor 0", step_and_die, &job);
-    add(supervisor, &spec);
-    struct farm_error err;
-    cr_assert_eq(farm_supervisor_run(supervisor, NULL, &err), FARM_E_DEAD);
+    run_one(&job, (struct farm_supervisor_config){.progress = progress_of, .on_line = keep_lines, .short_lives_max = 4},
+            worker("actor 0", step_and_die, &job), FARM_E_DEAD);
     cr_assert_eq(job.page->lives, 4);
-    cr_assert(strstr(err.message, "it died 4 times in a row soon after its start"), "%s", err.message);
-    farm_supervisor_free(supervisor);
+    cr_assert(strstr(job.err.message, "it died 4 times in a row soon after its start"), "%s", job.err.message);
 }
 
 static int step_in_the_first_life(void *context, struct farm_error *err) {
@@ -502,13 +473,9 @@ static int step_in_the_first_life(void *context, struct farm_error *err) {
 
 Test(supervisor, what_a_former_life_got_done_does_not_excuse_the_next) {
     struct job job = {.page = share()};
-    struct farm_supervisor *supervisor =
-        make(&job, (struct farm_supervisor_config){.progress = progress_of, .on_line = keep_lines, .deaths_max = 3});
-    struct farm_worker_spec spec = worker("actor 0", step_in_the_first_life, &job);
-    add(supervisor, &spec);
-    cr_assert_eq(farm_supervisor_run(supervisor, NULL, NULL), FARM_E_DEAD);
+    run_one(&job, (struct farm_supervisor_config){.progress = progress_of, .on_line = keep_lines, .deaths_max = 3},
+            worker("actor 0", step_in_the_first_life, &job), FARM_E_DEAD);
     cr_assert_eq(job.page->lives, 4);
-    farm_supervisor_free(supervisor);
 }
 
 static int live_ten_milliseconds(void *context, struct farm_error *err) {
@@ -519,16 +486,11 @@ static int live_ten_milliseconds(void *context, struct farm_error *err) {
 
 Test(supervisor, a_healthy_life_makes_up_for_the_deaths_before) {
     struct job job = {.page = share(), .lives_wanted = 6};
-    struct farm_supervisor *supervisor = make(
-        &job,
-        (struct farm_supervisor_config){
-            .on_tick = until_lives, .on_line = keep_lines, .deaths_max = 2, .short_lives_max = 2, .healthy_ms = 8});
-    struct farm_worker_spec spec = worker("actor 0", live_ten_milliseconds, &job);
-    add(supervisor, &spec);
-    struct farm_error err;
-    cr_assert_eq(farm_supervisor_run(supervisor, NULL, &err), FARM_OK, "%s", err.message);
+    run_one(&job,
+            (struct farm_supervisor_config){
+                .on_tick = until_lives, .on_line = keep_lines, .deaths_max = 2, .short_lives_max = 2, .healthy_ms = 8},
+            worker("actor 0", live_ten_milliseconds, &job), FARM_OK);
     cr_assert_geq(job.page->lives, 6);
-    farm_supervisor_free(supervisor);
 }
 
 // ---- what they write ----
@@ -555,20 +517,16 @@ static void check_line(void *context, size_t number, const char *line) {
 
 Test(supervisor, breaks_up_lines_that_are_too_long_and_keeps_the_last_as_last_words) {
     struct job job = {.page = share()};
-    struct farm_supervisor *supervisor = make(&job, (struct farm_supervisor_config){.on_line = check_line});
     struct farm_worker_spec spec = worker("actor 0", write_long_lines, &job);
     spec.errors_are_final = true;
-    add(supervisor, &spec);
-    struct farm_error err;
-    cr_assert_eq(farm_supervisor_run(supervisor, NULL, &err), FARM_E_DEAD);
+    run_one(&job, (struct farm_supervisor_config){.on_line = check_line}, spec, FARM_E_DEAD);
     cr_assert_eq(job.killed, 0, "no line is longer than it may be");
     cr_assert_eq(job.number, 3 + 40 + 1);
     cr_assert_eq(job.kept_fd, 1023 + 2999 - 2 * 1023, "nothing of the long line is lost");
     cr_assert_eq(job.lives_wanted, 44, "the line that had not ended; what would control a terminal is blank");
-    cr_assert(strstr(err.message, "line 39 of what"), "%s", err.message);
-    cr_assert(strstr(err.message, "zero byte,  [2J \tno newline\n"), "%s", err.message);
-    cr_assert(!strstr(err.message, "line 20 of what"), "the last words alone: %s", err.message);
-    farm_supervisor_free(supervisor);
+    cr_assert(strstr(job.err.message, "line 39 of what"), "%s", job.err.message);
+    cr_assert(strstr(job.err.message, "zero byte,  [2J \tno newline\n"), "%s", job.err.message);
+    cr_assert(!strstr(job.err.message, "line 20 of what"), "the last words alone: %s", job.err.message);
 }
 
 static int write_one_long_line(void *context, struct farm_error *err) {
@@ -582,14 +540,10 @@ static int write_one_long_line(void *context, struct farm_error *err) {
 
 Test(supervisor, the_end_of_a_last_word_that_is_too_long_is_what_counts) {
     struct job job = {.page = share()};
-    struct farm_supervisor *supervisor = make(&job, (struct farm_supervisor_config){.on_line = keep_lines});
     struct farm_worker_spec spec = worker("actor 0", write_one_long_line, &job);
     spec.errors_are_final = true;
-    add(supervisor, &spec);
-    struct farm_error err;
-    cr_assert_eq(farm_supervisor_run(supervisor, NULL, &err), FARM_E_DEAD);
-    cr_assert(strstr(err.message, "aaaEND\n") && !strstr(err.message, "BEGIN"), "%s", err.message);
-    farm_supervisor_free(supervisor);
+    run_one(&job, (struct farm_supervisor_config){.on_line = keep_lines}, spec, FARM_E_DEAD);
+    cr_assert(strstr(job.err.message, "aaaEND\n") && !strstr(job.err.message, "BEGIN"), "%s", job.err.message);
 }
 
 // More than a pipe holds, and more than is read of one worker in a turn: what is left is read after its death.
@@ -605,13 +559,10 @@ static void count_line(void *context, size_t number, const char *line) {
 
 Test(supervisor, loses_no_line_of_a_worker_that_writes_much_and_ends) {
     struct job job = {.page = share()};
-    struct farm_supervisor *supervisor = make(&job, (struct farm_supervisor_config){.on_line = count_line});
     struct farm_worker_spec spec = worker("actor 0", write_much, &job);
     spec.may_end = true;
-    add(supervisor, &spec);
-    cr_assert_eq(farm_supervisor_run(supervisor, NULL, NULL), FARM_OK);
+    run_one(&job, (struct farm_supervisor_config){.on_line = count_line}, spec, FARM_OK);
     cr_assert_eq(job.number, 120);
-    farm_supervisor_free(supervisor);
 }
 
 static int close_output_and_end(void *context, struct farm_error *err) {
@@ -661,17 +612,14 @@ Test(supervisor, keeps_descriptors_in_any_order_and_named_twice) {
     keep[3] = keep[1];
     keep[4] = STDIN_FILENO;
     keep[5] = keep[0];
-    struct farm_supervisor *supervisor = make(&job, (struct farm_supervisor_config){0});
     struct farm_worker_spec spec = worker("actor 0", check_kept, &job);
     spec.may_end = true;
     spec.keep = keep;
     spec.keep_count = 6;
-    add(supervisor, &spec);
-    cr_assert_eq(farm_supervisor_run(supervisor, NULL, NULL), FARM_OK);
+    run_one(&job, (struct farm_supervisor_config){0}, spec, FARM_OK);
     for (int i = 0; i < 3; i++) cr_assert_geq(job.page->pids[i], 0, "descriptor %d", keep[i]);
     cr_assert_eq(job.page->descriptors, 3);
     cr_assert(job.page->kept_readable, "what every worker has it has still");
-    farm_supervisor_free(supervisor);
     for (int i = 0; i < 3; i++) close(keep[i]);
     close(first);
 }
@@ -699,17 +647,14 @@ Test(supervisor, pins_a_worker_and_its_heap) {
     bool may = set_mempolicy(MPOL_PREFERRED, &node0, 64) == 0 && set_mempolicy(MPOL_DEFAULT, NULL, 0) == 0;
     static const int nodes[] = {-1, 0, 5000}; // the last is none: the worker runs without
     for (int i = 0; i < 3; i++) {
-        struct farm_supervisor *supervisor = make(&job, (struct farm_supervisor_config){0});
         struct farm_worker_spec spec = worker("actor 0", look_at_place, &job);
         spec.may_end = spec.errors_are_final = true;
         spec.cpus = &cpus;
         spec.memory_node = nodes[i];
-        add(supervisor, &spec);
-        cr_assert_eq(farm_supervisor_run(supervisor, NULL, NULL), FARM_OK);
+        run_one(&job, (struct farm_supervisor_config){0}, spec, FARM_OK);
         cr_assert_eq(job.page->lives, 1, "one CPU");
         cr_assert(job.page->slots);
         if (may) cr_assert_eq(job.page->events, nodes[i] == 0 ? MPOL_PREFERRED : MPOL_DEFAULT);
-        farm_supervisor_free(supervisor);
     }
 }
 
