@@ -79,24 +79,6 @@ static void *map_pool(struct farm_bw_buffer *buffer) {
     return start == MAP_FAILED ? NULL : start;
 }
 
-// Bytes of the mapping that lie in transparent huge pages.
-static size_t transparent_bytes(const struct farm_bw_buffer *buffer) {
-    char line[LINE_BYTES];
-    bool ours = false;
-    size_t kib = 0;
-    FILE *file = fopen("/proc/self/smaps", "re");
-    if (!file) return 0;
-    while (fgets(line, sizeof line, file)) {
-        uintptr_t from, to;
-        if (sscanf(line, "%" SCNxPTR "-%" SCNxPTR " ", &from, &to) == 2)
-            ours = from == (uintptr_t)buffer->start;
-        else if (ours && sscanf(line, "AnonHugePages: %zu kB", &kib) == 1)
-            break;
-    }
-    fclose(file);
-    return kib * 1024;
-}
-
 static bool is_over(uint64_t until_ns) {
     return until_ns && farm_now_ns() >= until_ns;
 }
@@ -138,13 +120,13 @@ static enum farm_status bind_and_fill(struct farm_bw_buffer *buffer, uint64_t un
 static void ask_huge(struct farm_bw_buffer *buffer, uint64_t until_ns) {
     buffer->huge_bytes = is_pool(buffer->pages) ? buffer->bytes : 0;
     if (buffer->pages != FARM_BW_PAGES_TRANSPARENT) return;
-    buffer->huge_bytes = transparent_bytes(buffer);
+    buffer->huge_bytes = farm_place_transparent_bytes(buffer->start);
     const size_t could_be = buffer->bytes / FARM_PLACE_HUGE_BYTES * FARM_PLACE_HUGE_BYTES;
     if (buffer->huge_bytes < could_be) {
         const size_t piece = until_ns ? FARM_BW_BUFFER_PIECE : could_be;
         for (size_t at = 0; at < could_be && !is_over(until_ns); at += piece)
             farm_place_collapse((char *)buffer->start + at, could_be - at < piece ? could_be - at : piece);
-        buffer->huge_bytes = transparent_bytes(buffer);
+        buffer->huge_bytes = farm_place_transparent_bytes(buffer->start);
     }
 }
 

@@ -204,8 +204,9 @@ size_t farm_place_transparent_bytes(const void *start) {
         if (sscanf(line, "%" SCNxPTR "-%" SCNxPTR " ", &from, &to) == 2) {
             done = ours;
             ours = from == (uintptr_t)start;
-        } else if (ours) {
-            done = sscanf(line, "ShmemPmdMapped: %zu kB", &kib) == 1;
+        } else if (ours && (sscanf(line, "AnonHugePages: %zu kB", &kib) == 1 ||
+                            sscanf(line, "ShmemPmdMapped: %zu kB", &kib) == 1)) {
+            done = kib > 0; // a mapping has one kind
         }
     }
     fclose(file);

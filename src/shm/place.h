@@ -39,7 +39,8 @@ void farm_place_collapse(void *start, size_t bytes);
 // the mapping's). node -1: any will do. False where neither can be asked.
 bool farm_place_verify(const void *start, size_t bytes, size_t page_bytes, int node, size_t *elsewhere);
 
-// Bytes of the mapping at `start` that the page table maps with transparent 2 MiB entries, from /proc/self/smaps.
+// Bytes of the mapping at `start`, shared or anonymous, that the page table maps with transparent 2 MiB entries, from
+// /proc/self/smaps.
 size_t farm_place_transparent_bytes(const void *start);
 
 #endif
