@@ -254,21 +254,6 @@ static int compare(const struct match *matches, size_t count) {
 
 // ---- tests ----
 
-Test(envs, procgen_plays_all_sixteen_games) {
-    NEEDS_PROCGEN;
-    for (size_t i = 0; i < GAMES; i++) {
-        struct player player;
-        uint32_t rng = 1;
-        make(&player, names[i], 5, (const char *const[]){NULL});
-        for (int n = 0; n < 200; n++) {
-            advance(&player, draw(&rng));
-            cr_assert(!flat(player.obs), "%s shows nothing", names[i]);
-            cr_assert_eq(player.answer & ~(uint32_t)ENDED, 0);
-        }
-        player.api->destroy(player.env);
-    }
-}
-
 Test(envs, procgen_gives_the_rewards_ends_and_images_of_a_plain_loop) {
     NEEDS_PROCGEN;
     static const struct match matches[] = {{"leaper", "easy", 0, "0", 1, 600},
