@@ -1,23 +1,20 @@
-// See farm_doctor_gpu.h. The child answers in a shared mapping and ends; pidfd_open(2) tells when.
+// See farm_doctor_gpu.h. The child answers in a shared mapping and ends.
 #include "farm_doctor_gpu.h"
 
 #include <dlfcn.h>
-#include <errno.h>
 #include <fcntl.h>
-#include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/pidfd.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "base/cuda_library.h"
-#include "base/time.h"
 #include "farm_build.h"
 #include "run/paths.h"
+#include "run/program.h"
 
 // ---- the child ----
 
@@ -49,21 +46,6 @@ static _Noreturn void be_asked(struct farm_doctor_gpu *out, pid_t parent) {
 
 // ---- the parent ----
 
-// False where it had not ended in time; it has now.
-static bool await_end(pid_t pid, double limit_s, int *ended) {
-    const uint64_t deadline_ns = farm_now_ns() + (uint64_t)(limit_s * 1e9);
-    struct pollfd watched = {.fd = pidfd_open(pid, 0), .events = POLLIN};
-    int ready = 0;
-    for (uint64_t now; watched.fd >= 0 && ready <= 0 && (now = farm_now_ns()) < deadline_ns;) {
-        ready = poll(&watched, 1, (int)((deadline_ns - now) / 1000000u) + 1);
-        if (ready < 0 && errno != EINTR) break;
-    }
-    if (watched.fd >= 0) close(watched.fd);
-    kill(pid, SIGKILL);
-    while (waitpid(pid, ended, 0) < 0 && errno == EINTR) continue;
-    return ready > 0;
-}
-
 enum farm_status farm_doctor_gpu_look(double limit_s, struct farm_doctor_gpu *out, struct farm_error *err) {
     struct farm_doctor_gpu *shared =
         mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
@@ -76,7 +58,7 @@ enum farm_status farm_doctor_gpu_look(double limit_s, struct farm_doctor_gpu *ou
     enum farm_status status = FARM_OK;
     if (pid < 0)
         status = farm_fail_errno(err, FARM_E_LIMIT, "asking for CUDA");
-    else if (!await_end(pid, limit_s, &ended))
+    else if (!farm_program_await(pid, limit_s, &ended))
         status = farm_fail(err, FARM_E_DEAD, "CUDA did not answer within %g s", limit_s);
     else if (WIFSIGNALED(ended))
         status = farm_fail(err, FARM_E_DEAD, "asking for CUDA ended in signal %d (%s)", WTERMSIG(ended),

@@ -1,9 +1,7 @@
 // See probe.h. The child answers in a shared anonymous mapping and ends; pidfd_open(2) tells when.
 #include "run/probe.h"
 
-#include <errno.h>
 #include <fcntl.h>
-#include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,7 +14,6 @@
 #include <unistd.h>
 
 #include "actor/plugin.h"
-#include "base/time.h"
 #include "run/program.h"
 
 enum doing { DOING_LOAD, DOING_NAMES, DOING_SPEC, DOING_END };
@@ -100,23 +97,6 @@ static void clean(char *text, size_t bytes) {
         if (*at < ' ' || *at > '~') *at = '?';
 }
 
-// False where it had not ended in time; it has now.
-static bool await_end(pid_t pid, int *ended) {
-    const uint64_t deadline_ns = farm_now_ns() + (uint64_t)FARM_PROBE_TIMEOUT_MS * 1000000u;
-    int pidfd = (int)syscall(SYS_pidfd_open, pid, 0), ready = 0;
-    for (uint64_t now; pidfd >= 0 && (now = farm_now_ns()) < deadline_ns;) {
-        struct pollfd watched = {.fd = pidfd, .events = POLLIN};
-        ready = poll(&watched, 1, (int)((deadline_ns - now) / 1000000u) + 1);
-        if (ready > 0 || (ready < 0 && errno != EINTR)) break;
-    }
-    if (pidfd >= 0) close(pidfd);
-    kill(pid, SIGKILL);
-    kill(-pid, SIGKILL); // and whatever it has started; before it is reaped, so that the number is still its own
-    while (waitpid(pid, ended, 0) < 0 && errno == EINTR) {
-    }
-    return ready > 0;
-}
-
 // The last line that the plug-in printed, as "; it said '...'".
 static void read_last_words(int errors, char *words, size_t bytes) {
     char line[301];
@@ -176,7 +156,7 @@ enum farm_status farm_probe_plugin(const char *path, const char *name, const str
         farm_fail_errno(err, FARM_E_LIMIT, "cannot ask plug-in %s", path);
     } else {
         int ended = 0;
-        const bool in_time = await_end(pid, &ended);
+        const bool in_time = farm_program_await(pid, FARM_PROBE_TIMEOUT_MS * 1e-3, &ended);
         const bool answered = in_time && WIFEXITED(ended) && WEXITSTATUS(ended) == 0 && shared->status != UINT32_MAX;
         status =
             answered ? take_answer(&question, shared, answer, err) : fail_dead(&question, shared, in_time, ended, err);

@@ -10,12 +10,28 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/pidfd.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "base/time.h"
 
 enum { TEXT_BYTES_MAX = 1 << 20, LOOK_MS = 100, END_S = 10 };
+
+bool farm_program_await(pid_t pid, double limit_s, int *ended) {
+    const uint64_t deadline_ns = farm_now_ns() + (uint64_t)(limit_s * 1e9);
+    struct pollfd watched = {.fd = pidfd_open(pid, 0), .events = POLLIN};
+    int ready = 0;
+    for (uint64_t now; watched.fd >= 0 && ready <= 0 && (now = farm_now_ns()) < deadline_ns;) {
+        ready = poll(&watched, 1, (int)((deadline_ns - now) / 1000000u) + 1);
+        if (ready < 0 && errno != EINTR) break;
+    }
+    if (watched.fd >= 0) close(watched.fd);
+    kill(pid, SIGKILL);
+    kill(-pid, SIGKILL); // before it is reaped, so that the number is still its own
+    while (waitpid(pid, ended, 0) < 0 && errno == EINTR) continue;
+    return ready > 0;
+}
 
 void farm_program_last_line(int fd, char *line, size_t bytes) {
     char text[4096];

@@ -5,6 +5,7 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <sys/types.h>
 
 #include "base/status.h"
 
@@ -24,6 +25,10 @@ struct farm_program {
 // FARM_E_DEAD it died, or did not end within limit_s (ended by SIGTERM, at last by SIGKILL); FARM_E_FORMAT more than
 // 1 MiB; FARM_E_LIMIT no memory or descriptors.
 enum farm_status farm_program_read(const struct farm_program *program, char **text, struct farm_error *err);
+
+// Waits for the end of a child of this process, at most until limit_s are over; kills it then, and what is left of its
+// process group. *ended as of waitpid(2). False: it had not ended in time.
+bool farm_program_await(pid_t pid, double limit_s, int *ended);
 
 // The last line that is not blank of a file, cut from its end.
 void farm_program_last_line(int fd, char *line, size_t bytes);
