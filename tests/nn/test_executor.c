@@ -1,4 +1,4 @@
-// The executor against JAX and PyTorch (tests/vectors/nn_*.bin, made by make_nn.py and make_deep.py) and, at full size,
+// The executor against PyTorch (tests/vectors/nn_*.bin, made by make_nn.py) and, at full size,
 // against a plain f64 network that stands here and is itself held against them. Errors are relative Euclidean norms,
 // tensor by tensor. Run from the repository's root.
 #include <criterion/criterion.h>
@@ -356,7 +356,7 @@ static const enum arithmetic all_exact[FARM_NET_OPS_MAX];
 #define RESIDUAL(out_, activation_)                                                                                    \
     { .kind = FARM_LAYER_RESIDUAL, .out = out_, .kernel = 3, .activation = FARM_ACTIVATION_##activation_ }
 
-// The tables of make_nn.py and make_deep.py.
+// The tables of make_nn.py.
 static const struct vector_case {
     const char *path;
     struct farm_net_spec spec;

@@ -1,125 +1,161 @@
 #!/usr/bin/env python3
-"""Writes nn_grey.bin, nn_rgb.bin and nn_flat.bin: small networks computed and differentiated by JAX in f64.
+"""Writes nn_grey.bin, nn_rgb.bin, nn_flat.bin and nn_deep.bin: small networks computed and differentiated by PyTorch in f64.
 
-Run in this folder after `pip install "jax[cpu]" numpy`. Each file is one array after another, little-endian, in this order: parameters f32
+Run in this folder after `pip install torch numpy`. Each file is one array after another, little-endian, in this order: parameters f32
 (tensor by tensor in the order of farm_net_make, PyTorch's layouts), input (u8 frames [batch][stack][channels][height][width],
 or f32 [batch][flat]), dlogits f32 [batch][actions], dvalue f32 [batch], logits f32 [batch][actions], value f32 [batch],
 gradients f32 like the parameters; then how far bf16 is off, f32: relative Euclidean norms for logits, values and each
 tensor's gradient. Frame 0 of row 0 and the first two frames of row 1 are zeros.
 
-In bf16, JAX rounds what the executor stores in bf16: packed weights (for frames, divided by 255), outputs of layers after
+In bf16, PyTorch rounds what the executor stores in bf16: packed weights (for frames, divided by 255), outputs of layers after
 the activation, gradients by those outputs, these once more after the activation, and dlogits and dvalue.
 """
-from functools import partial
+import copy
 
-import jax
-
-jax.config.update("jax_enable_x64", True)
-
-import jax.numpy as jnp
 import numpy as np
+import torch
+from torch import nn
+from torch.nn import functional as F
 
-# The same tables stand in tests/nn/test_executor.c.
+# The same tables stand in tests/nn/test_executor.c. conv: channels, kernel, stride; same: 3x3, padded, no activation.
 NETS = {
-    "grey": dict(layers=[("conv", 8, 4, 2), ("conv", 16, 3, 1), ("dense", 8, "relu")], channels=1, height=20, width=18, stack=3,
-                 flat=0, actions=5, batch=5),
-    "rgb": dict(layers=[("conv", 8, 4, 2), ("dense", 16, "relu")], channels=3, height=14, width=16, stack=2, flat=0, actions=3,
-                batch=3),
-    "flat": dict(layers=[("dense", 32, "tanh"), ("dense", 24, "tanh")], channels=0, height=0, width=0, stack=1, flat=7,
-                 actions=4, batch=6),
+    "grey": dict(layers=[("conv", 8, 4, 2), ("conv", 16, 3, 1), ("dense", 8, "relu")], frames=(3, 1, 20, 18), actions=5, batch=5),
+    "rgb": dict(layers=[("conv", 8, 4, 2), ("dense", 16, "relu")], frames=(2, 3, 14, 16), actions=3, batch=3),
+    "flat": dict(layers=[("dense", 32, "tanh"), ("dense", 24, "tanh")], flat=7, actions=4, batch=6),
+    # Sizes on the way: 21x14, 11x7, 6x4, 3x2.
+    "deep": dict(layers=[("same", 8), ("pool",), ("residual", None), ("residual", None), ("same", 16), ("pool",), ("residual", None),
+                         ("same", 8), ("pool",), ("residual", "relu"), ("dense", 24, "relu")], frames=(3, 1, 21, 14), actions=5, batch=4),
 }
 
 
-def tensors(net):
-    """Shapes of all tensors, in order."""
-    shape = (net["stack"] * net["channels"], net["height"], net["width"]) if net["channels"] else (net["flat"],)
-    out = []
-    for layer in net["layers"]:
-        if layer[0] == "conv":
-            _, channels, kernel, stride = layer
-            out += [(channels, shape[0], kernel, kernel), (channels,)]
-            shape = (channels, (shape[1] - kernel) // stride + 1, (shape[2] - kernel) // stride + 1)
-        else:
-            out += [(layer[1], int(np.prod(shape))), (layer[1],)]
-            shape = (layer[1],)
-    features = int(np.prod(shape))
-    return out + [(net["actions"], features), (1, features), (net["actions"],), (1,)]
-
-
 def bf16(x):
-    return jnp.asarray(x, jnp.float32).astype(jnp.bfloat16).astype(jnp.float64)
+    return x.float().bfloat16().double()
 
 
-@partial(jax.custom_vjp, nondiff_argnums=(1, 2))
-def store(x, activation, rough):
-    y = jnp.tanh(x) if activation == "tanh" else jax.nn.relu(x)
-    return bf16(y) if rough else y
+class Store(torch.autograd.Function):
+    """ReLU, tanh or nothing; output and gradient are bf16 where `rough`."""
+
+    rough = False
+
+    @staticmethod
+    def forward(ctx, x, activation):
+        y = {"relu": F.relu, "tanh": torch.tanh, None: torch.clone}[activation](x)
+        y = bf16(y) if Store.rough else y
+        ctx.slope = {"relu": y > 0, "tanh": 1 - y * y, None: 1}[activation]
+        return y
+
+    @staticmethod
+    def backward(ctx, diff):
+        return (bf16(bf16(diff) * ctx.slope) if Store.rough else diff * ctx.slope), None
 
 
-def store_backward(activation, rough, y, diff):
-    slope = 1 - y * y if activation == "tanh" else y > 0
-    return (bf16(bf16(diff) * slope) if rough else diff * slope,)
+class Pool(nn.Module):
+    def forward(self, x):
+        if not Store.rough:  # f32 must find the same maxima
+            padded = F.pad(x, (x.shape[3] % 2, 1, x.shape[2] % 2, 1), value=-torch.inf)
+            windows = padded.unfold(2, 3, 2).unfold(3, 3, 2).flatten(4)
+            largest = windows.topk(2).values
+            assert (largest[..., 0] - largest[..., 1]).min() > 1e-5
+        return F.max_pool2d(x, 3, 2, padding=(x.shape[2] % 2, x.shape[3] % 2), ceil_mode=True)
 
 
-store.defvjp(lambda x, *how: (store(x, *how),) * 2, store_backward)
+class Residual(nn.Module):
+    def __init__(self, channels, activation):
+        super().__init__()
+        self.conv0 = nn.Conv2d(channels, channels, 3, padding=1)
+        self.conv1 = nn.Conv2d(channels, channels, 3, padding=1)
+        self.activation = activation
+
+    def forward(self, x):
+        inner = Store.apply(self.conv0(Store.apply(x, "relu")), "relu")
+        return Store.apply(x + self.conv1(inner), self.activation)
 
 
-def forward(net, params, x, rough):
-    """x: [batch][channels][height][width] in [0, 1], or [batch][flat]."""
-    for i, layer in enumerate(net["layers"]):
-        weight, bias = params[2 * i], params[2 * i + 1]
-        if layer[0] == "conv":
-            x = jax.lax.conv_general_dilated(x, weight, (layer[3], layer[3]), "VALID", dimension_numbers=("NCHW", "OIHW", "NCHW"))
-            x = store(x + bias[None, :, None, None], "relu", rough)
-        else:
-            x = store(x.reshape(x.shape[0], -1) @ weight.T + bias, layer[2], rough)
-    policy, value, policy_bias, value_bias = params[-4:]
-    return x @ policy.T + policy_bias, (x @ value.T + value_bias)[:, 0]
+class Net(nn.Module):
+    def __init__(self, spec):
+        super().__init__()
+        self.spec, self.layers = spec["layers"], nn.ModuleList()
+        shape = input_shape(spec)
+        for kind, *how in self.spec:
+            self.layers.append({
+                "conv": lambda: nn.Conv2d(shape[0], *how), "same": lambda: nn.Conv2d(shape[0], how[0], 3, padding=1),
+                "pool": Pool, "residual": lambda: Residual(shape[0], *how), "dense": lambda: nn.Linear(int(np.prod(shape)), how[0]),
+            }[kind]())  # fmt: skip
+            with torch.no_grad():
+                shape = self.run(self.layers[-1], kind, how, torch.rand(1, *shape))[0].shape
+        self.policy, self.value = nn.Linear(shape[0], spec["actions"]), nn.Linear(shape[0], 1)
+
+    @staticmethod
+    def run(layer, kind, how, x):
+        if kind in ("pool", "residual"):
+            return layer(x)
+        activation = {"conv": "relu", "same": None, "dense": how[-1]}[kind]
+        return Store.apply(layer(x.flatten(1) if kind == "dense" else x), activation)
+
+    def forward(self, x):
+        for layer, (kind, *how) in zip(self.layers, self.spec):
+            x = self.run(layer, kind, how, x)
+        return self.policy(x), self.value(x)[:, 0]
 
 
-def solve(net, params, x, dlogits, dvalue, rough):
+def input_shape(spec):
+    return (spec["flat"],) if "flat" in spec else (spec["frames"][0] * spec["frames"][1], *spec["frames"][2:])
+
+
+def in_order(net):
+    """Parameters in the order of farm_net_make."""
+    named = dict(net.named_parameters())
+    heads = ["policy.weight", "value.weight", "policy.bias", "value.bias"]
+    return [(name, named[name]) for name in [n for n in named if n not in heads] + heads]
+
+
+def solve(net, x, dlogits, dvalue):
     """Logits, values and gradients."""
-    if rough:
-        scales = [np.float32(1 / 255 if net["channels"] and i == 0 else 1) for i in range(len(params))]
-        params = [bf16(p.astype(np.float32) * scale) / np.float64(scale) if p.ndim > 1 else p for p, scale in zip(params, scales)]
-        x = x if net["channels"] else bf16(x)
-        dlogits, dvalue = bf16(dlogits), bf16(dvalue)
-
-    def loss(p):
-        logits, value = forward(net, p, x, rough)
-        return jnp.sum(dlogits * logits) + jnp.sum(dvalue * value)
-
-    return [*forward(net, params, x, rough), *jax.grad(loss)(params)]
+    net.zero_grad()
+    logits, value = net(x)
+    (torch.sum(dlogits * logits) + torch.sum(dvalue * value)).backward()
+    return [logits.detach(), value.detach()] + [p.grad.clone() for _, p in in_order(net)]
 
 
-def write(name, net, rng):
-    params = []
-    for shape in tensors(net):
-        bound = 1 / np.sqrt(np.prod(shape[1:])) if len(shape) > 1 else 0.1
-        params.append(rng.uniform(-bound, bound, shape).astype(np.float32))
-    batch = net["batch"]
-    if net["channels"]:
-        frames = rng.integers(0, 256, (batch, net["stack"], net["channels"], net["height"], net["width"]), dtype=np.uint8)
-        frames[0, 0] = 0
-        frames[1, :2] = 0
-        raw, x = frames, frames.reshape(batch, -1, net["height"], net["width"]).astype(np.float64) / 255
+def solve_roughly(net, of_frames, x, *diffs):
+    net = copy.deepcopy(net)
+    with torch.no_grad():
+        for name, parameter in in_order(net):
+            scale = np.float32(1 / 255 if of_frames and name == "layers.0.weight" else 1)
+            if parameter.dim() > 1:
+                parameter.copy_(bf16(parameter.float() * scale) / float(scale))
+    Store.rough = True
+    results = solve(net, x if of_frames else bf16(x), *map(bf16, diffs))
+    Store.rough = False
+    return results
+
+
+def write(name, spec, rng):
+    net, batch, of_frames = Net(spec).double(), spec["batch"], "frames" in spec
+    with torch.no_grad():
+        for _, parameter in in_order(net):
+            shape = tuple(parameter.shape)
+            bound = 1 / np.sqrt(np.prod(shape[1:])) if len(shape) > 1 else 0.1
+            parameter.copy_(torch.from_numpy(rng.uniform(-bound, bound, shape).astype(np.float32)))
+    if of_frames:
+        raw = rng.integers(0, 256, (batch, *spec["frames"]), dtype=np.uint8)
+        raw[0, 0] = 0
+        raw[1, :2] = 0
     else:
-        raw = rng.normal(size=(batch, net["flat"])).astype(np.float32)
-        x = raw.astype(np.float64)
-    dlogits = rng.normal(size=(batch, net["actions"])).astype(np.float32)
+        raw = rng.normal(size=(batch, spec["flat"])).astype(np.float32)
+    dlogits = rng.normal(size=(batch, spec["actions"])).astype(np.float32)
     dvalue = rng.normal(size=batch).astype(np.float32)
-
-    wide = [np.asarray(a, np.float64) for a in [dlogits, dvalue, *params]]
-    exact = solve(net, wide[2:], x, *wide[:2], rough=False)
-    rough = solve(net, wide[2:], x, *wide[:2], rough=True)
-    errors = [np.linalg.norm(np.ravel(a - b)) / np.linalg.norm(np.ravel(b)) for a, b in zip(rough, exact)]
+    x = torch.from_numpy(raw).double().reshape(batch, *input_shape(spec)) / (255 if of_frames else 1)
+    diffs = [torch.from_numpy(dlogits).double(), torch.from_numpy(dvalue).double()]
+    exact = solve(net, x, *diffs)
+    errors = [float((a - b).norm() / b.norm()) for a, b in zip(solve_roughly(net, of_frames, x, *diffs), exact)]
     with open(f"nn_{name}.bin", "wb") as file:
-        for array in params:
-            file.write(array.tobytes())
+        for _, parameter in in_order(net):
+            file.write(parameter.detach().numpy().astype(np.float32).tobytes())
         file.write(raw.tobytes())
-        for array in [dlogits, dvalue, *exact, errors]:
+        for array in [dlogits, dvalue, *exact, np.array(errors)]:
             file.write(np.asarray(array, np.float32).tobytes())
 
 
-for name, net in NETS.items():
-    write(name, net, np.random.default_rng(7))
+for each, net_spec in NETS.items():
+    write(each, net_spec, np.random.default_rng(7))
