@@ -20,58 +20,72 @@ enum { LANES = 16, POSITIONS = 12 };
 typedef __m512i vector;
 typedef __m512 floats;
 
-#define AS_FLOATS _mm512_castsi512_ps
-#define AS_VECTOR _mm512_castps_si512
+#define INTRINSIC(name)         _mm512_##name
+#define INTRINSIC_OF_BITS(name) _mm512_##name##_si512
+#define AS_FLOATS               _mm512_castsi512_ps
+#define AS_VECTOR               _mm512_castps_si512
+#else
+enum { LANES = 8, POSITIONS = 6 };
+typedef __m256i vector;
+typedef __m256 floats;
+
+#define INTRINSIC(name)         _mm256_##name
+#define INTRINSIC_OF_BITS(name) _mm256_##name##_si256
+#define AS_FLOATS               _mm256_castsi256_ps
+#define AS_VECTOR               _mm256_castps_si256
+#endif
 
 static inline vector vector_zero(void) {
-    return _mm512_setzero_si512();
+    return INTRINSIC_OF_BITS(setzero)();
 }
 static inline vector vector_load(const void *at) {
-    return _mm512_loadu_si512(at);
+    return INTRINSIC_OF_BITS(loadu)(at);
 }
 static inline void vector_store(void *at, vector v) {
-    _mm512_storeu_si512(at, v);
+    INTRINSIC_OF_BITS(storeu)(at, v);
 }
 static inline vector vector_all(int32_t x) {
-    return _mm512_set1_epi32(x);
+    return INTRINSIC(set1_epi32)(x);
 }
-// sum + a.low · b.low + a.high · b.high in each element.
+static inline vector vector_add(vector a, vector b) {
+    return INTRINSIC(add_epi32)(a, b);
+}
+static inline vector vector_subtract(vector a, vector b) {
+    return INTRINSIC(sub_epi32)(a, b);
+}
+static inline vector vector_max(vector a, vector b) {
+    return INTRINSIC(max_epi32)(a, b);
+}
+static inline vector vector_and(vector a, vector b) {
+    return INTRINSIC_OF_BITS(and)(a, b);
+}
+static inline floats floats_add(floats a, floats b) {
+    return INTRINSIC(add_ps)(a, b);
+}
+static inline floats floats_multiply(floats a, floats b) {
+    return INTRINSIC(mul_ps)(a, b);
+}
+static inline floats floats_add_product(floats sum, floats a, floats b) {
+    return INTRINSIC(fmadd_ps)(a, b, sum);
+}
+static inline floats floats_relu(floats x) { // NaN stays
+    return INTRINSIC(max_ps)(INTRINSIC(setzero_ps)(), x);
+}
+static inline floats floats_of(vector whole) {
+    return INTRINSIC(cvtepi32_ps)(whole);
+}
+static inline vector vector_round(floats x) {
+    return INTRINSIC(cvtps_epi32)(x);
+}
+
+// vector_add_pairs: sum + a.low · b.low + a.high · b.high in each element. vector_pair: the low halves of a's elements
+// beside those of b's.
+#if defined(__AVX512VNNI__)
 static inline vector vector_add_pairs(vector sum, vector a, vector b) {
     return _mm512_dpwssd_epi32(sum, a, b);
 }
-// The low halves of a's elements beside those of b's.
 static inline vector vector_pair(vector a, vector b) {
     return _mm512_mask_blend_epi16(0xaaaaaaaau, a, _mm512_slli_epi32(b, 16));
-}
-static inline vector vector_add(vector a, vector b) {
-    return _mm512_add_epi32(a, b);
-}
-static inline vector vector_subtract(vector a, vector b) {
-    return _mm512_sub_epi32(a, b);
-}
-static inline vector vector_max(vector a, vector b) {
-    return _mm512_max_epi32(a, b);
-}
-static inline vector vector_and(vector a, vector b) {
-    return _mm512_and_si512(a, b);
-}
-static inline floats floats_add(floats a, floats b) {
-    return _mm512_add_ps(a, b);
-}
-static inline floats floats_multiply(floats a, floats b) {
-    return _mm512_mul_ps(a, b);
-}
-static inline floats floats_add_product(floats sum, floats a, floats b) {
-    return _mm512_fmadd_ps(a, b, sum);
-}
-static inline floats floats_relu(floats x) { // NaN stays
-    return _mm512_max_ps(_mm512_setzero_ps(), x);
-}
-static inline floats floats_of(vector whole) {
-    return _mm512_cvtepi32_ps(whole);
-}
-static inline vector vector_round(floats x) {
-    return _mm512_cvtps_epi32(x);
 }
 
 static inline floats load_out(const void *array, struct place at, bool bf16) {
@@ -109,25 +123,6 @@ static inline void store_out(void *array, struct place at, bool bf16, floats x) 
     _mm256_storeu_ps(to + at.high, _mm512_extractf32x8_ps(x, 1));
 }
 #else
-enum { LANES = 8, POSITIONS = 6 };
-typedef __m256i vector;
-typedef __m256 floats;
-
-#define AS_FLOATS _mm256_castsi256_ps
-#define AS_VECTOR _mm256_castps_si256
-
-static inline vector vector_zero(void) {
-    return _mm256_setzero_si256();
-}
-static inline vector vector_load(const void *at) {
-    return _mm256_loadu_si256(at);
-}
-static inline void vector_store(void *at, vector v) {
-    _mm256_storeu_si256(at, v);
-}
-static inline vector vector_all(int32_t x) {
-    return _mm256_set1_epi32(x);
-}
 // The empty statement pins the sum to its register: GCC would add the products of two steps first, and run out of
 // registers.
 static inline vector vector_add_pairs(vector sum, vector a, vector b) {
@@ -137,36 +132,6 @@ static inline vector vector_add_pairs(vector sum, vector a, vector b) {
 }
 static inline vector vector_pair(vector a, vector b) {
     return _mm256_blend_epi16(a, _mm256_slli_epi32(b, 16), 0xaa);
-}
-static inline vector vector_add(vector a, vector b) {
-    return _mm256_add_epi32(a, b);
-}
-static inline vector vector_subtract(vector a, vector b) {
-    return _mm256_sub_epi32(a, b);
-}
-static inline vector vector_max(vector a, vector b) {
-    return _mm256_max_epi32(a, b);
-}
-static inline vector vector_and(vector a, vector b) {
-    return _mm256_and_si256(a, b);
-}
-static inline floats floats_add(floats a, floats b) {
-    return _mm256_add_ps(a, b);
-}
-static inline floats floats_multiply(floats a, floats b) {
-    return _mm256_mul_ps(a, b);
-}
-static inline floats floats_add_product(floats sum, floats a, floats b) {
-    return _mm256_fmadd_ps(a, b, sum);
-}
-static inline floats floats_relu(floats x) {
-    return _mm256_max_ps(_mm256_setzero_ps(), x);
-}
-static inline floats floats_of(vector whole) {
-    return _mm256_cvtepi32_ps(whole);
-}
-static inline vector vector_round(floats x) {
-    return _mm256_cvtps_epi32(x);
 }
 
 static inline floats load_out(const void *array, struct place at, bool bf16) {
