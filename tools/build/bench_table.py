@@ -1,10 +1,12 @@
 """Runs every benchmark (BUILD/bench/NAME --json) and prints one table of all results.
 
 usage: bench_table.py [--build DIR] [--results FILE] [NAME...]
+       bench_table.py --documents [--results FILE] DOCUMENT...     of what the comparisons with others wrote
 
 Benchmarks run one after another, so that none disturbs another. Nothing is kept unless --results names a file, which
-then gets the JSON documents as one list. Exit status 1 where a benchmark failed, took longer than 50 s or printed
-something else than its document. A ratio that misses its target is marked, and is not a failure: it is a figure.
+then gets the JSON documents as one list; those of one benchmark are joined. Exit status 1 where a benchmark failed, took
+longer than 50 s or printed something else than its document. A ratio that misses its target is marked, and is not a
+failure: it is a figure.
 """
 
 import argparse
@@ -49,12 +51,28 @@ def run(path):
     return document, ""
 
 
+def join(documents):
+    """Documents of one benchmark, commit and machine as one."""
+    joined = []
+    for document in documents:
+        same = [d for d in joined if all(d[key] == document[key] for key in ("benchmark", "commit", "machine"))]
+        if same:
+            same[0]["results"] += document["results"]
+        else:
+            joined.append({**document, "results": list(document["results"])})
+    return joined
+
+
 def number(value):
     if not isinstance(value, (int, float)):
         return "" if value is None else str(value)
     if value == 0 or 0.001 <= abs(value) < 1e5:
         return f"{value:.4g}" if abs(value) < 1e4 else f"{value:.0f}"
     return f"{value:.3e}"
+
+
+def percent(value):
+    return "" if value is None else f"{100 * value:.1f}%"
 
 
 def verdict(result):
@@ -66,67 +84,84 @@ def verdict(result):
     return "met" if met else "MISSED"
 
 
-def rows_of(document):
-    for result in document["results"]:
-        if all(key in result for key in KEYS):
-            yield [
-                document["benchmark"],
-                result["name"],
-                f"{number(result['value'])} {result['unit']}",
-                number(result["spread"]),
-                f"{number(result['reference_value'])} {result['reference'] or ''}".strip(),
-                number(result["ratio"]),
-                (("≥ " if result["better"] == "higher" else "≤ ") + number(result["target"]))
-                if result["target"] is not None
-                else "",
-                verdict(result),
-            ]
+def row_of(benchmark, result):
+    target = "" if result["target"] is None else ("≥ " if result["better"] == "higher" else "≤ ") + number(result["target"])
+    return [
+        benchmark, result["name"], f"{number(result['value'])} {result['unit']}", percent(result["spread"]),
+        number(result["reference_value"]), percent(result.get("reference_spread")), number(result["ratio"]), target,
+        verdict(result), " ".join(filter(None, (result["reference"], result.get("setting")))),
+    ]  # fmt: skip
 
 
-def show(rows):
-    head = ["benchmark", "name", "value", "spread", "reference", "ratio", "target", ""]
-    rows = [head] + rows
-    widths = [max(len(row[column]) for row in rows) for column in range(len(head))]
+def notes(results):
+    """What each side delivers, and what is alike (said once where it is the same); what a million steps cost each side."""
+    lines, key = {}, "cpu_s_per_million_steps"
+    for result in results:
+        if "delivers" not in result:
+            continue
+        line = f"{result['reference']} delivers {result['delivers']}; ours {result['ours_delivers']}"
+        line += f" ({result['alike']})" if result["alike"] else ""
+        lines.setdefault(line, []).append(result["name"])
+    return [f"{', '.join(names)}: {line}" for line, names in lines.items()] + [
+        f"{result['name']}: {number(result[key])} CPU s a million steps, theirs {number(result['reference_' + key])}"
+        + (f"; ours with {result['ours_setting']}" if "ours_setting" in result else "")
+        for result in results if result.get(key) is not None and result.get("reference_" + key) is not None
+    ]
+
+
+def show(documents):
+    if documents:
+        machine = ", ".join(f"{key} {value}" for key, value in documents[0]["machine"].items() if value not in (None, ""))
+        print(f"machine: {machine}; commit {documents[0]['commit']}")
+    rows = [["benchmark", "name", "value", "spread", "reference", "spread", "ratio", "target", "", ""]]
+    for document in documents:
+        rows += [row_of(document["benchmark"], result) for result in document["results"] if all(key in result for key in KEYS)]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     for row in rows:
         print("  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip())
+    for document in documents:
+        for note in notes(document["results"]):
+            print(f"- {note}")
 
 
-def machine_line(machine):
-    if isinstance(machine, dict):
-        return ", ".join(f"{key} {value}" for key, value in machine.items() if value not in (None, ""))
-    return str(machine)
+def measure(build, names):
+    """The documents of these benchmarks (all, if none is named), and what went wrong; None if there is no such one."""
+    folder = os.path.join(build, "bench")
+    paths = {entry: os.path.join(folder, entry) for entry in sorted(os.listdir(folder) if os.path.isdir(folder) else ())}
+    there = [name for name, path in paths.items() if os.access(path, os.X_OK) and os.path.isfile(path)]
+    unknown = [name for name in names if name not in there]
+    if unknown:
+        print(f"no such benchmark: {', '.join(unknown)}; there are: {', '.join(there) or 'none'}", file=sys.stderr)
+        return None, []
+    documents, problems = [], []
+    for name in names or there:
+        print(f"  BENCH {name}", file=sys.stderr)
+        document, problem = run(paths[name])
+        if document is not None:
+            documents.append(document)
+        if problem:
+            problems.append(f"{name}: {problem}")
+    return documents, problems
 
 
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--build", default="build")
     parser.add_argument("--results")
+    parser.add_argument("--documents", action="store_true")
     parser.add_argument("names", nargs="*")
     arguments = parser.parse_args()
-
-    folder = os.path.join(arguments.build, "bench")
-    there = sorted(
-        entry for entry in (os.listdir(folder) if os.path.isdir(folder) else ())
-        if os.access(os.path.join(folder, entry), os.X_OK) and os.path.isfile(os.path.join(folder, entry))
-    )
-    unknown = [name for name in arguments.names if name not in there]
-    if unknown:
-        print(f"no such benchmark: {', '.join(unknown)}; there are: {', '.join(there) or 'none'}", file=sys.stderr)
+    if arguments.documents:
+        documents, problems = [], []
+        for path in arguments.names:
+            with open(path, encoding="utf-8") as file:
+                documents.append(json.load(file))
+    else:
+        documents, problems = measure(arguments.build, arguments.names)
+    if documents is None:
         return 2
-
-    documents, rows, problems = [], [], []
-    for name in arguments.names or there:
-        print(f"  BENCH {name}", file=sys.stderr)
-        document, problem = run(os.path.join(folder, name))
-        if document is not None:
-            documents.append(document)
-            rows += rows_of(document)
-        if problem:
-            problems.append(f"{name}: {problem}")
-
-    if documents:
-        print(f"machine: {machine_line(documents[0].get('machine'))}; commit {documents[0].get('commit')}")
-    show(rows)
+    documents = join(documents)
+    show(documents)
     for problem in problems:
         print(f"FAILED {problem}")
     if arguments.results:

@@ -132,5 +132,5 @@ if [ ${#documents[@]} -eq 0 ]; then
     echo "bench-peers: no result" >&2
     exit 1
 fi
-"${PYTHON:-python3}" bench/peers/table.py ${RESULTS:+--results "$RESULTS"} "${documents[@]}"
+"${PYTHON:-python3}" tools/build/bench_table.py --documents ${RESULTS:+--results "$RESULTS"} "${documents[@]}"
 exit $status
