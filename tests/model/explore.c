@@ -326,7 +326,7 @@ unsigned model_process(const char *name, bool may_crash, void (*on_crash)(void *
 static void start_thread(unsigned t) {
     memset(stacks[t], 0, STACK);
     void (*entry)(void) = enter;
-    uint64_t *top = (uint64_t *)(stacks[t] + STACK) - 2; // aligned as after a call
+    uint64_t *top = (uint64_t *)(stacks[t] + STACK) - 3; // 8 beyond a multiple of 16, as after a call
     memcpy(top - 1, &entry, sizeof entry);
     world.threads[t].stack_pointer = top - 7;
     world.threads[t].status = S_READY;
@@ -618,6 +618,7 @@ static void range(const struct thread *thread, unsigned *from, unsigned *to) {
         break;
     case K_LOAD:
         *to = (unsigned)word->count;
+        if (host.scenario->latest) *from = *to - 1;
         break;
     case K_UNTIL:
         if (word->stores[word->count - 1].value < next->value) *to = *from;

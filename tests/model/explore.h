@@ -79,6 +79,7 @@ struct model_scenario {
     void (*end)(void);       // where all threads have ended; may be NULL
     unsigned crashes;        // at most, in one run
     unsigned spurious;       // sleeps that end for no reason, at most, in one run
+    bool latest;             // every load reads the newest store: sequential consistency instead of RC11
 };
 
 struct model_result {

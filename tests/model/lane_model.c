@@ -27,6 +27,8 @@ struct setting {
     bool bare;        // inference never sleeps, and there is no data: the counters and the actor's sleep alone
     bool late;        // the actor rings before it waits, instead of at every step (rings_late)
     bool local;       // the actor answers itself (FARM_ANSWERS_LOCAL)
+    bool lies;        // the last thing that a killed actor does is to store a `produced` that cannot be; loads read
+                      // the newest stores, for a death takes longer than a store needs to become visible
 };
 
 // clang-format off
@@ -42,6 +44,8 @@ static const struct setting SETTINGS[] = {
     {"training", 1, 1, 1, 1, {1, 1, 1}, .crashes = 0},
     {"one lane", 1, 1, 2, 3, {0, 0, 1}, .crashes = 0},
     {"busy, the supervisor looks", 1, 1, 2, 3, {0, 0, 1}, .busy = true, .looks = true},
+    {"busy, a liar killed", 1, 1, 2, 3, {1, 1, 1}, .crashes = 1, .actor_crashes = true, .busy = true, .lies = true},
+    {"local, busy, a liar killed", 1, 1, 2, 3, {1, 1, 1}, .crashes = 1, .actor_crashes = true, .busy = true, .local = true, .lies = true},
     {"local, busy", 1, 1, 2, 4, {0, 0, 1}, .busy = true, .local = true},
     {"local, busy, overlapping windows", 1, 1, 2, 4, {1, 2, 1}, .busy = true, .local = true},
     {"local, busy, the supervisor looks", 1, 1, 2, 3, {0, 0, 1}, .busy = true, .looks = true, .local = true},
@@ -84,6 +88,8 @@ static struct shared {
     struct farm_down_lane down[LANES];
     uint64_t obs[LANES][SLOTS], answer[LANES][SLOTS];
 } shared[ACTORS];
+static uint8_t flags[SLOTS]; // what farm_lane_restore writes; not looked at
+static float rewards[SLOTS];
 static uint64_t handed[LIVES]; // windows handed to training, a counter a life of the learner
 
 // ---- what belongs to the explored state ----
@@ -98,6 +104,7 @@ static struct state {
     struct ring_view actor[ACTORS], learner[ACTORS];
     // What really happened, for the checks alone.
     uint64_t published[ACTORS][LANES][STEPS];
+    bool lying[ACTORS], junk[ACTORS][LANES][STEPS]; // until it is put right; a step of which anything may be read
     uint64_t produced[ACTORS][LANES], acted[ACTORS][LANES], consumed[ACTORS][LANES];
     struct {
         uint32_t actor, lane;
@@ -119,7 +126,9 @@ static void open_view(struct ring_view *view, struct shared *memory, struct farm
                                             .down = &memory->down[l],
                                             .width = 1,
                                             .steps = set->slots,
-                                            .local = set->local};
+                                            .local = set->local,
+                                            .flags = flags,
+                                            .reward = rewards};
 }
 
 static uint64_t *obs_cell(uint32_t a, uint32_t l, uint64_t n) {
@@ -178,7 +187,7 @@ static void wait_learner(struct farm_doorbells *bells) {
 static void actor_step(uint32_t a, uint32_t l) {
     struct farm_lane *lane = &state->actor[a].lanes[l];
     uint64_t n = farm_lane_actor_next(lane);
-    if (n && !set->local) {
+    if (n && !set->local && !state->junk[a][l][n - 1]) {
         const uint64_t wanted = state->published[a][l][n - 1] + ANSWER;
         model_check(read_cell(answer_cell(a, l, n - 1), wanted) == wanted,
                     "the answer is not that to the actor's last step");
@@ -197,8 +206,14 @@ static void actor(void *context) {
     uint32_t a = *(const uint32_t *)context, l = set->lanes - 1;
     struct ring_view *view = &state->actor[a];
     open_view(view, &shared[a], &actor_rings[a]);
-    for (uint32_t i = 0; i < set->lanes && model_life(); i++) // by the supervisor, before it starts this life
-        model_check(!farm_lane_restore(&view->lanes[i]), "an honest actor's counters are put right");
+    for (uint32_t i = 0; i < set->lanes && model_life(); i++) { // by the supervisor, before it starts this life
+        const bool restored = farm_lane_restore(&view->lanes[i]);
+        model_check(restored == state->lying[a], "an honest actor's counters are put right, or a liar's are not");
+        if (!restored) continue;
+        state->produced[a][i] = model_newest(&view->lanes[i].up->produced); // steps that were not taken in are lost
+        state->junk[a][i][state->produced[a][i] - 1] = true;
+    }
+    state->lying[a] = false;
     for (uint32_t i = 0; i < set->lanes; i++) farm_lane_actor_take_over(&view->lanes[i]);
     notify_learner(view);
     bool all = true; // no lane has ended
@@ -239,16 +254,20 @@ static void hand_on(uint32_t a, uint32_t l, uint64_t answered, struct farm_windo
 // farm_lanes_take_in
 static bool is_ready(const struct farm_lane *lane, uint64_t answered) {
     const uint64_t produced = farm_lane_produced(lane), ahead = produced - answered;
-    model_check(ahead <= farm_lane_ahead_max(lane), "an honest actor's counter is ignored");
+    if (ahead > farm_lane_ahead_max(lane)) {
+        model_check(set->lies, "an honest actor's counter is ignored");
+        return false;
+    }
     return ahead && produced - farm_lane_consumed(lane) <= lane->steps;
 }
 
 static void answer_step(uint32_t a, uint32_t l, uint64_t n) {
     const uint64_t wanted = state->published[a][l][n], observation = read_cell(obs_cell(a, l, n), wanted);
-    model_check(observation == wanted, "inference read another observation than was published");
+    const bool junk = state->junk[a][l][n];
+    model_check(observation == wanted || junk, "inference read another observation than was published");
     if (!set->local) write_slowly(answer_cell(a, l, n), observation + ANSWER);
     if (set->local)
-        model_check(read_cell(answer_cell(a, l, n), wanted + ANSWER) == wanted + ANSWER,
+        model_check(read_cell(answer_cell(a, l, n), wanted + ANSWER) == wanted + ANSWER || junk,
                     "inference took in another answer than was published");
 }
 
@@ -318,8 +337,9 @@ static void training(void *context) {
         for (uint64_t n = start; n < start + shape->length; n++) {
             uint64_t observation = read_cell(obs_cell(a, l, n), state->published[a][l][n]);
             uint64_t answer = read_cell(answer_cell(a, l, n), observation + ANSWER);
-            model_check(observation == state->published[a][l][n], "training read another observation");
-            model_check(answer == observation + ANSWER, "training read an answer to another step");
+            const bool junk = state->junk[a][l][n];
+            model_check(observation == state->published[a][l][n] || junk, "training read another observation");
+            model_check(answer == observation + ANSWER || junk, "training read an answer to another step");
         }
         farm_window_done(shape, &cursors[a][l], start);
         farm_lane_release(lane, farm_window_needs(shape, &cursors[a][l]));
@@ -343,6 +363,9 @@ static void bump_generation(void *context) {
     for (uint32_t l = 0; l < set->lanes; l++) {
         uint64_t *generation = &shared[a].down[l].generation;
         model_store_by(a, generation, model_newest(generation) + 1);
+        uint64_t *produced = &shared[a].up[l].produced; // of the last step it would publish: no liar
+        state->lying[a] = set->lies && model_newest(produced) < set->steps;
+        if (state->lying[a]) model_store_by(a, produced, UINT64_MAX);
     }
 }
 
@@ -391,6 +414,7 @@ static void invariant(void) {
             uint64_t produced = model_newest(&shared[a].up[l].produced);
             uint64_t acted = model_newest(&shared[a].down[l].acted);
             uint64_t consumed = model_newest(&shared[a].down[l].consumed);
+            if (state->lying[a]) produced = state->produced[a][l];
             grows(&state->produced[a][l], produced, 1, "`produced` does not grow by one");
             grows(&state->acted[a][l], acted, 1, "`acted` does not grow by one: a step was answered twice or skipped");
             grows(&state->consumed[a][l], consumed, STEPS, "`consumed` has shrunk");
@@ -434,7 +458,8 @@ int main(int argc, char **argv) {
                                                                             .invariant = invariant,
                                                                             .end = end,
                                                                             .crashes = set->crashes,
-                                                                            .spurious = set->spurious});
+                                                                            .spurious = set->spurious,
+                                                                            .latest = set->lies});
         count++;
         failed += result.failed;
         states += result.states;

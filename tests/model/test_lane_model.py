@@ -44,6 +44,7 @@ MUTANTS = [
     ("an honest dead actor's counters are read in the wrong order", "lane.c",
      "consumed = farm_lane_consumed(lane),\n                   acted = farm_lane_acted(lane);",
      "acted = farm_lane_acted(lane), consumed = farm_lane_consumed(lane);"),
+    ("a liar's counter becomes what is answered", "lane.c", "produced, acted + room);", "produced, acted);"),
     ("a look at the counters that grow meanwhile", "lane.c", "(int64_t)(produced - farm_lane_consumed(lane)) <= lane->steps",
      "produced - farm_lane_consumed(lane) <= lane->steps"),
     ("wake word read after the look", "wait.c", "futex_sleep(&ring->down_control->wake, seen,",
