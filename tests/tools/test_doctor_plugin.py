@@ -382,7 +382,7 @@ class Plugins(unittest.TestCase):
         self.does_not_open("entry", "farm_env_at")
         pathlib.Path(path("text")).write_text("int main(void) { return 0; }\n")
         self.does_not_open("text", "cannot load")
-        build("constructor", PLUGINS / "crashing_constructor.c")
+        build("constructor", PLUGINS / "rogue.c", "-DEARLY")
         self.does_not_open("constructor", "the loading crashes")
 
     def test_wrong_usage(self):

@@ -115,8 +115,8 @@ class Elastic(Watched):
         self.assertIn(json.loads(out)["actors"], (4, 5))
 
     def test_an_actor_that_came_and_cannot_live_goes_again(self):
-        subprocess.run(["cc", "-shared", "-fPIC", f"-I{ROOT / 'include'}", ROOT / "tests/tools/plugins/mortal.c", "-o", self.folder / "mortal.so"], check=True)
-        process = self.start("--env", "plugin:./mortal.so")
+        subprocess.run(["cc", "-shared", "-fPIC", f"-I{ROOT / 'include'}", ROOT / "tests/tools/plugins/rogue.c", "-o", self.folder / "rogue.so"], check=True)
+        process = self.start("--env", "plugin:./rogue.so", "--env.fault", "create", "--env.while_there", str(self.folder / "closed"))
         (self.folder / "closed").touch()
         process.send_signal(signal.SIGUSR1)
         self.await_line(r"actor 2 cannot be kept alive")

@@ -1,8 +1,10 @@
 // A small environment for the tests of plug-ins in `farm train`: four numbers, two actions, episodes of 40 steps.
-// Option `fault` says what is wrong with it, and `at` in which step of an episode (0: the first). -DABI=99, -DNO_ENTRY,
-// -DNO_STEP: plug-ins that no farm can open; -DEARLY: dies while it is loaded.
+// Option `fault` says what is wrong with it, `at` in which step of an episode (0: the first), `while_there` the file
+// with which the fault goes. -DABI=99, -DNO_ENTRY, -DNO_STEP: plug-ins that no farm can open; -DEARLY: dies while it is
+// loaded.
 #include <farm/env.h>
 #include <math.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -63,7 +65,8 @@ static void *rogue_create(const struct farm_env_config *config, char *error, siz
     snprintf(env->fault, sizeof env->fault, "%s", option(config, "fault", "none"));
     snprintf(env->while_there, sizeof env->while_there, "%s", option(config, "while_there", ""));
     env->at = atoi(option(config, "at", "0"));
-    if (strcmp(env->fault, "create") != 0) return env;
+    const bool mended = env->while_there[0] && access(env->while_there, F_OK) != 0;
+    if (strcmp(env->fault, "create") != 0 || mended) return env;
     snprintf(error, error_bytes, "the moon is not full");
     free(env);
     return NULL;
