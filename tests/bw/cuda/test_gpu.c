@@ -10,8 +10,6 @@
 
 static const size_t BYTES = 256 << 10, SEVERAL_PASSES_BYTES = 32 << 20;
 
-TestSuite(bw_cuda, .timeout = 60);
-
 // Memory as segments are: `up` mapped once to write and once to read.
 struct memory {
     char *up_write, *down;
@@ -31,10 +29,6 @@ static struct memory memory_of(size_t bytes) {
     return memory;
 }
 
-static struct memory memory_open(void) {
-    return memory_of(BYTES);
-}
-
 // Asked between samples; what it does then.
 struct listener {
     int asked, stop_at;
@@ -48,10 +42,23 @@ static bool stop(void *context) {
     return ++listener->asked > listener->stop_at && listener->stop_at >= 0;
 }
 
-static struct farm_bw_gpu_config config_of(const struct memory *memory) {
-    return (struct farm_bw_gpu_config){
-        .up = memory->up, .down = memory->down, .bytes = BYTES, .seconds = 30, .samples = 1};
+// One measurement: what is asked for, and what comes of it.
+static struct memory memory;
+static struct farm_bw_gpu_config config;
+static struct farm_bw_gpu_cell cell;
+static struct farm_error err;
+
+static void set_up_of(size_t bytes) {
+    memory = memory_of(bytes);
+    config =
+        (struct farm_bw_gpu_config){.up = memory.up, .down = memory.down, .bytes = bytes, .seconds = 30, .samples = 1};
 }
+
+static void set_up(void) {
+    set_up_of(BYTES);
+}
+
+TestSuite(bw_cuda, .timeout = 60, .init = set_up);
 
 static void assert_nothing_left(void) {
     const struct farm_standin_account account = farm_standin_account();
@@ -64,37 +71,32 @@ static void assert_is(const struct farm_bw_figure *figure, bool there, const cha
     if (there) cr_assert_gt(figure->median, 0, "%s", what);
 }
 
-static enum farm_status measure(const struct farm_bw_gpu_config *config, struct farm_bw_gpu_cell *cell,
-                                struct farm_error *err) {
-    const enum farm_status status = farm_bw_cuda_cell(config, cell, err);
+static enum farm_status measure(void) {
+    const enum farm_status status = farm_bw_cuda_cell(&config, &cell, &err);
     assert_nothing_left();
     return status;
 }
 
-static void assert_figures(const struct farm_bw_gpu_cell *cell, bool registered, bool bulk) {
+static void assert_figures(bool registered, bool bulk) {
     for (int d = 0; d < FARM_BW_GPU_DIRECTIONS; d++) {
-        assert_is(&cell->copy[FARM_BW_GPU_PINNED][d], true, "pinned");
-        assert_is(&cell->copy[FARM_BW_GPU_REGISTERED][d], registered, "registered");
+        assert_is(&cell.copy[FARM_BW_GPU_PINNED][d], true, "pinned");
+        assert_is(&cell.copy[FARM_BW_GPU_REGISTERED][d], registered, "registered");
     }
     for (int b = 0; b < FARM_BW_GPU_BLOCKS; b++) {
-        assert_is(&cell->pull[FARM_BW_GPU_LOADS][b], true, "loads");
-        assert_is(&cell->pull[FARM_BW_GPU_BULK][b], bulk, "bulk");
+        assert_is(&cell.pull[FARM_BW_GPU_LOADS][b], true, "loads");
+        assert_is(&cell.pull[FARM_BW_GPU_BULK][b], bulk, "bulk");
     }
     for (int s = 0; s < FARM_BW_GPU_PIECES; s++)
         for (int g = 0; g < FARM_BW_GPU_GATHERERS; g++)
-            assert_is(&cell->gather[s].by[g], bulk || g != FARM_BW_GPU_BY_BULK, farm_bw_gpu_gatherer_name(g));
-    assert_is(&cell->registration, registered, "registration");
-    assert_is(&cell->flag_ns, true, "flag");
+            assert_is(&cell.gather[s].by[g], bulk || g != FARM_BW_GPU_BY_BULK, farm_bw_gpu_gatherer_name(g));
+    assert_is(&cell.registration, registered, "registration");
+    assert_is(&cell.flag_ns, true, "flag");
 }
 
 Test(bw_cuda, takes_every_figure_and_leaves_nothing) {
-    const struct memory memory = memory_open();
-    struct farm_bw_gpu_config config = config_of(&memory);
-    struct farm_bw_gpu_cell cell;
-    struct farm_error err;
     config.samples = 3;
-    cr_assert_eq(measure(&config, &cell, &err), FARM_OK, "%s", err.message);
-    assert_figures(&cell, true, true);
+    cr_assert_eq(measure(), FARM_OK, "%s", err.message);
+    assert_figures(true, true);
     cr_assert(cell.registered && cell.conditions.verified && !cell.conditions.stopped);
     cr_assert_str_empty(cell.conditions.note);
     cr_assert_eq(cell.flag_ns.samples, 3);
@@ -105,36 +107,24 @@ Test(bw_cuda, takes_every_figure_and_leaves_nothing) {
 
 // Each pass has other pieces; those of the last one are compared.
 Test(bw_cuda, every_pass_fetches_other_pieces) {
-    const struct memory memory = memory_of(SEVERAL_PASSES_BYTES);
-    struct farm_bw_gpu_config config = config_of(&memory);
-    struct farm_bw_gpu_cell cell;
-    struct farm_error err;
-    config.bytes = SEVERAL_PASSES_BYTES;
-    cr_assert_eq(measure(&config, &cell, &err), FARM_OK, "%s", err.message);
-    assert_figures(&cell, true, true);
+    set_up_of(SEVERAL_PASSES_BYTES);
+    cr_assert_eq(measure(), FARM_OK, "%s", err.message);
+    assert_figures(true, true);
     for (int s = 0; s < FARM_BW_GPU_PIECES; s++) cr_assert_eq(cell.gather[s].pieces, farm_bw_gpu_piece_counts[s]);
 }
 
 Test(bw_cuda, an_old_gpu_has_no_bulk_copies) {
-    const struct memory memory = memory_open();
-    const struct farm_bw_gpu_config config = config_of(&memory);
-    struct farm_bw_gpu_cell cell;
-    struct farm_error err;
     farm_standin.major = 8;
-    cr_assert_eq(measure(&config, &cell, &err), FARM_OK, "%s", err.message);
-    assert_figures(&cell, true, false);
+    cr_assert_eq(measure(), FARM_OK, "%s", err.message);
+    assert_figures(true, false);
 }
 
 Test(bw_cuda, says_where_registration_is_refused_and_goes_on) {
-    const struct memory memory = memory_open();
-    const struct farm_bw_gpu_config config = config_of(&memory);
-    struct farm_bw_gpu_cell cell;
-    struct farm_error err;
     for (int read_only = 0; read_only < 2; read_only++) {
         farm_standin_reset();
         *(read_only ? &farm_standin.refuse_read_only : &farm_standin.refuse_registration) = 1;
-        cr_assert_eq(measure(&config, &cell, &err), FARM_OK, "%s", err.message);
-        assert_figures(&cell, false, true);
+        cr_assert_eq(measure(), FARM_OK, "%s", err.message);
+        assert_figures(false, true);
         cr_assert_not(cell.registered);
         cr_assert_neq(strstr(cell.conditions.note, "perhaps ulimit -l"), NULL);
         cr_assert_eq(strstr(cell.conditions.note, "read-only") != NULL, read_only);
@@ -142,35 +132,27 @@ Test(bw_cuda, says_where_registration_is_refused_and_goes_on) {
 }
 
 Test(bw_cuda, registers_a_writable_mapping_where_none_that_is_read_only_can_be) {
-    const struct memory memory = memory_open();
-    struct farm_bw_gpu_config config = config_of(&memory);
-    struct farm_bw_gpu_cell cell;
-    struct farm_error err;
     config.up_writable = memory.up_write;
     farm_standin_reset();
     farm_standin.refuse_read_only = 1;
-    cr_assert_eq(measure(&config, &cell, &err), FARM_OK, "%s", err.message);
+    cr_assert_eq(measure(), FARM_OK, "%s", err.message);
     cr_assert(cell.registered);
-    assert_figures(&cell, true, true);
+    assert_figures(true, true);
     assert_nothing_left();
 }
 
 // Wherever it happens: figures of wrong data are none.
 Test(bw_cuda, finds_a_wrong_byte) {
-    const struct memory memory = memory_open();
     struct listener listener = {.stop_at = -1, .spoil_at = -1};
     const struct farm_bw_control control = {.stop = stop, .context = &listener};
-    struct farm_bw_gpu_config config = config_of(&memory);
-    struct farm_bw_gpu_cell cell;
-    struct farm_error err;
     config.control = &control;
-    cr_assert_eq(measure(&config, &cell, &err), FARM_OK, "%s", err.message);
+    cr_assert_eq(measure(), FARM_OK, "%s", err.message);
     const int asked = listener.asked;
     // 0 and 1: the flag. From registration on, which spoils what all read that follow.
     const int at[] = {2, 3, asked / 2};
     for (int i = 0; i < 3; i++) {
         listener = (struct listener){.stop_at = -1, .spoil = memory.up_write + 20001, .spoil_at = at[i]};
-        cr_assert_eq(measure(&config, &cell, &err), FARM_E_IO);
+        cr_assert_eq(measure(), FARM_E_IO);
         cr_assert_neq(strstr(err.message, "wrong data at byte"), NULL, "%s", err.message);
         cr_assert_not(cell.conditions.verified);
         farm_bw_gpu_fill(memory.up_write, BYTES, 0);
@@ -179,22 +161,18 @@ Test(bw_cuda, finds_a_wrong_byte) {
     bool found = false;
     for (int k = 0; k < asked && !found; k++) {
         listener = (struct listener){.stop_at = -1, .spoil = memory.down + 77, .spoil_at = k};
-        found = measure(&config, &cell, &err) == FARM_E_IO && strstr(err.message, "GPU to host: wrong data at byte 72");
+        found = measure() == FARM_E_IO && strstr(err.message, "GPU to host: wrong data at byte 72");
     }
     cr_assert(found);
 }
 
 Test(bw_cuda, stops_when_asked) {
-    const struct memory memory = memory_open();
     struct listener listener;
     const struct farm_bw_control control = {.stop = stop, .context = &listener};
-    struct farm_bw_gpu_config config = config_of(&memory);
-    struct farm_bw_gpu_cell cell;
-    struct farm_error err;
     config.control = &control;
     for (int at = 0; at < 40; at += 3) {
         listener = (struct listener){.stop_at = at, .spoil_at = -1};
-        cr_assert_eq(measure(&config, &cell, &err), FARM_OK, "%s", err.message);
+        cr_assert_eq(measure(), FARM_OK, "%s", err.message);
         cr_assert(cell.conditions.stopped);
         cr_assert_eq(farm_bw_figure_is(&cell.flag_ns), at > 0);
         cr_assert_not(farm_bw_figure_is(&cell.gather[2].by[FARM_BW_GPU_BY_BATCH]));
@@ -202,13 +180,9 @@ Test(bw_cuda, stops_when_asked) {
 }
 
 Test(bw_cuda, ends_with_its_time) {
-    const struct memory memory = memory_open();
-    struct farm_bw_gpu_config config = config_of(&memory);
-    struct farm_bw_gpu_cell cell;
-    struct farm_error err;
     config.seconds = 1e-6;
     config.samples = 5;
-    cr_assert_eq(measure(&config, &cell, &err), FARM_OK, "%s", err.message);
+    cr_assert_eq(measure(), FARM_OK, "%s", err.message);
     cr_assert(cell.conditions.out_of_time);
     cr_assert_eq(cell.flag_ns.samples, 1, "the first is always taken");
     assert_is(&cell.copy[0][0], false, "copies");
@@ -227,46 +201,35 @@ static void lose(void *context, const char *what, double share) {
 }
 
 Test(bw_cuda, a_gpu_that_is_lost_in_any_figure_is_said) {
-    const struct memory memory = memory_open();
-    struct farm_bw_gpu_config config = config_of(&memory);
-    struct farm_bw_gpu_cell cell;
-    struct farm_error err;
     struct loss loss = {.figure = -1};
     const struct farm_bw_control control = {.progress = lose, .context = &loss};
     config.control = &control;
-    cr_assert_eq(measure(&config, &cell, &err), FARM_OK, "%s", err.message);
+    cr_assert_eq(measure(), FARM_OK, "%s", err.message);
     const int figures = loss.begun;
     cr_assert_gt(figures, 20);
     for (int figure = 0; figure < figures; figure++) { // each has three pieces of work or more, some side by side
         farm_standin_reset();
         loss = (struct loss){.figure = figure, .works = figure % 3};
-        cr_assert_eq(measure(&config, &cell, &err), FARM_E_DEAD, "%d: %s", figure, err.message);
+        cr_assert_eq(measure(), FARM_E_DEAD, "%d: %s", figure, err.message);
     }
 }
 
 Test(bw_cuda, errors_leave_nothing) {
-    const struct memory memory = memory_open();
-    struct farm_bw_gpu_config config = config_of(&memory);
-    struct farm_bw_gpu_cell cell;
-    struct farm_error err;
     for (int64_t left = 0; left < 2 * (int64_t)BYTES; left += 100000) {
         farm_standin_reset();
         farm_standin.memory = left;
-        cr_assert_eq(measure(&config, &cell, &err), FARM_E_LIMIT, "%s", err.message);
+        cr_assert_eq(measure(), FARM_E_LIMIT, "%s", err.message);
     }
     farm_standin_reset();
     config.bytes = 100;
-    cr_assert_eq(measure(&config, &cell, &err), FARM_E_INVALID);
-    config = config_of(&memory);
+    cr_assert_eq(measure(), FARM_E_INVALID);
+    set_up();
     config.device = 1;
-    cr_assert_neq(measure(&config, &cell, &err), FARM_OK, "there is one GPU");
+    cr_assert_neq(measure(), FARM_OK, "there is one GPU");
 }
 
 Test(bw_cuda, from_one_gpu_to_another) {
-    const struct memory memory = memory_open();
-    struct farm_bw_gpu_config config = config_of(&memory);
     struct farm_bw_gpu_peer peer;
-    struct farm_error err;
     farm_standin.devices = 2;
     for (int refused = 0; refused < 2; refused++)
         for (int from = 0; from < 2; from++) {
@@ -288,7 +251,6 @@ extern farm_bw_gpu_entry farm_bw_cuda; // what the library exports
 
 Test(bw_cuda, a_program_of_another_commit_is_refused) {
     struct farm_bw_gpu_device device;
-    struct farm_error err;
     const char *commit = NULL;
     int count;
     cr_assert_null(farm_bw_cuda("another", &commit));
