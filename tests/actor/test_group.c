@@ -92,38 +92,37 @@ static struct farm_env_spec flat_spec(uint32_t numbers) {
                                   .frames_per_step = 1};
 }
 
-static void set_up(struct stage *stage, const struct farm_env_spec *spec, uint32_t width, uint32_t steps,
-                   enum farm_bad_values bad_values) {
-    struct farm_error err;
-    memset(stage, 0, sizeof *stage);
+static struct stage stage;
+static struct farm_error err;
+
+static void set_up(const struct farm_env_spec *spec, uint32_t width, uint32_t steps, enum farm_bad_values bad_values) {
+    memset(&stage, 0, sizeof stage);
     memset(&orders, 0, sizeof orders);
     orders.spec = *spec;
     struct farm_ring_spec ring = {.lanes = 2, .width = width, .steps = steps, .env = *spec};
     farm_ring_spec_answers(&ring);
-    cr_assert_eq(farm_ring_create(&ring, 0, -1, false, &stage->supervisor, &err), FARM_OK, "%s", err.message);
-    const struct farm_segment *up = &stage->supervisor.up, *down = &stage->supervisor.down;
-    cr_assert_eq(farm_ring_open(dup(up->fd), dup(down->fd_readonly), FARM_RING_ACTOR, &stage->actor, &err), FARM_OK);
-    cr_assert_eq(farm_ring_open(dup(up->fd_readonly), dup(down->fd), FARM_RING_LEARNER, &stage->learner, &err),
-                 FARM_OK);
-    stage->config = (struct farm_actor_config){.api = &probe_api, .seed = 1, .bad_values = bad_values};
-    cr_assert_eq(
-        farm_group_make(&stage->config, &probe_api, &stage->actor.spec, 1, 0, &stage->call, &stage->group, &err),
-        FARM_OK, "%s", err.message);
+    cr_assert_eq(farm_ring_create(&ring, 0, -1, false, &stage.supervisor, &err), FARM_OK, "%s", err.message);
+    const struct farm_segment *up = &stage.supervisor.up, *down = &stage.supervisor.down;
+    cr_assert_eq(farm_ring_open(dup(up->fd), dup(down->fd_readonly), FARM_RING_ACTOR, &stage.actor, &err), FARM_OK);
+    cr_assert_eq(farm_ring_open(dup(up->fd_readonly), dup(down->fd), FARM_RING_LEARNER, &stage.learner, &err), FARM_OK);
+    stage.config = (struct farm_actor_config){.api = &probe_api, .seed = 1, .bad_values = bad_values};
+    cr_assert_eq(farm_group_make(&stage.config, &probe_api, &stage.actor.spec, 1, 0, &stage.call, &stage.group, &err),
+                 FARM_OK, "%s", err.message);
 }
 
-static void tear_down(struct stage *stage) {
-    farm_group_free(&stage->group);
-    farm_ring_close(&stage->learner);
-    farm_ring_close(&stage->actor);
-    farm_ring_close(&stage->supervisor);
+static void tear_down(void) {
+    farm_group_free(&stage.group);
+    farm_ring_close(&stage.learner);
+    farm_ring_close(&stage.actor);
+    farm_ring_close(&stage.supervisor);
 }
 
 // The group's next step, published and answered by `action` (NULL: zeros) for every environment.
-static enum farm_status turn(struct stage *stage, const void *action, struct farm_error *err) {
-    struct farm_lane *lane = &stage->actor.lanes[1], *answer = &stage->learner.lanes[1];
+static enum farm_status turn(const void *action) {
+    struct farm_lane *lane = &stage.actor.lanes[1], *answer = &stage.learner.lanes[1];
     const uint64_t n = farm_lane_actor_next(lane);
     cr_assert(farm_lane_actor_answered(lane) && farm_lane_actor_can_write(lane));
-    const enum farm_status status = farm_group_step(&stage->group, lane, err);
+    const enum farm_status status = farm_group_step(&stage.group, lane, &err);
     if (status) return status;
     farm_lane_actor_publish(lane);
     for (uint32_t e = 0; e < lane->width && action; e++)
@@ -133,17 +132,17 @@ static enum farm_status turn(struct stage *stage, const void *action, struct far
     return FARM_OK;
 }
 
-static unsigned flags_of(struct stage *stage, uint32_t e) {
-    const struct farm_lane *lane = &stage->actor.lanes[1];
+static unsigned flags_of(uint32_t e) {
+    const struct farm_lane *lane = &stage.actor.lanes[1];
     return farm_lane_flags(lane, farm_lane_actor_next(lane) - 1)[e];
 }
-static float reward_of(struct stage *stage, uint32_t e) {
-    const struct farm_lane *lane = &stage->actor.lanes[1];
+static float reward_of(uint32_t e) {
+    const struct farm_lane *lane = &stage.actor.lanes[1];
     return farm_lane_reward(lane, farm_lane_actor_next(lane) - 1)[e];
 }
 
-static void says(const struct farm_error *err, const char *part) {
-    cr_assert(strstr(err->message, part), "'%s' is not in: %s", part, err->message);
+static void says(const char *part) {
+    cr_assert(strstr(err.message, part), "'%s' is not in: %s", part, err.message);
 }
 
 // ---- the trip-wire ----
@@ -153,28 +152,24 @@ Test(group, accuses_nobody_who_writes_all_of_its_observation_and_nothing_else) {
                                          {5, 3, 4}, {2, 8, 1764}, {16, 4, 200}}; // W C F
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
         for (uint32_t fields = 1; fields <= 3; fields++) {
-            struct stage stage;
-            struct farm_error err = {0};
             struct farm_env_spec spec = flat_spec(shapes[i][2]);
             spec.obs_count = fields;
             spec.obs[1] = (struct farm_field_spec){.name = "byte", .dtype = FARM_U8, .rank = 1, .dims = {1}};
             spec.obs[2] = (struct farm_field_spec){.name = "counts", .dtype = FARM_I32, .rank = 2, .dims = {7, 3}};
-            set_up(&stage, &spec, shapes[i][0], shapes[i][1], FARM_BAD_COUNT);
+            set_up(&spec, shapes[i][0], shapes[i][1], FARM_BAD_COUNT);
             for (int k = 0; k < 100; k++) {
                 orders.answer = k % 5 == 4 ? FARM_STEP_TERMINATED : 0;
-                cr_assert_eq(turn(&stage, NULL, &err), FARM_OK, "%s", err.message);
+                cr_assert_eq(turn(NULL), FARM_OK, "%s", err.message);
             }
-            tear_down(&stage);
+            tear_down();
         }
 }
 
 // Whether a write at `offset` of field `field` of environment 2, from its third step on, is found: at once where the
 // first field is large, else in one of the next turns.
 static void check_found(const struct farm_env_spec *spec, uint32_t field, int offset, bool in_reset) {
-    struct stage stage;
-    struct farm_error err = {0};
-    set_up(&stage, spec, 4, 8, FARM_BAD_COUNT);
-    for (int k = 0; k < 2; k++) cr_assert_eq(turn(&stage, NULL, &err), FARM_OK, "%s", err.message);
+    set_up(spec, 4, 8, FARM_BAD_COUNT);
+    for (int k = 0; k < 2; k++) cr_assert_eq(turn(NULL), FARM_OK, "%s", err.message);
     orders.env = 2;
     orders.field = field;
     orders.beside = offset;
@@ -182,14 +177,14 @@ static void check_found(const struct farm_env_spec *spec, uint32_t field, int of
     orders.answer = in_reset ? FARM_STEP_TERMINATED : 0; // every other turn is a reset
     enum farm_status status = FARM_OK;
     int turns = 0;
-    while (!status && turns < 64) status = turn(&stage, NULL, &err), turns++;
+    while (!status && turns < 64) status = turn(NULL), turns++;
     cr_assert_eq(status, FARM_E_INVALID, "field %u offset %d", field, offset);
     if (farm_field_bytes(&spec->obs[0]) >= 512) cr_assert_eq(turns, 1 + in_reset);
-    says(&err, "environment test/probe writes");
-    says(&err, offset > 0 ? "past" : "before");
-    says(&err, spec->obs[field].name);
-    says(&err, in_reset ? "lane 1, number 2, in its reset" : "lane 1, number 2, in its step");
-    tear_down(&stage);
+    says("environment test/probe writes");
+    says(offset > 0 ? "past" : "before");
+    says(spec->obs[field].name);
+    says(in_reset ? "lane 1, number 2, in its reset" : "lane 1, number 2, in its step");
+    tear_down();
 }
 
 Test(group, finds_and_names_who_writes_beside_its_observation) {
@@ -215,45 +210,39 @@ Test(group, finds_and_names_who_writes_beside_its_observation) {
 static const float senseless[] = {NAN, INFINITY, -INFINITY, 2e9f};
 
 Test(group, passes_senseless_numbers_on_where_they_are_only_counted) {
-    struct stage stage;
-    struct farm_error err = {0};
     const struct farm_env_spec spec = flat_spec(4);
-    set_up(&stage, &spec, 3, 8, FARM_BAD_COUNT);
-    cr_assert_eq(turn(&stage, NULL, &err), FARM_OK);
+    set_up(&spec, 3, 8, FARM_BAD_COUNT);
+    cr_assert_eq(turn(NULL), FARM_OK);
     orders.bad = true;
     orders.field = 1; // the reward
     orders.number = NAN;
-    cr_assert_eq(turn(&stage, NULL, &err), FARM_OK);
-    cr_assert(isnan(reward_of(&stage, 0)));
-    cr_assert_eq(reward_of(&stage, 1), 7.0f);
-    cr_assert_eq(flags_of(&stage, 0), 0);
-    tear_down(&stage);
+    cr_assert_eq(turn(NULL), FARM_OK);
+    cr_assert(isnan(reward_of(0)));
+    cr_assert_eq(reward_of(1), 7.0f);
+    cr_assert_eq(flags_of(0), 0);
+    tear_down();
 }
 
 Test(group, fails_at_senseless_numbers_where_that_is_asked_for_and_names_them) {
     for (size_t i = 0; i < 2 * sizeof senseless / sizeof *senseless; i++) {
-        struct stage stage;
-        struct farm_error err = {0};
         const struct farm_env_spec spec = flat_spec(4);
-        set_up(&stage, &spec, 3, 8, FARM_BAD_FAIL);
-        cr_assert_eq(turn(&stage, NULL, &err), FARM_OK);
+        set_up(&spec, 3, 8, FARM_BAD_FAIL);
+        cr_assert_eq(turn(NULL), FARM_OK);
         orders.bad = true;
         orders.env = 1;
         orders.field = (uint32_t)(i % 2);
         orders.number = senseless[i / 2];
-        cr_assert_eq(turn(&stage, NULL, &err), FARM_E_INVALID);
-        says(&err, i % 2 ? "a reward" : "'state'");
-        says(&err, "lane 1, number 1, in its step");
-        tear_down(&stage);
+        cr_assert_eq(turn(NULL), FARM_E_INVALID);
+        says(i % 2 ? "a reward" : "'state'");
+        says("lane 1, number 1, in its step");
+        tear_down();
     }
 }
 
 Test(group, abandons_the_episode_at_senseless_numbers_where_that_is_asked_for) {
-    struct stage stage;
-    struct farm_error err = {0};
     const struct farm_env_spec spec = flat_spec(4);
-    set_up(&stage, &spec, 3, 8, FARM_BAD_RESET);
-    for (int k = 0; k < 3; k++) cr_assert_eq(turn(&stage, NULL, &err), FARM_OK);
+    set_up(&spec, 3, 8, FARM_BAD_RESET);
+    for (int k = 0; k < 3; k++) cr_assert_eq(turn(NULL), FARM_OK);
     for (uint32_t field = 0; field < 2; field++) {
         const uint32_t resets = orders.resets;
         orders.bad = true;
@@ -261,71 +250,65 @@ Test(group, abandons_the_episode_at_senseless_numbers_where_that_is_asked_for) {
         orders.field = field;
         orders.number = INFINITY;
         orders.answer = field ? FARM_STEP_TERMINATED : 0; // whether or not that step would have been the last
-        cr_assert_eq(turn(&stage, NULL, &err), FARM_OK, "%s", err.message);
-        cr_assert_eq(flags_of(&stage, 1), FARM_STEP_FIRST, "another episode in the step's place");
-        cr_assert_eq(reward_of(&stage, 1), 0.0f);
+        cr_assert_eq(turn(NULL), FARM_OK, "%s", err.message);
+        cr_assert_eq(flags_of(1), FARM_STEP_FIRST, "another episode in the step's place");
+        cr_assert_eq(reward_of(1), 0.0f);
         cr_assert_eq(orders.resets, resets + 1);
         cr_assert_eq(farm_load_relaxed(&stage.learner.up_control->abandoned), field + 1);
-        cr_assert_eq(flags_of(&stage, 0), field ? FARM_STEP_LAST | FARM_STEP_TERMINATED : 0, "the others step on");
+        cr_assert_eq(flags_of(0), field ? FARM_STEP_LAST | FARM_STEP_TERMINATED : 0, "the others step on");
         orders.bad = false;
         orders.answer = 0;
-        cr_assert_eq(turn(&stage, NULL, &err), FARM_OK);
-        cr_assert_eq(flags_of(&stage, 1), 0, "and it goes on");
-        cr_assert_eq(reward_of(&stage, 1), 7.0f);
+        cr_assert_eq(turn(NULL), FARM_OK);
+        cr_assert_eq(flags_of(1), 0, "and it goes on");
+        cr_assert_eq(reward_of(1), 7.0f);
         cr_assert_eq(orders.resets, resets + 1 + 2 * field);
     }
-    tear_down(&stage);
+    tear_down();
 }
 
 Test(group, gives_up_where_a_reset_makes_no_sense_either) {
-    struct stage stage;
-    struct farm_error err = {0};
     const struct farm_env_spec spec = flat_spec(4);
-    set_up(&stage, &spec, 3, 8, FARM_BAD_RESET);
+    set_up(&spec, 3, 8, FARM_BAD_RESET);
     orders.bad = orders.in_reset = true;
     orders.number = NAN;
-    cr_assert_eq(turn(&stage, NULL, &err), FARM_E_INVALID);
-    says(&err, "in its reset");
-    tear_down(&stage);
+    cr_assert_eq(turn(NULL), FARM_E_INVALID);
+    says("in its reset");
+    tear_down();
 }
 
 Test(group, a_reward_that_is_not_written_is_0_and_bytes_are_never_senseless) {
-    struct stage stage;
-    struct farm_error err = {0};
     struct farm_env_spec spec = flat_spec(4);
     spec.obs[0].dtype = FARM_I32;
-    set_up(&stage, &spec, 2, 4, FARM_BAD_FAIL);
+    set_up(&spec, 2, 4, FARM_BAD_FAIL);
     orders.bad = true; // written into i32, where it is a number like any other
     orders.number = NAN;
     for (int k = 0; k < 6; k++) {
         orders.silent = k >= 4; // the slot held rewards of 7
-        cr_assert_eq(turn(&stage, NULL, &err), FARM_OK, "%s", err.message);
-        cr_assert_eq(reward_of(&stage, 1), k == 0 || k >= 4 ? 0.0f : 7.0f);
+        cr_assert_eq(turn(NULL), FARM_OK, "%s", err.message);
+        cr_assert_eq(reward_of(1), k == 0 || k >= 4 ? 0.0f : 7.0f);
     }
-    tear_down(&stage);
+    tear_down();
 }
 
 // ---- actions and answers ----
 
 Test(group, clips_continuous_actions_to_their_bounds) {
-    struct stage stage;
-    struct farm_error err = {0};
     struct farm_env_spec spec = flat_spec(4);
     spec.action = (struct farm_action_spec){
         .kind = FARM_ACTION_CONTINUOUS, .dims = DIMS, .low = {-1, 0, -INFINITY}, .high = {1, 0.5f, INFINITY}};
     static const float given[][DIMS] = {
         {0.25f, 0.5f, 1e20f}, {1.5f, -0.1f, -3}, {-INFINITY, INFINITY, 0}, {NAN, NAN, NAN}};
     static const float wanted[][DIMS] = {{0.25f, 0.5f, 1e20f}, {1, 0, -3}, {-1, 0.5f, 0}, {-1, 0, -INFINITY}};
-    set_up(&stage, &spec, 3, 8, FARM_BAD_COUNT);
+    set_up(&spec, 3, 8, FARM_BAD_COUNT);
     for (size_t i = 0; i < sizeof given / sizeof *given; i++) {
-        cr_assert_eq(turn(&stage, given[i], &err), FARM_OK);
+        cr_assert_eq(turn(given[i]), FARM_OK);
         if (i == 0) continue;
         for (int e = 0; e < 2; e++)
             for (int d = 0; d < DIMS; d++) cr_assert_eq(orders.got[e][d], wanted[i - 1][d]);
     }
-    cr_assert_eq(turn(&stage, NULL, &err), FARM_OK);
+    cr_assert_eq(turn(NULL), FARM_OK);
     for (int d = 0; d < DIMS; d++) cr_assert_eq(orders.got[1][d], wanted[3][d]);
-    tear_down(&stage);
+    tear_down();
 }
 
 Test(group, refuses_answers_that_are_not_in_the_interface) {
@@ -337,15 +320,13 @@ Test(group, refuses_answers_that_are_not_in_the_interface) {
                                        UINT32_MAX,
                                        FARM_STEP_TERMINATED | FARM_STEP_LAST};
     for (size_t i = 0; i < sizeof answers / sizeof *answers; i++) {
-        struct stage stage;
-        struct farm_error err = {0};
         const struct farm_env_spec spec = flat_spec(4);
-        set_up(&stage, &spec, 2, 4, FARM_BAD_COUNT);
-        cr_assert_eq(turn(&stage, NULL, &err), FARM_OK);
+        set_up(&spec, 2, 4, FARM_BAD_COUNT);
+        cr_assert_eq(turn(NULL), FARM_OK);
         orders.answer = answers[i];
-        cr_assert_eq(turn(&stage, NULL, &err), FARM_E_INVALID);
-        says(&err, "not what farm/env.h says: lane 1, number 0");
-        tear_down(&stage);
+        cr_assert_eq(turn(NULL), FARM_E_INVALID);
+        says("not what farm/env.h says: lane 1, number 0");
+        tear_down();
     }
 }
 
