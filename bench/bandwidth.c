@@ -203,7 +203,7 @@ static void measure_latency(struct farm_bench *bench, const struct farm_bw_setup
         const uint64_t start_ns = farm_now_ns();
         size_t taken = 0;
         for (; is_another(asked, start_ns, (int)taken, CHASES); taken++) {
-            const struct farm_bw_idle_config config = {.bytes = bytes, .cpu = -1, .node = -1, .pages = kinds[k].pages};
+            const struct farm_bw_idle_config config = {.bytes = bytes, .pages = kinds[k].pages};
             struct farm_bw_idle_result result;
             farm_bw_team_run(team, plain_chase, &plain);
             theirs[taken] = plain.ns;

@@ -72,7 +72,7 @@ static enum farm_status draw_rungs(struct farm_bw_job *job, const struct farm_bw
 
 static enum farm_status tell_idle(struct farm_bw_job *job, json_t *section, double share, struct farm_error *err) {
     const struct farm_bw_setup setup = farm_bw_setup_for(job, share);
-    const struct farm_bw_idle_config config = {.bytes = job->size_bytes, .cpu = -1, .node = -1};
+    const struct farm_bw_idle_config config = {.bytes = job->size_bytes};
     struct farm_bw_idle_result result;
     char ns[32], size[32];
     enum farm_status status = farm_bw_idle(&setup, &config, &result, err);
@@ -95,8 +95,8 @@ enum farm_status farm_bw_part_latency(struct farm_bw_job *job, json_t *section, 
     struct farm_bw_ladder_result *ladder = calloc(1, sizeof *ladder);
     if (!ladder) return farm_fail_errno(err, FARM_E_LIMIT, "farm bw");
     const struct farm_bw_setup setup = farm_bw_setup_for(job, 0.75);
-    const struct farm_bw_ladder_config config = {
-        .bytes_most = job->size_bytes, .steps_per_doubling = job->depth == FARM_BW_FULL ? 2 : 1, .cpu = -1, .node = -1};
+    const struct farm_bw_ladder_config config = {.bytes_most = job->size_bytes,
+                                                 .steps_per_doubling = job->depth == FARM_BW_FULL ? 2 : 1};
     if (!farm_bw_stop(job)) status = farm_bw_ladder(&setup, &config, ladder, err);
     if (!status && ladder->rungs) {
         fprintf(job->out, "The cache ladder: ns of a load, CPU %d\n", ladder->cpu);
@@ -113,8 +113,7 @@ enum farm_status farm_bw_part_latency(struct farm_bw_job *job, json_t *section, 
 enum farm_status farm_bw_part_tlb(struct farm_bw_job *job, json_t *section, struct farm_error *err) {
     struct farm_bw_ladder_result *ladder = calloc(1, sizeof *ladder);
     if (!ladder) return farm_fail_errno(err, FARM_E_LIMIT, "farm bw");
-    const struct farm_bw_ladder_config config = {
-        .bytes_most = job->size_bytes, .steps_per_doubling = 1, .cpu = -1, .node = -1};
+    const struct farm_bw_ladder_config config = {.bytes_most = job->size_bytes, .steps_per_doubling = 1};
     enum farm_status status = farm_bw_tlb(&job->setup, &config, ladder, err);
     if (!status) {
         fprintf(job->out, "Reach of the TLB: ns of a load, one line a page, and as many lines side by side\n");

@@ -200,7 +200,7 @@ static void tell_pages(struct farm_bw_job *job, json_t *rows, const struct farm_
 enum farm_status farm_bw_part_pages(struct farm_bw_job *job, json_t *section, struct farm_error *err) {
     struct farm_bw_pages_result *result = calloc(1, sizeof *result);
     if (!result) return farm_fail_errno(err, FARM_E_LIMIT, "farm bw");
-    const struct farm_bw_pages_config config = {.array_bytes = job->size_bytes, .cpu = -1};
+    const struct farm_bw_pages_config config = {.array_bytes = job->size_bytes};
     enum farm_status status = farm_bw_page_sizes(&job->setup, &config, result, err);
     if (!status) {
         json_t *rows = json_array();

@@ -106,9 +106,7 @@ static enum farm_status make_room(const struct farm_bw_setup *setup, const struc
                                   struct farm_bw_handoff_result *result, struct farm_error *err) {
     *result = (struct farm_bw_handoff_result){.conditions = farm_bw_conditions_start()};
     for (int i = 0; i < FARM_BW_NEARNESSES; i++) result->by_nearness[i] = farm_bw_figure_of(NULL, 0);
-    const enum farm_status status = farm_bw_check_cpus(setup, config->cpus, config->cpu_count, err);
-    if (status) return status;
-    const int most = config->cpu_count > 0 ? config->cpu_count : config->cpus_most > 0 ? config->cpus_most : CPUS_MOST;
+    const int most = config->cpus_most > 0 ? config->cpus_most : CPUS_MOST;
     const size_t cells = (size_t)most * (size_t)most;
     result->cpu = calloc((size_t)most, sizeof *result->cpu);
     result->ns = malloc(cells * sizeof *result->ns);
@@ -118,8 +116,7 @@ static enum farm_status make_room(const struct farm_bw_setup *setup, const struc
         return farm_fail(err, FARM_E_LIMIT, "no memory for %d x %d figures", most, most);
     }
     for (size_t i = 0; i < cells; i++) result->ns[i] = result->spread[i] = NAN;
-    for (int i = 0; i < config->cpu_count; i++) result->cpu[i] = config->cpus[i];
-    result->cpus = config->cpu_count > 0 ? config->cpu_count : choose_cpus(setup->machine, most, result->cpu);
+    result->cpus = choose_cpus(setup->machine, most, result->cpu);
     return FARM_OK;
 }
 

@@ -6,9 +6,7 @@
 #include "bw/figure.h"
 
 struct farm_bw_handoff_config {
-    const int *cpus; // cpu_count 0: one CPU a core, at most cpus_most of them, spread evenly over the machine
-    int cpu_count;
-    int cpus_most; // 0: 64
+    int cpus_most; // one CPU a core, at most so many, spread evenly over the machine; 0: 64
 };
 
 // What two CPUs have in common, the nearest that holds.

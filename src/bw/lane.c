@@ -1,7 +1,6 @@
 // See lane.h.
 #include "bw/lane.h"
 
-#include <farm/obs.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -52,7 +51,8 @@ struct pair {
 };
 
 struct run {
-    struct farm_bw_lane_config config; // with its zeros filled in
+    struct farm_bw_lane_config config;
+    uint32_t lanes; // of a pair
     const struct farm_bw_control *control;
     uint32_t samples;
     uint64_t sample_ns;
@@ -69,8 +69,7 @@ struct side {
     const struct run *run;
     struct farm_ring ring;
     int eventfd;
-    size_t words;      // of a payload
-    uint64_t *picture; // [words], where payloads are made that are copied past the caches
+    size_t words; // of a payload
 };
 
 // ---- placements ----
@@ -138,12 +137,8 @@ static uint8_t colour_of(uint64_t mark) {
 }
 
 static void write_payload(const struct side *side, uint64_t *to, uint64_t mark) {
-    uint64_t *made = side->picture ? side->picture : to;
-    memset(made, colour_of(mark), side->words * sizeof *to);
-    made[0] = made[side->words - 1] = mark;
-    if (made == to) return;
-    farm_obs_copy(to, made, side->words * sizeof *to, FARM_ENV_OBS_FAR);
-    farm_fence_streams(); // before `produced`
+    memset(to, colour_of(mark), side->words * sizeof *to);
+    to[0] = to[side->words - 1] = mark;
 }
 
 // Four sums at once, so that the additions do not wait for one another.
@@ -182,13 +177,12 @@ static _Noreturn void act(struct side *side) {
 
 // Answers whatever is published.
 static void answer(struct side *side) {
-    const struct farm_bw_lane_config *config = &side->run->config;
-    for (uint32_t l = 0; l < config->lanes; l++) {
+    for (uint32_t l = 0; l < side->run->lanes; l++) {
         struct farm_lane *lane = &side->ring.lanes[l];
         const uint64_t n = farm_lane_acted(lane);
         if (farm_lane_produced(lane) == n) continue;
         if (!side->run->hops) {
-            if (!config->unread) check_payload(side, farm_lane_obs(lane, 0, n, 0), mark_of(n, l));
+            check_payload(side, farm_lane_obs(lane, 0, n, 0), mark_of(n, l));
             *(int32_t *)farm_lane_action(lane, n, 0) = (int32_t)(n % ACTIONS);
         }
         farm_lane_answer(lane, n);
@@ -262,8 +256,6 @@ static _Noreturn void be_side(const struct run *run, const struct pair *pair, bo
     if (farm_ring_open(up, down, actor ? FARM_RING_ACTOR : FARM_RING_LEARNER, &side.ring, &err))
         side_fails(&side, "%s", err.message);
     if (actor) farm_ring_populate(&side.ring);
-    if (run->config.far) side.picture = malloc(run->config.payload_bytes);
-    if (run->config.far && !side.picture) side_fails(&side, "no memory for a payload");
     __atomic_fetch_add(&run->board->ready, 1, __ATOMIC_RELEASE);
     if (!actor) learn(&side);
     if (run->hops) act_hops(&side);
@@ -272,16 +264,16 @@ static _Noreturn void be_side(const struct run *run, const struct pair *pair, bo
 
 // ---- the caller's process ----
 
-static uint32_t steps_of(const struct farm_bw_lane_config *config) {
-    const uint64_t fit = config->ring_bytes / ((uint64_t)config->lanes * config->payload_bytes);
+static uint32_t steps_of(const struct run *run) {
+    const uint64_t fit = RING_BYTES / ((uint64_t)run->lanes * run->config.payload_bytes);
     return fit < STEPS_MIN ? STEPS_MIN : fit < STEPS_MAX ? (uint32_t)fit : STEPS_MAX;
 }
 
-static struct farm_ring_spec spec_of(const struct farm_bw_lane_config *config) {
-    struct farm_ring_spec spec = {.lanes = config->lanes, .width = 1, .steps = steps_of(config)};
+static struct farm_ring_spec spec_of(const struct run *run) {
+    struct farm_ring_spec spec = {.lanes = run->lanes, .width = 1, .steps = steps_of(run)};
     spec.env.obs_count = 1;
     spec.env.obs[0] =
-        (struct farm_field_spec){.name = "obs", .dtype = FARM_U8, .rank = 1, .dims = {config->payload_bytes}};
+        (struct farm_field_spec){.name = "obs", .dtype = FARM_U8, .rank = 1, .dims = {run->config.payload_bytes}};
     spec.env.action = (struct farm_action_spec){.kind = FARM_ACTION_DISCRETE, .dims = 1, .sizes = {ACTIONS}};
     spec.env.frames_per_step = 1;
     farm_ring_spec_answers(&spec);
@@ -292,8 +284,7 @@ static enum farm_status fill_run(const struct farm_bw_setup *setup, const struct
                                  struct run *run, struct farm_error *err) {
     struct farm_bw_lane_config *own = &run->config;
     *own = *config;
-    if (!own->lanes || hops) own->lanes = hops ? 1 : LANES;
-    if (!own->ring_bytes) own->ring_bytes = RING_BYTES;
+    run->lanes = hops ? 1 : LANES;
     if (hops) own->payload_bytes = FARM_BW_LANE_PAYLOAD_MIN;
     run->hops = hops;
     run->spin_ns = farm_wait_spin_ns(own->wait, false);
@@ -307,15 +298,13 @@ static enum farm_status fill_run(const struct farm_bw_setup *setup, const struct
         own->payload_bytes % 8)
         return farm_fail(err, FARM_E_INVALID, "lane: a payload of %u bytes: a multiple of 8 from %d to %d is wanted",
                          own->payload_bytes, FARM_BW_LANE_PAYLOAD_MIN, FARM_BW_LANE_PAYLOAD_MAX);
-    if (own->lanes > FARM_LANES_MAX)
-        return farm_fail(err, FARM_E_INVALID, "lane: %u steps in flight: at most %d", own->lanes, FARM_LANES_MAX);
     if (run->samples > FARM_BW_SAMPLES_MAX)
         return farm_fail(err, FARM_E_INVALID, "lane: %u samples: at most %d", run->samples, FARM_BW_SAMPLES_MAX);
     return FARM_OK;
 }
 
 static enum farm_status start_pair(struct run *run, struct pair *pair, struct farm_error *err) {
-    const struct farm_ring_spec spec = spec_of(&run->config);
+    const struct farm_ring_spec spec = spec_of(run);
     const enum farm_status status =
         farm_ring_create(&spec, (uint32_t)(pair - run->pairs), pair->at.node, true, &pair->made, err);
     if (status) return status;
@@ -421,7 +410,7 @@ static void add_segment(const struct farm_segment *segment, struct farm_bw_condi
 static struct farm_bw_conditions conditions_of(const struct run *run, bool stopped) {
     struct farm_bw_conditions conditions = farm_bw_conditions_start();
     conditions.pinned = !farm_load_acquire(&run->board->unpinned);
-    conditions.verified = !run->hops && !run->config.unread; // what is counted is always checked
+    conditions.verified = !run->hops;
     conditions.stopped = stopped;
     conditions.pages = FARM_BW_PAGES_2M;
     if (!conditions.pinned)
@@ -491,7 +480,7 @@ static double cpu_s(const struct run *run) {
 static uint64_t steps_so_far(const struct run *run) {
     uint64_t sum = 0;
     for (size_t p = 0; p < run->count; p++)
-        for (uint32_t l = 0; l < run->config.lanes; l++) sum += farm_lane_acted(&run->pairs[p].made.lanes[l]);
+        for (uint32_t l = 0; l < run->lanes; l++) sum += farm_lane_acted(&run->pairs[p].made.lanes[l]);
     return sum;
 }
 
@@ -501,7 +490,7 @@ static void sum_up_rates(const struct run *run, const double *rates, uint32_t sa
     for (uint32_t s = 0; s < samples; s++) bytes[s] = rates[s] * run->config.payload_bytes;
     result->steps_per_s = farm_bw_figure_of(rates, (int)samples);
     result->payload_per_s = farm_bw_figure_of(bytes, (int)samples);
-    result->ring_bytes = (uint64_t)steps_of(&run->config) * run->config.lanes * run->config.payload_bytes;
+    result->ring_bytes = (uint64_t)steps_of(run) * run->lanes * run->config.payload_bytes;
 }
 
 enum farm_status farm_bw_lane_rate(const struct farm_bw_setup *setup, const struct farm_bw_lane_config *config,

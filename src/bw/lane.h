@@ -1,8 +1,9 @@
 // What our own lanes carry on this machine: hop latency by placement of the two CPUs, and steps/s and bytes/s by
 // payload, way of waiting and number of pairs. Every pair is an actor's and a learner's process, started and ended by
-// the call (which forks, so nothing of CUDA may run meanwhile), with a ring of its own on the actor's node; they wait,
-// publish, answer and release through the functions that actors and learners call. Orders of memory are the lane's.
-// Every answer is checked, and every byte of a payload that is read. Does not print and keeps no state.
+// the call (which forks, so nothing of CUDA may run meanwhile), with a ring of its own on the actor's node: two lanes,
+// as farms have, of 16 MiB or 4 steps. They wait, publish, answer and release through the functions that actors and
+// learners call. Orders of memory are the lane's. Every answer is checked, and every byte of a payload. Does not print
+// and keeps no state.
 #ifndef FARM_BW_LANE_H
 #define FARM_BW_LANE_H
 
@@ -30,13 +31,7 @@ struct farm_bw_lane_config {
     const struct farm_bw_pair *pairs; // all at once; of hops: one
     size_t pair_count;
     enum farm_wait_mode wait; // both sides': FARM_WAIT_SPIN, FARM_WAIT_SLEEP or FARM_WAIT_ADAPTIVE
-    // Of rates alone:
-    uint32_t payload_bytes; // of a step's observation, a multiple of 8 from 16 B to 16 MiB
-    uint32_t lanes;         // steps in flight, one a lane, at most FARM_LANES_MAX; 0: 2, as farms have
-    bool unread;            // the learner's side does not look at the payload; else it adds up every byte
-    bool far; // the payload is made elsewhere and copied past the caches (farm/obs.h), as environments do whose
-              // rings outgrow the caches; else it is written in place
-    uint64_t ring_bytes; // of a pair's payload slots, 4 to 64 a lane; 0: 16 MiB. What fits the cache is faster
+    uint32_t payload_bytes;   // of rates: of a step's observation, a multiple of 8 from 16 B to 16 MiB
 };
 
 // Half the time from a step's publication to its answer seen, in nanoseconds, each round trip timed by itself, without

@@ -214,12 +214,11 @@ static enum farm_status check_cycle(const struct chase *chase, struct farm_error
 
 // ---- where and how much ----
 
-static int cpu_or_first(const struct farm_bw_setup *setup, int cpu) {
-    return cpu >= 0 ? cpu : farm_bitmap_next(&setup->machine->allowed, 0);
+static int first_cpu(const struct farm_bw_setup *setup) {
+    return farm_bitmap_next(&setup->machine->allowed, 0);
 }
 
-static int node_or_own(const struct farm_bw_setup *setup, int node, int cpu) {
-    if (node >= 0) return node;
+static int node_of(const struct farm_bw_setup *setup, int cpu) {
     const struct farm_cpu *entry = farm_machine_cpu(setup->machine, cpu);
     return entry ? farm_machine_memory_node(setup->machine, entry->node) : -1;
 }
@@ -254,9 +253,8 @@ static enum farm_status check_rungs(uint64_t least, uint64_t most, uint64_t spac
 static enum farm_status start_ladder(const struct farm_bw_setup *setup, const struct farm_bw_ladder_config *config,
                                      uint64_t least, uint64_t spacing, struct farm_bw_ladder_result *result,
                                      struct farm_bw_team **team, struct farm_error *err) {
-    *result = (struct farm_bw_ladder_result){.cpu = cpu_or_first(setup, config->cpu),
-                                             .conditions = farm_bw_conditions_start()};
-    result->node = node_or_own(setup, config->node, result->cpu);
+    *result = (struct farm_bw_ladder_result){.cpu = first_cpu(setup), .conditions = farm_bw_conditions_start()};
+    result->node = node_of(setup, result->cpu);
     enum farm_status status =
         check_rungs(least, config->bytes_most ? config->bytes_most : beyond_caches(setup), spacing, err);
     return status ? status : farm_bw_stage_team(setup, &result->cpu, 1, team, &result->conditions, err);
@@ -266,15 +264,14 @@ enum farm_status farm_bw_ladder(const struct farm_bw_setup *setup, const struct 
                                 struct farm_bw_ladder_result *result, struct farm_error *err) {
     struct farm_bw_team *team;
     struct chase chase;
-    const uint64_t least = config->bytes_least ? config->bytes_least : RUNG_BYTES_LEAST;
+    const uint64_t least = RUNG_BYTES_LEAST;
     enum farm_status status = start_ladder(setup, config, least, LINE, result, &team, err);
     if (status) return status;
     struct farm_bw_clock clock = farm_bw_clock_start(setup, 3, 1, &result->conditions);
     const struct chase_config chase_config = {.bytes = config->bytes_most,
                                               .seconds = OPENING * farm_bw_clock_share(&clock, 1),
                                               .spacing_bytes = LINE,
-                                              .node = result->node,
-                                              .pages = config->pages};
+                                              .node = result->node};
     status = open_chase(setup, &chase_config, &chase, &result->conditions, err);
     if (!status) {
         clock.figures = result->rungs = plan_rungs(config, least, chase.bytes, LINE, result->rung);
@@ -313,7 +310,7 @@ enum farm_status farm_bw_tlb(const struct farm_bw_setup *setup, const struct far
     const size_t page = (size_t)sysconf(_SC_PAGESIZE);
     struct farm_bw_team *team;
     struct chase sparse, dense;
-    const uint64_t least = config->bytes_least ? config->bytes_least : TLB_PAGES_LEAST * page;
+    const uint64_t least = TLB_PAGES_LEAST * page;
     enum farm_status status = start_ladder(setup, config, least, page, result, &team, err);
     if (status) return status;
     struct farm_bw_conditions dense_conditions = farm_bw_conditions_start();
@@ -348,7 +345,7 @@ enum farm_status farm_bw_tlb(const struct farm_bw_setup *setup, const struct far
 
 enum farm_status farm_bw_idle(const struct farm_bw_setup *setup, const struct farm_bw_idle_config *config,
                               struct farm_bw_idle_result *result, struct farm_error *err) {
-    const int cpu = cpu_or_first(setup, config->cpu);
+    const int cpu = first_cpu(setup);
     *result = (struct farm_bw_idle_result){
         .ns = farm_bw_figure_of(NULL, 0), .bytes = config->bytes, .conditions = farm_bw_conditions_start()};
     if (config->bytes && config->bytes < LINE)
@@ -361,7 +358,7 @@ enum farm_status farm_bw_idle(const struct farm_bw_setup *setup, const struct fa
     const struct chase_config chase_config = {.bytes = config->bytes,
                                               .seconds = 3 * OPENING * farm_bw_clock_share(&clock, 1),
                                               .spacing_bytes = LINE,
-                                              .node = node_or_own(setup, config->node, cpu),
+                                              .node = node_of(setup, cpu),
                                               .pages = config->pages};
     status = open_chase(setup, &chase_config, &chase, &result->conditions, err);
     if (!status) {
@@ -387,8 +384,7 @@ static enum farm_status latency_column(const struct farm_bw_setup *setup, const 
     const struct chase_config chase_config = {.bytes = config->array_bytes,
                                               .seconds = 2 * OPENING * farm_bw_clock_share(clock, matrix->rows),
                                               .spacing_bytes = LINE,
-                                              .node = matrix->column_node[column],
-                                              .pages = config->pages};
+                                              .node = matrix->column_node[column]};
     struct chase chase;
     enum farm_status status = open_chase(setup, &chase_config, &chase, clock->conditions, err);
     if (status) return status;
@@ -571,8 +567,7 @@ static enum farm_status load(struct farm_bw_stage *stage, const struct farm_bw_l
         const struct chase_config chase_config = {.bytes = config->chase_bytes,
                                                   .seconds = OPENING * farm_bw_clock_share(clock, clock->figures),
                                                   .spacing_bytes = LINE,
-                                                  .node = node_or_own(setup, -1, cpus[0]),
-                                                  .pages = config->pages};
+                                                  .node = node_of(setup, cpus[0])};
         status = open_chase(setup, &chase_config, &chase, &result->conditions, err);
         if (!status) {
             set_cycle(&chase, (size_t)chase.bytes / LINE, LINE, false);
@@ -593,9 +588,8 @@ static int cores_of_first(const struct farm_bw_setup *setup, int *cpus) {
 
 enum farm_status farm_bw_loaded(const struct farm_bw_setup *setup, const struct farm_bw_loaded_config *config,
                                 struct farm_bw_loaded_result *result, struct farm_error *err) {
-    int own[FARM_CPUS_MAX];
-    const int *cpus = config->cpu_count > 0 ? config->cpus : own;
-    const int count = config->cpu_count > 0 ? config->cpu_count : cores_of_first(setup, own);
+    int cpus[FARM_CPUS_MAX]; // the first chases, the others stream
+    const int count = cores_of_first(setup, cpus);
     const int *delays = config->delay_count > 0 ? config->delays : farm_bw_mlc_delays;
     const int rows = config->delay_count > 0 ? config->delay_count : (int)(sizeof farm_bw_mlc_delays / sizeof(int));
     *result = (struct farm_bw_loaded_result){.streams = count - 1, .conditions = farm_bw_conditions_start()};
@@ -613,7 +607,6 @@ enum farm_status farm_bw_loaded(const struct farm_bw_setup *setup, const struct 
     const struct farm_bw_stage_config stage_config = {.cpus = cpus + 1,
                                                       .cpu_count = count - 1,
                                                       .node = -1,
-                                                      .pages = config->pages,
                                                       .arrays = farm_bandwidth_arrays(config->op),
                                                       .array_bytes = config->array_bytes,
                                                       .seconds = OPENING * farm_bw_clock_share(&clock, rows),

@@ -36,11 +36,8 @@ struct farm_bw_rung {
 };
 
 struct farm_bw_ladder_config {
-    uint64_t bytes_least, bytes_most; // 0: 4 KiB, 4 x the last-level cache (less where memory or time is short)
-    int steps_per_doubling;           // 0: 2
-    int cpu;                          // -1: the first allowed
-    int node;                         // of the memory; -1: the CPU's
-    enum farm_bw_pages pages;         // of the ladder
+    uint64_t bytes_most;    // 0: 4 x the last-level cache (less where memory or time is short)
+    int steps_per_doubling; // 0: 2
 };
 
 struct farm_bw_ladder_result {
@@ -54,7 +51,7 @@ struct farm_bw_ladder_result {
 enum farm_status farm_bw_ladder(const struct farm_bw_setup *setup, const struct farm_bw_ladder_config *config,
                                 struct farm_bw_ladder_result *result, struct farm_error *err);
 
-// One line in each of ever more small pages. config->pages is not looked at. bytes_least 0: 16 pages.
+// One line in each of ever more small pages, from 16 on.
 enum farm_status farm_bw_tlb(const struct farm_bw_setup *setup, const struct farm_bw_ladder_config *config,
                              struct farm_bw_ladder_result *result, struct farm_error *err);
 
@@ -63,7 +60,6 @@ enum farm_status farm_bw_tlb(const struct farm_bw_setup *setup, const struct far
 // The latency of memory from one CPU, caches missed.
 struct farm_bw_idle_config {
     uint64_t bytes; // 0: 4 x the last-level cache, at least 64 MiB (less where memory or time is short)
-    int cpu, node;  // -1: the first allowed, the CPU's
     enum farm_bw_pages pages;
 };
 
@@ -97,9 +93,6 @@ struct farm_bw_loaded_config {
     enum farm_bandwidth_op op; // that the others stream: READ, MIX21, ... (sequential, temporal)
     uint64_t array_bytes;      // of the streams, all threads together; 0: beyond caches
     uint64_t chase_bytes;      // 0: beyond caches
-    const int *cpus;           // the first chases, the others stream; cpu_count 0: all cores of the first one's node
-    int cpu_count;
-    enum farm_bw_pages pages;
 };
 
 struct farm_bw_loaded_result {

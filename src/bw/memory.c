@@ -15,14 +15,6 @@ static const double SATURATED = 0.95;
 
 // ---- CPUs ----
 
-// The CPUs given or, where none are, all cores.
-static int cpus_or_cores(const struct farm_machine *machine, const int *given, int given_count, int *cpus) {
-    if (given_count <= 0) return farm_bw_cpus(machine, -1, false, cpus, FARM_CPUS_MAX);
-    const int count = given_count < FARM_CPUS_MAX ? given_count : FARM_CPUS_MAX;
-    memcpy(cpus, given, (size_t)count * sizeof *cpus);
-    return count;
-}
-
 static struct farm_bw_figure nothing(void) {
     return farm_bw_figure_of(NULL, 0);
 }
@@ -58,7 +50,6 @@ enum farm_status farm_bw_memory(const struct farm_bw_setup *setup, const struct 
     const struct farm_bw_stage_config stage_config = {.cpus = cpus,
                                                       .cpu_count = threads,
                                                       .node = config->node,
-                                                      .pages = config->pages,
                                                       .arrays = result->arrays,
                                                       .array_bytes = config->array_bytes,
                                                       .seconds = farm_bw_clock_share(&clock, 1),
@@ -119,7 +110,6 @@ static enum farm_status fill_column(const struct farm_bw_setup *setup, const str
     const struct farm_bw_stage_config stage_config = {.cpus = cpus,
                                                       .cpu_count = count,
                                                       .node = -1,
-                                                      .pages = config->pages,
                                                       .arrays = FARM_BW_ARRAYS_MAX,
                                                       .array_bytes = config->array_bytes,
                                                       .seconds = farm_bw_clock_share(clock, clock->figures),
@@ -215,7 +205,6 @@ static enum farm_status bandwidth_cell(const struct farm_bw_setup *setup, const 
     const struct farm_bw_stage_config stage_config = {.cpus = cpus,
                                                       .cpu_count = count,
                                                       .node = matrix->column_node[column],
-                                                      .pages = config->pages,
                                                       .arrays = farm_bandwidth_arrays(config->op),
                                                       .array_bytes = config->array_bytes,
                                                       .seconds = farm_bw_clock_share(clock, 1),
@@ -260,7 +249,7 @@ enum farm_status farm_bw_matrix_bandwidth(const struct farm_bw_setup *setup, con
 enum farm_status farm_bw_mix(const struct farm_bw_setup *setup, const struct farm_bw_mix_config *config,
                              struct farm_bw_mix_result *result, struct farm_error *err) {
     int cpus[FARM_CPUS_MAX];
-    const int count = cpus_or_cores(setup->machine, config->cpus, config->cpu_count, cpus);
+    const int count = farm_bw_cpus(setup->machine, -1, false, cpus, FARM_CPUS_MAX);
     *result = (struct farm_bw_mix_result){
         .row = {{"all reads", FARM_BANDWIDTH_READ, FARM_BANDWIDTH_TEMPORAL, nothing()},
                 {"3:1", FARM_BANDWIDTH_MIX31, FARM_BANDWIDTH_TEMPORAL, nothing()},
@@ -275,7 +264,6 @@ enum farm_status farm_bw_mix(const struct farm_bw_setup *setup, const struct far
     const struct farm_bw_stage_config stage_config = {.cpus = cpus,
                                                       .cpu_count = count,
                                                       .node = -1,
-                                                      .pages = config->pages,
                                                       .arrays = FARM_BW_ARRAYS_MAX,
                                                       .array_bytes = config->array_bytes,
                                                       .seconds = farm_bw_clock_share(&clock, FARM_BW_MIXES),
@@ -326,7 +314,6 @@ static enum farm_status measure_curve(const struct farm_bw_setup *setup, const s
         const struct farm_bw_stage_config stage_config = {.cpus = cpus,
                                                           .cpu_count = step->cores,
                                                           .node = -1,
-                                                          .pages = config->pages,
                                                           .arrays = farm_bandwidth_arrays(config->op),
                                                           .array_bytes = config->array_bytes,
                                                           .seconds = farm_bw_clock_share(clock, 1),

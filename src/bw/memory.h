@@ -23,7 +23,6 @@ struct farm_bw_memory_config {
     const int *cpus;                     // one thread each, kernel's numbers
     int cpu_count;                       // 0: the first allowed CPU alone
     int node;                            // of the memory; -1: each thread's own
-    enum farm_bw_pages pages;
 };
 
 struct farm_bw_memory_result {
@@ -66,7 +65,6 @@ enum farm_bw_kernels_extent {
 
 struct farm_bw_kernels_config {
     uint64_t array_bytes; // 0: beyond caches
-    enum farm_bw_pages pages;
     enum farm_bw_kernels_extent extent;
 };
 
@@ -101,7 +99,6 @@ void farm_bw_matrix_free(struct farm_bw_matrix *matrix);
 struct farm_bw_matrix_config {
     enum farm_bandwidth_op op; // of the bandwidth matrix: READ
     uint64_t array_bytes;      // of each array (bandwidth), of the chase (latency); 0: beyond caches
-    enum farm_bw_pages pages;
 };
 
 // Rows, columns and threads alone, cells not measured (samples 0): what the others start with.
@@ -125,9 +122,6 @@ struct farm_bw_mix_row {
 
 struct farm_bw_mix_config {
     uint64_t array_bytes;
-    const int *cpus; // cpu_count 0: all cores, one thread each
-    int cpu_count;
-    enum farm_bw_pages pages;
 };
 
 struct farm_bw_mix_result {
@@ -160,7 +154,6 @@ struct farm_bw_cores_config {
     enum farm_bandwidth_op op;
     enum farm_bandwidth_stores stores;
     uint64_t array_bytes;
-    enum farm_bw_pages pages;
 };
 
 struct farm_bw_cores_result {

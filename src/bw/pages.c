@@ -40,8 +40,7 @@ static enum farm_status measure_pages(const struct farm_bw_setup *setup, struct 
     if (status || !farm_bw_clock_next(clock, farm_bw_pages_name(row->pages))) return status;
     struct farm_bw_setup latency_setup = *setup;
     latency_setup.seconds = (double)(clock->end_ns - clock->start_ns) * 1e-9 / clock->figures;
-    const struct farm_bw_idle_config idle_config = {
-        .bytes = result->array_bytes, .cpu = cpu, .node = -1, .pages = row->pages};
+    const struct farm_bw_idle_config idle_config = {.bytes = result->array_bytes, .pages = row->pages};
     struct farm_bw_idle_result idle;
     status = farm_bw_idle(&latency_setup, &idle_config, &idle, err);
     row->latency_ns = idle.ns;

@@ -106,8 +106,7 @@ static enum farm_status try_cores(const struct farm_bw_setup *setup, struct farm
 
 static enum farm_status try_ladder(const struct farm_bw_setup *setup, struct farm_error *err) {
     static struct farm_bw_ladder_result result;
-    const struct farm_bw_ladder_config config = {
-        .bytes_most = SMALL, .steps_per_doubling = 1, .cpu = -1, .node = -1, .pages = FARM_BW_PAGES_SMALL};
+    const struct farm_bw_ladder_config config = {.bytes_most = SMALL, .steps_per_doubling = 1};
     enum farm_status status = farm_bw_ladder(setup, &config, &result, err);
     return status ? status : farm_bw_tlb(setup, &config, &result, err);
 }

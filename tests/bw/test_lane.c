@@ -110,18 +110,13 @@ Test(bw, rates_count_every_payload_once, .timeout = 60) {
     if (!two_cpus()) cr_skip_test("this process may use one CPU");
     for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++)
         for (int wait = FARM_WAIT_SPIN; wait <= FARM_WAIT_SLEEP; wait++) {
-            const struct farm_bw_lane_config config = {.pairs = &here,
-                                                       .pair_count = 1,
-                                                       .wait = (enum farm_wait_mode)wait,
-                                                       .payload_bytes = sizes[s],
-                                                       .lanes = 1 + (uint32_t)s,
-                                                       .unread = s == 1,
-                                                       .far = s == 2};
+            const struct farm_bw_lane_config config = {
+                .pairs = &here, .pair_count = 1, .wait = (enum farm_wait_mode)wait, .payload_bytes = sizes[s]};
             cr_assert_eq(farm_bw_lane_rate(&setup, &config, &rate, &err), FARM_OK, "%s", err.message);
             cr_assert_eq(rate.steps_per_s.samples, 3);
             cr_assert_gt(rate.cpu_s_per_step, 0);
             cr_assert_float_eq(rate.payload_per_s.most, rate.steps_per_s.most * sizes[s], 1);
-            cr_assert_geq(rate.ring_bytes, 4ull * sizes[s] * config.lanes);
+            cr_assert_geq(rate.ring_bytes, 4ull * sizes[s] * 2);
             cr_assert_leq(rate.ring_bytes, 16u << 20);
         }
     cr_assert(no_children_left());
@@ -181,7 +176,6 @@ Test(bw, refuses_configs_that_make_no_sense) {
         {.pairs = pairs, .pair_count = 1, .payload_bytes = 8},
         {.pairs = pairs, .pair_count = 1, .payload_bytes = 30},
         {.pairs = pairs, .pair_count = 1, .payload_bytes = FARM_BW_LANE_PAYLOAD_MAX + 8},
-        {.pairs = pairs, .pair_count = 1, .payload_bytes = 64, .lanes = FARM_LANES_MAX + 1},
     };
     for (size_t i = 0; i < sizeof configs / sizeof *configs; i++)
         cr_assert_eq(farm_bw_lane_rate(&(struct farm_bw_setup){0}, &configs[i], &rate, &err), FARM_E_INVALID);

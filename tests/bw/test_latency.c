@@ -69,7 +69,7 @@ Test(bw, a_chase_jumps_about) {
 Test(bw, the_ladder_climbs_from_the_first_cache_in_even_steps) {
     const struct farm_bw_setup setup = here();
     static struct farm_bw_ladder_result result;
-    const struct farm_bw_ladder_config config = {.bytes_most = 4 * SMALL, .cpu = -1, .node = -1};
+    const struct farm_bw_ladder_config config = {.bytes_most = 4 * SMALL};
     struct farm_error err;
     cr_assert_eq(farm_bw_ladder(&setup, &config, &result, &err), FARM_OK, "%s", err.message);
     cr_assert_eq(result.rungs, 2 * 10 + 1);
@@ -87,8 +87,8 @@ Test(bw, hardly_any_time_shortens_chases_and_a_chase_within_the_cache_is_marked)
     struct farm_bw_setup setup = here();
     struct farm_bw_idle_result idle;
     static struct farm_bw_ladder_result ladder;
-    const struct farm_bw_idle_config idle_config = {.cpu = -1, .node = -1};
-    const struct farm_bw_ladder_config ladder_config = {.cpu = -1, .node = -1};
+    const struct farm_bw_idle_config idle_config = {0};
+    const struct farm_bw_ladder_config ladder_config = {0};
     machine.l3_bytes = 1 << 30;
     setup.seconds = 1e-6;
     cr_assert_eq(farm_bw_idle(&setup, &idle_config, &idle, NULL), FARM_OK);
@@ -103,7 +103,7 @@ Test(bw, hardly_any_time_shortens_chases_and_a_chase_within_the_cache_is_marked)
 Test(bw, the_reach_of_the_tlb_is_measured_beside_as_many_lines_close_together) {
     const struct farm_bw_setup setup = here();
     static struct farm_bw_ladder_result result;
-    const struct farm_bw_ladder_config config = {.bytes_most = SMALL, .steps_per_doubling = 1, .cpu = -1, .node = -1};
+    const struct farm_bw_ladder_config config = {.bytes_most = SMALL, .steps_per_doubling = 1};
     cr_assert_eq(farm_bw_tlb(&setup, &config, &result, NULL), FARM_OK);
     cr_assert_eq(result.conditions.pages, FARM_BW_PAGES_SMALL);
     cr_assert_geq(result.rungs, 1);
@@ -115,11 +115,11 @@ Test(bw, working_sets_that_make_no_sense_are_refused) {
     static struct farm_bw_ladder_result result;
     struct farm_bw_idle_result idle;
     struct farm_error err;
-    struct farm_bw_ladder_config config = {.bytes_least = 8192, .bytes_most = 4096, .cpu = -1, .node = -1};
+    struct farm_bw_ladder_config config = {.bytes_most = 2048};
     cr_assert_eq(farm_bw_ladder(&setup, &config, &result, &err), FARM_E_INVALID);
-    config = (struct farm_bw_ladder_config){.bytes_most = 1ull << 36, .cpu = -1, .node = -1};
+    config = (struct farm_bw_ladder_config){.bytes_most = 1ull << 36};
     cr_assert_eq(farm_bw_ladder(&setup, &config, &result, &err), FARM_E_LIMIT, "64 GiB");
-    const struct farm_bw_idle_config absurd = {.bytes = 1ull << 60, .cpu = -1, .node = -1};
+    const struct farm_bw_idle_config absurd = {.bytes = 1ull << 60};
     cr_assert_eq(farm_bw_idle(&setup, &absurd, &idle, &err), FARM_E_LIMIT);
 }
 
@@ -130,7 +130,7 @@ Test(bw, who_stops_the_ladder_gets_the_rungs_climbed) {
     const struct farm_bw_control control = {.stop = stop_after, .context = &left};
     setup.control = &control;
     setup.seconds = 1000; // the time is not what ends it
-    const struct farm_bw_ladder_config config = {.bytes_most = SMALL, .cpu = -1, .node = -1};
+    const struct farm_bw_ladder_config config = {.bytes_most = SMALL};
     cr_assert_eq(farm_bw_ladder(&setup, &config, &result, NULL), FARM_OK);
     cr_assert(result.conditions.stopped);
     cr_assert(is_latency(&result.rung[0].ns));

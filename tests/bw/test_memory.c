@@ -327,7 +327,7 @@ Test(bw, curves_over_cores_take_every_small_number_and_always_all) {
 Test(bw, page_sizes_are_measured_or_said_to_be_missing) {
     struct farm_bw_setup setup = here();
     static struct farm_bw_pages_result result;
-    const struct farm_bw_pages_config config = {.array_bytes = 4 * SMALL, .cpu = -1};
+    const struct farm_bw_pages_config config = {.array_bytes = 4 * SMALL};
     cr_assert_eq(farm_bw_page_sizes(&setup, &config, &result, NULL), FARM_OK);
     for (int i = 0; i < 4; i++) {
         if (result.row[i].available) continue;
