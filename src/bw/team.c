@@ -113,10 +113,6 @@ bool farm_bw_team_is_pinned(const struct farm_bw_team *team) {
     return true;
 }
 
-int farm_bw_team_count(const struct farm_bw_team *team) {
-    return team->count;
-}
-
 void farm_bw_team_run(struct farm_bw_team *team, farm_bw_team_work *work, void *context) {
     pthread_mutex_lock(&team->lock);
     team->work = work, team->context = context;

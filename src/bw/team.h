@@ -19,7 +19,6 @@ enum farm_status farm_bw_team_open(const int *cpus, int count, struct farm_bw_te
 void farm_bw_team_close(struct farm_bw_team *team);
 
 bool farm_bw_team_is_pinned(const struct farm_bw_team *team);
-int farm_bw_team_count(const struct farm_bw_team *team);
 
 // Calls work(context, member) in each thread, member 0 .. count - 1, and returns when all have come back. What the
 // caller wrote before is seen by the members, and the other way round.

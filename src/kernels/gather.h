@@ -4,7 +4,6 @@
 #ifndef FARM_KERNELS_GATHER_H
 #define FARM_KERNELS_GATHER_H
 
-#include <stddef.h>
 #include <stdint.h>
 
 #include "kernels/device.h"
@@ -19,8 +18,5 @@ static inline FARM_HD float farm_reward_clip(float reward, float limit) {
 static inline FARM_HD float farm_pixel_unit(uint8_t pixel) {
     return (float)pixel / 255.0f;
 }
-
-// units[i] = pixels[i] / 255 for `count` pixels. The arrays must not overlap.
-void farm_pixels_to_units(const uint8_t *pixels, float *units, size_t count);
 
 #endif

@@ -775,11 +775,6 @@ cudaError_t cudaStreamBeginCapture(cudaStream_t stream, enum cudaStreamCaptureMo
     return result(cudaSuccess);
 }
 
-cudaError_t cudaStreamIsCapturing(cudaStream_t stream, enum cudaStreamCaptureStatus *status) {
-    *status = stream && stream->capture ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone;
-    return cudaSuccess;
-}
-
 static void forget_capture(const struct CUgraph_st *graph) {
     for (struct CUstream_st *s = gpu.streams; s; s = s->next)
         if (s->capture == graph) s->capture = NULL;
