@@ -182,7 +182,7 @@ $(BUILD)/gen/farm_build.h: force
 .PHONY: force
 
 ##@ The library
-FOLDERS  := base topo shm ring kernels kernels/cpu bw nn actor learner supervisor report run $(if $(URING_LIBS),bridge)
+FOLDERS  := base topo shm ring kernels kernels/cpu bw nn algo replay actor learner supervisor report run $(if $(URING_LIBS),bridge)
 SOURCES  := $(wildcard $(FOLDERS:%=src/%/*.c)) $(if $(COVERAGE),tests/support/coverage.c)
 ifneq ($(TARGET_CPU),x86_64)
 SOURCES  := $(filter-out %_avx2.c %_avx512.c,$(SOURCES))
@@ -278,7 +278,7 @@ $(BUILD)/tests/tools/libfarm_cuda_standin.so: $(CUDA_C_OBJECTS) $(CUDA_STANDIN) 
 	$(call say,LINK,$@)
 	$(Q)mkdir -p $(@D)
 	$(Q)$(CC) -shared $(LDFLAGS) $(CUDA_WRAP) -Wl,--exclude-libs,ALL,--version-script=$(CUDA_MAP),-z,defs $(filter %.o,$^) $(LIBFARM) $(FARM_LIBS) -o $@
-build-tests: $(if $(filter tests/tools/test_cuda% tests/tools/test_elastic%,$(SCRIPT_TESTS)),$(CUDA_PRETENDED))
+build-tests: $(if $(filter tests/tools/test_cuda% tests/tools/test_elastic% tests/kernels/cuda/%,$(SCRIPT_TESTS)),$(CUDA_PRETENDED))
 
 $(C_TESTS): $(BUILD)/tests/%: $(BUILD)/obj/tests/%.o $(TEST_SUPPORT) $(LIBFARM)
 	$(call say,LINK,$@)
@@ -322,7 +322,7 @@ run-c-tests:
 
 ##@ Fuzzing: one executable a file tests/fuzz/fuzz_*.c, of clang and the sanitizers; tools/build/fuzz.sh calls this
 FUZZ_SOURCES  := $(wildcard src/base/*.c src/shm/*.c src/ring/*.c) src/learner/checkpoint.c src/learner/intake.c \
-                 src/report/recipe.c
+                 src/learner/backend.c src/report/recipe.c $(wildcard src/algo/*.c)
 FUZZ_TARGETS  := $(patsubst tests/fuzz/%.c,$(BUILD)/%,$(wildcard tests/fuzz/fuzz_*.c))
 FUZZ_MAIN     ?=
 FUZZ_MAIN_OBJ := $(call object,$(filter %.c,$(FUZZ_MAIN)))
@@ -336,8 +336,8 @@ $(FUZZ_TARGETS): FUZZ_MAIN_FLAG = $(filter -%,$(FUZZ_MAIN))
 .PHONY: fuzz-programs
 fuzz-programs: $(FUZZ_TARGETS) $(BUILD)/make_seeds
 
-##@ The chaos runner: own copies of ring, actor and learner with hooks at their stores, the rest from the library
-CHAOS_SOURCES := $(filter src/ring/% src/actor/% src/learner/%,$(SOURCES)) \
+##@ The chaos runner: own copies of ring, actor, learner and replay with hooks at their stores, the rest from the library
+CHAOS_SOURCES := $(filter src/ring/% src/actor/% src/learner/% src/replay/%,$(SOURCES)) \
                  $(filter-out tests/chaos/main.c tests/chaos/test_%,$(wildcard tests/chaos/*.c))
 CHAOS_OBJECTS := $(CHAOS_SOURCES:%.c=$(BUILD)/obj/chaos/%.o)
 
@@ -450,7 +450,7 @@ $(BUILD)/libfarm_cuda.so: $(CUDA_OBJECTS) $(CUDA_C_OBJECTS) $(LIBFARM) $(CUDA_MA
 	$(call say,LINK,$@)
 	$(Q)$(NVCC) -shared -nodlink -cudart static -Xcompiler -static-libgcc,-static-libstdc++ \
 		-Xlinker --exclude-libs,ALL,--version-script=$(CUDA_MAP),-z,defs $(filter %.o,$^) $(LIBFARM) -o $@
-GPU_EXECUTOR := $(filter $(BUILD)/obj/src/kernels/% $(BUILD)/obj/src/nn/%,$(CUDA_OBJECTS) $(CUDA_C_OBJECTS))
+GPU_EXECUTOR := $(filter $(addprefix $(BUILD)/obj/src/,algo/% kernels/% nn/%),$(CUDA_OBJECTS) $(CUDA_C_OBJECTS))
 $(BUILD)/gpu/test_kernels: $(GPU_OBJECTS) $(GPU_EXECUTOR) $(LIBFARM)
 	$(call say,LINK,$@)
 	$(Q)mkdir -p $(@D)

@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "algo/vtrace.h"
 #include "base/time.h"
 #include "common.h"
 #include "kernels/random.h"
@@ -41,6 +42,7 @@ struct rig {
     struct farm_ring made, actor, learner;
     struct farm_learner_config config;
     struct farm_net net;
+    struct farm_algo_plan plan;
     struct farm_backend *backends[PRECISIONS], *backend; // by farm_precision; NULL: not on this CPU. The one at work
     uint32_t unrolls;                                    // of an update
     uint64_t n; // step that was inferred, or start of the unrolls that were trained on, last
@@ -99,13 +101,14 @@ static void make_backends(struct rig *rig, const char *net, bool train, uint32_t
         .algo = {.unroll = UNROLL,
                  .batch = rig->unrolls,
                  .stack = STACK,
-                 .discount = 0.99,
-                 .entropy_cost = 0.01,
-                 .baseline_cost = 0.5,
-                 .rho_clip = 1,
-                 .c_clip = 1,
-                 .pg_rho_clip = 1,
-                 .lambda = 1,
+                 .algo = &farm_vtrace,
+                 .option = {[FARM_VTRACE_DISCOUNT] = 0.99f,
+                            [FARM_VTRACE_ENTROPY_COST] = 0.01f,
+                            [FARM_VTRACE_BASELINE_COST] = 0.5f,
+                            [FARM_VTRACE_RHO_CLIP] = 1,
+                            [FARM_VTRACE_C_CLIP] = 1,
+                            [FARM_VTRACE_PG_RHO_CLIP] = 1,
+                            [FARM_VTRACE_LAMBDA] = 1},
                  .reward_clip = 1,
                  .reward_scale = 1,
                  .optimiser = FARM_OPTIMISER_RMSPROP,
@@ -118,7 +121,14 @@ static void make_backends(struct rig *rig, const char *net, bool train, uint32_t
         .evaluate = !train,
     };
     must(farm_net_make(spec, &rig->config.io, &rig->net, &err), &err);
-    const struct farm_backend_config config = {.learner = &rig->config, .net = &rig->net, .width_max = WIDTH};
+    must(farm_algo_plan_make(&rig->config.algo, &rig->plan, &err), &err);
+    const struct farm_backend_config config = {.learner = &rig->config,
+                                               .plan = &rig->plan,
+                                               .net = &rig->net,
+                                               .head = farm_head_categorical(ACTIONS),
+                                               .width_max = WIDTH,
+                                               .columns_max = rig->unrolls,
+                                               .shards = 1};
     for (int p = 0; p < PRECISIONS; p++) {
         rig->config.precision = (enum farm_precision)p;
         rig->backends[p] = NULL;
@@ -183,19 +193,22 @@ static double sgemm_rate(const struct reference *reference) {
 
 // One update; its observations.
 static double train_once(struct rig *rig, uint32_t batch) {
-    struct farm_train_stats stats;
+    struct farm_pass_stats stats;
     // Both halves of the lane, and starts that move, so that no update finds its frames in the cache.
     rig->n = rig->n % (RING_STEPS - UNROLL - STACK) + 7;
-    const struct farm_train_unrolls unrolls = {.lane = &rig->learner.lanes[0],
-                                               .start = LAST_STEP - RING_STEPS + STACK +
-                                                        rig->n % (RING_STEPS - UNROLL - STACK),
-                                               .env_from = rig->n % 2 ? rig->unrolls : 0,
-                                               .env_count = rig->unrolls};
+    const struct farm_window window = {.lane = &rig->learner.lanes[0],
+                                       .start = LAST_STEP - RING_STEPS + STACK + rig->n % (RING_STEPS - UNROLL - STACK),
+                                       .env_from = rig->n % 2 ? rig->unrolls : 0,
+                                       .env_count = rig->unrolls};
     struct farm_error err;
-    const struct farm_train_update update = {.unrolls = &unrolls, .count = 1, .learning_rate = 1e-4};
-    must(farm_backend_cpu.train(rig->backend, &update, NULL, &stats, &err), &err);
+    const struct farm_pass pass = {.learning_rate = 1e-4};
+    const struct farm_backend_ops *cpu = &farm_backend_cpu;
+    must(cpu->begin(rig->backend, 0, &window, 1, &err), &err);
+    must(cpu->pass(rig->backend, 0, &pass, &err), &err);
+    must(cpu->publish(rig->backend, rig->n, &err), &err);
+    must(cpu->finish(rig->backend, &stats, &err), &err);
     farm_bench_check(isfinite(stats.grad_norm), "a gradient that is not finite");
-    farm_bench_check(stats.loss.weight > 0.9 * rig->unrolls * UNROLL, "transitions were left out");
+    farm_bench_check(stats.terms[0] > 0.9 * rig->unrolls * UNROLL, "transitions were left out");
     return rig->unrolls * (UNROLL + 1);
 }
 

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "algo/registry.h"
 #include "base/file.h"
 #include "bw/env.h"
 #include "bw/lane.h"
@@ -317,7 +318,7 @@ enum farm_status farm_bw_part_env(struct farm_bw_job *job, json_t *section, stru
     struct reached reached = {0};
     struct farm_env *env = calloc(1, sizeof *env);
     if (!env) return farm_fail_errno(err, FARM_E_LIMIT, "farm bw");
-    farm_recipe_defaults(&recipe);
+    farm_recipe_defaults(&recipe, farm_algo_family_at);
     enum farm_status status = farm_recipe_set(&recipe, FARM_LAYER_FLAG, "env", job->env, err);
     if (!status) status = farm_recipe_cli_settle(&recipe, NULL, NULL, err);
     if (!status) status = farm_env_find(&recipe, env, err);

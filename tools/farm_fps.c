@@ -75,12 +75,6 @@ static double median(const double *values, uint32_t count, double *spread) {
 
 // ---- recipe ----
 
-static bool chosen_by_user(const struct farm_recipe *recipe, const char *key) {
-    for (size_t i = 0; i < FARM_RECIPE_KEYS; i++)
-        if (strcmp(farm_recipe_key_at(i)->name, key) == 0) return recipe->layers[i] >= FARM_LAYER_FILE;
-    return false;
-}
-
 static enum farm_status load_recipe(struct options *options, struct farm_error *err) {
     struct farm_recipe *recipe = &options->recipe;
     enum farm_status status = farm_recipe_cli_settle(recipe, options->recipe_file, NULL, err);
@@ -93,7 +87,8 @@ static enum farm_status load_recipe(struct options *options, struct farm_error *
 // for learning.
 static enum farm_status choose_recipe(struct fps *fps, struct farm_error *err) {
     fps->recipe = fps->options->recipe;
-    if (chosen_by_user(&fps->recipe, "envs_per_actor") && fps->recipe.envs_per_actor) return FARM_OK;
+    if (farm_recipe_set_by(&fps->recipe, "envs_per_actor", FARM_LAYER_FILE) && fps->recipe.envs_per_actor)
+        return FARM_OK;
     return farm_fps_choose_width(&fps->recipe, err);
 }
 

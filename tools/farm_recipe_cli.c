@@ -3,17 +3,19 @@
 
 #include <stdio.h>
 
+#include "algo/registry.h"
 #include "report/run_dir.h"
 #include "run/paths.h"
 
 struct keys {
     struct farm_recipe *recipe;
-    char names[FARM_RECIPE_KEYS][32]; // as flags
+    char names[FARM_RECIPE_KEYS_MAX][32]; // as flags
 };
 
 static void name_keys(struct keys *keys) {
-    for (size_t i = 0; i < FARM_RECIPE_KEYS; i++) {
-        snprintf(keys->names[i], sizeof keys->names[i], "%s", farm_recipe_key_at(i)->name);
+    const struct farm_recipe_key *key;
+    for (size_t i = 0; (key = farm_recipe_key_at(keys->recipe, i)); i++) {
+        snprintf(keys->names[i], sizeof keys->names[i], "%s", key->name);
         for (char *at = keys->names[i]; *at; at++)
             if (*at == '_') *at = '-';
     }
@@ -26,11 +28,12 @@ static enum farm_status set_key(void *context, const char *name, const char *val
 
 static const char *key_name(void *context, size_t i) {
     const struct keys *keys = context;
-    return i < FARM_RECIPE_KEYS ? keys->names[i] : NULL;
+    return farm_recipe_key_at(keys->recipe, i) ? keys->names[i] : NULL;
 }
 
 static void print_key_help(void *context) {
-    farm_recipe_print_help();
+    const struct keys *keys = context;
+    farm_recipe_print_help(keys->recipe);
 }
 
 enum farm_status farm_recipe_cli_parse(const struct farm_cli *cli, int argc, char **argv, const char **word,
@@ -41,8 +44,8 @@ enum farm_status farm_recipe_cli_parse(const struct farm_cli *cli, int argc, cha
     whole.other_name = key_name;
     whole.other_help = print_key_help;
     whole.context = &keys;
+    farm_recipe_defaults(recipe, farm_algo_family_at);
     name_keys(&keys);
-    farm_recipe_defaults(recipe);
     enum farm_status status = farm_cli_parse(&whole, argc, argv, word, word ? 1 : 0, NULL, help, err);
     if (!status && *help) farm_cli_print_help(&whole);
     return status;

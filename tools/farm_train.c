@@ -25,9 +25,9 @@ struct options {
 
 // Keys as metadata of every checkpoint, so that a checkpoint alone says how it came about.
 struct metadata {
-    char keys[FARM_RECIPE_KEYS + FARM_RECIPE_OPTIONS_MAX][72];
-    char values[FARM_RECIPE_KEYS + FARM_RECIPE_OPTIONS_MAX][FARM_RECIPE_PATH_BYTES];
-    const char *pairs[FARM_RECIPE_KEYS + FARM_RECIPE_OPTIONS_MAX][2];
+    char keys[FARM_RECIPE_KEYS_MAX + FARM_RECIPE_OPTIONS_MAX][72];
+    char values[FARM_RECIPE_KEYS_MAX + FARM_RECIPE_OPTIONS_MAX][FARM_RECIPE_PATH_BYTES];
+    const char *pairs[FARM_RECIPE_KEYS_MAX + FARM_RECIPE_OPTIONS_MAX][2];
 };
 
 struct training {
@@ -38,8 +38,9 @@ struct training {
     struct metadata metadata;
     struct farm_metrics metrics;
     struct farm_progress progress;
-    uint64_t metrics_ns; // when the next line is due
-    double return_early; // mean return over the first games; NAN until there were enough
+    uint64_t metrics_ns;           // when the next line is due
+    struct farm_run_sampler drawn; // of the progress line; the run's own is of the metrics
+    double return_early;           // mean return over the first games; NAN until there were enough
     bool metrics_failed;
 };
 
@@ -72,9 +73,12 @@ static void fill_metadata(struct training *training) {
     const struct farm_recipe *recipe = &training->run.plan.recipe;
     struct metadata *metadata = &training->metadata;
     uint32_t count = 0;
-    for (size_t i = 0; i < FARM_RECIPE_KEYS; i++, count++) {
-        snprintf(metadata->keys[count], sizeof metadata->keys[count], "recipe.%s", farm_recipe_key_at(i)->name);
+    const struct farm_recipe_key *key;
+    for (size_t i = 0; (key = farm_recipe_key_at(recipe, i)); i++) {
+        if (!farm_recipe_counts(recipe, i)) continue;
+        snprintf(metadata->keys[count], sizeof metadata->keys[count], "recipe.%s", key->name);
         farm_recipe_value(recipe, i, metadata->values[count], sizeof metadata->values[count]);
+        count++;
     }
     for (size_t i = 0; i < recipe->option_count; i++, count++) {
         snprintf(metadata->keys[count], sizeof metadata->keys[count], "recipe.env.%s", recipe->options[i].key);
@@ -199,14 +203,20 @@ static enum farm_supervisor_turn on_tick(void *context, uint64_t now_ns) {
     struct training *training = context;
     const uint64_t metrics_every_ns = (uint64_t)(training->run.plan.recipe.metrics_every * 1e9);
     if (!training->run.events.start_ns) return FARM_TURN_ON;
-    if (!training->metrics_ns) training->metrics_ns = now_ns + metrics_every_ns;
-    bool metrics_due = now_ns >= training->metrics_ns, progress_due = farm_progress_due(&training->progress, now_ns);
-    if (!metrics_due && !progress_due) return FARM_TURN_ON;
+    if (!training->metrics_ns) {
+        training->metrics_ns = now_ns + metrics_every_ns;
+        training->run.sampler.time_ns = training->run.events.start_ns;
+        training->drawn = training->run.sampler;
+    }
     struct farm_sample sample;
-    farm_run_sample(&training->run.sampler, now_ns, &sample);
-    if (isnan(training->return_early) && sample.episodes >= EARLY_GAMES) training->return_early = sample.return_mean;
-    if (progress_due && !training->options->quiet) farm_progress_draw(&training->progress, &sample, now_ns);
-    if (metrics_due) {
+    if (farm_progress_due(&training->progress, now_ns)) {
+        farm_run_sample(&training->drawn, now_ns, &sample);
+        if (isnan(training->return_early) && sample.episodes >= EARLY_GAMES)
+            training->return_early = sample.return_mean;
+        if (!training->options->quiet) farm_progress_draw(&training->progress, &sample, now_ns);
+    }
+    if (now_ns >= training->metrics_ns) {
+        farm_run_sample(&training->run.sampler, now_ns, &sample);
         write_metrics(training, &sample);
         training->metrics_ns = now_ns + metrics_every_ns;
     }
@@ -270,7 +280,7 @@ static void warn_without_update(const struct training *training, const struct fa
     const struct farm_recipe *recipe = &training->run.plan.recipe;
     if (sample->updates || !sample->agent_steps) return;
     farm_log_warn(
-        "no update: --batch %lld unrolls of %lld steps never came together in %llu steps of all environments: "
+        "no update: --batch %lld windows of %lld steps never came together in %llu steps of all environments: "
         "nothing was learned. Run longer, or lower --batch or --unroll",
         (long long)recipe->batch, (long long)recipe->unroll, (unsigned long long)sample->agent_steps);
 }

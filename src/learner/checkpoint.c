@@ -13,14 +13,10 @@
 enum { LENGTH_BYTES = 8, NAME_MAX_BYTES = FARM_TENSOR_NAME_MAX + 32 };
 static const uint64_t FILE_BYTES_MAX = 16ull << 30, HEADER_BYTES_MAX = 100ull << 20;
 
-// The three vectors a file may hold, under their prefixes.
-static const char *const prefixes[] = {"", "optimiser.first.", "optimiser.second."};
-enum { VECTORS = sizeof prefixes / sizeof *prefixes };
-
-static void vectors_of(const struct farm_backend_state *state, float *vectors[VECTORS]) {
-    vectors[0] = state->params;
-    vectors[1] = state->first;
-    vectors[2] = state->second;
+// "NAME.TENSOR"; the parameters' vector has no name, nor have its tensors a prefix.
+static const char *tensor_name(const char *vector, const struct farm_tensor *tensor, char name[NAME_MAX_BYTES]) {
+    snprintf(name, NAME_MAX_BYTES, "%s%s%s", vector, vector[0] ? "." : "", tensor->name);
+    return name;
 }
 
 const char *farm_checkpoint_get(const struct farm_checkpoint_metadata *metadata, const char *key) {
@@ -52,19 +48,17 @@ static json_t *describe_tensor(const struct farm_tensor *tensor, uint64_t offset
 }
 
 // The header's text, padded with spaces to a multiple of 8; malloc'd, NULL without memory.
-static char *make_header(const struct farm_net *net, float *const vectors[VECTORS], const char *const (*pairs)[2],
-                         uint32_t pair_count, size_t *bytes) {
+static char *make_header(const struct farm_net *net, const struct farm_backend_state *state,
+                         const char *const (*pairs)[2], uint32_t pair_count, size_t *bytes) {
     json_t *header = json_object(), *metadata = json_object();
     json_object_set_new(metadata, "format", json_string("actorfarm-1"));
     for (uint32_t i = 0; i < pair_count; i++) json_object_set_new(metadata, pairs[i][0], json_string(pairs[i][1]));
     json_object_set_new(header, "__metadata__", metadata);
     uint64_t base = 0;
-    for (int v = 0; v < VECTORS; v++) {
-        if (!vectors[v]) continue;
+    for (uint32_t v = 0; v < state->vector_count; v++) {
         for (int t = 0; t < net->tensor_count; t++) {
             char name[NAME_MAX_BYTES];
-            snprintf(name, sizeof name, "%s%s", prefixes[v], net->tensors[t].name);
-            json_object_set_new(header, name,
+            json_object_set_new(header, tensor_name(state->vectors[v].name, &net->tensors[t], name),
                                 describe_tensor(&net->tensors[t], base + net->tensors[t].offset * sizeof(float)));
         }
         base += net->parameter_count * sizeof(float);
@@ -85,12 +79,9 @@ static char *make_header(const struct farm_net *net, float *const vectors[VECTOR
 enum farm_status farm_checkpoint_save(const char *path, const struct farm_net *net,
                                       const struct farm_backend_state *state, const char *const (*pairs)[2],
                                       uint32_t pair_count, struct farm_error *err) {
-    float *vectors[VECTORS];
-    vectors_of(state, vectors);
     size_t header_bytes = 0, vector_bytes = net->parameter_count * sizeof(float), bytes;
-    char *header = make_header(net, vectors, pairs, pair_count, &header_bytes);
-    bytes = LENGTH_BYTES + header_bytes;
-    for (int v = 0; v < VECTORS; v++) bytes += vectors[v] ? vector_bytes : 0;
+    char *header = make_header(net, state, pairs, pair_count, &header_bytes);
+    bytes = LENGTH_BYTES + header_bytes + state->vector_count * vector_bytes;
     uint8_t *file = header ? malloc(bytes) : NULL;
     if (!file) {
         free(header);
@@ -99,12 +90,9 @@ enum farm_status farm_checkpoint_save(const char *path, const struct farm_net *n
     uint64_t length = header_bytes;
     for (int i = 0; i < LENGTH_BYTES; i++) file[i] = (uint8_t)(length >> 8 * i);
     memcpy(file + LENGTH_BYTES, header, header_bytes);
-    uint8_t *at = file + LENGTH_BYTES + header_bytes;
-    for (int v = 0; v < VECTORS; v++)
-        if (vectors[v]) {
-            memcpy(at, vectors[v], vector_bytes);
-            at += vector_bytes;
-        }
+    uint8_t *const at = file + LENGTH_BYTES + header_bytes;
+    for (uint32_t v = 0; v < state->vector_count; v++)
+        memcpy(at + v * vector_bytes, state->vectors[v].values, vector_bytes);
     enum farm_status status = farm_file_replace(path, file, bytes, err);
     free(file);
     free(header);
@@ -227,10 +215,10 @@ enum farm_status farm_checkpoint_read_metadata(const char *path, struct farm_che
 }
 
 // Finds one tensor and checks everything about it; its data, or NULL with the reason.
-static const float *find_tensor(const struct image *image, const char *path, const char *prefix,
+static const float *find_tensor(const struct image *image, const char *path, const char *vector,
                                 const struct farm_tensor *tensor, struct farm_error *err) {
     char name[NAME_MAX_BYTES];
-    snprintf(name, sizeof name, "%s%s", prefix, tensor->name);
+    tensor_name(vector, tensor, name);
     json_t *entry = json_object_get(image->header, name);
     if (!entry) {
         farm_fail(err, FARM_E_FORMAT, "%s: tensor %s is missing: a checkpoint of another network", path, name);
@@ -260,32 +248,43 @@ static const float *find_tensor(const struct image *image, const char *path, con
     return data;
 }
 
-static bool has_vector(const struct image *image, const struct farm_net *net, int v) {
+// Whether the file has this vector.
+static bool has_vector(const struct image *image, const struct farm_net *net, const char *vector) {
     char name[NAME_MAX_BYTES];
-    snprintf(name, sizeof name, "%s%s", prefixes[v], net->tensors[0].name);
-    return json_object_get(image->header, name) != NULL;
+    return json_object_get(image->header, tensor_name(vector, &net->tensors[0], name)) != NULL;
+}
+
+// Whether the file's vectors behind the parameters are those of the state, all of them.
+static bool has_optimiser_of(const struct image *image, const struct farm_net *net,
+                             const struct farm_backend_state *state) {
+    static const char *const known[] = {"optimiser.first", "optimiser.second"};
+    bool same = state->vector_count > 1;
+    for (uint32_t v = 1; v < state->vector_count; v++) same &= has_vector(image, net, state->vectors[v].name);
+    for (size_t k = 0; k < sizeof known / sizeof *known; k++)
+        same &= has_vector(image, net, known[k]) == (farm_backend_vector(state, known[k]) != NULL);
+    return same;
 }
 
 enum farm_status farm_checkpoint_load(const char *path, const struct farm_net *net, struct farm_backend_state *state,
                                       bool *has_optimiser, struct farm_checkpoint_metadata *metadata,
                                       struct farm_error *err) {
     struct image image;
-    const float *found[VECTORS][FARM_TENSORS_MAX];
-    float *vectors[VECTORS];
-    vectors_of(state, vectors);
+    const float *found[FARM_BACKEND_VECTORS_MAX][FARM_TENSORS_MAX];
     enum farm_status status = image_read(path, &image, err);
     if (status) return status;
-    // The optimiser's vectors count only together and only where the run's optimiser has the same ones.
-    *has_optimiser = vectors[2] && has_vector(&image, net, 2) && (vectors[1] != NULL) == has_vector(&image, net, 1);
-    for (int v = 0; v < VECTORS && !status; v++)
-        for (int t = 0; t < net->tensor_count && !status && (v == 0 || (*has_optimiser && vectors[v])); t++) {
-            found[v][t] = find_tensor(&image, path, prefixes[v], &net->tensors[t], err);
+    // The optimiser's vectors count only together and only if the run's optimiser has the same ones.
+    *has_optimiser = has_optimiser_of(&image, net, state);
+    const uint32_t count = *has_optimiser ? state->vector_count : 1;
+    for (uint32_t v = 0; v < count && !status; v++)
+        for (int t = 0; t < net->tensor_count && !status; t++) {
+            found[v][t] = find_tensor(&image, path, state->vectors[v].name, &net->tensors[t], err);
             if (!found[v][t]) status = FARM_E_FORMAT;
         }
     if (!status) status = copy_metadata(&image, metadata, err);
-    for (int v = 0; v < VECTORS && !status; v++)
-        for (int t = 0; t < net->tensor_count && (v == 0 || (*has_optimiser && vectors[v])); t++)
-            memcpy(vectors[v] + net->tensors[t].offset, found[v][t], net->tensors[t].count * sizeof(float));
+    for (uint32_t v = 0; v < count && !status; v++)
+        for (int t = 0; t < net->tensor_count; t++)
+            memcpy(state->vectors[v].values + net->tensors[t].offset, found[v][t],
+                   net->tensors[t].count * sizeof(float));
     image_free(&image);
     return status;
 }

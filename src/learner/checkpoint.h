@@ -2,8 +2,8 @@
 // raw little-endian f32), which PyTorch's and everybody else's safetensors readers open too. Written crash-safe: a file
 // under its final name is whole. Runs in the learner (save, load) and in tools (metadata only).
 //
-// Tensors: the network's by their names, "optimiser.second.<name>" and, for Adam, "optimiser.first.<name>".
-// Source of the format: the safetensors README.
+// Tensors: for each vector of the state "<vector>.<tensor>": the network's by their own names,
+// "optimiser.second.<name>" and, for Adam, "optimiser.first.<name>". Source of the format: the safetensors README.
 #ifndef FARM_LEARNER_CHECKPOINT_H
 #define FARM_LEARNER_CHECKPOINT_H
 
@@ -38,7 +38,7 @@ enum farm_status farm_checkpoint_read_metadata(const char *path, struct farm_che
 
 // Reads a checkpoint of exactly this network into *state, whose vectors are only written when everything has been
 // checked: length, header, names, shapes, types, offsets, finite values. The optimiser's vectors are taken where the
-// file has the ones that `state` wants, and *has_optimiser says so (evaluation needs none: state->second NULL). Errors:
+// file has the ones that `state` wants, and *has_optimiser says so (evaluation needs none: vector_count 1). Errors:
 // FARM_E_NOT_FOUND, FARM_E_FORMAT with the reason.
 enum farm_status farm_checkpoint_load(const char *path, const struct farm_net *net, struct farm_backend_state *state,
                                       bool *has_optimiser, struct farm_checkpoint_metadata *metadata,

@@ -6,32 +6,12 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "algo/algo.h"
 #include "base/bitmap.h"
 #include "base/status.h"
-#include "kernels/optimiser.h"
 #include "learner/stats.h"
 #include "nn/executor.h"
-
-enum farm_algo { FARM_ALGO_VTRACE };
-
-// Hyperparameters; the recipe's keys of the same names. Losses are SUMMED over the windows of an update, as IMPALA's
-// code does, when loss_sum is set, else averaged over them.
-struct farm_algo_config {
-    enum farm_algo algo;
-    uint32_t unroll; // T: transitions of a window
-    uint32_t batch;  // windows of an update
-    uint32_t stack;  // frames stacked (1 for flat observations)
-    double discount; // gamma
-    double entropy_cost, baseline_cost;
-    double rho_clip, c_clip, pg_rho_clip, lambda;
-    double reward_clip;  // rewards clipped to +-this; 0: not
-    double reward_scale; // after clipping
-    enum farm_optimiser_kind optimiser;
-    double lr, lr_end;     // linear from lr to lr_end over frames_target (no decay where there is none)
-    double grad_norm_clip; // 0: not
-    double rmsprop_decay, rmsprop_epsilon, adam_beta1, adam_beta2, adam_epsilon;
-    bool loss_sum;
-};
+#include "ring/spec.h"
 
 struct farm_backend_ops; // backend.h
 
@@ -51,6 +31,7 @@ struct farm_learner_shard {
     int eventfd;                    // its bell: what the actors of its rings ring
     const char *gpu;                // PCI bus id; NULL: CUDA's device of the shard's number
     const struct farm_bitmap *cpus; // where its thread runs; NULL: wherever the process may
+    int node;                       // of the CPUs; -1: any. Counts if there are several shards on CPUs
 };
 
 struct farm_learner_config {
@@ -58,7 +39,8 @@ struct farm_learner_config {
     const int (*ring_fds)[2]; // [ring_count]: up, down; -1: a place for one that comes later
     const int *up_writable;   // [ring_count] up once more, for a GPU that registers no read-only memory; NULL: not lent
     uint32_t ring_count;
-    int gate; // where rings are let in and out (gate.h); 0: nobody comes or goes
+    const struct farm_ring_spec *ring_spec; // every ring's shape; NULL: the first ring's
+    int gate;                               // where rings are let in and out (gate.h); 0: nobody comes or goes
     struct farm_learner_shard shards[FARM_LEARNER_SHARDS_MAX];
     uint32_t shard_count;                   // GPUs; 0: one shard, on a GPU or on the CPU
     const uint32_t *ring_shard;             // [ring_count] whose ring it is; NULL: all are shard 0's
@@ -101,7 +83,7 @@ struct farm_learner_config {
     uint64_t episodes_target; // evaluate: ends when so many games have ended
 };
 
-// How many of an update's unrolls are a shard's: the batch divided evenly, the first shards have what is over.
+// How many of an iteration's windows are a shard's: the batch divided evenly, the first shards have what is over.
 static inline uint32_t farm_learner_share(uint32_t batch, uint32_t shards, uint32_t shard) {
     return batch / shards + (shard < batch % shards);
 }

@@ -32,7 +32,9 @@ static enum farm_status join(const struct farm_gatekeeper_config *config, const 
     if (config->ops->join) status = config->ops->join(config->backend, ring, err);
     farm_lanes_end_writable(config->lanes);
     if (!status) {
+        farm_trainer_admit(config->trainer, ring);
         status = farm_inference_change(config->inferences[shard], ring, true, err);
+        if (status) farm_trainer_forget(config->trainer, ring);
         if (status && config->ops->leave) config->ops->leave(config->backend, ring);
     }
     if (status) farm_lanes_leave(config->lanes, ring);
@@ -41,21 +43,11 @@ static enum farm_status join(const struct farm_gatekeeper_config *config, const 
 
 // ---- out ----
 
-static uint32_t rings_of(const struct farm_lanes *lanes, uint32_t shard) {
-    uint32_t count = 0;
-    for (uint32_t r = 0; r < lanes->ring_count; r++) count += farm_lanes_serves(lanes, r, shard);
-    return count;
-}
-
 static enum farm_status leave(const struct farm_gatekeeper_config *config, uint32_t ring, struct farm_error *err) {
     if (ring >= config->lanes->ring_count || !farm_lanes_has(config->lanes, ring))
         return farm_fail(err, FARM_E_NOT_FOUND, "there is no actor %u", ring);
     const uint32_t shard = farm_lanes_shard(config->lanes, ring);
-    if (rings_of(config->lanes, shard) == 1)
-        return farm_fail(err, FARM_E_LIMIT, "it is the last actor%s (Ctrl-C ends the run)",
-                         config->shards > 1 ? " of its GPU" : "");
-    enum farm_status status = farm_trainer_can_spare(config->trainer, ring, err);
-    if (!status) status = farm_inference_change(config->inferences[shard], ring, false, err);
+    const enum farm_status status = farm_inference_change(config->inferences[shard], ring, false, err);
     if (status) return status;
     farm_trainer_forget(config->trainer, ring);
     if (config->ops->leave) config->ops->leave(config->backend, ring);

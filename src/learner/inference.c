@@ -23,6 +23,7 @@ struct farm_inference {
     // lanes with an unanswered step, first come first served
     struct farm_learner_lane **queue; // [room]
     uint32_t head, queued, room;
+    bool held; // lanes wait with tickets; then bells.gate is the source's word that lets them pass
     uint64_t rows_queued;
     struct farm_infer_rows *rows;      // [lane_count]
     struct farm_learner_lane **served; // [lane_count]: of the same index as rows
@@ -40,16 +41,17 @@ struct farm_inference {
 
 // ---- one turn ----
 
-// Windows of this lane that its newest answer has completed: to training, or straight back to the actor.
-static void hand_on(const struct farm_inference *inference, struct farm_learner_lane *lane) {
+// Windows of this lane that are complete when `steps` of its steps are there: to training, or straight back to the
+// actor.
+static void hand_on(const struct farm_inference *inference, struct farm_learner_lane *lane, uint64_t steps) {
     const struct farm_inference_config *config = &inference->config;
     if (!inference->trainer) {
         uint64_t history = config->shape->stack - 1;
-        if (lane->answered > history) farm_lane_release(lane->lane, lane->answered - history);
+        if (steps > history) farm_lane_release(lane->lane, steps - history);
         return;
     }
-    while (farm_window_ready(config->shape, &lane->cursor, lane->answered))
-        farm_trainer_push(inference->trainer, lane, farm_window_take(config->shape, &lane->cursor));
+    while (farm_window_ready(config->shape, &lane->cursor, steps))
+        lane->ticket = farm_trainer_push(inference->trainer, lane, farm_window_take(config->shape, &lane->cursor));
 }
 
 // What no actor waits for: step `answered` is counted, and done with here.
@@ -58,20 +60,48 @@ static void finish(const struct farm_inference *inference, struct farm_learner_l
     const uint64_t transitions = farm_lanes_account(config->lanes, lane, config->learner->evaluate, inference->stats);
     farm_stats_add(&inference->stats->frames, transitions * config->learner->frames_per_step);
     lane->answered++;
-    hand_on(inference, lane);
+    hand_on(inference, lane, lane->answered);
     if (!inference->trainer) farm_learner_notify(lane->ring);
 }
 
-// LOCAL: takes in all steps that the bell was rung for (at most C); they have their answers.
-static void take_in_all(const struct farm_inference *inference, struct farm_learner_lane *lane) {
-    const uint64_t newest = inference->config.ops->version(inference->config.backend);
-    for (uint32_t i = 0; i < lane->lane->steps && farm_lanes_take_in(lane, newest, inference->stats); i++) {
+// Whether the lane's ticket lets it go on; if not, it is looked at again when the gate moves.
+static bool may_pass(struct farm_inference *inference, const struct farm_learner_lane *lane) {
+    const bool pass =
+        !lane->ticket || farm_window_source_open(inference->config.source, inference->config.shard, lane->ticket);
+    inference->held |= !pass;
+    return pass;
+}
+
+// LOCAL: takes in all steps that the bell was rung for (at most C), as far as tickets allow; they have their answers.
+static void take_in_all(struct farm_inference *inference, struct farm_learner_lane *lane) {
+    // In this order: no step below `produced` has a newer version.
+    const uint64_t produced = farm_lane_produced(lane->lane);
+    const uint64_t newest = farm_load_acquire(&inference->stats->publishes) - 1;
+    for (uint32_t i = 0; i < lane->lane->steps && lane->answered != produced && may_pass(inference, lane); i++) {
+        if (!farm_lanes_take_in(lane, newest, inference->stats)) return;
         farm_lane_answer(lane->lane, lane->answered);
         finish(inference, lane);
     }
 }
 
-// Puts the lanes behind bells that have rung into the queue.
+// CENTRAL: takes in the lane's next step, if it is published, and puts the lane into the queue, unless its ticket holds
+// it.
+static void consider(struct farm_inference *inference, struct farm_learner_lane *lane, uint64_t now) {
+    if (lane->queued) return;
+    if (!lane->taken) {
+        if (!farm_lanes_take_in(lane, 0, inference->stats)) return;
+        lane->taken = true;
+        lane->waiting_ns = now;
+        // Synchronous: the window's last step is answered by the parameters that come of the window.
+        if (inference->config.sync && inference->trainer) hand_on(inference, lane, lane->answered + 1);
+    }
+    if (!may_pass(inference, lane)) return;
+    lane->queued = true;
+    inference->queue[(inference->head + inference->queued++) % inference->room] = lane;
+    inference->rows_queued += lane->lane->width;
+}
+
+// Looks at the lanes behind bells that have rung; at all of them, if some are held and training lets lanes pass.
 static void look(struct farm_inference *inference) {
     uint32_t count = farm_doorbells_poll(&inference->bells, inference->rung);
     uint64_t now = count ? farm_now_ns() : 0;
@@ -79,17 +109,23 @@ static void look(struct farm_inference *inference) {
         uint32_t r = inference->rung[i];
         for (uint32_t l = 0; l < inference->rings[r]->spec.lanes; l++) {
             struct farm_learner_lane *lane = inference->lanes[inference->first_lane[r] + l];
-            if (lane->lane->local) {
+            if (lane->lane->local)
                 take_in_all(inference, lane);
-                continue;
-            }
-            if (lane->queued || !farm_lanes_take_in(lane, 0, inference->stats)) continue;
-            lane->queued = true;
-            lane->waiting_ns = now;
-            inference->queue[(inference->head + inference->queued++) % inference->room] = lane;
-            inference->rows_queued += lane->lane->width;
+            else
+                consider(inference, lane, now);
         }
     }
+    if (!inference->bells.gate) return;
+    const uint64_t gate = farm_load_acquire(inference->bells.gate);
+    if (gate == inference->bells.gate_seen) return;
+    inference->bells.gate_seen = gate;
+    if (!inference->held) return;
+    inference->held = false;
+    for (uint32_t i = 0; i < inference->lane_count; i++)
+        if (inference->lanes[i]->lane->local)
+            take_in_all(inference, inference->lanes[i]);
+        else if (inference->lanes[i]->taken)
+            consider(inference, inference->lanes[i], now);
 }
 
 // Takes rows from the queue's front, at most a batch; a lane that does not fit whole stays at the front with its rest.
@@ -133,7 +169,7 @@ static enum farm_status serve(struct farm_inference *inference, struct farm_erro
         struct farm_learner_lane *lane = inference->served[i];
         if (lane->env_done < lane->lane->width) continue;
         lane->env_done = 0;
-        lane->queued = false;
+        lane->queued = lane->taken = false;
         finish(inference, lane);
     }
     farm_stats_add(&stats->infer_calls, 1);
@@ -157,7 +193,8 @@ static bool target_reached(const struct farm_inference *inference) {
 
 // A learner that came back: windows whose last answer its predecessor gave, and actors that it did not get to wake.
 static void resume(struct farm_inference *inference) {
-    for (uint32_t i = 0; i < inference->lane_count; i++) hand_on(inference, inference->lanes[i]);
+    for (uint32_t i = 0; i < inference->lane_count; i++)
+        hand_on(inference, inference->lanes[i], inference->lanes[i]->answered);
     for (uint32_t r = 0; r < inference->ring_count; r++) farm_learner_notify(inference->rings[r]);
 }
 
@@ -183,6 +220,8 @@ static enum farm_status list_with_bells(struct farm_inference *inference, uint32
     const enum farm_status status =
         farm_doorbells_make(&bells, inference->rings, inference->ring_count, inference->bells.eventfd, err);
     if (status) return status;
+    bells.gate = inference->bells.gate;
+    bells.gate_seen = inference->bells.gate_seen;
     farm_doorbells_free(&inference->bells);
     inference->bells = bells;
     return FARM_OK;
@@ -302,8 +341,8 @@ enum farm_status farm_inference_make(const struct farm_inference_config *config,
         !inference->rows || !inference->served)
         status = farm_fail(err, FARM_E_LIMIT, "no memory for %u lanes", lanes);
     if (!status) list(inference, NO_RING);
-    if (!status && !inference->ring_count)
-        status = farm_fail(err, FARM_E_INVALID, "no actor is left for GPU %u: fewer --gpus, or more --actors",
+    if (!status && !inference->ring_count && !config->learner->gate) // none can come
+        status = farm_fail(err, FARM_E_INVALID, "no actor is left for shard %u: fewer --gpus, or more --actors",
                            config->shard);
     if (!status)
         status = farm_doorbells_make(&inference->bells, inference->rings, inference->ring_count,
@@ -312,6 +351,7 @@ enum farm_status farm_inference_make(const struct farm_inference_config *config,
         farm_inference_free(inference);
         return status;
     }
+    if (config->source && config->source->holds) inference->bells.gate = &config->source->gates[config->shard];
     *out = inference;
     return FARM_OK;
 }

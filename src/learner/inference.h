@@ -16,11 +16,13 @@ struct farm_inference_config {
     const struct farm_window_shape *shape;
     const struct farm_backend_ops *ops;
     struct farm_backend *backend;
+    const struct farm_window_source *source; // NULL in evaluation
+    bool sync;                               // windows are complete when their last step is published
     uint32_t shard;
     uint64_t *stop; // all shards' word: not 0 ends every loop; a loop that ends sets it
 };
 
-// FARM_E_INVALID where the shard has no ring.
+// FARM_E_INVALID: the shard has no ring, and none can come.
 enum farm_status farm_inference_make(const struct farm_inference_config *config, struct farm_inference **out,
                                      struct farm_error *err);
 void farm_inference_free(struct farm_inference *inference); // NULL is allowed

@@ -13,11 +13,12 @@ static bool is_open(const struct farm_ring *ring) {
     return ring->lanes != NULL;
 }
 
-static enum farm_status count_lanes(struct farm_lanes *lanes, struct farm_error *err) {
+static enum farm_status count_lanes(struct farm_lanes *lanes, const struct farm_ring_spec *model,
+                                    struct farm_error *err) {
     uint32_t first = 0;
     while (first < lanes->ring_count && !is_open(&lanes->rings[first])) first++;
-    if (first == lanes->ring_count) return farm_fail(err, FARM_E_INVALID, "no actors");
-    const struct farm_ring_spec *model = &lanes->rings[first].spec;
+    if (first == lanes->ring_count && !model) return farm_fail(err, FARM_E_INVALID, "no actors");
+    if (first < lanes->ring_count) model = &lanes->rings[first].spec;
     lanes->model = *model;
     for (uint32_t r = 0; r < lanes->ring_count; r++) {
         const bool there = is_open(&lanes->rings[r]);
@@ -80,7 +81,7 @@ static void look_at_header(const struct farm_ring *ring) {
 }
 
 enum farm_status farm_lanes_open(const int (*fds)[2], uint32_t ring_count, const struct farm_window_shape *shape,
-                                 struct farm_lanes *lanes, struct farm_error *err) {
+                                 const struct farm_ring_spec *model, struct farm_lanes *lanes, struct farm_error *err) {
     *lanes = (struct farm_lanes){.lock = PTHREAD_MUTEX_INITIALIZER};
     if (!ring_count) return farm_fail(err, FARM_E_INVALID, "no actors");
     lanes->rings = calloc(ring_count, sizeof *lanes->rings);
@@ -97,7 +98,7 @@ enum farm_status farm_lanes_open(const int (*fds)[2], uint32_t ring_count, const
         status = farm_ring_open(fds[r][0], fds[r][1], FARM_RING_LEARNER, &lanes->rings[r], err);
         if (!status) look_at_header(&lanes->rings[r]);
     }
-    if (!status) status = count_lanes(lanes, err);
+    if (!status) status = count_lanes(lanes, model, err);
     for (uint32_t r = 0; r < ring_count && !status; r++)
         if (is_open(&lanes->rings[r])) status = make_lanes(lanes, r, shape, err);
     if (status) farm_lanes_close(lanes);

@@ -29,7 +29,9 @@ struct farm_learner_lane {
     uint32_t shard;         // whose inference thread answers it
     uint64_t answered;      // steps answered (LOCAL: taken in): `acted`, whose writer we are
     uint32_t env_done;      // environments of step `answered` that have their answer, where one batch did not hold all
+    bool taken;             // step `answered` is taken in
     bool queued;            // in the queue of lanes that wait
+    uint64_t ticket;        // of the last window handed to training: no answer before it passes (replay/source.h)
     uint64_t bad;           // values of the step in the queue that made no sense
     uint64_t warned;        // 1 + the generation of the actor whose counter was last complained of; 0: none
     uint64_t waiting_ns;    // since when
@@ -53,9 +55,10 @@ struct farm_lanes {
 };
 
 // Opens every ring (descriptors are owned after success; -1: a place that is vacant) and prepares its lanes, with
-// checked copies of the steps that are in them; all are of shard 0. stack: frames held for reading backwards.
+// checked copies of the steps that are in them; all are of shard 0. model: the shape of every ring, NULL: the first
+// ring's (FARM_E_INVALID if there is no ring either).
 enum farm_status farm_lanes_open(const int (*fds)[2], uint32_t ring_count, const struct farm_window_shape *shape,
-                                 struct farm_lanes *lanes, struct farm_error *err);
+                                 const struct farm_ring_spec *model, struct farm_lanes *lanes, struct farm_error *err);
 // Gives each ring's lanes to a shard.
 void farm_lanes_divide(struct farm_lanes *lanes, const uint32_t *ring_shard);
 void farm_lanes_close(struct farm_lanes *lanes);

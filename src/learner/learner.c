@@ -21,7 +21,10 @@ struct learner {
     const struct farm_learner_config *config;
     struct farm_net net;
     struct farm_lanes lanes;
-    struct farm_window_shape shape;
+    struct farm_algo_plan plan;
+    struct farm_head head;
+    struct farm_window_source *source; // NULL in evaluation
+    uint64_t version;                  // of the parameters that it begins with
     const struct farm_backend_ops *ops;
     struct farm_backend *backend;
     struct farm_trainer *trainer; // NULL in evaluation
@@ -67,16 +70,16 @@ static enum farm_status check_config(const struct farm_learner_config *config, s
                          FARM_LEARNER_SHARDS_MAX);
     if (config->gate && config->evaluate) return farm_fail(err, FARM_E_INVALID, "actors that come to an evaluation");
     if (!config->evaluate && config->algo.batch < config->shard_count)
-        return farm_fail(err, FARM_E_INVALID, "an update of %u unrolls (--batch) cannot be divided among %u GPUs",
+        return farm_fail(err, FARM_E_INVALID, "an update of %u windows (--batch) cannot be divided among %u shards",
                          config->algo.batch, config->shard_count);
     return FARM_OK;
 }
 
-static enum farm_status check_environment(const struct learner *learner, struct farm_error *err) {
+static enum farm_status check_environment(struct learner *learner, struct farm_error *err) {
     const struct farm_env_spec *env = &learner->lanes.model.env;
     const struct farm_net_io *io = &learner->config->io;
-    if (env->action.kind != FARM_ACTION_DISCRETE)
-        return farm_fail(err, FARM_E_UNSUPPORTED, "training of multi-discrete and continuous actions is not there yet");
+    const enum farm_status status = farm_head_make(&env->action, &learner->head, err);
+    if (status) return status;
     size_t bytes = io->flat ? (size_t)io->flat * sizeof(float)
                             : (size_t)io->frame_channels * (size_t)io->height * (size_t)io->width;
     if (env->obs_count != 1 || farm_field_bytes(&env->obs[0]) != bytes ||
@@ -86,20 +89,31 @@ static enum farm_status check_environment(const struct learner *learner, struct 
     return FARM_OK;
 }
 
+// The learner's first version: versions never fall, neither from one learner to the next nor from a checkpoint on.
+static enum farm_status begin_version(struct learner *learner, uint64_t loaded, uint64_t optimiser_step,
+                                      struct farm_error *err) {
+    uint64_t *publishes = &learner->config->stats->publishes;
+    const uint64_t next = farm_load_relaxed(publishes);
+    learner->version = loaded > next ? loaded : next;
+    farm_store_release(publishes, learner->version + 1);
+    if (!learner->version) return FARM_OK;
+    return learner->ops->state_changed(learner->backend, learner->version, optimiser_step, err);
+}
+
 static enum farm_status load(struct learner *learner, struct farm_error *err) {
     const struct farm_learner_config *config = learner->config;
-    if (!config->checkpoint_load) return FARM_OK;
     struct farm_backend_state state = learner->ops->state(learner->backend);
+    if (!config->checkpoint_load) return begin_version(learner, 0, state.optimiser_step, err);
     struct farm_checkpoint_metadata metadata;
     bool has_optimiser;
-    if (config->evaluate) state.first = state.second = NULL;
+    if (config->evaluate) state.vector_count = 1;
     enum farm_status status =
         farm_checkpoint_load(config->checkpoint_load, &learner->net, &state, &has_optimiser, &metadata, err);
     if (status) return status;
     if (!config->evaluate && !has_optimiser)
         farm_log_warn("%s holds no state of this optimiser: it starts afresh", config->checkpoint_load);
-    status = learner->ops->state_changed(learner->backend, farm_checkpoint_get_u64(&metadata, "version"),
-                                         has_optimiser ? farm_checkpoint_get_u64(&metadata, "optimiser_step") : 0, err);
+    status = begin_version(learner, farm_checkpoint_get_u64(&metadata, "version"),
+                           has_optimiser ? farm_checkpoint_get_u64(&metadata, "optimiser_step") : 0, err);
     farm_checkpoint_metadata_free(&metadata);
     return status;
 }
@@ -113,12 +127,24 @@ static void tell_fall_back(const struct learner *learner, const char *why) {
                           : "");
 }
 
+// Windows of one environment in an iteration, whatever rings come.
+static uint32_t columns_max(const struct learner *learner) {
+    uint64_t all = 0;
+    if (!learner->plan.sync) return learner->config->algo.batch;
+    for (uint32_t i = 0; i < learner->lanes.lane_count; i++)
+        all += learner->lanes.lanes[i].lane ? learner->lanes.lanes[i].lane->width : learner->lanes.model.width;
+    return (uint32_t)all;
+}
+
 // What computes: what the caller chose, or what `device` says. AUTO takes the GPU where all that it needs is there.
 static enum farm_status make_backend(struct learner *learner, struct farm_error *err) {
     const struct farm_learner_config *config = learner->config;
     const struct farm_backend_config backend = {.learner = config,
+                                                .plan = &learner->plan,
                                                 .net = &learner->net,
+                                                .head = learner->head,
                                                 .width_max = learner->lanes.width_max,
+                                                .columns_max = columns_max(learner),
                                                 .lanes = &learner->lanes,
                                                 .shards = learner->shard_count};
     learner->ops = config->backend ? config->backend : &farm_backend_cpu;
@@ -141,9 +167,11 @@ static enum farm_status make_shards(struct learner *learner, struct farm_error *
     for (uint32_t k = 0; k < learner->shard_count && !status; k++) {
         const struct farm_inference_config config = {.learner = learner->config,
                                                      .lanes = &learner->lanes,
-                                                     .shape = &learner->shape,
+                                                     .shape = &learner->plan.shape,
                                                      .ops = learner->ops,
                                                      .backend = learner->backend,
+                                                     .source = learner->source,
+                                                     .sync = learner->plan.sync,
                                                      .shard = k,
                                                      .stop = &stop_asked};
         learner->shards[k].learner = learner;
@@ -152,14 +180,44 @@ static enum farm_status make_shards(struct learner *learner, struct farm_error *
     return status;
 }
 
+// The most windows of lanes that can ever wait, whatever rings come to which places (a new lane holds no history of
+// frames yet).
+static uint32_t windows_possible(const struct learner *learner) {
+    const struct farm_window_shape shape = {
+        .stride = learner->plan.shape.stride, .length = learner->plan.shape.length, .stack = 1};
+    uint64_t windows = 0;
+    for (uint32_t i = 0; i < learner->lanes.lane_count; i++) {
+        const struct farm_lane *lane = learner->lanes.lanes[i].lane;
+        windows += farm_window_capacity(&shape, lane ? lane->steps : learner->lanes.model.steps);
+    }
+    return (uint32_t)windows;
+}
+
+static enum farm_status make_source(struct learner *learner, struct farm_error *err) {
+    const struct farm_algo_config *algo = &learner->config->algo;
+    if (learner->plan.sync) {
+        const struct farm_sync_config sync = {
+            .shape = learner->plan.shape, .shards = learner->shard_count, .lanes = learner->lanes.lane_count};
+        return farm_sync_make(&sync, &learner->source, err);
+    }
+    struct farm_fifo_config fifo = {.shape = learner->plan.shape,
+                                    .shards = learner->shard_count,
+                                    .capacity = windows_possible(learner) + 1,
+                                    .max_lag = algo->max_lag};
+    for (uint32_t k = 0; k < fifo.shards; k++) fifo.share[k] = farm_learner_share(algo->batch, fifo.shards, k);
+    return farm_fifo_make(&fifo, &learner->source, err);
+}
+
 static enum farm_status start(struct learner *learner, struct farm_error *err) {
     const struct farm_learner_config *config = learner->config;
-    learner->shape = (struct farm_window_shape){
-        .stride = config->algo.unroll, .length = config->algo.unroll + 1, .stack = config->algo.stack};
-    if (config->evaluate) learner->shape.stride = learner->shape.length = 1;
+    const struct farm_window_shape one_step = {.stride = 1, .length = 1, .stack = config->algo.stack};
     enum farm_status status = check_config(config, err);
+    if (!status && !config->evaluate) status = farm_algo_plan_make(&config->algo, &learner->plan, err);
+    if (config->evaluate) learner->plan = (struct farm_algo_plan){.shape = one_step, .epochs = 1, .minibatches = 1};
     if (!status) status = farm_net_make(&config->net, &config->io, &learner->net, err);
-    if (!status) status = farm_lanes_open(config->ring_fds, config->ring_count, &learner->shape, &learner->lanes, err);
+    if (!status)
+        status = farm_lanes_open(config->ring_fds, config->ring_count, &learner->plan.shape, config->ring_spec,
+                                 &learner->lanes, err);
     if (!status) status = check_environment(learner, err);
     if (status) return status;
     learner->shard_count = config->shard_count ? config->shard_count : 1;
@@ -169,6 +227,7 @@ static enum farm_status start(struct learner *learner, struct farm_error *err) {
     status = make_backend(learner, err);
     farm_lanes_end_writable(&learner->lanes);
     if (!status) status = load(learner, err);
+    if (!status && !config->evaluate) status = make_source(learner, err);
     if (!status) status = make_shards(learner, err);
     if (status) return status;
     farm_store_relaxed(&config->stats->frames,
@@ -178,12 +237,14 @@ static enum farm_status start(struct learner *learner, struct farm_error *err) {
         return FARM_OK;
     }
     const struct farm_trainer_config trainer = {.learner = config,
+                                                .plan = &learner->plan,
                                                 .ops = learner->ops,
                                                 .backend = learner->backend,
                                                 .net = &learner->net,
                                                 .lanes = &learner->lanes,
+                                                .source = learner->source,
                                                 .shards = learner->shard_count,
-                                                .shape = learner->shape};
+                                                .version = learner->version};
     return farm_trainer_start(&trainer, &learner->trainer, err);
 }
 
@@ -201,7 +262,7 @@ static void *infer(void *argument) {
 static enum farm_status let_in(struct learner *learner, struct farm_gatekeeper **gatekeeper, struct farm_error *err) {
     struct farm_gatekeeper_config config = {.gate = learner->config->gate,
                                             .lanes = &learner->lanes,
-                                            .shape = &learner->shape,
+                                            .shape = &learner->plan.shape,
                                             .ops = learner->ops,
                                             .backend = learner->backend,
                                             .trainer = learner->trainer,
@@ -241,6 +302,7 @@ static enum farm_status run(struct learner *learner, struct farm_error *err) {
 static void finish(struct learner *learner) {
     for (uint32_t k = 0; k < learner->shard_count; k++) farm_inference_free(learner->shards[k].inference);
     if (learner->backend) learner->ops->destroy(learner->backend);
+    if (learner->source) learner->source->ops->destroy(learner->source);
     farm_lanes_close(&learner->lanes);
 }
 

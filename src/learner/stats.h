@@ -10,20 +10,22 @@
 
 #include "base/atomics.h"
 
-enum { FARM_STATS_RETURNS = 100 };
+enum { FARM_STATS_RETURNS = 100, FARM_STATS_ALGO_MAX = 8 };
 
 struct farm_stats {
-    uint64_t ready;       // 1 once inference answers
-    uint64_t done;        // 1 when the run's own target is reached
-    uint64_t agent_steps; // transitions answered so far (FIRST steps not counted), this run
-    uint64_t frames;      // agent_steps * frames_per_step + frames_start
-    uint64_t updates;
-    uint64_t windows;       // trained on
-    uint64_t episodes;      // games ended
-    uint64_t infer_calls;   // forward passes
-    uint64_t infer_rows;    // observations in them
-    uint64_t lag_sum;       // over trained windows: version at training minus version that acted (first step)
-    uint64_t train_wait_ns; // time training threads waited for windows
+    uint64_t ready;           // 1 once inference answers
+    uint64_t done;            // 1 when the run's own target is reached
+    uint64_t agent_steps;     // transitions answered so far (FIRST steps not counted), this run
+    uint64_t frames;          // agent_steps * frames_per_step + frames_start
+    uint64_t updates;         // iterations: windows taken, trained on, published
+    uint64_t publishes;       // 1 + the newest version; never falls, also across learners
+    uint64_t windows_dropped; // too old, or of a lane that an iteration went on without
+    uint64_t windows;         // trained on
+    uint64_t episodes;        // games ended
+    uint64_t infer_calls;     // forward passes
+    uint64_t infer_rows;      // observations in them
+    uint64_t lag_sum;         // over trained windows: version at training minus version that acted (first step)
+    uint64_t train_wait_ns;   // time training threads waited for windows
     uint64_t actor_wait_ns; // sum over lanes: published and not yet answered (their actor may be stepping another lane)
     uint64_t checkpoints;
     uint64_t checkpoint_frames;                // frames at the last one
@@ -34,7 +36,8 @@ struct farm_stats {
     uint64_t return_mean; // over the last FARM_STATS_RETURNS games, unclipped
     uint64_t return_std;
     uint64_t length_mean;
-    uint64_t loss_policy, loss_value, entropy, grad_norm, learning_rate, rho_clipped_share;
+    uint64_t grad_norm, learning_rate;
+    uint64_t algo[FARM_STATS_ALGO_MAX]; // the algorithm's statistics, in its order; means over the last iteration
     uint64_t returns[FARM_STATS_RETURNS], lengths[FARM_STATS_RETURNS]; // ring of the last games, index episodes % N
 };
 

@@ -1,194 +1,53 @@
 // See trainer.h.
 #include "learner/trainer.h"
 
-#include <assert.h>
-#include <dirent.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <math.h>
 #include <pthread.h>
 #include <signal.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "base/log.h"
 #include "base/time.h"
-#include "learner/checkpoint.h"
+#include "kernels/random.h"
+#include "learner/checkpoint_writer.h"
 
-enum { CHECKPOINTS_KEPT = 3, BROKEN_UPDATES_MAX = 50, OWN_PAIRS = 8 };
-static const double FIRST_CHECKPOINT_S = 20; // so that a learner that dies early has something to come back to
+enum { BROKEN_UPDATES_MAX = 50 };
 
-// A window of all W environments of a lane.
-struct unit {
-    struct farm_learner_lane *lane;
-    uint64_t start;
-    uint32_t env_taken; // environments already given to an update
-};
-
-// The units of one shard, first in first out.
-struct queue {
-    struct unit *units; // [capacity]
-    uint32_t capacity, head, count;
-    uint64_t waiting; // unrolls in them
-    uint32_t share;   // of an update's unrolls
-};
-
-// What is taken off the queues together.
-struct update {
-    struct farm_train_unrolls *unrolls; // [batch]
-    struct unit *finished;              // [batch]: whose last environments are in it
-    uint32_t count, finished_count;
+// What is taken off the source together.
+struct iteration {
+    struct farm_window *windows; // [source's windows_max]
+    uint32_t count, columns;     // columns: environments' windows in them
     double learning_rate;
-};
-
-// Where training stood when the backend had a state: what a checkpoint of it says.
-struct moment {
-    uint64_t version, frames, agent_steps, updates, episodes;
-    double return_mean;
+    bool begun; // the backend has it
 };
 
 struct farm_trainer {
     struct farm_trainer_config config;
     pthread_t thread;
     pthread_mutex_t lock;
-    pthread_cond_t more, less; // windows wait; an update has let go of its own
-    bool stop, failed, over;   // over: the thread makes no more updates
-    uint64_t taken, released;  // updates
-    struct queue queues[FARM_LEARNER_SHARDS_MAX];
+    pthread_cond_t more, less; // windows may suffice; an iteration has let go of its own
+    bool stop, failed, over;   // over: the thread makes no more iterations
+    uint64_t taken, released;  // iterations
+    uint64_t dropped;          // windows of the source's that are in the stats
     // training thread only
-    struct update updates[2], *update; // update: the one at hand; the other one may have been taken ahead
+    struct iteration iterations[FARM_BACKEND_SLOTS];
+    uint32_t slot; // of the iteration at hand; the other one may have been taken ahead
     bool ahead;
-    uint64_t checkpoint_due_ns;
-    struct moment copied;   // of the state that a lost device leaves
-    uint64_t saved_version; // of the newest checkpoint, or what training began with
-    bool saved;             // there is one of this training
-    uint32_t broken;        // updates in a row whose gradient was not finite
+    uint32_t *order; // [columns_max]: the columns, shuffled; NULL: one pass has them all
+    uint32_t columns_max;
+    uint64_t version; // newest published
+    struct farm_checkpoint_writer writer;
+    uint32_t broken; // updates in a row whose gradient was not finite
     enum farm_status status;
     struct farm_error error;
 };
 
-// ---- checkpoints ----
-
-static int newest_first(const struct dirent **a, const struct dirent **b) {
-    return strcmp((*b)->d_name, (*a)->d_name);
-}
-
-static int is_checkpoint(const struct dirent *entry) {
-    const char *dot = strrchr(entry->d_name, '.');
-    return dot && strcmp(dot, ".safetensors") == 0;
-}
-
-// What a learner that was killed while it wrote has left: "<frames>.safetensors.tmp.<pid>".
-static int is_half_written(const struct dirent *entry) {
-    return strstr(entry->d_name, ".safetensors.tmp.") != NULL;
-}
-
-// Removes the files of the folder that `choose` takes, but for the first `kept` in falling order of their names.
-static void remove_files(const char *folder, int (*choose)(const struct dirent *), int kept) {
-    struct dirent **names;
-    int count = scandir(folder, &names, choose, newest_first);
-    for (int i = 0; i < count; i++) {
-        char path[4096];
-        snprintf(path, sizeof path, "%s/%s", folder, names[i]->d_name);
-        if (i >= kept) unlink(path);
-        free(names[i]);
-    }
-    if (count >= 0) free(names);
-}
-
-static bool all_finite(const float *values, size_t count) {
-    float sum = 0; // x * 0 is 0 for every finite x and NaN for every other
-    for (size_t i = 0; values && i < count; i++) sum += values[i] * 0.0f;
-    return sum == 0;
-}
-
-static struct moment now(const struct farm_trainer *trainer) {
-    const struct farm_stats *stats = trainer->config.learner->stats;
-    return (struct moment){.version = trainer->config.ops->version(trainer->config.backend),
-                           .frames = farm_load_relaxed(&stats->frames),
-                           .agent_steps = farm_load_relaxed(&stats->agent_steps),
-                           .updates = farm_load_relaxed(&stats->updates),
-                           .episodes = farm_load_relaxed(&stats->episodes),
-                           .return_mean = farm_stats_get(&stats->return_mean)};
-}
-
-// Whether the state, which is of an earlier moment because the device is lost, holds what no file holds.
-static bool worth_saving(const struct farm_trainer *trainer, const struct farm_backend_state *state) {
-    assert(state->version == trainer->copied.version);
-    if (state->version != trainer->saved_version) return true;
-    farm_log_warn("no checkpoint is written: the parameters that are left, version %" PRIu64 ", are %s", state->version,
-                  trainer->saved ? "those of the last one" : "those that training began with");
-    return false;
-}
-
-static enum farm_status save(struct farm_trainer *trainer, struct farm_error *err) {
-    const struct farm_learner_config *learner = trainer->config.learner;
-    if (!learner->checkpoint_dir) return FARM_OK;
-    struct farm_backend_state state = trainer->config.ops->state(trainer->config.backend);
-    if (state.version == trainer->config.ops->version(trainer->config.backend))
-        trainer->copied = now(trainer);
-    else if (!worth_saving(trainer, &state))
-        return FARM_OK;
-    const struct moment *moment = &trainer->copied;
-    size_t count_of = trainer->config.net->parameter_count;
-    if (!all_finite(state.params, count_of) || !all_finite(state.first, count_of) ||
-        !all_finite(state.second, count_of))
-        return farm_fail(err, FARM_E_INVALID,
-                         "training has diverged: parameters are not finite, the checkpoints before stay as they are "
-                         "(a smaller --lr or --grad-norm-clip)");
-    const struct {
-        const char *name;
-        uint64_t value;
-    } numbers[] = {
-        {"frames", moment->frames}, {"agent_steps", moment->agent_steps},     {"updates", moment->updates},
-        {"version", state.version}, {"optimiser_step", state.optimiser_step}, {"episodes", moment->episodes},
-    };
-    enum { NUMBERS = sizeof numbers / sizeof *numbers };
-    char texts[OWN_PAIRS][32], path[4096];
-    const char *pairs[FARM_CHECKPOINT_PAIRS_MAX][2];
-    uint32_t count = 0;
-    for (; count < NUMBERS; count++) {
-        snprintf(texts[count], sizeof texts[count], "%" PRIu64, numbers[count].value);
-        pairs[count][0] = numbers[count].name;
-        pairs[count][1] = texts[count];
-    }
-    snprintf(texts[count], sizeof texts[count], "%.6g", moment->return_mean);
-    pairs[count][0] = "return_mean";
-    pairs[count][1] = texts[count];
-    count++;
-    for (uint32_t i = 0; i < learner->metadata_count && count < FARM_CHECKPOINT_PAIRS_MAX; i++, count++)
-        memcpy(pairs[count], learner->metadata[i], sizeof pairs[count]);
-    snprintf(path, sizeof path, "%s/%012" PRIu64 ".safetensors", learner->checkpoint_dir, moment->frames);
-    enum farm_status status =
-        farm_checkpoint_save(path, trainer->config.net, &state, (const char *const(*)[2])pairs, count, err);
-    if (status) return farm_fail_in(err, status, "checkpoint");
-    trainer->saved_version = state.version;
-    trainer->saved = true;
-    farm_stats_add(&learner->stats->checkpoints, 1);
-    farm_store_relaxed(&learner->stats->checkpoint_frames, moment->frames);
-    remove_files(learner->checkpoint_dir, is_checkpoint, CHECKPOINTS_KEPT);
-    return FARM_OK;
-}
-
-static void save_when_due(struct farm_trainer *trainer) {
-    double every_s = trainer->config.learner->checkpoint_every_s;
-    if (every_s <= 0 || farm_now_ns() < trainer->checkpoint_due_ns) return;
-    struct farm_error error;
-    if (save(trainer, &error))
-        farm_log_warn("%s: training goes on, the next try follows in %.0f s", error.message, every_s);
-    trainer->checkpoint_due_ns = farm_now_ns() + (uint64_t)(every_s * 1e9);
-}
-
-// ---- updates ----
-
-// Whether every shard has its share of an update.
-static bool enough(const struct farm_trainer *trainer) {
-    for (uint32_t k = 0; k < trainer->config.shards; k++)
-        if (trainer->queues[k].waiting < trainer->queues[k].share) return false;
-    return true;
-}
+// ---- one iteration ----
 
 static double learning_rate(const struct farm_trainer *trainer) {
     const struct farm_learner_config *learner = trainer->config.learner;
@@ -196,81 +55,128 @@ static double learning_rate(const struct farm_trainer *trainer) {
                                              farm_load_relaxed(&learner->stats->frames), learner->frames_target);
 }
 
-// Takes a shard's share of an update off its queue, in which it waits.
-static void take_share(struct queue *queue, struct update *update) {
-    for (uint32_t want = queue->share; want;) {
-        struct unit *unit = &queue->units[queue->head];
-        uint32_t left = unit->lane->lane->width - unit->env_taken, part = left < want ? left : want;
-        update->unrolls[update->count++] = (struct farm_train_unrolls){.lane = unit->lane->lane,
-                                                                       .lane_id = unit->lane->id,
-                                                                       .start = unit->start,
-                                                                       .env_from = unit->env_taken,
-                                                                       .env_count = part};
-        unit->env_taken += part;
-        want -= part;
-        queue->waiting -= part;
-        if (part == left) {
-            update->finished[update->finished_count++] = *unit;
-            queue->head = (queue->head + 1) % queue->capacity;
-            queue->count--;
-        }
-    }
+// Lanes that wait with a ticket may be answered again.
+static void wake_inference(const struct farm_trainer *trainer) {
+    const uint64_t one = 1;
+    for (uint32_t k = 0; k < trainer->config.shards && trainer->config.source->holds; k++)
+        if (write(trainer->config.learner->shards[k].eventfd, &one, sizeof one) < 0) continue; // it looks by itself too
 }
 
-// The unrolls of one update, shard after shard; called with the lock held and enough of them waiting.
-static void take(struct farm_trainer *trainer, struct update *update) {
+// Fills `to` if the source has enough; called with the lock held.
+static bool take(struct farm_trainer *trainer, struct iteration *to) {
+    struct farm_window_source *source = trainer->config.source;
+    to->count = source->ops->take(source, trainer->version, to->windows);
+    const uint64_t dropped = source->dropped - trainer->dropped;
+    if (dropped || to->count) wake_inference(trainer);
+    farm_stats_add(&trainer->config.learner->stats->windows_dropped, dropped);
+    trainer->dropped += dropped;
+    if (!to->count) return false;
     trainer->taken++;
-    update->count = update->finished_count = 0;
-    update->learning_rate = learning_rate(trainer);
-    for (uint32_t k = 0; k < trainer->config.shards; k++) take_share(&trainer->queues[k], update);
+    to->columns = 0;
+    for (uint32_t i = 0; i < to->count; i++) to->columns += to->windows[i].env_count;
+    to->learning_rate = learning_rate(trainer);
+    to->begun = false;
+    return true;
 }
 
-static void show(struct farm_trainer *trainer, const struct update *update, const struct farm_train_stats *result) {
+static void show(struct farm_trainer *trainer, const struct iteration *it, const struct farm_pass_stats *result) {
     struct farm_stats *stats = trainer->config.learner->stats;
-    double rows = result->loss.weight > 0 ? result->loss.weight : 1;
-    uint64_t version =
-        trainer->config.ops->version(trainer->config.backend) - 1; // the one that this update started from
-    for (uint32_t i = 0; i < update->count; i++) {
-        const struct farm_train_unrolls *u = &update->unrolls[i];
-        uint64_t acted_with = *farm_lane_version(u->lane, u->start);
-        if (version > acted_with) farm_stats_add(&stats->lag_sum, (version - acted_with) * u->env_count);
-        farm_stats_add(&stats->windows, u->env_count);
+    const struct farm_algo *algo = trainer->config.learner->algo.algo;
+    const double rows = result->terms[0] > 0 ? result->terms[0] : 1;
+    for (uint32_t i = 0; i < it->count; i++) {
+        const struct farm_window *window = &it->windows[i];
+        const uint64_t acted_with = *farm_lane_version(window->lane, window->start), began_with = trainer->version - 1;
+        if (began_with > acted_with) farm_stats_add(&stats->lag_sum, (began_with - acted_with) * window->env_count);
+        farm_stats_add(&stats->windows, window->env_count);
     }
     farm_stats_add(&stats->updates, 1);
-    farm_stats_set(&stats->loss_policy, result->loss.policy / rows);
-    farm_stats_set(&stats->loss_value, result->loss.baseline / rows);
-    farm_stats_set(&stats->entropy, result->loss.entropy / rows);
-    farm_stats_set(&stats->rho_clipped_share, result->loss.clipped / rows);
+    for (int k = 0; k + 1 < FARM_ALGO_TERMS_MAX && algo->statistics[k]; k++)
+        farm_stats_set(&stats->algo[k], result->terms[k + 1] / rows);
     farm_stats_set(&stats->grad_norm, result->grad_norm);
-    farm_stats_set(&stats->learning_rate, update->learning_rate);
+    farm_stats_set(&stats->learning_rate, it->learning_rate);
 }
 
-// Gives the steps of finished windows back to their actors.
-static void release(const struct farm_trainer *trainer, const struct update *update) {
-    const struct farm_window_shape *shape = &trainer->config.shape;
-    for (uint32_t i = 0; i < update->finished_count; i++) {
-        struct farm_learner_lane *lane = update->finished[i].lane;
-        farm_window_done(shape, &lane->cursor, update->finished[i].start);
-        farm_lane_release(lane->lane, farm_window_needs(shape, &lane->cursor));
-        farm_learner_notify(lane->ring);
+// A new order of the columns (Fisher and Yates), the same for the same seed and version.
+static void shuffle(struct farm_trainer *trainer, uint32_t columns, uint32_t epoch) {
+    const uint64_t seed = trainer->config.learner->seed, stream = trainer->version << 8 | epoch;
+    for (uint32_t i = 0; i < columns; i++) trainer->order[i] = i;
+    for (uint32_t i = columns; i > 1; i--) {
+        const uint32_t k = (uint32_t)(farm_random_uniform(seed ^ UINT64_C(0x5bd1e995), stream, i) * (float)i);
+        const uint32_t other = trainer->order[k < i ? k : i - 1];
+        trainer->order[k < i ? k : i - 1] = trainer->order[i - 1];
+        trainer->order[i - 1] = other;
     }
 }
 
-static struct farm_train_update order_of(const struct update *update) {
-    return (struct farm_train_update){
-        .unrolls = update->unrolls, .count = update->count, .learning_rate = update->learning_rate};
+static enum farm_status finish(struct farm_trainer *trainer, struct farm_pass_stats *sum) {
+    struct farm_pass_stats more;
+    const enum farm_status status = trainer->config.ops->finish(trainer->config.backend, &more, &trainer->error);
+    if (status) return status;
+    for (int k = 0; k < FARM_ALGO_TERMS_MAX; k++) sum->terms[k] += more.terms[k];
+    sum->grad_norm = more.grad_norm;
+    sum->copied |= more.copied;
+    return FARM_OK;
 }
 
-// next: NULL where it has not been taken.
-static void make(struct farm_trainer *trainer, const struct update *update, const struct update *next) {
-    const struct farm_train_update order = order_of(update), ahead = next ? order_of(next) : order;
-    struct farm_train_stats stats;
-    trainer->status =
-        trainer->config.ops->train(trainer->config.backend, &order, next ? &ahead : NULL, &stats, &trainer->error);
+// An epoch's passes.
+static enum farm_status pass_over(struct farm_trainer *trainer, const struct iteration *it, uint32_t epoch) {
+    const struct farm_trainer_config *config = &trainer->config;
+    const uint32_t parts = config->plan->minibatches;
+    if (trainer->order) shuffle(trainer, it->columns, epoch);
+    for (uint32_t m = 0; m < parts; m++) {
+        const uint32_t from = it->columns * m / parts, to = it->columns * (m + 1) / parts;
+        const struct farm_pass pass = {.columns = trainer->order ? trainer->order + from : NULL,
+                                       .count = to - from,
+                                       .learning_rate = it->learning_rate};
+        if (from == to) continue;
+        const enum farm_status status = config->ops->pass(config->backend, trainer->slot, &pass, &trainer->error);
+        if (status) return status;
+    }
+    return FARM_OK;
+}
+
+static enum farm_status begin(struct farm_trainer *trainer, uint32_t slot) {
+    struct iteration *it = &trainer->iterations[slot];
+    if (it->begun) return FARM_OK;
+    it->begun = true;
+    return trainer->config.ops->begin(trainer->config.backend, slot, it->windows, it->count, &trainer->error);
+}
+
+// begin, epochs of passes, publish, finish; the next iteration, taken ahead, is begun before the wait for this one.
+static enum farm_status iterate(struct farm_trainer *trainer, struct iteration *it, struct farm_pass_stats *sum) {
+    const struct farm_trainer_config *config = &trainer->config;
+    const struct farm_algo_config *algo = &config->learner->algo;
+    enum farm_status status = begin(trainer, trainer->slot);
+    bool more = true;
+    *sum = (struct farm_pass_stats){0};
+    for (uint32_t epoch = 0; epoch < config->plan->epochs && more && !status; epoch++) {
+        status = pass_over(trainer, it, epoch);
+        if (status || !algo->algo->adapt) continue;
+        struct farm_pass_stats of_epoch = {0};
+        status = finish(trainer, &of_epoch);
+        for (int k = 0; k < FARM_ALGO_TERMS_MAX; k++) sum->terms[k] += of_epoch.terms[k];
+        sum->grad_norm = of_epoch.grad_norm;
+        sum->copied |= of_epoch.copied;
+        more = algo->algo->adapt(algo, of_epoch.terms, &it->learning_rate);
+    }
+    // Before an actor can have it: intake takes no version that is newer.
+    if (!status) farm_store_release(&config->learner->stats->publishes, trainer->version + 2);
+    if (!status) status = config->ops->publish(config->backend, trainer->version + 1, &trainer->error);
+    if (!status && trainer->ahead) status = begin(trainer, !trainer->slot);
+    const double norm = sum->grad_norm;
+    if (!status) status = finish(trainer, sum);
+    if (algo->algo->adapt) sum->grad_norm = norm;
+    return status;
+}
+
+static void make(struct farm_trainer *trainer, struct iteration *it) {
+    struct farm_pass_stats stats;
+    trainer->status = iterate(trainer, it, &stats);
     if (trainer->status) return;
-    show(trainer, update, &stats);
-    if (stats.copied) trainer->copied = now(trainer);
-    release(trainer, update);
+    trainer->version++;
+    trainer->writer.version = trainer->version;
+    show(trainer, it, &stats);
+    if (stats.copied) farm_checkpoint_writer_copied(&trainer->writer);
     trainer->broken = isfinite(stats.grad_norm) ? 0 : trainer->broken + 1;
     if (trainer->broken == 1) farm_log_warn("the gradient is not finite: this update changes nothing");
     if (trainer->broken >= BROKEN_UPDATES_MAX)
@@ -280,37 +186,60 @@ static void make(struct farm_trainer *trainer, const struct update *update, cons
             BROKEN_UPDATES_MAX);
 }
 
-static struct update *other(struct farm_trainer *trainer) {
-    return &trainer->updates[trainer->update == &trainer->updates[0]];
+// ---- the loop ----
+
+// Waits until windows may suffice, or until it is time to look again. With the lock held.
+static void wait_for_more(struct farm_trainer *trainer) {
+    if (!trainer->config.source->looks) {
+        pthread_cond_wait(&trainer->more, &trainer->lock);
+        return;
+    }
+    struct timespec until;
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_nsec += FARM_WINDOW_LOOK_NS;
+    until.tv_sec += until.tv_nsec / 1000000000;
+    until.tv_nsec %= 1000000000;
+    pthread_cond_timedwait(&trainer->more, &trainer->lock, &until);
 }
 
-// Waits for an update, unless one was taken ahead; takes the one after it too where it waits already and the backend
-// begins it. False: there is none, the end was asked for. Called with the lock held.
+// Waits for an iteration, unless one was taken ahead; takes the one after it too if it is there already and the backend
+// gains from it. False: the end was asked for. Called with the lock held.
 static bool take_next(struct farm_trainer *trainer) {
     struct farm_stats *stats = trainer->config.learner->stats;
-    uint64_t start = farm_now_ns();
-    while (!trainer->stop && !trainer->ahead && !enough(trainer)) pthread_cond_wait(&trainer->more, &trainer->lock);
+    const uint64_t start = farm_now_ns();
+    if (trainer->ahead) {
+        trainer->slot = !trainer->slot;
+    } else {
+        while (!trainer->stop && !take(trainer, &trainer->iterations[trainer->slot])) wait_for_more(trainer);
+    }
     farm_stats_add(&stats->train_wait_ns, farm_now_ns() - start);
     if (trainer->stop) return false;
-    if (trainer->ahead)
-        trainer->update = other(trainer);
-    else
-        take(trainer, trainer->update);
-    trainer->ahead = trainer->config.ops->begins_next && enough(trainer);
-    if (trainer->ahead) take(trainer, other(trainer));
+    trainer->ahead = trainer->config.ops->overlaps && take(trainer, &trainer->iterations[!trainer->slot]);
     return true;
+}
+
+// Gives the steps of the iteration's windows back to their actors, and lets lanes that waited for its parameters go on.
+static void release(struct farm_trainer *trainer, const struct iteration *it) {
+    struct farm_window_source *source = trainer->config.source;
+    source->ops->done(source, it->windows, it->count, NULL);
+    source->ops->published(source);
+    wake_inference(trainer);
+    trainer->released++;
+    pthread_cond_broadcast(&trainer->less);
 }
 
 static void *training(void *argument) {
     struct farm_trainer *trainer = argument;
     pthread_mutex_lock(&trainer->lock);
     while (!trainer->status && take_next(trainer)) {
+        struct iteration *it = &trainer->iterations[trainer->slot];
         pthread_mutex_unlock(&trainer->lock);
-        make(trainer, trainer->update, trainer->ahead ? other(trainer) : NULL);
-        if (!trainer->status) save_when_due(trainer);
+        make(trainer, it);
         pthread_mutex_lock(&trainer->lock);
-        trainer->released++;
-        pthread_cond_broadcast(&trainer->less);
+        if (!trainer->status) release(trainer, it);
+        pthread_mutex_unlock(&trainer->lock);
+        if (!trainer->status) farm_checkpoint_writer_turn(&trainer->writer);
+        pthread_mutex_lock(&trainer->lock);
     }
     trainer->failed = trainer->status != FARM_OK;
     trainer->over = true;
@@ -319,89 +248,76 @@ static void *training(void *argument) {
     return NULL;
 }
 
-// Unrolls that can wait in all lanes of a shard together, those of one ring left out, before every actor is held back.
-static uint64_t unrolls_possible(const struct farm_trainer_config *config, uint32_t shard,
-                                 const struct farm_ring *without) {
-    const uint64_t held = (uint64_t)config->shape.stack - 1 + config->shape.length;
-    uint64_t unrolls = 0;
-    for (uint32_t i = 0; i < config->lanes->lane_count; i++) {
-        const struct farm_learner_lane *of = &config->lanes->lanes[i];
-        if (!of->lane || of->shard != shard || of->ring == without || of->lane->steps < held) continue;
-        unrolls += ((of->lane->steps - held) / config->shape.stride + 1) * of->lane->width;
-    }
-    return unrolls;
-}
+// ---- what the rings hold ----
 
-// The most units that can ever wait (a new lane holds no history of frames yet), whoever comes to which place.
-static uint32_t windows_possible(const struct farm_trainer_config *config) {
-    uint32_t windows = 0;
-    for (uint32_t i = 0; i < config->lanes->lane_count; i++) {
-        const struct farm_learner_lane *of = &config->lanes->lanes[i];
-        const uint32_t steps = of->lane ? of->lane->steps : config->lanes->model.steps;
-        if (steps >= config->shape.length) windows += (steps - config->shape.length) / config->shape.stride + 1;
-    }
-    return windows;
-}
-
-// Whether a shard's share of an update fits its rings.
+// Whether the rings of a shard, but for one, can hold its windows of an iteration.
 static enum farm_status must_fit(const struct farm_trainer_config *config, uint32_t shard,
                                  const struct farm_ring *without, struct farm_error *err) {
     const uint32_t share = farm_learner_share(config->learner->algo.batch, config->shards, shard);
-    const uint64_t possible = unrolls_possible(config, shard, without);
-    if (share && possible >= (uint64_t)share + config->lanes->width_max) return FARM_OK;
-    return farm_fail(err, without ? FARM_E_LIMIT : FARM_E_INVALID,
-                     "an update of %u unrolls does not fit the %srings%s, which hold %" PRIu64
+    uint64_t possible = 0;
+    for (uint32_t i = 0; i < config->lanes->lane_count; i++) {
+        const struct farm_learner_lane *of = &config->lanes->lanes[i];
+        if (of->lane && of->shard == shard && of->ring != without)
+            possible += farm_window_capacity(&config->plan->shape, of->lane->steps) * of->lane->width;
+    }
+    if (config->plan->sync ? possible > 0 : farm_window_update_fits(possible, share, config->lanes->width_max))
+        return FARM_OK;
+    return farm_fail(err, FARM_E_INVALID,
+                     "an update of %u windows does not fit the rings%s, which hold %" PRIu64
                      " at most: a larger --ring-steps, a smaller --batch or --unroll",
-                     share, without ? "other " : "", config->shards > 1 ? " of its GPU" : "", possible);
+                     share, config->shards > 1 ? " of its shard" : "", possible);
 }
 
-static enum farm_status make_queue(const struct farm_trainer_config *config, uint32_t shard, struct queue *queue,
-                                   struct farm_error *err) {
-    const enum farm_status status = must_fit(config, shard, NULL, err);
-    if (status) return status;
-    const uint32_t windows = windows_possible(config);
-    *queue = (struct queue){.capacity = windows + 1,
-                            .share = farm_learner_share(config->learner->algo.batch, config->shards, shard)};
-    queue->units = calloc(queue->capacity, sizeof *queue->units);
-    return queue->units ? FARM_OK : farm_fail(err, FARM_E_LIMIT, "no memory for a queue of %u windows", windows);
+static void say_what_is_missing(const struct farm_trainer *trainer, const struct farm_ring *without) {
+    struct farm_error why;
+    for (uint32_t k = 0; k < trainer->config.shards; k++)
+        if (must_fit(&trainer->config, k, without, &why))
+            farm_log_warn("training waits for more actors: %s", why.message);
 }
+
+// ---- start and end ----
 
 static void destroy(struct farm_trainer *trainer) {
     pthread_cond_destroy(&trainer->more);
     pthread_cond_destroy(&trainer->less);
     pthread_mutex_destroy(&trainer->lock);
-    for (uint32_t k = 0; k < trainer->config.shards; k++) free(trainer->queues[k].units);
-    for (int k = 0; k < 2; k++) {
-        free(trainer->updates[k].unrolls);
-        free(trainer->updates[k].finished);
-    }
+    for (int k = 0; k < FARM_BACKEND_SLOTS; k++) free(trainer->iterations[k].windows);
+    free(trainer->order);
     free(trainer);
+}
+
+static enum farm_status make_memory(struct farm_trainer *trainer, struct farm_error *err) {
+    const struct farm_trainer_config *config = &trainer->config;
+    const uint32_t windows = config->source->windows_max;
+    bool room = true;
+    for (int k = 0; k < FARM_BACKEND_SLOTS; k++) {
+        trainer->iterations[k].windows = calloc(windows + 1, sizeof *trainer->iterations[k].windows);
+        room &= trainer->iterations[k].windows != NULL;
+    }
+    if (config->plan->epochs > 1 || config->plan->minibatches > 1) {
+        trainer->order = calloc((size_t)windows * config->lanes->width_max + 1, sizeof *trainer->order);
+        room &= trainer->order != NULL;
+    }
+    return room ? FARM_OK : farm_fail(err, FARM_E_LIMIT, "no memory for an update of %u windows", windows);
 }
 
 enum farm_status farm_trainer_start(const struct farm_trainer_config *config, struct farm_trainer **out,
                                     struct farm_error *err) {
-    uint32_t batch = config->learner->algo.batch;
     struct farm_trainer *trainer = calloc(1, sizeof *trainer);
     if (!trainer) return farm_fail(err, FARM_E_LIMIT, "no memory for the trainer");
     trainer->config = *config;
-    if (config->learner->checkpoint_dir) remove_files(config->learner->checkpoint_dir, is_half_written, 0);
+    trainer->version = config->version;
     pthread_mutex_init(&trainer->lock, NULL);
     pthread_cond_init(&trainer->more, NULL);
     pthread_cond_init(&trainer->less, NULL);
-    trainer->update = &trainer->updates[0];
-    trainer->copied = now(trainer);
-    trainer->saved_version = trainer->copied.version;
-    bool room = true;
-    for (int k = 0; k < 2; k++) {
-        trainer->updates[k].unrolls = calloc(batch ? batch : 1, sizeof *trainer->updates[k].unrolls);
-        trainer->updates[k].finished = calloc(batch ? batch : 1, sizeof *trainer->updates[k].finished);
-        room &= trainer->updates[k].unrolls && trainer->updates[k].finished;
-    }
-    trainer->checkpoint_due_ns =
-        farm_now_ns() + (uint64_t)(fmin(config->learner->checkpoint_every_s, FIRST_CHECKPOINT_S) * 1e9);
-    enum farm_status status = FARM_OK;
-    if (!room) status = farm_fail(err, FARM_E_LIMIT, "no memory for an update of %u unrolls", batch);
-    for (uint32_t k = 0; k < config->shards && !status; k++) status = make_queue(config, k, &trainer->queues[k], err);
+    farm_checkpoint_writer_start(&trainer->writer, config->learner, config->ops, config->backend, config->net,
+                                 config->version);
+    enum farm_status status = make_memory(trainer, err);
+    for (uint32_t r = 0; r < config->lanes->ring_count && !status; r++)
+        if (farm_lanes_has(config->lanes, r)) farm_trainer_admit(trainer, r);
+    for (uint32_t k = 0; k < config->shards && !status && !config->learner->gate; k++) // no ring can come
+        status = must_fit(config, k, NULL, err);
+    if (!status) say_what_is_missing(trainer, NULL);
     sigset_t all, before; // signals are the main thread's
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
@@ -416,37 +332,42 @@ enum farm_status farm_trainer_start(const struct farm_trainer_config *config, st
     return FARM_OK;
 }
 
-void farm_trainer_push(struct farm_trainer *trainer, struct farm_learner_lane *lane, uint64_t start) {
-    struct queue *queue = &trainer->queues[lane->shard];
+uint64_t farm_trainer_push(struct farm_trainer *trainer, struct farm_learner_lane *lane, uint64_t start) {
+    const struct farm_window window = {.lane = lane->lane,
+                                       .cursor = &lane->cursor,
+                                       .ring = lane->ring,
+                                       .lane_id = lane->id,
+                                       .shard = lane->shard,
+                                       .start = start,
+                                       .env_count = lane->lane->width};
     pthread_mutex_lock(&trainer->lock);
-    if (queue->count == queue->capacity) abort(); // the rings bound the queue: `capacity` windows cannot be unreleased
-    queue->units[(queue->head + queue->count++) % queue->capacity] = (struct unit){.lane = lane, .start = start};
-    queue->waiting += lane->lane->width;
-    if (enough(trainer)) pthread_cond_signal(&trainer->more);
+    const uint64_t ticket = trainer->config.source->ops->push(trainer->config.source, &window);
+    if (trainer->config.source->ops->ready(trainer->config.source)) pthread_cond_signal(&trainer->more);
     pthread_mutex_unlock(&trainer->lock);
+    return ticket;
 }
 
-enum farm_status farm_trainer_can_spare(const struct farm_trainer *trainer, uint32_t ring, struct farm_error *err) {
+void farm_trainer_admit(struct farm_trainer *trainer, uint32_t ring) {
     const struct farm_lanes *lanes = trainer->config.lanes;
-    return must_fit(&trainer->config, farm_lanes_shard(lanes, ring), &lanes->rings[ring], err);
+    struct farm_window_source *source = trainer->config.source;
+    pthread_mutex_lock(&trainer->lock);
+    for (uint32_t l = 0; l < lanes->rings[ring].spec.lanes; l++) {
+        const struct farm_learner_lane *lane = &lanes->lanes[lanes->first_lane[ring] + l];
+        source->ops->admit(source, lane->lane, lane->id, lane->shard);
+    }
+    pthread_mutex_unlock(&trainer->lock);
 }
 
 void farm_trainer_forget(struct farm_trainer *trainer, uint32_t ring) {
     const struct farm_lanes *lanes = trainer->config.lanes;
-    struct queue *queue = &trainer->queues[farm_lanes_shard(lanes, ring)];
+    struct farm_window_source *source = trainer->config.source;
     pthread_mutex_lock(&trainer->lock);
-    const uint32_t count = queue->count;
-    queue->count = 0;
-    for (uint32_t i = 0; i < count; i++) {
-        const struct unit *unit = &queue->units[(queue->head + i) % queue->capacity];
-        if (unit->lane->ring == &lanes->rings[ring])
-            queue->waiting -= unit->lane->lane->width - unit->env_taken;
-        else
-            queue->units[(queue->head + queue->count++) % queue->capacity] = *unit;
-    }
+    source->ops->forget(source, &lanes->rings[ring], lanes->first_lane[ring]);
+    pthread_cond_signal(&trainer->more); // what was waited for may not come any more
     for (const uint64_t taken = trainer->taken; trainer->released < taken && !trainer->over;)
         pthread_cond_wait(&trainer->less, &trainer->lock);
     pthread_mutex_unlock(&trainer->lock);
+    say_what_is_missing(trainer, &lanes->rings[ring]);
 }
 
 bool farm_trainer_failed(struct farm_trainer *trainer) {
@@ -465,7 +386,7 @@ enum farm_status farm_trainer_stop(struct farm_trainer *trainer, struct farm_err
     enum farm_status status = trainer->status;
     if (status && err) *err = trainer->error;
     struct farm_error save_error;
-    enum farm_status saved = save(trainer, &save_error);
+    enum farm_status saved = farm_checkpoint_writer_save(&trainer->writer, &save_error);
     if (saved && !status) {
         if (err) *err = save_error;
         status = saved;

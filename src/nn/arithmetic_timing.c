@@ -105,9 +105,10 @@ static void run_candidate(struct work *work, struct candidate *c, bool first) {
         if (first || c->booked[i] < c->loading[i]) c->loading[i] = c->booked[i];
     memset(c->booked, 0, sizeof c->booked);
     for (int pass = 0; pass <= (int)training; pass++)
-        farm_executor_forward(c->executor, work->rows_at, work->rows, work->logits, work->value);
+        farm_executor_forward(c->executor, work->rows_at, farm_sequence_rows(work->rows), work->logits, work->value);
     if (training)
-        farm_executor_backward(c->executor, work->rows_at, work->rows, work->logits, work->value, work->grads);
+        farm_executor_backward(c->executor, work->rows_at, farm_sequence_rows(work->rows), work->logits, work->value,
+                               work->grads);
     c->seconds = 0;
     for (int i = 0; i < request->net->op_count; i++) {
         if (first || c->booked[i] < c->computing[i]) c->computing[i] = c->booked[i];

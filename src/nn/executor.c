@@ -340,7 +340,15 @@ static void run(struct farm_executor *ex, struct farm_dnnl_op *op) {
     if (op->primitive != NULL) farm_dnnl_op_run(&ex->dnnl, op);
 }
 
-int farm_executor_forward(struct farm_executor *ex, const void *const *rows, int batch, float *logits, float *value) {
+// Rows of a call. No network here has a state yet.
+static int batch_of(const struct farm_executor *ex, struct farm_sequence sequence) {
+    assert(sequence.steps >= 1 && sequence.columns >= 1 && ex->net.state == 0);
+    return sequence.steps * sequence.columns;
+}
+
+int farm_executor_forward(struct farm_executor *ex, const void *const *rows, struct farm_sequence sequence,
+                          float *logits, float *value) {
+    const int batch = batch_of(ex, sequence);
     use_one_thread();
     struct rung *rung = rung_for(ex, batch);
     uint64_t last = 0;
@@ -374,8 +382,9 @@ static void join_heads(const struct farm_executor *ex, const float *dlogits, con
     memset((char *)out + (size_t)batch * row_bytes, 0, (size_t)(padded - batch) * row_bytes);
 }
 
-void farm_executor_backward(struct farm_executor *ex, const void *const *rows, int batch, const float *dlogits,
-                            const float *dvalue, float *grads) {
+void farm_executor_backward(struct farm_executor *ex, const void *const *rows, struct farm_sequence sequence,
+                            const float *dlogits, const float *dvalue, float *grads) {
+    const int batch = batch_of(ex, sequence);
     assert(ex->training);
     assert(batch == ex->forward_batch);
     use_one_thread();

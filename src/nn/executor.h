@@ -30,16 +30,18 @@ void farm_executor_destroy(struct farm_executor *executor);
 // not kept.
 void farm_executor_load(struct farm_executor *executor, const float *params);
 
+// The sequence says how many rows there are: its steps x columns, at most batch_max.
+//
 // rows: batch x stack pointers. Frames: rows[b*stack + s] is frame s (0 = oldest) of row b, u8
 // [frame_channels][height][width], read in place, NULL = a frame of zeros; pixels enter the network as x/255. Flat:
 // rows[b] is f32 [flat] (stack 1). logits f32 [batch][actions], value f32 [batch]. Returns the batch size really
 // computed (padded to an executor-internal ladder), for statistics.
-int farm_executor_forward(struct farm_executor *executor, const void *const *rows, int batch, float *logits,
-                          float *value);
+int farm_executor_forward(struct farm_executor *executor, const void *const *rows, struct farm_sequence sequence,
+                          float *logits, float *value);
 
 // Gradient of sum over rows of (dlogits . logits + dvalue * value) with respect to the parameters, ADDED to grads
 // [net->parameter_count]. Must follow a forward of the same rows, whose memory must still hold what it held.
-void farm_executor_backward(struct farm_executor *executor, const void *const *rows, int batch, const float *dlogits,
-                            const float *dvalue, float *grads);
+void farm_executor_backward(struct farm_executor *executor, const void *const *rows, struct farm_sequence sequence,
+                            const float *dlogits, const float *dvalue, float *grads);
 
 #endif

@@ -104,12 +104,33 @@ struct farm_net_op {
 struct farm_net {
     const struct farm_net_spec *spec;
     struct farm_net_io io;
+    int state; // floats of recurrent state of one environment; 0: the network has none
     int tensor_count;
     struct farm_tensor tensors[FARM_TENSORS_MAX];
     size_t parameter_count;
     int op_count; // with the heads
     struct farm_net_op ops[FARM_NET_OPS_MAX];
 };
+
+// The rows of one call of an executor: time-major, row (t, c) = t * columns + c. Without a state each row stands for
+// itself, and only their number counts.
+struct farm_sequence {
+    int steps, columns;    // >= 1
+    const uint8_t *flags;  // [steps][columns] FARM_STEP_*: the state is zeroed before a FIRST; NULL without a state
+    const float *state_in; // [columns][net->state] before the first step; NULL without a state
+    float *state_out;      // [columns][net->state] after the last one; NULL without a state
+};
+
+// Rows that have nothing to do with one another.
+static inline struct farm_sequence farm_sequence_rows(int rows) {
+    struct farm_sequence sequence;
+    sequence.steps = 1;
+    sequence.columns = rows;
+    sequence.flags = NULL;
+    sequence.state_in = NULL;
+    sequence.state_out = NULL;
+    return sequence;
+}
 
 // Works out all shapes and the ops. Tensors stand in the order of the layers, weight before bias, conv0 before conv1;
 // then policy.weight, value.weight, policy.bias, value.bias, so that both heads are one product of actions + 1 outputs.

@@ -24,18 +24,17 @@ json_t *farm_sample_json(const struct farm_sample *sample) {
     farm_json_set_real(line, "infer_batch_mean", sample->infer_batch_mean);
     farm_json_set_real(line, "actor_wait_share", sample->actor_wait_share);
     farm_json_set_real(line, "learner_wait_share", sample->learner_wait_share);
-    farm_json_set_real(line, "loss_policy", sample->loss_policy);
-    farm_json_set_real(line, "loss_value", sample->loss_value);
-    farm_json_set_real(line, "entropy_nats", sample->entropy);
+    for (int k = 0; k < FARM_SAMPLE_ALGO_MAX && sample->algo[k].name; k++)
+        farm_json_set_real(line, sample->algo[k].name, sample->algo[k].value);
     farm_json_set_real(line, "grad_norm", sample->grad_norm);
     farm_json_set_real(line, "learning_rate", sample->learning_rate);
-    farm_json_set_real(line, "rho_clipped_share", sample->rho_clipped_share);
     farm_json_set_real(line, "bus_bytes_per_observation", sample->bus_bytes_per_observation);
     farm_json_set_int(line, "actors", sample->actors);
     farm_json_set_int(line, "actor_restarts", sample->actor_restarts);
     farm_json_set_int(line, "learner_restarts", sample->learner_restarts);
     farm_json_set_int(line, "checkpoints", sample->checkpoints);
     farm_json_set_int(line, "bad_values", sample->bad_values);
+    farm_json_set_int(line, "windows_dropped", sample->windows_dropped);
     farm_json_set_int(line, "actors_hung", sample->actors_hung);
     return line;
 }

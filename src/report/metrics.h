@@ -10,6 +10,13 @@
 #include "base/status.h"
 #include "report/json.h"
 
+// One of the algorithm's own figures, under its name there; NAN without an update.
+struct farm_sample_statistic {
+    const char *name;
+    double value;
+};
+enum { FARM_SAMPLE_ALGO_MAX = 8 };
+
 // Figures of one moment. Rates and shares are over the time since the sample before, totals over the run.
 struct farm_sample {
     double wall_s; // since the first answered step
@@ -23,12 +30,14 @@ struct farm_sample {
     double infer_batch_mean;   // observations of one inference pass; NAN without one
     double actor_wait_share;   // of the lanes' time: a step published and not yet answered, 0..1
     double learner_wait_share; // of the training threads' time: waiting for windows, 0..1
-    double loss_policy, loss_value, entropy, grad_norm, learning_rate, rho_clipped_share; // NAN without an update
+    struct farm_sample_statistic algo[FARM_SAMPLE_ALGO_MAX]; // name NULL ends
+    double grad_norm, learning_rate;                         // NAN without an update
     double bus_bytes_per_observation; // to a GPU, for inference and training, over the run; NAN without one
     uint64_t actors;                  // that are there now
     uint64_t actor_restarts, learner_restarts, checkpoints, bad_values;
-    uint64_t actors_hung;  // hangs that the watchdog has named, over the run
-    uint64_t actors_stuck; // actors that hang or are stopped now
+    uint64_t windows_dropped; // not trained on: too old, or of an actor that did nothing
+    uint64_t actors_hung;     // hangs that the watchdog has named, over the run
+    uint64_t actors_stuck;    // actors that hang or are stopped now
 };
 
 // The sample as a JSON object of metrics.jsonl (the caller owns it). Lengths of time in seconds (_s), shares 0..1.

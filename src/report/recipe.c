@@ -42,19 +42,20 @@ static const struct farm_recipe_key keys[] = {
          "what a GPU keeps of the rings: every step (an observation crosses the bus once), the windows in training, "
          "nothing; by itself less where its memory does not suffice"),
     TEXT(net, "auto", NULL, "network: shallow, nature, mlp, deep; auto: shallow for frames, mlp for flat observations"),
-    TEXT(algo, "vtrace", "vtrace", "algorithm"),
+    TEXT(algo, "auto", NULL, "algorithm; its keys stand below"),
+    TEXT(
+        regime, "auto", "auto|sync|async",
+        "sync: an iteration is one window of every lane, and the next waits for its update; async: windows are trained "
+        "as they come; auto: the algorithm's own"),
+    INT(max_lag, "0", 0, 1e6,
+        "async: windows older than so many versions are dropped, after fewer of them may wait; 0: the rings alone "
+        "bound "
+        "the lag"),
     TEXT(precision, "auto", "auto|f32|bf16",
          "of the network's arithmetic; auto: bf16 on GPUs, on CPUs what is fastest for each layer"),
     INT(unroll, "20", 1, 4096, "transitions of a window (T)"),
     INT(batch, "0", 0, 65536, "windows of an update; 0: half as many as environments, at least 8"),
     INT(stack, "1", 1, 32, "frames stacked (images only)"),
-    DOUBLE(discount, "0.99", 0, 1, "gamma, a step"),
-    DOUBLE(entropy_cost, "0.01", 0, 1e3, "weight of the entropy bonus"),
-    DOUBLE(baseline_cost, "0.5", 0, 1e3, "weight of the value loss"),
-    DOUBLE(rho_clip, "1", 0, 1e9, "V-trace: clip of the importance weight in the target"),
-    DOUBLE(c_clip, "1", 0, 1e9, "V-trace: clip of the importance weight that carries errors back"),
-    DOUBLE(pg_rho_clip, "1", 0, 1e9, "V-trace: clip of the importance weight of the policy gradient"),
-    DOUBLE(lambda, "1", 0, 1, "V-trace: factor on c"),
     DOUBLE(reward_clip, "1", 0, 1e9, "rewards in training are clipped to +- this; 0: not"),
     DOUBLE(reward_scale, "1", 0, 1e9, "factor on rewards in training, after clipping"),
     TEXT(optimiser, "rmsprop", "rmsprop|adam", "optimiser"),
@@ -83,17 +84,51 @@ static const struct farm_recipe_key keys[] = {
          "of numbers that are NaN, infinite or beyond 1e9 (environments in C): count: such steps train nothing; fail: "
          "the run ends and says whose they are; reset: the episode ends without a return and another begins"),
 };
-_Static_assert(sizeof keys / sizeof *keys == FARM_RECIPE_KEYS, "FARM_RECIPE_KEYS counts the table");
+enum { OWN_KEYS = sizeof keys / sizeof *keys };
+_Static_assert(OWN_KEYS + FARM_RECIPE_FAMILY_KEYS_MAX == FARM_RECIPE_KEYS_MAX, "FARM_RECIPE_KEYS_MAX counts the table");
 
-const struct farm_recipe_key *farm_recipe_key_at(size_t i) {
-    return i < FARM_RECIPE_KEYS ? &keys[i] : NULL;
+// The family that key i belongs to, and its number there; NULL: one of the recipe's own, or none.
+static const struct farm_recipe_family *family_of(const struct farm_recipe *recipe, size_t i, size_t *number) {
+    if (i < OWN_KEYS || !recipe->families) return NULL;
+    i -= OWN_KEYS;
+    for (size_t f = 0;; f++) {
+        const struct farm_recipe_family *family = recipe->families(f);
+        *number = i;
+        if (!family || i < family->key_count) return family;
+        i -= family->key_count;
+    }
 }
 
-static void *member(struct farm_recipe *recipe, const struct farm_recipe_key *key) {
-    return (char *)recipe + key->offset;
+const struct farm_recipe_key *farm_recipe_key_at(const struct farm_recipe *recipe, size_t i) {
+    size_t number;
+    const struct farm_recipe_family *family = family_of(recipe, i, &number);
+    return i < OWN_KEYS ? &keys[i] : family ? &family->keys[number] : NULL;
 }
-static const void *member_const(const struct farm_recipe *recipe, const struct farm_recipe_key *key) {
-    return (const char *)recipe + key->offset;
+
+bool farm_recipe_counts(const struct farm_recipe *recipe, size_t i) {
+    size_t number;
+    const struct farm_recipe_family *family = family_of(recipe, i, &number);
+    return !family || strcmp(family->name, recipe->algo) == 0;
+}
+
+// The i-th key's value in a recipe.
+static size_t offset_of(size_t i) {
+    return i < OWN_KEYS ? keys[i].offset : offsetof(struct farm_recipe, values) + (i - OWN_KEYS) * sizeof(double);
+}
+static void *member(struct farm_recipe *recipe, size_t i) {
+    return (char *)recipe + offset_of(i);
+}
+static const void *member_const(const struct farm_recipe *recipe, size_t i) {
+    return (const char *)recipe + offset_of(i);
+}
+
+double farm_recipe_family_value(const struct farm_recipe *recipe, size_t k) {
+    size_t number;
+    for (size_t i = OWN_KEYS; farm_recipe_key_at(recipe, i); i++)
+        if (farm_recipe_counts(recipe, i) && family_of(recipe, i, &number) && number == k)
+            return recipe->values[i - OWN_KEYS];
+    assert(!"key of the recipe's algorithm");
+    return 0;
 }
 
 // ---- values ----
@@ -124,10 +159,8 @@ static enum farm_status out_of_range(const struct farm_recipe_key *key, const ch
                      key->most);
 }
 
-// Converts, checks and stores; *out is a whole recipe in which only this key's member is written.
-static enum farm_status store(const struct farm_recipe_key *key, const char *value, struct farm_recipe *out,
-                              struct farm_error *err) {
-    void *to = member(out, key);
+// Converts, checks and stores into `to`, the key's member of a recipe.
+static enum farm_status store(const struct farm_recipe_key *key, const char *value, void *to, struct farm_error *err) {
     switch (key->type) {
     case FARM_RECIPE_TEXT:
         return store_text(key, value, to, err);
@@ -156,10 +189,13 @@ static enum farm_status store(const struct farm_recipe_key *key, const char *val
     return FARM_E_INVALID;
 }
 
-void farm_recipe_defaults(struct farm_recipe *recipe) {
+void farm_recipe_defaults(struct farm_recipe *recipe, farm_recipe_families *families) {
+    const struct farm_recipe_key *key;
     memset(recipe, 0, sizeof *recipe);
-    for (size_t i = 0; i < FARM_RECIPE_KEYS; i++) {
-        enum farm_status status = store(&keys[i], keys[i].default_text, recipe, NULL);
+    recipe->families = families;
+    for (size_t i = 0; (key = farm_recipe_key_at(recipe, i)); i++) {
+        assert(i < FARM_RECIPE_KEYS_MAX && (i < OWN_KEYS || key->type == FARM_RECIPE_DOUBLE));
+        enum farm_status status = store(key, key->default_text, member(recipe, i), NULL);
         assert(status == FARM_OK);
     }
 }
@@ -203,35 +239,66 @@ static bool is_utf8(const char *text) {
     return true;
 }
 
-static size_t find_key(const char *name) {
-    size_t i = 0;
-    while (i < FARM_RECIPE_KEYS && strcmp(keys[i].name, name) != 0) i++;
-    return i;
+// The first key of this name from `from` on; SIZE_MAX: there is no (other) one.
+static size_t find_key(const struct farm_recipe *recipe, const char *name, size_t from) {
+    const struct farm_recipe_key *key;
+    for (size_t i = from; (key = farm_recipe_key_at(recipe, i)); i++)
+        if (strcmp(key->name, name) == 0) return i;
+    return SIZE_MAX;
+}
+
+bool farm_recipe_set_by(const struct farm_recipe *recipe, const char *name, enum farm_recipe_layer layer) {
+    const size_t i = find_key(recipe, name, 0);
+    return i != SIZE_MAX && recipe->layers[i] >= layer;
+}
+
+// "a, b, c" of the families.
+static const char *list_families(const struct farm_recipe *recipe, char *text, size_t bytes) {
+    const struct farm_recipe_family *family;
+    text[0] = 0;
+    for (size_t f = 0; recipe->families && (family = recipe->families(f)); f++)
+        snprintf(text + strlen(text), bytes - strlen(text), "%s%s", f ? ", " : "", family->name);
+    return text;
+}
+
+static bool is_algorithm(const struct farm_recipe *recipe, const char *name) {
+    const struct farm_recipe_family *family;
+    for (size_t f = 0; recipe->families && (family = recipe->families(f)); f++)
+        if (strcmp(family->name, name) == 0) return true;
+    return strcmp(name, "auto") == 0 || !recipe->families;
 }
 
 enum farm_status farm_recipe_set(struct farm_recipe *recipe, enum farm_recipe_layer layer, const char *name,
                                  const char *value, struct farm_error *err) {
-    char normal[64];
+    char normal[64], names[256];
     if (strlen(name) >= sizeof normal) return farm_fail(err, FARM_E_NOT_FOUND, "unknown key '%.40s...'", name);
     if (!is_utf8(name) || (value && !is_utf8(value)))
         return farm_fail(err, FARM_E_USAGE, "%s: '%.40s' is not UTF-8 text", name, value ? value : "");
     for (size_t i = 0; i <= strlen(name); i++) normal[i] = name[i] == '-' ? '_' : name[i];
     if (strncmp(normal, "env.", 4) == 0) return set_option(recipe, layer, normal + 4, value ? value : "true", err);
 
-    size_t i = find_key(normal);
-    if (i == FARM_RECIPE_KEYS && !value && strncmp(normal, "no_", 3) == 0) {
-        i = find_key(normal + 3);
-        if (i == FARM_RECIPE_KEYS || keys[i].type != FARM_RECIPE_BOOL) i = FARM_RECIPE_KEYS;
+    size_t i = find_key(recipe, normal, 0);
+    if (i == SIZE_MAX && !value && strncmp(normal, "no_", 3) == 0) {
+        i = find_key(recipe, normal + 3, 0);
+        if (i >= OWN_KEYS || keys[i].type != FARM_RECIPE_BOOL) i = SIZE_MAX;
         value = "false";
     }
-    if (i == FARM_RECIPE_KEYS) return farm_fail(err, FARM_E_NOT_FOUND, "unknown key '%s'", name);
-    if (!value && keys[i].type != FARM_RECIPE_BOOL) return farm_fail(err, FARM_E_USAGE, "%s needs a value", name);
-
-    struct farm_recipe checked;
-    enum farm_status status = store(&keys[i], value ? value : "true", &checked, err);
-    if (status || recipe->layers[i] > layer) return status;
-    recipe->layers[i] = (uint8_t)layer;
-    return store(&keys[i], value ? value : "true", recipe, err);
+    if (i == SIZE_MAX) return farm_fail(err, FARM_E_NOT_FOUND, "unknown key '%s'", name);
+    const char *const key_name = farm_recipe_key_at(recipe, i)->name;
+    if (strcmp(key_name, "algo") == 0 && value && !is_algorithm(recipe, value))
+        return farm_fail(err, FARM_E_USAGE, "algo: must be one of %s (got '%.40s')",
+                         list_families(recipe, names, sizeof names), value);
+    for (; i != SIZE_MAX; i = find_key(recipe, key_name, i + 1)) {
+        const struct farm_recipe_key *key = farm_recipe_key_at(recipe, i);
+        if (!value && key->type != FARM_RECIPE_BOOL) return farm_fail(err, FARM_E_USAGE, "%s needs a value", name);
+        char checked[FARM_RECIPE_PATH_BYTES];
+        enum farm_status status = store(key, value ? value : "true", checked, err);
+        if (status) return status;
+        if (recipe->layers[i] > layer) continue;
+        recipe->layers[i] = (uint8_t)layer;
+        store(key, value ? value : "true", member(recipe, i), err);
+    }
+    return FARM_OK;
 }
 
 // ---- reading YAML ----
@@ -241,7 +308,7 @@ struct reading {
     struct farm_recipe *recipe;
     enum farm_recipe_layer layer;
     const char *where;
-    bool seen[FARM_RECIPE_KEYS];
+    bool seen[FARM_RECIPE_KEYS_MAX];
     struct farm_error *err;
 };
 
@@ -250,9 +317,11 @@ static enum farm_status fail_at(const struct reading *reading, size_t line, cons
 }
 
 static enum farm_status unknown_key(const struct reading *reading, size_t line, const char *name) {
-    const char *names[FARM_RECIPE_KEYS];
-    for (size_t i = 0; i < FARM_RECIPE_KEYS; i++) names[i] = keys[i].name;
-    const char *near = farm_nearest(name, names, FARM_RECIPE_KEYS);
+    const char *names[FARM_RECIPE_KEYS_MAX];
+    const struct farm_recipe_key *key;
+    size_t count = 0;
+    while ((key = farm_recipe_key_at(reading->recipe, count))) names[count++] = key->name;
+    const char *near = farm_nearest(name, names, count);
     return farm_fail(reading->err, FARM_E_USAGE, "%s:%zu: unknown key '%.40s'%s%s%s (farm train --help lists all)",
                      reading->where, line + 1, name, near ? ": did you mean '" : "", near ? near : "",
                      near ? "'?" : "");
@@ -263,8 +332,8 @@ static enum farm_status take_pair(struct reading *reading, const yaml_event_t *k
     size_t line = value->start_mark.line;
     if (strlen(name) != key->data.scalar.length || strlen(text) != value->data.scalar.length)
         return fail_at(reading, line, "a key or a value holds a zero byte");
-    size_t i = find_key(name);
-    if (i < FARM_RECIPE_KEYS) {
+    size_t i = find_key(reading->recipe, name, 0);
+    if (i != SIZE_MAX) {
         if (reading->seen[i])
             return farm_fail(reading->err, FARM_E_USAGE, "%s:%zu: key '%s' is given twice", reading->where, line + 1,
                              name);
@@ -359,10 +428,29 @@ enum farm_status farm_recipe_load(struct farm_recipe *recipe, enum farm_recipe_l
     return status;
 }
 
+// No key of another algorithm may be set by a person.
+static enum farm_status check_families(const struct farm_recipe *recipe, struct farm_error *err) {
+    const struct farm_recipe_key *key;
+    size_t number;
+    for (size_t i = OWN_KEYS; (key = farm_recipe_key_at(recipe, i)); i++) {
+        bool counts = recipe->layers[i] < FARM_LAYER_FILE;
+        for (size_t k = find_key(recipe, key->name, 0); k != SIZE_MAX && !counts;
+             k = find_key(recipe, key->name, k + 1))
+            counts = farm_recipe_counts(recipe, k);
+        if (!counts)
+            return farm_fail(err, FARM_E_USAGE, "%s is a key of algorithm %s, and this run's is %s", key->name,
+                             family_of(recipe, i, &number)->name, recipe->algo);
+    }
+    return FARM_OK;
+}
+
 enum farm_status farm_recipe_settle(struct farm_recipe *recipe, struct farm_error *err) {
-    uint8_t frames = recipe->layers[find_key("frames")], seconds = recipe->layers[find_key("seconds")];
+    uint8_t frames = recipe->layers[find_key(recipe, "frames", 0)];
+    uint8_t seconds = recipe->layers[find_key(recipe, "seconds", 0)];
     if (frames > seconds) recipe->seconds = 0;
     if (seconds > frames) recipe->frames = 0;
+    if (strcmp(recipe->algo, "auto") == 0 && recipe->families)
+        snprintf(recipe->algo, sizeof recipe->algo, "%s", recipe->families(0)->name);
     if (recipe->envs_per_actor % recipe->lanes)
         return farm_fail(
             err, FARM_E_USAGE,
@@ -373,7 +461,7 @@ enum farm_status farm_recipe_settle(struct farm_recipe *recipe, struct farm_erro
                          (long long)recipe->micro_batch, (long long)recipe->batch);
     if (recipe->lr_end > recipe->lr)
         return farm_fail(err, FARM_E_USAGE, "lr_end (%g) is larger than lr (%g)", recipe->lr_end, recipe->lr);
-    return FARM_OK;
+    return check_families(recipe, err);
 }
 
 // ---- writing ----
@@ -387,9 +475,9 @@ static void format_double(double value, char *text, size_t text_bytes) {
 }
 
 char *farm_recipe_value(const struct farm_recipe *recipe, size_t key, char *text, size_t text_bytes) {
-    assert(key < FARM_RECIPE_KEYS && text_bytes > 0);
-    const void *from = member_const(recipe, &keys[key]);
-    switch (keys[key].type) {
+    assert(farm_recipe_key_at(recipe, key) && text_bytes > 0);
+    const void *from = member_const(recipe, key);
+    switch (farm_recipe_key_at(recipe, key)->type) {
     case FARM_RECIPE_TEXT:
         snprintf(text, text_bytes, "%s", (const char *)from);
         break;
@@ -419,8 +507,10 @@ static bool emit_text(yaml_emitter_t *emitter, const char *text) {
 
 static bool emit_pairs(yaml_emitter_t *emitter, const struct farm_recipe *recipe) {
     char text[FARM_RECIPE_PATH_BYTES];
-    for (size_t i = 0; i < FARM_RECIPE_KEYS; i++)
-        if (!emit_text(emitter, keys[i].name) || !emit_text(emitter, farm_recipe_value(recipe, i, text, sizeof text)))
+    const struct farm_recipe_key *key;
+    for (size_t i = 0; (key = farm_recipe_key_at(recipe, i)); i++)
+        if (farm_recipe_counts(recipe, i) &&
+            (!emit_text(emitter, key->name) || !emit_text(emitter, farm_recipe_value(recipe, i, text, sizeof text))))
             return false;
     for (size_t i = 0; i < recipe->option_count; i++) {
         snprintf(text, sizeof text, "env.%s", recipe->options[i].key);
@@ -472,15 +562,22 @@ bool farm_recipe_shipped(const char *folder, const char *env, char *path, size_t
     return n > 0 && (size_t)n < path_bytes && access(path, R_OK) == 0;
 }
 
-void farm_recipe_print_help(void) {
+static void print_key(const struct farm_recipe_key *key) {
+    char flag[48];
+    snprintf(flag, sizeof flag, "--%s", key->name);
+    for (char *at = flag + 2; *at; at++)
+        if (*at == '_') *at = '-';
+    printf("  %-26s %s%s%s%s [%s]\n", flag, key->help, key->choices ? " (" : "", key->choices ? key->choices : "",
+           key->choices ? ")" : "", key->default_text);
+}
+
+void farm_recipe_print_help(const struct farm_recipe *recipe) {
+    const struct farm_recipe_family *family;
     printf("\nrecipe keys, each also a line \"key: value\" of a recipe file (default in brackets):\n");
-    for (size_t i = 0; i < FARM_RECIPE_KEYS; i++) {
-        char flag[48];
-        snprintf(flag, sizeof flag, "--%s", keys[i].name);
-        for (char *at = flag + 2; *at; at++)
-            if (*at == '_') *at = '-';
-        printf("  %-26s %s%s%s%s [%s]\n", flag, keys[i].help, keys[i].choices ? " (" : "",
-               keys[i].choices ? keys[i].choices : "", keys[i].choices ? ")" : "", keys[i].default_text);
-    }
+    for (size_t i = 0; i < OWN_KEYS; i++) print_key(&keys[i]);
     printf("  %-26s %s\n", "--env.OPTION VALUE", "option of the environment, e.g. --env.noop_max 30 for ale/*");
+    for (size_t f = 0; recipe->families && (family = recipe->families(f)); f++) {
+        printf("\nkeys of --algo %s%s: %s\n", family->name, f ? "" : " (the default)", family->about);
+        for (size_t k = 0; k < family->key_count; k++) print_key(&family->keys[k]);
+    }
 }

@@ -13,7 +13,8 @@
 #include "base/status.h"
 
 enum {
-    FARM_RECIPE_KEYS = 48,
+    FARM_RECIPE_FAMILY_KEYS_MAX = 64, // of all families together
+    FARM_RECIPE_KEYS_MAX = 43 + FARM_RECIPE_FAMILY_KEYS_MAX,
     FARM_RECIPE_OPTIONS_MAX = 32,
     FARM_RECIPE_TEXT_BYTES = 64,   // a text with its zero
     FARM_RECIPE_PATH_BYTES = 1024, // a text that may hold a path: env, and the values of options
@@ -44,6 +45,15 @@ struct farm_recipe_key {
     size_t text_bytes;        // texts: of the member, the zero included
 };
 
+// The keys of one algorithm: numbers (FARM_RECIPE_DOUBLE), of which the recipe holds the values. The key `algo` names
+// the family that counts; a key of another one is refused in a file and on the command line. Families may share names.
+struct farm_recipe_family {
+    const char *name, *about;
+    const struct farm_recipe_key *keys; // offset is not used
+    size_t key_count;
+};
+typedef const struct farm_recipe_family *farm_recipe_families(size_t i); // the i-th; NULL behind the last
+
 // An option of the environment: key "env.noop_max" is option "noop_max".
 struct farm_recipe_option {
     char key[48], value[FARM_RECIPE_PATH_BYTES];
@@ -55,23 +65,34 @@ struct farm_recipe {
     char env[FARM_RECIPE_PATH_BYTES];
     char device[FARM_RECIPE_TEXT_BYTES], net[FARM_RECIPE_TEXT_BYTES], algo[FARM_RECIPE_TEXT_BYTES],
         precision[FARM_RECIPE_TEXT_BYTES], mirror[FARM_RECIPE_TEXT_BYTES], optimiser[FARM_RECIPE_TEXT_BYTES],
-        wait[FARM_RECIPE_TEXT_BYTES], bad_values[FARM_RECIPE_TEXT_BYTES];
+        wait[FARM_RECIPE_TEXT_BYTES], bad_values[FARM_RECIPE_TEXT_BYTES], regime[FARM_RECIPE_TEXT_BYTES];
     int64_t seed, frames, actors, envs_per_actor, lanes, ring_steps, gpus;
-    int64_t unroll, batch, stack, micro_batch, train_threads, infer_batch_max;
-    double seconds, discount, entropy_cost, baseline_cost, rho_clip, c_clip, pg_rho_clip, lambda, reward_clip,
-        reward_scale;
+    int64_t unroll, batch, stack, micro_batch, train_threads, infer_batch_max, max_lag;
+    double seconds, reward_clip, reward_scale;
     double lr, lr_end, grad_norm_clip, rmsprop_decay, rmsprop_epsilon, adam_beta1, adam_beta2, adam_epsilon;
     double infer_wait_ms, checkpoint_every, metrics_every, hang_seconds;
     bool loss_sum, pin, numa, huge_pages;
     struct farm_recipe_option options[FARM_RECIPE_OPTIONS_MAX];
     size_t option_count;
-    uint8_t layers[FARM_RECIPE_KEYS]; // enum farm_recipe_layer that set each key, in the table's order
+    farm_recipe_families *families;             // NULL: none
+    double values[FARM_RECIPE_FAMILY_KEYS_MAX]; // of the families' keys, family after family
+    uint8_t layers[FARM_RECIPE_KEYS_MAX];       // enum farm_recipe_layer that set each key, in the order of key_at
 };
 
-// The i-th key, in the order of --help; NULL from FARM_RECIPE_KEYS on.
-const struct farm_recipe_key *farm_recipe_key_at(size_t i);
+// The i-th key, in the order of --help: the recipe's own, then those of each family; NULL behind the last.
+const struct farm_recipe_key *farm_recipe_key_at(const struct farm_recipe *recipe, size_t i);
 
-void farm_recipe_defaults(struct farm_recipe *recipe);
+// Whether the key counts in this recipe: it is none of another algorithm's.
+bool farm_recipe_counts(const struct farm_recipe *recipe, size_t i);
+
+// Whether the key `name` was set by this layer or a stronger one.
+bool farm_recipe_set_by(const struct farm_recipe *recipe, const char *name, enum farm_recipe_layer layer);
+
+// families: those of src/algo; NULL: a recipe without an algorithm's keys.
+void farm_recipe_defaults(struct farm_recipe *recipe, farm_recipe_families *families);
+
+// The value of the k-th key of the family that `algo` names.
+double farm_recipe_family_value(const struct farm_recipe *recipe, size_t k);
 
 // Sets one key from text, unless a stronger layer has set it already (the text is checked all the same, so layers may
 // come in any order). '-' and '_' are the same in `name`; value NULL means true, "no-KEY" false, for boolean keys.
@@ -91,7 +112,8 @@ enum farm_status farm_recipe_load(struct farm_recipe *recipe, enum farm_recipe_l
                                   struct farm_error *err);
 
 // To be called once after all layers. Of `frames` and `seconds` the one set by the stronger layer ends the run; the
-// other is dropped (set to 0). Checks what keys say together. Errors: FARM_E_USAGE.
+// other is dropped (set to 0); `algo` auto becomes the first family. Checks what keys say together. Errors:
+// FARM_E_USAGE.
 enum farm_status farm_recipe_settle(struct farm_recipe *recipe, struct farm_error *err);
 
 // The recipe as YAML text, every key (malloc'd, the caller frees; *bytes without the final zero). NULL when out of
@@ -106,6 +128,6 @@ char *farm_recipe_value(const struct farm_recipe *recipe, size_t key, char *text
 bool farm_recipe_shipped(const char *folder, const char *env, char *path, size_t path_bytes);
 
 // Prints every key with default, range and meaning on stdout: a part of --help.
-void farm_recipe_print_help(void);
+void farm_recipe_print_help(const struct farm_recipe *recipe);
 
 #endif

@@ -38,6 +38,8 @@ struct farm_doorbells {
     uint64_t *seen;           // [count]
     uint32_t count;
     int eventfd;
+    const uint64_t *gate; // one more word whose change ends a wait: its writer writes to the eventfd too; NULL: none
+    uint64_t gate_seen;
 };
 
 enum farm_status farm_doorbells_make(struct farm_doorbells *bells, struct farm_ring **rings, uint32_t count,
@@ -48,8 +50,8 @@ void farm_doorbells_free(struct farm_doorbells *bells);
 // load a ring.
 uint32_t farm_doorbells_poll(struct farm_doorbells *bells, uint32_t *out);
 
-// Waits until a bell has rung (true) or timeout_ns has passed (false); spins spin_ns first. Does not consume the ring:
-// poll does.
+// Waits until a bell has rung or `gate` has changed (true), or timeout_ns has passed (false); spins spin_ns first. Does
+// not consume the ring: poll does.
 bool farm_doorbells_wait(struct farm_doorbells *bells, uint64_t spin_ns, uint64_t timeout_ns);
 
 // After one or more answers or releases on lanes of this ring: wakes its actor where it says that it sleeps.

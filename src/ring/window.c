@@ -1,6 +1,11 @@
 // See window.h.
 #include "ring/window.h"
 
+uint64_t farm_window_capacity(const struct farm_window_shape *shape, uint64_t steps) {
+    const uint64_t held = (uint64_t)shape->stack - 1 + shape->length;
+    return steps < held ? 0 : (steps - held) / shape->stride + 1;
+}
+
 void farm_window_cursor_start(const struct farm_lane *lane, const struct farm_window_shape *shape,
                               struct farm_window_cursor *cursor) {
     uint64_t consumed = farm_lane_consumed(lane);

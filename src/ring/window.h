@@ -1,6 +1,7 @@
-// Windows: the way training reads a lane. Window k of a lane covers steps [k*stride, k*stride + length); V-trace's
-// unroll of T transitions has stride T and length T+1, so neighbours share the boundary step. Nothing is copied: a
-// window is three numbers. Runs in the learner. No window is handed out twice, none is skipped while its reader lives.
+// Windows: the way training reads a lane. Window k of a lane covers steps [k*stride, k*stride + length); V-trace's and
+// PPO's windows of T transitions have stride T and length T+1, so neighbours share the boundary step. Nothing is
+// copied: a window is three numbers. Runs in the learner. No window is handed out twice, none is skipped while its
+// reader lives.
 #ifndef FARM_RING_WINDOW_H
 #define FARM_RING_WINDOW_H
 
@@ -16,6 +17,28 @@ struct farm_window_shape {
 struct farm_window_cursor {
     uint64_t next, held;
 };
+
+struct farm_ring; // ring.h
+
+// A window in the hands of training: environments [env_from, env_from + env_count) over steps [start, start + length).
+struct farm_window {
+    struct farm_lane *lane; // the learner's view
+    struct farm_window_cursor *cursor;
+    struct farm_ring *ring;  // the lane's
+    uint32_t lane_id, shard; // of the whole farm
+    uint64_t start;
+    uint32_t env_from, env_count;
+};
+
+// Windows of one environment that a lane of `steps` steps holds before its actor has to wait, history of frames
+// included; 0: not one.
+uint64_t farm_window_capacity(const struct farm_window_shape *shape, uint64_t steps);
+
+// Whether rings that hold `capacity` windows in all let an update of `count` be filled, whatever the order in which
+// lanes of at most `width_max` environments hand theirs over. The rule for plans, for the watchdog and for the trainer.
+static inline bool farm_window_update_fits(uint64_t capacity, uint64_t count, uint32_t width_max) {
+    return count && capacity >= count + width_max;
+}
 
 // Starts at the first window boundary whose steps and stack are all still in the ring (a learner that came back), at 0
 // in a new one.

@@ -174,11 +174,19 @@ static void start(struct farm_run_change *change, struct farm_error *err) {
 
 // ---- one goes ----
 
+// A person who takes actors away is kept from stopping training by it.
+static enum farm_status can_spare(const struct farm_run_workers *workers, uint32_t a, struct farm_error *err) {
+    const uint32_t shard = workers->ring_shard[a], left = rings_of(workers, shard) - 1;
+    if (left) return farm_run_update_fits(workers->plan, left, shard, err);
+    return farm_fail(err, FARM_E_LIMIT, "it is the last actor%s (Ctrl-C ends the run)",
+                     workers->plan->shards > 1 ? " of its shard" : "");
+}
+
 static void let_go(struct farm_run_change *change, uint32_t a) {
     struct farm_error err;
     change->actor = a;
     change->state = FARM_RUN_GOES;
-    if (ask(change, &err)) refuse(change, &err);
+    if (can_spare(change->workers, a, &err) || ask(change, &err)) refuse(change, &err);
 }
 
 // The newest of the shard that serves most.

@@ -16,9 +16,8 @@ static enum farm_status try_checkpoint(const struct farm_run_plan *plan, const c
     if (status) return status;
     float *scratch = calloc(3 * net.parameter_count, sizeof *scratch);
     if (!scratch) return farm_fail(err, FARM_E_LIMIT, "no memory to read %s", path);
-    struct farm_backend_state state = {.params = scratch,
-                                       .first = adam ? scratch + net.parameter_count : NULL,
-                                       .second = scratch + 2 * net.parameter_count};
+    struct farm_backend_state state = farm_backend_state_of(scratch, adam ? scratch + net.parameter_count : NULL,
+                                                            scratch + 2 * net.parameter_count, 0, 0);
     status = farm_checkpoint_load(path, &net, &state, &has_optimiser, &metadata, err);
     if (!status) farm_checkpoint_metadata_free(&metadata);
     free(scratch);

@@ -6,13 +6,14 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "algo/registry.h"
 #include "base/log.h"
 #include "run/paths.h"
 #include "shm/limits.h"
 
 enum {
     ENVS_PER_ACTOR = 16, // where the recipe leaves it open: enough to fill a batch, few enough for a small cache
-    BATCH_LEAST = 8,     // unrolls of an update; half the environments keeps the policy lag at about three updates
+    BATCH_LEAST = 8,     // windows of an update; half the environments keeps the policy lag at about three updates
     EVAL_ENVS_MAX = 64,
     INFER_BATCH_MAX = 256,
     INFER_BATCH_MAX_GPU = 1024,
@@ -28,9 +29,9 @@ static enum farm_status choose_io(const struct farm_run_plan *plan, struct farm_
     const struct farm_field_spec *field = &env->obs[0];
     const char *only = NULL;
     *io = (struct farm_net_io){.stack = (int)plan->recipe.stack, .actions = (int)farm_policy_outputs(&env->action)};
-    if (env->action.kind != FARM_ACTION_DISCRETE) {
-        only = "one discrete action a step";
-    } else if (env->obs_count != 1) {
+    struct farm_head head;
+    if (farm_head_make(&env->action, &head, err)) return farm_fail_in(err, FARM_E_UNSUPPORTED, "%s", plan->env.name);
+    if (env->obs_count != 1) {
         only = "a single observation array";
     } else if (field->dtype == FARM_U8 && field->rank == 2) {
         io->frame_channels = 1;
@@ -95,9 +96,7 @@ static enum farm_status choose_gpus(const struct farm_run_plan *plan, uint64_t e
 }
 
 static bool is_flag(const struct farm_recipe *recipe, const char *key) {
-    for (size_t i = 0; i < FARM_RECIPE_KEYS; i++)
-        if (strcmp(farm_recipe_key_at(i)->name, key) == 0) return recipe->layers[i] == FARM_LAYER_FLAG;
-    return false;
+    return farm_recipe_set_by(recipe, key, FARM_LAYER_FLAG);
 }
 
 // Flags for GPUs that a run without any makes nothing of.
@@ -163,10 +162,11 @@ static void choose_counts(struct farm_run_plan *plan, uint64_t episodes) {
         int64_t others = least - recipe->envs_per_actor;
         uint64_t without_one = others ? (uint64_t)((share + others - 1) / others) - 1 : 0;
         if (windows < without_one) windows = without_one;
-        recipe->ring_steps =
-            episodes ? recipe->stack + 2
-                     : (int64_t)farm_ring_steps_needed(windows, (uint64_t)recipe->unroll, (uint64_t)recipe->unroll + 1,
-                                                       (uint64_t)recipe->stack);
+        if (plan->passes.sync) windows = 1;
+        recipe->ring_steps = episodes
+                                 ? recipe->stack + 2
+                                 : (int64_t)farm_ring_steps_needed(windows, plan->passes.shape.stride,
+                                                                   plan->passes.shape.length, plan->passes.shape.stack);
     }
     if (!recipe->infer_batch_max)
         recipe->infer_batch_max = most < infer_batch_most(plan) ? most : infer_batch_most(plan);
@@ -174,6 +174,28 @@ static void choose_counts(struct farm_run_plan *plan, uint64_t episodes) {
     plan->lanes = (uint32_t)recipe->lanes;
     plan->width = (uint32_t)(recipe->envs_per_actor / recipe->lanes);
     plan->steps = (uint32_t)recipe->ring_steps;
+    plan->algo.batch = (uint32_t)recipe->batch;
+}
+
+enum farm_status farm_run_update_fits(const struct farm_run_plan *plan, uint32_t actors, uint32_t shard,
+                                      struct farm_error *err) {
+    const uint32_t share = farm_learner_share(plan->algo.batch, plan->shards, shard);
+    const uint64_t capacity =
+        farm_window_capacity(&plan->passes.shape, plan->steps) * plan->width * plan->lanes * actors;
+    if (plan->passes.sync ? capacity > 0 : farm_window_update_fits(capacity, share, plan->width)) return FARM_OK;
+    return farm_fail(err, FARM_E_LIMIT,
+                     "an update of %u windows does not fit the rings of %u actor%s, which hold %" PRIu64
+                     " at most: a larger --ring-steps, a smaller --batch or --unroll",
+                     share, actors, actors == 1 ? "" : "s", capacity);
+}
+
+static enum farm_status check_capacity(const struct farm_run_plan *plan, struct farm_error *err) {
+    for (uint32_t k = 0; k < plan->shards; k++) {
+        uint32_t actors = 0;
+        for (uint32_t a = 0; a < plan->actors; a++) actors += (uint32_t)plan->placement->actor[a].shard == k;
+        if (farm_run_update_fits(plan, actors, k, err)) return FARM_E_INVALID;
+    }
+    return FARM_OK;
 }
 
 static void open_claim(struct farm_run_plan *plan) {
@@ -214,6 +236,7 @@ static enum farm_status place(struct farm_run_plan *plan, uint64_t episodes, str
     status = farm_claim_plan(&plan->claim, plan->machine, &request, plan->placement, err);
     if (!status && plan->placement->actor_count != (int)plan->actors)
         status = farm_fail(err, FARM_E_BUSY, "another farm has taken CPUs at this very moment: try again");
+    if (!status && !plan->standin.body && !episodes) status = check_capacity(plan, err);
     return status;
 }
 
@@ -260,6 +283,8 @@ enum farm_status farm_run_plan_make(struct farm_run_plan *plan, const struct far
     plan->placement = calloc(1, sizeof *plan->placement);
     if (!plan->machine || !plan->placement) return farm_fail_errno(err, FARM_E_LIMIT, "no memory for the plan");
     enum farm_status status = farm_env_find(&plan->recipe, &plan->env, err);
+    if (!status) status = farm_algo_configure(&plan->recipe, &plan->algo, err);
+    if (!status) status = farm_algo_plan_make(&plan->algo, &plan->passes, err);
     if (!status && !plan->standin.body) status = choose_net(plan, err);
     if (!status) status = place(plan, request->episodes, err);
     if (status) return status;

@@ -47,6 +47,8 @@ struct farm_run_plan {
     struct farm_ring_layout layout;
 
     // the learner
+    struct farm_algo_config algo;
+    struct farm_algo_plan passes; // and the windows' shape
     struct farm_net_spec net;
     struct farm_net_io io;
     enum farm_device device;
@@ -61,6 +63,11 @@ struct farm_run_plan {
 enum farm_status farm_run_plan_make(struct farm_run_plan *plan, const struct farm_run_request *request,
                                     struct farm_error *err);
 void farm_run_plan_free(struct farm_run_plan *plan); // safe on a zeroed one
+
+// Whether the rings of so many actors of a shard hold its windows of an update. FARM_E_LIMIT: they do not; names the
+// keys to change.
+enum farm_status farm_run_update_fits(const struct farm_run_plan *plan, uint32_t actors, uint32_t shard,
+                                      struct farm_error *err);
 
 // Bytes of shared memory of one actor's rings, and of all actors' at the start.
 static inline uint64_t farm_run_actor_bytes(const struct farm_run_plan *plan) {

@@ -49,6 +49,7 @@ void farm_run_sample(struct farm_run_sampler *sampler, uint64_t now_ns, struct f
         .agent_steps = farm_load_relaxed(&stats->agent_steps),
         .updates = farm_load_relaxed(&stats->updates),
         .episodes = farm_load_relaxed(&stats->episodes),
+        .windows_dropped = farm_load_relaxed(&stats->windows_dropped),
         .frames_target = (uint64_t)plan->recipe.frames,
         .seconds_target = plan->recipe.seconds,
         .frames_start = workers->learner.frames_start,
@@ -72,11 +73,11 @@ void farm_run_sample(struct farm_run_sampler *sampler, uint64_t now_ns, struct f
     sample->return_std = sample->episodes ? farm_stats_get(&stats->return_std) : nothing;
     double length = farm_stats_get(&stats->length_mean);
     sample->length_mean = length > 0 ? length : nothing;
-    sample->loss_policy = sample->updates ? farm_stats_get(&stats->loss_policy) : nothing;
-    sample->loss_value = sample->updates ? farm_stats_get(&stats->loss_value) : nothing;
-    sample->entropy = sample->updates ? farm_stats_get(&stats->entropy) : nothing;
+    const struct farm_algo *algo = plan->algo.algo;
+    for (int k = 0; k < FARM_SAMPLE_ALGO_MAX && algo->statistics[k]; k++)
+        sample->algo[k] = (struct farm_sample_statistic){algo->statistics[k],
+                                                         sample->updates ? farm_stats_get(&stats->algo[k]) : nothing};
     sample->grad_norm = sample->updates ? farm_stats_get(&stats->grad_norm) : nothing;
     sample->learning_rate = sample->updates ? farm_stats_get(&stats->learning_rate) : nothing;
-    sample->rho_clipped_share = sample->updates ? farm_stats_get(&stats->rho_clipped_share) : nothing;
     sample_rates(sampler, now_ns, sample);
 }

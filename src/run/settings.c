@@ -31,45 +31,18 @@ static enum farm_precision precision_of(const struct farm_recipe *recipe) {
     return is(recipe->precision, "f32") ? FARM_PRECISION_F32 : FARM_PRECISION_AUTO;
 }
 
-static struct farm_algo_config algo_of(const struct farm_recipe *recipe) {
-    return (struct farm_algo_config){
-        .algo = FARM_ALGO_VTRACE,
-        .unroll = (uint32_t)recipe->unroll,
-        .batch = (uint32_t)recipe->batch,
-        .stack = (uint32_t)recipe->stack,
-        .discount = recipe->discount,
-        .entropy_cost = recipe->entropy_cost,
-        .baseline_cost = recipe->baseline_cost,
-        .rho_clip = recipe->rho_clip,
-        .c_clip = recipe->c_clip,
-        .pg_rho_clip = recipe->pg_rho_clip,
-        .lambda = recipe->lambda,
-        .reward_clip = recipe->reward_clip,
-        .reward_scale = recipe->reward_scale,
-        .optimiser = is(recipe->optimiser, "adam") ? FARM_OPTIMISER_ADAM : FARM_OPTIMISER_RMSPROP,
-        .lr = recipe->lr,
-        .lr_end = recipe->lr_end,
-        .grad_norm_clip = recipe->grad_norm_clip,
-        .rmsprop_decay = recipe->rmsprop_decay,
-        .rmsprop_epsilon = recipe->rmsprop_epsilon,
-        .adam_beta1 = recipe->adam_beta1,
-        .adam_beta2 = recipe->adam_beta2,
-        .adam_epsilon = recipe->adam_epsilon,
-        .loss_sum = recipe->loss_sum,
-    };
-}
-
 struct farm_learner_config farm_run_learner_settings(const struct farm_run_plan *plan) {
     const struct farm_recipe *recipe = &plan->recipe;
     const struct farm_plan *placement = plan->placement;
     struct farm_learner_config config = {
+        .ring_spec = &plan->ring_spec,
         .shard_count = plan->shards,
         .device = plan->device,
         .cuda_library = plan->device != FARM_DEVICE_CPU ? plan->cuda_library : NULL,
         .mirror = mirror_of(recipe),
         .net = plan->net,
         .io = plan->io,
-        .algo = algo_of(recipe),
+        .algo = plan->algo,
         .precision = precision_of(recipe),
         .train_threads = placement->training_threads > 0 ? (uint32_t)placement->training_threads : 1,
         .infer_batch_max = (uint32_t)recipe->infer_batch_max,

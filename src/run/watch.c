@@ -26,30 +26,17 @@ static void name_lanes(const struct farm_watch *watch, uint32_t lanes, char *tex
         if (watch->lanes >> l & 1) used += (size_t)snprintf(text + used, bytes - used, " %u", l);
 }
 
-// Unrolls that the lanes of a shard's actors that are well can hold, when all of them wait for training.
-static uint64_t unrolls_without_stuck(const struct farm_run_watch *watch, uint32_t shard) {
+static void say_rest(const struct farm_run_watch *watch) {
     const struct farm_run_workers *workers = watch->workers;
     const struct farm_run_plan *plan = workers->plan;
-    const struct farm_recipe *recipe = &plan->recipe;
-    const uint64_t held = (uint64_t)(recipe->stack + recipe->unroll);
-    uint64_t well = 0;
-    for (uint32_t a = 0; a < plan->places; a++)
-        well +=
-            workers->actors[a].there && workers->ring_shard[a] == shard && watch->actors[a].state == FARM_WATCH_WELL;
-    if (plan->steps < held) return 0;
-    return well * plan->lanes * plan->width * ((plan->steps - held) / (uint64_t)recipe->unroll + 1);
-}
-
-static void say_rest(const struct farm_run_watch *watch) {
-    const struct farm_learner_config *learner = &watch->workers->learner;
-    const uint32_t batch = learner->algo.batch, shards = learner->shard_count;
-    for (uint32_t k = 0; k < shards && !learner->evaluate; k++) {
-        if (unrolls_without_stuck(watch, k) >= farm_learner_share(batch, shards, k)) continue;
-        farm_run_warn(watch->workers->caller,
-                      "the other actors' rings cannot hold %s of %u unrolls: training waits until the actor goes on "
-                      "or is killed; a larger --ring-steps or a smaller --batch would spare that",
-                      shards > 1 ? "their GPU's share of an update" : "an update",
-                      farm_learner_share(batch, shards, k));
+    struct farm_error why;
+    for (uint32_t k = 0; k < plan->shards && !workers->learner.evaluate && !plan->passes.sync; k++) {
+        uint32_t well = 0;
+        for (uint32_t a = 0; a < plan->places; a++)
+            well +=
+                workers->actors[a].there && workers->ring_shard[a] == k && watch->actors[a].state == FARM_WATCH_WELL;
+        if (!farm_run_update_fits(plan, well, k, &why)) continue;
+        farm_run_warn(workers->caller, "training waits until the actor goes on or is killed: %s", why.message);
         return;
     }
 }

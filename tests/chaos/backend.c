@@ -1,7 +1,7 @@
 // The backend of the chaos runner: computes nothing, but checks what the learner gives it to infer and to train on, as
-// chaos.h says. Runs in the learner process: infer on the inference thread, train on the training thread, both at once.
-// What a learner's death must not wipe out (the newest step seen of each environment, the windows trained on) lies in
-// the shared mapping and is written in such an order that a death at any moment leaves it readable.
+// chaos.h says. Runs in the learner process: infer on the inference thread, an iteration on the training thread, both
+// at once. What a learner's death must not wipe out (the newest step seen of each environment, the windows trained on)
+// lies in the shared mapping and is written in such an order that a death at any moment leaves it readable.
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,7 +15,13 @@ struct farm_backend {
     struct chaos_shared *shared;
     const struct farm_lane *lanes[CHAOS_ALL_LANES];     // inference: number -> lane, as met
     uint64_t windows[CHAOS_ALL_LANES][CHAOS_WIDTH_MAX]; // training: start of the next window + 1; 0: none in this life
-    uint64_t life, random;
+    struct {
+        struct farm_window windows[CHAOS_WINDOWS_MAX];
+        uint32_t count; // 0: the slot is free
+    } slots[FARM_BACKEND_SLOTS];
+    uint32_t passed;  // slots with a pass since the last finish: bits
+    bool has_version; // has published in this life
+    uint64_t life, random, optimiser_step;
     float *state; // parameters, momenta: for the learner's sake
     size_t parameter_count;
 };
@@ -61,6 +67,10 @@ static void destroy(struct farm_backend *backend) {
     if (!backend) return;
     free(backend->state);
     free(backend);
+}
+
+static uint64_t newest_version(const struct chaos_shared *shared) {
+    return __atomic_load_n(&shared->state.version, __ATOMIC_ACQUIRE);
 }
 
 // ---- one step ----
@@ -238,7 +248,7 @@ void chaos_answer(void *context, struct farm_lane *lane, uint64_t n) {
         memcpy(&payload, farm_lane_obs(lane, 0, n, e), sizeof payload);
         write_answer(lane, n, e, payload.checksum);
     }
-    *farm_lane_version(lane, n) = __atomic_load_n(&chaos_shared_of_process()->state.version, __ATOMIC_ACQUIRE);
+    *farm_lane_version(lane, n) = newest_version(chaos_shared_of_process());
     chaos_hook();
 }
 
@@ -258,7 +268,9 @@ static enum farm_status infer(struct farm_backend *backend, uint32_t shard, cons
             check_stack(&place, rows[i].lane, &payload);
             note_seen(backend, &place, &payload, write_answer(rows[i].lane, place.n, place.env, payload.checksum));
         }
-        *farm_lane_version(rows[i].lane, place.n) = __atomic_load_n(&backend->shared->state.version, __ATOMIC_ACQUIRE);
+        *farm_lane_version(rows[i].lane, place.n) = newest_version(backend->shared);
+        if (place.n && *farm_lane_version(rows[i].lane, place.n - 1) > newest_version(backend->shared))
+            wrong(&place, "answered by an older version than the step before it");
         chaos_hook();
     }
     (void)err;
@@ -275,7 +287,7 @@ static void check_answer(const struct place *place, const struct farm_lane *lane
     if (action != right.action || farm_lane_value(lane, place->n)[place->env] != right.value ||
         logits[0] != right.logit || logits[CHAOS_ACTIONS - 1] != -right.logit)
         wrong(place, "the answer beside it is another step's (action %d, right is %d)", action, right.action);
-    if (*farm_lane_version(lane, place->n) > __atomic_load_n(&place->shared->state.version, __ATOMIC_ACQUIRE))
+    if (*farm_lane_version(lane, place->n) > newest_version(place->shared))
         wrong(place, "answered by parameters that are not there yet");
 }
 
@@ -286,18 +298,20 @@ static void check_order(struct farm_backend *backend, const struct place *place,
     uint64_t *trained_to = &backend->shared->state.trained_to[place->lane][place->env];
     const uint64_t consumed = farm_lane_consumed(lane), history = shape->stack - 1;
     const uint64_t needs = place->n > history ? place->n - history : 0;
+    const bool dropped = shape->max_lag && place->n + 1 > *next;
     if (consumed > needs)
         wrong(place, "a window in training whose steps are given back already (consumed %llu)",
               (unsigned long long)consumed);
     if (*next) {
-        if (place->n + 1 != *next) wrong(place, "the next window is %llu", (unsigned long long)*next - 1);
+        if (place->n + 1 != *next && !dropped) wrong(place, "the next window is %llu", (unsigned long long)*next - 1);
     } else {
-        if (place->n % shape->unroll) wrong(place, "no window begins here");
         if (consumed != needs)
             wrong(place, "the first window of a learner's life, but consumed is %llu", (unsigned long long)consumed);
-        if (place->n > *trained_to) wrong(place, "windows from %llu on were skipped", (unsigned long long)*trained_to);
+        if (place->n > *trained_to && !shape->max_lag)
+            wrong(place, "windows from %llu on were skipped", (unsigned long long)*trained_to);
     }
-    if (place->n < *trained_to) chaos_add(&backend->shared->totals.unrolls_again, 1);
+    if (place->n % shape->unroll) wrong(place, "no window begins here");
+    if (place->n < *trained_to) chaos_add(&backend->shared->totals.windows_again, 1);
     *next = place->n + shape->unroll + 1;
 }
 
@@ -308,99 +322,129 @@ static void dwell(struct farm_backend *backend) {
     nanosleep(&nap, NULL);
 }
 
-static void check_unroll(struct farm_backend *backend, const struct farm_train_unrolls *unroll, uint32_t env) {
-    const struct farm_lane *lane = unroll->lane;
+static void check_window(struct farm_backend *backend, const struct farm_window *window, uint32_t env) {
+    const struct farm_lane *lane = window->lane;
     struct chaos_shared *shared = backend->shared;
-    struct chaos_payload payload = {0};
-    memcpy(&payload, farm_lane_obs(lane, 0, unroll->start, env), sizeof payload);
-    // Whose lane it is the unroll does not say: its first step does, and that must fit what inference knows.
-    struct place place = {shared, "training", payload.lane, env, unroll->start, backend->life};
+    struct chaos_payload payload;
+    struct place place = {shared, "training", window->lane_id, env, window->start, backend->life};
     know_lane(backend, &place, lane);
     if (place.lane >= CHAOS_ALL_LANES) return;
     check_order(backend, &place, lane);
     struct step_facts before = {0};
     uint64_t sum = 0;
+    const bool waits = shared->shape.sync && !lane->local; // the last step, for the version that comes of them
     for (uint32_t t = 0; t <= shared->shape.unroll; t++, place.n++) {
         if (!read_step(&place, lane, &payload)) continue;
         check_begin(&place, &payload);
         if (t == 0) check_stack(&place, lane, &payload);
         if (t > 0) follows(&place, &before, &payload);
+        sum += payload.checksum;
+        if (waits && t == shared->shape.unroll) continue;
         check_answer(&place, lane, payload.checksum);
+        if (t > 0 && *farm_lane_version(lane, place.n) < *farm_lane_version(lane, place.n - 1))
+            wrong(&place, "answered by an older version than the step before it");
+        if (waits && !place.life && *farm_lane_version(lane, place.n) != newest_version(shared))
+            wrong(&place, "a synchronous iteration over a step of another version");
         before = (struct step_facts){payload.generation, payload.sequence, payload.flags,
                                      chaos_answer_to(payload.checksum).action};
-        sum += payload.checksum;
     }
     dwell(backend);
     for (uint32_t t = 0; t <= shared->shape.unroll; t++) {
-        memcpy(&payload, farm_lane_obs(lane, 0, unroll->start + t, env), sizeof payload);
+        memcpy(&payload, farm_lane_obs(lane, 0, window->start + t, env), sizeof payload);
         sum -= payload.checksum;
     }
     if (sum) wrong(&place, "the steps before it changed while training read them");
-    uint64_t *trained_to = &shared->state.trained_to[place.lane][env], end = unroll->start + shared->shape.unroll;
+    uint64_t *trained_to = &shared->state.trained_to[place.lane][env], end = window->start + shared->shape.unroll;
     if (end > *trained_to) __atomic_store_n(trained_to, end, __ATOMIC_RELAXED);
-    chaos_add(&shared->totals.unrolls_checked, 1);
-    chaos_add(&shared->totals.unroll_steps_checked, shared->shape.unroll + 1);
+    chaos_add(&shared->totals.windows_checked, 1);
+    chaos_add(&shared->totals.window_steps_checked, shared->shape.unroll + 1);
 }
 
-static enum farm_status train(struct farm_backend *backend, const struct farm_train_update *update,
-                              const struct farm_train_update *next, struct farm_train_stats *stats,
-                              struct farm_error *err) {
-    const struct farm_train_unrolls *unrolls = update->unrolls;
+static enum farm_status begin(struct farm_backend *backend, uint32_t slot, const struct farm_window *windows,
+                              uint32_t count, struct farm_error *err) {
+    if (backend->slots[slot].count) chaos_violation(backend->shared, "slot %u is begun twice", slot);
+    if (!count || count > CHAOS_WINDOWS_MAX) return farm_fail(err, FARM_E_INVALID, "an iteration of %u windows", count);
+    memcpy(backend->slots[slot].windows, windows, count * sizeof *windows);
+    backend->slots[slot].count = count;
+    return FARM_OK;
+}
+
+static enum farm_status pass(struct farm_backend *backend, uint32_t slot, const struct farm_pass *pass,
+                             struct farm_error *err) {
+    const struct chaos_shape *shape = &backend->shared->shape;
+    const struct farm_window *windows = backend->slots[slot].windows;
+    const uint32_t all = shape->sync ? shape->actors * shape->lanes * shape->width : shape->batch;
     uint32_t trained = 0;
-    for (uint32_t i = 0; i < update->count; i++)
-        for (uint32_t e = 0; e < unrolls[i].env_count; e++, trained++)
-            check_unroll(backend, &unrolls[i], unrolls[i].env_from + e);
-    if (trained != backend->shared->shape.batch)
-        chaos_violation(backend->shared, "an update of %u unrolls, not %u", trained, backend->shared->shape.batch);
-    chaos_add(&backend->shared->state.version, 1);
-    *stats = (struct farm_train_stats){0};
+    for (uint32_t i = 0; i < backend->slots[slot].count; i++)
+        for (uint32_t e = 0; e < windows[i].env_count; e++, trained++)
+            check_window(backend, &windows[i], windows[i].env_from + e);
+    if (trained != all || pass->columns || pass->count != all)
+        chaos_violation(backend->shared, "a pass over %u of %u windows, not %u", pass->count, trained, all);
+    backend->passed |= 1u << slot;
+    chaos_add(&backend->shared->state.passes, 1);
+    backend->optimiser_step = backend->shared->state.passes;
     (void)err;
     return FARM_OK;
 }
 
-static uint64_t version(const struct farm_backend *backend) {
-    return __atomic_load_n(&backend->shared->state.version, __ATOMIC_ACQUIRE);
+// Versions count publications: by one in a learner's life, and a new life goes on above what the lives before it gave.
+static enum farm_status publish(struct farm_backend *backend, uint64_t version, struct farm_error *err) {
+    const uint64_t before = newest_version(backend->shared);
+    if (backend->has_version ? version != before + 1 : version <= before)
+        chaos_violation(backend->shared, "learner's life %llu: version %llu is published after version %llu",
+                        (unsigned long long)backend->life, (unsigned long long)version, (unsigned long long)before);
+    backend->has_version = true;
+    __atomic_store_n(&backend->shared->state.version, version, __ATOMIC_RELEASE);
+    (void)err;
+    return FARM_OK;
 }
 
-// What parameter i of the three vectors is at a version: a checkpoint of two versions is not whole.
-static float parameter(uint64_t version_then, size_t i) {
-    return (float)(farm_random_mix(version_then ^ (uint64_t)i << 40) & 0xFFFF);
+static enum farm_status finish(struct farm_backend *backend, struct farm_pass_stats *stats, struct farm_error *err) {
+    for (uint32_t slot = 0; slot < FARM_BACKEND_SLOTS; slot++)
+        if (backend->passed >> slot & 1) backend->slots[slot].count = 0;
+    backend->passed = 0;
+    *stats = (struct farm_pass_stats){0};
+    (void)err;
+    return FARM_OK;
 }
 
-// Training thread, between two updates; what it returns is what a checkpoint will hold.
+// What parameter i of the three vectors is after so many passes: a checkpoint of two moments is not whole.
+static float parameter(uint64_t passes, size_t i) {
+    return (float)(farm_random_mix(passes ^ (uint64_t)i << 40) & 0xFFFF);
+}
+
+// Training thread, between two iterations; what it returns is what a checkpoint will hold.
 static struct farm_backend_state state(struct farm_backend *backend) {
-    const uint64_t now = version(backend);
-    for (size_t i = 0; i < 3 * backend->parameter_count; i++) backend->state[i] = parameter(now, i);
-    return (struct farm_backend_state){.params = backend->state,
-                                       .first = backend->state + backend->parameter_count,
-                                       .second = backend->state + 2 * backend->parameter_count,
-                                       .optimiser_step = now,
-                                       .version = now};
+    const size_t count = backend->parameter_count;
+    for (size_t i = 0; i < 3 * count; i++) backend->state[i] = parameter(backend->optimiser_step, i);
+    return farm_backend_state_of(backend->state, backend->state + count, backend->state + 2 * count,
+                                 backend->optimiser_step, newest_version(backend->shared));
 }
 
-// A checkpoint has been loaded into the vectors.
-static enum farm_status state_changed(struct farm_backend *backend, uint64_t new_version, uint64_t optimiser_step,
+// A checkpoint may have been loaded into the vectors.
+static enum farm_status state_changed(struct farm_backend *backend, uint64_t version, uint64_t optimiser_step,
                                       struct farm_error *err) {
     size_t wrong_ones = 0;
     for (size_t i = 0; i < 3 * backend->parameter_count; i++)
-        wrong_ones += backend->state[i] != parameter(new_version, i);
-    if (wrong_ones || optimiser_step != new_version || new_version > version(backend))
+        wrong_ones += backend->state[i] != parameter(optimiser_step, i);
+    if (wrong_ones || optimiser_step > backend->shared->state.passes)
         chaos_violation(backend->shared,
-                        "learner's life %llu: the checkpoint of version %llu (optimiser %llu, now %llu) has %zu wrong "
-                        "parameters",
-                        (unsigned long long)backend->life, (unsigned long long)new_version,
-                        (unsigned long long)optimiser_step, (unsigned long long)version(backend), wrong_ones);
-    chaos_add(&backend->shared->totals.checkpoints_loaded, 1);
-    (void)err;
-    return FARM_OK;
+                        "learner's life %llu: the checkpoint of pass %llu (now %llu) has %zu wrong parameters",
+                        (unsigned long long)backend->life, (unsigned long long)optimiser_step,
+                        (unsigned long long)backend->shared->state.passes, wrong_ones);
+    backend->optimiser_step = optimiser_step;
+    chaos_add(&backend->shared->totals.checkpoints_loaded, optimiser_step > 0);
+    return publish(backend, version, err);
 }
 
 const struct farm_backend_ops chaos_backend = {.name = "chaos",
                                                .create = create,
                                                .destroy = destroy,
                                                .infer = infer,
-                                               .begins_next = true, // so that the trainer takes it
-                                               .train = train,
-                                               .version = version,
+                                               .overlaps = true, // so that the trainer takes the next one ahead
+                                               .begin = begin,
+                                               .pass = pass,
+                                               .publish = publish,
+                                               .finish = finish,
                                                .state = state,
                                                .state_changed = state_changed};

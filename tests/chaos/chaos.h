@@ -15,7 +15,10 @@
 //   - In every third farm actors answer themselves (FARM_ANSWERS_LOCAL): inference is asked for nothing, counters keep
 //     that mode's rules, and training finds each answer beside its step.
 //   - One learner's life trains on every window once and in order. Windows whose steps were not given back when a
-//     learner died are trained on again by the next; none is skipped.
+//     learner died are trained on again by the next; none is skipped,
+//     but for those that are too old, in farms with a max_lag.
+//   - Versions never fall: neither in a learner's life, nor from one to the next, nor from one step of a lane to the
+//   next.
 //   - A checkpoint that stands in the folder when a learner dies is whole: the next life starts from it.
 //   - No slot is overwritten before training has let go of it; every counter only grows.
 #ifndef TESTS_CHAOS_CHAOS_H
@@ -37,6 +40,7 @@ enum {
     CHAOS_GENERATIONS = 64, // lives of an actor whose beginnings are remembered
     CHAOS_ACTIONS = 1021,   // a wrong answer is right by accident once in so many
     CHAOS_OBS_BYTES_MAX = 4096,
+    CHAOS_WINDOWS_MAX = 2 * CHAOS_ALL_LANES * CHAOS_WIDTH_MAX, // of an iteration
     CHAOS_SITES = 1024,
     CHAOS_SAMPLES = 16384,
     CHAOS_SENTENCES = 8,
@@ -59,9 +63,11 @@ struct chaos_shape {
     double infer_wait_ms;
     uint64_t spin_ns;
     bool rings_late;
-    uint64_t nap_ns; // longer than a standstill: a wake-up that is lost is not made up for by the end of a sleep
-    bool evaluate;   // nobody trains: inference gives the steps back
-    bool local;      // actors answer themselves
+    uint64_t nap_ns;  // longer than a standstill: a wake-up that is lost is not made up for by the end of a sleep
+    bool evaluate;    // nobody trains: inference gives the steps back
+    bool local;       // actors answer themselves
+    bool sync;        // an iteration is one window of every lane
+    uint32_t max_lag; // else: windows that are older are dropped; 0: none
     uint64_t actor_kill_every_ns, learner_kill_every_ns; // on average; 0: none
     uint64_t actor_kills, learner_kills;                 // the farm ends when it has had so many
     uint64_t standstill_ns;                              // a lane that does not move for so long is stuck
@@ -102,7 +108,8 @@ struct chaos_state {
     struct chaos_worker workers[CHAOS_WORKERS];
     uint64_t generation[CHAOS_ACTORS_MAX];
     uint64_t learner_life, learner_deaths;
-    uint64_t version; // updates so far, of all learners
+    uint64_t version; // newest published
+    uint64_t passes;  // so far, of all learners
     struct chaos_takeover takeovers[CHAOS_ALL_LANES][CHAOS_GENERATIONS];
     struct chaos_seen seen[CHAOS_ALL_LANES][CHAOS_WIDTH_MAX][2];
     uint64_t trained_to[CHAOS_ALL_LANES][CHAOS_WIDTH_MAX]; // start of the window after the newest trained on
@@ -121,7 +128,7 @@ struct chaos_totals {
 
     uint64_t actor_kills[CHAOS_KINDS], learner_kills[CHAOS_KINDS], supervisor_kills, farms;
     uint64_t steps_checked, answers_checked, steps_again; // at inference; by environments; at inference after a death
-    uint64_t unrolls_checked, unroll_steps_checked, unrolls_again;
+    uint64_t windows_checked, window_steps_checked, windows_again;
     uint64_t abandoned, generations;
     uint64_t transitions, uncounted_transitions, games, uncounted_games; // uncounted: a learner died before it counted
     uint64_t checkpoints, checkpoints_loaded;

@@ -50,7 +50,7 @@ struct farm {
     uint64_t actor_due_ns, learner_due_ns, actor_kills, learner_kills;
     // counters as seen at the tick before
     struct sample lanes[CHAOS_ALL_LANES];
-    uint64_t moved_ns[CHAOS_ALL_LANES], agent_steps, updates, episodes, windows, frames;
+    uint64_t moved_ns[CHAOS_ALL_LANES], agent_steps, updates, episodes, windows, publishes, frames;
     bool settling; // killing is over
     uint64_t settled_at[CHAOS_ALL_LANES];
     uint64_t stop_ns;
@@ -104,6 +104,7 @@ static struct farm_learner_config learner_config(struct farm *farm) {
                                              .about = "what the learner needs to have",
                                              .layer_count = 1,
                                              .layers = {{FARM_LAYER_CONV, 1, 1, 64, FARM_ACTIVATION_RELU}}};
+    static const struct farm_algo nothing = {.recipe.name = "nothing"};
     const struct chaos_shape *shape = farm->shape;
     return (struct farm_learner_config){
         .ring_fds = (const int(*)[2])farm->ring_fds,
@@ -118,7 +119,10 @@ static struct farm_learner_config learner_config(struct farm *farm) {
                .width = (int)shape->row_bytes,
                .stack = (int)shape->stack,
                .actions = CHAOS_ACTIONS},
-        .algo = {.unroll = shape->unroll,
+        .algo = {.algo = &nothing,
+                 .regime = shape->sync ? FARM_REGIME_SYNC : FARM_REGIME_ASYNC,
+                 .max_lag = shape->max_lag,
+                 .unroll = shape->unroll,
                  .batch = shape->batch,
                  .stack = shape->stack,
                  .optimiser = FARM_OPTIMISER_ADAM,
@@ -201,6 +205,7 @@ static void sample_counters(struct farm *farm, uint64_t now_ns) {
     only_grows(farm, "updates", -1, &farm->updates, farm_load_relaxed(&stats->updates));
     only_grows(farm, "episodes", -1, &farm->episodes, farm_load_relaxed(&stats->episodes));
     only_grows(farm, "windows", -1, &farm->windows, farm_load_relaxed(&stats->windows));
+    only_grows(farm, "publishes", -1, &farm->publishes, farm_load_relaxed(&stats->publishes));
     only_grows(farm, "frames", -1, &farm->frames, farm_load_relaxed(&stats->frames));
     farm->shared->totals.counters_sampled++;
 }
@@ -481,7 +486,7 @@ static void check_sums(struct farm *farm) {
         check_board(farm, "games", state->stats.episodes, sum.games, 2 * environments, &totals->uncounted_games);
     }
     uint64_t uncounted = 0;
-    check_board(farm, "updates", state->stats.updates, state->version, 1, &uncounted);
+    check_board(farm, "updates", state->stats.updates, state->passes, 1, &uncounted);
     if (state->stats.bad_values)
         chaos_violation(farm->shared, "the learner found %" PRIu64 " values that make no sense",
                         state->stats.bad_values);

@@ -126,9 +126,9 @@ static json_t *document(int argc, char **argv, const struct options *options, co
                   {"steps_checked", totals->steps_checked},
                   {"answers_checked", totals->answers_checked},
                   {"steps_answered_again", totals->steps_again},
-                  {"unrolls_checked", totals->unrolls_checked},
-                  {"unroll_steps_checked", totals->unroll_steps_checked},
-                  {"unrolls_trained_again", totals->unrolls_again},
+                  {"windows_checked", totals->windows_checked},
+                  {"window_steps_checked", totals->window_steps_checked},
+                  {"windows_trained_again", totals->windows_again},
                   {"abandoned_episodes", totals->abandoned},
                   {"transitions", totals->transitions},
                   {"transitions_uncounted", totals->uncounted_transitions},
@@ -168,8 +168,8 @@ static void print(const struct chaos_totals *totals, double wall_s) {
            (unsigned long long)totals->actor_kills[CHAOS_STEP], (unsigned long long)totals->actor_kills[CHAOS_HOOK],
            (unsigned long long)chaos_sum(totals->learner_kills), (unsigned long long)totals->learner_kills[CHAOS_TIME],
            (unsigned long long)totals->learner_kills[CHAOS_HOOK], (unsigned long long)totals->supervisor_kills, wall_s);
-    printf("%llu steps and %llu unrolls checked, %llu abandoned episodes, %llu violations\n",
-           (unsigned long long)totals->steps_checked, (unsigned long long)totals->unrolls_checked,
+    printf("%llu steps and %llu windows checked, %llu abandoned episodes, %llu violations\n",
+           (unsigned long long)totals->steps_checked, (unsigned long long)totals->windows_checked,
            (unsigned long long)totals->abandoned, (unsigned long long)totals->violations);
 }
 

@@ -113,6 +113,8 @@ static void draw_shape(struct runner *runner, bool to_be_killed) {
     shape->nap_ns = 2 * shape->standstill_ns;
     shape->evaluate = one_in(runner, 4);
     shape->local = runner->farms % 3 == 1;
+    shape->sync = one_in(runner, 3);
+    shape->max_lag = one_in(runner, 3) ? (uint32_t)between(runner, 1, 3) : 0;
     draw_size(runner, shape);
     draw_kills(runner, shape, to_be_killed);
     const uint64_t latest = farm_now_ns() + 60 * SECOND_NS, end = deadline_ns(runner);
@@ -243,9 +245,9 @@ static void say(struct runner *runner, bool now) {
     runner->said_ns = farm_now_ns();
     fprintf(stderr,
             "chaos: %.0f s: %" PRIu64 " actors, %" PRIu64 " learners, %" PRIu64 " supervisors killed; %" PRIu64
-            " steps, %" PRIu64 " unrolls checked; %" PRIu64 " violations\n",
+            " steps, %" PRIu64 " windows checked; %" PRIu64 " violations\n",
             (double)(runner->said_ns - runner->began_ns) * 1e-9, chaos_sum(totals->actor_kills),
-            chaos_sum(totals->learner_kills), totals->supervisor_kills, totals->steps_checked, totals->unrolls_checked,
+            chaos_sum(totals->learner_kills), totals->supervisor_kills, totals->steps_checked, totals->windows_checked,
             totals->violations);
 }
 

@@ -34,13 +34,13 @@ Test(chaos, loses_tears_and_doubles_no_step_while_everybody_is_killed) {
     cr_assert_gt(totals->learner_kills[CHAOS_TIME], 0);
     cr_assert_gt(totals->learner_kills[CHAOS_HOOK], 0);
     cr_assert_gt(totals->steps_checked, 10 * actors);
-    cr_assert_gt(totals->unrolls_checked, 10 * learners);
+    cr_assert_gt(totals->windows_checked, 10 * learners);
     cr_assert_gt(totals->abandoned, 0);
     printf("covered: %llu actors, %llu learners, %llu supervisors killed (around %llu different stores); %llu steps, "
-           "%llu unrolls, %llu abandoned episodes checked\n",
+           "%llu windows, %llu abandoned episodes checked\n",
            (unsigned long long)actors, (unsigned long long)learners, (unsigned long long)totals->supervisor_kills,
            (unsigned long long)chaos_sites(totals), (unsigned long long)totals->steps_checked,
-           (unsigned long long)totals->unrolls_checked, (unsigned long long)totals->abandoned);
+           (unsigned long long)totals->windows_checked, (unsigned long long)totals->abandoned);
     free(totals);
 }
 

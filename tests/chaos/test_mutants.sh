@@ -41,10 +41,14 @@ learner does not look after its birth | src/ring/wait.c | s/doorbell\) - 1;/door
 * window skipped after a restart | src/ring/window.c | s/(    cursor->held = cursor->next;)/    if (consumed) cursor->next += shape->stride;\n$1/
 window given back twice after a restart | src/ring/window.c | s/(    cursor->held = cursor->next;)/    if (consumed) cursor->next -= shape->stride;\n$1/
 window taken twice | src/ring/window.c | s/cursor->next \+= shape->stride;/cursor->next += start % 5 ? shape->stride : shape->stride * (start != 0);/
-* given back before training | src/learner/trainer.c | s/(    trainer->status =\s*trainer->config.ops->train\()/    release(trainer, update);\n$1/
+* given back before training | src/learner/trainer.c | s/(    enum farm_status status = begin\(trainer, trainer->slot\);)/    config->source->ops->done(config->source, it->windows, it->count, NULL);\n$1/
+dropped while training holds older steps of the lane | src/replay/fifo.c | s/ && window->cursor->held == window->start//
+* answered before the iteration is published | src/learner/inference.c | s/lane->ticket = (farm_trainer_push)/$1/
+* versions begin anew after a restart | src/learner/learner.c | s/(const uint64_t next = )farm_load_relaxed\(publishes\)/$1publishes ? 0 : 1/
+version visible before it is written down | src/learner/trainer.c | s/( *if \(!status\) farm_store_release\(&config->learner->stats->publishes.*?\n)(.*?\n)/$2$1/
 history given back | src/ring/window.c | s/return cursor->held > history \? [^;]*;/return history ? cursor->held : cursor->held;/
-steps counted twice | src/learner/lanes.c | s/(farm_stats_add\(&board->agent_steps, transitions)\)/$1 + (n % 64 == 63))/
-- training wakes nobody | src/learner/trainer.c | s/farm_learner_notify\([^;]*;//
+steps counted twice | src/learner/lanes.c | s/(farm_stats_add\(&stats->agent_steps, transitions)\)/$1 + (n % 64 == 63))/
+- training wakes nobody | src/replay/source.c | s/farm_learner_notify\([^;]*;//
 - inference wakes nobody | src/learner/inference.c | s/(farm_status serve\(.*?)farm_learner_notify\([^;]*;/$1;/s
 * actors wake nobody | src/actor/actor.c | s/(ready\(&actor->ring\)\) |->rings_late\) )farm_actor_notify\([^;]*;/$1(void)0;/g
 * workers outlive the supervisor | src/supervisor/child.c | s/prctl\(PR_SET_PDEATHSIG, SIGKILL\) < 0/prctl(PR_SET_PDEATHSIG, 0) < 0/
@@ -55,7 +59,7 @@ supervisor leaves a descriptor | src/supervisor/supervisor.c | s/close\(worker->
 compile() {
     local file=$1 unit object
     case $file in
-    *.h) grep -lE "\"(ring|learner|actor)/" src/ring/*.c src/actor/*.c src/learner/*.c tests/chaos/*.c | grep -v /test_ ;;
+    *.h) grep -lE "\"(ring|learner|actor|replay)/" src/ring/*.c src/actor/*.c src/learner/*.c src/replay/*.c tests/chaos/*.c | grep -v /test_ ;;
     *) echo "$file" ;;
     esac | while read -r unit; do
         object=$scratch/objects/${unit%.c}.o

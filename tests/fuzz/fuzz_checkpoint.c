@@ -22,9 +22,8 @@ struct vectors {
 
 static void vectors_make(struct vectors *vectors, uint8_t mode) {
     memset(vectors->data, MARK, sizeof vectors->data);
-    vectors->state = (struct farm_backend_state){.params = vectors->data[0],
-                                                 .first = mode & WANTS_FIRST ? vectors->data[1] : NULL,
-                                                 .second = mode & WANTS_SECOND ? vectors->data[2] : NULL};
+    vectors->state = farm_backend_state_of(vectors->data[0], mode & WANTS_FIRST ? vectors->data[1] : NULL,
+                                           mode & WANTS_SECOND ? vectors->data[2] : NULL, 0, 0);
 }
 
 static bool untouched(const float *vector) {
@@ -108,7 +107,7 @@ static void check_round_trip(const struct farm_net *net, uint8_t mode, const str
     struct vectors back;
     bool back_has_optimiser = false;
     struct farm_backend_state state = loaded->state;
-    if (!has_optimiser) state.first = state.second = NULL;
+    if (!has_optimiser) state.vector_count = 1;
     for (uint32_t i = 0; i < metadata->count; i++) pairs[i][0] = metadata->keys[i], pairs[i][1] = metadata->values[i];
     assert(farm_checkpoint_save(path, net, &state, (const char *const(*)[2])pairs, metadata->count, &err) == FARM_OK);
     vectors_make(&back, mode);
@@ -121,9 +120,10 @@ static void check_round_trip(const struct farm_net *net, uint8_t mode, const str
 
 static void check_loaded(const struct vectors *vectors, bool has_optimiser) {
     for (size_t i = 0; i < FUZZ_NET_PARAMETERS; i++) assert(isfinite(vectors->data[0][i]));
-    assert(!has_optimiser || vectors->state.second);
+    assert(!has_optimiser || vectors->state.vector_count > 1);
     for (int v = 1; v < 3; v++) {
-        bool taken = has_optimiser && (v == 1 ? vectors->state.first : vectors->state.second);
+        const bool taken =
+            has_optimiser && farm_backend_vector(&vectors->state, v == 1 ? "optimiser.first" : "optimiser.second");
         assert(taken || untouched(vectors->data[v]));
         for (size_t i = 0; taken && i < FUZZ_NET_PARAMETERS; i++) assert(isfinite(vectors->data[v][i]));
     }

@@ -17,7 +17,7 @@ static enum farm_status set(void *context, const char *name, const char *value, 
 }
 
 static const char *name_at(void *context, size_t i) {
-    const struct farm_recipe_key *key = farm_recipe_key_at(i);
+    const struct farm_recipe_key *key = farm_recipe_key_at(context, i);
     return key ? key->name : NULL;
 }
 
@@ -59,7 +59,7 @@ static void parse(char **argv, int argc) {
     size_t count = 0;
     bool help = false;
     struct farm_error err = {0};
-    farm_recipe_defaults(&recipe);
+    farm_recipe_defaults(&recipe, farm_algo_family_at);
     enum farm_status status = farm_cli_parse(&cli, argc, argv, words, POSITIONAL_MAX, &count, &help, &err);
     fuzz_recipe_check_ranges(&recipe);
     if (status) {

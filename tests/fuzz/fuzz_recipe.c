@@ -22,8 +22,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
     size_t shipped_bytes = units * 8u < input.left ? units * 8u : input.left, file_bytes = input.left - shipped_bytes;
     char *shipped = fuzz_take_text(&input, shipped_bytes), *file = fuzz_take_text(&input, file_bytes);
 
-    farm_recipe_defaults(&recipe);
-    farm_recipe_defaults(&turned);
+    farm_recipe_defaults(&recipe, farm_algo_family_at);
+    farm_recipe_defaults(&turned, farm_algo_family_at);
     enum farm_status status = read_layer(&recipe, FARM_LAYER_SHIPPED, shipped, shipped_bytes);
     if (!status) status = read_layer(&recipe, FARM_LAYER_FILE, file, file_bytes);
     fuzz_recipe_check_ranges(&recipe);

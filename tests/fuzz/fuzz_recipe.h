@@ -5,6 +5,7 @@
 #include <math.h>
 #include <stdbool.h>
 
+#include "algo/registry.h"
 #include "fuzz.h"
 #include "report/recipe.h"
 
@@ -16,34 +17,29 @@ static inline const char *fuzz_option(const struct farm_recipe *recipe, const ch
 
 // The same values and the same options, in whatever order and from whatever layer.
 static inline bool fuzz_recipe_same(const struct farm_recipe *a, const struct farm_recipe *b) {
-    struct farm_recipe x = *a, y = *b;
     if (a->option_count != b->option_count) return false;
     for (size_t i = 0; i < a->option_count; i++) {
         const char *value = fuzz_option(b, a->options[i].key);
         if (!value || strcmp(value, a->options[i].value) != 0) return false;
     }
-    for (size_t i = 0; i < FARM_RECIPE_KEYS; i++) {
-        const struct farm_recipe_key *key = farm_recipe_key_at(i);
-        const char *from = (const char *)&x + key->offset, *to = (const char *)&y + key->offset;
-        static const size_t bytes[] = {
-            [FARM_RECIPE_TEXT] = 0, [FARM_RECIPE_INT] = 8, [FARM_RECIPE_DOUBLE] = 8, [FARM_RECIPE_BOOL] = 1};
-        if (key->type == FARM_RECIPE_TEXT ? strcmp(from, to) != 0 : memcmp(from, to, bytes[key->type]) != 0)
+    for (size_t i = 0; farm_recipe_key_at(a, i); i++) {
+        char from[FARM_RECIPE_PATH_BYTES], to[FARM_RECIPE_PATH_BYTES]; // numbers in as many digits as they need
+        if (farm_recipe_counts(a, i) &&
+            strcmp(farm_recipe_value(a, i, from, sizeof from), farm_recipe_value(b, i, to, sizeof to)) != 0)
             return false;
     }
     return true;
 }
 
 static inline void fuzz_recipe_check_ranges(const struct farm_recipe *recipe) {
-    for (size_t i = 0; i < FARM_RECIPE_KEYS; i++) {
-        const struct farm_recipe_key *key = farm_recipe_key_at(i);
-        const char *at = (const char *)recipe + key->offset;
-        double number = key->type == FARM_RECIPE_INT      ? (double)*(const int64_t *)(const void *)at
-                        : key->type == FARM_RECIPE_DOUBLE ? *(const double *)(const void *)at
-                                                          : 0;
+    const struct farm_recipe_key *key;
+    for (size_t i = 0; (key = farm_recipe_key_at(recipe, i)); i++) {
+        char text[FARM_RECIPE_PATH_BYTES];
+        const double number = strtod(farm_recipe_value(recipe, i, text, sizeof text), NULL);
         if (key->type == FARM_RECIPE_TEXT)
-            assert(at[0] && memchr(at, 0, key->text_bytes));
+            assert(text[0] && strlen(text) < key->text_bytes);
         else if (key->type == FARM_RECIPE_BOOL)
-            assert(*(const uint8_t *)at <= 1);
+            assert(strcmp(text, "true") == 0 || strcmp(text, "false") == 0);
         else
             assert(isfinite(number) && number >= key->least && number <= key->most);
     }
@@ -56,7 +52,7 @@ static inline void fuzz_recipe_check_written(const struct farm_recipe *recipe) {
     size_t bytes = 0, bytes_again = 0;
     char *text = farm_recipe_format(recipe, &bytes);
     assert(text && strlen(text) == bytes);
-    farm_recipe_defaults(&again);
+    farm_recipe_defaults(&again, farm_algo_family_at);
     enum farm_status status = farm_recipe_parse(&again, FARM_LAYER_FILE, text, bytes, "written", &err);
     assert(status == FARM_OK && farm_recipe_settle(&again, &err) == FARM_OK);
     assert(fuzz_recipe_same(recipe, &again));

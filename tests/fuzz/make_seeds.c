@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <unistd.h>
 
+#include "algo/registry.h"
 #include "base/file.h"
 #include "fuzz.h"
 #include "fuzz_attach.h"
@@ -166,8 +167,8 @@ static void make_layouts(const char *folder) {
 static void make_checkpoint(const char *folder, const char *name, uint8_t mode, bool first, bool second) {
     float vectors[3][FUZZ_NET_PARAMETERS] = {{1, -0.0f, 1e-42f, 3}, {0.5f}, {0.25f}};
     const char *const pairs[][2] = {{"env", "native/catch"}, {"frames", "1234567890123"}};
-    const struct farm_backend_state state = {
-        .params = vectors[0], .first = first ? vectors[1] : NULL, .second = second ? vectors[2] : NULL};
+    const struct farm_backend_state state =
+        farm_backend_state_of(vectors[0], first ? vectors[1] : NULL, second ? vectors[2] : NULL, 0, 0);
     const struct farm_net net = fuzz_net_make();
     struct farm_error err = {0};
     struct seed seed = {.count = 0};
@@ -230,7 +231,7 @@ static void save_recipe(const char *folder, const char *name, const char *text, 
 static void make_recipes(const char *folder) {
     struct farm_recipe recipe;
     size_t bytes = 0;
-    farm_recipe_defaults(&recipe);
+    farm_recipe_defaults(&recipe, farm_algo_family_at);
     farm_recipe_set(&recipe, FARM_LAYER_FLAG, "env.noop_max", "30", NULL);
     char *text = farm_recipe_format(&recipe, &bytes);
     assert(text);

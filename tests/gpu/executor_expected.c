@@ -42,8 +42,9 @@ static void write_answers(const struct executor_problem *problem, FILE *file) {
     const size_t each = io->flat > 0 ? (size_t)io->flat * sizeof(float) : executor_frame_bytes(io);
     for (size_t f = 0; f < frames; f++) pointers[f] = executor_frame_is_null(io, f) ? NULL : input + f * each;
     farm_executor_load(executor, params);
-    farm_executor_forward(executor, pointers, problem->rows, answers, answers + logits);
-    farm_executor_backward(executor, pointers, problem->rows, dlogits, dvalue, answers + logits + rows);
+    farm_executor_forward(executor, pointers, farm_sequence_rows(problem->rows), answers, answers + logits);
+    farm_executor_backward(executor, pointers, farm_sequence_rows(problem->rows), dlogits, dvalue,
+                           answers + logits + rows);
     if (fwrite(answers, sizeof *answers, logits + rows + net.parameter_count, file) !=
         logits + rows + net.parameter_count)
         stop("the file cannot be written");

@@ -163,8 +163,9 @@ static __global__ void __launch_bounds__(ROWS) make_rows(struct rows *rows, stru
     if (row == 0) rows->version = n;
     if (row >= LANES) return;
     struct step *step = &down->steps[row][n % SLOTS];
-    rows->lanes[row] = {step->action,          step->logits[0],    step->value, &step->version, &down->acted[row].value,
-                        /*acted_value*/ n + 1, row * ENVIRONMENTS, ENVIRONMENTS};
+    rows->lanes[row] = {(uint8_t *)step->action, step->logits[0],         step->value,
+                        &step->version,          &down->acted[row].value,
+                        /*acted_value*/ n + 1,   row * ENVIRONMENTS,      ENVIRONMENTS};
 }
 
 static bool whole(const volatile struct step *step, uint32_t lane, uint64_t n) {
@@ -206,8 +207,9 @@ static uint64_t steps_answered(uint64_t answers) {
     struct reader reader = {down, answers / LANES, 0};
     pthread_t thread;
     pthread_create(&thread, NULL, read_steps, &reader);
-    const struct farm_cuda_answer answer = {rows->lanes,     LANES,       ACTIONS,       rows->action,
-                                            rows->logits[0], rows->value, &rows->version};
+    const struct farm_cuda_answer answer = {
+        rows->lanes, LANES,         farm_head_categorical(ACTIONS), (const uint8_t *)rows->action, rows->logits[0],
+        rows->value, &rows->version};
     for (uint64_t n = 0; n < reader.rounds; n++) {
         for (uint32_t lane = 0; lane < LANES; lane++)
             while (n - __atomic_load_n(&down->consumed[lane].value, __ATOMIC_ACQUIRE) >= SLOTS) {

@@ -16,6 +16,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "algo/vtrace.h"
 #include "base/log.h"
 #include "base/time.h"
 #include "farm_build.h"

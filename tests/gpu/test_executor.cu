@@ -114,13 +114,15 @@ static void forward(struct farm_cuda_executor *executor, cudaStream_t stream, co
                     struct answers a) {
     const void *params = s->params[farm_cuda_executor_precision(executor) == FARM_PRECISION_BF16];
     const struct farm_cuda_input input = {s->frames, s->frames ? NULL : (const float *)s->input};
-    MUST(farm_cuda_executor_forward(executor, stream, params, &input, rows, a.logits, a.value, err));
+    MUST(
+        farm_cuda_executor_forward(executor, stream, params, &input, farm_sequence_rows(rows), a.logits, a.value, err));
 }
 static void backward(struct farm_cuda_executor *executor, cudaStream_t stream, const struct setting *s, int rows,
                      struct answers a) {
     const void *params = s->params[farm_cuda_executor_precision(executor) == FARM_PRECISION_BF16];
     CUDA(cudaMemsetAsync(a.gradients, 0, s->device_count * sizeof(float), stream));
-    MUST(farm_cuda_executor_backward(executor, stream, params, s->dlogits, s->dvalue, rows, a.gradients, err));
+    MUST(farm_cuda_executor_backward(executor, stream, params, s->dlogits, s->dvalue, farm_sequence_rows(rows),
+                                     a.gradients, err));
 }
 
 // On the host: logits and values in one piece, gradients in PyTorch's order.

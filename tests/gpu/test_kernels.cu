@@ -1,6 +1,7 @@
-// Every kernel of src/kernels/cuda beside the CPU's function on fresh random inputs: outputs poisoned before, guards
-// behind them looked at after. Exact where the arithmetic is the same (copies, pixels, choices, bf16), within a stated
-// bound where fused multiply-adds and other versions of expf, pow and sums in another order are allowed to differ.
+// Every kernel of src/kernels/cuda and src/algo/cuda beside the CPU's function on fresh random inputs: outputs poisoned
+// before, guards behind them looked at after. Exact where the arithmetic is the same (copies, pixels, choices, bf16),
+// within a stated bound where fused multiply-adds and other versions of expf, pow and sums in another order are allowed
+// to differ.
 //
 // test_kernels [SEED] [--few]: prints a line a check and "N passed, N failed"; exit status 1 where one failed, 77
 // without a GPU. test_kernels --bench [SEED] [--few]: times pulls (bench_pull.cu), prints JSON.
@@ -9,6 +10,8 @@
 #include <time.h>
 
 extern "C" {
+#include "algo/cuda/algo.h"
+#include "algo/vtrace.h"
 #include "kernels/bf16.h"
 }
 
@@ -436,54 +439,6 @@ static uint8_t random_flags(void) {
     return 0;
 }
 
-static void test_vtrace(int steps, int columns) {
-    const size_t rows = (size_t)steps * columns, all = rows + columns;
-    struct farm_vtrace_config config = farm_vtrace_default();
-    config.lambda = 0.95f;
-    config.pg_rho_bar = 1.5f;
-    float *target = random_floats(&rng, rows, -3, 0), *behaviour = random_floats(&rng, rows, -3, 0);
-    float *reward = random_floats(&rng, all, -2, 2), *value = random_floats(&rng, all, -5, 5);
-    uint8_t *flags = (uint8_t *)malloc(all);
-    for (size_t i = 0; i < all; i++) flags[i] = random_flags();
-    for (size_t i = 0; i < rows; i++) // what nobody may look at
-        if (flags[i] & FARM_STEP_LAST) target[i] = behaviour[i] = NAN;
-    float *vs = random_floats(&rng, rows, 0, 1), *advantage = random_floats(&rng, rows, 0, 1);
-    float *weight = random_floats(&rng, rows, 0, 1);
-    const struct farm_vtrace_batch cpu = {steps, columns, target, behaviour, reward,
-                                          flags, value,   vs,     advantage, weight};
-    if (columns > 0) farm_vtrace(&config, &cpu);
-
-    const size_t bytes = rows * sizeof(float);
-    struct farm_vtrace_batch gpu = {steps,
-                                    columns,
-                                    device_of(target, rows),
-                                    device_of(behaviour, rows),
-                                    device_of(reward, all),
-                                    device_of(flags, all),
-                                    device_of(value, all),
-                                    (float *)device_poisoned(bytes),
-                                    (float *)device_poisoned(bytes),
-                                    (float *)device_poisoned(bytes)};
-    FARM(farm_cuda_vtrace(NULL, &config, &gpu, err));
-    CUDA(cudaDeviceSynchronize());
-    float *got[3] = {host_of(gpu.vs, rows), host_of(gpu.advantage, rows), host_of(gpu.weight, rows)};
-    const double vs_error = error_of(got[0], vs, rows), advantage_error = error_of(got[1], advantage, rows);
-    const bool exact = memcmp(got[2], weight, bytes) == 0;
-    const bool guards = device_guard_whole(gpu.vs, bytes) && device_guard_whole(gpu.advantage, bytes) &&
-                        device_guard_whole(gpu.weight, bytes);
-    check(vs_error < 1e-5 && advantage_error < 1e-5 && exact && guards,
-          "V-trace of %d steps of %d columns: vs off by %.1e, advantage by %.1e (bound 1e-5), weights %s", steps,
-          columns, vs_error, advantage_error, exact ? "equal" : "differ");
-    const void *device[] = {
-        gpu.target_log_prob, gpu.behaviour_log_prob, gpu.reward, gpu.flags, gpu.value, gpu.vs, gpu.advantage,
-        gpu.weight};
-    for (const void *memory : device) CUDA(cudaFree((void *)memory));
-    void *heap[] = {target, behaviour, reward, value, flags, vs, advantage, weight, got[0], got[1], got[2]};
-    for (void *memory : heap) free(memory);
-}
-
-// ---- loss and log-probabilities ----
-
 // Rows of logits; every third action but the first is forbidden in a quarter of the rows, alike for both policies.
 static void forbid(float *logits, float *behaviour, int rows, int actions) {
     for (int row = 0; row < rows; row += 4)
@@ -493,96 +448,91 @@ static void forbid(float *logits, float *behaviour, int rows, int actions) {
         }
 }
 
-static void test_log_prob(int rows, int actions) {
-    const size_t n = (size_t)rows;
-    float *logits = random_floats(&rng, n * actions, -8, 8), *out = random_floats(&rng, n, 0, 1);
-    int32_t *action = (int32_t *)malloc(n * sizeof *action + 1);
-    forbid(logits, NULL, rows, actions);
-    for (int row = 0; row < rows; row++) action[row] = (int32_t)random_below(&rng, (uint32_t)actions + 2) - 1;
-    farm_log_prob_rows(logits, action, rows, actions, out);
-    const float *device_logits = device_of(logits, n * actions);
-    const int32_t *device_action = device_of(action, n);
-    float *device_out = (float *)device_poisoned(n * sizeof(float));
-    FARM(farm_cuda_log_prob_rows(NULL, device_logits, device_action, rows, actions, device_out, err));
-    CUDA(cudaDeviceSynchronize());
-    float *got = host_of(device_out, n);
-    const double error = error_of(got, out, n);
-    check(error < 1e-6 && device_guard_whole(device_out, n * sizeof(float)),
-          "log-probabilities of %d rows of %d actions: off by %.1e (bound 1e-6)", rows, actions, error);
-    CUDA(cudaFree((void *)device_logits));
-    CUDA(cudaFree((void *)device_action));
-    CUDA(cudaFree(device_out));
-    free(logits), free(out), free(action), free(got);
+// Twice, for terms add up over calls.
+static void differentiate_on_cpu(const struct farm_algo_rows *rows, double *terms) {
+    const int count = farm_algo_row_count(rows);
+    for (int call = 0; call < 2; call++) {
+        for (int row = 0; row < count; row++) farm_vtrace_prepare(rows, row);
+        for (int column = 0; column < rows->columns; column++) farm_vtrace_column(rows, column);
+        for (int row = 0; row < count; row++) {
+            float term[FARM_VTRACE_TERMS];
+            farm_vtrace_row(rows, row, term);
+            for (int k = 0; k < FARM_VTRACE_TERMS; k++) terms[k] += term[k];
+        }
+        for (int row = count; row < count + rows->columns; row++) farm_algo_no_gradient(rows, row);
+    }
+}
+static void differentiate_on_gpu(const struct farm_algo_rows *rows, void *scratch, double *terms) {
+    double *device = device_of(terms, FARM_ALGO_TERMS_MAX);
+    for (int call = 0; call < 2; call++) FARM(farm_cuda_algo_differentiate(NULL, "vtrace", rows, scratch, device, err));
+    CUDA(cudaMemcpy(terms, device, FARM_ALGO_TERMS_MAX * sizeof *terms, cudaMemcpyDeviceToHost));
+    CUDA(cudaFree(device));
 }
 
 static double relative(double x, double reference) {
     return fabs(x - reference) / fmax(1, fabs(reference));
 }
 
-static void test_loss(int rows, int actions) {
-    const size_t n = (size_t)rows, logit_count = n * actions;
-    const struct farm_loss_config config = {0.5f, 0.01f, 1.0f};
-    float *logits = random_floats(&rng, logit_count, -4, 4), *behaviour = random_floats(&rng, logit_count, -4, 4);
-    float *value = random_floats(&rng, n, -5, 5), *vs = random_floats(&rng, n, -5, 5);
-    float *advantage = random_floats(&rng, n, -3, 3), *weight = random_floats(&rng, n, 0.5f, 1);
-    float *dlogits = random_floats(&rng, logit_count, 0, 1), *dvalue = random_floats(&rng, n, 0, 1);
-    int32_t *action = (int32_t *)malloc(n * sizeof *action + 1);
-    forbid(logits, behaviour, rows, actions);
-    for (int row = 0; row < rows; row++) {
+static void test_vtrace(int steps, int columns, int actions) {
+    const size_t count = (size_t)steps * columns, rows = count + columns, outputs = rows * actions;
+    const float option[] = {0.99f, 0.01f, 0.5f, 1, 1, 1.5f, 0.95f};
+    float *policy = random_floats(&rng, outputs, -4, 4), *behaviour = random_floats(&rng, outputs, -4, 4);
+    float *value = random_floats(&rng, rows, -5, 5), *reward = random_floats(&rng, rows, -2, 2);
+    int32_t *action = (int32_t *)malloc(rows * sizeof *action + 1);
+    uint8_t *flags = (uint8_t *)malloc(rows + 1);
+    forbid(policy, behaviour, (int)rows, actions);
+    for (size_t row = 0; row < rows; row++) {
+        flags[row] = random_flags();
         action[row] = (int32_t)random_below(&rng, (uint32_t)(actions + 2) / 3) * 3; // never a forbidden one
-        if (random_below(&rng, 8) > 0) continue;
-        weight[row] = 0; // whatever else the row holds
-        action[row] = -1000000;
-        value[row] = vs[row] = advantage[row] = logits[row * actions] = NAN;
+        if (flags[row] & FARM_STEP_LAST)                                            // what nobody may look at
+            action[row] = -1000000, policy[row * actions] = behaviour[row * actions] = NAN;
     }
-    struct farm_loss_stats cpu_stats = {};
-    const struct farm_loss_batch cpu = {rows, actions,   logits, behaviour, action, value,
-                                        vs,   advantage, weight, dlogits,   dvalue};
-    farm_loss(&config, &cpu, &cpu_stats);
-    farm_loss(&config, &cpu, &cpu_stats); // sums up over calls
+    struct farm_algo_rows cpu = {};
+    memcpy(cpu.option, option, sizeof option);
+    cpu.head = farm_head_categorical(actions);
+    cpu.steps = steps, cpu.columns = columns;
+    struct farm_algo_rows gpu = cpu;
+    cpu.policy = policy, cpu.behaviour = behaviour, cpu.value = value, cpu.reward = reward, cpu.flags = flags;
+    cpu.action = (const uint8_t *)action;
+    cpu.scratch = random_floats(&rng, FARM_VTRACE_SCRATCH * count, 0, 1);
+    cpu.dpolicy = random_floats(&rng, outputs, 0, 1), cpu.dvalue = random_floats(&rng, rows, 0, 1);
+    gpu.policy = device_of(policy, outputs), gpu.behaviour = device_of(behaviour, outputs);
+    gpu.value = device_of(value, rows), gpu.reward = device_of(reward, rows), gpu.flags = device_of(flags, rows);
+    gpu.action = (const uint8_t *)device_of(action, rows);
+    const size_t scratch_bytes = FARM_VTRACE_SCRATCH * count * sizeof(float), bytes = rows * sizeof(float);
+    const size_t sums_bytes = farm_cuda_algo_scratch_bytes((int)rows);
+    gpu.scratch = (float *)device_poisoned(scratch_bytes);
+    gpu.dpolicy = (float *)device_poisoned(bytes * actions), gpu.dvalue = (float *)device_poisoned(bytes);
+    void *sums = device_poisoned(sums_bytes);
+    double expected[FARM_ALGO_TERMS_MAX] = {}, terms[FARM_ALGO_TERMS_MAX] = {}, again[FARM_ALGO_TERMS_MAX] = {};
+    differentiate_on_cpu(&cpu, expected);
+    differentiate_on_gpu(&gpu, sums, terms);
+    differentiate_on_gpu(&gpu, sums, again);
 
-    struct farm_loss_batch gpu = {rows,
-                                  actions,
-                                  device_of(logits, logit_count),
-                                  device_of(behaviour, logit_count),
-                                  device_of(action, n),
-                                  device_of(value, n),
-                                  device_of(vs, n),
-                                  device_of(advantage, n),
-                                  device_of(weight, n),
-                                  (float *)device_poisoned(logit_count * sizeof(float)),
-                                  (float *)device_poisoned(n * sizeof(float))};
-    const size_t scratch_bytes = farm_cuda_loss_scratch_bytes(rows);
-    void *scratch = device_poisoned(scratch_bytes);
-    const struct farm_loss_stats zero = {};
-    struct farm_loss_stats *stats = device_of(&zero, 1), got_stats, again;
-    FARM(farm_cuda_loss(NULL, &config, &gpu, scratch, stats, err));
-    FARM(farm_cuda_loss(NULL, &config, &gpu, scratch, stats, err));
-    CUDA(cudaMemcpy(&got_stats, stats, sizeof got_stats, cudaMemcpyDeviceToHost));
-    CUDA(cudaMemcpy(stats, &zero, sizeof zero, cudaMemcpyHostToDevice));
-    FARM(farm_cuda_loss(NULL, &config, &gpu, scratch, stats, err));
-    FARM(farm_cuda_loss(NULL, &config, &gpu, scratch, stats, err));
-    CUDA(cudaMemcpy(&again, stats, sizeof again, cudaMemcpyDeviceToHost));
-
-    float *got_dlogits = host_of(gpu.dlogits, logit_count), *got_dvalue = host_of(gpu.dvalue, n);
-    const double gradient_error = fmax(error_of(got_dlogits, dlogits, logit_count), error_of(got_dvalue, dvalue, n));
-    double sum_error = relative(got_stats.policy, cpu_stats.policy);
-    sum_error = fmax(sum_error, relative(got_stats.baseline, cpu_stats.baseline));
-    sum_error = fmax(sum_error, relative(got_stats.entropy, cpu_stats.entropy));
-    sum_error = fmax(sum_error, relative(got_stats.kl, cpu_stats.kl));
-    sum_error = fmax(sum_error, relative(got_stats.weight, cpu_stats.weight));
-    const bool clipped = fabs(got_stats.clipped - cpu_stats.clipped) <= 2; // a ratio may lie on the border
-    const bool guards = device_guard_whole(gpu.dlogits, logit_count * sizeof(float)) &&
-                        device_guard_whole(gpu.dvalue, n * sizeof(float)) && device_guard_whole(scratch, scratch_bytes);
-    check(gradient_error < 1e-5 && sum_error < 1e-5 && clipped && guards,
-          "loss of %d rows of %d actions: gradients off by %.1e, sums by %.1e (bounds 1e-5)", rows, actions,
-          gradient_error, sum_error);
-    check(memcmp(&got_stats, &again, sizeof again) == 0, "loss of %d rows of %d actions: the same bits again", rows,
-          actions);
-    const void *device[] = {gpu.logits, gpu.behaviour_logits, gpu.action, gpu.value, gpu.vs, gpu.advantage,
-                            gpu.weight, gpu.dlogits,          gpu.dvalue, scratch,   stats};
+    float *scratch = host_of(gpu.scratch, FARM_VTRACE_SCRATCH * count);
+    float *dpolicy = host_of(gpu.dpolicy, outputs), *dvalue = host_of(gpu.dvalue, rows);
+    double trace_error = 0, sum_error = 0;
+    for (int k = 0; k < FARM_VTRACE_SCRATCH; k++)
+        trace_error = fmax(trace_error, error_of(scratch + k * count, cpu.scratch + k * count, count));
+    for (int k = 0; k < FARM_ALGO_TERMS_MAX; k++)
+        if (k != FARM_VTRACE_CLIPPED) sum_error = fmax(sum_error, relative(terms[k], expected[k]));
+    const double error = fmax(error_of(dpolicy, cpu.dpolicy, outputs), error_of(dvalue, cpu.dvalue, rows));
+    bool zeros = true; // poison is a small number
+    for (size_t row = 0; row < rows; row++) zeros &= cpu.dvalue[row] != 0 || dvalue[row] == 0;
+    const bool clipped = fabs(terms[FARM_VTRACE_CLIPPED] - expected[FARM_VTRACE_CLIPPED]) <= 2; // a ratio on the border
+    const bool guards = device_guard_whole(gpu.scratch, scratch_bytes) && device_guard_whole(gpu.dvalue, bytes) &&
+                        device_guard_whole(gpu.dpolicy, bytes * actions) && device_guard_whole(sums, sums_bytes);
+    check(trace_error < 1e-5 && error < 1e-5 && sum_error < 1e-5 && zeros && clipped && guards,
+          "V-trace of %d steps of %d columns of %d actions: targets off by %.1e, gradients by %.1e, sums by %.1e "
+          "(bounds 1e-5)",
+          steps, columns, actions, trace_error, error, sum_error);
+    check(memcmp(terms, again, sizeof terms) == 0, "V-trace of %d steps of %d columns: the same bits again", steps,
+          columns);
+    const void *device[] = {gpu.policy, gpu.behaviour, gpu.value,   gpu.reward, gpu.flags,
+                            gpu.action, gpu.scratch,   gpu.dpolicy, gpu.dvalue, sums};
     for (const void *memory : device) CUDA(cudaFree((void *)memory));
-    void *heap[] = {logits, behaviour, value, vs, advantage, weight, dlogits, dvalue, action, got_dlogits, got_dvalue};
+    void *heap[] = {policy,      behaviour,   value,      reward,  flags,   action,
+                    cpu.scratch, cpu.dpolicy, cpu.dvalue, scratch, dpolicy, dvalue};
     for (void *memory : heap) free(memory);
 }
 
@@ -590,7 +540,7 @@ static void test_loss(int rows, int actions) {
 
 // Whether u lies so near to the border between two actions' shares that either is right.
 static bool near_border(const float *logits, int actions, float u) {
-    double sum = 0, below = 0, largest = logits[farm_sample_greedy(logits, actions)];
+    double sum = 0, below = 0, largest = logits[farm_categorical_greedy(logits, actions)];
     for (int a = 0; a < actions; a++) sum += exp(logits[a] - largest);
     for (int a = 0; a < actions; a++) {
         below += exp(logits[a] - largest);
@@ -599,7 +549,7 @@ static bool near_border(const float *logits, int actions, float u) {
     return false;
 }
 
-static void test_sample(uint32_t rows, int actions, enum farm_sample_mode mode) {
+static void test_sample(uint32_t rows, int actions, int greedy) {
     float *logits = random_floats(&rng, (size_t)rows * actions, -6, 6);
     forbid(logits, NULL, (int)rows, actions);
     for (uint32_t row = 5; row < rows; row += 97) logits[(size_t)row * actions + random_below(&rng, actions)] = NAN;
@@ -610,32 +560,33 @@ static void test_sample(uint32_t rows, int actions, enum farm_sample_mode mode) 
         counter[row] = (uint64_t)random_bits(&rng) << 20 | random_bits(&rng);
     }
     struct farm_cuda_sample sample = {};
-    sample.sampler.mode = mode;
+    sample.sampler.greedy = greedy;
     sample.sampler.seed = (uint64_t)random_bits(&rng) << 32 | random_bits(&rng);
     sample.rows = rows;
-    sample.actions = actions;
+    sample.head = farm_head_categorical(actions);
     sample.stream = device_of(stream, rows);
     sample.counter = device_of(counter, rows);
-    sample.logits = device_of(logits, (size_t)rows * actions);
-    sample.action = (int32_t *)device_poisoned(rows * sizeof(int32_t));
+    sample.policy = device_of(logits, (size_t)rows * actions);
+    sample.action = (uint8_t *)device_poisoned(rows * sizeof(int32_t));
     FARM(farm_cuda_sample(NULL, &sample, err));
     CUDA(cudaDeviceSynchronize());
-    int32_t *got = host_of(sample.action, rows);
+    int32_t *got = host_of((const int32_t *)sample.action, rows), chosen = -1;
     uint32_t wrong = 0, border = 0;
     for (uint32_t row = 0; row < rows; row++) {
         const float *of = logits + (size_t)row * actions;
-        if (got[row] == farm_sample_action(&sample.sampler, stream[row], counter[row], of, actions)) continue;
+        farm_head_choose(&sample.head, &sample.sampler, stream[row], counter[row], of, &chosen);
+        if (got[row] == chosen) continue;
         const float u = farm_random_uniform(sample.sampler.seed, stream[row], counter[row]);
-        const bool either = mode == FARM_SAMPLE_CATEGORICAL && got[row] >= 0 && got[row] < actions &&
-                            of[got[row]] > -INFINITY && near_border(of, actions, u);
+        const bool either =
+            !greedy && got[row] >= 0 && got[row] < actions && of[got[row]] > -INFINITY && near_border(of, actions, u);
         *(either ? &border : &wrong) += 1;
     }
     check(wrong == 0 && border <= 2 + rows / 10000 && device_guard_whole(sample.action, rows * sizeof(int32_t)),
           "sampling of %u rows of %d actions, %s: %u wrong, %u on a border", rows, actions,
-          mode == FARM_SAMPLE_GREEDY ? "greedy" : "categorical", wrong, border);
+          greedy ? "greedy" : "categorical", wrong, border);
     CUDA(cudaFree((void *)sample.stream));
     CUDA(cudaFree((void *)sample.counter));
-    CUDA(cudaFree((void *)sample.logits));
+    CUDA(cudaFree((void *)sample.policy));
     CUDA(cudaFree(sample.action));
     free(logits), free(stream), free(counter), free(got);
 }
@@ -798,8 +749,8 @@ static void test_answer(uint32_t lane_count, int actions) {
     uint32_t rows = 0;
     for (uint32_t l = 0; l < lane_count; l++) {
         struct farm_cuda_answer_lane *item = &items[l];
-        item->action = for_device(&segment, lanes[l].action);
-        item->logits = for_device(&segment, lanes[l].logits);
+        item->action = (uint8_t *)for_device(&segment, lanes[l].action);
+        item->policy = for_device(&segment, lanes[l].logits);
         item->value = for_device(&segment, lanes[l].value);
         item->version = for_device(&segment, lanes[l].version);
         item->acted = l % 5 == 4 ? NULL : for_device(&segment, lanes[l].acted);
@@ -822,8 +773,8 @@ static void test_answer(uint32_t lane_count, int actions) {
     }
     const struct farm_cuda_answer answer = {device_of(items, lane_count),
                                             lane_count,
-                                            actions,
-                                            device_of(action, rows),
+                                            farm_head_categorical(actions),
+                                            (const uint8_t *)device_of(action, rows),
                                             device_of(logits, (size_t)rows * actions),
                                             device_of(value, rows),
                                             device_of(&version, 1)};
@@ -831,7 +782,7 @@ static void test_answer(uint32_t lane_count, int actions) {
     CUDA(cudaDeviceSynchronize());
     check(memcmp(lanes, expected, sizeof *lanes * LANES_MAX) == 0, "answers to %u lanes, %u rows of %d actions",
           lane_count, rows, actions);
-    const void *device[] = {answer.lanes, answer.action, answer.logits, answer.value, answer.version};
+    const void *device[] = {answer.lanes, answer.action, answer.policy, answer.value, answer.version};
     for (const void *memory : device) CUDA(cudaFree((void *)memory));
     segment_free(&segment);
     free(expected), free(logits), free(value), free(action);
@@ -852,15 +803,16 @@ static void test_answer_order(void) {
     int32_t *device_action = (int32_t *)device_poisoned(COUNT * 4);
     uint64_t *device_version = (uint64_t *)device_poisoned(8);
     struct farm_cuda_answer_lane item = {};
-    item.action = for_device(&segment, lane->action);
-    item.logits = for_device(&segment, lane->logits);
+    item.action = (uint8_t *)for_device(&segment, lane->action);
+    item.policy = for_device(&segment, lane->logits);
     item.value = for_device(&segment, lane->value);
     item.version = for_device(&segment, lane->version);
     item.acted = for_device(&segment, lane->acted);
     item.count = COUNT;
     struct farm_cuda_answer_lane *device_item = (struct farm_cuda_answer_lane *)device_poisoned(sizeof item);
-    const struct farm_cuda_answer answer = {device_item,   1, ACTIONS, device_action, device_logits, device_value,
-                                            device_version};
+    const struct farm_cuda_answer answer = {
+        device_item,   1, farm_head_categorical(ACTIONS), (const uint8_t *)device_action, device_logits, device_value,
+        device_version};
     uint32_t early = 0, round = 1;
     for (; round <= rounds; round++) {
         const uint64_t version = round;
@@ -903,10 +855,11 @@ static void test_errors(void) {
     stack.rows = stack.stack = stack.channels = stack.height = stack.width = 1;
     stack.out = (void *)8;
     check(farm_cuda_stack(NULL, &stack, &err) == FARM_E_INVALID, "a stack at an odd address: %s", err.message);
-    struct farm_vtrace_batch batch = {};
-    batch.columns = 3;
-    const struct farm_vtrace_config config = farm_vtrace_default();
-    check(farm_cuda_vtrace(NULL, &config, &batch, &err) == FARM_E_INVALID, "V-trace of no steps: %s", err.message);
+    struct farm_algo_rows rows = {};
+    rows.columns = 3;
+    check(farm_cuda_algo_differentiate(NULL, "vtrace", &rows, NULL, NULL, &err) == FARM_E_INVALID,
+          "V-trace of no steps: %s", err.message);
+    check(farm_cuda_algo_check("chess", &err) == FARM_E_UNSUPPORTED, "an algorithm that no GPU runs: %s", err.message);
     pull.bytes = 16;
     pull.blocks = UINT32_MAX; // more than a grid has
     const enum farm_status status = farm_cuda_pull(NULL, FARM_CUDA_PULL_LOADS, &pull, &err);
@@ -923,18 +876,14 @@ static void test_all(void) {
     test_layers(FARM_CUDA_F32);
     test_layers(FARM_CUDA_BF16);
     test_signal();
-    const int steps[] = {1, 2, 20, 33}, columns[] = {0, 1, 31, 32, 33, 257};
+    const int steps[] = {1, 2, 20, 33}, columns[] = {0, 1, 31, 32, 33, 127, 128, 129, 257}, actions[] = {1, 4, 18};
     for (int t : steps)
-        for (int c : columns) test_vtrace(t, c);
-    const int rows[] = {0, 1, 127, 128, 129, 5000}, actions[] = {1, 4, 18};
-    for (int r : rows)
-        for (int a : actions) {
-            test_log_prob(r, a);
-            test_loss(r, a);
-            test_sample((uint32_t)r, a, FARM_SAMPLE_CATEGORICAL);
-            test_sample((uint32_t)r, a, FARM_SAMPLE_GREEDY);
-        }
-    test_sample(400000, 6, FARM_SAMPLE_CATEGORICAL);
+        for (size_t c = 0; c < sizeof columns / sizeof *columns; c++) test_vtrace(t, columns[c], actions[(c + t) % 3]);
+    const uint32_t rows[] = {0, 1, 127, 128, 129, 5000};
+    for (uint32_t r : rows)
+        for (int a : actions)
+            for (int greedy = 0; greedy < 2; greedy++) test_sample(r, a, greedy);
+    test_sample(400000, 6, 0);
     const size_t counts[] = {0, 1, 3, 1023, 1024, 4097, 600001, 1700003};
     for (size_t count : counts) {
         test_optimiser(FARM_OPTIMISER_RMSPROP, count);

@@ -1,9 +1,9 @@
-// The whole update as the learner's training thread has it made, in observations per second: 672 of them (32 unrolls of
+// The whole update as the learner's training thread has it made, in observations per second: 672 of them (32 windows of
 // 20 steps and the one behind) by the backend that the learner opens, through the same function. Lists, gathering and
 // stacking, forward, V-trace, losses, backward, clipping, RMSProp, publication for inference, and the host's waiting
-// for the end are in it. The rings are full, so that the next update's windows wait already and `train` is handed them,
-// as where training is what limits a run. Each update has other windows than those before it, of 32 environments spread
-// over four rings.
+// for the end are in it. The rings are full, so that the next update's windows wait already and are begun before
+// this one's end is waited for, as where training is what limits a run. Each update has other windows than those before
+// it, of 32 environments spread over four rings.
 //
 //   update_NET_full     the data lies on the device: inference has filled the mirror
 //   update_NET_window, update_NET_off     from host memory: windows are pulled, frames are read where they lie
@@ -21,6 +21,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "algo/vtrace.h"
 #include "base/log.h"
 #include "base/time.h"
 #include "farm_build.h"
@@ -28,7 +29,7 @@
 #include "learner/lanes.h"
 #include "work.h"
 
-enum { RINGS_MAX = 4, LANES = 8, WIDTH = 8, ROUNDS = 10, WARMUP = 3, INFER_MOST = 64, UNROLLS_MAX = 8 };
+enum { RINGS_MAX = 4, LANES = 8, WIDTH = 8, ROUNDS = 10, WARMUP = 3, INFER_MOST = 64, WINDOWS_MAX = 8 };
 static const double ROUND_S = 0.2;
 static const char *const nets[] = {"shallow", "nature", "deep"};
 static const struct {
@@ -57,6 +58,7 @@ struct table {
     struct farm_lanes lanes;
     struct farm_stats stats;
     struct farm_learner_config config;
+    struct farm_algo_plan plan;
     struct farm_net net;
     const struct farm_backend_ops *ops;
     struct farm_backend *backend;
@@ -88,7 +90,6 @@ static struct farm_learner_config config_of(struct table *table, const char *net
 }
 
 static enum farm_status open_rings(struct table *table, struct farm_error *err) {
-    const struct farm_window_shape shape = {.stride = UNROLL, .length = UNROLL + 1, .stack = STACK};
     const struct farm_ring_spec spec = work_ring(false, table->size->lanes, table->size->width, table->size->steps);
     int fds[RINGS_MAX][2];
     for (uint32_t r = 0; r < table->size->rings; r++) {
@@ -100,18 +101,22 @@ static enum farm_status open_rings(struct table *table, struct farm_error *err) 
         fds[r][0] = dup(table->made[r].up.fd_readonly);
         fds[r][1] = dup(table->made[r].down.fd);
     }
-    return farm_lanes_open(fds, table->size->rings, &shape, &table->lanes, err);
+    return farm_lanes_open(fds, table->size->rings, &table->plan.shape, NULL, &table->lanes, err);
 }
 
 static enum farm_status open_table(struct table *table, const char *net, enum farm_mirror mirror,
                                    struct farm_error *err) {
     table->config = config_of(table, net, mirror);
     enum farm_status status = farm_net_make(&table->config.net, &table->config.io, &table->net, err);
+    if (!status) status = farm_algo_plan_make(&table->config.algo, &table->plan, err);
     if (!status) status = open_rings(table, err);
     if (status) return status;
     const struct farm_backend_config backend = {.learner = &table->config,
+                                                .plan = &table->plan,
                                                 .net = &table->net,
+                                                .head = farm_head_categorical(ACTIONS),
                                                 .width_max = table->lanes.width_max,
+                                                .columns_max = table->size->batch,
                                                 .lanes = &table->lanes,
                                                 .shards = 1};
     for (uint32_t r = 0; r < table->size->rings; r++)
@@ -172,33 +177,34 @@ static enum farm_status play(struct table *table, struct farm_error *err) {
 
 // ---- updates ----
 
-// The windows of update k: lanes that lie as far apart as they can, then the next ones, then the next window of all.
-static struct farm_train_update update_of(const struct table *table, uint64_t k, struct farm_train_unrolls *unrolls) {
+// Begins update k: its windows are of lanes that lie as far apart as they can, then the next ones, then the next window
+// of all.
+static enum farm_status begin(struct table *table, uint64_t k, struct farm_error *err) {
     const uint32_t lanes = lane_count(table), each = table->size->batch / table->size->width, apart = lanes / each;
-    const uint64_t windows = (table->played - 1) / UNROLL;
+    const uint64_t count = (table->played - 1) / UNROLL;
+    struct farm_window windows[WINDOWS_MAX];
     for (uint32_t i = 0; i < each; i++) {
         const uint32_t id = i * apart + (uint32_t)(k % apart);
-        unrolls[i] = (struct farm_train_unrolls){.lane = table->lanes.lanes[id].lane,
-                                                 .lane_id = id,
-                                                 .start = k / apart % windows * UNROLL,
-                                                 .env_count = table->size->width};
+        windows[i] = (struct farm_window){.lane = table->lanes.lanes[id].lane,
+                                          .lane_id = id,
+                                          .start = k / apart % count * UNROLL,
+                                          .env_count = table->size->width};
     }
-    return (struct farm_train_update){.unrolls = unrolls, .count = each, .learning_rate = 1e-5};
+    return table->ops->begin(table->backend, (uint32_t)(k % FARM_BACKEND_SLOTS), windows, each, err);
 }
 
 static enum farm_status train(struct table *table, struct farm_error *err) {
-    struct farm_train_unrolls unrolls[UNROLLS_MAX], after[UNROLLS_MAX];
-    const struct farm_train_update now = update_of(table, table->updates, unrolls),
-                                   next = update_of(table, table->updates + 1, after);
-    struct farm_train_stats stats;
-    const enum farm_status status = table->ops->train(table->backend, &now, &next, &stats, err);
-    if (status) return status;
-    table->updates++;
-    if (!isfinite(stats.grad_norm) || table->ops->version(table->backend) != table->updates)
-        return farm_fail(err, FARM_E_INVALID, "update %llu has a gradient's norm of %g and left version %llu",
-                         (unsigned long long)table->updates, stats.grad_norm,
-                         (unsigned long long)table->ops->version(table->backend));
-    return FARM_OK;
+    const struct farm_pass pass = {.learning_rate = 1e-5};
+    const uint64_t k = table->updates++;
+    struct farm_pass_stats stats;
+    enum farm_status status = k ? FARM_OK : begin(table, k, err);
+    if (!status) status = table->ops->pass(table->backend, (uint32_t)(k % FARM_BACKEND_SLOTS), &pass, err);
+    if (!status) status = table->ops->publish(table->backend, k + 1, err);
+    if (!status) status = begin(table, k + 1, err);
+    if (!status) status = table->ops->finish(table->backend, &stats, err);
+    if (status || (isfinite(stats.grad_norm) && stats.terms[0] == UNROLL * table->size->batch)) return status;
+    return farm_fail(err, FARM_E_INVALID, "update %llu has a gradient's norm of %g over %g rows", (unsigned long long)k,
+                     stats.grad_norm, stats.terms[0]);
 }
 
 // Observations per second of `count` updates; 0 where one failed.

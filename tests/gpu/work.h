@@ -1,5 +1,5 @@
 // The work that round_trip.c and update.c give a learner: lanes of 84x84 frames of bytes, four stacked, six actions,
-// and IMPALA's update of 32 unrolls of 20 steps. The project's headers must be included before.
+// and IMPALA's update of 32 windows of 20 transitions. The project's headers must be included before.
 #ifndef FARM_TESTS_GPU_WORK_H
 #define FARM_TESTS_GPU_WORK_H
 
@@ -25,17 +25,13 @@ static inline struct farm_net_io work_io(bool flat) {
     return flat ? numbers : frames;
 }
 
+// option: in the order of vtrace.h.
 static inline struct farm_algo_config work_algo(bool flat, uint32_t batch) {
-    return (struct farm_algo_config){.unroll = UNROLL,
+    return (struct farm_algo_config){.algo = &farm_vtrace,
+                                     .option = {0.99f, 0.01f, 0.5f, 1, 1, 1, 1},
+                                     .unroll = UNROLL,
                                      .batch = batch,
                                      .stack = flat ? 1 : STACK,
-                                     .discount = 0.99,
-                                     .entropy_cost = 0.01,
-                                     .baseline_cost = 0.5,
-                                     .rho_clip = 1,
-                                     .c_clip = 1,
-                                     .pg_rho_clip = 1,
-                                     .lambda = 1,
                                      .reward_scale = 1,
                                      .optimiser = FARM_OPTIMISER_RMSPROP,
                                      .grad_norm_clip = 40,

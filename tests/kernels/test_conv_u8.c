@@ -9,6 +9,7 @@
 
 #include "kernels/bf16.h"
 #include "kernels/conv_u8.h"
+#include "kernels/gather.h"
 
 // One convolution's data: batch observations of `shape`.
 struct problem {
@@ -371,4 +372,8 @@ Test(kernels_conv_u8, rejects_shapes_that_make_no_sense) {
         cr_assert_eq(farm_conv_u8_check(&shape, &err), FARM_E_INVALID, "field %d", i);
         cr_assert_not_null(strstr(err.message, "first convolution"));
     }
+}
+
+Test(kernels_conv_u8, pixels_become_units) {
+    for (int i = 0; i < 256; i++) cr_assert_eq(farm_pixel_unit((uint8_t)i), (float)(i / 255.0));
 }

@@ -66,10 +66,7 @@ static void set_up(struct table *table, bool adam) {
     snprintf(table->path, sizeof table->path, "%s/a.safetensors", table->folder);
     make_net(table, 4, 3);
     for (int v = 0; v < VECTORS; v++) table->vectors[v] = make_vector(&table->net, (uint64_t)v);
-    table->state = (struct farm_backend_state){.params = table->vectors[0],
-                                               .first = adam ? table->vectors[1] : NULL,
-                                               .second = table->vectors[2],
-                                               .optimiser_step = 9};
+    table->state = farm_backend_state_of(table->vectors[0], adam ? table->vectors[1] : NULL, table->vectors[2], 9, 0);
     save(table);
 }
 
@@ -81,19 +78,25 @@ static void tear_down(struct table *table) {
 
 // Empty vectors to load into, filled with a mark.
 static struct farm_backend_state blank(const struct table *table, bool first, bool second) {
-    struct farm_backend_state state = {.params = malloc(table->net.parameter_count * sizeof(float))};
-    if (first) state.first = malloc(table->net.parameter_count * sizeof(float));
-    if (second) state.second = malloc(table->net.parameter_count * sizeof(float));
-    float *const vectors[] = {state.params, state.first, state.second};
-    for (int v = 0; v < VECTORS; v++)
-        if (vectors[v]) memset(vectors[v], 0x5a, table->net.parameter_count * sizeof(float));
+    const size_t bytes = table->net.parameter_count * sizeof(float);
+    const struct farm_backend_state state =
+        farm_backend_state_of(malloc(bytes), first ? malloc(bytes) : NULL, second ? malloc(bytes) : NULL, 0, 0);
+    for (uint32_t v = 0; v < state.vector_count; v++) memset(state.vectors[v].values, 0x5a, bytes);
     return state;
 }
 
+static float *params_of(const struct farm_backend_state *state) {
+    return farm_backend_vector(state, "");
+}
+static float *first_of(const struct farm_backend_state *state) {
+    return farm_backend_vector(state, "optimiser.first");
+}
+static float *second_of(const struct farm_backend_state *state) {
+    return farm_backend_vector(state, "optimiser.second");
+}
+
 static void blank_free(struct farm_backend_state *state) {
-    free(state->params);
-    free(state->first);
-    free(state->second);
+    for (uint32_t v = 0; v < state->vector_count; v++) free(state->vectors[v].values);
 }
 
 static bool untouched(const struct table *table, const float *vector) {
@@ -119,9 +122,9 @@ static void round_trip(bool adam) {
     cr_assert_eq(farm_checkpoint_load(table.path, &table.net, &state, &has_optimiser, &metadata, &err), FARM_OK, "%s",
                  err.message);
     cr_assert(has_optimiser);
-    expect_same(&table, state.params, table.vectors[0]);
-    if (adam) expect_same(&table, state.first, table.vectors[1]);
-    expect_same(&table, state.second, table.vectors[2]);
+    expect_same(&table, params_of(&state), table.vectors[0]);
+    if (adam) expect_same(&table, first_of(&state), table.vectors[1]);
+    expect_same(&table, second_of(&state), table.vectors[2]);
     cr_assert_str_eq(farm_checkpoint_get(&metadata, "env"), "native/catch");
     cr_assert_str_eq(farm_checkpoint_get(&metadata, "text"), PAIRS[2][1]);
     cr_assert_eq(farm_checkpoint_get_u64(&metadata, "frames"), 1234567890123u);
@@ -155,14 +158,14 @@ Test(learner, the_moments_of_another_optimiser_are_left_alone) {
                      "%s", err.message);
         farm_checkpoint_metadata_free(&metadata);
         cr_assert_not(has_optimiser);
-        expect_same(&table, state.params, table.vectors[0]);
-        cr_assert(untouched(&table, state.first) && untouched(&table, state.second));
+        expect_same(&table, params_of(&state), table.vectors[0]);
+        cr_assert(untouched(&table, first_of(&state)) && untouched(&table, second_of(&state)));
         has_optimiser = true;
         cr_assert_eq(farm_checkpoint_load(table.path, &table.net, &bare, &has_optimiser, &metadata, &err), FARM_OK,
                      "%s", err.message);
         farm_checkpoint_metadata_free(&metadata);
         cr_assert_not(has_optimiser, "evaluation wants none");
-        expect_same(&table, bare.params, table.vectors[0]);
+        expect_same(&table, params_of(&bare), table.vectors[0]);
         blank_free(&state);
         blank_free(&bare);
         tear_down(&table);
@@ -245,8 +248,9 @@ static void expect_refused(const struct table *table, const char *path, enum far
     cr_assert_eq(err.status, wanted, "%s", what);
     cr_assert(strstr(err.message, path) != NULL, "%s: the file is not named: %s", what, err.message);
     cr_assert(strstr(err.message, reason) != NULL, "%s: no '%s' in: %s", what, reason, err.message);
-    cr_assert(untouched(table, state.params) && untouched(table, state.first) && untouched(table, state.second), "%s",
-              what);
+    cr_assert(untouched(table, params_of(&state)) && untouched(table, first_of(&state)) &&
+                  untouched(table, second_of(&state)),
+              "%s", what);
     blank_free(&state);
 }
 

@@ -486,7 +486,7 @@ static void expect_well(struct table *table) {
                  shared->err.message);
     for (uint32_t a = 0; a < ACTORS; a++)
         if (table->actors[a]) cr_assert_eq(waitpid(table->actors[a], &status, WNOHANG), 0, "actor %u ended", a);
-    cr_assert(isfinite(farm_stats_get(&shared->stats.grad_norm)) && isfinite(farm_stats_get(&shared->stats.entropy)));
+    cr_assert(isfinite(farm_stats_get(&shared->stats.grad_norm)) && isfinite(farm_stats_get(&shared->stats.algo[0])));
 }
 
 // Each lane of these actors makes ROUND_STEPS steps more and training an update, and the round takes ROUND_LEAST_NS.
@@ -539,8 +539,8 @@ static void expect_trained(const struct table *table) {
     snprintf(path, sizeof path, "%s/%s", table->folder, name);
     cr_assert_eq(farm_net_make(&table->config.net, &table->config.io, &net, &err), FARM_OK, "%s", err.message);
     float *numbers = calloc(3 * net.parameter_count, sizeof *numbers);
-    struct farm_backend_state state = {
-        .params = numbers, .first = numbers + net.parameter_count, .second = numbers + 2 * net.parameter_count};
+    struct farm_backend_state state =
+        farm_backend_state_of(numbers, numbers + net.parameter_count, numbers + 2 * net.parameter_count, 0, 0);
     cr_assert_eq(farm_checkpoint_load(path, &net, &state, &has_optimiser, &metadata, &err), FARM_OK, "%s", err.message);
     for (size_t i = 0; i < 3 * net.parameter_count; i++) cr_assert(isfinite(numbers[i]));
     cr_assert_gt(farm_checkpoint_get_u64(&metadata, "version"), 0);

@@ -34,7 +34,7 @@ struct table {
 static void open_learner(struct table *table) {
     struct farm_error err = {0};
     const int fds[1][2] = {{dup(table->ring.made.up.fd_readonly), dup(table->ring.made.down.fd)}};
-    cr_assert_eq(farm_lanes_open(fds, 1, &SHAPE, &table->lanes, &err), FARM_OK, "%s", err.message);
+    cr_assert_eq(farm_lanes_open(fds, 1, &SHAPE, NULL, &table->lanes, &err), FARM_OK, "%s", err.message);
 }
 
 static void set_up_spec(struct table *table, const struct farm_ring_spec *spec) {
@@ -357,12 +357,12 @@ Test(learner, actors_with_different_environments_are_refused) {
         test_ring_open(&others[i], &b);
         const int fds[2][2] = {{dup(a.made.up.fd_readonly), dup(a.made.down.fd)},
                                {dup(b.made.up.fd_readonly), dup(b.made.down.fd)}};
-        cr_assert_eq(farm_lanes_open(fds, 2, &SHAPE, &lanes, &err), FARM_E_INVALID);
+        cr_assert_eq(farm_lanes_open(fds, 2, &SHAPE, NULL, &lanes, &err), FARM_E_INVALID);
         cr_assert(strstr(err.message, "different environments") != NULL, "%s", err.message);
         test_ring_close(&a);
         test_ring_close(&b);
     }
-    cr_assert_eq(farm_lanes_open(NULL, 0, &SHAPE, &lanes, &err), FARM_E_INVALID);
+    cr_assert_eq(farm_lanes_open(NULL, 0, &SHAPE, NULL, &lanes, &err), FARM_E_INVALID);
 }
 
 // ---- LOCAL: actors that answer themselves ----

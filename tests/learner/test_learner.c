@@ -14,8 +14,8 @@
 #include <sys/wait.h>
 
 #include "base/time.h"
+#include "kernels/head.h"
 #include "kernels/random.h"
-#include "kernels/sample.h"
 #include "learner/backend.h"
 #include "learner/checkpoint.h"
 #include "learner/learner.h"
@@ -76,8 +76,8 @@ static struct farm_learner_config usual(const struct table *table) {
     config.stats = &table->shared->stats;
     config.seed = 3;
     config.algo.batch = LANES * WIDTH;
-    config.algo.discount = 0.5;
-    config.algo.entropy_cost = 0.001;
+    config.algo.option[FARM_VTRACE_DISCOUNT] = 0.5f;
+    config.algo.option[FARM_VTRACE_ENTROPY_COST] = 0.001f;
     config.algo.lr = config.algo.lr_end = 0.003;
     config.infer_batch_max = LANES * WIDTH;
     config.infer_wait_ms = 0.2;
@@ -128,7 +128,7 @@ static uint32_t game_length(const struct table *table, uint32_t l, uint32_t env)
 }
 
 static int best_action(const float *obs) {
-    return farm_sample_greedy(obs, FLAT);
+    return farm_categorical_greedy(obs, FLAT);
 }
 
 // Reads the answers to step n, which nobody may change from now on.
@@ -144,7 +144,7 @@ static void take_answers(struct table *table, uint32_t l, uint64_t n) {
     for (uint32_t e = 0; e < WIDTH; e++) {
         const int32_t action = *(int32_t *)farm_lane_action(lane, n, e);
         cr_assert(action >= 0 && action < ACTIONS, "action %d", action);
-        if (table->config.greedy) cr_assert_eq(action, farm_sample_greedy(farm_lane_policy(lane, n, e), ACTIONS));
+        if (table->config.greedy) cr_assert_eq(action, farm_categorical_greedy(farm_lane_policy(lane, n, e), ACTIONS));
         seat->answers[n % STEPS][e] = (struct answer){action, farm_lane_value(lane, n)[e], version};
     }
 }
@@ -326,18 +326,16 @@ static void check_checkpoint(const struct table *table, char *path, size_t bytes
     cr_assert_geq(test_folder_files(table->folder, name, sizeof name), 1, "no checkpoint");
     snprintf(path, bytes, "%s/%s", table->folder, name);
     cr_assert_eq(farm_net_make(&table->config.net, &table->config.io, &net, &err), FARM_OK, "%s", err.message);
-    struct farm_backend_state state = {.params = calloc(net.parameter_count, sizeof(float)),
-                                       .first = calloc(net.parameter_count, sizeof(float)),
-                                       .second = calloc(net.parameter_count, sizeof(float))};
+    float *vectors = calloc(3 * net.parameter_count, sizeof *vectors);
+    struct farm_backend_state state =
+        farm_backend_state_of(vectors, vectors + net.parameter_count, vectors + 2 * net.parameter_count, 0, 0);
     cr_assert_eq(farm_checkpoint_load(path, &net, &state, &has_optimiser, &metadata, &err), FARM_OK, "%s", err.message);
     cr_assert(has_optimiser);
     // A learner killed in between has not announced the file that it just wrote.
     cr_assert_geq(farm_checkpoint_get_u64(&metadata, "frames"), table->shared->stats.checkpoint_frames);
     cr_assert_gt(farm_checkpoint_get_u64(&metadata, "version"), 0);
     farm_checkpoint_metadata_free(&metadata);
-    free(state.params);
-    free(state.first);
-    free(state.second);
+    free(vectors);
 }
 
 // ---- training ----
@@ -509,7 +507,8 @@ Test(learner, what_makes_no_sense_is_counted_once_and_trains_nothing) {
     const struct sums sums = answered(&table);
     cr_assert_gt(sums.bad, 50);
     cr_assert_eq(stats->bad_values, sums.bad, "%lu bad values, %lu were written", stats->bad_values, sums.bad);
-    cr_assert(isfinite(farm_stats_get(&stats->grad_norm)) && isfinite(farm_stats_get(&stats->loss_value)));
+    cr_assert(isfinite(farm_stats_get(&stats->grad_norm)) &&
+              isfinite(farm_stats_get(&stats->algo[FARM_VTRACE_BASELINE - 1])));
     check_checkpoint(&table, path, sizeof path); // refuses what is not finite
     tear_down(&table);
 }
@@ -527,31 +526,98 @@ static struct {
 static void copy_device(struct farm_backend *backend) {
     const struct farm_backend_state from = farm_backend_cpu.state(backend);
     const size_t bytes = device.count * sizeof(float);
-    if (!device.copy.params)
-        device.copy =
-            (struct farm_backend_state){.params = malloc(bytes), .first = malloc(bytes), .second = malloc(bytes)};
-    memcpy(device.copy.params, from.params, bytes);
-    memcpy(device.copy.first, from.first, bytes);
-    memcpy(device.copy.second, from.second, bytes);
+    for (uint32_t v = device.copy.vector_count; v < from.vector_count; v++)
+        device.copy.vectors[device.copy.vector_count++] =
+            (struct farm_backend_vector){from.vectors[v].name, malloc(bytes)};
+    for (uint32_t v = 0; v < from.vector_count; v++)
+        memcpy(device.copy.vectors[v].values, from.vectors[v].values, bytes);
     device.copy.version = from.version;
     device.copy.optimiser_step = from.optimiser_step;
 }
 
-static enum farm_status train_on_device(struct farm_backend *backend, const struct farm_train_update *update,
-                                        const struct farm_train_update *next, struct farm_train_stats *stats,
-                                        struct farm_error *err) {
-    const uint64_t made = farm_backend_cpu.version(backend);
+static enum farm_status begin_on_device(struct farm_backend *backend, uint32_t slot, const struct farm_window *windows,
+                                        uint32_t count, struct farm_error *err) {
+    const uint64_t made = farm_backend_cpu.state(backend).version;
     if (made == LOST_AFTER) return farm_fail(err, FARM_E_DEAD, "the device is lost");
     if (made == 0) copy_device(backend);
-    const enum farm_status status = farm_backend_cpu.train(backend, update, next, stats, err);
-    stats->copied = made + 1 == device.copied_after;
+    return farm_backend_cpu.begin(backend, slot, windows, count, err);
+}
+
+static enum farm_status finish_on_device(struct farm_backend *backend, struct farm_pass_stats *stats,
+                                         struct farm_error *err) {
+    const enum farm_status status = farm_backend_cpu.finish(backend, stats, err);
+    stats->copied = farm_backend_cpu.state(backend).version == device.copied_after;
     if (stats->copied) copy_device(backend);
     return status;
 }
 
 static struct farm_backend_state state_of_device(struct farm_backend *backend) {
-    if (farm_backend_cpu.version(backend) < LOST_AFTER) copy_device(backend);
+    if (farm_backend_cpu.state(backend).version < LOST_AFTER) copy_device(backend);
     return device.copy;
+}
+
+// A device whose state is a copy, made anew at each call, as a GPU's is.
+static struct farm_backend_state state_by_copy(struct farm_backend *backend) {
+    copy_device(backend);
+    return device.copy;
+}
+
+static enum farm_status take_copy(struct farm_backend *backend, uint64_t version, uint64_t optimiser_step,
+                                  struct farm_error *err) {
+    const struct farm_backend_state to = farm_backend_cpu.state(backend);
+    for (uint32_t v = 0; v < to.vector_count; v++)
+        memcpy(to.vectors[v].values, device.copy.vectors[v].values, device.count * sizeof(float));
+    return farm_backend_cpu.state_changed(backend, version, optimiser_step, err);
+}
+
+static bool made_updates(const struct table *table) {
+    return table->shared->stats.updates >= table->goal;
+}
+
+static float *params_of_newest(const struct table *table, const struct farm_net *net, char *path, size_t bytes) {
+    struct farm_error err = {0};
+    struct farm_checkpoint_metadata metadata;
+    bool has_optimiser;
+    float *params = calloc(net->parameter_count, sizeof *params);
+    struct farm_backend_state state = farm_backend_state_of(params, NULL, NULL, 0, 0);
+    check_checkpoint(table, path, bytes);
+    cr_assert_eq(farm_checkpoint_load(path, net, &state, &has_optimiser, &metadata, &err), FARM_OK);
+    farm_checkpoint_metadata_free(&metadata);
+    return params;
+}
+
+Test(learner, a_device_goes_on_from_the_parameters_of_a_checkpoint) {
+    struct table table;
+    struct farm_net net;
+    struct farm_backend_ops ops = farm_backend_cpu;
+    char path[512], later[512];
+    set_up(&table);
+    cr_assert_eq(farm_net_make(&table.config.net, &table.config.io, &net, &table.shared->err), FARM_OK);
+    device.count = net.parameter_count;
+    ops.state = state_by_copy;
+    ops.state_changed = take_copy;
+    table.config.backend = &ops;
+    table.goal = 20;
+    launch(&table);
+    cr_assert(act_until(&table, made_updates), "%s", table.shared->err.message);
+    end(&table, SIGTERM);
+    float *first = params_of_newest(&table, &net, path, sizeof path);
+    table.config.checkpoint_load = path;
+    table.config.algo.lr = table.config.algo.lr_end = 0;
+    for (uint32_t l = 0; l < LANES; l++) {
+        table.seats[l].version = 0;
+        table.seats[l].inherited = farm_lane_acted(&table.ring.actor.lanes[l]);
+    }
+    table.goal = table.shared->stats.updates + 5;
+    launch(&table);
+    cr_assert(act_until(&table, made_updates), "%s", table.shared->err.message);
+    end(&table, SIGTERM);
+    float *second = params_of_newest(&table, &net, later, sizeof later);
+    cr_assert_str_neq(path, later);
+    cr_assert_arr_eq(first, second, net.parameter_count * sizeof(float));
+    free(first);
+    free(second);
+    tear_down(&table);
 }
 
 // A learner whose device is lost has ended.
@@ -562,7 +628,8 @@ static void lose_device(struct table *table, struct farm_backend_ops *ops, uint6
     device.count = net.parameter_count;
     device.copied_after = copied_after;
     *ops = farm_backend_cpu;
-    ops->train = train_on_device;
+    ops->begin = begin_on_device;
+    ops->finish = finish_on_device;
     ops->state = state_of_device;
     table->config.backend = ops;
     launch(table);

@@ -1,13 +1,13 @@
 // The path from a lane to the parameters: a trajectory with ends of every kind lies in real rings that have wrapped
 // around; the backend's update is compared with the one that this test works out from arrays of its own (executor,
 // V-trace and loss are tested elsewhere; here it is about which number goes where).
+#include "algo/vtrace.h"
 #include "rings.h"
 
 #include <math.h>
 
+#include "../support/learner.h"
 #include "kernels/random.h"
-#include "kernels/vtrace.h"
-#include "learner/backend.h"
 #include "learner/intake.h"
 
 enum {
@@ -53,14 +53,14 @@ struct column {
 };
 
 // What an update is made of: windows that wrap around the ring's end (slots 16, 0, ...), parts of lanes, both lanes.
-static const struct farm_train_unrolls UNROLLS[] = {
+static const struct farm_window WINDOWS[] = {
     {.start = 31, .env_from = 1, .env_count = 2}, // lane 0, wraps between its steps 33 and 34
     {.start = 33, .env_from = 0, .env_count = 3}, // lane 1
     {.start = 26, .env_from = 0, .env_count = 1}, // lane 0
     {.start = 28, .env_from = 2, .env_count = 1}, // lane 1
 };
-static const uint32_t UNROLL_LANE[] = {0, 1, 0, 1};
-enum { UNROLL_COUNT = sizeof UNROLLS / sizeof *UNROLLS, COLUMNS = 7 };
+static const uint32_t WINDOW_LANE[] = {0, 1, 0, 1};
+enum { WINDOW_COUNT = sizeof WINDOWS / sizeof *WINDOWS, COLUMNS = 7 };
 
 // ---- the trajectory ----
 
@@ -155,13 +155,14 @@ static struct problem *set_up(bool frames) {
         .algo = {.unroll = UNROLL,
                  .batch = COLUMNS,
                  .stack = frames ? STACK : 1,
-                 .discount = 0.9,
-                 .entropy_cost = 0.02,
-                 .baseline_cost = 0.4,
-                 .rho_clip = 1.1,
-                 .c_clip = 0.9,
-                 .pg_rho_clip = 1.2,
-                 .lambda = 0.95,
+                 .algo = &farm_vtrace,
+                 .option = {[FARM_VTRACE_DISCOUNT] = 0.9f,
+                            [FARM_VTRACE_ENTROPY_COST] = 0.02f,
+                            [FARM_VTRACE_BASELINE_COST] = 0.4f,
+                            [FARM_VTRACE_RHO_CLIP] = 1.1f,
+                            [FARM_VTRACE_C_CLIP] = 0.9f,
+                            [FARM_VTRACE_PG_RHO_CLIP] = 1.2f,
+                            [FARM_VTRACE_LAMBDA] = 0.95f},
                  .reward_clip = 2,
                  .reward_scale = 0.7,
                  .optimiser = FARM_OPTIMISER_RMSPROP, // with its second moment at 1 nearly the gradient itself
@@ -191,24 +192,31 @@ static void tear_down(struct problem *problem) {
 
 // ---- the backend's update: parameters after it minus before ----
 
-static float *their_update(struct problem *problem, struct farm_train_stats *stats) {
+static float *their_update(struct problem *problem, struct farm_pass_stats *stats) {
     const size_t count = problem->net.parameter_count;
-    const struct farm_backend_config config = {.learner = &problem->learner, .net = &problem->net, .width_max = WIDTH};
-    struct farm_train_unrolls unrolls[UNROLL_COUNT];
+    struct farm_algo_plan plan;
+    struct farm_window windows[WINDOW_COUNT];
     struct farm_backend *backend;
     struct farm_error err = {0};
+    cr_assert_eq(farm_algo_plan_make(&problem->learner.algo, &plan, &err), FARM_OK);
+    const struct farm_backend_config config = {.learner = &problem->learner,
+                                               .plan = &plan,
+                                               .net = &problem->net,
+                                               .head = farm_head_categorical(ACTIONS),
+                                               .width_max = WIDTH,
+                                               .columns_max = COLUMNS,
+                                               .shards = 1};
     fill_rings(problem);
-    for (int i = 0; i < UNROLL_COUNT; i++) {
-        unrolls[i] = UNROLLS[i];
-        unrolls[i].lane = &problem->intakes[UNROLL_LANE[i]].checked;
+    for (int i = 0; i < WINDOW_COUNT; i++) {
+        windows[i] = WINDOWS[i];
+        windows[i].lane = &problem->intakes[WINDOW_LANE[i]].checked;
     }
     cr_assert_eq(farm_backend_cpu.create(&config, &backend, &err), FARM_OK, "%s", err.message);
-    const struct farm_train_update whole = {.unrolls = unrolls, .count = UNROLL_COUNT, .learning_rate = 1.0};
     float *update = malloc(count * sizeof *update);
-    memcpy(update, farm_backend_cpu.state(backend).params, count * sizeof *update);
-    cr_assert_eq(farm_backend_cpu.train(backend, &whole, NULL, stats, &err), FARM_OK);
-    cr_assert_eq(farm_backend_cpu.version(backend), 1);
-    for (size_t i = 0; i < count; i++) update[i] = farm_backend_cpu.state(backend).params[i] - update[i];
+    memcpy(update, test_params(&farm_backend_cpu, backend), count * sizeof *update);
+    cr_assert_eq(test_train(&farm_backend_cpu, backend, windows, WINDOW_COUNT, 1.0, 7, stats, &err), FARM_OK);
+    cr_assert_eq(farm_backend_cpu.state(backend).version, 7);
+    for (size_t i = 0; i < count; i++) update[i] = test_params(&farm_backend_cpu, backend)[i] - update[i];
     farm_backend_cpu.destroy(backend);
     return update;
 }
@@ -219,8 +227,7 @@ struct arrays {
     const void *rows[ROWS_MAX * STACK];
     float zeros[FLAT];
     float logits[ROWS_MAX * ACTIONS], behaviour[ROWS_MAX * ACTIONS], dlogits[ROWS_MAX * ACTIONS];
-    float value[ROWS_MAX], dvalue[ROWS_MAX], reward[ROWS_MAX], target_log_prob[ROWS_MAX], behaviour_log_prob[ROWS_MAX];
-    float vs[ROWS_MAX], advantage[ROWS_MAX], weight[ROWS_MAX];
+    float value[ROWS_MAX], dvalue[ROWS_MAX], reward[ROWS_MAX], scratch[FARM_VTRACE_SCRATCH * ROWS_MAX];
     int32_t action[ROWS_MAX];
     uint8_t flags[ROWS_MAX];
 };
@@ -270,20 +277,21 @@ static void gather(const struct problem *problem, const struct column columns[CO
 
 static void differentiate(const struct problem *problem, struct arrays *a) {
     const struct farm_algo_config *algo = &problem->learner.algo;
-    const int rows = UNROLL * COLUMNS;
-    farm_log_prob_rows(a->logits, a->action, rows, ACTIONS, a->target_log_prob);
-    farm_log_prob_rows(a->behaviour, a->action, rows, ACTIONS, a->behaviour_log_prob);
-    const struct farm_vtrace_config vtrace = {(float)algo->discount, (float)algo->lambda,      (float)algo->rho_clip,
-                                              (float)algo->c_clip,   (float)algo->pg_rho_clip, 0};
-    const struct farm_vtrace_batch unrolls = {UNROLL,       COLUMNS,  a->target_log_prob, a->behaviour_log_prob,
-                                              a->reward,    a->flags, a->value,           a->vs,
-                                              a->advantage, a->weight};
-    farm_vtrace(&vtrace, &unrolls);
-    const struct farm_loss_config loss = {(float)algo->baseline_cost, (float)algo->entropy_cost, (float)algo->rho_clip};
-    const struct farm_loss_batch batch = {rows,  ACTIONS,      a->logits, a->behaviour, a->action, a->value,
-                                          a->vs, a->advantage, a->weight, a->dlogits,   a->dvalue};
-    struct farm_loss_stats stats = {0};
-    farm_loss(&loss, &batch, &stats); // rows behind the last transition keep their gradient of 0
+    struct farm_algo_rows rows = {.head = farm_head_categorical(ACTIONS),
+                                  .steps = UNROLL,
+                                  .columns = COLUMNS,
+                                  .policy = a->logits,
+                                  .value = a->value,
+                                  .behaviour = a->behaviour,
+                                  .action = (const uint8_t *)a->action,
+                                  .reward = a->reward,
+                                  .flags = a->flags,
+                                  .scratch = a->scratch,
+                                  .dpolicy = a->dlogits,
+                                  .dvalue = a->dvalue};
+    double terms[FARM_ALGO_TERMS_MAX] = {0};
+    memcpy(rows.option, algo->option, sizeof rows.option);
+    farm_algo_differentiate(algo->algo, &rows, terms);
 }
 
 static struct farm_optimiser_config optimiser_of(const struct farm_algo_config *algo) {
@@ -318,9 +326,9 @@ static float *our_update(const struct problem *problem) {
     const size_t count = problem->net.parameter_count;
     struct column columns[COLUMNS];
     int c = 0;
-    for (int i = 0; i < UNROLL_COUNT; i++)
-        for (uint32_t e = 0; e < UNROLLS[i].env_count; e++)
-            columns[c++] = (struct column){UNROLL_LANE[i], UNROLLS[i].env_from + e, UNROLLS[i].start};
+    for (int i = 0; i < WINDOW_COUNT; i++)
+        for (uint32_t e = 0; e < WINDOWS[i].env_count; e++)
+            columns[c++] = (struct column){WINDOW_LANE[i], WINDOWS[i].env_from + e, WINDOWS[i].start};
     cr_assert_eq(c, COLUMNS);
     struct arrays *arrays = calloc(1, sizeof *arrays);
     float *grads = calloc(count, sizeof *grads), *params = malloc(count * sizeof *params);
@@ -334,9 +342,10 @@ static float *our_update(const struct problem *problem) {
     cr_assert_eq(farm_executor_create(&config, &executor, &err), FARM_OK, "%s", err.message);
     farm_net_init(&problem->net, problem->learner.seed, params);
     farm_executor_load(executor, params);
-    farm_executor_forward(executor, arrays->rows, ROWS_T * COLUMNS, arrays->logits, arrays->value);
+    farm_executor_forward(executor, arrays->rows, farm_sequence_rows(ROWS_T * COLUMNS), arrays->logits, arrays->value);
     differentiate(problem, arrays);
-    farm_executor_backward(executor, arrays->rows, ROWS_T * COLUMNS, arrays->dlogits, arrays->dvalue, grads);
+    farm_executor_backward(executor, arrays->rows, farm_sequence_rows(ROWS_T * COLUMNS), arrays->dlogits,
+                           arrays->dvalue, grads);
     for (size_t i = 0; i < count && !problem->learner.algo.loss_sum; i++) grads[i] /= COLUMNS * UNROLL;
     float *update = step_of(problem, grads);
     farm_executor_destroy(executor);
@@ -361,7 +370,7 @@ static double apart(const struct problem *problem, const float *a, const float *
 }
 
 static void expect_equal(struct problem *problem, const char *what) {
-    struct farm_train_stats stats;
+    struct farm_pass_stats stats;
     float *theirs = their_update(problem, &stats), *ours = our_update(problem);
     const double difference = apart(problem, theirs, ours);
     cr_assert_lt(difference, 2e-5, "%s: %s: updates differ by %.2g of the largest change",
@@ -424,7 +433,7 @@ Test(learner, steps_that_make_no_sense_train_nothing) {
 // How far the update moves where one reward changes.
 static double effect_of_reward(uint32_t lane, uint32_t n, uint32_t env) {
     struct problem *problem = set_up(false);
-    struct farm_train_stats stats;
+    struct farm_pass_stats stats;
     problem->learner.algo.reward_clip = 0;
     float *before = their_update(problem, &stats);
     problem->steps[lane][n][env].reward += 1;
@@ -449,7 +458,7 @@ Test(learner, a_reward_counts_for_the_transition_into_its_step) {
 
 Test(learner, an_update_of_values_that_overflow_changes_nothing) {
     struct problem *problem = set_up(false);
-    struct farm_train_stats stats;
+    struct farm_pass_stats stats;
     problem->steps[1][35][1].logits[0] = INFINITY; // a policy that had diverged when it acted
     float *update = their_update(problem, &stats);
     cr_assert_not(isfinite(stats.grad_norm));

@@ -478,8 +478,8 @@ static struct farm_executor *executor_new(const struct problem *p, int batch_max
 
 static struct answer answer_of(struct farm_executor *executor, const struct problem *p, int batch) {
     struct answer a = answer_new(&p->net, batch);
-    a.padded = farm_executor_forward(executor, p->rows, batch, a.logits, a.value);
-    farm_executor_backward(executor, p->rows, batch, p->dlogits, p->dvalue, a.grads);
+    a.padded = farm_executor_forward(executor, p->rows, farm_sequence_rows(batch), a.logits, a.value);
+    farm_executor_backward(executor, p->rows, farm_sequence_rows(batch), p->dlogits, p->dvalue, a.grads);
     return a;
 }
 
@@ -722,10 +722,10 @@ Test(nn, every_batch_up_to_the_largest_gives_each_row_the_same_answer) {
     const struct farm_arithmetic f32 = f32_of(&p->net);
     struct farm_executor *executor = executor_new(p, 37, true, &f32);
     const size_t actions = (size_t)p->net.io.actions;
-    farm_executor_forward(executor, p->rows, 37, p->right.logits, p->right.value);
+    farm_executor_forward(executor, p->rows, farm_sequence_rows(37), p->right.logits, p->right.value);
     float logits[37 * 5], value[37];
     for (int batch = 1; batch <= 37; batch++) {
-        const int padded = farm_executor_forward(executor, p->rows, batch, logits, value);
+        const int padded = farm_executor_forward(executor, p->rows, farm_sequence_rows(batch), logits, value);
         cr_expect(padded >= batch && padded <= 37 && padded < 2 * batch);
         cr_expect(distance(logits, p->right.logits, (size_t)batch * actions) < 1e-6, "batch %d", batch);
         cr_expect(distance(value, p->right.value, (size_t)batch) < 1e-6, "batch %d", batch);
@@ -743,7 +743,7 @@ Test(nn, gradients_are_added_to_what_is_there) {
         const struct answer once = answer_of(executor, p, p->batch);
         float *twice = array(p->net.parameter_count, sizeof *twice);
         memcpy(twice, once.grads, p->net.parameter_count * sizeof *twice);
-        farm_executor_backward(executor, p->rows, p->batch, p->dlogits, p->dvalue, twice);
+        farm_executor_backward(executor, p->rows, farm_sequence_rows(p->batch), p->dlogits, p->dvalue, twice);
         for (size_t k = 0; k < p->net.parameter_count; k++) twice[k] /= 2;
         cr_expect(distance(twice, once.grads, p->net.parameter_count) < 1e-6);
         free(twice);
@@ -763,8 +763,8 @@ Test(nn, inference_gives_what_training_gives) {
         struct farm_executor *training = executor_new(p, 4, true, &arithmetic);
         struct farm_executor *inference = executor_new(p, 4, false, &arithmetic);
         float logits[4 * 6], value[4];
-        farm_executor_forward(training, p->rows, 4, p->right.logits, p->right.value);
-        farm_executor_forward(inference, p->rows, 4, logits, value);
+        farm_executor_forward(training, p->rows, farm_sequence_rows(4), p->right.logits, p->right.value);
+        farm_executor_forward(inference, p->rows, farm_sequence_rows(4), logits, value);
         cr_expect(distance(logits, p->right.logits, 24) < 1e-6, "%s", names[i]);
         cr_expect(distance(value, p->right.value, 4) < 1e-6, "%s", names[i]);
         farm_executor_destroy(training);

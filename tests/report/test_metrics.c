@@ -14,8 +14,9 @@
 static struct farm_sample sample_at(double wall_s, uint64_t frames) {
     struct farm_sample sample = {.wall_s = wall_s, .frames = frames, .agent_steps = frames / 4};
     sample.return_mean = sample.return_std = sample.length_mean = sample.policy_lag_updates = NAN;
-    sample.infer_batch_mean = sample.loss_policy = sample.loss_value = sample.entropy = NAN;
-    sample.grad_norm = sample.learning_rate = sample.rho_clipped_share = NAN;
+    sample.infer_batch_mean = NAN;
+    sample.grad_norm = sample.learning_rate = NAN;
+    sample.algo[0] = (struct farm_sample_statistic){"loss_policy", NAN};
     return sample;
 }
 

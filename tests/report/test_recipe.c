@@ -6,12 +6,13 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "algo/registry.h"
 #include "base/file.h"
 #include "report/recipe.h"
 
 static struct farm_recipe defaults(void) {
     struct farm_recipe recipe;
-    farm_recipe_defaults(&recipe);
+    farm_recipe_defaults(&recipe, farm_algo_family_at);
     return recipe;
 }
 
@@ -30,8 +31,10 @@ Test(report, every_default_lies_in_its_range) {
     cr_assert_float_eq(recipe.lr, 6e-4, 1e-18);
     cr_assert_str_eq(recipe.env, "native/breakout");
     cr_assert(recipe.pin && recipe.loss_sum);
-    for (size_t i = 0; i < FARM_RECIPE_KEYS; i++) cr_assert(farm_recipe_key_at(i)->help[0]);
-    cr_assert_null(farm_recipe_key_at(FARM_RECIPE_KEYS));
+    size_t count = 0;
+    for (const struct farm_recipe_key *key; (key = farm_recipe_key_at(&recipe, count)); count++)
+        cr_assert(key->help[0]);
+    cr_assert_gt(count, 40);
 }
 
 Test(report, a_stronger_layer_wins_whatever_the_order) {
@@ -273,4 +276,51 @@ Test(report, a_recipe_file_that_is_not_there_is_wrong_usage) {
     cr_assert_eq(farm_recipe_load(&recipe, FARM_LAYER_FILE, "/nowhere/r.yaml", &err), FARM_E_USAGE);
     cr_assert(strstr(err.message, "/nowhere/r.yaml"), "%s", err.message);
     cr_assert_eq(farm_recipe_load(&recipe, FARM_LAYER_FILE, "/dev/zero", &err), FARM_E_USAGE);
+}
+
+// ---- keys of algorithms ----
+
+static const struct farm_recipe_key one_keys[] = {
+    {"shared", FARM_RECIPE_DOUBLE, 0, "1", 0, 10, NULL, "in both", 0},
+    {"own", FARM_RECIPE_DOUBLE, 0, "2", 0, 10, NULL, "in one", 0},
+};
+static const struct farm_recipe_key two_keys[] = {{"shared", FARM_RECIPE_DOUBLE, 0, "3", 0, 10, NULL, "in both", 0}};
+static const struct farm_recipe_family families[] = {{"one", "the first", one_keys, 2},
+                                                     {"two", "the second", two_keys, 1}};
+
+static const struct farm_recipe_family *family_at(size_t i) {
+    return i < 2 ? &families[i] : NULL;
+}
+
+Test(report, each_algorithm_has_its_own_keys_and_defaults) {
+    struct farm_recipe recipe;
+    struct farm_error err;
+    farm_recipe_defaults(&recipe, family_at);
+    cr_assert_eq(farm_recipe_settle(&recipe, &err), FARM_OK);
+    cr_assert_str_eq(recipe.algo, "one");
+    cr_assert_eq(farm_recipe_family_value(&recipe, 0), 1);
+    cr_assert_eq(farm_recipe_family_value(&recipe, 1), 2);
+    set(&recipe, FARM_LAYER_FLAG, "algo", "two");
+    cr_assert_eq(farm_recipe_family_value(&recipe, 0), 3);
+    set(&recipe, FARM_LAYER_FILE, "shared", "5");
+    cr_assert_eq(farm_recipe_settle(&recipe, &err), FARM_OK, "%s", err.message);
+    cr_assert_eq(farm_recipe_family_value(&recipe, 0), 5);
+    size_t bytes;
+    char *text = farm_recipe_format(&recipe, &bytes);
+    cr_assert(strstr(text, "shared: 5") && !strstr(text, "own:"), "%s", text);
+    free(text);
+}
+
+Test(report, a_key_of_another_algorithm_is_refused_unless_a_shipped_recipe_has_it) {
+    struct farm_recipe recipe;
+    struct farm_error err;
+    farm_recipe_defaults(&recipe, family_at);
+    set(&recipe, FARM_LAYER_FLAG, "algo", "two");
+    set(&recipe, FARM_LAYER_SHIPPED, "own", "4");
+    cr_assert_eq(farm_recipe_settle(&recipe, &err), FARM_OK, "%s", err.message);
+    set(&recipe, FARM_LAYER_FILE, "own", "4");
+    cr_assert_eq(farm_recipe_settle(&recipe, &err), FARM_E_USAGE);
+    cr_assert(strstr(err.message, "own is a key of algorithm one"), "%s", err.message);
+    cr_assert_eq(farm_recipe_set(&recipe, FARM_LAYER_FLAG, "algo", "three", &err), FARM_E_USAGE);
+    cr_assert(strstr(err.message, "one of one, two"), "%s", err.message);
 }

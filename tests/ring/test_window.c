@@ -172,3 +172,44 @@ Test(ring, windows_may_be_finished_in_any_order_and_none_comes_back) {
     farm_window_done(&shape, &cursor, 0);
     cr_assert_eq(cursor.held, 40, "what is let go of stays so");
 }
+
+Test(ring, the_capacity_is_how_many_windows_an_actor_completes_before_it_has_to_wait) {
+    for (size_t s = 0; s < SHAPES; s++) {
+        const struct farm_window_shape *shape = &shapes[s];
+        const uint32_t one = shape->length + shape->stack - 1; // steps that hold one window and its history
+        cr_assert_eq(farm_window_capacity(shape, one - 1), 0);
+        for (uint32_t steps = one > 1 ? one : 2; steps < one + 3 * shape->stride; steps++) {
+            struct farm_ring_spec spec = spec_of(1, 1, steps);
+            struct views v;
+            struct farm_window_cursor cursor;
+            open_views(&spec, &v);
+            struct farm_lane *lane = &v.learner.lanes[0];
+            farm_window_cursor_start(lane, shape, &cursor);
+            for (uint64_t round = 0; round < 4; round++) {
+                while (can_step(&v)) {
+                    step(&v);
+                    farm_lane_release(lane, least(farm_window_needs(shape, &cursor), farm_lane_produced(lane)));
+                }
+                const uint64_t ready = farm_window_ready(shape, &cursor, farm_lane_produced(lane));
+                if (cursor.next + 1 >= shape->stack) // the first windows have no history yet
+                    cr_assert_eq(ready, farm_window_capacity(shape, steps), "shape %zu, %u steps", s, steps);
+                farm_window_done(shape, &cursor, farm_window_take(shape, &cursor));
+                farm_lane_release(lane, least(farm_window_needs(shape, &cursor), farm_lane_produced(lane)));
+            }
+            close_views(&v);
+        }
+    }
+}
+
+Test(ring, an_update_fits_if_a_lanes_width_of_windows_is_over) {
+    static const struct {
+        uint64_t capacity, count;
+        uint32_t width;
+        bool fits;
+    } table[] = {{12, 9, 3, true}, {12, 10, 3, false}, {2, 1, 1, true},
+                 {1, 1, 1, false}, {12, 0, 3, false},  {0, 0, 0, false},
+                 {0, 1, 0, false}, {1, 1, 0, true},    {UINT64_C(1) << 33, (UINT64_C(1) << 33) - 4, 4, true}};
+    for (size_t i = 0; i < sizeof table / sizeof *table; i++)
+        cr_assert_eq(farm_window_update_fits(table[i].capacity, table[i].count, table[i].width), table[i].fits,
+                     "row %zu", i);
+}

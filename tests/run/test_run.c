@@ -5,13 +5,16 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "algo/registry.h"
 #include "run/checkpoints.h"
 
-static struct farm_run *make(struct farm_run_request *request, struct farm_recipe *recipe) {
+static struct farm_run *make_with(struct farm_run_request *request, struct farm_recipe *recipe, const char *key,
+                                  const char *value) {
     struct farm_error err;
     struct farm_run *run = calloc(1, sizeof *run);
-    farm_recipe_defaults(recipe);
-    static const char *const keys[][2] = {{"env", "native/catch"}, {"device", "cpu"}, {"actors", "2"}, {"batch", "8"}};
+    farm_recipe_defaults(recipe, farm_algo_family_at);
+    const char *const keys[][2] = {{"env", "native/catch"}, {"device", "cpu"}, {"actors", "2"},
+                                   {"envs_per_actor", "8"}, {"batch", "8"},    {key, value}};
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
         cr_assert_eq(farm_recipe_set(recipe, FARM_LAYER_FLAG, keys[i][0], keys[i][1], &err), FARM_OK, "%s",
                      err.message);
@@ -22,30 +25,52 @@ static struct farm_run *make(struct farm_run_request *request, struct farm_recip
     return run;
 }
 
+static struct farm_run *make(struct farm_run_request *request, struct farm_recipe *recipe) {
+    return make_with(request, recipe, "seed", "1");
+}
+
 static void end(struct farm_run *run) {
     farm_run_free(run);
     free(run);
 }
 
-Test(run, trains_from_a_recipe_until_its_frames) {
+static void train(const char *key, const char *value, struct farm_sample *sample) {
     struct farm_run_request request = {0};
     struct farm_recipe recipe;
     struct farm_error err;
-    struct farm_sample sample;
     bool interrupted = true;
-    struct farm_run *run = make(&request, &recipe);
+    struct farm_run *run = make_with(&request, &recipe, key, value);
     cr_assert_eq(run->plan.actors, 2);
     run->workers.learner.frames_target = 5000;
     cr_assert_eq(farm_run_build(run, &err), FARM_OK, "%s", err.message);
     cr_assert_eq(farm_run_go(run, &interrupted, &err), FARM_OK, "%s", err.message);
-    farm_run_sample(&run->sampler, run->events.end_ns, &sample);
+    farm_run_sample(&run->sampler, run->events.end_ns, sample);
     cr_expect(!interrupted);
-    cr_expect_geq(sample.frames, 5000);
-    cr_expect_gt(sample.updates, 0);
-    cr_expect_gt(sample.wall_s, 0);
-    cr_expect_eq(sample.actors, 2);
-    cr_expect_eq(sample.actor_restarts + sample.learner_restarts, 0);
+    cr_expect_geq(sample->frames, 5000);
+    cr_expect_gt(sample->updates, 0);
+    cr_expect_gt(sample->wall_s, 0);
+    cr_expect_eq(sample->actors, 2);
+    cr_expect_eq(sample->actor_restarts + sample->learner_restarts, 0);
     end(run);
+}
+
+Test(run, trains_from_a_recipe_until_its_frames) {
+    struct farm_sample sample;
+    train("regime", "auto", &sample);
+    cr_expect_eq(sample.windows_dropped, 0);
+}
+
+Test(run, trains_by_synchronous_iterations_without_lag) {
+    struct farm_sample sample;
+    train("regime", "sync", &sample);
+    cr_expect_eq(sample.policy_lag_updates, 0);
+    cr_expect_eq(sample.windows_dropped, 0);
+}
+
+Test(run, trains_with_a_bounded_lag) {
+    struct farm_sample sample;
+    train("max_lag", "2", &sample);
+    cr_expect_leq(sample.policy_lag_updates, 2); // a batch is two lanes: no window is in two updates
 }
 
 static int stand_in(void *context, const struct farm_run_workers *workers, struct farm_stats *stats,

@@ -5,6 +5,8 @@
 #include <criterion/criterion.h>
 #include <stdlib.h>
 
+#include "algo/vtrace.h"
+#include "learner/backend.h"
 #include "learner/learner.h"
 #include "ring/lane.h"
 
@@ -18,13 +20,14 @@ static inline struct farm_learner_config test_learner_config(int flat, int actio
                                         .io = {.stack = 1, .flat = flat, .actions = actions},
                                         .algo = {.unroll = unroll,
                                                  .stack = 1,
-                                                 .discount = 0.9,
-                                                 .entropy_cost = 0.01,
-                                                 .baseline_cost = 0.5,
-                                                 .rho_clip = 1,
-                                                 .c_clip = 1,
-                                                 .pg_rho_clip = 1,
-                                                 .lambda = 1,
+                                                 .algo = &farm_vtrace,
+                                                 .option = {[FARM_VTRACE_DISCOUNT] = 0.9f,
+                                                            [FARM_VTRACE_ENTROPY_COST] = 0.01f,
+                                                            [FARM_VTRACE_BASELINE_COST] = 0.5f,
+                                                            [FARM_VTRACE_RHO_CLIP] = 1,
+                                                            [FARM_VTRACE_C_CLIP] = 1,
+                                                            [FARM_VTRACE_PG_RHO_CLIP] = 1,
+                                                            [FARM_VTRACE_LAMBDA] = 1},
                                                  .reward_scale = 1,
                                                  .optimiser = FARM_OPTIMISER_ADAM,
                                                  .lr = 0.001,
@@ -35,6 +38,22 @@ static inline struct farm_learner_config test_learner_config(int flat, int actio
                                         .precision = FARM_PRECISION_F32,
                                         .train_threads = 1,
                                         .frames_per_step = 1};
+}
+
+// One pass over these windows, published as `version`.
+static inline enum farm_status test_train(const struct farm_backend_ops *ops, struct farm_backend *backend,
+                                          const struct farm_window *windows, uint32_t count, double learning_rate,
+                                          uint64_t version, struct farm_pass_stats *stats, struct farm_error *err) {
+    const struct farm_pass pass = {.learning_rate = learning_rate};
+    enum farm_status status = ops->begin(backend, 0, windows, count, err);
+    if (!status) status = ops->pass(backend, 0, &pass, err);
+    if (!status) status = ops->publish(backend, version, err);
+    return status ? status : ops->finish(backend, stats, err);
+}
+
+static inline float *test_params(const struct farm_backend_ops *ops, struct farm_backend *backend) {
+    const struct farm_backend_state state = ops->state(backend);
+    return farm_backend_vector(&state, "");
 }
 
 // The logits and values of step n are those that observation rows[e] of each environment has under the parameters that
@@ -54,7 +73,7 @@ static inline void test_expect_answers(const struct farm_learner_config *learner
     farm_executor_load(executor, params);
     for (uint32_t e = 0; e < lane->width; e++) {
         float value;
-        farm_executor_forward(executor, &rows[e], 1, logits, &value);
+        farm_executor_forward(executor, &rows[e], farm_sequence_rows(1), logits, &value);
         cr_assert_float_eq(farm_lane_value(lane, n)[e], value, 1e-5, "%s step %lu environment %u", who, n, e);
         for (int a = 0; a < learner->io.actions; a++)
             cr_assert_float_eq(farm_lane_policy(lane, n, e)[a], logits[a], 1e-5, "%s step %lu environment %u", who, n,

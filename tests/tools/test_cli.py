@@ -274,7 +274,7 @@ class Training(Cli):
         arguments = ["train", "--env", "native/catch", "--seconds", "0.2", "--batch", "60000", "--quiet", "--json"]
         result = self.run_farm(*arguments)
         self.assertEqual(result.returncode, 0, result.stderr)
-        self.assertIn("no update: --batch 60000 unrolls", result.stderr)
+        self.assertIn("no update: --batch 60000 windows", result.stderr)
         document = json.loads(result.stdout)
         self.assertEqual((document["updates"], document["error"]), (0, None))
 

@@ -158,7 +158,7 @@ class Elastic(Watched):
         for number, wanted in ((signal.SIGUSR1, 3), (signal.SIGUSR1, 4), (signal.SIGUSR2, 3), (signal.SIGUSR2, 2)):
             self.becomes(process, number, wanted)
         process.send_signal(signal.SIGUSR2)
-        self.await_line(r"actor \d stays: it is the last actor of its GPU")
+        self.await_line(r"actor \d stays: it is the last actor of its shard")
         self.learns_on()
         self.assertEqual(self.end(process)["actors"], 2)
 

@@ -16,13 +16,13 @@ enum { THREADS = 128 };
 
 static __global__ void __launch_bounds__(THREADS) answer_lanes(const struct farm_cuda_answer a) {
     const struct farm_cuda_answer_lane lane = a.lanes[blockIdx.x];
-    const uint32_t logits = lane.count * (uint32_t)a.actions;
-    const float *from = a.logits + (size_t)lane.row * (size_t)a.actions;
-    for (uint32_t i = threadIdx.x; i < logits; i += THREADS) lane.logits[i] = from[i];
-    for (uint32_t i = threadIdx.x; i < lane.count; i += THREADS) {
-        lane.action[i] = a.action[lane.row + i];
-        lane.value[i] = a.value[lane.row + i];
-    }
+    const uint32_t outputs = (uint32_t)a.head.outputs, words = (uint32_t)a.head.action_bytes / 4;
+    const float *policy = a.policy + (size_t)lane.row * outputs;
+    const uint32_t *action = (const uint32_t *)(const void *)a.action + (size_t)lane.row * words;
+    for (uint32_t i = threadIdx.x; i < lane.count * outputs; i += THREADS) lane.policy[i] = policy[i];
+    for (uint32_t i = threadIdx.x; i < lane.count * words; i += THREADS)
+        ((uint32_t *)(void *)lane.action)[i] = action[i];
+    for (uint32_t i = threadIdx.x; i < lane.count; i += THREADS) lane.value[i] = a.value[lane.row + i];
     if (threadIdx.x == 0) *lane.version = *a.version;
     __syncthreads();
     if (threadIdx.x > 0 || !lane.acted) return;
@@ -36,8 +36,9 @@ static __global__ void signal_host(uint64_t *word, const uint64_t *value) {
 enum farm_status farm_cuda_answer(struct CUstream_st *stream, const struct farm_cuda_answer *answer,
                                   struct farm_error *err) {
     if (answer->lane_count == 0) return FARM_OK;
-    if (answer->lane_count > INT32_MAX || answer->actions < 1)
-        return farm_fail(err, FARM_E_INVALID, "answers of %d actions to %u lanes", answer->actions, answer->lane_count);
+    if (answer->lane_count > INT32_MAX || answer->head.outputs < 1 || answer->head.action_bytes % 4)
+        return farm_fail(err, FARM_E_INVALID, "answers of %d numbers and %d bytes to %u lanes", answer->head.outputs,
+                         answer->head.action_bytes, answer->lane_count);
     return farm_cuda_launch({"answer_lanes", stream, answer->lane_count, THREADS}, err, answer_lanes, *answer);
 }
 

@@ -21,11 +21,10 @@ extern "C" {
 #endif
 
 #include "base/status.h"
+#include "kernels/gather.h"
+#include "kernels/head.h"
 #include "kernels/layers.h"
-#include "kernels/loss.h"
 #include "kernels/optimiser.h"
-#include "kernels/sample.h"
-#include "kernels/vtrace.h"
 
 struct CUstream_st; // what cudaStream_t points to
 
@@ -135,34 +134,16 @@ enum farm_status farm_cuda_heads_split(struct CUstream_st *stream, const struct 
 enum farm_status farm_cuda_heads_join(struct CUstream_st *stream, const struct farm_cuda_heads *heads,
                                       const float *dlogits, const float *dvalue, void *joined, struct farm_error *err);
 
-// ---- V-trace and loss: arrays and shapes as in kernels/vtrace.h and kernels/loss.h, all in device memory ----
-
-enum farm_status farm_cuda_vtrace(struct CUstream_st *stream, const struct farm_vtrace_config *config,
-                                  const struct farm_vtrace_batch *batch, struct farm_error *err);
-
-// farm_log_prob_rows.
-enum farm_status farm_cuda_log_prob_rows(struct CUstream_st *stream, const float *logits, const int32_t *action,
-                                         int rows, int actions, float *out, struct farm_error *err);
-
-// Adds the terms of all rows to *stats (device memory; zero it before the first call), in an order that depends on the
-// number of rows alone: the same input gives the same bits. scratch: farm_cuda_loss_scratch_bytes(rows) of device
-// memory, 8-byte aligned, free again when the work is done. An action out of range on a row that has weight stops the
-// kernel (assert), as it stops the CPU.
-enum farm_status farm_cuda_loss(struct CUstream_st *stream, const struct farm_loss_config *config,
-                                const struct farm_loss_batch *batch, void *scratch, struct farm_loss_stats *stats,
-                                struct farm_error *err);
-size_t farm_cuda_loss_scratch_bytes(int rows);
-
 // ---- sampling ----
 
 struct farm_cuda_sample {
+    struct farm_head head;
     struct farm_sampler sampler;
     uint32_t rows;
-    int actions;             // A >= 1
     const uint64_t *stream;  // [rows] farm_random_stream(lane, environment); may be mapped
     const uint64_t *counter; // [rows] the step's number; may be mapped
-    const float *logits;     // [rows][A]
-    int32_t *action;         // [rows] out
+    const float *policy;     // [rows][outputs]
+    uint8_t *action;         // [rows][action_bytes] out, 4-byte aligned
 };
 
 enum farm_status farm_cuda_sample(struct CUstream_st *stream, const struct farm_cuda_sample *sample,
@@ -203,8 +184,8 @@ enum farm_status farm_cuda_optimiser_step(struct CUstream_st *stream, const stru
 
 // The answers to `count` environments of one lane's step. All pointers into `down` segments: mapped.
 struct farm_cuda_answer_lane {
-    int32_t *action;      // [count]
-    float *logits;        // [count][actions]
+    uint8_t *action;      // [count][action_bytes], 4-byte aligned
+    float *policy;        // [count][outputs]
     float *value;         // [count]
     uint64_t *version;    // of the step
     uint64_t *acted;      // the lane's counter; NULL: stays as it is, the last part of a step's answer will store it
@@ -216,9 +197,9 @@ struct farm_cuda_answer_lane {
 struct farm_cuda_answer {
     const struct farm_cuda_answer_lane *lanes; // [lane_count], may be mapped
     uint32_t lane_count;
-    int actions;
-    const int32_t *action;   // [rows]
-    const float *logits;     // [rows][actions]
+    struct farm_head head;
+    const uint8_t *action;   // [rows][action_bytes]
+    const float *policy;     // [rows][outputs]
     const float *value;      // [rows]
     const uint64_t *version; // one word: of the parameters
 };

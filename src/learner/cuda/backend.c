@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "algo/cuda/algo.h"
 #include "base/log.h"
 #include "base/time.h"
 #include "kernels/cuda/check.h"
@@ -17,9 +18,14 @@ static const double CONNECT_S = 60;     // the most that several GPUs wait for o
 struct farm_backend {
     uint32_t shard_count;
     struct farm_cuda_shard *shards[FARM_LEARNER_SHARDS_MAX];
-    struct farm_cuda_reduce reduce; // where there are several
-    bool begun;                     // the gradients of the update that the next call will make
-    bool failed;                    // an update was left half done: what the devices hold is no state
+    struct farm_cuda_reduce reduce; // if there are several
+    bool single;                    // an iteration is one pass: `begin` puts its gradients into the streams
+    bool begun[FARM_BACKEND_SLOTS]; // it has
+    bool unfinished;                // a step is in the streams whose results were not harvested
+    uint64_t publishing;            // 1 + the version that is in the streams; 0: none
+    struct farm_pass_stats stats;   // since the last finish
+    uint32_t *order;                // [columns_max]: the columns of a pass that are one shard's
+    bool failed;                    // a pass was left half done: what the devices hold is no state
 };
 
 static struct farm_cuda_parameters *parameters_of(const struct farm_backend *backend, uint32_t k) {
@@ -116,6 +122,7 @@ static void destroy(struct farm_backend *backend) {
     if (given_up(backend)) return; // the process ends
     farm_cuda_reduce_close(&backend->reduce);
     for (uint32_t k = 0; k < backend->shard_count; k++) farm_cuda_shard_free(backend->shards[k]);
+    free(backend->order);
     free(backend);
 }
 
@@ -128,7 +135,12 @@ static enum farm_status create(const struct farm_backend_config *config, struct 
                                struct farm_error *err) {
     struct farm_backend *backend = calloc(1, sizeof *backend);
     if (!backend) return farm_fail(err, FARM_E_LIMIT, "no memory for the CUDA backend");
-    enum farm_status status = FARM_OK;
+    backend->single = config->plan->epochs == 1 && config->plan->minibatches == 1;
+    backend->order = calloc(config->columns_max + 1u, sizeof *backend->order);
+    enum farm_status status =
+        backend->order ? FARM_OK : farm_fail(err, FARM_E_LIMIT, "no memory for %u windows", config->columns_max);
+    if (!status && !config->learner->evaluate)
+        status = farm_cuda_algo_check(config->learner->algo.algo->recipe.name, err);
     for (uint32_t k = 0; k < config->shards && !status; k++) {
         status = farm_cuda_shard_make(config, k, &backend->shards[k], err);
         if (!status) backend->shard_count++;
@@ -176,41 +188,58 @@ static void leave(struct farm_backend *backend, uint32_t ring) {
 
 // ---- training ----
 
-// How many of the unrolls, from the first on, are the shard's.
-static uint32_t count_own(const struct farm_cuda_context *context, const struct farm_train_unrolls *unrolls,
-                          uint32_t count) {
+// How many of the windows, from the first on, are the shard's.
+static uint32_t count_own(const struct farm_cuda_context *context, const struct farm_window *windows, uint32_t count) {
     uint32_t own = 0;
-    while (own < count && farm_cuda_serves(context, unrolls[own].lane_id)) own++;
+    while (own < count && farm_cuda_serves(context, windows[own].lane_id)) own++;
     return own;
 }
 
-// The gradients of each shard's unrolls, in its stream.
-static enum farm_status differentiate(struct farm_backend *backend, const struct farm_train_update *update,
+// What was left half done is no state; the error stays.
+static enum farm_status give_up_pass(struct farm_backend *backend, enum farm_status status) {
+    abandon_sum(backend);
+    backend->failed = true;
+    return status;
+}
+
+// The gradients of a pass over a slot's columns, of each shard in its stream. The columns are numbered shard after
+// shard, and so they stand in `order`, which is sorted by shard alone.
+static enum farm_status differentiate(struct farm_backend *backend, uint32_t slot, const struct farm_pass *pass,
                                       struct farm_error *err) {
-    const struct farm_train_unrolls *unrolls = update->unrolls;
-    uint32_t columns = 0, count = update->count;
-    for (uint32_t i = 0; i < count; i++) columns += unrolls[i].env_count;
+    uint32_t total = pass->columns ? pass->count : 0, before = 0;
+    for (uint32_t k = 0; k < backend->shard_count && !pass->columns; k++)
+        total += farm_cuda_training_listed(backend->shards[k]->training, slot);
     for (uint32_t k = 0; k < backend->shard_count; k++) {
         struct farm_cuda_shard *shard = backend->shards[k];
-        const uint32_t own = count_own(&shard->context, unrolls, count);
-        if (!own) return farm_fail(err, FARM_E_INVALID, "an update without unrolls of GPU %u", k);
+        const uint32_t listed = farm_cuda_training_listed(shard->training, slot);
+        uint32_t count = pass->columns ? 0 : listed;
+        for (uint32_t i = 0; pass->columns && i < pass->count; i++)
+            if (pass->columns[i] - before < listed) backend->order[count++] = pass->columns[i] - before;
         enum farm_status status = farm_cuda_shard_enter(shard, err);
         if (!status)
-            status = farm_cuda_training_gradients(shard->training, unrolls, own, columns, update->learning_rate, err);
+            status = farm_cuda_training_gradients(shard->training, slot, pass->columns ? backend->order : NULL, count,
+                                                  total, err);
         if (status) return status;
-        unrolls += own;
-        count -= own;
+        before += listed;
     }
     return FARM_OK;
 }
 
-// Behind the gradients: their sum, each device's step and the publication of its parameters.
-static enum farm_status step(struct farm_backend *backend, struct farm_error *err) {
-    enum farm_status status = backend->shard_count > 1 ? sum_gradients(backend, err) : FARM_OK;
+static enum farm_status mark_all(struct farm_backend *backend, struct farm_error *err) {
+    enum farm_status status = FARM_OK;
     for (uint32_t k = 0; k < backend->shard_count && !status; k++) {
         status = farm_cuda_shard_enter(backend->shards[k], err);
-        if (!status) status = farm_cuda_training_step(backend->shards[k]->training, err);
+        if (!status) status = farm_cuda_training_mark(backend->shards[k]->training, err);
     }
+    return status;
+}
+
+// Waits for the step that was put into the streams last, and takes its results.
+static enum farm_status harvest(struct farm_backend *backend, struct farm_error *err) {
+    const enum farm_status status = wait_for_all(backend, farm_cuda_limit_s(backend->shards[0]->context.learner), err);
+    for (uint32_t k = 0; k < backend->shard_count && !status && backend->unfinished; k++)
+        farm_cuda_training_harvest(backend->shards[k]->training, &backend->stats);
+    backend->unfinished = false;
     return status;
 }
 
@@ -238,34 +267,67 @@ static enum farm_status copy_to_host(struct farm_backend *backend, struct farm_e
     return status;
 }
 
-static enum farm_status train(struct farm_backend *backend, const struct farm_train_update *update,
-                              const struct farm_train_update *next, struct farm_train_stats *stats,
-                              struct farm_error *err) {
-    enum farm_status status = backend->begun ? FARM_OK : differentiate(backend, update, err);
-    if (!status) status = step(backend, err);
-    backend->begun = next != NULL;
-    if (!status && next) status = differentiate(backend, next, err);
-    if (!status) status = wait_for_all(backend, farm_cuda_limit_s(backend->shards[0]->context.learner), err);
-    if (status) {
-        abandon_sum(backend);
-        backend->failed = true;
-        return status;
-    }
-    *stats = (struct farm_train_stats){0};
+static enum farm_status begin(struct farm_backend *backend, uint32_t slot, const struct farm_window *windows,
+                              uint32_t count, struct farm_error *err) {
     for (uint32_t k = 0; k < backend->shard_count; k++) {
-        struct farm_train_stats own;
-        farm_cuda_training_finish(backend->shards[k]->training, &own);
-        farm_loss_stats_add(&stats->loss, &own.loss);
-        stats->grad_norm = own.grad_norm; // of the sum: all have the same
+        const uint32_t own = count_own(&backend->shards[k]->context, windows, count);
+        farm_cuda_training_list(backend->shards[k]->training, slot, windows, own);
+        windows += own;
+        count -= own;
     }
-    if (!state_is_due(backend)) return FARM_OK;
+    if (count) return farm_fail(err, FARM_E_INVALID, "windows do not stand shard after shard");
+    backend->begun[slot] = backend->single;
+    if (!backend->single) return FARM_OK;
+    const enum farm_status status = differentiate(backend, slot, &(struct farm_pass){0}, err);
+    return status ? give_up_pass(backend, status) : FARM_OK;
+}
+
+// Behind the gradients: their sum, each device's step.
+static enum farm_status pass(struct farm_backend *backend, uint32_t slot, const struct farm_pass *pass,
+                             struct farm_error *err) {
+    enum farm_status status = FARM_OK;
+    // Memory that the host gathers into, and results, are those of one pass.
+    if (backend->unfinished) status = harvest(backend, err);
+    if (!status && !backend->begun[slot]) status = differentiate(backend, slot, pass, err);
+    if (!status && backend->shard_count > 1) status = sum_gradients(backend, err);
+    for (uint32_t k = 0; k < backend->shard_count && !status; k++) {
+        status = farm_cuda_shard_enter(backend->shards[k], err);
+        if (!status) status = farm_cuda_training_step(backend->shards[k]->training, pass->learning_rate, err);
+        if (!status) status = farm_cuda_training_mark(backend->shards[k]->training, err);
+    }
+    backend->begun[slot] = false;
+    backend->unfinished = true;
+    return status ? give_up_pass(backend, status) : FARM_OK;
+}
+
+static enum farm_status publish(struct farm_backend *backend, uint64_t version, struct farm_error *err) {
+    enum farm_status status = FARM_OK;
+    for (uint32_t k = 0; k < backend->shard_count && !status; k++) {
+        status = farm_cuda_shard_enter(backend->shards[k], err);
+        if (!status)
+            status = farm_cuda_parameters_publish(parameters_of(backend, k), farm_cuda_shard_stream(backend->shards[k]),
+                                                  version, err);
+    }
+    if (!status) status = mark_all(backend, err);
+    backend->publishing = version + 1;
+    return status ? give_up_pass(backend, status) : FARM_OK;
+}
+
+static enum farm_status finish(struct farm_backend *backend, struct farm_pass_stats *stats, struct farm_error *err) {
+    enum farm_status status = harvest(backend, err);
+    if (status) return give_up_pass(backend, status);
+    const bool published = backend->publishing > 0;
+    for (uint32_t k = 0; k < backend->shard_count && published; k++) {
+        parameters_of(backend, k)->version = backend->publishing - 1;
+        farm_cuda_parameters_published(parameters_of(backend, k));
+    }
+    backend->publishing = 0;
+    *stats = backend->stats;
+    backend->stats = (struct farm_pass_stats){0};
+    if (!published || !state_is_due(backend)) return FARM_OK;
     status = copy_to_host(backend, err);
     stats->copied = !status;
     return status;
-}
-
-static uint64_t version(const struct farm_backend *backend) {
-    return parameters_of(backend, 0)->version;
 }
 
 static struct farm_backend_state state(struct farm_backend *backend) {
@@ -282,30 +344,27 @@ static struct farm_backend_state state(struct farm_backend *backend) {
         farm_log_warn("%s: the parameters are those of version %llu, %llu updates before", why.message,
                       (unsigned long long)parameters->host.version,
                       (unsigned long long)(parameters->version - parameters->host.version));
-    return parameters->host;
-}
-
-static void copy_state(const struct farm_backend_state *from, struct farm_backend_state *to, size_t count) {
-    memcpy(to->params, from->params, count * sizeof(float));
-    if (from->first) memcpy(to->first, from->first, count * sizeof(float));
-    memcpy(to->second, from->second, count * sizeof(float));
-    to->version = from->version;
-    to->optimiser_step = from->optimiser_step;
+    return farm_backend_state_of(parameters->host.params, parameters->host.first, parameters->host.second,
+                                 parameters->host.optimiser_step, parameters->host.version);
 }
 
 static enum farm_status state_changed(struct farm_backend *backend, uint64_t new_version, uint64_t optimiser_step,
                                       struct farm_error *err) {
-    struct farm_backend_state *first = &parameters_of(backend, 0)->host;
-    first->version = new_version;
-    first->optimiser_step = optimiser_step;
+    const struct farm_cuda_parameters *first = parameters_of(backend, 0);
+    const size_t bytes = first->net->parameter_count * sizeof(float);
     enum farm_status status = FARM_OK;
-    backend->begun = false; // with other parameters
+    memset(backend->begun, 0, sizeof backend->begun); // with other parameters
     for (uint32_t k = 0; k < backend->shard_count && !status; k++) {
-        struct farm_cuda_shard *shard = backend->shards[k];
-        if (k) copy_state(first, &parameters_of(backend, k)->host, shard->context.net->parameter_count);
-        status = farm_cuda_shard_enter(shard, err);
-        if (!status)
-            status = farm_cuda_parameters_upload(parameters_of(backend, k), farm_cuda_shard_stream(shard), err);
+        struct farm_cuda_parameters *own = parameters_of(backend, k);
+        if (k) {
+            memcpy(own->host.params, first->host.params, bytes);
+            if (first->host.first) memcpy(own->host.first, first->host.first, bytes);
+            memcpy(own->host.second, first->host.second, bytes);
+        }
+        own->host.version = new_version;
+        own->host.optimiser_step = optimiser_step;
+        status = farm_cuda_shard_enter(backend->shards[k], err);
+        if (!status) status = farm_cuda_parameters_upload(own, farm_cuda_shard_stream(backend->shards[k]), err);
     }
     return status;
 }
@@ -314,14 +373,16 @@ const struct farm_backend_ops farm_backend_cuda = {
     .name = "cuda",
     .stores_acted = true,
     .shards = true,
-    .begins_next = true,
+    .overlaps = true,
     .create = create,
     .destroy = destroy,
     .infer = infer,
     .join = join,
     .leave = leave,
-    .train = train,
-    .version = version,
+    .begin = begin,
+    .pass = pass,
+    .publish = publish,
+    .finish = finish,
     .state = state,
     .state_changed = state_changed,
 };

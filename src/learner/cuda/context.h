@@ -12,7 +12,10 @@
 
 struct farm_cuda_context {
     const struct farm_learner_config *learner;
+    const struct farm_algo_plan *plan;
     const struct farm_net *net;
+    struct farm_head head;
+    uint32_t columns_max; // windows of an iteration, in all shards
     const struct farm_lanes *lanes;
     uint32_t shard, shards; // whose lanes are served here; of how many
     int device;
@@ -30,17 +33,13 @@ struct farm_cuda_context {
     uint64_t given_up; // patience.h; atomic
 };
 
-// Whether a lane is served here, and how many of an update's unrolls are trained on here.
+// Whether a lane is served here, and how many of an iteration's windows are trained on here at most.
 static inline bool farm_cuda_serves(const struct farm_cuda_context *context, uint32_t lane) {
     return context->lanes->lanes[lane].lane && context->lanes->lanes[lane].shard == context->shard;
 }
 static inline uint32_t farm_cuda_share(const struct farm_cuda_context *context) {
-    return farm_learner_share(context->learner->algo.batch, context->shards, context->shard);
-}
-
-// Bytes between neighbours that keep any remainder by 16.
-static inline size_t farm_cuda_slot_bytes(size_t obs_bytes) {
-    return (obs_bytes + 15) / 16 * 16 + 16;
+    if (context->plan->sync) return context->columns_max; // whatever rings come
+    return farm_learner_share(context->columns_max, context->shards, context->shard);
 }
 
 // A lane's ring, and one of its addresses as the GPU sees it.

@@ -8,7 +8,6 @@
 #include "base/log.h"
 #include "base/time.h"
 #include "kernels/cuda/check.h"
-#include "learner/cuda/context.h"
 #include "learner/cuda/memory.h"
 
 // Kernels that pull have at most one multiprocessor in twenty: training wants the others.

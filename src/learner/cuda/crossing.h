@@ -8,6 +8,11 @@
 
 #include "kernels/cuda/kernels.h"
 
+// Bytes between neighbours that keep any remainder by 16.
+static inline size_t farm_cuda_slot_bytes(size_t obs_bytes) {
+    return (obs_bytes + 15) / 16 * 16 + 16;
+}
+
 struct farm_cuda_crossing {
     bool copies; // by the copy engines, in batches of asynchronous copies; else by `way`
     enum farm_cuda_pull_way way;

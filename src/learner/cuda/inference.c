@@ -43,8 +43,8 @@ struct farm_cuda_inference {
     char *staging, *staging_mapped; // [rows_max] slots, where observations are not read in place
     uint64_t *flag, *flag_mapped;   // the sequence number of the last replay that has ended
     struct {
-        int32_t *action;     // [rows_max]
-        float *logits;       // [rows_max][actions]
+        uint8_t *action;     // [rows_max][action_bytes]
+        float *policy;       // [rows_max][outputs]
         float *value;        // [rows_max]
         uint64_t *version;   // [lanes_max]
     } staged, staged_mapped; // answers, where nothing is registered
@@ -53,8 +53,8 @@ struct farm_cuda_inference {
     void **block_from, **block_to; // the one piece that the lists are
     void **flat_to;                // [rows_max] rows of `flat`
     float *flat;                   // [rows_max][io.flat]
-    float *logits, *value;
-    int32_t *action;
+    float *policy, *value;
+    uint8_t *action;
     struct farm_cuda_answer_lane nowhere; // where rows that nobody wants are answered
     void *nowhere_memory;
     // the host's lists for the copy engines
@@ -117,10 +117,11 @@ static struct farm_cuda_executor_config executor_config(const struct farm_cuda_c
 
 size_t farm_cuda_inference_bytes(const struct farm_cuda_context *context) {
     const struct farm_cuda_executor_config config = executor_config(context);
-    const size_t rows = context->learner->infer_batch_max, actions = (size_t)context->net->io.actions;
+    const size_t rows = context->learner->infer_batch_max, outputs = (size_t)context->head.outputs;
     const struct lists lists = layout((uint32_t)rows, (uint32_t)rows, (uint32_t)context->net->io.stack);
     return farm_cuda_executor_bytes(&config) + lists.bytes +
-           rows * (sizeof(float) * (actions + 2 + (size_t)context->net->io.flat) + sizeof(void *));
+           rows * (sizeof(float) * (outputs + 1 + (size_t)context->net->io.flat) + (size_t)context->head.action_bytes +
+                   sizeof(void *));
 }
 
 static enum farm_status on_device(size_t count, size_t bytes, void *out, struct farm_error *err) {
@@ -147,12 +148,18 @@ static enum farm_status take_pinned(struct farm_cuda_inference *i, struct farm_e
     if (!status) status = on_host(1, sizeof *i->flag, &i->flag, &i->flag_mapped, err);
     if (!status && !i->context->direct) status = on_host(rows, slot, &i->staging, &i->staging_mapped, err);
     if (status || !i->context->registered.staged[FARM_CUDA_DOWN]) return status;
-    const size_t actions = (size_t)i->context->net->io.actions;
-    status = on_host(rows, sizeof(int32_t), &i->staged.action, &i->staged_mapped.action, err);
-    if (!status) status = on_host(rows * actions, sizeof(float), &i->staged.logits, &i->staged_mapped.logits, err);
+    const struct farm_head *head = &i->context->head;
+    status = on_host(rows, (size_t)head->action_bytes, &i->staged.action, &i->staged_mapped.action, err);
+    if (!status)
+        status = on_host(rows * (size_t)head->outputs, sizeof(float), &i->staged.policy, &i->staged_mapped.policy, err);
     if (!status) status = on_host(rows, sizeof(float), &i->staged.value, &i->staged_mapped.value, err);
     if (!status) status = on_host(i->lanes_max, sizeof(uint64_t), &i->staged.version, &i->staged_mapped.version, err);
     return status;
+}
+
+// Where the policy begins in `nowhere_memory`: version, value, action, policy.
+static size_t nowhere_policy(const struct farm_cuda_inference *i) {
+    return 32 + ((size_t)i->context->head.action_bytes + 15) / 16 * 16;
 }
 
 // The lists that never change, and the place of answers that nobody wants.
@@ -166,24 +173,24 @@ static enum farm_status fill_constants(struct farm_cuda_inference *i, struct far
     }
     char *at = i->nowhere_memory;
     i->nowhere = (struct farm_cuda_answer_lane){.version = (uint64_t *)(void *)at,
-                                                .action = (int32_t *)(void *)(at + 16),
-                                                .value = (float *)(void *)(at + 32),
-                                                .logits = (float *)(void *)(at + 48),
+                                                .value = (float *)(void *)(at + 16),
+                                                .action = (uint8_t *)(at + 32),
+                                                .policy = (float *)(void *)(at + nowhere_policy(i)),
                                                 .count = 1};
     return FARM_OK;
 }
 
 static enum farm_status take_device(struct farm_cuda_inference *i, struct farm_error *err) {
-    const size_t rows = i->rows_max, actions = (size_t)i->context->net->io.actions;
+    const size_t rows = i->rows_max, outputs = (size_t)i->context->head.outputs;
     enum farm_status status = on_device(1, i->rungs[i->rung_count - 1].lists.bytes, &i->device_lists, err);
     if (!status) status = on_device(1, sizeof(void *), &i->block_from, err);
     if (!status) status = on_device(1, sizeof(void *), &i->block_to, err);
     if (!status && flat(i)) status = on_device(rows, sizeof(void *), &i->flat_to, err);
     if (!status && flat(i)) status = on_device(rows, i->context->obs_bytes, &i->flat, err);
-    if (!status) status = on_device(rows * actions, sizeof(float), &i->logits, err);
+    if (!status) status = on_device(rows * outputs, sizeof(float), &i->policy, err);
     if (!status) status = on_device(rows, sizeof(float), &i->value, err);
-    if (!status) status = on_device(rows, sizeof(int32_t), &i->action, err);
-    if (!status) status = on_device(1, 48 + actions * sizeof(float), &i->nowhere_memory, err);
+    if (!status) status = on_device(rows, (size_t)i->context->head.action_bytes, &i->action, err);
+    if (!status) status = on_device(1, nowhere_policy(i) + outputs * sizeof(float), &i->nowhere_memory, err);
     if (!status) status = fill_constants(i, err);
     return status;
 }
@@ -206,8 +213,8 @@ static enum farm_status forward(struct farm_cuda_inference *i, const struct rung
     const struct farm_cuda_input input = {
         .frames = flat(i) ? NULL : (const void *const *)(i->device_lists + rung->lists.inputs),
         .flat = flat(i) ? i->flat : NULL};
-    return farm_cuda_executor_forward(i->executor, i->stream, params, &input, (int)rung->rows, i->logits, i->value,
-                                      err);
+    return farm_cuda_executor_forward(i->executor, i->stream, params, &input, farm_sequence_rows((int)rung->rows),
+                                      i->policy, i->value, err);
 }
 
 // The lists, then the observations (which the copy engines have brought already where they cross by them).
@@ -234,25 +241,23 @@ static enum farm_status gather(struct farm_cuda_inference *i, const struct rung 
 static enum farm_status put(struct farm_cuda_inference *i, const struct rung *rung, uint32_t copy,
                             struct farm_error *err) {
     const struct farm_cuda_context *context = i->context;
-    const int actions = context->net->io.actions;
     enum farm_status status = gather(i, rung, err);
     if (!status) status = forward(i, rung, context->parameters.copies[copy].params, err);
     const struct farm_cuda_sample sample = {
-        .sampler = {.mode = context->learner->greedy ? FARM_SAMPLE_GREEDY : FARM_SAMPLE_CATEGORICAL,
-                    .seed = context->learner->seed},
+        .head = context->head,
+        .sampler = {.greedy = context->learner->greedy, .seed = context->learner->seed},
         .rows = rung->rows,
-        .actions = actions,
         .stream = (const uint64_t *)(void *)(i->device_lists + rung->lists.streams),
         .counter = (const uint64_t *)(void *)(i->device_lists + rung->lists.counts),
-        .logits = i->logits,
+        .policy = i->policy,
         .action = i->action};
     if (!status) status = farm_cuda_sample(i->stream, &sample, err);
     const struct farm_cuda_answer answer = {
         .lanes = (const struct farm_cuda_answer_lane *)(void *)(i->device_lists + rung->lists.lanes),
         .lane_count = rung->lanes,
-        .actions = actions,
+        .head = context->head,
         .action = i->action,
-        .logits = i->logits,
+        .policy = i->policy,
         .value = i->value,
         .version = context->parameters.copies[copy].version};
     if (!status) status = farm_cuda_answer(i->stream, &answer, err);
@@ -336,9 +341,9 @@ void farm_cuda_inference_free(struct farm_cuda_inference *i) {
             if (i->rungs[r].graphs[copy]) (void)cudaGraphExecDestroy(i->rungs[r].graphs[copy]);
     farm_cuda_executor_destroy(i->executor);
     void *const device[] = {i->device_lists, i->block_from, i->block_to, i->flat_to,       i->flat,
-                            i->logits,       i->value,      i->action,   i->nowhere_memory};
+                            i->policy,       i->value,      i->action,   i->nowhere_memory};
     void *const pinned[] = {i->lists,         i->staging,      i->flag,          i->staged.action,
-                            i->staged.logits, i->staged.value, i->staged.version};
+                            i->staged.policy, i->staged.value, i->staged.version};
     void *const host[] = {i->copy_from, i->copy_to, i->copy_bytes, i->frames};
     for (size_t k = 0; k < sizeof device / sizeof *device; k++) (void)cudaFree(device[k]);
     for (size_t k = 0; k < sizeof pinned / sizeof *pinned; k++) (void)cudaFreeHost(pinned[k]);
@@ -389,8 +394,8 @@ static struct farm_cuda_answer_lane answer_of(const struct farm_cuda_inference *
     const struct farm_cuda_context *context = i->context;
     struct farm_cuda_answer_lane answer = {.row = row, .count = item->env_count, .acted_value = item->n + 1};
     if (context->registered.staged[FARM_CUDA_DOWN]) {
-        answer.action = i->staged_mapped.action + row;
-        answer.logits = i->staged_mapped.logits + (size_t)row * (size_t)context->net->io.actions;
+        answer.action = i->staged_mapped.action + (size_t)row * (size_t)context->head.action_bytes;
+        answer.policy = i->staged_mapped.policy + (size_t)row * (size_t)context->head.outputs;
         answer.value = i->staged_mapped.value + row;
         answer.version = i->staged_mapped.version + k;
         return answer;
@@ -398,7 +403,7 @@ static struct farm_cuda_answer_lane answer_of(const struct farm_cuda_inference *
     const struct farm_lane *lane = item->lane;
     const uint32_t id = item->lane_id, env = item->env_from;
     answer.action = farm_cuda_down(context, id, farm_lane_action(lane, item->n, env));
-    answer.logits = farm_cuda_down(context, id, farm_lane_policy(lane, item->n, env));
+    answer.policy = farm_cuda_down(context, id, farm_lane_policy(lane, item->n, env));
     answer.value = farm_cuda_down(context, id, farm_lane_value(lane, item->n) + env);
     answer.version = farm_cuda_down(context, id, farm_lane_version(lane, item->n));
     if (env + item->env_count == lane->width) answer.acted = farm_cuda_down(context, id, &lane->down->acted);
@@ -441,13 +446,13 @@ static enum farm_status wait_for_end(struct farm_cuda_inference *i, struct farm_
 
 // From pinned memory into the lanes, where the GPU could not write itself. Pair A.
 static void hand_over(struct farm_cuda_inference *i, const struct farm_infer_rows *items, uint32_t count) {
-    const size_t actions = (size_t)i->context->net->io.actions;
+    const size_t outputs = (size_t)i->context->head.outputs, action_bytes = (size_t)i->context->head.action_bytes;
     for (uint32_t k = 0, row = 0; k < count; row += items[k++].env_count) {
         const struct farm_infer_rows *item = &items[k];
-        memcpy(farm_lane_action(item->lane, item->n, item->env_from), i->staged.action + row,
-               item->env_count * sizeof(int32_t));
-        memcpy(farm_lane_policy(item->lane, item->n, item->env_from), i->staged.logits + row * actions,
-               item->env_count * actions * sizeof(float));
+        memcpy(farm_lane_action(item->lane, item->n, item->env_from), i->staged.action + row * action_bytes,
+               item->env_count * action_bytes);
+        memcpy(farm_lane_policy(item->lane, item->n, item->env_from), i->staged.policy + row * outputs,
+               item->env_count * outputs * sizeof(float));
         memcpy(farm_lane_value(item->lane, item->n) + item->env_from, i->staged.value + row,
                item->env_count * sizeof(float));
         *farm_lane_version(item->lane, item->n) = i->staged.version[k];

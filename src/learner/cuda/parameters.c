@@ -8,7 +8,6 @@
 #include "base/atomics.h"
 #include "base/time.h"
 #include "kernels/cuda/check.h"
-#include "learner/algo.h"
 #include "learner/cuda/memory.h"
 #include "nn/cuda/executor.h"
 

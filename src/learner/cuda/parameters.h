@@ -19,17 +19,20 @@ struct farm_cuda_parameters {
     bool bf16;    // forward and backward read bf16
     struct farm_cuda_optimiser optimiser;
     float *gradients;
-    uint64_t version; // updates so far
+    uint64_t version; // newest published
     struct {
         void *params; // bf16 or f32
         uint64_t *version;
     } copies[2];
-    uint64_t current, in_use;       // atomic. in_use: 1 + the copy that an inference reads; 0: none
-    uint64_t *versions;             // [2] pinned: on their way into copies[].version
-    uint64_t *step;                 // pinned: on its way into host.optimiser_step
-    struct farm_backend_state host; // PyTorch's order: what the device had at host.version
-    float *ordered;                 // [3][count] device order, pinned
-    uint64_t copied_ns;             // when `host` was taken
+    uint64_t current, in_use; // atomic. in_use: 1 + the copy that an inference reads; 0: none
+    uint64_t *versions;       // [2] pinned: on their way into copies[].version
+    uint64_t *step;           // pinned: on its way into host.optimiser_step
+    struct {
+        float *params, *first, *second; // PyTorch's order; first NULL for RMSProp
+        uint64_t optimiser_step, version;
+    } host;             // what the device had at host.version
+    float *ordered;     // [3][count] device order, pinned
+    uint64_t copied_ns; // when `host` was taken
 };
 
 // Device memory that farm_cuda_parameters_make takes.

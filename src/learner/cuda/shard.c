@@ -238,7 +238,10 @@ enum farm_status farm_cuda_shard_make(const struct farm_backend_config *config, 
     struct farm_cuda_shard *shard = calloc(1, sizeof *shard);
     if (!shard) return farm_fail(err, FARM_E_LIMIT, "no memory for the CUDA backend");
     shard->context = (struct farm_cuda_context){.learner = config->learner,
+                                                .plan = config->plan,
                                                 .net = config->net,
+                                                .head = config->head,
+                                                .columns_max = config->columns_max,
                                                 .lanes = config->lanes,
                                                 .shard = number,
                                                 .shards = config->shards};

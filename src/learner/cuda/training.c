@@ -5,20 +5,13 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "algo/cuda/algo.h"
 #include "kernels/cuda/check.h"
-#include "learner/algo.h"
 #include "learner/cuda/memory.h"
 #include "learner/cuda/stream.h"
+#include "learner/gather.h"
 
 enum { FRAME_ROWS = 1024, FLAT_ROWS = 16384 }; // rows of a pass
-
-// One unroll of one environment.
-struct column {
-    const struct farm_lane *lane;
-    uint32_t lane_id;
-    uint64_t start;
-    uint32_t env;
-};
 
 // What the host gathers for an update, as offsets into a block of pinned memory that is copied to the device as it is.
 // Rows stand chunk after chunk, within a chunk time-major: row (t, c) = t * columns + c, t in [0, T].
@@ -26,22 +19,24 @@ struct inputs {
     size_t frames;    // void *[rows * stack]; flat observations in the mirror: [rows]
     size_t pulls;     // mode WINDOW: void *[batch * (T + stack)], where the windows' frames lie in the rings
     size_t flat;      // f32 [rows of a chunk][io.flat], flat_chunk bytes a chunk: what is not in the mirror
-    size_t behaviour; // f32 [rows][actions]
-    size_t reward;    // f32 [rows]
-    size_t action;    // i32 [rows]
-    size_t flags;     // u8 [rows]
-    size_t learning_rate;
+    size_t behaviour; // f32 [rows][outputs]
+    size_t behaviour_value, reward; // f32 [rows]
+    size_t action;                  // u8 [rows][action_bytes]
+    size_t flags;                   // u8 [rows]
     size_t bytes, flat_chunk;
 };
 
 // Results, in pinned memory.
 struct results {
-    struct farm_loss_stats loss;
+    double terms[FARM_ALGO_TERMS_MAX];
     struct farm_cuda_optimiser_control control;
+    float learning_rate; // of the step that was put into the stream last
 };
 
-// One of two updates that are under way: the host gathers for one while the GPU is at the other.
+// One of two iterations that are under way: the host gathers for one while the GPU is at the other.
 struct slot {
+    struct farm_column *columns; // [share]
+    uint32_t column_count;
     char *block;                    // pinned: what is gathered
     char *staging, *staging_mapped; // pinned, mode WINDOW where nothing is registered: the windows' frames
     cudaGraphExec_t gradients;
@@ -53,12 +48,12 @@ struct farm_cuda_training {
     struct farm_cuda_executor *executor;
     cudaStream_t stream;
     cudaEvent_t done;
-    struct slot slots[2], *slot; // slot: of the update whose gradients were begun last
+    struct slot slots[FARM_BACKEND_SLOTS], *slot; // slot: whose gradients were begun last
     cudaGraphExec_t step;
-    uint32_t chunk; // columns of a pass
-    struct column *columns;
-    uint32_t column_count, total; // of an update: here, and in all shards
-    uint64_t crosses;             // bytes of the update whose step was begun last
+    uint32_t chunk;             // columns of a pass
+    const uint32_t *order;      // of the pass whose gradients were begun last: its columns; NULL: all
+    uint32_t pass_count, total; // columns of it: here, and in all shards
+    uint64_t crosses;           // bytes of the pass whose step was begun last
     struct inputs inputs;
     const void **frames; // [stack]
     // pinned
@@ -69,10 +64,11 @@ struct farm_cuda_training {
     void **windows_to;       // [chunk * (T + stack)]
     float *flat;             // flat observations out of the mirror: [chunk rows][io.flat]
     void **flat_to;          // [chunk rows]
-    float *logits, *dlogits; // [chunk rows][actions]
-    float *value, *dvalue, *vs, *advantage, *weight, *target_log_prob, *behaviour_log_prob; // [chunk rows]
-    void *loss_scratch;
-    struct farm_loss_stats *stats;
+    float *policy, *dpolicy; // [chunk rows][outputs]
+    float *value, *dvalue;   // [chunk rows]
+    float *scratch;          // [algorithm's scratch][chunk rows]
+    void *sums;              // farm_cuda_algo_scratch_bytes
+    double *terms;           // [FARM_ALGO_TERMS_MAX]
     uint64_t crossed;
 };
 
@@ -82,21 +78,21 @@ static bool flat(const struct farm_cuda_context *context) {
     return context->net->io.flat > 0;
 }
 
+static uint32_t steps(const struct farm_cuda_context *context) {
+    return context->plan->shape.length;
+}
+
 // Windows of one forward and backward pass: micro_batch, or what keeps the GPU busy.
 static uint32_t chunk_of(const struct farm_cuda_context *context) {
     uint32_t chunk = context->learner->micro_batch;
-    if (!chunk) chunk = (uint32_t)(flat(context) ? FLAT_ROWS : FRAME_ROWS) / (context->learner->algo.unroll + 1);
+    if (!chunk) chunk = (uint32_t)(flat(context) ? FLAT_ROWS : FRAME_ROWS) / steps(context);
     if (chunk > farm_cuda_share(context)) chunk = farm_cuda_share(context);
     return chunk ? chunk : 1;
 }
 
-static uint32_t steps(const struct farm_cuda_context *context) {
-    return context->learner->algo.unroll + 1;
-}
-
 // Frames of one window: its steps, and those before it that its first step's stack shows.
 static uint32_t span(const struct farm_cuda_context *context) {
-    return context->learner->algo.unroll + (uint32_t)context->net->io.stack;
+    return steps(context) - 1 + (uint32_t)context->net->io.stack;
 }
 
 static size_t take(size_t *at, size_t count, size_t bytes) {
@@ -117,11 +113,11 @@ static struct inputs layout(const struct farm_cuda_context *context, enum farm_m
     inputs.flat_chunk = 0;
     (void)take(&inputs.flat_chunk, chunk * steps(context), context->obs_bytes); // each chunk starts aligned
     inputs.flat = take(&at, gathered ? (batch + chunk - 1) / chunk : 0, inputs.flat_chunk);
-    inputs.behaviour = take(&at, rows * (size_t)context->net->io.actions, sizeof(float));
+    inputs.behaviour = take(&at, rows * (size_t)context->head.outputs, sizeof(float));
+    inputs.behaviour_value = take(&at, rows, sizeof(float));
     inputs.reward = take(&at, rows, sizeof(float));
-    inputs.action = take(&at, rows, sizeof(int32_t));
+    inputs.action = take(&at, rows, (size_t)context->head.action_bytes);
     inputs.flags = take(&at, rows, 1);
-    inputs.learning_rate = take(&at, 1, sizeof(float));
     inputs.bytes = at;
     return inputs;
 }
@@ -139,7 +135,8 @@ size_t farm_cuda_training_bytes(const struct farm_cuda_context *context, enum fa
     const struct farm_cuda_executor_config config = executor_config(context);
     const size_t chunk = chunk_of(context), rows = (size_t)config.batch_max;
     size_t bytes = farm_cuda_executor_bytes(&config) + layout(context, mode).bytes;
-    bytes += rows * sizeof(float) * (2 * (size_t)context->net->io.actions + 7);
+    bytes +=
+        rows * sizeof(float) * (2 * (size_t)context->head.outputs + 2 + (size_t)context->learner->algo.algo->scratch);
     if (flat(context) && mode == FARM_MIRROR_FULL) bytes += rows * (context->obs_bytes + sizeof(void *));
     if (!flat(context) && mode == FARM_MIRROR_WINDOW)
         bytes += chunk * span(context) * (farm_cuda_slot_bytes(context->obs_bytes) + sizeof(void *));
@@ -158,16 +155,16 @@ static enum farm_status on_device(size_t count, size_t bytes, void *out, struct 
 
 static enum farm_status take_device(struct farm_cuda_training *t, struct farm_error *err) {
     const struct farm_cuda_context *context = t->context;
-    const size_t rows = (size_t)t->chunk * steps(context), actions = (size_t)context->net->io.actions;
-    float **const vectors[] = {
-        &t->value, &t->dvalue, &t->vs, &t->advantage, &t->weight, &t->target_log_prob, &t->behaviour_log_prob};
+    const size_t rows = (size_t)t->chunk * steps(context), outputs = (size_t)context->head.outputs;
     enum farm_status status = on_device(1, t->inputs.bytes, &t->device_block, err);
-    if (!status) status = on_device(rows * actions, sizeof(float), &t->logits, err);
-    if (!status) status = on_device(rows * actions, sizeof(float), &t->dlogits, err);
-    for (size_t k = 0; k < sizeof vectors / sizeof *vectors && !status; k++)
-        status = on_device(rows, sizeof(float), vectors[k], err);
-    if (!status) status = on_device(1, farm_cuda_loss_scratch_bytes((int)rows), &t->loss_scratch, err);
-    if (!status) status = on_device(1, sizeof *t->stats, &t->stats, err);
+    if (!status) status = on_device(rows * outputs, sizeof(float), &t->policy, err);
+    if (!status) status = on_device(rows * outputs, sizeof(float), &t->dpolicy, err);
+    if (!status) status = on_device(rows, sizeof(float), &t->value, err);
+    if (!status) status = on_device(rows, sizeof(float), &t->dvalue, err);
+    if (!status && context->learner->algo.algo->scratch)
+        status = on_device(rows * (size_t)context->learner->algo.algo->scratch, sizeof(float), &t->scratch, err);
+    if (!status) status = on_device(1, farm_cuda_algo_scratch_bytes((int)rows), &t->sums, err);
+    if (!status) status = on_device(FARM_ALGO_TERMS_MAX, sizeof *t->terms, &t->terms, err);
     return status;
 }
 
@@ -213,10 +210,11 @@ static enum farm_status take_host(struct farm_cuda_training *t, struct farm_erro
     for (int k = 0; k < 2 && !status; k++) {
         status = farm_cuda_host_memory(t->inputs.bytes, "training wants", "batch", &memory, err);
         t->slots[k].block = memory;
+        t->slots[k].columns = calloc(farm_cuda_share(t->context) + 1u, sizeof *t->slots[k].columns);
+        if (!t->slots[k].columns) status = farm_fail(err, FARM_E_LIMIT, "no memory for an update's list");
     }
-    t->columns = calloc(farm_cuda_share(t->context), sizeof *t->columns);
     t->frames = calloc((size_t)t->context->net->io.stack, sizeof *t->frames);
-    if (!status && (!t->columns || !t->frames)) status = farm_fail(err, FARM_E_LIMIT, "no memory for an update's list");
+    if (!status && !t->frames) status = farm_fail(err, FARM_E_LIMIT, "no memory for an update's list");
     return status;
 }
 
@@ -239,6 +237,10 @@ static enum farm_status pull_flat(struct farm_cuda_training *t, uint32_t first, 
     return farm_cuda_pull(t->stream, FARM_CUDA_PULL_LOADS, &pull, err);
 }
 
+static struct farm_sequence sequence_of(const struct farm_cuda_training *t, uint32_t columns) {
+    return (struct farm_sequence){.steps = (int)steps(t->context), .columns = (int)columns};
+}
+
 static enum farm_status forward(struct farm_cuda_training *t, uint32_t first, uint32_t columns,
                                 struct farm_error *err) {
     const struct farm_cuda_context *context = t->context;
@@ -249,58 +251,37 @@ static enum farm_status forward(struct farm_cuda_training *t, uint32_t first, ui
     else
         input.flat = t->flat ? t->flat : gathered(t, t->inputs.flat, first / t->chunk, t->inputs.flat_chunk);
     return farm_cuda_executor_forward(t->executor, t->stream, farm_cuda_parameters_trained(&context->parameters),
-                                      &input, (int)(columns * steps(context)), t->logits, t->value, err);
+                                      &input, sequence_of(t, columns), t->policy, t->value, err);
 }
 
 static enum farm_status backward(struct farm_cuda_training *t, uint32_t columns, struct farm_error *err) {
     return farm_cuda_executor_backward(t->executor, t->stream, farm_cuda_parameters_trained(&t->context->parameters),
-                                       t->dlogits, t->dvalue, (int)(columns * steps(t->context)),
-                                       t->context->parameters.gradients, err);
+                                       t->dpolicy, t->dvalue, sequence_of(t, columns), t->context->parameters.gradients,
+                                       err);
 }
 
-// The recurrence and the loss over rows whose logits and values are there.
+// The algorithm over rows whose policies and values are there.
 static enum farm_status differentiate(struct farm_cuda_training *t, uint32_t first, uint32_t columns,
                                       struct farm_error *err) {
     const struct farm_algo_config *algo = &t->context->learner->algo;
-    const size_t row = (size_t)first * steps(t->context), actions = (size_t)t->context->net->io.actions;
-    const int rows = (int)(algo->unroll * columns);
-    const float *behaviour = gathered(t, t->inputs.behaviour, row * actions, sizeof(float));
-    const int32_t *action = gathered(t, t->inputs.action, row, sizeof(int32_t));
-    const struct farm_vtrace_config vtrace = farm_algo_vtrace(algo);
-    const struct farm_loss_config loss = farm_algo_loss(algo);
-    const struct farm_vtrace_batch trace = {.steps = (int)algo->unroll,
-                                            .columns = (int)columns,
-                                            .target_log_prob = t->target_log_prob,
-                                            .behaviour_log_prob = t->behaviour_log_prob,
-                                            .reward = gathered(t, t->inputs.reward, row, sizeof(float)),
-                                            .flags = gathered(t, t->inputs.flags, row, 1),
-                                            .value = t->value,
-                                            .vs = t->vs,
-                                            .advantage = t->advantage,
-                                            .weight = t->weight};
-    const struct farm_loss_batch batch = {.rows = rows,
-                                          .actions = (int)actions,
-                                          .logits = t->logits,
-                                          .behaviour_logits = behaviour,
-                                          .action = action,
-                                          .value = t->value,
-                                          .vs = t->vs,
-                                          .advantage = t->advantage,
-                                          .weight = t->weight,
-                                          .dlogits = t->dlogits,
-                                          .dvalue = t->dvalue};
-    enum farm_status status =
-        farm_cuda_log_prob_rows(t->stream, t->logits, action, rows, (int)actions, t->target_log_prob, err);
-    if (!status)
-        status = farm_cuda_log_prob_rows(t->stream, behaviour, action, rows, (int)actions, t->behaviour_log_prob, err);
-    if (!status) status = farm_cuda_vtrace(t->stream, &vtrace, &trace, err);
-    if (!status) status = farm_cuda_loss(t->stream, &loss, &batch, t->loss_scratch, t->stats, err);
-    if (status) return status;
-    // The last step of each window bootstraps and has no loss.
-    FARM_CUDA_TRY(
-        cudaMemsetAsync(t->dlogits + (size_t)rows * actions, 0, columns * actions * sizeof(float), t->stream));
-    FARM_CUDA_TRY(cudaMemsetAsync(t->dvalue + rows, 0, columns * sizeof(float), t->stream));
-    return FARM_OK;
+    const size_t row = (size_t)first * steps(t->context);
+    struct farm_algo_rows rows = {
+        .head = t->context->head,
+        .steps = (int)steps(t->context) - 1,
+        .columns = (int)columns,
+        .policy = t->policy,
+        .value = t->value,
+        .behaviour = gathered(t, t->inputs.behaviour, row * (size_t)t->context->head.outputs, sizeof(float)),
+        .behaviour_value = gathered(t, t->inputs.behaviour_value, row, sizeof(float)),
+        .action = gathered(t, t->inputs.action, row, (size_t)t->context->head.action_bytes),
+        .reward = gathered(t, t->inputs.reward, row, sizeof(float)),
+        .flags = gathered(t, t->inputs.flags, row, 1),
+        .scratch = t->scratch,
+        .dpolicy = t->dpolicy,
+        .dvalue = t->dvalue,
+    };
+    memcpy(rows.option, algo->option, sizeof rows.option);
+    return farm_cuda_algo_differentiate(t->stream, algo->algo->recipe.name, &rows, t->sums, t->terms, err);
 }
 
 static enum farm_status pull_windows(struct farm_cuda_training *t, uint32_t first, uint32_t columns,
@@ -316,7 +297,8 @@ static enum farm_status pull_windows(struct farm_cuda_training *t, uint32_t firs
     return farm_cuda_pull(t->stream, crossing->copies ? FARM_CUDA_PULL_LOADS : crossing->way, &pull, err);
 }
 
-static enum farm_status pass(struct farm_cuda_training *t, uint32_t first, uint32_t columns, struct farm_error *err) {
+static enum farm_status put_chunk(struct farm_cuda_training *t, uint32_t first, uint32_t columns,
+                                  struct farm_error *err) {
     enum farm_status status = pull_windows(t, first, columns, err);
     if (!status) status = pull_flat(t, first, columns, err);
     if (!status) status = forward(t, first, columns, err);
@@ -325,35 +307,35 @@ static enum farm_status pass(struct farm_cuda_training *t, uint32_t first, uint3
     return status;
 }
 
-static enum farm_status begin(struct farm_cuda_training *t, struct farm_error *err) {
+static enum farm_status put_inputs(struct farm_cuda_training *t, struct farm_error *err) {
     const struct farm_cuda_parameters *p = &t->context->parameters;
     FARM_CUDA_TRY(cudaMemcpyAsync(t->device_block, t->slot->block, t->inputs.bytes, cudaMemcpyHostToDevice, t->stream));
     FARM_CUDA_TRY(cudaMemsetAsync(p->gradients, 0, p->count * sizeof(float), t->stream));
-    FARM_CUDA_TRY(cudaMemsetAsync(t->stats, 0, sizeof *t->stats, t->stream));
-    FARM_CUDA_TRY(cudaMemcpyAsync(&p->optimiser.control->learning_rate, t->device_block + t->inputs.learning_rate,
-                                  sizeof(float), cudaMemcpyDeviceToDevice, t->stream));
+    FARM_CUDA_TRY(cudaMemsetAsync(t->terms, 0, FARM_ALGO_TERMS_MAX * sizeof *t->terms, t->stream));
     return FARM_OK;
 }
 
 // The gradients of `columns` windows, added up.
 static enum farm_status put_gradients(struct farm_cuda_training *t, uint32_t columns, struct farm_error *err) {
-    enum farm_status status = begin(t, err);
+    enum farm_status status = put_inputs(t, err);
     for (uint32_t first = 0; first < columns && !status; first += t->chunk)
-        status = pass(t, first, columns - first < t->chunk ? columns - first : t->chunk, err);
+        status = put_chunk(t, first, columns - first < t->chunk ? columns - first : t->chunk, err);
     return status;
 }
 
 // The step along the gradients of `total` windows.
 static enum farm_status put_step(struct farm_cuda_training *t, uint32_t total, struct farm_error *err) {
-    const struct farm_algo_config *algo = &t->context->learner->algo;
     struct farm_cuda_parameters *p = &t->context->parameters;
     enum farm_status status = FARM_OK;
-    if (!algo->loss_sum)
-        status = farm_cuda_scale(t->stream, p->gradients, p->count, 1.0f / (float)(total * algo->unroll), err);
+    FARM_CUDA_TRY(cudaMemcpyAsync(&p->optimiser.control->learning_rate, &t->results->learning_rate, sizeof(float),
+                                  cudaMemcpyHostToDevice, t->stream));
+    if (!t->context->learner->algo.loss_sum)
+        status =
+            farm_cuda_scale(t->stream, p->gradients, p->count, 1.0f / (float)(total * (steps(t->context) - 1)), err);
     if (!status) status = farm_cuda_optimiser_step(t->stream, &p->optimiser, err);
     if (status) return status;
     FARM_CUDA_TRY(
-        cudaMemcpyAsync(&t->results->loss, t->stats, sizeof t->results->loss, cudaMemcpyDeviceToHost, t->stream));
+        cudaMemcpyAsync(t->results->terms, t->terms, sizeof t->results->terms, cudaMemcpyDeviceToHost, t->stream));
     FARM_CUDA_TRY(cudaMemcpyAsync(&t->results->control, p->optimiser.control, sizeof t->results->control,
                                   cudaMemcpyDeviceToHost, t->stream));
     return FARM_OK;
@@ -372,7 +354,7 @@ static void list_zeros(struct farm_cuda_training *t) {
 // An update on zeros, so that algorithms are chosen and kernels loaded, after which the parameters are put back; then
 // captures.
 static enum farm_status capture(struct farm_cuda_training *t, struct farm_error *err) {
-    const uint32_t share = farm_cuda_share(t->context), batch = t->context->learner->algo.batch;
+    const uint32_t share = farm_cuda_share(t->context), batch = t->context->columns_max;
     list_zeros(t);
     enum farm_status status = put_gradients(t, share, err);
     if (!status) status = put_step(t, batch, err);
@@ -420,18 +402,16 @@ void farm_cuda_training_free(struct farm_cuda_training *t) {
         if (t->slots[k].gradients) (void)cudaGraphExecDestroy(t->slots[k].gradients);
         (void)cudaFreeHost(t->slots[k].block);
         (void)cudaFreeHost(t->slots[k].staging);
+        free(t->slots[k].columns);
     }
     if (t->step) (void)cudaGraphExecDestroy(t->step);
     farm_cuda_executor_destroy(t->executor);
-    void *const device[] = {t->device_block, t->windows, t->windows_to,      t->flat,
-                            t->flat_to,      t->logits,  t->dlogits,         t->value,
-                            t->dvalue,       t->vs,      t->advantage,       t->weight,
-                            t->loss_scratch, t->stats,   t->target_log_prob, t->behaviour_log_prob};
+    void *const device[] = {t->device_block, t->windows, t->windows_to, t->flat,    t->flat_to, t->policy,
+                            t->dpolicy,      t->value,   t->dvalue,     t->scratch, t->sums,    t->terms};
     for (size_t k = 0; k < sizeof device / sizeof *device; k++) (void)cudaFree(device[k]);
     (void)cudaFreeHost(t->results);
     if (t->done) (void)cudaEventDestroy(t->done);
     if (t->stream) (void)cudaStreamDestroy(t->stream);
-    free(t->columns);
     free(t->frames);
     free(t);
 }
@@ -456,7 +436,7 @@ static void *window_frame(const struct farm_cuda_training *t, uint32_t c, uint32
 }
 
 // The windows' frames are pulled whole: those of steps that are not there are zeros.
-static uint64_t gather_pulls(struct farm_cuda_training *t, const struct column *column, uint32_t number) {
+static uint64_t gather_pulls(struct farm_cuda_training *t, const struct farm_column *column, uint32_t number) {
     const struct farm_cuda_context *context = t->context;
     const uint32_t history = (uint32_t)context->net->io.stack - 1;
     uint64_t pulled = 0;
@@ -480,7 +460,7 @@ static uint64_t gather_pulls(struct farm_cuda_training *t, const struct column *
 }
 
 // Where the frames lie that the network sees at this step; returns the bytes that cross the bus for them.
-static uint64_t gather_frames(struct farm_cuda_training *t, const struct column *column, uint32_t c, uint32_t step,
+static uint64_t gather_frames(struct farm_cuda_training *t, const struct farm_column *column, uint32_t c, uint32_t step,
                               size_t row) {
     const struct farm_cuda_context *context = t->context;
     const uint32_t stack = (uint32_t)context->net->io.stack;
@@ -502,7 +482,7 @@ static uint64_t gather_frames(struct farm_cuda_training *t, const struct column 
     return crossed;
 }
 
-static uint64_t gather_flat(struct farm_cuda_training *t, const struct column *column, uint64_t n, size_t row) {
+static uint64_t gather_flat(struct farm_cuda_training *t, const struct farm_column *column, uint64_t n, size_t row) {
     const struct farm_cuda_context *context = t->context;
     if (context->mirror.mode == FARM_MIRROR_FULL) {
         const void *place = farm_cuda_mirror_at(&context->mirror, column->lane_id, n, column->env);
@@ -516,79 +496,73 @@ static uint64_t gather_flat(struct farm_cuda_training *t, const struct column *c
     return context->obs_bytes;
 }
 
-// What belongs to one step of a column into row `row`.
-static uint64_t gather_step(struct farm_cuda_training *t, const struct column *column, uint32_t c, uint32_t step,
-                            size_t row) {
-    const struct farm_algo_config *algo = &t->context->learner->algo;
-    const size_t actions = (size_t)t->context->net->io.actions;
-    const struct farm_lane *lane = column->lane;
-    const uint64_t n = column->start + step;
-    const float reward = farm_algo_reward(algo, farm_lane_reward(lane, n)[column->env]);
-    memcpy(host(t, t->inputs.reward, row, sizeof reward), &reward, sizeof reward);
-    memcpy(host(t, t->inputs.flags, row, 1), &farm_lane_flags(lane, n)[column->env], 1);
-    memcpy(host(t, t->inputs.action, row, sizeof(int32_t)), farm_lane_action(lane, n, column->env), sizeof(int32_t));
-    memcpy(host(t, t->inputs.behaviour, row * actions, sizeof(float)), farm_lane_policy(lane, n, column->env),
-           actions * sizeof(float));
-    return flat(t->context) ? gather_flat(t, column, n, row) : gather_frames(t, column, c, step, row);
+// Where the host's part of the rows lies.
+static struct farm_gathered arrays(const struct farm_cuda_training *t) {
+    return (struct farm_gathered){.behaviour = host(t, t->inputs.behaviour, 0, 1),
+                                  .behaviour_value = host(t, t->inputs.behaviour_value, 0, 1),
+                                  .reward = host(t, t->inputs.reward, 0, 1),
+                                  .action = host(t, t->inputs.action, 0, 1),
+                                  .flags = host(t, t->inputs.flags, 0, 1)};
 }
 
-static uint64_t gather(struct farm_cuda_training *t, double learning_rate) {
-    const float rate = (float)learning_rate;
+static const struct farm_column *column_at(const struct farm_cuda_training *t, uint32_t i) {
+    return &t->slot->columns[t->order ? t->order[i] : i];
+}
+
+static uint64_t gather(struct farm_cuda_training *t) {
+    const struct farm_gathered to = arrays(t);
     const uint32_t length = steps(t->context);
     uint64_t crossed = 0;
-    memcpy(host(t, t->inputs.learning_rate, 0, sizeof rate), &rate, sizeof rate);
-    for (uint32_t first = 0; first < t->column_count; first += t->chunk) {
-        const uint32_t left = t->column_count - first, columns = left < t->chunk ? left : t->chunk;
+    for (uint32_t first = 0; first < t->pass_count; first += t->chunk) {
+        const uint32_t left = t->pass_count - first, columns = left < t->chunk ? left : t->chunk;
         for (uint32_t step = 0; step < length; step++)
-            for (uint32_t c = 0; c < columns; c++)
-                crossed += gather_step(t, &t->columns[first + c], c, step,
-                                       (size_t)first * length + (size_t)step * columns + c);
+            for (uint32_t c = 0; c < columns; c++) {
+                const struct farm_column *column = column_at(t, first + c);
+                const size_t row = (size_t)first * length + (size_t)step * columns + c;
+                farm_gather_step(&t->context->learner->algo, column, step, &to, row);
+                crossed += flat(t->context) ? gather_flat(t, column, column->start + step, row)
+                                            : gather_frames(t, column, c, step, row);
+            }
     }
-    for (uint32_t c = 0; c < t->column_count && t->windows; c++) crossed += gather_pulls(t, &t->columns[c], c);
+    for (uint32_t c = 0; c < t->pass_count && t->windows; c++) crossed += gather_pulls(t, column_at(t, c), c);
     return crossed;
 }
 
-static void list_columns(struct farm_cuda_training *t, const struct farm_train_unrolls *unrolls, uint32_t count) {
-    t->column_count = 0;
-    for (uint32_t i = 0; i < count; i++)
-        for (uint32_t e = 0; e < unrolls[i].env_count; e++) {
-            assert(t->column_count < farm_cuda_share(t->context));
-            t->columns[t->column_count++] = (struct column){.lane = unrolls[i].lane,
-                                                            .lane_id = unrolls[i].lane_id,
-                                                            .start = unrolls[i].start,
-                                                            .env = unrolls[i].env_from + e};
-        }
+// ---- a pass ----
+
+void farm_cuda_training_list(struct farm_cuda_training *t, uint32_t slot, const struct farm_window *windows,
+                             uint32_t count) {
+    t->slots[slot].column_count =
+        farm_columns_list(windows, count, t->slots[slot].columns, farm_cuda_share(t->context));
 }
 
-// ---- an update ----
+uint32_t farm_cuda_training_listed(const struct farm_cuda_training *t, uint32_t slot) {
+    return t->slots[slot].column_count;
+}
 
 // Whether it is what was captured.
 static bool usual(const struct farm_cuda_training *t) {
-    return t->column_count == farm_cuda_share(t->context) && t->total == t->context->learner->algo.batch;
+    return t->pass_count == farm_cuda_share(t->context) && t->total == t->context->columns_max;
 }
 
-enum farm_status farm_cuda_training_gradients(struct farm_cuda_training *t, const struct farm_train_unrolls *unrolls,
-                                              uint32_t count, uint32_t total, double learning_rate,
-                                              struct farm_error *err) {
-    t->slot = &t->slots[t->slot == &t->slots[0]];
-    list_columns(t, unrolls, count);
+enum farm_status farm_cuda_training_gradients(struct farm_cuda_training *t, uint32_t slot, const uint32_t *order,
+                                              uint32_t count, uint32_t total, struct farm_error *err) {
+    t->slot = &t->slots[slot];
+    t->order = order;
+    t->pass_count = count;
     t->total = total;
-    t->slot->crosses = gather(t, learning_rate);
-    if (!usual(t)) return put_gradients(t, t->column_count, err);
+    t->slot->crosses = gather(t);
+    if (!usual(t)) return put_gradients(t, count, err);
     FARM_CUDA_TRY(cudaGraphLaunch(t->slot->gradients, t->stream));
     return FARM_OK;
 }
 
-enum farm_status farm_cuda_training_step(struct farm_cuda_training *t, struct farm_error *err) {
-    struct farm_cuda_parameters *p = &t->context->parameters;
-    enum farm_status status = FARM_OK;
+enum farm_status farm_cuda_training_step(struct farm_cuda_training *t, double learning_rate, struct farm_error *err) {
     t->crosses = t->slot->crosses;
-    if (usual(t))
-        FARM_CUDA_TRY(cudaGraphLaunch(t->step, t->stream));
-    else
-        status = put_step(t, t->total, err);
-    if (!status) status = farm_cuda_parameters_publish(p, t->stream, p->version + 1, err);
-    return status ? status : farm_cuda_training_mark(t, err);
+    t->results->learning_rate = (float)learning_rate;
+    if (!usual(t)) return put_step(t, t->total, err);
+    FARM_CUDA_TRY(cudaGraphLaunch(t->step, t->stream));
+    return FARM_OK;
 }
 
 enum farm_status farm_cuda_training_mark(struct farm_cuda_training *t, struct farm_error *err) {
@@ -604,11 +578,8 @@ enum farm_status farm_cuda_training_ended(struct farm_cuda_training *t, bool *en
     return FARM_OK;
 }
 
-void farm_cuda_training_finish(struct farm_cuda_training *t, struct farm_train_stats *stats) {
-    struct farm_cuda_parameters *p = &t->context->parameters;
-    p->version++;
-    farm_cuda_parameters_published(p);
-    stats->loss = t->results->loss;
+void farm_cuda_training_harvest(struct farm_cuda_training *t, struct farm_pass_stats *stats) {
+    for (int k = 0; k < FARM_ALGO_TERMS_MAX; k++) stats->terms[k] += t->results->terms[k];
     stats->grad_norm = (double)(float)t->results->control.norm;
     t->crossed += t->crosses;
     farm_stats_add(&t->context->learner->stats->bus_train_bytes, t->crosses);

@@ -490,8 +490,10 @@ static struct farm_cuda_heads heads_of(const struct call *call) {
 }
 
 enum farm_status farm_cuda_executor_forward(struct farm_cuda_executor *ex, struct CUstream_st *stream,
-                                            const void *params, const struct farm_cuda_input *input, int rows,
-                                            float *logits, float *value, struct farm_error *err) {
+                                            const void *params, const struct farm_cuda_input *input,
+                                            struct farm_sequence sequence, float *logits, float *value,
+                                            struct farm_error *err) {
+    const int rows = sequence.steps * sequence.columns;
     const int last = ex->net.op_count - 1;
     struct call call = {.ex = ex, .stream = stream, .params = params};
     enum farm_status status = rung_for(ex, rows, &call.rung, err);
@@ -574,8 +576,9 @@ static enum farm_status op_backward(const struct call *call, int i, struct farm_
 }
 
 enum farm_status farm_cuda_executor_backward(struct farm_cuda_executor *ex, struct CUstream_st *stream,
-                                             const void *params, const float *dlogits, const float *dvalue, int rows,
-                                             float *gradients, struct farm_error *err) {
+                                             const void *params, const float *dlogits, const float *dvalue,
+                                             struct farm_sequence sequence, float *gradients, struct farm_error *err) {
+    const int rows = sequence.steps * sequence.columns;
     assert(ex->config.training);
     assert(rows == ex->forward_rows);
     const int last = ex->net.op_count - 1;

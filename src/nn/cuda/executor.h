@@ -57,14 +57,15 @@ struct farm_cuda_input {
 // and backward's, once outside a capture. At most FARM_CUDA_EXECUTOR_ROWS_MAX different numbers of rows.
 enum { FARM_CUDA_EXECUTOR_ROWS_MAX = 64 };
 enum farm_status farm_cuda_executor_forward(struct farm_cuda_executor *executor, struct CUstream_st *stream,
-                                            const void *params, const struct farm_cuda_input *input, int rows,
-                                            float *logits, float *value, struct farm_error *err);
+                                            const void *params, const struct farm_cuda_input *input,
+                                            struct farm_sequence sequence, float *logits, float *value,
+                                            struct farm_error *err);
 
 // Gradient of the sum over rows of (dlogits . logits + dvalue * value) by the parameters, ADDED to gradients (f32,
 // device order, 256-byte aligned). Belongs to the last forward in the same stream, with the same params and rows. The
 // input may have changed since.
 enum farm_status farm_cuda_executor_backward(struct farm_cuda_executor *executor, struct CUstream_st *stream,
-                                             const void *params, const float *dlogits, const float *dvalue, int rows,
-                                             float *gradients, struct farm_error *err);
+                                             const void *params, const float *dlogits, const float *dvalue,
+                                             struct farm_sequence sequence, float *gradients, struct farm_error *err);
 
 #endif

@@ -1,5 +1,5 @@
 #!/bin/bash
-# Shows that test_kernels over the CPU's stand-in finds faults: breaks one line of src/kernels/cuda at a time, in a copy.
+# Shows that test_kernels over the CPU's stand-in finds faults: breaks one line of src/*/cuda/*.cu at a time, in a copy.
 # Each mutant that is not found fails the test, as does one whose text is no longer in the source. `make test` takes
 # those with a star; `make kernel-mutants` all of them; `test_mutants.sh WORDS` those whose names hold the words.
 set -eu
@@ -31,25 +31,26 @@ a pixel too many | stack.cu | s/if \(pixel >= pixels\) return;/if (pixel > pixel
 tail taken for a whole pack | layers.cu | s/if \(count - from < width\) \{/if (count - from < width - 1) {/
 places stored though nobody asked | layers.cu | s/if \(where\) \(\(pack/((pack/
 channels that are not there | layers.cu | s/if \(lane > 0 \|\| channel >= channels\) return;//
-a row of log-probabilities too many | loss.cu | s/if \(row < rows\) out/if (row <= rows) out/
-sums of a thread that has none | loss.cu | s/if \(threadIdx\.x == 0\) part/if (threadIdx.x == 1) part/
+rows prepared that are not there | algo.cu | s/if \(row < farm_algo_row_count\(&rows\)\) //
+a bootstrap row that trains | algo.cu | s/if \(row < count\)/if (row <= count)/
+sums of a thread that has none | algo.cu | s/if \(threadIdx\.x == 0\) part/if (threadIdx.x == 1) part/
 a row of actions too many | sample.cu | s/if \(row >= s\.rows\) return;/if (row > s.rows) return;/
 update past the end | optimiser.cu | s/if \(i >= o\.count\) return;//
 shared memory that was not asked for | pull.cu | s/FARM_CUDA_TRY\(\s*cudaFuncSetAttribute.*?;//s
 all threads decide | optimiser.cu | s/if \(threadIdx\.x > 0\) return;//
-a column of V-trace too many | vtrace.cu | s/if \(column < batch\.columns\)/if (column <= batch.columns)/
+a column too many | algo.cu | s/if \(column < rows\.columns\)/if (column <= rows.columns)/
 '
 
 # The files that the change reaches, compiled, and linked in place of their objects.
 build_mutant() {
     local file=$1 unit units=("$1") objects=() object
-    [[ $file != *.cuh ]] || units=(answer.cu layers.cu loss.cu optimiser.cu pull.cu sample.cu stack.cu vtrace.cu)
+    [[ $file != *.cuh ]] || units=(src/*/cuda/*.cu)
     rm -rf "$scratch/objects"
     mkdir -p "$scratch/objects"
     for unit in "${units[@]}"; do
-        local text=src/kernels/cuda/$unit
-        [ "$unit" != "$file" ] || text=$scratch/kernels/cuda/$unit
-        echo "$text $scratch/objects/$unit.o"
+        local text=$unit
+        [ "$unit" != "$file" ] || text=$scratch/${unit#src/}
+        echo "$text $scratch/objects/${unit##*/}.o"
     done | xargs -P2 -L1 bash -c "${KERNELS_CXX/ -I/ -I$scratch -I} -c \"\$0\" -o \"\$1\""
     while read -r object; do
         [ -f "$scratch/objects/${object##*/}" ] || objects+=("$object")
@@ -66,21 +67,23 @@ run_mutant() {
 
 # One that breaks nothing must pass (`make test` has test_kernels.sh for that).
 if [ -z "$chosen" ]; then
-    mkdir -p "$scratch/kernels/cuda"
-    cp src/kernels/cuda/vtrace.cu "$scratch/kernels/cuda"
-    build_mutant vtrace.cu
+    mkdir -p "$scratch/algo/cuda"
+    cp src/algo/cuda/algo.cu "$scratch/algo/cuda"
+    build_mutant src/algo/cuda/algo.cu
     run_mutant || { echo "the kernels as they are do not pass: $(tail -n 1 "$scratch/log")"; exit 1; }
 fi
 
 . "$source/tests/support/mutants.sh"
 
 look_for() { # name, file, expression
-    local name=$1 file=$2 expression=$3 word
+    local name=$1 file expression=$3 word copy
+    file=$(echo src/*/cuda/"$2")
+    copy=$scratch/${file#src/}
     name=${name#\* }
-    rm -rf "$scratch/kernels"
-    mkdir -p "$scratch/kernels/cuda"
-    perl -0pe "$expression" "src/kernels/cuda/$file" >"$scratch/kernels/cuda/$file"
-    if cmp -s "src/kernels/cuda/$file" "$scratch/kernels/cuda/$file"; then
+    rm -rf "$scratch/kernels" "$scratch/algo"
+    mkdir -p "${copy%/*}"
+    perl -0pe "$expression" "$file" >"$copy"
+    if cmp -s "$file" "$copy"; then
         missed+=("$name: its text is not in $file")
         return
     fi

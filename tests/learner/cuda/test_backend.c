@@ -37,14 +37,13 @@ Test(cuda_backend, an_update_that_is_smaller_than_the_batch_is_made_too) {
     must_open_backend(theirs, &farm_backend_cpu);
     struct farm *const farms[] = {ours, theirs};
     for (int i = 0; i < 2; i++) {
-        struct farm_train_stats stats;
+        struct farm_pass_stats stats;
         while (farms[i]->n < UNROLL + 1) cr_assert_eq(step(farms[i]), FARM_OK);
         farms[i]->setting.batch = WIDTH;
         cr_assert_eq(update(farms[i], &stats), FARM_OK, "%s", farms[i]->err.message);
     }
     const size_t count = ours->net.parameter_count;
-    cr_assert_lt(distance(ours->ops->state(ours->backend).params, theirs->ops->state(theirs->backend).params, count),
-                 1e-4);
+    cr_assert_lt(distance(params_now(ours), params_now(theirs), count), 1e-4);
     close_farm(ours);
     close_farm(theirs);
 }
@@ -371,11 +370,20 @@ Test(cuda_backend, segments_are_registered_in_pieces_and_addressed_as_a_whole) {
     close_farm(farm);
 }
 
+Test(cuda_backend, shuffled_minibatches_are_what_the_cpu_makes_of_them) {
+    for (int frames = 0; frames < 2; frames++) {
+        struct setting setting = usual(frames);
+        setting.minibatches = 3;
+        setting.loss_mean = true;
+        expect_what_the_cpu_does(setting);
+    }
+}
+
 Test(cuda_backend, a_learner_that_comes_back_trains_on_steps_of_before) {
     struct farm *ours = open_farm(usual(true)), *theirs = open_farm(usual(true));
     struct farm *const farms[] = {ours, theirs};
     for (int i = 0; i < 2; i++) {
-        struct farm_train_stats stats;
+        struct farm_pass_stats stats;
         must_open_backend(farms[i], &farm_backend_cpu);
         while (farms[i]->n < UNROLL + 3) cr_assert_eq(step(farms[i]), FARM_OK);
         farms[i]->ops->destroy(farms[i]->backend);
@@ -388,9 +396,7 @@ Test(cuda_backend, a_learner_that_comes_back_trains_on_steps_of_before) {
         cr_assert_lt(distance(farm_lane_policy(ours->lanes.lanes[id].lane, ours->n - 1, 0),
                               farm_lane_policy(theirs->lanes.lanes[id].lane, ours->n - 1, 0), WIDTH * ACTIONS),
                      1e-4);
-    cr_assert_lt(distance(ours->ops->state(ours->backend).params, theirs->ops->state(theirs->backend).params,
-                          ours->net.parameter_count),
-                 1e-5);
+    cr_assert_lt(distance(params_now(ours), params_now(theirs), ours->net.parameter_count), 1e-5);
     close_farm(ours);
     close_farm(theirs);
 }
@@ -416,7 +422,7 @@ static struct farm_standin_stream busy_one(const struct farm_standin_stream *bef
 Test(cuda_backend, inference_has_a_stream_of_the_highest_priority_and_training_one_of_the_lowest) {
     struct farm *farm = open_farm(usual(true));
     struct farm_standin_stream before[STREAMS_MAX];
-    struct farm_train_stats stats;
+    struct farm_pass_stats stats;
     int least, greatest;
     must_open_backend(farm, &farm_backend_cuda);
     cr_assert_eq(cudaDeviceGetStreamPriorityRange(&least, &greatest), cudaSuccess);
@@ -479,7 +485,7 @@ Test(cuda_backend, a_batch_takes_the_smallest_size_of_the_ladder_that_holds_it) 
 // Pieces of work of an update in so many passes.
 static uint64_t works_of(uint32_t micro_batch) {
     struct setting setting = usual(true);
-    struct farm_train_stats stats;
+    struct farm_pass_stats stats;
     setting.micro_batch = micro_batch;
     struct farm *farm = open_farm(setting);
     must_open_backend(farm, &farm_backend_cuda);
@@ -506,14 +512,14 @@ Test(cuda_backend, an_update_is_made_in_passes_of_micro_batch_windows) {
 Test(cuda_backend, a_state_that_is_put_back_goes_on_as_before) {
     struct farm *farm = open_farm(usual(true));
     must_open_backend(farm, &farm_backend_cuda);
-    struct farm_train_stats stats;
+    struct farm_pass_stats stats;
     while (farm->n < 2 * UNROLL + 1) cr_assert_eq(step(farm), FARM_OK);
     cr_assert_eq(update(farm, &stats), FARM_OK);
     struct farm_backend_state state = farm->ops->state(farm->backend);
     cr_assert_eq(state.version, 1);
     cr_assert_eq(state.optimiser_step, 1);
     const size_t bytes = farm->net.parameter_count * sizeof(float);
-    float *const vectors[] = {state.params, state.first, state.second};
+    float *const vectors[] = {state.vectors[0].values, state.vectors[1].values, state.vectors[2].values};
     float *kept[3], *after[3];
     for (int v = 0; v < 3; v++) kept[v] = memcpy(malloc(bytes), vectors[v], bytes);
     cr_assert_eq(update(farm, &stats), FARM_OK);
@@ -522,7 +528,7 @@ Test(cuda_backend, a_state_that_is_put_back_goes_on_as_before) {
     cr_assert_gt(distance(after[0], kept[0], farm->net.parameter_count), 1e-6);
     for (int v = 0; v < 3; v++) memcpy(vectors[v], kept[v], bytes);
     cr_assert_eq(farm->ops->state_changed(farm->backend, 1, 1, &farm->err), FARM_OK);
-    cr_assert_eq(farm->ops->version(farm->backend), 1);
+    farm->version = 1;
     farm->trained -= UNROLL;
     cr_assert_eq(update(farm, &stats), FARM_OK);
     state = farm->ops->state(farm->backend);
@@ -537,17 +543,17 @@ Test(cuda_backend, a_gradient_that_is_not_finite_changes_nothing) {
     setting.reward = 5;
     struct farm *farm = open_farm(setting);
     must_open_backend(farm, &farm_backend_cuda);
-    struct farm_train_stats stats;
+    struct farm_pass_stats stats;
     const size_t bytes = farm->net.parameter_count * sizeof(float);
     float *before = malloc(bytes);
     while (farm->n < 4 * UNROLL + 1) {
         cr_assert_eq(step(farm), FARM_OK);
         if (farm->n <= farm->trained + UNROLL) continue;
         const bool hit = farm->trained + UNROLL >= 9 && farm->trained < 9; // the window with the reward of step 9
-        memcpy(before, farm->ops->state(farm->backend).params, bytes);
+        memcpy(before, params_now(farm), bytes);
         cr_assert_eq(update(farm, &stats), FARM_OK);
         cr_assert_eq(isfinite(stats.grad_norm) != 0, !hit, "update from step %lu: %g", farm->trained, stats.grad_norm);
-        const bool same = memcmp(before, farm->ops->state(farm->backend).params, bytes) == 0;
+        const bool same = memcmp(before, params_now(farm), bytes) == 0;
         cr_assert_eq(same, hit);
     }
     free(before);
@@ -557,7 +563,7 @@ Test(cuda_backend, a_gradient_that_is_not_finite_changes_nothing) {
 static uint64_t updates_made; // by the training thread, for the other one
 
 static void *train(struct farm *farm, int updates) {
-    struct farm_train_stats stats;
+    struct farm_pass_stats stats;
     for (int i = 0; i < updates; i++) {
         const enum farm_status status = update(farm, &stats);
         if (status) return farm;
@@ -822,12 +828,12 @@ Test(cuda_backend, gives_everything_back_wherever_memory_ends) {
 Test(cuda_backend, a_gpu_that_is_lost_ends_both_threads_with_an_error_and_leaves_the_last_state) {
     struct farm *farm = open_farm(usual(true));
     must_open_backend(farm, &farm_backend_cuda);
-    struct farm_train_stats stats;
+    struct farm_pass_stats stats;
     while (farm->n < UNROLL + 1) cr_assert_eq(step(farm), FARM_OK);
     cr_assert_eq(update(farm, &stats), FARM_OK);
     const struct farm_backend_state good = farm->ops->state(farm->backend);
     const size_t bytes = farm->net.parameter_count * sizeof(float);
-    float *kept = memcpy(malloc(bytes), good.params, bytes);
+    float *kept = memcpy(malloc(bytes), farm_backend_vector(&good, ""), bytes);
     while (farm->n < 2 * UNROLL + 1) cr_assert_eq(step(farm), FARM_OK);
     cr_assert_eq(update(farm, &stats), FARM_OK);
     farm_standin.fall_off_after = (int64_t)farm_standin_account().works + 5;
@@ -836,7 +842,7 @@ Test(cuda_backend, a_gpu_that_is_lost_ends_both_threads_with_an_error_and_leaves
     cr_assert_eq(update(farm, &stats), FARM_E_DEAD, "%s", farm->err.message);
     const struct farm_backend_state last = farm->ops->state(farm->backend);
     cr_assert_eq(last.version, 1);
-    cr_assert_arr_eq(last.params, kept, bytes);
+    cr_assert_arr_eq(farm_backend_vector(&last, ""), kept, bytes);
     free(kept);
     close_farm(farm);
     expect_nothing_left();
@@ -853,7 +859,7 @@ Test(cuda_backend, a_gpu_that_is_lost_at_any_piece_of_work_is_an_error_and_never
         farm = open_farm(usual(true));
         must_open_backend(farm, &farm_backend_cuda);
         farm_standin.fall_off_after = (int64_t)works;
-        struct farm_train_stats stats;
+        struct farm_pass_stats stats;
         enum farm_status status = FARM_OK;
         while (!status && farm->n < 3 * UNROLL) {
             status = step(farm);
@@ -872,7 +878,7 @@ Test(cuda_backend, a_lost_gpu_takes_no_more_with_it_than_what_came_since_the_las
         struct farm *farm = open_farm(usual(true));
         farm->learner.state_every_s = every_s[i];
         must_open_backend(farm, &farm_backend_cuda);
-        struct farm_train_stats stats;
+        struct farm_pass_stats stats;
         while (farm->n < 3 * UNROLL + 1) {
             cr_assert_eq(step(farm), FARM_OK);
             if (farm->n > farm->trained + UNROLL) cr_assert_eq(update(farm, &stats), FARM_OK);
@@ -895,7 +901,7 @@ static struct farm *hang(bool inferring, uint64_t spin_ns) {
     struct farm *farm = open_farm(setting);
     farm->learner.state_every_s = 1e-9;
     must_open_backend(farm, &farm_backend_cuda);
-    struct farm_train_stats stats;
+    struct farm_pass_stats stats;
     while (farm->n < UNROLL + 1) cr_assert_eq(step(farm), FARM_OK);
     cr_assert_eq(update(farm, &stats), FARM_OK, "%s", farm->err.message);
     while (farm->n < 2 * UNROLL + 1) cr_assert_eq(step(farm), FARM_OK, "%s", farm->err.message);
@@ -930,7 +936,7 @@ Test(cuda_backend, an_update_that_never_ends_is_given_up, .timeout = 10) {
 Test(cuda_backend, a_state_that_waits_for_a_gpu_that_hangs_is_that_of_before, .timeout = 10) {
     struct farm *farm = left[0] = open_farm(usual(true));
     must_open_backend(farm, &farm_backend_cuda);
-    struct farm_train_stats stats;
+    struct farm_pass_stats stats;
     while (farm->n < 2 * UNROLL + 1) cr_assert_eq(step(farm), FARM_OK);
     cr_assert_eq(update_and(farm, true, &stats), FARM_OK, "%s", farm->err.message);
     farm_standin.hang_after = (int64_t)farm_standin_account().works;

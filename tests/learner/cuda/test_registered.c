@@ -2,6 +2,8 @@
 // mapping.
 #include "farm.h"
 
+#include "../../support/learner.h"
+
 #include <pthread.h>
 #include <stdio.h>
 
@@ -136,13 +138,12 @@ static void *infer_on(void *context) {
 static void *train_on(void *context) {
     struct farm *farm = context;
     struct farm_error err;
-    struct farm_train_stats stats;
-    struct farm_train_unrolls unrolls[LANES];
+    struct farm_pass_stats stats;
+    struct farm_window windows[LANES];
     for (uint32_t l = 0; l < LANES; l++)
-        unrolls[l] = (struct farm_train_unrolls){.lane = farm->lanes.lanes[l].lane, .lane_id = l, .env_count = WIDTH};
-    const struct farm_train_update update = {.unrolls = unrolls, .count = LANES, .learning_rate = 1e-3};
+        windows[l] = (struct farm_window){.lane = farm->lanes.lanes[l].lane, .lane_id = l, .env_count = WIDTH};
     while (!farm_load_relaxed(&stop_asked))
-        if (farm->ops->train(farm->backend, &update, NULL, &stats, &err)) return farm;
+        if (test_train(farm->ops, farm->backend, windows, LANES, 1e-3, ++farm->version, &stats, &err)) return farm;
     return NULL;
 }
 
@@ -166,7 +167,7 @@ Test(cuda_registered, rings_come_and_go_while_others_are_answered_and_trained_on
     pthread_join(inference, &failed[0]);
     pthread_join(training, &failed[1]);
     cr_assert(!failed[0] && !failed[1]);
-    cr_assert_gt(farm->ops->version(farm->backend), 0);
+    cr_assert_gt(farm->version, 0);
     cr_assert_eq(step(farm), FARM_OK, "%s", farm->err.message); // all lanes, the ring that came back too
     close_farm(farm);
     expect_nothing_left();

@@ -37,18 +37,16 @@ Test(cuda_shards, an_update_smaller_than_the_batch_is_made_too) {
     must_open_backend(ours, &farm_backend_cuda);
     must_open_backend(theirs, &farm_backend_cpu);
     struct farm *const farms[] = {ours, theirs};
-    struct farm_train_stats stats[2];
+    struct farm_pass_stats stats[2];
     for (int i = 0; i < 2; i++) {
         while (farms[i]->n < UNROLL + 1) cr_assert_eq(step(farms[i]), FARM_OK);
         farms[i]->setting.batch = 7;
         cr_assert_eq(update(farms[i], &stats[i]), FARM_OK, "%s", farms[i]->err.message);
     }
-    cr_assert_gt(stats[0].loss.weight, 0);
-    cr_assert_eq(stats[0].loss.weight, stats[1].loss.weight);
+    cr_assert_gt(stats[0].terms[FARM_VTRACE_ROWS], 0);
+    cr_assert_eq(stats[0].terms[FARM_VTRACE_ROWS], stats[1].terms[FARM_VTRACE_ROWS]);
     cr_assert_float_eq(stats[0].grad_norm, stats[1].grad_norm, 1e-3 * stats[1].grad_norm);
-    cr_assert_lt(distance(ours->ops->state(ours->backend).params, theirs->ops->state(theirs->backend).params,
-                          ours->net.parameter_count),
-                 1e-4);
+    cr_assert_lt(distance(params_now(ours), params_now(theirs), ours->net.parameter_count), 1e-4);
     close_farm(ours);
     close_farm(theirs);
     expect_nothing_left();
@@ -93,12 +91,12 @@ Test(cuda_shards, every_ring_is_registered_once_and_none_afterwards) {
 Test(cuda_shards, a_state_that_is_put_back_reaches_every_gpu) {
     struct farm *farm = open_farm(two(true));
     must_open_backend(farm, &farm_backend_cuda);
-    struct farm_train_stats stats;
+    struct farm_pass_stats stats;
     const size_t bytes = farm->net.parameter_count * sizeof(float);
     while (farm->n < 2 * UNROLL + 1) cr_assert_eq(step(farm), FARM_OK);
     cr_assert_eq(update(farm, &stats), FARM_OK, "%s", farm->err.message);
     struct farm_backend_state state = farm->ops->state(farm->backend);
-    float *const vectors[] = {state.params, state.first, state.second};
+    float *const vectors[] = {state.vectors[0].values, state.vectors[1].values, state.vectors[2].values};
     float *kept[3], *after[3];
     for (int v = 0; v < 3; v++) kept[v] = memcpy(malloc(bytes), vectors[v], bytes);
     cr_assert_eq(update(farm, &stats), FARM_OK, "%s", farm->err.message);
@@ -106,6 +104,7 @@ Test(cuda_shards, a_state_that_is_put_back_reaches_every_gpu) {
     for (int v = 0; v < 3; v++) after[v] = memcpy(malloc(bytes), vectors[v], bytes);
     for (int v = 0; v < 3; v++) memcpy(vectors[v], kept[v], bytes);
     cr_assert_eq(farm->ops->state_changed(farm->backend, 40, 1, &farm->err), FARM_OK);
+    farm->version = 40;
     cr_assert_eq(step(farm), FARM_OK);
     for (uint32_t id = 0; id < LANE_COUNT; id++)
         cr_assert_eq(*farm_lane_version(farm->lanes.lanes[id].lane, farm->n - 1), 40, "lane %u", id);
@@ -190,13 +189,12 @@ enum { UPDATES = 3 };
 
 // Plays and trains; an error ends it. states: the parameters of each version go there; NULL: nowhere.
 static enum farm_status play(struct farm *farm, float **states) {
-    struct farm_train_stats stats;
+    struct farm_pass_stats stats;
     const size_t bytes = farm->net.parameter_count * sizeof(float);
     enum farm_status status = FARM_OK;
     while (!status && farm->n < (UPDATES + 1) * UNROLL) {
-        const uint64_t version = farm->ops->version(farm->backend);
-        if (states && !states[version])
-            states[version] = memcpy(malloc(bytes), farm->ops->state(farm->backend).params, bytes);
+        const uint64_t version = farm->version;
+        if (states && !states[version]) states[version] = memcpy(malloc(bytes), params_now(farm), bytes);
         status = step(farm);
         if (!status && farm->n > farm->trained + UNROLL) status = update(farm, &stats);
     }
@@ -214,8 +212,8 @@ static void lose(int device, uint64_t works, float *const *states) {
     const enum farm_status status = play(farm, NULL);
     cr_assert_eq(status, FARM_E_DEAD, "GPU %d lost after %lu pieces of work: %s", device, works, farm->err.message);
     const struct farm_backend_state last = farm->ops->state(farm->backend);
-    cr_assert_leq(last.version, farm->ops->version(farm->backend));
-    cr_assert_arr_eq(last.params, states[last.version], farm->net.parameter_count * sizeof(float),
+    cr_assert_leq(last.version, farm->version);
+    cr_assert_arr_eq(farm_backend_vector(&last, ""), states[last.version], farm->net.parameter_count * sizeof(float),
                      "GPU %d lost after %lu pieces of work: no version %lu", device, works, last.version);
     close_farm(farm);
     expect_nothing_left();
@@ -240,7 +238,7 @@ static struct farm *hang(bool inferring) {
     struct farm *farm = open_farm(two(true));
     farm->learner.state_every_s = 1e-9;
     must_open_backend(farm, &farm_backend_cuda);
-    struct farm_train_stats stats;
+    struct farm_pass_stats stats;
     while (farm->n < UNROLL + 1) cr_assert_eq(step(farm), FARM_OK);
     cr_assert_eq(update(farm, &stats), FARM_OK, "%s", farm->err.message);
     while (farm->n < 2 * UNROLL + 1) cr_assert_eq(step(farm), FARM_OK);
@@ -260,4 +258,10 @@ Test(cuda_shards, a_gpu_that_hangs_is_an_error_and_nobody_waits_for_it_again, .t
     left[0] = hang(false);
     farm_standin_reset();
     left[1] = hang(true);
+}
+
+Test(cuda_shards, shuffled_minibatches_are_what_the_cpu_makes_of_them) {
+    struct setting setting = two(true);
+    setting.minibatches = 2;
+    expect_what_the_cpu_does(setting);
 }

@@ -87,8 +87,8 @@ static void solve(struct problem *p) {
     struct farm_error err;
     cr_assert_eq(farm_executor_create(&config, &cpu, &err), FARM_OK, "%s", err.message);
     farm_executor_load(cpu, p->params);
-    farm_executor_forward(cpu, p->pointers, p->rows, p->logits, p->value);
-    farm_executor_backward(cpu, p->pointers, p->rows, p->dlogits, p->dvalue, p->grads);
+    farm_executor_forward(cpu, p->pointers, farm_sequence_rows(p->rows), p->logits, p->value);
+    farm_executor_backward(cpu, p->pointers, farm_sequence_rows(p->rows), p->dlogits, p->dvalue, p->grads);
     farm_executor_destroy(cpu);
 }
 
@@ -240,8 +240,8 @@ static void run_forward(struct farm_cuda_executor *executor, cudaStream_t stream
     const struct farm_cuda_input input = {.frames = flat ? NULL : p->device_pointers,
                                           .flat = flat ? p->device_input : NULL};
     struct farm_error err;
-    cr_assert_eq(farm_cuda_executor_forward(executor, stream, params_of(p, executor), &input, rows, a->device_logits,
-                                            a->device_value, &err),
+    cr_assert_eq(farm_cuda_executor_forward(executor, stream, params_of(p, executor), &input, farm_sequence_rows(rows),
+                                            a->device_logits, a->device_value, &err),
                  FARM_OK, "%s", err.message);
 }
 
@@ -249,7 +249,7 @@ static void run_backward(struct farm_cuda_executor *executor, cudaStream_t strea
                          const struct answer *a) {
     struct farm_error err;
     cr_assert_eq(farm_cuda_executor_backward(executor, stream, params_of(p, executor), p->device_dlogits,
-                                             p->device_dvalue, rows, a->device_grads, &err),
+                                             p->device_dvalue, farm_sequence_rows(rows), a->device_grads, &err),
                  FARM_OK, "%s", err.message);
 }
 
@@ -649,8 +649,8 @@ Test(nn_cuda, refuses_what_it_cannot_run) {
 static enum farm_status forward_status(struct farm_cuda_executor *executor, const struct problem *p, int rows,
                                        const struct answer *a, struct farm_error *err) {
     const struct farm_cuda_input input = {.frames = p->device_pointers};
-    return farm_cuda_executor_forward(executor, NULL, params_of(p, executor), &input, rows, a->device_logits,
-                                      a->device_value, err);
+    return farm_cuda_executor_forward(executor, NULL, params_of(p, executor), &input, farm_sequence_rows(rows),
+                                      a->device_logits, a->device_value, err);
 }
 
 Test(nn_cuda, says_what_no_algorithm_was_found_for) {

@@ -1,0 +1,62 @@
+// See registry.h.
+#include "algo/registry.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "algo/all.h"
+
+#define DECLARE(name) extern const struct farm_algo farm_##name;
+FARM_ALGO_LIST(DECLARE)
+
+#define ENTRY(name) &farm_##name,
+static const struct farm_algo *const list[] = {FARM_ALGO_LIST(ENTRY)};
+enum { COUNT = sizeof list / sizeof *list };
+
+const struct farm_algo *farm_algo_at(size_t i) {
+    return i < COUNT ? list[i] : NULL;
+}
+
+const struct farm_algo *farm_algo_find(const char *name, struct farm_error *err) {
+    char names[256] = "";
+    for (size_t i = 0; i < COUNT; i++) {
+        if (strcmp(list[i]->recipe.name, name) == 0) return list[i];
+        snprintf(names + strlen(names), sizeof names - strlen(names), "%s%s", i ? ", " : "", list[i]->recipe.name);
+    }
+    farm_fail(err, FARM_E_NOT_FOUND, "algo: must be one of %s (got '%.40s')", names, name);
+    return NULL;
+}
+
+const struct farm_recipe_family *farm_algo_family_at(size_t i) {
+    return i < COUNT ? &list[i]->recipe : NULL;
+}
+
+enum farm_status farm_algo_configure(const struct farm_recipe *recipe, struct farm_algo_config *out,
+                                     struct farm_error *err) {
+    const struct farm_algo *algo = farm_algo_find(recipe->algo, err);
+    if (!algo) return FARM_E_NOT_FOUND;
+    *out = (struct farm_algo_config){
+        .algo = algo,
+        .unroll = (uint32_t)recipe->unroll,
+        .batch = (uint32_t)recipe->batch,
+        .stack = (uint32_t)recipe->stack,
+        .regime = strcmp(recipe->regime, "sync") == 0    ? FARM_REGIME_SYNC
+                  : strcmp(recipe->regime, "async") == 0 ? FARM_REGIME_ASYNC
+                                                         : FARM_REGIME_AUTO,
+        .max_lag = (uint32_t)recipe->max_lag,
+        .reward_clip = recipe->reward_clip,
+        .reward_scale = recipe->reward_scale,
+        .optimiser = strcmp(recipe->optimiser, "adam") == 0 ? FARM_OPTIMISER_ADAM : FARM_OPTIMISER_RMSPROP,
+        .lr = recipe->lr,
+        .lr_end = recipe->lr_end,
+        .grad_norm_clip = recipe->grad_norm_clip,
+        .rmsprop_decay = recipe->rmsprop_decay,
+        .rmsprop_epsilon = recipe->rmsprop_epsilon,
+        .adam_beta1 = recipe->adam_beta1,
+        .adam_beta2 = recipe->adam_beta2,
+        .adam_epsilon = recipe->adam_epsilon,
+        .loss_sum = recipe->loss_sum,
+    };
+    for (size_t k = 0; k < algo->recipe.key_count; k++) out->option[k] = (float)farm_recipe_family_value(recipe, k);
+    return FARM_OK;
+}

@@ -1,0 +1,58 @@
+// What an algorithm computes with: the rows of one pass, on the CPU or on a GPU. Shared by both, so plain enough for
+// C17 and CUDA C++ (kernels/device.h). Arrays are time-major: row (t, c) is element t * columns + c, t in [0, steps],
+// so the first steps * columns rows train, in one piece, and the last `columns` rows bootstrap. A column is one window
+// of one environment. Row t holds observation t, the reward and flags that came with it, and the action answered to it.
+#ifndef FARM_ALGO_ROWS_H
+#define FARM_ALGO_ROWS_H
+
+#include <farm/step.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "kernels/head.h"
+
+enum {
+    FARM_ALGO_OPTIONS_MAX = 16,
+    FARM_ALGO_TERMS_MAX = 8,
+};
+
+struct farm_algo_rows {
+    struct farm_head head;
+    int steps, columns;                  // T >= 1, >= 1
+    float option[FARM_ALGO_OPTIONS_MAX]; // values of the algorithm's recipe keys, in their order
+    const float *policy;                 // [T+1][columns][outputs] from the parameters in training
+    const float *value;                  // [T+1][columns] likewise
+    const float *behaviour;              // [T+1][columns][outputs] the policy that acted
+    const float *behaviour_value;        // [T+1][columns] the value predicted when acting
+    const uint8_t *action;               // [T+1][columns][action_bytes]
+    const float *reward;                 // [T+1][columns] clipped and scaled
+    const uint8_t *flags;                // [T+1][columns] FARM_STEP_*
+    float *scratch;                      // [algorithm's scratch][T][columns]
+    float *dpolicy;                      // [T+1][columns][outputs] out: gradient of the loss
+    float *dvalue;                       // [T+1][columns] out
+};
+
+static inline FARM_HD int farm_algo_row_count(const struct farm_algo_rows *rows) {
+    return rows->steps * rows->columns;
+}
+
+// The algorithm's array number `index` in `scratch`: [T][columns].
+static inline FARM_HD float *farm_algo_scratch(const struct farm_algo_rows *rows, int index) {
+    return rows->scratch + (size_t)index * (size_t)farm_algo_row_count(rows);
+}
+
+// Whether step t leads to step t+1 within one episode: not after LAST(t), nor if FIRST(t+1) comes without LAST(t) (an
+// abandoned episode). Reward and end of that transition lie in step t+1.
+static inline FARM_HD bool farm_algo_transition(unsigned flags, unsigned next_flags) {
+    return !(flags & FARM_STEP_LAST) && !(next_flags & FARM_STEP_FIRST);
+}
+
+// A row of weight 0: no gradient, whatever its inputs hold.
+static inline FARM_HD void farm_algo_no_gradient(const struct farm_algo_rows *rows, int row) {
+    const size_t outputs = (size_t)rows->head.outputs;
+    for (size_t k = 0; k < outputs; k++) rows->dpolicy[(size_t)row * outputs + k] = 0;
+    rows->dvalue[row] = 0;
+}
+
+#endif

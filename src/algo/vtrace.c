@@ -1,0 +1,30 @@
+// See vtrace.h.
+#include "algo/vtrace.h"
+
+#include "algo/algo.h"
+
+#define KEY(name, value, most, line)                                                                                   \
+    { name, FARM_RECIPE_DOUBLE, 0, value, 0, most, NULL, line, 0 }
+
+static const struct farm_recipe_key keys[] = {
+    [FARM_VTRACE_DISCOUNT] = KEY("discount", "0.99", 1, "gamma, a step"),
+    [FARM_VTRACE_ENTROPY_COST] = KEY("entropy_cost", "0.01", 1e3, "weight of the entropy bonus"),
+    [FARM_VTRACE_BASELINE_COST] = KEY("baseline_cost", "0.5", 1e3, "weight of the value loss"),
+    [FARM_VTRACE_RHO_CLIP] = KEY("rho_clip", "1", 1e9, "V-trace: clip of the importance weight in the target"),
+    [FARM_VTRACE_C_CLIP] = KEY("c_clip", "1", 1e9, "V-trace: clip of the importance weight that carries errors back"),
+    [FARM_VTRACE_PG_RHO_CLIP] =
+        KEY("pg_rho_clip", "1", 1e9, "V-trace: clip of the importance weight of the policy gradient"),
+    [FARM_VTRACE_LAMBDA] = KEY("lambda", "1", 1, "V-trace: factor on c"),
+};
+
+const struct farm_algo farm_vtrace = {
+    .recipe = {.name = "vtrace",
+               .about = "V-trace actor-critic (IMPALA), corrects for actors that are some versions behind",
+               .keys = keys,
+               .key_count = FARM_VTRACE_OPTIONS},
+    .statistics = {"loss_policy", "loss_value", "entropy_nats", "kl_nats", "rho_clipped_share"},
+    .scratch = FARM_VTRACE_SCRATCH,
+    .prepare = farm_vtrace_prepare,
+    .column = farm_vtrace_column,
+    .row = farm_vtrace_row,
+};

@@ -1,0 +1,20 @@
+// See backend.h.
+#include "learner/backend.h"
+
+#include <string.h>
+
+struct farm_backend_state farm_backend_state_of(float *params, float *first, float *second, uint64_t optimiser_step,
+                                                uint64_t version) {
+    struct farm_backend_state state = {.optimiser_step = optimiser_step, .version = version};
+    const struct farm_backend_vector vectors[] = {
+        {"", params}, {"optimiser.first", first}, {"optimiser.second", second}};
+    for (size_t k = 0; k < sizeof vectors / sizeof *vectors; k++)
+        if (vectors[k].values) state.vectors[state.vector_count++] = vectors[k];
+    return state;
+}
+
+float *farm_backend_vector(const struct farm_backend_state *state, const char *name) {
+    for (uint32_t k = 0; k < state->vector_count; k++)
+        if (strcmp(state->vectors[k].name, name) == 0) return state->vectors[k].values;
+    return NULL;
+}

@@ -1,0 +1,141 @@
+// See checkpoint_writer.h.
+#include "learner/checkpoint_writer.h"
+
+#include <assert.h>
+#include <dirent.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/log.h"
+#include "base/time.h"
+#include "learner/checkpoint.h"
+
+enum { CHECKPOINTS_KEPT = 3, OWN_PAIRS = 8 };
+static const double FIRST_CHECKPOINT_S = 20; // so that a learner that dies early has something to come back to
+
+static int newest_first(const struct dirent **a, const struct dirent **b) {
+    return strcmp((*b)->d_name, (*a)->d_name);
+}
+
+static int is_checkpoint(const struct dirent *entry) {
+    const char *dot = strrchr(entry->d_name, '.');
+    return dot && strcmp(dot, ".safetensors") == 0;
+}
+
+// What a learner that was killed while it wrote has left: "<frames>.safetensors.tmp.<pid>".
+static int is_half_written(const struct dirent *entry) {
+    return strstr(entry->d_name, ".safetensors.tmp.") != NULL;
+}
+
+// Removes the files of the folder that `choose` takes, but for the first `kept` in falling order of their names.
+static void remove_files(const char *folder, int (*choose)(const struct dirent *), int kept) {
+    struct dirent **names;
+    int count = scandir(folder, &names, choose, newest_first);
+    for (int i = 0; i < count; i++) {
+        char path[4096];
+        snprintf(path, sizeof path, "%s/%s", folder, names[i]->d_name);
+        if (i >= kept) unlink(path);
+        free(names[i]);
+    }
+    if (count >= 0) free(names);
+}
+
+static bool all_finite(const float *values, size_t count) {
+    float sum = 0; // x * 0 is 0 for every finite x and NaN for every other
+    for (size_t i = 0; values && i < count; i++) sum += values[i] * 0.0f;
+    return sum == 0;
+}
+
+static struct farm_checkpoint_moment now(const struct farm_checkpoint_writer *writer) {
+    const struct farm_stats *stats = writer->learner->stats;
+    return (struct farm_checkpoint_moment){.version = writer->version,
+                                           .frames = farm_load_relaxed(&stats->frames),
+                                           .agent_steps = farm_load_relaxed(&stats->agent_steps),
+                                           .updates = farm_load_relaxed(&stats->updates),
+                                           .episodes = farm_load_relaxed(&stats->episodes),
+                                           .return_mean = farm_stats_get(&stats->return_mean)};
+}
+
+// Whether the state, which is of an earlier moment because the device is lost, holds what no file holds.
+static bool worth_saving(const struct farm_checkpoint_writer *writer, const struct farm_backend_state *state) {
+    assert(state->version == writer->copied.version);
+    if (state->version != writer->saved_version) return true;
+    farm_log_warn("no checkpoint is written: the parameters that are left, version %" PRIu64 ", are %s", state->version,
+                  writer->saved ? "those of the last one" : "those that training began with");
+    return false;
+}
+
+enum farm_status farm_checkpoint_writer_save(struct farm_checkpoint_writer *writer, struct farm_error *err) {
+    const struct farm_learner_config *learner = writer->learner;
+    if (!learner->checkpoint_dir) return FARM_OK;
+    const struct farm_backend_state state = writer->ops->state(writer->backend);
+    if (state.version == writer->version)
+        writer->copied = now(writer);
+    else if (!worth_saving(writer, &state))
+        return FARM_OK;
+    const struct farm_checkpoint_moment *moment = &writer->copied;
+    for (uint32_t v = 0; v < state.vector_count; v++)
+        if (!all_finite(state.vectors[v].values, writer->net->parameter_count))
+            return farm_fail(err, FARM_E_INVALID,
+                             "training has diverged: parameters are not finite; earlier checkpoints are intact "
+                             "(a smaller --lr or --grad-norm-clip)");
+    const struct {
+        const char *name;
+        uint64_t value;
+    } numbers[] = {
+        {"frames", moment->frames}, {"agent_steps", moment->agent_steps},     {"updates", moment->updates},
+        {"version", state.version}, {"optimiser_step", state.optimiser_step}, {"episodes", moment->episodes},
+    };
+    enum { NUMBERS = sizeof numbers / sizeof *numbers };
+    char texts[OWN_PAIRS][32], path[4096];
+    const char *pairs[FARM_CHECKPOINT_PAIRS_MAX][2];
+    uint32_t count = 0;
+    for (; count < NUMBERS; count++) {
+        snprintf(texts[count], sizeof texts[count], "%" PRIu64, numbers[count].value);
+        pairs[count][0] = numbers[count].name;
+        pairs[count][1] = texts[count];
+    }
+    snprintf(texts[count], sizeof texts[count], "%.6g", moment->return_mean);
+    pairs[count][0] = "return_mean";
+    pairs[count][1] = texts[count];
+    count++;
+    for (uint32_t i = 0; i < learner->metadata_count && count < FARM_CHECKPOINT_PAIRS_MAX; i++, count++)
+        memcpy(pairs[count], learner->metadata[i], sizeof pairs[count]);
+    snprintf(path, sizeof path, "%s/%012" PRIu64 ".safetensors", learner->checkpoint_dir, moment->frames);
+    enum farm_status status =
+        farm_checkpoint_save(path, writer->net, &state, (const char *const(*)[2])pairs, count, err);
+    if (status) return farm_fail_in(err, status, "checkpoint");
+    writer->saved_version = state.version;
+    writer->saved = true;
+    farm_stats_add(&learner->stats->checkpoints, 1);
+    farm_store_relaxed(&learner->stats->checkpoint_frames, moment->frames);
+    remove_files(learner->checkpoint_dir, is_checkpoint, CHECKPOINTS_KEPT);
+    return FARM_OK;
+}
+
+void farm_checkpoint_writer_turn(struct farm_checkpoint_writer *writer) {
+    double every_s = writer->learner->checkpoint_every_s;
+    if (every_s <= 0 || farm_now_ns() < writer->due_ns) return;
+    struct farm_error error;
+    if (farm_checkpoint_writer_save(writer, &error))
+        farm_log_warn("%s: training goes on, the next try follows in %.0f s", error.message, every_s);
+    writer->due_ns = farm_now_ns() + (uint64_t)(every_s * 1e9);
+}
+
+void farm_checkpoint_writer_copied(struct farm_checkpoint_writer *writer) {
+    writer->copied = now(writer);
+}
+
+void farm_checkpoint_writer_start(struct farm_checkpoint_writer *writer, const struct farm_learner_config *learner,
+                                  const struct farm_backend_ops *ops, struct farm_backend *backend,
+                                  const struct farm_net *net, uint64_t version) {
+    *writer = (struct farm_checkpoint_writer){
+        .learner = learner, .ops = ops, .backend = backend, .net = net, .version = version, .saved_version = version};
+    writer->due_ns = farm_now_ns() + (uint64_t)(fmin(learner->checkpoint_every_s, FIRST_CHECKPOINT_S) * 1e9);
+    writer->copied = now(writer);
+    if (learner->checkpoint_dir) remove_files(learner->checkpoint_dir, is_half_written, 0);
+}

@@ -1,0 +1,30 @@
+// What training reads of lanes, for every backend: which columns windows hold, and what belongs to one step of one of
+// them. Copies what is small; observations are the backend's to find. Runs on the training thread and its helpers.
+#ifndef FARM_LEARNER_GATHER_H
+#define FARM_LEARNER_GATHER_H
+
+#include "algo/algo.h"
+
+// One environment's window.
+struct farm_column {
+    const struct farm_lane *lane;
+    uint32_t lane_id;
+    uint64_t start;
+    uint32_t env;
+};
+
+// Lists the windows' columns in their order, at most `most` (more are a broken invariant). Returns how many.
+uint32_t farm_columns_list(const struct farm_window *windows, uint32_t count, struct farm_column *columns,
+                           uint32_t most);
+
+// Arrays of rows, as in algo/rows.h.
+struct farm_gathered {
+    float *behaviour, *behaviour_value, *reward;
+    uint8_t *action, *flags;
+};
+
+// Step `step` of a column into row `row`; rewards are clipped and scaled.
+void farm_gather_step(const struct farm_algo_config *algo, const struct farm_column *column, uint32_t step,
+                      const struct farm_gathered *to, size_t row);
+
+#endif

@@ -1,0 +1,380 @@
+// V-trace and its loss against RLax on unrolls with episodes that end in every way, the targets against the paper's sum
+// written out, the gradients against finite differences in double, and the places where no gradient may flow.
+#include "algo/vtrace.h"
+
+#include <criterion/criterion.h>
+#include <math.h>
+#include <signal.h>
+#include <string.h>
+
+#include "../vectors/rl.h"
+#include "algo/algo.h"
+
+enum { ROWS_MAX = 512, OUTPUTS_MAX = 4096 };
+
+static float scratch[FARM_VTRACE_SCRATCH * ROWS_MAX], dpolicy[OUTPUTS_MAX], dvalue[ROWS_MAX];
+
+// What the functions of rows write.
+#define OUTPUTS .scratch = scratch, .dpolicy = dpolicy, .dvalue = dvalue
+
+static double loss_of(const struct farm_algo_rows *rows, const double *terms) {
+    return terms[FARM_VTRACE_POLICY] + (double)rows->option[FARM_VTRACE_BASELINE_COST] * terms[FARM_VTRACE_BASELINE] -
+           (double)rows->option[FARM_VTRACE_ENTROPY_COST] * terms[FARM_VTRACE_ENTROPY];
+}
+
+static void expect_near(const char *what, const char *name, const float *ours, const float *theirs, int count) {
+    for (int i = 0; i < count; i++)
+        cr_assert(fabsf(ours[i] - theirs[i]) <= 1e-5f * fmaxf(1, fabsf(theirs[i])),
+                  "%s: %s[%d] is %.9g, RLax says %.9g", name, what, i, ours[i], theirs[i]);
+}
+
+Test(algo, vtrace_and_its_gradients_agree_with_rlax_over_time) {
+    const struct rl_case *cases = rl_cases();
+    for (const struct rl_case *c = cases; c < cases + RL_CASES; c++) {
+        const int count = c->steps * c->columns, all = count + c->columns;
+        float reward[ROWS_MAX];
+        cr_assert(all <= ROWS_MAX && all * c->actions <= OUTPUTS_MAX);
+        const struct farm_algo_config clip = {.reward_clip = (double)c->reward_clip, .reward_scale = 1};
+        for (int i = 0; i < all; i++) reward[i] = farm_algo_reward(&clip, c->reward[i]);
+        const struct farm_algo_rows rows = {
+            .head = farm_head_categorical(c->actions),
+            .steps = c->steps,
+            .columns = c->columns,
+            .option = {c->gamma, c->entropy_cost, c->baseline_cost, c->rho_bar, 1, c->pg_rho_bar, c->lambda},
+            .policy = c->logits,
+            .value = c->value,
+            .behaviour = c->behaviour_logits,
+            .action = (const uint8_t *)c->action,
+            .reward = reward,
+            .flags = c->flags,
+            OUTPUTS};
+        double terms[FARM_ALGO_TERMS_MAX] = {0};
+        memset(dvalue, 0x55, sizeof dvalue), memset(dpolicy, 0x55, sizeof dpolicy);
+        farm_algo_differentiate(&farm_vtrace, &rows, terms);
+        expect_near("vs", c->name, farm_algo_scratch(&rows, FARM_VTRACE_VS), c->vs, count);
+        expect_near("advantage", c->name, farm_algo_scratch(&rows, FARM_VTRACE_ADVANTAGE), c->advantage, count);
+        cr_assert_arr_eq(farm_algo_scratch(&rows, FARM_VTRACE_WEIGHT), c->weight, sizeof *reward * (size_t)count,
+                         "%s: weights", c->name);
+        expect_near("dpolicy", c->name, dpolicy, c->dlogits, count * c->actions);
+        expect_near("dvalue", c->name, dvalue, c->dvalue, count);
+        for (int i = count; i < all; i++) cr_assert_eq(dvalue[i], 0.0f, "%s: bootstrap row %d", c->name, i);
+        for (int i = count * c->actions; i < all * c->actions; i++) cr_assert_eq(dpolicy[i], 0.0f, "%s", c->name);
+        const double total = loss_of(&rows, terms);
+        cr_assert_float_eq(total, c->loss, 1e-5 * fabs(c->loss), "%s: loss %.9g, RLax says %.9g", c->name, total,
+                           c->loss);
+    }
+}
+
+// ---- the literal formula ----
+
+enum { T = 5, B = 10 };
+
+// v_s = V_s + sum_{t>=s} (prod_{i=s}^{t-1} gamma c_i) rho_t (r_t + gamma V_{t+1} - V_t): IMPALA equation 1.
+static double literal(const struct farm_algo_rows *rows, int b, int s) {
+    const float *option = rows->option, *log_ratio = farm_algo_scratch(rows, FARM_VTRACE_LOG_RATIO) + b;
+    const float *value = rows->value + b, *reward = rows->reward + b;
+    const double gamma = (double)option[FARM_VTRACE_DISCOUNT];
+    double v = (double)value[s * B], product = 1;
+    for (int t = s; t < T; t++) {
+        const double ratio = exp((double)log_ratio[t * B]), rho = fmin((double)option[FARM_VTRACE_RHO_CLIP], ratio);
+        v += product * rho * ((double)reward[(t + 1) * B] + gamma * (double)value[(t + 1) * B] - (double)value[t * B]);
+        product *= gamma * fmin((double)option[FARM_VTRACE_C_CLIP], ratio);
+    }
+    return v;
+}
+
+// Log ratios in equal steps over [-2.5, 2.5]: ratios from .08 to 12.2. No episode ends.
+Test(algo, vtrace_is_the_papers_sum) {
+    static float reward[(T + 1) * B], value[(T + 1) * B];
+    static const uint8_t flags[(T + 1) * B];
+    struct farm_algo_rows rows = {.steps = T, .columns = B, .reward = reward, .value = value, .flags = flags, OUTPUTS};
+    const float *vs = farm_algo_scratch(&rows, FARM_VTRACE_VS);
+    const float *advantage = farm_algo_scratch(&rows, FARM_VTRACE_ADVANTAGE);
+    float *log_ratio = farm_algo_scratch(&rows, FARM_VTRACE_LOG_RATIO);
+    for (int i = 0; i < T * B; i++) log_ratio[i] = 5 * ((float)i / (T * B - 1) - 0.5f);
+    for (int i = 0; i < (T + 1) * B; i++)
+        reward[i] = (float)(i - B) * 0.3f, value[i] = (float)((i * 7) % 11) / B - 0.4f;
+    for (int run = 0; run < 2 * B; run++) {
+        const int b = run / 2;
+        const float option[] = {0.9f / (float)(b + 1), 0, 0, 3.7f, run % 2 ? 2.5f : 1, 2.2f, 1};
+        memcpy(rows.option, option, sizeof option);
+        farm_vtrace_column(&rows, b);
+        for (int t = 0; t < T; t++) {
+            const int at = t * B + b;
+            const double v = literal(&rows, b, t), ratio = exp((double)log_ratio[at]);
+            const double pg = fmin(2.2, ratio) * ((double)reward[at + B] +
+                                                  (double)option[0] * literal(&rows, b, t + 1) - (double)value[at]);
+            cr_assert_float_eq(vs[at], v, 1e-5 * fmax(1, fabs(v)), "vs(%d, %d) %.9g, literally %.9g", t, b, vs[at], v);
+            cr_assert_float_eq(advantage[at], pg, 1e-5 * fmax(1, fabs(pg)), "advantage(%d, %d) %.9g, literally %.9g", t,
+                               b, advantage[at], pg);
+        }
+    }
+}
+
+// ---- what a step means ----
+
+enum { LAST = FARM_STEP_LAST, TERMINATED = LAST | FARM_STEP_TERMINATED, TRUNCATED = LAST | FARM_STEP_TRUNCATED };
+
+// One column of three steps; gamma .5, ratio e^log_ratio, clips of 1.
+struct column {
+    float vs[2], advantage[2], weight[2];
+};
+static struct column column_of(const float *value, const float *reward, float first, float second, unsigned start,
+                               unsigned middle, unsigned end) {
+    const uint8_t flags[3] = {(uint8_t)start, (uint8_t)middle, (uint8_t)end};
+    float arrays[FARM_VTRACE_SCRATCH][2] = {[FARM_VTRACE_LOG_RATIO] = {first, second}};
+    const struct farm_algo_rows rows = {.steps = 2,
+                                        .columns = 1,
+                                        .option = {0.5f, 0, 0, 1, 1, 1, 1},
+                                        .value = value,
+                                        .reward = reward,
+                                        .flags = flags,
+                                        .scratch = arrays[0]};
+    struct column out;
+    farm_vtrace_column(&rows, 0);
+    memcpy(out.vs, arrays[FARM_VTRACE_VS], sizeof out.vs);
+    memcpy(out.advantage, arrays[FARM_VTRACE_ADVANTAGE], sizeof out.advantage);
+    memcpy(out.weight, arrays[FARM_VTRACE_WEIGHT], sizeof out.weight);
+    return out;
+}
+
+static const float values[3] = {1, 2, 4}, rewards[3] = {100, 0.25f, 0.5f};
+
+Test(algo, each_kind_of_end_has_its_transition) {
+    const struct {
+        unsigned flags, next;
+        float vs; // of a reward of -1 and V = 4 behind it; V = 1 without a transition
+    } table[] = {
+        {0, 0, 1},
+        {FARM_STEP_FIRST, 0, 1},
+        {0, TERMINATED, -1},
+        {0, TERMINATED | FARM_STEP_GAME_END, -1},
+        {0, TRUNCATED, 1},
+        {TERMINATED, FARM_STEP_FIRST, 7},
+        {TRUNCATED, FARM_STEP_FIRST, 7},
+        {0, FARM_STEP_FIRST, 7},               // abandoned
+        {FARM_STEP_FIRST, FARM_STEP_FIRST, 7}, // abandoned at once
+    };
+    const float value[3] = {0, 7, 4}, reward[3] = {0, 0, -1};
+    for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
+        const struct column c = column_of(value, reward, 0, 0, 0, table[i].flags, table[i].next);
+        cr_assert_eq(c.vs[1], table[i].vs, "line %zu", i);
+        cr_assert_eq(c.weight[1], table[i].vs < 7 ? 1.0f : 0.0f, "line %zu", i);
+    }
+}
+
+Test(algo, returns_stop_where_episodes_stop) {
+    struct column c = column_of(values, rewards, 0, 0, 0, 0, 0); // 0.25 + 0.5 (0.5 + 0.5 * 4)
+    cr_assert(c.vs[0] == 1.5f && c.vs[1] == 2.5f && c.advantage[0] == 0.5f);
+    c = column_of(values, rewards, 0, 0, 0, 0, TERMINATED); // V of the last step does not count
+    cr_assert(c.vs[0] == 0.5f && c.vs[1] == 0.5f);
+    c = column_of(values, rewards, 0, 0, 0, TRUNCATED, FARM_STEP_FIRST); // 0.25 + 0.5 * 2
+    cr_assert(c.vs[0] == 1.25f && c.vs[1] == 2 && c.advantage[1] == 0 && c.weight[1] == 0 && c.weight[0] == 1);
+    c = column_of(values, rewards, 0, 0, 0, 0, FARM_STEP_FIRST); // abandoned: step 1 is the bootstrap
+    cr_assert(c.vs[0] == 1.25f && c.vs[1] == 2 && c.advantage[1] == 0 && c.weight[1] == 0);
+}
+
+Test(algo, nothing_crosses_from_one_episode_into_another) {
+    const float other[3] = {1, 2, 1e30f};
+    const struct column here = column_of(values, rewards, 0, 0, 0, 0, FARM_STEP_FIRST);
+    const struct column there = column_of(other, rewards, 0, 0, 0, 0, FARM_STEP_FIRST);
+    cr_assert_arr_eq(&here, &there, sizeof here);
+}
+
+Test(algo, what_an_ignored_action_left_behind_is_not_read) {
+    const float reward[3] = {NAN, 0.25f, NAN};
+    const struct column c = column_of(values, reward, 0, NAN, FARM_STEP_FIRST, TRUNCATED, FARM_STEP_FIRST);
+    cr_assert(c.vs[0] == 1.25f && c.vs[1] == 2 && c.advantage[1] == 0 && c.weight[1] == 0);
+}
+
+Test(algo, a_diverged_network_is_not_hidden_by_a_clip) {
+    const struct column c = column_of(values, rewards, NAN, 0, 0, 0, 0);
+    cr_assert(isnan(c.vs[0]) && isnan(c.advantage[0]));
+    cr_assert(isnan(farm_algo_reward(&(struct farm_algo_config){.reward_clip = 1, .reward_scale = 1}, NAN)));
+}
+
+Test(algo, an_empty_window_is_a_broken_invariant, .signal = SIGABRT) {
+    const struct farm_algo_rows rows = {.head = farm_head_categorical(1), .steps = 0, .columns = 1};
+    farm_algo_differentiate(&farm_vtrace, &rows, NULL);
+}
+
+Test(algo, rewards_are_clipped_only_if_asked_then_scaled) {
+    struct farm_algo_config config = {.reward_clip = 1, .reward_scale = 2};
+    cr_assert(farm_algo_reward(&config, 5) == 2 && farm_algo_reward(&config, -5) == -2);
+    cr_assert_eq(farm_algo_reward(&config, 0.5f), 1.0f);
+    config.reward_clip = 0;
+    cr_assert_eq(farm_algo_reward(&config, -5), -10.0f);
+}
+
+// ---- rows: one small problem, in double ----
+
+enum { R = 4, A = 5 };
+
+// Rows with their targets given.
+struct problem {
+    float policy[R * A], behaviour[R * A], value[R], arrays[FARM_VTRACE_SCRATCH][R];
+    int32_t action[R];
+    float dpolicy[R * A], dvalue[R];
+};
+
+static const struct problem small = {
+    .policy = {0.1f, -2, 1.5f, 0.4f, 0, 3, 3.5f, -1, 0.2f, 0.9f, 0, 0, 0, 0, 0, 7, -7, -3, 2, 0.5f},
+    .behaviour = {0, -1, 1, 0.4f, 0, 2, 2, -1, 0, 0.9f, 1, 0, -1, 0, 0, 1, -1, -3, 2, 0.5f},
+    .value = {0.5f, -1, 2, 0.1f},
+    .arrays = {[FARM_VTRACE_VS] = {1, 1, -3, 0.1f},
+               [FARM_VTRACE_ADVANTAGE] = {1.5f, -2, 0.3f, 4},
+               [FARM_VTRACE_WEIGHT] = {1, 1, 0.25f, 1}},
+    .action = {2, 0, 4, 3},
+};
+static const double baseline_cost = (double)0.7f, entropy_cost = (double)0.3f;
+
+// Gradients and terms of its rows; returns the loss.
+static double differentiate(struct problem *p, int actions, int count, double *terms) {
+    const struct farm_algo_rows rows = {
+        .head = farm_head_categorical(actions),
+        .steps = R,
+        .columns = 1,
+        .option = {[FARM_VTRACE_ENTROPY_COST] = 0.3f, [FARM_VTRACE_BASELINE_COST] = 0.7f, [FARM_VTRACE_RHO_CLIP] = 1},
+        .policy = p->policy,
+        .behaviour = p->behaviour,
+        .value = p->value,
+        .action = (const uint8_t *)p->action,
+        .scratch = p->arrays[0],
+        .dpolicy = p->dpolicy,
+        .dvalue = p->dvalue};
+    for (int row = 0; row < count; row++) {
+        float term[FARM_VTRACE_TERMS];
+        farm_vtrace_prepare(&rows, row);
+        farm_vtrace_row(&rows, row, term);
+        for (int k = 0; k < FARM_VTRACE_TERMS; k++) terms[k] += (double)term[k];
+    }
+    return loss_of(&rows, terms);
+}
+
+static double log_softmax(const double *row, int a) {
+    double sum = 0;
+    for (int i = 0; i < A; i++) sum += exp(row[i]);
+    return row[a] - log(sum);
+}
+
+// The loss as the paper writes it; its targets and advantages are numbers, so that its slope is the gradient that shall
+// flow. x: policy, then values.
+static double loss_in_double(const double *x) {
+    double total = 0;
+    for (int r = 0; r < R; r++) {
+        const double *z = x + r * A, error = (double)small.arrays[FARM_VTRACE_VS][r] - x[R * A + r];
+        double entropy = 0;
+        for (int a = 0; a < A; a++) entropy -= exp(log_softmax(z, a)) * log_softmax(z, a);
+        total += (double)small.arrays[FARM_VTRACE_WEIGHT][r] *
+                 (-(double)small.arrays[FARM_VTRACE_ADVANTAGE][r] * log_softmax(z, small.action[r]) +
+                  baseline_cost * 0.5 * error * error - entropy_cost * entropy);
+    }
+    return total;
+}
+
+Test(algo, gradients_are_the_slope_of_the_loss) {
+    struct problem p = small;
+    double x[R * A + R], terms[FARM_VTRACE_TERMS] = {0};
+    for (int i = 0; i < R * A + R; i++) x[i] = (double)(i < R * A ? p.policy[i] : p.value[i - R * A]);
+    const double loss = differentiate(&p, A, R, terms);
+    cr_assert_float_eq(loss, loss_in_double(x), 1e-5);
+    const double h = 1e-5;
+    for (int i = 0; i < R * A + R; i++) {
+        const double middle = x[i], ours = (double)(i < R * A ? p.dpolicy[i] : p.dvalue[i - R * A]);
+        x[i] = middle + h;
+        const double above = loss_in_double(x);
+        x[i] = middle - h;
+        const double slope = (above - loss_in_double(x)) / (2 * h);
+        x[i] = middle;
+        cr_assert_float_eq(ours, slope, 2e-6, "gradient %d is %.9g, slope %.9g", i, ours, slope);
+    }
+}
+
+// The value gradient of a row depends on that row's V alone: had gradient flowed into vs or advantage, V of the next
+// row would act.
+Test(algo, no_gradient_flows_into_targets_and_advantages) {
+    static const float even[3 * 2];
+    static const uint8_t flags[3];
+    const int32_t taken[3] = {0, 1, 0};
+    const struct farm_algo_rows rows = {.head = farm_head_categorical(2),
+                                        .steps = 2,
+                                        .columns = 1,
+                                        .option = {0.99f, 0.3f, 0.7f, 1, 1, 1, 1},
+                                        .policy = even,
+                                        .behaviour = even,
+                                        .value = values,
+                                        .action = (const uint8_t *)taken,
+                                        .reward = rewards,
+                                        .flags = flags,
+                                        OUTPUTS};
+    double terms[FARM_ALGO_TERMS_MAX] = {0};
+    farm_algo_differentiate(&farm_vtrace, &rows, terms);
+    for (int r = 0; r < 2; r++) {
+        const float vs = farm_algo_scratch(&rows, FARM_VTRACE_VS)[r];
+        const float advantage = farm_algo_scratch(&rows, FARM_VTRACE_ADVANTAGE)[r];
+        cr_assert_neq(vs, values[r]);
+        cr_assert_float_eq(dvalue[r], 0.7f * (values[r] - vs), 1e-6);
+        cr_assert_float_eq(dpolicy[2 * r + 1 - taken[r]], 0.5f * advantage, 1e-6); // pi = 1/2: the most entropy
+        cr_assert_float_eq(dpolicy[2 * r + taken[r]], -0.5f * advantage, 1e-6);
+    }
+}
+
+Test(algo, rows_of_weight_0_contribute_exactly_nothing) {
+    struct problem good = small, bad;
+    double terms[FARM_VTRACE_TERMS] = {0}, expected[FARM_VTRACE_TERMS] = {0};
+    good.arrays[FARM_VTRACE_WEIGHT][1] = 0;
+    bad = good;
+    differentiate(&good, A, R, expected);
+    for (int a = 0; a < A; a++) bad.policy[A + a] = bad.behaviour[A + a] = NAN;
+    bad.value[1] = INFINITY, bad.arrays[FARM_VTRACE_ADVANTAGE][1] = NAN, bad.action[1] = 1000000;
+    differentiate(&bad, A, R, terms);
+    cr_assert_arr_eq(bad.dpolicy, good.dpolicy, sizeof bad.dpolicy);
+    cr_assert_arr_eq(bad.dvalue, good.dvalue, sizeof bad.dvalue);
+    for (int a = 0; a < A; a++) cr_assert_eq(bad.dpolicy[A + a], 0.0f);
+    cr_assert_eq(bad.dvalue[1], 0.0f);
+    cr_assert_arr_eq(terms, expected, sizeof terms);
+    cr_assert_eq(terms[FARM_VTRACE_ROWS], 2.25);
+}
+
+Test(algo, statistics_mean_what_they_say) {
+    // pi even, mu tilted: KL(mu || pi) = ln 2 - H(mu); ratio .5/.9, not clipped. In the second row the other way round:
+    // the ratio is .9/.5 and clipped.
+    const float tilt[2] = {logf(0.9f), logf(0.1f)};
+    const double tilted = -0.9 * log(0.9) - 0.1 * log(0.1);
+    struct problem p = {
+        .policy = {0, 0, tilt[0], tilt[1]},
+        .behaviour = {tilt[0], tilt[1]},
+        .arrays = {[FARM_VTRACE_VS] = {2}, [FARM_VTRACE_ADVANTAGE] = {1}, [FARM_VTRACE_WEIGHT] = {1, 1}}};
+    double terms[FARM_VTRACE_TERMS] = {0};
+    differentiate(&p, 2, 1, terms);
+    cr_assert_float_eq(terms[FARM_VTRACE_ENTROPY], log(2), 1e-6);
+    cr_assert_float_eq(terms[FARM_VTRACE_KL], log(2) - tilted, 1e-6);
+    cr_assert_float_eq(terms[FARM_VTRACE_POLICY], log(2), 1e-6);
+    cr_assert_float_eq(terms[FARM_VTRACE_BASELINE], 2, 1e-6);
+    cr_assert_eq(terms[FARM_VTRACE_CLIPPED], 0);
+    memset(terms, 0, sizeof terms);
+    differentiate(&p, 2, 2, terms);
+    cr_assert_eq(terms[FARM_VTRACE_CLIPPED], 1);
+    cr_assert_eq(terms[FARM_VTRACE_ROWS], 2);
+    cr_assert_float_eq(terms[FARM_VTRACE_ENTROPY], log(2) + tilted, 1e-6);
+}
+
+Test(algo, forbidden_actions_get_no_gradient) {
+    struct problem p = {.policy = {0.5f, -INFINITY, 0.5f},
+                        .behaviour = {0.5f, -INFINITY, 0.5f},
+                        .arrays = {[FARM_VTRACE_ADVANTAGE] = {1}, [FARM_VTRACE_WEIGHT] = {1}}};
+    double terms[FARM_VTRACE_TERMS] = {0};
+    differentiate(&p, 3, 1, terms);
+    cr_assert_eq(p.dpolicy[1], 0.0f);
+    cr_assert_float_eq(p.dpolicy[0], -0.5f, 1e-6);
+    cr_assert_float_eq(p.dpolicy[2], 0.5f, 1e-6);
+    cr_assert_float_eq(terms[FARM_VTRACE_ENTROPY], log(2), 1e-6);
+    cr_assert_float_eq(terms[FARM_VTRACE_KL], 0, 1e-6);
+}
+
+Test(algo, an_action_out_of_range_is_a_broken_invariant, .signal = SIGABRT) {
+    struct problem p = small;
+    double terms[FARM_VTRACE_TERMS] = {0};
+    p.action[1] = A;
+    differentiate(&p, A, R, terms);
+}
