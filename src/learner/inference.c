@@ -342,8 +342,8 @@ enum farm_status farm_inference_make(const struct farm_inference_config *config,
         status = farm_fail(err, FARM_E_LIMIT, "no memory for %u lanes", lanes);
     if (!status) list(inference, NO_RING);
     if (!status && !inference->ring_count && !config->learner->gate) // none can come
-        status = farm_fail(err, FARM_E_INVALID, "no actor is left for shard %u: fewer --gpus, or more --actors",
-                           config->shard);
+        status = farm_fail(err, FARM_E_INVALID,
+                           "shard %u has no actor: more --actors, or fewer --gpus or --infer-threads", config->shard);
     if (!status)
         status = farm_doorbells_make(&inference->bells, inference->rings, inference->ring_count,
                                      config->learner->shards[config->shard].eventfd, err);

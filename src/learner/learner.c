@@ -157,8 +157,8 @@ static enum farm_status make_backend(struct learner *learner, struct farm_error 
         learner->ops = &farm_backend_cpu;
     }
     if (learner->shard_count > 1 && !learner->ops->shards)
-        return farm_fail(err, FARM_E_UNSUPPORTED, "%u GPUs are asked for, and device %s has none", learner->shard_count,
-                         learner->ops->name);
+        return farm_fail(err, FARM_E_UNSUPPORTED, "backend %s serves one shard, not %u", learner->ops->name,
+                         learner->shard_count);
     return learner->ops->create(&backend, &learner->backend, err);
 }
 

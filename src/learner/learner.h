@@ -1,7 +1,7 @@
 // The learner process: inference for every lane, training from windows of the same lanes, checkpoints. One process with
-// one thread of inference a shard (a shard is what one GPU serves; the CPU is one) and one of training for all. Forked
-// by the supervisor; may die and be started again on living lanes. Talks to the rest through the rings, the stats
-// (figures for the supervisor) and checkpoint files; prints nothing but diagnostics.
+// one thread of inference a shard (a GPU, or an inference thread on CPUs, with its actors) and one of training for all.
+// Forked by the supervisor; may die and be started again on living lanes. Talks to the rest through the rings, the
+// stats (figures for the supervisor) and checkpoint files; prints nothing but diagnostics.
 #ifndef FARM_LEARNER_LEARNER_H
 #define FARM_LEARNER_LEARNER_H
 

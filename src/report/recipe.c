@@ -70,6 +70,8 @@ static const struct farm_recipe_key keys[] = {
     BOOL(loss_sum, "true", "losses are summed over an update's steps (IMPALA's code); false: averaged"),
     INT(micro_batch, "0", 0, 65536, "windows of one forward and backward pass; 0: chosen"),
     INT(train_threads, "0", 0, 1024, "threads that train; 0: chosen for the machine"),
+    INT(infer_threads, "0", 0, 32,
+        "inference threads on CPUs, each with its part of the actors; 0: chosen for the machine"),
     INT(infer_batch_max, "0", 0, 65536, "most observations of one inference pass; 0: chosen"),
     DOUBLE(infer_wait_ms, "0", 0, 1000, "most time that a ready group waits for company, milliseconds"),
     TEXT(wait, "adaptive", "adaptive|spin|sleep",

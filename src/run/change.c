@@ -35,11 +35,17 @@ static uint32_t rings_of(const struct farm_run_workers *workers, uint32_t shard)
 
 // ---- one comes ----
 
-// The shard that serves fewest.
-static uint32_t shard_for_one_more(const struct farm_run_workers *workers) {
+// The shard that serves fewest; of equals the one nearest to the actor's memory.
+static uint32_t shard_for_one_more(const struct farm_run_workers *workers, int node) {
+    const struct farm_run_plan *plan = workers->plan;
+    const int *shard_node = plan->placement->shard_node;
     uint32_t least = 0;
-    for (uint32_t k = 1; k < workers->plan->shards; k++)
-        if (rings_of(workers, k) < rings_of(workers, least)) least = k;
+    for (uint32_t k = 1; k < plan->shards; k++) {
+        const uint32_t serves = rings_of(workers, k), fewest = rings_of(workers, least);
+        if (serves < fewest || (serves == fewest && farm_machine_distance(plan->machine, shard_node[k], node) <
+                                                        farm_machine_distance(plan->machine, shard_node[least], node)))
+            least = k;
+    }
     return least;
 }
 
@@ -94,7 +100,7 @@ static enum farm_status prepare(struct farm_run_change *change, uint32_t a, stru
     enum farm_status status = farm_limits_check(&limits, err);
     if (!status) status = find_cpus(change, a, err);
     if (status) return status;
-    workers->ring_shard[a] = shard_for_one_more(workers);
+    workers->ring_shard[a] = shard_for_one_more(workers, workers->actors[a].memory_node);
     status = farm_run_rings_add(workers->rings, plan, a, workers->actors[a].memory_node, err);
     if (!status) status = farm_run_workers_describe(workers, a, &change->spec, err);
     change->spec.expendable = true; // it must not end a run that goes well without it

@@ -75,23 +75,22 @@ static int planned_device(const struct farm_run_plan *plan) {
     return plan->device != FARM_DEVICE_CPU && plan->machine->gpu_count > 0 ? 0 : FARM_LEARNER_CPU;
 }
 
-// How many GPUs the learner has; the plan refuses more than the machine shows. One that shows none (a container may
-// hide them) can have those that CUDA numbers.
-static enum farm_status choose_gpus(const struct farm_run_plan *plan, uint64_t episodes, int *gpus,
-                                    struct farm_error *err) {
-    const int64_t asked = plan->recipe.gpus;
-    const int shown = plan->machine->gpu_count;
-    *gpus = 1;
-    if (plan->standin.body || episodes) return FARM_OK;
+// How many GPUs or inference threads on CPUs the learner has; the plan refuses more GPUs than the machine shows. One
+// that shows none (a container may hide them) can have those that CUDA numbers. An evaluation has one shard unless more
+// are requested, and one GPU.
+static enum farm_status request_shards(const struct farm_run_plan *plan, uint64_t episodes,
+                                       struct farm_plan_request *request, struct farm_error *err) {
+    const int64_t gpus = plan->recipe.gpus;
+    request->learner_gpus = request->learner_shards = 1;
+    if (plan->standin.body) return FARM_OK;
     if (plan->device == FARM_DEVICE_CPU) {
-        if (asked <= 1) return FARM_OK;
-        return farm_fail(err, FARM_E_USAGE, "--gpus %" PRId64 " on device cpu%s%s", asked,
-                         plan->cpu_because ? ": " : "", plan->cpu_because ? plan->cpu_because : "");
+        request->learner_shards = plan->recipe.infer_threads || !episodes ? (int)plan->recipe.infer_threads : 1;
+        if (gpus <= 1 || episodes) return FARM_OK;
+        return farm_fail(err, FARM_E_USAGE, "--gpus %" PRId64 " on device cpu%s%s", gpus, plan->cpu_because ? ": " : "",
+                         plan->cpu_because ? plan->cpu_because : "");
     }
-    if (asked)
-        *gpus = (int)asked;
-    else if (shown)
-        *gpus = shown;
+    const int shown = plan->machine->gpu_count;
+    if (!episodes) request->learner_gpus = gpus ? (int)gpus : shown ? shown : 1;
     return FARM_OK;
 }
 
@@ -99,13 +98,15 @@ static bool is_flag(const struct farm_recipe *recipe, const char *key) {
     return farm_recipe_set_by(recipe, key, FARM_LAYER_FLAG);
 }
 
-// Flags for GPUs that a run without any makes nothing of.
+// Flags that have no effect on the device of this run.
 static void say_without_effect(const struct farm_run_plan *plan) {
     const struct farm_recipe *recipe = &plan->recipe;
     const bool cpu = plan->device == FARM_DEVICE_CPU;
     if (plan->standin.body) return;
     if (cpu && is_flag(recipe, "mirror"))
         farm_log_warn("--mirror %s has no effect: the learner runs on the CPU", recipe->mirror);
+    if (!cpu && is_flag(recipe, "infer_threads"))
+        farm_log_warn("--infer-threads %" PRId64 " has no effect: each GPU has one", recipe->infer_threads);
     if (is_flag(recipe, "gpus") && !recipe->gpus && !plan->machine->gpu_count)
         farm_log_warn("--gpus 0 has no effect: this machine shows no GPU%s",
                       cpu ? "" : "; the learner asks for CUDA's first one");
@@ -146,14 +147,14 @@ static int64_t infer_batch_most(const struct farm_run_plan *plan) {
 
 static void choose_counts(struct farm_run_plan *plan, uint64_t episodes) {
     struct farm_recipe *recipe = &plan->recipe;
-    if (episodes) choose_eval_counts(recipe, episodes, plan->placement->actor_count);
     if (!recipe->actors) recipe->actors = plan->placement->actor_count;
     if (!recipe->envs_per_actor)
         recipe->envs_per_actor = (ENVS_PER_ACTOR + recipe->lanes - 1) / recipe->lanes * recipe->lanes;
     int64_t environments = recipe->actors * recipe->envs_per_actor;
     const int64_t shards = plan->shards, least = recipe->actors / shards * recipe->envs_per_actor,
                   most = (recipe->actors + shards - 1) / shards * recipe->envs_per_actor; // of one shard
-    if (!recipe->batch) recipe->batch = environments / 2 > BATCH_LEAST ? environments / 2 : BATCH_LEAST;
+    const int64_t least_batch = shards > BATCH_LEAST ? shards : BATCH_LEAST;
+    if (!recipe->batch) recipe->batch = environments / 2 > least_batch ? environments / 2 : least_batch;
     if (!recipe->ring_steps) {
         // Windows of one lane that an update takes, all of them in training while the next ones fill.
         const int64_t share = (recipe->batch + shards - 1) / shards; // of an update, of one shard
@@ -189,13 +190,40 @@ enum farm_status farm_run_update_fits(const struct farm_run_plan *plan, uint32_t
                      share, actors, actors == 1 ? "" : "s", capacity);
 }
 
-static enum farm_status check_capacity(const struct farm_run_plan *plan, struct farm_error *err) {
+// Whether each shard has a part of an update, which its actors' rings hold.
+static enum farm_status check_shares(const struct farm_run_plan *plan, struct farm_error *err) {
+    if (plan->algo.batch < plan->shards)
+        return farm_fail(err, FARM_E_USAGE, "--batch %u with --%s %u: each wants one window of an update at least",
+                         plan->algo.batch, plan->device == FARM_DEVICE_CPU ? "infer-threads" : "gpus", plan->shards);
     for (uint32_t k = 0; k < plan->shards; k++) {
         uint32_t actors = 0;
         for (uint32_t a = 0; a < plan->actors; a++) actors += (uint32_t)plan->placement->actor[a].shard == k;
         if (farm_run_update_fits(plan, actors, k, err)) return FARM_E_INVALID;
     }
     return FARM_OK;
+}
+
+// How many actors, shards, and of all else. Unless they are requested, shards are as few as an update needs to be
+// divided among them.
+static enum farm_status choose_how_many(struct farm_run_plan *plan, uint64_t episodes,
+                                        struct farm_plan_request *request, struct farm_error *err) {
+    const struct farm_recipe asked = plan->recipe;
+    for (;;) {
+        enum farm_status status = farm_plan_make(plan->machine, request, plan->placement, err);
+        if (!status && episodes) {
+            choose_eval_counts(&plan->recipe, episodes, plan->placement->actor_count);
+            request->actors = (int)plan->recipe.actors;
+            status = farm_plan_make(plan->machine, request, plan->placement, err);
+        }
+        if (status) return status;
+        plan->shards = plan->standin.body ? 1 : (uint32_t)plan->placement->shard_count;
+        choose_counts(plan, episodes);
+        if (plan->standin.body || episodes) return FARM_OK;
+        status = check_shares(plan, err);
+        if (!status || plan->shards == 1 || plan->device != FARM_DEVICE_CPU || asked.infer_threads) return status;
+        plan->recipe = asked;
+        request->learner_shards = (int)plan->shards - 1;
+    }
 }
 
 static void open_claim(struct farm_run_plan *plan) {
@@ -206,37 +234,33 @@ static void open_claim(struct farm_run_plan *plan) {
 
 static enum farm_status place(struct farm_run_plan *plan, uint64_t episodes, struct farm_error *err) {
     const struct farm_recipe *recipe = &plan->recipe;
-    int gpus;
     struct farm_plan_request request = {
         .actors = (int)recipe->actors,
         .learner_threads = (int)recipe->train_threads,
-        .learner_shards = 1, // until the CPU backend serves several
         .pin = recipe->pin,
         .numa = recipe->numa,
     };
     enum farm_status status = farm_machine_read(plan->machine, &(struct farm_machine_source){0}, err);
     if (status) return status;
-    if ((status = choose_gpus(plan, episodes, &gpus, err))) return status;
+    if ((status = request_shards(plan, episodes, &request, err))) return status;
     request.learner_device = plan->first_gpu = planned_device(plan);
-    request.learner_gpus = gpus;
-    plan->shards = (uint32_t)gpus;
     open_claim(plan);
-    // First how many actors, for the rings' size depends on it; then with that size, for good.
+    // First how many actors and shards, for the rings' size depends on it; then with that size, for good.
     status = farm_claim_read_taken(&plan->claim, &request.taken, err);
-    if (!status) status = farm_plan_make(plan->machine, &request, plan->placement, err);
+    if (!status) status = choose_how_many(plan, episodes, &request, err);
     if (status) return status;
-    choose_counts(plan, episodes);
     plan->ring_spec = (struct farm_ring_spec){
         .lanes = plan->lanes, .width = plan->width, .steps = plan->steps, .env = plan->env.spec};
     farm_ring_spec_answers(&plan->ring_spec);
     if ((status = farm_ring_layout_make(&plan->ring_spec, &plan->layout, err))) return status;
-    if (episodes) request.actors = (int)plan->actors;
+    request.learner_shards = (int)plan->shards;
     request.envs_per_actor = (int)recipe->envs_per_actor;
     request.bytes_per_actor = plan->layout.up_bytes + plan->layout.down_bytes;
     status = farm_claim_plan(&plan->claim, plan->machine, &request, plan->placement, err);
-    if (!status && plan->placement->actor_count != (int)plan->actors)
+    const struct farm_plan *got = plan->placement;
+    if (!status &&
+        (got->actor_count != (int)plan->actors || (got->shard_count && got->shard_count != (int)plan->shards)))
         status = farm_fail(err, FARM_E_BUSY, "another farm has taken CPUs at this very moment: try again");
-    if (!status && !plan->standin.body && !episodes) status = check_capacity(plan, err);
     return status;
 }
 

@@ -54,8 +54,8 @@ struct farm_run_plan {
     enum farm_device device;
     char cuda_library[FARM_RUN_PATH_MAX]; // the CUDA backend's file; "": none
     const char *cpu_because;              // why `device auto` became the CPU; NULL: it did not
-    int first_gpu;                        // in machine->gpu, of `shards`; below 0: the machine shows none
-    uint32_t shards;
+    int first_gpu;                        // in machine->gpu, of `shards`; below 0: none
+    uint32_t shards;                      // GPUs, or inference threads on CPUs
 };
 
 // Finds the environment, chooses network and counts, places the workers, claims CPUs and checks limits. Prints the plan

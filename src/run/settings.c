@@ -52,7 +52,9 @@ struct farm_learner_config farm_run_learner_settings(const struct farm_run_plan 
         .frames_per_step = plan->env.spec.frames_per_step,
         .memory_node = placement->learner_node,
     };
-    for (uint32_t k = 0; k < plan->shards && plan->first_gpu >= 0; k++)
-        config.shards[k].gpu = plan->machine->gpu[(uint32_t)plan->first_gpu + k].pci_bus_id;
+    for (uint32_t k = 0; k < plan->shards; k++) {
+        config.shards[k].node = placement->shard_node[k];
+        if (plan->first_gpu >= 0) config.shards[k].gpu = plan->machine->gpu[(uint32_t)plan->first_gpu + k].pci_bus_id;
+    }
     return config;
 }

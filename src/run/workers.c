@@ -137,6 +137,13 @@ size_t farm_run_workers_hand_over(struct farm_run_workers *workers) {
     return kept;
 }
 
+// The learner's node, unless its inference threads on CPUs run on several.
+static int learner_memory_node(const struct farm_plan *placement, bool gpu) {
+    for (int k = 1; k < placement->shard_count && !gpu; k++)
+        if (placement->shard_node[k] != placement->shard_node[0]) return -1;
+    return placement->learner_node;
+}
+
 static enum farm_status add_learner(struct farm_run_workers *workers, struct farm_error *err) {
     const struct farm_plan *placement = workers->plan->placement;
     workers->learner.seed = seed_of(workers);
@@ -149,7 +156,7 @@ static enum farm_status add_learner(struct farm_run_workers *workers, struct far
                                           .keep_count = farm_run_workers_hand_over(workers),
                                           .keep = workers->keep,
                                           .cpus = pinned ? &workers->learner_cpus : NULL,
-                                          .memory_node = placement->learner_node,
+                                          .memory_node = learner_memory_node(placement, workers->plan->first_gpu >= 0),
                                           .may_end = true,
                                           .errors_are_final =
                                               true, // bad checkpoint, diverged: the next life would be the same
