@@ -56,10 +56,11 @@ static inline float *test_params(const struct farm_backend_ops *ops, struct farm
     return farm_backend_vector(&state, "");
 }
 
-// The logits and values of step n are those that observation rows[e] of each environment has under the parameters that
-// the seed gives, by a forward pass of its own. `who`: whose lane it is, for the message.
-static inline void test_expect_answers(const struct farm_learner_config *learner, const struct farm_lane *lane,
-                                       uint64_t n, const void *const *rows, const char *who) {
+// The logits and values of step n are those that observation rows[e] of each environment has under the parameters, by a
+// forward pass of its own; NULL: those that the seed gives. `who`: whose lane it is, for the message.
+static inline void test_expect_answers_under(const struct farm_learner_config *learner, const float *params,
+                                             const struct farm_lane *lane, uint64_t n, const void *const *rows,
+                                             const char *who) {
     struct farm_error err = {0};
     struct farm_net net;
     struct farm_executor *executor;
@@ -67,10 +68,10 @@ static inline void test_expect_answers(const struct farm_learner_config *learner
     const struct farm_arithmetic f32 = farm_arithmetic_uniform(&net, FARM_PRECISION_F32, (struct farm_form){0});
     const struct farm_executor_config config = {.net = &net, .batch_max = 1, .arithmetic = &f32};
     cr_assert_eq(farm_executor_create(&config, &executor, &err), FARM_OK, "%s", err.message);
-    float *params = malloc(net.parameter_count * sizeof *params);
+    float *seeded = malloc(net.parameter_count * sizeof *seeded);
     float *logits = malloc((size_t)learner->io.actions * sizeof *logits);
-    farm_net_init(&net, learner->seed, params);
-    farm_executor_load(executor, params);
+    farm_net_init(&net, learner->seed, seeded);
+    farm_executor_load(executor, params ? params : seeded);
     for (uint32_t e = 0; e < lane->width; e++) {
         float value;
         farm_executor_forward(executor, &rows[e], farm_sequence_rows(1), logits, &value);
@@ -80,8 +81,13 @@ static inline void test_expect_answers(const struct farm_learner_config *learner
                                e);
     }
     farm_executor_destroy(executor);
-    free(params);
+    free(seeded);
     free(logits);
+}
+
+static inline void test_expect_answers(const struct farm_learner_config *learner, const struct farm_lane *lane,
+                                       uint64_t n, const void *const *rows, const char *who) {
+    test_expect_answers_under(learner, NULL, lane, n, rows, who);
 }
 
 #endif
