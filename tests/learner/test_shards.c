@@ -4,7 +4,9 @@
 
 #include "../support/learner.h"
 
+#include <signal.h>
 #include <sys/eventfd.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 
 #include "actor/actor.h"
@@ -70,7 +72,7 @@ static void start_actor(struct farm *farm, uint32_t r, const struct farm_env_api
     struct farm_error err = {0};
     farm->actors[r] = fork();
     cr_assert_geq(farm->actors[r], 0);
-    if (!farm->actors[r]) _exit(farm_actor_run(&config, &err));
+    if (!farm->actors[r]) _exit(prctl(PR_SET_PDEATHSIG, SIGKILL) || farm_actor_run(&config, &err));
 }
 
 static void set_up(struct farm *farm, uint32_t shards) {
