@@ -8,10 +8,8 @@
 #include "algo/registry.h"
 #include "run/checkpoints.h"
 
-static struct farm_run *make_with(struct farm_run_request *request, struct farm_recipe *recipe, const char *key,
-                                  const char *value) {
+static void fill(struct farm_recipe *recipe, const char *key, const char *value) {
     struct farm_error err;
-    struct farm_run *run = calloc(1, sizeof *run);
     farm_recipe_defaults(recipe, farm_algo_family_at);
     const char *const keys[][2] = {{"env", "native/catch"}, {"device", "cpu"}, {"actors", "2"},
                                    {"envs_per_actor", "8"}, {"batch", "8"},    {key, value}};
@@ -19,6 +17,13 @@ static struct farm_run *make_with(struct farm_run_request *request, struct farm_
         cr_assert_eq(farm_recipe_set(recipe, FARM_LAYER_FLAG, keys[i][0], keys[i][1], &err), FARM_OK, "%s",
                      err.message);
     cr_assert_eq(farm_recipe_settle(recipe, &err), FARM_OK, "%s", err.message);
+}
+
+static struct farm_run *make_with(struct farm_run_request *request, struct farm_recipe *recipe, const char *key,
+                                  const char *value) {
+    struct farm_error err;
+    struct farm_run *run = calloc(1, sizeof *run);
+    fill(recipe, key, value);
     request->recipe = recipe;
     request->quiet = true;
     cr_assert_eq(farm_run_make(run, request, &err), FARM_OK, "%s", err.message);
@@ -41,6 +46,7 @@ static void train(const char *key, const char *value, struct farm_sample *sample
     bool interrupted = true;
     struct farm_run *run = make_with(&request, &recipe, key, value);
     cr_assert_eq(run->plan.actors, 2);
+    cr_assert_eq(run->plan.shards, strcmp(key, "infer_threads") == 0 ? 2 : 1);
     run->workers.learner.frames_target = 5000;
     cr_assert_eq(farm_run_build(run, &err), FARM_OK, "%s", err.message);
     cr_assert_eq(farm_run_go(run, &interrupted, &err), FARM_OK, "%s", err.message);
@@ -71,6 +77,34 @@ Test(run, trains_with_a_bounded_lag) {
     struct farm_sample sample;
     train("max_lag", "2", &sample);
     cr_expect_leq(sample.policy_lag_updates, 2); // a batch is two lanes: no window is in two updates
+}
+
+Test(run, trains_with_an_inference_thread_for_each_actor) {
+    struct farm_sample sample;
+    train("infer_threads", "2", &sample);
+    train("infer_threads", "7", &sample); // there are two actors
+}
+
+Test(run, refuses_inference_threads_without_a_part_of_an_update) {
+    struct farm_recipe recipe;
+    struct farm_error err;
+    struct farm_run_plan plan;
+    const struct farm_run_request request = {.recipe = &recipe, .quiet = true};
+    fill(&recipe, "infer_threads", "2");
+    recipe.batch = 1;
+    cr_expect_eq(farm_run_plan_make(&plan, &request, &err), FARM_E_USAGE);
+    cr_expect(strstr(err.message, "--batch 1 with --infer-threads 2"), "%s", err.message);
+    farm_run_plan_free(&plan);
+}
+
+Test(run, evaluates_with_one_inference_thread_unless_more_are_requested) {
+    for (uint32_t shards = 1; shards <= 2; shards++) {
+        struct farm_run_request request = {.episodes = 10};
+        struct farm_recipe recipe;
+        struct farm_run *run = make_with(&request, &recipe, "infer_threads", shards == 1 ? "0" : "2");
+        cr_expect_eq(run->plan.shards, shards);
+        end(run);
+    }
 }
 
 static int stand_in(void *context, const struct farm_run_workers *workers, struct farm_stats *stats,
