@@ -1,9 +1,11 @@
-"""NUMA where there is none: `farm topo` and `farm bw` in an emulated machine of four nodes (guest.py). Nodes, distances,
-the matrices' shape, and pages where the kernel says that they lie; speeds are the emulator's."""
+"""NUMA where there is none: `farm topo`, `farm bw` and `farm train` in an emulated machine of four nodes (guest.py).
+Nodes, distances, the matrices' shape, threads where they are bound, and pages where the kernel says that they lie; speeds
+are the emulator's."""
 
 import json
 import os
 import pathlib
+import re
 import sys
 import unittest
 
@@ -15,6 +17,19 @@ COMMANDS = """
 /farm topo --json >/dev/ttyS1
 echo '=====' >/dev/ttyS1
 /farm bw --only matrix --size small --samples 1 --seconds 30 --json --quiet >/dev/ttyS1
+echo '=====' >/dev/ttyS1
+/farm train --env native/catch --device cpu --infer-threads 4 --actors 4 --frames 1G --run /tmp/run --json >/tmp/said 2>/tmp/told &
+farm=$!
+until grep -q updates /tmp/run/metrics.jsonl 2>/dev/null || ! kill -0 $farm; do sleep 1; done
+for learner in $(pidof learner); do
+    grep -h Cpus_allowed_list /proc/$learner/task/*/status >/dev/ttyS1
+    grep -h anon= /proc/$learner/numa_maps >/dev/ttyS1
+done
+kill -INT $farm
+wait $farm
+cat /tmp/told >/dev/ttyS1
+echo '=====' >/dev/ttyS1
+cat /tmp/said >/dev/ttyS1
 echo '=====' >/dev/ttyS1
 mkdir /tmp/few && mount -t cgroup2 none /tmp/few && mkdir /tmp/few/a && echo +cpuset >/tmp/few/cgroup.subtree_control
 echo 0,2 >/tmp/few/a/cpuset.mems && echo $$ >/tmp/few/a/cgroup.procs
@@ -30,7 +45,8 @@ class Guest(unittest.TestCase):
         except guest.Missing as missing:
             raise unittest.SkipTest(f"NUMA with several nodes is NOT tested: {missing}")
         try:
-            cls.topo, cls.bw, cls.few = (json.loads(part) for part in answer.split("=====\n"))
+            topo, bw, cls.learner, train, few = answer.split("=====\n")
+            cls.topo, cls.bw, cls.train, cls.few = (json.loads(part) for part in (topo, bw, train, few))
         except ValueError:
             raise AssertionError(f"the guest answered: {answer[-2000:]}\nits console: {console[-4000:]}")
 
@@ -68,6 +84,17 @@ class Guest(unittest.TestCase):
         self.check_matrix(section["latency"], "ns", [0, 2])
         self.check_matrix(section["bandwidth"], "bytes_per_s", [0, 2])
         self.assertIsNone(self.few["error"])
+
+    def test_a_learner_has_an_inference_thread_and_parameters_on_each_node(self):
+        self.assertIn("4 inference threads (1 on node 0, 1 on node 1, 1 on node 2, 1 on node 3)", self.learner)
+        self.assertGreater(self.train["updates"], 0)
+        bound = re.findall(r"Cpus_allowed_list:\s+(\S+)", self.learner)
+        self.assertEqual(sorted(cpus for cpus in bound if cpus != "0-3"), ["0", "1", "2", "3"], bound)
+        for node in range(guest.NODES):
+            pages = re.findall(rf" prefer(?:\S*):{node} .*", self.learner)
+            self.assertTrue(pages, f"nothing is meant for node {node}: {self.learner}")
+            for line in pages:
+                self.assertEqual(re.findall(r" N(\d)=", line), [str(node)], line)
 
 
 if __name__ == "__main__":
