@@ -384,7 +384,7 @@ static void compare_variants(bool frames) {
     struct farm_learner_config *learner = &problem->learner;
     expect_equal(problem, "one thread, all in one piece");
     for (uint32_t micro_batch = 1; micro_batch <= COLUMNS; micro_batch += 2)
-        for (uint32_t threads = 1; threads <= 3; threads++) {
+        for (uint32_t threads = 1; threads <= 4; threads++) {
             char what[64];
             learner->micro_batch = micro_batch;
             learner->train_threads = threads;
