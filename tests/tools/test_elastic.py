@@ -151,16 +151,22 @@ class Elastic(Watched):
         self.learns_on()
         self.assertEqual(self.end(process)["actors"], 3)
 
-    @unittest.skipUnless(STANDIN.exists(), f"{STANDIN} is not built: CUDA's headers are missing (make deps)")
-    def test_gpus_serve_as_many_as_one_another(self):
-        with unittest.mock.patch.dict(os.environ, {"FARM_CUDA_BACKEND": str(STANDIN), "FARM_CUDA_STANDIN": "devices=2"}):
-            process = self.start("--env", "native/catch", "--device", "cuda", "--gpus", "2", "--precision", "f32")
+    def serve_as_many(self, *shards):
+        process = self.start("--env", "native/catch", "--precision", "f32", *shards)
         for number, wanted in ((signal.SIGUSR1, 3), (signal.SIGUSR1, 4), (signal.SIGUSR2, 3), (signal.SIGUSR2, 2)):
             self.becomes(process, number, wanted)
         process.send_signal(signal.SIGUSR2)
         self.await_line(r"actor \d stays: it is the last actor of its shard")
         self.learns_on()
         self.assertEqual(self.end(process)["actors"], 2)
+
+    @unittest.skipUnless(STANDIN.exists(), f"{STANDIN} is not built: CUDA's headers are missing (make deps)")
+    def test_gpus_serve_as_many_as_one_another(self):
+        with unittest.mock.patch.dict(os.environ, {"FARM_CUDA_BACKEND": str(STANDIN), "FARM_CUDA_STANDIN": "devices=2"}):
+            self.serve_as_many("--device", "cuda", "--gpus", "2")
+
+    def test_inference_threads_serve_as_many_as_one_another(self):
+        self.serve_as_many("--device", "cpu", "--infer-threads", "2")
 
 
 if __name__ == "__main__":
