@@ -98,7 +98,7 @@ static bool is_flag(const struct farm_recipe *recipe, const char *key) {
     return farm_recipe_set_by(recipe, key, FARM_LAYER_FLAG);
 }
 
-// Flags that have no effect on the device of this run.
+// Flags that have no effect on the device of this run, or in its regime.
 static void say_without_effect(const struct farm_run_plan *plan) {
     const struct farm_recipe *recipe = &plan->recipe;
     const bool cpu = plan->device == FARM_DEVICE_CPU;
@@ -107,6 +107,10 @@ static void say_without_effect(const struct farm_run_plan *plan) {
         farm_log_warn("--mirror %s has no effect: the learner runs on the CPU", recipe->mirror);
     if (!cpu && is_flag(recipe, "infer_threads"))
         farm_log_warn("--infer-threads %" PRId64 " has no effect: each GPU has one", recipe->infer_threads);
+    if (plan->passes.sync && is_flag(recipe, "batch"))
+        farm_log_warn("--batch has no effect: --regime sync trains on one window of every lane");
+    if (plan->passes.sync && is_flag(recipe, "max_lag"))
+        farm_log_warn("--max-lag has no effect: --regime sync has a lag of 0");
     if (is_flag(recipe, "gpus") && !recipe->gpus && !plan->machine->gpu_count)
         farm_log_warn("--gpus 0 has no effect: this machine shows no GPU%s",
                       cpu ? "" : "; the learner asks for CUDA's first one");
