@@ -21,7 +21,7 @@ struct lanes {
 static inline void open_lanes(struct lanes *lanes, struct farm_window_source *source) {
     const struct farm_ring_spec spec = spec_of(RING_LANES, WIDTH, STEPS);
     memset(lanes, 0, sizeof *lanes);
-    for (int r = 0; r < RINGS; r++) open_views(&spec, &lanes->rings[r]);
+    for (int r = 0; r < RINGS; r++) lanes->rings[r] = views_of(spec);
     lanes->source = source;
 }
 

@@ -49,17 +49,33 @@ static inline struct farm_ring open_view(const struct farm_ring *creator, enum f
     return ring;
 }
 
-static inline void open_views(const struct farm_ring_spec *spec, struct views *views) {
+static inline struct farm_ring ring_of(struct farm_ring_spec spec, uint32_t actor) {
+    struct farm_ring ring;
     struct farm_error err = {0};
-    cr_assert_eq(farm_ring_create(spec, 3, -1, false, &views->creator, &err), FARM_OK, "%s", err.message);
-    views->actor = open_view(&views->creator, FARM_RING_ACTOR);
-    views->learner = open_view(&views->creator, FARM_RING_LEARNER);
+    cr_assert_eq(farm_ring_create(&spec, actor, -1, false, &ring, &err), FARM_OK, "%s", err.message);
+    return ring;
+}
+
+static inline struct views views_of(struct farm_ring_spec spec) {
+    struct views views = {.creator = ring_of(spec, 3)};
+    views.actor = open_view(&views.creator, FARM_RING_ACTOR);
+    views.learner = open_view(&views.creator, FARM_RING_LEARNER);
+    return views;
 }
 
 static inline void close_views(struct views *views) {
     farm_ring_close(&views->actor);
     farm_ring_close(&views->learner);
     farm_ring_close(&views->creator);
+}
+
+// Locals that are closed where their scope ends.
+#define with_views __attribute__((cleanup(close_views))) struct views
+#define with_ring  __attribute__((cleanup(farm_ring_close))) struct farm_ring
+
+static inline void expect_sound(const struct farm_ring *ring) {
+    char text[2048];
+    cr_assert_eq(farm_ring_verify(ring, text, sizeof text), 0, "%s", text);
 }
 
 // What environment e of step n shows.

@@ -79,19 +79,15 @@ static void sweep_open(const struct farm_ring *created, enum farm_ring_side side
 }
 
 Test(ring, opening_survives_the_failure_of_every_call_on_every_side) {
-    struct farm_ring_spec spec = spec_rich(2, 2, 5);
-    struct farm_ring created;
-    cr_assert_eq(farm_ring_create(&spec, 1, -1, false, &created, NULL), FARM_OK);
+    with_ring created = ring_of(spec_rich(2, 2, 5), 1);
     sweep_open(&created, FARM_RING_ACTOR);
     sweep_open(&created, FARM_RING_LEARNER);
     sweep_open(&created, FARM_RING_OBSERVER);
-    farm_ring_close(&created);
 }
 
 Test(ring, doorbells_survive_want_of_memory) {
-    struct farm_ring_spec spec = spec_of(1, 1, 4);
-    struct farm_ring ring, *rings[] = {&ring};
-    cr_assert_eq(farm_ring_create(&spec, 1, -1, false, &ring, NULL), FARM_OK);
+    with_ring ring = ring_of(spec_of(1, 1, 4), 1);
+    struct farm_ring *rings[] = {&ring};
     struct farm_sweep sweep = {0};
     while (farm_sweep_next(&sweep)) {
         struct farm_doorbells bells;
@@ -106,7 +102,6 @@ Test(ring, doorbells_survive_want_of_memory) {
         check_nothing_left(&sweep, &fault);
     }
     cr_assert_eq(sweep.faults, 1);
-    farm_ring_close(&ring);
 }
 
 Test(ring, no_doorbells_at_all_are_possible) {
@@ -129,8 +124,7 @@ struct sleeper {
 };
 
 static void open_sleeper(struct sleeper *s) {
-    struct farm_ring_spec spec = spec_of(1, 1, 4);
-    open_views(&spec, &s->views);
+    s->views = views_of(spec_of(1, 1, 4));
     s->rings[0] = &s->views.learner;
     s->bell = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     cr_assert_eq(farm_doorbells_make(&s->bells, s->rings, 1, s->bell, NULL), FARM_OK);
@@ -173,9 +167,7 @@ Test(ring, a_bell_that_is_none_ends_the_learner, .signal = SIGABRT) {
 }
 
 Test(ring, an_actor_gives_up_spinning_at_its_time_and_when_it_is_told_to_stop) {
-    struct farm_ring_spec spec = spec_of(1, 1, 4);
-    struct views v;
-    open_views(&spec, &v);
+    with_views v = views_of(spec_of(1, 1, 4));
     publish_step(&v.actor.lanes[0], true);
     cr_assert(!farm_actor_wait(&v.actor, NULL, UINT64_MAX, 2000000, NULL), "no answer in time");
     answer_step(&v.learner.lanes[0]);
@@ -190,5 +182,4 @@ Test(ring, an_actor_gives_up_spinning_at_its_time_and_when_it_is_told_to_stop) {
     }
     cr_assert(!farm_actor_wait(&v.actor, NULL, UINT64_MAX, UINT64_MAX, NULL), "it would spin for ever");
     cr_assert_eq(wait_for(stopper), 0);
-    close_views(&v);
 }

@@ -12,21 +12,16 @@
 TestSuite(ring, .timeout = 60);
 
 Test(ring, a_new_lane_waits_for_its_first_step) {
-    struct farm_ring_spec spec = spec_of(2, 1, 4);
-    struct views v;
-    open_views(&spec, &v);
+    with_views v = views_of(spec_of(2, 1, 4));
     struct farm_lane *lane = &v.actor.lanes[0];
     cr_assert_eq(farm_lane_actor_next(lane), 0);
     cr_assert(farm_lane_actor_can_write(lane));
     cr_assert(farm_lane_actor_answered(lane), "nothing is published, so nothing waits for an answer");
     cr_assert_eq(farm_lane_produced(&v.learner.lanes[0]), 0);
-    close_views(&v);
 }
 
 Test(ring, steps_keep_their_bytes_round_after_round) {
-    struct farm_ring_spec spec = spec_of(2, 3, 5);
-    struct views v;
-    open_views(&spec, &v);
+    with_views v = views_of(spec_of(2, 3, 5));
     for (uint64_t n = 0; n < 23; n++) // four and a half rounds, both lanes: neither touches the other's
         for (uint32_t l = 0; l < 2; l++) {
             struct farm_lane *actor = &v.actor.lanes[l], *learner = &v.learner.lanes[l];
@@ -43,16 +38,12 @@ Test(ring, steps_keep_their_bytes_round_after_round) {
             if (n >= 3) farm_lane_release(learner, n - 3);
             cr_assert_eq(farm_lane_consumed(learner), n >= 3 ? n - 3 : 0);
         }
-    char text[1024];
-    cr_assert_eq(farm_ring_verify(&v.creator, text, sizeof text), 0, "%s", text);
-    close_views(&v);
+    expect_sound(&v.creator);
 }
 
 Test(ring, refuses_to_write_when_exactly_full) {
     for (uint32_t steps = 2; steps < 9; steps++) {
-        struct farm_ring_spec spec = spec_of(1, 1, steps);
-        struct views v;
-        open_views(&spec, &v);
+        with_views v = views_of(spec_of(1, 1, steps));
         struct farm_lane *actor = &v.actor.lanes[0], *learner = &v.learner.lanes[0];
         for (uint32_t i = 0; i < steps; i++) {
             cr_assert(farm_lane_actor_can_write(actor), "step %u of %u", i, steps);
@@ -73,14 +64,11 @@ Test(ring, refuses_to_write_when_exactly_full) {
             publish_step(actor, false);
         }
         cr_assert_not(farm_lane_actor_can_write(actor));
-        close_views(&v);
     }
 }
 
 Test(ring, a_bell_rings_for_every_lane_and_never_before_its_step) {
-    struct farm_ring_spec spec = spec_of(3, 1, 4);
-    struct views v;
-    open_views(&spec, &v);
+    with_views v = views_of(spec_of(3, 1, 4));
     for (uint64_t i = 0; i < 12; i++) {
         uint32_t l = (uint32_t)(i % 3);
         publish_step(&v.actor.lanes[l], i < 3);
@@ -88,18 +76,15 @@ Test(ring, a_bell_rings_for_every_lane_and_never_before_its_step) {
         cr_assert_eq(farm_lane_produced(&v.learner.lanes[l]), i / 3 + 1);
         answer_step(&v.learner.lanes[l]);
     }
-    close_views(&v);
 }
 
 // ---- take-over ----
 
 Test(ring, a_new_actor_takes_over_between_the_two_stores_of_a_publish) {
-    struct farm_ring_spec spec = spec_of(1, 2, 4);
-    struct views v;
-    open_views(&spec, &v);
+    with_views v = views_of(spec_of(1, 2, 4));
     struct farm_lane *old = &v.actor.lanes[0], *learner = &v.learner.lanes[0];
     struct farm_ring *rings[] = {&v.learner};
-    struct farm_ring fresh = open_view(&v.creator, FARM_RING_ACTOR); // opened early: what it saw then is old
+    with_ring fresh = open_view(&v.creator, FARM_RING_ACTOR); // opened early: what it saw then is old
     struct farm_doorbells bells;
     uint32_t rung;
     cr_assert_eq(farm_doorbells_make(&bells, rings, 1, -1, NULL), FARM_OK);
@@ -125,23 +110,18 @@ Test(ring, a_new_actor_takes_over_between_the_two_stores_of_a_publish) {
     publish_step(heir, true);
     cr_assert_eq(farm_lane_produced(learner), 4);
     cr_assert_eq(farm_lane_flags(learner, 3)[1], FARM_STEP_FIRST, "FIRST without LAST: an abandoned episode");
-    char text[512];
-    cr_assert_eq(farm_ring_verify(&v.creator, text, sizeof text), 0, "%s", text);
+    expect_sound(&v.creator);
     farm_doorbells_free(&bells);
-    farm_ring_close(&fresh);
-    close_views(&v);
 }
 
 Test(ring, a_new_actor_overwrites_a_step_that_was_never_published) {
-    struct farm_ring_spec spec = spec_of(1, 2, 4);
-    struct views v;
-    open_views(&spec, &v);
+    with_views v = views_of(spec_of(1, 2, 4));
     struct farm_lane *old = &v.actor.lanes[0], *learner = &v.learner.lanes[0];
     publish_step(old, true);
     answer_step(learner);
     memset(farm_lane_obs(old, 0, 1, 0), 0xee, 8); // half of step 1, then dead
     farm_lane_flags(old, 1)[0] = 0xee;
-    struct farm_ring fresh = open_view(&v.creator, FARM_RING_ACTOR);
+    with_ring fresh = open_view(&v.creator, FARM_RING_ACTOR);
     struct farm_lane *heir = &fresh.lanes[0];
     farm_lane_actor_take_over(heir);
     cr_assert_eq(farm_lane_actor_next(heir), 1);
@@ -150,33 +130,25 @@ Test(ring, a_new_actor_overwrites_a_step_that_was_never_published) {
     publish_step(heir, true);
     cr_assert(step_is_right(learner, 1));
     cr_assert_eq(farm_lane_flags(learner, 1)[0], FARM_STEP_FIRST);
-    farm_ring_close(&fresh);
-    close_views(&v);
 }
 
 Test(ring, a_new_actor_of_a_full_lane_waits_for_a_slot) {
-    struct farm_ring_spec spec = spec_of(1, 1, 3);
-    struct views v;
-    open_views(&spec, &v);
+    with_views v = views_of(spec_of(1, 1, 3));
     for (int i = 0; i < 3; i++) {
         publish_step(&v.actor.lanes[0], i == 0);
         answer_step(&v.learner.lanes[0]);
     }
-    struct farm_ring fresh = open_view(&v.creator, FARM_RING_ACTOR);
+    with_ring fresh = open_view(&v.creator, FARM_RING_ACTOR);
     farm_lane_actor_take_over(&fresh.lanes[0]);
     cr_assert_not(farm_lane_actor_can_write(&fresh.lanes[0]));
     farm_lane_release(&v.learner.lanes[0], 2);
     cr_assert(farm_lane_actor_can_write(&fresh.lanes[0]));
-    farm_ring_close(&fresh);
-    close_views(&v);
 }
 
 Test(ring, a_sleeper_that_died_costs_its_peer_no_system_calls) {
-    struct farm_ring_spec spec = spec_of(1, 1, 3);
-    struct views v;
-    open_views(&spec, &v);
+    with_views v = views_of(spec_of(1, 1, 3));
     farm_store_release(&v.actor.up_control->asleep, 1); // as an actor leaves it that is killed in its sleep
-    struct farm_ring fresh = open_view(&v.creator, FARM_RING_ACTOR);
+    with_ring fresh = open_view(&v.creator, FARM_RING_ACTOR);
     farm_lane_actor_take_over(&fresh.lanes[0]);
     cr_assert_eq(farm_load_acquire(&v.learner.up_control->asleep), 0);
     farm_store_release(&v.learner.down_control->asleep, 1); // and a learner
@@ -185,8 +157,6 @@ Test(ring, a_sleeper_that_died_costs_its_peer_no_system_calls) {
     cr_assert_eq(farm_doorbells_make(&bells, rings, 1, -1, NULL), FARM_OK);
     cr_assert_eq(farm_load_acquire(&v.actor.down_control->asleep), 0);
     farm_doorbells_free(&bells);
-    farm_ring_close(&fresh);
-    close_views(&v);
 }
 
 // ---- stacks ----
@@ -194,10 +164,8 @@ Test(ring, a_sleeper_that_died_costs_its_peer_no_system_calls) {
 Test(ring, stacks_read_backwards_to_first_and_across_the_wrap) {
     enum { STEPS = 200, WIDTH = 3, STACK = 5, RING = 16 };
     static uint8_t first[STEPS][WIDTH]; // what was written, kept by the test
-    struct farm_ring_spec spec = spec_of(1, WIDTH, RING);
-    struct views v;
     uint64_t state = 42;
-    open_views(&spec, &v);
+    with_views v = views_of(spec_of(1, WIDTH, RING));
     struct farm_lane *actor = &v.actor.lanes[0], *learner = &v.learner.lanes[0];
     for (uint64_t n = 0; n < STEPS; n++) {
         publish_step(actor, n == 0);
@@ -230,19 +198,15 @@ Test(ring, stacks_read_backwards_to_first_and_across_the_wrap) {
             }
         }
     }
-    close_views(&v);
 }
 
 Test(ring, a_stack_of_one_is_the_step_itself) {
-    struct farm_ring_spec spec = spec_of(1, 1, 4);
-    struct views v;
-    open_views(&spec, &v);
+    with_views v = views_of(spec_of(1, 1, 4));
     publish_step(&v.actor.lanes[0], false); // not even FIRST, and nothing before it
     const void *row;
     farm_lane_stack(&v.learner.lanes[0], 0, 0, 0, 1, &row);
     cr_assert_eq(row, farm_lane_obs(&v.learner.lanes[0], 0, 0, 0));
     cr_assert_null(farm_lane_frame(&v.learner.lanes[0], 0, 0, 0, 1), "there is nothing before step 0");
-    close_views(&v);
 }
 
 // ---- two ends at once ----
@@ -301,9 +265,7 @@ static bool two_cpus(void) {
 }
 
 static void exchange_between_processes(uint64_t steps, enum farm_wait_mode mode) {
-    struct farm_ring_spec spec = spec_of(2, 4, 8);
-    struct views v;
-    open_views(&spec, &v);
+    with_views v = views_of(spec_of(2, 4, 8));
     struct ends ends = {.learner = &v.learner,
                         .steps = steps,
                         .spin_ns = farm_wait_spin_ns(mode, !two_cpus()),
@@ -318,11 +280,9 @@ static void exchange_between_processes(uint64_t steps, enum farm_wait_mode mode)
     uint64_t errors = run_learner(&ends);
     cr_assert_eq(wait_for(child), 0, "the actor saw wrong answers or waited in vain");
     cr_assert_eq(errors, 0);
-    char text[512];
-    cr_assert_eq(farm_ring_verify(&v.creator, text, sizeof text), 0, "%s", text);
+    expect_sound(&v.creator);
     for (uint32_t l = 0; l < 2; l++) cr_assert_eq(farm_lane_acted(&v.learner.lanes[l]), steps / 2);
     close(ends.eventfd);
-    close_views(&v);
 }
 
 Test(ring, two_processes_exchange_200000_steps_of_an_environment_without_an_error) {
@@ -340,8 +300,7 @@ static void *actor_thread(void *argument) {
 // Both ends on one view at the same addresses, for ThreadSanitizer, which sees races only there.
 Test(ring, two_threads_on_one_view_race_nowhere) {
     struct farm_ring_spec spec = spec_of(2, 2, 8);
-    struct farm_ring ring;
-    cr_assert_eq(farm_ring_create(&spec, 0, -1, false, &ring, NULL), FARM_OK);
+    with_ring ring = ring_of(spec, 0);
     struct ends ends = {.actor = &ring,
                         .learner = &ring,
                         .steps = 20000,
@@ -354,7 +313,6 @@ Test(ring, two_threads_on_one_view_race_nowhere) {
     pthread_join(thread, &failed);
     cr_assert_null(failed);
     close(ends.eventfd);
-    farm_ring_close(&ring);
 }
 
 // An actor for ever, as a process to be killed.
@@ -372,10 +330,8 @@ static void step_until_killed(int up_fd, int down_fd) {
 
 Test(ring, actors_killed_at_any_moment_leave_a_sound_ring_and_no_gap) {
     enum { KILLS = 40 };
-    struct farm_ring_spec spec = spec_of(2, 3, 6);
-    struct views v;
     uint64_t state = 7, answered = 0, abandoned = 0;
-    open_views(&spec, &v);
+    with_views v = views_of(spec_of(2, 3, 6));
     for (int kill_number = 0; kill_number < KILLS; kill_number++) {
         pid_t child = fork();
         if (child == 0) step_until_killed(v.creator.up.fd, v.creator.down.fd_readonly);
@@ -397,9 +353,7 @@ Test(ring, actors_killed_at_any_moment_leave_a_sound_ring_and_no_gap) {
         for (uint64_t i = random_next(&state) % 2000; i > 0; i--) farm_cpu_relax();
         kill(child, SIGKILL);
         cr_assert_eq(wait_for(child), 256 + SIGKILL);
-        char text[512];
-        cr_assert_eq(farm_ring_verify(&v.creator, text, sizeof text), 0, "%s", text);
+        expect_sound(&v.creator);
     }
     cr_assert_geq(abandoned, KILLS / 2, "each new actor began an episode on each lane that it reached");
-    close_views(&v);
 }

@@ -27,62 +27,49 @@ static int store_in_child(const struct views *v, enum farm_ring_side side, bool 
 }
 
 Test(ring, each_side_can_write_its_own_segment_only) {
-    struct farm_ring_spec spec = spec_rich(1, 2, 4);
-    struct views v;
-    open_views(&spec, &v);
+    with_views v = views_of(spec_rich(1, 2, 4));
     cr_assert_eq(store_in_child(&v, FARM_RING_ACTOR, true), 0);
     cr_assert_eq(store_in_child(&v, FARM_RING_ACTOR, false), 256 + SIGSEGV);
     cr_assert_eq(store_in_child(&v, FARM_RING_LEARNER, true), 256 + SIGSEGV);
     cr_assert_eq(store_in_child(&v, FARM_RING_LEARNER, false), 0);
     cr_assert_eq(store_in_child(&v, FARM_RING_OBSERVER, true), 256 + SIGSEGV);
     cr_assert_eq(store_in_child(&v, FARM_RING_OBSERVER, false), 256 + SIGSEGV);
-    close_views(&v);
 }
 
 Test(ring, the_shape_travels_in_the_segments) {
     struct farm_ring_spec spec = spec_rich(3, 2, 9);
-    struct views v;
-    open_views(&spec, &v);
+    with_views v = views_of(spec);
     cr_assert_arr_eq((const char *)&v.learner.spec, (const char *)&spec, sizeof spec);
     cr_assert_arr_eq((const char *)&v.actor.spec, (const char *)&spec, sizeof spec);
     cr_assert_eq(v.learner.layout.hash, v.creator.layout.hash);
     cr_assert_eq(v.learner.up.header->owner, 3);
-    close_views(&v);
 }
 
 // ---- what is refused ----
 
 static void refused(int up, int down, enum farm_ring_side side, enum farm_status wanted, const char *says) {
-    struct farm_ring ring;
+    with_ring ring;
     struct farm_error err = {0};
     cr_assert_eq(farm_ring_open(up, down, side, &ring, &err), wanted, "%s: %s", says, err.message);
     cr_assert(strstr(err.message, says), "'%s' does not say '%s'", err.message, says);
     cr_assert_null(ring.lanes);
     cr_assert(fcntl(up, F_GETFD) >= 0 && fcntl(down, F_GETFD) >= 0, "the descriptors stay the caller's");
-    farm_ring_close(&ring);
 }
 
 Test(ring, refuses_segments_that_are_no_pair) {
     struct farm_ring_spec spec = spec_of(1, 2, 4), longer = spec_of(1, 2, 5);
-    struct farm_ring one, other, stranger;
-    cr_assert_eq(farm_ring_create(&spec, 1, -1, false, &one, NULL), FARM_OK);
-    cr_assert_eq(farm_ring_create(&spec, 2, -1, false, &other, NULL), FARM_OK);
-    cr_assert_eq(farm_ring_create(&longer, 1, -1, false, &stranger, NULL), FARM_OK);
+    with_ring one = ring_of(spec, 1), other = ring_of(spec, 2), stranger = ring_of(longer, 1);
     refused(one.down.fd, one.up.fd, FARM_RING_ACTOR, FARM_E_FORMAT, "'down') where 'up' is expected");
     refused(one.up.fd, one.up.fd, FARM_RING_ACTOR, FARM_E_FORMAT, "'up') where 'down' is expected");
     refused(one.up.fd, stranger.down.fd, FARM_RING_ACTOR, FARM_E_FORMAT, "layout hash");
     refused(one.up.fd, other.down.fd, FARM_RING_ACTOR, FARM_E_FORMAT, "actor 1 and 'down' of actor 2");
     refused(one.up.fd_readonly, one.down.fd, FARM_RING_ACTOR, FARM_E_PERMISSION, "read-only");
     refused(one.up.fd, one.down.fd_readonly, FARM_RING_LEARNER, FARM_E_PERMISSION, "read-only");
-    farm_ring_close(&one);
-    farm_ring_close(&other);
-    farm_ring_close(&stranger);
 }
 
 Test(ring, refuses_a_shape_that_was_scribbled_over) {
     struct farm_ring_spec spec = spec_of(1, 2, 4);
-    struct farm_ring ring;
-    cr_assert_eq(farm_ring_create(&spec, 1, -1, false, &ring, NULL), FARM_OK);
+    with_ring ring = ring_of(spec, 1);
     struct farm_ring_spec *up = (struct farm_ring_spec *)ring.up.header->user,
                           *down = (struct farm_ring_spec *)ring.down.header->user;
     up->width = down->width = 3; // sensible, but not what was hashed
@@ -92,17 +79,14 @@ Test(ring, refuses_a_shape_that_was_scribbled_over) {
     refused(ring.up.fd, ring.down.fd, FARM_RING_ACTOR, FARM_E_FORMAT, "0 environments");
     refused(ring.up.fd, ring.down.fd, FARM_RING_LEARNER, FARM_E_FORMAT, "0 environments");
     up->width = down->width = 2;
-    struct farm_ring again;
+    with_ring again;
     int up_fd = dup(ring.up.fd), down_fd = dup(ring.down.fd);
     cr_assert_eq(farm_ring_open(up_fd, down_fd, FARM_RING_LEARNER, &again, NULL), FARM_OK);
-    farm_ring_close(&again);
-    farm_ring_close(&ring);
 }
 
 Test(ring, a_learner_believes_nothing_of_up_but_its_sealed_size) {
     struct farm_ring_spec spec = spec_rich(2, 3, 9);
-    struct farm_ring ring, learner;
-    cr_assert_eq(farm_ring_create(&spec, 1, -1, false, &ring, NULL), FARM_OK);
+    with_ring ring = ring_of(spec, 1), learner;
     memset(ring.up.header, 0xa5, sizeof *ring.up.header);
     refused(ring.up.fd, ring.down.fd_readonly, FARM_RING_ACTOR, FARM_E_FORMAT, "magic");
     int up = dup(ring.up.fd_readonly), down = dup(ring.down.fd);
@@ -111,25 +95,21 @@ Test(ring, a_learner_believes_nothing_of_up_but_its_sealed_size) {
     cr_assert_arr_eq((const char *)&learner.spec, (const char *)&spec, sizeof spec);
     cr_assert_eq((char *)learner.lanes[1].flags - (char *)learner.up.header,
                  (char *)ring.lanes[1].flags - (char *)ring.up.header);
-    farm_ring_close(&learner);
-    farm_ring_close(&ring);
 }
 
 // ---- what is put right ----
 
 static void open_again_as_actor(struct farm_ring *ring) {
-    struct farm_ring actor;
+    with_ring actor;
     struct farm_error err = {0};
     const int up = dup(ring->up.fd), down = dup(ring->down.fd_readonly);
     cr_assert_eq(farm_ring_open(up, down, FARM_RING_ACTOR, &actor, &err), FARM_OK, "%s", err.message);
-    farm_ring_close(&actor);
 }
 
 Test(ring, restoring_puts_a_scribbled_header_right_and_leaves_a_sound_one) {
     struct farm_ring_spec spec = spec_rich(2, 3, 9);
-    struct farm_ring ring;
+    with_ring ring = ring_of(spec, 1);
     struct farm_segment_header before;
-    cr_assert_eq(farm_ring_create(&spec, 1, -1, false, &ring, NULL), FARM_OK);
     memcpy(&before, ring.up.header, sizeof before);
     cr_assert_not(farm_ring_restore(&ring));
     cr_assert_arr_eq((const char *)ring.up.header, (const char *)&before, sizeof before);
@@ -137,16 +117,13 @@ Test(ring, restoring_puts_a_scribbled_header_right_and_leaves_a_sound_one) {
     cr_assert(farm_ring_restore(&ring));
     cr_assert_arr_eq((const char *)ring.up.header, (const char *)&before, sizeof before);
     open_again_as_actor(&ring);
-    farm_ring_close(&ring);
 }
 
 // Whatever stands in `produced`, restoring makes it one that an honest actor may have left, and an honest one stays.
 Test(ring, restoring_leaves_honest_counters_and_replaces_those_that_lie) {
     const uint64_t lies[] = {0, 9, 12, 13, UINT64_MAX, UINT64_MAX - 1, 1ull << 63};
-    struct views v;
-    struct farm_ring_spec spec = spec_of(2, 2, 8);
     for (size_t i = 0; i < sizeof lies / sizeof *lies; i++) {
-        open_views(&spec, &v);
+        with_views v = views_of(spec_of(2, 2, 8));
         struct farm_lane *actor = &v.actor.lanes[1], *learner = &v.learner.lanes[1];
         for (uint64_t n = 0; n < 10; n++) {
             publish_step(actor, n == 0);
@@ -176,9 +153,7 @@ Test(ring, restoring_leaves_honest_counters_and_replaces_those_that_lie) {
         cr_assert(farm_lane_actor_answered(actor) && farm_lane_actor_can_write(actor));
         publish_step(actor, true);
         cr_assert_eq(farm_lane_produced(learner), 12);
-        char text[256];
-        cr_assert_eq(farm_ring_verify(&v.creator, text, sizeof text), 0, "%s", text);
-        close_views(&v);
+        expect_sound(&v.creator);
     }
 }
 
@@ -186,10 +161,8 @@ Test(ring, restoring_leaves_honest_counters_and_replaces_those_that_lie) {
 // would never answer it.
 Test(ring, restoring_a_full_ring_leaves_it_full) {
     const uint64_t lies[] = {9, 10, 0, UINT64_MAX};
-    struct views v;
-    struct farm_ring_spec spec = spec_of(1, 2, 8);
     for (size_t i = 0; i < sizeof lies / sizeof *lies; i++) {
-        open_views(&spec, &v);
+        with_views v = views_of(spec_of(1, 2, 8));
         struct farm_lane *actor = &v.actor.lanes[0], *learner = &v.learner.lanes[0];
         for (uint64_t n = 0; n < 8; n++) {
             publish_step(actor, n == 0);
@@ -207,33 +180,31 @@ Test(ring, restoring_a_full_ring_leaves_it_full) {
         cr_assert_not(farm_lane_actor_can_write(actor));
         farm_lane_release(learner, 1);
         cr_assert(farm_lane_actor_can_write(actor));
-        char text[256];
-        cr_assert_eq(farm_ring_verify(&v.creator, text, sizeof text), 0, "%s", text);
-        close_views(&v);
+        expect_sound(&v.creator);
     }
 }
 
 // A LOCAL lane of C = 8: steps 5..9 are published beyond those taken in, slots of steps before 3 may be overwritten.
-static void open_local(struct views *v) {
+static struct views local_views(void) {
     struct farm_ring_spec spec = spec_of(1, 2, 8);
     spec.answers = FARM_ANSWERS_LOCAL;
-    open_views(&spec, v);
-    struct farm_lane *actor = &v->actor.lanes[0], *learner = &v->learner.lanes[0];
+    struct views v = views_of(spec);
+    struct farm_lane *actor = &v.actor.lanes[0], *learner = &v.learner.lanes[0];
     for (uint64_t n = 0; n < 10; n++) {
         cr_assert(farm_lane_actor_answered(actor) && farm_lane_actor_can_write(actor), "step %lu waits", n);
         publish_step(actor, n == 0);
         if (n < 5) farm_lane_answer(learner, n);
         if (n == 4) farm_lane_release(learner, 3);
-        cr_assert(farm_ring_counters_sound(&v->creator, NULL) && !farm_ring_restore(&v->creator), "step %lu", n);
+        cr_assert(farm_ring_counters_sound(&v.creator, NULL) && !farm_ring_restore(&v.creator), "step %lu", n);
     }
+    return v;
 }
 
 Test(ring, an_actor_that_answers_itself_waits_for_room_only) {
-    struct views v;
     char text[256];
-    open_local(&v);
+    with_views v = local_views();
     struct farm_lane *actor = &v.actor.lanes[0];
-    cr_assert_eq(farm_ring_verify(&v.creator, text, sizeof text), 0, "%s", text);
+    expect_sound(&v.creator);
     publish_step(actor, false);
     cr_assert_not(farm_lane_actor_can_write(actor), "C steps are held");
     cr_assert(farm_ring_counters_sound(&v.creator, NULL) && !farm_ring_restore(&v.creator));
@@ -242,20 +213,17 @@ Test(ring, an_actor_that_answers_itself_waits_for_room_only) {
     farm_lane_release(&v.learner.lanes[0], 4);
     cr_assert(farm_lane_actor_can_write(actor));
     publish_step(actor, true);
-    cr_assert_eq(farm_ring_verify(&v.creator, text, sizeof text), 0, "%s", text);
+    expect_sound(&v.creator);
     farm_lane_release(&v.learner.lanes[0], 6);
     cr_assert_eq(farm_ring_verify(&v.creator, text, sizeof text), 1);
     cr_assert(strstr(text, "lane 0: 6 steps consumed but 5 answered"), "%s", text);
-    close_views(&v);
 }
 
 Test(ring, restoring_a_local_lane_replaces_counters_that_lie) {
     const uint64_t lies[] = {0, 4, 12, 13, 14, UINT64_MAX, 1ull << 63};
     for (size_t i = 0; i < 2 * (sizeof lies / sizeof *lies); i++) {
-        struct views v;
-        char text[256];
         const bool full = i % 2; // C steps taken in and held
-        open_local(&v);
+        with_views v = local_views();
         struct farm_lane *actor = &v.actor.lanes[0], *learner = &v.learner.lanes[0];
         if (full) publish_step(actor, false);
         if (full) farm_lane_answer(learner, 10);
@@ -265,8 +233,7 @@ Test(ring, restoring_a_local_lane_replaces_counters_that_lie) {
         cr_assert(farm_ring_counters_sound(&v.creator, NULL) && !farm_ring_restore(&v.creator));
         cr_assert_eq(farm_lane_produced(learner), full ? 11 : 6);
         for (uint32_t e = 0; e < 2 && !full; e++) cr_assert_eq(farm_lane_flags(learner, 5)[e], FARM_STEP_FIRST);
-        cr_assert_eq(farm_ring_verify(&v.creator, text, sizeof text), 0, "%s", text);
-        close_views(&v);
+        expect_sound(&v.creator);
     }
 }
 
@@ -296,11 +263,10 @@ Test(ring, refuses_segments_smaller_than_their_shape) {
 
 Test(ring, refuses_to_create_an_absurd_ring) {
     struct farm_ring_spec spec = spec_of(1, 0, 4);
-    struct farm_ring ring;
+    with_ring ring;
     struct farm_error err = {0};
     cr_assert_eq(farm_ring_create(&spec, 1, -1, false, &ring, &err), FARM_E_INVALID);
     cr_assert(strstr(err.message, "0 environments"), "%s", err.message);
-    farm_ring_close(&ring);
 }
 
 // ---- verify ----
@@ -311,14 +277,14 @@ struct damage {
 };
 
 // A sound ring of two lanes of C = 8 and W = 2, lane 1 with steps 5..11 unconsumed and step 11 unanswered.
-static void open_sound(struct views *v) {
-    struct farm_ring_spec spec = spec_of(2, 2, 8);
-    open_views(&spec, v);
+static struct views sound_views(void) {
+    struct views v = views_of(spec_of(2, 2, 8));
     for (uint64_t n = 0; n < 12; n++) {
-        publish_step(&v->actor.lanes[1], n == 0);
-        if (n < 11) answer_step(&v->learner.lanes[1]);
-        if (n >= 4) farm_lane_release(&v->learner.lanes[1], n - 4 < 5 ? n - 4 : 5);
+        publish_step(&v.actor.lanes[1], n == 0);
+        if (n < 11) answer_step(&v.learner.lanes[1]);
+        if (n >= 4) farm_lane_release(&v.learner.lanes[1], n - 4 < 5 ? n - 4 : 5);
     }
+    return v;
 }
 
 static uint8_t *flags_of(struct views *v, uint64_t n, uint32_t e) {
@@ -370,38 +336,29 @@ static const struct damage damages[] = {
 };
 
 Test(ring, verify_finds_every_kind_of_damage_and_none_in_a_sound_ring) {
-    struct views v;
-    char text[2048];
-    open_sound(&v);
-    cr_assert_eq(farm_ring_verify(&v.creator, text, sizeof text), 0, "%s", text);
-    cr_assert_str_eq(text, "");
-    close_views(&v);
+    char text[2048], other[2048];
     for (size_t i = 0; i < sizeof damages / sizeof *damages; i++) {
-        open_sound(&v);
+        with_views v = sound_views();
+        cr_assert_eq(farm_ring_verify(&v.creator, text, sizeof text), 0, "%s", text);
+        cr_assert_str_eq(text, "");
         damages[i].make(&v);
         int findings = farm_ring_verify(&v.creator, text, sizeof text);
         cr_assert_gt(findings, 0, "not found: %s", damages[i].says);
         cr_assert(strstr(text, damages[i].says), "'%s' does not say '%s'", text, damages[i].says);
         // Every view finds the same.
-        char other[2048];
         cr_assert_eq(farm_ring_verify(&v.learner, other, sizeof other), findings);
         cr_assert_str_eq(other, text);
-        close_views(&v);
     }
 }
 
 Test(ring, verify_ignores_slots_that_nobody_has_published) {
-    struct views v;
-    char text[256];
-    open_sound(&v);
+    with_views v = sound_views();
     *flags_of(&v, 12, 0) = 0xff; // step 12 is being written, in the slot of the consumed step 4
-    cr_assert_eq(farm_ring_verify(&v.creator, text, sizeof text), 0, "%s", text);
-    close_views(&v);
+    expect_sound(&v.creator);
 }
 
 Test(ring, verify_counts_on_where_the_text_is_full) {
-    struct views v;
-    open_sound(&v);
+    with_views v = sound_views();
     for (uint64_t n = 5; n < 12; n++)
         for (uint32_t e = 0; e < 2; e++) *flags_of(&v, n, e) = 0xe0;
     for (size_t bytes = 0; bytes < 200; bytes++) {
@@ -411,7 +368,6 @@ Test(ring, verify_counts_on_where_the_text_is_full) {
         cr_assert_eq(text[bytes], 'x', "written beyond %zu bytes", bytes);
         cr_assert(bytes == 0 || memchr(text, 0, bytes), "not terminated in %zu bytes", bytes);
     }
-    close_views(&v);
 }
 
 // ---- the same memory ----
@@ -449,10 +405,9 @@ Test(ring, inference_reads_the_very_bytes_that_the_environment_wrote) {
     enum { STEPS = 10 };
     struct farm_ring_spec spec = spec_of(2, 3, 4);
     spec.env.obs[0] = (struct farm_field_spec){.name = "image", .dtype = FARM_U8, .rank = 2, .dims = {84, 84}};
-    struct farm_ring created;
     int to_learner[2];
     cr_assert_eq(pipe(to_learner), 0);
-    cr_assert_eq(farm_ring_create(&spec, 0, -1, false, &created, NULL), FARM_OK);
+    with_ring created = ring_of(spec, 0);
     pid_t actor = fork();
     if (actor == 0) { // the environment: writes each frame where it shall lie, and says where that is
         struct farm_ring ring;
@@ -469,7 +424,7 @@ Test(ring, inference_reads_the_very_bytes_that_the_environment_wrote) {
         }
         _exit(0);
     }
-    struct farm_ring ring = open_view(&created, FARM_RING_LEARNER);
+    with_ring ring = open_view(&created, FARM_RING_LEARNER);
     struct farm_lane *lane = &ring.lanes[1];
     bool frames_known = true;
     for (uint64_t n = 0; n < STEPS; n++) {
@@ -491,6 +446,4 @@ Test(ring, inference_reads_the_very_bytes_that_the_environment_wrote) {
     cr_assert_eq(wait_for(actor), 0);
     if (!frames_known)
         cr_log_info("physical page numbers are hidden here (CAP_SYS_ADMIN): compared inode and offset alone\n");
-    farm_ring_close(&ring);
-    farm_ring_close(&created);
 }

@@ -129,8 +129,7 @@ static struct farm_ring_spec spec_with_state(enum farm_answers answers) {
 
 static void expect_views(enum farm_answers answers) {
     struct farm_ring_spec spec = spec_with_state(answers);
-    struct views views;
-    open_views(&spec, &views);
+    with_views views = views_of(spec);
     const struct farm_ring_layout *l = &views.actor.layout;
     const uint8_t *up = (const uint8_t *)views.actor.up.header, *down = (const uint8_t *)views.actor.down.header;
     const struct farm_lane *lane = &views.actor.lanes[1];
@@ -151,7 +150,6 @@ static void expect_views(enum farm_answers answers) {
     cr_assert_eq(distance(d, farm_lane_answer_at(lane, 4, 36, e)), l->answer[4] + (1 * 3 + e) * 11 * 4);
     cr_assert_eq(distance(d, farm_lane_answer_at(lane, 4, 40, e)), l->answer[4] + e * 11 * 4);
     cr_assert_eq(distance(d, farm_lane_answer_at(lane, 5, 33, 0)), l->answer[5] + 1 * 2 * 8);
-    close_views(&views);
 }
 
 Test(ring, views_reach_the_bytes_that_the_layout_names) {
@@ -166,8 +164,7 @@ Test(ring, a_field_of_every_e_steps_keeps_as_many_values_as_c_steps_hold) {
         struct farm_ring_spec spec = spec_of(1, 1, 2 + below(&state, 30));
         spec.answer[spec.answer_count++] =
             (struct farm_answer_spec){"state", FARM_U64, 1, 1 + below(&state, spec.steps), 0};
-        struct views views;
-        open_views(&spec, &views);
+        with_views views = views_of(spec);
         const struct farm_lane *lane = &views.learner.lanes[0];
         for (uint64_t n = 0; n < 4 * spec.steps; n++) {
             if (n % lane->answer[4].every == 0) *(uint64_t *)farm_lane_answer_at(lane, 4, n, 0) = n;
@@ -175,7 +172,6 @@ Test(ring, a_field_of_every_e_steps_keeps_as_many_values_as_c_steps_hold) {
                 if (held % lane->answer[4].every == 0)
                     cr_assert_eq(*(uint64_t *)farm_lane_answer_at(lane, 4, held, 0), held);
         }
-        close_views(&views);
     }
 }
 

@@ -52,19 +52,18 @@ static void until_asleep(const uint64_t *asleep) {
 }
 
 // A ring whose lane 0 waits for an answer, and lane 1 for a slot.
-static void open_waiting(struct views *v) {
-    struct farm_ring_spec spec = spec_of(2, 1, 2);
-    open_views(&spec, v);
-    publish_step(&v->actor.lanes[0], true);
-    publish_step(&v->actor.lanes[1], true);
-    answer_step(&v->learner.lanes[1]);
-    publish_step(&v->actor.lanes[1], false);
-    answer_step(&v->learner.lanes[1]);
+static struct views waiting_views(void) {
+    struct views v = views_of(spec_of(2, 1, 2));
+    publish_step(&v.actor.lanes[0], true);
+    publish_step(&v.actor.lanes[1], true);
+    answer_step(&v.learner.lanes[1]);
+    publish_step(&v.actor.lanes[1], false);
+    answer_step(&v.learner.lanes[1]);
+    return v;
 }
 
 Test(ring, an_answer_wakes_a_sleeping_actor) {
-    struct views v;
-    open_waiting(&v);
+    with_views v = waiting_views();
     struct waiter waiter = {.ring = &v.actor, .lane = &v.actor.lanes[0], .timeout_ns = LONG_NS};
     start(&waiter, actor_waits);
     until_asleep(&v.learner.up_control->asleep);
@@ -72,24 +71,20 @@ Test(ring, an_answer_wakes_a_sleeping_actor) {
     farm_learner_notify(&v.learner);
     cr_assert(finish(&waiter));
     cr_assert_eq(farm_load_acquire(&v.learner.up_control->asleep), 0, "awake again");
-    close_views(&v);
 }
 
 Test(ring, a_release_wakes_an_actor_that_waits_for_a_slot) {
-    struct views v;
-    open_waiting(&v);
+    with_views v = waiting_views();
     struct waiter waiter = {.ring = &v.actor, .lane = &v.actor.lanes[1], .timeout_ns = LONG_NS};
     start(&waiter, actor_waits);
     until_asleep(&v.learner.up_control->asleep);
     farm_lane_release(&v.learner.lanes[1], 1);
     farm_learner_notify(&v.learner);
     cr_assert(finish(&waiter));
-    close_views(&v);
 }
 
 Test(ring, an_actor_that_waits_for_any_lane_learns_which) {
-    struct views v;
-    open_waiting(&v);
+    with_views v = waiting_views();
     struct waiter waiter = {.ring = &v.actor, .timeout_ns = LONG_NS, .ready = 1};
     start(&waiter, actor_waits);
     until_asleep(&v.learner.up_control->asleep);
@@ -97,38 +92,31 @@ Test(ring, an_actor_that_waits_for_any_lane_learns_which) {
     farm_learner_notify(&v.learner);
     cr_assert(finish(&waiter));
     cr_assert_eq(waiter.ready, 1);
-    close_views(&v);
 }
 
 Test(ring, ready_lanes_are_served_in_turn) {
-    struct farm_ring_spec spec = spec_of(4, 1, 2);
-    struct views v;
-    open_views(&spec, &v);                 // nothing published: every lane is ready
-    publish_step(&v.actor.lanes[2], true); // but this one
+    with_views v = views_of(spec_of(4, 1, 2)); // nothing published: every lane is ready
+    publish_step(&v.actor.lanes[2], true);     // but this one
     uint32_t ready = UINT32_MAX, wanted[] = {0, 1, 3, 0, 1, 3};
     for (size_t i = 0; i < 6; i++) {
         cr_assert(farm_actor_wait(&v.actor, NULL, 0, LONG_NS, &ready));
         cr_assert_eq(ready, wanted[i]);
     }
-    close_views(&v);
 }
 
 Test(ring, a_wake_up_for_another_lane_leaves_the_actor_asleep) {
-    struct views v;
-    open_waiting(&v);
+    with_views v = waiting_views();
     struct waiter waiter = {.ring = &v.actor, .lane = &v.actor.lanes[0], .timeout_ns = 60 * MS};
     start(&waiter, actor_waits);
     until_asleep(&v.learner.up_control->asleep);
     farm_lane_release(&v.learner.lanes[1], 1);
     farm_learner_notify(&v.learner);
     cr_assert_not(finish(&waiter), "lane 0 still has no answer");
-    close_views(&v);
 }
 
 Test(ring, stop_ends_every_kind_of_wait) {
     for (int spins = 0; spins < 2; spins++) {
-        struct views v;
-        open_waiting(&v);
+        with_views v = waiting_views();
         struct waiter waiter = {.ring = &v.actor, .spin_ns = spins ? UINT64_MAX : 0, .timeout_ns = UINT64_MAX};
         start(&waiter, actor_waits);
         if (!spins) until_asleep(&v.learner.up_control->asleep);
@@ -137,25 +125,21 @@ Test(ring, stop_ends_every_kind_of_wait) {
         cr_assert_not(finish(&waiter));
         answer_step(&v.learner.lanes[0]);
         cr_assert_not(farm_actor_wait(&v.actor, &v.actor.lanes[0], 0, LONG_NS, NULL), "even with an answer there");
-        close_views(&v);
     }
 }
 
 Test(ring, an_actor_wait_ends_at_its_time_out) {
-    struct views v;
-    open_waiting(&v);
+    with_views v = waiting_views();
     for (int spins = 0; spins < 2; spins++) {
         uint64_t begun = farm_now_ns();
         cr_assert_not(farm_actor_wait(&v.actor, NULL, spins ? UINT64_MAX : 0, 20 * MS, NULL));
         cr_assert_geq(farm_now_ns() - begun, 20 * MS);
     }
     cr_assert_eq(farm_load_acquire(&v.learner.up_control->asleep), 0);
-    close_views(&v);
 }
 
 Test(ring, nobody_is_woken_who_is_awake) {
-    struct views v;
-    open_waiting(&v);
+    with_views v = waiting_views();
     int bell = eventfd(0, EFD_NONBLOCK);
     uint64_t count;
     uint32_t word = farm_load32_acquire(&v.learner.down_control->wake);
@@ -169,7 +153,6 @@ Test(ring, nobody_is_woken_who_is_awake) {
     farm_actor_notify(&v.actor, bell);
     cr_assert_eq(read(bell, &count, sizeof count), (ssize_t)sizeof count, "and now it is not");
     close(bell);
-    close_views(&v);
 }
 
 // ---- doorbells ----
@@ -181,9 +164,8 @@ struct bell_pair {
 };
 
 static void open_bells(struct bell_pair *pair) {
-    struct farm_ring_spec spec = spec_of(1, 1, 8);
     for (int i = 0; i < 2; i++) {
-        open_views(&spec, &pair->v[i]);
+        pair->v[i] = views_of(spec_of(1, 1, 8));
         pair->rings[i] = &pair->v[i].learner;
     }
     cr_assert_eq(farm_doorbells_make(&pair->bells, pair->rings, 2, eventfd(0, EFD_NONBLOCK), NULL), FARM_OK);
@@ -290,9 +272,7 @@ static void *duel_actor(void *argument) {
 // suite's time-out.
 Test(ring, no_wake_up_is_lost_when_sleeper_and_waker_meet) {
     if (sysconf(_SC_NPROCESSORS_ONLN) < 2) cr_skip_test("one CPU: two threads never look at the same moment");
-    struct duel duel = {.last = 0};
-    struct farm_ring_spec spec = spec_of(1, 1, 4);
-    open_views(&spec, &duel.v);
+    struct duel duel = {.v = views_of(spec_of(1, 1, 4))};
     struct farm_ring *rings[] = {&duel.v.learner};
     cr_assert_eq(farm_doorbells_make(&duel.bells, rings, 1, eventfd(0, EFD_NONBLOCK), NULL), FARM_OK);
     uint32_t rung;

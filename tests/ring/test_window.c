@@ -30,10 +30,8 @@ static bool can_step(struct views *v) {
 
 Test(ring, a_window_is_ready_when_its_last_step_is_published) {
     for (size_t s = 0; s < SHAPES; s++) {
-        struct farm_ring_spec spec = spec_of(1, 1, 512);
-        struct views v;
         struct farm_window_cursor cursor;
-        open_views(&spec, &v);
+        with_views v = views_of(spec_of(1, 1, 512));
         farm_window_cursor_start(&v.learner.lanes[0], &shapes[s], &cursor);
         cr_assert_eq(cursor.next, 0);
         for (uint64_t n = 0; n < 400; n++) {
@@ -43,7 +41,6 @@ Test(ring, a_window_is_ready_when_its_last_step_is_published) {
                          "shape %zu, %llu steps", s, (unsigned long long)n);
             step(&v);
         }
-        close_views(&v);
     }
 }
 
@@ -52,11 +49,9 @@ Test(ring, every_window_is_taken_once_in_order_and_untouched_until_done) {
         enum { IN_TRAINING = 3, WINDOWS = 200 };
         const struct farm_window_shape *shape = &shapes[s];
         uint32_t steps = (uint32_t)farm_ring_steps_needed(IN_TRAINING, shape->stride, shape->length, shape->stack);
-        struct farm_ring_spec spec = spec_of(1, 2, steps);
-        struct views v;
         struct farm_window_cursor cursor;
         uint64_t state = s + 1, taken = 0, done = 0, needs_before = 0;
-        open_views(&spec, &v);
+        with_views v = views_of(spec_of(1, 2, steps));
         struct farm_lane *lane = &v.learner.lanes[0];
         farm_window_cursor_start(lane, shape, &cursor);
         while (done < WINDOWS) {
@@ -87,7 +82,6 @@ Test(ring, every_window_is_taken_once_in_order_and_untouched_until_done) {
             farm_lane_release(lane, least(needs, farm_lane_produced(lane)));
             needs_before = needs;
         }
-        close_views(&v);
     }
 }
 
@@ -97,10 +91,8 @@ Test(ring, the_steps_needed_let_the_actor_fill_one_more_window) {
             const struct farm_window_shape *shape = &shapes[s];
             uint64_t steps = farm_ring_steps_needed(in_training, shape->stride, shape->length, shape->stack);
             cr_assert_eq(steps, (in_training + 1) * shape->stride + shape->length + shape->stack);
-            struct farm_ring_spec spec = spec_of(1, 1, (uint32_t)steps);
-            struct views v;
             struct farm_window_cursor cursor;
-            open_views(&spec, &v);
+            with_views v = views_of(spec_of(1, 1, (uint32_t)steps));
             struct farm_lane *lane = &v.learner.lanes[0];
             farm_window_cursor_start(lane, shape, &cursor);
             for (uint64_t round = 0; round < 20; round++) {
@@ -116,7 +108,6 @@ Test(ring, the_steps_needed_let_the_actor_fill_one_more_window) {
                 farm_window_done(shape, &cursor, cursor.next - shape->stride);
                 farm_lane_release(lane, least(farm_window_needs(shape, &cursor), farm_lane_produced(lane)));
             }
-            close_views(&v);
         }
 }
 
@@ -124,10 +115,8 @@ Test(ring, a_reader_that_came_back_starts_where_everything_is_still_there) {
     for (size_t s = 0; s < SHAPES; s++)
         for (uint64_t consumed = 0; consumed < 60; consumed++) {
             const struct farm_window_shape *shape = &shapes[s];
-            struct farm_ring_spec spec = spec_of(1, 1, 512);
-            struct views v;
             struct farm_window_cursor cursor;
-            open_views(&spec, &v);
+            with_views v = views_of(spec_of(1, 1, 512));
             struct farm_lane *lane = &v.learner.lanes[0];
             for (int i = 0; i < 100; i++) step(&v);
             farm_lane_release(lane, consumed);
@@ -141,16 +130,13 @@ Test(ring, a_reader_that_came_back_starts_where_everything_is_still_there) {
                 bool all_there = consumed == 0 || earlier >= consumed + shape->stack - 1;
                 cr_assert_not(all_there, "shape %zu: window %llu is skipped", s, (unsigned long long)earlier);
             }
-            close_views(&v);
         }
 }
 
 Test(ring, a_restart_repeats_the_windows_in_training_and_skips_none) {
     const struct farm_window_shape *shape = &shapes[0];
-    struct farm_ring_spec spec = spec_of(1, 1, 256);
-    struct views v;
     struct farm_window_cursor cursor, again;
-    open_views(&spec, &v);
+    with_views v = views_of(spec_of(1, 1, 256));
     struct farm_lane *lane = &v.learner.lanes[0];
     farm_window_cursor_start(lane, shape, &cursor);
     for (int i = 0; i < 150; i++) step(&v);
@@ -160,7 +146,6 @@ Test(ring, a_restart_repeats_the_windows_in_training_and_skips_none) {
     farm_window_cursor_start(lane, shape, &again);
     cr_assert_eq(again.next, 40);
     cr_assert_eq(farm_window_needs(shape, &again), 37);
-    close_views(&v);
 }
 
 Test(ring, windows_may_be_finished_in_any_order_and_none_comes_back) {
@@ -179,10 +164,8 @@ Test(ring, the_capacity_is_how_many_windows_an_actor_completes_before_it_has_to_
         const uint32_t one = shape->length + shape->stack - 1; // steps that hold one window and its history
         cr_assert_eq(farm_window_capacity(shape, one - 1), 0);
         for (uint32_t steps = one > 1 ? one : 2; steps < one + 3 * shape->stride; steps++) {
-            struct farm_ring_spec spec = spec_of(1, 1, steps);
-            struct views v;
+            with_views v = views_of(spec_of(1, 1, steps));
             struct farm_window_cursor cursor;
-            open_views(&spec, &v);
             struct farm_lane *lane = &v.learner.lanes[0];
             farm_window_cursor_start(lane, shape, &cursor);
             for (uint64_t round = 0; round < 4; round++) {
@@ -196,7 +179,6 @@ Test(ring, the_capacity_is_how_many_windows_an_actor_completes_before_it_has_to_
                 farm_window_done(shape, &cursor, farm_window_take(shape, &cursor));
                 farm_lane_release(lane, least(farm_window_needs(shape, &cursor), farm_lane_produced(lane)));
             }
-            close_views(&v);
         }
     }
 }
