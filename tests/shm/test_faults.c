@@ -21,41 +21,15 @@
 
 #include "../support/faults.h"
 #include "base/bitmap.h"
+#include "fixture.h"
 #include "shm/heap.h"
 #include "shm/limits.h"
 #include "shm/place.h"
 #include "shm/segment.h"
 
 enum { PAGE = 4096, BYTES = 40 * PAGE, HUGE_BYTES = 3 << 20, ALL_SEALS = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL };
-static const uint64_t HASH = 0x1122334455667788;
 
 TestSuite(shm, .timeout = 60);
-
-static struct farm_segment_request request_of(size_t bytes, int node, bool huge) {
-    return (struct farm_segment_request){.kind = FARM_SEGMENT_UP,
-                                         .owner = 7,
-                                         .bytes = bytes,
-                                         .node = node,
-                                         .layout_hash = HASH,
-                                         .user = "shape",
-                                         .user_bytes = 6,
-                                         .huge = huge};
-}
-
-static struct farm_segment create(const struct farm_segment_request *request) {
-    struct farm_segment segment;
-    struct farm_error err = {0};
-    cr_assert_eq(farm_segment_create(request, &segment, &err), FARM_OK, "%s", err.message);
-    return segment;
-}
-
-static const char *described(const struct farm_segment *segment) {
-    static char text[512];
-    farm_segment_describe(segment, text, sizeof text);
-    return text;
-}
-
-#define says(where, text) cr_assert(strstr(where, text), "'%s' does not say '%s'", where, text)
 
 // ---- files of /proc and /sys that say what a test wants ----
 
@@ -165,14 +139,13 @@ static void check_segment(const struct farm_segment *segment, const struct farm_
     cr_assert_eq(segment->header->magic, FARM_SEGMENT_MAGIC);
     cr_assert_eq(segment->header->bytes, segment->bytes);
     cr_assert_str_eq((const char *)segment->header->user, "shape");
-    struct farm_segment view;
+    with_segment view;
     struct farm_error err = {0};
     cr_assert_eq(
         farm_segment_open(fcntl(segment->fd_readonly, F_DUPFD_CLOEXEC, 3), false, FARM_SEGMENT_UP, HASH, &view, &err),
         FARM_OK, "%s", err.message);
     ((uint8_t *)segment->header)[segment->bytes - 1] = 77;
     cr_assert_eq(((volatile uint8_t *)view.header)[segment->bytes - 1], 77);
-    farm_segment_close(&view);
 }
 
 // How many faults there were. `spare`: where the first way of making it fails, there is another one.
@@ -262,11 +235,9 @@ static unsigned sweep_open(const struct farm_segment *segment, bool writable) {
 }
 
 Test(shm, opening_survives_the_failure_of_every_call_and_leaves_the_descriptor_alone) {
-    struct farm_segment_request request = request_of(BYTES, -1, false);
-    struct farm_segment segment = create(&request);
+    with_segment segment = create(request_of(BYTES, -1, false));
     cr_assert_gt(sweep_open(&segment, false), 10);
     cr_assert_gt(sweep_open(&segment, true), 10);
-    farm_segment_close(&segment);
 }
 
 Test(shm, checking_limits_survives_the_failure_of_every_call) {
@@ -295,18 +266,15 @@ Test(shm, checking_limits_survives_the_failure_of_every_call) {
 
 Test(shm, takes_large_pages_from_a_pool_and_hands_them_over_aligned) {
     play_pool("8\n", "8\n");
-    struct farm_segment_request request = request_of(HUGE_BYTES, -1, true);
-    struct farm_segment segment = create(&request), view;
+    with_segment segment = create(request_of(HUGE_BYTES, -1, true));
     cr_assert_eq(segment.pages, FARM_PAGES_HUGE);
     cr_assert_eq(segment.bytes, 4 << 20, "whole pages of the pool");
     cr_assert_eq((uintptr_t)segment.header % FARM_PLACE_HUGE_BYTES, 0);
     cr_assert_str_eq(segment.note, "");
     says(described(&segment), "4.00 MiB in 2 MiB pages, on no node in particular");
-    cr_assert_eq(farm_segment_open(dup(segment.fd_readonly), false, FARM_SEGMENT_UP, HASH, &view, NULL), FARM_OK);
+    with_segment view = open_segment(dup(segment.fd_readonly), false);
     cr_assert_eq(view.pages, FARM_PAGES_HUGE);
     cr_assert_eq((uintptr_t)view.header % FARM_PLACE_HUGE_BYTES, 0);
-    farm_segment_close(&view);
-    farm_segment_close(&segment);
 }
 
 // A kernel that puts no transparent pages together: older than Linux 6.1, or shmem_enabled is `deny`.
@@ -320,27 +288,24 @@ Test(shm, is_never_half_of_one_kind_of_page) {
     play_pool("8\n", "1\n");
     farm_faults_replace("madvise", (void (*)(void))madvise_without_collapse);
     struct farm_segment_request request = request_of(HUGE_BYTES, 0, true);
-    struct farm_segment segment = create(&request);
+    with_segment segment = create(request);
     cr_assert_eq(segment.pages, FARM_PAGES_SMALL);
     says(segment.note, "2 MiB pages wanted: 2, free in the pool: 1; raise vm.nr_hugepages");
     farm_segment_close(&segment);
     record(pool_free_on_node, "8\n");
     // Somebody else has taken the pages since the pool was asked: the mapping fails.
     farm_faults_fail("mmap", 2, 1, ENOMEM);
-    segment = create(&request);
+    segment = create(request);
     cr_assert_eq(segment.pages, FARM_PAGES_SMALL);
     says(segment.note, "2 MiB pages wanted: cannot map farm-up-7");
     says(segment.note, "; transparent ones not given");
-    farm_segment_close(&segment);
 }
 
 Test(shm, wants_no_large_pages_below_a_mebibyte) {
     play_pool("8\n", "8\n");
-    struct farm_segment_request request = request_of(BYTES, 0, true);
-    struct farm_segment segment = create(&request);
+    with_segment segment = create(request_of(BYTES, 0, true));
     cr_assert_eq(segment.pages, FARM_PAGES_SMALL);
     cr_assert_str_eq(segment.note, "");
-    farm_segment_close(&segment);
 }
 
 // ---- transparent ones ----
@@ -367,9 +332,9 @@ static FILE *open_smaps(const char *path, const char *mode) {
 Test(shm, says_that_the_kernel_gave_transparent_pages_where_it_gave_half_or_more) {
     farm_faults_replace("fopen", (void (*)(void))open_smaps);
     struct farm_segment_request request = request_of(4 << 20, -1, true);
-    struct farm_segment view;
+    with_segment view;
     pmd_mapped_kib = 2048;
-    struct farm_segment segment = create(&request);
+    with_segment segment = create(request);
     cr_assert_eq(segment.pages, FARM_PAGES_TRANSPARENT);
     cr_assert_str_eq(segment.note, "");
     says(described(&segment), "in transparent 2 MiB pages");
@@ -378,9 +343,8 @@ Test(shm, says_that_the_kernel_gave_transparent_pages_where_it_gave_half_or_more
     farm_segment_close(&view);
     farm_segment_close(&segment);
     pmd_mapped_kib = 2047;
-    segment = create(&request);
+    segment = create(request);
     cr_assert_eq(segment.pages, FARM_PAGES_SMALL);
-    farm_segment_close(&segment);
 }
 
 Test(shm, a_mapping_that_smaps_does_not_know_has_no_transparent_pages) {
@@ -393,7 +357,6 @@ Test(shm, a_mapping_that_smaps_does_not_know_has_no_transparent_pages) {
 }
 
 Test(shm, says_how_the_kernel_is_set_where_it_gives_no_transparent_pages) {
-    struct farm_segment_request request = request_of(HUGE_BYTES, -1, true);
     static const struct {
         const char *file, *says;
     } cases[] = {{"always [advise] never\n", "shmem_enabled is advise"},
@@ -403,9 +366,8 @@ Test(shm, says_how_the_kernel_is_set_where_it_gives_no_transparent_pages) {
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         record(shmem_enabled, cases[i].file);
         record("/proc/self/smaps", NULL);
-        struct farm_segment segment = create(&request);
+        with_segment segment = create(request_of(HUGE_BYTES, -1, true));
         says(segment.note, cases[i].says);
-        farm_segment_close(&segment);
     }
 }
 
@@ -419,37 +381,30 @@ static long move_pages_elsewhere(int pid, unsigned long count, void **pages, con
 
 Test(shm, says_how_many_pages_lie_on_another_node) {
     farm_faults_replace("move_pages", (void (*)(void))move_pages_elsewhere);
-    struct farm_segment_request request = request_of(BYTES, 0, false);
-    struct farm_segment segment = create(&request), view;
+    with_segment segment = create(request_of(BYTES, 0, false));
     cr_assert_eq(segment.placement, FARM_PLACEMENT_MISPLACED);
     cr_assert_eq(segment.pages_elsewhere, 10);
     says(described(&segment), "NOT all on node 0 (10 pages elsewhere)");
-    cr_assert_eq(farm_segment_open(dup(segment.fd), true, FARM_SEGMENT_UP, HASH, &view, NULL), FARM_OK);
+    with_segment view = open_segment(dup(segment.fd), true);
     cr_assert_eq(view.placement, FARM_PLACEMENT_MISPLACED, "whoever opens it can tell");
     says(described(&view), "NOT all on node 0");
-    farm_segment_close(&view);
-    farm_segment_close(&segment);
 }
 
 Test(shm, counts_large_pages_elsewhere_as_many_small_ones) {
     play_pool("8\n", "8\n");
     farm_faults_replace("move_pages", (void (*)(void))move_pages_elsewhere);
-    struct farm_segment_request request = request_of(8 << 20, 0, true);
-    struct farm_segment segment = create(&request);
+    with_segment segment = create(request_of(8 << 20, 0, true));
     cr_assert_eq(segment.pages, FARM_PAGES_HUGE);
     cr_assert_eq(segment.pages_elsewhere, 512, "one of four pages of 2 MiB");
-    farm_segment_close(&segment);
 }
 
 Test(shm, says_that_nobody_can_verify_where_nobody_can) {
     farm_faults_fail("mbind", 1, 1, EPERM);
     farm_faults_fail("move_pages", 1, 1, EPERM);
     record("/proc/self/numa_maps", NULL);
-    struct farm_segment_request request = request_of(BYTES, 0, false);
-    struct farm_segment segment = create(&request);
+    with_segment segment = create(request_of(BYTES, 0, false));
     cr_assert_eq(segment.placement, FARM_PLACEMENT_UNVERIFIED);
     says(described(&segment), "first touched on node 0, which nobody can verify here");
-    farm_segment_close(&segment);
 }
 
 Test(shm, reads_numa_maps_line_by_line) {
@@ -491,11 +446,9 @@ Test(shm, asks_numa_maps_where_there_is_no_memory_for_the_question) {
 Test(shm, touches_first_where_mbind_is_refused_and_the_kernel_lists_no_nodes) {
     farm_faults_fail("mbind", 1, 1, ENOSYS);
     farm_faults_fail("access", 1, 1, ENOENT);
-    struct farm_segment_request request = request_of(BYTES, 0, false);
-    struct farm_segment segment = create(&request);
+    with_segment segment = create(request_of(BYTES, 0, false));
     cr_assert_eq(farm_faults_made("access"), 1);
     cr_assert_neq(segment.placement, FARM_PLACEMENT_BOUND);
-    farm_segment_close(&segment);
 }
 
 Test(shm, says_how_binding_failed) {
@@ -652,23 +605,20 @@ Test(shm, touches_from_here_where_no_thread_gets_there) {
 // ---- hostile headers ----
 
 Test(shm, believes_no_absurd_kind_of_pages_or_placement) {
-    struct farm_segment_request request = request_of(BYTES, 0, false);
-    struct farm_segment segment = create(&request), view;
+    with_segment segment = create(request_of(BYTES, 0, false));
     segment.header->pages = 4000000000u;
     segment.header->placement = 77;
-    cr_assert_eq(farm_segment_open(dup(segment.fd), false, FARM_SEGMENT_UP, HASH, &view, NULL), FARM_OK);
+    with_segment view = open_segment(dup(segment.fd), false);
     cr_assert_eq(view.pages, FARM_PAGES_SMALL);
     cr_assert_eq(view.placement, FARM_PLACEMENT_UNVERIFIED);
     segment.header->kind = 12345;
     says(described(&view), "'segment' of actor 7");
-    farm_segment_close(&view);
-    farm_segment_close(&segment);
 }
 
 Test(shm, opening_unread_believes_the_kernel_alone) {
     struct farm_segment_request request = request_of(BYTES, -1, false);
     request.user_bytes = 0;
-    struct farm_segment segment = create(&request), view;
+    with_segment segment = create(request), view;
     struct farm_error err;
     memset(segment.header, 0xee, segment.bytes);
     cr_assert_eq(farm_segment_open_unread(segment.fd, false, FARM_SEGMENT_UP, BYTES + 1, &view, &err), FARM_E_FORMAT);
@@ -678,8 +628,6 @@ Test(shm, opening_unread_believes_the_kernel_alone) {
     cr_assert_eq(farm_segment_open_unread(fd, false, FARM_SEGMENT_UP, BYTES, &view, &err), FARM_OK);
     cr_assert_eq(view.bytes, BYTES);
     cr_assert_eq(view.placement, FARM_PLACEMENT_UNVERIFIED);
-    farm_segment_close(&view);
-    farm_segment_close(&segment);
 }
 
 // ---- heaps, and jemalloc's part ----

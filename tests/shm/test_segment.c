@@ -19,35 +19,17 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "fixture.h"
 #include "shm/limits.h"
 #include "shm/place.h"
 #include "shm/segment.h"
 
 enum { PAGE = 4096, BYTES = 40 * PAGE + 100, ALL_SEALS = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL };
-static const uint64_t HASH = 0x1122334455667788;
 
 TestSuite(shm, .timeout = 30);
 
-static struct farm_segment_request request_of(size_t bytes) {
-    return (struct farm_segment_request){.kind = FARM_SEGMENT_UP,
-                                         .owner = 7,
-                                         .bytes = bytes,
-                                         .node = -1,
-                                         .layout_hash = HASH,
-                                         .user = "shape",
-                                         .user_bytes = 6};
-}
-
-static struct farm_segment create(const struct farm_segment_request *request) {
-    struct farm_segment segment;
-    struct farm_error err = {0};
-    cr_assert_eq(farm_segment_create(request, &segment, &err), FARM_OK, "%s", err.message);
-    return segment;
-}
-
 static struct farm_segment create_plain(void) {
-    struct farm_segment_request request = request_of(BYTES);
-    return create(&request);
+    return create(request_of(BYTES, -1, false));
 }
 
 // What the byte at `at` shall be.
@@ -95,7 +77,7 @@ static size_t meminfo_bytes(const char *key) {
 // ---- creation ----
 
 Test(shm, header_says_what_was_asked_for_and_the_rest_is_zero) {
-    struct farm_segment segment = create_plain();
+    with_segment segment = create_plain();
     const struct farm_segment_header *header = segment.header;
     cr_assert_eq(header->magic, FARM_SEGMENT_MAGIC);
     cr_assert_arr_eq((const char *)header, "AGFARM01", 8, "the magic reads so in a hex dump");
@@ -108,17 +90,15 @@ Test(shm, header_says_what_was_asked_for_and_the_rest_is_zero) {
     cr_assert_eq(header->node, -1);
     cr_assert_str_eq((const char *)header->user, "shape");
     for (size_t at = PAGE; at < segment.bytes; at++) cr_assert_eq(((uint8_t *)segment.header)[at], 0);
-    farm_segment_close(&segment);
 }
 
 Test(shm, seals_refuse_every_change_of_size_and_of_seals) {
-    struct farm_segment segment = create_plain();
+    with_segment segment = create_plain();
     cr_assert_eq(fcntl(segment.fd, F_GET_SEALS), ALL_SEALS);
     cr_assert(ftruncate(segment.fd, 0) == -1 && errno == EPERM);
     cr_assert(ftruncate(segment.fd, 1 << 20) == -1 && errno == EPERM);
     cr_assert(fallocate(segment.fd, 0, 0, 1 << 20) == -1 && errno == EPERM);
     cr_assert(fcntl(segment.fd, F_ADD_SEALS, F_SEAL_WRITE) == -1 && errno == EPERM, "nobody can seal writing");
-    farm_segment_close(&segment);
 }
 
 // Bytes that this process's page table holds of the mapping at `start`.
@@ -144,10 +124,8 @@ __attribute__((no_sanitize("address", "thread"))) static void write_pages(const 
 #endif
 
 Test(shm, every_page_is_there_before_the_first_use_on_both_sides) {
-    struct farm_segment_request request = request_of(16 << 20);
-    struct farm_segment segment = create(&request), reader, writer;
-    cr_assert_eq(farm_segment_open(dup(segment.fd_readonly), false, FARM_SEGMENT_UP, HASH, &reader, NULL), FARM_OK);
-    cr_assert_eq(farm_segment_open(dup(segment.fd), true, FARM_SEGMENT_UP, HASH, &writer, NULL), FARM_OK);
+    with_segment segment = create(request_of(16 << 20, -1, false));
+    with_segment reader = open_segment(dup(segment.fd_readonly), false), writer = open_segment(dup(segment.fd), true);
     farm_segment_populate(&reader);
     farm_segment_populate(&writer);
     size_t creators = resident_bytes(segment.header), readers = resident_bytes(reader.header);
@@ -163,9 +141,6 @@ Test(shm, every_page_is_there_before_the_first_use_on_both_sides) {
     getrusage(RUSAGE_SELF, &after);
     cr_assert_lt(after.ru_minflt - before.ru_minflt, 64, "%ld faults", after.ru_minflt - before.ru_minflt);
 #endif
-    farm_segment_close(&reader);
-    farm_segment_close(&writer);
-    farm_segment_close(&segment);
 }
 
 Test(shm, closing_gives_memory_and_descriptors_back) {
@@ -173,9 +148,8 @@ Test(shm, closing_gives_memory_and_descriptors_back) {
     int descriptors = open_descriptors();
     bool seen = false;
     for (int attempt = 0; attempt < 5 && !seen; attempt++) { // other programs share the machine's counter
-        struct farm_segment_request request = request_of(BIG);
         size_t before = meminfo_bytes("Shmem");
-        struct farm_segment segment = create(&request);
+        with_segment segment = create(request_of(BIG, -1, false));
         size_t during = meminfo_bytes("Shmem");
         cr_assert_eq(open_descriptors(), descriptors + 2);
         farm_segment_close(&segment);
@@ -190,7 +164,7 @@ Test(shm, closing_is_safe_on_what_was_never_made_and_twice) {
     struct farm_segment zeroed = {0};
     farm_segment_close(&zeroed);
     cr_assert_eq(fcntl(0, F_GETFD) >= 0 || errno == EBADF, 1);
-    struct farm_segment segment = create_plain();
+    with_segment segment = create_plain();
     farm_segment_close(&segment);
     farm_segment_close(&segment);
     cr_assert_eq(segment.fd, -1);
@@ -203,7 +177,7 @@ Test(shm, closing_is_safe_on_what_was_never_made_and_twice) {
 Test(shm, descriptors_close_on_exec_and_are_never_a_standard_one) {
     int input = dup(0);
     close(0);
-    struct farm_segment segment = create_plain();
+    with_segment segment = create_plain();
     cr_assert_geq(segment.fd, 3);
     cr_assert_geq(segment.fd_readonly, 3);
     cr_assert(fcntl(segment.fd, F_GETFD) & FD_CLOEXEC);
@@ -232,12 +206,11 @@ Test(shm, refuses_absurd_requests_and_leaves_nothing) {
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct farm_segment_request request = {
             .kind = cases[i].kind, .bytes = cases[i].bytes, .user_bytes = cases[i].user_bytes, .node = cases[i].node};
-        struct farm_segment segment;
+        with_segment segment;
         struct farm_error err = {0};
         cr_assert_eq(farm_segment_create(&request, &segment, &err), cases[i].status, "case %zu: %s", i, err.message);
         cr_assert(strstr(err.message, cases[i].says), "case %zu: %s", i, err.message);
         cr_assert_null(segment.header);
-        farm_segment_close(&segment);
     }
     cr_assert_eq(open_descriptors(), descriptors);
 }
@@ -250,7 +223,7 @@ Test(shm, names_the_limit_when_descriptors_run_out) {
         cr_assert_geq(next, 0);
         close(next);
         limit.rlim_cur = (rlim_t)(next + spare);
-        struct farm_segment_request request = request_of(BYTES);
+        struct farm_segment_request request = request_of(BYTES, -1, false);
         struct farm_segment segment;
         struct farm_error err = {0};
         cr_assert_eq(setrlimit(RLIMIT_NOFILE, &limit), 0);
@@ -268,7 +241,7 @@ Test(shm, names_the_limit_when_descriptors_run_out) {
 Test(shm, refuses_a_file_size_limit_before_the_kernel_kills) {
     struct rlimit limit = {.rlim_cur = 1 << 20, .rlim_max = 1 << 20};
     cr_assert_eq(setrlimit(RLIMIT_FSIZE, &limit), 0);
-    struct farm_segment_request request = request_of(8 << 20);
+    struct farm_segment_request request = request_of(8 << 20, -1, false);
     struct farm_segment segment;
     struct farm_error err = {0};
     cr_assert_eq(farm_segment_create(&request, &segment, &err), FARM_E_LIMIT);
@@ -278,11 +251,11 @@ Test(shm, refuses_a_file_size_limit_before_the_kernel_kills) {
 // ---- hand-over ----
 
 Test(shm, a_child_that_opens_the_descriptor_sees_the_same_bytes) {
-    struct farm_segment segment = create_plain();
+    with_segment segment = create_plain();
     write_pattern(&segment);
     pid_t child = fork();
     if (child == 0) {
-        struct farm_segment reader, writer;
+        with_segment reader, writer;
         if (farm_segment_open(segment.fd_readonly, false, FARM_SEGMENT_UP, HASH, &reader, NULL)) _exit(1);
         if (farm_segment_open(segment.fd, true, FARM_SEGMENT_UP, HASH, &writer, NULL)) _exit(2);
         if (reader.bytes != segment.bytes || !shows_pattern(&reader)) _exit(3);
@@ -291,11 +264,10 @@ Test(shm, a_child_that_opens_the_descriptor_sees_the_same_bytes) {
     }
     cr_assert_eq(wait_for(child), 0);
     cr_assert_eq(((uint8_t *)segment.header)[10 * PAGE], 123, "the parent sees what the child wrote");
-    farm_segment_close(&segment);
 }
 
 Test(shm, the_read_only_descriptor_cannot_be_mapped_for_writing) {
-    struct farm_segment segment = create_plain(), view;
+    with_segment segment = create_plain(), view;
     struct farm_error err = {0};
     errno = 0;
     cr_assert_eq(mmap(NULL, PAGE, PROT_WRITE, MAP_SHARED, segment.fd_readonly, 0), MAP_FAILED);
@@ -311,11 +283,10 @@ Test(shm, the_read_only_descriptor_cannot_be_mapped_for_writing) {
         _exit(0);
     }
     cr_assert_eq(wait_for(child), 256 + SIGSEGV);
-    farm_segment_close(&segment);
 }
 
 Test(shm, a_forked_child_inherits_neither_mapping) {
-    struct farm_segment segment = create_plain(), view;
+    with_segment segment = create_plain(), view;
     cr_assert_eq(farm_segment_open(dup(segment.fd), true, FARM_SEGMENT_UP, 0, &view, NULL), FARM_OK);
     pid_t child = fork();
     if (child == 0) {
@@ -325,18 +296,15 @@ Test(shm, a_forked_child_inherits_neither_mapping) {
         _exit(creators || opened);
     }
     cr_assert_eq(wait_for(child), 0);
-    farm_segment_close(&view);
-    farm_segment_close(&segment);
 }
 
 Test(shm, the_memory_outlives_its_creator_while_a_descriptor_is_open) {
-    struct farm_segment segment = create_plain(), view;
+    with_segment segment = create_plain();
     write_pattern(&segment);
     int kept = dup(segment.fd);
     farm_segment_close(&segment);
-    cr_assert_eq(farm_segment_open(kept, false, FARM_SEGMENT_UP, HASH, &view, NULL), FARM_OK);
+    with_segment view = open_segment(kept, false);
     cr_assert(shows_pattern(&view));
-    farm_segment_close(&view);
 }
 
 // A memfd such as an attacker or another program would hand over: a right header, then one thing wrong.
@@ -362,7 +330,7 @@ static void try_forgery(const struct forgery *forgery, enum farm_status wanted, 
     cr_assert_eq(write(fd, &forgery->header, writable), (ssize_t)writable);
     cr_assert_eq(ftruncate(fd, (off_t)forgery->file_bytes), 0);
     cr_assert_eq(fcntl(fd, F_ADD_SEALS, forgery->seals), 0);
-    struct farm_segment view;
+    with_segment view;
     struct farm_error err = {0};
     cr_assert_eq(farm_segment_open(fd, false, FARM_SEGMENT_UP, HASH, &view, &err), wanted, "%s: %s", says, err.message);
     if (wanted) {
@@ -371,7 +339,6 @@ static void try_forgery(const struct forgery *forgery, enum farm_status wanted, 
         cr_assert_eq(fcntl(fd, F_GETFD), 0, "the descriptor stays the caller's");
         close(fd);
     }
-    farm_segment_close(&view);
 }
 
 Test(shm, refuses_every_forged_segment_with_its_reason) {
@@ -397,7 +364,7 @@ Test(shm, refuses_every_forged_segment_with_its_reason) {
     try_forgery(&forgery, FARM_E_FORMAT, "not a segment of actorfarm");
     forgery = right();
     forgery.header.version++;
-    try_forgery(&forgery, FARM_E_FORMAT, "layout version 2, this build knows 1");
+    try_forgery(&forgery, FARM_E_FORMAT, "layout version 3, this build knows 2");
     forgery = right();
     forgery.header.kind = FARM_SEGMENT_DOWN;
     try_forgery(&forgery, FARM_E_FORMAT, "'down') where 'up' is expected");
@@ -429,11 +396,8 @@ Test(shm, refuses_descriptors_that_are_no_memfd) {
 Test(shm, says_aloud_when_huge_pages_are_not_to_be_had) {
     uint64_t pool = farm_limits_huge_available_bytes("/", -1);
     if (pool > 64 << 20) cr_skip_test("the pool holds %llu MiB of 2 MiB pages", (unsigned long long)pool >> 20);
-    struct farm_segment_request request = request_of(pool + (4 << 20));
-    request.huge = true;
-    struct farm_segment segment = create(&request);
-    char text[512];
-    farm_segment_describe(&segment, text, sizeof text);
+    with_segment segment = create(request_of(pool + (4 << 20), -1, true));
+    const char *text = described(&segment);
     cr_assert_neq(segment.pages, FARM_PAGES_HUGE);
     if (segment.pages == FARM_PAGES_TRANSPARENT) {
         cr_assert(strstr(text, "transparent 2 MiB pages"), "%s", text);
@@ -445,7 +409,6 @@ Test(shm, says_aloud_when_huge_pages_are_not_to_be_had) {
     cr_assert_eq((uintptr_t)segment.header % FARM_PLACE_HUGE_BYTES, 0, "laid out for the day when they are");
     write_pattern(&segment);
     cr_assert(shows_pattern(&segment));
-    farm_segment_close(&segment);
 }
 
 // Whether MADV_COLLAPSE works here, tried without the code under test.
@@ -468,47 +431,35 @@ static bool puts_pages_together(void) {
 }
 
 Test(shm, has_transparent_pages_put_together_whatever_the_settings) {
-    struct farm_segment_request request = request_of(((5u << 20) / 4096 + 3) * 4096); // two blocks and a rest
-    request.huge = true;
+    struct farm_segment_request request = request_of(((5u << 20) / 4096 + 3) * 4096, -1, true); // two blocks and a rest
     if (farm_limits_huge_available_bytes("/", -1) >= request.bytes) cr_skip_test("the pool has 2 MiB pages");
-    struct farm_segment segment = create(&request), view;
-    struct farm_error err = {0};
+    with_segment segment = create(request);
     if (!puts_pages_together()) cr_skip_test("this kernel does not: older than Linux 6.1, or shmem_enabled is deny");
     cr_assert_eq(segment.pages, FARM_PAGES_TRANSPARENT, "%s", segment.note);
     cr_assert_eq(farm_place_transparent_bytes(segment.header), 4 << 20);
     const uint8_t *bytes = (const uint8_t *)segment.header;
     for (size_t i = FARM_SEGMENT_HEADER_BYTES; i < segment.bytes; i++) cr_assert_eq(bytes[i], 0, "byte %zu", i);
     write_pattern(&segment);
-    cr_assert_eq(farm_segment_open(dup(segment.fd_readonly), false, FARM_SEGMENT_UP, HASH, &view, &err), FARM_OK, "%s",
-                 err.message);
+    with_segment view = open_segment(dup(segment.fd_readonly), false);
     farm_segment_populate(&view);
     cr_assert_eq(farm_place_transparent_bytes(view.header), 4 << 20, "and whoever opens it maps them whole");
     cr_assert(shows_pattern(&view));
-    farm_segment_close(&view);
-    farm_segment_close(&segment);
 }
 
 Test(shm, takes_huge_pages_from_the_pool_and_hands_them_over) {
     enum { WANTED = 3 << 20 };
     if (farm_limits_huge_available_bytes("/", -1) < 4 << 20)
         cr_skip_test("fewer than two free 2 MiB pages (vm.nr_hugepages)");
-    struct farm_segment_request request = request_of(WANTED);
-    request.huge = true;
-    struct farm_segment segment = create(&request), view;
-    char text[512];
-    farm_segment_describe(&segment, text, sizeof text);
+    with_segment segment = create(request_of(WANTED, -1, true));
+    const char *text = described(&segment);
     cr_assert_eq(segment.pages, FARM_PAGES_HUGE, "%s", text);
     cr_assert_eq(segment.bytes, 4 << 20);
     cr_assert(strstr(text, "in 2 MiB pages"), "%s", text);
     cr_assert(ftruncate(segment.fd, 0) == -1 && errno == EPERM);
     write_pattern(&segment);
-    struct farm_error err = {0};
-    cr_assert_eq(farm_segment_open(dup(segment.fd_readonly), false, FARM_SEGMENT_UP, HASH, &view, &err), FARM_OK, "%s",
-                 err.message);
+    with_segment view = open_segment(dup(segment.fd_readonly), false);
     cr_assert_eq(view.pages, FARM_PAGES_HUGE);
     cr_assert(shows_pattern(&view));
-    farm_segment_close(&view);
-    farm_segment_close(&segment);
 }
 
 // A node with memory that this process may use.
@@ -521,11 +472,9 @@ static int some_node(void) {
 }
 
 Test(shm, every_page_lies_on_the_node_asked_for) {
-    struct farm_segment_request request = request_of(4 << 20);
-    request.node = some_node();
-    struct farm_segment segment = create(&request);
-    char text[512];
-    farm_segment_describe(&segment, text, sizeof text);
+    struct farm_segment_request request = request_of(4 << 20, some_node(), false);
+    with_segment segment = create(request);
+    const char *text = described(&segment);
     cr_assert(segment.placement == FARM_PLACEMENT_BOUND || segment.placement == FARM_PLACEMENT_FIRST_TOUCH, "%s", text);
     cr_assert_eq(segment.pages_elsewhere, 0);
     for (size_t at = 0; at < segment.bytes; at += PAGE) {
@@ -534,12 +483,10 @@ Test(shm, every_page_lies_on_the_node_asked_for) {
         if (move_pages(0, 1, &page, NULL, &node, 0)) cr_skip_test("move_pages(2) is refused here: %s", strerror(errno));
         cr_assert_eq(node, request.node, "page %zu: %s", at / PAGE, text);
     }
-    farm_segment_close(&segment);
 }
 
 Test(shm, refuses_a_node_that_is_not_there) {
-    struct farm_segment_request request = request_of(BYTES);
-    request.node = 1000;
+    struct farm_segment_request request = request_of(BYTES, 1000, false);
     struct farm_segment segment;
     struct farm_error err = {0};
     enum farm_status status = farm_segment_create(&request, &segment, &err);
@@ -565,8 +512,7 @@ static bool refuse_calls(long first, long second) {
 Test(shm, refuses_a_node_that_is_not_there_where_mbind_is_refused) {
     if (access("/sys/devices/system/node/online", R_OK)) cr_skip_test("this kernel lists no NUMA nodes");
     if (!refuse_calls(SYS_mbind, SYS_mbind)) cr_skip_test("no seccomp filters here");
-    struct farm_segment_request request = request_of(BYTES);
-    request.node = 1000;
+    struct farm_segment_request request = request_of(BYTES, 1000, false);
     struct farm_segment segment;
     struct farm_error err = {0};
     cr_assert_eq(farm_segment_create(&request, &segment, &err), FARM_E_LIMIT);
@@ -575,33 +521,27 @@ Test(shm, refuses_a_node_that_is_not_there_where_mbind_is_refused) {
 
 Test(shm, touches_first_from_the_node_where_mbind_is_refused) {
     if (!refuse_calls(SYS_mbind, SYS_mbind)) cr_skip_test("no seccomp filters here");
-    struct farm_segment_request request = request_of(4 << 20);
-    request.node = some_node();
-    struct farm_segment segment = create(&request);
-    char text[512];
-    farm_segment_describe(&segment, text, sizeof text);
+    with_segment segment = create(request_of(4 << 20, some_node(), false));
+    const char *text = described(&segment);
     cr_assert_eq(segment.placement, FARM_PLACEMENT_FIRST_TOUCH, "%s", text);
     cr_assert(strstr(text, "first touched on node"), "%s", text);
-    farm_segment_close(&segment);
 }
 
 Test(shm, asks_numa_maps_where_move_pages_is_refused_too) {
     if (access("/proc/self/numa_maps", R_OK)) cr_skip_test("this kernel has no /proc/self/numa_maps");
     if (!refuse_calls(SYS_mbind, SYS_move_pages)) cr_skip_test("no seccomp filters here");
-    struct farm_segment_request request = request_of(4 << 20);
-    request.node = some_node();
-    struct farm_segment segment = create(&request);
+    struct farm_segment_request request = request_of(4 << 20, some_node(), false);
+    with_segment segment = create(request);
     cr_assert_eq(segment.placement, FARM_PLACEMENT_FIRST_TOUCH);
     size_t elsewhere = 99;
     cr_assert(farm_place_verify(segment.header, segment.bytes, PAGE, request.node, &elsewhere));
     cr_assert_eq(elsewhere, 0);
     cr_assert(farm_place_verify(segment.header, segment.bytes, PAGE, request.node + 1, &elsewhere));
     cr_assert_eq(elsewhere, segment.bytes / PAGE, "asked for another node, every page is elsewhere");
-    farm_segment_close(&segment);
 }
 
 Test(shm, verification_finds_pages_elsewhere_and_pages_that_are_missing) {
-    struct farm_segment segment = create_plain();
+    with_segment segment = create_plain();
     size_t pages = segment.bytes / PAGE, elsewhere = 99;
     if (!farm_place_verify(segment.header, segment.bytes, PAGE, some_node() + 1, &elsewhere))
         cr_skip_test("neither move_pages(2) nor numa_maps here");
@@ -613,5 +553,4 @@ Test(shm, verification_finds_pages_elsewhere_and_pages_that_are_missing) {
     cr_assert(farm_place_verify(unpopulated, 8 * PAGE, PAGE, -1, &elsewhere));
     cr_assert_eq(elsewhere, 7);
     munmap(unpopulated, 8 * PAGE);
-    farm_segment_close(&segment);
 }
