@@ -51,8 +51,8 @@ static struct answer answer_new(const struct farm_net *net, int batch) {
     return a;
 }
 
-static void answer_free(struct answer a) {
-    free(a.logits);
+static void answer_free(const struct answer *a) {
+    free(a->logits);
 }
 
 static struct problem *problem_new(const struct farm_net_spec *spec, const struct farm_net_io *io, int batch) {
@@ -73,15 +73,21 @@ static struct problem *problem_new(const struct farm_net_spec *spec, const struc
     return p;
 }
 
-static void problem_free(struct problem *p) {
-    void *const parts[] = {p->params, p->input, p->rows, p->dlogits, p->dvalue};
+static void problem_free(struct problem **p) {
+    void *const parts[] = {(*p)->params, (*p)->input, (*p)->rows, (*p)->dlogits, (*p)->dvalue, (*p)->right.logits, *p};
     for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++) free(parts[i]);
-    answer_free(p->right);
-    free(p);
 }
 
-// --- A plain network in f64, which can round where the executor rounds
-// ---------------------------------------------------------------------------------------------------
+static void executor_free(struct farm_executor **executor) {
+    farm_executor_destroy(*executor);
+}
+
+// Locals that are freed where their scope ends.
+#define with_answer   __attribute__((cleanup(answer_free))) struct answer
+#define with_problem  __attribute__((cleanup(problem_free))) struct problem
+#define with_executor __attribute__((cleanup(executor_free))) struct farm_executor
+
+// ---- A plain network in f64, which can round where the executor rounds ----
 
 // How an op computes. EXACT: f64 throughout. BF16: what the op reads and what it stores, forward and backward, is bf16,
 // and so are its packed weights; so a row between two ops is bf16 if either is BF16. I16: the first convolution, as
@@ -341,8 +347,7 @@ static struct answer plain_answer(const struct problem *p, const enum arithmetic
 
 static const enum arithmetic all_exact[FARM_NET_OPS_MAX];
 
-// --- Problems
-// -----------------------------------------------------------------------------------------------------------------
+// ---- Problems ----
 
 #define CONV(out_, kernel_, stride_)                                                                                   \
     { .kind = FARM_LAYER_CONV, .out = out_, .kernel = kernel_, .stride = stride_ }
@@ -432,8 +437,7 @@ static struct problem *problem_random(const struct farm_net_spec *spec, const st
 
 static const struct farm_net_io atari = {.frame_channels = 1, .height = 84, .width = 84, .stack = 4, .actions = 6};
 
-// --- Checks
-// -------------------------------------------------------------------------------------------------------------------
+// ---- Checks ----
 
 static double distance(const float *a, const float *b, size_t count) {
     double off = 0, norm = 0;
@@ -508,11 +512,9 @@ static void expect_answer(const struct problem *p, struct answer a, double most)
 
 static void expect_solved(const struct problem *p, double most) {
     const struct farm_arithmetic f32 = f32_of(&p->net);
-    struct farm_executor *executor = executor_new(p, p->batch, true, &f32);
-    const struct answer a = answer_of(executor, p, p->batch);
+    with_executor *executor = executor_new(p, p->batch, true, &f32);
+    const with_answer a = answer_of(executor, p, p->batch);
     expect_answer(p, a, most);
-    answer_free(a);
-    farm_executor_destroy(executor);
 }
 
 // What the plain network does about it.
@@ -540,25 +542,22 @@ static void emulate(const struct problem *p, int emulations, struct emulation *e
     e->answer = plain_answer(p, e->ops, 0, 0);
     memset(e->spread, 0, sizeof e->spread);
     for (int i = 0; i < emulations; i++) {
-        const struct answer other = plain_answer(p, e->ops, 1.0 / 64, (uint64_t)i);
+        const with_answer other = plain_answer(p, e->ops, 1.0 / 64, (uint64_t)i);
         for (int k = 0; k < part_count(p); k++)
             e->spread[k] += pow(part_distance(p, other, e->answer, k), 2) / emulations;
-        answer_free(other);
     }
     for (int k = 0; k < part_count(p); k++) e->spread[k] = sqrt(e->spread[k]);
 }
 
 static void expect_emulated(const struct problem *p, int n, const struct farm_arithmetic *arithmetic,
                             const struct emulation *e) {
-    struct farm_executor *executor = executor_new(p, p->batch, true, arithmetic);
-    const struct answer a = answer_of(executor, p, p->batch);
+    with_executor *executor = executor_new(p, p->batch, true, arithmetic);
+    const with_answer a = answer_of(executor, p, p->batch);
     for (int k = 0; k < part_count(p); k++) {
         const double off = part_distance(p, a, e->answer, k), most = 1e-5 + 3 * e->spread[k];
         cr_expect(off <= most, "%s, arithmetic %d: %s: off by %g, more than %g", p->spec.name, n, part_name(p, k), off,
                   most);
     }
-    answer_free(a);
-    farm_executor_destroy(executor);
 }
 
 // Layouts share an emulation.
@@ -574,19 +573,16 @@ static void expect_each_emulated(const struct problem *p, int emulations) {
         if (k == count) emulate(p, emulations, &known[count++]);
         expect_emulated(p, n, &arithmetic, &known[k]);
     }
-    for (int k = 0; k < count; k++) answer_free(known[k].answer);
+    for (int k = 0; k < count; k++) answer_free(&known[k].answer);
 }
 
-// --- Tests
-// --------------------------------------------------------------------------------------------------------------------
+// ---- Tests ----
 
 Test(nn, the_plain_network_of_this_test_agrees_with_jax_and_pytorch) {
     for (int i = 0; i < VECTOR_CASES; i++) {
-        struct problem *p = problem_read(&vector_cases[i]);
-        const struct answer a = plain_answer(p, all_exact, 0, 0);
+        with_problem *p = problem_read(&vector_cases[i]);
+        const with_answer a = plain_answer(p, all_exact, 0, 0);
         expect_answer(p, a, 1e-6);
-        answer_free(a);
-        problem_free(p);
     }
 }
 
@@ -594,46 +590,41 @@ Test(nn, the_plain_network_of_this_test_agrees_with_jax_and_pytorch) {
 // before it rounds, which moves them by a tenth at most.
 Test(nn, the_emulated_bf16_is_off_as_much_as_that_of_jax_and_pytorch) {
     for (int i = 0; i < VECTOR_CASES; i++) {
-        struct problem *p = problem_read(&vector_cases[i]);
+        with_problem *p = problem_read(&vector_cases[i]);
         enum arithmetic ops[FARM_NET_OPS_MAX];
         for (int k = 0; k < FARM_NET_OPS_MAX; k++) ops[k] = BF16;
-        const struct answer a = plain_answer(p, ops, 0, 0);
+        const with_answer a = plain_answer(p, ops, 0, 0);
         for (int k = 0; k < part_count(p); k++) {
             const double off = part_distance(p, a, p->right, k), theirs = (double)p->bf16_errors[k];
             const double most = i == DEEP ? 0.1 * theirs : 1e-6;
             cr_expect(fabs(off - theirs) <= most, "%s: %s: off by %g, not %g", p->spec.name, part_name(p, k), off,
                       theirs);
         }
-        answer_free(a);
-        problem_free(p);
     }
 }
 
 Test(nn, f32_agrees_with_jax_and_pytorch) {
     for (int i = 0; i < VECTOR_CASES; i++) {
-        struct problem *p = problem_read(&vector_cases[i]);
+        with_problem *p = problem_read(&vector_cases[i]);
         expect_solved(p, 2e-6);
-        problem_free(p);
     }
 }
 
 Test(nn, each_arithmetic_computes_small_networks_as_emulated) {
     for (int i = 0; i < VECTOR_CASES; i++) {
-        struct problem *p = problem_read(&vector_cases[i]);
+        with_problem *p = problem_read(&vector_cases[i]);
         expect_each_emulated(p, 16);
-        problem_free(p);
     }
 }
 
 Test(nn, shallow_and_nature_agree_with_the_plain_network) {
     static const char *const names[] = {"shallow", "nature"};
     for (int i = 0; i < 2; i++) {
-        struct problem *p = problem_random(farm_net_find(names[i], NULL), &atari, 3);
-        answer_free(p->right);
+        with_problem *p = problem_random(farm_net_find(names[i], NULL), &atari, 3);
+        answer_free(&p->right);
         p->right = plain_answer(p, all_exact, 0, 0);
         expect_solved(p, 1e-5);
         expect_each_emulated(p, 2);
-        problem_free(p);
     }
 }
 
@@ -650,17 +641,16 @@ Test(nn, deep_agrees_with_the_plain_network) {
         {{.frame_channels = 1, .height = 1, .width = 1, .stack = 2, .actions = 2}, 4},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-        struct problem *p = problem_random(farm_net_find("deep", NULL), &cases[i].io, cases[i].batch);
-        answer_free(p->right);
+        with_problem *p = problem_random(farm_net_find("deep", NULL), &cases[i].io, cases[i].batch);
+        answer_free(&p->right);
         p->right = plain_answer(p, all_exact, 0, 0);
         expect_solved(p, 1e-5);
         if (i >= 2) expect_each_emulated(p, 4); // blocks of channels too, which the vectors' networks are too small for
-        problem_free(p);
     }
 }
 
 Test(nn, refuses_arithmetic_that_this_cpu_or_network_cannot_have) {
-    struct problem *p = problem_random(farm_net_find("deep", NULL), &atari, 1);
+    with_problem *p = problem_random(farm_net_find("deep", NULL), &atari, 1);
     struct farm_executor *executor;
     struct farm_error err;
     struct farm_arithmetic a;
@@ -679,48 +669,40 @@ Test(nn, refuses_arithmetic_that_this_cpu_or_network_cannot_have) {
         cr_expect_eq(farm_executor_create(&config, &executor, &err), FARM_E_INVALID, "case %d", i);
         cr_expect_null(executor);
     }
-    problem_free(p);
 }
 
 // A partly filled rung gives what the exact size gives, whatever was computed before in the rows beyond: here NaN.
 Test(nn, padding_changes_nothing) {
     for (int i = 0; i < VECTOR_CASES; i++)
         for (int n = 0;; n++) {
-            struct problem *p = problem_random(&vector_cases[i].spec, &vector_cases[i].io, 8);
+            with_problem *p = problem_random(&vector_cases[i].spec, &vector_cases[i].io, 8);
             struct farm_arithmetic arithmetic;
             if (!nth_arithmetic(&p->net, n, &arithmetic)) {
-                problem_free(p);
                 break;
             }
-            struct farm_executor *small = executor_new(p, 3, true, &arithmetic);
-            struct farm_executor *large = executor_new(p, 8, true, &arithmetic);
-            const struct answer expected = answer_of(small, p, 3);
+            with_executor *small = executor_new(p, 3, true, &arithmetic);
+            with_executor *large = executor_new(p, 8, true, &arithmetic);
+            const with_answer expected = answer_of(small, p, 3);
             cr_assert_eq(expected.padded, 3);
-            struct problem *poison = problem_random(&vector_cases[i].spec, &vector_cases[i].io, 8);
+            with_problem *poison = problem_random(&vector_cases[i].spec, &vector_cases[i].io, 8);
             for (size_t k = 0; k < p->net.parameter_count; k++) poison->params[k] = NAN;
             farm_executor_load(large, poison->params);
             if (i == FLAT)
                 for (int k = 0; k < 8 * poison->net.io.flat; k++) ((float *)poison->input)[k] = NAN;
-            answer_free(answer_of(large, poison, 8));
+            with_answer of_poison = answer_of(large, poison, 8);
             farm_executor_load(large, p->params);
-            const struct answer a = answer_of(large, p, 3);
+            const with_answer a = answer_of(large, p, 3);
             cr_expect_eq(a.padded, 4);
             cr_expect(distance(a.logits, expected.logits, (size_t)(3 * p->net.io.actions)) < 1e-6);
             cr_expect(distance(a.value, expected.value, 3) < 1e-6);
             cr_expect(distance(a.grads, expected.grads, p->net.parameter_count) < 1e-6);
-            answer_free(expected);
-            answer_free(a);
-            farm_executor_destroy(small);
-            farm_executor_destroy(large);
-            problem_free(poison);
-            problem_free(p);
         }
 }
 
 Test(nn, every_batch_up_to_the_largest_gives_each_row_the_same_answer) {
-    struct problem *p = problem_random(&vector_cases[GREY].spec, &vector_cases[GREY].io, 37);
+    with_problem *p = problem_random(&vector_cases[GREY].spec, &vector_cases[GREY].io, 37);
     const struct farm_arithmetic f32 = f32_of(&p->net);
-    struct farm_executor *executor = executor_new(p, 37, true, &f32);
+    with_executor *executor = executor_new(p, 37, true, &f32);
     const size_t actions = (size_t)p->net.io.actions;
     farm_executor_forward(executor, p->rows, farm_sequence_rows(37), p->right.logits, p->right.value);
     float logits[37 * 5], value[37];
@@ -730,26 +712,21 @@ Test(nn, every_batch_up_to_the_largest_gives_each_row_the_same_answer) {
         cr_expect(distance(logits, p->right.logits, (size_t)batch * actions) < 1e-6, "batch %d", batch);
         cr_expect(distance(value, p->right.value, (size_t)batch) < 1e-6, "batch %d", batch);
     }
-    farm_executor_destroy(executor);
-    problem_free(p);
 }
 
 Test(nn, gradients_are_added_to_what_is_there) {
     for (int i = 0; i < VECTOR_CASES; i++) {
-        struct problem *p = problem_read(&vector_cases[i]);
+        with_problem *p = problem_read(&vector_cases[i]);
         struct farm_arithmetic arithmetic;
         for (int n = 0; nth_arithmetic(&p->net, n, &arithmetic); n++) continue; // the last one
-        struct farm_executor *executor = executor_new(p, p->batch, true, &arithmetic);
-        const struct answer once = answer_of(executor, p, p->batch);
+        with_executor *executor = executor_new(p, p->batch, true, &arithmetic);
+        const with_answer once = answer_of(executor, p, p->batch);
         float *twice = array(p->net.parameter_count, sizeof *twice);
         memcpy(twice, once.grads, p->net.parameter_count * sizeof *twice);
         farm_executor_backward(executor, p->rows, farm_sequence_rows(p->batch), p->dlogits, p->dvalue, twice);
         for (size_t k = 0; k < p->net.parameter_count; k++) twice[k] /= 2;
         cr_expect(distance(twice, once.grads, p->net.parameter_count) < 1e-6);
         free(twice);
-        answer_free(once);
-        farm_executor_destroy(executor);
-        problem_free(p);
     }
 }
 
@@ -757,19 +734,16 @@ Test(nn, gradients_are_added_to_what_is_there) {
 Test(nn, inference_gives_what_training_gives) {
     static const char *const names[] = {"shallow", "deep"};
     for (int i = 0; i < 2; i++) {
-        struct problem *p = problem_random(farm_net_find(names[i], NULL), &atari, 4);
+        with_problem *p = problem_random(farm_net_find(names[i], NULL), &atari, 4);
         struct farm_arithmetic arithmetic;
         for (int n = 0; nth_arithmetic(&p->net, n, &arithmetic); n++) continue; // the last one
-        struct farm_executor *training = executor_new(p, 4, true, &arithmetic);
-        struct farm_executor *inference = executor_new(p, 4, false, &arithmetic);
+        with_executor *training = executor_new(p, 4, true, &arithmetic);
+        with_executor *inference = executor_new(p, 4, false, &arithmetic);
         float logits[4 * 6], value[4];
         farm_executor_forward(training, p->rows, farm_sequence_rows(4), p->right.logits, p->right.value);
         farm_executor_forward(inference, p->rows, farm_sequence_rows(4), logits, value);
         cr_expect(distance(logits, p->right.logits, 24) < 1e-6, "%s", names[i]);
         cr_expect(distance(value, p->right.value, 4) < 1e-6, "%s", names[i]);
-        farm_executor_destroy(training);
-        farm_executor_destroy(inference);
-        problem_free(p);
     }
 }
 
@@ -782,7 +756,7 @@ struct job {
 static void *run_job(void *context) {
     struct job *job = context;
     for (int i = 0; i < 8; i++) {
-        if (i > 0) answer_free(job->answer);
+        if (i > 0) answer_free(&job->answer);
         job->answer = answer_of(job->executor, job->p, job->p->batch);
     }
     return NULL;
@@ -790,7 +764,7 @@ static void *run_job(void *context) {
 
 // The executors are made here and run elsewhere: oneDNN must not keep anything with the thread that made them.
 Test(nn, executors_side_by_side_give_the_same_bits) {
-    struct problem *p = problem_random(farm_net_find("shallow", NULL), &atari, 5);
+    with_problem *p = problem_random(farm_net_find("shallow", NULL), &atari, 5);
     struct job jobs[3];
     pthread_t threads[2];
     struct farm_arithmetic arithmetic;
@@ -805,18 +779,16 @@ Test(nn, executors_side_by_side_give_the_same_bits) {
         cr_expect_arr_eq(jobs[i].answer.grads, jobs[2].answer.grads, p->net.parameter_count * sizeof(float));
     }
     for (int i = 0; i < 3; i++) {
-        answer_free(jobs[i].answer);
+        answer_free(&jobs[i].answer);
         farm_executor_destroy(jobs[i].executor);
     }
-    problem_free(p);
 }
 
 Test(nn, refuses_a_batch_of_none) {
-    struct problem *p = problem_read(&vector_cases[FLAT]);
+    with_problem *p = problem_read(&vector_cases[FLAT]);
     const struct farm_arithmetic f32 = f32_of(&p->net);
     const struct farm_executor_config config = {.net = &p->net, .batch_max = 0, .arithmetic = &f32};
     struct farm_executor *executor;
     cr_expect_eq(farm_executor_create(&config, &executor, NULL), FARM_E_INVALID);
     cr_expect_null(executor);
-    problem_free(p);
 }

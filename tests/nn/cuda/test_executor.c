@@ -147,7 +147,8 @@ static void problem_free_host(struct problem *p) {
     free(p);
 }
 
-static void problem_free(struct problem *p) {
+static void problem_free(struct problem **problem) {
+    struct problem *p = *problem;
     void *const device[] = {p->device_input,  p->device_pointers,  p->device_dlogits,
                             p->device_dvalue, p->device_params[0], p->device_params[1]};
     for (size_t i = 0; i < sizeof device / sizeof *device; i++) CUDA(cudaFree(device[i]));
@@ -189,18 +190,27 @@ static void answer_fetch(const struct problem *p, int rows, struct answer *a) {
     free(again);
 }
 
-static void answer_free_host(struct answer a) {
-    free(a.logits);
-    free(a.value);
-    free(a.grads);
+static void answer_free_host(const struct answer *a) {
+    free(a->logits);
+    free(a->value);
+    free(a->grads);
 }
 
-static void answer_free(struct answer a) {
+static void answer_free(const struct answer *a) {
     answer_free_host(a);
-    CUDA(cudaFree(a.device_logits));
-    CUDA(cudaFree(a.device_value));
-    CUDA(cudaFree(a.device_grads));
+    CUDA(cudaFree(a->device_logits));
+    CUDA(cudaFree(a->device_value));
+    CUDA(cudaFree(a->device_grads));
 }
+
+static void executor_free(struct farm_cuda_executor **executor) {
+    farm_cuda_executor_destroy(*executor);
+}
+
+// Locals that are freed where their scope ends.
+#define with_answer   __attribute__((cleanup(answer_free))) struct answer
+#define with_problem  __attribute__((cleanup(problem_free))) struct problem
+#define with_executor __attribute__((cleanup(executor_free))) struct farm_cuda_executor
 
 static struct farm_cuda_libraries libraries; // the stand-ins' table; executors keep its address
 
@@ -289,11 +299,9 @@ static void expect_right(const struct problem *p, const struct answer *a, const 
 
 static void expect_solved(const struct problem *p, enum farm_precision precision, const struct bounds *most) {
     const struct farm_cuda_executor_config config = config_of(p, p->rows, precision);
-    struct farm_cuda_executor *executor = executor_new(&config);
-    const struct answer a = answer_of(executor, p, p->rows);
+    with_executor *executor = executor_new(&config);
+    const with_answer a = answer_of(executor, p, p->rows);
     expect_right(p, &a, most);
-    answer_free(a);
-    farm_cuda_executor_destroy(executor);
 }
 
 // ---- networks ----
@@ -343,69 +351,56 @@ TestSuite(nn_cuda, .init = setup, .fini = teardown);
 
 Test(nn_cuda, f32_agrees_with_the_cpu) {
     for (int i = 0; i < CASES; i++) {
-        struct problem *p = problem_at(i);
+        with_problem *p = problem_at(i);
         expect_solved(p, FARM_PRECISION_F32, &f32_bounds);
-        problem_free(p);
     }
 }
 
 Test(nn_cuda, f32_agrees_with_the_cpu_on_a_network_of_odd_sizes) {
-    struct problem *p = problem_of(&odd_net, &odd_io, 5);
+    with_problem *p = problem_of(&odd_net, &odd_io, 5);
     expect_solved(p, FARM_PRECISION_F32, &f32_bounds);
-    problem_free(p);
 }
 
 Test(nn_cuda, auto_is_bf16_and_agrees_with_the_cpu_within_its_bounds) {
     for (int i = 0; i < CASES; i++) {
-        struct problem *p = problem_at(i);
+        with_problem *p = problem_at(i);
         expect_solved(p, FARM_PRECISION_AUTO, &cases[i].bf16);
         const struct farm_cuda_executor_config config = config_of(p, 1, FARM_PRECISION_AUTO);
-        struct farm_cuda_executor *executor = executor_new(&config);
+        with_executor *executor = executor_new(&config);
         cr_expect_eq(farm_cuda_executor_precision(executor), FARM_PRECISION_BF16);
-        farm_cuda_executor_destroy(executor);
-        problem_free(p);
     }
 }
 
 // Fewer rows than fit, odd ones too, in any order: each row's answer stays what it was, to the bit.
 Test(nn_cuda, every_number_of_rows_gives_each_row_the_same_answer) {
-    struct problem *p = problem_of(&odd_net, &odd_io, 7);
+    with_problem *p = problem_of(&odd_net, &odd_io, 7);
     const struct farm_cuda_executor_config config = config_of(p, 9, FARM_PRECISION_BF16);
-    struct farm_cuda_executor *executor = executor_new(&config);
-    const struct answer whole = answer_of(executor, p, 7);
+    with_executor *executor = executor_new(&config);
+    const with_answer whole = answer_of(executor, p, 7);
     static const int rows[] = {1, 6, 3, 7, 2, 1};
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        const struct answer a = answer_of(executor, p, rows[i]);
+        const with_answer a = answer_of(executor, p, rows[i]);
         cr_expect_arr_eq(a.logits, whole.logits, (size_t)(rows[i] * p->net.io.actions) * sizeof(float));
         cr_expect_arr_eq(a.value, whole.value, (size_t)rows[i] * sizeof(float));
-        answer_free(a);
     }
-    answer_free(whole);
-    farm_cuda_executor_destroy(executor);
-    problem_free(p);
 }
 
 Test(nn_cuda, inference_gives_what_training_gives) {
     for (int i = 0; i < CASES; i++) {
-        struct problem *p = problem_at(i);
+        with_problem *p = problem_at(i);
         struct farm_cuda_executor_config config = config_of(p, p->rows, FARM_PRECISION_BF16);
-        struct farm_cuda_executor *training = executor_new(&config);
+        with_executor *training = executor_new(&config);
         const size_t training_bytes = farm_cuda_executor_bytes(&config);
         config.training = false;
-        struct farm_cuda_executor *inference = executor_new(&config);
+        with_executor *inference = executor_new(&config);
         cr_expect_lt(farm_cuda_executor_bytes(&config), training_bytes);
-        struct answer a = answer_new(p), b = answer_new(p);
+        with_answer a = answer_new(p), b = answer_new(p);
         run_forward(training, NULL, p, p->rows, &a);
         run_forward(inference, NULL, p, p->rows, &b);
         answer_fetch(p, p->rows, &a);
         answer_fetch(p, p->rows, &b);
         cr_expect_arr_eq(a.logits, b.logits, (size_t)(p->rows * p->net.io.actions) * sizeof(float), "%s", p->spec.name);
         cr_expect_arr_eq(a.value, b.value, (size_t)p->rows * sizeof(float), "%s", p->spec.name);
-        answer_free(a);
-        answer_free(b);
-        farm_cuda_executor_destroy(training);
-        farm_cuda_executor_destroy(inference);
-        problem_free(p);
     }
 }
 
@@ -416,30 +411,26 @@ Test(nn_cuda, what_a_forward_leaves_behind_does_not_matter_to_the_next) {
         .name = "turns",
         .layer_count = 3,
         .layers = {CONV(CONV, 5, 3, 2, RELU), CONV(CONV, 7, 3, 2, RELU), DENSE(11, RELU)}};
-    struct problem *p = problem_of(&turns, &odd_io, 200);
+    with_problem *p = problem_of(&turns, &odd_io, 200);
     struct farm_cuda_executor_config config = config_of(p, p->rows, FARM_PRECISION_BF16);
     config.training = false;
-    struct farm_cuda_executor *executor = executor_new(&config);
-    struct answer first = answer_new(p), second = answer_new(p);
+    with_executor *executor = executor_new(&config);
+    with_answer first = answer_new(p), second = answer_new(p);
     run_forward(executor, NULL, p, p->rows, &first);
     run_forward(executor, NULL, p, p->rows, &second);
     answer_fetch(p, p->rows, &first);
     answer_fetch(p, p->rows, &second);
     cr_expect_arr_eq(second.logits, first.logits, (size_t)(p->rows * p->net.io.actions) * sizeof(float));
     cr_expect_arr_eq(second.value, first.value, (size_t)p->rows * sizeof(float));
-    answer_free(first);
-    answer_free(second);
-    farm_cuda_executor_destroy(executor);
-    problem_free(p);
 }
 
 Test(nn_cuda, gradients_are_added_to_what_is_there) {
     static const enum farm_precision precisions[] = {FARM_PRECISION_F32, FARM_PRECISION_BF16};
-    struct problem *p = problem_of(&odd_net, &odd_io, 4);
+    with_problem *p = problem_of(&odd_net, &odd_io, 4);
     for (int i = 0; i < 2; i++) {
         const struct farm_cuda_executor_config config = config_of(p, 4, precisions[i]);
-        struct farm_cuda_executor *executor = executor_new(&config);
-        struct answer once = answer_of(executor, p, 4), twice = answer_new(p);
+        with_executor *executor = executor_new(&config);
+        with_answer once = answer_of(executor, p, 4), twice = answer_new(p);
         for (int k = 0; k < 2; k++) {
             run_forward(executor, NULL, p, 4, &twice);
             run_backward(executor, NULL, p, 4, &twice);
@@ -447,16 +438,12 @@ Test(nn_cuda, gradients_are_added_to_what_is_there) {
         answer_fetch(p, 4, &twice);
         for (size_t k = 0; k < p->net.parameter_count; k++) twice.grads[k] /= 2;
         cr_expect_lt(distance(twice.grads, once.grads, p->net.parameter_count), 1e-6);
-        answer_free(once);
-        answer_free(twice);
-        farm_cuda_executor_destroy(executor);
     }
-    problem_free(p);
 }
 
 // What cuDNN or cuBLASLt cannot do in one call is done in two, with the same result within roundings.
 Test(nn_cuda, what_the_libraries_cannot_fuse_is_done_after_them) {
-    struct problem *p = problem_of(&odd_net, &odd_io, 3);
+    with_problem *p = problem_of(&odd_net, &odd_io, 3);
     static const int says[] = {0, 0, 0, CUDNN_STATUS_BAD_PARAM, CUDNN_STATUS_NOT_SUPPORTED, 3001, 4001};
     for (int i = 0; i < (int)(sizeof says / sizeof *says); i++) {
         farm_standin_libraries.fused_says = says[i];
@@ -469,41 +456,36 @@ Test(nn_cuda, what_the_libraries_cannot_fuse_is_done_after_them) {
         cr_expect(says[i] ? fused == 0 : fused > 0, "case %d: %ld fused", i, fused);
         cr_expect(says[i] || i == 2 ? plain > 0 : plain == 0, "case %d: %ld plain", i, plain);
     }
-    problem_free(p);
 }
 
 // What cuDNN said would work, and refuses when it is called, is done by the next algorithm, from then on.
 Test(nn_cuda, an_algorithm_whose_call_is_refused_gives_way_to_the_next) {
-    struct problem *p = problem_of(&odd_net, &odd_io, 3);
+    with_problem *p = problem_of(&odd_net, &odd_io, 3);
     static const enum farm_precision precisions[] = {FARM_PRECISION_F32, FARM_PRECISION_BF16};
     for (int i = 0; i < 8; i++) {
         const int direction = i / 2 % 4; // 0: forward, 1: to the input, 2: to the weights, 3: all
         for (int d = 0; d < 3; d++) farm_standin_libraries.refused[d] = direction == d || direction == 3 ? 2 : 0;
         const struct farm_cuda_executor_config config = config_of(p, 3, precisions[i % 2]);
-        struct farm_cuda_executor *executor = executor_new(&config);
+        with_executor *executor = executor_new(&config);
         for (int call = 0; call < 2; call++) {
-            const struct answer a = answer_of(executor, p, 3);
+            const with_answer a = answer_of(executor, p, 3);
             expect_right(p, &a, i % 2 ? &odd_bf16 : &f32_bounds);
-            answer_free(a);
         }
-        farm_cuda_executor_destroy(executor);
     }
-    problem_free(p);
 }
 
 Test(nn_cuda, takes_an_algorithm_that_is_not_deterministic_where_there_is_no_other) {
-    struct problem *p = problem_of(&odd_net, &odd_io, 2);
+    with_problem *p = problem_of(&odd_net, &odd_io, 2);
     farm_standin_libraries.only_random = true;
     expect_solved(p, FARM_PRECISION_F32, &f32_bounds);
-    problem_free(p);
 }
 
 // A graph that was captured once reads parameters, input and gradients anew in each replay.
 Test(nn_cuda, a_captured_graph_computes_anew_in_every_replay) {
-    struct problem *p = problem_of(&odd_net, &odd_io, 3), *other = problem_of(&odd_net, &odd_io, 3);
+    with_problem *p = problem_of(&odd_net, &odd_io, 3), *other = problem_of(&odd_net, &odd_io, 3);
     const struct farm_cuda_executor_config config = config_of(p, 3, FARM_PRECISION_F32);
-    struct farm_cuda_executor *executor = executor_new(&config);
-    struct answer a = answer_of(executor, p, 3);
+    with_executor *executor = executor_new(&config);
+    with_answer a = answer_of(executor, p, 3);
     randomise(other, 8);
     memset(other->grads, 0, other->net.parameter_count * sizeof(float));
     solve(other);
@@ -535,15 +517,11 @@ Test(nn_cuda, a_captured_graph_computes_anew_in_every_replay) {
     CUDA(cudaGraphExecDestroy(exec));
     CUDA(cudaGraphDestroy(graph));
     CUDA(cudaStreamDestroy(stream));
-    answer_free(a);
-    farm_cuda_executor_destroy(executor);
-    problem_free(other);
-    problem_free(p);
 }
 
 Test(nn_cuda, device_order_keeps_every_parameter_and_fills_gaps_with_zeros) {
     for (int i = 0; i < CASES; i++) {
-        struct problem *p = problem_at(i);
+        with_problem *p = problem_at(i);
         const size_t count = p->net.parameter_count, device_count = farm_cuda_executor_parameter_count(&p->net);
         float *device = array(device_count, sizeof *device), *back = array(count, sizeof *back);
         for (size_t k = 0; k < device_count; k++) device[k] = NAN;
@@ -561,13 +539,12 @@ Test(nn_cuda, device_order_keeps_every_parameter_and_fills_gaps_with_zeros) {
         cr_expect_eq(zeros, device_count - count);
         free(device);
         free(back);
-        problem_free(p);
     }
 }
 
 // Places worked out by hand: shallow on 84x84x4 has [16][4][8][8], 16, [32][16][4][4], 32, [256][32*9*9], 256, heads.
 Test(nn_cuda, device_order_is_the_one_that_the_header_tells) {
-    struct problem *p = problem_at(0);
+    with_problem *p = problem_at(0);
     const size_t device_count = farm_cuda_executor_parameter_count(&p->net);
     float *device = array(device_count, sizeof *device);
     for (size_t k = 0; k < p->net.parameter_count; k++) p->params[k] = (float)k;
@@ -585,7 +562,6 @@ Test(nn_cuda, device_order_is_the_one_that_the_header_tells) {
     cr_expect_eq(device[heads + 8 * 256 + 6], (float)t[9].offset);         // its bias
     cr_expect_eq(device_count, heads + 8 * 256 + 128);
     free(device);
-    problem_free(p);
 }
 
 Test(nn_cuda, says_how_much_memory_is_missing) {
@@ -614,27 +590,24 @@ Test(nn_cuda, says_how_much_memory_is_missing) {
 
 // An engine that computes in blocks of eight channels copies the four of 84x84x4 into eight.
 Test(nn_cuda, has_a_workspace_for_padded_pictures_of_the_largest_batch) {
-    struct problem *p = problem_at(0);
+    with_problem *p = problem_at(0);
     struct farm_cuda_executor_config config = config_of(p, 1024, FARM_PRECISION_BF16);
     farm_standin_libraries.workspace_bytes = (size_t)1024 * 84 * 84 * 8 * sizeof(uint16_t);
     for (int training = 0; training < 2; training++) {
         config.training = training;
-        struct farm_cuda_executor *executor = executor_new(&config);
-        const struct answer a = answer_new(p);
+        with_executor *executor = executor_new(&config);
+        const with_answer a = answer_new(p);
         run_forward(executor, NULL, p, p->rows, &a);
         if (training) run_backward(executor, NULL, p, p->rows, &a);
         CUDA(cudaDeviceSynchronize());
-        answer_free(a);
-        farm_cuda_executor_destroy(executor);
     }
-    problem_free(p);
 }
 
 Test(nn_cuda, refuses_what_it_cannot_run) {
     static const struct farm_net_spec lopsided = {
         .name = "lopsided", .layer_count = 2, .layers = {CONV(CONV_SAME, 8, 3, 2, RELU), DENSE(8, RELU)}};
     struct farm_net net;
-    struct farm_cuda_executor *executor = NULL;
+    with_executor *executor = NULL;
     struct farm_error err;
     cr_assert_eq(farm_net_make(&lopsided, &atari, &net, &err), FARM_OK);
     struct farm_cuda_executor_config config = {.net = &net, .batch_max = 1, .libraries = &libraries};
@@ -643,7 +616,6 @@ Test(nn_cuda, refuses_what_it_cannot_run) {
     config.batch_max = 0;
     cr_expect_eq(farm_cuda_executor_create(&config, &executor, &err), FARM_E_INVALID);
     cr_expect_null(executor);
-    farm_cuda_executor_destroy(executor);
 }
 
 static enum farm_status forward_status(struct farm_cuda_executor *executor, const struct problem *p, int rows,
@@ -654,10 +626,10 @@ static enum farm_status forward_status(struct farm_cuda_executor *executor, cons
 }
 
 Test(nn_cuda, says_what_no_algorithm_was_found_for) {
-    struct problem *p = problem_of(&odd_net, &odd_io, 2);
+    with_problem *p = problem_of(&odd_net, &odd_io, 2);
     const struct farm_cuda_executor_config config = config_of(p, 2, FARM_PRECISION_BF16);
-    struct farm_cuda_executor *executor = executor_new(&config);
-    const struct answer a = answer_new(p);
+    with_executor *executor = executor_new(&config);
+    const with_answer a = answer_new(p);
     struct farm_error err;
     farm_standin_libraries.no_algorithm = true;
     cr_expect_eq(forward_status(executor, p, 2, &a, &err), FARM_E_UNSUPPORTED);
@@ -669,17 +641,14 @@ Test(nn_cuda, says_what_no_algorithm_was_found_for) {
     cr_expect_eq(forward_status(executor, p, 2, &a, &err), FARM_OK, "%s",
                  err.message); // nothing is left of the failure
     CUDA(cudaDeviceSynchronize());
-    answer_free(a);
-    farm_cuda_executor_destroy(executor);
-    problem_free(p);
 }
 
 // What failed while it ran is no refusal: nothing else is tried, and neither is it once an algorithm has run.
 Test(nn_cuda, a_convolution_that_fails_is_an_error) {
-    struct problem *p = problem_of(&odd_net, &odd_io, 2);
+    with_problem *p = problem_of(&odd_net, &odd_io, 2);
     const struct farm_cuda_executor_config config = config_of(p, 2, FARM_PRECISION_BF16);
-    struct farm_cuda_executor *executor = executor_new(&config);
-    const struct answer a = answer_new(p);
+    with_executor *executor = executor_new(&config);
+    const with_answer a = answer_new(p);
     struct farm_error err;
     farm_standin_libraries.fused_says = CUDNN_STATUS_EXECUTION_FAILED;
     cr_expect_eq(forward_status(executor, p, 2, &a, &err), FARM_E_IO);
@@ -690,16 +659,13 @@ Test(nn_cuda, a_convolution_that_fails_is_an_error) {
     cr_expect_eq(forward_status(executor, p, 2, &a, &err), FARM_E_IO);
     cr_expect_eq(farm_standin_libraries.plain, 0);
     CUDA(cudaDeviceSynchronize());
-    answer_free(a);
-    farm_cuda_executor_destroy(executor);
-    problem_free(p);
 }
 
 Test(nn_cuda, takes_so_many_numbers_of_rows_and_no_more) {
-    struct problem *p = problem_of(&odd_net, &odd_io, FARM_CUDA_EXECUTOR_ROWS_MAX + 1);
+    with_problem *p = problem_of(&odd_net, &odd_io, FARM_CUDA_EXECUTOR_ROWS_MAX + 1);
     const struct farm_cuda_executor_config config = config_of(p, p->rows, FARM_PRECISION_BF16);
-    struct farm_cuda_executor *executor = executor_new(&config);
-    const struct answer a = answer_new(p);
+    with_executor *executor = executor_new(&config);
+    const with_answer a = answer_new(p);
     struct farm_error err;
     for (int rows = 1; rows <= p->rows; rows++) {
         const enum farm_status expected = rows <= FARM_CUDA_EXECUTOR_ROWS_MAX ? FARM_OK : FARM_E_LIMIT;
@@ -707,9 +673,6 @@ Test(nn_cuda, takes_so_many_numbers_of_rows_and_no_more) {
     }
     cr_expect_eq(forward_status(executor, p, 5, &a, &err), FARM_OK);
     CUDA(cudaDeviceSynchronize());
-    answer_free(a);
-    farm_cuda_executor_destroy(executor);
-    problem_free(p);
 }
 
 Test(nn_cuda, a_device_that_falls_off_is_an_error_and_nothing_worse) {
@@ -724,6 +687,6 @@ Test(nn_cuda, a_device_that_falls_off_is_an_error_and_nothing_worse) {
     cr_expect(strlen(err.message) > 0);
     farm_cuda_executor_destroy(executor);
     farm_standin_reset(); // the device takes its memory with it
-    answer_free_host(a);
+    answer_free_host(&a);
     problem_free_host(p);
 }
