@@ -114,25 +114,26 @@ static void start_actor(struct farm *farm, const struct farm_env_api *api) {
     for (int l = 0; l < LANES; l++) farm->fresh[l] = true;
 }
 
-static void make_farm(struct farm *farm, const struct farm_env_api *api) {
+static struct farm farm_of(const struct farm_env_api *api) {
     struct farm_error err;
     struct farm_ring_spec spec = {.lanes = LANES, .width = WIDTH, .steps = STEPS};
-    memset(farm, 0, sizeof *farm);
+    struct farm farm = {.bell = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)};
     api->spec(&(struct farm_env_config){0}, &spec.env, NULL, 0);
     farm_ring_spec_answers(&spec);
-    cr_assert_eq(farm_ring_create(&spec, 1, -1, false, &farm->supervisor, &err), FARM_OK, "%s", err.message);
-    const int up = duplicate(farm->supervisor.up.fd_readonly), down = duplicate(farm->supervisor.down.fd);
-    cr_assert_eq(farm_ring_open(up, down, FARM_RING_LEARNER, &farm->learner, &err), FARM_OK, "%s", err.message);
-    farm->bell = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+    cr_assert_eq(farm_ring_create(&spec, 1, -1, false, &farm.supervisor, &err), FARM_OK, "%s", err.message);
+    const int up = duplicate(farm.supervisor.up.fd_readonly), down = duplicate(farm.supervisor.down.fd);
+    cr_assert_eq(farm_ring_open(up, down, FARM_RING_LEARNER, &farm.learner, &err), FARM_OK, "%s", err.message);
+    return farm;
 }
+
+// Looks again and again, within our patience, until the condition holds.
+#define until(condition)                                                                                               \
+    for (const uint64_t start = farm_now_ns(); !(condition); sched_yield())                                            \
+    cr_assert_lt(farm_now_ns() - start, patience_ns, "%s", #condition)
 
 static int wait_for_end(struct farm *farm) {
     int status = -1;
-    const uint64_t start = farm_now_ns();
-    while (waitpid(farm->actor, &status, WNOHANG) == 0) {
-        cr_assert_lt(farm_now_ns() - start, patience_ns, "the actor does not end");
-        usleep(1000);
-    }
+    until(waitpid(farm->actor, &status, WNOHANG));
     return status;
 }
 
@@ -141,6 +142,8 @@ static void end_farm(struct farm *farm) {
     farm_ring_close(&farm->supervisor);
     close(farm->bell);
 }
+
+#define with_farm __attribute__((cleanup(end_farm))) struct farm // ended where its scope ends
 
 static int32_t action_of(uint64_t n, uint32_t env) {
     return (int32_t)((n * 7 + env) % 1000);
@@ -212,6 +215,7 @@ static void play(struct farm *farm, uint64_t more) {
 static void stop(struct farm *farm) {
     farm_store_release(&farm->supervisor.down_control->stop, 1);
     farm_learner_notify(&farm->learner);
+    cr_assert_eq(wait_for_end(farm), 0);
 }
 
 static void check_sound(struct farm *farm) {
@@ -224,8 +228,7 @@ static void check_sound(struct farm *farm) {
 // ---- tests ----
 
 Test(actor, plays_every_lane_by_the_rules_of_first_and_last) {
-    struct farm farm;
-    make_farm(&farm, &tally_api);
+    with_farm farm = farm_of(&tally_api);
     start_actor(&farm, &tally_api);
     play(&farm, 300);
     int32_t seeds[LANES * WIDTH];
@@ -235,17 +238,14 @@ Test(actor, plays_every_lane_by_the_rules_of_first_and_last) {
             for (int k = 0; k < l * WIDTH + e; k++) cr_assert_neq(seeds[k], seeds[l * WIDTH + e], "seeds differ");
         }
     stop(&farm);
-    cr_assert_eq(wait_for_end(&farm), 0);
     check_sound(&farm);
     const uint64_t calls = farm_load_relaxed(&farm.learner.up_control->heartbeat);
     cr_assert(calls >= 300u * LANES * WIDTH && calls <= 302u * LANES * WIDTH, "heartbeat %llu",
               (unsigned long long)calls);
-    end_farm(&farm);
 }
 
 Test(actor, a_new_actor_goes_on_where_a_killed_one_stopped) {
-    struct farm farm;
-    make_farm(&farm, &tally_api);
+    with_farm farm = farm_of(&tally_api);
     start_actor(&farm, &tally_api);
     for (uint64_t generation = 1; generation <= 4; generation++) {
         const int32_t seed_before = farm.tally[0][0][0];
@@ -268,59 +268,46 @@ Test(actor, a_new_actor_goes_on_where_a_killed_one_stopped) {
     }
     play(&farm, 50);
     stop(&farm);
-    cr_assert_eq(wait_for_end(&farm), 0);
     check_sound(&farm);
-    end_farm(&farm);
 }
 
 Test(actor, a_new_actor_waits_for_the_answer_to_a_dead_ones_last_step) {
-    struct farm farm;
-    make_farm(&farm, &tally_api);
+    with_farm farm = farm_of(&tally_api);
     start_actor(&farm, &tally_api);
     play(&farm, 5);
     struct farm_lane *lane = &farm.learner.lanes[0];
-    const uint64_t start = farm_now_ns();
-    while (farm_lane_produced(lane) == farm.answered[0]) cr_assert_lt(farm_now_ns() - start, patience_ns);
+    until(farm_lane_produced(lane) != farm.answered[0]);
     kill(farm.actor, SIGKILL);
     wait_for_end(&farm);
     const uint64_t bell = farm_load_acquire(&farm.learner.up_control->doorbell);
     start_actor(&farm, &tally_api);
     farm.fresh[0] = false; // one step of the old actor is still to come
-    while (farm_load_acquire(&farm.learner.up_control->doorbell) == bell)
-        cr_assert_lt(farm_now_ns() - start, patience_ns);
+    until(farm_load_acquire(&farm.learner.up_control->doorbell) != bell);
     usleep(20000);
     cr_assert_eq(farm_lane_produced(lane), farm.answered[0] + 1, "published before the old step was answered");
     check_step(&farm, 0, farm.answered[0], 0);
     farm_lane_answer(lane, farm.answered[0]++);
     farm_learner_notify(&farm.learner);
     farm.fresh[0] = true;
-    while (farm_lane_produced(lane) == farm.answered[0]) cr_assert_lt(farm_now_ns() - start, patience_ns);
+    until(farm_lane_produced(lane) != farm.answered[0]);
     for (uint32_t e = 0; e < WIDTH; e++) check_step(&farm, 0, farm.answered[0], e);
     stop(&farm);
-    cr_assert_eq(wait_for_end(&farm), 0);
-    end_farm(&farm);
 }
 
 Test(actor, stops_while_it_sleeps) {
-    struct farm farm;
-    make_farm(&farm, &tally_api);
+    with_farm farm = farm_of(&tally_api);
     start_actor(&farm, &tally_api);
-    const uint64_t start = farm_now_ns();
-    while (!farm_load_acquire(&farm.learner.up_control->asleep)) cr_assert_lt(farm_now_ns() - start, patience_ns);
+    until(farm_load_acquire(&farm.learner.up_control->asleep));
     for (uint32_t l = 0; l < LANES; l++) cr_assert_eq(farm_lane_produced(&farm.learner.lanes[l]), 1);
     stop(&farm);
-    cr_assert_eq(wait_for_end(&farm), 0);
-    end_farm(&farm);
 }
 
 Test(actor, waits_when_the_ring_is_full) {
-    struct farm farm;
-    make_farm(&farm, &tally_api);
+    with_farm farm = farm_of(&tally_api);
     start_actor(&farm, &tally_api);
     struct farm_lane *lane = &farm.learner.lanes[1];
-    const uint64_t start = farm_now_ns();
     for (uint64_t n = 0; n < STEPS; n++) { // answers, but consumes nothing
-        while (farm_lane_produced(lane) == n) cr_assert_lt(farm_now_ns() - start, patience_ns);
+        until(farm_lane_produced(lane) != n);
         farm_lane_answer(lane, n);
         farm_learner_notify(&farm.learner);
     }
@@ -328,15 +315,12 @@ Test(actor, waits_when_the_ring_is_full) {
     cr_assert_eq(farm_lane_produced(lane), STEPS);
     farm_lane_release(lane, 1);
     farm_learner_notify(&farm.learner);
-    while (farm_lane_produced(lane) == STEPS) cr_assert_lt(farm_now_ns() - start, patience_ns);
+    until(farm_lane_produced(lane) != STEPS);
     stop(&farm);
-    cr_assert_eq(wait_for_end(&farm), 0);
-    end_farm(&farm);
 }
 
 Test(actor, ends_on_sigterm_but_not_on_sigint_or_sigpipe) {
-    struct farm farm;
-    make_farm(&farm, &tally_api);
+    with_farm farm = farm_of(&tally_api);
     start_actor(&farm, &tally_api);
     play(&farm, 10);
     kill(farm.actor, SIGINT);
@@ -345,40 +329,33 @@ Test(actor, ends_on_sigterm_but_not_on_sigint_or_sigpipe) {
     kill(farm.actor, SIGTERM);
     cr_assert_eq(wait_for_end(&farm), 0);
     check_sound(&farm);
-    end_farm(&farm);
 }
 
 Test(actor, refuses_lanes_that_were_made_for_another_environment) {
-    struct farm farm;
     struct farm_error err = {0};
-    make_farm(&farm, &tally_api);
+    with_farm farm = farm_of(&tally_api);
     const struct farm_actor_config config = actor_config(&farm, farm_native_env_find("native/catch"));
     cr_assert_eq(farm_actor_run(&config, &err), 1);
     cr_assert_not_null(strstr(err.message, "not made for environment native/catch"), "%s", err.message);
-    end_farm(&farm);
 }
 
 Test(actor, reports_an_environment_that_breaks_the_contract) {
-    struct farm farm;
-    make_farm(&farm, &tally_api);
+    with_farm farm = farm_of(&tally_api);
     struct farm_env_api rogue = tally_api;
     rogue.step = rogue_step;
     start_actor(&farm, &rogue);
     play(&farm, 1);
     const int status = wait_for_end(&farm);
     cr_assert(WIFEXITED(status) && WEXITSTATUS(status) == FARM_ACTOR_ENV_BROKEN);
-    end_farm(&farm);
 }
 
 Test(actor, passes_on_why_an_environment_cannot_be_made) {
-    struct farm farm;
     struct farm_error err = {0};
     const struct farm_env_option option = {"speed", "3"};
-    make_farm(&farm, farm_native_env_find("native/cartpole"));
+    with_farm farm = farm_of(farm_native_env_find("native/cartpole"));
     struct farm_actor_config config = actor_config(&farm, farm_native_env_find("native/cartpole"));
     config.options = &option;
     config.option_count = 1;
     cr_assert_eq(farm_actor_run(&config, &err), 1);
     cr_assert_not_null(strstr(err.message, "\"speed\""), "%s", err.message);
-    end_farm(&farm);
 }
