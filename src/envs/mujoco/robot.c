@@ -286,79 +286,28 @@ static double double_pendulum_reward(const struct mujoco_env *env, double before
 
 // ---- the robots ----
 
-const struct robot mujoco_cheetah = {
-    .nq_least = 2,
-    .nv_least = 1,
-    .skipped = 1,
-    .velocity_limit = INFINITY,
-    .parts = runner_parts,
-    .start = start_normal,
-    .measure = first_position,
-    .reward = runner_reward,
-};
-const struct robot mujoco_swimmer = {
-    .nq_least = 3,
-    .nv_least = 1,
-    .skipped = 2,
-    .velocity_limit = INFINITY,
-    .parts = runner_parts,
-    .start = start_uniform,
-    .measure = first_position,
-    .reward = runner_reward,
-};
-const struct robot mujoco_hopper = {
-    .nq_least = 3,
-    .nv_least = 3,
-    .skipped = 1,
-    .velocity_limit = 10,
-    .parts = runner_parts,
-    .start = start_uniform,
-    .measure = first_position,
-    .healthy = hopper_healthy,
-    .reward = runner_reward,
-};
-const struct robot mujoco_walker = {
-    .nq_least = 3,
-    .nv_least = 3,
-    .skipped = 1,
-    .velocity_limit = 10,
-    .parts = runner_parts,
-    .start = start_uniform,
-    .measure = first_position,
-    .healthy = walker_healthy,
-    .reward = runner_reward,
-};
-const struct robot mujoco_ant = {
-    .nq_least = 3,
-    .nv_least = 1,
-    .skipped = 2,
-    .velocity_limit = INFINITY,
-    .parts = runner_parts,
-    .start = start_normal,
-    .measure = main_body_position,
-    .healthy = ant_healthy,
-    .reward = runner_reward,
-};
-const struct robot mujoco_humanoid = {
-    .nq_least = 3,
-    .nv_least = 6,
-    .skipped = 2,
-    .velocity_limit = INFINITY,
-    .parts = runner_parts,
-    .start = start_uniform,
-    .measure = mass_centre,
-    .healthy = humanoid_healthy,
-    .reward = runner_reward,
-};
-const struct robot mujoco_humanoid_standup = {
-    .nq_least = 3,
-    .nv_least = 6,
-    .skipped = 2,
-    .velocity_limit = INFINITY,
-    .parts = runner_parts,
-    .start = start_uniform,
-    .reward = standup_reward,
-};
+// One whose observation is runner_parts. In order: positions and velocities that a model has at least, first positions
+// left out, limit of observed velocities.
+#define RUNNER(name, nq, nv, skipped_, limit, start_, measure_, healthy_, reward_)                                     \
+    const struct robot name = {.nq_least = nq,                                                                         \
+                               .nv_least = nv,                                                                         \
+                               .skipped = skipped_,                                                                    \
+                               .velocity_limit = limit,                                                                \
+                               .parts = runner_parts,                                                                  \
+                               .start = start_,                                                                        \
+                               .measure = measure_,                                                                    \
+                               .healthy = healthy_,                                                                    \
+                               .reward = reward_}
+
+RUNNER(mujoco_cheetah, 2, 1, 1, INFINITY, start_normal, first_position, NULL, runner_reward);
+RUNNER(mujoco_swimmer, 3, 1, 2, INFINITY, start_uniform, first_position, NULL, runner_reward);
+RUNNER(mujoco_hopper, 3, 3, 1, 10, start_uniform, first_position, hopper_healthy, runner_reward);
+RUNNER(mujoco_walker, 3, 3, 1, 10, start_uniform, first_position, walker_healthy, runner_reward);
+RUNNER(mujoco_ant, 3, 1, 2, INFINITY, start_normal, main_body_position, ant_healthy, runner_reward);
+RUNNER(mujoco_humanoid, 3, 6, 2, INFINITY, start_uniform, mass_centre, humanoid_healthy, runner_reward);
+RUNNER(mujoco_humanoid_standup, 3, 6, 2, INFINITY, start_uniform, NULL, NULL, standup_reward);
+RUNNER(mujoco_pendulum, 2, 1, 0, INFINITY, start_uniform, NULL, NULL, pendulum_reward);
+
 const struct robot mujoco_reacher = {
     .nq_least = 4,
     .nv_least = 4,
@@ -375,15 +324,6 @@ const struct robot mujoco_pusher = {
     .parts = pusher_parts,
     .start = start_pusher,
     .reward = pusher_reward,
-};
-const struct robot mujoco_pendulum = {
-    .nq_least = 2,
-    .nv_least = 1,
-    .skipped = 0,
-    .velocity_limit = INFINITY,
-    .parts = runner_parts,
-    .start = start_uniform,
-    .reward = pendulum_reward,
 };
 const struct robot mujoco_double_pendulum = {
     .nq_least = 2,
