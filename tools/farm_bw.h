@@ -80,9 +80,21 @@ void farm_bw_clear_progress(struct farm_bw_job *job);
 // A part's share of its time for one of its measurements.
 struct farm_bw_setup farm_bw_setup_for(const struct farm_bw_job *job, double share);
 
-// A figure of the document's "results": its value times scale, in that unit. Nothing measured: nothing added.
-void farm_bw_add(struct farm_bw_job *job, const struct farm_bw_figure *figure, double scale, const char *unit,
-                 bool higher_is_better, const char *name, ...) __attribute__((format(printf, 6, 7)));
+// What a figure is shown in: its value times scale.
+struct farm_bw_unit {
+    double scale;
+    const char *name;
+    bool higher_is_better;
+};
+extern const struct farm_bw_unit farm_bw_gb_per_s, farm_bw_ns;
+
+// A figure of the document's "results". Nothing measured: nothing added.
+void farm_bw_add(struct farm_bw_job *job, const struct farm_bw_figure *figure, const struct farm_bw_unit *unit,
+                 const char *name, ...) __attribute__((format(printf, 4, 5)));
+// The same; prints it as a cell of so many columns too, and sets it in the object under that key.
+void farm_bw_tell(struct farm_bw_job *job, int columns, json_t *object, const char *key,
+                  const struct farm_bw_figure *figure, const struct farm_bw_unit *unit, const char *name, ...)
+    __attribute__((format(printf, 7, 8)));
 
 // A name as a part of a figure's: without blanks. Returns text.
 char *farm_bw_key(const char *name, char *text, size_t bytes);

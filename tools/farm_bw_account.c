@@ -47,19 +47,18 @@ struct farm_bw_setup farm_bw_setup_for(const struct farm_bw_job *job, double sha
 
 // ---- figures ----
 
-void farm_bw_add(struct farm_bw_job *job, const struct farm_bw_figure *figure, double scale, const char *unit,
-                 bool higher_is_better, const char *name, ...) {
+const struct farm_bw_unit farm_bw_gb_per_s = {1e-9, "GB/s", true}, farm_bw_ns = {1, "ns", false};
+
+static void add(struct farm_bw_job *job, const struct farm_bw_figure *figure, const struct farm_bw_unit *unit,
+                const char *name, va_list arguments) {
     char text[128];
-    va_list arguments;
     if (!farm_bw_figure_is(figure) || !(figure->median > 0)) return; // 0: too slow to be seen, and no ratio to anything
-    va_start(arguments, name);
     vsnprintf(text, sizeof text, name, arguments);
-    va_end(arguments);
     json_t *result = farm_json_object(false);
     farm_json_set_text(result, "name", text);
-    farm_json_set_real(result, "value", figure->median * scale);
-    farm_json_set_text(result, "unit", unit);
-    farm_json_set_text(result, "better", higher_is_better ? "higher" : "lower");
+    farm_json_set_real(result, "value", figure->median * unit->scale);
+    farm_json_set_text(result, "unit", unit->name);
+    farm_json_set_text(result, "better", unit->higher_is_better ? "higher" : "lower");
     farm_json_set_real(result, "spread", figure->spread);
     farm_json_set_real(result, "cv", figure->cv);
     farm_json_set_int(result, "samples", (uint64_t)figure->samples);
@@ -68,6 +67,25 @@ void farm_bw_add(struct farm_bw_job *job, const struct farm_bw_figure *figure, d
     farm_json_set_real(result, "ratio", (double)NAN);
     farm_json_set_real(result, "target", (double)NAN);
     json_array_append_new(job->results, result);
+}
+
+void farm_bw_add(struct farm_bw_job *job, const struct farm_bw_figure *figure, const struct farm_bw_unit *unit,
+                 const char *name, ...) {
+    va_list arguments;
+    va_start(arguments, name);
+    add(job, figure, unit, name, arguments);
+    va_end(arguments);
+}
+
+void farm_bw_tell(struct farm_bw_job *job, int columns, json_t *object, const char *key,
+                  const struct farm_bw_figure *figure, const struct farm_bw_unit *unit, const char *name, ...) {
+    char text[32];
+    va_list arguments;
+    va_start(arguments, name);
+    add(job, figure, unit, name, arguments);
+    va_end(arguments);
+    fprintf(job->out, " %*s", columns, farm_bw_cell(figure, unit->scale, text, sizeof text));
+    farm_json_set(object, key, farm_bw_figure_json(figure));
 }
 
 char *farm_bw_key(const char *name, char *text, size_t bytes) {

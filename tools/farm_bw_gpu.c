@@ -113,10 +113,6 @@ static void note_placement(const struct lent *lent, struct farm_bw_conditions *c
 
 // ---- what was measured ----
 
-static void set_figure(json_t *object, const char *key, const struct farm_bw_figure *figure) {
-    farm_json_set(object, key, farm_bw_figure_json(figure));
-}
-
 static void tell_copies(struct farm_bw_job *job, json_t *object, const struct farm_bw_gpu_cell *cell,
                         const char *where) {
     json_t *rows = json_array();
@@ -128,10 +124,8 @@ static void tell_copies(struct farm_bw_job *job, json_t *object, const struct fa
         fprintf(job->out, "    %-24s", memory);
         for (int d = 0; d < FARM_BW_GPU_DIRECTIONS; d++) {
             const char *direction = farm_bw_gpu_direction_name((enum farm_bw_gpu_direction)d);
-            char text[32];
-            fprintf(job->out, " %12s", farm_bw_cell(&cell->copy[m][d], GB, text, sizeof text));
-            farm_bw_add(job, &cell->copy[m][d], GB, "GB/s", true, "gpu.%s.%s.%s", direction, memory, where);
-            set_figure(row, direction, &cell->copy[m][d]);
+            farm_bw_tell(job, 12, row, direction, &cell->copy[m][d], &farm_bw_gb_per_s, "gpu.%s.%s.%s", direction,
+                         memory, where);
         }
         fprintf(job->out, "\n");
         json_array_append_new(rows, row);
@@ -149,14 +143,11 @@ static void tell_pulls(struct farm_bw_job *job, json_t *object, const struct far
         const char *way = farm_bw_gpu_way_name((enum farm_bw_gpu_way)w);
         fprintf(job->out, "    %-24s", way);
         for (int b = 0; b < FARM_BW_GPU_BLOCKS; b++) {
-            const struct farm_bw_figure *figure = &cell->pull[w][b];
-            char text[32];
-            fprintf(job->out, " %12s", farm_bw_cell(figure, GB, text, sizeof text));
-            farm_bw_add(job, figure, GB, "GB/s", true, "gpu.pull.%s_%u.%s", way, farm_bw_gpu_blocks[b], where);
             json_t *row = farm_json_object(false);
             farm_json_set_text(row, "way", way);
             farm_json_set_int(row, "blocks", farm_bw_gpu_blocks[b]);
-            set_figure(row, "bytes_per_s", figure);
+            farm_bw_tell(job, 12, row, "bytes_per_s", &cell->pull[w][b], &farm_bw_gb_per_s, "gpu.pull.%s_%u.%s", way,
+                         farm_bw_gpu_blocks[b], where);
             json_array_append_new(rows, row);
         }
         fprintf(job->out, "\n");
@@ -179,15 +170,14 @@ static void tell_gather(struct farm_bw_job *job, json_t *object, const struct fa
             const char *name = farm_bw_gpu_gatherer_name((enum farm_bw_gpu_gatherer)by);
             const struct farm_bw_figure *figure = &gather->by[by];
             const double ratio = figure->median / reference->median; // NAN where one is missing
-            char text[32], share[32];
-            fprintf(job->out, " %10s", farm_bw_cell(figure, GB, text, sizeof text));
-            if (by) fprintf(job->out, " %5s", farm_heatmap_number(ratio, share, sizeof share));
-            farm_bw_add(job, figure, GB, "GB/s", true, "gpu.gather.%zuB.%s.%s", gather->piece_bytes, name, where);
+            char share[32];
             json_t *row = farm_json_object(false);
             farm_json_set_int(row, "piece_bytes", gather->piece_bytes);
             farm_json_set_int(row, "pieces", gather->pieces);
             farm_json_set_text(row, "by", name);
-            set_figure(row, "bytes_per_s", figure);
+            farm_bw_tell(job, 10, row, "bytes_per_s", figure, &farm_bw_gb_per_s, "gpu.gather.%zuB.%s.%s",
+                         gather->piece_bytes, name, where);
+            if (by) fprintf(job->out, " %5s", farm_heatmap_number(ratio, share, sizeof share));
             farm_json_set_real(row, "ratio_to_one_copy", ratio);
             json_array_append_new(rows, row);
         }
@@ -198,18 +188,18 @@ static void tell_gather(struct farm_bw_job *job, json_t *object, const struct fa
 
 static void tell_cell(struct gpus *g, int n, int d, json_t *object, const struct farm_bw_gpu_cell *cell) {
     struct farm_bw_job *job = g->job;
-    char where[48], rate[32], ns[32];
+    char where[48];
     snprintf(where, sizeof where, "node%d.gpu%d", g->node[n], d);
     tell_copies(job, object, cell, where);
     tell_pulls(job, object, cell, where);
     tell_gather(job, object, cell, where);
-    fprintf(job->out, "  registration %s GB/s; a word to the GPU and one back, a launch included: %s ns\n",
-            farm_bw_cell(&cell->registration, GB, rate, sizeof rate), farm_bw_cell(&cell->flag_ns, 1, ns, sizeof ns));
-    farm_bw_add(job, &cell->registration, GB, "GB/s", true, "gpu.registration.%s", where);
-    farm_bw_add(job, &cell->flag_ns, 1, "ns", false, "gpu.flag_by_launch.%s", where);
     farm_json_set_bool(object, "registered", cell->registered);
-    set_figure(object, "registration_bytes_per_s", &cell->registration);
-    set_figure(object, "flag_by_launch_ns", &cell->flag_ns);
+    fprintf(job->out, "  registration");
+    farm_bw_tell(job, 0, object, "registration_bytes_per_s", &cell->registration, &farm_bw_gb_per_s,
+                 "gpu.registration.%s", where);
+    fprintf(job->out, " GB/s; a word to the GPU and one back, a launch included:");
+    farm_bw_tell(job, 0, object, "flag_by_launch_ns", &cell->flag_ns, &farm_bw_ns, "gpu.flag_by_launch.%s", where);
+    fprintf(job->out, " ns\n");
     farm_bw_tell_conditions(job, object, &cell->conditions);
     for (int m = 0; m < MAPS; m++) {
         const struct farm_bw_figure *figure = &cell->copy[FARM_BW_GPU_PINNED][m];
@@ -298,7 +288,6 @@ static enum farm_status peers(struct gpus *g, double share, struct farm_error *e
         const int from = i / g->devices, to = i % g->devices;
         const struct farm_bw_gpu_config config = config_of(g, from, share / (g->devices * g->devices));
         struct farm_bw_gpu_peer peer;
-        char text[32];
         if (from == to) continue;
         json_t *object = farm_json_object(false);
         farm_json_set_int(object, "from", (uint64_t)from);
@@ -309,13 +298,13 @@ static enum farm_status peers(struct gpus *g, double share, struct farm_error *e
             status = unless_serious(g, object, status, err);
             continue;
         }
-        fprintf(g->job->out, "GPU %d to GPU %d: %s GB/s, %s\n", from, to,
-                farm_bw_cell(&peer.bytes_per_s, GB, text, sizeof text),
+        fprintf(g->job->out, "GPU %d to GPU %d:", from, to);
+        farm_bw_tell(g->job, 0, object, "bytes_per_s", &peer.bytes_per_s, &farm_bw_gb_per_s, "gpu.peer.gpu%d.gpu%d",
+                     from, to);
+        fprintf(g->job->out, " GB/s, %s\n",
                 peer.access ? "with peer access" : "no peer access: through the host's memory");
-        farm_bw_add(g->job, &peer.bytes_per_s, GB, "GB/s", true, "gpu.peer.gpu%d.gpu%d", from, to);
         farm_json_set_bool(object, "peer_access", peer.access);
         farm_json_set_bool(object, "verified", peer.conditions.verified);
-        set_figure(object, "bytes_per_s", &peer.bytes_per_s);
         if (farm_bw_figure_is(&peer.bytes_per_s)) g->peers[i] = peer.bytes_per_s.median * GB;
     }
     return status;

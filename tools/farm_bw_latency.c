@@ -24,29 +24,24 @@ static double median_of(const struct farm_bw_figure *figure, double scale) {
 
 // ---- ladder ----
 
-static json_t *rungs_json(const struct farm_bw_ladder_result *ladder, bool dense) {
+// With the lines side by side too where `dense`.
+static json_t *tell_rungs(struct farm_bw_job *job, const struct farm_bw_ladder_result *ladder, const char *name,
+                          bool dense) {
     json_t *rungs = json_array();
+    char size[32], text[32];
     for (int i = 0; i < ladder->rungs; i++) {
+        const struct farm_bw_rung *rung = &ladder->rung[i];
         json_t *object = farm_json_object(false);
-        farm_json_set_int(object, "bytes", ladder->rung[i].bytes);
-        farm_json_set(object, "ns", farm_bw_figure_json(&ladder->rung[i].ns));
-        if (dense) farm_json_set(object, "dense_ns", farm_bw_figure_json(&ladder->rung[i].dense_ns));
+        farm_json_set_int(object, "bytes", rung->bytes);
+        fprintf(job->out, "  %12s", size_name(rung->bytes, false, size, sizeof size));
+        farm_bw_tell(job, 10, object, "ns", &rung->ns, &farm_bw_ns, "%s.%s", name,
+                     size_name(rung->bytes, true, size, sizeof size));
+        if (dense) fprintf(job->out, " %10s", farm_bw_cell(&rung->dense_ns, 1, text, sizeof text));
+        if (dense) farm_json_set(object, "dense_ns", farm_bw_figure_json(&rung->dense_ns));
+        fprintf(job->out, "\n");
         json_array_append_new(rungs, object);
     }
     return rungs;
-}
-
-static void tell_rungs(struct farm_bw_job *job, const struct farm_bw_ladder_result *ladder, const char *name,
-                       bool dense) {
-    char size[32], ns[32], beside[32];
-    for (int i = 0; i < ladder->rungs; i++) {
-        const struct farm_bw_rung *rung = &ladder->rung[i];
-        fprintf(job->out, "  %12s %10s", size_name(rung->bytes, false, size, sizeof size),
-                farm_bw_cell(&rung->ns, 1, ns, sizeof ns));
-        if (dense) fprintf(job->out, " %10s", farm_bw_cell(&rung->dense_ns, 1, beside, sizeof beside));
-        fprintf(job->out, "\n");
-        farm_bw_add(job, &rung->ns, 1, "ns", false, "%s.%s", name, size_name(rung->bytes, true, size, sizeof size));
-    }
 }
 
 static enum farm_status draw_rungs(struct farm_bw_job *job, const struct farm_bw_ladder_result *ladder,
@@ -80,7 +75,7 @@ static enum farm_status tell_idle(struct farm_bw_job *job, json_t *section, doub
     json_t *object = farm_json_object(false);
     fprintf(job->out, "Idle latency of memory: %s ns (working set %s)\n", farm_bw_cell(&result.ns, 1, ns, sizeof ns),
             size_name(result.bytes, false, size, sizeof size));
-    farm_bw_add(job, &result.ns, 1, "ns", false, "latency.idle");
+    farm_bw_add(job, &result.ns, &farm_bw_ns, "latency.idle");
     farm_json_set(object, "ns", farm_bw_figure_json(&result.ns));
     farm_json_set_int(object, "bytes", result.bytes);
     farm_bw_tell_conditions(job, object, &result.conditions);
@@ -100,9 +95,8 @@ enum farm_status farm_bw_part_latency(struct farm_bw_job *job, json_t *section, 
     if (!farm_bw_stop(job)) status = farm_bw_ladder(&setup, &config, ladder, err);
     if (!status && ladder->rungs) {
         fprintf(job->out, "The cache ladder: ns of a load, CPU %d\n", ladder->cpu);
-        tell_rungs(job, ladder, "latency", false);
         farm_json_set_int(section, "cpu", (uint64_t)ladder->cpu);
-        farm_json_set(section, "ladder", rungs_json(ladder, false));
+        farm_json_set(section, "ladder", tell_rungs(job, ladder, "latency", false));
         farm_bw_tell_conditions(job, section, &ladder->conditions);
         status = draw_rungs(job, ladder, "ladder", false, err);
     }
@@ -117,9 +111,8 @@ enum farm_status farm_bw_part_tlb(struct farm_bw_job *job, json_t *section, stru
     enum farm_status status = farm_bw_tlb(&job->setup, &config, ladder, err);
     if (!status) {
         fprintf(job->out, "Reach of the TLB: ns of a load, one line a page, and as many lines side by side\n");
-        tell_rungs(job, ladder, "tlb", true);
         farm_json_set_int(section, "cpu", (uint64_t)ladder->cpu);
-        farm_json_set(section, "ladder", rungs_json(ladder, true));
+        farm_json_set(section, "ladder", tell_rungs(job, ladder, "tlb", true));
         farm_bw_tell_conditions(job, section, &ladder->conditions);
         status = draw_rungs(job, ladder, "tlb", true, err);
     }
@@ -161,15 +154,13 @@ enum farm_status farm_bw_part_loaded(struct farm_bw_job *job, json_t *section, s
             "GB/s");
     for (int i = 0; i < result.rows; i++) {
         const struct farm_bw_loaded_row *row = &result.row[i];
-        char ns[32], rate[32];
-        fprintf(job->out, "  %12d %10s %10s\n", row->delay, farm_bw_cell(&row->ns, 1, ns, sizeof ns),
-                farm_bw_cell(&row->bytes_per_s, 1e-9, rate, sizeof rate));
-        farm_bw_add(job, &row->ns, 1, "ns", false, "loaded.%d.latency", row->delay);
-        farm_bw_add(job, &row->bytes_per_s, 1e-9, "GB/s", true, "loaded.%d.bandwidth", row->delay);
         json_t *object = farm_json_object(false);
         farm_json_set_int(object, "delay_turns", (uint64_t)row->delay);
-        farm_json_set(object, "ns", farm_bw_figure_json(&row->ns));
-        farm_json_set(object, "bytes_per_s", farm_bw_figure_json(&row->bytes_per_s));
+        fprintf(job->out, "  %12d", row->delay);
+        farm_bw_tell(job, 10, object, "ns", &row->ns, &farm_bw_ns, "loaded.%d.latency", row->delay);
+        farm_bw_tell(job, 10, object, "bytes_per_s", &row->bytes_per_s, &farm_bw_gb_per_s, "loaded.%d.bandwidth",
+                     row->delay);
+        fprintf(job->out, "\n");
         json_array_append_new(rows, object);
     }
     farm_json_set_int(section, "streaming_threads", (uint64_t)result.streams);
@@ -236,7 +227,7 @@ static void set_handoff(struct farm_bw_job *job, json_t *section, const struct f
         if (!farm_bw_figure_is(figure)) continue;
         farm_bw_key(name, key, sizeof key);
         fprintf(job->out, "  %-24s %s ns\n", name, farm_bw_cell(figure, 1, text, sizeof text));
-        farm_bw_add(job, figure, 1, "ns", false, "handoff.%s", key);
+        farm_bw_add(job, figure, &farm_bw_ns, "handoff.%s", key);
         farm_json_set(near, key, farm_bw_figure_json(figure));
     }
     farm_json_set(section, "cpus", cpus);

@@ -19,25 +19,22 @@ static const char *kernel_name(enum farm_bandwidth_op op, enum farm_bandwidth_st
 // ---- all kernels ----
 
 static void tell_kernel(struct farm_bw_job *job, json_t *rows, const struct farm_bw_kernel_row *row) {
-    char name[48], key[96], one[32], cores[32], bus[32];
+    char name[48], key[96], bus[32];
     const char *pattern = farm_bandwidth_pattern_name(row->pattern);
     const bool in_order = row->pattern == FARM_BANDWIDTH_SEQUENTIAL;
-    kernel_name(row->op, row->stores, name, sizeof name);
-    fprintf(job->out, "  %-10s %-11s %10s %10s %10s\n", name, pattern, farm_bw_cell(&row->one, GB, one, sizeof one),
-            farm_bw_cell(&row->cores, GB, cores, sizeof cores),
-            farm_bw_cell(&row->cores, GB * row->bus_factor, bus, sizeof bus));
-    farm_bw_key(name, key, sizeof key);
-    farm_bw_add(job, &row->one, GB, "GB/s", true, "memory.%s%s%s.one_core", key, in_order ? "" : ".",
-                in_order ? "" : pattern);
-    farm_bw_add(job, &row->cores, GB, "GB/s", true, "memory.%s%s%s.all_cores", key, in_order ? "" : ".",
-                in_order ? "" : pattern);
+    const char *dot = in_order ? "" : ".", *way = in_order ? "" : pattern;
+    farm_bw_key(kernel_name(row->op, row->stores, name, sizeof name), key, sizeof key);
     json_t *object = farm_json_object(false);
     farm_json_set_text(object, "kernel", farm_bandwidth_op_name(row->op));
     farm_json_set_bool(object, "nontemporal", row->stores == FARM_BANDWIDTH_NONTEMPORAL);
     farm_json_set_text(object, "pattern", pattern);
     if (row->pattern == FARM_BANDWIDTH_STRIDED) farm_json_set_int(object, "stride_bytes", row->stride_bytes);
-    farm_json_set(object, "one_core_bytes_per_s", farm_bw_figure_json(&row->one));
-    farm_json_set(object, "all_cores_bytes_per_s", farm_bw_figure_json(&row->cores));
+    fprintf(job->out, "  %-10s %-11s", name, pattern);
+    farm_bw_tell(job, 10, object, "one_core_bytes_per_s", &row->one, &farm_bw_gb_per_s, "memory.%s%s%s.one_core", key,
+                 dot, way);
+    farm_bw_tell(job, 10, object, "all_cores_bytes_per_s", &row->cores, &farm_bw_gb_per_s, "memory.%s%s%s.all_cores",
+                 key, dot, way);
+    fprintf(job->out, " %10s\n", farm_bw_cell(&row->cores, GB * row->bus_factor, bus, sizeof bus));
     farm_json_set_real(object, "bus_bytes_per_program_byte", row->bus_factor);
     json_array_append_new(rows, object);
 }
@@ -83,14 +80,15 @@ enum farm_status farm_bw_part_mix(struct farm_bw_job *job, json_t *section, stru
             result.threads == 1 ? "" : "s");
     for (int i = 0; i < FARM_BW_MIXES; i++) {
         const struct farm_bw_mix_row *row = &result.row[i];
-        char text[32], key[32];
-        fprintf(job->out, "  %-22s %10s\n", row->name, farm_bw_cell(&row->bytes_per_s, GB, text, sizeof text));
-        farm_bw_add(job, &row->bytes_per_s, GB, "GB/s", true, "mix.%s", farm_bw_key(row->name, key, sizeof key));
+        char key[32];
+        fprintf(job->out, "  %-22s", row->name);
         json_t *object = farm_json_object(false);
         farm_json_set_text(object, "mix", row->name);
         farm_json_set_text(object, "kernel", farm_bandwidth_op_name(row->op));
         farm_json_set_bool(object, "nontemporal", row->stores == FARM_BANDWIDTH_NONTEMPORAL);
-        farm_json_set(object, "bytes_per_s", farm_bw_figure_json(&row->bytes_per_s));
+        farm_bw_tell(job, 10, object, "bytes_per_s", &row->bytes_per_s, &farm_bw_gb_per_s, "mix.%s",
+                     farm_bw_key(row->name, key, sizeof key));
+        fprintf(job->out, "\n");
         json_array_append_new(rows, object);
     }
     farm_json_set_int(section, "threads", (uint64_t)result.threads);
@@ -101,30 +99,24 @@ enum farm_status farm_bw_part_mix(struct farm_bw_job *job, json_t *section, stru
 
 // ---- number of cores ----
 
-static json_t *curve_json(struct farm_bw_job *job, const struct farm_bw_cores_curve *curve) {
+static json_t *tell_curve(struct farm_bw_job *job, const struct farm_bw_cores_curve *curve) {
     json_t *object = farm_json_object(false), *steps = json_array();
+    fprintf(job->out, "  node %d:", curve->node);
     for (int i = 0; i < curve->steps; i++) {
         const struct farm_bw_cores_step *step = &curve->step[i];
         json_t *entry = farm_json_object(false);
         farm_json_set_int(entry, "cores", (uint64_t)step->cores);
-        farm_json_set(entry, "bytes_per_s", farm_bw_figure_json(&step->bytes_per_s));
+        fprintf(job->out, "  %d:", step->cores);
+        farm_bw_tell(job, 0, entry, "bytes_per_s", &step->bytes_per_s, &farm_bw_gb_per_s, "cores.node%d.%d",
+                     curve->node, step->cores);
         json_array_append_new(steps, entry);
-        farm_bw_add(job, &step->bytes_per_s, GB, "GB/s", true, "cores.node%d.%d", curve->node, step->cores);
     }
+    if (curve->saturated_cores) fprintf(job->out, "  (95 %% of it with %d)", curve->saturated_cores);
+    fprintf(job->out, "\n");
     farm_json_set_int(object, "node", (uint64_t)curve->node);
     farm_json_set_int(object, "saturated_cores", (uint64_t)curve->saturated_cores);
     farm_json_set(object, "steps", steps);
     return object;
-}
-
-static void tell_curve(struct farm_bw_job *job, const struct farm_bw_cores_curve *curve) {
-    char text[32];
-    fprintf(job->out, "  node %d:", curve->node);
-    for (int i = 0; i < curve->steps; i++)
-        fprintf(job->out, "  %d: %s", curve->step[i].cores,
-                farm_bw_cell(&curve->step[i].bytes_per_s, GB, text, sizeof text));
-    if (curve->saturated_cores) fprintf(job->out, "  (95 %% of it with %d)", curve->saturated_cores);
-    fprintf(job->out, "\n");
 }
 
 static enum farm_status draw_curves(struct farm_bw_job *job, const struct farm_bw_cores_result *result,
@@ -159,10 +151,7 @@ enum farm_status farm_bw_part_cores(struct farm_bw_job *job, json_t *section, st
     if (status) return status;
     json_t *curves = json_array();
     fprintf(job->out, "Reads by number of cores, GB/s (each node's own memory)\n");
-    for (int i = 0; i < result.curves; i++) {
-        tell_curve(job, &result.curve[i]);
-        json_array_append_new(curves, curve_json(job, &result.curve[i]));
-    }
+    for (int i = 0; i < result.curves; i++) json_array_append_new(curves, tell_curve(job, &result.curve[i]));
     farm_json_set(section, "curves", curves);
     farm_bw_tell_conditions(job, section, &result.conditions);
     status = draw_curves(job, &result, err);
@@ -173,28 +162,20 @@ enum farm_status farm_bw_part_cores(struct farm_bw_job *job, json_t *section, st
 // ---- size of pages ----
 
 static void tell_pages(struct farm_bw_job *job, json_t *rows, const struct farm_bw_pages_row *row) {
-    char read[32], copy[32], latency[32], key[32];
+    char key[32];
     const char *name = farm_bw_pages_name(row->pages);
     json_t *object = farm_json_object(false);
+    farm_bw_key(name, key, sizeof key);
     farm_json_set_text(object, "pages", name);
     farm_json_set_bool(object, "available", row->available);
     farm_json_set_text(object, "reason", row->available ? NULL : row->reason);
-    farm_json_set(object, "read_bytes_per_s", farm_bw_figure_json(&row->read_bytes_per_s));
-    farm_json_set(object, "copy_bytes_per_s", farm_bw_figure_json(&row->copy_bytes_per_s));
-    farm_json_set(object, "latency_ns", farm_bw_figure_json(&row->latency_ns));
+    fprintf(job->out, "  %-18s", name);
+    farm_bw_tell(job, 10, object, "read_bytes_per_s", &row->read_bytes_per_s, &farm_bw_gb_per_s, "pages.%s.read", key);
+    farm_bw_tell(job, 10, object, "copy_bytes_per_s", &row->copy_bytes_per_s, &farm_bw_gb_per_s, "pages.%s.copy", key);
+    farm_bw_tell(job, 10, object, "latency_ns", &row->latency_ns, &farm_bw_ns, "pages.%s.latency", key);
+    fprintf(job->out, "%s%s\n", row->available ? "" : "  not here: ", row->available ? "" : row->reason);
     farm_json_set_real(object, "huge_share", row->huge_share);
     json_array_append_new(rows, object);
-    if (!row->available) {
-        fprintf(job->out, "  %-18s not here: %s\n", name, row->reason);
-        return;
-    }
-    fprintf(job->out, "  %-18s %10s %10s %10s\n", name, farm_bw_cell(&row->read_bytes_per_s, GB, read, sizeof read),
-            farm_bw_cell(&row->copy_bytes_per_s, GB, copy, sizeof copy),
-            farm_bw_cell(&row->latency_ns, 1, latency, sizeof latency));
-    farm_bw_key(name, key, sizeof key);
-    farm_bw_add(job, &row->read_bytes_per_s, GB, "GB/s", true, "pages.%s.read", key);
-    farm_bw_add(job, &row->copy_bytes_per_s, GB, "GB/s", true, "pages.%s.copy", key);
-    farm_bw_add(job, &row->latency_ns, 1, "ns", false, "pages.%s.latency", key);
 }
 
 enum farm_status farm_bw_part_pages(struct farm_bw_job *job, json_t *section, struct farm_error *err) {
@@ -259,9 +240,8 @@ static json_t *matrix_json(struct farm_bw_job *job, const struct farm_bw_matrix 
 }
 
 struct matrix_kind {
-    const char *name, *title, *unit, *key; // key: in the document, with its unit
-    double scale;
-    bool higher_is_better;
+    const char *name, *title, *key; // key: in the document, with its unit
+    const struct farm_bw_unit *unit;
 };
 
 static enum farm_status tell_matrix(struct farm_bw_job *job, json_t *section, const struct matrix_kind *kind,
@@ -273,14 +253,14 @@ static enum farm_status tell_matrix(struct farm_bw_job *job, json_t *section, co
     if (!values) return farm_fail_errno(err, FARM_E_LIMIT, "farm bw");
     for (int i = 0; i < cells; i++) {
         const struct farm_bw_figure *figure = &matrix->cell[i];
-        values[i] = farm_bw_figure_is(figure) ? figure->median * kind->scale : (double)NAN;
-        farm_bw_add(job, figure, kind->scale, kind->unit, kind->higher_is_better, "matrix.%s.%d.%d", kind->name,
-                    matrix->row_node[i / matrix->columns], matrix->column_node[i % matrix->columns]);
+        values[i] = farm_bw_figure_is(figure) ? figure->median * kind->unit->scale : (double)NAN;
+        farm_bw_add(job, figure, kind->unit, "matrix.%s.%d.%d", kind->name, matrix->row_node[i / matrix->columns],
+                    matrix->column_node[i % matrix->columns]);
     }
     name_nodes(&rows, matrix->row_node, matrix->rows);
     name_nodes(&columns, matrix->column_node, matrix->columns);
     const struct farm_heatmap map = {.title = kind->title,
-                                     .unit = kind->unit,
+                                     .unit = kind->unit->name,
                                      .row_axis = "CPUs of node",
                                      .column_axis = "memory of node",
                                      .rows = (size_t)matrix->rows,
@@ -288,7 +268,7 @@ static enum farm_status tell_matrix(struct farm_bw_job *job, json_t *section, co
                                      .row_names = rows.name,
                                      .column_names = columns.name,
                                      .values = values,
-                                     .higher_is_better = kind->higher_is_better};
+                                     .higher_is_better = kind->unit->higher_is_better};
     json_t *object = matrix_json(job, matrix, kind->key);
     farm_json_set(section, kind->name, object);
     snprintf(name, sizeof name, "matrix_%s", kind->name);
@@ -299,8 +279,8 @@ static enum farm_status tell_matrix(struct farm_bw_job *job, json_t *section, co
 }
 
 enum farm_status farm_bw_part_matrix(struct farm_bw_job *job, json_t *section, struct farm_error *err) {
-    static const struct matrix_kind latency = {"latency", "Latency node by node", "ns", "ns", 1, false};
-    static const struct matrix_kind bandwidth = {"bandwidth", "Reads node by node", "GB/s", "bytes_per_s", 1e-9, true};
+    static const struct matrix_kind latency = {"latency", "Latency node by node", "ns", &farm_bw_ns};
+    static const struct matrix_kind bandwidth = {"bandwidth", "Reads node by node", "bytes_per_s", &farm_bw_gb_per_s};
     const struct farm_bw_setup setup = farm_bw_setup_for(job, 0.5);
     const struct farm_bw_matrix_config config = {.op = FARM_BANDWIDTH_READ, .array_bytes = job->size_bytes};
     struct farm_bw_matrix matrix = {0};

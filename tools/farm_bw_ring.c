@@ -22,21 +22,18 @@ enum { ATARI_BYTES = 28224, FPS_JSON_BYTES_MAX = 1 << 20, START_LIMIT_S = 60 };
 
 static void tell_hop(struct farm_bw_job *job, json_t *rows, const struct farm_bw_pair *pair,
                      const struct farm_bw_lane_hop *hop) {
-    char p50[32], p99[32], p999[32], key[48];
-    fprintf(job->out, "  %-24s %10s %10s %10s   CPUs %d and %d\n", farm_bw_nearness_name(pair->nearness),
-            farm_bw_cell(&hop->p50_ns, 1, p50, sizeof p50), farm_bw_cell(&hop->p99_ns, 1, p99, sizeof p99),
-            farm_bw_cell(&hop->p999_ns, 1, p999, sizeof p999), pair->actor_cpu, pair->learner_cpu);
-    farm_bw_key(farm_bw_nearness_name(pair->nearness), key, sizeof key);
-    farm_bw_add(job, &hop->p50_ns, 1, "ns", false, "ring.hop_p50.%s", key);
-    farm_bw_add(job, &hop->p99_ns, 1, "ns", false, "ring.hop_p99.%s", key);
-    farm_bw_add(job, &hop->p999_ns, 1, "ns", false, "ring.hop_p999.%s", key);
+    char key[48];
+    const char *nearness = farm_bw_nearness_name(pair->nearness);
     json_t *object = farm_json_object(false);
-    farm_json_set_text(object, "nearness", farm_bw_nearness_name(pair->nearness));
+    farm_bw_key(nearness, key, sizeof key);
+    farm_json_set_text(object, "nearness", nearness);
     farm_json_set_int(object, "actor_cpu", (uint64_t)pair->actor_cpu);
     farm_json_set_int(object, "learner_cpu", (uint64_t)pair->learner_cpu);
-    farm_json_set(object, "p50_ns", farm_bw_figure_json(&hop->p50_ns));
-    farm_json_set(object, "p99_ns", farm_bw_figure_json(&hop->p99_ns));
-    farm_json_set(object, "p999_ns", farm_bw_figure_json(&hop->p999_ns));
+    fprintf(job->out, "  %-24s", nearness);
+    farm_bw_tell(job, 10, object, "p50_ns", &hop->p50_ns, &farm_bw_ns, "ring.hop_p50.%s", key);
+    farm_bw_tell(job, 10, object, "p99_ns", &hop->p99_ns, &farm_bw_ns, "ring.hop_p99.%s", key);
+    farm_bw_tell(job, 10, object, "p999_ns", &hop->p999_ns, &farm_bw_ns, "ring.hop_p999.%s", key);
+    fprintf(job->out, "   CPUs %d and %d\n", pair->actor_cpu, pair->learner_cpu);
     farm_json_set_int(object, "trips", hop->trips);
     farm_bw_tell_conditions(job, object, &hop->conditions);
     json_array_append_new(rows, object);
@@ -75,7 +72,8 @@ static void tell_rate(struct farm_bw_job *job, json_t *rows, const struct rate_p
     if (farm_bw_figure_is(&rate->steps_per_s)) farm_progress_number(rate->steps_per_s.median, steps, sizeof steps);
     fprintf(job->out, "  %12u %7zu %8s %10s %10s %12.3g\n", plan->payload_bytes, pairs, wait, steps,
             farm_bw_cell(&rate->payload_per_s, 1e-9, bytes, sizeof bytes), 1e6 * rate->cpu_s_per_step);
-    farm_bw_add(job, &rate->steps_per_s, 1, "steps/s", true, "ring.steps.%uB.%s.%s", plan->payload_bytes, wait,
+    static const struct farm_bw_unit steps_unit = {1, "steps/s", true};
+    farm_bw_add(job, &rate->steps_per_s, &steps_unit, "ring.steps.%uB.%s.%s", plan->payload_bytes, wait,
                 plan->all_pairs ? "all_pairs" : "one_pair");
     json_t *object = farm_json_object(false);
     farm_json_set_int(object, "payload_bytes", plan->payload_bytes);
