@@ -26,19 +26,6 @@ static const uint8_t *observation(const struct player *player) {
     return player->memory + GUARD_BYTES;
 }
 
-static void make(struct player *player, const char *name, uint64_t seed, const struct farm_env_option *option) {
-    struct farm_env_config config = {.seed = seed, .options = option, .option_count = option ? 1 : 0};
-    char error[200] = "";
-    memset(player, 0, sizeof *player);
-    player->api = farm_native_env_find(name);
-    cr_assert_not_null(player->api);
-    cr_assert_eq(player->api->spec(&config, &player->spec, error, sizeof error), 0, "%s", error);
-    player->env = player->api->create(&config, error, sizeof error);
-    cr_assert_not_null(player->env, "%s", error);
-    player->obs_bytes = farm_field_bytes(&player->spec.obs[0]);
-    cr_assert_leq(player->obs_bytes, (size_t)OBS_BYTES_MAX);
-}
-
 // Dirties all memory first, so that neither what a step leaves out nor what it writes outside goes unseen.
 static void *const *dirty(struct player *player, void **obs, int dirt) {
     memset(player->memory, dirt, sizeof player->memory);
@@ -68,6 +55,25 @@ static void step(struct player *player, int32_t action, int dirt) {
     check_guards(player, dirt);
 }
 
+static struct player player_of(const char *name, uint64_t seed, const struct farm_env_option *option) {
+    struct farm_env_config config = {.seed = seed, .options = option, .option_count = option ? 1 : 0};
+    char error[200] = "";
+    struct player player = {.api = farm_native_env_find(name)};
+    cr_assert_not_null(player.api);
+    cr_assert_eq(player.api->spec(&config, &player.spec, error, sizeof error), 0, "%s", error);
+    player.env = player.api->create(&config, error, sizeof error);
+    cr_assert_not_null(player.env, "%s", error);
+    player.obs_bytes = farm_field_bytes(&player.spec.obs[0]);
+    cr_assert_leq(player.obs_bytes, (size_t)OBS_BYTES_MAX);
+    return player;
+}
+
+static void destroy(struct player *player) {
+    player->api->destroy(player->env);
+}
+
+#define with_player __attribute__((cleanup(destroy))) struct player // destroyed where its scope ends
+
 Test(actor, native_environments_are_found_by_name) {
     size_t count = 0;
     while (farm_native_env_at(count)) {
@@ -85,9 +91,8 @@ Test(actor, native_environments_are_found_by_name) {
 // written.
 Test(actor, native_environments_repeat_themselves_and_write_exactly_their_observation) {
     for (size_t i = 0; farm_native_env_at(i); i++) {
-        struct player a, b;
-        make(&a, farm_native_env_at(i)->name, 11, NULL);
-        make(&b, farm_native_env_at(i)->name, 11, NULL);
+        with_player a = player_of(farm_native_env_at(i)->name, 11, NULL),
+                    b = player_of(farm_native_env_at(i)->name, 11, NULL);
         uint32_t draw = 1;
         bool start = true;
         for (int n = 0; n < 3000; n++) {
@@ -106,8 +111,6 @@ Test(actor, native_environments_repeat_themselves_and_write_exactly_their_observ
                          n);
             start = a.flags != 0;
         }
-        a.api->destroy(a.env);
-        b.api->destroy(b.env);
     }
 }
 
@@ -115,9 +118,8 @@ Test(actor, native_environments_differ_between_seeds) {
     for (size_t i = 0; farm_native_env_at(i); i++) {
         int different = 0;
         for (uint64_t seed = 1; seed <= 10; seed++) {
-            struct player a, b;
-            make(&a, farm_native_env_at(i)->name, 0, NULL);
-            make(&b, farm_native_env_at(i)->name, seed, NULL);
+            with_player a = player_of(farm_native_env_at(i)->name, 0, NULL),
+                        b = player_of(farm_native_env_at(i)->name, seed, NULL);
             reset(&a, 0);
             reset(&b, 0);
             for (int n = 0; n < 8; n++) { // breakout's first difference is the serve
@@ -125,8 +127,6 @@ Test(actor, native_environments_differ_between_seeds) {
                 step(&b, 1, 0);
             }
             different += memcmp(observation(&a), observation(&b), a.obs_bytes) != 0;
-            a.api->destroy(a.env);
-            b.api->destroy(b.env);
         }
         cr_assert_geq(different, 5, "%s: %d of 10 seeds differ from seed 0", farm_native_env_at(i)->name, different);
     }
@@ -177,13 +177,11 @@ static float play_catch(struct player *player, int towards) {
 }
 
 Test(actor, catch_rewards_the_catch_at_the_end_of_nine_steps) {
-    struct player player;
-    make(&player, "native/catch", 3, NULL);
+    with_player player = player_of("native/catch", 3, NULL);
     for (int i = 0; i < 50; i++) {
         cr_assert_eq(play_catch(&player, 1), 1.0f);
         cr_assert_eq(play_catch(&player, -1), -1.0f);
     }
-    player.api->destroy(player.env);
 }
 
 // ---- cartpole ----
@@ -216,8 +214,7 @@ Test(actor, cartpole_moves_as_gymnasiums_does) {
 }
 
 Test(actor, cartpole_starts_near_the_middle_and_is_cut_after_500_steps) {
-    struct player player;
-    make(&player, "native/cartpole", 5, NULL);
+    with_player player = player_of("native/cartpole", 5, NULL);
     reset(&player, 0xff);
     const float *state = (const float *)(const void *)observation(&player);
     for (int k = 0; k < 4; k++) cr_assert_leq(fabsf(state[k]), 0.05f);
@@ -234,7 +231,6 @@ Test(actor, cartpole_starts_near_the_middle_and_is_cut_after_500_steps) {
     for (; !player.flags; n++) step(&player, 1, 0xff);
     cr_assert(n >= 7 && n <= 12, "always to the right falls within %d steps", n);
     cr_assert_eq(player.flags, FARM_STEP_TERMINATED | FARM_STEP_GAME_END);
-    player.api->destroy(player.env);
 }
 
 // ---- breakout ----
@@ -264,8 +260,7 @@ static int32_t follow(const struct player *player) {
 }
 
 Test(actor, breakout_ends_an_episode_with_each_life_and_the_game_with_the_last) {
-    struct player player;
-    make(&player, "native/breakout", 1, NULL);
+    with_player player = player_of("native/breakout", 1, NULL);
     for (int game = 0; game < 3; game++) {
         for (int life = 5; life >= 1; life--) {
             reset(&player, 0xff);
@@ -278,30 +273,25 @@ Test(actor, breakout_ends_an_episode_with_each_life_and_the_game_with_the_last) 
         }
         cr_assert_eq(lives_shown(&player), 0);
     }
-    player.api->destroy(player.env);
 }
 
 Test(actor, breakout_without_life_loss_ends_with_the_game_alone) {
-    struct player player;
     const struct farm_env_option option = {"life_loss", "false"};
-    make(&player, "native/breakout", 1, &option);
+    with_player player = player_of("native/breakout", 1, &option);
     reset(&player, 0xff);
     int n = 0;
     for (; !player.flags && n < 2000; n++) step(&player, LEFT, 0xff);
     cr_assert_eq(player.flags, FARM_STEP_TERMINATED | FARM_STEP_GAME_END);
     cr_assert_eq(lives_shown(&player), 0);
-    player.api->destroy(player.env);
 }
 
 Test(actor, breakout_serves_on_fire_at_once) {
-    struct player player;
-    make(&player, "native/breakout", 1, NULL);
+    with_player player = player_of("native/breakout", 1, NULL);
     reset(&player, 0xff);
     step(&player, NOOP, 0xff);
     cr_assert_eq(column_of(&player, 10, 84, 255), -1);
     step(&player, FIRE, 0xff);
     cr_assert_geq(column_of(&player, 10, 84, 255), 0);
-    player.api->destroy(player.env);
 }
 
 // Standing bricks by row, from the picture.
@@ -318,8 +308,7 @@ static void count_bricks(const struct player *player, int *bricks) {
 // Every reward is the worth of the bricks that vanished with it; two walls are 960 points, and the end.
 Test(actor, breakout_pays_for_each_brick_by_its_row_and_ends_after_two_walls) {
     static const int worth[6] = {7, 7, 4, 4, 1, 1};
-    struct player player;
-    make(&player, "native/breakout", 2, NULL);
+    with_player player = player_of("native/breakout", 2, NULL);
     reset(&player, 0xff);
     int before[6], after[6];
     float total = 0;
@@ -338,13 +327,11 @@ Test(actor, breakout_pays_for_each_brick_by_its_row_and_ends_after_two_walls) {
     cr_assert_eq(player.flags, FARM_STEP_TERMINATED | FARM_STEP_GAME_END);
     cr_assert_eq(lives_shown(&player), 5);
     cr_assert_eq(total, 960.0f);
-    player.api->destroy(player.env);
 }
 
 Test(actor, breakout_is_cut_after_max_steps_of_the_game_whatever_its_lives) {
-    struct player player;
     const struct farm_env_option option = {"max_steps", "100"};
-    make(&player, "native/breakout", 1, &option);
+    with_player player = player_of("native/breakout", 1, &option);
     for (int game = 0; game < 2; game++) {
         int lives_lost = 0;
         for (int n = 1; n <= 100; n++) {
@@ -359,5 +346,4 @@ Test(actor, breakout_is_cut_after_max_steps_of_the_game_whatever_its_lives) {
         cr_assert_gt(lives_lost, 0);
         cr_assert_eq(player.flags, FARM_STEP_TRUNCATED | FARM_STEP_GAME_END);
     }
-    player.api->destroy(player.env);
 }

@@ -41,10 +41,8 @@ TestSuite(base, .init = make_root, .fini = remove_root, .timeout = 30);
 
 Test(base, takes_the_level_of_nested_v2_groups_that_has_least_memory_left) {
     record_v2("/a/b/c");
-    record_bytes("sys/fs/cgroup/a/memory.max", 4000 * MIB);
-    record_bytes("sys/fs/cgroup/a/memory.current", 1500 * MIB);
-    record_bytes("sys/fs/cgroup/a/b/memory.max", 3000 * MIB); // a larger room than its parent's
-    record_bytes("sys/fs/cgroup/a/b/memory.current", 100 * MIB);
+    record_memory("/a", 4000 * MIB, 1500 * MIB);
+    record_memory("/a/b", 3000 * MIB, 100 * MIB); // a larger room than its parent's
     record("sys/fs/cgroup/a/b/c/memory.max", "max\n");
     read_limits();
     check_memory(2500, 4000, "memory.max", "/a");
@@ -52,8 +50,7 @@ Test(base, takes_the_level_of_nested_v2_groups_that_has_least_memory_left) {
 
 Test(base, counts_page_cache_as_free) {
     record_v2("/a");
-    record_bytes("sys/fs/cgroup/a/memory.max", 1000 * MIB);
-    record_bytes("sys/fs/cgroup/a/memory.current", 900 * MIB);
+    record_memory("/a", 1000 * MIB, 900 * MIB);
     // 300 MiB inactive, 100 MiB active; shared memory (shmem) is not cache that can be dropped.
     record("sys/fs/cgroup/a/memory.stat", "anon 1\nfile 524288000\nshmem 104857600\ninactive_anon 77\n"
                                           "inactive_file 314572800\nactive_file 104857600\n");
@@ -74,8 +71,7 @@ Test(base, takes_memory_high_for_a_limit) {
 
 Test(base, leaves_nothing_where_more_is_used_than_allowed) {
     record_v2("/a");
-    record_bytes("sys/fs/cgroup/a/memory.max", 100 * MIB);
-    record_bytes("sys/fs/cgroup/a/memory.current", 101 * MIB);
+    record_memory("/a", 100 * MIB, 101 * MIB);
     read_limits();
     cr_assert_eq(limits.memory.left_bytes, 0);
 }

@@ -25,6 +25,8 @@ static struct farm_plugin open_plugin(const char *name) {
     return plugin;
 }
 
+#define with_plugin __attribute__((cleanup(farm_plugin_close))) struct farm_plugin // closed where its scope ends
+
 // Option texts as "key=value key=value"; at most 8. `text` is changed and must outlive the answer.
 static size_t split_options(char *text, struct farm_env_option options[8]) {
     size_t count = 0;
@@ -56,17 +58,16 @@ static void *created(const struct farm_plugin *plugin, const char *texts, uint64
 }
 
 static void refused(const char *name, const char *texts, const char *wanted) {
-    struct farm_plugin plugin = open_plugin(name);
+    with_plugin plugin = open_plugin(name);
     char why[WHY_BYTES];
     cr_assert_null(create(&plugin, texts, 0, why), "%s %s", name, texts);
     cr_assert(strstr(why, wanted), "%s %s: \"%s\" lacks \"%s\"", name, texts, why, wanted);
-    farm_plugin_close(&plugin);
 }
 
 // ---- what it offers and refuses ----
 
 Test(envs, mujoco_specs_can_be_believed) {
-    struct farm_plugin plugin = open_plugin(NULL);
+    with_plugin plugin = open_plugin(NULL);
     const struct farm_env_api *(*at)(size_t) = NULL;
     void *symbol = dlsym(plugin.handle, "farm_env_at");
     memcpy(&at, &symbol, sizeof at);
@@ -80,7 +81,6 @@ Test(envs, mujoco_specs_can_be_believed) {
         cr_assert_eq(strncmp(api->name, "mujoco/", 7), 0);
     }
     cr_assert_eq(count, 21);
-    farm_plugin_close(&plugin);
 }
 
 Test(envs, mujoco_refuses_options_that_make_no_sense) {
@@ -127,7 +127,7 @@ static double run(const struct farm_plugin *plugin, void *env, uint32_t steps) {
 }
 
 Test(envs, mujoco_repeats_itself_under_a_seed) {
-    struct farm_plugin plugin = open_plugin("mujoco/Hopper-v4");
+    with_plugin plugin = open_plugin("mujoco/Hopper-v4");
     void *first = created(&plugin, "", 7), *second = created(&plugin, "", 7), *other = created(&plugin, "", 8);
     const double sum = run(&plugin, first, 200);
     cr_assert(sum == run(&plugin, second, 200) && sum != run(&plugin, other, 200));
@@ -135,11 +135,10 @@ Test(envs, mujoco_repeats_itself_under_a_seed) {
     plugin.api->destroy(first);
     plugin.api->destroy(second);
     plugin.api->destroy(other);
-    farm_plugin_close(&plugin);
 }
 
 Test(envs, mujoco_cuts_episodes_at_the_limit) {
-    struct farm_plugin plugin = open_plugin("mujoco/Reacher-v4");
+    with_plugin plugin = open_plugin("mujoco/Reacher-v4");
     float out[OBS_MAX], reward, action[ACTIONS_MAX] = {0};
     void *obs[] = {out}, *env = created(&plugin, "", 0);
     for (int episode = 0; episode < 2; episode++) {
@@ -148,11 +147,10 @@ Test(envs, mujoco_cuts_episodes_at_the_limit) {
         cr_assert_eq(plugin.api->step(env, action, obs, &reward), FARM_STEP_TRUNCATED | FARM_STEP_GAME_END);
     }
     plugin.api->destroy(env);
-    farm_plugin_close(&plugin);
 }
 
 Test(envs, mujoco_tells_a_broken_simulation_as_nan_until_the_reset) {
-    struct farm_plugin plugin = open_plugin("mujoco/Hopper-v4"); // NaN is no healthy height either
+    with_plugin plugin = open_plugin("mujoco/Hopper-v4"); // NaN is no healthy height either
     char folder[] = "/tmp/farm_mujoco_XXXXXX";
     set_state_function *set_state = NULL;
     void *symbol = dlsym(plugin.handle, "farm_mujoco_set_state");
@@ -173,12 +171,11 @@ Test(envs, mujoco_tells_a_broken_simulation_as_nan_until_the_reset) {
     for (int i = 0; i < 11; i++) cr_assert(isfinite(out[i]));
     cr_assert(isfinite(reward) && out[11] == 42);
     plugin.api->destroy(env);
-    farm_plugin_close(&plugin);
     cr_assert_eq(rmdir(folder), 0, "MuJoCo left a file in the working directory");
 }
 
 Test(envs, mujoco_steps_and_resets_allocate_nothing) {
-    struct farm_plugin plugin = open_plugin("mujoco/Humanoid-v5");
+    with_plugin plugin = open_plugin("mujoco/Humanoid-v5");
     int (*control)(const char *, void *, size_t *, void *, size_t) = NULL;
     void *symbol = dlsym(RTLD_DEFAULT, "mallctl");
     memcpy(&control, &symbol, sizeof control);
@@ -192,7 +189,6 @@ Test(envs, mujoco_steps_and_resets_allocate_nothing) {
     cr_assert_eq(control("thread.allocated", &after, &bytes, NULL, 0), 0);
     cr_assert_eq(before, after, "%llu bytes", (unsigned long long)(after - before));
     plugin.api->destroy(env);
-    farm_plugin_close(&plugin);
 }
 
 // ---- models ----
@@ -201,7 +197,7 @@ Test(envs, mujoco_loads_a_model_once_for_all_who_play_it) {
     static const char model[] =
         "<mujoco><worldbody><body><joint name='a' type='slide'/><geom size='1'/><body><joint name='b'/>"
         "<geom size='1'/></body></body></worldbody><actuator><motor joint='a' ctrlrange='-1 1'/></actuator></mujoco>";
-    struct farm_plugin plugin = open_plugin("mujoco/InvertedPendulum-v5");
+    with_plugin plugin = open_plugin("mujoco/InvertedPendulum-v5");
     char folder[] = "/tmp/farm_mujoco_XXXXXX", path[64], why[WHY_BYTES];
     cr_assert(mkdtemp(folder));
     snprintf(path, sizeof path, "%s/own.xml", folder);
@@ -218,5 +214,4 @@ Test(envs, mujoco_loads_a_model_once_for_all_who_play_it) {
     plugin.api->destroy(third);
     cr_assert_null(create(&plugin, "xml_file=own.xml", 0, why), "the model outlived its users");
     cr_assert(strstr(why, path), "%s", why);
-    farm_plugin_close(&plugin);
 }

@@ -18,11 +18,12 @@ static uint64_t less_reserve(uint64_t bytes) {
     return bytes - bytes / 32;
 }
 
-static enum farm_status check(uint64_t shared, uint64_t locked, uint64_t descriptors, struct farm_error *err) {
+static struct farm_error err;
+
+static enum farm_status check(uint64_t shared, uint64_t locked, uint64_t descriptors) {
     struct farm_limits_request request = {
         .shared_bytes = shared, .locked_bytes = locked, .descriptors = descriptors, .root = root};
-    *err = (struct farm_error){0};
-    return farm_limits_check(&request, err);
+    return farm_limits_check(&request, &err);
 }
 
 #define says(text) cr_assert(strstr(err.message, text), "'%s' does not say '%s'", err.message, text)
@@ -38,8 +39,7 @@ Test(shm, takes_mem_available_where_no_group_limits) {
 
 Test(shm, takes_the_less_of_group_and_machine) {
     record_v2("/a");
-    record_bytes("sys/fs/cgroup/a/memory.max", 1000 * MIB);
-    record_bytes("sys/fs/cgroup/a/memory.current", 400 * MIB);
+    record_memory("/a", 1000 * MIB, 400 * MIB);
     record_machine(700);
     cr_assert_eq(farm_limits_memory_available_bytes(root), less_reserve(600 * MIB));
     record_machine(500);
@@ -57,25 +57,22 @@ Test(shm, names_memory_high_where_it_is_the_limit) {
     record("sys/fs/cgroup/a/memory.max", "max\n");
     record_bytes("sys/fs/cgroup/a/memory.high", 800 * MIB);
     record_bytes("sys/fs/cgroup/a/memory.current", 0);
-    struct farm_error err;
-    cr_assert_eq(check(900 * MIB, 0, 0, &err), FARM_E_LIMIT);
+    cr_assert_eq(check(900 * MIB, 0, 0), FARM_E_LIMIT);
     says("memory.high of control group /a");
 }
 
 Test(shm, names_the_group_the_numbers_and_the_setting_when_memory_is_short) {
     record_machine(60000);
     record_v2("/slurm/job7");
-    record_bytes("sys/fs/cgroup/slurm/job7/memory.max", 2048 * MIB);
-    record_bytes("sys/fs/cgroup/slurm/job7/memory.current", 1024 * MIB);
-    struct farm_error err;
-    cr_assert_eq(check(5 * 1024 * MIB, 0, 0, &err), FARM_E_LIMIT);
+    record_memory("/slurm/job7", 2048 * MIB, 1024 * MIB);
+    cr_assert_eq(check(5 * 1024 * MIB, 0, 0), FARM_E_LIMIT);
     says("5.00 GiB of shared memory wanted");
     says("992.00 MiB may still be taken");
     says("memory.max of control group /slurm/job7");
     says("2.00 GiB, 1.00 GiB in use");
     says("--mem");
-    cr_assert_eq(check(992 * MIB, 0, 0, &err), FARM_OK);
-    cr_assert_eq(check(992 * MIB + 1, 0, 0, &err), FARM_E_LIMIT);
+    cr_assert_eq(check(992 * MIB, 0, 0), FARM_OK);
+    cr_assert_eq(check(992 * MIB + 1, 0, 0), FARM_E_LIMIT);
 }
 
 Test(shm, names_the_v1_group_and_its_setting) {
@@ -83,16 +80,14 @@ Test(shm, names_the_v1_group_and_its_setting) {
     record("proc/self/mountinfo", "35 31 0:32 / /sys/fs/cgroup/memory rw,relatime - cgroup cgroup rw,memory\n");
     record("proc/self/cgroup", "4:memory:/\n");
     record_bytes("sys/fs/cgroup/memory/memory.limit_in_bytes", 512 * MIB);
-    struct farm_error err;
-    cr_assert_eq(check(513 * MIB, 0, 0, &err), FARM_E_LIMIT);
+    cr_assert_eq(check(513 * MIB, 0, 0), FARM_E_LIMIT);
     says("memory.limit_in_bytes of control group / (512.00 MiB, 0.00 MiB in use)");
     says("MemoryLimit=");
 }
 
 Test(shm, names_the_machine_when_it_is_the_machine_that_is_full) {
     record_machine(320);
-    struct farm_error err;
-    cr_assert_eq(check(400 * MIB, 0, 0, &err), FARM_E_LIMIT);
+    cr_assert_eq(check(400 * MIB, 0, 0), FARM_E_LIMIT);
     says("MemAvailable of this machine");
     says("310.00 MiB may still be taken");
 }
@@ -102,7 +97,6 @@ Test(shm, checks_the_memory_of_the_node) {
     record("sys/devices/system/node/node1/meminfo",
            "Node 1 MemTotal:       2097152 kB\nNode 1 MemFree:        524288 kB\n"
            "Node 1 Active(file):   131072 kB\nNode 1 Inactive(file): 131072 kB\n");
-    struct farm_error err = {0};
     cr_assert_eq(farm_limits_check_memory(root, less_reserve(768 * MIB), 1, &err), FARM_OK);
     cr_assert_eq(farm_limits_check_memory(root, 768 * MIB, 1, &err), FARM_E_LIMIT);
     says("memory of NUMA node 1");
@@ -111,8 +105,7 @@ Test(shm, checks_the_memory_of_the_node) {
 }
 
 Test(shm, takes_missing_files_for_no_limit) {
-    struct farm_error err;
-    cr_assert_eq(check(UINT64_C(1) << 50, UINT64_C(1) << 50, 1u << 30, &err), FARM_OK);
+    cr_assert_eq(check(UINT64_C(1) << 50, UINT64_C(1) << 50, 1u << 30), FARM_OK);
 }
 
 Test(shm, counts_the_free_pool_of_huge_pages) {
@@ -126,7 +119,6 @@ Test(shm, counts_the_free_pool_of_huge_pages) {
     cr_assert_eq(farm_limits_huge_available_bytes(root, 1), 40 * MIB);
     cr_assert_eq(farm_limits_huge_available_bytes(root, 2), 0);
     struct farm_limits_request request = {.shared_bytes = 350 * MIB, .root = root};
-    struct farm_error err;
     cr_assert_eq(farm_limits_check(&request, &err), FARM_E_LIMIT);
     request.huge = true;
     cr_assert_eq(farm_limits_check(&request, &err), FARM_OK, "300 MiB of the pool and 50 MiB of the machine's 100");
@@ -145,9 +137,8 @@ static void record_rlimits(const char *files, const char *locked) {
 
 Test(shm, names_the_hard_limit_of_open_files) {
     record_rlimits("1024                 4096                ", "unlimited            unlimited           ");
-    struct farm_error err;
-    cr_assert_eq(check(0, 0, 4096, &err), FARM_OK, "the soft limit can be raised");
-    cr_assert_eq(check(0, 0, 5000, &err), FARM_E_LIMIT);
+    cr_assert_eq(check(0, 0, 4096), FARM_OK, "the soft limit can be raised");
+    cr_assert_eq(check(0, 0, 5000), FARM_E_LIMIT);
     says("5000 open files wanted");
     says("RLIMIT_NOFILE allows 1024 (hard limit 4096)");
     says("ulimit -n 5000");
@@ -156,14 +147,13 @@ Test(shm, names_the_hard_limit_of_open_files) {
 Test(shm, names_the_limit_of_locked_memory_unless_privileged) {
     record_rlimits("1024                 4096                ", "8388608              8388608             ");
     record("proc/self/status", "Name:\tfarm\nCapEff:\t00000000000000ff\n");
-    struct farm_error err;
-    cr_assert_eq(check(0, 8 * MIB, 0, &err), FARM_OK);
-    cr_assert_eq(check(0, 64 * MIB, 0, &err), FARM_E_LIMIT);
+    cr_assert_eq(check(0, 8 * MIB, 0), FARM_OK);
+    cr_assert_eq(check(0, 64 * MIB, 0), FARM_E_LIMIT);
     says("64.00 MiB of locked memory wanted");
     says("RLIMIT_MEMLOCK allows 8.00 MiB");
     says("ulimit -l 65536");
     record("proc/self/status", "Name:\tfarm\nCapEff:\t0000000000004000\n");
-    cr_assert_eq(check(0, 64 * MIB, 0, &err), FARM_OK, "CAP_IPC_LOCK locks what it likes");
+    cr_assert_eq(check(0, 64 * MIB, 0), FARM_OK, "CAP_IPC_LOCK locks what it likes");
 }
 
 Test(shm, raises_the_soft_limit_of_open_files_on_the_running_system) {
@@ -174,7 +164,6 @@ Test(shm, raises_the_soft_limit_of_open_files_on_the_running_system) {
     limit.rlim_cur = 128;
     cr_assert_eq(setrlimit(RLIMIT_NOFILE, &limit), 0);
     struct farm_limits_request request = {.descriptors = 256, .root = "/"};
-    struct farm_error err = {0};
     cr_assert_eq(farm_limits_check(&request, &err), FARM_OK, "%s", err.message);
     cr_assert_eq(getrlimit(RLIMIT_NOFILE, &limit), 0);
     cr_assert_eq(limit.rlim_cur, 256);
@@ -200,7 +189,6 @@ Test(shm, a_root_with_a_path_that_is_too_long_has_no_limits) {
     deep[sizeof deep - 1] = 0;
     struct farm_limits_request request = {
         .shared_bytes = UINT64_C(1) << 50, .locked_bytes = UINT64_C(1) << 50, .descriptors = 1u << 30, .root = deep};
-    struct farm_error err = {0};
     cr_assert_eq(farm_limits_check(&request, &err), FARM_OK, "%s", err.message);
     cr_assert_eq(farm_limits_huge_available_bytes(deep, -1), 0);
 }
@@ -214,7 +202,6 @@ Test(shm, a_node_is_a_limit_only_where_it_has_less_than_the_machine) {
     record_machine(500);
     record("sys/devices/system/node/node0/meminfo",
            "Node 0 MemTotal:       2097152 kB\nNode 0 MemFreeAndMore:  1 kB\nNode 0 MemFree:        1048576 kB\n");
-    struct farm_error err = {0};
     cr_assert_eq(farm_limits_check_memory(root, 600 * MIB, 0, &err), FARM_E_LIMIT);
     says("MemAvailable of this machine");
     // No file pages are named: none can be dropped; nor is the total believed where it is less than what is free.
@@ -231,15 +218,14 @@ Test(shm, a_pool_smaller_than_its_reservations_has_no_free_page) {
 }
 
 Test(shm, limits_that_cannot_be_read_do_not_limit) {
-    struct farm_error err;
     static const char *const texts[] = {"Max open files\n", "Max open files            1024\n",
                                         "Max cpu time  1 1 s\n"};
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
         record("proc/self/limits", texts[i]);
-        cr_assert_eq(check(0, 0, 1u << 20, &err), FARM_OK, "%s: %s", texts[i], err.message);
+        cr_assert_eq(check(0, 0, 1u << 20), FARM_OK, "%s: %s", texts[i], err.message);
     }
     record_rlimits("18446744073709551615 18446744073709551615", "unlimited            unlimited           ");
-    cr_assert_eq(check(0, 0, 1u << 20, &err), FARM_OK, "%s", err.message);
+    cr_assert_eq(check(0, 0, 1u << 20), FARM_OK, "%s", err.message);
     record_rlimits("1024 2048", "unlimited            unlimited           ");
-    cr_assert_eq(check(0, 0, 1u << 20, &err), FARM_E_LIMIT, "but the last word is read");
+    cr_assert_eq(check(0, 0, 1u << 20), FARM_E_LIMIT, "but the last word is read");
 }

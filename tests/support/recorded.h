@@ -48,6 +48,15 @@ static inline void record_bytes(const char *path, uint64_t bytes) {
     record(path, text);
 }
 
+// What a cgroup v2 below /sys/fs/cgroup may take of memory, and has taken.
+static inline void record_memory(const char *group, uint64_t most_bytes, uint64_t current_bytes) {
+    char path[128];
+    snprintf(path, sizeof path, "sys/fs/cgroup%s/memory.max", group);
+    record_bytes(path, most_bytes);
+    snprintf(path, sizeof path, "sys/fs/cgroup%s/memory.current", group);
+    record_bytes(path, current_bytes);
+}
+
 // A machine with cgroup v2 alone, and this process in `group`.
 static inline void record_v2(const char *group) {
     char text[128];
