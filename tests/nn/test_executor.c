@@ -2,80 +2,18 @@
 // against a plain f64 network that stands here and is itself held against them. Errors are relative Euclidean norms,
 // tensor by tensor. Run from the repository's root.
 #include <criterion/criterion.h>
-#include <math.h>
 #include <pthread.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
-#include "kernels/random.h"
-#include "nn/executor.h"
-
-// What a network computes, one array after another.
-struct answer {
-    float *logits, *value, *grads;
-    int padded;
-};
-
-// An answer's parts: logits, values, and the gradient of each tensor.
-enum { PARTS_MAX = 2 + FARM_TENSORS_MAX };
-
-// A network with parameters, input rows, gradients of its outputs, and the right answer.
-struct problem {
-    struct farm_net_spec spec;
-    struct farm_net net;
-    int batch;
-    float *params;
-    void *input; // u8 frames or f32 rows, one after another
-    const void **rows;
-    float *dlogits, *dvalue;
-    struct answer right;
-    float bf16_errors[PARTS_MAX]; // part by part, of bf16 computed by JAX or PyTorch
-};
-
-static void *array(size_t count, size_t size) {
-    void *memory = calloc(count, size);
-    cr_assert_not_null(memory);
-    return memory;
-}
-
-static size_t frame_bytes(const struct farm_net_io *io) {
-    return (size_t)(io->frame_channels * io->height * io->width);
-}
-
-static struct answer answer_new(const struct farm_net *net, int batch) {
-    const size_t rows = (size_t)batch, logits = rows * (size_t)net->io.actions;
-    struct answer a = {.logits = array(logits + rows + net->parameter_count, sizeof(float))};
-    a.value = a.logits + logits;
-    a.grads = a.value + rows;
-    return a;
-}
+#include "problem.h"
 
 static void answer_free(const struct answer *a) {
     free(a->logits);
 }
 
-static struct problem *problem_new(const struct farm_net_spec *spec, const struct farm_net_io *io, int batch) {
-    struct problem *p = array(1, sizeof *p);
-    struct farm_error err = {.message = ""};
-    p->spec = *spec;
-    p->batch = batch;
-    cr_assert_eq(farm_net_make(&p->spec, io, &p->net, &err), FARM_OK, "%s", err.message);
-    const size_t rows = (size_t)batch, pointers = rows * (size_t)io->stack;
-    p->params = array(p->net.parameter_count, sizeof(float));
-    p->input = io->flat > 0 ? array(rows * (size_t)io->flat, sizeof(float)) : array(pointers, frame_bytes(io));
-    p->rows = array(pointers, sizeof *p->rows);
-    for (size_t i = 0; i < pointers; i++)
-        p->rows[i] = (char *)p->input + i * (io->flat > 0 ? (size_t)io->flat * sizeof(float) : frame_bytes(io));
-    p->dlogits = array(rows * (size_t)io->actions, sizeof(float));
-    p->dvalue = array(rows, sizeof(float));
-    p->right = answer_new(&p->net, batch);
-    return p;
-}
-
 static void problem_free(struct problem **p) {
-    void *const parts[] = {(*p)->params, (*p)->input, (*p)->rows, (*p)->dlogits, (*p)->dvalue, (*p)->right.logits, *p};
-    for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++) free(parts[i]);
+    problem_free_host(*p);
 }
 
 static void executor_free(struct farm_executor **executor) {
@@ -349,17 +287,9 @@ static const enum arithmetic all_exact[FARM_NET_OPS_MAX];
 
 // ---- Problems ----
 
-#define CONV(out_, kernel_, stride_)                                                                                   \
-    { .kind = FARM_LAYER_CONV, .out = out_, .kernel = kernel_, .stride = stride_ }
-#define DENSE(out_, activation_)                                                                                       \
-    { .kind = FARM_LAYER_DENSE, .out = out_, .activation = FARM_ACTIVATION_##activation_ }
-
-#define CONV_SAME(out_)                                                                                                \
-    { .kind = FARM_LAYER_CONV_SAME, .out = out_, .kernel = 3, .stride = 1, .activation = FARM_ACTIVATION_NONE }
-#define POOL                                                                                                           \
-    { .kind = FARM_LAYER_POOL, .kernel = 3, .stride = 2, .activation = FARM_ACTIVATION_NONE }
-#define RESIDUAL(out_, activation_)                                                                                    \
-    { .kind = FARM_LAYER_RESIDUAL, .out = out_, .kernel = 3, .activation = FARM_ACTIVATION_##activation_ }
+#define SAME(out_)                  CONV(CONV_SAME, out_, 3, 1, NONE)
+#define POOLED                      CONV(POOL, 0, 3, 2, NONE)
+#define RESIDUAL(out_, activation_) CONV(RESIDUAL, out_, 3, 0, activation_)
 
 // The tables of make_nn.py.
 static const struct vector_case {
@@ -369,11 +299,13 @@ static const struct vector_case {
     int batch;
 } vector_cases[] = {
     {"tests/vectors/nn_grey.bin",
-     {.name = "grey", .layer_count = 3, .layers = {CONV(8, 4, 2), CONV(16, 3, 1), DENSE(8, RELU)}},
+     {.name = "grey",
+      .layer_count = 3,
+      .layers = {CONV(CONV, 8, 4, 2, RELU), CONV(CONV, 16, 3, 1, RELU), DENSE(8, RELU)}},
      {.frame_channels = 1, .height = 20, .width = 18, .stack = 3, .actions = 5},
      5},
     {"tests/vectors/nn_rgb.bin",
-     {.name = "rgb", .layer_count = 2, .layers = {CONV(8, 4, 2), DENSE(16, RELU)}},
+     {.name = "rgb", .layer_count = 2, .layers = {CONV(CONV, 8, 4, 2, RELU), DENSE(16, RELU)}},
      {.frame_channels = 3, .height = 14, .width = 16, .stack = 2, .actions = 3},
      3},
     {"tests/vectors/nn_flat.bin",
@@ -383,8 +315,8 @@ static const struct vector_case {
     {"tests/vectors/nn_deep.bin",
      {.name = "small deep",
       .layer_count = 11,
-      .layers = {CONV_SAME(8), POOL, RESIDUAL(8, NONE), RESIDUAL(8, NONE), CONV_SAME(16), POOL, RESIDUAL(16, NONE),
-                 CONV_SAME(8), POOL, RESIDUAL(8, RELU), DENSE(24, RELU)}},
+      .layers = {SAME(8), POOLED, RESIDUAL(8, NONE), RESIDUAL(8, NONE), SAME(16), POOLED, RESIDUAL(16, NONE), SAME(8),
+                 POOLED, RESIDUAL(8, RELU), DENSE(24, RELU)}},
      {.frame_channels = 1, .height = 21, .width = 14, .stack = 3, .actions = 5},
      4},
 };
@@ -414,39 +346,13 @@ static struct problem *problem_read(const struct vector_case *vectors) {
     return p;
 }
 
-// Random parameters, biases too, and pictures that are partly smooth, as games' are.
 static struct problem *problem_random(const struct farm_net_spec *spec, const struct farm_net_io *io, int batch) {
     struct problem *p = problem_new(spec, io, batch);
-    farm_net_init(&p->net, 3, p->params);
-    for (size_t i = 0; i < p->net.parameter_count; i++)
-        if (p->params[i] == 0) p->params[i] = 0.1f * (farm_random_uniform(9, 1, i) - 0.5f);
-    const size_t rows = (size_t)batch;
-    for (size_t i = 0; i < rows * (size_t)io->actions; i++) p->dlogits[i] = farm_random_uniform(9, 2, i) - 0.5f;
-    for (size_t i = 0; i < rows; i++) p->dvalue[i] = farm_random_uniform(9, 3, i) - 0.5f;
-    if (io->flat > 0) {
-        for (size_t i = 0; i < rows * (size_t)io->flat; i++)
-            ((float *)p->input)[i] = 2 * farm_random_uniform(9, 4, i) - 1;
-        return p;
-    }
-    for (size_t i = 0; i < rows * (size_t)io->stack * frame_bytes(io); i++) {
-        const bool noise = i / 64 % 3 == 0;
-        ((uint8_t *)p->input)[i] = (uint8_t)(255 * farm_random_uniform(9, 5, noise ? i : i / 64));
-    }
+    problem_randomise(p, 9);
     return p;
 }
 
-static const struct farm_net_io atari = {.frame_channels = 1, .height = 84, .width = 84, .stack = 4, .actions = 6};
-
 // ---- Checks ----
-
-static double distance(const float *a, const float *b, size_t count) {
-    double off = 0, norm = 0;
-    for (size_t i = 0; i < count; i++) {
-        off += ((double)a[i] - (double)b[i]) * ((double)a[i] - (double)b[i]);
-        norm += (double)b[i] * (double)b[i];
-    }
-    return sqrt(off / norm); // NaN where anything is
-}
 
 static struct farm_arithmetic f32_of(const struct farm_net *net) {
     return farm_arithmetic_uniform(net, FARM_PRECISION_F32, (struct farm_form){0});

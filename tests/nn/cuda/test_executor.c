@@ -6,23 +6,15 @@
 
 #include <criterion/criterion.h>
 #include <cuda_runtime_api.h>
-#include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
+#include "../problem.h"
 #include "kernels/bf16.h"
-#include "kernels/random.h"
 #include "libraries.h"
 #include "standin.h"
 
 #define CUDA(call) cr_assert_eq((call), cudaSuccess, "%s", #call)
-
-static void *array(size_t count, size_t size) {
-    void *memory = calloc(count + 1, size);
-    cr_assert_not_null(memory);
-    return memory;
-}
 
 // Device memory with a copy of `from`, or zeros.
 static void *on_device(const void *from, size_t bytes) {
@@ -33,46 +25,15 @@ static void *on_device(const void *from, size_t bytes) {
     return memory;
 }
 
-static double distance(const float *a, const float *b, size_t count) {
-    double off = 0, norm = 0;
-    for (size_t i = 0; i < count; i++) {
-        off += ((double)a[i] - (double)b[i]) * ((double)a[i] - (double)b[i]);
-        norm += (double)b[i] * (double)b[i];
-    }
-    return off == 0 ? 0 : sqrt(off / norm); // NaN where anything is
-}
+// ---- problems: the right answer is what the CPU's executor gives in f32; on the device lies what enters ----
 
-// ---- problems: on the host what enters and what the CPU's executor gives in f32; on the device what enters ----
-
-struct problem {
-    struct farm_net_spec spec;
-    struct farm_net net;
-    int rows;
-    size_t frame_bytes, device_count;
-    float *params; // PyTorch's order
+struct problem_device {
+    size_t count; // of parameters, gaps included
     void *input;
-    const void **pointers; // [rows][stack] on the host
+    const void **pointers;
     float *dlogits, *dvalue;
-    float *logits, *value, *grads; // what is right
-    // on the device
-    void *device_input;
-    const void **device_pointers;
-    float *device_dlogits, *device_dvalue;
-    void *device_params[2]; // f32, bf16
+    void *params[2]; // f32, bf16
 };
-
-static void randomise(struct problem *p, uint64_t seed) {
-    const struct farm_net_io *io = &p->net.io;
-    const size_t rows = (size_t)p->rows, flat = rows * (size_t)io->flat;
-    farm_net_init(&p->net, seed, p->params);
-    for (size_t i = 0; i < p->net.parameter_count; i++)
-        if (p->params[i] == 0) p->params[i] = 0.1f * (farm_random_uniform(seed, 1, i) - 0.5f);
-    for (size_t i = 0; i < rows * (size_t)io->actions; i++) p->dlogits[i] = farm_random_uniform(seed, 2, i) - 0.5f;
-    for (size_t i = 0; i < rows; i++) p->dvalue[i] = farm_random_uniform(seed, 3, i) - 0.5f;
-    for (size_t i = 0; i < flat; i++) ((float *)p->input)[i] = 2 * farm_random_uniform(seed, 4, i) - 1;
-    for (size_t i = 0; io->flat == 0 && i < rows * (size_t)io->stack * p->frame_bytes; i++)
-        ((uint8_t *)p->input)[i] = (uint8_t)(255 * farm_random_uniform(seed, 5, i / 64 % 3 == 0 ? i : i / 64));
-}
 
 // Some frames are told as NULL; their bytes are not zeros.
 static bool told_as_null(const struct problem *p, size_t frame) {
@@ -82,122 +43,103 @@ static bool told_as_null(const struct problem *p, size_t frame) {
 static void solve(struct problem *p) {
     const struct farm_arithmetic f32 = farm_arithmetic_uniform(&p->net, FARM_PRECISION_F32, (struct farm_form){0});
     const struct farm_executor_config config = {
-        .net = &p->net, .batch_max = p->rows, .training = true, .arithmetic = &f32};
+        .net = &p->net, .batch_max = p->batch, .training = true, .arithmetic = &f32};
     struct farm_executor *cpu;
     struct farm_error err;
     cr_assert_eq(farm_executor_create(&config, &cpu, &err), FARM_OK, "%s", err.message);
     farm_executor_load(cpu, p->params);
-    farm_executor_forward(cpu, p->pointers, farm_sequence_rows(p->rows), p->logits, p->value);
-    farm_executor_backward(cpu, p->pointers, farm_sequence_rows(p->rows), p->dlogits, p->dvalue, p->grads);
+    farm_executor_forward(cpu, p->rows, farm_sequence_rows(p->batch), p->right.logits, p->right.value);
+    farm_executor_backward(cpu, p->rows, farm_sequence_rows(p->batch), p->dlogits, p->dvalue, p->right.grads);
     farm_executor_destroy(cpu);
 }
 
 static void put_on_device(struct problem *p) {
+    p->device = array(1, sizeof *p->device);
     const struct farm_net_io *io = &p->net.io;
-    const size_t rows = (size_t)p->rows, frames = rows * (size_t)io->stack;
-    const size_t input_bytes = io->flat > 0 ? rows * (size_t)io->flat * sizeof(float) : frames * p->frame_bytes;
-    p->device_input = on_device(p->input, input_bytes);
+    const size_t rows = (size_t)p->batch, frames = rows * (size_t)io->stack;
+    const size_t input_bytes =
+        io->flat > 0 ? rows * (size_t)io->flat * sizeof(float) : frames * frame_bytes(&p->net.io);
+    p->device->input = on_device(p->input, input_bytes);
     const void **pointers = array(frames, sizeof *pointers);
     for (size_t f = 0; f < frames; f++)
-        pointers[f] = told_as_null(p, f) ? NULL : (char *)p->device_input + f * p->frame_bytes;
-    p->device_pointers = on_device(pointers, frames * sizeof *pointers);
-    p->device_dlogits = on_device(p->dlogits, rows * (size_t)io->actions * sizeof(float));
-    p->device_dvalue = on_device(p->dvalue, rows * sizeof(float));
-    p->device_count = farm_cuda_executor_parameter_count(&p->net);
-    float *params = array(p->device_count, sizeof *params);
-    uint16_t *rounded = array(p->device_count, sizeof *rounded);
+        pointers[f] = told_as_null(p, f) ? NULL : (char *)p->device->input + f * frame_bytes(&p->net.io);
+    p->device->pointers = on_device(pointers, frames * sizeof *pointers);
+    p->device->dlogits = on_device(p->dlogits, rows * (size_t)io->actions * sizeof(float));
+    p->device->dvalue = on_device(p->dvalue, rows * sizeof(float));
+    p->device->count = farm_cuda_executor_parameter_count(&p->net);
+    float *params = array(p->device->count, sizeof *params);
+    uint16_t *rounded = array(p->device->count, sizeof *rounded);
     farm_cuda_executor_to_device_order(&p->net, p->params, params);
-    for (size_t i = 0; i < p->device_count; i++) rounded[i] = farm_bf16(params[i]);
-    p->device_params[0] = on_device(params, p->device_count * sizeof *params);
-    p->device_params[1] = on_device(rounded, p->device_count * sizeof *rounded);
+    for (size_t i = 0; i < p->device->count; i++) rounded[i] = farm_bf16(params[i]);
+    p->device->params[0] = on_device(params, p->device->count * sizeof *params);
+    p->device->params[1] = on_device(rounded, p->device->count * sizeof *rounded);
     free(pointers);
     free(params);
     free(rounded);
 }
 
 static struct problem *problem_of(const struct farm_net_spec *spec, const struct farm_net_io *io, int rows) {
-    struct problem *p = array(1, sizeof *p);
-    struct farm_error err;
-    p->spec = *spec;
-    p->rows = rows;
-    cr_assert_eq(farm_net_make(&p->spec, io, &p->net, &err), FARM_OK, "%s", err.message);
-    const size_t n = (size_t)rows, frames = n * (size_t)io->stack;
-    p->frame_bytes = (size_t)(io->frame_channels * io->height * io->width);
-    p->params = array(p->net.parameter_count, sizeof(float));
-    p->grads = array(p->net.parameter_count, sizeof(float));
-    p->input = io->flat > 0 ? array(n * (size_t)io->flat, sizeof(float)) : array(frames, p->frame_bytes);
-    p->pointers = array(frames, sizeof *p->pointers);
-    for (size_t f = 0; f < frames; f++) {
-        const size_t each = io->flat > 0 ? (size_t)io->flat * sizeof(float) : p->frame_bytes;
-        p->pointers[f] = told_as_null(p, f) ? NULL : (char *)p->input + f * each;
-    }
-    p->dlogits = array(n * (size_t)io->actions, sizeof(float));
-    p->logits = array(n * (size_t)io->actions, sizeof(float));
-    p->dvalue = array(n, sizeof(float));
-    p->value = array(n, sizeof(float));
-    randomise(p, 3);
+    struct problem *p = problem_new(spec, io, rows);
+    for (size_t f = 0; f < (size_t)rows * (size_t)io->stack; f++)
+        if (told_as_null(p, f)) p->rows[f] = NULL;
+    problem_randomise(p, 3);
     solve(p);
     put_on_device(p);
     return p;
 }
 
-static void problem_free_host(struct problem *p) {
-    void *const host[] = {p->params, p->grads, p->input, p->pointers, p->dlogits, p->logits, p->dvalue, p->value};
-    for (size_t i = 0; i < sizeof host / sizeof *host; i++) free(host[i]);
-    free(p);
-}
-
 static void problem_free(struct problem **problem) {
     struct problem *p = *problem;
-    void *const device[] = {p->device_input,  p->device_pointers,  p->device_dlogits,
-                            p->device_dvalue, p->device_params[0], p->device_params[1]};
+    void *const device[] = {p->device->input,  p->device->pointers,  p->device->dlogits,
+                            p->device->dvalue, p->device->params[0], p->device->params[1]};
     for (size_t i = 0; i < sizeof device / sizeof *device; i++) CUDA(cudaFree(device[i]));
+    free(p->device);
     problem_free_host(p);
 }
 
 // ---- answers ----
 
-struct answer {
+struct device_answer {
     float *logits, *value, *grads; // on the host, PyTorch's order
     float *device_logits, *device_value, *device_grads;
     float gap; // the largest gradient of what is no parameter
 };
 
-static struct answer answer_new(const struct problem *p) {
-    const size_t rows = (size_t)p->rows, logits = rows * (size_t)p->net.io.actions;
-    return (struct answer){
+static struct device_answer device_answer_new(const struct problem *p) {
+    const size_t rows = (size_t)p->batch, logits = rows * (size_t)p->net.io.actions;
+    return (struct device_answer){
         .logits = array(logits, sizeof(float)),
         .value = array(rows, sizeof(float)),
         .grads = array(p->net.parameter_count, sizeof(float)),
         .device_logits = on_device(NULL, logits * sizeof(float)),
         .device_value = on_device(NULL, rows * sizeof(float)),
-        .device_grads = on_device(NULL, p->device_count * sizeof(float)),
+        .device_grads = on_device(NULL, p->device->count * sizeof(float)),
     };
 }
 
-static void answer_fetch(const struct problem *p, int rows, struct answer *a) {
-    float *grads = array(p->device_count, sizeof *grads), *again = array(p->device_count, sizeof *again);
+static void answer_fetch(const struct problem *p, int rows, struct device_answer *a) {
+    float *grads = array(p->device->count, sizeof *grads), *again = array(p->device->count, sizeof *again);
     const size_t n = (size_t)rows;
     CUDA(
         cudaMemcpy(a->logits, a->device_logits, n * (size_t)p->net.io.actions * sizeof(float), cudaMemcpyDeviceToHost));
     CUDA(cudaMemcpy(a->value, a->device_value, n * sizeof(float), cudaMemcpyDeviceToHost));
-    CUDA(cudaMemcpy(grads, a->device_grads, p->device_count * sizeof(float), cudaMemcpyDeviceToHost));
+    CUDA(cudaMemcpy(grads, a->device_grads, p->device->count * sizeof(float), cudaMemcpyDeviceToHost));
     farm_cuda_executor_to_pytorch_order(&p->net, grads, a->grads);
     farm_cuda_executor_to_device_order(&p->net, a->grads, again);
     a->gap = 0;
-    for (size_t i = 0; i < p->device_count; i++) a->gap = fmaxf(a->gap, fabsf(grads[i] - again[i]));
+    for (size_t i = 0; i < p->device->count; i++) a->gap = fmaxf(a->gap, fabsf(grads[i] - again[i]));
     free(grads);
     free(again);
 }
 
-static void answer_free_host(const struct answer *a) {
+static void device_answer_free_host(const struct device_answer *a) {
     free(a->logits);
     free(a->value);
     free(a->grads);
 }
 
-static void answer_free(const struct answer *a) {
-    answer_free_host(a);
+static void device_answer_free(const struct device_answer *a) {
+    device_answer_free_host(a);
     CUDA(cudaFree(a->device_logits));
     CUDA(cudaFree(a->device_value));
     CUDA(cudaFree(a->device_grads));
@@ -208,7 +150,7 @@ static void executor_free(struct farm_cuda_executor **executor) {
 }
 
 // Locals that are freed where their scope ends.
-#define with_answer   __attribute__((cleanup(answer_free))) struct answer
+#define with_answer   __attribute__((cleanup(device_answer_free))) struct device_answer
 #define with_problem  __attribute__((cleanup(problem_free))) struct problem
 #define with_executor __attribute__((cleanup(executor_free))) struct farm_cuda_executor
 
@@ -241,14 +183,14 @@ static struct farm_cuda_executor *executor_new(const struct farm_cuda_executor_c
 }
 
 static const void *params_of(const struct problem *p, const struct farm_cuda_executor *executor) {
-    return p->device_params[farm_cuda_executor_precision(executor) == FARM_PRECISION_BF16];
+    return p->device->params[farm_cuda_executor_precision(executor) == FARM_PRECISION_BF16];
 }
 
 static void run_forward(struct farm_cuda_executor *executor, cudaStream_t stream, const struct problem *p, int rows,
-                        const struct answer *a) {
+                        const struct device_answer *a) {
     const bool flat = p->net.io.flat > 0;
-    const struct farm_cuda_input input = {.frames = flat ? NULL : p->device_pointers,
-                                          .flat = flat ? p->device_input : NULL};
+    const struct farm_cuda_input input = {.frames = flat ? NULL : p->device->pointers,
+                                          .flat = flat ? p->device->input : NULL};
     struct farm_error err;
     cr_assert_eq(farm_cuda_executor_forward(executor, stream, params_of(p, executor), &input, farm_sequence_rows(rows),
                                             a->device_logits, a->device_value, &err),
@@ -256,15 +198,15 @@ static void run_forward(struct farm_cuda_executor *executor, cudaStream_t stream
 }
 
 static void run_backward(struct farm_cuda_executor *executor, cudaStream_t stream, const struct problem *p, int rows,
-                         const struct answer *a) {
+                         const struct device_answer *a) {
     struct farm_error err;
-    cr_assert_eq(farm_cuda_executor_backward(executor, stream, params_of(p, executor), p->device_dlogits,
-                                             p->device_dvalue, farm_sequence_rows(rows), a->device_grads, &err),
+    cr_assert_eq(farm_cuda_executor_backward(executor, stream, params_of(p, executor), p->device->dlogits,
+                                             p->device->dvalue, farm_sequence_rows(rows), a->device_grads, &err),
                  FARM_OK, "%s", err.message);
 }
 
-static struct answer answer_of(struct farm_cuda_executor *executor, const struct problem *p, int rows) {
-    struct answer a = answer_new(p);
+static struct device_answer answer_of(struct farm_cuda_executor *executor, const struct problem *p, int rows) {
+    struct device_answer a = device_answer_new(p);
     run_forward(executor, NULL, p, rows, &a);
     run_backward(executor, NULL, p, rows, &a);
     answer_fetch(p, rows, &a);
@@ -277,20 +219,21 @@ struct bounds {
 };
 static const struct bounds f32_bounds = {1e-5, 1e-5, 1e-4};
 
-static void expect_right(const struct problem *p, const struct answer *a, const struct bounds *most) {
-    const size_t rows = (size_t)p->rows, actions = (size_t)p->net.io.actions, all = rows * (actions + 1);
+static void expect_right(const struct problem *p, const struct device_answer *a, const struct bounds *most) {
+    const size_t rows = (size_t)p->batch, actions = (size_t)p->net.io.actions, all = rows * (actions + 1);
     float *got = array(all, sizeof *got), *right = array(all, sizeof *right);
     memcpy(got, a->logits, rows * actions * sizeof *got);
     memcpy(got + rows * actions, a->value, rows * sizeof *got);
-    memcpy(right, p->logits, rows * actions * sizeof *right);
-    memcpy(right + rows * actions, p->value, rows * sizeof *right);
-    const double forward = distance(got, right, all), gradient = distance(a->grads, p->grads, p->net.parameter_count);
+    memcpy(right, p->right.logits, rows * actions * sizeof *right);
+    memcpy(right + rows * actions, p->right.value, rows * sizeof *right);
+    const double forward = distance(got, right, all),
+                 gradient = distance(a->grads, p->right.grads, p->net.parameter_count);
     cr_expect(forward <= most->forward, "%s: logits and values are off by %g", p->spec.name, forward);
     cr_expect(gradient <= most->gradient, "%s: the gradient is off by %g", p->spec.name, gradient);
     cr_expect_eq(a->gap, 0, "%s: a gap's gradient is %g", p->spec.name, (double)a->gap);
     for (int t = 0; t < p->net.tensor_count; t++) {
         const struct farm_tensor *tensor = &p->net.tensors[t];
-        const double off = distance(a->grads + tensor->offset, p->grads + tensor->offset, tensor->count);
+        const double off = distance(a->grads + tensor->offset, p->right.grads + tensor->offset, tensor->count);
         cr_expect(off <= most->tensor, "%s: the gradient of %s is off by %g", p->spec.name, tensor->name, off);
     }
     free(got);
@@ -298,15 +241,14 @@ static void expect_right(const struct problem *p, const struct answer *a, const 
 }
 
 static void expect_solved(const struct problem *p, enum farm_precision precision, const struct bounds *most) {
-    const struct farm_cuda_executor_config config = config_of(p, p->rows, precision);
+    const struct farm_cuda_executor_config config = config_of(p, p->batch, precision);
     with_executor *executor = executor_new(&config);
-    const with_answer a = answer_of(executor, p, p->rows);
+    const with_answer a = answer_of(executor, p, p->batch);
     expect_right(p, &a, most);
 }
 
 // ---- networks ----
 
-static const struct farm_net_io atari = {.frame_channels = 1, .height = 84, .width = 84, .stack = 4, .actions = 6};
 static const struct net_case {
     const char *net;
     struct farm_net_io io;
@@ -325,14 +267,6 @@ enum { CASES = sizeof cases / sizeof *cases };
 static struct problem *problem_at(int i) {
     return problem_of(farm_net_find(cases[i].net, NULL), &cases[i].io, cases[i].rows);
 }
-
-#define DENSE(out_, activation_)                                                                                       \
-    { .kind = FARM_LAYER_DENSE, .out = out_, .activation = FARM_ACTIVATION_##activation_ }
-#define CONV(kind_, out_, kernel_, stride_, activation_)                                                               \
-    {                                                                                                                  \
-        .kind = FARM_LAYER_##kind_, .out = out_, .kernel = kernel_, .stride = stride_,                                 \
-        .activation = FARM_ACTIVATION_##activation_                                                                    \
-    }
 
 // What no known network has: channels of no round number, ReLU and nothing behind dense layers, a dense layer that
 // reads a pool, ReLU in the middle of residual blocks.
@@ -388,19 +322,20 @@ Test(nn_cuda, every_number_of_rows_gives_each_row_the_same_answer) {
 Test(nn_cuda, inference_gives_what_training_gives) {
     for (int i = 0; i < CASES; i++) {
         with_problem *p = problem_at(i);
-        struct farm_cuda_executor_config config = config_of(p, p->rows, FARM_PRECISION_BF16);
+        struct farm_cuda_executor_config config = config_of(p, p->batch, FARM_PRECISION_BF16);
         with_executor *training = executor_new(&config);
         const size_t training_bytes = farm_cuda_executor_bytes(&config);
         config.training = false;
         with_executor *inference = executor_new(&config);
         cr_expect_lt(farm_cuda_executor_bytes(&config), training_bytes);
-        with_answer a = answer_new(p), b = answer_new(p);
-        run_forward(training, NULL, p, p->rows, &a);
-        run_forward(inference, NULL, p, p->rows, &b);
-        answer_fetch(p, p->rows, &a);
-        answer_fetch(p, p->rows, &b);
-        cr_expect_arr_eq(a.logits, b.logits, (size_t)(p->rows * p->net.io.actions) * sizeof(float), "%s", p->spec.name);
-        cr_expect_arr_eq(a.value, b.value, (size_t)p->rows * sizeof(float), "%s", p->spec.name);
+        with_answer a = device_answer_new(p), b = device_answer_new(p);
+        run_forward(training, NULL, p, p->batch, &a);
+        run_forward(inference, NULL, p, p->batch, &b);
+        answer_fetch(p, p->batch, &a);
+        answer_fetch(p, p->batch, &b);
+        cr_expect_arr_eq(a.logits, b.logits, (size_t)(p->batch * p->net.io.actions) * sizeof(float), "%s",
+                         p->spec.name);
+        cr_expect_arr_eq(a.value, b.value, (size_t)p->batch * sizeof(float), "%s", p->spec.name);
     }
 }
 
@@ -412,16 +347,16 @@ Test(nn_cuda, what_a_forward_leaves_behind_does_not_matter_to_the_next) {
         .layer_count = 3,
         .layers = {CONV(CONV, 5, 3, 2, RELU), CONV(CONV, 7, 3, 2, RELU), DENSE(11, RELU)}};
     with_problem *p = problem_of(&turns, &odd_io, 200);
-    struct farm_cuda_executor_config config = config_of(p, p->rows, FARM_PRECISION_BF16);
+    struct farm_cuda_executor_config config = config_of(p, p->batch, FARM_PRECISION_BF16);
     config.training = false;
     with_executor *executor = executor_new(&config);
-    with_answer first = answer_new(p), second = answer_new(p);
-    run_forward(executor, NULL, p, p->rows, &first);
-    run_forward(executor, NULL, p, p->rows, &second);
-    answer_fetch(p, p->rows, &first);
-    answer_fetch(p, p->rows, &second);
-    cr_expect_arr_eq(second.logits, first.logits, (size_t)(p->rows * p->net.io.actions) * sizeof(float));
-    cr_expect_arr_eq(second.value, first.value, (size_t)p->rows * sizeof(float));
+    with_answer first = device_answer_new(p), second = device_answer_new(p);
+    run_forward(executor, NULL, p, p->batch, &first);
+    run_forward(executor, NULL, p, p->batch, &second);
+    answer_fetch(p, p->batch, &first);
+    answer_fetch(p, p->batch, &second);
+    cr_expect_arr_eq(second.logits, first.logits, (size_t)(p->batch * p->net.io.actions) * sizeof(float));
+    cr_expect_arr_eq(second.value, first.value, (size_t)p->batch * sizeof(float));
 }
 
 Test(nn_cuda, gradients_are_added_to_what_is_there) {
@@ -430,7 +365,7 @@ Test(nn_cuda, gradients_are_added_to_what_is_there) {
     for (int i = 0; i < 2; i++) {
         const struct farm_cuda_executor_config config = config_of(p, 4, precisions[i]);
         with_executor *executor = executor_new(&config);
-        with_answer once = answer_of(executor, p, 4), twice = answer_new(p);
+        with_answer once = answer_of(executor, p, 4), twice = device_answer_new(p);
         for (int k = 0; k < 2; k++) {
             run_forward(executor, NULL, p, 4, &twice);
             run_backward(executor, NULL, p, 4, &twice);
@@ -486,15 +421,15 @@ Test(nn_cuda, a_captured_graph_computes_anew_in_every_replay) {
     const struct farm_cuda_executor_config config = config_of(p, 3, FARM_PRECISION_F32);
     with_executor *executor = executor_new(&config);
     with_answer a = answer_of(executor, p, 3);
-    randomise(other, 8);
-    memset(other->grads, 0, other->net.parameter_count * sizeof(float));
+    problem_randomise(other, 8);
+    memset(other->right.grads, 0, other->net.parameter_count * sizeof(float));
     solve(other);
     cudaStream_t stream;
     cudaGraph_t graph;
     cudaGraphExec_t exec;
     CUDA(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
     CUDA(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
-    CUDA(cudaMemsetAsync(a.device_grads, 0, p->device_count * sizeof(float), stream));
+    CUDA(cudaMemsetAsync(a.device_grads, 0, p->device->count * sizeof(float), stream));
     run_forward(executor, stream, p, 3, &a);
     run_backward(executor, stream, p, 3, &a);
     CUDA(cudaStreamEndCapture(stream, &graph));
@@ -502,12 +437,12 @@ Test(nn_cuda, a_captured_graph_computes_anew_in_every_replay) {
     for (int replay = 0; replay < 3; replay++) {
         const struct problem *now = replay == 1 ? other : p;
         const size_t logits = 3 * (size_t)p->net.io.actions * sizeof(float);
-        float *params = array(p->device_count, sizeof *params);
+        float *params = array(p->device->count, sizeof *params);
         farm_cuda_executor_to_device_order(&p->net, now->params, params);
-        CUDA(cudaMemcpy(p->device_params[0], params, p->device_count * sizeof *params, cudaMemcpyHostToDevice));
-        CUDA(cudaMemcpy(p->device_input, now->input, 9 * p->frame_bytes, cudaMemcpyHostToDevice));
-        CUDA(cudaMemcpy(p->device_dlogits, now->dlogits, logits, cudaMemcpyHostToDevice));
-        CUDA(cudaMemcpy(p->device_dvalue, now->dvalue, 3 * sizeof(float), cudaMemcpyHostToDevice));
+        CUDA(cudaMemcpy(p->device->params[0], params, p->device->count * sizeof *params, cudaMemcpyHostToDevice));
+        CUDA(cudaMemcpy(p->device->input, now->input, 9 * frame_bytes(&p->net.io), cudaMemcpyHostToDevice));
+        CUDA(cudaMemcpy(p->device->dlogits, now->dlogits, logits, cudaMemcpyHostToDevice));
+        CUDA(cudaMemcpy(p->device->dvalue, now->dvalue, 3 * sizeof(float), cudaMemcpyHostToDevice));
         CUDA(cudaGraphLaunch(exec, stream));
         CUDA(cudaStreamSynchronize(stream));
         answer_fetch(p, 3, &a);
@@ -596,9 +531,9 @@ Test(nn_cuda, has_a_workspace_for_padded_pictures_of_the_largest_batch) {
     for (int training = 0; training < 2; training++) {
         config.training = training;
         with_executor *executor = executor_new(&config);
-        const with_answer a = answer_new(p);
-        run_forward(executor, NULL, p, p->rows, &a);
-        if (training) run_backward(executor, NULL, p, p->rows, &a);
+        const with_answer a = device_answer_new(p);
+        run_forward(executor, NULL, p, p->batch, &a);
+        if (training) run_backward(executor, NULL, p, p->batch, &a);
         CUDA(cudaDeviceSynchronize());
     }
 }
@@ -619,8 +554,8 @@ Test(nn_cuda, refuses_what_it_cannot_run) {
 }
 
 static enum farm_status forward_status(struct farm_cuda_executor *executor, const struct problem *p, int rows,
-                                       const struct answer *a, struct farm_error *err) {
-    const struct farm_cuda_input input = {.frames = p->device_pointers};
+                                       const struct device_answer *a, struct farm_error *err) {
+    const struct farm_cuda_input input = {.frames = p->device->pointers};
     return farm_cuda_executor_forward(executor, NULL, params_of(p, executor), &input, farm_sequence_rows(rows),
                                       a->device_logits, a->device_value, err);
 }
@@ -629,7 +564,7 @@ Test(nn_cuda, says_what_no_algorithm_was_found_for) {
     with_problem *p = problem_of(&odd_net, &odd_io, 2);
     const struct farm_cuda_executor_config config = config_of(p, 2, FARM_PRECISION_BF16);
     with_executor *executor = executor_new(&config);
-    const with_answer a = answer_new(p);
+    const with_answer a = device_answer_new(p);
     struct farm_error err;
     farm_standin_libraries.no_algorithm = true;
     cr_expect_eq(forward_status(executor, p, 2, &a, &err), FARM_E_UNSUPPORTED);
@@ -648,7 +583,7 @@ Test(nn_cuda, a_convolution_that_fails_is_an_error) {
     with_problem *p = problem_of(&odd_net, &odd_io, 2);
     const struct farm_cuda_executor_config config = config_of(p, 2, FARM_PRECISION_BF16);
     with_executor *executor = executor_new(&config);
-    const with_answer a = answer_new(p);
+    const with_answer a = device_answer_new(p);
     struct farm_error err;
     farm_standin_libraries.fused_says = CUDNN_STATUS_EXECUTION_FAILED;
     cr_expect_eq(forward_status(executor, p, 2, &a, &err), FARM_E_IO);
@@ -663,11 +598,11 @@ Test(nn_cuda, a_convolution_that_fails_is_an_error) {
 
 Test(nn_cuda, takes_so_many_numbers_of_rows_and_no_more) {
     with_problem *p = problem_of(&odd_net, &odd_io, FARM_CUDA_EXECUTOR_ROWS_MAX + 1);
-    const struct farm_cuda_executor_config config = config_of(p, p->rows, FARM_PRECISION_BF16);
+    const struct farm_cuda_executor_config config = config_of(p, p->batch, FARM_PRECISION_BF16);
     with_executor *executor = executor_new(&config);
-    const with_answer a = answer_new(p);
+    const with_answer a = device_answer_new(p);
     struct farm_error err;
-    for (int rows = 1; rows <= p->rows; rows++) {
+    for (int rows = 1; rows <= p->batch; rows++) {
         const enum farm_status expected = rows <= FARM_CUDA_EXECUTOR_ROWS_MAX ? FARM_OK : FARM_E_LIMIT;
         cr_expect_eq(forward_status(executor, p, rows, &a, &err), expected, "%d rows", rows);
     }
@@ -679,7 +614,7 @@ Test(nn_cuda, a_device_that_falls_off_is_an_error_and_nothing_worse) {
     struct problem *p = problem_of(&odd_net, &odd_io, 2);
     const struct farm_cuda_executor_config config = config_of(p, 2, FARM_PRECISION_BF16);
     struct farm_cuda_executor *executor = executor_new(&config);
-    const struct answer a = answer_new(p);
+    const struct device_answer a = device_answer_new(p);
     struct farm_error err;
     farm_standin.eager = 1;
     farm_standin.fall_off_after = (int64_t)farm_standin_account().works + 6;
@@ -687,6 +622,6 @@ Test(nn_cuda, a_device_that_falls_off_is_an_error_and_nothing_worse) {
     cr_expect(strlen(err.message) > 0);
     farm_cuda_executor_destroy(executor);
     farm_standin_reset(); // the device takes its memory with it
-    answer_free_host(&a);
+    device_answer_free_host(&a);
     problem_free_host(p);
 }
