@@ -15,6 +15,8 @@
 #include "base/time.h"
 #include "ring/ring.h"
 
+static struct farm_error err;
+
 enum { LANES = 2, WIDTH = 3, STEPS = 8 };
 static const uint64_t patience_ns = 10000000000u;
 
@@ -106,7 +108,6 @@ static void start_actor(struct farm *farm, const struct farm_env_api *api) {
     farm->actor = fork();
     cr_assert_geq(farm->actor, 0);
     if (farm->actor == 0) {
-        struct farm_error err;
         _exit(farm_actor_run(&config, &err));
     }
     close(config.up_fd);
@@ -115,7 +116,6 @@ static void start_actor(struct farm *farm, const struct farm_env_api *api) {
 }
 
 static struct farm farm_of(const struct farm_env_api *api) {
-    struct farm_error err;
     struct farm_ring_spec spec = {.lanes = LANES, .width = WIDTH, .steps = STEPS};
     struct farm farm = {.bell = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)};
     api->spec(&(struct farm_env_config){0}, &spec.env, NULL, 0);
@@ -332,7 +332,6 @@ Test(actor, ends_on_sigterm_but_not_on_sigint_or_sigpipe) {
 }
 
 Test(actor, refuses_lanes_that_were_made_for_another_environment) {
-    struct farm_error err = {0};
     with_farm farm = farm_of(&tally_api);
     const struct farm_actor_config config = actor_config(&farm, farm_native_env_find("native/catch"));
     cr_assert_eq(farm_actor_run(&config, &err), 1);
@@ -350,7 +349,6 @@ Test(actor, reports_an_environment_that_breaks_the_contract) {
 }
 
 Test(actor, passes_on_why_an_environment_cannot_be_made) {
-    struct farm_error err = {0};
     const struct farm_env_option option = {"speed", "3"};
     with_farm farm = farm_of(farm_native_env_find("native/cartpole"));
     struct farm_actor_config config = actor_config(&farm, farm_native_env_find("native/cartpole"));

@@ -7,11 +7,12 @@
 #include "bw/buffer.h"
 #include "shm/limits.h"
 
+static struct farm_error err;
+
 TestSuite(bw, .timeout = 60);
 
 Test(bw, a_buffer_has_all_its_pages_where_they_were_asked_for) {
     struct farm_bw_buffer buffer;
-    struct farm_error err;
     enum farm_status status = farm_bw_buffer_open(NULL, (5 << 20) + 1, 0, FARM_BW_PAGES_SMALL, 0, &buffer, &err);
     cr_assert_eq(status, FARM_OK, "%s", err.message);
     cr_assert_geq(buffer.bytes, (5 << 20) + 1);
@@ -44,7 +45,6 @@ Test(bw, a_buffer_of_transparent_pages_says_how_much_lies_in_them) {
 Test(bw, pages_of_a_pool_are_refused_with_the_reason_where_there_are_none) {
     char reason[256];
     struct farm_bw_buffer buffer;
-    struct farm_error err;
     // A machine without pools of huge pages and without transparent ones.
     cr_assert_not(farm_bw_pages_available("/nonexistent", FARM_BW_PAGES_1G, reason, sizeof reason));
     cr_assert(strstr(reason, "1 GiB"), "%s", reason);
@@ -72,7 +72,6 @@ Test(bw, time_that_is_over_leaves_a_buffer_with_the_pages_it_has) {
 
 Test(bw, absurd_sizes_are_refused_with_what_is_there) {
     struct farm_bw_buffer buffer;
-    struct farm_error err;
     const size_t absurd[] = {SIZE_MAX, (size_t)1 << 50};
     for (int i = 0; i < 2; i++) {
         err.message[0] = 0;
@@ -86,7 +85,6 @@ Test(bw, absurd_sizes_are_refused_with_what_is_there) {
 
 Test(bw, a_node_that_does_not_exist_is_refused) {
     struct farm_bw_buffer buffer;
-    struct farm_error err;
     cr_assert_neq(farm_bw_buffer_open(NULL, 1 << 20, 63, FARM_BW_PAGES_SMALL, 0, &buffer, &err), FARM_OK);
     cr_assert(strstr(err.message, "63"), "%s", err.message);
     cr_assert_null(buffer.start);

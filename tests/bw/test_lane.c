@@ -10,10 +10,11 @@
 
 #include "bw/lane.h"
 
+static struct farm_error err;
+
 static struct farm_machine machine;
 
 static void read_machine(const char *synthetic) {
-    struct farm_error err;
     const struct farm_machine_source source = {.synthetic = synthetic};
     cr_assert_eq(farm_machine_read(&machine, synthetic ? &source : &(struct farm_machine_source){0}, &err), FARM_OK,
                  "%s", err.message);
@@ -85,7 +86,6 @@ static bool no_children_left(void) {
 
 Test(bw, hops_are_timed_one_by_one, .timeout = 60) {
     struct farm_bw_lane_hop hop;
-    struct farm_error err;
     const struct farm_bw_setup setup = {.seconds = 0.06, .samples = 3};
     if (!two_cpus()) cr_skip_test("this process may use one CPU");
     for (int wait = FARM_WAIT_SPIN; wait <= FARM_WAIT_SLEEP; wait++) {
@@ -106,7 +106,6 @@ Test(bw, rates_count_every_payload_once, .timeout = 60) {
     static const uint32_t sizes[] = {16, 28224, 1 << 20};
     const struct farm_bw_setup setup = {.seconds = 0.06, .samples = 3};
     struct farm_bw_lane_rate rate;
-    struct farm_error err;
     if (!two_cpus()) cr_skip_test("this process may use one CPU");
     for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++)
         for (int wait = FARM_WAIT_SPIN; wait <= FARM_WAIT_SLEEP; wait++) {
@@ -146,7 +145,6 @@ Test(bw, a_stopped_rate_ends_at_once_and_says_so, .timeout = 60) {
     const struct farm_bw_setup setup = {.control = &control, .seconds = 3600, .samples = 4};
     const struct farm_bw_lane_config config = {.pairs = &here, .pair_count = 1, .payload_bytes = 64};
     struct farm_bw_lane_rate rate;
-    struct farm_error err;
     if (!two_cpus()) cr_skip_test("this process may use one CPU");
     cr_assert_eq(farm_bw_lane_rate(&setup, &config, &rate, &err), FARM_OK, "%s", err.message);
     cr_assert(rate.conditions.stopped);
@@ -160,7 +158,6 @@ Test(bw, a_side_that_dies_is_said_and_leaves_nothing_behind, .timeout = 60) {
     const struct farm_bw_setup setup = {.control = &control, .seconds = 3600};
     const struct farm_bw_lane_config config = {.pairs = &here, .pair_count = 1, .payload_bytes = 64};
     struct farm_bw_lane_rate rate;
-    struct farm_error err;
     if (!two_cpus()) cr_skip_test("this process may use one CPU");
     if (access("/proc/self/task", F_OK)) cr_skip_test("no /proc");
     cr_assert_eq(farm_bw_lane_rate(&setup, &config, &rate, &err), FARM_E_DEAD);
@@ -169,7 +166,6 @@ Test(bw, a_side_that_dies_is_said_and_leaves_nothing_behind, .timeout = 60) {
 
 Test(bw, refuses_configs_that_make_no_sense) {
     struct farm_bw_lane_rate rate;
-    struct farm_error err;
     const struct farm_bw_pair pair = {.learner_cpu = 1, .node = -1}, *pairs = &pair;
     const struct farm_bw_lane_config configs[] = {
         {.pair_count = 0, .payload_bytes = 64},
@@ -194,7 +190,6 @@ Test(bw, a_cpu_that_is_not_there_is_measured_unpinned_and_said, .timeout = 60) {
     const struct farm_bw_lane_config config = {
         .pairs = &pair, .pair_count = 1, .payload_bytes = 64, .wait = FARM_WAIT_SLEEP};
     struct farm_bw_lane_rate rate;
-    struct farm_error err;
     cr_assert_eq(farm_bw_lane_rate(&setup, &config, &rate, &err), FARM_OK, "%s", err.message);
     cr_assert_not(rate.conditions.pinned);
     cr_assert(strstr(rate.conditions.note, "pinned"), "%s", rate.conditions.note);

@@ -8,6 +8,8 @@
 #include "bw/latency.h"
 #include "here.h"
 
+static struct farm_error err;
+
 TestSuite(bw, .timeout = 60);
 
 enum { SMALL = 1 << 20 };
@@ -70,7 +72,6 @@ Test(bw, the_ladder_climbs_from_the_first_cache_in_even_steps) {
     const struct farm_bw_setup setup = here();
     static struct farm_bw_ladder_result result;
     const struct farm_bw_ladder_config config = {.bytes_most = 4 * SMALL};
-    struct farm_error err;
     cr_assert_eq(farm_bw_ladder(&setup, &config, &result, &err), FARM_OK, "%s", err.message);
     cr_assert_eq(result.rungs, 2 * 10 + 1);
     cr_assert_eq(result.rung[0].bytes, 4096);
@@ -114,7 +115,6 @@ Test(bw, working_sets_that_make_no_sense_are_refused) {
     const struct farm_bw_setup setup = here();
     static struct farm_bw_ladder_result result;
     struct farm_bw_idle_result idle;
-    struct farm_error err;
     struct farm_bw_ladder_config config = {.bytes_most = 2048};
     cr_assert_eq(farm_bw_ladder(&setup, &config, &result, &err), FARM_E_INVALID);
     config = (struct farm_bw_ladder_config){.bytes_most = 1ull << 36};
@@ -150,7 +150,6 @@ Test(bw, the_latency_matrix_is_full) {
 Test(bw, loaded_latency_verifies_its_streams_at_every_delay) {
     const struct farm_bw_setup setup = here();
     static struct farm_bw_loaded_result result;
-    struct farm_error err;
     const enum farm_bandwidth_op ops[] = {FARM_BANDWIDTH_READ, FARM_BANDWIDTH_MIX21};
     for (int i = 0; i < 2; i++) {
         const struct farm_bw_loaded_config config = {.delays = (const int[]){0, 20000},
@@ -176,7 +175,6 @@ Test(bw, hand_overs_fill_a_symmetric_matrix) {
     const struct farm_bw_setup setup = here();
     struct farm_bw_handoff_result result;
     const struct farm_bw_handoff_config config = {0};
-    struct farm_error err;
     cr_assert_eq(farm_bw_handoff(&setup, &config, &result, &err), FARM_OK, "%s", err.message);
     if (result.cpus < 2) {
         cr_assert(result.conditions.note[0]);

@@ -11,6 +11,8 @@
 #include "bw/stage.h"
 #include "here.h"
 
+static struct farm_error err;
+
 TestSuite(bw, .timeout = 60);
 
 enum { SMALL = 1 << 20 };
@@ -21,7 +23,6 @@ static struct farm_bw_setup here(void) {
 
 static void read_synthetic(const char *text, struct farm_machine *out) {
     const struct farm_machine_source source = {.synthetic = text};
-    struct farm_error err;
     cr_assert_eq(farm_machine_read(out, &source, &err), FARM_OK, "%s", err.message);
 }
 
@@ -31,7 +32,6 @@ static bool is_rate(const struct farm_bw_figure *figure) {
 
 Test(bw, every_kernel_gives_a_verified_rate) {
     const struct farm_bw_setup setup = here();
-    struct farm_error err;
     for (int op = 0; op < FARM_BANDWIDTH_OPS; op++)
         for (int pattern = 0; pattern < 3; pattern++) {
             const struct farm_bw_memory_config config = {.op = (enum farm_bandwidth_op)op,
@@ -50,7 +50,6 @@ Test(bw, wrong_data_after_a_run_are_an_error_that_names_the_line) {
     const struct farm_bw_setup setup = here();
     struct farm_bw_conditions conditions = farm_bw_conditions_start();
     struct farm_bw_stage stage;
-    struct farm_error err;
     const int cpu = farm_bitmap_next(&machine.allowed, 0);
     const struct farm_bw_stage_config config = {
         .cpus = &cpu, .cpu_count = 1, .node = -1, .arrays = 3, .array_bytes = SMALL};
@@ -111,7 +110,6 @@ Test(bw, strides_longer_than_a_threads_arrays_are_left_out_and_said) {
     setup.seconds = 1000; // the time is not what leaves them out
     const struct farm_bw_kernels_config config = {.array_bytes = 64 * 64, .extent = FARM_BW_KERNELS_ALL};
     struct farm_bw_kernels_result result;
-    struct farm_error err;
     cr_assert_eq(farm_bw_kernels(&setup, &config, &result, &err), FARM_OK, "%s", err.message);
     for (int i = 0; i < result.rows; i++)
         cr_assert_eq(farm_bw_figure_is(&result.row[i].cores), result.row[i].pattern != FARM_BANDWIDTH_STRIDED);
@@ -137,7 +135,6 @@ Test(bw, a_node_without_room_is_left_out_of_matrices_and_the_others_are_measured
     const struct farm_bw_setup setup = with_a_full_node();
     const struct farm_bw_matrix_config config = {.array_bytes = SMALL};
     struct farm_bw_matrix matrix;
-    struct farm_error err;
     for (int latency = 0; latency < 2; latency++) {
         enum farm_status status = latency ? farm_bw_matrix_latency(&setup, &config, &matrix, &err)
                                           : farm_bw_matrix_bandwidth(&setup, &config, &matrix, &err);
@@ -153,7 +150,6 @@ Test(bw, a_node_without_room_is_left_out_of_matrices_and_the_others_are_measured
 Test(bw, absurd_bandwidth_arrays_are_refused_before_anything_is_allocated) {
     const struct farm_bw_setup setup = here();
     struct farm_bw_memory_result result;
-    struct farm_error err;
     const uint64_t absurd[] = {UINT64_MAX / 64 * 64, 1ull << 60, 1ull << 45};
     for (int i = 0; i < 3; i++) {
         const struct farm_bw_memory_config config = {.op = FARM_BANDWIDTH_TRIAD, .array_bytes = absurd[i], .node = -1};
@@ -165,7 +161,6 @@ Test(bw, absurd_bandwidth_arrays_are_refused_before_anything_is_allocated) {
 Test(bw, a_config_that_makes_no_sense_is_refused) {
     const struct farm_bw_setup setup = here();
     struct farm_bw_memory_result result;
-    struct farm_error err;
     struct farm_bw_memory_config config = {
         .array_bytes = SMALL, .node = -1, .cpus = (const int[]){4000}, .cpu_count = 1};
     cr_assert_eq(farm_bw_memory(&setup, &config, &result, &err), FARM_E_INVALID);
@@ -202,7 +197,6 @@ Test(bw, as_many_bytes_are_used_as_the_time_suffices_for) {
 Test(bw, the_main_table_is_complete_on_any_cache_in_any_time_and_says_what_is_no_figure_of_memory) {
     struct farm_bw_setup setup = here();
     static struct farm_bw_kernels_result result;
-    struct farm_error err;
     int cpus[FARM_CPUS_MAX];
     const int count = farm_bw_cpus(&machine, -1, false, cpus, FARM_CPUS_MAX);
     machine.l3_bytes = 1 << 30;
@@ -285,7 +279,6 @@ Test(bw, matrices_have_a_row_for_nodes_with_cpus_and_a_column_for_nodes_with_mem
 Test(bw, this_machines_matrix_is_full) {
     const struct farm_bw_setup setup = here();
     struct farm_bw_matrix matrix;
-    struct farm_error err;
     const struct farm_bw_matrix_config config = {.array_bytes = SMALL};
     cr_assert_eq(farm_bw_matrix_bandwidth(&setup, &config, &matrix, &err), FARM_OK, "%s", err.message);
     for (int i = 0; i < matrix.rows * matrix.columns && !matrix.conditions.out_of_time; i++)

@@ -6,12 +6,13 @@
 
 #include "nn/net.h"
 
+static struct farm_error err;
+
 static const struct farm_net_io atari = {.frame_channels = 1, .height = 84, .width = 84, .stack = 4, .actions = 6};
 static const struct farm_net_io cartpole = {.flat = 4, .stack = 1, .actions = 2};
 
 static struct farm_net make(const char *name, struct farm_net_io io) {
     struct farm_net net;
-    struct farm_error err = {.message = ""};
     const struct farm_net_spec *spec = farm_net_find(name, &err);
     cr_assert_not_null(spec, "%s", err.message);
     cr_assert_eq(farm_net_make(spec, &io, &net, &err), FARM_OK, "%s", err.message);
@@ -20,7 +21,6 @@ static struct farm_net make(const char *name, struct farm_net_io io) {
 
 static void expect_refused(const struct farm_net_spec *spec, struct farm_net_io io, const char *reason) {
     struct farm_net net;
-    struct farm_error err = {.message = ""};
     cr_assert_eq(farm_net_make(spec, &io, &net, &err), FARM_E_INVALID);
     cr_assert_not_null(strstr(err.message, reason), "\"%s\" does not say \"%s\"", err.message, reason);
 }
@@ -150,7 +150,6 @@ Test(nn, lists_networks_until_null) {
 }
 
 Test(nn, names_the_networks_where_one_is_unknown) {
-    struct farm_error err = {.message = ""};
     cr_assert_null(farm_net_find("shalow", &err));
     cr_assert_eq(err.status, FARM_E_NOT_FOUND);
     cr_assert_not_null(strstr(err.message, "shallow, nature, mlp, deep"));

@@ -8,6 +8,8 @@
 #include <signal.h>
 #include <sys/mman.h>
 
+static struct farm_error err;
+
 TestSuite(ring, .timeout = 30);
 
 // ---- who may write ----
@@ -49,7 +51,6 @@ Test(ring, the_shape_travels_in_the_segments) {
 
 static void refused(int up, int down, enum farm_ring_side side, enum farm_status wanted, const char *says) {
     with_ring ring;
-    struct farm_error err = {0};
     cr_assert_eq(farm_ring_open(up, down, side, &ring, &err), wanted, "%s: %s", says, err.message);
     cr_assert(strstr(err.message, says), "'%s' does not say '%s'", err.message, says);
     cr_assert_null(ring.lanes);
@@ -90,7 +91,6 @@ Test(ring, a_learner_believes_nothing_of_up_but_its_sealed_size) {
     memset(ring.up.header, 0xa5, sizeof *ring.up.header);
     refused(ring.up.fd, ring.down.fd_readonly, FARM_RING_ACTOR, FARM_E_FORMAT, "magic");
     int up = dup(ring.up.fd_readonly), down = dup(ring.down.fd);
-    struct farm_error err = {0};
     cr_assert_eq(farm_ring_open(up, down, FARM_RING_LEARNER, &learner, &err), FARM_OK, "%s", err.message);
     cr_assert_arr_eq((const char *)&learner.spec, (const char *)&spec, sizeof spec);
     cr_assert_eq((char *)learner.lanes[1].flags - (char *)learner.up.header,
@@ -101,7 +101,6 @@ Test(ring, a_learner_believes_nothing_of_up_but_its_sealed_size) {
 
 static void open_again_as_actor(struct farm_ring *ring) {
     with_ring actor;
-    struct farm_error err = {0};
     const int up = dup(ring->up.fd), down = dup(ring->down.fd_readonly);
     cr_assert_eq(farm_ring_open(up, down, FARM_RING_ACTOR, &actor, &err), FARM_OK, "%s", err.message);
 }
@@ -264,7 +263,6 @@ Test(ring, refuses_segments_smaller_than_their_shape) {
 Test(ring, refuses_to_create_an_absurd_ring) {
     struct farm_ring_spec spec = spec_of(1, 0, 4);
     with_ring ring;
-    struct farm_error err = {0};
     cr_assert_eq(farm_ring_create(&spec, 1, -1, false, &ring, &err), FARM_E_INVALID);
     cr_assert(strstr(err.message, "0 environments"), "%s", err.message);
 }

@@ -24,6 +24,8 @@
 #include "shm/place.h"
 #include "shm/segment.h"
 
+static struct farm_error err;
+
 enum { PAGE = 4096, BYTES = 40 * PAGE + 100, ALL_SEALS = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL };
 
 TestSuite(shm, .timeout = 30);
@@ -207,7 +209,6 @@ Test(shm, refuses_absurd_requests_and_leaves_nothing) {
         struct farm_segment_request request = {
             .kind = cases[i].kind, .bytes = cases[i].bytes, .user_bytes = cases[i].user_bytes, .node = cases[i].node};
         with_segment segment;
-        struct farm_error err = {0};
         cr_assert_eq(farm_segment_create(&request, &segment, &err), cases[i].status, "case %zu: %s", i, err.message);
         cr_assert(strstr(err.message, cases[i].says), "case %zu: %s", i, err.message);
         cr_assert_null(segment.header);
@@ -225,7 +226,6 @@ Test(shm, names_the_limit_when_descriptors_run_out) {
         limit.rlim_cur = (rlim_t)(next + spare);
         struct farm_segment_request request = request_of(BYTES, -1, false);
         struct farm_segment segment;
-        struct farm_error err = {0};
         cr_assert_eq(setrlimit(RLIMIT_NOFILE, &limit), 0);
         enum farm_status status = farm_segment_create(&request, &segment, &err);
         limit.rlim_cur = limit.rlim_max;
@@ -243,7 +243,6 @@ Test(shm, refuses_a_file_size_limit_before_the_kernel_kills) {
     cr_assert_eq(setrlimit(RLIMIT_FSIZE, &limit), 0);
     struct farm_segment_request request = request_of(8 << 20, -1, false);
     struct farm_segment segment;
-    struct farm_error err = {0};
     cr_assert_eq(farm_segment_create(&request, &segment, &err), FARM_E_LIMIT);
     cr_assert(strstr(err.message, "RLIMIT_FSIZE allows 1048576"), "%s", err.message);
 }
@@ -268,7 +267,6 @@ Test(shm, a_child_that_opens_the_descriptor_sees_the_same_bytes) {
 
 Test(shm, the_read_only_descriptor_cannot_be_mapped_for_writing) {
     with_segment segment = create_plain(), view;
-    struct farm_error err = {0};
     errno = 0;
     cr_assert_eq(mmap(NULL, PAGE, PROT_WRITE, MAP_SHARED, segment.fd_readonly, 0), MAP_FAILED);
     cr_assert_eq(errno, EACCES);
@@ -331,7 +329,6 @@ static void try_forgery(const struct forgery *forgery, enum farm_status wanted, 
     cr_assert_eq(ftruncate(fd, (off_t)forgery->file_bytes), 0);
     cr_assert_eq(fcntl(fd, F_ADD_SEALS, forgery->seals), 0);
     with_segment view;
-    struct farm_error err = {0};
     cr_assert_eq(farm_segment_open(fd, false, FARM_SEGMENT_UP, HASH, &view, &err), wanted, "%s: %s", says, err.message);
     if (wanted) {
         cr_assert(strstr(err.message, says), "'%s' does not say '%s'", err.message, says);
@@ -377,7 +374,6 @@ Test(shm, refuses_every_forged_segment_with_its_reason) {
 
 Test(shm, refuses_descriptors_that_are_no_memfd) {
     struct farm_segment view;
-    struct farm_error err = {0};
     int ends[2];
     cr_assert_eq(pipe(ends), 0);
     cr_assert_eq(farm_segment_open(ends[0], false, FARM_SEGMENT_UP, 0, &view, &err), FARM_E_FORMAT);
@@ -488,7 +484,6 @@ Test(shm, every_page_lies_on_the_node_asked_for) {
 Test(shm, refuses_a_node_that_is_not_there) {
     struct farm_segment_request request = request_of(BYTES, 1000, false);
     struct farm_segment segment;
-    struct farm_error err = {0};
     enum farm_status status = farm_segment_create(&request, &segment, &err);
     if (!status) cr_skip_test("mbind(2) is refused here, so no node can be refused");
     cr_assert_eq(status, FARM_E_LIMIT);
@@ -514,7 +509,6 @@ Test(shm, refuses_a_node_that_is_not_there_where_mbind_is_refused) {
     if (!refuse_calls(SYS_mbind, SYS_mbind)) cr_skip_test("no seccomp filters here");
     struct farm_segment_request request = request_of(BYTES, 1000, false);
     struct farm_segment segment;
-    struct farm_error err = {0};
     cr_assert_eq(farm_segment_create(&request, &segment, &err), FARM_E_LIMIT);
     cr_assert(strstr(err.message, "NUMA node 1000"), "%s", err.message);
 }

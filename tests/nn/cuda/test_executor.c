@@ -14,6 +14,8 @@
 #include "libraries.h"
 #include "standin.h"
 
+static struct farm_error err;
+
 #define CUDA(call) cr_assert_eq((call), cudaSuccess, "%s", #call)
 
 // Device memory with a copy of `from`, or zeros.
@@ -45,7 +47,6 @@ static void solve(struct problem *p) {
     const struct farm_executor_config config = {
         .net = &p->net, .batch_max = p->batch, .training = true, .arithmetic = &f32};
     struct farm_executor *cpu;
-    struct farm_error err;
     cr_assert_eq(farm_executor_create(&config, &cpu, &err), FARM_OK, "%s", err.message);
     farm_executor_load(cpu, p->params);
     farm_executor_forward(cpu, p->rows, farm_sequence_rows(p->batch), p->right.logits, p->right.value);
@@ -177,7 +178,6 @@ static struct farm_cuda_executor_config config_of(const struct problem *p, int b
 
 static struct farm_cuda_executor *executor_new(const struct farm_cuda_executor_config *config) {
     struct farm_cuda_executor *executor;
-    struct farm_error err;
     cr_assert_eq(farm_cuda_executor_create(config, &executor, &err), FARM_OK, "%s", err.message);
     return executor;
 }
@@ -191,7 +191,6 @@ static void run_forward(struct farm_cuda_executor *executor, cudaStream_t stream
     const bool flat = p->net.io.flat > 0;
     const struct farm_cuda_input input = {.frames = flat ? NULL : p->device->pointers,
                                           .flat = flat ? p->device->input : NULL};
-    struct farm_error err;
     cr_assert_eq(farm_cuda_executor_forward(executor, stream, params_of(p, executor), &input, farm_sequence_rows(rows),
                                             a->device_logits, a->device_value, &err),
                  FARM_OK, "%s", err.message);
@@ -199,7 +198,6 @@ static void run_forward(struct farm_cuda_executor *executor, cudaStream_t stream
 
 static void run_backward(struct farm_cuda_executor *executor, cudaStream_t stream, const struct problem *p, int rows,
                          const struct device_answer *a) {
-    struct farm_error err;
     cr_assert_eq(farm_cuda_executor_backward(executor, stream, params_of(p, executor), p->device->dlogits,
                                              p->device->dvalue, farm_sequence_rows(rows), a->device_grads, &err),
                  FARM_OK, "%s", err.message);
@@ -502,7 +500,6 @@ Test(nn_cuda, device_order_is_the_one_that_the_header_tells) {
 Test(nn_cuda, says_how_much_memory_is_missing) {
     struct farm_net net;
     struct farm_cuda_executor *executor;
-    struct farm_error err;
     cr_assert_eq(farm_net_make(farm_net_find("nature", NULL), &atari, &net, &err), FARM_OK);
     const struct farm_cuda_executor_config config = {
         .net = &net, .batch_max = 4096, .training = true, .libraries = &libraries};
@@ -543,7 +540,6 @@ Test(nn_cuda, refuses_what_it_cannot_run) {
         .name = "lopsided", .layer_count = 2, .layers = {CONV(CONV_SAME, 8, 3, 2, RELU), DENSE(8, RELU)}};
     struct farm_net net;
     with_executor *executor = NULL;
-    struct farm_error err;
     cr_assert_eq(farm_net_make(&lopsided, &atari, &net, &err), FARM_OK);
     struct farm_cuda_executor_config config = {.net = &net, .batch_max = 1, .libraries = &libraries};
     cr_expect_eq(farm_cuda_executor_create(&config, &executor, &err), FARM_E_UNSUPPORTED);
@@ -554,10 +550,10 @@ Test(nn_cuda, refuses_what_it_cannot_run) {
 }
 
 static enum farm_status forward_status(struct farm_cuda_executor *executor, const struct problem *p, int rows,
-                                       const struct device_answer *a, struct farm_error *err) {
+                                       const struct device_answer *a) {
     const struct farm_cuda_input input = {.frames = p->device->pointers};
     return farm_cuda_executor_forward(executor, NULL, params_of(p, executor), &input, farm_sequence_rows(rows),
-                                      a->device_logits, a->device_value, err);
+                                      a->device_logits, a->device_value, &err);
 }
 
 Test(nn_cuda, says_what_no_algorithm_was_found_for) {
@@ -565,15 +561,14 @@ Test(nn_cuda, says_what_no_algorithm_was_found_for) {
     const struct farm_cuda_executor_config config = config_of(p, 2, FARM_PRECISION_BF16);
     with_executor *executor = executor_new(&config);
     const with_answer a = device_answer_new(p);
-    struct farm_error err;
     farm_standin_libraries.no_algorithm = true;
-    cr_expect_eq(forward_status(executor, p, 2, &a, &err), FARM_E_UNSUPPORTED);
+    cr_expect_eq(forward_status(executor, p, 2, &a), FARM_E_UNSUPPORTED);
     cr_expect(strstr(err.message, "convolution forward, 2 rows of 19x22x6") != NULL, "%s", err.message);
     farm_standin_libraries.no_algorithm = false;
     farm_standin_libraries.workspace_bytes = (size_t)1 << 40; // more than the executor has
-    cr_expect_eq(forward_status(executor, p, 2, &a, &err), FARM_E_UNSUPPORTED);
+    cr_expect_eq(forward_status(executor, p, 2, &a), FARM_E_UNSUPPORTED);
     farm_standin_libraries.workspace_bytes = 0;
-    cr_expect_eq(forward_status(executor, p, 2, &a, &err), FARM_OK, "%s",
+    cr_expect_eq(forward_status(executor, p, 2, &a), FARM_OK, "%s",
                  err.message); // nothing is left of the failure
     CUDA(cudaDeviceSynchronize());
 }
@@ -584,14 +579,13 @@ Test(nn_cuda, a_convolution_that_fails_is_an_error) {
     const struct farm_cuda_executor_config config = config_of(p, 2, FARM_PRECISION_BF16);
     with_executor *executor = executor_new(&config);
     const with_answer a = device_answer_new(p);
-    struct farm_error err;
     farm_standin_libraries.fused_says = CUDNN_STATUS_EXECUTION_FAILED;
-    cr_expect_eq(forward_status(executor, p, 2, &a, &err), FARM_E_IO);
+    cr_expect_eq(forward_status(executor, p, 2, &a), FARM_E_IO);
     cr_expect(strstr(err.message, "cudnnConvolutionBiasActivationForward") != NULL, "%s", err.message);
     farm_standin_libraries.fused_says = 0;
-    cr_expect_eq(forward_status(executor, p, 2, &a, &err), FARM_OK, "%s", err.message);
+    cr_expect_eq(forward_status(executor, p, 2, &a), FARM_OK, "%s", err.message);
     farm_standin_libraries.fused_says = CUDNN_STATUS_BAD_PARAM;
-    cr_expect_eq(forward_status(executor, p, 2, &a, &err), FARM_E_IO);
+    cr_expect_eq(forward_status(executor, p, 2, &a), FARM_E_IO);
     cr_expect_eq(farm_standin_libraries.plain, 0);
     CUDA(cudaDeviceSynchronize());
 }
@@ -601,12 +595,11 @@ Test(nn_cuda, takes_so_many_numbers_of_rows_and_no_more) {
     const struct farm_cuda_executor_config config = config_of(p, p->batch, FARM_PRECISION_BF16);
     with_executor *executor = executor_new(&config);
     const with_answer a = device_answer_new(p);
-    struct farm_error err;
     for (int rows = 1; rows <= p->batch; rows++) {
         const enum farm_status expected = rows <= FARM_CUDA_EXECUTOR_ROWS_MAX ? FARM_OK : FARM_E_LIMIT;
-        cr_expect_eq(forward_status(executor, p, rows, &a, &err), expected, "%d rows", rows);
+        cr_expect_eq(forward_status(executor, p, rows, &a), expected, "%d rows", rows);
     }
-    cr_expect_eq(forward_status(executor, p, 5, &a, &err), FARM_OK);
+    cr_expect_eq(forward_status(executor, p, 5, &a), FARM_OK);
     CUDA(cudaDeviceSynchronize());
 }
 
@@ -615,10 +608,9 @@ Test(nn_cuda, a_device_that_falls_off_is_an_error_and_nothing_worse) {
     const struct farm_cuda_executor_config config = config_of(p, 2, FARM_PRECISION_BF16);
     struct farm_cuda_executor *executor = executor_new(&config);
     const struct device_answer a = device_answer_new(p);
-    struct farm_error err;
     farm_standin.eager = 1;
     farm_standin.fall_off_after = (int64_t)farm_standin_account().works + 6;
-    cr_expect_neq(forward_status(executor, p, 2, &a, &err), FARM_OK);
+    cr_expect_neq(forward_status(executor, p, 2, &a), FARM_OK);
     cr_expect(strlen(err.message) > 0);
     farm_cuda_executor_destroy(executor);
     farm_standin_reset(); // the device takes its memory with it

@@ -10,6 +10,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+static struct farm_error err;
+
 enum { TRIED_MAX = 256 };
 static char tried[TRIED_MAX][512];
 static int tried_count;
@@ -64,7 +66,6 @@ TestSuite(libraries, .init = setup);
 
 Test(libraries, says_where_it_looked_and_what_to_install) {
     struct farm_cuda_libraries libraries;
-    struct farm_error err;
     setenv("FARM_CUDA_LIBS", "/nowhere/a:/nowhere/b", 1);
     cr_expect_eq(farm_cuda_libraries_open(&libraries, &err), FARM_E_NOT_FOUND);
     static const char *const parts[] = {"cuBLASLt is missing",
@@ -93,7 +94,6 @@ Test(libraries, named_folders_go_before_the_linker_and_the_linker_before_wheels)
     setenv("FARM_CUDA_LIBS", "/nowhere/a:/nowhere/b", 1);
     setenv("VIRTUAL_ENV", prefix, 1);
     struct farm_cuda_libraries libraries;
-    struct farm_error err;
     farm_cuda_libraries_open(&libraries, &err);
     for (size_t i = sizeof folders / sizeof *folders; i-- > 0;) {
         snprintf(path, sizeof path, "%s%s", prefix, folders[i]);
@@ -143,7 +143,6 @@ Test(libraries, fills_the_whole_table_and_describes_it) {
     present[1] = "/nowhere/a/nvidia/cudnn/lib/libcudnn.so.9";
     setenv("FARM_CUDA_LIBS", "/nowhere/a", 1);
     struct farm_cuda_libraries libraries;
-    struct farm_error err;
     memset(&libraries, 0, sizeof libraries);
     cr_assert_eq(farm_cuda_libraries_open(&libraries, &err), FARM_OK, "%s", err.message);
     void *functions[sizeof libraries / sizeof(void *)];
@@ -159,7 +158,6 @@ Test(libraries, a_library_without_a_function_is_named) {
     present[1] = "libcudnn.so.9";
     missing_symbol = "cudnnConvolutionBackwardFilter";
     struct farm_cuda_libraries libraries;
-    struct farm_error err;
     cr_expect_eq(farm_cuda_libraries_open(&libraries, &err), FARM_E_UNSUPPORTED);
     cr_expect(strstr(err.message, missing_symbol) != NULL, "%s", err.message);
 }
@@ -168,7 +166,6 @@ Test(libraries, the_linkers_words_about_a_broken_library_are_passed_on) {
     setenv("FARM_CUDA_LIBS", "/nowhere/a", 1);
     broken = "/nowhere/a/libcublasLt.so.13";
     struct farm_cuda_libraries libraries;
-    struct farm_error err;
     cr_expect_eq(farm_cuda_libraries_open(&libraries, &err), FARM_E_NOT_FOUND);
     cr_expect(strstr(err.message, "file too short") != NULL, "%s", err.message);
 }
