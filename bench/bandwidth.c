@@ -16,12 +16,6 @@
 enum { SAMPLES = 15, SAMPLES_LEAST = 3, CHASES = 5, LINKS = 1 << 16 };
 static const double SAMPLE_S = 0.04, LEAST = 0.97; // LEAST: of the reference's rate
 
-static void must(enum farm_status status, const struct farm_error *err) {
-    if (!status) return;
-    fprintf(stderr, "bandwidth: %s\n", err->message);
-    exit(1);
-}
-
 // ---- references: plain loops, each one pass over the arrays of the stage's first thread ----
 
 struct plain {
@@ -112,14 +106,14 @@ static void measure_row(struct farm_bench *bench, struct farm_bw_stage *stage, c
                         bool plain, const struct asked *asked) {
     struct farm_error err;
     double ours[FARM_BW_SAMPLES_MAX], theirs[FARM_BW_SAMPLES_MAX];
-    must(farm_bw_stage_prepare(stage, row->op, row->stores, FARM_BANDWIDTH_SEQUENTIAL, 0, &err), &err);
+    farm_bench_must(farm_bw_stage_prepare(stage, row->op, row->stores, FARM_BANDWIDTH_SEQUENTIAL, 0, &err), &err);
     const uint64_t start_ns = farm_now_ns();
     int taken = 0;
     for (; is_another(asked, start_ns, taken, asked->samples); taken++) {
         theirs[taken] = plain ? plain_sample(stage) * 1e-9 : NAN;
         ours[taken] = farm_bw_stage_sample(stage) * 1e-9;
     }
-    must(farm_bw_stage_verify(stage, &err), &err);
+    farm_bench_must(farm_bw_stage_verify(stage, &err), &err);
     const struct farm_bw_figure figure = farm_bw_figure_of(ours, taken), reference = farm_bw_figure_of(theirs, taken);
     double cv = figure.cv, reference_cv = reference.cv;
     farm_bench_add(bench, name, "GB/s", "higher", ours, (size_t)taken, plain ? row->reference : NULL,
@@ -142,7 +136,7 @@ static void measure_rows(struct farm_bench *bench, const struct farm_bw_setup *s
         char *name = names[i + (one ? 0 : ROWS)];
         snprintf(name, sizeof *names, "%s%s", rows[i].name, one ? "" : "_all");
         if (!is_asked(asked, name)) continue;
-        if (!stage.team) must(farm_bw_stage_open(setup, &config, &stage, &conditions, &err), &err);
+        if (!stage.team) farm_bench_must(farm_bw_stage_open(setup, &config, &stage, &conditions, &err), &err);
         measure_row(bench, &stage, &rows[i], name, one && !asked->only, asked);
     }
     farm_bw_stage_close(&stage);
@@ -194,7 +188,7 @@ static void measure_latency(struct farm_bench *bench, const struct farm_bw_setup
     struct plain_chase plain = {.at = first};
     struct farm_bw_team *team;
     const int cpu = farm_bitmap_next(&setup->machine->allowed, 0);
-    must(farm_bw_team_open(&cpu, 1, &team, &err), &err);
+    farm_bench_must(farm_bw_team_open(&cpu, 1, &team, &err), &err);
     struct farm_bw_setup one = *setup;
     one.samples = 3; // the references are taken between ours
     for (int k = 0; k < 2; k++) {
@@ -207,7 +201,7 @@ static void measure_latency(struct farm_bench *bench, const struct farm_bw_setup
             struct farm_bw_idle_result result;
             farm_bw_team_run(team, plain_chase, &plain);
             theirs[taken] = plain.ns;
-            must(farm_bw_idle(&one, &config, &result, &err), &err);
+            farm_bench_must(farm_bw_idle(&one, &config, &result, &err), &err);
             ours[taken] = result.ns.median;
         }
         const bool alike = kinds[k].pages == FARM_BW_PAGES_SMALL;
@@ -249,7 +243,7 @@ int main(int argc, char **argv) {
                     : samples > FARM_BW_SAMPLES_MAX ? FARM_BW_SAMPLES_MAX
                                                     : (int)samples;
     const struct farm_machine_source source = {0};
-    must(farm_machine_read(&machine, &source, &err), &err);
+    farm_bench_must(farm_machine_read(&machine, &source, &err), &err);
     const struct farm_bw_setup setup = {.machine = &machine, .seconds = bench.seconds, .sample_s = sample_s};
     const int count = farm_bw_cpus(&machine, -1, false, cpus, FARM_CPUS_MAX);
     const uint64_t array_bytes = farm_bw_array_bytes(&setup, cpus, count);

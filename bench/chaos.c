@@ -80,16 +80,10 @@ struct farm {
     bool periods; // the director measures periods; else single kills
 };
 
-static void must(enum farm_status status, const struct farm_error *err) {
-    if (!status) return;
-    fprintf(stderr, "chaos: %s\n", err->message);
-    exit(1);
-}
-
 static void open_view(const struct farm_ring *made, enum farm_ring_side side, struct farm_ring *view) {
     struct farm_error err;
     int down = side == FARM_RING_LEARNER ? made->down.fd : made->down.fd_readonly;
-    must(farm_ring_open(dup(made->up.fd_readonly), dup(down), side, view, &err), &err);
+    farm_bench_must(farm_ring_open(dup(made->up.fd_readonly), dup(down), side, view, &err), &err);
 }
 
 // ---- the actors ----
@@ -178,7 +172,7 @@ static int learner_body(void *context, struct farm_error *err) {
         open_view(&farm->made[a], FARM_RING_LEARNER, &learner.rings[a]);
         learner.pointers[a] = &learner.rings[a];
     }
-    must(farm_doorbells_make(&learner.bells, learner.pointers, farm->actors, farm->bell, err), err);
+    farm_bench_must(farm_doorbells_make(&learner.bells, learner.pointers, farm->actors, farm->bell, err), err);
     while (!farm_load_relaxed(&farm->page->stop_learner)) {
         farm_doorbells_wait(&learner.bells, farm->spin_ns ? UINT64_MAX : 0, 10 * MS);
         const uint32_t count = farm_doorbells_poll(&learner.bells, rung);
@@ -344,7 +338,7 @@ static void one_cpu(struct farm_bitmap *cpus, const struct farm_bitmap *all, int
 // Gives everybody a CPU and pins this process; *all is what it was allowed before.
 static void place(struct farm *farm, struct farm_bitmap *all) {
     struct farm_error err;
-    must(farm_bitmap_pinned(all, &err), &err);
+    farm_bench_must(farm_bitmap_pinned(all, &err), &err);
     const int count = farm_bitmap_count(all);
     if (count < 2) {
         fprintf(stderr, "chaos: this benchmark needs two CPUs\n");
@@ -353,7 +347,7 @@ static void place(struct farm *farm, struct farm_bitmap *all) {
     one_cpu(&farm->own_cpus, all, 0);
     one_cpu(&farm->learner_cpus, all, 1);
     for (int a = 0; a < ACTORS_MAX; a++) one_cpu(&farm->cpus[a], all, a == VICTIM ? 0 : count == 2 ? 1 : 1 + a);
-    must(farm_bitmap_pin(&farm->own_cpus, &err), &err);
+    farm_bench_must(farm_bitmap_pin(&farm->own_cpus, &err), &err);
 }
 
 static void add_actor(struct farm *farm, struct farm_supervisor *supervisor, const struct farm_ring_spec *spec,
@@ -361,7 +355,7 @@ static void add_actor(struct farm *farm, struct farm_supervisor *supervisor, con
     struct farm_error err;
     const uint32_t a = context->actor;
     struct farm_ring *made = &farm->made[a];
-    must(farm_ring_create(spec, a, -1, true, made, &err), &err);
+    farm_bench_must(farm_ring_create(spec, a, -1, true, made, &err), &err);
     const int keep[3] = {made->up.fd, made->down.fd_readonly, farm->bell};
     memcpy(farm->keep[a], keep, sizeof keep);
     farm->all[farm->all_count++] = made->up.fd_readonly;
@@ -382,7 +376,7 @@ static void add_actor(struct farm *farm, struct farm_supervisor *supervisor, con
                                       .memory_node = -1,
                                       .stop_phase = 1};
     snprintf(worker.name, sizeof worker.name, "actor %u", a);
-    must(farm_supervisor_add(supervisor, &worker, &err), &err);
+    farm_bench_must(farm_supervisor_add(supervisor, &worker, &err), &err);
 }
 
 static void add_body(struct farm *farm, struct farm_supervisor *supervisor, const char *name,
@@ -397,7 +391,7 @@ static void add_body(struct farm *farm, struct farm_supervisor *supervisor, cons
                                       .may_end = true,
                                       .errors_are_final = true};
     snprintf(worker.name, sizeof worker.name, "%s", name);
-    must(farm_supervisor_add(supervisor, &worker, &err), &err);
+    farm_bench_must(farm_supervisor_add(supervisor, &worker, &err), &err);
 }
 
 // One life of the farm: single kills of one actor without company, or periods with company.
@@ -417,7 +411,7 @@ static void run(struct farm *farm) {
     farm->page =
         mmap(NULL, sizeof *farm->page, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
     farm_bench_check(farm->bell >= 0 && farm->page != MAP_FAILED, "set-up");
-    must(farm_supervisor_make(&config, &supervisor, &err), &err);
+    farm_bench_must(farm_supervisor_make(&config, &supervisor, &err), &err);
     for (uint32_t a = 0; a < farm->actors; a++) {
         contexts[a] = (struct actor_context){farm, a};
         add_actor(farm, supervisor, &spec, &contexts[a]);
@@ -425,7 +419,7 @@ static void run(struct farm *farm) {
     add_body(farm, supervisor, "learner", learner_body, &farm->learner_cpus);
     add_body(farm, supervisor, "director", director_body, &farm->own_cpus);
     int signal_number;
-    must(farm_supervisor_run(supervisor, &signal_number, &err), &err);
+    farm_bench_must(farm_supervisor_run(supervisor, &signal_number, &err), &err);
     if (signal_number) exit(128 + signal_number);
     farm_supervisor_free(supervisor);
     for (uint32_t a = 0; a < farm->actors; a++) farm_ring_close(&farm->made[a]);
@@ -506,6 +500,6 @@ int main(int argc, char **argv) {
     farm.periods = true;
     run(&farm);
     report_others(&bench, farm.page);
-    must(farm_bitmap_pin(&all, &err), &err); // the document says how many CPUs there are
+    farm_bench_must(farm_bitmap_pin(&all, &err), &err); // the document says how many CPUs there are
     return farm_bench_finish(&bench);
 }

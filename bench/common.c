@@ -58,6 +58,7 @@ double farm_bench_median(double *values, size_t count, double *spread) {
 
 void farm_bench_add(struct farm_bench *bench, const char *name, const char *unit, const char *better, double *ours,
                     size_t count, const char *reference, double *theirs, size_t their_count, double target) {
+    if (!bench) return;
     farm_bench_check(bench->count < FARM_BENCH_RESULTS_MAX, "too many results");
     struct farm_bench_result *result = &bench->results[bench->count++];
     *result = (struct farm_bench_result){
@@ -68,6 +69,10 @@ void farm_bench_add(struct farm_bench *bench, const char *name, const char *unit
     double spread;
     result->reference_value = farm_bench_median(theirs, their_count, &spread);
     result->ratio = result->value / result->reference_value;
+}
+
+void farm_bench_must(enum farm_status status, const struct farm_error *err) {
+    if (status) farm_bench_check(false, err->message);
 }
 
 void farm_bench_check(bool good, const char *what) {

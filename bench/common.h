@@ -37,10 +37,13 @@ double farm_bench_median(double *values, size_t count, double *spread);
 // The p-th percentile (0..100) of values that are sorted in place.
 double farm_bench_percentile(double *values, size_t count, double p);
 
-// Adds a result from interleaved samples of ours and of the reference (NULL: none, then `target` is about the value
-// itself).
+// With `bench` NULL: nothing. Adds a result from interleaved samples of ours and of the reference (NULL: none, then
+// `target` is about the value itself).
 void farm_bench_add(struct farm_bench *bench, const char *name, const char *unit, const char *better, double *ours,
                     size_t count, const char *reference, double *theirs, size_t their_count, double target);
+
+// An error: says so and exits with status 1.
+void farm_bench_must(enum farm_status status, const struct farm_error *err);
 
 // Wrong data: says so and exits with status 1.
 void farm_bench_check(bool good, const char *what);

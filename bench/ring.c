@@ -212,18 +212,12 @@ static struct farm_ring_spec ring_spec(uint32_t dtype, uint32_t elements) {
     return spec;
 }
 
-static void must(enum farm_status status, const struct farm_error *err) {
-    if (!status) return;
-    fprintf(stderr, "ring: %s\n", err->message);
-    exit(1);
-}
-
 // Opens this process's side of a ring that `made` describes.
 static void open_ring(const struct farm_ring *made, bool actor, struct farm_ring *ring) {
     struct farm_error err;
     int up = dup(actor ? made->up.fd : made->up.fd_readonly),
         down = dup(actor ? made->down.fd_readonly : made->down.fd);
-    must(farm_ring_open(up, down, actor ? FARM_RING_ACTOR : FARM_RING_LEARNER, ring, &err), &err);
+    farm_bench_must(farm_ring_open(up, down, actor ? FARM_RING_ACTOR : FARM_RING_LEARNER, ring, &err), &err);
     if (actor) farm_ring_populate(ring);
 }
 
@@ -233,7 +227,7 @@ static void open_side(struct side *side, const struct farm_ring *small, const st
     open_ring(large, side->actor, &side->large);
     static struct farm_ring *rings[1];
     rings[0] = &side->small;
-    if (!side->actor) must(farm_doorbells_make(&side->small_bells, rings, 1, side->eventfd, &err), &err);
+    if (!side->actor) farm_bench_must(farm_doorbells_make(&side->small_bells, rings, 1, side->eventfd, &err), &err);
     side->pattern = malloc(PAYLOAD);
     farm_bench_check(side->pattern != NULL, "no memory");
     for (int i = 0; i < PAYLOAD; i++) side->pattern[i] = (uint8_t)(i * 31 + 7);
@@ -268,32 +262,23 @@ static void everything(struct side *side, struct farm_bench *bench) {
     double *single = malloc(2 * SINGLES * sizeof *single);
     farm_bench_check(single != NULL, "no memory");
     alternate(lane_trips, raw_trips, side, SAMPLES, TRIPS, ours, theirs);
-    if (bench)
-        farm_bench_add(bench, "round_trip", "ns", "lower", ours, SAMPLES, "raw cache-line ping-pong", theirs, SAMPLES,
-                       1.2);
+    farm_bench_add(bench, "round_trip", "ns", "lower", ours, SAMPLES, "raw cache-line ping-pong", theirs, SAMPLES, 1.2);
     alternate(step_trips, raw_trips, side, SAMPLES, TRIPS, ours, theirs);
-    if (bench) {
-        farm_bench_add(bench, "step_round_trip", "ns", "lower", ours, SAMPLES,
-                       "raw cache-line ping-pong: 2 lines; a step moves 5: doorbell, produced, payload, acted, action",
-                       theirs, SAMPLES, NAN);
-    }
+    farm_bench_add(bench, "step_round_trip", "ns", "lower", ours, SAMPLES,
+                   "raw cache-line ping-pong: 2 lines; a step moves 5: doorbell, produced, payload, acted, action",
+                   theirs, SAMPLES, NAN);
     one_by_one(raw_trips, side, single);
     one_by_one(lane_trips, side, single + SINGLES);
-    if (bench) {
-        double raw_p99 = farm_bench_percentile(single, SINGLES, 99) / 2,
-               p99 = farm_bench_percentile(single + SINGLES, SINGLES, 99) / 2;
-        farm_bench_add(bench, "hop_p99", "ns", "lower", &p99, 1, "raw cache-line ping-pong, half, p99", &raw_p99, 1,
-                       NAN);
-    }
+    double raw_p99 = farm_bench_percentile(single, SINGLES, 99) / 2,
+           p99 = farm_bench_percentile(single + SINGLES, SINGLES, 99) / 2;
+    farm_bench_add(bench, "hop_p99", "ns", "lower", &p99, 1, "raw cache-line ping-pong, half, p99", &raw_p99, 1, NAN);
     alternate(lane_payloads, raw_payloads, side, SAMPLES, PAYLOADS, ours, theirs);
     for (int s = 0; s < SAMPLES; s++) ours[s] = PAYLOAD / ours[s], theirs[s] = PAYLOAD / theirs[s];
-    if (bench)
-        farm_bench_add(bench, "payload_28k", "GB/s", "higher", ours, SAMPLES, "memcpy, bare flag, sum", theirs, SAMPLES,
-                       0.95);
+    farm_bench_add(bench, "payload_28k", "GB/s", "higher", ours, SAMPLES, "memcpy, bare flag, sum", theirs, SAMPLES,
+                   0.95);
     alternate(lane_sleeps, raw_sleeps, side, SLEEP_SAMPLES, SLEEPS, ours, theirs);
-    if (bench)
-        farm_bench_add(bench, "wakeup", "ns", "lower", ours, SLEEP_SAMPLES, "futex round trip", theirs, SLEEP_SAMPLES,
-                       1.15);
+    farm_bench_add(bench, "wakeup", "ns", "lower", ours, SLEEP_SAMPLES, "futex round trip", theirs, SLEEP_SAMPLES,
+                   1.15);
     free(single);
 }
 
@@ -421,9 +406,9 @@ int main(int argc, char **argv) {
     alarm((unsigned)ceil(bench.seconds));
     struct farm_ring_spec small_spec = ring_spec(FARM_F32, 4), large_spec = ring_spec(FARM_U8, PAYLOAD);
     struct farm_ring small, large, counted;
-    must(farm_ring_create(&small_spec, 0, -1, false, &small, &err), &err);
-    must(farm_ring_create(&small_spec, 2, -1, false, &counted, &err), &err);
-    must(farm_ring_create(&large_spec, 1, -1, true, &large, &err), &err);
+    farm_bench_must(farm_ring_create(&small_spec, 0, -1, false, &small, &err), &err);
+    farm_bench_must(farm_ring_create(&small_spec, 2, -1, false, &counted, &err), &err);
+    farm_bench_must(farm_ring_create(&large_spec, 1, -1, true, &large, &err), &err);
     struct side side = {.eventfd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)};
     side.raw = mmap(NULL, sizeof *side.raw, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
     farm_bench_check(side.raw != MAP_FAILED && side.eventfd >= 0, "set-up");
