@@ -107,6 +107,13 @@ void farm_bw_tell_conditions(struct farm_bw_job *job, json_t *section, const str
 // A figure in a table's cell: "27.9" or "-", times scale; "27.9*" if it is one of caches (in_cache).
 const char *farm_bw_cell(const struct farm_bw_figure *figure, double scale, char *text, size_t bytes);
 
+// Names of rows or columns of a map: these numbers (NULL: 0, 1, ...).
+struct farm_bw_labels {
+    char text[FARM_NODES_MAX][16];
+    const char *names[FARM_NODES_MAX];
+};
+void farm_bw_label(struct farm_bw_labels *labels, const int *numbers, int count);
+
 // Prints the map, and with --svg writes NAME.svg.
 enum farm_status farm_bw_give_map(struct farm_bw_job *job, const char *name, const struct farm_heatmap *map,
                                   struct farm_error *err);

@@ -147,6 +147,13 @@ static enum farm_status close_svg(FILE *file, const char *name, struct farm_erro
     return FARM_OK;
 }
 
+void farm_bw_label(struct farm_bw_labels *labels, const int *numbers, int count) {
+    for (int i = 0; i < count; i++) {
+        snprintf(labels->text[i], sizeof labels->text[i], "%d", numbers ? numbers[i] : i);
+        labels->names[i] = labels->text[i];
+    }
+}
+
 enum farm_status farm_bw_give_map(struct farm_bw_job *job, const char *name, const struct farm_heatmap *map,
                                   struct farm_error *err) {
     FILE *file;

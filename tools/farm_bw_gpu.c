@@ -312,25 +312,13 @@ static enum farm_status peers(struct gpus *g, double share, struct farm_error *e
 
 // ---- pictures ----
 
-struct labels {
-    char text[FARM_NODES_MAX][16];
-    const char *names[FARM_NODES_MAX];
-};
-
-static void label(struct labels *labels, const int *numbers, int count) {
-    for (int i = 0; i < count; i++) {
-        snprintf(labels->text[i], sizeof labels->text[i], "%d", numbers ? numbers[i] : i);
-        labels->names[i] = labels->text[i];
-    }
-}
-
 static enum farm_status draw(struct gpus *g, struct farm_error *err) {
     static const char *const names[MAPS] = {"gpu_h2d", "gpu_d2h"};
     static const char *const titles[MAPS] = {"Host to GPU, pinned memory", "GPU to host, pinned memory"};
-    struct labels nodes, gpus;
+    struct farm_bw_labels nodes, gpus;
     enum farm_status status = FARM_OK;
-    label(&nodes, g->node, g->nodes);
-    label(&gpus, NULL, g->devices);
+    farm_bw_label(&nodes, g->node, g->nodes);
+    farm_bw_label(&gpus, NULL, g->devices);
     struct farm_heatmap map = {.unit = "GB/s",
                                .row_axis = "memory of node",
                                .column_axis = "GPU",

@@ -198,18 +198,6 @@ enum farm_status farm_bw_part_pages(struct farm_bw_job *job, json_t *section, st
 
 // ---- node by node ----
 
-struct names {
-    char text[FARM_NODES_MAX][16];
-    const char *name[FARM_NODES_MAX];
-};
-
-static void name_nodes(struct names *names, const int *nodes, int count) {
-    for (int i = 0; i < count; i++) {
-        snprintf(names->text[i], sizeof names->text[i], "%d", nodes[i]);
-        names->name[i] = names->text[i];
-    }
-}
-
 static json_t *numbers_json(const int *numbers, int count) {
     json_t *list = json_array();
     for (int i = 0; i < count; i++) json_array_append_new(list, json_integer(numbers[i]));
@@ -246,7 +234,7 @@ struct matrix_kind {
 
 static enum farm_status tell_matrix(struct farm_bw_job *job, json_t *section, const struct matrix_kind *kind,
                                     const struct farm_bw_matrix *matrix, struct farm_error *err) {
-    struct names rows, columns;
+    struct farm_bw_labels rows, columns;
     const int cells = matrix->rows * matrix->columns;
     double *values = malloc((size_t)cells * sizeof *values);
     char name[64];
@@ -257,16 +245,16 @@ static enum farm_status tell_matrix(struct farm_bw_job *job, json_t *section, co
         farm_bw_add(job, figure, kind->unit, "matrix.%s.%d.%d", kind->name, matrix->row_node[i / matrix->columns],
                     matrix->column_node[i % matrix->columns]);
     }
-    name_nodes(&rows, matrix->row_node, matrix->rows);
-    name_nodes(&columns, matrix->column_node, matrix->columns);
+    farm_bw_label(&rows, matrix->row_node, matrix->rows);
+    farm_bw_label(&columns, matrix->column_node, matrix->columns);
     const struct farm_heatmap map = {.title = kind->title,
                                      .unit = kind->unit->name,
                                      .row_axis = "CPUs of node",
                                      .column_axis = "memory of node",
                                      .rows = (size_t)matrix->rows,
                                      .columns = (size_t)matrix->columns,
-                                     .row_names = rows.name,
-                                     .column_names = columns.name,
+                                     .row_names = rows.names,
+                                     .column_names = columns.names,
                                      .values = values,
                                      .higher_is_better = kind->unit->higher_is_better};
     json_t *object = matrix_json(job, matrix, kind->key);
