@@ -45,6 +45,16 @@ static int unknown(const char *word) {
     return 2;
 }
 
+bool farm_read_flags(const struct farm_cli *cli, int argc, char **argv, const char **words, size_t words_max,
+                     size_t *word_count, int *exit_status) {
+    struct farm_error err;
+    bool help;
+    enum farm_status status = farm_cli_parse(cli, argc, argv, words, words_max, word_count, &help, &err);
+    *exit_status = status ? farm_report_error(cli->program, &err) : 0;
+    if (!status && help) farm_cli_print_help(cli);
+    return !status && !help;
+}
+
 int farm_report_error(const char *program, const struct farm_error *err) {
     fprintf(stderr, "%s: %s\n", program, err->message);
     return err->status == FARM_E_USAGE ? 2 : 1;

@@ -484,13 +484,7 @@ int farm_cmd_bw(int argc, char **argv) {
         .flags = flags,
         .flag_count = sizeof flags / sizeof *flags,
     };
-    struct farm_error err;
-    bool help;
+    int exit_status;
     size_t words = 0;
-    enum farm_status status = farm_cli_parse(&cli, argc, argv, &options.newer, 1, &words, &help, &err);
-    if (!status && help) {
-        farm_cli_print_help(&cli);
-        return 0;
-    }
-    return status ? farm_report_error("farm bw", &err) : bw_main(&options);
+    return farm_read_flags(&cli, argc, argv, &options.newer, 1, &words, &exit_status) ? bw_main(&options) : exit_status;
 }

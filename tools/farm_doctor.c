@@ -279,13 +279,6 @@ static json_t *findings_json(const struct findings *findings) {
     return document;
 }
 
-static enum farm_status print_json(const struct findings *findings, struct farm_error *err) {
-    json_t *document = findings_json(findings);
-    enum farm_status status = farm_json_print(document, stdout, err);
-    json_decref(document);
-    return status;
-}
-
 enum farm_status farm_doctor_document(json_t **document, struct farm_error *err) {
     struct findings *findings = calloc(1, sizeof *findings);
     if (!findings) return farm_fail_errno(err, FARM_E_LIMIT, "farm doctor");
@@ -310,7 +303,11 @@ static int examine_machine(bool json, double hang_seconds) {
     struct findings *findings = calloc(1, sizeof *findings);
     enum farm_status status = findings ? FARM_OK : farm_fail_errno(&err, FARM_E_LIMIT, "farm doctor");
     if (!status) status = look(findings, hang_seconds, &err);
-    if (!status && json) status = print_json(findings, &err);
+    if (!status && json) {
+        json_t *document = findings_json(findings);
+        status = farm_json_print(document, stdout, &err);
+        json_decref(document);
+    }
     if (!status && !json) print_list(findings);
     const bool runs = !status && can_run(findings);
     free(findings);
@@ -331,7 +328,6 @@ static int examine_plugin(const struct farm_doctor_request *request) {
 }
 
 int farm_cmd_doctor(int argc, char **argv) {
-    bool help;
     struct farm_doctor_request request = {.steps = 1000, .hang_seconds = HANG_SECONDS};
     const struct farm_cli_flag flags[] = {
         {"json", FARM_CLI_BOOL, &request.json, NULL, "one JSON document on stdout"},
@@ -357,12 +353,10 @@ int farm_cmd_doctor(int argc, char **argv) {
         .context = &request};
     struct farm_error err;
     size_t words = 0;
-    enum farm_status status = farm_cli_parse(&cli, argc, argv, &request.target, 1, &words, &help, &err);
-    if (!status && help) {
-        farm_cli_print_help(&cli);
-        return 0;
-    }
-    if (!status && !words && (request.env || request.check || request.option_count))
+    int exit_status;
+    enum farm_status status = FARM_OK;
+    if (!farm_read_flags(&cli, argc, argv, &request.target, 1, &words, &exit_status)) return exit_status;
+    if (!words && (request.env || request.check || request.option_count))
         status =
             farm_fail(&err, FARM_E_USAGE, "--env, --check and --option belong to a plug-in: farm doctor PLUGIN.so ...");
     if (!status && !(request.hang_seconds > 0))

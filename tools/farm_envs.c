@@ -51,7 +51,7 @@ static void print_list(const struct farm_env_list *list) {
 }
 
 int farm_cmd_envs(int argc, char **argv) {
-    bool json = false, help;
+    bool json = false;
     const struct farm_cli_flag flags[] = {{"json", FARM_CLI_BOOL, &json, NULL, "one JSON document on stdout"}};
     const struct farm_cli cli = {.program = "farm envs",
                                  .synopsis = "[--json]",
@@ -60,12 +60,9 @@ int farm_cmd_envs(int argc, char **argv) {
                                  .flag_count = 1};
     struct farm_error err;
     struct farm_env_list list = {0};
-    enum farm_status status = farm_cli_parse(&cli, argc, argv, NULL, 0, NULL, &help, &err);
-    if (!status && help) {
-        farm_cli_print_help(&cli);
-        return 0;
-    }
-    if (!status) status = farm_env_list_make(&list, &err);
+    int exit_status;
+    if (!farm_read_flags(&cli, argc, argv, NULL, 0, NULL, &exit_status)) return exit_status;
+    enum farm_status status = farm_env_list_make(&list, &err);
     if (!status && json) status = print_json(&list, &err);
     if (!status && !json) print_list(&list);
     farm_env_list_free(&list);

@@ -334,12 +334,7 @@ int farm_cmd_report(int argc, char **argv) {
         .flag_count = sizeof flags / sizeof *flags,
     };
     struct farm_error err;
-    bool help;
-    enum farm_status status = farm_cli_parse(&cli, argc, argv, NULL, 0, NULL, &help, &err);
-    if (!status && help) {
-        farm_cli_print_help(&cli);
-        return 0;
-    }
-    if (!status) status = report_all(&options, &err);
-    return status ? farm_report_error("farm report", &err) : 0;
+    int exit_status;
+    if (!farm_read_flags(&cli, argc, argv, NULL, 0, NULL, &exit_status)) return exit_status;
+    return report_all(&options, &err) ? farm_report_error("farm report", &err) : 0;
 }

@@ -424,14 +424,11 @@ int farm_cmd_topo(int argc, char **argv) {
         .flag_count = sizeof flags / sizeof *flags,
     };
     struct farm_error err;
-    bool help;
-    enum farm_status status = farm_cli_parse(&cli, argc, argv, NULL, 0, NULL, &help, &err);
-    if (!status && help) {
-        farm_cli_print_help(&cli);
-        return 0;
-    }
-    struct view *v = status ? NULL : calloc(1, sizeof *v);
-    if (!status) status = v ? show(&o, v, &err) : farm_fail(&err, FARM_E_LIMIT, "no memory to describe the machine");
+    int exit_status;
+    if (!farm_read_flags(&cli, argc, argv, NULL, 0, NULL, &exit_status)) return exit_status;
+    struct view *v = calloc(1, sizeof *v);
+    enum farm_status status =
+        v ? show(&o, v, &err) : farm_fail(&err, FARM_E_LIMIT, "no memory to describe the machine");
     free(v);
     return status ? farm_report_error("farm topo", &err) : 0;
 }

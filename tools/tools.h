@@ -3,6 +3,9 @@
 #ifndef FARM_TOOLS_TOOLS_H
 #define FARM_TOOLS_TOOLS_H
 
+#include <stdbool.h>
+
+#include "base/cli.h"
 #include "base/status.h"
 
 int farm_cmd_train(int argc, char **argv);
@@ -13,6 +16,10 @@ int farm_cmd_topo(int argc, char **argv);
 int farm_cmd_envs(int argc, char **argv);
 int farm_cmd_doctor(int argc, char **argv);
 int farm_cmd_report(int argc, char **argv);
+
+// For the subcommands: reads the command line; prints the help or what is wrong. False: it ends with *exit_status.
+bool farm_read_flags(const struct farm_cli *cli, int argc, char **argv, const char **words, size_t words_max,
+                     size_t *word_count, int *exit_status);
 
 // For the subcommands: prints "farm train: MESSAGE" on stderr; returns the exit status for this error.
 int farm_report_error(const char *program, const struct farm_error *err);
