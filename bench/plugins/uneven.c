@@ -64,14 +64,6 @@ static uint32_t uneven_step(void *self, const void *action, void *const *obs, fl
 }
 
 FARM_ENV_EXPORT const struct farm_env_api *farm_env_at(size_t index) {
-    static const struct farm_env_api api = {.abi_version = FARM_ENV_ABI_VERSION,
-                                            .struct_bytes = sizeof api,
-                                            .name = "bench/uneven",
-                                            .about = "mostly cheap steps",
-                                            .spec = uneven_spec,
-                                            .create = uneven_create,
-                                            .destroy = free,
-                                            .reset = uneven_reset,
-                                            .step = uneven_step};
+    static const struct farm_env_api api = FARM_ENV_API("bench/uneven", "mostly cheap steps", uneven, free);
     return index == 0 ? &api : NULL;
 }

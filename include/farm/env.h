@@ -85,6 +85,13 @@ struct farm_env_api {
     uint32_t (*step)(void *env, const void *action, void *const *obs, float *reward);
 };
 
+// A struct farm_env_api of functions whose names begin alike: PREFIX_spec, PREFIX_create, PREFIX_reset, PREFIX_step.
+#define FARM_ENV_API(name_, about_, prefix_, destroy_)                                                                 \
+    {                                                                                                                  \
+        FARM_ENV_ABI_VERSION, sizeof(struct farm_env_api), name_, about_, prefix_##_spec, prefix_##_create, destroy_,  \
+            prefix_##_reset, prefix_##_step                                                                            \
+    }
+
 // What a plug-in exports: its index-th environment, NULL behind the last. The answers are the plug-in's for ever, and
 // the same at each call. Called before anything else of it, in any process, also in those that only ask what there is.
 #if defined(__GNUC__)

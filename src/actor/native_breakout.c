@@ -295,14 +295,6 @@ static uint32_t breakout_step(void *self, const void *action, void *const *obs, 
     return answer;
 }
 
-const struct farm_env_api farm_env_breakout = {
-    .abi_version = FARM_ENV_ABI_VERSION,
-    .struct_bytes = sizeof(struct farm_env_api),
-    .name = "native/breakout",
-    .about = "break bricks with a ball: 84x84 grey pixels, 4 actions, 5 lives; options life_loss, max_steps",
-    .spec = breakout_spec,
-    .create = breakout_create,
-    .destroy = free,
-    .reset = breakout_reset,
-    .step = breakout_step,
-};
+const struct farm_env_api farm_env_breakout = FARM_ENV_API(
+    "native/breakout", "break bricks with a ball: 84x84 grey pixels, 4 actions, 5 lives; options life_loss, max_steps",
+    breakout, free);

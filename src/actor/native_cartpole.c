@@ -97,14 +97,6 @@ static uint32_t cartpole_step(void *self, const void *action, void *const *obs, 
     return env->steps >= STEPS_MAX ? FARM_STEP_TRUNCATED | FARM_STEP_GAME_END : 0;
 }
 
-const struct farm_env_api farm_env_cartpole = {
-    .abi_version = FARM_ENV_ABI_VERSION,
-    .struct_bytes = sizeof(struct farm_env_api),
-    .name = "native/cartpole",
-    .about = "balance a pole on a cart (Gymnasium's CartPole-v1): 4 numbers, 2 actions, at most 500 steps",
-    .spec = cartpole_spec,
-    .create = cartpole_create,
-    .destroy = free,
-    .reset = cartpole_reset,
-    .step = cartpole_step,
-};
+const struct farm_env_api farm_env_cartpole = FARM_ENV_API(
+    "native/cartpole", "balance a pole on a cart (Gymnasium's CartPole-v1): 4 numbers, 2 actions, at most 500 steps",
+    cartpole, free);

@@ -67,14 +67,6 @@ static uint32_t catch_step(void *self, const void *action, void *const *obs, flo
     return FARM_STEP_TERMINATED | FARM_STEP_GAME_END;
 }
 
-const struct farm_env_api farm_env_catch = {
-    .abi_version = FARM_ENV_ABI_VERSION,
-    .struct_bytes = sizeof(struct farm_env_api),
-    .name = "native/catch",
-    .about = "catch a falling ball: 10x5 board, 3 actions, 9 steps an episode; a perfect player gets 1",
-    .spec = catch_spec,
-    .create = catch_create,
-    .destroy = free,
-    .reset = catch_reset,
-    .step = catch_step,
-};
+const struct farm_env_api farm_env_catch = FARM_ENV_API(
+    "native/catch", "catch a falling ball: 10x5 board, 3 actions, 9 steps an episode; a perfect player gets 1", catch,
+    free);

@@ -138,17 +138,9 @@ static uint32_t any_step(void *env, const void *action, void *const *obs, float 
     return answer;
 }
 
-static const struct farm_env_api any_api = {
-    .abi_version = FARM_ENV_ABI_VERSION,
-    .struct_bytes = sizeof(struct farm_env_api),
-    .name = "libenv/any",
-    .about = "an environment behind gym3's libenv interface: --env libenv:PATH, its own options as env.NAME",
-    .spec = any_spec,
-    .create = any_create,
-    .destroy = any_destroy,
-    .reset = any_reset,
-    .step = any_step,
-};
+static const struct farm_env_api any_api = FARM_ENV_API(
+    "libenv/any", "an environment behind gym3's libenv interface: --env libenv:PATH, its own options as env.NAME", any,
+    any_destroy);
 
 FARM_ENV_EXPORT const struct farm_env_api *farm_env_at(size_t index) {
     return index == 0 ? &any_api : NULL;

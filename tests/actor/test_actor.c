@@ -65,15 +65,7 @@ static uint32_t rogue_step(void *env, const void *action, void *const *obs, floa
     return FARM_STEP_FIRST;
 }
 
-static struct farm_env_api tally_api = {.abi_version = FARM_ENV_ABI_VERSION,
-                                        .struct_bytes = sizeof(struct farm_env_api),
-                                        .name = "test/tally",
-                                        .about = "counts",
-                                        .spec = tally_spec,
-                                        .create = tally_create,
-                                        .destroy = free,
-                                        .reset = tally_reset,
-                                        .step = tally_step};
+static struct farm_env_api tally_api = FARM_ENV_API("test/tally", "counts", tally, free);
 
 // ---- the farm around it ----
 

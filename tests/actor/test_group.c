@@ -66,15 +66,7 @@ static uint32_t probe_step(void *env, const void *action, void *const *obs, floa
     if (orders.bad && orders.field == orders.spec.obs_count && probe->env == orders.env) *reward = orders.number;
     return orders.answer;
 }
-static const struct farm_env_api probe_api = {.abi_version = FARM_ENV_ABI_VERSION,
-                                              .struct_bytes = sizeof(struct farm_env_api),
-                                              .name = "test/probe",
-                                              .about = "does what it is told",
-                                              .spec = probe_spec,
-                                              .create = probe_create,
-                                              .destroy = free,
-                                              .reset = probe_reset,
-                                              .step = probe_step};
+static const struct farm_env_api probe_api = FARM_ENV_API("test/probe", "does what it is told", probe, free);
 
 // ---- the lane around it ----
 
