@@ -11,6 +11,7 @@ import time
 import unittest
 
 FARM = str(pathlib.Path(os.environ.get("FARM_BUILD", "build")).resolve() / "farm")
+SOURCE = pathlib.Path(os.environ.get("FARM_SOURCE", ".")).resolve()
 PATIENCE_S = 30
 
 
@@ -36,25 +37,48 @@ def children(pid):
     return found
 
 
+def run_farm(*arguments, folder=None, timeout=60, **environment):
+    """What `farm` printed and how it ended."""
+    return subprocess.run(
+        [FARM, *arguments], cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", timeout=timeout,
+        env={**os.environ, **environment},
+    )
+
+
+def build_plugin(source, target, *flags):
+    """By the command of docs/ADDING_AN_ENVIRONMENT.md."""
+    compiler = os.environ.get("CC", "cc").split()
+    command = [*compiler, "-O2", "-shared", "-fPIC", f"-I{SOURCE}/include", *flags, str(source), "-o", str(target), "-lm"]
+    subprocess.run(command, check=True, timeout=60)
+
+
 class InFolder(unittest.TestCase):
     def setUp(self):
         folder = tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)
         self.folder = pathlib.Path(folder.name)
 
+    def farm(self, *arguments, folder=None, **more):
+        return run_farm(*arguments, folder=folder or self.folder, **more)
+
+    def start_farm(self, *arguments, stderr=subprocess.PIPE, **environment):
+        """`farm` in the folder; it ends with the test at the latest."""
+        process = subprocess.Popen(
+            [FARM, *arguments], cwd=self.folder, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=stderr, text=True,
+            env={**os.environ, **environment},
+        )
+        self.addCleanup(process.communicate)
+        self.addCleanup(process.kill)
+        return process
+
 
 class Watched(InFolder):
     """With one training in the folder `r`, which ends by a signal only; what it says is in the file `said`."""
 
     def start(self, *arguments, python=None):
-        command = [FARM, "train", "--run", "r", "--frames", "100G", "--json", "--quiet", "--actors", "2", "--metrics-every", "0.1"]
+        command = ["train", "--run", "r", "--frames", "100G", "--json", "--quiet", "--actors", "2", "--metrics-every", "0.1"]
         with open(self.folder / "said", "w") as said:
-            process = subprocess.Popen(
-                [*command, *arguments], cwd=self.folder, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=said, text=True,
-                env={**os.environ, **({"FARM_PYTHON": str(python)} if python else {})},
-            )
-        self.addCleanup(process.communicate)
-        self.addCleanup(process.kill)
+            process = self.start_farm(*command, *arguments, stderr=said, **({"FARM_PYTHON": str(python)} if python else {}))
         self.assertTrue(wait_until(lambda: self.updates() > 0), self.said())
         return process
 

@@ -7,11 +7,10 @@ import random
 import shutil
 import signal
 import struct
-import subprocess
 import time
 import unittest
 
-from running import FARM, InFolder, children, wait_until
+from running import InFolder, children, wait_until
 
 
 def contents(run):
@@ -48,21 +47,9 @@ def blocks(pid, number):
 
 
 class Cli(InFolder):
-    def run_farm(self, *arguments, environment=None, timeout=60):
-        return subprocess.run(
-            [FARM, *arguments], cwd=self.folder, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=timeout,
-            env={**os.environ, **(environment or {})},
-        )
-
     def start_training(self, *arguments):
         """A run that ends by a signal only, with its JSON on stdout."""
-        command = [FARM, "train", "--env", "native/catch", "--frames", "100G", "--json", "--quiet", *arguments]
-        process = subprocess.Popen(
-            command, cwd=self.folder, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-        )
-        self.addCleanup(process.communicate)
-        self.addCleanup(process.kill)
-        return process
+        return self.start_farm("train", "--env", "native/catch", "--frames", "100G", "--json", "--quiet", *arguments)
 
     def wait_for_steps(self, process, run):
         """Until the run has written a line of metrics, i.e. steps are being answered."""
@@ -81,8 +68,8 @@ FAST_METRICS = ("--metrics-every", "0.1")
 
 
 class WrongInput(Cli):
-    def refuses(self, status, *parts, arguments, environment=None):
-        result = self.run_farm(*arguments, environment=environment)
+    def refuses(self, status, *parts, arguments, **environment):
+        result = self.farm(*arguments, **environment)
         self.assertEqual(result.returncode, status, result.stderr)
         self.assertEqual(result.stdout, "")
         for part in parts:
@@ -116,7 +103,7 @@ class WrongInput(Cli):
         self.refuses(2, "gone.yaml", arguments=["train", "--recipe", "gone.yaml"])
 
     def test_missing_python(self):
-        self.refuses(1, "make deps", arguments=["train", "--env", "ale/Pong"], environment={"FARM_PYTHON": "/nowhere"})
+        self.refuses(1, "make deps", arguments=["train", "--env", "ale/Pong"], FARM_PYTHON="/nowhere")
 
     def test_runs_and_checkpoints(self):
         (self.folder / "noise.safetensors").write_bytes(random.Random(2).randbytes(3000))
@@ -135,50 +122,50 @@ class WrongInput(Cli):
 class Help(Cli):
     def test_help_is_on_stdout(self):
         for arguments in ([], ["train"], ["eval"], ["topo"], ["envs"], ["doctor"]):
-            result = self.run_farm(*arguments, "--help")
+            result = self.farm(*arguments, "--help")
             self.assertEqual((result.returncode, result.stderr), (0, ""))
             self.assertIn("usage: farm", result.stdout)
-        self.assertIn("--entropy-cost", self.run_farm("train", "--help").stdout)
+        self.assertIn("--entropy-cost", self.farm("train", "--help").stdout)
 
     def test_tools_print_json(self):
-        envs = json.loads(self.run_farm("envs", "--json").stdout)
+        envs = json.loads(self.farm("envs", "--json").stdout)
         self.assertIn("native/catch", envs["envs"])
-        doctor = self.run_farm("doctor", "--json")
+        doctor = self.farm("doctor", "--json")
         self.assertEqual(json.loads(doctor.stdout)["can_run"], doctor.returncode == 0)
 
     def test_topo_knows_the_flags_of_train(self):
         machine = ("--synthetic", "pack:2 [numa(memory=384GB)] l3:2 core:4 pu:2", "--device", "cpu")
-        plan = json.loads(self.run_farm("topo", *machine, "--train-threads", "3", "--no-numa", "--json").stdout)["plan"]
+        plan = json.loads(self.farm("topo", *machine, "--train-threads", "3", "--no-numa", "--json").stdout)["plan"]
         self.assertEqual(plan["learner"]["training_threads"], 3)
         self.assertEqual({actor["memory_node"] for actor in plan["actors"]}, {None})
-        self.assertIn("learner on CPUs 0-9", self.run_farm("topo", *machine).stdout)
-        plan = json.loads(self.run_farm("topo", *machine, "--infer-threads", "2", "--json").stdout)["plan"]
+        self.assertIn("learner on CPUs 0-9", self.farm("topo", *machine).stdout)
+        plan = json.loads(self.farm("topo", *machine, "--infer-threads", "2", "--json").stdout)["plan"]
         shards = plan["learner"]["shards"]
         self.assertEqual([shard["node"] for shard in shards], [0, 1])
         self.assertEqual(",".join(shard["cpus"] for shard in shards), plan["learner"]["inference_cpus"])
         self.assertEqual({actor["shard"] for actor in plan["actors"]}, {0, 1})
-        drawing = self.run_farm("topo", *machine, "--infer-threads", "2").stdout
+        drawing = self.farm("topo", *machine, "--infer-threads", "2").stdout
         self.assertEqual(drawing.count("[ I  I]"), 2)
         self.assertIn("I learner's inference", drawing)
-        self.assertEqual(self.run_farm("topo", "--infer-threads", "33").returncode, 2)
-        self.assertEqual(self.run_farm("topo", "--smt", "off").returncode, 2)
+        self.assertEqual(self.farm("topo", "--infer-threads", "33").returncode, 2)
+        self.assertEqual(self.farm("topo", "--smt", "off").returncode, 2)
 
 
 class Training(Cli):
     def test_trains_resumes_and_plays(self):
-        first = json.loads(self.run_farm("train", "--env", "native/catch", "--frames", "20k", "--run", "r", "--json").stdout)
+        first = json.loads(self.farm("train", "--env", "native/catch", "--frames", "20k", "--run", "r", "--json").stdout)
         self.assertEqual(first["schema_version"], 1)
         self.assertGreaterEqual(first["frames"], 20000)
         self.assertAlmostEqual(first["frames_per_s"], first["frames"] / first["wall_s"], delta=first["frames_per_s"] * 1e-3)
 
-        again = self.run_farm("train", "--env", "native/catch", "--frames", "20k", "--run", "r")
+        again = self.farm("train", "--env", "native/catch", "--frames", "20k", "--run", "r")
         self.assertEqual(again.returncode, 1)
         self.assertIn("--resume", again.stderr)
-        other = self.run_farm("train", "--run", "r", "--resume", "--env", "native/cartpole")
+        other = self.farm("train", "--run", "r", "--resume", "--env", "native/cartpole")
         self.assertEqual(other.returncode, 2)
         self.assertIn("native/catch", other.stderr)
 
-        second = json.loads(self.run_farm("train", "--run", "r", "--resume", "--frames", "40k", "--json").stdout)
+        second = json.loads(self.farm("train", "--run", "r", "--resume", "--frames", "40k", "--json").stdout)
         self.assertEqual(second["env"], "native/catch")
         self.assertGreaterEqual(second["frames"], 40000)
         self.assertLess(second["agent_steps"], 25000, "goes on where the first ended")
@@ -186,28 +173,28 @@ class Training(Cli):
         self.assertEqual(lines[-1]["frames"], second["frames"])
         self.assertIn(first["frames"], [line["frames"] for line in lines], "metrics are appended to")
 
-        played = json.loads(self.run_farm("eval", "r", "--episodes", "7", "--json").stdout)
+        played = json.loads(self.farm("eval", "r", "--episodes", "7", "--json").stdout)
         self.assertEqual(played["episodes"], 7)
         self.assertLessEqual(abs(played["return_mean"]), 1)
 
     def test_seconds_end_a_run(self):
-        result = json.loads(self.run_farm("train", "--env", "native/catch", "--seconds", "0.5", "--json", "--quiet").stdout)
+        result = json.loads(self.farm("train", "--env", "native/catch", "--seconds", "0.5", "--json", "--quiet").stdout)
         self.assertAlmostEqual(result["wall_s"], 0.5, delta=0.3)
         self.assertTrue((self.folder / result["run_dir"] / "recipe.yaml").exists())
 
     def test_a_truncated_checkpoint_is_refused_and_left_alone(self):
-        self.run_farm("train", "--env", "native/catch", "--frames", "5k", "--run", "r", "--quiet")
+        self.farm("train", "--env", "native/catch", "--frames", "5k", "--run", "r", "--quiet")
         (checkpoint,) = (self.folder / "r/checkpoints").iterdir()
         whole = checkpoint.read_bytes()
         checkpoint.write_bytes(whole[:-100])
         self.refuses_to_resume("cut off", checkpoint.name)
 
     def test_a_run_keeps_its_arithmetic(self):
-        self.run_farm("train", "--env", "native/breakout", "--frames", "2k", "--run", "r")
+        self.farm("train", "--env", "native/breakout", "--frames", "2k", "--run", "r")
         chosen = (self.folder / "r/arithmetic.txt").read_text()
         self.assertEqual(chosen.count("\n"), 1)
-        resumed = self.run_farm("train", "--run", "r", "--resume", "--frames", "4k", "--batch", "16")
-        played = self.run_farm("eval", "r", "--episodes", "1")
+        resumed = self.farm("train", "--run", "r", "--resume", "--frames", "4k", "--batch", "16")
+        played = self.farm("eval", "r", "--episodes", "1")
         for result in (resumed, played):
             self.assertEqual(result.returncode, 0, result.stderr)
             self.assertIn("(as timed earlier)", result.stderr)
@@ -215,21 +202,21 @@ class Training(Cli):
 
     def refuses_to_resume(self, *parts):
         before = contents(self.folder / "r")
-        result = self.run_farm("train", "--run", "r", "--resume", "--frames", "9k")
+        result = self.farm("train", "--run", "r", "--resume", "--frames", "9k")
         self.assertEqual(result.returncode, 1)
         for part in ("no checkpoint that can be read", *parts):
             self.assertIn(part, result.stderr)
         self.assertEqual(contents(self.folder / "r"), before)
 
     def test_a_checkpoint_with_a_nan_is_refused_and_left_alone(self):
-        self.run_farm("train", "--env", "native/catch", "--frames", "5k", "--run", "r", "--quiet")
+        self.farm("train", "--env", "native/catch", "--frames", "5k", "--run", "r", "--quiet")
         (checkpoint,) = (self.folder / "r/checkpoints").iterdir()
         put_nan(checkpoint)
         self.refuses_to_resume(checkpoint.name, "layers.0.weight holds values that are not finite")
 
     def test_a_checkpoint_of_another_network_is_refused_and_left_alone(self):
-        self.run_farm("train", "--env", "native/catch", "--frames", "5k", "--run", "r", "--quiet")
-        self.run_farm("train", "--env", "native/cartpole", "--frames", "5k", "--run", "other", "--quiet")
+        self.farm("train", "--env", "native/catch", "--frames", "5k", "--run", "r", "--quiet")
+        self.farm("train", "--env", "native/cartpole", "--frames", "5k", "--run", "other", "--quiet")
         (checkpoint,) = (self.folder / "r/checkpoints").iterdir()
         (other,) = (self.folder / "other/checkpoints").iterdir()
         shutil.copy(other, checkpoint)
@@ -237,13 +224,13 @@ class Training(Cli):
         self.refuses_to_resume(checkpoint.name, "layers.0.weight has another type or shape")
 
     def test_an_older_good_checkpoint_stands_in_for_a_bad_one(self):
-        self.run_farm("train", "--env", "native/catch", "--frames", "5k", "--run", "r", "--quiet")
+        self.farm("train", "--env", "native/catch", "--frames", "5k", "--run", "r", "--quiet")
         (good,) = (self.folder / "r/checkpoints").iterdir()
         bad = good.with_name("000000007000.safetensors")
         shutil.copy(good, bad)
         put_nan(bad)
         before = bad.read_bytes()
-        result = self.run_farm("train", "--run", "r", "--resume", "--frames", "9k", "--json")
+        result = self.farm("train", "--run", "r", "--resume", "--frames", "9k", "--json")
         self.assertEqual(result.returncode, 0, result.stderr)
         self.assertIn(f"passed over: r/checkpoints/{bad.name}", result.stderr)
         self.assertIn(f"going on from r/checkpoints/{good.name}", result.stderr)
@@ -253,11 +240,8 @@ class Training(Cli):
 
     def test_a_failed_run_tells_no_success_story(self):
         for flags in ((), ("--json",)):
-            command = [FARM, "train", "--env", "native/catch", "--frames", "100G", "--run", f"r{len(flags)}", *flags]
-            process = subprocess.Popen([*command, *FAST_METRICS], cwd=self.folder, stdin=subprocess.DEVNULL,
-                                       stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-            self.addCleanup(process.communicate)
-            self.addCleanup(process.kill)
+            command = ["train", "--env", "native/catch", "--frames", "100G", "--run", f"r{len(flags)}", *flags]
+            process = self.start_farm(*command, *FAST_METRICS)
             self.wait_for_steps(process, f"r{len(flags)}")
             (self.folder / f"r{len(flags)}/checkpoints").rmdir()
             process.send_signal(signal.SIGINT)
@@ -272,7 +256,7 @@ class Training(Cli):
 
     def test_a_run_without_an_update_says_so(self):
         arguments = ["train", "--env", "native/catch", "--seconds", "0.2", "--batch", "60000", "--quiet", "--json"]
-        result = self.run_farm(*arguments)
+        result = self.farm(*arguments)
         self.assertEqual(result.returncode, 0, result.stderr)
         self.assertIn("no update: --batch 60000 windows", result.stderr)
         document = json.loads(result.stdout)
@@ -281,7 +265,7 @@ class Training(Cli):
     def test_the_second_farm_in_a_folder_refuses(self):
         process = self.start_training("--run", "r", *FAST_METRICS)
         self.wait_for_steps(process, "r")
-        second = self.run_farm("train", "--env", "native/catch", "--run", "r", "--quiet")
+        second = self.farm("train", "--env", "native/catch", "--run", "r", "--quiet")
         self.assertEqual(second.returncode, 1)
         self.assertIn(f"process {process.pid}", second.stderr)
         self.end(process)
@@ -289,7 +273,7 @@ class Training(Cli):
 
 class Learning(Cli):
     def learns(self, *arguments):
-        result = self.run_farm("train", *arguments, "--json", "--quiet")
+        result = self.farm("train", *arguments, "--json", "--quiet")
         self.assertEqual(result.returncode, 0, result.stderr)
         document = json.loads(result.stdout)
         self.assertEqual(document["bad_values"], 0)
@@ -379,7 +363,7 @@ class Deaths(Cli):
             return True
 
         self.assertTrue(wait_until(all_dead), "workers live on")
-        result = self.run_farm("train", "--env", "native/catch", "--run", "r", "--seconds", "0.3", "--quiet")
+        result = self.farm("train", "--env", "native/catch", "--run", "r", "--seconds", "0.3", "--quiet")
         self.assertEqual(result.returncode, 0, result.stderr)
 
 

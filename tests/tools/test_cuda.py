@@ -7,7 +7,6 @@ import os
 import pathlib
 import shutil
 import signal
-import subprocess
 import unittest
 
 from running import FARM, PATIENCE_S, InFolder, Watched, children, wait_until
@@ -25,11 +24,8 @@ def metadata(checkpoint):
 @unittest.skipUnless(STANDIN.exists(), f"{STANDIN} is not built: CUDA's headers are missing (make deps)")
 class Cuda(InFolder):
     def train(self, *arguments, standin="", library=STANDIN):
-        environment = {**os.environ, "FARM_CUDA_BACKEND": str(library), "FARM_CUDA_STANDIN": standin}
-        return subprocess.run(
-            [FARM, "train", "--env", "native/catch", "--run", "r", "--actors", "1", "--json", "--precision", "f32", *arguments],
-            cwd=self.folder, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120,
-        )
+        command = ("train", "--env", "native/catch", "--run", "r", "--actors", "1", "--json", "--precision", "f32", *arguments)
+        return self.farm(*command, timeout=120, FARM_CUDA_BACKEND=str(library), FARM_CUDA_STANDIN=standin)
 
     def trained(self, *arguments, **keywords):
         result = self.train(*arguments, **keywords)
@@ -218,9 +214,7 @@ class Doctor(InFolder):
     PARTS = ("GPU", "CUDA backend", "cuDNN, cuBLASLt", "NCCL")
 
     def findings(self, *arguments, standin="", library=STANDIN):
-        environment = {**os.environ, "FARM_CUDA_BACKEND": str(library), "FARM_CUDA_STANDIN": standin}
-        result = subprocess.run([FARM, "doctor", "--json", *arguments], env=environment, stdin=subprocess.DEVNULL,
-                                capture_output=True, text=True, timeout=60)
+        result = self.farm("doctor", "--json", *arguments, FARM_CUDA_BACKEND=str(library), FARM_CUDA_STANDIN=standin)
         found = {finding["name"]: finding for finding in json.loads(result.stdout)["findings"]}
         return {name: found[name] for name in self.PARTS if name in found}
 
@@ -277,11 +271,8 @@ class Doctor(InFolder):
 @unittest.skipUnless(STANDIN.exists(), f"{STANDIN} is not built: CUDA's headers are missing (make deps)")
 class Bw(InFolder):
     def bw(self, *arguments, standin="", library=STANDIN, status=0):
-        environment = {**os.environ, "FARM_CUDA_BACKEND": str(library), "FARM_CUDA_STANDIN": standin}
-        result = subprocess.run(
-            [FARM, "bw", "--only", "gpu", "--seconds", "1", "--size", "small", "--samples", "2", "--quiet", *arguments],
-            cwd=self.folder, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60,
-        )
+        command = ("bw", "--only", "gpu", "--seconds", "1", "--size", "small", "--samples", "2", "--quiet", *arguments)
+        result = self.farm(*command, FARM_CUDA_BACKEND=str(library), FARM_CUDA_STANDIN=standin)
         self.assertEqual(result.returncode, status, result.stderr)
         return result.stdout
 

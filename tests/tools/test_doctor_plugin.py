@@ -8,15 +8,13 @@ import pathlib
 import random
 import re
 import struct
-import subprocess
 import tempfile
 import unittest
 
-from running import FARM
+from running import FARM, SOURCE, build_plugin, run_farm
 
 # Judged by time, or by memory that AddressSanitizer keeps back: what these say of sound plug-ins is not asserted.
 MAY_NOTE = ("speed", "destroy") if "/asan" in FARM else ("speed",)
-SOURCE = pathlib.Path(os.environ.get("FARM_SOURCE", ".")).resolve()
 PLUGINS = SOURCE / "tests/tools/plugins"
 WORKERS = 4
 OCEAN_FLAGS = ("-fvisibility=hidden", "-ffunction-sections", "-Wl,--gc-sections")  # as the document says
@@ -37,19 +35,13 @@ def path(name):
 
 
 def build(name, source, *flags):
-    """By the command of docs/ADDING_AN_ENVIRONMENT.md."""
-    compiler = os.environ.get("CC", "cc").split()
-    command = [*compiler, "-O2", "-shared", "-fPIC", f"-I{SOURCE}/include", *flags, str(source), "-o", path(name), "-lm"]
-    subprocess.run(command, check=True, timeout=60)
+    build_plugin(source, path(name), *flags)
 
 
 def run_doctor(*arguments, timeout=60):
     # What a sanitizer keeps back of freed memory would look like a leak of the environment's.
-    sanitizer = {"ASAN_OPTIONS": os.environ.get("ASAN_OPTIONS", "") + ":quarantine_size_mb=0:thread_local_quarantine_size_kb=0"}
-    return subprocess.run(
-        [FARM, "doctor", *arguments], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=timeout,
-        env={**os.environ, **sanitizer},
-    )
+    options = os.environ.get("ASAN_OPTIONS", "") + ":quarantine_size_mb=0:thread_local_quarantine_size_kb=0"
+    return run_farm("doctor", *arguments, timeout=timeout, ASAN_OPTIONS=options)
 
 
 def examine(*arguments):

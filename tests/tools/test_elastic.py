@@ -4,14 +4,12 @@ import json
 import os
 import pathlib
 import signal
-import subprocess
 import time
 import unittest
 import unittest.mock
 
-from running import FARM, Watched, children, wait_until
+from running import FARM, SOURCE, Watched, build_plugin, children, wait_until
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
 STANDIN = pathlib.Path(FARM).parent / "tests" / "tools" / "libfarm_cuda_standin.so"
 
 
@@ -115,7 +113,7 @@ class Elastic(Watched):
         self.assertIn(json.loads(out)["actors"], (4, 5))
 
     def test_an_actor_that_came_and_cannot_live_goes_again(self):
-        subprocess.run(["cc", "-shared", "-fPIC", f"-I{ROOT / 'include'}", ROOT / "tests/tools/plugins/rogue.c", "-o", self.folder / "rogue.so"], check=True)
+        build_plugin(SOURCE / "tests/tools/plugins/rogue.c", self.folder / "rogue.so", "-w")
         process = self.start("--env", "plugin:./rogue.so", "--env.fault", "create", "--env.while_there", str(self.folder / "closed"))
         (self.folder / "closed").touch()
         process.send_signal(signal.SIGUSR1)

@@ -11,7 +11,7 @@ import unittest
 import unittest.mock
 import xml.etree.ElementTree as ElementTree
 
-from running import FARM, InFolder, wait_until
+from running import InFolder, run_farm, wait_until
 
 TINY = ("--size", "small", "--samples", "1")
 RESULT = {"name": str, "value": float, "unit": str, "better": str, "spread": float, "cv": float, "samples": int,
@@ -21,8 +21,7 @@ PARTS = ["memory", "latency", "matrix", "mix", "loaded", "cores", "handoff", "pa
 
 class Bw(InFolder):
     def bw(self, *arguments, status=0):
-        result = subprocess.run([FARM, "bw", *arguments], cwd=self.folder, stdin=subprocess.DEVNULL, capture_output=True,
-                                text=True, timeout=60)
+        result = self.farm("bw", *arguments)
         self.assertEqual(result.returncode, status, result.stderr + result.stdout)
         return result
 
@@ -150,8 +149,7 @@ class Document(Bw):
 class Compare(Bw):
     @classmethod
     def setUpClass(cls):
-        command = [FARM, "bw", "--json", "--quick", "--only", "memory", *TINY]
-        cls.measured = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=True).stdout
+        cls.measured = run_farm("bw", "--json", "--quick", "--only", "memory", *TINY).stdout
 
     def setUp(self):
         super().setUp()
@@ -226,10 +224,7 @@ class Signals(Bw):
         """What it prints where the signal comes in that part."""
         said = self.folder / "said"
         with open(said, "w") as stream:
-            process = subprocess.Popen([FARM, "bw", "--size", "small", "--seconds", "300", "--samples", "32", *arguments],
-                                       cwd=self.folder, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=stream, text=True)
-        self.addCleanup(process.communicate)
-        self.addCleanup(process.kill)
+            process = self.start_farm("bw", "--size", "small", "--seconds", "300", "--samples", "32", *arguments, stderr=stream)
         self.assertTrue(wait_until(lambda: f": {part}: " in said.read_text()), said.read_text())
         time.sleep(0.3)
         process.send_signal(number)

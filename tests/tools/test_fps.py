@@ -1,17 +1,12 @@
 """farm fps: its document, its figures among themselves, signals, placements, the search for a setting."""
 
 import json
-import os
-import pathlib
 import signal
-import subprocess
 import textwrap
 import time
 import unittest
 
-from running import FARM, InFolder
-
-ROOT = pathlib.Path(__file__).resolve().parents[2]
+from running import InFolder, build_plugin
 
 # Ends the process where an action is not what its spec says. Episodes of one step; a process that destroys its
 # environments, as actors do and the bare loops do not, adds the number of its steps to a file.
@@ -66,8 +61,7 @@ FARM_ENV_EXPORT const struct farm_env_api *farm_env_at(size_t i) { return i ? NU
 
 class Fps(InFolder):
     def farm(self, *arguments, status=0):
-        result = subprocess.run([FARM, *arguments], cwd=self.folder, stdin=subprocess.DEVNULL, capture_output=True,
-                                text=True, timeout=60, env={**os.environ, "STEPS_FILE": str(self.folder / "steps")})
+        result = super().farm(*arguments, STEPS_FILE=str(self.folder / "steps"))
         self.assertEqual(result.returncode, status, result.stderr)
         return result
 
@@ -87,8 +81,7 @@ class Fps(InFolder):
     def plugin(self, kind):
         source, shared = self.folder / "actions.c", self.folder / "actions.so"
         source.write_text(textwrap.dedent(PLUGIN))
-        subprocess.run([os.environ.get("CC", "gcc"), f"-DKIND={kind}", "-shared", "-fPIC", "-O1", f"-I{ROOT}/include",
-                        source, "-o", shared], check=True)
+        build_plugin(source, shared, f"-DKIND={kind}")
         return f"plugin:{shared}"
 
 
@@ -148,10 +141,7 @@ class Document(Fps):
 
 class Signals(Fps):
     def test_the_document_of_what_was_measured(self):
-        process = subprocess.Popen([FARM, "fps", "--env", "native/catch", "--seconds", "1000", "--json"], cwd=self.folder,
-                                   stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        self.addCleanup(process.communicate)
-        self.addCleanup(process.kill)
+        process = self.start_farm("fps", "--env", "native/catch", "--seconds", "1000", "--json")
         for line in process.stderr:
             if "shared memory" in line:
                 break

@@ -8,9 +8,8 @@ import subprocess
 import tempfile
 import unittest
 
-from running import FARM, InFolder
+from running import FARM, SOURCE, InFolder, build_plugin
 
-SOURCE = pathlib.Path(os.environ.get("FARM_SOURCE", ".")).resolve()
 ROGUE = SOURCE / "tests/tools/plugins/rogue.c"
 
 built = tempfile.TemporaryDirectory()
@@ -21,15 +20,9 @@ def path(name):
     return str(pathlib.Path(built.name) / f"{name}.so")
 
 
-def build(name, *flags):
-    compiler = os.environ.get("CC", "cc").split()
-    command = [*compiler, "-O1", "-w", "-shared", "-fPIC", f"-I{SOURCE}/include", *flags, str(ROGUE), "-o", path(name), "-lm"]
-    subprocess.run(command, check=True, timeout=60)
-
-
 def setUpModule():
     for name, flags in {"rogue": (), "abi": ("-DABI=99",), "entry": ("-DNO_ENTRY",), "early": ("-DEARLY",), "step": ("-DNO_STEP",)}.items():
-        build(name, *flags)
+        build_plugin(ROGUE, path(name), "-w", *flags)
     slow["spec_hang"] = subprocess.Popen(
         [FARM, "train", "--env", f"plugin:{path('rogue')}", "--env.fault", "spec_hang"], cwd=built.name,
         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
@@ -44,12 +37,6 @@ def tearDownModule():
 
 
 class WithPlugins(InFolder):
-    def farm(self, *arguments, timeout=60, folder=None):
-        return subprocess.run(
-            [FARM, *arguments], cwd=folder or self.folder, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace",
-            timeout=timeout,
-        )
-
     def train(self, env, *arguments, seconds="1"):
         return self.farm("train", "--env", env, "--seconds", seconds, "--actors", "2", "--json", "--quiet", *arguments)
 
@@ -131,13 +118,9 @@ class Names(WithPlugins):
                 self.goes_on_elsewhere(at, env)
 
     def test_so_does_one_of_a_libenv_library(self):
-        flags = ("-shared", "-fPIC", f"-I{SOURCE}/include", f"-I{SOURCE}/src")
         at = self.folder / "library"
         at.mkdir()
-        subprocess.run(
-            [*os.environ.get("CC", "cc").split(), *flags, str(ROGUE.with_name("strict_libenv.c")), "-o", str(at / "near.so")],
-            check=True, timeout=60,
-        )
+        build_plugin(ROGUE.with_name("strict_libenv.c"), at / "near.so", f"-I{SOURCE}/src")
         self.goes_on_elsewhere(at, "libenv:near.so")
 
     def test_a_folder_that_no_recipe_can_name_keeps_the_relative_path(self):
@@ -271,25 +254,19 @@ class WhatGoesWrongWhileItRuns(WithPlugins):
     def test_a_step_that_does_not_return(self):
         there = self.folder / "there"
         there.touch()
-        command = [
-            FARM, "train", "--env", f"plugin:{path('rogue')}", "--env.fault", "hang", "--env.while-there", str(there), "--env.at", "5",
+        process = self.start_farm(
+            "train", "--env", f"plugin:{path('rogue')}", "--env.fault", "hang", "--env.while-there", str(there), "--env.at", "5",
             "--actors", "2", "--seconds", "60", "--hang-seconds", "0.5", "--json", "--quiet",
-        ]
-        process = subprocess.Popen(
-            command, cwd=self.folder, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         )
         err = ""
-        try:
-            for word in ("hangs: ", "goes on after "):
-                while word not in err:
-                    line = process.stderr.readline()
-                    self.assertTrue(line, "the run ended first: " + err)
-                    err += line
-                there.unlink(missing_ok=True)  # it was only slow, after all
-            process.terminate()
-            out, _ = process.communicate(timeout=30)
-        finally:
-            process.kill()
+        for word in ("hangs: ", "goes on after "):
+            while word not in err:
+                line = process.stderr.readline()
+                self.assertTrue(line, "the run ended first: " + err)
+                err += line
+            there.unlink(missing_ok=True)  # it was only slow, after all
+        process.terminate()
+        out, _ = process.communicate(timeout=30)
         self.assertEqual(process.returncode, 0, err)
         self.assertRegex(err, r"actor [01] hangs: rogue/first, (lane|one of lanes)[ 01]+, has not returned from a step .*gdb -p")
         self.assertRegex(err, "actor [01] goes on after ")

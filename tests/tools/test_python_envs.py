@@ -1,10 +1,9 @@
 """Gymnasium's environments in `farm train`: one that breaks its contract ends the run, one that crashes costs its actor."""
 
 import json
-import subprocess
 import unittest
 
-from running import FARM, InFolder
+from running import InFolder
 
 # Each goes wrong at its 500th step: beyond what src/run/events.c calls the first rounds, after which a death is no crash loop.
 FAULTY = """import gymnasium, numpy
@@ -38,11 +37,9 @@ class Faults(InFolder):
 
     def train(self, fault, *arguments):
         """Exit status and document."""
-        command = [FARM, "train", "--env", "gym/faulty:Test/Faulty-v0", "--env.fault", fault, "--actors", "1", "--envs-per-actor", "2"]
+        command = ["train", "--env", "gym/faulty:Test/Faulty-v0", "--env.fault", fault, "--actors", "1", "--envs-per-actor", "2"]
         small = ["--batch", "2", "--unroll", "5", "--json", "--quiet"]
-        result = subprocess.run(
-            [*command, *small, *arguments], cwd=self.folder, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60
-        )
+        result = self.farm(*command, *small, *arguments)
         return result.returncode, json.loads(result.stdout)
 
     def test_a_broken_contract_ends_the_run_with_its_sentence(self):

@@ -4,11 +4,10 @@ import json
 import pathlib
 import re
 import socket
-import subprocess
 import tempfile
 import unittest
 
-from running import FARM
+from running import run_farm
 
 KERNELS = ("/proc", "/sys", "/dev")
 
@@ -24,12 +23,6 @@ def strings(value):
         yield value
 
 
-def farm(folder, *arguments):
-    return subprocess.run(
-        [FARM, *arguments], cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60
-    )
-
-
 class Report(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
@@ -41,11 +34,11 @@ class Report(unittest.TestCase):
         cls.timed = cls.document("--no-bw", *timed)
         cls.printed = cls.report("--out", "report.md", *timed[:1], "native/catch,native/cacth", *timed[2:])
         cls.page = (cls.folder / "report.md").read_text()
-        cls.doctor = json.loads(farm(cls.folder, "doctor", "--json").stdout)
+        cls.doctor = json.loads(run_farm("doctor", "--json", folder=cls.folder).stdout)
 
     @classmethod
     def report(cls, *arguments):
-        result = farm(cls.folder, "report", *arguments)
+        result = run_farm("report", *arguments, folder=cls.folder)
         assert result.returncode == 0, result.stderr
         return result.stdout
 
@@ -57,7 +50,7 @@ class Report(unittest.TestCase):
         self.assertEqual((self.plain["schema_version"], self.plain["fps"], self.plain["failed"]), (1, [], []))
         plain = self.plain
         for _ in range(10):  # until no farm of another test takes or gives back CPUs in between
-            topo = json.loads(farm(self.folder, "topo", "--json").stdout)
+            topo = json.loads(run_farm("topo", "--json", folder=self.folder).stdout)
             if plain["topo"]["plan"] == topo["plan"]:
                 break
             plain = self.document("--no-fps", "--no-bw", "--host")
@@ -81,7 +74,7 @@ class Report(unittest.TestCase):
 
     def test_page_says_the_same(self):
         self.assertEqual(self.printed, "")
-        self.assertIn(farm(self.folder, "topo").stdout.splitlines()[1], self.page)
+        self.assertIn(run_farm("topo", folder=self.folder).stdout.splitlines()[1], self.page)
         self.assertRegex(self.page, r"\| native/catch \| \d+ \| \d+ \| \d+\.\d+ \|")
         self.assertRegex(self.page, r"## How fast memory is [^#]*\| memory.read.all_cores \| [\d.]+ \| GB/s \|\n")
         self.assertIsNone(self.plain["bw"])
@@ -99,12 +92,12 @@ class Report(unittest.TestCase):
 
     def test_wrong_usage(self):
         for arguments in (("--seconds", "0"), ("--evn", "native/catch"), ("--seconds", "nan")):
-            result = farm(self.folder, "report", *arguments)
+            result = run_farm("report", *arguments, folder=self.folder)
             self.assertEqual((result.returncode, result.stdout), (2, ""), arguments)
-        result = farm(self.folder, "report", "--no-fps", "--no-bw", "--out", "nowhere/report.md")
+        result = run_farm("report", "--no-fps", "--no-bw", "--out", "nowhere/report.md", folder=self.folder)
         self.assertEqual(result.returncode, 1)
         self.assertIn("nowhere/report.md", result.stderr)
-        help_text = farm(self.folder, "report", "--help")
+        help_text = run_farm("report", "--help", folder=self.folder)
         self.assertEqual((help_text.returncode, help_text.stderr), (0, ""))
 
 
