@@ -87,7 +87,18 @@ static struct farm_env_spec flat_spec(uint32_t numbers) {
 static struct stage stage;
 static struct farm_error err;
 
+static void tear_down(void) {
+    farm_group_free(&stage.group);
+    farm_ring_close(&stage.learner);
+    farm_ring_close(&stage.actor);
+    farm_ring_close(&stage.supervisor);
+}
+
+TestSuite(group, .fini = tear_down);
+
+// In place of what was set up before.
 static void set_up(const struct farm_env_spec *spec, uint32_t width, uint32_t steps, enum farm_bad_values bad_values) {
+    tear_down();
     memset(&stage, 0, sizeof stage);
     memset(&orders, 0, sizeof orders);
     orders.spec = *spec;
@@ -100,13 +111,6 @@ static void set_up(const struct farm_env_spec *spec, uint32_t width, uint32_t st
     stage.config = (struct farm_actor_config){.api = &probe_api, .seed = 1, .bad_values = bad_values};
     cr_assert_eq(farm_group_make(&stage.config, &probe_api, &stage.actor.spec, 1, 0, &stage.call, &stage.group, &err),
                  FARM_OK, "%s", err.message);
-}
-
-static void tear_down(void) {
-    farm_group_free(&stage.group);
-    farm_ring_close(&stage.learner);
-    farm_ring_close(&stage.actor);
-    farm_ring_close(&stage.supervisor);
 }
 
 // The group's next step, published and answered by `action` (NULL: zeros) for every environment.
@@ -153,7 +157,6 @@ Test(group, accuses_nobody_who_writes_all_of_its_observation_and_nothing_else) {
                 orders.answer = k % 5 == 4 ? FARM_STEP_TERMINATED : 0;
                 cr_assert_eq(turn(NULL), FARM_OK, "%s", err.message);
             }
-            tear_down();
         }
 }
 
@@ -176,7 +179,6 @@ static void check_found(const struct farm_env_spec *spec, uint32_t field, int of
     says(offset > 0 ? "past" : "before");
     says(spec->obs[field].name);
     says(in_reset ? "lane 1, number 2, in its reset" : "lane 1, number 2, in its step");
-    tear_down();
 }
 
 Test(group, finds_and_names_who_writes_beside_its_observation) {
@@ -212,7 +214,6 @@ Test(group, passes_senseless_numbers_on_where_they_are_only_counted) {
     cr_assert(isnan(reward_of(0)));
     cr_assert_eq(reward_of(1), 7.0f);
     cr_assert_eq(flags_of(0), 0);
-    tear_down();
 }
 
 Test(group, fails_at_senseless_numbers_where_that_is_asked_for_and_names_them) {
@@ -227,7 +228,6 @@ Test(group, fails_at_senseless_numbers_where_that_is_asked_for_and_names_them) {
         cr_assert_eq(turn(NULL), FARM_E_INVALID);
         says(i % 2 ? "a reward" : "'state'");
         says("lane 1, number 1, in its step");
-        tear_down();
     }
 }
 
@@ -255,7 +255,6 @@ Test(group, abandons_the_episode_at_senseless_numbers_where_that_is_asked_for) {
         cr_assert_eq(reward_of(1), 7.0f);
         cr_assert_eq(orders.resets, resets + 1 + 2 * field);
     }
-    tear_down();
 }
 
 Test(group, gives_up_where_a_reset_makes_no_sense_either) {
@@ -265,7 +264,6 @@ Test(group, gives_up_where_a_reset_makes_no_sense_either) {
     orders.number = NAN;
     cr_assert_eq(turn(NULL), FARM_E_INVALID);
     says("in its reset");
-    tear_down();
 }
 
 Test(group, a_reward_that_is_not_written_is_0_and_bytes_are_never_senseless) {
@@ -279,7 +277,6 @@ Test(group, a_reward_that_is_not_written_is_0_and_bytes_are_never_senseless) {
         cr_assert_eq(turn(NULL), FARM_OK, "%s", err.message);
         cr_assert_eq(reward_of(1), k == 0 || k >= 4 ? 0.0f : 7.0f);
     }
-    tear_down();
 }
 
 // ---- actions and answers ----
@@ -300,7 +297,6 @@ Test(group, clips_continuous_actions_to_their_bounds) {
     }
     cr_assert_eq(turn(NULL), FARM_OK);
     for (int d = 0; d < DIMS; d++) cr_assert_eq(orders.got[1][d], wanted[3][d]);
-    tear_down();
 }
 
 Test(group, refuses_answers_that_are_not_in_the_interface) {
@@ -318,7 +314,6 @@ Test(group, refuses_answers_that_are_not_in_the_interface) {
         orders.answer = answers[i];
         cr_assert_eq(turn(NULL), FARM_E_INVALID);
         says("not what farm/env.h says: lane 1, number 0");
-        tear_down();
     }
 }
 

@@ -11,8 +11,10 @@ static struct farm_error err;
 
 TestSuite(bw, .timeout = 60);
 
+#define with_buffer __attribute__((cleanup(farm_bw_buffer_close))) struct farm_bw_buffer // closed where its scope ends
+
 Test(bw, a_buffer_has_all_its_pages_where_they_were_asked_for) {
-    struct farm_bw_buffer buffer;
+    with_buffer buffer = {0};
     enum farm_status status = farm_bw_buffer_open(NULL, (5 << 20) + 1, 0, FARM_BW_PAGES_SMALL, 0, &buffer, &err);
     cr_assert_eq(status, FARM_OK, "%s", err.message);
     cr_assert_geq(buffer.bytes, (5 << 20) + 1);
@@ -22,11 +24,10 @@ Test(bw, a_buffer_has_all_its_pages_where_they_were_asked_for) {
     memset(buffer.start, 1, buffer.bytes);
     farm_bw_buffer_close(&buffer);
     cr_assert_null(buffer.start);
-    farm_bw_buffer_close(&buffer);
 }
 
 Test(bw, a_buffer_of_transparent_pages_says_how_much_lies_in_them) {
-    struct farm_bw_buffer buffer;
+    with_buffer buffer = {0};
     char reason[256];
     if (!farm_bw_pages_available(NULL, FARM_BW_PAGES_TRANSPARENT, reason, sizeof reason)) cr_skip_test("%s", reason);
     cr_assert_eq(farm_bw_buffer_open(NULL, 8 << 20, -1, FARM_BW_PAGES_TRANSPARENT, 0, &buffer, NULL), FARM_OK);
@@ -34,17 +35,15 @@ Test(bw, a_buffer_of_transparent_pages_says_how_much_lies_in_them) {
     cr_assert_leq(buffer.huge_bytes, buffer.bytes);
     cr_assert(buffer.placed);
     // AUTO is what it gets.
-    struct farm_bw_buffer any;
+    with_buffer any = {0};
     cr_assert_eq(farm_bw_buffer_open(NULL, 8 << 20, -1, FARM_BW_PAGES_AUTO, 0, &any, NULL), FARM_OK);
     cr_assert_neq(any.pages, FARM_BW_PAGES_AUTO);
     cr_assert_eq(any.pages == FARM_BW_PAGES_SMALL, any.note[0] != 0);
-    farm_bw_buffer_close(&any);
-    farm_bw_buffer_close(&buffer);
 }
 
 Test(bw, pages_of_a_pool_are_refused_with_the_reason_where_there_are_none) {
     char reason[256];
-    struct farm_bw_buffer buffer;
+    with_buffer buffer = {0};
     // A machine without pools of huge pages and without transparent ones.
     cr_assert_not(farm_bw_pages_available("/nonexistent", FARM_BW_PAGES_1G, reason, sizeof reason));
     cr_assert(strstr(reason, "1 GiB"), "%s", reason);
@@ -54,11 +53,10 @@ Test(bw, pages_of_a_pool_are_refused_with_the_reason_where_there_are_none) {
     cr_assert(strstr(err.message, "2 MiB"), "%s", err.message);
     cr_assert_eq(farm_bw_buffer_open("/nonexistent", 1 << 20, -1, FARM_BW_PAGES_AUTO, 0, &buffer, &err), FARM_OK);
     cr_assert_eq(buffer.pages, FARM_BW_PAGES_SMALL);
-    farm_bw_buffer_close(&buffer);
 }
 
 Test(bw, time_that_is_over_leaves_a_buffer_with_the_pages_it_has) {
-    struct farm_bw_buffer buffer;
+    with_buffer buffer = {0};
     for (int pages = FARM_BW_PAGES_SMALL; pages <= FARM_BW_PAGES_TRANSPARENT; pages++) {
         char reason[256];
         if (!farm_bw_pages_available(NULL, (enum farm_bw_pages)pages, reason, sizeof reason)) continue;
@@ -71,7 +69,7 @@ Test(bw, time_that_is_over_leaves_a_buffer_with_the_pages_it_has) {
 }
 
 Test(bw, absurd_sizes_are_refused_with_what_is_there) {
-    struct farm_bw_buffer buffer;
+    with_buffer buffer = {0};
     const size_t absurd[] = {SIZE_MAX, (size_t)1 << 50};
     for (int i = 0; i < 2; i++) {
         err.message[0] = 0;
@@ -84,7 +82,7 @@ Test(bw, absurd_sizes_are_refused_with_what_is_there) {
 }
 
 Test(bw, a_node_that_does_not_exist_is_refused) {
-    struct farm_bw_buffer buffer;
+    with_buffer buffer = {0};
     cr_assert_neq(farm_bw_buffer_open(NULL, 1 << 20, 63, FARM_BW_PAGES_SMALL, 0, &buffer, &err), FARM_OK);
     cr_assert(strstr(err.message, "63"), "%s", err.message);
     cr_assert_null(buffer.start);

@@ -22,14 +22,19 @@ static struct farm_heap *open_heap(int node) {
     return heap;
 }
 
+static void close_heap(struct farm_heap **heap) {
+    farm_heap_close(*heap);
+}
+
+#define with_heap __attribute__((cleanup(close_heap))) struct farm_heap // closed where its scope ends
+
 Test(shm, uses_jemalloc_exactly_where_it_is_linked) {
-    struct farm_heap *heap = open_heap(-1);
+    with_heap *heap = open_heap(-1);
     cr_assert_eq(farm_heap_uses_jemalloc(heap), mallctl != NULL);
-    farm_heap_close(heap);
 }
 
 Test(shm, blocks_are_aligned_apart_and_hold_what_is_written) {
-    struct farm_heap *heap = open_heap(-1);
+    with_heap *heap = open_heap(-1);
     enum { BLOCKS = 64 };
     unsigned char *blocks[BLOCKS];
     size_t bytes[BLOCKS], align[BLOCKS];
@@ -46,7 +51,6 @@ Test(shm, blocks_are_aligned_apart_and_hold_what_is_written) {
         farm_heap_free(heap, blocks[i], bytes[i], align[i]);
     }
     farm_heap_free(heap, NULL, 1, 1);
-    farm_heap_close(heap);
     farm_heap_close(NULL);
 }
 
@@ -57,7 +61,7 @@ static bool may_bind(void) {
 }
 
 Test(shm, every_page_of_a_block_lies_on_the_node_and_is_bound_there) {
-    struct farm_heap *heap = open_heap(0);
+    with_heap *heap = open_heap(0);
     enum { BYTES = 8 << 20 };
     unsigned char *block = farm_heap_alloc(heap, BYTES, 64);
     cr_assert_not_null(block);
@@ -76,7 +80,6 @@ Test(shm, every_page_of_a_block_lies_on_the_node_and_is_bound_there) {
     cr_assert_eq(policy, MPOL_PREFERRED);
     cr_assert_eq(nodes[0], 1ul);
     farm_heap_free(heap, block, BYTES, 64);
-    farm_heap_close(heap);
 }
 
 Test(shm, heap_refuses_a_node_that_is_not_there) {
@@ -103,7 +106,7 @@ static void *churn(void *argument) {
 }
 
 Test(shm, threads_share_a_heap) {
-    struct farm_heap *heap = open_heap(0);
+    with_heap *heap = open_heap(0);
     pthread_t threads[2];
     for (int i = 0; i < 2; i++) cr_assert_eq(pthread_create(&threads[i], NULL, churn, heap), 0);
     for (int i = 0; i < 2; i++) {
@@ -111,15 +114,13 @@ Test(shm, threads_share_a_heap) {
         pthread_join(threads[i], &failed);
         cr_assert_null(failed);
     }
-    farm_heap_close(heap);
 }
 
 Test(shm, heaps_come_and_go) {
     for (int i = 0; i < 100; i++) {
-        struct farm_heap *heap = open_heap(0);
+        with_heap *heap = open_heap(0);
         void *block = farm_heap_alloc(heap, 100000, 4096);
         memset(block, 1, 100000);
         farm_heap_free(heap, block, 100000, 4096);
-        farm_heap_close(heap);
     }
 }
