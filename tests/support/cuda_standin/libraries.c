@@ -368,22 +368,22 @@ static cudnnStatus_t start(cudnnHandle_t handle, const char *name, void (*work)(
                                                                                         : CUDNN_STATUS_EXECUTION_FAILED;
 }
 
+// Whether this algorithm can be asked for in that direction; this stand-in scales nothing.
+static cudnnStatus_t permitted(int algo, enum direction direction, const void *alpha) {
+    if (!offers(algo, direction)) return unsupported("this algorithm");
+    if (refuses(algo, direction)) return bad("this algorithm, after all");
+    return *(const float *)alpha == 1 ? CUDNN_STATUS_SUCCESS : unsupported("alpha (of this stand-in)");
+}
+
 static cudnnStatus_t convolution_forward(cudnnHandle_t handle, const void *alpha, cudnnTensorDescriptor_t x_desc,
                                          const void *x, cudnnFilterDescriptor_t w_desc, const void *w,
                                          cudnnConvolutionDescriptor_t conv, cudnnConvolutionFwdAlgo_t algo,
                                          void *workspace, size_t workspace_bytes, const void *beta,
                                          cudnnTensorDescriptor_t y_desc, void *y) {
-    if (!offers((int)algo, FORWARD)) return unsupported("this algorithm");
-    if (refuses((int)algo, FORWARD)) return bad("this algorithm, after all");
-    if (*(const float *)alpha != 1) return unsupported("alpha (of this stand-in)");
-    struct convolution c = {.x = *x_desc,
-                            .y = *y_desc,
-                            .w = *w_desc,
-                            .conv = *conv,
-                            .in = x,
-                            .weight = w,
-                            .out = y,
-                            .beta = *(const float *)beta};
+    const cudnnStatus_t status = permitted((int)algo, FORWARD, alpha);
+    if (status != CUDNN_STATUS_SUCCESS) return status;
+    struct convolution c = {.x = *x_desc, .y = *y_desc, .w = *w_desc, .conv = *conv};
+    c.in = x, c.weight = w, c.out = y, c.beta = *(const float *)beta;
     PRETEND.plain++;
     return start(handle, "cudnnConvolutionForward", run_forward, &c, conv, workspace, workspace_bytes,
                  (const void *const[]){x, w, y}, 3);
@@ -410,17 +410,9 @@ static cudnnStatus_t convolution_fused(cudnnHandle_t handle, const void *alpha1,
         bias_desc->type != y_desc->type)
         return bad("the bias has to be 1 x channels x 1 x 1 of y's type");
     if (!aligned(bias, 2)) return bad("no bias");
-    struct convolution c = {.x = *x_desc,
-                            .y = *y_desc,
-                            .w = *w_desc,
-                            .conv = *conv,
-                            .in = x,
-                            .weight = w,
-                            .bias = bias,
-                            .addend = z,
-                            .addend_factor = *(const float *)alpha2,
-                            .relu = activation->mode == CUDNN_ACTIVATION_RELU,
-                            .out = y};
+    struct convolution c = {.x = *x_desc, .y = *y_desc, .w = *w_desc, .conv = *conv};
+    c.in = x, c.weight = w, c.bias = bias, c.addend = z, c.addend_factor = *(const float *)alpha2,
+    c.relu = activation->mode == CUDNN_ACTIVATION_RELU, c.out = y;
     PRETEND.fused++;
     return start(handle, "cudnnConvolutionBiasActivationForward", run_forward, &c, conv, workspace, workspace_bytes,
                  (const void *const[]){x, w, y, z}, 4);
@@ -431,17 +423,10 @@ static cudnnStatus_t convolution_data(cudnnHandle_t handle, const void *alpha, c
                                       cudnnConvolutionDescriptor_t conv, cudnnConvolutionBwdDataAlgo_t algo,
                                       void *workspace, size_t workspace_bytes, const void *beta,
                                       cudnnTensorDescriptor_t dx_desc, void *dx) {
-    if (!offers((int)algo, DATA)) return unsupported("this algorithm");
-    if (refuses((int)algo, DATA)) return bad("this algorithm, after all");
-    if (*(const float *)alpha != 1) return unsupported("alpha (of this stand-in)");
-    struct convolution c = {.x = *dx_desc,
-                            .y = *dy_desc,
-                            .w = *w_desc,
-                            .conv = *conv,
-                            .weight = w,
-                            .dy = dy,
-                            .out = dx,
-                            .beta = *(const float *)beta};
+    const cudnnStatus_t status = permitted((int)algo, DATA, alpha);
+    if (status != CUDNN_STATUS_SUCCESS) return status;
+    struct convolution c = {.x = *dx_desc, .y = *dy_desc, .w = *w_desc, .conv = *conv};
+    c.weight = w, c.dy = dy, c.out = dx, c.beta = *(const float *)beta;
     return start(handle, "cudnnConvolutionBackwardData", run_data, &c, conv, workspace, workspace_bytes,
                  (const void *const[]){w, dy, dx}, 3);
 }
@@ -451,17 +436,10 @@ static cudnnStatus_t convolution_filter(cudnnHandle_t handle, const void *alpha,
                                         cudnnConvolutionDescriptor_t conv, cudnnConvolutionBwdFilterAlgo_t algo,
                                         void *workspace, size_t workspace_bytes, const void *beta,
                                         cudnnFilterDescriptor_t dw_desc, void *dw) {
-    if (!offers((int)algo, FILTER)) return unsupported("this algorithm");
-    if (refuses((int)algo, FILTER)) return bad("this algorithm, after all");
-    if (*(const float *)alpha != 1) return unsupported("alpha (of this stand-in)");
-    struct convolution c = {.x = *x_desc,
-                            .y = *dy_desc,
-                            .w = *dw_desc,
-                            .conv = *conv,
-                            .in = x,
-                            .dy = dy,
-                            .out = dw,
-                            .beta = *(const float *)beta};
+    const cudnnStatus_t status = permitted((int)algo, FILTER, alpha);
+    if (status != CUDNN_STATUS_SUCCESS) return status;
+    struct convolution c = {.x = *x_desc, .y = *dy_desc, .w = *dw_desc, .conv = *conv};
+    c.in = x, c.dy = dy, c.out = dw, c.beta = *(const float *)beta;
     return start(handle, "cudnnConvolutionBackwardFilter", run_filter, &c, conv, workspace, workspace_bytes,
                  (const void *const[]){x, dy, dw}, 3);
 }
