@@ -22,15 +22,22 @@ static struct farm_bw_setup here(void) {
 
 static const struct farm_bw_memory_config copy = {.op = FARM_BANDWIDTH_COPY, .array_bytes = SMALL, .node = -1};
 
-Test(bw, without_the_right_to_bind_or_to_pin_it_is_measured_and_said) {
-    const struct farm_bw_setup setup = here();
+// What is measured under the faults that the test has set; they end with it.
+static struct farm_bw_memory_result measured(const struct farm_bw_setup *setup,
+                                             const struct farm_bw_memory_config *config) {
     struct farm_bw_memory_result result;
     struct farm_error err = {0};
-    farm_faults_fail("mbind", 1, 1000, EPERM);
-    farm_faults_fail("sched_setaffinity", 1, 1000, EPERM);
-    enum farm_status status = farm_bw_memory(&setup, &copy, &result, &err);
+    enum farm_status status = farm_bw_memory(setup, config, &result, &err);
     farm_faults_clear();
     cr_assert_eq(status, FARM_OK, "%s", err.message);
+    return result;
+}
+
+Test(bw, without_the_right_to_bind_or_to_pin_it_is_measured_and_said) {
+    const struct farm_bw_setup setup = here();
+    farm_faults_fail("mbind", 1, 1000, EPERM);
+    farm_faults_fail("sched_setaffinity", 1, 1000, EPERM);
+    const struct farm_bw_memory_result result = measured(&setup, &copy);
     cr_assert(farm_bw_figure_is(&result.bytes_per_s));
     cr_assert(!result.conditions.bound && !result.conditions.pinned && result.conditions.verified);
     says(result.conditions.note, "mbind");
@@ -39,25 +46,19 @@ Test(bw, without_the_right_to_bind_or_to_pin_it_is_measured_and_said) {
 
 Test(bw, where_pages_lie_is_said_to_be_unknown_where_nobody_tells) {
     const struct farm_bw_setup setup = here();
-    struct farm_bw_memory_result result;
     farm_faults_fail("move_pages", 1, 1000, EPERM);
     farm_faults_fail("fopen", 1, 1000, EACCES);
-    enum farm_status status = farm_bw_memory(&setup, &copy, &result, NULL);
-    farm_faults_clear();
-    cr_assert_eq(status, FARM_OK);
+    const struct farm_bw_memory_result result = measured(&setup, &copy);
     cr_assert_not(result.conditions.placed);
     says(result.conditions.note, "cannot be asked");
 }
 
 Test(bw, memory_that_may_not_choose_its_pages_is_measured_as_it_is) {
     const struct farm_bw_setup setup = here();
-    struct farm_bw_memory_result result;
     struct farm_bw_memory_config large = copy;
     large.array_bytes = 4 << 20;
     farm_faults_fail("madvise", 1, 1000, EINVAL);
-    enum farm_status status = farm_bw_memory(&setup, &large, &result, NULL);
-    farm_faults_clear();
-    cr_assert_eq(status, FARM_OK);
+    const struct farm_bw_memory_result result = measured(&setup, &large);
     says(result.conditions.note, "page size");
 }
 
@@ -68,11 +69,8 @@ static long all_elsewhere(int pid, unsigned long count, void **pages, const int 
 
 Test(bw, pages_on_another_node_are_found) {
     const struct farm_bw_setup setup = here();
-    struct farm_bw_memory_result result;
     farm_faults_replace("move_pages", (void (*)(void))all_elsewhere);
-    enum farm_status status = farm_bw_memory(&setup, &copy, &result, NULL);
-    farm_faults_clear();
-    cr_assert_eq(status, FARM_OK);
+    const struct farm_bw_memory_result result = measured(&setup, &copy);
     cr_assert_not(result.conditions.placed);
     says(result.conditions.note, "elsewhere");
 }

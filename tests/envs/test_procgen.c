@@ -76,6 +76,12 @@ static void make(struct player *player, const char *name, uint64_t seed, const c
     cr_assert_not_null(player->env, "%s", error);
 }
 
+static void destroy(struct player *player) {
+    player->api->destroy(player->env);
+}
+
+#define with_player __attribute__((cleanup(destroy))) struct player // destroyed where its scope ends
+
 static void *turn(struct player *player) {
     player->obs = player->memory[player->obs == player->memory[0]];
     memset(player->obs, 0xA5, OBS_BYTES);
@@ -218,7 +224,7 @@ static struct moment *play_plain_loop(const struct match *matches, size_t count)
 
 // The plug-in's resets lie between steps and take no action. Returns the episodes that ended.
 static int compare_seed(const struct match *match, int seed, const struct moment *moment) {
-    struct player player;
+    with_player player;
     uint32_t rng = 3;
     int episodes = 0;
     make(&player, match->game, (uint64_t)seed,
@@ -238,7 +244,6 @@ static int compare_seed(const struct match *match, int seed, const struct moment
         cr_assert_eq(digest(player.obs), moment->digest, "%s, seed %d: an episode's first observation, step %d",
                      match->game, seed, n);
     }
-    player.api->destroy(player.env);
     return episodes;
 }
 
@@ -293,14 +298,13 @@ static bool lean(char *path) {
     if (!lean(path)) cr_skip_test("build/procgen has no lean images (make deps makes them)")
 
 Test(envs, procgen_processes_share_their_backgrounds) {
-    static struct player player;
+    with_player player;
     char path[4200];
     NEEDS_LEAN(path);
     const size_t before = resident_mb();
     make(&player, "coinrun", 1, (const char *const[]){NULL});
     const size_t grown = resident_mb() - before;
     cr_assert_leq(grown, 100, "the first environment takes %zu MB", grown);
-    player.api->destroy(player.env);
 }
 
 // A folder with everything of build/procgen, but with other backgrounds: the first page only of the true file, in which
@@ -332,7 +336,7 @@ static void remove_folder(const char *place) {
 }
 
 Test(envs, procgen_loads_all_images_where_the_lean_ones_are_not_whole) {
-    static struct player player;
+    with_player player;
     char raw[4200], place[] = "/tmp/procgen-odd-XXXXXX";
     NEEDS_LEAN(raw);
     make_odd_folder(place, raw, 0, 'p', 1 << 20);
@@ -342,7 +346,6 @@ Test(envs, procgen_loads_all_images_where_the_lean_ones_are_not_whole) {
     cr_assert_geq(resident_mb() - before, 200);
     reset(&player);
     cr_assert(!flat(player.obs));
-    player.api->destroy(player.env);
 }
 
 Test(envs, procgen_seeds_order_levels_and_level_sets_repeat) {
@@ -409,7 +412,7 @@ Test(envs, procgen_options_change_what_is_seen) {
 
 // A library that has Procgen's spaces and is not Procgen: nothing is presumed of what lies in its memory.
 Test(envs, procgen_presumes_nothing_of_a_build_that_it_does_not_know) {
-    static struct player player;
+    with_player player;
     char place[] = "/tmp/procgen-strange-XXXXXX", command[9000];
     const char *build = getenv("FARM_BUILD") ? getenv("FARM_BUILD") : "build";
     found();
@@ -429,7 +432,6 @@ Test(envs, procgen_presumes_nothing_of_a_build_that_it_does_not_know) {
             cr_assert(player.reward == (float)(100 * episode + n) && player.answer == (n == 3 ? ENDED : 0u));
         }
     }
-    player.api->destroy(player.env);
 }
 
 static void refused(const char *name, const char *const *pairs, const char *sentence) {

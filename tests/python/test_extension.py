@@ -131,19 +131,12 @@ class Refusals(unittest.TestCase):
             self.actor.actions(0)[0] = 1
 
     def test_each_side_keeps_to_its_own(self):
-        with self.assertRaises(PermissionError):
-            self.learner.publish(0)
-        with self.assertRaises(PermissionError):
-            self.learner.obs(0, 0)
-        with self.assertRaises(PermissionError):
-            self.actor.answer(0, np.zeros(2, np.int32))
-        with self.assertRaises(PermissionError):
-            self.actor.stop()
-        with self.assertRaises(PermissionError):
-            self.actor.fds()
-        for call in (functools.partial(self.learner.arrays, 0), functools.partial(self.learner.next, 0), self.learner.abandon):
+        for call, *arguments in (
+            (self.learner.publish, 0), (self.learner.obs, 0, 0), (self.learner.arrays, 0), (self.learner.next, 0),
+            (self.learner.abandon,), (self.actor.answer, 0, np.zeros(2, np.int32)), (self.actor.stop,), (self.actor.fds,),
+        ):
             with self.assertRaises(PermissionError):
-                call()
+                call(*arguments)
 
     def test_nothing_is_written_before_the_answer(self):
         publish(self.actor, 0, 1, FIRST)
