@@ -604,13 +604,10 @@ enum farm_status farm_bw_loaded(const struct farm_bw_setup *setup, const struct 
         return FARM_OK;
     }
     struct farm_bw_clock clock = farm_bw_clock_start(setup, 1 + 0.15 * rows, rows, &result->conditions);
-    const struct farm_bw_stage_config stage_config = {.cpus = cpus + 1,
-                                                      .cpu_count = count - 1,
-                                                      .node = -1,
-                                                      .arrays = farm_bandwidth_arrays(config->op),
-                                                      .array_bytes = config->array_bytes,
-                                                      .seconds = OPENING * farm_bw_clock_share(&clock, rows),
-                                                      .figures = 1};
+    struct farm_bw_stage_config stage_config =
+        farm_bw_stage_for(&clock, rows, cpus + 1, count - 1, farm_bandwidth_arrays(config->op), config->array_bytes);
+    stage_config.seconds *= OPENING;
+    stage_config.figures = 1;
     struct farm_bw_stage stage;
     enum farm_status status = farm_bw_stage_open(setup, &stage_config, &stage, &result->conditions, err);
     if (status) return status;

@@ -47,14 +47,10 @@ enum farm_status farm_bw_memory(const struct farm_bw_setup *setup, const struct 
     result->stores = stores_had(setup, config->stores, conditions);
     result->bus_factor = bus_factor(config->op, result->stores);
     struct farm_bw_clock clock = farm_bw_clock_start(setup, 5, 1, conditions);
-    const struct farm_bw_stage_config stage_config = {.cpus = cpus,
-                                                      .cpu_count = threads,
-                                                      .node = config->node,
-                                                      .arrays = result->arrays,
-                                                      .array_bytes = config->array_bytes,
-                                                      .seconds = farm_bw_clock_share(&clock, 1),
-                                                      .figures = 1,
-                                                      .shuffled = config->pattern == FARM_BANDWIDTH_LISTED};
+    struct farm_bw_stage_config stage_config =
+        farm_bw_stage_for(&clock, 1, cpus, threads, result->arrays, config->array_bytes);
+    stage_config.node = config->node;
+    stage_config.shuffled = config->pattern == FARM_BANDWIDTH_LISTED;
     struct farm_bw_stage stage;
     enum farm_status status = farm_bw_stage_open(setup, &stage_config, &stage, conditions, err);
     if (status) return status;
@@ -107,14 +103,10 @@ static int plan_rows(struct farm_bw_kernels_result *result, const struct farm_bw
 static enum farm_status fill_column(const struct farm_bw_setup *setup, const struct farm_bw_kernels_config *config,
                                     const int *cpus, int count, bool one, int main_rows, struct farm_bw_clock *clock,
                                     struct farm_bw_kernels_result *result, struct farm_error *err) {
-    const struct farm_bw_stage_config stage_config = {.cpus = cpus,
-                                                      .cpu_count = count,
-                                                      .node = -1,
-                                                      .arrays = FARM_BW_ARRAYS_MAX,
-                                                      .array_bytes = config->array_bytes,
-                                                      .seconds = farm_bw_clock_share(clock, clock->figures),
-                                                      .figures = main_rows,
-                                                      .shuffled = config->extent == FARM_BW_KERNELS_ALL};
+    struct farm_bw_stage_config stage_config =
+        farm_bw_stage_for(clock, clock->figures, cpus, count, FARM_BW_ARRAYS_MAX, config->array_bytes);
+    stage_config.figures = main_rows;
+    stage_config.shuffled = config->extent == FARM_BW_KERNELS_ALL;
     struct farm_bw_stage stage;
     enum farm_status status = farm_bw_stage_open(setup, &stage_config, &stage, clock->conditions, err);
     if (status) return status;
@@ -202,13 +194,9 @@ static enum farm_status bandwidth_cell(const struct farm_bw_setup *setup, const 
                                        struct farm_error *err) {
     int cpus[FARM_CPUS_MAX];
     const int count = farm_bw_cpus(setup->machine, matrix->row_node[row], false, cpus, FARM_CPUS_MAX);
-    const struct farm_bw_stage_config stage_config = {.cpus = cpus,
-                                                      .cpu_count = count,
-                                                      .node = matrix->column_node[column],
-                                                      .arrays = farm_bandwidth_arrays(config->op),
-                                                      .array_bytes = config->array_bytes,
-                                                      .seconds = farm_bw_clock_share(clock, 1),
-                                                      .figures = 1};
+    struct farm_bw_stage_config stage_config =
+        farm_bw_stage_for(clock, 1, cpus, count, farm_bandwidth_arrays(config->op), config->array_bytes);
+    stage_config.node = matrix->column_node[column];
     struct farm_bw_stage stage;
     enum farm_status status = farm_bw_stage_open(setup, &stage_config, &stage, clock->conditions, err);
     if (status) return status;
@@ -261,13 +249,8 @@ enum farm_status farm_bw_mix(const struct farm_bw_setup *setup, const struct far
     struct farm_bw_conditions *conditions = &result->conditions;
     result->row[FARM_BW_MIXES - 1].stores = stores_had(setup, FARM_BANDWIDTH_NONTEMPORAL, conditions);
     struct farm_bw_clock clock = farm_bw_clock_start(setup, 4, FARM_BW_MIXES, conditions);
-    const struct farm_bw_stage_config stage_config = {.cpus = cpus,
-                                                      .cpu_count = count,
-                                                      .node = -1,
-                                                      .arrays = FARM_BW_ARRAYS_MAX,
-                                                      .array_bytes = config->array_bytes,
-                                                      .seconds = farm_bw_clock_share(&clock, FARM_BW_MIXES),
-                                                      .figures = FARM_BW_MIXES};
+    const struct farm_bw_stage_config stage_config =
+        farm_bw_stage_for(&clock, FARM_BW_MIXES, cpus, count, FARM_BW_ARRAYS_MAX, config->array_bytes);
     struct farm_bw_stage stage;
     enum farm_status status = farm_bw_stage_open(setup, &stage_config, &stage, conditions, err);
     if (status) return status;
@@ -311,13 +294,8 @@ static enum farm_status measure_curve(const struct farm_bw_setup *setup, const s
         char what[64];
         snprintf(what, sizeof what, "node %d, %d of %d cores", curve->node, step->cores, cores);
         if (!farm_bw_clock_next(clock, what)) break;
-        const struct farm_bw_stage_config stage_config = {.cpus = cpus,
-                                                          .cpu_count = step->cores,
-                                                          .node = -1,
-                                                          .arrays = farm_bandwidth_arrays(config->op),
-                                                          .array_bytes = config->array_bytes,
-                                                          .seconds = farm_bw_clock_share(clock, 1),
-                                                          .figures = 1};
+        const struct farm_bw_stage_config stage_config =
+            farm_bw_stage_for(clock, 1, cpus, step->cores, farm_bandwidth_arrays(config->op), config->array_bytes);
         struct farm_bw_stage stage;
         status = farm_bw_stage_open(setup, &stage_config, &stage, clock->conditions, err);
         if (status) break;

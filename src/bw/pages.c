@@ -14,14 +14,8 @@ static struct farm_bw_figure nothing(void) {
 static enum farm_status measure_pages(const struct farm_bw_setup *setup, struct farm_bw_pages_result *result, int cpu,
                                       struct farm_bw_pages_row *row, struct farm_bw_clock *clock,
                                       struct farm_error *err) {
-    const struct farm_bw_stage_config stage_config = {.cpus = &cpu,
-                                                      .cpu_count = 1,
-                                                      .node = -1,
-                                                      .pages = row->pages,
-                                                      .arrays = 2,
-                                                      .array_bytes = result->array_bytes,
-                                                      .seconds = farm_bw_clock_share(clock, 2),
-                                                      .figures = 2};
+    struct farm_bw_stage_config stage_config = farm_bw_stage_for(clock, 2, &cpu, 1, 2, result->array_bytes);
+    stage_config.pages = row->pages;
     struct farm_bw_stage stage;
     if (farm_bw_clock_over(clock)) return FARM_OK;
     enum farm_status status = farm_bw_stage_open(setup, &stage_config, &stage, clock->conditions, err);

@@ -110,6 +110,14 @@ struct farm_bw_stage_config {
     bool shuffled; // an order for LISTED is wanted
 };
 
+// For so many figures of what is left of the clock's time, each thread on its own node.
+static inline struct farm_bw_stage_config farm_bw_stage_for(const struct farm_bw_clock *clock, int figures,
+                                                            const int *cpus, int cpu_count, int arrays,
+                                                            uint64_t array_bytes) {
+    const double seconds = farm_bw_clock_share(clock, figures);
+    return (struct farm_bw_stage_config){cpus, cpu_count, -1, 0, arrays, array_bytes, seconds, figures, false};
+}
+
 // Refuses before it allocates. `conditions` learns how memory and threads came out.
 enum farm_status farm_bw_stage_open(const struct farm_bw_setup *setup, const struct farm_bw_stage_config *config,
                                     struct farm_bw_stage *stage, struct farm_bw_conditions *conditions,
