@@ -15,7 +15,7 @@
 #include "report/svg.h"
 
 enum farm_bw_depth { FARM_BW_QUICK, FARM_BW_SUMMARY, FARM_BW_FULL, FARM_BW_DEPTHS };
-enum { FARM_BW_PARTS_MAX = 16 };
+enum { FARM_BW_PARTS_MAX = 16, FARM_BW_LABELS_MAX = 128 };
 
 struct farm_bw_job;
 
@@ -109,8 +109,8 @@ const char *farm_bw_cell(const struct farm_bw_figure *figure, double scale, char
 
 // Names of rows or columns of a map: these numbers (NULL: 0, 1, ...).
 struct farm_bw_labels {
-    char text[FARM_NODES_MAX][16];
-    const char *names[FARM_NODES_MAX];
+    char text[FARM_BW_LABELS_MAX][16];
+    const char *names[FARM_BW_LABELS_MAX];
 };
 void farm_bw_label(struct farm_bw_labels *labels, const int *numbers, int count);
 

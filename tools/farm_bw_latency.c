@@ -171,41 +171,25 @@ enum farm_status farm_bw_part_loaded(struct farm_bw_job *job, json_t *section, s
 
 // ---- from core to core ----
 
-struct handoff_map {
-    double *values;
-    char (*text)[16];
-    const char **names;
-};
-
 static enum farm_status draw_handoff(struct farm_bw_job *job, const struct farm_bw_handoff_result *result,
                                      struct farm_error *err) {
     const size_t cpus = (size_t)result->cpus;
-    struct handoff_map map = {.values = calloc(cpus * cpus, sizeof *map.values),
-                              .text = calloc(cpus, sizeof *map.text),
-                              .names = calloc(cpus, sizeof *map.names)};
-    enum farm_status status = FARM_OK;
-    if (!map.values || !map.text || !map.names) {
-        status = farm_fail_errno(err, FARM_E_LIMIT, "farm bw");
-    } else {
-        for (size_t i = 0; i < cpus * cpus; i++) map.values[i] = (double)result->ns[i];
-        for (size_t i = 0; i < cpus; i++) {
-            snprintf(map.text[i], sizeof map.text[i], "%d", result->cpu[i]);
-            map.names[i] = map.text[i];
-        }
-        const struct farm_heatmap picture = {.title = "Hand-off of a cache line",
-                                             .unit = "ns",
-                                             .row_axis = "CPU",
-                                             .column_axis = "CPU",
-                                             .rows = cpus,
-                                             .columns = cpus,
-                                             .row_names = map.names,
-                                             .column_names = map.names,
-                                             .values = map.values};
-        status = farm_bw_give_map(job, "handoff", &picture, err);
-    }
-    free(map.values);
-    free(map.text);
-    free(map.names);
+    struct farm_bw_labels labels;
+    double *values = calloc(cpus * cpus, sizeof *values);
+    if (!values) return farm_fail_errno(err, FARM_E_LIMIT, "farm bw");
+    for (size_t i = 0; i < cpus * cpus; i++) values[i] = (double)result->ns[i];
+    farm_bw_label(&labels, result->cpu, result->cpus);
+    const struct farm_heatmap picture = {.title = "Hand-off of a cache line",
+                                         .unit = "ns",
+                                         .row_axis = "CPU",
+                                         .column_axis = "CPU",
+                                         .rows = cpus,
+                                         .columns = cpus,
+                                         .row_names = labels.names,
+                                         .column_names = labels.names,
+                                         .values = values};
+    enum farm_status status = farm_bw_give_map(job, "handoff", &picture, err);
+    free(values);
     return status;
 }
 
@@ -239,7 +223,7 @@ enum farm_status farm_bw_part_handoff(struct farm_bw_job *job, json_t *section, 
     struct farm_bw_handoff_result result = {0};
     const struct farm_bw_handoff_config config = {.cpus_most = job->depth == FARM_BW_QUICK     ? 8
                                                                : job->depth == FARM_BW_SUMMARY ? 32
-                                                                                               : 128};
+                                                                                               : FARM_BW_LABELS_MAX};
     enum farm_status status = farm_bw_handoff(&job->setup, &config, &result, err);
     if (!status && result.cpus > 1) status = draw_handoff(job, &result, err);
     if (!status) {
