@@ -11,6 +11,7 @@
 
 #include "base/number.h"
 #include "base/time.h"
+#include "report/progress.h"
 
 enum {
     SEED = 1,
@@ -759,11 +760,6 @@ static void draw_actions(struct trial_player *player, uint8_t *actions) {
     player->chosen = false;
 }
 
-static void write_rate(char *text, size_t bytes, double per_s) {
-    const bool mega = per_s >= 1e6, kilo = per_s >= 1e3;
-    snprintf(text, bytes, "%.3g%s", per_s / (mega ? 1e6 : kilo ? 1e3 : 1), mega ? " M" : kilo ? " k" : "");
-}
-
 static void write_time(char *text, size_t bytes, double ns) {
     const bool milli = ns >= 1e6, micro = ns >= 1e3;
     snprintf(text, bytes, "%.3g %s", ns / (milli ? 1e6 : micro ? 1e3 : 1), milli ? "ms" : micro ? "us" : "ns");
@@ -799,7 +795,7 @@ static void check_speed(struct trial *trial) {
     write_time(step, sizeof step, figures->step_ns);
     write_time(reset, sizeof reset, figures->reset_ns);
     write_time(many_step, sizeof many_step, figures->many_step_ns);
-    write_rate(rate, sizeof rate, figures->agent_steps_per_s);
+    farm_progress_number(figures->agent_steps_per_s, rate, sizeof rate);
     const bool crowded = figures->many_step_ns > CROWDED * figures->step_ns;
     trial_say(trial, crowded ? TRIAL_NOTE : TRIAL_GOOD,
               crowded ? "many instances do not fit the caches: make an instance smaller, or share what never changes"
