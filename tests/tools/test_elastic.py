@@ -70,7 +70,7 @@ class Elastic(Watched):
         process = self.start("--env", "native/catch", "--checkpoint-every", "1")
         each = self.segments(process) // 2
         self.becomes(process, signal.SIGUSR1, 3)
-        old = children(process.pid)["actor 2"]
+        old = wait_until(lambda: children(process.pid).get("actor 2"))  # forked at the supervisor's next turn
         os.kill(old, signal.SIGKILL)
         self.assertTrue(wait_until(lambda: children(process.pid).get("actor 2", old) != old))
         learner = children(process.pid)["learner"]
