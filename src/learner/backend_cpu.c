@@ -1,7 +1,7 @@
 // The CPU backend: executors of src/nn and the kernels of src/kernels over the lanes' own memory (DESIGN's mirror is
 // the ring itself here). Each shard's inference has an executor of its own, every training thread too; parameters go
-// from training to inference through one published copy a NUMA node, so inference waits for a memcpy at most. See
-// backend.h.
+// from training to inference through one published copy a NUMA node, so inference waits for a memcpy at most (and
+// training for the inference threads that repack it). See backend.h.
 #include <assert.h>
 #include <math.h>
 #include <pthread.h>
@@ -31,7 +31,7 @@ struct worker {
 struct published {
     int node;
     struct farm_heap *heap; // NULL: the backend's
-    pthread_mutex_t lock;
+    pthread_rwlock_t lock;  // inference threads read together
     float *params;
     uint64_t version; // atomic; written under the lock
 };
@@ -76,7 +76,7 @@ struct farm_backend {
     // the pass that runs
     const struct slot *slot;
     const struct farm_pass *pass;
-    uint32_t pass_columns;
+    uint32_t pass_columns, piece_columns;
     float scale;
 };
 
@@ -105,10 +105,10 @@ static void free_vector(struct farm_backend *backend, float *vector) {
 }
 
 static void publish_to(struct farm_backend *backend, struct published *to) {
-    pthread_mutex_lock(&to->lock);
+    pthread_rwlock_wrlock(&to->lock);
     memcpy(to->params, backend->params, vector_bytes(backend));
     farm_store_release(&to->version, backend->version);
-    pthread_mutex_unlock(&to->lock);
+    pthread_rwlock_unlock(&to->lock);
 }
 
 static void publish_all(struct farm_backend *backend) {
@@ -144,7 +144,7 @@ static void free_shards(struct farm_backend *backend) {
         struct published *copy = &backend->published[k];
         farm_heap_free(copy->heap ? copy->heap : backend->heap, copy->params, vector_bytes(backend), FARM_CACHE_LINE);
         farm_heap_close(copy->heap);
-        pthread_mutex_destroy(&copy->lock);
+        pthread_rwlock_destroy(&copy->lock);
     }
 }
 
@@ -257,7 +257,7 @@ static enum farm_status find_published(struct farm_backend *backend, int node, s
     enum farm_status status = FARM_OK;
     if (node != backend->learner->memory_node) status = farm_heap_open(node, &copy->heap, err);
     if (status) return status;
-    pthread_mutex_init(&copy->lock, NULL);
+    pthread_rwlock_init(&copy->lock, NULL);
     copy->params = farm_heap_alloc(copy->heap ? copy->heap : backend->heap, vector_bytes(backend), FARM_CACHE_LINE);
     backend->published_count++;
     if (!copy->params)
@@ -350,10 +350,10 @@ static void observe(const struct farm_backend *backend, const struct farm_lane *
 static void load_newest(struct shard *shard) {
     struct published *newest = shard->published;
     if (farm_load_acquire(&newest->version) == shard->version) return;
-    pthread_mutex_lock(&newest->lock);
+    pthread_rwlock_rdlock(&newest->lock);
     shard->version = farm_load_relaxed(&newest->version);
     farm_executor_load(shard->executor, newest->params);
-    pthread_mutex_unlock(&newest->lock);
+    pthread_rwlock_unlock(&newest->lock);
 }
 
 static void answer(const struct farm_backend *backend, const struct shard *shard, const struct farm_infer_rows *item,
@@ -439,8 +439,9 @@ static void differentiate(struct farm_backend *backend, struct worker *w, uint32
 
 static void do_piece(void *context, uint32_t piece, uint32_t thread) {
     struct farm_backend *backend = context;
-    const uint32_t first = piece * backend->micro_batch, left = backend->pass_columns - first;
-    differentiate(backend, &backend->workers[thread], first, left < backend->micro_batch ? left : backend->micro_batch);
+    const uint32_t first = piece * backend->piece_columns, left = backend->pass_columns - first;
+    differentiate(backend, &backend->workers[thread], first,
+                  left < backend->piece_columns ? left : backend->piece_columns);
 }
 
 // Prepares every thread for a pass: parameters in, gradient and figures at zero.
@@ -476,10 +477,12 @@ static enum farm_status pass(struct farm_backend *backend, uint32_t slot, const 
     backend->slot = &backend->slots[slot];
     backend->pass = pass;
     backend->pass_columns = pass->count ? pass->count : backend->slot->count;
+    const uint32_t each = (backend->pass_columns + backend->worker_count - 1) / backend->worker_count;
+    backend->piece_columns = backend->micro_batch < each ? backend->micro_batch : each;
     backend->scale = backend->learner->algo.loss_sum ? 1.0f : 1.0f / (float)(backend->pass_columns * transitions);
     farm_pool_run(backend->pool, backend->worker_count, prepare_thread, backend);
-    farm_pool_run(backend->pool, (backend->pass_columns + backend->micro_batch - 1) / backend->micro_batch, do_piece,
-                  backend);
+    farm_pool_run(backend->pool, (backend->pass_columns + backend->piece_columns - 1) / backend->piece_columns,
+                  do_piece, backend);
     farm_pool_run(backend->pool, backend->worker_count, add_gradients, backend);
     for (uint32_t k = 0; k < backend->worker_count; k++)
         for (int t = 0; t < FARM_ALGO_TERMS_MAX; t++) backend->stats.terms[t] += backend->workers[k].terms[t];

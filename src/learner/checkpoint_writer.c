@@ -73,7 +73,7 @@ enum farm_status farm_checkpoint_writer_save(struct farm_checkpoint_writer *writ
     const struct farm_learner_config *learner = writer->learner;
     if (!learner->checkpoint_dir) return FARM_OK;
     const struct farm_backend_state state = writer->ops->state(writer->backend);
-    if (state.version == writer->version)
+    if (state.version >= writer->version) // newer: the update that failed had been published
         writer->copied = now(writer);
     else if (!worth_saving(writer, &state))
         return FARM_OK;

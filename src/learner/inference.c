@@ -23,7 +23,7 @@ struct farm_inference {
     // lanes with an unanswered step, first come first served
     struct farm_learner_lane **queue; // [room]
     uint32_t head, queued, room;
-    bool held; // lanes wait with tickets; then bells.gate is the source's word that lets them pass
+    uint32_t held; // lanes that wait with tickets; then bells.gate is the source's word that lets them pass
     uint64_t rows_queued;
     struct farm_infer_rows *rows;      // [lane_count]
     struct farm_learner_lane **served; // [lane_count]: of the same index as rows
@@ -65,10 +65,11 @@ static void finish(const struct farm_inference *inference, struct farm_learner_l
 }
 
 // Whether the lane's ticket lets it go on; if not, it is looked at again when the gate moves.
-static bool may_pass(struct farm_inference *inference, const struct farm_learner_lane *lane) {
+static bool may_pass(struct farm_inference *inference, struct farm_learner_lane *lane) {
     const bool pass =
         !lane->ticket || farm_window_source_open(inference->config.source, inference->config.shard, lane->ticket);
-    inference->held |= !pass;
+    inference->held += !pass - lane->held;
+    lane->held = !pass;
     return pass;
 }
 
@@ -119,10 +120,10 @@ static void look(struct farm_inference *inference) {
     const uint64_t gate = farm_load_acquire(inference->bells.gate);
     if (gate == inference->bells.gate_seen) return;
     inference->bells.gate_seen = gate;
-    if (!inference->held) return;
-    inference->held = false;
-    for (uint32_t i = 0; i < inference->lane_count; i++)
-        if (inference->lanes[i]->lane->local)
+    for (uint32_t i = 0; i < inference->lane_count && inference->held; i++)
+        if (!inference->lanes[i]->held)
+            continue;
+        else if (inference->lanes[i]->lane->local)
             take_in_all(inference, inference->lanes[i]);
         else if (inference->lanes[i]->taken)
             consider(inference, inference->lanes[i], now);
@@ -179,7 +180,9 @@ static enum farm_status serve(struct farm_inference *inference, struct farm_erro
 // How long the lanes in the queue may still wait for company; 0: serve them now.
 static uint64_t patience_ns(const struct farm_inference *inference) {
     const struct farm_learner_config *learner = inference->config.learner;
-    if (inference->rows_queued >= learner->infer_batch_max || inference->queued == inference->lane_count) return 0;
+    if (inference->rows_queued >= learner->infer_batch_max ||
+        inference->queued + inference->held == inference->lane_count)
+        return 0;
     uint64_t most = (uint64_t)(learner->infer_wait_ms * 1e6);
     uint64_t waited = farm_now_ns() - inference->queue[inference->head]->waiting_ns;
     return waited < most ? most - waited : 0;
@@ -203,13 +206,16 @@ static void resume(struct farm_inference *inference) {
 // The shard's rings and lanes, in the order of the farm's, but for one.
 static void list(struct farm_inference *inference, uint32_t without) {
     const struct farm_lanes *lanes = inference->config.lanes;
-    inference->ring_count = inference->lane_count = 0;
+    inference->ring_count = inference->lane_count = inference->held = 0;
     for (uint32_t r = 0; r < lanes->ring_count; r++) {
         struct farm_learner_lane *first = &lanes->lanes[lanes->first_lane[r]];
         if (r == without || !farm_lanes_serves(lanes, r, inference->config.shard)) continue;
         inference->first_lane[inference->ring_count] = inference->lane_count;
         inference->rings[inference->ring_count++] = &lanes->rings[r];
-        for (uint32_t l = 0; l < lanes->rings[r].spec.lanes; l++) inference->lanes[inference->lane_count++] = first + l;
+        for (uint32_t l = 0; l < lanes->rings[r].spec.lanes; l++) {
+            inference->lanes[inference->lane_count++] = first + l;
+            inference->held += first[l].held;
+        }
     }
 }
 

@@ -226,7 +226,7 @@ static void complain(struct farm_learner_lane *lane, uint64_t produced, struct f
     lane->warned = generation + 1;
     farm_stats_add(&stats->bad_values, 1);
     farm_log_warn("actor %u says that it has published %" PRIu64 " steps of lane %u, of which %" PRIu64
-                  " are answered: not believed, the lane rests",
+                  " are answered: counter ignored, lane suspended",
                   lane->ring->down.header->owner, produced, lane->id, lane->answered);
 }
 

@@ -31,6 +31,7 @@ struct farm_learner_lane {
     uint32_t env_done;      // environments of step `answered` that have their answer, where one batch did not hold all
     bool taken;             // step `answered` is taken in
     bool queued;            // in the queue of lanes that wait
+    bool held;              // its ticket keeps it out of the queue
     uint64_t ticket;        // of the last window handed to training: no answer before it passes (replay/source.h)
     uint64_t bad;           // values of the step in the queue that made no sense
     uint64_t warned;        // 1 + the generation of the actor whose counter was last complained of; 0: none

@@ -68,8 +68,8 @@ static enum farm_status check_config(const struct farm_learner_config *config, s
     if (config->shard_count > FARM_LEARNER_SHARDS_MAX || (config->shard_count > 1 && !config->ring_shard))
         return farm_fail(err, FARM_E_INVALID, "%u shards: at most %d, and each ring has one", config->shard_count,
                          FARM_LEARNER_SHARDS_MAX);
-    if (config->gate && config->evaluate) return farm_fail(err, FARM_E_INVALID, "actors that come to an evaluation");
-    if (!config->evaluate && config->algo.batch < config->shard_count)
+    if (config->gate && config->evaluate) return farm_fail(err, FARM_E_INVALID, "actors cannot join during evaluation");
+    if (!config->evaluate && config->algo.regime != FARM_REGIME_SYNC && config->algo.batch < config->shard_count)
         return farm_fail(err, FARM_E_INVALID, "an update of %u windows (--batch) cannot be divided among %u shards",
                          config->algo.batch, config->shard_count);
     return FARM_OK;
@@ -96,7 +96,7 @@ static enum farm_status begin_version(struct learner *learner, uint64_t loaded, 
     const uint64_t next = farm_load_relaxed(publishes);
     learner->version = loaded > next ? loaded : next;
     farm_store_release(publishes, learner->version + 1);
-    if (!learner->version) return FARM_OK;
+    if (!learner->version && !learner->config->checkpoint_load) return FARM_OK;
     return learner->ops->state_changed(learner->backend, learner->version, optimiser_step, err);
 }
 
@@ -121,7 +121,7 @@ static enum farm_status load(struct learner *learner, struct farm_error *err) {
 // The plan was made before anybody could know.
 static void tell_fall_back(const struct learner *learner, const char *why) {
     const bool planned = learner->config->shards[0].gpu != NULL;
-    farm_log_warn("device auto: cpu, for cuda says: %s%s", why,
+    farm_log_warn("using the CPU; CUDA is unavailable: %s%s", why,
                   planned ? "; its cores stay those planned beside a GPU, 1 for inference and at most 1 for training: "
                             "--device cpu plans more"
                           : "");
@@ -253,8 +253,7 @@ static void *infer(void *argument) {
     const struct learner *learner = shard->learner;
     const struct farm_bitmap *cpus = learner->config->shards[shard - learner->shards].cpus;
     struct farm_error error;
-    if (cpus && farm_bitmap_pin(cpus, &error))
-        farm_log_warn("an inference thread stays where it is: %s", error.message);
+    if (cpus && farm_bitmap_pin(cpus, &error)) farm_log_warn("could not pin an inference thread: %s", error.message);
     shard->status = farm_inference_run(shard->inference, learner->trainer, &shard->error);
     return NULL;
 }

@@ -62,10 +62,10 @@ static void wake_inference(const struct farm_trainer *trainer) {
         if (write(trainer->config.learner->shards[k].eventfd, &one, sizeof one) < 0) continue; // it looks by itself too
 }
 
-// Fills `to` if the source has enough; called with the lock held.
-static bool take(struct farm_trainer *trainer, struct iteration *to) {
+// Fills `to` if the source has enough; version: that it will be trained from. Called with the lock held.
+static bool take(struct farm_trainer *trainer, struct iteration *to, uint64_t version) {
     struct farm_window_source *source = trainer->config.source;
-    to->count = source->ops->take(source, trainer->version, to->windows);
+    to->count = source->ops->take(source, version, to->windows);
     const uint64_t dropped = source->dropped - trainer->dropped;
     if (dropped || to->count) wake_inference(trainer);
     farm_stats_add(&trainer->config.learner->stats->windows_dropped, dropped);
@@ -195,7 +195,7 @@ static void wait_for_more(struct farm_trainer *trainer) {
         return;
     }
     struct timespec until;
-    clock_gettime(CLOCK_REALTIME, &until);
+    clock_gettime(CLOCK_MONOTONIC, &until);
     until.tv_nsec += FARM_WINDOW_LOOK_NS;
     until.tv_sec += until.tv_nsec / 1000000000;
     until.tv_nsec %= 1000000000;
@@ -210,11 +210,13 @@ static bool take_next(struct farm_trainer *trainer) {
     if (trainer->ahead) {
         trainer->slot = !trainer->slot;
     } else {
-        while (!trainer->stop && !take(trainer, &trainer->iterations[trainer->slot])) wait_for_more(trainer);
+        while (!trainer->stop && !take(trainer, &trainer->iterations[trainer->slot], trainer->version))
+            wait_for_more(trainer);
     }
     farm_stats_add(&stats->train_wait_ns, farm_now_ns() - start);
     if (trainer->stop) return false;
-    trainer->ahead = trainer->config.ops->overlaps && take(trainer, &trainer->iterations[!trainer->slot]);
+    trainer->ahead =
+        trainer->config.ops->overlaps && take(trainer, &trainer->iterations[!trainer->slot], trainer->version + 1);
     return true;
 }
 
@@ -308,7 +310,11 @@ enum farm_status farm_trainer_start(const struct farm_trainer_config *config, st
     trainer->config = *config;
     trainer->version = config->version;
     pthread_mutex_init(&trainer->lock, NULL);
-    pthread_cond_init(&trainer->more, NULL);
+    pthread_condattr_t monotonic;
+    pthread_condattr_init(&monotonic);
+    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    pthread_cond_init(&trainer->more, &monotonic);
+    pthread_condattr_destroy(&monotonic);
     pthread_cond_init(&trainer->less, NULL);
     farm_checkpoint_writer_start(&trainer->writer, config->learner, config->ops, config->backend, config->net,
                                  config->version);
@@ -363,6 +369,7 @@ void farm_trainer_forget(struct farm_trainer *trainer, uint32_t ring) {
     struct farm_window_source *source = trainer->config.source;
     pthread_mutex_lock(&trainer->lock);
     source->ops->forget(source, &lanes->rings[ring], lanes->first_lane[ring]);
+    wake_inference(trainer);
     pthread_cond_signal(&trainer->more); // what was waited for may not come any more
     for (const uint64_t taken = trainer->taken; trainer->released < taken && !trainer->over;)
         pthread_cond_wait(&trainer->less, &trainer->lock);

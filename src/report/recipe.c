@@ -148,7 +148,7 @@ static bool among(const char *choices, const char *value) {
 static enum farm_status store_text(const struct farm_recipe_key *key, const char *value, char *out,
                                    struct farm_error *err) {
     if (key->choices && !among(key->choices, value))
-        return farm_fail(err, FARM_E_USAGE, "%s: '%.40s' is none of %s", key->name, value, key->choices);
+        return farm_fail(err, FARM_E_USAGE, "%s: must be one of %s (got '%.40s')", key->name, key->choices, value);
     if (!value[0] || strlen(value) >= key->text_bytes)
         return farm_fail(err, FARM_E_USAGE, "%s: '%.40s' is empty or too long (at most %zu bytes)", key->name, value,
                          key->text_bytes - 1);

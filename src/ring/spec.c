@@ -46,7 +46,7 @@ uint64_t farm_ring_steps_needed(uint64_t windows, uint64_t stride, uint64_t leng
 
 static enum farm_status check_action(const struct farm_action_spec *action, struct farm_error *err) {
     if (action->kind < FARM_ACTION_DISCRETE || action->kind > FARM_ACTION_CONTINUOUS)
-        return farm_fail(err, FARM_E_INVALID, "action kind %u is none of discrete, multi-discrete, continuous",
+        return farm_fail(err, FARM_E_INVALID, "action kind %u: must be discrete, multi-discrete or continuous",
                          action->kind);
     if (action->dims < 1 || action->dims > FARM_ACTION_DIMS_MAX)
         return farm_fail(err, FARM_E_INVALID, "%u action dimensions: 1..%d are possible", action->dims,

@@ -107,10 +107,12 @@ static void say_without_effect(const struct farm_run_plan *plan) {
         farm_log_warn("--mirror %s has no effect: the learner runs on the CPU", recipe->mirror);
     if (!cpu && is_flag(recipe, "infer_threads"))
         farm_log_warn("--infer-threads %" PRId64 " has no effect: each GPU has one", recipe->infer_threads);
+    if (cpu && recipe->infer_threads > plan->shards)
+        farm_log_warn("--infer-threads %" PRId64 ": %u, because each needs an actor", recipe->infer_threads,
+                      plan->shards);
     if (plan->passes.sync && is_flag(recipe, "batch"))
         farm_log_warn("--batch has no effect: --regime sync trains on one window of every lane");
-    if (plan->passes.sync && is_flag(recipe, "max_lag"))
-        farm_log_warn("--max-lag has no effect: --regime sync has a lag of 0");
+    if (plan->passes.sync && is_flag(recipe, "max_lag")) farm_log_warn("--max-lag has no effect with --regime sync");
     if (is_flag(recipe, "gpus") && !recipe->gpus && !plan->machine->gpu_count)
         farm_log_warn("--gpus 0 has no effect: this machine shows no GPU%s",
                       cpu ? "" : "; the learner asks for CUDA's first one");
@@ -196,7 +198,7 @@ enum farm_status farm_run_update_fits(const struct farm_run_plan *plan, uint32_t
 
 // Whether each shard has a part of an update, which its actors' rings hold.
 static enum farm_status check_shares(const struct farm_run_plan *plan, struct farm_error *err) {
-    if (plan->algo.batch < plan->shards)
+    if (!plan->passes.sync && plan->algo.batch < plan->shards)
         return farm_fail(err, FARM_E_USAGE, "--batch %u with --%s %u: each wants one window of an update at least",
                          plan->algo.batch, plan->device == FARM_DEVICE_CPU ? "infer-threads" : "gpus", plan->shards);
     for (uint32_t k = 0; k < plan->shards; k++) {
@@ -224,6 +226,9 @@ static enum farm_status choose_how_many(struct farm_run_plan *plan, uint64_t epi
         choose_counts(plan, episodes);
         if (plan->standin.body || episodes) return FARM_OK;
         status = check_shares(plan, err);
+        // An update takes windows of every shard: no shard should hang on one actor.
+        const bool thin = plan->device == FARM_DEVICE_CPU && plan->shards > 1 && plan->actors / plan->shards < 2;
+        if (!status && thin && !asked.infer_threads) status = FARM_E_LIMIT;
         if (!status || plan->shards == 1 || plan->device != FARM_DEVICE_CPU || asked.infer_threads) return status;
         plan->recipe = asked;
         request->learner_shards = (int)plan->shards - 1;
@@ -276,7 +281,7 @@ static void say_plan(const struct farm_run_plan *plan) {
         plan->actors, plan->actors == 1 ? "" : "s", plan->lanes, plan->width, plan->steps, step_bytes,
         (double)farm_run_ring_bytes(plan) / 1e6);
     for (int i = 0; i < plan->placement->note_count; i++) farm_log_info("plan: %s", plan->placement->note[i]);
-    if (plan->cpu_because) farm_log_info("device auto: cpu, for %s", plan->cpu_because);
+    if (plan->cpu_because) farm_log_info("using the CPU; CUDA is unavailable: %s", plan->cpu_because);
 }
 
 static enum farm_status check_limits(const struct farm_run_plan *plan, struct farm_error *err) {

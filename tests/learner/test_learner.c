@@ -620,6 +620,38 @@ Test(learner, a_device_goes_on_from_the_parameters_of_a_checkpoint) {
     tear_down(&table);
 }
 
+static bool was_answered(const struct table *table) {
+    return farm_lane_acted(&table->ring.actor.lanes[0]) > 0;
+}
+
+Test(learner, a_checkpoint_of_version_0_counts_too) {
+    struct table table;
+    struct farm_net net;
+    char path[512], later[512];
+    set_up(&table);
+    cr_assert_eq(farm_net_make(&table.config.net, &table.config.io, &net, &table.shared->err), FARM_OK);
+    float *params = calloc(net.parameter_count, sizeof *params);
+    for (size_t i = 0; i < net.parameter_count; i++) params[i] = 0.25f;
+    const struct farm_backend_state state = farm_backend_state_of(params, NULL, NULL, 0, 0);
+    snprintf(path, sizeof path, "%s/000000000000.safetensors", table.folder);
+    cr_assert_eq(farm_checkpoint_save(path, &net, &state, NULL, 0, &table.shared->err), FARM_OK);
+    table.config.checkpoint_load = path;
+    table.config.algo.lr = table.config.algo.lr_end = 0;
+    table.goal = 5;
+    launch(&table);
+    cr_assert(act_until(&table, was_answered), "%s", table.shared->err.message);
+    for (uint32_t e = 0; e < WIDTH; e++) // inference has them before any update: all logits are the same
+        cr_assert_float_eq(farm_lane_policy(&table.ring.actor.lanes[0], 0, e)[0],
+                           farm_lane_policy(&table.ring.actor.lanes[0], 0, e)[ACTIONS - 1], 1e-6);
+    cr_assert(act_until(&table, made_updates), "%s", table.shared->err.message);
+    end(&table, SIGTERM);
+    float *kept = params_of_newest(&table, &net, later, sizeof later);
+    cr_assert_arr_eq(kept, params, net.parameter_count * sizeof(float));
+    free(params);
+    free(kept);
+    tear_down(&table);
+}
+
 // A learner whose device is lost has ended.
 static void lose_device(struct table *table, struct farm_backend_ops *ops, uint64_t copied_after) {
     struct farm_net net;
@@ -744,7 +776,7 @@ Test(learner, falls_back_to_the_cpu_and_says_why_and_what_it_costs) {
         end(&table, SIGTERM);
         expect_exit(&table, 0);
         cr_assert_gt(pread(errors, said, sizeof said - 1, 0), 0);
-        cr_expect(strstr(said, "device auto: cpu, for cuda says: the CUDA backend does not load: /nowhere/") != NULL,
+        cr_expect(strstr(said, "using the CPU; CUDA is unavailable: the CUDA backend does not load: /nowhere/") != NULL,
                   "%s", said);
         cr_expect_eq(strstr(said, "--device cpu plans more") != NULL, planned, "%s", said);
         close(errors);

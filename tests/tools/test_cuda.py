@@ -106,7 +106,7 @@ class Cuda(InFolder):
                               ("--infer-batch-max", {"standin": "memory=10000000"}), ("does not load", {"library": "/dev/null"}),
                               ("libfarm_cuda.so is neither", {"library": "/nowhere/lib.so"})):
             account, said = self.trained("--device", "auto", "--frames", "5k", **keywords)
-            self.assertRegex(said, f"device auto: cpu, for .*{why}")
+            self.assertRegex(said, f"using the CPU; CUDA is unavailable: .*{why}")
             self.assertNotIn("CUDA stand-in (a CPU, for tests)", said.split("device auto: cpu")[1])
             self.assertGreater(account["updates"], 5)
             shutil.rmtree(self.folder / "r")
@@ -118,7 +118,7 @@ class Cuda(InFolder):
         self.assertEqual(len(said.splitlines()), 1, said)
         self.assertFalse((self.folder / "r").exists())
         _, said = self.trained("--device", "auto", "--frames", "1k", library="")
-        self.assertIn("device auto: cpu, for there is no NVIDIA driver here", said)
+        self.assertIn("using the CPU; CUDA is unavailable: there is no NVIDIA driver here", said)
 
     def test_flags_without_effect_are_told(self):
         _, said = self.trained("--device", "cpu", "--frames", "1k", "--mirror", "window", "--gpus", "0")

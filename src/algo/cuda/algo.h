@@ -13,7 +13,7 @@ extern "C" {
 
 struct CUstream_st; // what cudaStream_t points to
 
-// Whether nvcc has compiled this algorithm. FARM_E_UNSUPPORTED: it is none of all.h.
+// Whether nvcc has compiled this algorithm. FARM_E_UNSUPPORTED: all.h does not list it.
 enum farm_status farm_cuda_algo_check(const char *name, struct farm_error *err);
 
 // farm_algo_differentiate: gradients of all rows; ADDS their terms to terms [FARM_ALGO_TERMS_MAX] (device memory, zero

@@ -139,6 +139,8 @@ static enum farm_status create(const struct farm_backend_config *config, struct 
     backend->order = calloc(config->columns_max + 1u, sizeof *backend->order);
     enum farm_status status =
         backend->order ? FARM_OK : farm_fail(err, FARM_E_LIMIT, "no memory for %u windows", config->columns_max);
+    if (!status && config->lanes->model.answers == FARM_ANSWERS_LOCAL)
+        status = farm_fail(err, FARM_E_UNSUPPORTED, "lanes whose actors answer are not trained on by GPUs yet");
     if (!status && !config->learner->evaluate)
         status = farm_cuda_algo_check(config->learner->algo.algo->recipe.name, err);
     for (uint32_t k = 0; k < config->shards && !status; k++) {
@@ -271,7 +273,9 @@ static enum farm_status begin(struct farm_backend *backend, uint32_t slot, const
                               uint32_t count, struct farm_error *err) {
     for (uint32_t k = 0; k < backend->shard_count; k++) {
         const uint32_t own = count_own(&backend->shards[k]->context, windows, count);
-        farm_cuda_training_list(backend->shards[k]->training, slot, windows, own);
+        enum farm_status status = farm_cuda_shard_enter(backend->shards[k], err);
+        if (!status) status = farm_cuda_training_list(backend->shards[k]->training, slot, windows, own, err);
+        if (status) return give_up_pass(backend, status);
         windows += own;
         count -= own;
     }

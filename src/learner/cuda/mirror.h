@@ -1,6 +1,7 @@
 // The rings' observations in device memory: a lane of the mirror has the lane's environments and, in mode FULL, its
 // steps (else as many as a stack has frames), step n at n mod steps as there, so that nothing has to be looked up.
-// Inference's gather fills it, training reads it. No locks: a slot that inference fills is one that training has let go
+// Inference's gather fills it (but for the last steps of windows in the synchronous regime, which training brings),
+// training reads it. No locks: a slot that inference fills is one that training has let go
 // of (pair C), and training's work starts after the host has seen inference's end.
 #ifndef FARM_LEARNER_CUDA_MIRROR_H
 #define FARM_LEARNER_CUDA_MIRROR_H

@@ -530,10 +530,19 @@ static uint64_t gather(struct farm_cuda_training *t) {
 
 // ---- a pass ----
 
-void farm_cuda_training_list(struct farm_cuda_training *t, uint32_t slot, const struct farm_window *windows,
-                             uint32_t count) {
+enum farm_status farm_cuda_training_list(struct farm_cuda_training *t, uint32_t slot, const struct farm_window *windows,
+                                         uint32_t count, struct farm_error *err) {
+    const struct farm_cuda_context *context = t->context;
     t->slots[slot].column_count =
         farm_columns_list(windows, count, t->slots[slot].columns, farm_cuda_share(t->context));
+    for (uint32_t i = 0; i < count && context->plan->sync && context->mirror.mode == FARM_MIRROR_FULL; i++) {
+        const struct farm_window *w = &windows[i];
+        const uint64_t last = w->start + context->plan->shape.length - 1;
+        FARM_CUDA_TRY(cudaMemcpyAsync(farm_cuda_mirror_at(&context->mirror, w->lane_id, last, w->env_from),
+                                      farm_lane_obs(w->lane, 0, last, w->env_from), w->env_count * context->obs_bytes,
+                                      cudaMemcpyHostToDevice, t->stream));
+    }
+    return FARM_OK;
 }
 
 uint32_t farm_cuda_training_listed(const struct farm_cuda_training *t, uint32_t slot) {

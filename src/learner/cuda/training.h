@@ -13,16 +13,18 @@ struct farm_cuda_training;
 // Device memory that farm_cuda_training_make takes, with a mirror of that mode.
 size_t farm_cuda_training_bytes(const struct farm_cuda_context *context, enum farm_mirror mode);
 
-// The context is borrowed. Every size of a pass has run, and the update is captured, when it returns.
+// The context is borrowed. A pass over the whole share has run, and is captured, when it returns; others are
+// launched kernel by kernel.
 enum farm_status farm_cuda_training_make(struct farm_cuda_context *context, struct farm_cuda_training **out,
                                          struct farm_error *err);
 void farm_cuda_training_free(struct farm_cuda_training *training); // NULL is allowed
 
 struct CUstream_st *farm_cuda_training_stream(const struct farm_cuda_training *training);
 
-// An iteration's windows, which are all of this shard, into a slot. Nothing is launched.
-void farm_cuda_training_list(struct farm_cuda_training *training, uint32_t slot, const struct farm_window *windows,
-                             uint32_t count);
+// An iteration's windows, which are all of this shard, into a slot. In the synchronous regime their last steps, which
+// no inference has brought into a full mirror yet, are put into the stream.
+enum farm_status farm_cuda_training_list(struct farm_cuda_training *training, uint32_t slot,
+                                         const struct farm_window *windows, uint32_t count, struct farm_error *err);
 uint32_t farm_cuda_training_listed(const struct farm_cuda_training *training, uint32_t slot); // columns
 
 // A pass, in this order; the gradients of the next slot may be begun between a step and the wait for it, so that the

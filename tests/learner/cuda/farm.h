@@ -31,6 +31,7 @@ struct setting {
     uint32_t batch, micro_batch, infer_batch_max;
     bool loss_mean;
     uint64_t spin_ns;
+    bool sync;            // windows are trained on before their last step is answered
     uint32_t minibatches; // passes over an iteration, twice, in orders of their own; 0: one pass over all
     uint32_t shards;      // ring r is shard r's where there are two
     float reward;         // of every tenth step, the others have none, and all are multiplied with the largest number
@@ -176,6 +177,7 @@ static inline struct farm *open_farm(struct setting setting) {
 
 static inline enum farm_status open_backend(struct farm *farm, const struct farm_backend_ops *ops) {
     cr_assert_eq(farm_algo_plan_make(&farm->learner.algo, &farm->plan, &farm->err), FARM_OK);
+    farm->plan.sync = farm->setting.sync;
     if (farm->setting.minibatches) farm->plan.epochs = 2, farm->plan.minibatches = farm->setting.minibatches;
     const struct farm_backend_config config = {.learner = &farm->learner,
                                                .plan = &farm->plan,
@@ -279,11 +281,14 @@ static inline enum farm_status answer(struct farm *farm, bool again) {
     return FARM_OK;
 }
 
-static inline enum farm_status step(struct farm *farm) {
+static inline void publish_step(struct farm *farm) {
     for (uint32_t id = 0; id < LANE_COUNT; id++) {
         write_step(farm, id, farm->n);
         cr_assert(farm_lanes_take_in(&farm->lanes.lanes[id], 0, &farm->stats));
     }
+}
+
+static inline enum farm_status answer_step(struct farm *farm) {
     const enum farm_status status = answer(farm, false);
     if (status) return status;
     for (uint32_t id = 0; id < LANE_COUNT; id++) {
@@ -292,6 +297,11 @@ static inline enum farm_status step(struct farm *farm) {
     }
     farm->n++;
     return FARM_OK;
+}
+
+static inline enum farm_status step(struct farm *farm) {
+    publish_step(farm);
+    return answer_step(farm);
 }
 
 static inline void release(struct farm *farm) {

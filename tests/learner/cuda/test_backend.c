@@ -370,6 +370,38 @@ Test(cuda_backend, segments_are_registered_in_pieces_and_addressed_as_a_whole) {
     close_farm(farm);
 }
 
+// The parameters after four windows, each trained on before its last step is answered.
+static float *train_in_step(struct setting setting, const struct farm_backend_ops *ops, size_t *count) {
+    struct farm *farm = open_farm(setting);
+    must_open_backend(farm, ops);
+    for (int window = 0; window < 4; window++) {
+        struct farm_pass_stats stats;
+        while (farm->n % UNROLL || farm->n == farm->trained) cr_assert_eq(step(farm), FARM_OK);
+        publish_step(farm);
+        cr_assert_eq(update(farm, &stats), FARM_OK, "%s", farm->err.message);
+        cr_assert_eq(answer_step(farm), FARM_OK);
+    }
+    *count = farm->net.parameter_count;
+    float *params = memcpy(malloc(*count * sizeof *params), params_now(farm), *count * sizeof *params);
+    close_farm(farm);
+    return params;
+}
+
+Test(cuda_backend, windows_whose_last_step_is_not_answered_are_trained_as_on_the_cpu) {
+    for (int k = 0; k < 4; k++) {
+        struct setting setting = usual(k < 3);
+        size_t count;
+        setting.sync = true;
+        float *theirs = train_in_step(setting, &farm_backend_cpu, &count);
+        setting.mirror = k < 3 ? (enum farm_mirror)k : FARM_MIRROR_FULL;
+        float *ours = train_in_step(setting, &farm_backend_cuda, &count);
+        cr_assert_lt(distance(ours, theirs, count), 1e-5, "mirror %d", k);
+        free(ours);
+        free(theirs);
+    }
+    expect_nothing_left();
+}
+
 Test(cuda_backend, shuffled_minibatches_are_what_the_cpu_makes_of_them) {
     for (int frames = 0; frames < 2; frames++) {
         struct setting setting = usual(frames);
