@@ -4,8 +4,8 @@
 #   long      fuzzes each target for SECONDS_EACH (60), keeps what it found in $BUILD/fuzz/corpus and adds a line
 #             a target to bench/results/fuzz.jsonl
 #   keep      minimises the inputs of $BUILD/fuzz/corpus and the committed ones together into the committed corpus;
-#             seed-* (make_seeds.c) and fault-* (inputs that once broke a target) stay
-#   seeds     writes the committed seeds anew
+#             seed-* (the first inputs) and fault-* (inputs that once broke a target) stay
+#   seeds     writes the seeds of attach, spec and checkpoint anew (make_seeds.c)
 # Targets are linked with libFuzzer, ASan and UBSan, by clang. Where there is none, `test` says so and replays the
 # corpora in programs built by gcc with the same sanitizers. What breaks a target is kept in $BUILD/fuzz/crashes.
 set -eu
