@@ -14,16 +14,14 @@
 
 enum { FILE_MAX = 1 << 20, VECTORS = 3 };
 
-TestSuite(learner, .timeout = 30);
-
-struct table {
+static struct table {
     char folder[256], path[320];
     struct farm_net net;
     float *vectors[VECTORS]; // params, first, second
     struct farm_backend_state state;
     char *bytes; // of the file
     size_t count;
-};
+} table;
 
 static const char *const PAIRS[][2] = {
     {"env", "native/catch"}, {"frames", "1234567890123"}, {"text", "quotes \" and \xc3\xa4"}};
@@ -37,48 +35,54 @@ static float *make_vector(const struct farm_net *net, uint64_t stream) {
     return vector;
 }
 
-static void read_back(struct table *table) {
-    FILE *file = fopen(table->path, "rb");
+static void read_back(void) {
+    FILE *file = fopen(table.path, "rb");
     cr_assert(file != NULL);
-    table->count = fread(table->bytes, 1, FILE_MAX, file);
+    table.count = fread(table.bytes, 1, FILE_MAX, file);
     fclose(file);
 }
 
-static void make_net(struct table *table, int flat, int actions) {
+static void make_net(int flat, int actions) {
     struct farm_error err = {0};
     const struct farm_net_io io = {.stack = 1, .flat = flat, .actions = actions};
     const struct farm_net_spec *mlp = farm_net_find("mlp", &err);
     cr_assert(mlp != NULL, "%s", err.message);
-    cr_assert_eq(farm_net_make(mlp, &io, &table->net, &err), FARM_OK, "%s", err.message);
+    cr_assert_eq(farm_net_make(mlp, &io, &table.net, &err), FARM_OK, "%s", err.message);
 }
 
-static void save(struct table *table) {
+static void save(void) {
     struct farm_error err = {0};
-    cr_assert_eq(farm_checkpoint_save(table->path, &table->net, &table->state, PAIRS, 3, &err), FARM_OK, "%s",
+    cr_assert_eq(farm_checkpoint_save(table.path, &table.net, &table.state, PAIRS, 3, &err), FARM_OK, "%s",
                  err.message);
-    read_back(table);
+    read_back();
 }
 
 // A checkpoint of an mlp with Adam's (or RMSProp's) moments lies in the table's folder.
-static void set_up(struct table *table, bool adam) {
-    *table = (struct table){.bytes = malloc(FILE_MAX)};
-    test_folder_make(table->folder, sizeof table->folder);
-    snprintf(table->path, sizeof table->path, "%s/a.safetensors", table->folder);
-    make_net(table, 4, 3);
-    for (int v = 0; v < VECTORS; v++) table->vectors[v] = make_vector(&table->net, (uint64_t)v);
-    table->state = farm_backend_state_of(table->vectors[0], adam ? table->vectors[1] : NULL, table->vectors[2], 9, 0);
-    save(table);
+static void set_up_with(bool adam) {
+    table = (struct table){.bytes = malloc(FILE_MAX)};
+    test_folder_make(table.folder, sizeof table.folder);
+    snprintf(table.path, sizeof table.path, "%s/a.safetensors", table.folder);
+    make_net(4, 3);
+    for (int v = 0; v < VECTORS; v++) table.vectors[v] = make_vector(&table.net, (uint64_t)v);
+    table.state = farm_backend_state_of(table.vectors[0], adam ? table.vectors[1] : NULL, table.vectors[2], 9, 0);
+    save();
 }
 
-static void tear_down(struct table *table) {
-    test_folder_remove(table->folder);
-    for (int v = 0; v < VECTORS; v++) free(table->vectors[v]);
-    free(table->bytes);
+static void set_up(void) {
+    set_up_with(true);
 }
+
+static void tear_down(void) {
+    test_folder_remove(table.folder);
+    for (int v = 0; v < VECTORS; v++) free(table.vectors[v]);
+    free(table.bytes);
+}
+
+TestSuite(learner, .init = set_up, .fini = tear_down, .timeout = 30);
 
 // Empty vectors to load into, filled with a mark.
-static struct farm_backend_state blank(const struct table *table, bool first, bool second) {
-    const size_t bytes = table->net.parameter_count * sizeof(float);
+static struct farm_backend_state blank(bool first, bool second) {
+    const size_t bytes = table.net.parameter_count * sizeof(float);
     const struct farm_backend_state state =
         farm_backend_state_of(malloc(bytes), first ? malloc(bytes) : NULL, second ? malloc(bytes) : NULL, 0, 0);
     for (uint32_t v = 0; v < state.vector_count; v++) memset(state.vectors[v].values, 0x5a, bytes);
@@ -99,32 +103,32 @@ static void blank_free(struct farm_backend_state *state) {
     for (uint32_t v = 0; v < state->vector_count; v++) free(state->vectors[v].values);
 }
 
-static bool untouched(const struct table *table, const float *vector) {
+static bool untouched(const float *vector) {
     const uint8_t *bytes = (const uint8_t *)vector;
-    for (size_t i = 0; vector && i < table->net.parameter_count * sizeof(float); i++)
+    for (size_t i = 0; vector && i < table.net.parameter_count * sizeof(float); i++)
         if (bytes[i] != 0x5a) return false;
     return true;
 }
 
-static void expect_same(const struct table *table, const float *ours, const float *saved) {
-    cr_assert_eq(memcmp(ours, saved, table->net.parameter_count * sizeof(float)), 0);
+static void expect_same(const float *ours, const float *saved) {
+    cr_assert_eq(memcmp(ours, saved, table.net.parameter_count * sizeof(float)), 0);
 }
 
 // ---- what is saved comes back ----
 
 static void round_trip(bool adam) {
-    struct table table;
-    set_up(&table, adam);
-    struct farm_backend_state state = blank(&table, adam, true);
+    tear_down();
+    set_up_with(adam);
+    struct farm_backend_state state = blank(adam, true);
     struct farm_checkpoint_metadata metadata;
     struct farm_error err = {0};
     bool has_optimiser = false;
     cr_assert_eq(farm_checkpoint_load(table.path, &table.net, &state, &has_optimiser, &metadata, &err), FARM_OK, "%s",
                  err.message);
     cr_assert(has_optimiser);
-    expect_same(&table, params_of(&state), table.vectors[0]);
-    if (adam) expect_same(&table, first_of(&state), table.vectors[1]);
-    expect_same(&table, second_of(&state), table.vectors[2]);
+    expect_same(params_of(&state), table.vectors[0]);
+    if (adam) expect_same(first_of(&state), table.vectors[1]);
+    expect_same(second_of(&state), table.vectors[2]);
     cr_assert_str_eq(farm_checkpoint_get(&metadata, "env"), "native/catch");
     cr_assert_str_eq(farm_checkpoint_get(&metadata, "text"), PAIRS[2][1]);
     cr_assert_eq(farm_checkpoint_get_u64(&metadata, "frames"), 1234567890123u);
@@ -135,7 +139,6 @@ static void round_trip(bool adam) {
     cr_assert_str_eq(farm_checkpoint_get(&metadata, "env"), "native/catch");
     farm_checkpoint_metadata_free(&metadata);
     blank_free(&state);
-    tear_down(&table);
 }
 
 Test(learner, checkpoint_with_adam_comes_back_bit_by_bit) {
@@ -148,9 +151,9 @@ Test(learner, checkpoint_with_rmsprop_comes_back_bit_by_bit) {
 
 Test(learner, the_moments_of_another_optimiser_are_left_alone) {
     for (int adam = 0; adam < 2; adam++) {
-        struct table table;
-        set_up(&table, adam);
-        struct farm_backend_state state = blank(&table, !adam, true), bare = blank(&table, false, false);
+        tear_down();
+        set_up_with(adam);
+        struct farm_backend_state state = blank(!adam, true), bare = blank(false, false);
         struct farm_checkpoint_metadata metadata;
         struct farm_error err = {0};
         bool has_optimiser = true;
@@ -158,32 +161,29 @@ Test(learner, the_moments_of_another_optimiser_are_left_alone) {
                      "%s", err.message);
         farm_checkpoint_metadata_free(&metadata);
         cr_assert_not(has_optimiser);
-        expect_same(&table, params_of(&state), table.vectors[0]);
-        cr_assert(untouched(&table, first_of(&state)) && untouched(&table, second_of(&state)));
+        expect_same(params_of(&state), table.vectors[0]);
+        cr_assert(untouched(first_of(&state)) && untouched(second_of(&state)));
         has_optimiser = true;
         cr_assert_eq(farm_checkpoint_load(table.path, &table.net, &bare, &has_optimiser, &metadata, &err), FARM_OK,
                      "%s", err.message);
         farm_checkpoint_metadata_free(&metadata);
         cr_assert_not(has_optimiser, "evaluation wants none");
-        expect_same(&table, params_of(&bare), table.vectors[0]);
+        expect_same(params_of(&bare), table.vectors[0]);
         blank_free(&state);
         blank_free(&bare);
-        tear_down(&table);
     }
 }
 
 // ---- the file ----
 
-static uint64_t header_bytes(const struct table *table) {
+static uint64_t header_bytes(void) {
     uint64_t length;
-    memcpy(&length, table->bytes, sizeof length); // little endian, as every machine this runs on
+    memcpy(&length, table.bytes, sizeof length); // little endian, as every machine this runs on
     return length;
 }
 
 Test(learner, the_file_is_what_safetensors_asks_for) {
-    struct table table;
-    set_up(&table, true);
-    const uint64_t length = header_bytes(&table);
+    const uint64_t length = header_bytes();
     cr_assert_lt(length, table.count - 8);
     cr_assert_eq((8 + length) % 8, 0, "data start at a multiple of 8");
     cr_assert_eq(table.bytes[8], '{');
@@ -224,7 +224,6 @@ Test(learner, the_file_is_what_safetensors_asks_for) {
                         table.vectors[2] + tensor->offset, tensor->count * sizeof(float)),
                  0);
     json_decref(header);
-    tear_down(&table);
 }
 
 // ---- refusals ----
@@ -237,46 +236,39 @@ static void write_file(const char *path, const void *bytes, size_t count) {
 }
 
 // The path does not load, with this reason in the sentence and the file's name, and nothing is written into the state.
-static void expect_refused(const struct table *table, const char *path, enum farm_status wanted, const char *reason,
-                           const char *what) {
-    struct farm_backend_state state = blank(table, true, true);
+static void expect_refused(const char *path, enum farm_status wanted, const char *reason, const char *what) {
+    struct farm_backend_state state = blank(true, true);
     struct farm_checkpoint_metadata metadata;
     struct farm_error err = {0};
     bool has_optimiser;
-    const enum farm_status status = farm_checkpoint_load(path, &table->net, &state, &has_optimiser, &metadata, &err);
+    const enum farm_status status = farm_checkpoint_load(path, &table.net, &state, &has_optimiser, &metadata, &err);
     cr_assert_eq(status, wanted, "%s: %s (%s)", what, farm_status_name(status), err.message);
     cr_assert_eq(err.status, wanted, "%s", what);
     cr_assert(strstr(err.message, path) != NULL, "%s: the file is not named: %s", what, err.message);
     cr_assert(strstr(err.message, reason) != NULL, "%s: no '%s' in: %s", what, reason, err.message);
-    cr_assert(untouched(table, params_of(&state)) && untouched(table, first_of(&state)) &&
-                  untouched(table, second_of(&state)),
-              "%s", what);
+    cr_assert(untouched(params_of(&state)) && untouched(first_of(&state)) && untouched(second_of(&state)), "%s", what);
     blank_free(&state);
 }
 
 // The same of bytes: a header (any text) and data behind it.
-static void refuse_bytes(const struct table *table, const void *bytes, size_t count, const char *reason,
-                         const char *what) {
+static void refuse_bytes(const void *bytes, size_t count, const char *reason, const char *what) {
     char path[320];
-    snprintf(path, sizeof path, "%s/bad.safetensors", table->folder);
+    snprintf(path, sizeof path, "%s/bad.safetensors", table.folder);
     write_file(path, bytes, count);
-    expect_refused(table, path, FARM_E_FORMAT, reason, what);
+    expect_refused(path, FARM_E_FORMAT, reason, what);
 }
 
-static void refuse_header(const struct table *table, const char *header, size_t data_bytes, const char *reason,
-                          const char *what) {
+static void refuse_header(const char *header, size_t data_bytes, const char *reason, const char *what) {
     const uint64_t length = strlen(header);
     char *bytes = calloc(1, 8 + length + data_bytes);
     memcpy(bytes, &length, 8);
     memcpy(bytes + 8, header, length);
-    refuse_bytes(table, bytes, 8 + length + data_bytes, reason, what);
+    refuse_bytes(bytes, 8 + length + data_bytes, reason, what);
     free(bytes);
 }
 
 Test(learner, a_checkpoint_cut_off_anywhere_is_refused) {
-    struct table table;
-    set_up(&table, true);
-    const size_t data = 8 + header_bytes(&table);
+    const size_t data = 8 + header_bytes();
     const size_t cuts[] = {0,
                            1,
                            7,
@@ -293,112 +285,93 @@ Test(learner, a_checkpoint_cut_off_anywhere_is_refused) {
     for (size_t i = 0; i < sizeof cuts / sizeof *cuts; i++) {
         char what[64];
         snprintf(what, sizeof what, "%zu of %zu bytes", cuts[i], table.count);
-        refuse_bytes(&table, table.bytes, cuts[i], "cut off", what);
+        refuse_bytes(table.bytes, cuts[i], "cut off", what);
     }
     table.bytes[table.count] = 0;
-    refuse_bytes(&table, table.bytes, table.count + 1, "corrupt", "one byte more");
-    tear_down(&table);
+    refuse_bytes(table.bytes, table.count + 1, "corrupt", "one byte more");
 }
 
 Test(learner, what_is_no_checkpoint_is_refused) {
-    struct table table;
-    set_up(&table, true);
     char path[320];
     snprintf(path, sizeof path, "%s/nowhere.safetensors", table.folder);
-    expect_refused(&table, path, FARM_E_NOT_FOUND, "No such file", "a missing file");
-    expect_refused(&table, table.folder, FARM_E_FORMAT, "not a regular file", "a folder");
-    refuse_bytes(&table, "{\"a\": 1}\n{\"a\": 1}\n{\"a\": 1}\n", 27, "no safetensors file", "a JSON file");
-    refuse_header(&table, "[1, 2]", 0, "no JSON object", "a list");
-    refuse_header(&table, "{\"a\": ", 0, "no JSON object", "half an object");
-    refuse_header(&table, "{} {}", 0, "no JSON object", "two objects");
-    refuse_header(&table, "", 0, "no JSON object", "no header");
-    refuse_header(&table, "{}", 0, "format", "an empty header");
-    refuse_header(&table, "{\"__metadata__\": {\"format\": \"pt\"}}", 0, "format", "somebody else's file");
-    refuse_header(&table, "{\"__metadata__\": {\"format\": \"actorfarm-1\"}}", 0, "missing", "no tensors");
-    refuse_header(&table, "{\"__metadata__\": 3, \"a\": 3}", 0, "corrupt", "entries that are no objects");
-    refuse_header(&table,
-                  "{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]},\"a\":{\"dtype\":\"F32\",\"shape\":["
+    expect_refused(path, FARM_E_NOT_FOUND, "No such file", "a missing file");
+    expect_refused(table.folder, FARM_E_FORMAT, "not a regular file", "a folder");
+    refuse_bytes("{\"a\": 1}\n{\"a\": 1}\n{\"a\": 1}\n", 27, "no safetensors file", "a JSON file");
+    refuse_header("[1, 2]", 0, "no JSON object", "a list");
+    refuse_header("{\"a\": ", 0, "no JSON object", "half an object");
+    refuse_header("{} {}", 0, "no JSON object", "two objects");
+    refuse_header("", 0, "no JSON object", "no header");
+    refuse_header("{}", 0, "format", "an empty header");
+    refuse_header("{\"__metadata__\": {\"format\": \"pt\"}}", 0, "format", "somebody else's file");
+    refuse_header("{\"__metadata__\": {\"format\": \"actorfarm-1\"}}", 0, "missing", "no tensors");
+    refuse_header("{\"__metadata__\": 3, \"a\": 3}", 0, "corrupt", "entries that are no objects");
+    refuse_header("{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]},\"a\":{\"dtype\":\"F32\",\"shape\":["
                   "1],\"data_offsets\":[0,4]}}",
                   4, "duplicate", "a name given twice");
-    refuse_header(&table, "{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[8,4]}}", 8, "corrupt",
+    refuse_header("{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[8,4]}}", 8, "corrupt",
                   "an end before its start");
-    refuse_header(&table, "{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[-4,4]}}", 4, "corrupt",
-                  "a start below 0");
-    refuse_header(&table,
-                  "{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]},\"b\":{\"dtype\":\"F32\",\"shape\":["
+    refuse_header("{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[-4,4]}}", 4, "corrupt", "a start below 0");
+    refuse_header("{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]},\"b\":{\"dtype\":\"F32\",\"shape\":["
                   "1],\"data_offsets\":[4,8]}}",
                   8, "corrupt", "tensors that overlap");
-    refuse_header(&table,
-                  "{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[4,8]},\"b\":{\"dtype\":\"F32\",\"shape\":["
+    refuse_header("{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[4,8]},\"b\":{\"dtype\":\"F32\",\"shape\":["
                   "1],\"data_offsets\":[4,8]}}",
                   8, "corrupt", "tensors that overlap beside a hole of their size");
-    refuse_header(&table, "{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[4,8]}}", 8, "corrupt",
+    refuse_header("{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[4,8]}}", 8, "corrupt",
                   "bytes that are nobody's");
-    tear_down(&table);
 }
 
 Test(learner, a_header_longer_than_the_file_is_refused) {
-    struct table table;
-    set_up(&table, true);
     const uint64_t lengths[] = {UINT64_MAX, UINT64_MAX - 7, 1ull << 63, 200ull << 20, table.count, table.count - 7};
     for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++) {
         memcpy(table.bytes, &lengths[i], sizeof lengths[i]);
-        refuse_bytes(&table, table.bytes, table.count, "within its header", "a huge header");
+        refuse_bytes(table.bytes, table.count, "within its header", "a huge header");
     }
-    tear_down(&table);
 }
 
 // Replaces a text in the header by one of the same length.
-static void edit(struct table *table, const char *from, const char *to) {
+static void edit(const char *from, const char *to) {
     cr_assert_eq(strlen(from), strlen(to));
-    char *at = memmem(table->bytes + 8, header_bytes(table), from, strlen(from));
+    char *at = memmem(table.bytes + 8, header_bytes(), from, strlen(from));
     cr_assert(at != NULL, "no %s in the header", from);
     memcpy(at, to, strlen(to));
 }
 
 Test(learner, a_checkpoint_of_another_network_is_refused) {
-    struct table table;
-    set_up(&table, true);
     struct farm_net own = table.net;
-    make_net(&table, 4, 4);
-    expect_refused(&table, table.path, FARM_E_FORMAT, "another network", "one action more");
-    make_net(&table, 5, 3);
-    expect_refused(&table, table.path, FARM_E_FORMAT, "another network", "another input");
+    make_net(4, 4);
+    expect_refused(table.path, FARM_E_FORMAT, "another network", "one action more");
+    make_net(5, 3);
+    expect_refused(table.path, FARM_E_FORMAT, "another network", "another input");
     table.net = own;
-    edit(&table, "\"policy.weight\"", "\"police.weight\"");
-    refuse_bytes(&table, table.bytes, table.count, "policy.weight is missing", "a missing tensor");
-    save(&table);
-    edit(&table, "\"optimiser.second.policy.bias\"", "\"optimiser.second.police.bias\"");
-    refuse_bytes(&table, table.bytes, table.count, "optimiser.second.policy.bias is missing", "a missing moment");
-    save(&table);
-    edit(&table, "[64,4]", "[4,64]");
-    refuse_bytes(&table, table.bytes, table.count, "type or shape", "a transposed shape");
-    save(&table);
-    edit(&table, "\"F32\"", "\"I32\"");
-    refuse_bytes(&table, table.bytes, table.count, "type or shape", "integers");
-    tear_down(&table);
+    edit("\"policy.weight\"", "\"police.weight\"");
+    refuse_bytes(table.bytes, table.count, "policy.weight is missing", "a missing tensor");
+    save();
+    edit("\"optimiser.second.policy.bias\"", "\"optimiser.second.police.bias\"");
+    refuse_bytes(table.bytes, table.count, "optimiser.second.policy.bias is missing", "a missing moment");
+    save();
+    edit("[64,4]", "[4,64]");
+    refuse_bytes(table.bytes, table.count, "type or shape", "a transposed shape");
+    save();
+    edit("\"F32\"", "\"I32\"");
+    refuse_bytes(table.bytes, table.count, "type or shape", "integers");
 }
 
 Test(learner, values_that_are_not_finite_are_refused) {
-    struct table table;
-    set_up(&table, true);
     const float values[] = {NAN, INFINITY, -INFINITY};
     for (int v = 0; v < VECTORS; v++)
         for (int i = 0; i < 3; i++) {
             float *at = &table.vectors[v][table.net.parameter_count - 1 - (size_t)i], before = *at;
             *at = values[i];
-            save(&table);
-            expect_refused(&table, table.path, FARM_E_FORMAT, "not finite", "a value");
+            save();
+            expect_refused(table.path, FARM_E_FORMAT, "not finite", "a value");
             *at = before;
         }
-    tear_down(&table);
 }
 
 // ---- crash safety ----
 
 Test(learner, a_save_that_cannot_be_written_leaves_the_old_file_whole) {
-    struct table table;
-    set_up(&table, true);
     struct rlimit before, tight;
     struct farm_error err = {0};
     signal(SIGXFSZ, SIG_IGN);
@@ -416,28 +389,22 @@ Test(learner, a_save_that_cannot_be_written_leaves_the_old_file_whole) {
         char *old = malloc(table.count);
         const size_t old_count = table.count;
         memcpy(old, table.bytes, old_count);
-        read_back(&table);
+        read_back();
         cr_assert(table.count == old_count && memcmp(old, table.bytes, old_count) == 0, "the old file changed");
         free(old);
         cr_assert_eq(test_folder_files(table.folder, NULL, 0), 1, "a temporary file was left");
     }
-    tear_down(&table);
 }
 
 Test(learner, a_save_into_no_folder_says_so) {
-    struct table table;
-    set_up(&table, true);
     struct farm_error err = {0};
     char path[400];
     snprintf(path, sizeof path, "%s/nowhere/b.safetensors", table.folder);
     cr_assert_neq(farm_checkpoint_save(path, &table.net, &table.state, PAIRS, 3, &err), FARM_OK);
     cr_assert(strstr(err.message, path) != NULL, "%s", err.message);
-    tear_down(&table);
 }
 
 Test(learner, a_save_into_a_read_only_folder_says_so) {
-    struct table table;
-    set_up(&table, true);
     struct farm_error err = {0};
     cr_assert_eq(chmod(table.folder, 0500), 0);
     const uid_t before = geteuid();
@@ -447,5 +414,4 @@ Test(learner, a_save_into_a_read_only_folder_says_so) {
     cr_assert_eq(status, FARM_E_PERMISSION, "%s", farm_status_name(status));
     cr_assert_eq(chmod(table.folder, 0700), 0);
     cr_assert_eq(test_folder_files(table.folder, NULL, 0), 1);
-    tear_down(&table);
 }

@@ -23,14 +23,12 @@
 enum { PLACES = 4, LANES = 2, WIDTH = 4, STEPS = 40, FLAT = 3, ACTIONS = 3, UNROLL = 5, GAME = 7 };
 static const uint64_t PATIENCE_NS = 20000000000u;
 
-TestSuite(gate, .timeout = 60);
-
 struct shared {
     struct farm_stats stats;
     struct farm_error err;
 };
 
-struct table {
+static struct table {
     struct farm_ring made[PLACES], actors[PLACES];
     bool there[PLACES];
     int fds[PLACES][2], eventfd, gate, learners_gate;
@@ -38,99 +36,101 @@ struct table {
     struct shared *shared;
     struct farm_learner_config config;
     pid_t learner;
-};
+} table;
 
 // ---- set-up ----
 
-static void make_ring(struct table *table, uint32_t r, uint32_t width) {
+static void make_ring(uint32_t r, uint32_t width) {
     const struct farm_ring_spec spec = test_ring_spec(LANES, width, STEPS, FLAT, ACTIONS);
     struct farm_error err = {0};
-    cr_assert_eq(farm_ring_create(&spec, r, -1, false, &table->made[r], &err), FARM_OK, "%s", err.message);
-    test_ring_view(&table->made[r], FARM_RING_ACTOR, &table->actors[r]);
+    cr_assert_eq(farm_ring_create(&spec, r, -1, false, &table.made[r], &err), FARM_OK, "%s", err.message);
+    test_ring_view(&table.made[r], FARM_RING_ACTOR, &table.actors[r]);
 }
 
-static void close_ring(struct table *table, uint32_t r) {
-    farm_ring_close(&table->actors[r]);
-    farm_ring_close(&table->made[r]);
-    table->there[r] = false;
+static void close_ring(uint32_t r) {
+    farm_ring_close(&table.actors[r]);
+    farm_ring_close(&table.made[r]);
+    table.there[r] = false;
 }
 
-static void set_up(struct table *table, uint32_t rings, uint32_t batch) {
+static void set_up(uint32_t rings, uint32_t batch) {
     struct farm_error err = {0};
-    memset(table, 0, sizeof *table);
-    table->shared = mmap(NULL, sizeof *table->shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    table->eventfd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
-    cr_assert(table->shared != MAP_FAILED && table->eventfd >= 0);
-    cr_assert_eq(farm_gate_make(&table->gate, &table->learners_gate, &err), FARM_OK, "%s", err.message);
+    memset(&table, 0, sizeof table);
+    table.shared = mmap(NULL, sizeof *table.shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    table.eventfd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+    cr_assert(table.shared != MAP_FAILED && table.eventfd >= 0);
+    cr_assert_eq(farm_gate_make(&table.gate, &table.learners_gate, &err), FARM_OK, "%s", err.message);
     for (uint32_t r = 0; r < rings; r++) {
-        make_ring(table, r, WIDTH);
-        table->there[r] = true;
+        make_ring(r, WIDTH);
+        table.there[r] = true;
     }
-    table->config = test_learner_config(FLAT, ACTIONS, UNROLL);
-    table->config.ring_fds = table->fds;
-    table->config.ring_count = PLACES;
-    table->config.gate = table->learners_gate;
-    table->config.shards[0].eventfd = table->eventfd;
-    table->config.stats = &table->shared->stats;
-    table->config.seed = 11;
-    table->config.algo.batch = batch;
-    table->config.algo.lr = table->config.algo.lr_end = 0;
-    table->config.infer_batch_max = 2 * WIDTH + 1; // lanes are answered in parts
-    table->config.infer_wait_ms = 0.1;
+    table.config = test_learner_config(FLAT, ACTIONS, UNROLL);
+    table.config.ring_fds = table.fds;
+    table.config.ring_count = PLACES;
+    table.config.gate = table.learners_gate;
+    table.config.shards[0].eventfd = table.eventfd;
+    table.config.stats = &table.shared->stats;
+    table.config.seed = 11;
+    table.config.algo.batch = batch;
+    table.config.algo.lr = table.config.algo.lr_end = 0;
+    table.config.infer_batch_max = 2 * WIDTH + 1; // lanes are answered in parts
+    table.config.infer_wait_ms = 0.1;
 }
 
-static void launch(struct table *table) {
+static void launch(void) {
     for (uint32_t r = 0; r < PLACES; r++) {
-        table->fds[r][0] = table->there[r] ? dup(table->made[r].up.fd_readonly) : -1;
-        table->fds[r][1] = table->there[r] ? dup(table->made[r].down.fd) : -1;
+        table.fds[r][0] = table.there[r] ? dup(table.made[r].up.fd_readonly) : -1;
+        table.fds[r][1] = table.there[r] ? dup(table.made[r].down.fd) : -1;
     }
-    table->learner = fork();
-    cr_assert_geq(table->learner, 0);
-    if (table->learner == 0) {
+    table.learner = fork();
+    cr_assert_geq(table.learner, 0);
+    if (table.learner == 0) {
         prctl(PR_SET_PDEATHSIG, SIGKILL);
-        _exit(farm_learner_run(&table->config, &table->shared->err));
+        _exit(farm_learner_run(&table.config, &table.shared->err));
     }
     for (uint32_t r = 0; r < PLACES; r++)
-        if (table->there[r]) close(table->fds[r][0]), close(table->fds[r][1]);
+        if (table.there[r]) close(table.fds[r][0]), close(table.fds[r][1]);
 }
 
-static void end(struct table *table, int signal_number) {
+static void end(int signal_number) {
     int status;
-    kill(table->learner, signal_number);
-    cr_assert_eq(waitpid(table->learner, &status, 0), table->learner);
-    table->learner = 0;
+    kill(table.learner, signal_number);
+    cr_assert_eq(waitpid(table.learner, &status, 0), table.learner);
+    table.learner = 0;
     if (signal_number == SIGTERM)
         cr_assert(WIFEXITED(status) && WEXITSTATUS(status) == 0, "status 0x%x: %s", (unsigned)status,
-                  table->shared->err.message);
+                  table.shared->err.message);
 }
 
-static void tear_down(struct table *table) {
-    if (table->learner) end(table, SIGTERM);
+static void tear_down(void) {
+    if (table.learner) end(SIGTERM);
     for (uint32_t r = 0; r < PLACES; r++)
-        if (table->there[r]) close_ring(table, r);
-    munmap(table->shared, sizeof *table->shared);
-    close(table->eventfd);
-    close(table->gate);
-    close(table->learners_gate);
+        if (table.there[r]) close_ring(r);
+    munmap(table.shared, sizeof *table.shared);
+    close(table.eventfd);
+    close(table.gate);
+    close(table.learners_gate);
 }
+
+TestSuite(gate, .timeout = 60);
 
 // ---- the actors ----
 
-static void check_answers(struct table *table, uint32_t r, uint32_t l, uint64_t n) {
-    const struct farm_lane *lane = &table->actors[r].lanes[l];
+static void check_answers(uint32_t r, uint32_t l, uint64_t n) {
+    const struct farm_lane *lane = &table.actors[r].lanes[l];
     const void *rows[WIDTH];
     char who[32];
     snprintf(who, sizeof who, "actor %u lane %u", r, l);
     for (uint32_t e = 0; e < WIDTH; e++) rows[e] = farm_lane_obs(lane, 0, n, e);
-    test_expect_answers(&table->config, lane, n, rows, who);
-    table->checked++;
+    test_expect_answers(&table.config, lane, n, rows, who);
+    table.checked++;
 }
 
-static void step_lane(struct table *table, uint32_t r, uint32_t l) {
-    struct farm_lane *lane = &table->actors[r].lanes[l];
+static void step_lane(uint32_t r, uint32_t l) {
+    struct farm_lane *lane = &table.actors[r].lanes[l];
     const uint64_t n = farm_lane_actor_next(lane);
     if (farm_lane_acted(lane) != n || !farm_lane_actor_can_write(lane)) return;
-    if (n > 0 && n % 16 == 1) check_answers(table, r, l, n - 1);
+    if (n > 0 && n % 16 == 1) check_answers(r, l, n - 1);
     for (uint32_t e = 0; e < WIDTH; e++) {
         const bool last = n % GAME == GAME - 1;
         for (uint32_t i = 0; i < FLAT; i++)
@@ -142,18 +142,18 @@ static void step_lane(struct table *table, uint32_t r, uint32_t l) {
                                                        : 0);
     }
     farm_lane_actor_publish(lane);
-    farm_actor_notify(&table->actors[r], table->eventfd);
+    farm_actor_notify(&table.actors[r], table.eventfd);
 }
 
-static void act(struct table *table) {
+static void act(void) {
     for (uint32_t r = 0; r < PLACES; r++)
-        for (uint32_t l = 0; l < LANES && table->there[r]; l++) step_lane(table, r, l);
+        for (uint32_t l = 0; l < LANES && table.there[r]; l++) step_lane(r, l);
 }
 
-static uint64_t least_acted(const struct table *table, uint32_t r) {
+static uint64_t least_acted(uint32_t r) {
     uint64_t least = UINT64_MAX;
     for (uint32_t l = 0; l < LANES; l++) {
-        const uint64_t acted = farm_lane_acted(&table->actors[r].lanes[l]);
+        const uint64_t acted = farm_lane_acted(&table.actors[r].lanes[l]);
         if (acted < least) least = acted;
     }
     return least;
@@ -161,57 +161,56 @@ static uint64_t least_acted(const struct table *table, uint32_t r) {
 
 // Until all lanes of every actor that is there have `more` further answers. Beyond STEPS of them a lane needs training
 // to let go of its windows.
-static void act_on(struct table *table, uint64_t more) {
+static void act_on(uint64_t more) {
     uint64_t goal[PLACES];
     const uint64_t start = farm_now_ns();
-    for (uint32_t r = 0; r < PLACES; r++) goal[r] = table->there[r] ? least_acted(table, r) + more : 0;
+    for (uint32_t r = 0; r < PLACES; r++) goal[r] = table.there[r] ? least_acted(r) + more : 0;
     for (uint32_t r = 0; r < PLACES; r++)
-        while (table->there[r] && least_acted(table, r) < goal[r]) {
-            act(table);
-            cr_assert_lt(farm_now_ns() - start, PATIENCE_NS, "actor %u has %lu of %lu answers", r,
-                         least_acted(table, r), goal[r]);
+        while (table.there[r] && least_acted(r) < goal[r]) {
+            act();
+            cr_assert_lt(farm_now_ns() - start, PATIENCE_NS, "actor %u has %lu of %lu answers", r, least_acted(r),
+                         goal[r]);
         }
 }
 
 // ---- the supervisor ----
 
-static struct farm_gate_answer hear(struct table *table, uint32_t r) {
+static struct farm_gate_answer hear(uint32_t r) {
     struct farm_gate_answer answer;
-    for (const uint64_t start = farm_now_ns(); !farm_gate_answered(table->gate, &answer);) {
+    for (const uint64_t start = farm_now_ns(); !farm_gate_answered(table.gate, &answer);) {
         cr_assert_lt(farm_now_ns() - start, PATIENCE_NS, "no answer about actor %u", r);
-        act(table);
+        act();
     }
     cr_assert_eq(answer.ring, r);
     return answer;
 }
 
-static struct farm_gate_answer ask(struct table *table, enum farm_gate_kind kind, uint32_t r) {
+static struct farm_gate_answer ask(enum farm_gate_kind kind, uint32_t r) {
     struct farm_gate_question question = {.kind = kind, .ring = r};
     struct farm_error err = {0};
     if (kind == FARM_GATE_JOIN) {
-        question.fds[0] = table->made[r % PLACES].up.fd_readonly;
-        question.fds[1] = table->made[r % PLACES].down.fd;
+        question.fds[0] = table.made[r % PLACES].up.fd_readonly;
+        question.fds[1] = table.made[r % PLACES].down.fd;
     }
-    cr_assert_eq(farm_gate_ask(table->gate, &question, &err), FARM_OK, "%s", err.message);
-    return hear(table, r);
+    cr_assert_eq(farm_gate_ask(table.gate, &question, &err), FARM_OK, "%s", err.message);
+    return hear(r);
 }
 
-static void join(struct table *table, uint32_t r) {
-    make_ring(table, r, WIDTH);
-    const struct farm_gate_answer answer = ask(table, FARM_GATE_JOIN, r);
+static void join(uint32_t r) {
+    make_ring(r, WIDTH);
+    const struct farm_gate_answer answer = ask(FARM_GATE_JOIN, r);
     cr_assert_eq(answer.status, FARM_OK, "%s", answer.error.message);
-    table->there[r] = true;
+    table.there[r] = true;
 }
 
-static void leave(struct table *table, uint32_t r) {
-    const struct farm_gate_answer answer = ask(table, FARM_GATE_LEAVE, r);
+static void leave(uint32_t r) {
+    const struct farm_gate_answer answer = ask(FARM_GATE_LEAVE, r);
     cr_assert_eq(answer.status, FARM_OK, "%s", answer.error.message);
-    table->there[r] = false;
+    table.there[r] = false;
 }
 
-static void expect_refused(struct table *table, enum farm_gate_kind kind, uint32_t r, enum farm_status status,
-                           const char *why) {
-    const struct farm_gate_answer answer = ask(table, kind, r);
+static void expect_refused(enum farm_gate_kind kind, uint32_t r, enum farm_status status, const char *why) {
+    const struct farm_gate_answer answer = ask(kind, r);
     cr_assert_eq(answer.status, status, "%d: %s", answer.status, answer.error.message);
     cr_assert(strstr(answer.error.message, why) != NULL, "no '%s' in: %s", why, answer.error.message);
 }
@@ -246,165 +245,157 @@ static bool maps(pid_t pid, int fd) {
 // ---- tests ----
 
 Test(gate, actors_that_come_are_answered_and_trained_on) {
-    struct table table;
-    set_up(&table, 2, LANES * WIDTH);
-    launch(&table);
-    act_on(&table, 2 * STEPS);
-    join(&table, 2);
-    join(&table, 3);
+    set_up(2, LANES * WIDTH);
+    launch();
+    act_on(2 * STEPS);
+    join(2);
+    join(3);
     const uint64_t updates = farm_load_relaxed(&table.shared->stats.updates);
-    act_on(&table, 3 * STEPS);
+    act_on(3 * STEPS);
     cr_assert_gt(farm_load_relaxed(&table.shared->stats.updates), updates);
     cr_assert_gt(table.checked, 20);
-    tear_down(&table);
+    tear_down();
 }
 
 Test(gate, an_actor_that_goes_is_let_go_of_and_the_others_go_on) {
-    struct table table;
-    set_up(&table, 3, LANES * WIDTH);
-    launch(&table);
-    act_on(&table, 2 * STEPS);
+    set_up(3, LANES * WIDTH);
+    launch();
+    act_on(2 * STEPS);
     const uint32_t descriptors = descriptors_of(table.learner);
     cr_assert(maps(table.learner, table.made[1].up.fd) && maps(table.learner, table.made[1].down.fd));
-    leave(&table, 1);
+    leave(1);
     cr_assert(!maps(table.learner, table.made[1].up.fd) && !maps(table.learner, table.made[1].down.fd));
     cr_assert_eq(descriptors_of(table.learner), descriptors - 2);
     const uint64_t acted = farm_lane_acted(&table.actors[1].lanes[0]);
-    act_on(&table, 3 * STEPS);
+    act_on(3 * STEPS);
     cr_assert_eq(farm_lane_acted(&table.actors[1].lanes[0]), acted, "answered after it went");
-    close_ring(&table, 1);
-    join(&table, 1); // another one, in the same place
-    act_on(&table, 3 * STEPS);
+    close_ring(1);
+    join(1); // another one, in the same place
+    act_on(3 * STEPS);
     cr_assert_eq(descriptors_of(table.learner), descriptors);
-    tear_down(&table);
+    tear_down();
 }
 
 // An update is larger than what one actor's windows make, so some of the one that goes always wait.
 Test(gate, windows_that_wait_go_with_their_actor) {
-    struct table table;
-    set_up(&table, 3, 3 * LANES * WIDTH + 1);
-    launch(&table);
+    set_up(3, 3 * LANES * WIDTH + 1);
+    launch();
     for (int i = 0; i < 12; i++) {
-        act_on(&table, UNROLL + 2);
-        leave(&table, 2);
-        close_ring(&table, 2);
-        act_on(&table, UNROLL + 2);
-        join(&table, 2);
+        act_on(UNROLL + 2);
+        leave(2);
+        close_ring(2);
+        act_on(UNROLL + 2);
+        join(2);
     }
-    act_on(&table, 3 * STEPS);
+    act_on(3 * STEPS);
     const uint64_t updates = farm_load_relaxed(&table.shared->stats.updates);
     cr_assert_gt(updates, 3);
-    end(&table, SIGTERM);
+    end(SIGTERM);
     cr_assert_eq(table.shared->stats.windows, table.shared->stats.updates * table.config.algo.batch);
-    tear_down(&table);
+    tear_down();
 }
 
 Test(gate, actors_come_and_go_at_any_moment) {
-    struct table table;
-    set_up(&table, 2, LANES * WIDTH - 1);
-    launch(&table);
-    act_on(&table, 1);
+    set_up(2, LANES * WIDTH - 1);
+    launch();
+    act_on(1);
     const uint32_t descriptors = descriptors_of(table.learner);
     for (uint32_t i = 0; i < 60; i++) {
         const uint32_t r = 1 + (uint32_t)(farm_random_mix(i) % (PLACES - 1));
         if (table.there[r]) {
-            leave(&table, r);
-            close_ring(&table, r);
+            leave(r);
+            close_ring(r);
         } else {
-            join(&table, r);
+            join(r);
         }
-        for (uint64_t turns = farm_random_mix(i + 1000) % 30; turns > 0; turns--) act(&table);
+        for (uint64_t turns = farm_random_mix(i + 1000) % 30; turns > 0; turns--) act();
     }
     for (uint32_t r = 1; r < PLACES; r++) {
         if (!table.there[r]) continue;
-        leave(&table, r);
-        close_ring(&table, r);
+        leave(r);
+        close_ring(r);
     }
     cr_assert_eq(descriptors_of(table.learner), descriptors - 2);
-    join(&table, 1);
-    act_on(&table, 2 * STEPS);
-    tear_down(&table);
+    join(1);
+    act_on(2 * STEPS);
+    tear_down();
 }
 
 Test(gate, what_cannot_be_done_is_refused_and_changes_nothing) {
-    struct table table;
-    set_up(&table, 2, LANES * WIDTH);
-    launch(&table);
-    act_on(&table, STEPS);
-    expect_refused(&table, FARM_GATE_JOIN, 1, FARM_E_INVALID, "no vacant place 1");
-    expect_refused(&table, FARM_GATE_JOIN, 7 * PLACES, FARM_E_INVALID, "no vacant place 28");
-    expect_refused(&table, FARM_GATE_LEAVE, 2, FARM_E_NOT_FOUND, "no actor 2");
-    expect_refused(&table, FARM_GATE_LEAVE, 99, FARM_E_NOT_FOUND, "no actor 99");
-    make_ring(&table, 2, WIDTH + 1);
+    set_up(2, LANES * WIDTH);
+    launch();
+    act_on(STEPS);
+    expect_refused(FARM_GATE_JOIN, 1, FARM_E_INVALID, "no vacant place 1");
+    expect_refused(FARM_GATE_JOIN, 7 * PLACES, FARM_E_INVALID, "no vacant place 28");
+    expect_refused(FARM_GATE_LEAVE, 2, FARM_E_NOT_FOUND, "no actor 2");
+    expect_refused(FARM_GATE_LEAVE, 99, FARM_E_NOT_FOUND, "no actor 99");
+    make_ring(2, WIDTH + 1);
     const uint32_t descriptors = descriptors_of(table.learner);
-    expect_refused(&table, FARM_GATE_JOIN, 2, FARM_E_INVALID, "another shape");
+    expect_refused(FARM_GATE_JOIN, 2, FARM_E_INVALID, "another shape");
     cr_assert_eq(descriptors_of(table.learner), descriptors);
-    close_ring(&table, 2);
+    close_ring(2);
     const uint32_t nonsense[3] = {FARM_GATE_JOIN, 3, 0}, unknown[3] = {77, 3, 0};
     cr_assert_eq(send(table.gate, nonsense, sizeof nonsense, 0), sizeof nonsense); // no descriptors
-    cr_assert_eq(hear(&table, 3).status, FARM_E_LIMIT);
+    cr_assert_eq(hear(3).status, FARM_E_LIMIT);
     cr_assert_eq(send(table.gate, unknown, sizeof unknown, 0), sizeof unknown);
     cr_assert_eq(send(table.gate, unknown, 5, 0), 5);
-    act_on(&table, 2 * STEPS);
-    tear_down(&table);
+    act_on(2 * STEPS);
+    tear_down();
 }
 
 // The learner can take no further descriptor.
 Test(gate, a_ring_whose_descriptors_find_no_room_is_refused) {
-    struct table table;
     struct rlimit before, none;
-    set_up(&table, 1, LANES * WIDTH);
-    launch(&table);
-    act_on(&table, STEPS);
+    set_up(1, LANES * WIDTH);
+    launch();
+    act_on(STEPS);
     const uint32_t descriptors = descriptors_of(table.learner);
-    make_ring(&table, 1, WIDTH);
+    make_ring(1, WIDTH);
     for (rlim_t more = 0; more < 2; more++) {
         cr_assert_eq(prlimit(table.learner, RLIMIT_NOFILE, NULL, &before), 0);
         none = before;
         none.rlim_cur = descriptors - 2 + more; // that the folder itself and what is above it are no descriptors
         cr_assert_eq(prlimit(table.learner, RLIMIT_NOFILE, &none, NULL), 0);
-        expect_refused(&table, FARM_GATE_JOIN, 1, FARM_E_LIMIT, "ulimit -n");
+        expect_refused(FARM_GATE_JOIN, 1, FARM_E_LIMIT, "ulimit -n");
         cr_assert_eq(prlimit(table.learner, RLIMIT_NOFILE, &before, NULL), 0);
         cr_assert_eq(descriptors_of(table.learner), descriptors);
     }
-    cr_assert_eq(ask(&table, FARM_GATE_JOIN, 1).status, FARM_OK);
+    cr_assert_eq(ask(FARM_GATE_JOIN, 1).status, FARM_OK);
     table.there[1] = true;
-    act_on(&table, 2 * STEPS);
-    tear_down(&table);
+    act_on(2 * STEPS);
+    tear_down();
 }
 
 // No rings, or too few for an update: the learner waits, and trains when there are enough.
 Test(gate, a_learner_waits_without_rings_and_with_too_few) {
-    struct table table;
     const uint32_t windows = (STEPS - UNROLL - 1) / UNROLL + 1; // of a lane
     const struct farm_ring_spec spec = test_ring_spec(LANES, WIDTH, STEPS, FLAT, ACTIONS);
-    set_up(&table, 0, 2 * LANES * WIDTH * windows - WIDTH);
+    set_up(0, 2 * LANES * WIDTH * windows - WIDTH);
     table.config.ring_spec = &spec;
-    launch(&table);
+    launch();
     for (int round = 0; round < 2; round++) {
-        join(&table, 1);
-        act_on(&table, UNROLL); // answered, though no update can be filled
+        join(1);
+        act_on(UNROLL); // answered, though no update can be filled
         const uint64_t updates = farm_load_relaxed(&table.shared->stats.updates);
-        join(&table, 2);
-        act_on(&table, 2 * STEPS);
+        join(2);
+        act_on(2 * STEPS);
         cr_assert_gt(farm_load_relaxed(&table.shared->stats.updates), updates);
         for (uint32_t r = 1; r <= 2; r++) {
-            leave(&table, r);
-            close_ring(&table, r);
+            leave(r);
+            close_ring(r);
         }
     }
-    tear_down(&table);
+    tear_down();
 }
 
 Test(gate, a_learner_that_comes_back_has_those_that_are_there_and_hears_no_old_questions) {
-    struct table table;
-    set_up(&table, 2, LANES * WIDTH);
-    launch(&table);
-    act_on(&table, STEPS);
-    join(&table, 3);
-    leave(&table, 0);
-    act_on(&table, STEPS);
-    end(&table, SIGKILL);
+    set_up(2, LANES * WIDTH);
+    launch();
+    act_on(STEPS);
+    join(3);
+    leave(0);
+    act_on(STEPS);
+    end(SIGKILL);
     struct farm_error err;
     const struct farm_gate_question old = {
         .kind = FARM_GATE_JOIN, .ring = 0, .fds = {table.made[0].up.fd_readonly, table.made[0].down.fd}};
@@ -412,22 +403,21 @@ Test(gate, a_learner_that_comes_back_has_those_that_are_there_and_hears_no_old_q
     cr_assert_eq(farm_gate_ask(table.gate, &old, &err), FARM_OK);
     farm_gate_clear(table.gate, table.learners_gate);
     cr_assert_eq(descriptors_of(getpid()), descriptors);
-    launch(&table);
-    act_on(&table, 2 * STEPS);
+    launch();
+    act_on(2 * STEPS);
     cr_assert_not(maps(table.learner, table.made[0].up.fd));
-    close_ring(&table, 0);
-    join(&table, 0);
-    act_on(&table, 2 * STEPS);
-    tear_down(&table);
+    close_ring(0);
+    join(0);
+    act_on(2 * STEPS);
+    tear_down();
 }
 
 Test(gate, nobody_comes_to_an_evaluation) {
-    struct table table;
-    set_up(&table, 1, LANES * WIDTH);
+    set_up(1, LANES * WIDTH);
     table.config.evaluate = true;
     table.config.episodes_target = 1;
     struct farm_error err = {0};
     cr_assert_eq(farm_learner_run(&table.config, &err), 1);
     cr_assert(strstr(err.message, "evaluation") != NULL, "%s", err.message);
-    tear_down(&table);
+    tear_down();
 }

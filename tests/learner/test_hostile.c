@@ -56,7 +56,7 @@ struct shared {
     char wrong[512]; // the first thing that was not as it must be
 };
 
-struct table {
+static struct table {
     bool frames, local;             // local: all actors answer themselves
     struct farm_ring rings[ACTORS]; // the supervisor's
     struct shared *shared;
@@ -66,7 +66,7 @@ struct table {
     int eventfd;
     char folder[256], log[300];
     pid_t learner, actors[ACTORS];
-};
+} table;
 
 static void say_wrong(struct shared *shared, const char *format, ...) __attribute__((format(printf, 2, 3)));
 static void say_wrong(struct shared *shared, const char *format, ...) {
@@ -78,71 +78,71 @@ static void say_wrong(struct shared *shared, const char *format, ...) {
 
 // ---- set-up ----
 
-static struct farm_learner_config usual(struct table *table) {
+static struct farm_learner_config usual(void) {
     struct farm_learner_config config = test_learner_config(FLAT, ACTIONS, UNROLL);
-    table->frame_net = (struct farm_net_spec){.name = "small",
-                                              .about = "of this test",
-                                              .layer_count = 2,
-                                              .layers = {{FARM_LAYER_CONV, 8, 4, 2, FARM_ACTIVATION_RELU},
-                                                         {FARM_LAYER_DENSE, 16, 0, 0, FARM_ACTIVATION_RELU}}};
-    if (table->frames) {
-        config.net = table->frame_net;
+    table.frame_net = (struct farm_net_spec){.name = "small",
+                                             .about = "of this test",
+                                             .layer_count = 2,
+                                             .layers = {{FARM_LAYER_CONV, 8, 4, 2, FARM_ACTIVATION_RELU},
+                                                        {FARM_LAYER_DENSE, 16, 0, 0, FARM_ACTIVATION_RELU}}};
+    if (table.frames) {
+        config.net = table.frame_net;
         config.io = (struct farm_net_io){
             .frame_channels = 1, .height = SIDE, .width = SIDE, .stack = STACK, .actions = ACTIONS};
         config.algo.stack = STACK;
         config.precision = FARM_PRECISION_AUTO;
     }
-    config.ring_fds = table->fds;
+    config.ring_fds = table.fds;
     config.ring_count = ACTORS;
-    config.shards[0].eventfd = table->eventfd;
-    config.stats = &table->shared->stats;
+    config.shards[0].eventfd = table.eventfd;
+    config.stats = &table.shared->stats;
     config.seed = 3;
     config.algo.batch = LANES * WIDTH;
     config.algo.grad_norm_clip = 40; // and rewards are not clipped: whatever passes for one reaches the gradient
     config.infer_batch_max = ACTORS * LANES * WIDTH;
     config.infer_wait_ms = 0.2;
-    config.checkpoint_dir = table->folder;
+    config.checkpoint_dir = table.folder;
     return config;
 }
 
-static void set_up_mode(struct table *table, bool frames, bool local) {
+static void set_up_mode(bool frames, bool local) {
     struct farm_error err = {0};
     struct farm_ring_spec spec = test_ring_spec(LANES, WIDTH, STEPS, FLAT, ACTIONS);
     if (frames)
         spec.env.obs[0] = (struct farm_field_spec){.name = "obs", .dtype = FARM_U8, .rank = 2, .dims = {SIDE, SIDE}};
-    memset(table, 0, sizeof *table);
-    table->frames = frames;
-    table->local = local;
+    memset(&table, 0, sizeof table);
+    table.frames = frames;
+    table.local = local;
     if (local) spec.answers = FARM_ANSWERS_LOCAL;
     for (uint32_t a = 0; a < ACTORS; a++)
-        cr_assert_eq(farm_ring_create(&spec, a, -1, false, &table->rings[a], &err), FARM_OK, "%s", err.message);
-    test_folder_make(table->folder, sizeof table->folder);
-    snprintf(table->log, sizeof table->log, "%s/said", table->folder);
-    table->shared = mmap(NULL, sizeof *table->shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    table->eventfd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
-    cr_assert(table->shared != MAP_FAILED && table->eventfd >= 0);
-    table->config = usual(table);
+        cr_assert_eq(farm_ring_create(&spec, a, -1, false, &table.rings[a], &err), FARM_OK, "%s", err.message);
+    test_folder_make(table.folder, sizeof table.folder);
+    snprintf(table.log, sizeof table.log, "%s/said", table.folder);
+    table.shared = mmap(NULL, sizeof *table.shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    table.eventfd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+    cr_assert(table.shared != MAP_FAILED && table.eventfd >= 0);
+    table.config = usual();
 }
 
-static void set_up(struct table *table, bool frames) {
-    set_up_mode(table, frames, false);
+static void set_up(bool frames) {
+    set_up_mode(frames, false);
 }
 
-static void launch_learner(struct table *table) {
+static void launch_learner(void) {
     for (uint32_t a = 0; a < ACTORS; a++) {
-        table->fds[a][0] = dup(table->rings[a].up.fd_readonly);
-        table->fds[a][1] = dup(table->rings[a].down.fd);
+        table.fds[a][0] = dup(table.rings[a].up.fd_readonly);
+        table.fds[a][1] = dup(table.rings[a].down.fd);
     }
-    table->learner = fork();
-    cr_assert_geq(table->learner, 0);
-    if (table->learner == 0) {
+    table.learner = fork();
+    cr_assert_geq(table.learner, 0);
+    if (table.learner == 0) {
         prctl(PR_SET_PDEATHSIG, SIGKILL);
-        dup2(open(table->log, O_WRONLY | O_CREAT | O_APPEND, 0600), STDERR_FILENO);
-        _exit(farm_learner_run(&table->config, &table->shared->err));
+        dup2(open(table.log, O_WRONLY | O_CREAT | O_APPEND, 0600), STDERR_FILENO);
+        _exit(farm_learner_run(&table.config, &table.shared->err));
     }
     for (uint32_t a = 0; a < ACTORS; a++) {
-        close(table->fds[a][0]);
-        close(table->fds[a][1]);
+        close(table.fds[a][0]);
+        close(table.fds[a][1]);
     }
 }
 
@@ -156,7 +156,6 @@ struct answer {
 
 struct player {
     uint32_t actor;
-    const struct table *table;
     struct farm_ring ring;
     uint64_t start[LANES]; // first step that this process has written
     struct answer answers[LANES][STEPS];
@@ -188,7 +187,7 @@ static void read_answer(const struct farm_lane *lane, uint64_t n, struct answer 
 }
 
 static void check_new_answer(struct player *player, uint32_t l, uint64_t n) {
-    struct shared *shared = player->table->shared;
+    struct shared *shared = table.shared;
     struct answer *answer = &player->answers[l][n % STEPS];
     read_answer(&player->ring.lanes[l], n, answer);
     for (uint32_t e = 0; e < WIDTH; e++) {
@@ -206,16 +205,15 @@ static void check_old_step(const struct player *player, uint32_t l, uint64_t n) 
     struct answer now;
     read_answer(lane, n, &now);
     if (memcmp(&now, &player->answers[l][n % STEPS], sizeof now) != 0)
-        say_wrong(player->table->shared, "actor %u lane %u step %lu was answered twice", player->actor, l, n);
+        say_wrong(table.shared, "actor %u lane %u step %lu was answered twice", player->actor, l, n);
     for (uint32_t e = 0; e < WIDTH; e++) {
         uint8_t wanted[OBS_BYTES_MAX];
-        observation_of(player->table->frames, player->actor, l, n, e, wanted);
+        observation_of(table.frames, player->actor, l, n, e, wanted);
         const float reward = reward_of(player->actor, l, n, e);
         if (memcmp(farm_lane_obs(lane, 0, n, e), wanted, lane->obs_bytes[0]) != 0 ||
             memcmp(&farm_lane_reward(lane, n)[e], &reward, sizeof reward) != 0 ||
             farm_lane_flags(lane, n)[e] != flags_of(player->start[l], n, e))
-            say_wrong(player->table->shared, "actor %u lane %u step %lu is not what its actor wrote", player->actor, l,
-                      n);
+            say_wrong(table.shared, "actor %u lane %u step %lu is not what its actor wrote", player->actor, l, n);
     }
 }
 
@@ -237,45 +235,44 @@ static void play_step(struct player *player, uint32_t l) {
     const uint64_t n = farm_lane_actor_next(lane);
     if (lane->local) {
         const uint64_t acted = farm_lane_acted(lane), start = player->start[l];
-        farm_store_relaxed(&player->table->shared->steps[player->actor][l], acted > start ? acted - start : 0);
+        farm_store_relaxed(&table.shared->steps[player->actor][l], acted > start ? acted - start : 0);
     } else if (n > player->start[l]) {
         check_new_answer(player, l, n - 1);
-        farm_store_relaxed(&player->table->shared->steps[player->actor][l], n - player->start[l]);
+        farm_store_relaxed(&table.shared->steps[player->actor][l], n - player->start[l]);
     }
     if (n >= player->start[l] + STEPS) check_old_step(player, l, n - STEPS);
     for (uint32_t e = 0; e < WIDTH; e++) {
-        observation_of(player->table->frames, player->actor, l, n, e, farm_lane_obs(lane, 0, n, e));
+        observation_of(table.frames, player->actor, l, n, e, farm_lane_obs(lane, 0, n, e));
         farm_lane_reward(lane, n)[e] = reward_of(player->actor, l, n, e);
         farm_lane_flags(lane, n)[e] = (uint8_t)flags_of(player->start[l], n, e);
     }
     if (lane->local) answer_itself(player, l, n);
     farm_lane_actor_publish(lane);
-    farm_actor_notify(&player->ring, player->table->eventfd);
+    farm_actor_notify(&player->ring, table.eventfd);
 }
 
-static void play(const struct table *table, uint32_t actor) {
+static void play(uint32_t actor) {
     struct player *player = calloc(1, sizeof *player);
     struct farm_error err = {0};
-    *player = (struct player){.actor = actor, .table = table};
-    if (farm_ring_open(dup(table->rings[actor].up.fd), dup(table->rings[actor].down.fd_readonly), FARM_RING_ACTOR,
+    *player = (struct player){.actor = actor};
+    if (farm_ring_open(dup(table.rings[actor].up.fd), dup(table.rings[actor].down.fd_readonly), FARM_RING_ACTOR,
                        &player->ring, &err)) {
-        say_wrong(table->shared, "actor %u: %s", actor, err.message);
+        say_wrong(table.shared, "actor %u: %s", actor, err.message);
         return;
     }
     for (uint32_t l = 0; l < LANES; l++) {
         farm_lane_actor_take_over(&player->ring.lanes[l]);
         player->start[l] = farm_lane_actor_next(&player->ring.lanes[l]);
     }
-    farm_actor_notify(&player->ring, table->eventfd);
+    farm_actor_notify(&player->ring, table.eventfd);
     uint32_t lane = 0;
-    while (!farm_load_relaxed(&table->shared->stop))
+    while (!farm_load_relaxed(&table.shared->stop))
         if (farm_actor_wait(&player->ring, NULL, 0, NAP_NS, &lane)) play_step(player, lane);
 }
 
 // ---- the hostile actor ----
 
 struct villain {
-    const struct table *table;
     struct farm_ring ring;
     uint64_t random;
 };
@@ -317,7 +314,7 @@ static void publish_all(struct villain *villain) {
         for (uint64_t most = below(villain, farm_lane_ahead_max(lane)) + 1; most; most--)
             if (farm_lane_actor_can_write(lane)) farm_lane_actor_publish(lane);
     }
-    farm_actor_notify(&villain->ring, villain->table->eventfd);
+    farm_actor_notify(&villain->ring, table.eventfd);
 }
 
 // Stores over the whole segment: header, counters, arrays.
@@ -345,7 +342,7 @@ static void lie(struct villain *villain) {
     farm_store_relaxed(&villain->ring.up_control->asleep, nasty(villain));
     farm_store_relaxed(&villain->ring.up_control->heartbeat, nasty(villain));
     for (int i = 0; i < 200; i++) farm_store_release(&villain->ring.up_control->doorbell, next_random(villain));
-    farm_actor_notify(&villain->ring, villain->table->eventfd);
+    farm_actor_notify(&villain->ring, table.eventfd);
     if (below(villain, 8) == 0) publish_all(villain);
 }
 
@@ -386,9 +383,9 @@ static void punch(struct villain *villain) {
     const bool all = below(villain, 4) == 0;
     if (fallocate(villain->ring.up.fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, all ? 0 : (off_t)(from * page),
                   (off_t)((all ? pages : count) * page)))
-        say_wrong(villain->table->shared, "punching a hole failed: %s", strerror(errno));
+        say_wrong(table.shared, "punching a hole failed: %s", strerror(errno));
     if (madvise((char *)villain->ring.up.header + from * page, count * page, MADV_REMOVE))
-        say_wrong(villain->table->shared, "MADV_REMOVE failed: %s", strerror(errno));
+        say_wrong(table.shared, "MADV_REMOVE failed: %s", strerror(errno));
     publish_all(villain);
 }
 
@@ -396,18 +393,18 @@ static void punch(struct villain *villain) {
 // its own read, and only somebody who rings again could wake it.
 static void steal_bell(struct villain *villain) {
     uint64_t count;
-    fcntl(villain->table->eventfd, F_SETFL, 0);
-    if (read(villain->table->eventfd, &count, sizeof count) < 0)
-        say_wrong(villain->table->shared, "the bell cannot be read: %s", strerror(errno));
+    fcntl(table.eventfd, F_SETFL, 0);
+    if (read(table.eventfd, &count, sizeof count) < 0)
+        say_wrong(table.shared, "the bell cannot be read: %s", strerror(errno));
 }
 
 static void flood_bell(struct villain *villain) {
-    const int bell = villain->table->eventfd;
+    const int bell = table.eventfd;
     const uint64_t full = UINT64_MAX - 1;
     fcntl(bell, F_SETFL, O_NONBLOCK);
     for (int i = 0; i < 100; i++)
         if (write(bell, &full, sizeof full) < 0 && errno != EAGAIN)
-            say_wrong(villain->table->shared, "the bell cannot be rung: %s", strerror(errno));
+            say_wrong(table.shared, "the bell cannot be rung: %s", strerror(errno));
     fcntl(bell, F_SETFL, 0);
     publish_all(villain);
 }
@@ -415,7 +412,7 @@ static void flood_bell(struct villain *villain) {
 // Whether a call failed as it must.
 static void must_fail(const struct villain *villain, const char *what, bool failed, int wanted) {
     if (!failed || (errno != wanted && wanted))
-        say_wrong(villain->table->shared, "%s: %s", what, failed ? strerror(errno) : "succeeded");
+        say_wrong(table.shared, "%s: %s", what, failed ? strerror(errno) : "succeeded");
 }
 
 // Everything that a descriptor can be asked for and must refuse.
@@ -448,58 +445,58 @@ static void do_everything(struct villain *villain) {
     attacks[below(villain, sizeof attacks / sizeof *attacks)](villain);
 }
 
-static void be_hostile(const struct table *table, deed *attack, uint64_t seed) {
-    struct villain villain = {.table = table, .random = seed << 32};
+static void be_hostile(deed *attack, uint64_t seed) {
+    struct villain villain = {.random = seed << 32};
     struct farm_error err = {0};
-    if (farm_ring_open(dup(table->rings[HOSTILE].up.fd), dup(table->rings[HOSTILE].down.fd_readonly), FARM_RING_ACTOR,
+    if (farm_ring_open(dup(table.rings[HOSTILE].up.fd), dup(table.rings[HOSTILE].down.fd_readonly), FARM_RING_ACTOR,
                        &villain.ring, &err)) {
-        say_wrong(table->shared, "the hostile actor: %s", err.message);
+        say_wrong(table.shared, "the hostile actor: %s", err.message);
         return;
     }
     for (;;) {
         attack(&villain);
-        farm_stats_add(&table->shared->attacks, 1);
+        farm_stats_add(&table.shared->attacks, 1);
     }
 }
 
-static void launch_actor(struct table *table, uint32_t actor, deed *attack, uint64_t seed) {
+static void launch_actor(uint32_t actor, deed *attack, uint64_t seed) {
     const pid_t pid = fork();
     cr_assert_geq(pid, 0);
     if (pid == 0) {
         prctl(PR_SET_PDEATHSIG, SIGKILL);
         if (attack)
-            be_hostile(table, attack, seed);
+            be_hostile(attack, seed);
         else
-            play(table, actor);
+            play(actor);
         _exit(0);
     }
-    table->actors[actor] = pid;
+    table.actors[actor] = pid;
 }
 
 // ---- what must hold ----
 
-static void expect_well(struct table *table) {
+static void expect_well(void) {
     int status;
-    const struct shared *shared = table->shared;
+    const struct shared *shared = table.shared;
     cr_assert(!shared->wrong[0], "%s", shared->wrong);
-    cr_assert_eq(waitpid(table->learner, &status, WNOHANG), 0, "the learner ended with 0x%x: %s", (unsigned)status,
+    cr_assert_eq(waitpid(table.learner, &status, WNOHANG), 0, "the learner ended with 0x%x: %s", (unsigned)status,
                  shared->err.message);
     for (uint32_t a = 0; a < ACTORS; a++)
-        if (table->actors[a]) cr_assert_eq(waitpid(table->actors[a], &status, WNOHANG), 0, "actor %u ended", a);
+        if (table.actors[a]) cr_assert_eq(waitpid(table.actors[a], &status, WNOHANG), 0, "actor %u ended", a);
     cr_assert(isfinite(farm_stats_get(&shared->stats.grad_norm)) && isfinite(farm_stats_get(&shared->stats.algo[0])));
 }
 
 // Each lane of these actors makes ROUND_STEPS steps more and training an update, and the round takes ROUND_LEAST_NS.
-static void play_round(struct table *table, const bool actors[ACTORS]) {
-    struct shared *shared = table->shared;
+static void play_round(const bool actors[ACTORS]) {
+    struct shared *shared = table.shared;
     uint64_t before[ACTORS][LANES];
     memcpy(before, shared->steps, sizeof before);
     const uint64_t start = farm_now_ns(), updates = farm_load_relaxed(&shared->stats.updates);
     for (bool done = false; !done; usleep(1000)) {
         const uint64_t spent = farm_now_ns() - start;
         done = spent >= ROUND_LEAST_NS;
-        expect_well(table);
-        if (!table->config.evaluate && farm_load_relaxed(&shared->stats.updates) == updates) done = false;
+        expect_well();
+        if (!table.config.evaluate && farm_load_relaxed(&shared->stats.updates) == updates) done = false;
         cr_assert_lt(spent, 2 * PATIENCE_NS, "training stands still");
         for (uint32_t a = 0; a < ACTORS; a++)
             for (uint32_t l = 0; l < LANES && actors[a]; l++) {
@@ -511,12 +508,12 @@ static void play_round(struct table *table, const bool actors[ACTORS]) {
     }
 }
 
-static void play_rounds(struct table *table, bool with_hostile, int rounds) {
+static void play_rounds(bool with_hostile, int rounds) {
     const bool actors[ACTORS] = {true, with_hostile, true};
-    for (int round = 0; round < rounds; round++) play_round(table, actors);
+    for (int round = 0; round < rounds; round++) play_round(actors);
 }
 
-static void expect_ends(struct table *table, pid_t pid, int signal_number, const char *who) {
+static void expect_ends(pid_t pid, int signal_number, const char *who) {
     int status = 0;
     pid_t ended = 0;
     kill(pid, signal_number);
@@ -525,19 +522,19 @@ static void expect_ends(struct table *table, pid_t pid, int signal_number, const
     cr_assert_eq(ended, pid, "%s does not end", who);
     if (signal_number == SIGTERM)
         cr_assert(WIFEXITED(status) && WEXITSTATUS(status) == 0, "%s ended with 0x%x: %s", who, (unsigned)status,
-                  table->shared->err.message);
+                  table.shared->err.message);
 }
 
 // The checkpoint of the learner's end is one of finite numbers, and no update was lost to a gradient that was none.
-static void expect_trained(const struct table *table) {
+static void expect_trained(void) {
     char name[256], path[600], text[8192] = "";
     struct farm_error err = {0};
     struct farm_net net;
     struct farm_checkpoint_metadata metadata;
     bool has_optimiser;
-    cr_assert_gt(test_folder_files(table->folder, name, sizeof name), 0);
-    snprintf(path, sizeof path, "%s/%s", table->folder, name);
-    cr_assert_eq(farm_net_make(&table->config.net, &table->config.io, &net, &err), FARM_OK, "%s", err.message);
+    cr_assert_gt(test_folder_files(table.folder, name, sizeof name), 0);
+    snprintf(path, sizeof path, "%s/%s", table.folder, name);
+    cr_assert_eq(farm_net_make(&table.config.net, &table.config.io, &net, &err), FARM_OK, "%s", err.message);
     float *numbers = calloc(3 * net.parameter_count, sizeof *numbers);
     struct farm_backend_state state =
         farm_backend_state_of(numbers, numbers + net.parameter_count, numbers + 2 * net.parameter_count, 0, 0);
@@ -546,7 +543,7 @@ static void expect_trained(const struct table *table) {
     cr_assert_gt(farm_checkpoint_get_u64(&metadata, "version"), 0);
     farm_checkpoint_metadata_free(&metadata);
     free(numbers);
-    FILE *log = fopen(table->log, "r");
+    FILE *log = fopen(table.log, "r");
     if (log) text[fread(text, 1, sizeof text - 1, log)] = 0;
     if (log) fclose(log);
     cr_assert(strstr(text, "not finite") == NULL, "%s", text);
@@ -555,47 +552,46 @@ static void expect_trained(const struct table *table) {
 
 // After the hostile one, as the supervisor does: an honest actor on its lanes, which learns and is answered like
 // others.
-static void succeed(struct table *table) {
-    kill(table->actors[HOSTILE], SIGKILL);
-    waitpid(table->actors[HOSTILE], NULL, 0);
-    table->actors[HOSTILE] = 0;
-    farm_ring_restore(&table->rings[HOSTILE]);
-    for (uint32_t l = 0; l < LANES; l++) farm_store_release(&table->rings[HOSTILE].lanes[l].down->generation, 1);
-    launch_actor(table, HOSTILE, NULL, 0);
-    play_rounds(table, true, 2);
+static void succeed(void) {
+    kill(table.actors[HOSTILE], SIGKILL);
+    waitpid(table.actors[HOSTILE], NULL, 0);
+    table.actors[HOSTILE] = 0;
+    farm_ring_restore(&table.rings[HOSTILE]);
+    for (uint32_t l = 0; l < LANES; l++) farm_store_release(&table.rings[HOSTILE].lanes[l].down->generation, 1);
+    launch_actor(HOSTILE, NULL, 0);
+    play_rounds(true, 2);
 }
 
-static void tear_down(struct table *table) {
-    farm_store_relaxed(&table->shared->stop, 1);
+static void tear_down(void) {
+    farm_store_relaxed(&table.shared->stop, 1);
     for (uint32_t a = 0; a < ACTORS; a++)
-        if (table->actors[a]) cr_assert_eq(waitpid(table->actors[a], NULL, 0), table->actors[a]);
-    cr_assert(!table->shared->wrong[0], "%s", table->shared->wrong);
-    for (uint32_t a = 0; a < ACTORS; a++) farm_ring_close(&table->rings[a]);
-    test_folder_remove(table->folder);
-    close(table->eventfd);
-    munmap(table->shared, sizeof *table->shared);
+        if (table.actors[a]) cr_assert_eq(waitpid(table.actors[a], NULL, 0), table.actors[a]);
+    cr_assert(!table.shared->wrong[0], "%s", table.shared->wrong);
+    for (uint32_t a = 0; a < ACTORS; a++) farm_ring_close(&table.rings[a]);
+    test_folder_remove(table.folder);
+    close(table.eventfd);
+    munmap(table.shared, sizeof *table.shared);
 }
 
-static void start(struct table *table, deed *attack, uint64_t seed) {
-    launch_learner(table);
-    launch_actor(table, 0, NULL, 0);
-    launch_actor(table, 2, NULL, 0);
-    play_rounds(table, false, 1);
-    launch_actor(table, HOSTILE, attack, seed);
+static void start(deed *attack, uint64_t seed) {
+    launch_learner();
+    launch_actor(0, NULL, 0);
+    launch_actor(2, NULL, 0);
+    play_rounds(false, 1);
+    launch_actor(HOSTILE, attack, seed);
 }
 
 // The whole play; returns the values that made no sense.
 static uint64_t suffer_mode(bool frames, bool local, deed *attack, uint64_t seed) {
-    struct table table;
-    set_up_mode(&table, frames, local);
-    start(&table, attack, seed);
-    play_rounds(&table, false, ROUNDS);
+    set_up_mode(frames, local);
+    start(attack, seed);
+    play_rounds(false, ROUNDS);
     cr_assert_gt(farm_load_relaxed(&table.shared->attacks), 0);
-    succeed(&table);
+    succeed();
     const uint64_t bad = farm_load_relaxed(&table.shared->stats.bad_values);
-    expect_ends(&table, table.learner, SIGTERM, "the learner");
-    expect_trained(&table);
-    tear_down(&table);
+    expect_ends(table.learner, SIGTERM, "the learner");
+    expect_trained();
+    tear_down();
     return bad;
 }
 
@@ -652,36 +648,34 @@ Test(hostile, everything_at_once_where_actors_answer_themselves) {
 
 // The learner ends first, while the hostile one rages.
 Test(hostile, cannot_hold_up_the_end) {
-    struct table table;
-    set_up(&table, false);
-    start(&table, do_everything, 9);
-    play_rounds(&table, false, 2);
-    expect_ends(&table, table.learner, SIGTERM, "the learner");
-    expect_trained(&table);
+    set_up(false);
+    start(do_everything, 9);
+    play_rounds(false, 2);
+    expect_ends(table.learner, SIGTERM, "the learner");
+    expect_trained();
     kill(table.actors[HOSTILE], SIGKILL);
-    tear_down(&table);
+    tear_down();
 }
 
 // A learner that comes back onto rings that are being scribbled over, headers too, while it opens them.
 Test(hostile, a_learner_comes_back_while_it_stores_over_the_whole_segment) {
-    struct table table;
-    set_up(&table, false);
-    start(&table, scribble, 4);
+    set_up(false);
+    start(scribble, 4);
     for (int life = 0; life < 3; life++) {
-        play_rounds(&table, false, 1);
-        expect_ends(&table, table.learner, SIGKILL, "the learner");
+        play_rounds(false, 1);
+        expect_ends(table.learner, SIGKILL, "the learner");
         memset(table.rings[HOSTILE].up.header, 0xa5, FARM_SEGMENT_HEADER_BYTES); // this much for certain
-        launch_learner(&table);
+        launch_learner();
     }
-    play_rounds(&table, false, 1);
-    succeed(&table);
-    expect_ends(&table, table.learner, SIGTERM, "the learner");
-    tear_down(&table);
+    play_rounds(false, 1);
+    succeed();
+    expect_ends(table.learner, SIGTERM, "the learner");
+    tear_down();
 }
 
 // ---- answers ----
 
-static void expect_answers(const struct table *table, uint32_t actor, uint32_t l, uint64_t n) {
+static void expect_answers(uint32_t actor, uint32_t l, uint64_t n) {
     float obs[WIDTH][FLAT];
     const void *rows[WIDTH];
     char who[64];
@@ -690,26 +684,25 @@ static void expect_answers(const struct table *table, uint32_t actor, uint32_t l
         rows[e] = obs[e];
     }
     snprintf(who, sizeof who, "actor %u lane %u", actor, l);
-    test_expect_answers(&table->config, &table->rings[actor].lanes[l], n, rows, who);
+    test_expect_answers(&table.config, &table.rings[actor].lanes[l], n, rows, who);
 }
 
 // In one batch with NaNs, infinities and the largest of numbers: the others' answers are those of their observations.
 Test(hostile, answers_to_the_others_are_what_they_would_be_without_it) {
-    struct table table;
-    set_up(&table, false);
+    set_up(false);
     table.config.evaluate = table.config.greedy = true;
     table.config.episodes_target = UINT32_MAX;
-    start(&table, change_its_mind, 2);
-    play_rounds(&table, false, ROUNDS);
-    expect_ends(&table, table.learner, SIGTERM, "the learner");
+    start(change_its_mind, 2);
+    play_rounds(false, ROUNDS);
+    expect_ends(table.learner, SIGTERM, "the learner");
     kill(table.actors[HOSTILE], SIGKILL);
     farm_store_relaxed(&table.shared->stop, 1);
     for (uint32_t a = 0; a < ACTORS; a += 2)
         for (uint32_t l = 0; l < LANES; l++) {
             const uint64_t acted = farm_lane_acted(&table.rings[a].lanes[l]);
-            for (uint64_t n = acted - STEPS / 2; n < acted; n++) expect_answers(&table, a, l, n);
+            for (uint64_t n = acted - STEPS / 2; n < acted; n++) expect_answers(a, l, n);
         }
-    tear_down(&table);
+    tear_down();
 }
 
 // ---- one step, read over and over while another process changes it ----
@@ -791,8 +784,7 @@ static int reopen_for_writing(int fd) {
 
 // Root and whoever may set permissions can: that is said in docs/RELIABILITY.md and not promised.
 Test(hostile, without_privileges_a_read_only_descriptor_does_not_become_a_writable_one) {
-    struct table table;
-    set_up(&table, false);
+    set_up(false);
     const pid_t child = fork();
     if (child == 0) {
         drop_privileges();
@@ -803,5 +795,5 @@ Test(hostile, without_privileges_a_read_only_descriptor_does_not_become_a_writab
     int status;
     cr_assert_eq(waitpid(child, &status, 0), child);
     cr_assert(WIFEXITED(status) && WEXITSTATUS(status) == 0, "status 0x%x", (unsigned)status);
-    tear_down(&table);
+    tear_down();
 }

@@ -19,151 +19,137 @@ enum {
 };
 static const struct farm_window_shape SHAPE = {.stride = 3, .length = 4, .stack = 1};
 
-TestSuite(learner, .timeout = 30);
-
-struct table {
+static struct table {
     struct test_ring ring;
     struct farm_lanes lanes;
     struct farm_stats stats;
     uint64_t n;      // next step of lane 0
     uint64_t newest; // version
     bool quota;
-};
+} table;
 
 // A learner's view as it would open it; again after close_learner: a learner that came back.
-static void open_learner(struct table *table) {
+static void open_learner(void) {
     struct farm_error err = {0};
-    const int fds[1][2] = {{dup(table->ring.made.up.fd_readonly), dup(table->ring.made.down.fd)}};
-    cr_assert_eq(farm_lanes_open(fds, 1, &SHAPE, NULL, &table->lanes, &err), FARM_OK, "%s", err.message);
+    const int fds[1][2] = {{dup(table.ring.made.up.fd_readonly), dup(table.ring.made.down.fd)}};
+    cr_assert_eq(farm_lanes_open(fds, 1, &SHAPE, NULL, &table.lanes, &err), FARM_OK, "%s", err.message);
 }
 
-static void set_up_spec(struct table *table, const struct farm_ring_spec *spec) {
-    *table = (struct table){0};
-    test_ring_open(spec, &table->ring);
-    open_learner(table);
+static void set_up_spec(const struct farm_ring_spec *spec) {
+    table = (struct table){0};
+    test_ring_open(spec, &table.ring);
+    open_learner();
 }
 
-static void set_up(struct table *table) {
+static void set_up(void) {
     const struct farm_ring_spec spec = test_ring_spec(1, WIDTH, STEPS, 1, 2);
-    set_up_spec(table, &spec);
+    set_up_spec(&spec);
 }
 
-static void tear_down(struct table *table) {
-    farm_lanes_close(&table->lanes);
-    test_ring_close(&table->ring);
+static void tear_down(void) {
+    farm_lanes_close(&table.lanes);
+    test_ring_close(&table.ring);
 }
+
+TestSuite(learner, .init = set_up, .fini = tear_down, .timeout = 30);
 
 // One step of both environments: written, published, taken in, answered, accounted.
-static void step(struct table *table, unsigned flags0, float reward0, unsigned flags1, float reward1) {
-    struct farm_lane *lane = &table->ring.actor.lanes[0];
-    const uint64_t n = table->n++;
+static void step(unsigned flags0, float reward0, unsigned flags1, float reward1) {
+    struct farm_lane *lane = &table.ring.actor.lanes[0];
+    const uint64_t n = table.n++;
     farm_lane_flags(lane, n)[0] = (uint8_t)flags0;
     farm_lane_flags(lane, n)[1] = (uint8_t)flags1;
     farm_lane_reward(lane, n)[0] = reward0;
     farm_lane_reward(lane, n)[1] = reward1;
     farm_lane_actor_publish(lane);
-    struct farm_learner_lane *ours = &table->lanes.lanes[0];
-    cr_assert(farm_lanes_take_in(ours, table->newest, &table->stats), "step %lu is published", n);
+    struct farm_learner_lane *ours = &table.lanes.lanes[0];
+    cr_assert(farm_lanes_take_in(ours, table.newest, &table.stats), "step %lu is published", n);
     farm_lane_answer(ours->lane, n);
-    farm_lanes_account(&table->lanes, ours, table->quota, &table->stats);
+    farm_lanes_account(&table.lanes, ours, table.quota, &table.stats);
     ours->answered = n + 1;
     farm_lane_release(ours->lane, ours->answered);
 }
 
-static void expect(const struct table *table, uint64_t agent_steps, uint64_t episodes) {
-    cr_assert_eq(table->stats.agent_steps, agent_steps, "%lu agent steps, expected %lu", table->stats.agent_steps,
+static void expect(uint64_t agent_steps, uint64_t episodes) {
+    cr_assert_eq(table.stats.agent_steps, agent_steps, "%lu agent steps, expected %lu", table.stats.agent_steps,
                  agent_steps);
-    cr_assert_eq(table->stats.episodes, episodes, "%lu episodes, expected %lu", table->stats.episodes, episodes);
+    cr_assert_eq(table.stats.episodes, episodes, "%lu episodes, expected %lu", table.stats.episodes, episodes);
 }
 
-static double return_of(const struct table *table, int game) {
-    return farm_stats_get(&table->stats.returns[game]);
+static double return_of(int game) {
+    return farm_stats_get(&table.stats.returns[game]);
 }
 
 Test(learner, first_steps_are_no_transitions_and_returns_are_unclipped) {
-    struct table table;
-    set_up(&table);
-    step(&table, FIRST, 0, FIRST, 0);
-    expect(&table, 0, 0);
-    step(&table, 0, 7, 0, -1);
-    expect(&table, 2, 0);
-    step(&table, GAME_OVER, 5, 0, 0.25f);
-    expect(&table, 4, 1);
-    cr_assert_eq(return_of(&table, 0), 12);
+    step(FIRST, 0, FIRST, 0);
+    expect(0, 0);
+    step(0, 7, 0, -1);
+    expect(2, 0);
+    step(GAME_OVER, 5, 0, 0.25f);
+    expect(4, 1);
+    cr_assert_eq(return_of(0), 12);
     cr_assert_eq(table.stats.lengths[0], 2);
-    step(&table, FIRST, 0, LAST | TRUNCATED | GAME_END, 0.25f); // environment 0 resets, 1 is cut by its time limit
-    expect(&table, 5, 2);
-    cr_assert_eq(return_of(&table, 1), -0.5);
+    step(FIRST, 0, LAST | TRUNCATED | GAME_END, 0.25f); // environment 0 resets, 1 is cut by its time limit
+    expect(5, 2);
+    cr_assert_eq(return_of(1), -0.5);
     cr_assert_eq(table.stats.lengths[1], 3);
     cr_assert_eq(farm_stats_get(&table.stats.return_mean), (12 - 0.5) / 2);
     cr_assert_float_eq(farm_stats_get(&table.stats.return_std), 6.25, 1e-9);
     cr_assert_eq(farm_stats_get(&table.stats.length_mean), 2.5);
     cr_assert_eq(table.stats.bad_values, 0);
-    tear_down(&table);
 }
 
 Test(learner, a_lost_life_keeps_adding_to_the_game) {
-    struct table table;
-    set_up(&table);
-    step(&table, FIRST, 0, FIRST, 0);
-    step(&table, 0, 1, 0, 0);
-    step(&table, LIFE_LOST, 2, 0, 0);
-    expect(&table, 4, 0);
-    step(&table, FIRST, 0, 0, 0);
-    step(&table, 0, 4, 0, 0);
-    step(&table, GAME_OVER, 8, 0, 0);
-    expect(&table, 9, 1);
-    cr_assert_eq(return_of(&table, 0), 15);
+    step(FIRST, 0, FIRST, 0);
+    step(0, 1, 0, 0);
+    step(LIFE_LOST, 2, 0, 0);
+    expect(4, 0);
+    step(FIRST, 0, 0, 0);
+    step(0, 4, 0, 0);
+    step(GAME_OVER, 8, 0, 0);
+    expect(9, 1);
+    cr_assert_eq(return_of(0), 15);
     cr_assert_eq(table.stats.lengths[0], 4);
-    step(&table, FIRST, 0, 0, 0);
-    step(&table, GAME_OVER, 3, 0, 0);
-    cr_assert_eq(return_of(&table, 1), 3, "the next game starts from nothing");
-    tear_down(&table);
+    step(FIRST, 0, 0, 0);
+    step(GAME_OVER, 3, 0, 0);
+    cr_assert_eq(return_of(1), 3, "the next game starts from nothing");
 }
 
 Test(learner, an_abandoned_episode_has_no_return) {
-    struct table table;
-    set_up(&table);
-    step(&table, FIRST, 0, FIRST, 0);
-    step(&table, 0, 100, 0, 0);
-    step(&table, FIRST, 0, FIRST, 0); // a new actor
-    expect(&table, 2, 0);
-    step(&table, GAME_OVER, 1, 0, 0);
-    expect(&table, 4, 1);
-    cr_assert_eq(return_of(&table, 0), 1);
+    step(FIRST, 0, FIRST, 0);
+    step(0, 100, 0, 0);
+    step(FIRST, 0, FIRST, 0); // a new actor
+    expect(2, 0);
+    step(GAME_OVER, 1, 0, 0);
+    expect(4, 1);
+    cr_assert_eq(return_of(0), 1);
     cr_assert_eq(table.stats.lengths[0], 1);
-    tear_down(&table);
 }
 
 Test(learner, what_makes_no_sense_is_counted_and_not_added) {
-    struct table table;
-    set_up(&table);
-    step(&table, FIRST, 0, FIRST, 0);
-    step(&table, 0, NAN, 0, 1);
-    step(&table, 0, INFINITY, 0x20, 1);
-    step(&table, 0, -INFINITY, 0x80 | GAME_OVER, 1);
+    step(FIRST, 0, FIRST, 0);
+    step(0, NAN, 0, 1);
+    step(0, INFINITY, 0x20, 1);
+    step(0, -INFINITY, 0x80 | GAME_OVER, 1);
     cr_assert_eq(table.stats.bad_values, 5);
-    expect(&table, 1, 0);
-    step(&table, GAME_OVER, 2, GAME_OVER, 2);
-    expect(&table, 3, 2);
-    cr_assert_eq(return_of(&table, 0), 2);
-    cr_assert_eq(return_of(&table, 1), 3);
-    tear_down(&table);
+    expect(1, 0);
+    step(GAME_OVER, 2, GAME_OVER, 2);
+    expect(3, 2);
+    cr_assert_eq(return_of(0), 2);
+    cr_assert_eq(return_of(1), 3);
 }
 
-static float *obs_of(const struct table *table, uint64_t n, uint32_t env) {
-    return farm_lane_obs(&table->ring.actor.lanes[0], 0, n, env);
+static float *obs_of(uint64_t n, uint32_t env) {
+    return farm_lane_obs(&table.ring.actor.lanes[0], 0, n, env);
 }
 
 Test(learner, a_step_is_what_it_was_when_it_was_taken_in) {
-    struct table table;
-    set_up(&table);
-    *obs_of(&table, 0, 0) = 0.25f;
-    *obs_of(&table, 0, 1) = 0.5f;
-    step(&table, FIRST, 0, FIRST, 0);
-    *obs_of(&table, 1, 0) = 0.75f;
-    *obs_of(&table, 1, 1) = -0.5f;
-    step(&table, 0, 3, GAME_OVER, 4);
+    *obs_of(0, 0) = 0.25f;
+    *obs_of(0, 1) = 0.5f;
+    step(FIRST, 0, FIRST, 0);
+    *obs_of(1, 0) = 0.75f;
+    *obs_of(1, 1) = -0.5f;
+    step(0, 3, GAME_OVER, 4);
     const struct farm_lane *ours = table.lanes.lanes[0].lane;
     for (int turn = 0; turn < 2; turn++) {
         cr_assert_eq(*(float *)farm_lane_obs(ours, 0, 0, 1), 0.5f);
@@ -174,7 +160,6 @@ Test(learner, a_step_is_what_it_was_when_it_was_taken_in) {
         struct farm_ring *actor = &table.ring.actor; // now everything is something else
         memset((char *)actor->up.header + actor->layout.up_arrays, 0xff, actor->up.bytes - actor->layout.up_arrays);
     }
-    tear_down(&table);
 }
 
 Test(learner, numbers_that_no_network_survives_make_no_sense) {
@@ -189,14 +174,12 @@ Test(learner, numbers_that_no_network_survives_make_no_sense) {
         {0, 0, TRUNCATED, 1},    {0, 0, FIRST | LAST, 0},   {0, 0, FIRST | GAME_END, 1},
         {-0.0f, -0.0f, 0xff, 1}, {1e-42f, 1e-42f, LAST, 0}, {0, 0, LAST | TRUNCATED | GAME_END, 0},
     };
-    struct table table;
-    set_up(&table);
-    step(&table, FIRST, 0, FIRST, 0);
+    step(FIRST, 0, FIRST, 0);
     for (size_t i = 0; i < sizeof steps / sizeof *steps; i++) {
         const uint64_t n = table.n, before = table.stats.bad_values;
-        *obs_of(&table, n, 0) = steps[i].obs;
-        *obs_of(&table, n, 1) = 7;
-        step(&table, steps[i].flags, steps[i].reward, 0, 1);
+        *obs_of(n, 0) = steps[i].obs;
+        *obs_of(n, 1) = 7;
+        step(steps[i].flags, steps[i].reward, 0, 1);
         cr_assert_eq(table.stats.bad_values - before, steps[i].bad, "case %zu", i);
         const struct farm_lane *ours = table.lanes.lanes[0].lane;
         const bool bad = steps[i].bad > 0;
@@ -209,14 +192,11 @@ Test(learner, numbers_that_no_network_survives_make_no_sense) {
         cr_assert_eq(farm_lane_reward(ours, n)[1], 1);
         cr_assert_eq(farm_lane_flags(ours, n)[1], 0);
     }
-    tear_down(&table);
 }
 
 Test(learner, a_counter_that_cannot_be_is_not_believed_and_counted_once_a_life) {
     const uint64_t lies[] = {0, 1, 4, 5, 3 + STEPS, 1ull << 63, UINT64_MAX - 1, UINT64_MAX};
-    struct table table;
-    set_up(&table);
-    for (int n = 0; n < 2; n++) step(&table, n ? 0 : FIRST, 0, n ? 0 : FIRST, 0);
+    for (int n = 0; n < 2; n++) step(n ? 0 : FIRST, 0, n ? 0 : FIRST, 0);
     struct farm_learner_lane *ours = &table.lanes.lanes[0];
     for (uint64_t generation = 0; generation < 2; generation++) {
         farm_store_release(&table.ring.made.lanes[0].down->generation, generation);
@@ -228,79 +208,66 @@ Test(learner, a_counter_that_cannot_be_is_not_believed_and_counted_once_a_life) 
     }
     farm_store_release(&table.ring.actor.lanes[0].up->produced, 2);
     cr_assert_not(farm_lanes_take_in(ours, 0, &table.stats), "nothing is published");
-    step(&table, 0, 1, 0, 1);
+    step(0, 1, 0, 1);
     cr_assert_eq(table.stats.bad_values, 2, "and with a counter that can be, the lane goes on");
-    expect(&table, 4, 0);
-    tear_down(&table);
+    expect(4, 0);
 }
 
 Test(learner, a_step_waits_until_training_has_let_go_of_its_slot) {
-    struct table table;
-    set_up(&table);
     struct farm_learner_lane *ours = &table.lanes.lanes[0];
-    for (int n = 0; n < STEPS; n++) step(&table, FIRST, 0, FIRST, 0);
+    for (int n = 0; n < STEPS; n++) step(FIRST, 0, FIRST, 0);
     farm_lane_release(ours->lane, 0); // as if nothing had been
     farm_lane_actor_publish(&table.ring.actor.lanes[0]);
     cr_assert_not(farm_lanes_take_in(ours, 0, &table.stats), "an honest actor would have waited");
     farm_lane_release(ours->lane, 1);
     cr_assert(farm_lanes_take_in(ours, 0, &table.stats));
     cr_assert_eq(table.stats.bad_values, 0);
-    tear_down(&table);
 }
 
 Test(learner, a_game_whose_end_made_no_sense_has_no_return) {
-    struct table table;
-    set_up(&table);
-    step(&table, FIRST, 0, FIRST, 0);
-    step(&table, 0, 50, 0, 0);
-    step(&table, GAME_OVER, NAN, 0, 0);
-    step(&table, FIRST, 0, 0, 0);
-    step(&table, GAME_OVER, 1, 0, 0);
-    expect(&table, 6, 1);
-    cr_assert_eq(return_of(&table, 0), 1);
-    tear_down(&table);
+    step(FIRST, 0, FIRST, 0);
+    step(0, 50, 0, 0);
+    step(GAME_OVER, NAN, 0, 0);
+    step(FIRST, 0, 0, 0);
+    step(GAME_OVER, 1, 0, 0);
+    expect(6, 1);
+    cr_assert_eq(return_of(0), 1);
 }
 
 Test(learner, means_are_over_the_last_hundred_games) {
-    struct table table;
-    set_up(&table);
-    step(&table, FIRST, 0, FIRST, 0);
+    step(FIRST, 0, FIRST, 0);
     for (int game = 0; game < 150; game++) {
-        step(&table, GAME_OVER, (float)game, 0, 0);
-        step(&table, FIRST, 0, 0, 0);
+        step(GAME_OVER, (float)game, 0, 0);
+        step(FIRST, 0, 0, 0);
     }
     cr_assert_eq(table.stats.episodes, 150);
     cr_assert_float_eq(farm_stats_get(&table.stats.return_mean), (50 + 149) / 2.0, 1e-9);
-    tear_down(&table);
 }
 
 Test(learner, the_quota_keeps_short_games_from_crowding_out_long_ones) {
-    struct table table;
-    set_up(&table);
     table.quota = true;
     farm_lanes_set_quota(&table.lanes, 3); // two of environment 0, one of environment 1
-    step(&table, FIRST, 0, FIRST, 0);
+    step(FIRST, 0, FIRST, 0);
     for (int game = 0; game < 5; game++) {
-        step(&table, GAME_OVER, 1, 0, 0);
-        step(&table, FIRST, 0, 0, 0);
+        step(GAME_OVER, 1, 0, 0);
+        step(FIRST, 0, 0, 0);
     }
     cr_assert_eq(table.stats.episodes, 2, "environment 0 may count twice");
-    step(&table, 0, 0, GAME_OVER, 10);
+    step(0, 0, GAME_OVER, 10);
     cr_assert_eq(table.stats.episodes, 3);
     cr_assert_float_eq(farm_stats_get(&table.stats.return_mean), 12 / 3.0, 1e-9);
     cr_assert_float_eq(farm_stats_get(&table.stats.return_std), sqrt((1 + 1 + 100) / 3.0 - 16), 1e-9);
-    step(&table, 0, 0, FIRST, 0);
-    step(&table, GAME_OVER, 1, GAME_OVER, 10);
+    step(0, 0, FIRST, 0);
+    step(GAME_OVER, 1, GAME_OVER, 10);
     cr_assert_eq(table.stats.episodes, 3);
-    tear_down(&table);
 }
 
-static void come_back(struct table *table) {
-    farm_lanes_close(&table->lanes);
-    open_learner(table);
-    const struct farm_lane *ours = table->lanes.lanes[0].lane, *theirs = &table->ring.actor.lanes[0];
-    cr_assert_eq(table->lanes.lanes[0].answered, table->n);
-    for (uint64_t n = table->n < STEPS ? 0 : table->n - STEPS; n < table->n; n++)
+static void come_back(void) {
+    farm_lanes_close(&table.lanes);
+    open_learner();
+    const struct farm_lane *ours = table.lanes.lanes[0].lane, *theirs = &table.ring.actor.lanes[0];
+    cr_assert_eq(table.lanes.lanes[0].answered, table.n);
+    for (uint64_t n = table.n < STEPS ? 0 : table.n - STEPS; n < table.n; n++)
         for (uint32_t e = 0; e < WIDTH; e++)
             cr_assert(farm_lane_reward(ours, n)[e] == farm_lane_reward(theirs, n)[e] &&
                           farm_lane_flags(ours, n)[e] == farm_lane_flags(theirs, n)[e] &&
@@ -309,39 +276,33 @@ static void come_back(struct table *table) {
 }
 
 Test(learner, a_learner_that_came_back_in_mid_game_does_not_count_that_game) {
-    struct table table;
-    set_up(&table);
-    step(&table, FIRST, 0, FIRST, 0);
-    step(&table, 0, 10, 0, 20);
-    come_back(&table);
-    step(&table, 0, 1, GAME_OVER, 1);
-    expect(&table, 4, 0);
-    step(&table, GAME_OVER, 1, FIRST, 0);
-    expect(&table, 5, 0);
-    step(&table, FIRST, 0, GAME_OVER, 5);
-    expect(&table, 6, 1);
-    step(&table, GAME_OVER, 6, FIRST, 0);
-    expect(&table, 7, 2);
-    cr_assert_eq(return_of(&table, 0), 5);
-    cr_assert_eq(return_of(&table, 1), 6);
-    tear_down(&table);
+    step(FIRST, 0, FIRST, 0);
+    step(0, 10, 0, 20);
+    come_back();
+    step(0, 1, GAME_OVER, 1);
+    expect(4, 0);
+    step(GAME_OVER, 1, FIRST, 0);
+    expect(5, 0);
+    step(FIRST, 0, GAME_OVER, 5);
+    expect(6, 1);
+    step(GAME_OVER, 6, FIRST, 0);
+    expect(7, 2);
+    cr_assert_eq(return_of(0), 5);
+    cr_assert_eq(return_of(1), 6);
 }
 
 Test(learner, a_learner_that_came_back_between_two_lives_does_not_count_that_game) {
-    struct table table;
-    set_up(&table);
-    step(&table, FIRST, 0, FIRST, 0);
-    step(&table, LIFE_LOST, 10, GAME_OVER, 20);
-    expect(&table, 2, 1);
-    come_back(&table);
-    step(&table, FIRST, 0, FIRST, 0);
-    step(&table, GAME_OVER, 1, GAME_OVER, 2);
-    expect(&table, 4, 2);
-    cr_assert_eq(return_of(&table, 1), 2, "a new game of environment 1, the rest of an old one of environment 0");
-    step(&table, FIRST, 0, FIRST, 0);
-    step(&table, GAME_OVER, 3, 0, 0);
-    cr_assert_eq(return_of(&table, 2), 3);
-    tear_down(&table);
+    step(FIRST, 0, FIRST, 0);
+    step(LIFE_LOST, 10, GAME_OVER, 20);
+    expect(2, 1);
+    come_back();
+    step(FIRST, 0, FIRST, 0);
+    step(GAME_OVER, 1, GAME_OVER, 2);
+    expect(4, 2);
+    cr_assert_eq(return_of(1), 2, "a new game of environment 1, the rest of an old one of environment 0");
+    step(FIRST, 0, FIRST, 0);
+    step(GAME_OVER, 3, 0, 0);
+    cr_assert_eq(return_of(2), 3);
 }
 
 Test(learner, actors_with_different_environments_are_refused) {
@@ -385,13 +346,13 @@ struct local_answer {
 
 static const struct local_answer GOOD = {{1, 2}, {-INFINITY, 0.5f, -2, -INFINITY, 1e9f}, 3, {4, 5}, 9};
 
-static void write_local(struct table *table, uint32_t env, const struct local_answer *answer) {
-    struct farm_lane *lane = &table->ring.actor.lanes[0];
-    memcpy(farm_lane_action(lane, table->n, env), answer->action, sizeof answer->action);
-    memcpy(farm_lane_policy(lane, table->n, env), answer->policy, sizeof answer->policy);
-    farm_lane_value(lane, table->n)[env] = answer->value;
-    *farm_lane_version(lane, table->n) = answer->version;
-    if (table->n % 2 == 0) memcpy(farm_lane_answer_at(lane, 4, table->n, env), answer->state, sizeof answer->state);
+static void write_local(uint32_t env, const struct local_answer *answer) {
+    struct farm_lane *lane = &table.ring.actor.lanes[0];
+    memcpy(farm_lane_action(lane, table.n, env), answer->action, sizeof answer->action);
+    memcpy(farm_lane_policy(lane, table.n, env), answer->policy, sizeof answer->policy);
+    farm_lane_value(lane, table.n)[env] = answer->value;
+    *farm_lane_version(lane, table.n) = answer->version;
+    if (table.n % 2 == 0) memcpy(farm_lane_answer_at(lane, 4, table.n, env), answer->state, sizeof answer->state);
 }
 
 static void expect_taken_in(const struct farm_lane *ours, uint64_t n, uint32_t env, const struct local_answer *answer) {
@@ -424,15 +385,15 @@ Test(learner, an_answer_that_makes_no_sense_makes_its_step_senseless) {
         {CHANGED(version = 10), true, 1},        {CHANGED(version = UINT64_MAX), true, 1},
     };
     const struct farm_ring_spec spec = local_spec();
-    struct table table;
-    set_up_spec(&table, &spec);
+    tear_down();
+    set_up_spec(&spec);
     table.newest = 9;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         const uint64_t n = table.n, before = table.stats.bad_values; // even: the state is looked at
         const struct farm_lane *ours = table.lanes.lanes[0].lane;
-        write_local(&table, 1, &GOOD);
-        write_local(&table, 0, &cases[i].answer);
-        step(&table, 0, 1, 0, 1);
+        write_local(1, &GOOD);
+        write_local(0, &cases[i].answer);
+        step(0, 1, 0, 1);
         cr_assert_eq(table.stats.bad_values - before, cases[i].bad, "case %zu", i);
         for (uint32_t e = 0; e < 2; e++)
             cr_assert_eq(farm_lane_flags(ours, n)[e], e == 0 || cases[i].both ? FIRST | LAST | FARM_STEP_SENSELESS : 0,
@@ -441,14 +402,13 @@ Test(learner, an_answer_that_makes_no_sense_makes_its_step_senseless) {
         const int32_t *action = farm_lane_action(ours, n, 0);
         cr_assert(action[0] >= 0 && action[0] < 2 && action[1] >= 0 && action[1] < 3 &&
                   *farm_lane_version(ours, n) <= 9);
-        write_local(&table, 0, &GOOD);
-        write_local(&table, 1, &GOOD);
+        write_local(0, &GOOD);
+        write_local(1, &GOOD);
         if (cases[i].answer.state[1] != 5) // it belongs to even steps only
             *(float *)farm_lane_answer_at(&table.ring.actor.lanes[0], 4, table.n, 0) = NAN;
-        step(&table, 0, 1, 0, 1);
+        step(0, 1, 0, 1);
         cr_assert_eq(table.stats.bad_values - before, cases[i].bad, "the step after case %zu", i);
     }
-    tear_down(&table);
 }
 
 Test(learner, continuous_actions_and_their_distributions_are_numbers) {
@@ -456,28 +416,27 @@ Test(learner, continuous_actions_and_their_distributions_are_numbers) {
     spec.env.action = (struct farm_action_spec){.kind = FARM_ACTION_CONTINUOUS, .dims = 1, .high = {1}};
     farm_ring_spec_answers(&spec);
     const float rows[][3] = {{0.5f, 0, -1}, {2, 0, -1}, {NAN, 0, 0}, {0, NAN, 0}, {0, 0, -INFINITY}};
-    struct table table;
-    set_up_spec(&table, &spec);
+    tear_down();
+    set_up_spec(&spec);
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         memcpy(farm_lane_action(&table.ring.actor.lanes[0], table.n, 0), rows[i], sizeof(float));
         memcpy(farm_lane_policy(&table.ring.actor.lanes[0], table.n, 0), rows[i] + 1, 2 * sizeof(float));
-        step(&table, 0, 1, 0, 1);
+        step(0, 1, 0, 1);
         cr_assert_eq(table.stats.bad_values, i < 2 ? 0 : i - 1, "case %zu", i);
     }
-    tear_down(&table);
 }
 
 // All that is published, until a counter lies; answers are what they were when they were taken in.
 Test(learner, steps_of_an_actor_that_answers_itself_are_taken_in_as_far_as_there_is_room) {
     const struct farm_ring_spec spec = local_spec();
-    struct table table;
-    set_up_spec(&table, &spec);
+    tear_down();
+    set_up_spec(&spec);
     struct farm_learner_lane *ours = &table.lanes.lanes[0];
     struct farm_lane *lane = &table.ring.actor.lanes[0];
     for (table.n = 0; table.n < STEPS; table.n++) {
         struct local_answer answer = GOOD;
         answer.value = (float)table.n;
-        for (uint32_t e = 0; e < WIDTH; e++) write_local(&table, e, &answer);
+        for (uint32_t e = 0; e < WIDTH; e++) write_local(e, &answer);
         farm_lane_actor_publish(lane);
     }
     for (uint64_t n = 0; n < STEPS; n++) {
@@ -499,20 +458,16 @@ Test(learner, steps_of_an_actor_that_answers_itself_are_taken_in_as_far_as_there
     memset((char *)table.ring.actor.up.header + table.ring.actor.layout.up_arrays, 0xff,
            table.ring.actor.up.bytes - table.ring.actor.layout.up_arrays);
     for (uint64_t n = 1; n < STEPS; n++) cr_assert_eq(farm_lane_value(ours->lane, n)[1], (float)n);
-    tear_down(&table);
 }
 
 Test(learner, another_actor_s_game_does_not_inherit_what_the_old_one_won_before_a_lost_life) {
-    struct table table;
-    set_up(&table);
-    step(&table, FIRST, 0, FIRST, 0);
-    step(&table, LIFE_LOST, 3, 0, 0);
+    step(FIRST, 0, FIRST, 0);
+    step(LIFE_LOST, 3, 0, 0);
     farm_store_release(&table.ring.made.lanes[0].down->generation,
                        1); // as the supervisor does before a new actor starts
-    step(&table, FIRST, 0, FIRST, 0);
-    step(&table, GAME_OVER, 4, 0, 0);
-    expect(&table, 4, 1);
-    cr_assert_eq(return_of(&table, 0), 4);
+    step(FIRST, 0, FIRST, 0);
+    step(GAME_OVER, 4, 0, 0);
+    expect(4, 1);
+    cr_assert_eq(return_of(0), 4);
     cr_assert_eq(table.stats.lengths[0], 1);
-    tear_down(&table);
 }
