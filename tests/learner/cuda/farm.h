@@ -9,8 +9,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "../../support/learner.h"
 #include "access.h"
-#include "algo/vtrace.h"
 #include "kernels/random.h"
 #include "learner/backend.h"
 #include "learner/cuda/backend.h"
@@ -46,6 +46,8 @@ static inline struct setting usual(bool frames) {
                             .shards = 1,
                             .spin_ns = 1000};
 }
+
+static unsigned farms_open; // in this process
 
 struct farm {
     struct setting setting;
@@ -83,38 +85,29 @@ struct record {
 
 static inline struct farm_learner_config learner_of(struct farm *farm) {
     const struct setting *s = &farm->setting;
-    const struct farm_net_io frames = {
-        .frame_channels = 1, .height = SIDE, .width = SIDE, .stack = FRAME_STACK, .actions = ACTIONS};
-    const struct farm_net_io flat = {.stack = 1, .flat = FLAT, .actions = ACTIONS};
-    return (struct farm_learner_config){.stats = &farm->stats,
-                                        .seed = 7,
-                                        .io = s->frames ? frames : flat,
-                                        .algo = {.unroll = UNROLL,
-                                                 .batch = s->batch,
-                                                 .stack = s->frames ? FRAME_STACK : 1,
-                                                 .algo = &farm_vtrace,
-                                                 .option = {[FARM_VTRACE_DISCOUNT] = 0.95f,
-                                                            [FARM_VTRACE_ENTROPY_COST] = 0.01f,
-                                                            [FARM_VTRACE_BASELINE_COST] = 0.5f,
-                                                            [FARM_VTRACE_RHO_CLIP] = 1,
-                                                            [FARM_VTRACE_C_CLIP] = 1,
-                                                            [FARM_VTRACE_PG_RHO_CLIP] = 1,
-                                                            [FARM_VTRACE_LAMBDA] = 0.9f},
-                                                 .reward_scale = s->reward != 0 ? 3e38 : 0.5,
-                                                 .optimiser = FARM_OPTIMISER_ADAM,
-                                                 .grad_norm_clip = 2,
-                                                 .adam_beta1 = 0.9,
-                                                 .adam_beta2 = 0.999,
-                                                 .adam_epsilon = 1e-4,
-                                                 .loss_sum = !s->loss_mean},
-                                        .precision = s->precision,
-                                        .train_threads = 1,
-                                        .infer_batch_max = s->infer_batch_max,
-                                        .micro_batch = s->micro_batch,
-                                        .spin_ns = s->spin_ns,
-                                        .memory_node = -1,
-                                        .mirror = s->mirror,
-                                        .frames_per_step = 1};
+    struct farm_learner_config learner = test_learner_config(FLAT, ACTIONS, UNROLL);
+    struct farm_algo_config *algo = &learner.algo;
+    if (s->frames) {
+        learner.io = (struct farm_net_io){
+            .frame_channels = 1, .height = SIDE, .width = SIDE, .stack = FRAME_STACK, .actions = ACTIONS};
+        algo->stack = FRAME_STACK;
+    }
+    algo->batch = s->batch;
+    algo->option[FARM_VTRACE_DISCOUNT] = 0.95f;
+    algo->option[FARM_VTRACE_LAMBDA] = 0.9f;
+    algo->reward_scale = s->reward != 0 ? 3e38 : 0.5;
+    algo->grad_norm_clip = 2;
+    algo->adam_epsilon = 1e-4;
+    algo->loss_sum = !s->loss_mean;
+    learner.stats = &farm->stats;
+    learner.seed = 7;
+    learner.precision = s->precision;
+    learner.infer_batch_max = s->infer_batch_max;
+    learner.micro_batch = s->micro_batch;
+    learner.spin_ns = s->spin_ns;
+    learner.memory_node = -1;
+    learner.mirror = s->mirror;
+    return learner;
 }
 
 static inline struct farm_net_spec spec_of(bool frames) {
@@ -165,6 +158,7 @@ static inline void prefer(enum farm_standin_way way) {
 
 static inline struct farm *open_farm(struct setting setting) {
     struct farm *farm = calloc(1, sizeof *farm);
+    farms_open++;
     farm->setting = setting;
     prefer(setting.crosses);
     farm->spec = spec_of(setting.frames);
@@ -210,6 +204,21 @@ static inline void must_open_backend(struct farm *farm, const struct farm_backen
     if (ops == &farm_backend_cuda) expect_crossing(farm);
 }
 
+static inline struct farm *open_ready(struct setting setting) {
+    struct farm *farm = open_farm(setting);
+    must_open_backend(farm, &farm_backend_cuda);
+    return farm;
+}
+
+static inline void expect_nothing_left(void) {
+    const struct farm_standin_account a = farm_standin_account();
+    cr_assert_eq(a.allocations + a.pinned + a.registered + a.streams + a.events + a.graphs + a.graph_execs, 0,
+                 "left behind: %lu allocations, %lu pinned, %lu registered, %lu streams, %lu events, %lu graphs, %lu "
+                 "instances",
+                 a.allocations, a.pinned, a.registered, a.streams, a.events, a.graphs, a.graph_execs);
+}
+
+// The last farm that is closed leaves nothing of the GPU taken.
 static inline void close_farm(struct farm *farm) {
     if (farm->backend) farm->ops->destroy(farm->backend);
     farm_lanes_close(&farm->lanes);
@@ -218,6 +227,7 @@ static inline void close_farm(struct farm *farm) {
         farm_ring_close(&farm->made[r]);
     }
     free(farm);
+    if (--farms_open == 0) expect_nothing_left();
 }
 
 // ---- what the actors and the learner's loop would do ----
@@ -367,6 +377,12 @@ static inline enum farm_status update(struct farm *farm, struct farm_pass_stats 
     return update_and(farm, false, stats);
 }
 
+static inline struct farm_pass_stats must_update(struct farm *farm) {
+    struct farm_pass_stats stats;
+    cr_assert_eq(update(farm, &stats), FARM_OK, "%s", farm->err.message);
+    return stats;
+}
+
 static inline float *params_now(struct farm *farm) {
     const struct farm_backend_state state = farm->ops->state(farm->backend);
     return farm_backend_vector(&state, "");
@@ -501,14 +517,6 @@ static inline void expect_ahead_agrees(struct setting setting) {
     forget(after);
 }
 
-static inline void expect_nothing_left(void) {
-    const struct farm_standin_account a = farm_standin_account();
-    cr_assert_eq(a.allocations + a.pinned + a.registered + a.streams + a.events + a.graphs + a.graph_execs, 0,
-                 "left behind: %lu allocations, %lu pinned, %lu registered, %lu streams, %lu events, %lu graphs, %lu "
-                 "instances",
-                 a.allocations, a.pinned, a.registered, a.streams, a.events, a.graphs, a.graph_execs);
-}
-
 // What happens between the steps of a farm, which has its backend and is closed here, changes no number: those are
 // `steady`'s.
 static inline void expect_steady(struct farm *farm, void (*between)(struct farm *), struct record *steady,
@@ -517,7 +525,6 @@ static inline void expect_steady(struct farm *farm, void (*between)(struct farm 
     struct record *record = run(farm);
     close_farm(farm);
     expect_same(record, steady, what);
-    expect_nothing_left();
     forget(record);
     forget(steady);
 }
@@ -525,9 +532,168 @@ static inline void expect_steady(struct farm *farm, void (*between)(struct farm 
 static inline void expect_what_the_cpu_does(struct setting setting) {
     struct record *theirs = run_alone(setting, &farm_backend_cpu), *ours = run_alone(setting, &farm_backend_cuda);
     expect_near(ours, theirs);
-    expect_nothing_left();
     forget(ours);
     forget(theirs);
+}
+
+// ---- what holds of one GPU and of several ----
+
+// Frames that the network sees in one window: each step's stack, as far as its episode goes back.
+static inline uint64_t frames_seen(uint32_t lane, uint32_t env, uint64_t start) {
+    uint64_t seen = 0;
+    for (uint64_t n = start; n <= start + UNROLL; n++)
+        for (uint64_t k = 0; k < FRAME_STACK; k++) {
+            seen++;
+            if (is_first(lane, env, n - k)) break;
+        }
+    return seen;
+}
+
+// Frames that the updates read of the registered rings.
+static inline uint64_t frames_trained(enum farm_mirror mirror, uint64_t updates) {
+    uint64_t seen = 0;
+    if (mirror == FARM_MIRROR_FULL) return 0;
+    if (mirror == FARM_MIRROR_WINDOW) // whole windows; before the first step there is nothing
+        return ENVIRONMENTS * (updates * (UNROLL + FRAME_STACK) - (FRAME_STACK - 1));
+    for (uint64_t start = 0; start < updates * UNROLL; start += UNROLL)
+        for (uint32_t lane = 0; lane < LANE_COUNT; lane++)
+            for (uint32_t env = 0; env < WIDTH; env++) seen += frames_seen(lane, env, start);
+    return seen;
+}
+
+static inline void expect_read(const uint64_t *read, enum farm_standin_way by, uint64_t bytes, const char *who) {
+    for (int way = 0; way < FARM_STANDIN_WAYS; way++) {
+        if (way == FARM_STANDIN_LOADS && !farm_standin_sees_loads) continue;
+        const uint64_t expected = way == (int)by ? bytes : 0;
+        cr_assert_eq(read[way], expected, "%s has read %lu bytes of the rings by way %d, not %lu", who, read[way], way,
+                     expected);
+    }
+}
+
+// What was read of the rings, as the stand-in has seen it, and as the backend counts it.
+static inline void expect_crossings(const struct record *record, struct setting setting) {
+    const uint64_t bytes = SIDE * SIDE, inferred = (uint64_t)ROUNDS * ENVIRONMENTS * bytes;
+    const uint64_t trained = frames_trained(setting.mirror, record->updates) * bytes;
+    const bool by_bulk = setting.crosses == FARM_STANDIN_BULK && setting.mirror == FARM_MIRROR_WINDOW;
+    expect_read(record->inferred, setting.crosses, inferred, "inference");
+    expect_read(record->trained, by_bulk ? FARM_STANDIN_BULK : FARM_STANDIN_LOADS, trained, "training");
+    cr_assert_eq(record->said[0], inferred);
+    cr_assert_eq(record->said[1], trained);
+}
+
+static inline void expect_all_mirrors_agree(struct setting setting) {
+    struct record *full = run_alone(setting, &farm_backend_cuda);
+    if (setting.frames) expect_crossings(full, setting);
+    for (enum farm_mirror mirror = FARM_MIRROR_WINDOW; mirror <= FARM_MIRROR_OFF; mirror++) {
+        setting.mirror = mirror;
+        struct record *other = run_alone(setting, &farm_backend_cuda);
+        expect_same(other, full, mirror == FARM_MIRROR_OFF ? "off" : "window");
+        if (setting.frames) expect_crossings(other, setting);
+        forget(other);
+    }
+    forget(full);
+}
+
+static inline void expect_staged_agrees(struct setting setting, int64_t *refusal) {
+    struct record *registered = run_alone(setting, &farm_backend_cuda);
+    *refusal = 1;
+    for (setting.mirror = FARM_MIRROR_FULL; setting.mirror <= FARM_MIRROR_OFF; setting.mirror++) {
+        struct record *staged = run_alone(setting, &farm_backend_cuda);
+        expect_same(staged, registered, "staged");
+        expect_read(staged->inferred, FARM_STANDIN_LOADS, 0, "inference");
+        expect_read(staged->trained, FARM_STANDIN_LOADS, 0, "training");
+        forget(staged);
+    }
+    forget(registered);
+}
+
+static inline void expect_refused(struct setting setting, enum farm_status status, const char *word) {
+    struct farm *farm = open_farm(setting);
+    const enum farm_status got = open_backend(farm, &farm_backend_cuda);
+    cr_assert_eq(got, status, "%d: %s", (int)got, farm->err.message);
+    cr_assert(strstr(farm->err.message, word) != NULL, "no '%s' in: %s", word, farm->err.message);
+    close_farm(farm);
+}
+
+// An update of `batch` windows, fewer than the setting's.
+static inline void expect_smaller_update(struct setting setting, uint32_t batch) {
+    struct farm *const farms[] = {open_farm(setting), open_farm(setting)};
+    struct farm_pass_stats stats[2];
+    for (int i = 0; i < 2; i++) {
+        must_open_backend(farms[i], i ? &farm_backend_cpu : &farm_backend_cuda);
+        while (farms[i]->n < UNROLL + 1) cr_assert_eq(step(farms[i]), FARM_OK);
+        farms[i]->setting.batch = batch;
+        stats[i] = must_update(farms[i]);
+    }
+    cr_assert_gt(stats[0].terms[FARM_VTRACE_ROWS], 0);
+    cr_assert_eq(stats[0].terms[FARM_VTRACE_ROWS], stats[1].terms[FARM_VTRACE_ROWS]);
+    cr_assert_float_eq(stats[0].grad_norm, stats[1].grad_norm, 1e-3 * stats[1].grad_norm);
+    cr_assert_lt(distance(params_now(farms[0]), params_now(farms[1]), farms[0]->net.parameter_count), 1e-4);
+    for (int i = 0; i < 2; i++) close_farm(farms[i]);
+}
+
+static inline void expect_registered(struct setting setting) {
+    struct farm *farm = open_ready(setting);
+    uint64_t bytes = 0;
+    for (int r = 0; r < RINGS; r++) bytes += farm->lanes.rings[r].up.bytes + farm->lanes.rings[r].down.bytes;
+    cr_assert_eq(farm_standin_account().registered, 2 * RINGS);
+    cr_assert_eq(farm_standin_account().registered_bytes, bytes);
+    const unsigned both = cudaHostRegisterPortable | cudaHostRegisterMapped;
+    for (uint32_t id = 0; id < LANE_COUNT; id++) {
+        const struct farm_cuda_context *context = farm_cuda_backend_context(farm->backend, farm->lanes.lanes[id].shard);
+        const struct farm_lane *lane = farm->lanes.lanes[id].lane;
+        cr_assert_eq(farm_standin_registration(farm_cuda_up(context, id, farm_lane_obs(lane, 0, 0, 0))),
+                     both | cudaHostRegisterReadOnly);
+        cr_assert_eq(farm_standin_registration(farm_cuda_down(context, id, &lane->down->acted)), both);
+    }
+    farm->ops->destroy(farm->backend);
+    farm->backend = NULL;
+    expect_nothing_left();
+    close_farm(farm);
+}
+
+// Put back as another version, it is what the next answers of every GPU come from, and what the next update changes.
+static inline void expect_state_put_back(struct setting setting) {
+    struct farm *farm = open_ready(setting);
+    const size_t count = farm->net.parameter_count, bytes = count * sizeof(float);
+    while (farm->n < 2 * UNROLL + 1) cr_assert_eq(step(farm), FARM_OK);
+    must_update(farm);
+    struct farm_backend_state state = farm->ops->state(farm->backend);
+    cr_assert(state.version == 1 && state.optimiser_step == 1);
+    float *const vectors[] = {state.vectors[0].values, state.vectors[1].values, state.vectors[2].values};
+    float *kept[3], *after[3];
+    for (int v = 0; v < 3; v++) kept[v] = memcpy(malloc(bytes), vectors[v], bytes);
+    must_update(farm);
+    (void)farm->ops->state(farm->backend);
+    for (int v = 0; v < 3; v++) after[v] = memcpy(malloc(bytes), vectors[v], bytes);
+    cr_assert_gt(distance(after[0], kept[0], count), 1e-6);
+    for (int v = 0; v < 3; v++) memcpy(vectors[v], kept[v], bytes);
+    cr_assert_eq(farm->ops->state_changed(farm->backend, 40, 1, &farm->err), FARM_OK);
+    farm->version = 40;
+    cr_assert_eq(step(farm), FARM_OK);
+    for (uint32_t id = 0; id < LANE_COUNT; id++)
+        cr_assert_eq(*farm_lane_version(farm->lanes.lanes[id].lane, farm->n - 1), 40, "lane %u", id);
+    farm->trained -= UNROLL;
+    must_update(farm);
+    cr_assert_eq(farm->ops->state(farm->backend).version, 41);
+    for (int v = 0; v < 3; v++) cr_assert_arr_eq(vectors[v], after[v], bytes, "vector %d", v);
+    for (int v = 0; v < 3; v++) free(kept[v]), free(after[v]);
+    close_farm(farm);
+}
+
+// Whatever is refused first, everything taken before it is given back.
+static inline void expect_given_back(struct setting setting, int64_t parts) {
+    struct farm *farm = open_ready(setting);
+    const int64_t all = (int64_t)(farm_standin_account().device_bytes / setting.shards);
+    farm->ops->destroy(farm->backend);
+    for (int64_t part = 0; part < parts; part++) {
+        farm_standin.memory = all * part / parts;
+        farm->backend = NULL;
+        cr_assert_eq(open_backend(farm, &farm_backend_cuda), FARM_E_LIMIT, "%s", farm->err.message);
+        expect_nothing_left();
+    }
+    farm->backend = NULL;
+    close_farm(farm);
 }
 
 #endif

@@ -32,20 +32,7 @@ Test(cuda_backend, averages_losses_and_takes_all_windows_at_once_as_the_cpu_does
 }
 
 Test(cuda_backend, an_update_that_is_smaller_than_the_batch_is_made_too) {
-    struct farm *ours = open_farm(usual(true)), *theirs = open_farm(usual(true));
-    must_open_backend(ours, &farm_backend_cuda);
-    must_open_backend(theirs, &farm_backend_cpu);
-    struct farm *const farms[] = {ours, theirs};
-    for (int i = 0; i < 2; i++) {
-        struct farm_pass_stats stats;
-        while (farms[i]->n < UNROLL + 1) cr_assert_eq(step(farms[i]), FARM_OK);
-        farms[i]->setting.batch = WIDTH;
-        cr_assert_eq(update(farms[i], &stats), FARM_OK, "%s", farms[i]->err.message);
-    }
-    const size_t count = ours->net.parameter_count;
-    cr_assert_lt(distance(params_now(ours), params_now(theirs), count), 1e-4);
-    close_farm(ours);
-    close_farm(theirs);
+    expect_smaller_update(usual(true), WIDTH);
 }
 
 // ---- mirror, registration ----
@@ -62,63 +49,6 @@ Test(cuda_backend, an_update_that_is_begun_ahead_is_the_same_update) {
     staged.mirror = FARM_MIRROR_WINDOW;
     expect_ahead_agrees(staged);
     expect_nothing_left();
-}
-
-// Frames that the network sees in one window: each step's stack, as far as its episode goes back.
-static uint64_t frames_seen(uint32_t lane, uint32_t env, uint64_t start) {
-    uint64_t seen = 0;
-    for (uint64_t n = start; n <= start + UNROLL; n++)
-        for (uint64_t k = 0; k < FRAME_STACK; k++) {
-            seen++;
-            if (is_first(lane, env, n - k)) break;
-        }
-    return seen;
-}
-
-// Frames that the updates read of the registered rings.
-static uint64_t frames_trained(enum farm_mirror mirror, uint64_t updates) {
-    uint64_t seen = 0;
-    if (mirror == FARM_MIRROR_FULL) return 0;
-    if (mirror == FARM_MIRROR_WINDOW) // whole windows; before the first step there is nothing
-        return ENVIRONMENTS * (updates * (UNROLL + FRAME_STACK) - (FRAME_STACK - 1));
-    for (uint64_t start = 0; start < updates * UNROLL; start += UNROLL)
-        for (uint32_t lane = 0; lane < LANE_COUNT; lane++)
-            for (uint32_t env = 0; env < WIDTH; env++) seen += frames_seen(lane, env, start);
-    return seen;
-}
-
-static void expect_read(const uint64_t *read, enum farm_standin_way by, uint64_t bytes, const char *who) {
-    for (int way = 0; way < FARM_STANDIN_WAYS; way++) {
-        if (way == FARM_STANDIN_LOADS && !farm_standin_sees_loads) continue;
-        const uint64_t expected = way == (int)by ? bytes : 0;
-        cr_assert_eq(read[way], expected, "%s has read %lu bytes of the rings by way %d, not %lu", who, read[way], way,
-                     expected);
-    }
-}
-
-// What was read of the rings, as the stand-in has seen it, and as the backend counts it.
-static void expect_crossings(const struct record *record, struct setting setting) {
-    const uint64_t bytes = SIDE * SIDE, inferred = (uint64_t)ROUNDS * ENVIRONMENTS * bytes;
-    const uint64_t trained = frames_trained(setting.mirror, record->updates) * bytes;
-    const bool by_bulk = setting.crosses == FARM_STANDIN_BULK && setting.mirror == FARM_MIRROR_WINDOW;
-    expect_read(record->inferred, setting.crosses, inferred, "inference");
-    expect_read(record->trained, by_bulk ? FARM_STANDIN_BULK : FARM_STANDIN_LOADS, trained, "training");
-    cr_assert_eq(record->said[0], inferred);
-    cr_assert_eq(record->said[1], trained);
-}
-
-static void expect_all_mirrors_agree(struct setting setting) {
-    struct record *full = run_alone(setting, &farm_backend_cuda);
-    if (setting.frames) expect_crossings(full, setting);
-    for (enum farm_mirror mirror = FARM_MIRROR_WINDOW; mirror <= FARM_MIRROR_OFF; mirror++) {
-        setting.mirror = mirror;
-        struct record *other = run_alone(setting, &farm_backend_cuda);
-        expect_same(other, full, mirror == FARM_MIRROR_OFF ? "off" : "window");
-        if (setting.frames) expect_crossings(other, setting);
-        forget(other);
-    }
-    expect_nothing_left();
-    forget(full);
 }
 
 Test(cuda_backend, with_each_mirror_frames_cross_the_bus_as_often_as_it_says_and_no_number_changes) {
@@ -235,21 +165,6 @@ Test(cuda_backend, where_registration_is_refused_the_cost_of_copies_is_measured_
     cr_assert_geq(microseconds_of(text, "both together"), (double)slow_us, "%s", text);
     (void)microseconds_of(text, "one copy of as many bytes from pinned memory");
     close_farm(farm);
-    expect_nothing_left();
-}
-
-static void expect_staged_agrees(struct setting setting, int64_t *refusal) {
-    struct record *registered = run_alone(setting, &farm_backend_cuda);
-    *refusal = 1;
-    for (setting.mirror = FARM_MIRROR_FULL; setting.mirror <= FARM_MIRROR_OFF; setting.mirror++) {
-        struct record *staged = run_alone(setting, &farm_backend_cuda);
-        expect_same(staged, registered, "staged");
-        expect_read(staged->inferred, FARM_STANDIN_LOADS, 0, "inference");
-        expect_read(staged->trained, FARM_STANDIN_LOADS, 0, "training");
-        forget(staged);
-    }
-    expect_nothing_left();
-    forget(registered);
 }
 
 Test(cuda_backend, where_registration_is_refused_frames_are_copied_and_nothing_else_changes) {
@@ -265,24 +180,7 @@ Test(cuda_backend, a_device_that_registers_no_read_only_memory_gets_copies_of_ob
 }
 
 Test(cuda_backend, everything_is_registered_while_it_runs_and_nothing_afterwards) {
-    struct farm *farm = open_farm(usual(true));
-    must_open_backend(farm, &farm_backend_cuda);
-    uint64_t bytes = 0;
-    for (int r = 0; r < RINGS; r++) bytes += farm->lanes.rings[r].up.bytes + farm->lanes.rings[r].down.bytes;
-    cr_assert_eq(farm_standin_account().registered, 2 * RINGS);
-    cr_assert_eq(farm_standin_account().registered_bytes, bytes);
-    const struct farm_cuda_context *context = farm_cuda_backend_context(farm->backend, 0);
-    const unsigned both = cudaHostRegisterPortable | cudaHostRegisterMapped;
-    for (uint32_t id = 0; id < LANE_COUNT; id++) {
-        const struct farm_lane *lane = farm->lanes.lanes[id].lane;
-        cr_assert_eq(farm_standin_registration(farm_cuda_up(context, id, farm_lane_obs(lane, 0, 0, 0))),
-                     both | cudaHostRegisterReadOnly);
-        cr_assert_eq(farm_standin_registration(farm_cuda_down(context, id, &lane->down->acted)), both);
-    }
-    farm->ops->destroy(farm->backend);
-    farm->backend = NULL;
-    expect_nothing_left();
-    close_farm(farm);
+    expect_registered(usual(true));
 }
 
 // A ring that goes while the other one is served, and comes back: what is not registered or mirrored meanwhile, is.
@@ -302,8 +200,7 @@ static void absence(struct farm *farm) {
 
 static void expect_absence_changes_nothing(struct setting setting) {
     struct record *steady = run_alone(setting, &farm_backend_cuda);
-    struct farm *farm = open_farm(setting);
-    must_open_backend(farm, &farm_backend_cuda);
+    struct farm *farm = open_ready(setting);
     expect_steady(farm, absence, steady, "a ring that comes and goes");
 }
 
@@ -332,8 +229,7 @@ static void expect_turned_away(struct farm *farm, const char *why) {
 }
 
 Test(cuda_backend, a_ring_that_finds_no_room_is_refused_and_leaves_nothing_behind) {
-    struct farm *farm = open_farm(usual(true));
-    must_open_backend(farm, &farm_backend_cuda);
+    struct farm *farm = open_ready(usual(true));
     cr_assert_eq(step(farm), FARM_OK);
     farm->ops->leave(farm->backend, 1);
     const int64_t memory = farm_standin.memory;
@@ -346,7 +242,6 @@ Test(cuda_backend, a_ring_that_finds_no_room_is_refused_and_leaves_nothing_behin
     cr_assert_eq(farm->ops->join(farm->backend, 1, &farm->err), FARM_OK, "%s", farm->err.message);
     cr_assert_eq(step(farm), FARM_OK, "%s", farm->err.message);
     close_farm(farm);
-    expect_nothing_left();
 }
 
 Test(cuda_backend, segments_are_registered_in_pieces_and_addressed_as_a_whole) {
@@ -454,7 +349,6 @@ static struct farm_standin_stream busy_one(const struct farm_standin_stream *bef
 Test(cuda_backend, inference_has_a_stream_of_the_highest_priority_and_training_one_of_the_lowest) {
     struct farm *farm = open_farm(usual(true));
     struct farm_standin_stream before[STREAMS_MAX];
-    struct farm_pass_stats stats;
     int least, greatest;
     must_open_backend(farm, &farm_backend_cuda);
     cr_assert_eq(cudaDeviceGetStreamPriorityRange(&least, &greatest), cudaSuccess);
@@ -464,7 +358,7 @@ Test(cuda_backend, inference_has_a_stream_of_the_highest_priority_and_training_o
     cr_assert_eq(step(farm), FARM_OK);
     const struct farm_standin_stream inference = busy_one(before, count);
     count = farm_standin_streams(before, STREAMS_MAX);
-    cr_assert_eq(update(farm, &stats), FARM_OK);
+    must_update(farm);
     const struct farm_standin_stream training = busy_one(before, count);
     cr_assert_eq(inference.priority, greatest);
     cr_assert_eq(training.priority, least);
@@ -480,8 +374,7 @@ Test(cuda_backend, inference_has_a_graph_for_each_size_of_its_ladder) {
     for (int i = 0; i < 2; i++) {
         struct setting setting = usual(true);
         setting.infer_batch_max = most[i];
-        struct farm *farm = open_farm(setting);
-        must_open_backend(farm, &farm_backend_cuda);
+        struct farm *farm = open_ready(setting);
         cr_assert_eq(farm_standin_account().graph_execs, 2 * rungs[i] + 3);
         close_farm(farm);
     }
@@ -502,8 +395,7 @@ static uint64_t threads_of(struct farm *farm, uint32_t environments) {
 }
 
 Test(cuda_backend, a_batch_takes_the_smallest_size_of_the_ladder_that_holds_it) {
-    struct farm *farm = open_farm(usual(true));
-    must_open_backend(farm, &farm_backend_cuda);
+    struct farm *farm = open_ready(usual(true));
     cr_assert_eq(step(farm), FARM_OK);
     const uint64_t one = threads_of(farm, 1), two = threads_of(farm, 2), four = threads_of(farm, 4);
     cr_assert_lt(one, two);
@@ -517,13 +409,11 @@ Test(cuda_backend, a_batch_takes_the_smallest_size_of_the_ladder_that_holds_it) 
 // Pieces of work of an update in so many passes.
 static uint64_t works_of(uint32_t micro_batch) {
     struct setting setting = usual(true);
-    struct farm_pass_stats stats;
     setting.micro_batch = micro_batch;
-    struct farm *farm = open_farm(setting);
-    must_open_backend(farm, &farm_backend_cuda);
+    struct farm *farm = open_ready(setting);
     while (farm->n < UNROLL + 1) cr_assert_eq(step(farm), FARM_OK);
     const uint64_t before = farm_standin_account().works;
-    cr_assert_eq(update(farm, &stats), FARM_OK);
+    must_update(farm);
     const uint64_t works = farm_standin_account().works - before;
     close_farm(farm);
     return works;
@@ -542,40 +432,13 @@ Test(cuda_backend, an_update_is_made_in_passes_of_micro_batch_windows) {
 // ---- state ----
 
 Test(cuda_backend, a_state_that_is_put_back_goes_on_as_before) {
-    struct farm *farm = open_farm(usual(true));
-    must_open_backend(farm, &farm_backend_cuda);
-    struct farm_pass_stats stats;
-    while (farm->n < 2 * UNROLL + 1) cr_assert_eq(step(farm), FARM_OK);
-    cr_assert_eq(update(farm, &stats), FARM_OK);
-    struct farm_backend_state state = farm->ops->state(farm->backend);
-    cr_assert_eq(state.version, 1);
-    cr_assert_eq(state.optimiser_step, 1);
-    const size_t bytes = farm->net.parameter_count * sizeof(float);
-    float *const vectors[] = {state.vectors[0].values, state.vectors[1].values, state.vectors[2].values};
-    float *kept[3], *after[3];
-    for (int v = 0; v < 3; v++) kept[v] = memcpy(malloc(bytes), vectors[v], bytes);
-    cr_assert_eq(update(farm, &stats), FARM_OK);
-    (void)farm->ops->state(farm->backend);
-    for (int v = 0; v < 3; v++) after[v] = memcpy(malloc(bytes), vectors[v], bytes);
-    cr_assert_gt(distance(after[0], kept[0], farm->net.parameter_count), 1e-6);
-    for (int v = 0; v < 3; v++) memcpy(vectors[v], kept[v], bytes);
-    cr_assert_eq(farm->ops->state_changed(farm->backend, 1, 1, &farm->err), FARM_OK);
-    farm->version = 1;
-    farm->trained -= UNROLL;
-    cr_assert_eq(update(farm, &stats), FARM_OK);
-    state = farm->ops->state(farm->backend);
-    cr_assert_eq(state.version, 2);
-    for (int v = 0; v < 3; v++) cr_assert_arr_eq(vectors[v], after[v], bytes, "vector %d", v);
-    for (int v = 0; v < 3; v++) free(kept[v]), free(after[v]);
-    close_farm(farm);
+    expect_state_put_back(usual(true));
 }
 
 Test(cuda_backend, a_gradient_that_is_not_finite_changes_nothing) {
     struct setting setting = usual(false);
     setting.reward = 5;
-    struct farm *farm = open_farm(setting);
-    must_open_backend(farm, &farm_backend_cuda);
-    struct farm_pass_stats stats;
+    struct farm *farm = open_ready(setting);
     const size_t bytes = farm->net.parameter_count * sizeof(float);
     float *before = malloc(bytes);
     while (farm->n < 4 * UNROLL + 1) {
@@ -583,7 +446,7 @@ Test(cuda_backend, a_gradient_that_is_not_finite_changes_nothing) {
         if (farm->n <= farm->trained + UNROLL) continue;
         const bool hit = farm->trained + UNROLL >= 9 && farm->trained < 9; // the window with the reward of step 9
         memcpy(before, params_now(farm), bytes);
-        cr_assert_eq(update(farm, &stats), FARM_OK);
+        const struct farm_pass_stats stats = must_update(farm);
         cr_assert_eq(isfinite(stats.grad_norm) != 0, !hit, "update from step %lu: %g", farm->trained, stats.grad_norm);
         const bool same = memcmp(before, params_now(farm), bytes) == 0;
         cr_assert_eq(same, hit);
@@ -621,8 +484,7 @@ static uint64_t answer_again(struct farm *farm) {
 }
 
 Test(cuda_backend, inference_goes_on_while_training_publishes_and_versions_never_fall) {
-    struct farm *farm = open_farm(usual(true));
-    must_open_backend(farm, &farm_backend_cuda);
+    struct farm *farm = open_ready(usual(true));
     while (farm->n < UNROLL + 2) cr_assert_eq(step(farm), FARM_OK); // the newest one is in no window yet
     pthread_t thread;
     void *failed;
@@ -637,7 +499,6 @@ Test(cuda_backend, inference_goes_on_while_training_publishes_and_versions_never
     cr_assert_null(failed, "%s", farm->err.message);
     cr_assert_eq(answer_again(farm), 30);
     close_farm(farm);
-    expect_nothing_left();
 }
 
 static struct {
@@ -660,8 +521,7 @@ static void hold_inference(void) {
 Test(cuda_backend, training_does_not_touch_parameters_that_a_slow_inference_reads) {
     struct setting setting = usual(true);
     setting.infer_batch_max = ENVIRONMENTS; // all lanes at once
-    struct farm *farm = open_farm(setting);
-    must_open_backend(farm, &farm_backend_cuda);
+    struct farm *farm = open_ready(setting);
     while (farm->n < UNROLL + 2) cr_assert_eq(step(farm), FARM_OK);
     float before[ACTIONS], after[ACTIONS];
     const struct farm_lane *lane = farm->lanes.lanes[0].lane;
@@ -681,7 +541,6 @@ Test(cuda_backend, training_does_not_touch_parameters_that_a_slow_inference_read
     cr_assert_eq(answer_again(farm), 2);
     cr_assert_neq(memcmp(farm_lane_policy(lane, farm->n - 1, 0), before, sizeof before), 0);
     close_farm(farm);
-    expect_nothing_left();
 }
 
 // ---- the library ----
@@ -709,15 +568,6 @@ Test(cuda_backend, what_is_no_library_is_refused_with_a_sentence) {
 }
 
 // ---- faults ----
-
-static void expect_refused(struct setting setting, enum farm_status status, const char *word) {
-    struct farm *farm = open_farm(setting);
-    const enum farm_status got = open_backend(farm, &farm_backend_cuda);
-    cr_assert_eq(got, status, "%d: %s", (int)got, farm->err.message);
-    cr_assert(strstr(farm->err.message, word) != NULL, "no '%s' in: %s", word, farm->err.message);
-    expect_nothing_left();
-    close_farm(farm);
-}
 
 Test(cuda_backend, says_that_there_is_no_gpu) {
     farm_standin.devices = 0;
@@ -760,8 +610,7 @@ Test(cuda_backend, takes_a_smaller_mirror_where_memory_is_short_and_says_what_ne
     struct setting setting = usual(true);
     struct record *full = run_alone(setting, &farm_backend_cuda);
     setting.mirror = FARM_MIRROR_OFF;
-    struct farm *farm = open_farm(setting);
-    must_open_backend(farm, &farm_backend_cuda);
+    struct farm *farm = open_ready(setting);
     const int64_t least = (int64_t)farm_standin_account().device_bytes;
     close_farm(farm);
     setting.mirror = FARM_MIRROR_FULL;
@@ -775,8 +624,7 @@ Test(cuda_backend, takes_a_smaller_mirror_where_memory_is_short_and_says_what_ne
 }
 
 static uint64_t device_bytes_of(struct setting setting) {
-    struct farm *farm = open_farm(setting);
-    must_open_backend(farm, &farm_backend_cuda);
+    struct farm *farm = open_ready(setting);
     const uint64_t bytes = farm_standin_account().device_bytes;
     close_farm(farm);
     return bytes;
@@ -793,8 +641,7 @@ Test(cuda_backend, takes_a_smaller_mirror_where_the_libraries_take_what_was_to_s
     farm_standin.memory = (int64_t)(large + large / 32 + 8192);
     farm_standin_libraries.handle_bytes = ((uint64_t)farm_standin.memory - (large + medium) / 2) / 4;
     setting.mirror = FARM_MIRROR_FULL;
-    struct farm *farm = open_farm(setting);
-    must_open_backend(farm, &farm_backend_cuda);
+    struct farm *farm = open_ready(setting);
     struct record *window = run(farm);
     cr_assert_gt(farm->stats.bus_train_bytes, 0, "a mirror that is whole");
     expect_same(window, full, "window");
@@ -803,7 +650,6 @@ Test(cuda_backend, takes_a_smaller_mirror_where_the_libraries_take_what_was_to_s
     farm = open_farm(setting);
     cr_assert_neq(open_backend(farm, &farm_backend_cuda), FARM_OK);
     close_farm(farm);
-    expect_nothing_left();
     forget(full);
     forget(window);
 }
@@ -841,33 +687,20 @@ Test(cuda_backend, off_is_window_where_registration_is_refused_and_is_held_again
     expect_nothing_left();
 }
 
-// Whatever is refused first, everything taken before it is given back.
 Test(cuda_backend, gives_everything_back_wherever_memory_ends) {
-    struct farm *farm = open_farm(usual(true));
-    must_open_backend(farm, &farm_backend_cuda);
-    const int64_t all = (int64_t)farm_standin_account().device_bytes;
-    farm->ops->destroy(farm->backend);
-    for (int64_t part = 0; part < 12; part++) {
-        farm_standin.memory = all * part / 12;
-        farm->backend = NULL;
-        cr_assert_eq(open_backend(farm, &farm_backend_cuda), FARM_E_LIMIT, "%s", farm->err.message);
-        expect_nothing_left();
-    }
-    farm->backend = NULL;
-    close_farm(farm);
+    expect_given_back(usual(true), 12);
 }
 
 Test(cuda_backend, a_gpu_that_is_lost_ends_both_threads_with_an_error_and_leaves_the_last_state) {
-    struct farm *farm = open_farm(usual(true));
-    must_open_backend(farm, &farm_backend_cuda);
+    struct farm *farm = open_ready(usual(true));
     struct farm_pass_stats stats;
     while (farm->n < UNROLL + 1) cr_assert_eq(step(farm), FARM_OK);
-    cr_assert_eq(update(farm, &stats), FARM_OK);
+    must_update(farm);
     const struct farm_backend_state good = farm->ops->state(farm->backend);
     const size_t bytes = farm->net.parameter_count * sizeof(float);
     float *kept = memcpy(malloc(bytes), farm_backend_vector(&good, ""), bytes);
     while (farm->n < 2 * UNROLL + 1) cr_assert_eq(step(farm), FARM_OK);
-    cr_assert_eq(update(farm, &stats), FARM_OK);
+    must_update(farm);
     farm_standin.fall_off_after = (int64_t)farm_standin_account().works + 5;
     cr_assert_eq(step(farm), FARM_E_DEAD, "%s", farm->err.message);
     cr_assert(strstr(farm->err.message, "--resume") != NULL, "%s", farm->err.message);
@@ -877,19 +710,16 @@ Test(cuda_backend, a_gpu_that_is_lost_ends_both_threads_with_an_error_and_leaves
     cr_assert_arr_eq(farm_backend_vector(&last, ""), kept, bytes);
     free(kept);
     close_farm(farm);
-    expect_nothing_left();
 }
 
 Test(cuda_backend, a_gpu_that_is_lost_at_any_piece_of_work_is_an_error_and_never_a_hang) {
-    struct farm *farm = open_farm(usual(true));
-    must_open_backend(farm, &farm_backend_cuda);
+    struct farm *farm = open_ready(usual(true));
     const uint64_t before = farm_standin_account().works;
     close_farm(farm);
     cr_assert_gt(before, 100); // every kernel has run before anything is captured
     for (uint64_t works = before; works < before + 120; works += 7) {
         farm_standin_reset();
-        farm = open_farm(usual(true));
-        must_open_backend(farm, &farm_backend_cuda);
+        farm = open_ready(usual(true));
         farm_standin.fall_off_after = (int64_t)works;
         struct farm_pass_stats stats;
         enum farm_status status = FARM_OK;
@@ -899,7 +729,6 @@ Test(cuda_backend, a_gpu_that_is_lost_at_any_piece_of_work_is_an_error_and_never
         }
         cr_assert_eq(status, FARM_E_DEAD, "lost after %lu pieces of work: %s", works, farm->err.message);
         close_farm(farm);
-        expect_nothing_left();
     }
 }
 
@@ -910,16 +739,14 @@ Test(cuda_backend, a_lost_gpu_takes_no_more_with_it_than_what_came_since_the_las
         struct farm *farm = open_farm(usual(true));
         farm->learner.state_every_s = every_s[i];
         must_open_backend(farm, &farm_backend_cuda);
-        struct farm_pass_stats stats;
         while (farm->n < 3 * UNROLL + 1) {
             cr_assert_eq(step(farm), FARM_OK);
-            if (farm->n > farm->trained + UNROLL) cr_assert_eq(update(farm, &stats), FARM_OK);
+            if (farm->n > farm->trained + UNROLL) must_update(farm);
         }
         farm_standin.fall_off_after = (int64_t)farm_standin_account().works;
         cr_assert_eq(step(farm), FARM_E_DEAD, "%s", farm->err.message);
         cr_assert_eq(farm->ops->state(farm->backend).version, i == 0 ? 3 : 0);
         close_farm(farm);
-        expect_nothing_left();
     }
 }
 
@@ -935,7 +762,7 @@ static struct farm *hang(bool inferring, uint64_t spin_ns) {
     must_open_backend(farm, &farm_backend_cuda);
     struct farm_pass_stats stats;
     while (farm->n < UNROLL + 1) cr_assert_eq(step(farm), FARM_OK);
-    cr_assert_eq(update(farm, &stats), FARM_OK, "%s", farm->err.message);
+    must_update(farm);
     while (farm->n < 2 * UNROLL + 1) cr_assert_eq(step(farm), FARM_OK, "%s", farm->err.message);
     farm_standin.hang_after = (int64_t)farm_standin_account().works;
     farm->learner.gpu_limit_s = 0.05;
@@ -966,8 +793,7 @@ Test(cuda_backend, an_update_that_never_ends_is_given_up, .timeout = 10) {
 
 // The next update's gradients are in the stream behind which the state is copied.
 Test(cuda_backend, a_state_that_waits_for_a_gpu_that_hangs_is_that_of_before, .timeout = 10) {
-    struct farm *farm = left[0] = open_farm(usual(true));
-    must_open_backend(farm, &farm_backend_cuda);
+    struct farm *farm = left[0] = open_ready(usual(true));
     struct farm_pass_stats stats;
     while (farm->n < 2 * UNROLL + 1) cr_assert_eq(step(farm), FARM_OK);
     cr_assert_eq(update_and(farm, true, &stats), FARM_OK, "%s", farm->err.message);

@@ -33,23 +33,7 @@ Test(cuda_shards, an_update_that_does_not_divide_evenly_is_the_same_update) {
 Test(cuda_shards, an_update_smaller_than_the_batch_is_made_too) {
     struct setting setting = two(true);
     setting.loss_mean = true;
-    struct farm *ours = open_farm(setting), *theirs = open_farm(setting);
-    must_open_backend(ours, &farm_backend_cuda);
-    must_open_backend(theirs, &farm_backend_cpu);
-    struct farm *const farms[] = {ours, theirs};
-    struct farm_pass_stats stats[2];
-    for (int i = 0; i < 2; i++) {
-        while (farms[i]->n < UNROLL + 1) cr_assert_eq(step(farms[i]), FARM_OK);
-        farms[i]->setting.batch = 7;
-        cr_assert_eq(update(farms[i], &stats[i]), FARM_OK, "%s", farms[i]->err.message);
-    }
-    cr_assert_gt(stats[0].terms[FARM_VTRACE_ROWS], 0);
-    cr_assert_eq(stats[0].terms[FARM_VTRACE_ROWS], stats[1].terms[FARM_VTRACE_ROWS]);
-    cr_assert_float_eq(stats[0].grad_norm, stats[1].grad_norm, 1e-3 * stats[1].grad_norm);
-    cr_assert_lt(distance(params_now(ours), params_now(theirs), ours->net.parameter_count), 1e-4);
-    close_farm(ours);
-    close_farm(theirs);
-    expect_nothing_left();
+    expect_smaller_update(setting, 7);
 }
 
 Test(cuda_shards, an_update_that_is_begun_ahead_is_the_same_update) {
@@ -59,72 +43,20 @@ Test(cuda_shards, an_update_that_is_begun_ahead_is_the_same_update) {
 }
 
 Test(cuda_shards, the_mirror_s_size_and_copies_change_no_number) {
-    struct setting setting = two(true);
-    struct record *full = run_alone(setting, &farm_backend_cuda);
-    for (setting.mirror = FARM_MIRROR_WINDOW; setting.mirror <= FARM_MIRROR_OFF; setting.mirror++) {
-        struct record *other = run_alone(setting, &farm_backend_cuda);
-        expect_same(other, full, "another mirror");
-        forget(other);
-    }
-    farm_standin.refuse_registration = 1;
-    setting.mirror = FARM_MIRROR_FULL;
-    struct record *staged = run_alone(setting, &farm_backend_cuda);
-    expect_same(staged, full, "nothing registered");
-    forget(staged);
-    forget(full);
-    expect_nothing_left();
+    expect_all_mirrors_agree(two(true));
+    expect_staged_agrees(two(true), &farm_standin.refuse_registration);
 }
 
 Test(cuda_shards, every_ring_is_registered_once_and_none_afterwards) {
-    struct farm *farm = open_farm(two(true));
-    must_open_backend(farm, &farm_backend_cuda);
-    uint64_t bytes = 0;
-    for (int r = 0; r < RINGS; r++) bytes += farm->lanes.rings[r].up.bytes + farm->lanes.rings[r].down.bytes;
-    const struct farm_standin_account account = farm_standin_account();
-    cr_assert_eq(account.registered, 2 * RINGS);
-    cr_assert_eq(account.registered_bytes, bytes);
-    close_farm(farm);
-    expect_nothing_left();
+    expect_registered(two(true));
 }
 
 // Both GPUs go on from it: the next answers of either are those of the state.
 Test(cuda_shards, a_state_that_is_put_back_reaches_every_gpu) {
-    struct farm *farm = open_farm(two(true));
-    must_open_backend(farm, &farm_backend_cuda);
-    struct farm_pass_stats stats;
-    const size_t bytes = farm->net.parameter_count * sizeof(float);
-    while (farm->n < 2 * UNROLL + 1) cr_assert_eq(step(farm), FARM_OK);
-    cr_assert_eq(update(farm, &stats), FARM_OK, "%s", farm->err.message);
-    struct farm_backend_state state = farm->ops->state(farm->backend);
-    float *const vectors[] = {state.vectors[0].values, state.vectors[1].values, state.vectors[2].values};
-    float *kept[3], *after[3];
-    for (int v = 0; v < 3; v++) kept[v] = memcpy(malloc(bytes), vectors[v], bytes);
-    cr_assert_eq(update(farm, &stats), FARM_OK, "%s", farm->err.message);
-    (void)farm->ops->state(farm->backend);
-    for (int v = 0; v < 3; v++) after[v] = memcpy(malloc(bytes), vectors[v], bytes);
-    for (int v = 0; v < 3; v++) memcpy(vectors[v], kept[v], bytes);
-    cr_assert_eq(farm->ops->state_changed(farm->backend, 40, 1, &farm->err), FARM_OK);
-    farm->version = 40;
-    cr_assert_eq(step(farm), FARM_OK);
-    for (uint32_t id = 0; id < LANE_COUNT; id++)
-        cr_assert_eq(*farm_lane_version(farm->lanes.lanes[id].lane, farm->n - 1), 40, "lane %u", id);
-    farm->trained -= UNROLL;
-    cr_assert_eq(update(farm, &stats), FARM_OK);
-    cr_assert_eq(farm->ops->state(farm->backend).version, 41);
-    for (int v = 0; v < 3; v++) cr_assert_arr_eq(vectors[v], after[v], bytes, "vector %d", v);
-    for (int v = 0; v < 3; v++) free(kept[v]), free(after[v]);
-    close_farm(farm);
+    expect_state_put_back(two(true));
 }
 
 // ---- faults ----
-
-static void expect_refused(struct setting setting, enum farm_status status, const char *word) {
-    struct farm *farm = open_farm(setting);
-    cr_assert_eq(open_backend(farm, &farm_backend_cuda), status, "%s", farm->err.message);
-    cr_assert(strstr(farm->err.message, word) != NULL, "no '%s' in: %s", word, farm->err.message);
-    expect_nothing_left();
-    close_farm(farm);
-}
 
 Test(cuda_shards, says_that_there_are_fewer_gpus) {
     const struct setting setting = two(true);
@@ -140,7 +72,6 @@ Test(cuda_shards, takes_cuda_s_own_numbers_where_a_planned_gpu_is_hidden) {
     must_open_backend(farm, &farm_backend_cuda);
     cr_assert_eq(step(farm), FARM_OK, "%s", farm->err.message);
     close_farm(farm);
-    expect_nothing_left();
 }
 
 // Where a run has its GPUs by names in another order than CUDA's numbers.
@@ -161,7 +92,6 @@ Test(cuda_shards, a_shard_is_on_the_gpu_that_was_planned_for_it) {
                      of->shard == 0 ? FARM_E_DEAD : FARM_OK, "lane %u", id);
     }
     close_farm(farm);
-    expect_nothing_left();
 }
 
 Test(cuda_shards, without_nccl_there_is_an_error_and_not_one_gpu) {
@@ -171,18 +101,7 @@ Test(cuda_shards, without_nccl_there_is_an_error_and_not_one_gpu) {
 }
 
 Test(cuda_shards, gives_everything_back_wherever_memory_ends) {
-    struct farm *farm = open_farm(two(true));
-    must_open_backend(farm, &farm_backend_cuda);
-    const int64_t all = (int64_t)farm_standin_account().device_bytes / 2;
-    farm->ops->destroy(farm->backend);
-    for (int64_t part = 0; part < 6; part++) {
-        farm_standin.memory = all * part / 6;
-        farm->backend = NULL;
-        cr_assert_eq(open_backend(farm, &farm_backend_cuda), FARM_E_LIMIT, "%s", farm->err.message);
-        expect_nothing_left();
-    }
-    farm->backend = NULL;
-    close_farm(farm);
+    expect_given_back(two(true), 6);
 }
 
 enum { UPDATES = 3 };
@@ -205,8 +124,7 @@ static enum farm_status play(struct farm *farm, float **states) {
 // left is the state of an update that was made as a whole.
 static void lose(int device, uint64_t works, float *const *states) {
     farm_standin_reset();
-    struct farm *farm = open_farm(two(true));
-    must_open_backend(farm, &farm_backend_cuda);
+    struct farm *farm = open_ready(two(true));
     farm_standin.fall_off_device = device;
     farm_standin.fall_off_after = (int64_t)works;
     const enum farm_status status = play(farm, NULL);
@@ -216,12 +134,10 @@ static void lose(int device, uint64_t works, float *const *states) {
     cr_assert_arr_eq(farm_backend_vector(&last, ""), states[last.version], farm->net.parameter_count * sizeof(float),
                      "GPU %d lost after %lu pieces of work: no version %lu", device, works, last.version);
     close_farm(farm);
-    expect_nothing_left();
 }
 
 Test(cuda_shards, a_gpu_that_is_lost_is_an_error_and_leaves_no_other_waiting) {
-    struct farm *farm = open_farm(two(true));
-    must_open_backend(farm, &farm_backend_cuda);
+    struct farm *farm = open_ready(two(true));
     float *states[UPDATES + 1] = {0};
     const uint64_t before = farm_standin_account().works;
     cr_assert_eq(play(farm, states), FARM_OK, "%s", farm->err.message);
@@ -240,7 +156,7 @@ static struct farm *hang(bool inferring) {
     must_open_backend(farm, &farm_backend_cuda);
     struct farm_pass_stats stats;
     while (farm->n < UNROLL + 1) cr_assert_eq(step(farm), FARM_OK);
-    cr_assert_eq(update(farm, &stats), FARM_OK, "%s", farm->err.message);
+    must_update(farm);
     while (farm->n < 2 * UNROLL + 1) cr_assert_eq(step(farm), FARM_OK);
     farm_standin.hang_device = 1;
     farm_standin.hang_after = (int64_t)farm_standin_account().works;
