@@ -24,14 +24,9 @@ struct page {
     volatile unsigned long progress;
 };
 
-static struct page *share(void) {
-    struct page *page = mmap(NULL, sizeof *page, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    cr_assert(page != MAP_FAILED);
-    return page;
-}
+static struct page *page; // shared with the workers
 
-struct job {
-    struct page *page;
+static struct job {
     struct farm_supervisor *supervisor;
     uint64_t started_ns;
     int killed, lives_wanted, ticks_dead;
@@ -40,10 +35,18 @@ struct job {
     int kept_fd, number;
     struct farm_error err; // of run_one, as are its worker's restarts
     uint64_t restarts;
-};
+} job; // the context of all callbacks and bodies
 
-static struct farm_worker_spec worker(const char *name, int (*body)(void *, struct farm_error *), void *context) {
-    struct farm_worker_spec spec = {.body = body, .context = context, .memory_node = -1};
+static void make_job(void) {
+    job = (struct job){0};
+    page = mmap(NULL, sizeof *page, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    cr_assert(page != MAP_FAILED);
+}
+
+TestSuite(supervisor, .init = make_job);
+
+static struct farm_worker_spec worker(const char *name, int (*body)(void *, struct farm_error *)) {
+    struct farm_worker_spec spec = {.body = body, .context = &job, .memory_node = -1};
     snprintf(spec.name, sizeof spec.name, "%s", name);
     return spec;
 }
@@ -53,26 +56,25 @@ static _Noreturn void pause_for_ever(void) {
 }
 
 static int live_on(void *context, struct farm_error *err) {
-    struct job *job = context;
-    job->page->pids[__atomic_fetch_add(&job->page->slots, 1, __ATOMIC_SEQ_CST)] = getpid();
-    __atomic_fetch_add(&job->page->lives, 1, __ATOMIC_SEQ_CST);
+    page->pids[__atomic_fetch_add(&page->slots, 1, __ATOMIC_SEQ_CST)] = getpid();
+    __atomic_fetch_add(&page->lives, 1, __ATOMIC_SEQ_CST);
     pause_for_ever();
 }
 
 static void keep_lines(void *context, size_t number, const char *line) {
-    struct job *job = context;
-    size_t length = strlen(job->lines);
-    snprintf(job->lines + length, sizeof job->lines - length, "%s\n", line);
+    struct job *its = context;
+    size_t length = strlen(its->lines);
+    snprintf(its->lines + length, sizeof its->lines - length, "%s\n", line);
 }
 
-static struct farm_supervisor *make(struct job *job, struct farm_supervisor_config config) {
+static struct farm_supervisor *make(struct farm_supervisor_config config) {
     struct farm_supervisor *supervisor;
     struct farm_error err;
-    config.context = job;
+    config.context = &job;
     config.tick_ms = 5;
-    job->started_ns = farm_now_ns();
+    job.started_ns = farm_now_ns();
     cr_assert_eq(farm_supervisor_make(&config, &supervisor, &err), FARM_OK, "%s", err.message);
-    job->supervisor = supervisor;
+    job.supervisor = supervisor;
     return supervisor;
 }
 
@@ -82,72 +84,70 @@ static void add(struct farm_supervisor *supervisor, const struct farm_worker_spe
 }
 
 // A supervisor of one worker, until it ends, as it must.
-static void run_one(struct job *job, struct farm_supervisor_config config, struct farm_worker_spec spec,
-                    enum farm_status status) {
-    struct farm_supervisor *supervisor = make(job, config);
+static void run_one(struct farm_supervisor_config config, struct farm_worker_spec spec, enum farm_status status) {
+    struct farm_supervisor *supervisor = make(config);
     add(supervisor, &spec);
-    cr_assert_eq(farm_supervisor_run(supervisor, NULL, &job->err), status, "%s", job->err.message);
-    job->restarts = farm_supervisor_restarts(supervisor, 0);
+    cr_assert_eq(farm_supervisor_run(supervisor, NULL, &job.err), status, "%s", job.err.message);
+    job.restarts = farm_supervisor_restarts(supervisor, 0);
     farm_supervisor_free(supervisor);
 }
 
-static bool overdue(const struct job *job) {
-    return farm_now_ns() - job->started_ns > 5000000000u;
+static bool overdue(void) {
+    return farm_now_ns() - job.started_ns > 5000000000u;
 }
 
 // ---- restarts ----
 
 static enum farm_supervisor_turn kill_once(void *context) {
-    struct job *job = context;
-    if (overdue(job)) return FARM_TURN_STOP;
-    job->ticks_dead += job->dead;
-    if (!job->killed && job->page->lives == 1) {
-        job->killed = job->page->pids[0];
-        kill(job->killed, SIGKILL);
+    if (overdue()) return FARM_TURN_STOP;
+    job.ticks_dead += job.dead;
+    if (!job.killed && page->lives == 1) {
+        job.killed = page->pids[0];
+        kill(job.killed, SIGKILL);
     }
-    return job->page->lives == 2 ? FARM_TURN_STOP : FARM_TURN_ON;
+    return page->lives == 2 ? FARM_TURN_STOP : FARM_TURN_ON;
 }
 
 static void note_start(void *context, size_t number, uint64_t starts) {
-    struct job *job = context;
-    job->page->events = job->page->events * 10 + (int)starts + 1;
-    job->dead = false;
+    page->events = page->events * 10 + (int)starts + 1;
+    job.dead = false;
 }
 
 static void mark_dead(void *context, size_t number, const char *how) {
-    ((struct job *)context)->dead = true;
+    job.dead = true;
 }
 
 Test(supervisor, starts_a_worker_again_after_kill_9) {
-    struct job job = {.page = share()};
-    run_one(&job,
-            (struct farm_supervisor_config){
-                .on_tick = kill_once, .before_start = note_start, .on_death = mark_dead, .on_line = keep_lines},
-            worker("actor 0", live_on, &job), FARM_OK);
-    cr_assert_eq(job.page->lives, 2);
+    run_one(
+        (struct farm_supervisor_config){
+            .on_tick = kill_once, .before_start = note_start, .on_death = mark_dead, .on_line = keep_lines},
+        worker("actor 0", live_on), FARM_OK);
+    cr_assert_eq(page->lives, 2);
     cr_assert_eq(job.restarts, 1);
-    cr_assert_eq(job.page->events, 12, "before_start is called before each start: %d", job.page->events);
+    cr_assert_eq(page->events, 12, "before_start is called before each start: %d", page->events);
     cr_assert_eq(job.ticks_dead, 0, "the first restart is immediate");
-    cr_assert_eq(kill(job.page->pids[1], 0), -1, "nothing is left after run");
+    cr_assert_eq(kill(page->pids[1], 0), -1, "nothing is left after run");
 }
 
 static int say_and_fail(void *context, struct farm_error *err) {
-    struct job *job = context;
-    fprintf(stderr, "line of life %d\n", ++job->page->lives);
+    fprintf(stderr, "line of life %d\n", ++page->lives);
     farm_fail(err, FARM_E_NOT_FOUND, "the ROM of Pong is not there");
     return 1;
 }
 
+static int only_live(void *context, struct farm_error *err) {
+    pause_for_ever();
+}
+
 Test(supervisor, ends_a_crash_loop_with_the_last_words) {
-    struct job job = {.page = share()};
-    struct farm_supervisor *supervisor = make(&job, (struct farm_supervisor_config){.on_line = keep_lines});
-    struct farm_worker_spec spec = worker("actor 7", say_and_fail, &job);
-    struct farm_worker_spec other = worker("actor 8", live_on, &(struct job){.page = share()});
+    struct farm_supervisor *supervisor = make((struct farm_supervisor_config){.on_line = keep_lines});
+    struct farm_worker_spec spec = worker("actor 7", say_and_fail);
+    struct farm_worker_spec other = worker("actor 8", only_live);
     add(supervisor, &spec);
     add(supervisor, &other);
     struct farm_error err;
     cr_assert_eq(farm_supervisor_run(supervisor, NULL, &err), FARM_E_DEAD);
-    cr_assert_eq(job.page->lives, 5);
+    cr_assert_eq(page->lives, 5);
     cr_assert(strstr(err.message, "actor 7"), "%s", err.message);
     cr_assert(strstr(err.message, "exit status 1"), "%s", err.message);
     cr_assert(strstr(err.message, "line of life 5\n"), "%s", err.message);
@@ -159,41 +159,37 @@ Test(supervisor, ends_a_crash_loop_with_the_last_words) {
 }
 
 static int step_and_die(void *context, struct farm_error *err) {
-    struct job *job = context;
-    job->page->lives++;
-    job->page->progress++;
+    page->lives++;
+    page->progress++;
     raise(SIGSEGV);
     return 0;
 }
 static uint64_t progress_of(void *context, size_t number) {
-    return ((struct job *)context)->page->progress;
+    return page->progress;
 }
 static enum farm_supervisor_turn until_lives(void *context) {
-    struct job *job = context;
-    return overdue(job) || job->page->lives >= job->lives_wanted ? FARM_TURN_STOP : FARM_TURN_ON;
+    return overdue() || page->lives >= job.lives_wanted ? FARM_TURN_STOP : FARM_TURN_ON;
 }
 
 Test(supervisor, keeps_restarting_a_worker_that_gets_something_done) {
-    struct job job = {.page = share(), .lives_wanted = 8};
-    run_one(&job,
-            (struct farm_supervisor_config){
-                .on_tick = until_lives, .progress = progress_of, .on_line = keep_lines, .backoff_max_ms = 40},
-            worker("actor 0", step_and_die, &job), FARM_OK);
-    cr_assert_geq(job.page->lives, 8);
+    job.lives_wanted = 8;
+    run_one(
+        (struct farm_supervisor_config){
+            .on_tick = until_lives, .progress = progress_of, .on_line = keep_lines, .backoff_max_ms = 40},
+        worker("actor 0", step_and_die), FARM_OK);
+    cr_assert_geq(page->lives, 8);
     cr_assert_gt(farm_now_ns() - job.started_ns, (10 + 20 + 40 * 4) * 1000000u, "it backs off");
 }
 
 // ---- what a worker finds ----
 
 static int look_around(void *context, struct farm_error *err) {
-    struct job *job = context;
-    struct page *page = job->page;
     DIR *folder = opendir("/proc/self/fd");
     for (struct dirent *entry; (entry = readdir(folder));)
         if (entry->d_name[0] != '.' && atoi(entry->d_name) != dirfd(folder)) page->descriptors++;
     closedir(folder);
     char byte = 0;
-    page->kept_readable = pread(job->kept_fd, &byte, 1, 0) == 1 && byte == 'k';
+    page->kept_readable = pread(job.kept_fd, &byte, 1, 0) == 1 && byte == 'k';
     page->group_is_own = getpgrp() == getpid();
     page->stdin_is_null = read(STDIN_FILENO, &byte, 1) == 0;
     sigset_t mask;
@@ -208,51 +204,48 @@ static int look_around(void *context, struct farm_error *err) {
 static void nothing(int number) {}
 
 Test(supervisor, gives_a_worker_its_descriptors_and_nothing_else) {
-    struct job job = {.page = share()};
     char path[] = "/tmp/farm-test-XXXXXX";
     int fd = mkstemp(path), stray = open("/dev/null", O_RDONLY), high = fcntl(stray, F_DUPFD, 200);
     unlink(path);
     cr_assert_eq(write(fd, "k", 1), 1);
     signal(SIGUSR1, nothing);
     job.kept_fd = fd;
-    struct farm_worker_spec spec = worker("actor 0", look_around, &job);
+    struct farm_worker_spec spec = worker("actor 0", look_around);
     spec.keep = &job.kept_fd;
     spec.keep_count = 1;
     spec.may_end = true;
-    run_one(&job, (struct farm_supervisor_config){0}, spec, FARM_OK);
-    cr_assert_eq(job.page->descriptors, 4, "0, 1, 2 and the one kept, not %d", job.page->descriptors);
-    cr_assert(job.page->kept_readable);
-    cr_assert(job.page->group_is_own);
-    cr_assert(job.page->stdin_is_null);
-    cr_assert_eq(job.page->blocked_signals, 0);
+    run_one((struct farm_supervisor_config){0}, spec, FARM_OK);
+    cr_assert_eq(page->descriptors, 4, "0, 1, 2 and the one kept, not %d", page->descriptors);
+    cr_assert(page->kept_readable);
+    cr_assert(page->group_is_own);
+    cr_assert(page->stdin_is_null);
+    cr_assert_eq(page->blocked_signals, 0);
     close(fd), close(stray), close(high);
 }
 
 Test(supervisor, executes_a_program_with_its_descriptor_and_environment) {
-    struct job job = {.page = share()};
     int fd = memfd_create("kept", MFD_CLOEXEC);
     cr_assert_eq(write(fd, "from the descriptor\n", 20), 20);
     lseek(fd, 0, SEEK_SET);
     char command[64];
     snprintf(command, sizeof command, "cat <&%d; echo $WORD; echo error >&2", fd);
     char *argv[] = {"/bin/sh", "-c", command, NULL}, *environment[] = {"PATH=/bin:/usr/bin", "WORD=hello", NULL};
-    struct farm_worker_spec spec = worker("program", NULL, NULL);
+    struct farm_worker_spec spec = worker("program", NULL);
     spec.argv = argv;
     spec.environment = environment;
     spec.keep = &fd;
     spec.keep_count = 1;
     spec.may_end = true;
-    run_one(&job, (struct farm_supervisor_config){.on_line = keep_lines}, spec, FARM_OK);
+    run_one((struct farm_supervisor_config){.on_line = keep_lines}, spec, FARM_OK);
     cr_assert_str_eq(job.lines, "from the descriptor\nhello\nerror\n");
     close(fd);
 }
 
 Test(supervisor, names_a_program_that_is_not_there) {
-    struct job job = {.page = share()};
     char *argv[] = {"/nowhere/python", NULL};
-    struct farm_worker_spec spec = worker("actor 0", NULL, NULL);
+    struct farm_worker_spec spec = worker("actor 0", NULL);
     spec.argv = argv;
-    run_one(&job, (struct farm_supervisor_config){.on_line = keep_lines}, spec, FARM_E_DEAD);
+    run_one((struct farm_supervisor_config){.on_line = keep_lines}, spec, FARM_E_DEAD);
     cr_assert(strstr(job.err.message, "cannot start /nowhere/python"), "%s", job.err.message);
 }
 
@@ -264,9 +257,8 @@ static int end_after(void *context, struct farm_error *err) {
 }
 
 Test(supervisor, ends_when_all_workers_that_may_end_have_ended) {
-    struct job job = {.page = share()};
-    struct farm_supervisor *supervisor = make(&job, (struct farm_supervisor_config){0});
-    struct farm_worker_spec learner = worker("learner", end_after, NULL), actor = worker("actor 0", live_on, &job);
+    struct farm_supervisor *supervisor = make((struct farm_supervisor_config){0});
+    struct farm_worker_spec learner = worker("learner", end_after), actor = worker("actor 0", live_on);
     learner.may_end = true;
     add(supervisor, &learner);
     add(supervisor, &actor);
@@ -281,50 +273,46 @@ static void ask(int number) {
     asked = 1;
 }
 static int stop_when_asked(void *context, struct farm_error *err) {
-    struct job *job = context;
     signal(SIGTERM, ask);
-    __atomic_fetch_add(&job->page->lives, 1, __ATOMIC_SEQ_CST);
+    __atomic_fetch_add(&page->lives, 1, __ATOMIC_SEQ_CST);
     while (!asked) usleep(1000);
     usleep(30000);
-    job->page->stopped_at[job->number] = ++job->page->stop_count;
+    page->stopped_at[*(int *)context] = ++page->stop_count;
     return 0;
 }
 static enum farm_supervisor_turn until_both_live(void *context) {
-    struct job *job = context;
-    return overdue(job) || job->page->lives == 2 ? FARM_TURN_STOP : FARM_TURN_ON;
+    return overdue() || page->lives == 2 ? FARM_TURN_STOP : FARM_TURN_ON;
 }
 
 Test(supervisor, stops_the_phases_one_after_another) {
-    struct job job = {.page = share()};
-    struct job learner_job = {.page = job.page, .number = 0}, actor_job = {.page = job.page, .number = 1};
-    struct farm_supervisor *supervisor = make(&job, (struct farm_supervisor_config){.on_tick = until_both_live});
-    struct farm_worker_spec actor = worker("actor 0", stop_when_asked, &actor_job),
-                            learner = worker("learner", stop_when_asked, &learner_job);
+    int numbers[] = {0, 1};
+    struct farm_supervisor *supervisor = make((struct farm_supervisor_config){.on_tick = until_both_live});
+    struct farm_worker_spec actor = worker("actor 0", stop_when_asked), learner = worker("learner", stop_when_asked);
     actor.stop_phase = 1;
+    actor.context = &numbers[1];
+    learner.context = &numbers[0];
     add(supervisor, &actor);
     add(supervisor, &learner);
     cr_assert_eq(farm_supervisor_run(supervisor, NULL, NULL), FARM_OK);
-    cr_assert_eq(job.page->stopped_at[0], 1, "the learner first");
-    cr_assert_eq(job.page->stopped_at[1], 2);
+    cr_assert_eq(page->stopped_at[0], 1, "the learner first");
+    cr_assert_eq(page->stopped_at[1], 2);
     farm_supervisor_free(supervisor);
 }
 
 static int deaf_with_child(void *context, struct farm_error *err) {
-    struct job *job = context;
     signal(SIGTERM, SIG_IGN);
     pid_t child = fork();
     if (child == 0) {
         prctl(PR_SET_PDEATHSIG, 0);
         pause_for_ever();
     }
-    job->page->pids[1] = child;
-    job->page->pids[0] = getpid();
-    job->page->lives = 1;
+    page->pids[1] = child;
+    page->pids[0] = getpid();
+    page->lives = 1;
     pause_for_ever();
 }
 static enum farm_supervisor_turn until_one_lives(void *context) {
-    struct job *job = context;
-    return overdue(job) || job->page->lives == 1 ? FARM_TURN_STOP : FARM_TURN_ON;
+    return overdue() || page->lives == 1 ? FARM_TURN_STOP : FARM_TURN_ON;
 }
 static bool gone(int pid) {
     for (int i = 0; i < 200; i++) {
@@ -336,20 +324,18 @@ static bool gone(int pid) {
 }
 
 Test(supervisor, kills_the_deaf_and_their_children_after_the_grace_period) {
-    struct job job = {.page = share()};
     prctl(PR_SET_CHILD_SUBREAPER, 1);
     farm_log_set_level(FARM_LOG_ERROR);
-    run_one(&job, (struct farm_supervisor_config){.on_tick = until_one_lives, .grace_ms = 100},
-            worker("actor 0", deaf_with_child, &job), FARM_OK);
-    cr_assert(gone(job.page->pids[0]));
-    cr_assert(gone(job.page->pids[1]));
+    run_one((struct farm_supervisor_config){.on_tick = until_one_lives, .grace_ms = 100},
+            worker("actor 0", deaf_with_child), FARM_OK);
+    cr_assert(gone(page->pids[0]));
+    cr_assert(gone(page->pids[1]));
     cr_assert_geq(farm_now_ns() - job.started_ns, 100000000u, "not before the grace is over");
 }
 
 Test(supervisor, ends_on_a_signal_that_came_before_it_ran) {
-    struct job job = {.page = share()};
-    struct farm_supervisor *supervisor = make(&job, (struct farm_supervisor_config){0});
-    struct farm_worker_spec spec = worker("actor 0", live_on, &job);
+    struct farm_supervisor *supervisor = make((struct farm_supervisor_config){0});
+    struct farm_worker_spec spec = worker("actor 0", live_on);
     add(supervisor, &spec);
     cr_assert(!farm_supervisor_interrupted(supervisor));
     raise(SIGINT);
@@ -357,7 +343,7 @@ Test(supervisor, ends_on_a_signal_that_came_before_it_ran) {
     int number = 0;
     cr_assert_eq(farm_supervisor_run(supervisor, &number, NULL), FARM_OK);
     cr_assert_eq(number, SIGINT);
-    cr_assert_eq(job.page->lives, 0, "nothing was started any more");
+    cr_assert_eq(page->lives, 0, "nothing was started any more");
     raise(SIGINT); // one more, which must not kill us when the mask is given back
     farm_supervisor_free(supervisor);
 }
@@ -365,29 +351,27 @@ Test(supervisor, ends_on_a_signal_that_came_before_it_ran) {
 // ---- the supervisor dies ----
 
 Test(supervisor, takes_its_workers_with_it_when_it_is_killed) {
-    struct job job = {.page = share()};
     prctl(PR_SET_CHILD_SUBREAPER, 1);
     pid_t pid = fork();
     if (pid == 0) {
-        struct farm_supervisor *supervisor = make(&job, (struct farm_supervisor_config){0});
+        struct farm_supervisor *supervisor = make((struct farm_supervisor_config){0});
         for (int i = 0; i < 3; i++) {
-            struct farm_worker_spec spec = worker("actor", live_on, &job);
+            struct farm_worker_spec spec = worker("actor", live_on);
             add(supervisor, &spec);
         }
         farm_supervisor_run(supervisor, NULL, NULL);
         _exit(0);
     }
     job.started_ns = farm_now_ns();
-    while (job.page->lives < 3 && !overdue(&job)) usleep(1000);
+    while (page->lives < 3 && !overdue()) usleep(1000);
     kill(pid, SIGKILL);
     cr_assert_eq(waitpid(pid, NULL, 0), pid);
-    for (int i = 0; i < 3; i++) cr_assert(gone(job.page->pids[i]), "worker %d lives on", i);
+    for (int i = 0; i < 3; i++) cr_assert(gone(page->pids[i]), "worker %d lives on", i);
 }
 
 Test(supervisor, refuses_a_worker_that_is_neither_function_nor_program) {
-    struct job job = {0};
-    struct farm_supervisor *supervisor = make(&job, (struct farm_supervisor_config){0});
-    struct farm_worker_spec spec = worker("nothing", NULL, NULL);
+    struct farm_supervisor *supervisor = make((struct farm_supervisor_config){0});
+    struct farm_worker_spec spec = worker("nothing", NULL);
     struct farm_error err;
     cr_assert_eq(farm_supervisor_add(supervisor, &spec, &err), FARM_E_INVALID);
     farm_supervisor_free(supervisor);
@@ -396,19 +380,19 @@ Test(supervisor, refuses_a_worker_that_is_neither_function_nor_program) {
 // ---- what becomes of those that die ----
 
 static int fail_at_once(void *context, struct farm_error *err) {
-    struct job *job = context;
-    job->page->lives++;
-    if (job->number) fprintf(stderr, "the checkpoint is broken\n");
+    page->lives++;
+    if (job.number) fprintf(stderr, "the checkpoint is broken\n");
     return 3;
 }
 
 Test(supervisor, ends_the_run_at_the_first_error_where_errors_are_final) {
     for (int talkative = 0; talkative < 2; talkative++) {
-        struct job job = {.page = share(), .number = talkative};
-        struct farm_worker_spec spec = worker("learner", fail_at_once, &job);
+        make_job();
+        job.number = talkative;
+        struct farm_worker_spec spec = worker("learner", fail_at_once);
         spec.errors_are_final = spec.may_end = true;
-        run_one(&job, (struct farm_supervisor_config){.on_line = keep_lines}, spec, FARM_E_DEAD);
-        cr_assert_eq(job.page->lives, 1);
+        run_one((struct farm_supervisor_config){.on_line = keep_lines}, spec, FARM_E_DEAD);
+        cr_assert_eq(page->lives, 1);
         cr_assert_eq(job.restarts, 0);
         cr_assert(strstr(job.err.message, "learner ended with exit status 3. Its last words:"), "%s", job.err.message);
         cr_assert_eq(strstr(job.err.message, "the checkpoint is broken\n") != NULL, talkative, "%s", job.err.message);
@@ -417,80 +401,73 @@ Test(supervisor, ends_the_run_at_the_first_error_where_errors_are_final) {
 }
 
 static int exit_silently(void *context, struct farm_error *err) {
-    ((struct job *)context)->page->lives++;
+    page->lives++;
     _exit(4);
 }
 
 Test(supervisor, says_so_where_the_dead_said_nothing) {
-    struct job job = {.page = share()};
     for (int final = 0; final < 2; final++) {
-        struct farm_worker_spec spec = worker("actor 5", exit_silently, &job);
+        struct farm_worker_spec spec = worker("actor 5", exit_silently);
         spec.errors_are_final = final;
-        run_one(&job, (struct farm_supervisor_config){.deaths_max = 2}, spec, FARM_E_DEAD);
+        run_one((struct farm_supervisor_config){.deaths_max = 2}, spec, FARM_E_DEAD);
         cr_assert(strstr(job.err.message, "exit status 4. It said nothing."), "%s", job.err.message);
     }
-    cr_assert_eq(job.page->lives, 3);
+    cr_assert_eq(page->lives, 3);
 }
 
 static void note_death(void *context, size_t number, const char *how) {
-    struct job *job = context;
-    snprintf(job->lines, sizeof job->lines, "worker %zu %s", number, how);
+    snprintf(job.lines, sizeof job.lines, "worker %zu %s", number, how);
 }
 
 // Killed in its first life, ended in its second.
 static int kill_itself_once(void *context, struct farm_error *err) {
-    struct job *job = context;
-    if (++job->page->lives == 1) kill(getpid(), SIGKILL);
+    if (++page->lives == 1) kill(getpid(), SIGKILL);
     return 0;
 }
 static void note_end(void *context, size_t number) {
-    ((struct job *)context)->page->events = (int)number + 70;
+    page->events = (int)number + 70;
 }
 
 Test(supervisor, starts_a_killed_worker_again_even_where_errors_are_final_and_ends_are_ends) {
-    struct job job = {.page = share()};
-    struct farm_worker_spec spec = worker("learner", kill_itself_once, &job);
+    struct farm_worker_spec spec = worker("learner", kill_itself_once);
     spec.errors_are_final = spec.may_end = true;
-    run_one(&job, (struct farm_supervisor_config){.on_death = note_death, .on_end = note_end}, spec, FARM_OK);
-    cr_assert_eq(job.page->lives, 2);
+    run_one((struct farm_supervisor_config){.on_death = note_death, .on_end = note_end}, spec, FARM_OK);
+    cr_assert_eq(page->lives, 2);
     cr_assert_str_eq(job.lines, "worker 0 was killed by signal 9 (Killed)");
-    cr_assert_eq(job.page->events, 70);
+    cr_assert_eq(page->events, 70);
 }
 
 Test(supervisor, gives_up_on_short_lives_that_got_something_done_when_there_are_too_many) {
-    struct job job = {.page = share()};
-    run_one(&job, (struct farm_supervisor_config){.progress = progress_of, .on_line = keep_lines, .short_lives_max = 4},
-            worker("actor 0", step_and_die, &job), FARM_E_DEAD);
-    cr_assert_eq(job.page->lives, 4);
+    run_one((struct farm_supervisor_config){.progress = progress_of, .on_line = keep_lines, .short_lives_max = 4},
+            worker("actor 0", step_and_die), FARM_E_DEAD);
+    cr_assert_eq(page->lives, 4);
     cr_assert(strstr(job.err.message, "it died 4 times in a row soon after its start"), "%s", job.err.message);
 }
 
 static int step_in_the_first_life(void *context, struct farm_error *err) {
-    struct job *job = context;
-    if (++job->page->lives == 1) job->page->progress = 100;
+    if (++page->lives == 1) page->progress = 100;
     return 1;
 }
 
 Test(supervisor, what_a_former_life_got_done_does_not_excuse_the_next) {
-    struct job job = {.page = share()};
-    run_one(&job, (struct farm_supervisor_config){.progress = progress_of, .on_line = keep_lines, .deaths_max = 3},
-            worker("actor 0", step_in_the_first_life, &job), FARM_E_DEAD);
-    cr_assert_eq(job.page->lives, 4);
+    run_one((struct farm_supervisor_config){.progress = progress_of, .on_line = keep_lines, .deaths_max = 3},
+            worker("actor 0", step_in_the_first_life), FARM_E_DEAD);
+    cr_assert_eq(page->lives, 4);
 }
 
 static int live_ten_milliseconds(void *context, struct farm_error *err) {
     usleep(10000);
-    ((struct job *)context)->page->lives++;
+    page->lives++;
     return 1;
 }
 
 Test(supervisor, a_healthy_life_makes_up_for_the_deaths_before) {
-    struct job job = {.page = share(), .lives_wanted = 6};
-    run_one(&job,
-            (struct farm_supervisor_config){
-                .on_tick = until_lives, .on_line = keep_lines, .deaths_max = 2, .short_lives_max = 2, .healthy_ms = 8},
-            worker("actor 0", live_ten_milliseconds, &job), FARM_OK);
-    cr_assert_geq(job.page->lives, 6);
+    job.lives_wanted = 6;
+    run_one(
+        (struct farm_supervisor_config){
+            .on_tick = until_lives, .on_line = keep_lines, .deaths_max = 2, .short_lives_max = 2, .healthy_ms = 8},
+        worker("actor 0", live_ten_milliseconds), FARM_OK);
+    cr_assert_geq(page->lives, 6);
 }
 
 // ---- what they write ----
@@ -508,18 +485,16 @@ static int write_long_lines(void *context, struct farm_error *err) {
 }
 
 static void check_line(void *context, size_t number, const char *line) {
-    struct job *job = context;
-    job->number++;
-    if (strlen(line) >= FARM_WORKER_LINE_MAX) job->killed++;
-    if (line[0] == 'A' || line[strlen(line) - 1] == 'Z') job->kept_fd += (int)strlen(line);
-    if (strcmp(line, "zero byte,  [2J \tno newline") == 0) job->lives_wanted = job->number;
+    job.number++;
+    if (strlen(line) >= FARM_WORKER_LINE_MAX) job.killed++;
+    if (line[0] == 'A' || line[strlen(line) - 1] == 'Z') job.kept_fd += (int)strlen(line);
+    if (strcmp(line, "zero byte,  [2J \tno newline") == 0) job.lives_wanted = job.number;
 }
 
 Test(supervisor, breaks_up_lines_that_are_too_long_and_keeps_the_last_as_last_words) {
-    struct job job = {.page = share()};
-    struct farm_worker_spec spec = worker("actor 0", write_long_lines, &job);
+    struct farm_worker_spec spec = worker("actor 0", write_long_lines);
     spec.errors_are_final = true;
-    run_one(&job, (struct farm_supervisor_config){.on_line = check_line}, spec, FARM_E_DEAD);
+    run_one((struct farm_supervisor_config){.on_line = check_line}, spec, FARM_E_DEAD);
     cr_assert_eq(job.killed, 0, "no line is longer than it may be");
     cr_assert_eq(job.number, 3 + 40 + 1);
     cr_assert_eq(job.kept_fd, 1023 + 2999 - 2 * 1023, "nothing of the long line is lost");
@@ -539,10 +514,9 @@ static int write_one_long_line(void *context, struct farm_error *err) {
 }
 
 Test(supervisor, the_end_of_a_last_word_that_is_too_long_is_what_counts) {
-    struct job job = {.page = share()};
-    struct farm_worker_spec spec = worker("actor 0", write_one_long_line, &job);
+    struct farm_worker_spec spec = worker("actor 0", write_one_long_line);
     spec.errors_are_final = true;
-    run_one(&job, (struct farm_supervisor_config){.on_line = keep_lines}, spec, FARM_E_DEAD);
+    run_one((struct farm_supervisor_config){.on_line = keep_lines}, spec, FARM_E_DEAD);
     cr_assert(strstr(job.err.message, "aaaEND\n") && !strstr(job.err.message, "BEGIN"), "%s", job.err.message);
 }
 
@@ -554,14 +528,13 @@ static int write_much(void *context, struct farm_error *err) {
     return write(STDOUT_FILENO, lines, sizeof lines) != (ssize_t)sizeof lines;
 }
 static void count_line(void *context, size_t number, const char *line) {
-    ((struct job *)context)->number += strlen(line) == 999;
+    job.number += strlen(line) == 999;
 }
 
 Test(supervisor, loses_no_line_of_a_worker_that_writes_much_and_ends) {
-    struct job job = {.page = share()};
-    struct farm_worker_spec spec = worker("actor 0", write_much, &job);
+    struct farm_worker_spec spec = worker("actor 0", write_much);
     spec.may_end = true;
-    run_one(&job, (struct farm_supervisor_config){.on_line = count_line}, spec, FARM_OK);
+    run_one((struct farm_supervisor_config){.on_line = count_line}, spec, FARM_OK);
     cr_assert_eq(job.number, 120);
 }
 
@@ -574,11 +547,10 @@ static int close_output_and_end(void *context, struct farm_error *err) {
 }
 
 Test(supervisor, passes_lines_on_to_stderr_and_outlives_a_closed_output) {
-    struct job job = {.page = share()};
     int ends[2], kept = dup(STDERR_FILENO);
     cr_assert_eq(pipe2(ends, O_NONBLOCK | O_CLOEXEC), 0);
-    struct farm_supervisor *supervisor = make(&job, (struct farm_supervisor_config){0});
-    struct farm_worker_spec spec = worker("actor 0", close_output_and_end, &job);
+    struct farm_supervisor *supervisor = make((struct farm_supervisor_config){0});
+    struct farm_worker_spec spec = worker("actor 0", close_output_and_end);
     spec.may_end = true;
     add(supervisor, &spec);
     dup2(ends[1], STDERR_FILENO);
@@ -596,50 +568,46 @@ Test(supervisor, passes_lines_on_to_stderr_and_outlives_a_closed_output) {
 // ---- what they are given, once more ----
 
 static int check_kept(void *context, struct farm_error *err) {
-    const struct job *job = context;
-    for (int i = 0; i < 3; i++) job->page->pids[i] = fcntl(job->page->stopped_at[i], F_GETFD);
-    job->page->kept_readable = fcntl(STDOUT_FILENO, F_GETFD) >= 0 && fcntl(STDERR_FILENO, F_GETFD) >= 0;
-    for (int fd = 3; fd < 300; fd++) job->page->descriptors += fcntl(fd, F_GETFD) >= 0;
+    for (int i = 0; i < 3; i++) page->pids[i] = fcntl(page->stopped_at[i], F_GETFD);
+    page->kept_readable = fcntl(STDOUT_FILENO, F_GETFD) >= 0 && fcntl(STDERR_FILENO, F_GETFD) >= 0;
+    for (int fd = 3; fd < 300; fd++) page->descriptors += fcntl(fd, F_GETFD) >= 0;
     return 0;
 }
 
 Test(supervisor, keeps_descriptors_in_any_order_and_named_twice) {
-    struct job job = {.page = share()};
     int first = open("/dev/null", O_RDONLY), keep[6];
-    keep[0] = job.page->stopped_at[0] = fcntl(first, F_DUPFD, 250);
-    keep[1] = job.page->stopped_at[1] = fcntl(first, F_DUPFD, 100);
-    keep[2] = job.page->stopped_at[2] = fcntl(first, F_DUPFD, 101);
+    keep[0] = page->stopped_at[0] = fcntl(first, F_DUPFD, 250);
+    keep[1] = page->stopped_at[1] = fcntl(first, F_DUPFD, 100);
+    keep[2] = page->stopped_at[2] = fcntl(first, F_DUPFD, 101);
     keep[3] = keep[1];
     keep[4] = STDIN_FILENO;
     keep[5] = keep[0];
-    struct farm_worker_spec spec = worker("actor 0", check_kept, &job);
+    struct farm_worker_spec spec = worker("actor 0", check_kept);
     spec.may_end = true;
     spec.keep = keep;
     spec.keep_count = 6;
-    run_one(&job, (struct farm_supervisor_config){0}, spec, FARM_OK);
-    for (int i = 0; i < 3; i++) cr_assert_geq(job.page->pids[i], 0, "descriptor %d", keep[i]);
-    cr_assert_eq(job.page->descriptors, 3);
-    cr_assert(job.page->kept_readable, "what every worker has it has still");
+    run_one((struct farm_supervisor_config){0}, spec, FARM_OK);
+    for (int i = 0; i < 3; i++) cr_assert_geq(page->pids[i], 0, "descriptor %d", keep[i]);
+    cr_assert_eq(page->descriptors, 3);
+    cr_assert(page->kept_readable, "what every worker has it has still");
     for (int i = 0; i < 3; i++) close(keep[i]);
     close(first);
 }
 
 static int look_at_place(void *context, struct farm_error *err) {
-    struct job *job = context;
     cpu_set_t cpus;
     int mode = -1;
     unsigned long nodes[16] = {0};
     if (sched_getaffinity(0, sizeof cpus, &cpus)) return 1;
-    job->page->lives = CPU_COUNT(&cpus);
-    job->page->slots = CPU_ISSET(job->number, &cpus) != 0;
-    job->page->events = get_mempolicy(&mode, nodes, 8 * sizeof nodes, NULL, 0) ? -1 : mode;
+    page->lives = CPU_COUNT(&cpus);
+    page->slots = CPU_ISSET(job.number, &cpus) != 0;
+    page->events = get_mempolicy(&mode, nodes, 8 * sizeof nodes, NULL, 0) ? -1 : mode;
     return 0;
 }
 
 Test(supervisor, pins_a_worker_and_its_heap) {
     cpu_set_t ours;
     cr_assert_eq(sched_getaffinity(0, sizeof ours, &ours), 0);
-    struct job job = {.page = share()};
     while (!CPU_ISSET(job.number, &ours)) job.number++;
     struct farm_bitmap cpus = {0};
     farm_bitmap_set(&cpus, job.number);
@@ -647,14 +615,14 @@ Test(supervisor, pins_a_worker_and_its_heap) {
     bool may = set_mempolicy(MPOL_PREFERRED, &node0, 64) == 0 && set_mempolicy(MPOL_DEFAULT, NULL, 0) == 0;
     static const int nodes[] = {-1, 0, 5000}; // the last is none: the worker runs without
     for (int i = 0; i < 3; i++) {
-        struct farm_worker_spec spec = worker("actor 0", look_at_place, &job);
+        struct farm_worker_spec spec = worker("actor 0", look_at_place);
         spec.may_end = spec.errors_are_final = true;
         spec.cpus = &cpus;
         spec.memory_node = nodes[i];
-        run_one(&job, (struct farm_supervisor_config){0}, spec, FARM_OK);
-        cr_assert_eq(job.page->lives, 1, "one CPU");
-        cr_assert(job.page->slots);
-        if (may) cr_assert_eq(job.page->events, nodes[i] == 0 ? MPOL_PREFERRED : MPOL_DEFAULT);
+        run_one((struct farm_supervisor_config){0}, spec, FARM_OK);
+        cr_assert_eq(page->lives, 1, "one CPU");
+        cr_assert(page->slots);
+        if (may) cr_assert_eq(page->events, nodes[i] == 0 ? MPOL_PREFERRED : MPOL_DEFAULT);
     }
 }
 
@@ -665,9 +633,9 @@ static int deaf_and_insistent(void *context, struct farm_error *err) {
     kill(getppid(), SIGINT);
     usleep(300000);
     kill(getppid(), SIGINT); // within a second: a key held down
-    ((struct job *)context)->page->slots = 1;
+    page->slots = 1;
     usleep(800000);
-    ((struct job *)context)->page->slots = 2;
+    page->slots = 2;
     kill(getppid(), SIGTERM);
     pause_for_ever();
 }
@@ -676,36 +644,33 @@ static int deaf(void *context, struct farm_error *err) {
     pause_for_ever();
 }
 static void note_phase(void *context, int phase) {
-    struct job *job = context;
-    job->lives_wanted = 10 * job->lives_wanted + phase;
+    job.lives_wanted = 10 * job.lives_wanted + phase;
 }
 
 Test(supervisor, a_second_signal_a_second_later_cuts_the_grace_short, .timeout = 60) {
-    struct job job = {.page = share()};
     farm_log_set_level(FARM_LOG_ERROR);
     struct farm_supervisor *supervisor =
-        make(&job, (struct farm_supervisor_config){.grace_ms = 3600000, .before_stop = note_phase});
-    struct farm_worker_spec one = worker("actor 0", deaf_and_insistent, &job), other = worker("actor 1", deaf, &job);
+        make((struct farm_supervisor_config){.grace_ms = 3600000, .before_stop = note_phase});
+    struct farm_worker_spec one = worker("actor 0", deaf_and_insistent), other = worker("actor 1", deaf);
     one.stop_phase = other.stop_phase = 3;
     add(supervisor, &one);
     add(supervisor, &other);
     int number = 0;
     cr_assert_eq(farm_supervisor_run(supervisor, &number, NULL), FARM_OK);
     cr_assert_eq(number, SIGINT, "the first of them");
-    cr_assert_eq(job.page->slots, 2, "the signal that came too soon changed nothing");
+    cr_assert_eq(page->slots, 2, "the signal that came too soon changed nothing");
     cr_assert_eq(job.lives_wanted, 3, "told of the phase once");
     farm_supervisor_free(supervisor);
 }
 
 Test(supervisor, a_hang_up_is_ignored_under_nohup) {
-    struct job job = {0};
     signal(SIGHUP, SIG_IGN);
-    struct farm_supervisor *supervisor = make(&job, (struct farm_supervisor_config){0});
+    struct farm_supervisor *supervisor = make((struct farm_supervisor_config){0});
     raise(SIGHUP);
     cr_assert(!farm_supervisor_interrupted(supervisor));
     farm_supervisor_free(supervisor);
     signal(SIGHUP, SIG_DFL);
-    supervisor = make(&job, (struct farm_supervisor_config){0});
+    supervisor = make((struct farm_supervisor_config){0});
     raise(SIGHUP);
     cr_assert(farm_supervisor_interrupted(supervisor), "elsewhere it ends the run");
     farm_supervisor_free(supervisor);
@@ -714,13 +679,12 @@ Test(supervisor, a_hang_up_is_ignored_under_nohup) {
 // ---- bounds ----
 
 Test(supervisor, takes_as_many_workers_as_it_says_and_no_nameless_one) {
-    struct job job = {0};
     char *argv[] = {"/bin/true", NULL};
     struct farm_error err;
-    struct farm_supervisor *supervisor = make(&job, (struct farm_supervisor_config){0});
-    struct farm_worker_spec spec = worker("", live_on, &job);
+    struct farm_supervisor *supervisor = make((struct farm_supervisor_config){0});
+    struct farm_worker_spec spec = worker("", live_on);
     cr_assert_eq(farm_supervisor_add(supervisor, &spec, &err), FARM_E_INVALID);
-    spec = worker("both", live_on, &job);
+    spec = worker("both", live_on);
     spec.argv = argv;
     cr_assert_eq(farm_supervisor_add(supervisor, &spec, &err), FARM_E_INVALID);
     spec.argv = NULL;
@@ -746,57 +710,54 @@ static int ignore_the_end(void *context, struct farm_error *err) {
 }
 
 static void count_end(void *context, size_t number) {
-    struct job *job = context;
-    job->page->stop_count++;
-    job->number = (int)number;
+    page->stop_count++;
+    job.number = (int)number;
 }
 
 static void count_death(void *context, size_t number, const char *how) {
-    ((struct job *)context)->page->events++;
+    page->events++;
 }
 
 static int (*second_body)(void *, struct farm_error *);
 
 // One worker, a second one in the reserved place, which is dismissed when it lives, and a third in its place.
 static enum farm_supervisor_turn enlist_and_dismiss(void *context) {
-    struct job *job = context;
-    struct farm_worker_spec spec = worker("actor 1", second_body, job);
+    struct farm_worker_spec spec = worker("actor 1", second_body);
     struct farm_error err;
-    if (overdue(job)) return FARM_TURN_STOP;
-    if (job->page->lives == 1 && !job->killed) {
-        cr_assert_eq(farm_supervisor_enlist(job->supervisor, 0, &spec, &err), FARM_E_BUSY);
-        cr_assert_eq(farm_supervisor_enlist(job->supervisor, 1, &spec, &err), FARM_OK, "%s", err.message);
-        job->killed = 1;
-    } else if (job->page->lives == 2 && job->killed == 1) {
-        farm_supervisor_dismiss(job->supervisor, 1);
-        farm_supervisor_dismiss(job->supervisor, 1);
-        job->killed = 2;
-    } else if (job->page->stop_count == 1 && job->killed == 2) {
-        cr_assert_eq(job->number, 1);
-        cr_assert_eq(farm_supervisor_pid(job->supervisor, 1), 0);
-        cr_assert_eq(kill(job->page->pids[1], 0), -1, "it is gone");
-        cr_assert_eq(farm_supervisor_enlist(job->supervisor, 1, &spec, &err), FARM_OK, "%s", err.message);
-        job->killed = 3;
+    if (overdue()) return FARM_TURN_STOP;
+    if (page->lives == 1 && !job.killed) {
+        cr_assert_eq(farm_supervisor_enlist(job.supervisor, 0, &spec, &err), FARM_E_BUSY);
+        cr_assert_eq(farm_supervisor_enlist(job.supervisor, 1, &spec, &err), FARM_OK, "%s", err.message);
+        job.killed = 1;
+    } else if (page->lives == 2 && job.killed == 1) {
+        farm_supervisor_dismiss(job.supervisor, 1);
+        farm_supervisor_dismiss(job.supervisor, 1);
+        job.killed = 2;
+    } else if (page->stop_count == 1 && job.killed == 2) {
+        cr_assert_eq(job.number, 1);
+        cr_assert_eq(farm_supervisor_pid(job.supervisor, 1), 0);
+        cr_assert_eq(kill(page->pids[1], 0), -1, "it is gone");
+        cr_assert_eq(farm_supervisor_enlist(job.supervisor, 1, &spec, &err), FARM_OK, "%s", err.message);
+        job.killed = 3;
     }
-    return job->page->lives == 3 ? FARM_TURN_STOP : FARM_TURN_ON;
+    return page->lives == 3 ? FARM_TURN_STOP : FARM_TURN_ON;
 }
 
 static void expect_turnover(int (*body)(void *, struct farm_error *)) {
-    struct job job = {.page = share()};
     second_body = body;
-    struct farm_supervisor *supervisor = make(&job, (struct farm_supervisor_config){.on_tick = enlist_and_dismiss,
-                                                                                    .on_end = count_end,
-                                                                                    .on_death = count_death,
-                                                                                    .on_line = keep_lines,
-                                                                                    .grace_ms = 50});
-    struct farm_worker_spec spec = worker("actor 0", live_on, &job);
+    struct farm_supervisor *supervisor = make((struct farm_supervisor_config){.on_tick = enlist_and_dismiss,
+                                                                              .on_end = count_end,
+                                                                              .on_death = count_death,
+                                                                              .on_line = keep_lines,
+                                                                              .grace_ms = 50});
+    struct farm_worker_spec spec = worker("actor 0", live_on);
     struct farm_error err;
     add(supervisor, &spec);
     cr_assert_eq(farm_supervisor_reserve(supervisor, &err), FARM_OK, "%s", err.message);
     cr_assert_eq(farm_supervisor_run(supervisor, NULL, &err), FARM_OK, "%s", err.message);
-    cr_assert_eq(job.page->lives, 3);
-    cr_assert_eq(job.page->stop_count, 1);
-    cr_assert_eq(job.page->events, 0, "an end that was asked for is no death");
+    cr_assert_eq(page->lives, 3);
+    cr_assert_eq(page->stop_count, 1);
+    cr_assert_eq(page->events, 0, "an end that was asked for is no death");
     cr_assert_eq(farm_supervisor_restarts(supervisor, 1), 0);
     farm_supervisor_free(supervisor);
 }
@@ -810,9 +771,8 @@ Test(supervisor, kills_a_dismissed_worker_that_does_not_end_in_time) {
 }
 
 static enum farm_supervisor_turn dismiss_the_dead(void *context) {
-    struct job *job = context;
-    if (overdue(job) || job->page->stop_count) return FARM_TURN_STOP;
-    if (job->page->events && !farm_supervisor_pid(job->supervisor, 1)) farm_supervisor_dismiss(job->supervisor, 1);
+    if (overdue() || page->stop_count) return FARM_TURN_STOP;
+    if (page->events && !farm_supervisor_pid(job.supervisor, 1)) farm_supervisor_dismiss(job.supervisor, 1);
     return FARM_TURN_ON;
 }
 
@@ -821,70 +781,61 @@ static int die_at_once(void *context, struct farm_error *err) {
 }
 
 Test(supervisor, dismisses_a_worker_that_waits_for_its_next_start) {
-    struct job job = {.page = share()};
-    struct farm_supervisor *supervisor = make(&job, (struct farm_supervisor_config){.on_tick = dismiss_the_dead,
-                                                                                    .on_end = count_end,
-                                                                                    .on_death = count_death,
-                                                                                    .on_line = keep_lines,
-                                                                                    .deaths_max = 100});
-    struct farm_worker_spec stays = worker("actor 0", live_on, &job), goes = worker("actor 1", die_at_once, &job);
+    struct farm_supervisor *supervisor = make((struct farm_supervisor_config){.on_tick = dismiss_the_dead,
+                                                                              .on_end = count_end,
+                                                                              .on_death = count_death,
+                                                                              .on_line = keep_lines,
+                                                                              .deaths_max = 100});
+    struct farm_worker_spec stays = worker("actor 0", live_on), goes = worker("actor 1", die_at_once);
     struct farm_error err;
     add(supervisor, &stays);
     add(supervisor, &goes);
     cr_assert_eq(farm_supervisor_run(supervisor, NULL, &err), FARM_OK, "%s", err.message);
-    cr_assert_eq(job.page->stop_count, 1);
-    cr_assert(!overdue(&job));
+    cr_assert_eq(page->stop_count, 1);
+    cr_assert(!overdue());
     farm_supervisor_free(supervisor);
 }
 
 static void note_loss(void *context, size_t number, const char *why) {
-    struct job *job = context;
-    job->page->stop_count++;
+    page->stop_count++;
     cr_assert_eq(number, 1);
     cr_assert(strstr(why, "actor 1 cannot be kept alive") != NULL, "%s", why);
 }
 
 static enum farm_supervisor_turn until_a_loss(void *context) {
-    struct job *job = context;
-    return overdue(job) || (job->page->stop_count && job->page->lives) ? FARM_TURN_STOP : FARM_TURN_ON;
+    return overdue() || (page->stop_count && page->lives) ? FARM_TURN_STOP : FARM_TURN_ON;
 }
 
 Test(supervisor, an_expendable_worker_that_cannot_be_kept_alive_ends_alone) {
-    struct job job = {.page = share()};
-    struct farm_supervisor *supervisor =
-        make(&job, (struct farm_supervisor_config){
-                       .on_tick = until_a_loss, .on_loss = note_loss, .on_line = keep_lines, .deaths_max = 2});
-    struct farm_worker_spec stays = worker("actor 0", live_on, &job), goes = worker("actor 1", die_at_once, &job);
+    struct farm_supervisor *supervisor = make((struct farm_supervisor_config){
+        .on_tick = until_a_loss, .on_loss = note_loss, .on_line = keep_lines, .deaths_max = 2});
+    struct farm_worker_spec stays = worker("actor 0", live_on), goes = worker("actor 1", die_at_once);
     struct farm_error err;
     goes.expendable = true;
     add(supervisor, &stays);
     add(supervisor, &goes);
     cr_assert_eq(farm_supervisor_run(supervisor, NULL, &err), FARM_OK, "%s", err.message);
-    cr_assert_eq(job.page->stop_count, 1);
+    cr_assert_eq(page->stop_count, 1);
     cr_assert_eq(farm_supervisor_enlist(supervisor, 1, &stays, &err), FARM_OK, "its number is free again");
     farm_supervisor_free(supervisor);
 }
 
 static void note_signal(void *context, int number) {
-    struct job *job = context;
-    job->kept_fd += number == SIGUSR1 ? 1 : 100;
+    job.kept_fd += number == SIGUSR1 ? 1 : 100;
 }
 
 static enum farm_supervisor_turn signal_oneself(void *context) {
-    struct job *job = context;
-    if (!job->killed++) {
+    if (!job.killed++) {
         kill(getpid(), SIGUSR1);
         kill(getpid(), SIGUSR2);
     }
-    return overdue(job) || job->kept_fd == 101 ? FARM_TURN_STOP : FARM_TURN_ON;
+    return overdue() || job.kept_fd == 101 ? FARM_TURN_STOP : FARM_TURN_ON;
 }
 
 Test(supervisor, tells_of_signals_that_are_not_its_own) {
-    struct job job = {.page = share()};
     struct farm_supervisor *supervisor = make(
-        &job,
         (struct farm_supervisor_config){.on_tick = signal_oneself, .on_signal = note_signal, .on_line = keep_lines});
-    struct farm_worker_spec spec = worker("actor 0", live_on, &job);
+    struct farm_worker_spec spec = worker("actor 0", live_on);
     struct farm_error err;
     int number;
     add(supervisor, &spec);
