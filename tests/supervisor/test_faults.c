@@ -118,41 +118,50 @@ Test(supervisor, survives_the_failure_of_every_call) {
 
 // ---- what a worker meets between fork and its own code ----
 
-// `call` fails from its first-th time on; error 0: none does.
-static int run_one(const char *call, unsigned first, int error, struct farm_error *err) {
-    static char name[] = "actor 0";
-    struct farm_supervisor_config config = {.on_line = no_line, .tick_ms = 5, .deaths_max = 2};
+// A supervisor of this one worker, before it runs: until then no call fails.
+static struct farm_supervisor *ready(struct farm_supervisor_config config, struct farm_worker_spec spec) {
     struct farm_supervisor *supervisor;
-    struct farm_worker_spec spec = {.body = end_well, .may_end = true, .memory_node = 0};
-    struct farm_bitmap cpus = {0};
-    farm_bitmap_set(&cpus, 0);
-    spec.cpus = &cpus;
-    memcpy(spec.name, name, sizeof name);
+    struct farm_error err = {0};
+    if (!config.on_line) config.on_line = no_line;
+    snprintf(spec.name, sizeof spec.name, "actor 0");
     share_page();
-    farm_log_set_level(FARM_LOG_DEBUG);
-    cr_assert_eq(farm_supervisor_make(&config, &supervisor, err), FARM_OK);
-    cr_assert_eq(farm_supervisor_add(supervisor, &spec, err), FARM_OK);
-    if (error) farm_faults_fail(call, first, 1000, error);
-    int status = farm_supervisor_run(supervisor, NULL, err);
+    cr_assert_eq(farm_supervisor_make(&config, &supervisor, &err), FARM_OK, "%s", err.message);
+    cr_assert_eq(farm_supervisor_add(supervisor, &spec, &err), FARM_OK, "%s", err.message);
+    return supervisor;
+}
+
+static enum farm_status run_to_its_end(struct farm_supervisor *supervisor, struct farm_error *err) {
+    const enum farm_status status = farm_supervisor_run(supervisor, NULL, err);
     farm_supervisor_free(supervisor);
     return status;
+}
+
+// `call` always fails; error 0: none does.
+static enum farm_status run_one(const char *call, int error, struct farm_error *err) {
+    struct farm_bitmap cpus = {0};
+    farm_bitmap_set(&cpus, 0);
+    farm_log_set_level(FARM_LOG_DEBUG);
+    struct farm_supervisor *supervisor =
+        ready((struct farm_supervisor_config){.tick_ms = 5, .deaths_max = 2},
+              (struct farm_worker_spec){.body = end_well, .may_end = true, .memory_node = 0, .cpus = &cpus});
+    if (error) farm_faults_fail(call, 1, 1000, error);
+    return run_to_its_end(supervisor, err);
 }
 
 Test(supervisor, a_worker_that_cannot_be_made_safe_is_not_started) {
     static const struct {
         const char *call;
-        unsigned first;
         int error;
     } cases[] = {
-        {"prctl", 1, EINVAL},  // it would outlive its supervisor
-        {"getppid", 1, EPERM}, // its supervisor has died already
-        {"open", 1, EMFILE},   // of /dev/null
-        {"malloc", 1, ENOMEM},
+        {"prctl", EINVAL},  // it would outlive its supervisor
+        {"getppid", EPERM}, // its supervisor has died already
+        {"open", EMFILE},   // of /dev/null
+        {"malloc", ENOMEM},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct farm_error err = {0};
         farm_faults_clear();
-        cr_assert_eq(run_one(cases[i].call, cases[i].first, cases[i].error, &err), FARM_E_DEAD, "%s", cases[i].call);
+        cr_assert_eq(run_one(cases[i].call, cases[i].error, &err), FARM_E_DEAD, "%s", cases[i].call);
         cr_assert_eq(page->ended, 0, "%s has failed", cases[i].call);
         cr_assert(strstr(err.message, "ended with exit status 127"), "%s: %s", cases[i].call, err.message);
     }
@@ -169,7 +178,7 @@ Test(supervisor, a_worker_without_its_three_streams_is_not_started) {
         struct farm_error err = {0};
         farm_faults_clear();
         farm_faults_replace("dup2", (void (*)(void))dup2_but_for_one);
-        cr_assert_eq(run_one(NULL, 0, 0, &err), FARM_E_DEAD, "stream %d", number_not_to_be_had);
+        cr_assert_eq(run_one(NULL, 0, &err), FARM_E_DEAD, "stream %d", number_not_to_be_had);
         cr_assert_eq(page->ended, 0);
         cr_assert(strstr(err.message, "ended with exit status 127"), "%s", err.message);
     }
@@ -177,11 +186,11 @@ Test(supervisor, a_worker_without_its_three_streams_is_not_started) {
 
 Test(supervisor, a_worker_that_cannot_be_placed_runs_without) {
     struct farm_error err = {0};
-    cr_assert_eq(run_one("set_mempolicy", 1, EPERM, &err), FARM_OK, "%s", err.message);
+    cr_assert_eq(run_one("set_mempolicy", EPERM, &err), FARM_OK, "%s", err.message);
     cr_assert_eq(page->ended, 1);
     cr_assert_geq(farm_faults_made("set_mempolicy"), 1);
     farm_faults_clear();
-    cr_assert_eq(run_one("sched_setaffinity", 1, EINVAL, &err), FARM_OK, "%s", err.message);
+    cr_assert_eq(run_one("sched_setaffinity", EINVAL, &err), FARM_OK, "%s", err.message);
     cr_assert_eq(page->ended, 1);
     cr_assert_geq(farm_faults_made("sched_setaffinity"), 1);
 }
@@ -199,18 +208,11 @@ Test(supervisor, a_worker_inherits_no_more_where_close_range_is_refused) {
     int fds[3];
     for (int i = 0; i < 3; i++) fds[i] = open("/dev/null", O_RDONLY);
     struct farm_error err = {0};
-    struct farm_supervisor_config config = {.on_line = no_line, .tick_ms = 5};
-    struct farm_supervisor *supervisor;
-    struct farm_worker_spec spec = {
-        .name = "actor 0", .body = count_open, .context = fds, .may_end = true, .memory_node = -1};
-    spec.keep = &fds[1];
-    spec.keep_count = 1;
-    share_page();
-    cr_assert_eq(farm_supervisor_make(&config, &supervisor, &err), FARM_OK);
-    cr_assert_eq(farm_supervisor_add(supervisor, &spec, &err), FARM_OK);
+    const struct farm_worker_spec spec = {
+        .body = count_open, .context = fds, .may_end = true, .memory_node = -1, .keep = &fds[1], .keep_count = 1};
+    struct farm_supervisor *supervisor = ready((struct farm_supervisor_config){.tick_ms = 5}, spec);
     farm_faults_fail("close_range", 1, 1000, ENOSYS);
-    cr_assert_eq(farm_supervisor_run(supervisor, NULL, &err), FARM_OK, "%s", err.message);
-    farm_supervisor_free(supervisor);
+    cr_assert_eq(run_to_its_end(supervisor, &err), FARM_OK, "%s", err.message);
     cr_assert_geq(farm_faults_made("close_range"), 2);
     cr_assert_eq(page->ended, 1 + 2, "open in the worker: %d", page->ended - 1);
     for (int i = 0; i < 3; i++) close(fds[i]);
@@ -218,26 +220,20 @@ Test(supervisor, a_worker_inherits_no_more_where_close_range_is_refused) {
 
 Test(supervisor, a_question_that_fails_is_asked_again) {
     struct farm_error err = {0};
-    static char name[] = "actor 0";
-    struct farm_supervisor_config config = {.on_line = no_line, .tick_ms = 5};
-    struct farm_supervisor *supervisor;
-    struct farm_worker_spec spec = {.body = end_well, .may_end = true, .memory_node = -1};
-    memcpy(spec.name, name, sizeof name);
-    share_page();
-    cr_assert_eq(farm_supervisor_make(&config, &supervisor, &err), FARM_OK);
-    cr_assert_eq(farm_supervisor_add(supervisor, &spec, &err), FARM_OK);
+    struct farm_supervisor *supervisor =
+        ready((struct farm_supervisor_config){.tick_ms = 5},
+              (struct farm_worker_spec){.body = end_well, .may_end = true, .memory_node = -1});
     farm_faults_fail("waitid", 1, 2, EINTR);
     farm_faults_fail("poll", 1, 5, EINTR);
-    cr_assert_eq(farm_supervisor_run(supervisor, NULL, &err), FARM_OK, "%s", err.message);
+    cr_assert_eq(run_to_its_end(supervisor, &err), FARM_OK, "%s", err.message);
     cr_assert_eq(farm_faults_made("waitid"), 2);
     cr_assert_eq(page->ended, 1);
     cr_assert_eq(waitpid(-1, NULL, WNOHANG), -1, "a process is left");
-    farm_supervisor_free(supervisor);
 }
 
 Test(supervisor, an_output_that_cannot_be_read_is_closed_and_its_worker_runs_on) {
     struct farm_error err = {0};
-    cr_assert_eq(run_one("read", 1, EIO, &err), FARM_OK, "%s", err.message);
+    cr_assert_eq(run_one("read", EIO, &err), FARM_OK, "%s", err.message);
     cr_assert_eq(page->ended, 1);
 }
 
@@ -265,20 +261,12 @@ static int pidfd_of_a_dead_one(pid_t pid, unsigned flags) {
 
 Test(supervisor, what_a_worker_got_done_counts_even_before_its_supervisor_goes_on) {
     struct farm_error err = {0};
-    struct farm_supervisor_config config = {.on_line = no_line,
-                                            .tick_ms = 1,
-                                            .backoff_max_ms = 1,
-                                            .deaths_max = 3,
-                                            .progress = steps,
-                                            .on_tick = until_twelve_lives};
-    struct farm_supervisor *supervisor;
-    struct farm_worker_spec spec = {.name = "actor 0", .body = step_and_die, .memory_node = -1};
-    share_page();
+    const struct farm_supervisor_config config = {
+        .tick_ms = 1, .backoff_max_ms = 1, .deaths_max = 3, .progress = steps, .on_tick = until_twelve_lives};
     farm_faults_replace("pidfd_open", (void (*)(void))pidfd_of_a_dead_one);
-    cr_assert_eq(farm_supervisor_make(&config, &supervisor, &err), FARM_OK);
-    cr_assert_eq(farm_supervisor_add(supervisor, &spec, &err), FARM_OK);
-    cr_assert_eq(farm_supervisor_run(supervisor, NULL, &err), FARM_OK, "%s", err.message);
-    farm_supervisor_free(supervisor);
+    struct farm_supervisor *supervisor =
+        ready(config, (struct farm_worker_spec){.body = step_and_die, .memory_node = -1});
+    cr_assert_eq(run_to_its_end(supervisor, &err), FARM_OK, "%s", err.message);
 }
 
 static int write_and_wait(void *context, struct farm_error *err) {
@@ -294,17 +282,13 @@ static void note_line(void *context, size_t number, const char *line) {
 Test(supervisor, a_read_that_a_signal_cuts_short_loses_no_line) {
     static const int errors[] = {EINTR, EAGAIN};
     for (int i = 0; i < 2; i++) {
-        struct farm_supervisor_config config = {.on_line = note_line};
-        struct farm_supervisor *supervisor;
-        struct farm_worker_spec spec = {.name = "actor 0", .body = write_and_wait, .may_end = true, .memory_node = -1};
-        share_page();
-        cr_assert_eq(farm_supervisor_make(&config, &supervisor, NULL), FARM_OK);
-        cr_assert_eq(farm_supervisor_add(supervisor, &spec, NULL), FARM_OK);
+        struct farm_supervisor *supervisor =
+            ready((struct farm_supervisor_config){.on_line = note_line},
+                  (struct farm_worker_spec){.body = write_and_wait, .may_end = true, .memory_node = -1});
         farm_faults_clear();
         farm_faults_fail("read", 1, 30, errors[i]);
-        cr_assert_eq(farm_supervisor_run(supervisor, NULL, NULL), FARM_OK);
+        cr_assert_eq(run_to_its_end(supervisor, NULL), FARM_OK);
         cr_assert_eq(farm_faults_made("read"), 30);
         cr_assert_eq(page->lives, 1);
-        farm_supervisor_free(supervisor);
     }
 }

@@ -98,16 +98,20 @@ Test(supervisor, a_look_after_a_long_sleep_stands_for_two_periods_at_most) {
 
 enum { LANES = 3, STEPS = 4 };
 
-Test(supervisor, a_lane_whose_actor_answers_itself_has_work_where_there_is_room) {
-    struct farm_ring_spec spec = {.lanes = 1, .width = 1, .steps = STEPS, .answers = FARM_ANSWERS_LOCAL};
+static void make_ring(uint32_t lanes, enum farm_answers answers, struct farm_ring *ring) {
+    struct farm_ring_spec spec = {.lanes = lanes, .width = 1, .steps = STEPS, .answers = answers};
+    struct farm_error err;
     spec.env.obs_count = 1;
     spec.env.obs[0] = (struct farm_field_spec){.name = "obs", .dtype = FARM_F32, .rank = 1, .dims = {1}};
     spec.env.action = (struct farm_action_spec){.kind = FARM_ACTION_DISCRETE, .dims = 1, .sizes = {2}};
     spec.env.frames_per_step = 1;
     farm_ring_spec_answers(&spec);
+    cr_assert_eq(farm_ring_create(&spec, 0, -1, false, ring, &err), FARM_OK, "%s", err.message);
+}
+
+Test(supervisor, a_lane_whose_actor_answers_itself_has_work_where_there_is_room) {
     struct farm_ring ring;
-    struct farm_error err;
-    cr_assert_eq(farm_ring_create(&spec, 0, -1, false, &ring, &err), FARM_OK, "%s", err.message);
+    make_ring(1, FARM_ANSWERS_LOCAL, &ring);
     farm_store_release(&ring.lanes[0].up->produced, STEPS - 1);
     cr_assert_eq(farm_watch_lanes(&ring), 1);
     farm_store_release(&ring.lanes[0].up->produced, STEPS);
@@ -116,15 +120,8 @@ Test(supervisor, a_lane_whose_actor_answers_itself_has_work_where_there_is_room)
 }
 
 Test(supervisor, a_lane_has_work_where_all_is_answered_and_there_is_room) {
-    struct farm_ring_spec spec = {.lanes = LANES, .width = 1, .steps = STEPS};
-    spec.env.obs_count = 1;
-    spec.env.obs[0] = (struct farm_field_spec){.name = "obs", .dtype = FARM_F32, .rank = 1, .dims = {1}};
-    spec.env.action = (struct farm_action_spec){.kind = FARM_ACTION_DISCRETE, .dims = 1, .sizes = {2}};
-    spec.env.frames_per_step = 1;
-    farm_ring_spec_answers(&spec);
     struct farm_ring ring;
-    struct farm_error err;
-    cr_assert_eq(farm_ring_create(&spec, 0, -1, false, &ring, &err), FARM_OK, "%s", err.message);
+    make_ring(LANES, FARM_ANSWERS_CENTRAL, &ring);
     cr_assert_eq(farm_watch_lanes(&ring), 7, "nothing published yet: all of them");
     farm_store_release(&ring.lanes[1].up->produced, 1);
     cr_assert_eq(farm_watch_lanes(&ring), 5, "lane 1 waits for its answer");
