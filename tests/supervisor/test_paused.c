@@ -139,7 +139,7 @@ static const char *follows(const float *obs, unsigned flags, const float *before
 
 // ---- the farm: a supervisor process with its workers ----
 
-struct farm {
+static struct farm {
     struct farm_ring made[ACTORS];                     // holds the descriptors
     struct farm_ring view[ACTORS];                     // this process's, read-only
     struct farm_actor_config actor[ACTORS];            // read by the forked bodies
@@ -150,7 +150,8 @@ struct farm {
     bool real; // learner
     struct farm_learner_config learner;
     pid_t supervisor;
-};
+    pid_t pids[ACTORS + 1]; // of the first lives
+} farm;
 
 static void open_view(const struct farm_ring *made, enum farm_ring_side side, struct farm_ring *view) {
     struct farm_error err = {0};
@@ -191,17 +192,16 @@ static void on_stop(int number) {
 
 // Stands in for the learner: checks each step once, answers it, releases the ones before it.
 static int stand_in_body(void *context, struct farm_error *err) {
-    struct farm *farm = context;
     struct farm_ring rings[ACTORS], *pointers[ACTORS];
     struct farm_doorbells bells;
     uint32_t rung[ACTORS];
     page->pids[LEARNER] = getpid();
     for (int a = 0; a < ACTORS; a++) {
-        open_view(&farm->made[a], FARM_RING_LEARNER, &rings[a]);
+        open_view(&farm.made[a], FARM_RING_LEARNER, &rings[a]);
         pointers[a] = &rings[a];
     }
     signal(SIGTERM, on_stop);
-    if (farm_doorbells_make(&bells, pointers, ACTORS, farm->bell, err)) return 1;
+    if (farm_doorbells_make(&bells, pointers, ACTORS, farm.bell, err)) return 1;
     while (!stop_asked) {
         farm_doorbells_wait(&bells, 0, 50000000);
         const uint32_t count = farm_doorbells_poll(&bells, rung);
@@ -224,52 +224,49 @@ static int stand_in_body(void *context, struct farm_error *err) {
 }
 
 static int real_body(void *context, struct farm_error *err) {
-    struct farm *farm = context;
     page->pids[LEARNER] = getpid();
-    return farm_learner_run(&farm->learner, err);
+    return farm_learner_run(&farm.learner, err);
 }
 
-static void configure_learner(struct farm *farm) {
+static void configure_learner(void) {
     for (int a = 0; a < ACTORS; a++) {
-        farm->learner_keep[2 * a] = farm->fds[a][0] = farm->made[a].up.fd_readonly;
-        farm->learner_keep[2 * a + 1] = farm->fds[a][1] = farm->made[a].down.fd;
+        farm.learner_keep[2 * a] = farm.fds[a][0] = farm.made[a].up.fd_readonly;
+        farm.learner_keep[2 * a + 1] = farm.fds[a][1] = farm.made[a].down.fd;
     }
-    farm->learner_keep[2 * ACTORS] = farm->bell;
-    farm->learner = test_learner_config(FLOATS, ACTIONS, 8);
-    farm->learner.ring_fds = (const int(*)[2])farm->fds;
-    farm->learner.ring_count = ACTORS;
-    farm->learner.shards[0].eventfd = farm->bell;
-    farm->learner.stats = &page->stats;
-    farm->learner.seed = 3;
-    farm->learner.algo.batch = 16;
-    farm->learner.memory_node = -1;
-    farm->learner.infer_batch_max = ACTORS * LANES * WIDTH;
+    farm.learner_keep[2 * ACTORS] = farm.bell;
+    farm.learner = test_learner_config(FLOATS, ACTIONS, 8);
+    farm.learner.ring_fds = (const int(*)[2])farm.fds;
+    farm.learner.ring_count = ACTORS;
+    farm.learner.shards[0].eventfd = farm.bell;
+    farm.learner.stats = &page->stats;
+    farm.learner.seed = 3;
+    farm.learner.algo.batch = 16;
+    farm.learner.memory_node = -1;
+    farm.learner.infer_batch_max = ACTORS * LANES * WIDTH;
 }
 
 static void before_start(void *context, size_t worker, uint64_t starts) {
-    struct farm *farm = context;
     page->starts[worker] = starts + 1;
     for (uint32_t l = 0; worker < ACTORS && starts && l < LANES; l++)
-        farm_store_release(&farm->own[worker].lanes[l].down->generation, starts);
+        farm_store_release(&farm.own[worker].lanes[l].down->generation, starts);
 }
 static void before_stop(void *context, int phase) {
-    struct farm *farm = context;
-    for (int a = 0; a < ACTORS; a++) farm_store_release(&farm->own[a].down_control->stop, 1);
+    for (int a = 0; a < ACTORS; a++) farm_store_release(&farm.own[a].down_control->stop, 1);
 }
 
-static _Noreturn void supervise(struct farm *farm) {
+static _Noreturn void supervise(void) {
     struct farm_supervisor *supervisor;
     struct farm_error err = {0};
     const struct farm_supervisor_config config = {
-        .context = farm, .before_start = before_start, .before_stop = before_stop, .tick_ms = 5};
+        .context = &farm, .before_start = before_start, .before_stop = before_stop, .tick_ms = 5};
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     farm_log_set_level(FARM_LOG_ERROR);
-    for (int a = 0; a < ACTORS; a++) open_view(&farm->made[a], FARM_RING_LEARNER, &farm->own[a]);
+    for (int a = 0; a < ACTORS; a++) open_view(&farm.made[a], FARM_RING_LEARNER, &farm.own[a]);
     enum farm_status status = farm_supervisor_make(&config, &supervisor, &err);
     for (int a = 0; a < ACTORS && !status; a++) {
         struct farm_worker_spec spec = {.body = actor_body,
-                                        .context = &farm->actor[a],
-                                        .keep = farm->keep[a],
+                                        .context = &farm.actor[a],
+                                        .keep = farm.keep[a],
                                         .keep_count = 3,
                                         .memory_node = -1,
                                         .stop_phase = 1};
@@ -277,9 +274,9 @@ static _Noreturn void supervise(struct farm *farm) {
         status = farm_supervisor_add(supervisor, &spec, &err);
     }
     const struct farm_worker_spec learner = {.name = "learner",
-                                             .body = farm->real ? real_body : stand_in_body,
-                                             .context = farm,
-                                             .keep = farm->learner_keep,
+                                             .body = farm.real ? real_body : stand_in_body,
+                                             .context = &farm,
+                                             .keep = farm.learner_keep,
                                              .keep_count = 2 * ACTORS + 1,
                                              .memory_node = -1};
     if (!status) status = farm_supervisor_add(supervisor, &learner, &err);
@@ -288,88 +285,89 @@ static _Noreturn void supervise(struct farm *farm) {
     _exit(status ? 1 : 0);
 }
 
-static uint64_t produced(const struct farm *farm, int actor) {
+static uint64_t produced(int actor) {
     uint64_t sum = 0;
-    for (int l = 0; l < LANES; l++) sum += farm_lane_produced(&farm->view[actor].lanes[l]);
+    for (int l = 0; l < LANES; l++) sum += farm_lane_produced(&farm.view[actor].lanes[l]);
     return sum;
 }
-static uint64_t acted(const struct farm *farm, int actor) {
+static uint64_t acted(int actor) {
     uint64_t sum = 0;
-    for (int l = 0; l < LANES; l++) sum += farm_lane_acted(&farm->view[actor].lanes[l]);
+    for (int l = 0; l < LANES; l++) sum += farm_lane_acted(&farm.view[actor].lanes[l]);
     return sum;
 }
 
 // Until each actor has published `more` steps.
-static void goes_on(const struct farm *farm, uint64_t more) {
+static void goes_on(uint64_t more) {
     const uint64_t start = farm_now_ns();
     uint64_t from[ACTORS];
-    for (int a = 0; a < ACTORS; a++) from[a] = produced(farm, a);
+    for (int a = 0; a < ACTORS; a++) from[a] = produced(a);
     for (int a = 0; a < ACTORS; a++)
-        while (produced(farm, a) < from[a] + more) {
+        while (produced(a) < from[a] + more) {
             cr_assert_lt(farm_now_ns() - start, PATIENCE_NS, "actor %d stands still", a);
             usleep(1000);
         }
 }
 
-static void begin(struct farm *farm, bool real, uint64_t spin_ns) {
+static void begin(bool real, uint64_t spin_ns) {
     struct farm_error err;
     struct farm_ring_spec spec = {.lanes = LANES, .width = WIDTH, .steps = STEPS};
-    memset(farm, 0, sizeof *farm);
+    memset(&farm, 0, sizeof farm);
     page = mmap(NULL, sizeof *page, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     cr_assert(page != MAP_FAILED);
     witness_spec(NULL, &spec.env, NULL, 0);
     farm_ring_spec_answers(&spec);
-    farm->real = real;
-    farm->bell = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+    farm.real = real;
+    farm.bell = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
     for (uint32_t a = 0; a < ACTORS; a++) {
-        struct farm_ring *made = &farm->made[a];
+        struct farm_ring *made = &farm.made[a];
         cr_assert_eq(farm_ring_create(&spec, a, -1, false, made, &err), FARM_OK, "%s", err.message);
-        open_view(made, FARM_RING_OBSERVER, &farm->view[a]);
-        const int keep[3] = {made->up.fd, made->down.fd_readonly, farm->bell};
-        memcpy(farm->keep[a], keep, sizeof keep);
-        farm->actor[a] = (struct farm_actor_config){.actor = a,
-                                                    .up_fd = made->up.fd,
-                                                    .down_fd = made->down.fd_readonly,
-                                                    .learner_eventfd = farm->bell,
-                                                    .api = &witness_api,
-                                                    .seed = 11,
-                                                    .spin_ns = spin_ns};
+        open_view(made, FARM_RING_OBSERVER, &farm.view[a]);
+        const int keep[3] = {made->up.fd, made->down.fd_readonly, farm.bell};
+        memcpy(farm.keep[a], keep, sizeof keep);
+        farm.actor[a] = (struct farm_actor_config){.actor = a,
+                                                   .up_fd = made->up.fd,
+                                                   .down_fd = made->down.fd_readonly,
+                                                   .learner_eventfd = farm.bell,
+                                                   .api = &witness_api,
+                                                   .seed = 11,
+                                                   .spin_ns = spin_ns};
     }
-    configure_learner(farm);
-    farm->supervisor = fork();
-    if (farm->supervisor == 0) supervise(farm);
-    goes_on(farm, 50);
+    configure_learner();
+    farm.supervisor = fork();
+    if (farm.supervisor == 0) supervise();
+    goes_on(50);
+    memcpy(farm.pids, page->pids, sizeof farm.pids);
 }
 
 // Ends it, and looks at everything that is left: nothing lost, torn or doubled.
-static void end(struct farm *farm) {
+static void end(void) {
     char findings[2000];
     int status;
-    goes_on(farm, 200);
-    kill(farm->supervisor, SIGTERM);
-    cr_assert_eq(waitpid(farm->supervisor, &status, 0), farm->supervisor);
+    goes_on(200);
+    kill(farm.supervisor, SIGTERM);
+    cr_assert_eq(waitpid(farm.supervisor, &status, 0), farm.supervisor);
     cr_assert(WIFEXITED(status) && WEXITSTATUS(status) == 0);
     cr_assert_eq(page->faults, 0, "%lu faults, the first: %s", page->faults, page->fault);
     uint64_t steps = 0;
     for (uint32_t a = 0; a < ACTORS; a++) {
-        cr_assert_eq(farm_ring_verify(&farm->view[a], findings, sizeof findings), 0, "%s", findings);
-        steps += acted(farm, (int)a);
+        cr_assert_eq(farm_ring_verify(&farm.view[a], findings, sizeof findings), 0, "%s", findings);
+        steps += acted((int)a);
         for (uint32_t l = 0; l < LANES; l++) {
-            const struct farm_lane *lane = &farm->view[a].lanes[l];
+            const struct farm_lane *lane = &farm.view[a].lanes[l];
             const uint64_t last = farm_lane_produced(lane);
-            for (uint64_t n = last - STEPS + 2; n < last; n++) check_step(&farm->view[a], a, l, n);
+            for (uint64_t n = last - STEPS + 2; n < last; n++) check_step(&farm.view[a], a, l, n);
         }
-        farm_ring_close(&farm->view[a]);
-        farm_ring_close(&farm->made[a]);
+        farm_ring_close(&farm.view[a]);
+        farm_ring_close(&farm.made[a]);
     }
     cr_assert_eq(page->faults, 0, "%lu faults in the rings, the first: %s", page->faults, page->fault);
-    if (farm->real) {
+    if (farm.real) {
         cr_assert_eq(page->stats.bad_values, 0);
         cr_assert_gt(page->stats.updates, 0);
     } else {
         cr_assert_eq(page->checked, steps, "every answered step was checked once");
     }
-    close(farm->bell);
+    close(farm.bell);
 }
 
 // ---- looking on ----
@@ -391,47 +389,44 @@ static void continue_process(pid_t pid) {
     await_stopped(pid, false);
 }
 
-static void expect_same_lives(const struct farm *farm, const pid_t *pids) {
+static void expect_same_lives(void) {
     for (int w = 0; w <= ACTORS; w++) {
-        cr_assert_eq(page->pids[w], pids[w], "worker %d has another process", w);
+        cr_assert_eq(page->pids[w], farm.pids[w], "worker %d has another process", w);
         cr_assert_eq(page->starts[w], 1, "worker %d was started %lu times", w, page->starts[w]);
     }
     for (int a = 0; a < ACTORS; a++)
         for (int l = 0; l < LANES; l++)
-            cr_assert_eq(farm_load_acquire(&farm->view[a].lanes[l].down->generation), 0,
+            cr_assert_eq(farm_load_acquire(&farm.view[a].lanes[l].down->generation), 0,
                          "somebody took actor %d's lanes", a);
 }
 
 // For PAUSE_MS actor 0 is left alone while the others publish in each part of that time.
-static void others_go_on(const struct farm *farm, const pid_t *pids) {
-    const uint64_t published = produced(farm, 0), answered = acted(farm, 0);
+static void others_go_on(void) {
+    const uint64_t published = produced(0), answered = acted(0);
     cr_assert_leq(answered, published);
     for (int part = 0; part < PARTS; part++) {
         uint64_t before[ACTORS];
-        for (int a = 1; a < ACTORS; a++) before[a] = produced(farm, a);
+        for (int a = 1; a < ACTORS; a++) before[a] = produced(a);
         usleep(PAUSE_MS * 1000 / PARTS);
         for (int a = 1; a < ACTORS; a++)
-            cr_assert_gt(produced(farm, a), before[a], "actor %d stood still in part %d", a, part);
-        cr_assert(farm_watch_stopped(pids[0]), "somebody continued it");
-        cr_assert_eq(produced(farm, 0), published);
+            cr_assert_gt(produced(a), before[a], "actor %d stood still in part %d", a, part);
+        cr_assert(farm_watch_stopped(farm.pids[0]), "somebody continued it");
+        cr_assert_eq(produced(0), published);
     }
-    cr_assert_eq(acted(farm, 0), published, "what it had published is answered, and nothing else");
-    expect_same_lives(farm, pids);
+    cr_assert_eq(acted(0), published, "what it had published is answered, and nothing else");
+    expect_same_lives();
 }
 
 static void stops_an_actor(bool real) {
-    struct farm farm;
-    begin(&farm, real, 1000);
-    pid_t pids[ACTORS + 1];
-    memcpy(pids, page->pids, sizeof pids);
+    begin(real, 1000);
     for (int round = 0; round < 2; round++) {
-        pause_process(pids[0]);
-        others_go_on(&farm, pids);
-        continue_process(pids[0]);
-        goes_on(&farm, 100);
-        expect_same_lives(&farm, pids);
+        pause_process(farm.pids[0]);
+        others_go_on();
+        continue_process(farm.pids[0]);
+        goes_on(100);
+        expect_same_lives();
     }
-    end(&farm);
+    end();
 }
 
 Test(paused, an_actor_that_is_stopped_is_nobodys_death_and_the_others_go_on) {
@@ -443,33 +438,30 @@ Test(paused, an_actor_that_is_stopped_lets_the_learner_train_with_the_others) {
 }
 
 // Torn observations in the slots that actor 0 may be writing.
-static int torn(const struct farm *farm) {
+static int torn(void) {
     int count = 0;
     for (int l = 0; l < LANES; l++) {
-        const struct farm_lane *lane = &farm->view[0].lanes[l];
+        const struct farm_lane *lane = &farm.view[0].lanes[l];
         for (uint32_t e = 0; e < WIDTH; e++) count += !whole(farm_lane_obs(lane, 0, farm_lane_produced(lane), e));
     }
     return count;
 }
 
 static void stops_in_mid_write(bool real) {
-    struct farm farm;
-    begin(&farm, real, 0);
-    goes_on(&farm, 2 * STEPS); // every slot has held a step before
-    pid_t pids[ACTORS + 1];
-    memcpy(pids, page->pids, sizeof pids);
+    begin(real, 0);
+    goes_on(2 * STEPS); // every slot has held a step before
     for (uint64_t round = 1; round <= 2; round++) {
         farm_store_release(&page->halt, 1 + 0);
-        await_stopped(pids[0], true);
+        await_stopped(farm.pids[0], true);
         cr_assert_eq(page->halted, round, "it stopped itself");
-        cr_assert_eq(torn(&farm), 1, "half of one observation is written");
-        others_go_on(&farm, pids);
-        cr_assert_eq(torn(&farm), 1);
-        continue_process(pids[0]);
-        goes_on(&farm, 100);
-        expect_same_lives(&farm, pids);
+        cr_assert_eq(torn(), 1, "half of one observation is written");
+        others_go_on();
+        cr_assert_eq(torn(), 1);
+        continue_process(farm.pids[0]);
+        goes_on(100);
+        expect_same_lives();
     }
-    end(&farm);
+    end();
 }
 
 Test(paused, a_half_written_step_is_never_answered_and_is_whole_when_it_is) {
@@ -481,30 +473,27 @@ Test(paused, a_half_written_step_never_reaches_inference_or_training) {
 }
 
 static void stops_the_learner(bool real, uint64_t spin_ns) {
-    struct farm farm;
-    begin(&farm, real, spin_ns);
-    pid_t pids[ACTORS + 1];
+    begin(real, spin_ns);
     uint64_t published[ACTORS], answered[ACTORS];
-    memcpy(pids, page->pids, sizeof pids);
-    pause_process(pids[LEARNER]);
-    for (int a = 0; a < ACTORS; a++) answered[a] = acted(&farm, a);
+    pause_process(farm.pids[LEARNER]);
+    for (int a = 0; a < ACTORS; a++) answered[a] = acted(a);
     usleep(PAUSE_MS * 1000 / 2);
     for (int a = 0; a < ACTORS; a++) {
-        published[a] = produced(&farm, a);
+        published[a] = produced(a);
         cr_assert_leq(published[a] - answered[a], LANES, "an actor publishes one step a lane and waits");
         const bool sleeps = farm_load_acquire(&farm.view[a].up_control->asleep) != 0;
         if (spin_ns == UINT64_MAX) cr_assert_not(sleeps);
     }
     usleep(PAUSE_MS * 1000 / 2);
     for (int a = 0; a < ACTORS; a++) {
-        cr_assert_eq(produced(&farm, a), published[a], "actor %d", a);
-        cr_assert_eq(acted(&farm, a), answered[a], "somebody answers for a stopped learner");
+        cr_assert_eq(produced(a), published[a], "actor %d", a);
+        cr_assert_eq(acted(a), answered[a], "somebody answers for a stopped learner");
     }
-    expect_same_lives(&farm, pids);
-    continue_process(pids[LEARNER]);
-    goes_on(&farm, 100);
-    expect_same_lives(&farm, pids);
-    end(&farm);
+    expect_same_lives();
+    continue_process(farm.pids[LEARNER]);
+    goes_on(100);
+    expect_same_lives();
+    end();
 }
 
 Test(paused, actors_sleep_while_the_learner_is_stopped_and_nothing_is_lost) {
@@ -520,43 +509,37 @@ Test(paused, the_real_learner_goes_on_where_it_was_stopped) {
 }
 
 Test(paused, a_stopped_supervisor_holds_nobody_up_and_catches_up) {
-    struct farm farm;
-    begin(&farm, false, 0);
-    pid_t pids[ACTORS + 1];
-    memcpy(pids, page->pids, sizeof pids);
+    begin(false, 0);
     pause_process(farm.supervisor);
     for (int part = 0; part < PARTS; part++) {
         uint64_t before[ACTORS];
-        for (int a = 0; a < ACTORS; a++) before[a] = produced(&farm, a);
+        for (int a = 0; a < ACTORS; a++) before[a] = produced(a);
         usleep(PAUSE_MS * 1000 / PARTS);
         for (int a = 0; a < ACTORS; a++)
-            cr_assert(produced(&farm, a) > before[a] || (a == 1 && part > 2), "actor %d part %d", a, part);
-        if (part == 2) kill(pids[1], SIGKILL); // nobody is there to see it
+            cr_assert(produced(a) > before[a] || (a == 1 && part > 2), "actor %d part %d", a, part);
+        if (part == 2) kill(farm.pids[1], SIGKILL); // nobody is there to see it
     }
-    const uint64_t left = produced(&farm, 1);
-    expect_same_lives(&farm, pids);
+    const uint64_t left = produced(1);
+    expect_same_lives();
     continue_process(farm.supervisor);
-    goes_on(&farm, 100);
-    cr_assert_gt(produced(&farm, 1), left);
-    cr_assert_neq(page->pids[1], pids[1]);
+    goes_on(100);
+    cr_assert_gt(produced(1), left);
+    cr_assert_neq(page->pids[1], farm.pids[1]);
     cr_assert_eq(page->starts[1], 2);
     for (int l = 0; l < LANES; l++) cr_assert_eq(farm_load_acquire(&farm.view[1].lanes[l].down->generation), 1);
     cr_assert_eq(page->starts[0] + page->starts[2] + page->starts[LEARNER], 3, "nobody else was started again");
-    end(&farm);
+    end();
 }
 
 Test(paused, a_whole_farm_that_was_stopped_goes_on) {
-    struct farm farm;
-    begin(&farm, true, 1000);
-    pid_t pids[ACTORS + 1];
-    memcpy(pids, page->pids, sizeof pids);
-    pause_process(pids[1]);
+    begin(true, 1000);
+    pause_process(farm.pids[1]);
     pause_process(farm.supervisor);
-    for (int w = 0; w <= ACTORS; w++) pause_process(pids[w]);
+    for (int w = 0; w <= ACTORS; w++) pause_process(farm.pids[w]);
     usleep(PAUSE_MS * 1000);
-    for (int w = ACTORS; w >= 0; w--) continue_process(pids[w]);
+    for (int w = ACTORS; w >= 0; w--) continue_process(farm.pids[w]);
     continue_process(farm.supervisor);
-    goes_on(&farm, 100);
-    expect_same_lives(&farm, pids);
-    end(&farm);
+    goes_on(100);
+    expect_same_lives();
+    end();
 }
