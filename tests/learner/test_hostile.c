@@ -68,11 +68,11 @@ static struct table {
     pid_t learner, actors[ACTORS];
 } table;
 
-static void say_wrong(struct shared *shared, const char *format, ...) __attribute__((format(printf, 2, 3)));
-static void say_wrong(struct shared *shared, const char *format, ...) {
+static void say_wrong(const char *format, ...) __attribute__((format(printf, 1, 2)));
+static void say_wrong(const char *format, ...) {
     va_list args;
     va_start(args, format);
-    if (!shared->wrong[0]) vsnprintf(shared->wrong, sizeof shared->wrong, format, args);
+    if (!table.shared->wrong[0]) vsnprintf(table.shared->wrong, sizeof table.shared->wrong, format, args);
     va_end(args);
 }
 
@@ -105,7 +105,7 @@ static struct farm_learner_config usual(void) {
     return config;
 }
 
-static void set_up_mode(bool frames, bool local) {
+static void set_up(bool frames, bool local) {
     struct farm_error err = {0};
     struct farm_ring_spec spec = test_ring_spec(LANES, WIDTH, STEPS, FLAT, ACTIONS);
     if (frames)
@@ -122,10 +122,6 @@ static void set_up_mode(bool frames, bool local) {
     table.eventfd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
     cr_assert(table.shared != MAP_FAILED && table.eventfd >= 0);
     table.config = usual();
-}
-
-static void set_up(bool frames) {
-    set_up_mode(frames, false);
 }
 
 static void launch_learner(void) {
@@ -187,15 +183,14 @@ static void read_answer(const struct farm_lane *lane, uint64_t n, struct answer 
 }
 
 static void check_new_answer(struct player *player, uint32_t l, uint64_t n) {
-    struct shared *shared = table.shared;
     struct answer *answer = &player->answers[l][n % STEPS];
     read_answer(&player->ring.lanes[l], n, answer);
     for (uint32_t e = 0; e < WIDTH; e++) {
         bool finite = isfinite(answer->value[e]);
         for (uint32_t a = 0; a < ACTIONS; a++) finite = finite && isfinite(answer->logits[e * ACTIONS + a]);
         if (answer->action[e] < 0 || answer->action[e] >= ACTIONS || !finite)
-            say_wrong(shared, "actor %u lane %u step %lu: answered with action %d and numbers that are%s finite",
-                      player->actor, l, n, answer->action[e], finite ? "" : " not");
+            say_wrong("actor %u lane %u step %lu: answered with action %d and numbers that are%s finite", player->actor,
+                      l, n, answer->action[e], finite ? "" : " not");
     }
 }
 
@@ -205,7 +200,7 @@ static void check_old_step(const struct player *player, uint32_t l, uint64_t n) 
     struct answer now;
     read_answer(lane, n, &now);
     if (memcmp(&now, &player->answers[l][n % STEPS], sizeof now) != 0)
-        say_wrong(table.shared, "actor %u lane %u step %lu was answered twice", player->actor, l, n);
+        say_wrong("actor %u lane %u step %lu was answered twice", player->actor, l, n);
     for (uint32_t e = 0; e < WIDTH; e++) {
         uint8_t wanted[OBS_BYTES_MAX];
         observation_of(table.frames, player->actor, l, n, e, wanted);
@@ -213,7 +208,7 @@ static void check_old_step(const struct player *player, uint32_t l, uint64_t n) 
         if (memcmp(farm_lane_obs(lane, 0, n, e), wanted, lane->obs_bytes[0]) != 0 ||
             memcmp(&farm_lane_reward(lane, n)[e], &reward, sizeof reward) != 0 ||
             farm_lane_flags(lane, n)[e] != flags_of(player->start[l], n, e))
-            say_wrong(table.shared, "actor %u lane %u step %lu is not what its actor wrote", player->actor, l, n);
+            say_wrong("actor %u lane %u step %lu is not what its actor wrote", player->actor, l, n);
     }
 }
 
@@ -257,7 +252,7 @@ static void play(uint32_t actor) {
     *player = (struct player){.actor = actor};
     if (farm_ring_open(dup(table.rings[actor].up.fd), dup(table.rings[actor].down.fd_readonly), FARM_RING_ACTOR,
                        &player->ring, &err)) {
-        say_wrong(table.shared, "actor %u: %s", actor, err.message);
+        say_wrong("actor %u: %s", actor, err.message);
         return;
     }
     for (uint32_t l = 0; l < LANES; l++) {
@@ -383,9 +378,9 @@ static void punch(struct villain *villain) {
     const bool all = below(villain, 4) == 0;
     if (fallocate(villain->ring.up.fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, all ? 0 : (off_t)(from * page),
                   (off_t)((all ? pages : count) * page)))
-        say_wrong(table.shared, "punching a hole failed: %s", strerror(errno));
+        say_wrong("punching a hole failed: %s", strerror(errno));
     if (madvise((char *)villain->ring.up.header + from * page, count * page, MADV_REMOVE))
-        say_wrong(table.shared, "MADV_REMOVE failed: %s", strerror(errno));
+        say_wrong("MADV_REMOVE failed: %s", strerror(errno));
     publish_all(villain);
 }
 
@@ -394,8 +389,7 @@ static void punch(struct villain *villain) {
 static void steal_bell(struct villain *villain) {
     uint64_t count;
     fcntl(table.eventfd, F_SETFL, 0);
-    if (read(table.eventfd, &count, sizeof count) < 0)
-        say_wrong(table.shared, "the bell cannot be read: %s", strerror(errno));
+    if (read(table.eventfd, &count, sizeof count) < 0) say_wrong("the bell cannot be read: %s", strerror(errno));
 }
 
 static void flood_bell(struct villain *villain) {
@@ -404,15 +398,14 @@ static void flood_bell(struct villain *villain) {
     fcntl(bell, F_SETFL, O_NONBLOCK);
     for (int i = 0; i < 100; i++)
         if (write(bell, &full, sizeof full) < 0 && errno != EAGAIN)
-            say_wrong(table.shared, "the bell cannot be rung: %s", strerror(errno));
+            say_wrong("the bell cannot be rung: %s", strerror(errno));
     fcntl(bell, F_SETFL, 0);
     publish_all(villain);
 }
 
 // Whether a call failed as it must.
 static void must_fail(const struct villain *villain, const char *what, bool failed, int wanted) {
-    if (!failed || (errno != wanted && wanted))
-        say_wrong(table.shared, "%s: %s", what, failed ? strerror(errno) : "succeeded");
+    if (!failed || (errno != wanted && wanted)) say_wrong("%s: %s", what, failed ? strerror(errno) : "succeeded");
 }
 
 // Everything that a descriptor can be asked for and must refuse.
@@ -450,7 +443,7 @@ static void be_hostile(deed *attack, uint64_t seed) {
     struct farm_error err = {0};
     if (farm_ring_open(dup(table.rings[HOSTILE].up.fd), dup(table.rings[HOSTILE].down.fd_readonly), FARM_RING_ACTOR,
                        &villain.ring, &err)) {
-        say_wrong(table.shared, "the hostile actor: %s", err.message);
+        say_wrong("the hostile actor: %s", err.message);
         return;
     }
     for (;;) {
@@ -582,8 +575,8 @@ static void start(deed *attack, uint64_t seed) {
 }
 
 // The whole play; returns the values that made no sense.
-static uint64_t suffer_mode(bool frames, bool local, deed *attack, uint64_t seed) {
-    set_up_mode(frames, local);
+static uint64_t suffer(bool frames, bool local, deed *attack, uint64_t seed) {
+    set_up(frames, local);
     start(attack, seed);
     play_rounds(false, ROUNDS);
     cr_assert_gt(farm_load_relaxed(&table.shared->attacks), 0);
@@ -595,60 +588,56 @@ static uint64_t suffer_mode(bool frames, bool local, deed *attack, uint64_t seed
     return bad;
 }
 
-static uint64_t suffer(bool frames, deed *attack, uint64_t seed) {
-    return suffer_mode(frames, false, attack, seed);
-}
-
 Test(hostile, stores_over_the_whole_segment) {
-    for (uint64_t seed = 1; seed <= 2; seed++) cr_assert_gt(suffer(false, scribble, seed), 0);
+    for (uint64_t seed = 1; seed <= 2; seed++) cr_assert_gt(suffer(false, false, scribble, seed), 0);
 }
 
 Test(hostile, stores_over_the_whole_segment_under_stacked_frames) {
-    cr_assert_gt(suffer(true, scribble, 1), 0);
+    cr_assert_gt(suffer(true, false, scribble, 1), 0);
 }
 
 Test(hostile, counters_that_cannot_be_and_a_bell_that_never_stops) {
-    cr_assert_gt(suffer(false, lie, 1), 0);
+    cr_assert_gt(suffer(false, false, lie, 1), 0);
 }
 
 Test(hostile, steps_that_change_after_they_were_published) {
-    cr_assert_gt(suffer(false, change_its_mind, 1), 0);
+    cr_assert_gt(suffer(false, false, change_its_mind, 1), 0);
 }
 
 Test(hostile, frames_that_change_after_they_were_published) {
-    cr_assert_gt(suffer(true, change_its_mind, 1), 0);
+    cr_assert_gt(suffer(true, false, change_its_mind, 1), 0);
 }
 
 Test(hostile, holes_in_the_segment) {
-    suffer(false, punch, 1);
+    suffer(false, false, punch, 1);
 }
 
 Test(hostile, a_stolen_bell) {
-    suffer(false, steal_bell, 1);
+    suffer(false, false, steal_bell, 1);
 }
 
 Test(hostile, a_flooded_bell) {
-    suffer(false, flood_bell, 1);
+    suffer(false, false, flood_bell, 1);
 }
 
 Test(hostile, descriptors_refuse_what_would_hurt_others) {
-    suffer(false, abuse_descriptors, 1);
+    suffer(false, false, abuse_descriptors, 1);
 }
 
 Test(hostile, everything_at_once) {
-    for (uint64_t seed = 1; seed <= 2; seed++) cr_assert_gt(suffer(seed == 2, do_everything, seed), 0);
+    for (uint64_t seed = 1; seed <= 2; seed++) cr_assert_gt(suffer(seed == 2, false, do_everything, seed), 0);
 }
 
 // Where actors answer themselves, a hostile one may lie about its answers and its versions, too.
 Test(hostile, everything_at_once_where_actors_answer_themselves) {
-    for (uint64_t seed = 1; seed <= 2; seed++) cr_assert_gt(suffer_mode(seed == 2, true, do_everything, seed), 0);
-    cr_assert_gt(suffer_mode(false, true, lie, 1), 0);
-    cr_assert_gt(suffer_mode(false, true, change_its_mind, 1), 0);
+    for (uint64_t seed = 1; seed <= 2; seed++) cr_assert_gt(suffer(seed == 2, true, do_everything, seed), 0);
+    cr_assert_gt(suffer(false, true, lie, 1), 0);
+    cr_assert_gt(suffer(false, true, change_its_mind, 1), 0);
 }
 
 // The learner ends first, while the hostile one rages.
 Test(hostile, cannot_hold_up_the_end) {
-    set_up(false);
+    set_up(false, false);
     start(do_everything, 9);
     play_rounds(false, 2);
     expect_ends(table.learner, SIGTERM, "the learner");
@@ -659,7 +648,7 @@ Test(hostile, cannot_hold_up_the_end) {
 
 // A learner that comes back onto rings that are being scribbled over, headers too, while it opens them.
 Test(hostile, a_learner_comes_back_while_it_stores_over_the_whole_segment) {
-    set_up(false);
+    set_up(false, false);
     start(scribble, 4);
     for (int life = 0; life < 3; life++) {
         play_rounds(false, 1);
@@ -689,7 +678,7 @@ static void expect_answers(uint32_t actor, uint32_t l, uint64_t n) {
 
 // In one batch with NaNs, infinities and the largest of numbers: the others' answers are those of their observations.
 Test(hostile, answers_to_the_others_are_what_they_would_be_without_it) {
-    set_up(false);
+    set_up(false, false);
     table.config.evaluate = table.config.greedy = true;
     table.config.episodes_target = UINT32_MAX;
     start(change_its_mind, 2);
@@ -784,7 +773,7 @@ static int reopen_for_writing(int fd) {
 
 // Root and whoever may set permissions can: that is said in docs/RELIABILITY.md and not promised.
 Test(hostile, without_privileges_a_read_only_descriptor_does_not_become_a_writable_one) {
-    set_up(false);
+    set_up(false, false);
     const pid_t child = fork();
     if (child == 0) {
         drop_privileges();
