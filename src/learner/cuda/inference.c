@@ -125,21 +125,16 @@ size_t farm_cuda_inference_bytes(const struct farm_cuda_context *context) {
 }
 
 static enum farm_status on_device(size_t count, size_t bytes, void *out, struct farm_error *err) {
-    void *memory;
-    const enum farm_status status =
-        farm_cuda_device_memory(count * bytes, "inference wants", "infer-batch-max", &memory, err);
-    memcpy(out, &memory, sizeof memory);
-    return status;
+    return farm_cuda_device_memory(count * bytes, "inference wants", "infer-batch-max", out, err);
 }
 
 // Pinned memory and its address on the device.
 static enum farm_status on_host(size_t count, size_t bytes, void *out, void *mapped, struct farm_error *err) {
-    void *memory, *address = NULL;
-    enum farm_status status = farm_cuda_host_memory(count * bytes, "inference wants", "infer-batch-max", &memory, err);
-    if (!status) status = farm_cuda_mapped(memory, &address, err);
+    void *memory;
+    const enum farm_status status =
+        farm_cuda_host_memory(count * bytes, "inference wants", "infer-batch-max", &memory, err);
     memcpy(out, &memory, sizeof memory);
-    memcpy(mapped, &address, sizeof address);
-    return status;
+    return status ? status : farm_cuda_mapped(memory, mapped, err);
 }
 
 static enum farm_status take_pinned(struct farm_cuda_inference *i, struct farm_error *err) {

@@ -17,32 +17,34 @@ static enum farm_status no_memory(cudaError_t code, const char *kind, size_t byt
                      key ? key : "");
 }
 
-enum farm_status farm_cuda_device_memory(size_t bytes, const char *what, const char *key, void **out,
+enum farm_status farm_cuda_device_memory(size_t bytes, const char *what, const char *key, void *out,
                                          struct farm_error *err) {
     const size_t size = bytes ? bytes : 1;
-    const cudaError_t code = cudaMalloc(out, size);
-    if (code) {
-        *out = NULL;
-        return no_memory(code, "device", bytes, what, key, err);
-    }
-    FARM_CUDA_TRY(cudaMemsetAsync(*out, 0, size, NULL));
+    void *memory = NULL;
+    const cudaError_t code = cudaMalloc(&memory, size);
+    if (code) memory = NULL;
+    memcpy(out, &memory, sizeof memory);
+    if (code) return no_memory(code, "device", bytes, what, key, err);
+    FARM_CUDA_TRY(cudaMemsetAsync(memory, 0, size, NULL));
     FARM_CUDA_TRY(cudaStreamSynchronize(NULL));
     return FARM_OK;
 }
 
-enum farm_status farm_cuda_host_memory(size_t bytes, const char *what, const char *key, void **out,
+enum farm_status farm_cuda_host_memory(size_t bytes, const char *what, const char *key, void *out,
                                        struct farm_error *err) {
     const size_t size = bytes ? bytes : 1;
-    const cudaError_t code = cudaHostAlloc(out, size, cudaHostAllocPortable | cudaHostAllocMapped);
-    if (code) {
-        *out = NULL;
-        return no_memory(code, "pinned", bytes, what, key, err);
-    }
-    memset(*out, 0, size);
+    void *memory = NULL;
+    const cudaError_t code = cudaHostAlloc(&memory, size, cudaHostAllocPortable | cudaHostAllocMapped);
+    if (code) memory = NULL;
+    memcpy(out, &memory, sizeof memory);
+    if (code) return no_memory(code, "pinned", bytes, what, key, err);
+    memset(memory, 0, size);
     return FARM_OK;
 }
 
-enum farm_status farm_cuda_mapped(void *host, void **device, struct farm_error *err) {
-    FARM_CUDA_TRY(cudaHostGetDevicePointer(device, host, 0));
+enum farm_status farm_cuda_mapped(void *host, void *out, struct farm_error *err) {
+    void *device;
+    FARM_CUDA_TRY(cudaHostGetDevicePointer(&device, host, 0));
+    memcpy(out, &device, sizeof device);
     return FARM_OK;
 }

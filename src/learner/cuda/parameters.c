@@ -24,10 +24,7 @@ size_t farm_cuda_parameters_bytes(const struct farm_net *net, const struct farm_
 }
 
 static enum farm_status vector(size_t bytes, void *out, struct farm_error *err) {
-    void *memory;
-    const enum farm_status status = farm_cuda_device_memory(bytes, "a vector of parameters wants", NULL, &memory, err);
-    memcpy(out, &memory, sizeof memory);
-    return status;
+    return farm_cuda_device_memory(bytes, "a vector of parameters wants", NULL, out, err);
 }
 
 static enum farm_status take_device_memory(struct farm_cuda_parameters *p, bool adam, struct farm_error *err) {
@@ -50,15 +47,12 @@ static enum farm_status take_device_memory(struct farm_cuda_parameters *p, bool 
 }
 
 static enum farm_status take_host_memory(struct farm_cuda_parameters *p, bool adam, struct farm_error *err) {
-    void *words, *ordered;
-    enum farm_status status = farm_cuda_host_memory(3 * sizeof *p->versions, "versions", NULL, &words, err);
+    enum farm_status status = farm_cuda_host_memory(3 * sizeof *p->versions, "versions", NULL, &p->versions, err);
+    if (!status)
+        status = farm_cuda_host_memory(VECTORS * p->count * sizeof *p->ordered, "a copy of the parameters wants", NULL,
+                                       &p->ordered, err);
     if (status) return status;
-    p->versions = words;
     p->step = p->versions + 2;
-    status = farm_cuda_host_memory(VECTORS * p->count * sizeof *p->ordered, "a copy of the parameters wants", NULL,
-                                   &ordered, err);
-    if (status) return status;
-    p->ordered = ordered;
     p->host.params = calloc(p->net->parameter_count, sizeof(float));
     p->host.first = adam ? calloc(p->net->parameter_count, sizeof(float)) : NULL;
     p->host.second = calloc(p->net->parameter_count, sizeof(float));

@@ -146,11 +146,7 @@ size_t farm_cuda_training_bytes(const struct farm_cuda_context *context, enum fa
 // ---- memory ----
 
 static enum farm_status on_device(size_t count, size_t bytes, void *out, struct farm_error *err) {
-    void *memory;
-    const enum farm_status status =
-        farm_cuda_device_memory(count * bytes, "training wants", "micro-batch", &memory, err);
-    memcpy(out, &memory, sizeof memory);
-    return status;
+    return farm_cuda_device_memory(count * bytes, "training wants", "micro-batch", out, err);
 }
 
 static enum farm_status take_device(struct farm_cuda_training *t, struct farm_error *err) {
@@ -194,22 +190,16 @@ static enum farm_status take_observations(struct farm_cuda_training *t, struct f
     if (status || context->direct) return status;
     const size_t all = (size_t)farm_cuda_share(context) * span(context);
     for (int k = 0; k < 2 && !status; k++) {
-        void *staging, *mapped;
-        status = farm_cuda_host_memory(all * slot, "the windows want", "batch", &staging, err);
-        t->slots[k].staging = staging;
-        if (!status) status = farm_cuda_mapped(staging, &mapped, err);
-        if (!status) t->slots[k].staging_mapped = mapped;
+        status = farm_cuda_host_memory(all * slot, "the windows want", "batch", &t->slots[k].staging, err);
+        if (!status) status = farm_cuda_mapped(t->slots[k].staging, &t->slots[k].staging_mapped, err);
     }
     return status;
 }
 
 static enum farm_status take_host(struct farm_cuda_training *t, struct farm_error *err) {
-    void *memory;
-    enum farm_status status = farm_cuda_host_memory(sizeof *t->results, "training wants", NULL, &memory, err);
-    t->results = memory;
+    enum farm_status status = farm_cuda_host_memory(sizeof *t->results, "training wants", NULL, &t->results, err);
     for (int k = 0; k < 2 && !status; k++) {
-        status = farm_cuda_host_memory(t->inputs.bytes, "training wants", "batch", &memory, err);
-        t->slots[k].block = memory;
+        status = farm_cuda_host_memory(t->inputs.bytes, "training wants", "batch", &t->slots[k].block, err);
         t->slots[k].columns = calloc(farm_cuda_share(t->context) + 1u, sizeof *t->slots[k].columns);
         if (!t->slots[k].columns) status = farm_fail(err, FARM_E_LIMIT, "no memory for an update's list");
     }
