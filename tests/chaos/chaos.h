@@ -161,6 +161,7 @@ _Noreturn void chaos_die(enum chaos_kind kind);
 void chaos_violation(struct chaos_shared *shared, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 void chaos_add(uint64_t *word, uint64_t more);                 // by any process
+size_t chaos_descriptors(void);                                // that this process has open
 void chaos_sample(struct chaos_samples *samples, uint64_t ns); // by any process
 uint64_t chaos_random(uint64_t *state);                        // splitmix64
 uint64_t chaos_random_below(uint64_t *state, uint64_t n);

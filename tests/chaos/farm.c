@@ -496,20 +496,12 @@ static void check_sums(struct farm *farm) {
     totals->abandoned += sum.abandoned;
 }
 
-static size_t open_descriptors(void) {
-    DIR *folder = opendir("/proc/self/fd");
-    size_t count = 0;
-    while (folder && readdir(folder)) count++;
-    if (folder) closedir(folder);
-    return count;
-}
-
 static void check_nothing_left(struct farm *farm, size_t descriptors) {
     const pid_t child = waitpid(-1, NULL, WNOHANG);
     if (child >= 0) chaos_violation(farm->shared, "the supervisor has ended and has a child still (%d)", (int)child);
-    if (open_descriptors() != descriptors)
+    if (chaos_descriptors() != descriptors)
         chaos_violation(farm->shared, "%zu descriptors open in the supervisor at its end, %zu at its beginning",
-                        open_descriptors(), descriptors);
+                        chaos_descriptors(), descriptors);
 }
 
 int chaos_farm_run(struct chaos_shared *shared) {
@@ -524,7 +516,7 @@ int chaos_farm_run(struct chaos_shared *shared) {
     farm->actor_due_ns = farm_now_ns() + 20 * MS;
     farm->learner_due_ns = farm_now_ns() + chaos_random_below(&farm->random, shared->shape.learner_kill_every_ns + 1);
     for (uint32_t i = 0; i < CHAOS_ALL_LANES; i++) farm->moved_ns[i] = farm_now_ns();
-    const size_t descriptors = open_descriptors();
+    const size_t descriptors = chaos_descriptors();
     enum farm_status status = build(farm, &err);
     int number = 0;
     if (!status) status = farm_supervisor_run(farm->supervisor, &number, &err);

@@ -1,5 +1,6 @@
-// build/chaos: the chaos runner as a program, for long runs (`make chaos`). Runs farms, prints what it did, and adds
-// one line to a record. Exit status 0: no violation; 1: violations, or the record could not be written; 2: wrong usage.
+// build/chaos: the chaos runner as a program, for long runs (`make chaos`). Runs farms, which say what they did on
+// stderr (runner.c), and adds one line to a record. Exit status 0: no violation; 1: violations, or the record could not
+// be written; 2: wrong usage.
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -161,18 +162,6 @@ static bool add_line(const char *path, const json_t *object) {
     return good;
 }
 
-static void print(const struct chaos_totals *totals, double wall_s) {
-    printf("%llu actors (%llu at a random time, %llu inside an observation, %llu around a store), %llu learners (%llu, "
-           "%llu around a store), %llu supervisors killed in %.1f s\n",
-           (unsigned long long)chaos_sum(totals->actor_kills), (unsigned long long)totals->actor_kills[CHAOS_TIME],
-           (unsigned long long)totals->actor_kills[CHAOS_STEP], (unsigned long long)totals->actor_kills[CHAOS_HOOK],
-           (unsigned long long)chaos_sum(totals->learner_kills), (unsigned long long)totals->learner_kills[CHAOS_TIME],
-           (unsigned long long)totals->learner_kills[CHAOS_HOOK], (unsigned long long)totals->supervisor_kills, wall_s);
-    printf("%llu steps and %llu windows checked, %llu abandoned episodes, %llu violations\n",
-           (unsigned long long)totals->steps_checked, (unsigned long long)totals->windows_checked,
-           (unsigned long long)totals->abandoned, (unsigned long long)totals->violations);
-}
-
 int main(int argc, char **argv) {
     struct options options = {.actor_kills = 1000,
                               .learner_kills = 30,
@@ -204,10 +193,7 @@ int main(int argc, char **argv) {
         fprintf(stderr, "chaos: VIOLATION (seed %lld): %s\n", (long long)options.seed, totals->sentences[i]);
     json_t *object = document(argc, argv, &options, totals, wall_s);
     if (options.record) good &= add_line(options.record, object);
-    if (options.json)
-        good &= farm_json_print(object, stdout, NULL) == FARM_OK;
-    else
-        print(totals, wall_s);
+    if (options.json) good &= farm_json_print(object, stdout, NULL) == FARM_OK;
     json_decref(object);
     free(totals);
     return good ? 0 : 1;

@@ -124,14 +124,6 @@ static void draw_shape(struct runner *runner, bool to_be_killed) {
 
 // ---- what a farm has left ----
 
-static size_t open_descriptors(void) {
-    DIR *folder = opendir("/proc/self/fd");
-    size_t count = 0;
-    while (folder && readdir(folder)) count++;
-    if (folder) closedir(folder);
-    return count;
-}
-
 // Takes off all children, for at most `patience_ns`; false where some live on, which are then killed.
 static bool reap_children(uint64_t patience_ns) {
     const uint64_t start = farm_now_ns();
@@ -232,8 +224,8 @@ static void check_nothing_left(const struct runner *runner, bool orderly) {
     }
     check_no_segment(runner);
     clear_folder(runner, orderly);
-    if (open_descriptors() != runner->descriptors)
-        chaos_violation(shared, "%zu descriptors open in the runner, %zu at its beginning", open_descriptors(),
+    if (chaos_descriptors() != runner->descriptors)
+        chaos_violation(shared, "%zu descriptors open in the runner, %zu at its beginning", chaos_descriptors(),
                         runner->descriptors);
 }
 
@@ -372,7 +364,7 @@ bool chaos_run(const struct chaos_request *request, struct chaos_totals *totals)
     interrupted = 0;
     sigaction(SIGINT, &action, &before[0]);
     sigaction(SIGTERM, &action, &before[1]);
-    runner.descriptors = open_descriptors();
+    runner.descriptors = chaos_descriptors();
     while (!runner.shared->totals.violations && !is_met(&runner) && !time_is_over(&runner) && !interrupted)
         run_farm(&runner, supervisor_is_next(&runner));
     say(&runner, true);
