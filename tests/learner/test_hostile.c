@@ -520,22 +520,10 @@ static void expect_ends(pid_t pid, int signal_number, const char *who) {
 
 // The checkpoint of the learner's end is one of finite numbers, and no update was lost to a gradient that was none.
 static void expect_trained(void) {
-    char name[256], path[600], text[8192] = "";
-    struct farm_error err = {0};
-    struct farm_net net;
+    char path[600], text[8192] = "";
     struct farm_checkpoint_metadata metadata;
-    bool has_optimiser;
-    cr_assert_gt(test_folder_files(table.folder, name, sizeof name), 0);
-    snprintf(path, sizeof path, "%s/%s", table.folder, name);
-    cr_assert_eq(farm_net_make(&table.config.net, &table.config.io, &net, &err), FARM_OK, "%s", err.message);
-    float *numbers = calloc(3 * net.parameter_count, sizeof *numbers);
-    struct farm_backend_state state =
-        farm_backend_state_of(numbers, numbers + net.parameter_count, numbers + 2 * net.parameter_count, 0, 0);
-    cr_assert_eq(farm_checkpoint_load(path, &net, &state, &has_optimiser, &metadata, &err), FARM_OK, "%s", err.message);
-    for (size_t i = 0; i < 3 * net.parameter_count; i++) cr_assert(isfinite(numbers[i]));
-    cr_assert_gt(farm_checkpoint_get_u64(&metadata, "version"), 0);
+    free(test_newest_checkpoint(&table.config, path, sizeof path, &metadata));
     farm_checkpoint_metadata_free(&metadata);
-    free(numbers);
     FILE *log = fopen(table.log, "r");
     if (log) text[fread(text, 1, sizeof text - 1, log)] = 0;
     if (log) fclose(log);

@@ -268,6 +268,27 @@ static void expect_exit(int wanted) {
               table.shared->err.message);
 }
 
+static void end_well(void) {
+    end(SIGTERM);
+    expect_exit(0);
+}
+
+// A learner that is started ends by itself.
+static void launch_to_its_end(int exit_status) {
+    launch();
+    cr_assert_not(act_until(NULL));
+    cr_assert_eq(table.learner, 0, "it did not end");
+    expect_exit(exit_status);
+}
+
+// A learner that is started goes on until the condition holds.
+static void launch_until(condition *reached) {
+    launch();
+    cr_assert(act_until(reached), "return %.2f, %lu updates of %lu: %s",
+              farm_stats_get(&table.shared->stats.return_mean), table.shared->stats.updates, table.goal,
+              table.shared->err.message);
+}
+
 // The learner refuses to start, with these words.
 static void expect_refused(const char *reason) {
     launch();
@@ -315,26 +336,18 @@ static void expect_exact_figures(void) {
     cr_assert_eq(count, 0, "%s", findings);
 }
 
-// The newest checkpoint loads into a state of finite numbers; its path.
-static void check_checkpoint(char *path, size_t bytes) {
-    char name[256];
-    struct farm_error err = {0};
-    struct farm_net net;
+// The newest checkpoint's vectors, to be freed; its path.
+static float *newest_checkpoint(char *path, size_t bytes) {
     struct farm_checkpoint_metadata metadata;
-    bool has_optimiser;
-    cr_assert_geq(test_folder_files(table.folder, name, sizeof name), 1, "no checkpoint");
-    snprintf(path, bytes, "%s/%s", table.folder, name);
-    cr_assert_eq(farm_net_make(&table.config.net, &table.config.io, &net, &err), FARM_OK, "%s", err.message);
-    float *vectors = calloc(3 * net.parameter_count, sizeof *vectors);
-    struct farm_backend_state state =
-        farm_backend_state_of(vectors, vectors + net.parameter_count, vectors + 2 * net.parameter_count, 0, 0);
-    cr_assert_eq(farm_checkpoint_load(path, &net, &state, &has_optimiser, &metadata, &err), FARM_OK, "%s", err.message);
-    cr_assert(has_optimiser);
+    float *vectors = test_newest_checkpoint(&table.config, path, bytes, &metadata);
     // A learner killed in between has not announced the file that it just wrote.
     cr_assert_geq(farm_checkpoint_get_u64(&metadata, "frames"), table.shared->stats.checkpoint_frames);
-    cr_assert_gt(farm_checkpoint_get_u64(&metadata, "version"), 0);
     farm_checkpoint_metadata_free(&metadata);
-    free(vectors);
+    return vectors;
+}
+
+static void check_checkpoint(char *path, size_t bytes) {
+    free(newest_checkpoint(path, bytes));
 }
 
 // ---- training ----
@@ -346,14 +359,9 @@ static bool has_learned(void) {
 
 Test(learner, learns_answers_each_step_once_and_ends_on_sigterm_with_a_checkpoint) {
     char path[512];
-    launch();
-    const uint64_t start = farm_now_ns();
-    const bool learned = act_until(has_learned);
+    launch_until(has_learned);
     const struct farm_stats *stats = &table.shared->stats;
-    cr_assert(learned, "return %.2f of %d after %.1f s, %lu updates: %s", farm_stats_get(&stats->return_mean), GAME,
-              (double)(farm_now_ns() - start) / 1e9, stats->updates, table.shared->err.message);
-    end(SIGTERM);
-    expect_exit(0);
+    end_well();
     expect_exact_figures();
     cr_assert_eq(stats->done, 0, "nobody set a target");
     cr_assert_gt(table.seats[0].version, 0, "answers come from trained parameters");
@@ -372,8 +380,7 @@ static bool went_on(void) {
 Test(learner, goes_on_where_it_was_after_sigkill) {
     char path[512];
     table.config.checkpoint_every_s = 0.03;
-    launch();
-    cr_assert(act_until(has_saved), "%s", table.shared->err.message);
+    launch_until(has_saved);
     for (int life = 0; life < 2; life++) {
         end(SIGKILL);
         const struct farm_stats before = table.shared->stats;
@@ -386,15 +393,12 @@ Test(learner, goes_on_where_it_was_after_sigkill) {
             table.seats[l].version = 0;
             table.seats[l].inherited = farm_lane_acted(&table.ring.actor.lanes[l]);
         }
-        launch();
-        cr_assert(act_until(went_on), "%lu updates of %lu: %s", table.shared->stats.updates, table.goal,
-                  table.shared->err.message);
+        launch_until(went_on);
         cr_assert_gt(answered().steps, acted);
         cr_assert_gt(table.shared->stats.agent_steps, before.agent_steps);
         cr_assert_gt(table.shared->stats.episodes, before.episodes);
     }
-    end(SIGTERM);
-    expect_exit(0);
+    end_well();
     // A killed learner may have answered a step of each lane that it did not count any more.
     const struct sums sums = answered();
     cr_assert_leq(table.shared->stats.agent_steps, sums.transitions);
@@ -428,12 +432,10 @@ static bool all_taken_in(void) {
 Test(learner, takes_in_and_trains_on_what_actors_answer_themselves) {
     tear_down();
     set_up_mode(FARM_ANSWERS_LOCAL);
-    launch();
-    cr_assert(act_until(has_updated), "%lu updates: %s", table.shared->stats.updates, table.shared->err.message);
+    launch_until(has_updated);
     const uint64_t start = farm_now_ns();
     while (!all_taken_in()) cr_assert_lt(farm_now_ns() - start, PATIENCE_NS, "published steps are left");
-    end(SIGTERM);
-    expect_exit(0);
+    end_well();
     expect_exact_figures();
     cr_assert_eq(table.shared->stats.infer_calls, 0);
 }
@@ -443,19 +445,15 @@ Test(learner, evaluation_lets_actors_go_on_that_answer_themselves) {
     set_up_mode(FARM_ANSWERS_LOCAL);
     table.config.evaluate = true;
     table.config.episodes_target = 200;
-    launch();
-    act_until(NULL);
-    expect_exit(0);
+    launch_to_its_end(0);
     cr_assert_eq(table.shared->stats.done, 1);
     cr_assert_eq(table.shared->stats.episodes, 200);
 }
 
 Test(learner, a_learner_that_finds_all_lanes_full_and_answered_trains_on_them) {
     fill_lanes();
-    launch();
-    cr_assert(act_until(has_updated), "%lu updates: %s", table.shared->stats.updates, table.shared->err.message);
-    end(SIGTERM);
-    expect_exit(0);
+    launch_until(has_updated);
+    end_well();
 }
 
 Test(learner, reaches_its_frames_and_says_that_it_is_done) {
@@ -463,10 +461,7 @@ Test(learner, reaches_its_frames_and_says_that_it_is_done) {
     table.config.frames_per_step = 4;
     table.config.frames_start = 1000;
     table.config.frames_target = 21000;
-    launch();
-    cr_assert_not(act_until(NULL));
-    cr_assert_eq(table.learner, 0, "it did not end");
-    expect_exit(0);
+    launch_to_its_end(0);
     const struct farm_stats *stats = &table.shared->stats;
     cr_assert_eq(stats->done, 1);
     cr_assert_eq(stats->frames, 1000 + 4 * stats->agent_steps);
@@ -479,11 +474,8 @@ Test(learner, reaches_its_frames_and_says_that_it_is_done) {
 Test(learner, what_makes_no_sense_is_counted_once_and_trains_nothing) {
     char path[512];
     table.spoil = true;
-    launch();
-    cr_assert(act_until(has_learned), "return %.2f, %lu updates: %s", farm_stats_get(&table.shared->stats.return_mean),
-              table.shared->stats.updates, table.shared->err.message);
-    end(SIGTERM);
-    expect_exit(0);
+    launch_until(has_learned);
+    end_well();
     const struct farm_stats *stats = &table.shared->stats;
     const struct sums sums = answered();
     cr_assert_gt(sums.bad, 50);
@@ -554,18 +546,6 @@ static bool made_updates(void) {
     return table.shared->stats.updates >= table.goal;
 }
 
-static float *params_of_newest(const struct farm_net *net, char *path, size_t bytes) {
-    struct farm_error err = {0};
-    struct farm_checkpoint_metadata metadata;
-    bool has_optimiser;
-    float *params = calloc(net->parameter_count, sizeof *params);
-    struct farm_backend_state state = farm_backend_state_of(params, NULL, NULL, 0, 0);
-    check_checkpoint(path, bytes);
-    cr_assert_eq(farm_checkpoint_load(path, net, &state, &has_optimiser, &metadata, &err), FARM_OK);
-    farm_checkpoint_metadata_free(&metadata);
-    return params;
-}
-
 Test(learner, a_device_goes_on_from_the_parameters_of_a_checkpoint) {
     struct farm_net net;
     struct farm_backend_ops ops = farm_backend_cpu;
@@ -576,10 +556,9 @@ Test(learner, a_device_goes_on_from_the_parameters_of_a_checkpoint) {
     ops.state_changed = take_copy;
     table.config.backend = &ops;
     table.goal = 20;
-    launch();
-    cr_assert(act_until(made_updates), "%s", table.shared->err.message);
+    launch_until(made_updates);
     end(SIGTERM);
-    float *first = params_of_newest(&net, path, sizeof path);
+    float *first = newest_checkpoint(path, sizeof path);
     table.config.checkpoint_load = path;
     table.config.algo.lr = table.config.algo.lr_end = 0;
     for (uint32_t l = 0; l < LANES; l++) {
@@ -587,25 +566,22 @@ Test(learner, a_device_goes_on_from_the_parameters_of_a_checkpoint) {
         table.seats[l].inherited = farm_lane_acted(&table.ring.actor.lanes[l]);
     }
     table.goal = table.shared->stats.updates + 5;
-    launch();
-    cr_assert(act_until(made_updates), "%s", table.shared->err.message);
+    launch_until(made_updates);
     end(SIGTERM);
-    float *second = params_of_newest(&net, later, sizeof later);
+    float *second = newest_checkpoint(later, sizeof later);
     cr_assert_str_neq(path, later);
     cr_assert_arr_eq(first, second, net.parameter_count * sizeof(float));
     free(first);
     free(second);
 }
 
-static bool was_answered(const struct table *table) {
-    return farm_lane_acted(&table->ring.actor.lanes[0]) > 0;
+static bool was_answered(void) {
+    return farm_lane_acted(&table.ring.actor.lanes[0]) > 0;
 }
 
 Test(learner, a_checkpoint_of_version_0_counts_too) {
-    struct table table;
     struct farm_net net;
     char path[512], later[512];
-    set_up(&table);
     cr_assert_eq(farm_net_make(&table.config.net, &table.config.io, &net, &table.shared->err), FARM_OK);
     float *params = calloc(net.parameter_count, sizeof *params);
     for (size_t i = 0; i < net.parameter_count; i++) params[i] = 0.25f;
@@ -615,18 +591,16 @@ Test(learner, a_checkpoint_of_version_0_counts_too) {
     table.config.checkpoint_load = path;
     table.config.algo.lr = table.config.algo.lr_end = 0;
     table.goal = 5;
-    launch(&table);
-    cr_assert(act_until(&table, was_answered), "%s", table.shared->err.message);
+    launch_until(was_answered);
     for (uint32_t e = 0; e < WIDTH; e++) // inference has them before any update: all logits are the same
         cr_assert_float_eq(farm_lane_policy(&table.ring.actor.lanes[0], 0, e)[0],
                            farm_lane_policy(&table.ring.actor.lanes[0], 0, e)[ACTIONS - 1], 1e-6);
-    cr_assert(act_until(&table, made_updates), "%s", table.shared->err.message);
-    end(&table, SIGTERM);
-    float *kept = params_of_newest(&table, &net, later, sizeof later);
+    cr_assert(act_until(made_updates), "%s", table.shared->err.message);
+    end(SIGTERM);
+    float *kept = newest_checkpoint(later, sizeof later);
     cr_assert_arr_eq(kept, params, net.parameter_count * sizeof(float));
     free(params);
     free(kept);
-    tear_down(&table);
 }
 
 // A learner whose device is lost has ended.
@@ -640,9 +614,7 @@ static void lose_device(struct farm_backend_ops *ops, uint64_t copied_after) {
     ops->finish = finish_on_device;
     ops->state = state_of_device;
     table.config.backend = ops;
-    launch();
-    cr_assert_not(act_until(NULL));
-    expect_exit(1);
+    launch_to_its_end(1);
     cr_assert_str_eq(table.shared->err.message, "the device is lost");
 }
 
@@ -685,10 +657,7 @@ Test(learner, evaluation_counts_exactly_its_games_spread_over_the_environments) 
     table.own_lengths = true;
     table.config.evaluate = table.config.greedy = true;
     table.config.episodes_target = 3 * LANES * WIDTH;
-    launch();
-    cr_assert_not(act_until(NULL));
-    cr_assert_eq(table.learner, 0, "it did not end");
-    expect_exit(0);
+    launch_to_its_end(0);
     const struct farm_stats *stats = &table.shared->stats;
     cr_assert_eq(stats->done, 1);
     cr_assert_eq(stats->episodes, table.config.episodes_target);
@@ -713,10 +682,8 @@ Test(learner, lanes_wider_than_a_batch_are_answered_in_parts) {
     table.config.evaluate = table.config.greedy = true;
     table.config.episodes_target = UINT32_MAX;
     table.config.infer_batch_max = 5;
-    launch();
-    cr_assert(act_until(has_acted), "%s", table.shared->err.message);
-    end(SIGTERM);
-    expect_exit(0);
+    launch_until(has_acted);
+    end_well();
     expect_exact_figures();
     const struct farm_stats *stats = &table.shared->stats;
     cr_assert_leq(stats->infer_rows, stats->infer_calls * 5);
@@ -739,8 +706,7 @@ Test(learner, falls_back_to_the_cpu_and_says_why_and_what_it_costs) {
         launch();
         dup2(before, STDERR_FILENO);
         cr_assert(act_until(has_updated), "%s", table.shared->err.message);
-        end(SIGTERM);
-        expect_exit(0);
+        end_well();
         cr_assert_gt(pread(errors, said, sizeof said - 1, 0), 0);
         cr_expect(strstr(said, "using the CPU; CUDA is unavailable: the CUDA backend does not load: /nowhere/") != NULL,
                   "%s", said);

@@ -3,10 +3,13 @@
 #define TESTS_SUPPORT_LEARNER_H
 
 #include <criterion/criterion.h>
+#include <math.h>
 #include <stdlib.h>
 
+#include "../learner/rings.h"
 #include "algo/vtrace.h"
 #include "learner/backend.h"
+#include "learner/checkpoint.h"
 #include "learner/learner.h"
 #include "ring/lane.h"
 
@@ -54,6 +57,27 @@ static inline enum farm_status test_train(const struct farm_backend_ops *ops, st
 static inline float *test_params(const struct farm_backend_ops *ops, struct farm_backend *backend) {
     const struct farm_backend_state state = ops->state(backend);
     return farm_backend_vector(&state, "");
+}
+
+// The newest checkpoint of the learner's folder, its path and metadata: of finite numbers, with the optimiser's state,
+// after an update. Returns its three vectors, parameters first, to be freed.
+static inline float *test_newest_checkpoint(const struct farm_learner_config *learner, char *path, size_t bytes,
+                                            struct farm_checkpoint_metadata *metadata) {
+    char name[256];
+    struct farm_error err = {0};
+    struct farm_net net;
+    bool has_optimiser;
+    cr_assert_geq(test_folder_files(learner->checkpoint_dir, name, sizeof name), 1, "no checkpoint");
+    snprintf(path, bytes, "%s/%s", learner->checkpoint_dir, name);
+    cr_assert_eq(farm_net_make(&learner->net, &learner->io, &net, &err), FARM_OK, "%s", err.message);
+    const size_t count = net.parameter_count;
+    float *vectors = calloc(3 * count, sizeof *vectors);
+    struct farm_backend_state state = farm_backend_state_of(vectors, vectors + count, vectors + 2 * count, 0, 0);
+    cr_assert_eq(farm_checkpoint_load(path, &net, &state, &has_optimiser, metadata, &err), FARM_OK, "%s", err.message);
+    cr_assert(has_optimiser);
+    for (size_t i = 0; i < 3 * count; i++) cr_assert(isfinite(vectors[i]));
+    cr_assert_gt(farm_checkpoint_get_u64(metadata, "version"), 0);
+    return vectors;
 }
 
 // The logits and values of step n are those that observation rows[e] of each environment has under the parameters, by a
