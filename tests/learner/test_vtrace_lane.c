@@ -146,36 +146,28 @@ static struct problem *set_up(bool frames) {
                                            .layers = {{FARM_LAYER_DENSE, 16, 0, 0, FARM_ACTIVATION_TANH},
                                                       {FARM_LAYER_DENSE, 16, 0, 0, FARM_ACTIVATION_TANH}}};
     if (frames) problem->spec.layers[0] = (struct farm_layer){FARM_LAYER_CONV, 8, 4, 2, FARM_ACTIVATION_RELU};
-    const struct farm_net_io flat_io = {.stack = 1, .flat = FLAT, .actions = ACTIONS};
-    const struct farm_net_io frame_io = {
-        .frame_channels = 1, .height = SIDE, .width = SIDE, .stack = STACK, .actions = ACTIONS};
-    problem->learner = (struct farm_learner_config){
-        .seed = 5,
-        .io = frames ? frame_io : flat_io,
-        .algo = {.unroll = UNROLL,
-                 .batch = COLUMNS,
-                 .stack = frames ? STACK : 1,
-                 .algo = &farm_vtrace,
-                 .option = {[FARM_VTRACE_DISCOUNT] = 0.9f,
-                            [FARM_VTRACE_ENTROPY_COST] = 0.02f,
-                            [FARM_VTRACE_BASELINE_COST] = 0.4f,
-                            [FARM_VTRACE_RHO_CLIP] = 1.1f,
-                            [FARM_VTRACE_C_CLIP] = 0.9f,
-                            [FARM_VTRACE_PG_RHO_CLIP] = 1.2f,
-                            [FARM_VTRACE_LAMBDA] = 0.95f},
-                 .reward_clip = 2,
-                 .reward_scale = 0.7,
-                 .optimiser = FARM_OPTIMISER_RMSPROP, // with its second moment at 1 nearly the gradient itself
-                 .rmsprop_decay = 0.99,
-                 .rmsprop_epsilon = 0.01,
-                 .adam_beta1 = 0.9,
-                 .adam_beta2 = 0.999,
-                 .adam_epsilon = 1e-3,
-                 .loss_sum = true},
-        .precision = FARM_PRECISION_F32,
-        .train_threads = 1,
-        .infer_batch_max = 1,
-    };
+    problem->learner = test_learner_config(FLAT, ACTIONS, UNROLL);
+    struct farm_algo_config *algo = &problem->learner.algo;
+    if (frames) {
+        problem->learner.io = (struct farm_net_io){
+            .frame_channels = 1, .height = SIDE, .width = SIDE, .stack = STACK, .actions = ACTIONS};
+        algo->stack = STACK;
+    }
+    const float options[] = {
+        [FARM_VTRACE_DISCOUNT] = 0.9f, [FARM_VTRACE_ENTROPY_COST] = 0.02f, [FARM_VTRACE_BASELINE_COST] = 0.4f,
+        [FARM_VTRACE_RHO_CLIP] = 1.1f, [FARM_VTRACE_C_CLIP] = 0.9f,        [FARM_VTRACE_PG_RHO_CLIP] = 1.2f,
+        [FARM_VTRACE_LAMBDA] = 0.95f};
+    memcpy(algo->option, options, sizeof options);
+    algo->batch = COLUMNS;
+    algo->reward_clip = 2;
+    algo->reward_scale = 0.7;
+    algo->optimiser = FARM_OPTIMISER_RMSPROP; // with its second moment at 1 nearly the gradient itself
+    algo->rmsprop_decay = 0.99;
+    algo->rmsprop_epsilon = 0.01;
+    algo->adam_epsilon = 1e-3;
+    algo->loss_sum = true;
+    problem->learner.seed = 5;
+    problem->learner.infer_batch_max = 1;
     cr_assert_eq(farm_net_make(&problem->spec, &problem->learner.io, &problem->net, &err), FARM_OK, "%s", err.message);
     test_ring_open(&spec, &problem->ring);
     for (uint32_t l = 0; l < LANES; l++)

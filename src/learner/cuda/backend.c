@@ -84,16 +84,22 @@ static enum farm_status wait_for_all(struct farm_backend *backend, double second
     return FARM_OK;
 }
 
+static enum farm_status mark_all(struct farm_backend *backend, struct farm_error *err) {
+    enum farm_status status = FARM_OK;
+    for (uint32_t k = 0; k < backend->shard_count && !status; k++) {
+        status = farm_cuda_shard_enter(backend->shards[k], err);
+        if (!status) status = farm_cuda_training_mark(backend->shards[k]->training, err);
+    }
+    return status;
+}
+
 // The first sum connects the devices, which takes long: it is made here, of nothing.
 static enum farm_status connect(struct farm_backend *backend, struct farm_error *err) {
     int devices[FARM_LEARNER_SHARDS_MAX];
     for (uint32_t k = 0; k < backend->shard_count; k++) devices[k] = backend->shards[k]->context.device;
     enum farm_status status = farm_cuda_reduce_open(devices, backend->shard_count, &backend->reduce, err);
     if (!status) status = sum_gradients(backend, err);
-    for (uint32_t k = 0; k < backend->shard_count && !status; k++) {
-        status = farm_cuda_shard_enter(backend->shards[k], err);
-        if (!status) status = farm_cuda_training_mark(backend->shards[k]->training, err);
-    }
+    if (!status) status = mark_all(backend, err);
     return status ? status : wait_for_all(backend, CONNECT_S, err);
 }
 
@@ -225,15 +231,6 @@ static enum farm_status differentiate(struct farm_backend *backend, uint32_t slo
         before += listed;
     }
     return FARM_OK;
-}
-
-static enum farm_status mark_all(struct farm_backend *backend, struct farm_error *err) {
-    enum farm_status status = FARM_OK;
-    for (uint32_t k = 0; k < backend->shard_count && !status; k++) {
-        status = farm_cuda_shard_enter(backend->shards[k], err);
-        if (!status) status = farm_cuda_training_mark(backend->shards[k]->training, err);
-    }
-    return status;
 }
 
 // Waits for the step that was put into the streams last, and takes its results.

@@ -241,10 +241,13 @@ static cudaError_t usable(void) {
     return farm_standin.devices > 0 ? cudaSuccess : cudaErrorNoDevice;
 }
 
-cudaError_t cudaMalloc(void **out, size_t bytes) {
+static bool lock_usable(void) {
     lock();
-    cudaError_t code = usable();
-    if (code) return result(code);
+    return usable() == cudaSuccess;
+}
+
+cudaError_t cudaMalloc(void **out, size_t bytes) {
+    if (!lock_usable()) return result(usable());
     if (bytes_of(current_device) + bytes > (uint64_t)farm_standin.memory) return result(cudaErrorMemoryAllocation);
     if (!gpu.arena) {
         gpu.arena = mmap(NULL, ARENA_BYTES, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -290,9 +293,7 @@ cudaError_t cudaFree(void *memory) {
 }
 
 cudaError_t cudaHostAlloc(void **out, size_t bytes, unsigned flags) {
-    lock();
-    cudaError_t code = usable();
-    if (code) return result(code);
+    if (!lock_usable()) return result(usable());
     if (posix_memalign(out, 4096, bytes ? bytes : 1)) return result(cudaErrorMemoryAllocation);
     memset(*out, 0x5a, bytes);
     add_block((struct block){.start = *out, .bytes = bytes, .kind = PINNED, .mapped = flags & cudaHostAllocMapped});
@@ -311,9 +312,7 @@ cudaError_t cudaFreeHost(void *memory) {
 cudaError_t cudaHostRegister(void *memory, size_t bytes, unsigned flags) {
     const unsigned known =
         cudaHostRegisterPortable | cudaHostRegisterMapped | cudaHostRegisterIoMemory | cudaHostRegisterReadOnly;
-    lock();
-    cudaError_t code = usable();
-    if (code) return result(code);
+    if (!lock_usable()) return result(usable());
     if (flags & ~known || !memory || !bytes) return result(cudaErrorInvalidValue);
     if (flags & cudaHostRegisterReadOnly && farm_standin.refuse_read_only) return result(cudaErrorNotSupported);
     if (farm_standin.refuse_registration) return result(cudaErrorMemoryAllocation);
@@ -351,9 +350,7 @@ cudaError_t cudaHostGetDevicePointer(void **out, void *memory, unsigned flags) {
 }
 
 cudaError_t cudaMemGetInfo(size_t *left, size_t *total) {
-    lock();
-    cudaError_t code = usable();
-    if (code) return result(code);
+    if (!lock_usable()) return result(usable());
     *total = (size_t)farm_standin.memory;
     *left = *total - (size_t)bytes_of(current_device);
     return result(cudaSuccess);
@@ -606,9 +603,7 @@ cudaError_t cudaMemset(void *to, int value, size_t bytes) {
 // ---- streams ----
 
 cudaError_t cudaStreamCreateWithPriority(cudaStream_t *out, unsigned flags, int priority) {
-    lock();
-    cudaError_t code = usable();
-    if (code) return result(code);
+    if (!lock_usable()) return result(usable());
     if (flags != cudaStreamNonBlocking || priority > 0 || priority < -5) return result(cudaErrorInvalidValue);
     struct CUstream_st *stream = calloc(1, sizeof *stream);
     stream->last = &stream->first;
@@ -700,9 +695,7 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
 // ---- events ----
 
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t *out, unsigned flags) {
-    lock();
-    cudaError_t code = usable();
-    if (code) return result(code);
+    if (!lock_usable()) return result(usable());
     struct CUevent_st *event = calloc(1, sizeof *event);
     event->timing = !(flags & cudaEventDisableTiming);
     event->next = gpu.events;
@@ -884,9 +877,7 @@ cudaError_t cudaRuntimeGetVersion(int *version) {
 }
 
 cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attribute, int device) {
-    lock();
-    cudaError_t code = usable();
-    if (code) return result(code);
+    if (!lock_usable()) return result(usable());
     if (device < 0 || device >= farm_standin.devices) return result(cudaErrorInvalidDevice);
     switch (attribute) {
     case cudaDevAttrComputeCapabilityMajor:
@@ -924,9 +915,7 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *properties, int devic
 
 cudaError_t cudaDeviceGetByPCIBusId(int *device, const char *bus) {
     unsigned domain, number;
-    lock();
-    cudaError_t code = usable();
-    if (code) return result(code);
+    if (!lock_usable()) return result(usable());
     if (sscanf(bus, "%x:%x:", &domain, &number) != 2 || number >= (unsigned)farm_standin.devices)
         return result(cudaErrorInvalidValue);
     *device = (int)number;
@@ -934,9 +923,7 @@ cudaError_t cudaDeviceGetByPCIBusId(int *device, const char *bus) {
 }
 
 cudaError_t cudaDeviceGetPCIBusId(char *bus, int bytes, int device) {
-    lock();
-    cudaError_t code = usable();
-    if (code) return result(code);
+    if (!lock_usable()) return result(usable());
     if (device < 0 || device >= farm_standin.devices) return result(cudaErrorInvalidDevice);
     snprintf(bus, (size_t)bytes, "0000:%02x:00.0", (unsigned)device);
     return result(cudaSuccess);
@@ -954,9 +941,7 @@ cudaError_t cudaDeviceCanAccessPeer(int *can, int device, int peer) {
 }
 
 cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned flags) {
-    lock();
-    cudaError_t code = usable();
-    if (code) return result(code);
+    if (!lock_usable()) return result(usable());
     if (flags || peer < 0 || peer >= farm_standin.devices || peer == current_device || farm_standin.refuse_peers)
         return result(cudaErrorInvalidDevice);
     if (gpu.peers[current_device][peer]) return result(cudaErrorPeerAccessAlreadyEnabled);
@@ -966,9 +951,7 @@ cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned flags) {
 }
 
 cudaError_t cudaDeviceDisablePeerAccess(int peer) {
-    lock();
-    cudaError_t code = usable();
-    if (code) return result(code);
+    if (!lock_usable()) return result(usable());
     if (peer < 0 || peer >= farm_standin.devices || !gpu.peers[current_device][peer])
         return result(cudaErrorPeerAccessNotEnabled);
     gpu.peers[current_device][peer] = false;
