@@ -33,7 +33,8 @@ static struct job {
     bool dead;
     char lines[2048];
     int kept_fd, number;
-    struct farm_error err; // of run_one, as are its worker's restarts
+    int signal; // that ended it; of run, as is err
+    struct farm_error err;
     uint64_t restarts;
 } job; // the context of all callbacks and bodies
 
@@ -43,7 +44,12 @@ static void make_job(void) {
     cr_assert(page != MAP_FAILED);
 }
 
-TestSuite(supervisor, .init = make_job);
+static void free_supervisor(void) {
+    farm_supervisor_free(job.supervisor);
+    job.supervisor = NULL;
+}
+
+TestSuite(supervisor, .init = make_job, .fini = free_supervisor);
 
 static struct farm_worker_spec worker(const char *name, int (*body)(void *, struct farm_error *)) {
     struct farm_worker_spec spec = {.body = body, .context = &job, .memory_node = -1};
@@ -67,29 +73,32 @@ static void keep_lines(void *context, size_t number, const char *line) {
     snprintf(its->lines + length, sizeof its->lines - length, "%s\n", line);
 }
 
-static struct farm_supervisor *make(struct farm_supervisor_config config) {
-    struct farm_supervisor *supervisor;
+static void make(struct farm_supervisor_config config) {
     struct farm_error err;
     config.context = &job;
     config.tick_ms = 5;
     job.started_ns = farm_now_ns();
-    cr_assert_eq(farm_supervisor_make(&config, &supervisor, &err), FARM_OK, "%s", err.message);
-    job.supervisor = supervisor;
-    return supervisor;
+    cr_assert_eq(farm_supervisor_make(&config, &job.supervisor, &err), FARM_OK, "%s", err.message);
 }
 
-static void add(struct farm_supervisor *supervisor, const struct farm_worker_spec *spec) {
+static void add(const struct farm_worker_spec *spec) {
     struct farm_error err;
-    cr_assert_eq(farm_supervisor_add(supervisor, spec, &err), FARM_OK, "%s", err.message);
+    cr_assert_eq(farm_supervisor_add(job.supervisor, spec, &err), FARM_OK, "%s", err.message);
 }
 
-// A supervisor of one worker, until it ends, as it must.
+// Until it ends, as it must.
+static void run(enum farm_status status) {
+    job.signal = -1;
+    cr_assert_eq(farm_supervisor_run(job.supervisor, &job.signal, &job.err), status, "%s", job.err.message);
+}
+
+// A supervisor of one worker, from its beginning to its end.
 static void run_one(struct farm_supervisor_config config, struct farm_worker_spec spec, enum farm_status status) {
-    struct farm_supervisor *supervisor = make(config);
-    add(supervisor, &spec);
-    cr_assert_eq(farm_supervisor_run(supervisor, NULL, &job.err), status, "%s", job.err.message);
-    job.restarts = farm_supervisor_restarts(supervisor, 0);
-    farm_supervisor_free(supervisor);
+    make(config);
+    add(&spec);
+    run(status);
+    job.restarts = farm_supervisor_restarts(job.supervisor, 0);
+    free_supervisor();
 }
 
 static bool overdue(void) {
@@ -140,22 +149,20 @@ static int only_live(void *context, struct farm_error *err) {
 }
 
 Test(supervisor, ends_a_crash_loop_with_the_last_words) {
-    struct farm_supervisor *supervisor = make((struct farm_supervisor_config){.on_line = keep_lines});
+    make((struct farm_supervisor_config){.on_line = keep_lines});
     struct farm_worker_spec spec = worker("actor 7", say_and_fail);
     struct farm_worker_spec other = worker("actor 8", only_live);
-    add(supervisor, &spec);
-    add(supervisor, &other);
-    struct farm_error err;
-    cr_assert_eq(farm_supervisor_run(supervisor, NULL, &err), FARM_E_DEAD);
+    add(&spec);
+    add(&other);
+    run(FARM_E_DEAD);
     cr_assert_eq(page->lives, 5);
-    cr_assert(strstr(err.message, "actor 7"), "%s", err.message);
-    cr_assert(strstr(err.message, "exit status 1"), "%s", err.message);
-    cr_assert(strstr(err.message, "line of life 5\n"), "%s", err.message);
-    cr_assert(strstr(err.message, "the ROM of Pong is not there"), "%s", err.message);
-    cr_assert(!strstr(err.message, "line of life 4"), "only the last life's words: %s", err.message);
+    cr_assert(strstr(job.err.message, "actor 7"), "%s", job.err.message);
+    cr_assert(strstr(job.err.message, "exit status 1"), "%s", job.err.message);
+    cr_assert(strstr(job.err.message, "line of life 5\n"), "%s", job.err.message);
+    cr_assert(strstr(job.err.message, "the ROM of Pong is not there"), "%s", job.err.message);
+    cr_assert(!strstr(job.err.message, "line of life 4"), "only the last life's words: %s", job.err.message);
     cr_assert(strstr(job.lines, "line of life 1\n"), "lines are passed on");
-    cr_assert_eq(farm_supervisor_pid(supervisor, 1), 0);
-    farm_supervisor_free(supervisor);
+    cr_assert_eq(farm_supervisor_pid(job.supervisor, 1), 0);
 }
 
 static int step_and_die(void *context, struct farm_error *err) {
@@ -257,15 +264,13 @@ static int end_after(void *context, struct farm_error *err) {
 }
 
 Test(supervisor, ends_when_all_workers_that_may_end_have_ended) {
-    struct farm_supervisor *supervisor = make((struct farm_supervisor_config){0});
+    make((struct farm_supervisor_config){0});
     struct farm_worker_spec learner = worker("learner", end_after), actor = worker("actor 0", live_on);
     learner.may_end = true;
-    add(supervisor, &learner);
-    add(supervisor, &actor);
-    int number = -1;
-    cr_assert_eq(farm_supervisor_run(supervisor, &number, NULL), FARM_OK);
-    cr_assert_eq(number, 0);
-    farm_supervisor_free(supervisor);
+    add(&learner);
+    add(&actor);
+    run(FARM_OK);
+    cr_assert_eq(job.signal, 0);
 }
 
 static volatile sig_atomic_t asked;
@@ -286,17 +291,16 @@ static enum farm_supervisor_turn until_both_live(void *context) {
 
 Test(supervisor, stops_the_phases_one_after_another) {
     int numbers[] = {0, 1};
-    struct farm_supervisor *supervisor = make((struct farm_supervisor_config){.on_tick = until_both_live});
+    make((struct farm_supervisor_config){.on_tick = until_both_live});
     struct farm_worker_spec actor = worker("actor 0", stop_when_asked), learner = worker("learner", stop_when_asked);
     actor.stop_phase = 1;
     actor.context = &numbers[1];
     learner.context = &numbers[0];
-    add(supervisor, &actor);
-    add(supervisor, &learner);
-    cr_assert_eq(farm_supervisor_run(supervisor, NULL, NULL), FARM_OK);
+    add(&actor);
+    add(&learner);
+    run(FARM_OK);
     cr_assert_eq(page->stopped_at[0], 1, "the learner first");
     cr_assert_eq(page->stopped_at[1], 2);
-    farm_supervisor_free(supervisor);
 }
 
 static int deaf_with_child(void *context, struct farm_error *err) {
@@ -334,18 +338,17 @@ Test(supervisor, kills_the_deaf_and_their_children_after_the_grace_period) {
 }
 
 Test(supervisor, ends_on_a_signal_that_came_before_it_ran) {
-    struct farm_supervisor *supervisor = make((struct farm_supervisor_config){0});
+    make((struct farm_supervisor_config){0});
     struct farm_worker_spec spec = worker("actor 0", live_on);
-    add(supervisor, &spec);
-    cr_assert(!farm_supervisor_interrupted(supervisor));
+    add(&spec);
+    cr_assert(!farm_supervisor_interrupted(job.supervisor));
     raise(SIGINT);
-    cr_assert(farm_supervisor_interrupted(supervisor));
-    int number = 0;
-    cr_assert_eq(farm_supervisor_run(supervisor, &number, NULL), FARM_OK);
-    cr_assert_eq(number, SIGINT);
+    cr_assert(farm_supervisor_interrupted(job.supervisor));
+    run(FARM_OK);
+    cr_assert_eq(job.signal, SIGINT);
     cr_assert_eq(page->lives, 0, "nothing was started any more");
     raise(SIGINT); // one more, which must not kill us when the mask is given back
-    farm_supervisor_free(supervisor);
+    free_supervisor();
 }
 
 // ---- the supervisor dies ----
@@ -354,12 +357,12 @@ Test(supervisor, takes_its_workers_with_it_when_it_is_killed) {
     prctl(PR_SET_CHILD_SUBREAPER, 1);
     pid_t pid = fork();
     if (pid == 0) {
-        struct farm_supervisor *supervisor = make((struct farm_supervisor_config){0});
+        make((struct farm_supervisor_config){0});
         for (int i = 0; i < 3; i++) {
             struct farm_worker_spec spec = worker("actor", live_on);
-            add(supervisor, &spec);
+            add(&spec);
         }
-        farm_supervisor_run(supervisor, NULL, NULL);
+        farm_supervisor_run(job.supervisor, NULL, NULL);
         _exit(0);
     }
     job.started_ns = farm_now_ns();
@@ -370,11 +373,10 @@ Test(supervisor, takes_its_workers_with_it_when_it_is_killed) {
 }
 
 Test(supervisor, refuses_a_worker_that_is_neither_function_nor_program) {
-    struct farm_supervisor *supervisor = make((struct farm_supervisor_config){0});
+    make((struct farm_supervisor_config){0});
     struct farm_worker_spec spec = worker("nothing", NULL);
     struct farm_error err;
-    cr_assert_eq(farm_supervisor_add(supervisor, &spec, &err), FARM_E_INVALID);
-    farm_supervisor_free(supervisor);
+    cr_assert_eq(farm_supervisor_add(job.supervisor, &spec, &err), FARM_E_INVALID);
 }
 
 // ---- what becomes of those that die ----
@@ -549,19 +551,18 @@ static int close_output_and_end(void *context, struct farm_error *err) {
 Test(supervisor, passes_lines_on_to_stderr_and_outlives_a_closed_output) {
     int ends[2], kept = dup(STDERR_FILENO);
     cr_assert_eq(pipe2(ends, O_NONBLOCK | O_CLOEXEC), 0);
-    struct farm_supervisor *supervisor = make((struct farm_supervisor_config){0});
+    make((struct farm_supervisor_config){0});
     struct farm_worker_spec spec = worker("actor 0", close_output_and_end);
     spec.may_end = true;
-    add(supervisor, &spec);
+    add(&spec);
     dup2(ends[1], STDERR_FILENO);
-    enum farm_status status = farm_supervisor_run(supervisor, NULL, NULL);
+    enum farm_status status = farm_supervisor_run(job.supervisor, NULL, NULL);
     dup2(kept, STDERR_FILENO);
     char text[64] = "";
     ssize_t length = read(ends[0], text, sizeof text - 1);
     cr_assert_eq(status, FARM_OK);
     cr_assert_eq(length, 9);
     cr_assert_str_eq(text, "good bye\n");
-    farm_supervisor_free(supervisor);
     close(ends[0]), close(ends[1]), close(kept);
 }
 
@@ -649,31 +650,27 @@ static void note_phase(void *context, int phase) {
 
 Test(supervisor, a_second_signal_a_second_later_cuts_the_grace_short, .timeout = 60) {
     farm_log_set_level(FARM_LOG_ERROR);
-    struct farm_supervisor *supervisor =
-        make((struct farm_supervisor_config){.grace_ms = 3600000, .before_stop = note_phase});
+    make((struct farm_supervisor_config){.grace_ms = 3600000, .before_stop = note_phase});
     struct farm_worker_spec one = worker("actor 0", deaf_and_insistent), other = worker("actor 1", deaf);
     one.stop_phase = other.stop_phase = 3;
-    add(supervisor, &one);
-    add(supervisor, &other);
-    int number = 0;
-    cr_assert_eq(farm_supervisor_run(supervisor, &number, NULL), FARM_OK);
-    cr_assert_eq(number, SIGINT, "the first of them");
+    add(&one);
+    add(&other);
+    run(FARM_OK);
+    cr_assert_eq(job.signal, SIGINT, "the first of them");
     cr_assert_eq(page->slots, 2, "the signal that came too soon changed nothing");
     cr_assert_eq(job.lives_wanted, 3, "told of the phase once");
-    farm_supervisor_free(supervisor);
 }
 
 Test(supervisor, a_hang_up_is_ignored_under_nohup) {
     signal(SIGHUP, SIG_IGN);
-    struct farm_supervisor *supervisor = make((struct farm_supervisor_config){0});
+    make((struct farm_supervisor_config){0});
     raise(SIGHUP);
-    cr_assert(!farm_supervisor_interrupted(supervisor));
-    farm_supervisor_free(supervisor);
+    cr_assert(!farm_supervisor_interrupted(job.supervisor));
+    free_supervisor();
     signal(SIGHUP, SIG_DFL);
-    supervisor = make((struct farm_supervisor_config){0});
+    make((struct farm_supervisor_config){0});
     raise(SIGHUP);
-    cr_assert(farm_supervisor_interrupted(supervisor), "elsewhere it ends the run");
-    farm_supervisor_free(supervisor);
+    cr_assert(farm_supervisor_interrupted(job.supervisor), "elsewhere it ends the run");
 }
 
 // ---- bounds ----
@@ -681,19 +678,18 @@ Test(supervisor, a_hang_up_is_ignored_under_nohup) {
 Test(supervisor, takes_as_many_workers_as_it_says_and_no_nameless_one) {
     char *argv[] = {"/bin/true", NULL};
     struct farm_error err;
-    struct farm_supervisor *supervisor = make((struct farm_supervisor_config){0});
+    make((struct farm_supervisor_config){0});
     struct farm_worker_spec spec = worker("", live_on);
-    cr_assert_eq(farm_supervisor_add(supervisor, &spec, &err), FARM_E_INVALID);
+    cr_assert_eq(farm_supervisor_add(job.supervisor, &spec, &err), FARM_E_INVALID);
     spec = worker("both", live_on);
     spec.argv = argv;
-    cr_assert_eq(farm_supervisor_add(supervisor, &spec, &err), FARM_E_INVALID);
+    cr_assert_eq(farm_supervisor_add(job.supervisor, &spec, &err), FARM_E_INVALID);
     spec.argv = NULL;
-    for (int i = 0; i < 8192; i++) add(supervisor, &spec);
-    cr_assert_eq(farm_supervisor_add(supervisor, &spec, &err), FARM_E_LIMIT);
+    for (int i = 0; i < 8192; i++) add(&spec);
+    cr_assert_eq(farm_supervisor_add(job.supervisor, &spec, &err), FARM_E_LIMIT);
     cr_assert(strstr(err.message, "more than 8192 workers"), "%s", err.message);
-    cr_assert_eq(farm_supervisor_restarts(supervisor, 8191), 0, "never started");
-    cr_assert_eq(farm_supervisor_pid(supervisor, 8191), 0);
-    farm_supervisor_free(supervisor);
+    cr_assert_eq(farm_supervisor_restarts(job.supervisor, 8191), 0, "never started");
+    cr_assert_eq(farm_supervisor_pid(job.supervisor, 8191), 0);
     farm_supervisor_free(NULL);
 }
 
@@ -745,21 +741,20 @@ static enum farm_supervisor_turn enlist_and_dismiss(void *context) {
 
 static void expect_turnover(int (*body)(void *, struct farm_error *)) {
     second_body = body;
-    struct farm_supervisor *supervisor = make((struct farm_supervisor_config){.on_tick = enlist_and_dismiss,
-                                                                              .on_end = count_end,
-                                                                              .on_death = count_death,
-                                                                              .on_line = keep_lines,
-                                                                              .grace_ms = 50});
+    make((struct farm_supervisor_config){.on_tick = enlist_and_dismiss,
+                                         .on_end = count_end,
+                                         .on_death = count_death,
+                                         .on_line = keep_lines,
+                                         .grace_ms = 50});
     struct farm_worker_spec spec = worker("actor 0", live_on);
     struct farm_error err;
-    add(supervisor, &spec);
-    cr_assert_eq(farm_supervisor_reserve(supervisor, &err), FARM_OK, "%s", err.message);
-    cr_assert_eq(farm_supervisor_run(supervisor, NULL, &err), FARM_OK, "%s", err.message);
+    add(&spec);
+    cr_assert_eq(farm_supervisor_reserve(job.supervisor, &err), FARM_OK, "%s", err.message);
+    run(FARM_OK);
     cr_assert_eq(page->lives, 3);
     cr_assert_eq(page->stop_count, 1);
     cr_assert_eq(page->events, 0, "an end that was asked for is no death");
-    cr_assert_eq(farm_supervisor_restarts(supervisor, 1), 0);
-    farm_supervisor_free(supervisor);
+    cr_assert_eq(farm_supervisor_restarts(job.supervisor, 1), 0);
 }
 
 Test(supervisor, enlists_a_worker_while_others_run_and_dismisses_it) {
@@ -781,19 +776,17 @@ static int die_at_once(void *context, struct farm_error *err) {
 }
 
 Test(supervisor, dismisses_a_worker_that_waits_for_its_next_start) {
-    struct farm_supervisor *supervisor = make((struct farm_supervisor_config){.on_tick = dismiss_the_dead,
-                                                                              .on_end = count_end,
-                                                                              .on_death = count_death,
-                                                                              .on_line = keep_lines,
-                                                                              .deaths_max = 100});
+    make((struct farm_supervisor_config){.on_tick = dismiss_the_dead,
+                                         .on_end = count_end,
+                                         .on_death = count_death,
+                                         .on_line = keep_lines,
+                                         .deaths_max = 100});
     struct farm_worker_spec stays = worker("actor 0", live_on), goes = worker("actor 1", die_at_once);
-    struct farm_error err;
-    add(supervisor, &stays);
-    add(supervisor, &goes);
-    cr_assert_eq(farm_supervisor_run(supervisor, NULL, &err), FARM_OK, "%s", err.message);
+    add(&stays);
+    add(&goes);
+    run(FARM_OK);
     cr_assert_eq(page->stop_count, 1);
     cr_assert(!overdue());
-    farm_supervisor_free(supervisor);
 }
 
 static void note_loss(void *context, size_t number, const char *why) {
@@ -807,17 +800,16 @@ static enum farm_supervisor_turn until_a_loss(void *context) {
 }
 
 Test(supervisor, an_expendable_worker_that_cannot_be_kept_alive_ends_alone) {
-    struct farm_supervisor *supervisor = make((struct farm_supervisor_config){
+    make((struct farm_supervisor_config){
         .on_tick = until_a_loss, .on_loss = note_loss, .on_line = keep_lines, .deaths_max = 2});
     struct farm_worker_spec stays = worker("actor 0", live_on), goes = worker("actor 1", die_at_once);
     struct farm_error err;
     goes.expendable = true;
-    add(supervisor, &stays);
-    add(supervisor, &goes);
-    cr_assert_eq(farm_supervisor_run(supervisor, NULL, &err), FARM_OK, "%s", err.message);
+    add(&stays);
+    add(&goes);
+    run(FARM_OK);
     cr_assert_eq(page->stop_count, 1);
-    cr_assert_eq(farm_supervisor_enlist(supervisor, 1, &stays, &err), FARM_OK, "its number is free again");
-    farm_supervisor_free(supervisor);
+    cr_assert_eq(farm_supervisor_enlist(job.supervisor, 1, &stays, &err), FARM_OK, "its number is free again");
 }
 
 static void note_signal(void *context, int number) {
@@ -833,14 +825,10 @@ static enum farm_supervisor_turn signal_oneself(void *context) {
 }
 
 Test(supervisor, tells_of_signals_that_are_not_its_own) {
-    struct farm_supervisor *supervisor = make(
-        (struct farm_supervisor_config){.on_tick = signal_oneself, .on_signal = note_signal, .on_line = keep_lines});
+    make((struct farm_supervisor_config){.on_tick = signal_oneself, .on_signal = note_signal, .on_line = keep_lines});
     struct farm_worker_spec spec = worker("actor 0", live_on);
-    struct farm_error err;
-    int number;
-    add(supervisor, &spec);
-    cr_assert_eq(farm_supervisor_run(supervisor, &number, &err), FARM_OK, "%s", err.message);
-    cr_assert_eq(number, 0, "they end nothing");
+    add(&spec);
+    run(FARM_OK);
+    cr_assert_eq(job.signal, 0, "they end nothing");
     cr_assert_eq(job.kept_fd, 101);
-    farm_supervisor_free(supervisor);
 }
