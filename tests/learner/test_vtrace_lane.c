@@ -26,8 +26,6 @@ enum {
     ROWS_MAX = ROWS_T * COLUMNS_MAX,
 };
 
-TestSuite(learner, .timeout = 30);
-
 // One step of one environment, as the test wrote it.
 struct step {
     uint8_t obs[OBS_MAX]; // frames: pixels; flat: FLAT floats
@@ -36,7 +34,7 @@ struct step {
     int32_t action;
 };
 
-struct problem {
+static struct problem {
     bool frames;
     struct farm_net_spec spec;
     struct farm_learner_config learner;
@@ -45,7 +43,7 @@ struct problem {
     struct test_ring ring;
     struct farm_intake intakes[LANES];
     uint64_t bad; // values that made no sense, in the last filling
-};
+} problem;
 
 struct column {
     uint32_t lane, env;
@@ -65,7 +63,7 @@ enum { WINDOW_COUNT = sizeof WINDOWS / sizeof *WINDOWS, COLUMNS = 7 };
 // ---- the trajectory ----
 
 // An end and the FIRST after it, within the windows above; and an actor that died.
-static void write_flags(struct problem *problem) {
+static void write_flags(void) {
     enum { DONE = FARM_STEP_LAST | FARM_STEP_TERMINATED, CUT = FARM_STEP_LAST | FARM_STEP_TRUNCATED };
     const struct {
         uint32_t lane, env, n, flags;
@@ -86,25 +84,25 @@ static void write_flags(struct problem *problem) {
         {1, 2, 29, FARM_STEP_FIRST}, // a window that starts with an end
     };
     for (size_t i = 0; i < sizeof marks / sizeof *marks; i++)
-        problem->steps[marks[i].lane][marks[i].n][marks[i].env].flags = (uint8_t)marks[i].flags;
+        problem.steps[marks[i].lane][marks[i].n][marks[i].env].flags = (uint8_t)marks[i].flags;
     for (uint32_t l = 0; l < LANES; l++)
-        for (uint32_t e = 0; e < WIDTH; e++) problem->steps[l][0][e].flags = FARM_STEP_FIRST;
+        for (uint32_t e = 0; e < WIDTH; e++) problem.steps[l][0][e].flags = FARM_STEP_FIRST;
 }
 
 static float random_unit(uint64_t stream, uint64_t counter) {
     return 2 * farm_random_uniform(11, stream, counter) - 1;
 }
 
-static void write_steps(struct problem *problem) {
+static void write_steps(void) {
     uint64_t number = 0;
-    memset(problem->steps, 0, sizeof problem->steps);
+    memset(problem.steps, 0, sizeof problem.steps);
     for (uint32_t l = 0; l < LANES; l++)
         for (uint32_t n = 0; n < NUMBER; n++)
             for (uint32_t e = 0; e < WIDTH; e++, number++) {
-                struct step *step = &problem->steps[l][n][e];
+                struct step *step = &problem.steps[l][n][e];
                 for (uint32_t i = 0; i < OBS_MAX; i++)
                     step->obs[i] = (uint8_t)(128 + 127 * random_unit(1000 + number, i));
-                for (uint32_t i = 0; i < FLAT && !problem->frames; i++) {
+                for (uint32_t i = 0; i < FLAT && !problem.frames; i++) {
                     const float value = random_unit(1000 + number, i);
                     memcpy(step->obs + i * sizeof value, &value, sizeof value);
                 }
@@ -112,44 +110,44 @@ static void write_steps(struct problem *problem) {
                 step->reward = 3 * random_unit(2, number);
                 step->action = (int32_t)(farm_random_uniform(11, 3, number) * ACTIONS);
             }
-    write_flags(problem);
+    write_flags();
 }
 
 // Everything into the rings and taken in, in order, so that later steps overwrite earlier ones.
-static void fill_rings(struct problem *problem) {
-    problem->bad = 0;
+static void fill_rings(void) {
+    problem.bad = 0;
     for (uint32_t l = 0; l < LANES; l++)
         for (uint32_t n = 0; n < NUMBER; n++) {
             for (uint32_t e = 0; e < WIDTH; e++) {
-                const struct step *step = &problem->steps[l][n][e];
-                struct farm_lane *up = &problem->ring.actor.lanes[l], *down = &problem->ring.learner.lanes[l];
+                const struct step *step = &problem.steps[l][n][e];
+                struct farm_lane *up = &problem.ring.actor.lanes[l], *down = &problem.ring.learner.lanes[l];
                 memcpy(farm_lane_obs(up, 0, n, e), step->obs, up->obs_bytes[0]);
                 farm_lane_reward(up, n)[e] = step->reward;
                 farm_lane_flags(up, n)[e] = step->flags;
                 memcpy(farm_lane_action(down, n, e), &step->action, sizeof step->action);
                 memcpy(farm_lane_policy(down, n, e), step->logits, sizeof step->logits);
             }
-            problem->bad += farm_intake_step(&problem->intakes[l], n, 0);
+            problem.bad += farm_intake_step(&problem.intakes[l], n, 0);
         }
 }
 
-static struct problem *set_up(bool frames) {
-    struct problem *problem = calloc(1, sizeof *problem);
+static void set_up_with(bool frames) {
+    memset(&problem, 0, sizeof problem);
     struct farm_error err = {0};
     struct farm_ring_spec spec = test_ring_spec(LANES, WIDTH, STEPS, FLAT, ACTIONS);
     if (frames)
         spec.env.obs[0] = (struct farm_field_spec){.name = "obs", .dtype = FARM_U8, .rank = 2, .dims = {SIDE, SIDE}};
-    problem->frames = frames;
-    problem->spec = (struct farm_net_spec){.name = "small",
-                                           .about = "of this test",
-                                           .layer_count = 2,
-                                           .layers = {{FARM_LAYER_DENSE, 16, 0, 0, FARM_ACTIVATION_TANH},
-                                                      {FARM_LAYER_DENSE, 16, 0, 0, FARM_ACTIVATION_TANH}}};
-    if (frames) problem->spec.layers[0] = (struct farm_layer){FARM_LAYER_CONV, 8, 4, 2, FARM_ACTIVATION_RELU};
-    problem->learner = test_learner_config(FLAT, ACTIONS, UNROLL);
-    struct farm_algo_config *algo = &problem->learner.algo;
+    problem.frames = frames;
+    problem.spec = (struct farm_net_spec){.name = "small",
+                                          .about = "of this test",
+                                          .layer_count = 2,
+                                          .layers = {{FARM_LAYER_DENSE, 16, 0, 0, FARM_ACTIVATION_TANH},
+                                                     {FARM_LAYER_DENSE, 16, 0, 0, FARM_ACTIVATION_TANH}}};
+    if (frames) problem.spec.layers[0] = (struct farm_layer){FARM_LAYER_CONV, 8, 4, 2, FARM_ACTIVATION_RELU};
+    problem.learner = test_learner_config(FLAT, ACTIONS, UNROLL);
+    struct farm_algo_config *algo = &problem.learner.algo;
     if (frames) {
-        problem->learner.io = (struct farm_net_io){
+        problem.learner.io = (struct farm_net_io){
             .frame_channels = 1, .height = SIDE, .width = SIDE, .stack = STACK, .actions = ACTIONS};
         algo->stack = STACK;
     }
@@ -166,42 +164,46 @@ static struct problem *set_up(bool frames) {
     algo->rmsprop_epsilon = 0.01;
     algo->adam_epsilon = 1e-3;
     algo->loss_sum = true;
-    problem->learner.seed = 5;
-    problem->learner.infer_batch_max = 1;
-    cr_assert_eq(farm_net_make(&problem->spec, &problem->learner.io, &problem->net, &err), FARM_OK, "%s", err.message);
-    test_ring_open(&spec, &problem->ring);
+    problem.learner.seed = 5;
+    problem.learner.infer_batch_max = 1;
+    cr_assert_eq(farm_net_make(&problem.spec, &problem.learner.io, &problem.net, &err), FARM_OK, "%s", err.message);
+    test_ring_open(&spec, &problem.ring);
     for (uint32_t l = 0; l < LANES; l++)
-        cr_assert_eq(farm_intake_open(&problem->ring.learner, l, &problem->intakes[l], &err), FARM_OK);
-    write_steps(problem);
-    return problem;
+        cr_assert_eq(farm_intake_open(&problem.ring.learner, l, &problem.intakes[l], &err), FARM_OK);
+    write_steps();
 }
 
-static void tear_down(struct problem *problem) {
-    for (uint32_t l = 0; l < LANES; l++) farm_intake_close(&problem->intakes[l]);
-    test_ring_close(&problem->ring);
-    free(problem);
+static void set_up(void) {
+    set_up_with(false);
 }
+
+static void tear_down(void) {
+    for (uint32_t l = 0; l < LANES; l++) farm_intake_close(&problem.intakes[l]);
+    test_ring_close(&problem.ring);
+}
+
+TestSuite(learner, .init = set_up, .fini = tear_down, .timeout = 30);
 
 // ---- the backend's update: parameters after it minus before ----
 
-static float *their_update(struct problem *problem, struct farm_pass_stats *stats) {
-    const size_t count = problem->net.parameter_count;
+static float *their_update(struct farm_pass_stats *stats) {
+    const size_t count = problem.net.parameter_count;
     struct farm_algo_plan plan;
     struct farm_window windows[WINDOW_COUNT];
     struct farm_backend *backend;
     struct farm_error err = {0};
-    cr_assert_eq(farm_algo_plan_make(&problem->learner.algo, &plan, &err), FARM_OK);
-    const struct farm_backend_config config = {.learner = &problem->learner,
+    cr_assert_eq(farm_algo_plan_make(&problem.learner.algo, &plan, &err), FARM_OK);
+    const struct farm_backend_config config = {.learner = &problem.learner,
                                                .plan = &plan,
-                                               .net = &problem->net,
+                                               .net = &problem.net,
                                                .head = farm_head_categorical(ACTIONS),
                                                .width_max = WIDTH,
                                                .columns_max = COLUMNS,
                                                .shards = 1};
-    fill_rings(problem);
+    fill_rings();
     for (int i = 0; i < WINDOW_COUNT; i++) {
         windows[i] = WINDOWS[i];
-        windows[i].lane = &problem->intakes[WINDOW_LANE[i]].checked;
+        windows[i].lane = &problem.intakes[WINDOW_LANE[i]].checked;
     }
     cr_assert_eq(farm_backend_cpu.create(&config, &backend, &err), FARM_OK, "%s", err.message);
     float *update = malloc(count * sizeof *update);
@@ -224,9 +226,9 @@ struct arrays {
     uint8_t flags[ROWS_MAX];
 };
 
-static bool senseless(const struct problem *problem, const struct step *step) {
+static bool senseless(const struct step *step) {
     bool finite = isfinite(step->reward) && !(step->flags & ~FARM_STEP_ALL);
-    for (uint32_t i = 0; i < FLAT && !problem->frames; i++) {
+    for (uint32_t i = 0; i < FLAT && !problem.frames; i++) {
         float value;
         memcpy(&value, step->obs + i * sizeof value, sizeof value);
         finite = finite && isfinite(value);
@@ -235,30 +237,29 @@ static bool senseless(const struct problem *problem, const struct step *step) {
 }
 
 // The frames of step n, oldest first, zeros before its episode.
-static void point_at(const struct problem *problem, const struct arrays *arrays, const struct column *column,
-                     uint64_t n, const void **rows) {
-    if (!problem->frames) {
-        const struct step *step = &problem->steps[column->lane][n][column->env];
-        rows[0] = senseless(problem, step) ? (const void *)arrays->zeros : step->obs;
+static void point_at(const struct arrays *arrays, const struct column *column, uint64_t n, const void **rows) {
+    if (!problem.frames) {
+        const struct step *step = &problem.steps[column->lane][n][column->env];
+        rows[0] = senseless(step) ? (const void *)arrays->zeros : step->obs;
         return;
     }
     bool within = true;
     for (int back = 0; back < STACK; back++) {
-        const struct step *step = &problem->steps[column->lane][n - (uint64_t)back][column->env];
+        const struct step *step = &problem.steps[column->lane][n - (uint64_t)back][column->env];
         rows[STACK - 1 - back] = within ? step->obs : NULL;
         within = within && !(step->flags & FARM_STEP_FIRST);
     }
 }
 
-static void gather(const struct problem *problem, const struct column columns[COLUMNS], struct arrays *arrays) {
-    const struct farm_algo_config *algo = &problem->learner.algo;
+static void gather(const struct column columns[COLUMNS], struct arrays *arrays) {
+    const struct farm_algo_config *algo = &problem.learner.algo;
     for (int t = 0; t < ROWS_T; t++)
         for (int c = 0; c < COLUMNS; c++) {
             const int row = t * COLUMNS + c;
             const uint64_t n = columns[c].start + (uint64_t)t;
-            const struct step *step = &problem->steps[columns[c].lane][n][columns[c].env];
-            const bool bad = senseless(problem, step);
-            point_at(problem, arrays, &columns[c], n, arrays->rows + row * (problem->frames ? STACK : 1));
+            const struct step *step = &problem.steps[columns[c].lane][n][columns[c].env];
+            const bool bad = senseless(step);
+            point_at(arrays, &columns[c], n, arrays->rows + row * (problem.frames ? STACK : 1));
             const double clip = algo->reward_clip > 0 ? algo->reward_clip : INFINITY;
             arrays->reward[row] = bad ? 0 : (float)(fmin(clip, fmax(-clip, (double)step->reward)) * algo->reward_scale);
             arrays->flags[row] = bad ? FARM_STEP_FIRST | FARM_STEP_LAST : step->flags;
@@ -267,8 +268,8 @@ static void gather(const struct problem *problem, const struct column columns[CO
         }
 }
 
-static void differentiate(const struct problem *problem, struct arrays *a) {
-    const struct farm_algo_config *algo = &problem->learner.algo;
+static void differentiate(struct arrays *a) {
+    const struct farm_algo_config *algo = &problem.learner.algo;
     struct farm_algo_rows rows = {.head = farm_head_categorical(ACTIONS),
                                   .steps = UNROLL,
                                   .columns = COLUMNS,
@@ -297,13 +298,13 @@ static struct farm_optimiser_config optimiser_of(const struct farm_algo_config *
 }
 
 // Minus the step that the optimiser makes of these gradients with a learning rate of 1, from the initial parameters.
-static float *step_of(const struct problem *problem, const float *grads) {
-    const size_t count = problem->net.parameter_count;
-    const struct farm_optimiser_config config = optimiser_of(&problem->learner.algo);
+static float *step_of(const float *grads) {
+    const size_t count = problem.net.parameter_count;
+    const struct farm_optimiser_config config = optimiser_of(&problem.learner.algo);
     float *params = malloc(count * sizeof *params), *before = malloc(count * sizeof *before);
     float *first = calloc(count, sizeof *first), *second = calloc(count, sizeof *second);
     struct farm_optimiser_state state;
-    farm_net_init(&problem->net, problem->learner.seed, params);
+    farm_net_init(&problem.net, problem.learner.seed, params);
     memcpy(before, params, count * sizeof *params);
     farm_optimiser_init(&config, count, first, second, &state);
     farm_optimiser_step(&config, &state, 1.0f, params, grads);
@@ -314,8 +315,8 @@ static float *step_of(const struct problem *problem, const float *grads) {
     return params;
 }
 
-static float *our_update(const struct problem *problem) {
-    const size_t count = problem->net.parameter_count;
+static float *our_update(void) {
+    const size_t count = problem.net.parameter_count;
     struct column columns[COLUMNS];
     int c = 0;
     for (int i = 0; i < WINDOW_COUNT; i++)
@@ -324,22 +325,21 @@ static float *our_update(const struct problem *problem) {
     cr_assert_eq(c, COLUMNS);
     struct arrays *arrays = calloc(1, sizeof *arrays);
     float *grads = calloc(count, sizeof *grads), *params = malloc(count * sizeof *params);
-    gather(problem, columns, arrays);
+    gather(columns, arrays);
     struct farm_executor *executor;
     struct farm_error err = {0};
-    const struct farm_arithmetic f32 =
-        farm_arithmetic_uniform(&problem->net, FARM_PRECISION_F32, (struct farm_form){0});
+    const struct farm_arithmetic f32 = farm_arithmetic_uniform(&problem.net, FARM_PRECISION_F32, (struct farm_form){0});
     const struct farm_executor_config config = {
-        .net = &problem->net, .batch_max = ROWS_MAX, .training = true, .arithmetic = &f32};
+        .net = &problem.net, .batch_max = ROWS_MAX, .training = true, .arithmetic = &f32};
     cr_assert_eq(farm_executor_create(&config, &executor, &err), FARM_OK, "%s", err.message);
-    farm_net_init(&problem->net, problem->learner.seed, params);
+    farm_net_init(&problem.net, problem.learner.seed, params);
     farm_executor_load(executor, params);
     farm_executor_forward(executor, arrays->rows, farm_sequence_rows(ROWS_T * COLUMNS), arrays->logits, arrays->value);
-    differentiate(problem, arrays);
+    differentiate(arrays);
     farm_executor_backward(executor, arrays->rows, farm_sequence_rows(ROWS_T * COLUMNS), arrays->dlogits,
                            arrays->dvalue, grads);
-    for (size_t i = 0; i < count && !problem->learner.algo.loss_sum; i++) grads[i] /= COLUMNS * UNROLL;
-    float *update = step_of(problem, grads);
+    for (size_t i = 0; i < count && !problem.learner.algo.loss_sum; i++) grads[i] /= COLUMNS * UNROLL;
+    float *update = step_of(grads);
     farm_executor_destroy(executor);
     free(arrays);
     free(grads);
@@ -350,9 +350,9 @@ static float *our_update(const struct problem *problem) {
 // ---- comparisons ----
 
 // Largest difference over the largest element of b.
-static double apart(const struct problem *problem, const float *a, const float *b) {
+static double apart(const float *a, const float *b) {
     double most = 0, size = 0;
-    for (size_t i = 0; i < problem->net.parameter_count; i++) {
+    for (size_t i = 0; i < problem.net.parameter_count; i++) {
         cr_assert(isfinite(a[i]) && isfinite(b[i]));
         most = fmax(most, fabs((double)a[i] - (double)b[i]));
         size = fmax(size, fabs((double)b[i]));
@@ -361,37 +361,37 @@ static double apart(const struct problem *problem, const float *a, const float *
     return most / size;
 }
 
-static void expect_equal(struct problem *problem, const char *what) {
+static void expect_equal(const char *what) {
     struct farm_pass_stats stats;
-    float *theirs = their_update(problem, &stats), *ours = our_update(problem);
-    const double difference = apart(problem, theirs, ours);
+    float *theirs = their_update(&stats), *ours = our_update();
+    const double difference = apart(theirs, ours);
     cr_assert_lt(difference, 2e-5, "%s: %s: updates differ by %.2g of the largest change",
-                 problem->frames ? "frames" : "flat", what, difference);
+                 problem.frames ? "frames" : "flat", what, difference);
     free(theirs);
     free(ours);
 }
 
 static void compare_variants(bool frames) {
-    struct problem *problem = set_up(frames);
-    struct farm_learner_config *learner = &problem->learner;
-    expect_equal(problem, "one thread, all in one piece");
+    tear_down();
+    set_up_with(frames);
+    struct farm_learner_config *learner = &problem.learner;
+    expect_equal("one thread, all in one piece");
     for (uint32_t micro_batch = 1; micro_batch <= COLUMNS; micro_batch += 2)
         for (uint32_t threads = 1; threads <= 4; threads++) {
             char what[64];
             learner->micro_batch = micro_batch;
             learner->train_threads = threads;
             snprintf(what, sizeof what, "micro-batches of %u on %u threads", micro_batch, threads);
-            expect_equal(problem, what);
+            expect_equal(what);
         }
     learner->algo.loss_sum = false;
-    expect_equal(problem, "a mean of losses");
+    expect_equal("a mean of losses");
     learner->algo.reward_clip = 0;
     learner->algo.reward_scale = 1;
-    expect_equal(problem, "raw rewards");
+    expect_equal("raw rewards");
     learner->algo.loss_sum = true;
     learner->algo.grad_norm_clip = 0.5;
-    expect_equal(problem, "a clipped gradient");
-    tear_down(problem);
+    expect_equal("a clipped gradient");
 }
 
 Test(learner, an_update_from_lanes_is_the_one_worked_out_by_hand) {
@@ -403,37 +403,32 @@ Test(learner, an_update_from_stacked_frames_is_the_one_worked_out_by_hand) {
 }
 
 Test(learner, adam_gets_its_settings) {
-    struct problem *problem = set_up(false);
-    problem->learner.algo.optimiser = FARM_OPTIMISER_ADAM;
-    problem->learner.algo.adam_epsilon = 1; // far from the point where only signs matter
-    expect_equal(problem, "Adam");
-    tear_down(problem);
+    problem.learner.algo.optimiser = FARM_OPTIMISER_ADAM;
+    problem.learner.algo.adam_epsilon = 1; // far from the point where only signs matter
+    expect_equal("Adam");
 }
 
 Test(learner, steps_that_make_no_sense_train_nothing) {
-    struct problem *problem = set_up(false);
     const float nan = NAN;
-    memcpy(problem->steps[0][33][2].obs, &nan, sizeof nan);
-    problem->steps[1][36][0].reward = INFINITY;
-    problem->steps[1][35][1].flags = 0x40;
-    problem->steps[0][31][0].reward = NAN; // a bootstrap step
-    expect_equal(problem, "with values that make no sense");
-    cr_assert_eq(problem->bad, 4);
-    tear_down(problem);
+    memcpy(problem.steps[0][33][2].obs, &nan, sizeof nan);
+    problem.steps[1][36][0].reward = INFINITY;
+    problem.steps[1][35][1].flags = 0x40;
+    problem.steps[0][31][0].reward = NAN; // a bootstrap step
+    expect_equal("with values that make no sense");
+    cr_assert_eq(problem.bad, 4);
 }
 
 // How far the update moves where one reward changes.
 static double effect_of_reward(uint32_t lane, uint32_t n, uint32_t env) {
-    struct problem *problem = set_up(false);
     struct farm_pass_stats stats;
-    problem->learner.algo.reward_clip = 0;
-    float *before = their_update(problem, &stats);
-    problem->steps[lane][n][env].reward += 1;
-    float *after = their_update(problem, &stats);
-    const double effect = apart(problem, after, before);
+    problem.learner.algo.reward_clip = 0;
+    float *before = their_update(&stats);
+    problem.steps[lane][n][env].reward += 1;
+    float *after = their_update(&stats);
+    problem.steps[lane][n][env].reward -= 1;
+    const double effect = apart(after, before);
     free(before);
     free(after);
-    tear_down(problem);
     return effect;
 }
 
@@ -449,12 +444,10 @@ Test(learner, a_reward_counts_for_the_transition_into_its_step) {
 }
 
 Test(learner, an_update_of_values_that_overflow_changes_nothing) {
-    struct problem *problem = set_up(false);
     struct farm_pass_stats stats;
-    problem->steps[1][35][1].logits[0] = INFINITY; // a policy that had diverged when it acted
-    float *update = their_update(problem, &stats);
+    problem.steps[1][35][1].logits[0] = INFINITY; // a policy that had diverged when it acted
+    float *update = their_update(&stats);
     cr_assert_not(isfinite(stats.grad_norm));
-    for (size_t i = 0; i < problem->net.parameter_count; i++) cr_assert_eq(update[i], 0);
+    for (size_t i = 0; i < problem.net.parameter_count; i++) cr_assert_eq(update[i], 0);
     free(update);
-    tear_down(problem);
 }

@@ -606,13 +606,18 @@ Test(cuda_backend, every_error_that_ends_a_context_is_a_gpu_that_is_lost) {
     cr_assert_eq(farm_cuda_fail(&err, cudaErrorInvalidValue, "call", "file", 1), FARM_E_IO);
 }
 
+static uint64_t device_bytes_of(struct setting setting) {
+    struct farm *farm = open_ready(setting);
+    const uint64_t bytes = farm_standin_account().device_bytes;
+    close_farm(farm);
+    return bytes;
+}
+
 Test(cuda_backend, takes_a_smaller_mirror_where_memory_is_short_and_says_what_needs_how_much_where_it_is_too_short) {
     struct setting setting = usual(true);
     struct record *full = run_alone(setting, &farm_backend_cuda);
     setting.mirror = FARM_MIRROR_OFF;
-    struct farm *farm = open_ready(setting);
-    const int64_t least = (int64_t)farm_standin_account().device_bytes;
-    close_farm(farm);
+    const int64_t least = (int64_t)device_bytes_of(setting);
     setting.mirror = FARM_MIRROR_FULL;
     farm_standin.memory = least + least / 32 + 8192; // nearly nothing beside the smallest, and the reserve
     struct record *small = run_alone(setting, &farm_backend_cuda);
@@ -621,13 +626,6 @@ Test(cuda_backend, takes_a_smaller_mirror_where_memory_is_short_and_says_what_ne
     expect_refused(setting, FARM_E_LIMIT, "--infer-batch-max");
     forget(full);
     forget(small);
-}
-
-static uint64_t device_bytes_of(struct setting setting) {
-    struct farm *farm = open_ready(setting);
-    const uint64_t bytes = farm_standin_account().device_bytes;
-    close_farm(farm);
-    return bytes;
 }
 
 // Their handles come behind the mirror: with the largest one the last of four finds no memory.
