@@ -158,22 +158,15 @@ pack() {
 
 # ---- the parts ----
 
-kernels() {
-    local start
+# A program that prints no document.
+plain() { # name, what to show of its log, command...
+    local name=$1 shown=$2 start status
+    shift 2
     start=$(date +%s)
-    within 120 "$program" "$seed" >"$work/kernels.log" 2>&1
-    local status=$?
-    grep '^FAIL' "$work/kernels.log"
-    outcome kernels "$status" "$start"
-}
-
-executor() {
-    local start
-    start=$(date +%s)
-    within 120 "$build/gpu/test_executor" "$build/gpu/executor.bin" >"$work/executor.log" 2>&1
-    local status=$?
-    grep '^FAIL' "$work/executor.log"
-    outcome executor "$status" "$start" "$(tail -n 1 "$work/executor.log")"
+    within 120 "$@" >"$work/$name.log" 2>&1
+    status=$?
+    grep "$shown" "$work/$name.log"
+    outcome "$name" "$status" "$start" "$(tail -n 1 "$work/$name.log")"
 }
 
 networks() {
@@ -190,15 +183,6 @@ pull() {
     local status=$?
     cat "$work/pull.log"
     outcome pull "$status" "$start"
-}
-
-litmus() {
-    local start
-    start=$(date +%s)
-    within 120 "$build/gpu/litmus" >"$work/litmus.log" 2>&1
-    local status=$?
-    cat "$work/litmus.log"
-    outcome litmus "$status" "$start"
 }
 
 # What runs a learner's backend: 77 says why in its log.
@@ -350,6 +334,9 @@ backend() {
 
 part() { # name
     case $1 in
+        kernels) plain kernels '^FAIL' "$program" "$seed" ;;
+        executor) plain executor '^FAIL' "$build/gpu/test_executor" "$build/gpu/executor.bin" ;;
+        litmus) plain litmus '' "$build/gpu/litmus" ;;
         round_trip) learner round_trip 180 "$build/gpu/round_trip" ;;
         update) learner update 180 "$build/gpu/update" ;;
         breakout) fast breakout 20 ;;
