@@ -244,10 +244,15 @@ static bool maps(pid_t pid, int fd) {
 
 // ---- tests ----
 
-Test(gate, actors_that_come_are_answered_and_trained_on) {
-    set_up(2, LANES * WIDTH);
+// These rings and their learner, after `steps` answers of each.
+static void start(uint32_t rings, uint32_t batch, uint64_t steps) {
+    set_up(rings, batch);
     launch();
-    act_on(2 * STEPS);
+    act_on(steps);
+}
+
+Test(gate, actors_that_come_are_answered_and_trained_on) {
+    start(2, LANES * WIDTH, 2 * STEPS);
     join(2);
     join(3);
     const uint64_t updates = farm_load_relaxed(&table.shared->stats.updates);
@@ -258,9 +263,7 @@ Test(gate, actors_that_come_are_answered_and_trained_on) {
 }
 
 Test(gate, an_actor_that_goes_is_let_go_of_and_the_others_go_on) {
-    set_up(3, LANES * WIDTH);
-    launch();
-    act_on(2 * STEPS);
+    start(3, LANES * WIDTH, 2 * STEPS);
     const uint32_t descriptors = descriptors_of(table.learner);
     cr_assert(maps(table.learner, table.made[1].up.fd) && maps(table.learner, table.made[1].down.fd));
     leave(1);
@@ -296,9 +299,7 @@ Test(gate, windows_that_wait_go_with_their_actor) {
 }
 
 Test(gate, actors_come_and_go_at_any_moment) {
-    set_up(2, LANES * WIDTH - 1);
-    launch();
-    act_on(1);
+    start(2, LANES * WIDTH - 1, 1);
     const uint32_t descriptors = descriptors_of(table.learner);
     for (uint32_t i = 0; i < 60; i++) {
         const uint32_t r = 1 + (uint32_t)(farm_random_mix(i) % (PLACES - 1));
@@ -322,9 +323,7 @@ Test(gate, actors_come_and_go_at_any_moment) {
 }
 
 Test(gate, what_cannot_be_done_is_refused_and_changes_nothing) {
-    set_up(2, LANES * WIDTH);
-    launch();
-    act_on(STEPS);
+    start(2, LANES * WIDTH, STEPS);
     expect_refused(FARM_GATE_JOIN, 1, FARM_E_INVALID, "no vacant place 1");
     expect_refused(FARM_GATE_JOIN, 7 * PLACES, FARM_E_INVALID, "no vacant place 28");
     expect_refused(FARM_GATE_LEAVE, 2, FARM_E_NOT_FOUND, "no actor 2");
@@ -346,9 +345,7 @@ Test(gate, what_cannot_be_done_is_refused_and_changes_nothing) {
 // The learner can take no further descriptor.
 Test(gate, a_ring_whose_descriptors_find_no_room_is_refused) {
     struct rlimit before, none;
-    set_up(1, LANES * WIDTH);
-    launch();
-    act_on(STEPS);
+    start(1, LANES * WIDTH, STEPS);
     const uint32_t descriptors = descriptors_of(table.learner);
     make_ring(1, WIDTH);
     for (rlim_t more = 0; more < 2; more++) {
@@ -389,9 +386,7 @@ Test(gate, a_learner_waits_without_rings_and_with_too_few) {
 }
 
 Test(gate, a_learner_that_comes_back_has_those_that_are_there_and_hears_no_old_questions) {
-    set_up(2, LANES * WIDTH);
-    launch();
-    act_on(STEPS);
+    start(2, LANES * WIDTH, STEPS);
     join(3);
     leave(0);
     act_on(STEPS);

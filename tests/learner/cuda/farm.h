@@ -383,6 +383,13 @@ static inline struct farm_pass_stats must_update(struct farm *farm) {
     return stats;
 }
 
+// A farm that has answered `steps` steps.
+static inline struct farm *open_played(struct setting setting, uint64_t steps) {
+    struct farm *farm = open_ready(setting);
+    while (farm->n < steps) cr_assert_eq(step(farm), FARM_OK, "%s", farm->err.message);
+    return farm;
+}
+
 static inline float *params_now(struct farm *farm) {
     const struct farm_backend_state state = farm->ops->state(farm->backend);
     return farm_backend_vector(&state, "");
@@ -654,9 +661,8 @@ static inline void expect_registered(struct setting setting) {
 
 // Put back as another version, it is what the next answers of every GPU come from, and what the next update changes.
 static inline void expect_state_put_back(struct setting setting) {
-    struct farm *farm = open_ready(setting);
+    struct farm *farm = open_played(setting, 2 * UNROLL + 1);
     const size_t count = farm->net.parameter_count, bytes = count * sizeof(float);
-    while (farm->n < 2 * UNROLL + 1) cr_assert_eq(step(farm), FARM_OK);
     must_update(farm);
     struct farm_backend_state state = farm->ops->state(farm->backend);
     cr_assert(state.version == 1 && state.optimiser_step == 1);

@@ -410,8 +410,7 @@ Test(cuda_backend, a_batch_takes_the_smallest_size_of_the_ladder_that_holds_it) 
 static uint64_t works_of(uint32_t micro_batch) {
     struct setting setting = usual(true);
     setting.micro_batch = micro_batch;
-    struct farm *farm = open_ready(setting);
-    while (farm->n < UNROLL + 1) cr_assert_eq(step(farm), FARM_OK);
+    struct farm *farm = open_played(setting, UNROLL + 1);
     const uint64_t before = farm_standin_account().works;
     must_update(farm);
     const uint64_t works = farm_standin_account().works - before;
@@ -484,8 +483,7 @@ static uint64_t answer_again(struct farm *farm) {
 }
 
 Test(cuda_backend, inference_goes_on_while_training_publishes_and_versions_never_fall) {
-    struct farm *farm = open_ready(usual(true));
-    while (farm->n < UNROLL + 2) cr_assert_eq(step(farm), FARM_OK); // the newest one is in no window yet
+    struct farm *farm = open_played(usual(true), UNROLL + 2); // the newest one is in no window yet
     pthread_t thread;
     void *failed;
     cr_assert_eq(pthread_create(&thread, NULL, train_on, farm), 0);
@@ -521,8 +519,7 @@ static void hold_inference(void) {
 Test(cuda_backend, training_does_not_touch_parameters_that_a_slow_inference_reads) {
     struct setting setting = usual(true);
     setting.infer_batch_max = ENVIRONMENTS; // all lanes at once
-    struct farm *farm = open_ready(setting);
-    while (farm->n < UNROLL + 2) cr_assert_eq(step(farm), FARM_OK);
+    struct farm *farm = open_played(setting, UNROLL + 2);
     float before[ACTIONS], after[ACTIONS];
     const struct farm_lane *lane = farm->lanes.lanes[0].lane;
     memcpy(before, farm_lane_policy(lane, farm->n - 1, 0), sizeof before);
@@ -690,9 +687,8 @@ Test(cuda_backend, gives_everything_back_wherever_memory_ends) {
 }
 
 Test(cuda_backend, a_gpu_that_is_lost_ends_both_threads_with_an_error_and_leaves_the_last_state) {
-    struct farm *farm = open_ready(usual(true));
+    struct farm *farm = open_played(usual(true), UNROLL + 1);
     struct farm_pass_stats stats;
-    while (farm->n < UNROLL + 1) cr_assert_eq(step(farm), FARM_OK);
     must_update(farm);
     const struct farm_backend_state good = farm->ops->state(farm->backend);
     const size_t bytes = farm->net.parameter_count * sizeof(float);
@@ -791,9 +787,8 @@ Test(cuda_backend, an_update_that_never_ends_is_given_up, .timeout = 10) {
 
 // The next update's gradients are in the stream behind which the state is copied.
 Test(cuda_backend, a_state_that_waits_for_a_gpu_that_hangs_is_that_of_before, .timeout = 10) {
-    struct farm *farm = left[0] = open_ready(usual(true));
+    struct farm *farm = left[0] = open_played(usual(true), 2 * UNROLL + 1);
     struct farm_pass_stats stats;
-    while (farm->n < 2 * UNROLL + 1) cr_assert_eq(step(farm), FARM_OK);
     cr_assert_eq(update_and(farm, true, &stats), FARM_OK, "%s", farm->err.message);
     farm_standin.hang_after = (int64_t)farm_standin_account().works;
     farm->learner.gpu_limit_s = 0.05;
