@@ -117,7 +117,7 @@ fuzz: deps ## fuzzes each target of tests/fuzz for SECONDS=60 and records it; F=
 fuzz-keep: ## after it: the inputs worth committing, into tests/fuzz/corpus
 	@tools/build/fuzz.sh keep $(F)
 
-fuzz-seeds: ## writes the corpora's seeds anew, where a layout or a format has changed
+fuzz-seeds: ## writes the seeds of attach, spec and checkpoint anew, where a layout or a format has changed
 	@tools/build/fuzz.sh seeds
 
 chaos: deps ## kills actors, learners and supervisors of farms that check every step; adds to bench/results/chaos.jsonl
