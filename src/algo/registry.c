@@ -13,10 +13,6 @@ FARM_ALGO_LIST(DECLARE)
 static const struct farm_algo *const list[] = {FARM_ALGO_LIST(ENTRY)};
 enum { COUNT = sizeof list / sizeof *list };
 
-const struct farm_algo *farm_algo_at(size_t i) {
-    return i < COUNT ? list[i] : NULL;
-}
-
 const struct farm_algo *farm_algo_find(const char *name, struct farm_error *err) {
     char names[256] = "";
     for (size_t i = 0; i < COUNT; i++) {

@@ -5,11 +5,10 @@
 
 #include "algo/algo.h"
 
-// The i-th algorithm, NULL behind the last; by name, NULL with FARM_E_NOT_FOUND and the names.
-const struct farm_algo *farm_algo_at(size_t i);
+// NULL with FARM_E_NOT_FOUND and the names.
 const struct farm_algo *farm_algo_find(const char *name, struct farm_error *err);
 
-// Its name and recipe keys, for farm_recipe_defaults.
+// The i-th algorithm's name and recipe keys, NULL behind the last: for farm_recipe_defaults.
 const struct farm_recipe_family *farm_algo_family_at(size_t i);
 
 // A settled recipe's hyperparameters.

@@ -3,7 +3,6 @@
 // from training to inference through one published copy a NUMA node, so inference waits for a memcpy at most (and
 // training for the inference threads that repack it). See backend.h.
 #include <assert.h>
-#include <math.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,7 +10,6 @@
 #include "base/log.h"
 #include "learner/backend.h"
 #include "learner/gather.h"
-#include "learner/lanes.h"
 #include "learner/pool.h"
 #include "shm/heap.h"
 

@@ -254,20 +254,16 @@ bool farm_recipe_set_by(const struct farm_recipe *recipe, const char *name, enum
     return i != SIZE_MAX && recipe->layers[i] >= layer;
 }
 
-// "a, b, c" of the families.
-static const char *list_families(const struct farm_recipe *recipe, char *text, size_t bytes) {
+// Whether an algorithm has this name; all their names, "a, b, c", into text.
+static bool is_algorithm(const struct farm_recipe *recipe, const char *name, char *text, size_t bytes) {
+    bool found = strcmp(name, "auto") == 0 || !recipe->families;
     const struct farm_recipe_family *family;
     text[0] = 0;
-    for (size_t f = 0; recipe->families && (family = recipe->families(f)); f++)
+    for (size_t f = 0; recipe->families && (family = recipe->families(f)); f++) {
         snprintf(text + strlen(text), bytes - strlen(text), "%s%s", f ? ", " : "", family->name);
-    return text;
-}
-
-static bool is_algorithm(const struct farm_recipe *recipe, const char *name) {
-    const struct farm_recipe_family *family;
-    for (size_t f = 0; recipe->families && (family = recipe->families(f)); f++)
-        if (strcmp(family->name, name) == 0) return true;
-    return strcmp(name, "auto") == 0 || !recipe->families;
+        found |= strcmp(family->name, name) == 0;
+    }
+    return found;
 }
 
 enum farm_status farm_recipe_set(struct farm_recipe *recipe, enum farm_recipe_layer layer, const char *name,
@@ -287,9 +283,8 @@ enum farm_status farm_recipe_set(struct farm_recipe *recipe, enum farm_recipe_la
     }
     if (i == SIZE_MAX) return farm_fail(err, FARM_E_NOT_FOUND, "unknown key '%s'", name);
     const char *const key_name = farm_recipe_key_at(recipe, i)->name;
-    if (strcmp(key_name, "algo") == 0 && value && !is_algorithm(recipe, value))
-        return farm_fail(err, FARM_E_USAGE, "algo: must be one of %s (got '%.40s')",
-                         list_families(recipe, names, sizeof names), value);
+    if (strcmp(key_name, "algo") == 0 && value && !is_algorithm(recipe, value, names, sizeof names))
+        return farm_fail(err, FARM_E_USAGE, "algo: must be one of %s (got '%.40s')", names, value);
     for (; i != SIZE_MAX; i = find_key(recipe, key_name, i + 1)) {
         const struct farm_recipe_key *key = farm_recipe_key_at(recipe, i);
         if (!value && key->type != FARM_RECIPE_BOOL) return farm_fail(err, FARM_E_USAGE, "%s needs a value", name);

@@ -16,7 +16,8 @@ struct chaos_game {
     uint64_t random;
 };
 
-static int spec(const struct farm_env_config *config, struct farm_env_spec *out, char *error, size_t error_bytes) {
+static int chaos_spec(const struct farm_env_config *config, struct farm_env_spec *out, char *error,
+                      size_t error_bytes) {
     const struct chaos_shape *shape = &chaos_shared_of_process()->shape;
     *out = (struct farm_env_spec){.obs_count = 1, .frames_per_step = 1};
     out->obs[0] = (struct farm_field_spec){
@@ -39,7 +40,7 @@ static bool identify(struct chaos_game *game, uint64_t seed) {
     return false;
 }
 
-static void *create(const struct farm_env_config *config, char *error, size_t error_bytes) {
+static void *chaos_create(const struct farm_env_config *config, char *error, size_t error_bytes) {
     struct chaos_game *game = calloc(1, sizeof *game);
     if (!game) {
         snprintf(error, error_bytes, "no memory");
@@ -100,7 +101,7 @@ static void note_beginning(const struct chaos_game *game) {
     if (game->generation && died_ns) chaos_sample(&game->shared->totals.again, farm_now_ns() - died_ns);
 }
 
-static void reset(void *env, void *const *obs) {
+static void chaos_reset(void *env, void *const *obs) {
     struct chaos_game *game = env;
     note_beginning(game);
     if (game->sequence) game->episode++;
@@ -114,7 +115,7 @@ static uint32_t draw_end(uint64_t *random) {
     return (bits & 1 ? FARM_STEP_TERMINATED : FARM_STEP_TRUNCATED) | (bits & 2 ? FARM_STEP_GAME_END : 0);
 }
 
-static uint32_t step(void *env, const void *action, void *const *obs, float *reward) {
+static uint32_t chaos_step(void *env, const void *action, void *const *obs, float *reward) {
     struct chaos_game *game = env;
     const struct chaos_answer right = chaos_answer_to(game->checksum);
     int32_t got;
@@ -132,12 +133,4 @@ static uint32_t step(void *env, const void *action, void *const *obs, float *rew
     return end;
 }
 
-const struct farm_env_api chaos_env = {.abi_version = FARM_ENV_ABI_VERSION,
-                                       .struct_bytes = sizeof(struct farm_env_api),
-                                       .name = "chaos",
-                                       .about = "observations that say who made them",
-                                       .spec = spec,
-                                       .create = create,
-                                       .destroy = destroy,
-                                       .reset = reset,
-                                       .step = step};
+const struct farm_env_api chaos_env = FARM_ENV_API("chaos", "observations that say who made them", chaos, destroy);

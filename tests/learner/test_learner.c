@@ -5,7 +5,6 @@
 
 #include "../support/learner.h"
 
-#include <errno.h>
 #include <math.h>
 #include <signal.h>
 #include <sys/eventfd.h>
@@ -106,6 +105,14 @@ static void tear_down(void) {
 }
 
 TestSuite(learner, .init = set_up, .fini = tear_down, .timeout = 60);
+
+// The next answers are another learner's: of any version, after those that are there.
+static void expect_another_learner(void) {
+    for (uint32_t l = 0; l < LANES; l++) {
+        table.seats[l].version = 0;
+        table.seats[l].inherited = farm_lane_acted(&table.ring.actor.lanes[l]);
+    }
+}
 
 static void launch(void) {
     table.fds[0][0] = dup(table.ring.made.up.fd_readonly);
@@ -389,10 +396,7 @@ Test(learner, goes_on_where_it_was_after_sigkill) {
         check_checkpoint(path, sizeof path);
         table.config.checkpoint_load = path;
         table.goal = before.updates + 20;
-        for (uint32_t l = 0; l < LANES; l++) {
-            table.seats[l].version = 0;
-            table.seats[l].inherited = farm_lane_acted(&table.ring.actor.lanes[l]);
-        }
+        expect_another_learner();
         launch_until(went_on);
         cr_assert_gt(answered().steps, acted);
         cr_assert_gt(table.shared->stats.agent_steps, before.agent_steps);
@@ -561,10 +565,7 @@ Test(learner, a_device_goes_on_from_the_parameters_of_a_checkpoint) {
     float *first = newest_checkpoint(path, sizeof path);
     table.config.checkpoint_load = path;
     table.config.algo.lr = table.config.algo.lr_end = 0;
-    for (uint32_t l = 0; l < LANES; l++) {
-        table.seats[l].version = 0;
-        table.seats[l].inherited = farm_lane_acted(&table.ring.actor.lanes[l]);
-    }
+    expect_another_learner();
     table.goal = table.shared->stats.updates + 5;
     launch_until(made_updates);
     end(SIGTERM);

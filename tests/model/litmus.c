@@ -3,7 +3,6 @@
 // whose digits are what the test observed. Prints one line a test that fails; ends with the count.
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "explore.h"
 

@@ -32,10 +32,13 @@ static void remove_folder(void) {
 }
 TestSuite(report, .init = make_folder, .fini = remove_folder);
 
-static char *contents(size_t *bytes) {
-    char *text;
+// The file's text, until the next call.
+static char *contents(void) {
+    static char *text;
+    size_t bytes;
     struct farm_error err;
-    cr_assert_eq(farm_file_read(path, 1 << 20, &text, bytes, &err), FARM_OK, "%s", err.message);
+    free(text);
+    cr_assert_eq(farm_file_read(path, 1 << 20, &text, &bytes, &err), FARM_OK, "%s", err.message);
     return text;
 }
 
@@ -52,8 +55,8 @@ static void write_sample(bool resume, double wall_s, uint64_t frames) {
 Test(report, every_line_is_an_object_of_its_own) {
     write_sample(false, 1.5, 400);
     write_sample(true, 2.5, 800);
-    size_t bytes, lines = 0;
-    char *text = contents(&bytes), *rest = text;
+    size_t lines = 0;
+    char *rest = contents();
     for (char *line; (line = strsep(&rest, "\n")) && line[0]; lines++) {
         struct farm_error err;
         json_t *object = farm_json_parse(line, strlen(line), "line", &err);
@@ -64,17 +67,13 @@ Test(report, every_line_is_an_object_of_its_own) {
         json_decref(object);
     }
     cr_assert_eq(lines, 2);
-    free(text);
 }
 
 Test(report, a_new_run_starts_an_empty_file) {
     write_sample(false, 1, 100);
     write_sample(false, 2, 200);
-    size_t bytes;
-    char *text = contents(&bytes);
-    cr_assert(!strstr(text, "\"frames\":100,"));
-    cr_assert(strstr(text, "\"frames\":200,"));
-    free(text);
+    cr_assert(!strstr(contents(), "\"frames\":100,"));
+    cr_assert(strstr(contents(), "\"frames\":200,"));
 }
 
 Test(report, resume_takes_a_torn_line_off) {
@@ -85,11 +84,8 @@ Test(report, resume_takes_a_torn_line_off) {
     cr_assert_eq(write(fd, torn, sizeof torn), (ssize_t)sizeof torn);
     close(fd);
     write_sample(true, 2, 200);
-    size_t bytes;
-    char *text = contents(&bytes);
-    cr_assert(!strchr(text, 'x'));
-    cr_assert(strstr(text, "}\n{"));
-    free(text);
+    cr_assert(!strchr(contents(), 'x'));
+    cr_assert(strstr(contents(), "}\n{"));
 }
 
 Test(report, says_which_file_cannot_be_written) {

@@ -116,15 +116,7 @@ static uint32_t witness_step(void *env, const void *action, void *const *obs, fl
     return witness->age < GAME ? 0 : FARM_STEP_TERMINATED | FARM_STEP_GAME_END;
 }
 
-static const struct farm_env_api witness_api = {.abi_version = FARM_ENV_ABI_VERSION,
-                                                .struct_bytes = sizeof(struct farm_env_api),
-                                                .name = "test/witness",
-                                                .about = "tells what was done to it",
-                                                .spec = witness_spec,
-                                                .create = witness_create,
-                                                .destroy = free,
-                                                .reset = witness_reset,
-                                                .step = witness_step};
+static const struct farm_env_api witness_api = FARM_ENV_API("test/witness", "tells what was done to it", witness, free);
 
 // Step n of one environment follows step n-1, to which `action` was answered. NULL, or what is wrong.
 static const char *follows(const float *obs, unsigned flags, const float *before, unsigned flags_before,

@@ -1,7 +1,6 @@
 // The watchdog's judgement on made-up looks, on the lanes of a real ring, and on real processes' states.
 #include <criterion/criterion.h>
 #include <signal.h>
-#include <string.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>

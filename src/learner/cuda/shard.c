@@ -40,8 +40,8 @@ static enum farm_status find_device(const struct farm_cuda_context *context, int
     if (code) return farm_cuda_fail(err, code, "cudaGetDeviceCount", __FILE__, __LINE__);
     if (count < 1) return farm_cuda_fail(err, cudaErrorNoDevice, "cudaGetDeviceCount", __FILE__, __LINE__);
     if ((int)context->shards > count)
-        return farm_fail(err, FARM_E_UNSUPPORTED, "--gpus %u, but CUDA shows %d%s",
-                         context->shards, count, getenv("CUDA_VISIBLE_DEVICES") ? " (CUDA_VISIBLE_DEVICES)" : "");
+        return farm_fail(err, FARM_E_UNSUPPORTED, "--gpus %u, but CUDA shows %d%s", context->shards, count,
+                         getenv("CUDA_VISIBLE_DEVICES") ? " (CUDA_VISIBLE_DEVICES)" : "");
     const char *unknown = unknown_gpu(context);
     if (unknown && context->shard == 0)
         farm_log_warn("CUDA does not know the GPU at %s: taking its first %u, actors may be far from them", unknown,

@@ -1,7 +1,6 @@
 // See training.h.
 #include "learner/cuda/training.h"
 
-#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 

@@ -3,7 +3,6 @@
 
 #include "grid.h"
 
-#include <errno.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
