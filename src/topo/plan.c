@@ -240,6 +240,7 @@ static void take_core(struct work *w, int node, struct farm_bitmap *out) {
     struct farm_bitmap taken = w->out->inference_cpus;
     const struct slot *best = NULL;
     farm_bitmap_add(&taken, &w->out->training_cpus);
+    farm_bitmap_add(&taken, &w->out->bridge_cpus);
     for (int i = 0; i < w->slots; i++) {
         const struct slot *slot = &w->slot[i];
         if (farm_bitmap_has(&taken, slot->cpu)) continue;
@@ -296,7 +297,25 @@ static bool is_tiny(const struct work *w) {
     return w->capacity <= FARM_PLAN_TINY_CPUS || w->cores < FARM_PLAN_TINY_CPUS;
 }
 
-// Rule 8, before it is known where shards run.
+// Rule 8. w->slot may lack the CPUs for training, but w->cores counts all.
+static void take_bridge_cores(struct work *w, int learner_cores) {
+    struct farm_bitmap *bridges = &w->out->bridge_cpus, left;
+    const int node = farm_machine_node(w->m, w->r->bridge_node) ? w->r->bridge_node : w->home;
+    slots_to_bitmap(w, &left);
+    farm_bitmap_remove(&left, &w->out->inference_cpus);
+    farm_bitmap_remove(&left, &w->out->training_cpus);
+    const int cpus = farm_bitmap_count(&left);
+    for (int i = 0; i < w->r->bridges && learner_cores + i + 1 < w->cores && !is_tiny(w); i++) {
+        const struct farm_bitmap before = *bridges;
+        take_core(w, node, bridges);
+        const int actors = w->r->actors <= cpus ? w->r->actors : 0; // more than CPUs float in any case
+        if (cpus - farm_bitmap_count(bridges) >= actors) continue;
+        *bridges = before;
+        return;
+    }
+}
+
+// Rule 9, before it is known where shards run.
 static void count_shards(struct work *w, int inference) {
     struct farm_plan *out = w->out;
     if (w->r->learner_device == FARM_LEARNER_NONE) return;
@@ -314,7 +333,7 @@ static void share_cpus(struct work *w) {
             inference = inference_threads(w, 1 + 2 * (w->r->actors ? w->r->actors : actors), 1, 1);
     } else {
         split_learner(w, w->capacity, &inference, &training);
-        actors -= inference + training;
+        actors = clamp(actors - inference - training - w->r->bridges, 1, actors);
     }
     count_shards(w, inference);
     out->actor_count = w->r->actors ? w->r->actors : actors;
@@ -333,12 +352,16 @@ static void divide_cpus(struct work *w) {
     qsort(w->slot, (size_t)w->slots, sizeof w->slot[0], by_learner_order);
     split_learner(w, w->cores, &inference, &training);
     count_shards(w, inference);
+    const int cores = w->cores;
     take_learner_cores(w, inference, training);
+    w->cores = cores; // those for training count
+    take_bridge_cores(w, inference + training);
     if (w->r->learner_device >= 0 && !training) out->training_cpus = out->inference_cpus;
     out->training_threads = w->r->learner_device >= 0 ? 1 : training;
 
     struct farm_bitmap learner = out->inference_cpus;
     farm_bitmap_add(&learner, &out->training_cpus);
+    farm_bitmap_add(&learner, &out->bridge_cpus);
     collect(w, &learner);
     slots_to_bitmap(w, &out->actor_cpus);
     out->actor_count = w->r->actors ? w->r->actors : w->slots;
@@ -354,6 +377,7 @@ static void divide_cpus(struct work *w) {
     out->shared = w->r->learner_device != FARM_LEARNER_NONE;
     if (out->shared) out->inference_cpus = out->training_cpus = out->actor_cpus;
     memset(out->shard_cpus, 0, sizeof out->shard_cpus);
+    memset(&out->bridge_cpus, 0, sizeof out->bridge_cpus);
     count_shards(w, inference);
 }
 
@@ -393,7 +417,7 @@ static void place_shards(struct work *w) {
             if (w->slot[s].node == out->shard_node[k]) farm_bitmap_set(&out->shard_cpus[k], w->slot[s].cpu);
 }
 
-// Rule 8. The shard for the next actor: the nearest to its node that has room, of equals the one that serves fewer; -1:
+// Rule 9. The shard for the next actor: the nearest to its node that has room, of equals the one that serves fewer; -1:
 // on its own node (`near`) there is none.
 static int nearest_shard(const struct work *w, int node, const int *served, bool near) {
     const struct farm_plan *out = w->out;
@@ -516,6 +540,12 @@ static void note_learner(struct work *w) {
              got);
 }
 
+static void note_bridges(struct work *w) {
+    char cpus[80];
+    if (!farm_bitmap_count(&w->out->bridge_cpus)) return;
+    note(w->out, "bridge%s on %s", plural(w->r->bridges), name_cpus(&w->out->bridge_cpus, cpus, sizeof cpus));
+}
+
 static double gib(uint64_t bytes) {
     return (double)bytes / (1 << 30);
 }
@@ -590,6 +620,7 @@ enum farm_status farm_plan_make(const struct farm_machine *machine, const struct
         place_learner(w);
         note_decisions(w);
         note_learner(w);
+        note_bridges(w);
         status = check_memory(w, err);
     }
     free(w);

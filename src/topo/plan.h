@@ -21,7 +21,9 @@
 //      nearest to the learner first, and round robin over a node's L3 groups, so that few actors get much cache.
 //   6. An actor's segments lie on its CPU's node; where that has no memory, on the nearest that has.
 //   7. More actors than CPUs: none is pinned to one CPU, each stays on a node.
-//   8. A shard is an inference thread with the actors that it serves: one a GPU, or one a core for inference on CPUs;
+//   8. Each bridge gets a core of its own behind the learner's, the nearest to bridge_node, unless rule 2 applies, the
+//      machine is as small as rule 3 says, or the actors requested would lack a CPU: then it runs on the actors' CPUs.
+//   9. A shard is an inference thread with the actors that it serves: one a GPU, or one a core for inference on CPUs;
 //      one alone under rule 3 unless more are requested. Shards are never more than actors. Each serves as many actors
 //      as any other, give or take one, those of its own node first.
 #ifndef FARM_TOPO_PLAN_H
@@ -50,6 +52,8 @@ struct farm_plan_request {
     int learner_gpus;         // so many GPUs from that index on; 0 and 1: it alone
     int learner_threads;      // training threads on CPUs, 0: choose
     int learner_shards;       // inference threads on CPUs, 0: choose; several GPUs have one each
+    int bridges;              // processes that carry actors' lanes to or from other machines
+    int bridge_node;          // of the network card that they use; -1: the learner's
     int envs_per_actor;       // for the sentences only
     uint64_t bytes_per_actor; // of all segments of one actor
     struct farm_bitmap taken; // CPUs that other farms have claimed
@@ -72,6 +76,7 @@ struct farm_plan {
     struct farm_bitmap actor_cpus;     // CPUs for actors
     struct farm_bitmap inference_cpus; // cores reckoned for the learner's inference threads (a GPU's host thread)
     struct farm_bitmap training_cpus;  // cores reckoned for its training threads; it is bound to both sets together
+    struct farm_bitmap bridge_cpus;    // cores reckoned for bridges; empty: they share the actors'
     int shard_count;                   // inference threads; 0 without a learner
     struct farm_bitmap shard_cpus[FARM_PLAN_SHARDS_MAX]; // where each of several runs; empty: on any of the learner's
     int shard_node[FARM_PLAN_SHARDS_MAX];                // its GPU's node, or that of its CPUs; -1: not bound to one.

@@ -535,6 +535,54 @@ Test(topo, divides_actors_among_gpus_that_the_machine_does_not_show) {
 }
 
 // A learner whose GPUs are not shown is planned as one on CPUs, with many cores for inference.
+Test(topo, gives_a_bridge_a_core_beside_its_network_card) {
+    read_synthetic(TWO_SOCKETS);
+    struct farm_plan_request request = request_of(0, FARM_LEARNER_CPU);
+    request.bridges = 1;
+    for (request.bridge_node = 0; request.bridge_node < 2; request.bridge_node++) {
+        make(request);
+        check_all("two sockets", &request);
+        const int cpu = farm_bitmap_next(&plan.bridge_cpus, 0);
+        cr_expect_eq(farm_bitmap_count(&plan.bridge_cpus), 2);
+        cr_expect_eq(farm_machine_cpu(&machine, cpu)->node, request.bridge_node);
+        cr_expect(farm_bitmap_has(&plan.claim, cpu));
+        cr_expect(!farm_bitmap_has(&plan.actor_cpus, cpu));
+        cr_expect(!farm_bitmap_has(&plan.inference_cpus, cpu) && !farm_bitmap_has(&plan.training_cpus, cpu));
+        cr_expect(has_note("bridge on CPUs"));
+    }
+}
+
+Test(topo, leaves_a_remote_nodes_other_cores_to_its_actors) {
+    read_synthetic(SIXTEEN_CORES);
+    struct farm_plan_request request = request_of(0, FARM_LEARNER_NONE);
+    request.bridges = 1;
+    request.bridge_node = -1;
+    make(request);
+    cr_expect_eq(plan.actor_count, 15);
+    cr_expect(plan.pinned);
+    cr_expect_eq(farm_bitmap_count(&plan.bridge_cpus), 1);
+}
+
+Test(topo, lets_a_bridge_share_the_cpus_of_actors_that_want_all_of_them) {
+    read_synthetic(SIXTEEN_CORES);
+    struct farm_plan_request request = request_of(16, FARM_LEARNER_NONE);
+    request.bridges = 1;
+    make(request);
+    cr_expect(plan.pinned);
+    cr_expect_eq(farm_bitmap_count(&plan.bridge_cpus), 0);
+}
+
+Test(topo, has_no_core_for_a_bridge_on_few_cpus) {
+    read_synthetic(TWO_CORES);
+    for (int device = FARM_LEARNER_NONE; device <= FARM_LEARNER_CPU; device++) {
+        struct farm_plan_request request = request_of(0, device);
+        request.bridges = 1;
+        make(request);
+        cr_expect_eq(plan.actor_count, 2);
+        cr_expect_eq(farm_bitmap_count(&plan.bridge_cpus), 0);
+    }
+}
+
 Test(topo, has_no_cores_beside_gpus_that_are_not_there) {
     read_synthetic("pack:2 core:512 pu:1");
     struct farm_plan_request request = request_of(0, FARM_LEARNER_CPU);
