@@ -49,7 +49,7 @@ static enum farm_status make_lanes(struct farm_ring *ring, struct farm_error *er
 
 enum farm_status farm_ring_create(const struct farm_ring_spec *spec, uint32_t actor, int node, bool huge,
                                   struct farm_ring *ring, struct farm_error *err) {
-    *ring = (struct farm_ring){.spec = *spec, .up.fd = -1, .down.fd = -1};
+    *ring = (struct farm_ring){.spec = *spec, .up.fd = -1, .down.fd = -1, .wake_fd = -1};
     ring->up.fd_readonly = ring->down.fd_readonly = -1;
     enum farm_status status = farm_ring_layout_make(spec, &ring->layout, err);
     if (status) return status;
@@ -133,7 +133,7 @@ static enum farm_status open_down_first(int up_fd, int down_fd, struct farm_ring
 
 enum farm_status farm_ring_open(int up_fd, int down_fd, enum farm_ring_side side, struct farm_ring *ring,
                                 struct farm_error *err) {
-    *ring = (struct farm_ring){.up.fd = -1, .down.fd = -1};
+    *ring = (struct farm_ring){.up.fd = -1, .down.fd = -1, .wake_fd = -1};
     ring->up.fd_readonly = ring->down.fd_readonly = -1;
     enum farm_status status = side == FARM_RING_LEARNER
                                   ? open_down_first(up_fd, down_fd, ring, err)
@@ -157,7 +157,7 @@ void farm_ring_close(struct farm_ring *ring) {
     free(ring->lanes);
     farm_segment_close(&ring->up);
     farm_segment_close(&ring->down);
-    *ring = (struct farm_ring){.up.fd = -1, .down.fd = -1};
+    *ring = (struct farm_ring){.up.fd = -1, .down.fd = -1, .wake_fd = -1};
     ring->up.fd_readonly = ring->down.fd_readonly = -1;
 }
 

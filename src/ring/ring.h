@@ -12,6 +12,9 @@ struct farm_ring {
     struct farm_up_control *up_control;
     struct farm_down_control *down_control;
     struct farm_lane *lanes; // [spec.lanes], heap
+    // On the learner's side, of a remote actor: the eventfd that wakes its bridge, set by the process that opened the
+    // ring and closed by it too. -1: an actor of this machine, which sleeps on down.wake.
+    int wake_fd;
 };
 
 enum farm_ring_side {

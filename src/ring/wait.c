@@ -52,6 +52,12 @@ static bool stopped(const struct farm_ring *ring) {
     return farm_load_relaxed(&ring->down_control->stop) != 0;
 }
 
+void farm_actor_announce(struct farm_ring *ring, bool asleep) {
+    farm_store_relaxed(&ring->up_control->asleep, asleep);
+    if (!asleep) return;
+    farm_fence_full(); // `asleep` before the counters; partner: the fence in farm_learner_notify
+}
+
 bool farm_actor_wait(struct farm_ring *ring, struct farm_lane *lane, uint64_t spin_ns, uint64_t timeout_ns,
                      uint32_t *ready) {
     if (stopped(ring)) return false;
@@ -68,21 +74,30 @@ bool farm_actor_wait(struct farm_ring *ring, struct farm_lane *lane, uint64_t sp
     }
     for (;;) {
         uint32_t seen = farm_load32_acquire(&ring->down_control->wake);
-        farm_store_relaxed(&ring->up_control->asleep, 1);
-        farm_fence_full(); // `asleep` before the counters; partner: the fence in farm_learner_notify
+        farm_actor_announce(ring, true);
         bool go = actor_look(ring, lane, ready);
         uint64_t spent = farm_now_ns() - start;
         bool end = stopped(ring) || (!go && spent >= timeout_ns);
         if (!go && !end) futex_sleep(&ring->down_control->wake, seen, timeout_ns - spent);
-        farm_store_relaxed(&ring->up_control->asleep, 0);
+        farm_actor_announce(ring, false);
         if (end) return false;
         if (go) return true;
     }
 }
 
+static void ring_eventfd(int eventfd) {
+    const uint64_t one = 1;
+    const ssize_t ignored = write(eventfd, &one, sizeof one); // full (EAGAIN) means that it is rung already
+    (void)ignored;
+}
+
 void farm_learner_notify(struct farm_ring *ring) {
-    farm_fence_full(); // the answers before `asleep`; partner: the fence in farm_actor_wait
+    farm_fence_full(); // the answers before `asleep`; partner: the fence in farm_actor_announce
     if (!farm_load_relaxed(&ring->up_control->asleep)) return;
+    if (ring->wake_fd >= 0) {
+        ring_eventfd(ring->wake_fd);
+        return;
+    }
     // Two threads of the learner (answers, releases) may do this at once. A load and a store would not do: one that is
     // late may store the very number that the actor has just read before it looked, over that of the other's wake-up.
     uint32_t *wake = &ring->down_control->wake;
@@ -91,15 +106,14 @@ void farm_learner_notify(struct farm_ring *ring) {
 }
 
 void farm_actor_notify(struct farm_ring *ring, int learner_eventfd) {
-    farm_fence_full(); // the doorbell before `asleep`; partner: the fence in farm_doorbells_wait
-    if (!farm_load_relaxed(&ring->down_control->asleep)) return;
-    uint64_t one = 1;
-    ssize_t ignored = write(learner_eventfd, &one, sizeof one); // full (EAGAIN) means that it is rung already
-    (void)ignored;
+    farm_fence_full(); // the doorbell before `asleep`; partner: the fence in farm_doorbells_announce
+    if (farm_load_relaxed(&ring->down_control->asleep)) ring_eventfd(learner_eventfd);
 }
 
-static void say_asleep(struct farm_doorbells *bells, uint64_t asleep) {
+void farm_doorbells_announce(const struct farm_doorbells *bells, bool asleep) {
     for (uint32_t i = 0; i < bells->count; i++) farm_store_relaxed(&bells->rings[i]->down_control->asleep, asleep);
+    if (!asleep) return;
+    farm_fence_full(); // `asleep` before the doorbells; partner: the fence in farm_actor_notify
 }
 
 enum farm_status farm_doorbells_make(struct farm_doorbells *bells, struct farm_ring **rings, uint32_t count,
@@ -109,7 +123,7 @@ enum farm_status farm_doorbells_make(struct farm_doorbells *bells, struct farm_r
     if (!bells->seen) return farm_fail(err, FARM_E_LIMIT, "no memory for %u doorbells", count);
     // Bells that rang before this thread lived count as new: a learner that came back must look at every lane once.
     for (uint32_t i = 0; i < count; i++) bells->seen[i] = farm_load_acquire(&rings[i]->up_control->doorbell) - 1;
-    say_asleep(bells, 0); // the thread before this one may have died in its sleep
+    farm_doorbells_announce(bells, false); // the thread before this one may have died in its sleep
     return FARM_OK;
 }
 
@@ -130,14 +144,16 @@ uint32_t farm_doorbells_poll(struct farm_doorbells *bells, uint32_t *out) {
     return rung;
 }
 
-static bool any_rung(const struct farm_doorbells *bells) {
+bool farm_doorbells_look(const struct farm_doorbells *bells) {
+    if (bells->call && farm_load_relaxed(bells->call)) return true;
     if (bells->gate && farm_load_acquire(bells->gate) != bells->gate_seen) return true;
     for (uint32_t i = 0; i < bells->count; i++)
         if (farm_load_acquire(&bells->rings[i]->up_control->doorbell) != bells->seen[i]) return true;
     return false;
 }
 
-static void eventfd_sleep(int eventfd, uint64_t timeout_ns) {
+void farm_doorbells_sleep(const struct farm_doorbells *bells, uint64_t timeout_ns) {
+    const int eventfd = bells->eventfd;
     struct timespec timeout = {.tv_sec = (time_t)(timeout_ns / 1000000000u),
                                .tv_nsec = (long)(timeout_ns % 1000000000u)};
     struct pollfd waiter = {.fd = eventfd, .events = POLLIN};
@@ -153,11 +169,11 @@ static void eventfd_sleep(int eventfd, uint64_t timeout_ns) {
 }
 
 bool farm_doorbells_wait(struct farm_doorbells *bells, uint64_t spin_ns, uint64_t timeout_ns) {
-    if (any_rung(bells)) return true;
+    if (farm_doorbells_look(bells)) return true;
     uint64_t start = farm_now_ns();
     while (spin_ns) {
         for (int i = 0; i < LOOKS_PER_CLOCK; i++) {
-            if (any_rung(bells)) return true;
+            if (farm_doorbells_look(bells)) return true;
             farm_cpu_relax();
         }
         uint64_t spent = farm_now_ns() - start;
@@ -165,13 +181,12 @@ bool farm_doorbells_wait(struct farm_doorbells *bells, uint64_t spin_ns, uint64_
         if (spent >= spin_ns) break;
     }
     for (;;) {
-        say_asleep(bells, 1);
-        farm_fence_full(); // `asleep` before the doorbells; partner: the fence in farm_actor_notify
-        bool rung = any_rung(bells);
+        farm_doorbells_announce(bells, true);
+        bool rung = farm_doorbells_look(bells);
         uint64_t spent = farm_now_ns() - start;
         // An actor may have written for a bell that has been answered since: woken without a bell, it goes on waiting.
-        if (!rung && spent < timeout_ns) eventfd_sleep(bells->eventfd, timeout_ns - spent);
-        say_asleep(bells, 0);
+        if (!rung && spent < timeout_ns) farm_doorbells_sleep(bells, timeout_ns - spent);
+        farm_doorbells_announce(bells, false);
         if (rung || spent >= timeout_ns) return rung;
     }
 }

@@ -119,7 +119,8 @@ static void open_view(struct ring_view *view, struct shared *memory, struct farm
         *ring = (struct farm_ring){.spec.lanes = set->lanes,
                                    .up_control = &memory->up_control,
                                    .down_control = &memory->down_control,
-                                   .lanes = view->lanes};
+                                   .lanes = view->lanes,
+                                   .wake_fd = -1};
     for (uint32_t l = 0; l < set->lanes; l++)
         view->lanes[l] = (struct farm_lane){.up_control = &memory->up_control,
                                             .up = &memory->up[l],

@@ -30,14 +30,11 @@ MUTANTS = [
     ("actor wakes without its fence", "wait.c", "farm_fence_full(); // the doorbell before", "//"),
     ("learner sleeps without its fence", "wait.c", "farm_fence_full(); // `asleep` before the doorbells", "//"),
     ("actor looks before it says that it sleeps", "wait.c",
-     "        farm_store_relaxed(&ring->up_control->asleep, 1);\n        farm_fence_full(); // `asleep` before the counters; "
-     "partner: the fence in farm_learner_notify\n        bool go = actor_look(ring, lane, ready);\n",
-     "        bool go = actor_look(ring, lane, ready);\n        farm_store_relaxed(&ring->up_control->asleep, 1);\n"
-     "        farm_fence_full();\n"),
+     "        farm_actor_announce(ring, true);\n        bool go = actor_look(ring, lane, ready);\n",
+     "        bool go = actor_look(ring, lane, ready);\n        farm_actor_announce(ring, true);\n"),
     ("learner looks before it says that it sleeps", "wait.c",
-     "        say_asleep(bells, 1);\n        farm_fence_full(); // `asleep` before the doorbells; partner: the fence in "
-     "farm_actor_notify\n        bool rung = any_rung(bells);\n",
-     "        bool rung = any_rung(bells);\n        say_asleep(bells, 1);\n        farm_fence_full();\n"),
+     "        farm_doorbells_announce(bells, true);\n        bool rung = farm_doorbells_look(bells);\n",
+     "        bool rung = farm_doorbells_look(bells);\n        farm_doorbells_announce(bells, true);\n"),
     ("wake word left as it was", "wait.c", "farm_add32_release(wake, 1);", "(void)0;"),
     ("wake word counted by a load and a store", "wait.c", "farm_add32_release(wake, 1);",
      "farm_store32_release(wake, farm_load32_relaxed(wake) + 1);", "training waits for a batch"),
@@ -50,8 +47,8 @@ MUTANTS = [
     ("wake word read after the look", "wait.c", "futex_sleep(&ring->down_control->wake, seen,",
      "futex_sleep(&ring->down_control->wake, farm_load32_acquire(&ring->down_control->wake),"),
     ("nobody is woken", "wait.c", "syscall(SYS_futex, wake, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);", "(void)wake;"),
-    ("the eventfd is not written", "wait.c", "ssize_t ignored = write(learner_eventfd, &one, sizeof one);",
-     "ssize_t ignored = (ssize_t)one;"),
+    ("the eventfd is not written", "wait.c", "const ssize_t ignored = write(eventfd, &one, sizeof one);",
+     "const ssize_t ignored = (ssize_t)one;"),
     ("waiting swallows the bell", "wait.c", "if (farm_load_acquire(&bells->rings[i]->up_control->doorbell) != bells->seen[i]) "
      "return true;", "{ uint64_t now = farm_load_acquire(&bells->rings[i]->up_control->doorbell); "
      "if (now != bells->seen[i]) { bells->seen[i] = now; return true; } }"),

@@ -83,6 +83,27 @@ Test(ring, a_release_wakes_an_actor_that_waits_for_a_slot) {
     cr_assert(finish(&waiter));
 }
 
+static bool is_rung(int eventfd) {
+    uint64_t count;
+    return read(eventfd, &count, sizeof count) == sizeof count;
+}
+
+Test(ring, an_answer_wakes_the_bridge_in_an_actors_place_by_its_eventfd) {
+    with_views v = waiting_views();
+    v.learner.wake_fd = eventfd(0, EFD_NONBLOCK);
+    farm_learner_notify(&v.learner);
+    cr_assert_not(is_rung(v.learner.wake_fd), "it is awake");
+    farm_actor_announce(&v.actor, true);
+    farm_learner_notify(&v.learner);
+    farm_learner_notify(&v.learner);
+    cr_assert(is_rung(v.learner.wake_fd));
+    cr_assert_eq(farm_load32_acquire(&v.learner.down_control->wake), 0, "the futex is another actor's way");
+    farm_actor_announce(&v.actor, false);
+    farm_learner_notify(&v.learner);
+    cr_assert_not(is_rung(v.learner.wake_fd));
+    close(v.learner.wake_fd);
+}
+
 Test(ring, an_actor_that_waits_for_any_lane_learns_which) {
     with_views v = waiting_views();
     struct waiter waiter = {.ring = &v.actor, .timeout_ns = LONG_NS, .ready = 1};
@@ -213,6 +234,23 @@ Test(ring, any_actor_wakes_the_sleeping_learner) {
         for (int k = 0; k < 2; k++) cr_assert_eq(farm_load_acquire(&pair.v[k].actor.down_control->asleep), 0);
         close_bells(&pair);
     }
+}
+
+Test(ring, a_call_wakes_a_learner_that_has_no_actor) {
+    uint64_t call = 0;
+    struct farm_doorbells bells;
+    cr_assert_eq(farm_doorbells_make(&bells, NULL, 0, eventfd(0, EFD_NONBLOCK), NULL), FARM_OK);
+    bells.call = &call;
+    cr_assert_not(farm_doorbells_wait(&bells, 0, MS));
+    struct waiter waiter = {.bells = &bells, .timeout_ns = LONG_NS};
+    start(&waiter, learner_waits);
+    usleep(2000);
+    farm_store_release(&call, 1);
+    const uint64_t one = 1;
+    cr_assert_eq(write(bells.eventfd, &one, sizeof one), sizeof one);
+    cr_assert(finish(&waiter));
+    close(bells.eventfd);
+    farm_doorbells_free(&bells);
 }
 
 Test(ring, a_learner_wait_ends_at_its_time_out) {
