@@ -48,7 +48,7 @@ struct worker {
 struct farm_supervisor {
     struct farm_supervisor_config config;
     struct worker *workers;
-    struct pollfd *polls; // signals, then two a worker
+    struct pollfd *polls; // signals, two a worker, those watched
     size_t count, capacity;
     int signal_fd;
     sigset_t mask_before;
@@ -106,13 +106,17 @@ enum farm_status farm_supervisor_make(const struct farm_supervisor_config *confi
     return FARM_OK;
 }
 
+static size_t polls_of(const struct farm_supervisor *supervisor, size_t workers) {
+    return 1 + 2 * workers + supervisor->config.watched_count;
+}
+
 enum farm_status farm_supervisor_reserve(struct farm_supervisor *supervisor, struct farm_error *err) {
     if (supervisor->count == WORKERS_MAX) return farm_fail(err, FARM_E_LIMIT, "more than %d workers", WORKERS_MAX);
     if (supervisor->count == supervisor->capacity) {
         size_t capacity = supervisor->capacity ? 2 * supervisor->capacity : 16;
         struct worker *workers = realloc(supervisor->workers, capacity * sizeof *workers);
         if (workers) supervisor->workers = workers;
-        struct pollfd *polls = realloc(supervisor->polls, (1 + 2 * capacity) * sizeof *polls);
+        struct pollfd *polls = realloc(supervisor->polls, polls_of(supervisor, capacity) * sizeof *polls);
         if (polls) supervisor->polls = polls;
         if (!workers || !polls) return farm_fail_errno(err, FARM_E_LIMIT, "supervisor");
         supervisor->capacity = capacity;
@@ -405,13 +409,20 @@ static void wait_for_events(struct farm_supervisor *supervisor, uint64_t until_n
         if (worker->kill_at_ns && worker->kill_at_ns < until_ns) until_ns = worker->kill_at_ns;
     }
     supervisor->polls[0] = (struct pollfd){.fd = supervisor->signal_fd, .events = POLLIN};
+    const struct farm_supervisor_config *config = &supervisor->config;
+    struct pollfd *watched = &supervisor->polls[1 + 2 * supervisor->count];
+    for (size_t i = 0; i < config->watched_count; i++)
+        watched[i] = (struct pollfd){.fd = config->watched[i], .events = POLLIN};
     uint64_t now = farm_now_ns();
     int timeout_ms = until_ns > now ? (int)((until_ns - now + 999999u) / 1000000u) : 0;
-    if (poll(supervisor->polls, 1 + 2 * supervisor->count, timeout_ms) < 0) return; // EINTR: the caller turns again
+    const size_t polls = polls_of(supervisor, supervisor->count);
+    if (poll(supervisor->polls, polls, timeout_ms) < 0) return; // EINTR: the caller turns again
     if (supervisor->polls[0].revents) read_signals(supervisor);
     for (size_t i = 0; i < supervisor->count; i++)
         if (supervisor->polls[2 + 2 * i].revents && !read_output(supervisor, &supervisor->workers[i], TURN_READS))
             close_output(&supervisor->workers[i]);
+    for (size_t i = 0; i < config->watched_count; i++)
+        if (watched[i].revents) config->on_readable(config->context, i);
 }
 
 static enum farm_status reap_all(struct farm_supervisor *supervisor, bool restart, struct farm_error *err) {

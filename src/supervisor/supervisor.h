@@ -34,6 +34,13 @@ struct farm_supervisor_config {
     enum farm_supervisor_turn (*on_tick)(void *context);
     uint64_t (*progress)(void *context, size_t worker); // grows while the worker gets anything done; NULL: never
 
+    // Descriptors that end a wait when they can be read: on_readable is called at once with the number of each, also
+    // while workers are being stopped, and again until it has been read empty. The array is the caller's and read
+    // anew at each wait, so a descriptor may change; -1: none.
+    const int *watched;
+    size_t watched_count;
+    void (*on_readable)(void *context, size_t number);
+
     uint32_t tick_ms;         // 0: 250
     uint32_t grace_ms;        // from SIGTERM to SIGKILL; 0: 10,000
     uint32_t healthy_ms;      // a life as long as this makes up for the deaths before; 0: 10,000

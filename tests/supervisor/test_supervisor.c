@@ -138,6 +138,39 @@ Test(supervisor, starts_a_worker_again_after_kill_9) {
     cr_assert_eq(kill(page->pids[1], 0), -1, "nothing is left after run");
 }
 
+static int write_and_live(void *context, struct farm_error *err) {
+    cr_assert_eq(write(job.kept_fd, "x", 1), 1);
+    pause_for_ever();
+}
+
+static int watched[2] = {-1, -1};
+
+static void read_watched(void *context, size_t number) {
+    char byte;
+    cr_assert_eq(number, 1);
+    cr_assert_eq(read(watched[number], &byte, 1), 1);
+    page->events++;
+}
+
+static enum farm_supervisor_turn until_read(void *context) {
+    return page->events || overdue() ? FARM_TURN_STOP : FARM_TURN_ON;
+}
+
+Test(supervisor, hears_a_watched_descriptor_at_once) {
+    int ends[2];
+    struct farm_worker_spec spec = worker("writer", write_and_live);
+    cr_assert_eq(pipe(ends), 0);
+    watched[1] = ends[0];
+    spec.keep = &job.kept_fd;
+    spec.keep_count = 1;
+    job.kept_fd = ends[1];
+    run_one(
+        (struct farm_supervisor_config){
+            .on_tick = until_read, .on_readable = read_watched, .watched = watched, .watched_count = 2},
+        spec, FARM_OK);
+    cr_assert_eq(page->events, 1);
+}
+
 static int say_and_fail(void *context, struct farm_error *err) {
     fprintf(stderr, "line of life %d\n", ++page->lives);
     farm_fail(err, FARM_E_NOT_FOUND, "the ROM of Pong is not there");
