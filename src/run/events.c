@@ -23,6 +23,10 @@ static void restart_learner(struct farm_run_events *events) {
     struct farm_run_workers *workers = events->workers;
     struct farm_learner_config *learner = &workers->learner;
     events->learner_restarts++;
+    if (workers->plan->standin.remote) {
+        farm_run_warn(workers->caller, "the bridge starts again");
+        return;
+    }
     if (workers->run_path) {
         const bool found = farm_run_find_checkpoint(workers->run_path, workers->plan, workers->caller,
                                                     workers->checkpoint, sizeof workers->checkpoint);
@@ -70,9 +74,10 @@ static void on_line(void *context, size_t worker, const char *line) {
 
 static void on_death(void *context, size_t worker, const char *how) {
     const struct farm_run_events *events = context;
-    char name[FARM_WORKER_NAME_MAX] = "the learner";
-    if (!is_learner(events, worker)) snprintf(name, sizeof name, "actor %zu", worker);
-    farm_run_warn(events->workers->caller, "%s %s", name, how);
+    const char *learner = events->workers->plan->standin.remote ? "the bridge" : "the learner";
+    char actor[FARM_WORKER_NAME_MAX];
+    snprintf(actor, sizeof actor, "actor %zu", worker);
+    farm_run_warn(events->workers->caller, "%s %s", is_learner(events, worker) ? learner : actor, how);
 }
 
 static void on_end(void *context, size_t worker) {

@@ -8,6 +8,7 @@
 
 #include "algo/registry.h"
 #include "base/log.h"
+#include "run/offer.h"
 #include "run/paths.h"
 #include "shm/limits.h"
 
@@ -249,6 +250,8 @@ static enum farm_status place(struct farm_run_plan *plan, uint64_t episodes, str
         .pin = recipe->pin,
         .numa = recipe->numa,
     };
+    const struct farm_run_remote *remote = plan->standin.remote;
+    if (remote) request.bridges = 1, request.bridge_node = remote->network_node;
     enum farm_status status = farm_machine_read(plan->machine, &(struct farm_machine_source){0}, err);
     if (status) return status;
     if ((status = request_shards(plan, episodes, &request, err))) return status;
@@ -261,6 +264,7 @@ static enum farm_status place(struct farm_run_plan *plan, uint64_t episodes, str
     plan->ring_spec = (struct farm_ring_spec){
         .lanes = plan->lanes, .width = plan->width, .steps = plan->steps, .env = plan->env.spec};
     farm_ring_spec_answers(&plan->ring_spec);
+    if (remote) plan->ring_spec = *remote->spec, plan->ring_spec.steps = plan->steps;
     if ((status = farm_ring_layout_make(&plan->ring_spec, &plan->layout, err))) return status;
     request.learner_shards = (int)plan->shards;
     request.envs_per_actor = (int)recipe->envs_per_actor;
@@ -275,11 +279,15 @@ static enum farm_status place(struct farm_run_plan *plan, uint64_t episodes, str
 
 static void say_plan(const struct farm_run_plan *plan) {
     double step_bytes = (double)(plan->layout.up_stride + plan->layout.down_stride) / plan->steps / plan->width;
+    const bool standin = plan->standin.body;
     farm_log_info(
         "%s with %s%s: %u actor%s x %u lanes x %u environments x %u steps x %.0f B = %.1f MB of shared memory",
-        plan->env.name, plan->standin.body ? "random actions" : "net ", plan->standin.body ? "" : plan->recipe.net,
-        plan->actors, plan->actors == 1 ? "" : "s", plan->lanes, plan->width, plan->steps, step_bytes,
-        (double)farm_run_ring_bytes(plan) / 1e6);
+        plan->env.name,
+        plan->standin.remote ? "a learner elsewhere"
+        : standin            ? "random actions"
+                             : "net ",
+        standin ? "" : plan->recipe.net, plan->actors, plan->actors == 1 ? "" : "s", plan->lanes, plan->width,
+        plan->steps, step_bytes, (double)farm_run_ring_bytes(plan) / 1e6);
     for (int i = 0; i < plan->placement->note_count; i++) farm_log_info("plan: %s", plan->placement->note[i]);
     if (plan->cpu_because) farm_log_info("using the CPU; CUDA is unavailable: %s", plan->cpu_because);
 }
@@ -316,6 +324,7 @@ enum farm_status farm_run_plan_make(struct farm_run_plan *plan, const struct far
     plan->placement = calloc(1, sizeof *plan->placement);
     if (!plan->machine || !plan->placement) return farm_fail_errno(err, FARM_E_LIMIT, "no memory for the plan");
     enum farm_status status = farm_env_find(&plan->recipe, &plan->env, err);
+    if (!status && plan->standin.remote) status = farm_run_offer_check(&plan->env, plan->standin.remote->spec, err);
     if (!status) status = farm_algo_configure(&plan->recipe, &plan->algo, err);
     if (!status) status = farm_algo_plan_make(&plan->algo, &plan->passes, err);
     if (!status && !plan->standin.body) status = choose_net(plan, err);

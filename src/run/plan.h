@@ -16,12 +16,21 @@
 
 struct farm_run_workers;
 
-// A process in place of the learner (farm fps): it opens the rings of workers->ring_fds and counts into `stats`. Then
-// the plan has no network, the actors get all cores, and each actor rings a bell of its own.
+// What a bridge in the learner's place makes different: the rings are as the learner elsewhere says.
+struct farm_run_remote {
+    const struct farm_ring_spec *spec; // of the learner's rings; `steps` is the recipe's
+    const uint32_t *actors;            // [actors] their numbers in the learner's run; known before farm_run_build
+    int network_node;                  // NUMA node of the network card; -1: unknown
+};
+
+// A process in place of the learner (farm fps, farm bridge): it opens the rings of workers->ring_fds and counts into
+// `stats`. Then the plan has no network, and the actors get all cores. Each actor rings a bell of its own (fps), or all
+// ring one, and the bridge has a core if there are enough.
 struct farm_run_standin {
     int (*body)(void *context, const struct farm_run_workers *workers, struct farm_stats *stats,
                 struct farm_error *err); // NULL: the learner runs
     void *context;
+    const struct farm_run_remote *remote; // NULL: no bridge
 };
 
 struct farm_run_request {

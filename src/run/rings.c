@@ -46,7 +46,8 @@ enum farm_status farm_run_rings_make(struct farm_run_rings *rings, const struct 
     rings->places = plan->places;
     rings->ring = calloc(plan->places, sizeof *rings->ring);
     if (!rings->ring) return farm_fail_errno(err, FARM_E_LIMIT, "no memory for %u actors", plan->places);
-    enum farm_status status = make_bells(rings, plan->standin.body ? plan->actors : plan->shards, err);
+    const bool each = plan->standin.body && !plan->standin.remote;
+    enum farm_status status = make_bells(rings, each ? plan->actors : plan->shards, err);
     if (!status) status = make_stats(rings, err);
     for (uint32_t a = 0; a < plan->actors && !status; a++)
         status = farm_run_rings_add(rings, plan, a, plan->placement->actor[a].memory_node, err);

@@ -11,7 +11,7 @@
 struct farm_run_rings {
     uint32_t places;
     struct farm_ring *ring; // [places]; lanes NULL: not made
-    int *bells;             // eventfd of each actor if a stand-in answers, else of each shard
+    int *bells;             // eventfd of each actor (farm fps), or of each shard
     uint32_t bell_count;
     struct farm_segment stats_segment;
     struct farm_stats *stats;

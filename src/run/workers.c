@@ -24,6 +24,12 @@ static bool rings_outgrow_caches(const struct farm_run_plan *plan) {
     return caches && 2 * farm_run_ring_bytes(plan) > caches;
 }
 
+bool farm_run_workers_shared(const struct farm_run_plan *plan) {
+    const struct farm_plan *placement = plan->placement;
+    if (plan->standin.remote) return !farm_bitmap_count(&placement->bridge_cpus);
+    return placement->shared || plan->standin.body;
+}
+
 static int actor_body(void *context, struct farm_error *err) {
     return farm_actor_run(context, err);
 }
@@ -34,10 +40,11 @@ enum farm_status farm_run_workers_describe(struct farm_run_workers *workers, uin
     const struct farm_env *env = &plan->env;
     const struct farm_ring *ring = &workers->rings->ring[a];
     struct farm_run_actor *actor = &workers->actors[a];
+    const struct farm_run_remote *remote = plan->standin.remote;
     const bool plugin = env->kind == FARM_ENV_PLUGIN, standin = plan->standin.body;
-    const bool shared = plan->placement->shared || standin; // a stand-in runs on the actors' CPUs
-    const int bell = workers->rings->bells[standin ? a : workers->ring_shard[a]];
-    actor->config = (struct farm_actor_config){.actor = a,
+    const bool shared = farm_run_workers_shared(plan);
+    const int bell = workers->rings->bells[standin && !remote ? a : workers->ring_shard[a]];
+    actor->config = (struct farm_actor_config){.actor = remote ? remote->actors[a] : a,
                                                .up_fd = ring->up.fd,
                                                .down_fd = ring->down.fd_readonly,
                                                .learner_eventfd = bell,
@@ -65,7 +72,7 @@ enum farm_status farm_run_workers_describe(struct farm_run_workers *workers, uin
     snprintf(spec->name, sizeof spec->name, "actor %u", a);
     if (env->kind != FARM_ENV_PYTHON) return FARM_OK;
     const struct farm_env_argument arguments[] = {
-        {"--bad-values", .text = plan->recipe.bad_values}, {"--actor", .number = a},
+        {"--bad-values", .text = plan->recipe.bad_values}, {"--actor", .number = actor->config.actor},
         {"--up-fd", .number = (uint64_t)ring->up.fd},      {"--down-fd", .number = (uint64_t)ring->down.fd_readonly},
         {"--event-fd", .number = (uint64_t)bell},          {"--seed", .number = actor->config.seed},
         {"--spin-ns", .number = actor->config.spin_ns}};
@@ -149,18 +156,21 @@ static enum farm_status add_learner(struct farm_run_workers *workers, struct far
     workers->learner.seed = seed_of(workers);
     workers->learner_cpus = placement->inference_cpus;
     farm_bitmap_add(&workers->learner_cpus, &placement->training_cpus);
+    const bool bridge = workers->plan->standin.remote;
+    if (bridge) farm_bitmap_add(&workers->learner_cpus, &placement->bridge_cpus);
     const bool pinned = workers->plan->recipe.pin && farm_bitmap_count(&workers->learner_cpus);
-    const struct farm_worker_spec spec = {.name = "learner",
-                                          .body = learner_body,
-                                          .context = workers,
-                                          .keep_count = farm_run_workers_hand_over(workers),
-                                          .keep = workers->keep,
-                                          .cpus = pinned ? &workers->learner_cpus : NULL,
-                                          .memory_node = learner_memory_node(placement, workers->plan->first_gpu >= 0),
-                                          .may_end = true,
-                                          .errors_are_final =
-                                              true, // bad checkpoint, diverged: the next life would be the same
-                                          .stop_phase = FARM_RUN_PHASE_LEARNER};
+    struct farm_worker_spec spec = {.name = "learner",
+                                    .body = learner_body,
+                                    .context = workers,
+                                    .keep_count = farm_run_workers_hand_over(workers),
+                                    .keep = workers->keep,
+                                    .cpus = pinned ? &workers->learner_cpus : NULL,
+                                    .memory_node = learner_memory_node(placement, workers->plan->first_gpu >= 0),
+                                    .may_end = true,
+                                    .errors_are_final =
+                                        true, // bad checkpoint, diverged: the next life would be the same
+                                    .stop_phase = FARM_RUN_PHASE_LEARNER};
+    if (bridge) snprintf(spec.name, sizeof spec.name, "bridge");
     return farm_supervisor_add(workers->supervisor, &spec, err);
 }
 

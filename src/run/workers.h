@@ -47,6 +47,9 @@ struct farm_run_workers {
     int *keep;            // the learner's descriptors
 };
 
+// Whether what answers the actors runs on their CPUs.
+bool farm_run_workers_shared(const struct farm_run_plan *plan);
+
 // Describes all actors, then the learner, to the supervisor. Rings, bells, stats and gate exist.
 enum farm_status farm_run_workers_add(struct farm_run_workers *workers, struct farm_error *err);
 void farm_run_workers_free(struct farm_run_workers *workers); // safe on a zeroed one
