@@ -38,6 +38,8 @@ struct farm_learner_config {
     // Handed over by the supervisor. The learner owns the descriptors.
     const int (*ring_fds)[2]; // [ring_count]: up, down; -1: a place for one that comes later
     const int *up_writable;   // [ring_count] up once more, for a GPU that registers no read-only memory; NULL: not lent
+    const int *wake_fds;      // [ring_count] of remote actors' bridges (farm_ring.wake_fd); -1: local; NULL: all are.
+                              // One descriptor may stand for several rings; these stay the caller's
     uint32_t ring_count;
     const struct farm_ring_spec *ring_spec; // every ring's shape; NULL: the first ring's
     int gate;                               // where rings are let in and out (gate.h); 0: nobody comes or goes

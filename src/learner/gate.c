@@ -9,12 +9,14 @@
 
 #include "base/log.h"
 
-enum { FDS_MAX = 3 };
+enum { FDS_MAX = 4 };
 
 // What crosses the socket: the question without its descriptors.
 struct words {
     uint32_t kind, ring, shard;
+    uint32_t more; // descriptors behind up and down
 };
+enum { WITH_WRITABLE = 1, WITH_WAKE = 2 };
 
 union control {
     struct cmsghdr header; // for the alignment
@@ -31,13 +33,15 @@ enum farm_status farm_gate_make(int *supervisor, int *learner, struct farm_error
 }
 
 enum farm_status farm_gate_ask(int gate, const struct farm_gate_question *question, struct farm_error *err) {
-    struct words words = {(uint32_t)question->kind, question->ring, question->shard};
+    struct words words = {(uint32_t)question->kind, question->ring, question->shard, 0};
     struct iovec data = {&words, sizeof words};
     union control control;
     struct msghdr message = {.msg_iov = &data, .msg_iovlen = 1};
     if (question->kind == FARM_GATE_JOIN) {
-        const int fds[FDS_MAX] = {question->fds[0], question->fds[1], question->up_writable};
-        const size_t count = question->up_writable > 0 ? FDS_MAX : FDS_MAX - 1;
+        int fds[FDS_MAX] = {question->fds[0], question->fds[1]};
+        size_t count = 2;
+        if (question->up_writable > 0) fds[count++] = question->up_writable, words.more |= WITH_WRITABLE;
+        if (question->wake > 0) fds[count++] = question->wake, words.more |= WITH_WAKE;
         memset(&control, 0, sizeof control);
         message.msg_control = &control;
         message.msg_controllen = CMSG_SPACE(count * sizeof *fds);
@@ -58,7 +62,7 @@ bool farm_gate_answered(int gate, struct farm_gate_answer *answer) {
 }
 
 static void drop(struct farm_gate_question *question) {
-    int *const fds[FDS_MAX] = {&question->fds[0], &question->fds[1], &question->up_writable};
+    int *const fds[FDS_MAX] = {&question->fds[0], &question->fds[1], &question->up_writable, &question->wake};
     for (int k = 0; k < FDS_MAX; k++) {
         if (*fds[k] >= 0) close(*fds[k]);
         *fds[k] = -1;
@@ -75,7 +79,7 @@ static bool take(int gate, struct farm_gate_question *question) {
         .msg_iov = &data, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control};
     const ssize_t bytes = recvmsg(gate, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
     if (bytes < 0) return false;
-    int fds[FDS_MAX] = {-1, -1, -1};
+    int fds[FDS_MAX] = {-1, -1, -1, -1};
     const struct cmsghdr *header = CMSG_FIRSTHDR(&message);
     if (header && header->cmsg_type == SCM_RIGHTS && header->cmsg_len <= CMSG_LEN(sizeof fds))
         memcpy(fds, CMSG_DATA(header), header->cmsg_len - CMSG_LEN(0));
@@ -83,10 +87,15 @@ static bool take(int gate, struct farm_gate_question *question) {
                                             .ring = words.ring,
                                             .shard = words.shard,
                                             .fds = {fds[0], fds[1]},
-                                            .up_writable = fds[2]};
+                                            .up_writable = fds[2],
+                                            .wake = fds[3]};
     const bool whole = bytes == (ssize_t)sizeof words && !(message.msg_flags & MSG_TRUNC);
     const bool wanted = whole && question->kind == FARM_GATE_JOIN && !(message.msg_flags & MSG_CTRUNC);
     if (!wanted || question->fds[1] < 0) drop(question);
+    if (words.more == WITH_WAKE) { // the third is the wake-up's
+        question->wake = question->up_writable;
+        question->up_writable = -1;
+    }
     return whole && (question->kind == FARM_GATE_JOIN || question->kind == FARM_GATE_LEAVE);
 }
 

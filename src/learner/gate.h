@@ -20,6 +20,7 @@ struct farm_gate_question {
     uint32_t shard;  // JOIN: who shall answer it
     int fds[2];      // JOIN: up (read-only), down
     int up_writable; // JOIN: for a GPU that wants it (learner.h); 0, -1: not lent
+    int wake;        // JOIN: eventfd of the bridge in a remote actor's place (farm_ring.wake_fd); 0, -1: a local actor
 };
 
 struct farm_gate_answer {

@@ -26,8 +26,10 @@ static enum farm_status join(const struct farm_gatekeeper_config *config, const 
     enum farm_status status = farm_lanes_join(config->lanes, ring, question->fds, shard, config->shape, err);
     if (status) {
         if (question->up_writable >= 0) close(question->up_writable);
+        if (question->wake >= 0) close(question->wake);
         return status;
     }
+    farm_lanes_set_wake(config->lanes, ring, question->wake);
     farm_lanes_lend_writable(config->lanes, ring, question->up_writable);
     if (config->ops->join) status = config->ops->join(config->backend, ring, err);
     farm_lanes_end_writable(config->lanes);

@@ -3,6 +3,7 @@
 
 #include <pthread.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 #include "base/time.h"
 
@@ -228,6 +229,7 @@ static enum farm_status list_with_bells(struct farm_inference *inference, uint32
     if (status) return status;
     bells.gate = inference->bells.gate;
     bells.gate_seen = inference->bells.gate_seen;
+    bells.call = inference->bells.call;
     farm_doorbells_free(&inference->bells);
     inference->bells = bells;
     return FARM_OK;
@@ -260,13 +262,21 @@ static void change(struct farm_inference *inference) {
     pthread_mutex_unlock(&inference->change.lock);
 }
 
+// The loop may sleep: the word that it looks at is set, and this ends its sleep.
+static void call(const struct farm_inference *inference) {
+    const uint64_t one = 1;
+    const int eventfd = inference->config.learner->shards[inference->config.shard].eventfd;
+    if (write(eventfd, &one, sizeof one) < 0) return; // it looks after its nap, too
+}
+
 enum farm_status farm_inference_change(struct farm_inference *inference, uint32_t ring, bool join,
                                        struct farm_error *err) {
     pthread_mutex_lock(&inference->change.lock);
     inference->change.ring = ring;
     inference->change.join = join;
     inference->change.status = FARM_OK;
-    farm_store_relaxed(&inference->change.asked, 1);
+    farm_store_release(&inference->change.asked, 1);
+    call(inference);
     while (farm_load_relaxed(&inference->change.asked) && !inference->change.over)
         pthread_cond_wait(&inference->change.done, &inference->change.lock);
     const bool done = !farm_load_relaxed(&inference->change.asked);
@@ -357,6 +367,7 @@ enum farm_status farm_inference_make(const struct farm_inference_config *config,
         farm_inference_free(inference);
         return status;
     }
+    inference->bells.call = &inference->change.asked;
     if (config->source && config->source->holds) inference->bells.gate = &config->source->gates[config->shard];
     *out = inference;
     return FARM_OK;

@@ -33,7 +33,7 @@ enum farm_status farm_inference_run(struct farm_inference *inference, struct far
                                     struct farm_error *err);
 
 // Another thread, while the loop runs or before: has it take a ring of its shard into its turns, or out of them (what
-// is published there and not answered stays so). Returns when that is done, at most a nap later. FARM_E_LIMIT, or
+// is published there and not answered stays so), at once if it sleeps. Returns when that is done. FARM_E_LIMIT, or
 // FARM_E_DEAD where the loop has ended: nothing has changed.
 enum farm_status farm_inference_change(struct farm_inference *inference, uint32_t ring, bool join,
                                        struct farm_error *err);

@@ -132,7 +132,13 @@ void farm_lanes_leave(struct farm_lanes *lanes, uint32_t r) {
         free(lane->games);
         *lane = (struct farm_learner_lane){0};
     }
+    farm_lanes_set_wake(lanes, r, -1);
     farm_ring_close(ring);
+}
+
+void farm_lanes_set_wake(struct farm_lanes *lanes, uint32_t ring, int eventfd) {
+    if (lanes->rings[ring].wake_fd >= 0) close(lanes->rings[ring].wake_fd);
+    lanes->rings[ring].wake_fd = eventfd;
 }
 
 void farm_lanes_lend_writable(struct farm_lanes *lanes, uint32_t ring, int fd) {

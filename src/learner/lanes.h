@@ -88,6 +88,10 @@ void farm_lanes_leave(struct farm_lanes *lanes, uint32_t ring);
 void farm_lanes_lend_writable(struct farm_lanes *lanes, uint32_t ring, int fd);
 void farm_lanes_end_writable(struct farm_lanes *lanes);
 
+// Whom farm_learner_notify wakes for this ring: an eventfd, owned from here on, or -1 for its actor. Before any thread
+// answers the ring.
+void farm_lanes_set_wake(struct farm_lanes *lanes, uint32_t ring, int eventfd);
+
 // Evaluation: spreads `games` over the environments, so that short games do not crowd out long ones.
 void farm_lanes_set_quota(struct farm_lanes *lanes, uint64_t games);
 

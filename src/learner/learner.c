@@ -2,6 +2,7 @@
 #include "learner/learner.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -212,6 +213,18 @@ static enum farm_status make_source(struct learner *learner, struct farm_error *
     return farm_fifo_make(&fifo, &learner->source, err);
 }
 
+// Each ring gets a descriptor of its own, which goes with it.
+static enum farm_status take_wake_fds(struct learner *learner, struct farm_error *err) {
+    const int *fds = learner->config->wake_fds;
+    for (uint32_t r = 0; fds && r < learner->config->ring_count; r++) {
+        if (fds[r] < 0 || !farm_lanes_has(&learner->lanes, r)) continue;
+        const int own = fcntl(fds[r], F_DUPFD_CLOEXEC, 3);
+        if (own < 0) return farm_fail_errno(err, FARM_E_LIMIT, "no descriptor to wake a bridge by (ulimit -n)");
+        farm_lanes_set_wake(&learner->lanes, r, own);
+    }
+    return FARM_OK;
+}
+
 static enum farm_status start(struct learner *learner, struct farm_error *err) {
     const struct farm_learner_config *config = learner->config;
     const struct farm_window_shape one_step = {.stride = 1, .length = 1, .stack = config->algo.stack};
@@ -223,6 +236,7 @@ static enum farm_status start(struct learner *learner, struct farm_error *err) {
         status = farm_lanes_open(config->ring_fds, config->ring_count, &learner->plan.shape, config->ring_spec,
                                  &learner->lanes, err);
     if (!status) status = check_environment(learner, err);
+    if (!status) status = take_wake_fds(learner, err);
     if (status) return status;
     learner->shard_count = config->shard_count ? config->shard_count : 1;
     if (config->ring_shard) farm_lanes_divide(&learner->lanes, config->ring_shard);

@@ -33,6 +33,7 @@ struct farm_trainer {
     bool stop, failed, over;   // over: the thread makes no more iterations
     uint64_t taken, released;  // iterations
     uint64_t dropped;          // windows of the source's that are in the stats
+    bool told;                 // that rings are missing; of the thread that changes the table of lanes
     // training thread only
     struct iteration iterations[FARM_BACKEND_SLOTS];
     uint32_t slot; // of the iteration at hand; the other one may have been taken ahead
@@ -269,11 +270,29 @@ static enum farm_status must_fit(const struct farm_trainer_config *config, uint3
                      share, config->shards > 1 ? " of its shard" : "", possible);
 }
 
-static void say_what_is_missing(const struct farm_trainer *trainer, const struct farm_ring *without) {
+static bool any_ring(const struct farm_lanes *lanes, const struct farm_ring *without) {
+    for (uint32_t r = 0; r < lanes->ring_count; r++)
+        if (farm_lanes_has(lanes, r) && &lanes->rings[r] != without) return true;
+    return false;
+}
+
+// Once, until there are enough. That there is no ring at all is the supervisor's to say.
+static void say_what_is_missing(struct farm_trainer *trainer, const struct farm_ring *without) {
+    const bool told = trainer->told || !any_ring(trainer->config.lanes, without);
     struct farm_error why;
-    for (uint32_t k = 0; k < trainer->config.shards; k++)
-        if (must_fit(&trainer->config, k, without, &why))
-            farm_log_warn("training waits for more actors: %s", why.message);
+    for (uint32_t k = 0; k < trainer->config.shards; k++) {
+        if (!must_fit(&trainer->config, k, without, &why)) continue;
+        trainer->told = true;
+        if (!told) farm_log_warn("training waits for more actors: %s", why.message);
+    }
+}
+
+static void see_what_is_missing(struct farm_trainer *trainer) {
+    struct farm_error why;
+    bool fits = true;
+    for (uint32_t k = 0; k < trainer->config.shards && fits && trainer->told; k++)
+        fits = !must_fit(&trainer->config, k, NULL, &why);
+    if (fits) trainer->told = false;
 }
 
 // ---- start and end ----
@@ -361,6 +380,7 @@ void farm_trainer_admit(struct farm_trainer *trainer, uint32_t ring) {
         source->ops->admit(source, lane->lane, lane->id, lane->shard);
     }
     pthread_mutex_unlock(&trainer->lock);
+    see_what_is_missing(trainer);
 }
 
 void farm_trainer_forget(struct farm_trainer *trainer, uint32_t ring) {

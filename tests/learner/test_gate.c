@@ -6,6 +6,7 @@
 #include "../support/learner.h"
 
 #include <dirent.h>
+#include <poll.h>
 #include <signal.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
@@ -32,6 +33,8 @@ static struct table {
     struct farm_ring made[PLACES], actors[PLACES];
     bool there[PLACES];
     int fds[PLACES][2], eventfd, gate, learners_gate;
+    int wake;         // of those that join
+    bool idle;        // no actor steps
     uint32_t checked; // answers that were worked out again
     struct shared *shared;
     struct farm_learner_config config;
@@ -146,7 +149,7 @@ static void step_lane(uint32_t r, uint32_t l) {
 }
 
 static void act(void) {
-    for (uint32_t r = 0; r < PLACES; r++)
+    for (uint32_t r = 0; r < PLACES && !table.idle; r++)
         for (uint32_t l = 0; l < LANES && table.there[r]; l++) step_lane(r, l);
 }
 
@@ -186,7 +189,7 @@ static struct farm_gate_answer hear(uint32_t r) {
 }
 
 static struct farm_gate_answer ask(enum farm_gate_kind kind, uint32_t r) {
-    struct farm_gate_question question = {.kind = kind, .ring = r};
+    struct farm_gate_question question = {.kind = kind, .ring = r, .wake = table.wake};
     struct farm_error err = {0};
     if (kind == FARM_GATE_JOIN) {
         question.fds[0] = table.made[r % PLACES].up.fd_readonly;
@@ -333,7 +336,7 @@ Test(gate, what_cannot_be_done_is_refused_and_changes_nothing) {
     expect_refused(FARM_GATE_JOIN, 2, FARM_E_INVALID, "another shape");
     cr_assert_eq(descriptors_of(table.learner), descriptors);
     close_ring(2);
-    const uint32_t nonsense[3] = {FARM_GATE_JOIN, 3, 0}, unknown[3] = {77, 3, 0};
+    const uint32_t nonsense[4] = {FARM_GATE_JOIN, 3, 0, 0}, unknown[4] = {77, 3, 0, 0};
     cr_assert_eq(send(table.gate, nonsense, sizeof nonsense, 0), sizeof nonsense); // no descriptors
     cr_assert_eq(hear(3).status, FARM_E_LIMIT);
     cr_assert_eq(send(table.gate, unknown, sizeof unknown, 0), sizeof unknown);
@@ -360,6 +363,76 @@ Test(gate, a_ring_whose_descriptors_find_no_room_is_refused) {
     cr_assert_eq(ask(FARM_GATE_JOIN, 1).status, FARM_OK);
     table.there[1] = true;
     act_on(2 * STEPS);
+    tear_down();
+}
+
+// Actors behind a bridge: the learner rings the bridge's eventfd when it has answered, if the bridge says it sleeps.
+static void expect_rung(uint32_t r, int eventfd) {
+    struct pollfd look = {.fd = eventfd, .events = POLLIN};
+    uint64_t count;
+    farm_actor_announce(&table.actors[r], true);
+    act_on(1);
+    cr_assert_eq(poll(&look, 1, 10000), 1, "nobody is woken for actor %u", r);
+    farm_actor_announce(&table.actors[r], false);
+    cr_assert_eq(read(eventfd, &count, sizeof count), sizeof count);
+}
+
+Test(gate, a_bridge_in_an_actors_place_is_woken_by_its_eventfd) {
+    const int wake = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC), wake_fds[PLACES] = {-1, wake, -1, -1};
+    set_up(2, LANES * WIDTH);
+    table.config.wake_fds = wake_fds;
+    launch();
+    act_on(STEPS);
+    const uint32_t descriptors = descriptors_of(table.learner);
+    expect_rung(1, wake);
+    for (uint32_t r = 2; r < PLACES; r++) {
+        table.wake = wake;
+        join(r);
+        cr_assert_eq(descriptors_of(table.learner), descriptors + 3);
+        expect_rung(r, wake);
+        leave(r);
+        close_ring(r);
+        cr_assert_eq(descriptors_of(table.learner), descriptors);
+    }
+    leave(1);
+    close_ring(1);
+    cr_assert_eq(descriptors_of(table.learner), descriptors - 3);
+    tear_down();
+    close(wake);
+}
+
+// Nobody acts: inference sleeps for longer than the test's patience.
+Test(gate, rings_come_and_go_while_inference_sleeps) {
+    const struct farm_ring_spec spec = test_ring_spec(LANES, WIDTH, STEPS, FLAT, ACTIONS);
+    set_up(0, LANES * WIDTH);
+    table.config.ring_spec = &spec;
+    table.config.nap_ns = 100 * PATIENCE_NS;
+    launch();
+    for (uint32_t i = 0; i < 20; i++) {
+        table.idle = true;
+        join(i % PLACES);
+        leave(i % PLACES);
+        close_ring(i % PLACES);
+    }
+    end(SIGKILL); // it would look for its end after its nap
+    tear_down();
+}
+
+// Synchronous iterations without a ring, with one, and without one again.
+Test(gate, a_synchronous_learner_waits_without_rings) {
+    const struct farm_ring_spec spec = test_ring_spec(LANES, WIDTH, STEPS, FLAT, ACTIONS);
+    set_up(0, LANES * WIDTH);
+    table.config.ring_spec = &spec;
+    table.config.algo.regime = FARM_REGIME_SYNC;
+    launch();
+    for (int round = 0; round < 2; round++) {
+        const uint64_t updates = farm_load_relaxed(&table.shared->stats.updates);
+        join(1);
+        act_on(2 * STEPS);
+        cr_assert_gt(farm_load_relaxed(&table.shared->stats.updates), updates);
+        leave(1);
+        close_ring(1);
+    }
     tear_down();
 }
 
