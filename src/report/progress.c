@@ -8,7 +8,7 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
-enum { WIDE_COLUMNS = 128 };
+enum { WIDE_COLUMNS = 128, LINE_BYTES = 512 };
 
 static const uint64_t terminal_every_ns = 250000000u, plain_every_ns = 5000000000u;
 
@@ -34,13 +34,20 @@ static size_t columns_of(int fd) {
     return ioctl(fd, TIOCGWINSZ, &size) == 0 && size.ws_col > 1 ? size.ws_col - 1u : 79;
 }
 
-void farm_progress_draw(struct farm_progress *progress, const struct farm_sample *sample, uint64_t now_ns) {
-    char line[512], text[sizeof line + 16];
-    farm_progress_format(sample, progress->terminal ? columns_of(progress->fd) : 0, line, sizeof line);
-    int n = snprintf(text, sizeof text, progress->terminal ? "\r%s\033[K" : "%s\n", line);
+void farm_progress_show(struct farm_progress *progress, const char *line, uint64_t now_ns) {
+    char text[LINE_BYTES + 16];
+    const int most = progress->terminal ? (int)columns_of(progress->fd) : LINE_BYTES;
+    const int n = snprintf(text, sizeof text, progress->terminal ? "\r%.*s\033[K" : "%.*s\n",
+                           most < LINE_BYTES ? most : LINE_BYTES, line);
     put(progress, text, (size_t)n);
     progress->drawn = progress->terminal;
     progress->last_ns = now_ns;
+}
+
+void farm_progress_draw(struct farm_progress *progress, const struct farm_sample *sample, uint64_t now_ns) {
+    char line[LINE_BYTES];
+    farm_progress_format(sample, progress->terminal ? columns_of(progress->fd) : 0, line, sizeof line);
+    farm_progress_show(progress, line, now_ns);
 }
 
 void farm_progress_clear(struct farm_progress *progress) {

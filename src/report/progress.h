@@ -22,6 +22,8 @@ void farm_progress_start(struct farm_progress *progress, int fd, uint64_t now_ns
 // Whether it is time for another line: every quarter of a second on a terminal, else every five.
 bool farm_progress_due(const struct farm_progress *progress, uint64_t now_ns);
 void farm_progress_draw(struct farm_progress *progress, const struct farm_sample *sample, uint64_t now_ns);
+// Any other line, cut to the terminal's width.
+void farm_progress_show(struct farm_progress *progress, const char *line, uint64_t now_ns);
 void farm_progress_clear(struct farm_progress *progress);
 // Leaves the last line standing and goes to a new one.
 void farm_progress_end(struct farm_progress *progress);
