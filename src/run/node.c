@@ -1,0 +1,303 @@
+// See node.h.
+#include "run/node.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/file.h"
+#include "base/time.h"
+#include "bridge/address.h"
+#include "run/offer.h"
+#include "run/settings.h"
+
+enum { NAP_MS = 100 };
+static const uint64_t first_words_ns = 1000000000u, words_every_ns = 10000000000u;
+
+// ---- who this is ----
+
+static uint64_t hash(uint64_t value, const void *data, size_t bytes) { // FNV-1a
+    for (size_t i = 0; i < bytes; i++) value = (value ^ ((const uint8_t *)data)[i]) * 0x100000001b3ull;
+    return value;
+}
+
+uint64_t farm_run_node_machine(void) {
+    char boot[64];
+    struct stat network = {0};
+    const uid_t user = getuid();
+    farm_file_line(boot, sizeof boot, "/proc/sys/kernel/random/boot_id");
+    if (stat("/proc/self/ns/net", &network)) network.st_ino = 0;
+    uint64_t value = hash(0xcbf29ce484222325ull, boot, strlen(boot));
+    value = hash(value, &network.st_ino, sizeof network.st_ino);
+    value = hash(value, &user, sizeof user);
+    return value ? value : 1;
+}
+
+// ---- signals ----
+
+static void ending_signals(sigset_t *set) {
+    struct sigaction hangup;
+    sigemptyset(set);
+    sigaddset(set, SIGINT);
+    sigaddset(set, SIGTERM);
+    if (sigaction(SIGHUP, NULL, &hangup) == 0 && hangup.sa_handler != SIG_IGN) sigaddset(set, SIGHUP);
+}
+
+static bool interrupted(void) {
+    sigset_t pending;
+    return sigpending(&pending) == 0 &&
+           (sigismember(&pending, SIGINT) || sigismember(&pending, SIGTERM) || sigismember(&pending, SIGHUP));
+}
+
+enum farm_status farm_run_node_make(const struct farm_run_node_request *request, struct farm_run_node **out,
+                                    struct farm_error *err) {
+    struct farm_run_node *node = calloc(1, sizeof *node);
+    void *shared = mmap(NULL, sizeof *node->shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (!node || shared == MAP_FAILED) {
+        enum farm_status status = farm_fail_errno(err, FARM_E_LIMIT, "no memory for the node");
+        if (shared != MAP_FAILED) munmap(shared, sizeof *node->shared);
+        free(node);
+        return status;
+    }
+    sigset_t blocked;
+    ending_signals(&blocked);
+    sigaddset(&blocked, SIGPIPE);
+    sigprocmask(SIG_BLOCK, &blocked, &node->mask_before);
+    node->request = *request;
+    node->shared = shared;
+    *out = node;
+    return FARM_OK;
+}
+
+void farm_run_node_free(struct farm_run_node *node) {
+    if (!node) return;
+    sigset_t ending;
+    ending_signals(&ending);
+    farm_run_node_leave(node);
+    while (sigtimedwait(&ending, NULL, &(struct timespec){0}) > 0) continue; // it would end us when it is let through
+    sigprocmask(SIG_SETMASK, &node->mask_before, NULL);
+    munmap(node->shared, sizeof *node->shared);
+    free(node);
+}
+
+// ---- waiting for the learner ----
+
+struct patience {
+    uint64_t start_ns, words_ns; // words_ns: when the next ones are due
+};
+
+static struct patience begin_waiting(void) {
+    const uint64_t now = farm_now_ns();
+    return (struct patience){now, now + first_words_ns};
+}
+
+// Says from time to time what is waited for. FARM_E_DEAD: for too long.
+static enum farm_status keep_waiting(const struct farm_run_node *node, struct patience *patience, const char *why,
+                                     struct farm_error *err) {
+    const struct farm_run_node_request *request = &node->request;
+    const uint64_t now = farm_now_ns();
+    const double waited_s = (double)(now - patience->start_ns) * 1e-9;
+    const char *gap = why[0] ? ": " : "";
+    if (request->retry_s > 0 && waited_s >= request->retry_s)
+        return farm_fail(err, FARM_E_DEAD, "no learner at %s within %.3g s (--retry-s)%s%s", request->node.address,
+                         request->retry_s, gap, why);
+    if (now < patience->words_ns) return FARM_OK;
+    farm_run_note(&request->caller, "waiting for the learner at %s%s%s", request->node.address, gap, why);
+    patience->words_ns = now + words_every_ns;
+    return FARM_OK;
+}
+
+// Where the learner is: files come later than their readers, and names may be unknown for a while.
+static enum farm_status find_learner(struct farm_run_node *node, enum farm_run_node_state *state,
+                                     struct farm_error *err) {
+    const char *text = node->request.node.address;
+    struct patience patience = begin_waiting();
+    struct farm_address found[FARM_ADDRESSES_MAX];
+    struct farm_error why;
+    uint32_t count = 0;
+    enum farm_status status;
+    while ((status = farm_address_find(text, found, &count, &why)) == FARM_E_NOT_FOUND) {
+        if (interrupted()) {
+            *state = FARM_RUN_NODE_STOPPED;
+            return FARM_OK;
+        }
+        if ((status = keep_waiting(node, &patience, why.message, err))) return status;
+        nanosleep(&(struct timespec){.tv_nsec = NAP_MS * 1000000}, NULL);
+    }
+    if (status) return farm_fail(err, status, "%s", why.message);
+    node->remote.network_node = count ? farm_address_node(&found[0]) : -1;
+    return node->request.node.key ? FARM_OK : farm_address_check_insecure(text, found, count, err);
+}
+
+// In state OFFERED: asks for places once more, unless another run offers them.
+static bool ask(const struct farm_run_node *node, struct farm_node *bridge) {
+    if (memcmp(farm_node_offer(bridge)->run, node->offer.run, sizeof node->offer.run) != 0) return false;
+    farm_node_join(bridge, node->run.plan.actors);
+    return true;
+}
+
+// Turns the connection until it is in this state (*state stays JOINED), or there is an end.
+static enum farm_status await(struct farm_run_node *node, struct farm_node *bridge, enum farm_node_state wanted,
+                              enum farm_run_node_state *state, struct farm_error *err) {
+    struct patience patience = begin_waiting();
+    for (;;) {
+        const bool busy = farm_node_turn(bridge, farm_now_ns());
+        const enum farm_node_state now = farm_node_state(bridge);
+        if (now == wanted) return FARM_OK;
+        if (now == FARM_NODE_REFUSED)
+            return farm_fail(err, FARM_E_PERMISSION, "the learner at %s refuses: %s", node->request.node.address,
+                             farm_node_why(bridge));
+        *state = now == FARM_NODE_ENDED     ? FARM_RUN_NODE_ENDED
+                 : now == FARM_NODE_STRANGE ? FARM_RUN_NODE_STRANGE
+                 : interrupted()            ? FARM_RUN_NODE_STOPPED
+                                            : FARM_RUN_NODE_JOINED;
+        if (now == FARM_NODE_OFFERED && !ask(node, bridge)) *state = FARM_RUN_NODE_STRANGE;
+        if (*state != FARM_RUN_NODE_JOINED) return FARM_OK;
+        const enum farm_status status = keep_waiting(node, &patience, farm_node_why(bridge), err);
+        if (status) return status;
+        if (!busy) farm_node_wait(bridge, NAP_MS * 1000000u);
+    }
+}
+
+// ---- the bridge's process ----
+
+static int bridge_body(void *context, const struct farm_run_workers *workers, struct farm_stats *stats,
+                       struct farm_error *err) {
+    (void)stats; // the supervisor writes there what it reads in ours
+    struct farm_run_node *node = context;
+    const struct farm_run_plan *plan = workers->plan;
+    struct farm_node_config config = node->request.node;
+    memcpy(config.session, node->session, sizeof config.session);
+    memcpy(config.run, node->offer.run, sizeof config.run);
+    memcpy(&config.seed, node->session, sizeof config.seed);
+    config.ring_fds = (const int(*)[2])workers->ring_fds;
+    config.ring_count = plan->actors;
+    config.bell = workers->rings->bells[0];
+    config.stats = &node->shared->stats;
+    config.spin_ns = farm_run_spin_ns(&plan->recipe, farm_run_workers_shared(plan));
+    const int status = farm_node_run(&config, err);
+    if (status != FARM_NODE_EXIT_STRANGE) return status;
+    farm_store_release(&node->shared->strange, 1);
+    return 0;
+}
+
+static void clear_line(void *context) {
+    const struct farm_run_caller *caller = &((struct farm_run_node *)context)->request.caller;
+    if (caller->clear_line) caller->clear_line(caller->context);
+}
+
+static enum farm_supervisor_turn on_tick(void *context, uint64_t now_ns) {
+    struct farm_run_node *node = context;
+    const struct farm_run_caller *caller = &node->request.caller;
+    struct farm_run_node_figures figures;
+    farm_store_relaxed(&node->run.rings.stats->agent_steps, farm_load_relaxed(&node->shared->stats.node[0].steps));
+    farm_run_node_figures(node, now_ns, &figures);
+    node->given_up = node->request.retry_s > 0 && figures.away_s >= node->request.retry_s;
+    if (node->given_up) return FARM_TURN_STOP;
+    return caller->on_tick ? caller->on_tick(caller->context, now_ns) : FARM_TURN_ON;
+}
+
+// ---- a session ----
+
+static enum farm_status plan(struct farm_run_node *node, struct farm_error *err) {
+    node->recipe = *node->request.recipe;
+    enum farm_status status = farm_run_offer_take(&node->offer, &node->recipe, err);
+    if (status) return status;
+    node->remote.spec = &node->offer.spec;
+    node->remote.actors = node->actors;
+    const struct farm_run_request request = {
+        .recipe = &node->recipe, .quiet = node->request.quiet, .standin = {bridge_body, node, &node->remote}};
+    status = farm_run_make(&node->run, &request, err);
+    if (status || node->run.plan.actors <= FARM_WIRE_RINGS_MAX) return status;
+    return farm_fail(err, FARM_E_USAGE, "--actors %u: a node has at most %d", node->run.plan.actors,
+                     FARM_WIRE_RINGS_MAX);
+}
+
+static enum farm_status join(struct farm_run_node *node, struct farm_node *bridge, enum farm_run_node_state *state,
+                             struct farm_error *err) {
+    enum farm_status status = await(node, bridge, FARM_NODE_OFFERED, state, err);
+    if (status || *state != FARM_RUN_NODE_JOINED) return status;
+    node->offer = *farm_node_offer(bridge);
+    status = plan(node, err);
+    if (!status) status = await(node, bridge, FARM_NODE_JOINED, state, err);
+    if (status || *state != FARM_RUN_NODE_JOINED) return status;
+    memcpy(node->actors, farm_node_actors(bridge), node->run.plan.actors * sizeof *node->actors);
+    node->run.caller = (struct farm_run_caller){.context = node, .clear_line = clear_line, .on_tick = on_tick};
+    return farm_run_build(&node->run, err);
+}
+
+enum farm_status farm_run_node_join(struct farm_run_node *node, enum farm_run_node_state *state,
+                                    struct farm_error *err) {
+    struct farm_node *bridge = NULL;
+    *state = FARM_RUN_NODE_JOINED;
+    node->remote = (struct farm_run_remote){.network_node = -1};
+    node->past.sessions++;
+    enum farm_status status = find_learner(node, state, err);
+    if (status || *state != FARM_RUN_NODE_JOINED) return status;
+    if (getrandom(node->session, sizeof node->session, 0) != (ssize_t)sizeof node->session)
+        return farm_fail_errno(err, FARM_E_IO, "getrandom");
+    struct farm_node_config config = node->request.node;
+    memcpy(config.session, node->session, sizeof config.session);
+    memcpy(&config.seed, node->session, sizeof config.seed);
+    config.bell = -1;
+    config.engine = "poll"; // io_uring's memory must not be there when workers are forked
+    if ((status = farm_node_make(&config, &bridge, err))) return status;
+    status = join(node, bridge, state, err);
+    const bool joined = !status && *state == FARM_RUN_NODE_JOINED;
+    farm_node_free(bridge, !joined);
+    node->begun_ns = farm_now_ns();
+    return status;
+}
+
+enum farm_status farm_run_node_go(struct farm_run_node *node, enum farm_run_node_state *state, struct farm_error *err) {
+    const struct farm_run_node_request *request = &node->request;
+    bool stopped;
+    const enum farm_status status = farm_run_go(&node->run, &stopped, err);
+    if (status) return status;
+    if (node->given_up)
+        return farm_fail(err, FARM_E_DEAD, "no connection to the learner at %s for %.3g s (--retry-s)",
+                         request->node.address, request->retry_s);
+    *state = stopped                                     ? FARM_RUN_NODE_STOPPED
+             : farm_load_acquire(&node->shared->strange) ? FARM_RUN_NODE_STRANGE
+                                                         : FARM_RUN_NODE_ENDED;
+    return FARM_OK;
+}
+
+void farm_run_node_leave(struct farm_run_node *node) {
+    struct farm_run_node_figures figures;
+    farm_run_node_figures(node, farm_now_ns(), &figures);
+    node->past = figures;
+    farm_run_free(&node->run);
+    memset(&node->run, 0, sizeof node->run);
+    memset(node->shared, 0, sizeof *node->shared);
+    node->begun_ns = 0;
+}
+
+void farm_run_node_figures(const struct farm_run_node *node, uint64_t now_ns, struct farm_run_node_figures *figures) {
+    const struct farm_bridge_stats *stats = &node->shared->stats;
+    const struct farm_bridge_node_stats *row = &stats->node[0];
+    const uint64_t connections = farm_load_relaxed(&row->connections), heard_ns = farm_load_relaxed(&row->heard_ns);
+    const uint64_t since_ns = heard_ns ? heard_ns : node->begun_ns;
+    *figures = node->past;
+    figures->wall_s += farm_run_events_wall_s(&node->run.events);
+    figures->steps += farm_load_relaxed(&row->steps);
+    figures->lane_steps += farm_load_relaxed(&row->lane_steps);
+    figures->bytes_in += farm_load_relaxed(&row->bytes_in);
+    figures->bytes_out += farm_load_relaxed(&row->bytes_out);
+    figures->copied_bytes += farm_load_relaxed(&row->copied_bytes);
+    figures->frames += farm_load_relaxed(&stats->frames);
+    figures->system_calls += farm_load_relaxed(&stats->system_calls);
+    figures->reconnects += connections > 1 ? connections - 1 : 0;
+    figures->actor_restarts += node->run.events.actor_restarts;
+    figures->bridge_restarts += node->run.events.learner_restarts;
+    figures->connected = farm_load_relaxed(&row->state) == FARM_NODE_CONNECTED;
+    figures->uring = farm_load_relaxed(&stats->uring);
+    figures->away_s = figures->connected || !since_ns || now_ns < since_ns ? 0 : (double)(now_ns - since_ns) * 1e-9;
+    figures->round_trip_s = (double)farm_load_relaxed(&row->round_trip_ns) * 1e-9;
+    figures->actors = node->run.workers.count;
+}

@@ -1,0 +1,78 @@
+// A remote node's run: asks a learner elsewhere what it plays, plans this machine's actors for it, joins, and runs them
+// with a bridge (bridge/node.h) in the learner's place, session after session. Runs in the supervisor process, which
+// speaks to the learner itself until the session has its places; from then on the worker `bridge` does.
+#ifndef FARM_RUN_NODE_H
+#define FARM_RUN_NODE_H
+
+#include <signal.h>
+
+#include "bridge/node.h"
+#include "run/run.h"
+
+struct farm_run_node_request {
+    struct farm_node_config node;     // address, key, machine, name, engine; the remaining fields are filled in here
+    const struct farm_recipe *recipe; // what this machine's flags say; not settled
+    double retry_s;                   // how long to try without a connection; 0: for ever
+    bool quiet;
+    struct farm_run_caller caller;
+};
+
+enum farm_run_node_state {
+    FARM_RUN_NODE_JOINED,  // farm_run_node_go may follow
+    FARM_RUN_NODE_ENDED,   // the learner's run has ended
+    FARM_RUN_NODE_STOPPED, // by a signal
+    FARM_RUN_NODE_STRANGE, // the learner does not know the session (any more): join anew
+};
+
+// Over all sessions.
+struct farm_run_node_figures {
+    double wall_s; // since the first answered step
+    uint64_t steps, lane_steps, bytes_in, bytes_out, copied_bytes, frames, system_calls;
+    uint64_t sessions, reconnects, actor_restarts, bridge_restarts;
+    // now
+    bool connected, uring;
+    double away_s, round_trip_s; // round_trip_s 0: unknown
+    uint32_t actors;
+};
+
+struct farm_run_node_shared {
+    struct farm_bridge_stats stats; // row 0; writer: the worker `bridge`
+    uint64_t strange;               // 1: it has ended because the session is not known any more
+};
+
+struct farm_run_node {
+    struct farm_run_node_request request;
+    struct farm_run run; // of the present session; zeroed: none
+    struct farm_recipe recipe;
+    struct farm_wire_offer offer;
+    struct farm_run_remote remote;
+    uint32_t actors[FARM_WIRE_RINGS_MAX]; // their numbers in the learner's run
+    uint8_t session[FARM_WIRE_ID_BYTES];
+    struct farm_run_node_shared *shared;
+    struct farm_run_node_figures past; // of sessions before the present one
+    uint64_t begun_ns;                 // when the present session joined
+    bool given_up;
+    sigset_t mask_before;
+};
+
+// Identifies the machine as one that may have joined before: boot, network namespace and user. Never 0.
+uint64_t farm_run_node_machine(void);
+
+// Blocks SIGINT, SIGTERM, SIGHUP (unless ignored) and SIGPIPE until farm_run_node_free.
+enum farm_status farm_run_node_make(const struct farm_run_node_request *request, struct farm_run_node **out,
+                                    struct farm_error *err);
+void farm_run_node_free(struct farm_run_node *node); // NULL is allowed
+
+// Waits for the learner's offer, plans, and joins. *state: JOINED, ENDED, STOPPED or STRANGE. Errors: FARM_E_DEAD no
+// connection within retry_s; FARM_E_USAGE, FARM_E_INVALID the offer and this machine do not agree; FARM_E_PERMISSION
+// the learner refuses, with its words; those of farm_run_make and farm_run_build.
+enum farm_status farm_run_node_join(struct farm_run_node *node, enum farm_run_node_state *state,
+                                    struct farm_error *err);
+// Runs the session to its end. *state: ENDED, STOPPED or STRANGE.
+enum farm_status farm_run_node_go(struct farm_run_node *node, enum farm_run_node_state *state, struct farm_error *err);
+// Ends the session, joined or not. Its figures go on to count.
+void farm_run_node_leave(struct farm_run_node *node);
+
+void farm_run_node_figures(const struct farm_run_node *node, uint64_t now_ns, struct farm_run_node_figures *figures);
+
+#endif
