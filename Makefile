@@ -182,13 +182,15 @@ $(BUILD)/gen/farm_build.h: force
 .PHONY: force
 
 ##@ The library
-FOLDERS  := base topo shm ring kernels kernels/cpu bw nn algo replay actor learner supervisor report run $(if $(URING_LIBS),bridge)
+FOLDERS  := base topo shm ring kernels kernels/cpu bw nn algo replay actor learner supervisor report run bridge
 SOURCES  := $(wildcard $(FOLDERS:%=src/%/*.c)) $(if $(COVERAGE),tests/support/coverage.c)
 ifneq ($(TARGET_CPU),x86_64)
 SOURCES  := $(filter-out %_avx2.c %_avx512.c,$(SOURCES))
 endif
+# The bridge's engine of io_uring, or what says that this build has none.
+SOURCES  := $(filter-out src/bridge/engine_uring$(if $(URING_LIBS),_none).c,$(SOURCES))
 LIBFARM  := $(BUILD)/libfarm.a
-FARM_LIBS := -lhwloc -lnuma -ldnnl -lgomp -ljansson -lyaml $(URING_LIBS) -lpthread -lm -ldl
+FARM_LIBS := -lhwloc -lnuma -ldnnl -lgomp -ljansson -lyaml -lssl -lcrypto -lisal $(URING_LIBS) -lpthread -lm -ldl
 HEAP     := $(if $(SANITIZE),,$(JEMALLOC_LIBS))
 object    = $(patsubst %.c,$(BUILD)/obj/%.o,$1)
 
@@ -206,9 +208,6 @@ link = $(Q)mkdir -p $(@D) && $(CC) $(LDFLAGS) $(filter %.o,$^) $(LIBFARM) $(HEAP
 
 ##@ The program
 TOOL_SOURCES := tools/farm.c $(wildcard tools/farm_*.c)
-ifeq ($(URING_LIBS),)
-TOOL_SOURCES := $(filter-out tools/farm_bridge.c,$(TOOL_SOURCES))
-endif
 FARM := $(BUILD)/farm
 
 $(BUILD)/farm: $(call object,$(TOOL_SOURCES)) $(LIBFARM)
@@ -519,7 +518,7 @@ comma := ,
 # Compiles for AArch64, with the other libraries' headers of this machine: nothing is linked or run.
 CROSS_CC   := aarch64-linux-gnu-gcc
 CROSS_HOST := $(shell uname -m)
-CROSS      := $(patsubst %.c,$(BUILD)/aarch64/%.o,$(filter-out %_avx2.c %_avx512.c $(if $(CUDA_INCLUDE),,$(CUDA_C_SOURCES)) $(foreach e,$(ENV_WITHOUT),src/envs/$e.c src/envs/$e/%),$(wildcard src/*/*.c src/*/*/*.c tools/*.c bench/*.c)))
+CROSS      := $(patsubst %.c,$(BUILD)/aarch64/%.o,$(filter-out %_avx2.c %_avx512.c $(if $(wildcard /usr/include/liburing.h),,src/bridge/engine_uring.c) $(if $(CUDA_INCLUDE),,$(CUDA_C_SOURCES)) $(foreach e,$(ENV_WITHOUT),src/envs/$e.c src/envs/$e/%),$(wildcard src/*/*.c src/*/*/*.c tools/*.c bench/*.c)))
 $(BUILD)/aarch64/src/envs/mujoco.o $(BUILD)/aarch64/src/envs/mujoco/%.o: private CPPFLAGS += $(MUJOCO_FLAGS)
 $(CUDA_C_SOURCES:%.c=$(BUILD)/aarch64/%.o): private CPPFLAGS += -isystem $(CUDA_INCLUDE)
 $(BUILD)/aarch64/%.o: %.c Makefile | $(BUILD)/gen/farm_build.h

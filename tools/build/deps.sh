@@ -20,7 +20,9 @@ build  libdnnl-dev              2.6.3                 oneDNN: convolutions and p
 build  libjansson-dev           2.14                  JSON
 build  libyaml-dev              0.2.5                 recipes
 build  libjemalloc-dev          5.3.0                 heap of the executables (optional)
-build  liburing-dev             2.3                   io_uring: the bridge (optional)
+build  libssl-dev               3.0.22                TLS of the bridge
+build  libisal-dev              2.30.0                CRC32C of the bridge
+build  liburing-dev             2.3                   io_uring: the bridge's faster engine (optional)
 build  libglib2.0-0             2.74.6                Procgen's library wants it
 test   libcriterion-dev         2.4.1                 C tests
 test   spin                     6.5.2                 the lane's model in Promela

@@ -70,11 +70,22 @@ required libyaml libyaml-dev -lyaml <<'C'
 #include <yaml.h>
 int main(void) { yaml_parser_t parser; return !yaml_parser_initialize(&parser); }
 C
+required OpenSSL libssl-dev "-lssl -lcrypto" <<'C'
+#include <openssl/ssl.h>
+#if OPENSSL_VERSION_MAJOR < 3
+#error the bridge needs OpenSSL 3.0 or later
+#endif
+int main(void) { return TLS_method() == NULL; }
+C
+required ISA-L libisal-dev -lisal <<'C'
+#include <isa-l/crc.h>
+int main(void) { unsigned char byte = 0; return crc32_iscsi(&byte, 1, 0) == 1; }
+C
 optional jemalloc libjemalloc-dev "-Wl,--no-as-needed -ljemalloc -Wl,--as-needed" JEMALLOC_LIBS "glibc's heap" <<'C'
 #include <jemalloc/jemalloc.h>
 int main(void) { return mallctl("thread.arena", NULL, NULL, NULL, 0); }
 C
-optional liburing liburing-dev -luring URING_LIBS "no bridge between machines" <<'C'
+optional liburing liburing-dev -luring URING_LIBS "the bridge uses poll(2)" <<'C'
 #include <liburing.h>
 int main(void) { struct io_uring ring; return io_uring_queue_init(8, &ring, IORING_SETUP_SINGLE_ISSUER); }
 C

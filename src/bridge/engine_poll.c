@@ -1,0 +1,259 @@
+// The bridge's engine where io_uring is missing or forbidden: sendmsg, recvmsg and poll(2). A call is tried before
+// poll(2) is asked unless the last one has shown that it would block. See engine.h.
+#include <assert.h>
+#include <errno.h>
+#include <poll.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "bridge/engine_state.h"
+
+struct poll_socket {
+    int fd; // -1: free
+    bool connecting;
+    bool readable, writable; // or may be: to be tried
+    struct farm_transfer in, out;
+};
+
+struct farm_engine {
+    struct poll_socket *sockets;
+    uint32_t socket_count;
+    int *watches;
+    uint32_t watch_count;
+    struct farm_listener listener;
+    bool acceptable;
+    bool asked; // there was nothing at the last turn: the next one asks poll(2)
+    struct pollfd *polled;
+    uint32_t *polled_number; // of the socket, socket_count + watch, or socket_count + watch_count: the listener
+    struct farm_event_queue queue;
+    struct farm_engine_figures figures;
+};
+
+static void destroy(struct farm_engine *engine) {
+    free(engine->sockets);
+    free(engine->watches);
+    free(engine->polled);
+    free(engine->polled_number);
+    free(engine->queue.events);
+    free(engine);
+}
+
+static enum farm_status create(uint32_t sockets, uint32_t watches, void *context, struct farm_engine **out,
+                               struct farm_error *err) {
+    (void)context;
+    const size_t all = (size_t)sockets + watches + 1;
+    struct farm_engine *engine = calloc(1, sizeof *engine);
+    if (!engine) return farm_fail(err, FARM_E_LIMIT, "out of memory for the bridge's sockets");
+    *engine = (struct farm_engine){.sockets = calloc(sockets + 1, sizeof *engine->sockets),
+                                   .socket_count = sockets,
+                                   .watches = calloc(watches + 1, sizeof *engine->watches),
+                                   .watch_count = watches,
+                                   .listener.fd = -1,
+                                   .polled = calloc(all, sizeof *engine->polled),
+                                   .polled_number = calloc(all, sizeof *engine->polled_number),
+                                   .queue = {.room = 4 * sockets + watches + 1}};
+    engine->queue.events = calloc(engine->queue.room, sizeof *engine->queue.events);
+    if (!engine->sockets || !engine->watches || !engine->polled || !engine->polled_number || !engine->queue.events) {
+        destroy(engine);
+        return farm_fail(err, FARM_E_LIMIT, "out of memory for %u sockets of the bridge", sockets);
+    }
+    for (uint32_t i = 0; i < sockets; i++) engine->sockets[i].fd = -1;
+    for (uint32_t i = 0; i < watches; i++) engine->watches[i] = -1;
+    *out = engine;
+    return FARM_OK;
+}
+
+static void watch(struct farm_engine *engine, uint32_t number, int fd) {
+    assert(number < engine->watch_count);
+    engine->watches[number] = fd;
+}
+
+static void listen_at(struct farm_engine *engine, int fd) {
+    engine->listener = (struct farm_listener){.fd = fd};
+}
+
+static struct poll_socket *opened(struct farm_engine *engine, uint32_t number) {
+    assert(number < engine->socket_count && engine->sockets[number].fd >= 0);
+    return &engine->sockets[number];
+}
+
+static void open_socket(struct farm_engine *engine, uint32_t number, int fd) {
+    assert(number < engine->socket_count && engine->sockets[number].fd < 0);
+    engine->sockets[number] = (struct poll_socket){.fd = fd, .readable = true, .writable = true};
+}
+
+static void connect_socket(struct farm_engine *engine, uint32_t number, const struct sockaddr *address,
+                           socklen_t bytes) {
+    struct poll_socket *socket = opened(engine, number);
+    engine->figures.system_calls++;
+    if (connect(socket->fd, address, bytes) == 0) {
+        farm_event_put(&engine->queue, FARM_ENGINE_CONNECTED, number, 0);
+    } else if (errno == EINPROGRESS || errno == EINTR) {
+        socket->connecting = true;
+        socket->writable = false;
+    } else {
+        farm_event_put(&engine->queue, FARM_ENGINE_CONNECTED, number, -errno);
+    }
+}
+
+static void receive(struct farm_engine *engine, uint32_t number, struct iovec *parts, uint32_t count, size_t least) {
+    farm_transfer_begin(&opened(engine, number)->in, parts, count, least);
+}
+
+static void send_parts(struct farm_engine *engine, uint32_t number, struct iovec *parts, uint32_t count) {
+    farm_transfer_begin(&opened(engine, number)->out, parts, count, SIZE_MAX);
+}
+
+static void close_socket(struct farm_engine *engine, uint32_t number) {
+    struct poll_socket *socket = opened(engine, number);
+    farm_event_forget(&engine->queue, number);
+    shutdown(socket->fd, SHUT_RDWR);
+    close(socket->fd);
+    engine->figures.system_calls += 2;
+    *socket = (struct poll_socket){.fd = -1};
+    farm_event_put(&engine->queue, FARM_ENGINE_CLOSED, number, 0);
+}
+
+// ---- attempts ----
+
+static int64_t attempt_in(const struct poll_socket *socket, struct farm_transfer *in) {
+    struct msghdr message = {.msg_iov = in->parts, .msg_iovlen = in->count};
+    const ssize_t n = in->count == 1 ? recv(socket->fd, in->parts->iov_base, in->parts->iov_len, MSG_DONTWAIT)
+                                     : recvmsg(socket->fd, &message, MSG_DONTWAIT);
+    return n < 0 ? -errno : n;
+}
+
+static int64_t attempt_out(const struct poll_socket *socket, struct farm_transfer *out) {
+    struct msghdr message = {.msg_iov = out->parts, .msg_iovlen = out->count};
+    const int flags = MSG_DONTWAIT | MSG_NOSIGNAL;
+    const ssize_t n = out->count == 1 ? send(socket->fd, out->parts->iov_base, out->parts->iov_len, flags)
+                                      : sendmsg(socket->fd, &message, flags);
+    return n < 0 ? -errno : n;
+}
+
+// Less than there was room for: whatever comes now, poll(2) says so.
+static void go_on(struct farm_engine *engine, uint32_t number, struct farm_transfer *transfer, bool *possible,
+                  int64_t (*attempt)(const struct poll_socket *, struct farm_transfer *),
+                  enum farm_engine_event_kind kind) {
+    int64_t result;
+    while (transfer->busy && *possible) {
+        const size_t wanted = transfer->total - transfer->done;
+        const int64_t outcome = attempt(&engine->sockets[number], transfer);
+        engine->figures.system_calls++;
+        *possible = outcome == -EINTR || outcome >= (int64_t)wanted;
+        if (farm_transfer_went(transfer, outcome, &result)) farm_event_put(&engine->queue, kind, number, result);
+    }
+}
+
+static void finish_connect(struct farm_engine *engine, uint32_t number) {
+    struct poll_socket *socket = &engine->sockets[number];
+    int error = 0;
+    socklen_t bytes = sizeof error;
+    engine->figures.system_calls++;
+    if (getsockopt(socket->fd, SOL_SOCKET, SO_ERROR, &error, &bytes) < 0) error = errno;
+    socket->connecting = false;
+    farm_event_put(&engine->queue, FARM_ENGINE_CONNECTED, number, -error);
+}
+
+static void accept_one(struct farm_engine *engine) {
+    int64_t result;
+    engine->acceptable = false;
+    engine->figures.system_calls++;
+    if (farm_listener_accept(&engine->listener, &result))
+        farm_event_put(&engine->queue, FARM_ENGINE_ACCEPTED, 0, result);
+}
+
+static void begin(struct farm_engine *engine) {
+    for (uint32_t i = 0; i < engine->socket_count; i++) {
+        struct poll_socket *socket = &engine->sockets[i];
+        if (socket->fd < 0) continue;
+        if (socket->connecting) {
+            if (socket->writable) finish_connect(engine, i);
+            continue;
+        }
+        go_on(engine, i, &socket->out, &socket->writable, attempt_out, FARM_ENGINE_SENT);
+        go_on(engine, i, &socket->in, &socket->readable, attempt_in, FARM_ENGINE_RECEIVED);
+    }
+    if (engine->acceptable) accept_one(engine);
+}
+
+// ---- poll(2) ----
+
+static void add(struct farm_engine *engine, uint32_t *count, int fd, short events, uint32_t number) {
+    engine->polled[*count] = (struct pollfd){.fd = fd, .events = events};
+    engine->polled_number[(*count)++] = number;
+}
+
+static uint32_t gather(struct farm_engine *engine) {
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < engine->socket_count; i++) {
+        const struct poll_socket *socket = &engine->sockets[i];
+        const int events = (socket->in.busy ? POLLIN : 0) | (socket->out.busy || socket->connecting ? POLLOUT : 0);
+        if (socket->fd >= 0 && events) add(engine, &count, socket->fd, (short)events, i);
+    }
+    for (uint32_t i = 0; i < engine->watch_count; i++)
+        if (engine->watches[i] >= 0) add(engine, &count, engine->watches[i], POLLIN, engine->socket_count + i);
+    if (engine->listener.fd >= 0 && !farm_listener_rests(&engine->listener))
+        add(engine, &count, engine->listener.fd, POLLIN, engine->socket_count + engine->watch_count);
+    return count;
+}
+
+static void note(struct farm_engine *engine, const struct pollfd *polled, uint32_t number) {
+    const bool failed = polled->revents & (POLLERR | POLLHUP | POLLNVAL);
+    if (number < engine->socket_count) {
+        engine->sockets[number].readable |= failed || (polled->revents & POLLIN);
+        engine->sockets[number].writable |= failed || (polled->revents & POLLOUT);
+    } else if (number < engine->socket_count + engine->watch_count) {
+        farm_event_put(&engine->queue, FARM_ENGINE_READABLE, number - engine->socket_count, 0);
+    } else {
+        engine->acceptable = true;
+    }
+}
+
+static void look(struct farm_engine *engine, uint64_t timeout_ns) {
+    const uint32_t count = gather(engine);
+    timeout_ns = farm_listener_bound(&engine->listener, timeout_ns);
+    const struct timespec timeout = {(time_t)(timeout_ns / 1000000000u), (long)(timeout_ns % 1000000000u)};
+    engine->figures.system_calls++;
+    if (ppoll(engine->polled, count, &timeout, NULL) <= 0) return;
+    for (uint32_t i = 0; i < count; i++)
+        if (engine->polled[i].revents) note(engine, &engine->polled[i], engine->polled_number[i]);
+}
+
+// The first turn without events leaves the question to wait(), which asks it once for all; a caller that does not wait
+// gets it asked by each further turn.
+static uint32_t turn(struct farm_engine *engine, struct farm_engine_event *events, uint32_t room) {
+    begin(engine);
+    if (!engine->queue.count && engine->asked) {
+        look(engine, 0);
+        begin(engine);
+    }
+    engine->asked = engine->queue.count == 0;
+    return farm_event_take(&engine->queue, events, room);
+}
+
+static void wait(struct farm_engine *engine, uint64_t timeout_ns) {
+    begin(engine);
+    engine->asked = false;
+    if (!engine->queue.count) look(engine, timeout_ns);
+}
+
+static struct farm_engine_figures figures(const struct farm_engine *engine) {
+    return engine->figures;
+}
+
+const struct farm_engine_ops farm_engine_poll = {
+    .name = "poll",
+    .create = create,
+    .destroy = destroy,
+    .watch = watch,
+    .listen = listen_at,
+    .open = open_socket,
+    .connect = connect_socket,
+    .receive = receive,
+    .send = send_parts,
+    .close = close_socket,
+    .turn = turn,
+    .wait = wait,
+    .figures = figures,
+};

@@ -1,0 +1,85 @@
+// See engine_state.h.
+#include "bridge/engine_state.h"
+
+#include <assert.h>
+#include <errno.h>
+
+#include "base/time.h"
+
+void farm_transfer_begin(struct farm_transfer *transfer, struct iovec *parts, uint32_t count, size_t least) {
+    assert(!transfer->busy && count > 0);
+    *transfer = (struct farm_transfer){.parts = parts, .count = count, .least = least, .busy = true};
+    for (uint32_t i = 0; i < count; i++) transfer->total += parts[i].iov_len;
+    if (least > transfer->total) transfer->least = transfer->total;
+}
+
+static void advance(struct farm_transfer *transfer, size_t bytes) {
+    transfer->done += bytes;
+    while (transfer->count && bytes >= transfer->parts->iov_len) {
+        bytes -= transfer->parts->iov_len;
+        transfer->parts++, transfer->count--;
+    }
+    if (!transfer->count) return;
+    transfer->parts->iov_base = (uint8_t *)transfer->parts->iov_base + bytes;
+    transfer->parts->iov_len -= bytes;
+}
+
+bool farm_transfer_went(struct farm_transfer *transfer, int64_t outcome, int64_t *result) {
+    if (outcome == -EAGAIN || outcome == -EINTR) return false;
+    if (outcome > 0) {
+        advance(transfer, (size_t)outcome);
+        if (transfer->done < transfer->least) return false;
+        outcome = (int64_t)transfer->done;
+    }
+    transfer->busy = false;
+    *result = outcome;
+    return true;
+}
+
+void farm_event_put(struct farm_event_queue *queue, enum farm_engine_event_kind kind, uint32_t number, int64_t result) {
+    assert(queue->count < queue->room);
+    queue->events[(queue->first + queue->count++) % queue->room] =
+        (struct farm_engine_event){.kind = kind, .number = number, .result = result};
+}
+
+uint32_t farm_event_take(struct farm_event_queue *queue, struct farm_engine_event *events, uint32_t room) {
+    uint32_t n = 0;
+    for (; n < room && queue->count; n++, queue->count--) {
+        events[n] = queue->events[queue->first];
+        queue->first = (queue->first + 1) % queue->room;
+    }
+    return n;
+}
+
+static bool of_socket(const struct farm_engine_event *event, uint32_t socket) {
+    return event->number == socket && event->kind != FARM_ENGINE_ACCEPTED && event->kind != FARM_ENGINE_READABLE;
+}
+
+void farm_event_forget(struct farm_event_queue *queue, uint32_t socket) {
+    const uint32_t count = queue->count;
+    queue->count = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        const struct farm_engine_event event = queue->events[(queue->first + i) % queue->room];
+        if (!of_socket(&event, socket)) farm_event_put(queue, event.kind, event.number, event.result);
+    }
+}
+
+bool farm_listener_accept(struct farm_listener *listener, int64_t *result) {
+    const int fd = accept4(listener->fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
+    *result = fd >= 0 ? fd : -errno;
+    if (fd >= 0) return true;
+    if (errno == EAGAIN || errno == EINTR || errno == ECONNABORTED) return false;
+    listener->rests_until_ns = farm_now_ns() + FARM_LISTENER_REST_MS * 1000000ull;
+    return true;
+}
+
+bool farm_listener_rests(const struct farm_listener *listener) {
+    return listener->rests_until_ns && farm_now_ns() < listener->rests_until_ns;
+}
+
+uint64_t farm_listener_bound(const struct farm_listener *listener, uint64_t timeout_ns) {
+    if (!listener->rests_until_ns) return timeout_ns;
+    const uint64_t now = farm_now_ns();
+    const uint64_t left = listener->rests_until_ns > now ? listener->rests_until_ns - now : 0;
+    return left < timeout_ns ? left : timeout_ns;
+}

@@ -1,0 +1,556 @@
+// The bridge's engine of io_uring. Operations are gathered and handed over by the io_uring_enter that also sleeps, one
+// for each direction of traffic; with IORING_SETUP_DEFER_TASKRUN completions come at no other time. Flags are tried,
+// opcodes probed; what an older kernel lacks is done without down to Linux 5.11. See engine.h.
+#include <assert.h>
+#include <errno.h>
+#include <liburing.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/file.h"
+#include "bridge/engine_state.h"
+
+// Kinds of operations; a socket's are bits of `flying`.
+enum kind { IN, OUT, CONNECT, CANCEL, WATCH, LISTENER, KIND_BITS = 8 };
+
+struct uring_socket {
+    int fd; // -1: free
+    bool closing;
+    uint8_t flying; // bits of enum kind
+    bool hushed;    // its SENT need not end a wait
+    bool quiet;     // handed over so that only a failure completes
+    uint8_t loud;   // sends that are not tried quietly any more, because one did not go at once
+    struct farm_transfer in, out;
+    struct msghdr in_message, out_message;
+    const struct sockaddr *address;
+    socklen_t address_bytes;
+};
+
+struct uring_watch {
+    int fd; // -1: none
+    bool flying;
+    enum { TOLD, READ_BY_ENGINE, POLLED_AND_READ } way; // POLLED_AND_READ: READ does not wait on this kernel
+    uint64_t value;
+};
+
+struct want {
+    uint8_t kind;
+    uint32_t number;
+};
+
+struct farm_engine {
+    struct io_uring ring;
+    bool made, enabled, signals_work; // signals_work: IORING_SQ_TASKRUN says that completions wait for a call
+    bool can_be_quiet;
+    struct uring_socket *sockets;
+    uint32_t socket_count;
+    struct uring_watch *watches;
+    uint32_t watch_count;
+    struct farm_listener listener;
+    bool listener_flying, listener_rests;
+    struct want *wants;
+    uint32_t want_count, want_room;
+    uint32_t *quiet;
+    uint32_t quiet_count;
+    bool held; // the last turn left what is wanted to wait()
+    struct farm_event_queue queue;
+    struct farm_engine_figures figures;
+};
+
+enum { LOUD_SENDS = 32, DESTROY_TRIES = 100 };
+
+// ---- making ----
+
+static void destroy(struct farm_engine *engine);
+
+static enum farm_status say_why(int error, struct farm_error *err) {
+    char value[16];
+    errno = error;
+    if (error == ENOSYS) return farm_fail(err, FARM_E_UNSUPPORTED, "this kernel, or a seccomp filter, has no io_uring");
+    if (error == ENOMEM)
+        return farm_fail_errno(err, FARM_E_UNSUPPORTED, "io_uring_setup (RLIMIT_MEMLOCK or memory is too small)");
+    if (error != EPERM && error != EACCES) return farm_fail_errno(err, FARM_E_UNSUPPORTED, "io_uring_setup");
+    if (farm_file_line(value, sizeof value, "/proc/sys/kernel/io_uring_disabled") && value[0] != '0')
+        return farm_fail(err, FARM_E_UNSUPPORTED, "forbidden by sysctl kernel.io_uring_disabled = %s", value);
+    return farm_fail(err, FARM_E_UNSUPPORTED, "forbidden by a seccomp filter, as containers have (EPERM)");
+}
+
+// The best flags that this kernel has. A ring that begins disabled belongs to the thread that uses it first.
+static int set_up(struct farm_engine *engine, unsigned entries, unsigned completions) {
+    static const unsigned attempts[] = {
+        IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN | IORING_SETUP_TASKRUN_FLAG | IORING_SETUP_SUBMIT_ALL |
+            IORING_SETUP_R_DISABLED,
+        IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_COOP_TASKRUN | IORING_SETUP_TASKRUN_FLAG | IORING_SETUP_SUBMIT_ALL |
+            IORING_SETUP_R_DISABLED,
+        IORING_SETUP_COOP_TASKRUN | IORING_SETUP_TASKRUN_FLAG | IORING_SETUP_SUBMIT_ALL,
+        IORING_SETUP_SUBMIT_ALL,
+        0,
+    };
+    int error = 0;
+    for (size_t i = 0; i < sizeof attempts / sizeof *attempts; i++) {
+        struct io_uring_params params = {.flags = attempts[i] | IORING_SETUP_CQSIZE | IORING_SETUP_CLAMP,
+                                         .cq_entries = completions};
+        error = io_uring_queue_init_params(entries, &engine->ring, &params);
+        if (error == -EINVAL) continue;
+        engine->made = error == 0;
+        engine->enabled = !(attempts[i] & IORING_SETUP_R_DISABLED);
+        engine->signals_work = attempts[i] & IORING_SETUP_TASKRUN_FLAG;
+        // A send with MSG_WAITALL fails where it is short, and so does not stay quiet, in every kernel that has this.
+        engine->can_be_quiet = (attempts[i] & IORING_SETUP_DEFER_TASKRUN) && (params.features & IORING_FEAT_CQE_SKIP);
+        return error;
+    }
+    return error;
+}
+
+static enum farm_status probe(struct farm_engine *engine, struct farm_error *err) {
+    static const int codes[] = {IORING_OP_SEND,    IORING_OP_SENDMSG,  IORING_OP_RECV, IORING_OP_RECVMSG,
+                                IORING_OP_CONNECT, IORING_OP_POLL_ADD, IORING_OP_READ, IORING_OP_ASYNC_CANCEL};
+    const unsigned features = IORING_FEAT_NODROP | IORING_FEAT_SUBMIT_STABLE | IORING_FEAT_EXT_ARG;
+    if ((engine->ring.features & features) != features)
+        return farm_fail(err, FARM_E_UNSUPPORTED, "this kernel's io_uring is older than Linux 5.11's");
+    struct io_uring_probe *probe = io_uring_get_probe_ring(&engine->ring);
+    if (!probe) return farm_fail(err, FARM_E_UNSUPPORTED, "this kernel's io_uring cannot be probed");
+    int missing = -1;
+    for (size_t i = 0; i < sizeof codes / sizeof *codes; i++)
+        if (!io_uring_opcode_supported(probe, codes[i])) missing = codes[i];
+    io_uring_free_probe(probe);
+    if (missing < 0) return FARM_OK;
+    return farm_fail(err, FARM_E_UNSUPPORTED, "this kernel's io_uring lacks operation %d", missing);
+}
+
+static enum farm_status create(uint32_t sockets, uint32_t watches, void *context, struct farm_engine **out,
+                               struct farm_error *err) {
+    (void)context;
+    struct farm_engine *engine = calloc(1, sizeof *engine);
+    if (!engine) return farm_fail(err, FARM_E_LIMIT, "out of memory for the bridge's sockets");
+    *engine = (struct farm_engine){.sockets = calloc(sockets + 1, sizeof *engine->sockets),
+                                   .socket_count = sockets,
+                                   .watches = calloc(watches + 1, sizeof *engine->watches),
+                                   .watch_count = watches,
+                                   .listener.fd = -1,
+                                   .want_room = 4 * sockets + watches + 1,
+                                   .quiet = calloc(sockets + 1, sizeof *engine->quiet),
+                                   .queue = {.room = 4 * sockets + watches + 1}};
+    engine->wants = calloc(engine->want_room, sizeof *engine->wants);
+    engine->queue.events = calloc(engine->queue.room, sizeof *engine->queue.events);
+    enum farm_status status = FARM_OK;
+    if (!engine->sockets || !engine->watches || !engine->quiet || !engine->wants || !engine->queue.events)
+        status = farm_fail(err, FARM_E_LIMIT, "out of memory for %u sockets of the bridge", sockets);
+    for (uint32_t i = 0; !status && i < sockets; i++) engine->sockets[i].fd = -1;
+    for (uint32_t i = 0; !status && i < watches; i++) engine->watches[i].fd = -1;
+    const int error = status ? 0 : set_up(engine, 64 + 2 * sockets, 128 + 8 * sockets + 2 * watches);
+    if (!status && error) status = say_why(-error, err);
+    if (!status) status = probe(engine, err);
+    if (status)
+        destroy(engine);
+    else
+        *out = engine;
+    return status;
+}
+
+// ---- what is wanted ----
+
+static void want(struct farm_engine *engine, enum kind kind, uint32_t number) {
+    assert(engine->want_count < engine->want_room);
+    engine->wants[engine->want_count++] = (struct want){(uint8_t)kind, number};
+}
+
+static void forget_wants(struct farm_engine *engine, uint32_t socket) {
+    uint32_t kept = 0;
+    for (uint32_t i = 0; i < engine->want_count; i++) {
+        const struct want one = engine->wants[i];
+        if (one.kind > CANCEL || one.number != socket) engine->wants[kept++] = one;
+    }
+    engine->want_count = kept;
+}
+
+static void watch_way(struct farm_engine *engine, uint32_t number, int fd, int way) {
+    assert(number < engine->watch_count && engine->watches[number].fd < 0);
+    engine->watches[number] = (struct uring_watch){.fd = fd, .way = way};
+    want(engine, WATCH, number);
+}
+
+static void watch(struct farm_engine *engine, uint32_t number, int fd) {
+    watch_way(engine, number, fd, TOLD);
+}
+
+static void watch_counter(struct farm_engine *engine, uint32_t number, int fd) {
+    watch_way(engine, number, fd, READ_BY_ENGINE);
+}
+
+static void listen_at(struct farm_engine *engine, int fd) {
+    engine->listener = (struct farm_listener){.fd = fd};
+    want(engine, LISTENER, 0);
+}
+
+static struct uring_socket *opened(struct farm_engine *engine, uint32_t number) {
+    assert(number < engine->socket_count && engine->sockets[number].fd >= 0 && !engine->sockets[number].closing);
+    return &engine->sockets[number];
+}
+
+static void open_socket(struct farm_engine *engine, uint32_t number, int fd) {
+    assert(number < engine->socket_count && engine->sockets[number].fd < 0);
+    engine->sockets[number] = (struct uring_socket){.fd = fd};
+}
+
+static void connect_socket(struct farm_engine *engine, uint32_t number, const struct sockaddr *address,
+                           socklen_t bytes) {
+    struct uring_socket *socket = opened(engine, number);
+    socket->address = address;
+    socket->address_bytes = bytes;
+    want(engine, CONNECT, number);
+}
+
+static void receive(struct farm_engine *engine, uint32_t number, struct iovec *parts, uint32_t count, size_t least) {
+    farm_transfer_begin(&opened(engine, number)->in, parts, count, least);
+    want(engine, IN, number);
+}
+
+static void send_parts(struct farm_engine *engine, uint32_t number, struct iovec *parts, uint32_t count) {
+    struct uring_socket *socket = opened(engine, number);
+    farm_transfer_begin(&socket->out, parts, count, SIZE_MAX);
+    socket->hushed = false;
+    want(engine, OUT, number);
+}
+
+static void hush(struct farm_engine *engine, uint32_t number) {
+    engine->sockets[number].hushed = true;
+}
+
+static void finish_close(struct farm_engine *engine, uint32_t number) {
+    forget_wants(engine, number);
+    close(engine->sockets[number].fd);
+    engine->figures.system_calls++;
+    engine->sockets[number] = (struct uring_socket){.fd = -1};
+    farm_event_put(&engine->queue, FARM_ENGINE_CLOSED, number, 0);
+}
+
+static void close_socket(struct farm_engine *engine, uint32_t number) {
+    struct uring_socket *socket = opened(engine, number);
+    forget_wants(engine, number);
+    farm_event_forget(&engine->queue, number);
+    shutdown(socket->fd, SHUT_RDWR);
+    engine->figures.system_calls++;
+    socket->closing = true;
+    if (socket->flying)
+        want(engine, CANCEL, number);
+    else
+        finish_close(engine, number);
+}
+
+// ---- submission ----
+
+static uint64_t tag(enum kind kind, uint32_t number) {
+    return (uint64_t)number << KIND_BITS | kind;
+}
+
+static struct io_uring_sqe *next_sqe(struct farm_engine *engine) {
+    struct io_uring_sqe *sqe = io_uring_get_sqe(&engine->ring);
+    if (!sqe) {
+        engine->figures.system_calls++;
+        io_uring_submit(&engine->ring);
+        sqe = io_uring_get_sqe(&engine->ring);
+    }
+    assert(sqe); // a submission makes room
+    return sqe;
+}
+
+static void prepare_in(struct farm_engine *engine, uint32_t number) {
+    struct uring_socket *socket = &engine->sockets[number];
+    struct io_uring_sqe *sqe = next_sqe(engine);
+    const struct farm_transfer *in = &socket->in;
+    const unsigned flags = farm_transfer_wants_all(in) ? MSG_WAITALL : 0;
+    socket->in_message = (struct msghdr){.msg_iov = in->parts, .msg_iovlen = in->count};
+    if (in->count == 1)
+        io_uring_prep_recv(sqe, socket->fd, in->parts->iov_base, in->parts->iov_len, (int)flags);
+    else
+        io_uring_prep_recvmsg(sqe, socket->fd, &socket->in_message, flags);
+    sqe->user_data = tag(IN, number);
+}
+
+static bool goes_quietly(struct farm_engine *engine, struct uring_socket *socket) {
+    if (!engine->can_be_quiet || !socket->hushed) return false;
+    if (socket->loud) socket->loud--;
+    return !socket->loud;
+}
+
+static void prepare_out(struct farm_engine *engine, uint32_t number) {
+    struct uring_socket *socket = &engine->sockets[number];
+    struct io_uring_sqe *sqe = next_sqe(engine);
+    const struct farm_transfer *out = &socket->out;
+    socket->quiet = goes_quietly(engine, socket);
+    socket->hushed = false;
+    const unsigned flags = MSG_WAITALL | MSG_NOSIGNAL | (socket->quiet ? MSG_DONTWAIT : 0);
+    socket->out_message = (struct msghdr){.msg_iov = out->parts, .msg_iovlen = out->count};
+    if (out->count == 1)
+        io_uring_prep_send(sqe, socket->fd, out->parts->iov_base, out->parts->iov_len, (int)flags);
+    else
+        io_uring_prep_sendmsg(sqe, socket->fd, &socket->out_message, flags);
+    sqe->user_data = tag(OUT, number);
+    if (!socket->quiet) return;
+    sqe->flags |= IOSQE_CQE_SKIP_SUCCESS;
+    engine->quiet[engine->quiet_count++] = number;
+}
+
+static void prepare_cancels(struct farm_engine *engine, uint32_t number) {
+    for (enum kind kind = IN; kind <= CONNECT; kind++) {
+        if (!(engine->sockets[number].flying & 1u << kind)) continue;
+        struct io_uring_sqe *sqe = next_sqe(engine);
+        io_uring_prep_cancel64(sqe, tag(kind, number), 0);
+        sqe->user_data = tag(CANCEL, number);
+    }
+}
+
+static void prepare_connect(struct farm_engine *engine, uint32_t number) {
+    const struct uring_socket *socket = &engine->sockets[number];
+    struct io_uring_sqe *sqe = next_sqe(engine);
+    io_uring_prep_connect(sqe, socket->fd, socket->address, socket->address_bytes);
+    sqe->user_data = tag(CONNECT, number);
+}
+
+static void prepare_watch(struct farm_engine *engine, uint32_t number) {
+    struct uring_watch *watch = &engine->watches[number];
+    struct io_uring_sqe *sqe = next_sqe(engine);
+    if (watch->way == READ_BY_ENGINE)
+        io_uring_prep_read(sqe, watch->fd, &watch->value, sizeof watch->value, 0);
+    else
+        io_uring_prep_poll_add(sqe, watch->fd, POLLIN);
+    sqe->user_data = tag(WATCH, number);
+    watch->flying = true;
+}
+
+static void prepare_listener(struct farm_engine *engine) {
+    struct io_uring_sqe *sqe = next_sqe(engine);
+    io_uring_prep_poll_add(sqe, engine->listener.fd, POLLIN);
+    sqe->user_data = tag(LISTENER, 0);
+    engine->listener_flying = true;
+}
+
+static void prepare(struct farm_engine *engine, struct want one) {
+    switch ((enum kind)one.kind) {
+    case IN:
+        prepare_in(engine, one.number);
+        break;
+    case OUT:
+        prepare_out(engine, one.number);
+        break;
+    case CONNECT:
+        prepare_connect(engine, one.number);
+        break;
+    case CANCEL:
+        prepare_cancels(engine, one.number);
+        return;
+    case WATCH:
+        prepare_watch(engine, one.number);
+        return;
+    default:
+        prepare_listener(engine);
+        return;
+    }
+    engine->sockets[one.number].flying |= (uint8_t)(1u << one.kind);
+}
+
+// ---- completions ----
+
+static void went(struct farm_engine *engine, enum kind kind, uint32_t number, int64_t outcome) {
+    struct uring_socket *socket = &engine->sockets[number];
+    socket->flying &= (uint8_t) ~(1u << kind);
+    int64_t result = outcome;
+    if (kind == OUT && socket->quiet) {
+        socket->quiet = false;
+        socket->loud = LOUD_SENDS;
+    }
+    if (socket->closing) {
+        if (!socket->flying) finish_close(engine, number);
+    } else if (kind == CONNECT) {
+        farm_event_put(&engine->queue, FARM_ENGINE_CONNECTED, number, result);
+    } else if (!farm_transfer_went(kind == IN ? &socket->in : &socket->out, outcome, &result)) {
+        want(engine, kind, number);
+    } else {
+        farm_event_put(&engine->queue, kind == IN ? FARM_ENGINE_RECEIVED : FARM_ENGINE_SENT, number, result);
+    }
+}
+
+static void watch_went(struct farm_engine *engine, uint32_t number, int64_t outcome) {
+    struct uring_watch *watch = &engine->watches[number];
+    watch->flying = false;
+    if (outcome == -ECANCELED || outcome == -EBADF) return;
+    if (watch->way == READ_BY_ENGINE && outcome != sizeof watch->value) {
+        watch->way = POLLED_AND_READ;
+        want(engine, WATCH, number);
+        return;
+    }
+    if (watch->way == POLLED_AND_READ) {
+        engine->figures.system_calls++;
+        if (read(watch->fd, &watch->value, sizeof watch->value) != sizeof watch->value) {
+            want(engine, WATCH, number);
+            return;
+        }
+    }
+    farm_event_put(&engine->queue, FARM_ENGINE_READABLE, number, watch->way == TOLD ? 0 : (int64_t)watch->value);
+}
+
+static void listener_went(struct farm_engine *engine, int64_t outcome) {
+    int64_t result;
+    engine->listener_flying = false;
+    if (outcome < 0) return;
+    engine->figures.system_calls++;
+    if (farm_listener_accept(&engine->listener, &result))
+        farm_event_put(&engine->queue, FARM_ENGINE_ACCEPTED, 0, result);
+    else
+        want(engine, LISTENER, 0);
+}
+
+// Moves completions into the queue; no system call.
+static void collect(struct farm_engine *engine) {
+    unsigned head, seen = 0;
+    const struct io_uring_cqe *cqe;
+    io_uring_for_each_cqe(&engine->ring, head, cqe) {
+        const enum kind kind = cqe->user_data & ((1u << KIND_BITS) - 1);
+        const uint32_t number = (uint32_t)(cqe->user_data >> KIND_BITS);
+        seen++;
+        if (cqe->user_data == LIBURING_UDATA_TIMEOUT || kind == CANCEL) continue;
+        if (kind < CANCEL)
+            went(engine, kind, number, cqe->res);
+        else if (kind == WATCH)
+            watch_went(engine, number, cqe->res);
+        else
+            listener_went(engine, cqe->res);
+    }
+    io_uring_cq_advance(&engine->ring, seen);
+}
+
+// A quiet send that was handed over and has no completion by now went at once.
+static void conclude_quiet(struct farm_engine *engine) {
+    if (!engine->quiet_count || io_uring_sq_ready(&engine->ring) || io_uring_cq_has_overflow(&engine->ring)) return;
+    for (uint32_t i = 0; i < engine->quiet_count; i++) {
+        struct uring_socket *socket = &engine->sockets[engine->quiet[i]];
+        if (!socket->quiet) continue;
+        socket->quiet = false;
+        went(engine, OUT, engine->quiet[i], (int64_t)(socket->out.total - socket->out.done));
+    }
+    engine->quiet_count = 0;
+}
+
+static void enter(struct farm_engine *engine, bool sleep, uint64_t timeout_ns) {
+    const uint64_t longest_ns = 3600 * 1000000000ull; // the kernel adds it to its clock, which must not overflow
+    if (!engine->enabled) {
+        engine->figures.system_calls++;
+        engine->enabled = io_uring_enable_rings(&engine->ring) == 0;
+    }
+    for (uint32_t i = 0; i < engine->want_count; i++) prepare(engine, engine->wants[i]);
+    engine->want_count = 0;
+    engine->held = false;
+    engine->figures.system_calls++;
+    if (sleep) {
+        timeout_ns = timeout_ns < longest_ns ? timeout_ns : longest_ns;
+        struct __kernel_timespec timeout = {(long long)(timeout_ns / 1000000000u),
+                                            (long long)(timeout_ns % 1000000000u)};
+        struct io_uring_cqe *cqe;
+        io_uring_submit_and_wait_timeout(&engine->ring, &cqe, 1, &timeout, NULL);
+    } else {
+        io_uring_submit_and_get_events(&engine->ring);
+    }
+    collect(engine);
+    conclude_quiet(engine);
+}
+
+// ---- the caller's turns ----
+
+static uint32_t take(struct farm_engine *engine, struct farm_engine_event *events, uint32_t room) {
+    const uint32_t n = farm_event_take(&engine->queue, events, room);
+    for (uint32_t i = 0; i < n; i++) { // once the caller has seen to it
+        if (events[i].kind == FARM_ENGINE_READABLE) want(engine, WATCH, events[i].number);
+        if (events[i].kind == FARM_ENGINE_ACCEPTED) engine->listener_rests = true;
+    }
+    return n;
+}
+
+static void wake_listener(struct farm_engine *engine) {
+    if (!engine->listener_rests || farm_listener_rests(&engine->listener)) return;
+    engine->listener_rests = false;
+    want(engine, LISTENER, 0);
+}
+
+// The first turn that finds no completions leaves what is wanted to wait(), which hands it over and sleeps in one call;
+// a caller that does not wait gets it handed over by the next turn.
+static uint32_t turn(struct farm_engine *engine, struct farm_engine_event *events, uint32_t room) {
+    collect(engine);
+    if (engine->queue.count) return take(engine, events, room);
+    wake_listener(engine);
+    const unsigned flags = engine->signals_work ? IO_URING_READ_ONCE(*engine->ring.sq.kflags) : 0;
+    const bool work = (flags & IORING_SQ_TASKRUN) || io_uring_cq_has_overflow(&engine->ring);
+    const bool wanted = engine->want_count || io_uring_sq_ready(&engine->ring);
+    if (work || (wanted && engine->held))
+        enter(engine, false, 0);
+    else
+        engine->held = wanted;
+    return take(engine, events, room);
+}
+
+static void wait(struct farm_engine *engine, uint64_t timeout_ns) {
+    collect(engine);
+    if (engine->queue.count) return;
+    wake_listener(engine);
+    enter(engine, true, farm_listener_bound(&engine->listener, timeout_ns));
+}
+
+static struct farm_engine_figures figures(const struct farm_engine *engine) {
+    return engine->figures;
+}
+
+static bool anything_flies(const struct farm_engine *engine) {
+    bool flies = engine->listener_flying;
+    for (uint32_t i = 0; i < engine->watch_count; i++) flies |= engine->watches[i].flying;
+    return flies;
+}
+
+// A read of an eventfd refers to memory that is about to be freed.
+static void cancel_watches(struct farm_engine *engine) {
+    engine->want_count = 0;
+    engine->queue.count = 0;
+    for (uint32_t i = 0; i <= engine->watch_count; i++) {
+        const bool last = i == engine->watch_count;
+        if (last ? !engine->listener_flying : !engine->watches[i].flying) continue;
+        struct io_uring_sqe *sqe = next_sqe(engine);
+        io_uring_prep_cancel64(sqe, last ? tag(LISTENER, 0) : tag(WATCH, i), 0);
+        sqe->user_data = tag(CANCEL, 0);
+    }
+    for (int i = 0; i < DESTROY_TRIES && anything_flies(engine); i++) {
+        enter(engine, true, 1000000);
+        engine->want_count = 0;
+        engine->queue.count = 0;
+    }
+}
+
+static void destroy(struct farm_engine *engine) {
+    if (engine->enabled) cancel_watches(engine);
+    if (engine->made) io_uring_queue_exit(&engine->ring);
+    free(engine->sockets);
+    free(engine->watches);
+    free(engine->wants);
+    free(engine->quiet);
+    free(engine->queue.events);
+    free(engine);
+}
+
+const struct farm_engine_ops farm_engine_uring = {
+    .name = "uring",
+    .create = create,
+    .destroy = destroy,
+    .watch = watch,
+    .listen = listen_at,
+    .open = open_socket,
+    .connect = connect_socket,
+    .receive = receive,
+    .send = send_parts,
+    .close = close_socket,
+    .turn = turn,
+    .wait = wait,
+    .figures = figures,
+    .watch_counter = watch_counter,
+    .hush = hush,
+};
