@@ -1,0 +1,926 @@
+// See hub.h. A step's way: `place` names its final address, an unpublished slot of its lane; `arrived` is called when
+// all of its frame has been vouched for; `publish` stores `produced`, once, when the supervisor has written the actor's
+// generation. Everything else is told to the bridge again when it starts anew, or stands in the rings' counters.
+#include "bridge/hub.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/log.h"
+#include "base/time.h"
+#include "bridge/control.h"
+#include "bridge/link.h"
+#include "bridge/step.h"
+#include "ring/wait.h"
+
+enum {
+    PEERS_MAX = FARM_BRIDGE_NODES_MAX + 64, // connections, of which 64 may be strangers
+    STRANGERS_MAX = 64,
+    HANDSHAKES_PER_S = 100,
+    EVENTS_MAX = 64,
+    WATCH_CONTROL = 0,
+    WATCH_WAKE = 1,
+    BELLS_MAX = 64,
+};
+static const uint64_t TICK_NS = 100000000, HEARTBEAT_NS = 1000000000, NAP_NS = 100000000;
+
+struct hub_lane {
+    struct farm_lane *lane;
+    uint64_t placed,
+        arrived;       // steps whose frame has begun, and those that are in their slots; published: produced_local
+    uint64_t told;     // CENTRAL: answers sent to the node
+    uint64_t credited; // `consumed` as last told to the node
+    uint64_t acked;    // LOCAL: steps acknowledged to the node
+    uint16_t ring, number;
+    bool listed;
+};
+
+struct hub_ring {
+    struct farm_ring ring; // lanes NULL: not there
+    uint32_t actor, shard;
+    uint64_t wanted, asked; // generations: the newest that arrived; the newest that the supervisor was told of
+    bool touched;           // something was published in this turn
+    struct hub_lane *lanes;
+};
+
+struct session {
+    bool known, admitted, dying; // dying: forgotten; it waits until nothing of its connection is in flight
+    uint8_t id[FARM_WIRE_ID_BYTES];
+    char name[FARM_WIRE_NAME_BYTES];
+    uint32_t place, ring_count, lane_count;
+    struct hub_ring *rings;
+    struct hub_lane **list; // lanes that wait for the learner: for an answer, or for room
+    uint32_t listed;
+    struct peer *peer, *next; // its connection; a newer one, which waits until nothing of the old one is in flight
+    bool credits_last;        // the last frame was of CREDITS
+    uint64_t env_steps, lane_steps;
+};
+
+enum peer_state { PEER_GREETING, PEER_OFFERED, PEER_ASKED, PEER_ATTACHED };
+
+struct peer {
+    struct farm_link link;
+    struct farm_hub *hub;
+    enum peer_state state;
+    struct session *session;
+    struct farm_wire_hello hello; // its counters are in `counters`
+    uint8_t *counters;
+    uint64_t heartbeat_ns;         // when the last was sent
+    uint64_t now_ns;               // of the turn
+    struct farm_link_figures seen; // already in the stats
+};
+
+struct farm_hub {
+    struct farm_hub_config config;
+    const struct farm_engine_ops *ops;
+    struct farm_engine *engine;
+    struct peer *peers[PEERS_MAX]; // by socket; allocated once, when first used
+    struct session sessions[FARM_BRIDGE_NODES_MAX];
+    struct session *active[PEERS_MAX]; // with a connection
+    uint32_t active_count;
+    struct hub_ring **touched; // [touched_count]
+    uint32_t touched_count, touched_room;
+    uint64_t now_ns, tick_ns, second_ns;
+    uint32_t handshakes; // since second_ns
+    bool ends;           // END was heard
+    uint64_t ends_ns;
+    struct farm_control_message unsent[256]; // to the supervisor, in order
+    uint32_t unsent_count;
+    uint8_t *scratch; // [FARM_WIRE_MESSAGE_BYTES_MAX] where messages are put together
+};
+
+// ---- to the supervisor ----
+
+static void flush_control(struct farm_hub *hub) {
+    uint32_t done = 0;
+    while (done < hub->unsent_count && farm_control_send(hub->config.control, &hub->unsent[done])) done++;
+    memmove(hub->unsent, hub->unsent + done, (hub->unsent_count -= done) * sizeof *hub->unsent);
+}
+
+// False: the supervisor does not read; then the connection that this is about is closed, and comes again.
+static bool tell(struct farm_hub *hub, const struct farm_control_message *message) {
+    if (hub->unsent_count == sizeof hub->unsent / sizeof *hub->unsent) flush_control(hub);
+    if (hub->unsent_count == sizeof hub->unsent / sizeof *hub->unsent) return false;
+    hub->unsent[hub->unsent_count] = *message;
+    memset(hub->unsent[hub->unsent_count++].fds, 0xff, sizeof message->fds);
+    flush_control(hub);
+    return true;
+}
+
+// ---- figures ----
+
+static struct farm_bridge_node_stats *row_of(const struct farm_hub *hub, const struct session *session) {
+    static struct farm_bridge_node_stats nowhere;
+    return hub->config.stats ? &hub->config.stats->node[session->place] : &nowhere;
+}
+
+static void show_figures(struct peer *peer) {
+    struct session *session = peer->session;
+    struct farm_bridge_node_stats *row = row_of(peer->hub, session);
+    const struct farm_link_figures *now = &peer->link.figures, *seen = &peer->seen;
+    farm_store_relaxed(&row->bytes_in, farm_load_relaxed(&row->bytes_in) + now->bytes_in - seen->bytes_in);
+    farm_store_relaxed(&row->bytes_out, farm_load_relaxed(&row->bytes_out) + now->bytes_out - seen->bytes_out);
+    farm_store_relaxed(&row->copied_bytes,
+                       farm_load_relaxed(&row->copied_bytes) + now->copied_bytes - seen->copied_bytes);
+    farm_store_relaxed(&row->lane_steps, farm_load_relaxed(&row->lane_steps) + session->lane_steps);
+    farm_store_relaxed(&row->steps, farm_load_relaxed(&row->steps) + session->env_steps);
+    farm_store_relaxed(&row->heard_ns, peer->link.heard_ns);
+    session->lane_steps = session->env_steps = 0;
+    peer->seen = *now;
+}
+
+// ---- lanes ----
+
+static struct hub_lane *lane_of(const struct peer *peer, const struct farm_wire_entry *entry) {
+    const struct session *session = peer->session;
+    if (peer->state != PEER_ATTACHED || entry->ring >= session->ring_count || entry->lane >= session->lane_count ||
+        !session->rings[entry->ring].lanes)
+        return NULL;
+    return &session->rings[entry->ring].lanes[entry->lane];
+}
+
+static void list(struct session *session, struct hub_lane *lane) {
+    if (lane->listed) return;
+    lane->listed = true;
+    session->list[session->listed++] = lane;
+}
+
+static bool blocked(const struct hub_lane *lane) {
+    return lane->arrived - lane->credited >= lane->lane->steps;
+}
+
+// Whether the node is to be told something of this lane: now, or later (*later).
+static bool has_answer(const struct hub_lane *lane) {
+    return !lane->lane->local && lane->told < farm_lane_acted(lane->lane);
+}
+
+static bool has_credit(const struct hub_lane *lane) {
+    if (lane->lane->local && lane->acked < lane->lane->produced_local) return true;
+    return blocked(lane) && farm_lane_consumed(lane->lane) > lane->credited;
+}
+
+static bool waits(const struct hub_lane *lane) {
+    return (!lane->lane->local && lane->told < lane->lane->produced_local) || blocked(lane);
+}
+
+static void touch(struct farm_hub *hub, struct hub_ring *ring) {
+    if (ring->touched || hub->touched_count == hub->touched_room) return;
+    ring->touched = true;
+    hub->touched[hub->touched_count++] = ring;
+}
+
+// All steps of the lane that have arrived, if the supervisor has written the generation of the ring's newest actor.
+static void publish(struct farm_hub *hub, struct session *session, struct hub_ring *ring, struct hub_lane *lane) {
+    if (farm_load_acquire(&lane->lane->down->generation) < ring->wanted) return;
+    if (lane->arrived == lane->lane->produced_local) return;
+    while (lane->arrived != lane->lane->produced_local) {
+        farm_lane_actor_publish(lane->lane);
+        session->lane_steps++;
+        session->env_steps += lane->lane->width;
+    }
+    list(session, lane);
+    touch(hub, ring);
+}
+
+static void want_generation(struct farm_hub *hub, struct session *session, uint32_t r) {
+    struct hub_ring *ring = &session->rings[r];
+    if (ring->asked >= ring->wanted) return;
+    const struct farm_control_message message = {
+        .kind = FARM_CONTROL_GENERATION, .session = session->place, .ring = r, .generation = ring->wanted};
+    if (tell(hub, &message)) ring->asked = ring->wanted;
+}
+
+// Wakes the inference threads that sleep, once each, behind all that this turn has published.
+static void ring_bells(struct farm_hub *hub) {
+    bool rung[BELLS_MAX] = {false};
+    if (!hub->touched_count) return;
+    farm_fence_full(); // the doorbells before `asleep`; partner: the fence in farm_doorbells_wait
+    for (uint32_t t = 0; t < hub->touched_count; t++) {
+        struct hub_ring *ring = hub->touched[t];
+        ring->touched = false;
+        if (rung[ring->shard] || !farm_load_relaxed(&ring->ring.down_control->asleep)) continue;
+        const uint64_t one = 1;
+        ssize_t ignored = write(hub->config.bells[ring->shard], &one, sizeof one); // full: it is rung already
+        (void)ignored;
+        rung[ring->shard] = true;
+    }
+    hub->touched_count = 0;
+}
+
+// ---- steps come ----
+
+static bool place(void *context, struct farm_link *link, const struct farm_wire_header *header,
+                  const struct farm_wire_entry *entry, struct iovec *parts, uint32_t room, uint32_t *count,
+                  struct farm_error *err) {
+    struct peer *peer = context;
+    if (header->type == FARM_WIRE_HEARTBEAT || header->type == FARM_WIRE_LEAVE) return true;
+    struct hub_lane *lane = header->type == FARM_WIRE_STEPS ? lane_of(peer, entry) : NULL;
+    if (!lane)
+        return farm_fail(err, FARM_E_FORMAT, "an unexpected %s of ring %u, lane %u", farm_wire_type_name(header->type),
+                         entry->ring, entry->lane),
+               false;
+    const uint64_t n = entry->n, acted = farm_lane_acted(lane->lane);
+    const bool early = n - farm_lane_consumed(lane->lane) >= lane->lane->steps ||
+                       (!lane->lane->local && n != acted); // the answer before must be there
+    if (n != lane->placed || early || room < FARM_STEP_PARTS_MAX)
+        return farm_fail(err, FARM_E_FORMAT, "step %llu of ring %u, lane %u, where %llu was due and %llu are answered",
+                         (unsigned long long)n, entry->ring, entry->lane, (unsigned long long)lane->placed,
+                         (unsigned long long)acted),
+               false;
+    lane->placed++;
+    *count = farm_step_parts(lane->lane, n, parts);
+    return true;
+}
+
+static void take_steps(struct peer *peer, const struct farm_wire_header *header,
+                       const struct farm_wire_entry *entries) {
+    struct session *session = peer->session;
+    for (uint32_t i = 0; i < header->entries; i++) {
+        const struct farm_wire_entry *entry = &entries[i];
+        struct hub_ring *ring = &session->rings[entry->ring];
+        ring->lanes[entry->lane].arrived++;
+        if (entry->third > ring->wanted) ring->wanted = entry->third;
+        farm_store_relaxed(&ring->ring.up_control->heartbeat, entry->fourth);
+    }
+    for (uint32_t i = 0; i < header->entries; i++) {
+        struct hub_ring *ring = &session->rings[entries[i].ring];
+        want_generation(peer->hub, session, entries[i].ring);
+        publish(peer->hub, session, ring, &ring->lanes[entries[i].lane]);
+    }
+}
+
+// ---- a node comes ----
+
+static void refuse(struct peer *peer, enum farm_wire_reason reason, const char *text) {
+    uint8_t out[FARM_WIRE_TEXT_BYTES + 16];
+    farm_link_post(&peer->link, FARM_WIRE_REFUSE, out, farm_wire_put_reason(reason, text, out, sizeof out), true);
+}
+
+static bool same_id(const uint8_t *a, const uint8_t *b) {
+    return memcmp(a, b, FARM_WIRE_ID_BYTES) == 0;
+}
+
+static struct session *find(struct farm_hub *hub, const uint8_t *id) {
+    for (uint32_t s = 0; s < FARM_BRIDGE_NODES_MAX; s++)
+        if (hub->sessions[s].known && same_id(hub->sessions[s].id, id)) return &hub->sessions[s];
+    return NULL;
+}
+
+static bool greet(struct peer *peer, struct farm_error *err) {
+    static const uint8_t any[FARM_WIRE_ID_BYTES];
+    struct farm_hub *hub = peer->hub;
+    struct farm_wire_hello *hello = &peer->hello;
+    const enum farm_status status = farm_wire_get_hello(peer->link.message, peer->link.message_bytes, hello, err);
+    if (status == FARM_E_UNSUPPORTED) return refuse(peer, FARM_WIRE_REFUSE_FOR_GOOD, err->message), true;
+    if (status) return false;
+    const size_t bytes = peer->link.message_bytes - (size_t)(hello->counters - peer->link.message);
+    free(peer->counters);
+    peer->counters = malloc(bytes + 1);
+    if (!peer->counters) return farm_fail(err, FARM_E_LIMIT, "no memory for a node's counters"), false;
+    memcpy(peer->counters, hello->counters, bytes);
+    hello->counters = peer->counters;
+    peer->link.known = true;
+    if (!same_id(hello->run, any) && !same_id(hello->run, hub->config.offer->run)) {
+        refuse(peer, FARM_WIRE_REFUSE_SESSION, "the learner's run is another one than before");
+        return true;
+    }
+    peer->state = PEER_OFFERED;
+    farm_link_post(&peer->link, FARM_WIRE_OFFER, hub->scratch,
+                   farm_wire_put_offer(hub->config.offer, hub->scratch, FARM_WIRE_MESSAGE_BYTES_MAX), false);
+    return true;
+}
+
+// Whether both sides' counters can be those of one lane: what each side says, the other has not less of.
+static bool fits(const struct peer *peer, const struct hub_lane *lane, const struct farm_wire_counters *node) {
+    const uint64_t produced = lane->lane->produced_local, acted = farm_lane_acted(lane->lane);
+    if (!peer->hello.rings) return produced == 0;
+    if (produced > node->produced || node->produced - produced > UINT32_MAX) return false;
+    if (lane->lane->local) return node->acted <= produced;
+    return node->acted <= acted && node->produced - node->acted <= 1 && acted <= node->produced;
+}
+
+static bool compare(const struct peer *peer, struct session *session) {
+    const struct farm_wire_hello *hello = &peer->hello;
+    if (hello->rings && (hello->rings != session->ring_count || hello->lanes != session->lane_count)) return false;
+    for (uint32_t r = 0; r < session->ring_count; r++) {
+        for (uint32_t l = 0; session->rings[r].lanes && l < session->lane_count; l++) {
+            struct farm_wire_counters node = {0};
+            if (hello->rings) farm_wire_get_counters(peer->counters, (size_t)r * session->lane_count + l, &node);
+            if (!fits(peer, &session->rings[r].lanes[l], &node)) return false;
+        }
+    }
+    return true;
+}
+
+static void welcome(struct peer *peer, struct session *session) {
+    struct farm_hub *hub = peer->hub;
+    const size_t lanes = (size_t)session->ring_count * session->lane_count;
+    struct farm_wire_counters *counters = calloc(lanes, sizeof *counters);
+    uint32_t *actors = calloc(session->ring_count, sizeof *actors);
+    if (!counters || !actors) {
+        farm_link_close(&peer->link, "no memory for the counters of %zu lanes", lanes);
+    } else {
+        for (size_t i = 0; i < lanes; i++) {
+            const struct hub_ring *ring = &session->rings[i / session->lane_count];
+            actors[i / session->lane_count] = ring->actor;
+            if (!ring->lanes) continue;
+            const struct farm_lane *lane = ring->lanes[i % session->lane_count].lane;
+            counters[i] = (struct farm_wire_counters){lane->produced_local, farm_lane_acted(lane),
+                                                      ring->lanes[i % session->lane_count].credited,
+                                                      farm_load_acquire(&lane->down->generation)};
+        }
+        const size_t bytes =
+            farm_wire_put_welcome(session->ring_count, session->lane_count, hub->config.offer->spec.steps, actors,
+                                  counters, hub->scratch, FARM_WIRE_MESSAGE_BYTES_MAX);
+        farm_link_post(&peer->link, FARM_WIRE_WELCOME, hub->scratch, bytes, false);
+    }
+    free(counters);
+    free(actors);
+}
+
+// The connection is the session's from here on; nothing of an older one is in flight.
+static void attach(struct peer *peer, struct session *session) {
+    struct farm_bridge_node_stats *row = row_of(peer->hub, session);
+    if (!compare(peer, session)) {
+        refuse(peer, FARM_WIRE_REFUSE_SESSION, "the counters of node and learner are not of the same session");
+        return;
+    }
+    session->peer = peer;
+    session->listed = 0;
+    peer->hub->active[peer->hub->active_count++] = session;
+    peer->session = session;
+    peer->state = PEER_ATTACHED;
+    for (uint32_t r = 0; r < session->ring_count; r++) {
+        struct hub_ring *ring = &session->rings[r];
+        ring->wanted = ring->asked = 0;
+        for (uint32_t l = 0; ring->lanes && l < session->lane_count; l++) {
+            struct hub_lane *lane = &ring->lanes[l];
+            struct farm_wire_counters node = {0};
+            if (peer->hello.rings) farm_wire_get_counters(peer->counters, (size_t)r * session->lane_count + l, &node);
+            lane->placed = lane->arrived = lane->acked = lane->lane->produced_local;
+            lane->told = node.acted;
+            lane->credited = farm_lane_consumed(lane->lane);
+            lane->listed = false;
+            if (waits(lane)) list(session, lane);
+        }
+    }
+    welcome(peer, session);
+    farm_store_relaxed(&row->connections, farm_load_relaxed(&row->connections) + 1);
+    farm_store_release(&row->state, FARM_NODE_CONNECTED);
+}
+
+static void attach_when_free(struct peer *peer, struct session *session) {
+    if (!session->peer) {
+        attach(peer, session);
+        return;
+    }
+    if (session->next) farm_link_close(&session->next->link, "a newer connection of this node came");
+    session->next = peer;
+    peer->session = session;
+    farm_link_close(&session->peer->link, "a newer connection of this node came");
+}
+
+static bool join(struct peer *peer, struct farm_error *err) {
+    uint32_t rings;
+    if (farm_wire_get_join(peer->link.message, peer->link.message_bytes, &rings, err)) return false;
+    if (peer->hello.rings && peer->hello.rings != rings)
+        return farm_fail(err, FARM_E_FORMAT, "a node of %u rings asks for %u", peer->hello.rings, rings), false;
+    struct session *session = find(peer->hub, peer->hello.session);
+    peer->state = PEER_ASKED;
+    if (session && session->admitted) return attach_when_free(peer, session), true;
+    struct farm_control_message message = {.kind = FARM_CONTROL_ADMIT,
+                                           .count = rings,
+                                           .ring = peer->hello.rings, // it has rings: only an old session will do
+                                           .machine = peer->hello.machine};
+    memcpy(message.id, peer->hello.session, FARM_WIRE_ID_BYTES);
+    snprintf(message.text, sizeof message.text, "%s", peer->hello.name);
+    if (!tell(peer->hub, &message)) return farm_fail(err, FARM_E_BUSY, "the supervisor does not answer"), false;
+    return true;
+}
+
+// ---- frames ----
+
+static void take_heartbeat(struct peer *peer, const struct farm_wire_entry *entry) {
+    if (entry->n) {
+        const struct farm_wire_entry echo = {.third = entry->n};
+        farm_link_post_entry(&peer->link, FARM_WIRE_HEARTBEAT, &echo);
+    }
+    if (!entry->third || entry->third > peer->hub->now_ns || peer->state != PEER_ATTACHED) return;
+    struct farm_bridge_node_stats *row = row_of(peer->hub, peer->session);
+    const uint64_t before = farm_load_relaxed(&row->round_trip_ns), now = peer->hub->now_ns - entry->third;
+    farm_store_relaxed(&row->round_trip_ns, before ? before - before / 8 + now / 8 : now + 1);
+}
+
+static void leave(struct peer *peer, uint32_t ring) {
+    if (peer->state != PEER_ATTACHED) return;
+    const struct farm_control_message message = {
+        .kind = FARM_CONTROL_LEAVE, .session = peer->session->place, .ring = ring};
+    tell(peer->hub, &message);
+}
+
+static bool arrived(void *context, struct farm_link *link, const struct farm_wire_header *header,
+                    const struct farm_wire_entry *entries, struct farm_error *err) {
+    struct peer *peer = context;
+    if (link->ends) return true; // what it still says does not matter
+    switch (header->type) {
+    case FARM_WIRE_STEPS:
+        take_steps(peer, header, entries);
+        return true;
+    case FARM_WIRE_HEARTBEAT:
+        take_heartbeat(peer, entries);
+        return true;
+    case FARM_WIRE_HELLO:
+        if (peer->state == PEER_GREETING) return greet(peer, err);
+        break;
+    case FARM_WIRE_JOIN:
+        if (peer->state == PEER_OFFERED) return join(peer, err);
+        break;
+    case FARM_WIRE_LEAVE:
+        leave(peer, entries[0].ring);
+        return true;
+    case FARM_WIRE_BYE:
+        leave(peer, UINT32_MAX);
+        farm_link_close(link, NULL);
+        return true;
+    default:
+        break;
+    }
+    return farm_fail(err, FARM_E_FORMAT, "an unexpected %s", farm_wire_type_name(header->type)), false;
+}
+
+// ---- answers go ----
+
+// Adds what the node is to be told of the lanes that wait; lanes that do not wait any more leave the list.
+static bool gather(struct session *session, struct farm_link *link, enum farm_wire_type type) {
+    const bool answers = type == FARM_WIRE_ANSWERS;
+    uint32_t kept = 0;
+    bool any = false, room = true;
+    for (uint32_t i = 0; i < session->listed; i++) {
+        struct hub_lane *lane = session->list[i];
+        if (room && (answers ? has_answer(lane) : has_credit(lane))) {
+            const uint64_t consumed = farm_lane_consumed(lane->lane);
+            struct farm_wire_entry entry = {.ring = lane->ring, .lane = lane->number, .third = consumed};
+            entry.n = answers ? lane->told : lane->lane->produced_local;
+            if (answers) entry.fourth = *farm_lane_version(lane->lane, lane->told);
+            const struct iovec part = answers ? farm_answer_part(lane->lane, lane->told) : (struct iovec){0};
+            if (!any) farm_link_frame(link, type);
+            any = true;
+            room = farm_link_add(link, &entry, &part, answers);
+            if (room) {
+                lane->credited = consumed;
+                lane->told += answers;
+                lane->acked = lane->lane->produced_local;
+            }
+        }
+        lane->listed = waits(lane) || has_credit(lane);
+        if (lane->listed) session->list[kept++] = lane;
+    }
+    session->listed = kept;
+    if (any) farm_link_commit(link);
+    return any;
+}
+
+static bool answer(struct session *session) {
+    struct farm_link *link = &session->peer->link;
+    if (!session->listed || !farm_link_can_send(link)) return false;
+    const enum farm_wire_type first = session->credits_last ? FARM_WIRE_ANSWERS : FARM_WIRE_CREDITS,
+                              second = session->credits_last ? FARM_WIRE_CREDITS : FARM_WIRE_ANSWERS;
+    if (gather(session, link, first)) {
+        session->credits_last = first == FARM_WIRE_CREDITS;
+        return true;
+    }
+    if (!gather(session, link, second)) return false;
+    session->credits_last = second == FARM_WIRE_CREDITS;
+    return true;
+}
+
+// ---- what the supervisor says ----
+
+static void close_ring(struct hub_ring *ring) {
+    if (ring->ring.lanes) farm_ring_close(&ring->ring);
+    free(ring->lanes);
+    *ring = (struct hub_ring){0};
+}
+
+static void free_session(struct session *session) {
+    for (uint32_t r = 0; r < session->ring_count; r++) close_ring(&session->rings[r]);
+    free(session->rings);
+    free(session->list);
+    *session = (struct session){.place = session->place};
+}
+
+static bool room_to_touch(struct farm_hub *hub, uint32_t rings) {
+    const uint32_t room = hub->touched_room + rings;
+    struct hub_ring **larger = realloc(hub->touched, room * sizeof(struct hub_ring *));
+    if (!larger) return false;
+    hub->touched = larger;
+    hub->touched_room = room;
+    return true;
+}
+
+static void begin_session(struct farm_hub *hub, const struct farm_control_message *message) {
+    struct session *session = &hub->sessions[message->session];
+    if (session->known || !message->count || message->count > FARM_WIRE_RINGS_MAX) return;
+    session->lane_count = hub->config.offer->spec.lanes;
+    session->rings = calloc(message->count, sizeof *session->rings);
+    session->list = calloc((size_t)message->count * session->lane_count, sizeof *session->list);
+    if (!session->rings || !session->list || !room_to_touch(hub, message->count)) {
+        farm_log_error("no memory for the %u rings of node %s", message->count, message->text);
+        free_session(session);
+        return;
+    }
+    session->known = true;
+    session->ring_count = message->count;
+    memcpy(session->id, message->id, sizeof session->id);
+    snprintf(session->name, sizeof session->name, "%.*s", (int)sizeof session->name - 1, message->text);
+}
+
+static void take_ring(struct farm_hub *hub, const struct farm_control_message *message) {
+    struct session *session = &hub->sessions[message->session];
+    struct hub_ring *ring =
+        session->known && message->ring < session->ring_count ? &session->rings[message->ring] : NULL;
+    struct farm_error err = {0};
+    enum farm_status status = FARM_E_INVALID;
+    if (ring && !ring->lanes && message->shard < hub->config.bell_count)
+        status = farm_ring_open(message->fds[0], message->fds[1], FARM_RING_ACTOR, &ring->ring, &err);
+    if (status) {
+        farm_log_error("a ring of node %s cannot be used: %s", session->name, err.message);
+        close(message->fds[0]);
+        close(message->fds[1]);
+        return;
+    }
+    ring->lanes = calloc(session->lane_count, sizeof *ring->lanes);
+    if (!ring->lanes || ring->ring.spec.lanes != session->lane_count) {
+        farm_log_error("no memory for the lanes of node %s", session->name);
+        close_ring(ring);
+        return;
+    }
+    ring->actor = message->actor;
+    ring->shard = message->shard;
+    farm_ring_populate(&ring->ring);
+    for (uint32_t l = 0; l < session->lane_count; l++) {
+        ring->lanes[l] =
+            (struct hub_lane){.lane = &ring->ring.lanes[l], .ring = (uint16_t)message->ring, .number = (uint16_t)l};
+        farm_lane_actor_take_over(ring->lanes[l].lane); // the bridge before this one may have died between two stores
+    }
+    touch(hub, ring);
+}
+
+static struct peer *asks_for(struct farm_hub *hub, const uint8_t *id) {
+    for (uint32_t p = 0; p < PEERS_MAX; p++) {
+        struct peer *peer = hub->peers[p];
+        if (peer && peer->link.state == FARM_LINK_OPEN && peer->state == PEER_ASKED && !peer->session &&
+            same_id(peer->hello.session, id))
+            return peer;
+    }
+    return NULL;
+}
+
+static void admitted(struct farm_hub *hub, struct session *session) {
+    if (!session->known) return;
+    session->admitted = true;
+    for (struct peer *peer; (peer = asks_for(hub, session->id));) attach_when_free(peer, session);
+}
+
+// The place can be used again at once; what may still be written to lives on until the connection is closed.
+static void forget(struct farm_hub *hub, struct session *session) {
+    static const char why[] = "this node's places were given up";
+    struct peer *peer = session->peer;
+    struct session *dying = peer ? malloc(sizeof *dying) : NULL;
+    ring_bells(hub); // which names rings
+    if (session->next) farm_link_close(&session->next->link, why);
+    if (peer && !dying) {
+        farm_log_error("no memory to forget node %s", session->name);
+        return;
+    }
+    if (peer) {
+        *dying = *session;
+        dying->known = dying->admitted = false;
+        dying->dying = true;
+        dying->next = NULL;
+        peer->session = dying;
+        peer->state = PEER_GREETING; // nothing of its lanes is taken any more
+        for (uint32_t i = 0; i < hub->active_count; i++)
+            if (hub->active[i] == session) hub->active[i] = dying;
+        if (session->next) session->next->session = NULL;
+        *session = (struct session){.place = session->place};
+        refuse(peer, FARM_WIRE_REFUSE_SESSION, why);
+    } else {
+        free_session(session);
+    }
+}
+
+static void obey(struct farm_hub *hub, const struct farm_control_message *message) {
+    struct session *session = message->session < FARM_BRIDGE_NODES_MAX ? &hub->sessions[message->session] : NULL;
+    struct peer *peer;
+    switch (message->kind) {
+    case FARM_CONTROL_SESSION:
+        if (session) begin_session(hub, message);
+        break;
+    case FARM_CONTROL_RING:
+        if (session) take_ring(hub, message);
+        break;
+    case FARM_CONTROL_ADMITTED:
+        if (session) admitted(hub, session);
+        break;
+    case FARM_CONTROL_REFUSED:
+        while ((peer = asks_for(hub, message->id))) {
+            peer->state = PEER_GREETING;
+            refuse(peer, (enum farm_wire_reason)message->reason, message->text);
+        }
+        break;
+    case FARM_CONTROL_GENERATION_IS:
+        if (session && session->known && message->ring < session->ring_count && session->rings[message->ring].lanes)
+            for (uint32_t l = 0; l < session->lane_count; l++)
+                publish(hub, session, &session->rings[message->ring], &session->rings[message->ring].lanes[l]);
+        break;
+    case FARM_CONTROL_FORGET:
+        if (session && session->known) forget(hub, session);
+        break;
+    case FARM_CONTROL_END:
+        hub->ends = true;
+        break;
+    default:
+        break;
+    }
+}
+
+static bool hear_supervisor(struct farm_hub *hub) {
+    struct farm_control_message message;
+    bool any = false;
+    while (farm_control_receive(hub->config.control, &message)) {
+        obey(hub, &message);
+        any = true;
+    }
+    flush_control(hub);
+    return any;
+}
+
+// ---- connections ----
+
+static uint32_t strangers(const struct farm_hub *hub) {
+    uint32_t count = 0;
+    for (uint32_t p = 0; p < PEERS_MAX; p++)
+        count += hub->peers[p] && hub->peers[p]->link.state != FARM_LINK_VACANT && !hub->peers[p]->link.known;
+    return count;
+}
+
+static void accept_peer(struct farm_hub *hub, int fd) {
+    uint32_t p = 0;
+    while (p < PEERS_MAX && hub->peers[p] && hub->peers[p]->link.state != FARM_LINK_VACANT) p++;
+    if (p < PEERS_MAX && !hub->peers[p]) hub->peers[p] = calloc(1, sizeof *hub->peers[p]);
+    struct peer *peer = p < PEERS_MAX ? hub->peers[p] : NULL;
+    struct farm_error err;
+    if (!peer || hub->ends || hub->handshakes++ >= HANDSHAKES_PER_S || strangers(hub) >= STRANGERS_MAX) {
+        close(fd);
+        return;
+    }
+    free(peer->counters);
+    peer->counters = NULL;
+    peer->hub = hub;
+    peer->state = PEER_GREETING;
+    peer->session = NULL;
+    peer->heartbeat_ns = hub->now_ns;
+    peer->seen = (struct farm_link_figures){0};
+    const struct farm_link_owner owner = {.place = place, .arrived = arrived, .context = peer};
+    if (farm_link_make(&peer->link, hub->ops, hub->engine, p, true, hub->config.key, &owner, &err)) {
+        farm_log_warn("a node cannot be served: %s", err.message);
+        close(fd);
+        return;
+    }
+    hub->ops->open(hub->engine, p, fd);
+    farm_link_begin(&peer->link, hub->now_ns);
+}
+
+// Nothing of the connection is in flight any more.
+static void closed(struct farm_hub *hub, struct peer *peer) {
+    struct session *session = peer->session;
+    if (peer->link.why[0]) farm_log_info("node %s: %s", session ? session->name : "(unknown)", peer->link.why);
+    if (!session) return;
+    if (session->peer != peer) {
+        if (session->next == peer) session->next = NULL;
+        peer->session = NULL;
+        return;
+    }
+    if (!session->dying) show_figures(peer);
+    peer->session = NULL;
+    session->peer = NULL;
+    session->listed = 0;
+    for (uint32_t i = 0; i < hub->active_count; i++)
+        if (hub->active[i] == session) hub->active[i] = hub->active[--hub->active_count];
+    for (uint32_t r = 0; r < session->ring_count; r++)
+        if (session->rings[r].lanes) farm_store_relaxed(&session->rings[r].ring.up_control->asleep, 0);
+    if (session->dying) {
+        ring_bells(hub); // which names rings
+        free_session(session);
+        free(session);
+        return;
+    }
+    farm_store_release(&row_of(hub, session)->state, FARM_NODE_ABSENT);
+    struct peer *next = session->next;
+    session->next = NULL;
+    if (next) attach(next, session);
+}
+
+static void handle(struct farm_hub *hub, const struct farm_engine_event *event) {
+    uint64_t count;
+    if (event->kind == FARM_ENGINE_ACCEPTED) {
+        if (event->result >= 0) accept_peer(hub, (int)event->result);
+    } else if (event->kind == FARM_ENGINE_READABLE) {
+        if (event->number == WATCH_CONTROL) hear_supervisor(hub);
+        if (event->number == WATCH_WAKE) (void)!read(hub->config.wake, &count, sizeof count);
+    } else {
+        struct peer *peer = hub->peers[event->number];
+        farm_link_event(&peer->link, event, hub->now_ns);
+        if (event->kind == FARM_ENGINE_CLOSED) closed(hub, peer);
+    }
+}
+
+static void tick_peer(struct farm_hub *hub, struct peer *peer) {
+    farm_link_tick(&peer->link, hub->now_ns);
+    if (peer->state == PEER_ATTACHED) {
+        show_figures(peer);
+        for (uint32_t r = 0; r < peer->session->ring_count; r++)
+            if (peer->session->rings[r].lanes) want_generation(hub, peer->session, r);
+    }
+    if (peer->link.state != FARM_LINK_OPEN || hub->now_ns - peer->heartbeat_ns < HEARTBEAT_NS) return;
+    const struct farm_wire_entry ping = {.n = hub->now_ns};
+    peer->heartbeat_ns = hub->now_ns;
+    farm_link_post_entry(&peer->link, FARM_WIRE_HEARTBEAT, &ping);
+}
+
+static void tick(struct farm_hub *hub) {
+    struct timespec cpu;
+    if (hub->now_ns - hub->tick_ns < TICK_NS) return;
+    hub->tick_ns = hub->now_ns;
+    if (hub->now_ns - hub->second_ns >= 1000000000u) {
+        hub->second_ns = hub->now_ns;
+        hub->handshakes = 0;
+    }
+    flush_control(hub);
+    for (uint32_t p = 0; p < PEERS_MAX; p++)
+        if (hub->peers[p] && hub->peers[p]->link.state != FARM_LINK_VACANT) tick_peer(hub, hub->peers[p]);
+    if (!hub->config.stats) return;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &cpu);
+    farm_store_relaxed(&hub->config.stats->cpu_ns, (uint64_t)cpu.tv_sec * 1000000000u + (uint64_t)cpu.tv_nsec);
+    farm_store_relaxed(&hub->config.stats->system_calls, hub->ops->figures(hub->engine).system_calls);
+}
+
+// ---- the turn ----
+
+bool farm_hub_turn(struct farm_hub *hub, uint64_t now_ns) {
+    struct farm_engine_event events[EVENTS_MAX];
+    hub->now_ns = now_ns;
+    const uint32_t count = hub->ops->turn(hub->engine, events, EVENTS_MAX);
+    bool busy = count > 0;
+    for (uint32_t i = 0; i < count; i++) handle(hub, &events[i]);
+    ring_bells(hub);
+    for (uint32_t i = 0; i < hub->active_count; i++)
+        if (hub->active[i]->peer->state == PEER_ATTACHED) busy |= answer(hub->active[i]);
+    tick(hub);
+    return busy;
+}
+
+void farm_hub_announce(struct farm_hub *hub, bool asleep) {
+    for (uint32_t i = 0; i < hub->active_count; i++) {
+        const struct session *session = hub->active[i];
+        for (uint32_t r = 0; r < session->ring_count; r++)
+            if (session->rings[r].lanes) farm_store_relaxed(&session->rings[r].ring.up_control->asleep, asleep);
+    }
+}
+
+bool farm_hub_look(const struct farm_hub *hub) {
+    for (uint32_t i = 0; i < hub->active_count; i++) {
+        const struct session *session = hub->active[i];
+        if (session->peer->state != PEER_ATTACHED || !farm_link_can_send(&session->peer->link)) continue;
+        for (uint32_t k = 0; k < session->listed; k++)
+            if (has_answer(session->list[k]) || has_credit(session->list[k])) return true;
+    }
+    return false;
+}
+
+void farm_hub_wait(struct farm_hub *hub, uint64_t timeout_ns) {
+    hub->ops->wait(hub->engine, timeout_ns);
+}
+
+// ---- start and end ----
+
+enum farm_status farm_hub_make(const struct farm_hub_config *config, struct farm_hub **out, struct farm_error *err) {
+    struct farm_hub *hub = calloc(1, sizeof *hub);
+    if (!hub || !(hub->scratch = malloc(FARM_WIRE_MESSAGE_BYTES_MAX))) {
+        free(hub);
+        return farm_fail(err, FARM_E_LIMIT, "no memory for the bridge");
+    }
+    assert(config->bell_count <= BELLS_MAX);
+    hub->config = *config;
+    hub->ops = config->ops;
+    for (uint32_t s = 0; s < FARM_BRIDGE_NODES_MAX; s++) hub->sessions[s].place = s;
+    const enum farm_status status = config->ops
+                                        ? config->ops->create(PEERS_MAX, 2, config->ops_context, &hub->engine, err)
+                                        : farm_engine_make(config->engine, PEERS_MAX, 2, &hub->ops, &hub->engine, err);
+    if (status) {
+        free(hub->scratch);
+        free(hub);
+        return status;
+    }
+    for (uint32_t s = 0; config->stats && s < FARM_BRIDGE_NODES_MAX; s++) // the bridge before this one may have died
+        farm_store_relaxed(&config->stats->node[s].state, FARM_NODE_ABSENT);
+    if (config->stats) farm_store_relaxed(&config->stats->uring, strcmp(hub->ops->name, "uring") == 0);
+    hear_supervisor(hub);
+    hub->ops->watch(hub->engine, WATCH_CONTROL, config->control);
+    hub->ops->watch(hub->engine, WATCH_WAKE, config->wake);
+    if (config->listener >= 0) hub->ops->listen(hub->engine, config->listener);
+    *out = hub;
+    return FARM_OK;
+}
+
+static bool all_vacant(const struct farm_hub *hub) {
+    for (uint32_t p = 0; p < PEERS_MAX; p++)
+        if (hub->peers[p] && hub->peers[p]->link.state != FARM_LINK_VACANT) return false;
+    return true;
+}
+
+// Until nothing is in flight: the engine may still write into rings.
+static void close_all(struct farm_hub *hub, const char *why) {
+    for (uint32_t p = 0; p < PEERS_MAX; p++)
+        if (hub->peers[p]) farm_link_close(&hub->peers[p]->link, "%s", why);
+    for (uint64_t start_ns = farm_now_ns(); !all_vacant(hub) && farm_now_ns() - start_ns < 1000000000u;) {
+        struct farm_engine_event events[EVENTS_MAX];
+        const uint32_t count = hub->ops->turn(hub->engine, events, EVENTS_MAX);
+        for (uint32_t i = 0; i < count; i++)
+            if (events[i].kind == FARM_ENGINE_ACCEPTED && events[i].result >= 0)
+                close((int)events[i].result);
+            else if (events[i].kind != FARM_ENGINE_READABLE && events[i].kind != FARM_ENGINE_ACCEPTED)
+                handle(hub, &events[i]);
+        if (!count) hub->ops->wait(hub->engine, 1000000);
+    }
+}
+
+void farm_hub_free(struct farm_hub *hub) {
+    if (!hub) return;
+    close_all(hub, "");
+    hub->ops->destroy(hub->engine);
+    for (uint32_t s = 0; s < FARM_BRIDGE_NODES_MAX; s++) free_session(&hub->sessions[s]);
+    for (uint32_t p = 0; p < PEERS_MAX; p++) {
+        if (hub->peers[p]) free(hub->peers[p]->counters);
+        free(hub->peers[p]);
+    }
+    free(hub->touched);
+    free(hub->scratch);
+    free(hub);
+}
+
+// ---- the worker ----
+
+static volatile sig_atomic_t terminated;
+
+static void on_sigterm(int number) {
+    (void)number;
+    terminated = 1;
+}
+
+static void say_bye(struct farm_hub *hub) {
+    uint8_t out[64];
+    const size_t bytes = farm_wire_put_reason(FARM_WIRE_BYE_END, "the run has ended", out, sizeof out);
+    for (uint32_t p = 0; p < PEERS_MAX; p++)
+        if (hub->peers[p]) farm_link_post(&hub->peers[p]->link, FARM_WIRE_BYE, out, bytes, true);
+    hub->ends_ns = hub->now_ns;
+}
+
+int farm_hub_run(const struct farm_hub_config *config, struct farm_error *err) {
+    static const uint64_t BYE_NS = 1000000000;
+    struct farm_hub *hub;
+    uint64_t idle_ns = 0; // since when there was nothing to do; 0: there was
+    terminated = 0;
+    sigaction(SIGTERM, &(struct sigaction){.sa_handler = on_sigterm}, NULL);
+    sigaction(SIGINT, &(struct sigaction){.sa_handler = SIG_IGN}, NULL);
+    sigaction(SIGPIPE, &(struct sigaction){.sa_handler = SIG_IGN}, NULL);
+    if (farm_hub_make(config, &hub, err)) return 1;
+    for (;;) {
+        const uint64_t now_ns = farm_now_ns();
+        const bool busy = farm_hub_turn(hub, now_ns);
+        if ((hub->ends || terminated) && !hub->ends_ns) say_bye(hub);
+        if (hub->ends_ns && (all_vacant(hub) || now_ns - hub->ends_ns > BYE_NS)) break;
+        if (busy) {
+            idle_ns = 0;
+            continue;
+        }
+        if (!idle_ns) idle_ns = now_ns;
+        if (now_ns - idle_ns < config->spin_ns) {
+            farm_cpu_relax();
+            continue;
+        }
+        farm_hub_announce(hub, true);
+        farm_fence_full(); // `asleep` before the counters; partner: the fence in farm_learner_notify
+        if (!farm_hub_look(hub)) farm_hub_wait(hub, hub->ends_ns ? NAP_NS / 10 : NAP_NS);
+        farm_hub_announce(hub, false);
+    }
+    farm_hub_free(hub);
+    return 0;
+}

@@ -1,0 +1,464 @@
+// See link.h.
+#include "bridge/link.h"
+
+#include <assert.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const uint64_t SILENCE_NS = 10000000000u, STRANGER_NS = 5000000000u, LAST_WORDS_NS = 1000000000u;
+
+static void receive_more(struct farm_link *link);
+static void send_more(struct farm_link *link);
+
+// ---- life ----
+
+enum farm_status farm_link_make(struct farm_link *link, const struct farm_engine_ops *ops, struct farm_engine *engine,
+                                uint32_t socket, bool server, const struct farm_key *key,
+                                const struct farm_link_owner *owner, struct farm_error *err) {
+    *link = (struct farm_link){.state = FARM_LINK_CONNECTING,
+                               .socket = socket,
+                               .ops = ops,
+                               .engine = engine,
+                               .owner = *owner,
+                               .server = server};
+    const enum farm_status status = key ? farm_tls_make(server, key, &link->tls, err) : FARM_OK;
+    if (status) link->state = FARM_LINK_VACANT;
+    return status;
+}
+
+static void vacate(struct farm_link *link) {
+    farm_tls_free(link->tls);
+    free(link->message);
+    free(link->posted.at);
+    free(link->posted_out.at);
+    link->tls = NULL;
+    link->message = link->posted.at = link->posted_out.at = NULL;
+    link->state = FARM_LINK_VACANT;
+}
+
+void farm_link_close(struct farm_link *link, const char *format, ...) {
+    if (link->state == FARM_LINK_VACANT || link->state == FARM_LINK_CLOSING) return;
+    if (format) {
+        va_list args;
+        va_start(args, format);
+        vsnprintf(link->why, sizeof link->why, format, args);
+        va_end(args);
+    }
+    link->state = FARM_LINK_CLOSING;
+    link->ops->close(link->engine, link->socket);
+}
+
+void farm_link_tick(struct farm_link *link, uint64_t now_ns) {
+    if (link->state == FARM_LINK_VACANT || link->state == FARM_LINK_CLOSING) return;
+    if (link->ends && !link->close_at_ns) link->close_at_ns = now_ns + LAST_WORDS_NS;
+    if (link->close_at_ns && now_ns >= link->close_at_ns) farm_link_close(link, NULL);
+    if (now_ns - link->heard_ns > SILENCE_NS) farm_link_close(link, "nothing was heard for 10 s");
+    if (!link->known && now_ns - link->begun_ns > STRANGER_NS) farm_link_close(link, "no greeting within 5 s");
+}
+
+// ---- receiving: what a frame is made of ----
+
+static size_t head_wanted(const struct farm_link *link) {
+    return link->header_known ? farm_wire_head_bytes(link->header_in.entries) : FARM_WIRE_HEADER_BYTES;
+}
+
+static bool place_message(struct farm_link *link, struct farm_error *err) {
+    const uint32_t bytes = link->header_in.bytes - FARM_WIRE_ENTRY_BYTES;
+    if (bytes > link->message_room) {
+        uint8_t *larger = realloc(link->message, bytes);
+        if (!larger) return farm_fail(err, FARM_E_LIMIT, "no memory for a message of %u bytes", bytes), false;
+        link->message = larger;
+        link->message_room = bytes;
+    }
+    link->message_bytes = bytes;
+    link->parts_in[0] = (struct iovec){link->message, bytes};
+    link->parts_in_count = link->entry_parts[0] = bytes != 0;
+    return true;
+}
+
+// Asks where each payload goes; their sum must be what the header says.
+static bool place_payloads(struct farm_link *link, struct farm_error *err) {
+    const struct farm_wire_header *header = &link->header_in;
+    size_t bytes = 0;
+    link->parts_in_count = 0;
+    if (farm_wire_is_message(header->type)) {
+        if (!place_message(link, err)) return false;
+    } else {
+        for (uint32_t i = 0; i < header->entries; i++) {
+            struct iovec *parts = &link->parts_in[link->parts_in_count];
+            uint32_t count = 0;
+            if (!link->owner.place(link->owner.context, link, header, &link->entries_in[i], parts,
+                                   FARM_LINK_PARTS_MAX - link->parts_in_count, &count, err))
+                return false;
+            link->entry_parts[i] = (uint16_t)count;
+            link->parts_in_count += count;
+        }
+    }
+    for (uint32_t p = 0; p < link->parts_in_count; p++) bytes += link->parts_in[p].iov_len;
+    link->payload_left = header->bytes - (size_t)header->entries * FARM_WIRE_ENTRY_BYTES;
+    if (bytes != link->payload_left)
+        return farm_fail(err, FARM_E_FORMAT, "a %s frame with %zu bytes of payload, which should have %zu",
+                         farm_wire_type_name(header->type), link->payload_left, bytes),
+               false;
+    memcpy(link->rest_in, link->parts_in, link->parts_in_count * sizeof *link->rest_in);
+    link->rest_from = 0;
+    return true;
+}
+
+// With header and entries in `head`. False: wrong.
+static bool begin_payload(struct farm_link *link, struct farm_error *err) {
+    const uint8_t *head = link->head + link->head_from;
+    if (farm_wire_get_entries(head, &link->header_in, link->tls, link->entries_in, err)) return false;
+    if (link->header_in.frame != link->frame_in)
+        return farm_fail(err, FARM_E_FORMAT, "frame %llu where %llu was due", (unsigned long long)link->header_in.frame,
+                         (unsigned long long)link->frame_in),
+               false;
+    if (!place_payloads(link, err)) return false;
+    link->frame_in++;
+    link->head_from += (uint32_t)farm_wire_head_bytes(link->header_in.entries);
+    link->header_known = false;
+    link->reading_payload = true;
+    return true;
+}
+
+// `bytes` of the payload are at their place.
+static void payload_came(struct farm_link *link, size_t bytes) {
+    link->payload_left -= bytes;
+    while (bytes) {
+        struct iovec *part = &link->rest_in[link->rest_from];
+        const size_t step = bytes < part->iov_len ? bytes : part->iov_len;
+        part->iov_base = (char *)part->iov_base + step;
+        part->iov_len -= step;
+        bytes -= step;
+        if (!part->iov_len) link->rest_from++;
+    }
+}
+
+static bool vouched(const struct farm_link *link) {
+    const struct iovec *part = link->parts_in;
+    for (uint32_t i = 0; i < link->header_in.entries; i++) {
+        uint32_t crc = 0;
+        for (uint32_t p = 0; p < link->entry_parts[i]; p++, part++)
+            crc = farm_wire_crc(crc, part->iov_base, part->iov_len);
+        if (crc != link->entries_in[i].crc) return false;
+    }
+    return true;
+}
+
+static bool complete(struct farm_link *link, struct farm_error *err) {
+    link->reading_payload = false;
+    link->figures.frames_in++;
+    if (!link->tls && !vouched(link))
+        return farm_fail(err, FARM_E_FORMAT, "the checksum of a %s frame is wrong",
+                         farm_wire_type_name(link->header_in.type)),
+               false;
+    return link->owner.arrived(link->owner.context, link, &link->header_in, link->entries_in, err);
+}
+
+// Whether `head` holds what is wanted of a header; looks at the header as soon as it is there.
+static bool head_complete(struct farm_link *link, bool *wrong, struct farm_error *err) {
+    const uint32_t have = link->head_to - link->head_from;
+    if (have < FARM_WIRE_HEADER_BYTES) return false;
+    if (!link->header_known) {
+        *wrong = farm_wire_get_header(link->head + link->head_from, &link->header_in, err);
+        link->header_known = !*wrong;
+    }
+    return !*wrong && have >= head_wanted(link);
+}
+
+// ---- receiving in the clear: a header with read-ahead, then payloads straight to their places ----
+
+static void take_read_ahead(struct farm_link *link) {
+    while (link->payload_left && link->head_from < link->head_to) {
+        const struct iovec *part = &link->rest_in[link->rest_from];
+        const size_t have = link->head_to - link->head_from, step = have < part->iov_len ? have : part->iov_len;
+        memcpy(part->iov_base, link->head + link->head_from, step);
+        link->head_from += (uint32_t)step;
+        link->figures.copied_bytes += step;
+        payload_came(link, step);
+    }
+}
+
+static bool read_clear(struct farm_link *link, struct farm_error *err) {
+    bool wrong = false;
+    while (link->state == FARM_LINK_OPEN) {
+        if (!link->reading_payload) {
+            if (!head_complete(link, &wrong, err)) break;
+            if (!begin_payload(link, err)) return false;
+        }
+        take_read_ahead(link);
+        if (link->payload_left) break;
+        if (!complete(link, err)) return false;
+    }
+    return !wrong;
+}
+
+static void receive_clear(struct farm_link *link) {
+    if (link->reading_payload) {
+        link->ops->receive(link->engine, link->socket, link->rest_in + link->rest_from,
+                           link->parts_in_count - link->rest_from, link->payload_left);
+        return;
+    }
+    const uint32_t have = link->head_to - link->head_from;
+    memmove(link->head, link->head + link->head_from, have);
+    link->head_from = 0;
+    link->head_to = have;
+    link->one_in = (struct iovec){link->head + have, head_wanted(link) + FARM_LINK_READ_AHEAD - have};
+    link->ops->receive(link->engine, link->socket, &link->one_in, 1, head_wanted(link) - have);
+}
+
+// ---- receiving by TLS ----
+
+static bool read_head_sealed(struct farm_link *link, bool *more, struct farm_error *err) {
+    bool wrong = false;
+    link->head_to -= link->head_from;
+    link->head_from = 0; // nothing is read ahead: it is empty here
+    while (!head_complete(link, &wrong, err)) {
+        size_t got;
+        if (wrong || farm_tls_read(link->tls, link->head + link->head_to, head_wanted(link) - link->head_to, &got, err))
+            return false;
+        link->head_to += (uint32_t)got;
+        if (!got) return *more = true, true;
+    }
+    if (!begin_payload(link, err)) return false;
+    link->head_from = link->head_to = 0;
+    return true;
+}
+
+static bool read_sealed(struct farm_link *link, struct farm_error *err) {
+    bool done = link->state == FARM_LINK_OPEN, more = false;
+    if (!done) {
+        if (farm_tls_handshake(link->tls, &done, err)) return false;
+        if (done) link->state = FARM_LINK_OPEN;
+    }
+    while (link->state == FARM_LINK_OPEN && !more) {
+        if (!link->reading_payload && !read_head_sealed(link, &more, err)) return false;
+        while (link->reading_payload && link->payload_left && !more) {
+            const struct iovec *part = &link->rest_in[link->rest_from];
+            size_t got;
+            if (farm_tls_read(link->tls, part->iov_base, part->iov_len, &got, err)) return false;
+            payload_came(link, got);
+            more = !got;
+        }
+        if (link->reading_payload && !link->payload_left && !complete(link, err)) return false;
+    }
+    return true;
+}
+
+static void receive_more(struct farm_link *link) {
+    if (link->receiving || link->state == FARM_LINK_VACANT || link->state == FARM_LINK_CLOSING) return;
+    link->receiving = true;
+    if (!link->tls) {
+        receive_clear(link);
+        return;
+    }
+    link->one_in.iov_base = farm_tls_input(link->tls, &link->one_in.iov_len);
+    link->ops->receive(link->engine, link->socket, &link->one_in, 1, 1);
+}
+
+static void read_frames(struct farm_link *link) {
+    struct farm_error err = {0};
+    if (!(link->tls ? read_sealed(link, &err) : read_clear(link, &err))) {
+        send_more(link); // an alert may tell the peer why
+        farm_link_close(link, "%s", err.message);
+        return;
+    }
+    send_more(link);
+    receive_more(link);
+}
+
+static void received(struct farm_link *link, int64_t bytes) {
+    link->receiving = false;
+    if (bytes <= 0) {
+        farm_link_close(link, bytes ? "%s" : "%sthe peer has closed the connection",
+                        bytes ? strerror((int)-bytes) : "");
+        return;
+    }
+    link->figures.bytes_in += (uint64_t)bytes;
+    if (link->tls)
+        farm_tls_received(link->tls, (size_t)bytes);
+    else if (link->reading_payload)
+        payload_came(link, (size_t)bytes);
+    else
+        link->head_to += (uint32_t)bytes;
+    read_frames(link);
+}
+
+// ---- sending ----
+
+static void send_one(struct farm_link *link, const void *at, size_t bytes) {
+    link->one_out = (struct iovec){(void *)(uintptr_t)at, bytes};
+    link->sending = true;
+    link->ops->send(link->engine, link->socket, &link->one_out, 1);
+}
+
+static bool encrypt(struct farm_link *link, const struct iovec *parts, uint32_t count, size_t *taken) {
+    struct farm_error err;
+    if (!farm_tls_write(link->tls, parts, count, taken, &err)) return true;
+    farm_link_close(link, "%s", err.message);
+    return false;
+}
+
+// Puts what comes next into the stage of TLS.
+static void fill_stage(struct farm_link *link) {
+    if (link->state != FARM_LINK_OPEN) return;
+    if (link->frame_waits) {
+        if (encrypt(link, link->parts_out, link->parts_out_count, &link->taken_out) &&
+            link->taken_out == farm_wire_head_bytes(link->header_out.entries) + link->payload_out)
+            link->frame_waits = false; // encrypted as a whole: its memory is free
+    } else if (link->posted.bytes) {
+        const struct iovec part = {link->posted.at, link->posted.bytes};
+        size_t taken = 0;
+        if (!encrypt(link, &part, 1, &taken)) return;
+        memmove(link->posted.at, link->posted.at + taken, link->posted.bytes -= taken);
+    }
+}
+
+static void send_more(struct farm_link *link) {
+    if (link->sending || link->state == FARM_LINK_VACANT || link->state == FARM_LINK_CLOSING) return;
+    if (link->tls) {
+        size_t bytes;
+        const void *output = farm_tls_output(link->tls, &bytes);
+        if (!bytes) {
+            fill_stage(link);
+            if (link->state == FARM_LINK_CLOSING) return;
+            output = farm_tls_output(link->tls, &bytes);
+        }
+        if (bytes) send_one(link, output, bytes);
+    } else if (link->state != FARM_LINK_OPEN) {
+        return;
+    } else if (link->frame_waits) {
+        link->sending = true;
+        link->ops->send(link->engine, link->socket, link->parts_out, link->parts_out_count);
+    } else if (link->posted.bytes) {
+        const struct farm_link_buffer out = link->posted;
+        link->posted = link->posted_out;
+        link->posted.bytes = 0;
+        link->posted_out = out;
+        send_one(link, out.at, out.bytes);
+    }
+}
+
+static void sent(struct farm_link *link, int64_t bytes) {
+    link->sending = false;
+    if (bytes < 0) {
+        farm_link_close(link, "%s", strerror((int)-bytes));
+        return;
+    }
+    link->figures.bytes_out += (uint64_t)bytes;
+    if (link->tls)
+        farm_tls_sent(link->tls);
+    else if (link->frame_waits && !link->posted_out.bytes)
+        link->frame_waits = false;
+    link->posted_out.bytes = 0;
+    send_more(link);
+}
+
+void farm_link_frame(struct farm_link *link, enum farm_wire_type type) {
+    assert(farm_link_can_send(link));
+    link->header_out = (struct farm_wire_header){.type = type};
+    link->parts_out_count = 1; // the head
+    link->payload_out = link->taken_out = 0;
+}
+
+bool farm_link_add(struct farm_link *link, const struct farm_wire_entry *entry, const struct iovec *parts,
+                   uint32_t count) {
+    struct farm_wire_header *header = &link->header_out;
+    size_t bytes = 0;
+    for (uint32_t p = 0; p < count; p++) bytes += parts[p].iov_len;
+    const size_t all = farm_wire_head_bytes((uint16_t)(header->entries + 1)) + link->payload_out + bytes;
+    if (header->entries && (header->entries == FARM_WIRE_ENTRIES_MAX || all > FARM_WIRE_FRAME_BYTES ||
+                            link->parts_out_count + count > FARM_LINK_PARTS_MAX))
+        return false;
+    struct farm_wire_entry *own = &link->entries_out[header->entries++];
+    *own = *entry;
+    own->crc = 0;
+    for (uint32_t p = 0; p < count; p++) {
+        link->parts_out[link->parts_out_count++] = parts[p];
+        if (!link->tls) own->crc = farm_wire_crc(own->crc, parts[p].iov_base, parts[p].iov_len);
+    }
+    link->payload_out += bytes;
+    return true;
+}
+
+void farm_link_commit(struct farm_link *link) {
+    struct farm_wire_header *header = &link->header_out;
+    const size_t head = farm_wire_head_bytes(header->entries);
+    header->frame = link->frame_out++;
+    header->bytes = (uint32_t)(head - FARM_WIRE_HEADER_BYTES + link->payload_out);
+    farm_wire_put(header, link->entries_out, link->tls, link->head_out);
+    link->parts_out[0] = (struct iovec){link->head_out, head};
+    link->frame_waits = true;
+    link->figures.frames_out++;
+    send_more(link);
+}
+
+static void post(struct farm_link *link, enum farm_wire_type type, const struct farm_wire_entry *entry,
+                 const void *payload, size_t bytes) {
+    struct farm_link_buffer *posted = &link->posted;
+    const size_t head = farm_wire_head_bytes(1), all = posted->bytes + head + bytes;
+    if (link->state != FARM_LINK_OPEN || link->ends) return;
+    if (all > posted->room) {
+        const size_t room = all > 4096 ? 2 * all : 4096;
+        uint8_t *larger = realloc(posted->at, room);
+        if (!larger) {
+            farm_link_close(link, "no memory for a message of %zu bytes", bytes);
+            return;
+        }
+        posted->at = larger;
+        posted->room = room;
+    }
+    const struct farm_wire_header header = {
+        .bytes = (uint32_t)(FARM_WIRE_ENTRY_BYTES + bytes), .type = type, .entries = 1, .frame = link->frame_out++};
+    struct farm_wire_entry own = *entry;
+    own.crc = link->tls ? 0 : farm_wire_crc(0, payload, bytes);
+    farm_wire_put(&header, &own, link->tls, posted->at + posted->bytes);
+    if (bytes) memcpy(posted->at + posted->bytes + head, payload, bytes);
+    posted->bytes = all;
+    link->figures.frames_out++;
+    send_more(link);
+}
+
+void farm_link_post(struct farm_link *link, enum farm_wire_type type, const void *payload, size_t bytes, bool last) {
+    post(link, type, &(struct farm_wire_entry){0}, payload, bytes);
+    link->ends |= last;
+}
+
+void farm_link_post_entry(struct farm_link *link, enum farm_wire_type type, const struct farm_wire_entry *entry) {
+    post(link, type, entry, NULL, 0);
+}
+
+// ---- events ----
+
+static void connected(struct farm_link *link, int64_t result) {
+    if (result < 0) {
+        farm_link_close(link, "%s", strerror((int)-result));
+        return;
+    }
+    if (!link->tls) link->state = FARM_LINK_OPEN;
+    if (link->tls)
+        read_frames(link); // the handshake's first message
+    else
+        receive_more(link);
+}
+
+void farm_link_begin(struct farm_link *link, uint64_t now_ns) {
+    link->begun_ns = link->heard_ns = now_ns;
+    if (link->server) connected(link, 0);
+}
+
+void farm_link_event(struct farm_link *link, const struct farm_engine_event *event, uint64_t now_ns) {
+    if (event->kind == FARM_ENGINE_CLOSED) vacate(link);
+    if (link->state == FARM_LINK_VACANT || link->state == FARM_LINK_CLOSING) return;
+    if (event->kind == FARM_ENGINE_CONNECTED) {
+        link->begun_ns = link->heard_ns = now_ns;
+        connected(link, event->result);
+    } else if (event->kind == FARM_ENGINE_RECEIVED) {
+        link->heard_ns = now_ns;
+        received(link, event->result);
+    } else if (event->kind == FARM_ENGINE_SENT) {
+        sent(link, event->result);
+    }
+}

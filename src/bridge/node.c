@@ -1,0 +1,654 @@
+// See node.h. A step is sent when it is published and the learner has room for it, and is sent again after a cut if the
+// learner's counter says that it did not come; its slot is given back to the actor when its answer is there (LOCAL:
+// when the learner has acknowledged it).
+#include "bridge/node.h"
+
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/log.h"
+#include "base/time.h"
+#include "bridge/address.h"
+#include "bridge/link.h"
+#include "bridge/step.h"
+#include "ring/wait.h"
+
+enum { SOCKET = 0, WATCH_BELL = 0, EVENTS_MAX = 64 };
+static const uint64_t TICK_NS = 100000000, HEARTBEAT_NS = 1000000000, NAP_NS = 100000000;
+static const uint64_t RETRY_NS = 50000000, RETRY_SOON_NS = 10000000000u, RETRY_MAX_NS = 1000000000;
+
+struct node_lane {
+    struct farm_lane *lane;
+    uint64_t placed;   // CENTRAL: answers whose frame has begun
+    uint64_t answered; // CENTRAL: answered; LOCAL: acknowledged
+    uint64_t sent;     // steps sent on this connection, or there before it
+    uint64_t consumed; // the learner's, as far as is known
+    uint16_t ring, number;
+    bool listed;
+};
+
+struct farm_node {
+    struct farm_node_config config;
+    const struct farm_engine_ops *ops;
+    struct farm_engine *engine;
+    struct farm_link link;
+    struct farm_address address;
+    enum farm_node_state state;
+    bool welcomed; // on this connection
+    char why[FARM_WIRE_TEXT_BYTES];
+
+    struct farm_ring *rings; // [ring_count]
+    struct farm_ring **ring_list;
+    uint32_t ring_count, lane_count; // lanes of a ring
+    struct farm_doorbells bells;
+    uint32_t *rung;
+    struct node_lane *lanes; // ring after ring
+    struct node_lane **list; // lanes that have steps to send
+    uint32_t head, listed;   // a queue, so that none is passed over
+    bool *touched;           // [ring_count] answered in this frame
+    uint32_t learner_steps;
+
+    struct farm_wire_offer *offer;
+    bool offered;
+    uint32_t wanted; // places to be asked for
+    uint32_t *actors;
+
+    uint64_t now_ns, tick_ns, heartbeat_ns;
+    uint64_t retry_ns, cut_ns, retry_wait_ns; // when to try again; since when there is no connection; 0: at once
+    uint64_t random;
+    uint32_t tries;
+    struct farm_link_figures seen;
+    uint64_t env_steps, lane_steps;
+    uint8_t *scratch;
+};
+
+// ---- figures ----
+
+static void show_figures(struct farm_node *node) {
+    struct farm_bridge_stats *stats = node->config.stats;
+    struct timespec cpu;
+    if (!stats) return;
+    struct farm_bridge_node_stats *row = &stats->node[0];
+    const struct farm_link_figures *now = &node->link.figures, *seen = &node->seen;
+    farm_store_relaxed(&row->bytes_in, farm_load_relaxed(&row->bytes_in) + now->bytes_in - seen->bytes_in);
+    farm_store_relaxed(&row->bytes_out, farm_load_relaxed(&row->bytes_out) + now->bytes_out - seen->bytes_out);
+    farm_store_relaxed(&row->copied_bytes,
+                       farm_load_relaxed(&row->copied_bytes) + now->copied_bytes - seen->copied_bytes);
+    farm_store_relaxed(&row->lane_steps, farm_load_relaxed(&row->lane_steps) + node->lane_steps);
+    farm_store_relaxed(&row->steps, farm_load_relaxed(&row->steps) + node->env_steps);
+    farm_store_relaxed(&row->heard_ns, node->link.heard_ns);
+    node->lane_steps = node->env_steps = 0;
+    node->seen = *now;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &cpu);
+    farm_store_relaxed(&stats->cpu_ns, (uint64_t)cpu.tv_sec * 1000000000u + (uint64_t)cpu.tv_nsec);
+    farm_store_relaxed(&stats->system_calls, node->ops->figures(node->engine).system_calls);
+}
+
+// ---- lanes ----
+
+static struct node_lane *lane_at(const struct farm_node *node, uint32_t ring, uint32_t lane) {
+    return &node->lanes[(size_t)ring * node->lane_count + lane];
+}
+
+// Whether the lane's next step is published and the learner has room for it. Pair P.
+static bool can_send(const struct farm_node *node, const struct node_lane *lane) {
+    const uint64_t produced = farm_lane_produced(lane->lane);
+    if (produced == lane->sent || lane->sent - lane->consumed >= node->learner_steps) return false;
+    // An actor that has written over its counter is the supervisor's to end; it sends nothing more.
+    return produced - lane->answered <= farm_lane_ahead_max(lane->lane);
+}
+
+static void list(struct farm_node *node, struct node_lane *lane) {
+    if (lane->listed || !node->welcomed || !can_send(node, lane)) return;
+    const uint32_t room = node->ring_count * node->lane_count;
+    lane->listed = true;
+    node->list[(node->head + node->listed++) % room] = lane;
+}
+
+static void list_all(struct farm_node *node) {
+    for (uint32_t i = 0; i < node->ring_count * node->lane_count; i++) list(node, &node->lanes[i]);
+}
+
+static bool look_at_bells(struct farm_node *node) {
+    const uint32_t count = farm_doorbells_poll(&node->bells, node->rung);
+    for (uint32_t i = 0; i < count; i++)
+        for (uint32_t l = 0; l < node->lane_count; l++) list(node, lane_at(node, node->rung[i], l));
+    return count > 0;
+}
+
+// ---- steps go ----
+
+static bool send_steps(struct farm_node *node) {
+    struct farm_link *link = &node->link;
+    const uint32_t room = node->ring_count * node->lane_count;
+    if (!node->listed || !farm_link_can_send(link)) return false;
+    farm_link_frame(link, FARM_WIRE_STEPS);
+    while (node->listed) {
+        struct node_lane *lane = node->list[node->head];
+        const struct farm_ring *ring = &node->rings[lane->ring];
+        struct iovec parts[FARM_STEP_PARTS_MAX];
+        const struct farm_wire_entry entry = {.ring = lane->ring,
+                                              .lane = lane->number,
+                                              .n = lane->sent,
+                                              .third = farm_load_acquire(&lane->lane->down->generation),
+                                              .fourth = farm_load_relaxed(&ring->up_control->heartbeat)};
+        const uint32_t count = farm_step_parts(lane->lane, lane->sent, parts);
+        if (!farm_link_add(link, &entry, parts, count)) break;
+        lane->sent++;
+        if (can_send(node, lane)) continue; // LOCAL: more of it
+        lane->listed = false;
+        node->head = (node->head + 1) % room;
+        node->listed--;
+    }
+    farm_link_commit(link);
+    return true;
+}
+
+// ---- answers come ----
+
+static bool wrong_entry(const struct farm_wire_header *header, const struct farm_wire_entry *entry,
+                        struct farm_error *err) {
+    farm_fail(err, FARM_E_FORMAT, "an unexpected %s of ring %u, lane %u, step %llu", farm_wire_type_name(header->type),
+              entry->ring, entry->lane, (unsigned long long)entry->n);
+    return false;
+}
+
+static bool place(void *context, struct farm_link *link, const struct farm_wire_header *header,
+                  const struct farm_wire_entry *entry, struct iovec *parts, uint32_t room, uint32_t *count,
+                  struct farm_error *err) {
+    struct farm_node *node = context;
+    if (header->type == FARM_WIRE_HEARTBEAT) return true;
+    const bool answers = header->type == FARM_WIRE_ANSWERS;
+    if (!node->welcomed || (!answers && header->type != FARM_WIRE_CREDITS) || entry->ring >= node->ring_count ||
+        entry->lane >= node->lane_count)
+        return wrong_entry(header, entry, err);
+    struct node_lane *lane = lane_at(node, entry->ring, entry->lane);
+    if (entry->third < lane->consumed || entry->third > lane->sent) return wrong_entry(header, entry, err);
+    if (!answers) return entry->n >= lane->answered && entry->n <= lane->sent ? true : wrong_entry(header, entry, err);
+    if (lane->lane->local || entry->n != lane->placed || entry->n >= lane->sent || !room)
+        return wrong_entry(header, entry, err);
+    lane->placed++;
+    parts[0] = farm_answer_part(lane->lane, entry->n);
+    *count = 1;
+    return true;
+}
+
+// The actor may overwrite what the learner has for certain.
+static void give_back(struct node_lane *lane, uint64_t steps) {
+    if (steps == lane->answered) return;
+    lane->answered = steps;
+    farm_lane_answer(lane->lane, steps - 1);
+    farm_lane_release(lane->lane, steps);
+}
+
+static void take_answers(struct farm_node *node, const struct farm_wire_header *header,
+                         const struct farm_wire_entry *entries) {
+    for (uint32_t i = 0; i < header->entries; i++) {
+        const struct farm_wire_entry *entry = &entries[i];
+        struct node_lane *lane = lane_at(node, entry->ring, entry->lane);
+        lane->consumed = entry->third;
+        if (header->type == FARM_WIRE_ANSWERS) {
+            *farm_lane_version(lane->lane, entry->n) = entry->fourth;
+            give_back(lane, entry->n + 1);
+            node->lane_steps++;
+            node->env_steps += lane->lane->width;
+        } else if (lane->lane->local) {
+            node->lane_steps += entry->n - lane->answered;
+            node->env_steps += (entry->n - lane->answered) * lane->lane->width;
+            give_back(lane, entry->n);
+        }
+        node->touched[entry->ring] = true;
+        list(node, lane);
+    }
+    for (uint32_t i = 0; i < header->entries; i++) {
+        if (!node->touched[entries[i].ring]) continue;
+        node->touched[entries[i].ring] = false;
+        farm_learner_notify(&node->rings[entries[i].ring]);
+    }
+}
+
+// ---- joining ----
+
+static void say_hello(struct farm_node *node) {
+    const size_t lanes = (size_t)node->ring_count * node->lane_count;
+    struct farm_wire_counters *counters = calloc(lanes + 1, sizeof *counters);
+    struct farm_wire_hello hello = {.version = FARM_WIRE_VERSION,
+                                    .segment_version = FARM_SEGMENT_VERSION,
+                                    .machine = node->config.machine,
+                                    .rings = node->ring_count,
+                                    .lanes = node->ring_count ? node->lane_count : 0};
+    memcpy(hello.session, node->config.session, FARM_WIRE_ID_BYTES);
+    memcpy(hello.run, node->config.run, FARM_WIRE_ID_BYTES);
+    snprintf(hello.name, sizeof hello.name, "%s", node->config.name ? node->config.name : "");
+    for (size_t i = 0; counters && i < lanes; i++) {
+        const struct farm_lane *lane = node->lanes[i].lane;
+        counters[i] = (struct farm_wire_counters){farm_lane_produced(lane), farm_lane_acted(lane),
+                                                  farm_lane_consumed(lane), farm_load_acquire(&lane->down->generation)};
+    }
+    const size_t bytes =
+        counters ? farm_wire_put_hello(&hello, counters, node->scratch, FARM_WIRE_MESSAGE_BYTES_MAX) : 0;
+    free(counters);
+    if (bytes)
+        farm_link_post(&node->link, FARM_WIRE_HELLO, node->scratch, bytes, false);
+    else
+        farm_link_close(&node->link, "%zu lanes are too many for one node", lanes);
+}
+
+static void ask_for_places(struct farm_node *node) {
+    uint8_t out[8];
+    node->state = FARM_NODE_JOINING;
+    farm_link_post(&node->link, FARM_WIRE_JOIN, out, farm_wire_put_join(node->wanted, out, sizeof out), false);
+}
+
+static bool take_offer(struct farm_node *node, struct farm_error *err) {
+    static const uint8_t any[FARM_WIRE_ID_BYTES];
+    struct farm_wire_offer *offer = node->offer;
+    if (farm_wire_get_offer(node->link.message, node->link.message_bytes, offer, err)) return false;
+    if (memcmp(node->config.run, any, sizeof any) == 0)
+        memcpy(node->config.run, offer->run, sizeof offer->run); // from now on it must be this one
+    node->offered = true;
+    node->link.known = true;
+    if (node->wanted)
+        ask_for_places(node);
+    else
+        node->state = FARM_NODE_OFFERED;
+    return true;
+}
+
+static bool take_counters(struct farm_node *node, const struct farm_wire_welcome *welcome) {
+    for (uint32_t r = 0; r < node->ring_count; r++) {
+        for (uint32_t l = 0; l < node->lane_count; l++) {
+            struct node_lane *lane = lane_at(node, r, l);
+            struct farm_wire_counters learner;
+            farm_wire_welcome_counters(welcome, r, l, &learner);
+            const uint64_t produced = farm_lane_produced(lane->lane), answered = farm_lane_acted(lane->lane);
+            if (learner.produced > produced || learner.produced < answered || learner.consumed > learner.produced)
+                return false;
+            lane->placed = lane->answered = answered;
+            lane->sent = learner.produced;
+            lane->consumed = learner.consumed;
+            lane->listed = false;
+        }
+    }
+    return true;
+}
+
+static bool take_welcome(struct farm_node *node, struct farm_error *err) {
+    struct farm_wire_welcome welcome;
+    if (farm_wire_get_welcome(node->link.message, node->link.message_bytes, &welcome, err)) return false;
+    const bool rings = node->ring_count > 0;
+    if (welcome.rings != node->wanted ||
+        (rings && (welcome.lanes != node->lane_count || !take_counters(node, &welcome))))
+        return farm_fail(err, FARM_E_FORMAT, "the learner's counters are not of this session"), false;
+    if (!node->actors) node->actors = calloc(welcome.rings, sizeof *node->actors);
+    if (!node->actors) return farm_fail(err, FARM_E_LIMIT, "no memory for %u actors", welcome.rings), false;
+    for (uint32_t r = 0; r < welcome.rings; r++) node->actors[r] = farm_wire_welcome_actor(&welcome, r);
+    node->learner_steps = welcome.steps;
+    node->head = node->listed = 0;
+    node->welcomed = true;
+    node->state = FARM_NODE_JOINED;
+    node->cut_ns = node->retry_wait_ns = 0;
+    node->why[0] = 0;
+    if (node->config.stats) {
+        struct farm_bridge_node_stats *row = &node->config.stats->node[0];
+        farm_store_relaxed(&row->connections, farm_load_relaxed(&row->connections) + 1);
+        farm_store_release(&row->state, FARM_NODE_CONNECTED);
+    }
+    list_all(node);
+    return true;
+}
+
+static bool take_reason(struct farm_node *node, bool bye, struct farm_error *err) {
+    enum farm_wire_reason reason;
+    char text[FARM_WIRE_TEXT_BYTES];
+    if (farm_wire_get_reason(node->link.message, node->link.message_bytes, &reason, text, err)) return false;
+    node->welcomed = false;
+    if (bye)
+        node->state = FARM_NODE_ENDED;
+    else if (reason == FARM_WIRE_REFUSE_FOR_GOOD)
+        node->state = FARM_NODE_REFUSED;
+    else if (reason == FARM_WIRE_REFUSE_SESSION)
+        node->state = FARM_NODE_STRANGE;
+    else if (reason == FARM_WIRE_REFUSE_AGAIN)
+        node->retry_wait_ns = 1;
+    farm_link_close(&node->link, "%s", text);
+    return true;
+}
+
+// ---- frames ----
+
+static void take_heartbeat(struct farm_node *node, const struct farm_wire_entry *entry) {
+    if (entry->n) {
+        const struct farm_wire_entry echo = {.third = entry->n};
+        farm_link_post_entry(&node->link, FARM_WIRE_HEARTBEAT, &echo);
+    }
+    if (!entry->third || entry->third > node->now_ns || !node->config.stats) return;
+    uint64_t *row = &node->config.stats->node[0].round_trip_ns;
+    const uint64_t before = farm_load_relaxed(row), now = node->now_ns - entry->third;
+    farm_store_relaxed(row, before ? before - before / 8 + now / 8 : now + 1);
+}
+
+static bool arrived(void *context, struct farm_link *link, const struct farm_wire_header *header,
+                    const struct farm_wire_entry *entries, struct farm_error *err) {
+    struct farm_node *node = context;
+    switch (header->type) {
+    case FARM_WIRE_ANSWERS:
+    case FARM_WIRE_CREDITS:
+        take_answers(node, header, entries);
+        return true;
+    case FARM_WIRE_HEARTBEAT:
+        take_heartbeat(node, entries);
+        return true;
+    case FARM_WIRE_OFFER:
+        if (!node->offered) return take_offer(node, err);
+        break;
+    case FARM_WIRE_WELCOME:
+        if (node->state == FARM_NODE_JOINING) return take_welcome(node, err);
+        break;
+    case FARM_WIRE_REFUSE:
+        return take_reason(node, false, err);
+    case FARM_WIRE_BYE:
+        return take_reason(node, true, err);
+    default:
+        break;
+    }
+    return farm_fail(err, FARM_E_FORMAT, "an unexpected %s", farm_wire_type_name(header->type)), false;
+}
+
+// ---- connecting ----
+
+static bool over(const struct farm_node *node) {
+    return node->state == FARM_NODE_ENDED || node->state == FARM_NODE_REFUSED || node->state == FARM_NODE_STRANGE;
+}
+
+// SplitMix64: for jitter only.
+static uint64_t next_random(struct farm_node *node) {
+    uint64_t z = node->random += 0x9e3779b97f4a7c15u;
+    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ z >> 27) * 0x94d049bb133111ebu;
+    return z ^ z >> 31;
+}
+
+// The next of the addresses that the name stands for, looked up anew each time: the learner may have moved.
+static enum farm_status find_address(struct farm_node *node, struct farm_error *err) {
+    struct farm_address all[FARM_ADDRESSES_MAX];
+    uint32_t count;
+    const enum farm_status status = farm_address_find(node->config.address, all, &count, err);
+    if (!status) node->address = all[node->tries++ % count];
+    return status;
+}
+
+static enum farm_status make_socket(const struct farm_address *address, int *fd, struct farm_error *err) {
+    *fd = socket(address->socket.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (*fd < 0) return farm_fail_errno(err, FARM_E_LIMIT, "no socket");
+    setsockopt(*fd, IPPROTO_TCP, TCP_NODELAY, &(int){1}, sizeof(int));
+    return FARM_OK;
+}
+
+static void plan_retry(struct farm_node *node) {
+    const uint64_t away_ns = node->now_ns - node->cut_ns;
+    uint64_t wait_ns = node->retry_wait_ns;
+    if (wait_ns != 1) { // 1: at once, for another of the learner's bridges has the session
+        wait_ns = away_ns < RETRY_SOON_NS ? RETRY_NS : 2 * wait_ns < RETRY_MAX_NS ? 2 * wait_ns : RETRY_MAX_NS;
+        node->retry_wait_ns = wait_ns < RETRY_NS ? RETRY_NS : wait_ns;
+        wait_ns = node->retry_wait_ns * 3 / 4 + next_random(node) % (node->retry_wait_ns / 2);
+    }
+    node->retry_ns = node->now_ns + wait_ns;
+}
+
+static void try_to_connect(struct farm_node *node) {
+    struct farm_error err = {0};
+    const struct farm_link_owner owner = {.place = place, .arrived = arrived, .context = node};
+    int fd = -1;
+    enum farm_status status = FARM_OK;
+    if (!node->config.ops_context) status = find_address(node, &err);
+    if (!status && !node->config.ops_context) status = make_socket(&node->address, &fd, &err);
+    if (!status)
+        status = farm_link_make(&node->link, node->ops, node->engine, SOCKET, false, node->config.key, &owner, &err);
+    if (status) {
+        if (fd >= 0) close(fd);
+        snprintf(node->why, sizeof node->why, "%.*s", (int)sizeof node->why - 1, err.message);
+        plan_retry(node);
+        return;
+    }
+    node->seen = (struct farm_link_figures){0};
+    node->offered = node->welcomed = false;
+    node->retry_ns = UINT64_MAX;
+    node->heartbeat_ns = node->now_ns;
+    node->ops->open(node->engine, SOCKET, fd);
+    node->ops->connect(node->engine, SOCKET, (const struct sockaddr *)&node->address.socket, node->address.bytes);
+    farm_link_begin(&node->link, node->now_ns);
+}
+
+// Nothing of the connection is in flight any more.
+static void closed(struct farm_node *node) {
+    show_figures(node);
+    if (node->welcomed && !over(node)) farm_log_warn("connection to the learner: %s; trying again", node->link.why);
+    node->welcomed = node->offered = false;
+    node->listed = 0;
+    if (node->config.stats) farm_store_release(&node->config.stats->node[0].state, FARM_NODE_ABSENT);
+    if (node->link.why[0]) snprintf(node->why, sizeof node->why, "%s", node->link.why);
+    if (over(node)) return;
+    if (node->state != FARM_NODE_JOINED) node->state = FARM_NODE_TRYING;
+    if (!node->cut_ns) node->cut_ns = node->now_ns;
+    plan_retry(node);
+}
+
+static void handle(struct farm_node *node, const struct farm_engine_event *event) {
+    uint64_t count;
+    if (event->kind == FARM_ENGINE_READABLE) {
+        (void)!read(node->config.bell, &count, sizeof count);
+        return;
+    }
+    const bool opens = node->link.state == FARM_LINK_CONNECTING;
+    farm_link_event(&node->link, event, node->now_ns);
+    if (event->kind == FARM_ENGINE_CLOSED) closed(node);
+    if (opens && node->link.state == FARM_LINK_OPEN) say_hello(node);
+}
+
+static void tick(struct farm_node *node) {
+    if (node->now_ns - node->tick_ns < TICK_NS) return;
+    node->tick_ns = node->now_ns;
+    farm_link_tick(&node->link, node->now_ns);
+    if (node->link.state != FARM_LINK_OPEN) return;
+    show_figures(node);
+    if (node->now_ns - node->heartbeat_ns < HEARTBEAT_NS) return;
+    const struct farm_wire_entry ping = {.n = node->now_ns};
+    node->heartbeat_ns = node->now_ns;
+    farm_link_post_entry(&node->link, FARM_WIRE_HEARTBEAT, &ping);
+}
+
+// ---- the turn ----
+
+bool farm_node_turn(struct farm_node *node, uint64_t now_ns) {
+    struct farm_engine_event events[EVENTS_MAX];
+    node->now_ns = now_ns;
+    if (node->link.state == FARM_LINK_VACANT && !over(node) && now_ns >= node->retry_ns) try_to_connect(node);
+    const uint32_t count = node->ops->turn(node->engine, events, EVENTS_MAX);
+    for (uint32_t i = 0; i < count; i++) handle(node, &events[i]);
+    bool busy = count > 0;
+    busy |= look_at_bells(node);
+    if (node->welcomed) busy |= send_steps(node);
+    tick(node);
+    return busy;
+}
+
+void farm_node_announce(struct farm_node *node, bool asleep) {
+    farm_doorbells_announce(&node->bells, asleep);
+}
+
+bool farm_node_look(const struct farm_node *node) {
+    return farm_doorbells_look(&node->bells) || (node->listed && farm_link_can_send(&node->link));
+}
+
+void farm_node_wait(struct farm_node *node, uint64_t timeout_ns) {
+    if (node->link.state == FARM_LINK_VACANT && node->retry_ns != UINT64_MAX) {
+        const uint64_t now_ns = farm_now_ns(), left_ns = node->retry_ns > now_ns ? node->retry_ns - now_ns : 0;
+        if (left_ns < timeout_ns) timeout_ns = left_ns;
+    }
+    node->ops->wait(node->engine, timeout_ns);
+}
+
+enum farm_node_state farm_node_state(const struct farm_node *node) {
+    return node->state;
+}
+bool farm_node_connected(const struct farm_node *node) {
+    return node->welcomed;
+}
+const struct farm_wire_offer *farm_node_offer(const struct farm_node *node) {
+    return node->offered ? node->offer : NULL;
+}
+const uint32_t *farm_node_actors(const struct farm_node *node) {
+    return node->actors;
+}
+const char *farm_node_why(const struct farm_node *node) {
+    return node->why;
+}
+
+void farm_node_join(struct farm_node *node, uint32_t rings) {
+    node->wanted = rings;
+    if (node->state == FARM_NODE_OFFERED) ask_for_places(node);
+}
+
+// ---- start and end ----
+
+static enum farm_status open_rings(struct farm_node *node, struct farm_error *err) {
+    const struct farm_node_config *config = &node->config;
+    const uint32_t count = config->ring_count;
+    enum farm_status status = FARM_OK;
+    node->rings = calloc(count + 1, sizeof *node->rings);
+    node->ring_list = calloc(count + 1, sizeof *node->ring_list);
+    node->rung = calloc(count + 1, sizeof *node->rung);
+    node->touched = calloc(count + 1, sizeof *node->touched);
+    if (!node->rings || !node->ring_list || !node->rung || !node->touched)
+        return farm_fail(err, FARM_E_LIMIT, "no memory for %u rings", count);
+    for (; node->ring_count < count && !status; node->ring_count += !status) {
+        const uint32_t r = node->ring_count;
+        status =
+            farm_ring_open(config->ring_fds[r][0], config->ring_fds[r][1], FARM_RING_LEARNER, &node->rings[r], err);
+        if (!status && r && node->rings[r].spec.lanes != node->rings[0].spec.lanes)
+            status = farm_fail(err, FARM_E_INVALID, "rings of different shapes");
+        node->ring_list[r] = &node->rings[r];
+    }
+    if (status) return status;
+    node->lane_count = count ? node->rings[0].spec.lanes : 0;
+    const size_t lanes = (size_t)count * node->lane_count;
+    node->lanes = calloc(lanes + 1, sizeof *node->lanes);
+    node->list = calloc(lanes + 1, sizeof *node->list);
+    if (!node->lanes || !node->list) return farm_fail(err, FARM_E_LIMIT, "no memory for %zu lanes", lanes);
+    for (size_t i = 0; i < lanes; i++)
+        node->lanes[i] = (struct node_lane){.lane = &node->rings[i / node->lane_count].lanes[i % node->lane_count],
+                                            .ring = (uint16_t)(i / node->lane_count),
+                                            .number = (uint16_t)(i % node->lane_count)};
+    return farm_doorbells_make(&node->bells, node->ring_list, count, config->bell, err);
+}
+
+enum farm_status farm_node_make(const struct farm_node_config *config, struct farm_node **out, struct farm_error *err) {
+    struct farm_node *node = calloc(1, sizeof *node);
+    if (!node) return farm_fail(err, FARM_E_LIMIT, "no memory for the bridge");
+    node->config = *config;
+    node->ops = config->ops;
+    node->bells.eventfd = -1;
+    node->wanted = config->ring_count;
+    node->random = config->seed;
+    node->offer = calloc(1, sizeof *node->offer);
+    node->scratch = malloc(FARM_WIRE_MESSAGE_BYTES_MAX);
+    enum farm_status status =
+        node->offer && node->scratch ? FARM_OK : farm_fail(err, FARM_E_LIMIT, "no memory for the bridge");
+    if (!status) status = open_rings(node, err);
+    if (!status)
+        status = config->ops ? config->ops->create(1, 1, config->ops_context, &node->engine, err)
+                             : farm_engine_make(config->engine, 1, 1, &node->ops, &node->engine, err);
+    if (status) {
+        farm_node_free(node, false);
+        return status;
+    }
+    if (config->bell >= 0) node->ops->watch(node->engine, WATCH_BELL, config->bell);
+    if (config->stats) farm_store_relaxed(&config->stats->uring, strcmp(node->ops->name, "uring") == 0);
+    *out = node;
+    return FARM_OK;
+}
+
+static void drain(struct farm_node *node, uint64_t most_ns) {
+    for (uint64_t start_ns = farm_now_ns();
+         node->link.state != FARM_LINK_VACANT && farm_now_ns() - start_ns < most_ns;) {
+        struct farm_engine_event events[EVENTS_MAX];
+        const uint32_t count = node->ops->turn(node->engine, events, EVENTS_MAX);
+        node->now_ns = farm_now_ns();
+        for (uint32_t i = 0; i < count; i++)
+            if (events[i].kind != FARM_ENGINE_READABLE) farm_link_event(&node->link, &events[i], node->now_ns);
+        if (!count) node->ops->wait(node->engine, 1000000);
+    }
+}
+
+void farm_node_free(struct farm_node *node, bool end) {
+    if (!node) return;
+    if (end && node->link.state == FARM_LINK_OPEN) {
+        uint8_t out[64];
+        farm_link_post(&node->link, FARM_WIRE_BYE, out,
+                       farm_wire_put_reason(FARM_WIRE_BYE_END, "the node has ended", out, sizeof out), true);
+        drain(node, 500000000);
+    }
+    if (node->engine) {
+        farm_link_close(&node->link, NULL);
+        drain(node, 1000000000);
+        node->ops->destroy(node->engine);
+    }
+    farm_doorbells_free(&node->bells);
+    for (uint32_t r = 0; r < node->ring_count; r++) farm_ring_close(&node->rings[r]);
+    free(node->rings);
+    free(node->ring_list);
+    free(node->rung);
+    free(node->touched);
+    free(node->lanes);
+    free(node->list);
+    free(node->actors);
+    free(node->offer);
+    free(node->scratch);
+    free(node);
+}
+
+// ---- the worker ----
+
+static volatile sig_atomic_t terminated;
+
+static void on_sigterm(int number) {
+    (void)number;
+    terminated = 1;
+}
+
+int farm_node_run(const struct farm_node_config *config, struct farm_error *err) {
+    struct farm_node *node;
+    uint64_t idle_ns = 0; // since when there was nothing to do; 0: there was
+    terminated = 0;
+    sigaction(SIGTERM, &(struct sigaction){.sa_handler = on_sigterm}, NULL);
+    sigaction(SIGINT, &(struct sigaction){.sa_handler = SIG_IGN}, NULL);
+    sigaction(SIGPIPE, &(struct sigaction){.sa_handler = SIG_IGN}, NULL);
+    if (farm_node_make(config, &node, err)) return 1;
+    while (!terminated && !over(node)) {
+        const uint64_t now_ns = farm_now_ns();
+        if (farm_node_turn(node, now_ns)) {
+            idle_ns = 0;
+            continue;
+        }
+        if (!idle_ns) idle_ns = now_ns;
+        if (now_ns - idle_ns < config->spin_ns) {
+            farm_cpu_relax();
+            continue;
+        }
+        farm_node_announce(node, true);
+        farm_fence_full(); // `asleep` before the doorbells; partner: the fence in farm_actor_notify
+        if (!farm_node_look(node)) farm_node_wait(node, NAP_NS);
+        farm_node_announce(node, false);
+    }
+    const enum farm_node_state state = node->state;
+    if (state == FARM_NODE_REFUSED) farm_fail(err, FARM_E_INVALID, "the learner refuses this node: %s", node->why);
+    farm_node_free(node, true);
+    return state == FARM_NODE_REFUSED ? 1 : state == FARM_NODE_STRANGE ? FARM_NODE_EXIT_STRANGE : 0;
+}

@@ -1,0 +1,40 @@
+// What of a lane's step travels, and where it lies: the one definition of a payload, for both sides. See wire.h.
+#ifndef FARM_BRIDGE_STEP_H
+#define FARM_BRIDGE_STEP_H
+
+#include <sys/uio.h>
+
+#include "ring/lane.h"
+
+enum { FARM_STEP_PARTS_MAX = FARM_OBS_FIELDS_MAX + 2 + FARM_ANSWER_FIELDS_MAX };
+
+// Step n of all environments of a lane: observation fields, rewards, flags and, in LOCAL mode, the answer fields that
+// have a value at step n. Returns the number of parts.
+static inline uint32_t farm_step_parts(const struct farm_lane *lane, uint64_t n, struct iovec *parts) {
+    uint32_t count = 0;
+    for (uint32_t f = 0; f < lane->obs_count; f++)
+        parts[count++] = (struct iovec){farm_lane_obs(lane, f, n, 0), lane->width * lane->obs_bytes[f]};
+    parts[count++] = (struct iovec){farm_lane_reward(lane, n), lane->width * sizeof(float)};
+    parts[count++] = (struct iovec){farm_lane_flags(lane, n), lane->width};
+    for (uint32_t f = 0; lane->local && f < lane->answer_count; f++) {
+        const struct farm_answer_array *array = &lane->answer[f];
+        if (n % array->every) continue;
+        parts[count++] = (struct iovec){farm_lane_answer_at(lane, f, n, 0), array->rows * array->bytes};
+    }
+    return count;
+}
+
+// The answer to step n, as an actor reads it: its actions.
+static inline struct iovec farm_answer_part(const struct farm_lane *lane, uint64_t n) {
+    return (struct iovec){farm_lane_action(lane, n, 0), lane->width * lane->answer[FARM_ANSWER_ACTION].bytes};
+}
+
+// Bytes of the largest step.
+static inline uint64_t farm_step_bytes(const struct farm_lane *lane) {
+    struct iovec parts[FARM_STEP_PARTS_MAX];
+    uint64_t bytes = 0;
+    for (uint32_t p = 0, count = farm_step_parts(lane, 0, parts); p < count; p++) bytes += parts[p].iov_len;
+    return bytes;
+}
+
+#endif

@@ -1,0 +1,151 @@
+// The bridge's wire format (docs/WIRE.md gives every byte): frames of a header, up to 64 entries and their payloads,
+// little endian. Bytes to structs and back, with every count and length checked against its bound; no I/O, no memory of
+// its own. Runs in both bridges and in their supervisors.
+//
+//   header 32 B | entries 32 B each | payload of entry 0 | payload of entry 1 | ...
+//
+// STEPS, ANSWERS and CREDITS have an entry for each lane step; the ring's spec gives the bytes of a payload. HEARTBEAT
+// and LEAVE have one entry without payload. Every other type has one entry, whose payload is the message.
+#ifndef FARM_BRIDGE_WIRE_H
+#define FARM_BRIDGE_WIRE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/status.h"
+#include "ring/spec.h"
+
+#define FARM_WIRE_MAGIC 0x474452424d524146ull // "FARMBRDG", little endian
+enum {
+    FARM_WIRE_VERSION = 1,
+    FARM_WIRE_HEADER_BYTES = 32,
+    FARM_WIRE_ENTRY_BYTES = 32,
+    FARM_WIRE_ENTRIES_MAX = 64,
+    FARM_WIRE_FRAME_BYTES = 256 << 10,     // lane steps are gathered up to this
+    FARM_WIRE_STEP_BYTES_MAX = 64 << 20,   // a lane step that is larger than a frame travels alone, up to this
+    FARM_WIRE_MESSAGE_BYTES_MAX = 1 << 20, // of HELLO, OFFER, WELCOME, REFUSE, JOIN, BYE
+    FARM_WIRE_ID_BYTES = 16,
+    FARM_WIRE_NAME_BYTES = 64,
+    FARM_WIRE_TEXT_BYTES = 512,
+    FARM_WIRE_RINGS_MAX = 1024, // of a session
+    FARM_WIRE_OPTIONS_MAX = 32,
+    FARM_WIRE_OPTION_BYTES = 1024,
+};
+
+// Types 16 to 18 are kept for parameters (offer, chunk, have).
+enum farm_wire_type {
+    FARM_WIRE_HELLO = 1, // node: who it is, and its counters
+    FARM_WIRE_OFFER,     // learner: what is played here
+    FARM_WIRE_JOIN,      // node: how many actors it has
+    FARM_WIRE_WELCOME,   // learner: their numbers and its counters
+    FARM_WIRE_REFUSE,    // learner: why not
+    FARM_WIRE_LEAVE,     // node: this ring's actor is gone for good
+    FARM_WIRE_STEPS,     // node
+    FARM_WIRE_ANSWERS,   // learner, CENTRAL
+    FARM_WIRE_CREDITS,   // learner
+    FARM_WIRE_HEARTBEAT, // both
+    FARM_WIRE_BYE,       // both: an end in order
+    FARM_WIRE_TYPE_END,
+};
+
+struct farm_wire_header {
+    uint32_t bytes; // behind the header: entries and payloads
+    enum farm_wire_type type;
+    uint16_t entries;
+    uint64_t frame; // number, from 0, of each direction of a connection
+};
+
+struct farm_wire_entry {
+    uint16_t ring, lane; // of the session, of the ring
+    uint32_t crc;        // CRC32C of the payload; under TLS 0
+    uint64_t n; // STEPS, ANSWERS: the step; CREDITS: steps that the learner has; HEARTBEAT: ping, the sender's clock
+    uint64_t third;  // STEPS: generation; ANSWERS, CREDITS: the learner's `consumed`; HEARTBEAT: pong, the peer's clock
+    uint64_t fourth; // STEPS: the actor's heartbeat; ANSWERS: version
+};
+
+// CRC32C (Castagnoli) of `bytes` more bytes behind those that gave `crc`; 0 to begin.
+uint32_t farm_wire_crc(uint32_t crc, const void *data, size_t bytes);
+
+// Writes header and entries (farm_wire_head_bytes of them) to `out`. sealed: TLS vouches, so the CRC's place is 0.
+void farm_wire_put(const struct farm_wire_header *header, const struct farm_wire_entry *entries, bool sealed,
+                   uint8_t *out);
+
+// Reads a header. FARM_E_FORMAT: unknown type, entries 0 or above the bound, bytes that cannot be right for the type,
+// bytes that must be 0 and are not.
+enum farm_status farm_wire_get_header(const uint8_t *in, struct farm_wire_header *header, struct farm_error *err);
+// Reads the entries behind a header that farm_wire_get_header has read from the same bytes, and checks the CRC of both
+// unless `sealed`.
+enum farm_status farm_wire_get_entries(const uint8_t *in, const struct farm_wire_header *header, bool sealed,
+                                       struct farm_wire_entry *entries, struct farm_error *err);
+static inline size_t farm_wire_head_bytes(uint16_t entries) {
+    return FARM_WIRE_HEADER_BYTES + (size_t)entries * FARM_WIRE_ENTRY_BYTES;
+}
+const char *farm_wire_type_name(enum farm_wire_type type);
+bool farm_wire_is_message(enum farm_wire_type type); // one entry, whose payload is the message
+
+// ---- messages ----
+
+struct farm_wire_counters { // of a lane, on the sender's side
+    uint64_t produced, acted, consumed, generation;
+};
+
+struct farm_wire_hello {
+    uint32_t version, segment_version;
+    uint8_t session[FARM_WIRE_ID_BYTES];
+    uint8_t run[FARM_WIRE_ID_BYTES]; // that the session belongs to; zero: not known yet
+    uint64_t machine;                // tells a node that was started anew from another one; 0: unknown
+    char name[FARM_WIRE_NAME_BYTES]; // for people
+    uint32_t rings, lanes;           // of the session; 0 rings: it has none yet
+    const uint8_t *counters;         // [rings][lanes]: farm_wire_get_counters; borrowed
+};
+
+// What is played at the learner's. Texts are the struct's own.
+struct farm_wire_offer {
+    uint8_t run[FARM_WIRE_ID_BYTES];
+    struct farm_ring_spec spec; // steps: the learner's; a node's rings have their own
+    uint64_t seed;
+    uint32_t window; // steps of a window of training
+    char env[FARM_WIRE_OPTION_BYTES];
+    char bad_values[16];
+    uint32_t option_count;
+    char options[FARM_WIRE_OPTIONS_MAX][2][FARM_WIRE_OPTION_BYTES]; // key, value
+};
+
+struct farm_wire_welcome {
+    uint32_t rings, lanes, steps; // steps: of the learner's rings
+    const uint8_t *rest;          // borrowed: farm_wire_welcome_actor, _counters
+};
+
+enum farm_wire_reason {
+    FARM_WIRE_BYE_END,         // the run, or the node, has ended
+    FARM_WIRE_REFUSE_FOR_GOOD, // as it is, it can never join
+    FARM_WIRE_REFUSE_AGAIN,    // try again at once: another of the learner's bridges has this session
+    FARM_WIRE_REFUSE_LATER,    // try again later: no room now
+    FARM_WIRE_REFUSE_SESSION,  // the learner does not know this session (any more): begin a new one
+};
+
+// Each put writes at most `room` bytes and returns how many, 0: it does not fit. Each get reads all `bytes` or says
+// FARM_E_FORMAT; texts come back closed by a zero and free of control characters.
+size_t farm_wire_put_hello(const struct farm_wire_hello *hello, const struct farm_wire_counters *counters, uint8_t *out,
+                           size_t room);
+enum farm_status farm_wire_get_hello(const uint8_t *in, size_t bytes, struct farm_wire_hello *hello,
+                                     struct farm_error *err);
+void farm_wire_get_counters(const uint8_t *counters, size_t i, struct farm_wire_counters *out);
+size_t farm_wire_put_offer(const struct farm_wire_offer *offer, uint8_t *out, size_t room);
+enum farm_status farm_wire_get_offer(const uint8_t *in, size_t bytes, struct farm_wire_offer *offer,
+                                     struct farm_error *err);
+size_t farm_wire_put_welcome(uint32_t rings, uint32_t lanes, uint32_t steps, const uint32_t *actors,
+                             const struct farm_wire_counters *counters, uint8_t *out, size_t room);
+enum farm_status farm_wire_get_welcome(const uint8_t *in, size_t bytes, struct farm_wire_welcome *welcome,
+                                       struct farm_error *err);
+uint32_t farm_wire_welcome_actor(const struct farm_wire_welcome *welcome, uint32_t ring);
+void farm_wire_welcome_counters(const struct farm_wire_welcome *welcome, uint32_t ring, uint32_t lane,
+                                struct farm_wire_counters *out);
+size_t farm_wire_put_join(uint32_t rings, uint8_t *out, size_t room);
+enum farm_status farm_wire_get_join(const uint8_t *in, size_t bytes, uint32_t *rings, struct farm_error *err);
+size_t farm_wire_put_reason(enum farm_wire_reason reason, const char *text, uint8_t *out, size_t room); // REFUSE, BYE
+enum farm_status farm_wire_get_reason(const uint8_t *in, size_t bytes, enum farm_wire_reason *reason,
+                                      char text[FARM_WIRE_TEXT_BYTES], struct farm_error *err);
+
+#endif
