@@ -67,9 +67,15 @@ static enum farm_status check(const struct farm_machine *m, const struct farm_pl
         (r->learner_device >= 0 && r->learner_device + r->learner_gpus > m->gpu_count))
         return farm_fail(err, FARM_E_USAGE, "--gpus %d, but this machine shows %d NVIDIA GPU%s", r->learner_gpus,
                          m->gpu_count, plural(m->gpu_count));
-    if (r->actors && r->actors < r->learner_gpus)
+    if (r->remote_actors < 0 || r->remote_actors > FARM_PLAN_ACTORS_MAX - r->actors)
+        return farm_fail(err, FARM_E_USAGE, "--expect-actors %d: between 0 and %d", r->remote_actors,
+                         FARM_PLAN_ACTORS_MAX - r->actors);
+    if (r->no_actors && (r->actors || r->learner_device == FARM_LEARNER_NONE))
+        return farm_fail(err, FARM_E_USAGE, "a machine without actors has a learner, and no --actors");
+    const int actors = r->actors + r->remote_actors;
+    if ((r->actors || r->no_actors) && actors < r->learner_gpus)
         return farm_fail(err, FARM_E_USAGE, "--gpus %d with %d actor%s: each GPU wants one at least", r->learner_gpus,
-                         r->actors, plural(r->actors));
+                         actors, plural(actors));
     return FARM_OK;
 }
 
@@ -197,13 +203,23 @@ static int clamp(int value, int low, int high) {
 // left for actors, if their number is open, and one in any case.
 static int inference_threads(struct work *w, int units, int training, int chosen) {
     const int asked = gpus(w) > 1 ? 0 : w->r->learner_shards, left = units - training;
-    int most = clamp(left - 1, 1, FARM_PLAN_SHARDS_MAX);
-    if (!w->r->actors && most > left / 2) most = left / 2;
-    if (w->r->actors && most > w->r->actors) most = w->r->actors;
+    const int actors = w->r->actors + w->r->remote_actors;
+    const bool open = !w->r->actors && !w->r->no_actors;
+    int most = clamp(w->r->no_actors ? left : left - 1, 1, FARM_PLAN_SHARDS_MAX);
+    if (open && most > left / 2) most = left / 2;
+    if (!open && most > actors) most = actors;
     const int threads = clamp(asked ? asked : chosen, 1, most);
     if (asked > threads)
         note(w->out, "--infer-threads %d, but only %d can have a CPU and an actor each: %d", asked, threads, threads);
     return threads;
+}
+
+// The cores of a machine without actors.
+static void split_whole(struct work *w, int units, int *inference, int *training) {
+    const int own = clamp(units - w->r->bridges, LEARNER_CORES_MIN, units), threads = w->r->learner_threads;
+    *training = threads ? clamp(threads, 1, own - 1) : own - clamp(own / INFERENCE_SHARE, 1, own - 1);
+    *inference = inference_threads(w, own, *training, own - *training);
+    if (!threads) *training = own - *inference;
 }
 
 // How many cores infer and how many train, `units` being the cores (or the quota's CPUs) that there are; both leave at
@@ -217,6 +233,10 @@ static void split_learner(struct work *w, int units, int *inference, int *traini
         *inference = clamp(gpus(w), 1, units - 1 - *training > 0 ? units - 1 - *training : 1);
         return;
     }
+    if (r->no_actors) {
+        split_whole(w, units, inference, training);
+        return;
+    }
     if (r->learner_threads) {
         *training = clamp(r->learner_threads, 1, units - 2);
         *inference = inference_threads(w, units, *training, *training / (INFERENCE_SHARE - 1));
@@ -227,7 +247,7 @@ static void split_learner(struct work *w, int units, int *inference, int *traini
     }
     int share = clamp(units / LEARNER_SHARE, LEARNER_CORES_MIN, units - 1);
     if (r->actors) { // as many cores as so few actors can feed; fewer where so many actors need the room
-        share = clamp((r->actors + 1) / 2, LEARNER_CORES_MIN, share);
+        share = clamp((r->actors + r->remote_actors + 1) / 2, LEARNER_CORES_MIN, share);
         while (!w->throttled && share > LEARNER_CORES_MIN && cpus_left(w, share) < r->actors) share--;
     }
     const int inference_share = clamp(share / INFERENCE_SHARE, 1, share - 1);
@@ -305,7 +325,8 @@ static void take_bridge_cores(struct work *w, int learner_cores) {
     farm_bitmap_remove(&left, &w->out->inference_cpus);
     farm_bitmap_remove(&left, &w->out->training_cpus);
     const int cpus = farm_bitmap_count(&left);
-    for (int i = 0; i < w->r->bridges && learner_cores + i + 1 < w->cores && !is_tiny(w); i++) {
+    const int cores = w->cores - !w->r->no_actors;
+    for (int i = 0; i < w->r->bridges && learner_cores + i < cores && !is_tiny(w); i++) {
         const struct farm_bitmap before = *bridges;
         take_core(w, node, bridges);
         const int actors = w->r->actors <= cpus ? w->r->actors : 0; // more than CPUs float in any case
@@ -323,12 +344,18 @@ static void count_shards(struct work *w, int inference) {
     for (int k = 0; k < out->shard_count; k++) out->shard_node[k] = w->r->learner_device >= 0 ? gpu_node(w, k) : -1;
 }
 
+static int count_actors(const struct work *w, int chosen) {
+    return w->r->actors || w->r->no_actors ? w->r->actors : chosen;
+}
+
 // Rule 3, and rule 2 for what is larger: counts only, everybody runs everywhere.
 static void share_cpus(struct work *w) {
     struct farm_plan *out = w->out;
     int inference = 1, training = 0, actors = w->capacity;
     if (is_tiny(w)) {
-        training = w->r->learner_threads ? clamp(w->r->learner_threads, 1, w->slots) : w->capacity / 2;
+        training = w->r->learner_threads ? clamp(w->r->learner_threads, 1, w->slots)
+                   : w->r->no_actors     ? w->capacity - 1
+                                         : w->capacity / 2;
         if (w->r->learner_shards && w->r->learner_device < 0) // beside the actors, one each
             inference = inference_threads(w, 1 + 2 * (w->r->actors ? w->r->actors : actors), 1, 1);
     } else {
@@ -336,7 +363,7 @@ static void share_cpus(struct work *w) {
         actors = clamp(actors - inference - training - w->r->bridges, 1, actors);
     }
     count_shards(w, inference);
-    out->actor_count = w->r->actors ? w->r->actors : actors;
+    out->actor_count = count_actors(w, actors);
     slots_to_bitmap(w, &out->actor_cpus);
     if (w->r->learner_device == FARM_LEARNER_NONE) return;
     out->shared = true;
@@ -364,7 +391,7 @@ static void divide_cpus(struct work *w) {
     farm_bitmap_add(&learner, &out->bridge_cpus);
     collect(w, &learner);
     slots_to_bitmap(w, &out->actor_cpus);
-    out->actor_count = w->r->actors ? w->r->actors : w->slots;
+    out->actor_count = count_actors(w, w->slots);
     out->pinned = w->r->pin && out->actor_count <= w->slots;
     if (w->r->pin) {
         out->claim = learner;
@@ -462,7 +489,10 @@ static void note_decisions(struct work *w) {
     struct farm_plan *out = w->out;
     int n = out->actor_count;
     const char *own = w->r->actors ? " as asked" : "";
-    if (w->throttled)
+    if (w->r->no_actors)
+        note(out, "no actors here: %d CPU%s for the learner and what brings actors from elsewhere", w->capacity,
+             plural(w->capacity));
+    else if (w->throttled)
         note(out, "quota of %.3g CPUs: %d actor%s%s, nothing pinned (a throttled CPU cannot hand its work on)",
              w->m->cpu_quota, n, plural(n), own);
     else if (!w->r->pin)
@@ -496,7 +526,7 @@ static const char *name_cpus(const struct farm_bitmap *cpus, char *text, size_t 
 // Several inference threads on CPUs.
 static void note_shards(struct work *w) {
     struct farm_plan *out = w->out;
-    const int count = out->shard_count;
+    const int count = out->shard_count, actors = out->actor_count + w->r->remote_actors;
     char nodes[128] = "";
     size_t used = 0;
     if (count < 2 || w->r->learner_device >= 0) return;
@@ -507,8 +537,7 @@ static void note_shards(struct work *w) {
                                      out->shard_node[k]);
     }
     note(out, "%d inference threads%s%s%s; each serves %d actor%s%s", count, out->shared ? "" : ", one a core", nodes,
-         used ? ")" : "", out->actor_count / count, plural(out->actor_count / count),
-         out->actor_count % count ? " or one more" : "");
+         used ? ")" : "", actors / count, plural(actors / count), actors % count ? " or one more" : "");
 }
 
 static void note_learner(struct work *w) {
@@ -527,9 +556,10 @@ static void note_learner(struct work *w) {
     }
     int wanted = w->m->gpu[device].node;
     int got = farm_machine_cpu(w->m, farm_bitmap_next(&out->inference_cpus, 0))->node;
+    const int actors = out->actor_count + w->r->remote_actors;
     if (gpus(w) > 1) {
         note(out, "learner on GPUs %d-%d, its host threads on %s; each serves %d actors%s", device,
-             device + gpus(w) - 1, cpus, out->actor_count / gpus(w), out->actor_count % gpus(w) ? " or one more" : "");
+             device + gpus(w) - 1, cpus, actors / gpus(w), actors % gpus(w) ? " or one more" : "");
         return;
     }
     note(out, "learner on GPU %d, its host threads on %s", device, cpus);
@@ -561,9 +591,9 @@ static enum farm_status too_much(const struct work *w, int actors, uint64_t free
     if (w->r->envs_per_actor) snprintf(envs, sizeof envs, " of %d environments", w->r->envs_per_actor);
     return farm_fail(err, FARM_E_LIMIT,
                      "the rings want %.2f GiB (%d actor%s%s, %.3f GiB each) %s, which has room for %.2f GiB: lower "
-                     "--actors, --envs-per-actor or --ring-steps%s",
+                     "--actors, %s--envs-per-actor or --ring-steps%s",
                      actors * gib(w->r->bytes_per_actor), actors, plural(actors), envs, gib(w->r->bytes_per_actor),
-                     where, gib(for_rings(free_bytes)), other);
+                     where, gib(for_rings(free_bytes)), w->r->remote_actors ? "--expect-actors, " : "", other);
 }
 
 // Refuses before anything is populated.
@@ -581,9 +611,10 @@ static enum farm_status check_memory(const struct work *w, struct farm_error *er
         snprintf(where, sizeof where, "on NUMA node %d", node->node);
         return too_much(w, here, node->free_bytes, where, w->m->node_count > 1 ? ", or --no-numa" : "", err);
     }
-    if (all_free && each > for_rings(all_free) / (uint64_t)n)
+    n += w->r->remote_actors;
+    if (n && all_free && each > for_rings(all_free) / (uint64_t)n)
         return too_much(w, n, all_free, "in this machine's memory", "", err);
-    if (each > for_rings(w->m->memory_free_bytes) / (uint64_t)n)
+    if (n && each > for_rings(w->m->memory_free_bytes) / (uint64_t)n)
         return too_much(w, n, w->m->memory_free_bytes, "below the control group's memory limit",
                         ", or raise the container's memory limit", err);
     return FARM_OK;
@@ -609,7 +640,7 @@ enum farm_status farm_plan_make(const struct farm_machine *machine, const struct
         share_cpus(w);
     else
         divide_cpus(w);
-    if (out->actor_count < gpus(w))
+    if (out->actor_count + request->remote_actors < gpus(w))
         status =
             farm_fail(err, FARM_E_USAGE, "--gpus %d, but there are CPUs for %d actor%s: each GPU wants one at least",
                       gpus(w), out->actor_count, plural(out->actor_count));

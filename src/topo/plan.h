@@ -20,7 +20,8 @@
 //   5. Actors get what is left: first a physical core each, then the cores' other threads; within that the nodes
 //      nearest to the learner first, and round robin over a node's L3 groups, so that few actors get much cache.
 //   6. An actor's segments lie on its CPU's node; where that has no memory, on the nearest that has.
-//   7. More actors than CPUs: none is pinned to one CPU, each stays on a node.
+//   7. More actors than CPUs: none is pinned to one CPU, each stays on a node. None at all (no_actors): a learner on
+//      CPUs gets all cores but the bridges'; remote actors take part in rule 9 alone.
 //   8. Each bridge gets a core of its own behind the learner's, the nearest to bridge_node, unless rule 2 applies, the
 //      machine is as small as rule 3 says, or the actors requested would lack a CPU: then it runs on the actors' CPUs.
 //   9. A shard is an inference thread with the actors that it serves: one a GPU, or one a core for inference on CPUs;
@@ -48,6 +49,8 @@ enum { FARM_LEARNER_CPU = -1, FARM_LEARNER_NONE = -2 }; // or the index of a GPU
 
 struct farm_plan_request {
     int actors;               // 0: choose
+    bool no_actors;           // 0 means none: all come from other machines, and the learner gets their cores
+    int remote_actors;        // expected from other machines: they want rings and inference here, but no CPU
     int learner_device;       // FARM_LEARNER_CPU, FARM_LEARNER_NONE or a GPU's index
     int learner_gpus;         // so many GPUs from that index on; 0 and 1: it alone
     int learner_threads;      // training threads on CPUs, 0: choose

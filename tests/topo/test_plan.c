@@ -534,7 +534,6 @@ Test(topo, divides_actors_among_gpus_that_the_machine_does_not_show) {
     cr_assert_eq(abs(served_by(0) - served_by(1)), 1);
 }
 
-// A learner whose GPUs are not shown is planned as one on CPUs, with many cores for inference.
 Test(topo, gives_a_bridge_a_core_beside_its_network_card) {
     read_synthetic(TWO_SOCKETS);
     struct farm_plan_request request = request_of(0, FARM_LEARNER_CPU);
@@ -583,6 +582,63 @@ Test(topo, has_no_core_for_a_bridge_on_few_cpus) {
     }
 }
 
+// All actors elsewhere.
+static struct farm_plan_request remote_of(int actors, int learner_device) {
+    struct farm_plan_request request = request_of(0, learner_device);
+    request.no_actors = true;
+    request.remote_actors = actors;
+    request.bridges = 1;
+    request.bridge_node = -1;
+    return request;
+}
+
+Test(topo, gives_a_learner_without_actors_all_cores_but_the_bridges) {
+    read_synthetic(SIXTEEN_CORES);
+    make(remote_of(64, FARM_LEARNER_CPU));
+    cr_expect_eq(plan.actor_count, 0);
+    cr_expect_eq(farm_bitmap_count(&plan.bridge_cpus), 1);
+    cr_expect_eq(plan.shard_count, 3);
+    cr_expect_eq(plan.training_threads, 12);
+    cr_expect_eq(farm_bitmap_count(&plan.claim), 16);
+    cr_expect(!plan.shared && has_note("no actors here: 16 CPUs"));
+    make(remote_of(2, FARM_LEARNER_CPU)); // a thread for each at most
+    cr_expect_eq(plan.shard_count, 2);
+    cr_expect_eq(plan.training_threads, 13);
+}
+
+Test(topo, plans_a_learner_without_actors_on_any_machine) {
+    static const char *const machines[] = {"core:1 pu:1", TWO_CORES, "core:5 pu:1", SIXTEEN_CORES, TWO_SOCKETS};
+    for (size_t i = 0; i < sizeof machines / sizeof *machines; i++) {
+        read_synthetic(machines[i]);
+        for (int numa = 0; numa < 4; numa++) {
+            struct farm_plan_request request = remote_of(8, FARM_LEARNER_CPU);
+            request.numa = numa & 1;
+            request.pin = numa & 2;
+            make(request);
+            cr_expect_eq(plan.actor_count, 0);
+            cr_expect(plan.shard_count >= 1 && plan.training_threads >= 1, "%s", machines[i]);
+            cr_expect_gt(farm_bitmap_count(&plan.inference_cpus), 0, "%s", machines[i]);
+        }
+    }
+}
+
+Test(topo, counts_remote_actors_for_memory_and_shards_alone) {
+    read_synthetic(SIXTEEN_CORES);
+    struct farm_plan_request request = request_of(4, FARM_LEARNER_CPU);
+    make(request);
+    other = plan;
+    request.remote_actors = 60;
+    make(request);
+    cr_expect_eq(plan.actor_count, 4);
+    cr_expect_gt(plan.training_threads, other.training_threads, "they feed more of them");
+    request.bytes_per_actor = machine.node[0].total_bytes / 32;
+    refused(request, FARM_E_LIMIT, "--expect-actors");
+    request = remote_of(1, FARM_LEARNER_CPU);
+    request.actors = 1;
+    refused(request, FARM_E_USAGE, "no --actors");
+}
+
+// A learner whose GPUs are not shown is planned as one on CPUs, with many cores for inference.
 Test(topo, has_no_cores_beside_gpus_that_are_not_there) {
     read_synthetic("pack:2 core:512 pu:1");
     struct farm_plan_request request = request_of(0, FARM_LEARNER_CPU);
