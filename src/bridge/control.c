@@ -1,0 +1,96 @@
+// See control.h.
+#include "bridge/control.h"
+
+#include <poll.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "base/log.h"
+
+enum { FDS = 2, BUFFER_BYTES = 1 << 20 };
+
+union ancillary {
+    struct cmsghdr header; // for the alignment
+    char bytes[CMSG_SPACE(FDS * sizeof(int))];
+};
+
+enum farm_status farm_control_make(int *supervisor, int *bridge, struct farm_error *err) {
+    const int bytes = BUFFER_BYTES; // the kernel gives what it allows
+    int ends[2];
+    if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends) < 0)
+        return farm_fail_errno(err, FARM_E_LIMIT, "no socket between supervisor and bridge (ulimit -n)");
+    for (int i = 0; i < 2; i++) setsockopt(ends[i], SOL_SOCKET, SO_SNDBUF, &bytes, sizeof bytes);
+    *supervisor = ends[0];
+    *bridge = ends[1];
+    return FARM_OK;
+}
+
+static bool has_descriptors(const struct farm_control_message *message) {
+    return message->kind == FARM_CONTROL_RING;
+}
+
+bool farm_control_send(int fd, const struct farm_control_message *message) {
+    struct iovec data = {(void *)message, sizeof *message};
+    union ancillary ancillary;
+    struct msghdr header = {.msg_iov = &data, .msg_iovlen = 1};
+    if (has_descriptors(message)) {
+        memset(&ancillary, 0, sizeof ancillary);
+        header.msg_control = &ancillary;
+        header.msg_controllen = sizeof ancillary;
+        struct cmsghdr *rights = CMSG_FIRSTHDR(&header);
+        rights->cmsg_level = SOL_SOCKET;
+        rights->cmsg_type = SCM_RIGHTS;
+        rights->cmsg_len = CMSG_LEN(sizeof message->fds);
+        memcpy(CMSG_DATA(rights), message->fds, sizeof message->fds);
+    }
+    return sendmsg(fd, &header, MSG_DONTWAIT | MSG_NOSIGNAL) == (ssize_t)sizeof *message;
+}
+
+static void close_both(int32_t fds[FDS]) {
+    for (int k = 0; k < FDS; k++) {
+        if (fds[k] >= 0) close(fds[k]);
+        fds[k] = -1;
+    }
+}
+
+// Takes a message off. False: there is none. *good: whether it is one.
+static bool take(int fd, struct farm_control_message *message, bool *good) {
+    struct iovec data = {message, sizeof *message};
+    union ancillary ancillary;
+    struct msghdr header = {
+        .msg_iov = &data, .msg_iovlen = 1, .msg_control = &ancillary, .msg_controllen = sizeof ancillary};
+    const ssize_t bytes = recvmsg(fd, &header, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+    if (bytes <= 0) return false;
+    int32_t fds[FDS] = {-1, -1};
+    const struct cmsghdr *rights = CMSG_FIRSTHDR(&header);
+    if (rights && rights->cmsg_type == SCM_RIGHTS && rights->cmsg_len <= CMSG_LEN(sizeof fds))
+        memcpy(fds, CMSG_DATA(rights), rights->cmsg_len - CMSG_LEN(0));
+    *good = bytes == (ssize_t)sizeof *message && !(header.msg_flags & MSG_TRUNC) &&
+            has_descriptors(message) == (fds[FDS - 1] >= 0);
+    if (!*good && header.msg_flags & MSG_CTRUNC)
+        farm_log_warn("a ring's descriptors find no room in this process (ulimit -n)");
+    if (!*good) close_both(fds);
+    memcpy(message->fds, fds, sizeof fds);
+    message->text[sizeof message->text - 1] = 0;
+    return true;
+}
+
+bool farm_control_receive(int fd, struct farm_control_message *message) {
+    bool good = false;
+    while (!good && take(fd, message, &good)) {
+    }
+    return good;
+}
+
+static void drain(int fd) {
+    struct farm_control_message message;
+    struct pollfd look = {.fd = fd, .events = POLLIN};
+    bool good;
+    while (poll(&look, 1, 0) == 1 && take(fd, &message, &good)) close_both(message.fds);
+}
+
+void farm_control_clear(int supervisor, int bridge) {
+    drain(supervisor);
+    drain(bridge);
+}

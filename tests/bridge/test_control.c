@@ -1,0 +1,92 @@
+// What supervisor and bridge say to one another: whole messages, with the descriptors of a ring alone.
+#include "bridge/control.h"
+
+#include <criterion/criterion.h>
+#include <fcntl.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+static int ends[2];
+
+static void make(void) {
+    struct farm_error err;
+    cr_assert_eq(farm_control_make(&ends[0], &ends[1], &err), FARM_OK, "%s", err.message);
+}
+
+static void unmake(void) {
+    close(ends[0]);
+    close(ends[1]);
+}
+
+TestSuite(control, .init = make, .fini = unmake, .timeout = 30);
+
+static struct farm_control_message ring_message(uint32_t ring, int fd) {
+    return (struct farm_control_message){.kind = FARM_CONTROL_RING, .ring = ring, .fds = {fd, fd}};
+}
+
+// The lowest number that a new descriptor gets: it stays as it is if none is left open.
+static int next_fd(void) {
+    const int fd = dup(ends[0]);
+    close(fd);
+    return fd;
+}
+
+Test(control, a_message_comes_as_it_was_sent) {
+    struct farm_control_message out = {
+        .kind = FARM_CONTROL_ADMIT, .count = 7, .machine = 42, .text = "node", .fds = {3, 4}};
+    struct farm_control_message in;
+    cr_assert_not(farm_control_receive(ends[0], &in));
+    cr_assert(farm_control_send(ends[1], &out));
+    cr_assert(farm_control_receive(ends[0], &in));
+    cr_expect_eq(in.count, 7);
+    cr_expect_eq(in.machine, 42);
+    cr_expect_str_eq(in.text, "node");
+    cr_expect_eq(in.fds[0], -1, "descriptors travel with a ring alone");
+    cr_assert_not(farm_control_receive(ends[0], &in));
+}
+
+Test(control, a_rings_descriptors_come_along) {
+    struct farm_control_message in, out = ring_message(3, ends[0]);
+    cr_assert(farm_control_send(ends[0], &out));
+    cr_assert(farm_control_receive(ends[1], &in));
+    cr_expect_eq(in.ring, 3);
+    for (int k = 0; k < 2; k++) {
+        cr_expect(in.fds[k] > 2 && in.fds[k] != ends[0]);
+        cr_expect_eq(fcntl(in.fds[k], F_GETFD), FD_CLOEXEC);
+        close(in.fds[k]);
+    }
+}
+
+Test(control, nonsense_is_dropped_with_its_descriptors) {
+    const int fd = next_fd();
+    struct farm_control_message in, out = ring_message(1, ends[0]);
+    cr_assert_eq(send(ends[0], &out, sizeof out, 0), sizeof out); // a ring without descriptors
+    cr_assert_eq(send(ends[0], &out, 5, 0), 5);
+    out.kind = FARM_CONTROL_END;
+    cr_assert(farm_control_send(ends[0], &out));
+    cr_assert(farm_control_receive(ends[1], &in));
+    cr_expect_eq(in.kind, FARM_CONTROL_END);
+    cr_expect_eq(next_fd(), fd);
+}
+
+Test(control, says_when_there_is_no_room_and_loses_nothing) {
+    struct farm_control_message in, out = {.kind = FARM_CONTROL_GENERATION};
+    uint32_t sent = 0, received = 0;
+    while (out.ring = sent, farm_control_send(ends[1], &out)) sent++;
+    for (; farm_control_receive(ends[0], &in); received++) cr_assert_eq(in.ring, received);
+    cr_assert_gt(sent, 10);
+    cr_assert_eq(received, sent);
+    cr_assert(farm_control_send(ends[1], &out));
+}
+
+Test(control, nothing_of_what_was_said_reaches_another_bridge) {
+    const int fd = next_fd();
+    struct farm_control_message in, out = ring_message(0, ends[0]);
+    cr_assert(farm_control_send(ends[0], &out));
+    cr_assert(farm_control_send(ends[1], &out));
+    farm_control_clear(ends[0], ends[1]);
+    cr_assert_not(farm_control_receive(ends[0], &in));
+    cr_assert_not(farm_control_receive(ends[1], &in));
+    cr_expect_eq(next_fd(), fd);
+}
