@@ -15,6 +15,7 @@ static const struct command commands[] = {
     {"train", "trains an agent: actors, learner, progress, checkpoints", farm_cmd_train},
     {"eval", "plays a trained agent without learning and says its score", farm_cmd_eval},
     {"fps", "how fast environments run in the farm, against the bare simulator", farm_cmd_fps},
+    {"bridge", "this machine's actors for a learner elsewhere", farm_cmd_bridge},
     {"bw", "memory bandwidth and latency, and what the farm's rings carry", farm_cmd_bw},
     {"envs", "lists the environments that can run here", farm_cmd_envs},
     {"topo", "draws this machine and the plan for it", farm_cmd_topo},

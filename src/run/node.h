@@ -30,9 +30,12 @@ struct farm_run_node_figures {
     uint64_t steps, lane_steps, bytes_in, bytes_out, copied_bytes, frames, system_calls;
     uint64_t sessions, reconnects, actor_restarts, bridge_restarts;
     // now
-    bool connected, uring;
-    double away_s, round_trip_s; // round_trip_s 0: unknown
+    bool connected;
+    double away_s;
     uint32_t actors;
+    // last known
+    bool uring;
+    double round_trip_s; // 0: unknown
 };
 
 struct farm_run_node_shared {

@@ -1,0 +1,195 @@
+"""The command line of `farm bridge`, without a learner: keys, status, addresses, and what is refused before a packet is sent."""
+
+import json
+import os
+import signal
+import stat
+import time
+import unittest
+
+from running import InFolder, wait_until
+
+NODE = {
+    "name": "node7", "state": "connected", "actors": 4, "lanes": 8, "env_steps_per_s": 12345.6, "bytes_in_per_s": 2e5, "bytes_out_per_s": 3.1e6,
+    "round_trip_ms": 0.31, "reconnects": 2, "away_s": 0,
+}
+AWAY = {**NODE, "name": "node8", "state": "away", "round_trip_ms": None, "away_s": 12.4}
+
+
+class Bridge(InFolder):
+    def bridge(self, *arguments):
+        return self.farm("bridge", *arguments)
+
+    def refused(self, status, words, *arguments):
+        done = self.bridge(*arguments)
+        self.assertEqual(done.returncode, status, done.stderr)
+        self.assertIn(words, done.stderr)
+        self.assertEqual(done.stdout, "")
+        return done.stderr
+
+    def make_key(self, name="k"):
+        done = self.bridge("keygen", name)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        return self.folder / name
+
+
+class Help(Bridge):
+    def test_each_part_has_help_with_examples(self):
+        for part in [], ["keygen"], ["status"]:
+            done = self.bridge(*part, "--help")
+            self.assertEqual((done.returncode, done.stderr), (0, ""))
+            self.assertIn("usage: farm bridge", done.stdout)
+            self.assertIn("examples:", done.stdout)
+
+    def test_an_unknown_word_names_the_one_that_was_meant(self):
+        self.refused(2, "did you mean 'status'?", "statsu", "r")
+        self.refused(2, "unknown word 'zebra' (farm bridge --help tells all)", "zebra")
+
+    def test_it_is_listed_among_the_commands(self):
+        self.assertIn("\n  bridge ", self.farm("--help").stdout)
+
+
+class Keys(Bridge):
+    def test_a_new_key_is_for_its_owner_alone(self):
+        path = self.make_key()
+        self.assertEqual(stat.S_IMODE(path.stat().st_mode), 0o600)
+        self.assertRegex(path.read_text(), r"\Aactorfarm-key-1 [0-9a-f]{64}\n\Z")
+
+    def test_two_keys_differ(self):
+        self.assertNotEqual(self.make_key("a").read_text(), self.make_key("b").read_text())
+
+    def test_an_existing_file_is_not_overwritten(self):
+        path = self.make_key()
+        before = path.read_text()
+        self.refused(1, "k", "keygen", "k")
+        self.assertEqual(path.read_text(), before)
+
+    def test_keygen_wants_one_file(self):
+        self.refused(2, "farm bridge keygen FILE", "keygen")
+
+    def test_a_key_that_others_can_read_is_refused(self):
+        self.make_key().chmod(0o644)
+        self.refused(1, "chmod", "--connect", "127.0.0.1:1", "--key", "k")
+
+    def test_a_missing_or_foreign_key_is_refused(self):
+        self.refused(1, "none", "--connect", "127.0.0.1:1", "--key", "none")
+        path = self.folder / "foreign"
+        path.write_text("-----BEGIN OPENSSH PRIVATE KEY-----\n")
+        path.chmod(0o600)
+        self.refused(1, "foreign", "--connect", "127.0.0.1:1", "--key", "foreign")
+
+
+class Flags(Bridge):
+    def test_the_learners_address_is_wanted(self):
+        self.refused(2, "--connect ADDR:PORT is missing", "--key", "k")
+
+    def test_key_or_insecure_is_wanted_and_not_both(self):
+        self.refused(2, "--key FILE is missing", "--connect", "127.0.0.1:1")
+        self.refused(2, "--key and --insecure", "--connect", "127.0.0.1:1", "--insecure", "--key", "k")
+
+    def test_what_is_no_address_is_refused(self):
+        for text in "localhost", ":7700", "localhost:", "localhost:port", "localhost:65536", "::1:7700", "[::1]", "@", "a:-1", "a:1x":
+            self.refused(2, "address" if text != "@" else "names no file", "--connect", text, "--insecure")
+
+    def test_unknown_flags_name_the_one_that_was_meant(self):
+        self.refused(2, "--actors", "--connect", "127.0.0.1:1", "--insecure", "--acters", "2")
+        self.refused(2, "--lr", "--connect", "127.0.0.1:1", "--insecure", "--lr", "1e-3")  # the learner's to choose
+
+    def test_wrong_values_are_refused(self):
+        self.refused(2, "auto, uring, poll", "--connect", "127.0.0.1:1", "--insecure", "--bridge-engine", "epoll")
+        self.refused(2, "--retry-s", "--connect", "127.0.0.1:1", "--insecure", "--retry-s", "-1")
+        self.refused(2, "wait", "--connect", "127.0.0.1:1", "--insecure", "--wait", "never")
+        self.refused(2, "actors", "--connect", "127.0.0.1:1", "--insecure", "--actors", "-2")
+
+
+class Insecure(Bridge):
+    def test_a_public_address_is_refused(self):
+        for text in "192.0.2.1:7700", "[2001:db8::1]:7700", "172.32.0.1:7700", "[::ffff:192.0.2.1]:7700":
+            self.refused(2, "--insecure", "--connect", text, "--insecure")
+
+    def test_a_public_address_in_a_file_is_refused_too(self):
+        (self.folder / "addr").write_text("192.0.2.1:7700\n")
+        self.refused(2, "192.0.2.1", "--connect", "@addr", "--insecure")
+
+
+class Waiting(Bridge):
+    """Nothing listens on port 1 of the loopback interface."""
+
+    def test_it_gives_up_in_the_end(self):
+        self.make_key()
+        said = self.refused_later("--connect", "127.0.0.1:1", "--key", "k")
+        self.assertIn("waiting for the learner at 127.0.0.1:1", said)
+        self.assertIn("no learner at 127.0.0.1:1 within 1.5 s (--retry-s)", said)
+        self.assertIn("is not there yet", self.refused_later("--connect", "@addr", "--key", "k"))
+
+    def refused_later(self, *arguments):
+        begun = time.monotonic()
+        done = self.bridge(*arguments, "--retry-s", "1.5")
+        self.assertEqual(done.returncode, 1, done.stderr)
+        self.assertGreaterEqual(time.monotonic() - begun, 1.5)
+        return done.stderr
+
+    def test_a_signal_ends_it_with_one_document(self):
+        for address in "127.0.0.1:1", "@addr":
+            said = self.folder / "said"
+            with open(said, "w") as stderr:
+                process = self.start_farm("bridge", "--connect", address, "--insecure", "--json", stderr=stderr)
+            self.assertTrue(wait_until(lambda: "waiting" in said.read_text()), said.read_text())
+            process.send_signal(signal.SIGINT)
+            document = json.loads(process.communicate(timeout=20)[0])
+            self.assertEqual(process.returncode, 0)
+            self.assertEqual((document["schema_version"], document["agent_steps"], document["interrupted"]), (1, 0, True))
+            self.assertIsNone(document["error"])
+
+
+class Status(Bridge):
+    def write(self, *nodes):
+        (self.folder / "r").mkdir(exist_ok=True)
+        document = {"schema_version": 1, "address": "10.0.0.5:7700", "nodes": list(nodes)}
+        (self.folder / "r/bridge.json").write_text(json.dumps(document))
+        return document
+
+    def test_a_folder_without_a_bridge_is_no_error_of_ours(self):
+        self.refused(1, "--listen", "status", "nowhere")
+        (self.folder / "r").mkdir()
+        self.refused(1, "bridge.json is not there", "status", "r")
+
+    def test_it_wants_one_run(self):
+        self.refused(2, "farm bridge status RUN", "status")
+
+    def test_it_draws_a_table(self):
+        self.write(NODE, AWAY)
+        done = self.bridge("status", "r")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        first, heads, *rows = done.stdout.splitlines()
+        self.assertEqual(first, "learner at 10.0.0.5:7700, 2 nodes")
+        self.assertEqual(len(rows), 2)
+        self.assertEqual(rows[0].split(), "node7 connected 4 8 12.3k 200k 3.1M 0.31 2".split())
+        self.assertEqual(rows[1].split(), "node8 away 12 s 4 8 12.3k 200k 3.1M - 2".split())
+        self.assertEqual({len(line) for line in (heads, *rows)}, {len(heads)})
+
+    def test_a_run_without_nodes_says_so(self):
+        self.write()
+        self.assertEqual(self.bridge("status", "r").stdout, "learner at 10.0.0.5:7700, 0 nodes\n")
+
+    def test_it_says_when_nobody_writes_any_more(self):
+        self.write(NODE)
+        then = time.time() - 60
+        os.utime(self.folder / "r/bridge.json", (then, then))
+        self.assertRegex(self.bridge("status", "r").stdout, r"as of 6\d s ago")
+
+    def test_its_document_is_the_runs(self):
+        written = self.write(NODE)
+        document = json.loads(self.bridge("status", "r", "--json").stdout)
+        self.assertLess(document.pop("age_s"), 30)
+        self.assertEqual(document, written)
+
+    def test_a_damaged_file_is_refused(self):
+        self.write()
+        for text in "{", "[]", '{"nodes": 3':
+            (self.folder / "r/bridge.json").write_text(text)
+            self.refused(1, "bridge.json", "status", "r")
+
+
+if __name__ == "__main__":
+    unittest.main()
