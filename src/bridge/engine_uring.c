@@ -439,7 +439,9 @@ static void enter(struct farm_engine *engine, bool sleep, uint64_t timeout_ns) {
     const uint64_t longest_ns = 3600 * 1000000000ull; // the kernel adds it to its clock, which must not overflow
     if (!engine->enabled) {
         engine->figures.system_calls++;
-        engine->enabled = io_uring_enable_rings(&engine->ring) == 0;
+        // liburing 2.3 does not export io_uring_enable_rings
+        const int result = io_uring_register((unsigned)engine->ring.ring_fd, IORING_REGISTER_ENABLE_RINGS, NULL, 0);
+        engine->enabled = result == 0;
     }
     for (uint32_t i = 0; i < engine->want_count; i++) prepare(engine, engine->wants[i]);
     engine->want_count = 0;

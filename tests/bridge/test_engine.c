@@ -1,0 +1,434 @@
+// Both engines over socket pairs and loopback TCP: what is begun ends as one event, whatever pieces the bytes come in.
+#include <criterion/criterion.h>
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <pthread.h>
+#include <stddef.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "base/time.h"
+#include "bridge/engine.h"
+
+TestSuite(bridge, .timeout = 30);
+
+enum { SOCKETS = 4, WATCHES = 2, MS = 1000000, LARGE = 8 << 20 };
+static const uint64_t PATIENCE_NS = 5000 * (uint64_t)MS;
+
+static const struct farm_engine_ops *ops;
+static struct farm_engine *engine;
+
+static bool make_engine(const char *word) {
+    struct farm_error err = {0};
+    const enum farm_status status = farm_engine_make(word, SOCKETS, WATCHES, &ops, &engine, &err);
+    if (status == FARM_E_UNSUPPORTED) cr_log_warn("NOT tested: %s: %s", word, err.message);
+    cr_assert(!status || status == FARM_E_UNSUPPORTED, "%s", err.message);
+    return !status;
+}
+
+// Each test runs once for each engine.
+#define ENGINE_TEST(name)                                                                                              \
+    static void name(void);                                                                                            \
+    Test(bridge, poll_##name) {                                                                                        \
+        cr_assert(make_engine("poll"));                                                                                \
+        name();                                                                                                        \
+        ops->destroy(engine);                                                                                          \
+    }                                                                                                                  \
+    Test(bridge, uring_##name) {                                                                                       \
+        if (!make_engine("uring")) cr_skip_test("no io_uring here");                                                   \
+        name();                                                                                                        \
+        ops->destroy(engine);                                                                                          \
+    }                                                                                                                  \
+    static void name(void)
+
+// The next event; kind CLOSED + 100 if there is none in time.
+static struct farm_engine_event next_within(uint64_t patience_ns) {
+    struct farm_engine_event event;
+    for (const uint64_t end = farm_now_ns() + patience_ns;;) {
+        if (ops->turn(engine, &event, 1)) return event;
+        const uint64_t now = farm_now_ns();
+        if (now >= end) return (struct farm_engine_event){.kind = FARM_ENGINE_CLOSED + 100};
+        ops->wait(engine, end - now);
+    }
+}
+
+static void expect(enum farm_engine_event_kind kind, uint32_t number, int64_t result) {
+    const struct farm_engine_event event = next_within(PATIENCE_NS);
+    cr_assert(event.kind == kind && event.number == number && event.result == result,
+              "got kind %d number %u result %ld, not %d %u %ld", event.kind, event.number, (long)event.result, kind,
+              number, (long)result);
+}
+
+static void expect_nothing(void) {
+    const struct farm_engine_event event = next_within(20 * MS);
+    cr_assert_eq(event.kind, FARM_ENGINE_CLOSED + 100, "kind %d number %u result %ld", event.kind, event.number,
+                 (long)event.result);
+}
+
+static void close_all(uint32_t sockets) {
+    for (uint32_t i = 0; i < sockets; i++) ops->close(engine, i);
+    for (uint32_t i = 0; i < sockets; i++) cr_assert_eq(next_within(PATIENCE_NS).kind, FARM_ENGINE_CLOSED);
+    expect_nothing();
+}
+
+// The engine's socket `number`, and the other end, which blocks.
+static int pair(uint32_t number) {
+    int fds[2];
+    cr_assert_eq(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds), 0);
+    fcntl(fds[0], F_SETFL, O_NONBLOCK);
+    ops->open(engine, number, fds[0]);
+    return fds[1];
+}
+
+static uint8_t *pattern(size_t bytes) {
+    uint8_t *data = malloc(bytes);
+    for (size_t i = 0; i < bytes; i++) data[i] = (uint8_t)(i * 2654435761u >> 13);
+    return data;
+}
+
+static int listener_at(struct sockaddr_in *address) {
+    socklen_t bytes = sizeof *address;
+    const int fd = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    *address = (struct sockaddr_in){.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    cr_assert(bind(fd, (struct sockaddr *)address, bytes) == 0 && listen(fd, 8) == 0);
+    cr_assert_eq(getsockname(fd, (struct sockaddr *)address, &bytes), 0);
+    return fd;
+}
+
+static int tcp_socket(void) {
+    return socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+}
+
+// ---- receiving ----
+
+ENGINE_TEST(receives_into_parts_once_all_has_come_in_pieces) {
+    const int peer = pair(0);
+    uint8_t data[1000], *sent = pattern(sizeof data);
+    struct iovec parts[] = {{data, 1}, {data + 1, 500}, {data + 501, 0}, {data + 501, 499}};
+    ops->receive(engine, 0, parts, 4, sizeof data);
+    for (size_t i = 0; i < sizeof data; i += 100) {
+        expect_nothing();
+        cr_assert_eq(write(peer, sent + i, 100), 100);
+    }
+    expect(FARM_ENGINE_RECEIVED, 0, sizeof data);
+    cr_assert_arr_eq(data, sent, sizeof data);
+    close_all(1);
+    close(peer);
+    free(sent);
+}
+
+ENGINE_TEST(a_receive_ends_with_the_least_that_is_asked_for) {
+    const int peer = pair(0);
+    char data[100];
+    struct iovec part = {data, sizeof data};
+    ops->receive(engine, 0, &part, 1, 10);
+    cr_assert_eq(write(peer, "abcdefghi", 9), 9);
+    expect_nothing();
+    cr_assert_eq(write(peer, "jkl", 3), 3);
+    expect(FARM_ENGINE_RECEIVED, 0, 12);
+    cr_assert_arr_eq(data, "abcdefghijkl", 12);
+    close_all(1);
+    close(peer);
+}
+
+ENGINE_TEST(the_peers_end_is_zero_bytes_and_a_reset_an_error) {
+    const int peer = pair(0);
+    char data[8];
+    struct iovec part = {data, sizeof data};
+    ops->receive(engine, 0, &part, 1, 1);
+    close(peer);
+    expect(FARM_ENGINE_RECEIVED, 0, 0);
+    part = (struct iovec){data, sizeof data};
+    ops->send(engine, 0, &part, 1);
+    expect(FARM_ENGINE_SENT, 0, -EPIPE);
+    close_all(1);
+}
+
+// ---- sending ----
+
+struct reader {
+    int fd;
+    uint8_t *data;
+    size_t bytes;
+    pthread_t thread;
+};
+
+static void *read_slowly(void *argument) {
+    struct reader *reader = argument;
+    usleep(20000);
+    for (ssize_t n = 1; n > 0 && reader->bytes < LARGE; reader->bytes += (size_t)n)
+        n = read(reader->fd, reader->data + reader->bytes, LARGE - reader->bytes);
+    return NULL;
+}
+
+static void send_large(bool hushed) {
+    struct reader reader = {.fd = pair(0), .data = malloc(LARGE)};
+    uint8_t *sent = pattern(LARGE);
+    struct iovec parts[1024];
+    for (size_t i = 0; i < 1024; i++) parts[i] = (struct iovec){sent + i * (LARGE / 1024), LARGE / 1024};
+    pthread_create(&reader.thread, NULL, read_slowly, &reader);
+    ops->send(engine, 0, parts, 1024);
+    if (hushed) farm_engine_hush(ops, engine, 0);
+    expect(FARM_ENGINE_SENT, 0, LARGE);
+    pthread_join(reader.thread, NULL);
+    cr_assert_eq(reader.bytes, LARGE);
+    cr_assert_eq(memcmp(reader.data, sent, LARGE), 0);
+    close_all(1);
+    close(reader.fd);
+    free(reader.data);
+    free(sent);
+}
+
+ENGINE_TEST(sends_everything_to_a_peer_that_reads_slowly) {
+    send_large(false);
+}
+
+ENGINE_TEST(a_hushed_send_that_does_not_go_at_once_ends_too) {
+    send_large(true);
+}
+
+ENGINE_TEST(both_directions_of_a_socket_are_independent) {
+    const int peer = pair(0);
+    char in[4], out[] = "abcd", got[4];
+    struct iovec in_part = {in, 4}, out_part;
+    ops->receive(engine, 0, &in_part, 1, 4);
+    for (int i = 0; i < 50; i++) {
+        out_part = (struct iovec){out, 4};
+        ops->send(engine, 0, &out_part, 1);
+        expect(FARM_ENGINE_SENT, 0, 4);
+        cr_assert_eq(read(peer, got, 4), 4);
+        cr_assert_arr_eq(got, out, 4);
+    }
+    cr_assert_eq(write(peer, "wxyz", 4), 4);
+    expect(FARM_ENGINE_RECEIVED, 0, 4);
+    close_all(1);
+    close(peer);
+}
+
+ENGINE_TEST(a_hushed_send_comes_with_the_answer_in_one_wait) {
+    const int peer = pair(0);
+    struct farm_engine_event events[4];
+    char in[4], out[] = "abcd";
+    struct iovec in_part = {in, 4}, out_part;
+    uint64_t calls = 0;
+    for (int i = 0; i < 20; i++) {
+        in_part = (struct iovec){in, 4}, out_part = (struct iovec){out, 4};
+        ops->receive(engine, 0, &in_part, 1, 4);
+        ops->send(engine, 0, &out_part, 1);
+        cr_assert_eq(write(peer, "wxyz", 4), 4); // as if it had answered
+        if (i == 10) calls = ops->figures(engine).system_calls;
+        farm_engine_hush(ops, engine, 0);
+        uint32_t n = 0;
+        while (n < 2) {
+            const uint32_t more = ops->turn(engine, events + n, 4 - n);
+            if (!more) ops->wait(engine, PATIENCE_NS);
+            n += more;
+        }
+        cr_assert_eq(n, 2);
+    }
+    calls = ops->figures(engine).system_calls - calls;
+    cr_assert_leq(calls, strcmp(ops->name, "uring") == 0 ? 10 : 20, "%lu system calls for 10 answers", calls);
+    close_all(1);
+    close(peer);
+}
+
+// ---- closing ----
+
+ENGINE_TEST(after_closed_nothing_comes_and_the_number_is_free_again) {
+    struct farm_engine_event event;
+    static uint8_t out[LARGE];
+    for (int round = 0; round < 20; round++) {
+        const int peer = pair(1);
+        char in[100];
+        struct iovec in_part = {in, sizeof in}, out_part = {out, sizeof out};
+        ops->receive(engine, 1, &in_part, 1, sizeof in);
+        ops->send(engine, 1, &out_part, 1);
+        for (int i = 0; i < round % 4; i++) // not begun, begun, or half done
+            if (!ops->turn(engine, &event, 1)) ops->wait(engine, MS);
+        if (round & 4) cr_assert_eq(write(peer, in, sizeof in), sizeof in); // ended, and not told
+        ops->close(engine, 1);
+        expect(FARM_ENGINE_CLOSED, 1, 0);
+        cr_assert_eq(ops->turn(engine, &event, 1), 0);
+        char byte;
+        while (read(peer, &byte, 1) == 1 && recv(peer, out, sizeof out, 0) > 0) // the descriptor is closed
+            ;
+        close(peer);
+    }
+    expect_nothing();
+}
+
+// ---- watching ----
+
+ENGINE_TEST(a_watch_tells_again_until_it_is_read_empty) {
+    const int fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+    uint64_t value = 3;
+    ops->watch(engine, 1, fd);
+    expect_nothing();
+    for (int i = 0; i < 5; i++) {
+        cr_assert_eq(write(fd, &value, 8), 8);
+        expect(FARM_ENGINE_READABLE, 1, 0);
+        expect(FARM_ENGINE_READABLE, 1, 0);
+        cr_assert_eq(read(fd, &value, 8), 8);
+        expect_nothing();
+    }
+    close(fd);
+}
+
+ENGINE_TEST(a_counter_is_read_by_its_engine_or_its_caller) {
+    const int fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+    uint64_t value;
+    farm_engine_watch_counter(ops, engine, 0, fd);
+    for (uint64_t i = 1; i < 6; i++) {
+        expect_nothing();
+        cr_assert_eq(write(fd, &i, 8), 8);
+        const struct farm_engine_event event = next_within(PATIENCE_NS);
+        cr_assert(event.kind == FARM_ENGINE_READABLE && event.number == 0);
+        if (event.result == 0) cr_assert_eq(read(fd, &value, 8), 8);
+        cr_assert_eq(event.result ? (uint64_t)event.result : value, i);
+    }
+    close(fd);
+}
+
+// ---- connections ----
+
+ENGINE_TEST(accepts_and_connects) {
+    struct sockaddr_in address;
+    const int listener = listener_at(&address);
+    ops->listen(engine, listener);
+    for (uint32_t i = 0; i < 2; i++) {
+        ops->open(engine, 2 * i, tcp_socket());
+        ops->connect(engine, 2 * i, (struct sockaddr *)&address, sizeof address);
+        for (int ends = 0; ends < 2; ends++) {
+            const struct farm_engine_event event = next_within(PATIENCE_NS);
+            if (event.kind == FARM_ENGINE_CONNECTED) cr_assert(event.number == 2 * i && event.result == 0);
+            if (event.kind != FARM_ENGINE_ACCEPTED) continue;
+            cr_assert(event.result > 0 && (fcntl((int)event.result, F_GETFD) & FD_CLOEXEC));
+            ops->open(engine, 2 * i + 1, (int)event.result);
+        }
+    }
+    char in[5], out[] = "hello";
+    struct iovec in_part = {in, 5}, out_part = {out, 5};
+    ops->receive(engine, 3, &in_part, 1, 5);
+    ops->send(engine, 2, &out_part, 1);
+    for (int ends = 0; ends < 2; ends++) cr_assert_eq(next_within(PATIENCE_NS).result, 5);
+    cr_assert_arr_eq(in, out, 5);
+    close_all(4);
+    close(listener);
+}
+
+ENGINE_TEST(a_refused_connection_says_so) {
+    struct sockaddr_in address;
+    close(listener_at(&address));
+    ops->open(engine, 0, tcp_socket());
+    ops->connect(engine, 0, (struct sockaddr *)&address, sizeof address);
+    expect(FARM_ENGINE_CONNECTED, 0, -ECONNREFUSED);
+    close_all(1);
+}
+
+ENGINE_TEST(an_attempt_to_connect_can_be_closed) {
+    struct sockaddr_in address;
+    const int listener = listener_at(&address);
+    int fillers[64]; // a full backlog: further attempts hang
+    for (int i = 0; i < 64; i++) connect(fillers[i] = tcp_socket(), (struct sockaddr *)&address, sizeof address);
+    ops->open(engine, 0, tcp_socket());
+    ops->connect(engine, 0, (struct sockaddr *)&address, sizeof address);
+    expect_nothing();
+    close_all(1);
+    for (int i = 0; i < 64; i++) close(fillers[i]);
+    close(listener);
+}
+
+ENGINE_TEST(a_listener_without_descriptors_rests_and_recovers) {
+    struct sockaddr_in address;
+    struct rlimit before, none;
+    const int listener = listener_at(&address), client = tcp_socket();
+    ops->listen(engine, listener);
+    getrlimit(RLIMIT_NOFILE, &before);
+    none = before;
+    none.rlim_cur = 3;
+    expect_nothing();
+    connect(client, (struct sockaddr *)&address, sizeof address);
+    setrlimit(RLIMIT_NOFILE, &none);
+    expect(FARM_ENGINE_ACCEPTED, 0, -EMFILE);
+    const uint64_t calls = ops->figures(engine).system_calls;
+    expect_nothing();
+    cr_assert_lt(ops->figures(engine).system_calls - calls, 20, "it spins");
+    setrlimit(RLIMIT_NOFILE, &before);
+    const struct farm_engine_event event = next_within(PATIENCE_NS);
+    cr_assert(event.kind == FARM_ENGINE_ACCEPTED && event.result > 0);
+    close((int)event.result);
+    close(client);
+    close(listener);
+}
+
+// ---- system calls, and which engine ----
+
+ENGINE_TEST(turns_without_work_make_no_system_call_and_waits_end_in_time) {
+    const int peer = pair(0);
+    char data[8];
+    struct iovec part = {data, sizeof data};
+    struct farm_engine_event event;
+    ops->receive(engine, 0, &part, 1, 1);
+    expect_nothing();
+    const uint64_t calls = ops->figures(engine).system_calls, began = farm_now_ns();
+    ops->wait(engine, 30 * MS);
+    cr_assert_geq(farm_now_ns() - began, 25 * MS);
+    cr_assert_eq(ops->figures(engine).system_calls, calls + 1);
+    for (int i = 0; i < 100 && strcmp(ops->name, "uring") == 0; i++) ops->turn(engine, &event, 1);
+    cr_assert_eq(ops->figures(engine).system_calls, calls + 1);
+    cr_assert_eq(write(peer, "x", 1), 1);
+    for (int i = 0; i < 1000 && !ops->turn(engine, &event, 1); i++) // without a wait, as a spinning caller has it
+        ;
+    cr_assert(event.kind == FARM_ENGINE_RECEIVED && event.result == 1);
+    close_all(1);
+    close(peer);
+}
+
+static bool refuse_io_uring(void) {
+    struct sock_filter program[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_io_uring_setup, 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    };
+    const struct sock_fprog filter = {sizeof program / sizeof *program, program};
+    return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 && prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter) == 0;
+}
+
+Test(bridge, auto_falls_back_where_io_uring_is_forbidden) {
+    struct farm_error err = {0};
+    if (!refuse_io_uring()) cr_skip_test("no seccomp filters here");
+    cr_assert_eq(farm_engine_make("uring", SOCKETS, WATCHES, &ops, &engine, &err), FARM_E_UNSUPPORTED);
+    cr_assert(strstr(err.message, "io_uring") && strchr(err.message, ':'), "%s", err.message);
+    cr_assert_eq(farm_engine_make("auto", SOCKETS, WATCHES, &ops, &engine, &err), FARM_OK, "%s", err.message);
+    cr_assert_str_eq(ops->name, "poll");
+    ops->destroy(engine);
+    cr_assert_eq(farm_engine_make("epoll", SOCKETS, WATCHES, &ops, &engine, &err), FARM_E_USAGE);
+}
+
+static void *use_it(void *argument) {
+    (void)argument;
+    const int peer = pair(0);
+    char data[3];
+    struct iovec part = {data, 3};
+    ops->receive(engine, 0, &part, 1, 3);
+    cr_assert_eq(write(peer, "abc", 3), 3);
+    expect(FARM_ENGINE_RECEIVED, 0, 3);
+    close_all(1);
+    close(peer);
+    return NULL;
+}
+
+ENGINE_TEST(belongs_to_the_thread_that_uses_it_first) {
+    pthread_t thread;
+    pthread_create(&thread, NULL, use_it, NULL);
+    pthread_join(thread, NULL);
+}
