@@ -734,7 +734,7 @@ static void handle(struct farm_hub *hub, const struct farm_engine_event *event) 
         if (event->result >= 0) accept_peer(hub, (int)event->result);
     } else if (event->kind == FARM_ENGINE_READABLE) {
         if (event->number == WATCH_CONTROL) hear_supervisor(hub);
-        if (event->number == WATCH_WAKE) (void)!read(hub->config.wake, &count, sizeof count);
+        if (event->number == WATCH_WAKE && !event->result) (void)!read(hub->config.wake, &count, sizeof count);
     } else {
         struct peer *peer = hub->peers[event->number];
         farm_link_event(&peer->link, event, hub->now_ns);
@@ -806,6 +806,7 @@ bool farm_hub_look(const struct farm_hub *hub) {
 }
 
 void farm_hub_wait(struct farm_hub *hub, uint64_t timeout_ns) {
+    for (uint32_t i = 0; i < hub->active_count; i++) farm_link_hush(&hub->active[i]->peer->link);
     hub->ops->wait(hub->engine, timeout_ns);
 }
 
@@ -834,7 +835,7 @@ enum farm_status farm_hub_make(const struct farm_hub_config *config, struct farm
     if (config->stats) farm_store_relaxed(&config->stats->uring, strcmp(hub->ops->name, "uring") == 0);
     hear_supervisor(hub);
     hub->ops->watch(hub->engine, WATCH_CONTROL, config->control);
-    hub->ops->watch(hub->engine, WATCH_WAKE, config->wake);
+    farm_engine_watch_counter(hub->ops, hub->engine, WATCH_WAKE, config->wake);
     if (config->listener >= 0) hub->ops->listen(hub->engine, config->listener);
     *out = hub;
     return FARM_OK;

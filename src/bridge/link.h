@@ -98,6 +98,11 @@ void farm_link_close(struct farm_link *link, const char *format, ...) __attribut
 static inline bool farm_link_can_send(const struct farm_link *link) {
     return link->state == FARM_LINK_OPEN && !link->frame_waits && !link->posted.bytes && !link->sending && !link->ends;
 }
+// Before a wait: nothing is to be done as soon as the present send has ended, so its end need not end the wait.
+static inline void farm_link_hush(const struct farm_link *link) {
+    if (link->state == FARM_LINK_OPEN && link->sending && !link->posted.bytes && !(link->tls && link->frame_waits))
+        farm_engine_hush(link->ops, link->engine, link->socket);
+}
 // A frame of entries, each with its payload, which stays as it is until the frame is sent (farm_link_can_send again).
 // add: false, the frame has no room for it; nothing was changed (the first always fits).
 void farm_link_frame(struct farm_link *link, enum farm_wire_type type);

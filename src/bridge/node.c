@@ -443,7 +443,7 @@ static void closed(struct farm_node *node) {
 static void handle(struct farm_node *node, const struct farm_engine_event *event) {
     uint64_t count;
     if (event->kind == FARM_ENGINE_READABLE) {
-        (void)!read(node->config.bell, &count, sizeof count);
+        if (!event->result) (void)!read(node->config.bell, &count, sizeof count);
         return;
     }
     const bool opens = node->link.state == FARM_LINK_CONNECTING;
@@ -492,6 +492,7 @@ void farm_node_wait(struct farm_node *node, uint64_t timeout_ns) {
         const uint64_t now_ns = farm_now_ns(), left_ns = node->retry_ns > now_ns ? node->retry_ns - now_ns : 0;
         if (left_ns < timeout_ns) timeout_ns = left_ns;
     }
+    if (!node->listed) farm_link_hush(&node->link);
     node->ops->wait(node->engine, timeout_ns);
 }
 
@@ -569,7 +570,7 @@ enum farm_status farm_node_make(const struct farm_node_config *config, struct fa
         farm_node_free(node, false);
         return status;
     }
-    if (config->bell >= 0) node->ops->watch(node->engine, WATCH_BELL, config->bell);
+    if (config->bell >= 0) farm_engine_watch_counter(node->ops, node->engine, WATCH_BELL, config->bell);
     if (config->stats) farm_store_relaxed(&config->stats->uring, strcmp(node->ops->name, "uring") == 0);
     *out = node;
     return FARM_OK;
