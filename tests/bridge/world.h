@@ -1,0 +1,265 @@
+// Both sides of a bridge in one process: a supervisor's part (makes rings when the hub asks), a learner that answers
+// every step and checks it, and a node's actors that check every answer. The engine is the caller's. One thread; time
+// is the caller's.
+#ifndef TESTS_BRIDGE_WORLD_H
+#define TESTS_BRIDGE_WORLD_H
+
+#include <criterion/criterion.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include "bridge/control.h"
+#include "bridge/hub.h"
+#include "bridge/node.h"
+#include "ring/wait.h"
+
+enum { WORLD_RINGS_MAX = 8, WORLD_LANES_MAX = 4 };
+
+struct world {
+    struct farm_wire_offer offer;
+    struct farm_ring_spec node_spec; // the offer's with the node's steps
+    uint32_t rings;                  // of the one session
+    struct farm_bridge_stats hub_stats, node_stats;
+    int control, hub_control, wake, bell, node_bell;
+    struct farm_hub_config hub_config;
+    struct farm_node_config node_config;
+    struct farm_hub *hub;
+    struct farm_node *node;
+    // learner's side
+    struct farm_ring made[WORLD_RINGS_MAX], learner[WORLD_RINGS_MAX];
+    uint32_t made_count, admissions;
+    bool admitted;
+    uint8_t session[FARM_WIRE_ID_BYTES];
+    uint64_t taken[WORLD_RINGS_MAX][WORLD_LANES_MAX]; // steps seen, each once and in order
+    uint32_t held;                                    // steps that stay unconsumed
+    // node's side
+    struct farm_ring actors_made[WORLD_RINGS_MAX], actor[WORLD_RINGS_MAX];
+    int actor_fds[WORLD_RINGS_MAX][2];
+    uint64_t answers;
+};
+
+static inline uint8_t world_pixel(uint32_t ring, uint32_t lane, uint64_t n, size_t i) {
+    return (uint8_t)(n * 131 + ring * 17 + lane * 7 + i * 3 + (n >> 8));
+}
+static inline int32_t world_action(uint32_t ring, uint32_t lane, uint64_t n, uint32_t env) {
+    return (int32_t)((n * 7 + ring + lane * 3 + env) % 3);
+}
+
+static inline void world_spec(struct world *world, uint32_t lanes, uint32_t width, uint32_t pixels, uint32_t steps) {
+    struct farm_ring_spec *spec = &world->offer.spec;
+    *spec = (struct farm_ring_spec){.lanes = lanes, .width = width, .steps = steps};
+    spec->env = (struct farm_env_spec){.obs_count = 1, .frames_per_step = 1};
+    spec->env.obs[0] = (struct farm_field_spec){.name = "pixels", .dtype = FARM_U8, .rank = 1, .dims = {pixels}};
+    spec->env.action = (struct farm_action_spec){.kind = FARM_ACTION_DISCRETE, .dims = 1, .sizes = {3}};
+    farm_ring_spec_answers(spec);
+    strcpy(world->offer.env, "native/catch");
+    strcpy(world->offer.bad_values, "count");
+    memset(world->offer.run, 7, sizeof world->offer.run);
+    world->node_spec = *spec;
+    world->node_spec.steps = 4;
+}
+
+// ---- the supervisor's part ----
+
+static inline void world_admit(struct world *world, const struct farm_control_message *ask) {
+    struct farm_error err;
+    struct farm_control_message say = {
+        .kind = FARM_CONTROL_SESSION, .session = 3, .count = ask->count, .fds = {-1, -1}};
+    if (world->made_count && memcmp(world->session, ask->id, sizeof world->session) != 0) {
+        struct farm_control_message no = {
+            .kind = FARM_CONTROL_REFUSED, .reason = FARM_WIRE_REFUSE_LATER, .text = "one node alone", .fds = {-1, -1}};
+        memcpy(no.id, ask->id, sizeof no.id);
+        cr_assert(farm_control_send(world->control, &no));
+        return;
+    }
+    memcpy(world->session, ask->id, sizeof world->session);
+    memcpy(say.id, ask->id, sizeof say.id);
+    cr_assert(farm_control_send(world->control, &say));
+    world->admissions++;
+    for (uint32_t r = 0; r < ask->count; r++) {
+        if (r >= world->made_count) {
+            cr_assert_eq(farm_ring_create(&world->offer.spec, 10 + r, -1, false, &world->made[r], &err), FARM_OK, "%s",
+                         err.message);
+            world->made_count++;
+            cr_assert_eq(farm_ring_open(dup(world->made[r].up.fd_readonly), dup(world->made[r].down.fd),
+                                        FARM_RING_LEARNER, &world->learner[r], &err),
+                         FARM_OK, "%s", err.message);
+            world->learner[r].wake_fd = world->wake;
+        }
+        const struct farm_control_message ring = {.kind = FARM_CONTROL_RING,
+                                                  .session = 3,
+                                                  .ring = r,
+                                                  .actor = 10 + r,
+                                                  .fds = {world->made[r].up.fd, world->made[r].down.fd_readonly}};
+        cr_assert(farm_control_send(world->control, &ring));
+    }
+    say.kind = FARM_CONTROL_ADMITTED;
+    cr_assert(farm_control_send(world->control, &say));
+    world->admitted = true;
+}
+
+static inline void world_supervise(struct world *world) {
+    struct farm_control_message message;
+    while (farm_control_receive(world->control, &message)) {
+        if (message.kind == FARM_CONTROL_ADMIT) world_admit(world, &message);
+        if (message.kind != FARM_CONTROL_GENERATION) continue;
+        for (uint32_t l = 0; l < world->offer.spec.lanes; l++)
+            farm_store_release(&world->made[message.ring].lanes[l].down->generation, message.generation);
+        message.kind = FARM_CONTROL_GENERATION_IS;
+        cr_assert(farm_control_send(world->control, &message));
+    }
+}
+
+// ---- the learner's part ----
+
+static inline void world_check_step(struct world *world, uint32_t r, uint32_t l, uint64_t n) {
+    const struct farm_lane *lane = &world->learner[r].lanes[l];
+    cr_assert_eq(world->taken[r][l]++, n);
+    for (uint32_t e = 0; e < lane->width; e++) {
+        const uint8_t *pixels = farm_lane_obs(lane, 0, n, e);
+        for (size_t i = 0; i < lane->obs_bytes[0]; i += 1 + lane->obs_bytes[0] / 61)
+            cr_assert_eq(pixels[i], world_pixel(r, l, n, e * lane->obs_bytes[0] + i), "ring %u lane %u step %llu", r, l,
+                         (unsigned long long)n);
+        cr_assert_eq(farm_lane_reward(lane, n)[e], (float)n);
+        cr_assert_eq(farm_lane_flags(lane, n)[e], n ? 0 : FARM_STEP_FIRST);
+        if (lane->local) cr_assert_eq(*(int32_t *)farm_lane_action(lane, n, e), world_action(r, l, n, e));
+    }
+}
+
+// Answers (LOCAL: takes in) what is there. Returns how many lane steps.
+static inline uint32_t world_learn(struct world *world) {
+    uint32_t done = 0;
+    for (uint32_t r = 0; r < world->made_count; r++) {
+        for (uint32_t l = 0; l < world->offer.spec.lanes; l++) {
+            struct farm_lane *lane = &world->learner[r].lanes[l];
+            for (uint64_t n = farm_lane_acted(lane); n < farm_lane_produced(lane); n++, done++) {
+                world_check_step(world, r, l, n);
+                for (uint32_t e = 0; e < lane->width && !lane->local; e++)
+                    *(int32_t *)farm_lane_action(lane, n, e) = world_action(r, l, n, e);
+                if (!lane->local) *farm_lane_version(lane, n) = n / 5;
+                farm_lane_answer(lane, n);
+                if (n + 1 > world->held) farm_lane_release(lane, n + 1 - world->held);
+            }
+        }
+        if (done) farm_learner_notify(&world->learner[r]);
+    }
+    return done;
+}
+
+// ---- the actors' part ----
+
+static inline void world_write_step(struct farm_lane *lane, uint32_t r, uint32_t l, uint64_t n) {
+    for (uint32_t e = 0; e < lane->width; e++) {
+        uint8_t *pixels = farm_lane_obs(lane, 0, n, e);
+        for (size_t i = 0; i < lane->obs_bytes[0]; i++) pixels[i] = world_pixel(r, l, n, e * lane->obs_bytes[0] + i);
+        farm_lane_reward(lane, n)[e] = (float)n;
+        farm_lane_flags(lane, n)[e] = n ? 0 : FARM_STEP_FIRST;
+        if (lane->local) *(int32_t *)farm_lane_action(lane, n, e) = world_action(r, l, n, e);
+    }
+}
+
+// Each lane that can goes on by one step; at most `steps` in all of a lane. Returns how many lane steps.
+static inline uint32_t world_act(struct world *world, uint64_t steps) {
+    uint32_t done = 0;
+    for (uint32_t r = 0; r < world->rings; r++) {
+        for (uint32_t l = 0; l < world->offer.spec.lanes; l++) {
+            struct farm_lane *lane = &world->actor[r].lanes[l];
+            const uint64_t n = farm_lane_actor_next(lane);
+            if (n >= steps || !farm_lane_actor_answered(lane) || !farm_lane_actor_can_write(lane)) continue;
+            for (uint32_t e = 0; e < lane->width && n && !lane->local; e++)
+                cr_assert_eq(*(int32_t *)farm_lane_action(lane, n - 1, e), world_action(r, l, n - 1, e));
+            if (n && !lane->local) cr_assert_eq(*farm_lane_version(lane, n - 1), (n - 1) / 5);
+            world->answers += n > 0;
+            world_write_step(lane, r, l, n);
+            farm_lane_actor_publish(lane);
+            done++;
+        }
+        if (done) farm_actor_notify(&world->actor[r], world->node_bell);
+    }
+    return done;
+}
+
+// ---- making ----
+
+static inline void world_make_hub(struct world *world) {
+    struct farm_error err;
+    cr_assert_eq(farm_hub_make(&world->hub_config, &world->hub, &err), FARM_OK, "%s", err.message);
+}
+
+static inline void world_make_node(struct world *world) {
+    struct farm_error err;
+    for (uint32_t r = 0; r < world->rings; r++) {
+        world->actor_fds[r][0] = dup(world->actors_made[r].up.fd_readonly);
+        world->actor_fds[r][1] = dup(world->actors_made[r].down.fd);
+    }
+    world->node_config.ring_fds = (const int(*)[2])world->actor_fds;
+    cr_assert_eq(farm_node_make(&world->node_config, &world->node, &err), FARM_OK, "%s", err.message);
+}
+
+// After world_spec and after what is particular in hub_config and node_config (listener, engine, key, address).
+static inline void world_make(struct world *world, uint32_t rings) {
+    struct farm_error err;
+    world->rings = rings;
+    cr_assert_eq(farm_control_make(&world->control, &world->hub_control, &err), FARM_OK);
+    world->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    world->bell = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    world->node_bell = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    struct farm_hub_config *hub = &world->hub_config;
+    hub->control = world->hub_control;
+    hub->wake = world->wake;
+    hub->bells = &world->bell;
+    hub->bell_count = 1;
+    hub->offer = &world->offer;
+    hub->stats = &world->hub_stats;
+    for (uint32_t r = 0; r < rings; r++) {
+        struct farm_ring *made = &world->actors_made[r];
+        cr_assert_eq(farm_ring_create(&world->node_spec, r, -1, false, made, &err), FARM_OK, "%s", err.message);
+        cr_assert_eq(
+            farm_ring_open(dup(made->up.fd), dup(made->down.fd_readonly), FARM_RING_ACTOR, &world->actor[r], &err),
+            FARM_OK, "%s", err.message);
+    }
+    struct farm_node_config *node = &world->node_config;
+    memset(node->session, 5, sizeof node->session);
+    node->ring_count = rings;
+    node->bell = world->node_bell;
+    node->name = "test";
+    node->stats = &world->node_stats;
+    world_make_hub(world);
+    world_make_node(world);
+}
+
+static inline void world_free(struct world *world) {
+    farm_node_free(world->node, false);
+    farm_hub_free(world->hub);
+    for (uint32_t r = 0; r < world->made_count; r++) {
+        farm_ring_close(&world->learner[r]);
+        farm_ring_close(&world->made[r]);
+    }
+    for (uint32_t r = 0; r < world->rings; r++) {
+        farm_ring_close(&world->actor[r]);
+        farm_ring_close(&world->actors_made[r]);
+    }
+    const int fds[] = {world->control, world->hub_control, world->wake, world->bell, world->node_bell};
+    for (size_t i = 0; i < sizeof fds / sizeof *fds; i++) close(fds[i]);
+}
+
+// Whether every lane has brought `steps` steps to the learner and all answers to the actors.
+static inline bool world_done(const struct world *world, uint64_t steps) {
+    for (uint32_t r = 0; r < world->rings; r++)
+        for (uint32_t l = 0; l < world->offer.spec.lanes; l++)
+            if (world->taken[r][l] < steps || farm_lane_acted(&world->actors_made[r].lanes[l]) < steps) return false;
+    return true;
+}
+
+// One turn of everybody.
+static inline bool world_turn(struct world *world, uint64_t steps, uint64_t now_ns) {
+    bool busy = farm_hub_turn(world->hub, now_ns);
+    world_supervise(world);
+    busy |= world_learn(world) > 0;
+    busy |= world_act(world, steps) > 0;
+    return busy | farm_node_turn(world->node, now_ns);
+}
+
+#endif
