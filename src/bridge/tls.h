@@ -25,11 +25,11 @@ void farm_tls_free(struct farm_tls *tls); // NULL is allowed
 void *farm_tls_input(struct farm_tls *tls, size_t *room);
 void farm_tls_received(struct farm_tls *tls, size_t bytes);
 // Bytes to be sent (0: none); they stay until farm_tls_sent, between which nothing is written.
-const void *farm_tls_output(const struct farm_tls *tls, size_t *bytes);
+const void *farm_tls_output(struct farm_tls *tls, size_t *bytes);
 void farm_tls_sent(struct farm_tls *tls);
 
 // Goes on with the handshake as far as input allows. *done: it is over. FARM_E_PERMISSION: the keys differ;
-// FARM_E_FORMAT: the peer does not speak this.
+// FARM_E_FORMAT: the peer does not speak this. After a failure there may be output, which tells the peer why.
 enum farm_status farm_tls_handshake(struct farm_tls *tls, bool *done, struct farm_error *err);
 // Reads up to `bytes`; *got 0: more input is needed. FARM_E_DEAD: the peer has ended; FARM_E_FORMAT: a record that was
 // forged, repeated or damaged.
@@ -38,6 +38,10 @@ enum farm_status farm_tls_read(struct farm_tls *tls, void *to, size_t bytes, siz
 // small parts are put together into full records. Call while there is no output.
 enum farm_status farm_tls_write(struct farm_tls *tls, const struct iovec *parts, uint32_t count, size_t *taken,
                                 struct farm_error *err);
+
+// Changes the sending key after so many records instead (tests); and how often it was changed.
+void farm_tls_rekey_every(struct farm_tls *tls, uint64_t records);
+uint64_t farm_tls_rekeyed(const struct farm_tls *tls);
 
 uint64_t farm_tls_copied_bytes(const struct farm_tls *tls); // by this module, OpenSSL's own not counted
 

@@ -1,0 +1,340 @@
+// See tls.h. OpenSSL reads and writes through a BIO whose two ends are plain buffers, so it never blocks and never
+// allocates for them.
+#include "bridge/tls.h"
+
+#include <openssl/err.h>
+#include <openssl/ssl.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const char IDENTITY[] = "actorfarm 1";
+
+enum {
+    INPUT_BYTES = 128 << 10,
+    RECORD_BYTES = SSL3_RT_MAX_PLAIN_LENGTH, // 16 KiB
+    OVERHEAD_BYTES = 128,                    // header, type, tag, and a change of the key before it
+    DIRECT_BYTES = 4 << 10,                  // a part from this on has records of its own
+    HANDSHAKE_BYTES_MAX = 16 << 10,
+    REKEY_RECORDS = 1 << 22,
+};
+
+struct farm_tls {
+    SSL_CTX *context;
+    SSL *ssl;
+    BIO_METHOD *method;
+    SSL_SESSION *session; // the pre-shared key
+    bool server, done, began;
+    uint64_t received_bytes, copied_bytes;
+    uint64_t records, rekey_records, rekeyed;
+    size_t in_from, in_to; // in `in`, what OpenSSL has not read
+    size_t staged, told;   // in `stage`; of these the caller has in hand
+    uint8_t gathered[RECORD_BYTES];
+    uint8_t in[INPUT_BYTES];
+    uint8_t stage[FARM_TLS_STAGE_BYTES];
+};
+
+// ---- staging buffers as a BIO ----
+
+static int bio_read(BIO *bio, char *to, size_t bytes, size_t *got) {
+    struct farm_tls *tls = BIO_get_data(bio);
+    const size_t there = tls->in_to - tls->in_from;
+    BIO_clear_retry_flags(bio);
+    *got = bytes < there ? bytes : there;
+    if (!*got) {
+        BIO_set_retry_read(bio);
+        return 0;
+    }
+    memcpy(to, tls->in + tls->in_from, *got);
+    tls->in_from += *got;
+    tls->copied_bytes += *got;
+    return 1;
+}
+
+// farm_tls_write leaves room; what does not fit is an alert of a connection that has failed anyway.
+static int bio_write(BIO *bio, const char *from, size_t bytes, size_t *written) {
+    struct farm_tls *tls = BIO_get_data(bio);
+    BIO_clear_retry_flags(bio);
+    if (bytes > sizeof tls->stage - tls->staged) return 0;
+    memcpy(tls->stage + tls->staged, from, bytes);
+    tls->staged += bytes;
+    tls->copied_bytes += bytes;
+    *written = bytes;
+    return 1;
+}
+
+static long bio_control(BIO *bio, int command, long number, void *pointer) {
+    (void)bio, (void)number, (void)pointer;
+    return command == BIO_CTRL_FLUSH;
+}
+
+static bool make_bio(struct farm_tls *tls) {
+    tls->method = BIO_meth_new(BIO_TYPE_SOURCE_SINK, "farm staging");
+    if (!tls->method || !BIO_meth_set_read_ex(tls->method, bio_read) ||
+        !BIO_meth_set_write_ex(tls->method, bio_write) || !BIO_meth_set_ctrl(tls->method, bio_control))
+        return false;
+    BIO *bio = BIO_new(tls->method);
+    if (!bio) return false;
+    BIO_set_data(bio, tls);
+    BIO_set_init(bio, 1);
+    SSL_set_bio(tls->ssl, bio, bio); // takes it over
+    return true;
+}
+
+// ---- the pre-shared key ----
+
+static struct farm_tls *of(SSL *ssl) {
+    return SSL_get_app_data(ssl);
+}
+
+static SSL_SESSION *shared(struct farm_tls *tls) {
+    return SSL_SESSION_up_ref(tls->session) ? tls->session : NULL;
+}
+
+static int use_key(SSL *ssl, const EVP_MD *md, const unsigned char **identity, size_t *bytes, SSL_SESSION **session) {
+    (void)md; // the only cipher's
+    *identity = (const unsigned char *)IDENTITY;
+    *bytes = sizeof IDENTITY - 1;
+    *session = shared(of(ssl));
+    return *session != NULL;
+}
+
+static int find_key(SSL *ssl, const unsigned char *identity, size_t bytes, SSL_SESSION **session) {
+    const bool ours = bytes == sizeof IDENTITY - 1 && memcmp(identity, IDENTITY, bytes) == 0;
+    *session = ours ? shared(of(ssl)) : NULL;
+    return 1;
+}
+
+static bool make_session(struct farm_tls *tls, const struct farm_key *key) {
+    static const unsigned char aes_128_gcm_sha256[] = {0x13, 0x01};
+    const SSL_CIPHER *cipher = SSL_CIPHER_find(tls->ssl, aes_128_gcm_sha256);
+    tls->session = SSL_SESSION_new();
+    return tls->session && cipher && SSL_SESSION_set1_master_key(tls->session, key->bytes, sizeof key->bytes) &&
+           SSL_SESSION_set_cipher(tls->session, cipher) &&
+           SSL_SESSION_set_protocol_version(tls->session, TLS1_3_VERSION);
+}
+
+// ---- making ----
+
+// SSL_OP_ALLOW_NO_DHE_KEX stays off, so a client offers, and a server takes, psk_dhe_ke alone. A server without the key
+// has nothing to show but a certificate, and a client that trusts nobody refuses it.
+static bool make_context(struct farm_tls *tls) {
+    SSL_CTX *context = tls->context = SSL_CTX_new(tls->server ? TLS_server_method() : TLS_client_method());
+    if (!context || !SSL_CTX_set_min_proto_version(context, TLS1_3_VERSION) ||
+        !SSL_CTX_set_max_proto_version(context, TLS1_3_VERSION) ||
+        !SSL_CTX_set_ciphersuites(context, "TLS_AES_128_GCM_SHA256") || !SSL_CTX_set_num_tickets(context, 0) ||
+        !(SSL_CTX_set1_groups_list(context, "X25519:P-256") || SSL_CTX_set1_groups_list(context, "P-256")))
+        return false;
+    SSL_CTX_set_options(context, SSL_OP_NO_TICKET | SSL_OP_NO_RENEGOTIATION | SSL_OP_NO_COMPRESSION);
+    SSL_CTX_clear_options(context, SSL_OP_ALLOW_NO_DHE_KEX | SSL_OP_ENABLE_MIDDLEBOX_COMPAT);
+    SSL_CTX_clear_mode(context, SSL_MODE_RELEASE_BUFFERS);
+    SSL_CTX_set_session_cache_mode(context, SSL_SESS_CACHE_OFF);
+    SSL_CTX_set_verify(context, tls->server ? SSL_VERIFY_NONE : SSL_VERIFY_PEER, NULL);
+    SSL_CTX_set_max_early_data(context, 0);
+    if (tls->server)
+        SSL_CTX_set_psk_find_session_callback(context, find_key);
+    else
+        SSL_CTX_set_psk_use_session_callback(context, use_key);
+    return true;
+}
+
+static const char *reason(void) {
+    const char *text = ERR_reason_error_string(ERR_peek_last_error());
+    return text ? text : "no reason given";
+}
+
+enum farm_status farm_tls_make(bool server, const struct farm_key *key, struct farm_tls **out, struct farm_error *err) {
+    struct farm_tls *tls = calloc(1, sizeof *tls);
+    if (!tls) return farm_fail(err, FARM_E_LIMIT, "out of memory for a TLS connection");
+    tls->server = server;
+    tls->rekey_records = REKEY_RECORDS;
+    ERR_clear_error();
+    if (!make_context(tls) || !(tls->ssl = SSL_new(tls->context)) || !SSL_set_app_data(tls->ssl, tls) ||
+        !make_session(tls, key) || !make_bio(tls)) {
+        farm_fail(err, FARM_E_UNSUPPORTED, "OpenSSL cannot make a TLS 1.3 connection with AES-128-GCM: %s", reason());
+        farm_tls_free(tls);
+        return FARM_E_UNSUPPORTED;
+    }
+    if (server)
+        SSL_set_accept_state(tls->ssl);
+    else
+        SSL_set_connect_state(tls->ssl);
+    *out = tls;
+    return FARM_OK;
+}
+
+void farm_tls_free(struct farm_tls *tls) {
+    if (!tls) return;
+    SSL_free(tls->ssl);
+    SSL_SESSION_free(tls->session);
+    SSL_CTX_free(tls->context);
+    BIO_meth_free(tls->method);
+    free(tls);
+}
+
+// ---- staging buffers as the engine sees them ----
+
+void *farm_tls_input(struct farm_tls *tls, size_t *room) {
+    const size_t kept = tls->in_to - tls->in_from;
+    if (!kept) {
+        tls->in_from = tls->in_to = 0;
+    } else if (tls->in_from && sizeof tls->in - tls->in_to < 2 * RECORD_BYTES) {
+        memmove(tls->in, tls->in + tls->in_from, kept);
+        tls->copied_bytes += kept;
+        tls->in_from = 0;
+        tls->in_to = kept;
+    }
+    *room = sizeof tls->in - tls->in_to;
+    if (!tls->done && *room > HANDSHAKE_BYTES_MAX - tls->received_bytes)
+        *room = HANDSHAKE_BYTES_MAX - tls->received_bytes;
+    return tls->in + tls->in_to;
+}
+
+void farm_tls_received(struct farm_tls *tls, size_t bytes) {
+    tls->in_to += bytes;
+    tls->received_bytes += bytes;
+}
+
+const void *farm_tls_output(struct farm_tls *tls, size_t *bytes) {
+    *bytes = tls->told = tls->staged;
+    return tls->stage;
+}
+
+// An alert may have been added since.
+void farm_tls_sent(struct farm_tls *tls) {
+    memmove(tls->stage, tls->stage + tls->told, tls->staged - tls->told);
+    tls->staged -= tls->told;
+    tls->told = 0;
+}
+
+// ---- handshake ----
+
+// The first record's type and version, of which TLS itself checks too little: an alert, or a hello of this side's peer.
+static bool speaks_tls(const struct farm_tls *tls) {
+    const uint8_t hello[] = {SSL3_RT_HANDSHAKE, 3, tls->server ? 1 : 3};
+    const size_t there = tls->in_to - tls->in_from;
+    if (there && !tls->server && tls->in[0] == SSL3_RT_ALERT) return true;
+    return memcmp(tls->in, hello, there < sizeof hello ? there : sizeof hello) == 0;
+}
+
+static enum farm_status why_not(struct farm_error *err) {
+    switch (ERR_GET_REASON(ERR_peek_last_error())) {
+    case SSL_R_BINDER_DOES_NOT_VERIFY:
+    case SSL_R_SSLV3_ALERT_ILLEGAL_PARAMETER: // what the learner's side answers to a binder that does not verify
+    case SSL_R_CERTIFICATE_VERIFY_FAILED:
+        return farm_fail(err, FARM_E_PERMISSION, "the keys differ");
+    default:
+        return farm_fail(err, FARM_E_FORMAT, "the TLS handshake failed: %s", reason());
+    }
+}
+
+enum farm_status farm_tls_handshake(struct farm_tls *tls, bool *done, struct farm_error *err) {
+    *done = tls->done;
+    if (tls->done) return FARM_OK;
+    if (!tls->began && tls->in_to > 0) {
+        if (!speaks_tls(tls))
+            return farm_fail(err, FARM_E_FORMAT, "the peer does not speak TLS; is --insecure given on one side only?");
+        tls->began = tls->in_to >= 3;
+        if (!tls->began) return FARM_OK;
+    }
+    ERR_clear_error();
+    const int result = SSL_do_handshake(tls->ssl);
+    if (result == 1) {
+        if (!SSL_session_reused(tls->ssl)) return farm_fail(err, FARM_E_PERMISSION, "the peer did not use the key");
+        *done = tls->done = true;
+        return FARM_OK;
+    }
+    if (SSL_get_error(tls->ssl, result) != SSL_ERROR_WANT_READ) return why_not(err);
+    if (tls->received_bytes >= HANDSHAKE_BYTES_MAX)
+        return farm_fail(err, FARM_E_FORMAT, "the TLS handshake has not ended within %d bytes", HANDSHAKE_BYTES_MAX);
+    return FARM_OK;
+}
+
+// ---- data ----
+
+enum farm_status farm_tls_read(struct farm_tls *tls, void *to, size_t bytes, size_t *got, struct farm_error *err) {
+    *got = 0;
+    while (*got < bytes) {
+        size_t n = 0;
+        ERR_clear_error();
+        const int result = SSL_read_ex(tls->ssl, (uint8_t *)to + *got, bytes - *got, &n);
+        if (result == 1) {
+            *got += n;
+            continue;
+        }
+        const int error = SSL_get_error(tls->ssl, result);
+        if (error == SSL_ERROR_WANT_READ || (error == SSL_ERROR_ZERO_RETURN && *got)) return FARM_OK;
+        if (error == SSL_ERROR_ZERO_RETURN) return farm_fail(err, FARM_E_DEAD, "the peer has ended the connection");
+        return farm_fail(err, FARM_E_FORMAT, "a TLS record is damaged or forged: %s", reason());
+    }
+    return FARM_OK;
+}
+
+static enum farm_status write_record(struct farm_tls *tls, const void *from, size_t bytes, struct farm_error *err) {
+    size_t written = 0;
+    ERR_clear_error();
+    if (tls->records >= tls->rekey_records) {
+        if (!SSL_key_update(tls->ssl, SSL_KEY_UPDATE_NOT_REQUESTED))
+            return farm_fail(err, FARM_E_IO, "TLS could not change the key: %s", reason());
+        tls->records = 0;
+        tls->rekeyed++;
+    }
+    if (!SSL_write_ex(tls->ssl, from, bytes, &written) || written != bytes)
+        return farm_fail(err, FARM_E_IO, "TLS could not write a record: %s", reason());
+    tls->records++;
+    return FARM_OK;
+}
+
+struct place {
+    const struct iovec *part, *end;
+    size_t offset;
+};
+
+static struct place skip(const struct iovec *parts, uint32_t count, size_t bytes) {
+    struct place at = {parts, parts + count, bytes};
+    while (at.part < at.end && at.offset >= at.part->iov_len) at.offset -= at.part++->iov_len;
+    return at;
+}
+
+// The bytes of the next record: in place, or gathered from small parts up to the next that is not.
+static const void *next_record(struct farm_tls *tls, struct place at, size_t *bytes) {
+    size_t there = at.part->iov_len - at.offset;
+    const uint8_t *from = (const uint8_t *)at.part->iov_base + at.offset;
+    *bytes = there < RECORD_BYTES ? there : RECORD_BYTES;
+    if (there >= DIRECT_BYTES || at.part + 1 == at.end) return from;
+    for (*bytes = 0;;) {
+        const size_t room = RECORD_BYTES - *bytes, n = there < room ? there : room;
+        if (n) memcpy(tls->gathered + *bytes, from, n); // a part may be empty, without an address
+        *bytes += n;
+        if (n < there || ++at.part == at.end || at.part->iov_len >= DIRECT_BYTES) break;
+        from = at.part->iov_base;
+        there = at.part->iov_len;
+    }
+    tls->copied_bytes += *bytes;
+    return tls->gathered;
+}
+
+enum farm_status farm_tls_write(struct farm_tls *tls, const struct iovec *parts, uint32_t count, size_t *taken,
+                                struct farm_error *err) {
+    struct place at = skip(parts, count, *taken);
+    while (at.part < at.end && sizeof tls->stage - tls->staged >= RECORD_BYTES + OVERHEAD_BYTES) {
+        size_t bytes;
+        const void *from = next_record(tls, at, &bytes);
+        const enum farm_status status = write_record(tls, from, bytes, err);
+        if (status) return status;
+        *taken += bytes;
+        at = skip(at.part, (uint32_t)(at.end - at.part), at.offset + bytes);
+    }
+    return FARM_OK;
+}
+
+void farm_tls_rekey_every(struct farm_tls *tls, uint64_t records) {
+    tls->rekey_records = records;
+}
+
+uint64_t farm_tls_rekeyed(const struct farm_tls *tls) {
+    return tls->rekeyed;
+}
+
+uint64_t farm_tls_copied_bytes(const struct farm_tls *tls) {
+    return tls->copied_bytes;
+}

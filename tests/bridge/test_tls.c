@@ -1,0 +1,335 @@
+// TLS between two ends in one process: who has the key gets through, nothing else does, and bytes come out as they
+// went in.
+#include <criterion/criterion.h>
+
+#include <openssl/ssl.h>
+#include <openssl/x509.h>
+#include <string.h>
+
+#include "bridge/tls.h"
+
+TestSuite(bridge, .timeout = 30);
+
+static struct farm_error err;
+
+static struct farm_key key_of(uint8_t first) {
+    struct farm_key key;
+    for (int i = 0; i < FARM_KEY_BYTES; i++) key.bytes[i] = (uint8_t)(first + 7 * i);
+    return key;
+}
+
+static struct farm_tls *make(bool server, uint8_t first) {
+    const struct farm_key key = key_of(first);
+    struct farm_tls *tls = NULL;
+    cr_assert_eq(farm_tls_make(server, &key, &tls, &err), FARM_OK, "%s", err.message);
+    return tls;
+}
+
+// The two ends; what happens on the way from one to the other; and what came of the handshake.
+struct ends {
+    struct farm_tls *end[2]; // server, client
+    enum farm_status status[2];
+    bool done[2];
+    size_t passed[2];  // bytes that have left the end
+    size_t flip_at[2]; // this byte changes on its way
+    uint8_t flip;
+    size_t cut_at[2]; // and after so many, nothing comes
+};
+
+static struct ends ends_of(uint8_t servers, uint8_t clients) {
+    return (struct ends){.end = {make(true, servers), make(false, clients)},
+                         .flip_at = {SIZE_MAX, SIZE_MAX},
+                         .cut_at = {SIZE_MAX, SIZE_MAX}};
+}
+
+static void free_ends(struct ends *ends) {
+    farm_tls_free(ends->end[0]);
+    farm_tls_free(ends->end[1]);
+}
+
+// Carries one end's output to the other; false: there was nothing, or no room.
+static bool carry(struct ends *ends, int from) {
+    size_t bytes, room;
+    const uint8_t *output = farm_tls_output(ends->end[from], &bytes);
+    uint8_t *input = farm_tls_input(ends->end[!from], &room);
+    if (!bytes || room < bytes) return false;
+    for (size_t i = 0; i < bytes; i++, ends->passed[from]++) {
+        if (ends->passed[from] >= ends->cut_at[from]) continue;
+        input[i] = output[i] ^ (ends->passed[from] == ends->flip_at[from] ? ends->flip : 0);
+        farm_tls_received(ends->end[!from], 1);
+    }
+    farm_tls_sent(ends->end[from]);
+    return true;
+}
+
+static void shake(struct ends *ends) {
+    for (bool moved = true; moved;) {
+        moved = false;
+        for (int i = 1; i >= 0; i--) {
+            if (!ends->status[i] && !ends->done[i])
+                ends->status[i] = farm_tls_handshake(ends->end[i], &ends->done[i], &err);
+            moved |= carry(ends, i);
+        }
+    }
+}
+
+static struct ends open_ends(void) {
+    struct ends ends = ends_of(1, 1);
+    shake(&ends);
+    cr_assert(ends.done[0] && ends.done[1], "%s", err.message);
+    return ends;
+}
+
+// Writes parts at one end and reads them at the other, in pieces of at most `piece`.
+static void pass(struct ends *ends, int from, const struct iovec *parts, uint32_t count, size_t piece) {
+    size_t total = 0, taken = 0, got, n = 0;
+    for (uint32_t i = 0; i < count; i++) total += parts[i].iov_len;
+    uint8_t *out = malloc(total + 1), *in = malloc(total + 1);
+    for (uint32_t i = 0; i < count; n += parts[i++].iov_len)
+        if (parts[i].iov_len) memcpy(out + n, parts[i].iov_base, parts[i].iov_len);
+    for (n = 0; n < total;) {
+        size_t bytes, room;
+        cr_assert_eq(farm_tls_write(ends->end[from], parts, count, &taken, &err), FARM_OK, "%s", err.message);
+        const uint8_t *output = farm_tls_output(ends->end[from], &bytes);
+        for (size_t i = 0, step; i < bytes; i += step) {
+            void *input = farm_tls_input(ends->end[!from], &room);
+            cr_assert_gt(room, 0);
+            step = bytes - i < room ? bytes - i : room;
+            memcpy(input, output + i, step);
+            farm_tls_received(ends->end[!from], step);
+            do {
+                const size_t most = total + 1 - n < piece ? total + 1 - n : piece;
+                cr_assert_eq(farm_tls_read(ends->end[!from], in + n, most, &got, &err), FARM_OK, "%s", err.message);
+                n += got;
+            } while (got);
+        }
+        farm_tls_sent(ends->end[from]);
+    }
+    cr_assert(taken == total && n == total && memcmp(in, out, total) == 0);
+    free(out);
+    free(in);
+}
+
+// ---- handshake ----
+
+Test(bridge, tls_opens_to_the_same_key) {
+    struct ends ends = open_ends();
+    const struct iovec part = {"hello", 5};
+    pass(&ends, 0, &part, 1, 100);
+    pass(&ends, 1, &part, 1, 1);
+    cr_assert_leq(ends.passed[0] + ends.passed[1], 700, "handshake of %zu + %zu bytes", ends.passed[0], ends.passed[1]);
+    free_ends(&ends);
+}
+
+Test(bridge, tls_refuses_another_key_on_both_sides) {
+    struct ends ends = ends_of(1, 2);
+    shake(&ends);
+    for (int i = 0; i < 2; i++) cr_assert_eq(ends.status[i], FARM_E_PERMISSION, "side %d: %s", i, err.message);
+    cr_assert(strstr(err.message, "keys differ"), "%s", err.message);
+    cr_assert(!ends.done[0] && !ends.done[1]);
+    free_ends(&ends);
+}
+
+// A server's handshake is done once it has the client's Finished; a client's before the server knows. So `both` is what
+// must not happen, and neither side may take data from the other.
+static void damaged(int from, size_t at, uint8_t flip) {
+    struct ends ends = ends_of(1, 1);
+    ends.flip = flip;
+    *(flip ? &ends.flip_at[from] : &ends.cut_at[from]) = at;
+    shake(&ends);
+    cr_assert(!(ends.done[0] && ends.done[1]), "byte %zu of side %d, flipped by %02x", at, from, flip);
+    cr_assert(!ends.done[!from], "byte %zu of side %d, flipped by %02x", at, from, flip);
+    cr_assert(!flip || ends.status[0] || ends.status[1] || !ends.done[0], "somebody knows");
+    free_ends(&ends);
+}
+
+static void damage_everywhere(uint8_t flip) {
+    struct ends whole = open_ends();
+    for (int from = 0; from < 2; from++)
+        for (size_t at = 0; at < whole.passed[from]; at++) damaged(from, at, flip);
+    free_ends(&whole);
+}
+
+Test(bridge, tls_never_opens_after_a_damaged_byte) {
+    damage_everywhere(0x01);
+}
+Test(bridge, tls_never_opens_after_a_byte_with_another_top_bit) {
+    damage_everywhere(0x80);
+}
+Test(bridge, tls_never_opens_to_a_truncated_handshake) {
+    damage_everywhere(0);
+}
+
+static enum farm_status feed(struct farm_tls *tls, const void *data, size_t bytes) {
+    bool done = false;
+    size_t room;
+    void *input = farm_tls_input(tls, &room);
+    cr_assert_geq(room, bytes);
+    memcpy(input, data, bytes);
+    farm_tls_received(tls, bytes);
+    const enum farm_status status = farm_tls_handshake(tls, &done, &err);
+    cr_assert(!done);
+    return status;
+}
+
+Test(bridge, tls_says_that_a_peer_speaks_in_the_clear) {
+    for (int server = 0; server < 2; server++) {
+        struct farm_tls *tls = make(server, 1);
+        cr_assert_eq(feed(tls, "\x40\0\0\0FARM", 8), FARM_E_FORMAT);
+        cr_assert(strstr(err.message, "--insecure"), "%s", err.message);
+        farm_tls_free(tls);
+    }
+}
+
+Test(bridge, tls_reads_no_more_than_16_KiB_of_a_handshake) {
+    struct farm_tls *tls = make(true, 1);
+    static uint8_t flood[16 << 10] = {22, 3, 1, 0x40, 0, 1, 0, 0x7f, 0xff}; // a hello of 32 KiB
+    size_t room;
+    cr_assert_eq(feed(tls, flood, 1000), FARM_OK);
+    cr_assert_eq(feed(tls, flood + 1000, sizeof flood - 1000), FARM_E_FORMAT, "%s", err.message);
+    farm_tls_input(tls, &room);
+    cr_assert_eq(room, 0);
+    farm_tls_free(tls);
+}
+
+// Any TLS 1.3 server without the key can show a certificate.
+Test(bridge, tls_accepts_no_certificate_instead_of_the_key) {
+    EVP_PKEY *pair = EVP_PKEY_Q_keygen(NULL, NULL, "EC", "P-256");
+    X509 *certificate = X509_new();
+    X509_gmtime_adj(X509_getm_notBefore(certificate), 0);
+    X509_gmtime_adj(X509_getm_notAfter(certificate), 1000);
+    X509_set_pubkey(certificate, pair);
+    cr_assert(X509_sign(certificate, pair, EVP_sha256()));
+    SSL_CTX *context = SSL_CTX_new(TLS_server_method());
+    cr_assert(SSL_CTX_use_certificate(context, certificate) && SSL_CTX_use_PrivateKey(context, pair));
+    SSL *server = SSL_new(context);
+    BIO *in = BIO_new(BIO_s_mem()), *out = BIO_new(BIO_s_mem());
+    SSL_set_bio(server, in, out);
+    SSL_set_accept_state(server);
+
+    struct farm_tls *client = make(false, 1);
+    enum farm_status status = FARM_OK;
+    bool done = false;
+    for (int i = 0; i < 4 && !status && !done; i++) {
+        size_t bytes, room;
+        status = farm_tls_handshake(client, &done, &err);
+        const void *output = farm_tls_output(client, &bytes);
+        BIO_write(in, output, (int)bytes);
+        farm_tls_sent(client);
+        SSL_do_handshake(server);
+        void *input = farm_tls_input(client, &room);
+        const int n = BIO_read(out, input, (int)room);
+        if (n > 0) farm_tls_received(client, (size_t)n);
+    }
+    cr_assert(!done && status == FARM_E_PERMISSION, "%d %d %s", done, status, err.message);
+    farm_tls_free(client);
+    SSL_free(server);
+    SSL_CTX_free(context);
+    X509_free(certificate);
+    EVP_PKEY_free(pair);
+}
+
+// ---- data ----
+
+Test(bridge, tls_carries_parts_of_any_size_both_ways) {
+    struct ends ends = open_ends();
+    static const size_t sizes[] = {288, 225792, 4, 4, 0, 16, 28224, 16384, 16383, 1, 4096, 4095, 1 << 20, 32};
+    enum { PARTS = sizeof sizes / sizeof *sizes };
+    struct iovec parts[PARTS];
+    for (size_t i = 0; i < PARTS; i++) {
+        parts[i] = (struct iovec){malloc(sizes[i] + 1), sizes[i]};
+        for (size_t j = 0; j < sizes[i]; j++) ((uint8_t *)parts[i].iov_base)[j] = (uint8_t)(i + j * 40503u / 64);
+    }
+    for (int from = 0; from < 2; from++) {
+        pass(&ends, from, parts, PARTS, SIZE_MAX);
+        pass(&ends, from, parts, PARTS, 1000);
+        for (size_t i = 0; i < PARTS; i++)
+            if (sizes[i]) pass(&ends, from, &parts[i], 1, 20000);
+    }
+    for (size_t i = 0; i < PARTS; i++) free(parts[i].iov_base);
+    free_ends(&ends);
+}
+
+Test(bridge, tls_puts_small_parts_together_and_sends_large_ones_from_their_place) {
+    struct ends ends = open_ends();
+    static uint8_t data[256 << 10];
+    struct iovec parts[65] = {{data, 288}};
+    size_t taken = 0, bytes;
+    for (int i = 1; i <= 64; i++) parts[i] = (struct iovec){data, 64};
+    cr_assert_eq(farm_tls_write(ends.end[0], parts, 65, &taken, &err), FARM_OK);
+    farm_tls_output(ends.end[0], &bytes);
+    cr_assert_eq(bytes, 288 + 64 * 64 + 22, "one record");
+    farm_tls_sent(ends.end[0]);
+
+    const uint64_t copied = farm_tls_copied_bytes(ends.end[0]);
+    parts[1] = (struct iovec){data, sizeof data};
+    taken = 0;
+    cr_assert_eq(farm_tls_write(ends.end[0], parts, 2, &taken, &err), FARM_OK);
+    farm_tls_output(ends.end[0], &bytes);
+    cr_assert_eq(taken, 288 + sizeof data, "a frame fits the stage");
+    cr_assert_eq(bytes, taken + 17 * 22);
+    cr_assert_eq(farm_tls_copied_bytes(ends.end[0]) - copied, bytes + 288, "to the stage, and what was gathered");
+    free_ends(&ends);
+}
+
+Test(bridge, tls_changes_its_key_and_is_understood) {
+    struct ends ends = open_ends();
+    const struct iovec part = {"step", 4};
+    farm_tls_rekey_every(ends.end[1], 3);
+    for (int i = 0; i < 300; i++) {
+        pass(&ends, 1, &part, 1, 10);
+        pass(&ends, 0, &part, 1, 10);
+    }
+    cr_assert_eq(farm_tls_rekeyed(ends.end[1]), 99);
+    cr_assert_eq(farm_tls_rekeyed(ends.end[0]), 0);
+    free_ends(&ends);
+}
+
+// One record of data, changed at `at` by `flip`, or repeated; what the reader says.
+static enum farm_status read_changed(size_t at, uint8_t flip, bool repeated) {
+    struct ends ends = open_ends();
+    const struct iovec part = {"twelve bytes", 12};
+    size_t taken = 0, bytes, room, got = 0;
+    char in[64];
+    cr_assert_eq(farm_tls_write(ends.end[1], &part, 1, &taken, &err), FARM_OK);
+    const uint8_t *output = farm_tls_output(ends.end[1], &bytes);
+    cr_assert_eq(bytes, 12 + 22);
+    for (int i = 0; i <= repeated; i++) {
+        uint8_t *input = farm_tls_input(ends.end[0], &room);
+        memcpy(input, output, bytes);
+        input[at] ^= flip;
+        farm_tls_received(ends.end[0], bytes);
+    }
+    enum farm_status status = farm_tls_read(ends.end[0], in, 12, &got, &err);
+    cr_assert_eq(got, repeated ? 12 : 0);
+    if (!status) status = farm_tls_read(ends.end[0], in, 12, &got, &err);
+    cr_assert_eq(got, 0);
+    free_ends(&ends);
+    return status;
+}
+
+Test(bridge, tls_refuses_a_record_that_was_changed_or_repeated) {
+    cr_assert_eq(read_changed(0, 0, true), FARM_E_FORMAT);
+    for (size_t at = 0; at < 34; at++) {
+        const enum farm_status status = read_changed(at, 4, false);
+        const bool longer = at == 3 || at == 4; // it waits for the rest
+        cr_assert(status == FARM_E_FORMAT || (longer && status == FARM_OK), "byte %zu: %s", at, err.message);
+    }
+}
+
+Test(bridge, tls_keeps_what_it_says_while_output_is_on_its_way) {
+    struct ends ends = open_ends();
+    const struct iovec part = {"step", 4};
+    size_t taken = 0, bytes, room, got;
+    char in[8];
+    cr_assert_eq(farm_tls_write(ends.end[0], &part, 1, &taken, &err), FARM_OK);
+    farm_tls_output(ends.end[0], &bytes);
+    cr_assert_eq(bytes, 26);
+    memset(farm_tls_input(ends.end[0], &room), 'x', 100); // an alert follows
+    farm_tls_received(ends.end[0], 100);
+    cr_assert_eq(farm_tls_read(ends.end[0], in, 4, &got, &err), FARM_E_FORMAT);
+    farm_tls_sent(ends.end[0]);
+    farm_tls_output(ends.end[0], &bytes);
+    cr_assert_gt(bytes, 0);
+    free_ends(&ends);
+}
