@@ -599,6 +599,7 @@ void farm_node_free(struct farm_node *node, bool end) {
     if (node->engine) {
         farm_link_close(&node->link, NULL);
         drain(node, 1000000000);
+        show_figures(node); // of the time since the last tick
         node->ops->destroy(node->engine);
     }
     farm_doorbells_free(&node->bells);
