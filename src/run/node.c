@@ -197,6 +197,7 @@ static enum farm_supervisor_turn on_tick(void *context, uint64_t now_ns) {
     struct farm_run_node_figures figures;
     farm_store_relaxed(&node->run.rings.stats->agent_steps, farm_load_relaxed(&node->shared->stats.node[0].steps));
     farm_run_node_figures(node, now_ns, &figures);
+    if (figures.connected) node->connected_ns = now_ns;
     node->given_up = node->request.retry_s > 0 && figures.away_s >= node->request.retry_s;
     if (node->given_up) return FARM_TURN_STOP;
     return caller->on_tick ? caller->on_tick(caller->context, now_ns) : FARM_TURN_ON;
@@ -250,7 +251,7 @@ enum farm_status farm_run_node_join(struct farm_run_node *node, enum farm_run_no
     status = join(node, bridge, state, err);
     const bool joined = !status && *state == FARM_RUN_NODE_JOINED;
     farm_node_free(bridge, !joined);
-    node->begun_ns = farm_now_ns();
+    node->connected_ns = farm_now_ns();
     return status;
 }
 
@@ -275,14 +276,13 @@ void farm_run_node_leave(struct farm_run_node *node) {
     farm_run_free(&node->run);
     memset(&node->run, 0, sizeof node->run);
     memset(node->shared, 0, sizeof *node->shared);
-    node->begun_ns = 0;
+    node->connected_ns = 0;
 }
 
 void farm_run_node_figures(const struct farm_run_node *node, uint64_t now_ns, struct farm_run_node_figures *figures) {
     const struct farm_bridge_stats *stats = &node->shared->stats;
     const struct farm_bridge_node_stats *row = &stats->node[0];
-    const uint64_t connections = farm_load_relaxed(&row->connections), heard_ns = farm_load_relaxed(&row->heard_ns);
-    const uint64_t since_ns = heard_ns ? heard_ns : node->begun_ns;
+    const uint64_t connections = farm_load_relaxed(&row->connections), since_ns = node->connected_ns;
     *figures = node->past;
     figures->wall_s += farm_run_events_wall_s(&node->run.events);
     figures->steps += farm_load_relaxed(&row->steps);

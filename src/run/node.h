@@ -53,7 +53,7 @@ struct farm_run_node {
     uint8_t session[FARM_WIRE_ID_BYTES];
     struct farm_run_node_shared *shared;
     struct farm_run_node_figures past; // of sessions before the present one
-    uint64_t begun_ns;                 // when the present session joined
+    uint64_t connected_ns;             // the last tick that saw the present session connected, or when it joined
     bool given_up;
     sigset_t mask_before;
 };

@@ -361,6 +361,22 @@ Test(run, joins_anew_when_the_learner_has_forgotten_it) {
     cr_expect_eq(words->wrong, 0);
 }
 
+static void end_learner(void) {
+    if (steps() >= MANY && !killed_at) kill(learner_pid, SIGKILL), killed_at = steps();
+}
+Test(run, gives_up_a_learner_that_stays_away) {
+    enum farm_run_node_state state;
+    make_node();
+    node->request.retry_s = 2;
+    meanwhile = end_learner;
+    cr_assert_eq(farm_run_node_join(node, &state, &error), FARM_OK, "%s", error.message);
+    const uint64_t start_ns = farm_now_ns();
+    cr_expect_eq(farm_run_node_go(node, &state, &error), FARM_E_DEAD);
+    cr_expect_geq(farm_now_ns() - start_ns, 2000000000u);
+    cr_expect(strstr(error.message, "no connection to the learner at 127.0.0.1"), "%s", error.message);
+    cr_expect_gt(leave().lane_steps, 0);
+}
+
 static void interrupt_after_many(void) {
     if (steps() >= MANY) kill(getpid(), SIGTERM);
 }
