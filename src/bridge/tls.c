@@ -13,7 +13,7 @@ enum {
     INPUT_BYTES = 128 << 10,
     RECORD_BYTES = SSL3_RT_MAX_PLAIN_LENGTH, // 16 KiB
     OVERHEAD_BYTES = 128,                    // header, type, tag, and a change of the key before it
-    DIRECT_BYTES = 4 << 10,                  // a part from this on has records of its own
+    DIRECT_BYTES = 8 << 10,                  // a part from this on has records of its own
     HANDSHAKE_BYTES_MAX = 16 << 10,
     REKEY_RECORDS = 1 << 22,
 };
