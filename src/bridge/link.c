@@ -280,7 +280,7 @@ static void received(struct farm_link *link, int64_t bytes) {
     if (link->tls)
         farm_tls_received(link->tls, (size_t)bytes);
     else if (link->reading_payload)
-        payload_came(link, (size_t)bytes);
+        link->payload_left -= (size_t)bytes; // all of it, and the engine has used up rest_in
     else
         link->head_to += (uint32_t)bytes;
     read_frames(link);
