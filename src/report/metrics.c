@@ -1,6 +1,7 @@
 // See metrics.h.
 #include "report/metrics.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -36,7 +37,30 @@ json_t *farm_sample_json(const struct farm_sample *sample) {
     farm_json_set_int(line, "bad_values", sample->bad_values);
     farm_json_set_int(line, "windows_dropped", sample->windows_dropped);
     farm_json_set_int(line, "actors_hung", sample->actors_hung);
+    if (sample->listens) farm_json_set(line, "nodes", farm_sample_nodes_json(sample->nodes, sample->node_count));
     return line;
+}
+
+json_t *farm_sample_nodes_json(const struct farm_sample_node *nodes, uint32_t count) {
+    json_t *list = json_array();
+    for (uint32_t i = 0; i < count; i++) {
+        const struct farm_sample_node *node = &nodes[i];
+        json_t *object = farm_json_object(false);
+        farm_json_set_text(object, "name", node->name);
+        farm_json_set_text(object, "state", node->away ? "away" : "connected");
+        farm_json_set_int(object, "actors", node->actors);
+        farm_json_set_int(object, "lanes", node->lanes);
+        farm_json_set_real(object, "env_steps_per_s", node->env_steps_per_s);
+        farm_json_set_real(object, "bytes_in_per_s", node->bytes_in_per_s);
+        farm_json_set_real(object, "bytes_out_per_s", node->bytes_out_per_s);
+        farm_json_set_real(object, "round_trip_ms", node->round_trip_ms);
+        farm_json_set_int(object, "reconnects", node->reconnects);
+        farm_json_set_real(object, "away_s", node->away_s);
+        const int failed = json_array_append_new(list, object);
+        assert(!failed);
+        (void)failed;
+    }
+    return list;
 }
 
 // The length of the file up to and with its last newline; -1 with errno on errors.

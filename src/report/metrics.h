@@ -17,6 +17,17 @@ struct farm_sample_statistic {
 };
 enum { FARM_SAMPLE_ALGO_MAX = 8 };
 
+// A remote node whose actors take part in the run. Rates are over the last second, totals since it came.
+struct farm_sample_node {
+    char name[64];
+    bool away; // there is no connection to it now
+    uint64_t actors, lanes, env_steps, bytes_in, bytes_out, reconnects;
+    double env_steps_per_s, bytes_in_per_s, bytes_out_per_s;
+    double round_trip_ms; // NAN: unknown
+    double away_s;        // since when; 0: it is not
+    double present_s;     // since it came
+};
+
 // Figures of one moment. Rates and shares are over the time since the sample before, totals over the run.
 struct farm_sample {
     double wall_s; // since the first answered step
@@ -35,13 +46,19 @@ struct farm_sample {
     double bus_bytes_per_observation; // to a GPU, for inference and training, over the run; NAN without one
     uint64_t actors;                  // that are there now
     uint64_t actor_restarts, learner_restarts, checkpoints, bad_values;
-    uint64_t windows_dropped; // not trained on: too old, or of an actor that did nothing
-    uint64_t actors_hung;     // hangs that the watchdog has named, over the run
-    uint64_t actors_stuck;    // actors that hang or are stopped now
+    uint64_t windows_dropped;             // not trained on: too old, or of an actor that did nothing
+    uint64_t actors_hung;                 // hangs that the watchdog has named, over the run
+    uint64_t actors_stuck;                // actors that hang or are stopped now
+    bool listens;                         // remote nodes may come
+    const struct farm_sample_node *nodes; // [node_count] that are there; borrowed
+    uint32_t node_count, nodes_away;
 };
 
 // The sample as a JSON object of metrics.jsonl (the caller owns it). Lengths of time in seconds (_s), shares 0..1.
 json_t *farm_sample_json(const struct farm_sample *sample);
+
+// Remote nodes as a list of objects (the caller owns it).
+json_t *farm_sample_nodes_json(const struct farm_sample_node *nodes, uint32_t count);
 
 struct farm_metrics {
     int fd; // -1: closed

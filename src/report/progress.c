@@ -116,6 +116,8 @@ void farm_progress_format(const struct farm_sample *sample, size_t columns, char
     text[0] = 0;
     add_duration(&line, sample->wall_s);
     if (sample->actors_stuck) add(&line, "%sstuck %llu", gap, (unsigned long long)sample->actors_stuck);
+    if (sample->listens) add(&line, "%snodes %u", gap, sample->node_count);
+    if (sample->nodes_away) add(&line, " (%u away)", sample->nodes_away);
     add(&line, "%s%s %s%s%s/s", gap, frames, narrow ? "fr" : "frames", gap, rate);
     add(&line, "%s%s ", gap, narrow ? "ret" : "return");
     if (isnan(sample->return_mean)) {

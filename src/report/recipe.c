@@ -82,6 +82,8 @@ static const struct farm_recipe_key keys[] = {
     DOUBLE(checkpoint_every, "300", 1, 1e9, "seconds between checkpoints"),
     DOUBLE(metrics_every, "5", 0.1, 1e6, "seconds between lines of metrics.jsonl"),
     DOUBLE(hang_seconds, "30", 0, 1e6, "an environment that does not return for so long is named on stderr; 0: never"),
+    DOUBLE(node_grace_s, "600", 0, 1e9,
+           "with --listen: a remote node that is away for so long gives its actors' places up, seconds"),
     TEXT(bad_values, "count", "count|fail|reset",
          "of numbers that are NaN, infinite or beyond 1e9 (environments in C): count: such steps train nothing; fail: "
          "the run ends and says whose they are; reset: the episode ends without a return and another begins"),
