@@ -21,6 +21,9 @@ struct options {
     struct farm_recipe recipe;
     const char *recipe_file, *run;
     bool resume, json, quiet;
+    const char *listen, *key, *engine;
+    bool insecure;
+    int64_t expect_actors, bridges;
 };
 
 // Keys as metadata of every checkpoint, so that a checkpoint alone says how it came about.
@@ -232,6 +235,19 @@ static void whole_run(const struct training *training, struct farm_sample *sampl
     sample->agent_steps_per_s = (double)sample->agent_steps / wall_s;
 }
 
+// Likewise of the nodes that are there at the end, since each came. They are the sessions' own list, which the run does
+// not look at again.
+static void whole_nodes(struct training *training) {
+    struct farm_run_sessions *sessions = &training->run.sessions;
+    for (uint32_t i = 0; i < sessions->node_count; i++) {
+        struct farm_sample_node *node = &sessions->nodes[i];
+        const double present_s = node->present_s > 0 ? node->present_s : (double)INFINITY;
+        node->env_steps_per_s = (double)node->env_steps / present_s;
+        node->bytes_in_per_s = (double)node->bytes_in / present_s;
+        node->bytes_out_per_s = (double)node->bytes_out / present_s;
+    }
+}
+
 // `failure`: why the run ended badly; NULL: it did not.
 static json_t *result_json(const struct training *training, const struct farm_sample *sample, bool interrupted,
                            const char *failure) {
@@ -257,6 +273,7 @@ static json_t *result_json(const struct training *training, const struct farm_sa
     farm_json_set_int(document, "checkpoints", sample->checkpoints);
     farm_json_set_int(document, "bad_values", sample->bad_values);
     farm_json_set_int(document, "actors_hung", sample->actors_hung);
+    if (sample->listens) farm_json_set(document, "nodes", farm_sample_nodes_json(sample->nodes, sample->node_count));
     farm_json_set_bool(document, "interrupted", interrupted);
     farm_json_set_text(document, "run_dir", training->folder.path);
     farm_json_set_text(document, "error", failure);
@@ -308,6 +325,8 @@ static void tell(const struct training *training, const struct farm_sample *samp
         printf("Actors that died and were started again: %llu.\n", (unsigned long long)sample->actor_restarts);
     if (sample->actors_hung)
         printf("Actors whose environment hung: %llu (named above).\n", (unsigned long long)sample->actors_hung);
+    if (sample->listens)
+        printf("Remote nodes at the end: %u, %u of them away.\n", sample->node_count, sample->nodes_away);
     printf("Recipe, metrics and checkpoints are in %s\n", training->folder.path);
     if (!failed) tell_what_next(training);
 }
@@ -321,6 +340,7 @@ static enum farm_status give_account(struct training *training, bool interrupted
     farm_progress_end(&training->progress);
     write_metrics(training, &sample);
     whole_run(training, &sample);
+    whole_nodes(training);
     if (!failure) warn_without_update(training, &sample);
     if (!training->options->json) {
         tell(training, &sample, interrupted, failure != NULL);
@@ -335,9 +355,18 @@ static enum farm_status give_account(struct training *training, bool interrupted
 static enum farm_status run_training(struct training *training, struct farm_error *err) {
     struct farm_run *run = &training->run;
     const struct options *options = training->options;
-    const struct farm_run_request request = {.recipe = &options->recipe, .elastic = true, .quiet = options->quiet};
+    const struct farm_run_request request = {.recipe = &options->recipe,
+                                             .elastic = true,
+                                             .quiet = options->quiet,
+                                             .listen = {.address = options->listen,
+                                                        .key = options->key,
+                                                        .expect = (uint32_t)options->expect_actors,
+                                                        .bridges = (uint32_t)options->bridges,
+                                                        .engine = options->engine}};
     if (options->quiet) farm_log_set_level(FARM_LOG_WARN);
     enum farm_status status = farm_run_make(run, &request, err);
+    if (!status && options->insecure)
+        farm_log_warn("--insecure: whoever reaches %s can join, and see and change what is sent", run->bridges.address);
     if (!status) status = open_run(training, err);
     if (status) return status;
     fill_metadata(training);
@@ -368,6 +397,32 @@ static int train(const struct options *options) {
     return exit_status;
 }
 
+static enum farm_status check_listen(const struct options *options, struct farm_error *err) {
+    if (!options->listen) {
+        if (!options->key && !options->insecure && !options->engine && !options->expect_actors && !options->bridges)
+            return FARM_OK;
+        return farm_fail(
+            err, FARM_E_USAGE,
+            "--key, --insecure, --expect-actors, --bridges and --bridge-engine go with --listen ADDR:PORT");
+    }
+    if (options->expect_actors < 0 || options->expect_actors > FARM_PLAN_ACTORS_MAX)
+        return farm_fail(err, FARM_E_USAGE, "--expect-actors %lld: between 0 and %d", (long long)options->expect_actors,
+                         FARM_PLAN_ACTORS_MAX);
+    if (options->bridges < 0 || options->bridges > FARM_RUN_BRIDGES_MAX)
+        return farm_fail(err, FARM_E_USAGE, "--bridges %lld: between 1 and %d", (long long)options->bridges,
+                         FARM_RUN_BRIDGES_MAX);
+    if (options->key && options->insecure)
+        return farm_fail(err, FARM_E_USAGE, "--key FILE encrypts, --insecure does not: one of them");
+    if (options->key && access(options->key, F_OK) != 0)
+        return farm_fail(err, FARM_E_USAGE, "--key %s: there is no such file; `farm bridge keygen %s` makes one",
+                         options->key, options->key);
+    if (options->key || options->insecure) return FARM_OK;
+    return farm_fail(err, FARM_E_USAGE,
+                     "--listen %s needs --key FILE (`farm bridge keygen FILE` makes one; each node gets a copy), or "
+                     "--insecure on a loopback or private address",
+                     options->listen);
+}
+
 int farm_cmd_train(int argc, char **argv) {
     struct options options = {0};
     const struct farm_cli_flag flags[] = {
@@ -378,22 +433,37 @@ int farm_cmd_train(int argc, char **argv) {
          "goes on from the last checkpoint of --run DIR, with its recipe"},
         {"json", FARM_CLI_BOOL, &options.json, NULL, "one JSON document on stdout at the end"},
         {"quiet", FARM_CLI_BOOL, &options.quiet, NULL, "no progress and no plan on stderr"},
+        {"listen", FARM_CLI_STRING, &options.listen, "ADDR:PORT",
+         "other machines' actors may join here (farm bridge); port 0: any. DIR/bridge.addr says where"},
+        {"key", FARM_CLI_STRING, &options.key, "FILE", "who may join has this key (farm bridge keygen FILE)"},
+        {"insecure", FARM_CLI_BOOL, &options.insecure, NULL,
+         "no key and no encryption: on loopback and private addresses only"},
+        {"expect-actors", FARM_CLI_INT, &options.expect_actors, "N",
+         "other machines' actors that batch, rings and places are reckoned with (more or fewer may come)"},
+        {"bridges", FARM_CLI_INT, &options.bridges, "N", "processes that serve other machines [1]"},
+        {"bridge-engine", FARM_CLI_STRING, &options.engine, "E",
+         "how they use the network: auto, uring or poll [auto]"},
     };
     const struct farm_cli cli = {
         .program = "farm train",
         .synopsis =
-            "[--env E] [--frames N] [--seconds S] [--recipe FILE] [--run DIR [--resume]] [--json] [--KEY VALUE ...]",
+            "[--env E] [--frames N] [--seconds S] [--recipe FILE] [--run DIR [--resume]] [--json] [--KEY VALUE ...]\n"
+            "       farm train ... --listen ADDR:PORT --key FILE [--actors 0] [--expect-actors N]",
         .about =
             "Trains an agent with V-trace: actor processes step environments, the learner answers and trains from\n"
             "the same shared memory. Ctrl-C stops it at any moment: a checkpoint is written and the exit status is 0.\n"
             "SIGUSR1 (kill -USR1, to this process) brings one more actor while it runs, SIGUSR2 takes one away;\n"
             "signals that come before the learner is ready count as one.\n"
+            "With --listen, actors of other machines join by `farm bridge --connect` while it runs; --actors 0 then "
+            "means\n"
+            "none here: it waits for the first node. A node that is away for node_grace_s gives its places up.\n"
             "All rates and wall_s count from the first answered step to the decision to stop; start-up and the last\n"
             "checkpoint are not in them. The later wins: defaults, the shipped recipe, --recipe, flags.",
         .examples = "  farm train                                    a small Breakout, for a minute\n"
                     "  farm train --env native/catch --frames 500k --seed 3 --json\n"
                     "  farm train --env ale/Pong --seconds 600 --lr 4e-4\n"
-                    "  farm train --run runs/ale_Pong-20260101-1 --resume\n",
+                    "  farm train --run runs/ale_Pong-20260101-1 --resume\n"
+                    "  farm train --env ale/Pong --run r --listen 0.0.0.0:7000 --key farm.key --expect-actors 64\n",
         .flags = flags,
         .flag_count = sizeof flags / sizeof *flags,
     };
@@ -401,6 +471,7 @@ int farm_cmd_train(int argc, char **argv) {
     bool help;
     enum farm_status status = farm_recipe_cli_parse(&cli, argc, argv, NULL, &options.recipe, &help, &err);
     if (!status && help) return 0;
+    if (!status) status = check_listen(&options, &err);
     if (!status) status = load_layers(&options, &err);
     return status ? farm_report_error("farm train", &err) : train(&options);
 }

@@ -26,13 +26,6 @@ void farm_run_change_signal(struct farm_run_change *change, int number) {
     change->wanted += number == SIGUSR1 ? 1 : -1;
 }
 
-static uint32_t rings_of(const struct farm_run_workers *workers, uint32_t shard) {
-    uint32_t count = 0;
-    for (uint32_t a = 0; a < workers->plan->places; a++)
-        count += workers->actors[a].there && workers->ring_shard[a] == shard;
-    return count;
-}
-
 // ---- one comes ----
 
 // The shard that serves fewest; of equals the one nearest to the actor's memory.
@@ -41,7 +34,8 @@ static uint32_t shard_for_one_more(const struct farm_run_workers *workers, int n
     const int *shard_node = plan->placement->shard_node;
     uint32_t least = 0;
     for (uint32_t k = 1; k < plan->shards; k++) {
-        const uint32_t serves = rings_of(workers, k), fewest = rings_of(workers, least);
+        const uint32_t serves = farm_run_workers_of_shard(workers, k),
+                       fewest = farm_run_workers_of_shard(workers, least);
         if (serves < fewest || (serves == fewest && farm_machine_distance(plan->machine, shard_node[k], node) <
                                                         farm_machine_distance(plan->machine, shard_node[least], node)))
             least = k;
@@ -83,8 +77,13 @@ static enum farm_status find_cpus(struct farm_run_change *change, uint32_t a, st
     } else {
         if (pinned) farm_run_note(change->workers->caller, "actor %u shares CPUs with others: %s", a, why.message);
         *placement = *plan->placement;
-        placement->actor[0] = placement->actor[a % plan->actors];
+        if (plan->actors)
+            placement->actor[0] = placement->actor[a % plan->actors];
+        else
+            placement->actor[0] = (struct farm_plan_actor){.cpu_node = -1, .memory_node = -1};
         placement->actor[0].cpu = -1;
+        placement->actor_count = 1;
+        if (!farm_bitmap_count(&placement->actor_cpus)) placement->actor_cpus = plan->machine->allowed;
     }
     actor->memory_node = placement->actor[0].memory_node;
     farm_plan_actor_cpus(plan->machine, placement, 0, &actor->cpus);
@@ -110,11 +109,13 @@ static enum farm_status prepare(struct farm_run_change *change, uint32_t a, stru
 static void give_back(struct farm_run_change *change, uint32_t a) {
     struct farm_run_actor *actor = &change->workers->actors[a];
     struct farm_ring *ring = &change->workers->rings->ring[a];
-    farm_env_program_free(&actor->program);
-    farm_claim_give(&change->workers->plan->claim, &actor->claimed);
-    farm_bitmap_remove(&change->claimed, &actor->claimed);
-    actor->claimed = (struct farm_bitmap){0};
-    actor->lost = false;
+    if (!actor->remote) {
+        farm_env_program_free(&actor->program);
+        farm_claim_give(&change->workers->plan->claim, &actor->claimed);
+        farm_bitmap_remove(&change->claimed, &actor->claimed);
+        actor->claimed = (struct farm_bitmap){0};
+    }
+    actor->lost = actor->remote = false;
     if (!ring->lanes) return;
     change->bad_values += farm_load_relaxed(&ring->up_control->abandoned);
     farm_ring_close(ring);
@@ -130,6 +131,7 @@ static enum farm_status ask(struct farm_run_change *change, struct farm_error *e
         question.fds[0] = ring->up.fd_readonly;
         question.fds[1] = ring->down.fd;
         if (change->workers->up_writable) question.up_writable = ring->up.fd;
+        if (change->workers->actors[a].remote) question.wake = change->workers->actors[a].wake;
     }
     return farm_gate_ask(change->gate, &question, err);
 }
@@ -137,6 +139,16 @@ static enum farm_status ask(struct farm_run_change *change, struct farm_error *e
 static void refuse(struct farm_run_change *change, const struct farm_error *why) {
     const struct farm_run_caller *caller = change->workers->caller;
     const uint32_t a = change->actor;
+    if (change->workers->actors[a].remote) {
+        const bool comes = change->state == FARM_RUN_COMES;
+        change->state = FARM_RUN_SETTLED;
+        if (comes) give_back(change, a);
+        if (comes)
+            change->remote.came(change->remote.context, a, why);
+        else
+            change->remote.went(change->remote.context, a, why);
+        return;
+    }
     if (change->state == FARM_RUN_COMES) {
         farm_run_warn(caller, "no further actor: %s", why->message);
         give_back(change, a);
@@ -154,7 +166,7 @@ static void let_one_come(struct farm_run_change *change) {
     const uint32_t places = workers->plan->places;
     uint32_t a = 0;
     struct farm_error err;
-    while (a < places && workers->actors[a].there) a++;
+    while (a < places && (workers->actors[a].there || workers->actors[a].remote)) a++;
     if (a == places) {
         farm_run_warn(workers->caller, "no further actor: this run has room for %u%s", places,
                       places > workers->plan->actors ? " (more --actors at the start make more)"
@@ -170,6 +182,13 @@ static void let_one_come(struct farm_run_change *change) {
 
 static void start(struct farm_run_change *change, struct farm_error *err) {
     struct farm_run_workers *workers = change->workers;
+    if (workers->actors[change->actor].remote) {
+        workers->actors[change->actor].there = true;
+        workers->count++;
+        change->state = FARM_RUN_SETTLED;
+        change->remote.came(change->remote.context, change->actor, NULL);
+        return;
+    }
     const enum farm_status status = farm_supervisor_enlist(workers->supervisor, change->actor, &change->spec, err);
     assert(!status); // its number was vacant, and its description is whole
     workers->actors[change->actor].there = true;
@@ -182,7 +201,7 @@ static void start(struct farm_run_change *change, struct farm_error *err) {
 
 // A person who takes actors away is kept from stopping training by it.
 static enum farm_status can_spare(const struct farm_run_workers *workers, uint32_t a, struct farm_error *err) {
-    const uint32_t shard = workers->ring_shard[a], left = rings_of(workers, shard) - 1;
+    const uint32_t shard = workers->ring_shard[a], left = farm_run_workers_of_shard(workers, shard) - 1;
     if (left) return farm_run_update_fits(workers->plan, left, shard, err);
     return farm_fail(err, FARM_E_LIMIT, "it is the last actor%s (Ctrl-C ends the run)",
                      workers->plan->shards > 1 ? " of its shard" : "");
@@ -195,15 +214,29 @@ static void let_go(struct farm_run_change *change, uint32_t a) {
     if (can_spare(change->workers, a, &err) || ask(change, &err)) refuse(change, &err);
 }
 
-// The newest of the shard that serves most.
+// The newest of this machine's actors that are of a shard; `places`: none is.
+static uint32_t newest_of(const struct farm_run_workers *workers, uint32_t shard) {
+    uint32_t newest = workers->plan->places;
+    for (uint32_t a = 0; a < workers->plan->places; a++)
+        if (workers->actors[a].there && !workers->actors[a].remote && workers->ring_shard[a] == shard) newest = a;
+    return newest;
+}
+
+// Of the shard that serves most.
 static void let_one_go(struct farm_run_change *change) {
     const struct farm_run_workers *workers = change->workers;
-    uint32_t most = 0, newest = 0;
-    for (uint32_t k = 1; k < workers->plan->shards; k++)
-        if (rings_of(workers, k) > rings_of(workers, most)) most = k;
-    for (uint32_t a = 0; a < workers->plan->places; a++)
-        if (workers->actors[a].there && workers->ring_shard[a] == most) newest = a;
-    let_go(change, newest);
+    const uint32_t places = workers->plan->places;
+    uint32_t most = 0, newest = places;
+    for (uint32_t k = 0; k < workers->plan->shards; k++) {
+        const uint32_t a = newest_of(workers, k), serves = farm_run_workers_of_shard(workers, k);
+        if (a == places || (newest < places && serves <= most)) continue;
+        most = serves;
+        newest = a;
+    }
+    if (newest < places)
+        let_go(change, newest);
+    else
+        farm_run_warn(workers->caller, "no actor of this machine is left to go");
 }
 
 static void end(struct farm_run_change *change) {
@@ -213,6 +246,12 @@ static void end(struct farm_run_change *change) {
     workers->actors[a].there = false;
     workers->count--;
     farm_store_release(&workers->rings->ring[a].down_control->stop, 1);
+    if (workers->actors[a].remote) {
+        give_back(change, a);
+        change->state = FARM_RUN_SETTLED;
+        change->remote.went(change->remote.context, a, NULL);
+        return;
+    }
     farm_supervisor_dismiss(workers->supervisor, a);
     if (workers->actors[a].lost) farm_run_change_ended(change, a); // it has ended before
 }
@@ -235,11 +274,44 @@ void farm_run_change_ended(struct farm_run_change *change, size_t worker) {
     farm_run_note(change->workers->caller, "actor %zu has gone: %u now", worker, change->workers->count);
 }
 
+// ---- remote ones ----
+
+// On the node of the shard's inference thread, which reads every frame; -1: any.
+static int node_of_shard(const struct farm_run_plan *plan, uint32_t shard) {
+    const int node = plan->placement->shard_node[shard];
+    if (!plan->recipe.numa) return -1;
+    return node >= 0 ? farm_machine_memory_node(plan->machine, node) : plan->placement->learner_node;
+}
+
+void farm_run_change_bring(struct farm_run_change *change, uint32_t a) {
+    struct farm_run_workers *workers = change->workers;
+    struct farm_error err;
+    assert(change->state == FARM_RUN_SETTLED && workers->actors[a].remote);
+    change->state = FARM_RUN_COMES;
+    change->actor = a;
+    workers->ring_shard[a] = shard_for_one_more(workers, -1);
+    workers->actors[a].memory_node = node_of_shard(workers->plan, workers->ring_shard[a]);
+    enum farm_status status =
+        farm_run_rings_add(workers->rings, workers->plan, a, workers->actors[a].memory_node, &err);
+    if (!status) status = ask(change, &err);
+    if (status) refuse(change, &err);
+}
+
+void farm_run_change_take(struct farm_run_change *change, uint32_t a) {
+    struct farm_error err;
+    assert(change->state == FARM_RUN_SETTLED && change->workers->actors[a].remote);
+    change->state = FARM_RUN_GOES;
+    change->actor = a;
+    if (ask(change, &err)) refuse(change, &err);
+}
+
 // ---- as the run goes on ----
 
 static void hear(struct farm_run_change *change) {
     struct farm_gate_answer answer;
-    if (!farm_gate_answered(change->gate, &answer) || answer.ring != change->actor) return;
+    do {
+        if (!farm_gate_answered(change->gate, &answer)) return;
+    } while (answer.ring != change->actor);
     if (answer.status)
         refuse(change, &answer.error);
     else if (change->state == FARM_RUN_COMES)
@@ -248,21 +320,28 @@ static void hear(struct farm_run_change *change) {
         end(change);
 }
 
-void farm_run_change_turn(struct farm_run_change *change) {
+// The next change that is due. False: none is.
+static bool begin(struct farm_run_change *change) {
     uint32_t lost;
-    if (change->state == FARM_RUN_COMES || change->state == FARM_RUN_GOES) hear(change);
-    if (change->state != FARM_RUN_SETTLED || !farm_load_acquire(&change->workers->rings->stats->ready)) return;
     if (any_lost(change->workers, &lost)) {
         let_go(change, lost);
-        return;
+        return true;
     }
-    if (!change->wanted) return;
+    if (!change->wanted) return change->remote.next && change->remote.next(change->remote.context);
     const bool more = change->wanted > 0;
     change->wanted += more ? -1 : 1;
     if (more)
         let_one_come(change);
     else
         let_one_go(change);
+    return true;
+}
+
+void farm_run_change_turn(struct farm_run_change *change) {
+    if (change->state == FARM_RUN_COMES || change->state == FARM_RUN_GOES) hear(change);
+    if (!farm_load_acquire(&change->workers->rings->stats->ready)) return;
+    while (change->state == FARM_RUN_SETTLED && !change->failure[0] && begin(change)) {
+    }
 }
 
 void farm_run_change_learner_starts(struct farm_run_change *change) {

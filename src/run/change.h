@@ -18,18 +18,31 @@ struct farm_run_change {
     struct farm_bitmap claimed;   // CPUs of this farm
     uint64_t bad_values;          // counted by actors that are gone
     char failure[1024];           // why the run cannot go on; "": it can
+    // Rings of remote actors (sessions.h). `next` begins the next change of theirs, if one is due, by bring or take.
+    // What comes of it is said by came (why NULL: the learner has it; else the place is vacant again) and went (why
+    // not NULL: it has not; it stays).
+    struct farm_run_change_remote {
+        void *context;
+        bool (*next)(void *context); // NULL: there are none
+        void (*came)(void *context, uint32_t a, const struct farm_error *why);
+        void (*went)(void *context, uint32_t a, const struct farm_error *why);
+    } remote;
 };
 
 // Makes the gate, if the plan is elastic. Before the workers are described.
 enum farm_status farm_run_change_make(struct farm_run_change *change, struct farm_error *err);
 void farm_run_change_free(struct farm_run_change *change); // safe on a zeroed one
 
-// From the supervisor's callbacks: a signal; a tick; a dismissed actor has ended; an expendable one cannot be kept
-// alive; the learner is about to start again.
+// From the supervisor's callbacks: a signal; a tick, or the learner has answered; a dismissed actor has ended; an
+// expendable one cannot be kept alive; the learner is about to start again.
 void farm_run_change_signal(struct farm_run_change *change, int number);
 void farm_run_change_turn(struct farm_run_change *change);
 void farm_run_change_ended(struct farm_run_change *change, size_t worker);
 void farm_run_change_lost(struct farm_run_change *change, size_t worker, const char *why);
 void farm_run_change_learner_starts(struct farm_run_change *change);
+
+// From `next`: place a, which is marked as remote, gets rings and the learner lets them in; or lets them go.
+void farm_run_change_bring(struct farm_run_change *change, uint32_t a);
+void farm_run_change_take(struct farm_run_change *change, uint32_t a);
 
 #endif

@@ -17,6 +17,12 @@ static bool is_learner(const struct farm_run_events *events, size_t worker) {
     return worker == events->workers->plan->places;
 }
 
+// Bridges come behind the learner.
+static bool is_bridge(const struct farm_run_events *events, size_t worker, uint32_t *b) {
+    *b = (uint32_t)(worker - events->workers->plan->places - 1);
+    return worker > events->workers->plan->places;
+}
+
 // ---- workers ----
 
 static void restart_learner(struct farm_run_events *events) {
@@ -43,8 +49,13 @@ static void restart_learner(struct farm_run_events *events) {
 static void before_start(void *context, size_t worker, uint64_t starts) {
     struct farm_run_events *events = context;
     const struct farm_run_workers *workers = events->workers;
+    uint32_t b;
     if (is_learner(events, worker)) {
         if (starts) restart_learner(events);
+        return;
+    }
+    if (is_bridge(events, worker, &b)) {
+        farm_run_sessions_bridge_starts(events->sessions, b);
         return;
     }
     struct farm_run_actor *actor = &workers->actors[worker];
@@ -76,13 +87,16 @@ static void on_death(void *context, size_t worker, const char *how) {
     const struct farm_run_events *events = context;
     const char *learner = events->workers->plan->standin.remote ? "the bridge" : "the learner";
     char actor[FARM_WORKER_NAME_MAX];
+    uint32_t b;
     snprintf(actor, sizeof actor, "actor %zu", worker);
+    if (is_bridge(events, worker, &b))
+        snprintf(actor, sizeof actor, events->sessions->bridges->count > 1 ? "bridge %u" : "the bridge", b);
     farm_run_warn(events->workers->caller, "%s %s", is_learner(events, worker) ? learner : actor, how);
 }
 
 static void on_end(void *context, size_t worker) {
     const struct farm_run_events *events = context;
-    if (!is_learner(events, worker)) farm_run_change_ended(events->change, worker);
+    if (worker < events->workers->plan->places) farm_run_change_ended(events->change, worker);
 }
 
 static void on_loss(void *context, size_t worker, const char *why) {
@@ -100,6 +114,8 @@ static void on_signal(void *context, int number) {
 static uint64_t progress_of(void *context, size_t worker) {
     const struct farm_run_events *events = context;
     const struct farm_run_workers *workers = events->workers;
+    uint32_t b;
+    if (is_bridge(events, worker, &b)) return farm_run_sessions_progress(events->sessions, b);
     if (is_learner(events, worker)) return farm_load_relaxed(&workers->rings->stats->agent_steps);
     const uint64_t least = (uint64_t)PROGRESS_ROUNDS * workers->plan->lanes * workers->plan->width;
     const uint64_t now = farm_load_relaxed(&workers->rings->ring[worker].up_control->heartbeat);
@@ -126,10 +142,30 @@ void farm_run_events_end(struct farm_run_events *events) {
     find_start(events);
 }
 
+static void ignore_all(struct farm_run_events *events) {
+    for (size_t i = 0; i < sizeof events->watched / sizeof *events->watched; i++) events->watched[i] = -1;
+}
+
+void farm_run_events_listen(struct farm_run_events *events) {
+    const struct farm_run_bridges *bridges = events->sessions->bridges;
+    if (events->change->gate) events->watched[0] = events->change->gate;
+    for (uint32_t b = 0; b < bridges->count; b++) events->watched[1 + b] = bridges->bridge[b].control;
+}
+
+static void on_readable(void *context, size_t number) {
+    struct farm_run_events *events = context;
+    if (number)
+        farm_run_sessions_hear(events->sessions, (uint32_t)number - 1);
+    else
+        farm_run_change_turn(events->change);
+}
+
 static void before_stop(void *context, int phase) {
     struct farm_run_events *events = context;
     const struct farm_run_rings *rings = events->workers->rings;
     if (!events->end_ns) events->end_ns = farm_now_ns();
+    ignore_all(events); // nobody comes or goes any more
+    if (phase == FARM_RUN_PHASE_ACTORS) farm_run_sessions_end(events->sessions);
     for (uint32_t a = 0; a < rings->places && phase == FARM_RUN_PHASE_ACTORS; a++)
         if (rings->ring[a].lanes) farm_store_release(&rings->ring[a].down_control->stop, 1);
 }
@@ -142,6 +178,7 @@ static enum farm_supervisor_turn on_tick(void *context) {
     const uint64_t now = farm_now_ns();
     farm_run_watch_turn(events->watch, now);
     if (events->change->gate) farm_run_change_turn(events->change);
+    farm_run_sessions_turn(events->sessions, now);
     if (events->change->failure[0]) return FARM_TURN_STOP;
     find_start(events);
     events->tick_ns = now;
@@ -154,6 +191,7 @@ static enum farm_supervisor_turn on_tick(void *context) {
 }
 
 struct farm_supervisor_config farm_run_events_config(struct farm_run_events *events, bool elastic) {
+    ignore_all(events);
     return (struct farm_supervisor_config){.context = events,
                                            .before_start = before_start,
                                            .on_line = on_line,
@@ -164,5 +202,8 @@ struct farm_supervisor_config farm_run_events_config(struct farm_run_events *eve
                                            .before_stop = before_stop,
                                            .on_tick = on_tick,
                                            .progress = progress_of,
+                                           .watched = events->watched,
+                                           .watched_count = sizeof events->watched / sizeof *events->watched,
+                                           .on_readable = on_readable,
                                            .tick_ms = TICK_MS};
 }

@@ -4,7 +4,7 @@
 #ifndef FARM_RUN_EVENTS_H
 #define FARM_RUN_EVENTS_H
 
-#include "run/change.h"
+#include "run/sessions.h"
 #include "run/watch.h"
 
 struct farm_run_events {
@@ -12,16 +12,21 @@ struct farm_run_events {
     struct farm_run_workers *workers;
     struct farm_run_watch *watch;
     struct farm_run_change *change;
+    struct farm_run_sessions *sessions;
 
     uint64_t start_ns; // the tick before the first answered step was seen; 0: not yet
     uint64_t tick_ns;  // the previous tick; farm_run_go sets the first
     uint64_t end_ns;   // when the run's end was decided; 0: not yet
     uint64_t learner_restarts, actor_restarts;
-    char learner_error[1024]; // the sentence with which the learner ended; "": none
+    char learner_error[1024];              // the sentence with which the learner ended; "": none
+    int watched[1 + FARM_RUN_BRIDGES_MAX]; // by the supervisor: the gate, then what bridges say; -1: none
 };
 
 // The functions to make the supervisor with. `events` is their context: it must not move.
 struct farm_supervisor_config farm_run_events_config(struct farm_run_events *events, bool elastic);
+
+// When gate and bridges exist: they are heard as soon as they say something.
+void farm_run_events_listen(struct farm_run_events *events);
 
 void farm_run_events_end(struct farm_run_events *events); // after farm_supervisor_run: stops the clock
 

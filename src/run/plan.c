@@ -152,14 +152,20 @@ static int64_t infer_batch_most(const struct farm_run_plan *plan) {
     return plan->device == FARM_DEVICE_CPU ? INFER_BATCH_MAX : INFER_BATCH_MAX_GPU;
 }
 
+// Without actors of this machine those that are expected.
+static int64_t all_actors(const struct farm_run_plan *plan) {
+    return plan->recipe.actors + plan->listen.expect;
+}
+
 static void choose_counts(struct farm_run_plan *plan, uint64_t episodes) {
     struct farm_recipe *recipe = &plan->recipe;
     if (!recipe->actors) recipe->actors = plan->placement->actor_count;
+    const int64_t actors = all_actors(plan);
     if (!recipe->envs_per_actor)
         recipe->envs_per_actor = (ENVS_PER_ACTOR + recipe->lanes - 1) / recipe->lanes * recipe->lanes;
-    int64_t environments = recipe->actors * recipe->envs_per_actor;
-    const int64_t shards = plan->shards, least = recipe->actors / shards * recipe->envs_per_actor,
-                  most = (recipe->actors + shards - 1) / shards * recipe->envs_per_actor; // of one shard
+    int64_t environments = actors * recipe->envs_per_actor;
+    const int64_t shards = plan->shards, least = actors / shards * recipe->envs_per_actor,
+                  most = (actors + shards - 1) / shards * recipe->envs_per_actor; // of one shard
     const int64_t least_batch = shards > BATCH_LEAST ? shards : BATCH_LEAST;
     if (!recipe->batch) recipe->batch = environments / 2 > least_batch ? environments / 2 : least_batch;
     if (!recipe->ring_steps) {
@@ -205,6 +211,7 @@ static enum farm_status check_shares(const struct farm_run_plan *plan, struct fa
     for (uint32_t k = 0; k < plan->shards; k++) {
         uint32_t actors = 0;
         for (uint32_t a = 0; a < plan->actors; a++) actors += (uint32_t)plan->placement->actor[a].shard == k;
+        if (plan->listen.expect) actors = (uint32_t)all_actors(plan) / plan->shards; // those that come even it out
         if (farm_run_update_fits(plan, actors, k, err)) return FARM_E_INVALID;
     }
     return FARM_OK;
@@ -228,7 +235,7 @@ static enum farm_status choose_how_many(struct farm_run_plan *plan, uint64_t epi
         if (plan->standin.body || episodes) return FARM_OK;
         status = check_shares(plan, err);
         // An update takes windows of every shard: no shard should hang on one actor.
-        const bool thin = plan->device == FARM_DEVICE_CPU && plan->shards > 1 && plan->actors / plan->shards < 2;
+        const bool thin = plan->device == FARM_DEVICE_CPU && plan->shards > 1 && all_actors(plan) / plan->shards < 2;
         if (!status && thin && !asked.infer_threads) status = FARM_E_LIMIT;
         if (!status || plan->shards == 1 || plan->device != FARM_DEVICE_CPU || asked.infer_threads) return status;
         plan->recipe = asked;
@@ -240,6 +247,23 @@ static void open_claim(struct farm_run_plan *plan) {
     struct farm_error err;
     if (plan->recipe.pin && farm_claim_open(&plan->claim, NULL, &err))
         farm_log_warn("CPUs cannot be claimed against other farms, so nothing is pinned: %s", err.message);
+}
+
+// Remote actors, and the bridges that they come by.
+static enum farm_status expect(struct farm_run_plan *plan, struct farm_plan_request *request, struct farm_error *err) {
+    struct farm_run_listen *listen = &plan->listen;
+    if (!listen->address) return FARM_OK;
+    request->bridges = (int)listen->bridges;
+    request->bridge_node = listen->network_node;
+    const bool none_here = !plan->recipe.actors && farm_recipe_set_by(&plan->recipe, "actors", FARM_LAYER_SHIPPED);
+    if (none_here && !listen->expect) {
+        const enum farm_status status = farm_plan_make(plan->machine, request, plan->placement, err);
+        if (status) return status;
+        listen->expect = (uint32_t)plan->placement->actor_count;
+    }
+    request->no_actors = none_here;
+    request->remote_actors = (int)listen->expect;
+    return FARM_OK;
 }
 
 static enum farm_status place(struct farm_run_plan *plan, uint64_t episodes, struct farm_error *err) {
@@ -259,6 +283,7 @@ static enum farm_status place(struct farm_run_plan *plan, uint64_t episodes, str
     open_claim(plan);
     // First how many actors and shards, for the rings' size depends on it; then with that size, for good.
     status = farm_claim_read_taken(&plan->claim, &request.taken, err);
+    if (!status) status = expect(plan, &request, err);
     if (!status) status = choose_how_many(plan, episodes, &request, err);
     if (status) return status;
     plan->ring_spec = (struct farm_ring_spec){
@@ -294,7 +319,7 @@ static void say_plan(const struct farm_run_plan *plan) {
 
 static enum farm_status check_limits(const struct farm_run_plan *plan, struct farm_error *err) {
     const struct farm_limits_request limits = {
-        .shared_bytes = farm_run_ring_bytes(plan),
+        .shared_bytes = farm_run_ring_bytes(plan) + plan->listen.expect * farm_run_actor_bytes(plan),
         .descriptors = 4ull * plan->places + 3ull * (plan->places + 1) + SPARE_DESCRIPTORS,
         .huge = plan->recipe.huge_pages,
         .root = "/",
@@ -304,13 +329,38 @@ static enum farm_status check_limits(const struct farm_run_plan *plan, struct fa
 
 // Room for actors that come later, as many again, where the limit of descriptors has it.
 static enum farm_status choose_places(struct farm_run_plan *plan, struct farm_error *err) {
-    uint32_t more = plan->actors > MORE_PLACES ? plan->actors : MORE_PLACES;
-    if (more > FARM_PLAN_ACTORS_MAX - plan->actors) more = FARM_PLAN_ACTORS_MAX - plan->actors;
-    plan->places = plan->elastic ? plan->actors + more : plan->actors;
-    const enum farm_status status = check_limits(plan, err);
-    if (!status || plan->places == plan->actors) return status;
-    plan->places = plan->actors;
-    return check_limits(plan, err);
+    const uint32_t all = plan->actors + plan->listen.expect;
+    uint32_t more = all > MORE_PLACES ? all : MORE_PLACES;
+    if (more > FARM_PLAN_ACTORS_MAX - all) more = FARM_PLAN_ACTORS_MAX - all;
+    if (!plan->elastic) more = 0;
+    for (;; more /= 2) {
+        plan->places = all + more;
+        const enum farm_status status = check_limits(plan, err);
+        if (!status || !more) return status;
+    }
+}
+
+// Actors that can fill an update, of as many a shard as of any other.
+static uint32_t actors_for_an_update(const struct farm_run_plan *plan) {
+    struct farm_error err;
+    for (uint32_t actors = plan->shards; actors < plan->places; actors++) {
+        bool fits = true;
+        for (uint32_t k = 0; k < plan->shards && fits; k++)
+            fits = !farm_run_update_fits(plan, actors / plan->shards, k, &err);
+        if (fits) return actors;
+    }
+    return plan->places;
+}
+
+static void say_listen(const struct farm_run_plan *plan) {
+    const struct farm_run_listen *listen = &plan->listen;
+    if (!listen->address) return;
+    const uint32_t wanted = actors_for_an_update(plan);
+    char needed[64] = "";
+    if (wanted > plan->actors)
+        snprintf(needed, sizeof needed, "; an update takes the windows of %u actor%s", wanted, wanted == 1 ? "" : "s");
+    farm_log_info("plan: reckoned with %u actor%s of other machines; places for %u%s", listen->expect,
+                  listen->expect == 1 ? "" : "s", plan->places - plan->actors, needed);
 }
 
 enum farm_status farm_run_plan_make(struct farm_run_plan *plan, const struct farm_run_request *request,
@@ -319,6 +369,7 @@ enum farm_status farm_run_plan_make(struct farm_run_plan *plan, const struct far
                                    .elastic = request->elastic,
                                    .quiet = request->quiet,
                                    .standin = request->standin,
+                                   .listen = request->listen,
                                    .claim = {.fd = -1}};
     plan->machine = calloc(1, sizeof *plan->machine);
     plan->placement = calloc(1, sizeof *plan->placement);
@@ -332,7 +383,9 @@ enum farm_status farm_run_plan_make(struct farm_run_plan *plan, const struct far
     if (status) return status;
     if (!plan->quiet) say_plan(plan);
     say_without_effect(plan);
-    return choose_places(plan, err);
+    status = choose_places(plan, err);
+    if (!status && !plan->quiet) say_listen(plan);
+    return status;
 }
 
 void farm_run_plan_free(struct farm_run_plan *plan) {

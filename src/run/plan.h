@@ -33,12 +33,24 @@ struct farm_run_standin {
     const struct farm_run_remote *remote; // NULL: no bridge
 };
 
+// Actors of other machines, which come by bridges (run/bridges.h). Places, batch, rings and shards are reckoned with
+// `expect` of them; others may come, or fewer.
+struct farm_run_listen {
+    const char *address; // "HOST:PORT", "[v6]:PORT"; NULL: none can come
+    const char *key;     // file; NULL: in the clear, on a loopback or private address
+    uint32_t expect;     // 0: none, or, without actors of this machine, as many as it would run
+    uint32_t bridges;    // processes; 0: one
+    const char *engine;  // uring, poll, auto; NULL: auto
+    int network_node;    // NUMA node of the network card; farm_run_make fills it in
+};
+
 struct farm_run_request {
     const struct farm_recipe *recipe; // settled
     uint64_t episodes;                // games that an evaluation plays; 0: training
     bool elastic;                     // SIGUSR1 adds an actor, SIGUSR2 removes one
     bool quiet;                       // no plan on stderr
     struct farm_run_standin standin;
+    struct farm_run_listen listen; // elastic runs only; then `actors: 0`, if the user set it, means none here
 };
 
 struct farm_run_plan {
@@ -46,6 +58,7 @@ struct farm_run_plan {
     struct farm_env env;       // its options point into `recipe`
     bool elastic, quiet;
     struct farm_run_standin standin;
+    struct farm_run_listen listen;
 
     struct farm_machine *machine;
     struct farm_plan *placement;

@@ -51,7 +51,7 @@ enum farm_status farm_run_rings_make(struct farm_run_rings *rings, const struct 
     if (!status) status = make_stats(rings, err);
     for (uint32_t a = 0; a < plan->actors && !status; a++)
         status = farm_run_rings_add(rings, plan, a, plan->placement->actor[a].memory_node, err);
-    if (status || plan->quiet) return status;
+    if (status || plan->quiet || !plan->actors) return status;
     char text[512];
     farm_segment_describe(&rings->ring[0].up, text, sizeof text);
     farm_log_info("shared memory: %s", text);

@@ -9,12 +9,17 @@ enum farm_status farm_run_make(struct farm_run *run, const struct farm_run_reque
         .workers = {.plan = &run->plan, .rings = &run->rings, .caller = &run->caller},
         .watch = {.workers = &run->workers},
         .change = {.workers = &run->workers},
-        .events = {.workers = &run->workers, .watch = &run->watch, .change = &run->change},
+        .sessions = {.bridges = &run->bridges, .change = &run->change},
+        .events = {.workers = &run->workers, .watch = &run->watch, .change = &run->change, .sessions = &run->sessions},
         .sampler = {.events = &run->events},
     };
     const struct farm_supervisor_config config = farm_run_events_config(&run->events, request->elastic);
     enum farm_status status = farm_supervisor_make(&config, &run->workers.supervisor, err);
-    if (!status) status = farm_run_plan_make(&run->plan, request, err);
+    struct farm_run_request whole = *request;
+    if (!status) status = farm_run_bridges_open(&run->bridges, &request->listen, request->recipe->env, err);
+    whole.listen.network_node = run->bridges.network_node;
+    whole.listen.bridges = run->bridges.count;
+    if (!status) status = farm_run_plan_make(&run->plan, &whole, err);
     if (!status) run->workers.learner = farm_run_learner_settings(&run->plan);
     return status;
 }
@@ -23,7 +28,12 @@ enum farm_status farm_run_build(struct farm_run *run, struct farm_error *err) {
     enum farm_status status = farm_run_rings_make(&run->rings, &run->plan, err);
     if (!status) status = farm_run_watch_make(&run->watch, err);
     if (!status) status = farm_run_change_make(&run->change, err);
-    return status ? status : farm_run_workers_add(&run->workers, err);
+    if (!status) status = farm_run_bridges_make(&run->bridges, &run->workers, err);
+    if (!status) status = farm_run_workers_add(&run->workers, err);
+    if (!status) status = farm_run_bridges_add(&run->bridges, err);
+    if (!status) status = farm_run_sessions_make(&run->sessions, err);
+    if (!status) farm_run_events_listen(&run->events);
+    return status;
 }
 
 enum farm_status farm_run_go(struct farm_run *run, bool *interrupted, struct farm_error *err) {
@@ -41,6 +51,8 @@ enum farm_status farm_run_go(struct farm_run *run, bool *interrupted, struct far
 
 void farm_run_free(struct farm_run *run) {
     farm_supervisor_free(run->workers.supervisor);
+    farm_run_sessions_free(&run->sessions);
+    farm_run_bridges_free(&run->bridges);
     farm_run_workers_free(&run->workers);
     farm_run_change_free(&run->change);
     farm_run_watch_free(&run->watch);

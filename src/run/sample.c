@@ -62,6 +62,11 @@ void farm_run_sample(struct farm_run_sampler *sampler, uint64_t now_ns, struct f
     };
     const uint64_t crossed = farm_load_relaxed(&stats->bus_infer_bytes) + farm_load_relaxed(&stats->bus_train_bytes);
     sample->bus_bytes_per_observation = crossed ? ratio(crossed, farm_load_relaxed(&stats->infer_rows)) : (double)NAN;
+    const struct farm_run_sessions *sessions = events->sessions;
+    sample->listens = sessions->bridges->count > 0;
+    sample->nodes = sessions->nodes;
+    sample->node_count = sessions->node_count;
+    sample->nodes_away = sessions->away;
     for (uint32_t a = 0; a < plan->places; a++) {
         if (!workers->actors[a].there) continue;
         sample->actors_stuck += events->watch->actors[a].state != FARM_WATCH_WELL;

@@ -11,9 +11,16 @@
 #include "run/settings.h"
 
 // A resumed run counts its steps from 0 again: under the same seed it would meet the same games and noise again.
-static uint64_t seed_of(const struct farm_run_workers *workers) {
+uint64_t farm_run_workers_seed(const struct farm_run_workers *workers) {
     const uint64_t seed = (uint64_t)workers->plan->recipe.seed, start = workers->learner.frames_start;
     return start ? farm_random_mix(seed ^ start) : seed;
+}
+
+uint32_t farm_run_workers_of_shard(const struct farm_run_workers *workers, uint32_t shard) {
+    uint32_t count = 0;
+    for (uint32_t a = 0; a < workers->plan->places; a++)
+        count += workers->actors[a].there && workers->ring_shard[a] == shard;
+    return count;
 }
 
 // ---- actors ----
@@ -54,7 +61,7 @@ enum farm_status farm_run_workers_describe(struct farm_run_workers *workers, uin
                                                .bad_values = farm_run_bad_values(&plan->recipe),
                                                .options = env->options,
                                                .option_count = env->option_count,
-                                               .seed = seed_of(workers),
+                                               .seed = farm_run_workers_seed(workers),
                                                .obs_far = rings_outgrow_caches(plan),
                                                .spin_ns = farm_run_spin_ns(&plan->recipe, shared),
                                                .rings_late = shared};
@@ -128,6 +135,7 @@ size_t farm_run_workers_hand_over(struct farm_run_workers *workers) {
         workers->keep[kept++] = workers->ring_fds[a][0] = ring ? ring->up.fd_readonly : -1;
         workers->keep[kept++] = workers->ring_fds[a][1] = ring ? ring->down.fd : -1;
         if (workers->up_writable) workers->keep[kept++] = workers->up_writable[a] = ring ? ring->up.fd : -1;
+        workers->keep[kept++] = workers->wake_fds[a] = ring && workers->actors[a].remote ? workers->actors[a].wake : -1;
     }
     for (uint32_t b = 0; b < rings->bell_count; b++) workers->keep[kept++] = rings->bells[b];
     workers->keep[kept++] = rings->stats_segment.fd;
@@ -135,6 +143,7 @@ size_t farm_run_workers_hand_over(struct farm_run_workers *workers) {
     learner->ring_fds = (const int(*)[2])workers->ring_fds;
     learner->ring_count = plan->places;
     learner->up_writable = workers->up_writable;
+    learner->wake_fds = workers->wake_fds;
     learner->ring_shard = workers->ring_shard;
     for (uint32_t k = 0; k < learner->shard_count; k++) {
         const struct farm_bitmap *cpus = &plan->placement->shard_cpus[k];
@@ -153,7 +162,7 @@ static int learner_memory_node(const struct farm_plan *placement, bool gpu) {
 
 static enum farm_status add_learner(struct farm_run_workers *workers, struct farm_error *err) {
     const struct farm_plan *placement = workers->plan->placement;
-    workers->learner.seed = seed_of(workers);
+    workers->learner.seed = farm_run_workers_seed(workers);
     workers->learner_cpus = placement->inference_cpus;
     farm_bitmap_add(&workers->learner_cpus, &placement->training_cpus);
     const bool bridge = workers->plan->standin.remote;
@@ -182,8 +191,9 @@ enum farm_status farm_run_workers_add(struct farm_run_workers *workers, struct f
     workers->ring_fds = calloc(places, sizeof *workers->ring_fds);
     workers->ring_shard = calloc(places, sizeof *workers->ring_shard);
     workers->up_writable = gpu ? calloc(places, sizeof *workers->up_writable) : NULL;
-    workers->keep = calloc(3 * places + workers->rings->bell_count + 2, sizeof *workers->keep);
-    if (!workers->actors || !workers->ring_fds || !workers->ring_shard || !workers->keep ||
+    workers->wake_fds = calloc(places, sizeof *workers->wake_fds);
+    workers->keep = calloc(4 * places + workers->rings->bell_count + 2, sizeof *workers->keep);
+    if (!workers->actors || !workers->ring_fds || !workers->ring_shard || !workers->keep || !workers->wake_fds ||
         (gpu && !workers->up_writable))
         return farm_fail_errno(err, FARM_E_LIMIT, "no memory for %zu actors", places);
     workers->count = plan->actors;
@@ -201,5 +211,6 @@ void farm_run_workers_free(struct farm_run_workers *workers) {
     free(workers->ring_fds);
     free(workers->ring_shard);
     free(workers->up_writable);
+    free(workers->wake_fds);
     free(workers->keep);
 }

@@ -21,6 +21,8 @@ struct farm_run_actor {
     int keep[3];                 // up, down, bell
     uint64_t heartbeat_at_start; // of its present life
     uint64_t generation;         // processes that its place has had before
+    bool remote;                 // its place is a remote node's (sessions.h): it has rings, but no process here
+    int wake;                    // remote: eventfd of its bridge
     bool there;                  // the learner has its rings
     bool lost;                   // it cannot be kept alive and must leave
 };
@@ -44,8 +46,15 @@ struct farm_run_workers {
     int (*ring_fds)[2];   // [places], as the learner gets them; -1: a vacant place
     uint32_t *ring_shard; // [places]
     int *up_writable;     // [places]; NULL: the learner is on the CPU
+    int *wake_fds;        // [places]; -1: a local actor
     int *keep;            // the learner's descriptors
 };
+
+// The seed that actors and learner get: the recipe's, but for a resumed run.
+uint64_t farm_run_workers_seed(const struct farm_run_workers *workers);
+
+// How many actors the shard serves.
+uint32_t farm_run_workers_of_shard(const struct farm_run_workers *workers, uint32_t shard);
 
 // Whether what answers the actors runs on their CPUs.
 bool farm_run_workers_shared(const struct farm_run_plan *plan);

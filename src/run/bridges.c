@@ -1,0 +1,265 @@
+// See bridges.h.
+#include "run/bridges.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <ifaddrs.h>
+#include <net/if.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/random.h>
+#include <unistd.h>
+
+#include "base/log.h"
+#include "bridge/hub.h"
+#include "run/settings.h"
+
+enum { BACKLOG = 1024 };
+
+// ---- listening ----
+
+static enum farm_status fail_to_listen(const char *text, struct farm_error *err) {
+    const enum farm_status status = errno == EADDRINUSE ? FARM_E_BUSY
+                                    : errno == EACCES   ? FARM_E_PERMISSION
+                                                        : FARM_E_USAGE;
+    return farm_fail_errno(err, status, "--listen %s", text);
+}
+
+// shared: other bridges listen on the same port.
+static int listen_on(const struct farm_address *address, bool shared) {
+    const int on = 1, off = 0;
+    const int fd = socket(address->socket.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (fd < 0) return -1;
+    setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+    if (shared) setsockopt(fd, SOL_SOCKET, SO_REUSEPORT, &on, sizeof on);
+    if (address->socket.ss_family == AF_INET6) setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off);
+    if (bind(fd, (const struct sockaddr *)&address->socket, address->bytes) == 0 && listen(fd, BACKLOG) == 0) return fd;
+    const int why = errno;
+    close(fd);
+    errno = why;
+    return -1;
+}
+
+static enum farm_status listen_all(struct farm_run_bridges *bridges, const char *text, struct farm_address address,
+                                   struct farm_error *err) {
+    for (uint32_t b = 0; b < bridges->count; b++) {
+        const int fd = bridges->bridge[b].listener = listen_on(&address, bridges->count > 1);
+        if (fd < 0) return fail_to_listen(text, err);
+        address.bytes = sizeof address.socket; // with port 0: the others get the first one's
+        if (getsockname(fd, (struct sockaddr *)&address.socket, &address.bytes)) return fail_to_listen(text, err);
+    }
+    return farm_run_bridges_name(bridges->bridge[0].listener, bridges->address, sizeof bridges->address, err);
+}
+
+static bool is_any(const struct sockaddr_storage *socket) {
+    if (socket->ss_family == AF_INET) return ((const struct sockaddr_in *)socket)->sin_addr.s_addr == INADDR_ANY;
+    return IN6_IS_ADDR_UNSPECIFIED(&((const struct sockaddr_in6 *)socket)->sin6_addr);
+}
+
+// Of the cards that are up: an address that is neither loopback nor link-local, IPv4 first.
+static bool own_address(struct sockaddr_storage *out, socklen_t *bytes, bool v6) {
+    struct ifaddrs *cards = NULL;
+    bool found = false;
+    if (getifaddrs(&cards)) return false;
+    for (const struct ifaddrs *card = cards; card && !found; card = card->ifa_next) {
+        if (!card->ifa_addr || card->ifa_addr->sa_family != (v6 ? AF_INET6 : AF_INET) || !(card->ifa_flags & IFF_UP) ||
+            card->ifa_flags & IFF_LOOPBACK)
+            continue;
+        if (v6 && IN6_IS_ADDR_LINKLOCAL(&((const struct sockaddr_in6 *)card->ifa_addr)->sin6_addr)) continue;
+        *bytes = v6 ? sizeof(struct sockaddr_in6) : sizeof(struct sockaddr_in);
+        memcpy(out, card->ifa_addr, *bytes);
+        found = true;
+    }
+    freeifaddrs(cards);
+    return found;
+}
+
+enum farm_status farm_run_bridges_name(int listener, char *text, size_t text_bytes, struct farm_error *err) {
+    struct sockaddr_storage bound, own;
+    socklen_t bytes = sizeof bound, own_bytes;
+    char host[NI_MAXHOST] = "", port[NI_MAXSERV] = "";
+    if (getsockname(listener, (struct sockaddr *)&bound, &bytes))
+        return farm_fail_errno(err, FARM_E_IO, "the listening socket");
+    int failed = getnameinfo((const struct sockaddr *)&bound, bytes, host, sizeof host, port, sizeof port,
+                             NI_NUMERICHOST | NI_NUMERICSERV);
+    if (!failed && is_any(&bound)) {
+        if (own_address(&own, &own_bytes, false) ||
+            (bound.ss_family == AF_INET6 && own_address(&own, &own_bytes, true)))
+            failed = getnameinfo((const struct sockaddr *)&own, own_bytes, host, sizeof host, NULL, 0, NI_NUMERICHOST);
+        else
+            snprintf(host, sizeof host, "127.0.0.1"); // there is no network
+    }
+    if (failed) return farm_fail(err, FARM_E_IO, "the listening socket: %s", gai_strerror(failed));
+    const int n = snprintf(text, text_bytes, strchr(host, ':') ? "[%s]:%s" : "%s:%s", host, port);
+    return n > 0 && (size_t)n < text_bytes ? FARM_OK : farm_fail(err, FARM_E_LIMIT, "the address %s is too long", host);
+}
+
+static enum farm_status check_request(const struct farm_run_listen *listen, struct farm_error *err) {
+    static const char *const engines[] = {"auto", "uring", "poll"};
+    bool known = !listen->engine;
+    for (size_t i = 0; i < sizeof engines / sizeof *engines && !known; i++) known = !strcmp(listen->engine, engines[i]);
+    if (listen->address[0] == '@')
+        return farm_fail(err, FARM_E_USAGE, "--listen %s: an address to listen on, HOST:PORT", listen->address);
+    if (listen->bridges > FARM_RUN_BRIDGES_MAX)
+        return farm_fail(err, FARM_E_USAGE, "--bridges %u: between 1 and %d", listen->bridges, FARM_RUN_BRIDGES_MAX);
+    if (!known)
+        return farm_fail(err, FARM_E_USAGE, "--bridge-engine: must be one of auto, uring, poll (got '%.40s')",
+                         listen->engine);
+    return FARM_OK;
+}
+
+enum farm_status farm_run_bridges_open(struct farm_run_bridges *bridges, const struct farm_run_listen *listen,
+                                       const char *env, struct farm_error *err) {
+    struct farm_address addresses[FARM_ADDRESSES_MAX];
+    uint32_t count;
+    *bridges = (struct farm_run_bridges){.network_node = -1, .encrypted = listen->key};
+    if (!listen->address) return FARM_OK;
+    enum farm_status status = check_request(listen, err);
+    if (!status) status = farm_address_find(listen->address, addresses, &count, err);
+    if (status) return farm_fail_in(err, status, "--listen");
+    if (!listen->key) status = farm_address_check_insecure(listen->address, addresses, 1, err);
+    if (!status && listen->key) status = farm_key_load(listen->key, &bridges->key, err);
+    if (status) return status;
+    bridges->count = listen->bridges ? listen->bridges : 1;
+    snprintf(bridges->env, sizeof bridges->env, "%s", env);
+    for (uint32_t b = 0; b < bridges->count; b++)
+        bridges->bridge[b] =
+            (struct farm_run_bridge){.all = bridges, .listener = -1, .control = -1, .end = -1, .wake = -1};
+    bridges->network_node = farm_address_node(&addresses[0]);
+    return listen_all(bridges, listen->address, addresses[0], err);
+}
+
+// ---- what they are given ----
+
+static enum farm_status make_offer(struct farm_run_bridges *bridges, struct farm_error *err) {
+    const struct farm_run_plan *plan = bridges->workers->plan;
+    const struct farm_recipe *recipe = &plan->recipe;
+    struct farm_wire_offer *offer = calloc(1, sizeof *offer);
+    bridges->offer = offer;
+    if (!offer) return farm_fail(err, FARM_E_LIMIT, "no memory for the offer to nodes");
+    if (getrandom(offer->run, sizeof offer->run, 0) != sizeof offer->run)
+        return farm_fail_errno(err, FARM_E_IO, "no random numbers");
+    offer->spec = plan->ring_spec;
+    offer->seed = farm_run_workers_seed(bridges->workers);
+    offer->window = plan->passes.shape.length;
+    snprintf(offer->env, sizeof offer->env, "%s", bridges->env);
+    snprintf(offer->bad_values, sizeof offer->bad_values, "%.15s", recipe->bad_values);
+    for (size_t i = 0; i < recipe->option_count && i < FARM_WIRE_OPTIONS_MAX; i++) {
+        char(*option)[FARM_WIRE_OPTION_BYTES] = offer->options[offer->option_count++];
+        snprintf(option[0], FARM_WIRE_OPTION_BYTES, "%s", recipe->options[i].key);
+        snprintf(option[1], FARM_WIRE_OPTION_BYTES, "%s", recipe->options[i].value);
+    }
+    return FARM_OK;
+}
+
+static struct farm_bridge_stats *stats_of(const struct farm_segment *segment) {
+    return (struct farm_bridge_stats *)((char *)segment->header + FARM_SEGMENT_HEADER_BYTES);
+}
+
+static enum farm_status make_one(struct farm_run_bridge *bridge, struct farm_error *err) {
+    const struct farm_segment_request request = {.kind = FARM_SEGMENT_STATS,
+                                                 .bytes = FARM_SEGMENT_HEADER_BYTES + sizeof(struct farm_bridge_stats),
+                                                 .node = -1,
+                                                 .layout_hash = sizeof(struct farm_bridge_stats)};
+    enum farm_status status = farm_control_make(&bridge->control, &bridge->end, err);
+    if (!status) status = farm_segment_create(&request, &bridge->segment, err);
+    if (status) return status;
+    bridge->stats = stats_of(&bridge->segment);
+    bridge->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    return bridge->wake >= 0 ? FARM_OK
+                             : farm_fail_errno(err, FARM_E_LIMIT, "no descriptor to wake a bridge (ulimit -n)");
+}
+
+enum farm_status farm_run_bridges_make(struct farm_run_bridges *bridges, const struct farm_run_workers *workers,
+                                       struct farm_error *err) {
+    bridges->workers = workers;
+    enum farm_status status = bridges->count ? make_offer(bridges, err) : FARM_OK;
+    for (uint32_t b = 0; b < bridges->count && !status; b++) status = make_one(&bridges->bridge[b], err);
+    return status;
+}
+
+void farm_run_bridges_free(struct farm_run_bridges *bridges) {
+    for (uint32_t b = 0; b < bridges->count; b++) {
+        struct farm_run_bridge *bridge = &bridges->bridge[b];
+        const int fds[] = {bridge->listener, bridge->control, bridge->end, bridge->wake};
+        for (size_t i = 0; i < sizeof fds / sizeof *fds; i++)
+            if (fds[i] > 0) close(fds[i]);
+        if (bridge->segment.header) farm_segment_close(&bridge->segment);
+    }
+    free((void *)bridges->offer);
+    explicit_bzero(&bridges->key, sizeof bridges->key);
+    bridges->count = 0;
+}
+
+// ---- the workers ----
+
+static int bridge_body(void *context, struct farm_error *err) {
+    const struct farm_run_bridge *bridge = context;
+    const struct farm_run_bridges *all = bridge->all;
+    const struct farm_run_plan *plan = all->workers->plan;
+    struct farm_segment segment;
+    if (farm_segment_open(bridge->segment.fd, true, FARM_SEGMENT_STATS, sizeof(struct farm_bridge_stats), &segment,
+                          err))
+        return 1;
+    const struct farm_hub_config config = {.listener = bridge->listener,
+                                           .control = bridge->end,
+                                           .wake = bridge->wake,
+                                           .bells = all->workers->rings->bells,
+                                           .bell_count = all->workers->rings->bell_count,
+                                           .key = all->encrypted ? &all->key : NULL,
+                                           .offer = all->offer,
+                                           .stats = stats_of(&segment),
+                                           .engine = plan->listen.engine ? plan->listen.engine : "auto",
+                                           .spin_ns = farm_run_spin_ns(&plan->recipe, !all->own_cores)};
+    return farm_hub_run(&config, err);
+}
+
+// The CPUs of the b-th of the cores that the plan has for bridges.
+static struct farm_bitmap core_of(const struct farm_run_plan *plan, uint32_t b) {
+    struct farm_bitmap left = plan->placement->bridge_cpus, cpus;
+    for (uint32_t i = 0;; i++) {
+        cpus = (struct farm_bitmap){0};
+        const int first = farm_bitmap_next(&left, 0);
+        if (first < 0) return cpus;
+        const int core = farm_machine_cpu(plan->machine, first)->core;
+        for (int cpu = first; cpu >= 0; cpu = farm_bitmap_next(&left, cpu + 1))
+            if (farm_machine_cpu(plan->machine, cpu)->core == core) farm_bitmap_set(&cpus, cpu);
+        if (i == b) return cpus;
+        farm_bitmap_remove(&left, &cpus);
+    }
+}
+
+static enum farm_status add_one(struct farm_run_bridges *bridges, uint32_t b, struct farm_error *err) {
+    const struct farm_run_plan *plan = bridges->workers->plan;
+    const struct farm_run_rings *rings = bridges->workers->rings;
+    struct farm_run_bridge *bridge = &bridges->bridge[b];
+    size_t kept = 0;
+    bridge->cpus = bridges->own_cores ? core_of(plan, b) : plan->placement->actor_cpus;
+    const int fds[] = {bridge->listener, bridge->end, bridge->wake, bridge->segment.fd};
+    for (size_t i = 0; i < sizeof fds / sizeof *fds; i++) bridge->keep[kept++] = fds[i];
+    for (uint32_t k = 0; k < rings->bell_count && k < FARM_LEARNER_SHARDS_MAX; k++)
+        bridge->keep[kept++] = rings->bells[k];
+    const bool pinned = plan->recipe.pin && farm_bitmap_count(&bridge->cpus);
+    struct farm_worker_spec spec = {.body = bridge_body,
+                                    .context = bridge,
+                                    .keep = bridge->keep,
+                                    .keep_count = kept,
+                                    .cpus = pinned ? &bridge->cpus : NULL,
+                                    .memory_node = plan->recipe.numa && bridges->own_cores ? bridges->network_node : -1,
+                                    .stop_phase = FARM_RUN_PHASE_ACTORS};
+    snprintf(spec.name, sizeof spec.name, bridges->count > 1 ? "bridge %u" : "bridge", b);
+    return farm_supervisor_add(bridges->workers->supervisor, &spec, err);
+}
+
+enum farm_status farm_run_bridges_add(struct farm_run_bridges *bridges, struct farm_error *err) {
+    enum farm_status status = FARM_OK;
+    if (!bridges->count) return FARM_OK;
+    const struct farm_bitmap last = core_of(bridges->workers->plan, bridges->count - 1);
+    bridges->own_cores = farm_bitmap_count(&last) > 0;
+    for (uint32_t b = 0; b < bridges->count && !status; b++) status = add_one(bridges, b, err);
+    return status;
+}

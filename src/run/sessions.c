@@ -1,0 +1,565 @@
+// See sessions.h.
+#include "run/sessions.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/file.h"
+#include "base/log.h"
+#include "base/time.h"
+#include "shm/limits.h"
+
+static const uint64_t SECOND_NS = 1000000000;
+
+static struct farm_run_workers *workers_of(const struct farm_run_sessions *sessions) {
+    return sessions->change->workers;
+}
+
+static const char *plural(uint32_t count) {
+    return count == 1 ? "" : "s";
+}
+
+static uint32_t place_of(const struct farm_run_sessions *sessions, const struct farm_run_session *session) {
+    return (uint32_t)(session - sessions->session);
+}
+
+static struct farm_bridge_node_stats *row_of(const struct farm_run_sessions *sessions,
+                                             const struct farm_run_session *session) {
+    return &sessions->bridges->bridge[session->bridge].stats->node[place_of(sessions, session)];
+}
+
+static bool is_away(const struct farm_run_sessions *sessions, const struct farm_run_session *session) {
+    return farm_load_acquire(&row_of(sessions, session)->state) == FARM_NODE_ABSENT;
+}
+
+// ---- to the bridges ----
+
+static struct farm_control_message message_of(const struct farm_run_sessions *sessions,
+                                              const struct farm_run_session *session, enum farm_control_kind kind) {
+    struct farm_control_message message = {.kind = kind,
+                                           .session = place_of(sessions, session),
+                                           .count = session->count,
+                                           .machine = session->machine,
+                                           .fds = {-1, -1}};
+    memcpy(message.id, session->id, sizeof message.id);
+    snprintf(message.text, sizeof message.text, "%s", session->name);
+    return message;
+}
+
+static bool tell(const struct farm_run_sessions *sessions, const struct farm_run_session *session,
+                 const struct farm_control_message *message) {
+    return farm_control_send(sessions->bridges->bridge[session->bridge].control, message);
+}
+
+static bool tell_ring(const struct farm_run_sessions *sessions, const struct farm_run_session *session, uint32_t r) {
+    const struct farm_run_workers *workers = workers_of(sessions);
+    const uint32_t a = session->rings[r].actor;
+    const struct farm_ring *ring = &workers->rings->ring[a];
+    struct farm_control_message message = message_of(sessions, session, FARM_CONTROL_RING);
+    message.ring = r;
+    message.actor = a;
+    message.shard = workers->ring_shard[a];
+    message.fds[0] = ring->up.fd;
+    message.fds[1] = ring->down.fd_readonly;
+    return tell(sessions, session, &message);
+}
+
+static bool tell_generation(const struct farm_run_sessions *sessions, const struct farm_run_session *session,
+                            uint32_t r) {
+    const struct farm_ring *ring = &workers_of(sessions)->rings->ring[session->rings[r].actor];
+    struct farm_control_message message = message_of(sessions, session, FARM_CONTROL_GENERATION_IS);
+    message.ring = r;
+    message.generation = farm_load_acquire(&ring->lanes[0].down->generation);
+    return tell(sessions, session, &message);
+}
+
+// What its bridge does not know yet. False: no room for more now.
+static bool tell_session(const struct farm_run_sessions *sessions, struct farm_run_session *session) {
+    const struct farm_control_message begin = message_of(sessions, session, FARM_CONTROL_SESSION),
+                                      admitted = message_of(sessions, session, FARM_CONTROL_ADMITTED);
+    if (!session->told && !(session->told = tell(sessions, session, &begin))) return false;
+    for (uint32_t r = 0; r < session->count; r++) {
+        struct farm_run_session_ring *ring = &session->rings[r];
+        if (!ring->there) continue;
+        if (!ring->told && !(ring->told = tell_ring(sessions, session, r))) return false;
+        if (ring->generation_asked && !tell_generation(sessions, session, r)) return false;
+        ring->generation_asked = false;
+    }
+    if (!session->told_admitted) session->told_admitted = tell(sessions, session, &admitted);
+    return session->told_admitted;
+}
+
+static void vacate(struct farm_run_session *session) {
+    free(session->rings);
+    *session = (struct farm_run_session){0};
+}
+
+static void tell_refusals(struct farm_run_sessions *sessions) {
+    uint32_t kept = 0;
+    for (uint32_t i = 0; i < sessions->refusal_count; i++) {
+        const uint32_t b = sessions->refusal_bridge[i];
+        if (farm_control_send(sessions->bridges->bridge[b].control, &sessions->refusals[i])) continue;
+        sessions->refusals[kept] = sessions->refusals[i];
+        sessions->refusal_bridge[kept++] = b;
+    }
+    sessions->refusal_count = kept;
+}
+
+static void tell_all(struct farm_run_sessions *sessions) {
+    tell_refusals(sessions);
+    for (uint32_t s = 0; s < FARM_BRIDGE_NODES_MAX; s++) {
+        struct farm_run_session *session = &sessions->session[s];
+        if (session->state == FARM_RUN_SESSION_HERE) tell_session(sessions, session);
+        if (session->state != FARM_RUN_SESSION_GONE) continue;
+        const struct farm_control_message forget = message_of(sessions, session, FARM_CONTROL_FORGET);
+        if (!session->told || tell(sessions, session, &forget)) vacate(session);
+    }
+}
+
+// A refusal that finds no room is lost: the node asks again.
+static void refuse(struct farm_run_sessions *sessions, uint32_t bridge, const uint8_t *id, enum farm_wire_reason reason,
+                   const char *text) {
+    if (sessions->refusal_count == FARM_RUN_REFUSALS_MAX) return;
+    struct farm_control_message *message = &sessions->refusals[sessions->refusal_count];
+    *message = (struct farm_control_message){.kind = FARM_CONTROL_REFUSED, .reason = reason, .fds = {-1, -1}};
+    memcpy(message->id, id, sizeof message->id);
+    snprintf(message->text, sizeof message->text, "%s", text);
+    sessions->refusal_bridge[sessions->refusal_count++] = bridge;
+}
+
+// ---- whether there are enough rings ----
+
+// Says so when there is none, or when training still waits, or goes on, with a node that has come. (That it has to wait
+// because one has gone is said by the learner.)
+static void see_rings(struct farm_run_sessions *sessions, bool more) {
+    const struct farm_run_workers *workers = workers_of(sessions);
+    const bool waited = sessions->waits;
+    struct farm_error why;
+    sessions->waits = false;
+    for (uint32_t k = 0; k < workers->plan->shards && !sessions->waits; k++)
+        sessions->waits = farm_run_update_fits(workers->plan, farm_run_workers_of_shard(workers, k), k, &why);
+    if (sessions->ends) return;
+    if (!workers->count)
+        farm_run_note(workers->caller, "waiting for the first actor: `farm bridge --connect %s` brings some",
+                      sessions->bridges->address);
+    else if (sessions->waits && more)
+        farm_run_note(workers->caller, "training waits for more actors: %s", why.message);
+    else if (waited && more)
+        farm_run_note(workers->caller, "training goes on: %u actor%s", workers->count, plural(workers->count));
+}
+
+// ---- nodes come ----
+
+static struct farm_run_session *find(struct farm_run_sessions *sessions, const uint8_t *id) {
+    for (uint32_t s = 0; s < FARM_BRIDGE_NODES_MAX; s++) {
+        struct farm_run_session *session = &sessions->session[s];
+        if (session->state && memcmp(session->id, id, sizeof session->id) == 0) return session;
+    }
+    return NULL;
+}
+
+// The session that this machine had before it was started anew.
+static struct farm_run_session *find_old(struct farm_run_sessions *sessions, uint64_t machine) {
+    for (uint32_t s = 0; s < FARM_BRIDGE_NODES_MAX && machine; s++) {
+        struct farm_run_session *session = &sessions->session[s];
+        if (session->state == FARM_RUN_SESSION_HERE && session->machine == machine && is_away(sessions, session))
+            return session;
+    }
+    return NULL;
+}
+
+static uint32_t vacant_places(const struct farm_run_workers *workers) {
+    uint32_t vacant = 0;
+    for (uint32_t a = 0; a < workers->plan->places; a++)
+        vacant += !workers->actors[a].there && !workers->actors[a].remote;
+    return vacant;
+}
+
+// Has all rings that are there leave.
+static void let_go(struct farm_run_session *session) {
+    session->state = FARM_RUN_SESSION_GOES;
+    for (uint32_t r = 0; r < session->count; r++) session->rings[r].leaves = true;
+}
+
+static void reserve(struct farm_run_workers *workers, struct farm_run_session *session, int wake) {
+    uint32_t r = 0;
+    for (uint32_t a = 0; a < workers->plan->places && r < session->count; a++) {
+        struct farm_run_actor *actor = &workers->actors[a];
+        if (actor->there || actor->remote) continue;
+        actor->remote = true;
+        actor->wake = wake;
+        session->rings[r++].actor = a;
+    }
+}
+
+// Whether so many more can come. reason, text: why not.
+static bool has_room(struct farm_run_sessions *sessions, uint32_t count, enum farm_wire_reason *reason, char *text,
+                     size_t bytes) {
+    const struct farm_run_workers *workers = workers_of(sessions);
+    const struct farm_run_plan *plan = workers->plan;
+    const struct farm_limits_request limits = {
+        .shared_bytes = count * farm_run_actor_bytes(plan), .huge = plan->recipe.huge_pages, .root = "/"};
+    const uint32_t vacant = vacant_places(workers);
+    struct farm_error err;
+    *reason = FARM_WIRE_REFUSE_LATER;
+    if (!count || count > FARM_WIRE_RINGS_MAX || count > plan->places) {
+        *reason = FARM_WIRE_REFUSE_FOR_GOOD;
+        snprintf(text, bytes,
+                 "%u actors: the learner has places for %u in all (fewer --actors, or a larger --expect-actors there)",
+                 count, plan->places < FARM_WIRE_RINGS_MAX ? plan->places : FARM_WIRE_RINGS_MAX);
+        return false;
+    }
+    if (count > vacant)
+        snprintf(
+            text, bytes,
+            "%u actors: %u of the learner's %u places are vacant (fewer --actors, or a larger --expect-actors there)",
+            count, vacant, plan->places);
+    else if (farm_limits_check(&limits, &err))
+        snprintf(text, bytes, "the learner has no memory for the rings of %u actors: %.180s", count, err.message);
+    else
+        return true;
+    return false;
+}
+
+static struct farm_run_session *vacant_session(struct farm_run_sessions *sessions) {
+    for (uint32_t s = 0; s < FARM_BRIDGE_NODES_MAX; s++)
+        if (!sessions->session[s].state) return &sessions->session[s];
+    return NULL;
+}
+
+static void begin(struct farm_run_sessions *sessions, uint32_t b, const struct farm_control_message *asked) {
+    struct farm_run_workers *workers = workers_of(sessions);
+    struct farm_run_session *old = find_old(sessions, asked->machine), *session = vacant_session(sessions);
+    struct farm_run_session_ring *rings = NULL;
+    enum farm_wire_reason reason;
+    char text[sizeof asked->text];
+    if (!has_room(sessions, asked->count, &reason, text, sizeof text)) {
+        if (old && reason == FARM_WIRE_REFUSE_LATER) let_go(old); // then there is room
+        refuse(sessions, b, asked->id, reason, text);
+        farm_run_warn(workers->caller, "node %.64s cannot join: %s", asked->text, text);
+        return;
+    }
+    if (session) rings = calloc(asked->count, sizeof *rings);
+    if (!rings) {
+        refuse(sessions, b, asked->id, FARM_WIRE_REFUSE_LATER, "the learner has no place for another node");
+        return;
+    }
+    *session = (struct farm_run_session){.state = FARM_RUN_SESSION_COMES,
+                                         .machine = asked->machine,
+                                         .bridge = b,
+                                         .count = asked->count,
+                                         .rings = rings,
+                                         .replaces = old ? 1 + place_of(sessions, old) : 0};
+    memcpy(session->id, asked->id, sizeof session->id);
+    snprintf(session->name, sizeof session->name, "%.*s", (int)sizeof session->name - 1, asked->text);
+    memset(row_of(sessions, session), 0, sizeof *row_of(sessions, session)); // of the session before
+    reserve(workers, session, sessions->bridges->bridge[b].wake);
+}
+
+static void admit(struct farm_run_sessions *sessions, uint32_t b, const struct farm_control_message *asked) {
+    struct farm_run_session *session = find(sessions, asked->id);
+    if (session && session->bridge != b)
+        refuse(sessions, b, asked->id, FARM_WIRE_REFUSE_AGAIN, "another bridge has this session");
+    else if (session && session->state == FARM_RUN_SESSION_HERE)
+        session->told_admitted = false; // what it has been told before, it knows
+    else if (session && session->state == FARM_RUN_SESSION_COMES)
+        return; // the answer comes
+    else if (session || asked->ring)
+        refuse(sessions, b, asked->id, FARM_WIRE_REFUSE_SESSION, "the learner does not know this node any more");
+    else
+        begin(sessions, b, asked);
+}
+
+// ---- what bridges say ----
+
+static struct farm_run_session *named(struct farm_run_sessions *sessions, uint32_t b,
+                                      const struct farm_control_message *message) {
+    struct farm_run_session *session =
+        message->session < FARM_BRIDGE_NODES_MAX ? &sessions->session[message->session] : NULL;
+    if (!session || session->state != FARM_RUN_SESSION_HERE || session->bridge != b) return NULL;
+    return session;
+}
+
+static void take_generation(struct farm_run_sessions *sessions, struct farm_run_session *session,
+                            const struct farm_control_message *message) {
+    const struct farm_run_workers *workers = workers_of(sessions);
+    if (message->ring >= session->count || !session->rings[message->ring].there) return;
+    struct farm_run_session_ring *ring = &session->rings[message->ring];
+    const struct farm_ring *shared = &workers->rings->ring[ring->actor];
+    for (uint32_t l = 0; l < shared->spec.lanes; l++) {
+        uint64_t *generation = &shared->lanes[l].down->generation;
+        if (message->generation > farm_load_relaxed(generation)) farm_store_release(generation, message->generation);
+    }
+    ring->generation_asked = true;
+}
+
+static void take_leave(struct farm_run_sessions *sessions, struct farm_run_session *session, uint32_t r) {
+    if (r == UINT32_MAX) {
+        farm_run_note(workers_of(sessions)->caller, "node %s leaves", session->name);
+        let_go(session);
+    } else if (r < session->count) {
+        session->rings[r].leaves = true;
+    }
+}
+
+void farm_run_sessions_hear(struct farm_run_sessions *sessions, uint32_t b) {
+    struct farm_control_message message;
+    while (farm_control_receive(sessions->bridges->bridge[b].control, &message)) {
+        struct farm_run_session *session = named(sessions, b, &message);
+        if (message.kind == FARM_CONTROL_ADMIT) admit(sessions, b, &message);
+        if (session && message.kind == FARM_CONTROL_GENERATION) take_generation(sessions, session, &message);
+        if (session && message.kind == FARM_CONTROL_LEAVE) take_leave(sessions, session, message.ring);
+    }
+    if (!sessions->ends) farm_run_change_turn(sessions->change);
+    tell_all(sessions);
+}
+
+// ---- rings, one after another ----
+
+// Rings that leave go first: they make room.
+static bool next(void *context) {
+    struct farm_run_sessions *sessions = context;
+    const bool may_leave = farm_now_ns() >= sessions->retry_ns;
+    for (uint32_t s = 0; s < FARM_BRIDGE_NODES_MAX && may_leave && !sessions->ends; s++) {
+        struct farm_run_session *session = &sessions->session[s];
+        if (session->state != FARM_RUN_SESSION_GOES && session->state != FARM_RUN_SESSION_HERE) continue;
+        for (uint32_t r = 0; r < session->count; r++) {
+            if (!session->rings[r].there || !session->rings[r].leaves) continue;
+            farm_run_change_take(sessions->change, session->rings[r].actor);
+            return true;
+        }
+    }
+    for (uint32_t s = 0; s < FARM_BRIDGE_NODES_MAX && !sessions->ends; s++) {
+        struct farm_run_session *session = &sessions->session[s];
+        if (session->state != FARM_RUN_SESSION_COMES) continue;
+        farm_run_change_bring(sessions->change, session->rings[session->present].actor);
+        return true;
+    }
+    return false;
+}
+
+static struct farm_run_session *owner_of(struct farm_run_sessions *sessions, uint32_t a, uint32_t *r) {
+    for (uint32_t s = 0; s < FARM_BRIDGE_NODES_MAX; s++) {
+        struct farm_run_session *session = &sessions->session[s];
+        for (*r = 0; session->state && session->state != FARM_RUN_SESSION_GONE && *r < session->count; ++*r)
+            if (session->rings[*r].actor == a && (session->rings[*r].there || session->state == FARM_RUN_SESSION_COMES))
+                return session;
+    }
+    return NULL;
+}
+
+static void settle(struct farm_run_sessions *sessions, struct farm_run_session *session) {
+    const struct farm_run_workers *workers = workers_of(sessions);
+    session->state = FARM_RUN_SESSION_HERE;
+    session->here_ns = session->away_ns = farm_now_ns();
+    farm_run_note(workers->caller, "node %s has joined with %u actor%s: %u now", session->name, session->count,
+                  plural(session->count), workers->count);
+    see_rings(sessions, true);
+    if (!session->replaces) return;
+    struct farm_run_session *old = &sessions->session[session->replaces - 1];
+    session->replaces = 0;
+    if (old->state == FARM_RUN_SESSION_HERE && old->machine == session->machine && is_away(sessions, old)) let_go(old);
+}
+
+// Its remaining places are vacant again; the rings that the learner has already leave.
+static void give_up(struct farm_run_sessions *sessions, struct farm_run_session *session, const char *why) {
+    struct farm_run_workers *workers = workers_of(sessions);
+    farm_run_warn(workers->caller, "node %s cannot join: %s", session->name, why);
+    refuse(sessions, session->bridge, session->id, FARM_WIRE_REFUSE_LATER, why);
+    for (uint32_t r = session->present; r < session->count; r++)
+        workers->actors[session->rings[r].actor].remote = false;
+    let_go(session);
+    if (!session->present) session->state = FARM_RUN_SESSION_GONE;
+}
+
+static void came(void *context, uint32_t a, const struct farm_error *why) {
+    struct farm_run_sessions *sessions = context;
+    uint32_t r;
+    struct farm_run_session *session = owner_of(sessions, a, &r);
+    if (!session) return;
+    if (why) {
+        give_up(sessions, session, why->message);
+        tell_all(sessions);
+        return;
+    }
+    session->rings[r].there = true;
+    if (++session->present < session->count) return;
+    settle(sessions, session);
+    tell_all(sessions);
+}
+
+static void went(void *context, uint32_t a, const struct farm_error *why) {
+    struct farm_run_sessions *sessions = context;
+    struct farm_run_workers *workers = workers_of(sessions);
+    uint32_t r;
+    struct farm_run_session *session = owner_of(sessions, a, &r);
+    if (!session) return;
+    if (why) {
+        sessions->retry_ns = farm_now_ns() + SECOND_NS;
+        farm_run_warn(workers->caller, "a ring of node %s cannot leave yet: %s", session->name, why->message);
+        return;
+    }
+    session->rings[r].there = session->rings[r].leaves = false;
+    if (--session->present) return;
+    farm_run_note(workers->caller, "node %s has gone: %u actor%s now", session->name, workers->count,
+                  plural(workers->count));
+    session->state = FARM_RUN_SESSION_GONE;
+    see_rings(sessions, false);
+    tell_all(sessions);
+}
+
+// ---- nodes that are away ----
+
+static void watch_one(struct farm_run_sessions *sessions, struct farm_run_session *session, uint64_t now_ns) {
+    const struct farm_run_workers *workers = workers_of(sessions);
+    const double grace_s = workers->plan->recipe.node_grace_s;
+    const bool away = is_away(sessions, session);
+    if (!away)
+        session->away_ns = 0;
+    else if (!session->away_ns)
+        session->away_ns = now_ns;
+    if (!away || (double)(now_ns - session->away_ns) * 1e-9 < grace_s) return;
+    farm_run_warn(workers->caller, "node %s has been away for %.3g s (--node-grace-s): its places are given up",
+                  session->name, grace_s);
+    let_go(session);
+}
+
+// ---- figures ----
+
+// Over the time since the figures before.
+static void see_figures(struct farm_run_sessions *sessions, struct farm_run_session *session, uint64_t now_ns) {
+    const struct farm_bridge_node_stats *row = row_of(sessions, session);
+    const double passed_s = (double)(now_ns - sessions->second_ns) * 1e-9;
+    const uint64_t steps = farm_load_relaxed(&row->steps), in = farm_load_relaxed(&row->bytes_in),
+                   out = farm_load_relaxed(&row->bytes_out), connections = farm_load_relaxed(&row->connections),
+                   round_trip_ns = farm_load_relaxed(&row->round_trip_ns);
+    struct farm_sample_node *node = &session->figures;
+    snprintf(node->name, sizeof node->name, "%s", session->name);
+    node->actors = session->present;
+    node->lanes = (uint64_t)session->present * workers_of(sessions)->plan->lanes;
+    node->env_steps_per_s = (double)(steps - session->steps) / passed_s;
+    node->bytes_in_per_s = (double)(in - session->bytes_in) / passed_s;
+    node->bytes_out_per_s = (double)(out - session->bytes_out) / passed_s;
+    node->round_trip_ms = round_trip_ns ? (double)round_trip_ns * 1e-6 : (double)NAN;
+    node->reconnects = connections ? connections - 1 : 0;
+    node->away = session->away_ns;
+    node->away_s = session->away_ns ? (double)(now_ns - session->away_ns) * 1e-9 : 0;
+    node->env_steps = session->steps = steps;
+    node->bytes_in = session->bytes_in = in;
+    node->bytes_out = session->bytes_out = out;
+    node->present_s = (double)(now_ns - session->here_ns) * 1e-9;
+}
+
+static void list_nodes(struct farm_run_sessions *sessions) {
+    sessions->node_count = sessions->away = 0;
+    for (uint32_t s = 0; s < FARM_BRIDGE_NODES_MAX; s++) {
+        const struct farm_run_session *session = &sessions->session[s];
+        if (session->state != FARM_RUN_SESSION_HERE) continue;
+        sessions->nodes[sessions->node_count++] = session->figures;
+        sessions->away += session->figures.away;
+    }
+}
+
+// For `farm bridge status`. Not durable: it is old after a second.
+static void write_status(struct farm_run_sessions *sessions) {
+    char temporary[sizeof sessions->status_file + 8];
+    if (!sessions->status_file[0]) return;
+    json_t *document = farm_json_object(true);
+    farm_json_set_text(document, "address", sessions->bridges->address);
+    farm_json_set(document, "nodes", farm_sample_nodes_json(sessions->nodes, sessions->node_count));
+    snprintf(temporary, sizeof temporary, "%s.new", sessions->status_file);
+    FILE *file = fopen(temporary, "we");
+    struct farm_error err;
+    bool written = file && !farm_json_print(document, file, &err);
+    if (file) written &= fclose(file) == 0;
+    if (!written || rename(temporary, sessions->status_file)) unlink(temporary); // a full disk must not end a training
+    json_decref(document);
+}
+
+// ---- from the supervisor ----
+
+void farm_run_sessions_turn(struct farm_run_sessions *sessions, uint64_t now_ns) {
+    if (!sessions->bridges->count || sessions->ends) return;
+    const bool second = now_ns - sessions->second_ns >= SECOND_NS;
+    for (uint32_t s = 0; s < FARM_BRIDGE_NODES_MAX; s++) {
+        struct farm_run_session *session = &sessions->session[s];
+        if (session->state != FARM_RUN_SESSION_HERE) continue;
+        watch_one(sessions, session, now_ns);
+        if (second) see_figures(sessions, session, now_ns);
+    }
+    if (second) {
+        list_nodes(sessions);
+        write_status(sessions);
+        sessions->second_ns = now_ns;
+    }
+    tell_all(sessions);
+}
+
+void farm_run_sessions_bridge_starts(struct farm_run_sessions *sessions, uint32_t b) {
+    const struct farm_run_bridge *bridge = &sessions->bridges->bridge[b];
+    uint32_t kept = 0;
+    farm_control_clear(bridge->control, bridge->end);
+    for (uint32_t i = 0; i < sessions->refusal_count; i++) {
+        if (sessions->refusal_bridge[i] == b) continue;
+        sessions->refusals[kept] = sessions->refusals[i];
+        sessions->refusal_bridge[kept++] = sessions->refusal_bridge[i];
+    }
+    sessions->refusal_count = kept;
+    for (uint32_t s = 0; s < FARM_BRIDGE_NODES_MAX; s++) {
+        struct farm_run_session *session = &sessions->session[s];
+        if (!session->state || session->bridge != b) continue;
+        farm_store_release(&row_of(sessions, session)->state, FARM_NODE_ABSENT); // its connection has died with it
+        session->told = session->told_admitted = false;
+        for (uint32_t r = 0; r < session->count; r++)
+            session->rings[r].told = session->rings[r].generation_asked = false;
+    }
+    tell_all(sessions);
+}
+
+void farm_run_sessions_end(struct farm_run_sessions *sessions) {
+    const struct farm_control_message end = {.kind = FARM_CONTROL_END, .fds = {-1, -1}};
+    sessions->ends = true;
+    for (uint32_t b = 0; b < sessions->bridges->count; b++)
+        if (!farm_control_send(sessions->bridges->bridge[b].control, &end)) continue; // SIGTERM says it, too
+}
+
+uint64_t farm_run_sessions_progress(const struct farm_run_sessions *sessions, uint32_t b) {
+    const struct farm_bridge_stats *stats = sessions->bridges->bridge[b].stats;
+    uint64_t progress = 0;
+    for (uint32_t s = 0; s < FARM_BRIDGE_NODES_MAX; s++)
+        progress += farm_load_relaxed(&stats->node[s].lane_steps) + farm_load_relaxed(&stats->node[s].connections);
+    return progress;
+}
+
+// ---- start and end ----
+
+static enum farm_status write_address(const struct farm_run_sessions *sessions, struct farm_error *err) {
+    char line[FARM_ADDRESS_TEXT_BYTES + 1];
+    const int bytes = snprintf(line, sizeof line, "%s\n", sessions->bridges->address);
+    return farm_file_replace(sessions->address_file, line, (size_t)bytes, err);
+}
+
+enum farm_status farm_run_sessions_make(struct farm_run_sessions *sessions, struct farm_error *err) {
+    const struct farm_run_workers *workers = workers_of(sessions);
+    if (!sessions->bridges->count) return FARM_OK;
+    sessions->change->remote =
+        (struct farm_run_change_remote){.context = sessions, .next = next, .came = came, .went = went};
+    sessions->second_ns = farm_now_ns();
+    if (!workers->plan->quiet)
+        farm_log_info("listening on %s%s", sessions->bridges->address,
+                      sessions->bridges->encrypted ? "" : ", in the clear");
+    see_rings(sessions, false);
+    if (!workers->run_path) return FARM_OK;
+    farm_run_dir_file(workers->run_path, "bridge.addr", sessions->address_file, sizeof sessions->address_file);
+    farm_run_dir_file(workers->run_path, "bridge.json", sessions->status_file, sizeof sessions->status_file);
+    return write_address(sessions, err);
+}
+
+void farm_run_sessions_free(struct farm_run_sessions *sessions) {
+    if (sessions->address_file[0]) unlink(sessions->address_file);
+    if (sessions->status_file[0]) unlink(sessions->status_file);
+    for (uint32_t s = 0; s < FARM_BRIDGE_NODES_MAX; s++) free(sessions->session[s].rings);
+}
