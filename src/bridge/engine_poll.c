@@ -8,10 +8,14 @@
 
 #include "bridge/engine_state.h"
 
+enum { DOUBTS = 16 };
+
 struct poll_socket {
     int fd; // -1: free
     bool connecting;
     bool readable, writable; // or may be: to be tried
+    bool hopes;              // poll(2) has not said so
+    uint8_t doubts;          // receives after which nothing more is tried, because that was in vain
     struct farm_transfer in, out;
 };
 
@@ -131,17 +135,36 @@ static int64_t attempt_out(const struct poll_socket *socket, struct farm_transfe
     return n < 0 ? -errno : n;
 }
 
-// Less than there was room for: whatever comes now, poll(2) says so.
-static void go_on(struct farm_engine *engine, uint32_t number, struct farm_transfer *transfer, bool *possible,
-                  int64_t (*attempt)(const struct poll_socket *, struct farm_transfer *),
-                  enum farm_engine_event_kind kind) {
+// Less than there was room for: whatever comes now, poll(2) says so. All of it: there may be more.
+static void go_on_out(struct farm_engine *engine, uint32_t number) {
+    struct poll_socket *socket = &engine->sockets[number];
     int64_t result;
-    while (transfer->busy && *possible) {
-        const size_t wanted = transfer->total - transfer->done;
-        const int64_t outcome = attempt(&engine->sockets[number], transfer);
+    while (socket->out.busy && socket->writable) {
+        const int64_t outcome = attempt_out(socket, &socket->out);
         engine->figures.system_calls++;
-        *possible = outcome == -EINTR || outcome >= (int64_t)wanted;
-        if (farm_transfer_went(transfer, outcome, &result)) farm_event_put(&engine->queue, kind, number, result);
+        socket->writable = outcome == -EINTR || outcome >= (int64_t)(socket->out.total - socket->out.done);
+        if (farm_transfer_went(&socket->out, outcome, &result))
+            farm_event_put(&engine->queue, FARM_ENGINE_SENT, number, result);
+    }
+}
+
+static bool may_have_more(struct poll_socket *socket, int64_t outcome) {
+    if (outcome == -EAGAIN && socket->hopes) socket->doubts = DOUBTS;
+    socket->hopes = true;
+    if (outcome == -EINTR) return true;
+    if (outcome < (int64_t)(socket->in.total - socket->in.done)) return false;
+    return !socket->doubts || !socket->doubts--;
+}
+
+static void go_on_in(struct farm_engine *engine, uint32_t number) {
+    struct poll_socket *socket = &engine->sockets[number];
+    int64_t result;
+    while (socket->in.busy && socket->readable) {
+        const int64_t outcome = attempt_in(socket, &socket->in);
+        engine->figures.system_calls++;
+        socket->readable = may_have_more(socket, outcome);
+        if (farm_transfer_went(&socket->in, outcome, &result))
+            farm_event_put(&engine->queue, FARM_ENGINE_RECEIVED, number, result);
     }
 }
 
@@ -171,8 +194,8 @@ static void begin(struct farm_engine *engine) {
             if (socket->writable) finish_connect(engine, i);
             continue;
         }
-        go_on(engine, i, &socket->out, &socket->writable, attempt_out, FARM_ENGINE_SENT);
-        go_on(engine, i, &socket->in, &socket->readable, attempt_in, FARM_ENGINE_RECEIVED);
+        go_on_out(engine, i);
+        go_on_in(engine, i);
     }
     if (engine->acceptable) accept_one(engine);
 }
@@ -201,8 +224,10 @@ static uint32_t gather(struct farm_engine *engine) {
 static void note(struct farm_engine *engine, const struct pollfd *polled, uint32_t number) {
     const bool failed = polled->revents & (POLLERR | POLLHUP | POLLNVAL);
     if (number < engine->socket_count) {
-        engine->sockets[number].readable |= failed || (polled->revents & POLLIN);
-        engine->sockets[number].writable |= failed || (polled->revents & POLLOUT);
+        struct poll_socket *socket = &engine->sockets[number];
+        socket->readable |= failed || (polled->revents & POLLIN);
+        socket->writable |= failed || (polled->revents & POLLOUT);
+        socket->hopes &= !socket->readable;
     } else if (number < engine->socket_count + engine->watch_count) {
         farm_event_put(&engine->queue, FARM_ENGINE_READABLE, number - engine->socket_count, 0);
     } else {

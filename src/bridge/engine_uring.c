@@ -19,10 +19,10 @@ enum kind { IN, OUT, CONNECT, CANCEL, WATCH, LISTENER, KIND_BITS = 8 };
 struct uring_socket {
     int fd; // -1: free
     bool closing;
-    uint8_t flying; // bits of enum kind
-    bool hushed;    // its SENT need not end a wait
-    bool quiet;     // handed over so that only a failure completes
-    uint8_t loud;   // sends that are not tried quietly any more, because one did not go at once
+    uint8_t flying;  // bits of enum kind
+    uint64_t hushed; // its SENT need not end the wait of this number
+    bool quiet;      // handed over so that only a failure completes
+    uint8_t loud;    // sends that are not tried quietly any more, because one did not go at once
     struct farm_transfer in, out;
     struct msghdr in_message, out_message;
     const struct sockaddr *address;
@@ -55,7 +55,8 @@ struct farm_engine {
     uint32_t want_count, want_room;
     uint32_t *quiet;
     uint32_t quiet_count;
-    bool held; // the last turn left what is wanted to wait()
+    bool held;      // the last turn left what is wanted to wait()
+    uint64_t waits; // from 1
     struct farm_event_queue queue;
     struct farm_engine_figures figures;
 };
@@ -131,6 +132,7 @@ static enum farm_status create(uint32_t sockets, uint32_t watches, void *context
                                    .watches = calloc(watches + 1, sizeof *engine->watches),
                                    .watch_count = watches,
                                    .listener.fd = -1,
+                                   .waits = 1,
                                    .want_room = 4 * sockets + watches + 1,
                                    .quiet = calloc(sockets + 1, sizeof *engine->quiet),
                                    .queue = {.room = 4 * sockets + watches + 1}};
@@ -212,12 +214,12 @@ static void receive(struct farm_engine *engine, uint32_t number, struct iovec *p
 static void send_parts(struct farm_engine *engine, uint32_t number, struct iovec *parts, uint32_t count) {
     struct uring_socket *socket = opened(engine, number);
     farm_transfer_begin(&socket->out, parts, count, SIZE_MAX);
-    socket->hushed = false;
+    socket->hushed = 0;
     want(engine, OUT, number);
 }
 
 static void hush(struct farm_engine *engine, uint32_t number) {
-    engine->sockets[number].hushed = true;
+    engine->sockets[number].hushed = engine->waits;
 }
 
 static void finish_close(struct farm_engine *engine, uint32_t number) {
@@ -272,7 +274,7 @@ static void prepare_in(struct farm_engine *engine, uint32_t number) {
 }
 
 static bool goes_quietly(struct farm_engine *engine, struct uring_socket *socket) {
-    if (!engine->can_be_quiet || !socket->hushed) return false;
+    if (!engine->can_be_quiet || socket->hushed != engine->waits) return false;
     if (socket->loud) socket->loud--;
     return !socket->loud;
 }
@@ -282,7 +284,6 @@ static void prepare_out(struct farm_engine *engine, uint32_t number) {
     struct io_uring_sqe *sqe = next_sqe(engine);
     const struct farm_transfer *out = &socket->out;
     socket->quiet = goes_quietly(engine, socket);
-    socket->hushed = false;
     const unsigned flags = MSG_WAITALL | MSG_NOSIGNAL | (socket->quiet ? MSG_DONTWAIT : 0);
     socket->out_message = (struct msghdr){.msg_iov = out->parts, .msg_iovlen = out->count};
     if (out->count == 1)
@@ -435,8 +436,13 @@ static void conclude_quiet(struct farm_engine *engine) {
     engine->quiet_count = 0;
 }
 
+// At most an hour: the kernel adds it to its clock, which must not overflow.
+static struct __kernel_timespec timespec_of(uint64_t timeout_ns) {
+    const uint64_t longest_ns = 3600 * 1000000000ull, ns = timeout_ns < longest_ns ? timeout_ns : longest_ns;
+    return (struct __kernel_timespec){(long long)(ns / 1000000000u), (long long)(ns % 1000000000u)};
+}
+
 static void enter(struct farm_engine *engine, bool sleep, uint64_t timeout_ns) {
-    const uint64_t longest_ns = 3600 * 1000000000ull; // the kernel adds it to its clock, which must not overflow
     if (!engine->enabled) {
         engine->figures.system_calls++;
         // liburing 2.3 does not export io_uring_enable_rings
@@ -447,15 +453,12 @@ static void enter(struct farm_engine *engine, bool sleep, uint64_t timeout_ns) {
     engine->want_count = 0;
     engine->held = false;
     engine->figures.system_calls++;
-    if (sleep) {
-        timeout_ns = timeout_ns < longest_ns ? timeout_ns : longest_ns;
-        struct __kernel_timespec timeout = {(long long)(timeout_ns / 1000000000u),
-                                            (long long)(timeout_ns % 1000000000u)};
-        struct io_uring_cqe *cqe;
-        io_uring_submit_and_wait_timeout(&engine->ring, &cqe, 1, &timeout, NULL);
-    } else {
-        io_uring_submit_and_get_events(&engine->ring);
-    }
+    struct __kernel_timespec timeout = timespec_of(timeout_ns);
+    struct io_uring_cqe *cqe;
+    const int result = sleep ? io_uring_submit_and_wait_timeout(&engine->ring, &cqe, 1, &timeout, NULL)
+                             : io_uring_submit_and_get_events(&engine->ring);
+    assert(result != -EEXIST && result != -EBADF); // another thread's
+    (void)result;
     collect(engine);
     conclude_quiet(engine);
 }
@@ -495,9 +498,11 @@ static uint32_t turn(struct farm_engine *engine, struct farm_engine_event *event
 
 static void wait(struct farm_engine *engine, uint64_t timeout_ns) {
     collect(engine);
-    if (engine->queue.count) return;
-    wake_listener(engine);
-    enter(engine, true, farm_listener_bound(&engine->listener, timeout_ns));
+    if (!engine->queue.count) {
+        wake_listener(engine);
+        enter(engine, true, farm_listener_bound(&engine->listener, timeout_ns));
+    }
+    engine->waits++;
 }
 
 static struct farm_engine_figures figures(const struct farm_engine *engine) {

@@ -22,7 +22,7 @@ static bool random_bytes(uint8_t *out, size_t bytes) {
 }
 
 static bool write_line(int fd) {
-    struct farm_key key;
+    struct farm_key key = {0};
     char line[LINE_BYTES + 1];
     memcpy(line, PREFIX, PREFIX_BYTES);
     bool ok = random_bytes(key.bytes, sizeof key.bytes);
