@@ -180,8 +180,10 @@ static bool place(void *context, struct farm_link *link, const struct farm_wire_
 }
 
 // The actor may overwrite what the learner has for certain.
-static void give_back(struct node_lane *lane, uint64_t steps) {
-    if (steps == lane->answered) return;
+static void give_back(struct farm_node *node, struct node_lane *lane, uint64_t steps) {
+    if (steps <= lane->answered) return;
+    node->lane_steps += steps - lane->answered;
+    node->env_steps += (steps - lane->answered) * lane->lane->width;
     lane->answered = steps;
     farm_lane_answer(lane->lane, steps - 1);
     farm_lane_release(lane->lane, steps);
@@ -192,16 +194,12 @@ static void take_answers(struct farm_node *node, const struct farm_wire_header *
     for (uint32_t i = 0; i < header->entries; i++) {
         const struct farm_wire_entry *entry = &entries[i];
         struct node_lane *lane = lane_at(node, entry->ring, entry->lane);
-        lane->consumed = entry->third;
+        if (entry->third > lane->consumed) lane->consumed = entry->third;
         if (header->type == FARM_WIRE_ANSWERS) {
             *farm_lane_version(lane->lane, entry->n) = entry->fourth;
-            give_back(lane, entry->n + 1);
-            node->lane_steps++;
-            node->env_steps += lane->lane->width;
+            give_back(node, lane, entry->n + 1);
         } else if (lane->lane->local) {
-            node->lane_steps += entry->n - lane->answered;
-            node->env_steps += (entry->n - lane->answered) * lane->lane->width;
-            give_back(lane, entry->n);
+            give_back(node, lane, entry->n);
         }
         node->touched[entry->ring] = true;
         list(node, lane);
@@ -274,7 +272,9 @@ static bool take_counters(struct farm_node *node, const struct farm_wire_welcome
             lane->sent = learner.produced;
             lane->consumed = learner.consumed;
             lane->listed = false;
+            if (lane->lane->local) give_back(node, lane, learner.produced); // the credit for it may have been lost
         }
+        farm_learner_notify(&node->rings[r]);
     }
     return true;
 }
