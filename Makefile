@@ -215,7 +215,7 @@ $(BUILD)/farm: $(call object,$(TOOL_SOURCES)) $(LIBFARM)
 	$(call link)
 
 ##@ Tests: one executable a file; files of tests/support are linked into each
-TEST_ALL     := $(wildcard tests/*/test_* tests/*/*/test_*)
+TEST_ALL     := $(wildcard tests/*/test_* tests/*/*/test_* tests/bridge/two_nodes.sh)
 TESTS        := $(if $(T),$(foreach t,$(T),$(filter tests/$t/% tests/$t.c tests/$t.py tests/$t.sh,$(TEST_ALL))),$(TEST_ALL))
 C_TESTS      := $(patsubst %.c,$(BUILD)/%,$(filter %.c,$(TESTS)))
 SCRIPT_TESTS := $(filter %.py %.sh,$(TESTS))
@@ -363,6 +363,8 @@ $(BENCH_PLUGIN): $(BUILD)/%.so: %.c $(wildcard include/farm/*.h) $(BUILD)/flags
 $(BUILD)/bench/fps: | $(BENCH_PLUGIN)
 $(BENCH_SCRIPTS): $(BUILD)/bench/%: bench/%.py
 	$(Q)mkdir -p $(@D) && ln -sfn $(abspath $<) $@
+# A benchmark of several files has a folder of its name.
+$(BUILD)/bench/bridge: $(call object,$(wildcard bench/bridge/*.c))
 $(BENCHES): $(BUILD)/bench/%: $(BUILD)/obj/bench/%.o $(BENCH_COMMON) $(LIBFARM)
 	$(call say,LINK,$@)
 	$(call link)

@@ -1,0 +1,283 @@
+// The bridge over veth between two network namespaces: streams against iperf3, AES and (where `make bench-peers
+// B=bridge` has built it) gRPC, round trips against plain sockets, system calls, the path back after an outage, whole
+// farms against the same farms on one machine. NAME is of the engine io_uring, NAME_poll of poll(2).
+#include <jansson.h>
+#include <math.h>
+#include <openssl/evp.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/time.h"
+#include "bridge/engine.h"
+#include "bridge/net.h"
+#include "bridge/pair.h"
+#include "common.h"
+
+enum { ROUNDS = 5, ENGINES = 2, MODES = 2, AES_BYTES = 16384 };
+static const char *const engine_names[ENGINES] = {"uring", "poll"};
+static const double GB = 1e9;
+
+struct run {
+    struct farm_bench bench;
+    struct bench_net net;
+    bool engine[ENGINES]; // there is such an engine here
+    const char *only;     // part; NULL: all
+};
+
+// "stream_clear" and "_poll"; lives as long as the program.
+static const char *name_of(const char *name, int engine) {
+    static char names[FARM_BENCH_RESULTS_MAX][48];
+    static int count;
+    farm_bench_check(count < FARM_BENCH_RESULTS_MAX, "too many results");
+    snprintf(names[count], sizeof names[0], "%s%s", name, engine ? "_poll" : "");
+    return names[count++];
+}
+
+static const char *where(const struct run *run, const char *what) {
+    static char texts[FARM_BENCH_RESULTS_MAX][160];
+    static int count;
+    farm_bench_check(count < FARM_BENCH_RESULTS_MAX, "too many results");
+    snprintf(texts[count], sizeof texts[0], "%s%s", what, run->net.loopback ? " (loopback: no namespaces here)" : "");
+    return texts[count++];
+}
+
+// The ratio is the median of the rounds' ratios: what drifts over the run falls out.
+static void add(struct run *run, const char *name, const char *unit, const char *better, const double *ours,
+                const char *reference, const double *theirs, int count, double target) {
+    double a[64], b[64], ratios[64], spread;
+    for (int i = 0; i < count; i++) {
+        a[i] = ours[i];
+        b[i] = theirs ? theirs[i] : NAN;
+        ratios[i] = a[i] / b[i];
+    }
+    farm_bench_add(&run->bench, name, unit, better, a, (size_t)count, reference, theirs ? b : NULL, (size_t)count,
+                   target);
+    if (theirs) run->bench.results[run->bench.count - 1].ratio = farm_bench_median(ratios, (size_t)count, &spread);
+}
+
+// ---- references ----
+
+// One second of one stream, GB/s.
+static double iperf3(const struct run *run, int port) {
+    static char text[1 << 20];
+    char at[16];
+    double rate = NAN;
+    snprintf(at, sizeof at, "%d", port);
+    const char *argv[] = {"iperf3", "-c", run->net.address[BENCH_LEARNER], "-p", at, "-t", "1", "-J", NULL};
+    if (!bench_net_run(&run->net, BENCH_NODE, argv, text, sizeof text)) return NAN;
+    json_t *document = json_loads(text, 0, NULL);
+    const json_t *bits =
+        json_object_get(json_object_get(json_object_get(document, "end"), "sum_received"), "bits_per_second");
+    if (json_is_number(bits)) rate = json_number_value(bits) / 8 / GB;
+    json_decref(document);
+    return rate;
+}
+
+// As `openssl speed -evp aes-128-gcm -bytes 16384`: one core, one update after another, GB/s.
+static double aes_rate(double seconds) {
+    static uint8_t bytes[AES_BYTES + 64];
+    static const uint8_t key[16], iv[12];
+    EVP_CIPHER_CTX *cipher = EVP_CIPHER_CTX_new();
+    farm_bench_check(cipher && EVP_EncryptInit_ex(cipher, EVP_aes_128_gcm(), NULL, key, iv), "AES-128-GCM");
+    const uint64_t start = farm_now_ns();
+    uint64_t done = 0, now = start;
+    for (int length; now - start < (uint64_t)(seconds * 1e9); now = farm_now_ns())
+        for (int i = 0; i < 64; i++, done += AES_BYTES)
+            farm_bench_check(EVP_EncryptUpdate(cipher, bytes, &length, bytes, AES_BYTES) == 1, "AES-128-GCM");
+    EVP_CIPHER_CTX_free(cipher);
+    return (double)done / (double)(now - start) / (GB / 1e9);
+}
+
+// sockperf's half round trip, doubled, in microseconds.
+static double sockperf(const struct run *run, int bytes) {
+    char text[8192], size[16];
+    const char *server[] = {"sockperf", "server", "--tcp", "-i", run->net.address[BENCH_LEARNER], "-p", "11111", NULL};
+    const pid_t pid = bench_net_start(&run->net, BENCH_LEARNER, true, NULL, server);
+    snprintf(size, sizeof size, "%d", bytes);
+    const char *argv[] = {"sockperf", "ping-pong", "--tcp", "-i", run->net.address[BENCH_LEARNER],
+                          "-p",       "11111",     "-t",    "1",  "-m",
+                          size,       "--pps=max", NULL};
+    usleep(100000);
+    const bool good = bench_net_run(&run->net, BENCH_NODE, argv, text, sizeof text);
+    bench_net_end(pid);
+    const char *at = good ? strstr(text, "percentile 50.000 =") : NULL;
+    return at ? 2 * strtod(at + strlen("percentile 50.000 ="), NULL) : NAN;
+}
+
+// ---- streams ----
+
+static double stream(const struct run *run, int engine, bool sealed, struct bench_pair_result *result) {
+    const struct bench_pair pair = {.engine = engine_names[engine],
+                                    .sealed = sealed,
+                                    .rings = 1,
+                                    .lanes = 4,
+                                    .width = 8,
+                                    .pixels = 28224,
+                                    .steps = 16,
+                                    .seconds = 0.4};
+    bench_pair_run(&run->net, &pair, result);
+    return (double)result->payload_bytes / (double)result->ns / (GB / 1e9);
+}
+
+static double cpu_s_per_gb(const struct bench_pair_result *result) {
+    return (double)(result->cpu_ns[0] + result->cpu_ns[1]) * 1e-9 / ((double)result->payload_bytes / GB);
+}
+
+static void measure_streams(struct run *run) {
+    enum { CLEAR, TLS };
+    static double rate[ENGINES][MODES][ROUNDS], cpu[ENGINES][MODES][ROUNDS], line[ROUNDS], both[ENGINES][ROUNDS];
+    const char *const server[] = {"iperf3", "-s", "-p", "5201", NULL};
+    const bool has = bench_net_has("iperf3");
+    const pid_t pid = has ? bench_net_start(&run->net, BENCH_LEARNER, true, NULL, server) : 0;
+    usleep(100000);
+    for (int r = 0; r < ROUNDS; r++) {
+        line[r] = has ? iperf3(run, 5201) : NAN;
+        for (int e = 0; e < ENGINES; e++) {
+            for (int mode = CLEAR; run->engine[e] && mode <= TLS; mode++) {
+                struct bench_pair_result result;
+                rate[e][mode][r] = stream(run, e, mode == TLS, &result);
+                cpu[e][mode][r] = cpu_s_per_gb(&result);
+            }
+            both[e][r] = 1 / (1 / rate[e][CLEAR][r] + 1 / aes_rate(0.05));
+        }
+    }
+    if (has) bench_net_end(pid);
+    for (int e = 0; e < ENGINES; e++) {
+        if (!run->engine[e]) continue;
+        add(run, name_of("stream_clear", e), "GB/s", "higher", rate[e][CLEAR],
+            where(run, has ? "iperf3, one stream" : "missing: Debian package iperf3"), has ? line : NULL, ROUNDS, 0.95);
+        add(run, name_of("stream_tls", e), "GB/s", "higher", rate[e][TLS],
+            where(run, "1/(1/stream_clear + 1/AES-128-GCM of 16 KiB)"), both[e], ROUNDS, 0.85);
+        add(run, name_of("cpu_s_per_gb", e), "s/GB", "lower", cpu[e][CLEAR], NULL, NULL, ROUNDS, NAN);
+        add(run, name_of("cpu_s_per_gb_tls", e), "s/GB", "lower", cpu[e][TLS], NULL, NULL, ROUNDS, NAN);
+    }
+}
+
+// ---- round trips ----
+
+static void measure_trips(struct run *run) {
+    enum { PIXELS = 7056, OUT = PIXELS + 4 + 1 + 64, BACK = 4 + 64 };
+    static double ours[ENGINES][ROUNDS], sealed[ENGINES][ROUNDS], plain[ROUNDS];
+    for (int r = 0; r < ROUNDS; r++) {
+        plain[r] = bench_plain_trip(&run->net, OUT, BACK, 0.15) * 1e-3;
+        for (int e = 0; e < ENGINES; e++) {
+            for (int tls = 0; run->engine[e] && tls < 2; tls++) {
+                const struct bench_pair pair = {.engine = engine_names[e],
+                                                .sealed = tls,
+                                                .rings = 1,
+                                                .lanes = 1,
+                                                .width = 1,
+                                                .pixels = PIXELS,
+                                                .steps = 16,
+                                                .seconds = 0.15};
+                struct bench_pair_result result;
+                bench_pair_run(&run->net, &pair, &result);
+                (tls ? sealed : ours)[e][r] = result.trip_ns * 1e-3;
+            }
+        }
+    }
+    for (int e = 0; e < ENGINES; e++) {
+        if (!run->engine[e]) continue;
+        add(run, name_of("round_trip", e), "us", "lower", ours[e], where(run, "plain blocking sockets, same bytes"),
+            plain, ROUNDS, 1.5);
+        add(run, name_of("round_trip_tls", e), "us", "lower", sealed[e],
+            where(run, "plain blocking sockets, same bytes, in the clear"), plain, ROUNDS, NAN);
+    }
+    double known = bench_net_has("sockperf") ? sockperf(run, OUT) : NAN;
+    if (!isnan(known))
+        add(run, "round_trip_sockperf", "us", "lower", &known,
+            where(run, "7,125 B there and back; plain sockets, 68 B back"), plain, 1, NAN);
+}
+
+// ---- system calls ----
+
+static void measure_calls(struct run *run) {
+    static double calls[ENGINES][ROUNDS];
+    for (int r = 0; r < ROUNDS; r++) {
+        for (int e = 0; e < ENGINES; e++) {
+            const struct bench_pair pair = {.engine = engine_names[e],
+                                            .rings = 1,
+                                            .lanes = 16,
+                                            .width = 16,
+                                            .pixels = 400,
+                                            .steps = 16,
+                                            .seconds = 0.25};
+            struct bench_pair_result result;
+            if (!run->engine[e]) continue;
+            bench_pair_run(&run->net, &pair, &result);
+            calls[e][r] = 0;
+            for (int side = 0; side < BENCH_SIDES; side++)
+                calls[e][r] += 1000 * (double)result.calls[side] / (double)result.call_steps[side];
+        }
+    }
+    for (int e = 0; e < ENGINES; e++)
+        if (run->engine[e])
+            add(run, name_of("syscalls_per_thousand_steps", e), "calls", "lower", calls[e], NULL, NULL, ROUNDS, 20);
+}
+
+// ---- outages ----
+
+static double path_back_p99(const struct run *run, int engine, bool link, uint32_t cuts, uint32_t away_ms) {
+    const struct bench_pair pair = {.engine = engine_names[engine],
+                                    .sealed = true,
+                                    .rings = 1,
+                                    .lanes = 4,
+                                    .width = 4,
+                                    .pixels = 400,
+                                    .steps = 16,
+                                    .cuts = cuts,
+                                    .link = link,
+                                    .away_ms = away_ms};
+    struct bench_pair_result result;
+    bench_pair_run(&run->net, &pair, &result);
+    return farm_bench_percentile(result.again_ms, cuts, 99);
+}
+
+static void measure_outages(struct run *run) {
+    for (int e = 0; e < ENGINES; e++) {
+        if (!run->engine[e]) continue;
+        const double p99 = path_back_p99(run, e, false, 40, 120);
+        add(run, name_of("reconnect_p99", e), "ms", "lower", &p99, NULL, NULL, 1, 100);
+    }
+}
+
+// ---- all ----
+
+static bool wanted(const struct run *run, const char *part) {
+    return !run->only || strcmp(run->only, part) == 0;
+}
+
+static void find_engines(struct run *run) {
+    for (int e = 0; e < ENGINES; e++) {
+        const struct farm_engine_ops *ops;
+        struct farm_engine *engine;
+        struct farm_error err;
+        run->engine[e] = farm_engine_make(engine_names[e], 1, 1, &ops, &engine, &err) == FARM_OK;
+        if (run->engine[e])
+            ops->destroy(engine);
+        else
+            fprintf(stderr, "bridge: no %s here: %s\n", engine_names[e], err.message);
+    }
+}
+
+int main(int argc, char **argv) {
+    static struct run run = {
+        .bench = {.name = "bridge",
+                  .about = "The bridge between two network namespaces: streams, round trips, system calls, outages. "
+                           "Pins: the learner's side on the first CPU, the node's on the last."}};
+    const struct farm_cli_flag flags[] = {
+        {"only", FARM_CLI_STRING, &run.only, "PART", "stream, trip, calls or outage"},
+    };
+    run.bench.flags = flags;
+    run.bench.flag_count = sizeof flags / sizeof *flags;
+    farm_bench_start(&run.bench, argc, argv, 45);
+    find_engines(&run);
+    bench_net_make(&run.net);
+    if (wanted(&run, "stream")) measure_streams(&run);
+    if (wanted(&run, "trip")) measure_trips(&run);
+    if (wanted(&run, "calls")) measure_calls(&run);
+    if (wanted(&run, "outage")) measure_outages(&run);
+    return farm_bench_finish(&run.bench);
+}

@@ -1,0 +1,495 @@
+// See pair.h.
+#include "pair.h"
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "../common.h"
+#include "base/log.h"
+#include "base/time.h"
+#include "bridge/control.h"
+#include "bridge/hub.h"
+#include "bridge/node.h"
+#include "bridge/step.h"
+#include "kernels/random.h"
+#include "ring/ring.h"
+
+enum { RINGS_MAX = 16, NODE_STEPS = 4, TRIPS_MAX = 1 << 19, WARM_MS = 150, MS = 1000000 };
+static const uint64_t PATIENCE_NS = 15000000000u;
+static const struct farm_key KEY = {{1, 2, 3}};
+
+// Both sides' and the parent's; each word has one writer.
+struct page {
+    uint64_t port, joined, begin, end;
+    uint64_t down_wanted, down_is; // of the link: odd is down
+    struct bench_pair_result result;
+    uint64_t trips;
+    uint32_t trip_ns[TRIPS_MAX];
+};
+
+static void make_offer(const struct bench_pair *pair, struct farm_wire_offer *offer) {
+    struct farm_ring_spec *spec = &offer->spec;
+    memset(offer, 0, sizeof *offer);
+    *spec = (struct farm_ring_spec){.lanes = pair->lanes, .width = pair->width, .steps = pair->steps};
+    spec->env = (struct farm_env_spec){.obs_count = 1, .frames_per_step = 1};
+    spec->env.obs[0] = (struct farm_field_spec){.name = "pixels", .dtype = FARM_U8, .rank = 1, .dims = {pair->pixels}};
+    spec->env.action = (struct farm_action_spec){.kind = FARM_ACTION_DISCRETE, .dims = 1, .sizes = {4}};
+    farm_ring_spec_answers(spec);
+    strcpy(offer->env, "native/breakout");
+    strcpy(offer->bad_values, "count");
+    memset(offer->run, 7, sizeof offer->run);
+}
+
+static uint8_t pixel(uint32_t env, size_t i) {
+    return (uint8_t)(env * 31 + i * 7 + (i >> 8));
+}
+
+// ---- a side's figures over the measured time ----
+
+struct figures {
+    uint64_t cpu_ns, calls, steps, copied_bytes;
+};
+
+// Steps and calls are written at the same ticks.
+static struct figures figures_of(const struct farm_bridge_stats *stats, uint32_t row) {
+    return (struct figures){farm_thread_cpu_ns(), stats->system_calls, stats->node[row].steps,
+                            stats->node[row].copied_bytes};
+}
+
+static void keep_figures(struct bench_pair_result *result, enum bench_side side, struct figures from,
+                         struct figures to) {
+    result->cpu_ns[side] = to.cpu_ns - from.cpu_ns;
+    result->calls[side] = to.calls - from.calls;
+    result->call_steps[side] = to.steps - from.steps;
+    result->copied_bytes[side] = to.copied_bytes - from.copied_bytes;
+}
+
+// ---- the learner's side ----
+
+struct learner {
+    const struct bench_pair *pair;
+    struct page *page;
+    struct farm_wire_offer offer;
+    struct farm_bridge_stats stats;
+    struct farm_hub_config config;
+    struct farm_hub *hub;
+    struct sockaddr_in address;
+    int control, hub_control, wake, bell;
+    struct farm_ring made[RINGS_MAX], view[RINGS_MAX];
+    uint8_t session[FARM_WIRE_ID_BYTES];
+    uint32_t ring_count;
+    uint64_t lane_steps;
+};
+
+static void open_listener(struct learner *learner) {
+    socklen_t bytes = sizeof learner->address;
+    const int fd = learner->config.listener = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &(int){1}, sizeof(int));
+    farm_bench_check(bind(fd, (struct sockaddr *)&learner->address, bytes) == 0 && listen(fd, 16) == 0 &&
+                         getsockname(fd, (struct sockaddr *)&learner->address, &bytes) == 0,
+                     "listening");
+}
+
+static void tell_session(struct learner *learner, uint32_t rings) {
+    struct farm_error err;
+    struct farm_control_message say = {.kind = FARM_CONTROL_SESSION, .count = rings, .fds = {-1, -1}};
+    memcpy(say.id, learner->session, sizeof say.id);
+    farm_bench_check(farm_control_send(learner->control, &say), "control");
+    for (uint32_t r = 0; r < rings; r++) {
+        struct farm_ring *made = &learner->made[r];
+        if (r >= learner->ring_count) {
+            farm_bench_must(farm_ring_create(&learner->offer.spec, r, -1, true, made, &err), &err);
+            farm_bench_must(farm_ring_open(dup(made->up.fd_readonly), dup(made->down.fd), FARM_RING_LEARNER,
+                                           &learner->view[r], &err),
+                            &err);
+            learner->view[r].wake_fd = learner->wake;
+            learner->ring_count++;
+        }
+        const struct farm_control_message ring = {
+            .kind = FARM_CONTROL_RING, .ring = r, .actor = r, .fds = {made->up.fd, made->down.fd_readonly}};
+        farm_bench_check(farm_control_send(learner->control, &ring), "control");
+    }
+    say.kind = FARM_CONTROL_ADMITTED;
+    farm_bench_check(farm_control_send(learner->control, &say), "control");
+}
+
+// What the supervisor does: only while nodes join.
+static void supervise(struct learner *learner) {
+    struct farm_control_message message;
+    while (farm_control_receive(learner->control, &message)) {
+        if (message.kind == FARM_CONTROL_ADMIT) {
+            memcpy(learner->session, message.id, sizeof learner->session);
+            tell_session(learner, message.count);
+        } else if (message.kind == FARM_CONTROL_GENERATION) {
+            for (uint32_t l = 0; l < learner->pair->lanes; l++)
+                farm_store_release(&learner->made[message.ring].lanes[l].down->generation, message.generation);
+            message.kind = FARM_CONTROL_GENERATION_IS;
+            farm_control_send(learner->control, &message);
+        }
+    }
+}
+
+static void check_step(const struct farm_lane *lane, uint64_t n, bool whole) {
+    for (uint32_t e = 0; e < lane->width; e++) {
+        const uint8_t *at = farm_lane_obs(lane, 0, n, e);
+        uint64_t first, last;
+        memcpy(&first, at, sizeof first);
+        memcpy(&last, at + lane->obs_bytes[0] - sizeof last, sizeof last);
+        farm_bench_check(first == n && last == n && farm_lane_reward(lane, n)[e] == (float)n, "a step's stamps");
+        for (size_t i = sizeof first; whole && i < lane->obs_bytes[0] - sizeof last; i++)
+            farm_bench_check(at[i] == pixel(e, i), "an observation's bytes");
+    }
+}
+
+// Answers what has arrived.
+static bool learn(struct learner *learner) {
+    bool any = false;
+    for (uint32_t r = 0; r < learner->ring_count; r++) {
+        for (uint32_t l = 0; l < learner->pair->lanes; l++) {
+            struct farm_lane *lane = &learner->view[r].lanes[l];
+            const uint64_t n = farm_lane_acted(lane);
+            if (farm_lane_produced(lane) == n) continue;
+            check_step(lane, n, false);
+            for (uint32_t e = 0; e < lane->width; e++) *(int32_t *)farm_lane_action(lane, n, e) = (int32_t)n;
+            *farm_lane_version(lane, n) = n;
+            farm_lane_answer(lane, n);
+            farm_lane_release(lane, n + 1);
+            learner->lane_steps++;
+            any = true;
+        }
+    }
+    return any;
+}
+
+static void learner_turn(struct learner *learner) {
+    bool busy = farm_hub_turn(learner->hub, farm_now_ns());
+    if (!learner->lane_steps || learner->pair->cuts) supervise(learner);
+    busy |= learn(learner);
+    if (!busy) farm_hub_wait(learner->hub, 20 * MS);
+}
+
+static void learner_turns(struct learner *learner, uint64_t until_ns) {
+    while (farm_now_ns() < until_ns) learner_turn(learner);
+}
+
+static void await_steps(struct learner *learner) {
+    const uint64_t start = farm_now_ns(), from = learner->lane_steps;
+    while (learner->lane_steps == from) {
+        farm_bench_check(farm_now_ns() - start < PATIENCE_NS, "steps arrive");
+        learner_turn(learner);
+    }
+}
+
+static void make_hub(struct learner *learner) {
+    struct farm_error err;
+    farm_bench_must(farm_hub_make(&learner->config, &learner->hub, &err), &err);
+}
+
+// The bridge dies, and a new one starts as soon as the path is back.
+static uint64_t cut_bridge(struct learner *learner, uint64_t away_ns) {
+    farm_hub_free(learner->hub);
+    close(learner->config.listener);
+    usleep((useconds_t)(away_ns / 1000));
+    const uint64_t back_ns = farm_now_ns();
+    open_listener(learner);
+    farm_control_clear(learner->control, learner->hub_control);
+    tell_session(learner, learner->ring_count);
+    make_hub(learner);
+    return back_ns;
+}
+
+static void set_link(struct learner *learner, uint64_t to) {
+    farm_store_release(&learner->page->down_wanted, to);
+    while (farm_load_acquire(&learner->page->down_is) != to) learner_turn(learner);
+}
+
+static uint64_t cut_link(struct learner *learner, uint64_t away_ns, uint64_t number) {
+    set_link(learner, 2 * number + 1);
+    learner_turns(learner, farm_now_ns() + away_ns);
+    set_link(learner, 2 * number + 2);
+    return farm_now_ns();
+}
+
+static void measure_cuts(struct learner *learner) {
+    const struct bench_pair *pair = learner->pair;
+    for (uint32_t c = 0; c < pair->cuts; c++) {
+        const uint64_t away_ns =
+            (uint64_t)((10 + farm_random_uniform(5, c, 0) * (float)(pair->away_ms - 10)) * (float)MS);
+        learner_turns(learner, farm_now_ns() + 5 * MS);
+        const uint64_t back_ns = pair->link ? cut_link(learner, away_ns, c) : cut_bridge(learner, away_ns);
+        await_steps(learner);
+        learner->page->result.again_ms[c] = (double)(farm_now_ns() - back_ns) * 1e-6;
+    }
+}
+
+static void measure_time(struct learner *learner) {
+    struct bench_pair_result *result = &learner->page->result;
+    learner_turns(learner, farm_now_ns() + WARM_MS * MS);
+    farm_store_release(&learner->page->begin, 1);
+    const struct figures from = figures_of(&learner->stats, 0);
+    const uint64_t start = farm_now_ns(), before = learner->lane_steps;
+    learner_turns(learner, start + (uint64_t)(learner->pair->seconds * 1e9));
+    result->ns = farm_now_ns() - start;
+    result->lane_steps = learner->lane_steps - before;
+    result->payload_bytes = result->lane_steps * farm_step_bytes(&learner->view[0].lanes[0]);
+    keep_figures(result, BENCH_LEARNER, from, figures_of(&learner->stats, 0));
+}
+
+static void learner_side(const struct bench_net *net, const struct bench_pair *pair, struct page *page) {
+    static struct learner side;
+    struct farm_error err;
+    side.pair = pair;
+    side.page = page;
+    side.address.sin_family = AF_INET;
+    inet_pton(AF_INET, net->address[BENCH_LEARNER], &side.address.sin_addr);
+    make_offer(pair, &side.offer);
+    farm_bench_must(farm_control_make(&side.control, &side.hub_control, &err), &err);
+    side.wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    side.bell = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    side.config = (struct farm_hub_config){.control = side.hub_control,
+                                           .wake = side.wake,
+                                           .bells = &side.bell,
+                                           .bell_count = 1,
+                                           .key = pair->sealed ? &KEY : NULL,
+                                           .offer = &side.offer,
+                                           .stats = &side.stats,
+                                           .engine = pair->engine};
+    open_listener(&side);
+    make_hub(&side);
+    farm_store_release(&page->port, ntohs(side.address.sin_port));
+    await_steps(&side);
+    if (pair->cuts)
+        measure_cuts(&side);
+    else
+        measure_time(&side);
+    farm_store_release(&page->end, 1);
+    for (uint32_t r = 0; r < side.ring_count; r++)
+        for (uint32_t l = 0; l < pair->lanes; l++)
+            check_step(&side.view[r].lanes[l], farm_lane_acted(&side.view[r].lanes[l]) - 1, true);
+    farm_hub_free(side.hub);
+}
+
+// ---- the node's side ----
+
+struct node_side {
+    const struct bench_pair *pair;
+    struct page *page;
+    struct farm_bridge_stats stats;
+    struct farm_node *node;
+    struct farm_ring made[RINGS_MAX], view[RINGS_MAX];
+    uint64_t published_ns, trips;
+};
+
+static void make_rings(struct node_side *side, int (*fds)[2]) {
+    struct farm_error err;
+    static struct farm_wire_offer offer;
+    make_offer(side->pair, &offer);
+    offer.spec.steps = NODE_STEPS;
+    for (uint32_t r = 0; r < side->pair->rings; r++) {
+        struct farm_ring *made = &side->made[r], *view = &side->view[r];
+        farm_bench_must(farm_ring_create(&offer.spec, r, -1, true, made, &err), &err);
+        farm_bench_must(farm_ring_open(dup(made->up.fd), dup(made->down.fd_readonly), FARM_RING_ACTOR, view, &err),
+                        &err);
+        fds[r][0] = dup(made->up.fd_readonly);
+        fds[r][1] = dup(made->down.fd);
+        for (uint32_t l = 0; l < side->pair->lanes; l++)
+            for (uint64_t n = 0; n < NODE_STEPS; n++)
+                for (uint32_t e = 0; e < side->pair->width; e++) {
+                    uint8_t *at = farm_lane_obs(&view->lanes[l], 0, n, e);
+                    for (size_t i = 0; i < side->pair->pixels; i++) at[i] = pixel(e, i);
+                }
+    }
+}
+
+static void write_step(struct farm_lane *lane, uint64_t n) {
+    for (uint32_t e = 0; e < lane->width; e++) {
+        uint8_t *at = farm_lane_obs(lane, 0, n, e);
+        memcpy(at, &n, sizeof n);
+        memcpy(at + lane->obs_bytes[0] - sizeof n, &n, sizeof n);
+        farm_lane_reward(lane, n)[e] = (float)n;
+        farm_lane_flags(lane, n)[e] = n ? 0 : FARM_STEP_FIRST;
+    }
+}
+
+static void note_trip(struct node_side *side) {
+    const uint64_t now = farm_now_ns();
+    if (side->published_ns && farm_load_acquire(&side->page->begin) && side->trips < TRIPS_MAX)
+        side->page->trip_ns[side->trips++] = (uint32_t)(now - side->published_ns);
+    side->published_ns = now;
+}
+
+static bool act(struct node_side *side) {
+    const bool times = side->pair->rings * side->pair->lanes == 1;
+    bool any = false;
+    for (uint32_t r = 0; r < side->pair->rings; r++) {
+        for (uint32_t l = 0; l < side->pair->lanes; l++) {
+            struct farm_lane *lane = &side->view[r].lanes[l];
+            const uint64_t n = farm_lane_actor_next(lane);
+            if (!farm_lane_actor_answered(lane) || !farm_lane_actor_can_write(lane)) continue;
+            if (n)
+                farm_bench_check(*(int32_t *)farm_lane_action(lane, n - 1, lane->width - 1) == (int32_t)(n - 1),
+                                 "an answer");
+            write_step(lane, n);
+            if (times) note_trip(side);
+            farm_lane_actor_publish(lane);
+            any = true;
+        }
+    }
+    return any;
+}
+
+static void node_turn(struct node_side *side) {
+    bool busy = act(side);
+    busy |= farm_node_turn(side->node, farm_now_ns());
+    if (!busy) farm_node_wait(side->node, 20 * MS);
+}
+
+static void node_side(const struct bench_net *net, const struct bench_pair *pair, struct page *page) {
+    static struct node_side side;
+    struct farm_error err;
+    int fds[RINGS_MAX][2];
+    char address[64];
+    side.pair = pair;
+    side.page = page;
+    make_rings(&side, fds);
+    while (!farm_load_acquire(&page->port)) usleep(200);
+    snprintf(address, sizeof address, "%s:%u", net->address[BENCH_LEARNER], (unsigned)page->port);
+    struct farm_node_config config = {.address = address,
+                                      .key = pair->sealed ? &KEY : NULL,
+                                      .session = {5},
+                                      .name = "bench",
+                                      .ring_fds = (const int(*)[2])fds,
+                                      .ring_count = pair->rings,
+                                      .bell = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK),
+                                      .stats = &side.stats,
+                                      .engine = pair->engine,
+                                      .seed = 1};
+    farm_bench_must(farm_node_make(&config, &side.node, &err), &err);
+    while (!farm_load_acquire(&page->begin) && !farm_load_acquire(&page->end)) node_turn(&side);
+    const struct figures from = figures_of(&side.stats, 0);
+    while (!farm_load_acquire(&page->end)) node_turn(&side);
+    keep_figures(&page->result, BENCH_NODE, from, figures_of(&side.stats, 0));
+    farm_store_release(&page->trips, side.trips);
+    farm_node_free(side.node, false);
+}
+
+// ---- both ----
+
+static struct page *make_page(void) {
+    struct page *page = mmap(NULL, sizeof *page, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    farm_bench_check(page != MAP_FAILED, "shared memory");
+    return page;
+}
+
+static double median_trip(struct page *page) {
+    double *all = malloc((page->trips + 1) * sizeof *all);
+    farm_bench_check(all && page->trips, "round trips");
+    for (uint64_t t = 0; t < page->trips; t++) all[t] = page->trip_ns[t];
+    const double median = farm_bench_percentile(all, page->trips, 50);
+    free(all);
+    return median;
+}
+
+// Does to the link what the learner's side wants.
+static void serve_link(const struct bench_net *net, struct page *page) {
+    while (!farm_load_acquire(&page->end)) {
+        const uint64_t wanted = farm_load_acquire(&page->down_wanted);
+        if (wanted != page->down_is) {
+            bench_net_cut(net, wanted % 2);
+            farm_store_release(&page->down_is, wanted);
+        }
+        usleep(500);
+    }
+}
+
+void bench_pair_run(const struct bench_net *net, const struct bench_pair *pair, struct bench_pair_result *result) {
+    struct page *page = make_page();
+    farm_bench_check(pair->rings <= RINGS_MAX && pair->cuts <= BENCH_CUTS_MAX, "shape");
+    pid_t pids[BENCH_SIDES];
+    for (int side = 0; side < BENCH_SIDES; side++) {
+        pids[side] = bench_net_fork(net, (enum bench_side)side);
+        if (pids[side]) continue;
+        farm_log_set_level(FARM_LOG_ERROR);
+        (side == BENCH_LEARNER ? learner_side : node_side)(net, pair, page);
+        _exit(0);
+    }
+    if (pair->link) serve_link(net, page);
+    bench_net_join(pids[BENCH_LEARNER], "the learner's side");
+    bench_net_join(pids[BENCH_NODE], "the node's side");
+    if (pair->rings * pair->lanes == 1) page->result.trip_ns = median_trip(page);
+    *result = page->result;
+    munmap(page, sizeof *page);
+}
+
+// ---- plain sockets ----
+
+static void transfer(int fd, uint8_t *at, size_t bytes, bool out) {
+    while (bytes) {
+        const ssize_t n = out ? send(fd, at, bytes, MSG_NOSIGNAL) : recv(fd, at, bytes, MSG_WAITALL);
+        if (n <= 0) _exit(0); // the other side has ended
+        at += n;
+        bytes -= (size_t)n;
+    }
+}
+
+static void plain_learner(const struct bench_net *net, struct page *page, uint32_t in_bytes, uint32_t back_bytes) {
+    struct learner side = {.address.sin_family = AF_INET};
+    static uint8_t bytes[1 << 20];
+    inet_pton(AF_INET, net->address[BENCH_LEARNER], &side.address.sin_addr);
+    open_listener(&side);
+    farm_store_release(&page->port, ntohs(side.address.sin_port));
+    int fd = -1;
+    while ((fd = accept(side.config.listener, NULL, NULL)) < 0) usleep(200);
+    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &(int){1}, sizeof(int));
+    for (;;) {
+        transfer(fd, bytes, in_bytes, false);
+        transfer(fd, bytes, back_bytes, true);
+    }
+}
+
+static void plain_node(const struct bench_net *net, struct page *page, uint32_t out_bytes, uint32_t back_bytes,
+                       double seconds) {
+    static uint8_t bytes[1 << 20];
+    struct sockaddr_in address = {.sin_family = AF_INET};
+    const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    while (!farm_load_acquire(&page->port)) usleep(200);
+    address.sin_port = htons((uint16_t)page->port);
+    inet_pton(AF_INET, net->address[BENCH_LEARNER], &address.sin_addr);
+    farm_bench_check(connect(fd, (struct sockaddr *)&address, sizeof address) == 0, "connecting");
+    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &(int){1}, sizeof(int));
+    const uint64_t begin = farm_now_ns() + WARM_MS * MS, end = begin + (uint64_t)(seconds * 1e9);
+    for (uint64_t now = 0; now < end && page->trips < TRIPS_MAX;) {
+        const uint64_t start = farm_now_ns();
+        transfer(fd, bytes, out_bytes, true);
+        transfer(fd, bytes, back_bytes, false);
+        now = farm_now_ns();
+        if (start >= begin) page->trip_ns[page->trips++] = (uint32_t)(now - start);
+    }
+}
+
+double bench_plain_trip(const struct bench_net *net, uint32_t out_bytes, uint32_t back_bytes, double seconds) {
+    struct page *page = make_page();
+    pid_t pids[BENCH_SIDES];
+    for (int side = 0; side < BENCH_SIDES; side++) {
+        pids[side] = bench_net_fork(net, (enum bench_side)side);
+        if (pids[side]) continue;
+        if (side == BENCH_LEARNER)
+            plain_learner(net, page, out_bytes, back_bytes);
+        else
+            plain_node(net, page, out_bytes, back_bytes, seconds);
+        _exit(0);
+    }
+    bench_net_join(pids[BENCH_NODE], "plain sockets");
+    bench_net_join(pids[BENCH_LEARNER], "plain sockets");
+    const double median = median_trip(page);
+    munmap(page, sizeof *page);
+    return median;
+}

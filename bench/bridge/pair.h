@@ -1,0 +1,39 @@
+// A learner's side (hub, and a learner that answers at once) and a node's side (node, and actors that step at once): a
+// process each, one thread each, on a CPU each, in namespaces of their own. Each environment's observation is stamped
+// with its step's number at both ends, which the learner's side checks; CRC32C or TLS vouch for what lies between, and
+// the last step of each lane is compared byte by byte.
+#ifndef BENCH_BRIDGE_PAIR_H
+#define BENCH_BRIDGE_PAIR_H
+
+#include <stdint.h>
+
+#include "net.h"
+
+enum { BENCH_CUTS_MAX = 64 };
+
+struct bench_pair {
+    const char *engine;
+    bool sealed;
+    uint32_t rings, lanes, width, pixels;
+    uint32_t steps;   // of the learner's rings
+    double seconds;   // that are measured
+    uint32_t cuts;    // not 0: the learner's bridge ends and comes back so often
+    bool link;        // instead of the bridge, the link goes down
+    uint32_t away_ms; // an outage takes from 10 ms to this
+};
+
+struct bench_pair_result {
+    uint64_t ns, lane_steps, payload_bytes; // measured on the learner's side
+    uint64_t cpu_ns[BENCH_SIDES];
+    uint64_t calls[BENCH_SIDES], call_steps[BENCH_SIDES]; // system calls of the engine, and environment steps meanwhile
+    uint64_t copied_bytes[BENCH_SIDES];
+    double trip_ns;                  // median, from publish to the answer seen, where there is one lane
+    double again_ms[BENCH_CUTS_MAX]; // from the path's return to the first step
+};
+
+void bench_pair_run(const struct bench_net *net, const struct bench_pair *pair, struct bench_pair_result *result);
+
+// The same by plain blocking sockets: so many bytes there, so many back; the median in nanoseconds.
+double bench_plain_trip(const struct bench_net *net, uint32_t out_bytes, uint32_t back_bytes, double seconds);
+
+#endif
