@@ -98,8 +98,8 @@ static json_t *result_json(const struct node *node, const struct farm_run_node_f
     farm_json_set_text(document, "name", node->name);
     farm_json_set_text(document, "env", node->env[0] ? node->env : NULL);
     farm_json_set_real(document, "wall_s", all->wall_s);
-    farm_json_set_int(document, "agent_steps", all->steps);
-    farm_json_set_real(document, "agent_steps_per_s", per((double)all->steps, all->wall_s));
+    farm_json_set_int(document, "env_steps", all->steps);
+    farm_json_set_real(document, "env_steps_per_s", per((double)all->steps, all->wall_s));
     farm_json_set_int(document, "lane_steps", all->lane_steps);
     farm_json_set_int(document, "actors", node->actors);
     farm_json_set_int(document, "lanes", (uint64_t)node->actors * node->lanes);

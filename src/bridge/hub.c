@@ -371,7 +371,8 @@ static void attach(struct peer *peer, struct session *session) {
         }
     }
     welcome(peer, session);
-    farm_store_relaxed(&row->connections, farm_load_relaxed(&row->connections) + 1);
+    // A node's supervisor asks for the places; its bridge comes then, with rings.
+    if (peer->hello.rings) farm_store_relaxed(&row->connections, farm_load_relaxed(&row->connections) + 1);
     farm_store_release(&row->state, FARM_NODE_CONNECTED);
 }
 
@@ -701,7 +702,8 @@ static void accept_peer(struct farm_hub *hub, int fd) {
 // Nothing of the connection is in flight any more.
 static void closed(struct farm_hub *hub, struct peer *peer) {
     struct session *session = peer->session;
-    if (peer->link.why[0]) farm_log_info("node %s: %s", session ? session->name : "(unknown)", peer->link.why);
+    const bool done = hub->ends || (session && !peer->hello.rings); // it closes the connection as it should
+    if (peer->link.why[0] && !done) farm_log_info("node %s: %s", session ? session->name : "(unknown)", peer->link.why);
     if (!session) return;
     if (session->peer != peer) {
         if (session->next == peer) session->next = NULL;

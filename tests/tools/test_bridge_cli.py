@@ -138,7 +138,7 @@ class Waiting(Bridge):
             process.send_signal(signal.SIGINT)
             document = json.loads(process.communicate(timeout=20)[0])
             self.assertEqual(process.returncode, 0)
-            self.assertEqual((document["schema_version"], document["agent_steps"], document["interrupted"]), (1, 0, True))
+            self.assertEqual((document["schema_version"], document["env_steps"], document["interrupted"]), (1, 0, True))
             self.assertIsNone(document["error"])
 
 
