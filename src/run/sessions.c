@@ -12,7 +12,7 @@
 #include "base/time.h"
 #include "shm/limits.h"
 
-static const uint64_t SECOND_NS = 1000000000;
+static const uint64_t SECOND_NS = 1000000000, AWAY_NS = 3000000000;
 
 static struct farm_run_workers *workers_of(const struct farm_run_sessions *sessions) {
     return sessions->change->workers;
@@ -148,7 +148,9 @@ static void see_rings(struct farm_run_sessions *sessions, bool more) {
     else if (sessions->waits && more)
         farm_run_note(workers->caller, "training waits for more actors: %s", why.message);
     else if (waited && more)
-        farm_run_note(workers->caller, "training goes on: %u actor%s", workers->count, plural(workers->count));
+        farm_run_note(workers->caller, "training %s: %u actor%s",
+                      farm_load_relaxed(&workers->rings->stats->updates) ? "goes on" : "begins", workers->count,
+                      plural(workers->count));
 }
 
 // ---- nodes come ----
@@ -317,6 +319,41 @@ void farm_run_sessions_hear(struct farm_run_sessions *sessions, uint32_t b) {
     tell_all(sessions);
 }
 
+// ---- figures ----
+
+static void list_nodes(struct farm_run_sessions *sessions) {
+    sessions->node_count = sessions->away = 0;
+    for (uint32_t s = 0; s < FARM_BRIDGE_NODES_MAX; s++) {
+        struct farm_run_session *session = &sessions->session[s];
+        if (session->state != FARM_RUN_SESSION_HERE) continue;
+        session->figures.actors = session->present;
+        session->figures.lanes = (uint64_t)session->present * workers_of(sessions)->plan->lanes;
+        sessions->nodes[sessions->node_count++] = session->figures;
+        sessions->away += session->figures.away;
+    }
+}
+
+// Over the time since the figures before.
+static void see_figures(struct farm_run_sessions *sessions, struct farm_run_session *session, uint64_t now_ns) {
+    const struct farm_bridge_node_stats *row = row_of(sessions, session);
+    const double passed_s = (double)(now_ns - sessions->second_ns) * 1e-9;
+    const uint64_t steps = farm_load_relaxed(&row->steps), in = farm_load_relaxed(&row->bytes_in),
+                   out = farm_load_relaxed(&row->bytes_out), connections = farm_load_relaxed(&row->connections),
+                   round_trip_ns = farm_load_relaxed(&row->round_trip_ns);
+    struct farm_sample_node *node = &session->figures;
+    node->env_steps_per_s = (double)(steps - session->steps) / passed_s;
+    node->bytes_in_per_s = (double)(in - session->bytes_in) / passed_s;
+    node->bytes_out_per_s = (double)(out - session->bytes_out) / passed_s;
+    node->round_trip_ms = round_trip_ns ? (double)round_trip_ns * 1e-6 : (double)NAN;
+    node->reconnects = connections ? connections - 1 : 0;
+    node->away = session->away_ns;
+    node->away_s = session->away_ns ? (double)(now_ns - session->away_ns) * 1e-9 : 0;
+    node->env_steps = session->steps = steps;
+    node->bytes_in = session->bytes_in = in;
+    node->bytes_out = session->bytes_out = out;
+    node->present_s = (double)(now_ns - session->here_ns) * 1e-9;
+}
+
 // ---- rings, one after another ----
 
 // Rings that leave go first: they make room.
@@ -355,6 +392,9 @@ static void settle(struct farm_run_sessions *sessions, struct farm_run_session *
     const struct farm_run_workers *workers = workers_of(sessions);
     session->state = FARM_RUN_SESSION_HERE;
     session->here_ns = session->away_ns = farm_now_ns();
+    session->figures.round_trip_ms = (double)NAN;
+    snprintf(session->figures.name, sizeof session->figures.name, "%s", session->name);
+    list_nodes(sessions);
     farm_run_note(workers->caller, "node %s has joined with %u actor%s: %u now", session->name, session->count,
                   plural(session->count), workers->count);
     see_rings(sessions, true);
@@ -407,63 +447,61 @@ static void went(void *context, uint32_t a, const struct farm_error *why) {
     farm_run_note(workers->caller, "node %s has gone: %u actor%s now", session->name, workers->count,
                   plural(workers->count));
     session->state = FARM_RUN_SESSION_GONE;
+    list_nodes(sessions);
     see_rings(sessions, false);
     tell_all(sessions);
 }
 
 // ---- nodes that are away ----
 
+// Not for a moment any more: says what that means.
+static void say_away(const struct farm_run_sessions *sessions, const struct farm_run_session *session) {
+    const struct farm_run_workers *workers = workers_of(sessions);
+    const struct farm_run_plan *plan = workers->plan;
+    struct farm_error why;
+    farm_run_warn(workers->caller, "node %s is away: its %u actor%s wait%s, and give the places up after %.3g s",
+                  session->name, session->present, plural(session->present), session->present == 1 ? "s" : "",
+                  plan->recipe.node_grace_s);
+    for (uint32_t k = 0; k < plan->shards && !plan->passes.sync; k++) {
+        uint32_t left = farm_run_workers_of_shard(workers, k);
+        for (uint32_t s = 0; s < FARM_BRIDGE_NODES_MAX; s++) {
+            const struct farm_run_session *other = &sessions->session[s];
+            for (uint32_t r = 0; other->away_ns && r < other->count; r++)
+                left -= other->rings[r].there && workers->ring_shard[other->rings[r].actor] == k;
+        }
+        if (!farm_run_update_fits(plan, left, k, &why)) continue;
+        farm_run_warn(workers->caller, "training waits for it, or for more actors: %s",
+                      left ? why.message : "no other is there");
+        return;
+    }
+}
+
 static void watch_one(struct farm_run_sessions *sessions, struct farm_run_session *session, uint64_t now_ns) {
     const struct farm_run_workers *workers = workers_of(sessions);
     const double grace_s = workers->plan->recipe.node_grace_s;
     const bool away = is_away(sessions, session);
-    if (!away)
+    if (!away) {
+        if (session->said_away)
+            farm_run_note(workers->caller, "node %s is back after %.3g s", session->name,
+                          (double)(now_ns - session->away_ns) * 1e-9);
         session->away_ns = 0;
-    else if (!session->away_ns)
-        session->away_ns = now_ns;
-    if (!away || (double)(now_ns - session->away_ns) * 1e-9 < grace_s) return;
+        session->said_away = false;
+        return;
+    }
+    if (!session->away_ns) session->away_ns = now_ns;
+    if (!session->said_away && now_ns - session->away_ns > AWAY_NS) {
+        session->said_away = true;
+        say_away(sessions, session);
+    }
+    if ((double)(now_ns - session->away_ns) * 1e-9 < grace_s) return;
     farm_run_warn(workers->caller, "node %s has been away for %.3g s (--node-grace-s): its places are given up",
                   session->name, grace_s);
     let_go(session);
 }
 
-// ---- figures ----
+// ---- for farm bridge status ----
 
-// Over the time since the figures before.
-static void see_figures(struct farm_run_sessions *sessions, struct farm_run_session *session, uint64_t now_ns) {
-    const struct farm_bridge_node_stats *row = row_of(sessions, session);
-    const double passed_s = (double)(now_ns - sessions->second_ns) * 1e-9;
-    const uint64_t steps = farm_load_relaxed(&row->steps), in = farm_load_relaxed(&row->bytes_in),
-                   out = farm_load_relaxed(&row->bytes_out), connections = farm_load_relaxed(&row->connections),
-                   round_trip_ns = farm_load_relaxed(&row->round_trip_ns);
-    struct farm_sample_node *node = &session->figures;
-    snprintf(node->name, sizeof node->name, "%s", session->name);
-    node->actors = session->present;
-    node->lanes = (uint64_t)session->present * workers_of(sessions)->plan->lanes;
-    node->env_steps_per_s = (double)(steps - session->steps) / passed_s;
-    node->bytes_in_per_s = (double)(in - session->bytes_in) / passed_s;
-    node->bytes_out_per_s = (double)(out - session->bytes_out) / passed_s;
-    node->round_trip_ms = round_trip_ns ? (double)round_trip_ns * 1e-6 : (double)NAN;
-    node->reconnects = connections ? connections - 1 : 0;
-    node->away = session->away_ns;
-    node->away_s = session->away_ns ? (double)(now_ns - session->away_ns) * 1e-9 : 0;
-    node->env_steps = session->steps = steps;
-    node->bytes_in = session->bytes_in = in;
-    node->bytes_out = session->bytes_out = out;
-    node->present_s = (double)(now_ns - session->here_ns) * 1e-9;
-}
-
-static void list_nodes(struct farm_run_sessions *sessions) {
-    sessions->node_count = sessions->away = 0;
-    for (uint32_t s = 0; s < FARM_BRIDGE_NODES_MAX; s++) {
-        const struct farm_run_session *session = &sessions->session[s];
-        if (session->state != FARM_RUN_SESSION_HERE) continue;
-        sessions->nodes[sessions->node_count++] = session->figures;
-        sessions->away += session->figures.away;
-    }
-}
-
-// For `farm bridge status`. Not durable: it is old after a second.
+// Not durable: it is old after a second.
 static void write_status(struct farm_run_sessions *sessions) {
     char temporary[sizeof sessions->status_file + 8];
     if (!sessions->status_file[0]) return;

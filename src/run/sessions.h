@@ -36,8 +36,9 @@ struct farm_run_session {
     struct farm_run_session_ring *rings; // [count]
     uint32_t replaces;                   // 1 + the session that leaves when this one is here; 0: none
     bool told, told_admitted;
-    uint64_t here_ns;                    // since when
-    uint64_t away_ns;                    // since when; 0: it is connected
+    uint64_t here_ns; // since when
+    uint64_t away_ns; // since when; 0: it is connected
+    bool said_away;
     uint64_t steps, bytes_in, bytes_out; // at the figures before
     struct farm_sample_node figures;     // name, lanes, rates
 };
