@@ -166,6 +166,31 @@ Test(report, eighty_columns_hold_every_figure) {
     cr_assert(strstr(text, "1:02:05 stuck 2 123M fr"), "where it is not cut off: %s", text);
 }
 
+Test(report, shows_remote_nodes_if_the_run_listens) {
+    const struct farm_sample_node nodes[2] = {{.name = "near", .actors = 3, .lanes = 6, .round_trip_ms = NAN},
+                                              {.name = "far", .away = true, .away_s = 1.5, .reconnects = 2}};
+    struct farm_sample sample = sample_at(1, 4);
+    char text[256];
+    json_t *line = farm_sample_json(&sample);
+    cr_assert_null(json_object_get(line, "nodes"));
+    json_decref(line);
+    sample.listens = true;
+    sample.nodes = nodes;
+    sample.node_count = 2;
+    sample.nodes_away = 1;
+    line = farm_sample_json(&sample);
+    const json_t *list = json_object_get(line, "nodes"), *far = json_array_get(list, 1);
+    cr_assert_eq(json_array_size(list), 2);
+    cr_expect_str_eq(json_string_value(json_object_get(json_array_get(list, 0), "state")), "connected");
+    cr_expect(json_is_null(json_object_get(json_array_get(list, 0), "round_trip_ms")));
+    cr_expect_str_eq(json_string_value(json_object_get(far, "name")), "far");
+    cr_expect_str_eq(json_string_value(json_object_get(far, "state")), "away");
+    cr_expect_eq(json_integer_value(json_object_get(far, "reconnects")), 2);
+    json_decref(line);
+    farm_progress_format(&sample, 0, text, sizeof text);
+    cr_expect(strstr(text, "  nodes 2 (1 away)  4 frames"), "%s", text);
+}
+
 Test(report, without_a_terminal_draws_plain_lines) {
     int ends[2];
     cr_assert_eq(pipe(ends), 0);
