@@ -12,7 +12,7 @@
 #include "base/time.h"
 #include "shm/limits.h"
 
-static const uint64_t SECOND_NS = 1000000000, AWAY_NS = 3000000000;
+static const uint64_t SECOND_NS = 1000000000, AWAY_NS = 3000000000, REFUSED_NS = 30000000000;
 
 static struct farm_run_workers *workers_of(const struct farm_run_sessions *sessions) {
     return sessions->change->workers;
@@ -232,6 +232,14 @@ static struct farm_run_session *vacant_session(struct farm_run_sessions *session
     return NULL;
 }
 
+// Nodes ask again and again.
+static void say_refused(struct farm_run_sessions *sessions, const char *name, const char *why) {
+    const uint64_t now_ns = farm_now_ns();
+    if (sessions->refused_ns && now_ns - sessions->refused_ns < REFUSED_NS) return;
+    sessions->refused_ns = now_ns;
+    farm_run_warn(workers_of(sessions)->caller, "node %.64s cannot join: %s", name, why);
+}
+
 static void begin(struct farm_run_sessions *sessions, uint32_t b, const struct farm_control_message *asked) {
     struct farm_run_workers *workers = workers_of(sessions);
     struct farm_run_session *old = find_old(sessions, asked->machine), *session = vacant_session(sessions);
@@ -241,7 +249,7 @@ static void begin(struct farm_run_sessions *sessions, uint32_t b, const struct f
     if (!has_room(sessions, asked->count, &reason, text, sizeof text)) {
         if (old && reason == FARM_WIRE_REFUSE_LATER) let_go(old); // then there is room
         refuse(sessions, b, asked->id, reason, text);
-        farm_run_warn(workers->caller, "node %.64s cannot join: %s", asked->text, text);
+        say_refused(sessions, asked->text, text);
         return;
     }
     if (session) rings = calloc(asked->count, sizeof *rings);

@@ -53,10 +53,11 @@ struct farm_run_sessions {
     struct farm_run_session session[FARM_BRIDGE_NODES_MAX]; // by place
     struct farm_control_message refusals[FARM_RUN_REFUSALS_MAX];
     uint32_t refusal_bridge[FARM_RUN_REFUSALS_MAX], refusal_count;
-    bool waits;         // training has too few rings
-    bool ends;          // no change any more
-    uint64_t retry_ns;  // when rings that could not leave are tried again
-    uint64_t second_ns; // of the last figures
+    bool waits;          // training has too few rings
+    bool ends;           // no change any more
+    uint64_t refused_ns; // when a refusal was last reported
+    uint64_t retry_ns;   // when rings that could not leave are tried again
+    uint64_t second_ns;  // of the last figures
     struct farm_sample_node nodes[FARM_BRIDGE_NODES_MAX];
     uint32_t node_count, away;
     char address_file[FARM_RUN_PATH_MAX + 16], status_file[FARM_RUN_PATH_MAX + 16]; // "": there is none
