@@ -116,7 +116,8 @@ static double stream(const struct run *run, int engine, bool sealed, struct benc
                                     .width = 8,
                                     .pixels = 28224,
                                     .steps = 16,
-                                    .seconds = 0.4};
+                                    .warm_s = 0.12,
+                                    .seconds = 0.22};
     bench_pair_run(&run->net, &pair, result);
     return (double)result->payload_bytes / (double)result->ns / (GB / 1e9);
 }
@@ -161,7 +162,7 @@ static void measure_trips(struct run *run) {
     enum { PIXELS = 7056, OUT = PIXELS + 4 + 1 + 64, BACK = 4 + 64 };
     static double ours[ENGINES][ROUNDS], sealed[ENGINES][ROUNDS], plain[ROUNDS];
     for (int r = 0; r < ROUNDS; r++) {
-        plain[r] = bench_plain_trip(&run->net, OUT, BACK, 0.15) * 1e-3;
+        plain[r] = bench_plain_trip(&run->net, OUT, BACK, 0.08) * 1e-3;
         for (int e = 0; e < ENGINES; e++) {
             for (int tls = 0; run->engine[e] && tls < 2; tls++) {
                 const struct bench_pair pair = {.engine = engine_names[e],
@@ -171,7 +172,8 @@ static void measure_trips(struct run *run) {
                                                 .width = 1,
                                                 .pixels = PIXELS,
                                                 .steps = 16,
-                                                .seconds = 0.15};
+                                                .warm_s = 0.04,
+                                                .seconds = 0.08};
                 struct bench_pair_result result;
                 bench_pair_run(&run->net, &pair, &result);
                 (tls ? sealed : ours)[e][r] = result.trip_ns * 1e-3;
@@ -203,6 +205,7 @@ static void measure_calls(struct run *run) {
                                             .width = 16,
                                             .pixels = 400,
                                             .steps = 16,
+                                            .warm_s = 0.04,
                                             .seconds = 0.25};
             struct bench_pair_result result;
             if (!run->engine[e]) continue;

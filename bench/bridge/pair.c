@@ -16,15 +16,14 @@
 #include "base/log.h"
 #include "base/time.h"
 #include "bridge/control.h"
-#include "bridge/hub.h"
 #include "bridge/node.h"
 #include "bridge/step.h"
+#include "host.h"
 #include "kernels/random.h"
 #include "ring/ring.h"
 
-enum { RINGS_MAX = 16, NODE_STEPS = 4, TRIPS_MAX = 1 << 19, WARM_MS = 150, MS = 1000000 };
+enum { RINGS_MAX = 16, NODE_STEPS = 4, TRIPS_MAX = 1 << 19, MS = 1000000 };
 static const uint64_t PATIENCE_NS = 15000000000u;
-static const struct farm_key KEY = {{1, 2, 3}};
 
 // Both sides' and the parent's; each word has one writer.
 struct page {
@@ -34,19 +33,6 @@ struct page {
     uint64_t trips;
     uint32_t trip_ns[TRIPS_MAX];
 };
-
-static void make_offer(const struct bench_pair *pair, struct farm_wire_offer *offer) {
-    struct farm_ring_spec *spec = &offer->spec;
-    memset(offer, 0, sizeof *offer);
-    *spec = (struct farm_ring_spec){.lanes = pair->lanes, .width = pair->width, .steps = pair->steps};
-    spec->env = (struct farm_env_spec){.obs_count = 1, .frames_per_step = 1};
-    spec->env.obs[0] = (struct farm_field_spec){.name = "pixels", .dtype = FARM_U8, .rank = 1, .dims = {pair->pixels}};
-    spec->env.action = (struct farm_action_spec){.kind = FARM_ACTION_DISCRETE, .dims = 1, .sizes = {4}};
-    farm_ring_spec_answers(spec);
-    strcpy(offer->env, "native/breakout");
-    strcpy(offer->bad_values, "count");
-    memset(offer->run, 7, sizeof offer->run);
-}
 
 static uint8_t pixel(uint32_t env, size_t i) {
     return (uint8_t)(env * 31 + i * 7 + (i >> 8));
@@ -59,9 +45,9 @@ struct figures {
 };
 
 // Steps and calls are written at the same ticks.
-static struct figures figures_of(const struct farm_bridge_stats *stats, uint32_t row) {
-    return (struct figures){farm_thread_cpu_ns(), stats->system_calls, stats->node[row].steps,
-                            stats->node[row].copied_bytes};
+static struct figures figures_of(const struct farm_bridge_stats *stats) {
+    return (struct figures){farm_thread_cpu_ns(), stats->system_calls, stats->node[0].steps,
+                            stats->node[0].copied_bytes};
 }
 
 static void keep_figures(struct bench_pair_result *result, enum bench_side side, struct figures from,
@@ -77,65 +63,10 @@ static void keep_figures(struct bench_pair_result *result, enum bench_side side,
 struct learner {
     const struct bench_pair *pair;
     struct page *page;
-    struct farm_wire_offer offer;
-    struct farm_bridge_stats stats;
-    struct farm_hub_config config;
+    struct bench_host host;
     struct farm_hub *hub;
-    struct sockaddr_in address;
-    int control, hub_control, wake, bell;
-    struct farm_ring made[RINGS_MAX], view[RINGS_MAX];
-    uint8_t session[FARM_WIRE_ID_BYTES];
-    uint32_t ring_count;
     uint64_t lane_steps;
 };
-
-static void open_listener(struct learner *learner) {
-    socklen_t bytes = sizeof learner->address;
-    const int fd = learner->config.listener = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-    setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &(int){1}, sizeof(int));
-    farm_bench_check(bind(fd, (struct sockaddr *)&learner->address, bytes) == 0 && listen(fd, 16) == 0 &&
-                         getsockname(fd, (struct sockaddr *)&learner->address, &bytes) == 0,
-                     "listening");
-}
-
-static void tell_session(struct learner *learner, uint32_t rings) {
-    struct farm_error err;
-    struct farm_control_message say = {.kind = FARM_CONTROL_SESSION, .count = rings, .fds = {-1, -1}};
-    memcpy(say.id, learner->session, sizeof say.id);
-    farm_bench_check(farm_control_send(learner->control, &say), "control");
-    for (uint32_t r = 0; r < rings; r++) {
-        struct farm_ring *made = &learner->made[r];
-        if (r >= learner->ring_count) {
-            farm_bench_must(farm_ring_create(&learner->offer.spec, r, -1, true, made, &err), &err);
-            farm_bench_must(farm_ring_open(dup(made->up.fd_readonly), dup(made->down.fd), FARM_RING_LEARNER,
-                                           &learner->view[r], &err),
-                            &err);
-            learner->view[r].wake_fd = learner->wake;
-            learner->ring_count++;
-        }
-        const struct farm_control_message ring = {
-            .kind = FARM_CONTROL_RING, .ring = r, .actor = r, .fds = {made->up.fd, made->down.fd_readonly}};
-        farm_bench_check(farm_control_send(learner->control, &ring), "control");
-    }
-    say.kind = FARM_CONTROL_ADMITTED;
-    farm_bench_check(farm_control_send(learner->control, &say), "control");
-}
-
-// What the supervisor does: only while nodes join.
-static void supervise(struct learner *learner) {
-    struct farm_control_message message;
-    while (farm_control_receive(learner->control, &message)) {
-        if (message.kind == FARM_CONTROL_ADMIT) {
-            memcpy(learner->session, message.id, sizeof learner->session);
-            tell_session(learner, message.count);
-        } else if (message.kind == FARM_CONTROL_GENERATION) {
-            for (uint32_t l = 0; l < learner->pair->lanes; l++)
-                farm_store_release(&learner->made[message.ring].lanes[l].down->generation, message.generation);
-            message.kind = FARM_CONTROL_GENERATION_IS;
-            farm_control_send(learner->control, &message);
-        }
-    }
-}
 
 static void check_step(const struct farm_lane *lane, uint64_t n, bool whole) {
     for (uint32_t e = 0; e < lane->width; e++) {
@@ -152,9 +83,9 @@ static void check_step(const struct farm_lane *lane, uint64_t n, bool whole) {
 // Answers what has arrived.
 static bool learn(struct learner *learner) {
     bool any = false;
-    for (uint32_t r = 0; r < learner->ring_count; r++) {
+    for (uint32_t r = 0; r < learner->host.session_count * learner->pair->rings; r++) {
         for (uint32_t l = 0; l < learner->pair->lanes; l++) {
-            struct farm_lane *lane = &learner->view[r].lanes[l];
+            struct farm_lane *lane = &learner->host.view[r].lanes[l];
             const uint64_t n = farm_lane_acted(lane);
             if (farm_lane_produced(lane) == n) continue;
             check_step(lane, n, false);
@@ -171,7 +102,7 @@ static bool learn(struct learner *learner) {
 
 static void learner_turn(struct learner *learner) {
     bool busy = farm_hub_turn(learner->hub, farm_now_ns());
-    if (!learner->lane_steps || learner->pair->cuts) supervise(learner);
+    if (!learner->lane_steps || learner->pair->cuts) bench_host_turn(&learner->host);
     busy |= learn(learner);
     if (!busy) farm_hub_wait(learner->hub, 20 * MS);
 }
@@ -190,18 +121,18 @@ static void await_steps(struct learner *learner) {
 
 static void make_hub(struct learner *learner) {
     struct farm_error err;
-    farm_bench_must(farm_hub_make(&learner->config, &learner->hub, &err), &err);
+    farm_bench_must(farm_hub_make(&learner->host.config, &learner->hub, &err), &err);
 }
 
 // The bridge dies, and a new one starts as soon as the path is back.
 static uint64_t cut_bridge(struct learner *learner, uint64_t away_ns) {
     farm_hub_free(learner->hub);
-    close(learner->config.listener);
+    close(learner->host.config.listener);
     usleep((useconds_t)(away_ns / 1000));
     const uint64_t back_ns = farm_now_ns();
-    open_listener(learner);
-    farm_control_clear(learner->control, learner->hub_control);
-    tell_session(learner, learner->ring_count);
+    bench_host_listen(&learner->host);
+    farm_control_clear(learner->host.control, learner->host.hub_control);
+    bench_host_tell_again(&learner->host);
     make_hub(learner);
     return back_ns;
 }
@@ -232,48 +163,34 @@ static void measure_cuts(struct learner *learner) {
 
 static void measure_time(struct learner *learner) {
     struct bench_pair_result *result = &learner->page->result;
-    learner_turns(learner, farm_now_ns() + WARM_MS * MS);
+    learner_turns(learner, farm_now_ns() + (uint64_t)(learner->pair->warm_s * 1e9));
     farm_store_release(&learner->page->begin, 1);
-    const struct figures from = figures_of(&learner->stats, 0);
+    const struct figures from = figures_of(learner->host.stats);
     const uint64_t start = farm_now_ns(), before = learner->lane_steps;
     learner_turns(learner, start + (uint64_t)(learner->pair->seconds * 1e9));
     result->ns = farm_now_ns() - start;
     result->lane_steps = learner->lane_steps - before;
-    result->payload_bytes = result->lane_steps * farm_step_bytes(&learner->view[0].lanes[0]);
-    keep_figures(result, BENCH_LEARNER, from, figures_of(&learner->stats, 0));
+    result->payload_bytes = result->lane_steps * farm_step_bytes(&learner->host.view[0].lanes[0]);
+    keep_figures(result, BENCH_LEARNER, from, figures_of(learner->host.stats));
 }
 
 static void learner_side(const struct bench_net *net, const struct bench_pair *pair, struct page *page) {
     static struct learner side;
-    struct farm_error err;
     side.pair = pair;
     side.page = page;
-    side.address.sin_family = AF_INET;
-    inet_pton(AF_INET, net->address[BENCH_LEARNER], &side.address.sin_addr);
-    make_offer(pair, &side.offer);
-    farm_bench_must(farm_control_make(&side.control, &side.hub_control, &err), &err);
-    side.wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    side.bell = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    side.config = (struct farm_hub_config){.control = side.hub_control,
-                                           .wake = side.wake,
-                                           .bells = &side.bell,
-                                           .bell_count = 1,
-                                           .key = pair->sealed ? &KEY : NULL,
-                                           .offer = &side.offer,
-                                           .stats = &side.stats,
-                                           .engine = pair->engine};
-    open_listener(&side);
+    bench_offer_make(pair->lanes, pair->width, pair->pixels, pair->steps, &side.host.offer);
+    bench_host_make(&side.host, net, pair->rings, pair->sealed, pair->engine);
     make_hub(&side);
-    farm_store_release(&page->port, ntohs(side.address.sin_port));
+    farm_store_release(&page->port, ntohs(side.host.address.sin_port));
     await_steps(&side);
     if (pair->cuts)
         measure_cuts(&side);
     else
         measure_time(&side);
     farm_store_release(&page->end, 1);
-    for (uint32_t r = 0; r < side.ring_count; r++)
+    for (uint32_t r = 0; r < pair->rings; r++)
         for (uint32_t l = 0; l < pair->lanes; l++)
-            check_step(&side.view[r].lanes[l], farm_lane_acted(&side.view[r].lanes[l]) - 1, true);
+            check_step(&side.host.view[r].lanes[l], farm_lane_acted(&side.host.view[r].lanes[l]) - 1, true);
     farm_hub_free(side.hub);
 }
 
@@ -291,8 +208,8 @@ struct node_side {
 static void make_rings(struct node_side *side, int (*fds)[2]) {
     struct farm_error err;
     static struct farm_wire_offer offer;
-    make_offer(side->pair, &offer);
-    offer.spec.steps = NODE_STEPS;
+    const struct bench_pair *pair = side->pair;
+    bench_offer_make(pair->lanes, pair->width, pair->pixels, NODE_STEPS, &offer);
     for (uint32_t r = 0; r < side->pair->rings; r++) {
         struct farm_ring *made = &side->made[r], *view = &side->view[r];
         farm_bench_must(farm_ring_create(&offer.spec, r, -1, true, made, &err), &err);
@@ -363,7 +280,7 @@ static void node_side(const struct bench_net *net, const struct bench_pair *pair
     while (!farm_load_acquire(&page->port)) usleep(200);
     snprintf(address, sizeof address, "%s:%u", net->address[BENCH_LEARNER], (unsigned)page->port);
     struct farm_node_config config = {.address = address,
-                                      .key = pair->sealed ? &KEY : NULL,
+                                      .key = pair->sealed ? &bench_key : NULL,
                                       .session = {5},
                                       .name = "bench",
                                       .ring_fds = (const int(*)[2])fds,
@@ -374,9 +291,9 @@ static void node_side(const struct bench_net *net, const struct bench_pair *pair
                                       .seed = 1};
     farm_bench_must(farm_node_make(&config, &side.node, &err), &err);
     while (!farm_load_acquire(&page->begin) && !farm_load_acquire(&page->end)) node_turn(&side);
-    const struct figures from = figures_of(&side.stats, 0);
+    const struct figures from = figures_of(&side.stats);
     while (!farm_load_acquire(&page->end)) node_turn(&side);
-    keep_figures(&page->result, BENCH_NODE, from, figures_of(&side.stats, 0));
+    keep_figures(&page->result, BENCH_NODE, from, figures_of(&side.stats));
     farm_store_release(&page->trips, side.trips);
     farm_node_free(side.node, false);
 }
@@ -441,13 +358,13 @@ static void transfer(int fd, uint8_t *at, size_t bytes, bool out) {
 }
 
 static void plain_learner(const struct bench_net *net, struct page *page, uint32_t in_bytes, uint32_t back_bytes) {
-    struct learner side = {.address.sin_family = AF_INET};
+    struct bench_host host = {.address.sin_family = AF_INET};
     static uint8_t bytes[1 << 20];
-    inet_pton(AF_INET, net->address[BENCH_LEARNER], &side.address.sin_addr);
-    open_listener(&side);
-    farm_store_release(&page->port, ntohs(side.address.sin_port));
+    inet_pton(AF_INET, net->address[BENCH_LEARNER], &host.address.sin_addr);
+    bench_host_listen(&host);
+    farm_store_release(&page->port, ntohs(host.address.sin_port));
     int fd = -1;
-    while ((fd = accept(side.config.listener, NULL, NULL)) < 0) usleep(200);
+    while ((fd = accept(host.config.listener, NULL, NULL)) < 0) usleep(200);
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &(int){1}, sizeof(int));
     for (;;) {
         transfer(fd, bytes, in_bytes, false);
@@ -465,7 +382,7 @@ static void plain_node(const struct bench_net *net, struct page *page, uint32_t 
     inet_pton(AF_INET, net->address[BENCH_LEARNER], &address.sin_addr);
     farm_bench_check(connect(fd, (struct sockaddr *)&address, sizeof address) == 0, "connecting");
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &(int){1}, sizeof(int));
-    const uint64_t begin = farm_now_ns() + WARM_MS * MS, end = begin + (uint64_t)(seconds * 1e9);
+    const uint64_t begin = farm_now_ns() + 50 * MS, end = begin + (uint64_t)(seconds * 1e9);
     for (uint64_t now = 0; now < end && page->trips < TRIPS_MAX;) {
         const uint64_t start = farm_now_ns();
         transfer(fd, bytes, out_bytes, true);

@@ -15,11 +15,11 @@ struct bench_pair {
     const char *engine;
     bool sealed;
     uint32_t rings, lanes, width, pixels;
-    uint32_t steps;   // of the learner's rings
-    double seconds;   // that are measured
-    uint32_t cuts;    // not 0: the learner's bridge ends and comes back so often
-    bool link;        // instead of the bridge, the link goes down
-    uint32_t away_ms; // an outage takes from 10 ms to this
+    uint32_t steps;         // of the learner's rings
+    double warm_s, seconds; // before, and that are measured
+    uint32_t cuts;          // not 0: the learner's bridge ends and comes back so often
+    bool link;              // instead of the bridge, the link goes down
+    uint32_t away_ms;       // an outage takes from 10 ms to this
 };
 
 struct bench_pair_result {

@@ -1,0 +1,123 @@
+// See host.h.
+#include "host.h"
+
+#include <arpa/inet.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "../common.h"
+#include "bridge/control.h"
+
+const struct farm_key bench_key = {{1, 2, 3}};
+
+void bench_offer_make(uint32_t lanes, uint32_t width, uint32_t pixels, uint32_t steps, struct farm_wire_offer *offer) {
+    struct farm_ring_spec *spec = &offer->spec;
+    memset(offer, 0, sizeof *offer);
+    *spec = (struct farm_ring_spec){.lanes = lanes, .width = width, .steps = steps};
+    spec->env = (struct farm_env_spec){.obs_count = 1, .frames_per_step = 1};
+    spec->env.obs[0] = (struct farm_field_spec){.name = "pixels", .dtype = FARM_U8, .rank = 1, .dims = {pixels}};
+    spec->env.action = (struct farm_action_spec){.kind = FARM_ACTION_DISCRETE, .dims = 1, .sizes = {4}};
+    farm_ring_spec_answers(spec);
+    strcpy(offer->env, "native/breakout");
+    strcpy(offer->bad_values, "count");
+    memset(offer->run, 7, sizeof offer->run);
+}
+
+void bench_host_listen(struct bench_host *host) {
+    socklen_t bytes = sizeof host->address;
+    const int fd = host->config.listener = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &(int){1}, sizeof(int));
+    farm_bench_check(bind(fd, (struct sockaddr *)&host->address, bytes) == 0 && listen(fd, BENCH_SESSIONS_MAX) == 0 &&
+                         getsockname(fd, (struct sockaddr *)&host->address, &bytes) == 0,
+                     "listening");
+}
+
+void bench_host_make(struct bench_host *host, const struct bench_net *net, uint32_t rings_each, bool sealed,
+                     const char *engine) {
+    struct farm_error err;
+    host->address.sin_family = AF_INET;
+    inet_pton(AF_INET, net->address[BENCH_LEARNER], &host->address.sin_addr);
+    host->rings_each = rings_each;
+    host->made = calloc((size_t)BENCH_SESSIONS_MAX * rings_each, sizeof *host->made);
+    host->view = calloc((size_t)BENCH_SESSIONS_MAX * rings_each, sizeof *host->view);
+    host->stats = calloc(1, sizeof *host->stats);
+    farm_bench_check(host->made && host->view && host->stats, "memory");
+    farm_bench_must(farm_control_make(&host->control, &host->hub_control, &err), &err);
+    host->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    host->bell = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    host->config = (struct farm_hub_config){.control = host->hub_control,
+                                            .wake = host->wake,
+                                            .bells = &host->bell,
+                                            .bell_count = 1,
+                                            .key = sealed ? &bench_key : NULL,
+                                            .offer = &host->offer,
+                                            .stats = host->stats,
+                                            .engine = engine};
+    bench_host_listen(host);
+}
+
+static void send_to_hub(struct bench_host *host, const struct farm_control_message *message) {
+    farm_bench_check(farm_control_send(host->control, message), "room for what the hub is told");
+}
+
+static void make_rings(struct bench_host *host, uint32_t s) {
+    struct farm_error err;
+    for (uint32_t i = s * host->rings_each; i < (s + 1) * host->rings_each; i++) {
+        struct farm_ring *made = &host->made[i], *view = &host->view[i];
+        farm_bench_must(farm_ring_create(&host->offer.spec, i, -1, true, made, &err), &err);
+        farm_bench_must(farm_ring_open(dup(made->up.fd_readonly), dup(made->down.fd), FARM_RING_LEARNER, view, &err),
+                        &err);
+        view->wake_fd = host->wake;
+    }
+}
+
+static void tell(struct bench_host *host, uint32_t s) {
+    struct farm_control_message say = {
+        .kind = FARM_CONTROL_SESSION, .session = s, .count = host->rings_each, .fds = {-1, -1}};
+    memcpy(say.id, host->session[s], sizeof say.id);
+    send_to_hub(host, &say);
+    for (uint32_t r = 0; r < host->rings_each; r++) {
+        const struct farm_ring *made = &host->made[s * host->rings_each + r];
+        const struct farm_control_message ring = {.kind = FARM_CONTROL_RING,
+                                                  .session = s,
+                                                  .ring = r,
+                                                  .actor = s * host->rings_each + r,
+                                                  .fds = {made->up.fd, made->down.fd_readonly}};
+        send_to_hub(host, &ring);
+    }
+    say.kind = FARM_CONTROL_ADMITTED;
+    send_to_hub(host, &say);
+}
+
+static void admit(struct bench_host *host, const struct farm_control_message *ask) {
+    const uint32_t s = host->session_count;
+    farm_bench_check(s < BENCH_SESSIONS_MAX && ask->count == host->rings_each, "a node of this shape");
+    memcpy(host->session[s], ask->id, sizeof host->session[s]);
+    make_rings(host, s);
+    host->session_count++;
+    tell(host, s);
+}
+
+bool bench_host_turn(struct bench_host *host) {
+    struct farm_control_message message;
+    bool any = false;
+    for (; farm_control_receive(host->control, &message); any = true) {
+        if (message.kind == FARM_CONTROL_ADMIT) {
+            admit(host, &message);
+        } else if (message.kind == FARM_CONTROL_GENERATION) {
+            const struct farm_ring *made = &host->made[message.session * host->rings_each + message.ring];
+            for (uint32_t l = 0; l < host->offer.spec.lanes; l++)
+                farm_store_release(&made->lanes[l].down->generation, message.generation);
+            message.kind = FARM_CONTROL_GENERATION_IS;
+            send_to_hub(host, &message);
+        }
+    }
+    return any;
+}
+
+void bench_host_tell_again(struct bench_host *host) {
+    for (uint32_t s = 0; s < host->session_count; s++) tell(host, s);
+}

@@ -1,0 +1,40 @@
+// The supervisor's part of the learner's side, for benchmarks: makes rings when the hub asks for them, tells a hub that
+// comes back what it had, writes generations. Each node gets the same number of rings.
+#ifndef BENCH_BRIDGE_HOST_H
+#define BENCH_BRIDGE_HOST_H
+
+#include <netinet/in.h>
+
+#include "bridge/hub.h"
+#include "net.h"
+#include "ring/ring.h"
+
+enum { BENCH_SESSIONS_MAX = 64 };
+
+struct bench_host {
+    struct farm_wire_offer offer;
+    struct farm_bridge_stats *stats;
+    struct farm_hub_config config; // of the hub, completed by the caller
+    struct sockaddr_in address;
+    int control, hub_control, wake, bell;
+    uint32_t rings_each, session_count;
+    uint8_t session[BENCH_SESSIONS_MAX][FARM_WIRE_ID_BYTES];
+    struct farm_ring *made, *view; // [BENCH_SESSIONS_MAX][rings_each]; view: the learner's
+};
+
+// A key that all benchmarks use.
+extern const struct farm_key bench_key;
+
+// What the learner plays: one field of `pixels` bytes.
+void bench_offer_make(uint32_t lanes, uint32_t width, uint32_t pixels, uint32_t steps, struct farm_wire_offer *offer);
+
+// With host->offer there. Listens at the learner's address, at any port.
+void bench_host_make(struct bench_host *host, const struct bench_net *net, uint32_t rings_each, bool sealed,
+                     const char *engine);
+void bench_host_listen(struct bench_host *host); // also anew, at the same port
+// Does what the hub has asked for. Returns whether there was anything.
+bool bench_host_turn(struct bench_host *host);
+// All sessions, to a hub that is new.
+void bench_host_tell_again(struct bench_host *host);
+
+#endif
