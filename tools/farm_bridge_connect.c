@@ -33,7 +33,7 @@ struct options {
 struct node {
     const struct options *options;
     struct farm_key key;
-    char name[FARM_WIRE_NAME_BYTES];
+    char name[FARM_WIRE_NAME_BYTES], learner[FARM_ADDRESS_TEXT_BYTES];
     struct farm_run_node *run;
     struct farm_progress progress;
     // of the present session: when it began, and the figures of the line before
@@ -49,6 +49,14 @@ struct node {
 static void clear_line(void *context) {
     struct node *node = context;
     farm_progress_clear(&node->progress);
+}
+
+// Where the learner listens, also if a file says it.
+static const char *learner_of(struct node *node) {
+    struct farm_error err;
+    if (farm_address_read(node->options->connect, node->learner, &err))
+        snprintf(node->learner, sizeof node->learner, "%.*s", (int)sizeof node->learner - 1, node->options->connect);
+    return node->learner;
 }
 
 static double rate(uint64_t now, uint64_t before, uint64_t passed_ns) {
@@ -69,8 +77,8 @@ static void draw(struct node *node, const struct farm_run_node_figures *now, uin
         snprintf(more, sizeof more, "  reconnects %llu  restarts %llu", (unsigned long long)now->reconnects,
                  (unsigned long long)(now->actor_restarts + now->bridge_restarts));
     snprintf(line, sizeof line, "%llu:%02llu  %s %.200s  %u actor%s  %s steps/s  %s B/s out  %s in%s%s",
-             (unsigned long long)seconds / 60, (unsigned long long)seconds % 60, state, node->options->connect,
-             now->actors, now->actors == 1 ? "" : "s", steps, out, in, round_trip, more);
+             (unsigned long long)seconds / 60, (unsigned long long)seconds % 60, state, learner_of(node), now->actors,
+             now->actors == 1 ? "" : "s", steps, out, in, round_trip, more);
     farm_progress_show(&node->progress, line, now_ns);
     node->drawn = *now;
     node->drawn_ns = now_ns;
@@ -157,17 +165,20 @@ static enum farm_status give_account(struct node *node, bool interrupted, const 
 static void say_joined(struct node *node) {
     const struct farm_run_node *run = node->run;
     const struct farm_run_plan *plan = &run->run.plan;
-    uint32_t low = run->actors[0], high = low;
+    const uint32_t first = run->actors[0], count = plan->actors;
+    bool in_row = true;
     node->actors = plan->actors;
     node->lanes = plan->lanes;
     node->width = plan->width;
     snprintf(node->env, sizeof node->env, "%s", plan->env.name);
-    for (uint32_t a = 0; a < plan->actors; a++) {
-        if (run->actors[a] < low) low = run->actors[a];
-        if (run->actors[a] > high) high = run->actors[a];
-    }
-    farm_log_info("joined the run at %s: actors 0-%u here are among its actors %u-%u", node->options->connect,
-                  plan->actors - 1, low, high);
+    for (uint32_t a = 0; a < count; a++) in_row &= run->actors[a] == first + a;
+    if (count == 1)
+        farm_log_info("joined the run at %s: actor 0 here is its actor %u", learner_of(node), first);
+    else if (in_row)
+        farm_log_info("joined the run at %s: actors 0-%u here are its actors %u-%u", learner_of(node), count - 1, first,
+                      first + count - 1);
+    else
+        farm_log_info("joined the run at %s with %u actors", learner_of(node), count);
     node->start_ns = node->drawn_ns = farm_now_ns();
     farm_run_node_figures(run, node->start_ns, &node->drawn);
 }
@@ -185,7 +196,7 @@ static enum farm_status run_sessions(struct node *node, enum farm_run_node_state
         farm_run_node_leave(node->run);
         if (status || *state != FARM_RUN_NODE_STRANGE) return status;
         clear_line(node);
-        farm_log_info("the learner at %s does not know this node any more: it joins anew", node->options->connect);
+        farm_log_info("the learner at %s does not know this node any more: it joins anew", learner_of(node));
         nanosleep(&(struct timespec){.tv_nsec = 500000000}, NULL); // one that says so each time is not to be flooded
     }
 }

@@ -272,8 +272,10 @@ static void read_frames(struct farm_link *link) {
 static void received(struct farm_link *link, int64_t bytes) {
     link->receiving = false;
     if (bytes <= 0) {
-        farm_link_close(link, bytes ? "%s" : "%sthe peer has closed the connection",
-                        bytes ? strerror((int)-bytes) : "");
+        // A learner says nothing to those whose key differs.
+        const bool stranger = link->tls && !link->server && link->state == FARM_LINK_CONNECTING;
+        farm_link_close(link, "%s%s", bytes ? strerror((int)-bytes) : "the peer has closed the connection",
+                        stranger ? " before the handshake was over: are the keys the same?" : "");
         return;
     }
     link->figures.bytes_in += (uint64_t)bytes;

@@ -296,7 +296,7 @@ void farm_run_node_figures(const struct farm_run_node *node, uint64_t now_ns, st
     figures->actor_restarts += node->run.events.actor_restarts;
     figures->bridge_restarts += node->run.events.learner_restarts;
     figures->connected = farm_load_relaxed(&row->state) == FARM_NODE_CONNECTED;
-    if (figures->connected) figures->uring = farm_load_relaxed(&stats->uring);
+    figures->uring |= farm_load_relaxed(&stats->uring);
     figures->away_s = figures->connected || !since_ns || now_ns < since_ns ? 0 : (double)(now_ns - since_ns) * 1e-9;
     const uint64_t round_trip_ns = farm_load_relaxed(&row->round_trip_ns);
     if (round_trip_ns) figures->round_trip_s = (double)round_trip_ns * 1e-9;
