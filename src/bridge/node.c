@@ -317,6 +317,7 @@ static bool take_reason(struct farm_node *node, bool bye, struct farm_error *err
         node->state = FARM_NODE_STRANGE;
     else if (reason == FARM_WIRE_REFUSE_AGAIN)
         node->retry_wait_ns = 1;
+    snprintf(node->why, sizeof node->why, "%s", text);
     farm_link_close(&node->link, "%s", text);
     return true;
 }

@@ -1,0 +1,84 @@
+#!/bin/bash
+# A learner and two nodes, each in a network namespace of its own, bring native/catch to its score by TLS while a link is
+# cut, a node is killed and started anew, and both bridges are killed. Node 2 is a site 20 ms away. Needs no rights; exits
+# 77, saying so, where namespaces are forbidden. Sends to addresses of its own namespaces only.
+set -eu
+farm=$(realpath "${FARM_BUILD:-build}/farm")
+here=$(dirname "$(realpath "$0")")
+if [ "${1:-}" != inside ]; then
+    why=$(unshare -Urn ip link add probe type veth 2>&1) || { echo "skipped: no network namespaces here: $why"; exit 77; }
+    exec unshare -Urn bash "$0" inside
+fi
+seconds=${SECONDS_MAX:-14}
+dir=$(mktemp -d)
+trap 'kill -9 $(jobs -p) 2>/dev/null || true; wait 2>/dev/null || true; rm -rf "$dir"' EXIT
+fail() {
+    echo "FAILED: $*"
+    tail -n 8 "$dir"/*.err
+    exit 1
+}
+in_node() { nsenter --target "${space[$1]}" --net "${@:2}"; }
+until_true() { # seconds command...
+    local end=$((SECONDS + $1))
+    until "${@:2}"; do
+        [ $SECONDS -lt $end ] || return 1
+        sleep 0.05
+    done
+}
+apart() { [ "$(readlink "/proc/$1/ns/net")" != "$(readlink /proc/self/ns/net)" ]; }
+
+ip link set lo up
+declare -a space node
+for i in 1 2; do
+    unshare --net sleep 600 &
+    space[$i]=$!
+    until_true 5 apart "${space[$i]}" || fail "namespace $i does not come"
+    ip link add "v$i" type veth peer name eth0 netns "${space[$i]}"
+    ip addr add "10.77.$i.1/24" dev "v$i"
+    ip link set "v$i" up
+    in_node "$i" ip addr add "10.77.$i.2/24" dev eth0
+    in_node "$i" ip link set eth0 up
+    in_node "$i" ip link set lo up
+done
+address=([1]=10.77.1.1:7000 [2]=127.0.0.1:7001)
+in_node 2 python3 "$here/delay.py" 127.0.0.1:7001 10.77.2.1:7000 20 &
+
+"$farm" bridge keygen "$dir/key" >/dev/null
+start_node() { # i name of its output
+    nsenter --target "${space[$1]}" --net "$farm" bridge --connect "${address[$1]}" --key "$dir/key" --actors 2 --json >"$dir/$2.json" 2>"$dir/$2.err" &
+    node[$1]=$!
+}
+"$farm" train --env native/catch --actors 0 --expect-actors 4 --listen 0.0.0.0:7000 --key "$dir/key" --run "$dir/run" \
+    --seconds "$seconds" --json >"$dir/train.json" 2>"$dir/train.err" &
+train=$!
+start_node 1 node1
+start_node 2 node2a
+
+has() { "$farm" bridge status "$dir/run" --json 2>/dev/null | python3 -c "import json, sys; nodes = json.load(sys.stdin)['nodes']; sys.exit(not ($1))" 2>/dev/null; }
+until_true 10 has "sum(n['state'] == 'connected' and n['env_steps_per_s'] > 0 for n in nodes) == 2" || fail "two nodes do not play"
+ip link set v1 down # node 1's link is cut for a second
+sleep 1
+has "any(n['env_steps_per_s'] > 0 for n in nodes)" || fail "node 2 does not go on while node 1 is cut off"
+ip link set v1 up
+kill -9 "${node[2]}" # node 2's supervisor, and with it all of node 2
+wait "${node[2]}" 2>/dev/null || true
+start_node 2 node2b
+pkill -9 -P "$train" -x bridge || fail "the learner has no bridge to kill"
+until_true 10 has "len([n for n in nodes if n['state'] == 'connected' and n['env_steps_per_s'] > 0]) == 2" || fail "two nodes do not play again"
+until_true 10 has "len(nodes) == 2" || fail "the places of the node that was killed are not given up"
+pkill -9 -P "${node[1]}" -x bridge || fail "node 1 has no bridge to kill"
+wait "$train" || fail "farm train ends with $?"
+for i in 1 2; do
+    wait "${node[$i]}" || fail "node $i ends with $?"
+done
+python3 - "$dir" <<'P' || fail "the account is not as it should be"
+import json, sys
+
+train, node1, node2 = (json.load(open(f"{sys.argv[1]}/{name}.json")) for name in ("train", "node1", "node2b"))
+assert train["return_mean"] > 0.9, train["return_mean"]
+assert len(train["nodes"]) == 2, train["nodes"]
+assert train["error"] is None and node1["error"] is None and node2["error"] is None
+assert node1["reconnects"] >= 1, "node 1's link was cut"
+assert node1["encrypted"] and node1["env_steps"] > 10000 and node2["env_steps"] > 100
+print(f"covered: {train['agent_steps']} steps of two nodes, {node1['reconnects']} reconnects, return {train['return_mean']:.2f}")
+P
