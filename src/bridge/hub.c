@@ -5,6 +5,8 @@
 
 #include <assert.h>
 #include <errno.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -695,6 +697,7 @@ static void accept_peer(struct farm_hub *hub, int fd) {
         close(fd);
         return;
     }
+    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &(int){1}, sizeof(int)); // or an answer waits for the ACK of the last
     hub->ops->open(hub->engine, p, fd);
     farm_link_begin(&peer->link, hub->now_ns);
 }
