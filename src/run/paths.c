@@ -42,7 +42,8 @@ bool farm_path_recipes(char *path, size_t path_bytes) {
 bool farm_path_python(char *python, size_t python_bytes, char *pythonpath, size_t pythonpath_bytes) {
     static const char *const pythons[] = {"%/venv/bin/python", "%/../venv/bin/python", "%/../lib/farm/venv/bin/python",
                                           NULL};
-    static const char *const packages[] = {"%/python/actorfarm/..", "%/../lib/farm/python", NULL};
+    static const char *const packages[] = {"%/python/actorfarm/..", "%/../python/actorfarm/..", "%/../lib/farm/python",
+                                           NULL};
     const bool found = first_there("FARM_PYTHON", pythons, X_OK, python, python_bytes);
     return first_there(NULL, packages, R_OK, pythonpath, pythonpath_bytes) && found;
 }
