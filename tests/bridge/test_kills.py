@@ -1,0 +1,154 @@
+"""kill -9 of every kind of process on either side of a bridge, on loopback: both nodes go on every time, and at the end the figures are
+whole. As a test a dozen; `test_kills.py --kills 1000 --record FILE` adds a line to FILE."""
+
+import argparse
+import collections
+import json
+import os
+import pathlib
+import random
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "tools"))
+from running import FARM, children, wait_until  # noqa: E402
+
+KILLS_A_FARM = 60  # then another farm, so that no worker's row of short lives becomes a crash loop
+NODES = ("a", "b")
+
+
+class Farm:
+    """A learner without actors of its own, and two nodes of two actors each."""
+
+    def __init__(self, folder, chance):
+        self.folder, self.chance, self.killed = pathlib.Path(folder), chance, collections.Counter()
+        self.key, self.run = self.folder / "key", self.folder / "run"
+        subprocess.run([FARM, "bridge", "keygen", self.key], check=True, stdout=subprocess.DEVNULL)
+        with socket.create_server(("127.0.0.1", 0)) as probe:
+            self.port = probe.getsockname()[1]
+        self.train, self.nodes = self.start_train(), {name: self.start_node(name) for name in NODES}
+
+    def start(self, name, *command):
+        out, err = (open(self.folder / f"{name}.{kind}", "ab") for kind in ("out", "err"))
+        return subprocess.Popen([FARM, *command], stdin=subprocess.DEVNULL, stdout=out, stderr=err)
+
+    def start_train(self, *more):
+        return self.start(
+            "train", "train", "--env", "native/catch", "--actors", "0", "--expect-actors", "4", "--listen", f"127.0.0.1:{self.port}",
+            "--key", self.key, "--run", self.run, "--checkpoint-every", "1", "--frames", "0", "--seconds", "0", "--json", *more,
+        )
+
+    def start_node(self, name):
+        return self.start(f"node-{name}", "bridge", "--connect", f"127.0.0.1:{self.port}", "--key", self.key, "--actors", "2", "--json")
+
+    def rates(self):
+        """Steps a second of the nodes that play."""
+        try:
+            nodes = json.loads((self.run / "bridge.json").read_text())["nodes"]
+        except (OSError, ValueError):
+            return []
+        return [node["env_steps_per_s"] for node in nodes if node["state"] == "connected" and node["env_steps_per_s"] > 0]
+
+    def goes_on(self):
+        """Whether two nodes bring steps that the learner trains on."""
+        before = self.steps()
+        return wait_until(lambda: len(self.rates()) == len(NODES) and self.steps() != before)
+
+    def steps(self):
+        try:
+            return (self.run / "metrics.jsonl").read_bytes().splitlines()[-1]
+        except (OSError, IndexError):
+            return b""
+
+    def kill_something(self):
+        kind = self.chance.choice(["learner", "hub", "node's bridge", "actor", "actor", "node"] + ["train"] * (self.chance.random() < 0.2))
+        name = self.chance.choice(NODES)
+        of_train, of_node = children(self.train.pid), children(self.nodes[name].pid)
+        actors = [pid for worker, pid in of_node.items() if worker.startswith("actor")]
+        pid = {
+            "learner": of_train.get("learner"), "hub": of_train.get("bridge"), "node's bridge": of_node.get("bridge"),
+            "actor": self.chance.choice(actors) if actors else None, "node": self.nodes[name].pid, "train": self.train.pid,
+        }[kind]
+        if not pid:
+            return
+        os.kill(pid, signal.SIGKILL)
+        self.killed[kind] += 1
+        if kind == "node":
+            self.nodes[name].wait()
+            self.nodes[name] = self.start_node(name)
+        if kind == "train":
+            self.train.wait()
+            self.train = self.start_train("--resume")
+
+    def end(self):
+        """The account of the run's last life."""
+        self.train.send_signal(signal.SIGTERM)
+        statuses = [process.wait(timeout=30) for process in (self.train, *self.nodes.values())]
+        assert statuses == [0] * len(statuses), statuses
+        text = (self.folder / "train.out").read_text()
+        return json.JSONDecoder().raw_decode(text[text.rindex("{\n  \"schema") :])[0]
+
+    def kill_all(self):
+        for process in (self.train, *self.nodes.values()):
+            process.kill()
+            process.wait()
+
+
+def kill_in_one_farm(kills, chance):
+    with tempfile.TemporaryDirectory() as folder:
+        farm = Farm(folder, chance)
+        try:
+            assert farm.goes_on(), "the farm does not begin"
+            while farm.killed.total() < kills:
+                for _ in range(chance.choice((1, 1, 2, 3))):  # also several at once
+                    farm.kill_something()
+                time.sleep(chance.random() * 0.3)
+                if chance.random() < 0.3:
+                    assert farm.goes_on(), f"the nodes do not go on after {dict(farm.killed)}"
+            assert farm.goes_on(), f"the nodes do not go on after {dict(farm.killed)}"
+            account = farm.end()
+            assert account["error"] is None and account["bad_values"] == 0 and account["return_mean"] > 0.5, account
+            return farm.killed, account["agent_steps"]
+        except BaseException:
+            for log in sorted(pathlib.Path(folder).glob("*.err")):
+                print(f"---- {log.name}", *log.read_text(errors="replace").splitlines()[-12:], sep="\n")
+            raise
+        finally:
+            farm.kill_all()
+
+
+class Kills(unittest.TestCase):
+    def test_both_nodes_go_on_whatever_is_killed(self):
+        killed, steps = kill_in_one_farm(12, random.Random(time.time_ns()))
+        print(f"covered: {killed.total()} kills around a bridge, {steps} steps")
+
+
+def main():
+    flags = argparse.ArgumentParser(description=__doc__)
+    flags.add_argument("--kills", type=int, default=1000)
+    flags.add_argument("--seed", type=int, default=time.time_ns())
+    flags.add_argument("--record", help="a line of JSON is added to this file")
+    options = flags.parse_args()
+    chance, killed, steps, start = random.Random(options.seed), collections.Counter(), 0, time.monotonic()
+    while killed.total() < options.kills:
+        more, played = kill_in_one_farm(min(KILLS_A_FARM, options.kills - killed.total()), chance)
+        killed, steps = killed + more, steps + played
+        print(f"{killed.total()} kills, {dict(killed)}, {steps} steps", flush=True)
+    if options.record:
+        commit = subprocess.run(["git", "rev-parse", "--short=12", "HEAD"], capture_output=True, text=True).stdout.strip()
+        line = {
+            "schema_version": 1, "benchmark": "bridge_kills", "commit": commit, "date": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+            "command": f"tests/bridge/test_kills.py --kills {options.kills}", "seed": options.seed, "wall_s": time.monotonic() - start,
+            "kills": dict(killed), "agent_steps": steps, "violations": 0,
+        }
+        with open(options.record, "a", encoding="utf-8") as out:
+            out.write(json.dumps(line) + "\n")
+
+
+if __name__ == "__main__" and any(flag in sys.argv for flag in ("--kills", "--record", "--help")):
+    main()
