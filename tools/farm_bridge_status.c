@@ -29,7 +29,7 @@ static enum farm_status read_status(const char *run, struct status *status, stru
     enum farm_status failed = farm_file_read(path, DOCUMENT_BYTES_MAX, &text, &bytes, err);
     if (failed == FARM_E_NOT_FOUND)
         return farm_fail(err, FARM_E_NOT_FOUND,
-                         "%s is not there: %s is no run, or was not started with --listen ADDR:PORT", path, run);
+                         "%s is not there: the run has ended, or was not started with --listen ADDR:PORT", path);
     if (failed) return failed;
     status->document = farm_json_parse(text, bytes, path, err);
     free(text);

@@ -1,0 +1,149 @@
+"""A learner and a node of `farm bridge` on the loopback interface: what a node plays, what it refuses, and how each end ends."""
+
+import json
+import os
+import signal
+import unittest
+
+from running import PATIENCE_S, SOURCE, InFolder, build_plugin, children, wait_until
+
+
+class Node(InFolder):
+    def setUp(self):
+        super().setUp()
+        self.assertEqual(self.farm("bridge", "keygen", "k").returncode, 0)
+
+    def said(self, name):
+        return (self.folder / name).read_text()
+
+    def start(self, name, *arguments):
+        with open(self.folder / name, "w") as said:
+            return self.start_farm(*arguments, "--key", "k", "--json", stderr=said)
+
+    def learner(self, env="native/catch", *more):
+        run = ["--run", "r", "--frames", "100G", "--actors", "0", "--expect-actors", "2", "--envs-per-actor", "8", "--device", "cpu"]
+        process = self.start("learner", "train", "--env", env, *run, "--listen", "127.0.0.1:0", "--metrics-every", "0.1", *more)
+        self.assertTrue(wait_until(lambda: (self.folder / "r/bridge.addr").exists() or process.poll() is not None))
+        self.assertIsNone(process.poll(), self.said("learner"))
+        return process
+
+    def node(self, *more, name="node"):
+        return self.start(name, "bridge", "--connect", "@r/bridge.addr", "--actors", "2", "--retry-s", str(PATIENCE_S), *more)
+
+    def end(self, process, name, by=signal.SIGINT):
+        if by:
+            process.send_signal(by)
+        out, _ = process.communicate(timeout=PATIENCE_S)
+        self.assertEqual(process.returncode, 0, self.said(name))
+        return json.loads(out)
+
+    def refused(self, words, *arguments):
+        done = self.farm("bridge", "--connect", "@r/bridge.addr", "--key", "k", *arguments, timeout=PATIENCE_S)
+        self.assertIn(done.returncode, (1, 2), done.stderr)
+        self.assertIn(words, done.stderr)
+
+    def frames(self):
+        lines = (self.folder / "r/metrics.jsonl").read_text().splitlines()
+        return json.loads(lines[-1])["frames"] if lines else 0
+
+    def until_more(self, frames=10000, doing="plays"):
+        before = self.frames()
+        self.assertTrue(wait_until(lambda: self.frames() > before + frames), f"{doing}: {self.said('learner')} {self.said('node')}")
+
+    def worker(self, process, name):
+        return wait_until(lambda: children(process.pid).get(name))
+
+    def kill_and_await(self, process, name):
+        pid = self.worker(process, name)
+        os.kill(pid, signal.SIGKILL)
+        self.assertTrue(wait_until(lambda: children(process.pid).get(name, pid) != pid))
+
+
+class Ends(Node):
+    def test_a_node_ends_with_the_learners_run(self):
+        learner, node = self.learner(), self.node()
+        self.until_more()
+        account = self.end(learner, "learner")
+        self.assertEqual(account["actors"], 2)
+        self.assertEqual([(n["state"], n["actors"], n["lanes"]) for n in account["nodes"]], [("connected", 2, 4)])
+        account = self.end(node, "node", by=None)
+        self.assertEqual((account["env"], account["actors"], account["lanes"], account["environments"]), ("native/catch", 2, 4, 16))
+        self.assertEqual((account["sessions"], account["reconnects"], account["interrupted"], account["error"]), (1, 0, False, None))
+        self.assertTrue(account["encrypted"])
+        self.assertGreater(account["env_steps"], 10000)
+        self.assertGreater(account["bytes_out"], account["bytes_in"])
+
+    def test_a_learner_goes_on_without_a_node_that_leaves(self):
+        learner, node = self.learner(), self.node()
+        self.until_more()
+        self.assertTrue(self.end(node, "node")["interrupted"])
+        self.assertTrue(wait_until(lambda: "has gone" in self.said("learner")), self.said("learner"))
+        second = self.node(name="second")
+        self.until_more(doing="a second node")
+        self.end(second, "second", by=signal.SIGTERM)
+        self.end(learner, "learner")
+
+    def test_dead_workers_of_a_node_start_again(self):
+        learner, node = self.learner(), self.node()
+        self.until_more()
+        self.kill_and_await(node, "bridge")
+        self.until_more(doing="a bridge died")
+        self.kill_and_await(node, "actor 1")
+        self.until_more(doing="an actor died")
+        account = self.end(node, "node")
+        self.assertEqual((account["sessions"], account["bridge_restarts"], account["actor_restarts"]), (1, 1, 1))
+        self.assertEqual(account["reconnects"], 1)
+        self.end(learner, "learner")
+
+    def test_a_node_joins_the_run_that_comes_after(self):
+        learner, node = self.learner("native/catch", "--checkpoint-every", "1"), self.node()
+        self.until_more()
+        self.assertTrue(wait_until(lambda: list((self.folder / "r/checkpoints").glob("*.safetensors"))))
+        learner.kill()
+        learner.wait()
+        (self.folder / "r/bridge.addr").unlink(missing_ok=True)
+        learner = self.learner("native/catch", "--resume")
+        self.until_more(doing="it joins anew")
+        self.assertEqual(self.end(node, "node")["sessions"], 2)
+        self.assertIn("it joins anew", self.said("node"))
+        self.end(learner, "learner")
+
+
+class Environments(Node):
+    def test_code_is_never_the_peers_to_choose(self):
+        build_plugin(SOURCE / "tests/tools/plugins/rogue.c", self.folder / "there.so", "-w")
+        os.link(self.folder / "there.so", self.folder / "here.so")
+        build_plugin(SOURCE / "examples/gridworld.c", self.folder / "other.so", "-w")
+        learner = self.learner("plugin:./there.so")
+        self.refused("whose code a peer must not choose: name this machine's by --env")
+        self.refused("but --env here is native/catch", "--env", "native/catch")
+        self.refused("is not what the learner plays", "--env", "plugin:./other.so")
+        node = self.node("--env", "plugin:./here.so")
+        self.until_more()
+        self.end(node, "node")
+        self.end(learner, "learner")
+
+    def test_files_among_the_options_are_this_machines(self):
+        build_plugin(SOURCE / "tests/tools/plugins/rogue.c", self.folder / "there.so", "-w")
+        learner = self.learner("plugin:./there.so", "--env.while_there", "/there/file")
+        self.refused("--env.while_there", "--env", "plugin:./there.so")
+        node = self.node("--env", "plugin:./there.so", "--env.while_there", "/here/file")
+        self.until_more()
+        self.end(node, "node")
+        self.end(learner, "learner")
+
+
+class Keys(Node):
+    def test_a_node_with_another_key_gets_no_further_than_the_handshake(self):
+        learner = self.learner()
+        self.assertEqual(self.farm("bridge", "keygen", "other").returncode, 0)
+        done = self.farm("bridge", "--connect", "@r/bridge.addr", "--key", "other", "--retry-s", "1.5")
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("are the keys the same?", done.stderr)
+        done = self.farm("bridge", "--connect", "@r/bridge.addr", "--insecure", "--retry-s", "1.5")
+        self.assertEqual(done.returncode, 1)
+        self.assertEqual(self.end(learner, "learner")["nodes"], [])
+
+
+if __name__ == "__main__":
+    unittest.main()
