@@ -60,6 +60,7 @@ static bool take(int fd, struct farm_control_message *message, bool *good) {
     union ancillary ancillary;
     struct msghdr header = {
         .msg_iov = &data, .msg_iovlen = 1, .msg_control = &ancillary, .msg_controllen = sizeof ancillary};
+    memset(message, 0, sizeof *message);
     const ssize_t bytes = recvmsg(fd, &header, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
     if (bytes <= 0) return false;
     int32_t fds[FDS] = {-1, -1};
