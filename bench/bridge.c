@@ -11,6 +11,7 @@
 
 #include "base/time.h"
 #include "bridge/engine.h"
+#include "bridge/farms.h"
 #include "bridge/net.h"
 #include "bridge/pair.h"
 #include "common.h"
@@ -24,6 +25,7 @@ struct run {
     struct bench_net net;
     bool engine[ENGINES]; // there is such an engine here
     const char *only;     // part; NULL: all
+    double stretch;       // of samples, by --seconds
 };
 
 // "stream_clear" and "_poll"; lives as long as the program.
@@ -117,7 +119,7 @@ static double stream(const struct run *run, int engine, bool sealed, struct benc
                                     .pixels = 28224,
                                     .steps = 16,
                                     .warm_s = 0.12,
-                                    .seconds = 0.22};
+                                    .seconds = 0.22 * run->stretch};
     bench_pair_run(&run->net, &pair, result);
     return (double)result->payload_bytes / (double)result->ns / (GB / 1e9);
 }
@@ -162,7 +164,7 @@ static void measure_trips(struct run *run) {
     enum { PIXELS = 7056, OUT = PIXELS + 4 + 1 + 64, BACK = 4 + 64 };
     static double ours[ENGINES][ROUNDS], sealed[ENGINES][ROUNDS], plain[ROUNDS];
     for (int r = 0; r < ROUNDS; r++) {
-        plain[r] = bench_plain_trip(&run->net, OUT, BACK, 0.08) * 1e-3;
+        plain[r] = bench_plain_trip(&run->net, OUT, BACK, 0.08 * run->stretch) * 1e-3;
         for (int e = 0; e < ENGINES; e++) {
             for (int tls = 0; run->engine[e] && tls < 2; tls++) {
                 const struct bench_pair pair = {.engine = engine_names[e],
@@ -173,7 +175,7 @@ static void measure_trips(struct run *run) {
                                                 .pixels = PIXELS,
                                                 .steps = 16,
                                                 .warm_s = 0.04,
-                                                .seconds = 0.08};
+                                                .seconds = 0.08 * run->stretch};
                 struct bench_pair_result result;
                 bench_pair_run(&run->net, &pair, &result);
                 (tls ? sealed : ours)[e][r] = result.trip_ns * 1e-3;
@@ -206,7 +208,7 @@ static void measure_calls(struct run *run) {
                                             .pixels = 400,
                                             .steps = 16,
                                             .warm_s = 0.04,
-                                            .seconds = 0.25};
+                                            .seconds = 0.2 * run->stretch};
             struct bench_pair_result result;
             if (!run->engine[e]) continue;
             bench_pair_run(&run->net, &pair, &result);
@@ -241,9 +243,45 @@ static double path_back_p99(const struct run *run, int engine, bool link, uint32
 static void measure_outages(struct run *run) {
     for (int e = 0; e < ENGINES; e++) {
         if (!run->engine[e]) continue;
-        const double p99 = path_back_p99(run, e, false, 40, 120);
+        const double p99 = path_back_p99(run, e, false, 30, 60);
         add(run, name_of("reconnect_p99", e), "ms", "lower", &p99, NULL, NULL, 1, 100);
     }
+}
+
+// ---- whole farms ----
+
+static void measure_random(struct run *run) {
+    struct bench_rates rates[ROUNDS];
+    double remote[ROUNDS], local[ROUNDS], remote_cpu[ROUNDS], local_cpu[ROUNDS];
+    if (!bench_random_rates(&run->net, engine_names[!run->engine[0]], ROUNDS, 0.5 * run->stretch, rates)) {
+        fprintf(stderr, "bridge: remote_rate: no `farm` built, or ale/Pong cannot be played here\n");
+        return;
+    }
+    for (int r = 0; r < ROUNDS; r++) {
+        remote[r] = rates[r].remote;
+        local[r] = rates[r].local;
+        remote_cpu[r] = rates[r].remote_cpu * 1e-3;
+        local_cpu[r] = rates[r].local_cpu * 1e-3;
+    }
+    add(run, "remote_rate", "steps/s", "higher", remote, where(run, "the same actor of ale/Pong, 2 x 16, local"), local,
+        ROUNDS, 0.95);
+    add(run, "inference_cpu", "us", "lower", remote_cpu, where(run, "local, a lane step of 16; random answers"),
+        local_cpu, ROUNDS, 1.05);
+}
+
+static void measure_training(struct run *run) {
+    struct bench_rates rates[ROUNDS];
+    double remote[ROUNDS], local[ROUNDS];
+    if (!bench_training_rates(&run->net, engine_names[!run->engine[0]], ROUNDS, 0.5 * run->stretch, rates)) {
+        fprintf(stderr, "bridge: remote_training: no `farm` built, or it failed\n");
+        return;
+    }
+    for (int r = 0; r < ROUNDS; r++) {
+        remote[r] = rates[r].remote;
+        local[r] = rates[r].local;
+    }
+    add(run, "remote_training", "steps/s", "higher", remote, where(run, "the same actor of native/breakout, local"),
+        local, ROUNDS, 0.9);
 }
 
 // ---- all ----
@@ -271,16 +309,19 @@ int main(int argc, char **argv) {
                   .about = "The bridge between two network namespaces: streams, round trips, system calls, outages. "
                            "Pins: the learner's side on the first CPU, the node's on the last."}};
     const struct farm_cli_flag flags[] = {
-        {"only", FARM_CLI_STRING, &run.only, "PART", "stream, trip, calls or outage"},
+        {"only", FARM_CLI_STRING, &run.only, "PART", "stream, trip, calls, outage, random or training"},
     };
     run.bench.flags = flags;
     run.bench.flag_count = sizeof flags / sizeof *flags;
     farm_bench_start(&run.bench, argc, argv, 45);
+    run.stretch = run.bench.seconds / 45;
     find_engines(&run);
     bench_net_make(&run.net);
     if (wanted(&run, "stream")) measure_streams(&run);
     if (wanted(&run, "trip")) measure_trips(&run);
     if (wanted(&run, "calls")) measure_calls(&run);
     if (wanted(&run, "outage")) measure_outages(&run);
+    if (wanted(&run, "random")) measure_random(&run);
+    if (wanted(&run, "training")) measure_training(&run);
     return farm_bench_finish(&run.bench);
 }

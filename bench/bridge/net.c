@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "../common.h"
+#include "base/bitmap.h"
 
 static bool write_file(const char *path, const char *text) {
     const int fd = open(path, O_WRONLY | O_CLOEXEC);
@@ -81,6 +82,11 @@ static bool join_by_veth(struct bench_net *net) {
 
 void bench_net_make(struct bench_net *net) {
     *net = (struct bench_net){.where = "veth", .address = {"10.87.0.1", "10.87.0.2"}, .ns = {-1, -1}};
+    struct farm_bitmap cpus = {0};
+    farm_bitmap_pinned(&cpus, NULL);
+    for (int cpu = farm_bitmap_next(&cpus, 0); cpu >= 0; cpu = farm_bitmap_next(&cpus, cpu + 1))
+        net->cpu[BENCH_NODE] = cpu;
+    net->cpu[BENCH_LEARNER] = farm_bitmap_next(&cpus, 0);
     if (bench_net_has("ip") && leave_namespace()) {
         net->ns[BENCH_LEARNER] = open("/proc/self/ns/net", O_RDONLY | O_CLOEXEC);
         net->ns[BENCH_NODE] = make_second();
@@ -106,7 +112,7 @@ pid_t bench_net_fork(const struct bench_net *net, enum bench_side side) {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != parent) _exit(1);
     if (net->ns[side] >= 0 && setns(net->ns[side], CLONE_NEWNET) != 0) _exit(1);
-    farm_bench_pin(side == BENCH_LEARNER ? 0 : farm_bench_cpus() - 1);
+    if (net->cpu[side] >= 0) farm_bitmap_pin_to(net->cpu[side], NULL);
     return 0;
 }
 
@@ -121,7 +127,9 @@ pid_t bench_net_start(const struct bench_net *net, enum bench_side side, bool qu
     int out[2] = {-1, -1};
     farm_bench_check(!output || pipe2(out, O_CLOEXEC) == 0, "pipe");
     const pid_t pid = bench_net_fork(net, side);
+    if (pid > 0) setpgid(pid, pid);
     if (pid == 0) {
+        setpgid(0, 0);
         const int none = open("/dev/null", O_RDWR | O_CLOEXEC);
         dup2(none, 0);
         dup2(output ? out[1] : none, 1);

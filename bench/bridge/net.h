@@ -15,6 +15,7 @@ struct bench_net {
     const char *where;                // for results: "veth" or "loopback"
     const char *address[BENCH_SIDES]; // of each side
     int ns[BENCH_SIDES];              // descriptors of the namespaces; -1: loopback
+    int cpu[BENCH_SIDES];             // the first and the last that there are; -1: any
 };
 
 // The calling process, single-threaded, moves into the learner's namespace.
@@ -26,7 +27,8 @@ void bench_net_cut(const struct bench_net *net, bool down);
 pid_t bench_net_fork(const struct bench_net *net, enum bench_side side);
 // Waits for it; wrong: it failed.
 void bench_net_join(pid_t pid, const char *what);
-// Starts a program there, its standard output (and, if `quiet`, its errors) into *output, a pipe (NULL: discarded).
+// Starts a program there, as a process group, its standard output (and, if `quiet`, its errors) into *output, a pipe
+// (NULL: discarded).
 pid_t bench_net_start(const struct bench_net *net, enum bench_side side, bool quiet, int *output,
                       const char *const *argv);
 // Runs a program there, and keeps what it prints. False: it is missing or failed.

@@ -1,0 +1,384 @@
+// See farms.h.
+#include "farms.h"
+
+#include <jansson.h>
+#include <math.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "../common.h"
+#include "actor/random_actions.h"
+#include "algo/registry.h"
+#include "base/log.h"
+#include "base/time.h"
+#include "host.h"
+#include "ring/wait.h"
+#include "run/run.h"
+
+enum { LOCAL, REMOTE, PLACES, EVERYBODY, LANES = 2, WIDTH = 16, ACTORS = 1, STEPS = 64, PATIENCE_S = 20, MS = 1000000 };
+
+struct page {
+    uint64_t open; // 1 + whose turn it is; 0: nobody's; EVERYBODY
+    uint64_t stop, port;
+    int learner_cpu;
+    struct {
+        uint64_t steps, lane_steps, pid; // environment steps answered
+        uint64_t pad[13];
+    } of[PLACES];
+};
+
+bool bench_farm_program(char *path, size_t bytes) {
+    const ssize_t n = readlink("/proc/self/exe", path, bytes - 1);
+    if (n <= 0) return false;
+    path[n] = 0;
+    for (int up = 0; up < 2; up++) {
+        char *slash = strrchr(path, '/');
+        if (slash) *slash = 0;
+    }
+    strncat(path, "/farm", bytes - strlen(path) - 1);
+    return access(path, X_OK) == 0;
+}
+
+// ---- random answers ----
+
+struct server {
+    struct page *page;
+    int place;
+    struct farm_ring *rings[ACTORS];
+    struct farm_doorbells bells;
+    struct farm_random_actions source;
+};
+
+// As inference does, it reads the observations.
+static uint64_t sum_of(const struct farm_lane *lane, uint64_t n) {
+    uint64_t sum = 0, word;
+    const uint8_t *at = farm_lane_obs(lane, 0, n, 0);
+    for (size_t i = 0; i + sizeof word <= lane->width * lane->obs_bytes[0]; i += sizeof word) {
+        memcpy(&word, at + i, sizeof word);
+        sum += word;
+    }
+    return sum;
+}
+
+static void answer(struct server *server, struct farm_ring *ring) {
+    for (uint32_t l = 0; l < ring->spec.lanes; l++) {
+        struct farm_lane *lane = &ring->lanes[l];
+        const uint64_t n = farm_lane_acted(lane);
+        if (farm_lane_produced(lane) == n) continue;
+        farm_random_actions_draw(&server->source, lane->width, farm_lane_action(lane, n, 0));
+        *farm_lane_version(lane, n) = 0;
+        server->source.state ^= sum_of(lane, n);
+        farm_lane_answer(lane, n);
+        farm_lane_release(lane, n + 1);
+        farm_store_relaxed(&server->page->of[server->place].steps, server->page->of[server->place].steps + lane->width);
+        farm_store_relaxed(&server->page->of[server->place].lane_steps, server->page->of[server->place].lane_steps + 1);
+    }
+    farm_learner_notify(ring);
+}
+
+static void serve(struct server *server, const struct farm_action_spec *action, int bell, struct bench_host *host) {
+    struct farm_error err;
+    uint32_t rung[ACTORS];
+    farm_random_actions_start(action, 1, &server->source);
+    farm_bench_must(farm_doorbells_make(&server->bells, server->rings, ACTORS, bell, &err), &err);
+    farm_store_release(&server->page->of[server->place].pid, (uint64_t)getpid());
+    while (!farm_load_acquire(&server->page->stop)) {
+        if (host) bench_host_turn(host);
+        const uint64_t open = farm_load_acquire(&server->page->open);
+        if (open != EVERYBODY && open != (uint64_t)server->place + 1) {
+            usleep(2000);
+            continue;
+        }
+        farm_doorbells_wait(&server->bells, 0, 100 * MS);
+        farm_doorbells_poll(&server->bells, rung);
+        for (uint32_t a = 0; a < ACTORS; a++) answer(server, server->rings[a]);
+    }
+}
+
+static void find_env(struct farm_recipe *recipe, struct farm_env *env) {
+    struct farm_error err;
+    const char *const keys[][2] = {{"env", "ale/Pong"}, {"actors", "1"},      {"envs_per_actor", "32"},
+                                   {"lanes", "2"},      {"ring_steps", "64"}, {"pin", "false"}};
+    farm_recipe_defaults(recipe, farm_algo_family_at);
+    for (size_t k = 0; k < sizeof keys / sizeof *keys; k++)
+        farm_bench_must(farm_recipe_set(recipe, FARM_LAYER_FLAG, keys[k][0], keys[k][1], &err), &err);
+    farm_bench_must(farm_recipe_settle(recipe, &err), &err);
+    farm_bench_must(farm_env_find(recipe, env, &err), &err);
+}
+
+// ---- the actors of this machine ----
+
+static int local_body(void *context, const struct farm_run_workers *workers, struct farm_stats *stats,
+                      struct farm_error *err) {
+    static struct farm_ring ring;
+    struct server server = {.page = context, .place = LOCAL, .rings = {&ring}};
+    (void)stats;
+    farm_bench_must(farm_bitmap_pin_to(server.page->learner_cpu, err), err); // the actors' CPU is the node's
+    farm_bench_must(farm_ring_open(workers->ring_fds[0][0], workers->ring_fds[0][1], FARM_RING_LEARNER, &ring, err),
+                    err);
+    serve(&server, &workers->plan->env.spec.action, workers->rings->bells[0], NULL);
+    farm_store_release(&stats->done, 1);
+    return 0;
+}
+
+static void local_farm(struct page *page) {
+    static struct farm_run run;
+    static struct farm_recipe recipe;
+    static struct farm_env env;
+    struct farm_error err;
+    bool interrupted;
+    find_env(&recipe, &env);
+    const struct farm_run_request request = {.recipe = &recipe, .quiet = true, .standin = {local_body, page, NULL}};
+    farm_bench_must(farm_run_make(&run, &request, &err), &err);
+    farm_bench_must(farm_run_build(&run, &err), &err);
+    farm_bench_must(farm_run_go(&run, &interrupted, &err), &err);
+    farm_run_free(&run);
+}
+
+// ---- the learner of the actors elsewhere ----
+
+static void remote_learner(const struct bench_net *net, struct page *page, const struct farm_key *key,
+                           const char *engine) {
+    static struct farm_recipe recipe;
+    static struct farm_env env;
+    static struct bench_host host;
+    struct farm_error err;
+    find_env(&recipe, &env);
+    bench_offer_make(LANES, WIDTH, 1, STEPS, &host.offer);
+    host.offer.spec.env = env.spec;
+    host.offer.spec.answer_count = 0;
+    farm_ring_spec_answers(&host.offer.spec);
+    host.offer.seed = 1;
+    host.offer.window = 21;
+    strcpy(host.offer.env, "ale/Pong");
+    bench_host_make(&host, net, ACTORS, true, engine);
+    host.config.key = key;
+    const pid_t hub = bench_net_fork(net, BENCH_LEARNER);
+    if (hub == 0) exit(farm_hub_run(&host.config, &err));
+    farm_store_release(&page->port, ntohs(host.address.sin_port));
+    while (!host.session_count && !farm_load_acquire(&page->stop)) {
+        bench_host_turn(&host);
+        usleep(1000);
+    }
+    struct server server = {.page = page, .place = REMOTE, .rings = {&host.view[0]}};
+    if (host.session_count) serve(&server, &env.spec.action, host.bell, &host);
+    bench_net_end(hub);
+}
+
+// ---- turns ----
+
+static bool await(const uint64_t *word) {
+    const uint64_t start = farm_now_ns();
+    while (!farm_load_acquire(word)) {
+        if (farm_now_ns() - start > PATIENCE_S * 1000000000ull) return false;
+        usleep(1000);
+    }
+    return true;
+}
+
+static uint64_t cpu_of(uint64_t pid) {
+    clockid_t clock;
+    return clock_getcpuclockid((pid_t)pid, &clock) ? 0 : farm_clock_ns(clock);
+}
+
+static void take_turn(struct page *page, int place, double seconds, double *rate, double *cpu) {
+    const uint64_t warm_ns = 100 * MS, *steps = &page->of[place].steps, *lane_steps = &page->of[place].lane_steps;
+    farm_store_release(&page->open, (uint64_t)place + 1);
+    usleep((useconds_t)(warm_ns / 1000));
+    const uint64_t start = farm_now_ns(), from = farm_load_relaxed(steps), lane_from = farm_load_relaxed(lane_steps),
+                   cpu_from = cpu_of(page->of[place].pid);
+    usleep((useconds_t)(seconds * 1e6));
+    *rate = (double)(farm_load_relaxed(steps) - from) / ((double)(farm_now_ns() - start) * 1e-9);
+    *cpu = (double)(cpu_of(page->of[place].pid) - cpu_from) / (double)(farm_load_relaxed(lane_steps) - lane_from);
+    farm_store_release(&page->open, 0);
+    usleep(50000); // what steps still, ends
+}
+
+static void take_turns(struct page *page, int rounds, double seconds, struct bench_rates *rates) {
+    farm_store_release(&page->open, 0);
+    usleep(100000);
+    for (int r = -1; r < rounds; r++) { // the first wakes both
+        struct bench_rates ignored, *now = r < 0 ? &ignored : &rates[r];
+        const double length = r < 0 ? 0.1 : seconds;
+        if (r % 2) take_turn(page, LOCAL, length, &now->local, &now->local_cpu);
+        take_turn(page, REMOTE, length, &now->remote, &now->remote_cpu);
+        if (r % 2 == 0) take_turn(page, LOCAL, length, &now->local, &now->local_cpu);
+    }
+}
+
+static bool make_key(const struct bench_net *net, const char *program, const char *path) {
+    const char *argv[] = {program, "bridge", "keygen", path, NULL};
+    unlink(path);
+    return bench_net_run(net, BENCH_LEARNER, argv, NULL, 0);
+}
+
+static pid_t start_node(const struct bench_net *net, const char *program, const char *address, const char *key,
+                        const char *engine) {
+    const char *argv[] = {program, "bridge", "--connect", address,   "--key",           key,    "--actors",
+                          "1",     "--pin",  "no",        "--quiet", "--bridge-engine", engine, NULL};
+    return bench_net_start(net, BENCH_NODE, false, NULL, argv);
+}
+
+static pid_t start(const struct bench_net *net, enum bench_side side) {
+    const pid_t pid = bench_net_fork(net, side);
+    if (pid == 0) farm_log_set_level(FARM_LOG_ERROR);
+    return pid;
+}
+
+bool bench_random_rates(const struct bench_net *net, const char *engine, int rounds, double seconds,
+                        struct bench_rates *rates) {
+    struct page *page = mmap(NULL, sizeof *page, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    char program[4096], folder[] = "/tmp/farm-bench-XXXXXX", path[64], address[64];
+    struct farm_key key;
+    struct farm_error err;
+    farm_bench_check(page != MAP_FAILED && mkdtemp(folder), "set-up");
+    page->learner_cpu = net->cpu[BENCH_LEARNER];
+    snprintf(path, sizeof path, "%s/key", folder);
+    bool good = bench_farm_program(program, sizeof program) && make_key(net, program, path) &&
+                farm_key_load(path, &key, &err) == FARM_OK;
+    if (good) {
+        const pid_t learner = start(net, BENCH_LEARNER);
+        if (learner == 0) {
+            remote_learner(net, page, &key, engine);
+            exit(0);
+        }
+        good = await(&page->port);
+        snprintf(address, sizeof address, "%s:%u", net->address[BENCH_LEARNER], (unsigned)page->port);
+        const pid_t node = start_node(net, program, address, path, engine), own = start(net, BENCH_NODE);
+        if (own == 0) {
+            local_farm(page);
+            exit(0);
+        }
+        page->open = EVERYBODY; // until the environments have been made
+        good = good && await(&page->of[LOCAL].steps) && await(&page->of[REMOTE].steps);
+        if (good) take_turns(page, rounds, seconds, rates);
+        farm_store_release(&page->stop, 1);
+        bench_net_end(node);
+        bench_net_end(own);
+        bench_net_end(learner);
+    }
+    unlink(path);
+    rmdir(folder);
+    munmap(page, sizeof *page);
+    return good;
+}
+
+// ---- training ----
+
+// A run of `farm train`, with its node if it is the remote one; a process group each, stopped between its turns.
+struct training {
+    char run[64], key[64], metrics[96];
+    pid_t groups[2]; // learner, node; 0: none
+};
+
+struct line {
+    double wall_s, steps;
+};
+
+// The last line of metrics.jsonl.
+static struct line last_line(const struct training *training) {
+    char text[8192], *from;
+    struct line line = {0, 0};
+    FILE *file = fopen(training->metrics, "r");
+    if (!file) return line;
+    if (fseek(file, -(long)sizeof text / 2, SEEK_END) != 0) rewind(file);
+    const size_t bytes = fread(text, 1, sizeof text - 1, file);
+    fclose(file);
+    text[bytes] = 0;
+    char *end = strrchr(text, '\n');
+    if (!end) return line;
+    *end = 0;
+    from = strrchr(text, '\n');
+    json_t *document = json_loads(from ? from + 1 : text, 0, NULL);
+    line.wall_s = json_number_value(json_object_get(document, "wall_s"));
+    line.steps = json_number_value(json_object_get(document, "agent_steps"));
+    json_decref(document);
+    return line;
+}
+
+static void signal_groups(const struct training *training, int number) {
+    for (int g = 0; g < 2; g++)
+        if (training->groups[g]) kill(-training->groups[g], number);
+}
+
+static void start_training(const struct bench_net *net, const char *program, const char *folder, const char *engine,
+                           bool remote, struct training *training) {
+    char at[80], listen[64];
+    snprintf(training->key, sizeof training->key, "%.40s/key", folder);
+    snprintf(training->run, sizeof training->run, "%.40s/%s", folder, remote ? "remote" : "local");
+    snprintf(training->metrics, sizeof training->metrics, "%.60s/metrics.jsonl", training->run);
+    snprintf(at, sizeof at, "@%.60s/bridge.addr", training->run);
+    snprintf(listen, sizeof listen, "%s:0", net->address[BENCH_LEARNER]);
+    const char *argv[] = {program, "train", "--env", "native/breakout", "--run", training->run, "--quiet", "--pin",
+                          "no", "--metrics-every", "0.1", "--seconds", "600", "--actors", remote ? "0" : "1",
+                          // of the remote one alone
+                          remote ? "--listen" : NULL, listen, "--key", training->key, "--expect-actors", "1",
+                          "--bridge-engine", engine, NULL};
+    training->groups[0] = bench_net_start(net, BENCH_LEARNER, true, NULL, argv);
+    if (remote) training->groups[1] = start_node(net, program, at, training->key, engine);
+}
+
+static bool await_training(const struct training *training) {
+    const uint64_t start = farm_now_ns();
+    while (last_line(training).wall_s < 0.5) {
+        if (farm_now_ns() - start > PATIENCE_S * 1000000000ull) return false;
+        usleep(10000);
+    }
+    signal_groups(training, SIGSTOP);
+    return true;
+}
+
+static double train(const struct training *training, double seconds) {
+    signal_groups(training, SIGCONT);
+    usleep(150000);
+    const struct line from = last_line(training);
+    usleep((useconds_t)(seconds * 1e6));
+    struct line to = last_line(training);
+    for (int naps = 0; to.wall_s <= from.wall_s && naps < 300; naps++) { // a line is late on a busy machine
+        usleep(10000);
+        to = last_line(training);
+    }
+    signal_groups(training, SIGSTOP);
+    return (to.steps - from.steps) / (to.wall_s - from.wall_s);
+}
+
+static void end_training(const struct training *training) {
+    signal_groups(training, SIGKILL);
+    for (int g = 0; g < 2; g++)
+        if (training->groups[g]) waitpid(training->groups[g], NULL, 0);
+}
+
+static void drop_folder(const char *folder) {
+    char text[64];
+    snprintf(text, sizeof text, "rm -rf %s", folder);
+    if (system(text)) fprintf(stderr, "bridge: %s stays\n", folder);
+}
+
+bool bench_training_rates(const struct bench_net *net, const char *engine, int rounds, double seconds,
+                          struct bench_rates *rates) {
+    struct bench_net anywhere = *net; // both sides on all CPUs: the same machine, with and without the bridge
+    struct training trainings[PLACES] = {0};
+    char program[4096], folder[] = "/tmp/farm-bench-XXXXXX", key[64];
+    farm_bench_check(mkdtemp(folder) != NULL, "set-up");
+    snprintf(key, sizeof key, "%s/key", folder);
+    anywhere.cpu[BENCH_LEARNER] = anywhere.cpu[BENCH_NODE] = -1;
+    bool good = bench_farm_program(program, sizeof program) && make_key(net, program, key);
+    for (int place = LOCAL; good && place < PLACES; place++) {
+        start_training(&anywhere, program, folder, engine, place == REMOTE, &trainings[place]);
+        good = await_training(&trainings[place]);
+    }
+    for (int r = 0; good && r < rounds; r++)
+        for (int turn = 0; turn < PLACES; turn++) {
+            const int place = (turn + r) % PLACES;
+            *(place == REMOTE ? &rates[r].remote : &rates[r].local) = train(&trainings[place], seconds);
+        }
+    for (int place = LOCAL; place < PLACES; place++) end_training(&trainings[place]);
+    drop_folder(folder);
+    return good;
+}
