@@ -14,6 +14,7 @@
 #include "bridge/farms.h"
 #include "bridge/net.h"
 #include "bridge/pair.h"
+#include "bridge/scale.h"
 #include "common.h"
 
 enum { ROUNDS = 5, ENGINES = 2, MODES = 2, AES_BYTES = 16384 };
@@ -25,7 +26,8 @@ struct run {
     struct bench_net net;
     bool engine[ENGINES]; // there is such an engine here
     const char *only;     // part; NULL: all
-    double stretch;       // of samples, by --seconds
+    bool scale;
+    double stretch; // of samples, by --seconds
 };
 
 // "stream_clear" and "_poll"; lives as long as the program.
@@ -284,10 +286,35 @@ static void measure_training(struct run *run) {
         local, ROUNDS, 0.9);
 }
 
+// ---- many nodes ----
+
+static void measure_scale(struct run *run) {
+    for (int e = 0; e < ENGINES; e++) {
+        double value[ROUNDS][6];
+        static const char *const names[6][3] = {
+            {"scale_join", "s", "lower"},         {"scale_rate", "lanesteps/s", "higher"},
+            {"scale_cpu", "ns/step", "lower"},    {"scale_memory", "MB", "lower"},
+            {"scale_ring_memory", "MB", "lower"}, {"scale_slowest_lane", "of mean", "higher"}};
+        for (int r = 0; run->engine[e] && r < ROUNDS; r++) {
+            struct bench_scale scale;
+            bench_scale_run(&run->net, engine_names[e], 2 * run->stretch, &scale);
+            memcpy(value[r],
+                   (double[]){scale.join_s, scale.lane_steps_per_s, scale.cpu_ns, scale.memory_mb, scale.ring_mb,
+                              scale.slowest},
+                   sizeof value[r]);
+        }
+        for (int k = 0; run->engine[e] && k < 6; k++) {
+            double one[ROUNDS];
+            for (int r = 0; r < ROUNDS; r++) one[r] = value[r][k];
+            add(run, name_of(names[k][0], e), names[k][1], names[k][2], one, NULL, NULL, ROUNDS, NAN);
+        }
+    }
+}
+
 // ---- all ----
 
 static bool wanted(const struct run *run, const char *part) {
-    return !run->only || strcmp(run->only, part) == 0;
+    return !run->scale && (!run->only || strcmp(run->only, part) == 0);
 }
 
 static void find_engines(struct run *run) {
@@ -309,6 +336,7 @@ int main(int argc, char **argv) {
                   .about = "The bridge between two network namespaces: streams, round trips, system calls, outages. "
                            "Pins: the learner's side on the first CPU, the node's on the last."}};
     const struct farm_cli_flag flags[] = {
+        {"scale", FARM_CLI_BOOL, &run.scale, NULL, "instead: 64 sessions of 256 lanes at one bridge"},
         {"only", FARM_CLI_STRING, &run.only, "PART", "stream, trip, calls, outage, random or training"},
     };
     run.bench.flags = flags;
@@ -317,6 +345,7 @@ int main(int argc, char **argv) {
     run.stretch = run.bench.seconds / 45;
     find_engines(&run);
     bench_net_make(&run.net);
+    if (run.scale) measure_scale(&run);
     if (wanted(&run, "stream")) measure_streams(&run);
     if (wanted(&run, "trip")) measure_trips(&run);
     if (wanted(&run, "calls")) measure_calls(&run);

@@ -104,7 +104,8 @@ static void admit(struct bench_host *host, const struct farm_control_message *as
 bool bench_host_turn(struct bench_host *host) {
     struct farm_control_message message;
     bool any = false;
-    for (; farm_control_receive(host->control, &message); any = true) {
+    // A few at a time: what the hub is told of them waits in a socket.
+    for (int i = 0; i < 8 && farm_control_receive(host->control, &message); i++, any = true) {
         if (message.kind == FARM_CONTROL_ADMIT) {
             admit(host, &message);
         } else if (message.kind == FARM_CONTROL_GENERATION) {
