@@ -258,11 +258,19 @@ static void receive_more(struct farm_link *link) {
     link->ops->receive(link->engine, link->socket, &link->one_in, 1, 1);
 }
 
+// An alert of TLS, if there is one, tells the peer why: the connection closes when it is sent.
+static void fail(struct farm_link *link, const struct farm_error *err) {
+    snprintf(link->why, sizeof link->why, "%.*s", (int)sizeof link->why - 1, err->message);
+    link->status = err->status;
+    link->fails = link->ends = true;
+    if (link->tls && !link->sending) send_more(link);
+    if (!link->tls || !link->sending) farm_link_close(link, NULL);
+}
+
 static void read_frames(struct farm_link *link) {
     struct farm_error err = {0};
     if (!(link->tls ? read_sealed(link, &err) : read_clear(link, &err))) {
-        send_more(link); // an alert may tell the peer why
-        farm_link_close(link, "%s", err.message);
+        fail(link, &err);
         return;
     }
     send_more(link);
@@ -305,7 +313,7 @@ static bool encrypt(struct farm_link *link, const struct iovec *parts, uint32_t 
 
 // Puts what comes next into the stage of TLS.
 static void fill_stage(struct farm_link *link) {
-    if (link->state != FARM_LINK_OPEN) return;
+    if (link->state != FARM_LINK_OPEN || link->fails) return;
     if (link->frame_waits) {
         if (encrypt(link, link->parts_out, link->parts_out_count, &link->taken_out) &&
             link->taken_out == farm_wire_head_bytes(link->header_out.entries) + link->payload_out)
@@ -356,6 +364,7 @@ static void sent(struct farm_link *link, int64_t bytes) {
         link->frame_waits = false;
     link->posted_out.bytes = 0;
     send_more(link);
+    if (link->fails && !link->sending) farm_link_close(link, NULL);
 }
 
 void farm_link_frame(struct farm_link *link, enum farm_wire_type type) {

@@ -45,6 +45,7 @@ struct farm_link {
     struct farm_tls *tls; // NULL: in the clear
     bool server;
     char why[FARM_WIRE_TEXT_BYTES]; // of the end; "": in order
+    enum farm_status status;        // of what the peer sent; FARM_E_PERMISSION: the keys differ
     uint64_t begun_ns, heard_ns;
     bool known;       // the owner has accepted the peer: it is no longer limited to FARM_LINK_STRANGER_NS
     uint8_t *message; // [message_bytes] the message that has arrived
@@ -77,7 +78,9 @@ struct farm_link {
     uint32_t parts_out_count;
     size_t payload_out, taken_out; // bytes; taken by TLS so far
     uint64_t frame_out;
-    bool frame_waits, sending, ends;
+    bool frame_waits, sending;
+    bool ends;  // nothing is sent any more but what waits
+    bool fails; // closes when that is sent
     uint64_t close_at_ns; // 0: not yet
 };
 

@@ -435,6 +435,8 @@ static void closed(struct farm_node *node) {
     node->listed = 0;
     if (node->config.stats) farm_store_release(&node->config.stats->node[0].state, FARM_NODE_ABSENT);
     if (node->link.why[0]) snprintf(node->why, sizeof node->why, "%s", node->link.why);
+    // A node that has not joined yet need not wait for a learner with another key.
+    if (node->link.status == FARM_E_PERMISSION && !node->ring_count) node->state = FARM_NODE_REFUSED;
     if (over(node)) return;
     if (node->state != FARM_NODE_JOINED) node->state = FARM_NODE_TRYING;
     if (!node->cut_ns) node->cut_ns = node->now_ns;
