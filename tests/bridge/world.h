@@ -38,6 +38,9 @@ struct world {
     struct farm_ring actors_made[WORLD_RINGS_MAX], actor[WORLD_RINGS_MAX];
     int actor_fds[WORLD_RINGS_MAX][2];
     uint64_t answers;
+    uint64_t generation[WORLD_RINGS_MAX];                 // of the actors
+    bool begins[WORLD_RINGS_MAX][WORLD_LANES_MAX];        // this lane's next step is its actor's first
+    uint64_t first[WORLD_RINGS_MAX][WORLD_LANES_MAX][16]; // generation that began with step n, at n % 16; 0: none
 };
 
 static inline uint8_t world_pixel(uint32_t ring, uint32_t lane, uint64_t n, size_t i) {
@@ -116,6 +119,7 @@ static inline void world_supervise(struct world *world) {
 
 static inline void world_check_step(struct world *world, uint32_t r, uint32_t l, uint64_t n) {
     const struct farm_lane *lane = &world->learner[r].lanes[l];
+    const uint64_t first = world->first[r][l][n % 16];
     cr_assert_eq(world->taken[r][l]++, n);
     for (uint32_t e = 0; e < lane->width; e++) {
         const uint8_t *pixels = farm_lane_obs(lane, 0, n, e);
@@ -123,9 +127,10 @@ static inline void world_check_step(struct world *world, uint32_t r, uint32_t l,
             cr_assert_eq(pixels[i], world_pixel(r, l, n, e * lane->obs_bytes[0] + i), "ring %u lane %u step %llu", r, l,
                          (unsigned long long)n);
         cr_assert_eq(farm_lane_reward(lane, n)[e], (float)n);
-        cr_assert_eq(farm_lane_flags(lane, n)[e], n ? 0 : FARM_STEP_FIRST);
+        cr_assert_eq(farm_lane_flags(lane, n)[e], n && !first ? 0 : FARM_STEP_FIRST);
         if (lane->local) cr_assert_eq(*(int32_t *)farm_lane_action(lane, n, e), world_action(r, l, n, e));
     }
+    cr_assert_geq(farm_load_acquire(&lane->down->generation), first);
 }
 
 // Answers (LOCAL: takes in) what is there. Returns how many lane steps.
@@ -150,13 +155,28 @@ static inline uint32_t world_learn(struct world *world) {
 
 // ---- the actors' part ----
 
-static inline void world_write_step(struct farm_lane *lane, uint32_t r, uint32_t l, uint64_t n) {
+static inline void world_write_step(struct world *world, struct farm_lane *lane, uint32_t r, uint32_t l, uint64_t n) {
+    world->first[r][l][n % 16] = world->begins[r][l] ? world->generation[r] : 0;
     for (uint32_t e = 0; e < lane->width; e++) {
         uint8_t *pixels = farm_lane_obs(lane, 0, n, e);
         for (size_t i = 0; i < lane->obs_bytes[0]; i++) pixels[i] = world_pixel(r, l, n, e * lane->obs_bytes[0] + i);
         farm_lane_reward(lane, n)[e] = (float)n;
-        farm_lane_flags(lane, n)[e] = n ? 0 : FARM_STEP_FIRST;
+        farm_lane_flags(lane, n)[e] = n && !world->begins[r][l] ? 0 : FARM_STEP_FIRST;
         if (lane->local) *(int32_t *)farm_lane_action(lane, n, e) = world_action(r, l, n, e);
+    }
+    world->begins[r][l] = false;
+}
+
+// The ring's actor dies amid a step, and another one comes.
+static inline void world_restart_actor(struct world *world, uint32_t r) {
+    world->generation[r]++;
+    for (uint32_t l = 0; l < world->offer.spec.lanes; l++) {
+        struct farm_lane *lane = &world->actor[r].lanes[l];
+        if (farm_lane_actor_answered(lane) && farm_lane_actor_can_write(lane))
+            memset(farm_lane_obs(lane, 0, farm_lane_actor_next(lane), 0), 0xdd, lane->obs_bytes[0]);
+        farm_store_release(&world->actors_made[r].lanes[l].down->generation, world->generation[r]);
+        farm_lane_actor_take_over(lane);
+        world->begins[r][l] = true;
     }
 }
 
@@ -172,7 +192,7 @@ static inline uint32_t world_act(struct world *world, uint64_t steps) {
                 cr_assert_eq(*(int32_t *)farm_lane_action(lane, n - 1, e), world_action(r, l, n - 1, e));
             if (n && !lane->local) cr_assert_eq(*farm_lane_version(lane, n - 1), (n - 1) / 5);
             world->answers += n > 0;
-            world_write_step(lane, r, l, n);
+            world_write_step(world, lane, r, l, n);
             farm_lane_actor_publish(lane);
             done++;
         }
@@ -188,6 +208,16 @@ static inline void world_make_hub(struct world *world) {
     cr_assert_eq(farm_hub_make(&world->hub_config, &world->hub, &err), FARM_OK, "%s", err.message);
 }
 
+// As after its death: what was said to the old one or by it is lost, what it must know is said again.
+static inline void world_replace_hub(struct world *world) {
+    struct farm_control_message again = {.count = world->made_count};
+    farm_hub_free(world->hub);
+    farm_control_clear(world->control, world->hub_control);
+    memcpy(again.id, world->session, sizeof again.id);
+    if (world->admitted) world_admit(world, &again);
+    world_make_hub(world);
+}
+
 static inline void world_make_node(struct world *world) {
     struct farm_error err;
     for (uint32_t r = 0; r < world->rings; r++) {
@@ -196,6 +226,11 @@ static inline void world_make_node(struct world *world) {
     }
     world->node_config.ring_fds = (const int(*)[2])world->actor_fds;
     cr_assert_eq(farm_node_make(&world->node_config, &world->node, &err), FARM_OK, "%s", err.message);
+}
+
+static inline void world_replace_node(struct world *world) {
+    farm_node_free(world->node, false);
+    world_make_node(world);
 }
 
 // After world_spec and after what is particular in hub_config and node_config (listener, engine, key, address).
