@@ -78,6 +78,7 @@ test: deps ## builds and runs all tests; ends with "N passed, N failed"
 	@$(MAKE) run-tests
 
 bench: deps ## runs every benchmark and prints one table; RESULTS=file keeps the JSON
+	@tools/build/deps.sh bench || echo 'make bench: going on; results whose reference is missing say so'
 	@$(MAKE) $(parallel) all
 	@$(BUILD)/venv/bin/python tools/build/bench_table.py --build $(BUILD) $(if $(RESULTS),--results $(RESULTS)) $(B)
 

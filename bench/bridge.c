@@ -110,6 +110,36 @@ static double sockperf(const struct run *run, int bytes) {
     return at ? 2 * strtod(at + strlen("percentile 50.000 ="), NULL) : NAN;
 }
 
+// gRPC's stream by TLS with the same messages, where `make bench-peers B=bridge` has built it.
+struct grpc {
+    char folder[4096], program[4200], config[4200];
+    pid_t server; // 0: not there
+};
+
+static void start_grpc(const struct run *run, struct grpc *grpc) {
+    char at[64];
+    *grpc = (struct grpc){0};
+    if (!bench_farm_program(grpc->folder, sizeof grpc->folder)) return;
+    *strrchr(grpc->folder, '/') = 0;
+    strncat(grpc->folder, "/peers/debian/bridge", sizeof grpc->folder - strlen(grpc->folder) - 1);
+    snprintf(grpc->program, sizeof grpc->program, "%s/grpc_stream", grpc->folder);
+    snprintf(grpc->config, sizeof grpc->config, "OPENSSL_CONF=%s/openssl.cnf", grpc->folder);
+    snprintf(at, sizeof at, "%s:5202", run->net.address[BENCH_LEARNER]);
+    if (access(grpc->program, X_OK)) return;
+    const char *argv[] = {"env", grpc->config, grpc->program, "server", grpc->folder, at, NULL};
+    grpc->server = bench_net_start(&run->net, BENCH_LEARNER, true, NULL, argv);
+}
+
+// GB/s
+static double grpc_rate(const struct run *run, const struct grpc *grpc) {
+    char at[64], text[64], seconds[16];
+    snprintf(at, sizeof at, "%s:5202", run->net.address[BENCH_LEARNER]);
+    snprintf(seconds, sizeof seconds, "%.2f", 0.22 * run->stretch);
+    const char *argv[] = {"env",    grpc->config, grpc->program, "client", grpc->folder, at,
+                          "225832", "4",          "0.12",        seconds,  NULL};
+    return bench_net_run(&run->net, BENCH_NODE, argv, text, sizeof text) ? strtod(text, NULL) / GB : (double)NAN;
+}
+
 // ---- streams ----
 
 static double stream(const struct run *run, int engine, bool sealed, struct bench_pair_result *result) {
@@ -132,13 +162,17 @@ static double cpu_s_per_gb(const struct bench_pair_result *result) {
 
 static void measure_streams(struct run *run) {
     enum { CLEAR, TLS };
-    static double rate[ENGINES][MODES][ROUNDS], cpu[ENGINES][MODES][ROUNDS], line[ROUNDS], both[ENGINES][ROUNDS];
+    static double rate[ENGINES][MODES][ROUNDS], cpu[ENGINES][MODES][ROUNDS], line[ROUNDS], both[ENGINES][ROUNDS],
+        peer[ROUNDS];
+    struct grpc grpc;
     const char *const server[] = {"iperf3", "-s", "-p", "5201", NULL};
     const bool has = bench_net_has("iperf3");
     const pid_t pid = has ? bench_net_start(&run->net, BENCH_LEARNER, true, NULL, server) : 0;
-    usleep(100000);
+    start_grpc(run, &grpc);
+    usleep(300000);
     for (int r = 0; r < ROUNDS; r++) {
         line[r] = has ? iperf3(run, 5201) : NAN;
+        peer[r] = grpc.server ? grpc_rate(run, &grpc) : NAN;
         for (int e = 0; e < ENGINES; e++) {
             for (int mode = CLEAR; run->engine[e] && mode <= TLS; mode++) {
                 struct bench_pair_result result;
@@ -149,12 +183,16 @@ static void measure_streams(struct run *run) {
         }
     }
     if (has) bench_net_end(pid);
+    if (grpc.server) bench_net_end(grpc.server);
     for (int e = 0; e < ENGINES; e++) {
         if (!run->engine[e]) continue;
         add(run, name_of("stream_clear", e), "GB/s", "higher", rate[e][CLEAR],
             where(run, has ? "iperf3, one stream" : "missing: Debian package iperf3"), has ? line : NULL, ROUNDS, 0.95);
         add(run, name_of("stream_tls", e), "GB/s", "higher", rate[e][TLS],
             where(run, "1/(1/stream_clear + 1/AES-128-GCM of 16 KiB)"), both[e], ROUNDS, 0.85);
+        if (grpc.server)
+            add(run, name_of("stream_tls_grpc", e), "GB/s", "higher", rate[e][TLS],
+                where(run, "gRPC's bidirectional stream by TLS, same messages"), peer, ROUNDS, 1.5);
         add(run, name_of("cpu_s_per_gb", e), "s/GB", "lower", cpu[e][CLEAR], NULL, NULL, ROUNDS, NAN);
         add(run, name_of("cpu_s_per_gb_tls", e), "s/GB", "lower", cpu[e][TLS], NULL, NULL, ROUNDS, NAN);
     }

@@ -1,6 +1,6 @@
 #!/bin/bash
 # Installs the Debian packages that are missing, and nothing else: no pinned versions, no host settings.
-# usage: deps.sh GROUP...      GROUP: build test lint numa
+# usage: deps.sh GROUP...      GROUP: build test lint numa bench
 #        deps.sh --packages NAME...      others, by name (what the comparisons of `make bench-peers` want)
 # With nothing missing it needs neither network nor rights. As root, or with sudo that asks no password, it runs
 # apt-get; otherwise it prints the one command for an administrator and exits 1. $BUILD/config.mk is removed after
@@ -35,6 +35,9 @@ python python3                  3.11.2                Gymnasium and ALE actors, 
 python python3-dev              3.11.2                headers for the C extension
 python python3-venv             3.11.2                the environment in build/venv
 numa   qemu-system-x86          7.2                   an emulated machine with four NUMA nodes (make numa-guest)
+bench  iperf3                   3.12                  the bridge's stream is measured against it
+bench  sockperf                 3.8                   a round trip that others know
+bench  iproute2                 6.1.0                 network namespaces of the benchmark
 lint   clang-format             14.0                  layout
 lint   cppcheck                 2.10                  static analysis
 lint   gcc-aarch64-linux-gnu    12.2.0                AArch64 compile check
