@@ -221,7 +221,9 @@ static bool place(void *context, struct farm_link *link, const struct farm_wire_
                   const struct farm_wire_entry *entry, struct iovec *parts, uint32_t room, uint32_t *count,
                   struct farm_error *err) {
     struct peer *peer = context;
-    if (header->type == FARM_WIRE_HEARTBEAT || header->type == FARM_WIRE_LEAVE) return true;
+    if (header->type == FARM_WIRE_HEARTBEAT) return true;
+    if (header->type == FARM_WIRE_LEAVE && peer->state == PEER_ATTACHED && entry->ring < peer->session->ring_count)
+        return true;
     struct hub_lane *lane = header->type == FARM_WIRE_STEPS ? lane_of(peer, entry) : NULL;
     if (!lane)
         return farm_fail(err, FARM_E_FORMAT, "an unexpected %s of ring %u, lane %u", farm_wire_type_name(header->type),
@@ -230,13 +232,17 @@ static bool place(void *context, struct farm_link *link, const struct farm_wire_
     const uint64_t n = entry->n, acted = farm_lane_acted(lane->lane);
     const bool early = n - farm_lane_consumed(lane->lane) >= lane->lane->steps ||
                        (!lane->lane->local && n != acted); // the answer before must be there
-    if (n != lane->placed || early || room < FARM_STEP_PARTS_MAX)
+    if (n != lane->placed || early)
         return farm_fail(err, FARM_E_FORMAT, "step %llu of ring %u, lane %u, where %llu was due and %llu are answered",
                          (unsigned long long)n, entry->ring, entry->lane, (unsigned long long)lane->placed,
                          (unsigned long long)acted),
                false;
+    struct iovec own[FARM_STEP_PARTS_MAX];
+    const uint32_t wanted = farm_step_parts(lane->lane, n, own);
+    if (wanted > room) return farm_fail(err, FARM_E_FORMAT, "a STEPS frame of too many parts"), false;
     lane->placed++;
-    *count = farm_step_parts(lane->lane, n, parts);
+    memcpy(parts, own, wanted * sizeof *own);
+    *count = wanted;
     return true;
 }
 
@@ -350,6 +356,7 @@ static void welcome(struct peer *peer, struct session *session) {
 static void attach(struct peer *peer, struct session *session) {
     struct farm_bridge_node_stats *row = row_of(peer->hub, session);
     if (!compare(peer, session)) {
+        peer->state = PEER_GREETING; // it asks no more
         refuse(peer, FARM_WIRE_REFUSE_SESSION, "the counters of node and learner are not of the same session");
         return;
     }
