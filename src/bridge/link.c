@@ -9,6 +9,8 @@
 
 static const uint64_t SILENCE_NS = 10000000000u, STRANGER_NS = 5000000000u, LAST_WORDS_NS = 1000000000u;
 
+enum { UNREAD_BYTES_MAX = 64 << 10 }; // of messages that wait for those before them
+
 static void receive_more(struct farm_link *link);
 static void send_more(struct farm_link *link);
 
@@ -411,6 +413,10 @@ static void post(struct farm_link *link, enum farm_wire_type type, const struct 
     struct farm_link_buffer *posted = &link->posted;
     const size_t head = farm_wire_head_bytes(1), all = posted->bytes + head + bytes;
     if (link->state != FARM_LINK_OPEN || link->ends) return;
+    if (posted->bytes > UNREAD_BYTES_MAX) {
+        farm_link_close(link, "the peer does not read");
+        return;
+    }
     if (all > posted->room) {
         const size_t room = all > 4096 ? 2 * all : 4096;
         uint8_t *larger = realloc(posted->at, room);
