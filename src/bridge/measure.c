@@ -1,0 +1,529 @@
+// See measure.h. A step carries its number at both ends of each observation; the far side answers with the number, or
+// with WRONG. CRC32C or TLS vouch for what lies between. Chunks and messages of plain sockets are stamped likewise.
+#include "bridge/measure.h"
+
+#include <arpa/inet.h>
+#include <math.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/random.h>
+#include <unistd.h>
+
+#include "base/time.h"
+#include "bridge/address.h"
+#include "bridge/control.h"
+#include "bridge/hub.h"
+#include "bridge/node.h"
+#include "bridge/step.h"
+#include "ring/ring.h"
+
+enum { TRIP = FARM_MEASURE_MAIN, STREAM = FARM_MEASURE_STREAM, SHAPES }; // each has its port
+enum { STEPS = 2, CHUNK = 256 << 10, TRIPS_MAX = 1 << 17, ROUNDS_MIN = 5, PHASES = 4, WRONG = -1, PATIENCE_S = 10 };
+static const uint64_t NAP_NS = 100000000, LAST = 1ull << 63; // LAST: of the phase
+static const char OPTION[] = "farm_bridge_bench";            // of the offer: "1 PORT PORT", of STREAM and SOCKETS
+static const struct { uint32_t lanes, width, pixels; } shapes[SHAPES] = {{1, 1, 7056}, {16, 8, 28224}};
+
+static void make_spec(int shape, struct farm_ring_spec *spec) {
+    *spec = (struct farm_ring_spec){.lanes = shapes[shape].lanes, .width = shapes[shape].width, .steps = STEPS};
+    spec->env = (struct farm_env_spec){.obs_count = 1, .frames_per_step = 1};
+    spec->env.obs[0] =
+        (struct farm_field_spec){.name = "pixels", .dtype = FARM_U8, .rank = 1, .dims = {shapes[shape].pixels}};
+    spec->env.action = (struct farm_action_spec){.kind = FARM_ACTION_DISCRETE, .dims = 1, .sizes = {4}};
+    farm_ring_spec_answers(spec);
+}
+
+static void stamp(uint8_t *at, size_t bytes, uint64_t number) {
+    memcpy(at, &number, sizeof number);
+    memcpy(at + bytes - sizeof number, &number, sizeof number);
+}
+
+static bool stamped(const uint8_t *at, size_t bytes, uint64_t number) {
+    return memcmp(at, &number, sizeof number) == 0 && memcmp(at + bytes - sizeof number, &number, sizeof number) == 0;
+}
+
+// A view of a ring just made, with descriptors of its own.
+static enum farm_status open_view(const struct farm_ring *made, bool actor, struct farm_ring *view,
+                                  struct farm_error *err) {
+    return farm_ring_open(dup(actor ? made->up.fd : made->up.fd_readonly),
+                          dup(actor ? made->down.fd_readonly : made->down.fd),
+                          actor ? FARM_RING_ACTOR : FARM_RING_LEARNER, view, err);
+}
+
+// ---- plain sockets ----
+
+// What comes before a phase: messages of `out` bytes; `back` bytes for each of them, or for the last one alone.
+struct plain_phase {
+    uint32_t out, back, each;
+};
+
+// All of it, or false: the peer has ended, or was silent for too long.
+static bool move(int fd, void *at, size_t bytes, bool out) {
+    for (size_t done = 0; done < bytes;) {
+        char *rest = (char *)at + done;
+        const ssize_t n = out ? send(fd, rest, bytes - done, MSG_NOSIGNAL) : recv(fd, rest, bytes - done, MSG_WAITALL);
+        if (n <= 0) return false;
+        done += (size_t)n;
+    }
+    return true;
+}
+
+static void set_up_socket(int fd) {
+    const struct timeval patience = {.tv_sec = PATIENCE_S};
+    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &(int){1}, sizeof(int));
+    setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
+    setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience);
+}
+
+static bool serve_phase(int fd, uint8_t *buffer) {
+    struct plain_phase phase;
+    uint64_t number = 0;
+    if (!move(fd, &phase, sizeof phase, false) || phase.out < sizeof number || phase.out > CHUNK ||
+        phase.back < sizeof number || phase.back > CHUNK)
+        return false;
+    for (bool good = true; !(number & LAST);) {
+        if (!move(fd, buffer, phase.out, false)) return false;
+        memcpy(&number, buffer, sizeof number);
+        good &= stamped(buffer, phase.out, number);
+        if (!phase.each && !(number & LAST)) continue;
+        stamp(buffer, phase.back, good ? number : 0);
+        if (!move(fd, buffer, phase.back, true)) return false;
+    }
+    return true;
+}
+
+// ---- the far side ----
+
+// A supervisor's part, and a learner, of one session of one ring.
+struct host {
+    struct farm_wire_offer offer;
+    struct farm_bridge_stats stats;
+    struct farm_hub *hub;
+    int control;
+    struct farm_ring made, view;
+    bool taken;
+};
+
+// Of plain sockets.
+struct plain_server {
+    int listener;
+    uint8_t run[FARM_WIRE_ID_BYTES], buffer[CHUNK];
+};
+
+static void give_up(struct host *host) {
+    const struct farm_control_message forget = {.kind = FARM_CONTROL_FORGET, .fds = {-1, -1}};
+    if (!host->taken) return;
+    farm_control_send(host->control, &forget);
+    farm_ring_close(&host->view);
+    farm_ring_close(&host->made);
+    host->taken = false;
+}
+
+static void refuse(struct host *host, const struct farm_control_message *ask, const char *why) {
+    struct farm_control_message no = {.kind = FARM_CONTROL_REFUSED, .reason = FARM_WIRE_REFUSE_LATER, .fds = {-1, -1}};
+    memcpy(no.id, ask->id, sizeof no.id);
+    snprintf(no.text, sizeof no.text, "%.*s", (int)sizeof no.text - 1, why);
+    farm_control_send(host->control, &no);
+}
+
+// A node that went without a word makes room for the next one.
+static void admit(struct host *host, const struct farm_control_message *ask) {
+    struct farm_error err;
+    if (ask->count != 1 || farm_load_acquire(&host->stats.node[0].state) == FARM_NODE_CONNECTED) {
+        refuse(host, ask, ask->count != 1 ? "farm bridge bench plays nothing" : "another measurement is under way");
+        return;
+    }
+    give_up(host);
+    enum farm_status status = farm_ring_create(&host->offer.spec, 0, -1, true, &host->made, &err);
+    if (!status && (status = open_view(&host->made, false, &host->view, &err))) farm_ring_close(&host->made);
+    if (status) {
+        refuse(host, ask, err.message);
+        return;
+    }
+    host->taken = true;
+    struct farm_control_message say = {.kind = FARM_CONTROL_SESSION, .count = 1, .fds = {-1, -1}};
+    const struct farm_control_message ring = {.kind = FARM_CONTROL_RING,
+                                              .fds = {host->made.up.fd, host->made.down.fd_readonly}};
+    memcpy(say.id, ask->id, sizeof say.id);
+    farm_control_send(host->control, &say);
+    farm_control_send(host->control, &ring);
+    say.kind = FARM_CONTROL_ADMITTED;
+    farm_control_send(host->control, &say);
+}
+
+static void supervise(struct host *host) {
+    struct farm_control_message message;
+    while (farm_control_receive(host->control, &message)) {
+        if (message.kind == FARM_CONTROL_ADMIT) admit(host, &message);
+        if (message.kind == FARM_CONTROL_LEAVE) give_up(host);
+    }
+}
+
+static bool answer_all(struct host *host) {
+    bool any = false;
+    for (uint32_t l = 0; host->taken && l < host->offer.spec.lanes; l++) {
+        struct farm_lane *lane = &host->view.lanes[l];
+        const uint64_t n = farm_lane_acted(lane);
+        if (farm_lane_produced(lane) == n) continue;
+        for (uint32_t e = 0; e < lane->width; e++) {
+            const bool good = stamped(farm_lane_obs(lane, 0, n, e), lane->obs_bytes[0], n) &&
+                              farm_lane_reward(lane, n)[e] == (float)n;
+            *(int32_t *)farm_lane_action(lane, n, e) = good ? (int32_t)(n & INT32_MAX) : WRONG;
+        }
+        *farm_lane_version(lane, n) = 0;
+        farm_lane_answer(lane, n);
+        farm_lane_release(lane, n + 1);
+        any = true;
+    }
+    return any;
+}
+
+static void *serve_steps(void *context) {
+    for (struct host *host = context;;) {
+        bool busy = farm_hub_turn(host->hub, farm_now_ns());
+        supervise(host);
+        busy |= answer_all(host);
+        if (!busy) farm_hub_wait(host->hub, NAP_NS);
+    }
+    return NULL;
+}
+
+// One connection after another; each begins with the run's id, which those without the key do not know.
+static void *serve_sockets(void *context) {
+    for (struct plain_server *server = context;;) {
+        uint8_t id[FARM_WIRE_ID_BYTES];
+        struct pollfd look = {.fd = server->listener, .events = POLLIN};
+        poll(&look, 1, -1);
+        const int fd = accept4(server->listener, NULL, NULL, SOCK_CLOEXEC);
+        if (fd < 0) continue;
+        set_up_socket(fd);
+        if (move(fd, id, sizeof id, false) && memcmp(id, server->run, sizeof id) == 0)
+            while (serve_phase(fd, server->buffer)) continue;
+        close(fd);
+    }
+    return NULL;
+}
+
+static uint32_t port_of(int listener) {
+    struct sockaddr_in6 bound = {0}; // its port is where sockaddr_in has it
+    getsockname(listener, (struct sockaddr *)&bound, &(socklen_t){sizeof bound});
+    return ntohs(bound.sin6_port);
+}
+
+static enum farm_status make_host(struct host *host, int shape, const int *listeners, const struct farm_key *key,
+                                  const char *engine, const uint8_t *run, struct farm_error *err) {
+    struct farm_wire_offer *offer = &host->offer;
+    struct farm_hub_config config = {.listener = listeners[shape],
+                                     .wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK),
+                                     .key = key,
+                                     .offer = offer,
+                                     .stats = &host->stats,
+                                     .engine = engine};
+    config.bells = calloc(1, sizeof *config.bells); // that of a learner that never sleeps
+    config.bell_count = 1;
+    enum farm_status status = farm_control_make(&host->control, &config.control, err);
+    if (status || config.wake < 0 || !config.bells)
+        return status ? status : farm_fail_errno(err, FARM_E_LIMIT, "farm bridge bench");
+    make_spec(shape, &offer->spec);
+    strcpy(offer->env, "farm bridge bench");
+    strcpy(offer->bad_values, "count");
+    memcpy(offer->run, run, sizeof offer->run);
+    offer->option_count = 1;
+    strcpy(offer->options[0][0], OPTION);
+    snprintf(offer->options[0][1], FARM_WIRE_OPTION_BYTES, "1 %u %u", port_of(listeners[FARM_MEASURE_STREAM]),
+             port_of(listeners[FARM_MEASURE_SOCKETS]));
+    return farm_hub_make(&config, &host->hub, err);
+}
+
+enum farm_status farm_measure_serve(const int listeners[FARM_MEASURE_PORTS], const struct farm_key *key,
+                                    const char *engine, struct farm_error *err) {
+    struct host *hosts = calloc(SHAPES, sizeof *hosts);
+    struct plain_server *server = calloc(1, sizeof *server);
+    pthread_t thread;
+    if (!hosts || !server || getrandom(server->run, sizeof server->run, 0) != sizeof server->run)
+        return farm_fail_errno(err, FARM_E_LIMIT, "farm bridge bench");
+    server->listener = listeners[FARM_MEASURE_SOCKETS];
+    for (int shape = 0; shape < SHAPES; shape++) {
+        const enum farm_status status = make_host(&hosts[shape], shape, listeners, key, engine, server->run, err);
+        if (status) return status;
+    }
+    const int failed = pthread_create(&thread, NULL, serve_sockets, server) ||
+                       pthread_create(&thread, NULL, serve_steps, &hosts[STREAM]);
+    if (failed) return farm_fail(err, FARM_E_LIMIT, "farm bridge bench cannot have threads");
+    serve_steps(&hosts[TRIP]);
+    return FARM_OK;
+}
+
+// ---- the near side ----
+
+struct actor {
+    struct farm_bridge_stats stats;
+    struct farm_node *node;
+    struct farm_ring made, view;
+};
+
+struct near_side {
+    const struct farm_measure_config *config;
+    char address[FARM_MEASURE_PORTS][FARM_ADDRESS_TEXT_BYTES];
+    struct farm_wire_offer offer;
+    struct actor actors[SHAPES];
+    int fd;
+    uint8_t buffer[CHUNK];
+    double trips_us[TRIPS_MAX];
+};
+
+static bool stopped(const struct farm_measure_config *config) {
+    return config->stop && config->stop(config->context);
+}
+
+static enum farm_status await(const struct farm_measure_config *config, const char *address, struct farm_node *node,
+                              enum farm_node_state wanted, struct farm_error *err) {
+    const uint64_t until_ns = farm_now_ns() + (uint64_t)(config->retry_s * 1e9);
+    while (farm_node_state(node) != wanted) {
+        const uint64_t now_ns = farm_now_ns();
+        const char *why = farm_node_why(node), *gap = why[0] ? ": " : "";
+        if (farm_node_state(node) == FARM_NODE_REFUSED || farm_node_state(node) == FARM_NODE_ENDED)
+            return farm_fail(err, FARM_E_DEAD, "%s says: %s", address, why);
+        if (now_ns >= until_ns)
+            return farm_fail(err, FARM_E_DEAD, "no `farm bridge bench --listen` at %s within %.3g s (--retry-s)%s%s",
+                             address, config->retry_s, gap, why);
+        if (stopped(config)) return FARM_E_INTERRUPTED;
+        if (!farm_node_turn(node, now_ns))
+            farm_node_wait(node, until_ns - now_ns < NAP_NS ? until_ns - now_ns : NAP_NS);
+    }
+    return FARM_OK;
+}
+
+static enum farm_status make_node(const struct near_side *near, int shape, struct farm_node_config *node_config,
+                                  struct farm_node **node, struct farm_error *err) {
+    if (getrandom(node_config->session, FARM_WIRE_ID_BYTES, 0) != FARM_WIRE_ID_BYTES)
+        return farm_fail_errno(err, FARM_E_IO, "getrandom");
+    memcpy(&node_config->seed, node_config->session, sizeof node_config->seed);
+    node_config->address = near->address[shape];
+    node_config->key = near->config->key;
+    node_config->engine = near->config->engine;
+    node_config->name = "bench";
+    node_config->bell = -1;
+    return farm_node_make(node_config, node, err);
+}
+
+// Who is there, and where its other ports are.
+static enum farm_status find_far_side(struct near_side *near, struct farm_error *err) {
+    struct farm_address found[FARM_ADDRESSES_MAX];
+    struct farm_node_config config = {0};
+    struct farm_node *node = NULL;
+    uint32_t count, version = 0, ports[FARM_MEASURE_PORTS] = {0};
+    char *main_address = near->address[FARM_MEASURE_MAIN];
+    enum farm_status status = farm_address_read(near->config->address, main_address, err);
+    if (!status && !near->config->key && !(status = farm_address_find(main_address, found, &count, err)))
+        status = farm_address_check_insecure(main_address, found, count, err);
+    if (!status) status = make_node(near, TRIP, &config, &node, err);
+    if (!status) status = await(near->config, main_address, node, FARM_NODE_OFFERED, err);
+    if (!status) near->offer = *farm_node_offer(node);
+    farm_node_free(node, true);
+    if (status) return status;
+    for (uint32_t o = 0; o < near->offer.option_count; o++)
+        if (strcmp(near->offer.options[o][0], OPTION) == 0)
+            sscanf(near->offer.options[o][1], "%u %u %u", &version, &ports[FARM_MEASURE_STREAM],
+                   &ports[FARM_MEASURE_SOCKETS]);
+    if (version != 1)
+        return farm_fail(err, FARM_E_UNSUPPORTED,
+                         "%s is a learner that plays %.100s, and measures nothing: start `farm bridge bench --listen` "
+                         "on its machine, on another port",
+                         main_address, near->offer.env);
+    for (int p = FARM_MEASURE_STREAM; p < FARM_MEASURE_PORTS; p++)
+        snprintf(near->address[p], sizeof near->address[p], "%.*s:%u", (int)(strrchr(main_address, ':') - main_address),
+                 main_address, ports[p]);
+    return FARM_OK;
+}
+
+static enum farm_status make_actor(struct near_side *near, int shape, struct farm_error *err) {
+    struct actor *actor = &near->actors[shape];
+    struct farm_ring_spec spec;
+    make_spec(shape, &spec);
+    enum farm_status status = farm_ring_create(&spec, 0, -1, true, &actor->made, err);
+    if (!status) status = open_view(&actor->made, true, &actor->view, err);
+    if (status) return status;
+    const int fds[1][2] = {{dup(actor->made.up.fd_readonly), dup(actor->made.down.fd)}};
+    struct farm_node_config config = {.ring_fds = fds, .ring_count = 1, .stats = &actor->stats};
+    status = make_node(near, shape, &config, &actor->node, err);
+    return status ? status : await(near->config, near->address[shape], actor->node, FARM_NODE_JOINED, err);
+}
+
+static enum farm_status connect_plainly(struct near_side *near, struct farm_error *err) {
+    const char *text = near->address[FARM_MEASURE_SOCKETS];
+    struct farm_address found[FARM_ADDRESSES_MAX];
+    uint32_t count;
+    const enum farm_status status = farm_address_find(text, found, &count, err);
+    if (status) return status;
+    for (uint32_t i = 0; i < count; i++) {
+        near->fd = socket(found[i].socket.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+        set_up_socket(near->fd);
+        if (connect(near->fd, (const struct sockaddr *)&found[i].socket, found[i].bytes) == 0 &&
+            move(near->fd, near->offer.run, FARM_WIRE_ID_BYTES, true))
+            return FARM_OK;
+        if (i + 1 < count) close(near->fd);
+    }
+    return farm_fail_errno(err, FARM_E_DEAD, "%s, for plain sockets (the bridge's port can be reached)", text);
+}
+
+// One turn; actors write the next step of each lane that can go on, if they go on.
+static enum farm_status step(struct actor *actor, bool on, bool *idle, struct farm_error *err) {
+    bool busy = false;
+    *idle = true;
+    for (uint32_t l = 0; l < actor->view.spec.lanes; l++) {
+        struct farm_lane *lane = &actor->view.lanes[l];
+        const uint64_t n = farm_lane_actor_next(lane);
+        *idle &= farm_lane_actor_answered(lane);
+        if (!on || !farm_lane_actor_answered(lane) || !farm_lane_actor_can_write(lane)) continue;
+        for (uint32_t e = 0; e < lane->width; e++) {
+            if (n && *(int32_t *)farm_lane_action(lane, n - 1, e) != (int32_t)((n - 1) & INT32_MAX))
+                return farm_fail(err, FARM_E_FORMAT, "step %llu of lane %u was not answered as it should",
+                                 (unsigned long long)n - 1, l);
+            stamp(farm_lane_obs(lane, 0, n, e), lane->obs_bytes[0], n);
+            farm_lane_reward(lane, n)[e] = (float)n;
+            farm_lane_flags(lane, n)[e] = n ? 0 : FARM_STEP_FIRST;
+        }
+        farm_lane_actor_publish(lane);
+        *idle = false;
+        busy = true;
+    }
+    if (!on && *idle) return FARM_OK;
+    busy |= farm_node_turn(actor->node, farm_now_ns());
+    if (!farm_node_connected(actor->node))
+        return farm_fail(err, FARM_E_DEAD, "the connection broke: %s", farm_node_why(actor->node));
+    if (!busy) farm_node_wait(actor->node, NAP_NS);
+    return FARM_OK;
+}
+
+static int compare(const void *a, const void *b) {
+    const double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static double median(double *values, uint32_t count) {
+    qsort(values, count, sizeof *values, compare);
+    return count ? values[count / 2] : (double)NAN;
+}
+
+static enum farm_status trips(struct near_side *near, uint64_t until_ns, double *us, struct farm_error *err) {
+    struct actor *actor = &near->actors[TRIP];
+    enum farm_status status = FARM_OK;
+    uint32_t count = 0;
+    for (uint64_t now_ns = farm_now_ns(); now_ns < until_ns && count < TRIPS_MAX && !status;) {
+        const uint64_t start_ns = now_ns;
+        bool idle = false;
+        status = step(actor, true, &idle, err);
+        while (!status && !idle) status = step(actor, false, &idle, err);
+        now_ns = farm_now_ns();
+        near->trips_us[count++] = (double)(now_ns - start_ns) * 1e-3;
+    }
+    *us = median(near->trips_us, count);
+    return status;
+}
+
+static enum farm_status stream(struct near_side *near, uint64_t until_ns, uint64_t *bytes, struct farm_error *err) {
+    struct actor *actor = &near->actors[STREAM];
+    struct farm_lane *lanes = actor->view.lanes;
+    enum farm_status status = FARM_OK;
+    bool idle = false;
+    for (uint32_t l = 0; l < actor->view.spec.lanes; l++) *bytes -= farm_lane_acted(&lanes[l]) * farm_step_bytes(lanes);
+    while (!status && farm_now_ns() < until_ns) status = step(actor, true, &idle, err);
+    for (idle = false; !status && !idle;) status = step(actor, false, &idle, err);
+    for (uint32_t l = 0; l < actor->view.spec.lanes; l++) *bytes += farm_lane_acted(&lanes[l]) * farm_step_bytes(lanes);
+    return status;
+}
+
+// The same by plain sockets. Either `us` or `bytes`.
+static enum farm_status plainly(struct near_side *near, struct plain_phase phase, uint64_t until_ns, double *us,
+                                uint64_t *bytes, struct farm_error *err) {
+    uint32_t count = 0;
+    bool good = move(near->fd, &phase, sizeof phase, true), last = false;
+    for (uint64_t now_ns = farm_now_ns(), number = 1; good && !last; number++) {
+        const uint64_t start_ns = now_ns;
+        last = now_ns >= until_ns || count == TRIPS_MAX - 1;
+        stamp(near->buffer, phase.out, number | (last ? LAST : 0));
+        good = move(near->fd, near->buffer, phase.out, true);
+        if (good && (phase.each || last))
+            good = move(near->fd, near->buffer, phase.back, false) &&
+                   stamped(near->buffer, phase.back, number | (last ? LAST : 0));
+        now_ns = farm_now_ns();
+        if (phase.each) near->trips_us[count++] = (double)(now_ns - start_ns) * 1e-3;
+        *bytes += phase.out;
+    }
+    if (phase.each) *us = median(near->trips_us, count);
+    return good ? FARM_OK : farm_fail(err, FARM_E_DEAD, "plain sockets: the connection broke, or bytes arrived wrong");
+}
+
+static enum farm_status measure_round(struct near_side *near, uint64_t phase_ns, double v[FARM_MEASURES][2],
+                                      struct farm_error *err) {
+    const struct farm_lane *lane = &near->actors[TRIP].view.lanes[0];
+    const uint32_t head = (uint32_t)farm_wire_head_bytes(1);
+    const struct plain_phase there_and_back = {(uint32_t)farm_step_bytes(lane) + head,
+                                               (uint32_t)farm_answer_part(lane, 0).iov_len + head, 1},
+                             there = {CHUNK, 64, 0};
+    uint64_t ignored = 0;
+    enum farm_status status = trips(near, farm_now_ns() + phase_ns, &v[FARM_MEASURE_ROUND_TRIP_US][0], err);
+    if (!status)
+        status =
+            plainly(near, there_and_back, farm_now_ns() + phase_ns, &v[FARM_MEASURE_ROUND_TRIP_US][1], &ignored, err);
+    for (int way = 0; way < FARM_MEASURE_WAYS && !status; way++) {
+        const uint64_t start_ns = farm_now_ns(), cpu_ns = farm_thread_cpu_ns();
+        uint64_t bytes = 0;
+        status = way == FARM_MEASURE_BRIDGE ? stream(near, start_ns + phase_ns, &bytes, err)
+                                            : plainly(near, there, start_ns + phase_ns, NULL, &bytes, err);
+        v[FARM_MEASURE_BYTES_PER_S][way] = (double)bytes / ((double)(farm_now_ns() - start_ns) * 1e-9);
+        v[FARM_MEASURE_CPU_S_PER_GB][way] = (double)(farm_thread_cpu_ns() - cpu_ns) / (double)bytes;
+    }
+    return status;
+}
+
+// The first round is for warming up.
+static enum farm_status measure_rounds(struct near_side *near, struct farm_measure_result *result,
+                                       struct farm_error *err) {
+    const double seconds = near->config->seconds;
+    const uint32_t rounds = (uint32_t)fmin(fmax(seconds, ROUNDS_MIN), FARM_MEASURE_ROUNDS_MAX);
+    const uint64_t phase_ns = (uint64_t)(seconds * 1e9 / (PHASES * (rounds + 1)));
+    for (uint32_t r = 0; r <= rounds; r++) {
+        double v[FARM_MEASURES][FARM_MEASURE_WAYS];
+        if (stopped(near->config)) return FARM_E_INTERRUPTED;
+        const enum farm_status status = measure_round(near, phase_ns, v, err);
+        if (status) return status;
+        for (int m = 0; r && m < FARM_MEASURES * FARM_MEASURE_WAYS; m++)
+            result->value[m / FARM_MEASURE_WAYS][m % FARM_MEASURE_WAYS][r - 1] =
+                v[m / FARM_MEASURE_WAYS][m % FARM_MEASURE_WAYS];
+        result->rounds = r;
+    }
+    return FARM_OK;
+}
+
+enum farm_status farm_measure_run(const struct farm_measure_config *config, struct farm_measure_result *result,
+                                  struct farm_error *err) {
+    struct near_side *near = calloc(1, sizeof *near);
+    if (!near) return farm_fail_errno(err, FARM_E_LIMIT, "farm bridge bench");
+    near->config = config;
+    near->fd = -1;
+    *result = (struct farm_measure_result){.encrypted = config->key};
+    enum farm_status status = find_far_side(near, err);
+    for (int shape = 0; shape < SHAPES && !status; shape++) status = make_actor(near, shape, err);
+    if (!status) status = connect_plainly(near, err);
+    if (!status) status = measure_rounds(near, result, err);
+    if (result->rounds) {
+        result->uring = near->actors[TRIP].stats.uring;
+        result->round_trip_bytes = (uint32_t)farm_step_bytes(near->actors[TRIP].view.lanes);
+        result->stream_bytes = (uint32_t)farm_step_bytes(near->actors[STREAM].view.lanes);
+    }
+    result->interrupted = status == FARM_E_INTERRUPTED;
+    for (int shape = 0; shape < SHAPES; shape++) {
+        farm_node_free(near->actors[shape].node, true);
+        if (near->actors[shape].view.lanes) farm_ring_close(&near->actors[shape].view);
+        if (near->actors[shape].made.lanes) farm_ring_close(&near->actors[shape].made);
+    }
+    if (near->fd >= 0) close(near->fd);
+    free(near);
+    return result->interrupted ? FARM_OK : status;
+}
