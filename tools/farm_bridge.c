@@ -38,7 +38,7 @@ static int keygen(int argc, char **argv) {
 static const struct part {
     const char *name;
     int (*run)(int argc, char **argv);
-} parts[] = {{"keygen", keygen}, {"status", farm_bridge_status}};
+} parts[] = {{"keygen", keygen}, {"status", farm_bridge_status}, {"bench", farm_bridge_bench}};
 enum { PARTS = sizeof parts / sizeof *parts };
 
 static int unknown(const char *word) {

@@ -2,7 +2,19 @@
 #ifndef FARM_TOOLS_BRIDGE_H
 #define FARM_TOOLS_BRIDGE_H
 
+#include <jansson.h>
+#include <stdio.h>
+
+#include "bridge/measure.h"
+#include "bw/figure.h"
+
+int farm_bridge_bench(int argc, char **argv);
 int farm_bridge_connect(int argc, char **argv);
 int farm_bridge_status(int argc, char **argv);
+
+// Of a measurement, for `farm bw` too: one figure; the table into `out`, and its keys into `object`.
+struct farm_bw_figure farm_bridge_bench_figure(const struct farm_measure_result *result, enum farm_measure measure,
+                                               enum farm_measure_way way);
+void farm_bridge_bench_tell(const struct farm_measure_result *result, FILE *out, json_t *object);
 
 #endif

@@ -330,7 +330,8 @@ int farm_bridge_connect(int argc, char **argv) {
         .program = program,
         .synopsis = "--connect ADDR:PORT|@FILE --key FILE [--actors N] [--env E] [--json]\n"
                     "       farm bridge keygen FILE\n"
-                    "       farm bridge status RUN [--json]",
+                    "       farm bridge status RUN [--json]\n"
+                    "       farm bridge bench ADDR:PORT|--listen ADDR:PORT --key FILE [--json]",
         .about =
             "Lets this machine's actors play for a learner elsewhere, which `farm train --listen ADDR:PORT --key "
             "FILE`\nhas started. Environment, options, seed and shape are the learner's; how many actors, is for this\n"

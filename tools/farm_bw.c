@@ -23,14 +23,16 @@
 enum { LINE_COLUMNS = 100, LINE_COLUMNS_MAX = 400, ARRAYS = 3 };
 static const uint64_t SMALL_BYTES = 1 << 20, SIZE_LEAST = 64 << 10,
                       SIZE_MOST = 256ull << 30; // what a chase can number its lines with
-static const double SECONDS_LEAST = 0.1, SECONDS_MOST = 3600, LOOK_S = 0.1, ENV_S = 8, NO_GPU_S = 0.001;
+static const double SECONDS_LEAST = 0.1, SECONDS_MOST = 3600, LOOK_S = 0.1, ENV_S = 8, NOTHING_S = 0.001, RETRY_S = 10;
 // All parts together, at each depth: less than the command may take, because a part ends with the sample under way.
 static const double LIMIT_S[FARM_BW_DEPTHS] = {7, 56, INFINITY};
 
 struct options {
     bool json, quick, full, quiet;
     const char *only, *size, *cpus, *kernels, *svg, *env, *fps_json, *compare;
-    const char *newer; // a document to compare with --compare's, instead of measuring
+    const char *newer;         // a document to compare with --compare's, instead of measuring
+    const char *network, *key; // where `farm bridge bench --listen` is; NULL: no network
+    bool insecure;
     double seconds;
     int64_t samples;
 };
@@ -38,6 +40,7 @@ struct options {
 struct bw {
     const struct options *options;
     struct farm_bw_job job;
+    struct farm_key key;
     bool chosen[FARM_BW_PARTS_MAX];
     double budget_s[FARM_BW_PARTS_MAX]; // of each chosen part
     json_t *then, *sections;
@@ -85,9 +88,10 @@ static double budget_of(const struct bw *bw, const struct farm_bw_part *part) {
     const double cells = (double)bw->job.machine->node_count * bw->job.machine->node_count;
     double seconds = 0;
     if (part->run == farm_bw_part_env) return ENV_S;
+    if (part->run == farm_bw_part_network && !bw->options->network) return NOTHING_S;
     for (int depth = bw->job.depth; seconds == 0 && depth < FARM_BW_DEPTHS; depth++) seconds = part->seconds[depth];
     const int gpus = part->run == farm_bw_part_gpu ? farm_bw_gpus_expected(bw->job.machine) : 1;
-    if (gpus != 1) seconds = gpus ? seconds * gpus : NO_GPU_S;
+    if (gpus != 1) seconds = gpus ? seconds * gpus : NOTHING_S;
     return part->run == farm_bw_part_matrix ? seconds * fmin(fmax(cells / 4, 1), 4) : seconds;
 }
 
@@ -176,12 +180,26 @@ static enum farm_status choose_kernels(struct bw *bw, struct farm_error *err) {
     return FARM_OK;
 }
 
+static enum farm_status choose_network(struct bw *bw, struct farm_error *err) {
+    const struct options *o = bw->options;
+    if ((o->key || o->insecure) && !o->network)
+        return farm_fail(err, FARM_E_USAGE, "--key and --insecure go with --network");
+    if (!o->network) return FARM_OK;
+    if (!o->key == !o->insecure)
+        return farm_fail(err, FARM_E_USAGE,
+                         "--network wants --key FILE or --insecure, as `farm bridge bench --listen`");
+    bw->job.network = (struct farm_measure_config){
+        .address = o->network, .key = o->key ? &bw->key : NULL, .engine = "auto", .retry_s = RETRY_S};
+    return o->key ? farm_key_load(o->key, &bw->key, err) : FARM_OK;
+}
+
 static enum farm_status check_options(struct bw *bw, struct farm_error *err) {
     enum farm_status status = choose_depth(bw, err);
     if (!status) status = choose_parts(bw, err);
     if (!status) status = choose_cpus(bw, err);
     if (!status) status = choose_size(bw, err);
     if (!status) status = choose_kernels(bw, err);
+    if (!status) status = choose_network(bw, err);
     if (!status && bw->options->compare) status = farm_bw_document_read(bw->options->compare, &bw->then, err);
     if (!status && bw->options->svg) status = farm_folder_make(bw->options->svg, err);
     return status;
@@ -463,6 +481,11 @@ int farm_cmd_bw(int argc, char **argv) {
          "how many frames/s memory could carry for E's observations, and what farm fps reaches of it"},
         {"fps-json", FARM_CLI_STRING, &options.fps_json, "FILE",
          "of an earlier farm fps --json, instead of a short run"},
+        {"network", FARM_CLI_STRING, &options.network, "ADDR:PORT",
+         "the path to another machine too, where `farm bridge bench --listen ADDR:PORT` is"},
+        {"key", FARM_CLI_STRING, &options.key, "FILE", "for --network: the key that the other side has"},
+        {"insecure", FARM_CLI_BOOL, &options.insecure, NULL,
+         "for --network: without; loopback and private addresses only"},
         {"svg", FARM_CLI_STRING, &options.svg, "DIR", "writes matrices and curves there as pictures"},
         {"compare", FARM_CLI_STRING, &options.compare, "FILE", "against an earlier --json, of this machine or another"},
         {"json", FARM_CLI_BOOL, &options.json, NULL, "one JSON document on stdout at the end"},
@@ -480,7 +503,8 @@ int farm_cmd_bw(int argc, char **argv) {
                     "  farm bw --quick --json > before.json\n"
                     "  farm bw --quick --compare before.json\n"
                     "  farm bw --only latency,matrix,loaded --svg pictures\n"
-                    "  farm bw --env ale/Pong\n",
+                    "  farm bw --env ale/Pong\n"
+                    "  farm bw --only network --network 10.0.0.5:7710 --key farm.key\n",
         .flags = flags,
         .flag_count = sizeof flags / sizeof *flags,
     };

@@ -9,6 +9,7 @@
 #include <signal.h>
 #include <stdio.h>
 
+#include "bridge/measure.h"
 #include "bw/figure.h"
 #include "bw/fit.h"
 #include "report/heatmap.h"
@@ -31,12 +32,13 @@ struct farm_bw_job {
     enum farm_bw_depth depth;
     struct farm_machine *machine;
     struct farm_bw_control control;
-    struct farm_bw_setup setup; // `seconds` is set anew for each part
-    uint64_t size_bytes;        // of arrays; 0: beyond caches
-    const char *svg;            // folder; NULL: no pictures
-    const char *env, *fps_json; // the environment whose ceiling is asked for; NULL: none
-    bool quiet, terminal;       // terminal: stderr is one
-    bool drawn;                 // a progress line stands there
+    struct farm_bw_setup setup;         // `seconds` is set anew for each part
+    uint64_t size_bytes;                // of arrays; 0: beyond caches
+    const char *svg;                    // folder; NULL: no pictures
+    const char *env, *fps_json;         // the environment whose ceiling is asked for; NULL: none
+    struct farm_measure_config network; // address NULL: none
+    bool quiet, terminal;               // terminal: stderr is one
+    bool drawn;                         // a progress line stands there
     bool interrupted;
     int part, parts; // the one that runs, from 1
     const char *part_name;

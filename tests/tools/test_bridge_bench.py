@@ -1,0 +1,103 @@
+"""`farm bridge bench` and `farm bw --network` over the loopback interface: both sides as processes."""
+
+import json
+import pathlib
+import re
+import signal
+import unittest
+
+from running import InFolder, wait_until
+
+PAIRS = ("round_trip_us", "bytes_per_s", "cpu_s_per_gb")
+
+
+class Bench(InFolder):
+    def setUp(self):
+        super().setUp()
+        for name in "k", "other":
+            self.assertEqual(self.farm("bridge", "keygen", name).returncode, 0)
+
+    def listen(self, *how):
+        process = self.start_farm("bridge", "bench", "--listen", "127.0.0.1:0", *how)
+        line = process.stdout.readline()
+        return process, re.match(r"listening at (127\.0\.0\.1:\d+), 127\.0\.0\.1:\d+ and 127\.0\.0\.1:\d+;", line)[1]
+
+    def measure(self, address, *arguments):
+        done = self.farm("bridge", "bench", address, "--retry-s", "1", *arguments)
+        self.assertIn(done.returncode, (0, 1, 2), done.stderr)
+        return done
+
+    def refused(self, status, words, *arguments):
+        done = self.measure(*arguments)
+        self.assertEqual((done.returncode, done.stdout), (status, ""), done.stderr)
+        self.assertIn(words, done.stderr)
+
+    def check(self, document, encrypted):
+        for key in PAIRS:
+            self.assertGreater(document[key], 0)
+            self.assertGreater(document[f"reference_{key}"], 0)
+        self.assertAlmostEqual(document["round_trip_ratio"], document["round_trip_us"] / document["reference_round_trip_us"], places=6)
+        self.assertEqual((document["round_trip_payload_bytes"], document["step_payload_bytes"]), (7056 + 5, 8 * (28224 + 5)))
+        self.assertEqual((document["encrypted"], document["rounds"], document["interrupted"]), (encrypted, 5, False))
+
+    def test_both_sides_and_farm_bw(self):
+        far, address = self.listen("--key", "k")
+        for engine in "auto", "poll":
+            done = self.measure(address, "--key", "k", "--seconds", "1", "--bridge-engine", engine, "--json")
+            self.assertEqual(done.returncode, 0, done.stderr)
+            document = json.loads(done.stdout)
+            self.assertEqual(document["schema_version"], 1)
+            self.check(document, True)
+        self.assertEqual(document["engine"], "poll")
+        self.refused(1, "keys", address, "--key", "other")
+        bw = json.loads(self.farm("bw", "--quick", "--only", "network", "--network", address, "--key", "k", "--json").stdout)
+        self.check(bw["sections"]["network"], True)
+        names = [f"network.{way}.{what}" for way in ("bridge", "sockets") for what in ("round_trip", "rate")]
+        self.assertEqual([(result["name"], result["unit"]) for result in bw["results"]], list(zip(names, ["ns", "GB/s"] * 2)))
+        far.send_signal(signal.SIGINT)
+        self.assertEqual(far.wait(timeout=20), 0)
+
+    def test_a_table_for_people_without_a_key(self):
+        _, address = self.listen("--insecure")
+        done = self.measure(address, "--insecure", "--seconds", "0.5")
+        self.assertRegex(done.stdout, r"in the clear, 5 rounds(.|\n)*round trip of a step of 7\.1 KB, us(.|\n)*225\.8 KB, GB/s")
+
+    def test_one_that_was_killed_makes_room_and_one_that_measures_does_not(self):
+        _, address = self.listen("--insecure")
+        first = self.start_farm("bridge", "bench", address, "--insecure", "--seconds", "60")
+        busy = wait_until(lambda: "another measurement" in self.measure(address, "--insecure", "--seconds", "0.2").stderr)
+        self.assertTrue(busy)
+        first.kill()
+        first.wait()
+        done = self.measure(address, "--insecure", "--seconds", "0.2")
+        self.assertEqual(done.returncode, 0, done.stderr)
+
+    def test_a_signal_ends_it_with_one_document(self):
+        process = self.start_farm("bridge", "bench", "127.0.0.1:1", "--insecure", "--json", "--retry-s", "60")
+        status = pathlib.Path(f"/proc/{process.pid}/status")
+        blocked = 1 << (signal.SIGINT - 1)
+        self.assertTrue(wait_until(lambda: int(re.search(r"SigBlk:\s*(\w+)", status.read_text())[1], 16) & blocked))
+        process.send_signal(signal.SIGINT)
+        document = json.loads(process.communicate(timeout=20)[0])
+        self.assertEqual((process.returncode, document["rounds"], document["interrupted"]), (0, 0, True))
+
+    def test_what_does_not_measure_is_named(self):
+        self.refused(1, "no `farm bridge bench --listen` at 127.0.0.1:1 within 1 s (--retry-s): Connection refused", "127.0.0.1:1", "--key", "k")
+        learner = self.start_farm("train", "--env", "native/catch", "--actors", "1", "--listen", "127.0.0.1:0", "--key", "k", "--run", "r", "--quiet")
+        found = self.folder / "r/bridge.addr"
+        self.assertTrue(wait_until(lambda: found.exists() and found.read_text()))
+        self.refused(1, "is a learner that plays native/catch", "@r/bridge.addr", "--key", "k", "--retry-s", "20")
+        learner.kill()
+
+    def test_wrong_usage(self):
+        self.refused(2, "--key FILE or --insecure", "127.0.0.1:1")
+        self.refused(2, "--seconds", "127.0.0.1:1", "--insecure", "--seconds", "1000")
+        self.refused(2, "not an address", "nonsense", "--insecure")
+        self.refused(2, "private", "192.0.2.1:7", "--insecure")
+        self.assertIn("--key FILE or --insecure", self.farm("bw", "--only", "network", "--network", "127.0.0.1:1").stderr)
+        self.assertIn("go with --network", self.farm("bw", "--only", "network", "--key", "k").stderr)
+        self.assertIn("examples:", self.farm("bridge", "bench", "--help").stdout)
+
+
+if __name__ == "__main__":
+    unittest.main()
