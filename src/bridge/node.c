@@ -393,10 +393,13 @@ static enum farm_status make_socket(const struct farm_address *address, int *fd,
 }
 
 static void plan_retry(struct farm_node *node) {
-    const uint64_t away_ns = node->now_ns - node->cut_ns;
+    if (!node->cut_ns) node->cut_ns = node->now_ns;
     uint64_t wait_ns = node->retry_wait_ns;
-    if (wait_ns != 1) { // 1: at once, for another of the learner's bridges has the session
-        wait_ns = away_ns < RETRY_SOON_NS ? RETRY_NS : 2 * wait_ns < RETRY_MAX_NS ? 2 * wait_ns : RETRY_MAX_NS;
+    if (wait_ns == 1) { // at once, this time: another of the learner's bridges has the session
+        node->retry_wait_ns = 0;
+    } else {
+        const bool soon = node->now_ns - node->cut_ns < RETRY_SOON_NS;
+        wait_ns = soon ? RETRY_NS : 2 * wait_ns < RETRY_MAX_NS ? 2 * wait_ns : RETRY_MAX_NS;
         node->retry_wait_ns = wait_ns < RETRY_NS ? RETRY_NS : wait_ns;
         wait_ns = node->retry_wait_ns * 3 / 4 + next_random(node) % (node->retry_wait_ns / 2);
     }
@@ -439,7 +442,6 @@ static void closed(struct farm_node *node) {
     if (node->link.status == FARM_E_PERMISSION && !node->ring_count) node->state = FARM_NODE_REFUSED;
     if (over(node)) return;
     if (node->state != FARM_NODE_JOINED) node->state = FARM_NODE_TRYING;
-    if (!node->cut_ns) node->cut_ns = node->now_ns;
     plan_retry(node);
 }
 
