@@ -1,0 +1,175 @@
+// A peer by hand: frames of any content, right or wrong, at a hub (side MEMORY_UP: it plays a node) or at a node (side
+// MEMORY_DOWN: it plays a hub), over the memory engine in the clear.
+#ifndef TESTS_BRIDGE_PEER_H
+#define TESTS_BRIDGE_PEER_H
+
+#include "base/log.h"
+#include "bridge/step.h"
+#include "play.h"
+
+enum { PEER_RINGS = 2, PEER_LANES = 2, PEER_PIXELS = 20 };
+
+struct peer {
+    struct play *play;
+    struct memory_connection *c;
+    int side; // MEMORY_UP: it is a node, MEMORY_DOWN: a hub
+    uint64_t frame;
+    uint8_t in[1 << 14]; // what the other side has said
+    size_t in_bytes;
+};
+
+static inline void peer_make(struct peer *peer, int side, bool sealed) {
+    farm_log_set_level(FARM_LOG_ERROR - 1);
+    *peer = (struct peer){.play = play_make(sealed, FARM_ANSWERS_CENTRAL, PEER_RINGS, PEER_LANES, PEER_PIXELS, 1),
+                          .side = side};
+}
+
+// A turn of the side that is attacked, and of the supervisor; the learner answers nothing.
+static inline void peer_turn(struct peer *peer, uint64_t ns) {
+    struct play *play = peer->play;
+    play->now_ns += ns;
+    if (peer->side == MEMORY_UP)
+        farm_hub_turn(play->world.hub, play->now_ns);
+    else
+        farm_node_turn(play->world.node, play->now_ns);
+    world_supervise(&play->world);
+}
+
+static inline void peer_hear(struct peer *peer) {
+    const int64_t bytes =
+        memory_get(&peer->play->net, peer->c, peer->side, peer->in + peer->in_bytes, sizeof peer->in - peer->in_bytes);
+    if (bytes > 0) peer->in_bytes += (size_t)bytes;
+}
+
+static inline bool peer_closed(const struct peer *peer) {
+    return peer->c->left[!peer->side];
+}
+
+// Fifty turns in 50 ms: too few for any limit of time.
+static inline void peer_wait(struct peer *peer) {
+    for (int i = 0; i < 50; i++) {
+        peer_turn(peer, 1000000);
+        peer_hear(peer);
+    }
+}
+
+static inline void peer_dial(struct peer *peer) {
+    peer->frame = peer->in_bytes = 0;
+    if (peer->side == MEMORY_UP) {
+        peer->c = memory_dial(&peer->play->net);
+        return;
+    }
+    world_act(&peer->play->world, 1); // every lane has a step that waits for its answer
+    for (peer->c = NULL; !peer->c; peer->c = memory_take(&peer->play->net)) peer_turn(peer, 10000000);
+}
+
+static inline void peer_hang_up(struct peer *peer) {
+    if (peer->c) peer->c->left[peer->side] = true;
+    for (int i = 0; i < 5; i++) peer_turn(peer, 1000000);
+    peer->c = NULL;
+}
+
+struct peer_frame {
+    enum farm_wire_type type;
+    uint16_t entries;             // 0: 1
+    uint16_t ring, lane;          // of the first entry
+    uint64_t n, third;            // likewise
+    int more_payload, more_bytes; // than is right: sent; claimed in the header
+    int later;                    // its number is so much too large
+    bool twice, wrong_crc, wrong_payload_crc, reserved;
+    const void *message;
+    size_t message_bytes;
+};
+
+static inline size_t peer_payload_of(const struct peer *peer, const struct peer_frame *frame) {
+    const struct farm_lane *lane = &peer->play->world.actor[0].lanes[0];
+    if (frame->message) return frame->message_bytes;
+    return frame->type == FARM_WIRE_STEPS     ? farm_step_bytes(lane)
+           : frame->type == FARM_WIRE_ANSWERS ? farm_answer_part(lane, 0).iov_len
+                                              : 0;
+}
+
+static inline void peer_say(struct peer *peer, const struct peer_frame *frame) {
+    static uint8_t out[MEMORY_WIRE_BYTES];
+    struct farm_wire_entry entries[FARM_WIRE_ENTRIES_MAX + 1] = {0};
+    const uint16_t count = frame->entries ? frame->entries : 1;
+    const size_t head = farm_wire_head_bytes(count), one = peer_payload_of(peer, frame) + (size_t)frame->more_payload;
+    memset(out, 0, sizeof out);
+    for (uint32_t i = 0; i < count; i++) {
+        if (frame->message) memcpy(out + head, frame->message, one);
+        entries[i] = (struct farm_wire_entry){.ring = frame->ring, .lane = (uint16_t)(frame->lane + i % PEER_LANES)};
+        entries[i].n = frame->n;
+        entries[i].third = frame->third;
+        entries[i].crc = farm_wire_crc(0, out + head + i * one, one) + frame->wrong_payload_crc;
+    }
+    struct farm_wire_header header = {.type = frame->type, .entries = count};
+    header.bytes = (uint32_t)(head - FARM_WIRE_HEADER_BYTES + count * one) + (uint32_t)frame->more_bytes;
+    for (int i = 0; i <= frame->twice; i++) {
+        header.frame = peer->frame + (uint64_t)frame->later;
+        farm_wire_put(&header, entries, false, out);
+        out[FARM_WIRE_HEADER_BYTES - 1] ^= frame->wrong_crc;
+        out[16] ^= frame->reserved;
+        cr_assert_eq(memory_put(peer->c, peer->side, out, head + count * one), (int64_t)(head + count * one));
+    }
+    peer->frame++;
+}
+
+static inline void peer_say_message(struct peer *peer, enum farm_wire_type type, const void *message, size_t bytes) {
+    peer_say(peer, &(struct peer_frame){.type = type, .message = message, .message_bytes = bytes});
+}
+
+// ---- greeting, in order ----
+
+enum peer_stage { PEER_DIALLED, PEER_GREETED, PEER_JOINED };
+
+static inline size_t peer_put_hello(uint32_t rings, const struct farm_wire_counters *counters, uint8_t *out,
+                                    size_t room) {
+    const struct farm_wire_hello hello = {.version = FARM_WIRE_VERSION,
+                                          .segment_version = FARM_SEGMENT_VERSION,
+                                          .session = {9},
+                                          .rings = rings,
+                                          .lanes = rings ? PEER_LANES : 0};
+    return farm_wire_put_hello(&hello, counters, out, room);
+}
+
+static inline size_t peer_put_welcome(uint32_t rings, uint32_t lanes, const struct farm_wire_counters *counters,
+                                      uint8_t *out, size_t room) {
+    static const uint32_t actors[FARM_WIRE_RINGS_MAX];
+    return farm_wire_put_welcome(rings, lanes, 8, actors, counters, out, room);
+}
+
+// HELLO or OFFER, then JOIN or WELCOME.
+static inline void peer_come(struct peer *peer, enum peer_stage stage) {
+    static const struct farm_wire_counters counters[PEER_RINGS * PEER_LANES];
+    uint8_t out[4096];
+    peer_dial(peer);
+    if (stage == PEER_DIALLED) return;
+    if (peer->side == MEMORY_UP)
+        peer_say_message(peer, FARM_WIRE_HELLO, out, peer_put_hello(0, NULL, out, sizeof out));
+    else
+        peer_say_message(peer, FARM_WIRE_OFFER, out, farm_wire_put_offer(&peer->play->world.offer, out, sizeof out));
+    peer_wait(peer);
+    if (stage == PEER_GREETED) return;
+    if (peer->side == MEMORY_UP)
+        peer_say_message(peer, FARM_WIRE_JOIN, out, farm_wire_put_join(PEER_RINGS, out, sizeof out));
+    else
+        peer_say_message(peer, FARM_WIRE_WELCOME, out,
+                         peer_put_welcome(PEER_RINGS, PEER_LANES, counters, out, sizeof out));
+    peer_wait(peer);
+    cr_assert_not(peer_closed(peer));
+}
+
+// What nobody may have moved: steps at the learner, answers at the node.
+static inline uint64_t peer_moved(const struct peer *peer) {
+    const struct world *world = &peer->play->world;
+    uint64_t sum = 0;
+    for (uint32_t r = 0; r < PEER_RINGS; r++)
+        for (uint32_t l = 0; l < PEER_LANES; l++)
+            sum += peer->side == MEMORY_DOWN
+                       ? farm_lane_acted(&world->actor[r].lanes[l]) + farm_lane_consumed(&world->actor[r].lanes[l])
+                   : r < world->made_count ? farm_lane_produced(&world->learner[r].lanes[l])
+                                           : 0;
+    return sum;
+}
+
+#endif

@@ -1,0 +1,313 @@
+// Peers that break the protocol, by bytes written by hand: against a hub, and against a node. Each ends its own
+// connection at once; nothing of it is published, and nobody else notices.
+#include <stdio.h>
+
+#include "peer.h"
+
+TestSuite(hostile, .timeout = 60);
+
+static void finish(struct peer *peer) {
+    peer_hang_up(peer);
+    play_free(peer->play);
+}
+
+// ---- frames that are wrong ----
+
+struct wrong {
+    const char *what;
+    int side;
+    enum peer_stage stage;
+    struct peer_frame frame;
+};
+
+#define STEPS   .type = FARM_WIRE_STEPS
+#define ANSWERS .type = FARM_WIRE_ANSWERS
+#define CREDITS .type = FARM_WIRE_CREDITS
+static const uint8_t one[4] = {1}, none[1];
+static const struct wrong wrongs[] = {
+    {"an unknown type", MEMORY_UP, PEER_JOINED, {.type = FARM_WIRE_TYPE_END}},
+    {"type 0", MEMORY_UP, PEER_JOINED, {.type = 0}},
+    {"a type of parameters", MEMORY_UP, PEER_JOINED, {.type = 16}},
+    {"a reserved byte", MEMORY_UP, PEER_JOINED, {STEPS, .reserved = true}},
+    {"65 entries", MEMORY_UP, PEER_JOINED, {STEPS, .entries = 65}},
+    {"two entries of a heartbeat", MEMORY_UP, PEER_JOINED, {.type = FARM_WIRE_HEARTBEAT, .entries = 2}},
+    {"a heartbeat with a payload", MEMORY_UP, PEER_JOINED, {.type = FARM_WIRE_HEARTBEAT, .more_payload = 4}},
+    {"the header's checksum", MEMORY_UP, PEER_JOINED, {STEPS, .wrong_crc = true}},
+    {"a payload's checksum", MEMORY_UP, PEER_JOINED, {STEPS, .wrong_payload_crc = true}},
+    {"a frame's number", MEMORY_UP, PEER_JOINED, {STEPS, .later = 1}},
+    {"a frame's number before", MEMORY_UP, PEER_JOINED, {STEPS, .later = -1}},
+    {"a frame that is repeated", MEMORY_UP, PEER_JOINED, {.type = FARM_WIRE_HEARTBEAT, .twice = true}},
+    {"a ring", MEMORY_UP, PEER_JOINED, {STEPS, .ring = PEER_RINGS}},
+    {"the largest ring", MEMORY_UP, PEER_JOINED, {STEPS, .ring = UINT16_MAX}},
+    {"a lane", MEMORY_UP, PEER_JOINED, {STEPS, .lane = PEER_LANES}},
+    {"a step too late", MEMORY_UP, PEER_JOINED, {STEPS, .n = 1}},
+    {"a step from the end", MEMORY_UP, PEER_JOINED, {STEPS, .n = UINT64_MAX}},
+    {"a step twice in a frame", MEMORY_UP, PEER_JOINED, {STEPS, .entries = 3}},
+    {"a payload too short", MEMORY_UP, PEER_JOINED, {STEPS, .more_payload = -1}},
+    {"a payload too long", MEMORY_UP, PEER_JOINED, {STEPS, .more_payload = 1}},
+    {"a length below the entries'", MEMORY_UP, PEER_JOINED, {STEPS, .more_bytes = -1000}},
+    {"a length above all bounds", MEMORY_UP, PEER_JOINED, {STEPS, .more_bytes = 0x7fffff00}},
+    {"a long length", MEMORY_UP, PEER_JOINED, {STEPS, .more_bytes = FARM_WIRE_STEP_BYTES_MAX - 1000}},
+    {"a message above its bound",
+     MEMORY_UP,
+     PEER_DIALLED,
+     {.type = FARM_WIRE_HELLO, .more_bytes = 1 + FARM_WIRE_MESSAGE_BYTES_MAX}},
+    {"an empty HELLO", MEMORY_UP, PEER_DIALLED, {.type = FARM_WIRE_HELLO, .message = none}},
+    {"steps before a greeting", MEMORY_UP, PEER_DIALLED, {STEPS}},
+    {"steps before joining", MEMORY_UP, PEER_GREETED, {STEPS}},
+    {"JOIN before a greeting", MEMORY_UP, PEER_DIALLED, {.type = FARM_WIRE_JOIN, .message = one, .message_bytes = 4}},
+    {"an empty JOIN", MEMORY_UP, PEER_GREETED, {.type = FARM_WIRE_JOIN, .message = none}},
+    {"JOIN of no ring", MEMORY_UP, PEER_GREETED, {.type = FARM_WIRE_JOIN, .message = "\0\0\0", .message_bytes = 4}},
+    {"JOIN of too many", MEMORY_UP, PEER_GREETED, {.type = FARM_WIRE_JOIN, .message = "\1\4\0", .message_bytes = 4}},
+    {"two JOINs", MEMORY_UP, PEER_GREETED, {.type = FARM_WIRE_JOIN, .message = one, .message_bytes = 4, .twice = true}},
+    {"JOIN once more", MEMORY_UP, PEER_JOINED, {.type = FARM_WIRE_JOIN, .message = one, .message_bytes = 4}},
+    {"a ring that leaves and is none", MEMORY_UP, PEER_JOINED, {.type = FARM_WIRE_LEAVE, .ring = PEER_RINGS}},
+    {"a ring that leaves before it joined", MEMORY_UP, PEER_GREETED, {.type = FARM_WIRE_LEAVE}},
+    {"answers to the learner", MEMORY_UP, PEER_JOINED, {ANSWERS}},
+    {"credits to the learner", MEMORY_UP, PEER_JOINED, {CREDITS}},
+    {"OFFER to the learner", MEMORY_UP, PEER_DIALLED, {.type = FARM_WIRE_OFFER, .message = one, .message_bytes = 4}},
+    {"WELCOME to the learner", MEMORY_UP, PEER_JOINED, {.type = FARM_WIRE_WELCOME, .message = one, .message_bytes = 4}},
+    {"REFUSE to the learner", MEMORY_UP, PEER_GREETED, {.type = FARM_WIRE_REFUSE, .message = one, .message_bytes = 4}},
+
+    {"an unknown type", MEMORY_DOWN, PEER_JOINED, {.type = FARM_WIRE_TYPE_END}},
+    {"65 entries", MEMORY_DOWN, PEER_JOINED, {ANSWERS, .entries = 65}},
+    {"the header's checksum", MEMORY_DOWN, PEER_JOINED, {ANSWERS, .wrong_crc = true}},
+    {"a payload's checksum", MEMORY_DOWN, PEER_JOINED, {ANSWERS, .wrong_payload_crc = true}},
+    {"a frame's number", MEMORY_DOWN, PEER_JOINED, {ANSWERS, .later = 1}},
+    {"a frame that is repeated", MEMORY_DOWN, PEER_JOINED, {.type = FARM_WIRE_HEARTBEAT, .twice = true}},
+    {"a ring", MEMORY_DOWN, PEER_JOINED, {ANSWERS, .ring = PEER_RINGS}},
+    {"a lane", MEMORY_DOWN, PEER_JOINED, {ANSWERS, .lane = PEER_LANES}},
+    {"an answer too late", MEMORY_DOWN, PEER_JOINED, {ANSWERS, .n = 1}},
+    {"an answer from the end", MEMORY_DOWN, PEER_JOINED, {ANSWERS, .n = UINT64_MAX}},
+    {"an answer twice in a frame", MEMORY_DOWN, PEER_JOINED, {ANSWERS, .entries = 3}},
+    {"more consumed than sent", MEMORY_DOWN, PEER_JOINED, {ANSWERS, .third = 2}},
+    {"a payload too short", MEMORY_DOWN, PEER_JOINED, {ANSWERS, .more_payload = -1}},
+    {"a payload too long", MEMORY_DOWN, PEER_JOINED, {ANSWERS, .more_payload = 1}},
+    {"credits of steps that were not sent", MEMORY_DOWN, PEER_JOINED, {CREDITS, .n = 2}},
+    {"credits with a payload", MEMORY_DOWN, PEER_JOINED, {CREDITS, .more_payload = 1}},
+    {"answers before joining", MEMORY_DOWN, PEER_GREETED, {ANSWERS}},
+    {"answers before an offer", MEMORY_DOWN, PEER_DIALLED, {ANSWERS}},
+    {"WELCOME before an offer",
+     MEMORY_DOWN,
+     PEER_DIALLED,
+     {.type = FARM_WIRE_WELCOME, .message = one, .message_bytes = 4}},
+    {"an empty WELCOME", MEMORY_DOWN, PEER_GREETED, {.type = FARM_WIRE_WELCOME, .message = none}},
+    {"an empty OFFER", MEMORY_DOWN, PEER_DIALLED, {.type = FARM_WIRE_OFFER, .message = none}},
+    {"a second OFFER", MEMORY_DOWN, PEER_GREETED, {.type = FARM_WIRE_OFFER, .message = one, .message_bytes = 4}},
+    {"steps to a node", MEMORY_DOWN, PEER_JOINED, {STEPS}},
+    {"HELLO to a node", MEMORY_DOWN, PEER_JOINED, {.type = FARM_WIRE_HELLO, .message = one, .message_bytes = 4}},
+    {"LEAVE to a node", MEMORY_DOWN, PEER_JOINED, {.type = FARM_WIRE_LEAVE}},
+    {"a BYE of no reason", MEMORY_DOWN, PEER_JOINED, {.type = FARM_WIRE_BYE, .message = none}},
+};
+
+Test(hostile, a_wrong_frame_ends_its_connection_and_moves_nothing) {
+    for (size_t i = 0; i < sizeof wrongs / sizeof *wrongs; i++) {
+        const struct wrong *wrong = &wrongs[i];
+        struct peer peer;
+        peer_make(&peer, wrong->side, false);
+        peer_come(&peer, wrong->stage);
+        const uint64_t before = peer_moved(&peer);
+        peer_say(&peer, &wrong->frame);
+        peer_wait(&peer);
+        cr_expect(peer_closed(&peer), "still open after %s", wrong->what);
+        cr_expect_eq(peer_moved(&peer), before, "%s moved a counter", wrong->what);
+        finish(&peer);
+    }
+}
+
+// ---- counters that cannot be ----
+
+// What the last message that was heard says as a reason; "": it is none.
+static const char *refusal(const struct peer *peer) {
+    static char text[FARM_WIRE_TEXT_BYTES];
+    const size_t head = farm_wire_head_bytes(1);
+    text[0] = 0;
+    for (size_t at = 0; at + head <= peer->in_bytes;) {
+        struct farm_wire_header header;
+        enum farm_wire_reason reason;
+        cr_assert_eq(farm_wire_get_header(peer->in + at, &header, NULL), FARM_OK);
+        if (header.type == FARM_WIRE_REFUSE)
+            cr_assert_eq(
+                farm_wire_get_reason(peer->in + at + head, header.bytes - FARM_WIRE_ENTRY_BYTES, &reason, text, NULL),
+                FARM_OK);
+        at += FARM_WIRE_HEADER_BYTES + header.bytes;
+    }
+    return text;
+}
+
+#define FAR (UINT64_MAX - 1)
+// Of lane 0 of each ring; the learner has one step of each lane and has answered none.
+static const struct farm_wire_counters absurd[] = {
+    {FAR, 0, 0, 0}, {1, FAR, 0, 0}, {FAR, FAR, FAR, 0}, {2, 2, 0, 0},
+    {3, 0, 0, 0},   {0, 0, 0, 0},   {1, 2, 0, 0},       {2, 0, 0, 0},
+};
+
+Test(hostile, a_node_with_impossible_counters_is_refused) {
+    for (size_t i = 0; i < sizeof absurd / sizeof *absurd; i++) {
+        for (int forgotten = 0; forgotten < 2; forgotten++) {
+            struct farm_wire_counters counters[PEER_RINGS * PEER_LANES] = {
+                absurd[i], {1, 0, 0, 0}, {1, 0, 0, 0}, {1, 0, 0, 0}};
+            const uint32_t rings = i == 5 ? 0 : PEER_RINGS; // none: it has forgotten its rings
+            uint8_t out[1024];
+            struct peer peer;
+            peer_make(&peer, MEMORY_UP, false);
+            peer_come(&peer, PEER_JOINED);
+            for (uint16_t l = 0; l < PEER_RINGS * PEER_LANES; l++)
+                peer_say(&peer, &(struct peer_frame){STEPS, .ring = l / PEER_LANES, .lane = l % PEER_LANES});
+            peer_wait(&peer);
+            const uint64_t before = peer_moved(&peer);
+            cr_assert_eq(before, PEER_RINGS * PEER_LANES);
+            peer_hang_up(&peer);
+            peer.play->world.admitted = !forgotten;
+            if (forgotten) world_replace_hub(&peer.play->world); // which asks the supervisor
+            peer_dial(&peer);
+            peer_say_message(&peer, FARM_WIRE_HELLO, out, peer_put_hello(rings, counters, out, sizeof out));
+            peer_say_message(&peer, FARM_WIRE_JOIN, out, farm_wire_put_join(PEER_RINGS, out, sizeof out));
+            peer_wait(&peer);
+            cr_expect_neq(refusal(&peer)[0], 0, "counters %zu were taken", i);
+            cr_expect_eq(peer_moved(&peer), before);
+            finish(&peer);
+        }
+    }
+}
+
+// The node has published one step of each lane, and has no answer.
+Test(hostile, a_learner_with_impossible_counters_is_left) {
+    static const struct farm_wire_counters lies[] = {{2, 0, 0, 0}, {FAR, 0, 0, 0}, {1, 0, 2, 0}, {0, 0, FAR, 0}};
+    static const uint32_t shapes[][2] = {
+        {PEER_RINGS, PEER_LANES + 1}, {PEER_RINGS + 1, PEER_LANES}, {1, PEER_LANES}, {FARM_WIRE_RINGS_MAX, 1}};
+    for (size_t i = 0; i < 8; i++) {
+        static struct farm_wire_counters counters[FARM_WIRE_RINGS_MAX];
+        static uint8_t out[MEMORY_WIRE_BYTES];
+        struct peer peer;
+        peer_make(&peer, MEMORY_DOWN, false);
+        peer_come(&peer, PEER_GREETED);
+        const uint64_t before = peer_moved(&peer);
+        counters[PEER_RINGS * PEER_LANES - 1] = i < 4 ? lies[i] : (struct farm_wire_counters){0};
+        peer_say_message(&peer, FARM_WIRE_WELCOME, out,
+                         peer_put_welcome(i < 4 ? PEER_RINGS : shapes[i - 4][0], i < 4 ? PEER_LANES : shapes[i - 4][1],
+                                          counters, out, sizeof out / 2));
+        peer_wait(&peer);
+        cr_expect(peer_closed(&peer), "WELCOME %zu was taken", i);
+        cr_expect_eq(peer_moved(&peer), before);
+        finish(&peer);
+    }
+}
+
+Test(hostile, another_version_is_told_what_differs) {
+    for (int field = 0; field < 2; field++) {
+        uint8_t out[1024];
+        struct peer peer;
+        peer_make(&peer, MEMORY_UP, false);
+        peer_dial(&peer);
+        const size_t bytes = peer_put_hello(0, NULL, out, sizeof out);
+        out[8 + 4 * field] += 41;
+        peer_say_message(&peer, FARM_WIRE_HELLO, out, bytes);
+        peer_wait(&peer);
+        char wanted[64];
+        snprintf(wanted, sizeof wanted, field ? "layout %u" : "version %u",
+                 (unsigned)(field ? FARM_SEGMENT_VERSION : FARM_WIRE_VERSION) + 41);
+        cr_expect_not_null(strstr(refusal(&peer), wanted), "'%s' lacks '%s'", refusal(&peer), wanted);
+        for (int i = 0; i < 30; i++) peer_turn(&peer, 100000000);
+        cr_expect(peer_closed(&peer));
+        finish(&peer);
+    }
+}
+
+// ---- many, slow, deaf ----
+
+static uint32_t open_at_hub(const struct memory *net) {
+    uint32_t open = 0;
+    for (uint32_t i = 0; i < net->count; i++)
+        open += net->list[i]->hub == MEMORY_OPENED && !net->list[i]->left[MEMORY_DOWN];
+    return open;
+}
+
+// An honest node plays on: at least so many steps a lane in so many seconds.
+static void honest(struct play *play, uint64_t s, uint64_t *steps, uint64_t least) {
+    const uint64_t until_ns = play->now_ns + s * 1000000000, before = play->world.taken[0][0];
+    while (play->now_ns < until_ns) {
+        play_turn(play, *steps += 1);
+        play->now_ns += 10000000;
+    }
+    cr_expect_geq(play->world.taken[0][0] - before, least * s);
+}
+
+static struct play *with_honest_node(bool sealed, uint64_t *steps) {
+    struct peer peer;
+    peer_make(&peer, MEMORY_UP, sealed);
+    play_to(peer.play, *steps = 3);
+    return peer.play;
+}
+
+Test(hostile, a_thousand_half_open_connections_leave_the_others_alone) {
+    for (int sealed = 0; sealed < 2; sealed++) {
+        uint64_t steps;
+        struct play *play = with_honest_node(sealed, &steps);
+        for (int i = 0; i < 1000; i++) memory_dial(&play->net);
+        for (int s = 0; s < 12; s++) {
+            honest(play, 1, &steps, 10);
+            cr_expect_leq(open_at_hub(&play->net), 65);
+        }
+        cr_expect_eq(open_at_hub(&play->net), 1);
+        cr_expect_eq(play->world.node_stats.node[0].connections, 1);
+        for (uint32_t i = 0; i < play->net.count; i++)
+            if (play->net.list[i]->left[MEMORY_DOWN]) play->net.list[i]->left[MEMORY_UP] = true;
+        play_free(play);
+    }
+}
+
+Test(hostile, a_greeting_of_a_byte_a_second_is_not_waited_for) {
+    uint8_t out[1024];
+    uint64_t steps;
+    struct play *play = with_honest_node(false, &steps);
+    struct peer peer = {.play = play, .side = MEMORY_UP};
+    const size_t bytes = peer_put_hello(0, NULL, out, sizeof out);
+    peer.c = memory_dial(&play->net);
+    peer_say_message(&peer, FARM_WIRE_HELLO, out, bytes);
+    peer.c->wire[MEMORY_UP].put = 0; // byte after byte
+    for (int s = 0; s < 6; s++) {
+        peer.c->wire[MEMORY_UP].put++;
+        cr_assert_not(peer_closed(&peer) && s < 5);
+        honest(play, 1, &steps, 10);
+    }
+    cr_expect(peer_closed(&peer));
+    peer_hang_up(&peer);
+    play_free(play);
+}
+
+// It asks for an echo again and again and never reads one. Other peers of the hub go on, and what waits for it is
+// bounded.
+Test(hostile, a_peer_that_never_reads_is_left) {
+    uint8_t out[1024];
+    uint64_t steps;
+    struct play *play = with_honest_node(false, &steps);
+    struct peer peer = {.play = play, .side = MEMORY_UP};
+    peer.c = memory_dial(&play->net);
+    peer_say_message(&peer, FARM_WIRE_HELLO, out, peer_put_hello(0, NULL, out, sizeof out));
+    uint32_t pings = 0;
+    for (; pings < 20000 && !peer_closed(&peer); pings++) {
+        peer_say(&peer, &(struct peer_frame){.type = FARM_WIRE_HEARTBEAT, .n = 1});
+        play_turn(play, ++steps);
+    }
+    cr_expect_lt(pings, 10000, "the hub keeps an echo for each ping");
+    cr_expect_gt(play->world.taken[0][0], 100);
+    peer_hang_up(&peer);
+    play_free(play);
+}
+
+// A record layer that promises a handshake message of 100,000 bytes.
+Test(hostile, a_stranger_may_send_no_more_than_16_KiB_before_it_is_known) {
+    static uint8_t record[5 + 4096] = {22, 3, 1, 16, 0};
+    uint64_t steps, sent = 0;
+    struct play *play = with_honest_node(true, &steps);
+    struct peer peer = {.play = play, .side = MEMORY_UP, .c = memory_dial(&play->net)};
+    for (; sent < 100000 && !peer_closed(&peer); play_turn(play, ++steps)) {
+        memcpy(record + 5, "\1\1\206\240\3\3", sent ? 0 : 6);
+        const int64_t put = memory_put(peer.c, MEMORY_UP, record, sizeof record);
+        sent += put > 0 ? (uint64_t)put : 0;
+    }
+    cr_expect_lt(sent, 50000); // of which the engine and the wire may hold some
+    peer_hang_up(&peer);
+    play_free(play);
+}
