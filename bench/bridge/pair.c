@@ -38,6 +38,17 @@ static uint8_t pixel(uint32_t env, size_t i) {
     return (uint8_t)(env * 31 + i * 7 + (i >> 8));
 }
 
+// ---- waiting, as both bridges' workers do it ----
+
+// Whether a side that has been idle since *idle_ns (0: it was not) is to sleep now.
+static bool is_to_sleep(const struct bench_pair *pair, bool busy, uint64_t *idle_ns) {
+    const uint64_t now = busy ? 0 : farm_now_ns();
+    if (busy || !*idle_ns) *idle_ns = now;
+    if (busy || now - *idle_ns >= pair->spin_ns) return !busy;
+    farm_cpu_relax();
+    return false;
+}
+
 // ---- a side's figures over the measured time ----
 
 struct figures {
@@ -65,7 +76,7 @@ struct learner {
     struct page *page;
     struct bench_host host;
     struct farm_hub *hub;
-    uint64_t lane_steps;
+    uint64_t lane_steps, idle_ns;
 };
 
 static void check_step(const struct farm_lane *lane, uint64_t n, bool whole) {
@@ -104,7 +115,7 @@ static void learner_turn(struct learner *learner) {
     bool busy = farm_hub_turn(learner->hub, farm_now_ns());
     if (!learner->lane_steps || learner->pair->cuts) bench_host_turn(&learner->host);
     busy |= learn(learner);
-    if (!busy) farm_hub_wait(learner->hub, 20 * MS);
+    if (is_to_sleep(learner->pair, busy, &learner->idle_ns)) farm_hub_wait(learner->hub, 20 * MS);
 }
 
 static void learner_turns(struct learner *learner, uint64_t until_ns) {
@@ -202,7 +213,7 @@ struct node_side {
     struct farm_bridge_stats stats;
     struct farm_node *node;
     struct farm_ring made[RINGS_MAX], view[RINGS_MAX];
-    uint64_t published_ns, trips;
+    uint64_t published_ns, trips, idle_ns;
 };
 
 static void make_rings(struct node_side *side, int (*fds)[2]) {
@@ -266,7 +277,7 @@ static bool act(struct node_side *side) {
 static void node_turn(struct node_side *side) {
     bool busy = act(side);
     busy |= farm_node_turn(side->node, farm_now_ns());
-    if (!busy) farm_node_wait(side->node, 20 * MS);
+    if (is_to_sleep(side->pair, busy, &side->idle_ns)) farm_node_wait(side->node, 20 * MS);
 }
 
 static void node_side(const struct bench_net *net, const struct bench_pair *pair, struct page *page) {

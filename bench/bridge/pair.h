@@ -17,6 +17,7 @@ struct bench_pair {
     uint32_t rings, lanes, width, pixels;
     uint32_t steps;         // of the learner's rings
     double warm_s, seconds; // before, and that are measured
+    uint64_t spin_ns;       // before a side sleeps
     uint32_t cuts;          // not 0: the learner's bridge ends and comes back so often
     bool link;              // instead of the bridge, the link goes down
     uint32_t away_ms;       // an outage takes from 10 ms to this
