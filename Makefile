@@ -322,11 +322,12 @@ run-c-tests:
 
 ##@ Fuzzing: one executable a file tests/fuzz/fuzz_*.c, of clang and the sanitizers; tools/build/fuzz.sh calls this
 FUZZ_SOURCES  := $(wildcard src/base/*.c src/shm/*.c src/ring/*.c) src/learner/checkpoint.c src/learner/intake.c \
-                 src/learner/backend.c src/report/recipe.c $(wildcard src/algo/*.c)
+                 src/learner/backend.c src/report/recipe.c $(wildcard src/algo/*.c) \
+                 $(filter-out %/engine_uring.c %/measure.c,$(wildcard src/bridge/*.c))
 FUZZ_TARGETS  := $(patsubst tests/fuzz/%.c,$(BUILD)/%,$(wildcard tests/fuzz/fuzz_*.c))
 FUZZ_MAIN     ?=
 FUZZ_MAIN_OBJ := $(call object,$(filter %.c,$(FUZZ_MAIN)))
-FUZZ_LIBS     := -ljansson -lyaml -lnuma -lpthread -lm -ldl
+FUZZ_LIBS     := -ljansson -lyaml -lnuma -lssl -lcrypto -lisal -lpthread -lm -ldl
 
 $(FUZZ_TARGETS) $(BUILD)/make_seeds: $(BUILD)/%: $(BUILD)/obj/tests/fuzz/%.o $(call object,$(FUZZ_SOURCES))
 	$(call say,LINK,$@)

@@ -102,9 +102,9 @@ static const struct {
     [FARM_WIRE_WELCOME] = {"WELCOME", .message = true},
     [FARM_WIRE_REFUSE] = {"REFUSE", .message = true},
     [FARM_WIRE_LEAVE] = {"LEAVE", .single = true},
-    [FARM_WIRE_STEPS] = {"STEPS"},
-    [FARM_WIRE_ANSWERS] = {"ANSWERS"},
-    [FARM_WIRE_CREDITS] = {"CREDITS"},
+    [FARM_WIRE_STEPS] = {.name = "STEPS"},
+    [FARM_WIRE_ANSWERS] = {.name = "ANSWERS"},
+    [FARM_WIRE_CREDITS] = {.name = "CREDITS"},
     [FARM_WIRE_HEARTBEAT] = {"HEARTBEAT", .single = true},
     [FARM_WIRE_BYE] = {"BYE", .message = true},
 };

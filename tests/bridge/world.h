@@ -4,7 +4,9 @@
 #ifndef TESTS_BRIDGE_WORLD_H
 #define TESTS_BRIDGE_WORLD_H
 
+#ifndef cr_assert // a fuzz target brings its own
 #include <criterion/criterion.h>
+#endif
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>

@@ -1,0 +1,39 @@
+// What the bridge's fuzz targets share: the tests' world and peer (tests/bridge) without Criterion, and what must hold
+// of every ring whatever a peer has said.
+#ifndef FARM_TESTS_FUZZ_BRIDGE_H
+#define FARM_TESTS_FUZZ_BRIDGE_H
+
+#define cr_assert(c, ...)          assert(c)
+#define cr_assert_not(c, ...)      assert(!(c))
+#define cr_assert_eq(a, b, ...)    assert((a) == (b))
+#define cr_assert_lt(a, b, ...)    assert((a) < (b))
+#define cr_assert_geq(a, b, ...)   assert((a) >= (b))
+#define cr_assert_not_null(a, ...) assert(a)
+
+#include "../bridge/peer.h"
+#include "fuzz.h"
+
+// Nothing is answered that was not published, nothing given back that was not answered, and no counter is out of
+// bounds, on either side.
+static inline void fuzz_check_rings(const struct world *world) {
+    for (uint32_t r = 0; r < world->made_count; r++) assert(farm_ring_counters_sound(&world->learner[r], NULL));
+    for (uint32_t r = 0; r < world->rings; r++) assert(farm_ring_counters_sound(&world->actor[r], NULL));
+}
+
+// The peer leaves. Whatever it was, a hub answers the next greeting.
+static inline void fuzz_leave(struct peer *peer) {
+    uint8_t out[1024];
+    peer_hang_up(peer);
+    fuzz_check_rings(&peer->play->world);
+    if (peer->side == MEMORY_UP && !peer->play->world.hub_config.key) {
+        peer->play->now_ns += 1000000000; // as many handshakes as it likes
+        peer_dial(peer);
+        peer_say_message(peer, FARM_WIRE_HELLO, out, peer_put_hello(0, NULL, out, sizeof out));
+        peer_wait(peer);
+        assert(peer->in_bytes > farm_wire_head_bytes(1) && peer->in[4] == FARM_WIRE_OFFER);
+        peer_hang_up(peer);
+    }
+    play_free(peer->play);
+}
+
+#endif
