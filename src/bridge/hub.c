@@ -401,6 +401,8 @@ static bool join(struct peer *peer, struct farm_error *err) {
     if (farm_wire_get_join(peer->link.message, peer->link.message_bytes, &rings, err)) return false;
     if (peer->hello.rings && peer->hello.rings != rings)
         return farm_fail(err, FARM_E_FORMAT, "a node of %u rings asks for %u", peer->hello.rings, rings), false;
+    if ((uint64_t)rings * peer->hub->config.offer->spec.lanes > FARM_WIRE_SESSION_LANES_MAX)
+        return refuse(peer, FARM_WIRE_REFUSE_FOR_GOOD, "too many lanes for one node: give it fewer actors"), true;
     struct session *session = find(peer->hub, peer->hello.session);
     peer->state = PEER_ASKED;
     if (session && session->admitted) return attach_when_free(peer, session), true;

@@ -28,7 +28,8 @@ enum {
     FARM_WIRE_ID_BYTES = 16,
     FARM_WIRE_NAME_BYTES = 64,
     FARM_WIRE_TEXT_BYTES = 512,
-    FARM_WIRE_RINGS_MAX = 1024, // of a session
+    FARM_WIRE_RINGS_MAX = 1024,          // of a session
+    FARM_WIRE_SESSION_LANES_MAX = 32000, // of all its rings, so that their counters fit a message
     FARM_WIRE_OPTIONS_MAX = 32,
     FARM_WIRE_OPTION_BYTES = 1024,
 };
