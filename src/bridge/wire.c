@@ -340,6 +340,19 @@ static void get_spec(struct reader *from, struct farm_ring_spec *spec) {
     }
 }
 
+enum farm_status farm_wire_check_step(const struct farm_ring_spec *spec, struct farm_error *err) {
+    uint64_t bytes = sizeof(float) + 1; // reward and flags
+    for (uint32_t f = 0; f < spec->env.obs_count; f++) bytes += farm_field_bytes(&spec->env.obs[f]);
+    for (uint32_t f = 0; f < spec->answer_count && spec->answers == FARM_ANSWERS_LOCAL; f++)
+        bytes += (uint64_t)spec->answer[f].values * sizeof(uint64_t); // at most
+    bytes *= spec->width;
+    if (bytes <= FARM_WIRE_STEP_BYTES_MAX) return FARM_OK;
+    return farm_fail(err, FARM_E_LIMIT,
+                     "a step of a lane has %.3g MiB, of which a bridge carries %d at most: fewer --envs-per-actor, or "
+                     "more --lanes",
+                     (double)bytes / (1 << 20), FARM_WIRE_STEP_BYTES_MAX >> 20);
+}
+
 size_t farm_wire_put_offer(const struct farm_wire_offer *offer, uint8_t *out, size_t room) {
     struct writer to = {.at = out, .room = room};
     put(&to, offer->run, FARM_WIRE_ID_BYTES);
@@ -374,7 +387,7 @@ enum farm_status farm_wire_get_offer(const uint8_t *in, size_t bytes, struct far
     enum farm_status status = all_read(&from, "OFFER", err);
     if (!status && farm_ring_layout_make(&offer->spec, &layout, err))
         status = farm_fail_in(err, FARM_E_FORMAT, "malformed OFFER");
-    return status;
+    return status ? status : farm_wire_check_step(&offer->spec, err);
 }
 
 // ---- the rest ----

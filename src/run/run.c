@@ -20,6 +20,7 @@ enum farm_status farm_run_make(struct farm_run *run, const struct farm_run_reque
     whole.listen.network_node = run->bridges.network_node;
     whole.listen.bridges = run->bridges.count;
     if (!status) status = farm_run_plan_make(&run->plan, &whole, err);
+    if (!status && run->bridges.count) status = farm_wire_check_step(&run->plan.ring_spec, err);
     if (!status) run->workers.learner = farm_run_learner_settings(&run->plan);
     return status;
 }
