@@ -3,6 +3,7 @@
 
 #include <jansson.h>
 #include <math.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -188,7 +189,7 @@ static uint64_t cpu_of(uint64_t pid) {
 }
 
 static void take_turn(struct page *page, int place, double seconds, double *rate, double *cpu) {
-    const uint64_t warm_ns = 100 * MS, *steps = &page->of[place].steps, *lane_steps = &page->of[place].lane_steps;
+    const uint64_t warm_ns = 150 * MS, *steps = &page->of[place].steps, *lane_steps = &page->of[place].lane_steps;
     farm_store_release(&page->open, (uint64_t)place + 1);
     usleep((useconds_t)(warm_ns / 1000));
     const uint64_t start = farm_now_ns(), from = farm_load_relaxed(steps), lane_from = farm_load_relaxed(lane_steps),
@@ -231,6 +232,19 @@ static pid_t start(const struct bench_net *net, enum bench_side side) {
     return pid;
 }
 
+// The process and all that it has started, but for one.
+static void pin_tree(pid_t pid, int cpu, pid_t except) {
+    char path[64];
+    cpu_set_t set;
+    CPU_ZERO(&set);
+    CPU_SET((unsigned)cpu, &set);
+    snprintf(path, sizeof path, "/proc/%d/task/%d/children", pid, pid);
+    if (pid != except) sched_setaffinity(pid, sizeof set, &set);
+    FILE *file = fopen(path, "r");
+    for (int child; file && fscanf(file, "%d", &child) == 1;) pin_tree(child, cpu, except);
+    if (file) fclose(file);
+}
+
 bool bench_random_rates(const struct bench_net *net, const char *engine, int rounds, double seconds,
                         struct bench_rates *rates) {
     struct page *page = mmap(NULL, sizeof *page, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
@@ -250,13 +264,17 @@ bool bench_random_rates(const struct bench_net *net, const char *engine, int rou
         }
         good = await(&page->port);
         snprintf(address, sizeof address, "%s:%u", net->address[BENCH_LEARNER], (unsigned)page->port);
-        const pid_t node = start_node(net, program, address, path, engine), own = start(net, BENCH_NODE);
+        struct bench_net anywhere = *net; // environments are made on all CPUs
+        anywhere.cpu[BENCH_NODE] = -1;
+        const pid_t node = start_node(&anywhere, program, address, path, engine), own = start(&anywhere, BENCH_NODE);
         if (own == 0) {
             local_farm(page);
             exit(0);
         }
         page->open = EVERYBODY; // until the environments have been made
         good = good && await(&page->of[LOCAL].steps) && await(&page->of[REMOTE].steps);
+        pin_tree(node, net->cpu[BENCH_NODE], -1);
+        pin_tree(own, net->cpu[BENCH_NODE], (pid_t)page->of[LOCAL].pid);
         if (good) take_turns(page, rounds, seconds, rates);
         farm_store_release(&page->stop, 1);
         bench_net_end(node);
