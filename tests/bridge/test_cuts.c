@@ -142,7 +142,7 @@ static void record(const char *path, const struct tally *tally, double wall_s) {
 // FARM_BRIDGE_CUTS=100000 FARM_BRIDGE_RECORD=bench/results/bridge_faults.jsonl is the long run.
 Test(cuts, at_random_bytes_lose_and_repeat_nothing) {
     const char *count = getenv("FARM_BRIDGE_CUTS"), *path = getenv("FARM_BRIDGE_RECORD");
-    const uint64_t cuts = count ? strtoull(count, NULL, 10) : 20000, start_ns = farm_now_ns();
+    const uint64_t cuts = count ? strtoull(count, NULL, 10) : 10000, start_ns = farm_now_ns();
     struct tally tally = {0};
     for (uint64_t seed = 0; tally.cuts < cuts; seed++) misfortunes((int)(seed % 2) * LOCAL, seed, 500, 0, &tally);
     if (path) record(path, &tally, (double)(farm_now_ns() - start_ns) * 1e-9);

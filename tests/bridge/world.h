@@ -22,7 +22,9 @@ enum { WORLD_RINGS_MAX = 8, WORLD_LANES_MAX = 4 };
 struct world {
     struct farm_wire_offer offer;
     struct farm_ring_spec node_spec; // the offer's with the node's steps
-    uint32_t rings;                  // of the one session
+    uint32_t rings;                  // of the session
+    uint32_t place;                  // of the session
+    struct world *other;             // a second node of the same hub (world_make_other), or NULL
     struct farm_bridge_stats hub_stats, node_stats;
     int control, hub_control, wake, bell, node_bell;
     struct farm_hub_config hub_config;
@@ -71,7 +73,7 @@ static inline void world_spec(struct world *world, uint32_t lanes, uint32_t widt
 static inline void world_admit(struct world *world, const struct farm_control_message *ask) {
     struct farm_error err;
     struct farm_control_message say = {
-        .kind = FARM_CONTROL_SESSION, .session = 3, .count = ask->count, .fds = {-1, -1}};
+        .kind = FARM_CONTROL_SESSION, .session = world->place, .count = ask->count, .fds = {-1, -1}};
     if (world->made_count && memcmp(world->session, ask->id, sizeof world->session) != 0) {
         struct farm_control_message no = {
             .kind = FARM_CONTROL_REFUSED, .reason = FARM_WIRE_REFUSE_LATER, .text = "one node alone", .fds = {-1, -1}};
@@ -94,7 +96,7 @@ static inline void world_admit(struct world *world, const struct farm_control_me
             world->learner[r].wake_fd = world->wake;
         }
         const struct farm_control_message ring = {.kind = FARM_CONTROL_RING,
-                                                  .session = 3,
+                                                  .session = world->place,
                                                   .ring = r,
                                                   .actor = 10 + r,
                                                   .fds = {world->made[r].up.fd, world->made[r].down.fd_readonly}};
@@ -105,15 +107,21 @@ static inline void world_admit(struct world *world, const struct farm_control_me
     world->admitted = true;
 }
 
+static inline void world_raise(struct world *world, struct farm_control_message *message) {
+    for (uint32_t l = 0; l < world->offer.spec.lanes; l++)
+        farm_store_release(&world->made[message->ring].lanes[l].down->generation, message->generation);
+    message->kind = FARM_CONTROL_GENERATION_IS;
+    cr_assert(farm_control_send(world->control, message));
+}
+
 static inline void world_supervise(struct world *world) {
     struct farm_control_message message;
+    struct world *other = world->other;
     while (farm_control_receive(world->control, &message)) {
-        if (message.kind == FARM_CONTROL_ADMIT) world_admit(world, &message);
-        if (message.kind != FARM_CONTROL_GENERATION) continue;
-        for (uint32_t l = 0; l < world->offer.spec.lanes; l++)
-            farm_store_release(&world->made[message.ring].lanes[l].down->generation, message.generation);
-        message.kind = FARM_CONTROL_GENERATION_IS;
-        cr_assert(farm_control_send(world->control, &message));
+        if (message.kind == FARM_CONTROL_ADMIT)
+            world_admit(other && message.id[0] == other->node_config.session[0] ? other : world, &message);
+        if (message.kind == FARM_CONTROL_GENERATION)
+            world_raise(other && message.session == other->place ? other : world, &message);
     }
 }
 
@@ -235,21 +243,10 @@ static inline void world_replace_node(struct world *world) {
     world_make_node(world);
 }
 
-// After world_spec and after what is particular in hub_config and node_config (listener, engine, key, address).
-static inline void world_make(struct world *world, uint32_t rings) {
+static inline void world_make_actors(struct world *world, uint32_t rings) {
     struct farm_error err;
     world->rings = rings;
-    cr_assert_eq(farm_control_make(&world->control, &world->hub_control, &err), FARM_OK);
-    world->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    world->bell = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     world->node_bell = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    struct farm_hub_config *hub = &world->hub_config;
-    hub->control = world->hub_control;
-    hub->wake = world->wake;
-    hub->bells = &world->bell;
-    hub->bell_count = 1;
-    hub->offer = &world->offer;
-    hub->stats = &world->hub_stats;
     for (uint32_t r = 0; r < rings; r++) {
         struct farm_ring *made = &world->actors_made[r];
         cr_assert_eq(farm_ring_create(&world->node_spec, r, -1, false, made, &err), FARM_OK, "%s", err.message);
@@ -258,27 +255,56 @@ static inline void world_make(struct world *world, uint32_t rings) {
             FARM_OK, "%s", err.message);
     }
     struct farm_node_config *node = &world->node_config;
-    memset(node->session, 5, sizeof node->session);
+    memset(node->session, 5 + (int)world->place, sizeof node->session);
     node->ring_count = rings;
     node->bell = world->node_bell;
     node->name = "test";
     node->stats = &world->node_stats;
-    world_make_hub(world);
     world_make_node(world);
 }
 
+// After world_spec and after what is particular in hub_config and node_config (listener, engine, key, address).
+static inline void world_make(struct world *world, uint32_t rings) {
+    struct farm_error err;
+    cr_assert_eq(farm_control_make(&world->control, &world->hub_control, &err), FARM_OK);
+    world->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    world->bell = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    struct farm_hub_config *hub = &world->hub_config;
+    hub->control = world->hub_control;
+    hub->wake = world->wake;
+    hub->bells = &world->bell;
+    hub->bell_count = 1;
+    hub->offer = &world->offer;
+    hub->stats = &world->hub_stats;
+    world_make_hub(world);
+    world_make_actors(world, rings);
+}
+
+// A second node, at the hub of `first`. After world_spec and its node_config.
+static inline void world_make_other(struct world *world, struct world *first, uint32_t rings) {
+    world->place = first->place + 1;
+    world->control = first->control;
+    world->wake = first->wake;
+    first->other = world;
+    world_make_actors(world, rings);
+}
+
 static inline void world_free(struct world *world) {
+    if (world->other) farm_node_free(world->other->node, false);
     farm_node_free(world->node, false);
     farm_hub_free(world->hub);
-    for (uint32_t r = 0; r < world->made_count; r++) {
-        farm_ring_close(&world->learner[r]);
-        farm_ring_close(&world->made[r]);
+    for (struct world *of = world; of; of = of->other) {
+        for (uint32_t r = 0; r < of->made_count; r++) {
+            farm_ring_close(&of->learner[r]);
+            farm_ring_close(&of->made[r]);
+        }
+        for (uint32_t r = 0; r < of->rings; r++) {
+            farm_ring_close(&of->actor[r]);
+            farm_ring_close(&of->actors_made[r]);
+        }
+        close(of->node_bell);
     }
-    for (uint32_t r = 0; r < world->rings; r++) {
-        farm_ring_close(&world->actor[r]);
-        farm_ring_close(&world->actors_made[r]);
-    }
-    const int fds[] = {world->control, world->hub_control, world->wake, world->bell, world->node_bell};
+    const int fds[] = {world->control, world->hub_control, world->wake, world->bell};
     for (size_t i = 0; i < sizeof fds / sizeof *fds; i++) close(fds[i]);
 }
 
@@ -290,13 +316,17 @@ static inline bool world_done(const struct world *world, uint64_t steps) {
     return true;
 }
 
+static inline bool world_turn_node(struct world *world, uint64_t steps, uint64_t now_ns) {
+    const bool busy = world_learn(world) + world_act(world, steps) > 0;
+    return farm_node_turn(world->node, now_ns) || busy;
+}
+
 // One turn of everybody.
 static inline bool world_turn(struct world *world, uint64_t steps, uint64_t now_ns) {
     bool busy = farm_hub_turn(world->hub, now_ns);
     world_supervise(world);
-    busy |= world_learn(world) > 0;
-    busy |= world_act(world, steps) > 0;
-    return busy | farm_node_turn(world->node, now_ns);
+    if (world->other) busy |= world_turn_node(world->other, steps, now_ns);
+    return world_turn_node(world, steps, now_ns) || busy;
 }
 
 #endif
