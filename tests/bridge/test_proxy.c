@@ -158,6 +158,7 @@ static void play(const char *engine, bool sealed, enum fault fault) {
         cr_assert_lt(clock_ns - start_ns, 30000000000u, "%s %s %d: %u faults, %s", names[fault], engine, sealed,
                      proxy.faults, farm_node_why(first.node));
     }
+    const uint64_t connections = other.node_stats.node[0].connections;
     cr_expect_eq(connections, 1, "the other node was cut %llu times", (unsigned long long)connections);
     world_free(&first);
     for (uint32_t i = 0; i < proxy.count; i++) {
