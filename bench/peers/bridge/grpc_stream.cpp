@@ -1,7 +1,9 @@
 // The bridge's stream as SEED sends it: a bidirectional gRPC stream by TLS over TCP, a protobuf message for each step of
 // a lane there, one for its answer back; the asynchronous interface, one completion queue and one thread of its own a
 // side. usage: grpc_stream server FOLDER ADDR:PORT | client FOLDER ADDR:PORT BYTES IN_FLIGHT WARM_S SECONDS
-// FOLDER holds key.pem and certificate.pem. The client prints bytes/s of answered messages.
+// FOLDER holds key.pem and certificate.pem. The client prints bytes/s of answered messages. Both sides hold as many
+// steps as the bridge's rings in build/bench/bridge (4 lanes: 4 steps at the node, 16 at the learner), in messages that
+// are used by turns: nothing is copied for it, but each step lies in memory of its own, as it has to.
 #include <grpcpp/grpcpp.h>
 
 #include <chrono>
@@ -16,6 +18,7 @@
 
 namespace {
 
+enum { SENT_STEPS = 4 * 4, KEPT_STEPS = 4 * 16 };
 enum Tag : intptr_t { STARTED = 1, WRITTEN, ARRIVED };
 
 void *tag_of(Tag tag) {
@@ -58,21 +61,21 @@ int serve(const std::string &folder, const std::string &address) {
     for (;;) { // one client after another
         grpc::ServerContext context;
         grpc::ServerAsyncReaderWriter<step::Action, step::Observation> stream(&context);
-        step::Observation in;
+        static step::Observation in[KEPT_STEPS];
         step::Action out;
-        int32_t answers = 0, owed = 0;
+        int32_t answers = 0, owed = 0, arrived = 0;
         bool writing = false;
         Tag tag;
         service.RequestAct(&context, &stream, events.get(), events.get(), tag_of(STARTED));
         need(next(*events, &tag), "a stream");
-        stream.Read(&in, tag_of(ARRIVED));
+        stream.Read(&in[0], tag_of(ARRIVED));
         for (bool reading = true; reading || writing;) {
             const bool ok = next(*events, &tag);
             if (tag == WRITTEN) writing = false;
             if (tag == ARRIVED) reading = ok;
             if (tag == ARRIVED && ok) {
                 owed++;
-                stream.Read(&in, tag_of(ARRIVED));
+                stream.Read(&in[++arrived % KEPT_STEPS], tag_of(ARRIVED));
             }
             if (owed && !writing) {
                 out.set_action(answers++);
@@ -104,18 +107,19 @@ int stream_to(const std::string &folder, const std::string &address, size_t byte
     Tag tag;
     auto stream = stub->AsyncAct(&context, &events, tag_of(STARTED));
     need(next(events, &tag), "the stream");
-    step::Observation out;
+    static step::Observation out[SENT_STEPS];
     step::Action in;
-    out.mutable_pixels()->resize(bytes);
+    for (auto &message : out) message.mutable_pixels()->resize(bytes);
     int32_t sent = 0, answered = 0, from = 0;
     bool writing = false;
     double start = now() + warm_s, begun = 0;
     stream->Read(&in, tag_of(ARRIVED));
     for (;;) {
         if (!writing && sent - answered < in_flight) {
-            (*out.mutable_pixels())[0] = static_cast<char>(sent++);
+            step::Observation &message = out[sent % SENT_STEPS];
+            (*message.mutable_pixels())[0] = static_cast<char>(sent++);
             writing = true;
-            stream->Write(out, tag_of(WRITTEN)); // serialises before it returns
+            stream->Write(message, tag_of(WRITTEN)); // serialises before it returns
         }
         need(next(events, &tag), "the stream");
         if (tag == WRITTEN) writing = false;
