@@ -38,7 +38,9 @@ struct farm_node {
     const struct farm_engine_ops *ops;
     struct farm_engine *engine;
     struct farm_link link;
-    struct farm_address address;
+    struct farm_address address, found[FARM_ADDRESSES_MAX];
+    uint32_t found_count;
+    uint64_t found_ns;
     enum farm_node_state state;
     bool welcomed; // on this connection
     char why[FARM_WIRE_TEXT_BYTES];
@@ -273,6 +275,8 @@ static bool take_counters(struct farm_node *node, const struct farm_wire_welcome
             lane->consumed = learner.consumed;
             lane->listed = false;
             if (lane->lane->local) give_back(node, lane, learner.produced); // the credit for it may have been lost
+            if (farm_lane_consumed(lane->lane) < lane->answered)            // a bridge died between its two stores
+                farm_lane_release(lane->lane, lane->answered);
         }
         farm_learner_notify(&node->rings[r]);
     }
@@ -284,8 +288,10 @@ static bool take_welcome(struct farm_node *node, struct farm_error *err) {
     if (farm_wire_get_welcome(node->link.message, node->link.message_bytes, &welcome, err)) return false;
     const bool rings = node->ring_count > 0;
     if (welcome.rings != node->wanted ||
-        (rings && (welcome.lanes != node->lane_count || !take_counters(node, &welcome))))
+        (rings && (welcome.lanes != node->lane_count || !take_counters(node, &welcome)))) {
+        node->state = FARM_NODE_STRANGE; // trying again would not change it
         return farm_fail(err, FARM_E_FORMAT, "the learner's counters are not of this session"), false;
+    }
     if (!node->actors) node->actors = calloc(welcome.rings, sizeof *node->actors);
     if (!node->actors) return farm_fail(err, FARM_E_LIMIT, "no memory for %u actors", welcome.rings), false;
     for (uint32_t r = 0; r < welcome.rings; r++) node->actors[r] = farm_wire_welcome_actor(&welcome, r);
@@ -376,13 +382,18 @@ static uint64_t next_random(struct farm_node *node) {
     return z ^ z >> 31;
 }
 
-// The next of the addresses that the name stands for, looked up anew each time: the learner may have moved.
+// The next of the addresses that the name stands for, looked up anew now and then: the learner may have moved.
 static enum farm_status find_address(struct farm_node *node, struct farm_error *err) {
-    struct farm_address all[FARM_ADDRESSES_MAX];
-    uint32_t count;
-    const enum farm_status status = farm_address_find(node->config.address, all, &count, err);
-    if (!status) node->address = all[node->tries++ % count];
-    return status;
+    if (!node->found_count || node->now_ns - node->found_ns >= RETRY_MAX_NS) {
+        node->found_ns = node->now_ns;
+        node->found_count = 0;
+        const enum farm_status status = farm_address_find(node->config.address, node->found, &node->found_count, err);
+        if (status) return status;
+    }
+    node->address = node->found[node->tries++ % node->found_count];
+    if (node->config.key || farm_address_private(&node->address)) return FARM_OK;
+    return farm_fail(err, FARM_E_PERMISSION, "%s is not a private address now: nothing is sent unencrypted",
+                     node->config.address);
 }
 
 static enum farm_status make_socket(const struct farm_address *address, int *fd, struct farm_error *err) {
@@ -426,6 +437,7 @@ static void try_to_connect(struct farm_node *node) {
     node->retry_ns = UINT64_MAX;
     node->heartbeat_ns = node->now_ns;
     node->ops->open(node->engine, SOCKET, fd);
+    node->link.fd = fd;
     node->ops->connect(node->engine, SOCKET, (const struct sockaddr *)&node->address.socket, node->address.bytes);
     farm_link_begin(&node->link, node->now_ns);
 }
@@ -576,6 +588,7 @@ enum farm_status farm_node_make(const struct farm_node_config *config, struct fa
         return status;
     }
     if (config->bell >= 0) farm_engine_watch_counter(node->ops, node->engine, WATCH_BELL, config->bell);
+    if (config->stats) farm_store_release(&config->stats->node[0].state, FARM_NODE_ABSENT); // one before it was killed
     if (config->stats) farm_store_relaxed(&config->stats->uring, strcmp(node->ops->name, "uring") == 0);
     *out = node;
     return FARM_OK;
@@ -655,7 +668,13 @@ int farm_node_run(const struct farm_node_config *config, struct farm_error *err)
         farm_node_announce(node, false);
     }
     const enum farm_node_state state = node->state;
+    const bool over_before = over(node);
     if (state == FARM_NODE_REFUSED) farm_fail(err, FARM_E_INVALID, "the learner refuses this node: %s", node->why);
     farm_node_free(node, true);
+    if (!over_before) { // a wish of the supervisor's, which does not look how; or another's: then it starts a bridge
+                        // anew
+        signal(SIGTERM, SIG_DFL);
+        raise(SIGTERM);
+    }
     return state == FARM_NODE_REFUSED ? 1 : state == FARM_NODE_STRANGE ? FARM_NODE_EXIT_STRANGE : 0;
 }
