@@ -153,3 +153,41 @@ Test(cuts, hubs_nodes_and_actors_come_anew_at_any_moment) {
     for (int flow = 0; flow < DOWN; flow++) misfortunes(flow, 77, flow & SEALED ? 300 : 2000, 1000, &tally);
     cr_assert(tally.hubs > 100 && tally.nodes > 100 && tally.actors > 100);
 }
+
+// A session that is forgotten amid its steps, while its connection may be open, or half open, or cut: its place is
+// taken by the next at once, and nothing of the old one reaches the new one's rings.
+Test(cuts, a_place_is_free_for_the_next_session_at_any_moment) {
+    for (int flow = 0; flow < DOWN; flow++) {
+        struct play *play = make(flow, 2, 30, (uint64_t)flow);
+        for (int i = 0; i < (flow & SEALED ? 30 : 150); i++) {
+            play->net.most = i % 2 ? 0 : 200;
+            play->net.cut_span = i % 3 ? 0 : 3000;
+            for (uint64_t turns = memory_random(&play->net, 150); turns; turns--) play_turn(play, 100000);
+            if (play->net.count && i % 4 == 0) play->net.list[0]->deaf = true;
+            world_begin_anew(&play->world);
+            play->net.cut_span = 0;
+            if (i % 5 == 0) play_to(play, 5);
+        }
+        play_to(play, 10);
+        play_free(play);
+    }
+}
+
+// Steps of seventeen parts: a full frame has as many parts as a link can take.
+Test(cuts, a_frame_of_as_many_parts_as_there_can_be_arrives) {
+    struct play *play = play_begin(false, FARM_ANSWERS_LOCAL, 2, 30, 1);
+    struct farm_ring_spec *spec = &play->world.offer.spec;
+    for (uint32_t f = 1; f < FARM_OBS_FIELDS_MAX - 1; f++) {
+        spec->env.obs[f] = spec->env.obs[0];
+        spec->env.obs[f].name[0] = (char)('a' + f);
+    }
+    spec->env.obs_count = FARM_OBS_FIELDS_MAX - 1;
+    for (; spec->answer_count < FARM_ANSWER_FIELDS_MAX; spec->answer_count++)
+        spec->answer[spec->answer_count] = (struct farm_answer_spec){
+            .name = {(char)('a' + spec->answer_count)}, .dtype = FARM_F32, .values = 1, .every = 1};
+    play->world.node_spec = *spec;
+    world_make(&play->world, WORLD_RINGS_MAX);
+    play_to(play, 50);
+    cr_assert_eq(play->world.node_stats.node[0].connections, 1);
+    play_free(play);
+}

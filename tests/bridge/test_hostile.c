@@ -214,6 +214,23 @@ Test(hostile, another_version_is_told_what_differs) {
     }
 }
 
+// REFUSE with AGAIN: at once, that once; then as after any other failure.
+Test(hostile, a_node_that_is_sent_on_does_not_hurry_for_ever) {
+    uint8_t out[64];
+    struct peer peer;
+    peer_make(&peer, MEMORY_DOWN, false);
+    peer_come(&peer, PEER_DIALLED);
+    peer_say_message(&peer, FARM_WIRE_REFUSE, out, farm_wire_put_reason(FARM_WIRE_REFUSE_AGAIN, "", out, sizeof out));
+    for (int ms = 0; ms < 1000; ms++) { // each further connection ends at once
+        if (peer.c) peer.c->left[MEMORY_DOWN] = true;
+        peer.c = memory_take(&peer.play->net);
+        peer_turn(&peer, 1000000);
+    }
+    cr_expect_gt(peer.play->net.made, 10);
+    cr_expect_lt(peer.play->net.made, 40);
+    finish(&peer);
+}
+
 // ---- many, slow, deaf ----
 
 static uint32_t open_at_hub(const struct memory *net) {

@@ -35,7 +35,7 @@ struct world {
     struct farm_ring made[WORLD_RINGS_MAX], learner[WORLD_RINGS_MAX];
     uint32_t made_count, admissions;
     bool admitted;
-    uint8_t session[FARM_WIRE_ID_BYTES];
+    uint8_t session[FARM_WIRE_ID_BYTES], given_up[FARM_WIRE_ID_BYTES];
     uint64_t taken[WORLD_RINGS_MAX][WORLD_LANES_MAX]; // steps seen, each once and in order
     uint32_t held;                                    // steps that stay unconsumed
     // node's side
@@ -74,7 +74,8 @@ static inline void world_admit(struct world *world, const struct farm_control_me
     struct farm_error err;
     struct farm_control_message say = {
         .kind = FARM_CONTROL_SESSION, .session = world->place, .count = ask->count, .fds = {-1, -1}};
-    if (world->made_count && memcmp(world->session, ask->id, sizeof world->session) != 0) {
+    if ((world->made_count && memcmp(world->session, ask->id, sizeof world->session) != 0) ||
+        memcmp(world->given_up, ask->id, sizeof world->given_up) == 0) {
         struct farm_control_message no = {
             .kind = FARM_CONTROL_REFUSED, .reason = FARM_WIRE_REFUSE_LATER, .text = "one node alone", .fds = {-1, -1}};
         memcpy(no.id, ask->id, sizeof no.id);
@@ -246,7 +247,6 @@ static inline void world_replace_node(struct world *world) {
 static inline void world_make_actors(struct world *world, uint32_t rings) {
     struct farm_error err;
     world->rings = rings;
-    world->node_bell = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     for (uint32_t r = 0; r < rings; r++) {
         struct farm_ring *made = &world->actors_made[r];
         cr_assert_eq(farm_ring_create(&world->node_spec, r, -1, false, made, &err), FARM_OK, "%s", err.message);
@@ -254,12 +254,42 @@ static inline void world_make_actors(struct world *world, uint32_t rings) {
             farm_ring_open(dup(made->up.fd), dup(made->down.fd_readonly), FARM_RING_ACTOR, &world->actor[r], &err),
             FARM_OK, "%s", err.message);
     }
+}
+
+static inline void world_free_rings(struct farm_ring *views, struct farm_ring *made, uint32_t count) {
+    for (uint32_t r = 0; r < count; r++) {
+        farm_ring_close(&views[r]);
+        farm_ring_close(&made[r]);
+    }
+}
+
+// The supervisor gives the session up, and the node begins a new one with new rings.
+static inline void world_begin_anew(struct world *world) {
+    const struct farm_control_message forget = {.kind = FARM_CONTROL_FORGET, .session = world->place, .fds = {-1, -1}};
+    cr_assert(farm_control_send(world->control, &forget));
+    world_free_rings(world->learner, world->made, world->made_count);
+    world->made_count = 0;
+    world->admitted = false;
+    farm_node_free(world->node, false);
+    world_free_rings(world->actor, world->actors_made, world->rings);
+    world_make_actors(world, world->rings);
+    memset(world->taken, 0, sizeof world->taken);
+    memset(world->generation, 0, sizeof world->generation);
+    memset(world->begins, 0, sizeof world->begins);
+    memcpy(world->given_up, world->node_config.session, sizeof world->given_up);
+    for (size_t i = 1; i < FARM_WIRE_ID_BYTES && !++world->node_config.session[i]; i++) continue;
+    world_make_node(world);
+}
+
+static inline void world_make_own(struct world *world, uint32_t rings) {
     struct farm_node_config *node = &world->node_config;
+    world->node_bell = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     memset(node->session, 5 + (int)world->place, sizeof node->session);
     node->ring_count = rings;
     node->bell = world->node_bell;
     node->name = "test";
     node->stats = &world->node_stats;
+    world_make_actors(world, rings);
     world_make_node(world);
 }
 
@@ -277,7 +307,7 @@ static inline void world_make(struct world *world, uint32_t rings) {
     hub->offer = &world->offer;
     hub->stats = &world->hub_stats;
     world_make_hub(world);
-    world_make_actors(world, rings);
+    world_make_own(world, rings);
 }
 
 // A second node, at the hub of `first`. After world_spec and its node_config.
@@ -286,7 +316,7 @@ static inline void world_make_other(struct world *world, struct world *first, ui
     world->control = first->control;
     world->wake = first->wake;
     first->other = world;
-    world_make_actors(world, rings);
+    world_make_own(world, rings);
 }
 
 static inline void world_free(struct world *world) {
@@ -294,14 +324,8 @@ static inline void world_free(struct world *world) {
     farm_node_free(world->node, false);
     farm_hub_free(world->hub);
     for (struct world *of = world; of; of = of->other) {
-        for (uint32_t r = 0; r < of->made_count; r++) {
-            farm_ring_close(&of->learner[r]);
-            farm_ring_close(&of->made[r]);
-        }
-        for (uint32_t r = 0; r < of->rings; r++) {
-            farm_ring_close(&of->actor[r]);
-            farm_ring_close(&of->actors_made[r]);
-        }
+        world_free_rings(of->learner, of->made, of->made_count);
+        world_free_rings(of->actor, of->actors_made, of->rings);
         close(of->node_bell);
     }
     const int fds[] = {world->control, world->hub_control, world->wake, world->bell};
