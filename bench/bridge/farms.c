@@ -205,7 +205,7 @@ static void take_turns(struct page *page, int rounds, double seconds, struct ben
     farm_store_release(&page->open, 0);
     usleep(100000);
     for (int r = -1; r < rounds; r++) { // the first wakes both
-        struct bench_rates ignored, *now = r < 0 ? &ignored : &rates[r];
+        struct bench_rates ignored = {0}, *now = r < 0 ? &ignored : &rates[r];
         const double length = r < 0 ? 0.1 : seconds;
         if (r % 2) take_turn(page, LOCAL, length, &now->local, &now->local_cpu);
         take_turn(page, REMOTE, length, &now->remote, &now->remote_cpu);
