@@ -24,7 +24,7 @@
 enum {
     PEERS_MAX = FARM_BRIDGE_NODES_MAX + 64, // connections, of which 64 may be strangers
     STRANGERS_MAX = 64,
-    HANDSHAKES_PER_S = 100,
+    HANDSHAKES_PER_S = 100, // more wait for the next second
     EVENTS_MAX = 64,
     WATCH_CONTROL = 0,
     WATCH_WAKE = 1,
@@ -73,8 +73,12 @@ struct peer {
     struct session *session;
     struct farm_wire_hello hello; // its counters are in `counters`
     uint8_t *counters;
+    uint32_t from; // hash of its address
+    uint64_t accepted_ns;
+    bool begun;        // its handshake may go on
+    uint64_t asked_ns; // when its places were last asked for
+    uint32_t asked_rings;
     uint64_t heartbeat_ns;         // when the last was sent
-    uint64_t now_ns;               // of the turn
     struct farm_link_figures seen; // already in the stats
 };
 
@@ -89,7 +93,9 @@ struct farm_hub {
     struct hub_ring **touched; // [touched_count]
     uint32_t touched_count, touched_room;
     uint64_t now_ns, tick_ns, second_ns;
-    uint32_t handshakes; // since second_ns
+    uint32_t handshakes; // begun since second_ns
+    uint64_t strange_ns; // when strangers that have gone were last reported
+    uint32_t gone;       // of them, since
     bool ends;           // END was heard
     uint64_t ends_ns;
     struct farm_control_message unsent[256]; // to the supervisor, in order
@@ -133,6 +139,9 @@ static void show_figures(struct peer *peer) {
     farm_store_relaxed(&row->lane_steps, farm_load_relaxed(&row->lane_steps) + session->lane_steps);
     farm_store_relaxed(&row->steps, farm_load_relaxed(&row->steps) + session->env_steps);
     farm_store_relaxed(&row->heard_ns, peer->link.heard_ns);
+    if (peer->hub->config.stats)
+        farm_add_relaxed(&peer->hub->config.stats->frames,
+                         now->frames_in + now->frames_out - seen->frames_in - seen->frames_out);
     session->lane_steps = session->env_steps = 0;
     peer->seen = *now;
 }
@@ -396,6 +405,17 @@ static void attach_when_free(struct peer *peer, struct session *session) {
     farm_link_close(&session->peer->link, "a newer connection of this node came");
 }
 
+static bool ask(struct peer *peer) {
+    struct farm_control_message message = {.kind = FARM_CONTROL_ADMIT,
+                                           .count = peer->asked_rings,
+                                           .ring = peer->hello.rings, // it has rings: only an old session will do
+                                           .machine = peer->hello.machine};
+    memcpy(message.id, peer->hello.session, FARM_WIRE_ID_BYTES);
+    snprintf(message.text, sizeof message.text, "%s", peer->hello.name);
+    peer->asked_ns = peer->hub->now_ns;
+    return tell(peer->hub, &message);
+}
+
 static bool join(struct peer *peer, struct farm_error *err) {
     uint32_t rings;
     if (farm_wire_get_join(peer->link.message, peer->link.message_bytes, &rings, err)) return false;
@@ -406,13 +426,8 @@ static bool join(struct peer *peer, struct farm_error *err) {
     struct session *session = find(peer->hub, peer->hello.session);
     peer->state = PEER_ASKED;
     if (session && session->admitted) return attach_when_free(peer, session), true;
-    struct farm_control_message message = {.kind = FARM_CONTROL_ADMIT,
-                                           .count = rings,
-                                           .ring = peer->hello.rings, // it has rings: only an old session will do
-                                           .machine = peer->hello.machine};
-    memcpy(message.id, peer->hello.session, FARM_WIRE_ID_BYTES);
-    snprintf(message.text, sizeof message.text, "%s", peer->hello.name);
-    if (!tell(peer->hub, &message)) return farm_fail(err, FARM_E_BUSY, "the supervisor does not answer"), false;
+    peer->asked_rings = rings;
+    if (!ask(peer)) return farm_fail(err, FARM_E_BUSY, "the supervisor does not answer"), false;
     return true;
 }
 
@@ -429,11 +444,12 @@ static void take_heartbeat(struct peer *peer, const struct farm_wire_entry *entr
     farm_store_relaxed(&row->round_trip_ns, before ? before - before / 8 + now / 8 : now + 1);
 }
 
-static void leave(struct peer *peer, uint32_t ring) {
-    if (peer->state != PEER_ATTACHED) return;
-    const struct farm_control_message message = {
-        .kind = FARM_CONTROL_LEAVE, .session = peer->session->place, .ring = ring};
-    tell(peer->hub, &message);
+// A node that is being admitted has no place yet: then its id names the session. False: the supervisor does not read.
+static bool leave(struct peer *peer, uint32_t ring) {
+    struct farm_control_message message = {.kind = FARM_CONTROL_LEAVE, .session = UINT32_MAX, .ring = ring};
+    memcpy(message.id, peer->hello.session, FARM_WIRE_ID_BYTES);
+    if (peer->state == PEER_ATTACHED) message.session = peer->session->place;
+    return (peer->state != PEER_ATTACHED && peer->state != PEER_ASKED) || tell(peer->hub, &message);
 }
 
 static bool arrived(void *context, struct farm_link *link, const struct farm_wire_header *header,
@@ -454,10 +470,10 @@ static bool arrived(void *context, struct farm_link *link, const struct farm_wir
         if (peer->state == PEER_OFFERED) return join(peer, err);
         break;
     case FARM_WIRE_LEAVE:
-        leave(peer, entries[0].ring);
-        return true;
+        return leave(peer, entries[0].ring) || (farm_fail(err, FARM_E_BUSY, "the supervisor does not answer"), false);
     case FARM_WIRE_BYE:
-        leave(peer, UINT32_MAX);
+        if (!leave(peer, UINT32_MAX))
+            farm_log_warn("the places of node %s are kept until it has been away too long", peer->hello.name);
         farm_link_close(link, NULL);
         return true;
     default:
@@ -584,20 +600,25 @@ static void take_ring(struct farm_hub *hub, const struct farm_control_message *m
     touch(hub, ring);
 }
 
+// The newest connection that asks for this session's places.
 static struct peer *asks_for(struct farm_hub *hub, const uint8_t *id) {
+    struct peer *newest = NULL;
     for (uint32_t p = 0; p < PEERS_MAX; p++) {
         struct peer *peer = hub->peers[p];
         if (peer && peer->link.state == FARM_LINK_OPEN && peer->state == PEER_ASKED && !peer->session &&
-            same_id(peer->hello.session, id))
-            return peer;
+            same_id(peer->hello.session, id) && (!newest || peer->accepted_ns > newest->accepted_ns))
+            newest = peer;
     }
-    return NULL;
+    return newest;
 }
 
 static void admitted(struct farm_hub *hub, struct session *session) {
     if (!session->known) return;
     session->admitted = true;
-    for (struct peer *peer; (peer = asks_for(hub, session->id));) attach_when_free(peer, session);
+    struct peer *peer = asks_for(hub, session->id);
+    if (!peer) return;
+    attach_when_free(peer, session);
+    while ((peer = asks_for(hub, session->id))) farm_link_close(&peer->link, "a newer connection of this node came");
 }
 
 // The place can be used again at once; what may still be written to lives on until the connection is closed.
@@ -676,11 +697,47 @@ static bool hear_supervisor(struct farm_hub *hub) {
 
 // ---- connections ----
 
-static uint32_t strangers(const struct farm_hub *hub) {
-    uint32_t count = 0;
-    for (uint32_t p = 0; p < PEERS_MAX; p++)
-        count += hub->peers[p] && hub->peers[p]->link.state != FARM_LINK_VACANT && !hub->peers[p]->link.known;
-    return count;
+static bool is_stranger(const struct peer *peer) {
+    return peer && !peer->link.known && peer->link.state != FARM_LINK_VACANT && peer->link.state != FARM_LINK_CLOSING;
+}
+
+// Too many strangers: the oldest of those from the address that has most of them makes room, so that one machine cannot
+// keep the others out.
+static void make_room(struct farm_hub *hub) {
+    uint32_t all = 0, most = 0;
+    struct peer *oldest = NULL;
+    for (uint32_t p = 0; p < PEERS_MAX; p++) {
+        struct peer *peer = hub->peers[p];
+        uint32_t same = 0;
+        if (!is_stranger(peer)) continue;
+        all++;
+        for (uint32_t q = 0; q < PEERS_MAX; q++)
+            same += is_stranger(hub->peers[q]) && hub->peers[q]->from == peer->from;
+        const bool older = oldest && same == most && peer->accepted_ns < oldest->accepted_ns;
+        if (same <= most && !older) continue;
+        most = same;
+        oldest = peer;
+    }
+    if (all >= STRANGERS_MAX) farm_link_close(&oldest->link, "more than %d unknown connections", STRANGERS_MAX);
+}
+
+static uint32_t address_hash(int fd) {
+    struct sockaddr_storage at = {0};
+    socklen_t bytes = sizeof at;
+    uint32_t hash = 2166136261u; // FNV-1a
+    if (fd < 0 || getpeername(fd, (struct sockaddr *)&at, &bytes)) return 0;
+    const bool v4 = at.ss_family == AF_INET;
+    const uint8_t *host = v4 ? (const uint8_t *)&((const struct sockaddr_in *)&at)->sin_addr
+                             : (const uint8_t *)&((const struct sockaddr_in6 *)&at)->sin6_addr;
+    for (uint32_t i = 0; i < (v4 ? 4 : 8); i++) hash = (hash ^ host[i]) * 16777619u; // IPv6: the network
+    return hash;
+}
+
+static void begin_peer(struct farm_hub *hub, struct peer *peer) {
+    if (peer->begun || peer->link.state != FARM_LINK_CONNECTING || hub->handshakes == HANDSHAKES_PER_S) return;
+    hub->handshakes++;
+    peer->begun = true;
+    farm_link_begin(&peer->link, hub->now_ns);
 }
 
 static void accept_peer(struct farm_hub *hub, int fd) {
@@ -689,7 +746,8 @@ static void accept_peer(struct farm_hub *hub, int fd) {
     if (p < PEERS_MAX && !hub->peers[p]) hub->peers[p] = calloc(1, sizeof *hub->peers[p]);
     struct peer *peer = p < PEERS_MAX ? hub->peers[p] : NULL;
     struct farm_error err;
-    if (!peer || hub->ends || hub->handshakes++ >= HANDSHAKES_PER_S || strangers(hub) >= STRANGERS_MAX) {
+    make_room(hub);
+    if (!peer || hub->ends) {
         close(fd);
         return;
     }
@@ -698,7 +756,10 @@ static void accept_peer(struct farm_hub *hub, int fd) {
     peer->hub = hub;
     peer->state = PEER_GREETING;
     peer->session = NULL;
-    peer->heartbeat_ns = hub->now_ns;
+    peer->begun = false;
+    peer->hello.rings = 0;
+    peer->from = address_hash(fd);
+    peer->accepted_ns = peer->heartbeat_ns = hub->now_ns;
     peer->seen = (struct farm_link_figures){0};
     const struct farm_link_owner owner = {.place = place, .arrived = arrived, .context = peer};
     if (farm_link_make(&peer->link, hub->ops, hub->engine, p, true, hub->config.key, &owner, &err)) {
@@ -708,14 +769,26 @@ static void accept_peer(struct farm_hub *hub, int fd) {
     }
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &(int){1}, sizeof(int)); // or an answer waits for the ACK of the last
     hub->ops->open(hub->engine, p, fd);
-    farm_link_begin(&peer->link, hub->now_ns);
+    peer->link.fd = fd;
+    peer->link.begun_ns = peer->link.heard_ns = hub->now_ns;
+    begin_peer(hub, peer);
+}
+
+static void report_stranger(struct farm_hub *hub, const struct peer *peer) {
+    static const uint64_t PAUSE_NS = 30000000000u;
+    hub->gone++;
+    if (!peer->link.why[0] || (hub->strange_ns && hub->now_ns - hub->strange_ns < PAUSE_NS)) return;
+    farm_log_info("a connection did not become a node's: %s%s", peer->link.why, hub->gone > 1 ? " (and others)" : "");
+    hub->strange_ns = hub->now_ns;
+    hub->gone = 0;
 }
 
 // Nothing of the connection is in flight any more.
 static void closed(struct farm_hub *hub, struct peer *peer) {
     struct session *session = peer->session;
-    const bool done = hub->ends || (session && !peer->hello.rings); // it closes the connection as it should
-    if (peer->link.why[0] && !done) farm_log_info("node %s: %s", session ? session->name : "(unknown)", peer->link.why);
+    const bool done = hub->ends || !peer->hello.rings; // it closes the connection as it should
+    if (!peer->link.known) report_stranger(hub, peer);
+    if (peer->link.known && peer->link.why[0] && !done) farm_log_info("node %s: %s", peer->hello.name, peer->link.why);
     if (!session) return;
     if (session->peer != peer) {
         if (session->next == peer) session->next = NULL;
@@ -764,6 +837,8 @@ static void tick_peer(struct farm_hub *hub, struct peer *peer) {
             if (peer->session->rings[r].lanes) want_generation(hub, peer->session, r);
     }
     if (peer->link.state != FARM_LINK_OPEN || hub->now_ns - peer->heartbeat_ns < HEARTBEAT_NS) return;
+    if (peer->state == PEER_ASKED && !peer->session && hub->now_ns - peer->asked_ns >= HEARTBEAT_NS)
+        ask(peer); // an answer may have been lost with a bridge before this one
     const struct farm_wire_entry ping = {.n = hub->now_ns};
     peer->heartbeat_ns = hub->now_ns;
     farm_link_post_entry(&peer->link, FARM_WIRE_HEARTBEAT, &ping);
@@ -776,6 +851,8 @@ static void tick(struct farm_hub *hub) {
     if (hub->now_ns - hub->second_ns >= 1000000000u) {
         hub->second_ns = hub->now_ns;
         hub->handshakes = 0;
+        for (uint32_t p = 0; p < PEERS_MAX; p++)
+            if (hub->peers[p]) begin_peer(hub, hub->peers[p]);
     }
     flush_control(hub);
     for (uint32_t p = 0; p < PEERS_MAX; p++)
@@ -809,18 +886,22 @@ void farm_hub_announce(struct farm_hub *hub, bool asleep) {
     }
 }
 
+static bool can_be_told(const struct session *session) {
+    for (uint32_t k = 0; session->peer->state == PEER_ATTACHED && k < session->listed; k++)
+        if (has_answer(session->list[k]) || has_credit(session->list[k])) return true;
+    return false;
+}
+
 bool farm_hub_look(const struct farm_hub *hub) {
-    for (uint32_t i = 0; i < hub->active_count; i++) {
-        const struct session *session = hub->active[i];
-        if (session->peer->state != PEER_ATTACHED || !farm_link_can_send(&session->peer->link)) continue;
-        for (uint32_t k = 0; k < session->listed; k++)
-            if (has_answer(session->list[k]) || has_credit(session->list[k])) return true;
-    }
+    for (uint32_t i = 0; i < hub->active_count; i++)
+        if (farm_link_can_send(&hub->active[i]->peer->link) && can_be_told(hub->active[i])) return true;
     return false;
 }
 
 void farm_hub_wait(struct farm_hub *hub, uint64_t timeout_ns) {
-    for (uint32_t i = 0; i < hub->active_count; i++) farm_link_hush(&hub->active[i]->peer->link);
+    for (uint32_t i = 0; i < hub->active_count;
+         i++) // behind the fence: what is answered from here on wakes this thread
+        if (!can_be_told(hub->active[i])) farm_link_hush(&hub->active[i]->peer->link);
     hub->ops->wait(hub->engine, timeout_ns);
 }
 
@@ -920,7 +1001,9 @@ int farm_hub_run(const struct farm_hub_config *config, struct farm_error *err) {
     for (;;) {
         const uint64_t now_ns = farm_now_ns();
         const bool busy = farm_hub_turn(hub, now_ns);
-        if ((hub->ends || terminated) && !hub->ends_ns) say_bye(hub);
+        if (terminated) hear_supervisor(hub); // it says END before it sends SIGTERM
+        if (terminated && !hub->ends) break;
+        if (hub->ends && !hub->ends_ns) say_bye(hub);
         if (hub->ends_ns && (all_vacant(hub) || now_ns - hub->ends_ns > BYE_NS)) break;
         if (busy) {
             idle_ns = 0;
@@ -936,6 +1019,10 @@ int farm_hub_run(const struct farm_hub_config *config, struct farm_error *err) {
         if (!farm_hub_look(hub)) farm_hub_wait(hub, hub->ends_ns ? NAP_NS / 10 : NAP_NS);
         farm_hub_announce(hub, false);
     }
+    const bool ends = hub->ends;
     farm_hub_free(hub);
-    return 0;
+    if (ends) return 0;
+    signal(SIGTERM, SIG_DFL); // not the supervisor's wish: it starts another bridge
+    raise(SIGTERM);
+    return 1;
 }

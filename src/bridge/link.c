@@ -2,14 +2,17 @@
 #include "bridge/link.h"
 
 #include <assert.h>
+#include <linux/tcp.h>
+#include <netinet/in.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-static const uint64_t SILENCE_NS = 10000000000u, STRANGER_NS = 5000000000u, LAST_WORDS_NS = 1000000000u;
+static const uint64_t SILENCE_NS = 10000000000u, STRANGER_NS = 5000000000u, LAST_WORDS_NS = 1000000000u,
+                      LOOK_NS = 2000000000u;
 
-enum { UNREAD_BYTES_MAX = 64 << 10 }; // of messages that wait for those before them
+enum { UNREAD_BYTES_MAX = 64 << 10 }; // of messages that wait for those before them, beside the largest one
 
 static void receive_more(struct farm_link *link);
 static void send_more(struct farm_link *link);
@@ -52,8 +55,20 @@ void farm_link_close(struct farm_link *link, const char *format, ...) {
     link->ops->close(link->engine, link->socket);
 }
 
+// Bytes of a large receive that goes on, or that nobody has looked at because this process was stopped, count too.
+static void ask_kernel(struct farm_link *link, uint64_t now_ns) {
+    struct tcp_info info;
+    socklen_t bytes = sizeof info;
+    if (link->fd <= 0 || getsockopt(link->fd, IPPROTO_TCP, TCP_INFO, &info, &bytes)) return;
+    if (bytes < offsetof(struct tcp_info, tcpi_bytes_received) + 8 || info.tcpi_bytes_received == link->heard_bytes)
+        return;
+    link->heard_bytes = info.tcpi_bytes_received;
+    link->heard_ns = now_ns;
+}
+
 void farm_link_tick(struct farm_link *link, uint64_t now_ns) {
     if (link->state == FARM_LINK_VACANT || link->state == FARM_LINK_CLOSING) return;
+    if (now_ns - link->heard_ns > LOOK_NS) ask_kernel(link, now_ns);
     if (link->ends && !link->close_at_ns) link->close_at_ns = now_ns + LAST_WORDS_NS;
     if (link->close_at_ns && now_ns >= link->close_at_ns) farm_link_close(link, NULL);
     if (now_ns - link->heard_ns > SILENCE_NS) farm_link_close(link, "nothing was heard for 10 s");
@@ -413,7 +428,8 @@ static void post(struct farm_link *link, enum farm_wire_type type, const struct 
     struct farm_link_buffer *posted = &link->posted;
     const size_t head = farm_wire_head_bytes(1), all = posted->bytes + head + bytes;
     if (link->state != FARM_LINK_OPEN || link->ends) return;
-    if (posted->bytes > UNREAD_BYTES_MAX) {
+    if (bytes > link->message_out) link->message_out = bytes;
+    if (posted->bytes > UNREAD_BYTES_MAX + link->message_out) {
         farm_link_close(link, "the peer does not read");
         return;
     }

@@ -47,8 +47,10 @@ struct farm_link {
     char why[FARM_WIRE_TEXT_BYTES]; // of the end; "": in order
     enum farm_status status;        // of what the peer sent; FARM_E_PERMISSION: the keys differ
     uint64_t begun_ns, heard_ns;
-    bool known;       // the owner has accepted the peer: it is no longer limited to FARM_LINK_STRANGER_NS
-    uint8_t *message; // [message_bytes] the message that has arrived
+    int fd;               // its socket, the engine's; 0 or less: none (memory). Set by the owner after farm_link_make
+    uint64_t heard_bytes; // that had come by then, as the kernel counts
+    bool known;           // the owner has accepted the peer: it is no longer limited to FARM_LINK_STRANGER_NS
+    uint8_t *message;     // [message_bytes] the message that has arrived
     uint32_t message_bytes, message_room;
     struct farm_link_figures figures;
 
@@ -70,6 +72,7 @@ struct farm_link {
         uint8_t *at;
         size_t bytes, room;
     } posted, posted_out; // messages that wait, and those being sent
+    size_t message_out;   // bytes of the largest message so far
     struct farm_wire_header header_out;
     struct farm_wire_entry entries_out[FARM_WIRE_ENTRIES_MAX];
     uint8_t head_out[FARM_WIRE_HEADER_BYTES + FARM_WIRE_ENTRIES_MAX * FARM_WIRE_ENTRY_BYTES];
@@ -79,8 +82,8 @@ struct farm_link {
     size_t payload_out, taken_out; // bytes; taken by TLS so far
     uint64_t frame_out;
     bool frame_waits, sending;
-    bool ends;  // nothing is sent any more but what waits
-    bool fails; // closes when that is sent
+    bool ends;            // nothing is sent any more but what waits
+    bool fails;           // closes when that is sent
     uint64_t close_at_ns; // 0: not yet
 };
 
