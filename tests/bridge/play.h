@@ -14,9 +14,8 @@ struct play {
     uint64_t now_ns;
 };
 
-// All but world_make.
-static inline struct play *play_begin(bool sealed, enum farm_answers answers, uint32_t lanes, uint32_t pixels,
-                                      uint64_t seed) {
+static inline struct play *play_make(bool sealed, enum farm_answers answers, uint32_t rings, uint32_t lanes,
+                                     uint32_t pixels, uint64_t seed) {
     struct play *play = calloc(1, sizeof *play);
     cr_assert_not_null(play);
     struct world *world = &play->world;
@@ -33,13 +32,7 @@ static inline struct play *play_begin(bool sealed, enum farm_answers answers, ui
     world->node_config.ops_context = &play->node_side;
     world->hub_config.key = world->node_config.key = sealed ? &PLAY_KEY : NULL;
     world->node_config.seed = seed;
-    return play;
-}
-
-static inline struct play *play_make(bool sealed, enum farm_answers answers, uint32_t rings, uint32_t lanes,
-                                     uint32_t pixels, uint64_t seed) {
-    struct play *play = play_begin(sealed, answers, lanes, pixels, seed);
-    world_make(&play->world, rings);
+    world_make(world, rings);
     return play;
 }
 

@@ -172,22 +172,3 @@ Test(cuts, a_place_is_free_for_the_next_session_at_any_moment) {
         play_free(play);
     }
 }
-
-// Steps of seventeen parts: a full frame has as many parts as a link can take.
-Test(cuts, a_frame_of_as_many_parts_as_there_can_be_arrives) {
-    struct play *play = play_begin(false, FARM_ANSWERS_LOCAL, 2, 30, 1);
-    struct farm_ring_spec *spec = &play->world.offer.spec;
-    for (uint32_t f = 1; f < FARM_OBS_FIELDS_MAX - 1; f++) {
-        spec->env.obs[f] = spec->env.obs[0];
-        spec->env.obs[f].name[0] = (char)('a' + f);
-    }
-    spec->env.obs_count = FARM_OBS_FIELDS_MAX - 1;
-    for (; spec->answer_count < FARM_ANSWER_FIELDS_MAX; spec->answer_count++)
-        spec->answer[spec->answer_count] = (struct farm_answer_spec){
-            .name = {(char)('a' + spec->answer_count)}, .dtype = FARM_F32, .values = 1, .every = 1};
-    play->world.node_spec = *spec;
-    world_make(&play->world, WORLD_RINGS_MAX);
-    play_to(play, 50);
-    cr_assert_eq(play->world.node_stats.node[0].connections, 1);
-    play_free(play);
-}
