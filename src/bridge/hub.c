@@ -241,17 +241,13 @@ static bool place(void *context, struct farm_link *link, const struct farm_wire_
     const uint64_t n = entry->n, acted = farm_lane_acted(lane->lane);
     const bool early = n - farm_lane_consumed(lane->lane) >= lane->lane->steps ||
                        (!lane->lane->local && n != acted); // the answer before must be there
-    if (n != lane->placed || early)
+    if (n != lane->placed || early || room < FARM_STEP_PARTS_MAX)
         return farm_fail(err, FARM_E_FORMAT, "step %llu of ring %u, lane %u, where %llu was due and %llu are answered",
                          (unsigned long long)n, entry->ring, entry->lane, (unsigned long long)lane->placed,
                          (unsigned long long)acted),
                false;
-    struct iovec own[FARM_STEP_PARTS_MAX];
-    const uint32_t wanted = farm_step_parts(lane->lane, n, own);
-    if (wanted > room) return farm_fail(err, FARM_E_FORMAT, "a STEPS frame of too many parts"), false;
     lane->placed++;
-    memcpy(parts, own, wanted * sizeof *own);
-    *count = wanted;
+    *count = farm_step_parts(lane->lane, n, parts);
     return true;
 }
 
