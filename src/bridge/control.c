@@ -6,8 +6,6 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "base/log.h"
-
 enum { FDS = 2, BUFFER_BYTES = 1 << 20 };
 
 union ancillary {
@@ -67,11 +65,10 @@ static bool take(int fd, struct farm_control_message *message, bool *good) {
     const struct cmsghdr *rights = CMSG_FIRSTHDR(&header);
     if (rights && rights->cmsg_type == SCM_RIGHTS && rights->cmsg_len <= CMSG_LEN(sizeof fds))
         memcpy(fds, CMSG_DATA(rights), rights->cmsg_len - CMSG_LEN(0));
+    const bool none = header.msg_flags & MSG_CTRUNC; // ulimit -n
     *good = bytes == (ssize_t)sizeof *message && !(header.msg_flags & MSG_TRUNC) &&
-            has_descriptors(message) == (fds[FDS - 1] >= 0);
-    if (!*good && header.msg_flags & MSG_CTRUNC)
-        farm_log_warn("a ring's descriptors find no room in this process (ulimit -n)");
-    if (!*good) close_both(fds);
+            has_descriptors(message) == (none || fds[FDS - 1] >= 0);
+    if (!*good || none) close_both(fds);
     memcpy(message->fds, fds, sizeof fds);
     message->text[sizeof message->text - 1] = 0;
     return true;

@@ -13,10 +13,12 @@
 
 enum farm_control_kind {
     // bridge -> supervisor
-    FARM_CONTROL_ADMIT = 1,  // a node wants places: id, machine, name, count (rings)
-    FARM_CONTROL_GENERATION, // ring `ring` of session `session` has a new actor: write `generation` into all of its
-                             // lanes
-    FARM_CONTROL_LEAVE,      // the session's ring `ring` leaves (UINT32_MAX: all; the node has ended)
+    FARM_CONTROL_ADMIT = 1,   // a node wants places: id, machine, name, count (rings)
+    FARM_CONTROL_GENERATION,  // ring `ring` of session `session` has a new actor: write `generation` into all of its
+                              // lanes
+    FARM_CONTROL_LEAVE,       // the session's ring `ring` leaves (UINT32_MAX: all; the node has ended). session
+                              // UINT32_MAX: that of this id, also while it is being admitted
+    FARM_CONTROL_RING_FAILED, // ring `ring` of `session`, which was told, cannot be used: text. The session is refused
     // supervisor -> bridge
     FARM_CONTROL_SESSION,  // session `session` (its place, < FARM_BRIDGE_NODES_MAX) has this id, machine and name, and
                            // count rings
@@ -38,7 +40,8 @@ struct farm_control_message {
     uint64_t generation, machine;
     uint8_t id[FARM_WIRE_ID_BYTES];
     char text[256]; // a node's name, or why
-    int32_t fds[2]; // of RING: owned by the receiver, borrowed by the sender; else -1
+    int32_t fds[2]; // of RING: owned by the receiver, borrowed by the sender; else -1. Received as -1: they find no
+                    // room in this process
 };
 
 // Both ends, non-blocking, close-on-exec. FARM_E_LIMIT.

@@ -4,6 +4,7 @@
 #include <criterion/criterion.h>
 #include <fcntl.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -68,6 +69,21 @@ Test(control, nonsense_is_dropped_with_its_descriptors) {
     cr_assert(farm_control_receive(ends[1], &in));
     cr_expect_eq(in.kind, FARM_CONTROL_END);
     cr_expect_eq(next_fd(), fd);
+}
+
+Test(control, a_ring_whose_descriptors_find_no_room_comes_without) {
+    struct farm_control_message in, out = ring_message(3, ends[0]);
+    struct rlimit before, none;
+    cr_assert(farm_control_send(ends[0], &out));
+    cr_assert_eq(getrlimit(RLIMIT_NOFILE, &before), 0);
+    none = (struct rlimit){.rlim_cur = (rlim_t)next_fd() + 1, .rlim_max = before.rlim_max}; // room for one of two
+    cr_assert_eq(setrlimit(RLIMIT_NOFILE, &none), 0);
+    const bool received = farm_control_receive(ends[1], &in);
+    setrlimit(RLIMIT_NOFILE, &before);
+    cr_assert(received, "it is said, so that the ring is not just missing");
+    cr_expect_eq(in.ring, 3);
+    cr_expect(in.fds[0] == -1 && in.fds[1] == -1);
+    cr_expect_lt(next_fd(), (int)none.rlim_cur, "none is left open");
 }
 
 Test(control, says_when_there_is_no_room_and_loses_nothing) {
