@@ -60,8 +60,32 @@ static bool is_any(const struct sockaddr_storage *socket) {
     return IN6_IS_ADDR_UNSPECIFIED(&((const struct sockaddr_in6 *)socket)->sin6_addr);
 }
 
-// Of the cards that are up: an address that is neither loopback nor link-local, IPv4 first.
-static bool own_address(struct sockaddr_storage *out, socklen_t *bytes, bool v6) {
+static bool is_loopback(const struct sockaddr_storage *socket) {
+    if (socket->ss_family == AF_INET)
+        return ntohl(((const struct sockaddr_in *)socket)->sin_addr.s_addr) >> 24 == IN_LOOPBACKNET;
+    const struct in6_addr *v6 = &((const struct sockaddr_in6 *)socket)->sin6_addr;
+    return IN6_IS_ADDR_LOOPBACK(v6) || (IN6_IS_ADDR_V4MAPPED(v6) && v6->s6_addr[12] == IN_LOOPBACKNET);
+}
+
+// That of the card of the default route: where packets to an address of documentation (RFC 5737, RFC 3849) would come
+// from. Connecting a datagram socket sends none.
+static bool routed_address(struct sockaddr_storage *out, socklen_t *bytes, bool v6) {
+    const char *host = v6 ? "2001:db8::1" : "192.0.2.1";
+    struct sockaddr_storage there = {.ss_family = v6 ? AF_INET6 : AF_INET};
+    struct sockaddr_in *in = (struct sockaddr_in *)&there;
+    struct sockaddr_in6 *in6 = (struct sockaddr_in6 *)&there;
+    inet_pton(there.ss_family, host, v6 ? (void *)&in6->sin6_addr : (void *)&in->sin_addr);
+    in->sin_port = htons(9); // and in6's
+    *bytes = sizeof *out;
+    const int fd = socket(there.ss_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    const bool found = fd >= 0 && connect(fd, (const struct sockaddr *)&there, v6 ? sizeof *in6 : sizeof *in) == 0 &&
+                       getsockname(fd, (struct sockaddr *)out, bytes) == 0 && !is_loopback(out);
+    if (fd >= 0) close(fd);
+    return found;
+}
+
+// Of the first card that is up: an address that is neither loopback nor link-local.
+static bool card_address(struct sockaddr_storage *out, socklen_t *bytes, bool v6) {
     struct ifaddrs *cards = NULL;
     bool found = false;
     if (getifaddrs(&cards)) return false;
@@ -78,6 +102,12 @@ static bool own_address(struct sockaddr_storage *out, socklen_t *bytes, bool v6)
     return found;
 }
 
+// By which others reach this machine; IPv4 first.
+static bool own_address(struct sockaddr_storage *out, socklen_t *bytes, bool v6) {
+    return routed_address(out, bytes, false) || (v6 && routed_address(out, bytes, true)) ||
+           card_address(out, bytes, false) || (v6 && card_address(out, bytes, true));
+}
+
 enum farm_status farm_run_bridges_name(int listener, char *text, size_t text_bytes, struct farm_error *err) {
     struct sockaddr_storage bound, own;
     socklen_t bytes = sizeof bound, own_bytes;
@@ -87,8 +117,7 @@ enum farm_status farm_run_bridges_name(int listener, char *text, size_t text_byt
     int failed = getnameinfo((const struct sockaddr *)&bound, bytes, host, sizeof host, port, sizeof port,
                              NI_NUMERICHOST | NI_NUMERICSERV);
     if (!failed && is_any(&bound)) {
-        if (own_address(&own, &own_bytes, false) ||
-            (bound.ss_family == AF_INET6 && own_address(&own, &own_bytes, true)))
+        if (own_address(&own, &own_bytes, bound.ss_family == AF_INET6))
             failed = getnameinfo((const struct sockaddr *)&own, own_bytes, host, sizeof host, NULL, 0, NI_NUMERICHOST);
         else
             snprintf(host, sizeof host, "127.0.0.1"); // there is no network
@@ -96,6 +125,19 @@ enum farm_status farm_run_bridges_name(int listener, char *text, size_t text_byt
     if (failed) return farm_fail(err, FARM_E_IO, "the listening socket: %s", gai_strerror(failed));
     const int n = snprintf(text, text_bytes, strchr(host, ':') ? "[%s]:%s" : "%s:%s", host, port);
     return n > 0 && (size_t)n < text_bytes ? FARM_OK : farm_fail(err, FARM_E_LIMIT, "the address %s is too long", host);
+}
+
+// Many systems give their own name a loopback address (127.0.1.1 in /etc/hosts). Whoever writes such an address, or
+// "localhost", knows it.
+static void warn_of_loopback(const char *text, const struct farm_address *address) {
+    const char *port = strrchr(text, ':');
+    char host[INET6_ADDRSTRLEN];
+    if (!is_loopback(&address->socket) || (text[0] >= '0' && text[0] <= '9') || text[0] == '[' ||
+        strncmp(text, "localhost", strlen("localhost")) == 0 ||
+        getnameinfo((const struct sockaddr *)&address->socket, address->bytes, host, sizeof host, NULL, 0,
+                    NI_NUMERICHOST))
+        return;
+    farm_log_warn("--listen %s: nodes on other machines cannot reach %s: --listen 0.0.0.0%s", text, host, port);
 }
 
 static enum farm_status check_request(const struct farm_run_listen *listen, struct farm_error *err) {
@@ -124,12 +166,17 @@ enum farm_status farm_run_bridges_open(struct farm_run_bridges *bridges, const s
     if (!listen->key) status = farm_address_check_insecure(listen->address, addresses, 1, err);
     if (!status && listen->key) status = farm_key_load(listen->key, &bridges->key, err);
     if (status) return status;
-    bridges->count = listen->bridges ? listen->bridges : 1;
+    bridges->count = bridges->listening = listen->bridges ? listen->bridges : 1;
     snprintf(bridges->env, sizeof bridges->env, "%s", env);
     for (uint32_t b = 0; b < bridges->count; b++)
-        bridges->bridge[b] =
-            (struct farm_run_bridge){.all = bridges, .listener = -1, .control = -1, .end = -1, .wake = -1};
+        bridges->bridge[b] = (struct farm_run_bridge){.all = bridges,
+                                                      .listener = -1,
+                                                      .control = -1,
+                                                      .end = -1,
+                                                      .wake = -1,
+                                                      .engine = listen->engine ? listen->engine : "auto"};
     bridges->network_node = farm_address_node(&addresses[0]);
+    warn_of_loopback(listen->address, &addresses[0]);
     return listen_all(bridges, listen->address, addresses[0], err);
 }
 
@@ -182,6 +229,14 @@ enum farm_status farm_run_bridges_make(struct farm_run_bridges *bridges, const s
     return status;
 }
 
+void farm_run_bridges_lose(struct farm_run_bridges *bridges, uint32_t b) {
+    struct farm_run_bridge *bridge = &bridges->bridge[b];
+    close(bridge->listener);
+    bridge->listener = -1;
+    bridge->lost = true;
+    bridges->listening--;
+}
+
 void farm_run_bridges_free(struct farm_run_bridges *bridges) {
     for (uint32_t b = 0; b < bridges->count; b++) {
         struct farm_run_bridge *bridge = &bridges->bridge[b];
@@ -213,7 +268,7 @@ static int bridge_body(void *context, struct farm_error *err) {
                                            .key = all->encrypted ? &all->key : NULL,
                                            .offer = all->offer,
                                            .stats = stats_of(&segment),
-                                           .engine = plan->listen.engine ? plan->listen.engine : "auto",
+                                           .engine = bridge->engine,
                                            .spin_ns = farm_run_spin_ns(&plan->recipe, !all->own_cores)};
     return farm_hub_run(&config, err);
 }
@@ -250,6 +305,7 @@ static enum farm_status add_one(struct farm_run_bridges *bridges, uint32_t b, st
                                     .keep_count = kept,
                                     .cpus = pinned ? &bridge->cpus : NULL,
                                     .memory_node = plan->recipe.numa && bridges->own_cores ? bridges->network_node : -1,
+                                    .expendable = true, // sessions.h says whether the run goes on without it
                                     .stop_phase = FARM_RUN_PHASE_ACTORS};
     snprintf(spec.name, sizeof spec.name, bridges->count > 1 ? "bridge %u" : "bridge", b);
     return farm_supervisor_add(bridges->workers->supervisor, &spec, err);

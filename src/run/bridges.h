@@ -22,11 +22,15 @@ struct farm_run_bridge {
     struct farm_segment segment;
     struct farm_bridge_stats *stats; // rows by session; those of this bridge's sessions count
     struct farm_bitmap cpus;
+    const char *engine;                    // bridge/hub.h's, of its next process
+    uint64_t start_ns;                     // when the present one began; 0: none has
+    bool lost;                             // it cannot be kept alive, and does not listen any more
     int keep[4 + FARM_LEARNER_SHARDS_MAX]; // what its process inherits
 };
 
 struct farm_run_bridges {
-    uint32_t count; // 0: this run does not listen
+    uint32_t count;     // 0: this run does not listen
+    uint32_t listening; // of them, that are not lost
     struct farm_run_bridge bridge[FARM_RUN_BRIDGES_MAX];
     char address[FARM_ADDRESS_TEXT_BYTES]; // by which others reach it
     bool encrypted;
@@ -48,6 +52,8 @@ enum farm_status farm_run_bridges_make(struct farm_run_bridges *bridges, const s
                                        struct farm_error *err);
 // Describes them to the supervisor, behind the learner.
 enum farm_status farm_run_bridges_add(struct farm_run_bridges *bridges, struct farm_error *err);
+// Bridge b cannot be kept alive: it does not listen any more.
+void farm_run_bridges_lose(struct farm_run_bridges *bridges, uint32_t b);
 void farm_run_bridges_free(struct farm_run_bridges *bridges); // safe on a zeroed one
 
 // "HOST:PORT" or "[v6]:PORT" as others reach this listening socket: its address or, if it listens on all, one of this

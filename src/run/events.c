@@ -101,7 +101,12 @@ static void on_end(void *context, size_t worker) {
 
 static void on_loss(void *context, size_t worker, const char *why) {
     const struct farm_run_events *events = context;
-    farm_run_change_lost(events->change, worker, why);
+    struct farm_run_change *change = events->change;
+    uint32_t b;
+    if (!is_bridge(events, worker, &b))
+        farm_run_change_lost(change, worker, why);
+    else if (!farm_run_sessions_bridge_lost(events->sessions, b, why))
+        snprintf(change->failure, sizeof change->failure, "%s", why);
 }
 
 static void on_signal(void *context, int number) {

@@ -13,6 +13,7 @@
 #include "shm/limits.h"
 
 static const uint64_t SECOND_NS = 1000000000, AWAY_NS = 3000000000, REFUSED_NS = 30000000000;
+enum { TURN_RINGS_MAX = 32, TURN_RING_BYTES = 64 << 20 }; // that a bridge is told in a turn
 
 static struct farm_run_workers *workers_of(const struct farm_run_sessions *sessions) {
     return sessions->change->workers;
@@ -76,20 +77,34 @@ static bool tell_generation(const struct farm_run_sessions *sessions, const stru
     return tell(sessions, session, &message);
 }
 
-// What its bridge does not know yet. False: no room for more now.
-static bool tell_session(const struct farm_run_sessions *sessions, struct farm_run_session *session) {
+// To open a ring costs the bridge its pages (shared memory that is there already: about 0.3 ms a MiB), and meanwhile it
+// serves nobody. So a ring that the learner has let in is told at once, and after a bridge's start few of them in a
+// turn.
+static void begin_turn(struct farm_run_sessions *sessions) {
+    const uint64_t rings = TURN_RING_BYTES / farm_run_actor_bytes(workers_of(sessions)->plan);
+    sessions->turn_rings = rings < 1 ? 1 : rings < TURN_RINGS_MAX ? (uint32_t)rings : TURN_RINGS_MAX;
+}
+
+static bool tell_ring_in_turn(struct farm_run_sessions *sessions, const struct farm_run_session *session, uint32_t r) {
+    if (!sessions->turn_rings || !tell_ring(sessions, session, r)) return false;
+    sessions->turn_rings--;
+    return true;
+}
+
+// What its bridge does not know yet, as far as there is room now, and rings in this turn.
+static void tell_session(struct farm_run_sessions *sessions, struct farm_run_session *session) {
     const struct farm_control_message begin = message_of(sessions, session, FARM_CONTROL_SESSION),
                                       admitted = message_of(sessions, session, FARM_CONTROL_ADMITTED);
-    if (!session->told && !(session->told = tell(sessions, session, &begin))) return false;
+    if (!session->told && !(session->told = tell(sessions, session, &begin))) return;
     for (uint32_t r = 0; r < session->count; r++) {
         struct farm_run_session_ring *ring = &session->rings[r];
         if (!ring->there) continue;
-        if (!ring->told && !(ring->told = tell_ring(sessions, session, r))) return false;
-        if (ring->generation_asked && !tell_generation(sessions, session, r)) return false;
+        if (!ring->told && !(ring->told = tell_ring_in_turn(sessions, session, r))) return;
+        if (ring->generation_asked && !tell_generation(sessions, session, r)) return;
         ring->generation_asked = false;
     }
-    if (!session->told_admitted) session->told_admitted = tell(sessions, session, &admitted);
-    return session->told_admitted;
+    if (session->state == FARM_RUN_SESSION_HERE && !session->told_admitted)
+        session->told_admitted = tell(sessions, session, &admitted);
 }
 
 static void vacate(struct farm_run_session *session) {
@@ -97,14 +112,17 @@ static void vacate(struct farm_run_session *session) {
     *session = (struct farm_run_session){0};
 }
 
+static bool tell_refusal(const struct farm_run_sessions *sessions, const struct farm_run_refusal *refusal) {
+    struct farm_control_message message = {.kind = FARM_CONTROL_REFUSED, .reason = refusal->reason, .fds = {-1, -1}};
+    memcpy(message.id, refusal->id, sizeof message.id);
+    memcpy(message.text, refusal->text, sizeof message.text);
+    return farm_control_send(sessions->bridges->bridge[refusal->bridge].control, &message);
+}
+
 static void tell_refusals(struct farm_run_sessions *sessions) {
     uint32_t kept = 0;
-    for (uint32_t i = 0; i < sessions->refusal_count; i++) {
-        const uint32_t b = sessions->refusal_bridge[i];
-        if (farm_control_send(sessions->bridges->bridge[b].control, &sessions->refusals[i])) continue;
-        sessions->refusals[kept] = sessions->refusals[i];
-        sessions->refusal_bridge[kept++] = b;
-    }
+    for (uint32_t i = 0; i < sessions->refusal_count; i++)
+        if (!tell_refusal(sessions, &sessions->refusals[i])) sessions->refusals[kept++] = sessions->refusals[i];
     sessions->refusal_count = kept;
 }
 
@@ -112,22 +130,28 @@ static void tell_all(struct farm_run_sessions *sessions) {
     tell_refusals(sessions);
     for (uint32_t s = 0; s < FARM_BRIDGE_NODES_MAX; s++) {
         struct farm_run_session *session = &sessions->session[s];
-        if (session->state == FARM_RUN_SESSION_HERE) tell_session(sessions, session);
+        if (session->state == FARM_RUN_SESSION_HERE || session->state == FARM_RUN_SESSION_COMES)
+            tell_session(sessions, session);
         if (session->state != FARM_RUN_SESSION_GONE) continue;
         const struct farm_control_message forget = message_of(sessions, session, FARM_CONTROL_FORGET);
-        if (!session->told || tell(sessions, session, &forget)) vacate(session);
+        const bool deaf = sessions->bridges->bridge[session->bridge].lost;
+        if (!session->told || deaf || tell(sessions, session, &forget)) vacate(session);
     }
 }
 
-// A refusal that finds no room is lost: the node asks again.
+// One that a node waits for already is told once. If all of them wait, farm_run_sessions_hear hears no more.
 static void refuse(struct farm_run_sessions *sessions, uint32_t bridge, const uint8_t *id, enum farm_wire_reason reason,
                    const char *text) {
-    if (sessions->refusal_count == FARM_RUN_REFUSALS_MAX) return;
-    struct farm_control_message *message = &sessions->refusals[sessions->refusal_count];
-    *message = (struct farm_control_message){.kind = FARM_CONTROL_REFUSED, .reason = reason, .fds = {-1, -1}};
-    memcpy(message->id, id, sizeof message->id);
-    snprintf(message->text, sizeof message->text, "%s", text);
-    sessions->refusal_bridge[sessions->refusal_count++] = bridge;
+    struct farm_run_refusal refusal = {.bridge = bridge, .reason = reason};
+    uint32_t i = 0;
+    memcpy(refusal.id, id, sizeof refusal.id);
+    snprintf(refusal.text, sizeof refusal.text, "%s", text);
+    while (i < sessions->refusal_count &&
+           (sessions->refusals[i].bridge != bridge || memcmp(sessions->refusals[i].id, id, sizeof refusal.id) != 0))
+        i++;
+    if (i == FARM_RUN_REFUSALS_MAX) return; // of a session that leaves: its bridge asks again
+    sessions->refusals[i] = refusal;
+    if (i == sessions->refusal_count) sessions->refusal_count++;
 }
 
 // ---- whether there are enough rings ----
@@ -159,16 +183,6 @@ static struct farm_run_session *find(struct farm_run_sessions *sessions, const u
     for (uint32_t s = 0; s < FARM_BRIDGE_NODES_MAX; s++) {
         struct farm_run_session *session = &sessions->session[s];
         if (session->state && memcmp(session->id, id, sizeof session->id) == 0) return session;
-    }
-    return NULL;
-}
-
-// The session that this machine had before it was started anew.
-static struct farm_run_session *find_old(struct farm_run_sessions *sessions, uint64_t machine) {
-    for (uint32_t s = 0; s < FARM_BRIDGE_NODES_MAX && machine; s++) {
-        struct farm_run_session *session = &sessions->session[s];
-        if (session->state == FARM_RUN_SESSION_HERE && session->machine == machine && is_away(sessions, session))
-            return session;
     }
     return NULL;
 }
@@ -214,6 +228,12 @@ static bool has_room(struct farm_run_sessions *sessions, uint32_t count, enum fa
                  count, plan->places < FARM_WIRE_RINGS_MAX ? plan->places : FARM_WIRE_RINGS_MAX);
         return false;
     }
+    if ((uint64_t)count * plan->lanes > FARM_WIRE_SESSION_LANES_MAX) {
+        *reason = FARM_WIRE_REFUSE_FOR_GOOD;
+        snprintf(text, bytes, "%u actors of %u lanes: one node can have %u of them (%d lanes; fewer --actors)", count,
+                 plan->lanes, FARM_WIRE_SESSION_LANES_MAX / plan->lanes, FARM_WIRE_SESSION_LANES_MAX);
+        return false;
+    }
     if (count > vacant)
         snprintf(
             text, bytes,
@@ -242,12 +262,11 @@ static void say_refused(struct farm_run_sessions *sessions, const char *name, co
 
 static void begin(struct farm_run_sessions *sessions, uint32_t b, const struct farm_control_message *asked) {
     struct farm_run_workers *workers = workers_of(sessions);
-    struct farm_run_session *old = find_old(sessions, asked->machine), *session = vacant_session(sessions);
+    struct farm_run_session *session = vacant_session(sessions);
     struct farm_run_session_ring *rings = NULL;
     enum farm_wire_reason reason;
     char text[sizeof asked->text];
     if (!has_room(sessions, asked->count, &reason, text, sizeof text)) {
-        if (old && reason == FARM_WIRE_REFUSE_LATER) let_go(old); // then there is room
         refuse(sessions, b, asked->id, reason, text);
         say_refused(sessions, asked->text, text);
         return;
@@ -257,12 +276,8 @@ static void begin(struct farm_run_sessions *sessions, uint32_t b, const struct f
         refuse(sessions, b, asked->id, FARM_WIRE_REFUSE_LATER, "the learner has no place for another node");
         return;
     }
-    *session = (struct farm_run_session){.state = FARM_RUN_SESSION_COMES,
-                                         .machine = asked->machine,
-                                         .bridge = b,
-                                         .count = asked->count,
-                                         .rings = rings,
-                                         .replaces = old ? 1 + place_of(sessions, old) : 0};
+    *session = (struct farm_run_session){
+        .state = FARM_RUN_SESSION_COMES, .machine = asked->machine, .bridge = b, .count = asked->count, .rings = rings};
     memcpy(session->id, asked->id, sizeof session->id);
     snprintf(session->name, sizeof session->name, "%.*s", (int)sizeof session->name - 1, asked->text);
     memset(row_of(sessions, session), 0, sizeof *row_of(sessions, session)); // of the session before
@@ -285,12 +300,14 @@ static void admit(struct farm_run_sessions *sessions, uint32_t b, const struct f
 
 // ---- what bridges say ----
 
+// By its place, or by its id from a bridge that does not know the place yet.
 static struct farm_run_session *named(struct farm_run_sessions *sessions, uint32_t b,
                                       const struct farm_control_message *message) {
-    struct farm_run_session *session =
-        message->session < FARM_BRIDGE_NODES_MAX ? &sessions->session[message->session] : NULL;
-    if (!session || session->state != FARM_RUN_SESSION_HERE || session->bridge != b) return NULL;
-    return session;
+    struct farm_run_session *session = message->session == UINT32_MAX             ? find(sessions, message->id)
+                                       : message->session < FARM_BRIDGE_NODES_MAX ? &sessions->session[message->session]
+                                                                                  : NULL;
+    if (!session || session->bridge != b) return NULL;
+    return session->state == FARM_RUN_SESSION_HERE || session->state == FARM_RUN_SESSION_COMES ? session : NULL;
 }
 
 static void take_generation(struct farm_run_sessions *sessions, struct farm_run_session *session,
@@ -306,25 +323,62 @@ static void take_generation(struct farm_run_sessions *sessions, struct farm_run_
     ring->generation_asked = true;
 }
 
+// Its rings leave: of one that comes, those that the learner has, when it has answered for the one that it is asked
+// for.
+static void send_away(struct farm_run_sessions *sessions, struct farm_run_session *session) {
+    const struct farm_run_change *change = sessions->change;
+    struct farm_run_workers *workers = workers_of(sessions);
+    if (session->state == FARM_RUN_SESSION_COMES) {
+        session->unwanted = true;
+        if (change->state == FARM_RUN_COMES && change->actor == session->rings[session->present].actor) return;
+        for (uint32_t r = session->present; r < session->count; r++)
+            workers->actors[session->rings[r].actor].remote = false;
+    }
+    let_go(session);
+    if (!session->present) session->state = FARM_RUN_SESSION_GONE;
+}
+
+static void turn_away(struct farm_run_sessions *sessions, struct farm_run_session *session, const char *why) {
+    say_refused(sessions, session->name, why);
+    refuse(sessions, session->bridge, session->id, FARM_WIRE_REFUSE_LATER, why);
+    send_away(sessions, session);
+}
+
 static void take_leave(struct farm_run_sessions *sessions, struct farm_run_session *session, uint32_t r) {
     if (r == UINT32_MAX) {
         farm_run_note(workers_of(sessions)->caller, "node %s leaves", session->name);
-        let_go(session);
-    } else if (r < session->count) {
+        send_away(sessions, session);
+    } else if (r < session->count && session->state == FARM_RUN_SESSION_HERE) {
         session->rings[r].leaves = true;
     }
 }
 
+static void hear_one(struct farm_run_sessions *sessions, uint32_t b, const struct farm_control_message *message) {
+    struct farm_run_session *session = named(sessions, b, message);
+    if (message->kind == FARM_CONTROL_ADMIT) admit(sessions, b, message);
+    if (session && message->kind == FARM_CONTROL_GENERATION) take_generation(sessions, session, message);
+    if (session && message->kind == FARM_CONTROL_LEAVE) take_leave(sessions, session, message->ring);
+    if (session && message->kind == FARM_CONTROL_RING_FAILED) turn_away(sessions, session, message->text);
+}
+
+static bool can_refuse(struct farm_run_sessions *sessions) {
+    if (sessions->refusal_count == FARM_RUN_REFUSALS_MAX) tell_refusals(sessions);
+    return sessions->refusal_count < FARM_RUN_REFUSALS_MAX;
+}
+
 void farm_run_sessions_hear(struct farm_run_sessions *sessions, uint32_t b) {
     struct farm_control_message message;
-    while (farm_control_receive(sessions->bridges->bridge[b].control, &message)) {
-        struct farm_run_session *session = named(sessions, b, &message);
-        if (message.kind == FARM_CONTROL_ADMIT) admit(sessions, b, &message);
-        if (session && message.kind == FARM_CONTROL_GENERATION) take_generation(sessions, session, &message);
-        if (session && message.kind == FARM_CONTROL_LEAVE) take_leave(sessions, session, message.ring);
-    }
+    while (can_refuse(sessions) && farm_control_receive(sessions->bridges->bridge[b].control, &message))
+        hear_one(sessions, b, &message);
     if (!sessions->ends) farm_run_change_turn(sessions->change);
     tell_all(sessions);
+}
+
+// What a bridge had said before it died, but for nodes that ask to come: those ask the next one.
+static void hear_the_dead(struct farm_run_sessions *sessions, uint32_t b) {
+    struct farm_control_message message;
+    while (farm_control_receive(sessions->bridges->bridge[b].control, &message))
+        if (message.kind != FARM_CONTROL_ADMIT) hear_one(sessions, b, &message);
 }
 
 // ---- figures ----
@@ -406,21 +460,6 @@ static void settle(struct farm_run_sessions *sessions, struct farm_run_session *
     farm_run_note(workers->caller, "node %s has joined with %u actor%s: %u now", session->name, session->count,
                   plural(session->count), workers->count);
     see_rings(sessions, true);
-    if (!session->replaces) return;
-    struct farm_run_session *old = &sessions->session[session->replaces - 1];
-    session->replaces = 0;
-    if (old->state == FARM_RUN_SESSION_HERE && old->machine == session->machine && is_away(sessions, old)) let_go(old);
-}
-
-// Its remaining places are vacant again; the rings that the learner has already leave.
-static void give_up(struct farm_run_sessions *sessions, struct farm_run_session *session, const char *why) {
-    struct farm_run_workers *workers = workers_of(sessions);
-    farm_run_warn(workers->caller, "node %s cannot join: %s", session->name, why);
-    refuse(sessions, session->bridge, session->id, FARM_WIRE_REFUSE_LATER, why);
-    for (uint32_t r = session->present; r < session->count; r++)
-        workers->actors[session->rings[r].actor].remote = false;
-    let_go(session);
-    if (!session->present) session->state = FARM_RUN_SESSION_GONE;
 }
 
 static void came(void *context, uint32_t a, const struct farm_error *why) {
@@ -429,13 +468,16 @@ static void came(void *context, uint32_t a, const struct farm_error *why) {
     struct farm_run_session *session = owner_of(sessions, a, &r);
     if (!session) return;
     if (why) {
-        give_up(sessions, session, why->message);
-        tell_all(sessions);
-        return;
+        turn_away(sessions, session, why->message);
+    } else {
+        session->rings[r].there = true;
+        session->present++;
+        sessions->turn_rings++;
+        if (session->unwanted)
+            send_away(sessions, session);
+        else if (session->present == session->count)
+            settle(sessions, session);
     }
-    session->rings[r].there = true;
-    if (++session->present < session->count) return;
-    settle(sessions, session);
     tell_all(sessions);
 }
 
@@ -484,6 +526,21 @@ static void say_away(const struct farm_run_sessions *sessions, const struct farm
     }
 }
 
+// Whether its node has been started anew: one that is the same (run/node.h) came after it had gone away. Its bridge has
+// had the time to hear of it, if it is still alive.
+static bool is_replaced(const struct farm_run_sessions *sessions, const struct farm_run_session *session,
+                        uint64_t now_ns) {
+    const uint64_t bridge_ns = sessions->bridges->bridge[session->bridge].start_ns,
+                   since_ns = session->away_ns > bridge_ns ? session->away_ns : bridge_ns;
+    for (uint32_t s = 0; s < FARM_BRIDGE_NODES_MAX && session->machine && now_ns - since_ns >= AWAY_NS; s++) {
+        const struct farm_run_session *other = &sessions->session[s];
+        if (other != session && other->state == FARM_RUN_SESSION_HERE && other->machine == session->machine &&
+            other->here_ns > session->here_ns)
+            return true;
+    }
+    return false;
+}
+
 static void watch_one(struct farm_run_sessions *sessions, struct farm_run_session *session, uint64_t now_ns) {
     const struct farm_run_workers *workers = workers_of(sessions);
     const double grace_s = workers->plan->recipe.node_grace_s;
@@ -497,6 +554,11 @@ static void watch_one(struct farm_run_sessions *sessions, struct farm_run_sessio
         return;
     }
     if (!session->away_ns) session->away_ns = now_ns;
+    if (is_replaced(sessions, session, now_ns)) {
+        farm_run_note(workers->caller, "node %s was started anew: its old places are given up", session->name);
+        let_go(session);
+        return;
+    }
     if (!session->said_away && now_ns - session->away_ns > AWAY_NS) {
         session->said_away = true;
         say_away(sessions, session);
@@ -530,6 +592,7 @@ static void write_status(struct farm_run_sessions *sessions) {
 void farm_run_sessions_turn(struct farm_run_sessions *sessions, uint64_t now_ns) {
     if (!sessions->bridges->count || sessions->ends) return;
     const bool second = now_ns - sessions->second_ns >= SECOND_NS;
+    begin_turn(sessions);
     for (uint32_t s = 0; s < FARM_BRIDGE_NODES_MAX; s++) {
         struct farm_run_session *session = &sessions->session[s];
         if (session->state != FARM_RUN_SESSION_HERE) continue;
@@ -544,16 +607,30 @@ void farm_run_sessions_turn(struct farm_run_sessions *sessions, uint64_t now_ns)
     tell_all(sessions);
 }
 
-void farm_run_sessions_bridge_starts(struct farm_run_sessions *sessions, uint32_t b) {
-    const struct farm_run_bridge *bridge = &sessions->bridges->bridge[b];
+static void forget_refusals(struct farm_run_sessions *sessions, uint32_t b) {
     uint32_t kept = 0;
-    farm_control_clear(bridge->control, bridge->end);
-    for (uint32_t i = 0; i < sessions->refusal_count; i++) {
-        if (sessions->refusal_bridge[i] == b) continue;
-        sessions->refusals[kept] = sessions->refusals[i];
-        sessions->refusal_bridge[kept++] = sessions->refusal_bridge[i];
-    }
+    for (uint32_t i = 0; i < sessions->refusal_count; i++)
+        if (sessions->refusals[i].bridge != b) sessions->refusals[kept++] = sessions->refusals[i];
     sessions->refusal_count = kept;
+}
+
+// One that dies at once may have been killed for using io_uring, which some seccomp filters do instead of refusing it.
+static void choose_engine(const struct farm_run_sessions *sessions, struct farm_run_bridge *bridge) {
+    const uint64_t now_ns = farm_now_ns();
+    if (bridge->start_ns && now_ns - bridge->start_ns < SECOND_NS && strcmp(bridge->engine, "auto") == 0) {
+        bridge->engine = "poll";
+        farm_run_warn(workers_of(sessions)->caller,
+                      "the bridge died within its first second: it uses poll(2) from now on, with more system calls");
+    }
+    bridge->start_ns = now_ns;
+}
+
+void farm_run_sessions_bridge_starts(struct farm_run_sessions *sessions, uint32_t b) {
+    struct farm_run_bridge *bridge = &sessions->bridges->bridge[b];
+    choose_engine(sessions, bridge);
+    hear_the_dead(sessions, b);
+    farm_control_clear(bridge->control, bridge->end);
+    forget_refusals(sessions, b);
     for (uint32_t s = 0; s < FARM_BRIDGE_NODES_MAX; s++) {
         struct farm_run_session *session = &sessions->session[s];
         if (!session->state || session->bridge != b) continue;
@@ -562,12 +639,39 @@ void farm_run_sessions_bridge_starts(struct farm_run_sessions *sessions, uint32_
         for (uint32_t r = 0; r < session->count; r++)
             session->rings[r].told = session->rings[r].generation_asked = false;
     }
+    begin_turn(sessions);
     tell_all(sessions);
+}
+
+static bool anyone_left(const struct farm_run_sessions *sessions) {
+    const struct farm_run_workers *workers = workers_of(sessions);
+    for (uint32_t a = 0; a < workers->plan->places; a++)
+        if (workers->actors[a].there && !workers->actors[a].remote) return true;
+    return sessions->bridges->listening > 0;
+}
+
+bool farm_run_sessions_bridge_lost(struct farm_run_sessions *sessions, uint32_t b, const char *why) {
+    const struct farm_run_caller *caller = workers_of(sessions)->caller;
+    farm_run_bridges_lose(sessions->bridges, b);
+    if (!anyone_left(sessions)) return false;
+    farm_run_warn(caller, "%s", why);
+    farm_run_warn(caller, "training goes on without %s: the actors of its nodes leave",
+                  sessions->bridges->listening ? "this bridge" : "other machines");
+    if (!sessions->bridges->listening && sessions->address_file[0]) unlink(sessions->address_file);
+    forget_refusals(sessions, b);
+    for (uint32_t s = 0; s < FARM_BRIDGE_NODES_MAX; s++) {
+        struct farm_run_session *session = &sessions->session[s];
+        const bool stays = session->state != FARM_RUN_SESSION_COMES && session->state != FARM_RUN_SESSION_HERE;
+        if (!stays && session->bridge == b) send_away(sessions, session);
+    }
+    tell_all(sessions);
+    return true;
 }
 
 void farm_run_sessions_end(struct farm_run_sessions *sessions) {
     const struct farm_control_message end = {.kind = FARM_CONTROL_END, .fds = {-1, -1}};
     sessions->ends = true;
+    if (sessions->address_file[0]) unlink(sessions->address_file); // a node that finds it gone knows that it is over
     for (uint32_t b = 0; b < sessions->bridges->count; b++)
         if (!farm_control_send(sessions->bridges->bridge[b].control, &end)) continue; // SIGTERM says it, too
 }

@@ -34,7 +34,7 @@ struct farm_run_session {
     uint32_t bridge; // that it came by, and stays with
     uint32_t count, present;
     struct farm_run_session_ring *rings; // [count]
-    uint32_t replaces;                   // 1 + the session that leaves when this one is here; 0: none
+    bool unwanted; // it comes and is not to stay: it leaves when the learner has answered for its present ring
     bool told, told_admitted;
     uint64_t here_ns; // since when
     uint64_t away_ns; // since when; 0: it is connected
@@ -43,16 +43,24 @@ struct farm_run_session {
     struct farm_sample_node figures;     // name, lanes, rates
 };
 
-enum { FARM_RUN_REFUSALS_MAX = 64 };
+struct farm_run_refusal {
+    uint32_t bridge;
+    enum farm_wire_reason reason;
+    uint8_t id[FARM_WIRE_ID_BYTES];
+    char text[256];
+};
+
+enum { FARM_RUN_REFUSALS_MAX = 512 }; // more than the connections of a bridge
 
 struct farm_run_sessions {
     // farm_run_make
     struct farm_run_bridges *bridges;
     struct farm_run_change *change;
 
-    struct farm_run_session session[FARM_BRIDGE_NODES_MAX]; // by place
-    struct farm_control_message refusals[FARM_RUN_REFUSALS_MAX];
-    uint32_t refusal_bridge[FARM_RUN_REFUSALS_MAX], refusal_count;
+    struct farm_run_session session[FARM_BRIDGE_NODES_MAX];  // by place
+    struct farm_run_refusal refusals[FARM_RUN_REFUSALS_MAX]; // that wait for room in the bridges' sockets
+    uint32_t refusal_count;
+    uint32_t turn_rings; // that may still be told in this turn
     bool waits;          // training has too few rings
     bool ends;           // no change any more
     uint64_t refused_ns; // when a refusal was last reported
@@ -74,6 +82,9 @@ void farm_run_sessions_hear(struct farm_run_sessions *sessions, uint32_t b);
 void farm_run_sessions_turn(struct farm_run_sessions *sessions, uint64_t now_ns);
 void farm_run_sessions_bridge_starts(struct farm_run_sessions *sessions, uint32_t b);
 void farm_run_sessions_end(struct farm_run_sessions *sessions);
+// Bridge b cannot be kept alive: it serves nobody any more, and the rings of its nodes leave. False: then there is no
+// actor left, here or to come.
+bool farm_run_sessions_bridge_lost(struct farm_run_sessions *sessions, uint32_t b, const char *why);
 
 // Grows while bridge b gets anything done.
 uint64_t farm_run_sessions_progress(const struct farm_run_sessions *sessions, uint32_t b);

@@ -197,12 +197,161 @@ Test(sessions, many_rings_come_one_after_another) {
     cr_expect_eq(heard(FARM_CONTROL_ADMITTED, NULL), 2);
 }
 
+// One turn of the loop without an answer at the gate.
+static void half_turn(void) {
+    farm_run_sessions_hear(&t->run.sessions, 0);
+    farm_run_change_turn(&t->run.change);
+    hear_bridges();
+}
+
+Test(sessions, a_bridge_is_told_each_ring_when_the_learner_has_it) {
+    struct farm_control_message message = {.kind = FARM_CONTROL_ADMIT, .count = 3, .text = "a node"};
+    start(4);
+    cr_assert(farm_control_send(t->run.bridges.bridge[0].end, &message));
+    half_turn();
+    for (uint32_t r = 0; r < 3; r++) {
+        cr_expect_eq(heard(FARM_CONTROL_RING, NULL), r);
+        cr_expect_eq(heard(FARM_CONTROL_ADMITTED, NULL), 0);
+        cr_assert(farm_control_send(t->run.bridges.bridge[0].end, &message), "it is repeated");
+        cr_assert(answer_gate());
+        half_turn();
+    }
+    cr_expect_eq(heard(FARM_CONTROL_SESSION, NULL), 1);
+    cr_expect_eq(heard(FARM_CONTROL_RING, NULL), 3);
+    cr_expect_geq(heard(FARM_CONTROL_ADMITTED, NULL), 1);
+    cr_expect_eq(heard(FARM_CONTROL_REFUSED, NULL), 0);
+    cr_expect_eq(t->joins, 3);
+}
+
+Test(sessions, a_bridge_that_starts_again_is_told_a_few_rings_a_turn) {
+    start(40);
+    join(1, 40, 1);
+    forget_heard();
+    farm_run_sessions_bridge_starts(&t->run.sessions, 0);
+    half_turn();
+    cr_expect_eq(heard(FARM_CONTROL_RING, NULL), 32);
+    cr_expect_eq(heard(FARM_CONTROL_ADMITTED, NULL), 0);
+    turn();
+    cr_expect_eq(heard(FARM_CONTROL_RING, NULL), 40);
+    cr_expect_eq(heard(FARM_CONTROL_ADMITTED, NULL), 1);
+}
+
+static void expect_nobody(void) {
+    turn();
+    cr_expect_eq(t->leaves, t->joins);
+    cr_expect_eq(t->run.workers.count, 0);
+    for (uint32_t a = 0; a < t->run.plan.places; a++)
+        cr_expect(!t->run.workers.actors[a].remote && !t->run.workers.actors[a].there && !t->run.rings.ring[a].lanes);
+    cr_expect_eq(heard(FARM_CONTROL_ADMITTED, NULL), 0);
+    cr_expect_eq(heard(FARM_CONTROL_FORGET, NULL), 1);
+    cr_expect_eq(t->run.sessions.session[0].state, FARM_RUN_SESSION_NONE);
+    join(9, 4, 1);
+    cr_expect_eq(t->run.workers.count, 4);
+}
+
+// A node of four rings, of which the learner has this many, and is asked for the next.
+static void begin_to_join(uint32_t rings) {
+    start(4);
+    const struct farm_control_message message = {.kind = FARM_CONTROL_ADMIT, .count = 4, .text = "a node", .id = {7}};
+    cr_assert(farm_control_send(t->run.bridges.bridge[0].end, &message));
+    half_turn();
+    for (uint32_t r = 0; r < rings; r++) {
+        cr_assert(answer_gate());
+        half_turn();
+    }
+    cr_assert_eq(t->joins, rings);
+}
+
+Test(sessions, a_node_that_leaves_while_it_comes_leaves_nothing_behind) {
+    begin_to_join(2);
+    say(0, (struct farm_control_message){.kind = FARM_CONTROL_LEAVE, .session = 0, .ring = UINT32_MAX});
+    cr_expect_eq(t->joins, 3, "the learner had been asked for it");
+    expect_nobody();
+}
+
+Test(sessions, a_node_can_leave_by_its_id) {
+    begin_to_join(1);
+    const struct farm_control_message other = {
+        .kind = FARM_CONTROL_LEAVE, .session = UINT32_MAX, .ring = UINT32_MAX, .id = {8}};
+    cr_assert(farm_control_send(t->run.bridges.bridge[0].end, &other));
+    half_turn();
+    cr_expect_eq(t->run.sessions.session[0].unwanted, false);
+    say(0, (struct farm_control_message){
+               .kind = FARM_CONTROL_LEAVE, .session = UINT32_MAX, .ring = UINT32_MAX, .id = {7}});
+    expect_nobody();
+}
+
+Test(sessions, a_node_whose_ring_the_bridge_cannot_use_is_refused) {
+    struct farm_control_message refused;
+    begin_to_join(2);
+    say(0, (struct farm_control_message){
+               .kind = FARM_CONTROL_RING_FAILED, .session = 0, .ring = 1, .text = "no descriptor"});
+    cr_assert_eq(heard(FARM_CONTROL_REFUSED, &refused), 1);
+    cr_expect_eq(refused.reason, FARM_WIRE_REFUSE_LATER);
+    cr_expect_eq(refused.id[0], 7);
+    cr_expect_str_eq(refused.text, "no descriptor");
+    expect_nobody();
+    forget_heard();
+    say(0, (struct farm_control_message){// of one that is here, by a bridge that started again
+                                         .kind = FARM_CONTROL_RING_FAILED,
+                                         .session = 0,
+                                         .ring = 0,
+                                         .text = "no memory"});
+    expect_refused(FARM_WIRE_REFUSE_LATER, "no memory");
+    cr_expect_eq(t->run.workers.count, 0);
+}
+
+Test(sessions, what_a_dead_bridge_had_said_counts) {
+    start(4);
+    const uint32_t session = join(1, 3, 1);
+    const struct farm_control_message leave = {
+        .kind = FARM_CONTROL_LEAVE, .session = session, .ring = UINT32_MAX, .fds = {-1, -1}};
+    cr_assert(farm_control_send(t->run.bridges.bridge[0].end, &leave));
+    farm_run_sessions_bridge_starts(&t->run.sessions, 0);
+    turn();
+    cr_expect_eq(t->run.workers.count, 0);
+}
+
+Test(sessions, a_bridge_that_dies_at_once_gets_another_engine) {
+    start(4);
+    const struct farm_run_bridge *bridge = &t->run.bridges.bridge[0];
+    farm_run_sessions_bridge_starts(&t->run.sessions, 0);
+    t->run.bridges.bridge[0].start_ns -= 2000000000u;
+    farm_run_sessions_bridge_starts(&t->run.sessions, 0);
+    cr_expect_str_eq(bridge->engine, "auto");
+    farm_run_sessions_bridge_starts(&t->run.sessions, 0);
+    cr_expect_str_eq(bridge->engine, "poll");
+}
+
+Test(sessions, training_goes_on_without_a_bridge_if_it_has_actors) {
+    start_with("1", 4, 1, "600");
+    join(1, 2, 1);
+    cr_expect_eq(t->run.workers.count, 3);
+    cr_expect(farm_run_sessions_bridge_lost(&t->run.sessions, 0, "the bridge cannot be kept alive"));
+    turn();
+    cr_expect_eq(t->run.workers.count, 1);
+    cr_expect_eq(t->leaves, 2);
+    cr_expect_eq(t->run.sessions.session[0].state, FARM_RUN_SESSION_NONE);
+    cr_expect_eq(t->run.bridges.bridge[0].listener, -1);
+}
+
+Test(sessions, training_ends_with_its_last_bridge_if_it_has_no_actors) {
+    start_with("0", 4, 2, "600");
+    cr_expect(farm_run_sessions_bridge_lost(&t->run.sessions, 1, "bridge 1 cannot be kept alive"));
+    cr_expect_not(farm_run_sessions_bridge_lost(&t->run.sessions, 0, "bridge 0 cannot be kept alive"));
+}
+
 Test(sessions, what_cannot_be_is_refused) {
     start(2);
     ask(0, 1, t->run.plan.places + 1, 1);
     expect_refused(FARM_WIRE_REFUSE_FOR_GOOD, "--expect-actors");
     ask(0, 1, 0, 1);
     expect_refused(FARM_WIRE_REFUSE_FOR_GOOD, "places");
+    const uint32_t lanes = t->run.plan.lanes;
+    t->run.plan.lanes = 20000;
+    ask(0, 1, 2, 1);
+    expect_refused(FARM_WIRE_REFUSE_FOR_GOOD, "one node can have 1 of them");
+    t->run.plan.lanes = lanes;
     join(1, t->run.plan.places - 1, 1);
     ask(0, 2, 2, 2);
     expect_refused(FARM_WIRE_REFUSE_LATER, "are vacant");
@@ -277,29 +426,77 @@ Test(sessions, a_node_that_leaves_frees_its_places) {
     cr_expect_eq(join(2, 4, 2), session, "the place is used again");
 }
 
+// As if the node had been away for so long already.
+static void age(uint32_t session, double seconds) {
+    t->run.sessions.session[session].away_ns -= (uint64_t)(seconds * 1e9);
+    turn(); // which sees it
+    turn();
+}
+
 Test(sessions, a_node_started_anew_takes_the_old_ones_part) {
     start(4);
     const uint32_t old = join(1, 4, 99);
-    ask(0, 2, 2, 99); // another of the same machine: the first is connected
-    cr_expect_eq(t->leaves, 0);
     connect_node(0, old, false);
-    forget_heard();
-    ask(0, 3, 4, 99);
-    cr_expect_eq(heard(FARM_CONTROL_ADMITTED, NULL), 1);
-    cr_expect_geq(t->leaves, 4);
-    cr_expect_geq(heard(FARM_CONTROL_FORGET, NULL), 1);
-    cr_expect_eq(t->heard[t->heard_count - 1].kind, (uint32_t)FARM_CONTROL_FORGET, "the new one comes first");
+    join(3, 4, 99);
+    cr_expect_eq(t->leaves, 0, "not before it has been away for a while");
+    age(old, 1.5);
+    cr_expect_eq(t->leaves, 0);
+    age(old, 2);
+    cr_expect_eq(t->leaves, 4);
+    cr_expect_eq(t->run.workers.count, 4);
+    cr_expect_eq(heard(FARM_CONTROL_FORGET, NULL), 1);
 }
 
-Test(sessions, an_old_node_makes_room_if_there_is_none) {
+Test(sessions, a_node_that_came_before_or_is_another_replaces_none) {
+    start(4);
+    const uint32_t first = join(1, 2, 99), second = join(2, 2, 99), other = join(3, 2, 98);
+    connect_node(0, second, false);
+    connect_node(0, other, false);
+    age(second, 4);
+    age(other, 4);
+    cr_expect_eq(t->leaves, 0);
+    connect_node(0, first, false);
+    age(first, 4);
+    cr_expect_eq(t->leaves, 2, "the second is the first, started anew");
+}
+
+Test(sessions, a_bridge_that_started_just_now_makes_none_leave) {
+    start(4);
+    const uint32_t first = join(1, 2, 99);
+    join(2, 2, 99);
+    farm_run_sessions_bridge_starts(&t->run.sessions, 0);
+    turn();
+    age(first, 4);
+    cr_expect_eq(t->leaves, 0);
+    t->run.bridges.bridge[0].start_ns -= 4000000000u;
+    age(first, 0);
+    cr_expect_eq(t->leaves, 2);
+}
+
+Test(sessions, a_refusal_throws_none_out) {
     start(1);
     const uint32_t places = t->run.plan.places, old = join(1, places, 99);
     connect_node(0, old, false);
+    age(old, 4);
     forget_heard();
     ask(0, 2, places, 99);
     expect_refused(FARM_WIRE_REFUSE_LATER, "are vacant");
-    cr_expect_eq(t->leaves, places);
-    join(2, places, 99);
+    cr_expect_eq(t->leaves, 0);
+}
+
+Test(sessions, every_one_of_many_refusals_is_told_once) {
+    start(1);
+    struct farm_control_message message = {.kind = FARM_CONTROL_ADMIT, .count = 0, .text = "a node"};
+    uint32_t asked = 0;
+    for (uint32_t round = 0; round < 2; round++) // a bridge repeats what is not answered
+        for (message.id[0] = 0; message.id[0] < 100; message.id[0]++)
+            asked += farm_control_send(t->run.bridges.bridge[0].end, &message);
+    cr_assert_eq(asked, 200);
+    turn();
+    cr_expect_eq(heard(FARM_CONTROL_REFUSED, NULL), 100);
+    forget_heard();
+    say(0, message);
+    cr_expect_eq(heard(FARM_CONTROL_REFUSED, NULL), 1);
 }
 
 Test(sessions, a_node_that_is_away_too_long_gives_its_places_up) {
