@@ -30,7 +30,7 @@ enum {
     WATCH_WAKE = 1,
     BELLS_MAX = 64,
 };
-static const uint64_t TICK_NS = 100000000, HEARTBEAT_NS = 1000000000, NAP_NS = 100000000;
+static const uint64_t TICK_NS = 100000000, HEARTBEAT_NS = 1000000000, NAP_NS = 100000000, JOIN_NS = 60000000000u;
 
 struct hub_lane {
     struct farm_lane *lane;
@@ -827,6 +827,8 @@ static void handle(struct farm_hub *hub, const struct farm_engine_event *event) 
 
 static void tick_peer(struct farm_hub *hub, struct peer *peer) {
     farm_link_tick(&peer->link, hub->now_ns);
+    if (peer->state < PEER_ASKED && hub->now_ns - peer->accepted_ns > JOIN_NS)
+        farm_link_close(&peer->link, "it has not asked for places within a minute");
     if (peer->state == PEER_ATTACHED) {
         show_figures(peer);
         for (uint32_t r = 0; r < peer->session->ring_count; r++)

@@ -9,8 +9,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/time.h"
+
 static const uint64_t SILENCE_NS = 10000000000u, STRANGER_NS = 5000000000u, LAST_WORDS_NS = 1000000000u,
-                      LOOK_NS = 2000000000u;
+                      LOOK_NS = 2000000000u, STALL_NS = 60000000u;
 
 enum { UNREAD_BYTES_MAX = 64 << 10 }; // of messages that wait for those before them, beside the largest one
 
@@ -55,20 +57,31 @@ void farm_link_close(struct farm_link *link, const char *format, ...) {
     link->ops->close(link->engine, link->socket);
 }
 
-// Bytes of a large receive that goes on, or that nobody has looked at because this process was stopped, count too.
+// What has come counts as heard, also if it is part of a large receive, or nobody has looked at it because this process
+// was stopped. What was sent and is not acknowledged for some round trips says that the path is cut.
 static void ask_kernel(struct farm_link *link, uint64_t now_ns) {
     struct tcp_info info;
     socklen_t bytes = sizeof info;
     if (link->fd <= 0 || getsockopt(link->fd, IPPROTO_TCP, TCP_INFO, &info, &bytes)) return;
-    if (bytes < offsetof(struct tcp_info, tcpi_bytes_received) + 8 || info.tcpi_bytes_received == link->heard_bytes)
-        return;
-    link->heard_bytes = info.tcpi_bytes_received;
-    link->heard_ns = now_ns;
+    if (bytes < offsetof(struct tcp_info, tcpi_bytes_received) + 8) return; // Linux 4.1
+    if (info.tcpi_bytes_received != link->heard_bytes) {
+        link->heard_bytes = info.tcpi_bytes_received;
+        link->heard_ns = now_ns;
+    }
+    const bool moves = !info.tcpi_unacked || info.tcpi_bytes_acked != link->acked_bytes;
+    if (moves) link->acked_ns = farm_now_ns(); // TCP's time is the clock's, whatever the caller's is
+    link->acked_bytes = info.tcpi_bytes_acked;
+    link->rtt_ns = (uint64_t)info.tcpi_rtt * 1000;
+}
+
+bool farm_link_stalls(const struct farm_link *link) {
+    const uint64_t patience_ns = STALL_NS + 4 * link->rtt_ns;
+    return link->state == FARM_LINK_OPEN && link->acked_ns && farm_now_ns() - link->acked_ns > patience_ns;
 }
 
 void farm_link_tick(struct farm_link *link, uint64_t now_ns) {
     if (link->state == FARM_LINK_VACANT || link->state == FARM_LINK_CLOSING) return;
-    if (now_ns - link->heard_ns > LOOK_NS) ask_kernel(link, now_ns);
+    if (!link->server || now_ns - link->heard_ns > LOOK_NS) ask_kernel(link, now_ns);
     if (link->ends && !link->close_at_ns) link->close_at_ns = now_ns + LAST_WORDS_NS;
     if (link->close_at_ns && now_ns >= link->close_at_ns) farm_link_close(link, NULL);
     if (now_ns - link->heard_ns > SILENCE_NS) farm_link_close(link, "nothing was heard for 10 s");
@@ -486,6 +499,7 @@ void farm_link_event(struct farm_link *link, const struct farm_engine_event *eve
     if (event->kind == FARM_ENGINE_CLOSED) vacate(link);
     if (link->state == FARM_LINK_VACANT || link->state == FARM_LINK_CLOSING) return;
     if (event->kind == FARM_ENGINE_CONNECTED) {
+        link->reached = event->result >= 0;
         link->begun_ns = link->heard_ns = now_ns;
         connected(link, event->result);
     } else if (event->kind == FARM_ENGINE_RECEIVED) {

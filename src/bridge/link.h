@@ -47,10 +47,12 @@ struct farm_link {
     char why[FARM_WIRE_TEXT_BYTES]; // of the end; "": in order
     enum farm_status status;        // of what the peer sent; FARM_E_PERMISSION: the keys differ
     uint64_t begun_ns, heard_ns;
-    int fd;               // its socket, the engine's; 0 or less: none (memory). Set by the owner after farm_link_make
-    uint64_t heard_bytes; // that had come by then, as the kernel counts
-    bool known;           // the owner has accepted the peer: it is no longer limited to FARM_LINK_STRANGER_NS
-    uint8_t *message;     // [message_bytes] the message that has arrived
+    int fd;       // its socket, the engine's; 0 or less: none (memory). Set by the owner after farm_link_make
+    bool reached; // a client's: TCP is connected
+    uint64_t acked_ns, acked_bytes, rtt_ns; // when the peer's TCP last acknowledged, or owed nothing
+    uint64_t heard_bytes;                   // that had come by then, as the kernel counts
+    bool known;       // the owner has accepted the peer: it is no longer limited to FARM_LINK_STRANGER_NS
+    uint8_t *message; // [message_bytes] the message that has arrived
     uint32_t message_bytes, message_room;
     struct farm_link_figures figures;
 
@@ -97,6 +99,9 @@ void farm_link_begin(struct farm_link *link, uint64_t now_ns);
 void farm_link_event(struct farm_link *link, const struct farm_engine_event *event, uint64_t now_ns);
 // Now and then: closes a peer that has been silent for ten seconds, a stranger after five, and what has said its last.
 void farm_link_tick(struct farm_link *link, uint64_t now_ns);
+// After a tick, a client's: whether what was sent finds no way to the peer's TCP. A peer that is slow or stopped has
+// acknowledged it.
+bool farm_link_stalls(const struct farm_link *link);
 // Closes it, for this reason (NULL: in order). Idempotent.
 void farm_link_close(struct farm_link *link, const char *format, ...) __attribute__((format(printf, 2, 3)));
 

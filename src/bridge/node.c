@@ -20,7 +20,9 @@
 #include "ring/wait.h"
 
 enum { SOCKET = 0, WATCH_BELL = 0, EVENTS_MAX = 64 };
-static const uint64_t TICK_NS = 100000000, HEARTBEAT_NS = 1000000000, NAP_NS = 100000000;
+static const uint64_t TICK_NS = 25000000, HEARTBEAT_NS = 1000000000, NAP_NS = 100000000;
+// A path that comes back is found by the next try to connect: these are short while the cut is young.
+static const uint64_t REACH_NS = 40000000, REACH_LATE_NS = 3000000000u, PROBE_NS = 40000000;
 static const uint64_t RETRY_NS = 50000000, RETRY_SOON_NS = 10000000000u, RETRY_MAX_NS = 1000000000;
 
 struct node_lane {
@@ -63,6 +65,7 @@ struct farm_node {
 
     uint64_t now_ns, tick_ns, heartbeat_ns;
     uint64_t retry_ns, cut_ns, retry_wait_ns; // when to try again; since when there is no connection; 0: at once
+    uint64_t rtt_ns;                          // of the last connection that had one; 0: none yet
     uint64_t random;
     uint32_t tries;
     struct farm_link_figures seen;
@@ -406,7 +409,7 @@ static enum farm_status make_socket(const struct farm_address *address, int *fd,
 static void plan_retry(struct farm_node *node) {
     if (!node->cut_ns) node->cut_ns = node->now_ns;
     uint64_t wait_ns = node->retry_wait_ns;
-    if (wait_ns == 1) { // at once, this time: another of the learner's bridges has the session
+    if (wait_ns == 1) { // at once, this time: another bridge has the session, or the path was cut
         node->retry_wait_ns = 0;
     } else {
         const bool soon = node->now_ns - node->cut_ns < RETRY_SOON_NS;
@@ -469,13 +472,36 @@ static void handle(struct farm_node *node, const struct farm_engine_event *event
     if (opens && node->link.state == FARM_LINK_OPEN) say_hello(node);
 }
 
+// How long a connection may take to come.
+static uint64_t reach_ns(const struct farm_node *node) {
+    const bool soon = node->rtt_ns && node->now_ns - node->cut_ns < RETRY_SOON_NS;
+    return soon ? REACH_NS + 3 * node->rtt_ns : REACH_LATE_NS;
+}
+
+// Gives up a connection that does not come, or whose path is cut: the next may find the path.
+static void give_up(struct farm_node *node) {
+    struct farm_link *link = &node->link;
+    const bool opens = link->state == FARM_LINK_CONNECTING && !link->reached && link->fd > 0;
+    if (opens && node->now_ns - link->begun_ns > reach_ns(node)) {
+        node->retry_wait_ns = 1;
+        farm_link_close(link, "no answer");
+    } else if (farm_link_stalls(link)) {
+        node->retry_wait_ns = 1;
+        farm_link_close(link, "nothing reaches the learner's machine");
+    }
+    if (link->state == FARM_LINK_OPEN && link->rtt_ns) node->rtt_ns = link->rtt_ns;
+}
+
 static void tick(struct farm_node *node) {
+    give_up(node);
     if (node->now_ns - node->tick_ns < TICK_NS) return;
     node->tick_ns = node->now_ns;
     farm_link_tick(&node->link, node->now_ns);
     if (node->link.state != FARM_LINK_OPEN) return;
     show_figures(node);
-    if (node->now_ns - node->heartbeat_ns < HEARTBEAT_NS) return;
+    // Silence may be the learner's, or the path's: what is sent now finds out.
+    const bool silent = node->now_ns - node->link.heard_ns > PROBE_NS;
+    if (node->now_ns - node->heartbeat_ns < (silent ? PROBE_NS : HEARTBEAT_NS)) return;
     const struct farm_wire_entry ping = {.n = node->now_ns};
     node->heartbeat_ns = node->now_ns;
     farm_link_post_entry(&node->link, FARM_WIRE_HEARTBEAT, &ping);
@@ -509,6 +535,8 @@ void farm_node_wait(struct farm_node *node, uint64_t timeout_ns) {
         const uint64_t now_ns = farm_now_ns(), left_ns = node->retry_ns > now_ns ? node->retry_ns - now_ns : 0;
         if (left_ns < timeout_ns) timeout_ns = left_ns;
     }
+    if (node->link.state == FARM_LINK_CONNECTING && reach_ns(node) < timeout_ns) timeout_ns = reach_ns(node);
+    if (node->link.state == FARM_LINK_OPEN && TICK_NS < timeout_ns) timeout_ns = TICK_NS; // the path is looked at
     if (!node->listed) farm_link_hush(&node->link);
     node->ops->wait(node->engine, timeout_ns);
 }
