@@ -12,6 +12,7 @@
 #include <string.h>
 #include <sys/eventfd.h>
 #include <sys/random.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "base/log.h"
@@ -44,10 +45,21 @@ static int listen_on(const struct farm_address *address, bool shared) {
     return -1;
 }
 
+// The processes of a run that was killed end a moment after it, and hold its port until then.
+static int listen_patiently(const struct farm_address *address, bool shared) {
+    enum { TRIES = 40, PAUSE_NS = 50000000 };
+    int fd = listen_on(address, shared);
+    for (int i = 0; fd < 0 && errno == EADDRINUSE && i < TRIES; i++) {
+        nanosleep(&(struct timespec){.tv_nsec = PAUSE_NS}, NULL);
+        fd = listen_on(address, shared);
+    }
+    return fd;
+}
+
 static enum farm_status listen_all(struct farm_run_bridges *bridges, const char *text, struct farm_address address,
                                    struct farm_error *err) {
     for (uint32_t b = 0; b < bridges->count; b++) {
-        const int fd = bridges->bridge[b].listener = listen_on(&address, bridges->count > 1);
+        const int fd = bridges->bridge[b].listener = listen_patiently(&address, bridges->count > 1);
         if (fd < 0) return fail_to_listen(text, err);
         address.bytes = sizeof address.socket; // with port 0: the others get the first one's
         if (getsockname(fd, (struct sockaddr *)&address.socket, &address.bytes)) return fail_to_listen(text, err);
