@@ -206,7 +206,6 @@ static enum farm_status run_node(struct node *node, struct farm_error *err) {
     const struct farm_run_node_request request = {
         .node = {.address = options->connect,
                  .key = options->insecure ? NULL : &node->key,
-                 .machine = farm_run_node_machine(),
                  .name = node->name,
                  .engine = options->engine},
         .recipe = &options->recipe,

@@ -2,22 +2,26 @@
 #include "run/node.h"
 
 #include <errno.h>
+#include <poll.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/random.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/un.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "base/file.h"
+#include "base/log.h"
 #include "base/time.h"
-#include "bridge/address.h"
 #include "run/offer.h"
 #include "run/settings.h"
 
-enum { NAP_MS = 100 };
-static const uint64_t first_words_ns = 1000000000u, words_every_ns = 10000000000u;
+enum { NAP_MS = 100, SLOTS_MAX = 1024 };
+static const uint64_t first_words_ns = 1000000000u, words_every_ns = 10000000000u, second_ns = 1000000000u;
 
 // ---- who this is ----
 
@@ -26,16 +30,38 @@ static uint64_t hash(uint64_t value, const void *data, size_t bytes) { // FNV-1a
     return value;
 }
 
-uint64_t farm_run_node_machine(void) {
+// The lowest number that no living node of this user has. The name of a socket holds it: it is the network namespace's,
+// so containers that share one share the numbers, and it goes with the process that has it, however that ends.
+static uint32_t take_slot(int *fd) {
+    struct sockaddr_un name = {.sun_family = AF_UNIX}; // its path begins with a zero: abstract, see unix(7)
+    uint32_t slot = 0;
+    *fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    for (; *fd >= 0 && slot < SLOTS_MAX; slot++) {
+        const int bytes =
+            snprintf(name.sun_path + 1, sizeof name.sun_path - 1, "actorfarm-node-%u-%u", (unsigned)getuid(), slot);
+        const socklen_t length = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)bytes);
+        if (bind(*fd, (struct sockaddr *)&name, length) == 0) return slot;
+        if (errno != EADDRINUSE) break;
+    }
+    if (*fd >= 0) close(*fd);
+    *fd = -1;
+    return 0;
+}
+
+// By this the learner knows a node that was started anew: boot, network namespace, user and slot. 0: unknown, then it
+// counts as another one.
+static uint64_t take_identity(int *slot_fd) {
     char boot[64];
-    struct stat network = {0};
+    struct stat network;
     const uid_t user = getuid();
-    farm_file_line(boot, sizeof boot, "/proc/sys/kernel/random/boot_id");
-    if (stat("/proc/self/ns/net", &network)) network.st_ino = 0;
+    const uint32_t slot = take_slot(slot_fd);
+    if (*slot_fd < 0 || stat("/proc/self/ns/net", &network) ||
+        !farm_file_line(boot, sizeof boot, "/proc/sys/kernel/random/boot_id"))
+        return 0;
     uint64_t value = hash(0xcbf29ce484222325ull, boot, strlen(boot));
     value = hash(value, &network.st_ino, sizeof network.st_ino);
     value = hash(value, &user, sizeof user);
-    return value ? value : 1;
+    return hash(value, &slot, sizeof slot);
 }
 
 // ---- signals ----
@@ -69,6 +95,8 @@ enum farm_status farm_run_node_make(const struct farm_run_node_request *request,
     sigaddset(&blocked, SIGPIPE);
     sigprocmask(SIG_BLOCK, &blocked, &node->mask_before);
     node->request = *request;
+    node->request.node.machine = take_identity(&node->slot_fd);
+    node->probe_fd = -1;
     node->shared = shared;
     *out = node;
     return FARM_OK;
@@ -82,6 +110,7 @@ void farm_run_node_free(struct farm_run_node *node) {
     while (sigtimedwait(&ending, NULL, &(struct timespec){0}) > 0) continue; // it would end us when it is let through
     sigprocmask(SIG_SETMASK, &node->mask_before, NULL);
     munmap(node->shared, sizeof *node->shared);
+    if (node->slot_fd >= 0) close(node->slot_fd);
     free(node);
 }
 
@@ -117,11 +146,10 @@ static enum farm_status find_learner(struct farm_run_node *node, enum farm_run_n
                                      struct farm_error *err) {
     const char *text = node->request.node.address;
     struct patience patience = begin_waiting();
-    struct farm_address found[FARM_ADDRESSES_MAX];
     struct farm_error why;
-    uint32_t count = 0;
     enum farm_status status;
-    while ((status = farm_address_find(text, found, &count, &why)) == FARM_E_NOT_FOUND) {
+    node->learner_count = 0;
+    while ((status = farm_address_find(text, node->learner, &node->learner_count, &why)) == FARM_E_NOT_FOUND) {
         if (interrupted()) {
             *state = FARM_RUN_NODE_STOPPED;
             return FARM_OK;
@@ -130,8 +158,9 @@ static enum farm_status find_learner(struct farm_run_node *node, enum farm_run_n
         nanosleep(&(struct timespec){.tv_nsec = NAP_MS * 1000000}, NULL);
     }
     if (status) return farm_fail(err, status, "%s", why.message);
-    node->remote.network_node = count ? farm_address_node(&found[0]) : -1;
-    return node->request.node.key ? FARM_OK : farm_address_check_insecure(text, found, count, err);
+    node->remote.network_node = node->learner_count ? farm_address_node(&node->learner[0]) : -1;
+    return node->request.node.key ? FARM_OK
+                                  : farm_address_check_insecure(text, node->learner, node->learner_count, err);
 }
 
 // In state OFFERED: asks for places once more, unless another run offers them.
@@ -164,7 +193,61 @@ static enum farm_status await(struct farm_run_node *node, struct farm_node *brid
     }
 }
 
+// ---- a learner that is gone ----
+
+// A run that ends takes its file with it: there is none, though its folder can be seen.
+static bool file_is_gone(const char *text) {
+    char folder[FARM_RUN_PATH_MAX];
+    if (text[0] != '@' || strlen(text) > sizeof folder) return false;
+    snprintf(folder, sizeof folder, "%s", text + 1);
+    if (access(folder, F_OK) == 0 || errno != ENOENT) return false;
+    char *slash = strrchr(folder, '/');
+    if (slash) slash[slash == folder] = 0;
+    return access(slash ? folder : ".", F_OK) == 0;
+}
+
+static void stop_probing(struct farm_run_node *node) {
+    if (node->probe_fd >= 0) close(node->probe_fd);
+    node->probe_fd = -1;
+}
+
+// Tries each second whether the learner's machine refuses the connection. Never waits.
+static bool is_refused(struct farm_run_node *node, uint64_t now_ns) {
+    int why = 0;
+    if (node->probe_fd >= 0) {
+        struct pollfd look = {.fd = node->probe_fd, .events = POLLOUT};
+        if (poll(&look, 1, 0) == 1) getsockopt(node->probe_fd, SOL_SOCKET, SO_ERROR, &why, &(socklen_t){sizeof why});
+    }
+    if (why != ECONNREFUSED && node->learner_count && now_ns - node->probed_ns >= second_ns) {
+        const struct farm_address *at = &node->learner[node->probes++ % node->learner_count];
+        stop_probing(node);
+        node->probed_ns = now_ns;
+        node->probe_fd = socket(at->socket.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+        if (node->probe_fd >= 0 && connect(node->probe_fd, (const struct sockaddr *)&at->socket, at->bytes))
+            why = errno;
+    }
+    return why == ECONNREFUSED;
+}
+
+// Whether the run has ended while this node was cut off, so that nobody could say so.
+static bool run_is_over(struct farm_run_node *node, uint64_t now_ns) {
+    if (file_is_gone(node->request.node.address)) return is_refused(node, now_ns);
+    stop_probing(node);
+    return false;
+}
+
 // ---- the bridge's process ----
+
+// One that dies at once may have been killed for using io_uring, which some seccomp filters do instead of refusing it.
+static const char *choose_engine(struct farm_run_node_shared *shared, const char *wanted) {
+    const uint64_t now_ns = farm_now_ns();
+    if (!shared->poll && shared->bridge_ns && now_ns - shared->bridge_ns < second_ns && strcmp(wanted, "auto") == 0) {
+        shared->poll = true;
+        farm_log_warn("the bridge died within its first second: it uses poll(2) from now on, with more system calls");
+    }
+    shared->bridge_ns = now_ns;
+    return shared->poll ? "poll" : wanted;
+}
 
 static int bridge_body(void *context, const struct farm_run_workers *workers, struct farm_stats *stats,
                        struct farm_error *err) {
@@ -178,6 +261,7 @@ static int bridge_body(void *context, const struct farm_run_workers *workers, st
     config.ring_fds = (const int(*)[2])workers->ring_fds;
     config.ring_count = plan->actors;
     config.bell = workers->rings->bells[0];
+    config.engine = choose_engine(node->shared, config.engine);
     config.stats = &node->shared->stats;
     config.spin_ns = farm_run_spin_ns(&plan->recipe, farm_run_workers_shared(plan));
     const int status = farm_node_run(&config, err);
@@ -197,9 +281,17 @@ static enum farm_supervisor_turn on_tick(void *context, uint64_t now_ns) {
     struct farm_run_node_figures figures;
     farm_store_relaxed(&node->run.rings.stats->agent_steps, farm_load_relaxed(&node->shared->stats.node[0].steps));
     farm_run_node_figures(node, now_ns, &figures);
-    if (figures.connected) node->connected_ns = now_ns;
-    node->given_up = node->request.retry_s > 0 && figures.away_s >= node->request.retry_s;
-    if (node->given_up) return FARM_TURN_STOP;
+    if (figures.connected) {
+        node->connected_ns = now_ns;
+        stop_probing(node);
+    } else {
+        node->over = run_is_over(node, now_ns);
+    }
+    node->given_up = !node->over && node->request.retry_s > 0 && figures.away_s >= node->request.retry_s;
+    if (node->over)
+        farm_run_note(caller, "the learner's run has ended: %s is gone, and its port is closed",
+                      node->request.node.address + 1);
+    if (node->given_up || node->over) return FARM_TURN_STOP;
     return caller->on_tick ? caller->on_tick(caller->context, now_ns) : FARM_TURN_ON;
 }
 
@@ -277,6 +369,8 @@ void farm_run_node_leave(struct farm_run_node *node) {
     memset(&node->run, 0, sizeof node->run);
     memset(node->shared, 0, sizeof *node->shared);
     node->connected_ns = 0;
+    node->over = node->given_up = false;
+    stop_probing(node);
 }
 
 void farm_run_node_figures(const struct farm_run_node *node, uint64_t now_ns, struct farm_run_node_figures *figures) {

@@ -6,11 +6,12 @@
 
 #include <signal.h>
 
+#include "bridge/address.h"
 #include "bridge/node.h"
 #include "run/run.h"
 
 struct farm_run_node_request {
-    struct farm_node_config node;     // address, key, machine, name, engine; the remaining fields are filled in here
+    struct farm_node_config node;     // address, key, name, engine; the remaining fields are filled in here
     const struct farm_recipe *recipe; // what this machine's flags say; not settled
     double retry_s;                   // how long to try without a connection; 0: for ever
     bool quiet;
@@ -41,6 +42,8 @@ struct farm_run_node_figures {
 struct farm_run_node_shared {
     struct farm_bridge_stats stats; // row 0; writer: the worker `bridge`
     uint64_t strange;               // 1: it has ended because the session is not known any more
+    uint64_t bridge_ns;             // when the present one began; 0: none has
+    bool poll;                      // it uses poll(2), because one before died at once
 };
 
 struct farm_run_node {
@@ -54,14 +57,17 @@ struct farm_run_node {
     struct farm_run_node_shared *shared;
     struct farm_run_node_figures past; // of sessions before the present one
     uint64_t connected_ns;             // the last tick that saw the present session connected, or when it joined
-    bool given_up;
+    bool given_up, over;               // no connection for too long; the learner's run has ended without a word
+    struct farm_address learner[FARM_ADDRESSES_MAX]; // where it was when this session began
+    uint32_t learner_count, probes;
+    int probe_fd;       // a connection that is tried to see whether it still listens; -1: none
+    uint64_t probed_ns; // when that was begun
+    int slot_fd;        // holds this node's number on the machine; -1: it has none
     sigset_t mask_before;
 };
 
-// Identifies the machine as one that may have joined before: boot, network namespace and user. Never 0.
-uint64_t farm_run_node_machine(void);
-
-// Blocks SIGINT, SIGTERM, SIGHUP (unless ignored) and SIGPIPE until farm_run_node_free.
+// Blocks SIGINT, SIGTERM, SIGHUP (unless ignored) and SIGPIPE until farm_run_node_free. Takes an identity
+// (node.machine) that a dead process had before it and no living one has.
 enum farm_status farm_run_node_make(const struct farm_run_node_request *request, struct farm_run_node **out,
                                     struct farm_error *err);
 void farm_run_node_free(struct farm_run_node *node); // NULL is allowed

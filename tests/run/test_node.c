@@ -245,12 +245,11 @@ static enum farm_supervisor_turn on_tick(void *context, uint64_t now_ns) {
 }
 
 static void make_node(void) {
-    const struct farm_run_node_request request = {
-        .node = {.address = address, .machine = farm_run_node_machine(), .name = "test", .engine = "poll"},
-        .recipe = &recipe,
-        .retry_s = 20,
-        .quiet = true,
-        .caller = {.on_tick = on_tick}};
+    const struct farm_run_node_request request = {.node = {.address = address, .name = "test", .engine = "poll"},
+                                                  .recipe = &recipe,
+                                                  .retry_s = 20,
+                                                  .quiet = true,
+                                                  .caller = {.on_tick = on_tick}};
     start_learner();
     cr_assert_eq(farm_run_node_make(&request, &node, &error), FARM_OK, "%s", error.message);
 }
@@ -385,6 +384,18 @@ Test(run, leaves_the_learner_by_a_signal) {
     const uint64_t start_ns = farm_now_ns();
     while (!farm_load_acquire(&words->left) && farm_now_ns() - start_ns < 10000000000u) usleep(10000);
     cr_expect_eq(words->left, 1);
+}
+
+Test(run, has_an_identity_that_no_living_node_has) {
+    const struct farm_run_node_request request = {.node.address = "127.0.0.1:1", .recipe = &recipe};
+    struct farm_run_node *nodes[3];
+    for (int i = 0; i < 3; i++) cr_assert_eq(farm_run_node_make(&request, &nodes[i], &error), FARM_OK);
+    const uint64_t first = nodes[0]->request.node.machine, second = nodes[1]->request.node.machine;
+    cr_expect(first && second && first != second && nodes[2]->request.node.machine != second);
+    farm_run_node_free(nodes[1]);
+    cr_assert_eq(farm_run_node_make(&request, &nodes[1], &error), FARM_OK);
+    cr_expect_eq(nodes[1]->request.node.machine, second, "it is started anew");
+    for (int i = 0; i < 3; i++) farm_run_node_free(nodes[i]);
 }
 
 Test(run, joins_no_learner_that_plays_something_else) {

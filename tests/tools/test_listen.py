@@ -1,10 +1,26 @@
 """`farm train --listen` as its user sees it: what is refused, where it says that it listens, how it waits and ends."""
 
 import json
+import os
 import signal
+import sys
 import unittest
 
-from running import PATIENCE_S, InFolder, wait_until
+from running import FARM, PATIENCE_S, InFolder, children, wait_until
+
+# Executes its arguments under a seccomp filter that kills whoever uses io_uring, as some containers do.
+WITHOUT_URING = """
+import ctypes, os, sys
+class Filter(ctypes.Structure):
+    _fields_ = [("code", ctypes.c_ushort), ("jt", ctypes.c_ubyte), ("jf", ctypes.c_ubyte), ("k", ctypes.c_uint)]
+class Program(ctypes.Structure):
+    _fields_ = [("count", ctypes.c_ushort), ("filter", ctypes.POINTER(Filter))]
+kill, allow, io_uring_setup = 0x80000000, 0x7FFF0000, 425
+filters = (Filter * 4)((0x20, 0, 0, 0), (0x15, 0, 1, io_uring_setup), (0x06, 0, 0, kill), (0x06, 0, 0, allow))
+libc = ctypes.CDLL(None, use_errno=True)
+assert libc.prctl(38, 1, 0, 0, 0) == 0 and libc.prctl(22, 2, ctypes.byref(Program(4, filters)), 0, 0) == 0
+os.execv(sys.argv[1], sys.argv[1:])
+"""
 
 
 class Listen(InFolder):
@@ -22,10 +38,10 @@ class Listen(InFolder):
         self.refused("neither a loopback nor a private address", "--listen", "0.0.0.0:0", "--insecure")
         self.refused("auto, uring, poll", "--listen", "127.0.0.1:0", "--insecure", "--bridge-engine", "tcp")
 
-    def start(self, *arguments):
+    def start(self, *arguments, program=FARM):
         flags = ["train", "--env", "native/catch", "--run", "r", "--frames", "100G", "--json", "--actors", "0", "--insecure"]
         with open(self.folder / "said", "w") as said:
-            process = self.start_farm(*flags, *arguments, stderr=said)
+            process = self.start_farm(*flags, *arguments, stderr=said, program=program)
         self.assertTrue(wait_until((self.folder / "r/bridge.addr").exists), (self.folder / "said").read_text())
         return process
 
@@ -46,6 +62,33 @@ class Listen(InFolder):
         account = self.end(process)
         self.assertEqual((account["actors"], account["agent_steps"], account["nodes"]), (0, 0, []))
         self.assertFalse((self.folder / "r/bridge.addr").exists() or status.exists(), "they go with the run")
+
+    def say(self):
+        return (self.folder / "said").read_text()
+
+    def test_a_bridge_that_may_not_use_io_uring_uses_poll(self):
+        (self.folder / "without_uring.py").write_text(WITHOUT_URING)
+        wrapper = self.folder / "farm"
+        wrapper.write_text(f'#!/bin/sh\nexec {sys.executable} {self.folder}/without_uring.py {FARM} "$@"\n')
+        wrapper.chmod(0o755)
+        process = self.start("--listen", "127.0.0.1:0", program=str(wrapper))
+        self.assertTrue(wait_until(lambda: "uses poll(2) from now on" in self.say()), self.say())
+        self.assertTrue(wait_until(lambda: children(process.pid).get("bridge")), self.say())
+        self.end(process)
+        self.assertEqual(self.say().count("was killed by signal"), 1, self.say())
+
+    def test_training_outlives_a_bridge_that_cannot_be_kept_alive(self):
+        process = self.start("--listen", "127.0.0.1:0", "--actors", "1", "--device", "cpu")
+
+        def lost():
+            pid = children(process.pid).get("bridge")
+            if pid:
+                os.kill(pid, signal.SIGKILL)
+            return "training goes on without other machines" in self.say()
+
+        self.assertTrue(wait_until(lost), self.say())
+        self.assertFalse((self.folder / "r/bridge.addr").exists())
+        self.assertGreater(self.end(process)["agent_steps"], 0)
 
     def test_a_port_that_is_taken_is_named(self):
         process = self.start("--listen", "[::1]:0")
