@@ -41,7 +41,7 @@ for i in 1 2; do
     in_node "$i" ip link set lo up
 done
 address=([1]=10.77.1.1:7000 [2]=127.0.0.1:7001)
-in_node 2 python3 "$here/delay.py" 127.0.0.1:7001 10.77.2.1:7000 20 &
+nsenter --target "${space[2]}" --net python3 "$here/delay.py" 127.0.0.1:7001 10.77.2.1:7000 20 &
 
 "$farm" bridge keygen "$dir/key" >/dev/null
 start_node() { # i name of its output
