@@ -53,6 +53,7 @@ json_t *farm_sample_nodes_json(const struct farm_sample_node *nodes, uint32_t co
         farm_json_set_real(object, "env_steps_per_s", node->env_steps_per_s);
         farm_json_set_real(object, "bytes_in_per_s", node->bytes_in_per_s);
         farm_json_set_real(object, "bytes_out_per_s", node->bytes_out_per_s);
+        farm_json_set_int(object, "copied_bytes", node->copied_bytes);
         farm_json_set_real(object, "round_trip_ms", node->round_trip_ms);
         farm_json_set_int(object, "reconnects", node->reconnects);
         farm_json_set_real(object, "away_s", node->away_s);

@@ -22,6 +22,7 @@ struct farm_sample_node {
     char name[64];
     bool away; // there is no connection to it now
     uint64_t actors, lanes, env_steps, bytes_in, bytes_out, reconnects;
+    uint64_t copied_bytes; // within user space, by the learner's side
     double env_steps_per_s, bytes_in_per_s, bytes_out_per_s;
     double round_trip_ms; // NAN: unknown
     double away_s;        // since when; 0: it is not

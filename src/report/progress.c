@@ -8,7 +8,7 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
-enum { WIDE_COLUMNS = 128, LINE_BYTES = 512 };
+enum { WIDE_COLUMNS = 128, LINE_BYTES = 512, NODES_SHOWN = 3, NODE_NAME_CHARS = 12 };
 
 static const uint64_t terminal_every_ns = 250000000u, plain_every_ns = 5000000000u;
 
@@ -104,6 +104,21 @@ static void add_duration(struct line *line, double seconds) {
     }
 }
 
+// Whole or not at all, if the line is to be cut.
+static void add_node(struct line *line, const struct farm_sample_node *node, size_t columns, const char *gap) {
+    char text[96], rate[16];
+    struct line own = {.text = text, .bytes = sizeof text};
+    farm_progress_number(node->env_steps_per_s, rate, sizeof rate);
+    add(&own, "%s%.*s ", gap, NODE_NAME_CHARS, node->name);
+    if (node->away)
+        add(&own, "away %.0f s", node->away_s);
+    else
+        add(&own, "%s/s", rate);
+    if (!node->away && !isnan(node->round_trip_ms))
+        add(&own, " %.*fms", node->round_trip_ms < 1 ? 2 : node->round_trip_ms < 10, node->round_trip_ms);
+    if (!columns || line->length + own.length <= columns) add(line, "%s", text);
+}
+
 void farm_progress_format(const struct farm_sample *sample, size_t columns, char *text, size_t text_bytes) {
     struct line line = {.text = text, .bytes = text_bytes};
     char frames[16], rate[16], episodes[16], updates[16];
@@ -138,5 +153,7 @@ void farm_progress_format(const struct farm_sample *sample, size_t columns, char
     }
     if (sample->actor_restarts || sample->learner_restarts)
         add(&line, "%srestarts %llu", gap, (unsigned long long)(sample->actor_restarts + sample->learner_restarts));
+    for (uint32_t i = 0; i < sample->node_count && sample->node_count <= NODES_SHOWN; i++)
+        add_node(&line, &sample->nodes[i], columns, gap);
     if (columns && line.length > columns && columns < text_bytes) text[columns] = 0;
 }

@@ -30,7 +30,8 @@ void farm_progress_end(struct farm_progress *progress);
 
 // The line itself, cut to `columns` characters (0: not cut), without a newline: time, actors that hang or are stopped,
 // remote nodes, frames and rate, return, episodes, updates, policy lag, batch, share of time that actors wait and the
-// learner waits, time left, restarts. ASCII only.
+// learner waits, time left, restarts; of up to three nodes each by itself, as far as they fit: "a 12.3k/s 0.3ms", "b
+// away 4 s". ASCII only.
 void farm_progress_format(const struct farm_sample *sample, size_t columns, char *text, size_t text_bytes);
 
 // A number in at most five characters: 950, 12.3k, 4.5M, 1.2G.

@@ -413,6 +413,7 @@ static void see_figures(struct farm_run_sessions *sessions, struct farm_run_sess
     node->env_steps = session->steps = steps;
     node->bytes_in = session->bytes_in = in;
     node->bytes_out = session->bytes_out = out;
+    node->copied_bytes = farm_load_relaxed(&row->copied_bytes);
     node->present_s = (double)(now_ns - session->here_ns) * 1e-9;
 }
 

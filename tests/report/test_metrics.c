@@ -167,8 +167,9 @@ Test(report, eighty_columns_hold_every_figure) {
 }
 
 Test(report, shows_remote_nodes_if_the_run_listens) {
-    const struct farm_sample_node nodes[2] = {{.name = "near", .actors = 3, .lanes = 6, .round_trip_ms = NAN},
-                                              {.name = "far", .away = true, .away_s = 1.5, .reconnects = 2}};
+    struct farm_sample_node nodes[4] = {
+        {.name = "near", .actors = 3, .lanes = 6, .env_steps_per_s = 12345, .copied_bytes = 77, .round_trip_ms = NAN},
+        {.name = "far", .away = true, .away_s = 2, .reconnects = 2}};
     struct farm_sample sample = sample_at(1, 4);
     char text[256];
     json_t *line = farm_sample_json(&sample);
@@ -183,12 +184,22 @@ Test(report, shows_remote_nodes_if_the_run_listens) {
     cr_assert_eq(json_array_size(list), 2);
     cr_expect_str_eq(json_string_value(json_object_get(json_array_get(list, 0), "state")), "connected");
     cr_expect(json_is_null(json_object_get(json_array_get(list, 0), "round_trip_ms")));
+    cr_expect_eq(json_integer_value(json_object_get(json_array_get(list, 0), "copied_bytes")), 77);
     cr_expect_str_eq(json_string_value(json_object_get(far, "name")), "far");
     cr_expect_str_eq(json_string_value(json_object_get(far, "state")), "away");
     cr_expect_eq(json_integer_value(json_object_get(far, "reconnects")), 2);
     json_decref(line);
     farm_progress_format(&sample, 0, text, sizeof text);
     cr_expect(strstr(text, "  nodes 2 (1 away)  4 frames"), "%s", text);
+    cr_expect(strstr(text, "  near 12.3k/s  far away 2 s"), "%s", text);
+    farm_progress_format(&sample, 79, text, sizeof text);
+    cr_expect(strstr(text, " near 12.3k/s") && !strstr(text, "far"), "a node is shown whole or not at all: %s", text);
+    nodes[0].round_trip_ms = 0.314;
+    farm_progress_format(&sample, 0, text, sizeof text);
+    cr_expect(strstr(text, "  near 12.3k/s 0.31ms"), "%s", text);
+    sample.node_count = 4;
+    farm_progress_format(&sample, 0, text, sizeof text);
+    cr_expect(!strstr(text, "near"), "%s", text);
 }
 
 Test(report, without_a_terminal_draws_plain_lines) {
