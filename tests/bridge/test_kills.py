@@ -20,6 +20,7 @@ from running import FARM, children, wait_until  # noqa: E402
 
 KILLS_A_FARM = 60  # then another farm, so that no worker's row of short lives becomes a crash loop
 NODES = ("a", "b")
+STOPPED = ("hub", "node's bridge", "learner", "actor", "train")
 
 
 class Farm:
@@ -65,15 +66,28 @@ class Farm:
         except (OSError, IndexError):
             return b""
 
-    def kill_something(self):
-        kind = self.chance.choice(["learner", "hub", "node's bridge", "actor", "actor", "node"] + ["train"] * (self.chance.random() < 0.2))
-        name = self.chance.choice(NODES)
+    def pid_of(self, kind, name):
         of_train, of_node = children(self.train.pid), children(self.nodes[name].pid)
         actors = [pid for worker, pid in of_node.items() if worker.startswith("actor")]
-        pid = {
+        return {
             "learner": of_train.get("learner"), "hub": of_train.get("bridge"), "node's bridge": of_node.get("bridge"),
             "actor": self.chance.choice(actors) if actors else None, "node": self.nodes[name].pid, "train": self.train.pid,
         }[kind]
+
+    def stop_something(self, kind, seconds):
+        """What belongs to a node stops that node alone."""
+        pid = self.pid_of(kind, NODES[0])
+        os.kill(pid, signal.SIGSTOP)
+        time.sleep(seconds)
+        if kind in ("node's bridge", "actor"):
+            assert self.rates(), f"the other node does not go on while {kind} is stopped"
+        os.kill(pid, signal.SIGCONT)
+        assert self.goes_on(), f"the nodes do not go on after {kind} was stopped for {seconds} s"
+
+    def kill_something(self):
+        kind = self.chance.choice(["learner", "hub", "node's bridge", "actor", "actor", "node"] + ["train"] * (self.chance.random() < 0.2))
+        name = self.chance.choice(NODES)
+        pid = self.pid_of(kind, name)
         if not pid:
             return
         os.kill(pid, signal.SIGKILL)
@@ -99,11 +113,13 @@ class Farm:
             process.wait()
 
 
-def kill_in_one_farm(kills, chance):
+def kill_in_one_farm(kills, chance, stop_s=0):
     with tempfile.TemporaryDirectory() as folder:
         farm = Farm(folder, chance)
         try:
             assert farm.goes_on(), "the farm does not begin"
+            for kind in STOPPED if stop_s else ():
+                farm.stop_something(kind, stop_s)
             while farm.killed.total() < kills:
                 for _ in range(chance.choice((1, 1, 2, 3))):  # also several at once
                     farm.kill_something()
@@ -132,19 +148,21 @@ def main():
     flags = argparse.ArgumentParser(description=__doc__)
     flags.add_argument("--kills", type=int, default=1000)
     flags.add_argument("--seed", type=int, default=time.time_ns())
+    flags.add_argument("--stop-s", type=float, default=0, help="before that, each kind of process is stopped (SIGSTOP) for so long")
     flags.add_argument("--record", help="a line of JSON is added to this file")
     options = flags.parse_args()
     chance, killed, steps, start = random.Random(options.seed), collections.Counter(), 0, time.monotonic()
     while killed.total() < options.kills:
-        more, played = kill_in_one_farm(min(KILLS_A_FARM, options.kills - killed.total()), chance)
+        stop_s = 0 if killed else options.stop_s
+        more, played = kill_in_one_farm(min(KILLS_A_FARM, options.kills - killed.total()), chance, stop_s)
         killed, steps = killed + more, steps + played
         print(f"{killed.total()} kills, {dict(killed)}, {steps} steps", flush=True)
     if options.record:
         commit = subprocess.run(["git", "rev-parse", "--short=12", "HEAD"], capture_output=True, text=True).stdout.strip()
         line = {
             "schema_version": 1, "benchmark": "bridge_kills", "commit": commit, "date": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-            "command": f"tests/bridge/test_kills.py --kills {options.kills}", "seed": options.seed, "wall_s": time.monotonic() - start,
-            "kills": dict(killed), "agent_steps": steps, "violations": 0,
+            "command": "tests/bridge/test_kills.py " + " ".join(sys.argv[1:]), "seed": options.seed, "wall_s": time.monotonic() - start,
+            "stopped_for_s": {kind: options.stop_s for kind in STOPPED if options.stop_s}, "kills": dict(killed), "agent_steps": steps, "violations": 0,
         }
         with open(options.record, "a", encoding="utf-8") as out:
             out.write(json.dumps(line) + "\n")
