@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import subprocess
 import sys
 import unittest
 
@@ -38,8 +39,8 @@ class Listen(InFolder):
         self.refused("neither a loopback nor a private address", "--listen", "0.0.0.0:0", "--insecure")
         self.refused("auto, uring, poll", "--listen", "127.0.0.1:0", "--insecure", "--bridge-engine", "tcp")
 
-    def start(self, *arguments, program=FARM):
-        flags = ["train", "--env", "native/catch", "--run", "r", "--frames", "100G", "--json", "--actors", "0", "--insecure"]
+    def start(self, *arguments, program=FARM, security=("--insecure",)):
+        flags = ["train", "--env", "native/catch", "--run", "r", "--frames", "100G", "--json", "--actors", "0", *security]
         with open(self.folder / "said", "w") as said:
             process = self.start_farm(*flags, *arguments, stderr=said, program=program)
         self.assertTrue(wait_until((self.folder / "r/bridge.addr").exists), (self.folder / "said").read_text())
@@ -78,7 +79,7 @@ class Listen(InFolder):
         self.assertEqual(self.say().count("was killed by signal"), 1, self.say())
 
     def test_training_outlives_a_bridge_that_cannot_be_kept_alive(self):
-        process = self.start("--listen", "127.0.0.1:0", "--actors", "1", "--device", "cpu")
+        process = self.start("--listen", "127.0.0.1:0", "--actors", "1", "--device", "cpu", "--metrics-every", "0.1")
 
         def lost():
             pid = children(process.pid).get("bridge")
@@ -88,7 +89,36 @@ class Listen(InFolder):
 
         self.assertTrue(wait_until(lost), self.say())
         self.assertFalse((self.folder / "r/bridge.addr").exists())
+        metrics = self.folder / "r/metrics.jsonl"
+        self.assertTrue(wait_until(lambda: metrics.read_text().count("\n") > 2), self.say())
         self.assertGreater(self.end(process)["agent_steps"], 0)
+
+    def in_a_network(self, commands, *arguments):
+        """What bridge.addr says and what farm says in a network namespace of its own, which these commands set up."""
+        (self.folder / "hosts").write_text("127.0.1.1 learner\n")
+        wrapper = self.folder / "farm"
+        mount = f"mount --bind {self.folder}/hosts /etc/hosts"
+        wrapper.write_text(f"#!/bin/sh\nexec unshare -Urnm sh -ec '{commands}; {mount}; exec \"$@\"' sh {FARM} \"$@\"\n")
+        wrapper.chmod(0o755)
+        self.farm("bridge", "keygen", "k")
+        process = self.start(*arguments, program=str(wrapper), security=("--key", "k"))
+        address = (self.folder / "r/bridge.addr").read_text()
+        self.end(process)
+        return address, self.say()
+
+    def test_the_address_that_others_are_told_is_that_of_the_default_route(self):
+        if subprocess.run(["unshare", "-Urnm", "ip", "link", "add", "probe", "type", "veth"], capture_output=True).returncode:
+            self.skipTest("no network namespaces here")
+        cards = "ip link set lo up; " + "; ".join(
+            f"ip link add {name} type veth peer {name}p; ip link set {name}p up; ip addr add {address} dev {name}; ip link set {name} up"
+            for name, address in (("docker0", "172.17.0.1/16"), ("eth0", "10.1.2.3/24"))
+        )
+        address, _ = self.in_a_network(f"{cards}; ip route add default via 10.1.2.1", "--listen", "[::]:7000")
+        self.assertEqual(address, "10.1.2.3:7000\n")
+        (self.folder / "r").rename(self.folder / "before")
+        address, said = self.in_a_network("ip link set lo up", "--listen", "learner:7000")
+        self.assertEqual(address, "127.0.1.1:7000\n")
+        self.assertIn("nodes on other machines cannot reach 127.0.1.1: --listen 0.0.0.0:7000", said)
 
     def test_a_port_that_is_taken_is_named(self):
         process = self.start("--listen", "[::1]:0")
