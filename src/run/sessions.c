@@ -13,7 +13,7 @@
 #include "shm/limits.h"
 
 static const uint64_t SECOND_NS = 1000000000, AWAY_NS = 3000000000, REFUSED_NS = 30000000000;
-enum { TURN_RINGS_MAX = 32, TURN_RING_BYTES = 64 << 20 }; // that a bridge is told in a turn
+enum { TURN_RINGS_MAX = 16, TURN_RING_BYTES = 64 << 20 }; // that a bridge is told in a turn
 
 static struct farm_run_workers *workers_of(const struct farm_run_sessions *sessions) {
     return sessions->change->workers;
@@ -77,9 +77,10 @@ static bool tell_generation(const struct farm_run_sessions *sessions, const stru
     return tell(sessions, session, &message);
 }
 
-// To open a ring costs the bridge its pages (shared memory that is there already: about 0.3 ms a MiB), and meanwhile it
-// serves nobody. So a ring that the learner has let in is told at once, and after a bridge's start few of them in a
-// turn.
+// To open a ring costs the bridge its page tables (0.1 to 0.3 ms a MB), and meanwhile it serves nobody. So a ring that
+// the learner has let in is told at once, and after a bridge's start few of them in a turn. Making a ring costs more:
+// with learner and bridge 0.8 ms of CPU and 1.6 ms a MB, so 256 rings come within 2 s if they have up to 4 MB each
+// (native/catch: 0.3 s; Atari's of 14 MB: 6 s).
 static void begin_turn(struct farm_run_sessions *sessions) {
     const uint64_t rings = TURN_RING_BYTES / farm_run_actor_bytes(workers_of(sessions)->plan);
     sessions->turn_rings = rings < 1 ? 1 : rings < TURN_RINGS_MAX ? (uint32_t)rings : TURN_RINGS_MAX;

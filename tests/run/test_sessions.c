@@ -229,7 +229,7 @@ Test(sessions, a_bridge_that_starts_again_is_told_a_few_rings_a_turn) {
     forget_heard();
     farm_run_sessions_bridge_starts(&t->run.sessions, 0);
     half_turn();
-    cr_expect_eq(heard(FARM_CONTROL_RING, NULL), 32);
+    cr_expect_eq(heard(FARM_CONTROL_RING, NULL), 16);
     cr_expect_eq(heard(FARM_CONTROL_ADMITTED, NULL), 0);
     turn();
     cr_expect_eq(heard(FARM_CONTROL_RING, NULL), 40);
