@@ -565,38 +565,42 @@ static void begin_session(struct farm_hub *hub, const struct farm_control_messag
     snprintf(session->name, sizeof session->name, "%.*s", (int)sizeof session->name - 1, message->text);
 }
 
-// Opens the ring, which takes the descriptors over, or says why not.
-static enum farm_status open_ring(struct farm_hub *hub, struct session *session, struct hub_ring *ring,
+// Opens the ring, which takes the descriptors over if it can.
+static enum farm_status open_ring(const struct farm_hub *hub, const struct session *session, struct hub_ring *ring,
                                   const struct farm_control_message *message, struct farm_error *err) {
-    enum farm_status status = FARM_OK;
     if (message->fds[0] < 0 || message->fds[1] < 0)
-        status = farm_fail(err, FARM_E_LIMIT, "the bridge has no room for its descriptors (ulimit -n)");
-    else if (!ring || ring->lanes || message->shard >= hub->config.bell_count)
-        status = farm_fail(err, FARM_E_INVALID, "there is no such place");
-    else
-        status = farm_ring_open(message->fds[0], message->fds[1], FARM_RING_ACTOR, &ring->ring, err);
-    if (status) {
-        for (int k = 0; k < 2; k++)
-            if (message->fds[k] >= 0) close(message->fds[k]);
-        return status;
-    }
+        return farm_fail(err, FARM_E_LIMIT, "the bridge has no room for its descriptors (ulimit -n)");
+    if (ring->lanes || message->shard >= hub->config.bell_count)
+        return farm_fail(err, FARM_E_INVALID, "its place is taken, or its shard does not exist");
     ring->lanes = calloc(session->lane_count, sizeof *ring->lanes);
-    if (ring->lanes && ring->ring.spec.lanes == session->lane_count) return FARM_OK;
-    close_ring(ring);
-    return farm_fail(err, FARM_E_LIMIT, "no memory for %u lanes, or another shape", session->lane_count);
+    if (!ring->lanes) return farm_fail(err, FARM_E_LIMIT, "no memory for %u lanes", session->lane_count);
+    enum farm_status status = farm_ring_open(message->fds[0], message->fds[1], FARM_RING_ACTOR, &ring->ring, err);
+    if (!status && ring->ring.spec.lanes != session->lane_count) {
+        status =
+            farm_fail(err, FARM_E_INVALID, "it has %u lanes instead of %u", ring->ring.spec.lanes, session->lane_count);
+        ring->ring.up.fd = ring->ring.down.fd = -1; // the caller's
+        farm_ring_close(&ring->ring);
+    }
+    if (!status) return FARM_OK;
+    free(ring->lanes);
+    *ring = (struct hub_ring){0};
+    return status;
 }
 
 static void take_ring(struct farm_hub *hub, const struct farm_control_message *message) {
     struct session *session = &hub->sessions[message->session];
-    struct hub_ring *ring =
-        session->known && message->ring < session->ring_count ? &session->rings[message->ring] : NULL;
     struct farm_error err;
-    if (open_ring(hub, session, ring, message, &err)) {
+    const bool here = session->known && message->ring < session->ring_count;
+    struct hub_ring *ring = here ? &session->rings[message->ring] : NULL;
+    if (!ring || open_ring(hub, session, ring, message, &err)) {
+        if (!ring) farm_fail(&err, FARM_E_INVALID, "it has no such place");
         struct farm_control_message failed = {
             .kind = FARM_CONTROL_RING_FAILED, .session = message->session, .ring = message->ring};
         snprintf(failed.text, sizeof failed.text, "%.*s", (int)sizeof failed.text - 1, err.message);
         farm_log_error("a ring of node %s cannot be used: %s", session->name, err.message);
         tell(hub, &failed);
+        for (int k = 0; k < 2; k++)
+            if (message->fds[k] >= 0) close(message->fds[k]);
         return;
     }
     ring->actor = message->actor;
