@@ -68,15 +68,18 @@ static void ask_kernel(struct farm_link *link, uint64_t now_ns) {
         link->heard_bytes = info.tcpi_bytes_received;
         link->heard_ns = now_ns;
     }
+    // TCP's time is the clock's, whatever the caller's is. A look stands for a short time only: this process may not
+    // have run meanwhile.
     const bool moves = !info.tcpi_unacked || info.tcpi_bytes_acked != link->acked_bytes;
-    if (moves) link->acked_ns = farm_now_ns(); // TCP's time is the clock's, whatever the caller's is
+    const uint64_t clock_ns = farm_now_ns(), passed_ns = clock_ns - link->looked_ns;
+    link->stalled_ns = moves ? 0 : link->stalled_ns + (passed_ns < STALL_NS / 2 ? passed_ns : STALL_NS / 2);
+    link->looked_ns = clock_ns;
     link->acked_bytes = info.tcpi_bytes_acked;
     link->rtt_ns = (uint64_t)info.tcpi_rtt * 1000;
 }
 
 bool farm_link_stalls(const struct farm_link *link) {
-    const uint64_t patience_ns = STALL_NS + 4 * link->rtt_ns;
-    return link->state == FARM_LINK_OPEN && link->acked_ns && farm_now_ns() - link->acked_ns > patience_ns;
+    return link->state == FARM_LINK_OPEN && link->stalled_ns > STALL_NS + 4 * link->rtt_ns;
 }
 
 void farm_link_tick(struct farm_link *link, uint64_t now_ns) {

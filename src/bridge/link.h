@@ -49,10 +49,11 @@ struct farm_link {
     uint64_t begun_ns, heard_ns;
     int fd;       // its socket, the engine's; 0 or less: none (memory). Set by the owner after farm_link_make
     bool reached; // a client's: TCP is connected
-    uint64_t acked_ns, acked_bytes, rtt_ns; // when the peer's TCP last acknowledged, or owed nothing
-    uint64_t heard_bytes;                   // that had come by then, as the kernel counts
-    bool known;       // the owner has accepted the peer: it is no longer limited to FARM_LINK_STRANGER_NS
-    uint8_t *message; // [message_bytes] the message that has arrived
+    uint64_t acked_bytes, rtt_ns;   // as the kernel counts
+    uint64_t looked_ns, stalled_ns; // when it was asked; for how long the peer's TCP has owed an acknowledgement
+    uint64_t heard_bytes;           // that had come by then, as the kernel counts
+    bool known;                     // the owner has accepted the peer: it is no longer limited to FARM_LINK_STRANGER_NS
+    uint8_t *message;               // [message_bytes] the message that has arrived
     uint32_t message_bytes, message_room;
     struct farm_link_figures figures;
 
