@@ -54,11 +54,11 @@ static void close_both(int32_t fds[FDS]) {
 
 // Takes a message off. False: there is none. *good: whether it is one.
 static bool take(int fd, struct farm_control_message *message, bool *good) {
+    *message = (struct farm_control_message){0};
     struct iovec data = {message, sizeof *message};
     union ancillary ancillary;
     struct msghdr header = {
         .msg_iov = &data, .msg_iovlen = 1, .msg_control = &ancillary, .msg_controllen = sizeof ancillary};
-    memset(message, 0, sizeof *message);
     const ssize_t bytes = recvmsg(fd, &header, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
     if (bytes <= 0) return false;
     int32_t fds[FDS] = {-1, -1};
