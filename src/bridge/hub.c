@@ -555,7 +555,9 @@ static void begin_session(struct farm_hub *hub, const struct farm_control_messag
     session->rings = calloc(message->count, sizeof *session->rings);
     session->list = calloc((size_t)message->count * session->lane_count, sizeof *session->list);
     if (!session->rings || !session->list || !room_to_touch(hub, message->count)) {
-        farm_log_error("no memory for the %u rings of node %s", message->count, message->text);
+        struct farm_control_message failed = {.kind = FARM_CONTROL_RING_FAILED, .session = message->session};
+        snprintf(failed.text, sizeof failed.text, "the bridge has no memory for %u rings", message->count);
+        tell(hub, &failed);
         free_session(session);
         return;
     }
@@ -628,6 +630,8 @@ static struct peer *asks_for(struct farm_hub *hub, const uint8_t *id) {
 
 static void admitted(struct farm_hub *hub, struct session *session) {
     if (!session->known) return;
+    for (uint32_t r = 0; r < session->ring_count; r++)
+        if (!session->rings[r].lanes) return; // it has failed: the supervisor knows, and refuses the session
     session->admitted = true;
     struct peer *peer = asks_for(hub, session->id);
     if (!peer) return;
@@ -704,6 +708,7 @@ static bool hear_supervisor(struct farm_hub *hub) {
     while (farm_control_receive(hub->config.control, &message)) {
         obey(hub, &message);
         any = true;
+        if (message.kind == FARM_CONTROL_RING) break; // which takes its time: others first
     }
     flush_control(hub);
     return any;
