@@ -36,6 +36,11 @@ static bool is_away(const struct farm_run_sessions *sessions, const struct farm_
     return farm_load_acquire(&row_of(sessions, session)->state) == FARM_NODE_ABSENT;
 }
 
+// `then` may be of a later moment of the same turn than `now`.
+static uint64_t passed(uint64_t now_ns, uint64_t then_ns) {
+    return now_ns > then_ns ? now_ns - then_ns : 0;
+}
+
 // ---- to the bridges ----
 
 static struct farm_control_message message_of(const struct farm_run_sessions *sessions,
@@ -399,7 +404,7 @@ static void list_nodes(struct farm_run_sessions *sessions) {
 // Over the time since the figures before.
 static void see_figures(struct farm_run_sessions *sessions, struct farm_run_session *session, uint64_t now_ns) {
     const struct farm_bridge_node_stats *row = row_of(sessions, session);
-    const double passed_s = (double)(now_ns - sessions->second_ns) * 1e-9;
+    const double passed_s = (double)(passed(now_ns, sessions->second_ns)) * 1e-9;
     const uint64_t steps = farm_load_relaxed(&row->steps), in = farm_load_relaxed(&row->bytes_in),
                    out = farm_load_relaxed(&row->bytes_out), connections = farm_load_relaxed(&row->connections),
                    round_trip_ns = farm_load_relaxed(&row->round_trip_ns);
@@ -410,12 +415,12 @@ static void see_figures(struct farm_run_sessions *sessions, struct farm_run_sess
     node->round_trip_ms = round_trip_ns ? (double)round_trip_ns * 1e-6 : (double)NAN;
     node->reconnects = connections ? connections - 1 : 0;
     node->away = session->away_ns;
-    node->away_s = session->away_ns ? (double)(now_ns - session->away_ns) * 1e-9 : 0;
+    node->away_s = session->away_ns ? (double)(passed(now_ns, session->away_ns)) * 1e-9 : 0;
     node->env_steps = session->steps = steps;
     node->bytes_in = session->bytes_in = in;
     node->bytes_out = session->bytes_out = out;
     node->copied_bytes = farm_load_relaxed(&row->copied_bytes);
-    node->present_s = (double)(now_ns - session->here_ns) * 1e-9;
+    node->present_s = (double)(passed(now_ns, session->here_ns)) * 1e-9;
 }
 
 // ---- rings, one after another ----
@@ -534,7 +539,7 @@ static bool is_replaced(const struct farm_run_sessions *sessions, const struct f
                         uint64_t now_ns) {
     const uint64_t bridge_ns = sessions->bridges->bridge[session->bridge].start_ns,
                    since_ns = session->away_ns > bridge_ns ? session->away_ns : bridge_ns;
-    for (uint32_t s = 0; s < FARM_BRIDGE_NODES_MAX && session->machine && now_ns - since_ns >= AWAY_NS; s++) {
+    for (uint32_t s = 0; s < FARM_BRIDGE_NODES_MAX && session->machine && passed(now_ns, since_ns) >= AWAY_NS; s++) {
         const struct farm_run_session *other = &sessions->session[s];
         if (other != session && other->state == FARM_RUN_SESSION_HERE && other->machine == session->machine &&
             other->here_ns > session->here_ns)
@@ -550,7 +555,7 @@ static void watch_one(struct farm_run_sessions *sessions, struct farm_run_sessio
     if (!away) {
         if (session->said_away)
             farm_run_note(workers->caller, "node %s is back after %.3g s", session->name,
-                          (double)(now_ns - session->away_ns) * 1e-9);
+                          (double)(passed(now_ns, session->away_ns)) * 1e-9);
         session->away_ns = 0;
         session->said_away = false;
         return;
@@ -561,11 +566,11 @@ static void watch_one(struct farm_run_sessions *sessions, struct farm_run_sessio
         let_go(session);
         return;
     }
-    if (!session->said_away && now_ns - session->away_ns > AWAY_NS) {
+    if (!session->said_away && passed(now_ns, session->away_ns) > AWAY_NS) {
         session->said_away = true;
         say_away(sessions, session);
     }
-    if ((double)(now_ns - session->away_ns) * 1e-9 < grace_s) return;
+    if ((double)(passed(now_ns, session->away_ns)) * 1e-9 < grace_s) return;
     farm_run_warn(workers->caller, "node %s has been away for %.3g s (--node-grace-s): its places are given up",
                   session->name, grace_s);
     let_go(session);
@@ -593,7 +598,7 @@ static void write_status(struct farm_run_sessions *sessions) {
 
 void farm_run_sessions_turn(struct farm_run_sessions *sessions, uint64_t now_ns) {
     if (!sessions->bridges->count || sessions->ends) return;
-    const bool second = now_ns - sessions->second_ns >= SECOND_NS;
+    const bool second = passed(now_ns, sessions->second_ns) >= SECOND_NS;
     begin_turn(sessions);
     for (uint32_t s = 0; s < FARM_BRIDGE_NODES_MAX; s++) {
         struct farm_run_session *session = &sessions->session[s];
