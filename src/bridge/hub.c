@@ -78,8 +78,6 @@ struct peer {
     bool begun;        // its handshake may go on
     uint64_t asked_ns; // when its places were last asked for
     uint32_t asked_rings;
-    uint64_t heartbeat_ns;         // when the last was sent
-    struct farm_link_figures seen; // already in the stats
 };
 
 struct farm_hub {
@@ -131,19 +129,11 @@ static struct farm_bridge_node_stats *row_of(const struct farm_hub *hub, const s
 static void show_figures(struct peer *peer) {
     struct session *session = peer->session;
     struct farm_bridge_node_stats *row = row_of(peer->hub, session);
-    const struct farm_link_figures *now = &peer->link.figures, *seen = &peer->seen;
-    farm_store_relaxed(&row->bytes_in, farm_load_relaxed(&row->bytes_in) + now->bytes_in - seen->bytes_in);
-    farm_store_relaxed(&row->bytes_out, farm_load_relaxed(&row->bytes_out) + now->bytes_out - seen->bytes_out);
-    farm_store_relaxed(&row->copied_bytes,
-                       farm_load_relaxed(&row->copied_bytes) + now->copied_bytes - seen->copied_bytes);
+    if (!peer->hub->config.stats) return;
+    farm_link_show(&peer->link, peer->hub->config.stats, row);
     farm_store_relaxed(&row->lane_steps, farm_load_relaxed(&row->lane_steps) + session->lane_steps);
     farm_store_relaxed(&row->steps, farm_load_relaxed(&row->steps) + session->env_steps);
-    farm_store_relaxed(&row->heard_ns, peer->link.heard_ns);
-    if (peer->hub->config.stats)
-        farm_add_relaxed(&peer->hub->config.stats->frames,
-                         now->frames_in + now->frames_out - seen->frames_in - seen->frames_out);
     session->lane_steps = session->env_steps = 0;
-    peer->seen = *now;
 }
 
 // ---- lanes ----
@@ -429,17 +419,6 @@ static bool join(struct peer *peer, struct farm_error *err) {
 
 // ---- frames ----
 
-static void take_heartbeat(struct peer *peer, const struct farm_wire_entry *entry) {
-    if (entry->n) {
-        const struct farm_wire_entry echo = {.third = entry->n};
-        farm_link_post_entry(&peer->link, FARM_WIRE_HEARTBEAT, &echo);
-    }
-    if (!entry->third || entry->third > peer->hub->now_ns || peer->state != PEER_ATTACHED) return;
-    struct farm_bridge_node_stats *row = row_of(peer->hub, peer->session);
-    const uint64_t before = farm_load_relaxed(&row->round_trip_ns), now = peer->hub->now_ns - entry->third;
-    farm_store_relaxed(&row->round_trip_ns, before ? before - before / 8 + now / 8 : now + 1);
-}
-
 // A node that is being admitted has no place yet: then its id names the session. False: the supervisor does not read.
 static bool leave(struct peer *peer, uint32_t ring) {
     struct farm_control_message message = {.kind = FARM_CONTROL_LEAVE, .session = UINT32_MAX, .ring = ring};
@@ -457,7 +436,9 @@ static bool arrived(void *context, struct farm_link *link, const struct farm_wir
         take_steps(peer, header, entries);
         return true;
     case FARM_WIRE_HEARTBEAT:
-        take_heartbeat(peer, entries);
+        farm_link_take_heartbeat(link, entries, peer->hub->now_ns,
+                                 peer->state == PEER_ATTACHED ? &row_of(peer->hub, peer->session)->round_trip_ns
+                                                              : NULL);
         return true;
     case FARM_WIRE_HELLO:
         if (peer->state == PEER_GREETING) return greet(peer, err);
@@ -778,8 +759,7 @@ static void accept_peer(struct farm_hub *hub, int fd) {
     peer->begun = false;
     peer->hello.rings = 0;
     peer->from = address_hash(fd);
-    peer->accepted_ns = peer->heartbeat_ns = hub->now_ns;
-    peer->seen = (struct farm_link_figures){0};
+    peer->accepted_ns = hub->now_ns;
     const struct farm_link_owner owner = {.place = place, .arrived = arrived, .context = peer};
     if (farm_link_make(&peer->link, hub->ops, hub->engine, p, true, hub->config.key, &owner, &err)) {
         farm_log_warn("a node cannot be served: %s", err.message);
@@ -789,7 +769,7 @@ static void accept_peer(struct farm_hub *hub, int fd) {
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &(int){1}, sizeof(int)); // or an answer waits for the ACK of the last
     hub->ops->open(hub->engine, p, fd);
     peer->link.fd = fd;
-    peer->link.begun_ns = peer->link.heard_ns = hub->now_ns;
+    peer->link.begun_ns = peer->link.heard_ns = peer->link.heartbeat_ns = hub->now_ns;
     begin_peer(hub, peer);
 }
 
@@ -857,12 +837,10 @@ static void tick_peer(struct farm_hub *hub, struct peer *peer) {
         for (uint32_t r = 0; r < peer->session->ring_count; r++)
             if (peer->session->rings[r].lanes) want_generation(hub, peer->session, r);
     }
-    if (peer->link.state != FARM_LINK_OPEN || hub->now_ns - peer->heartbeat_ns < HEARTBEAT_NS) return;
+    if (peer->link.state != FARM_LINK_OPEN || hub->now_ns - peer->link.heartbeat_ns < HEARTBEAT_NS) return;
     if (peer->state == PEER_ASKED && !peer->session && hub->now_ns - peer->asked_ns >= HEARTBEAT_NS)
         ask(peer); // an answer may have been lost with a bridge before this one
-    const struct farm_wire_entry ping = {.n = hub->now_ns};
-    peer->heartbeat_ns = hub->now_ns;
-    farm_link_post_entry(&peer->link, FARM_WIRE_HEARTBEAT, &ping);
+    farm_link_send_heartbeat(&peer->link, hub->now_ns);
 }
 
 static void tick(struct farm_hub *hub) {

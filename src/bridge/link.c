@@ -35,7 +35,12 @@ enum farm_status farm_link_make(struct farm_link *link, const struct farm_engine
     return status;
 }
 
+static uint64_t tls_copies(const struct farm_link *link) {
+    return link->tls ? farm_tls_copied_bytes(link->tls) : 0;
+}
+
 static void vacate(struct farm_link *link) {
+    link->figures.copied_bytes += tls_copies(link);
     farm_tls_free(link->tls);
     free(link->message);
     free(link->posted.at);
@@ -477,6 +482,41 @@ void farm_link_post(struct farm_link *link, enum farm_wire_type type, const void
 
 void farm_link_post_entry(struct farm_link *link, enum farm_wire_type type, const struct farm_wire_entry *entry) {
     post(link, type, entry, NULL, 0);
+}
+
+// ---- heartbeats and figures ----
+
+void farm_link_send_heartbeat(struct farm_link *link, uint64_t now_ns) {
+    const struct farm_wire_entry ping = {.n = now_ns};
+    link->heartbeat_ns = now_ns;
+    farm_link_post_entry(link, FARM_WIRE_HEARTBEAT, &ping);
+}
+
+void farm_link_take_heartbeat(struct farm_link *link, const struct farm_wire_entry *entry, uint64_t now_ns,
+                              uint64_t *round_trip_ns) {
+    if (entry->n) {
+        const struct farm_wire_entry echo = {.third = entry->n};
+        farm_link_post_entry(link, FARM_WIRE_HEARTBEAT, &echo);
+    }
+    if (!entry->third || entry->third > now_ns || !round_trip_ns) return;
+    const uint64_t before = farm_load_relaxed(round_trip_ns), now = now_ns - entry->third;
+    farm_store_relaxed(round_trip_ns, before ? before - before / 8 + now / 8 : now + 1);
+}
+
+static void add(uint64_t *word, uint64_t now, uint64_t shown) {
+    farm_store_relaxed(word, farm_load_relaxed(word) + now - shown);
+}
+
+void farm_link_show(struct farm_link *link, struct farm_bridge_stats *stats, struct farm_bridge_node_stats *row) {
+    struct farm_link_figures now = link->figures;
+    const struct farm_link_figures *shown = &link->shown;
+    now.copied_bytes += tls_copies(link);
+    add(&row->bytes_in, now.bytes_in, shown->bytes_in);
+    add(&row->bytes_out, now.bytes_out, shown->bytes_out);
+    add(&row->copied_bytes, now.copied_bytes, shown->copied_bytes);
+    add(&stats->frames, now.frames_in + now.frames_out, shown->frames_in + shown->frames_out);
+    farm_store_relaxed(&row->heard_ns, link->heard_ns);
+    link->shown = now;
 }
 
 // ---- events ----

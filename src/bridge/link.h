@@ -6,6 +6,7 @@
 #define FARM_BRIDGE_LINK_H
 
 #include "bridge/engine.h"
+#include "bridge/stats.h"
 #include "bridge/tls.h"
 #include "bridge/wire.h"
 
@@ -55,7 +56,8 @@ struct farm_link {
     bool known;                     // the owner has accepted the peer: it is no longer limited to FARM_LINK_STRANGER_NS
     uint8_t *message;               // [message_bytes] the message that has arrived
     uint32_t message_bytes, message_room;
-    struct farm_link_figures figures;
+    struct farm_link_figures figures, shown; // shown: what farm_link_show has added to the stats
+    uint64_t heartbeat_ns;                   // when the last was sent
 
     // receiving: what has come and is not used up lies in head[head_from, head_to)
     uint8_t head[FARM_WIRE_HEADER_BYTES + FARM_WIRE_ENTRIES_MAX * FARM_WIRE_ENTRY_BYTES + FARM_LINK_READ_AHEAD];
@@ -103,6 +105,13 @@ void farm_link_tick(struct farm_link *link, uint64_t now_ns);
 // After a tick, a client's: whether what was sent finds no way to the peer's TCP. A peer that is slow or stopped has
 // acknowledged it.
 bool farm_link_stalls(const struct farm_link *link);
+// HEARTBEAT: sends one (the peer's echo names the time it was sent); answers one, or takes the echo into the smoothed
+// *round_trip_ns (NULL: it is not wanted).
+void farm_link_send_heartbeat(struct farm_link *link, uint64_t now_ns);
+void farm_link_take_heartbeat(struct farm_link *link, const struct farm_wire_entry *entry, uint64_t now_ns,
+                              uint64_t *round_trip_ns);
+// Adds to a node's row what has come since the call before. stats: gets the frames, too.
+void farm_link_show(struct farm_link *link, struct farm_bridge_stats *stats, struct farm_bridge_node_stats *row);
 // Closes it, for this reason (NULL: in order). Idempotent.
 void farm_link_close(struct farm_link *link, const char *format, ...) __attribute__((format(printf, 2, 3)));
 

@@ -63,12 +63,11 @@ struct farm_node {
     uint32_t wanted; // places to be asked for
     uint32_t *actors;
 
-    uint64_t now_ns, tick_ns, heartbeat_ns;
+    uint64_t now_ns, tick_ns;
     uint64_t retry_ns, cut_ns, retry_wait_ns; // when to try again; since when there is no connection; 0: at once
     uint64_t rtt_ns;                          // of the last connection that had one; 0: none yet
     uint64_t random;
     uint32_t tries;
-    struct farm_link_figures seen;
     uint64_t env_steps, lane_steps;
     uint8_t *scratch;
 };
@@ -80,16 +79,10 @@ static void show_figures(struct farm_node *node) {
     struct timespec cpu;
     if (!stats) return;
     struct farm_bridge_node_stats *row = &stats->node[0];
-    const struct farm_link_figures *now = &node->link.figures, *seen = &node->seen;
-    farm_store_relaxed(&row->bytes_in, farm_load_relaxed(&row->bytes_in) + now->bytes_in - seen->bytes_in);
-    farm_store_relaxed(&row->bytes_out, farm_load_relaxed(&row->bytes_out) + now->bytes_out - seen->bytes_out);
-    farm_store_relaxed(&row->copied_bytes,
-                       farm_load_relaxed(&row->copied_bytes) + now->copied_bytes - seen->copied_bytes);
+    farm_link_show(&node->link, stats, row);
     farm_store_relaxed(&row->lane_steps, farm_load_relaxed(&row->lane_steps) + node->lane_steps);
     farm_store_relaxed(&row->steps, farm_load_relaxed(&row->steps) + node->env_steps);
-    farm_store_relaxed(&row->heard_ns, node->link.heard_ns);
     node->lane_steps = node->env_steps = 0;
-    node->seen = *now;
     clock_gettime(CLOCK_THREAD_CPUTIME_ID, &cpu);
     farm_store_relaxed(&stats->cpu_ns, (uint64_t)cpu.tv_sec * 1000000000u + (uint64_t)cpu.tv_nsec);
     farm_store_relaxed(&stats->system_calls, node->ops->figures(node->engine).system_calls);
@@ -333,17 +326,6 @@ static bool take_reason(struct farm_node *node, bool bye, struct farm_error *err
 
 // ---- frames ----
 
-static void take_heartbeat(struct farm_node *node, const struct farm_wire_entry *entry) {
-    if (entry->n) {
-        const struct farm_wire_entry echo = {.third = entry->n};
-        farm_link_post_entry(&node->link, FARM_WIRE_HEARTBEAT, &echo);
-    }
-    if (!entry->third || entry->third > node->now_ns || !node->config.stats) return;
-    uint64_t *row = &node->config.stats->node[0].round_trip_ns;
-    const uint64_t before = farm_load_relaxed(row), now = node->now_ns - entry->third;
-    farm_store_relaxed(row, before ? before - before / 8 + now / 8 : now + 1);
-}
-
 static bool arrived(void *context, struct farm_link *link, const struct farm_wire_header *header,
                     const struct farm_wire_entry *entries, struct farm_error *err) {
     struct farm_node *node = context;
@@ -353,7 +335,8 @@ static bool arrived(void *context, struct farm_link *link, const struct farm_wir
         take_answers(node, header, entries);
         return true;
     case FARM_WIRE_HEARTBEAT:
-        take_heartbeat(node, entries);
+        farm_link_take_heartbeat(link, entries, node->now_ns,
+                                 node->config.stats ? &node->config.stats->node[0].round_trip_ns : NULL);
         return true;
     case FARM_WIRE_OFFER:
         if (!node->offered) return take_offer(node, err);
@@ -435,10 +418,9 @@ static void try_to_connect(struct farm_node *node) {
         plan_retry(node);
         return;
     }
-    node->seen = (struct farm_link_figures){0};
     node->offered = node->welcomed = false;
     node->retry_ns = UINT64_MAX;
-    node->heartbeat_ns = node->now_ns;
+    node->link.heartbeat_ns = node->now_ns;
     node->ops->open(node->engine, SOCKET, fd);
     node->link.fd = fd;
     node->ops->connect(node->engine, SOCKET, (const struct sockaddr *)&node->address.socket, node->address.bytes);
@@ -501,10 +483,8 @@ static void tick(struct farm_node *node) {
     show_figures(node);
     // Silence may be the learner's, or the path's: what is sent now finds out.
     const bool silent = node->now_ns - node->link.heard_ns > PROBE_NS;
-    if (node->now_ns - node->heartbeat_ns < (silent ? PROBE_NS : HEARTBEAT_NS)) return;
-    const struct farm_wire_entry ping = {.n = node->now_ns};
-    node->heartbeat_ns = node->now_ns;
-    farm_link_post_entry(&node->link, FARM_WIRE_HEARTBEAT, &ping);
+    if (node->now_ns - node->link.heartbeat_ns < (silent ? PROBE_NS : HEARTBEAT_NS)) return;
+    farm_link_send_heartbeat(&node->link, node->now_ns);
 }
 
 // ---- the turn ----
