@@ -7,7 +7,6 @@
 #include <errno.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,6 +18,7 @@
 #include "bridge/control.h"
 #include "bridge/link.h"
 #include "bridge/step.h"
+#include "bridge/worker.h"
 #include "ring/wait.h"
 
 enum {
@@ -883,6 +883,8 @@ void farm_hub_announce(struct farm_hub *hub, bool asleep) {
         for (uint32_t r = 0; r < session->ring_count; r++)
             if (session->rings[r].lanes) farm_store_relaxed(&session->rings[r].ring.up_control->asleep, asleep);
     }
+    if (!asleep) return;
+    farm_fence_full(); // `asleep` before the counters; partner: the fence in farm_learner_notify
 }
 
 static bool can_be_told(const struct session *session) {
@@ -973,13 +975,6 @@ void farm_hub_free(struct farm_hub *hub) {
 
 // ---- the worker ----
 
-static volatile sig_atomic_t terminated;
-
-static void on_sigterm(int number) {
-    (void)number;
-    terminated = 1;
-}
-
 static void say_bye(struct farm_hub *hub) {
     uint8_t out[64];
     const size_t bytes = farm_wire_put_reason(FARM_WIRE_BYE_END, "the run has ended", out, sizeof out);
@@ -991,37 +986,24 @@ static void say_bye(struct farm_hub *hub) {
 int farm_hub_run(const struct farm_hub_config *config, struct farm_error *err) {
     static const uint64_t BYE_NS = 1000000000;
     struct farm_hub *hub;
-    uint64_t idle_ns = 0; // since when there was nothing to do; 0: there was
-    terminated = 0;
-    sigaction(SIGTERM, &(struct sigaction){.sa_handler = on_sigterm}, NULL);
-    sigaction(SIGINT, &(struct sigaction){.sa_handler = SIG_IGN}, NULL);
-    sigaction(SIGPIPE, &(struct sigaction){.sa_handler = SIG_IGN}, NULL);
+    uint64_t idle_ns = 0;
+    farm_worker_catch_sigterm();
     if (farm_hub_make(config, &hub, err)) return 1;
     for (;;) {
         const uint64_t now_ns = farm_now_ns();
         const bool busy = farm_hub_turn(hub, now_ns);
-        if (terminated) hear_supervisor(hub); // it says END before it sends SIGTERM
-        if (terminated && !hub->ends) break;
+        if (farm_worker_terminated()) hear_supervisor(hub); // it says END before it sends SIGTERM
+        if (farm_worker_terminated() && !hub->ends) break;
         if (hub->ends && !hub->ends_ns) say_bye(hub);
         if (hub->ends_ns && (all_vacant(hub) || now_ns - hub->ends_ns > BYE_NS)) break;
-        if (busy) {
-            idle_ns = 0;
-            continue;
-        }
-        if (!idle_ns) idle_ns = now_ns;
-        if (now_ns - idle_ns < config->spin_ns) {
-            farm_cpu_relax();
-            continue;
-        }
+        if (!farm_worker_may_sleep(&idle_ns, busy, now_ns, config->spin_ns)) continue;
         farm_hub_announce(hub, true);
-        farm_fence_full(); // `asleep` before the counters; partner: the fence in farm_learner_notify
         if (!farm_hub_look(hub)) farm_hub_wait(hub, hub->ends_ns ? NAP_NS / 10 : NAP_NS);
         farm_hub_announce(hub, false);
     }
     const bool ends = hub->ends;
     farm_hub_free(hub);
     if (ends) return 0;
-    signal(SIGTERM, SIG_DFL); // not the supervisor's wish: it starts another bridge
-    raise(SIGTERM);
+    farm_worker_die_of_sigterm(); // not the supervisor's wish: it starts another bridge
     return 1;
 }

@@ -5,7 +5,6 @@
 
 #include <netinet/in.h>
 #include <netinet/tcp.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,6 +16,7 @@
 #include "bridge/address.h"
 #include "bridge/link.h"
 #include "bridge/step.h"
+#include "bridge/worker.h"
 #include "ring/wait.h"
 
 enum { SOCKET = 0, WATCH_BELL = 0, EVENTS_MAX = 64 };
@@ -644,34 +644,16 @@ void farm_node_free(struct farm_node *node, bool end) {
 
 // ---- the worker ----
 
-static volatile sig_atomic_t terminated;
-
-static void on_sigterm(int number) {
-    (void)number;
-    terminated = 1;
-}
-
 int farm_node_run(const struct farm_node_config *config, struct farm_error *err) {
     struct farm_node *node;
-    uint64_t idle_ns = 0; // since when there was nothing to do; 0: there was
-    terminated = 0;
-    sigaction(SIGTERM, &(struct sigaction){.sa_handler = on_sigterm}, NULL);
-    sigaction(SIGINT, &(struct sigaction){.sa_handler = SIG_IGN}, NULL);
-    sigaction(SIGPIPE, &(struct sigaction){.sa_handler = SIG_IGN}, NULL);
+    uint64_t idle_ns = 0;
+    farm_worker_catch_sigterm();
     if (farm_node_make(config, &node, err)) return 1;
-    while (!terminated && !over(node)) {
+    while (!farm_worker_terminated() && !over(node)) {
         const uint64_t now_ns = farm_now_ns();
-        if (farm_node_turn(node, now_ns)) {
-            idle_ns = 0;
-            continue;
-        }
-        if (!idle_ns) idle_ns = now_ns;
-        if (now_ns - idle_ns < config->spin_ns) {
-            farm_cpu_relax();
-            continue;
-        }
-        farm_node_announce(node, true);
-        farm_fence_full(); // `asleep` before the doorbells; partner: the fence in farm_actor_notify
+        const bool busy = farm_node_turn(node, now_ns);
+        if (!farm_worker_may_sleep(&idle_ns, busy, now_ns, config->spin_ns)) continue;
+        farm_node_announce(node, true); // with its fence
         if (!farm_node_look(node)) farm_node_wait(node, NAP_NS);
         farm_node_announce(node, false);
     }
@@ -679,10 +661,6 @@ int farm_node_run(const struct farm_node_config *config, struct farm_error *err)
     const bool over_before = over(node);
     if (state == FARM_NODE_REFUSED) farm_fail(err, FARM_E_INVALID, "the learner refuses this node: %s", node->why);
     farm_node_free(node, true);
-    if (!over_before) { // a wish of the supervisor's, which does not look how; or another's: then it starts a bridge
-                        // anew
-        signal(SIGTERM, SIG_DFL);
-        raise(SIGTERM);
-    }
+    if (!over_before) farm_worker_die_of_sigterm(); // the supervisor's wish; or another's: then it starts a bridge anew
     return state == FARM_NODE_REFUSED ? 1 : state == FARM_NODE_STRANGE ? FARM_NODE_EXIT_STRANGE : 0;
 }

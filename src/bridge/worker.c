@@ -1,0 +1,39 @@
+// See worker.h.
+#include "bridge/worker.h"
+
+#include <signal.h>
+
+#include "base/atomics.h"
+
+// Set by the signal handler, which can reach nothing else.
+static volatile sig_atomic_t terminated;
+
+static void on_sigterm(int number) {
+    (void)number;
+    terminated = 1;
+}
+
+void farm_worker_catch_sigterm(void) {
+    terminated = 0;
+    sigaction(SIGTERM, &(struct sigaction){.sa_handler = on_sigterm}, NULL);
+    sigaction(SIGINT, &(struct sigaction){.sa_handler = SIG_IGN}, NULL);
+    sigaction(SIGPIPE, &(struct sigaction){.sa_handler = SIG_IGN}, NULL);
+}
+
+bool farm_worker_terminated(void) {
+    return terminated;
+}
+
+void farm_worker_die_of_sigterm(void) {
+    signal(SIGTERM, SIG_DFL);
+    raise(SIGTERM);
+}
+
+bool farm_worker_may_sleep(uint64_t *idle_ns, bool busy, uint64_t now_ns, uint64_t spin_ns) {
+    if (busy) *idle_ns = 0;
+    if (busy) return false;
+    if (!*idle_ns) *idle_ns = now_ns;
+    if (now_ns - *idle_ns >= spin_ns) return true;
+    farm_cpu_relax();
+    return false;
+}
