@@ -26,7 +26,7 @@ TEST_JOBS ?= 3
 export PYTHON BUILD CC
 
 WARNINGS := -Wall -Wextra -Werror -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wno-unused-parameter
-CPPFLAGS += -D_GNU_SOURCE -Iinclude -Isrc -I$(BUILD)/gen
+CPPFLAGS += -D_GNU_SOURCE -Iinclude -Isrc -I. -I$(BUILD)/gen
 CFLAGS   += -std=c17 -O2 -g $(WARNINGS) -fno-math-errno -ffp-contract=off -fPIC
 LDFLAGS  += -Wl,--as-needed
 ifneq ($(SANITIZE),)
@@ -41,9 +41,9 @@ coverage_flags = $(if $(COVERAGE),$(if $(filter src/kernels/% src/nn/%,$1),,--co
 ifneq ($(COVERAGE),)
 LDFLAGS  += --coverage -Wl,--undefined=__wrap_abort $(addprefix -Wl$(comma)--wrap=,_exit abort execv execve)
 endif
-# TSan cannot live with Criterion's fixed mapping: its tests are compiled against a small stand-in (AArch64's too).
+# TSan cannot live with Criterion's fixed mapping: its tests are compiled against a small emulator (AArch64's too).
 TSAN     := $(filter thread,$(SANITIZE))
-TEST_CPPFLAGS := $(if $(TSAN),-Itests/support/criterion_standin)
+TEST_CPPFLAGS := $(if $(TSAN),-Itests/support/criterion_minimal)
 
 SIMD_avx2   := -mavx2 -mfma
 SIMD_avx512 := -mavx512f -mavx512bw -mavx512vl -mavx512vnni -mavx512dq -mavx2 -mfma
@@ -183,7 +183,7 @@ $(BUILD)/gen/farm_build.h: force
 .PHONY: force
 
 ##@ The library
-FOLDERS  := base topo shm ring kernels kernels/cpu bw nn algo replay actor learner supervisor report run bridge
+FOLDERS  := base config topo shm ring kernels kernels/cpu bw nn algo replay envs envs/native actor learner learner/cpu supervisor report run bridge
 SOURCES  := $(wildcard $(FOLDERS:%=src/%/*.c)) $(if $(COVERAGE),tests/support/coverage.c)
 ifneq ($(TARGET_CPU),x86_64)
 SOURCES  := $(filter-out %_avx2.c %_avx512.c,$(SOURCES))
@@ -208,7 +208,7 @@ $(BUILD)/obj/%.o: %.c $(BUILD)/flags | $(BUILD)/gen/farm_build.h
 link = $(Q)mkdir -p $(@D) && $(CC) $(LDFLAGS) $(filter %.o,$^) $(LIBFARM) $(HEAP) $1 $(FARM_LIBS) -o $@
 
 ##@ The program
-TOOL_SOURCES := tools/farm.c $(wildcard tools/farm_*.c)
+TOOL_SOURCES := $(wildcard tools/*.c tools/*/*.c)
 FARM := $(BUILD)/farm
 
 $(BUILD)/farm: $(call object,$(TOOL_SOURCES)) $(LIBFARM)
@@ -223,44 +223,44 @@ SCRIPT_TESTS := $(filter %.py %.sh,$(TESTS))
 TEST_SUPPORT := $(call object,$(filter-out %/faults.c %/coverage.c,$(wildcard tests/support/*.c)))
 
 # C over CUDA's runtime (cuda/ folders) needs its headers alone, which come with nvcc. Its tests, which lie in folders
-# called cuda too, are linked with a stand-in for runtime and libraries instead of CUDA, over which the kernels run as
+# called cuda too, are linked with an emulator for runtime and libraries instead of CUDA, over which the kernels run as
 # the host's compiler makes them: no GPU is needed.
 CUDA_INCLUDE   := $(patsubst %/cuda_runtime_api.h,%,$(firstword $(wildcard $(addsuffix /cuda_runtime_api.h,\
                     $(if $(NVCC),$(dir $(NVCC))../include) $(BUILD)/cuda/nvidia/cu13/include \
                     $(BUILD)/../cuda/nvidia/cu13/include /usr/local/cuda/include))))
 CUDA_C_SOURCES := $(wildcard src/*/cuda/*.c)
 CUDA_C_OBJECTS := $(call object,$(CUDA_C_SOURCES))
-CUDA_STANDIN   := $(call object,$(wildcard tests/support/cuda_standin/*.c)) \
-                  $(patsubst %,$(BUILD)/obj/standin/%.o,$(wildcard src/*/cuda/*.cu))
+CUDA_EMULATOR   := $(call object,$(wildcard tests/support/cuda_emulator/*.c)) \
+                  $(patsubst %,$(BUILD)/obj/emulator/%.o,$(wildcard src/*/cuda/*.cu))
 CUDA_TESTS     := $(strip $(foreach t,$(C_TESTS),$(if $(findstring /cuda/test_,$t),$t)))
 ifeq ($(CUDA_INCLUDE),)
 C_TESTS        := $(filter-out $(CUDA_TESTS),$(C_TESTS))
 CUDA_UNTESTED  := $(CUDA_TESTS)
 CUDA_TESTS     :=
 endif
-$(CUDA_C_OBJECTS) $(filter-out %.cu.o,$(CUDA_STANDIN)) $(CUDA_TESTS:$(BUILD)/%=$(BUILD)/obj/%.o): private CPPFLAGS += -isystem $(CUDA_INCLUDE) -Itests/support/cuda_standin
-$(CUDA_TESTS): $(CUDA_C_OBJECTS) $(CUDA_STANDIN)
-# Kernels for the CPU: another device.cuh before our own, and a call of the stand-in's (access.c) before each load and
+$(CUDA_C_OBJECTS) $(filter-out %.cu.o,$(CUDA_EMULATOR)) $(CUDA_TESTS:$(BUILD)/%=$(BUILD)/obj/%.o): private CPPFLAGS += -isystem $(CUDA_INCLUDE) -Itests/support/cuda_emulator
+$(CUDA_TESTS): $(CUDA_C_OBJECTS) $(CUDA_EMULATOR)
+# Kernels for the CPU: another device.cuh before our own, and a call of the emulator's (access.c) before each load and
 # store. AddressSanitizer has functions of these names, so that there UndefinedBehaviorSanitizer alone looks on; under
 # ThreadSanitizer, which looks at the host's code, nobody does.
-STANDIN_FLAGS  := -std=c++17 -O1 -g -fPIC -fno-exceptions -fno-rtti -Wall -Wextra -Werror -Wno-unknown-pragmas \
-                  -Itests/support/cuda_standin/device -Itests/support/cuda_standin -Iinclude -Isrc -I$(BUILD)/gen \
+EMULATOR_FLAGS  := -std=c++17 -O1 -g -fPIC -fno-exceptions -fno-rtti -Wall -Wextra -Werror -Wno-unknown-pragmas \
+                  -Itests/support/cuda_emulator/device -Itests/support/cuda_emulator -Iinclude -Isrc -I. -I$(BUILD)/gen \
                   $(if $(TSAN),,$(if $(SANITIZE),-fsanitize=undefined -fno-sanitize-recover=all,-fsanitize=kernel-address \
                   $(addprefix --param asan-,instrumentation-with-call-threshold=0 stack=0 globals=0)))
-KERNELS_CXX    := $(if $(CUDA_INCLUDE),g++ -x c++ $(STANDIN_FLAGS) -isystem $(CUDA_INCLUDE))
-$(BUILD)/obj/standin/%.cu.o: %.cu $(BUILD)/flags | $(BUILD)/gen/farm_build.h
+KERNELS_CXX    := $(if $(CUDA_INCLUDE),g++ -x c++ $(EMULATOR_FLAGS) -isystem $(CUDA_INCLUDE))
+$(BUILD)/obj/emulator/%.cu.o: %.cu $(BUILD)/flags | $(BUILD)/gen/farm_build.h
 	$(call say,CXX,'$< for the CPU')
 	$(Q)mkdir -p $(@D)
 	$(Q)$(KERNELS_CXX) -MMD -MP -c $< -o $@
 # The dynamic linker's places hold what the test puts there.
 $(BUILD)/tests/nn/cuda/test_libraries: private LDFLAGS += $(addprefix -Wl$(comma)--wrap=,dlopen dlerror dlsym)
-# What opens cuDNN, cuBLASLt and NCCL gets the stand-ins (tests/support/cuda_standin/opened.c).
-CUDA_WRAP      := -Wl,--wrap=farm_cuda_libraries_open,--wrap=farm_cuda_libraries_describe,--wrap=farm_cuda_nccl_open
+# What opens cuDNN, cuBLASLt and NCCL gets the emulators (tests/support/cuda_emulator/opened.c).
+CUDA_WRAP      := -Wl,--wrap=farm_cuda_vendor_open,--wrap=farm_cuda_vendor_describe,--wrap=farm_cuda_nccl_open
 $(filter $(BUILD)/tests/learner/cuda/%,$(CUDA_TESTS)): private LDFLAGS += $(CUDA_WRAP)
-# What a GPU is asked of the kernels (tests/gpu), asked of the stand-in: tests/kernels/cuda/test_kernels.sh runs it.
+# What a GPU is asked of the kernels (tests/gpu), asked of the emulator: tests/kernels/cuda/test_kernels.sh runs it.
 KERNELS_ON_CPU := $(BUILD)/tests/gpu/test_kernels
-KERNELS_OBJECTS := $(patsubst %,$(BUILD)/obj/standin/%.o,$(filter-out %/test_executor.cu %/litmus.cu,$(wildcard tests/gpu/*.cu))) \
-                  $(CUDA_STANDIN) $(CUDA_C_OBJECTS)
+KERNELS_OBJECTS := $(patsubst %,$(BUILD)/obj/emulator/%.o,$(filter-out %/test_executor.cu %/litmus.cu,$(wildcard tests/gpu/*.cu bench/gpu/*.cu))) \
+                  $(CUDA_EMULATOR) $(CUDA_C_OBJECTS)
 # For tests/kernels/cuda/test_mutants.sh, which makes it with another kernel.
 KERNELS_TOLD   := KERNELS_CXX='$(KERNELS_CXX)' KERNELS_OBJECTS='$(strip $(KERNELS_OBJECTS))' KERNELS_LIBS='$(LIBFARM) $(FARM_LIBS)'
 $(KERNELS_ON_CPU): private LDFLAGS += $(CUDA_WRAP)
@@ -271,10 +271,10 @@ $(KERNELS_ON_CPU): $(KERNELS_OBJECTS) $(LIBFARM)
 run-kernel-mutants: $(KERNELS_ON_CPU)
 	@FARM_BUILD=$(abspath $(BUILD)) $(KERNELS_TOLD) tests/kernels/cuda/test_mutants.sh --all
 build-tests build-c-tests: $(if $(CUDA_INCLUDE),$(if $(filter tests/kernels/cuda/%,$(SCRIPT_TESTS)),$(KERNELS_ON_CPU)))
-# The CUDA backend over the stand-ins, for `farm train --device cuda` in tests; never installed.
+# The CUDA backend over the emulators, for `farm train --device cuda` in tests; never installed.
 CUDA_MAP       := src/learner/cuda/library.map
-CUDA_PRETENDED := $(if $(CUDA_INCLUDE),$(BUILD)/tests/tools/libfarm_cuda_standin.so)
-$(BUILD)/tests/tools/libfarm_cuda_standin.so: $(CUDA_C_OBJECTS) $(CUDA_STANDIN) $(LIBFARM) $(CUDA_MAP)
+CUDA_PRETENDED := $(if $(CUDA_INCLUDE),$(BUILD)/tests/tools/libfarm_cuda_emulator.so)
+$(BUILD)/tests/tools/libfarm_cuda_emulator.so: $(CUDA_C_OBJECTS) $(CUDA_EMULATOR) $(LIBFARM) $(CUDA_MAP)
 	$(call say,LINK,$@)
 	$(Q)mkdir -p $(@D)
 	$(Q)$(CC) -shared $(LDFLAGS) $(CUDA_WRAP) -Wl,--exclude-libs,ALL,--version-script=$(CUDA_MAP),-z,defs $(filter %.o,$^) $(LIBFARM) $(FARM_LIBS) -o $@
@@ -292,7 +292,7 @@ $(FAULT_TESTS): private LDFLAGS += $(addprefix -Wl$(comma)--wrap=,mmap munmap ma
 	$(shell sed -n 's/^FAULT.[^,]*, \([a-z0-9_]*\),.*/\1/p' tests/support/faults.c))
 
 # A library with gym3's libenv interface, and the plug-ins that it and Procgen are played through.
-$(BUILD)/tests/envs/libenv_fixture.so: tests/envs/libenv_fixture.c src/envs/libenv.h $(BUILD)/flags
+$(BUILD)/tests/envs/libenv_fixture.so: tests/envs/libenv_fixture.c src/envs/libenv/libenv.h $(BUILD)/flags
 	$(call say,LINK,$@)
 	$(Q)mkdir -p $(@D)
 	$(Q)$(CC) $(CPPFLAGS) -fPIC $(CFLAGS) -shared $< $(LDFLAGS) -o $@
@@ -321,8 +321,8 @@ run-c-tests:
 	@FARM_PYTHON=$(abspath $(BUILD)/../venv/bin/python) $(BUILD)/../venv/bin/python $(run_tests) $(C_TESTS) $(if $(findstring address,$(SANITIZE)),$(filter tests/tools/% tests/kernels/%,$(SCRIPT_TESTS)))
 
 ##@ Fuzzing: one executable a file tests/fuzz/fuzz_*.c, of clang and the sanitizers; tools/build/fuzz.sh calls this
-FUZZ_SOURCES  := $(wildcard src/base/*.c src/shm/*.c src/ring/*.c) src/learner/checkpoint.c src/learner/intake.c \
-                 src/learner/backend.c src/report/recipe.c $(wildcard src/algo/*.c) \
+FUZZ_SOURCES  := $(wildcard src/base/*.c src/shm/*.c src/ring/*.c) src/learner/checkpoint.c src/learner/validator.c \
+                 src/learner/backend.c src/config/recipe.c $(wildcard src/algo/*.c) \
                  $(filter-out %/engine_uring.c %/measure.c,$(wildcard src/bridge/*.c))
 FUZZ_TARGETS  := $(patsubst tests/fuzz/%.c,$(BUILD)/%,$(wildcard tests/fuzz/fuzz_*.c))
 FUZZ_MAIN     ?=
@@ -409,14 +409,14 @@ endif
 # beside them.
 ENV_FLAGS_procgen := -D_GNU_SOURCE -Isrc
 ENV_FLAGS_libenv  := -D_GNU_SOURCE -Isrc
-$(BUILD)/envs/procgen.so $(BUILD)/envs/libenv.so: src/envs/libenv.h
+$(BUILD)/envs/procgen.so: src/envs/libenv/libenv.h
 
-ENV_PLUGINS := $(patsubst src/envs/%.c,$(BUILD)/envs/%.so,$(filter-out $(ENV_WITHOUT:%=src/envs/%.c),$(wildcard src/envs/*.c)))
+ENV_PLUGINS := $(patsubst %,$(BUILD)/envs/%.so,$(filter-out $(ENV_WITHOUT),mujoco procgen libenv))
 
 $(BUILD)/envs/mujoco.so: $(MUJOCO_LIB)
 $(BUILD)/tests/envs/test_mujoco: | $(filter %/mujoco.so,$(ENV_PLUGINS))
 $(foreach p,$(ENV_PLUGINS),$(eval $p: $(wildcard $(p:$(BUILD)/envs/%.so=src/envs/%/*.[ch]))))
-$(ENV_PLUGINS): $(BUILD)/envs/%.so: src/envs/%.c $(wildcard include/farm/*.h) $(BUILD)/flags
+$(ENV_PLUGINS): $(BUILD)/envs/%.so: $(wildcard include/farm/*.h) $(BUILD)/flags
 	$(call say,LINK,$@)
 	$(Q)mkdir -p $(@D)
 	$(Q)$(CC) -Iinclude $(CFLAGS) $(ENV_FLAGS_$*) -fPIC -fvisibility=hidden -shared $(filter %.c,$^) $(LDFLAGS) $(ENV_LIBS_$*) -lm -o $@
@@ -429,12 +429,12 @@ CUDA_ARCHES  := 80 90 100 120
 CUDA_NEWEST  := $(lastword $(CUDA_ARCHES))
 CUDA_SOURCES := $(if $(SANITIZE),,$(wildcard src/*/cuda/*.cu))
 CUDA_OBJECTS := $(patsubst %.cu,$(BUILD)/obj/%.cu.o,$(CUDA_SOURCES))
-NVCC_FLAGS   := -std=c++17 -O3 -lineinfo -Werror all-warnings -Xcompiler -fPIC,-Wall,-Wextra -Iinclude -Isrc -I$(BUILD)/gen
+NVCC_FLAGS   := -std=c++17 -O3 -lineinfo -Werror all-warnings -Xcompiler -fPIC,-Wall,-Wextra -Iinclude -Isrc -I. -I$(BUILD)/gen
 CUDA_CODE    := $(foreach a,$(CUDA_ARCHES),-gencode arch=compute_$a,code=sm_$a) \
                 -gencode arch=compute_$(CUDA_NEWEST),code=compute_$(CUDA_NEWEST)
 # tests/gpu: mostly host code over the kernels' objects, linked so that a machine needs the driver and nothing else of CUDA's.
 # test_executor also needs what the CPU's executor gives, which a machine with a GPU cannot work out without oneDNN.
-GPU_SOURCES  := $(if $(CUDA_SOURCES),$(filter-out %/test_executor.cu %/litmus.cu,$(wildcard tests/gpu/*.cu)))
+GPU_SOURCES  := $(if $(CUDA_SOURCES),$(filter-out %/test_executor.cu %/litmus.cu,$(wildcard tests/gpu/*.cu bench/gpu/*.cu)))
 GPU_OBJECTS  := $(patsubst %.cu,$(BUILD)/obj/%.cu.o,$(GPU_SOURCES))
 ifneq ($(NVCC),)
 CUDA_LIBRARY := $(if $(CUDA_SOURCES),$(BUILD)/libfarm_cuda.so)
@@ -472,7 +472,7 @@ $(BUILD)/gpu/litmus: $(BUILD)/obj/tests/gpu/litmus.cu.o $(BUILD)/obj/tests/gpu/s
 	$(call say,LINK,$@)
 	$(Q)mkdir -p $(@D)
 	$(Q)$(NVCC) -nodlink -cudart static -Xcompiler -static-libgcc,-static-libstdc++ $(filter %.o,$^) $(LIBFARM) -o $@
-$(BUILD)/gpu/round_trip $(BUILD)/gpu/update: $(BUILD)/gpu/%: $(BUILD)/obj/tests/gpu/%.o $(LIBFARM)
+$(BUILD)/gpu/round_trip $(BUILD)/gpu/update: $(BUILD)/gpu/%: $(BUILD)/obj/bench/gpu/%.o $(LIBFARM)
 	$(call say,LINK,$@)
 	$(call link)
 # The Debian libraries of farm and of these programs, for a machine that lacks them: LD_LIBRARY_PATH=build/gpu/lib.
@@ -522,8 +522,8 @@ comma := ,
 # Compiles for AArch64, with the other libraries' headers of this machine: nothing is linked or run.
 CROSS_CC   := aarch64-linux-gnu-gcc
 CROSS_HOST := $(shell uname -m)
-CROSS      := $(patsubst %.c,$(BUILD)/aarch64/%.o,$(filter-out %_avx2.c %_avx512.c $(if $(wildcard /usr/include/liburing.h),,src/bridge/engine_uring.c) $(if $(CUDA_INCLUDE),,$(CUDA_C_SOURCES)) $(foreach e,$(ENV_WITHOUT),src/envs/$e.c src/envs/$e/%),$(wildcard src/*/*.c src/*/*/*.c tools/*.c bench/*.c)))
-$(BUILD)/aarch64/src/envs/mujoco.o $(BUILD)/aarch64/src/envs/mujoco/%.o: private CPPFLAGS += $(MUJOCO_FLAGS)
+CROSS      := $(patsubst %.c,$(BUILD)/aarch64/%.o,$(filter-out %_avx2.c %_avx512.c $(if $(wildcard /usr/include/liburing.h),,src/bridge/engine_uring.c) $(if $(CUDA_INCLUDE),,$(CUDA_C_SOURCES)) $(foreach e,$(ENV_WITHOUT),src/envs/$e/%),$(wildcard src/*/*.c src/*/*/*.c tools/*.c tools/*/*.c bench/*.c)))
+$(BUILD)/aarch64/src/envs/mujoco/%.o: private CPPFLAGS += $(MUJOCO_FLAGS)
 $(CUDA_C_SOURCES:%.c=$(BUILD)/aarch64/%.o): private CPPFLAGS += -isystem $(CUDA_INCLUDE)
 $(BUILD)/aarch64/%.o: %.c Makefile | $(BUILD)/gen/farm_build.h
 	$(Q)mkdir -p $(@D)
@@ -535,9 +535,9 @@ aarch64: $(CROSS)
 # qemu-user.
 CROSS_PARTS    := base shm ring kernels kernels/cpu
 CROSS_TESTED   := $(patsubst %.c,$(BUILD)/aarch64/%.o,tests/support/aarch64/numa_calls.c \
-                    $(filter-out %_avx2.c %_avx512.c %/cuda_library.c,$(wildcard $(CROSS_PARTS:%=src/%/*.c))))
+                    $(filter-out %_avx2.c %_avx512.c %/cuda_module.c %/json.c %/program.c %/paths.c,$(wildcard $(CROSS_PARTS:%=src/%/*.c))))
 CROSS_PROGRAMS := $(patsubst %.c,$(BUILD)/aarch64/%,$(filter-out %/test_faults.c,$(wildcard $(CROSS_PARTS:%=tests/%/test_*.c))))
-$(BUILD)/aarch64/tests/%.o: private CPPFLAGS += -Itests/support/criterion_standin
+$(BUILD)/aarch64/tests/%.o: private CPPFLAGS += -Itests/support/criterion_minimal
 $(BUILD)/aarch64/tests/%.o: private CFLAGS += -O1 -g0
 $(CROSS_PROGRAMS): %: %.o $(CROSS_TESTED)
 	$(Q)$(CROSS_CC) -static $^ -lpthread -lm -o $@

@@ -10,7 +10,7 @@
 #include "base/time.h"
 #include "bw/latency.h"
 #include "bw/memory.h"
-#include "bw/stage.h"
+#include "bw/workers.h"
 #include "common.h"
 
 enum { SAMPLES = 15, SAMPLES_LEAST = 3, CHASES = 5, LINKS = 1 << 16 };
@@ -19,7 +19,7 @@ static const double SAMPLE_S = 0.04, LEAST = 0.97; // LEAST: of the reference's 
 // ---- references: plain loops, each one pass over the arrays of the stage's first thread ----
 
 struct plain {
-    struct farm_bw_stage *stage;
+    struct farm_bw_workers *stage;
     uint64_t passes, took_ns;
     volatile uint64_t sink;
 };
@@ -51,7 +51,7 @@ static void plain_member(void *context, int member) {
     plain->took_ns = farm_now_ns() - start;
 }
 
-static double plain_sample(struct farm_bw_stage *stage) {
+static double plain_sample(struct farm_bw_workers *stage) {
     struct plain plain = {.stage = stage, .passes = stage->passes};
     farm_bw_team_run(stage->team, plain_member, &plain);
     const struct farm_bandwidth_work *work = &stage->actor[0].work;
@@ -102,18 +102,18 @@ static void add_single(struct farm_bench *bench, const struct farm_bw_figure *fi
     farm_bench_add(bench, "cv", "1", "lower", &cv, 1, NULL, NULL, 0, NAN);
 }
 
-static void measure_row(struct farm_bench *bench, struct farm_bw_stage *stage, const struct row *row, const char *name,
-                        bool plain, const struct asked *asked) {
+static void measure_row(struct farm_bench *bench, struct farm_bw_workers *stage, const struct row *row,
+                        const char *name, bool plain, const struct asked *asked) {
     struct farm_error err;
     double ours[FARM_BW_SAMPLES_MAX], theirs[FARM_BW_SAMPLES_MAX];
-    farm_bench_must(farm_bw_stage_prepare(stage, row->op, row->stores, FARM_BANDWIDTH_SEQUENTIAL, 0, &err), &err);
+    farm_bench_must(farm_bw_workers_prepare(stage, row->op, row->stores, FARM_BANDWIDTH_SEQUENTIAL, 0, &err), &err);
     const uint64_t start_ns = farm_now_ns();
     int taken = 0;
     for (; is_another(asked, start_ns, taken, asked->samples); taken++) {
         theirs[taken] = plain ? plain_sample(stage) * 1e-9 : NAN;
-        ours[taken] = farm_bw_stage_sample(stage) * 1e-9;
+        ours[taken] = farm_bw_workers_sample(stage) * 1e-9;
     }
-    farm_bench_must(farm_bw_stage_verify(stage, &err), &err);
+    farm_bench_must(farm_bw_workers_verify(stage, &err), &err);
     const struct farm_bw_figure figure = farm_bw_figure_of(ours, taken), reference = farm_bw_figure_of(theirs, taken);
     double cv = figure.cv, reference_cv = reference.cv;
     farm_bench_add(bench, name, "GB/s", "higher", ours, (size_t)taken, plain ? row->reference : NULL,
@@ -129,17 +129,17 @@ static void measure_rows(struct farm_bench *bench, const struct farm_bw_setup *s
                          uint64_t array_bytes, bool one, const struct asked *asked) {
     struct farm_error err;
     struct farm_bw_conditions conditions = farm_bw_conditions_start();
-    const struct farm_bw_stage_config config = {
+    const struct farm_bw_workers_config config = {
         .cpus = cpus, .cpu_count = count, .node = -1, .arrays = 3, .array_bytes = array_bytes};
-    struct farm_bw_stage stage = {0};
+    struct farm_bw_workers stage = {0};
     for (int i = 0; i < ROWS; i++) {
         char *name = names[i + (one ? 0 : ROWS)];
         snprintf(name, sizeof *names, "%s%s", rows[i].name, one ? "" : "_all");
         if (!is_asked(asked, name)) continue;
-        if (!stage.team) farm_bench_must(farm_bw_stage_open(setup, &config, &stage, &conditions, &err), &err);
+        if (!stage.team) farm_bench_must(farm_bw_workers_open(setup, &config, &stage, &conditions, &err), &err);
         measure_row(bench, &stage, &rows[i], name, one && !asked->only, asked);
     }
-    farm_bw_stage_close(&stage);
+    farm_bw_workers_close(&stage);
 }
 
 // ---- latency ----

@@ -30,6 +30,7 @@
 #include "base/log.h"
 #include "base/time.h"
 #include "common.h"
+#include "envs/native/native.h"
 #include "kernels/random.h"
 #include "supervisor/supervisor.h"
 
@@ -48,7 +49,7 @@ enum {
     STEPS = 64,
     ACTIONS_MAX = 32,
 };
-static const uint64_t MS = 1000000, PATIENCE_NS = 5000000000;
+static const uint64_t MS = 1000000, LIMIT_NS = 5000000000;
 
 // One kill of each kind; 0: not yet.
 struct record {
@@ -213,7 +214,7 @@ static _Noreturn void bare_supervisor(struct page *page) {
 static void await(const uint64_t *word, const char *what) {
     const uint64_t start = farm_now_ns();
     while (!farm_load_acquire(word)) {
-        farm_bench_check(farm_now_ns() - start < PATIENCE_NS, what);
+        farm_bench_check(farm_now_ns() - start < LIMIT_NS, what);
         usleep(100);
     }
 }
@@ -228,7 +229,7 @@ static uint64_t steps_of(const struct farm_ring *ring) {
 static void await_steps(const struct farm_ring *ring, uint64_t more) {
     const uint64_t start = farm_now_ns(), from = steps_of(ring);
     while (steps_of(ring) < from + more) {
-        farm_bench_check(farm_now_ns() - start < PATIENCE_NS, "the actor that is killed steps on");
+        farm_bench_check(farm_now_ns() - start < LIMIT_NS, "the actor that is killed steps on");
         usleep(200);
     }
 }

@@ -8,8 +8,8 @@
 
 #include "base/bitmap.h"
 #include "base/cli.h"
+#include "base/json.h"
 #include "farm_build.h"
-#include "report/json.h"
 #include "topo/machine.h"
 
 void farm_bench_start(struct farm_bench *bench, int argc, char **argv, double default_seconds) {

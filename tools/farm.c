@@ -4,7 +4,7 @@
 
 #include "base/cli.h"
 #include "farm_build.h"
-#include "tools.h"
+#include "tools/shared/command.h"
 
 struct command {
     const char *name, *about;

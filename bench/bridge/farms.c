@@ -22,7 +22,7 @@
 #include "ring/wait.h"
 #include "run/run.h"
 
-enum { LOCAL, REMOTE, PLACES, EVERYBODY, LANES = 2, WIDTH = 16, ACTORS = 1, STEPS = 64, PATIENCE_S = 20, MS = 1000000 };
+enum { LOCAL, REMOTE, PLACES, EVERYBODY, LANES = 2, WIDTH = 16, ACTORS = 1, STEPS = 64, LIMIT_S = 20, MS = 1000000 };
 
 struct page {
     uint64_t open; // 1 + whose turn it is; 0: nobody's; EVERYBODY
@@ -135,7 +135,7 @@ static void local_farm(struct page *page) {
     struct farm_error err;
     bool interrupted;
     find_env(&recipe, &env);
-    const struct farm_run_request request = {.recipe = &recipe, .quiet = true, .standin = {local_body, page, NULL}};
+    const struct farm_run_request request = {.recipe = &recipe, .quiet = true, .responder = {local_body, page, NULL}};
     farm_bench_must(farm_run_make(&run, &request, &err), &err);
     farm_bench_must(farm_run_build(&run, &err), &err);
     farm_bench_must(farm_run_go(&run, &interrupted, &err), &err);
@@ -177,7 +177,7 @@ static void remote_learner(const struct bench_net *net, struct page *page, const
 static bool await(const uint64_t *word) {
     const uint64_t start = farm_now_ns();
     while (!farm_load_acquire(word)) {
-        if (farm_now_ns() - start > PATIENCE_S * 1000000000ull) return false;
+        if (farm_now_ns() - start > LIMIT_S * 1000000000ull) return false;
         usleep(1000);
     }
     return true;
@@ -345,7 +345,7 @@ static void start_training(const struct bench_net *net, const char *program, con
 static bool await_training(const struct training *training) {
     const uint64_t start = farm_now_ns();
     while (last_line(training).wall_s < 0.5) {
-        if (farm_now_ns() - start > PATIENCE_S * 1000000000ull) return false;
+        if (farm_now_ns() - start > LIMIT_S * 1000000000ull) return false;
         usleep(10000);
     }
     signal_groups(training, SIGSTOP);

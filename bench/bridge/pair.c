@@ -23,7 +23,7 @@
 #include "ring/ring.h"
 
 enum { RINGS_MAX = 16, NODE_STEPS = 4, TRIPS_MAX = 1 << 19, MS = 1000000 };
-static const uint64_t PATIENCE_NS = 15000000000u;
+static const uint64_t LIMIT_NS = 15000000000u;
 
 // Both sides' and the parent's; each word has one writer.
 struct page {
@@ -125,7 +125,7 @@ static void learner_turns(struct learner *learner, uint64_t until_ns) {
 static void await_steps(struct learner *learner) {
     const uint64_t start = farm_now_ns(), from = learner->lane_steps;
     while (learner->lane_steps == from) {
-        farm_bench_check(farm_now_ns() - start < PATIENCE_NS, "steps arrive");
+        farm_bench_check(farm_now_ns() - start < LIMIT_NS, "steps arrive");
         learner_turn(learner);
     }
 }

@@ -15,7 +15,7 @@
 #include "host.h"
 
 enum { SESSIONS = 64, RINGS = 4, LANES = 64, PIXELS = 400, STEPS = 8, NODE_STEPS = 4, MS = 1000000 };
-static const uint64_t PATIENCE_NS = 30000000000u;
+static const uint64_t LIMIT_NS = 30000000000u;
 
 struct page {
     uint64_t port, end;
@@ -97,7 +97,7 @@ static void learner_side(const struct bench_net *net, const char *engine, double
     farm_store_release(&page->port, ntohs(side.host.address.sin_port));
     const uint64_t begun = farm_now_ns();
     while (!all_play(&side)) {
-        farm_bench_check(farm_now_ns() - begun < PATIENCE_NS, "all lanes play");
+        farm_bench_check(farm_now_ns() - begun < LIMIT_NS, "all lanes play");
         turn(&side);
     }
     page->scale.join_s = (double)(farm_now_ns() - begun) * 1e-9;

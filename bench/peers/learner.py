@@ -94,7 +94,7 @@ def random_batch(unrolls, seed=1):
 
 
 class Update:
-    """A network, its optimiser, and IMPALA's whole update; also what tests/gpu/bench_torch.py runs on a GPU. bf16: by
+    """A network, its optimiser, and IMPALA's whole update; also what bench/gpu/torch_update.py runs on a GPU. bf16: by
     autocast, or all weights and the optimiser's state in it (which no CPU is given)."""
 
     def __init__(self, net, bf16=False, channels_last=True, device="cpu", weights_bf16=False, lr=1e-4):

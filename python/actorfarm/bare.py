@@ -3,7 +3,7 @@
 The same environments as in a lane, under random actions, stepped by the best loop that we can write around them, with
 nothing of the farm: nothing is rendered, resized or copied where it need not be. For each 8 bytes that come in (f64
 seconds) it runs for so long and answers with 24: u64 transitions, u64 nanoseconds, u64 nanoseconds of CPU time. 24 bytes of
-zeros say that the environments are made. A closed pipe ends it. Started by tools/farm_fps_bare.c, which speaks the same.
+zeros say that the environments are made. A closed pipe ends it. Started by tools/fps/bare.c, which speaks the same.
 """
 
 import argparse

@@ -9,7 +9,7 @@
 
 #include "actor/crash.h"
 #include "actor/group.h"
-#include "actor/plugin.h"
+#include "envs/plugin.h"
 #include "ring/ring.h"
 
 static const uint64_t NAP_NS = 100000000;

@@ -18,8 +18,4 @@ enum { FARM_ACTOR_ENV_BROKEN = 3 };
 // SIGFPE, SIGILL, SIGABRT) is told on stderr, with environment, lane and number, before it takes its course.
 int farm_actor_run(const struct farm_actor_config *config, struct farm_error *err);
 
-// Native environments, by index until NULL; find by full name ("native/catch").
-const struct farm_env_api *farm_native_env_at(size_t i);
-const struct farm_env_api *farm_native_env_find(const char *name);
-
 #endif

@@ -5,8 +5,8 @@
 #define FARM_ACTOR_BARE_H
 
 #include "actor/config.h"
-#include "actor/plugin.h"
 #include "actor/random_actions.h"
+#include "envs/plugin.h"
 
 struct farm_bare {
     const struct farm_env_api *api;

@@ -4,9 +4,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "actor/plugin.h"
 #include "base/log.h"
 #include "base/number.h"
+#include "envs/plugin.h"
 #include "kernels/random.h"
 
 enum { ENDS = FARM_STEP_TERMINATED | FARM_STEP_TRUNCATED };

@@ -6,8 +6,8 @@
 
 #include "algo/rows.h"
 #include "base/status.h"
+#include "config/recipe.h"
 #include "kernels/optimiser.h"
-#include "report/recipe.h"
 #include "ring/window.h"
 
 enum farm_regime {

@@ -23,7 +23,7 @@
 #include "ring/ring.h"
 
 enum { TRIP = FARM_MEASURE_MAIN, STREAM = FARM_MEASURE_STREAM, SHAPES }; // each has its port
-enum { STEPS = 2, CHUNK = 256 << 10, TRIPS_MAX = 1 << 17, ROUNDS_MIN = 5, PHASES = 4, WRONG = -1, PATIENCE_S = 10 };
+enum { STEPS = 2, CHUNK = 256 << 10, TRIPS_MAX = 1 << 17, ROUNDS_MIN = 5, PHASES = 4, WRONG = -1, LIMIT_S = 10 };
 static const uint64_t NAP_NS = 100000000, LAST = 1ull << 63; // LAST: of the phase
 static const char OPTION[] = "farm_bridge_bench";            // of the offer: "1 PORT PORT", of STREAM and SOCKETS
 static const struct { uint32_t lanes, width, pixels; } shapes[SHAPES] = {{1, 1, 7056}, {16, 8, 28224}};
@@ -73,7 +73,7 @@ static bool move(int fd, void *at, size_t bytes, bool out) {
 }
 
 static void set_up_socket(int fd) {
-    const struct timeval patience = {.tv_sec = PATIENCE_S};
+    const struct timeval patience = {.tv_sec = LIMIT_S};
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &(int){1}, sizeof(int));
     setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
     setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience);

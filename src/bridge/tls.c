@@ -27,13 +27,13 @@ struct farm_tls {
     uint64_t received_bytes, copied_bytes;
     uint64_t records, rekey_records, rekeyed;
     size_t in_from, in_to; // in `in`, what OpenSSL has not read
-    size_t staged, told;   // in `stage`; of these the caller has in hand
+    size_t staged, told;   // in `buffer`; of these the caller has in hand
     uint8_t gathered[RECORD_BYTES];
     uint8_t in[INPUT_BYTES];
-    uint8_t stage[FARM_TLS_STAGE_BYTES];
+    uint8_t buffer[FARM_TLS_BUFFER_BYTES];
 };
 
-// ---- staging buffers as a BIO ----
+// ---- buffers as a BIO ----
 
 static int bio_read(BIO *bio, char *to, size_t bytes, size_t *got) {
     struct farm_tls *tls = BIO_get_data(bio);
@@ -54,8 +54,8 @@ static int bio_read(BIO *bio, char *to, size_t bytes, size_t *got) {
 static int bio_write(BIO *bio, const char *from, size_t bytes, size_t *written) {
     struct farm_tls *tls = BIO_get_data(bio);
     BIO_clear_retry_flags(bio);
-    if (bytes > sizeof tls->stage - tls->staged) return 0;
-    memcpy(tls->stage + tls->staged, from, bytes);
+    if (bytes > sizeof tls->buffer - tls->staged) return 0;
+    memcpy(tls->buffer + tls->staged, from, bytes);
     tls->staged += bytes;
     tls->copied_bytes += bytes;
     *written = bytes;
@@ -171,7 +171,7 @@ void farm_tls_free(struct farm_tls *tls) {
     free(tls);
 }
 
-// ---- staging buffers as the engine sees them ----
+// ---- buffers as the engine sees them ----
 
 void *farm_tls_input(struct farm_tls *tls, size_t *room) {
     const size_t kept = tls->in_to - tls->in_from;
@@ -196,12 +196,12 @@ void farm_tls_received(struct farm_tls *tls, size_t bytes) {
 
 const void *farm_tls_output(struct farm_tls *tls, size_t *bytes) {
     *bytes = tls->told = tls->staged;
-    return tls->stage;
+    return tls->buffer;
 }
 
 // An alert may have been added since.
 void farm_tls_sent(struct farm_tls *tls) {
-    memmove(tls->stage, tls->stage + tls->told, tls->staged - tls->told);
+    memmove(tls->buffer, tls->buffer + tls->told, tls->staged - tls->told);
     tls->staged -= tls->told;
     tls->told = 0;
 }
@@ -316,7 +316,7 @@ static const void *next_record(struct farm_tls *tls, struct place at, size_t *by
 enum farm_status farm_tls_write(struct farm_tls *tls, const struct iovec *parts, uint32_t count, size_t *taken,
                                 struct farm_error *err) {
     struct place at = skip(parts, count, *taken);
-    while (at.part < at.end && sizeof tls->stage - tls->staged >= RECORD_BYTES + OVERHEAD_BYTES) {
+    while (at.part < at.end && sizeof tls->buffer - tls->staged >= RECORD_BYTES + OVERHEAD_BYTES) {
         size_t bytes;
         const void *from = next_record(tls, at, &bytes);
         const enum farm_status status = write_record(tls, from, bytes, err);

@@ -1,4 +1,4 @@
-// TLS 1.3 over memory: OpenSSL between two staging buffers that the caller's engine fills and empties. A pre-shared key
+// TLS 1.3 over memory: OpenSSL between two buffers that the caller's engine fills and empties. A pre-shared key
 // with ephemeral X25519 or P-256 (psk_dhe_ke only), AES-128-GCM, no certificates, tickets or early data; the sending
 // key is changed every 2^22 records. One connection, one thread, no I/O. After the handshake nothing is allocated.
 #ifndef FARM_BRIDGE_TLS_H
@@ -14,7 +14,7 @@
 
 struct farm_tls;
 
-enum { FARM_TLS_STAGE_BYTES = 288 << 10 }; // of output: a frame of 256 KiB with its records' overhead
+enum { FARM_TLS_BUFFER_BYTES = 288 << 10 }; // of output: a frame of 256 KiB with its records' overhead
 
 // server: the learner's side. FARM_E_LIMIT, FARM_E_UNSUPPORTED.
 enum farm_status farm_tls_make(bool server, const struct farm_key *key, struct farm_tls **out, struct farm_error *err);
@@ -34,8 +34,8 @@ enum farm_status farm_tls_handshake(struct farm_tls *tls, bool *done, struct far
 // Reads up to `bytes`; *got 0: more input is needed. FARM_E_DEAD: the peer has ended; FARM_E_FORMAT: a record that was
 // forged, repeated or damaged.
 enum farm_status farm_tls_read(struct farm_tls *tls, void *to, size_t bytes, size_t *got, struct farm_error *err);
-// Encrypts from parts, of which the first *taken bytes have been taken before, until the stage is full or all is taken;
-// small parts are put together into full records. Call while there is no output.
+// Encrypts from parts, of which the first *taken bytes have been taken before, until the buffer is full or all is
+// taken; small parts are put together into full records. Call while there is no output.
 enum farm_status farm_tls_write(struct farm_tls *tls, const struct iovec *parts, uint32_t count, size_t *taken,
                                 struct farm_error *err);
 

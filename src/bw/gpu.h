@@ -65,7 +65,7 @@ struct farm_bw_gpu_gather {
 };
 
 // Figures that could not be had have no samples.
-struct farm_bw_gpu_cell {
+struct farm_bw_gpu_node {
     struct farm_bw_figure copy[FARM_BW_GPU_MEMORIES][FARM_BW_GPU_DIRECTIONS]; // bytes_per_s, by copy engines
     struct farm_bw_figure pull[FARM_BW_GPU_WAYS][FARM_BW_GPU_BLOCKS]; // bytes_per_s, one large region by a kernel
     struct farm_bw_gpu_gather gather[FARM_BW_GPU_PIECES];
@@ -90,7 +90,7 @@ struct farm_bw_gpu_ops {
     // How many GPUs CUDA shows (an error where that is none), and one of them.
     enum farm_status (*count)(int *count, struct farm_error *err);
     enum farm_status (*describe)(int device, struct farm_bw_gpu_device *out, struct farm_error *err);
-    enum farm_status (*cell)(const struct farm_bw_gpu_config *config, struct farm_bw_gpu_cell *out,
+    enum farm_status (*cell)(const struct farm_bw_gpu_config *config, struct farm_bw_gpu_node *out,
                              struct farm_error *err);
     // From config->device to `to`; of the config neither `up` nor `down`.
     enum farm_status (*peer)(const struct farm_bw_gpu_config *config, int to, struct farm_bw_gpu_peer *out,

@@ -11,8 +11,8 @@
 #include "base/atomics.h"
 #include "base/time.h"
 #include "bw/memory.h"
-#include "bw/stage.h"
 #include "bw/team.h"
+#include "bw/workers.h"
 
 enum { CPUS_MOST = 64, TRIPS_LEAST = 200, SPINS_BEFORE_YIELD = 1 << 14, LINE_PAIR = 128, CHOSEN = FARM_BW_SAMPLES_MAX };
 static const double SAMPLE_S = 2e-4;
@@ -77,7 +77,7 @@ static double trips(struct pair *pair, uint64_t count) {
 static enum farm_status measure_pair(const int *cpus, struct farm_bw_clock *clock, struct farm_bw_figure *figure,
                                      struct farm_error *err) {
     struct pair pair = {.first = 1};
-    enum farm_status status = farm_bw_stage_team(clock->setup, cpus, 2, &pair.team, clock->conditions, err);
+    enum farm_status status = farm_bw_workers_team(clock->setup, cpus, 2, &pair.team, clock->conditions, err);
     if (status) return status;
     double samples[FARM_BW_SAMPLES_MAX];
     int taken = 0;

@@ -27,7 +27,7 @@ enum {
     DESCRIPTORS_A_PAIR = 5, // four of segments, a bell
     DESCRIPTORS_BESIDES = 64,
 };
-static const uint64_t MS = 1000000, TICK_NS = 10000000, PATIENCE_NS = 20000000000u, RING_BYTES = 16u << 20;
+static const uint64_t MS = 1000000, TICK_NS = 10000000, LIMIT_NS = 20000000000u, RING_BYTES = 16u << 20;
 static const double SECONDS = 0.5;
 
 // What caller and sides share. The sides' words are written once each, but for the hops of a sample.
@@ -362,7 +362,7 @@ static enum farm_status attend(struct run *run, uint64_t end_ns, const uint64_t 
         if (now >= end_ns && !word) return FARM_OK;
         if (now >= end_ns)
             return farm_fail(err, FARM_E_LIMIT, "lane: nothing moved for %llu s: the CPUs are busy with other work",
-                             (unsigned long long)(PATIENCE_NS / 1000000000u));
+                             (unsigned long long)(LIMIT_NS / 1000000000u));
         const enum farm_status status = look_after(run, err);
         if (status) return status;
         const uint64_t rest = !word && end_ns - now < TICK_NS ? end_ns - now : word ? MS : TICK_NS;
@@ -391,7 +391,7 @@ static enum farm_status start_run(const struct farm_bw_setup *setup, const struc
         run->pairs[p].made.up.fd_readonly = run->pairs[p].made.down.fd_readonly = -1;
     }
     for (size_t p = 0; p < run->count && !status; p++) status = start_pair(run, &run->pairs[p], err);
-    if (!status) status = attend(run, farm_now_ns() + PATIENCE_NS, &run->board->ready, SIDES * run->count, err);
+    if (!status) status = attend(run, farm_now_ns() + LIMIT_NS, &run->board->ready, SIDES * run->count, err);
     return status;
 }
 
@@ -450,7 +450,7 @@ enum farm_status farm_bw_lane_hop(const struct farm_bw_setup *setup, const struc
     uint32_t samples = 0;
     while (!status && samples < run.samples) {
         farm_store_release(&run.board->go, samples + 1);
-        status = attend(&run, farm_now_ns() + PATIENCE_NS + run.sample_ns, &run.board->done, samples + 1, err);
+        status = attend(&run, farm_now_ns() + LIMIT_NS + run.sample_ns, &run.board->done, samples + 1, err);
         if (!status) samples++;
     }
     if (!status || status == FARM_E_INTERRUPTED) {
@@ -509,13 +509,13 @@ enum farm_status farm_bw_lane_rate(const struct farm_bw_setup *setup, const stru
         if (status) break;
         const uint64_t so_far = steps_so_far(&run);
         now = farm_now_ns();
-        if (so_far == steps && now - before < PATIENCE_NS) continue; // others have the CPUs: it goes on until a step
+        if (so_far == steps && now - before < LIMIT_NS) continue; // others have the CPUs: it goes on until a step
         rates[samples++] = (double)(so_far - steps) / ((double)(now - before) * 1e-9);
         before = now, steps = so_far;
     }
     if (!status && steps == first)
         status = farm_fail(err, FARM_E_LIMIT, "lane: no step in %llu s: the CPUs are busy with other work",
-                           (unsigned long long)(PATIENCE_NS / 1000000000u));
+                           (unsigned long long)(LIMIT_NS / 1000000000u));
     if (!status || status == FARM_E_INTERRUPTED) {
         sum_up_rates(&run, rates, samples, result);
         if (steps > first) result->cpu_s_per_step = (cpu_s(&run) - cpu_first) / (double)(steps - first);

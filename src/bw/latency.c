@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 #include "base/time.h"
-#include "bw/stage.h"
+#include "bw/workers.h"
 #include "kernels/random.h"
 #include "shm/limits.h"
 
@@ -257,7 +257,7 @@ static enum farm_status start_ladder(const struct farm_bw_setup *setup, const st
     result->node = node_of(setup, result->cpu);
     enum farm_status status =
         check_rungs(least, config->bytes_most ? config->bytes_most : beyond_caches(setup), spacing, err);
-    return status ? status : farm_bw_stage_team(setup, &result->cpu, 1, team, &result->conditions, err);
+    return status ? status : farm_bw_workers_team(setup, &result->cpu, 1, team, &result->conditions, err);
 }
 
 enum farm_status farm_bw_ladder(const struct farm_bw_setup *setup, const struct farm_bw_ladder_config *config,
@@ -353,7 +353,7 @@ enum farm_status farm_bw_idle(const struct farm_bw_setup *setup, const struct fa
     struct farm_bw_team *team;
     struct chase chase;
     struct farm_bw_clock clock = farm_bw_clock_start(setup, 2, 1, &result->conditions);
-    enum farm_status status = farm_bw_stage_team(setup, &cpu, 1, &team, &result->conditions, err);
+    enum farm_status status = farm_bw_workers_team(setup, &cpu, 1, &team, &result->conditions, err);
     if (status) return status;
     const struct chase_config chase_config = {.bytes = config->bytes,
                                               .seconds = 3 * OPENING * farm_bw_clock_share(&clock, 1),
@@ -396,7 +396,7 @@ static enum farm_status latency_column(const struct farm_bw_setup *setup, const 
         snprintf(what, sizeof what, "latency, node %d to %d", matrix->row_node[row], matrix->column_node[column]);
         if (!farm_bw_clock_next(clock, what)) break;
         farm_bw_cpus(setup->machine, matrix->row_node[row], false, &cpu, 1);
-        status = farm_bw_stage_team(setup, &cpu, 1, &team, clock->conditions, err);
+        status = farm_bw_workers_team(setup, &cpu, 1, &team, clock->conditions, err);
         if (status) break;
         const int cell = row * matrix->columns + column;
         chase_figure(&chase, team, clock, &matrix->cell[cell]);
@@ -430,9 +430,9 @@ enum farm_status farm_bw_matrix_latency(const struct farm_bw_setup *setup, const
 
 // ---- loaded latency ----
 
-// Member 0 of the team chases, the others stream over the arrays of the stage's actors until it is done.
+// Member 0 of the team chases, the others stream over the arrays of the workers's actors until it is done.
 struct loading {
-    struct farm_bw_stage *stage;
+    struct farm_bw_workers *workers;
     struct farm_bw_team *team;
     struct chase *chase;
     int delay;
@@ -462,7 +462,7 @@ static struct farm_bandwidth_work part_of(const struct farm_bandwidth_work *work
 
 // Passes until told; the last one is finished, so that every line has been passed over as often, but not counted.
 static void stream_until_done(struct loading *loading, int index) {
-    struct farm_bw_actor *actor = &loading->stage->actor[index];
+    struct farm_bw_actor *actor = &loading->workers->actor[index];
     struct stream *stream = &loading->stream[index];
     const size_t chunk = loading->delay > 0 ? DELAYED_LINES : STREAM_CHUNK_LINES;
     const uint64_t start = farm_now_ns();
@@ -471,7 +471,7 @@ static void stream_until_done(struct loading *loading, int index) {
     while (!atomic_load_explicit(&loading->done, memory_order_relaxed)) {
         const size_t lines = actor->lines - line < chunk ? actor->lines - line : chunk;
         const struct farm_bandwidth_work part = part_of(&actor->work, line, lines);
-        actor->sum += farm_bandwidth_run(&part, loading->stage->variant, stream->pass, 1);
+        actor->sum += farm_bandwidth_run(&part, loading->workers->variant, stream->pass, 1);
         stream->lines += lines;
         line += lines;
         if (line == actor->lines) line = 0, stream->pass++;
@@ -480,7 +480,7 @@ static void stream_until_done(struct loading *loading, int index) {
     stream->took_ns = farm_now_ns() - start;
     if (line == 0) return;
     const struct farm_bandwidth_work rest = part_of(&actor->work, line, actor->lines - line);
-    actor->sum += farm_bandwidth_run(&rest, loading->stage->variant, stream->pass++, 1);
+    actor->sum += farm_bandwidth_run(&rest, loading->workers->variant, stream->pass++, 1);
 }
 
 static void loading_member(void *context, int member) {
@@ -498,10 +498,10 @@ static void loading_member(void *context, int member) {
 // Bytes per second of all streams in the last sample.
 static double streamed(const struct loading *loading) {
     double bytes_per_s = 0;
-    for (int i = 0; i < loading->stage->threads; i++) {
+    for (int i = 0; i < loading->workers->threads; i++) {
         const struct stream *stream = &loading->stream[i];
         if (stream->took_ns == 0) continue;
-        const double bytes = (double)stream->lines * farm_bandwidth_program_bytes(loading->stage->actor[i].work.op);
+        const double bytes = (double)stream->lines * farm_bandwidth_program_bytes(loading->workers->actor[i].work.op);
         bytes_per_s += bytes / ((double)stream->took_ns * 1e-9);
     }
     return bytes_per_s;
@@ -510,7 +510,7 @@ static double streamed(const struct loading *loading) {
 static void verify_member(void *context, int member) {
     struct loading *loading = context;
     if (member == 0) return;
-    struct farm_bw_actor *actor = &loading->stage->actor[member - 1];
+    struct farm_bw_actor *actor = &loading->workers->actor[member - 1];
     const uint64_t passes = loading->stream[member - 1].pass;
     actor->good =
         farm_bandwidth_verify(&actor->work, passes, NULL) &&
@@ -535,34 +535,35 @@ static enum farm_status loaded_rows(struct loading *loading, struct farm_bw_cloc
         }
         row->ns = farm_bw_figure_of(ns, count);
         row->bytes_per_s = farm_bw_figure_of(bytes_per_s, count);
-        const struct farm_bw_stage *stage = loading->stage;
-        farm_bw_mark_in_cache(&row->ns, loading->chase->bytes, stage->setup->machine->l3_bytes, clock->conditions);
-        farm_bw_mark_in_cache(&row->bytes_per_s, (uint64_t)stage->arrays * stage->array_bytes, stage->cache_bytes,
+        const struct farm_bw_workers *workers = loading->workers;
+        farm_bw_mark_in_cache(&row->ns, loading->chase->bytes, workers->setup->machine->l3_bytes, clock->conditions);
+        farm_bw_mark_in_cache(&row->bytes_per_s, (uint64_t)workers->arrays * workers->array_bytes, workers->cache_bytes,
                               clock->conditions);
         farm_bw_clock_took(clock);
     }
     farm_bw_team_run(loading->team, verify_member, loading);
-    for (int i = 0; i < loading->stage->threads; i++)
-        if (!loading->stage->actor[i].good)
+    for (int i = 0; i < loading->workers->threads; i++)
+        if (!loading->workers->actor[i].good)
             return farm_fail(err, FARM_E_IO,
                              "loaded latency: a stream's data are wrong: memory of this machine is broken");
     return FARM_OK;
 }
 
 // The streams' arrays are there: the chase beside them.
-static enum farm_status load(struct farm_bw_stage *stage, const struct farm_bw_loaded_config *config, const int *cpus,
-                             struct farm_bw_clock *clock, struct farm_bw_loaded_result *result,
+static enum farm_status load(struct farm_bw_workers *workers, const struct farm_bw_loaded_config *config,
+                             const int *cpus, struct farm_bw_clock *clock, struct farm_bw_loaded_result *result,
                              struct farm_error *err) {
-    const struct farm_bw_setup *setup = stage->setup;
+    const struct farm_bw_setup *setup = workers->setup;
     struct chase chase;
-    struct stream *streams = calloc((size_t)stage->threads, sizeof *streams);
-    struct loading loading = {.stage = stage, .chase = &chase, .stream = streams};
+    struct stream *streams = calloc((size_t)workers->threads, sizeof *streams);
+    struct loading loading = {.workers = workers, .chase = &chase, .stream = streams};
     loading.sample_s = setup->sample_s > 0 ? setup->sample_s : LOADED_SAMPLE_S;
-    if (!streams) return farm_fail(err, FARM_E_LIMIT, "no memory for %d threads", stage->threads);
+    if (!streams) return farm_fail(err, FARM_E_LIMIT, "no memory for %d threads", workers->threads);
     enum farm_status status =
-        farm_bw_stage_prepare(stage, config->op, FARM_BANDWIDTH_TEMPORAL, FARM_BANDWIDTH_SEQUENTIAL, 0, err);
-    for (int i = 0; i < stage->threads; i++) streams[i].pass = stage->passes_done;
-    if (!status) status = farm_bw_stage_team(setup, cpus, stage->threads + 1, &loading.team, &result->conditions, err);
+        farm_bw_workers_prepare(workers, config->op, FARM_BANDWIDTH_TEMPORAL, FARM_BANDWIDTH_SEQUENTIAL, 0, err);
+    for (int i = 0; i < workers->threads; i++) streams[i].pass = workers->passes_done;
+    if (!status)
+        status = farm_bw_workers_team(setup, cpus, workers->threads + 1, &loading.team, &result->conditions, err);
     if (!status) {
         const struct chase_config chase_config = {.bytes = config->chase_bytes,
                                                   .seconds = OPENING * farm_bw_clock_share(clock, clock->figures),
@@ -604,14 +605,14 @@ enum farm_status farm_bw_loaded(const struct farm_bw_setup *setup, const struct 
         return FARM_OK;
     }
     struct farm_bw_clock clock = farm_bw_clock_start(setup, 1 + 0.15 * rows, rows, &result->conditions);
-    struct farm_bw_stage_config stage_config =
-        farm_bw_stage_for(&clock, rows, cpus + 1, count - 1, farm_bandwidth_arrays(config->op), config->array_bytes);
-    stage_config.seconds *= OPENING;
-    stage_config.figures = 1;
-    struct farm_bw_stage stage;
-    enum farm_status status = farm_bw_stage_open(setup, &stage_config, &stage, &result->conditions, err);
+    struct farm_bw_workers_config workers_config =
+        farm_bw_workers_for(&clock, rows, cpus + 1, count - 1, farm_bandwidth_arrays(config->op), config->array_bytes);
+    workers_config.seconds *= OPENING;
+    workers_config.figures = 1;
+    struct farm_bw_workers workers;
+    enum farm_status status = farm_bw_workers_open(setup, &workers_config, &workers, &result->conditions, err);
     if (status) return status;
-    status = load(&stage, config, cpus, &clock, result, err);
-    farm_bw_stage_close(&stage);
+    status = load(&workers, config, cpus, &clock, result, err);
+    farm_bw_workers_close(&workers);
     return status;
 }

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "bw/stage.h"
+#include "bw/workers.h"
 #include "shm/limits.h"
 
 enum { OPS = 6, MAIN_OPS = 3, STRIDE_DEFAULT = 4096 + FARM_BANDWIDTH_LINE };
@@ -47,20 +47,20 @@ enum farm_status farm_bw_memory(const struct farm_bw_setup *setup, const struct 
     result->stores = stores_had(setup, config->stores, conditions);
     result->bus_factor = bus_factor(config->op, result->stores);
     struct farm_bw_clock clock = farm_bw_clock_start(setup, 5, 1, conditions);
-    struct farm_bw_stage_config stage_config =
-        farm_bw_stage_for(&clock, 1, cpus, threads, result->arrays, config->array_bytes);
-    stage_config.node = config->node;
-    stage_config.shuffled = config->pattern == FARM_BANDWIDTH_LISTED;
-    struct farm_bw_stage stage;
-    enum farm_status status = farm_bw_stage_open(setup, &stage_config, &stage, conditions, err);
+    struct farm_bw_workers_config workers_config =
+        farm_bw_workers_for(&clock, 1, cpus, threads, result->arrays, config->array_bytes);
+    workers_config.node = config->node;
+    workers_config.shuffled = config->pattern == FARM_BANDWIDTH_LISTED;
+    struct farm_bw_workers workers;
+    enum farm_status status = farm_bw_workers_open(setup, &workers_config, &workers, conditions, err);
     if (status) return status;
-    result->array_bytes = stage.array_bytes;
+    result->array_bytes = workers.array_bytes;
     const uint64_t stride = config->stride_bytes ? config->stride_bytes : STRIDE_DEFAULT;
     if (farm_bw_clock_next(&clock, farm_bandwidth_op_name(config->op)))
-        status = farm_bw_stage_figure(&stage, &clock, config->op, result->stores, config->pattern, stride,
-                                      &result->bytes_per_s, err);
-    result->passes = stage.passes;
-    farm_bw_stage_close(&stage);
+        status = farm_bw_workers_figure(&workers, &clock, config->op, result->stores, config->pattern, stride,
+                                        &result->bytes_per_s, err);
+    result->passes = workers.passes;
+    farm_bw_workers_close(&workers);
     return status;
 }
 
@@ -103,28 +103,29 @@ static int plan_rows(struct farm_bw_kernels_result *result, const struct farm_bw
 static enum farm_status fill_column(const struct farm_bw_setup *setup, const struct farm_bw_kernels_config *config,
                                     const int *cpus, int count, bool one, int main_rows, struct farm_bw_clock *clock,
                                     struct farm_bw_kernels_result *result, struct farm_error *err) {
-    struct farm_bw_stage_config stage_config =
-        farm_bw_stage_for(clock, clock->figures, cpus, count, FARM_BW_ARRAYS_MAX, config->array_bytes);
-    stage_config.figures = main_rows;
-    stage_config.shuffled = config->extent == FARM_BW_KERNELS_ALL;
-    struct farm_bw_stage stage;
-    enum farm_status status = farm_bw_stage_open(setup, &stage_config, &stage, clock->conditions, err);
+    struct farm_bw_workers_config workers_config =
+        farm_bw_workers_for(clock, clock->figures, cpus, count, FARM_BW_ARRAYS_MAX, config->array_bytes);
+    workers_config.figures = main_rows;
+    workers_config.shuffled = config->extent == FARM_BW_KERNELS_ALL;
+    struct farm_bw_workers workers;
+    enum farm_status status = farm_bw_workers_open(setup, &workers_config, &workers, clock->conditions, err);
     if (status) return status;
-    *(one ? &result->one_array_bytes : &result->array_bytes) = stage.array_bytes;
+    *(one ? &result->one_array_bytes : &result->array_bytes) = workers.array_bytes;
     clock->due = main_rows;
     for (int i = 0; !status && i < result->rows; i++) {
         struct farm_bw_kernel_row *row = &result->row[i];
         clock->figures = i < main_rows ? main_rows : result->rows;
         if (!farm_bw_clock_next(clock, farm_bandwidth_op_name(row->op))) break;
-        if (row->pattern == FARM_BANDWIDTH_STRIDED && stage.actor[0].lines < row->stride_bytes / FARM_BANDWIDTH_LINE) {
+        if (row->pattern == FARM_BANDWIDTH_STRIDED &&
+            workers.actor[0].lines < row->stride_bytes / FARM_BANDWIDTH_LINE) {
             farm_bw_conditions_note(clock->conditions,
                                     "Left out: a stride is longer than a thread's part of an array.");
             continue;
         }
-        status = farm_bw_stage_figure(&stage, clock, row->op, row->stores, row->pattern, row->stride_bytes,
-                                      one ? &row->one : &row->cores, err);
+        status = farm_bw_workers_figure(&workers, clock, row->op, row->stores, row->pattern, row->stride_bytes,
+                                        one ? &row->one : &row->cores, err);
     }
-    farm_bw_stage_close(&stage);
+    farm_bw_workers_close(&workers);
     return status;
 }
 
@@ -194,15 +195,15 @@ static enum farm_status bandwidth_cell(const struct farm_bw_setup *setup, const 
                                        struct farm_error *err) {
     int cpus[FARM_CPUS_MAX];
     const int count = farm_bw_cpus(setup->machine, matrix->row_node[row], false, cpus, FARM_CPUS_MAX);
-    struct farm_bw_stage_config stage_config =
-        farm_bw_stage_for(clock, 1, cpus, count, farm_bandwidth_arrays(config->op), config->array_bytes);
-    stage_config.node = matrix->column_node[column];
-    struct farm_bw_stage stage;
-    enum farm_status status = farm_bw_stage_open(setup, &stage_config, &stage, clock->conditions, err);
+    struct farm_bw_workers_config workers_config =
+        farm_bw_workers_for(clock, 1, cpus, count, farm_bandwidth_arrays(config->op), config->array_bytes);
+    workers_config.node = matrix->column_node[column];
+    struct farm_bw_workers workers;
+    enum farm_status status = farm_bw_workers_open(setup, &workers_config, &workers, clock->conditions, err);
     if (status) return status;
-    status = farm_bw_stage_figure(&stage, clock, config->op, FARM_BANDWIDTH_TEMPORAL, FARM_BANDWIDTH_SEQUENTIAL, 0,
-                                  &matrix->cell[row * matrix->columns + column], err);
-    farm_bw_stage_close(&stage);
+    status = farm_bw_workers_figure(&workers, clock, config->op, FARM_BANDWIDTH_TEMPORAL, FARM_BANDWIDTH_SEQUENTIAL, 0,
+                                    &matrix->cell[row * matrix->columns + column], err);
+    farm_bw_workers_close(&workers);
     return status;
 }
 
@@ -249,18 +250,18 @@ enum farm_status farm_bw_mix(const struct farm_bw_setup *setup, const struct far
     struct farm_bw_conditions *conditions = &result->conditions;
     result->row[FARM_BW_MIXES - 1].stores = stores_had(setup, FARM_BANDWIDTH_NONTEMPORAL, conditions);
     struct farm_bw_clock clock = farm_bw_clock_start(setup, 4, FARM_BW_MIXES, conditions);
-    const struct farm_bw_stage_config stage_config =
-        farm_bw_stage_for(&clock, FARM_BW_MIXES, cpus, count, FARM_BW_ARRAYS_MAX, config->array_bytes);
-    struct farm_bw_stage stage;
-    enum farm_status status = farm_bw_stage_open(setup, &stage_config, &stage, conditions, err);
+    const struct farm_bw_workers_config workers_config =
+        farm_bw_workers_for(&clock, FARM_BW_MIXES, cpus, count, FARM_BW_ARRAYS_MAX, config->array_bytes);
+    struct farm_bw_workers workers;
+    enum farm_status status = farm_bw_workers_open(setup, &workers_config, &workers, conditions, err);
     if (status) return status;
     for (int i = 0; !status && i < FARM_BW_MIXES; i++) {
         struct farm_bw_mix_row *row = &result->row[i];
         if (!farm_bw_clock_next(&clock, row->name)) break;
-        status = farm_bw_stage_figure(&stage, &clock, row->op, row->stores, FARM_BANDWIDTH_SEQUENTIAL, 0,
-                                      &row->bytes_per_s, err);
+        status = farm_bw_workers_figure(&workers, &clock, row->op, row->stores, FARM_BANDWIDTH_SEQUENTIAL, 0,
+                                        &row->bytes_per_s, err);
     }
-    farm_bw_stage_close(&stage);
+    farm_bw_workers_close(&workers);
     return status;
 }
 
@@ -294,14 +295,14 @@ static enum farm_status measure_curve(const struct farm_bw_setup *setup, const s
         char what[64];
         snprintf(what, sizeof what, "node %d, %d of %d cores", curve->node, step->cores, cores);
         if (!farm_bw_clock_next(clock, what)) break;
-        const struct farm_bw_stage_config stage_config =
-            farm_bw_stage_for(clock, 1, cpus, step->cores, farm_bandwidth_arrays(config->op), config->array_bytes);
-        struct farm_bw_stage stage;
-        status = farm_bw_stage_open(setup, &stage_config, &stage, clock->conditions, err);
+        const struct farm_bw_workers_config workers_config =
+            farm_bw_workers_for(clock, 1, cpus, step->cores, farm_bandwidth_arrays(config->op), config->array_bytes);
+        struct farm_bw_workers workers;
+        status = farm_bw_workers_open(setup, &workers_config, &workers, clock->conditions, err);
         if (status) break;
-        status = farm_bw_stage_figure(&stage, clock, config->op, config->stores, FARM_BANDWIDTH_SEQUENTIAL, 0,
-                                      &step->bytes_per_s, err);
-        farm_bw_stage_close(&stage);
+        status = farm_bw_workers_figure(&workers, clock, config->op, config->stores, FARM_BANDWIDTH_SEQUENTIAL, 0,
+                                        &step->bytes_per_s, err);
+        farm_bw_workers_close(&workers);
     }
     curve->saturated_cores = saturation(curve);
     return status;

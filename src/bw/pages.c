@@ -4,7 +4,7 @@
 #include <stdio.h>
 
 #include "bw/latency.h"
-#include "bw/stage.h"
+#include "bw/workers.h"
 
 static struct farm_bw_figure nothing(void) {
     return farm_bw_figure_of(NULL, 0);
@@ -14,23 +14,23 @@ static struct farm_bw_figure nothing(void) {
 static enum farm_status measure_pages(const struct farm_bw_setup *setup, struct farm_bw_pages_result *result, int cpu,
                                       struct farm_bw_pages_row *row, struct farm_bw_clock *clock,
                                       struct farm_error *err) {
-    struct farm_bw_stage_config stage_config = farm_bw_stage_for(clock, 2, &cpu, 1, 2, result->array_bytes);
-    stage_config.pages = row->pages;
-    struct farm_bw_stage stage;
+    struct farm_bw_workers_config workers_config = farm_bw_workers_for(clock, 2, &cpu, 1, 2, result->array_bytes);
+    workers_config.pages = row->pages;
+    struct farm_bw_workers workers;
     if (farm_bw_clock_over(clock)) return FARM_OK;
-    enum farm_status status = farm_bw_stage_open(setup, &stage_config, &stage, clock->conditions, err);
+    enum farm_status status = farm_bw_workers_open(setup, &workers_config, &workers, clock->conditions, err);
     if (status) return status;
-    result->array_bytes = stage.array_bytes; // the first row's choice is every row's
+    result->array_bytes = workers.array_bytes; // the first row's choice is every row's
     row->huge_share = row->pages == FARM_BW_PAGES_SMALL
                           ? 1
-                          : (double)stage.actor[0].buffer.huge_bytes / (double)stage.actor[0].buffer.bytes;
+                          : (double)workers.actor[0].buffer.huge_bytes / (double)workers.actor[0].buffer.bytes;
     if (farm_bw_clock_next(clock, farm_bw_pages_name(row->pages)))
-        status = farm_bw_stage_figure(&stage, clock, FARM_BANDWIDTH_READ, FARM_BANDWIDTH_TEMPORAL,
-                                      FARM_BANDWIDTH_SEQUENTIAL, 0, &row->read_bytes_per_s, err);
+        status = farm_bw_workers_figure(&workers, clock, FARM_BANDWIDTH_READ, FARM_BANDWIDTH_TEMPORAL,
+                                        FARM_BANDWIDTH_SEQUENTIAL, 0, &row->read_bytes_per_s, err);
     if (!status && farm_bw_clock_next(clock, farm_bw_pages_name(row->pages)))
-        status = farm_bw_stage_figure(&stage, clock, FARM_BANDWIDTH_COPY, FARM_BANDWIDTH_TEMPORAL,
-                                      FARM_BANDWIDTH_SEQUENTIAL, 0, &row->copy_bytes_per_s, err);
-    farm_bw_stage_close(&stage);
+        status = farm_bw_workers_figure(&workers, clock, FARM_BANDWIDTH_COPY, FARM_BANDWIDTH_TEMPORAL,
+                                        FARM_BANDWIDTH_SEQUENTIAL, 0, &row->copy_bytes_per_s, err);
+    farm_bw_workers_close(&workers);
     if (status || !farm_bw_clock_next(clock, farm_bw_pages_name(row->pages))) return status;
     struct farm_bw_setup latency_setup = *setup;
     latency_setup.seconds = (double)(clock->end_ns - clock->start_ns) * 1e-9 / clock->figures;

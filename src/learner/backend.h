@@ -1,5 +1,5 @@
 // What computes: the table of functions behind which the CPU and CUDA (cuda/) stand. A backend reads frames in place
-// from the lanes and everything else from the learner's checked copies (intake.h: it checks nothing again), writes
+// from the lanes and everything else from the learner's checked copies (validator.h: it checks nothing again), writes
 // answers into the lanes, and holds parameters and optimiser. It decides nothing: the learner says which rows, which
 // windows and when. Runs in the learner process; `infer` on each shard's inference thread, `join` and `leave` on one of
 // their own, everything else on the training thread, all at the same time; create and destroy while none of them runs.

@@ -179,7 +179,7 @@ static enum farm_status serve(struct farm_inference *inference, struct farm_erro
 }
 
 // How long the lanes in the queue may still wait for company; 0: serve them now.
-static uint64_t patience_ns(const struct farm_inference *inference) {
+static uint64_t limit_ns(const struct farm_inference *inference) {
     const struct farm_learner_config *learner = inference->config.learner;
     if (inference->rows_queued >= learner->infer_batch_max ||
         inference->queued + inference->held == inference->lane_count)
@@ -307,7 +307,7 @@ static enum farm_status infer_until_stopped(struct farm_inference *inference, st
         if (!inference->queued) {
             farm_doorbells_wait(&inference->bells, learner->spin_ns, nap_ns);
         } else {
-            uint64_t patience = patience_ns(inference);
+            uint64_t patience = limit_ns(inference);
             if (patience && farm_doorbells_wait(&inference->bells, learner->spin_ns, patience)) continue;
             const enum farm_status status = serve(inference, err);
             if (status) return status;

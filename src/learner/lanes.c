@@ -39,14 +39,14 @@ static enum farm_status count_lanes(struct farm_lanes *lanes, const struct farm_
 static enum farm_status make_lane(struct farm_learner_lane *lane, struct farm_ring *ring, uint32_t l, uint32_t id,
                                   const struct farm_window_shape *shape, struct farm_error *err) {
     *lane = (struct farm_learner_lane){.ring = ring, .id = id};
-    enum farm_status status = farm_intake_open(ring, l, &lane->intake, err);
+    enum farm_status status = farm_validator_open(ring, l, &lane->validator, err);
     if (status) return status;
-    lane->lane = &lane->intake.checked;
+    lane->lane = &lane->validator.checked;
     lane->answered = farm_lane_acted(lane->lane);
     // What a learner that died had taken in and counted. Slots before `consumed` may be half overwritten: nobody reads
     // them.
     for (uint64_t back = lane->answered < ring->spec.steps ? lane->answered : ring->spec.steps; back > 0; back--)
-        (void)farm_intake_step(&lane->intake, lane->answered - back, UINT64_MAX); // checked by that learner
+        (void)farm_validator_step(&lane->validator, lane->answered - back, UINT64_MAX); // checked by that learner
     farm_window_cursor_start(lane->lane, shape, &lane->cursor);
     lane->games = calloc(ring->spec.width, sizeof *lane->games);
     if (!lane->games)
@@ -128,7 +128,7 @@ void farm_lanes_leave(struct farm_lanes *lanes, uint32_t r) {
     struct farm_ring *ring = &lanes->rings[r];
     for (uint32_t l = 0; l < ring->spec.lanes; l++) {
         struct farm_learner_lane *lane = &lanes->lanes[lanes->first_lane[r] + l];
-        farm_intake_close(&lane->intake);
+        farm_validator_close(&lane->validator);
         free(lane->games);
         *lane = (struct farm_learner_lane){0};
     }
@@ -243,7 +243,7 @@ bool farm_lanes_take_in(struct farm_learner_lane *lane, uint64_t newest, struct 
     // The acquire of `consumed` orders training's last reads of the slot before the answer that overwrites it, in this
     // process too.
     if (!sound || !ahead || produced - farm_lane_consumed(lane->lane) > lane->lane->steps) return false;
-    lane->bad = farm_intake_step(&lane->intake, lane->answered, newest);
+    lane->bad = farm_validator_step(&lane->validator, lane->answered, newest);
     return true;
 }
 

@@ -1,13 +1,13 @@
 // The lanes as the learner sees them, and the games played in them: who waits for an answer since when, returns of
 // running games, counts. A lane is owned by the inference thread of its shard. A ring has a place in the table; places
-// may be vacant, and rings come and go while the others are served (gatekeeper.h). See learner.h.
+// may be vacant, and rings come and go while the others are served (admitter.h). See learner.h.
 #ifndef FARM_LEARNER_LANES_H
 #define FARM_LEARNER_LANES_H
 
 #include <pthread.h>
 
-#include "learner/intake.h"
 #include "learner/stats.h"
+#include "learner/validator.h"
 #include "ring/wait.h"
 #include "ring/window.h"
 
@@ -23,8 +23,8 @@ struct farm_game {
 
 struct farm_learner_lane {
     struct farm_ring *ring;
-    struct farm_intake intake;
-    struct farm_lane *lane; // the intake's: checked copies of what the actor wrote; NULL: its ring is not there
+    struct farm_validator validator;
+    struct farm_lane *lane; // the validator's: checked copies of what the actor wrote; NULL: its ring is not there
     uint32_t id;            // of the whole farm
     uint32_t shard;         // whose inference thread answers it
     uint64_t answered;      // steps answered (LOCAL: taken in): `acted`, whose writer we are

@@ -8,10 +8,10 @@
 #include <stdlib.h>
 
 #include "base/log.h"
+#include "learner/admitter.h"
 #include "learner/backend.h"
-#include "learner/backend_library.h"
+#include "learner/backend_module.h"
 #include "learner/checkpoint.h"
-#include "learner/gatekeeper.h"
 #include "learner/inference.h"
 #include "learner/lanes.h"
 #include "learner/trainer.h"
@@ -155,7 +155,7 @@ static enum farm_status make_backend(struct learner *learner, struct farm_error 
     learner->ops = config->backend ? config->backend : &farm_backend_cpu;
     if (!config->backend &&
         (config->device == FARM_DEVICE_CUDA || (config->device == FARM_DEVICE_AUTO && config->cuda_library))) {
-        enum farm_status status = farm_backend_library_open(config->cuda_library, &learner->ops, err);
+        enum farm_status status = farm_backend_module_open(config->cuda_library, &learner->ops, err);
         if (!status) status = learner->ops->create(&backend, &learner->backend, err);
         if (!status || config->device == FARM_DEVICE_CUDA || learner->shard_count > 1) return status;
         tell_fall_back(learner, err->message);
@@ -276,25 +276,25 @@ static void *infer(void *argument) {
     return NULL;
 }
 
-static enum farm_status let_in(struct learner *learner, struct farm_gatekeeper **gatekeeper, struct farm_error *err) {
-    struct farm_gatekeeper_config config = {.gate = learner->config->gate,
-                                            .lanes = &learner->lanes,
-                                            .shape = &learner->plan.shape,
-                                            .ops = learner->ops,
-                                            .backend = learner->backend,
-                                            .trainer = learner->trainer,
-                                            .shards = learner->shard_count};
+static enum farm_status let_in(struct learner *learner, struct farm_admitter **admitter, struct farm_error *err) {
+    struct farm_admitter_config config = {.gate = learner->config->gate,
+                                          .lanes = &learner->lanes,
+                                          .shape = &learner->plan.shape,
+                                          .ops = learner->ops,
+                                          .backend = learner->backend,
+                                          .trainer = learner->trainer,
+                                          .shards = learner->shard_count};
     for (uint32_t k = 0; k < learner->shard_count; k++) config.inferences[k] = learner->shards[k].inference;
-    return farm_gatekeeper_start(&config, gatekeeper, err);
+    return farm_admitter_start(&config, admitter, err);
 }
 
 // All shards' loops, until the last has ended. The first error is the one to tell.
 static enum farm_status run(struct learner *learner, struct farm_error *err) {
-    struct farm_gatekeeper *gatekeeper = NULL;
+    struct farm_admitter *admitter = NULL;
     sigset_t all, before; // signals are the main thread's
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
-    enum farm_status status = learner->config->gate ? let_in(learner, &gatekeeper, err) : FARM_OK;
+    enum farm_status status = learner->config->gate ? let_in(learner, &admitter, err) : FARM_OK;
     for (uint32_t k = 1; k < learner->shard_count && !status; k++) {
         struct shard *shard = &learner->shards[k];
         if ((errno = pthread_create(&shard->thread, NULL, infer, shard)))
@@ -312,7 +312,7 @@ static enum farm_status run(struct learner *learner, struct farm_error *err) {
         *err = shard->error;
     }
     for (uint32_t k = 0; k < learner->shard_count; k++) farm_inference_over(learner->shards[k].inference);
-    farm_gatekeeper_stop(gatekeeper);
+    farm_admitter_stop(admitter);
     return status;
 }
 

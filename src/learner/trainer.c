@@ -159,7 +159,7 @@ static enum farm_status iterate(struct farm_trainer *trainer, struct iteration *
         sum->copied |= of_epoch.copied;
         more = algo->algo->adapt(algo, of_epoch.terms, &it->learning_rate);
     }
-    // Before an actor can have it: intake takes no version that is newer.
+    // Before an actor can have it: validator takes no version that is newer.
     if (!status) farm_store_release(&config->learner->stats->publishes, trainer->version + 2);
     if (!status) status = config->ops->publish(config->backend, trainer->version + 1, &trainer->error);
     if (!status && trainer->ahead) status = begin(trainer, !trainer->slot);

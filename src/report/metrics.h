@@ -7,8 +7,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "base/json.h"
 #include "base/status.h"
-#include "report/json.h"
 
 // One of the algorithm's own figures, under its name there; NAN without an update.
 struct farm_sample_statistic {

@@ -46,7 +46,7 @@ static int listen_on(const struct farm_address *address, bool shared) {
 }
 
 // The processes of a run that was killed end a moment after it, and hold its port until then.
-static int listen_patiently(const struct farm_address *address, bool shared) {
+static int listen_within(const struct farm_address *address, bool shared) {
     enum { TRIES = 40, PAUSE_NS = 50000000 };
     int fd = listen_on(address, shared);
     for (int i = 0; fd < 0 && errno == EADDRINUSE && i < TRIES; i++) {
@@ -59,7 +59,7 @@ static int listen_patiently(const struct farm_address *address, bool shared) {
 static enum farm_status listen_all(struct farm_run_bridges *bridges, const char *text, struct farm_address address,
                                    struct farm_error *err) {
     for (uint32_t b = 0; b < bridges->count; b++) {
-        const int fd = bridges->bridge[b].listener = listen_patiently(&address, bridges->count > 1);
+        const int fd = bridges->bridge[b].listener = listen_within(&address, bridges->count > 1);
         if (fd < 0) return fail_to_listen(text, err);
         address.bytes = sizeof address.socket; // with port 0: the others get the first one's
         if (getsockname(fd, (struct sockaddr *)&address.socket, &address.bytes)) return fail_to_listen(text, err);

@@ -7,13 +7,13 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#include "learner/gate.h"
+#include "learner/admission.h"
 #include "shm/limits.h"
 
 enum farm_status farm_run_change_make(struct farm_run_change *change, struct farm_error *err) {
     const struct farm_run_plan *plan = change->workers->plan;
     change->claimed = plan->placement->claim;
-    return plan->elastic ? farm_gate_make(&change->gate, &change->workers->learner.gate, err) : FARM_OK;
+    return plan->elastic ? farm_admission_make(&change->gate, &change->workers->learner.gate, err) : FARM_OK;
 }
 
 void farm_run_change_free(struct farm_run_change *change) {
@@ -124,16 +124,16 @@ static void give_back(struct farm_run_change *change, uint32_t a) {
 static enum farm_status ask(struct farm_run_change *change, struct farm_error *err) {
     const uint32_t a = change->actor;
     const struct farm_ring *ring = &change->workers->rings->ring[a];
-    struct farm_gate_question question = {
-        .kind = FARM_GATE_LEAVE, .ring = a, .shard = change->workers->ring_shard[a], .fds = {-1, -1}};
+    struct farm_admission_request question = {
+        .kind = FARM_ADMISSION_LEAVE, .ring = a, .shard = change->workers->ring_shard[a], .fds = {-1, -1}};
     if (change->state == FARM_RUN_COMES) {
-        question.kind = FARM_GATE_JOIN;
+        question.kind = FARM_ADMISSION_JOIN;
         question.fds[0] = ring->up.fd_readonly;
         question.fds[1] = ring->down.fd;
         if (change->workers->up_writable) question.up_writable = ring->up.fd;
         if (change->workers->actors[a].remote) question.wake = change->workers->actors[a].wake;
     }
-    return farm_gate_ask(change->gate, &question, err);
+    return farm_admission_send_request(change->gate, &question, err);
 }
 
 static void refuse(struct farm_run_change *change, const struct farm_error *why) {
@@ -308,9 +308,9 @@ void farm_run_change_take(struct farm_run_change *change, uint32_t a) {
 // ---- as the run goes on ----
 
 static void hear(struct farm_run_change *change) {
-    struct farm_gate_answer answer;
+    struct farm_admission_reply answer;
     do {
-        if (!farm_gate_answered(change->gate, &answer)) return;
+        if (!farm_admission_receive_reply(change->gate, &answer)) return;
     } while (answer.ring != change->actor);
     if (answer.status)
         refuse(change, &answer.error);
@@ -347,7 +347,7 @@ void farm_run_change_turn(struct farm_run_change *change) {
 void farm_run_change_learner_starts(struct farm_run_change *change) {
     struct farm_error err;
     if (!change->gate) return;
-    farm_gate_clear(change->gate, change->workers->learner.gate);
+    farm_admission_clear(change->gate, change->workers->learner.gate);
     if (change->state != FARM_RUN_COMES && change->state != FARM_RUN_GOES) return;
     if (ask(change, &err)) refuse(change, &err);
 }

@@ -1,6 +1,6 @@
 // Actors that come and go while a run goes on: SIGUSR1 adds one, SIGUSR2 removes one; one change at a time. An actor
-// that comes gets a place, CPUs and rings; the learner lets its rings in (learner/gate.h); then it is started. Of an
-// actor that goes the learner lets go first; then it is ended, and its memory and CPUs are freed. A change that is
+// that comes gets a place, CPUs and rings; the learner lets its rings in (learner/admission.h); then it is started. Of
+// an actor that goes the learner lets go first; then it is ended, and its memory and CPUs are freed. A change that is
 // impossible is reported and has no effect; an actor that came and cannot be kept alive leaves again. Runs in the
 // supervisor process.
 #ifndef FARM_RUN_CHANGE_H

@@ -29,7 +29,7 @@ static void restart_learner(struct farm_run_events *events) {
     struct farm_run_workers *workers = events->workers;
     struct farm_learner_config *learner = &workers->learner;
     events->learner_restarts++;
-    if (workers->plan->standin.remote) {
+    if (workers->plan->responder.remote) {
         farm_run_warn(workers->caller, "the bridge starts again");
         return;
     }
@@ -85,7 +85,7 @@ static void on_line(void *context, size_t worker, const char *line) {
 
 static void on_death(void *context, size_t worker, const char *how) {
     const struct farm_run_events *events = context;
-    const char *learner = events->workers->plan->standin.remote ? "the bridge" : "the learner";
+    const char *learner = events->workers->plan->responder.remote ? "the bridge" : "the learner";
     char actor[FARM_WORKER_NAME_MAX];
     uint32_t b;
     snprintf(actor, sizeof actor, "actor %zu", worker);

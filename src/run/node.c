@@ -304,7 +304,7 @@ static enum farm_status plan(struct farm_run_node *node, struct farm_error *err)
     node->remote.spec = &node->offer.spec;
     node->remote.actors = node->actors;
     const struct farm_run_request request = {
-        .recipe = &node->recipe, .quiet = node->request.quiet, .standin = {bridge_body, node, &node->remote}};
+        .recipe = &node->recipe, .quiet = node->request.quiet, .responder = {bridge_body, node, &node->remote}};
     status = farm_run_make(&node->run, &request, err);
     if (status || node->run.plan.actors <= FARM_WIRE_RINGS_MAX) return status;
     return farm_fail(err, FARM_E_USAGE, "--actors %u: a node has at most %d", node->run.plan.actors,

@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "run/env.h"
+#include "envs/registry.h"
 
 enum { STEPS = 4 }; // CENTRAL: one in flight, the others until the learner's `consumed` has come back
 

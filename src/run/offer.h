@@ -5,7 +5,7 @@
 #define FARM_RUN_OFFER_H
 
 #include "bridge/wire.h"
-#include "report/recipe.h"
+#include "config/recipe.h"
 
 struct farm_env;
 

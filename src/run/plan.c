@@ -8,8 +8,8 @@
 
 #include "algo/registry.h"
 #include "base/log.h"
+#include "base/paths.h"
 #include "run/offer.h"
-#include "run/paths.h"
 #include "shm/limits.h"
 
 enum {
@@ -72,7 +72,7 @@ static enum farm_status choose_device(struct farm_run_plan *plan, struct farm_er
 
 // The plan's GPU: the first one, where the learner will ask for one and the machine shows one.
 static int planned_device(const struct farm_run_plan *plan) {
-    if (plan->standin.body) return FARM_LEARNER_NONE;
+    if (plan->responder.body) return FARM_LEARNER_NONE;
     return plan->device != FARM_DEVICE_CPU && plan->machine->gpu_count > 0 ? 0 : FARM_LEARNER_CPU;
 }
 
@@ -83,7 +83,7 @@ static enum farm_status request_shards(const struct farm_run_plan *plan, uint64_
                                        struct farm_plan_request *request, struct farm_error *err) {
     const int64_t gpus = plan->recipe.gpus;
     request->learner_gpus = request->learner_shards = 1;
-    if (plan->standin.body) return FARM_OK;
+    if (plan->responder.body) return FARM_OK;
     if (plan->device == FARM_DEVICE_CPU) {
         request->learner_shards = plan->recipe.infer_threads || !episodes ? (int)plan->recipe.infer_threads : 1;
         if (gpus <= 1 || episodes) return FARM_OK;
@@ -103,7 +103,7 @@ static bool is_flag(const struct farm_recipe *recipe, const char *key) {
 static void say_without_effect(const struct farm_run_plan *plan) {
     const struct farm_recipe *recipe = &plan->recipe;
     const bool cpu = plan->device == FARM_DEVICE_CPU;
-    if (plan->standin.body) return;
+    if (plan->responder.body) return;
     if (cpu && is_flag(recipe, "mirror"))
         farm_log_warn("--mirror %s has no effect: the learner runs on the CPU", recipe->mirror);
     if (!cpu && is_flag(recipe, "infer_threads"))
@@ -230,9 +230,9 @@ static enum farm_status choose_how_many(struct farm_run_plan *plan, uint64_t epi
             status = farm_plan_make(plan->machine, request, plan->placement, err);
         }
         if (status) return status;
-        plan->shards = plan->standin.body ? 1 : (uint32_t)plan->placement->shard_count;
+        plan->shards = plan->responder.body ? 1 : (uint32_t)plan->placement->shard_count;
         choose_counts(plan, episodes);
-        if (plan->standin.body || episodes) return FARM_OK;
+        if (plan->responder.body || episodes) return FARM_OK;
         status = check_shares(plan, err);
         // An update takes windows of every shard: no shard should hang on one actor.
         const bool thin = plan->device == FARM_DEVICE_CPU && plan->shards > 1 && all_actors(plan) / plan->shards < 2;
@@ -274,7 +274,7 @@ static enum farm_status place(struct farm_run_plan *plan, uint64_t episodes, str
         .pin = recipe->pin,
         .numa = recipe->numa,
     };
-    const struct farm_run_remote *remote = plan->standin.remote;
+    const struct farm_run_remote *remote = plan->responder.remote;
     if (remote) request.bridges = 1, request.bridge_node = remote->network_node;
     enum farm_status status = farm_machine_read(plan->machine, &(struct farm_machine_source){0}, err);
     if (status) return status;
@@ -304,14 +304,14 @@ static enum farm_status place(struct farm_run_plan *plan, uint64_t episodes, str
 
 static void say_plan(const struct farm_run_plan *plan) {
     double step_bytes = (double)(plan->layout.up_stride + plan->layout.down_stride) / plan->steps / plan->width;
-    const bool standin = plan->standin.body;
+    const bool responder = plan->responder.body;
     farm_log_info(
         "%s with %s%s: %u actor%s x %u lanes x %u environments x %u steps x %.0f B = %.1f MB of shared memory",
         plan->env.name,
-        plan->standin.remote ? "a learner elsewhere"
-        : standin            ? "random actions"
-                             : "net ",
-        standin ? "" : plan->recipe.net, plan->actors, plan->actors == 1 ? "" : "s", plan->lanes, plan->width,
+        plan->responder.remote ? "a learner elsewhere"
+        : responder            ? "random actions"
+                               : "net ",
+        responder ? "" : plan->recipe.net, plan->actors, plan->actors == 1 ? "" : "s", plan->lanes, plan->width,
         plan->steps, step_bytes, (double)farm_run_ring_bytes(plan) / 1e6);
     for (int i = 0; i < plan->placement->note_count; i++) farm_log_info("plan: %s", plan->placement->note[i]);
     if (plan->cpu_because) farm_log_info("using the CPU; CUDA is unavailable: %s", plan->cpu_because);
@@ -368,17 +368,17 @@ enum farm_status farm_run_plan_make(struct farm_run_plan *plan, const struct far
     *plan = (struct farm_run_plan){.recipe = *request->recipe,
                                    .elastic = request->elastic,
                                    .quiet = request->quiet,
-                                   .standin = request->standin,
+                                   .responder = request->responder,
                                    .listen = request->listen,
                                    .claim = {.fd = -1}};
     plan->machine = calloc(1, sizeof *plan->machine);
     plan->placement = calloc(1, sizeof *plan->placement);
     if (!plan->machine || !plan->placement) return farm_fail_errno(err, FARM_E_LIMIT, "no memory for the plan");
     enum farm_status status = farm_env_find(&plan->recipe, &plan->env, err);
-    if (!status && plan->standin.remote) status = farm_run_offer_check(&plan->env, plan->standin.remote->spec, err);
+    if (!status && plan->responder.remote) status = farm_run_offer_check(&plan->env, plan->responder.remote->spec, err);
     if (!status) status = farm_algo_configure(&plan->recipe, &plan->algo, err);
     if (!status) status = farm_algo_plan_make(&plan->algo, &plan->passes, err);
-    if (!status && !plan->standin.body) status = choose_net(plan, err);
+    if (!status && !plan->responder.body) status = choose_net(plan, err);
     if (!status) status = place(plan, request->episodes, err);
     if (status) return status;
     if (!plan->quiet) say_plan(plan);

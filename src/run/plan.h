@@ -5,11 +5,11 @@
 #ifndef FARM_RUN_PLAN_H
 #define FARM_RUN_PLAN_H
 
+#include "config/recipe.h"
+#include "envs/registry.h"
 #include "learner/config.h"
-#include "report/recipe.h"
 #include "report/run_dir.h"
 #include "ring/spec.h"
-#include "run/env.h"
 #include "topo/claim.h"
 #include "topo/machine.h"
 #include "topo/plan.h"
@@ -26,7 +26,7 @@ struct farm_run_remote {
 // A process in place of the learner (farm fps, farm bridge): it opens the rings of workers->ring_fds and counts into
 // `stats`. Then the plan has no network, and the actors get all cores. Each actor rings a bell of its own (fps), or all
 // ring one, and the bridge has a core if there are enough.
-struct farm_run_standin {
+struct farm_run_responder {
     int (*body)(void *context, const struct farm_run_workers *workers, struct farm_stats *stats,
                 struct farm_error *err); // NULL: the learner runs
     void *context;
@@ -49,7 +49,7 @@ struct farm_run_request {
     uint64_t episodes;                // games that an evaluation plays; 0: training
     bool elastic;                     // SIGUSR1 adds an actor, SIGUSR2 removes one
     bool quiet;                       // no plan on stderr
-    struct farm_run_standin standin;
+    struct farm_run_responder responder;
     struct farm_run_listen listen; // elastic runs only; then `actors: 0`, if the user set it, means none here
 };
 
@@ -57,7 +57,7 @@ struct farm_run_plan {
     struct farm_recipe recipe; // with the network and the counts that the plan has chosen
     struct farm_env env;       // its options point into `recipe`
     bool elastic, quiet;
-    struct farm_run_standin standin;
+    struct farm_run_responder responder;
     struct farm_run_listen listen;
 
     struct farm_machine *machine;

@@ -46,7 +46,7 @@ enum farm_status farm_run_rings_make(struct farm_run_rings *rings, const struct 
     rings->places = plan->places;
     rings->ring = calloc(plan->places, sizeof *rings->ring);
     if (!rings->ring) return farm_fail_errno(err, FARM_E_LIMIT, "no memory for %u actors", plan->places);
-    const bool each = plan->standin.body && !plan->standin.remote;
+    const bool each = plan->responder.body && !plan->responder.remote;
     enum farm_status status = make_bells(rings, each ? plan->actors : plan->shards, err);
     if (!status) status = make_stats(rings, err);
     for (uint32_t a = 0; a < plan->actors && !status; a++)

@@ -5,9 +5,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "base/paths.h"
 #include "kernels/random.h"
 #include "learner/learner.h"
-#include "run/paths.h"
 #include "run/settings.h"
 
 // A resumed run counts its steps from 0 again: under the same seed it would meet the same games and noise again.
@@ -33,8 +33,8 @@ static bool rings_outgrow_caches(const struct farm_run_plan *plan) {
 
 bool farm_run_workers_shared(const struct farm_run_plan *plan) {
     const struct farm_plan *placement = plan->placement;
-    if (plan->standin.remote) return !farm_bitmap_count(&placement->bridge_cpus);
-    return placement->shared || plan->standin.body;
+    if (plan->responder.remote) return !farm_bitmap_count(&placement->bridge_cpus);
+    return placement->shared || plan->responder.body;
 }
 
 static int actor_body(void *context, struct farm_error *err) {
@@ -47,10 +47,10 @@ enum farm_status farm_run_workers_describe(struct farm_run_workers *workers, uin
     const struct farm_env *env = &plan->env;
     const struct farm_ring *ring = &workers->rings->ring[a];
     struct farm_run_actor *actor = &workers->actors[a];
-    const struct farm_run_remote *remote = plan->standin.remote;
-    const bool plugin = env->kind == FARM_ENV_PLUGIN, standin = plan->standin.body;
+    const struct farm_run_remote *remote = plan->responder.remote;
+    const bool plugin = env->kind == FARM_ENV_PLUGIN, responder = plan->responder.body;
     const bool shared = farm_run_workers_shared(plan);
-    const int bell = workers->rings->bells[standin && !remote ? a : workers->ring_shard[a]];
+    const int bell = workers->rings->bells[responder && !remote ? a : workers->ring_shard[a]];
     actor->config = (struct farm_actor_config){.actor = remote ? remote->actors[a] : a,
                                                .up_fd = ring->up.fd,
                                                .down_fd = ring->down.fd_readonly,
@@ -109,12 +109,12 @@ static enum farm_status add_actor(struct farm_run_workers *workers, uint32_t a, 
 
 static int learner_body(void *context, struct farm_error *err) {
     const struct farm_run_workers *workers = context;
-    const struct farm_run_standin *standin = &workers->plan->standin;
+    const struct farm_run_responder *responder = &workers->plan->responder;
     struct farm_learner_config config = workers->learner;
     char cpu_name[128], run[PATH_MAX], run_file[PATH_MAX + 16], user_file[PATH_MAX];
     config.stats = farm_run_rings_open_stats(workers->rings, err);
     if (!config.stats) return 1;
-    if (standin->body) return standin->body(standin->context, workers, config.stats, err);
+    if (responder->body) return responder->body(responder->context, workers, config.stats, err);
     config.cpu_name = farm_machine_cpu_name(NULL, cpu_name, sizeof cpu_name) ? cpu_name : NULL;
     const char *folder = workers->run_path;
     if (!folder && config.evaluate && config.checkpoint_load &&
@@ -165,7 +165,7 @@ static enum farm_status add_learner(struct farm_run_workers *workers, struct far
     workers->learner.seed = farm_run_workers_seed(workers);
     workers->learner_cpus = placement->inference_cpus;
     farm_bitmap_add(&workers->learner_cpus, &placement->training_cpus);
-    const bool bridge = workers->plan->standin.remote;
+    const bool bridge = workers->plan->responder.remote;
     if (bridge) farm_bitmap_add(&workers->learner_cpus, &placement->bridge_cpus);
     const bool pinned = workers->plan->recipe.pin && farm_bitmap_count(&workers->learner_cpus);
     struct farm_worker_spec spec = {.name = "learner",
@@ -185,7 +185,7 @@ static enum farm_status add_learner(struct farm_run_workers *workers, struct far
 
 enum farm_status farm_run_workers_add(struct farm_run_workers *workers, struct farm_error *err) {
     const struct farm_run_plan *plan = workers->plan;
-    const bool gpu = !plan->standin.body && plan->device != FARM_DEVICE_CPU;
+    const bool gpu = !plan->responder.body && plan->device != FARM_DEVICE_CPU;
     const size_t places = plan->places;
     workers->actors = calloc(places, sizeof *workers->actors);
     workers->ring_fds = calloc(places, sizeof *workers->ring_fds);

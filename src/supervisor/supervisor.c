@@ -18,7 +18,7 @@
 #include "base/time.h"
 #include "supervisor/child.h"
 
-enum { WORDS_MAX = 480, BACKOFF_FIRST_MS = 10, WORKERS_MAX = 8192, IMPATIENCE_MS = 1000 };
+enum { WORDS_MAX = 480, BACKOFF_FIRST_MS = 10, WORKERS_MAX = 8192, WARN_AFTER_MS = 1000 };
 // What one worker may write before the others get their turn, and how long it then waits for its next: 1.3 MB/s.
 enum { READ_BYTES = 4096, TURN_READS = 16, FLOOD_PAUSE_MS = 50 };
 
@@ -183,7 +183,7 @@ static void read_signals(struct farm_supervisor *supervisor) {
         } else if (!supervisor->signal_number) {
             supervisor->signal_number = (int)info.ssi_signo;
             supervisor->signal_ns = now;
-        } else if (now - supervisor->signal_ns >= ms(IMPATIENCE_MS)) {
+        } else if (now - supervisor->signal_ns >= ms(WARN_AFTER_MS)) {
             supervisor->impatient = true;
         }
     }

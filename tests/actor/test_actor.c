@@ -13,12 +13,13 @@
 
 #include "actor/actor.h"
 #include "base/time.h"
+#include "envs/native/native.h"
 #include "ring/ring.h"
 
 static struct farm_error err;
 
 enum { LANES = 2, WIDTH = 3, STEPS = 8 };
-static const uint64_t patience_ns = 10000000000u;
+static const uint64_t limit_ns = 10000000000u;
 
 // ---- an environment that tells what was done to it ----
 
@@ -121,7 +122,7 @@ static struct farm farm_of(const struct farm_env_api *api) {
 // Looks again and again, within our patience, until the condition holds.
 #define until(condition)                                                                                               \
     for (const uint64_t start = farm_now_ns(); !(condition); sched_yield())                                            \
-    cr_assert_lt(farm_now_ns() - start, patience_ns, "%s", #condition)
+    cr_assert_lt(farm_now_ns() - start, limit_ns, "%s", #condition)
 
 static int wait_for_end(struct farm *farm) {
     int status = -1;
@@ -199,7 +200,7 @@ static void play(struct farm *farm, uint64_t more) {
             farm_learner_notify(&farm->learner);
             farm->answered[l]++;
         }
-        cr_assert_lt(farm_now_ns() - start, patience_ns, "the actor does not step");
+        cr_assert_lt(farm_now_ns() - start, limit_ns, "the actor does not step");
         sched_yield();
     }
 }

@@ -7,6 +7,7 @@
 
 #include "actor/actor.h"
 #include "base/atomics.h"
+#include "envs/native/native.h"
 
 enum { BYTES_MAX = 1400, BESIDE = 96, FRAME = 7056, STEPS = 3000, SLOTS = 5 };
 

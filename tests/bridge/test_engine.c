@@ -21,7 +21,7 @@
 TestSuite(bridge, .timeout = 30);
 
 enum { SOCKETS = 4, WATCHES = 2, MS = 1000000, LARGE = 8 << 20 };
-static const uint64_t PATIENCE_NS = 5000 * (uint64_t)MS;
+static const uint64_t LIMIT_NS = 5000 * (uint64_t)MS;
 
 static const struct farm_engine_ops *ops;
 static struct farm_engine *engine;
@@ -50,9 +50,9 @@ static bool make_engine(const char *word) {
     static void name(void)
 
 // The next event; kind CLOSED + 100 if there is none in time.
-static struct farm_engine_event next_within(uint64_t patience_ns) {
+static struct farm_engine_event next_within(uint64_t limit_ns) {
     struct farm_engine_event event;
-    for (const uint64_t end = farm_now_ns() + patience_ns;;) {
+    for (const uint64_t end = farm_now_ns() + limit_ns;;) {
         if (ops->turn(engine, &event, 1)) return event;
         const uint64_t now = farm_now_ns();
         if (now >= end) return (struct farm_engine_event){.kind = FARM_ENGINE_CLOSED + 100};
@@ -61,7 +61,7 @@ static struct farm_engine_event next_within(uint64_t patience_ns) {
 }
 
 static void expect(enum farm_engine_event_kind kind, uint32_t number, int64_t result) {
-    const struct farm_engine_event event = next_within(PATIENCE_NS);
+    const struct farm_engine_event event = next_within(LIMIT_NS);
     cr_assert(event.kind == kind && event.number == number && event.result == result,
               "got kind %d number %u result %ld, not %d %u %ld", event.kind, event.number, (long)event.result, kind,
               number, (long)result);
@@ -75,7 +75,7 @@ static void expect_nothing(void) {
 
 static void close_all(uint32_t sockets) {
     for (uint32_t i = 0; i < sockets; i++) ops->close(engine, i);
-    for (uint32_t i = 0; i < sockets; i++) cr_assert_eq(next_within(PATIENCE_NS).kind, FARM_ENGINE_CLOSED);
+    for (uint32_t i = 0; i < sockets; i++) cr_assert_eq(next_within(LIMIT_NS).kind, FARM_ENGINE_CLOSED);
     expect_nothing();
 }
 
@@ -229,7 +229,7 @@ ENGINE_TEST(a_hushed_send_comes_with_the_answer_in_one_wait) {
         uint32_t n = 0;
         while (n < 2) {
             const uint32_t more = ops->turn(engine, events + n, 4 - n);
-            if (!more) ops->wait(engine, PATIENCE_NS);
+            if (!more) ops->wait(engine, LIMIT_NS);
             n += more;
         }
         cr_assert_eq(n, 2);
@@ -289,7 +289,7 @@ ENGINE_TEST(a_counter_is_read_by_its_engine_or_its_caller) {
     for (uint64_t i = 1; i < 6; i++) {
         expect_nothing();
         cr_assert_eq(write(fd, &i, 8), 8);
-        const struct farm_engine_event event = next_within(PATIENCE_NS);
+        const struct farm_engine_event event = next_within(LIMIT_NS);
         cr_assert(event.kind == FARM_ENGINE_READABLE && event.number == 0);
         if (event.result == 0) cr_assert_eq(read(fd, &value, 8), 8);
         cr_assert_eq(event.result ? (uint64_t)event.result : value, i);
@@ -307,7 +307,7 @@ ENGINE_TEST(accepts_and_connects) {
         ops->open(engine, 2 * i, tcp_socket());
         ops->connect(engine, 2 * i, (struct sockaddr *)&address, sizeof address);
         for (int ends = 0; ends < 2; ends++) {
-            const struct farm_engine_event event = next_within(PATIENCE_NS);
+            const struct farm_engine_event event = next_within(LIMIT_NS);
             if (event.kind == FARM_ENGINE_CONNECTED) cr_assert(event.number == 2 * i && event.result == 0);
             if (event.kind != FARM_ENGINE_ACCEPTED) continue;
             cr_assert(event.result > 0 && (fcntl((int)event.result, F_GETFD) & FD_CLOEXEC));
@@ -318,7 +318,7 @@ ENGINE_TEST(accepts_and_connects) {
     struct iovec in_part = {in, 5}, out_part = {out, 5};
     ops->receive(engine, 3, &in_part, 1, 5);
     ops->send(engine, 2, &out_part, 1);
-    for (int ends = 0; ends < 2; ends++) cr_assert_eq(next_within(PATIENCE_NS).result, 5);
+    for (int ends = 0; ends < 2; ends++) cr_assert_eq(next_within(LIMIT_NS).result, 5);
     cr_assert_arr_eq(in, out, 5);
     close_all(4);
     close(listener);
@@ -362,7 +362,7 @@ ENGINE_TEST(a_listener_without_descriptors_rests_and_recovers) {
     expect_nothing();
     cr_assert_lt(ops->figures(engine).system_calls - calls, 20, "it spins");
     setrlimit(RLIMIT_NOFILE, &before);
-    const struct farm_engine_event event = next_within(PATIENCE_NS);
+    const struct farm_engine_event event = next_within(LIMIT_NS);
     cr_assert(event.kind == FARM_ENGINE_ACCEPTED && event.result > 0);
     close((int)event.result);
     close(client);

@@ -6,7 +6,7 @@ python=${FARM_BUILD:-build}/venv/bin/python
 [ -x "$python" ] || python=python3
 tree=$(mktemp -d)
 trap 'rm -rf "$tree"' EXIT
-mkdir -p "$tree"/{src/{base,shm,ring,actor,learner,algo,replay,run,kernels/{cpu,cuda}},include/farm,tests/{gpu,ring},tools,docs,python/pack}
+mkdir -p "$tree"/{src/{base,shm,ring,envs,actor,learner,algo,replay,run,kernels/{cpu,cuda}},include/farm,tests/{gpu,ring},tools,docs,python/pack}
 git init -q "$tree"
 
 rejects() { # script sentence
@@ -44,7 +44,7 @@ permitted check_includes.py src/learner/cpu.c '#include "kernels/cpu/gemm.h"' 'l
 permitted check_includes.py src/run/run.c '#include "learner/learner.h"' 'run > everything in src'
 permitted check_includes.py src/learner/fifo.c '#include "replay/fifo.h"' 'learner > replay'
 permitted check_includes.py tools/farm.c '#include "learner/learner.h"' 'tools > everything'
-permitted check_includes.py src/actor/plugin.c '#include <farm/env.h>' 'a public header'
+permitted check_includes.py src/envs/plugin.c '#include <farm/env.h>' 'a public header'
 forbidden check_includes.py src/base/bad.c '#include "ring/lane.h"' 'base > ring'
 forbidden check_includes.py src/shm/bad.c '  #  include "ring/lane.h"' 'shm > ring'
 forbidden check_includes.py src/actor/bad.c '#include "learner/learner.h"' 'actor > learner'

@@ -8,7 +8,7 @@
 #include "bw/latency.h"
 #include "bw/memory.h"
 #include "bw/pages.h"
-#include "bw/stage.h"
+#include "bw/workers.h"
 #include "here.h"
 
 static struct farm_error err;
@@ -49,45 +49,46 @@ Test(bw, every_kernel_gives_a_verified_rate) {
 Test(bw, wrong_data_after_a_run_are_an_error_that_names_the_line) {
     const struct farm_bw_setup setup = here();
     struct farm_bw_conditions conditions = farm_bw_conditions_start();
-    struct farm_bw_stage stage;
+    struct farm_bw_workers workers;
     const int cpu = farm_bitmap_next(&machine.allowed, 0);
-    const struct farm_bw_stage_config config = {
+    const struct farm_bw_workers_config config = {
         .cpus = &cpu, .cpu_count = 1, .node = -1, .arrays = 3, .array_bytes = SMALL};
-    cr_assert_eq(farm_bw_stage_open(&setup, &config, &stage, &conditions, &err), FARM_OK, "%s", err.message);
+    cr_assert_eq(farm_bw_workers_open(&setup, &config, &workers, &conditions, &err), FARM_OK, "%s", err.message);
     for (int op = 0; op < FARM_BANDWIDTH_OPS; op++) { // one after the other on the same arrays
-        cr_assert_eq(farm_bw_stage_prepare(&stage, (enum farm_bandwidth_op)op, FARM_BANDWIDTH_TEMPORAL,
-                                           FARM_BANDWIDTH_SEQUENTIAL, 0, &err),
+        cr_assert_eq(farm_bw_workers_prepare(&workers, (enum farm_bandwidth_op)op, FARM_BANDWIDTH_TEMPORAL,
+                                             FARM_BANDWIDTH_SEQUENTIAL, 0, &err),
                      FARM_OK);
-        cr_assert_gt(farm_bw_stage_sample(&stage), 0);
-        cr_assert_eq(farm_bw_stage_verify(&stage, &err), FARM_OK, "%s", err.message);
-        struct farm_bandwidth_work *work = &stage.actor[0].work;
+        cr_assert_gt(farm_bw_workers_sample(&workers), 0);
+        cr_assert_eq(farm_bw_workers_verify(&workers, &err), FARM_OK, "%s", err.message);
+        struct farm_bandwidth_work *work = &workers.actor[0].work;
         double *array = farm_bandwidth_uses_d(work->op) ? work->d : (double *)(uintptr_t)work->a, held = array[8 * 77];
         array[8 * 77] = held + 1;
-        cr_assert_eq(farm_bw_stage_verify(&stage, &err), FARM_E_IO);
+        cr_assert_eq(farm_bw_workers_verify(&workers, &err), FARM_E_IO);
         cr_assert(strstr(err.message, "line 77"), "%s", err.message);
         array[8 * 77] = held;
-        stage.actor[0].sum++;
-        cr_assert_eq(farm_bw_stage_verify(&stage, &err), op == FARM_BANDWIDTH_READ ? FARM_E_IO : FARM_OK);
+        workers.actor[0].sum++;
+        cr_assert_eq(farm_bw_workers_verify(&workers, &err), op == FARM_BANDWIDTH_READ ? FARM_E_IO : FARM_OK);
     }
-    farm_bw_stage_close(&stage);
+    farm_bw_workers_close(&workers);
 }
 
 Test(bw, an_array_that_is_read_again_after_it_was_written_is_filled_again) {
     const struct farm_bw_setup setup = here();
     struct farm_bw_conditions conditions = farm_bw_conditions_start();
-    struct farm_bw_stage stage;
+    struct farm_bw_workers workers;
     const int cpu = farm_bitmap_next(&machine.allowed, 0);
-    const struct farm_bw_stage_config config = {
+    const struct farm_bw_workers_config config = {
         .cpus = &cpu, .cpu_count = 1, .node = -1, .arrays = 1, .array_bytes = SMALL};
-    cr_assert_eq(farm_bw_stage_open(&setup, &config, &stage, &conditions, NULL), FARM_OK);
+    cr_assert_eq(farm_bw_workers_open(&setup, &config, &workers, &conditions, NULL), FARM_OK);
     const enum farm_bandwidth_op ops[] = {FARM_BANDWIDTH_READ, FARM_BANDWIDTH_WRITE, FARM_BANDWIDTH_READ};
     for (int i = 0; i < 3; i++) {
-        cr_assert_eq(farm_bw_stage_prepare(&stage, ops[i], FARM_BANDWIDTH_TEMPORAL, FARM_BANDWIDTH_SEQUENTIAL, 0, NULL),
-                     FARM_OK);
-        farm_bw_stage_sample(&stage);
-        cr_assert_eq(farm_bw_stage_verify(&stage, NULL), FARM_OK, "op %d of three", i);
+        cr_assert_eq(
+            farm_bw_workers_prepare(&workers, ops[i], FARM_BANDWIDTH_TEMPORAL, FARM_BANDWIDTH_SEQUENTIAL, 0, NULL),
+            FARM_OK);
+        farm_bw_workers_sample(&workers);
+        cr_assert_eq(farm_bw_workers_verify(&workers, NULL), FARM_OK, "op %d of three", i);
     }
-    farm_bw_stage_close(&stage);
+    farm_bw_workers_close(&workers);
 }
 
 Test(bw, bus_factor_counts_the_lines_fetched_for_ordinary_stores) {

@@ -20,7 +20,7 @@
 #include "supervisor/supervisor.h"
 
 enum { PHASE_LEARNER, PHASE_ACTORS, GRACE_MS = 8000, SETTLED_STEPS = 64 };
-static const uint64_t MS = 1000000, ORDER_PATIENCE_NS = 200000000;
+static const uint64_t MS = 1000000, REQUEST_LIMIT_NS = 200000000;
 
 struct sample {
     uint64_t produced, acted, consumed;
@@ -336,7 +336,7 @@ static void expire_orders(struct farm *farm, uint64_t now_ns) {
         const struct victim *victim = &farm->victims[w];
         struct chaos_worker *words = &farm->shared->state.workers[w];
         if (victim->ordered == CHAOS_NONE || victim->ordered == CHAOS_TIME) continue;
-        if (now_ns - victim->ordered_ns < ORDER_PATIENCE_NS) continue;
+        if (now_ns - victim->ordered_ns < REQUEST_LIMIT_NS) continue;
         __atomic_store_n(&words->stores, 0, __ATOMIC_RELAXED);
         __atomic_store_n(&words->env_steps, 0, __ATOMIC_RELAXED);
         kill_now(farm, w, victim->counts);

@@ -12,10 +12,10 @@
 
 #include "base/bitmap.h"
 #include "base/cli.h"
+#include "base/json.h"
 #include "base/time.h"
 #include "chaos.h"
 #include "farm_build.h"
-#include "report/json.h"
 #include "topo/machine.h"
 
 struct options {

@@ -124,14 +124,14 @@ static void draw_shape(struct runner *runner, bool to_be_killed) {
 
 // ---- what a farm has left ----
 
-// Takes off all children, for at most `patience_ns`; false where some live on, which are then killed.
-static bool reap_children(uint64_t patience_ns) {
+// Takes off all children, for at most `limit_ns`; false where some live on, which are then killed.
+static bool reap_children(uint64_t limit_ns) {
     const uint64_t start = farm_now_ns();
     for (;;) {
         const pid_t pid = waitpid(-1, NULL, WNOHANG);
         if (pid < 0 && errno == ECHILD) return true;
         if (pid > 0) continue;
-        if (farm_now_ns() - start > patience_ns) return false;
+        if (farm_now_ns() - start > limit_ns) return false;
         nanosleep(&(struct timespec){.tv_nsec = 200000}, NULL);
     }
 }

@@ -36,7 +36,7 @@ slot overwritten that training holds | src/ring/lane.h | s/(bool farm_lane_actor
 * acted before the answer | src/learner/inference.c | s/(    enum farm_status status = config->ops->infer)/    for (uint32_t i = 0; i < count; i++) farm_lane_answer(inference->rows[i].lane, inference->rows[i].n);\n$1/
 acted at the first part of a lane | src/learner/inference.c | s/if \(lane->env_done < lane->lane->width\) continue;(\s*if \(!config->ops->stores_acted\) farm_lane_answer)/$1/
 learner skips what was not answered | src/learner/lanes.c | s/lane->answered = farm_lane_acted\(lane->lane\);/lane->answered = farm_lane_produced(lane->lane);/
-* learner forgets what it had checked | src/learner/lanes.c | s/\(void\)farm_intake_step\(&lane->intake, lane->answered - back, UINT64_MAX\);/;/
+* learner forgets what it had checked | src/learner/lanes.c | s/\(void\)farm_validator_step\(&lane->validator, lane->answered - back, UINT64_MAX\);/;/
 learner does not look after its birth | src/ring/wait.c | s/doorbell\) - 1;/doorbell);/
 * window skipped after a restart | src/ring/window.c | s/(    cursor->held = cursor->next;)/    if (consumed) cursor->next += shape->stride;\n$1/
 window given back twice after a restart | src/ring/window.c | s/(    cursor->held = cursor->next;)/    if (consumed) cursor->next -= shape->stride;\n$1/
@@ -59,7 +59,7 @@ supervisor leaves a descriptor | src/supervisor/supervisor.c | s/close\(worker->
 compile() {
     local file=$1 unit object
     case $file in
-    *.h) grep -lE "\"(ring|learner|actor|replay)/" src/ring/*.c src/actor/*.c src/learner/*.c src/replay/*.c tests/chaos/*.c | grep -v /test_ ;;
+    *.h) grep -lE "\"(ring|learner|actor|replay)/" src/ring/*.c src/actor/*.c src/learner/*.c src/learner/cpu/*.c src/replay/*.c tests/chaos/*.c | grep -v /test_ ;;
     *) echo "$file" ;;
     esac | while read -r unit; do
         object=$scratch/objects/${unit%.c}.o

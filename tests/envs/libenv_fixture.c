@@ -1,7 +1,7 @@
 // A small environment behind gym3's libenv interface, for test_libenv.c. Its clock is 1000 * episode + step, each step
 // pays 100 * episode + step, an episode has `length` steps. Option `shape` chooses its spaces, many of them absurd, and
 // `env_name` those of Procgen; the environment variable FIXTURE_VERSION what libenv_version answers.
-#include "envs/libenv.h"
+#include "envs/libenv/libenv.h"
 
 int libenv_version(void);
 void *libenv_make(int environments, struct libenv_options options);

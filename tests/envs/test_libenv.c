@@ -1,4 +1,4 @@
-// The adapter for gym3's libenv interface (src/envs/libenv.c) with an environment of our own behind it
+// The adapter for gym3's libenv interface (src/envs/libenv/libenv.c) with an environment of our own behind it
 // (libenv_fixture.c), and with Procgen's library, which other people compiled, where that is here.
 #include <criterion/criterion.h>
 #include <stdio.h>
@@ -6,8 +6,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "actor/plugin.h"
 #include "base/status.h"
+#include "envs/plugin.h"
 #include "ring/spec.h"
 
 enum { OPTIONS_MAX = 8, ENDED = FARM_STEP_TERMINATED | FARM_STEP_GAME_END, RGB_BYTES = 64 * 64 * 3 };

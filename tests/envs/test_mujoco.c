@@ -8,7 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "actor/plugin.h"
+#include "envs/plugin.h"
 
 enum { OBS_MAX = 512, ACTIONS_MAX = 32, WHY_BYTES = 256 };
 

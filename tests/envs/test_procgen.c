@@ -1,5 +1,5 @@
-// Procgen's plug-in (src/envs/procgen.c) against a plain loop over Procgen's own library, and its options. Skipped
-// where the library is not here. The plain loop loads all of Procgen's images first: 1 to 2 s.
+// Procgen's plug-in (src/envs/procgen/procgen.c) against a plain loop over Procgen's own library, and its options.
+// Skipped where the library is not here. The plain loop loads all of Procgen's images first: 1 to 2 s.
 #include <criterion/criterion.h>
 #include <dlfcn.h>
 #include <limits.h>
@@ -11,9 +11,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "actor/plugin.h"
 #include "base/status.h"
-#include "envs/libenv.h"
+#include "envs/libenv/libenv.h"
+#include "envs/plugin.h"
 
 enum { OBS_BYTES = 64 * 64 * 3, OPTIONS_MAX = 8, ENDED = FARM_STEP_TERMINATED | FARM_STEP_GAME_END };
 

@@ -12,7 +12,7 @@
 
 #include "base/number.h"
 #include "fuzz.h"
-#include "learner/intake.h"
+#include "learner/validator.h"
 #include "ring/ring.h"
 #include "ring/window.h"
 
@@ -170,12 +170,12 @@ static void check_answer(const struct farm_action_spec *action, const struct far
 }
 
 // The learner's copies of a few steps, whatever the actor's memory says.
-static void check_intake(struct farm_ring *ring) {
-    struct farm_intake intake;
-    assert(farm_intake_open(ring, ring->spec.lanes - 1, &intake, NULL) == FARM_OK);
-    const struct farm_lane *lane = &intake.checked;
+static void check_validator(struct farm_ring *ring) {
+    struct farm_validator validator;
+    assert(farm_validator_open(ring, ring->spec.lanes - 1, &validator, NULL) == FARM_OK);
+    const struct farm_lane *lane = &validator.checked;
     for (uint64_t n = 0; n < 3; n++) {
-        uint64_t bad = farm_intake_step(&intake, n, 7), senseless = 0;
+        uint64_t bad = farm_validator_step(&validator, n, 7), senseless = 0;
         for (uint32_t e = 0; e < lane->width; e++) {
             unsigned flags = farm_lane_flags(lane, n)[e];
             float reward = farm_lane_reward(lane, n)[e];
@@ -183,13 +183,13 @@ static void check_intake(struct farm_ring *ring) {
             senseless += flags & FARM_STEP_SENSELESS ? 1 : 0;
             if (flags & FARM_STEP_SENSELESS) assert(reward == 0 && flags & FARM_STEP_FIRST && flags & FARM_STEP_LAST);
             for (uint32_t f = 0; f < lane->obs_count; f++)
-                for (size_t i = 0; intake.real[f] && i < lane->obs_bytes[f] / sizeof(float); i++)
+                for (size_t i = 0; validator.real[f] && i < lane->obs_bytes[f] / sizeof(float); i++)
                     assert(fabsf(((const float *)farm_lane_obs(lane, f, n, e))[i]) <= FARM_NUMBER_MAX);
             if (lane->local) check_answer(&ring->spec.env.action, lane, n, e);
         }
         assert((senseless > 0) == (bad > 0) && (lane->local || senseless <= bad)); // a version is of all environments
     }
-    farm_intake_close(&intake);
+    farm_validator_close(&validator);
 }
 
 // The supervisor's repair of what a dead actor left: sound afterwards, and done once.
@@ -220,7 +220,7 @@ static void check_ring(struct farm_ring *ring, enum farm_ring_side side, size_t 
     uint32_t liar = UINT32_MAX;
     assert(farm_ring_counters_sound(ring, &liar) == counters_sound(ring));
     assert(liar == UINT32_MAX || liar < ring->spec.lanes);
-    if (side == FARM_RING_LEARNER) check_intake(ring);
+    if (side == FARM_RING_LEARNER) check_validator(ring);
     if (side == FARM_RING_ACTOR) check_restore(ring);
 }
 

@@ -6,8 +6,8 @@
 #include <stdbool.h>
 
 #include "algo/registry.h"
+#include "config/recipe.h"
 #include "fuzz.h"
-#include "report/recipe.h"
 
 static inline const char *fuzz_option(const struct farm_recipe *recipe, const char *key) {
     for (size_t i = 0; i < recipe->option_count; i++)

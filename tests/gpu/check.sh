@@ -3,7 +3,7 @@
 # updates, trainings of native/breakout, the litmus tests, benchmarks, the kernels' tests under compute-sanitizer,
 # PyTorch on the same updates, the backend under memcheck. Needs build/gpu, build/farm and build/libfarm_cuda.so (`make
 # cuda-carry` packs them, on any machine), the driver and python3; whatever runs a network needs cuDNN and cuBLASLt
-# besides (FARM_CUDA_LIBS, see src/nn/cuda/libraries.h; where it is not set, python3's own packages are looked through).
+# besides (FARM_CUDA_LIBS, see src/nn/cuda/vendor.h; where it is not set, python3's own packages are looked through).
 #
 #   tests/gpu/check.sh [SEED [PART...]]     OUT=folder (default build/gpu/out), SECONDS_MAX=how long (580)
 #
@@ -128,15 +128,15 @@ with_libraries() { # command...
     LD_LIBRARY_PATH="$build/gpu/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}" "$@"
 }
 # A learner that says one of these works, and is not what is to be shown: the rings are not read in place.
-staged() { # name
+bounced() { # name
     grep -sE 'refuses to register|copied once more|the rings are not registered' "$work/$1.log" | head -n 1
 }
 # Says what became of a part, and prints its document.
 outcome() { # name status start [what 77 means]
-    local staged
-    staged=$(staged "$1")
-    if [ -n "$staged" ]; then
-        step "$1" "failed: $staged"
+    local bounced
+    bounced=$(bounced "$1")
+    if [ -n "$bounced" ]; then
+        step "$1" "failed: $bounced"
     elif [ "$2" -eq 0 ]; then
         step "$1" "passed in $(($(date +%s) - $3)) s"
     elif [ "$2" -eq 77 ] && [ $# -gt 3 ]; then
@@ -148,12 +148,12 @@ outcome() { # name status start [what 77 means]
         tail -n 3 "$work/$1.log"
     fi
     [ -s "$work/$1.json" ] && [ "$2" -ne 77 ] || return
-    python3 tests/gpu/report.py table "$work/$1.json" || [ "$2" -ne 0 ] || step "$1_table" 'failed: it cannot be read'
+    python3 bench/gpu/report.py table "$work/$1.json" || [ "$2" -ne 0 ] || step "$1_table" 'failed: it cannot be read'
 }
 pack() {
     find "$work" -type f -size +4M -exec truncate -s 4M {} +
     tar -C "$work" -czf "$out/logs.part" . && mv "$out/logs.part" "$out/logs.tar.gz"
-    python3 tests/gpu/report.py collect "$work" "$out" "$build/gpu/kept" || echo 'no gpu.json: the documents are in logs.tar.gz'
+    python3 bench/gpu/report.py collect "$work" "$out" "$build/gpu/kept" || echo 'no gpu.json: the documents are in logs.tar.gz'
 }
 
 # ---- the parts ----
@@ -204,7 +204,7 @@ torch() {
         return
     fi
     start=$(date +%s)
-    document torch 270 python3 tests/gpu/bench_torch.py "$ours" --seconds $(($(left) < 260 ? $(left) - 15 : 245))
+    document torch 270 python3 bench/gpu/torch_update.py "$ours" --seconds $(($(left) < 260 ? $(left) - 15 : 245))
     local status=$?
     cat "$work/torch.log"
     outcome torch "$status" "$start" "$(tail -n 1 "$work/torch.log" | sed 's/^not run: //')"
@@ -222,7 +222,7 @@ train() { # name, least figures ("" or KEY=LEAST), flags
     grep -E 'registered|cross|device' "$work/$name.log"
     if [ "$status" -eq 0 ]; then
         # shellcheck disable=SC2086 # none or several
-        python3 tests/gpu/report.py training "$work" "$name" $least >"$work/$name.json" 2>"$work/$name.wrong" || {
+        python3 bench/gpu/report.py training "$work" "$name" $least >"$work/$name.json" 2>"$work/$name.wrong" || {
             step "$name" "failed: $(tail -n 1 "$work/$name.wrong")"
             return
         }
@@ -274,7 +274,7 @@ environments() {
     with_libraries document environments 60 "$build/farm" fps --env native/breakout --ladder off --seconds 5 --json --quiet
     local status=$?
     mv "$work/environments.json" "$work/environments.farm"
-    [ "$status" -ne 0 ] || python3 tests/gpu/report.py environments "$work" >"$work/environments.json" 2>>"$work/environments.log"
+    [ "$status" -ne 0 ] || python3 bench/gpu/report.py environments "$work" >"$work/environments.json" 2>>"$work/environments.log"
     outcome environments $((status ? status : $?)) "$start"
 }
 
@@ -354,6 +354,6 @@ for name in "${wanted[@]}"; do
     fi
     pack
 done
-python3 tests/gpu/report.py table "$out/cuda.json"
+python3 bench/gpu/report.py table "$out/cuda.json"
 echo "cuda.json, gpu.json, summary.json and logs.tar.gz in $out"
 exit $failed

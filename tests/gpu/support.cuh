@@ -119,7 +119,7 @@ void segment_free(struct segment *segment);
 // read-only (cudaDevAttrHostRegisterReadOnlySupported), as `up` segments are.
 void print_machine(void);
 
-// Prints one document (bench_pull.cu). `few`: to see that it runs, not how fast.
+// Prints one document (bench/gpu/pull_rate.cu). `few`: to see that it runs, not how fast.
 int bench_pull(uint64_t seed, bool few);
 
 #endif

@@ -22,7 +22,7 @@ extern "C" {
 #include "executor_problem.h"
 #include "farm_build.h"
 
-static struct farm_cuda_libraries libraries;
+static struct farm_cuda_vendor libraries;
 
 // What the executor says no to, for whoever tries a network.
 #define MUST(call)                                                                                                     \
@@ -348,13 +348,13 @@ static int open_all(void) {
         fprintf(stderr, "no GPU here, nothing was tested: %s\n", cudaGetErrorString(code));
         return 77;
     }
-    if (farm_cuda_libraries_open(&libraries, &err) != FARM_OK) {
+    if (farm_cuda_vendor_open(&libraries, &err) != FARM_OK) {
         fprintf(stderr, "nothing was tested: %s\n", err.message);
         return 77;
     }
     struct cudaDeviceProp device;
     CUDA(cudaGetDeviceProperties(&device, 0));
-    farm_cuda_libraries_describe(&libraries, words, sizeof words);
+    farm_cuda_vendor_describe(&libraries, words, sizeof words);
     fprintf(stderr, "%s, %s\n", device.name, words);
     return 0;
 }

@@ -4,7 +4,7 @@
 // to differ.
 //
 // test_kernels [SEED] [--few]: prints a line a check and "N passed, N failed"; exit status 1 where one failed, 77
-// without a GPU. test_kernels --bench [SEED] [--few]: times pulls (bench_pull.cu), prints JSON.
+// without a GPU. test_kernels --bench [SEED] [--few]: times pulls (bench/gpu/pull_rate.cu), prints JSON.
 #include "support.cuh"
 
 #include <time.h>

@@ -22,8 +22,8 @@
 #include "base/time.h"
 #include "kernels/random.h"
 #include "learner/checkpoint.h"
-#include "learner/intake.h"
 #include "learner/learner.h"
+#include "learner/validator.h"
 #include "ring/wait.h"
 
 enum {
@@ -42,7 +42,7 @@ enum {
     ROUNDS = 6,
     ROUND_STEPS = 10, // that every honest lane must make in a round, however long that takes, but
 };
-static const uint64_t PATIENCE_NS = 8000000000u, ROUND_LEAST_NS = 60000000u, END_NS = 8000000000u, NAP_NS = 20000000u;
+static const uint64_t LIMIT_NS = 8000000000u, ROUND_LEAST_NS = 60000000u, END_NS = 8000000000u, NAP_NS = 20000000u;
 
 TestSuite(hostile, .timeout = 90);
 
@@ -490,13 +490,13 @@ static void play_round(const bool actors[ACTORS]) {
         done = spent >= ROUND_LEAST_NS;
         expect_well();
         if (!table.config.evaluate && farm_load_relaxed(&shared->stats.updates) == updates) done = false;
-        cr_assert_lt(spent, 2 * PATIENCE_NS, "training stands still");
+        cr_assert_lt(spent, 2 * LIMIT_NS, "training stands still");
         for (uint32_t a = 0; a < ACTORS; a++)
             for (uint32_t l = 0; l < LANES && actors[a]; l++) {
                 const uint64_t made = farm_load_relaxed(&shared->steps[a][l]) - before[a][l];
                 if (made < ROUND_STEPS) done = false;
-                cr_assert_lt(spent, PATIENCE_NS, "actor %u lane %u made %lu steps in %.1f s, training %lu updates", a,
-                             l, made, (double)spent * 1e-9, farm_load_relaxed(&shared->stats.updates) - updates);
+                cr_assert_lt(spent, LIMIT_NS, "actor %u lane %u made %lu steps in %.1f s, training %lu updates", a, l,
+                             made, (double)spent * 1e-9, farm_load_relaxed(&shared->stats.updates) - updates);
             }
     }
 }
@@ -716,10 +716,10 @@ Test(hostile, what_is_taken_in_is_what_was_checked) {
     struct farm_ring_spec spec = test_ring_spec(1, WIDE, 4, 1, ACTIONS);
     spec.answers = FARM_ANSWERS_LOCAL;
     struct farm_error err = {0};
-    struct farm_intake intake;
+    struct farm_validator validator;
     struct test_ring ring;
     test_ring_open(&spec, &ring);
-    cr_assert_eq(farm_intake_open(&ring.learner, 0, &intake, &err), FARM_OK, "%s", err.message);
+    cr_assert_eq(farm_validator_open(&ring.learner, 0, &validator, &err), FARM_OK, "%s", err.message);
     const pid_t child = fork();
     if (child == 0) {
         struct farm_ring actor;
@@ -729,18 +729,18 @@ Test(hostile, what_is_taken_in_is_what_was_checked) {
     }
     uint64_t bad = 0, good = 0;
     const uint64_t start = farm_now_ns();
-    for (uint64_t i = 0; i < TIMES || (good == 0 && farm_now_ns() - start < PATIENCE_NS); i++) {
-        bad += farm_intake_step(&intake, 0, 7);
+    for (uint64_t i = 0; i < TIMES || (good == 0 && farm_now_ns() - start < LIMIT_NS); i++) {
+        bad += farm_validator_step(&validator, 0, 7);
         for (uint32_t e = 0; e < WIDE; e++) {
-            cr_assert(is_sound(&intake.checked, e), "flags 0x%x reward %g after %lu", intake.checked.flags[e],
-                      (double)intake.checked.reward[e], i);
-            good += intake.checked.reward[e] > 0;
+            cr_assert(is_sound(&validator.checked, e), "flags 0x%x reward %g after %lu", validator.checked.flags[e],
+                      (double)validator.checked.reward[e], i);
+            good += validator.checked.reward[e] > 0;
         }
     }
     cr_assert(bad > 0 && good > 0, "%lu bad values, %lu good rewards: nothing was at stake", bad, good);
     kill(child, SIGKILL);
     waitpid(child, NULL, 0);
-    farm_intake_close(&intake);
+    farm_validator_close(&validator);
     test_ring_close(&ring);
 }
 

@@ -21,7 +21,7 @@
 #include "ring/wait.h"
 
 enum { LANES = 2, WIDTH = 8, STEPS = 64, FLAT = 4, ACTIONS = 4, GAME = 8, UNROLL = 8 };
-static const uint64_t SECOND_NS = 1000000000u, PATIENCE_NS = 20 * SECOND_NS;
+static const uint64_t SECOND_NS = 1000000000u, LIMIT_NS = 20 * SECOND_NS;
 
 // What both processes see.
 struct shared {
@@ -252,7 +252,7 @@ static bool learner_ended(void) {
 static bool act_until(condition *reached) {
     const uint64_t start = farm_now_ns();
     uint32_t lane = 0;
-    while (farm_now_ns() - start < PATIENCE_NS) {
+    while (farm_now_ns() - start < LIMIT_NS) {
         if (farm_actor_wait(&table.ring.actor, NULL, 0, SECOND_NS / 50, &lane)) step_lane(lane);
         look_at_counters();
         if (reached && reached()) return true;
@@ -438,7 +438,7 @@ Test(learner, takes_in_and_trains_on_what_actors_answer_themselves) {
     set_up_mode(FARM_ANSWERS_LOCAL);
     launch_until(has_updated);
     const uint64_t start = farm_now_ns();
-    while (!all_taken_in()) cr_assert_lt(farm_now_ns() - start, PATIENCE_NS, "published steps are left");
+    while (!all_taken_in()) cr_assert_lt(farm_now_ns() - start, LIMIT_NS, "published steps are left");
     end_well();
     expect_exact_figures();
     cr_assert_eq(table.shared->stats.infer_calls, 0);

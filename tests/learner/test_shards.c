@@ -10,6 +10,7 @@
 #include <sys/wait.h>
 
 #include "actor/actor.h"
+#include "envs/native/native.h"
 #include "learner/backend.h"
 
 enum {

@@ -13,6 +13,7 @@
 #include <sys/stat.h>
 
 #include "actor/actor.h"
+#include "envs/native/native.h"
 #include "learner/learner.h"
 #include "ring/wait.h"
 

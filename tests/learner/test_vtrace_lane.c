@@ -8,7 +8,7 @@
 
 #include "../support/learner.h"
 #include "kernels/random.h"
-#include "learner/intake.h"
+#include "learner/validator.h"
 
 enum {
     LANES = 2,
@@ -41,7 +41,7 @@ static struct problem {
     struct farm_net net;
     struct step steps[LANES][NUMBER][WIDTH];
     struct test_ring ring;
-    struct farm_intake intakes[LANES];
+    struct farm_validator validators[LANES];
     uint64_t bad; // values that made no sense, in the last filling
 } problem;
 
@@ -127,7 +127,7 @@ static void fill_rings(void) {
                 memcpy(farm_lane_action(down, n, e), &step->action, sizeof step->action);
                 memcpy(farm_lane_policy(down, n, e), step->logits, sizeof step->logits);
             }
-            problem.bad += farm_intake_step(&problem.intakes[l], n, 0);
+            problem.bad += farm_validator_step(&problem.validators[l], n, 0);
         }
 }
 
@@ -169,7 +169,7 @@ static void set_up_with(bool frames) {
     cr_assert_eq(farm_net_make(&problem.spec, &problem.learner.io, &problem.net, &err), FARM_OK, "%s", err.message);
     test_ring_open(&spec, &problem.ring);
     for (uint32_t l = 0; l < LANES; l++)
-        cr_assert_eq(farm_intake_open(&problem.ring.learner, l, &problem.intakes[l], &err), FARM_OK);
+        cr_assert_eq(farm_validator_open(&problem.ring.learner, l, &problem.validators[l], &err), FARM_OK);
     write_steps();
 }
 
@@ -178,7 +178,7 @@ static void set_up(void) {
 }
 
 static void tear_down(void) {
-    for (uint32_t l = 0; l < LANES; l++) farm_intake_close(&problem.intakes[l]);
+    for (uint32_t l = 0; l < LANES; l++) farm_validator_close(&problem.validators[l]);
     test_ring_close(&problem.ring);
 }
 
@@ -203,7 +203,7 @@ static float *their_update(struct farm_pass_stats *stats) {
     fill_rings();
     for (int i = 0; i < WINDOW_COUNT; i++) {
         windows[i] = WINDOWS[i];
-        windows[i].lane = &problem.intakes[WINDOW_LANE[i]].checked;
+        windows[i].lane = &problem.validators[WINDOW_LANE[i]].checked;
     }
     cr_assert_eq(farm_backend_cpu.create(&config, &backend, &err), FARM_OK, "%s", err.message);
     float *update = malloc(count * sizeof *update);

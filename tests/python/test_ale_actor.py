@@ -15,12 +15,12 @@ import numpy as np
 from actorfarm import _farm, actor, ale_actor
 
 FIRST, LAST = _farm.FIRST, _farm.LAST
-PATIENCE_S = 30
+LIMIT_S = 30
 
 
 def ask(*arguments):
     command = [sys.executable, "-m", "actorfarm.ale_actor", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S)
+    return subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S)
 
 
 class CommandLine(unittest.TestCase):
@@ -76,7 +76,7 @@ class CommandLine(unittest.TestCase):
 
     def test_missing_packages_are_named_with_the_step_that_brings_them(self):
         command = [sys.executable, "-S", "-m", "actorfarm.ale_actor", "--list"]
-        answer = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S)
+        answer = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S)
         self.assertEqual(answer.returncode, 1)
         self.assertIn("make deps", answer.stderr)
 
@@ -85,7 +85,7 @@ class CommandLine(unittest.TestCase):
             os.set_inheritable(nothing.fileno(), True)
             fd = str(nothing.fileno())
             command = [sys.executable, "-m", "actorfarm.ale_actor", "--env", "Pong", "--up-fd", fd, "--down-fd", fd]
-            answer = subprocess.run(command, capture_output=True, text=True, close_fds=False, timeout=PATIENCE_S)
+            answer = subprocess.run(command, capture_output=True, text=True, close_fds=False, timeout=LIMIT_S)
         self.assertEqual(answer.returncode, 1)
         self.assertNotIn("Traceback", answer.stderr)
 
@@ -111,7 +111,7 @@ class Farm:
 
     def play(self, steps):
         """Answers with random actions until each lane has that many steps."""
-        deadline = time.monotonic() + PATIENCE_S
+        deadline = time.monotonic() + LIMIT_S
         while min(map(len, self.steps)) < steps:
             for lane in range(self.lanes):
                 produced, acted, _ = self.learner.counters(lane)
@@ -155,7 +155,7 @@ class Process(unittest.TestCase):
             self.check_rules(steps)
             self.assertGreater(sum(bool(flags & LAST) for step in steps for flags in step), 2)
         self.farm.creator.stop()
-        self.assertEqual(self.farm.actor.wait(PATIENCE_S), 0)
+        self.assertEqual(self.farm.actor.wait(LIMIT_S), 0)
 
     def test_a_new_one_goes_on_where_a_killed_one_stopped(self):
         self.farm.start()
@@ -181,14 +181,14 @@ class Process(unittest.TestCase):
         self.farm.actor.send_signal(signal.SIGINT)
         self.farm.play(15)
         self.farm.actor.send_signal(signal.SIGTERM)
-        self.assertEqual(self.farm.actor.wait(PATIENCE_S), 0)
+        self.assertEqual(self.farm.actor.wait(LIMIT_S), 0)
 
     def test_lanes_of_another_environment_are_refused(self):
         other = Farm(actions=7)
         self.farm.start()
         self.addCleanup(other.close)
         other.start()
-        self.assertEqual(other.actor.wait(PATIENCE_S), 1)
+        self.assertEqual(other.actor.wait(LIMIT_S), 1)
         self.assertIn("another environment", other.actor.stderr.read().decode())
 
 

@@ -18,7 +18,7 @@ from gymnasium.vector import AutoresetMode
 FIRST, LAST = _farm.FIRST, _farm.LAST
 TERMINATED, TRUNCATED, GAME_END = _farm.TERMINATED, _farm.TRUNCATED, _farm.GAME_END
 ENDS = LAST | TERMINATED | TRUNCATED | GAME_END
-PATIENCE_S = 60
+LIMIT_S = 60
 WIDE = gym_actor.VECTOR_WIDTH_LEAST
 
 
@@ -520,7 +520,7 @@ def environment():
 
 def ask(*arguments):
     command = [sys.executable, "-m", "actorfarm.gym_actor", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, close_fds=False, env=environment())
+    return subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, close_fds=False, env=environment())
 
 
 class Program(unittest.TestCase):
@@ -557,7 +557,7 @@ class Program(unittest.TestCase):
         creator, learner, lanes = self.lanes()
         command = [sys.executable, "-m", "actorfarm.gym_actor", "--env", f"test_gym_actor:Probe/{name}-v0", *lanes, *options]
         actor = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, close_fds=False, env=environment())
-        deadline = time.monotonic() + PATIENCE_S
+        deadline = time.monotonic() + LIMIT_S
         while actor.poll() is None and time.monotonic() < deadline:
             for lane in range(2):
                 produced, acted, _ = learner.counters(lane)

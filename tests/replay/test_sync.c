@@ -24,7 +24,7 @@ static void publish(struct lanes *lanes) {
 }
 
 // Looks until the iteration is taken without the lanes that hang.
-static uint32_t take_patiently(struct lanes *lanes) {
+static uint32_t take_within(struct lanes *lanes) {
     uint32_t count;
     do count = take(lanes, 0);
     while (!count);
@@ -90,7 +90,7 @@ Test(sync, a_lane_that_hangs_is_left_out_and_its_late_window_dropped) {
     for (int iteration = 0; iteration < 2; iteration++) {
         hand_over_all(&lanes, LANES - 1, tickets);
         cr_assert_eq(lanes.source->ops->ready(lanes.source), iteration > 0, "it is not waited for twice");
-        cr_assert_eq(take_patiently(&lanes), LANES - 1);
+        cr_assert_eq(take_within(&lanes), LANES - 1);
         for (uint32_t i = 0; i < LANES - 1; i++) cr_assert_neq(lanes.taken[i].lane_id, 3);
         done(&lanes, LANES - 1);
         if (iteration == 0) publish(&lanes);
@@ -118,7 +118,7 @@ Test(sync, a_late_lane_goes_on_at_once_if_nothing_is_being_trained_on) {
     set_up(&lanes, RINGS, 1);
     for (int iteration = 0; iteration < 2; iteration++) {
         hand_over_all(&lanes, LANES - 1, tickets);
-        cr_assert_eq(take_patiently(&lanes), LANES - 1);
+        cr_assert_eq(take_within(&lanes), LANES - 1);
         done(&lanes, LANES - 1);
         publish(&lanes);
         if (iteration == 0)
@@ -145,6 +145,6 @@ Test(sync, a_slow_lane_is_waited_for_while_its_actor_moves_or_waits_for_an_answe
     publish_step(actors(&lanes, 3), false);
     for (int look = 0; look < 20; look++) cr_assert_eq(take(&lanes, 0), 0, "its step has no answer");
     answer_step(learners(&lanes, 3));
-    cr_assert_eq(take_patiently(&lanes), LANES - 1, "it has its answer and does nothing");
+    cr_assert_eq(take_within(&lanes), LANES - 1, "it has its answer and does nothing");
     close_lanes(&lanes);
 }

@@ -19,7 +19,7 @@
 #include "base/time.h"
 #include "bridge/control.h"
 #include "bridge/hub.h"
-#include "run/env.h"
+#include "envs/registry.h"
 
 enum { RINGS_MAX = 2, SESSIONS_MAX = 4, LANES = 2, WIDTH = 4, FIRST_ACTOR = 7 };
 static const uint64_t MANY = 2000; // lane steps

@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "algo/registry.h"
-#include "run/env.h"
+#include "envs/registry.h"
 
 static struct farm_wire_offer *offer;
 static struct farm_recipe recipe;

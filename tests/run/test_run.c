@@ -117,7 +117,7 @@ static int stand_in(void *context, const struct farm_run_workers *workers, struc
 
 Test(run, a_stand_in_gets_the_rings_and_a_bell_for_each_actor) {
     uint64_t steps = 4711;
-    struct farm_run_request request = {.standin = {stand_in, &steps}};
+    struct farm_run_request request = {.responder = {stand_in, &steps}};
     struct farm_recipe recipe;
     struct farm_error err;
     bool interrupted;

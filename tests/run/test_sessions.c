@@ -10,7 +10,7 @@
 
 #include "algo/registry.h"
 #include "base/time.h"
-#include "learner/gate.h"
+#include "learner/admission.h"
 
 enum { HEARD_MAX = 1024 };
 
@@ -63,11 +63,11 @@ TestSuite(sessions, .fini = end, .timeout = 60);
 
 // The learner's answer, if it is asked anything.
 static bool answer_gate(void) {
-    struct farm_gate_question question;
-    struct farm_gate_answer answer;
-    if (!farm_gate_wait(t->run.workers.learner.gate, 0, &question)) return false;
-    answer = (struct farm_gate_answer){.ring = question.ring};
-    if (question.kind == FARM_GATE_LEAVE) {
+    struct farm_admission_request question;
+    struct farm_admission_reply answer;
+    if (!farm_admission_receive_request(t->run.workers.learner.gate, 0, &question)) return false;
+    answer = (struct farm_admission_reply){.ring = question.ring};
+    if (question.kind == FARM_ADMISSION_LEAVE) {
         t->leaves++;
     } else {
         cr_assert(question.fds[0] >= 0 && question.fds[1] >= 0);
@@ -77,7 +77,7 @@ static bool answer_gate(void) {
         close(question.fds[1]);
         if (++t->joins == t->refuse_join) answer.status = farm_fail(&answer.error, FARM_E_LIMIT, "no room for a ring");
     }
-    farm_gate_reply(t->run.workers.learner.gate, &answer);
+    farm_admission_send_reply(t->run.workers.learner.gate, &answer);
     return true;
 }
 

@@ -25,7 +25,7 @@
 enum { ACTORS = 3, LANES = 2, WIDTH = 4, STEPS = 64, FLOATS = 96, ACTIONS = 4, GAME = 16, LEARNER = ACTORS };
 enum { SEED, SEQUENCE, ACTION, FILL, CHECK = FLOATS - 1 }; // members of an observation; FILL..CHECK-1 follow from them
 enum { PAUSE_MS = 500, PARTS = 5 };
-static const uint64_t PATIENCE_NS = 20000000000u;
+static const uint64_t LIMIT_NS = 20000000000u;
 static const float UNIT = 1 << 20; // members are whole numbers below it, divided by it: exact, and mild for a network
 
 TestSuite(paused, .timeout = 60);
@@ -295,7 +295,7 @@ static void goes_on(uint64_t more) {
     for (int a = 0; a < ACTORS; a++) from[a] = produced(a);
     for (int a = 0; a < ACTORS; a++)
         while (produced(a) < from[a] + more) {
-            cr_assert_lt(farm_now_ns() - start, PATIENCE_NS, "actor %d stands still", a);
+            cr_assert_lt(farm_now_ns() - start, LIMIT_NS, "actor %d stands still", a);
             usleep(1000);
         }
 }
@@ -367,7 +367,7 @@ static void end(void) {
 static void await_stopped(pid_t pid, bool stopped) {
     const uint64_t start = farm_now_ns();
     while (farm_watch_stopped(pid) != stopped) {
-        cr_assert_lt(farm_now_ns() - start, PATIENCE_NS, "process %d", (int)pid);
+        cr_assert_lt(farm_now_ns() - start, LIMIT_NS, "process %d", (int)pid);
         usleep(200);
     }
 }
@@ -403,7 +403,7 @@ static void others_go_on(void) {
         for (int a = 1; a < ACTORS; a++)
             for (const uint64_t start = farm_now_ns(); produced(a) == before[a];
                  usleep(1000)) // other programs run, too
-                cr_assert_lt(farm_now_ns() - start, PATIENCE_NS, "actor %d stood still in part %d", a, part);
+                cr_assert_lt(farm_now_ns() - start, LIMIT_NS, "actor %d stood still in part %d", a, part);
         cr_assert(farm_watch_stopped(farm.pids[0]), "somebody continued it");
         cr_assert_eq(produced(0), published);
     }

@@ -12,12 +12,12 @@ import unittest
 
 FARM = str(pathlib.Path(os.environ.get("FARM_BUILD", "build")).resolve() / "farm")
 SOURCE = pathlib.Path(os.environ.get("FARM_SOURCE", ".")).resolve()
-PATIENCE_S = 30
+LIMIT_S = 30
 
 
 def wait_until(condition):
     """What the condition answers as soon as that is true; None: never, within our patience."""
-    end = time.monotonic() + PATIENCE_S
+    end = time.monotonic() + LIMIT_S
     while time.monotonic() < end:
         found = condition()
         if found:
@@ -85,7 +85,7 @@ class Watched(InFolder):
     def end(self, process):
         """Its document."""
         process.send_signal(signal.SIGINT)
-        out, _ = process.communicate(timeout=PATIENCE_S)
+        out, _ = process.communicate(timeout=LIMIT_S)
         self.assertEqual(process.returncode, 0, self.said()[-4000:])
         return json.loads(out)
 

@@ -5,7 +5,7 @@ import os
 import signal
 import unittest
 
-from running import PATIENCE_S, SOURCE, InFolder, build_plugin, children, wait_until
+from running import LIMIT_S, SOURCE, InFolder, build_plugin, children, wait_until
 
 
 class Node(InFolder):
@@ -28,17 +28,17 @@ class Node(InFolder):
         return process
 
     def node(self, *more, name="node"):
-        return self.start(name, "bridge", "--connect", "@r/bridge.addr", "--actors", "2", "--retry-s", str(PATIENCE_S), *more)
+        return self.start(name, "bridge", "--connect", "@r/bridge.addr", "--actors", "2", "--retry-s", str(LIMIT_S), *more)
 
     def end(self, process, name, by=signal.SIGINT):
         if by:
             process.send_signal(by)
-        out, _ = process.communicate(timeout=PATIENCE_S)
+        out, _ = process.communicate(timeout=LIMIT_S)
         self.assertEqual(process.returncode, 0, self.said(name))
         return json.loads(out)
 
     def refused(self, words, *arguments):
-        done = self.farm("bridge", "--connect", "@r/bridge.addr", "--key", "k", *arguments, timeout=PATIENCE_S)
+        done = self.farm("bridge", "--connect", "@r/bridge.addr", "--key", "k", *arguments, timeout=LIMIT_S)
         self.assertIn(done.returncode, (1, 2), done.stderr)
         self.assertIn(words, done.stderr)
 

@@ -1,4 +1,4 @@
-"""`farm train --device cuda` and `farm bw --only gpu` through the CUDA backend as a library, over a stand-in for the GPU: that the library is found,
+"""`farm train --device cuda` and `farm bw --only gpu` through the CUDA backend as a library, over an emulator for the GPU: that the library is found,
 opened, trains, writes checkpoints that a CPU reads and goes on from, and what it says when there is no GPU, or none any
 more."""
 
@@ -9,9 +9,9 @@ import shutil
 import signal
 import unittest
 
-from running import FARM, PATIENCE_S, InFolder, Watched, children, wait_until
+from running import FARM, LIMIT_S, InFolder, Watched, children, wait_until
 
-STANDIN = pathlib.Path(FARM).parent / "tests" / "tools" / "libfarm_cuda_standin.so"
+EMULATOR = pathlib.Path(FARM).parent / "tests" / "tools" / "libfarm_cuda_emulator.so"
 # Lost when it has been slow for some seconds, so that checkpoints of every second are there.
 LOST_LATE = "fall_off_after=6000 no_batches=1 slow_loads=3000 slow_bulk=6000"
 
@@ -21,11 +21,11 @@ def metadata(checkpoint):
         return json.loads(file.read(int.from_bytes(file.read(8), "little")))["__metadata__"]
 
 
-@unittest.skipUnless(STANDIN.exists(), f"{STANDIN} is not built: CUDA's headers are missing (make deps)")
+@unittest.skipUnless(EMULATOR.exists(), f"{EMULATOR} is not built: CUDA's headers are missing (make deps)")
 class Cuda(InFolder):
-    def train(self, *arguments, standin="", library=STANDIN):
+    def train(self, *arguments, emulator="", library=EMULATOR):
         command = ("train", "--env", "native/catch", "--run", "r", "--actors", "1", "--json", "--precision", "f32", *arguments)
-        return self.farm(*command, timeout=120, FARM_CUDA_BACKEND=str(library), FARM_CUDA_STANDIN=standin)
+        return self.farm(*command, timeout=120, FARM_CUDA_BACKEND=str(library), FARM_CUDA_EMULATOR=emulator)
 
     def trained(self, *arguments, **keywords):
         result = self.train(*arguments, **keywords)
@@ -53,7 +53,7 @@ class Cuda(InFolder):
 
     def test_trains_and_goes_on_with_and_without_a_gpu(self):
         account, said = self.trained("--device", "cuda", "--frames", "10k")
-        self.assertIn("CUDA stand-in (a CPU, for tests)", said)
+        self.assertIn("CUDAn emulator (a CPU, for tests)", said)
         self.assertIn("registered 2 pieces of memory", said)
         self.assertIn("1.00 times each of the", said)
         self.assertGreater(account["updates"], 10)
@@ -63,7 +63,7 @@ class Cuda(InFolder):
             before = len(self.checkpoints())
             account, said = self.trained("--device", device, "--resume", "--frames", "20k" if device == "cuda" else "30k")
             self.assertIn("going on from", said)
-            self.assertEqual("stand-in" in said, device == "cuda")
+            self.assertEqual("emulator" in said, device == "cuda")
             self.assertGreater(len(self.checkpoints()), before)
 
     def test_learns_catch(self):
@@ -72,7 +72,7 @@ class Cuda(InFolder):
 
     def test_two_gpus_train_together_and_one_goes_on(self):
         two = ("--device", "cuda", "--gpus", "2", "--actors", "2")
-        account, said = self.trained(*two, "--frames", "12k", standin="devices=2")
+        account, said = self.trained(*two, "--frames", "12k", emulator="devices=2")
         self.assertIn("2 GPUs add up their gradients by NCCL", said)
         self.assertEqual(said.count("registered 2 pieces of memory"), 2, said)
         self.assertIn("1.00 times each of the", said)
@@ -83,14 +83,14 @@ class Cuda(InFolder):
 
     def test_one_of_two_gpus_that_is_lost_ends_the_run_with_a_checkpoint(self):
         said = self.failed("--device", "cuda", "--gpus", "2", "--actors", "2", "--frames", "10M",
-                           "--checkpoint-every", "1", standin=f"devices=2 {LOST_LATE} fall_off_device=1")
+                           "--checkpoint-every", "1", emulator=f"devices=2 {LOST_LATE} fall_off_device=1")
         self.assertIn("the GPU is lost", said)
         self.newest()
 
     def test_says_that_there_are_fewer_gpus_or_actors(self):
         arguments = ("--device", "cuda", "--frames", "1k", "--gpus", "3")
-        self.assertIn("CUDA shows 2", self.failed(*arguments, "--actors", "3", standin="devices=2"))
-        result = self.train(*arguments, "--actors", "2", standin="devices=3")
+        self.assertIn("CUDA shows 2", self.failed(*arguments, "--actors", "3", emulator="devices=2"))
+        result = self.train(*arguments, "--actors", "2", emulator="devices=3")
         self.assertEqual(result.returncode, 2, result.stderr)
         self.assertIn("each GPU wants one at least", result.stderr)
         result = self.train("--device", "cpu", "--gpus", "2", "--frames", "1k")
@@ -99,15 +99,15 @@ class Cuda(InFolder):
 
     def test_auto_takes_the_gpu_that_there_is(self):
         _, said = self.trained("--device", "auto", "--frames", "5k")
-        self.assertIn("CUDA stand-in (a CPU, for tests)", said)
+        self.assertIn("CUDAn emulator (a CPU, for tests)", said)
 
     def test_auto_trains_on_the_cpu_and_says_why(self):
-        for why, keywords in (("cudaErrorNoDevice", {"standin": "devices=0"}), ("older than this build", {"standin": "driver=11080"}),
-                              ("--infer-batch-max", {"standin": "memory=10000000"}), ("does not load", {"library": "/dev/null"}),
+        for why, keywords in (("cudaErrorNoDevice", {"emulator": "devices=0"}), ("older than this build", {"emulator": "driver=11080"}),
+                              ("--infer-batch-max", {"emulator": "memory=10000000"}), ("does not load", {"library": "/dev/null"}),
                               ("libfarm_cuda.so is neither", {"library": "/nowhere/lib.so"})):
             account, said = self.trained("--device", "auto", "--frames", "5k", **keywords)
             self.assertRegex(said, f"using the CPU; CUDA is unavailable: .*{why}")
-            self.assertNotIn("CUDA stand-in (a CPU, for tests)", said.split("using the CPU")[1])
+            self.assertNotIn("CUDAn emulator (a CPU, for tests)", said.split("using the CPU")[1])
             self.assertGreater(account["updates"], 5)
             shutil.rmtree(self.folder / "r")
 
@@ -130,8 +130,8 @@ class Cuda(InFolder):
         self.assertNotIn("no effect", said)
 
     def test_says_that_there_is_no_gpu(self):
-        self.assertIn("--device cpu", self.failed("--device", "cuda", "--frames", "1k", standin="devices=0"))
-        self.assertIn("older than this build", self.failed("--device", "cuda", "--frames", "1k", standin="driver=11080"))
+        self.assertIn("--device cpu", self.failed("--device", "cuda", "--frames", "1k", emulator="devices=0"))
+        self.assertIn("older than this build", self.failed("--device", "cuda", "--frames", "1k", emulator="driver=11080"))
 
     def test_says_that_the_library_is_missing_or_none(self):
         self.assertIn("libfarm_cuda.so", self.failed("--device", "cuda", "--frames", "1k", library="/nowhere/lib.so"))
@@ -141,17 +141,17 @@ class Cuda(InFolder):
         self.assertIn("does not load", self.failed("--device", "cuda", "--frames", "1k", library=nothing))
 
     def test_says_what_needs_how_much_memory(self):
-        said = self.failed("--device", "cuda", "--frames", "1k", standin="memory=10000000")
+        said = self.failed("--device", "cuda", "--frames", "1k", emulator="memory=10000000")
         self.assertIn("--infer-batch-max", said)
         self.assertIn("--micro-batch", said)
 
     def test_goes_on_by_copies_where_registration_is_refused(self):
-        account, said = self.trained("--device", "cuda", "--frames", "10k", standin="refuse_registration=1")
+        account, said = self.trained("--device", "cuda", "--frames", "10k", emulator="refuse_registration=1")
         self.assertIn("ulimit -l", said)
         self.assertGreater(account["updates"], 5)
 
     def test_a_gpu_that_is_lost_ends_the_run_with_a_checkpoint_to_go_on_from(self):
-        said = self.failed("--device", "cuda", "--frames", "10M", "--checkpoint-every", "1", standin=LOST_LATE)
+        said = self.failed("--device", "cuda", "--frames", "10M", "--checkpoint-every", "1", emulator=LOST_LATE)
         self.assertIn("the GPU is lost", said)
         before = self.newest()
         account, said = self.trained("--device", "cpu", "--resume", "--seconds", "1")
@@ -161,15 +161,15 @@ class Cuda(InFolder):
         self.assertEqual(int(after["frames"]), before["frames"] + account["agent_steps"])
 
     def test_a_gpu_that_is_lost_before_its_state_was_ever_copied_leaves_no_checkpoint(self):
-        said = self.failed("--device", "cuda", "--frames", "10M", standin="fall_off_after=2000")
+        said = self.failed("--device", "cuda", "--frames", "10M", emulator="fall_off_after=2000")
         self.assertIn("no checkpoint is written: the parameters that are left, version 0, are those that training began with", said)
         self.assertEqual(self.checkpoints(), [])
 
 
-@unittest.skipUnless(STANDIN.exists(), f"{STANDIN} is not built: CUDA's headers are missing (make deps)")
+@unittest.skipUnless(EMULATOR.exists(), f"{EMULATOR} is not built: CUDA's headers are missing (make deps)")
 class Killed(Watched):
-    def start(self, *arguments, standin=""):
-        for name, value in (("FARM_CUDA_BACKEND", str(STANDIN)), ("FARM_CUDA_STANDIN", standin)):
+    def start(self, *arguments, emulator=""):
+        for name, value in (("FARM_CUDA_BACKEND", str(EMULATOR)), ("FARM_CUDA_EMULATOR", emulator)):
             os.environ[name] = value
             self.addCleanup(os.environ.pop, name)
         return super().start("--env", "native/catch", "--device", "cuda", "--precision", "f32", *arguments)
@@ -199,47 +199,47 @@ class Killed(Watched):
         self.assertEqual((account["actor_restarts"], account["learner_restarts"]), (0, 1))
 
     def test_a_gpu_that_is_lost_ends_every_process_in_order(self):
-        process = self.start(standin="fall_off_after=6000")
+        process = self.start(emulator="fall_off_after=6000")
         workers = set(children(process.pid).values())
         self.assertEqual(len(workers), 3)
-        out, _ = process.communicate(timeout=PATIENCE_S)
+        out, _ = process.communicate(timeout=LIMIT_S)
         self.assertEqual(process.returncode, 1, self.said())
         self.assertIn("the GPU is lost", json.loads(out)["error"])
         self.assertNotIn("killed by signal", self.said())
         self.assertFalse([pid for pid in workers if pathlib.Path(f"/proc/{pid}").exists()])
 
 
-@unittest.skipUnless(STANDIN.exists(), f"{STANDIN} is not built: CUDA's headers are missing (make deps)")
+@unittest.skipUnless(EMULATOR.exists(), f"{EMULATOR} is not built: CUDA's headers are missing (make deps)")
 class Doctor(InFolder):
     PARTS = ("GPU", "CUDA backend", "cuDNN, cuBLASLt", "NCCL")
 
-    def findings(self, *arguments, standin="", library=STANDIN):
-        result = self.farm("doctor", "--json", *arguments, FARM_CUDA_BACKEND=str(library), FARM_CUDA_STANDIN=standin)
+    def findings(self, *arguments, emulator="", library=EMULATOR):
+        result = self.farm("doctor", "--json", *arguments, FARM_CUDA_BACKEND=str(library), FARM_CUDA_EMULATOR=emulator)
         found = {finding["name"]: finding for finding in json.loads(result.stdout)["findings"]}
         return {name: found[name] for name in self.PARTS if name in found}
 
     def test_names_what_a_gpu_needs(self):
         found = self.findings()
         self.assertEqual([finding["grade"] for finding in found.values()], ["good"] * 4)
-        self.assertRegex(found["GPU"]["found"], r"1 \(CUDA stand-in \(a CPU, for tests\)\), compute capability 9.0, driver for CUDA 13.0")
-        self.assertEqual(found["CUDA backend"]["found"], str(STANDIN))
-        self.assertIn("stand-ins for cuDNN and cuBLASLt", found["cuDNN, cuBLASLt"]["found"])
+        self.assertRegex(found["GPU"]["found"], r"1 \(CUDAn emulator \(a CPU, for tests\)\), compute capability 9.0, driver for CUDA 13.0")
+        self.assertEqual(found["CUDA backend"]["found"], str(EMULATOR))
+        self.assertIn("emulators for cuDNN and cuBLASLt", found["cuDNN, cuBLASLt"]["found"])
         self.assertRegex(found["NCCL"]["found"], r"^\d+\.\d+\.\d+$")
 
     def test_says_what_is_missing_and_how_to_mend_it(self):
-        found = self.findings(standin="no_libraries=1 no_nccl=1")
+        found = self.findings(emulator="no_libraries=1 no_nccl=1")
         self.assertEqual([finding["grade"] for finding in found.values()], ["good", "good", "without", "good"])
         self.assertIn("cuBLASLt is missing", found["cuDNN, cuBLASLt"]["found"])
         for word in ("nvidia-cudnn-cu13", "nvidia-cublas", "FARM_CUDA_LIBS"):
             self.assertIn(word, found["cuDNN, cuBLASLt"]["mend"])
         self.assertIn("several GPUs only", found["NCCL"]["found"])
-        two = self.findings(standin="no_nccl=1 devices=2")["NCCL"]
+        two = self.findings(emulator="no_nccl=1 devices=2")["NCCL"]
         self.assertEqual(two["grade"], "without")
         self.assertIn("nvidia-nccl-cu13", two["mend"])
 
     def test_says_that_the_driver_is_too_old_or_shows_no_gpu(self):
-        for standin, reason in (("driver=12040", "the driver is for CUDA 12.4, older than this build needs"), ("devices=0", "cudaErrorNoDevice")):
-            found = self.findings(standin=standin)
+        for emulator, reason in (("driver=12040", "the driver is for CUDA 12.4, older than this build needs"), ("devices=0", "cudaErrorNoDevice")):
+            found = self.findings(emulator=emulator)
             self.assertEqual(found["GPU"]["grade"], "without")
             self.assertIn(reason, found["GPU"]["found"])
             self.assertIn("docker --gpus all", found["GPU"]["mend"])
@@ -268,11 +268,11 @@ class Doctor(InFolder):
         self.assertIn("the learner runs on the CPU", found["GPU"]["found"])
 
 
-@unittest.skipUnless(STANDIN.exists(), f"{STANDIN} is not built: CUDA's headers are missing (make deps)")
+@unittest.skipUnless(EMULATOR.exists(), f"{EMULATOR} is not built: CUDA's headers are missing (make deps)")
 class Bw(InFolder):
-    def bw(self, *arguments, standin="", library=STANDIN, status=0):
+    def bw(self, *arguments, emulator="", library=EMULATOR, status=0):
         command = ("bw", "--only", "gpu", "--seconds", "1", "--size", "small", "--samples", "2", "--quiet", *arguments)
-        result = self.farm(*command, FARM_CUDA_BACKEND=str(library), FARM_CUDA_STANDIN=standin)
+        result = self.farm(*command, FARM_CUDA_BACKEND=str(library), FARM_CUDA_EMULATOR=emulator)
         self.assertEqual(result.returncode, status, result.stderr)
         return result.stdout
 
@@ -282,7 +282,7 @@ class Bw(InFolder):
 
     def test_measures_node_by_gpu(self):
         section, figures = self.document()
-        self.assertEqual([device["name"] for device in section["devices"]], ["CUDA stand-in (a CPU, for tests)"])
+        self.assertEqual([device["name"] for device in section["devices"]], ["CUDAn emulator (a CPU, for tests)"])
         for cell in section["cells"]:
             self.assertTrue(cell["registered"] and cell["conditions"]["verified"], cell)
             where = f"node{cell['node']}.gpu{cell['gpu']}"
@@ -296,25 +296,25 @@ class Bw(InFolder):
         self.assertNotIn("peers", section)
 
     def test_two_gpus_as_tables_and_pictures(self):
-        printed = self.bw("--svg", "pictures", standin="devices=2")
-        self.assertRegex(printed, r"GPU 1: CUDA stand-in \(a CPU, for tests\), 0000:01:00.0")
+        printed = self.bw("--svg", "pictures", emulator="devices=2")
+        self.assertRegex(printed, r"GPU 1: CUDAn emulator \(a CPU, for tests\), 0000:01:00.0")
         self.assertRegex(printed, r"GPU 1 to GPU 0: [\d.]+ GB/s, with peer access")
         self.assertRegex(printed, r"registered +[\d.]+ +[\d.]+ +[\d.]+\n")
         self.assertEqual({path.name for path in (self.folder / "pictures").iterdir()},
                          {"gpu_h2d.svg", "gpu_d2h.svg", "gpu_peers.svg"})
 
     def test_says_what_it_cannot_have(self):
-        section, figures = self.document(standin="refuse_registration=1")
+        section, figures = self.document(emulator="refuse_registration=1")
         self.assertIn("ulimit -l", section["cells"][0]["conditions"]["note"])
         self.assertFalse(section["cells"][0]["registered"])
         self.assertFalse([name for name in figures if "registered" in name or "registration" in name])
         self.assertTrue([name for name in figures if "pinned" in name])
-        for keywords, reason in (({"standin": "devices=0"}, "cudaErrorNoDevice"), ({"library": "/nowhere.so"}, "/nowhere.so"),
-                                 ({"standin": "driver=11080"}, "older than this build")):
+        for keywords, reason in (({"emulator": "devices=0"}, "cudaErrorNoDevice"), ({"library": "/nowhere.so"}, "/nowhere.so"),
+                                 ({"emulator": "driver=11080"}, "older than this build")):
             section, figures = self.document(**keywords)
             self.assertIn(reason, section["not_measured"])
             self.assertEqual(figures, {})
-        self.assertIn("memory", self.document(standin="memory=1000000")[0]["cells"][0]["not_measured"])
+        self.assertIn("memory", self.document(emulator="memory=1000000")[0]["cells"][0]["not_measured"])
 
 
 if __name__ == "__main__":

@@ -57,7 +57,7 @@ def examine(*arguments):
     return result.returncode, found
 
 
-def examine_all(requests):
+def check_all(requests):
     """Of several at once: most of a doctor's time is waiting for a second to pass."""
     with concurrent.futures.ThreadPoolExecutor(WORKERS) as pool:
         return list(pool.map(lambda arguments: examine(*arguments), requests))
@@ -79,7 +79,7 @@ class Sound(unittest.TestCase):
             "test/broken": (path("broken"), "--option", "fault=none"),
         }
         texts = {}
-        for (name, _), (status, found) in zip(requests.items(), examine_all(requests.values())):
+        for (name, _), (status, found) in zip(requests.items(), check_all(requests.values())):
             with self.subTest(name):
                 self.assertEqual(status, 0, found)
                 self.assertGreaterEqual(len(found[name]), 16)
@@ -266,7 +266,7 @@ class Broken(unittest.TestCase):
         patience = {"hang": ("--hang-seconds", "1")}
         options = [("--option", f"fault={fault}", *patience.get(fault, ())) for fault, *_ in cases]
         checks = ["speed" if check == "prints" else check for _, check, *_ in cases]
-        results = examine_all((path("broken"), *option, "--check", check) for option, check in zip(options, checks))
+        results = check_all((path("broken"), *option, "--check", check) for option, check in zip(options, checks))
         for (fault, check, *texts), (status, found) in zip(cases, results):
             with self.subTest(fault):
                 self.is_found(check, texts, status, found["test/broken"], grade)

@@ -10,7 +10,7 @@ import unittest.mock
 
 from running import FARM, SOURCE, Watched, build_plugin, children, wait_until
 
-STANDIN = pathlib.Path(FARM).parent / "tests" / "tools" / "libfarm_cuda_standin.so"
+EMULATOR = pathlib.Path(FARM).parent / "tests" / "tools" / "libfarm_cuda_emulator.so"
 
 
 def workers(pid):
@@ -132,9 +132,9 @@ class Elastic(Watched):
         self.becomes(process, signal.SIGUSR2, 2)
         self.end(process)
 
-    @unittest.skipUnless(STANDIN.exists(), f"{STANDIN} is not built: CUDA's headers are missing (make deps)")
+    @unittest.skipUnless(EMULATOR.exists(), f"{EMULATOR} is not built: CUDA's headers are missing (make deps)")
     def test_a_gpu_learner_takes_them_in_and_lets_them_go(self):
-        settings = {"FARM_CUDA_BACKEND": str(STANDIN), "FARM_CUDA_STANDIN": "refuse_read_only=1"}
+        settings = {"FARM_CUDA_BACKEND": str(EMULATOR), "FARM_CUDA_EMULATOR": "refuse_read_only=1"}
         with unittest.mock.patch.dict(os.environ, settings):
             process = self.start("--env", "native/catch", "--device", "cuda", "--precision", "f32")
         each = self.segments(process) // 2
@@ -158,9 +158,9 @@ class Elastic(Watched):
         self.learns_on()
         self.assertEqual(self.end(process)["actors"], 2)
 
-    @unittest.skipUnless(STANDIN.exists(), f"{STANDIN} is not built: CUDA's headers are missing (make deps)")
+    @unittest.skipUnless(EMULATOR.exists(), f"{EMULATOR} is not built: CUDA's headers are missing (make deps)")
     def test_gpus_serve_as_many_as_one_another(self):
-        with unittest.mock.patch.dict(os.environ, {"FARM_CUDA_BACKEND": str(STANDIN), "FARM_CUDA_STANDIN": "devices=2"}):
+        with unittest.mock.patch.dict(os.environ, {"FARM_CUDA_BACKEND": str(EMULATOR), "FARM_CUDA_EMULATOR": "devices=2"}):
             self.serve_as_many("--device", "cuda", "--gpus", "2")
 
     def test_inference_threads_serve_as_many_as_one_another(self):

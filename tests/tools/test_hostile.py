@@ -9,7 +9,7 @@ import subprocess
 import time
 import unittest
 
-from running import PATIENCE_S, Watched, children, wait_until
+from running import LIMIT_S, Watched, children, wait_until
 
 PIDFD_GETFD = 438
 HEADER_BYTES, PRODUCED = 4096, 4096 + 384  # docs/shm-layout.md: up, and lane 0's counter
@@ -45,7 +45,7 @@ class Hostile(Watched):
         up = self.segment(0)
         for life in range(2):
             pid = wait_until(lambda: children(self.farm.pid).get("actor 0"))
-            end = time.monotonic() + PATIENCE_S
+            end = time.monotonic() + LIMIT_S
             while children(self.farm.pid).get("actor 0") == pid and time.monotonic() < end:  # its own stores undo ours
                 up[PRODUCED : PRODUCED + 8] = b"\xff" * 8
             self.assertTrue(wait_until(lambda: children(self.farm.pid).get("actor 0") not in (None, pid)), self.said())

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import unittest
 
-from running import FARM, PATIENCE_S, InFolder, children, wait_until
+from running import FARM, LIMIT_S, InFolder, children, wait_until
 
 # Executes its arguments under a seccomp filter that kills whoever uses io_uring, as some containers do.
 WITHOUT_URING = """
@@ -48,7 +48,7 @@ class Listen(InFolder):
 
     def end(self, process):
         process.send_signal(signal.SIGINT)
-        out, _ = process.communicate(timeout=PATIENCE_S)
+        out, _ = process.communicate(timeout=LIMIT_S)
         self.assertEqual(process.returncode, 0, (self.folder / "said").read_text())
         return json.loads(out)
 

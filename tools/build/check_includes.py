@@ -15,20 +15,21 @@ import sys
 # folder -> what it may include besides itself (docs/ARCHITECTURE.md draws the same)
 ARROWS = {
     "base": [],
+    "config": ["base"],
     "topo": ["base"],
     "shm": ["base"],
     "ring": ["shm"],
     "kernels": ["base"],
     "bw": ["topo", "ring", "kernels"],
     "nn": ["kernels"],
-    "algo": ["kernels", "ring", "report"],
+    "algo": ["kernels", "ring", "config"],
     "replay": ["ring"],
-    "actor": ["ring", "nn"],
-    "envs": [],
+    "envs": ["ring", "kernels", "config"],
+    "actor": ["ring", "nn", "envs"],
     "learner": ["ring", "nn", "algo", "replay"],
     "bridge": ["ring"],
     "supervisor": ["topo", "ring", "report"],
-    "report": ["base"],
+    "report": ["base", "config"],
     "run": ["bw", "actor", "learner", "bridge", "supervisor"],
 }
 FREE = ("tools", "tests", "bench", "python", "examples")
@@ -52,14 +53,14 @@ def closure(graph, start):
 def complaint(path, bracket, target):
     """Why this file must not include this header, or None. Paths are relative to the tree."""
     parts = path.split("/")
-    if CUDA.match(target) and not {"cuda", "cuda_standin"} & set(parts[:-1]) and parts[:2] != ["tests", "gpu"]:
-        return "only files in a cuda/ folder, in tests/gpu and in tests/support/cuda_standin include CUDA headers"
+    if CUDA.match(target) and not {"cuda", "cuda_emulator"} & set(parts[:-1]) and parts[:2] != ["tests", "gpu"]:
+        return "only files in a cuda/ folder, in tests/gpu and in tests/support/cuda_emulator include CUDA headers"
     if parts[0] in FREE and parts[0] not in ONLY_SRC:
         return None
     if bracket == '"' and (target.startswith("../") or "/../" in target):
         return 'headers are named from src/, as in "ring/lane.h"'
     first = target.split("/")[0]
-    if bracket == '"' and first in FREE:
+    if bracket == '"' and first in FREE and first != parts[0]:
         return f"{parts[0] if parts[0] in FREE else parts[1]} must not include {first}"
     names_folder = "/" in target and first in ARROWS and bracket == '"'
     if parts[0] == "include":

@@ -3,7 +3,7 @@
 
 The library decodes all its images in every process (1.9 s, 340 MB), most of that backgrounds, and ends the process where
 one is missing. LEAN (275 MB) spares that. It holds the images that games draw in front; one pixel in place of each other
-image; and backgrounds.raw, all backgrounds as the library itself decodes them, which src/envs/procgen.c maps into memory.
+image; and backgrounds.raw, all backgrounds as the library itself decodes them, which src/envs/procgen/procgen.c maps into memory.
 
 backgrounds.raw, little-endian: 16 bytes of magic, uint64 count, then count times uint32 group, index, width, height and
 uint64 offset of the picture's pixels in the file, 32 bits each. A group is one of the library's vectors of pictures. Where
@@ -24,7 +24,7 @@ DRAWN_IN_FRONT = (
     "kenney/Items/coinGold.png", "kenney/Players/128x256/*_stand.png", "kenney/Players/128x256/*_jump.png",
     "kenney/Players/128x256/*_walk?.png", "kenney/Tiles/lava*", "kenney/Tiles/boxCrate*",
 )
-# Each a std::vector<std::shared_ptr<QImage>>; in src/envs/procgen.c's order.
+# Each a std::vector<std::shared_ptr<QImage>>; in src/envs/procgen/procgen.c's order.
 GROUP_ADDRESSES = (0x96b670, 0x96b690, 0x96b6d0, 0x96b6b0, 0x96b650, 0x96b630)
 PAGE = 4096
 UINT8, INT32 = 1, 2  # libenv's dtypes

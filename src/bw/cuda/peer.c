@@ -1,7 +1,7 @@
 // From one GPU to another. See cell.h.
 #include <stdlib.h>
 
-#include "bw/cuda/cell.h"
+#include "bw/cuda/node_to_gpu.h"
 #include "bw/cuda/timer.h"
 #include "kernels/cuda/check.h"
 

@@ -1,5 +1,5 @@
 // What the files of mujoco.so share: a task's settings, its robot (what is observed, how an episode starts, what a step
-// is worth) and one environment. See envs/mujoco.c.
+// is worth) and one environment. See envs/mujoco/mujoco.c.
 #ifndef FARM_ENVS_MUJOCO_ENV_H
 #define FARM_ENVS_MUJOCO_ENV_H
 

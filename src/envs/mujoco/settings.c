@@ -1,5 +1,5 @@
-// A task's settings from texts: "key=value key=value" for its defaults (envs/mujoco.c), the recipe's env.* for what a
-// user chose. Pure functions.
+// A task's settings from texts: "key=value key=value" for its defaults (envs/mujoco/mujoco.c), the recipe's env.* for
+// what a user chose. Pure functions.
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,7 +1,7 @@
 // What the kernels of this folder ask of CUDA beyond C++ and its usual built-ins: launches, shared memory whose size
 // the launch says, and instructions that C++ has no words for. For .cu files only.
 //
-// Tests have another file of this name in its place (tests/support/cuda_standin/device), over which every kernel runs
+// Tests have another file of this name in its place (tests/support/cuda_emulator/device), over which every kernel runs
 // on the CPU as it is written.
 #ifndef FARM_KERNELS_CUDA_DEVICE_CUH
 #define FARM_KERNELS_CUDA_DEVICE_CUH

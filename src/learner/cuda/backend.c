@@ -8,7 +8,7 @@
 #include "base/log.h"
 #include "base/time.h"
 #include "kernels/cuda/check.h"
-#include "learner/cuda/patience.h"
+#include "learner/cuda/device_wait.h"
 #include "learner/cuda/reduce.h"
 #include "learner/cuda/shard.h"
 
@@ -54,7 +54,8 @@ static bool given_up(const struct farm_backend *backend) {
 // that hangs: none of them is waited for again.
 static enum farm_status patience(struct farm_backend *backend, uint64_t start_ns, double seconds,
                                  struct farm_error *err) {
-    if (backend->shard_count == 1) return farm_cuda_patience(&backend->shards[0]->context, start_ns, "an update", err);
+    if (backend->shard_count == 1)
+        return farm_cuda_wait_expired(&backend->shards[0]->context, start_ns, "an update", err);
     if (!given_up(backend) && (double)(farm_now_ns() - start_ns) <= seconds * 1e9) return FARM_OK;
     for (uint32_t k = 0; k < backend->shard_count; k++) farm_cuda_give_up(&backend->shards[k]->context);
     return farm_fail(err, FARM_E_DEAD,
@@ -260,7 +261,7 @@ static enum farm_status copy_to_host(struct farm_backend *backend, struct farm_e
         if (code == cudaSuccess) return farm_cuda_parameters_download(&shard->context.parameters, stream, err);
         if (code != cudaErrorNotReady) return farm_cuda_fail(err, code, "training", __FILE__, __LINE__);
         (void)cudaGetLastError(); // it would stay there
-        status = farm_cuda_patience(&shard->context, start_ns, "an update", err);
+        status = farm_cuda_wait_expired(&shard->context, start_ns, "an update", err);
         if (!status) farm_cuda_nap(start_ns);
     }
     return status;

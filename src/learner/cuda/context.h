@@ -4,8 +4,8 @@
 #ifndef FARM_LEARNER_CUDA_CONTEXT_H
 #define FARM_LEARNER_CUDA_CONTEXT_H
 
-#include "learner/cuda/crossing.h"
 #include "learner/cuda/mirror.h"
+#include "learner/cuda/obs_path.h"
 #include "learner/cuda/parameters.h"
 #include "learner/cuda/registered.h"
 #include "nn/cuda/executor.h"
@@ -19,18 +19,18 @@ struct farm_cuda_context {
     const struct farm_lanes *lanes;
     uint32_t shard, shards; // whose lanes are served here; of how many
     int device;
-    struct farm_cuda_libraries libraries;
+    struct farm_cuda_vendor libraries;
     enum farm_precision precision; // F32 or BF16
     struct farm_cuda_registered registered;
     struct farm_cuda_mirror mirror;
     struct farm_cuda_parameters parameters;
-    struct farm_cuda_crossing crossing;
+    struct farm_cuda_obs_path obs_path;
     bool direct; // observations are read where they lie: registered, and pixels. Flat ones are the learner's checked
                  // copies, which are not in the rings
     size_t obs_bytes;  // of one environment's step
     void *zeros;       // device: an observation of zeros, with what alignment takes
     void *sink;        // device: where rows that nobody wants go
-    uint64_t given_up; // patience.h; atomic
+    uint64_t given_up; // device_wait.h; atomic
 };
 
 // Whether a lane is served here, and how many of an iteration's windows are trained on here at most.

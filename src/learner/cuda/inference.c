@@ -9,8 +9,8 @@
 #include "base/time.h"
 #include "kernels/cuda/check.h"
 #include "kernels/random.h"
+#include "learner/cuda/device_wait.h"
 #include "learner/cuda/memory.h"
-#include "learner/cuda/patience.h"
 #include "learner/cuda/stream.h"
 
 enum { RUNGS_MAX = FARM_CUDA_EXECUTOR_ROWS_MAX, SPINS_PER_LOOK = 1024, LISTS_BLOCKS = 1 };
@@ -40,14 +40,14 @@ struct farm_cuda_inference {
     uint32_t rung_count, rows_max, lanes_max;
     // pinned, and the same as the GPU sees them
     char *lists, *lists_mapped;
-    char *staging, *staging_mapped; // [rows_max] slots, where observations are not read in place
-    uint64_t *flag, *flag_mapped;   // the sequence number of the last replay that has ended
+    char *bounce, *bounce_mapped; // [rows_max] slots, where observations are not read in place
+    uint64_t *flag, *flag_mapped; // the sequence number of the last replay that has ended
     struct {
-        uint8_t *action;     // [rows_max][action_bytes]
-        float *policy;       // [rows_max][outputs]
-        float *value;        // [rows_max]
-        uint64_t *version;   // [lanes_max]
-    } staged, staged_mapped; // answers, where nothing is registered
+        uint8_t *action;       // [rows_max][action_bytes]
+        float *policy;         // [rows_max][outputs]
+        float *value;          // [rows_max]
+        uint64_t *version;     // [lanes_max]
+    } bounced, bounced_mapped; // answers, where nothing is registered
     // device
     char *device_lists;
     void **block_from, **block_to; // the one piece that the lists are
@@ -141,14 +141,15 @@ static enum farm_status take_pinned(struct farm_cuda_inference *i, struct farm_e
     const size_t rows = i->rows_max, slot = farm_cuda_slot_bytes(i->context->obs_bytes);
     enum farm_status status = on_host(1, i->rungs[i->rung_count - 1].lists.bytes, &i->lists, &i->lists_mapped, err);
     if (!status) status = on_host(1, sizeof *i->flag, &i->flag, &i->flag_mapped, err);
-    if (!status && !i->context->direct) status = on_host(rows, slot, &i->staging, &i->staging_mapped, err);
-    if (status || !i->context->registered.staged[FARM_CUDA_DOWN]) return status;
+    if (!status && !i->context->direct) status = on_host(rows, slot, &i->bounce, &i->bounce_mapped, err);
+    if (status || !i->context->registered.bounced[FARM_CUDA_DOWN]) return status;
     const struct farm_head *head = &i->context->head;
-    status = on_host(rows, (size_t)head->action_bytes, &i->staged.action, &i->staged_mapped.action, err);
+    status = on_host(rows, (size_t)head->action_bytes, &i->bounced.action, &i->bounced_mapped.action, err);
     if (!status)
-        status = on_host(rows * (size_t)head->outputs, sizeof(float), &i->staged.policy, &i->staged_mapped.policy, err);
-    if (!status) status = on_host(rows, sizeof(float), &i->staged.value, &i->staged_mapped.value, err);
-    if (!status) status = on_host(i->lanes_max, sizeof(uint64_t), &i->staged.version, &i->staged_mapped.version, err);
+        status =
+            on_host(rows * (size_t)head->outputs, sizeof(float), &i->bounced.policy, &i->bounced_mapped.policy, err);
+    if (!status) status = on_host(rows, sizeof(float), &i->bounced.value, &i->bounced_mapped.value, err);
+    if (!status) status = on_host(i->lanes_max, sizeof(uint64_t), &i->bounced.version, &i->bounced_mapped.version, err);
     return status;
 }
 
@@ -225,8 +226,8 @@ static enum farm_status gather(struct farm_cuda_inference *i, const struct rung 
                                   .to = (void *const *)(i->device_lists + rung->lists.to),
                                   .count = rung->rows,
                                   .bytes = context->obs_bytes,
-                                  .blocks = context->crossing.blocks};
-    if (!status && !context->crossing.copies) status = farm_cuda_pull(i->stream, context->crossing.way, &pull, err);
+                                  .blocks = context->obs_path.blocks};
+    if (!status && !context->obs_path.copies) status = farm_cuda_pull(i->stream, context->obs_path.way, &pull, err);
     if (status || !flat(i)) return status;
     pull.from = (const void *const *)(i->device_lists + rung->lists.inputs);
     pull.to = i->flat_to;
@@ -337,8 +338,8 @@ void farm_cuda_inference_free(struct farm_cuda_inference *i) {
     farm_cuda_executor_destroy(i->executor);
     void *const device[] = {i->device_lists, i->block_from, i->block_to, i->flat_to,       i->flat,
                             i->policy,       i->value,      i->action,   i->nowhere_memory};
-    void *const pinned[] = {i->lists,         i->staging,      i->flag,          i->staged.action,
-                            i->staged.policy, i->staged.value, i->staged.version};
+    void *const pinned[] = {i->lists,          i->bounce,        i->flag,           i->bounced.action,
+                            i->bounced.policy, i->bounced.value, i->bounced.version};
     void *const host[] = {i->copy_from, i->copy_to, i->copy_bytes, i->frames};
     for (size_t k = 0; k < sizeof device / sizeof *device; k++) (void)cudaFree(device[k]);
     for (size_t k = 0; k < sizeof pinned / sizeof *pinned; k++) (void)cudaFreeHost(pinned[k]);
@@ -355,8 +356,8 @@ static const void *source(struct farm_cuda_inference *i, const struct farm_infer
     const void *observation = farm_lane_obs(item->lane, 0, item->n, env);
     if (i->context->direct) return farm_cuda_up(i->context, item->lane_id, observation);
     const size_t at = row * farm_cuda_slot_bytes(i->context->obs_bytes) + ((uintptr_t)to & 15);
-    memcpy(i->staging + at, observation, i->context->obs_bytes);
-    return i->staging_mapped + at;
+    memcpy(i->bounce + at, observation, i->context->obs_bytes);
+    return i->bounce_mapped + at;
 }
 
 // The addresses in the mirror of what the network sees at step n, oldest frame first.
@@ -388,11 +389,11 @@ static struct farm_cuda_answer_lane answer_of(const struct farm_cuda_inference *
                                               uint32_t k, uint32_t row) {
     const struct farm_cuda_context *context = i->context;
     struct farm_cuda_answer_lane answer = {.row = row, .count = item->env_count, .acted_value = item->n + 1};
-    if (context->registered.staged[FARM_CUDA_DOWN]) {
-        answer.action = i->staged_mapped.action + (size_t)row * (size_t)context->head.action_bytes;
-        answer.policy = i->staged_mapped.policy + (size_t)row * (size_t)context->head.outputs;
-        answer.value = i->staged_mapped.value + row;
-        answer.version = i->staged_mapped.version + k;
+    if (context->registered.bounced[FARM_CUDA_DOWN]) {
+        answer.action = i->bounced_mapped.action + (size_t)row * (size_t)context->head.action_bytes;
+        answer.policy = i->bounced_mapped.policy + (size_t)row * (size_t)context->head.outputs;
+        answer.value = i->bounced_mapped.value + row;
+        answer.version = i->bounced_mapped.version + k;
         return answer;
     }
     const struct farm_lane *lane = item->lane;
@@ -415,7 +416,7 @@ static const struct rung *rung_of(const struct farm_cuda_inference *i, uint32_t 
 static enum farm_status look_at_stream(struct farm_cuda_inference *i, uint64_t start_ns, struct farm_error *err) {
     const cudaError_t code = cudaStreamQuery(i->stream);
     (void)cudaGetLastError(); // "not ready" would stay there
-    if (code == cudaErrorNotReady) return farm_cuda_patience(i->context, start_ns, "inference", err);
+    if (code == cudaErrorNotReady) return farm_cuda_wait_expired(i->context, start_ns, "inference", err);
     if (code) return farm_cuda_fail(err, code, "inference", __FILE__, __LINE__);
     if (farm_load_acquire(i->flag) != i->sequence)
         return farm_fail(err, FARM_E_IO, "inference has ended without its signal to the host");
@@ -444,22 +445,22 @@ static void hand_over(struct farm_cuda_inference *i, const struct farm_infer_row
     const size_t outputs = (size_t)i->context->head.outputs, action_bytes = (size_t)i->context->head.action_bytes;
     for (uint32_t k = 0, row = 0; k < count; row += items[k++].env_count) {
         const struct farm_infer_rows *item = &items[k];
-        memcpy(farm_lane_action(item->lane, item->n, item->env_from), i->staged.action + row * action_bytes,
+        memcpy(farm_lane_action(item->lane, item->n, item->env_from), i->bounced.action + row * action_bytes,
                item->env_count * action_bytes);
-        memcpy(farm_lane_policy(item->lane, item->n, item->env_from), i->staged.policy + row * outputs,
+        memcpy(farm_lane_policy(item->lane, item->n, item->env_from), i->bounced.policy + row * outputs,
                item->env_count * outputs * sizeof(float));
-        memcpy(farm_lane_value(item->lane, item->n) + item->env_from, i->staged.value + row,
+        memcpy(farm_lane_value(item->lane, item->n) + item->env_from, i->bounced.value + row,
                item->env_count * sizeof(float));
-        *farm_lane_version(item->lane, item->n) = i->staged.version[k];
+        *farm_lane_version(item->lane, item->n) = i->bounced.version[k];
         if (item->env_from + item->env_count == item->lane->width) farm_lane_answer(item->lane, item->n);
     }
 }
 
 static enum farm_status launch(struct farm_cuda_inference *i, const struct rung *rung, uint32_t rows, uint32_t copy,
                                struct farm_error *err) {
-    if (i->context->crossing.copies) {
+    if (i->context->obs_path.copies) {
         const enum farm_status status =
-            farm_cuda_crossing_copy(i->stream, i->copy_from, i->copy_to, i->copy_bytes, rows, err);
+            farm_cuda_obs_path_copy(i->stream, i->copy_from, i->copy_to, i->copy_bytes, rows, err);
         if (status) return status;
     }
     FARM_CUDA_TRY(cudaGraphLaunch(rung->graphs[copy], i->stream));
@@ -485,7 +486,7 @@ enum farm_status farm_cuda_infer(struct farm_cuda_inference *i, const struct far
     const enum farm_status status = launch(i, rung, rows, copy, err);
     farm_cuda_parameters_unuse(&i->context->parameters);
     if (status) return status;
-    if (i->context->registered.staged[FARM_CUDA_DOWN]) hand_over(i, items, count);
+    if (i->context->registered.bounced[FARM_CUDA_DOWN]) hand_over(i, items, count);
     i->rows_answered += rows;
     i->bytes_crossed += (uint64_t)rows * i->context->obs_bytes;
     farm_stats_add(&i->context->learner->stats->bus_infer_bytes, (uint64_t)rows * i->context->obs_bytes);

@@ -7,7 +7,7 @@
 #include <stdbool.h>
 
 #include "learner/config.h"
-#include "nn/cuda/libraries.h"
+#include "nn/cuda/vendor.h"
 
 struct farm_cuda_reduce {
     struct farm_nccl nccl;

@@ -203,17 +203,17 @@ static void settle(struct farm_cuda_registered *registered) {
     static const char *const what[] = {"observations", "answers"};
     for (int side = FARM_CUDA_UP; side <= FARM_CUDA_DOWN; side++) {
         char why[160];
-        for (uint32_t r = 0; r < registered->ring_count && !registered->staged[side]; r++)
-            registered->staged[side] = refused(&registered->rings[r], (enum farm_cuda_side)side, why, sizeof why);
-        if (registered->staged[side])
+        for (uint32_t r = 0; r < registered->ring_count && !registered->bounced[side]; r++)
+            registered->bounced[side] = refused(&registered->rings[r], (enum farm_cuda_side)side, why, sizeof why);
+        if (registered->bounced[side])
             farm_log_warn("CUDA refuses to register the actors' %s segments (%s): %s are copied once more, through "
                           "pinned memory",
                           name_of((enum farm_cuda_side)side), why, what[side]);
     }
-    if (registered->staged[FARM_CUDA_UP] || registered->staged[FARM_CUDA_DOWN])
-        release(registered, 0, registered->ring_count, registered->staged[FARM_CUDA_UP],
-                registered->staged[FARM_CUDA_DOWN]);
-    if (registered->staged[FARM_CUDA_UP]) registered->again = false;
+    if (registered->bounced[FARM_CUDA_UP] || registered->bounced[FARM_CUDA_DOWN])
+        release(registered, 0, registered->ring_count, registered->bounced[FARM_CUDA_UP],
+                registered->bounced[FARM_CUDA_DOWN]);
+    if (registered->bounced[FARM_CUDA_UP]) registered->again = false;
     for (uint32_t r = 0; r < registered->ring_count && !registered->again; r++) unmap_again(&registered->rings[r]);
 }
 
@@ -305,10 +305,10 @@ enum farm_status farm_cuda_register_ring(struct farm_cuda_registered *registered
     run_in_parallel((struct work){.registered = registered,
                                   .first_ring = r,
                                   .end_ring = r + 1,
-                                  .sides = {!registered->staged[FARM_CUDA_UP], !registered->staged[FARM_CUDA_DOWN]}});
+                                  .sides = {!registered->bounced[FARM_CUDA_UP], !registered->bounced[FARM_CUDA_DOWN]}});
     for (int side = FARM_CUDA_UP; side <= FARM_CUDA_DOWN && !status; side++) {
         char why[160];
-        if (!registered->staged[side] && refused(ring, (enum farm_cuda_side)side, why, sizeof why))
+        if (!registered->bounced[side] && refused(ring, (enum farm_cuda_side)side, why, sizeof why))
             status = farm_fail(err, FARM_E_LIMIT, "CUDA refuses to register the %s segment of actor %u (%s)",
                                name_of((enum farm_cuda_side)side), r, why);
     }
@@ -329,7 +329,7 @@ void farm_cuda_unregister_ring(struct farm_cuda_registered *registered, uint32_t
 
 void *farm_cuda_address(const struct farm_cuda_registered *registered, uint32_t ring, enum farm_cuda_side side,
                         const void *host) {
-    assert(!registered->staged[side] && ring < registered->ring_count);
+    assert(!registered->bounced[side] && ring < registered->ring_count);
     const size_t offset = (size_t)((const char *)host - registered->rings[ring].segments[side].host);
     assert(offset < registered->rings[ring].segments[side].bytes);
     return registered->rings[ring].segments[side].device + offset;

@@ -6,7 +6,7 @@
 // Many devices pin nothing that is mapped read-only (cudaDevAttrHostRegisterReadOnlySupported). For those `up` is
 // mapped once more, for writing, by the descriptor that the supervisor lends for it; that mapping is registered, and
 // then write-protected, so that the learner's threads still cannot write there. Where the registration of a side is
-// refused all the same, that side is `staged` for good: host threads copy through pinned memory of the backend's.
+// refused all the same, that side is `bounced` for good: host threads copy through pinned memory of the backend's.
 #ifndef FARM_LEARNER_CUDA_REGISTERED_H
 #define FARM_LEARNER_CUDA_REGISTERED_H
 
@@ -19,8 +19,8 @@
 enum farm_cuda_side { FARM_CUDA_UP, FARM_CUDA_DOWN };
 
 struct farm_cuda_registered {
-    bool staged[2]; // [up, down]: nothing of it is registered
-    bool again;     // `up` is registered through a mapping of its own
+    bool bounced[2]; // [up, down]: nothing of it is registered
+    bool again;      // `up` is registered through a mapping of its own
     int device;
     size_t piece_bytes;
     uint32_t ring_count;
@@ -39,14 +39,15 @@ struct farm_cuda_registered {
 };
 
 // Registers the shard's rings in parallel, in pieces of at most `piece_bytes` (0: 64 GiB; larger calls fail with recent
-// drivers), on `device`, and says how long it took. Refusal is no error: it is said aloud, and `staged` is set.
+// drivers), on `device`, and says how long it took. Refusal is no error: it is said aloud, and `bounced` is set.
 // FARM_E_LIMIT without memory of the host's.
 enum farm_status farm_cuda_register(const struct farm_lanes *lanes, uint32_t shard, int device, size_t piece_bytes,
                                     struct farm_cuda_registered *out, struct farm_error *err);
 void farm_cuda_unregister(struct farm_cuda_registered *registered); // safe on a zeroed one, and twice
 
-// One ring that comes later, the sides that are not staged: a refusal is FARM_E_LIMIT, and nothing of it is registered.
-// And one that goes, which no kernel uses any more. Another thread may ask for addresses of the other rings meanwhile.
+// One ring that comes later, the sides that are not bounced: a refusal is FARM_E_LIMIT, and nothing of it is
+// registered. And one that goes, which no kernel uses any more. Another thread may ask for addresses of the other rings
+// meanwhile.
 enum farm_status farm_cuda_register_ring(struct farm_cuda_registered *registered, const struct farm_lanes *lanes,
                                          uint32_t ring, struct farm_error *err);
 void farm_cuda_unregister_ring(struct farm_cuda_registered *registered, uint32_t ring);

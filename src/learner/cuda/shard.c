@@ -54,14 +54,14 @@ static enum farm_status find_device(const struct farm_cuda_context *context, int
 
 static enum farm_status open_device(struct farm_cuda_context *context, struct farm_error *err) {
     enum farm_status status = find_device(context, &context->device, err);
-    if (!status) status = farm_cuda_libraries_open(&context->libraries, err);
+    if (!status) status = farm_cuda_vendor_open(&context->libraries, err);
     if (status) return status;
     struct cudaDeviceProp properties;
     char libraries[256];
     int driver = 0;
     FARM_CUDA_TRY(cudaGetDeviceProperties(&properties, context->device));
     FARM_CUDA_TRY(cudaDriverGetVersion(&driver));
-    farm_cuda_libraries_describe(&context->libraries, libraries, sizeof libraries);
+    farm_cuda_vendor_describe(&context->libraries, libraries, sizeof libraries);
     context->precision = context->learner->precision == FARM_PRECISION_F32 ? FARM_PRECISION_F32 : FARM_PRECISION_BF16;
     farm_log_info("device cuda: %s, compute capability %d.%d, driver for CUDA %d.%d, %s; arithmetic in %s",
                   properties.name, properties.major, properties.minor, driver / 1000, driver % 1000 / 10, libraries,
@@ -94,8 +94,8 @@ static double mb(size_t bytes) {
 
 // Training without windows cannot read rings that are not registered.
 static enum farm_mirror smallest_mirror(const struct farm_cuda_context *context) {
-    const bool staged = context->registered.staged[FARM_CUDA_UP] && context->net->io.flat == 0;
-    return staged ? FARM_MIRROR_WINDOW : FARM_MIRROR_OFF;
+    const bool bounced = context->registered.bounced[FARM_CUDA_UP] && context->net->io.flat == 0;
+    return bounced ? FARM_MIRROR_WINDOW : FARM_MIRROR_OFF;
 }
 
 // The most that was asked for and fits, as far as sizes are known beforehand.
@@ -143,19 +143,19 @@ static enum farm_status take_zeros(struct farm_cuda_context *context, struct far
 
 // Observations of as many environments as a batch may have, from their lanes to their places in the mirror, which holds
 // nothing yet. Flat ones lie in no ring: there is nothing to choose.
-static enum farm_status choose_crossing(struct farm_cuda_context *context, struct CUstream_st *stream,
+static enum farm_status choose_obs_path(struct farm_cuda_context *context, struct CUstream_st *stream,
                                         struct farm_error *err) {
-    struct farm_cuda_pieces pieces = {.bytes = context->obs_bytes, .staged = !context->direct};
+    struct farm_cuda_pieces pieces = {.bytes = context->obs_bytes, .bounced = !context->direct};
     for (uint32_t i = 0; i < context->lanes->lane_count && context->net->io.flat == 0; i++) {
         if (!farm_cuda_serves(context, i)) continue;
         const struct farm_lane *lane = context->lanes->lanes[i].lane;
-        for (uint32_t e = 0; e < lane->width && pieces.count < FARM_CUDA_CROSSING_PIECES; e++) {
+        for (uint32_t e = 0; e < lane->width && pieces.count < FARM_CUDA_OBS_PATH_PIECES; e++) {
             const void *observation = farm_lane_obs(lane, 0, 0, e);
-            pieces.from[pieces.count] = pieces.staged ? observation : farm_cuda_up(context, i, observation);
+            pieces.from[pieces.count] = pieces.bounced ? observation : farm_cuda_up(context, i, observation);
             pieces.to[pieces.count++] = farm_cuda_mirror_at(&context->mirror, i, 0, e);
         }
     }
-    return farm_cuda_crossing_choose(stream, &pieces, &context->crossing, err);
+    return farm_cuda_obs_path_choose(stream, &pieces, &context->obs_path, err);
 }
 
 static enum farm_status make_stream(struct farm_cuda_shard *shard, struct farm_error *err) {
@@ -168,7 +168,7 @@ static enum farm_status make_halves(struct farm_cuda_shard *shard, enum farm_mir
     struct farm_cuda_context *context = &shard->context;
     enum farm_status status = farm_cuda_mirror_make(context->lanes, context->shard, mode,
                                                     (uint32_t)context->net->io.stack, &context->mirror, err);
-    if (!status) status = choose_crossing(context, shard->stream, err);
+    if (!status) status = choose_obs_path(context, shard->stream, err);
     for (uint32_t r = 0; r < context->lanes->ring_count && !status; r++)
         if (context->mirror.memory[r]) status = farm_cuda_mirror_fill(&context->mirror, context->lanes, r, err);
     if (!status) status = farm_cuda_inference_make(context, &shard->inference, err);
@@ -209,7 +209,7 @@ static enum farm_status start(struct farm_cuda_shard *shard, struct farm_error *
         status = farm_cuda_register(context->lanes, context->shard, context->device, 0, &context->registered, err);
     if (status) return status;
     context->obs_bytes = farm_field_bytes(&context->lanes->model.env.obs[0]);
-    context->direct = !context->registered.staged[FARM_CUDA_UP] && context->net->io.flat == 0;
+    context->direct = !context->registered.bounced[FARM_CUDA_UP] && context->net->io.flat == 0;
     status = choose_mirror(context, &mode, err);
     if (!status) status = make_stream(shard, err);
     if (!status) status = take_zeros(context, err);

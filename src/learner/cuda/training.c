@@ -36,8 +36,8 @@ struct results {
 struct slot {
     struct farm_column *columns; // [share]
     uint32_t column_count;
-    char *block;                    // pinned: what is gathered
-    char *staging, *staging_mapped; // pinned, mode WINDOW where nothing is registered: the windows' frames
+    char *block;                  // pinned: what is gathered
+    char *bounce, *bounce_mapped; // pinned, mode WINDOW where nothing is registered: the windows' frames
     cudaGraphExec_t gradients;
     uint64_t crosses; // bytes of observations that cross the bus for it
 };
@@ -189,8 +189,8 @@ static enum farm_status take_observations(struct farm_cuda_training *t, struct f
     if (status || context->direct) return status;
     const size_t all = (size_t)farm_cuda_share(context) * span(context);
     for (int k = 0; k < 2 && !status; k++) {
-        status = farm_cuda_host_memory(all * slot, "the windows want", "batch", &t->slots[k].staging, err);
-        if (!status) status = farm_cuda_mapped(t->slots[k].staging, &t->slots[k].staging_mapped, err);
+        status = farm_cuda_host_memory(all * slot, "the windows want", "batch", &t->slots[k].bounce, err);
+        if (!status) status = farm_cuda_mapped(t->slots[k].bounce, &t->slots[k].bounce_mapped, err);
     }
     return status;
 }
@@ -276,14 +276,14 @@ static enum farm_status differentiate(struct farm_cuda_training *t, uint32_t fir
 static enum farm_status pull_windows(struct farm_cuda_training *t, uint32_t first, uint32_t columns,
                                      struct farm_error *err) {
     if (!t->windows) return FARM_OK;
-    const struct farm_cuda_crossing *crossing = &t->context->crossing; // copies of a batch cannot be captured
+    const struct farm_cuda_obs_path *obs_path = &t->context->obs_path; // copies of a batch cannot be captured
     const struct farm_cuda_pull pull = {
         .from = gathered(t, t->inputs.pulls, (size_t)first * span(t->context), sizeof(void *)),
         .to = t->windows_to,
         .count = columns * span(t->context),
         .bytes = t->context->obs_bytes,
-        .blocks = crossing->blocks};
-    return farm_cuda_pull(t->stream, crossing->copies ? FARM_CUDA_PULL_LOADS : crossing->way, &pull, err);
+        .blocks = obs_path->blocks};
+    return farm_cuda_pull(t->stream, obs_path->copies ? FARM_CUDA_PULL_LOADS : obs_path->way, &pull, err);
 }
 
 static enum farm_status put_chunk(struct farm_cuda_training *t, uint32_t first, uint32_t columns,
@@ -390,7 +390,7 @@ void farm_cuda_training_free(struct farm_cuda_training *t) {
     for (int k = 0; k < 2; k++) {
         if (t->slots[k].gradients) (void)cudaGraphExecDestroy(t->slots[k].gradients);
         (void)cudaFreeHost(t->slots[k].block);
-        (void)cudaFreeHost(t->slots[k].staging);
+        (void)cudaFreeHost(t->slots[k].bounce);
         free(t->slots[k].columns);
     }
     if (t->step) (void)cudaGraphExecDestroy(t->step);
@@ -438,8 +438,8 @@ static uint64_t gather_pulls(struct farm_cuda_training *t, const struct farm_col
                 from = farm_cuda_up(context, column->lane_id, frame);
             } else {
                 const size_t offset = at * farm_cuda_slot_bytes(context->obs_bytes);
-                memcpy(t->slot->staging + offset, frame, context->obs_bytes);
-                from = t->slot->staging_mapped + offset;
+                memcpy(t->slot->bounce + offset, frame, context->obs_bytes);
+                from = t->slot->bounce_mapped + offset;
             }
             pulled++;
         }

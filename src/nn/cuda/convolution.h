@@ -5,7 +5,7 @@
 
 #include <stdbool.h>
 
-#include "nn/cuda/libraries.h"
+#include "nn/cuda/vendor.h"
 #include "nn/net.h"
 
 struct farm_cuda_convolution_config {

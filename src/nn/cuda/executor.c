@@ -10,7 +10,7 @@
 #include "kernels/cuda/check.h"
 #include "kernels/cuda/kernels.h"
 #include "nn/cuda/convolution.h"
-#include "nn/cuda/order.h"
+#include "nn/cuda/parameter_layout.h"
 #include "nn/cuda/product.h"
 
 enum {
@@ -34,7 +34,7 @@ struct place {
 };
 
 struct plan {
-    struct farm_cuda_order order;
+    struct farm_cuda_parameter_layout order;
     struct place places[OPS_MAX];
     struct piece input;
     struct piece outs[OPS_MAX], diffs[OPS_MAX]; // by place
@@ -154,7 +154,7 @@ static struct plan plan_of(const struct farm_cuda_executor_config *config) {
     const struct farm_net *net = config->net;
     const size_t rows = (size_t)config->batch_max, each = size_of(config->precision != FARM_PRECISION_F32);
     const int last = net->op_count - 1;
-    struct plan plan = {.order = farm_cuda_order_of(net)};
+    struct plan plan = {.order = farm_cuda_parameter_layout_of(net)};
     size_t dweight = 0, scratch = 0;
     plan_places(net, config->training, plan.places);
     plan.input.row_bytes = farm_shape_count(net->ops[0].in) * each;
@@ -226,7 +226,7 @@ static enum farm_status check_net(const struct farm_net *net, struct farm_error 
 }
 
 static enum farm_status open_device(struct farm_cuda_executor *ex, struct farm_error *err) {
-    const struct farm_cuda_libraries *libraries = ex->config.libraries;
+    const struct farm_cuda_vendor *libraries = ex->config.libraries;
     const cudaError_t code = cudaMalloc((void **)&ex->memory, ex->plan.bytes);
     if (code == cudaErrorMemoryAllocation) {
         (void)cudaGetLastError(); // no later call shall be blamed for it

@@ -11,8 +11,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "nn/cuda/libraries.h"
-#include "nn/cuda/order.h"
+#include "nn/cuda/parameter_layout.h"
+#include "nn/cuda/vendor.h"
 #include "nn/executor.h"
 #include "nn/net.h"
 
@@ -24,7 +24,7 @@ struct farm_cuda_executor_config {
     int batch_max;                 // most rows of one call
     bool training;                 // keeps what backward needs
     enum farm_precision precision; // AUTO and BF16: bf16 activations and weights, f32 sums; F32: f32 without TF32
-    const struct farm_cuda_libraries *libraries; // must outlive the executor
+    const struct farm_cuda_vendor *libraries; // must outlive the executor
 };
 
 // ---- the executor ----

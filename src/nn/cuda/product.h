@@ -5,7 +5,7 @@
 
 #include <stdbool.h>
 
-#include "nn/cuda/libraries.h"
+#include "nn/cuda/vendor.h"
 
 // The three products of a dense layer y = x . weight^T + bias. Matrices are row-major and dense: x [rows][in],
 // y [rows][out], weight [out][in].

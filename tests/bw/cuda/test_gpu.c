@@ -1,12 +1,12 @@
-// The GPU's figures over the stand-in (tests/support/cuda_standin): that each is taken of the right bytes, that wrong
+// The GPU's figures over the emulator (tests/support/cuda_emulator): that each is taken of the right bytes, that wrong
 // ones are found, what is said where something cannot be had, and that nothing stays behind. Speeds mean nothing here.
 #include <criterion/criterion.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "bw/cuda/cell.h"
-#include "standin.h"
+#include "bw/cuda/node_to_gpu.h"
+#include "emulator.h"
 
 static const size_t BYTES = 256 << 10, SEVERAL_PASSES_BYTES = 32 << 20;
 
@@ -45,7 +45,7 @@ static bool stop(void *context) {
 // One measurement: what is asked for, and what comes of it.
 static struct memory memory;
 static struct farm_bw_gpu_config config;
-static struct farm_bw_gpu_cell cell;
+static struct farm_bw_gpu_node cell;
 static struct farm_error err;
 
 static void set_up_of(size_t bytes) {
@@ -61,7 +61,7 @@ static void set_up(void) {
 TestSuite(bw_cuda, .timeout = 60, .init = set_up);
 
 static void assert_nothing_left(void) {
-    const struct farm_standin_account account = farm_standin_account();
+    const struct farm_emulator_account account = farm_emulator_account();
     cr_assert_eq(account.allocations + account.pinned + account.registered, 0, "memory is left");
     cr_assert_eq(account.streams + account.events + account.peers, 0, "streams, events or peers are left");
 }
@@ -72,7 +72,7 @@ static void assert_is(const struct farm_bw_figure *figure, bool there, const cha
 }
 
 static enum farm_status measure(void) {
-    const enum farm_status status = farm_bw_cuda_cell(&config, &cell, &err);
+    const enum farm_status status = farm_bw_cuda_node(&config, &cell, &err);
     assert_nothing_left();
     return status;
 }
@@ -114,15 +114,15 @@ Test(bw_cuda, every_pass_fetches_other_pieces) {
 }
 
 Test(bw_cuda, an_old_gpu_has_no_bulk_copies) {
-    farm_standin.major = 8;
+    farm_emulator.major = 8;
     cr_assert_eq(measure(), FARM_OK, "%s", err.message);
     assert_figures(true, false);
 }
 
 Test(bw_cuda, says_where_registration_is_refused_and_goes_on) {
     for (int read_only = 0; read_only < 2; read_only++) {
-        farm_standin_reset();
-        *(read_only ? &farm_standin.refuse_read_only : &farm_standin.refuse_registration) = 1;
+        farm_emulator_reset();
+        *(read_only ? &farm_emulator.refuse_read_only : &farm_emulator.refuse_registration) = 1;
         cr_assert_eq(measure(), FARM_OK, "%s", err.message);
         assert_figures(false, true);
         cr_assert_not(cell.registered);
@@ -133,8 +133,8 @@ Test(bw_cuda, says_where_registration_is_refused_and_goes_on) {
 
 Test(bw_cuda, registers_a_writable_mapping_where_none_that_is_read_only_can_be) {
     config.up_writable = memory.up_write;
-    farm_standin_reset();
-    farm_standin.refuse_read_only = 1;
+    farm_emulator_reset();
+    farm_emulator.refuse_read_only = 1;
     cr_assert_eq(measure(), FARM_OK, "%s", err.message);
     cr_assert(cell.registered);
     assert_figures(true, true);
@@ -197,7 +197,7 @@ static void lose(void *context, const char *what, double share) {
     struct loss *loss = context;
     (void)what, (void)share;
     if (loss->begun++ == loss->figure)
-        farm_standin.fall_off_after = (int64_t)farm_standin_account().works + loss->works;
+        farm_emulator.fall_off_after = (int64_t)farm_emulator_account().works + loss->works;
 }
 
 Test(bw_cuda, a_gpu_that_is_lost_in_any_figure_is_said) {
@@ -208,7 +208,7 @@ Test(bw_cuda, a_gpu_that_is_lost_in_any_figure_is_said) {
     const int figures = loss.begun;
     cr_assert_gt(figures, 20);
     for (int figure = 0; figure < figures; figure++) { // each has three pieces of work or more, some side by side
-        farm_standin_reset();
+        farm_emulator_reset();
         loss = (struct loss){.figure = figure, .works = figure % 3};
         cr_assert_eq(measure(), FARM_E_DEAD, "%d: %s", figure, err.message);
     }
@@ -216,11 +216,11 @@ Test(bw_cuda, a_gpu_that_is_lost_in_any_figure_is_said) {
 
 Test(bw_cuda, errors_leave_nothing) {
     for (int64_t left = 0; left < 2 * (int64_t)BYTES; left += 100000) {
-        farm_standin_reset();
-        farm_standin.memory = left;
+        farm_emulator_reset();
+        farm_emulator.memory = left;
         cr_assert_eq(measure(), FARM_E_LIMIT, "%s", err.message);
     }
-    farm_standin_reset();
+    farm_emulator_reset();
     config.bytes = 100;
     cr_assert_eq(measure(), FARM_E_INVALID);
     set_up();
@@ -230,10 +230,10 @@ Test(bw_cuda, errors_leave_nothing) {
 
 Test(bw_cuda, from_one_gpu_to_another) {
     struct farm_bw_gpu_peer peer;
-    farm_standin.devices = 2;
+    farm_emulator.devices = 2;
     for (int refused = 0; refused < 2; refused++)
         for (int from = 0; from < 2; from++) {
-            farm_standin.refuse_peers = refused;
+            farm_emulator.refuse_peers = refused;
             config.device = from;
             cr_assert_eq(farm_bw_cuda_peer(&config, 1 - from, &peer, &err), FARM_OK, "%s", err.message);
             assert_is(&peer.bytes_per_s, true, "peer");
@@ -242,7 +242,7 @@ Test(bw_cuda, from_one_gpu_to_another) {
             assert_nothing_left();
         }
     cr_assert_eq(farm_bw_cuda_peer(&config, config.device, &peer, &err), FARM_E_INVALID);
-    farm_standin.memory = (int64_t)BYTES / 2;
+    farm_emulator.memory = (int64_t)BYTES / 2;
     cr_assert_eq(farm_bw_cuda_peer(&config, 0, &peer, &err), FARM_E_LIMIT);
     assert_nothing_left();
 }
@@ -256,12 +256,12 @@ Test(bw_cuda, a_program_of_another_commit_is_refused) {
     cr_assert_null(farm_bw_cuda("another", &commit));
     const struct farm_bw_gpu_ops *ops = farm_bw_cuda(commit, &commit);
     cr_assert_not_null(ops);
-    farm_standin.devices = 2;
+    farm_emulator.devices = 2;
     cr_assert_eq(ops->count(&count, &err), FARM_OK);
     cr_assert_eq(count, 2);
     cr_assert_eq(ops->describe(1, &device, &err), FARM_OK);
     cr_assert_str_eq(device.pci_bus_id, "0000:01:00.0");
-    farm_standin.devices = 0;
+    farm_emulator.devices = 0;
     cr_assert_neq(ops->count(&count, &err), FARM_OK);
     cr_assert_eq(count, 0);
 }

@@ -1,5 +1,5 @@
 // What CUDA's error codes become: which say that the GPU is lost, which that another one or the CPU has to do. Over the
-// stand-in, which has no part in it.
+// emulator, which has no part in it.
 #include "kernels/cuda/check.h"
 
 #include <criterion/criterion.h>

@@ -1,5 +1,5 @@
 #!/bin/bash
-# Every kernel of src/kernels/cuda, as it is written, on the CPU (tests/support/cuda_standin): the checks that
+# Every kernel of src/kernels/cuda, as it is written, on the CPU (tests/support/cuda_emulator): the checks that
 # tests/gpu/check.sh has a GPU make, with each load and store held against the memory that a GPU could reach. SEED=N
 # draws other inputs.
 set -eu -o pipefail
@@ -9,7 +9,7 @@ if [ ! -x "$program" ]; then
     echo 'not built, for want of the CUDA headers: run `make deps`'
     exit 77
 fi
-export FARM_CUDA_STANDIN=eager=1 # work is done by the time that the host looks: nobody else runs it here
+export FARM_CUDA_EMULATOR=eager=1 # work is done by the time that the host looks: nobody else runs it here
 "$program" "${SEED:-1}" --few >"$FARM_BUILD/tests/gpu/test_kernels.log" 2>&1 || {
     grep -v '^ok' "$FARM_BUILD/tests/gpu/test_kernels.log" || true
     exit 1
@@ -32,13 +32,13 @@ if [ -x "$FARM_BUILD/gpu/round_trip" ]; then # where nvcc is
     wanted="$wanted cuda_round_trip"
 fi
 results='gather_28k gather_4k'
-standin=$FARM_BUILD/tests/tools/libfarm_cuda_standin.so
-if [ -x "$FARM_BUILD/gpu/update" ] && [ -f "$standin" ]; then
-    document update "$FARM_BUILD/gpu/update" --library "$standin" --only shallow --few yes
+emulator=$FARM_BUILD/tests/tools/libfarm_cuda_emulator.so
+if [ -x "$FARM_BUILD/gpu/update" ] && [ -f "$emulator" ]; then
+    document update "$FARM_BUILD/gpu/update" --library "$emulator" --only shallow --few yes
     wanted="$wanted cuda_update"
     results="$results train_shallow train_shallow_host"
 fi
-python3 "$source/tests/gpu/report.py" collect "$scratch/from" "$scratch/to"
+python3 "$source/bench/gpu/report.py" collect "$scratch/from" "$scratch/to"
 python3 - "$scratch/to" "$wanted" "$results" <<'PY'
 import json, sys
 documents, cuda = (json.load(open(f"{sys.argv[1]}/{name}.json")) for name in ("gpu", "cuda"))

@@ -1,5 +1,5 @@
 #!/bin/bash
-# Shows that test_kernels over the CPU's stand-in finds faults: breaks one line of src/*/cuda/*.cu at a time, in a copy.
+# Shows that test_kernels over the CPU's emulator finds faults: breaks one line of src/*/cuda/*.cu at a time, in a copy.
 # Each mutant that is not found fails the test, as does one whose text is no longer in the source. `make test` takes
 # those with a star; `make kernel-mutants` all of them; `test_mutants.sh WORDS` those whose names hold the words.
 set -eu
@@ -59,8 +59,8 @@ build_mutant() {
     "${CC:-gcc}" "${objects[@]}" "$scratch"/objects/*.o $KERNELS_LIBS -o "$scratch/test_kernels"
 }
 
-export FARM_CUDA_STANDIN=eager=1
-# The copy's exit status. A log without a check's failure, or a word of the stand-in's, is no finding.
+export FARM_CUDA_EMULATOR=eager=1
+# The copy's exit status. A log without a check's failure, or a word of the emulator's, is no finding.
 run_mutant() {
     (timeout 120 "$scratch/test_kernels" 1 --few >"$scratch/log" 2>&1; exit $?) 2>/dev/null
 }
@@ -88,7 +88,7 @@ look_for() { # name, file, expression
         return
     fi
     build_mutant "$file"
-    if ! run_mutant && word=$(grep -m1 -E '^FAIL|CUDA stand-in: .*(thread|block|kernel)' "$scratch/log"); then
+    if ! run_mutant && word=$(grep -m1 -E '^FAIL|CUDAn emulator: .*(thread|block|kernel)' "$scratch/log"); then
         found=$((found + 1))
         echo "found: $name: $word"
     else

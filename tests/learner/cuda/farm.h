@@ -1,5 +1,5 @@
-// A small farm for tests of the CUDA backend's host code: real rings and intake, the test in the place of actors and of
-// the learner's loop. What a run leaves is a record, to be compared with another backend's or another setting's.
+// A small farm for tests of the CUDA backend's host code: real rings and validator, the test in the place of actors and
+// of the learner's loop. What a run leaves is a record, to be compared with another backend's or another setting's.
 #ifndef TESTS_LEARNER_CUDA_FARM_H
 #define TESTS_LEARNER_CUDA_FARM_H
 
@@ -11,13 +11,13 @@
 
 #include "../../support/learner.h"
 #include "access.h"
+#include "emulator.h"
 #include "kernels/random.h"
 #include "learner/backend.h"
 #include "learner/cuda/backend.h"
 #include "learner/cuda/context.h"
 #include "learner/lanes.h"
 #include "libraries.h"
-#include "standin.h"
 
 enum { RINGS = 2, LANES = 2, WIDTH = 3, SIDE = 12, FRAME_STACK = 3, FLAT = 5, ACTIONS = 4, UNROLL = 4, STEPS = 20 };
 enum { LANE_COUNT = RINGS * LANES, ENVIRONMENTS = LANE_COUNT * WIDTH, ROUNDS = 45, OBS_MAX = SIDE * SIDE };
@@ -25,7 +25,7 @@ enum { LANE_COUNT = RINGS * LANES, ENVIRONMENTS = LANE_COUNT * WIDTH, ROUNDS = 4
 // What a run is asked.
 struct setting {
     bool frames;
-    enum farm_standin_way crosses; // frames, where they are registered: the others are slower, or are not there
+    enum farm_emulator_way crosses; // frames, where they are registered: the others are slower, or are not there
     enum farm_mirror mirror;
     enum farm_precision precision;
     uint32_t batch, micro_batch, infer_batch_max;
@@ -77,8 +77,8 @@ struct record {
     float *params;
     size_t count;
     uint64_t updates;
-    uint64_t inferred[FARM_STANDIN_WAYS], trained[FARM_STANDIN_WAYS]; // bytes of registered memory that were read
-    uint64_t said[2];                                                 // that the backend counts: inference, training
+    uint64_t inferred[FARM_EMULATOR_WAYS], trained[FARM_EMULATOR_WAYS]; // bytes of registered memory that were read
+    uint64_t said[2];                                                   // that the backend counts: inference, training
 };
 
 // ---- a farm ----
@@ -148,12 +148,12 @@ static inline void open_rings(struct farm *farm) {
 }
 
 // Makes one way the fastest of a start's trial: by far, for whatever else the machine does.
-static inline void prefer(enum farm_standin_way way) {
+static inline void prefer(enum farm_emulator_way way) {
     const int64_t slow_us = 2000;
-    farm_standin.major = way == FARM_STANDIN_LOADS ? 8 : 9; // no bulk copies
-    farm_standin.no_batches = way != FARM_STANDIN_COPIES;
-    farm_standin.slow_loads = way != FARM_STANDIN_LOADS ? slow_us : 0;
-    farm_standin.slow_bulk = way == FARM_STANDIN_COPIES ? slow_us : 0;
+    farm_emulator.major = way == FARM_EMULATOR_LOADS ? 8 : 9; // no bulk copies
+    farm_emulator.no_batches = way != FARM_EMULATOR_COPIES;
+    farm_emulator.slow_loads = way != FARM_EMULATOR_LOADS ? slow_us : 0;
+    farm_emulator.slow_bulk = way == FARM_EMULATOR_COPIES ? slow_us : 0;
 }
 
 static inline struct farm *open_farm(struct setting setting) {
@@ -183,25 +183,25 @@ static inline enum farm_status open_backend(struct farm *farm, const struct farm
                                                .shards = ops->shards ? farm->setting.shards : 1};
     farm->ops = ops;
     const enum farm_status status = ops->create(&config, &farm->backend, &farm->err);
-    farm_standin.slow_loads = farm_standin.slow_bulk = 0;
+    farm_emulator.slow_loads = farm_emulator.slow_bulk = 0;
     return status;
 }
 
-static inline void expect_crossing(const struct farm *farm) {
+static inline void expect_obs_path(const struct farm *farm) {
     for (uint32_t k = 0; k < farm->setting.shards; k++) {
         const struct farm_cuda_context *context = farm_cuda_backend_context(farm->backend, k);
         if (!context->direct) continue;
-        cr_assert_eq(context->crossing.copies, farm->setting.crosses == FARM_STANDIN_COPIES);
-        if (context->crossing.copies) continue;
-        cr_assert_eq(context->crossing.way,
-                     farm->setting.crosses == FARM_STANDIN_BULK ? FARM_CUDA_PULL_BULK : FARM_CUDA_PULL_LOADS);
+        cr_assert_eq(context->obs_path.copies, farm->setting.crosses == FARM_EMULATOR_COPIES);
+        if (context->obs_path.copies) continue;
+        cr_assert_eq(context->obs_path.way,
+                     farm->setting.crosses == FARM_EMULATOR_BULK ? FARM_CUDA_PULL_BULK : FARM_CUDA_PULL_LOADS);
     }
 }
 
 static inline void must_open_backend(struct farm *farm, const struct farm_backend_ops *ops) {
     const enum farm_status status = open_backend(farm, ops);
     cr_assert_eq(status, FARM_OK, "%s", farm->err.message);
-    if (ops == &farm_backend_cuda) expect_crossing(farm);
+    if (ops == &farm_backend_cuda) expect_obs_path(farm);
 }
 
 static inline struct farm *open_ready(struct setting setting) {
@@ -211,7 +211,7 @@ static inline struct farm *open_ready(struct setting setting) {
 }
 
 static inline void expect_nothing_left(void) {
-    const struct farm_standin_account a = farm_standin_account();
+    const struct farm_emulator_account a = farm_emulator_account();
     cr_assert_eq(a.allocations + a.pinned + a.registered + a.streams + a.events + a.graphs + a.graph_execs, 0,
                  "left behind: %lu allocations, %lu pinned, %lu registered, %lu streams, %lu events, %lu graphs, %lu "
                  "instances",
@@ -410,21 +410,21 @@ static inline void note(struct farm *farm, struct record *record) {
 }
 
 // What of registered memory has been read since `before`, by which way.
-static inline void add_read(uint64_t *sum, const struct farm_standin_account *before) {
-    const struct farm_standin_account now = farm_standin_account();
-    for (int way = 0; way < FARM_STANDIN_WAYS; way++) sum[way] += now.read[way] - before->read[way];
+static inline void add_read(uint64_t *sum, const struct farm_emulator_account *before) {
+    const struct farm_emulator_account now = farm_emulator_account();
+    for (int way = 0; way < FARM_EMULATOR_WAYS; way++) sum[way] += now.read[way] - before->read[way];
 }
 
 static inline struct record *run(struct farm *farm) {
     struct record *record = calloc(1, sizeof *record);
     while (farm->n < ROUNDS) {
-        struct farm_standin_account before = farm_standin_account();
+        struct farm_emulator_account before = farm_emulator_account();
         const enum farm_status status = step(farm);
         add_read(record->inferred, &before);
         cr_assert_eq(status, FARM_OK, "%s", farm->err.message);
         note(farm, record);
         while (farm->trained + UNROLL < farm->n) {
-            before = farm_standin_account();
+            before = farm_emulator_account();
             const enum farm_status trained = update(farm, &record->stats[record->updates]);
             add_read(record->trained, &before);
             cr_assert_eq(trained, FARM_OK, "%s", farm->err.message);
@@ -457,13 +457,13 @@ static inline struct record *run_updates(struct setting setting, bool ahead) {
         cr_assert_eq(step(farm), FARM_OK, "%s", farm->err.message);
         note(farm, record);
     }
-    const uint64_t launched = farm_standin_account().graph_launches;
+    const uint64_t launched = farm_emulator_account().graph_launches;
     for (; record->updates < 3; record->updates++) {
         const bool more = ahead && record->updates < 2;
         cr_assert_eq(update_and(farm, more, &record->stats[record->updates]), FARM_OK, "%s", farm->err.message);
         cr_assert_eq(farm->ops->state(farm->backend).version, record->updates + 1); // also while the next one runs
     }
-    cr_assert_eq(farm_standin_account().graph_launches - launched, 3 * 2 * setting.shards, "gradients and steps");
+    cr_assert_eq(farm_emulator_account().graph_launches - launched, 3 * 2 * setting.shards, "gradients and steps");
     record->count = farm->net.parameter_count;
     record->params = memcpy(malloc(record->count * sizeof(float)), params_now(farm), record->count * sizeof(float));
     close_farm(farm);
@@ -568,48 +568,48 @@ static inline uint64_t frames_trained(enum farm_mirror mirror, uint64_t updates)
     return seen;
 }
 
-static inline void expect_read(const uint64_t *read, enum farm_standin_way by, uint64_t bytes, const char *who) {
-    for (int way = 0; way < FARM_STANDIN_WAYS; way++) {
-        if (way == FARM_STANDIN_LOADS && !farm_standin_sees_loads) continue;
+static inline void expect_read(const uint64_t *read, enum farm_emulator_way by, uint64_t bytes, const char *who) {
+    for (int way = 0; way < FARM_EMULATOR_WAYS; way++) {
+        if (way == FARM_EMULATOR_LOADS && !farm_emulator_sees_loads) continue;
         const uint64_t expected = way == (int)by ? bytes : 0;
         cr_assert_eq(read[way], expected, "%s has read %lu bytes of the rings by way %d, not %lu", who, read[way], way,
                      expected);
     }
 }
 
-// What was read of the rings, as the stand-in has seen it, and as the backend counts it.
-static inline void expect_crossings(const struct record *record, struct setting setting) {
+// What was read of the rings, as the emulator has seen it, and as the backend counts it.
+static inline void expect_obs_paths(const struct record *record, struct setting setting) {
     const uint64_t bytes = SIDE * SIDE, inferred = (uint64_t)ROUNDS * ENVIRONMENTS * bytes;
     const uint64_t trained = frames_trained(setting.mirror, record->updates) * bytes;
-    const bool by_bulk = setting.crosses == FARM_STANDIN_BULK && setting.mirror == FARM_MIRROR_WINDOW;
+    const bool by_bulk = setting.crosses == FARM_EMULATOR_BULK && setting.mirror == FARM_MIRROR_WINDOW;
     expect_read(record->inferred, setting.crosses, inferred, "inference");
-    expect_read(record->trained, by_bulk ? FARM_STANDIN_BULK : FARM_STANDIN_LOADS, trained, "training");
+    expect_read(record->trained, by_bulk ? FARM_EMULATOR_BULK : FARM_EMULATOR_LOADS, trained, "training");
     cr_assert_eq(record->said[0], inferred);
     cr_assert_eq(record->said[1], trained);
 }
 
 static inline void expect_all_mirrors_agree(struct setting setting) {
     struct record *full = run_alone(setting, &farm_backend_cuda);
-    if (setting.frames) expect_crossings(full, setting);
+    if (setting.frames) expect_obs_paths(full, setting);
     for (enum farm_mirror mirror = FARM_MIRROR_WINDOW; mirror <= FARM_MIRROR_OFF; mirror++) {
         setting.mirror = mirror;
         struct record *other = run_alone(setting, &farm_backend_cuda);
         expect_same(other, full, mirror == FARM_MIRROR_OFF ? "off" : "window");
-        if (setting.frames) expect_crossings(other, setting);
+        if (setting.frames) expect_obs_paths(other, setting);
         forget(other);
     }
     forget(full);
 }
 
-static inline void expect_staged_agrees(struct setting setting, int64_t *refusal) {
+static inline void expect_bounced_agrees(struct setting setting, int64_t *refusal) {
     struct record *registered = run_alone(setting, &farm_backend_cuda);
     *refusal = 1;
     for (setting.mirror = FARM_MIRROR_FULL; setting.mirror <= FARM_MIRROR_OFF; setting.mirror++) {
-        struct record *staged = run_alone(setting, &farm_backend_cuda);
-        expect_same(staged, registered, "staged");
-        expect_read(staged->inferred, FARM_STANDIN_LOADS, 0, "inference");
-        expect_read(staged->trained, FARM_STANDIN_LOADS, 0, "training");
-        forget(staged);
+        struct record *bounced = run_alone(setting, &farm_backend_cuda);
+        expect_same(bounced, registered, "bounced");
+        expect_read(bounced->inferred, FARM_EMULATOR_LOADS, 0, "inference");
+        expect_read(bounced->trained, FARM_EMULATOR_LOADS, 0, "training");
+        forget(bounced);
     }
     forget(registered);
 }
@@ -643,15 +643,15 @@ static inline void expect_registered(struct setting setting) {
     struct farm *farm = open_ready(setting);
     uint64_t bytes = 0;
     for (int r = 0; r < RINGS; r++) bytes += farm->lanes.rings[r].up.bytes + farm->lanes.rings[r].down.bytes;
-    cr_assert_eq(farm_standin_account().registered, 2 * RINGS);
-    cr_assert_eq(farm_standin_account().registered_bytes, bytes);
+    cr_assert_eq(farm_emulator_account().registered, 2 * RINGS);
+    cr_assert_eq(farm_emulator_account().registered_bytes, bytes);
     const unsigned both = cudaHostRegisterPortable | cudaHostRegisterMapped;
     for (uint32_t id = 0; id < LANE_COUNT; id++) {
         const struct farm_cuda_context *context = farm_cuda_backend_context(farm->backend, farm->lanes.lanes[id].shard);
         const struct farm_lane *lane = farm->lanes.lanes[id].lane;
-        cr_assert_eq(farm_standin_registration(farm_cuda_up(context, id, farm_lane_obs(lane, 0, 0, 0))),
+        cr_assert_eq(farm_emulator_registration(farm_cuda_up(context, id, farm_lane_obs(lane, 0, 0, 0))),
                      both | cudaHostRegisterReadOnly);
-        cr_assert_eq(farm_standin_registration(farm_cuda_down(context, id, &lane->down->acted)), both);
+        cr_assert_eq(farm_emulator_registration(farm_cuda_down(context, id, &lane->down->acted)), both);
     }
     farm->ops->destroy(farm->backend);
     farm->backend = NULL;
@@ -690,10 +690,10 @@ static inline void expect_state_put_back(struct setting setting) {
 // Whatever is refused first, everything taken before it is given back.
 static inline void expect_given_back(struct setting setting, int64_t parts) {
     struct farm *farm = open_ready(setting);
-    const int64_t all = (int64_t)(farm_standin_account().device_bytes / setting.shards);
+    const int64_t all = (int64_t)(farm_emulator_account().device_bytes / setting.shards);
     farm->ops->destroy(farm->backend);
     for (int64_t part = 0; part < parts; part++) {
-        farm_standin.memory = all * part / parts;
+        farm_emulator.memory = all * part / parts;
         farm->backend = NULL;
         cr_assert_eq(open_backend(farm, &farm_backend_cuda), FARM_E_LIMIT, "%s", farm->err.message);
         expect_nothing_left();

@@ -1,5 +1,5 @@
-// The CUDA backend's host code over the stand-in (tests/support/cuda_standin), the CPU backend as the reference. The
-// stand-in runs work only when somebody waits for it, so an answer or an update that is read too early is wrong here in
+// The CUDA backend's host code over the emulator (tests/support/cuda_emulator), the CPU backend as the reference. The
+// emulator runs work only when somebody waits for it, so an answer or an update that is read too early is wrong here in
 // every run.
 #include "farm.h"
 
@@ -7,7 +7,7 @@
 #include <stdio.h>
 
 #include "kernels/cuda/check.h"
-#include "learner/backend_library.h"
+#include "learner/backend_module.h"
 #include "learner/cuda/registered.h"
 
 TestSuite(cuda_backend, .timeout = 120);
@@ -44,10 +44,10 @@ Test(cuda_backend, an_update_that_is_begun_ahead_is_the_same_update) {
             setting.mirror = mirror;
             expect_ahead_agrees(setting);
         }
-    struct setting staged = usual(true);
-    farm_standin.refuse_registration = 1;
-    staged.mirror = FARM_MIRROR_WINDOW;
-    expect_ahead_agrees(staged);
+    struct setting bounced = usual(true);
+    farm_emulator.refuse_registration = 1;
+    bounced.mirror = FARM_MIRROR_WINDOW;
+    expect_ahead_agrees(bounced);
     expect_nothing_left();
 }
 
@@ -62,13 +62,13 @@ Test(cuda_backend, the_mirror_s_size_changes_no_number_of_numbers_in_bf16) {
 }
 
 // Inference by the way that is the fastest; training's windows too, but by copy engines, which its graph cannot have.
-static void expect_way_agrees(enum farm_standin_way way) {
+static void expect_way_agrees(enum farm_emulator_way way) {
     struct setting setting = usual(true);
     setting.mirror = FARM_MIRROR_WINDOW;
     struct record *by_loads = run_alone(setting, &farm_backend_cuda);
     setting.crosses = way;
     struct record *other = run_alone(setting, &farm_backend_cuda);
-    expect_crossings(other, setting);
+    expect_obs_paths(other, setting);
     expect_same(other, by_loads, "another way");
     expect_nothing_left();
     forget(by_loads);
@@ -76,11 +76,11 @@ static void expect_way_agrees(enum farm_standin_way way) {
 }
 
 Test(cuda_backend, bulk_copies_bring_the_same_observations_where_they_are_the_fastest) {
-    expect_way_agrees(FARM_STANDIN_BULK);
+    expect_way_agrees(FARM_EMULATOR_BULK);
 }
 
 Test(cuda_backend, copy_engines_bring_the_same_observations_where_they_are_the_fastest) {
-    expect_way_agrees(FARM_STANDIN_COPIES);
+    expect_way_agrees(FARM_EMULATOR_COPIES);
 }
 
 // What is written to stderr while a backend opens, on rings with a step that is not answered yet; text: 4,096 bytes.
@@ -122,27 +122,27 @@ static double microseconds_of(const char *text, const char *what) {
 
 Test(cuda_backend, says_what_each_way_takes_and_leaves_out_what_there_is_not) {
     const char *const words[] = {" by loads (", " by bulk copies (", " by copy engines ("};
-    const uint64_t tried[][FARM_STANDIN_WAYS] = {{2, 0, 0}, {2, 2, 0}, {2, 2, 1}}; // with two numbers of blocks
-    for (int way = 0; way < FARM_STANDIN_WAYS; way++) {
+    const uint64_t tried[][FARM_EMULATOR_WAYS] = {{2, 0, 0}, {2, 2, 0}, {2, 2, 1}}; // with two numbers of blocks
+    for (int way = 0; way < FARM_EMULATOR_WAYS; way++) {
         struct setting setting = usual(true);
-        setting.crosses = (enum farm_standin_way)way;
+        setting.crosses = (enum farm_emulator_way)way;
         struct farm *farm = open_farm(setting);
         char text[4096];
-        const struct farm_standin_account before = farm_standin_account();
-        uint64_t read[FARM_STANDIN_WAYS] = {0};
+        const struct farm_emulator_account before = farm_emulator_account();
+        uint64_t read[FARM_EMULATOR_WAYS] = {0};
         open_and_listen(farm, text);
         add_read(read, &before);
-        expect_crossing(farm);
+        expect_obs_path(farm);
         expect_brought(farm);
-        for (int k = 0; k < FARM_STANDIN_WAYS; k++) // each seven times, and once to warm up
-            if (k != FARM_STANDIN_LOADS || farm_standin_sees_loads)
+        for (int k = 0; k < FARM_EMULATOR_WAYS; k++) // each seven times, and once to warm up
+            if (k != FARM_EMULATOR_LOADS || farm_emulator_sees_loads)
                 cr_assert_eq(read[k], tried[way][k] * 8 * ENVIRONMENTS * SIDE * SIDE, "way %d: %lu bytes", k, read[k]);
         cr_assert_not_null(strstr(text, words[way]), "%s", text);
         (void)microseconds_of(text, "loads 1");
-        if (way != FARM_STANDIN_LOADS) (void)microseconds_of(text, "bulk copies 2");
-        if (way == FARM_STANDIN_COPIES) (void)microseconds_of(text, ", copy engines");
-        cr_assert_eq(strstr(text, "bulk copies 1") == NULL, way == FARM_STANDIN_LOADS, "%s", text);
-        cr_assert_eq(strstr(text, ", copy engines ") == NULL, way != FARM_STANDIN_COPIES, "%s", text);
+        if (way != FARM_EMULATOR_LOADS) (void)microseconds_of(text, "bulk copies 2");
+        if (way == FARM_EMULATOR_COPIES) (void)microseconds_of(text, ", copy engines");
+        cr_assert_eq(strstr(text, "bulk copies 1") == NULL, way == FARM_EMULATOR_LOADS, "%s", text);
+        cr_assert_eq(strstr(text, ", copy engines ") == NULL, way != FARM_EMULATOR_COPIES, "%s", text);
         cr_assert_eq(cudaPeekAtLastError(), cudaSuccess);
         close_farm(farm);
     }
@@ -152,11 +152,11 @@ Test(cuda_backend, says_what_each_way_takes_and_leaves_out_what_there_is_not) {
 // Together: the host's copies and the pull, which is slow here.
 Test(cuda_backend, where_registration_is_refused_the_cost_of_copies_is_measured_and_said) {
     struct setting setting = usual(true);
-    setting.crosses = FARM_STANDIN_BULK; // loads are slow
+    setting.crosses = FARM_EMULATOR_BULK; // loads are slow
     struct farm *farm = open_farm(setting);
     char text[4096];
-    farm_standin.refuse_registration = 1;
-    const int64_t slow_us = farm_standin.slow_loads;
+    farm_emulator.refuse_registration = 1;
+    const int64_t slow_us = farm_emulator.slow_loads;
     open_and_listen(farm, text);
     expect_brought(farm);
     cr_assert_not_null(strstr(text, "CUDA refuses to register the actors' up segments"), "%s", text);
@@ -168,15 +168,15 @@ Test(cuda_backend, where_registration_is_refused_the_cost_of_copies_is_measured_
 }
 
 Test(cuda_backend, where_registration_is_refused_frames_are_copied_and_nothing_else_changes) {
-    expect_staged_agrees(usual(true), &farm_standin.refuse_registration);
+    expect_bounced_agrees(usual(true), &farm_emulator.refuse_registration);
 }
 
 Test(cuda_backend, where_registration_is_refused_numbers_are_copied_and_nothing_else_changes) {
-    expect_staged_agrees(usual(false), &farm_standin.refuse_registration);
+    expect_bounced_agrees(usual(false), &farm_emulator.refuse_registration);
 }
 
 Test(cuda_backend, a_device_that_registers_no_read_only_memory_gets_copies_of_observations) {
-    expect_staged_agrees(usual(true), &farm_standin.refuse_read_only);
+    expect_bounced_agrees(usual(true), &farm_emulator.refuse_read_only);
 }
 
 Test(cuda_backend, everything_is_registered_while_it_runs_and_nothing_afterwards) {
@@ -186,14 +186,14 @@ Test(cuda_backend, everything_is_registered_while_it_runs_and_nothing_afterwards
 // A ring that goes while the other one is served, and comes back: what is not registered or mirrored meanwhile, is.
 static void absence(struct farm *farm) {
     if (farm->n % 7 != 3) return;
-    const struct farm_standin_account before = farm_standin_account();
+    const struct farm_emulator_account before = farm_emulator_account();
     const bool registered = before.registered > 0;
     farm->ops->leave(farm->backend, 1);
-    const struct farm_standin_account absent = farm_standin_account();
+    const struct farm_emulator_account absent = farm_emulator_account();
     cr_assert_eq(before.registered - absent.registered, registered ? 2 : 0);
     cr_assert_lt(absent.device_bytes, before.device_bytes);
     cr_assert_eq(farm->ops->join(farm->backend, 1, &farm->err), FARM_OK, "%s", farm->err.message);
-    const struct farm_standin_account again = farm_standin_account();
+    const struct farm_emulator_account again = farm_emulator_account();
     cr_assert_eq(again.registered, before.registered);
     cr_assert_eq(again.device_bytes, before.device_bytes);
 }
@@ -213,16 +213,16 @@ Test(cuda_backend, a_ring_that_goes_and_comes_back_changes_no_number) {
     expect_absence_changes_nothing(usual(false));
 }
 
-Test(cuda_backend, a_ring_that_comes_to_a_staged_farm_is_staged) {
-    farm_standin.refuse_registration = 1;
+Test(cuda_backend, a_ring_that_comes_to_a_bounced_farm_is_bounced) {
+    farm_emulator.refuse_registration = 1;
     expect_absence_changes_nothing(usual(true));
 }
 
 static void expect_turned_away(struct farm *farm, const char *why) {
-    const struct farm_standin_account before = farm_standin_account();
+    const struct farm_emulator_account before = farm_emulator_account();
     cr_assert_eq(farm->ops->join(farm->backend, 1, &farm->err), FARM_E_LIMIT);
     cr_assert(strstr(farm->err.message, why) != NULL, "%s", farm->err.message);
-    const struct farm_standin_account after = farm_standin_account();
+    const struct farm_emulator_account after = farm_emulator_account();
     cr_assert_eq(after.registered, before.registered);
     cr_assert_eq(after.device_bytes, before.device_bytes);
     cr_assert_eq(cudaPeekAtLastError(), cudaSuccess);
@@ -232,13 +232,13 @@ Test(cuda_backend, a_ring_that_finds_no_room_is_refused_and_leaves_nothing_behin
     struct farm *farm = open_ready(usual(true));
     cr_assert_eq(step(farm), FARM_OK);
     farm->ops->leave(farm->backend, 1);
-    const int64_t memory = farm_standin.memory;
-    farm_standin.memory = (int64_t)farm_standin_account().device_bytes;
+    const int64_t memory = farm_emulator.memory;
+    farm_emulator.memory = (int64_t)farm_emulator_account().device_bytes;
     expect_turned_away(farm, "ring-steps");
-    farm_standin.memory = memory;
-    farm_standin.refuse_read_only = 1;
+    farm_emulator.memory = memory;
+    farm_emulator.refuse_read_only = 1;
     expect_turned_away(farm, "up segment of actor 1");
-    farm_standin.refuse_read_only = 0;
+    farm_emulator.refuse_read_only = 0;
     cr_assert_eq(farm->ops->join(farm->backend, 1, &farm->err), FARM_OK, "%s", farm->err.message);
     cr_assert_eq(step(farm), FARM_OK, "%s", farm->err.message);
     close_farm(farm);
@@ -258,7 +258,7 @@ Test(cuda_backend, segments_are_registered_in_pieces_and_addressed_as_a_whole) {
         }
     }
     cr_assert_gt(pieces, 2 * RINGS);
-    cr_assert_eq(farm_standin_account().registered, pieces);
+    cr_assert_eq(farm_emulator_account().registered, pieces);
     farm_cuda_unregister(&registered);
     farm_cuda_unregister(&registered);
     expect_nothing_left();
@@ -333,9 +333,9 @@ Test(cuda_backend, a_learner_that_comes_back_trains_on_steps_of_before) {
 enum { STREAMS_MAX = 8 };
 
 // Of the streams that are there, the one in which something has run since `before` were they: it alone.
-static struct farm_standin_stream busy_one(const struct farm_standin_stream *before, size_t count) {
-    struct farm_standin_stream now[STREAMS_MAX], busy = {0};
-    cr_assert_eq(farm_standin_streams(now, STREAMS_MAX), count);
+static struct farm_emulator_stream busy_one(const struct farm_emulator_stream *before, size_t count) {
+    struct farm_emulator_stream now[STREAMS_MAX], busy = {0};
+    cr_assert_eq(farm_emulator_streams(now, STREAMS_MAX), count);
     int found = 0;
     for (size_t i = 0; i < count; i++) {
         if (now[i].works == before[i].works) continue;
@@ -348,18 +348,18 @@ static struct farm_standin_stream busy_one(const struct farm_standin_stream *bef
 
 Test(cuda_backend, inference_has_a_stream_of_the_highest_priority_and_training_one_of_the_lowest) {
     struct farm *farm = open_farm(usual(true));
-    struct farm_standin_stream before[STREAMS_MAX];
+    struct farm_emulator_stream before[STREAMS_MAX];
     int least, greatest;
     must_open_backend(farm, &farm_backend_cuda);
     cr_assert_eq(cudaDeviceGetStreamPriorityRange(&least, &greatest), cudaSuccess);
     while (farm->n < UNROLL) cr_assert_eq(step(farm), FARM_OK);
-    size_t count = farm_standin_streams(before, STREAMS_MAX);
+    size_t count = farm_emulator_streams(before, STREAMS_MAX);
     cr_assert_lt(count, STREAMS_MAX);
     cr_assert_eq(step(farm), FARM_OK);
-    const struct farm_standin_stream inference = busy_one(before, count);
-    count = farm_standin_streams(before, STREAMS_MAX);
+    const struct farm_emulator_stream inference = busy_one(before, count);
+    count = farm_emulator_streams(before, STREAMS_MAX);
     must_update(farm);
-    const struct farm_standin_stream training = busy_one(before, count);
+    const struct farm_emulator_stream training = busy_one(before, count);
     cr_assert_eq(inference.priority, greatest);
     cr_assert_eq(training.priority, least);
     cr_assert_eq(inference.flags, cudaStreamNonBlocking);
@@ -375,7 +375,7 @@ Test(cuda_backend, inference_has_a_graph_for_each_size_of_its_ladder) {
         struct setting setting = usual(true);
         setting.infer_batch_max = most[i];
         struct farm *farm = open_ready(setting);
-        cr_assert_eq(farm_standin_account().graph_execs, 2 * rungs[i] + 3);
+        cr_assert_eq(farm_emulator_account().graph_execs, 2 * rungs[i] + 3);
         close_farm(farm);
     }
 }
@@ -389,9 +389,9 @@ static uint64_t threads_of(struct farm *farm, uint32_t environments) {
                                                .lane_id = count,
                                                .n = farm->n - 1,
                                                .env_count = left < WIDTH ? left : WIDTH};
-    const uint64_t before = farm_standin_account().threads;
+    const uint64_t before = farm_emulator_account().threads;
     cr_assert_eq(farm->ops->infer(farm->backend, 0, rows, count, &farm->err), FARM_OK, "%s", farm->err.message);
-    return farm_standin_account().threads - before;
+    return farm_emulator_account().threads - before;
 }
 
 Test(cuda_backend, a_batch_takes_the_smallest_size_of_the_ladder_that_holds_it) {
@@ -411,9 +411,9 @@ static uint64_t works_of(uint32_t micro_batch) {
     struct setting setting = usual(true);
     setting.micro_batch = micro_batch;
     struct farm *farm = open_played(setting, UNROLL + 1);
-    const uint64_t before = farm_standin_account().works;
+    const uint64_t before = farm_emulator_account().works;
     must_update(farm);
-    const uint64_t works = farm_standin_account().works - before;
+    const uint64_t works = farm_emulator_account().works - before;
     close_farm(farm);
     return works;
 }
@@ -525,12 +525,12 @@ Test(cuda_backend, training_does_not_touch_parameters_that_a_slow_inference_read
     memcpy(before, farm_lane_policy(lane, farm->n - 1, 0), sizeof before);
     held.farm = farm;
     held.inference = pthread_self();
-    farm_standin_before_launch = hold_inference;
+    farm_emulator_before_launch = hold_inference;
     const uint64_t version = answer_again(farm);
     memcpy(after, farm_lane_policy(lane, farm->n - 1, 0), sizeof after);
     void *failed;
     pthread_join(held.training, &failed);
-    farm_standin_before_launch = NULL;
+    farm_emulator_before_launch = NULL;
     cr_assert_null(failed, "%s", farm->err.message);
     cr_assert_eq(held.version, 1, "%lu updates while one inference read", held.version);
     cr_assert_eq(version, 0);
@@ -556,10 +556,10 @@ Test(cuda_backend, the_library_gives_its_functions_to_a_program_of_its_own_build
 Test(cuda_backend, what_is_no_library_is_refused_with_a_sentence) {
     const struct farm_backend_ops *ops = NULL;
     struct farm_error err = {0};
-    cr_assert_eq(farm_backend_library_open(NULL, &ops, &err), FARM_E_NOT_FOUND);
+    cr_assert_eq(farm_backend_module_open(NULL, &ops, &err), FARM_E_NOT_FOUND);
     cr_assert(strstr(err.message, "FARM_CUDA_BACKEND") != NULL, "%s", err.message);
-    cr_assert_eq(farm_backend_library_open("/dev/null", &ops, &err), FARM_E_UNSUPPORTED);
-    cr_assert_eq(farm_backend_library_open("libm.so.6", &ops, &err), FARM_E_UNSUPPORTED);
+    cr_assert_eq(farm_backend_module_open("/dev/null", &ops, &err), FARM_E_UNSUPPORTED);
+    cr_assert_eq(farm_backend_module_open("libm.so.6", &ops, &err), FARM_E_UNSUPPORTED);
     cr_assert(strstr(err.message, "is no backend") != NULL, "%s", err.message);
     cr_assert_null(ops);
 }
@@ -567,19 +567,19 @@ Test(cuda_backend, what_is_no_library_is_refused_with_a_sentence) {
 // ---- faults ----
 
 Test(cuda_backend, says_that_there_is_no_gpu) {
-    farm_standin.devices = 0;
+    farm_emulator.devices = 0;
     expect_refused(usual(true), FARM_E_UNSUPPORTED, "--device cpu");
 }
 
 Test(cuda_backend, says_that_the_driver_is_too_old) {
-    farm_standin.driver = 12040;
+    farm_emulator.driver = 12040;
     expect_refused(usual(true), FARM_E_UNSUPPORTED, "older than this build needs");
 }
 
 Test(cuda_backend, a_driver_that_does_not_start_is_no_gpu_that_was_lost) {
-    farm_standin.no_start = cudaErrorUnknown;
+    farm_emulator.no_start = cudaErrorUnknown;
     expect_refused(usual(true), FARM_E_UNSUPPORTED, "--device cpu");
-    farm_standin.no_start = cudaErrorSystemNotReady;
+    farm_emulator.no_start = cudaErrorSystemNotReady;
     expect_refused(usual(true), FARM_E_UNSUPPORTED, "fabric manager");
 }
 
@@ -605,7 +605,7 @@ Test(cuda_backend, every_error_that_ends_a_context_is_a_gpu_that_is_lost) {
 
 static uint64_t device_bytes_of(struct setting setting) {
     struct farm *farm = open_ready(setting);
-    const uint64_t bytes = farm_standin_account().device_bytes;
+    const uint64_t bytes = farm_emulator_account().device_bytes;
     close_farm(farm);
     return bytes;
 }
@@ -616,10 +616,10 @@ Test(cuda_backend, takes_a_smaller_mirror_where_memory_is_short_and_says_what_ne
     setting.mirror = FARM_MIRROR_OFF;
     const int64_t least = (int64_t)device_bytes_of(setting);
     setting.mirror = FARM_MIRROR_FULL;
-    farm_standin.memory = least + least / 32 + 8192; // nearly nothing beside the smallest, and the reserve
+    farm_emulator.memory = least + least / 32 + 8192; // nearly nothing beside the smallest, and the reserve
     struct record *small = run_alone(setting, &farm_backend_cuda);
     expect_same(small, full, "little memory");
-    farm_standin.memory = least / 2;
+    farm_emulator.memory = least / 2;
     expect_refused(setting, FARM_E_LIMIT, "--infer-batch-max");
     forget(full);
     forget(small);
@@ -633,15 +633,15 @@ Test(cuda_backend, takes_a_smaller_mirror_where_the_libraries_take_what_was_to_s
     setting.mirror = FARM_MIRROR_WINDOW;
     const uint64_t medium = device_bytes_of(setting);
     cr_assert_gt(large, medium + 4096);
-    farm_standin.memory = (int64_t)(large + large / 32 + 8192);
-    farm_standin_libraries.handle_bytes = ((uint64_t)farm_standin.memory - (large + medium) / 2) / 4;
+    farm_emulator.memory = (int64_t)(large + large / 32 + 8192);
+    farm_emulator_libraries.handle_bytes = ((uint64_t)farm_emulator.memory - (large + medium) / 2) / 4;
     setting.mirror = FARM_MIRROR_FULL;
     struct farm *farm = open_ready(setting);
     struct record *window = run(farm);
     cr_assert_gt(farm->stats.bus_train_bytes, 0, "a mirror that is whole");
     expect_same(window, full, "window");
     close_farm(farm);
-    farm_standin_libraries.handle_bytes = (size_t)farm_standin.memory; // nothing is small enough
+    farm_emulator_libraries.handle_bytes = (size_t)farm_emulator.memory; // nothing is small enough
     farm = open_farm(setting);
     cr_assert_neq(open_backend(farm, &farm_backend_cuda), FARM_OK);
     close_farm(farm);
@@ -650,7 +650,7 @@ Test(cuda_backend, takes_a_smaller_mirror_where_the_libraries_take_what_was_to_s
 }
 
 static bool opens(struct setting setting, int64_t memory) {
-    farm_standin.memory = memory;
+    farm_emulator.memory = memory;
     struct farm *farm = open_farm(setting);
     const enum farm_status status = open_backend(farm, &farm_backend_cuda);
     close_farm(farm);
@@ -676,9 +676,9 @@ Test(cuda_backend, off_is_window_where_registration_is_refused_and_is_held_again
     setting.mirror = FARM_MIRROR_OFF;
     const int64_t off = (int64_t)device_bytes_of(setting), least_off = least_memory(setting, off);
     cr_assert_gt(window, off + 4096);
-    farm_standin.refuse_registration = 1;
+    farm_emulator.refuse_registration = 1;
     const int64_t least = least_memory(setting, window);
-    cr_assert_geq(least, least_off + (window - off) - 256, "%ld bytes of memory, and %ld unstaged", least, least_off);
+    cr_assert_geq(least, least_off + (window - off) - 256, "%ld bytes of memory, and %ld unbounced", least, least_off);
     expect_nothing_left();
 }
 
@@ -695,7 +695,7 @@ Test(cuda_backend, a_gpu_that_is_lost_ends_both_threads_with_an_error_and_leaves
     float *kept = memcpy(malloc(bytes), farm_backend_vector(&good, ""), bytes);
     while (farm->n < 2 * UNROLL + 1) cr_assert_eq(step(farm), FARM_OK);
     must_update(farm);
-    farm_standin.fall_off_after = (int64_t)farm_standin_account().works + 5;
+    farm_emulator.fall_off_after = (int64_t)farm_emulator_account().works + 5;
     cr_assert_eq(step(farm), FARM_E_DEAD, "%s", farm->err.message);
     cr_assert(strstr(farm->err.message, "--resume") != NULL, "%s", farm->err.message);
     cr_assert_eq(update(farm, &stats), FARM_E_DEAD, "%s", farm->err.message);
@@ -708,13 +708,13 @@ Test(cuda_backend, a_gpu_that_is_lost_ends_both_threads_with_an_error_and_leaves
 
 Test(cuda_backend, a_gpu_that_is_lost_at_any_piece_of_work_is_an_error_and_never_a_hang) {
     struct farm *farm = open_ready(usual(true));
-    const uint64_t before = farm_standin_account().works;
+    const uint64_t before = farm_emulator_account().works;
     close_farm(farm);
     cr_assert_gt(before, 100); // every kernel has run before anything is captured
     for (uint64_t works = before; works < before + 120; works += 7) {
-        farm_standin_reset();
+        farm_emulator_reset();
         farm = open_ready(usual(true));
-        farm_standin.fall_off_after = (int64_t)works;
+        farm_emulator.fall_off_after = (int64_t)works;
         struct farm_pass_stats stats;
         enum farm_status status = FARM_OK;
         while (!status && farm->n < 3 * UNROLL) {
@@ -729,7 +729,7 @@ Test(cuda_backend, a_gpu_that_is_lost_at_any_piece_of_work_is_an_error_and_never
 Test(cuda_backend, a_lost_gpu_takes_no_more_with_it_than_what_came_since_the_last_copy_of_its_state) {
     const double every_s[] = {1e-9, 1000};
     for (int i = 0; i < 2; i++) {
-        farm_standin_reset();
+        farm_emulator_reset();
         struct farm *farm = open_farm(usual(true));
         farm->learner.state_every_s = every_s[i];
         must_open_backend(farm, &farm_backend_cuda);
@@ -737,7 +737,7 @@ Test(cuda_backend, a_lost_gpu_takes_no_more_with_it_than_what_came_since_the_las
             cr_assert_eq(step(farm), FARM_OK);
             if (farm->n > farm->trained + UNROLL) must_update(farm);
         }
-        farm_standin.fall_off_after = (int64_t)farm_standin_account().works;
+        farm_emulator.fall_off_after = (int64_t)farm_emulator_account().works;
         cr_assert_eq(step(farm), FARM_E_DEAD, "%s", farm->err.message);
         cr_assert_eq(farm->ops->state(farm->backend).version, i == 0 ? 3 : 0);
         close_farm(farm);
@@ -758,7 +758,7 @@ static struct farm *hang(bool inferring, uint64_t spin_ns) {
     while (farm->n < UNROLL + 1) cr_assert_eq(step(farm), FARM_OK);
     must_update(farm);
     while (farm->n < 2 * UNROLL + 1) cr_assert_eq(step(farm), FARM_OK, "%s", farm->err.message);
-    farm_standin.hang_after = (int64_t)farm_standin_account().works;
+    farm_emulator.hang_after = (int64_t)farm_emulator_account().works;
     farm->learner.gpu_limit_s = 0.05;
     const enum farm_status first = inferring ? step(farm) : update(farm, &stats);
     cr_assert_eq(first, FARM_E_DEAD, "%s", farm->err.message);
@@ -777,7 +777,7 @@ static struct farm *hang(bool inferring, uint64_t spin_ns) {
 
 Test(cuda_backend, an_inference_that_never_ends_is_given_up, .timeout = 10) {
     left[0] = hang(true, 1000);
-    farm_standin_reset();
+    farm_emulator_reset();
     left[1] = hang(true, 0);
 }
 
@@ -790,7 +790,7 @@ Test(cuda_backend, a_state_that_waits_for_a_gpu_that_hangs_is_that_of_before, .t
     struct farm *farm = left[0] = open_played(usual(true), 2 * UNROLL + 1);
     struct farm_pass_stats stats;
     cr_assert_eq(update_and(farm, true, &stats), FARM_OK, "%s", farm->err.message);
-    farm_standin.hang_after = (int64_t)farm_standin_account().works;
+    farm_emulator.hang_after = (int64_t)farm_emulator_account().works;
     farm->learner.gpu_limit_s = 0.05;
     cr_assert_eq(farm->ops->state(farm->backend).version, 0);
     cr_assert_eq(step(farm), FARM_E_DEAD);

@@ -15,7 +15,7 @@ static void lend(struct farm *farm) {
 
 static struct farm *open_lent(struct setting setting) {
     struct farm *farm = open_farm(setting);
-    farm_standin.refuse_read_only = 1;
+    farm_emulator.refuse_read_only = 1;
     lend(farm);
     must_open_backend(farm, &farm_backend_cuda);
     farm_lanes_end_writable(&farm->lanes);
@@ -42,14 +42,14 @@ static void go_and_come_back(struct farm *farm) {
     lend(farm);
     cr_assert_eq(farm->ops->join(farm->backend, 0, &farm->err), FARM_OK, "%s", farm->err.message);
     farm_lanes_end_writable(&farm->lanes);
-    cr_assert_eq(farm_standin_account().registered, 2 * RINGS);
+    cr_assert_eq(farm_emulator_account().registered, 2 * RINGS);
 }
 
 static void expect_the_same(struct setting setting) {
-    farm_standin.refuse_read_only = 0;
+    farm_emulator.refuse_read_only = 0;
     struct record *usually = run_alone(setting, &farm_backend_cuda);
     struct farm *farm = open_lent(setting);
-    cr_assert_eq(farm_standin_account().registered, 2 * RINGS, "nothing is staged");
+    cr_assert_eq(farm_emulator_account().registered, 2 * RINGS, "nothing is bounced");
     expect_steady(farm, go_and_come_back, usually, "a second mapping");
 }
 
@@ -64,10 +64,10 @@ Test(cuda_registered, a_second_mapping_is_write_protected_and_unmapped_at_the_en
     struct farm *farm = open_farm(usual(true));
     struct farm_cuda_registered registered;
     char rights[5];
-    farm_standin.refuse_read_only = 1;
+    farm_emulator.refuse_read_only = 1;
     lend(farm);
     cr_assert_eq(farm_cuda_register(&farm->lanes, 0, 0, 8192, &registered, &farm->err), FARM_OK);
-    cr_assert(registered.again && !registered.staged[FARM_CUDA_UP] && !registered.staged[FARM_CUDA_DOWN]);
+    cr_assert(registered.again && !registered.bounced[FARM_CUDA_UP] && !registered.bounced[FARM_CUDA_DOWN]);
     for (uint32_t r = 0; r < RINGS; r++) {
         const char *first = (const char *)farm->lanes.rings[r].up.header, *again = registered.rings[r].again;
         const size_t last = farm->lanes.rings[r].up.bytes - 1;
@@ -91,12 +91,12 @@ Test(cuda_registered, nothing_is_mapped_again_where_read_only_memory_is_register
     struct farm_cuda_registered registered;
     lend(farm);
     cr_assert_eq(farm_cuda_register(&farm->lanes, 0, 0, 0, &registered, &farm->err), FARM_OK);
-    cr_assert(!registered.again && !registered.staged[FARM_CUDA_UP]);
+    cr_assert(!registered.again && !registered.bounced[FARM_CUDA_UP]);
     farm_cuda_unregister(&registered);
     farm_lanes_lend_writable(&farm->lanes, 1, -1); // one is missing
-    farm_standin.refuse_read_only = 1;
+    farm_emulator.refuse_read_only = 1;
     cr_assert_eq(farm_cuda_register(&farm->lanes, 0, 0, 0, &registered, &farm->err), FARM_OK);
-    cr_assert(!registered.again && registered.staged[FARM_CUDA_UP] && !registered.staged[FARM_CUDA_DOWN]);
+    cr_assert(!registered.again && registered.bounced[FARM_CUDA_UP] && !registered.bounced[FARM_CUDA_DOWN]);
     farm_cuda_unregister(&registered);
     expect_nothing_left();
     close_farm(farm);
@@ -108,9 +108,9 @@ Test(cuda_registered, a_ring_that_comes_without_what_the_device_wants_is_refused
     cr_assert_eq(farm->ops->join(farm->backend, 1, &farm->err), FARM_E_INVALID);
     cr_assert(strstr(farm->err.message, "can write") != NULL, "%s", farm->err.message);
     lend(farm);
-    farm_standin.refuse_registration = 1;
+    farm_emulator.refuse_registration = 1;
     cr_assert_eq(farm->ops->join(farm->backend, 1, &farm->err), FARM_E_LIMIT);
-    farm_standin.refuse_registration = 0;
+    farm_emulator.refuse_registration = 0;
     cr_assert_eq(farm->ops->join(farm->backend, 1, &farm->err), FARM_OK, "%s", farm->err.message);
     close_farm(farm);
 }

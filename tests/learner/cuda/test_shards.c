@@ -1,4 +1,4 @@
-// Several GPUs over the stand-in: each serves the rings of its shard, and their gradients are added up. The stand-in
+// Several GPUs over the emulator: each serves the rings of its shard, and their gradients are added up. The emulator
 // ends the test where one touches another's memory, or waits for ever for one that is lost.
 #include "farm.h"
 
@@ -7,7 +7,7 @@ TestSuite(cuda_shards, .timeout = 120);
 static struct setting two(bool frames) {
     struct setting setting = usual(frames);
     setting.shards = 2;
-    farm_standin.devices = 2;
+    farm_emulator.devices = 2;
     return setting;
 }
 
@@ -44,7 +44,7 @@ Test(cuda_shards, an_update_that_is_begun_ahead_is_the_same_update) {
 
 Test(cuda_shards, the_mirror_s_size_and_copies_change_no_number) {
     expect_all_mirrors_agree(two(true));
-    expect_staged_agrees(two(true), &farm_standin.refuse_registration);
+    expect_bounced_agrees(two(true), &farm_emulator.refuse_registration);
 }
 
 Test(cuda_shards, every_ring_is_registered_once_and_none_afterwards) {
@@ -60,11 +60,11 @@ Test(cuda_shards, a_state_that_is_put_back_reaches_every_gpu) {
 
 Test(cuda_shards, says_that_there_are_fewer_gpus) {
     const struct setting setting = two(true);
-    farm_standin.devices = 1;
+    farm_emulator.devices = 1;
     expect_refused(setting, FARM_E_UNSUPPORTED, "--gpus");
 }
 
-// The stand-in shows 0000:00:00.0 and 0000:01:00.0: taken by their names the first shard would have the second GPU.
+// The emulator shows 0000:00:00.0 and 0000:01:00.0: taken by their names the first shard would have the second GPU.
 Test(cuda_shards, takes_cuda_s_own_numbers_where_a_planned_gpu_is_hidden) {
     struct farm *farm = open_farm(two(true));
     farm->learner.shards[0].gpu = "0000:01:00.0";
@@ -82,8 +82,8 @@ Test(cuda_shards, a_shard_is_on_the_gpu_that_was_planned_for_it) {
     must_open_backend(farm, &farm_backend_cuda);
     for (uint32_t k = 0; k < 2; k++) cr_assert_eq(farm_cuda_backend_context(farm->backend, k)->device, 1 - (int)k);
     cr_assert_eq(step(farm), FARM_OK, "%s", farm->err.message);
-    farm_standin.fall_off_device = 1;
-    farm_standin.fall_off_after = (int64_t)farm_standin_account().works;
+    farm_emulator.fall_off_device = 1;
+    farm_emulator.fall_off_after = (int64_t)farm_emulator_account().works;
     for (uint32_t id = 0; id < LANE_COUNT; id++) write_step(farm, id, farm->n);
     for (uint32_t id = 0; id < LANE_COUNT; id++) {
         const struct farm_learner_lane *of = &farm->lanes.lanes[id];
@@ -96,7 +96,7 @@ Test(cuda_shards, a_shard_is_on_the_gpu_that_was_planned_for_it) {
 
 Test(cuda_shards, without_nccl_there_is_an_error_and_not_one_gpu) {
     const struct setting setting = two(true);
-    farm_standin_libraries.no_nccl = true;
+    farm_emulator_libraries.no_nccl = true;
     expect_refused(setting, FARM_E_NOT_FOUND, "NCCL");
 }
 
@@ -123,10 +123,10 @@ static enum farm_status play(struct farm *farm, float **states) {
 // Whichever is lost, and at whatever work: the other one waits in the sum for a gradient that does not come. What is
 // left is the state of an update that was made as a whole.
 static void lose(int device, uint64_t works, float *const *states) {
-    farm_standin_reset();
+    farm_emulator_reset();
     struct farm *farm = open_ready(two(true));
-    farm_standin.fall_off_device = device;
-    farm_standin.fall_off_after = (int64_t)works;
+    farm_emulator.fall_off_device = device;
+    farm_emulator.fall_off_after = (int64_t)works;
     const enum farm_status status = play(farm, NULL);
     cr_assert_eq(status, FARM_E_DEAD, "GPU %d lost after %lu pieces of work: %s", device, works, farm->err.message);
     const struct farm_backend_state last = farm->ops->state(farm->backend);
@@ -139,7 +139,7 @@ static void lose(int device, uint64_t works, float *const *states) {
 Test(cuda_shards, a_gpu_that_is_lost_is_an_error_and_leaves_no_other_waiting) {
     struct farm *farm = open_ready(two(true));
     float *states[UPDATES + 1] = {0};
-    const uint64_t before = farm_standin_account().works;
+    const uint64_t before = farm_emulator_account().works;
     cr_assert_eq(play(farm, states), FARM_OK, "%s", farm->err.message);
     close_farm(farm);
     for (int device = 0; device < 2; device++)
@@ -158,8 +158,8 @@ static struct farm *hang(bool inferring) {
     while (farm->n < UNROLL + 1) cr_assert_eq(step(farm), FARM_OK);
     must_update(farm);
     while (farm->n < 2 * UNROLL + 1) cr_assert_eq(step(farm), FARM_OK);
-    farm_standin.hang_device = 1;
-    farm_standin.hang_after = (int64_t)farm_standin_account().works;
+    farm_emulator.hang_device = 1;
+    farm_emulator.hang_after = (int64_t)farm_emulator_account().works;
     farm->learner.gpu_limit_s = 0.05;
     if (inferring) cr_assert_eq(step(farm), FARM_E_DEAD, "%s", farm->err.message);
     cr_assert_eq(update(farm, &stats), FARM_E_DEAD, "%s", farm->err.message);
@@ -172,7 +172,7 @@ static struct farm *hang(bool inferring) {
 
 Test(cuda_shards, a_gpu_that_hangs_is_an_error_and_nobody_waits_for_it_again, .timeout = 10) {
     left[0] = hang(false);
-    farm_standin_reset();
+    farm_emulator_reset();
     left[1] = hang(true);
 }
 

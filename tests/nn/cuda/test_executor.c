@@ -1,6 +1,6 @@
 // The GPU's executor beside the CPU's: the same networks, parameters and rows; forward and gradients compared by the
-// norm of the difference over the norm, tensor by tensor. Runtime, kernels and libraries are stand-ins on the CPU
-// (tests/support/cuda_standin), so this shows that the right things are asked for in the right order with the right
+// norm of the difference over the norm, tensor by tensor. Runtime, kernels and libraries are emulators on the CPU
+// (tests/support/cuda_emulator), so this shows that the right things are asked for in the right order with the right
 // shapes, and nothing about a device.
 #include "nn/cuda/executor.h"
 
@@ -10,9 +10,9 @@
 #include <string.h>
 
 #include "../problem.h"
+#include "emulator.h"
 #include "kernels/bf16.h"
 #include "libraries.h"
-#include "standin.h"
 
 static struct farm_error err;
 
@@ -155,19 +155,20 @@ static void executor_free(struct farm_cuda_executor **executor) {
 #define with_problem  __attribute__((cleanup(problem_free))) struct problem
 #define with_executor __attribute__((cleanup(executor_free))) struct farm_cuda_executor
 
-static struct farm_cuda_libraries libraries; // the stand-ins' table; executors keep its address
+static struct farm_cuda_vendor libraries; // the emulators' table; executors keep its address
 
 static void setup(void) {
-    farm_standin_reset();
-    memset(&farm_standin_libraries, 0, sizeof farm_standin_libraries);
-    farm_standin_libraries.workspace_bytes = 1 << 20;
-    libraries = farm_standin_libraries_table();
+    farm_emulator_reset();
+    memset(&farm_emulator_libraries, 0, sizeof farm_emulator_libraries);
+    farm_emulator_libraries.workspace_bytes = 1 << 20;
+    libraries = farm_emulator_libraries_table();
 }
 
 // Nothing of the device and none of the libraries' descriptors may be left.
 static void teardown(void) {
-    cr_expect_eq(farm_standin_libraries.descriptors, 0, "%ld descriptors are left", farm_standin_libraries.descriptors);
-    cr_expect_eq(farm_standin_account().allocations, 0);
+    cr_expect_eq(farm_emulator_libraries.descriptors, 0, "%ld descriptors are left",
+                 farm_emulator_libraries.descriptors);
+    cr_expect_eq(farm_emulator_account().allocations, 0);
 }
 
 static struct farm_cuda_executor_config config_of(const struct problem *p, int batch_max,
@@ -379,13 +380,13 @@ Test(nn_cuda, what_the_libraries_cannot_fuse_is_done_after_them) {
     with_problem *p = problem_of(&odd_net, &odd_io, 3);
     static const int says[] = {0, 0, 0, CUDNN_STATUS_BAD_PARAM, CUDNN_STATUS_NOT_SUPPORTED, 3001, 4001};
     for (int i = 0; i < (int)(sizeof says / sizeof *says); i++) {
-        farm_standin_libraries.fused_says = says[i];
-        farm_standin_libraries.no_epilogue = i == 1;
-        farm_standin_libraries.no_precomputed_gemm = i == 2;
-        farm_standin_libraries.fused = farm_standin_libraries.plain = 0;
+        farm_emulator_libraries.fused_says = says[i];
+        farm_emulator_libraries.no_epilogue = i == 1;
+        farm_emulator_libraries.no_precomputed_gemm = i == 2;
+        farm_emulator_libraries.fused = farm_emulator_libraries.plain = 0;
         expect_solved(p, FARM_PRECISION_F32, &f32_bounds);
         expect_solved(p, FARM_PRECISION_BF16, &odd_bf16);
-        const long fused = farm_standin_libraries.fused, plain = farm_standin_libraries.plain;
+        const long fused = farm_emulator_libraries.fused, plain = farm_emulator_libraries.plain;
         cr_expect(says[i] ? fused == 0 : fused > 0, "case %d: %ld fused", i, fused);
         cr_expect(says[i] || i == 2 ? plain > 0 : plain == 0, "case %d: %ld plain", i, plain);
     }
@@ -397,7 +398,7 @@ Test(nn_cuda, an_algorithm_whose_call_is_refused_gives_way_to_the_next) {
     static const enum farm_precision precisions[] = {FARM_PRECISION_F32, FARM_PRECISION_BF16};
     for (int i = 0; i < 8; i++) {
         const int direction = i / 2 % 4; // 0: forward, 1: to the input, 2: to the weights, 3: all
-        for (int d = 0; d < 3; d++) farm_standin_libraries.refused[d] = direction == d || direction == 3 ? 2 : 0;
+        for (int d = 0; d < 3; d++) farm_emulator_libraries.refused[d] = direction == d || direction == 3 ? 2 : 0;
         const struct farm_cuda_executor_config config = config_of(p, 3, precisions[i % 2]);
         with_executor *executor = executor_new(&config);
         for (int call = 0; call < 2; call++) {
@@ -409,7 +410,7 @@ Test(nn_cuda, an_algorithm_whose_call_is_refused_gives_way_to_the_next) {
 
 Test(nn_cuda, takes_an_algorithm_that_is_not_deterministic_where_there_is_no_other) {
     with_problem *p = problem_of(&odd_net, &odd_io, 2);
-    farm_standin_libraries.only_random = true;
+    farm_emulator_libraries.only_random = true;
     expect_solved(p, FARM_PRECISION_F32, &f32_bounds);
 }
 
@@ -504,18 +505,18 @@ Test(nn_cuda, says_how_much_memory_is_missing) {
     const struct farm_cuda_executor_config config = {
         .net = &net, .batch_max = 4096, .training = true, .libraries = &libraries};
     const size_t bytes = farm_cuda_executor_bytes(&config);
-    farm_standin.memory = (int64_t)bytes - 1;
+    farm_emulator.memory = (int64_t)bytes - 1;
     cr_expect_eq(farm_cuda_executor_create(&config, &executor, &err), FARM_E_LIMIT);
     char expected[64];
     snprintf(expected, sizeof expected, "4096 rows in training needs %zu MB", (bytes >> 20) + 1);
     cr_expect(strstr(err.message, expected) != NULL, "%s", err.message);
     cr_expect_eq(cudaPeekAtLastError(), cudaSuccess);
-    farm_standin.memory = (int64_t)bytes;
+    farm_emulator.memory = (int64_t)bytes;
     cr_expect_eq(farm_cuda_executor_create(&config, &executor, &err), FARM_OK, "%s", err.message);
-    cr_expect_eq(farm_standin_account().device_bytes, bytes);
+    cr_expect_eq(farm_emulator_account().device_bytes, bytes);
     farm_cuda_executor_destroy(executor);
-    farm_standin.memory = (int64_t)bytes + 4096;
-    farm_standin_libraries.handle_bytes = 4096; // cuDNN's handle has room, cuBLASLt's has none
+    farm_emulator.memory = (int64_t)bytes + 4096;
+    farm_emulator_libraries.handle_bytes = 4096; // cuDNN's handle has room, cuBLASLt's has none
     cr_expect_eq(farm_cuda_executor_create(&config, &executor, &err), FARM_E_LIMIT, "%s", err.message);
     cr_expect(strstr(err.message, "cublasLtCreate") != NULL, "%s", err.message);
 }
@@ -524,7 +525,7 @@ Test(nn_cuda, says_how_much_memory_is_missing) {
 Test(nn_cuda, has_a_workspace_for_padded_pictures_of_the_largest_batch) {
     with_problem *p = problem_at(0);
     struct farm_cuda_executor_config config = config_of(p, 1024, FARM_PRECISION_BF16);
-    farm_standin_libraries.workspace_bytes = (size_t)1024 * 84 * 84 * 8 * sizeof(uint16_t);
+    farm_emulator_libraries.workspace_bytes = (size_t)1024 * 84 * 84 * 8 * sizeof(uint16_t);
     for (int training = 0; training < 2; training++) {
         config.training = training;
         with_executor *executor = executor_new(&config);
@@ -561,13 +562,13 @@ Test(nn_cuda, says_what_no_algorithm_was_found_for) {
     const struct farm_cuda_executor_config config = config_of(p, 2, FARM_PRECISION_BF16);
     with_executor *executor = executor_new(&config);
     const with_answer a = device_answer_new(p);
-    farm_standin_libraries.no_algorithm = true;
+    farm_emulator_libraries.no_algorithm = true;
     cr_expect_eq(forward_status(executor, p, 2, &a), FARM_E_UNSUPPORTED);
     cr_expect(strstr(err.message, "convolution forward, 2 rows of 19x22x6") != NULL, "%s", err.message);
-    farm_standin_libraries.no_algorithm = false;
-    farm_standin_libraries.workspace_bytes = (size_t)1 << 40; // more than the executor has
+    farm_emulator_libraries.no_algorithm = false;
+    farm_emulator_libraries.workspace_bytes = (size_t)1 << 40; // more than the executor has
     cr_expect_eq(forward_status(executor, p, 2, &a), FARM_E_UNSUPPORTED);
-    farm_standin_libraries.workspace_bytes = 0;
+    farm_emulator_libraries.workspace_bytes = 0;
     cr_expect_eq(forward_status(executor, p, 2, &a), FARM_OK, "%s",
                  err.message); // nothing is left of the failure
     CUDA(cudaDeviceSynchronize());
@@ -579,14 +580,14 @@ Test(nn_cuda, a_convolution_that_fails_is_an_error) {
     const struct farm_cuda_executor_config config = config_of(p, 2, FARM_PRECISION_BF16);
     with_executor *executor = executor_new(&config);
     const with_answer a = device_answer_new(p);
-    farm_standin_libraries.fused_says = CUDNN_STATUS_EXECUTION_FAILED;
+    farm_emulator_libraries.fused_says = CUDNN_STATUS_EXECUTION_FAILED;
     cr_expect_eq(forward_status(executor, p, 2, &a), FARM_E_IO);
     cr_expect(strstr(err.message, "cudnnConvolutionBiasActivationForward") != NULL, "%s", err.message);
-    farm_standin_libraries.fused_says = 0;
+    farm_emulator_libraries.fused_says = 0;
     cr_expect_eq(forward_status(executor, p, 2, &a), FARM_OK, "%s", err.message);
-    farm_standin_libraries.fused_says = CUDNN_STATUS_BAD_PARAM;
+    farm_emulator_libraries.fused_says = CUDNN_STATUS_BAD_PARAM;
     cr_expect_eq(forward_status(executor, p, 2, &a), FARM_E_IO);
-    cr_expect_eq(farm_standin_libraries.plain, 0);
+    cr_expect_eq(farm_emulator_libraries.plain, 0);
     CUDA(cudaDeviceSynchronize());
 }
 
@@ -608,12 +609,12 @@ Test(nn_cuda, a_device_that_falls_off_is_an_error_and_nothing_worse) {
     const struct farm_cuda_executor_config config = config_of(p, 2, FARM_PRECISION_BF16);
     struct farm_cuda_executor *executor = executor_new(&config);
     const struct device_answer a = device_answer_new(p);
-    farm_standin.eager = 1;
-    farm_standin.fall_off_after = (int64_t)farm_standin_account().works + 6;
+    farm_emulator.eager = 1;
+    farm_emulator.fall_off_after = (int64_t)farm_emulator_account().works + 6;
     cr_expect_neq(forward_status(executor, p, 2, &a), FARM_OK);
     cr_expect(strlen(err.message) > 0);
     farm_cuda_executor_destroy(executor);
-    farm_standin_reset(); // the device takes its memory with it
+    farm_emulator_reset(); // the device takes its memory with it
     device_answer_free_host(&a);
     problem_free_host(p);
 }

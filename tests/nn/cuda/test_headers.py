@@ -14,7 +14,7 @@ import unittest
 
 CC = os.environ.get("CC", "gcc")
 DECLARATIONS = "src/nn/cuda/declarations.h"
-TABLES = "src/nn/cuda/libraries.h"
+TABLES = "src/nn/cuda/vendor.h"
 FLAGS = ["-std=c17", "-D_GNU_SOURCE", "-Wall", "-Wextra", "-Werror", "-Wno-deprecated-declarations", "-Isrc", "-Iinclude"]
 
 
@@ -107,14 +107,14 @@ class Headers(unittest.TestCase):
         self.expect_compiles(layout_lines(), 30)
 
     def test_functions_fit_our_tables(self):
-        tables = "struct farm_cuda_libraries *l, struct farm_nccl *nccl"
+        tables = "struct farm_cuda_vendor *l, struct farm_nccl *nccl"
         head = [f"void check({tables});", f"void check({tables}) {{"]
         self.expect_compiles(head + prototype_lines() + ["}"], 52)
 
     def test_a_wrong_number_or_function_would_not_compile(self):
         self.assertNotEqual(self.compile(['_Static_assert((int)CUDNN_DATA_BFLOAT16 == 8, "");']).returncode, 0)
-        wrong = "void check(struct farm_cuda_libraries *l) { l->cudnn.SetStream = cudnnCreateTensorDescriptor; }"
-        self.assertNotEqual(self.compile(["void check(struct farm_cuda_libraries *l);", wrong]).returncode, 0)
+        wrong = "void check(struct farm_cuda_vendor *l) { l->cudnn.SetStream = cudnnCreateTensorDescriptor; }"
+        self.assertNotEqual(self.compile(["void check(struct farm_cuda_vendor *l);", wrong]).returncode, 0)
 
 
 if __name__ == "__main__":

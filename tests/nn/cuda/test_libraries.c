@@ -1,6 +1,6 @@
 // Where cuDNN and cuBLASLt are looked for, in which order, and what is said where they are not. The program is linked
 // with --wrap=dlopen,dlerror,dlsym: the linker's places hold what the test puts there.
-#include "nn/cuda/libraries.h"
+#include "nn/cuda/vendor.h"
 
 #include <criterion/criterion.h>
 #include <dlfcn.h>
@@ -65,9 +65,9 @@ static void setup(void) {
 TestSuite(libraries, .init = setup);
 
 Test(libraries, says_where_it_looked_and_what_to_install) {
-    struct farm_cuda_libraries libraries;
+    struct farm_cuda_vendor libraries;
     setenv("FARM_CUDA_LIBS", "/nowhere/a:/nowhere/b", 1);
-    cr_expect_eq(farm_cuda_libraries_open(&libraries, &err), FARM_E_NOT_FOUND);
+    cr_expect_eq(farm_cuda_vendor_open(&libraries, &err), FARM_E_NOT_FOUND);
     static const char *const parts[] = {"cuBLASLt is missing",
                                         "libcublasLt.so.13 or libcublasLt.so.12",
                                         "/nowhere/a",
@@ -78,7 +78,7 @@ Test(libraries, says_where_it_looked_and_what_to_install) {
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
         cr_expect(strstr(err.message, parts[i]) != NULL, "\"%s\" is not in: %s", parts[i], err.message);
     present[0] = "libcublasLt.so.13";
-    cr_expect_eq(farm_cuda_libraries_open(&libraries, &err), FARM_E_NOT_FOUND);
+    cr_expect_eq(farm_cuda_vendor_open(&libraries, &err), FARM_E_NOT_FOUND);
     cr_expect(strstr(err.message, "cuDNN 9 is missing (libcudnn.so.9)") != NULL, "%s", err.message);
     cr_expect(strstr(err.message, "nvidia-cudnn-cu13") != NULL, "%s", err.message);
 }
@@ -93,8 +93,8 @@ Test(libraries, named_folders_go_before_the_linker_and_the_linker_before_wheels)
     }
     setenv("FARM_CUDA_LIBS", "/nowhere/a:/nowhere/b", 1);
     setenv("VIRTUAL_ENV", prefix, 1);
-    struct farm_cuda_libraries libraries;
-    farm_cuda_libraries_open(&libraries, &err);
+    struct farm_cuda_vendor libraries;
+    farm_cuda_vendor_open(&libraries, &err);
     for (size_t i = sizeof folders / sizeof *folders; i-- > 0;) {
         snprintf(path, sizeof path, "%s%s", prefix, folders[i]);
         rmdir(path);
@@ -125,8 +125,8 @@ Test(libraries, looks_beside_the_python_of_the_path) {
     cr_assert_eq(symlink("/bin/true", path), 0);
     snprintf(path, sizeof path, "/nowhere:%s/bin::", prefix);
     setenv("PATH", path, 1);
-    struct farm_cuda_libraries libraries;
-    farm_cuda_libraries_open(&libraries, NULL);
+    struct farm_cuda_vendor libraries;
+    farm_cuda_vendor_open(&libraries, NULL);
     snprintf(path, sizeof path, "%s/bin/python3", prefix);
     unlink(path);
     for (int i = 4; i-- > 0;) {
@@ -142,14 +142,14 @@ Test(libraries, fills_the_whole_table_and_describes_it) {
     present[0] = "/nowhere/a/nvidia/cublas/lib/libcublasLt.so.12";
     present[1] = "/nowhere/a/nvidia/cudnn/lib/libcudnn.so.9";
     setenv("FARM_CUDA_LIBS", "/nowhere/a", 1);
-    struct farm_cuda_libraries libraries;
+    struct farm_cuda_vendor libraries;
     memset(&libraries, 0, sizeof libraries);
-    cr_assert_eq(farm_cuda_libraries_open(&libraries, &err), FARM_OK, "%s", err.message);
+    cr_assert_eq(farm_cuda_vendor_open(&libraries, &err), FARM_OK, "%s", err.message);
     void *functions[sizeof libraries / sizeof(void *)];
     memcpy(functions, &libraries, sizeof libraries);
     for (size_t i = 0; i < sizeof functions / sizeof *functions; i++) cr_expect_not_null(functions[i], "entry %zu", i);
     char text[200];
-    farm_cuda_libraries_describe(&libraries, text, sizeof text);
+    farm_cuda_vendor_describe(&libraries, text, sizeof text);
     cr_expect(strstr(text, "cuDNN 9.19.0 of ") != NULL, "%s", text);
 }
 
@@ -157,15 +157,15 @@ Test(libraries, a_library_without_a_function_is_named) {
     present[0] = "libcublasLt.so.13";
     present[1] = "libcudnn.so.9";
     missing_symbol = "cudnnConvolutionBackwardFilter";
-    struct farm_cuda_libraries libraries;
-    cr_expect_eq(farm_cuda_libraries_open(&libraries, &err), FARM_E_UNSUPPORTED);
+    struct farm_cuda_vendor libraries;
+    cr_expect_eq(farm_cuda_vendor_open(&libraries, &err), FARM_E_UNSUPPORTED);
     cr_expect(strstr(err.message, missing_symbol) != NULL, "%s", err.message);
 }
 
 Test(libraries, the_linkers_words_about_a_broken_library_are_passed_on) {
     setenv("FARM_CUDA_LIBS", "/nowhere/a", 1);
     broken = "/nowhere/a/libcublasLt.so.13";
-    struct farm_cuda_libraries libraries;
-    cr_expect_eq(farm_cuda_libraries_open(&libraries, &err), FARM_E_NOT_FOUND);
+    struct farm_cuda_vendor libraries;
+    cr_expect_eq(farm_cuda_vendor_open(&libraries, &err), FARM_E_NOT_FOUND);
     cr_expect(strstr(err.message, "file too short") != NULL, "%s", err.message);
 }

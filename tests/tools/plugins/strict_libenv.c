@@ -1,6 +1,6 @@
 // A small environment behind gym3's libenv interface that ends its process where it is given an option that it does not
 // know, as Procgen's does: `seed` is all that it takes. Three numbers, two actions, ten steps an episode.
-#include "envs/libenv.h"
+#include "envs/libenv/libenv.h"
 
 enum { NUMBERS = 3, STEPS = 10 };
 

@@ -1,0 +1,65 @@
+// See json.h.
+#include "base/json.h"
+
+#include <assert.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { REAL_DIGITS = 9 };
+
+json_t *farm_json_object(bool versioned) {
+    json_t *object = json_object();
+    assert(object);
+    if (versioned) farm_json_set_int(object, "schema_version", FARM_JSON_SCHEMA_VERSION);
+    return object;
+}
+
+void farm_json_set(json_t *object, const char *key, json_t *value) {
+    int failed = json_object_set_new(object, key, value ? value : json_null());
+    assert(!failed);
+}
+
+void farm_json_set_text(json_t *object, const char *key, const char *value) {
+    farm_json_set(object, key, value ? json_string(value) : NULL);
+}
+
+void farm_json_set_int(json_t *object, const char *key, uint64_t value) {
+    farm_json_set(object, key, json_integer((json_int_t)value));
+}
+
+void farm_json_set_real(json_t *object, const char *key, double value) {
+    farm_json_set(object, key, isfinite(value) ? json_real(value) : NULL);
+}
+
+void farm_json_set_bool(json_t *object, const char *key, bool value) {
+    farm_json_set(object, key, json_boolean(value));
+}
+
+char *farm_json_line(const json_t *document, size_t *bytes) {
+    char *text = json_dumps(document, JSON_COMPACT | JSON_REAL_PRECISION(REAL_DIGITS));
+    assert(text);
+    size_t length = strlen(text);
+    char *line = realloc(text, length + 2);
+    assert(line);
+    line[length] = '\n';
+    line[length + 1] = 0;
+    *bytes = length + 1;
+    return line;
+}
+
+enum farm_status farm_json_print(const json_t *document, FILE *stream, struct farm_error *err) {
+    int failed = json_dumpf(document, stream, JSON_INDENT(2) | JSON_REAL_PRECISION(REAL_DIGITS));
+    failed |= fputc('\n', stream) == EOF;
+    failed |= fflush(stream) != 0;
+    return failed ? farm_fail_errno(err, FARM_E_IO, "cannot write the JSON document") : FARM_OK;
+}
+
+json_t *farm_json_parse(const char *text, size_t bytes, const char *where, struct farm_error *err) {
+    json_error_t problem;
+    json_t *document = json_loadb(text, bytes, JSON_REJECT_DUPLICATES, &problem);
+    if (!document)
+        farm_fail(err, FARM_E_FORMAT, "%s:%d:%d: not a JSON document: %s", where, problem.line, problem.column,
+                  problem.text);
+    return document;
+}

@@ -1,0 +1,144 @@
+// See program.h.
+#include "base/program.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <spawn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/pidfd.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/time.h"
+
+enum { TEXT_BYTES_MAX = 1 << 20, LOOK_MS = 100, END_S = 10 };
+
+bool farm_program_await(pid_t pid, double limit_s, int *ended) {
+    const uint64_t deadline_ns = farm_now_ns() + (uint64_t)(limit_s * 1e9);
+    struct pollfd watched = {.fd = pidfd_open(pid, 0), .events = POLLIN};
+    int ready = 0;
+    for (uint64_t now; watched.fd >= 0 && ready <= 0 && (now = farm_now_ns()) < deadline_ns;) {
+        ready = poll(&watched, 1, (int)((deadline_ns - now) / 1000000u) + 1);
+        if (ready < 0 && errno != EINTR) break;
+    }
+    if (watched.fd >= 0) close(watched.fd);
+    kill(pid, SIGKILL);
+    kill(-pid, SIGKILL); // before it is reaped, so that the number is still its own
+    while (waitpid(pid, ended, 0) < 0 && errno == EINTR) continue;
+    return ready > 0;
+}
+
+void farm_program_last_line(int fd, char *line, size_t bytes) {
+    char text[4096];
+    const off_t end = lseek(fd, 0, SEEK_END), from = end > (off_t)sizeof text - 1 ? end - (off_t)sizeof text + 1 : 0;
+    ssize_t length = pread(fd, text, sizeof text - 1, from);
+    while (length > 0 && (text[length - 1] == '\n' || text[length - 1] == ' ')) length--;
+    text[length > 0 ? length : 0] = 0;
+    const char *newline = strrchr(text, '\n');
+    snprintf(line, bytes, "%.*s", (int)bytes - 1, newline ? newline + 1 : text);
+}
+
+static int start(const struct farm_program *program, int output_fd, int error_fd, pid_t *pid) {
+    posix_spawn_file_actions_t files;
+    posix_spawnattr_t attributes;
+    sigset_t nothing;
+    sigemptyset(&nothing);
+    posix_spawn_file_actions_init(&files);
+    posix_spawnattr_init(&attributes);
+    posix_spawnattr_setsigmask(&attributes, &nothing);
+    posix_spawnattr_setpgroup(&attributes, 0);
+    posix_spawnattr_setflags(&attributes,
+                             (short)(POSIX_SPAWN_SETSIGMASK | (program->apart ? POSIX_SPAWN_SETPGROUP : 0)));
+    posix_spawn_file_actions_addopen(&files, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
+    posix_spawn_file_actions_adddup2(&files, output_fd, STDOUT_FILENO);
+    posix_spawn_file_actions_adddup2(&files, error_fd, STDERR_FILENO);
+    const int failed = posix_spawn(pid, program->path, &files, &attributes, program->argv, program->environment);
+    posix_spawnattr_destroy(&attributes);
+    posix_spawn_file_actions_destroy(&files);
+    return failed;
+}
+
+// Reads fd to its end into text (a zero behind it).
+static enum farm_status read_all(const struct farm_program *program, pid_t pid, int fd, char *text,
+                                 struct farm_error *err) {
+    const uint64_t deadline_ns = farm_now_ns() + (uint64_t)(program->limit_s * 1e9);
+    size_t length = 0;
+    for (bool stopped = false;;) {
+        struct pollfd readable = {.fd = fd, .events = POLLIN};
+        if (farm_now_ns() >= deadline_ns)
+            return farm_fail(err, FARM_E_DEAD, "no answer within %.0f s", program->limit_s);
+        if (!stopped && program->stop && program->stop(program->context)) {
+            kill(pid, SIGTERM);
+            stopped = true;
+        }
+        const int ready = poll(&readable, 1, LOOK_MS);
+        if (ready < 0 && errno != EINTR) return farm_fail_errno(err, FARM_E_IO, "waiting for its answer");
+        if (ready <= 0) continue;
+        if (length == TEXT_BYTES_MAX - 1)
+            return farm_fail(err, FARM_E_FORMAT, "an answer of more than %d bytes", TEXT_BYTES_MAX);
+        const ssize_t n = read(fd, text + length, TEXT_BYTES_MAX - 1 - length);
+        if (n < 0 && errno == EINTR) continue;
+        if (n < 0) return farm_fail_errno(err, FARM_E_IO, "reading its answer");
+        if (n == 0) break;
+        length += (size_t)n;
+    }
+    text[length] = 0;
+    return FARM_OK;
+}
+
+// SIGTERM lets it end its own workers; SIGKILL if it does not end. Leaves it to be waited for.
+static void end(pid_t pid) {
+    const uint64_t deadline_ns = farm_now_ns() + (uint64_t)END_S * 1000000000u;
+    siginfo_t state;
+    kill(pid, SIGTERM);
+    do {
+        state.si_pid = 0;
+        if (waitid(P_PID, (id_t)pid, &state, WEXITED | WNOHANG | WNOWAIT) == 0 && state.si_pid == pid) return;
+        poll(NULL, 0, LOOK_MS);
+    } while (farm_now_ns() < deadline_ns);
+    kill(pid, SIGKILL);
+}
+
+static enum farm_status await(const struct farm_program *program, pid_t pid, int error_fd, struct farm_error *err) {
+    int ended = 0;
+    char said[512];
+    const size_t label = strlen(program->label);
+    while (waitpid(pid, &ended, 0) < 0 && errno == EINTR) continue;
+    farm_program_last_line(error_fd, said, sizeof said);
+    if (WIFSIGNALED(ended)) return farm_fail(err, FARM_E_DEAD, "it died of %s", strsignal(WTERMSIG(ended)));
+    if (WEXITSTATUS(ended) == 0) return FARM_OK;
+    const char *why = strncmp(said, program->label, label) == 0 ? said + label : said;
+    return farm_fail(err, WEXITSTATUS(ended) == 2 ? FARM_E_USAGE : FARM_E_NOT_FOUND, "%s",
+                     why[0] ? why : "it gave no reason");
+}
+
+enum farm_status farm_program_read(const struct farm_program *program, char **text, struct farm_error *err) {
+    int output[2] = {-1, -1}, errors = memfd_create("errors", MFD_CLOEXEC);
+    enum farm_status status = FARM_OK;
+    pid_t pid;
+    *text = malloc(TEXT_BYTES_MAX);
+    if (!*text || errors < 0 || pipe2(output, O_CLOEXEC)) {
+        status = farm_fail_errno(err, FARM_E_LIMIT, "cannot run %s", program->path);
+    } else {
+        const int failed = start(program, output[1], errors, &pid);
+        close(output[1]);
+        if (failed) {
+            status = farm_fail(err, FARM_E_NOT_FOUND, "cannot start %s: %s", program->path, strerror(failed));
+        } else if ((status = read_all(program, pid, output[0], *text, err))) {
+            end(pid);
+            waitpid(pid, NULL, 0);
+        } else {
+            status = await(program, pid, errors, err);
+        }
+        close(output[0]);
+    }
+    if (errors >= 0) close(errors);
+    if (status) free(*text);
+    if (status) *text = NULL;
+    return status;
+}

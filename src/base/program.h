@@ -1,0 +1,36 @@
+// Runs a program to its end and reads what it prints, with a time limit. For the supervisor before any worker, and for
+// tools.
+#ifndef FARM_BASE_PROGRAM_H
+#define FARM_BASE_PROGRAM_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <sys/types.h>
+
+#include "base/status.h"
+
+struct farm_program {
+    const char *path;
+    char *const *argv, *const *environment;
+    const char *label; // with which its own messages on stderr begin; cut off
+    bool apart;        // in a process group of its own: Ctrl-C in the terminal does not reach it
+    double limit_s;
+    bool (*stop)(
+        void *context); // may be NULL; called ten times a second: true ends the program by SIGTERM, and what it
+    void *context;      // prints then counts
+};
+
+// Gives what the program printed on stdout (malloc'd, zero-terminated). stdin is /dev/null. Errors: FARM_E_USAGE exit
+// status 2, FARM_E_NOT_FOUND any other but 0, both with its last line on stderr, or it could not be started;
+// FARM_E_DEAD it died, or did not end within limit_s (ended by SIGTERM, at last by SIGKILL); FARM_E_FORMAT more than
+// 1 MiB; FARM_E_LIMIT no memory or descriptors.
+enum farm_status farm_program_read(const struct farm_program *program, char **text, struct farm_error *err);
+
+// Waits for the end of a child of this process, at most until limit_s are over; kills it then, and what is left of its
+// process group. *ended as of waitpid(2). False: it had not ended in time.
+bool farm_program_await(pid_t pid, double limit_s, int *ended);
+
+// The last line that is not blank of a file, cut from its end.
+void farm_program_last_line(int fd, char *line, size_t bytes);
+
+#endif

@@ -1,0 +1,582 @@
+// See recipe.h. YAML is read and written with libyaml's event interface.
+#include "config/recipe.h"
+
+#include <assert.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include <yaml.h>
+
+#include "base/cli.h"
+#include "base/file.h"
+
+enum { RECIPE_BYTES_MAX = 1 << 20 };
+
+#define BYTES(key) sizeof(((struct farm_recipe *)0)->key)
+#define TEXT(key, value, list, line)                                                                                   \
+    { #key, FARM_RECIPE_TEXT, offsetof(struct farm_recipe, key), value, 0, 0, list, line, BYTES(key) }
+#define INT(key, value, low, high, line)                                                                               \
+    { #key, FARM_RECIPE_INT, offsetof(struct farm_recipe, key), value, low, high, NULL, line, 0 }
+#define DOUBLE(key, value, low, high, line)                                                                            \
+    { #key, FARM_RECIPE_DOUBLE, offsetof(struct farm_recipe, key), value, low, high, NULL, line, 0 }
+#define BOOL(key, value, line)                                                                                         \
+    { #key, FARM_RECIPE_BOOL, offsetof(struct farm_recipe, key), value, 0, 1, NULL, line, 0 }
+
+static const struct farm_recipe_key keys[] = {
+    TEXT(env, "native/breakout", NULL,
+         "environment: native/catch, ale/Pong, ... (farm envs lists them), or one of your own: plugin:path.so[:name]"),
+    INT(seed, "1", 0, 9e15, "all random numbers derive from it"),
+    INT(frames, "0", 0, 9e15,
+        "ends after so many frames; 0: no limit. The stronger layer of frames and seconds counts"),
+    DOUBLE(seconds, "0", 0, 1e9, "ends after so many seconds of training; 0: no limit"),
+    INT(actors, "0", 0, 4096, "actor processes; 0: chosen for the machine"),
+    INT(envs_per_actor, "0", 0, 65536, "environments of one actor, all its lanes together; 0: chosen"),
+    INT(lanes, "2", 1, 64, "lanes of one actor: one group steps while the others wait for actions"),
+    INT(ring_steps, "0", 0, 1e6, "steps that a lane's ring holds; 0: chosen"),
+    TEXT(device, "auto", "auto|cpu|cuda", "where the network runs; auto: cuda where there is a GPU and its driver"),
+    INT(gpus, "1", 0, 32,
+        "of the learner: each answers its part of the actors and takes its part of every update; 0: all there are"),
+    TEXT(mirror, "full", "full|window|off",
+         "what a GPU keeps of the rings: every step (an observation crosses the bus once), the windows in training, "
+         "nothing; by itself less where its memory does not suffice"),
+    TEXT(net, "auto", NULL, "network: shallow, nature, mlp, deep; auto: shallow for frames, mlp for flat observations"),
+    TEXT(algo, "auto", NULL, "algorithm; its keys stand below"),
+    TEXT(
+        regime, "auto", "auto|sync|async",
+        "sync: an iteration is one window of every lane, and the next waits for its update; async: windows are trained "
+        "as they come; auto: the algorithm's own"),
+    INT(max_lag, "0", 0, 1e6,
+        "async: windows older than so many versions are dropped, after fewer of them may wait; 0: the rings alone "
+        "bound "
+        "the lag"),
+    TEXT(precision, "auto", "auto|f32|bf16",
+         "of the network's arithmetic; auto: bf16 on GPUs, on CPUs what is fastest for each layer"),
+    INT(unroll, "20", 1, 4096, "transitions of a window (T)"),
+    INT(batch, "0", 0, 65536, "windows of an update; 0: half as many as environments, at least 8"),
+    INT(stack, "1", 1, 32, "frames stacked (images only)"),
+    DOUBLE(reward_clip, "1", 0, 1e9, "rewards in training are clipped to +- this; 0: not"),
+    DOUBLE(reward_scale, "1", 0, 1e9, "factor on rewards in training, after clipping"),
+    TEXT(optimiser, "rmsprop", "rmsprop|adam", "optimiser"),
+    DOUBLE(lr, "0.0006", 0, 10, "learning rate at the start"),
+    DOUBLE(lr_end, "0", 0, 10, "learning rate at `frames`, falling linearly; without `frames` it stays"),
+    DOUBLE(grad_norm_clip, "40", 0, 1e9, "gradients with a larger norm are scaled down to it; 0: not"),
+    DOUBLE(rmsprop_decay, "0.99", 0, 0.999999, "of the mean of squares"),
+    DOUBLE(rmsprop_epsilon, "0.01", 0, 10, "inside the square root"),
+    DOUBLE(adam_beta1, "0.9", 0, 0.999999, "decay of the mean"),
+    DOUBLE(adam_beta2, "0.999", 0, 0.999999, "decay of the mean of squares"),
+    DOUBLE(adam_epsilon, "1e-08", 0, 10, "outside the square root"),
+    BOOL(loss_sum, "true", "losses are summed over an update's steps (IMPALA's code); false: averaged"),
+    INT(micro_batch, "0", 0, 65536, "windows of one forward and backward pass; 0: chosen"),
+    INT(train_threads, "0", 0, 1024, "threads that train; 0: chosen for the machine"),
+    INT(infer_threads, "0", 0, 32,
+        "inference threads on CPUs, each with its part of the actors; 0: chosen for the machine"),
+    INT(infer_batch_max, "0", 0, 65536, "most observations of one inference pass; 0: chosen"),
+    DOUBLE(infer_wait_ms, "0", 0, 1000, "most time that a ready group waits for company, milliseconds"),
+    TEXT(wait, "adaptive", "adaptive|spin|sleep",
+         "how processes wait: short spin then sleep, always spin, always sleep"),
+    BOOL(pin, "true", "actors and learner run on CPUs of their own"),
+    BOOL(numa, "true", "each actor's memory lies on its CPUs' NUMA node"),
+    BOOL(huge_pages, "true", "shared memory in 2 MiB pages where there are any"),
+    DOUBLE(checkpoint_every, "300", 1, 1e9, "seconds between checkpoints"),
+    DOUBLE(metrics_every, "5", 0.1, 1e6, "seconds between lines of metrics.jsonl"),
+    DOUBLE(hang_seconds, "30", 0, 1e6, "an environment that does not return for so long is named on stderr; 0: never"),
+    DOUBLE(node_grace_s, "600", 0, 1e9,
+           "with --listen: a remote node that is away for so long gives its actors' places up, seconds"),
+    TEXT(bad_values, "count", "count|fail|reset",
+         "of numbers that are NaN, infinite or beyond 1e9 (environments in C): count: such steps train nothing; fail: "
+         "the run ends and says whose they are; reset: the episode ends without a return and another begins"),
+};
+enum { OWN_KEYS = sizeof keys / sizeof *keys };
+_Static_assert(OWN_KEYS + FARM_RECIPE_FAMILY_KEYS_MAX == FARM_RECIPE_KEYS_MAX, "FARM_RECIPE_KEYS_MAX counts the table");
+
+// The family that key i belongs to, and its number there; NULL: one of the recipe's own, or none.
+static const struct farm_recipe_family *family_of(const struct farm_recipe *recipe, size_t i, size_t *number) {
+    if (i < OWN_KEYS || !recipe->families) return NULL;
+    i -= OWN_KEYS;
+    for (size_t f = 0;; f++) {
+        const struct farm_recipe_family *family = recipe->families(f);
+        *number = i;
+        if (!family || i < family->key_count) return family;
+        i -= family->key_count;
+    }
+}
+
+const struct farm_recipe_key *farm_recipe_key_at(const struct farm_recipe *recipe, size_t i) {
+    size_t number;
+    const struct farm_recipe_family *family = family_of(recipe, i, &number);
+    return i < OWN_KEYS ? &keys[i] : family ? &family->keys[number] : NULL;
+}
+
+bool farm_recipe_counts(const struct farm_recipe *recipe, size_t i) {
+    size_t number;
+    const struct farm_recipe_family *family = family_of(recipe, i, &number);
+    return !family || strcmp(family->name, recipe->algo) == 0;
+}
+
+// The i-th key's value in a recipe.
+static size_t offset_of(size_t i) {
+    return i < OWN_KEYS ? keys[i].offset : offsetof(struct farm_recipe, values) + (i - OWN_KEYS) * sizeof(double);
+}
+static void *member(struct farm_recipe *recipe, size_t i) {
+    return (char *)recipe + offset_of(i);
+}
+static const void *member_const(const struct farm_recipe *recipe, size_t i) {
+    return (const char *)recipe + offset_of(i);
+}
+
+double farm_recipe_family_value(const struct farm_recipe *recipe, size_t k) {
+    size_t number;
+    for (size_t i = OWN_KEYS; farm_recipe_key_at(recipe, i); i++)
+        if (farm_recipe_counts(recipe, i) && family_of(recipe, i, &number) && number == k)
+            return recipe->values[i - OWN_KEYS];
+    assert(!"key of the recipe's algorithm");
+    return 0;
+}
+
+// ---- values ----
+
+static bool among(const char *choices, const char *value) {
+    size_t length = strlen(value);
+    for (const char *at = choices; length && at;) {
+        const char *end = strchr(at, '|');
+        if ((end ? (size_t)(end - at) : strlen(at)) == length && strncmp(at, value, length) == 0) return true;
+        at = end ? end + 1 : NULL;
+    }
+    return false;
+}
+
+static enum farm_status store_text(const struct farm_recipe_key *key, const char *value, char *out,
+                                   struct farm_error *err) {
+    if (key->choices && !among(key->choices, value))
+        return farm_fail(err, FARM_E_USAGE, "%s: must be one of %s (got '%.40s')", key->name, key->choices, value);
+    if (!value[0] || strlen(value) >= key->text_bytes)
+        return farm_fail(err, FARM_E_USAGE, "%s: '%.40s' is empty or too long (at most %zu bytes)", key->name, value,
+                         key->text_bytes - 1);
+    snprintf(out, key->text_bytes, "%s", value);
+    return FARM_OK;
+}
+
+static enum farm_status out_of_range(const struct farm_recipe_key *key, const char *value, struct farm_error *err) {
+    return farm_fail(err, FARM_E_USAGE, "%s: %.40s is outside its range, %g to %g", key->name, value, key->least,
+                     key->most);
+}
+
+// Converts, checks and stores into `to`, the key's member of a recipe.
+static enum farm_status store(const struct farm_recipe_key *key, const char *value, void *to, struct farm_error *err) {
+    switch (key->type) {
+    case FARM_RECIPE_TEXT:
+        return store_text(key, value, to, err);
+    case FARM_RECIPE_BOOL:
+        if (farm_parse_bool(value, to)) return FARM_OK;
+        return farm_fail(err, FARM_E_USAGE, "%s: '%.40s' is neither true nor false", key->name, value);
+    case FARM_RECIPE_INT: {
+        int64_t number;
+        if (!farm_parse_int(value, &number))
+            return farm_fail(err, FARM_E_USAGE, "%s: '%.40s' is not a whole number (examples: 500000, 500k, 10M)",
+                             key->name, value);
+        if ((double)number < key->least || (double)number > key->most) return out_of_range(key, value, err);
+        memcpy(to, &number, sizeof number);
+        return FARM_OK;
+    }
+    case FARM_RECIPE_DOUBLE: {
+        double number;
+        if (!farm_parse_double(value, &number))
+            return farm_fail(err, FARM_E_USAGE, "%s: '%.40s' is not a number", key->name, value);
+        if (number < key->least || number > key->most) return out_of_range(key, value, err);
+        memcpy(to, &number, sizeof number);
+        return FARM_OK;
+    }
+    }
+    assert(!"type of key");
+    return FARM_E_INVALID;
+}
+
+void farm_recipe_defaults(struct farm_recipe *recipe, farm_recipe_families *families) {
+    const struct farm_recipe_key *key;
+    memset(recipe, 0, sizeof *recipe);
+    recipe->families = families;
+    for (size_t i = 0; (key = farm_recipe_key_at(recipe, i)); i++) {
+        assert(i < FARM_RECIPE_KEYS_MAX && (i < OWN_KEYS || key->type == FARM_RECIPE_DOUBLE));
+        enum farm_status status = store(key, key->default_text, member(recipe, i), NULL);
+        assert(status == FARM_OK);
+    }
+}
+
+// ---- setting ----
+
+static enum farm_status set_option(struct farm_recipe *recipe, enum farm_recipe_layer layer, const char *key,
+                                   const char *value, struct farm_error *err) {
+    struct farm_recipe_option *option = NULL;
+    for (size_t i = 0; i < recipe->option_count; i++)
+        if (strcmp(recipe->options[i].key, key) == 0) option = &recipe->options[i];
+    if (!key[0] || strlen(key) >= sizeof option->key || !value || strlen(value) >= sizeof option->value)
+        return farm_fail(err, FARM_E_USAGE,
+                         "env.%.40s: an option needs a name of 1 to %zu and a value of at most %zu bytes", key,
+                         sizeof option->key - 1, sizeof option->value - 1);
+    if (option && option->layer > layer) return FARM_OK;
+    if (!option) {
+        if (recipe->option_count == FARM_RECIPE_OPTIONS_MAX)
+            return farm_fail(err, FARM_E_USAGE, "env.%s: more than %d options", key, FARM_RECIPE_OPTIONS_MAX);
+        option = &recipe->options[recipe->option_count++];
+    }
+    snprintf(option->key, sizeof option->key, "%s", key);
+    snprintf(option->value, sizeof option->value, "%s", value);
+    option->layer = (uint8_t)layer;
+    return FARM_OK;
+}
+
+// Whether it is UTF-8 (RFC 3629): YAML and JSON hold nothing else, so a run's folder could not say it.
+static bool is_utf8(const char *text) {
+    static const uint32_t least[] = {0, 0x80, 0x800, 0x10000};
+    for (const uint8_t *at = (const uint8_t *)text; *at;) {
+        int more = *at < 0x80 ? 0 : *at >> 5 == 6 ? 1 : *at >> 4 == 14 ? 2 : *at >> 3 == 30 ? 3 : -1;
+        if (more < 0) return false;
+        uint32_t code = *at++ & 0x7fu >> (more ? more + 1 : 0);
+        for (int i = 0; i < more; i++, at++) {
+            if (*at >> 6 != 2) return false;
+            code = code << 6 | (*at & 0x3f);
+        }
+        if (code < least[more] || code > 0x10ffff || (code >= 0xd800 && code <= 0xdfff)) return false;
+    }
+    return true;
+}
+
+// The first key of this name from `from` on; SIZE_MAX: there is no (other) one.
+static size_t find_key(const struct farm_recipe *recipe, const char *name, size_t from) {
+    const struct farm_recipe_key *key;
+    for (size_t i = from; (key = farm_recipe_key_at(recipe, i)); i++)
+        if (strcmp(key->name, name) == 0) return i;
+    return SIZE_MAX;
+}
+
+bool farm_recipe_set_by(const struct farm_recipe *recipe, const char *name, enum farm_recipe_layer layer) {
+    const size_t i = find_key(recipe, name, 0);
+    return i != SIZE_MAX && recipe->layers[i] >= layer;
+}
+
+// Whether an algorithm has this name; all their names, "a, b, c", into text.
+static bool is_algorithm(const struct farm_recipe *recipe, const char *name, char *text, size_t bytes) {
+    bool found = strcmp(name, "auto") == 0 || !recipe->families;
+    const struct farm_recipe_family *family;
+    text[0] = 0;
+    for (size_t f = 0; recipe->families && (family = recipe->families(f)); f++) {
+        snprintf(text + strlen(text), bytes - strlen(text), "%s%s", f ? ", " : "", family->name);
+        found |= strcmp(family->name, name) == 0;
+    }
+    return found;
+}
+
+enum farm_status farm_recipe_set(struct farm_recipe *recipe, enum farm_recipe_layer layer, const char *name,
+                                 const char *value, struct farm_error *err) {
+    char normal[64], names[256];
+    if (strlen(name) >= sizeof normal) return farm_fail(err, FARM_E_NOT_FOUND, "unknown key '%.40s...'", name);
+    if (!is_utf8(name) || (value && !is_utf8(value)))
+        return farm_fail(err, FARM_E_USAGE, "%s: '%.40s' is not UTF-8 text", name, value ? value : "");
+    for (size_t i = 0; i <= strlen(name); i++) normal[i] = name[i] == '-' ? '_' : name[i];
+    if (strncmp(normal, "env.", 4) == 0) return set_option(recipe, layer, normal + 4, value ? value : "true", err);
+
+    size_t i = find_key(recipe, normal, 0);
+    if (i == SIZE_MAX && !value && strncmp(normal, "no_", 3) == 0) {
+        i = find_key(recipe, normal + 3, 0);
+        if (i >= OWN_KEYS || keys[i].type != FARM_RECIPE_BOOL) i = SIZE_MAX;
+        value = "false";
+    }
+    if (i == SIZE_MAX) return farm_fail(err, FARM_E_NOT_FOUND, "unknown key '%s'", name);
+    const char *const key_name = farm_recipe_key_at(recipe, i)->name;
+    if (strcmp(key_name, "algo") == 0 && value && !is_algorithm(recipe, value, names, sizeof names))
+        return farm_fail(err, FARM_E_USAGE, "algo: must be one of %s (got '%.40s')", names, value);
+    for (; i != SIZE_MAX; i = find_key(recipe, key_name, i + 1)) {
+        const struct farm_recipe_key *key = farm_recipe_key_at(recipe, i);
+        if (!value && key->type != FARM_RECIPE_BOOL) return farm_fail(err, FARM_E_USAGE, "%s needs a value", name);
+        char checked[FARM_RECIPE_PATH_BYTES];
+        enum farm_status status = store(key, value ? value : "true", checked, err);
+        if (status) return status;
+        if (recipe->layers[i] > layer) continue;
+        recipe->layers[i] = (uint8_t)layer;
+        store(key, value ? value : "true", member(recipe, i), err);
+    }
+    return FARM_OK;
+}
+
+// ---- reading YAML ----
+
+// Where a parse stands: its position for messages and what it has seen.
+struct reading {
+    struct farm_recipe *recipe;
+    enum farm_recipe_layer layer;
+    const char *where;
+    bool seen[FARM_RECIPE_KEYS_MAX];
+    struct farm_error *err;
+};
+
+static enum farm_status fail_at(const struct reading *reading, size_t line, const char *sentence) {
+    return farm_fail(reading->err, FARM_E_USAGE, "%s:%zu: %s", reading->where, line + 1, sentence);
+}
+
+static enum farm_status unknown_key(const struct reading *reading, size_t line, const char *name) {
+    const char *names[FARM_RECIPE_KEYS_MAX];
+    const struct farm_recipe_key *key;
+    size_t count = 0;
+    while ((key = farm_recipe_key_at(reading->recipe, count))) names[count++] = key->name;
+    const char *near = farm_nearest(name, names, count);
+    return farm_fail(reading->err, FARM_E_USAGE, "%s:%zu: unknown key '%.40s'%s%s%s (farm train --help lists all)",
+                     reading->where, line + 1, name, near ? ": did you mean '" : "", near ? near : "",
+                     near ? "'?" : "");
+}
+
+static enum farm_status take_pair(struct reading *reading, const yaml_event_t *key, const yaml_event_t *value) {
+    const char *name = (const char *)key->data.scalar.value, *text = (const char *)value->data.scalar.value;
+    size_t line = value->start_mark.line;
+    if (strlen(name) != key->data.scalar.length || strlen(text) != value->data.scalar.length)
+        return fail_at(reading, line, "a key or a value holds a zero byte");
+    size_t i = find_key(reading->recipe, name, 0);
+    if (i != SIZE_MAX) {
+        if (reading->seen[i])
+            return farm_fail(reading->err, FARM_E_USAGE, "%s:%zu: key '%s' is given twice", reading->where, line + 1,
+                             name);
+        reading->seen[i] = true;
+    }
+    enum farm_status status = farm_recipe_set(reading->recipe, reading->layer, name, text, reading->err);
+    if (status == FARM_E_NOT_FOUND) return unknown_key(reading, line, name);
+    if (status) farm_fail_in(reading->err, FARM_E_USAGE, "%s:%zu", reading->where, line + 1);
+    return status;
+}
+
+static enum farm_status yaml_broken(const struct reading *reading, const yaml_parser_t *parser) {
+    return farm_fail(reading->err, FARM_E_USAGE, "%s:%zu: not valid YAML: %s", reading->where,
+                     parser->problem_mark.line + 1, parser->problem ? parser->problem : "unreadable");
+}
+
+// The next event must be of this type; anything else is refused with a sentence. The caller deletes *event on FARM_OK.
+static enum farm_status expect(const struct reading *reading, yaml_parser_t *parser, yaml_event_type_t type,
+                               const char *sentence, yaml_event_t *event) {
+    if (!yaml_parser_parse(parser, event)) return yaml_broken(reading, parser);
+    if (event->type == type) return FARM_OK;
+    enum farm_status status = fail_at(reading, event->start_mark.line, sentence);
+    yaml_event_delete(event);
+    return status;
+}
+
+// "key: value" pairs up to the end of the mapping. Terminates: every turn consumes text.
+static enum farm_status read_mapping(struct reading *reading, yaml_parser_t *parser) {
+    for (;;) {
+        yaml_event_t key, value;
+        if (!yaml_parser_parse(parser, &key)) return yaml_broken(reading, parser);
+        if (key.type == YAML_MAPPING_END_EVENT) {
+            yaml_event_delete(&key);
+            return FARM_OK;
+        }
+        if (key.type != YAML_SCALAR_EVENT) {
+            enum farm_status status = fail_at(reading, key.start_mark.line, "expected 'key: value' with a plain key");
+            yaml_event_delete(&key);
+            return status;
+        }
+        enum farm_status status =
+            expect(reading, parser, YAML_SCALAR_EVENT, "a value must be plain: no list, mapping or alias", &value);
+        if (!status) {
+            status = take_pair(reading, &key, &value);
+            yaml_event_delete(&value);
+        }
+        yaml_event_delete(&key);
+        if (status) return status;
+    }
+}
+
+static enum farm_status read_stream(struct reading *reading, yaml_parser_t *parser) {
+    yaml_event_t event;
+    enum farm_status status = expect(reading, parser, YAML_STREAM_START_EVENT, "no YAML stream", &event);
+    if (status) return status;
+    yaml_event_delete(&event);
+    if (!yaml_parser_parse(parser, &event)) return yaml_broken(reading, parser);
+    yaml_event_type_t type = event.type;
+    yaml_event_delete(&event);
+    if (type == YAML_STREAM_END_EVENT) return FARM_OK; // an empty file changes nothing
+
+    static const char flat[] = "expected lines of 'key: value'";
+    if ((status = expect(reading, parser, YAML_MAPPING_START_EVENT, flat, &event))) return status;
+    yaml_event_delete(&event);
+    if ((status = read_mapping(reading, parser))) return status;
+    if ((status = expect(reading, parser, YAML_DOCUMENT_END_EVENT, flat, &event))) return status;
+    yaml_event_delete(&event);
+    if ((status = expect(reading, parser, YAML_STREAM_END_EVENT, "more than one document", &event))) return status;
+    yaml_event_delete(&event);
+    return FARM_OK;
+}
+
+enum farm_status farm_recipe_parse(struct farm_recipe *recipe, enum farm_recipe_layer layer, const char *text,
+                                   size_t bytes, const char *where, struct farm_error *err) {
+    struct reading reading = {.recipe = recipe, .layer = layer, .where = where, .err = err};
+    yaml_parser_t parser;
+    if (!yaml_parser_initialize(&parser)) return farm_fail(err, FARM_E_LIMIT, "%s: out of memory", where);
+    yaml_parser_set_encoding(&parser, YAML_UTF8_ENCODING);
+    yaml_parser_set_input_string(&parser, (const unsigned char *)text, bytes);
+    enum farm_status status = read_stream(&reading, &parser);
+    yaml_parser_delete(&parser);
+    return status;
+}
+
+enum farm_status farm_recipe_load(struct farm_recipe *recipe, enum farm_recipe_layer layer, const char *path,
+                                  struct farm_error *err) {
+    char *text;
+    size_t bytes;
+    if (farm_file_read(path, RECIPE_BYTES_MAX, &text, &bytes, err)) return farm_fail_in(err, FARM_E_USAGE, "recipe");
+    enum farm_status status = farm_recipe_parse(recipe, layer, text, bytes, path, err);
+    free(text);
+    return status;
+}
+
+// No key of another algorithm may be set by a person.
+static enum farm_status check_families(const struct farm_recipe *recipe, struct farm_error *err) {
+    const struct farm_recipe_key *key;
+    size_t number;
+    for (size_t i = OWN_KEYS; (key = farm_recipe_key_at(recipe, i)); i++) {
+        bool counts = recipe->layers[i] < FARM_LAYER_FILE;
+        for (size_t k = find_key(recipe, key->name, 0); k != SIZE_MAX && !counts;
+             k = find_key(recipe, key->name, k + 1))
+            counts = farm_recipe_counts(recipe, k);
+        if (!counts)
+            return farm_fail(err, FARM_E_USAGE, "%s is a key of algorithm %s, and this run's is %s", key->name,
+                             family_of(recipe, i, &number)->name, recipe->algo);
+    }
+    return FARM_OK;
+}
+
+enum farm_status farm_recipe_settle(struct farm_recipe *recipe, struct farm_error *err) {
+    uint8_t frames = recipe->layers[find_key(recipe, "frames", 0)];
+    uint8_t seconds = recipe->layers[find_key(recipe, "seconds", 0)];
+    if (frames > seconds) recipe->seconds = 0;
+    if (seconds > frames) recipe->frames = 0;
+    if (strcmp(recipe->algo, "auto") == 0 && recipe->families)
+        snprintf(recipe->algo, sizeof recipe->algo, "%s", recipe->families(0)->name);
+    if (recipe->envs_per_actor % recipe->lanes)
+        return farm_fail(
+            err, FARM_E_USAGE,
+            "envs_per_actor (%lld) must be a multiple of lanes (%lld): every lane has as many environments",
+            (long long)recipe->envs_per_actor, (long long)recipe->lanes);
+    if (recipe->micro_batch > recipe->batch)
+        return farm_fail(err, FARM_E_USAGE, "micro_batch (%lld) is larger than batch (%lld)",
+                         (long long)recipe->micro_batch, (long long)recipe->batch);
+    if (recipe->lr_end > recipe->lr)
+        return farm_fail(err, FARM_E_USAGE, "lr_end (%g) is larger than lr (%g)", recipe->lr_end, recipe->lr);
+    return check_families(recipe, err);
+}
+
+// ---- writing ----
+
+// The shortest decimal that reads back as the same number (from six digits on, for %g writes 300 as 3e+02 with fewer).
+static void format_double(double value, char *text, size_t text_bytes) {
+    for (int digits = 6; digits <= 17; digits++) {
+        snprintf(text, text_bytes, "%.*g", digits, value);
+        if (strtod(text, NULL) == value) return;
+    }
+}
+
+char *farm_recipe_value(const struct farm_recipe *recipe, size_t key, char *text, size_t text_bytes) {
+    assert(farm_recipe_key_at(recipe, key) && text_bytes > 0);
+    const void *from = member_const(recipe, key);
+    switch (farm_recipe_key_at(recipe, key)->type) {
+    case FARM_RECIPE_TEXT:
+        snprintf(text, text_bytes, "%s", (const char *)from);
+        break;
+    case FARM_RECIPE_BOOL:
+        snprintf(text, text_bytes, "%s", *(const bool *)from ? "true" : "false");
+        break;
+    case FARM_RECIPE_INT:
+        snprintf(text, text_bytes, "%lld", (long long)*(const int64_t *)from);
+        break;
+    case FARM_RECIPE_DOUBLE:
+        format_double(*(const double *)from, text, text_bytes);
+        break;
+    }
+    return text;
+}
+
+static bool emit(yaml_emitter_t *emitter, yaml_event_t *event, int made) {
+    return made && yaml_emitter_emit(emitter, event);
+}
+
+static bool emit_text(yaml_emitter_t *emitter, const char *text) {
+    yaml_event_t event;
+    return emit(emitter, &event,
+                yaml_scalar_event_initialize(&event, NULL, NULL, (const yaml_char_t *)text, (int)strlen(text), 1, 1,
+                                             YAML_ANY_SCALAR_STYLE));
+}
+
+static bool emit_pairs(yaml_emitter_t *emitter, const struct farm_recipe *recipe) {
+    char text[FARM_RECIPE_PATH_BYTES];
+    const struct farm_recipe_key *key;
+    for (size_t i = 0; (key = farm_recipe_key_at(recipe, i)); i++)
+        if (farm_recipe_counts(recipe, i) &&
+            (!emit_text(emitter, key->name) || !emit_text(emitter, farm_recipe_value(recipe, i, text, sizeof text))))
+            return false;
+    for (size_t i = 0; i < recipe->option_count; i++) {
+        snprintf(text, sizeof text, "env.%s", recipe->options[i].key);
+        if (!emit_text(emitter, text) || !emit_text(emitter, recipe->options[i].value)) return false;
+    }
+    return true;
+}
+
+static bool emit_document(yaml_emitter_t *emitter, const struct farm_recipe *recipe) {
+    yaml_event_t event;
+    return emit(emitter, &event, yaml_stream_start_event_initialize(&event, YAML_UTF8_ENCODING)) &&
+           emit(emitter, &event, yaml_document_start_event_initialize(&event, NULL, NULL, NULL, 1)) &&
+           emit(emitter, &event,
+                yaml_mapping_start_event_initialize(&event, NULL, NULL, 1, YAML_BLOCK_MAPPING_STYLE)) &&
+           emit_pairs(emitter, recipe) && emit(emitter, &event, yaml_mapping_end_event_initialize(&event)) &&
+           emit(emitter, &event, yaml_document_end_event_initialize(&event, 1)) &&
+           emit(emitter, &event, yaml_stream_end_event_initialize(&event)) && yaml_emitter_flush(emitter);
+}
+
+char *farm_recipe_format(const struct farm_recipe *recipe, size_t *bytes) {
+    enum { CAPACITY = 256 << 10 }; // 33 texts of 1,023 bytes, each byte at worst an escape of 4, and short ones
+    char *text = malloc(CAPACITY);
+    yaml_emitter_t emitter;
+    if (!text || !yaml_emitter_initialize(&emitter)) {
+        free(text);
+        return NULL;
+    }
+    yaml_emitter_set_output_string(&emitter, (unsigned char *)text, CAPACITY - 1, bytes);
+    bool complete = emit_document(&emitter, recipe);
+    yaml_emitter_delete(&emitter);
+    if (!complete) {
+        free(text);
+        return NULL;
+    }
+    text[*bytes] = 0;
+    return text;
+}
+
+// ---- the rest ----
+
+bool farm_recipe_shipped(const char *folder, const char *env, char *path, size_t path_bytes) {
+    char name[64];
+    if (strlen(env) >= sizeof name) return false;
+    size_t family = strcspn(env, "/");
+    for (size_t i = 0; i <= strlen(env); i++) name[i] = env[i] == '/' ? '_' : env[i];
+    int n = snprintf(path, path_bytes, "%s/%s.yaml", folder, name);
+    if (n > 0 && (size_t)n < path_bytes && access(path, R_OK) == 0) return true;
+    n = snprintf(path, path_bytes, "%s/%.*s.yaml", folder, (int)family, name);
+    return n > 0 && (size_t)n < path_bytes && access(path, R_OK) == 0;
+}
+
+static void print_key(const struct farm_recipe_key *key) {
+    char flag[48];
+    snprintf(flag, sizeof flag, "--%s", key->name);
+    for (char *at = flag + 2; *at; at++)
+        if (*at == '_') *at = '-';
+    printf("  %-26s %s%s%s%s [%s]\n", flag, key->help, key->choices ? " (" : "", key->choices ? key->choices : "",
+           key->choices ? ")" : "", key->default_text);
+}
+
+void farm_recipe_print_help(const struct farm_recipe *recipe) {
+    const struct farm_recipe_family *family;
+    printf("\nrecipe keys, each also a line \"key: value\" of a recipe file (default in brackets):\n");
+    for (size_t i = 0; i < OWN_KEYS; i++) print_key(&keys[i]);
+    printf("  %-26s %s\n", "--env.OPTION VALUE", "option of the environment, e.g. --env.noop_max 30 for ale/*");
+    for (size_t f = 0; recipe->families && (family = recipe->families(f)); f++) {
+        printf("\nkeys of --algo %s%s: %s\n", family->name, f ? "" : " (the default)", family->about);
+        for (size_t k = 0; k < family->key_count; k++) print_key(&family->keys[k]);
+    }
+}

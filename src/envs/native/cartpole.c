@@ -1,0 +1,102 @@
+// native/cartpole: balance a pole on a cart by pushing left or right; the dynamics, limits, rewards and the time limit
+// of 500 steps are those of Gymnasium's CartPole-v1, in f64, Euler's method. Runs in an actor process, no shared words.
+// The start state is drawn from the same distribution, not by the same generator.
+// Source: Barto, Sutton, Anderson, "Neuronlike adaptive elements that can solve difficult learning control problems",
+// 1983; corrected equations of motion: Florian, "Correct equations for the dynamics of the cart-pole system", 2007.
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "envs/native/native.h"
+
+#define GRAVITY          9.8
+#define POLE_MASS        0.1
+#define TOTAL_MASS       (1.0 + POLE_MASS)
+#define POLE_HALF_LENGTH 0.5
+#define POLE_MASS_LENGTH (POLE_MASS * POLE_HALF_LENGTH)
+#define PUSH             10.0
+#define TICK_S           0.02
+#define POSITION_MAX     2.4
+#define ANGLE_MAX        (12 * 2 * M_PI / 360)
+#define START_MAX        0.05
+enum { STEPS_MAX = 500, RIGHT = 1, ACTIONS = 2 };
+
+struct cartpole_env {
+    struct farm_native_random random;
+    struct farm_cartpole_state state;
+    int steps;
+};
+
+static int cartpole_spec(const struct farm_env_config *config, struct farm_env_spec *spec, char *error,
+                         size_t error_bytes) {
+    if (farm_native_options(config, farm_env_cartpole.name, NULL, 0, error, error_bytes)) return -1;
+    *spec = (struct farm_env_spec){
+        .obs_count = 1,
+        .obs[0] = {.name = "state", .dtype = FARM_F32, .rank = 1, .dims = {4}},
+        .action = {.kind = FARM_ACTION_DISCRETE, .dims = 1, .sizes = {ACTIONS}},
+        .frames_per_step = 1,
+    };
+    return 0;
+}
+
+static void *cartpole_create(const struct farm_env_config *config, char *error, size_t error_bytes) {
+    if (farm_native_options(config, farm_env_cartpole.name, NULL, 0, error, error_bytes)) return NULL;
+    struct cartpole_env *env = calloc(1, sizeof *env);
+    if (!env)
+        snprintf(error, error_bytes, "no memory for %s", farm_env_cartpole.name);
+    else
+        env->random.seed = config->seed;
+    return env;
+}
+
+bool farm_cartpole_tick(struct farm_cartpole_state *state, bool right) {
+    const double force = right ? PUSH : -PUSH;
+    const double cosine = cos(state->angle), sine = sin(state->angle);
+
+    // Florian's equations 23 and 24 without friction.
+    const double push = (force + POLE_MASS_LENGTH * state->angle_velocity * state->angle_velocity * sine) / TOTAL_MASS;
+    const double angle_acceleration =
+        (GRAVITY * sine - cosine * push) / (POLE_HALF_LENGTH * (4.0 / 3.0 - POLE_MASS * cosine * cosine / TOTAL_MASS));
+    const double acceleration = push - POLE_MASS_LENGTH * angle_acceleration * cosine / TOTAL_MASS;
+
+    // Explicit Euler: positions move with the velocities before this tick.
+    state->position += TICK_S * state->velocity;
+    state->velocity += TICK_S * acceleration;
+    state->angle += TICK_S * state->angle_velocity;
+    state->angle_velocity += TICK_S * angle_acceleration;
+    return fabs(state->position) > POSITION_MAX || fabs(state->angle) > ANGLE_MAX;
+}
+
+static void cartpole_observe(const struct cartpole_env *env, float *obs) {
+    obs[0] = (float)env->state.position;
+    obs[1] = (float)env->state.velocity;
+    obs[2] = (float)env->state.angle;
+    obs[3] = (float)env->state.angle_velocity;
+}
+
+static void cartpole_reset(void *self, void *const *obs) {
+    struct cartpole_env *env = self;
+    env->state.position = farm_native_uniform(&env->random, -START_MAX, START_MAX);
+    env->state.velocity = farm_native_uniform(&env->random, -START_MAX, START_MAX);
+    env->state.angle = farm_native_uniform(&env->random, -START_MAX, START_MAX);
+    env->state.angle_velocity = farm_native_uniform(&env->random, -START_MAX, START_MAX);
+    env->steps = 0;
+    cartpole_observe(env, obs[0]);
+}
+
+static uint32_t cartpole_step(void *self, const void *action, void *const *obs, float *reward) {
+    struct cartpole_env *env = self;
+    int32_t a;
+    memcpy(&a, action, sizeof a);
+    const bool fell = farm_cartpole_tick(&env->state, a == RIGHT);
+    env->steps++;
+    cartpole_observe(env, obs[0]);
+    *reward = 1;
+    if (fell) return FARM_STEP_TERMINATED | FARM_STEP_GAME_END;
+    return env->steps >= STEPS_MAX ? FARM_STEP_TRUNCATED | FARM_STEP_GAME_END : 0;
+}
+
+const struct farm_env_api farm_env_cartpole = FARM_ENV_API(
+    "native/cartpole", "balance a pole on a cart (Gymnasium's CartPole-v1): 4 numbers, 2 actions, at most 500 steps",
+    cartpole, free);

@@ -1,0 +1,72 @@
+// native/catch: a ball falls down a board of 10 rows and 5 columns, one row a step; the paddle in the bottom row
+// catches it
+// (+1) or not (-1). The smallest environment in which an action must be chosen from the observation: 9 steps an
+// episode, a perfect player's return is 1, a random one's about -0.6. Runs in an actor process, no shared words.
+// The game is bsuite's catch (Osband et al., "Behaviour suite for reinforcement learning", ICLR 2020, section A.1).
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "envs/native/native.h"
+
+enum { ROWS = 10, COLUMNS = 5, LEFT = 0, STAY = 1, RIGHT = 2, ACTIONS = 3 };
+
+struct catch_env {
+    struct farm_native_random random;
+    int ball_row, ball_column, paddle_column; // the paddle lies in the bottom row
+};
+
+static int catch_spec(const struct farm_env_config *config, struct farm_env_spec *spec, char *error,
+                      size_t error_bytes) {
+    if (farm_native_options(config, farm_env_catch.name, NULL, 0, error, error_bytes)) return -1;
+    *spec = (struct farm_env_spec){
+        .obs_count = 1,
+        .obs[0] = {.name = "board", .dtype = FARM_F32, .rank = 1, .dims = {ROWS * COLUMNS}},
+        .action = {.kind = FARM_ACTION_DISCRETE, .dims = 1, .sizes = {ACTIONS}},
+        .frames_per_step = 1,
+    };
+    return 0;
+}
+
+static void *catch_create(const struct farm_env_config *config, char *error, size_t error_bytes) {
+    if (farm_native_options(config, farm_env_catch.name, NULL, 0, error, error_bytes)) return NULL;
+    struct catch_env *env = calloc(1, sizeof *env);
+    if (!env)
+        snprintf(error, error_bytes, "no memory for %s", farm_env_catch.name);
+    else
+        env->random.seed = config->seed;
+    return env;
+}
+
+// board: f32 [ROWS][COLUMNS], 1 where ball and paddle are.
+static void catch_draw(const struct catch_env *env, float *board) {
+    memset(board, 0, ROWS * COLUMNS * sizeof *board);
+    board[env->ball_row * COLUMNS + env->ball_column] = 1;
+    board[(ROWS - 1) * COLUMNS + env->paddle_column] = 1;
+}
+
+static void catch_reset(void *self, void *const *obs) {
+    struct catch_env *env = self;
+    env->ball_row = 0;
+    env->ball_column = (int)farm_native_below(&env->random, COLUMNS);
+    env->paddle_column = COLUMNS / 2;
+    catch_draw(env, obs[0]);
+}
+
+static uint32_t catch_step(void *self, const void *action, void *const *obs, float *reward) {
+    struct catch_env *env = self;
+    int32_t a;
+    memcpy(&a, action, sizeof a);
+    if (a == LEFT && env->paddle_column > 0) env->paddle_column--;
+    if (a == RIGHT && env->paddle_column < COLUMNS - 1) env->paddle_column++;
+    env->ball_row++;
+    catch_draw(env, obs[0]);
+    *reward = 0;
+    if (env->ball_row < ROWS - 1) return 0;
+    *reward = env->ball_column == env->paddle_column ? 1 : -1;
+    return FARM_STEP_TERMINATED | FARM_STEP_GAME_END;
+}
+
+const struct farm_env_api farm_env_catch = FARM_ENV_API(
+    "native/catch", "catch a falling ball: 10x5 board, 3 actions, 9 steps an episode; a perfect player gets 1", catch,
+    free);

@@ -1,0 +1,54 @@
+// The environments that are built in, one file each, and what those files share: reading options and drawing random
+// numbers. Runs in an actor process; no shared words, hence no memory order.
+#ifndef FARM_ENVS_NATIVE_NATIVE_H
+#define FARM_ENVS_NATIVE_NATIVE_H
+
+#include <farm/env.h>
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "kernels/random.h"
+
+// By index until NULL; by full name ("native/catch").
+const struct farm_env_api *farm_native_env_at(size_t i);
+const struct farm_env_api *farm_native_env_find(const char *name);
+
+extern const struct farm_env_api farm_env_catch, farm_env_cartpole, farm_env_breakout;
+
+// Random numbers of one environment: draw `counter` of its seed's only stream.
+struct farm_native_random {
+    uint64_t seed, counter;
+};
+
+// Uniform in (low, high).
+static inline double farm_native_uniform(struct farm_native_random *random, double low, double high) {
+    return low + (high - low) * (double)farm_random_uniform(random->seed, 0, random->counter++);
+}
+
+// Uniform in 0..n-1. The bias is below n * 2^-32.
+static inline uint32_t farm_native_below(struct farm_native_random *random, uint32_t n) {
+    const uint32_t bits = farm_random_block(random->seed, 0, random->counter++).word[0];
+    return (uint32_t)((uint64_t)bits * n >> 32);
+}
+
+// The cart and its pole: metres, metres/s, radians from upright, radians/s.
+struct farm_cartpole_state {
+    double position, velocity, angle, angle_velocity;
+};
+
+// One tick of 0.02 s under a push to the right or left; whether the cart has left the track or the pole has fallen.
+bool farm_cartpole_tick(struct farm_cartpole_state *state, bool right);
+
+// One option of an environment: a switch (0 or 1) or a whole number from 1 on, and its value where nobody sets it.
+struct farm_native_option {
+    const char *key;
+    bool is_switch;
+    int64_t value;
+};
+
+// Overwrites the values of options[0..count) by what config says. 0, or -1 with a sentence in error: a key that is none
+// of them, or a value that does not fit. `name` is the environment's.
+int farm_native_options(const struct farm_env_config *config, const char *name, struct farm_native_option *options,
+                        size_t count, char *error, size_t error_bytes);
+
+#endif

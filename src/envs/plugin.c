@@ -1,0 +1,139 @@
+// See plugin.h. dlopen(3).
+#include "envs/plugin.h"
+
+#include <dlfcn.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "ring/spec.h"
+
+enum { ENVIRONMENTS_MAX = 4096, NAMES_BYTES = 256 };
+
+typedef const struct farm_env_api *at_function(size_t index);
+
+static enum farm_status check_api(const char *path, const struct farm_env_api *api, struct farm_error *err) {
+    if (api->abi_version != FARM_ENV_ABI_VERSION)
+        return farm_fail(err, FARM_E_FORMAT,
+                         "%s speaks version %u of the environment interface, this farm speaks %u: compile it with this "
+                         "farm's include/farm/env.h",
+                         path, api->abi_version, FARM_ENV_ABI_VERSION);
+    if (api->struct_bytes < sizeof *api)
+        return farm_fail(err, FARM_E_FORMAT, "%s: its struct farm_env_api has %u bytes, %zu are expected", path,
+                         api->struct_bytes, sizeof *api);
+    if (!api->name || !api->name[0] || !api->about)
+        return farm_fail(err, FARM_E_FORMAT, "%s: an environment without a name, or without a line about it", path);
+    if (!api->spec || !api->create || !api->destroy || !api->reset || !api->step)
+        return farm_fail(err, FARM_E_FORMAT, "%s: environment %s lacks one of spec, create, destroy, reset, step", path,
+                         api->name);
+    return FARM_OK;
+}
+
+// The environment of that name, checked; NULL: the first.
+static enum farm_status pick(const char *path, at_function *at, const char *name, const struct farm_env_api **out,
+                             struct farm_error *err) {
+    char names[NAMES_BYTES] = "";
+    for (size_t i = 0; i < ENVIRONMENTS_MAX; i++) {
+        const struct farm_env_api *api = at(i);
+        if (!api) break;
+        enum farm_status status = check_api(path, api, err);
+        if (status) return status;
+        *out = api;
+        if (!name || strcmp(api->name, name) == 0) return FARM_OK;
+        size_t used = strlen(names);
+        snprintf(names + used, sizeof names - used, "%s%s", used ? ", " : "", api->name);
+    }
+    if (!names[0]) return farm_fail(err, FARM_E_FORMAT, "%s: farm_env_at(0) is NULL: it has no environment", path);
+    return farm_fail(err, FARM_E_NOT_FOUND, "%s has no environment '%s'; it has %s", path, name, names);
+}
+
+enum farm_status farm_plugin_open(const char *path, const char *name, struct farm_plugin *plugin,
+                                  struct farm_error *err) {
+    char here[4096];
+    *plugin = (struct farm_plugin){0};
+    snprintf(here, sizeof here, "%s%s", strchr(path, '/') ? "" : "./", path);
+    if (access(here, F_OK)) return farm_fail_errno(err, FARM_E_NOT_FOUND, "plug-in %s", path);
+    void *handle = dlopen(here, RTLD_NOW | RTLD_LOCAL);
+    if (!handle) return farm_fail(err, FARM_E_FORMAT, "cannot load plug-in: %s", dlerror());
+    at_function *at = NULL;
+    void *symbol = dlsym(handle, "farm_env_at");
+    memcpy(&at, &symbol, sizeof at);
+    enum farm_status status = at ? pick(path, at, name, &plugin->api, err)
+                                 : farm_fail(err, FARM_E_FORMAT,
+                                             "%s exports no farm_env_at: it is no plug-in, or was compiled without "
+                                             "FARM_ENV_EXPORT (docs/ADDING_AN_ENVIRONMENT.md)",
+                                             path);
+    if (status) {
+        dlclose(handle);
+        *plugin = (struct farm_plugin){0};
+        return status;
+    }
+    plugin->handle = handle;
+    plugin->at = at;
+    return FARM_OK;
+}
+
+void farm_plugin_close(struct farm_plugin *plugin) {
+    if (plugin->handle) dlclose(plugin->handle);
+    *plugin = (struct farm_plugin){0};
+}
+
+const struct farm_env_api *farm_plugin_env_at(const struct farm_plugin *plugin, size_t index) {
+    return index < ENVIRONMENTS_MAX ? plugin->at(index) : NULL;
+}
+
+enum farm_status farm_plugin_check_spec(const struct farm_env_spec *spec, struct farm_error *err) {
+    struct farm_ring_spec shape = {.lanes = 1, .width = 1, .steps = 2, .env = *spec};
+    struct farm_ring_layout layout;
+    farm_ring_spec_answers(&shape);
+    return farm_ring_layout_make(&shape, &layout, err) ? FARM_E_FORMAT : FARM_OK;
+}
+
+// A copy of what a checked spec says.
+static struct farm_env_spec only_what_counts(const struct farm_env_spec *said) {
+    struct farm_env_spec spec;
+    memset(&spec, 0, sizeof spec);
+    spec.obs_count = said->obs_count;
+    spec.frames_per_step = said->frames_per_step;
+    for (uint32_t f = 0; f < said->obs_count; f++) {
+        struct farm_field_spec *field = &spec.obs[f];
+        snprintf(field->name, sizeof field->name, "%s", said->obs[f].name);
+        field->dtype = said->obs[f].dtype;
+        field->rank = said->obs[f].rank;
+        memcpy(field->dims, said->obs[f].dims, field->rank * sizeof *field->dims);
+    }
+    spec.action.kind = said->action.kind;
+    spec.action.dims = said->action.dims;
+    for (uint32_t i = 0; i < said->action.dims; i++) {
+        const bool continuous = said->action.kind == FARM_ACTION_CONTINUOUS;
+        if (!continuous) spec.action.sizes[i] = said->action.sizes[i];
+        if (continuous) spec.action.low[i] = said->action.low[i];
+        if (continuous) spec.action.high[i] = said->action.high[i];
+    }
+    return spec;
+}
+
+enum farm_status farm_plugin_spec(const struct farm_env_api *api, const struct farm_env_option *options,
+                                  size_t option_count, struct farm_env_spec *spec, struct farm_error *err) {
+    const struct farm_env_config config = {.options = options, .option_count = option_count};
+    struct farm_env_spec said;
+    char why[256] = "it gave no reason";
+    memset(&said, 0, sizeof said);
+    if (api->spec(&config, &said, why, sizeof why)) {
+        why[sizeof why - 1] = 0;
+        return farm_fail(err, FARM_E_USAGE, "%s", why);
+    }
+    enum farm_status status = farm_plugin_check_spec(&said, err);
+    if (status) return farm_fail_in(err, status, "environment %s describes itself wrongly", api->name);
+    *spec = only_what_counts(&said);
+    return FARM_OK;
+}
+
+enum farm_status farm_plugin_create(const struct farm_env_api *api, const struct farm_env_config *config, void **env,
+                                    struct farm_error *err) {
+    char why[256] = "it gave no reason";
+    *env = api->create(config, why, sizeof why);
+    why[sizeof why - 1] = 0;
+    return *env ? FARM_OK : farm_fail(err, FARM_E_INVALID, "cannot make environment %s: %s", api->name, why);
+}

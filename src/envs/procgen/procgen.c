@@ -1,0 +1,554 @@
+// procgen/*: the 16 games of Procgen 0.10.7 through the C interface of its own library: no Python at run time.
+// Observations are 64x64x3 bytes (RGB), actions 15 combinations of keys, one frame a step. libenv.h says how its steps
+// are understood; runs in an actor process, one thread.
+//
+// The library (libenv.so of the wheel `procgen`, MIT) and its images are looked for where option lib says, then where
+// the environment variable FARM_PROCGEN says (the library, or the folder that it lies in), then in procgen/ beside this
+// plug-in or beside its folder, where `make deps` puts them. x86-64 Linux only, since the wheel is.
+//
+// Options, with Procgen's own defaults: distribution_mode easy|hard|extreme|memory|exploration (hard; extreme, memory
+// and exploration for some games only), num_levels (0: all), start_level (0), use_sequential_levels, center_agent
+// (true), use_backgrounds (true), use_generated_assets, use_monochrome_assets, restrict_themes, paint_vel_info. An
+// environment's seed orders its levels; a level's number alone says what is in it.
+//
+// What it costs: the first environment of a process loads images, in about 0.12 s and 30 MB; the others take about 0.1
+// MB each; they are as fast a step as environments of one libenv. Every environment is a libenv of one.
+//
+// Two things are done only where the library is the very build that is known here (by the build id in its notes):
+//
+// 1. The copy of libenv.h is saved. The place where a game keeps its buffer's address is known, and each step the game
+// is told to draw into the given memory. It draws there only within that step. Any other build draws into its own
+// buffer, which is copied.
+//
+// 2. All processes share the backgrounds in lean/, beside the images. Any other build, or one without lean/, loads all
+// images of all games: 1.9 s and 340 MB a process.
+#include <ctype.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <link.h>
+#include <stddef.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "envs/libenv/libenv.h"
+
+enum { OBS_SIZE = 64, OBS_CHANNELS = 3, ACTIONS = 15, LEAVE_EPISODE = -1, PATH_BYTES = 4096 };
+enum { EASY = 0, HARD = 1, EXTREME = 2, MEMORY = 10, EXPLORATION = 20 }; // the library's numbers, but the last
+
+// Procgen's README and its env.py: which modes a game has, and the one level that exploration mode plays.
+struct game {
+    const char *name;
+    bool extreme, memory;
+    int32_t exploration_level; // 0: has no exploration mode
+};
+
+enum { GAMES = 16 };
+static const struct game games[GAMES] = {
+    {"bigfish", false, false, 0},        {"bossfight", false, false, 0},        {"caveflyer", false, true, 1259048185},
+    {"chaser", true, false, 0},          {"climber", false, false, 1561126160}, {"coinrun", false, false, 1949448038},
+    {"dodgeball", true, true, 0},        {"fruitbot", false, false, 0},         {"heist", false, true, 876640971},
+    {"jumper", false, true, 1434825276}, {"leaper", true, false, 1318677581},   {"maze", false, true, 158988835},
+    {"miner", false, true, 0},           {"ninja", false, false, 1123500215},   {"plunder", false, false, 0},
+    {"starpilot", true, false, 0},
+};
+
+// ---- options ----
+
+enum { SWITCHES = 7 };
+static const char *const switch_names[SWITCHES] = {"use_sequential_levels", "center_agent",          "use_backgrounds",
+                                                   "use_generated_assets",  "use_monochrome_assets", "restrict_themes",
+                                                   "paint_vel_info"};
+
+struct choices {
+    bool switches[SWITCHES];
+    int32_t mode, num_levels, start_level;
+    bool levels_given;
+    const char *lib;
+};
+
+static bool parse_switch(const char *text, bool *value) {
+    *value = strcmp(text, "true") == 0 || strcmp(text, "1") == 0;
+    return *value || strcmp(text, "false") == 0 || strcmp(text, "0") == 0;
+}
+
+static bool parse_level(const char *text, int32_t *value) {
+    char *end;
+    errno = 0;
+    const long long parsed = strtoll(text, &end, 10);
+    if (!isdigit((unsigned char)text[0]) || *end || errno || parsed > INT32_MAX) return false;
+    *value = (int32_t)parsed;
+    return true;
+}
+
+static bool parse_mode(const char *text, int32_t *value) {
+    static const char *const names[] = {"easy", "hard", "extreme", "memory", "exploration"};
+    static const int32_t numbers[] = {EASY, HARD, EXTREME, MEMORY, EXPLORATION};
+    for (size_t i = 0; i < 5; i++) {
+        if (strcmp(text, names[i]) != 0) continue;
+        *value = numbers[i];
+        return true;
+    }
+    return false;
+}
+
+static bool read_option(const struct game *game, const struct farm_env_option *option, struct choices *choices,
+                        char *error, size_t error_bytes) {
+    const char *key = option->key, *value = option->value, *wanted = "true or false";
+    if (strcmp(key, "lib") == 0) {
+        choices->lib = value;
+        return true;
+    }
+    for (size_t i = 0; i < SWITCHES; i++) {
+        if (strcmp(key, switch_names[i]) != 0) continue;
+        if (parse_switch(value, &choices->switches[i])) return true;
+        goto refused;
+    }
+    if (strcmp(key, "distribution_mode") == 0) {
+        wanted = "easy, hard, extreme, memory or exploration";
+        if (parse_mode(value, &choices->mode)) return true;
+    } else if (strcmp(key, "num_levels") == 0 || strcmp(key, "start_level") == 0) {
+        wanted = "a whole number from 0 to 2147483647";
+        choices->levels_given = true;
+        if (parse_level(value, key[0] == 'n' ? &choices->num_levels : &choices->start_level)) return true;
+    } else {
+        return libenv_fail(error, error_bytes,
+                           "procgen/%s has no option \"%s\"; it has distribution_mode, num_levels, start_level, "
+                           "use_sequential_levels, center_agent, use_backgrounds, use_generated_assets, "
+                           "use_monochrome_assets, restrict_themes, paint_vel_info, lib",
+                           game->name, key);
+    }
+refused:
+    return libenv_fail(error, error_bytes, "procgen/%s: option \"%s\" is %s, not \"%s\"", game->name, key, wanted,
+                       value);
+}
+
+// What the library would end the process for.
+static bool check_choices(const struct game *game, struct choices *choices, char *error, size_t error_bytes) {
+    if ((choices->mode == EXTREME && !game->extreme) || (choices->mode == MEMORY && !game->memory) ||
+        (choices->mode == EXPLORATION && !game->exploration_level))
+        return libenv_fail(error, error_bytes, "procgen/%s has the distribution modes easy, hard%s%s%s", game->name,
+                           game->extreme ? ", extreme" : "", game->memory ? ", memory" : "",
+                           game->exploration_level ? ", exploration" : "");
+    if (choices->num_levels > INT32_MAX - choices->start_level)
+        return libenv_fail(error, error_bytes, "procgen/%s: start_level and num_levels together exceed 2147483647",
+                           game->name);
+    if (choices->mode != EXPLORATION) return true;
+    if (choices->levels_given)
+        return libenv_fail(error, error_bytes,
+                           "procgen/%s: exploration mode plays one level, so leave out num_levels and start_level",
+                           game->name);
+    choices->mode = HARD;
+    choices->num_levels = 1;
+    choices->start_level = game->exploration_level;
+    return true;
+}
+
+static bool read_choices(const struct game *game, const struct farm_env_config *config, struct choices *choices,
+                         char *error, size_t error_bytes) {
+    *choices = (struct choices){.switches = {[1] = true, [2] = true}, .mode = HARD};
+    for (size_t i = 0; i < config->option_count; i++)
+        if (!read_option(game, &config->options[i], choices, error, error_bytes)) return false;
+    return check_choices(game, choices, error, error_bytes);
+}
+
+// ---- the library and its images ----
+
+struct place {
+    char library[PATH_BYTES], images[PATH_BYTES]; // images: ends in '/'
+};
+
+static bool is_folder(const char *path) {
+    struct stat status;
+    return stat(path, &status) == 0 && S_ISDIR(status.st_mode);
+}
+
+static bool join(char *path, const char *folder, const char *name) {
+    return snprintf(path, PATH_BYTES, "%s/%s", folder, name) < PATH_BYTES;
+}
+
+// The library in `folder`, its images in assets/ there or, as the wheel has it, beside that folder.
+static bool find_in(const char *folder, struct place *place) {
+    return join(place->library, folder, "libenv.so") && access(place->library, R_OK) == 0 &&
+           ((join(place->images, folder, "assets/") && is_folder(place->images)) ||
+            (join(place->images, folder, "../assets/") && is_folder(place->images)));
+}
+
+static bool find_named(const char *path, const char *by, struct place *place, char *error, size_t error_bytes) {
+    char folder[PATH_BYTES];
+    snprintf(folder, sizeof folder, "%s", path);
+    if (!is_folder(path)) {
+        char *slash = strrchr(folder, '/');
+        if (slash)
+            *slash = 0;
+        else
+            strcpy(folder, ".");
+    }
+    if (strlen(path) < sizeof folder && find_in(folder, place)) return true;
+    return libenv_fail(
+        error, error_bytes,
+        "no libenv.so of Procgen with its images, assets/, at %s, which %s names (the folder of both, or "
+        "libenv.so itself)",
+        path, by);
+}
+
+static bool find_library(const char *named, struct place *place, char *error, size_t error_bytes) {
+    const char *variable = getenv("FARM_PROCGEN");
+    if (named) return find_named(named, "option lib", place, error, error_bytes);
+    if (variable && *variable) return find_named(variable, "FARM_PROCGEN", place, error, error_bytes);
+    Dl_info self;
+    char here[PATH_MAX], folder[PATH_BYTES];
+    if (dladdr(games, &self) && realpath(self.dli_fname, here)) {
+        char *slash = strrchr(here, '/');
+        if (slash) *slash = 0;
+        if (join(folder, here, "procgen") && find_in(folder, place)) return true;
+        if (join(folder, here, "../procgen") && find_in(folder, place)) return true;
+    }
+    return libenv_fail(
+        error, error_bytes,
+        "Procgen's library is not here: `make deps` fetches it (x86-64 Linux; PyPI has to be reachable), "
+        "or name its folder by env.lib or FARM_PROCGEN");
+}
+
+// ---- the build that is known ----
+
+// Procgen 0.10.7's wheel (manylinux2014_x86_64): the build, and where it keeps things: VecGame's vector of games, and a
+// Game's vector of observation buffers (offsets of their first words); the vectors of backgrounds (addresses); in a
+// QImage, the address of its QImageData, and what of that is used here.
+static const uint8_t known_build[] = {0xef, 0x2a, 0x35, 0x0a, 0x05, 0xea, 0x7b, 0x5f, 0x4d, 0x99,
+                                      0x0a, 0xc8, 0x6a, 0x32, 0x36, 0xf5, 0xef, 0x55, 0x54, 0x9d};
+enum { VECGAME_GAMES = 0x58, GAME_OBS_BUFFERS = 0x67d0, QIMAGE_DATA = 24, GROUPS = 6 };
+static const uintptr_t group_addresses[GROUPS] = {0x96b670, 0x96b690, 0x96b6d0, 0x96b6b0, 0x96b650, 0x96b630};
+
+struct qimage_data {
+    int32_t references, width, height, depth;
+    int64_t bytes;
+    uint64_t ratio, colours;
+    void *pixels;
+    int32_t format, unused;
+    int64_t row_bytes;
+    uint64_t numbers[4];
+    uint8_t flags; // bit 0: frees its pixels, bit 1: does not write to them
+};
+
+static_assert(offsetof(struct qimage_data, pixels) == 0x28 && offsetof(struct qimage_data, row_bytes) == 0x38 &&
+                  offsetof(struct qimage_data, flags) == 0x60,
+              "as QImageData");
+
+struct build_question {
+    uintptr_t function, base; // base: where the library that holds the function lies
+    bool known;
+};
+
+static bool note_is_known(const uint8_t *notes, size_t bytes) {
+    ElfW(Nhdr) note;
+    for (size_t at = 0; at + sizeof note <= bytes;) {
+        memcpy(&note, notes + at, sizeof note);
+        const size_t name = at + sizeof note, text = name + (note.n_namesz + 3u) / 4 * 4;
+        if (note.n_type == NT_GNU_BUILD_ID && note.n_descsz == sizeof known_build && text + note.n_descsz <= bytes)
+            return memcmp(notes + text, known_build, sizeof known_build) == 0;
+        at = text + (note.n_descsz + 3u) / 4 * 4;
+    }
+    return false;
+}
+
+// dl_iterate_phdr's callback: ends at the object that holds the function.
+static int look_at_object(struct dl_phdr_info *object, size_t bytes, void *data) {
+    struct build_question *question = data;
+    bool inside = false, known = false;
+    for (int i = 0; i < object->dlpi_phnum; i++) {
+        const ElfW(Phdr) *part = &object->dlpi_phdr[i];
+        const uintptr_t start = object->dlpi_addr + part->p_vaddr;
+        if (part->p_type == PT_LOAD)
+            inside = inside || (question->function >= start && question->function - start < part->p_memsz);
+        if (part->p_type == PT_NOTE) known = known || note_is_known((const uint8_t *)start, part->p_memsz);
+    }
+    question->known = inside && known;
+    question->base = object->dlpi_addr;
+    return inside;
+}
+
+static struct build_question ask_build(const struct libenv_library *library) {
+    struct build_question question = {.function = (uintptr_t)library->act};
+    dl_iterate_phdr(look_at_object, &question);
+    return question;
+}
+
+static void *word_at(const void *object, size_t offset) {
+    void *word;
+    memcpy(&word, (const uint8_t *)object + offset, sizeof word);
+    return word;
+}
+
+// ---- lean images ----
+
+// Every image that the library loads costs its process time and memory: all of them 1.9 s and 340 MB. lean/ beside
+// assets/ (tools/build/procgen.sh makes it) has one pixel for each background and backgrounds.raw, the pixels of all:
+// mapped from there, they are one copy for all processes, of which each touches what it draws.
+static const char lean_magic[] = "procgen pictures";
+#define LEAN_IS_WRONG "%s is not made for Procgen's library beside it: remove it and run `make deps`"
+
+struct lean_picture {
+    uint32_t group, index, width, height; // which picture of which of group_addresses
+    uint64_t offset;                      // of its pixels in the file, 4 bytes each
+};
+
+struct lean_head {
+    char magic[16];
+    uint64_t count;
+    struct lean_picture pictures[];
+};
+
+static bool lean_is_sound(const struct lean_head *head, size_t bytes) {
+    if (bytes < sizeof *head || memcmp(head->magic, lean_magic, sizeof head->magic) != 0) return false;
+    if (head->count > (bytes - sizeof *head) / sizeof head->pictures[0]) return false;
+    for (uint64_t i = 0; i < head->count; i++) {
+        const struct lean_picture *picture = &head->pictures[i];
+        if (picture->group >= GROUPS || !picture->width || picture->width > INT16_MAX || !picture->height ||
+            picture->height > INT16_MAX || picture->offset > bytes || picture->offset % 4 != 0 ||
+            (uint64_t)picture->width * picture->height > (bytes - picture->offset) / 4)
+            return false;
+    }
+    return true;
+}
+
+// Mapped until the process ends, as the library is. NULL where it is not there or is not whole.
+static const struct lean_head *map_lean(const char *path) {
+    struct stat status;
+    const int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) return NULL;
+    void *head = MAP_FAILED;
+    if (fstat(fd, &status) == 0 && status.st_size > 0)
+        head = mmap(NULL, (size_t)status.st_size, PROT_READ, MAP_SHARED, fd, 0);
+    close(fd);
+    if (head == MAP_FAILED) return NULL;
+    if (lean_is_sound(head, (size_t)status.st_size)) return head;
+    munmap(head, (size_t)status.st_size);
+    return NULL;
+}
+
+// A group is a std::vector<std::shared_ptr<QImage>>: its first two words are where the pairs of words begin and end.
+static size_t count_pictures(uintptr_t base, uint32_t group) {
+    const void *vector = (const void *)(base + group_addresses[group]);
+    return ((uintptr_t)word_at(vector, 8) - (uintptr_t)word_at(vector, 0)) / 16;
+}
+
+// The picture's data in the library; NULL where it has none of that number.
+static struct qimage_data *find_picture(uintptr_t base, const struct lean_picture *picture) {
+    if (picture->index >= count_pictures(base, picture->group)) return NULL;
+    const void *pairs = word_at((const void *)(base + group_addresses[picture->group]), 0);
+    return word_at(word_at(pairs, 16 * (size_t)picture->index), QIMAGE_DATA);
+}
+
+// Whether the file has as many pictures as the library, each of them one pixel of 32 bits there, as lean/ has it.
+static bool pictures_fit(uintptr_t base, const struct lean_head *head) {
+    size_t pictures = 0;
+    for (uint32_t group = 0; group < GROUPS; group++) pictures += count_pictures(base, group);
+    for (uint64_t i = 0; i < head->count; i++) {
+        const struct qimage_data *data = find_picture(base, &head->pictures[i]);
+        if (!data || data->width != 1 || data->height != 1 || data->depth != 32 || data->bytes != 4) return false;
+    }
+    return head->count == pictures;
+}
+
+static void show_pictures(uintptr_t base, const struct lean_head *head) {
+    for (uint64_t i = 0; i < head->count; i++) {
+        const struct lean_picture *picture = &head->pictures[i];
+        struct qimage_data *data = find_picture(base, picture);
+        if (data->flags & 1) free(data->pixels); // not where it is in two groups and has its pixels already
+        data->pixels = (uint8_t *)(uintptr_t)head + picture->offset;
+        data->width = (int32_t)picture->width;
+        data->height = (int32_t)picture->height;
+        data->row_bytes = 4 * (int64_t)picture->width;
+        data->bytes = data->row_bytes * picture->height;
+        data->flags = (uint8_t)((data->flags & ~1u) | 2u);
+    }
+}
+
+static bool fill_settings(struct libenv_settings *settings, const struct game *game, const struct choices *choices,
+                          const char *images, uint64_t seed) {
+    bool room = libenv_set_text(settings, "env_name", game->name) &&
+                libenv_set_text(settings, "resource_root", images) &&
+                libenv_set_int(settings, "num_levels", choices->num_levels) &&
+                libenv_set_int(settings, "start_level", choices->start_level) &&
+                libenv_set_int(settings, "distribution_mode", choices->mode) &&
+                libenv_set_int(settings, "rand_seed", (int32_t)((seed ^ seed >> 32) & INT32_MAX)) &&
+                libenv_set_int(settings, "num_actions", ACTIONS) && libenv_set_int(settings, "num_threads", 0) &&
+                libenv_set_int(settings, "debug_mode", 0) && libenv_set_bool(settings, "render_human", false);
+    for (size_t i = 0; room && i < SWITCHES; i++)
+        room = libenv_set_bool(settings, switch_names[i], choices->switches[i]);
+    return room;
+}
+
+// Loads them with lean/'s folder: the library loads images when a process makes its first environment, so this makes
+// one and closes it.
+static bool load_lean(const struct libenv_library *library, uintptr_t base, const struct game *game, const char *folder,
+                      const struct lean_head *head, char *error, size_t error_bytes) {
+    struct libenv_settings settings = {0};
+    const struct choices choices = {.mode = HARD};
+    const bool room = fill_settings(&settings, game, &choices, folder, 0);
+    if (room) library->close(library->make(1, (struct libenv_options){settings.items, settings.count}));
+    libenv_settings_free(&settings);
+    if (!room) return libenv_fail(error, error_bytes, "no memory for an environment");
+    if (!pictures_fit(base, head)) return libenv_fail(error, error_bytes, LEAN_IS_WRONG, folder);
+    show_pictures(base, head);
+    return true;
+}
+
+// Does nothing where images are loaded, where the build is not known, or where there is no lean/: then the library
+// loads all images by itself.
+static bool prepare_images(const struct place *place, const struct libenv_library *library, const struct game *game,
+                           char *error, size_t error_bytes) {
+    static const struct lean_picture first = {0};
+    char folder[PATH_BYTES], path[PATH_BYTES];
+    const int stem = (int)(strlen(place->images) - strlen("assets/"));
+    const struct build_question question = ask_build(library);
+    if (!question.known || snprintf(folder, sizeof folder, "%.*slean/", stem, place->images) >= PATH_BYTES) return true;
+    const struct qimage_data *loaded = find_picture(question.base, &first);
+    if (loaded) return loaded->width > 1 || libenv_fail(error, error_bytes, LEAN_IS_WRONG, folder);
+    const struct lean_head *head = join(path, folder, "backgrounds.raw") ? map_lean(path) : NULL;
+    return !head || load_lean(library, question.base, game, folder, head, error, error_bytes);
+}
+
+// ---- where a game draws ----
+
+// The word in which the one game of this libenv keeps its observation's address; NULL where it is not known.
+static void **find_canvas(const struct libenv_env *env) {
+    if (!ask_build(&env->library).known) return NULL;
+    void *game = word_at(word_at(env->handle, VECGAME_GAMES), 0);
+    void **canvas = word_at(game, GAME_OBS_BUFFERS);
+    return *canvas == env->obs[0] ? canvas : NULL;
+}
+
+// ---- one environment ----
+
+struct procgen_env {
+    struct libenv_env libenv;
+    void **canvas; // see find_canvas
+};
+
+static void procgen_describe(struct farm_env_spec *spec) {
+    memset(spec, 0, sizeof *spec);
+    spec->obs_count = 1;
+    spec->obs[0] = (struct farm_field_spec){
+        .name = "rgb", .dtype = FARM_U8, .rank = 3, .dims = {OBS_SIZE, OBS_SIZE, OBS_CHANNELS}};
+    spec->action = (struct farm_action_spec){.kind = FARM_ACTION_DISCRETE, .dims = 1, .sizes = {ACTIONS}};
+    spec->frames_per_step = 1;
+}
+
+static bool start(struct procgen_env *env, const struct game *game, const struct farm_env_config *config, char *error,
+                  size_t error_bytes) {
+    struct choices choices;
+    struct place place;
+    struct farm_env_spec spec, wanted;
+    if (!read_choices(game, config, &choices, error, error_bytes)) return false;
+    if (!find_library(choices.lib, &place, error, error_bytes)) return false;
+    if (!libenv_open(place.library, &env->libenv.library, error, error_bytes)) return false;
+    if (!prepare_images(&place, &env->libenv.library, game, error, error_bytes)) return false;
+    if (!fill_settings(&env->libenv.settings, game, &choices, place.images, config->seed))
+        return libenv_fail(error, error_bytes, "no memory for an environment");
+    if (!libenv_env_make(&env->libenv, true, &spec, error, error_bytes)) return false;
+    procgen_describe(&wanted);
+    if (memcmp(&spec, &wanted, sizeof spec) != 0)
+        return libenv_fail(error, error_bytes, "%s has other observations or actions than Procgen", place.library);
+    env->canvas = find_canvas(&env->libenv);
+    return true;
+}
+
+static void procgen_destroy(void *env) {
+    struct procgen_env *own = env;
+    libenv_env_close(&own->libenv);
+    free(own);
+}
+
+static void *procgen_create(const struct game *game, const struct farm_env_config *config, char *error,
+                            size_t error_bytes) {
+    struct procgen_env *env = calloc(1, sizeof *env);
+    if (!env) libenv_fail(error, error_bytes, "no memory for an environment");
+    if (env && start(env, game, config, error, error_bytes)) return env;
+    if (env) procgen_destroy(env);
+    return NULL;
+}
+
+// Loads the library, but not the images.
+static int procgen_spec(const struct game *game, const struct farm_env_config *config, struct farm_env_spec *spec,
+                        char *error, size_t error_bytes) {
+    struct choices choices;
+    struct place place;
+    struct libenv_library library;
+    if (!read_choices(game, config, &choices, error, error_bytes)) return -1;
+    if (!find_library(choices.lib, &place, error, error_bytes)) return -1;
+    if (!libenv_open(place.library, &library, error, error_bytes)) return -1;
+    procgen_describe(spec);
+    return 0;
+}
+
+static uint32_t procgen_step(void *env, const void *action, void *const *obs, float *reward) {
+    struct procgen_env *own = env;
+    if (!own->canvas) {
+        const uint32_t answer = libenv_env_act(&own->libenv, action, reward);
+        libenv_env_copy(&own->libenv, obs);
+        return answer;
+    }
+    *own->canvas = obs[0];
+    const uint32_t answer = libenv_env_act(&own->libenv, action, reward);
+    *own->canvas = own->libenv.obs[0];
+    if (answer) memcpy(own->libenv.obs[0], obs[0], own->libenv.obs_bytes[0]); // for the reset that follows
+    return answer;
+}
+
+// In the middle of an episode, the action that no player has makes Procgen end it.
+static void procgen_reset(void *env, void *const *obs) {
+    struct procgen_env *own = env;
+    if (!own->libenv.at_start) {
+        const int32_t leave = LEAVE_EPISODE;
+        float nobodys;
+        procgen_step(env, &leave, obs, &nobodys);
+        own->libenv.at_start = false;
+        return;
+    }
+    libenv_env_reset(&own->libenv, obs);
+}
+
+// ---- the 16 entries: spec() and create() are not told which environment they are called for ----
+
+#define ENTRIES(X)                                                                                                     \
+    X(0, bigfish, "eat smaller fish, flee from bigger ones")                                                           \
+    X(1, bossfight, "shoot a boss ship whose shields fall now and then")                                               \
+    X(2, caveflyer, "fly through a cave to a friendly ship")                                                           \
+    X(3, chaser, "collect all orbs of a maze, chased by enemies")                                                      \
+    X(4, climber, "climb a platform tower and collect stars")                                                          \
+    X(5, coinrun, "run and jump to the coin at the far right")                                                         \
+    X(6, dodgeball, "throw balls at enemies, dodge theirs")                                                            \
+    X(7, fruitbot, "collect fruit between walls, avoid other food")                                                    \
+    X(8, heist, "open coloured locks with their keys and take the gem")                                                \
+    X(9, jumper, "double-jump through an open world to the carrot")                                                    \
+    X(10, leaper, "cross lanes of cars and a river of logs")                                                           \
+    X(11, maze, "a mouse looks for cheese in a maze")                                                                  \
+    X(12, miner, "dig for diamonds under falling boulders")                                                            \
+    X(13, ninja, "jump over ledges and past bombs to the mushroom")                                                    \
+    X(14, plunder, "fire at enemy ships, spare friendly ones")                                                         \
+    X(15, starpilot, "a side-scrolling space shooter")
+
+#define FUNCTIONS(number, game, text)                                                                                  \
+    static int spec_##game(const struct farm_env_config *config, struct farm_env_spec *spec, char *error,              \
+                           size_t error_bytes) {                                                                       \
+        return procgen_spec(&games[number], config, spec, error, error_bytes);                                         \
+    }                                                                                                                  \
+    static void *create_##game(const struct farm_env_config *config, char *error, size_t error_bytes) {                \
+        return procgen_create(&games[number], config, error, error_bytes);                                             \
+    }
+ENTRIES(FUNCTIONS)
+
+#define API(number, game, text)                                                                                        \
+    {FARM_ENV_ABI_VERSION, sizeof(struct farm_env_api),                                                                \
+     "procgen/" #game,     text,                                                                                       \
+     spec_##game,          create_##game,                                                                              \
+     procgen_destroy,      procgen_reset,                                                                              \
+     procgen_step},
+static const struct farm_env_api apis[GAMES] = {ENTRIES(API)};
+
+FARM_ENV_EXPORT const struct farm_env_api *farm_env_at(size_t index) {
+    return index < GAMES ? &apis[index] : NULL;
+}

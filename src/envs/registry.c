@@ -1,0 +1,432 @@
+// See env.h.
+#include "envs/registry.h"
+
+#include <dirent.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/cli.h"
+#include "base/json.h"
+#include "base/paths.h"
+#include "base/program.h"
+#include "envs/native/native.h"
+#include "envs/plugin.h"
+
+enum { PYTHON_LIMIT_S = 30, NAMES_MAX = 4096 };
+
+static const char plugin_prefix[] = "plugin:", libenv_prefix[] = "libenv:";
+
+// Families of plug-ins that come along where their foreign library is there.
+static const char *const plugin_families[] = {"procgen", "mujoco"};
+
+// Environments that a Python program of ours plays: PREFIX/NAME is NAME to `python -m MODULE --env NAME`. The program's
+// own messages begin with its label.
+static const struct farm_env_python {
+    const char *prefix, *module, *label;
+} pythons[] = {{"ale/", "actorfarm.ale_actor", "ale_actor: "}, {"gym/", "actorfarm.gym_actor", "gym_actor: "}};
+enum { PYTHONS = sizeof pythons / sizeof *pythons };
+
+// ---- asking a Python program ----
+
+// Our environment with PYTHONPATH, and without threads that nobody asked for (malloc'd vector; texts[0..2] are the
+// caller's).
+static char **python_environment(const char *pythonpath, char texts[3][PATH_MAX + 32]) {
+    static const char *const names[] = {"PYTHONPATH=", "OMP_NUM_THREADS=", "OPENBLAS_NUM_THREADS="};
+    size_t count = 0, kept = 0;
+    while (environ[count]) count++;
+    char **environment = malloc((count + 4) * sizeof *environment);
+    if (!environment) return NULL;
+    for (size_t i = 0; i < count; i++) {
+        bool ours = false;
+        for (size_t k = 0; k < 3; k++) ours |= strncmp(environ[i], names[k], strlen(names[k])) == 0;
+        if (!ours) environment[kept++] = environ[i];
+    }
+    for (size_t k = 0; k < 3; k++) {
+        snprintf(texts[k], PATH_MAX + 32, "%s%s", names[k], k == 0 ? pythonpath : "1");
+        environment[kept++] = texts[k];
+    }
+    environment[kept] = NULL;
+    return environment;
+}
+
+// Runs the program with these arguments and gives what it wrote to stdout (malloc'd). FARM_E_USAGE if it says so, with
+// its own sentence.
+static enum farm_status ask_python(const struct farm_env *env, char *const *argv, char **answer,
+                                   struct farm_error *err) {
+    char texts[3][PATH_MAX + 32], **environment = python_environment(env->pythonpath, texts);
+    const struct farm_program program = {.path = env->python,
+                                         .argv = argv,
+                                         .environment = environment,
+                                         .label = env->program->label,
+                                         .apart = true, // Ctrl-C is ours to deal with
+                                         .limit_s = PYTHON_LIMIT_S};
+    enum farm_status status = environment ? farm_program_read(&program, answer, err)
+                                          : farm_fail_errno(err, FARM_E_LIMIT, "cannot run %s", env->python);
+    free(environment);
+    if (status == FARM_E_NOT_FOUND)
+        return farm_fail_in(err, status, "the Python part does not run (`make deps`, then `make`, bring it)");
+    return status && status != FARM_E_USAGE ? farm_fail_in(err, status, "%s -m %s", env->python, env->program->module)
+                                            : status;
+}
+
+static enum farm_status find_python(struct farm_env *env, struct farm_error *err) {
+    if (farm_path_python(env->python, sizeof env->python, env->pythonpath, sizeof env->pythonpath)) return FARM_OK;
+    return farm_fail(
+        err, FARM_E_NOT_FOUND,
+        "%s* needs the Python environment in build/venv, which is not there: run `make deps`, then `make` (or name an "
+        "interpreter that has ale-py and gymnasium by FARM_PYTHON)",
+        env->program->prefix);
+}
+
+// ---- environments in Python ----
+
+static bool parse_field(json_t *entry, struct farm_field_spec *field) {
+    const char *name, *dtype;
+    json_t *dims;
+    if (json_unpack(entry, "{s:s, s:s, s:o}", "name", &name, "dtype", &dtype, "dims", &dims)) return false;
+    snprintf(field->name, sizeof field->name, "%s", name);
+    field->dtype = strcmp(dtype, "u8") == 0    ? FARM_U8
+                   : strcmp(dtype, "i32") == 0 ? FARM_I32
+                   : strcmp(dtype, "f32") == 0 ? FARM_F32
+                                               : 0;
+    field->rank = (uint32_t)json_array_size(dims);
+    if (field->rank < 1 || field->rank > FARM_FIELD_RANK_MAX) return false;
+    for (uint32_t i = 0; i < field->rank; i++) field->dims[i] = (uint32_t)json_integer_value(json_array_get(dims, i));
+    return true;
+}
+
+static bool parse_action(json_t *entry, struct farm_action_spec *action) {
+    const char *kind;
+    int dims;
+    if (json_unpack(entry, "{s:s, s:i}", "kind", &kind, "dims", &dims)) return false;
+    action->kind = strcmp(kind, "discrete") == 0         ? FARM_ACTION_DISCRETE
+                   : strcmp(kind, "multi_discrete") == 0 ? FARM_ACTION_MULTI_DISCRETE
+                                                         : FARM_ACTION_CONTINUOUS;
+    action->dims = (uint32_t)dims;
+    if (dims < 1 || dims > FARM_ACTION_DIMS_MAX) return false;
+    for (size_t i = 0; i < action->dims; i++) { // what a kind lacks reads as 0
+        action->sizes[i] = (uint32_t)json_integer_value(json_array_get(json_object_get(entry, "sizes"), i));
+        action->low[i] = (float)json_number_value(json_array_get(json_object_get(entry, "low"), i));
+        action->high[i] = (float)json_number_value(json_array_get(json_object_get(entry, "high"), i));
+    }
+    return true;
+}
+
+static bool parse_spec(const char *text, struct farm_env_spec *spec, struct farm_error *err) {
+    json_t *document = farm_json_parse(text, strlen(text), "the answer of --spec", err), *obs, *action;
+    int repeat;
+    if (!document) return false;
+    memset(spec, 0, sizeof *spec);
+    bool good =
+        json_unpack(document, "{s:o, s:o, s:i}", "obs", &obs, "action", &action, "frames_per_step", &repeat) == 0 &&
+        json_array_size(obs) >= 1 && json_array_size(obs) <= FARM_OBS_FIELDS_MAX && repeat > 0 &&
+        parse_action(action, &spec->action);
+    for (size_t i = 0; good && i < json_array_size(obs); i++) good = parse_field(json_array_get(obs, i), &spec->obs[i]);
+    if (good) {
+        spec->obs_count = (uint32_t)json_array_size(obs);
+        spec->frames_per_step = (uint32_t)repeat;
+    }
+    json_decref(document);
+    return good ? !farm_plugin_check_spec(spec, err)
+                : (farm_fail(err, FARM_E_FORMAT, "--spec answered no spec"), false);
+}
+
+static const struct farm_env_python *python_of(const char *name) {
+    for (size_t i = 0; i < PYTHONS; i++)
+        if (strncmp(name, pythons[i].prefix, strlen(pythons[i].prefix)) == 0 && name[strlen(pythons[i].prefix)])
+            return &pythons[i];
+    return NULL;
+}
+
+struct program_texts {
+    char numbers[FARM_ENV_ARGUMENTS_MAX][24];
+    char options[FARM_RECIPE_OPTIONS_MAX + 1][sizeof((struct farm_recipe_option *)0)->key + FARM_RECIPE_PATH_BYTES];
+    char environment[3][PATH_MAX + 32];
+};
+
+enum farm_status farm_env_program_make(const struct farm_env *env, const char *module,
+                                       const struct farm_env_argument *arguments, size_t count,
+                                       struct farm_env_program *program, struct farm_error *err) {
+    struct program_texts *texts = calloc(1, sizeof *texts);
+    program->environment = texts ? python_environment(env->pythonpath, texts->environment) : NULL;
+    program->texts = texts;
+    if (!program->environment) return farm_fail_errno(err, FARM_E_LIMIT, "the command line for %s", env->name);
+    const char *name = module ? env->name : env->name + strlen(env->program->prefix);
+    const char *const words[] = {env->python, "-m", module ? module : env->program->module, "--env", name};
+    size_t used = 0;
+    for (; used < sizeof words / sizeof *words; used++) program->argv[used] = (char *)words[used];
+    for (size_t i = 0; i < count; i++) {
+        snprintf(texts->numbers[i], sizeof texts->numbers[i], "%llu", (unsigned long long)arguments[i].number);
+        program->argv[used++] = (char *)arguments[i].flag;
+        if (!arguments[i].alone)
+            program->argv[used++] = arguments[i].text ? (char *)arguments[i].text : texts->numbers[i];
+    }
+    for (size_t i = 0; i < env->option_count; i++) {
+        snprintf(texts->options[i], sizeof texts->options[i], "%s=%s", env->options[i].key, env->options[i].value);
+        program->argv[used++] = (char *)"--option";
+        program->argv[used++] = texts->options[i];
+    }
+    program->argv[used] = NULL;
+    return FARM_OK;
+}
+
+void farm_env_program_free(struct farm_env_program *program) {
+    free(program->environment);
+    free(program->texts);
+    *program = (struct farm_env_program){.texts = NULL};
+}
+
+static enum farm_status find_python_env(struct farm_env *env, struct farm_error *err) {
+    struct farm_env_program program = {.texts = NULL};
+    char *answer = NULL;
+    env->kind = FARM_ENV_PYTHON;
+    enum farm_status status = find_python(env, err);
+    if (!status)
+        status =
+            farm_env_program_make(env, NULL, &(struct farm_env_argument){"--spec", .alone = true}, 1, &program, err);
+    if (!status) status = ask_python(env, program.argv, &answer, err);
+    if (!status && !parse_spec(answer, &env->spec, err)) status = farm_fail_in(err, FARM_E_FORMAT, "%s", env->name);
+    farm_env_program_free(&program);
+    free(answer);
+    return status;
+}
+
+// ---- plug-ins ----
+
+// The environment `name` of env->plugin (NULL: its first). *misses_name (may be NULL) where the file is there and
+// sound, but has no such environment.
+static enum farm_status ask_plugin(struct farm_env *env, const char *name, bool *misses_name, struct farm_error *err) {
+    struct farm_probe_answer *answer = malloc(sizeof *answer);
+    if (!answer) return farm_fail_errno(err, FARM_E_LIMIT, "plug-in %s", env->plugin);
+    env->kind = FARM_ENV_PLUGIN;
+    enum farm_status status = farm_probe_plugin(env->plugin, name, env->options, env->option_count, answer, err);
+    if (!status) env->spec = answer->spec;
+    if (!status) memcpy(env->name, answer->name, sizeof env->name);
+    if (misses_name) *misses_name = answer->misses_name;
+    free(answer);
+    if (status != FARM_E_NOT_FOUND) return status;
+    if (err) err->status = FARM_E_USAGE; // a name that the user has given
+    return FARM_E_USAGE;
+}
+
+// "PATH[:NAME]", cut at the last colon where no such path is there. NULL: no name.
+static const char *split_path(char *text) {
+    const char *name = farm_path_cut_name(text);
+    char *last = name || access(text, F_OK) == 0 ? NULL : strrchr(text, ':');
+    if (!last) return name;
+    *last = 0;
+    return last + 1;
+}
+
+// env->lasting of a file that is there; name (may be NULL): of the environment in it.
+static void name_for_good(struct farm_env *env, const char *prefix, const char *file, const char *name) {
+    char absolute[PATH_MAX];
+    if (!realpath(file, absolute)) return;
+    snprintf(env->lasting, sizeof env->lasting, "%s%s%s%s", prefix, absolute, name ? ":" : "", name ? name : "");
+}
+
+static enum farm_status find_users_plugin(const char *text, struct farm_env *env, struct farm_error *err) {
+    if (strlen(text) >= sizeof env->plugin) return farm_fail(err, FARM_E_USAGE, "plugin:%.80s...: path too long", text);
+    snprintf(env->plugin, sizeof env->plugin, "%s", text);
+    const char *name = split_path(env->plugin);
+    if (!env->plugin[0] || (name && !name[0]))
+        return farm_fail(err, FARM_E_USAGE, "'plugin:%.200s' names no plug-in: plugin:PATH.so or plugin:PATH.so:NAME",
+                         text);
+    name_for_good(env, plugin_prefix, env->plugin, name);
+    return ask_plugin(env, name, NULL, err);
+}
+
+// envs/FAMILY.so into env->plugin; false where it is not there.
+static bool find_shipped(const char *family, size_t length, struct farm_env *env) {
+    static const char letters[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-";
+    char folder[PATH_MAX - 256];
+    if (!length || length > 64 || strspn(family, letters) < length) return false;
+    if (!farm_path_envs(folder, sizeof folder)) return false;
+    snprintf(env->plugin, sizeof env->plugin, "%s/%.*s.so", folder, (int)length, family);
+    return access(env->plugin, R_OK) == 0;
+}
+
+static enum farm_status find_libenv(const char *path, struct farm_env *env, struct farm_error *err) {
+    if (!path[0] || strlen(path) > sizeof env->lib - 8)
+        return farm_fail(err, FARM_E_USAGE, "'libenv:%.200s' names no library: libenv:PATH.so", path);
+    if (access(path, R_OK)) return farm_fail_errno(err, FARM_E_USAGE, "libenv:%s", path);
+    if (!find_shipped("libenv", strlen("libenv"), env))
+        return farm_fail(err, FARM_E_NOT_FOUND, "libenv:* needs the plug-in envs/libenv.so beside farm: run `make`");
+    snprintf(env->lib, sizeof env->lib, "%s%s", strchr(path, '/') ? "" : "./", path);
+    env->options[env->option_count++] = (struct farm_env_option){"lib", env->lib};
+    name_for_good(env, libenv_prefix, env->lib, NULL);
+    return ask_plugin(env, "libenv/any", NULL, err);
+}
+
+// ---- by name ----
+
+static enum farm_status find_native(struct farm_env *env, struct farm_error *err) {
+    env->kind = FARM_ENV_NATIVE;
+    return farm_plugin_spec(env->api, env->options, env->option_count, &env->spec, err);
+}
+
+// The name that was meant: "ale/Pong" for "Pong", "native/catch" for "native/cacth"; NULL where none is near.
+static const char *nearest_name(const struct farm_env_list *list, const char *name) {
+    const char *names[NAMES_MAX] = {NULL};
+    size_t count = list->count < NAMES_MAX ? list->count : NAMES_MAX;
+    bool whole = strchr(name, '/') != NULL;
+    for (size_t i = 0; i < count; i++) {
+        const char *slash = strchr(list->names[i], '/');
+        names[i] = whole || !slash ? list->names[i] : slash + 1;
+    }
+    const char *near = farm_nearest(name, names, count);
+    for (size_t i = 0; near && i < count; i++)
+        if (names[i] == near) return list->names[i];
+    return NULL;
+}
+
+// What brings a family that is known, but not here; "": nothing.
+static const char *what_brings(const char *name) {
+    const size_t length = strcspn(name, "/");
+    for (size_t i = 0; i < sizeof plugin_families / sizeof *plugin_families; i++)
+        if (strlen(plugin_families[i]) == length && strncmp(plugin_families[i], name, length) == 0)
+            return "; `make deps`, then `make`, bring this family's plug-in where its library is to be had";
+    return "";
+}
+
+static enum farm_status unknown_name(const char *name, bool family_here, struct farm_error *err) {
+    struct farm_env_list list;
+    enum farm_status status = farm_env_list_make(&list, err);
+    if (status) return status;
+    const char *near = nearest_name(&list, name);
+    farm_fail(err, FARM_E_USAGE, "unknown environment '%s'%s%s%s (farm envs lists what can run here%s)", name,
+              near ? ": did you mean '" : "", near ? near : "", near ? "'?" : "", family_here ? "" : what_brings(name));
+    farm_env_list_free(&list);
+    return FARM_E_USAGE;
+}
+
+static enum farm_status find_by_name(struct farm_env *env, struct farm_error *err) {
+    env->api = farm_native_env_find(env->name);
+    if (env->api) return find_native(env, err);
+    env->program = python_of(env->name);
+    if (env->program) return find_python_env(env, err);
+    const char *slash = strchr(env->name, '/');
+    bool here = slash && find_shipped(env->name, (size_t)(slash - env->name), env), misses_name = false;
+    enum farm_status status = here ? ask_plugin(env, env->name, &misses_name, err) : FARM_OK;
+    return here && !misses_name ? status : unknown_name(env->name, here, err);
+}
+
+static bool starts_with(const char *name, const char *prefix) {
+    return strncmp(name, prefix, strlen(prefix)) == 0;
+}
+
+bool farm_env_names_file(const char *name) {
+    return starts_with(name, plugin_prefix) || starts_with(name, libenv_prefix);
+}
+
+enum farm_status farm_env_find(const struct farm_recipe *recipe, struct farm_env *env, struct farm_error *err) {
+    const char *name = recipe->env;
+    memset(env, 0, sizeof *env);
+    snprintf(env->lasting, sizeof env->lasting, "%s", name);
+    for (size_t i = 0; i < recipe->option_count; i++)
+        env->options[i] = (struct farm_env_option){recipe->options[i].key, recipe->options[i].value};
+    env->option_count = recipe->option_count;
+    if (starts_with(name, plugin_prefix)) return find_users_plugin(name + strlen(plugin_prefix), env, err);
+    if (starts_with(name, libenv_prefix)) return find_libenv(name + strlen(libenv_prefix), env, err);
+    if (strlen(name) >= sizeof env->name)
+        return farm_fail(err, FARM_E_USAGE, "unknown environment '%.80s...': names have less than %zu characters", name,
+                         sizeof env->name);
+    snprintf(env->name, sizeof env->name, "%s", name);
+    return find_by_name(env, err);
+}
+
+const char *farm_env_life_option(const char *name) {
+    if (strncmp(name, "ale/", 4) == 0) return "episodic_life";
+    return strcmp(name, "native/breakout") == 0 ? "life_loss" : NULL;
+}
+
+// ---- the list ----
+
+static bool add_name(struct farm_env_list *list, const char *prefix, const char *name) {
+    char(*names)[FARM_ENV_NAME_BYTES] = realloc(list->names, (list->count + 1) * sizeof *names);
+    if (!names) return false;
+    list->names = names;
+    snprintf(names[list->count++], sizeof *names, "%s%s", prefix, name);
+    return true;
+}
+
+// `family` with its slash or without.
+static void add_missing(struct farm_env_list *list, const char *family, const char *why) {
+    const size_t used = strlen(list->missing);
+    snprintf(list->missing + used, sizeof list->missing - used, "%s%.*s/*: %.400s", used ? "\n" : "",
+             (int)strcspn(family, "/"), family, why);
+}
+
+static void add_python(struct farm_env_list *list, const struct farm_env_python *program) {
+    struct farm_env *env = calloc(1, sizeof *env);
+    struct farm_error err = {0};
+    char *answer = NULL;
+    if (!env) return;
+    env->program = program;
+    enum farm_status status = find_python(env, &err);
+    char *argv[] = {env->python, "-m", (char *)program->module, "--list", NULL};
+    if (!status) status = ask_python(env, argv, &answer, &err);
+    if (status) add_missing(list, program->prefix, err.message);
+    char *rest = answer;
+    for (char *name; (name = strsep(&rest, "\n")) && list->count < NAMES_MAX;)
+        if (name[0] && !add_name(list, program->prefix, name)) break;
+    free(answer);
+    free(env);
+}
+
+// The environments of a plug-in that came along, where its first one says that it can run.
+static void add_plugin(struct farm_env_list *list, const char *family, const char *path) {
+    struct farm_probe_answer *answer = malloc(sizeof *answer);
+    struct farm_error err = {0};
+    if (!answer) return;
+    enum farm_status status = farm_probe_plugin(path, NULL, NULL, 0, answer, &err);
+    if (status) add_missing(list, family, err.message);
+    for (uint32_t i = 0; !status && i < answer->name_count && list->count < NAMES_MAX; i++)
+        if (!add_name(list, "", answer->names[i])) break;
+    free(answer);
+}
+
+static int is_shared_object(const struct dirent *entry) {
+    const size_t length = strlen(entry->d_name);
+    return length > 3 && length < 64 && strcmp(entry->d_name + length - 3, ".so") == 0;
+}
+
+// libenv.so has no environments of its own: it wants a library, libenv:PATH.
+static void add_plugins(struct farm_env_list *list) {
+    char folder[PATH_MAX - 256], path[PATH_MAX];
+    struct dirent **entries = NULL;
+    bool found[sizeof plugin_families / sizeof *plugin_families] = {false};
+    const bool there = farm_path_envs(folder, sizeof folder);
+    const int count = there ? scandir(folder, &entries, is_shared_object, alphasort) : 0;
+    for (int i = 0; i < count; i++) {
+        char *family = entries[i]->d_name;
+        snprintf(path, sizeof path, "%s/%s", folder, family);
+        family[strlen(family) - 3] = 0;
+        for (size_t f = 0; f < sizeof found / sizeof *found; f++)
+            if (strcmp(family, plugin_families[f]) == 0) found[f] = true;
+        if (strcmp(family, "libenv") != 0) add_plugin(list, family, path);
+        free(entries[i]);
+    }
+    free(entries);
+    for (size_t f = 0; f < sizeof found / sizeof *found; f++)
+        if (!found[f])
+            add_missing(list, plugin_families[f],
+                        "its plug-in is not there: `make deps`, then `make`, bring it where its library is to be had");
+}
+
+enum farm_status farm_env_list_make(struct farm_env_list *list, struct farm_error *err) {
+    memset(list, 0, sizeof *list);
+    const struct farm_env_api *api;
+    for (size_t i = 0; (api = farm_native_env_at(i)); i++)
+        if (!add_name(list, "", api->name)) return farm_fail_errno(err, FARM_E_LIMIT, "list of environments");
+    add_plugins(list);
+    for (size_t i = 0; i < PYTHONS; i++) add_python(list, &pythons[i]);
+    return FARM_OK;
+}
+
+void farm_env_list_free(struct farm_env_list *list) {
+    free(list->names);
+    *list = (struct farm_env_list){0};
+}

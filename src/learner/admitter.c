@@ -1,0 +1,94 @@
+// See admitter.h.
+#include "learner/admitter.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "learner/admission.h"
+
+enum { LOOK_MS = 50 };
+
+struct farm_admitter {
+    struct farm_admitter_config config;
+    pthread_t thread;
+    uint64_t stop;
+};
+
+// ---- in ----
+
+static enum farm_status join(const struct farm_admitter_config *config, const struct farm_admission_request *question,
+                             struct farm_error *err) {
+    const uint32_t ring = question->ring, shard = question->shard < config->shards ? question->shard : 0;
+    if (question->fds[1] < 0)
+        return farm_fail(err, FARM_E_LIMIT, "the learner has no room for its descriptors (ulimit -n)");
+    enum farm_status status = farm_lanes_join(config->lanes, ring, question->fds, shard, config->shape, err);
+    if (status) {
+        if (question->up_writable >= 0) close(question->up_writable);
+        if (question->wake >= 0) close(question->wake);
+        return status;
+    }
+    farm_lanes_set_wake(config->lanes, ring, question->wake);
+    farm_lanes_lend_writable(config->lanes, ring, question->up_writable);
+    if (config->ops->join) status = config->ops->join(config->backend, ring, err);
+    farm_lanes_end_writable(config->lanes);
+    if (!status) {
+        farm_trainer_admit(config->trainer, ring);
+        status = farm_inference_change(config->inferences[shard], ring, true, err);
+        if (status) farm_trainer_forget(config->trainer, ring);
+        if (status && config->ops->leave) config->ops->leave(config->backend, ring);
+    }
+    if (status) farm_lanes_leave(config->lanes, ring);
+    return status;
+}
+
+// ---- out ----
+
+static enum farm_status leave(const struct farm_admitter_config *config, uint32_t ring, struct farm_error *err) {
+    if (ring >= config->lanes->ring_count || !farm_lanes_has(config->lanes, ring))
+        return farm_fail(err, FARM_E_NOT_FOUND, "there is no actor %u", ring);
+    const uint32_t shard = farm_lanes_shard(config->lanes, ring);
+    const enum farm_status status = farm_inference_change(config->inferences[shard], ring, false, err);
+    if (status) return status;
+    farm_trainer_forget(config->trainer, ring);
+    if (config->ops->leave) config->ops->leave(config->backend, ring);
+    farm_lanes_leave(config->lanes, ring);
+    return FARM_OK;
+}
+
+// ---- the thread ----
+
+static void *keep(void *argument) {
+    struct farm_admitter *admitter = argument;
+    const struct farm_admitter_config *config = &admitter->config;
+    while (!farm_load_relaxed(&admitter->stop)) {
+        struct farm_admission_request question;
+        if (!farm_admission_receive_request(config->gate, LOOK_MS, &question)) continue;
+        struct farm_admission_reply answer = {.ring = question.ring};
+        answer.status = question.kind == FARM_ADMISSION_JOIN ? join(config, &question, &answer.error)
+                                                             : leave(config, question.ring, &answer.error);
+        farm_admission_send_reply(config->gate, &answer);
+    }
+    return NULL;
+}
+
+enum farm_status farm_admitter_start(const struct farm_admitter_config *config, struct farm_admitter **out,
+                                     struct farm_error *err) {
+    struct farm_admitter *admitter = calloc(1, sizeof *admitter);
+    if (!admitter) return farm_fail(err, FARM_E_LIMIT, "no memory for the admitter");
+    admitter->config = *config;
+    if ((errno = pthread_create(&admitter->thread, NULL, keep, admitter))) {
+        free(admitter);
+        return farm_fail_errno(err, FARM_E_LIMIT, "the admitter's thread does not start (ulimit -u)");
+    }
+    *out = admitter;
+    return FARM_OK;
+}
+
+void farm_admitter_stop(struct farm_admitter *admitter) {
+    if (!admitter) return;
+    farm_store_relaxed(&admitter->stop, 1);
+    pthread_join(admitter->thread, NULL);
+    free(admitter);
+}

@@ -1,0 +1,326 @@
+// Recipes: layers, ranges, YAML good and bad, and the way back into a file.
+#include <criterion/criterion.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "algo/registry.h"
+#include "base/file.h"
+#include "config/recipe.h"
+
+static struct farm_recipe defaults(void) {
+    struct farm_recipe recipe;
+    farm_recipe_defaults(&recipe, farm_algo_family_at);
+    return recipe;
+}
+
+static enum farm_status parse(struct farm_recipe *recipe, const char *text, struct farm_error *err) {
+    return farm_recipe_parse(recipe, FARM_LAYER_FILE, text, strlen(text), "my.yaml", err);
+}
+
+static void set(struct farm_recipe *recipe, enum farm_recipe_layer layer, const char *name, const char *value) {
+    struct farm_error err;
+    cr_assert_eq(farm_recipe_set(recipe, layer, name, value, &err), FARM_OK, "%s", err.message);
+}
+
+Test(report, every_default_lies_in_its_range) {
+    struct farm_recipe recipe = defaults();
+    cr_assert_eq(recipe.batch, 0);
+    cr_assert_float_eq(recipe.lr, 6e-4, 1e-18);
+    cr_assert_str_eq(recipe.env, "native/breakout");
+    cr_assert(recipe.pin && recipe.loss_sum);
+    size_t count = 0;
+    for (const struct farm_recipe_key *key; (key = farm_recipe_key_at(&recipe, count)); count++)
+        cr_assert(key->help[0]);
+    cr_assert_gt(count, 40);
+}
+
+Test(report, a_stronger_layer_wins_whatever_the_order) {
+    struct farm_recipe recipe = defaults();
+    set(&recipe, FARM_LAYER_FLAG, "lr", "0.5");
+    set(&recipe, FARM_LAYER_FILE, "lr", "0.25");
+    set(&recipe, FARM_LAYER_SHIPPED, "batch", "64");
+    set(&recipe, FARM_LAYER_FILE, "batch", "128");
+    set(&recipe, FARM_LAYER_FLAG, "env.noop-max", "7");
+    set(&recipe, FARM_LAYER_FILE, "env.noop_max", "9");
+    cr_assert_float_eq(recipe.lr, 0.5, 0);
+    cr_assert_eq(recipe.batch, 128);
+    cr_assert_eq(recipe.option_count, 1);
+    cr_assert_str_eq(recipe.options[0].key, "noop_max");
+    cr_assert_str_eq(recipe.options[0].value, "7");
+    struct farm_error err;
+    cr_assert_eq(farm_recipe_set(&recipe, FARM_LAYER_SHIPPED, "lr", "fast", &err), FARM_E_USAGE,
+                 "a weaker layer's value is checked all the same");
+}
+
+Test(report, flags_may_write_dashes_suffixes_and_no) {
+    struct farm_recipe recipe = defaults();
+    set(&recipe, FARM_LAYER_FLAG, "rmsprop-epsilon", "1e-3");
+    set(&recipe, FARM_LAYER_FLAG, "frames", "2.5M");
+    set(&recipe, FARM_LAYER_FLAG, "no-pin", NULL);
+    set(&recipe, FARM_LAYER_FLAG, "huge-pages", "off");
+    cr_assert_float_eq(recipe.rmsprop_epsilon, 1e-3, 0);
+    cr_assert_eq(recipe.frames, 2500000);
+    cr_assert(!recipe.pin && !recipe.huge_pages);
+    struct farm_error err;
+    cr_assert_eq(farm_recipe_set(&recipe, FARM_LAYER_FLAG, "no-batch", NULL, &err), FARM_E_NOT_FOUND);
+    cr_assert_eq(farm_recipe_set(&recipe, FARM_LAYER_FLAG, "batch", NULL, &err), FARM_E_USAGE);
+}
+
+Test(report, values_outside_their_range_are_refused_with_the_range) {
+    static const char *const bad[][2] = {
+        {"discount", "1.01"}, {"batch", "-1"},    {"batch", "1.5"},       {"batch", "65537"}, {"lr", "nan"},
+        {"lr", "-1"},         {"lr", ""},         {"pin", "maybe"},       {"device", "tpu"},  {"precision", "f3"},
+        {"seed", "-1"},       {"seconds", "inf"}, {"optimiser", "adam|"}, {"net", "\xff"},    {"net", "\xed\xa0\x80"},
+        {"env.a", "\xc0\xaf"}};
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        struct farm_recipe recipe = defaults(), before = recipe;
+        struct farm_error err;
+        cr_assert_eq(farm_recipe_set(&recipe, FARM_LAYER_FLAG, bad[i][0], bad[i][1], &err), FARM_E_USAGE, "%s",
+                     bad[i][1]);
+        cr_assert(strstr(err.message, bad[i][0]), "%s", err.message);
+        cr_assert_eq(memcmp(&recipe, &before, sizeof recipe), 0, "%s changed the recipe", bad[i][0]);
+    }
+    struct farm_recipe recipe = defaults();
+    struct farm_error err;
+    farm_recipe_set(&recipe, FARM_LAYER_FLAG, "discount", "2", &err);
+    cr_assert(strstr(err.message, "0 to 1"), "%s", err.message);
+}
+
+Test(report, reads_yaml) {
+    struct farm_recipe recipe = defaults();
+    struct farm_error err;
+    cr_assert_eq(
+        parse(&recipe,
+              "# comment\nenv: ale/Pong\nlr: 3e-4   # more\nbatch: 16\npin: no\nenv.noop_max: 30\nnet: \"nature\"\n",
+              &err),
+        FARM_OK, "%s", err.message);
+    cr_assert_str_eq(recipe.env, "ale/Pong");
+    cr_assert_str_eq(recipe.net, "nature");
+    cr_assert_float_eq(recipe.lr, 3e-4, 0);
+    cr_assert_eq(recipe.batch, 16);
+    cr_assert(!recipe.pin);
+    cr_assert_str_eq(recipe.options[0].value, "30");
+    cr_assert_eq(parse(&recipe, "", &err), FARM_OK);
+    cr_assert_eq(parse(&recipe, "# nothing but words\n", &err), FARM_OK);
+}
+
+Test(report, names_file_line_and_the_nearest_key) {
+    struct farm_recipe recipe = defaults();
+    struct farm_error err;
+    cr_assert_eq(parse(&recipe, "lr: 1\n\nentropy_cots: 1\n", &err), FARM_E_USAGE);
+    cr_assert(strstr(err.message, "my.yaml:3"), "%s", err.message);
+    cr_assert(strstr(err.message, "'entropy_cost'"), "%s", err.message);
+    cr_assert_eq(parse(&recipe, "lr: 1\nbatch: -5\n", &err), FARM_E_USAGE);
+    cr_assert(strstr(err.message, "my.yaml:2: batch: -5 is outside its range, 0 to 65536"), "%s", err.message);
+}
+
+Test(report, refuses_what_is_no_flat_mapping) {
+    static const char *const bad[] = {"- lr\n- batch\n",  "lr: [1, 2]\n",
+                                      "lr: {a: 1}\n",     "lr\n",
+                                      "? [a]\n: 1\n",     "lr: &a 1\nbatch: *a\n",
+                                      "lr: 1\nlr: 2\n",   "lr: 1\n---\nlr: 2\n",
+                                      "lr: 1\n  batch",   "\"lr: 1\n",
+                                      "lr: 'x\n",         "\tlr: 1\n",
+                                      "lr: \"0.1\\0\"\n", "%YAML 9.9\n---\nlr: 1\n",
+                                      "lr: @x\n",         "{{{{{{{{{{{{",
+                                      "\"lr\\0\": 1\n",   "net: \xff\n"};
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        struct farm_recipe recipe = defaults();
+        struct farm_error err = {0};
+        cr_assert_eq(parse(&recipe, bad[i], &err), FARM_E_USAGE, "accepted: %s", bad[i]);
+        cr_assert(strstr(err.message, "my.yaml:"), "%s", err.message);
+    }
+}
+
+Test(report, survives_every_truncation_and_flipped_byte) {
+    const char good[] = "env: ale/Pong\nlr: 3e-4\nbatch: 16\npin: \"no\"\nenv.noop_max: 30\nseconds: 1.5\n";
+    char text[sizeof good];
+    for (size_t cut = 0; cut < sizeof good; cut++) {
+        struct farm_recipe recipe = defaults();
+        struct farm_error err;
+        enum farm_status status = farm_recipe_parse(&recipe, FARM_LAYER_FILE, good, cut, "t", &err);
+        cr_assert(status == FARM_OK || status == FARM_E_USAGE);
+    }
+    for (size_t at = 0; at + 1 < sizeof good; at++)
+        for (int bit = 0; bit < 8; bit++) {
+            struct farm_recipe recipe = defaults();
+            struct farm_error err;
+            memcpy(text, good, sizeof good);
+            text[at] = (char)(text[at] ^ 1 << bit);
+            enum farm_status status = farm_recipe_parse(&recipe, FARM_LAYER_FILE, text, sizeof good - 1, "t", &err);
+            cr_assert(status == FARM_OK || status == FARM_E_USAGE, "byte %zu bit %d: %d", at, bit, status);
+        }
+}
+
+Test(report, too_many_or_too_long_options_are_refused) {
+    struct farm_recipe recipe = defaults();
+    struct farm_error err;
+    char name[256], longest[FARM_RECIPE_PATH_BYTES + 1];
+    memset(longest, 'v', sizeof longest - 1);
+    longest[sizeof longest - 1] = 0;
+    cr_assert_eq(farm_recipe_set(&recipe, FARM_LAYER_FLAG, "env.x", longest, &err), FARM_E_USAGE);
+    cr_assert_eq(farm_recipe_set(&recipe, FARM_LAYER_FLAG, "env.", "1", &err), FARM_E_USAGE);
+    cr_assert_eq(farm_recipe_set(&recipe, FARM_LAYER_FLAG, "env", longest, &err), FARM_E_USAGE);
+    cr_assert_eq(farm_recipe_set(&recipe, FARM_LAYER_FLAG, longest, "1", &err), FARM_E_NOT_FOUND);
+    for (int i = 0; i < FARM_RECIPE_OPTIONS_MAX; i++) {
+        snprintf(name, sizeof name, "env.option_%d", i);
+        set(&recipe, FARM_LAYER_FLAG, name, "1");
+    }
+    cr_assert_eq(farm_recipe_set(&recipe, FARM_LAYER_FLAG, "env.one_more", "1", &err), FARM_E_USAGE);
+}
+
+Test(report, paths_of_environments_and_options_find_room_and_come_back) {
+    struct farm_recipe recipe = defaults(), again = defaults();
+    struct farm_error err;
+    char path[FARM_RECIPE_PATH_BYTES];
+    size_t bytes;
+    for (size_t i = 0; i < sizeof path; i++) path[i] = i % 7 ? (char)('a' + i % 26) : i % 2 ? '/' : ' ';
+    path[0] = '.';
+    path[sizeof path - 2] = 'z'; // no blank at either end
+    path[sizeof path - 1] = 0;
+    set(&recipe, FARM_LAYER_FLAG, "env", path);
+    for (int i = 0; i < FARM_RECIPE_OPTIONS_MAX; i++) {
+        char name[32];
+        snprintf(name, sizeof name, "env.option_%d", i);
+        set(&recipe, FARM_LAYER_FLAG, name, path);
+    }
+    char *text = farm_recipe_format(&recipe, &bytes);
+    cr_assert_not_null(text);
+    cr_assert_eq(parse(&again, text, &err), FARM_OK, "%s", err.message);
+    cr_assert_str_eq(again.env, path);
+    cr_assert_str_eq(again.options[FARM_RECIPE_OPTIONS_MAX - 1].value, path);
+    free(text);
+    memset(path, 0x01, sizeof path - 1); // the worst that may be written: an escape a byte
+    set(&recipe, FARM_LAYER_FLAG, "env", path);
+    for (int i = 0; i < FARM_RECIPE_OPTIONS_MAX; i++) memcpy(recipe.options[i].value, path, sizeof path);
+    cr_assert_not_null(text = farm_recipe_format(&recipe, &bytes));
+    free(text);
+    path[70] = 0;
+    cr_assert_eq(farm_recipe_set(&recipe, FARM_LAYER_FLAG, "net", path, &err), FARM_E_USAGE, "others are short");
+}
+
+Test(report, the_stronger_of_frames_and_seconds_ends_the_run) {
+    struct farm_error err;
+    struct farm_recipe recipe = defaults();
+    set(&recipe, FARM_LAYER_SHIPPED, "seconds", "60");
+    set(&recipe, FARM_LAYER_FLAG, "frames", "1000");
+    cr_assert_eq(farm_recipe_settle(&recipe, &err), FARM_OK);
+    cr_assert_eq(recipe.frames, 1000);
+    cr_assert_float_eq(recipe.seconds, 0, 0);
+    recipe = defaults();
+    set(&recipe, FARM_LAYER_FLAG, "seconds", "60");
+    set(&recipe, FARM_LAYER_FLAG, "frames", "1000");
+    cr_assert_eq(farm_recipe_settle(&recipe, &err), FARM_OK);
+    cr_assert(recipe.frames == 1000 && recipe.seconds == 60, "of one layer both count");
+}
+
+Test(report, keys_that_contradict_one_another_are_refused) {
+    static const char *const bad[][2] = {{"envs_per_actor", "7"}, {"micro_batch", "33"}, {"lr_end", "0.1"}};
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        struct farm_recipe recipe = defaults();
+        struct farm_error err;
+        set(&recipe, FARM_LAYER_FLAG, bad[i][0], bad[i][1]);
+        cr_assert_eq(farm_recipe_settle(&recipe, &err), FARM_E_USAGE);
+        cr_assert(strstr(err.message, bad[i][0]), "%s", err.message);
+    }
+}
+
+Test(report, what_is_written_reads_back_the_same) {
+    struct farm_recipe recipe = defaults(), again = defaults();
+    struct farm_error err;
+    set(&recipe, FARM_LAYER_FILE, "lr", "0.00012345678901234567");
+    set(&recipe, FARM_LAYER_FILE, "checkpoint_every", "300");
+    set(&recipe, FARM_LAYER_FILE, "seed", "9000000000000000");
+    set(&recipe, FARM_LAYER_FILE, "env", "ale/Pong");
+    set(&recipe, FARM_LAYER_FILE, "env.odd", "yes: #1 \"quoted\" 'x' é\t\\");
+    set(&recipe, FARM_LAYER_FILE, "env.empty", "");
+    set(&recipe, FARM_LAYER_FILE, "no-loss-sum", NULL);
+    size_t bytes;
+    char *text = farm_recipe_format(&recipe, &bytes);
+    cr_assert(text);
+    cr_assert(strstr(text, "checkpoint_every: 300\n"), "%s", text);
+    cr_assert_eq(farm_recipe_parse(&again, FARM_LAYER_FILE, text, bytes, "written", &err), FARM_OK, "%s\n%s",
+                 err.message, text);
+    memset(recipe.layers, 0, sizeof recipe.layers);
+    memset(again.layers, 0, sizeof again.layers);
+    cr_assert_eq(memcmp(&recipe, &again, sizeof recipe), 0, "%s", text);
+    free(text);
+}
+
+Test(report, finds_the_recipe_of_an_environment_or_its_family) {
+    char folder[] = "/tmp/farm-recipes-XXXXXX", path[128], name[128];
+    cr_assert(mkdtemp(folder));
+    static const char *const files[] = {"ale.yaml", "ale_Pong.yaml"};
+    for (size_t i = 0; i < 2; i++) {
+        snprintf(name, sizeof name, "%s/%s", folder, files[i]);
+        cr_assert_eq(farm_file_replace(name, "", 0, NULL), FARM_OK);
+    }
+    cr_assert(farm_recipe_shipped(folder, "ale/Pong", path, sizeof path));
+    cr_assert(strstr(path, "/ale_Pong.yaml"));
+    cr_assert(farm_recipe_shipped(folder, "ale/Breakout", path, sizeof path));
+    cr_assert(strstr(path, "/ale.yaml"));
+    cr_assert(!farm_recipe_shipped(folder, "native/catch", path, sizeof path));
+    for (size_t i = 0; i < 2; i++) {
+        snprintf(name, sizeof name, "%s/%s", folder, files[i]);
+        unlink(name);
+    }
+    rmdir(folder);
+}
+
+Test(report, a_recipe_file_that_is_not_there_is_wrong_usage) {
+    struct farm_recipe recipe = defaults();
+    struct farm_error err;
+    cr_assert_eq(farm_recipe_load(&recipe, FARM_LAYER_FILE, "/nowhere/r.yaml", &err), FARM_E_USAGE);
+    cr_assert(strstr(err.message, "/nowhere/r.yaml"), "%s", err.message);
+    cr_assert_eq(farm_recipe_load(&recipe, FARM_LAYER_FILE, "/dev/zero", &err), FARM_E_USAGE);
+}
+
+// ---- keys of algorithms ----
+
+static const struct farm_recipe_key one_keys[] = {
+    {"shared", FARM_RECIPE_DOUBLE, 0, "1", 0, 10, NULL, "in both", 0},
+    {"own", FARM_RECIPE_DOUBLE, 0, "2", 0, 10, NULL, "in one", 0},
+};
+static const struct farm_recipe_key two_keys[] = {{"shared", FARM_RECIPE_DOUBLE, 0, "3", 0, 10, NULL, "in both", 0}};
+static const struct farm_recipe_family families[] = {{"one", "the first", one_keys, 2},
+                                                     {"two", "the second", two_keys, 1}};
+
+static const struct farm_recipe_family *family_at(size_t i) {
+    return i < 2 ? &families[i] : NULL;
+}
+
+Test(report, each_algorithm_has_its_own_keys_and_defaults) {
+    struct farm_recipe recipe;
+    struct farm_error err;
+    farm_recipe_defaults(&recipe, family_at);
+    cr_assert_eq(farm_recipe_settle(&recipe, &err), FARM_OK);
+    cr_assert_str_eq(recipe.algo, "one");
+    cr_assert_eq(farm_recipe_family_value(&recipe, 0), 1);
+    cr_assert_eq(farm_recipe_family_value(&recipe, 1), 2);
+    set(&recipe, FARM_LAYER_FLAG, "algo", "two");
+    cr_assert_eq(farm_recipe_family_value(&recipe, 0), 3);
+    set(&recipe, FARM_LAYER_FILE, "shared", "5");
+    cr_assert_eq(farm_recipe_settle(&recipe, &err), FARM_OK, "%s", err.message);
+    cr_assert_eq(farm_recipe_family_value(&recipe, 0), 5);
+    size_t bytes;
+    char *text = farm_recipe_format(&recipe, &bytes);
+    cr_assert(strstr(text, "shared: 5") && !strstr(text, "own:"), "%s", text);
+    free(text);
+}
+
+Test(report, a_key_of_another_algorithm_is_refused_unless_a_shipped_recipe_has_it) {
+    struct farm_recipe recipe;
+    struct farm_error err;
+    farm_recipe_defaults(&recipe, family_at);
+    set(&recipe, FARM_LAYER_FLAG, "algo", "two");
+    set(&recipe, FARM_LAYER_SHIPPED, "own", "4");
+    cr_assert_eq(farm_recipe_settle(&recipe, &err), FARM_OK, "%s", err.message);
+    set(&recipe, FARM_LAYER_FILE, "own", "4");
+    cr_assert_eq(farm_recipe_settle(&recipe, &err), FARM_E_USAGE);
+    cr_assert(strstr(err.message, "own is a key of algorithm one"), "%s", err.message);
+    cr_assert_eq(farm_recipe_set(&recipe, FARM_LAYER_FLAG, "algo", "three", &err), FARM_E_USAGE);
+    cr_assert(strstr(err.message, "one of one, two"), "%s", err.message);
+}

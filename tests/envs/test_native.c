@@ -1,0 +1,349 @@
+// The built-in environments: what they promise in farm/env.h, their rules, and CartPole against Gymnasium's own states.
+#include <criterion/criterion.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "../vectors/vectors.h"
+#include "actor/actor.h"
+#include "base/status.h"
+#include "envs/native/native.h"
+
+enum { OBS_BYTES_MAX = 8192, GUARD_BYTES = 64, SIDE = 84 };
+
+// One environment, with an observation buffer between two guards.
+struct player {
+    const struct farm_env_api *api;
+    struct farm_env_spec spec;
+    void *env;
+    size_t obs_bytes;
+    uint8_t memory[GUARD_BYTES + OBS_BYTES_MAX + GUARD_BYTES];
+    float reward;
+    uint32_t flags; // of the last step
+};
+
+static const uint8_t *observation(const struct player *player) {
+    return player->memory + GUARD_BYTES;
+}
+
+// Dirties all memory first, so that neither what a step leaves out nor what it writes outside goes unseen.
+static void *const *dirty(struct player *player, void **obs, int dirt) {
+    memset(player->memory, dirt, sizeof player->memory);
+    obs[0] = player->memory + GUARD_BYTES;
+    return obs;
+}
+
+static void check_guards(const struct player *player, int dirt) {
+    for (size_t i = 0; i < GUARD_BYTES; i++) {
+        cr_assert_eq(player->memory[i], dirt, "%s wrote before its observation", player->api->name);
+        cr_assert_eq(player->memory[GUARD_BYTES + player->obs_bytes + i], dirt, "%s wrote behind its observation",
+                     player->api->name);
+    }
+}
+
+static void reset(struct player *player, int dirt) {
+    void *obs[1];
+    player->api->reset(player->env, dirty(player, obs, dirt));
+    check_guards(player, dirt);
+    player->flags = 0;
+}
+
+static void step(struct player *player, int32_t action, int dirt) {
+    void *obs[1];
+    player->reward = NAN;
+    player->flags = player->api->step(player->env, &action, dirty(player, obs, dirt), &player->reward);
+    check_guards(player, dirt);
+}
+
+static struct player player_of(const char *name, uint64_t seed, const struct farm_env_option *option) {
+    struct farm_env_config config = {.seed = seed, .options = option, .option_count = option ? 1 : 0};
+    char error[200] = "";
+    struct player player = {.api = farm_native_env_find(name)};
+    cr_assert_not_null(player.api);
+    cr_assert_eq(player.api->spec(&config, &player.spec, error, sizeof error), 0, "%s", error);
+    player.env = player.api->create(&config, error, sizeof error);
+    cr_assert_not_null(player.env, "%s", error);
+    player.obs_bytes = farm_field_bytes(&player.spec.obs[0]);
+    cr_assert_leq(player.obs_bytes, (size_t)OBS_BYTES_MAX);
+    return player;
+}
+
+static void destroy(struct player *player) {
+    player->api->destroy(player->env);
+}
+
+#define with_player __attribute__((cleanup(destroy))) struct player // destroyed where its scope ends
+
+Test(actor, native_environments_are_found_by_name) {
+    size_t count = 0;
+    while (farm_native_env_at(count)) {
+        const struct farm_env_api *api = farm_native_env_at(count++);
+        cr_assert_eq(api->abi_version, FARM_ENV_ABI_VERSION);
+        cr_assert_eq(api->struct_bytes, sizeof *api);
+        cr_assert_eq(strncmp(api->name, "native/", 7), 0);
+        cr_assert_eq(farm_native_env_find(api->name), api);
+    }
+    cr_assert_eq(count, 3);
+    cr_assert_null(farm_native_env_find("native/chess"));
+}
+
+// Two environments of one seed, one writing over 0x00 and one over 0xff: equal observations mean that every byte was
+// written.
+Test(actor, native_environments_repeat_themselves_and_write_exactly_their_observation) {
+    for (size_t i = 0; farm_native_env_at(i); i++) {
+        with_player a = player_of(farm_native_env_at(i)->name, 11, NULL),
+                    b = player_of(farm_native_env_at(i)->name, 11, NULL);
+        uint32_t draw = 1;
+        bool start = true;
+        for (int n = 0; n < 3000; n++) {
+            draw = draw * 1664525u + 1013904223u;
+            const int32_t action = (int32_t)((draw >> 16) % a.spec.action.sizes[0]);
+            if (start) {
+                reset(&a, 0);
+                reset(&b, 0xff);
+            } else {
+                step(&a, action, 0);
+                step(&b, action, 0xff);
+                cr_assert_eq(a.reward, b.reward);
+            }
+            cr_assert_eq(a.flags, b.flags);
+            cr_assert_eq(memcmp(observation(&a), observation(&b), a.obs_bytes), 0, "%s differs at step %d", a.api->name,
+                         n);
+            start = a.flags != 0;
+        }
+    }
+}
+
+Test(actor, native_environments_differ_between_seeds) {
+    for (size_t i = 0; farm_native_env_at(i); i++) {
+        int different = 0;
+        for (uint64_t seed = 1; seed <= 10; seed++) {
+            with_player a = player_of(farm_native_env_at(i)->name, 0, NULL),
+                        b = player_of(farm_native_env_at(i)->name, seed, NULL);
+            reset(&a, 0);
+            reset(&b, 0);
+            for (int n = 0; n < 8; n++) { // breakout's first difference is the serve
+                step(&a, 1, 0);
+                step(&b, 1, 0);
+            }
+            different += memcmp(observation(&a), observation(&b), a.obs_bytes) != 0;
+        }
+        cr_assert_geq(different, 5, "%s: %d of 10 seeds differ from seed 0", farm_native_env_at(i)->name, different);
+    }
+}
+
+Test(actor, native_environments_refuse_options_that_they_do_not_know) {
+    struct farm_env_spec spec;
+    char error[200];
+    const struct farm_env_option wrong = {"lifeloss", "true"}, bad = {"life_loss", "maybe"}, none = {"max_steps", "0"};
+    struct farm_env_config config = {.options = &wrong, .option_count = 1};
+    cr_assert_eq(farm_env_catch.spec(&config, &spec, error, sizeof error), -1);
+    cr_assert_not_null(strstr(error, "lifeloss"), "%s", error);
+    cr_assert_null(farm_env_cartpole.create(&config, error, sizeof error));
+    cr_assert_null(farm_env_breakout.create(&config, error, sizeof error));
+    cr_assert_not_null(strstr(error, "did you mean \"life_loss\""), "%s", error);
+    config.options = &bad;
+    cr_assert_eq(farm_env_breakout.spec(&config, &spec, error, sizeof error), -1);
+    cr_assert_not_null(strstr(error, "maybe"), "%s", error);
+    config.options = &none;
+    cr_assert_null(farm_env_breakout.create(&config, error, sizeof error));
+    cr_assert_not_null(strstr(error, "whole number from 1 on"), "%s", error);
+}
+
+// ---- catch ----
+
+static int catch_column(const float *row) {
+    for (int c = 0; c < 5; c++)
+        if (row[c] == 1) return c;
+    return -1;
+}
+
+// Plays one episode towards the ball (1) or away from it (-1); its return.
+static float play_catch(struct player *player, int towards) {
+    float total = 0;
+    reset(player, 0xff);
+    for (int n = 1; n <= 9; n++) {
+        const float *board = (const float *)(const void *)observation(player);
+        const int ball = catch_column(board + 5 * (n - 1)), paddle = catch_column(board + 45);
+        cr_assert(ball >= 0 && paddle >= 0, "ball and paddle are on the board");
+        int32_t action = 1;
+        if (towards > 0) action = ball < paddle ? 0 : ball > paddle ? 2 : 1;
+        if (towards < 0) action = ball <= 2 ? 2 : 0;
+        step(player, action, 0xff);
+        cr_assert_eq(player->flags, n < 9 ? 0 : FARM_STEP_TERMINATED | FARM_STEP_GAME_END);
+        total += player->reward;
+    }
+    return total;
+}
+
+Test(actor, catch_rewards_the_catch_at_the_end_of_nine_steps) {
+    with_player player = player_of("native/catch", 3, NULL);
+    for (int i = 0; i < 50; i++) {
+        cr_assert_eq(play_catch(&player, 1), 1.0f);
+        cr_assert_eq(play_catch(&player, -1), -1.0f);
+    }
+}
+
+// ---- cartpole ----
+
+// Relative to 1, a few units of f64's last place: cos and sin of two libraries differ there, and errors add up over 40
+// ticks.
+Test(actor, cartpole_moves_as_gymnasiums_does) {
+    static struct {
+        double state[4];
+        int32_t right, terminated; // -1: the row starts an episode
+    } rows[41];                    // of make_cartpole.py
+    struct farm_cartpole_state state = {0};
+    size_t ends = 0;
+    vectors_read("tests/vectors/cartpole.bin", rows, sizeof rows);
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        const double *want = rows[i].state;
+        if (rows[i].right < 0) {
+            state = (struct farm_cartpole_state){want[0], want[1], want[2], want[3]};
+            continue;
+        }
+        const bool fell = farm_cartpole_tick(&state, rows[i].right);
+        const double got[4] = {state.position, state.velocity, state.angle, state.angle_velocity};
+        for (int k = 0; k < 4; k++)
+            cr_assert_leq(fabs(got[k] - want[k]), 1e-12, "row %zu, number %d: %.17g, Gymnasium %.17g", i, k, got[k],
+                          want[k]);
+        cr_assert_eq(fell, rows[i].terminated, "row %zu", i);
+        ends += fell;
+    }
+    cr_assert_eq(ends, 5);
+}
+
+Test(actor, cartpole_starts_near_the_middle_and_is_cut_after_500_steps) {
+    with_player player = player_of("native/cartpole", 5, NULL);
+    reset(&player, 0xff);
+    const float *state = (const float *)(const void *)observation(&player);
+    for (int k = 0; k < 4; k++) cr_assert_leq(fabsf(state[k]), 0.05f);
+    int n = 0;
+    while (!player.flags) { // against the fall and, a little, the drift
+        step(&player, state[2] + 0.4f * state[3] + 0.03f * state[0] + 0.08f * state[1] > 0, 0xff);
+        cr_assert_eq(player.reward, 1.0f);
+        n++;
+    }
+    cr_assert_eq(n, 500);
+    cr_assert_eq(player.flags, FARM_STEP_TRUNCATED | FARM_STEP_GAME_END);
+    reset(&player, 0xff);
+    n = 0;
+    for (; !player.flags; n++) step(&player, 1, 0xff);
+    cr_assert(n >= 7 && n <= 12, "always to the right falls within %d steps", n);
+    cr_assert_eq(player.flags, FARM_STEP_TERMINATED | FARM_STEP_GAME_END);
+}
+
+// ---- breakout ----
+
+enum { NOOP, FIRE, RIGHT, LEFT };
+
+// The leftmost column of the brightest thing in rows [from, to), -1 where none is as bright as `grey`.
+static int column_of(const struct player *player, int from, int to, uint8_t grey) {
+    for (int y = from; y < to; y++)
+        for (int x = 2; x < 82; x++)
+            if (observation(player)[y * SIDE + x] == grey) return x;
+    return -1;
+}
+
+static int lives_shown(const struct player *player) {
+    int lives = 0;
+    for (int x = 0; x < SIDE; x++) lives += observation(player)[3 * SIDE + x] && !observation(player)[3 * SIDE + x - 1];
+    return lives;
+}
+
+// Follows the ball with the paddle's middle.
+static int32_t follow(const struct player *player) {
+    const int ball = column_of(player, 10, 84, 255), paddle = column_of(player, 76, 77, 200);
+    if (ball < 0) return FIRE;
+    const int ahead = ball - (paddle + 5);
+    return ahead > 2 ? RIGHT : ahead < -2 ? LEFT : NOOP;
+}
+
+Test(actor, breakout_ends_an_episode_with_each_life_and_the_game_with_the_last) {
+    with_player player = player_of("native/breakout", 1, NULL);
+    for (int game = 0; game < 3; game++) {
+        for (int life = 5; life >= 1; life--) {
+            reset(&player, 0xff);
+            cr_assert_eq(lives_shown(&player), life);
+            cr_assert_eq(column_of(&player, 10, 84, 255), -1, "no ball before it is served");
+            int n = 0;
+            for (; !player.flags && n < 500; n++) step(&player, LEFT, 0xff);
+            cr_assert_geq(n, 15, "the ball comes by itself, but not at once");
+            cr_assert_eq(player.flags, life > 1 ? FARM_STEP_TERMINATED : FARM_STEP_TERMINATED | FARM_STEP_GAME_END);
+        }
+        cr_assert_eq(lives_shown(&player), 0);
+    }
+}
+
+Test(actor, breakout_without_life_loss_ends_with_the_game_alone) {
+    const struct farm_env_option option = {"life_loss", "false"};
+    with_player player = player_of("native/breakout", 1, &option);
+    reset(&player, 0xff);
+    int n = 0;
+    for (; !player.flags && n < 2000; n++) step(&player, LEFT, 0xff);
+    cr_assert_eq(player.flags, FARM_STEP_TERMINATED | FARM_STEP_GAME_END);
+    cr_assert_eq(lives_shown(&player), 0);
+}
+
+Test(actor, breakout_serves_on_fire_at_once) {
+    with_player player = player_of("native/breakout", 1, NULL);
+    reset(&player, 0xff);
+    step(&player, NOOP, 0xff);
+    cr_assert_eq(column_of(&player, 10, 84, 255), -1);
+    step(&player, FIRE, 0xff);
+    cr_assert_geq(column_of(&player, 10, 84, 255), 0);
+}
+
+// Standing bricks by row, from the picture.
+static void count_bricks(const struct player *player, int *bricks) {
+    for (int r = 0; r < 6; r++) {
+        bricks[r] = 0;
+        for (int c = 0; c < 20; c++) {
+            const uint8_t grey = observation(player)[(21 + 3 * r) * SIDE + 3 + 4 * c];
+            bricks[r] += grey != 0 && grey != 255;
+        }
+    }
+}
+
+// Every reward is the worth of the bricks that vanished with it; two walls are 960 points, and the end.
+Test(actor, breakout_pays_for_each_brick_by_its_row_and_ends_after_two_walls) {
+    static const int worth[6] = {7, 7, 4, 4, 1, 1};
+    with_player player = player_of("native/breakout", 2, NULL);
+    reset(&player, 0xff);
+    int before[6], after[6];
+    float total = 0;
+    for (int n = 0; !player.flags && n < 10000; n++) {
+        count_bricks(&player, before);
+        step(&player, follow(&player), 0xff);
+        count_bricks(&player, after);
+        int points = 0, rebuilt = 0;
+        for (int r = 0; r < 6; r++) {
+            points += (before[r] - after[r]) * worth[r];
+            rebuilt |= after[r] > before[r];
+        }
+        if (!rebuilt) cr_assert_eq(player.reward, (float)points, "step %d paid %g for %d", n, player.reward, points);
+        total += player.reward;
+    }
+    cr_assert_eq(player.flags, FARM_STEP_TERMINATED | FARM_STEP_GAME_END);
+    cr_assert_eq(lives_shown(&player), 5);
+    cr_assert_eq(total, 960.0f);
+}
+
+Test(actor, breakout_is_cut_after_max_steps_of_the_game_whatever_its_lives) {
+    const struct farm_env_option option = {"max_steps", "100"};
+    with_player player = player_of("native/breakout", 1, &option);
+    for (int game = 0; game < 2; game++) {
+        int lives_lost = 0;
+        for (int n = 1; n <= 100; n++) {
+            if (n == 1 || player.flags) reset(&player, 0xff);
+            cr_assert_eq(lives_shown(&player), 5 - lives_lost);
+            step(&player, n < 60 ? LEFT : follow(&player), 0xff);
+            if (n < 100 && player.flags) {
+                cr_assert_eq(player.flags, FARM_STEP_TERMINATED);
+                lives_lost++;
+            }
+        }
+        cr_assert_gt(lives_lost, 0);
+        cr_assert_eq(player.flags, FARM_STEP_TRUNCATED | FARM_STEP_GAME_END);
+    }
+}

@@ -1,0 +1,148 @@
+// Every load and store of a kernel through a pointer comes here first (-fsanitize=kernel-address, which calls functions
+// that whoever links it defines). It must lie in memory that the GPU which runs may use, as farm_emulator_need has it,
+// or be of the kernel itself (stacks, shared memory, constants); be aligned, as a GPU wants it; and, in shared memory,
+// be separated by a barrier from other threads' of which one is a store. Of a place that the compiler knows (a scalar,
+// a constant index into an array of fixed size) it tells nothing: such shared variables are not looked at.
+//
+// Left out where AddressSanitizer itself is linked, whose functions these are.
+#include "access.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "emulator.h"
+#include "grid.h"
+
+#ifdef __has_feature
+#if __has_feature(address_sanitizer)
+#define __SANITIZE_ADDRESS__ 1
+#endif
+#endif
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+const bool farm_emulator_sees_loads = false;
+#else
+const bool farm_emulator_sees_loads = true;
+#endif
+
+#ifdef __SANITIZE_ADDRESS__
+
+void farm_emulator_release(uint64_t *word) {
+    farm_emulator_need(word, sizeof *word, true, "a store for the host");
+}
+
+#else
+
+static _Noreturn void broken(const char *what, const void *address, size_t bytes) {
+    fprintf(stderr, "CUDAn emulator: %s: %p, %zu bytes (thread %u)\n", what, address, bytes,
+            farm_emulator_now().thread);
+    abort();
+}
+
+// ---- order among the threads of a block ----
+
+enum { WORDS = 1 << 14 };
+
+// The last load and the last store of four bytes of shared memory; `several`: other threads had loaded them before,
+// without a barrier in between.
+static struct word {
+    uintptr_t number;
+    struct farm_emulator_moment load, store;
+    bool several;
+} words[WORDS];
+
+static bool in_order(const struct farm_emulator_moment *before, const struct farm_emulator_moment *now) {
+    return before->of_block != now->of_block || before->thread == now->thread ||
+           (before->warp == now->warp && before->of_warp != now->of_warp);
+}
+
+static void look_at_order(const char *at, size_t bytes, bool store) {
+    const struct farm_emulator_moment now = farm_emulator_now();
+    for (uintptr_t number = (uintptr_t)at / 4; number <= ((uintptr_t)at + bytes - 1) / 4; number++) {
+        struct word *word = &words[number % WORDS];
+        if (word->number != number) *word = (struct word){.number = number};
+        if (!in_order(&word->store, &now)) broken("shared memory that another thread stores into", at, bytes);
+        const bool loaded = !in_order(&word->load, &now) || (word->several && word->load.of_block == now.of_block);
+        if (store && loaded) broken("shared memory that another thread reads", at, bytes);
+        if (store) {
+            word->store = now;
+        } else {
+            word->several = loaded;
+            word->load = now;
+        }
+    }
+}
+
+// What the block's threads store without a barrier before or after a store for the host is not covered by it.
+static struct farm_emulator_moment last_store, release;
+static uint64_t stores_by_several; // of_block while more than one thread has stored
+
+static void look_at_store(const void *address, size_t bytes) {
+    const struct farm_emulator_moment now = farm_emulator_now();
+    if (!in_order(&release, &now)) broken("a store that the one for the host does not cover", address, bytes);
+    if (!in_order(&last_store, &now)) stores_by_several = now.of_block;
+    last_store = now;
+}
+
+void farm_emulator_release(uint64_t *word) {
+    const struct farm_emulator_moment now = farm_emulator_now();
+    farm_emulator_need(word, sizeof *word, true, "a store for the host");
+    if (!in_order(&last_store, &now) || stores_by_several == now.of_block)
+        broken("a store for the host that does not cover another thread's", word, sizeof *word);
+    release = now;
+}
+
+// ---- what the compiler calls ----
+
+// Where the program, or the shared object, that this file is linked into lies: shared memory, constants.
+extern const char __ehdr_start[] __attribute__((visibility("hidden")));
+extern const char _end[] __attribute__((visibility("hidden")));
+
+static bool is_stack(const char *at, size_t bytes) {
+    return at >= farm_emulator_stacks[0] && at + bytes <= farm_emulator_stacks[1];
+}
+
+static void check(const void *address, size_t bytes, bool aligned, bool store) {
+    const char *at = address;
+    if (!is_stack(__builtin_frame_address(0), 0)) return; // the host's side of a launch
+    if (aligned && (uintptr_t)at % bytes) broken("an access that is not aligned", address, bytes);
+    if (is_stack(at, bytes)) return;
+    if (at >= __ehdr_start && at + bytes <= _end) {
+        look_at_order(at, bytes, store);
+        return;
+    }
+    const bool registered = farm_emulator_need(at, bytes, store, store ? "a kernel's store" : "a kernel's load");
+    if (store)
+        look_at_store(at, bytes);
+    else if (registered)
+        farm_emulator_count_read(FARM_EMULATOR_LOADS, bytes);
+}
+
+#define SIZED(n)                                                                                                       \
+    void __asan_load##n##_noabort(const void *address);                                                                \
+    void __asan_store##n##_noabort(const void *address);                                                               \
+    void __asan_load##n##_noabort(const void *address) {                                                               \
+        check(address, n, true, false);                                                                                \
+    }                                                                                                                  \
+    void __asan_store##n##_noabort(const void *address) {                                                              \
+        check(address, n, true, true);                                                                                 \
+    }
+SIZED(1)
+SIZED(2)
+SIZED(4)
+SIZED(8)
+SIZED(16)
+
+void __asan_loadN_noabort(const void *address, size_t bytes);
+void __asan_storeN_noabort(const void *address, size_t bytes);
+void __asan_handle_no_return(void);
+
+void __asan_loadN_noabort(const void *address, size_t bytes) {
+    check(address, bytes, false, false);
+}
+void __asan_storeN_noabort(const void *address, size_t bytes) {
+    check(address, bytes, false, true);
+}
+void __asan_handle_no_return(void) {}
+
+#endif

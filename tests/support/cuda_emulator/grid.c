@@ -1,0 +1,360 @@
+// See grid.h.
+#include "grid.h"
+
+#include <assert.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "emulator.h"
+
+enum { THREADS_MAX = 1024, WARP = 32, WARPS_MAX = THREADS_MAX / WARP, SHARED_MAX = 227 << 10, STACK_BYTES = 64 << 10 };
+
+enum state { UNBORN, RUNS, AT_BLOCK, AT_WARP, GONE };
+
+struct copy {
+    void *to;
+    const void *from;
+    uint32_t bytes;
+};
+
+struct thread {
+    enum state state;
+    double slot[2]; // what it shows its warp; shuffles take turns
+    unsigned shuffles;
+    uint64_t *barrier; // of the copy engine's, initialised by this thread
+    unsigned phases;   // of it that are over
+    struct copy load, store;
+    int stack; // index
+};
+
+struct farm_emulator_place farm_emulator_place;
+char *farm_emulator_stacks[2];
+
+// Of the one grid that runs.
+static struct {
+    const struct farm_emulator_grid *grid;
+    void (*body)(const void *arguments);
+    const void *arguments;
+    bool backwards;
+    struct thread threads[THREADS_MAX];
+    unsigned born, gone, gone_of[WARPS_MAX], at_block, at_warp[WARPS_MAX];
+    int block_line, warp_line[WARPS_MAX];                  // of the barriers they are at
+    unsigned ready[THREADS_MAX], ready_first, ready_count; // those whose barrier has opened
+    struct thread *now;
+    uint64_t moments, of_block, of_warp[WARPS_MAX]; // farm_emulator_moment's numbers; how many were given
+    void *saved[THREADS_MAX];                       // stack pointers of what waits
+    int free[THREADS_MAX], free_count, used;
+    void *main;
+    _Alignas(128) uint8_t shared[SHARED_MAX];
+} g;
+
+static _Noreturn void broken(const char *what) {
+    const struct farm_emulator_extent *t = &farm_emulator_place.thread, *b = &farm_emulator_place.block;
+    fprintf(stderr, "CUDAn emulator: %s: %s (block %u, %u, %u; thread %u)\n", g.grid->name, what, b->x, b->y, b->z,
+            t->x);
+    abort();
+}
+
+// ---- changing stacks: what the calling convention says a call keeps, and nothing else ----
+
+void farm_emulator_switch(void **from, void *to);
+void farm_emulator_begin(void);
+#if defined(__x86_64__)
+__asm__(".text\n.hidden farm_emulator_switch\n.hidden farm_emulator_begin\n"
+        ".globl farm_emulator_switch\nfarm_emulator_switch:\n"
+        "push %rbp; push %rbx; push %r12; push %r13; push %r14; push %r15\n"
+        "mov %rsp, (%rdi); mov %rsi, %rsp\n"
+        "pop %r15; pop %r14; pop %r13; pop %r12; pop %rbx; pop %rbp; ret\n"
+        ".globl farm_emulator_begin\nfarm_emulator_begin:\n"
+        "call *%rbx\n");
+static void *stack_of_new(char *top, void (*entry)(void)) {
+    void **at = (void **)top - 9; // 16-byte aligned where farm_emulator_begin calls
+    memset(at, 0, 9 * sizeof *at);
+    at[4] = (void *)entry; // rbx
+    at[6] = (void *)farm_emulator_begin;
+    return at;
+}
+#elif defined(__aarch64__)
+__asm__(".text\n.hidden farm_emulator_switch\n.hidden farm_emulator_begin\n"
+        ".globl farm_emulator_switch\nfarm_emulator_switch:\n"
+        "sub sp, sp, #160\n"
+        "stp x19, x20, [sp]\nstp x21, x22, [sp, #16]\nstp x23, x24, [sp, #32]\nstp x25, x26, [sp, #48]\n"
+        "stp x27, x28, [sp, #64]\nstp x29, x30, [sp, #80]\n"
+        "stp d8, d9, [sp, #96]\nstp d10, d11, [sp, #112]\nstp d12, d13, [sp, #128]\nstp d14, d15, [sp, #144]\n"
+        "mov x9, sp\nstr x9, [x0]\nmov sp, x1\n"
+        "ldp x19, x20, [sp]\nldp x21, x22, [sp, #16]\nldp x23, x24, [sp, #32]\nldp x25, x26, [sp, #48]\n"
+        "ldp x27, x28, [sp, #64]\nldp x29, x30, [sp, #80]\n"
+        "ldp d8, d9, [sp, #96]\nldp d10, d11, [sp, #112]\nldp d12, d13, [sp, #128]\nldp d14, d15, [sp, #144]\n"
+        "add sp, sp, #160\nret\n"
+        ".globl farm_emulator_begin\nfarm_emulator_begin:\n"
+        "blr x19\n");
+static void *stack_of_new(char *top, void (*entry)(void)) {
+    void **at = (void **)top - 20;
+    memset(at, 0, 20 * sizeof *at);
+    at[0] = (void *)entry; // x19
+    at[11] = (void *)farm_emulator_begin;
+    return at;
+}
+#else
+#error "tests/support/cuda_emulator/grid.c knows how to change stacks on x86-64 and AArch64 only"
+#endif
+
+// ---- threads ----
+
+static unsigned number_of(const struct thread *thread) {
+    return (unsigned)(thread - g.threads);
+}
+
+static unsigned warp_of(const struct thread *thread) {
+    return number_of(thread) / WARP;
+}
+
+static unsigned lanes_of(unsigned warp) {
+    const unsigned left = g.grid->threads - warp * WARP;
+    return left < WARP ? left : WARP;
+}
+
+static void become(struct thread *thread) {
+    g.now = thread;
+    farm_emulator_place.thread.x = number_of(thread);
+}
+
+static void open_barrier(unsigned from, unsigned count, enum state state) {
+    for (unsigned i = from; i < from + count; i++) {
+        if (g.threads[i].state != state) continue;
+        g.threads[i].state = RUNS;
+        g.ready[(g.ready_first + g.ready_count++) % THREADS_MAX] = i;
+    }
+}
+
+// Opens the block's barrier once all its threads that are not gone are there.
+static void look_at_block(void) {
+    if (g.at_block == 0 || g.at_block + g.gone < g.grid->threads) return;
+    g.at_block = 0;
+    g.of_block = ++g.moments;
+    open_barrier(0, g.grid->threads, AT_BLOCK);
+}
+
+static void look_at_warp(unsigned warp) {
+    if (g.at_warp[warp] == 0 || g.at_warp[warp] + g.gone_of[warp] < lanes_of(warp)) return;
+    if (g.gone_of[warp] > 0) broken("lanes are gone that their warp waits for");
+    g.at_warp[warp] = 0;
+    g.of_warp[warp] = ++g.moments;
+    open_barrier(warp * WARP, lanes_of(warp), AT_WARP);
+}
+
+// To whoever may run: a thread whose barrier has opened, or the scheduler, which starts another.
+static void leave_stack(int stack) {
+    void *to = g.main;
+    if (g.ready_count > 0) {
+        struct thread *next = &g.threads[g.ready[g.ready_first]];
+        g.ready_first = (g.ready_first + 1) % THREADS_MAX;
+        g.ready_count--;
+        become(next);
+        to = g.saved[next->stack];
+        if (next->stack == stack) return;
+    }
+    farm_emulator_switch(&g.saved[stack], to);
+}
+
+// The first at a barrier says its line.
+static void arrive(unsigned *count, int *at, int line) {
+    if ((*count)++ == 0) *at = line;
+    if (*at != line) broken("two barriers at once");
+}
+
+static void end_thread(struct thread *thread) {
+    if (thread->store.bytes > 0 || thread->load.bytes > 0) broken("a bulk copy that nobody waits for");
+    thread->state = GONE;
+    g.gone++;
+    g.gone_of[warp_of(thread)]++;
+    look_at_warp(warp_of(thread));
+    look_at_block();
+}
+
+// A stack's life: one thread after another, as long as there are some that have not begun.
+static void live(void) {
+    for (;;) {
+        g.body(g.arguments);
+        struct thread *thread = g.now;
+        const int stack = thread->stack;
+        end_thread(thread);
+        g.free[g.free_count++] = stack;
+        leave_stack(stack);
+    }
+}
+
+static void start_thread(void) {
+    const unsigned number = g.backwards ? g.grid->threads - 1 - g.born : g.born;
+    struct thread *thread = &g.threads[number];
+    g.born++;
+    thread->state = RUNS;
+    if (g.free_count == 0) {
+        char *top = farm_emulator_stacks[0] + (size_t)(g.used + 1) * STACK_BYTES;
+        g.saved[g.used] = stack_of_new(top, live);
+        g.free[g.free_count++] = g.used++;
+    }
+    thread->stack = g.free[--g.free_count];
+    become(thread);
+    farm_emulator_switch(&g.main, g.saved[thread->stack]);
+}
+
+static void run_block(void) {
+    memset(g.threads, 0, g.grid->threads * sizeof *g.threads);
+    memset(g.at_warp, 0, sizeof g.at_warp);
+    memset(g.gone_of, 0, sizeof g.gone_of);
+    memset(g.shared, 0xC7, g.grid->shared_bytes);
+    g.born = g.gone = g.at_block = 0;
+    g.of_block = ++g.moments;
+    while (g.born < g.grid->threads) start_thread();
+    if (g.gone < g.grid->threads) broken("threads wait for ever at a barrier");
+    g.backwards = !g.backwards;
+}
+
+enum { KERNELS_MAX = 32, SHARED_USUAL = 48 << 10 };
+static pthread_mutex_t allowed_lock = PTHREAD_MUTEX_INITIALIZER;
+static struct {
+    const void *kernel;
+    unsigned shared_bytes;
+} allowed[KERNELS_MAX];
+
+bool farm_emulator_allow(const void *kernel, unsigned shared_bytes) {
+    int i = 0;
+    if (shared_bytes > SHARED_MAX) return false;
+    pthread_mutex_lock(&allowed_lock);
+    while (i < KERNELS_MAX && allowed[i].kernel && allowed[i].kernel != kernel) i++;
+    assert(i < KERNELS_MAX);
+    allowed[i].kernel = kernel;
+    allowed[i].shared_bytes = shared_bytes;
+    pthread_mutex_unlock(&allowed_lock);
+    return true;
+}
+
+static unsigned shared_max(const void *kernel) {
+    unsigned most = SHARED_USUAL;
+    pthread_mutex_lock(&allowed_lock);
+    for (int i = 0; i < KERNELS_MAX && allowed[i].kernel; i++)
+        if (allowed[i].kernel == kernel && allowed[i].shared_bytes > most) most = allowed[i].shared_bytes;
+    pthread_mutex_unlock(&allowed_lock);
+    return most;
+}
+
+bool farm_emulator_grid_fits(const struct farm_emulator_grid *grid) {
+    return grid->threads > 0 && grid->threads <= THREADS_MAX && grid->shared_bytes <= shared_max(grid->kernel) &&
+           grid->blocks.x > 0 && grid->blocks.x <= INT32_MAX && grid->blocks.y > 0 && grid->blocks.y <= 65535 &&
+           grid->blocks.z > 0 && grid->blocks.z <= 65535;
+}
+
+void farm_emulator_grid_run(const struct farm_emulator_grid *grid, void (*body)(const void *arguments),
+                            const void *arguments) {
+    struct farm_emulator_place *place = &farm_emulator_place;
+    assert(!g.grid);
+    if (!farm_emulator_stacks[0]) {
+        const size_t bytes = (size_t)THREADS_MAX * STACK_BYTES;
+        char *stacks = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        assert(stacks != MAP_FAILED);
+        farm_emulator_stacks[0] = stacks;
+        farm_emulator_stacks[1] = stacks + bytes;
+    }
+    g.grid = grid;
+    g.body = body;
+    g.arguments = arguments;
+    place->grid_size = grid->blocks;
+    place->block_size = (struct farm_emulator_extent){grid->threads, 1, 1};
+    place->thread = (struct farm_emulator_extent){0, 0, 0};
+    for (place->block.z = 0; place->block.z < grid->blocks.z; place->block.z++)
+        for (place->block.y = 0; place->block.y < grid->blocks.y; place->block.y++)
+            for (place->block.x = 0; place->block.x < grid->blocks.x; place->block.x++) run_block();
+    g.grid = NULL;
+    farm_emulator_count_threads((uint64_t)grid->blocks.x * grid->blocks.y * grid->blocks.z * grid->threads);
+}
+
+// ---- what a thread may ask for ----
+
+uint8_t *farm_emulator_shared(void) {
+    return g.shared;
+}
+
+bool farm_emulator_is_shared(const void *address, size_t bytes) {
+    const uint8_t *at = address;
+    return at >= g.shared && at + bytes <= g.shared + g.grid->shared_bytes;
+}
+
+void farm_emulator_sync_threads(int line) {
+    struct thread *thread = g.now;
+    thread->state = AT_BLOCK;
+    arrive(&g.at_block, &g.block_line, line);
+    look_at_block();
+    leave_stack(thread->stack);
+}
+
+void farm_emulator_sync_warp(int line) {
+    struct thread *thread = g.now;
+    const unsigned warp = warp_of(thread);
+    thread->state = AT_WARP;
+    arrive(&g.at_warp[warp], &g.warp_line[warp], line);
+    look_at_warp(warp);
+    leave_stack(thread->stack);
+}
+
+double farm_emulator_shuffle_down(double x, unsigned by, int line) {
+    struct thread *thread = g.now;
+    const unsigned turn = thread->shuffles++ % 2, lane = number_of(thread) % WARP;
+    thread->slot[turn] = x;
+    farm_emulator_sync_warp(line);
+    if (lane + by >= WARP) return x;
+    if (lane + by >= lanes_of(warp_of(thread))) broken("a shuffle with a lane that is not there");
+    return thread[by].slot[turn];
+}
+
+static void check_bulk(const void *a, const void *b, uint32_t bytes) {
+    if (bytes == 0 || ((uintptr_t)a | (uintptr_t)b | bytes) % 16) broken("a bulk copy that is not 16-byte aligned");
+}
+
+void farm_emulator_barrier_init(uint64_t *barrier) {
+    if (g.now->barrier) broken("a second barrier of the copy engine's in one thread: the emulator knows one");
+    g.now->barrier = barrier;
+}
+
+void farm_emulator_bulk_load(void *shared, const void *from, uint32_t bytes, uint64_t *barrier) {
+    struct thread *thread = g.now;
+    check_bulk(shared, from, bytes);
+    if (thread->barrier != barrier) broken("a bulk copy with a barrier that is not this thread's");
+    if (!farm_emulator_is_shared(shared, bytes)) broken("a bulk copy out of shared memory");
+    if (thread->load.bytes > 0) broken("a second bulk copy in one phase");
+    if (thread->store.bytes > 0) broken("a bulk copy into memory that another may still read");
+    if (farm_emulator_need(from, bytes, false, g.grid->name)) farm_emulator_count_read(FARM_EMULATOR_BULK, bytes);
+    thread->load = (struct copy){shared, from, bytes};
+}
+
+void farm_emulator_barrier_wait(const uint64_t *barrier, uint32_t parity) {
+    struct thread *thread = g.now;
+    if (thread->barrier != barrier || parity != thread->phases % 2 || thread->load.bytes == 0)
+        broken("waits for a phase that is over, or will never end");
+    memcpy(thread->load.to, thread->load.from, thread->load.bytes);
+    thread->load.bytes = 0;
+    thread->phases++;
+}
+
+void farm_emulator_bulk_store(void *to, const void *shared, uint32_t bytes) {
+    struct thread *thread = g.now;
+    check_bulk(to, shared, bytes);
+    if (!farm_emulator_is_shared(shared, bytes)) broken("a bulk copy out of shared memory");
+    if (thread->store.bytes > 0) broken("two bulk stores at once: the emulator knows one");
+    farm_emulator_need(to, bytes, true, g.grid->name);
+    thread->store = (struct copy){to, shared, bytes};
+}
+
+void farm_emulator_bulk_stores_done(void) {
+    struct copy *store = &g.now->store;
+    if (store->bytes > 0) memcpy(store->to, store->from, store->bytes);
+    store->bytes = 0;
+}
+
+struct farm_emulator_moment farm_emulator_now(void) {
+    const unsigned warp = warp_of(g.now);
+    return (struct farm_emulator_moment){number_of(g.now), warp, g.of_block, g.of_warp[warp]};
+}

@@ -1,0 +1,191 @@
+// Emulators of the functions of NCCL that src/learner/cuda/reduce.c calls, over the emulator's streams: each device
+// brings its numbers into the host's memory, waits for all others, and adds them up in the order of the devices. A
+// device that is lost leaves the others waiting until somebody aborts. See libraries.h.
+#include <stdlib.h>
+#include <string.h>
+
+#include "emulator.h"
+#include "libraries.h"
+
+struct clique;
+
+struct ncclComm {
+    struct clique *clique;
+    int rank, device;
+    cudaEvent_t brought;
+    cudaStream_t stream; // of the newest sum
+};
+
+struct clique {
+    struct ncclComm *comms;
+    struct sum *sums; // not all of whose devices have added up
+    int count, left;  // left: not given back yet
+};
+
+// One sum of all. Freed by the last device that has added up, or with the clique where one is lost.
+struct sum {
+    struct sum *next;
+    struct clique *clique;
+    int count, open;
+    size_t numbers;
+    float *brought[FARM_EMULATOR_DEVICES_MAX];
+};
+
+struct part {
+    struct sum *sum;
+    int rank;
+    float *vector;
+};
+
+static struct {
+    bool open;
+    int count;
+    struct {
+        struct ncclComm *comm;
+        float *vector;
+        size_t numbers;
+        cudaStream_t stream;
+    } calls[FARM_EMULATOR_DEVICES_MAX];
+} group; // of the training thread, as in NCCL
+
+static ncclResult_t version(int *out) {
+    *out = 22803;
+    return ncclSuccess;
+}
+
+static const char *words(ncclResult_t result) {
+    return result == ncclUnhandledCudaError ? "unhandled cuda error" : "of the emulator";
+}
+
+static void free_sum(struct sum *sum) {
+    struct sum **at = &sum->clique->sums;
+    while (*at != sum) at = &(*at)->next;
+    *at = sum->next;
+    for (int k = 0; k < sum->count; k++) free(sum->brought[k]);
+    free(sum);
+}
+
+static ncclResult_t end(ncclComm_t comm) {
+    struct clique *clique = comm->clique;
+    (void)cudaSetDevice(comm->device);
+    (void)cudaEventDestroy(comm->brought);
+    if (--clique->left) return ncclSuccess;
+    while (clique->sums) free_sum(clique->sums);
+    free(clique->comms);
+    free(clique);
+    return ncclSuccess;
+}
+
+static ncclResult_t abort_comm(ncclComm_t comm) {
+    struct clique *clique = comm->clique;
+    for (int k = 0; k < clique->count; k++) { // before any event goes that another's stream may hold
+        if (clique->comms[k].stream) farm_emulator_give_up(clique->comms[k].stream);
+        clique->comms[k].stream = NULL;
+    }
+    return end(comm);
+}
+
+static ncclResult_t init_all(ncclComm_t *out, int count, const int *devices) {
+    if (count < 1 || count > FARM_EMULATOR_DEVICES_MAX) return ncclSystemError;
+    for (int i = 0; i < count; i++)
+        for (int k = 0; k < i; k++)
+            if (devices[k] == devices[i]) return ncclSystemError; // "Duplicate GPU detected"
+    struct clique *clique = calloc(1, sizeof *clique);
+    clique->comms = calloc((size_t)count, sizeof *clique->comms);
+    clique->count = clique->left = count;
+    for (int i = 0; i < count; i++) {
+        struct ncclComm *comm = out[i] = &clique->comms[i];
+        *comm = (struct ncclComm){.clique = clique, .rank = i, .device = devices[i]};
+        (void)cudaSetDevice(devices[i]);
+        if (cudaEventCreateWithFlags(&comm->brought, cudaEventDisableTiming)) return ncclUnhandledCudaError;
+    }
+    return ncclSuccess;
+}
+
+static ncclResult_t async_error(ncclComm_t comm, ncclResult_t *error) {
+    (void)comm;
+    *error = ncclSuccess;
+    return ncclSuccess;
+}
+
+static ncclResult_t start(void) {
+    group.open = true;
+    group.count = 0;
+    return ncclSuccess;
+}
+
+static ncclResult_t all_reduce(const void *from, void *to, size_t count, ncclDataType_t type, ncclRedOp_t op,
+                               ncclComm_t comm, cudaStream_t stream) {
+    if (!group.open || from != to || type != ncclFloat32 || op != ncclSum) return ncclSystemError;
+    group.calls[group.count].comm = comm;
+    group.calls[group.count].vector = to;
+    group.calls[group.count].numbers = count;
+    group.calls[group.count++].stream = stream;
+    return ncclSuccess;
+}
+
+static void bring(const void *arguments) {
+    const struct part *part = arguments;
+    const size_t bytes = part->sum->numbers * sizeof(float);
+    farm_emulator_need(part->vector, bytes, false, "what a sum takes");
+    memcpy(part->sum->brought[part->rank], part->vector, bytes);
+}
+
+static void add_up(const void *arguments) {
+    const struct part *part = arguments;
+    struct sum *sum = part->sum;
+    farm_emulator_need(part->vector, sum->numbers * sizeof(float), true, "what a sum gives");
+    for (size_t i = 0; i < sum->numbers; i++) {
+        float total = 0;
+        for (int k = 0; k < sum->count; k++) total += sum->brought[k][i];
+        part->vector[i] = total;
+    }
+    if (--sum->open == 0) free_sum(sum);
+}
+
+static bool whole_group(void) {
+    for (int i = 0; i < group.count; i++)
+        if (group.calls[i].comm->clique->count != group.count || group.calls[i].comm->rank != i ||
+            group.calls[i].numbers != group.calls[0].numbers)
+            return false;
+    return group.count > 0;
+}
+
+static ncclResult_t put(int i, bool adding, struct sum *sum) {
+    const struct part part = {.sum = sum, .rank = i, .vector = group.calls[i].vector};
+    cudaStream_t stream = group.calls[i].stream;
+    struct ncclComm *comm = group.calls[i].comm;
+    if (cudaSetDevice(comm->device)) return ncclUnhandledCudaError;
+    comm->stream = stream;
+    if (!adding) {
+        if (farm_emulator_launch(stream, "ncclAllReduce", bring, &part, sizeof part)) return ncclUnhandledCudaError;
+        return cudaEventRecord(comm->brought, stream) ? ncclUnhandledCudaError : ncclSuccess;
+    }
+    for (int k = 0; k < group.count; k++)
+        if (cudaStreamWaitEvent(stream, group.calls[k].comm->brought, 0)) return ncclUnhandledCudaError;
+    return farm_emulator_launch(stream, "ncclAllReduce", add_up, &part, sizeof part) ? ncclUnhandledCudaError
+                                                                                     : ncclSuccess;
+}
+
+static ncclResult_t group_end(void) {
+    int before;
+    group.open = false;
+    if (!whole_group()) return ncclSystemError;
+    struct sum *sum = calloc(1, sizeof *sum);
+    sum->count = sum->open = group.count;
+    sum->numbers = group.calls[0].numbers;
+    sum->clique = group.calls[0].comm->clique;
+    sum->next = sum->clique->sums;
+    sum->clique->sums = sum;
+    for (int k = 0; k < group.count; k++) sum->brought[k] = calloc(sum->numbers, sizeof(float));
+    (void)cudaGetDevice(&before);
+    ncclResult_t code = ncclSuccess;
+    for (int adding = 0; adding < 2; adding++)
+        for (int i = 0; i < group.count && !code; i++) code = put(i, adding, sum);
+    (void)cudaSetDevice(before);
+    return code;
+}
+
+struct farm_nccl farm_emulator_nccl_table(void) {
+    return (struct farm_nccl){version, words, init_all, end, abort_comm, async_error, start, group_end, all_reduce};
+}

@@ -1,0 +1,194 @@
+// `farm bridge bench`: what the path to another machine carries, by bridge/measure.h. One side listens, the other
+// measures and prints; `farm bw --network` prints the same.
+#include <math.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/json.h"
+#include "bridge/address.h"
+#include "run/bridges.h"
+#include "tools/bridge/bridge.h"
+#include "tools/shared/command.h"
+
+static const char program[] = "farm bridge bench";
+
+struct options {
+    const char *listen, *key, *engine;
+    double seconds, retry_s;
+    bool insecure, json;
+};
+
+// ---- the account ----
+
+static const struct {
+    const char *title, *key, *ratio;
+    double scale;
+} rows[FARM_MEASURES] = {{"round trip of a step of %.1f KB, us", "round_trip_us", "round_trip_ratio", 1},
+                         {"steps of %.1f KB, GB/s", "bytes_per_s", "bytes_per_s_ratio", 1e-9},
+                         {"CPU of this side, s/GB", "cpu_s_per_gb", "cpu_s_per_gb_ratio", 1}};
+
+struct farm_bw_figure farm_bridge_bench_figure(const struct farm_measure_result *result, enum farm_measure measure,
+                                               enum farm_measure_way way) {
+    return farm_bw_figure_of(result->value[measure][way], (int)result->rounds);
+}
+
+void farm_bridge_bench_tell(const struct farm_measure_result *result, FILE *out, json_t *object) {
+    farm_json_set_int(object, "rounds", result->rounds);
+    farm_json_set_bool(object, "interrupted", result->interrupted);
+    if (!result->rounds) {
+        fprintf(out, "stopped by a signal before anything was measured\n");
+        farm_json_set_text(object, "not_measured", "stopped by a signal");
+        return;
+    }
+    const uint32_t bytes[FARM_MEASURES] = {result->round_trip_bytes, result->stream_bytes};
+    fprintf(out, "%s, %s, %u rounds; plain blocking sockets beside it, in the clear\n",
+            result->uring ? "io_uring" : "poll(2)", result->encrypted ? "TLS 1.3" : "in the clear", result->rounds);
+    fprintf(out, "  %-36s %10s %8s %10s %8s %7s\n", "", "bridge", "spread", "sockets", "spread", "ratio");
+    for (int m = 0; m < FARM_MEASURES; m++) {
+        const struct farm_bw_figure ours = farm_bridge_bench_figure(result, m, FARM_MEASURE_BRIDGE),
+                                    theirs = farm_bridge_bench_figure(result, m, FARM_MEASURE_PLAIN);
+        char title[64], key[64];
+        snprintf(title, sizeof title, rows[m].title, bytes[m] * 1e-3);
+        fprintf(out, "  %-36s %10.4g %7.0f%% %10.4g %7.0f%% %7.2f\n", title, ours.median * rows[m].scale,
+                100 * ours.spread, theirs.median * rows[m].scale, 100 * theirs.spread, ours.median / theirs.median);
+        for (int way = 0; way < FARM_MEASURE_WAYS; way++) {
+            const struct farm_bw_figure *figure = way == FARM_MEASURE_BRIDGE ? &ours : &theirs;
+            snprintf(key, sizeof key, "%s%s", way == FARM_MEASURE_BRIDGE ? "" : "reference_", rows[m].key);
+            farm_json_set_real(object, key, figure->median);
+            strcat(key, "_spread");
+            farm_json_set_real(object, key, figure->spread);
+        }
+        farm_json_set_real(object, rows[m].ratio, ours.median / theirs.median);
+    }
+    farm_json_set_int(object, "round_trip_payload_bytes", result->round_trip_bytes);
+    farm_json_set_int(object, "step_payload_bytes", result->stream_bytes);
+    farm_json_set_text(object, "engine", result->uring ? "uring" : "poll");
+    farm_json_set_bool(object, "encrypted", result->encrypted);
+}
+
+// ---- both sides ----
+
+static void on_end(int number) {
+    (void)number;
+    _exit(0);
+}
+
+// "HOST:PORT" by another number; 0 stays 0.
+static void next_port(const char *text, int more, char out[FARM_ADDRESS_TEXT_BYTES]) {
+    const char *port = strrchr(text, ':');
+    const int number = port ? atoi(port + 1) : 0;
+    snprintf(out, FARM_ADDRESS_TEXT_BYTES, "%.*s:%d", port ? (int)(port - text) : 0, text, number ? number + more : 0);
+}
+
+static enum farm_status serve(const struct options *options, struct farm_error *err) {
+    struct farm_run_bridges *opened = calloc(FARM_MEASURE_PORTS, sizeof *opened);
+    int listeners[FARM_MEASURE_PORTS];
+    char address[FARM_ADDRESS_TEXT_BYTES];
+    if (!opened) return farm_fail_errno(err, FARM_E_LIMIT, program);
+    for (int p = 0; p < FARM_MEASURE_PORTS; p++) {
+        next_port(options->listen, p, address);
+        const struct farm_run_listen listen = {
+            .address = p ? address : options->listen, .key = options->key, .engine = options->engine};
+        const enum farm_status status = farm_run_bridges_open(&opened[p], &listen, "", err);
+        if (status) return status;
+        listeners[p] = opened[p].bridge[0].listener;
+    }
+    sigaction(SIGINT, &(struct sigaction){.sa_handler = on_end}, NULL);
+    sigaction(SIGTERM, &(struct sigaction){.sa_handler = on_end}, NULL);
+    printf("listening at %s, %s and %s; Ctrl-C ends it\n", opened[0].address, opened[1].address, opened[2].address);
+    fflush(stdout);
+    return farm_measure_serve(listeners, options->key ? &opened[0].key : NULL, options->engine, err);
+}
+
+static bool interrupted(void *signals) {
+    return sigtimedwait(signals, NULL, &(struct timespec){0}) > 0;
+}
+
+static enum farm_status measure(const struct options *options, const char *address, struct farm_error *err) {
+    struct farm_key key = {0};
+    sigset_t signals;
+    struct farm_measure_config config = {.address = address,
+                                         .engine = options->engine,
+                                         .key = options->key ? &key : NULL,
+                                         .seconds = options->seconds,
+                                         .retry_s = options->retry_s,
+                                         .stop = interrupted,
+                                         .context = &signals};
+    static struct farm_measure_result result;
+    sigemptyset(&signals);
+    sigaddset(&signals, SIGINT);
+    sigaddset(&signals, SIGTERM);
+    sigprocmask(SIG_BLOCK, &signals, NULL);
+    enum farm_status status = options->key ? farm_key_load(options->key, &key, err) : FARM_OK;
+    if (!status) status = farm_measure_run(&config, &result, err);
+    explicit_bzero(&key, sizeof key);
+    if (status) return status;
+    FILE *out = options->json ? fopen("/dev/null", "we") : stdout;
+    if (!out) return farm_fail_errno(err, FARM_E_IO, "/dev/null");
+    json_t *document = farm_json_object(true);
+    farm_json_set_text(document, "address", address);
+    farm_bridge_bench_tell(&result, out, document);
+    if (options->json) status = farm_json_print(document, stdout, err);
+    json_decref(document);
+    return status;
+}
+
+static enum farm_status check(const struct options *options, const char *address, struct farm_error *err) {
+    if (!address == !options->listen)
+        return farm_fail(err, FARM_E_USAGE,
+                         "ADDR:PORT of the other side, or --listen ADDR:PORT on that side (farm bridge bench --help)");
+    if (!options->key == !options->insecure)
+        return farm_fail(err, FARM_E_USAGE,
+                         "--key FILE or --insecure: both sides the same (farm bridge keygen makes a key)");
+    if (strcmp(options->engine, "auto") != 0 && strcmp(options->engine, "uring") != 0 &&
+        strcmp(options->engine, "poll") != 0)
+        return farm_fail(err, FARM_E_USAGE, "--bridge-engine must be one of auto, uring, poll (got '%s')",
+                         options->engine);
+    if (!(options->seconds >= 0.1 && options->seconds <= FARM_MEASURE_SECONDS_MAX))
+        return farm_fail(err, FARM_E_USAGE, "--seconds %g: between 0.1 and %d", options->seconds,
+                         FARM_MEASURE_SECONDS_MAX);
+    if (!(options->retry_s >= 0.1 && options->retry_s <= 1e9))
+        return farm_fail(err, FARM_E_USAGE, "--retry-s %g: between 0.1 and 1e9", options->retry_s);
+    return FARM_OK;
+}
+
+int farm_bridge_bench(int argc, char **argv) {
+    struct options options = {.engine = "auto", .seconds = 5, .retry_s = 10};
+    const struct farm_cli_flag flags[] = {
+        {"listen", FARM_CLI_STRING, &options.listen, "ADDR:PORT",
+         "the far side: serves until Ctrl-C, here and on the two ports behind it"},
+        {"key", FARM_CLI_STRING, &options.key, "FILE", "the same on both sides (farm bridge keygen)"},
+        {"insecure", FARM_CLI_BOOL, &options.insecure, NULL,
+         "without key and encryption: loopback and private addresses only"},
+        {"bridge-engine", FARM_CLI_STRING, &options.engine, "auto|uring|poll",
+         "how bytes move; auto: io_uring, or poll"},
+        {"seconds", FARM_CLI_DOUBLE, &options.seconds, "S", "for all of it, about (5)"},
+        {"retry-s", FARM_CLI_DOUBLE, &options.retry_s, "S", "waits so long for the far side (10)"},
+        {"json", FARM_CLI_BOOL, &options.json, NULL, "one JSON document on stdout"},
+    };
+    const struct farm_cli cli = {
+        .program = program,
+        .synopsis = "ADDR:PORT --key FILE [--seconds S] [--json]\n"
+                    "       farm bridge bench --listen ADDR:PORT --key FILE",
+        .about = "What the path between two machines carries, without environment or network: the round trip of one\n"
+                 "small lane step from publishing it to its answer, and the rate of observations of 28,224 B, eight\n"
+                 "wide, sixteen lanes in flight. Beside both, in turn, plain blocking sockets with the same bytes.",
+        .examples = "  farm bridge bench --listen 0.0.0.0:7710 --key farm.key     on the learner's machine\n"
+                    "  farm bridge bench 10.0.0.5:7710 --key farm.key             on another one\n"
+                    "  farm bw --only network --network 10.0.0.5:7710 --key farm.key\n",
+        .flags = flags,
+        .flag_count = sizeof flags / sizeof *flags,
+    };
+    const char *address = NULL;
+    size_t words;
+    int exit_status;
+    struct farm_error err;
+    if (!farm_read_flags(&cli, argc, argv, &address, 1, &words, &exit_status)) return exit_status;
+    enum farm_status status = check(&options, address, &err);
+    if (!status) status = options.listen ? serve(&options, &err) : measure(&options, address, &err);
+    return status ? farm_report_error(program, &err) : 0;
+}

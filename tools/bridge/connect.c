@@ -1,0 +1,356 @@
+// `farm bridge --connect`: this machine's actors play for a learner elsewhere. Flags, progress and the account at the
+// end; run/node.h does it.
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "algo/registry.h"
+#include "base/json.h"
+#include "base/log.h"
+#include "base/time.h"
+#include "bridge/address.h"
+#include "report/progress.h"
+#include "run/node.h"
+#include "tools/bridge/bridge.h"
+#include "tools/shared/command.h"
+
+static const char program[] = "farm bridge";
+// Keys of recipes that are this machine's to choose; all others are the learner's.
+static const char *const keys_here[] = {"env", "actors", "wait", "pin", "numa", "huge_pages", "hang_seconds"};
+enum { KEYS_HERE = sizeof keys_here / sizeof *keys_here };
+
+struct options {
+    struct farm_recipe recipe;
+    const char *connect, *key, *engine;
+    double retry_s;
+    bool insecure, json, quiet;
+    char names[KEYS_HERE][32]; // of keys_here, as flags
+};
+
+struct node {
+    const struct options *options;
+    struct farm_key key;
+    char name[FARM_WIRE_NAME_BYTES], learner[FARM_ADDRESS_TEXT_BYTES];
+    struct farm_run_node *run;
+    struct farm_progress progress;
+    // of the present session: when it began, and the figures of the line before
+    uint64_t start_ns, drawn_ns;
+    struct farm_run_node_figures drawn;
+    // of the sessions so far
+    uint32_t actors, lanes, width;
+    char env[FARM_ENV_NAME_BYTES];
+};
+
+// ---- while it runs ----
+
+static void clear_line(void *context) {
+    struct node *node = context;
+    farm_progress_clear(&node->progress);
+}
+
+// Where the learner listens, also if a file says it.
+static const char *learner_of(struct node *node) {
+    struct farm_error err;
+    if (farm_address_read(node->options->connect, node->learner, &err))
+        snprintf(node->learner, sizeof node->learner, "%.*s", (int)sizeof node->learner - 1, node->options->connect);
+    return node->learner;
+}
+
+static double rate(uint64_t now, uint64_t before, uint64_t passed_ns) {
+    return passed_ns && now > before ? (double)(now - before) / ((double)passed_ns * 1e-9) : 0;
+}
+
+// "0:12  connected to HOST:PORT  4 actors  12.3k steps/s  3.1M B/s out  210k in  round trip 0.31 ms".
+static void draw(struct node *node, const struct farm_run_node_figures *now, uint64_t now_ns) {
+    const struct farm_run_node_figures *before = &node->drawn;
+    const uint64_t passed_ns = now_ns - node->drawn_ns, seconds = (now_ns - node->start_ns) / 1000000000u;
+    char line[512], state[64] = "connected to", steps[16], in[16], out[16], round_trip[48] = "", more[96] = "";
+    farm_progress_number(rate(now->steps, before->steps, passed_ns), steps, sizeof steps);
+    farm_progress_number(rate(now->bytes_in, before->bytes_in, passed_ns), in, sizeof in);
+    farm_progress_number(rate(now->bytes_out, before->bytes_out, passed_ns), out, sizeof out);
+    if (!now->connected) snprintf(state, sizeof state, "away for %.0f s from", now->away_s);
+    if (now->round_trip_s > 0) snprintf(round_trip, sizeof round_trip, "  round trip %.3g ms", 1e3 * now->round_trip_s);
+    if (now->reconnects || now->actor_restarts + now->bridge_restarts)
+        snprintf(more, sizeof more, "  reconnects %llu  restarts %llu", (unsigned long long)now->reconnects,
+                 (unsigned long long)(now->actor_restarts + now->bridge_restarts));
+    snprintf(line, sizeof line, "%llu:%02llu  %s %.200s  %u actor%s  %s steps/s  %s B/s out  %s in%s%s",
+             (unsigned long long)seconds / 60, (unsigned long long)seconds % 60, state, learner_of(node), now->actors,
+             now->actors == 1 ? "" : "s", steps, out, in, round_trip, more);
+    farm_progress_show(&node->progress, line, now_ns);
+    node->drawn = *now;
+    node->drawn_ns = now_ns;
+}
+
+static enum farm_supervisor_turn on_tick(void *context, uint64_t now_ns) {
+    struct node *node = context;
+    struct farm_run_node_figures figures;
+    if (node->options->quiet || !farm_progress_due(&node->progress, now_ns)) return FARM_TURN_ON;
+    farm_run_node_figures(node->run, now_ns, &figures);
+    draw(node, &figures, now_ns);
+    return FARM_TURN_ON;
+}
+
+// ---- the account ----
+
+static double per(double value, double by) {
+    return by > 0 ? value / by : (double)NAN;
+}
+
+static json_t *result_json(const struct node *node, const struct farm_run_node_figures *all, bool interrupted,
+                           const char *failure) {
+    json_t *document = farm_json_object(true);
+    farm_json_set_text(document, "address", node->options->connect);
+    farm_json_set_text(document, "name", node->name);
+    farm_json_set_text(document, "env", node->env[0] ? node->env : NULL);
+    farm_json_set_real(document, "wall_s", all->wall_s);
+    farm_json_set_int(document, "env_steps", all->steps);
+    farm_json_set_real(document, "env_steps_per_s", per((double)all->steps, all->wall_s));
+    farm_json_set_int(document, "lane_steps", all->lane_steps);
+    farm_json_set_int(document, "actors", node->actors);
+    farm_json_set_int(document, "lanes", (uint64_t)node->actors * node->lanes);
+    farm_json_set_int(document, "environments", (uint64_t)node->actors * node->lanes * node->width);
+    farm_json_set_int(document, "bytes_in", all->bytes_in);
+    farm_json_set_int(document, "bytes_out", all->bytes_out);
+    farm_json_set_int(document, "copied_bytes", all->copied_bytes);
+    farm_json_set_real(document, "bytes_in_per_s", per((double)all->bytes_in, all->wall_s));
+    farm_json_set_real(document, "bytes_out_per_s", per((double)all->bytes_out, all->wall_s));
+    farm_json_set_real(document, "round_trip_ms", all->round_trip_s > 0 ? 1e3 * all->round_trip_s : (double)NAN);
+    farm_json_set_text(document, "engine", all->uring ? "uring" : "poll");
+    farm_json_set_int(document, "system_calls", all->system_calls);
+    farm_json_set_int(document, "sessions", all->sessions);
+    farm_json_set_int(document, "reconnects", all->reconnects);
+    farm_json_set_int(document, "actor_restarts", all->actor_restarts);
+    farm_json_set_int(document, "bridge_restarts", all->bridge_restarts);
+    farm_json_set_bool(document, "encrypted", !node->options->insecure);
+    farm_json_set_bool(document, "interrupted", interrupted);
+    farm_json_set_text(document, "error", failure);
+    return document;
+}
+
+static void tell(const struct node *node, const struct farm_run_node_figures *all, bool interrupted, bool failed) {
+    char steps[16], speed[16], out[16], in[16];
+    farm_progress_number((double)all->steps, steps, sizeof steps);
+    farm_progress_number(all->wall_s > 0 ? (double)all->steps / all->wall_s : 0, speed, sizeof speed);
+    farm_progress_number((double)all->bytes_out, out, sizeof out);
+    farm_progress_number((double)all->bytes_in, in, sizeof in);
+    printf("\n%s for %s: %s environment steps in %.0f s (%s/s), %sB sent, %sB received, %llu reconnect%s%s.\n",
+           node->env, node->options->connect, steps, all->wall_s, speed, out, in, (unsigned long long)all->reconnects,
+           all->reconnects == 1 ? "" : "s",
+           failed        ? "; then it failed"
+           : interrupted ? "; stopped by a signal"
+                         : "; the learner's run has ended");
+    if (all->actor_restarts)
+        printf("Actors that died and were started again: %llu.\n", (unsigned long long)all->actor_restarts);
+}
+
+static enum farm_status give_account(struct node *node, bool interrupted, const char *failure, struct farm_error *err) {
+    struct farm_run_node_figures all;
+    farm_run_node_figures(node->run, farm_now_ns(), &all);
+    farm_progress_end(&node->progress);
+    if (!node->options->json) {
+        if (node->env[0]) tell(node, &all, interrupted, failure != NULL);
+        return FARM_OK;
+    }
+    json_t *document = result_json(node, &all, interrupted, failure);
+    enum farm_status status = farm_json_print(document, stdout, err);
+    json_decref(document);
+    return status;
+}
+
+// ---- sessions ----
+
+static void say_joined(struct node *node) {
+    const struct farm_run_node *run = node->run;
+    const struct farm_run_plan *plan = &run->run.plan;
+    const uint32_t first = run->actors[0], count = plan->actors;
+    bool in_row = true;
+    node->actors = plan->actors;
+    node->lanes = plan->lanes;
+    node->width = plan->width;
+    snprintf(node->env, sizeof node->env, "%s", plan->env.name);
+    for (uint32_t a = 0; a < count; a++) in_row &= run->actors[a] == first + a;
+    if (count == 1)
+        farm_log_info("joined the run at %s: actor 0 here is its actor %u", learner_of(node), first);
+    else if (in_row)
+        farm_log_info("joined the run at %s: actors 0-%u here are its actors %u-%u", learner_of(node), count - 1, first,
+                      first + count - 1);
+    else
+        farm_log_info("joined the run at %s with %u actors", learner_of(node), count);
+    node->start_ns = node->drawn_ns = farm_now_ns();
+    farm_run_node_figures(run, node->start_ns, &node->drawn);
+}
+
+static enum farm_status run_session(struct node *node, enum farm_run_node_state *state, struct farm_error *err) {
+    enum farm_status status = farm_run_node_join(node->run, state, err);
+    if (status || *state != FARM_RUN_NODE_JOINED) return status;
+    say_joined(node);
+    return farm_run_node_go(node->run, state, err);
+}
+
+static enum farm_status run_sessions(struct node *node, enum farm_run_node_state *state, struct farm_error *err) {
+    for (;;) {
+        const enum farm_status status = run_session(node, state, err);
+        farm_run_node_leave(node->run);
+        if (status || *state != FARM_RUN_NODE_STRANGE) return status;
+        clear_line(node);
+        farm_log_info("the learner at %s does not know this node any more: it joins anew", learner_of(node));
+        nanosleep(&(struct timespec){.tv_nsec = 500000000}, NULL); // one that says so each time is not to be flooded
+    }
+}
+
+static enum farm_status run_node(struct node *node, struct farm_error *err) {
+    const struct options *options = node->options;
+    const struct farm_run_node_request request = {
+        .node = {.address = options->connect,
+                 .key = options->insecure ? NULL : &node->key,
+                 .name = node->name,
+                 .engine = options->engine},
+        .recipe = &options->recipe,
+        .retry_s = options->retry_s,
+        .quiet = options->quiet,
+        .caller = {.context = node, .clear_line = clear_line, .on_tick = on_tick},
+    };
+    enum farm_run_node_state state = FARM_RUN_NODE_STOPPED;
+    enum farm_status status = options->insecure ? FARM_OK : farm_key_load(options->key, &node->key, err);
+    if (!status) status = farm_run_node_make(&request, &node->run, err);
+    if (status) return status;
+    struct farm_error account_error;
+    if (options->insecure)
+        farm_log_warn("--insecure: steps and answers travel unencrypted, and whoever answers at %s is the learner",
+                      options->connect);
+    status = run_sessions(node, &state, err);
+    if (status == FARM_E_USAGE) return status;
+    enum farm_status account =
+        give_account(node, state == FARM_RUN_NODE_STOPPED, status ? err->message : NULL, &account_error);
+    if (!status && account) *err = account_error;
+    return status ? status : account;
+}
+
+static int connect_to_learner(const struct options *options) {
+    struct node *node = calloc(1, sizeof *node);
+    struct farm_error err;
+    if (!node) return farm_fail_errno(&err, FARM_E_LIMIT, "%s", program), farm_report_error(program, &err);
+    node->options = options;
+    if (gethostname(node->name, sizeof node->name - 1)) snprintf(node->name, sizeof node->name, "node");
+    if (options->quiet) farm_log_set_level(FARM_LOG_WARN);
+    farm_progress_start(&node->progress, STDERR_FILENO, farm_now_ns());
+    const int exit_status = run_node(node, &err) ? farm_report_error(program, &err) : 0;
+    farm_run_node_free(node->run);
+    explicit_bzero(&node->key, sizeof node->key);
+    free(node);
+    return exit_status;
+}
+
+// ---- flags ----
+
+static enum farm_status set_key(void *context, const char *name, const char *value, struct farm_error *err) {
+    struct options *options = context;
+    const char *bare = strncmp(name, "no-", 3) == 0 ? name + 3 : name;
+    bool ours = strncmp(name, "env.", 4) == 0;
+    for (size_t i = 0; i < KEYS_HERE && !ours; i++)
+        ours = strcmp(bare, options->names[i]) == 0 || strcmp(bare, keys_here[i]) == 0;
+    return ours ? farm_recipe_set(&options->recipe, FARM_LAYER_FLAG, name, value, err) : FARM_E_NOT_FOUND;
+}
+
+static const char *key_name(void *context, size_t i) {
+    const struct options *options = context;
+    return i < KEYS_HERE ? options->names[i] : NULL;
+}
+
+static void print_key_help(void *context) {
+    const struct options *options = context;
+    const struct farm_recipe_key *key;
+    for (size_t i = 0; (key = farm_recipe_key_at(&options->recipe, i)); i++)
+        for (size_t k = 0; k < KEYS_HERE; k++) {
+            char left[64];
+            if (strcmp(key->name, keys_here[k]) != 0) continue;
+            snprintf(left, sizeof left, "--%s %s", options->names[k],
+                     key->choices                    ? key->choices
+                     : key->type == FARM_RECIPE_BOOL ? "yes|no"
+                     : key->type == FARM_RECIPE_TEXT ? "E"
+                                                     : "N");
+            printf("  %-26s %s\n", left,
+                   k ? key->help
+                     : "the environment here: only needed where the learner's is "
+                       "plugin:, libenv: or gym/");
+        }
+    printf("  %-26s %s\n", "--env.OPTION VALUE", "option of the environment, where the learner's names a file");
+}
+
+static enum farm_status check(const struct options *options, struct farm_error *err) {
+    char address[FARM_ADDRESS_TEXT_BYTES];
+    if (!options->connect)
+        return farm_fail(err, FARM_E_USAGE,
+                         "--connect ADDR:PORT is missing: where does the learner listen? (farm bridge --help)");
+    if (farm_address_read(options->connect, address, err) == FARM_E_USAGE) return FARM_E_USAGE;
+    if (options->key && options->insecure)
+        return farm_fail(err, FARM_E_USAGE, "--key and --insecure: either encrypted or not");
+    if (!options->key && !options->insecure)
+        return farm_fail(err, FARM_E_USAGE,
+                         "--key FILE is missing: the one that the learner has (farm bridge keygen makes one; "
+                         "--insecure does without on private networks)");
+    if (strcmp(options->engine, "auto") != 0 && strcmp(options->engine, "uring") != 0 &&
+        strcmp(options->engine, "poll") != 0)
+        return farm_fail(err, FARM_E_USAGE, "--bridge-engine must be one of auto, uring, poll (got '%s')",
+                         options->engine);
+    if (!(options->retry_s >= 0 && options->retry_s <= 1e9))
+        return farm_fail(err, FARM_E_USAGE, "--retry-s %g: between 0 (for ever) and 1e9", options->retry_s);
+    return FARM_OK;
+}
+
+static void set_up(struct options *options) {
+    farm_recipe_defaults(&options->recipe, farm_algo_family_at);
+    for (size_t i = 0; i < KEYS_HERE; i++) {
+        snprintf(options->names[i], sizeof options->names[i], "%s", keys_here[i]);
+        for (char *at = options->names[i]; *at; at++)
+            if (*at == '_') *at = '-';
+    }
+}
+
+int farm_bridge_connect(int argc, char **argv) {
+    struct options options = {.engine = "auto", .retry_s = 600};
+    const struct farm_cli_flag flags[] = {
+        {"connect", FARM_CLI_STRING, &options.connect, "ADDR:PORT|@FILE",
+         "the learner, or the file that says where it listens (RUN/bridge.addr)"},
+        {"key", FARM_CLI_STRING, &options.key, "FILE", "the run's key (farm bridge keygen)"},
+        {"insecure", FARM_CLI_BOOL, &options.insecure, NULL,
+         "without key and encryption: loopback and private addresses only"},
+        {"bridge-engine", FARM_CLI_STRING, &options.engine, "auto|uring|poll",
+         "how bytes move; auto: io_uring, or poll"},
+        {"retry-s", FARM_CLI_DOUBLE, &options.retry_s, "S",
+         "ends after so many seconds without the learner (600; 0: never)"},
+        {"json", FARM_CLI_BOOL, &options.json, NULL, "one JSON document on stdout at the end"},
+        {"quiet", FARM_CLI_BOOL, &options.quiet, NULL, "no progress and no plan on stderr"},
+    };
+    const struct farm_cli cli = {
+        .program = program,
+        .synopsis = "--connect ADDR:PORT|@FILE --key FILE [--actors N] [--env E] [--json]\n"
+                    "       farm bridge keygen FILE\n"
+                    "       farm bridge status RUN [--json]\n"
+                    "       farm bridge bench ADDR:PORT|--listen ADDR:PORT --key FILE [--json]",
+        .about =
+            "Lets this machine's actors play for a learner elsewhere, which `farm train --listen ADDR:PORT --key "
+            "FILE`\nhas started. Environment, options, seed and shape are the learner's; how many actors, is for this\n"
+            "machine to say. A cut connection is tried again, and play goes on where it was. It ends with the\n"
+            "learner's run or by Ctrl-C, with exit status 0.",
+        .examples = "  farm bridge keygen farm.key\n"
+                    "  farm train --env ale/Pong --listen 0.0.0.0:7700 --key farm.key      on the learner's machine\n"
+                    "  farm bridge --connect 10.0.0.5:7700 --key farm.key                  on each other machine\n"
+                    "  srun --ntasks-per-node=1 farm bridge --connect @r/bridge.addr --key farm.key\n"
+                    "  farm bridge status r\n",
+        .flags = flags,
+        .flag_count = sizeof flags / sizeof *flags,
+        .other = set_key,
+        .other_name = key_name,
+        .other_help = print_key_help,
+        .context = &options,
+    };
+    struct farm_error err;
+    int exit_status;
+    set_up(&options);
+    if (!farm_read_flags(&cli, argc, argv, NULL, 0, NULL, &exit_status)) return exit_status;
+    return check(&options, &err) ? farm_report_error(program, &err) : connect_to_learner(&options);
+}

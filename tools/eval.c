@@ -1,0 +1,209 @@
+// `farm eval`: plays a trained policy without learning: the same actors, lanes and inference as in training, no
+// training. The checkpoint alone says environment, options and network. Whole games are played: lives lost do not end
+// them.
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/json.h"
+#include "base/log.h"
+#include "base/time.h"
+#include "learner/checkpoint.h"
+#include "report/progress.h"
+#include "run/checkpoints.h"
+#include "run/run.h"
+#include "tools/shared/command.h"
+#include "tools/shared/recipe_flags.h"
+
+struct options {
+    struct farm_recipe recipe;
+    int64_t episodes;
+    bool greedy, json, quiet;
+    const char *what; // run folder or checkpoint
+};
+
+struct evaluation {
+    const struct options *options;
+    struct farm_run run;
+    struct farm_progress progress;
+    char checkpoint[FARM_RUN_PATH_MAX + 64];
+    uint64_t trained_frames;
+};
+
+// ---- the checkpoint ----
+
+static enum farm_status find_checkpoint(const char *what, char *path, size_t path_bytes, struct farm_error *err) {
+    struct stat info;
+    if (stat(what, &info) < 0) return farm_fail_errno(err, FARM_E_USAGE, "%s", what);
+    if (!S_ISDIR(info.st_mode)) {
+        if (strlen(what) >= path_bytes) return farm_fail(err, FARM_E_USAGE, "%.80s...: path too long", what);
+        snprintf(path, path_bytes, "%s", what);
+        return FARM_OK;
+    }
+    if (strlen(what) > FARM_RUN_PATH_MAX - 64) return farm_fail(err, FARM_E_USAGE, "%.80s...: path too long", what);
+    if (farm_run_find_checkpoint(what, NULL, NULL, path, path_bytes)) return FARM_OK;
+    return farm_fail(err, FARM_E_NOT_FOUND,
+                     "%s holds no checkpoint that can be read (a run's folder has them in checkpoints/)", what);
+}
+
+// What decides how the game looks and what the network is; everything else is this machine's business.
+static bool belongs_to_the_policy(const char *key) {
+    static const char *const keys[] = {"env", "net", "stack", "algo"};
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
+        if (strcmp(key, keys[i]) == 0) return true;
+    return strncmp(key, "env.", 4) == 0;
+}
+
+static enum farm_status take_recipe(const struct farm_checkpoint_metadata *metadata, const char *path,
+                                    struct farm_recipe *recipe, struct farm_error *err) {
+    static const char prefix[] = "recipe.";
+    if (!farm_checkpoint_get(metadata, "recipe.env") || !farm_checkpoint_get(metadata, "recipe.net"))
+        return farm_fail(err, FARM_E_FORMAT, "%s: a safetensors file, but none that farm train wrote (no recipe in it)",
+                         path);
+    for (uint32_t i = 0; i < metadata->count; i++) {
+        const char *key = metadata->keys[i];
+        if (strncmp(key, prefix, strlen(prefix)) != 0 || !belongs_to_the_policy(key + strlen(prefix))) continue;
+        if (farm_recipe_set(recipe, FARM_LAYER_FILE, key + strlen(prefix), metadata->values[i], err))
+            return farm_fail_in(err, FARM_E_FORMAT, "%s", path);
+    }
+    struct farm_error ignored;
+    const char *life = farm_env_life_option(recipe->env);
+    char option[64];
+    snprintf(option, sizeof option, "env.%s", life ? life : "");
+    return life ? farm_recipe_set(recipe, FARM_LAYER_FILE, option, "false", &ignored) : FARM_OK;
+}
+
+static enum farm_status read_checkpoint(struct evaluation *evaluation, struct farm_recipe *recipe,
+                                        struct farm_error *err) {
+    struct farm_checkpoint_metadata metadata;
+    enum farm_status status =
+        find_checkpoint(evaluation->options->what, evaluation->checkpoint, sizeof evaluation->checkpoint, err);
+    if (!status) status = farm_checkpoint_read_metadata(evaluation->checkpoint, &metadata, err);
+    if (status) return status;
+    status = take_recipe(&metadata, evaluation->checkpoint, recipe, err);
+    evaluation->trained_frames = farm_checkpoint_get_u64(&metadata, "frames");
+    farm_checkpoint_metadata_free(&metadata);
+    recipe->frames = 0;
+    return status ? status : farm_recipe_settle(recipe, err);
+}
+
+// ---- while it plays ----
+
+static void clear_line(void *context) {
+    struct evaluation *evaluation = context;
+    farm_progress_clear(&evaluation->progress);
+}
+
+static enum farm_supervisor_turn on_tick(void *context, uint64_t now_ns) {
+    struct evaluation *evaluation = context;
+    if (evaluation->options->quiet || !farm_progress_due(&evaluation->progress, now_ns)) return FARM_TURN_ON;
+    struct farm_sample sample;
+    farm_run_sample(&evaluation->run.sampler, now_ns, &sample);
+    if (sample.agent_steps) farm_progress_draw(&evaluation->progress, &sample, now_ns);
+    return FARM_TURN_ON;
+}
+
+// ---- the account ----
+
+static enum farm_status give_account(struct evaluation *evaluation, bool interrupted, struct farm_error *err) {
+    const struct options *options = evaluation->options;
+    const struct farm_recipe *recipe = &evaluation->run.plan.recipe;
+    struct farm_sample sample;
+    farm_run_sample(&evaluation->run.sampler, farm_now_ns(), &sample);
+    farm_progress_end(&evaluation->progress);
+    if (!options->json && !sample.episodes) {
+        printf("%s: no game has ended.\n", recipe->env);
+        return FARM_OK;
+    }
+    if (!options->json) {
+        printf("%s, %llu games%s: mean return %.6g, standard deviation %.4g (%s).\n", recipe->env,
+               (unsigned long long)sample.episodes, interrupted ? " until a signal came" : "", sample.return_mean,
+               sample.return_std, evaluation->checkpoint);
+        return FARM_OK;
+    }
+    json_t *document = farm_json_object(true);
+    farm_json_set_text(document, "env", recipe->env);
+    farm_json_set_text(document, "checkpoint", evaluation->checkpoint);
+    farm_json_set_int(document, "checkpoint_frames", evaluation->trained_frames);
+    farm_json_set_int(document, "seed", (uint64_t)recipe->seed);
+    farm_json_set_bool(document, "greedy", options->greedy);
+    farm_json_set_int(document, "episodes", sample.episodes);
+    farm_json_set_real(document, "return_mean", sample.return_mean);
+    farm_json_set_real(document, "return_std", sample.return_std);
+    farm_json_set_real(document, "length_mean_steps", sample.length_mean);
+    farm_json_set_int(document, "agent_steps", sample.agent_steps);
+    farm_json_set_real(document, "wall_s", sample.wall_s);
+    farm_json_set_bool(document, "interrupted", interrupted);
+    enum farm_status status = farm_json_print(document, stdout, err);
+    json_decref(document);
+    return status;
+}
+
+static enum farm_status run_evaluation(struct evaluation *evaluation, struct farm_error *err) {
+    const struct options *options = evaluation->options;
+    struct farm_run *run = &evaluation->run;
+    struct farm_learner_config *learner = &run->workers.learner;
+    struct farm_recipe recipe = options->recipe;
+    const struct farm_run_request request = {.recipe = &recipe, .episodes = (uint64_t)options->episodes, .quiet = true};
+    enum farm_status status = read_checkpoint(evaluation, &recipe, err);
+    if (!status) status = farm_run_make(run, &request, err);
+    if (status) return status;
+    learner->checkpoint_load = evaluation->checkpoint;
+    learner->evaluate = true;
+    learner->greedy = options->greedy;
+    learner->episodes_target = (uint64_t)options->episodes;
+    if ((status = farm_run_build(run, err))) return status;
+    run->caller = (struct farm_run_caller){.context = evaluation, .clear_line = clear_line, .on_tick = on_tick};
+    bool interrupted;
+    status = farm_run_go(run, &interrupted, err);
+    return status ? status : give_account(evaluation, interrupted, err);
+}
+
+static int evaluate(const struct options *options) {
+    struct evaluation *evaluation = calloc(1, sizeof *evaluation);
+    struct farm_error err = {0};
+    if (!evaluation) return farm_fail_errno(&err, FARM_E_LIMIT, "farm eval"), farm_report_error("farm eval", &err);
+    evaluation->options = options;
+    farm_progress_start(&evaluation->progress, STDERR_FILENO, farm_now_ns());
+    enum farm_status status = run_evaluation(evaluation, &err);
+    farm_progress_end(&evaluation->progress);
+    int exit_status = status ? farm_report_error("farm eval", &err) : 0;
+    farm_run_free(&evaluation->run);
+    free(evaluation);
+    return exit_status;
+}
+
+int farm_cmd_eval(int argc, char **argv) {
+    struct options options = {.episodes = 20};
+    const struct farm_cli_flag flags[] = {
+        {"episodes", FARM_CLI_INT, &options.episodes, "N", "whole games to play (20)"},
+        {"greedy", FARM_CLI_BOOL, &options.greedy, NULL,
+         "the most probable action instead of a sample from the policy"},
+        {"json", FARM_CLI_BOOL, &options.json, NULL, "one JSON document on stdout at the end"},
+        {"quiet", FARM_CLI_BOOL, &options.quiet, NULL, "no progress on stderr"},
+    };
+    const struct farm_cli cli = {
+        .program = "farm eval",
+        .synopsis = "RUN_OR_CHECKPOINT [--episodes N] [--greedy] [--json] [--KEY VALUE ...]",
+        .about =
+            "Plays a trained policy without learning and says its mean return, unclipped, over whole games. RUN is a\n"
+            "run's folder (its newest checkpoint is taken), CHECKPOINT a safetensors file that farm train wrote.\n"
+            "Environment, network and options come from the checkpoint; a flag overrides them.",
+        .examples = "  farm eval runs/native_breakout-20260101-1\n"
+                    "  farm eval runs/ale_Pong-20260101-1 --episodes 100 --env.repeat_action_probability 0.25 --json\n",
+        .flags = flags,
+        .flag_count = sizeof flags / sizeof *flags,
+    };
+    struct farm_error err;
+    bool help;
+    enum farm_status status = farm_recipe_flags_parse(&cli, argc, argv, &options.what, &options.recipe, &help, &err);
+    if (!status && help) return 0;
+    if (!status && !options.what)
+        status = farm_fail(&err, FARM_E_USAGE, "which run? (farm eval --help shows the usage)");
+    if (!status && (options.episodes < 1 || options.episodes > 1000000))
+        status = farm_fail(&err, FARM_E_USAGE, "--episodes: between 1 and 1000000");
+    return status ? farm_report_error("farm eval", &err) : evaluate(&options);
+}

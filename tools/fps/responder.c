@@ -1,0 +1,344 @@
+// See farm_fps_responder.h.
+#include "tools/fps/responder.h"
+
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "actor/random_actions.h"
+#include "base/log.h"
+#include "base/time.h"
+#include "report/progress.h"
+#include "ring/wait.h"
+#include "ring/window.h"
+#include "tools/fps/bare.h"
+
+enum { SLICE_MS = 20, BELL_NAP_MS = 100, QUIET_LIMIT_S = 10 };
+static const uint64_t MS = 1000000;
+static const double PARTIAL_S = 0.1; // an interrupted turn counts from here on
+
+// Shut while the bare loops run: the actors sleep, for nobody answers.
+struct gate {
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    bool shut, ended;
+};
+
+// One window in training, the next one filling: what training holds back.
+struct lane_state {
+    struct farm_window_cursor cursor;
+    uint64_t answered, trained; // trained: start of the window that is released next
+    bool in_training;
+};
+
+struct server {
+    pthread_t thread;
+    bool started;
+    struct director *director;
+    uint32_t actor;
+    struct farm_ring ring, *rings[1];
+    struct farm_doorbells bells;
+    struct lane_state *lanes; // [ring.spec.lanes]
+    struct farm_random_actions source;
+    uint64_t pad0[16];
+    uint64_t steps; // transitions answered; writer: this thread
+    uint64_t pad1[16];
+};
+
+struct director {
+    const struct farm_run_workers *workers;
+    const struct farm_run_plan *plan;
+    const struct farm_fps_turns *turns;
+    struct farm_fps_samples *samples;
+    struct farm_stats *stats;
+    struct farm_window_shape shape;
+    struct gate gate;
+    struct server *servers; // [plan->actors]
+    struct farm_fps_bare *bares;
+    uint32_t bare_count;
+};
+
+static volatile sig_atomic_t stop_asked;
+
+static void on_stop(int signal_number) {
+    stop_asked = signal_number;
+}
+
+// ---- one thread an actor: answering ----
+
+// Steps that are no episode's first came from a transition.
+static uint32_t transitions(const uint8_t *flags, uint32_t width) {
+    uint32_t firsts = 0;
+    for (uint32_t e = 0; e < width; e++) firsts += flags[e] & FARM_STEP_FIRST;
+    return width - firsts;
+}
+
+// As training does: a window is let go when it has been trained on, here when the next one is full.
+static void release(const struct farm_window_shape *shape, struct farm_lane *lane, struct lane_state *state) {
+    while (farm_window_ready(shape, &state->cursor, state->answered)) {
+        const uint64_t start = farm_window_take(shape, &state->cursor);
+        if (state->in_training) {
+            farm_window_done(shape, &state->cursor, state->trained);
+            farm_lane_release(lane, farm_window_needs(shape, &state->cursor));
+        }
+        state->trained = start;
+        state->in_training = true;
+    }
+}
+
+static void answer(struct server *server) {
+    const struct farm_window_shape *shape = &server->director->shape;
+    uint64_t steps = server->steps;
+    for (uint32_t l = 0; l < server->ring.spec.lanes; l++) {
+        struct farm_lane *lane = &server->ring.lanes[l];
+        struct lane_state *state = &server->lanes[l];
+        if (farm_lane_produced(lane) != state->answered + 1) continue; // or an actor that lies: the supervisor ends it
+        const uint64_t n = state->answered++;
+        steps += transitions(farm_lane_flags(lane, n), lane->width);
+        farm_random_actions_draw(&server->source, lane->width, farm_lane_action(lane, n, 0));
+        *farm_lane_version(lane, n) = 0;
+        farm_lane_answer(lane, n);
+        release(shape, lane, state);
+    }
+    farm_learner_notify(&server->ring);
+    farm_store_relaxed(&server->steps, steps);
+}
+
+// Waits while the gate is shut. False: it is over.
+static bool pass_gate(struct gate *gate) {
+    pthread_mutex_lock(&gate->lock);
+    while (gate->shut && !gate->ended) pthread_cond_wait(&gate->changed, &gate->lock);
+    const bool goes_on = !gate->ended;
+    pthread_mutex_unlock(&gate->lock);
+    return goes_on;
+}
+
+static void *serve(void *context) {
+    struct server *server = context;
+    const struct farm_run_workers *workers = server->director->workers;
+    struct farm_error err;
+    uint32_t rung;
+    if (workers->plan->recipe.pin && farm_bitmap_pin(&workers->actors[server->actor].cpus, &err))
+        farm_log_warn("not pinned: %s", err.message);
+    // It does not interrupt the actor, whose CPU it shares, but runs when that waits, and answers all its lanes at
+    // once.
+    sched_setscheduler(0, SCHED_BATCH, &(struct sched_param){0});
+    while (pass_gate(&server->director->gate)) {
+        if (!farm_doorbells_wait(&server->bells, 0, BELL_NAP_MS * MS)) continue;
+        if (!pass_gate(&server->director->gate)) break;
+        farm_doorbells_poll(&server->bells, &rung);
+        answer(server);
+    }
+    return NULL;
+}
+
+// ---- the turns ----
+
+static void set_gate(struct gate *gate, bool shut, bool ended) {
+    pthread_mutex_lock(&gate->lock);
+    gate->shut = shut;
+    gate->ended = ended;
+    pthread_cond_broadcast(&gate->changed);
+    pthread_mutex_unlock(&gate->lock);
+}
+
+static uint64_t steps_of_all(const struct director *director) {
+    uint64_t sum = 0;
+    for (uint32_t a = 0; a < director->plan->actors; a++) sum += farm_load_relaxed(&director->servers[a].steps);
+    return sum;
+}
+
+static void sleep_until(const struct director *director, uint64_t end_ns) {
+    uint64_t now;
+    while (!stop_asked && (now = farm_now_ns()) < end_ns) {
+        const uint64_t left = end_ns - now, slice = left < SLICE_MS * MS ? left : SLICE_MS * MS;
+        nanosleep(&(struct timespec){.tv_nsec = (long)slice}, NULL);
+        farm_store_relaxed(&director->stats->agent_steps, steps_of_all(director));
+    }
+}
+
+// Until each lane of every actor holds a step that waits for its answer: the actors sleep.
+static bool await_quiet(const struct director *director, double limit_s) {
+    const uint64_t end = farm_now_ns() + (uint64_t)(limit_s * 1e9);
+    while (!stop_asked && farm_now_ns() < end) {
+        uint32_t busy = 0;
+        for (uint32_t a = 0; a < director->plan->actors; a++)
+            for (uint32_t l = 0; l < director->plan->lanes; l++) {
+                const struct farm_lane *lane = &director->servers[a].ring.lanes[l];
+                busy += farm_lane_produced(lane) == farm_lane_acted(lane);
+            }
+        if (!busy) return true;
+        nanosleep(&(struct timespec){.tv_nsec = (long)MS}, NULL);
+    }
+    return false;
+}
+
+// Of this process and the actors.
+static uint64_t cpu_now_ns(const struct director *director) {
+    uint64_t sum = farm_clock_ns(CLOCK_PROCESS_CPUTIME_ID);
+    for (uint32_t a = 0; a < director->plan->actors; a++) {
+        clockid_t clock;
+        const pid_t pid = __atomic_load_n(&director->samples->actors[a], __ATOMIC_RELAXED);
+        if (pid && clock_getcpuclockid(pid, &clock) == 0) sum += farm_clock_ns(clock);
+    }
+    return sum;
+}
+
+static void farm_turn(struct director *director) {
+    struct farm_fps_samples *samples = director->samples;
+    set_gate(&director->gate, false, false);
+    sleep_until(director, farm_now_ns() + (uint64_t)(director->turns->warm_s * 1e9));
+    const uint64_t cpu_from = cpu_now_ns(director), from = steps_of_all(director), start = farm_now_ns();
+    sleep_until(director, start + (uint64_t)(director->turns->farm_s * 1e9));
+    const uint64_t steps = steps_of_all(director) - from;
+    const double taken_s = (double)(farm_now_ns() - start) * 1e-9;
+    const uint64_t cpu_ns = cpu_now_ns(director) - cpu_from;
+    set_gate(&director->gate, true, false);
+    if (stop_asked && taken_s < PARTIAL_S) return;
+    samples->farm_cpu_ns[samples->farm_count] = steps ? (double)cpu_ns / (double)steps : 0;
+    samples->farm[samples->farm_count++] = (double)steps / taken_s;
+    samples->agent_steps += steps;
+    samples->farm_s += taken_s;
+    await_quiet(director, QUIET_LIMIT_S);
+}
+
+// One loop by itself, each round another one.
+static enum farm_status bare_turn(const struct director *director, uint32_t round, bool all, struct farm_error *err) {
+    struct farm_fps_samples *samples = director->samples;
+    const struct farm_fps_bare *bares = director->bares;
+    struct farm_fps_bare_rate rate;
+    enum farm_status status =
+        all ? farm_fps_bare_turn(bares, director->bare_count, director->turns->bare_s, &stop_asked, &rate, err)
+            : farm_fps_bare_turn(&bares[round % director->bare_count], 1, director->turns->bare_s, &stop_asked, &rate,
+                                 err);
+    if (status) return stop_asked ? FARM_OK : status;
+    if (all) {
+        samples->all[samples->all_count++] = rate.per_s;
+    } else {
+        samples->one_cpu_ns[samples->one_count] = rate.cpu_ns;
+        samples->one[samples->one_count++] = rate.per_s;
+    }
+    return FARM_OK;
+}
+
+static void say_round(const struct director *director, uint32_t round) {
+    const struct farm_fps_samples *samples = director->samples;
+    char farm[16], one[16];
+    if (!director->turns->talks || !samples->farm_count) return;
+    farm_progress_number(samples->farm[samples->farm_count - 1], farm, sizeof farm);
+    if (!samples->one_count) {
+        farm_log_info("round %u of %u: farm %s steps/s", round + 1, director->turns->rounds, farm);
+        return;
+    }
+    farm_progress_number(samples->one[samples->one_count - 1], one, sizeof one);
+    farm_log_info("round %u of %u: farm %s steps/s, one bare loop %s", round + 1, director->turns->rounds, farm, one);
+}
+
+// Bare and farm take turns, the other one first in every second round, so that what drifts weighs on both.
+static enum farm_status measure(struct director *director, struct farm_error *err) {
+    enum farm_status status = FARM_OK;
+    for (uint32_t r = 0; r < director->turns->rounds && !stop_asked && !status; r++) {
+        const bool farm_first = r % 2;
+        if (farm_first) farm_turn(director);
+        if (director->bare_count) status = bare_turn(director, r, farm_first, err);
+        if (director->bare_count && !status && !stop_asked) status = bare_turn(director, r, !farm_first, err);
+        if (!farm_first && !status && !stop_asked) farm_turn(director);
+        say_round(director, r);
+    }
+    return status;
+}
+
+// ---- start and end ----
+
+static enum farm_status open_server(struct director *director, uint32_t a, struct farm_error *err) {
+    const struct farm_run_workers *workers = director->workers;
+    struct server *server = &director->servers[a];
+    server->director = director;
+    server->actor = a;
+    server->rings[0] = &server->ring;
+    enum farm_status status =
+        farm_ring_open(workers->ring_fds[a][0], workers->ring_fds[a][1], FARM_RING_LEARNER, &server->ring, err);
+    if (!status) status = farm_doorbells_make(&server->bells, server->rings, 1, workers->rings->bells[a], err);
+    if (status) return status;
+    server->lanes = calloc(server->ring.spec.lanes, sizeof *server->lanes);
+    if (!server->lanes) return farm_fail_errno(err, FARM_E_LIMIT, "the lanes of actor %u", a);
+    for (uint32_t l = 0; l < server->ring.spec.lanes; l++) { // one that comes back goes on where the last one was
+        server->lanes[l].answered = farm_lane_acted(&server->ring.lanes[l]);
+        farm_window_cursor_start(&server->ring.lanes[l], &director->shape, &server->lanes[l].cursor);
+    }
+    farm_random_actions_start(&workers->plan->env.spec.action, workers->actors[a].config.seed + a, &server->source);
+    return FARM_OK;
+}
+
+static enum farm_status start_bares(struct director *director, struct farm_error *err) {
+    const uint32_t actors = director->plan->actors,
+                   most = (uint32_t)farm_bitmap_count(&director->plan->placement->actor_cpus);
+    enum farm_status status = FARM_OK;
+    if (director->turns->bare_s <= 0) return FARM_OK;
+    director->bare_count = actors < most ? actors : most;
+    director->samples->bare_loops = director->bare_count;
+    director->bares = calloc(director->bare_count, sizeof *director->bares);
+    if (!director->bares) return farm_fail_errno(err, FARM_E_LIMIT, "the bare loops");
+    for (uint32_t b = 0; b < director->bare_count && !status; b++)
+        status = farm_fps_bare_start(director->workers, b, &director->bares[b], err);
+    for (uint32_t b = 0; b < director->bare_count && !status; b++)
+        status = farm_fps_bare_await(&director->bares[b], &stop_asked, err);
+    return status;
+}
+
+static enum farm_status start(struct director *director, struct farm_error *err) {
+    const uint32_t actors = director->plan->actors;
+    enum farm_status status = start_bares(director, err);
+    director->servers = calloc(actors, sizeof *director->servers);
+    if (!director->servers) return farm_fail_errno(err, FARM_E_LIMIT, "%u actors", actors);
+    for (uint32_t a = 0; a < actors && !status; a++) status = open_server(director, a, err);
+    for (uint32_t a = 0; a < actors && !status; a++) {
+        struct server *server = &director->servers[a];
+        const int failed = pthread_create(&server->thread, NULL, serve, server);
+        if (failed) return farm_fail(err, FARM_E_LIMIT, "a thread for actor %u: %s", a, strerror(failed));
+        server->started = true;
+    }
+    return status;
+}
+
+static void finish(struct director *director) {
+    set_gate(&director->gate, true, true);
+    for (uint32_t a = 0; director->servers && a < director->plan->actors; a++) {
+        struct server *server = &director->servers[a];
+        if (server->started) pthread_join(server->thread, NULL);
+        farm_doorbells_free(&server->bells);
+        if (server->ring.lanes) farm_ring_close(&server->ring);
+        free(server->lanes);
+    }
+    for (uint32_t b = 0; director->bares && b < director->bare_count; b++) farm_fps_bare_end(&director->bares[b]);
+    free(director->servers);
+    free(director->bares);
+}
+
+int farm_fps_responder_run(void *context, const struct farm_run_workers *workers, struct farm_stats *stats,
+                           struct farm_error *err) {
+    const struct farm_fps_responder *learner = context;
+    const uint32_t unroll = (uint32_t)workers->plan->recipe.unroll;
+    struct director director = {
+        .workers = workers,
+        .plan = workers->plan,
+        .turns = &learner->turns,
+        .samples = learner->samples,
+        .stats = stats,
+        .shape = {.stride = unroll, .length = unroll + 1, .stack = (uint32_t)workers->plan->recipe.stack},
+        .gate = {.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER, .shut = true},
+    };
+    stop_asked = 0;
+    sigaction(SIGTERM, &(struct sigaction){.sa_handler = on_stop}, NULL);
+    sigaction(SIGPIPE, &(struct sigaction){.sa_handler = SIG_IGN}, NULL);
+    enum farm_status status = start(&director, err);
+    while (!status && !stop_asked && !await_quiet(&director, QUIET_LIMIT_S)) continue; // actors that are being made
+    if (!status) status = measure(&director, err);
+    finish(&director);
+    if (stop_asked) return 0;
+    if (!status) farm_store_release(&stats->done, 1);
+    return status ? 1 : 0;
+}

@@ -1,0 +1,434 @@
+// `farm topo`: the machine and the plan for it, as a picture or as one JSON document. Reads the running system, or a
+// recorded topology; starts nothing and claims nothing.
+#include <jansson.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/cli.h"
+#include "base/log.h"
+#include "tools/report.h"
+#include "tools/shared/command.h"
+#include "topo/claim.h"
+#include "topo/machine.h"
+#include "topo/plan.h"
+
+enum { SCHEMA_VERSION = 1, LINE_COLUMNS = 100, INDENT_COLUMNS = 11, MARK_BYTES = 8 };
+
+struct options {
+    bool json, pin, numa;
+    int64_t actors, train_threads, infer_threads, gpus;
+    const char *device;
+    struct farm_machine_source source;
+};
+
+static const struct options standard = {.pin = true, .numa = true, .device = "auto", .gpus = 1};
+
+// What is drawn; too large for the stack.
+struct view {
+    struct farm_machine machine;
+    struct farm_plan_request request;
+    struct farm_plan plan;
+    char mark[FARM_CPUS_MAX][MARK_BYTES]; // by CPU number: who runs there
+    int mark_columns;                     // the widest of them
+    FILE *out;                            // where it is drawn
+};
+
+static enum farm_status choose(const char *flag, const char *word, const char *const *words, int count, int *index,
+                               struct farm_error *err) {
+    char known[128] = "";
+    for (*index = 0; *index < count; ++*index) {
+        if (strcmp(word, words[*index]) == 0) return FARM_OK;
+        size_t used = strlen(known);
+        snprintf(known + used, sizeof known - used, "%s%s", *index ? ", " : "", words[*index]);
+    }
+    return farm_fail(err, FARM_E_USAGE, "--%s %s: one of %s", flag, word, known);
+}
+
+static enum farm_status fill_request(const struct options *o, const struct farm_machine *machine,
+                                     struct farm_plan_request *request, struct farm_error *err) {
+    static const char *const devices[] = {"auto", "cpu", "cuda", "none"};
+    int device;
+    enum farm_status status = choose("device", o->device, devices, 4, &device, err);
+    if (status) return status;
+    if (o->actors < 0 || o->actors > FARM_PLAN_ACTORS_MAX)
+        return farm_fail(err, FARM_E_USAGE, "--actors: between 1 and %d, or 0 to let the farm choose",
+                         FARM_PLAN_ACTORS_MAX);
+    if (o->train_threads < 0 || o->train_threads > FARM_CPUS_MAX)
+        return farm_fail(err, FARM_E_USAGE, "--train-threads: between 1 and %d, or 0 to let the farm choose",
+                         FARM_CPUS_MAX);
+    if (o->infer_threads < 0 || o->infer_threads > FARM_PLAN_SHARDS_MAX)
+        return farm_fail(err, FARM_E_USAGE, "--infer-threads: between 1 and %d, or 0 to let the farm choose",
+                         FARM_PLAN_SHARDS_MAX);
+    if (o->gpus < 0 || o->gpus > FARM_GPUS_MAX)
+        return farm_fail(err, FARM_E_USAGE, "--gpus: between 1 and %d, or 0 for all that the machine shows",
+                         FARM_GPUS_MAX);
+    // auto: what farm train does where the GPU's driver and libraries are installed.
+    const int learners[] = {machine->gpu_count ? 0 : FARM_LEARNER_CPU, FARM_LEARNER_CPU, 0, FARM_LEARNER_NONE};
+    request->actors = (int)o->actors;
+    if (learners[device] < 0 && o->gpus > 1)
+        return farm_fail(err, FARM_E_USAGE, "--gpus %d on device %s%s", (int)o->gpus,
+                         learners[device] == FARM_LEARNER_NONE ? "none" : "cpu",
+                         device == 0 ? ": this machine shows no NVIDIA GPU" : "");
+    request->learner_gpus = learners[device] < 0 ? 1 : o->gpus ? (int)o->gpus : machine->gpu_count;
+    request->learner_device = learners[device];
+    request->learner_threads = (int)o->train_threads;
+    request->learner_shards = (int)o->infer_threads;
+    request->pin = o->pin;
+    request->numa = o->numa;
+    return FARM_OK;
+}
+
+// CPUs that running farms hold; only the running system has any.
+static void read_taken(const struct options *o, struct farm_bitmap *taken) {
+    struct farm_error err;
+    struct farm_claim claim;
+    if (o->source.xml || o->source.synthetic) return;
+    if (farm_claim_open(&claim, NULL, &err))
+        farm_log_warn("%s: other farms cannot be seen", err.message);
+    else if (farm_claim_read_taken(&claim, taken, &err))
+        farm_log_warn("%s", err.message);
+    farm_claim_close(&claim);
+}
+
+static void set_mark(struct view *v, int cpu, const char *text) {
+    int columns = snprintf(v->mark[cpu], MARK_BYTES, "%s", text);
+    if (columns > v->mark_columns) v->mark_columns = columns;
+}
+
+static void make_marks(struct view *v) {
+    const struct farm_plan *plan = &v->plan;
+    char number[16];
+    for (int i = 0; i < v->machine.cpu_count; i++) {
+        int cpu = v->machine.cpu[i].cpu;
+        bool infers = farm_bitmap_has(&plan->inference_cpus, cpu), several = plan->shard_count > 1;
+        bool learns = infers || farm_bitmap_has(&plan->training_cpus, cpu);
+        bool acts = farm_bitmap_has(&plan->actor_cpus, cpu);
+        if (!farm_bitmap_has(&v->machine.allowed, cpu))
+            set_mark(v, cpu, "x");
+        else if (farm_bitmap_has(&v->request.taken, cpu) && !acts)
+            set_mark(v, cpu, "#");
+        else if (acts && (plan->shared || !plan->pinned))
+            set_mark(v, cpu, "~");
+        else if (learns)
+            set_mark(v, cpu, infers && several ? "I" : "L");
+        else
+            set_mark(v, cpu, "-");
+    }
+    for (int i = 0; i < plan->actor_count; i++) {
+        if (plan->actor[i].cpu < 0) continue;
+        snprintf(number, sizeof number, "%d", i);
+        set_mark(v, plan->actor[i].cpu, number);
+    }
+}
+
+static bool uses_mark(const struct view *v, const char *mark) {
+    for (int i = 0; i < v->machine.cpu_count; i++)
+        if (strcmp(v->mark[v->machine.cpu[i].cpu], mark) == 0) return true;
+    return false;
+}
+
+static const char *counted(int n, const char *thing, char *text, size_t size) {
+    snprintf(text, size, "%d %s%s", n, thing, n == 1 ? "" : "s");
+    return text;
+}
+
+static const char *bytes_text(uint64_t bytes, char *text, size_t size) {
+    double gib = (double)bytes / (1 << 30);
+    snprintf(text, size, gib < 100 ? "%.1f GiB" : "%.0f GiB", gib);
+    return text;
+}
+
+static void draw_heading(const struct view *v) {
+    const struct farm_machine *m = &v->machine;
+    char a[32], b[32], c[32], d[32], e[32], list[64];
+    fprintf(v->out, "%s\n", m->source);
+    fprintf(v->out, "%s · %s · %s · %s · %s\n", counted(m->socket_count, "socket", a, sizeof a),
+            counted(m->node_count, "NUMA node", b, sizeof b), counted(m->l3_count, "L3 group", c, sizeof c),
+            counted(m->core_count, "core", d, sizeof d), counted(m->cpu_count, "CPU", e, sizeof e));
+    if (farm_bitmap_count(&m->allowed) < m->cpu_count)
+        fprintf(v->out, "allowed: CPUs %s\n", farm_bitmap_format(&m->allowed, list, sizeof list));
+    if (m->cpu_quota > 0) fprintf(v->out, "quota: %.3g CPUs\n", m->cpu_quota);
+    if (m->memory_limit_bytes != UINT64_MAX)
+        fprintf(v->out, "memory limit: %s, %s left\n", bytes_text(m->memory_limit_bytes, a, sizeof a),
+                bytes_text(m->memory_free_bytes, b, sizeof b));
+}
+
+static int actors_of_node(const struct farm_plan *plan, int node) {
+    int count = 0;
+    for (int i = 0; i < plan->actor_count; i++) count += plan->actor[i].memory_node == node;
+    return count;
+}
+
+static bool is_learners(const struct view *v, int gpu) {
+    const int first = v->request.learner_device, count = v->request.learner_gpus > 1 ? v->request.learner_gpus : 1;
+    return first >= 0 && gpu >= first && gpu < first + count;
+}
+
+static void draw_node(const struct view *v, const struct farm_node *node) {
+    int number = node->node;
+    char total[32], left[32], actors[32];
+    fprintf(v->out, "│  node %d", number);
+    if (node->total_bytes)
+        fprintf(v->out, " · %s, %s free", bytes_text(node->total_bytes, total, sizeof total),
+                bytes_text(node->free_bytes, left, sizeof left));
+    else
+        fprintf(v->out, " · no memory reported");
+    if (!node->has_cpus) fprintf(v->out, " · no CPUs");
+    if (!node->usable) fprintf(v->out, " · not for us");
+    int here = actors_of_node(&v->plan, number);
+    if (here) fprintf(v->out, " · segments of %s", counted(here, "actor", actors, sizeof actors));
+    if (v->plan.learner_node == number) fprintf(v->out, " · learner's memory");
+    fprintf(v->out, "\n");
+    for (int i = 0; i < v->machine.gpu_count; i++)
+        if (v->machine.gpu[i].node == number)
+            fprintf(v->out, "│  GPU %d · %s · %s%s\n", i, v->machine.gpu[i].name, v->machine.gpu[i].pci_bus_id,
+                    is_learners(v, i) ? " · learner" : "");
+}
+
+// Draws the L3 group that starts at cpu[first], a bracket a core, wrapped; returns the index after it.
+static int draw_group(const struct view *v, int first) {
+    const struct farm_cpu *cpu = v->machine.cpu;
+    int column = LINE_COLUMNS, i = first;
+    while (i < v->machine.cpu_count && cpu[i].l3 == cpu[first].l3 && cpu[i].node == cpu[first].node &&
+           cpu[i].socket == cpu[first].socket) {
+        int threads = 1;
+        while (i + threads < v->machine.cpu_count && cpu[i + threads].core == cpu[i].core) threads++;
+        int columns = threads * (v->mark_columns + 1) + 2;
+        if (column + columns > LINE_COLUMNS) {
+            char label[32] = "cores";
+            if (cpu[first].l3 >= 0) snprintf(label, sizeof label, "L3 %d", cpu[first].l3);
+            fprintf(v->out, "%s│    %-*s", i > first ? "\n" : "", INDENT_COLUMNS - 5, i > first ? "" : label);
+            column = INDENT_COLUMNS;
+        }
+        fprintf(v->out, " [");
+        for (int t = 0; t < threads; t++)
+            fprintf(v->out, "%s%*s", t ? " " : "", v->mark_columns, v->mark[cpu[i + t].cpu]);
+        fprintf(v->out, "]");
+        column += columns;
+        i += threads;
+    }
+    fprintf(v->out, "\n");
+    return i;
+}
+
+// The node of cpu[at], where a new socket or node begins. A node that spans sockets is described once.
+static void draw_node_of(const struct view *v, int at) {
+    const struct farm_cpu *cpu = v->machine.cpu;
+    const struct farm_node *node = farm_machine_node(&v->machine, cpu[at].node);
+    int first = 0;
+    while (cpu[first].node != cpu[at].node) first++;
+    if (!node) return;
+    if (first == at)
+        draw_node(v, node);
+    else
+        fprintf(v->out, "│  node %d, as above\n", node->node);
+}
+
+static void draw_machine(const struct view *v) {
+    const struct farm_machine *m = &v->machine;
+    for (int i = 0; i < m->cpu_count;) {
+        bool new_socket = i == 0 || m->cpu[i].socket != m->cpu[i - 1].socket;
+        if (new_socket) fprintf(v->out, "%s\n┌ socket %d\n", i ? "└" : "", m->cpu[i].socket);
+        if (new_socket || m->cpu[i].node != m->cpu[i - 1].node) draw_node_of(v, i);
+        i = draw_group(v, i);
+    }
+    fprintf(v->out, "└\n");
+    for (int i = 0; i < m->node_count; i++)
+        if (!m->node[i].has_cpus) draw_node(v, &m->node[i]);
+    for (int i = 0; i < m->gpu_count; i++)
+        if (m->gpu[i].node < 0)
+            fprintf(v->out, "GPU %d · %s · %s · node unknown\n", i, m->gpu[i].name, m->gpu[i].pci_bus_id);
+}
+
+static void draw_legend(const struct view *v) {
+    static const struct {
+        const char *mark, *meaning;
+    } legend[] = {{"L", "learner"},   {"I", "learner's inference"}, {"~", "whoever is ready"},
+                  {"-", "left idle"}, {"#", "another farm's"},      {"x", "not allowed"}};
+    fprintf(v->out, "[core]");
+    if (v->plan.pinned) fprintf(v->out, "  0-%d actor", v->plan.actor_count - 1);
+    for (size_t i = 0; i < sizeof legend / sizeof *legend; i++)
+        if (uses_mark(v, legend[i].mark)) fprintf(v->out, "  %s %s", legend[i].mark, legend[i].meaning);
+    fprintf(v->out, "\n");
+}
+
+static void draw(const struct view *v) {
+    draw_heading(v);
+    draw_machine(v);
+    draw_legend(v);
+    fprintf(v->out, "\nplan\n");
+    for (int i = 0; i < v->plan.note_count; i++) fprintf(v->out, "  %s\n", v->plan.note[i]);
+}
+
+static json_t *list_json(const struct farm_bitmap *set) {
+    char text[4 * FARM_BITMAP_BITS];
+    return json_string(farm_bitmap_format(set, text, sizeof text));
+}
+
+static json_t *limit_json(uint64_t bytes) {
+    return bytes == UINT64_MAX ? json_null() : json_integer((json_int_t)bytes);
+}
+
+static json_t *number_or_null(int n) {
+    return n < 0 ? json_null() : json_integer(n);
+}
+
+static json_t *nodes_json(const struct farm_machine *m) {
+    json_t *nodes = json_array();
+    for (int i = 0; i < m->node_count; i++) {
+        const struct farm_node *node = &m->node[i];
+        json_t *distances = json_array();
+        for (int j = 0; j < m->node_count; j++) json_array_append_new(distances, json_integer(m->distance[i][j]));
+        json_array_append_new(nodes, json_pack("{s:i, s:b, s:b, s:I, s:I, s:o}", "node", node->node, "has_cpus",
+                                               node->has_cpus, "usable", node->usable, "total_bytes",
+                                               (json_int_t)node->total_bytes, "free_bytes",
+                                               (json_int_t)node->free_bytes, "distances", distances));
+    }
+    return nodes;
+}
+
+static json_t *cpus_json(const struct farm_machine *m) {
+    json_t *cpus = json_array();
+    for (int i = 0; i < m->cpu_count; i++) {
+        const struct farm_cpu *cpu = &m->cpu[i];
+        json_array_append_new(cpus,
+                              json_pack("{s:i, s:i, s:i, s:o, s:i, s:i, s:b}", "cpu", cpu->cpu, "core", cpu->core,
+                                        "smt", cpu->smt, "l3", number_or_null(cpu->l3), "node", cpu->node, "socket",
+                                        cpu->socket, "allowed", farm_bitmap_has(&m->allowed, cpu->cpu)));
+    }
+    return cpus;
+}
+
+static json_t *gpus_json(const struct farm_machine *m) {
+    json_t *gpus = json_array();
+    for (int i = 0; i < m->gpu_count; i++)
+        json_array_append_new(gpus, json_pack("{s:s, s:s, s:o}", "name", m->gpu[i].name, "pci_bus_id",
+                                              m->gpu[i].pci_bus_id, "node", number_or_null(m->gpu[i].node)));
+    return gpus;
+}
+
+static json_t *machine_json(const struct farm_machine *m) {
+    return json_pack("{s:s, s:i, s:i, s:i, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "source", m->source, "sockets",
+                     m->socket_count, "cores", m->core_count, "l3_groups", m->l3_count, "allowed_cpus",
+                     list_json(&m->allowed), "quota_cpus", m->cpu_quota > 0 ? json_real(m->cpu_quota) : json_null(),
+                     "memory_limit_bytes", limit_json(m->memory_limit_bytes), "memory_left_bytes",
+                     limit_json(m->memory_free_bytes), "nodes", nodes_json(m), "gpus", gpus_json(m), "cpus",
+                     cpus_json(m));
+}
+
+static json_t *learner_json(const struct view *v) {
+    int device = v->request.learner_device;
+    if (device == FARM_LEARNER_NONE) return json_null();
+    json_t *shards = json_array();
+    for (int k = 0; k < v->plan.shard_count; k++)
+        json_array_append_new(shards, json_pack("{s:o, s:o}", "cpus", list_json(&v->plan.shard_cpus[k]), "node",
+                                                number_or_null(v->plan.shard_node[k])));
+    return json_pack("{s:s, s:o, s:o, s:o, s:o, s:i, s:o}", "device", device >= 0 ? "cuda" : "cpu", "gpu",
+                     number_or_null(device), "inference_cpus", list_json(&v->plan.inference_cpus), "shards", shards,
+                     "training_cpus", list_json(&v->plan.training_cpus), "training_threads", v->plan.training_threads,
+                     "memory_node", number_or_null(v->plan.learner_node));
+}
+
+static json_t *plan_json(const struct view *v) {
+    const struct farm_plan *plan = &v->plan;
+    const int device = v->request.learner_device;
+    json_t *actors = json_array(), *notes = json_array();
+    for (int i = 0; i < plan->actor_count; i++) {
+        struct farm_bitmap cpus;
+        farm_plan_actor_cpus(&v->machine, plan, i, &cpus);
+        json_array_append_new(actors,
+                              json_pack("{s:o, s:o, s:o, s:i, s:o}", "cpu", number_or_null(plan->actor[i].cpu), "cpus",
+                                        list_json(&cpus), "memory_node", number_or_null(plan->actor[i].memory_node),
+                                        "shard", plan->actor[i].shard, "gpu",
+                                        device >= 0 ? json_integer(device + plan->actor[i].shard) : json_null()));
+    }
+    for (int i = 0; i < plan->note_count; i++) json_array_append_new(notes, json_string(plan->note[i]));
+    return json_pack("{s:b, s:b, s:f, s:o, s:o, s:o, s:o, s:o}", "pinned", plan->pinned, "shared", plan->shared,
+                     "budget_cpus", plan->cpu_budget, "taken_cpus", list_json(&v->request.taken), "claimed_cpus",
+                     list_json(&plan->claim), "learner", learner_json(v), "actors", actors, "notes", notes);
+}
+
+static json_t *view_json(const struct view *v) {
+    return json_pack("{s:i, s:o, s:o}", "schema_version", SCHEMA_VERSION, "machine", machine_json(&v->machine), "plan",
+                     plan_json(v));
+}
+
+static enum farm_status print_json(const struct view *v, struct farm_error *err) {
+    json_t *document = view_json(v);
+    bool written = document && !json_dumpf(document, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(6));
+    json_decref(document);
+    if (!written || puts("") < 0) return farm_fail_errno(err, FARM_E_IO, "writing JSON to stdout");
+    return FARM_OK;
+}
+
+static enum farm_status look(const struct options *o, struct view *v, struct farm_error *err) {
+    enum farm_status status = farm_machine_read(&v->machine, &o->source, err);
+    if (!status) status = fill_request(o, &v->machine, &v->request, err);
+    if (status) return status;
+    read_taken(o, &v->request.taken);
+    return farm_plan_make(&v->machine, &v->request, &v->plan, err);
+}
+
+static void draw_on(FILE *out, struct view *v) {
+    v->out = out;
+    make_marks(v);
+    draw(v);
+}
+
+static enum farm_status show(const struct options *o, struct view *v, struct farm_error *err) {
+    enum farm_status status = look(o, v, err);
+    if (status) return status;
+    if (o->json) return print_json(v, err);
+    draw_on(stdout, v);
+    return FARM_OK;
+}
+
+enum farm_status farm_topo_document(json_t **document, FILE *drawing, struct farm_error *err) {
+    struct view *v = calloc(1, sizeof *v);
+    if (!v) return farm_fail(err, FARM_E_LIMIT, "no memory to describe the machine");
+    enum farm_status status = look(&standard, v, err);
+    if (!status) {
+        *document = view_json(v);
+        draw_on(drawing, v);
+    }
+    free(v);
+    return status;
+}
+
+int farm_cmd_topo(int argc, char **argv) {
+    struct options o = standard;
+    const struct farm_cli_flag flags[] = {
+        {"actors", FARM_CLI_INT, &o.actors, "N", "plan for N actors (default: as many as fit)"},
+        {"device", FARM_CLI_STRING, &o.device, "D", "learner on auto, cpu, cuda, or none"},
+        {"gpus", FARM_CLI_INT, &o.gpus, "N", "GPUs of the learner (default: 1; 0: all)"},
+        {"train-threads", FARM_CLI_INT, &o.train_threads, "N", "training threads (default: a share of the cores)"},
+        {"infer-threads", FARM_CLI_INT, &o.infer_threads, "N", "inference threads on CPUs (default: a share)"},
+        {"pin", FARM_CLI_BOOL, &o.pin, NULL, "--no-pin leaves placement to the scheduler"},
+        {"numa", FARM_CLI_BOOL, &o.numa, NULL, "--no-numa leaves memory to the kernel"},
+        {"synthetic", FARM_CLI_STRING, &o.source.synthetic, "STR", "another machine, in hwloc's synthetic notation"},
+        {"xml", FARM_CLI_STRING, &o.source.xml, "FILE", "another machine, recorded there by: lstopo --of xml FILE"},
+        {"root", FARM_CLI_STRING, &o.source.root, "DIR", "read /proc and /sys (limits, memory) below DIR"},
+        {"json", FARM_CLI_BOOL, &o.json, NULL, "one JSON document on stdout"},
+    };
+    const struct farm_cli cli = {
+        .program = "farm topo",
+        .synopsis = "[--actors N] [--device auto|cpu|cuda|none] [--synthetic STR | --xml FILE] [--json]",
+        .about =
+            "Draws this machine (sockets, NUMA nodes, L3 groups, cores, GPUs, limits of the control group) and the\n"
+            "plan that `farm train` would follow on it: which actor runs where, whose memory lies where.",
+        .examples = "  farm topo --actors 12\n"
+                    "  farm topo --synthetic \"pack:2 [numa(memory=384GB)] l3:12 core:8 pu:2\"\n",
+        .flags = flags,
+        .flag_count = sizeof flags / sizeof *flags,
+    };
+    struct farm_error err;
+    int exit_status;
+    if (!farm_read_flags(&cli, argc, argv, NULL, 0, NULL, &exit_status)) return exit_status;
+    struct view *v = calloc(1, sizeof *v);
+    enum farm_status status =
+        v ? show(&o, v, &err) : farm_fail(&err, FARM_E_LIMIT, "no memory to describe the machine");
+    free(v);
+    return status ? farm_report_error("farm topo", &err) : 0;
+}

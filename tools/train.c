@@ -1,0 +1,477 @@
+// `farm train`: the main job. Recipe, run folder, progress, metrics, and the account at the end. See run/run.h for the
+// processes; nothing here touches lanes.
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/file.h"
+#include "base/json.h"
+#include "base/log.h"
+#include "base/time.h"
+#include "learner/checkpoint.h"
+#include "report/progress.h"
+#include "run/checkpoints.h"
+#include "run/run.h"
+#include "tools/shared/command.h"
+#include "tools/shared/recipe_flags.h"
+
+struct options {
+    struct farm_recipe recipe;
+    const char *recipe_file, *run;
+    bool resume, json, quiet;
+    const char *listen, *key, *engine;
+    bool insecure;
+    int64_t expect_actors, bridges;
+};
+
+// Keys as metadata of every checkpoint, so that a checkpoint alone says how it came about.
+struct metadata {
+    char keys[FARM_RECIPE_KEYS_MAX + FARM_RECIPE_OPTIONS_MAX][72];
+    char values[FARM_RECIPE_KEYS_MAX + FARM_RECIPE_OPTIONS_MAX][FARM_RECIPE_PATH_BYTES];
+    const char *pairs[FARM_RECIPE_KEYS_MAX + FARM_RECIPE_OPTIONS_MAX][2];
+};
+
+struct training {
+    const struct options *options;
+    struct farm_run run;
+    struct farm_run_dir folder;
+    char checkpoint_folder[FARM_RUN_PATH_MAX + 32];
+    struct metadata metadata;
+    struct farm_metrics metrics;
+    struct farm_progress progress;
+    uint64_t metrics_ns;           // when the next line is due
+    struct farm_run_sampler drawn; // of the progress line; the run's own is of the metrics
+    double return_early;           // mean return over the first games; NAN until there were enough
+    bool metrics_failed;
+};
+
+enum { EARLY_GAMES = 20 };
+
+// ---- recipe ----
+
+static enum farm_status load_layers(struct options *options, struct farm_error *err) {
+    char path[FARM_RUN_PATH_MAX + 64];
+    if (!options->resume) return farm_recipe_flags_settle(&options->recipe, options->recipe_file, NULL, err);
+    if (!options->run) return farm_fail(err, FARM_E_USAGE, "--resume needs --run DIR: which run shall go on?");
+    farm_run_dir_file(options->run, "recipe.yaml", path, sizeof path);
+    if (access(path, F_OK) != 0)
+        return farm_fail(err, FARM_E_NOT_FOUND, "--resume: %s holds no run (there is no recipe.yaml)", options->run);
+    return farm_recipe_flags_settle(&options->recipe, options->recipe_file, path, err);
+}
+
+static enum farm_status save_recipe(const struct training *training, struct farm_error *err) {
+    char path[FARM_RUN_PATH_MAX + 32];
+    size_t bytes;
+    char *text = farm_recipe_format(&training->run.plan.recipe, &bytes);
+    if (!text) return farm_fail(err, FARM_E_LIMIT, "no memory for the recipe");
+    enum farm_status status =
+        farm_file_replace(farm_run_dir_file(training->folder.path, "recipe.yaml", path, sizeof path), text, bytes, err);
+    free(text);
+    return status;
+}
+
+static void fill_metadata(struct training *training) {
+    const struct farm_recipe *recipe = &training->run.plan.recipe;
+    struct metadata *metadata = &training->metadata;
+    uint32_t count = 0;
+    const struct farm_recipe_key *key;
+    for (size_t i = 0; (key = farm_recipe_key_at(recipe, i)); i++) {
+        if (!farm_recipe_counts(recipe, i)) continue;
+        snprintf(metadata->keys[count], sizeof metadata->keys[count], "recipe.%s", key->name);
+        farm_recipe_value(recipe, i, metadata->values[count], sizeof metadata->values[count]);
+        count++;
+    }
+    for (size_t i = 0; i < recipe->option_count; i++, count++) {
+        snprintf(metadata->keys[count], sizeof metadata->keys[count], "recipe.env.%s", recipe->options[i].key);
+        snprintf(metadata->values[count], sizeof metadata->values[count], "%s", recipe->options[i].value);
+    }
+    for (uint32_t i = 0; i < count; i++) {
+        metadata->pairs[i][0] = metadata->keys[i];
+        metadata->pairs[i][1] = metadata->values[i];
+    }
+    training->run.workers.learner.metadata = (const char *const(*)[2])metadata->pairs;
+    training->run.workers.learner.metadata_count = count;
+}
+
+// ---- run folder ----
+
+static enum farm_status must_equal(const struct farm_checkpoint_metadata *metadata, const char *key, const char *now,
+                                   const char *file, struct farm_error *err) {
+    char full[64];
+    snprintf(full, sizeof full, "recipe.%s", key);
+    const char *then = farm_checkpoint_get(metadata, full);
+    if (then && strcmp(then, now) == 0) return FARM_OK;
+    return farm_fail(err, FARM_E_USAGE, "--resume: %s was made with %s %s, not %s", file, key,
+                     then ? then : "(unknown)", now);
+}
+
+// Files may be moved, or lie elsewhere on another machine: one that the user names now stands for the run's, and
+// whether it fits is seen by its spaces and the network's tensors.
+static enum farm_status must_be_env(const struct farm_checkpoint_metadata *metadata, const char *now, const char *file,
+                                    struct farm_error *err) {
+    const char *then = farm_checkpoint_get(metadata, "recipe.env");
+    if (!then || !farm_env_names_file(then) || !farm_env_names_file(now))
+        return must_equal(metadata, "env", now, file, err);
+    if (strcmp(then, now) != 0)
+        farm_log_warn("--resume: %s was made with env %s, and goes on with %s", file, then, now);
+    return FARM_OK;
+}
+
+// The newest checkpoint with a readable header says what the run was made with: another environment or network is
+// wrong usage, told before anybody compares tensors.
+static enum farm_status check_settings(const struct training *training, struct farm_error *err) {
+    const struct farm_recipe *recipe = &training->run.plan.recipe;
+    struct farm_checkpoint_metadata metadata;
+    char path[FARM_RUN_PATH_MAX + 64], stack[24];
+    size_t i = 0;
+    do {
+        if (!farm_run_dir_checkpoint(training->folder.path, i++, path, sizeof path)) return FARM_OK;
+    } while (farm_checkpoint_read_metadata(path, &metadata, err));
+    snprintf(stack, sizeof stack, "%lld", (long long)recipe->stack);
+    enum farm_status status = must_be_env(&metadata, recipe->env, path, err);
+    if (!status) status = must_equal(&metadata, "net", recipe->net, path, err);
+    if (!status) status = must_equal(&metadata, "stack", stack, path, err);
+    farm_checkpoint_metadata_free(&metadata);
+    return status;
+}
+
+static enum farm_status resume(struct training *training, struct farm_error *err) {
+    struct farm_run_workers *workers = &training->run.workers;
+    enum farm_status status = check_settings(training, err);
+    if (status) return status;
+    if (!farm_run_find_checkpoint(training->folder.path, &training->run.plan, &training->run.caller,
+                                  workers->checkpoint, sizeof workers->checkpoint))
+        return farm_fail(err, FARM_E_NOT_FOUND,
+                         "--resume: %s holds no checkpoint that can be read and fits: nothing in it was changed; start "
+                         "in another folder, without --resume",
+                         training->folder.path);
+    struct farm_checkpoint_metadata metadata;
+    status = farm_checkpoint_read_metadata(workers->checkpoint, &metadata, err);
+    if (status) return status;
+    workers->learner.frames_start = farm_checkpoint_get_u64(&metadata, "frames");
+    farm_checkpoint_metadata_free(&metadata);
+    workers->learner.checkpoint_load = workers->checkpoint;
+    farm_log_info("going on from %s", workers->checkpoint);
+    return FARM_OK;
+}
+
+// What the run's folder and checkpoints tell of the environment shall hold in any folder. The user's own words are in
+// options->recipe.
+static void keep_lasting_name(struct farm_run_plan *plan) {
+    struct farm_error err;
+    if (farm_recipe_set(&plan->recipe, FARM_LAYER_FLAG, "env", plan->env.lasting, &err))
+        farm_log_warn("farm eval and --resume will find %s from this folder only: %s", plan->recipe.env, err.message);
+}
+
+static enum farm_status open_run(struct training *training, struct farm_error *err) {
+    const struct options *options = training->options;
+    struct farm_run_plan *plan = &training->run.plan;
+    struct farm_run_workers *workers = &training->run.workers;
+    char path[FARM_RUN_PATH_MAX + 32];
+    keep_lasting_name(plan);
+    enum farm_status status = farm_run_dir_open(options->run, plan->env.name, options->resume, &training->folder, err);
+    if (!status && options->resume) status = resume(training, err);
+    if (!status) status = save_recipe(training, err);
+    if (!status)
+        status = farm_metrics_open(farm_run_dir_file(training->folder.path, "metrics.jsonl", path, sizeof path),
+                                   options->resume, &training->metrics, err);
+    if (status) return status;
+    farm_run_dir_file(training->folder.path, "checkpoints", training->checkpoint_folder,
+                      sizeof training->checkpoint_folder);
+    workers->run_path = training->folder.path;
+    workers->learner.checkpoint_dir = training->checkpoint_folder;
+    workers->learner.checkpoint_every_s = plan->recipe.checkpoint_every;
+    workers->learner.frames_target = (uint64_t)plan->recipe.frames;
+    return FARM_OK;
+}
+
+// ---- while it runs ----
+
+static void clear_line(void *context) {
+    struct training *training = context;
+    farm_progress_clear(&training->progress);
+}
+
+static void write_metrics(struct training *training, const struct farm_sample *sample) {
+    struct farm_error err;
+    if (training->metrics_failed || !farm_metrics_write(&training->metrics, sample, &err)) return;
+    training->metrics_failed = true; // a full disk must not end a training
+    clear_line(training);
+    farm_log_warn("%s: no more metrics are written", err.message);
+}
+
+static enum farm_supervisor_turn on_tick(void *context, uint64_t now_ns) {
+    struct training *training = context;
+    const uint64_t metrics_every_ns = (uint64_t)(training->run.plan.recipe.metrics_every * 1e9);
+    if (!training->run.events.start_ns) return FARM_TURN_ON;
+    if (!training->metrics_ns) {
+        training->metrics_ns = now_ns + metrics_every_ns;
+        training->run.sampler.time_ns = training->run.events.start_ns;
+        training->drawn = training->run.sampler;
+    }
+    struct farm_sample sample;
+    if (farm_progress_due(&training->progress, now_ns)) {
+        farm_run_sample(&training->drawn, now_ns, &sample);
+        if (isnan(training->return_early) && sample.episodes >= EARLY_GAMES)
+            training->return_early = sample.return_mean;
+        if (!training->options->quiet) farm_progress_draw(&training->progress, &sample, now_ns);
+    }
+    if (now_ns >= training->metrics_ns) {
+        farm_run_sample(&training->run.sampler, now_ns, &sample);
+        write_metrics(training, &sample);
+        training->metrics_ns = now_ns + metrics_every_ns;
+    }
+    return FARM_TURN_ON;
+}
+
+// ---- the account ----
+
+// Means over the whole run, in place of rates since the sample before.
+static void whole_run(const struct training *training, struct farm_sample *sample) {
+    double wall_s = sample->wall_s > 0 ? sample->wall_s : (double)INFINITY;
+    sample->frames_per_s = (double)(sample->frames - sample->frames_start) / wall_s;
+    sample->agent_steps_per_s = (double)sample->agent_steps / wall_s;
+}
+
+// Likewise of the nodes that are there at the end, since each came. They are the sessions' own list, which the run does
+// not look at again.
+static void whole_nodes(struct training *training) {
+    struct farm_run_sessions *sessions = &training->run.sessions;
+    for (uint32_t i = 0; i < sessions->node_count; i++) {
+        struct farm_sample_node *node = &sessions->nodes[i];
+        const double present_s = node->present_s > 0 ? node->present_s : (double)INFINITY;
+        node->env_steps_per_s = (double)node->env_steps / present_s;
+        node->bytes_in_per_s = (double)node->bytes_in / present_s;
+        node->bytes_out_per_s = (double)node->bytes_out / present_s;
+    }
+}
+
+// `failure`: why the run ended badly; NULL: it did not.
+static json_t *result_json(const struct training *training, const struct farm_sample *sample, bool interrupted,
+                           const char *failure) {
+    const struct farm_run_plan *plan = &training->run.plan;
+    const uint32_t actors = training->run.workers.count;
+    json_t *document = farm_json_object(true);
+    farm_json_set_text(document, "env", training->options->recipe.env);
+    farm_json_set_int(document, "seed", (uint64_t)plan->recipe.seed);
+    farm_json_set_text(document, "net", plan->recipe.net);
+    farm_json_set_real(document, "wall_s", sample->wall_s);
+    farm_json_set_int(document, "frames", sample->frames);
+    farm_json_set_int(document, "agent_steps", sample->agent_steps);
+    farm_json_set_real(document, "frames_per_s", sample->frames_per_s);
+    farm_json_set_real(document, "agent_steps_per_s", sample->agent_steps_per_s);
+    farm_json_set_int(document, "episodes", sample->episodes);
+    farm_json_set_real(document, "return_mean", sample->return_mean);
+    farm_json_set_real(document, "return_std", sample->return_std);
+    farm_json_set_int(document, "updates", sample->updates);
+    farm_json_set_int(document, "actors", actors);
+    farm_json_set_int(document, "environments", (uint64_t)actors * plan->lanes * plan->width);
+    farm_json_set_int(document, "actor_restarts", sample->actor_restarts);
+    farm_json_set_int(document, "learner_restarts", sample->learner_restarts);
+    farm_json_set_int(document, "checkpoints", sample->checkpoints);
+    farm_json_set_int(document, "bad_values", sample->bad_values);
+    farm_json_set_int(document, "actors_hung", sample->actors_hung);
+    if (sample->listens) farm_json_set(document, "nodes", farm_sample_nodes_json(sample->nodes, sample->node_count));
+    farm_json_set_bool(document, "interrupted", interrupted);
+    farm_json_set_text(document, "run_dir", training->folder.path);
+    farm_json_set_text(document, "error", failure);
+    return document;
+}
+
+// Only what can be done: without a checkpoint there is nothing to play or to go on from.
+static void tell_what_next(const struct training *training) {
+    const char *run = training->folder.path, *env = training->options->recipe.env;
+    char path[FARM_RUN_PATH_MAX + 64];
+    printf("\nWhat to try next:\n");
+    if (farm_run_dir_checkpoint(run, 0, path, sizeof path)) {
+        printf("  farm eval %s --episodes 20      plays it without learning\n", run);
+        printf("  farm train --run %s --resume --seconds 300      goes on from here\n", run);
+    }
+    printf("  farm train --env %s      %s\n", strncmp(env, "ale/", 4) == 0 ? "ale/Breakout" : "ale/Pong",
+           "a real Atari game");
+}
+
+static void warn_without_update(const struct training *training, const struct farm_sample *sample) {
+    const struct farm_recipe *recipe = &training->run.plan.recipe;
+    if (sample->updates || !sample->agent_steps) return;
+    farm_log_warn(
+        "no update: --batch %lld windows of %lld steps never came together in %llu steps of all environments: "
+        "nothing was learned. Run longer, or lower --batch or --unroll",
+        (long long)recipe->batch, (long long)recipe->unroll, (unsigned long long)sample->agent_steps);
+}
+
+static void tell(const struct training *training, const struct farm_sample *sample, bool interrupted, bool failed) {
+    char frames[16], rate[16], games[16], updates[16];
+    farm_progress_number((double)sample->frames, frames, sizeof frames);
+    farm_progress_number(sample->frames_per_s, rate, sizeof rate);
+    farm_progress_number((double)sample->episodes, games, sizeof games);
+    farm_progress_number((double)sample->updates, updates, sizeof updates);
+    printf("\n%s: %s frames in %.0f s (%s frames/s), %s games, %s updates%s.\n", training->options->recipe.env, frames,
+           sample->wall_s, rate, games, updates,
+           failed        ? "; then it failed"
+           : interrupted ? "; stopped by a signal"
+                         : "");
+    if (!isnan(sample->return_mean) && !isnan(training->return_early)) {
+        printf("Mean return of the last 100 games: %.4g; of the first ones: %.4g.\n", sample->return_mean,
+               training->return_early);
+    } else if (!isnan(sample->return_mean)) {
+        printf("Mean return of the last games: %.4g.\n", sample->return_mean);
+    } else {
+        printf("No game has ended yet.\n");
+    }
+    if (sample->actor_restarts)
+        printf("Actors that died and were started again: %llu.\n", (unsigned long long)sample->actor_restarts);
+    if (sample->actors_hung)
+        printf("Actors whose environment hung: %llu (named above).\n", (unsigned long long)sample->actors_hung);
+    if (sample->listens)
+        printf("Remote nodes at the end: %u, %u of them away.\n", sample->node_count, sample->nodes_away);
+    printf("Recipe, metrics and checkpoints are in %s\n", training->folder.path);
+    if (!failed) tell_what_next(training);
+}
+
+static enum farm_status give_account(struct training *training, bool interrupted, const char *failure,
+                                     struct farm_error *err) {
+    struct farm_sample sample;
+    uint64_t now = farm_now_ns();
+    farm_run_sample(&training->run.sampler, now, &sample);
+    if (!training->options->quiet && sample.wall_s > 0) farm_progress_draw(&training->progress, &sample, now);
+    farm_progress_end(&training->progress);
+    write_metrics(training, &sample);
+    whole_run(training, &sample);
+    whole_nodes(training);
+    if (!failure) warn_without_update(training, &sample);
+    if (!training->options->json) {
+        tell(training, &sample, interrupted, failure != NULL);
+        return FARM_OK;
+    }
+    json_t *document = result_json(training, &sample, interrupted, failure);
+    enum farm_status status = farm_json_print(document, stdout, err);
+    json_decref(document);
+    return status;
+}
+
+static enum farm_status run_training(struct training *training, struct farm_error *err) {
+    struct farm_run *run = &training->run;
+    const struct options *options = training->options;
+    const struct farm_run_request request = {.recipe = &options->recipe,
+                                             .elastic = true,
+                                             .quiet = options->quiet,
+                                             .listen = {.address = options->listen,
+                                                        .key = options->key,
+                                                        .expect = (uint32_t)options->expect_actors,
+                                                        .bridges = (uint32_t)options->bridges,
+                                                        .engine = options->engine}};
+    if (options->quiet) farm_log_set_level(FARM_LOG_WARN);
+    enum farm_status status = farm_run_make(run, &request, err);
+    if (!status && options->insecure)
+        farm_log_warn("--insecure: whoever reaches %s can join, and see and change what is sent", run->bridges.address);
+    if (!status) status = open_run(training, err);
+    if (status) return status;
+    fill_metadata(training);
+    if ((status = farm_run_build(run, err))) return status;
+    run->caller = (struct farm_run_caller){.context = training, .clear_line = clear_line, .on_tick = on_tick};
+    bool interrupted;
+    struct farm_error account_error;
+    status = farm_run_go(run, &interrupted, err);
+    enum farm_status account = give_account(training, interrupted, status ? err->message : NULL, &account_error);
+    if (!status && account) *err = account_error;
+    return status ? status : account;
+}
+
+static int train(const struct options *options) {
+    struct training *training = calloc(1, sizeof *training);
+    struct farm_error err = {0};
+    if (!training) return farm_fail_errno(&err, FARM_E_LIMIT, "farm train"), farm_report_error("farm train", &err);
+    training->options = options;
+    training->folder.lock_fd = training->metrics.fd = -1;
+    training->return_early = (double)NAN;
+    farm_progress_start(&training->progress, STDERR_FILENO, farm_now_ns());
+    enum farm_status status = run_training(training, &err);
+    int exit_status = status ? farm_report_error("farm train", &err) : 0;
+    farm_metrics_close(&training->metrics);
+    farm_run_dir_close(&training->folder);
+    farm_run_free(&training->run);
+    free(training);
+    return exit_status;
+}
+
+static enum farm_status check_listen(const struct options *options, struct farm_error *err) {
+    if (!options->listen) {
+        if (!options->key && !options->insecure && !options->engine && !options->expect_actors && !options->bridges)
+            return FARM_OK;
+        return farm_fail(
+            err, FARM_E_USAGE,
+            "--key, --insecure, --expect-actors, --bridges and --bridge-engine go with --listen ADDR:PORT");
+    }
+    if (options->expect_actors < 0 || options->expect_actors > FARM_PLAN_ACTORS_MAX)
+        return farm_fail(err, FARM_E_USAGE, "--expect-actors %lld: between 0 and %d", (long long)options->expect_actors,
+                         FARM_PLAN_ACTORS_MAX);
+    if (options->bridges < 0 || options->bridges > FARM_RUN_BRIDGES_MAX)
+        return farm_fail(err, FARM_E_USAGE, "--bridges %lld: between 1 and %d", (long long)options->bridges,
+                         FARM_RUN_BRIDGES_MAX);
+    if (options->key && options->insecure)
+        return farm_fail(err, FARM_E_USAGE, "--key FILE encrypts, --insecure does not: one of them");
+    if (options->key && access(options->key, F_OK) != 0)
+        return farm_fail(err, FARM_E_USAGE, "--key %s: there is no such file; `farm bridge keygen %s` makes one",
+                         options->key, options->key);
+    if (options->key || options->insecure) return FARM_OK;
+    return farm_fail(err, FARM_E_USAGE,
+                     "--listen %s needs --key FILE (`farm bridge keygen FILE` makes one; each node gets a copy), or "
+                     "--insecure on a loopback or private address",
+                     options->listen);
+}
+
+int farm_cmd_train(int argc, char **argv) {
+    struct options options = {0};
+    const struct farm_cli_flag flags[] = {
+        {"recipe", FARM_CLI_STRING, &options.recipe_file, "FILE",
+         "recipe (YAML) over the one shipped for the environment"},
+        {"run", FARM_CLI_STRING, &options.run, "DIR", "the run's folder (default: runs/<env>-<date>-<n>)"},
+        {"resume", FARM_CLI_BOOL, &options.resume, NULL,
+         "goes on from the last checkpoint of --run DIR, with its recipe"},
+        {"json", FARM_CLI_BOOL, &options.json, NULL, "one JSON document on stdout at the end"},
+        {"quiet", FARM_CLI_BOOL, &options.quiet, NULL, "no progress and no plan on stderr"},
+        {"listen", FARM_CLI_STRING, &options.listen, "ADDR:PORT",
+         "other machines' actors may join here (farm bridge); port 0: any. DIR/bridge.addr says where"},
+        {"key", FARM_CLI_STRING, &options.key, "FILE", "who may join has this key (farm bridge keygen FILE)"},
+        {"insecure", FARM_CLI_BOOL, &options.insecure, NULL,
+         "no key and no encryption: on loopback and private addresses only"},
+        {"expect-actors", FARM_CLI_INT, &options.expect_actors, "N",
+         "other machines' actors that batch, rings and places are reckoned with (more or fewer may come)"},
+        {"bridges", FARM_CLI_INT, &options.bridges, "N", "processes that serve other machines [1]"},
+        {"bridge-engine", FARM_CLI_STRING, &options.engine, "E",
+         "how they use the network: auto, uring or poll [auto]"},
+    };
+    const struct farm_cli cli = {
+        .program = "farm train",
+        .synopsis =
+            "[--env E] [--frames N] [--seconds S] [--recipe FILE] [--run DIR [--resume]] [--json] [--KEY VALUE ...]\n"
+            "       farm train ... --listen ADDR:PORT --key FILE [--actors 0] [--expect-actors N]",
+        .about =
+            "Trains an agent with V-trace: actor processes step environments, the learner answers and trains from\n"
+            "the same shared memory. Ctrl-C stops it at any moment: a checkpoint is written and the exit status is 0.\n"
+            "SIGUSR1 (kill -USR1, to this process) brings one more actor while it runs, SIGUSR2 takes one away;\n"
+            "signals that come before the learner is ready count as one.\n"
+            "With --listen, actors of other machines join by `farm bridge --connect` while it runs; --actors 0 then "
+            "means\n"
+            "none here: it waits for the first node. A node that is away for node_grace_s gives its places up.\n"
+            "All rates and wall_s count from the first answered step to the decision to stop; start-up and the last\n"
+            "checkpoint are not in them. The later wins: defaults, the shipped recipe, --recipe, flags.",
+        .examples = "  farm train                                    a small Breakout, for a minute\n"
+                    "  farm train --env native/catch --frames 500k --seed 3 --json\n"
+                    "  farm train --env ale/Pong --seconds 600 --lr 4e-4\n"
+                    "  farm train --run runs/ale_Pong-20260101-1 --resume\n"
+                    "  farm train --env ale/Pong --run r --listen 0.0.0.0:7000 --key farm.key --expect-actors 64\n",
+        .flags = flags,
+        .flag_count = sizeof flags / sizeof *flags,
+    };
+    struct farm_error err;
+    bool help;
+    enum farm_status status = farm_recipe_flags_parse(&cli, argc, argv, NULL, &options.recipe, &help, &err);
+    if (!status && help) return 0;
+    if (!status) status = check_listen(&options, &err);
+    if (!status) status = load_layers(&options, &err);
+    return status ? farm_report_error("farm train", &err) : train(&options);
+}
