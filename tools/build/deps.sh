@@ -1,6 +1,6 @@
 #!/bin/bash
 # Installs the Debian packages that are missing, and nothing else: no pinned versions, no host settings.
-# usage: deps.sh GROUP...      GROUP: build test lint numa bench
+# usage: deps.sh GROUP...      GROUP: build envs cuda test lint numa bench
 #        deps.sh --packages NAME...      others, by name (what the comparisons of `make bench-peers` want)
 # With nothing missing it needs neither network nor rights. As root, or with sudo that asks no password, it runs
 # apt-get; otherwise it prints the one command for an administrator and exits 1. $BUILD/config.mk is removed after
@@ -12,7 +12,6 @@ build=${BUILD:-build}
 packages() {
     cat <<'LIST'
 build  gcc                      4:12.2.0              C17 compiler (and libgomp, which oneDNN runs on)
-build  g++                      4:12.2.0              nvcc's host compiler
 build  libc6-dev                2.36                  C library headers
 build  libhwloc-dev             2.9.0                 topology: sockets, caches, GPUs
 build  libnuma-dev              2.0.16                mbind, move_pages
@@ -23,7 +22,8 @@ build  libjemalloc-dev          5.3.0                 heap of the executables (o
 build  libssl-dev               3.0.22                TLS of the bridge
 build  libisal-dev              2.30.0                CRC32C of the bridge
 build  liburing-dev             2.3                   io_uring: the bridge's faster engine (optional)
-build  libglib2.0-0             2.74.6                Procgen's library wants it
+envs   libglib2.0-0             2.74.6                Procgen's library
+cuda   g++                      4:12.2.0              nvcc's host compiler
 test   libcriterion-dev         2.4.1                 C tests
 test   spin                     6.5.2                 the lane's model in Promela
 test   clang                    14.0                  fuzz targets
@@ -58,7 +58,7 @@ else
     # A Python of the user's own that is good enough replaces Debian's.
     groups=("$@")
     case " $* " in
-    *" build "*) "$(dirname "$0")/venv.sh" --find >/dev/null 2>&1 || groups+=(python) ;;
+    *" envs "*) "$(dirname "$0")/venv.sh" --find >/dev/null 2>&1 || groups+=(python) ;;
     esac
     mapfile -t names < <(wanted "${groups[@]}")
 fi

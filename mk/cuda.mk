@@ -1,0 +1,65 @@
+##@ CUDA: a shared object that the learner opens on demand, made where nvcc is, and a test that a GPU runs
+# Machine code for each architecture, and PTX of the newest, which drivers compile for what comes after it.
+CUDA_ARCHES  := 80 90 100 120
+CUDA_NEWEST  := $(lastword $(CUDA_ARCHES))
+CUDA_SOURCES := $(if $(SANITIZE),,$(wildcard src/*/cuda/*.cu))
+CUDA_OBJECTS := $(patsubst %.cu,$(BUILD)/obj/%.cu.o,$(CUDA_SOURCES))
+NVCC_FLAGS   := -std=c++17 -O3 -lineinfo -Werror all-warnings -Xcompiler -fPIC,-Wall,-Wextra -Iinclude -Isrc -I. -I$(BUILD)/gen
+CUDA_CODE    := $(foreach a,$(CUDA_ARCHES),-gencode arch=compute_$a,code=sm_$a) \
+                -gencode arch=compute_$(CUDA_NEWEST),code=compute_$(CUDA_NEWEST)
+# tests/gpu: mostly host code over the kernels' objects, linked so that a machine needs the driver and nothing else of CUDA's.
+# test_executor also needs what the CPU's executor gives, which a machine with a GPU cannot work out without oneDNN.
+GPU_SOURCES  := $(if $(CUDA_SOURCES),$(filter-out %/test_executor.cu %/litmus.cu,$(wildcard tests/gpu/*.cu bench/gpu/*.cu)))
+GPU_OBJECTS  := $(patsubst %.cu,$(BUILD)/obj/%.cu.o,$(GPU_SOURCES))
+ifneq ($(NVCC),)
+CUDA_LIBRARY := $(if $(CUDA_SOURCES),$(BUILD)/libfarm_cuda.so)
+GPU_TEST     := $(if $(GPU_SOURCES),$(addprefix $(BUILD)/gpu/,test_kernels test_executor executor.bin litmus round_trip update))
+endif
+
+$(BUILD)/nvcc_flags: force
+	@mkdir -p $(@D)
+	@printf '%s\n' '$(NVCC) $(NVCC_FLAGS) $(CUDA_CODE)' | cmp -s - $@ || printf '%s\n' '$(NVCC) $(NVCC_FLAGS) $(CUDA_CODE)' >$@
+$(CUDA_OBJECTS) $(BUILD)/obj/tests/gpu/litmus.cu.o: private NVCC_FLAGS += $(CUDA_CODE)
+$(CUDA_OBJECTS) $(GPU_OBJECTS) $(addprefix $(BUILD)/obj/tests/gpu/,test_executor.cu.o litmus.cu.o): $(BUILD)/obj/%.cu.o: %.cu $(BUILD)/nvcc_flags | $(BUILD)/gen/farm_build.h
+	$(call say,NVCC,$<)
+	$(Q)mkdir -p $(@D)
+	$(Q)$(NVCC) $(NVCC_FLAGS) -MMD -MP -MF $(@:.o=.d) -c $< -o $@
+$(BUILD)/libfarm_cuda.so: $(CUDA_OBJECTS) $(CUDA_C_OBJECTS) $(LIBFARM) $(CUDA_MAP)
+	$(call say,LINK,$@)
+	$(Q)$(NVCC) -shared -nodlink -cudart static -Xcompiler -static-libgcc,-static-libstdc++ \
+		-Xlinker --exclude-libs,ALL,--version-script=$(CUDA_MAP),-z,defs $(filter %.o,$^) $(LIBFARM) -o $@
+GPU_EXECUTOR := $(filter $(addprefix $(BUILD)/obj/src/,algo/% kernels/% nn/%),$(CUDA_OBJECTS) $(CUDA_C_OBJECTS))
+$(BUILD)/gpu/test_kernels: $(GPU_OBJECTS) $(GPU_EXECUTOR) $(LIBFARM)
+	$(call say,LINK,$@)
+	$(Q)mkdir -p $(@D)
+	$(Q)$(NVCC) -nodlink -cudart static -Xcompiler -static-libgcc,-static-libstdc++ $(filter %.o,$^) $(LIBFARM) -o $@
+$(BUILD)/gpu/test_executor: $(BUILD)/obj/tests/gpu/test_executor.cu.o $(GPU_EXECUTOR) $(LIBFARM)
+	$(call say,LINK,$@)
+	$(Q)mkdir -p $(@D)
+	$(Q)$(NVCC) -nodlink -cudart static -Xcompiler -static-libgcc,-static-libstdc++ $(filter %.o,$^) $(LIBFARM) -o $@
+$(BUILD)/gpu/executor_expected: $(call object,tests/gpu/executor_expected.c) $(LIBFARM)
+	$(call say,LINK,$@)
+	$(call link)
+$(BUILD)/gpu/executor.bin: $(BUILD)/gpu/executor_expected
+	$(call say,RUN,$@)
+	$(Q)$< $@
+$(BUILD)/gpu/litmus: $(BUILD)/obj/tests/gpu/litmus.cu.o $(BUILD)/obj/tests/gpu/support.cu.o $(filter $(BUILD)/obj/src/kernels/%,$(CUDA_OBJECTS) $(CUDA_C_OBJECTS)) $(LIBFARM)
+	$(call say,LINK,$@)
+	$(Q)mkdir -p $(@D)
+	$(Q)$(NVCC) -nodlink -cudart static -Xcompiler -static-libgcc,-static-libstdc++ $(filter %.o,$^) $(LIBFARM) -o $@
+$(BUILD)/gpu/round_trip $(BUILD)/gpu/update: $(BUILD)/gpu/%: $(BUILD)/obj/bench/gpu/%.o $(LIBFARM)
+	$(call say,LINK,$@)
+	$(call link)
+# The Debian libraries of farm and of these programs, for a machine that lacks them: LD_LIBRARY_PATH=build/gpu/lib.
+$(BUILD)/gpu/lib: $(FARM) $(BUILD)/gpu/round_trip
+	$(call say,COPY,$@)
+	$(Q)rm -rf $@ && mkdir -p $@
+	$(Q)ldd $^ | sed -n 's/.*=> \(\/[^ ]*\) .*/\1/p' | sort -u | grep -Ev '/(libc|libm|libpthread|libdl|librt|ld-linux[^/]*)\.so' | xargs -I{} cp -L {} $@
+.PHONY: cuda cuda-carry
+cuda-carry: cuda $(BUILD)/gpu/lib ## build/carry.tar.xz: what tests/gpu/check.sh needs on a machine that has a GPU and nothing else
+	$(Q)commit=$$(tests/gpu/same_build.sh $(BUILD) 2>$(BUILD)/gpu/same_build.log) || { cat $(BUILD)/gpu/same_build.log; exit 1; }; \
+		case $$commit in *-dirty) echo "  NOTE  what is packed is of a changed tree, $$commit: commit it before it is measured" ;; *) echo "  NOTE  of commit $$commit" ;; esac
+	$(call say,TAR,$(BUILD)/carry.tar.xz)
+	$(Q)tar -C $(BUILD) --exclude gpu/out --exclude gpu/kept --exclude gpu/unpacked -cJf $(BUILD)/carry.tar.xz gpu farm libfarm_cuda.so
+cuda: $(CUDA_LIBRARY) $(GPU_TEST)
+	$(if $(CUDA_SOURCES),$(if $(NVCC),,@echo '  NVCC  missing, so: no CUDA backend (make deps)'))

@@ -1,0 +1,51 @@
+##@ Lint: each rule alone is a target too
+LINTS := lint-format lint-cppcheck lint-folders lint-docs aarch64
+.PHONY: run-lint $(LINTS)
+run-lint: $(LINTS)
+	$(call say,LINT,'clean')
+
+lint-format:
+	$(call say,LINT,clang-format)
+	@tools/build/check_format.sh
+
+lint-cppcheck:
+	$(call say,LINT,cppcheck)
+	@rm -rf $(BUILD)/cppcheck && mkdir -p $(BUILD)/cppcheck # a warm one swallows findings across files
+	@tools/build/sources.sh c | { grep -v ^tests/ || true; } >$(BUILD)/cppcheck.files
+	@[ ! -s $(BUILD)/cppcheck.files ] || cppcheck -q --std=c11 --language=c --enable=warning,performance,portability \
+		--inline-suppr --error-exitcode=1 --suppressions-list=tools/build/cppcheck.supp \
+		--cppcheck-build-dir=$(BUILD)/cppcheck -D_GNU_SOURCE -D__x86_64__ -Iinclude -Isrc \
+		--file-list=$(BUILD)/cppcheck.files
+
+lint-folders:
+	$(call say,LINT,'folder rule (who may include whom)')
+	@$(PYTHON) tools/build/check_includes.py .
+
+lint-docs:
+	$(call say,LINT,'links in documents$(comma) paths of one machine')
+	@$(PYTHON) tools/build/check_docs.py .
+
+# Compiles for AArch64, with the other libraries' headers of this machine: nothing is linked or run.
+CROSS_CC   := aarch64-linux-gnu-gcc
+CROSS_HOST := $(shell uname -m)
+CROSS      := $(patsubst %.c,$(BUILD)/aarch64/%.o,$(filter-out %_avx2.c %_avx512.c $(if $(wildcard /usr/include/liburing.h),,src/bridge/engine_uring.c) $(if $(CUDA_INCLUDE),,$(CUDA_C_SOURCES)) $(foreach e,$(ENV_WITHOUT),src/envs/$e/%),$(wildcard src/*/*.c src/*/*/*.c tools/*.c tools/*/*.c bench/*.c)))
+$(BUILD)/aarch64/src/envs/mujoco/%.o: private CPPFLAGS += $(MUJOCO_FLAGS)
+$(CUDA_C_SOURCES:%.c=$(BUILD)/aarch64/%.o): private CPPFLAGS += -isystem $(CUDA_INCLUDE)
+$(BUILD)/aarch64/%.o: %.c Makefile | $(BUILD)/gen/farm_build.h
+	$(Q)mkdir -p $(@D)
+	$(Q)$(CROSS_CC) $(CPPFLAGS) $(CFLAGS) -idirafter /usr/include -idirafter /usr/include/$(CROSS_HOST)-linux-gnu -MMD -MP -c $< -o $@
+aarch64: $(CROSS)
+	$(call say,LINT,'AArch64: $(words $(CROSS)) files compile (compiled only: not linked$(comma) not run)')
+
+# What needs no foreign library, as static programs, which open none; tools/build/aarch64_test.sh runs them under
+# qemu-user.
+CROSS_PARTS    := base shm ring kernels kernels/cpu
+CROSS_TESTED   := $(patsubst %.c,$(BUILD)/aarch64/%.o,tests/support/aarch64/numa_calls.c \
+                    $(filter-out %_avx2.c %_avx512.c %/cuda_module.c %/json.c %/program.c %/paths.c,$(wildcard $(CROSS_PARTS:%=src/%/*.c))))
+CROSS_PROGRAMS := $(patsubst %.c,$(BUILD)/aarch64/%,$(filter-out %/test_faults.c,$(wildcard $(CROSS_PARTS:%=tests/%/test_*.c))))
+$(BUILD)/aarch64/tests/%.o: private CPPFLAGS += -Itests/support/criterion_minimal
+$(BUILD)/aarch64/tests/%.o: private CFLAGS += -O1 -g0
+$(CROSS_PROGRAMS): %: %.o $(CROSS_TESTED)
+	$(Q)$(CROSS_CC) -static $^ -lpthread -lm -o $@
+.PHONY: aarch64-programs
+aarch64-programs: $(CROSS_PROGRAMS)

@@ -1,0 +1,51 @@
+# libfarm.a, the program `farm`, and the Python extension.
+
+##@ The library
+FOLDERS  := base config topo shm ring kernels kernels/cpu bw nn algo replay envs envs/native actor learner learner/cpu supervisor report run bridge
+SOURCES  := $(wildcard $(FOLDERS:%=src/%/*.c)) $(if $(COVERAGE),tests/support/coverage.c)
+ifneq ($(TARGET_CPU),x86_64)
+SOURCES  := $(filter-out %_avx2.c %_avx512.c,$(SOURCES))
+endif
+# The bridge's engine of io_uring, or what says that this build has none.
+SOURCES  := $(filter-out src/bridge/engine_uring$(if $(URING_LIBS),_none).c,$(SOURCES))
+LIBFARM  := $(BUILD)/libfarm.a
+FARM_LIBS := -lhwloc -lnuma -ldnnl -lgomp -ljansson -lyaml -lssl -lcrypto -lisal $(URING_LIBS) -lpthread -lm -ldl
+HEAP     := $(if $(SANITIZE),,$(JEMALLOC_LIBS))
+object    = $(patsubst %.c,$(BUILD)/obj/%.o,$1)
+
+$(LIBFARM): $(call object,$(SOURCES)) $(BUILD)/flags
+	$(call say,AR,$@)
+	$(Q)rm -f $@
+	$(Q)$(AR) rcsD $@ $(filter %.o,$^)
+
+$(BUILD)/obj/%.o: %.c $(BUILD)/flags | $(BUILD)/gen/farm_build.h
+	$(call say,CC,$<)
+	$(Q)mkdir -p $(@D)
+	$(Q)$(CC) $(CPPFLAGS) $(CFLAGS) $(call simd_flags,$<) $(call coverage_flags,$<) $(if $(filter tests/%,$<),$(TEST_CPPFLAGS)) -MMD -MP -c $< -o $@
+
+link = $(Q)mkdir -p $(@D) && $(CC) $(LDFLAGS) $(filter %.o,$^) $(LIBFARM) $(HEAP) $1 $(FARM_LIBS) -o $@
+
+##@ The program
+TOOL_SOURCES := $(wildcard tools/*.c tools/*/*.c)
+FARM := $(BUILD)/farm
+
+$(BUILD)/farm: $(call object,$(TOOL_SOURCES)) $(LIBFARM)
+	$(call say,LINK,$@)
+	$(call link)
+
+##@ Python extension: build/python/actorfarm, made where build/venv is
+PYTHON_PACKAGE := $(BUILD)/python/actorfarm
+PY_MODULES     := $(patsubst python/%,$(BUILD)/python/%,$(wildcard python/actorfarm/*.py))
+PY_EXTENSION   := $(if $(PY_INCLUDE),$(if $(wildcard python/_farm.c),$(PYTHON_PACKAGE)/_farm$(PY_EXT_SUFFIX)))
+
+$(BUILD)/obj/python/_farm.o: CPPFLAGS += -isystem $(PY_INCLUDE)
+# Neither jemalloc nor the library's own names may leak into the interpreter.
+$(PYTHON_PACKAGE)/_farm$(PY_EXT_SUFFIX): $(BUILD)/obj/python/_farm.o $(LIBFARM)
+	$(call say,LINK,$@)
+	$(Q)mkdir -p $(@D)
+	$(Q)$(CC) -shared $(LDFLAGS) -Wl,--exclude-libs,ALL $< $(LIBFARM) $(FARM_LIBS) -o $@
+$(BUILD)/python/actorfarm/%.py: python/actorfarm/%.py
+	$(call say,COPY,$@)
+	$(Q)mkdir -p $(@D) && cp $< $@
+.PHONY: python-extension
+python-extension: $(PY_EXTENSION) $(PY_MODULES)

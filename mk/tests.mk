@@ -1,0 +1,187 @@
+# Tests, fuzz targets, the chaos runner, and the targets that run them at length.
+
+asan: deps ## the C tests and the command line's under AddressSanitizer and UBSan
+	@$(MAKE) $(parallel) python-extension
+	@$(MAKE) $(parallel) BUILD=$(BUILD)/asan SANITIZE=address,undefined build-c-tests
+	@ln -sfn ../python $(BUILD)/asan/python
+	@$(MAKE) BUILD=$(BUILD)/asan SANITIZE=address,undefined run-c-tests
+
+TSAN_TESTS ?= shm ring learner
+tsan: deps ## the tests with threads under ThreadSanitizer
+	@$(MAKE) $(parallel) BUILD=$(BUILD)/tsan SANITIZE=thread T="$(or $(T),$(TSAN_TESTS))" build-c-tests
+	@$(MAKE) BUILD=$(BUILD)/tsan SANITIZE=thread T="$(or $(T),$(TSAN_TESTS))" run-c-tests
+
+COVERAGE_TESTS ?= shm ring supervisor actor learner
+coverage: deps ## lines and branches of src/shm, src/ring, src/supervisor that the C tests run: 90 % each, or it fails
+	@$(MAKE) $(parallel) BUILD=$(BUILD)/coverage COVERAGE=1 T="$(COVERAGE_TESTS)" build-c-tests
+	@find $(BUILD)/coverage -name '*.gcda' -delete
+	@status=0; $(MAKE) BUILD=$(BUILD)/coverage COVERAGE=1 T="$(COVERAGE_TESTS)" run-c-tests || status=1; \
+		$(BUILD)/venv/bin/python -m pip install -q --disable-pip-version-check gcovr==8.8 || exit 1; \
+		for folder in shm ring supervisor; do $(GCOVR) --filter "src/$$folder/" $(BUILD)/coverage/obj || status=1; done; exit $$status
+# Branches on lines with an assert do not count: the way into abort(3) is there never to be taken.
+GCOVR = $(BUILD)/venv/bin/python -m gcovr -r . --exclude-branches-by-pattern '.*\bassert\(.*' --fail-under-line 90 --fail-under-branch 90 \
+        --print-summary $(if $(V),--txt-metric branch)
+
+fuzz: deps ## fuzzes each target of tests/fuzz for SECONDS=60 and records it; F=recipe picks one
+	@SECONDS_EACH=$(or $(SECONDS),60) tools/build/fuzz.sh long $(F)
+
+fuzz-keep: ## after it: the inputs worth committing, into tests/fuzz/corpus
+	@tools/build/fuzz.sh keep $(F)
+
+fuzz-seeds: ## writes the seeds of attach, spec and checkpoint anew, where a layout or a format has changed
+	@tools/build/fuzz.sh seeds
+
+chaos: deps ## kills actors, learners and supervisors of farms that check every step; adds to bench/results/chaos.jsonl
+	@$(MAKE) $(parallel) $(BUILD)/chaos
+	@$(BUILD)/chaos --record bench/results/chaos.jsonl $(ARGS)
+
+chaos-mutants: deps ## breaks a rule at a time in copies: the chaos runner must find each (minutes)
+	@$(MAKE) $(parallel) $(BUILD)/chaos
+	@FARM_BUILD=$(abspath $(BUILD)) tests/chaos/test_mutants.sh --all
+
+kernel-mutants: deps ## breaks a line at a time of copies of the CUDA kernels: their test on the CPU must find each
+	@$(MAKE) $(parallel) run-kernel-mutants
+
+aarch64-test: ## tests that need no foreign library, built for AArch64, run under qemu-user
+	@tools/build/aarch64_test.sh
+
+model: deps ## the lane's model checks in full, harmless mutants too: about an hour
+	@status=0; for t in tests/model/spin/test_spin.py tests/model/test_lane_model.py; do \
+		FARM_MODEL=full FARM_BUILD=$(abspath $(BUILD)) $(BUILD)/venv/bin/python -u $$t || status=1; done; exit $$status
+
+##@ Tests: one executable a file; files of tests/support are linked into each
+TEST_ALL     := $(wildcard tests/*/test_* tests/*/*/test_* tests/bridge/two_nodes.sh)
+TESTS        := $(if $(T),$(foreach t,$(T),$(filter tests/$t/% tests/$t.c tests/$t.py tests/$t.sh,$(TEST_ALL))),$(TEST_ALL))
+C_TESTS      := $(patsubst %.c,$(BUILD)/%,$(filter %.c,$(TESTS)))
+SCRIPT_TESTS := $(filter %.py %.sh,$(TESTS))
+TEST_SUPPORT := $(call object,$(filter-out %/faults.c %/coverage.c,$(wildcard tests/support/*.c)))
+
+# C over CUDA's runtime (cuda/ folders) needs its headers alone, which come with nvcc. Its tests, which lie in folders
+# called cuda too, are linked with an emulator for runtime and libraries instead of CUDA, over which the kernels run as
+# the host's compiler makes them: no GPU is needed.
+CUDA_INCLUDE   := $(patsubst %/cuda_runtime_api.h,%,$(firstword $(wildcard $(addsuffix /cuda_runtime_api.h,\
+                    $(if $(NVCC),$(dir $(NVCC))../include) $(BUILD)/cuda/nvidia/cu13/include \
+                    $(BUILD)/../cuda/nvidia/cu13/include /usr/local/cuda/include))))
+CUDA_C_SOURCES := $(wildcard src/*/cuda/*.c)
+CUDA_C_OBJECTS := $(call object,$(CUDA_C_SOURCES))
+CUDA_EMULATOR   := $(call object,$(wildcard tests/support/cuda_emulator/*.c)) \
+                  $(patsubst %,$(BUILD)/obj/emulator/%.o,$(wildcard src/*/cuda/*.cu))
+CUDA_TESTS     := $(strip $(foreach t,$(C_TESTS),$(if $(findstring /cuda/test_,$t),$t)))
+ifeq ($(CUDA_INCLUDE),)
+C_TESTS        := $(filter-out $(CUDA_TESTS),$(C_TESTS))
+CUDA_UNTESTED  := $(CUDA_TESTS)
+CUDA_TESTS     :=
+endif
+$(CUDA_C_OBJECTS) $(filter-out %.cu.o,$(CUDA_EMULATOR)) $(CUDA_TESTS:$(BUILD)/%=$(BUILD)/obj/%.o): private CPPFLAGS += -isystem $(CUDA_INCLUDE) -Itests/support/cuda_emulator
+$(CUDA_TESTS): $(CUDA_C_OBJECTS) $(CUDA_EMULATOR)
+# Kernels for the CPU: another device.cuh before our own, and a call of the emulator's (access.c) before each load and
+# store. AddressSanitizer has functions of these names, so that there UndefinedBehaviorSanitizer alone looks on; under
+# ThreadSanitizer, which looks at the host's code, nobody does.
+EMULATOR_FLAGS  := -std=c++17 -O1 -g -fPIC -fno-exceptions -fno-rtti -Wall -Wextra -Werror -Wno-unknown-pragmas \
+                  -Itests/support/cuda_emulator/device -Itests/support/cuda_emulator -Iinclude -Isrc -I. -I$(BUILD)/gen \
+                  $(if $(TSAN),,$(if $(SANITIZE),-fsanitize=undefined -fno-sanitize-recover=all,-fsanitize=kernel-address \
+                  $(addprefix --param asan-,instrumentation-with-call-threshold=0 stack=0 globals=0)))
+KERNELS_CXX    := $(if $(CUDA_INCLUDE),g++ -x c++ $(EMULATOR_FLAGS) -isystem $(CUDA_INCLUDE))
+$(BUILD)/obj/emulator/%.cu.o: %.cu $(BUILD)/flags | $(BUILD)/gen/farm_build.h
+	$(call say,CXX,'$< for the CPU')
+	$(Q)mkdir -p $(@D)
+	$(Q)$(KERNELS_CXX) -MMD -MP -c $< -o $@
+# The dynamic linker's places hold what the test puts there.
+$(BUILD)/tests/nn/cuda/test_libraries: private LDFLAGS += $(addprefix -Wl$(comma)--wrap=,dlopen dlerror dlsym)
+# What opens cuDNN, cuBLASLt and NCCL gets the emulators (tests/support/cuda_emulator/opened.c).
+CUDA_WRAP      := -Wl,--wrap=farm_cuda_vendor_open,--wrap=farm_cuda_vendor_describe,--wrap=farm_cuda_nccl_open
+$(filter $(BUILD)/tests/learner/cuda/%,$(CUDA_TESTS)): private LDFLAGS += $(CUDA_WRAP)
+# What a GPU is asked of the kernels (tests/gpu), asked of the emulator: tests/kernels/cuda/test_kernels.sh runs it.
+KERNELS_ON_CPU := $(BUILD)/tests/gpu/test_kernels
+KERNELS_OBJECTS := $(patsubst %,$(BUILD)/obj/emulator/%.o,$(filter-out %/test_executor.cu %/litmus.cu,$(wildcard tests/gpu/*.cu bench/gpu/*.cu))) \
+                  $(CUDA_EMULATOR) $(CUDA_C_OBJECTS)
+# For tests/kernels/cuda/test_mutants.sh, which makes it with another kernel.
+KERNELS_TOLD   := KERNELS_CXX='$(KERNELS_CXX)' KERNELS_OBJECTS='$(strip $(KERNELS_OBJECTS))' KERNELS_LIBS='$(LIBFARM) $(FARM_LIBS)'
+$(KERNELS_ON_CPU): private LDFLAGS += $(CUDA_WRAP)
+$(KERNELS_ON_CPU): $(KERNELS_OBJECTS) $(LIBFARM)
+	$(call say,LINK,$@)
+	$(call link)
+.PHONY: run-kernel-mutants
+run-kernel-mutants: $(KERNELS_ON_CPU)
+	@FARM_BUILD=$(abspath $(BUILD)) $(KERNELS_TOLD) tests/kernels/cuda/test_mutants.sh --all
+build-tests build-c-tests: $(if $(CUDA_INCLUDE),$(if $(filter tests/kernels/cuda/%,$(SCRIPT_TESTS)),$(KERNELS_ON_CPU)))
+# The CUDA backend over the emulators, for `farm train --device cuda` in tests; never installed.
+CUDA_MAP       := src/learner/cuda/library.map
+CUDA_PRETENDED := $(if $(CUDA_INCLUDE),$(BUILD)/tests/tools/libfarm_cuda_emulator.so)
+$(BUILD)/tests/tools/libfarm_cuda_emulator.so: $(CUDA_C_OBJECTS) $(CUDA_EMULATOR) $(LIBFARM) $(CUDA_MAP)
+	$(call say,LINK,$@)
+	$(Q)mkdir -p $(@D)
+	$(Q)$(CC) -shared $(LDFLAGS) $(CUDA_WRAP) -Wl,--exclude-libs,ALL,--version-script=$(CUDA_MAP),-z,defs $(filter %.o,$^) $(LIBFARM) $(FARM_LIBS) -o $@
+build-tests: $(if $(filter tests/tools/test_cuda% tests/tools/test_elastic% tests/kernels/cuda/%,$(SCRIPT_TESTS)),$(CUDA_PRETENDED))
+
+$(C_TESTS): $(BUILD)/tests/%: $(BUILD)/obj/tests/%.o $(TEST_SUPPORT) $(LIBFARM)
+	$(call say,LINK,$@)
+	$(if $(CRITERION_LIBS),,$(error The tests need Criterion. Run `make deps`))
+	$(call link,$(if $(TSAN),,$(CRITERION_LIBS)))
+
+# Tests that make calls fail: tests/support/faults.h; the names stand in its .c file.
+FAULT_TESTS  := $(filter %/test_faults,$(C_TESTS))
+$(FAULT_TESTS): $(call object,tests/support/faults.c)
+$(FAULT_TESTS): private LDFLAGS += $(addprefix -Wl$(comma)--wrap=,mmap munmap malloc calloc realloc free fork \
+	$(shell sed -n 's/^FAULT.[^,]*, \([a-z0-9_]*\),.*/\1/p' tests/support/faults.c))
+
+# A library with gym3's libenv interface, and the plug-ins that it and Procgen are played through.
+$(BUILD)/tests/envs/libenv_fixture.so: tests/envs/libenv_fixture.c src/envs/libenv/libenv.h $(BUILD)/flags
+	$(call say,LINK,$@)
+	$(Q)mkdir -p $(@D)
+	$(Q)$(CC) $(CPPFLAGS) -fPIC $(CFLAGS) -shared $< $(LDFLAGS) -o $@
+$(BUILD)/tests/envs/test_libenv $(BUILD)/tests/envs/test_procgen: | \
+	$(BUILD)/envs/libenv.so $(BUILD)/envs/procgen.so $(BUILD)/tests/envs/libenv_fixture.so
+
+# Both programs over one mapping a segment.
+$(BUILD)/tests/learner/test_threads: private LDFLAGS += -Wl,--wrap=farm_place_map,--wrap=munmap
+
+.PHONY: build-tests run-tests build-c-tests run-c-tests
+build-tests: $(if $(T),$(FARM) env-plugins python-extension cuda,all) $(C_TESTS)
+build-c-tests: $(FARM) $(C_TESTS)
+build-tests build-c-tests:
+	$(if $(CUDA_UNTESTED),@echo '  CUDA  headers missing$(comma) so not built: $(CUDA_UNTESTED) (make deps)')
+run_tests = tools/build/run_tests.py --jobs $(TEST_JOBS) --build $(BUILD) $(if $(SANITIZE),--timeout 300) \
+            $(if $(TSAN),$(shell setarch -R true 2>/dev/null && echo '--wrap "setarch -R"'))
+# These run again at instruction set levels below this CPU's best, to which oneDNN limits itself then.
+ISA_TESTS  := $(filter $(addprefix $(BUILD)/tests/,nn/test_arithmetic nn/test_executor learner/test_learner learner/test_vtrace_lane),$(C_TESTS))
+cpu_has     = $(shell grep -qsw $1 /proc/cpuinfo && echo $1)
+isa_levels  = $(if $(ONEDNN_MAX_CPU_ISA),,$(if $(call cpu_has,avx2),SSE41) $(if $(call cpu_has,avx512bw),AVX2) \
+              $(if $(call cpu_has,avx512_vnni)$(call cpu_has,avx512_bf16),AVX512_CORE))
+run-tests:
+	@$(KERNELS_TOLD) $(BUILD)/venv/bin/python $(run_tests) $(C_TESTS) $(SCRIPT_TESTS) \
+		$(foreach l,$(isa_levels),$(foreach t,$(ISA_TESTS),--again ONEDNN_MAX_CPU_ISA=$l $t))
+run-c-tests:
+	@FARM_PYTHON=$(abspath $(BUILD)/../venv/bin/python) $(BUILD)/../venv/bin/python $(run_tests) $(C_TESTS) $(if $(findstring address,$(SANITIZE)),$(filter tests/tools/% tests/kernels/%,$(SCRIPT_TESTS)))
+
+##@ Fuzzing: one executable a file tests/fuzz/fuzz_*.c, of clang and the sanitizers; tools/build/fuzz.sh calls this
+FUZZ_SOURCES  := $(wildcard src/base/*.c src/shm/*.c src/ring/*.c) src/learner/checkpoint.c src/learner/validator.c \
+                 src/learner/backend.c src/config/recipe.c $(wildcard src/algo/*.c) \
+                 $(filter-out %/engine_uring.c %/measure.c,$(wildcard src/bridge/*.c))
+FUZZ_TARGETS  := $(patsubst tests/fuzz/%.c,$(BUILD)/%,$(wildcard tests/fuzz/fuzz_*.c))
+FUZZ_MAIN     ?=
+FUZZ_MAIN_OBJ := $(call object,$(filter %.c,$(FUZZ_MAIN)))
+FUZZ_LIBS     := -ljansson -lyaml -lnuma -lssl -lcrypto -lisal -lpthread -lm -ldl
+
+$(FUZZ_TARGETS) $(BUILD)/make_seeds: $(BUILD)/%: $(BUILD)/obj/tests/fuzz/%.o $(call object,$(FUZZ_SOURCES))
+	$(call say,LINK,$@)
+	$(Q)$(CC) $(LDFLAGS) $(filter %.o,$^) $(FUZZ_MAIN_FLAG) $(FUZZ_LIBS) -o $@
+$(FUZZ_TARGETS): $(FUZZ_MAIN_OBJ)
+$(FUZZ_TARGETS): FUZZ_MAIN_FLAG = $(filter -%,$(FUZZ_MAIN))
+.PHONY: fuzz-programs
+fuzz-programs: $(FUZZ_TARGETS) $(BUILD)/make_seeds
+
+##@ The chaos runner: own copies of ring, actor, learner and replay with hooks at their stores, the rest from the library
+CHAOS_SOURCES := $(filter src/ring/% src/actor/% src/learner/% src/replay/%,$(SOURCES)) \
+                 $(filter-out tests/chaos/main.c tests/chaos/test_%,$(wildcard tests/chaos/*.c))
+CHAOS_OBJECTS := $(CHAOS_SOURCES:%.c=$(BUILD)/obj/chaos/%.o)
+
+$(BUILD)/obj/chaos/%.o: %.c $(BUILD)/flags | $(BUILD)/gen/farm_build.h
+	$(call say,CC,'$< with hooks')
+	$(Q)mkdir -p $(@D)
+	$(Q)$(CC) -Itests/chaos/hooked $(CPPFLAGS) $(CFLAGS) -MMD -MP -c $< -o $@
+$(BUILD)/chaos: $(call object,tests/chaos/main.c) $(CHAOS_OBJECTS) $(LIBFARM)
+	$(call say,LINK,$@)
+	$(call link)
+$(BUILD)/tests/chaos/test_chaos: $(CHAOS_OBJECTS)
+build-tests: $(if $(filter tests/chaos/%,$(SCRIPT_TESTS)),$(BUILD)/chaos)
