@@ -82,7 +82,7 @@ test: deps ## builds and runs all tests; ends with "N passed, N failed"
 	@$(MAKE) $(parallel) build-tests
 	@$(MAKE) run-tests
 
-bench: deps ## runs every benchmark and prints one table; RESULTS=file keeps the JSON
+bench: deps ## runs every benchmark and prints one table; RESULTS=bench/results keeps them, a line of JSON each
 	@tools/build/deps.sh bench || echo 'make bench: going on; results whose reference is missing say so'
 	@$(MAKE) $(parallel) all
 	@$(BUILD)/venv/bin/python tools/build/bench_table.py --build $(BUILD) $(if $(RESULTS),--results $(RESULTS)) $(B)

@@ -31,9 +31,9 @@ fuzz-keep: ## after it: the inputs worth committing, into tests/fuzz/corpus
 fuzz-seeds: ## writes the seeds of attach, spec and checkpoint anew, where a layout or a format has changed
 	@tools/build/fuzz.sh seeds
 
-chaos: deps ## kills actors, learners and supervisors of farms that check every step; adds to bench/results/chaos.jsonl
+chaos: deps ## kills actors, learners and supervisors of farms that check every step; adds to bench/results/chaos_runner.jsonl
 	@$(MAKE) $(parallel) $(BUILD)/chaos
-	@$(BUILD)/chaos --record bench/results/chaos.jsonl $(ARGS)
+	@$(BUILD)/chaos --record bench/results/chaos_runner.jsonl $(ARGS)
 
 chaos-mutants: deps ## breaks a rule at a time in copies: the chaos runner must find each (minutes)
 	@$(MAKE) $(parallel) $(BUILD)/chaos

@@ -1,12 +1,11 @@
 """Runs every benchmark (BUILD/bench/NAME --json) and prints one table of all results.
 
-usage: bench_table.py [--build DIR] [--results FILE] [NAME...]
-       bench_table.py --documents [--results FILE] DOCUMENT...     of what the comparisons with others wrote
+usage: bench_table.py [--build DIR] [--results DIR] [NAME...]
+       bench_table.py --documents [--results DIR] DOCUMENT...     documents that the comparisons with others wrote
 
-Benchmarks run one after another, so that none disturbs another. Nothing is kept unless --results names a file, which
-then gets the JSON documents as one list; those of one benchmark are joined. Exit status 1 where a benchmark failed, took
-longer than 50 s or printed something else than its document. A ratio that misses its target is marked, and is not a
-failure: it is a figure.
+Benchmarks run one after another. --results appends each benchmark's document, as one line, to DIR/BENCHMARK.jsonl.
+Exit status 1 if a benchmark failed, took longer than 50 s or printed anything but its document. A ratio that misses
+its target is marked; it is not a failure.
 """
 
 import argparse
@@ -164,10 +163,10 @@ def main():
     show(documents)
     for problem in problems:
         print(f"FAILED {problem}")
-    if arguments.results:
-        with open(arguments.results, "w", encoding="utf-8") as file:
-            json.dump(documents, file, indent=1)
-            file.write("\n")
+    for document in documents if arguments.results else ():
+        path = os.path.join(arguments.results, f"{document['benchmark']}.jsonl")
+        with open(path, "a", encoding="utf-8") as file:
+            file.write(json.dumps(document, separators=(",", ":")) + "\n")
     return 1 if problems else 0
 
 

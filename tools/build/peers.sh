@@ -2,7 +2,7 @@
 # Runs the comparisons with other people's systems and prints one table of them.
 # usage: peers.sh [NAME...]   a comparison (bench/peers/NAME.py) or a peer (tools/build/peers/NAME-requirements.txt);
 #                             none: all
-# $ARGS goes to each comparison ("--seconds 20"), $RESULTS is a file that keeps the documents as one list. A comparison
+# $ARGS goes to each comparison ("--seconds 20"), $RESULTS is a folder that keeps the documents (FOLDER/peers.jsonl). A comparison
 # names its peer in a line "# peer: NAME"; each peer has pinned packages in a virtual environment of its own,
 # $BUILD/peers/NAME, because their needs clash. It is made on first use, by this script alone.
 # A comparison with peers from Debian has one or both of these lines instead, and is run by the system's Python:
