@@ -1,4 +1,4 @@
-// See gate.h.
+// See admission.h.
 #include "learner/admission.h"
 
 #include <errno.h>
@@ -11,7 +11,7 @@
 
 enum { FDS_MAX = 4 };
 
-// What crosses the socket: the question without its descriptors.
+// What crosses the socket: the request without its descriptors.
 struct words {
     uint32_t kind, ring, shard;
     uint32_t more; // descriptors behind up and down
@@ -32,17 +32,17 @@ enum farm_status farm_admission_make(int *supervisor, int *learner, struct farm_
     return FARM_OK;
 }
 
-enum farm_status farm_admission_send_request(int gate, const struct farm_admission_request *question,
+enum farm_status farm_admission_send_request(int socket, const struct farm_admission_request *request,
                                              struct farm_error *err) {
-    struct words words = {(uint32_t)question->kind, question->ring, question->shard, 0};
+    struct words words = {(uint32_t)request->kind, request->ring, request->shard, 0};
     struct iovec data = {&words, sizeof words};
     union control control;
     struct msghdr message = {.msg_iov = &data, .msg_iovlen = 1};
-    if (question->kind == FARM_ADMISSION_JOIN) {
-        int fds[FDS_MAX] = {question->fds[0], question->fds[1]};
+    if (request->kind == FARM_ADMISSION_JOIN) {
+        int fds[FDS_MAX] = {request->fds[0], request->fds[1]};
         size_t count = 2;
-        if (question->up_writable > 0) fds[count++] = question->up_writable, words.more |= WITH_WRITABLE;
-        if (question->wake > 0) fds[count++] = question->wake, words.more |= WITH_WAKE;
+        if (request->up_writable > 0) fds[count++] = request->up_writable, words.more |= WITH_WRITABLE;
+        if (request->wake > 0) fds[count++] = request->wake, words.more |= WITH_WAKE;
         memset(&control, 0, sizeof control);
         message.msg_control = &control;
         message.msg_controllen = CMSG_SPACE(count * sizeof *fds);
@@ -52,69 +52,69 @@ enum farm_status farm_admission_send_request(int gate, const struct farm_admissi
         header->cmsg_len = CMSG_LEN(count * sizeof *fds);
         memcpy(CMSG_DATA(header), fds, count * sizeof *fds);
     }
-    if (sendmsg(gate, &message, MSG_DONTWAIT | MSG_NOSIGNAL) == (ssize_t)sizeof words) return FARM_OK;
+    if (sendmsg(socket, &message, MSG_DONTWAIT | MSG_NOSIGNAL) == (ssize_t)sizeof words) return FARM_OK;
     return farm_fail_errno(err, FARM_E_IO, "the learner cannot be asked");
 }
 
-bool farm_admission_receive_reply(int gate, struct farm_admission_reply *answer) {
-    if (recv(gate, answer, sizeof *answer, MSG_DONTWAIT) != (ssize_t)sizeof *answer) return false;
-    answer->error.message[sizeof answer->error.message - 1] = 0;
+bool farm_admission_receive_reply(int socket, struct farm_admission_reply *reply) {
+    if (recv(socket, reply, sizeof *reply, MSG_DONTWAIT) != (ssize_t)sizeof *reply) return false;
+    reply->error.message[sizeof reply->error.message - 1] = 0;
     return true;
 }
 
-static void drop(struct farm_admission_request *question) {
-    int *const fds[FDS_MAX] = {&question->fds[0], &question->fds[1], &question->up_writable, &question->wake};
+static void drop(struct farm_admission_request *request) {
+    int *const fds[FDS_MAX] = {&request->fds[0], &request->fds[1], &request->up_writable, &request->wake};
     for (int k = 0; k < FDS_MAX; k++) {
         if (*fds[k] >= 0) close(*fds[k]);
         *fds[k] = -1;
     }
 }
 
-// Takes a message off, if one is there. False where it is no question, or there is none. Descriptors that are not
+// Takes a message off, if one is there. False where it is no request, or there is none. Descriptors that are not
 // wanted, or came without the others (this process had no room for them), are closed.
-static bool take(int gate, struct farm_admission_request *question) {
+static bool take(int socket, struct farm_admission_request *request) {
     struct words words = {.kind = UINT32_MAX};
     struct iovec data = {&words, sizeof words};
     union control control;
     struct msghdr message = {
         .msg_iov = &data, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control};
-    const ssize_t bytes = recvmsg(gate, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+    const ssize_t bytes = recvmsg(socket, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
     if (bytes < 0) return false;
     int fds[FDS_MAX] = {-1, -1, -1, -1};
     const struct cmsghdr *header = CMSG_FIRSTHDR(&message);
     if (header && header->cmsg_type == SCM_RIGHTS && header->cmsg_len <= CMSG_LEN(sizeof fds))
         memcpy(fds, CMSG_DATA(header), header->cmsg_len - CMSG_LEN(0));
-    *question = (struct farm_admission_request){.kind = (enum farm_admission_kind)words.kind,
-                                                .ring = words.ring,
-                                                .shard = words.shard,
-                                                .fds = {fds[0], fds[1]},
-                                                .up_writable = fds[2],
-                                                .wake = fds[3]};
+    *request = (struct farm_admission_request){.kind = (enum farm_admission_kind)words.kind,
+                                               .ring = words.ring,
+                                               .shard = words.shard,
+                                               .fds = {fds[0], fds[1]},
+                                               .up_writable = fds[2],
+                                               .wake = fds[3]};
     const bool whole = bytes == (ssize_t)sizeof words && !(message.msg_flags & MSG_TRUNC);
-    const bool wanted = whole && question->kind == FARM_ADMISSION_JOIN && !(message.msg_flags & MSG_CTRUNC);
-    if (!wanted || question->fds[1] < 0) drop(question);
+    const bool wanted = whole && request->kind == FARM_ADMISSION_JOIN && !(message.msg_flags & MSG_CTRUNC);
+    if (!wanted || request->fds[1] < 0) drop(request);
     if (words.more == WITH_WAKE) { // the third is the wake-up's
-        question->wake = question->up_writable;
-        question->up_writable = -1;
+        request->wake = request->up_writable;
+        request->up_writable = -1;
     }
-    return whole && (question->kind == FARM_ADMISSION_JOIN || question->kind == FARM_ADMISSION_LEAVE);
+    return whole && (request->kind == FARM_ADMISSION_JOIN || request->kind == FARM_ADMISSION_LEAVE);
 }
 
-bool farm_admission_receive_request(int gate, int timeout_ms, struct farm_admission_request *question) {
-    struct pollfd look = {.fd = gate, .events = POLLIN};
-    return poll(&look, 1, timeout_ms) == 1 && take(gate, question);
+bool farm_admission_receive_request(int socket, int timeout_ms, struct farm_admission_request *request) {
+    struct pollfd look = {.fd = socket, .events = POLLIN};
+    return poll(&look, 1, timeout_ms) == 1 && take(socket, request);
 }
 
-void farm_admission_send_reply(int gate, const struct farm_admission_reply *answer) {
-    if (send(gate, answer, sizeof *answer, MSG_DONTWAIT | MSG_NOSIGNAL) != (ssize_t)sizeof *answer)
+void farm_admission_send_reply(int socket, const struct farm_admission_reply *reply) {
+    if (send(socket, reply, sizeof *reply, MSG_DONTWAIT | MSG_NOSIGNAL) != (ssize_t)sizeof *reply)
         farm_log_warn("the supervisor cannot be answered: %s", strerror(errno));
 }
 
 void farm_admission_clear(int supervisor, int learner) {
-    struct farm_admission_reply answer;
-    struct farm_admission_request question;
-    while (recv(supervisor, &answer, sizeof answer, MSG_DONTWAIT) > 0) {
+    struct farm_admission_reply reply;
+    struct farm_admission_request request;
+    while (recv(supervisor, &reply, sizeof reply, MSG_DONTWAIT) > 0) {
     }
     for (struct pollfd look = {.fd = learner, .events = POLLIN}; poll(&look, 1, 0) == 1;)
-        if (take(learner, &question)) drop(&question);
+        if (take(learner, &request)) drop(&request);
 }

@@ -18,19 +18,19 @@ struct farm_admitter {
 
 // ---- in ----
 
-static enum farm_status join(const struct farm_admitter_config *config, const struct farm_admission_request *question,
+static enum farm_status join(const struct farm_admitter_config *config, const struct farm_admission_request *request,
                              struct farm_error *err) {
-    const uint32_t ring = question->ring, shard = question->shard < config->shards ? question->shard : 0;
-    if (question->fds[1] < 0)
+    const uint32_t ring = request->ring, shard = request->shard < config->shards ? request->shard : 0;
+    if (request->fds[1] < 0)
         return farm_fail(err, FARM_E_LIMIT, "the learner has no room for its descriptors (ulimit -n)");
-    enum farm_status status = farm_lanes_join(config->lanes, ring, question->fds, shard, config->shape, err);
+    enum farm_status status = farm_lanes_join(config->lanes, ring, request->fds, shard, config->shape, err);
     if (status) {
-        if (question->up_writable >= 0) close(question->up_writable);
-        if (question->wake >= 0) close(question->wake);
+        if (request->up_writable >= 0) close(request->up_writable);
+        if (request->wake >= 0) close(request->wake);
         return status;
     }
-    farm_lanes_set_wake(config->lanes, ring, question->wake);
-    farm_lanes_lend_writable(config->lanes, ring, question->up_writable);
+    farm_lanes_set_wake(config->lanes, ring, request->wake);
+    farm_lanes_lend_writable(config->lanes, ring, request->up_writable);
     if (config->ops->join) status = config->ops->join(config->backend, ring, err);
     farm_lanes_end_writable(config->lanes);
     if (!status) {
@@ -63,12 +63,12 @@ static void *keep(void *argument) {
     struct farm_admitter *admitter = argument;
     const struct farm_admitter_config *config = &admitter->config;
     while (!farm_load_relaxed(&admitter->stop)) {
-        struct farm_admission_request question;
-        if (!farm_admission_receive_request(config->gate, LOOK_MS, &question)) continue;
-        struct farm_admission_reply answer = {.ring = question.ring};
-        answer.status = question.kind == FARM_ADMISSION_JOIN ? join(config, &question, &answer.error)
-                                                             : leave(config, question.ring, &answer.error);
-        farm_admission_send_reply(config->gate, &answer);
+        struct farm_admission_request request;
+        if (!farm_admission_receive_request(config->admission, LOOK_MS, &request)) continue;
+        struct farm_admission_reply reply = {.ring = request.ring};
+        reply.status = request.kind == FARM_ADMISSION_JOIN ? join(config, &request, &reply.error)
+                                                           : leave(config, request.ring, &reply.error);
+        farm_admission_send_reply(config->admission, &reply);
     }
     return NULL;
 }

@@ -1,7 +1,7 @@
-// The learner's thread that lets rings in and out while inference and training go on (gate.h says who asks). A ring
-// that comes is opened, given to the backend (which registers and mirrors it), then to its shard's inference loop. One
-// that goes takes the way back: no inference looks at it any more, its waiting windows are dropped, updates that hold
-// some are waited for, the backend releases it, it is closed. What is refused changes nothing. The one thread that
+// The learner's thread that lets rings in and out while inference and training go on (admission.h says who asks). A
+// ring that comes is opened, given to the backend (which registers and mirrors it), then to its shard's inference loop.
+// One that goes takes the way back: no inference looks at it any more, its waiting windows are dropped, updates that
+// hold some are waited for, the backend releases it, it is closed. What is refused changes nothing. The one thread that
 // changes the table of lanes after the start.
 #ifndef FARM_LEARNER_ADMITTER_H
 #define FARM_LEARNER_ADMITTER_H
@@ -14,7 +14,7 @@
 struct farm_admitter;
 
 struct farm_admitter_config {
-    int gate;
+    int admission;            // the learner's end (admission.h)
     struct farm_lanes *lanes; // these all outlive the thread
     const struct farm_window_shape *shape;
     const struct farm_backend_ops *ops;

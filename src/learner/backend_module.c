@@ -1,4 +1,4 @@
-// See backend_library.h.
+// See backend_module.h.
 #include "learner/backend_module.h"
 
 #include "base/cuda_module.h"

@@ -42,7 +42,7 @@ struct farm_learner_config {
                               // One descriptor may stand for several rings; these stay the caller's
     uint32_t ring_count;
     const struct farm_ring_spec *ring_spec; // every ring's shape; NULL: the first ring's
-    int gate;                               // where rings are let in and out (gate.h); 0: nobody comes or goes
+    int admission;                          // socket by which rings join and leave (admission.h); 0: none do
     struct farm_learner_shard shards[FARM_LEARNER_SHARDS_MAX];
     uint32_t shard_count;                   // GPUs, or inference threads on CPUs; 0: one
     const uint32_t *ring_shard;             // [ring_count] whose ring it is; NULL: all are shard 0's

@@ -24,7 +24,7 @@ struct farm_inference {
     // lanes with an unanswered step, first come first served
     struct farm_learner_lane **queue; // [room]
     uint32_t head, queued, room;
-    uint32_t held; // lanes that wait with tickets; then bells.gate is the source's word that lets them pass
+    uint32_t held; // lanes that wait with tickets; then bells.release is the source's word that lets them pass
     uint64_t rows_queued;
     struct farm_infer_rows *rows;      // [lane_count]
     struct farm_learner_lane **served; // [lane_count]: of the same index as rows
@@ -65,10 +65,10 @@ static void finish(const struct farm_inference *inference, struct farm_learner_l
     if (!inference->trainer) farm_learner_notify(lane->ring);
 }
 
-// Whether the lane's ticket lets it go on; if not, it is looked at again when the gate moves.
+// Whether the lane's ticket lets it go on; if not, inference looks at the lane again when the source releases tickets.
 static bool may_pass(struct farm_inference *inference, struct farm_learner_lane *lane) {
     const bool pass =
-        !lane->ticket || farm_window_source_open(inference->config.source, inference->config.shard, lane->ticket);
+        !lane->ticket || farm_window_source_released(inference->config.source, inference->config.shard, lane->ticket);
     inference->held += !pass - lane->held;
     lane->held = !pass;
     return pass;
@@ -117,10 +117,10 @@ static void look(struct farm_inference *inference) {
                 consider(inference, lane, now);
         }
     }
-    if (!inference->bells.gate) return;
-    const uint64_t gate = farm_load_acquire(inference->bells.gate);
-    if (gate == inference->bells.gate_seen) return;
-    inference->bells.gate_seen = gate;
+    if (!inference->bells.release) return;
+    const uint64_t released = farm_load_acquire(inference->bells.release);
+    if (released == inference->bells.release_seen) return;
+    inference->bells.release_seen = released;
     for (uint32_t i = 0; i < inference->lane_count && inference->held; i++)
         if (!inference->lanes[i]->held)
             continue;
@@ -227,8 +227,8 @@ static enum farm_status list_with_bells(struct farm_inference *inference, uint32
     const enum farm_status status =
         farm_doorbells_make(&bells, inference->rings, inference->ring_count, inference->bells.eventfd, err);
     if (status) return status;
-    bells.gate = inference->bells.gate;
-    bells.gate_seen = inference->bells.gate_seen;
+    bells.release = inference->bells.release;
+    bells.release_seen = inference->bells.release_seen;
     bells.call = inference->bells.call;
     farm_doorbells_free(&inference->bells);
     inference->bells = bells;
@@ -357,7 +357,7 @@ enum farm_status farm_inference_make(const struct farm_inference_config *config,
         !inference->rows || !inference->served)
         status = farm_fail(err, FARM_E_LIMIT, "no memory for %u lanes", lanes);
     if (!status) list(inference, NO_RING);
-    if (!status && !inference->ring_count && !config->learner->gate) // none can come
+    if (!status && !inference->ring_count && !config->learner->admission) // none can come
         status = farm_fail(err, FARM_E_INVALID,
                            "shard %u has no actor: more --actors, or fewer --gpus or --infer-threads", config->shard);
     if (!status)
@@ -368,7 +368,7 @@ enum farm_status farm_inference_make(const struct farm_inference_config *config,
         return status;
     }
     inference->bells.call = &inference->change.asked;
-    if (config->source && config->source->holds) inference->bells.gate = &config->source->gates[config->shard];
+    if (config->source && config->source->holds) inference->bells.release = &config->source->released[config->shard];
     *out = inference;
     return FARM_OK;
 }

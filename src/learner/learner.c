@@ -73,7 +73,8 @@ static enum farm_status check_config(const struct farm_learner_config *config, s
     if (config->shard_count > FARM_LEARNER_SHARDS_MAX || (config->shard_count > 1 && !config->ring_shard))
         return farm_fail(err, FARM_E_INVALID, "%u shards: at most %d, and each ring has one", config->shard_count,
                          FARM_LEARNER_SHARDS_MAX);
-    if (config->gate && config->evaluate) return farm_fail(err, FARM_E_INVALID, "actors cannot join during evaluation");
+    if (config->admission && config->evaluate)
+        return farm_fail(err, FARM_E_INVALID, "actors cannot join during evaluation");
     if (!config->evaluate && config->algo.regime != FARM_REGIME_SYNC && config->algo.batch < config->shard_count)
         return farm_fail(err, FARM_E_INVALID, "an update of %u windows (--batch) cannot be divided among %u shards",
                          config->algo.batch, config->shard_count);
@@ -277,7 +278,7 @@ static void *infer(void *argument) {
 }
 
 static enum farm_status let_in(struct learner *learner, struct farm_admitter **admitter, struct farm_error *err) {
-    struct farm_admitter_config config = {.gate = learner->config->gate,
+    struct farm_admitter_config config = {.admission = learner->config->admission,
                                           .lanes = &learner->lanes,
                                           .shape = &learner->plan.shape,
                                           .ops = learner->ops,
@@ -294,7 +295,7 @@ static enum farm_status run(struct learner *learner, struct farm_error *err) {
     sigset_t all, before; // signals are the main thread's
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
-    enum farm_status status = learner->config->gate ? let_in(learner, &admitter, err) : FARM_OK;
+    enum farm_status status = learner->config->admission ? let_in(learner, &admitter, err) : FARM_OK;
     for (uint32_t k = 1; k < learner->shard_count && !status; k++) {
         struct shard *shard = &learner->shards[k];
         if ((errno = pthread_create(&shard->thread, NULL, infer, shard)))

@@ -339,7 +339,7 @@ enum farm_status farm_trainer_start(const struct farm_trainer_config *config, st
     enum farm_status status = make_memory(trainer, err);
     for (uint32_t r = 0; r < config->lanes->ring_count && !status; r++)
         if (farm_lanes_has(config->lanes, r)) farm_trainer_admit(trainer, r);
-    for (uint32_t k = 0; k < config->shards && !status && !config->learner->gate; k++) // no ring can come
+    for (uint32_t k = 0; k < config->shards && !status && !config->learner->admission; k++) // no ring can come
         status = must_fit(config, k, NULL, err);
     if (!status) say_what_is_missing(trainer, NULL);
     sigset_t all, before; // signals are the main thread's

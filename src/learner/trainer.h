@@ -28,7 +28,7 @@ enum farm_status farm_trainer_start(const struct farm_trainer_config *config, st
                                     struct farm_error *err);
 
 // Its shard's inference thread: a window of all environments of this lane is complete. Never blocks on training.
-// Returns the ticket that farm_window_source_open must let pass before the lane is answered again.
+// Returns the ticket that farm_window_source_released must let pass before the lane is answered again.
 uint64_t farm_trainer_push(struct farm_trainer *trainer, struct farm_learner_lane *lane, uint64_t start);
 
 // The thread that changes the table of lanes: a ring's lanes have come (before any window of them is pushed).

@@ -31,7 +31,7 @@ static void admit(struct farm_window_source *source, const struct farm_lane *lan
 
 static void let_pass(struct farm_window_source *source, uint32_t shard) {
     const struct queue *queue = &of(source)->queues[shard];
-    farm_store_release(&source->gates[shard], queue->handed - queue->waiting);
+    farm_store_release(&source->released[shard], queue->handed - queue->waiting);
 }
 
 static uint64_t push(struct farm_window_source *source, const struct farm_window *window) {

@@ -1,6 +1,6 @@
 // Where training takes its windows from: the interface, and what every implementation shares. The inference threads
 // push complete windows, the training thread takes an iteration's worth and gives them back. A source is a plain data
-// structure: the trainer calls every function but farm_window_source_open under its lock. Copies nothing: a window
+// structure: the trainer calls every function but farm_window_source_released under its lock. Copies nothing: a window
 // stays in its lane, which keeps its steps until `done`.
 #ifndef FARM_REPLAY_SOURCE_H
 #define FARM_REPLAY_SOURCE_H
@@ -20,7 +20,7 @@ struct farm_window_source_ops {
     void (*forget)(struct farm_window_source *source, const struct farm_ring *ring, uint32_t first_lane);
 
     // A window of all environments of its lane is complete. Returns the ticket with which the lane may be answered
-    // again: now, if farm_window_source_open says so.
+    // again: now, if farm_window_source_released says so.
     uint64_t (*push)(struct farm_window_source *source, const struct farm_window *window);
 
     // Whether take may find enough: worth waking the training thread for.
@@ -41,18 +41,19 @@ struct farm_window_source_ops {
 struct farm_window_source {
     const struct farm_window_source_ops *ops;
     struct farm_window_shape shape;
-    uint32_t windows_max;                   // the most that one take gives
-    uint64_t dropped;                       // environments' windows that were not trained on
-    uint64_t gates[FARM_WINDOW_SHARDS_MAX]; // tickets that may pass; the source writes, inference threads read
-    bool holds;                             // lanes may have to wait with their tickets: wake inference when gates move
-    bool looks;                             // take depends on time too: call it every FARM_WINDOW_LOOK_NS
+    uint32_t windows_max;                      // the most that one take gives
+    uint64_t dropped;                          // environments' windows that were not trained on
+    uint64_t released[FARM_WINDOW_SHARDS_MAX]; // released tickets; the source writes, inference threads read
+    bool holds; // lanes may have to wait with their tickets: wake inference when tickets are released
+    bool looks; // take depends on time too: call it every FARM_WINDOW_LOOK_NS
 };
 
 enum { FARM_WINDOW_LOOK_NS = 250000000 };
 
 // Inference thread of the shard: whether a lane with this ticket may be answered.
-static inline bool farm_window_source_open(const struct farm_window_source *source, uint32_t shard, uint64_t ticket) {
-    return farm_load_acquire(&source->gates[shard]) >= ticket;
+static inline bool farm_window_source_released(const struct farm_window_source *source, uint32_t shard,
+                                               uint64_t ticket) {
+    return farm_load_acquire(&source->released[shard]) >= ticket;
 }
 
 // For implementations: gives a whole lane's steps up to the window's end back to its actor.

@@ -117,7 +117,7 @@ static void published(struct farm_window_source *source) {
     const uint64_t now_ns = farm_now_ns();
     for (uint32_t l = 0; l < sync->config.lanes; l++)
         if (!sync->places[l].late) sync->places[l].moved_ns = now_ns; // it could not move before
-    for (uint32_t k = 0; k < sync->config.shards; k++) farm_store_release(&source->gates[k], sync->taken);
+    for (uint32_t k = 0; k < sync->config.shards; k++) farm_store_release(&source->released[k], sync->taken);
 }
 
 static const struct farm_window_source_ops ops = {destroy, admit, forget, push, ready, take, done, published};

@@ -146,7 +146,7 @@ uint32_t farm_doorbells_poll(struct farm_doorbells *bells, uint32_t *out) {
 
 bool farm_doorbells_look(const struct farm_doorbells *bells) {
     if (bells->call && farm_load_relaxed(bells->call)) return true;
-    if (bells->gate && farm_load_acquire(bells->gate) != bells->gate_seen) return true;
+    if (bells->release && farm_load_acquire(bells->release) != bells->release_seen) return true;
     for (uint32_t i = 0; i < bells->count; i++)
         if (farm_load_acquire(&bells->rings[i]->up_control->doorbell) != bells->seen[i]) return true;
     return false;

@@ -44,8 +44,8 @@ struct farm_doorbells {
     uint64_t *seen;           // [count]
     uint32_t count;
     int eventfd;
-    const uint64_t *gate; // one more word whose change ends a wait: its writer writes to the eventfd too; NULL: none
-    uint64_t gate_seen;
+    const uint64_t *release; // one more word whose change ends a wait: its writer writes to the eventfd too; NULL: none
+    uint64_t release_seen;
     const uint64_t *call; // likewise a word that ends a wait as long as it is not 0; NULL: none
 };
 
@@ -57,7 +57,7 @@ void farm_doorbells_free(struct farm_doorbells *bells);
 // load a ring.
 uint32_t farm_doorbells_poll(struct farm_doorbells *bells, uint32_t *out);
 
-// The parts of farm_doorbells_wait. Whether a bell has rung, `gate` has changed or `call` is set; says to the actors
+// The parts of farm_doorbells_wait. Whether a bell has rung, `release` has changed or `call` is set; says to the actors
 // that this thread sleeps from here on, or no longer (it looks once more before it sleeps); sleeps until the eventfd is
 // written to, and reads it empty.
 bool farm_doorbells_look(const struct farm_doorbells *bells);

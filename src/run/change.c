@@ -13,13 +13,13 @@
 enum farm_status farm_run_change_make(struct farm_run_change *change, struct farm_error *err) {
     const struct farm_run_plan *plan = change->workers->plan;
     change->claimed = plan->placement->claim;
-    return plan->elastic ? farm_admission_make(&change->gate, &change->workers->learner.gate, err) : FARM_OK;
+    return plan->elastic ? farm_admission_make(&change->admission, &change->workers->learner.admission, err) : FARM_OK;
 }
 
 void farm_run_change_free(struct farm_run_change *change) {
-    if (!change->gate) return;
-    close(change->gate);
-    close(change->workers->learner.gate);
+    if (!change->admission) return;
+    close(change->admission);
+    close(change->workers->learner.admission);
 }
 
 void farm_run_change_signal(struct farm_run_change *change, int number) {
@@ -133,7 +133,7 @@ static enum farm_status ask(struct farm_run_change *change, struct farm_error *e
         if (change->workers->up_writable) question.up_writable = ring->up.fd;
         if (change->workers->actors[a].remote) question.wake = change->workers->actors[a].wake;
     }
-    return farm_admission_send_request(change->gate, &question, err);
+    return farm_admission_send_request(change->admission, &question, err);
 }
 
 static void refuse(struct farm_run_change *change, const struct farm_error *why) {
@@ -310,7 +310,7 @@ void farm_run_change_take(struct farm_run_change *change, uint32_t a) {
 static void hear(struct farm_run_change *change) {
     struct farm_admission_reply answer;
     do {
-        if (!farm_admission_receive_reply(change->gate, &answer)) return;
+        if (!farm_admission_receive_reply(change->admission, &answer)) return;
     } while (answer.ring != change->actor);
     if (answer.status)
         refuse(change, &answer.error);
@@ -346,8 +346,8 @@ void farm_run_change_turn(struct farm_run_change *change) {
 
 void farm_run_change_learner_starts(struct farm_run_change *change) {
     struct farm_error err;
-    if (!change->gate) return;
-    farm_admission_clear(change->gate, change->workers->learner.gate);
+    if (!change->admission) return;
+    farm_admission_clear(change->admission, change->workers->learner.admission);
     if (change->state != FARM_RUN_COMES && change->state != FARM_RUN_GOES) return;
     if (ask(change, &err)) refuse(change, &err);
 }

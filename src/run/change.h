@@ -10,7 +10,7 @@
 
 struct farm_run_change {
     struct farm_run_workers *workers; // farm_run_make
-    int gate;                         // to the learner, whose end is learner.gate; 0: actors do not come and go
+    int admission; // socket to the learner, whose end is learner.admission; 0: actors do not join or leave
     enum { FARM_RUN_SETTLED, FARM_RUN_COMES, FARM_RUN_GOES, FARM_RUN_ENDS } state; // ENDS: the learner has let go of it
     uint32_t actor;
     struct farm_worker_spec spec; // of one that comes
@@ -29,7 +29,7 @@ struct farm_run_change {
     } remote;
 };
 
-// Makes the gate, if the plan is elastic. Before the workers are described.
+// Makes the admission sockets, if the plan is elastic. Before the workers are described.
 enum farm_status farm_run_change_make(struct farm_run_change *change, struct farm_error *err);
 void farm_run_change_free(struct farm_run_change *change); // safe on a zeroed one
 

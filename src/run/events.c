@@ -153,7 +153,7 @@ static void ignore_all(struct farm_run_events *events) {
 
 void farm_run_events_listen(struct farm_run_events *events) {
     const struct farm_run_bridges *bridges = events->sessions->bridges;
-    if (events->change->gate) events->watched[0] = events->change->gate;
+    if (events->change->admission) events->watched[0] = events->change->admission;
     for (uint32_t b = 0; b < bridges->count; b++) events->watched[1 + b] = bridges->bridge[b].control;
 }
 
@@ -182,7 +182,7 @@ static enum farm_supervisor_turn on_tick(void *context) {
     const double seconds = workers->plan->recipe.seconds;
     const uint64_t now = farm_now_ns();
     farm_run_watch_turn(events->watch, now);
-    if (events->change->gate) farm_run_change_turn(events->change);
+    if (events->change->admission) farm_run_change_turn(events->change);
     farm_run_sessions_turn(events->sessions, now);
     if (events->change->failure[0]) return FARM_TURN_STOP;
     find_start(events);

@@ -19,13 +19,13 @@ struct farm_run_events {
     uint64_t end_ns;   // when the run's end was decided; 0: not yet
     uint64_t learner_restarts, actor_restarts;
     char learner_error[1024];              // the sentence with which the learner ended; "": none
-    int watched[1 + FARM_RUN_BRIDGES_MAX]; // by the supervisor: the gate, then what bridges say; -1: none
+    int watched[1 + FARM_RUN_BRIDGES_MAX]; // by the supervisor: the admission socket, then the bridges; -1: none
 };
 
 // The functions to make the supervisor with. `events` is their context: it must not move.
 struct farm_supervisor_config farm_run_events_config(struct farm_run_events *events, bool elastic);
 
-// When gate and bridges exist: they are heard as soon as they say something.
+// When the admission socket and bridges exist: their messages wake the supervisor.
 void farm_run_events_listen(struct farm_run_events *events);
 
 void farm_run_events_end(struct farm_run_events *events); // after farm_supervisor_run: stops the clock

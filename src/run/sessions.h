@@ -71,8 +71,8 @@ struct farm_run_sessions {
     char address_file[FARM_RUN_PATH_MAX + 16], status_file[FARM_RUN_PATH_MAX + 16]; // "": there is none
 };
 
-// When bridges, workers and gate exist: has change.h ask here for the next ring, and writes RUN/bridge.addr. Nothing
-// happens if the run does not listen.
+// When bridges, workers and the admission socket exist: has change.h ask here for the next ring, and writes
+// RUN/bridge.addr. Nothing happens if the run does not listen.
 enum farm_status farm_run_sessions_make(struct farm_run_sessions *sessions, struct farm_error *err);
 void farm_run_sessions_free(struct farm_run_sessions *sessions); // safe on a zeroed one; removes the files
 

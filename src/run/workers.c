@@ -139,7 +139,7 @@ size_t farm_run_workers_hand_over(struct farm_run_workers *workers) {
     }
     for (uint32_t b = 0; b < rings->bell_count; b++) workers->keep[kept++] = rings->bells[b];
     workers->keep[kept++] = rings->stats_segment.fd;
-    workers->keep[kept++] = learner->gate;
+    workers->keep[kept++] = learner->admission;
     learner->ring_fds = (const int(*)[2])workers->ring_fds;
     learner->ring_count = plan->places;
     learner->up_writable = workers->up_writable;

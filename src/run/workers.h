@@ -59,7 +59,7 @@ uint32_t farm_run_workers_of_shard(const struct farm_run_workers *workers, uint3
 // Whether what answers the actors runs on their CPUs.
 bool farm_run_workers_shared(const struct farm_run_plan *plan);
 
-// Describes all actors, then the learner, to the supervisor. Rings, bells, stats and gate exist.
+// Describes all actors, then the learner, to the supervisor. Rings, bells, stats and the admission socket exist.
 enum farm_status farm_run_workers_add(struct farm_run_workers *workers, struct farm_error *err);
 void farm_run_workers_free(struct farm_run_workers *workers); // safe on a zeroed one
 

@@ -32,7 +32,7 @@ struct shared {
 static struct table {
     struct farm_ring made[PLACES], actors[PLACES];
     bool there[PLACES];
-    int fds[PLACES][2], eventfd, gate, learners_gate;
+    int fds[PLACES][2], eventfd, admission, learners_end;
     int wake;         // of those that join
     bool idle;        // no actor steps
     uint32_t checked; // answers that were worked out again
@@ -62,7 +62,7 @@ static void set_up(uint32_t rings, uint32_t batch) {
     table.shared = mmap(NULL, sizeof *table.shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     table.eventfd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
     cr_assert(table.shared != MAP_FAILED && table.eventfd >= 0);
-    cr_assert_eq(farm_admission_make(&table.gate, &table.learners_gate, &err), FARM_OK, "%s", err.message);
+    cr_assert_eq(farm_admission_make(&table.admission, &table.learners_end, &err), FARM_OK, "%s", err.message);
     for (uint32_t r = 0; r < rings; r++) {
         make_ring(r, WIDTH);
         table.there[r] = true;
@@ -70,7 +70,7 @@ static void set_up(uint32_t rings, uint32_t batch) {
     table.config = test_learner_config(FLAT, ACTIONS, UNROLL);
     table.config.ring_fds = table.fds;
     table.config.ring_count = PLACES;
-    table.config.gate = table.learners_gate;
+    table.config.admission = table.learners_end;
     table.config.shards[0].eventfd = table.eventfd;
     table.config.stats = &table.shared->stats;
     table.config.seed = 11;
@@ -111,11 +111,11 @@ static void tear_down(void) {
         if (table.there[r]) close_ring(r);
     munmap(table.shared, sizeof *table.shared);
     close(table.eventfd);
-    close(table.gate);
-    close(table.learners_gate);
+    close(table.admission);
+    close(table.learners_end);
 }
 
-TestSuite(gate, .timeout = 60);
+TestSuite(admission, .timeout = 60);
 
 // ---- the actors ----
 
@@ -180,7 +180,7 @@ static void act_on(uint64_t more) {
 
 static struct farm_admission_reply hear(uint32_t r) {
     struct farm_admission_reply answer;
-    for (const uint64_t start = farm_now_ns(); !farm_admission_receive_reply(table.gate, &answer);) {
+    for (const uint64_t start = farm_now_ns(); !farm_admission_receive_reply(table.admission, &answer);) {
         cr_assert_lt(farm_now_ns() - start, LIMIT_NS, "no answer about actor %u", r);
         act();
     }
@@ -195,7 +195,7 @@ static struct farm_admission_reply ask(enum farm_admission_kind kind, uint32_t r
         question.fds[0] = table.made[r % PLACES].up.fd_readonly;
         question.fds[1] = table.made[r % PLACES].down.fd;
     }
-    cr_assert_eq(farm_admission_send_request(table.gate, &question, &err), FARM_OK, "%s", err.message);
+    cr_assert_eq(farm_admission_send_request(table.admission, &question, &err), FARM_OK, "%s", err.message);
     return hear(r);
 }
 
@@ -254,7 +254,7 @@ static void start(uint32_t rings, uint32_t batch, uint64_t steps) {
     act_on(steps);
 }
 
-Test(gate, actors_that_come_are_answered_and_trained_on) {
+Test(admission, actors_that_come_are_answered_and_trained_on) {
     start(2, LANES * WIDTH, 2 * STEPS);
     join(2);
     join(3);
@@ -265,7 +265,7 @@ Test(gate, actors_that_come_are_answered_and_trained_on) {
     tear_down();
 }
 
-Test(gate, an_actor_that_goes_is_let_go_of_and_the_others_go_on) {
+Test(admission, an_actor_that_goes_is_let_go_of_and_the_others_go_on) {
     start(3, LANES * WIDTH, 2 * STEPS);
     const uint32_t descriptors = descriptors_of(table.learner);
     cr_assert(maps(table.learner, table.made[1].up.fd) && maps(table.learner, table.made[1].down.fd));
@@ -283,7 +283,7 @@ Test(gate, an_actor_that_goes_is_let_go_of_and_the_others_go_on) {
 }
 
 // An update is larger than what one actor's windows make, so some of the one that goes always wait.
-Test(gate, windows_that_wait_go_with_their_actor) {
+Test(admission, windows_that_wait_go_with_their_actor) {
     set_up(3, 3 * LANES * WIDTH + 1);
     launch();
     for (int i = 0; i < 12; i++) {
@@ -301,7 +301,7 @@ Test(gate, windows_that_wait_go_with_their_actor) {
     tear_down();
 }
 
-Test(gate, actors_come_and_go_at_any_moment) {
+Test(admission, actors_come_and_go_at_any_moment) {
     start(2, LANES * WIDTH - 1, 1);
     const uint32_t descriptors = descriptors_of(table.learner);
     for (uint32_t i = 0; i < 60; i++) {
@@ -325,7 +325,7 @@ Test(gate, actors_come_and_go_at_any_moment) {
     tear_down();
 }
 
-Test(gate, what_cannot_be_done_is_refused_and_changes_nothing) {
+Test(admission, what_cannot_be_done_is_refused_and_changes_nothing) {
     start(2, LANES * WIDTH, STEPS);
     expect_refused(FARM_ADMISSION_JOIN, 1, FARM_E_INVALID, "no vacant place 1");
     expect_refused(FARM_ADMISSION_JOIN, 7 * PLACES, FARM_E_INVALID, "no vacant place 28");
@@ -337,16 +337,16 @@ Test(gate, what_cannot_be_done_is_refused_and_changes_nothing) {
     cr_assert_eq(descriptors_of(table.learner), descriptors);
     close_ring(2);
     const uint32_t nonsense[4] = {FARM_ADMISSION_JOIN, 3, 0, 0}, unknown[4] = {77, 3, 0, 0};
-    cr_assert_eq(send(table.gate, nonsense, sizeof nonsense, 0), sizeof nonsense); // no descriptors
+    cr_assert_eq(send(table.admission, nonsense, sizeof nonsense, 0), sizeof nonsense); // no descriptors
     cr_assert_eq(hear(3).status, FARM_E_LIMIT);
-    cr_assert_eq(send(table.gate, unknown, sizeof unknown, 0), sizeof unknown);
-    cr_assert_eq(send(table.gate, unknown, 5, 0), 5);
+    cr_assert_eq(send(table.admission, unknown, sizeof unknown, 0), sizeof unknown);
+    cr_assert_eq(send(table.admission, unknown, 5, 0), 5);
     act_on(2 * STEPS);
     tear_down();
 }
 
 // The learner can take no further descriptor.
-Test(gate, a_ring_whose_descriptors_find_no_room_is_refused) {
+Test(admission, a_ring_whose_descriptors_find_no_room_is_refused) {
     struct rlimit before, none;
     start(1, LANES * WIDTH, STEPS);
     const uint32_t descriptors = descriptors_of(table.learner);
@@ -377,7 +377,7 @@ static void expect_rung(uint32_t r, int eventfd) {
     cr_assert_eq(read(eventfd, &count, sizeof count), sizeof count);
 }
 
-Test(gate, a_bridge_in_an_actors_place_is_woken_by_its_eventfd) {
+Test(admission, a_bridge_in_an_actors_place_is_woken_by_its_eventfd) {
     const int wake = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC), wake_fds[PLACES] = {-1, wake, -1, -1};
     set_up(2, LANES * WIDTH);
     table.config.wake_fds = wake_fds;
@@ -402,7 +402,7 @@ Test(gate, a_bridge_in_an_actors_place_is_woken_by_its_eventfd) {
 }
 
 // Nobody acts: inference sleeps for longer than the test's patience.
-Test(gate, rings_come_and_go_while_inference_sleeps) {
+Test(admission, rings_come_and_go_while_inference_sleeps) {
     const struct farm_ring_spec spec = test_ring_spec(LANES, WIDTH, STEPS, FLAT, ACTIONS);
     set_up(0, LANES * WIDTH);
     table.config.ring_spec = &spec;
@@ -419,7 +419,7 @@ Test(gate, rings_come_and_go_while_inference_sleeps) {
 }
 
 // Synchronous iterations without a ring, with one, and without one again.
-Test(gate, a_synchronous_learner_waits_without_rings) {
+Test(admission, a_synchronous_learner_waits_without_rings) {
     const struct farm_ring_spec spec = test_ring_spec(LANES, WIDTH, STEPS, FLAT, ACTIONS);
     set_up(0, LANES * WIDTH);
     table.config.ring_spec = &spec;
@@ -437,7 +437,7 @@ Test(gate, a_synchronous_learner_waits_without_rings) {
 }
 
 // No rings, or too few for an update: the learner waits, and trains when there are enough.
-Test(gate, a_learner_waits_without_rings_and_with_too_few) {
+Test(admission, a_learner_waits_without_rings_and_with_too_few) {
     const uint32_t windows = (STEPS - UNROLL - 1) / UNROLL + 1; // of a lane
     const struct farm_ring_spec spec = test_ring_spec(LANES, WIDTH, STEPS, FLAT, ACTIONS);
     set_up(0, 2 * LANES * WIDTH * windows - WIDTH);
@@ -458,7 +458,7 @@ Test(gate, a_learner_waits_without_rings_and_with_too_few) {
     tear_down();
 }
 
-Test(gate, a_learner_that_comes_back_has_those_that_are_there_and_hears_no_old_questions) {
+Test(admission, a_learner_that_comes_back_has_those_that_are_there_and_hears_no_old_questions) {
     start(2, LANES * WIDTH, STEPS);
     join(3);
     leave(0);
@@ -468,8 +468,8 @@ Test(gate, a_learner_that_comes_back_has_those_that_are_there_and_hears_no_old_q
     const struct farm_admission_request old = {
         .kind = FARM_ADMISSION_JOIN, .ring = 0, .fds = {table.made[0].up.fd_readonly, table.made[0].down.fd}};
     const uint32_t descriptors = descriptors_of(getpid());
-    cr_assert_eq(farm_admission_send_request(table.gate, &old, &err), FARM_OK);
-    farm_admission_clear(table.gate, table.learners_gate);
+    cr_assert_eq(farm_admission_send_request(table.admission, &old, &err), FARM_OK);
+    farm_admission_clear(table.admission, table.learners_end);
     cr_assert_eq(descriptors_of(getpid()), descriptors);
     launch();
     act_on(2 * STEPS);
@@ -480,7 +480,7 @@ Test(gate, a_learner_that_comes_back_has_those_that_are_there_and_hears_no_old_q
     tear_down();
 }
 
-Test(gate, nobody_comes_to_an_evaluation) {
+Test(admission, nobody_comes_to_an_evaluation) {
     set_up(1, LANES * WIDTH);
     table.config.evaluate = true;
     table.config.episodes_target = 1;

@@ -80,7 +80,7 @@ static inline void done(struct lanes *lanes, uint32_t count) {
 }
 
 static inline bool is_open(const struct lanes *lanes, uint32_t lane, uint64_t ticket) {
-    return farm_window_source_open(lanes->source, lanes->shards[lane], ticket);
+    return farm_window_source_released(lanes->source, lanes->shards[lane], ticket);
 }
 
 // The i-th window that was taken is the lane's window at `start`, environments [from, from + count).

@@ -1,5 +1,5 @@
 // Remote nodes as the supervisor has them. The test is everybody else: the bridges, which speak control.h, the learner
-// at its gate, and the loop that calls. No process is started.
+// at its admission socket, and the loop that calls. No process is started.
 #include "run/run.h"
 
 #include <criterion/criterion.h>
@@ -65,7 +65,7 @@ TestSuite(sessions, .fini = end, .timeout = 60);
 static bool answer_gate(void) {
     struct farm_admission_request question;
     struct farm_admission_reply answer;
-    if (!farm_admission_receive_request(t->run.workers.learner.gate, 0, &question)) return false;
+    if (!farm_admission_receive_request(t->run.workers.learner.admission, 0, &question)) return false;
     answer = (struct farm_admission_reply){.ring = question.ring};
     if (question.kind == FARM_ADMISSION_LEAVE) {
         t->leaves++;
@@ -77,7 +77,7 @@ static bool answer_gate(void) {
         close(question.fds[1]);
         if (++t->joins == t->refuse_join) answer.status = farm_fail(&answer.error, FARM_E_LIMIT, "no room for a ring");
     }
-    farm_admission_send_reply(t->run.workers.learner.gate, &answer);
+    farm_admission_send_reply(t->run.workers.learner.admission, &answer);
     return true;
 }
 
@@ -197,7 +197,7 @@ Test(sessions, many_rings_come_one_after_another) {
     cr_expect_eq(heard(FARM_CONTROL_ADMITTED, NULL), 2);
 }
 
-// One turn of the loop without an answer at the gate.
+// One turn of the loop without a reply of the learner.
 static void half_turn(void) {
     farm_run_sessions_hear(&t->run.sessions, 0);
     farm_run_change_turn(&t->run.change);
