@@ -1,4 +1,4 @@
-// See cuda_library.h. dlopen(3).
+// See cuda_module.h. dlopen(3).
 #include "base/cuda_module.h"
 
 #include <dlfcn.h>

@@ -22,7 +22,7 @@ extern "C" {
 #include "executor_problem.h"
 #include "farm_build.h"
 
-static struct farm_cuda_vendor libraries;
+static struct farm_cuda_vendor vendor;
 
 // What the executor says no to, for whoever tries a network.
 #define MUST(call)                                                                                                     \
@@ -58,14 +58,14 @@ static struct setting setting_make(const char *name, const struct farm_net_io *i
     FARM(farm_net_make(farm_net_find(name, err), io, &s.net, err));
     s.rows = rows;
     s.logits = (size_t)rows * (size_t)io->actions;
-    s.device_count = farm_cuda_executor_parameter_count(&s.net);
+    s.device_count = farm_cuda_parameter_count(&s.net);
     std::vector<float> params(s.net.parameter_count), ordered(s.device_count), dlogits(s.logits), dvalue((size_t)rows);
     std::vector<uint16_t> rounded(s.device_count);
     std::vector<uint8_t> input(executor_input_bytes(io, rows));
     executor_fill_params(&s.net, params.data());
     executor_fill_gradients(io, rows, dlogits.data(), dvalue.data());
     executor_fill_input(io, rows, input.data());
-    farm_cuda_executor_to_device_order(&s.net, params.data(), ordered.data());
+    farm_cuda_to_device_layout(&s.net, params.data(), ordered.data());
     for (size_t i = 0; i < s.device_count; i++) rounded[i] = farm_bf16(ordered[i]);
     s.params[0] = device_of(ordered.data(), ordered.size());
     s.params[1] = device_of(rounded.data(), rounded.size());
@@ -88,7 +88,7 @@ static void setting_free(struct setting *s) {
 
 static struct farm_cuda_executor *executor_make(const struct setting *s, int batch_max, bool training,
                                                 enum farm_precision precision) {
-    const struct farm_cuda_executor_config config = {&s->net, batch_max, training, precision, &libraries};
+    const struct farm_cuda_executor_config config = {&s->net, batch_max, training, precision, &vendor};
     struct farm_cuda_executor *executor;
     MUST(farm_cuda_executor_create(&config, &executor, err));
     return executor;
@@ -139,7 +139,7 @@ static struct host_answers fetch(const struct setting *s, struct answers a) {
     CUDA(cudaMemcpy(h.outputs.data(), a.logits, s->logits * sizeof(float), cudaMemcpyDeviceToHost));
     CUDA(cudaMemcpy(h.outputs.data() + s->logits, a.value, s->rows * sizeof(float), cudaMemcpyDeviceToHost));
     CUDA(cudaMemcpy(ordered.data(), a.gradients, ordered.size() * sizeof(float), cudaMemcpyDeviceToHost));
-    farm_cuda_executor_to_pytorch_order(&s->net, ordered.data(), h.gradients.data());
+    farm_cuda_to_pytorch_layout(&s->net, ordered.data(), h.gradients.data());
     h.guards = device_guard_whole(a.logits, s->logits * sizeof(float)) &&
                device_guard_whole(a.value, s->rows * sizeof(float)) &&
                device_guard_whole(a.gradients, s->device_count * sizeof(float));
@@ -348,13 +348,13 @@ static int open_all(void) {
         fprintf(stderr, "no GPU here, nothing was tested: %s\n", cudaGetErrorString(code));
         return 77;
     }
-    if (farm_cuda_vendor_open(&libraries, &err) != FARM_OK) {
+    if (farm_cuda_vendor_open(&vendor, &err) != FARM_OK) {
         fprintf(stderr, "nothing was tested: %s\n", err.message);
         return 77;
     }
     struct cudaDeviceProp device;
     CUDA(cudaGetDeviceProperties(&device, 0));
-    farm_cuda_vendor_describe(&libraries, words, sizeof words);
+    farm_cuda_vendor_describe(&vendor, words, sizeof words);
     fprintf(stderr, "%s, %s\n", device.name, words);
     return 0;
 }

@@ -135,7 +135,7 @@ static void look_at_cuda(struct findings *findings, const struct farm_doctor_gpu
         if (found == &of->nccl && found->status && !needed)
             note(findings, parts[i].name, GRADE_GOOD, NULL, "not there; matters with several GPUs only");
         else
-            note(findings, parts[i].name, found->status ? GRADE_WITHOUT : GRADE_GOOD, parts[i].mend, "%s", found->said);
+            note(findings, parts[i].name, found->status ? GRADE_WITHOUT : GRADE_GOOD, parts[i].mend, "%s", found->text);
     }
 }
 
@@ -157,7 +157,7 @@ static void look_at_gpu(struct findings *findings, const struct farm_machine *ma
              machine->gpu_count, machine->gpu_count ? machine->gpu[0].name : "none among the PCI devices",
              cuda.driver ? "there" : "not there");
     else
-        note(findings, "GPU", cuda.cuda.gpu.status ? GRADE_WITHOUT : GRADE_GOOD, mend, "%s", cuda.cuda.gpu.said);
+        note(findings, "GPU", cuda.cuda.gpu.status ? GRADE_WITHOUT : GRADE_GOOD, mend, "%s", cuda.cuda.gpu.text);
     if (machine->gpu_count || cuda.cuda.gpus || cuda.backend.status) look_at_cuda(findings, &cuda);
 }
 

@@ -25,7 +25,7 @@ static enum farm_status ask_backend(struct farm_doctor_gpu *out, struct farm_err
     const bool found = farm_path_cuda(path, sizeof path);
     const enum farm_status status = farm_cuda_module_open(found ? path : NULL, "farm_cuda_probe", &examine, err);
     if (status) return status;
-    snprintf(out->backend.said, sizeof out->backend.said, "%.700s", path);
+    snprintf(out->backend.text, sizeof out->backend.text, "%.700s", path);
     return examine(FARM_COMMIT, &out->cuda, &commit) ? FARM_OK : farm_cuda_module_foreign(path, commit, err);
 }
 
@@ -38,7 +38,7 @@ static _Noreturn void be_asked(struct farm_doctor_gpu *out, pid_t parent) {
     dup2(null, STDERR_FILENO);
     out->backend.status = ask_backend(out, &err);
     if (out->backend.status) {
-        snprintf(out->backend.said, sizeof out->backend.said, "%s", err.message);
+        snprintf(out->backend.text, sizeof out->backend.text, "%s", err.message);
         out->driver = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL) != NULL;
     }
     _exit(0);

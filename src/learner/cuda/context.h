@@ -19,7 +19,7 @@ struct farm_cuda_context {
     const struct farm_lanes *lanes;
     uint32_t shard, shards; // whose lanes are served here; of how many
     int device;
-    struct farm_cuda_vendor libraries;
+    struct farm_cuda_vendor vendor;
     enum farm_precision precision; // F32 or BF16
     struct farm_cuda_registered registered;
     struct farm_cuda_mirror mirror;

@@ -112,7 +112,7 @@ static struct farm_cuda_executor_config executor_config(const struct farm_cuda_c
                                               .batch_max = (int)context->learner->infer_batch_max,
                                               .training = false,
                                               .precision = context->precision,
-                                              .libraries = &context->libraries};
+                                              .vendor = &context->vendor};
 }
 
 size_t farm_cuda_inference_bytes(const struct farm_cuda_context *context) {

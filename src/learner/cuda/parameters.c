@@ -18,7 +18,7 @@ static size_t copy_bytes(size_t count, bool bf16) {
 }
 
 size_t farm_cuda_parameters_bytes(const struct farm_net *net, const struct farm_learner_config *learner, bool bf16) {
-    const size_t count = farm_cuda_executor_parameter_count(net);
+    const size_t count = farm_cuda_parameter_count(net);
     const size_t vectors = learner->algo.optimiser == FARM_OPTIMISER_ADAM ? 4 : 3; // and the gradient
     return count * sizeof(float) * vectors + copy_bytes(count, true) + 2 * copy_bytes(count, bf16);
 }
@@ -64,7 +64,7 @@ enum farm_status farm_cuda_parameters_make(const struct farm_net *net, const str
                                            bool bf16, struct CUstream_st *stream, struct farm_cuda_parameters *out,
                                            struct farm_error *err) {
     const bool adam = learner->algo.optimiser == FARM_OPTIMISER_ADAM;
-    *out = (struct farm_cuda_parameters){.net = net, .count = farm_cuda_executor_parameter_count(net), .bf16 = bf16};
+    *out = (struct farm_cuda_parameters){.net = net, .count = farm_cuda_parameter_count(net), .bf16 = bf16};
     out->optimiser.config = farm_algo_optimiser(&learner->algo);
     enum farm_status status = take_device_memory(out, adam, err);
     if (!status) status = take_host_memory(out, adam, err);
@@ -102,7 +102,7 @@ enum farm_status farm_cuda_parameters_upload(struct farm_cuda_parameters *p, str
     float *const to[VECTORS] = {p->optimiser.params, p->optimiser.first, p->optimiser.second};
     for (int v = 0; v < VECTORS; v++) {
         if (!to[v]) continue;
-        farm_cuda_executor_to_device_order(p->net, from[v], p->ordered);
+        farm_cuda_to_device_layout(p->net, from[v], p->ordered);
         FARM_CUDA_TRY(cudaMemcpyAsync(to[v], p->ordered, bytes, cudaMemcpyHostToDevice, stream));
         FARM_CUDA_TRY(cudaStreamSynchronize(stream));
     }
@@ -132,7 +132,7 @@ enum farm_status farm_cuda_parameters_download(struct farm_cuda_parameters *p, s
                 cudaMemcpyAsync(p->ordered + (size_t)v * p->count, from[v], bytes, cudaMemcpyDeviceToHost, stream));
     FARM_CUDA_TRY(cudaStreamSynchronize(stream));
     for (int v = 0; v < VECTORS; v++)
-        if (to[v]) farm_cuda_executor_to_pytorch_order(p->net, p->ordered + (size_t)v * p->count, to[v]);
+        if (to[v]) farm_cuda_to_pytorch_layout(p->net, p->ordered + (size_t)v * p->count, to[v]);
     p->host.optimiser_step = *p->step;
     p->host.version = p->version;
     p->copied_ns = farm_now_ns();

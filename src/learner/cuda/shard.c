@@ -54,14 +54,14 @@ static enum farm_status find_device(const struct farm_cuda_context *context, int
 
 static enum farm_status open_device(struct farm_cuda_context *context, struct farm_error *err) {
     enum farm_status status = find_device(context, &context->device, err);
-    if (!status) status = farm_cuda_vendor_open(&context->libraries, err);
+    if (!status) status = farm_cuda_vendor_open(&context->vendor, err);
     if (status) return status;
     struct cudaDeviceProp properties;
     char libraries[256];
     int driver = 0;
     FARM_CUDA_TRY(cudaGetDeviceProperties(&properties, context->device));
     FARM_CUDA_TRY(cudaDriverGetVersion(&driver));
-    farm_cuda_vendor_describe(&context->libraries, libraries, sizeof libraries);
+    farm_cuda_vendor_describe(&context->vendor, libraries, sizeof libraries);
     context->precision = context->learner->precision == FARM_PRECISION_F32 ? FARM_PRECISION_F32 : FARM_PRECISION_BF16;
     farm_log_info("device cuda: %s, compute capability %d.%d, driver for CUDA %d.%d, %s; arithmetic in %s",
                   properties.name, properties.major, properties.minor, driver / 1000, driver % 1000 / 10, libraries,

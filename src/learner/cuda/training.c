@@ -127,7 +127,7 @@ static struct farm_cuda_executor_config executor_config(const struct farm_cuda_c
                                               .batch_max = (int)rows,
                                               .training = true,
                                               .precision = context->precision,
-                                              .libraries = &context->libraries};
+                                              .vendor = &context->vendor};
 }
 
 size_t farm_cuda_training_bytes(const struct farm_cuda_context *context, enum farm_mirror mode) {

@@ -34,7 +34,7 @@ struct place {
 };
 
 struct plan {
-    struct farm_cuda_parameter_layout order;
+    struct farm_cuda_parameter_layout layout;
     struct place places[OPS_MAX];
     struct piece input;
     struct piece outs[OPS_MAX], diffs[OPS_MAX]; // by place
@@ -154,14 +154,14 @@ static struct plan plan_of(const struct farm_cuda_executor_config *config) {
     const struct farm_net *net = config->net;
     const size_t rows = (size_t)config->batch_max, each = size_of(config->precision != FARM_PRECISION_F32);
     const int last = net->op_count - 1;
-    struct plan plan = {.order = farm_cuda_parameter_layout_of(net)};
+    struct plan plan = {.layout = farm_cuda_parameter_layout_of(net)};
     size_t dweight = 0, scratch = 0;
     plan_places(net, config->training, plan.places);
     plan.input.row_bytes = farm_shape_count(net->ops[0].in) * each;
     for (int i = 0; i <= last; i++) {
         const struct farm_net_op *op = &net->ops[i];
         const size_t out = farm_shape_count(op->out);
-        const size_t heads = (size_t)plan.order.rows[last]; // padded; their product is f32
+        const size_t heads = (size_t)plan.layout.rows[last]; // padded; their product is f32
         widen(&plan.outs[plan.places[i].out].row_bytes, i == last ? heads * sizeof(float) : out * each);
         if (!config->training) continue;
         widen(&plan.diffs[plan.places[i].diff].row_bytes, (i == last ? heads : out) * each);
@@ -226,7 +226,7 @@ static enum farm_status check_net(const struct farm_net *net, struct farm_error 
 }
 
 static enum farm_status open_device(struct farm_cuda_executor *ex, struct farm_error *err) {
-    const struct farm_cuda_vendor *libraries = ex->config.libraries;
+    const struct farm_cuda_vendor *vendor = ex->config.vendor;
     const cudaError_t code = cudaMalloc((void **)&ex->memory, ex->plan.bytes);
     if (code == cudaErrorMemoryAllocation) {
         (void)cudaGetLastError(); // no later call shall be blamed for it
@@ -239,12 +239,12 @@ static enum farm_status open_device(struct farm_cuda_executor *ex, struct farm_e
     if (code != cudaSuccess) return farm_cuda_fail(err, code, "cudaMalloc", __FILE__, __LINE__);
     FARM_CUDA_TRY(cudaMemsetAsync(ex->memory, 0, ex->plan.workspace, NULL)); // all but the workspace, which is last
     FARM_CUDA_TRY(cudaStreamSynchronize(NULL));
-    const cudnnStatus_t cudnn = libraries->cudnn.Create(&ex->cudnn);
-    if (cudnn != CUDNN_STATUS_SUCCESS) return farm_cudnn_fail(&libraries->cudnn, err, cudnn, "Create");
-    const cublasStatus_t cublaslt = libraries->cublaslt.Create(&ex->cublaslt);
+    const cudnnStatus_t cudnn = vendor->cudnn.Create(&ex->cudnn);
+    if (cudnn != CUDNN_STATUS_SUCCESS) return farm_cudnn_fail(&vendor->cudnn, err, cudnn, "Create");
+    const cublasStatus_t cublaslt = vendor->cublaslt.Create(&ex->cublaslt);
     if (cublaslt != CUBLAS_STATUS_SUCCESS)
         return farm_fail(err, cublaslt == CUBLAS_STATUS_ALLOC_FAILED ? FARM_E_LIMIT : FARM_E_IO,
-                         "cublasLtCreate: %s (%d)", libraries->cublaslt.GetStatusString(cublaslt), (int)cublaslt);
+                         "cublasLtCreate: %s (%d)", vendor->cublaslt.GetStatusString(cublaslt), (int)cublaslt);
     return FARM_OK;
 }
 
@@ -286,8 +286,8 @@ static void drop_rung(struct rung *rung) {
 void farm_cuda_executor_destroy(struct farm_cuda_executor *ex) {
     if (ex == NULL) return;
     for (int r = 0; r < ex->rung_count; r++) drop_rung(ex->rungs[r]);
-    if (ex->cudnn != NULL) ex->config.libraries->cudnn.Destroy(ex->cudnn);
-    if (ex->cublaslt != NULL) ex->config.libraries->cublaslt.Destroy(ex->cublaslt);
+    if (ex->cudnn != NULL) ex->config.vendor->cudnn.Destroy(ex->cudnn);
+    if (ex->cublaslt != NULL) ex->config.vendor->cublaslt.Destroy(ex->cublaslt);
     if (ex->memory != NULL) cudaFree(ex->memory);
     free(ex);
 }
@@ -301,7 +301,7 @@ enum farm_precision farm_cuda_executor_precision(const struct farm_cuda_executor
 static enum farm_status make_convolution(struct farm_cuda_executor *ex, int i, int rows, struct step *step,
                                          struct farm_error *err) {
     const struct farm_cuda_convolution_config config = {
-        .cudnn = &ex->config.libraries->cudnn,
+        .cudnn = &ex->config.vendor->cudnn,
         .handle = ex->cudnn,
         .op = ex->net.ops[i],
         .rows = rows,
@@ -325,11 +325,11 @@ static enum farm_status make_dense(struct farm_cuda_executor *ex, int i, int row
                                    struct farm_error *err) {
     const struct farm_net_op *op = &ex->net.ops[i];
     struct farm_cuda_product_config config = {
-        .cublaslt = &ex->config.libraries->cublaslt,
+        .cublaslt = &ex->config.vendor->cublaslt,
         .handle = ex->cublaslt,
         .rows = rows,
         .in = (int)farm_shape_count(op->in),
-        .out = ex->plan.order.rows[i],
+        .out = ex->plan.layout.rows[i],
         .bf16 = ex->bf16,
         .result_f32 = i == ex->net.op_count - 1,
         .epilogue = epilogue_of(ex, i),
@@ -383,7 +383,7 @@ static enum farm_status rung_for(struct farm_cuda_executor *ex, int rows, struct
 }
 
 static enum farm_status use_stream(struct farm_cuda_executor *ex, cudaStream_t stream, struct farm_error *err) {
-    const struct farm_cudnn *cudnn = &ex->config.libraries->cudnn;
+    const struct farm_cudnn *cudnn = &ex->config.vendor->cudnn;
     const cudnnStatus_t status = cudnn->SetStream(ex->cudnn, stream);
     return status == CUDNN_STATUS_SUCCESS ? FARM_OK : farm_cudnn_fail(cudnn, err, status, "SetStream");
 }
@@ -449,9 +449,9 @@ static enum farm_status dense_forward(const struct call *call, int i, struct far
     struct farm_cuda_executor *ex = call->ex;
     const struct farm_net_op *op = &ex->net.ops[i];
     const struct step *step = &call->rung->steps[i];
-    const void *bias = param(call, ex->plan.order.bias[i]);
+    const void *bias = param(call, ex->plan.layout.bias[i]);
     const enum farm_status status =
-        farm_cuda_product_run(&step->forward, call->stream, param(call, ex->plan.order.weight[i]), out_of(ex, i - 1),
+        farm_cuda_product_run(&step->forward, call->stream, param(call, ex->plan.layout.weight[i]), out_of(ex, i - 1),
                               step->fused ? bias : NULL, false, out_of(ex, i), workspace_of(ex), err);
     if (status != FARM_OK || step->fused || i == ex->net.op_count - 1) return status;
     return farm_cuda_bias_activate(call->stream, slope_of(op), type_of(ex), bias, out_of(ex, i), rows_of(call),
@@ -464,9 +464,9 @@ static enum farm_status op_forward(const struct call *call, int i, struct farm_e
     const struct farm_pool pool = pool_of(op);
     switch (op->kind) {
     case FARM_NET_OP_CONV:
-        return farm_cuda_convolution_forward(&call->rung->steps[i].convolution, call->stream, out_of(ex, i - 1),
-                                             param(call, ex->plan.order.weight[i]), param(call, ex->plan.order.bias[i]),
-                                             op->skip >= 0, out_of(ex, i), workspace_of(ex), err);
+        return farm_cuda_convolution_forward(
+            &call->rung->steps[i].convolution, call->stream, out_of(ex, i - 1), param(call, ex->plan.layout.weight[i]),
+            param(call, ex->plan.layout.bias[i]), op->skip >= 0, out_of(ex, i), workspace_of(ex), err);
     case FARM_NET_OP_DENSE:
         return dense_forward(call, i, err);
     case FARM_NET_OP_POOL:
@@ -485,7 +485,7 @@ static struct farm_cuda_heads heads_of(const struct call *call) {
         .type = type_of(ex),
         .rows = (uint32_t)call->rung->rows,
         .actions = ex->net.io.actions,
-        .pitch = ex->plan.order.rows[ex->net.op_count - 1],
+        .pitch = ex->plan.layout.rows[ex->net.op_count - 1],
     };
 }
 
@@ -503,7 +503,7 @@ enum farm_status farm_cuda_executor_forward(struct farm_cuda_executor *ex, struc
     if (status != FARM_OK) return status;
     const struct farm_cuda_heads heads = heads_of(&call);
     ex->forward_rows = rows;
-    return farm_cuda_heads_split(stream, &heads, out_of(ex, last), param(&call, ex->plan.order.bias[last]), logits,
+    return farm_cuda_heads_split(stream, &heads, out_of(ex, last), param(&call, ex->plan.layout.bias[last]), logits,
                                  value, err);
 }
 
@@ -518,10 +518,10 @@ static enum farm_status slope_backward(const struct call *call, int i, struct fa
         .kind = slope_of(op),
         .type = type_of(ex),
         .rows = pixels_of(op->out, rows_of(call)),
-        .channels = heads ? ex->plan.order.rows[i] : op->out.channels,
+        .channels = heads ? ex->plan.layout.rows[i] : op->out.channels,
         .y = heads ? NULL : out_of(ex, i),
         .dy = diff_of(ex, i),
-        .bias_gradient = call->gradients + ex->plan.order.bias[i],
+        .bias_gradient = call->gradients + ex->plan.layout.bias[i],
         .scratch = at(ex, ex->plan.scratch),
     };
     return farm_cuda_slope_gradient(call->stream, &gradient, err);
@@ -530,7 +530,7 @@ static enum farm_status slope_backward(const struct call *call, int i, struct fa
 static enum farm_status convolution_backward(const struct call *call, int i, struct farm_error *err) {
     struct farm_cuda_executor *ex = call->ex;
     struct farm_cuda_convolution *convolution = &call->rung->steps[i].convolution;
-    const size_t offset = ex->plan.order.weight[i], count = ex->net.tensors[ex->net.ops[i].weight].count;
+    const size_t offset = ex->plan.layout.weight[i], count = ex->net.tensors[ex->net.ops[i].weight].count;
     float *gradient = call->gradients + offset;
     void *dweight = ex->bf16 ? at(ex, ex->plan.dweight) : gradient;
     enum farm_status status = farm_cuda_convolution_backward_filter(convolution, out_of(ex, i - 1), diff_of(ex, i),
@@ -544,7 +544,7 @@ static enum farm_status convolution_backward(const struct call *call, int i, str
 static enum farm_status dense_backward(const struct call *call, int i, struct farm_error *err) {
     struct farm_cuda_executor *ex = call->ex;
     const struct step *step = &call->rung->steps[i];
-    const size_t offset = ex->plan.order.weight[i];
+    const size_t offset = ex->plan.layout.weight[i];
     const enum farm_status status =
         farm_cuda_product_run(&step->weight, call->stream, out_of(ex, i - 1), diff_of(ex, i), NULL, true,
                               call->gradients + offset, workspace_of(ex), err);

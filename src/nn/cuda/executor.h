@@ -3,7 +3,7 @@
 // stream at a time; several executors share nothing and run side by side. Calls only put work into a stream, so that
 // all of them can be captured in a CUDA graph. Does not know lanes, losses or optimisers.
 //
-// Plain C17 over CUDA's runtime API and over tables of functions (libraries.h), so that tests can run it on the CPU.
+// Plain C17 over CUDA's runtime API and over tables of functions (vendor.h), so that tests can run it on the CPU.
 #ifndef FARM_NN_CUDA_EXECUTOR_H
 #define FARM_NN_CUDA_EXECUTOR_H
 
@@ -24,7 +24,7 @@ struct farm_cuda_executor_config {
     int batch_max;                 // most rows of one call
     bool training;                 // keeps what backward needs
     enum farm_precision precision; // AUTO and BF16: bf16 activations and weights, f32 sums; F32: f32 without TF32
-    const struct farm_cuda_vendor *libraries; // must outlive the executor
+    const struct farm_cuda_vendor *vendor; // must outlive the executor
 };
 
 // ---- the executor ----

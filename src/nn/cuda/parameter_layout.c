@@ -1,4 +1,4 @@
-// See order.h, and executor.h for the order itself.
+// See parameter_layout.h, and executor.h for the order itself.
 #include "nn/cuda/parameter_layout.h"
 
 #include <stdbool.h>
@@ -17,22 +17,22 @@ static struct farm_shape inputs_of(const struct farm_net_op *op) {
 }
 
 struct farm_cuda_parameter_layout farm_cuda_parameter_layout_of(const struct farm_net *net) {
-    struct farm_cuda_parameter_layout order = {.count = 0};
+    struct farm_cuda_parameter_layout layout = {.count = 0};
     for (int i = 0; i < net->op_count; i++) {
         const struct farm_net_op *op = &net->ops[i];
         if (op->weight < 0) continue;
         const bool heads = i == net->op_count - 1;
         const size_t rows = round_up((size_t)op->out.channels, heads ? FARM_CUDA_HEADS_MULTIPLE : 1);
-        order.rows[i] = (int)rows;
-        order.weight[i] = order.count;
-        order.count += round_up(rows * farm_shape_count(inputs_of(op)), FARM_CUDA_TENSOR_ALIGNMENT);
-        order.bias[i] = order.count;
-        order.count += round_up(rows, FARM_CUDA_TENSOR_ALIGNMENT);
+        layout.rows[i] = (int)rows;
+        layout.weight[i] = layout.count;
+        layout.count += round_up(rows * farm_shape_count(inputs_of(op)), FARM_CUDA_TENSOR_ALIGNMENT);
+        layout.bias[i] = layout.count;
+        layout.count += round_up(rows, FARM_CUDA_TENSOR_ALIGNMENT);
     }
-    return order;
+    return layout;
 }
 
-size_t farm_cuda_executor_parameter_count(const struct farm_net *net) {
+size_t farm_cuda_parameter_count(const struct farm_net *net) {
     return farm_cuda_parameter_layout_of(net).count;
 }
 
@@ -55,24 +55,24 @@ static void move_weights(const struct farm_net *net, const struct farm_net_op *o
 }
 
 static void move_all(const struct farm_net *net, const float *from, float *to, bool to_device) {
-    const struct farm_cuda_parameter_layout order = farm_cuda_parameter_layout_of(net);
+    const struct farm_cuda_parameter_layout layout = farm_cuda_parameter_layout_of(net);
     for (int i = 0; i < net->op_count; i++) {
         const struct farm_net_op *op = &net->ops[i];
         if (op->weight < 0) continue;
         const size_t pytorch = net->tensors[op->bias].offset, count = (size_t)op->out.channels;
-        move_weights(net, op, order.weight[i], from, to, to_device);
+        move_weights(net, op, layout.weight[i], from, to, to_device);
         if (to_device)
-            memcpy(to + order.bias[i], from + pytorch, count * sizeof *to);
+            memcpy(to + layout.bias[i], from + pytorch, count * sizeof *to);
         else
-            memcpy(to + pytorch, from + order.bias[i], count * sizeof *to);
+            memcpy(to + pytorch, from + layout.bias[i], count * sizeof *to);
     }
 }
 
-void farm_cuda_executor_to_device_order(const struct farm_net *net, const float *pytorch, float *device) {
-    memset(device, 0, farm_cuda_executor_parameter_count(net) * sizeof *device);
+void farm_cuda_to_device_layout(const struct farm_net *net, const float *pytorch, float *device) {
+    memset(device, 0, farm_cuda_parameter_count(net) * sizeof *device);
     move_all(net, pytorch, device, true);
 }
 
-void farm_cuda_executor_to_pytorch_order(const struct farm_net *net, const float *device, float *pytorch) {
+void farm_cuda_to_pytorch_layout(const struct farm_net *net, const float *device, float *pytorch) {
     move_all(net, device, pytorch, false);
 }

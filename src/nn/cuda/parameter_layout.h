@@ -16,13 +16,13 @@
 enum { FARM_CUDA_TENSOR_ALIGNMENT = 128, FARM_CUDA_HEADS_MULTIPLE = 8 };
 
 // Elements of the vector in device order, a multiple of FARM_CUDA_TENSOR_ALIGNMENT; at least net->parameter_count.
-size_t farm_cuda_executor_parameter_count(const struct farm_net *net);
+size_t farm_cuda_parameter_count(const struct farm_net *net);
 
 // Pure functions over host memory: pytorch [net->parameter_count] as in net.h, device [farm_cuda_executor_parameter_
 // count]. The gaps are written as zeros. Gradients and moments of optimisers go the same ways. An optimiser whose
 // moments do not start at zero (RMSProp: second_initial) may start gaps at whatever it likes: they change nothing.
-void farm_cuda_executor_to_device_order(const struct farm_net *net, const float *pytorch, float *device);
-void farm_cuda_executor_to_pytorch_order(const struct farm_net *net, const float *device, float *pytorch);
+void farm_cuda_to_device_layout(const struct farm_net *net, const float *pytorch, float *device);
+void farm_cuda_to_pytorch_layout(const struct farm_net *net, const float *device, float *pytorch);
 
 struct farm_cuda_parameter_layout {
     size_t weight[FARM_NET_OPS_MAX], bias[FARM_NET_OPS_MAX]; // in elements; of ops that have them

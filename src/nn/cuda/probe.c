@@ -1,4 +1,4 @@
-// See examine.h.
+// See probe.h.
 #include "nn/cuda/probe.h"
 
 #include <cuda_runtime_api.h>
@@ -20,16 +20,15 @@ static enum farm_status describe_gpus(struct farm_cuda_probed *out, struct farm_
     if (code || out->gpus < 1)
         return farm_cuda_fail(err, code ? code : cudaErrorNoDevice, "cudaGetDeviceCount", __FILE__, __LINE__);
     FARM_CUDA_TRY(cudaGetDeviceProperties(&first, 0));
-    snprintf(out->gpu.said, sizeof out->gpu.said, "%d (%s), compute capability %d.%d, driver for CUDA %d.%d", out->gpus,
+    snprintf(out->gpu.text, sizeof out->gpu.text, "%d (%s), compute capability %d.%d, driver for CUDA %d.%d", out->gpus,
              first.name, first.major, first.minor, driver / 1000, driver % 1000 / 10);
     return FARM_OK;
 }
 
-static enum farm_status find_libraries(struct farm_cuda_probed *out, struct farm_error *err) {
-    struct farm_cuda_vendor libraries;
-    const enum farm_status status = farm_cuda_vendor_open(&libraries, err);
-    if (!status)
-        farm_cuda_vendor_describe(&libraries, out->cublaslt_and_cudnn.said, sizeof out->cublaslt_and_cudnn.said);
+static enum farm_status find_vendor(struct farm_cuda_probed *out, struct farm_error *err) {
+    struct farm_cuda_vendor vendor;
+    const enum farm_status status = farm_cuda_vendor_open(&vendor, err);
+    if (!status) farm_cuda_vendor_describe(&vendor, out->cublaslt_and_cudnn.text, sizeof out->cublaslt_and_cudnn.text);
     return status;
 }
 
@@ -38,7 +37,7 @@ static enum farm_status find_nccl(struct farm_cuda_probed *out, struct farm_erro
     int version = 0;
     const enum farm_status status = farm_cuda_nccl_open(&nccl, err);
     if (!status && nccl.GetVersion(&version) == ncclSuccess)
-        snprintf(out->nccl.said, sizeof out->nccl.said, "%d.%d.%d", version / 10000, version / 100 % 100,
+        snprintf(out->nccl.text, sizeof out->nccl.text, "%d.%d.%d", version / 10000, version / 100 % 100,
                  version % 100);
     return status;
 }
@@ -47,15 +46,15 @@ __attribute__((visibility("default"))) farm_cuda_probe_entry farm_cuda_probe;
 
 // The driver last: whoever waits for it in vain has the rest.
 bool farm_cuda_probe(const char *commit, struct farm_cuda_probed *out, const char **library_commit) {
-    static enum farm_status (*const looks[])(struct farm_cuda_probed *,
-                                             struct farm_error *) = {find_libraries, find_nccl, describe_gpus};
+    static enum farm_status (*const looks[])(struct farm_cuda_probed *, struct farm_error *) = {find_vendor, find_nccl,
+                                                                                                describe_gpus};
     struct farm_cuda_found *const found[] = {&out->cublaslt_and_cudnn, &out->nccl, &out->gpu};
     *library_commit = FARM_COMMIT;
     if (strcmp(commit, FARM_COMMIT) != 0) return false;
     for (int i = 0; i < 3; i++) {
         struct farm_error err;
         found[i]->status = looks[i](out, &err);
-        if (found[i]->status) snprintf(found[i]->said, sizeof found[i]->said, "%s", err.message);
+        if (found[i]->status) snprintf(found[i]->text, sizeof found[i]->text, "%s", err.message);
     }
     return true;
 }

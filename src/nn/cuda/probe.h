@@ -11,7 +11,7 @@
 // What was found, or is missing; the text says which.
 struct farm_cuda_found {
     enum farm_status status;
-    char said[sizeof((struct farm_error *)0)->message];
+    char text[sizeof((struct farm_error *)0)->message];
 };
 
 struct farm_cuda_probed {

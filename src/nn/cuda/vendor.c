@@ -1,4 +1,4 @@
-// See libraries.h. Names of places are made, tried in order, and listed where none has the library.
+// See vendor.h. Names of places are made, tried in order, and listed where none has the library.
 #include "nn/cuda/vendor.h"
 
 #include <dlfcn.h>
@@ -281,9 +281,9 @@ static const char *file_of(const void *function_pointer) {
     return dladdr(address, &info) != 0 && info.dli_fname != NULL ? info.dli_fname : "?";
 }
 
-void farm_cuda_vendor_describe(const struct farm_cuda_vendor *libraries, char *text, size_t size) {
-    const size_t cudnn = libraries->cudnn.GetVersion(), cublaslt = libraries->cublaslt.GetVersion();
+void farm_cuda_vendor_describe(const struct farm_cuda_vendor *vendor, char *text, size_t size) {
+    const size_t cudnn = vendor->cudnn.GetVersion(), cublaslt = vendor->cublaslt.GetVersion();
     snprintf(text, size, "cuDNN %zu.%zu.%zu of %s, cuBLASLt %zu.%zu.%zu of %s", cudnn / 10000, cudnn / 100 % 100,
-             cudnn % 100, file_of(&libraries->cudnn.GetVersion), cublaslt / 10000, cublaslt / 100 % 100, cublaslt % 100,
-             file_of(&libraries->cublaslt.GetVersion));
+             cudnn % 100, file_of(&vendor->cudnn.GetVersion), cublaslt / 10000, cublaslt / 100 % 100, cublaslt % 100,
+             file_of(&vendor->cublaslt.GetVersion));
 }

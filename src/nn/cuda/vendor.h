@@ -146,6 +146,6 @@ enum farm_status farm_cuda_vendor_open(struct farm_cuda_vendor *out, struct farm
 enum farm_status farm_cuda_nccl_open(struct farm_nccl *out, struct farm_error *err);
 
 // Versions such as "cuDNN 9.19.0 of /path/libcudnn.so.9, cuBLASLt 13.1.0 of /path/libcublasLt.so.13", cut to `size`.
-void farm_cuda_vendor_describe(const struct farm_cuda_vendor *libraries, char *text, size_t size);
+void farm_cuda_vendor_describe(const struct farm_cuda_vendor *vendor, char *text, size_t size);
 
 #endif

@@ -67,10 +67,10 @@ static void put_on_device(struct problem *p) {
     p->device->pointers = on_device(pointers, frames * sizeof *pointers);
     p->device->dlogits = on_device(p->dlogits, rows * (size_t)io->actions * sizeof(float));
     p->device->dvalue = on_device(p->dvalue, rows * sizeof(float));
-    p->device->count = farm_cuda_executor_parameter_count(&p->net);
+    p->device->count = farm_cuda_parameter_count(&p->net);
     float *params = array(p->device->count, sizeof *params);
     uint16_t *rounded = array(p->device->count, sizeof *rounded);
-    farm_cuda_executor_to_device_order(&p->net, p->params, params);
+    farm_cuda_to_device_layout(&p->net, p->params, params);
     for (size_t i = 0; i < p->device->count; i++) rounded[i] = farm_bf16(params[i]);
     p->device->params[0] = on_device(params, p->device->count * sizeof *params);
     p->device->params[1] = on_device(rounded, p->device->count * sizeof *rounded);
@@ -125,8 +125,8 @@ static void answer_fetch(const struct problem *p, int rows, struct device_answer
         cudaMemcpy(a->logits, a->device_logits, n * (size_t)p->net.io.actions * sizeof(float), cudaMemcpyDeviceToHost));
     CUDA(cudaMemcpy(a->value, a->device_value, n * sizeof(float), cudaMemcpyDeviceToHost));
     CUDA(cudaMemcpy(grads, a->device_grads, p->device->count * sizeof(float), cudaMemcpyDeviceToHost));
-    farm_cuda_executor_to_pytorch_order(&p->net, grads, a->grads);
-    farm_cuda_executor_to_device_order(&p->net, a->grads, again);
+    farm_cuda_to_pytorch_layout(&p->net, grads, a->grads);
+    farm_cuda_to_device_layout(&p->net, a->grads, again);
     a->gap = 0;
     for (size_t i = 0; i < p->device->count; i++) a->gap = fmaxf(a->gap, fabsf(grads[i] - again[i]));
     free(grads);
@@ -155,13 +155,13 @@ static void executor_free(struct farm_cuda_executor **executor) {
 #define with_problem  __attribute__((cleanup(problem_free))) struct problem
 #define with_executor __attribute__((cleanup(executor_free))) struct farm_cuda_executor
 
-static struct farm_cuda_vendor libraries; // the emulators' table; executors keep its address
+static struct farm_cuda_vendor vendor; // the emulators' table; executors keep its address
 
 static void setup(void) {
     farm_emulator_reset();
     memset(&farm_emulator_libraries, 0, sizeof farm_emulator_libraries);
     farm_emulator_libraries.workspace_bytes = 1 << 20;
-    libraries = farm_emulator_libraries_table();
+    vendor = farm_emulator_libraries_table();
 }
 
 // Nothing of the device and none of the libraries' descriptors may be left.
@@ -174,7 +174,7 @@ static void teardown(void) {
 static struct farm_cuda_executor_config config_of(const struct problem *p, int batch_max,
                                                   enum farm_precision precision) {
     return (struct farm_cuda_executor_config){
-        .net = &p->net, .batch_max = batch_max, .training = true, .precision = precision, .libraries = &libraries};
+        .net = &p->net, .batch_max = batch_max, .training = true, .precision = precision, .vendor = &vendor};
 }
 
 static struct farm_cuda_executor *executor_new(const struct farm_cuda_executor_config *config) {
@@ -437,7 +437,7 @@ Test(nn_cuda, a_captured_graph_computes_anew_in_every_replay) {
         const struct problem *now = replay == 1 ? other : p;
         const size_t logits = 3 * (size_t)p->net.io.actions * sizeof(float);
         float *params = array(p->device->count, sizeof *params);
-        farm_cuda_executor_to_device_order(&p->net, now->params, params);
+        farm_cuda_to_device_layout(&p->net, now->params, params);
         CUDA(cudaMemcpy(p->device->params[0], params, p->device->count * sizeof *params, cudaMemcpyHostToDevice));
         CUDA(cudaMemcpy(p->device->input, now->input, 9 * frame_bytes(&p->net.io), cudaMemcpyHostToDevice));
         CUDA(cudaMemcpy(p->device->dlogits, now->dlogits, logits, cudaMemcpyHostToDevice));
@@ -456,12 +456,12 @@ Test(nn_cuda, a_captured_graph_computes_anew_in_every_replay) {
 Test(nn_cuda, device_order_keeps_every_parameter_and_fills_gaps_with_zeros) {
     for (int i = 0; i < CASES; i++) {
         with_problem *p = problem_at(i);
-        const size_t count = p->net.parameter_count, device_count = farm_cuda_executor_parameter_count(&p->net);
+        const size_t count = p->net.parameter_count, device_count = farm_cuda_parameter_count(&p->net);
         float *device = array(device_count, sizeof *device), *back = array(count, sizeof *back);
         for (size_t k = 0; k < device_count; k++) device[k] = NAN;
         for (size_t k = 0; k < count; k++) p->params[k] = (float)(k + 1);
-        farm_cuda_executor_to_device_order(&p->net, p->params, device);
-        farm_cuda_executor_to_pytorch_order(&p->net, device, back);
+        farm_cuda_to_device_layout(&p->net, p->params, device);
+        farm_cuda_to_pytorch_layout(&p->net, device, back);
         cr_expect_arr_eq(back, p->params, count * sizeof *back);
         cr_expect_eq(device_count % FARM_CUDA_TENSOR_ALIGNMENT, 0);
         size_t parameters = 0, zeros = 0;
@@ -479,10 +479,10 @@ Test(nn_cuda, device_order_keeps_every_parameter_and_fills_gaps_with_zeros) {
 // Places worked out by hand: shallow on 84x84x4 has [16][4][8][8], 16, [32][16][4][4], 32, [256][32*9*9], 256, heads.
 Test(nn_cuda, device_order_is_the_one_that_the_header_tells) {
     with_problem *p = problem_at(0);
-    const size_t device_count = farm_cuda_executor_parameter_count(&p->net);
+    const size_t device_count = farm_cuda_parameter_count(&p->net);
     float *device = array(device_count, sizeof *device);
     for (size_t k = 0; k < p->net.parameter_count; k++) p->params[k] = (float)k;
-    farm_cuda_executor_to_device_order(&p->net, p->params, device);
+    farm_cuda_to_device_layout(&p->net, p->params, device);
     const struct farm_tensor *t = p->net.tensors;
     const size_t conv1 = 4096 + 128, dense = conv1 + 8192 + 128, heads = dense + 256 * 2592 + 256;
     cr_expect_eq(device[((5 * 8 + 2) * 8 + 7) * 4 + 3], (float)(t[0].offset + ((5 * 4 + 3) * 8 + 2) * 8 + 7));
@@ -503,7 +503,7 @@ Test(nn_cuda, says_how_much_memory_is_missing) {
     struct farm_cuda_executor *executor;
     cr_assert_eq(farm_net_make(farm_net_find("nature", NULL), &atari, &net, &err), FARM_OK);
     const struct farm_cuda_executor_config config = {
-        .net = &net, .batch_max = 4096, .training = true, .libraries = &libraries};
+        .net = &net, .batch_max = 4096, .training = true, .vendor = &vendor};
     const size_t bytes = farm_cuda_executor_bytes(&config);
     farm_emulator.memory = (int64_t)bytes - 1;
     cr_expect_eq(farm_cuda_executor_create(&config, &executor, &err), FARM_E_LIMIT);
@@ -542,7 +542,7 @@ Test(nn_cuda, refuses_what_it_cannot_run) {
     struct farm_net net;
     with_executor *executor = NULL;
     cr_assert_eq(farm_net_make(&lopsided, &atari, &net, &err), FARM_OK);
-    struct farm_cuda_executor_config config = {.net = &net, .batch_max = 1, .libraries = &libraries};
+    struct farm_cuda_executor_config config = {.net = &net, .batch_max = 1, .vendor = &vendor};
     cr_expect_eq(farm_cuda_executor_create(&config, &executor, &err), FARM_E_UNSUPPORTED);
     cr_expect(strstr(err.message, "padded on one side alone") != NULL, "%s", err.message);
     config.batch_max = 0;

@@ -1,4 +1,4 @@
-"""What src/nn/cuda/declarations.h and libraries.h declare, held against cuDNN's, cuBLASLt's and NCCL's own headers.
+"""What src/nn/cuda/declarations.h and vendor.h declare, held against cuDNN's, cuBLASLt's and NCCL's own headers.
 
 A C file is made that includes the real headers and asserts every number of ours, the layout of every structure of ours,
 and that every real function fits the pointer that our tables have for it; it only has to compile. Skipped where the

@@ -62,12 +62,12 @@ static void setup(void) {
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) unsetenv(names[i]);
 }
 
-TestSuite(libraries, .init = setup);
+TestSuite(vendor, .init = setup);
 
-Test(libraries, says_where_it_looked_and_what_to_install) {
-    struct farm_cuda_vendor libraries;
+Test(vendor, says_where_it_looked_and_what_to_install) {
+    struct farm_cuda_vendor vendor;
     setenv("FARM_CUDA_LIBS", "/nowhere/a:/nowhere/b", 1);
-    cr_expect_eq(farm_cuda_vendor_open(&libraries, &err), FARM_E_NOT_FOUND);
+    cr_expect_eq(farm_cuda_vendor_open(&vendor, &err), FARM_E_NOT_FOUND);
     static const char *const parts[] = {"cuBLASLt is missing",
                                         "libcublasLt.so.13 or libcublasLt.so.12",
                                         "/nowhere/a",
@@ -78,13 +78,13 @@ Test(libraries, says_where_it_looked_and_what_to_install) {
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
         cr_expect(strstr(err.message, parts[i]) != NULL, "\"%s\" is not in: %s", parts[i], err.message);
     present[0] = "libcublasLt.so.13";
-    cr_expect_eq(farm_cuda_vendor_open(&libraries, &err), FARM_E_NOT_FOUND);
+    cr_expect_eq(farm_cuda_vendor_open(&vendor, &err), FARM_E_NOT_FOUND);
     cr_expect(strstr(err.message, "cuDNN 9 is missing (libcudnn.so.9)") != NULL, "%s", err.message);
     cr_expect(strstr(err.message, "nvidia-cudnn-cu13") != NULL, "%s", err.message);
 }
 
-Test(libraries, named_folders_go_before_the_linker_and_the_linker_before_wheels) {
-    char prefix[] = "/tmp/farm-libraries-XXXXXX", path[256];
+Test(vendor, named_folders_go_before_the_linker_and_the_linker_before_wheels) {
+    char prefix[] = "/tmp/farm-vendor-XXXXXX", path[256];
     cr_assert_not_null(mkdtemp(prefix));
     static const char *const folders[] = {"", "/lib", "/lib/python3.11", "/lib/python3.11/site-packages"};
     for (size_t i = 1; i < sizeof folders / sizeof *folders; i++) {
@@ -93,8 +93,8 @@ Test(libraries, named_folders_go_before_the_linker_and_the_linker_before_wheels)
     }
     setenv("FARM_CUDA_LIBS", "/nowhere/a:/nowhere/b", 1);
     setenv("VIRTUAL_ENV", prefix, 1);
-    struct farm_cuda_vendor libraries;
-    farm_cuda_vendor_open(&libraries, &err);
+    struct farm_cuda_vendor vendor;
+    farm_cuda_vendor_open(&vendor, &err);
     for (size_t i = sizeof folders / sizeof *folders; i-- > 0;) {
         snprintf(path, sizeof path, "%s%s", prefix, folders[i]);
         rmdir(path);
@@ -113,8 +113,8 @@ Test(libraries, named_folders_go_before_the_linker_and_the_linker_before_wheels)
     }
 }
 
-Test(libraries, looks_beside_the_python_of_the_path) {
-    char prefix[] = "/tmp/farm-libraries-XXXXXX", path[256];
+Test(vendor, looks_beside_the_python_of_the_path) {
+    char prefix[] = "/tmp/farm-vendor-XXXXXX", path[256];
     cr_assert_not_null(mkdtemp(prefix));
     static const char *const folders[] = {"/bin", "/lib", "/lib/python3.12", "/lib/python3.12/site-packages"};
     for (int i = 0; i < 4; i++) {
@@ -125,8 +125,8 @@ Test(libraries, looks_beside_the_python_of_the_path) {
     cr_assert_eq(symlink("/bin/true", path), 0);
     snprintf(path, sizeof path, "/nowhere:%s/bin::", prefix);
     setenv("PATH", path, 1);
-    struct farm_cuda_vendor libraries;
-    farm_cuda_vendor_open(&libraries, NULL);
+    struct farm_cuda_vendor vendor;
+    farm_cuda_vendor_open(&vendor, NULL);
     snprintf(path, sizeof path, "%s/bin/python3", prefix);
     unlink(path);
     for (int i = 4; i-- > 0;) {
@@ -138,34 +138,34 @@ Test(libraries, looks_beside_the_python_of_the_path) {
     cr_expect_geq(when_tried(path), 0, "%s was not tried", path);
 }
 
-Test(libraries, fills_the_whole_table_and_describes_it) {
+Test(vendor, fills_the_whole_table_and_describes_it) {
     present[0] = "/nowhere/a/nvidia/cublas/lib/libcublasLt.so.12";
     present[1] = "/nowhere/a/nvidia/cudnn/lib/libcudnn.so.9";
     setenv("FARM_CUDA_LIBS", "/nowhere/a", 1);
-    struct farm_cuda_vendor libraries;
-    memset(&libraries, 0, sizeof libraries);
-    cr_assert_eq(farm_cuda_vendor_open(&libraries, &err), FARM_OK, "%s", err.message);
-    void *functions[sizeof libraries / sizeof(void *)];
-    memcpy(functions, &libraries, sizeof libraries);
+    struct farm_cuda_vendor vendor;
+    memset(&vendor, 0, sizeof vendor);
+    cr_assert_eq(farm_cuda_vendor_open(&vendor, &err), FARM_OK, "%s", err.message);
+    void *functions[sizeof vendor / sizeof(void *)];
+    memcpy(functions, &vendor, sizeof vendor);
     for (size_t i = 0; i < sizeof functions / sizeof *functions; i++) cr_expect_not_null(functions[i], "entry %zu", i);
     char text[200];
-    farm_cuda_vendor_describe(&libraries, text, sizeof text);
+    farm_cuda_vendor_describe(&vendor, text, sizeof text);
     cr_expect(strstr(text, "cuDNN 9.19.0 of ") != NULL, "%s", text);
 }
 
-Test(libraries, a_library_without_a_function_is_named) {
+Test(vendor, a_library_without_a_function_is_named) {
     present[0] = "libcublasLt.so.13";
     present[1] = "libcudnn.so.9";
     missing_symbol = "cudnnConvolutionBackwardFilter";
-    struct farm_cuda_vendor libraries;
-    cr_expect_eq(farm_cuda_vendor_open(&libraries, &err), FARM_E_UNSUPPORTED);
+    struct farm_cuda_vendor vendor;
+    cr_expect_eq(farm_cuda_vendor_open(&vendor, &err), FARM_E_UNSUPPORTED);
     cr_expect(strstr(err.message, missing_symbol) != NULL, "%s", err.message);
 }
 
-Test(libraries, the_linkers_words_about_a_broken_library_are_passed_on) {
+Test(vendor, the_linkers_words_about_a_broken_library_are_passed_on) {
     setenv("FARM_CUDA_LIBS", "/nowhere/a", 1);
     broken = "/nowhere/a/libcublasLt.so.13";
-    struct farm_cuda_vendor libraries;
-    cr_expect_eq(farm_cuda_vendor_open(&libraries, &err), FARM_E_NOT_FOUND);
+    struct farm_cuda_vendor vendor;
+    cr_expect_eq(farm_cuda_vendor_open(&vendor, &err), FARM_E_NOT_FOUND);
     cr_expect(strstr(err.message, "file too short") != NULL, "%s", err.message);
 }
