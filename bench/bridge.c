@@ -9,6 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/statistics.h"
 #include "base/time.h"
 #include "bridge/engine.h"
 #include "bridge/farms.h"
@@ -51,7 +52,7 @@ static const char *where(const struct run *run, const char *what) {
 // The ratio is the median of the rounds' ratios: what drifts over the run falls out.
 static void add(struct run *run, const char *name, const char *unit, const char *better, const double *ours,
                 const char *reference, const double *theirs, int count, double target) {
-    double a[64], b[64], ratios[64], spread;
+    double a[64], b[64], ratios[64];
     for (int i = 0; i < count; i++) {
         a[i] = ours[i];
         b[i] = theirs ? theirs[i] : NAN;
@@ -59,7 +60,7 @@ static void add(struct run *run, const char *name, const char *unit, const char 
     }
     farm_bench_add(&run->bench, name, unit, better, a, (size_t)count, reference, theirs ? b : NULL, (size_t)count,
                    target);
-    if (theirs) run->bench.results[run->bench.count - 1].ratio = farm_bench_median(ratios, (size_t)count, &spread);
+    if (theirs) run->bench.results[run->bench.count - 1].ratio = farm_median(ratios, (size_t)count, NULL);
 }
 
 // ---- references ----
@@ -286,7 +287,8 @@ static double path_back_p99(const struct run *run, int engine, bool link, uint32
                                     .away_ms = away_ms};
     struct bench_pair_result result;
     bench_pair_run(&run->net, &pair, &result);
-    return farm_bench_percentile(result.again_ms, cuts, 99);
+    farm_sort(result.again_ms, cuts);
+    return farm_quantile(result.again_ms, cuts, 0.99);
 }
 
 static void measure_outages(struct run *run) {

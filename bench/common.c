@@ -9,6 +9,7 @@
 #include "base/bitmap.h"
 #include "base/cli.h"
 #include "base/json.h"
+#include "base/statistics.h"
 #include "farm_build.h"
 #include "topo/machine.h"
 
@@ -38,23 +39,6 @@ void farm_bench_start(struct farm_bench *bench, int argc, char **argv, double de
     }
 }
 
-static int ascending(const void *a, const void *b) {
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-double farm_bench_percentile(double *values, size_t count, double p) {
-    qsort(values, count, sizeof *values, ascending);
-    size_t at = (size_t)(p / 100 * (double)(count - 1) + 0.5);
-    return values[at];
-}
-
-double farm_bench_median(double *values, size_t count, double *spread) {
-    double median = farm_bench_percentile(values, count, 50);
-    *spread = (farm_bench_percentile(values, count, 75) - farm_bench_percentile(values, count, 25)) / median;
-    return median;
-}
-
 void farm_bench_add(struct farm_bench *bench, const char *name, const char *unit, const char *better, double *ours,
                     size_t count, const char *reference, double *theirs, size_t their_count, double target) {
     if (!bench) return;
@@ -62,11 +46,10 @@ void farm_bench_add(struct farm_bench *bench, const char *name, const char *unit
     struct farm_bench_result *result = &bench->results[bench->count++];
     *result = (struct farm_bench_result){
         .name = name, .unit = unit, .better = better, .reference = reference, .target = target};
-    result->value = farm_bench_median(ours, count, &result->spread);
+    result->value = farm_median(ours, count, &result->spread);
     result->reference_value = result->ratio = NAN;
     if (!theirs) return;
-    double spread;
-    result->reference_value = farm_bench_median(theirs, their_count, &spread);
+    result->reference_value = farm_median(theirs, their_count, NULL);
     result->ratio = result->value / result->reference_value;
 }
 

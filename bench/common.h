@@ -1,4 +1,4 @@
-// What every benchmark shares: flags (--json, --seconds, --help), medians, and the one form of document that all print
+// What every benchmark shares: flags (--json, --seconds, --help) and the one form of document that all print
 // (see docs/ARCHITECTURE.md, "Benchmarks"). A benchmark measures its reference in the same run, interleaved, and checks
 // the data that it moved: farm_bench_check ends it with exit status 1 where they are wrong.
 #ifndef FARM_BENCH_COMMON_H
@@ -31,11 +31,6 @@ struct farm_bench {
 
 // Parses the flags; prints help and exits where asked.
 void farm_bench_start(struct farm_bench *bench, int argc, char **argv, double default_seconds);
-
-// Sorts values in place; their median and relative interquartile range.
-double farm_bench_median(double *values, size_t count, double *spread);
-// The p-th percentile (0..100) of values that are sorted in place.
-double farm_bench_percentile(double *values, size_t count, double p);
 
 // With `bench` NULL: nothing. Adds a result from interleaved samples of ours and of the reference (NULL: none, then
 // `target` is about the value itself).

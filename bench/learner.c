@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "algo/vtrace.h"
+#include "base/statistics.h"
 #include "base/time.h"
 #include "common.h"
 #include "kernels/random.h"
@@ -252,11 +253,11 @@ static void measure(struct farm_bench *bench, struct rig *rig, const struct refe
         }
     }
     int best = FARM_PRECISION_F32;
-    double spread, rate_of[PRECISIONS] = {0};
+    double rate_of[PRECISIONS] = {0};
     for (int p = 0; p < PRECISIONS; p++) {
         if (rig->backends[p] == NULL) continue;
         memcpy(copy, rates[p], sizeof copy);
-        rate_of[p] = farm_bench_median(copy, SAMPLES, &spread);
+        rate_of[p] = farm_median(copy, SAMPLES, NULL);
     }
     if (rate_of[FARM_PRECISION_BF16] > rate_of[best]) best = FARM_PRECISION_BF16;
     close_backends(rig);

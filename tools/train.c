@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "base/file.h"
+#include "base/format.h"
 #include "base/json.h"
 #include "base/log.h"
 #include "base/time.h"
@@ -303,13 +304,9 @@ static void warn_without_update(const struct training *training, const struct fa
 }
 
 static void tell(const struct training *training, const struct farm_sample *sample, bool interrupted, bool failed) {
-    char frames[16], rate[16], games[16], updates[16];
-    farm_progress_number((double)sample->frames, frames, sizeof frames);
-    farm_progress_number(sample->frames_per_s, rate, sizeof rate);
-    farm_progress_number((double)sample->episodes, games, sizeof games);
-    farm_progress_number((double)sample->updates, updates, sizeof updates);
-    printf("\n%s: %s frames in %.0f s (%s frames/s), %s games, %s updates%s.\n", training->options->recipe.env, frames,
-           sample->wall_s, rate, games, updates,
+    printf("\n%s: %s frames in %.0f s (%s frames/s), %s games, %s updates%s.\n", training->options->recipe.env,
+           farm_format_count((double)sample->frames).text, sample->wall_s, farm_format_count(sample->frames_per_s).text,
+           farm_format_count((double)sample->episodes).text, farm_format_count((double)sample->updates).text,
            failed        ? "; then it failed"
            : interrupted ? "; stopped by a signal"
                          : "");

@@ -14,6 +14,7 @@
 
 #include "../common.h"
 #include "base/log.h"
+#include "base/statistics.h"
 #include "base/time.h"
 #include "bridge/control.h"
 #include "bridge/node.h"
@@ -321,7 +322,7 @@ static double median_trip(struct page *page) {
     double *all = malloc((page->trips + 1) * sizeof *all);
     farm_bench_check(all && page->trips, "round trips");
     for (uint64_t t = 0; t < page->trips; t++) all[t] = page->trip_ns[t];
-    const double median = farm_bench_percentile(all, page->trips, 50);
+    const double median = farm_median(all, page->trips, NULL);
     free(all);
     return median;
 }

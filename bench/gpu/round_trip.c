@@ -18,6 +18,7 @@
 
 #include "algo/vtrace.h"
 #include "base/log.h"
+#include "base/statistics.h"
 #include "base/time.h"
 #include "farm_build.h"
 #include "learner/learner.h"
@@ -178,16 +179,11 @@ static bool measure(struct table *table, pid_t learner) {
     return true;
 }
 
-static int by_value(const void *a, const void *b) {
-    const double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 // Of the last `rounds` steps.
 static void print(const struct setting *setting, const struct table *table, uint64_t rounds) {
     double *us = table->us + table->steps - rounds;
     const bool shallow = strcmp(setting->net, "shallow") == 0 && !setting->training;
-    qsort(us, rounds, sizeof *us, by_value);
+    farm_sort(us, rounds);
     printf("  {\"name\": \"actor_round_trip_%s%s\", \"value\": %.2f, \"unit\": \"us\", \"better\": \"lower\", "
            "\"spread\": %.4f, \"p10\": %.2f, \"p90\": %.2f, \"p99\": %.2f, \"rounds\": %llu, \"updates\": %llu, "
            "\"target\": %s}",

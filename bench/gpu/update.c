@@ -23,6 +23,7 @@
 
 #include "algo/vtrace.h"
 #include "base/log.h"
+#include "base/statistics.h"
 #include "base/time.h"
 #include "farm_build.h"
 #include "learner/backend_module.h"
@@ -265,16 +266,10 @@ static int run_apart(const char *net, const char *library, const struct size *si
     return WIFEXITED(status) ? WEXITSTATUS(status) : 1;
 }
 
-static int by_value(const void *a, const void *b) {
-    const double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 static void print(const char *net, int mirror, struct result *result, const struct size *size, bool first) {
     double *rates = result->observations_per_s[mirror];
-    qsort(rates, size->rounds, sizeof *rates, by_value);
-    const double median = rates[size->rounds / 2];
-    const double spread = (rates[size->rounds * 3 / 4] - rates[size->rounds / 4]) / median;
+    double spread;
+    const double median = farm_median(rates, size->rounds, &spread);
     printf("%s\n  {\"name\": \"update_%s_%s\", \"value\": %.1f, \"unit\": \"observations/s\", \"better\": \"higher\", "
            "\"spread\": %.4f, \"us\": %.2f, \"updates\": %llu, \"bus_bytes_per_update\": %.0f}",
            first ? "" : ",", net, mirrors[mirror].name, median, spread, 1e6 * size->batch * (UNROLL + 1) / median,

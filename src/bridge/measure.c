@@ -14,6 +14,7 @@
 #include <sys/random.h>
 #include <unistd.h>
 
+#include "base/statistics.h"
 #include "base/time.h"
 #include "bridge/address.h"
 #include "bridge/control.h"
@@ -400,16 +401,6 @@ static enum farm_status step(struct actor *actor, bool on, bool *idle, struct fa
     return FARM_OK;
 }
 
-static int compare(const void *a, const void *b) {
-    const double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-static double median(double *values, uint32_t count) {
-    qsort(values, count, sizeof *values, compare);
-    return count ? values[count / 2] : (double)NAN;
-}
-
 static enum farm_status trips(struct near_side *near, uint64_t until_ns, double *us, struct farm_error *err) {
     struct actor *actor = &near->actors[TRIP];
     enum farm_status status = FARM_OK;
@@ -422,7 +413,7 @@ static enum farm_status trips(struct near_side *near, uint64_t until_ns, double 
         now_ns = farm_now_ns();
         near->trips_us[count++] = (double)(now_ns - start_ns) * 1e-3;
     }
-    *us = median(near->trips_us, count);
+    *us = farm_median(near->trips_us, count, NULL);
     return status;
 }
 
@@ -455,7 +446,7 @@ static enum farm_status plainly(struct near_side *near, struct plain_phase phase
         if (phase.each) near->trips_us[count++] = (double)(now_ns - start_ns) * 1e-3;
         *bytes += phase.out;
     }
-    if (phase.each) *us = median(near->trips_us, count);
+    if (phase.each) *us = farm_median(near->trips_us, count, NULL);
     return good ? FARM_OK : farm_fail(err, FARM_E_DEAD, "plain sockets: the connection broke, or bytes arrived wrong");
 }
 

@@ -5,21 +5,9 @@
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
-static int ascending(const void *a, const void *b) {
-    const double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-// Between the two sorted values that the share of the way from first to last falls between.
-static double quantile(const double *sorted, int count, double share) {
-    const double at = share * (count - 1);
-    const int below = (int)at;
-    if (below + 1 >= count) return sorted[count - 1];
-    return sorted[below] + (at - below) * (sorted[below + 1] - sorted[below]);
-}
+#include "base/statistics.h"
 
 struct farm_bw_figure farm_bw_figure_of(const double *samples, int count) {
     assert(count >= 0 && count <= FARM_BW_SAMPLES_MAX);
@@ -29,12 +17,10 @@ struct farm_bw_figure farm_bw_figure_of(const double *samples, int count) {
     double sorted[FARM_BW_SAMPLES_MAX], sum = 0, squares = 0;
     memcpy(figure.sample, samples, (size_t)count * sizeof *samples);
     memcpy(sorted, samples, (size_t)count * sizeof *samples);
-    qsort(sorted, (size_t)count, sizeof *sorted, ascending);
+    figure.median = farm_median(sorted, (size_t)count, &figure.spread);
     for (int i = 0; i < count; i++) sum += sorted[i];
     const double mean = sum / count;
     for (int i = 0; i < count; i++) squares += (sorted[i] - mean) * (sorted[i] - mean);
-    figure.median = quantile(sorted, count, 0.5);
-    figure.spread = (quantile(sorted, count, 0.75) - quantile(sorted, count, 0.25)) / figure.median;
     figure.cv = count > 1 ? sqrt(squares / (count - 1)) / mean : 0;
     figure.least = sorted[0], figure.most = sorted[count - 1];
     return figure;

@@ -4,6 +4,8 @@
 #include <math.h>
 #include <string.h>
 
+#include "base/format.h"
+
 enum { SHADES = 10, NAME_COLUMNS_MAX = 24, CELL_COLUMNS_MIN = 6 };
 
 // ---- values ----
@@ -38,17 +40,6 @@ void farm_heatmap_colour(double share, uint8_t rgb[3], bool *dark_ink) {
     *dark_ink = share > 0.45; // where its contrast becomes the better one
 }
 
-const char *farm_heatmap_number(double value, char *text, size_t bytes) {
-    const double size = fabs(value);
-    if (!isfinite(value))
-        snprintf(text, bytes, "-");
-    else if (size >= 1e9)
-        snprintf(text, bytes, "%.3g", value);
-    else
-        snprintf(text, bytes, "%.*f", size >= 99.95 ? 0 : size >= 9.995 ? 1 : 2, value);
-    return text;
-}
-
 // ---- drawing ----
 
 // The nearest colour of the 6 x 6 x 6 cube that terminals have had for decades.
@@ -81,7 +72,6 @@ static int longest(const char *const *names, size_t count) {
 }
 
 static void draw_numbers(FILE *out, const struct farm_heatmap *map, bool colour, int name, int cell) {
-    char text[32];
     fprintf(out, "  %*s", name, "");
     for (size_t c = 0; c < map->columns; c++) fprintf(out, "%*.*s", cell, cell - 1, map->column_names[c]);
     fprintf(out, "\n");
@@ -89,7 +79,7 @@ static void draw_numbers(FILE *out, const struct farm_heatmap *map, bool colour,
         fprintf(out, "  %*.*s", name, name, map->row_names[r]);
         for (size_t c = 0; c < map->columns; c++) {
             const double value = map->values[r * map->columns + c];
-            draw_cell(out, map, value, farm_heatmap_number(value, text, sizeof text), cell, colour);
+            draw_cell(out, map, value, farm_format_digits(value).text, cell, colour);
         }
         fprintf(out, "\n");
     }
@@ -114,7 +104,6 @@ static void draw_shades(FILE *out, const struct farm_heatmap *map, bool colour, 
 
 void farm_heatmap_draw(FILE *out, const struct farm_heatmap *map, bool colour, size_t line_columns) {
     double least, greatest;
-    char low[32], high[32];
     fprintf(out, "%s, %s (rows: %s, columns: %s)\n", map->title, map->unit, map->row_axis, map->column_axis);
     if (!farm_heatmap_range(map, &least, &greatest)) {
         fprintf(out, "  nothing measured\n");
@@ -127,7 +116,6 @@ void farm_heatmap_draw(FILE *out, const struct farm_heatmap *map, bool colour, s
         return;
     }
     draw_shades(out, map, colour, name, line_columns);
-    fprintf(out, "  0: %s %s, 9: %s %s\n",
-            farm_heatmap_number(map->higher_is_better ? least : greatest, low, sizeof low), map->unit,
-            farm_heatmap_number(map->higher_is_better ? greatest : least, high, sizeof high), map->unit);
+    fprintf(out, "  0: %s %s, 9: %s %s\n", farm_format_digits(map->higher_is_better ? least : greatest).text, map->unit,
+            farm_format_digits(map->higher_is_better ? greatest : least).text, map->unit);
 }

@@ -29,9 +29,6 @@ bool farm_heatmap_range(const struct farm_heatmap *map, double *least, double *g
 // matplotlib's viridis). *ink: whether dark letters are read best on it.
 void farm_heatmap_colour(double share, uint8_t rgb[3], bool *dark_ink);
 
-// A value in three significant digits, no exponent up to 1e9; "-" where it is not measured. Returns text.
-const char *farm_heatmap_number(double value, char *text, size_t bytes);
-
 // Draws it in lines of at most `line_columns` characters: numbers where they fit, else a cell of one digit, 0 the worst
 // and 9 the best (with `colour` a coloured one). A map that does not fit even so is cut, which is said.
 void farm_heatmap_draw(FILE *out, const struct farm_heatmap *map, bool colour, size_t line_columns);

@@ -8,6 +8,8 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
+#include "base/format.h"
+
 enum { WIDE_COLUMNS = 128, LINE_BYTES = 512, NODES_SHOWN = 3, NODE_NAME_CHARS = 12 };
 
 static const uint64_t terminal_every_ns = 250000000u, plain_every_ns = 5000000000u;
@@ -60,15 +62,6 @@ void farm_progress_end(struct farm_progress *progress) {
     progress->drawn = false;
 }
 
-void farm_progress_number(double value, char *text, size_t text_bytes) {
-    static const char suffixes[] = {0, 'k', 'M', 'G', 'T'};
-    size_t i = 0;
-    double size = fabs(value);
-    while (size >= 999.5 && i + 1 < sizeof suffixes) size /= 1000, value /= 1000, i++;
-    int digits = i == 0 || size >= 99.95 ? 0 : 1;
-    snprintf(text, text_bytes, "%.*f%c", digits, value, suffixes[i]); // i = 0: the suffix is the final zero
-}
-
 double farm_progress_eta_s(const struct farm_sample *sample) {
     double eta = NAN;
     if (sample->seconds_target > 0) eta = fmax(0, sample->seconds_target - sample->wall_s);
@@ -95,25 +88,15 @@ static void __attribute__((format(printf, 2, 3))) add(struct line *line, const c
     if (line->length >= line->bytes) line->length = line->bytes - 1;
 }
 
-static void add_duration(struct line *line, double seconds) {
-    unsigned long s = (unsigned long)seconds;
-    if (s >= 3600) {
-        add(line, "%lu:%02lu:%02lu", s / 3600, s / 60 % 60, s % 60);
-    } else {
-        add(line, "%lu:%02lu", s / 60, s % 60);
-    }
-}
-
 // Whole or not at all, if the line is to be cut.
 static void add_node(struct line *line, const struct farm_sample_node *node, size_t columns, const char *gap) {
-    char text[96], rate[16];
+    char text[96];
     struct line own = {.text = text, .bytes = sizeof text};
-    farm_progress_number(node->env_steps_per_s, rate, sizeof rate);
     add(&own, "%s%.*s ", gap, NODE_NAME_CHARS, node->name);
     if (node->away)
         add(&own, "away %.0f s", node->away_s);
     else
-        add(&own, "%s/s", rate);
+        add(&own, "%s/s", farm_format_count(node->env_steps_per_s).text);
     if (!node->away && !isnan(node->round_trip_ms))
         add(&own, " %.*fms", node->round_trip_ms < 1 ? 2 : node->round_trip_ms < 10, node->round_trip_ms);
     if (!columns || line->length + own.length <= columns) add(line, "%s", text);
@@ -121,35 +104,30 @@ static void add_node(struct line *line, const struct farm_sample_node *node, siz
 
 void farm_progress_format(const struct farm_sample *sample, size_t columns, char *text, size_t text_bytes) {
     struct line line = {.text = text, .bytes = text_bytes};
-    char frames[16], rate[16], episodes[16], updates[16];
     bool narrow = columns && columns < WIDE_COLUMNS; // 79 columns hold every figure under short names
     const char *gap = narrow ? " " : "  ";
-    farm_progress_number((double)sample->frames, frames, sizeof frames);
-    farm_progress_number(sample->frames_per_s, rate, sizeof rate);
-    farm_progress_number((double)sample->episodes, episodes, sizeof episodes);
-    farm_progress_number((double)sample->updates, updates, sizeof updates);
     text[0] = 0;
-    add_duration(&line, sample->wall_s);
+    add(&line, "%s", farm_format_duration(sample->wall_s).text);
     if (sample->actors_stuck) add(&line, "%sstuck %llu", gap, (unsigned long long)sample->actors_stuck);
     if (sample->listens) add(&line, "%snodes %u", gap, sample->node_count);
     if (sample->nodes_away) add(&line, " (%u away)", sample->nodes_away);
-    add(&line, "%s%s %s%s%s/s", gap, frames, narrow ? "fr" : "frames", gap, rate);
+    add(&line, "%s%s %s%s%s/s", gap, farm_format_count((double)sample->frames).text, narrow ? "fr" : "frames", gap,
+        farm_format_count(sample->frames_per_s).text);
     add(&line, "%s%s ", gap, narrow ? "ret" : "return");
     if (isnan(sample->return_mean)) {
         add(&line, "-");
     } else {
         add(&line, "%.4g", sample->return_mean);
     }
-    if (!narrow) add(&line, "  games %s", episodes);
-    add(&line, "%s%s %s", gap, narrow ? "upd" : "updates", updates);
+    if (!narrow) add(&line, "  games %s", farm_format_count((double)sample->episodes).text);
+    add(&line, "%s%s %s", gap, narrow ? "upd" : "updates", farm_format_count((double)sample->updates).text);
     if (!isnan(sample->policy_lag_updates)) add(&line, "%slag %.1f", gap, sample->policy_lag_updates);
     if (!isnan(sample->infer_batch_mean)) add(&line, "%sbatch %.0f", gap, sample->infer_batch_mean);
     add(&line, narrow ? " wait a%.0f%% l%.0f%%" : "  waiting: actors %.0f%% learner %.0f%%",
         100 * sample->actor_wait_share, 100 * sample->learner_wait_share);
     double eta = farm_progress_eta_s(sample);
     if (!isnan(eta)) {
-        add(&line, "%sleft ", gap);
-        add_duration(&line, eta);
+        add(&line, "%sleft %s", gap, farm_format_duration(eta).text);
     }
     if (sample->actor_restarts || sample->learner_restarts)
         add(&line, "%srestarts %llu", gap, (unsigned long long)(sample->actor_restarts + sample->learner_restarts));

@@ -34,9 +34,6 @@ void farm_progress_end(struct farm_progress *progress);
 // away 4 s". ASCII only.
 void farm_progress_format(const struct farm_sample *sample, size_t columns, char *text, size_t text_bytes);
 
-// A number in at most five characters: 950, 12.3k, 4.5M, 1.2G.
-void farm_progress_number(double value, char *text, size_t text_bytes);
-
 // Seconds left until frames_target or seconds_target, whichever comes first, at the mean rate so far; NAN where none is
 // set or nothing has happened yet.
 double farm_progress_eta_s(const struct farm_sample *sample);

@@ -4,6 +4,8 @@
 #include <math.h>
 #include <string.h>
 
+#include "base/format.h"
+
 enum { COLOURS = 8, TICKS_MOST = 10, LETTER = 7 }; // LETTER: width of one at 12 px, roughly
 
 // Plain attributes cannot follow the reader's scheme, classes can. Curves: the colours of Okabe and Ito, told apart by
@@ -82,35 +84,33 @@ static void put_cell(FILE *out, const struct farm_heatmap *map, const struct gri
     const double x = grid->left + (double)column * grid->width, y = grid->top + (double)row * grid->height;
     uint8_t rgb[3];
     bool dark_ink = false;
-    char text[32];
     if (isnan(share)) {
         if (grid->numbers) put_label(out, x + grid->width / 2, y + 19, "middle", "none", "–");
         return;
     }
     farm_heatmap_colour(share, rgb, &dark_ink);
-    farm_heatmap_number(value, text, sizeof text);
+    const struct farm_number_text number = farm_format_digits(value);
     fprintf(out, "<rect x=\"%.1f\" y=\"%.1f\" width=\"%.1f\" height=\"%.1f\" fill=\"#%02x%02x%02x\"><title>", x, y,
             grid->width - 1, grid->height - 1, rgb[0], rgb[1], rgb[2]);
     put_text(out, map->row_names[row]);
     fprintf(out, " → ");
     put_text(out, map->column_names[column]);
-    fprintf(out, ": %s ", text);
+    fprintf(out, ": %s ", number.text);
     put_text(out, map->unit);
     fprintf(out, "</title></rect>\n");
-    if (grid->numbers) put_label(out, x + grid->width / 2, y + 19, "middle", dark_ink ? "dark" : "light", text);
+    if (grid->numbers) put_label(out, x + grid->width / 2, y + 19, "middle", dark_ink ? "dark" : "light", number.text);
 }
 
 // Which colour is which value: a bar with its ends named.
 static void put_scale(FILE *out, const struct farm_heatmap *map, double x, double y) {
     double least, greatest;
-    char worst[48], best[48], number[32];
+    char worst[48], best[48];
     uint8_t rgb[3];
     bool dark_ink;
     if (!farm_heatmap_range(map, &least, &greatest) || least == greatest) return;
-    farm_heatmap_number(map->higher_is_better ? least : greatest, number, sizeof number);
-    snprintf(worst, sizeof worst, "%s %.12s", number, map->unit);
-    farm_heatmap_number(map->higher_is_better ? greatest : least, number, sizeof number);
-    snprintf(best, sizeof best, "%s %.12s", number, map->unit);
+    const double low = map->higher_is_better ? least : greatest, high = map->higher_is_better ? greatest : least;
+    snprintf(worst, sizeof worst, "%s %.12s", farm_format_digits(low).text, map->unit);
+    snprintf(best, sizeof best, "%s %.12s", farm_format_digits(high).text, map->unit);
     const double start = x + (double)strlen(worst) * LETTER + 8;
     put_label(out, x, y + 11, "start", "", worst);
     for (int i = 0; i < 16; i++) {
@@ -214,12 +214,10 @@ static void set_axis(struct axis *axis, const struct farm_chart *chart, bool is_
 }
 
 static const char *tick_name(enum farm_chart_scale scale, double value, char *text, size_t bytes) {
-    static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB"};
-    size_t unit = 0;
     if (scale == FARM_CHART_BYTES)
-        for (; value >= 1024 && unit < 4; unit++) value /= 1024;
-    snprintf(text, bytes, "%.6g%s%s", value, scale == FARM_CHART_BYTES ? " " : "",
-             scale == FARM_CHART_BYTES ? units[unit] : "");
+        snprintf(text, bytes, "%s", farm_format_bytes(value).text);
+    else
+        snprintf(text, bytes, "%.6g", value);
     return text;
 }
 

@@ -17,6 +17,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/statistics.h"
 #include "base/time.h"
 #include "chaos.h"
 #include "payload.h"
@@ -389,16 +390,10 @@ uint64_t chaos_sites(const struct chaos_totals *totals) {
     return sites;
 }
 
-static int ascending(const void *a, const void *b) {
-    const uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
-    return (x > y) - (x < y);
-}
-
 double chaos_percentile_ms(const struct chaos_samples *samples, double p) {
-    static uint64_t sorted[CHAOS_SAMPLES];
+    static double sorted[CHAOS_SAMPLES];
     const size_t count = samples->count < CHAOS_SAMPLES ? samples->count : CHAOS_SAMPLES;
-    if (!count) return (double)NAN;
-    memcpy(sorted, samples->ns, count * sizeof *sorted);
-    qsort(sorted, count, sizeof *sorted, ascending);
-    return (double)sorted[(size_t)(p / 100 * (double)(count - 1) + 0.5)] * 1e-6;
+    for (size_t i = 0; i < count; i++) sorted[i] = (double)samples->ns[i] * 1e-6;
+    farm_sort(sorted, count);
+    return farm_quantile(sorted, count, p / 100);
 }

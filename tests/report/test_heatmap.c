@@ -110,17 +110,6 @@ Test(heatmap, colours_grow_lighter_evenly) {
     }
 }
 
-Test(heatmap, numbers_have_three_digits) {
-    static const struct {
-        double value;
-        const char *text;
-    } cases[] = {{0.123, "0.12"}, {9.99, "9.99"},   {9.996, "10.0"}, {27.94, "27.9"},
-                 {99.96, "100"},  {1234.4, "1234"}, {2e12, "2e+12"}, {(double)INFINITY, "-"}};
-    char text[32];
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
-        cr_assert_str_eq(farm_heatmap_number(cases[i].value, text, sizeof text), cases[i].text);
-}
-
 Test(svg, draws_a_cell_for_each_figure_and_escapes_letters) {
     char *text;
     size_t bytes;

@@ -117,19 +117,6 @@ Test(report, names_the_place_of_what_is_no_json) {
     cr_assert(strstr(err.message, "answer:2"), "%s", err.message);
 }
 
-Test(report, numbers_fit_five_characters) {
-    const struct {
-        double value;
-        const char *text;
-    } cases[] = {{0, "0"},        {999, "999"},      {999.6, "1.0k"},   {12345, "12.3k"}, {99949, "99.9k"},
-                 {99960, "100k"}, {1234567, "1.2M"}, {999.6e6, "1.0G"}, {2.5e12, "2.5T"}, {-1500, "-1.5k"}};
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        char text[16];
-        farm_progress_number(cases[i].value, text, sizeof text);
-        cr_assert_str_eq(text, cases[i].text);
-    }
-}
-
 Test(report, time_left_is_the_nearer_of_both_targets) {
     struct farm_sample sample = sample_at(10, 1000);
     cr_assert(isnan(farm_progress_eta_s(&sample)));

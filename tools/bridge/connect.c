@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "algo/registry.h"
+#include "base/format.h"
 #include "base/json.h"
 #include "base/log.h"
 #include "base/time.h"
@@ -59,26 +60,25 @@ static const char *learner_of(struct node *node) {
     return node->learner;
 }
 
-static double rate(uint64_t now, uint64_t before, uint64_t passed_ns) {
-    return passed_ns && now > before ? (double)(now - before) / ((double)passed_ns * 1e-9) : 0;
+static struct farm_number_text format_rate(uint64_t now, uint64_t before, double passed_s) {
+    return farm_format_count(passed_s > 0 && now > before ? (double)(now - before) / passed_s : 0);
 }
 
 // "0:12  connected to HOST:PORT  4 actors  12.3k steps/s  3.1M B/s out  210k in  round trip 0.31 ms".
 static void draw(struct node *node, const struct farm_run_node_figures *now, uint64_t now_ns) {
     const struct farm_run_node_figures *before = &node->drawn;
-    const uint64_t passed_ns = now_ns - node->drawn_ns, seconds = (now_ns - node->start_ns) / 1000000000u;
-    char line[512], state[64] = "connected to", steps[16], in[16], out[16], round_trip[48] = "", more[96] = "";
-    farm_progress_number(rate(now->steps, before->steps, passed_ns), steps, sizeof steps);
-    farm_progress_number(rate(now->bytes_in, before->bytes_in, passed_ns), in, sizeof in);
-    farm_progress_number(rate(now->bytes_out, before->bytes_out, passed_ns), out, sizeof out);
+    const double passed_s = (double)(now_ns - node->drawn_ns) * 1e-9;
+    char line[512], state[64] = "connected to", round_trip[48] = "", more[96] = "";
     if (!now->connected) snprintf(state, sizeof state, "away for %.0f s from", now->away_s);
     if (now->round_trip_s > 0) snprintf(round_trip, sizeof round_trip, "  round trip %.3g ms", 1e3 * now->round_trip_s);
     if (now->reconnects || now->actor_restarts + now->bridge_restarts)
         snprintf(more, sizeof more, "  reconnects %llu  restarts %llu", (unsigned long long)now->reconnects,
                  (unsigned long long)(now->actor_restarts + now->bridge_restarts));
-    snprintf(line, sizeof line, "%llu:%02llu  %s %.200s  %u actor%s  %s steps/s  %s B/s out  %s in%s%s",
-             (unsigned long long)seconds / 60, (unsigned long long)seconds % 60, state, learner_of(node), now->actors,
-             now->actors == 1 ? "" : "s", steps, out, in, round_trip, more);
+    snprintf(line, sizeof line, "%s  %s %.200s  %u actor%s  %s steps/s  %s B/s out  %s in%s%s",
+             farm_format_duration((double)(now_ns - node->start_ns) * 1e-9).text, state, learner_of(node), now->actors,
+             now->actors == 1 ? "" : "s", format_rate(now->steps, before->steps, passed_s).text,
+             format_rate(now->bytes_out, before->bytes_out, passed_s).text,
+             format_rate(now->bytes_in, before->bytes_in, passed_s).text, round_trip, more);
     farm_progress_show(&node->progress, line, now_ns);
     node->drawn = *now;
     node->drawn_ns = now_ns;
@@ -131,13 +131,11 @@ static json_t *result_json(const struct node *node, const struct farm_run_node_f
 }
 
 static void tell(const struct node *node, const struct farm_run_node_figures *all, bool interrupted, bool failed) {
-    char steps[16], speed[16], out[16], in[16];
-    farm_progress_number((double)all->steps, steps, sizeof steps);
-    farm_progress_number(all->wall_s > 0 ? (double)all->steps / all->wall_s : 0, speed, sizeof speed);
-    farm_progress_number((double)all->bytes_out, out, sizeof out);
-    farm_progress_number((double)all->bytes_in, in, sizeof in);
+    const double speed = all->wall_s > 0 ? (double)all->steps / all->wall_s : 0;
     printf("\n%s for %s: %s environment steps in %.0f s (%s/s), %sB sent, %sB received, %llu reconnect%s%s.\n",
-           node->env, node->options->connect, steps, all->wall_s, speed, out, in, (unsigned long long)all->reconnects,
+           node->env, node->options->connect, farm_format_count((double)all->steps).text, all->wall_s,
+           farm_format_count(speed).text, farm_format_count((double)all->bytes_out).text,
+           farm_format_count((double)all->bytes_in).text, (unsigned long long)all->reconnects,
            all->reconnects == 1 ? "" : "s",
            failed        ? "; then it failed"
            : interrupted ? "; stopped by a signal"

@@ -6,8 +6,8 @@
 #include <time.h>
 
 #include "base/file.h"
+#include "base/format.h"
 #include "base/json.h"
-#include "report/progress.h"
 #include "report/run_dir.h"
 #include "tools/bridge/bridge.h"
 #include "tools/shared/command.h"
@@ -56,17 +56,19 @@ static double number_of(const json_t *node, const char *key) {
     return json_number_value(json_object_get(node, key)); // 0 where there is none
 }
 
+static struct farm_number_text format(const json_t *node, const char *key) {
+    return farm_format_count(number_of(node, key));
+}
+
 static void print_node(const json_t *node) {
-    char steps[16], in[16], out[16], state[32], round_trip[16] = "-";
-    farm_progress_number(number_of(node, "env_steps_per_s"), steps, sizeof steps);
-    farm_progress_number(number_of(node, "bytes_in_per_s"), in, sizeof in);
-    farm_progress_number(number_of(node, "bytes_out_per_s"), out, sizeof out);
+    char state[32], round_trip[16] = "-";
     snprintf(state, sizeof state, "%.20s", text_of(node, "state"));
     if (strcmp(state, "away") == 0) snprintf(state, sizeof state, "away %.0f s", number_of(node, "away_s"));
     if (number_of(node, "round_trip_ms") > 0)
         snprintf(round_trip, sizeof round_trip, "%.3g", number_of(node, "round_trip_ms"));
     printf("%-20.20s %-12s %6.0f %6.0f %8s %7s %7s %13s %10.0f\n", text_of(node, "name"), state,
-           number_of(node, "actors"), number_of(node, "lanes"), steps, in, out, round_trip,
+           number_of(node, "actors"), number_of(node, "lanes"), format(node, "env_steps_per_s").text,
+           format(node, "bytes_in_per_s").text, format(node, "bytes_out_per_s").text, round_trip,
            number_of(node, "reconnects"));
 }
 

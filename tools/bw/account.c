@@ -4,6 +4,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/format.h"
 #include "base/json.h"
 #include "tools/bw/bw.h"
 
@@ -109,8 +110,8 @@ json_t *farm_bw_figure_json(const struct farm_bw_figure *figure) {
 }
 
 const char *farm_bw_cell(const struct farm_bw_figure *figure, double scale, char *text, size_t bytes) {
-    farm_heatmap_number(farm_bw_figure_is(figure) ? figure->median * scale : (double)NAN, text, bytes);
-    if (figure->in_cache) strncat(text, "*", bytes - strlen(text) - 1);
+    const double value = farm_bw_figure_is(figure) ? figure->median * scale : (double)NAN;
+    snprintf(text, bytes, "%s%s", farm_format_digits(value).text, figure->in_cache ? "*" : "");
     return text;
 }
 

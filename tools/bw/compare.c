@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/file.h"
+#include "base/format.h"
 #include "base/json.h"
 #include "report/heatmap.h"
 
@@ -118,9 +119,8 @@ static json_t *compare_one(FILE *out, const json_t *then, const json_t *now) {
     const char *unit = json_string_value(json_object_get(now, "unit"));
     const double before = number_in(then, "value"), after = number_in(now, "value"), ratio = after / before;
     const char *change = change_of(then, now, ratio);
-    char a[32], b[32];
-    fprintf(out, "  %-44s %10s %10s %-8s %7.3f  %s\n", name, farm_heatmap_number(before, a, sizeof a),
-            farm_heatmap_number(after, b, sizeof b), unit, ratio, strcmp(change, "same") == 0 ? "" : change);
+    fprintf(out, "  %-44s %10s %10s %-8s %7.3f  %s\n", name, farm_format_digits(before).text,
+            farm_format_digits(after).text, unit, ratio, strcmp(change, "same") == 0 ? "" : change);
     json_t *object = farm_json_object(false);
     farm_json_set_text(object, "name", name);
     farm_json_set_real(object, "then", before);

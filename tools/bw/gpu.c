@@ -8,6 +8,7 @@
 #include <strings.h>
 #include <unistd.h>
 
+#include "base/format.h"
 #include "base/json.h"
 #include "base/paths.h"
 #include "bw/gpu.h"
@@ -170,14 +171,13 @@ static void tell_gather(struct farm_bw_job *job, json_t *object, const struct fa
             const char *name = farm_bw_gpu_gatherer_name((enum farm_bw_gpu_gatherer)by);
             const struct farm_bw_figure *figure = &gather->by[by];
             const double ratio = figure->median / reference->median; // NAN where one is missing
-            char share[32];
             json_t *row = farm_json_object(false);
             farm_json_set_int(row, "piece_bytes", gather->piece_bytes);
             farm_json_set_int(row, "pieces", gather->pieces);
             farm_json_set_text(row, "by", name);
             farm_bw_tell(job, 10, row, "bytes_per_s", figure, &farm_bw_gb_per_s, "gpu.gather.%zuB.%s.%s",
                          gather->piece_bytes, name, where);
-            if (by) fprintf(job->out, " %5s", farm_heatmap_number(ratio, share, sizeof share));
+            if (by) fprintf(job->out, " %5s", farm_format_digits(ratio).text);
             farm_json_set_real(row, "ratio_to_one_copy", ratio);
             json_array_append_new(rows, row);
         }

@@ -3,18 +3,17 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/format.h"
 #include "base/json.h"
 #include "bw/handoff.h"
 #include "bw/latency.h"
 #include "tools/bw/bw.h"
 
-// "48 KiB"; no blank where `tight`.
-static const char *size_name(uint64_t bytes, bool tight, char *text, size_t text_bytes) {
-    static const char *const units[] = {"B", "KiB", "MiB", "GiB"};
-    size_t unit = 0;
-    double value = (double)bytes;
-    for (; value >= 1024 && unit < 3; unit++) value /= 1024;
-    snprintf(text, text_bytes, "%.4g%s%s", value, tight ? "" : " ", units[unit]);
+// As "48KiB", for the names of results.
+static const char *tight_size_name(uint64_t bytes, char *text, size_t text_bytes) {
+    struct farm_number_text name = farm_format_bytes((double)bytes);
+    char *blank = strchr(name.text, ' ');
+    snprintf(text, text_bytes, "%.*s%s", (int)(blank - name.text), name.text, blank + 1);
     return text;
 }
 
@@ -33,9 +32,9 @@ static json_t *tell_rungs(struct farm_bw_job *job, const struct farm_bw_ladder_r
         const struct farm_bw_rung *rung = &ladder->rung[i];
         json_t *object = farm_json_object(false);
         farm_json_set_int(object, "bytes", rung->bytes);
-        fprintf(job->out, "  %12s", size_name(rung->bytes, false, size, sizeof size));
+        fprintf(job->out, "  %12s", farm_format_bytes((double)rung->bytes).text);
         farm_bw_tell(job, 10, object, "ns", &rung->ns, &farm_bw_ns, "%s.%s", name,
-                     size_name(rung->bytes, true, size, sizeof size));
+                     tight_size_name(rung->bytes, size, sizeof size));
         if (dense) fprintf(job->out, " %10s", farm_bw_cell(&rung->dense_ns, 1, text, sizeof text));
         if (dense) farm_json_set(object, "dense_ns", farm_bw_figure_json(&rung->dense_ns));
         fprintf(job->out, "\n");
@@ -69,12 +68,12 @@ static enum farm_status tell_idle(struct farm_bw_job *job, json_t *section, doub
     const struct farm_bw_setup setup = farm_bw_setup_for(job, share);
     const struct farm_bw_idle_config config = {.bytes = job->size_bytes};
     struct farm_bw_idle_result result;
-    char ns[32], size[32];
+    char ns[32];
     enum farm_status status = farm_bw_idle(&setup, &config, &result, err);
     if (status) return status;
     json_t *object = farm_json_object(false);
     fprintf(job->out, "Idle latency of memory: %s ns (working set %s)\n", farm_bw_cell(&result.ns, 1, ns, sizeof ns),
-            size_name(result.bytes, false, size, sizeof size));
+            farm_format_bytes((double)result.bytes).text);
     farm_bw_add(job, &result.ns, &farm_bw_ns, "latency.idle");
     farm_json_set(object, "ns", farm_bw_figure_json(&result.ns));
     farm_json_set_int(object, "bytes", result.bytes);

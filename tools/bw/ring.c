@@ -6,12 +6,12 @@
 
 #include "algo/registry.h"
 #include "base/file.h"
+#include "base/format.h"
 #include "base/json.h"
 #include "bw/env.h"
 #include "bw/lane.h"
 #include "bw/memory.h"
 #include "envs/registry.h"
-#include "report/progress.h"
 #include "tools/bw/bw.h"
 #include "tools/shared/recipe_flags.h"
 #include "tools/shared/spawn.h"
@@ -68,10 +68,11 @@ struct rate_plan {
 static void tell_rate(struct farm_bw_job *job, json_t *rows, const struct rate_plan *plan, size_t pairs,
                       const struct farm_bw_lane_rate *rate) {
     const char *wait = plan->wait == FARM_WAIT_SPIN ? "spin" : "sleep";
-    char steps[16] = "-", bytes[32];
-    if (farm_bw_figure_is(&rate->steps_per_s)) farm_progress_number(rate->steps_per_s.median, steps, sizeof steps);
-    fprintf(job->out, "  %12u %7zu %8s %10s %10s %12.3g\n", plan->payload_bytes, pairs, wait, steps,
-            farm_bw_cell(&rate->payload_per_s, 1e-9, bytes, sizeof bytes), 1e6 * rate->cpu_s_per_step);
+    const double steps_per_s = farm_bw_figure_is(&rate->steps_per_s) ? rate->steps_per_s.median : (double)NAN;
+    char bytes[32];
+    fprintf(job->out, "  %12u %7zu %8s %10s %10s %12.3g\n", plan->payload_bytes, pairs, wait,
+            farm_format_count(steps_per_s).text, farm_bw_cell(&rate->payload_per_s, 1e-9, bytes, sizeof bytes),
+            1e6 * rate->cpu_s_per_step);
     static const struct farm_bw_unit steps_unit = {1, "steps/s", true};
     farm_bw_add(job, &rate->steps_per_s, &steps_unit, "ring.steps.%uB.%s.%s", plan->payload_bytes, wait,
                 plan->all_pairs ? "all_pairs" : "one_pair");
@@ -255,9 +256,8 @@ static json_t *ceiling_json(struct farm_bw_job *job, const struct ceiling_kind *
     const struct farm_bw_env_ceiling ceiling = farm_bw_env_ceiling(&traffic, &bandwidth);
     const bool comparable = kind->as_fps && reached->frames_per_s > 0 && ceiling.frames_per_s > 0;
     const double share = comparable ? reached->frames_per_s / ceiling.frames_per_s : (double)NAN;
-    char rate[16];
-    farm_progress_number(ceiling.frames_per_s, rate, sizeof rate);
-    fprintf(job->out, "  %-52s %8s frames/s", kind->what, ceiling.frames_per_s > 0 ? rate : "-");
+    fprintf(job->out, "  %-52s %8s frames/s", kind->what,
+            ceiling.frames_per_s > 0 ? farm_format_count(ceiling.frames_per_s).text : "-");
     if (isfinite(share)) fprintf(job->out, "; farm fps reaches %.3g %% of it", 100 * share);
     fprintf(job->out, "\n");
     json_t *object = farm_json_object(false);
@@ -276,17 +276,15 @@ static void tell_ceilings(struct farm_bw_job *job, json_t *section, const struct
                                                 {1, "inference reads each observation once", false},
                                                 {2, "the CPU trains on it as well", false}};
     json_t *ceilings = json_array();
-    char rate[16];
     const struct farm_bw_env_traffic traffic = farm_bw_env_traffic(spec, 0);
     fprintf(job->out, "%s: %llu B an observation, %u frame%s a step; memory could carry\n", job->env,
             (unsigned long long)traffic.obs_bytes, traffic.frames_per_step, traffic.frames_per_step == 1 ? "" : "s");
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
         json_array_append_new(ceilings, ceiling_json(job, &kinds[i], spec, bandwidth, reached));
     if (reached->frames_per_s > 0) {
-        farm_progress_number(reached->frames_per_s, rate, sizeof rate);
         fprintf(job->out,
                 "  %-52s %8s frames/s (rings of %.1f MB; those that fit the caches may pass memory's ceiling)\n",
-                "farm fps, random actions", rate, reached->ring_bytes * 1e-6);
+                "farm fps, random actions", farm_format_count(reached->frames_per_s).text, reached->ring_bytes * 1e-6);
     }
     fprintf(job->out, "  (memory alone: what the simulator itself costs is not in it. Bus: %s)\n",
             job->machine->gpu_count ? "not measured" : "no GPU here");

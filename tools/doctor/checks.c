@@ -9,9 +9,9 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/format.h"
 #include "base/number.h"
 #include "base/time.h"
-#include "report/progress.h"
 
 enum {
     SEED = 1,
@@ -791,17 +791,16 @@ static void check_speed(struct trial *trial) {
     figures->many_step_ns = per(many.step_ns, many.steps);
     figures->agent_steps_per_s = 1e9 * (double)many.steps / (double)(many.step_ns + many.reset_ns);
     for (size_t i = 0; i < count; i++) trial_player_free(&players[i]);
-    char step[24], reset[24], many_step[24], rate[24];
+    char step[24], reset[24], many_step[24];
     write_time(step, sizeof step, figures->step_ns);
     write_time(reset, sizeof reset, figures->reset_ns);
     write_time(many_step, sizeof many_step, figures->many_step_ns);
-    farm_progress_number(figures->agent_steps_per_s, rate, sizeof rate);
     const bool crowded = figures->many_step_ns > CROWDED * figures->step_ns;
     trial_say(trial, crowded ? TRIAL_NOTE : TRIAL_GOOD,
               crowded ? "many instances do not fit the caches: make an instance smaller, or share what never changes"
                       : NULL,
               "a step %s, a reset %s; %zu instances in turn %s a step, %s steps/s a core", step, reset, count,
-              many_step, rate);
+              many_step, farm_format_count(figures->agent_steps_per_s).text);
 }
 
 const struct doctor_check *doctor_check_at(size_t index) {

@@ -8,10 +8,11 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/format.h"
 #include "base/json.h"
 #include "base/log.h"
+#include "base/statistics.h"
 #include "base/time.h"
-#include "report/progress.h"
 #include "tools/fps/run.h"
 #include "tools/fps/tune.h"
 #include "tools/shared/command.h"
@@ -54,23 +55,11 @@ struct fps {
     bool interrupted;
 };
 
-// ---- medians ----
-
-static int ascending(const void *a, const void *b) {
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 // Median of a copy, and (75th - 25th percentile) / median; NAN without values.
 static double median(const double *values, uint32_t count, double *spread) {
     double sorted[FARM_FPS_ROUNDS_MAX];
-    *spread = (double)NAN;
-    if (!count) return (double)NAN;
     memcpy(sorted, values, count * sizeof *sorted);
-    qsort(sorted, count, sizeof *sorted, ascending);
-    const double middle = (sorted[(count - 1) / 2] + sorted[count / 2]) / 2;
-    *spread = (sorted[(uint32_t)(0.75 * (count - 1) + 0.5)] - sorted[(uint32_t)(0.25 * (count - 1) + 0.5)]) / middle;
-    return middle;
+    return farm_median(sorted, count, spread);
 }
 
 // ---- recipe ----
@@ -365,9 +354,7 @@ static json_t *document_of(const struct fps *fps, const char *failure) {
 }
 
 static void tell_rate(const char *what, double rate, double of_before) {
-    char text[16] = "-";
-    if (isfinite(rate)) farm_progress_number(rate, text, sizeof text);
-    printf("  %-44s %8s", what, text);
+    printf("  %-44s %8s", what, farm_format_count(rate).text);
     if (!isfinite(of_before)) printf("%9s", "");
     if (isfinite(of_before)) printf("  x %.3f", of_before);
 }

@@ -9,9 +9,9 @@
 #include <time.h>
 
 #include "actor/random_actions.h"
+#include "base/format.h"
 #include "base/log.h"
 #include "base/time.h"
-#include "report/progress.h"
 #include "ring/wait.h"
 #include "ring/window.h"
 #include "tools/fps/bare.h"
@@ -226,15 +226,13 @@ static enum farm_status bare_turn(const struct director *director, uint32_t roun
 
 static void say_round(const struct director *director, uint32_t round) {
     const struct farm_fps_samples *samples = director->samples;
-    char farm[16], one[16];
     if (!director->turns->talks || !samples->farm_count) return;
-    farm_progress_number(samples->farm[samples->farm_count - 1], farm, sizeof farm);
-    if (!samples->one_count) {
-        farm_log_info("round %u of %u: farm %s steps/s", round + 1, director->turns->rounds, farm);
-        return;
-    }
-    farm_progress_number(samples->one[samples->one_count - 1], one, sizeof one);
-    farm_log_info("round %u of %u: farm %s steps/s, one bare loop %s", round + 1, director->turns->rounds, farm, one);
+    const struct farm_number_text farm = farm_format_count(samples->farm[samples->farm_count - 1]);
+    if (!samples->one_count)
+        farm_log_info("round %u of %u: farm %s steps/s", round + 1, director->turns->rounds, farm.text);
+    else
+        farm_log_info("round %u of %u: farm %s steps/s, one bare loop %s", round + 1, director->turns->rounds,
+                      farm.text, farm_format_count(samples->one[samples->one_count - 1]).text);
 }
 
 // Bare and farm take turns, the other one first in every second round, so that what drifts weighs on both.

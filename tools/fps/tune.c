@@ -7,9 +7,9 @@
 #include <string.h>
 
 #include "base/file.h"
+#include "base/format.h"
 #include "base/json.h"
 #include "base/log.h"
-#include "report/progress.h"
 
 enum { POINTS_MAX = 32, POINTS_EXPECTED = 14, FINALISTS = 2, FINAL_ROUNDS = 2, RECIPE_BYTES = 8192 };
 static const double POINT_LEAST_S = 0.5, WARM_SHARE = 0.2;
@@ -39,11 +39,10 @@ static bool same(const struct point *a, const struct point *b) {
 }
 
 static void say(const struct search *search, const struct point *point) {
-    char rate[16];
-    farm_progress_number(point->rate, rate, sizeof rate);
     if (!search->tuning->quiet)
         farm_log_info("actors %lld, envs_per_actor %lld, lanes %lld, pin %s: %s steps/s", (long long)point->actors,
-                      (long long)point->envs_per_actor, (long long)point->lanes, point->pin ? "true" : "false", rate);
+                      (long long)point->envs_per_actor, (long long)point->lanes, point->pin ? "true" : "false",
+                      farm_format_count(point->rate).text);
 }
 
 static enum farm_status measure(struct search *search, struct point *point, struct farm_error *err) {

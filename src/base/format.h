@@ -1,0 +1,24 @@
+// Numbers as short texts for tables, progress lines and reports. Each function returns its text by value, so that it
+// can be printed in place: printf("%s", farm_format_count(n).text). Pure functions.
+#ifndef FARM_BASE_FORMAT_H
+#define FARM_BASE_FORMAT_H
+
+#include <stdint.h>
+
+struct farm_number_text {
+    char text[24];
+};
+
+// At most five characters: 950, 12.3k, 4.5M, 1.2G. Not finite: "-".
+struct farm_number_text farm_format_count(double value);
+
+// Three digits, or more before the point: 0.12, 27.9, 1234, 2e+12. Not finite: "-".
+struct farm_number_text farm_format_digits(double value);
+
+// In powers of 1024: "48 KiB", "1.5 GiB".
+struct farm_number_text farm_format_bytes(double bytes);
+
+// "0:12", "59:59", "1:02:03".
+struct farm_number_text farm_format_duration(double seconds);
+
+#endif

@@ -1,0 +1,55 @@
+// Numbers as short texts, and order statistics against R's.
+#include "base/format.h"
+
+#include <criterion/criterion.h>
+#include <math.h>
+
+#include "base/statistics.h"
+
+struct text_case {
+    double value;
+    const char *text;
+};
+
+static void check_texts(struct farm_number_text (*format)(double), const struct text_case *cases) {
+    for (; cases->text; cases++) cr_assert_str_eq(format(cases->value).text, cases->text);
+}
+
+Test(format, numbers_are_short_texts) {
+    check_texts(farm_format_count, (struct text_case[]){{0, "0"},
+                                                        {999, "999"},
+                                                        {999.6, "1.0k"},
+                                                        {12345, "12.3k"},
+                                                        {99949, "99.9k"},
+                                                        {99960, "100k"},
+                                                        {1234567, "1.2M"},
+                                                        {999.6e6, "1.0G"},
+                                                        {2.5e12, "2.5T"},
+                                                        {-1500, "-1.5k"},
+                                                        {(double)NAN, "-"},
+                                                        {0, NULL}});
+    check_texts(farm_format_digits, (struct text_case[]){{0.123, "0.12"},
+                                                         {9.99, "9.99"},
+                                                         {9.996, "10.0"},
+                                                         {27.94, "27.9"},
+                                                         {99.96, "100"},
+                                                         {1234.4, "1234"},
+                                                         {2e12, "2e+12"},
+                                                         {(double)INFINITY, "-"},
+                                                         {0, NULL}});
+    check_texts(farm_format_bytes,
+                (struct text_case[]){{48, "48 B"}, {49152, "48 KiB"}, {1.5 * (1 << 30), "1.5 GiB"}, {0, NULL}});
+    check_texts(farm_format_duration,
+                (struct text_case[]){{12.9, "0:12"}, {3599, "59:59"}, {3723, "1:02:03"}, {0, NULL}});
+}
+
+Test(statistics, quantiles_and_spread_are_those_of_r) {
+    // R: quantile(c(5, 1, 4, 2, 3), c(.25, .5, .75)) = 2, 3, 4; median(c(4, 1, 3, 2)) = 2.5
+    double odd[] = {5, 1, 4, 2, 3}, even[] = {4, 1, 3, 2}, spread;
+    cr_assert_float_eq(farm_median(odd, 5, &spread), 3, 1e-12);
+    cr_assert_float_eq(spread, 2.0 / 3, 1e-12);
+    cr_assert_float_eq(farm_quantile(odd, 5, 0.9), 4.6, 1e-12);
+    cr_assert_eq(farm_quantile(odd, 5, 1), 5);
+    cr_assert_float_eq(farm_median(even, 4, NULL), 2.5, 1e-12);
+    cr_assert(isnan(farm_median(even, 0, &spread)) && isnan(spread));
+}
