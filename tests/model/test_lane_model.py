@@ -22,6 +22,7 @@ CC = os.environ.get("CC", "gcc")
 FLAGS = ["-std=c17", "-D_GNU_SOURCE", "-O2", "-Wall", "-Wextra", "-Werror", "-Wno-unused"]
 WRAP = "-Wl,--wrap=syscall,--wrap=write,--wrap=preadv2,--wrap=ppoll,--wrap=calloc,--wrap=free"
 RING = ["lane.c", "wait.c", "window.c"]
+MODEL = ["explore.c", "lane_model.c"]
 
 # name, file, what stands there, what replaces it, the scenario that shows it where the short ones do not
 MUTANTS = [
@@ -87,6 +88,39 @@ MUTANTS = [
      "cursor->next - shape->length) / shape->stride + 1;", "if (steps + 1 < cursor->next + shape->length) return 0;\n    return "
      "(steps + 1 - cursor->next - shape->length) / shape->stride + 1;"),
     ("windows given back too early", "window.c", "cursor->held = start + shape->stride;", "cursor->held = start + 2 * shape->stride;"),
+    ("the wake word counts after the futex call", "wait.c",
+     "    farm_add32_release(wake, 1);\n    syscall(SYS_futex, wake, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);\n",
+     "    syscall(SYS_futex, wake, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);\n    farm_add32_release(wake, 1);\n"),
+    ("the eventfd is emptied before the sleep", "wait.c", "    if (ppoll(&waiter, 1, &timeout, NULL) != 1) return;\n",
+     "    preadv2(eventfd, &into, 1, -1, RWF_NOWAIT);\n    if (ppoll(&waiter, 1, &timeout, NULL) != 1) return;\n"),
+    ("a new actor starts at the last answer", "lane.c", "lane->produced_local = farm_load_acquire(&lane->up->produced);",
+     "lane->produced_local = farm_load_acquire(&lane->down->acted);"),
+    ("a new actor takes every slot as free", "lane.c", "lane->consumed_seen = farm_load_acquire(&lane->down->consumed);",
+     "lane->consumed_seen = lane->produced_local;"),
+    # Rules that the loops around the lane keep, in their short form in lane_model.c.
+    ("a step is published before it is written", "lane_model.c", "    write_slowly(obs_cell(a, l, n), observation);\n",
+     "    farm_lane_actor_publish(lane), lane->produced_local--;\n    write_slowly(obs_cell(a, l, n), observation);\n"),
+    ("an answer is published before it is written", "lane_model.c", "    answer_step(a, l, n);\n    farm_lane_answer(lane, n);\n",
+     "    farm_lane_answer(lane, n);\n    answer_step(a, l, n);\n"),
+    ("a window is released before it is read", "lane_model.c", "        for (uint64_t n = start; n < start + shape->length; n++) {\n",
+     "        farm_lane_release(lane, start + shape->stride);\n        for (uint64_t n = start; n < start + shape->length; n++) {\n"),
+    ("bells count as heard after the lanes were read", "lane_model.c", "        if (!served && left) wait_learner(&bells);\n",
+     "        farm_doorbells_poll(&bells, rung);\n        if (!served && left) wait_learner(&bells);\n"),
+    ("a bell counts as a step", "lane_model.c", "return ahead && produced - farm_lane_consumed(lane) <= lane->steps;", "return true;"),
+    ("a new actor wakes no learner", "lane_model.c", "    notify_learner(view);\n    bool all", "    bool all"),
+    ("a new actor does not wait for the dead one's answer", "lane_model.c", "            wait_actor(a, &l, false);\n",
+     "            if (!model_life()) wait_actor(a, &l, false);\n"),
+    ("a new learner wakes no actor", "lane_model.c",
+     "    for (uint32_t a = 0; a < set->actors; a++) notify_actor(&state->learner[a]);\n    while (left) {\n", "    while (left) {\n"),
+    ("a new learner forgets the complete windows", "lane_model.c",
+     "hand_on(a, l, answered[a][l], &cursors[a][l], &windows);\n    for", "(void)0;\n    for"),
+    ("a new learner answers from step 0", "lane_model.c", "answered[a][l] = farm_lane_acted(&rings[a]->lanes[l]);", "answered[a][l] = 0;"),
+    ("training wakes no actor", "lane_model.c", "cursors[a][l]));\n        notify_actor(&state->learner[a]);\n", "cursors[a][l]));\n",
+     "training, two steps"),
+    ("inference wakes no actor", "lane_model.c", "    if (!set->local) notify_actor(&state->learner[a]);\n    hand_on", "    hand_on", "training waits for a batch"),
+    ("an actor wakes no learner", "lane_model.c", "    if (!set->late) notify_learner(&state->actor[a]);\n", ""),
+    ("an actor restarts before the dead one's stores are visible", "explore.c",
+     ".now = known, .acquirable = known.view, .released = known.view};", ".now.clock = known.clock};"),
 ]
 
 # Harmless, and why: the model agrees (make model), docs/MEMORY_MODEL.md argues it.
@@ -97,7 +131,7 @@ HARMLESS = [
      "if (farm_load_relaxed(&bells->rings[i]->up_control->doorbell) != bells->seen[i]) return true;"),
     ("a new actor leaves `asleep` of the dead one (it costs a wake-up)", "lane.c", "farm_store_relaxed(&lane->up_control->asleep, 0);", ""),
     ("a new learner leaves `asleep` of the dead one (it costs a wake-up)", "wait.c",
-     "    say_asleep(bells, 0); // the thread before this one may have died in its sleep\n", ""),
+     "    farm_doorbells_announce(bells, false); // the thread before this one may have died in its sleep\n", ""),
 ]
 
 
@@ -123,31 +157,32 @@ def link(program, objects):
 
 
 def lane_model(folder, ring, changed=None):
-    """Builds lane_model over the sources in the folder `ring` (named ring/ itself). `changed`: the one file of it that
-    differs from src/ring, where the rest has been compiled already."""
+    """Builds lane_model in `folder`, over the sources in the folder `ring`. `changed`: the one file of a mutant, whose copy lies
+    there; objects that do not depend on it are those of the unchanged code."""
     includes = [os.path.join(HERE, "shadow"), HERE, os.path.dirname(ring), os.path.join(SOURCE, "src"), os.path.join(SOURCE, "include")]
-    sources = [os.path.join(HERE, "lane_model.c"), *(os.path.join(ring, name) for name in RING)]
-    objects = [os.path.join(BUILD, "explore.o"), os.path.join(BUILD, "status.o")]
-    for source in sources:
-        done = os.path.join(BUILD, os.path.basename(source)[:-2] + ".o")
-        again = changed is None or changed.endswith(".h") or os.path.basename(source) == changed
-        objects.append(compile_object(source, folder, *includes) if again else done)
+    objects = [os.path.join(BUILD, "status.o")]
+    for source in [os.path.join(HERE, name) for name in MODEL] + [os.path.join(ring, name) for name in RING]:
+        name = os.path.basename(source)
+        if name == changed and name in MODEL:
+            source = os.path.join(folder, name)
+        again = changed is None or name == changed or changed.endswith(".h") and name != "explore.c"
+        objects.append(compile_object(source, folder, *includes) if again else os.path.join(BUILD, name[:-2] + ".o"))
     return link(os.path.join(folder, "lane_model"), objects)
 
 
 def mutate(index, file, old, new):
-    """A copy of src/ring with one change; raises where the line is not there exactly once."""
+    """Copies the sources, makes one change and builds; raises if the line is not there exactly once."""
     folder = os.path.join(BUILD, f"mutant{index}")
     ring = os.path.join(folder, "ring")
     shutil.rmtree(folder, ignore_errors=True)
     shutil.copytree(os.path.join(SOURCE, "src/ring"), ring)
-    path = os.path.join(ring, file)
-    with open(path, encoding="utf-8") as source:
+    path = os.path.join(folder if file in MODEL else ring, file)
+    with open(os.path.join(HERE, file) if file in MODEL else path, encoding="utf-8") as source:
         text = source.read()
     if text.count(old) != 1:
         raise AssertionError(f"{file} contains {text.count(old)} times: {old}")
-    with open(path, "w", encoding="utf-8") as source:
-        source.write(text.replace(old, new))
+    with open(path, "w", encoding="utf-8") as target:
+        target.write(text.replace(old, new))
     return folder, lane_model(folder, ring, file)
 
 
@@ -164,7 +199,6 @@ class LaneModel(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
         os.makedirs(BUILD, exist_ok=True)
-        compile_object(os.path.join(HERE, "explore.c"), BUILD, HERE)
         compile_object(os.path.join(SOURCE, "src/base/status.c"), BUILD, os.path.join(SOURCE, "src"))
         cls.program = lane_model(BUILD, os.path.join(SOURCE, "src/ring"))
 
