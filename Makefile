@@ -55,7 +55,7 @@ say   = @printf '  %-5s %s\n' $1 $2
 parallel = $(if $(findstring -j,$(MAKEFLAGS))$(findstring jobserver,$(MAKEFLAGS)),,-j$(shell nproc))
 
 ##@ Targets
-.PHONY: all help deps run test bench machine bench-peers numa-guest model lint format asan tsan coverage fuzz fuzz-keep fuzz-seeds aarch64-test install uninstall clean compile-commands chaos chaos-mutants kernel-mutants
+.PHONY: all help deps run test bench figures machine bench-peers numa-guest model lint format asan tsan coverage fuzz fuzz-keep fuzz-seeds aarch64-test install uninstall clean compile-commands chaos chaos-mutants kernel-mutants
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -95,6 +95,10 @@ bench-peers: deps ## the same work done by other people's systems; B=envpool pic
 	@$(MAKE) $(parallel) all
 	@ARGS="$(ARGS)" RESULTS="$(RESULTS)" tools/build/peers.sh $(B)
 
+figures: deps ## docs/figures from bench/results
+	@$(BUILD)/venv/bin/python -m pip install -q --disable-pip-version-check -r tools/build/figures-requirements.txt
+	@mkdir -p docs/figures && $(BUILD)/venv/bin/python bench/figures.py draw
+
 numa-guest: deps ## farm topo and farm bw in an emulated machine of four NUMA nodes: shapes, distances, placement
 	@tools/build/numa_guest.sh
 	@$(MAKE) $(parallel) $(BUILD)/farm
@@ -125,7 +129,7 @@ clean: ## removes build/, but keeps the downloads: build/venv, build/procgen, bu
 		-exec rm -rf {} +
 
 # What follows needs to know what the machine has; the targets above do not.
-UNCONFIGURED := help deps run test bench machine bench-peers numa-guest model asan tsan coverage fuzz fuzz-% lint format uninstall clean run-lint lint-% aarch64 chaos chaos-mutants kernel-mutants
+UNCONFIGURED := help deps run test bench figures machine bench-peers numa-guest model asan tsan coverage fuzz fuzz-% lint format uninstall clean run-lint lint-% aarch64 chaos chaos-mutants kernel-mutants
 ifneq ($(filter-out $(UNCONFIGURED),$(or $(MAKECMDGOALS),all)),)
 include $(BUILD)/config.mk
 -include $(BUILD)/venv/python.mk $(BUILD)/cuda.mk
@@ -147,6 +151,6 @@ $(BUILD)/gen/farm_build.h: force
 comma := ,
 include mk/program.mk mk/tests.mk mk/bench.mk mk/envs.mk mk/cuda.mk mk/lint.mk
 
-all: $(LIBFARM) $(FARM) $(BENCHES) $(BENCH_SCRIPTS) env-plugins python-extension cuda ## everything, benchmarks included (plain `make`)
+all: $(LIBFARM) $(FARM) $(BUILD)/farm.pc $(BENCHES) $(BENCH_SCRIPTS) env-plugins python-extension cuda ## everything, benchmarks included (plain `make`)
 
 -include $(shell [ -d $(BUILD) ] && find $(BUILD)/obj $(BUILD)/aarch64 -name '*.d' 2>/dev/null)

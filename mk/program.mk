@@ -49,3 +49,8 @@ $(BUILD)/python/actorfarm/%.py: python/actorfarm/%.py
 	$(Q)mkdir -p $(@D) && cp $< $@
 .PHONY: python-extension
 python-extension: $(PY_EXTENSION) $(PY_MODULES)
+
+# For programs that use libfarm; install.sh fills in the prefix.
+$(BUILD)/farm.pc: mk/program.mk $(BUILD)/config.mk
+	$(Q)printf '%s\n' 'prefix=@PREFIX@' 'Name: farm' 'Description: reinforcement-learning actors and their learner over shared memory' \
+		'Version: 0' 'Cflags: -I$${prefix}/include' 'Libs: -L$${prefix}/lib -lfarm $(FARM_LIBS)' >$@

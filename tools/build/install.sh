@@ -41,6 +41,8 @@ created=()
 [ ! -f "$list" ] || mapfile -t created <"$list"
 [ ! -f "$build/farm" ] || put 755 "$build/farm" bin/farm
 put 644 "$build/libfarm.a" lib/libfarm.a
+sed "s|@PREFIX@|$3|" "$build/farm.pc" >"$build/farm.pc.installed"
+put 644 "$build/farm.pc.installed" lib/pkgconfig/farm.pc
 [ ! -f "$build/libfarm_cuda.so" ] || put 755 "$build/libfarm_cuda.so" lib/farm/libfarm_cuda.so
 for plugin in "$build"/envs/*.so; do
     [ ! -f "$plugin" ] || put 755 "$plugin" "lib/farm/envs/${plugin##*/}"

@@ -1,0 +1,98 @@
+"""The picture of the README from bench/results, and the learning curves that it draws.
+
+usage: figures.py draw [FILE.svg]       ours beside peers, and the learning curves on record
+       figures.py record RUN...         appends the curve of each run folder to bench/results/training.jsonl
+
+`make figures` runs `draw` with matplotlib from tools/build/figures-requirements.txt.
+"""
+
+import datetime
+import json
+import os
+import subprocess
+import sys
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+RESULTS = os.path.join(HERE, "results")
+# Label, file, name of the result, words in the name of the reference. The newest line that has it counts.
+PEERS = [
+    ("EnvPool, Pong", "peers", "envpool_pong", ""),
+    ("EnvPool, Breakout", "peers", "envpool_breakout", ""),
+    ("EnvPool, Procgen bigfish", "peers", "envpool_bigfish", ""),
+    ("EnvPool, HalfCheetah", "peers", "envpool_halfcheetah", ""),
+    ("ALE vector env, Pong", "peers", "ale_vector_pong", ""),
+    ("Gymnasium async, Pong", "peers", "gymnasium_async_pong", ""),
+    ("Sample Factory, Pong, sampling", "peers", "sample_factory_sample_pong", ""),
+    ("Sample Factory, Pong, training", "peers", "sample_factory_train_pong", ""),
+    ("PyTorch, update, IMPALA shallow", "learner", "train_shallow", "PyTorch"),
+    ("PyTorch, update, Nature", "learner", "train_nature", "PyTorch"),
+    ("gRPC, one 28 KB step and back", "peers", "grpc_step_summed", ""),
+]
+
+
+def lines(name):
+    with open(os.path.join(RESULTS, f"{name}.jsonl"), encoding="utf-8") as file:
+        return [json.loads(line) for line in file]
+
+
+def ratio(name, result, reference):
+    found = [r["ratio"] for d in lines(name) for r in d["results"] if r["name"] == result and reference in r["reference"]]
+    if not found:
+        sys.exit(f"figures.py: bench/results/{name}.jsonl has no {result} against {reference or 'a peer'}")
+    return found[-1]
+
+
+def draw(path):
+    import matplotlib
+
+    matplotlib.use("svg")
+    matplotlib.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "actorfarm", "font.size": 9, "axes.spines.top": False,
+                                "axes.spines.right": False})  # fmt: skip
+    from matplotlib import pyplot
+
+    figure, (left, right) = pyplot.subplots(1, 2, figsize=(10, 3.6), width_ratios=(3, 2), layout="constrained")
+    rows = sorted(((label, ratio(*where)) for label, *where in PEERS), key=lambda row: row[1])
+    left.barh([label for label, _ in rows], [value for _, value in rows], color="#2b6cb0")
+    for y, (_, value) in enumerate(rows):
+        left.text(value * 1.05, y, f"{value:.3g}×", va="center")
+    left.axvline(1, color="#888888", linewidth=1)
+    left.set(xscale="log", xlim=(0.8, rows[-1][1] * 2), title="actorfarm ÷ peer, same machine, same run")
+
+    curves = [line for line in lines("training") if "curve" in line]
+    for number, line in enumerate(curves):
+        label = f"{line['env']}, two CPU cores" if number == 0 else None
+        right.plot([point[0] for point in line["curve"]], [point[1] for point in line["curve"]], color="#2b6cb0", alpha=0.7, label=label)
+    right.set(xlabel="seconds", ylabel="mean return of 100 games", title=f"farm train, {len(curves)} seeds")
+    right.legend(frameon=False)
+    figure.savefig(path, metadata={"Date": None, "Creator": "bench/figures.py"})
+
+
+def record(run):
+    with open(os.path.join(run, "metrics.jsonl"), encoding="utf-8") as file:
+        samples = [json.loads(line) for line in file]
+    with open(os.path.join(run, "recipe.yaml"), encoding="utf-8") as file:
+        recipe = dict(line.split(": ", 1) for line in file.read().splitlines() if ": " in line)
+    with open("/proc/cpuinfo", encoding="utf-8") as file:
+        info = dict(line.split(":", 1) for line in file.read().replace("\t", "").splitlines() if ":" in line)
+    sets = [name for name in ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "amx_bf16") if name in info["flags"].split()]
+    line = {
+        "date": datetime.date.today().isoformat(),
+        "machine": {"cpu": info["model name"].strip(), "cores": os.cpu_count(), "instruction_sets": sets},
+        "commit": subprocess.check_output(["git", "describe", "--always", "--dirty", "--abbrev=12"], text=True).strip(),
+        "command": f"farm train --env {recipe['env']} --seconds {recipe['seconds']} --seed {recipe['seed']}",
+        "env": recipe["env"], "seed": int(recipe["seed"]), "frames": samples[-1]["frames"], "wall_s": round(samples[-1]["wall_s"], 2),
+        "return_mean": samples[-1]["return_mean"],
+        "curve": [[round(s["wall_s"], 1), round(s["return_mean"], 2)] for s in samples if s["return_mean"] is not None],
+    }  # fmt: skip
+    with open(os.path.join(RESULTS, "training.jsonl"), "a", encoding="utf-8") as file:
+        file.write(json.dumps(line) + "\n")
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["draw"] and len(sys.argv) <= 3:
+        draw(sys.argv[2] if len(sys.argv) == 3 else os.path.join(HERE, "..", "docs", "figures", "results.svg"))
+    elif sys.argv[1:2] == ["record"] and len(sys.argv) > 2:
+        for folder in sys.argv[2:]:
+            record(folder)
+    else:
+        sys.exit(__doc__)
