@@ -4,347 +4,318 @@
 #include <stdlib.h>
 #include <string.h>
 
-static dnnl_memory_desc_t vector_md(int count) {
+enum { FORWARD = FARM_DNNL_FORWARD, DATA = FARM_DNNL_DATA, WEIGHTS = FARM_DNNL_WEIGHTS, PASSES = FARM_DNNL_PASSES };
+
+size_t farm_dnnl_row_bytes(struct farm_shape shape, dnnl_data_type_t type) {
+    return farm_shape_count(shape) * (type == dnnl_bf16 ? 2 : 4);
+}
+
+dnnl_memory_desc_t farm_dnnl_rows_md(struct farm_shape shape, int count, dnnl_data_type_t type,
+                                     dnnl_format_tag_t layout) {
     dnnl_memory_desc_t md;
-    const dnnl_dims_t dims = {count};
-    return dnnl_memory_desc_init_by_tag(&md, 1, dims, dnnl_f32, dnnl_a) == dnnl_success ? md : (dnnl_memory_desc_t){0};
+    const bool picture = shape.height > 0;
+    const dnnl_dims_t dims = {count, shape.channels, shape.height, shape.width};
+    const dnnl_format_tag_t tag = picture || layout == dnnl_format_tag_any ? layout : dnnl_ab;
+    const dnnl_status_t status = dnnl_memory_desc_init_by_tag(&md, picture ? 4 : 2, dims, type, tag);
+    return status == dnnl_success ? md : (dnnl_memory_desc_t){0};
+}
+
+static bool has_weights(const struct farm_dnnl_layer_config *config) {
+    return config->op.weight >= 0;
 }
 
 // One output's weights have the shape of one input row (dense) or of the input under the kernel (convolution).
-static struct farm_shape weight_shape(const struct farm_dnnl_layer_config *config) {
-    if (config->op.kind == FARM_NET_OP_DENSE) return config->op.in;
-    return (struct farm_shape){config->op.in.channels, config->op.kernel, config->op.kernel};
-}
-
-// In the flat parameters: PyTorch's order.
-static dnnl_memory_desc_t flat_weights_md(const struct farm_dnnl_layer_config *config) {
-    return farm_dnnl_rows_md(weight_shape(config), config->op.out.channels, dnnl_f32, dnnl_abcd);
-}
-
-// Packed weights: primitives choose.
-static dnnl_memory_desc_t wanted_weights_md(const struct farm_dnnl_layer_config *config) {
-    return farm_dnnl_rows_md(weight_shape(config), config->op.out.channels, config->type, dnnl_format_tag_any);
-}
-
-// Their gradient: likewise, but a product's lies as its input rows do. Adding it to the flat gradient is then a
-// permutation within rows; from what primitives choose it takes longer than the product.
-static dnnl_memory_desc_t wanted_diff_md(const struct farm_dnnl_layer_config *config) {
-    return farm_dnnl_rows_md(weight_shape(config), config->op.out.channels, dnnl_f32,
-                             config->op.kind == FARM_NET_OP_DENSE ? config->layout : dnnl_format_tag_any);
-}
-
-static dnnl_alg_kind_t forward_eltwise(const struct farm_dnnl_layer_config *config) {
-    switch (config->op.activation) {
-    case FARM_ACTIVATION_RELU:
-        return dnnl_eltwise_relu;
-    case FARM_ACTIVATION_TANH:
-        return dnnl_eltwise_tanh;
-    case FARM_ACTIVATION_NONE:
-        break;
-    }
-    return dnnl_alg_kind_undef;
+static dnnl_memory_desc_t weights_md(const struct farm_dnnl_layer_config *config, dnnl_data_type_t type,
+                                     dnnl_format_tag_t layout) {
+    const struct farm_net_op *op = &config->op;
+    const struct farm_shape under_kernel = {op->in.channels, op->kernel, op->kernel};
+    return farm_dnnl_rows_md(op->kind == FARM_NET_OP_DENSE ? op->in : under_kernel, op->out.channels, type, layout);
 }
 
 // Memory descriptors of one layer at one batch size.
 struct descs {
     dnnl_memory_desc_t in, out, diff_in, diff_out, bias;
-    dnnl_dims_t strides, before, after;
+    dnnl_dims_t strides, kernel, before, after;
 };
 
 static struct descs descs_of(const struct farm_dnnl_layer_config *config, int batch) {
-    return (struct descs){
-        .in = farm_dnnl_rows_md(config->op.in, batch, config->type, config->layout),
-        .out = farm_dnnl_rows_md(config->op.out, batch, config->out_type, config->layout),
-        .diff_in = farm_dnnl_rows_md(config->op.in, batch, config->type, config->layout),
-        .diff_out = farm_dnnl_rows_md(config->op.out, batch, config->type, config->layout),
-        .bias = vector_md(config->op.out.channels),
-        .strides = {config->op.stride, config->op.stride},
-        .before = {config->op.pad_before[0], config->op.pad_before[1]},
-        .after = {config->op.pad_after[0], config->op.pad_after[1]},
+    const struct farm_net_op *op = &config->op;
+    struct descs d = {
+        .in = farm_dnnl_rows_md(op->in, batch, config->type, config->layout),
+        .out = farm_dnnl_rows_md(op->out, batch, config->out_type, config->layout),
+        .diff_in = farm_dnnl_rows_md(op->in, batch, config->type, config->layout),
+        .diff_out = farm_dnnl_rows_md(op->out, batch, config->type, config->layout),
+        .strides = {op->stride, op->stride},
+        .kernel = {op->kernel, op->kernel},
+        .before = {op->pad_before[0], op->pad_before[1]},
+        .after = {op->pad_after[0], op->pad_after[1]},
     };
+    const dnnl_dims_t channels = {op->out.channels};
+    if (dnnl_memory_desc_init_by_tag(&d.bias, 1, channels, dnnl_f32, dnnl_a) != dnnl_success)
+        d.bias = (dnnl_memory_desc_t){0};
+    return d;
 }
 
-static dnnl_status_t forward_pd(struct farm_dnnl *dnnl, const struct farm_dnnl_layer_config *config,
-                                const struct descs *d, const dnnl_memory_desc_t *weights, dnnl_primitive_desc_t *pd) {
-    const dnnl_prop_kind_t prop = config->training ? dnnl_forward_training : dnnl_forward_inference;
-    dnnl_status_t status;
-    if (config->op.kind == FARM_NET_OP_CONV) {
-        dnnl_convolution_desc_t desc;
-        status = dnnl_convolution_forward_desc_init(&desc, prop, dnnl_convolution_direct, &d->in, weights, &d->bias,
-                                                    &d->out, d->strides, d->before, d->after);
-        return status != dnnl_success
-                   ? status
-                   : farm_dnnl_pd_make(dnnl, &desc, NULL, config->op.skip >= 0, forward_eltwise(config), pd);
-    }
-    dnnl_inner_product_desc_t desc;
-    status = dnnl_inner_product_forward_desc_init(&desc, prop, &d->in, weights, &d->bias, &d->out);
-    return status != dnnl_success
-               ? status
-               : farm_dnnl_pd_make(dnnl, &desc, NULL, config->op.skip >= 0, forward_eltwise(config), pd);
-}
-
-static dnnl_status_t data_pd(struct farm_dnnl *dnnl, const struct farm_dnnl_layer_config *config, const struct descs *d,
-                             const dnnl_memory_desc_t *weights, const_dnnl_primitive_desc_t forward,
-                             dnnl_primitive_desc_t *pd) {
-    dnnl_status_t status;
-    if (config->op.kind == FARM_NET_OP_CONV) {
-        dnnl_convolution_desc_t desc;
-        status = dnnl_convolution_backward_data_desc_init(&desc, dnnl_convolution_direct, &d->diff_in, weights,
-                                                          &d->diff_out, d->strides, d->before, d->after);
-        return status != dnnl_success ? status
-                                      : farm_dnnl_pd_make(dnnl, &desc, forward, false, dnnl_alg_kind_undef, pd);
-    }
-    dnnl_inner_product_desc_t desc;
-    status = dnnl_inner_product_backward_data_desc_init(&desc, &d->diff_in, weights, &d->diff_out);
-    return status != dnnl_success ? status : farm_dnnl_pd_make(dnnl, &desc, forward, false, dnnl_alg_kind_undef, pd);
-}
-
-static dnnl_status_t weights_pd(struct farm_dnnl *dnnl, const struct farm_dnnl_layer_config *config,
-                                const struct descs *d, const dnnl_memory_desc_t *diff,
-                                const_dnnl_primitive_desc_t forward, dnnl_primitive_desc_t *pd) {
-    dnnl_status_t status;
-    if (config->op.kind == FARM_NET_OP_CONV) {
-        dnnl_convolution_desc_t desc;
-        status = dnnl_convolution_backward_weights_desc_init(&desc, dnnl_convolution_direct, &d->in, diff, &d->bias,
-                                                             &d->diff_out, d->strides, d->before, d->after);
-        return status != dnnl_success ? status
-                                      : farm_dnnl_pd_make(dnnl, &desc, forward, false, dnnl_alg_kind_undef, pd);
-    }
-    dnnl_inner_product_desc_t desc;
-    status = dnnl_inner_product_backward_weights_desc_init(&desc, &d->in, diff, &d->bias, &d->diff_out);
-    return status != dnnl_success ? status : farm_dnnl_pd_make(dnnl, &desc, forward, false, dnnl_alg_kind_undef, pd);
-}
-
-// The three primitive descriptors of a layer; data and weights stay NULL where they are not needed.
-struct pds {
-    dnnl_primitive_desc_t forward, data, weights;
+union op_desc {
+    dnnl_convolution_desc_t conv;
+    dnnl_inner_product_desc_t product;
+    dnnl_pooling_desc_t pool;
+    dnnl_eltwise_desc_t eltwise;
+    dnnl_binary_desc_t binary;
 };
 
-static void drop_pds(struct pds *pds) {
-    if (pds->forward != NULL) dnnl_primitive_desc_destroy(pds->forward);
-    if (pds->data != NULL) dnnl_primitive_desc_destroy(pds->data);
-    if (pds->weights != NULL) dnnl_primitive_desc_destroy(pds->weights);
+// Describes one pass; weights: NULL for ops without.
+static dnnl_status_t describe_pass(const struct farm_dnnl_layer_config *config, const struct descs *d, int pass,
+                                   const dnnl_memory_desc_t *weights, union op_desc *desc) {
+    const dnnl_prop_kind_t prop = config->training ? dnnl_forward_training : dnnl_forward_inference;
+    switch (config->op.kind) {
+    case FARM_NET_OP_CONV:
+        if (pass == FORWARD)
+            return dnnl_convolution_forward_desc_init(&desc->conv, prop, dnnl_convolution_direct, &d->in, weights,
+                                                      &d->bias, &d->out, d->strides, d->before, d->after);
+        if (pass == DATA)
+            return dnnl_convolution_backward_data_desc_init(&desc->conv, dnnl_convolution_direct, &d->diff_in, weights,
+                                                            &d->diff_out, d->strides, d->before, d->after);
+        return dnnl_convolution_backward_weights_desc_init(&desc->conv, dnnl_convolution_direct, &d->in, weights,
+                                                           &d->bias, &d->diff_out, d->strides, d->before, d->after);
+    case FARM_NET_OP_DENSE:
+        if (pass == FORWARD)
+            return dnnl_inner_product_forward_desc_init(&desc->product, prop, &d->in, weights, &d->bias, &d->out);
+        if (pass == DATA)
+            return dnnl_inner_product_backward_data_desc_init(&desc->product, &d->diff_in, weights, &d->diff_out);
+        return dnnl_inner_product_backward_weights_desc_init(&desc->product, &d->in, weights, &d->bias, &d->diff_out);
+    case FARM_NET_OP_POOL:
+        if (pass == FORWARD)
+            return dnnl_pooling_forward_desc_init(&desc->pool, prop, dnnl_pooling_max, &d->in, &d->out, d->strides,
+                                                  d->kernel, d->before, d->after);
+        return dnnl_pooling_backward_desc_init(&desc->pool, dnnl_pooling_max, &d->diff_in, &d->diff_out, d->strides,
+                                               d->kernel, d->before, d->after);
+    case FARM_NET_OP_RELU:
+        if (pass == FORWARD)
+            return dnnl_eltwise_forward_desc_init(&desc->eltwise, dnnl_forward_training, dnnl_eltwise_relu, &d->in,
+                                                  0.0f, 0.0f);
+        return dnnl_binary_desc_init(&desc->binary, dnnl_binary_add, &d->diff_in, &d->diff_out, &d->diff_in);
+    }
+    return dnnl_invalid_arguments;
 }
 
+static void drop_pds(dnnl_primitive_desc_t pds[PASSES]) {
+    for (int pass = 0; pass < PASSES; pass++)
+        if (pds[pass] != NULL) dnnl_primitive_desc_destroy(pds[pass]);
+}
+
+// The primitive descriptors of a layer; those of passes that are not needed become NULL.
 static dnnl_status_t make_pds(struct farm_dnnl *dnnl, const struct farm_dnnl_layer_config *config,
-                              const struct descs *d, const dnnl_memory_desc_t *weights, const dnnl_memory_desc_t *back,
-                              const dnnl_memory_desc_t *diff, struct pds *pds) {
-    *pds = (struct pds){0};
-    dnnl_status_t status = forward_pd(dnnl, config, d, weights, &pds->forward);
-    if (config->training && status == dnnl_success)
-        status = weights_pd(dnnl, config, d, diff, pds->forward, &pds->weights);
-    if (config->training && config->data_gradient && status == dnnl_success)
-        status = data_pd(dnnl, config, d, back, pds->forward, &pds->data);
+                              const struct descs *d, const dnnl_memory_desc_t weights[PASSES],
+                              dnnl_primitive_desc_t pds[PASSES]) {
+    const bool product = has_weights(config);
+    const bool wanted[PASSES] = {true, config->training && config->data_gradient, config->training && product};
+    const dnnl_alg_kind_t eltwise = !product                                        ? dnnl_alg_kind_undef
+                                    : config->op.activation == FARM_ACTIVATION_RELU ? dnnl_eltwise_relu
+                                    : config->op.activation == FARM_ACTIVATION_TANH ? dnnl_eltwise_tanh
+                                                                                    : dnnl_alg_kind_undef;
+    dnnl_status_t status = dnnl_success;
+    memset(pds, 0, PASSES * sizeof *pds);
+    for (int pass = 0; pass < PASSES && status == dnnl_success; pass++) {
+        const bool forward = pass == FORWARD, independent = forward || config->op.kind == FARM_NET_OP_RELU;
+        union op_desc desc;
+        if (!wanted[pass]) continue;
+        status = describe_pass(config, d, pass, &weights[pass], &desc);
+        if (status == dnnl_success)
+            status = farm_dnnl_pd_make(dnnl, &desc, independent ? NULL : pds[FORWARD], forward && config->op.skip >= 0,
+                                       forward ? eltwise : dnnl_alg_kind_undef, &pds[pass]);
+    }
     if (status != dnnl_success) drop_pds(pds);
     return status;
 }
 
 static const char *kind_name(const struct farm_dnnl_layer_config *config) {
-    if (config->type == dnnl_bf16) return config->op.kind == FARM_NET_OP_CONV ? "bf16 convolution" : "bf16 product";
-    return config->op.kind == FARM_NET_OP_CONV ? "convolution" : "product";
+    static const char *const names[][2] = {
+        {"convolution", "bf16 convolution"}, {"product", "bf16 product"}, {"pool", "bf16 pool"}, {"ReLU", "bf16 ReLU"}};
+    return names[config->op.kind][config->type == dnnl_bf16];
 }
 
-// Asks at the largest batch which weight layouts the primitives want; all batch sizes then share them.
-static enum farm_status choose_layouts(struct farm_dnnl *dnnl, struct farm_dnnl_layer *layer, struct farm_error *err) {
+// ---- layers ----
+
+// Asks oneDNN at the largest batch which weight layouts the primitives prefer; all batch sizes share them. A dense
+// layer's gradient is kept in its input rows' layout: adding it to the flat gradient is then a permutation within rows,
+// and takes longer than the product from what the primitive prefers.
+static enum farm_status choose_layouts(struct farm_dnnl *dnnl, struct farm_dnnl_layer *layer, size_t *workspace_bytes,
+                                       struct farm_error *err) {
     const struct farm_dnnl_layer_config *config = &layer->config;
     const struct descs d = descs_of(config, config->batch_max);
-    const dnnl_memory_desc_t wanted = wanted_weights_md(config), wanted_diff = wanted_diff_md(config);
-    struct pds pds;
-    const dnnl_status_t status = make_pds(dnnl, config, &d, &wanted, &wanted, &wanted_diff, &pds);
+    const bool dense = config->op.kind == FARM_NET_OP_DENSE;
+    const dnnl_memory_desc_t any = weights_md(config, config->type, dnnl_format_tag_any);
+    const dnnl_memory_desc_t wanted[PASSES] = {
+        any, any, weights_md(config, dnnl_f32, dense ? config->layout : dnnl_format_tag_any)};
+    dnnl_primitive_desc_t pds[PASSES];
+    const dnnl_status_t status = make_pds(dnnl, config, &d, wanted, pds);
     if (status != dnnl_success) return farm_dnnl_fail(err, kind_name(config), status);
-    layer->weights_md = *dnnl_primitive_desc_query_md(pds.forward, dnnl_query_weights_md, 0);
-    layer->back_md = layer->weights_md;
-    if (pds.data != NULL) layer->back_md = *dnnl_primitive_desc_query_md(pds.data, dnnl_query_weights_md, 0);
-    if (pds.weights != NULL) layer->diff_md = *dnnl_primitive_desc_query_md(pds.weights, dnnl_query_diff_weights_md, 0);
-    drop_pds(&pds);
+    for (int pass = 0; pass < PASSES && has_weights(config); pass++) {
+        const dnnl_query_t query = pass == WEIGHTS ? dnnl_query_diff_weights_md : dnnl_query_weights_md;
+        layer->weights_md[pass] =
+            pds[pass] != NULL ? *dnnl_primitive_desc_query_md(pds[pass], query, 0) : layer->weights_md[FORWARD];
+    }
+    if (config->op.kind == FARM_NET_OP_POOL && config->training)
+        *workspace_bytes =
+            dnnl_memory_desc_get_size(dnnl_primitive_desc_query_md(pds[FORWARD], dnnl_query_workspace_md, 0));
+    drop_pds(pds);
     return FARM_OK;
 }
 
-static bool allocate(struct farm_dnnl_layer *layer) {
+static bool allocate(struct farm_dnnl_layer *layer, size_t workspace_bytes) {
     const struct farm_dnnl_layer_config *config = &layer->config;
     const size_t bias_bytes = (size_t)config->op.out.channels * sizeof(float);
-    layer->weights = farm_dnnl_alloc(dnnl_memory_desc_get_size(&layer->weights_md));
-    layer->bias = farm_dnnl_alloc(bias_bytes);
-    const bool shared = dnnl_memory_desc_equal(&layer->weights_md, &layer->back_md);
-    layer->back_weights = shared ? layer->weights : farm_dnnl_alloc(dnnl_memory_desc_get_size(&layer->back_md));
-    bool ok = layer->weights != NULL && layer->bias != NULL && layer->back_weights != NULL;
-    if (config->training) {
-        layer->diff_weights = farm_dnnl_alloc(dnnl_memory_desc_get_size(&layer->diff_md));
-        layer->diff_bias = farm_dnnl_alloc(bias_bytes);
-        ok = ok && layer->diff_weights != NULL && layer->diff_bias != NULL;
+    if (workspace_bytes > 0) layer->workspace = farm_dnnl_alloc(workspace_bytes);
+    if (!has_weights(config)) return workspace_bytes == 0 || layer->workspace != NULL;
+    const bool shared = dnnl_memory_desc_equal(&layer->weights_md[FORWARD], &layer->weights_md[DATA]);
+    for (int pass = 0; pass < (config->training ? PASSES : WEIGHTS); pass++) {
+        const bool again = pass == DATA && shared;
+        layer->weights[pass] =
+            again ? layer->weights[FORWARD] : farm_dnnl_alloc(dnnl_memory_desc_get_size(&layer->weights_md[pass]));
+        if (layer->weights[pass] == NULL) return false;
     }
-    return ok;
+    layer->bias = farm_dnnl_alloc(bias_bytes);
+    layer->diff_bias = farm_dnnl_alloc(bias_bytes);
+    return layer->bias != NULL && layer->diff_bias != NULL;
 }
 
 static enum farm_status make_packing(struct farm_dnnl *dnnl, struct farm_dnnl_layer *layer, struct farm_error *err) {
-    const dnnl_memory_desc_t flat_md = flat_weights_md(&layer->config);
+    const dnnl_memory_desc_t flat_md = weights_md(&layer->config, dnnl_f32, dnnl_abcd);
     const struct farm_dnnl_binding flat = {0, &flat_md, NULL};
-    const struct farm_dnnl_binding weights = {0, &layer->weights_md, layer->weights};
-    const struct farm_dnnl_binding back = {0, &layer->back_md, layer->back_weights};
-    const struct farm_dnnl_binding diff = {0, &layer->diff_md, layer->diff_weights};
-    enum farm_status status = farm_dnnl_reorder_make(dnnl, &flat, &weights, 1, false, &layer->pack, err);
-    if (status == FARM_OK && layer->back_weights != layer->weights)
-        status = farm_dnnl_reorder_make(dnnl, &flat, &back, 1, false, &layer->repack, err);
-    if (status == FARM_OK && layer->config.training)
-        status = farm_dnnl_reorder_make(dnnl, &diff, &flat, 1, true, &layer->unpack, err);
+    enum farm_status status = FARM_OK;
+    for (int pass = 0; pass < PASSES && status == FARM_OK; pass++) {
+        const struct farm_dnnl_binding packed = {0, &layer->weights_md[pass], layer->weights[pass]};
+        const bool gradient = pass == WEIGHTS;
+        if (packed.data == NULL || (pass == DATA && packed.data == layer->weights[FORWARD])) continue;
+        status = farm_dnnl_reorder_make(dnnl, gradient ? packed : flat, gradient ? flat : packed, gradient,
+                                        &layer->pack[pass], err);
+    }
     return status;
-}
-
-static struct farm_dnnl_pool_config pool_config(const struct farm_dnnl_layer_config *config, int batch) {
-    return (struct farm_dnnl_pool_config){.op = &config->op,
-                                          .batch = batch,
-                                          .type = config->type,
-                                          .layout = config->layout,
-                                          .training = config->training};
-}
-
-static enum farm_status make_workspace(struct farm_dnnl *dnnl, struct farm_dnnl_layer *layer, struct farm_error *err) {
-    const struct farm_dnnl_pool_config pool = pool_config(&layer->config, layer->config.batch_max);
-    size_t bytes;
-    const enum farm_status status = farm_dnnl_pool_workspace(dnnl, &pool, &bytes, err);
-    if (status != FARM_OK || bytes == 0) return status;
-    layer->workspace = farm_dnnl_alloc(bytes);
-    return layer->workspace != NULL ? FARM_OK : farm_fail(err, FARM_E_LIMIT, "no memory for a pool's workspace");
 }
 
 enum farm_status farm_dnnl_layer_make(struct farm_dnnl *dnnl, const struct farm_dnnl_layer_config *config,
                                       struct farm_dnnl_layer *layer, struct farm_error *err) {
+    size_t workspace_bytes = 0;
     *layer = (struct farm_dnnl_layer){.config = *config};
-    if (config->op.kind == FARM_NET_OP_RELU) return FARM_OK;
-    if (config->op.kind == FARM_NET_OP_POOL) return make_workspace(dnnl, layer, err);
-    enum farm_status status = choose_layouts(dnnl, layer, err);
+    enum farm_status status = choose_layouts(dnnl, layer, &workspace_bytes, err);
     if (status != FARM_OK) return status;
-    if (allocate(layer))
+    if (!allocate(layer, workspace_bytes))
+        status = farm_fail(err, FARM_E_LIMIT, "no memory for a layer (%s)", kind_name(config));
+    else if (has_weights(config))
         status = make_packing(dnnl, layer, err);
-    else
-        status = farm_fail(err, FARM_E_LIMIT, "no memory for a layer's weights");
     if (status != FARM_OK) farm_dnnl_layer_drop(layer);
     return status;
 }
 
 void farm_dnnl_layer_drop(struct farm_dnnl_layer *layer) {
-    farm_dnnl_op_drop(&layer->pack);
-    farm_dnnl_op_drop(&layer->repack);
-    farm_dnnl_op_drop(&layer->unpack);
-    if (layer->back_weights != layer->weights) free(layer->back_weights);
-    free(layer->weights);
+    if (layer->weights[DATA] == layer->weights[FORWARD]) layer->weights[DATA] = NULL;
+    for (int pass = 0; pass < PASSES; pass++) {
+        farm_dnnl_op_drop(&layer->pack[pass]);
+        free(layer->weights[pass]);
+    }
     free(layer->bias);
-    free(layer->diff_weights);
     free(layer->diff_bias);
     free(layer->workspace);
     *layer = (struct farm_dnnl_layer){0};
 }
 
+// ---- operations ----
+
 enum farm_status farm_dnnl_layer_activation_make(struct farm_dnnl *dnnl, const struct farm_dnnl_layer_config *config,
                                                  int batch, const struct farm_dnnl_layer_rows *rows,
                                                  struct farm_dnnl_op *op, struct farm_error *err) {
+    const dnnl_alg_kind_t alg = config->op.activation == FARM_ACTIVATION_TANH ? dnnl_eltwise_tanh_use_dst_for_bwd
+                                                                              : dnnl_eltwise_relu_use_dst_for_bwd;
     const dnnl_memory_desc_t md = farm_dnnl_rows_md(config->op.out, batch, config->type, config->layout);
-    return farm_dnnl_activation_make(dnnl, config->op.activation, &md, rows->out, rows->diff_out, op, err);
+    const struct farm_dnnl_binding bindings[] = {{DNNL_ARG_DST, &md, rows->out},
+                                                 {DNNL_ARG_DIFF_DST, &md, rows->diff_out},
+                                                 {DNNL_ARG_DIFF_SRC, &md, rows->diff_out}};
+    dnnl_eltwise_desc_t desc;
+    dnnl_primitive_desc_t forward = NULL, backward = NULL;
+    if (config->op.activation == FARM_ACTIVATION_NONE) return FARM_OK;
+    dnnl_status_t status = dnnl_eltwise_forward_desc_init(&desc, dnnl_forward_training, alg, &md, 0.0f, 0.0f);
+    if (status == dnnl_success) status = farm_dnnl_pd_make(dnnl, &desc, NULL, false, dnnl_alg_kind_undef, &forward);
+    if (status == dnnl_success) status = dnnl_eltwise_backward_desc_init(&desc, alg, &md, &md, 0.0f, 0.0f);
+    if (status == dnnl_success) status = farm_dnnl_pd_make(dnnl, &desc, forward, false, dnnl_alg_kind_undef, &backward);
+    if (forward != NULL) dnnl_primitive_desc_destroy(forward);
+    if (status != dnnl_success) return farm_dnnl_fail(err, "activation", status);
+    return farm_dnnl_op_make(dnnl, backward, "activation", bindings, 3, op, err);
 }
 
-// Binds the three products; takes their descriptors.
-static enum farm_status bind_products(struct farm_dnnl *dnnl, const struct farm_dnnl_layer *layer, struct pds *pds,
-                                      const struct descs *d, const struct farm_dnnl_layer_rows *rows,
-                                      struct farm_dnnl_layer_ops *ops, struct farm_error *err) {
-    const char *what = kind_name(&layer->config);
-    const struct farm_dnnl_binding forward[] = {{DNNL_ARG_SRC, &d->in, rows->in},
-                                                {DNNL_ARG_WEIGHTS, &layer->weights_md, layer->weights},
-                                                {DNNL_ARG_BIAS, &d->bias, layer->bias},
-                                                {DNNL_ARG_DST, &d->out, rows->out}};
-    const struct farm_dnnl_binding data[] = {{DNNL_ARG_DIFF_DST, &d->diff_out, rows->diff_out},
-                                             {DNNL_ARG_WEIGHTS, &layer->back_md, layer->back_weights},
-                                             {DNNL_ARG_DIFF_SRC, &d->diff_in, rows->diff_in}};
-    const struct farm_dnnl_binding weights[] = {{DNNL_ARG_SRC, &d->in, rows->in},
-                                                {DNNL_ARG_DIFF_DST, &d->diff_out, rows->diff_out},
-                                                {DNNL_ARG_DIFF_WEIGHTS, &layer->diff_md, layer->diff_weights},
-                                                {DNNL_ARG_DIFF_BIAS, &d->bias, layer->diff_bias}};
-    enum farm_status status = farm_dnnl_op_make(dnnl, pds->forward, what, forward, 4, &ops->forward, err);
-    pds->forward = NULL;
-    if (status == FARM_OK && pds->data != NULL) {
-        status = farm_dnnl_op_make(dnnl, pds->data, what, data, 3, &ops->data, err);
-        pds->data = NULL;
+// What a pass reads and writes; returns how many arguments.
+static int bind_pass(const struct farm_dnnl_layer *layer, int pass, const struct descs *d,
+                     const dnnl_memory_desc_t *workspace, const struct farm_dnnl_layer_rows *rows,
+                     struct farm_dnnl_binding out[FARM_DNNL_BINDINGS_MAX]) {
+    int count = 0;
+    if (pass == DATA && layer->config.op.kind == FARM_NET_OP_RELU) { // diff_in += diff_out
+        out[count++] = (struct farm_dnnl_binding){DNNL_ARG_SRC_0, &d->diff_in, rows->diff_in};
+        out[count++] = (struct farm_dnnl_binding){DNNL_ARG_SRC_1, &d->diff_out, rows->diff_out};
+        out[count++] = (struct farm_dnnl_binding){DNNL_ARG_DST, &d->diff_in, rows->diff_in};
+        return count;
     }
-    if (status == FARM_OK && pds->weights != NULL) {
-        status = farm_dnnl_op_make(dnnl, pds->weights, what, weights, 4, &ops->weights, err);
-        pds->weights = NULL;
-    }
-    drop_pds(pds);
-    return status;
-}
-
-static enum farm_status make_products(struct farm_dnnl *dnnl, const struct farm_dnnl_layer *layer, int batch,
-                                      const struct farm_dnnl_layer_rows *rows, struct farm_dnnl_layer_ops *ops,
-                                      struct farm_error *err) {
-    const struct descs d = descs_of(&layer->config, batch);
-    struct pds pds;
-    const dnnl_status_t made =
-        make_pds(dnnl, &layer->config, &d, &layer->weights_md, &layer->back_md, &layer->diff_md, &pds);
-    if (made != dnnl_success) return farm_dnnl_fail(err, kind_name(&layer->config), made);
-    return bind_products(dnnl, layer, &pds, &d, rows, ops, err);
-}
-
-static enum farm_status make_pool(struct farm_dnnl *dnnl, const struct farm_dnnl_layer *layer, int batch,
-                                  const struct farm_dnnl_layer_rows *rows, struct farm_dnnl_layer_ops *ops,
-                                  struct farm_error *err) {
-    const struct farm_dnnl_pool_config pool = pool_config(&layer->config, batch);
-    const struct farm_dnnl_pool_rows pool_rows = {rows->in, rows->out, rows->diff_in, rows->diff_out, layer->workspace};
-    return farm_dnnl_pool_make(dnnl, &pool, &pool_rows, &ops->forward, &ops->data, err);
-}
-
-static enum farm_status make_relu(struct farm_dnnl *dnnl, const struct farm_dnnl_layer_config *config, int batch,
-                                  const struct farm_dnnl_layer_rows *rows, struct farm_dnnl_layer_ops *ops,
-                                  struct farm_error *err) {
-    const dnnl_memory_desc_t md = farm_dnnl_rows_md(config->op.out, batch, config->type, config->layout);
-    const enum farm_status status = farm_dnnl_relu_make(dnnl, &md, rows->in, rows->out, &ops->forward, err);
-    if (status != FARM_OK || !config->training) return status;
-    return farm_dnnl_add_make(dnnl, &md, rows->diff_in, rows->diff_out, &ops->data, err);
+    if (pass == FORWARD) out[count++] = (struct farm_dnnl_binding){DNNL_ARG_DST, &d->out, rows->out};
+    if (pass != FORWARD) out[count++] = (struct farm_dnnl_binding){DNNL_ARG_DIFF_DST, &d->diff_out, rows->diff_out};
+    if (pass == DATA) out[count++] = (struct farm_dnnl_binding){DNNL_ARG_DIFF_SRC, &d->diff_in, rows->diff_in};
+    if (pass != DATA) out[count++] = (struct farm_dnnl_binding){DNNL_ARG_SRC, &d->in, rows->in};
+    if (layer->workspace != NULL)
+        out[count++] = (struct farm_dnnl_binding){DNNL_ARG_WORKSPACE, workspace, layer->workspace};
+    if (!has_weights(&layer->config)) return count;
+    const bool gradient = pass == WEIGHTS;
+    out[count++] = (struct farm_dnnl_binding){gradient ? DNNL_ARG_DIFF_WEIGHTS : DNNL_ARG_WEIGHTS,
+                                              &layer->weights_md[pass], layer->weights[pass]};
+    if (pass != DATA)
+        out[count++] = (struct farm_dnnl_binding){gradient ? DNNL_ARG_DIFF_BIAS : DNNL_ARG_BIAS, &d->bias,
+                                                  gradient ? layer->diff_bias : layer->bias};
+    return count;
 }
 
 enum farm_status farm_dnnl_layer_ops_make(struct farm_dnnl *dnnl, const struct farm_dnnl_layer *layer, int batch,
                                           const struct farm_dnnl_layer_rows *rows, struct farm_dnnl_layer_ops *ops,
                                           struct farm_error *err) {
     const struct farm_dnnl_layer_config *config = &layer->config;
+    const struct descs d = descs_of(config, batch);
+    dnnl_primitive_desc_t pds[PASSES];
+    dnnl_memory_desc_t workspace = {0};
     *ops = (struct farm_dnnl_layer_ops){0};
-    enum farm_status status;
-    switch (config->op.kind) {
-    case FARM_NET_OP_POOL:
-        status = make_pool(dnnl, layer, batch, rows, ops, err);
-        break;
-    case FARM_NET_OP_RELU:
-        status = make_relu(dnnl, config, batch, rows, ops, err);
-        break;
-    default:
-        status = make_products(dnnl, layer, batch, rows, ops, err);
-        break;
+    const dnnl_status_t made = make_pds(dnnl, config, &d, layer->weights_md, pds);
+    if (made != dnnl_success) return farm_dnnl_fail(err, kind_name(config), made);
+    if (layer->workspace != NULL) workspace = *dnnl_primitive_desc_query_md(pds[FORWARD], dnnl_query_workspace_md, 0);
+    enum farm_status status = FARM_OK;
+    for (int pass = 0; pass < PASSES && status == FARM_OK; pass++) {
+        struct farm_dnnl_binding bindings[FARM_DNNL_BINDINGS_MAX];
+        const int count = bind_pass(layer, pass, &d, &workspace, rows, bindings);
+        if (pds[pass] == NULL) continue;
+        status = farm_dnnl_op_make(dnnl, pds[pass], kind_name(config), bindings, count, &ops->pass[pass], err);
+        pds[pass] = NULL;
     }
-    if (status == FARM_OK && config->training && config->op.activation != FARM_ACTIVATION_NONE)
+    drop_pds(pds);
+    if (status == FARM_OK && config->training)
         status = farm_dnnl_layer_activation_make(dnnl, config, batch, rows, &ops->activation, err);
     if (status != FARM_OK) farm_dnnl_layer_ops_drop(ops);
     return status;
 }
 
 void farm_dnnl_layer_ops_drop(struct farm_dnnl_layer_ops *ops) {
-    farm_dnnl_op_drop(&ops->forward);
     farm_dnnl_op_drop(&ops->activation);
-    farm_dnnl_op_drop(&ops->data);
-    farm_dnnl_op_drop(&ops->weights);
+    for (int pass = 0; pass < PASSES; pass++) farm_dnnl_op_drop(&ops->pass[pass]);
 }
 
 void farm_dnnl_layer_load(struct farm_dnnl *dnnl, struct farm_dnnl_layer *layer, const float *params) {
     const struct farm_dnnl_layer_config *config = &layer->config;
     memcpy(layer->bias, params + config->bias_offset, (size_t)config->op.out.channels * sizeof(float));
-    farm_dnnl_op_bind(&layer->pack, DNNL_ARG_FROM, params + config->weight_offset);
-    farm_dnnl_op_run(dnnl, &layer->pack);
-    if (layer->repack.primitive == NULL) return;
-    farm_dnnl_op_bind(&layer->repack, DNNL_ARG_FROM, params + config->weight_offset);
-    farm_dnnl_op_run(dnnl, &layer->repack);
+    for (int pass = FORWARD; pass <= DATA; pass++) {
+        if (layer->pack[pass].primitive == NULL) continue;
+        farm_dnnl_op_bind(&layer->pack[pass], DNNL_ARG_FROM, params + config->weight_offset);
+        farm_dnnl_op_run(dnnl, &layer->pack[pass]);
+    }
 }
 
 void farm_dnnl_layer_add_gradient(struct farm_dnnl *dnnl, struct farm_dnnl_layer *layer,
                                   struct farm_dnnl_layer_ops *ops, float *grads) {
     const struct farm_dnnl_layer_config *config = &layer->config;
-    farm_dnnl_op_run(dnnl, &ops->weights);
-    farm_dnnl_op_bind(&layer->unpack, DNNL_ARG_TO, grads + config->weight_offset);
-    farm_dnnl_op_run(dnnl, &layer->unpack);
+    farm_dnnl_op_run(dnnl, &ops->pass[WEIGHTS]);
+    farm_dnnl_op_bind(&layer->pack[WEIGHTS], DNNL_ARG_TO, grads + config->weight_offset);
+    farm_dnnl_op_run(dnnl, &layer->pack[WEIGHTS]);
     for (int i = 0; i < config->op.out.channels; i++) grads[config->bias_offset + (size_t)i] += layer->diff_bias[i];
 }

@@ -15,7 +15,7 @@ void *farm_dnnl_alloc(size_t bytes) {
 }
 
 enum farm_status farm_dnnl_fail(struct farm_error *err, const char *what, dnnl_status_t status) {
-    if (status == dnnl_out_of_memory) return farm_fail(err, FARM_E_LIMIT, "%s: oneDNN found no memory", what);
+    if (status == dnnl_out_of_memory) return farm_fail(err, FARM_E_LIMIT, "%s: oneDNN is out of memory", what);
     return farm_fail(err, FARM_E_UNSUPPORTED, "%s: oneDNN %s on this CPU (its status %d)", what,
                      status == dnnl_unimplemented ? "has no such operation" : "fails", (int)status);
 }
@@ -36,42 +36,39 @@ void farm_dnnl_close(struct farm_dnnl *dnnl) {
     *dnnl = (struct farm_dnnl){0};
 }
 
-static dnnl_status_t append_post_ops(dnnl_post_ops_t ops, bool accumulate, dnnl_alg_kind_t eltwise) {
-    dnnl_status_t status = dnnl_success;
-    if (accumulate) status = dnnl_post_ops_append_sum(ops, 1.0f);
+// Attributes of every primitive here: scratch memory of the caller, then the sum and the activation.
+static dnnl_status_t make_attr(dnnl_primitive_attr_t attr, dnnl_post_ops_t ops, bool accumulate,
+                               dnnl_alg_kind_t eltwise) {
+    dnnl_status_t status = dnnl_primitive_attr_set_scratchpad_mode(attr, dnnl_scratchpad_mode_user);
+    if (status == dnnl_success && accumulate) status = dnnl_post_ops_append_sum(ops, 1.0f);
     if (status == dnnl_success && eltwise != dnnl_alg_kind_undef)
         status = dnnl_post_ops_append_eltwise(ops, 1.0f, eltwise, 0.0f, 0.0f);
-    return status;
+    return status == dnnl_success ? dnnl_primitive_attr_set_post_ops(attr, ops) : status;
 }
 
-dnnl_status_t farm_dnnl_attr_make(dnnl_primitive_attr_t *attr, float scale, bool accumulate, dnnl_alg_kind_t eltwise) {
-    *attr = NULL;
+// desc NULL: a copy from `from` to `to`.
+static dnnl_status_t make_pd(struct farm_dnnl *dnnl, const_dnnl_op_desc_t desc, const_dnnl_primitive_desc_t forward,
+                             const dnnl_memory_desc_t *from, const dnnl_memory_desc_t *to, bool accumulate,
+                             dnnl_alg_kind_t eltwise, dnnl_primitive_desc_t *pd) {
+    dnnl_primitive_attr_t attr = NULL;
     dnnl_post_ops_t ops = NULL;
-    dnnl_status_t status = dnnl_primitive_attr_create(attr);
-    if (status == dnnl_success) status = dnnl_primitive_attr_set_scratchpad_mode(*attr, dnnl_scratchpad_mode_user);
-    if (status == dnnl_success && scale != 1.0f) status = dnnl_primitive_attr_set_output_scales(*attr, 1, 0, &scale);
+    dnnl_status_t status = dnnl_primitive_attr_create(&attr);
     if (status == dnnl_success) status = dnnl_post_ops_create(&ops);
-    if (status == dnnl_success) status = append_post_ops(ops, accumulate, eltwise);
-    if (status == dnnl_success) status = dnnl_primitive_attr_set_post_ops(*attr, ops);
+    if (status == dnnl_success) status = make_attr(attr, ops, accumulate, eltwise);
+    if (status == dnnl_success)
+        status = desc != NULL ? dnnl_primitive_desc_create(pd, desc, attr, dnnl->engine, forward)
+                              : dnnl_reorder_primitive_desc_create(pd, from, dnnl->engine, to, dnnl->engine, attr);
     if (ops != NULL) dnnl_post_ops_destroy(ops);
-    if (status != dnnl_success && *attr != NULL) {
-        dnnl_primitive_attr_destroy(*attr);
-        *attr = NULL;
-    }
+    if (attr != NULL) dnnl_primitive_attr_destroy(attr);
     return status;
 }
 
 dnnl_status_t farm_dnnl_pd_make(struct farm_dnnl *dnnl, const_dnnl_op_desc_t desc, const_dnnl_primitive_desc_t forward,
                                 bool accumulate, dnnl_alg_kind_t eltwise, dnnl_primitive_desc_t *pd) {
-    dnnl_primitive_attr_t attr;
-    dnnl_status_t status = farm_dnnl_attr_make(&attr, 1.0f, accumulate, eltwise);
-    if (status != dnnl_success) return status;
-    status = dnnl_primitive_desc_create(pd, desc, attr, dnnl->engine, forward);
-    dnnl_primitive_attr_destroy(attr);
-    return status;
+    return make_pd(dnnl, desc, forward, NULL, NULL, accumulate, eltwise, pd);
 }
 
-// Grows the shared scratch memory to what pd wants. Operations made earlier are pointed at it when they run.
+// Grows the shared scratch memory. Operations made earlier are pointed at it when they run.
 static dnnl_status_t reserve_scratch(struct farm_dnnl *dnnl, const dnnl_memory_desc_t *md) {
     const size_t bytes = dnnl_memory_desc_get_size(md);
     if (bytes <= dnnl->scratch_bytes) return dnnl_success;
@@ -117,19 +114,13 @@ enum farm_status farm_dnnl_op_make(struct farm_dnnl *dnnl, dnnl_primitive_desc_t
     return farm_dnnl_fail(err, what, status);
 }
 
-enum farm_status farm_dnnl_reorder_make(struct farm_dnnl *dnnl, const struct farm_dnnl_binding *from,
-                                        const struct farm_dnnl_binding *to, float scale, bool accumulate,
-                                        struct farm_dnnl_op *op, struct farm_error *err) {
-    dnnl_primitive_attr_t attr;
+enum farm_status farm_dnnl_reorder_make(struct farm_dnnl *dnnl, struct farm_dnnl_binding from,
+                                        struct farm_dnnl_binding to, bool accumulate, struct farm_dnnl_op *op,
+                                        struct farm_error *err) {
+    const struct farm_dnnl_binding bindings[] = {{DNNL_ARG_FROM, from.md, from.data}, {DNNL_ARG_TO, to.md, to.data}};
     dnnl_primitive_desc_t pd = NULL;
-    dnnl_status_t status = farm_dnnl_attr_make(&attr, scale, accumulate, dnnl_alg_kind_undef);
-    if (status == dnnl_success) {
-        status = dnnl_reorder_primitive_desc_create(&pd, from->md, dnnl->engine, to->md, dnnl->engine, attr);
-        dnnl_primitive_attr_destroy(attr);
-    }
-    if (status != dnnl_success) return farm_dnnl_fail(err, "reorder", status);
-    const struct farm_dnnl_binding bindings[] = {{DNNL_ARG_FROM, from->md, from->data},
-                                                 {DNNL_ARG_TO, to->md, to->data}};
+    const dnnl_status_t made = make_pd(dnnl, NULL, NULL, from.md, to.md, accumulate, dnnl_alg_kind_undef, &pd);
+    if (made != dnnl_success) return farm_dnnl_fail(err, "reorder", made);
     return farm_dnnl_op_make(dnnl, pd, "reorder", bindings, 2, op, err);
 }
 
@@ -150,6 +141,7 @@ void farm_dnnl_op_bind(struct farm_dnnl_op *op, int arg, const void *data) {
 }
 
 void farm_dnnl_op_run(struct farm_dnnl *dnnl, struct farm_dnnl_op *op) {
+    if (op->primitive == NULL) return;
     if (op->has_scratch) farm_dnnl_op_bind(op, DNNL_ARG_SCRATCHPAD, dnnl->scratch);
     const dnnl_status_t status = dnnl_primitive_execute(op->primitive, dnnl->stream, op->arg_count, op->args);
     assert(status == dnnl_success);

@@ -39,12 +39,6 @@ struct buffer {
     void *data;
 };
 
-// Where a layer's output and its gradient lie: indices of outs and diffs. A layer that adds to a residual block's input
-// does so in place.
-struct place {
-    int out, diff;
-};
-
 struct farm_executor {
     struct farm_net_spec spec;
     struct farm_net net;
@@ -58,7 +52,7 @@ struct farm_executor {
     int layer_count;
     struct farm_dnnl_layer_config configs[LAYERS_MAX];
     struct farm_dnnl_layer layers[LAYERS_MAX]; // layers[0] is empty where conv_u8 is used
-    struct place places[LAYERS_MAX];
+    struct farm_net_places places;
     struct buffer outs[LAYERS_MAX];
     struct buffer diffs[LAYERS_MAX]; // training
     struct buffer ins[LAYERS_MAX];   // of layers that cast, and flat rows that enter the first layer
@@ -103,34 +97,6 @@ static bool casts(const struct farm_executor *ex, int i) {
     return from->type != to->type || (to->op.in.height > 0 && from->layout != to->layout);
 }
 
-// The first buffer that is neither of these.
-static int other_than(int a, int b) {
-    int i = 0;
-    while (i == a || i == b) i++;
-    return i;
-}
-
-// Training keeps all outputs for backward. Inference takes turns between two buffers, and a third within residual
-// blocks, whose input is `held` until it is added to. So do gradients, from the last layer to the first.
-static void plan_places(struct farm_executor *ex) {
-    int held = -1;
-    for (int i = 0; i < ex->layer_count; i++) {
-        const struct farm_net_op *op = &ex->configs[i].op;
-        const int in = i > 0 ? ex->places[i - 1].out : -1;
-        if (op->kind == FARM_NET_OP_RELU) held = in;
-        ex->places[i].out = op->skip >= 0 ? ex->places[op->skip].out : ex->training ? i : other_than(in, held);
-        if (op->skip >= 0) held = -1;
-    }
-    held = -1;
-    for (int i = ex->layer_count - 1; i > 0; i--) {
-        const struct farm_net_op *op = &ex->configs[i].op;
-        const int diff = ex->places[i].diff;
-        if (op->skip >= 0) held = diff;
-        ex->places[i - 1].diff = op->kind == FARM_NET_OP_RELU ? held : other_than(diff, held);
-        if (op->kind == FARM_NET_OP_RELU) held = -1;
-    }
-}
-
 static bool allocate_conv_u8(struct farm_executor *ex) {
     struct conv_u8 *conv = &ex->conv_u8;
     conv->packed = farm_dnnl_alloc(farm_conv_u8_packed_bytes(&conv->shape));
@@ -157,8 +123,8 @@ static bool allocate_rows(struct farm_executor *ex) {
     for (int i = 0; i < ex->layer_count; i++) {
         const struct farm_dnnl_layer_config *config = &ex->configs[i];
         const size_t in_bytes = farm_dnnl_row_bytes(config->op.in, config->type);
-        widen(&ex->outs[ex->places[i].out], farm_dnnl_row_bytes(config->op.out, config->out_type));
-        if (ex->training) widen(&ex->diffs[ex->places[i].diff], farm_dnnl_row_bytes(config->op.out, config->type));
+        widen(&ex->outs[ex->places.out[i]], farm_dnnl_row_bytes(config->op.out, config->out_type));
+        if (ex->training) widen(&ex->diffs[ex->places.diff[i]], farm_dnnl_row_bytes(config->op.out, config->type));
         if (casts(ex, i) || (i == 0 && !ex->conv_u8.used)) widen(&ex->ins[i], in_bytes);
         if (casts(ex, i) && ex->training) widen(&ex->back[i], in_bytes);
     }
@@ -174,12 +140,12 @@ static int next_rung(int batch) {
 }
 
 static void *layer_out(const struct farm_executor *ex, int i) {
-    return ex->outs[ex->places[i].out].data;
+    return ex->outs[ex->places.out[i]].data;
 }
 
 // NULL where not training.
 static void *layer_diff(const struct farm_executor *ex, int i) {
-    return ex->diffs[ex->places[i].diff].data;
+    return ex->diffs[ex->places.diff[i]].data;
 }
 
 // The conversions of layer i's input, and of its gradient.
@@ -189,9 +155,9 @@ static enum farm_status make_casts(struct farm_executor *ex, int i, struct rung 
     const dnnl_memory_desc_t in_md = farm_dnnl_rows_md(from->op.out, rung->batch, to->type, to->layout);
     const struct farm_dnnl_binding out = {0, &out_md, layer_out(ex, i - 1)}, in = {0, &in_md, ex->ins[i].data};
     const struct farm_dnnl_binding diff_out = {0, &out_md, layer_diff(ex, i - 1)}, back = {0, &in_md, ex->back[i].data};
-    enum farm_status status = farm_dnnl_reorder_make(&ex->dnnl, &out, &in, 1, false, &rung->cast[i], err);
+    enum farm_status status = farm_dnnl_reorder_make(&ex->dnnl, out, in, false, &rung->cast[i], err);
     if (status != FARM_OK || !ex->training) return status;
-    return farm_dnnl_reorder_make(&ex->dnnl, &back, &diff_out, 1, false, &rung->cast_back[i], err);
+    return farm_dnnl_reorder_make(&ex->dnnl, back, diff_out, false, &rung->cast_back[i], err);
 }
 
 static enum farm_status make_layer(struct farm_executor *ex, int i, struct rung *rung, struct farm_error *err) {
@@ -205,7 +171,7 @@ static enum farm_status make_layer(struct farm_executor *ex, int i, struct rung 
         .diff_out = layer_diff(ex, i),
     };
     if (i == 0 && ex->conv_u8.used) {
-        if (!ex->training || ex->configs[i].op.activation == FARM_ACTIVATION_NONE) return FARM_OK;
+        if (!ex->training) return FARM_OK;
         return farm_dnnl_layer_activation_make(&ex->dnnl, &ex->configs[i], rung->batch, &rows, &rung->ops[i].activation,
                                                err);
     }
@@ -228,7 +194,7 @@ static enum farm_status build(struct farm_executor *ex, bool one_size, struct fa
     enum farm_status status = farm_dnnl_open(&ex->dnnl, err);
     if (status != FARM_OK) return status;
     plan_layers(ex);
-    plan_places(ex);
+    farm_net_plan_places(&ex->net, ex->training, &ex->places);
     if (!allocate_rows(ex))
         return farm_fail(err, FARM_E_LIMIT, "no memory for network %s with %d rows; take smaller batches",
                          ex->spec.name, ex->batch_max);
@@ -336,10 +302,6 @@ static void enter(struct farm_executor *ex, const void *const *rows, int batch, 
     memset(to + (size_t)batch * row_bytes, 0, (size_t)(padded - batch) * row_bytes);
 }
 
-static void run(struct farm_executor *ex, struct farm_dnnl_op *op) {
-    if (op->primitive != NULL) farm_dnnl_op_run(&ex->dnnl, op);
-}
-
 // Rows of a call. No network here has a state yet.
 static int batch_of(const struct farm_executor *ex, struct farm_sequence sequence) {
     assert(sequence.steps >= 1 && sequence.columns >= 1 && ex->net.state == 0);
@@ -355,8 +317,8 @@ int farm_executor_forward(struct farm_executor *ex, const void *const *rows, str
     book(ex, -1, &last);
     enter(ex, rows, batch, rung->batch);
     for (int i = 0; i < ex->layer_count; i++) {
-        run(ex, &rung->cast[i]);
-        run(ex, &rung->ops[i].forward);
+        farm_dnnl_op_run(&ex->dnnl, &rung->cast[i]);
+        farm_dnnl_op_run(&ex->dnnl, &rung->ops[i].pass[FARM_DNNL_FORWARD]);
         book(ex, i, &last);
     }
     const size_t actions = (size_t)ex->net.io.actions;
@@ -395,15 +357,15 @@ void farm_executor_backward(struct farm_executor *ex, const void *const *rows, s
     join_heads(ex, dlogits, dvalue, batch, rung->batch, layer_diff(ex, heads));
     for (int i = heads; i >= 0; i--) {
         struct farm_dnnl_layer_ops *ops = &rung->ops[i];
-        run(ex, &ops->activation);
+        farm_dnnl_op_run(&ex->dnnl, &ops->activation);
         if (i == 0 && ex->conv_u8.used)
             farm_conv_u8_backward_weights(&ex->conv_u8.shape, (const uint8_t *const *)rows, batch, layer_diff(ex, 0),
                                           grads + ex->configs[0].weight_offset, grads + ex->configs[0].bias_offset,
                                           ex->conv_u8.scratch);
         else if (ex->configs[i].op.weight >= 0)
             farm_dnnl_layer_add_gradient(&ex->dnnl, &ex->layers[i], ops, grads);
-        run(ex, &ops->data);
-        run(ex, &rung->cast_back[i]);
+        farm_dnnl_op_run(&ex->dnnl, &ops->pass[FARM_DNNL_DATA]);
+        farm_dnnl_op_run(&ex->dnnl, &rung->cast_back[i]);
         book(ex, i, &last);
     }
 }

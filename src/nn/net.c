@@ -257,6 +257,31 @@ enum farm_status farm_net_make(const struct farm_net_spec *spec, const struct fa
     return FARM_OK;
 }
 
+// The first buffer that is neither a nor b.
+static int other_than(int a, int b) {
+    int i = 0;
+    while (i == a || i == b) i++;
+    return i;
+}
+
+void farm_net_plan_places(const struct farm_net *net, bool training, struct farm_net_places *places) {
+    int held = -1; // the input of the residual block around op i
+    *places = (struct farm_net_places){.diff = {0}};
+    for (int i = 0; i < net->op_count; i++) {
+        const struct farm_net_op *op = &net->ops[i];
+        const int in = i > 0 ? places->out[i - 1] : -1;
+        if (op->kind == FARM_NET_OP_RELU) held = in;
+        places->out[i] = op->skip >= 0 ? places->out[op->skip] : training ? i : other_than(in, held);
+        if (op->skip >= 0) held = -1;
+    }
+    for (int i = net->op_count - 1; i > 0; i--) {
+        const struct farm_net_op *op = &net->ops[i];
+        if (op->skip >= 0) held = places->diff[i];
+        places->diff[i - 1] = op->kind == FARM_NET_OP_RELU ? held : other_than(places->diff[i], held);
+        if (op->kind == FARM_NET_OP_RELU) held = -1;
+    }
+}
+
 void farm_net_init(const struct farm_net *net, uint64_t seed, float *params) {
     const uint64_t key = farm_random_mix(seed);
     for (int t = 0; t < net->tensor_count; t++) {

@@ -4,6 +4,7 @@
 #ifndef FARM_NN_NET_H
 #define FARM_NN_NET_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -111,6 +112,15 @@ struct farm_net {
     int op_count; // with the heads
     struct farm_net_op ops[FARM_NET_OPS_MAX];
 };
+
+// Buffers for the ops' outputs and their gradients, by number, at most op_count of each. Training keeps all outputs for
+// backward; inference alternates between two buffers, and a third inside residual blocks, whose input stays until it is
+// added to. Gradients alternate likewise, from the last op to the first. An op that adds to a residual block's input
+// does so in place.
+struct farm_net_places {
+    int out[FARM_NET_OPS_MAX], diff[FARM_NET_OPS_MAX];
+};
+void farm_net_plan_places(const struct farm_net *net, bool training, struct farm_net_places *places);
 
 // The rows of one call of an executor: time-major, row (t, c) = t * columns + c. Without a state each row stands for
 // itself, and only their number counts.

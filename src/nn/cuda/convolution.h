@@ -1,5 +1,5 @@
-// One convolution of a network for one number of rows, on cuDNN: descriptors, chosen algorithms, the calls. Pictures
-// and kernels are NHWC. For executor.c, which owns memory, handle and stream.
+// One convolution of a network for one number of rows, by cuDNN: descriptors, chosen algorithms, calls. Pictures and
+// kernels are NHWC. executor.c owns the memory, the handle and the stream.
 #ifndef FARM_NN_CUDA_CONVOLUTION_H
 #define FARM_NN_CUDA_CONVOLUTION_H
 
@@ -11,22 +11,29 @@
 struct farm_cuda_convolution_config {
     const struct farm_cudnn *cudnn; // must outlive the convolution
     cudnnHandle_t handle;
-    struct farm_net_op op; // FARM_NET_OP_CONV, padded alike on both sides
+    struct farm_net_op op; // FARM_NET_OP_CONV with equal padding on opposite sides
     int rows;
-    bool bf16;              // f32 without TF32 where not
-    bool training;          // backward_filter will be called
-    bool data_gradient;     // backward_data too
-    size_t workspace_bytes; // no algorithm may want more
+    bool bf16;              // false: f32 without TF32
+    bool training;          // backward is called with FILTER
+    bool data_gradient;     // and with DATA
+    size_t workspace_bytes; // no algorithm may need more
 };
 
-// The algorithms of one direction that ought to do, the best first: that one is used. Each direction has a descriptor
-// of its own because the kind of arithmetic stands there.
+enum farm_cuda_direction {
+    FARM_CUDA_FORWARD, // y = weight * x
+    FARM_CUDA_DATA,    // dx = gradient by x
+    FARM_CUDA_FILTER,  // dweight = gradient by weight
+    FARM_CUDA_DIRECTIONS
+};
+
+// Usable algorithms of one direction, the best first: that one is used. The arithmetic is part of cuDNN's convolution
+// descriptor, so each direction has one.
 enum { FARM_CUDA_ALGORITHMS_MAX = 8 };
 struct farm_cuda_algorithms {
     cudnnConvolutionDescriptor_t convolution;
     int count, number[FARM_CUDA_ALGORITHMS_MAX];
     cudnnMathType_t math[FARM_CUDA_ALGORITHMS_MAX];
-    bool ran; // the first one: it stays
+    bool ran; // the first one did, and stays
 };
 
 struct farm_cuda_convolution {
@@ -34,33 +41,31 @@ struct farm_cuda_convolution {
     cudnnTensorDescriptor_t x, y, bias;
     cudnnFilterDescriptor_t weight;
     cudnnActivationDescriptor_t activation;
-    struct farm_cuda_algorithms forward, data, filter;
-    bool fused; // bias, addend and activation in cuDNN's call; cleared where it turns out that it cannot
+    struct farm_cuda_algorithms algorithms[FARM_CUDA_DIRECTIONS];
+    bool fused; // cuDNN's call adds bias and addend and activates; cleared if it cannot
 };
 
-// FARM_E_UNSUPPORTED where cuDNN has no algorithm. Zero `out` before; drop it in any case.
+// FARM_E_UNSUPPORTED if cuDNN has no algorithm. `out` must be zeroed before, and dropped in any case.
 enum farm_status farm_cuda_convolution_make(const struct farm_cuda_convolution_config *config,
                                             struct farm_cuda_convolution *out, struct farm_error *err);
 void farm_cuda_convolution_drop(struct farm_cuda_convolution *convolution);
 
-// What cuDNN refuses at the first call of a direction, though it said that it would work, is done by the next
-// algorithm. That call must not be captured.
+// If cuDNN refuses the first call of a direction, the next algorithm takes over. That call must not be captured.
 //
-// y = activation(weight * x + bias), plus what y held before the activation where `add`. All in device memory of the
-// precision's type; the handle's stream is `stream`.
+// y = activation(weight * x + bias), plus what y held before the activation if `add`. All in device memory of the
+// precision's type; `stream` is the handle's.
 enum farm_status farm_cuda_convolution_forward(struct farm_cuda_convolution *convolution, cudaStream_t stream,
                                                const void *x, const void *weight, const void *bias, bool add, void *y,
                                                void *workspace, struct farm_error *err);
 
-// dy is the gradient of the sums. dx is written. dweight (of the precision's type: cuDNN's descriptors have no bf16
-// convolution with f32 gradients) is written, or added to where `add`.
-enum farm_status farm_cuda_convolution_backward_data(struct farm_cuda_convolution *convolution, const void *weight,
-                                                     const void *dy, void *dx, void *workspace, struct farm_error *err);
-enum farm_status farm_cuda_convolution_backward_filter(struct farm_cuda_convolution *convolution, const void *x,
-                                                       const void *dy, bool add, void *dweight, void *workspace,
-                                                       struct farm_error *err);
+// DATA: left = weight, right = dy, result = dx. FILTER: left = x, right = dy, result = dweight, of the precision's type
+// (cuDNN's descriptors have no bf16 convolution with f32 gradients). dy is the gradient by the sums. If `add`, adds to
+// what the result holds.
+enum farm_status farm_cuda_convolution_backward(struct farm_cuda_convolution *convolution,
+                                                enum farm_cuda_direction direction, const void *left, const void *right,
+                                                bool add, void *result, void *workspace, struct farm_error *err);
 
-// Fills *err from cuDNN's status: call, status, cuDNN's own words. For executor.c's calls too.
+// Fills *err with the call, cuDNN's status and cuDNN's own message.
 enum farm_status farm_cudnn_fail(const struct farm_cudnn *cudnn, struct farm_error *err, cudnnStatus_t status,
                                  const char *call);
 

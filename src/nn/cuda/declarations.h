@@ -1,10 +1,9 @@
-// The few types and numbers of cuDNN 9 and cuBLASLt 12 and 13 that we use, under their own names and with their own
-// values, because neither library's headers come with the CUDA compiler. tests/nn/cuda/test_headers.py holds them
-// against the real headers where those are. Not for files that include cudnn.h or cublasLt.h.
+// The types and numbers of cuDNN 9, cuBLASLt 12 and 13 and NCCL 2 that this project uses, under their own names and
+// values: their headers do not come with the CUDA compiler. tests/nn/cuda/test_headers.py compares them with the real
+// headers where those are installed. Not for files that include cudnn.h, cublasLt.h or nccl.h.
 //
-// cuDNN is used through its descriptors: the functions that chose and ran convolutions before its graphs came, which
-// version 9 still has. They name everything that we need (bf16 in NHWC with f32 sums, bias, addend and ReLU in one go)
-// in calls of one line, choose among precompiled kernels and need no run-time compiler.
+// cuDNN is used through its descriptors, the interface before its graphs, which version 9 still has: bf16 in NHWC with
+// f32 sums, bias, addend and ReLU is one call, its kernels are precompiled and need no run-time compiler.
 #ifndef FARM_NN_CUDA_DECLARATIONS_H
 #define FARM_NN_CUDA_DECLARATIONS_H
 
@@ -26,62 +25,37 @@ typedef enum {
     CUDNN_STATUS_SUCCESS = 0,
     CUDNN_STATUS_NOT_INITIALIZED = 1001,
     CUDNN_STATUS_BAD_PARAM = 2000,
-    CUDNN_STATUS_NOT_SUPPORTED = 3000, // and more reasons up to 3999
-    CUDNN_STATUS_INTERNAL_ERROR = 4000,
+    CUDNN_STATUS_NOT_SUPPORTED = 3000, // more reasons up to 3999
     CUDNN_STATUS_EXECUTION_FAILED = 5000
 } cudnnStatus_t;
 
 typedef enum { CUDNN_DATA_FLOAT = 0, CUDNN_DATA_BFLOAT16 = 9 } cudnnDataType_t;
-typedef enum { CUDNN_TENSOR_NCHW = 0, CUDNN_TENSOR_NHWC = 1 } cudnnTensorFormat_t;
-typedef enum { CUDNN_CONVOLUTION = 0, CUDNN_CROSS_CORRELATION = 1 } cudnnConvolutionMode_t;
+typedef enum { CUDNN_TENSOR_NHWC = 1 } cudnnTensorFormat_t;
+typedef enum { CUDNN_CROSS_CORRELATION = 1 } cudnnConvolutionMode_t;
 typedef enum { CUDNN_DEFAULT_MATH = 0, CUDNN_TENSOR_OP_MATH = 1, CUDNN_FMA_MATH = 3 } cudnnMathType_t;
-typedef enum { CUDNN_NOT_PROPAGATE_NAN = 0, CUDNN_PROPAGATE_NAN = 1 } cudnnNanPropagation_t;
+typedef enum { CUDNN_NOT_PROPAGATE_NAN = 0 } cudnnNanPropagation_t;
 typedef enum { CUDNN_ACTIVATION_RELU = 1, CUDNN_ACTIVATION_IDENTITY = 5 } cudnnActivationMode_t;
 typedef enum { CUDNN_NON_DETERMINISTIC = 0, CUDNN_DETERMINISTIC = 1 } cudnnDeterminism_t;
 
-// Algorithms have no meaning to us but this one, the only one that IDENTITY may be fused with.
-typedef enum {
+// The three directions number their algorithms alike (cuDNN has an enum for each). IMPLICIT_PRECOMP_GEMM is the only
+// one that IDENTITY can be fused with.
+typedef int cudnnConvolutionFwdAlgo_t, cudnnConvolutionBwdDataAlgo_t, cudnnConvolutionBwdFilterAlgo_t;
+enum {
     CUDNN_CONVOLUTION_FWD_ALGO_IMPLICIT_PRECOMP_GEMM = 1,
-    CUDNN_CONVOLUTION_FWD_ALGO_COUNT = 8
-} cudnnConvolutionFwdAlgo_t;
-typedef enum {
-    CUDNN_CONVOLUTION_BWD_DATA_ALGO_1 = 1,
-    CUDNN_CONVOLUTION_BWD_DATA_ALGO_COUNT = 6
-} cudnnConvolutionBwdDataAlgo_t;
-typedef enum {
-    CUDNN_CONVOLUTION_BWD_FILTER_ALGO_1 = 1,
+    CUDNN_CONVOLUTION_FWD_ALGO_COUNT = 8,
+    CUDNN_CONVOLUTION_BWD_DATA_ALGO_COUNT = 6,
     CUDNN_CONVOLUTION_BWD_FILTER_ALGO_COUNT = 7
-} cudnnConvolutionBwdFilterAlgo_t;
+};
 
 typedef struct {
-    cudnnConvolutionFwdAlgo_t algo;
+    int algo;
     cudnnStatus_t status;
     float time;
     size_t memory;
     cudnnDeterminism_t determinism;
     cudnnMathType_t mathType;
     int reserved[3];
-} cudnnConvolutionFwdAlgoPerf_t;
-
-typedef struct {
-    cudnnConvolutionBwdDataAlgo_t algo;
-    cudnnStatus_t status;
-    float time;
-    size_t memory;
-    cudnnDeterminism_t determinism;
-    cudnnMathType_t mathType;
-    int reserved[3];
-} cudnnConvolutionBwdDataAlgoPerf_t;
-
-typedef struct {
-    cudnnConvolutionBwdFilterAlgo_t algo;
-    cudnnStatus_t status;
-    float time;
-    size_t memory;
-    cudnnDeterminism_t determinism;
-    cudnnMathType_t mathType;
-    int reserved[3];
-} cudnnConvolutionBwdFilterAlgoPerf_t;
+} cudnnConvolutionFwdAlgoPerf_t, cudnnConvolutionBwdDataAlgoPerf_t, cudnnConvolutionBwdFilterAlgoPerf_t;
 
 // ---- cuBLASLt ----
 

@@ -27,15 +27,9 @@ struct piece {
     size_t row_bytes, offset;
 };
 
-// Which of outs and diffs an op's output and its gradient are. An op that adds to a residual block's input does so in
-// place.
-struct place {
-    int out, diff;
-};
-
 struct plan {
     struct farm_cuda_parameter_layout layout;
-    struct place places[OPS_MAX];
+    struct farm_net_places places;
     struct piece input;
     struct piece outs[OPS_MAX], diffs[OPS_MAX]; // by place
     struct piece maxima[OPS_MAX];               // by op: pools in training
@@ -86,37 +80,6 @@ static size_t pixels_of(struct farm_shape shape, size_t rows) {
     return rows * farm_shape_count(shape) / (size_t)shape.channels;
 }
 
-// The first piece that is neither of these.
-static int other_than(int a, int b) {
-    int i = 0;
-    while (i == a || i == b) i++;
-    return i;
-}
-
-// Training keeps all outputs for backward. Inference takes turns between two pieces, and a third within residual
-// blocks, whose input is `held` until it is added to. So do gradients, from the last op to the first. What a piece of
-// outputs holds is numbers of one type for ever: cuDNN gets one as an addend whose factor is 0.
-static void plan_places(const struct farm_net *net, bool training, struct place *places) {
-    int held = -1;
-    for (int i = 0; i < net->op_count; i++) {
-        const struct farm_net_op *op = &net->ops[i];
-        const int in = i > 0 ? places[i - 1].out : -1;
-        if (op->kind == FARM_NET_OP_RELU) held = in;
-        places[i].out = op->skip >= 0 ? places[op->skip].out : training ? i : other_than(in, held);
-        if (op->skip >= 0) held = -1;
-    }
-    if (!training) places[net->op_count - 1].out = HEADS_PLACE;
-    held = -1;
-    places[net->op_count - 1].diff = 0;
-    for (int i = net->op_count - 1; i > 0; i--) {
-        const struct farm_net_op *op = &net->ops[i];
-        const int diff = places[i].diff;
-        if (op->skip >= 0) held = diff;
-        places[i - 1].diff = op->kind == FARM_NET_OP_RELU ? held : other_than(diff, held);
-        if (op->kind == FARM_NET_OP_RELU) held = -1;
-    }
-}
-
 static void widen(size_t *bytes, size_t wanted) {
     if (wanted > *bytes) *bytes = wanted;
 }
@@ -156,15 +119,16 @@ static struct plan plan_of(const struct farm_cuda_executor_config *config) {
     const int last = net->op_count - 1;
     struct plan plan = {.layout = farm_cuda_parameter_layout_of(net)};
     size_t dweight = 0, scratch = 0;
-    plan_places(net, config->training, plan.places);
+    farm_net_plan_places(net, config->training, &plan.places);
+    if (!config->training) plan.places.out[last] = HEADS_PLACE;
     plan.input.row_bytes = farm_shape_count(net->ops[0].in) * each;
     for (int i = 0; i <= last; i++) {
         const struct farm_net_op *op = &net->ops[i];
         const size_t out = farm_shape_count(op->out);
         const size_t heads = (size_t)plan.layout.rows[last]; // padded; their product is f32
-        widen(&plan.outs[plan.places[i].out].row_bytes, i == last ? heads * sizeof(float) : out * each);
+        widen(&plan.outs[plan.places.out[i]].row_bytes, i == last ? heads * sizeof(float) : out * each);
         if (!config->training) continue;
-        widen(&plan.diffs[plan.places[i].diff].row_bytes, (i == last ? heads : out) * each);
+        widen(&plan.diffs[plan.places.diff[i]].row_bytes, (i == last ? heads : out) * each);
         if (op->kind == FARM_NET_OP_POOL) plan.maxima[i].row_bytes = out;
         if (op->kind == FARM_NET_OP_CONV && each < sizeof(float)) // rounded gradients, before they are added
             widen(&dweight, (size_t)net->tensors[op->weight].count * each);
@@ -191,10 +155,10 @@ static void *at(const struct farm_cuda_executor *ex, size_t offset) {
     return ex->memory + offset;
 }
 static void *out_of(const struct farm_cuda_executor *ex, int op) {
-    return op < 0 ? at(ex, ex->plan.input.offset) : at(ex, ex->plan.outs[ex->plan.places[op].out].offset);
+    return op < 0 ? at(ex, ex->plan.input.offset) : at(ex, ex->plan.outs[ex->plan.places.out[op]].offset);
 }
 static void *diff_of(const struct farm_cuda_executor *ex, int op) {
-    return at(ex, ex->plan.diffs[ex->plan.places[op].diff].offset);
+    return at(ex, ex->plan.diffs[ex->plan.places.diff[op]].offset);
 }
 static void *workspace_of(const struct farm_cuda_executor *ex) {
     return at(ex, ex->plan.workspace);
@@ -533,12 +497,12 @@ static enum farm_status convolution_backward(const struct call *call, int i, str
     const size_t offset = ex->plan.layout.weight[i], count = ex->net.tensors[ex->net.ops[i].weight].count;
     float *gradient = call->gradients + offset;
     void *dweight = ex->bf16 ? at(ex, ex->plan.dweight) : gradient;
-    enum farm_status status = farm_cuda_convolution_backward_filter(convolution, out_of(ex, i - 1), diff_of(ex, i),
-                                                                    !ex->bf16, dweight, workspace_of(ex), err);
+    enum farm_status status = farm_cuda_convolution_backward(convolution, FARM_CUDA_FILTER, out_of(ex, i - 1),
+                                                             diff_of(ex, i), !ex->bf16, dweight, workspace_of(ex), err);
     if (status == FARM_OK && ex->bf16) status = farm_cuda_add_bf16(call->stream, dweight, gradient, count, err);
     if (status != FARM_OK || i == 0) return status;
-    return farm_cuda_convolution_backward_data(convolution, param(call, offset), diff_of(ex, i), diff_of(ex, i - 1),
-                                               workspace_of(ex), err);
+    return farm_cuda_convolution_backward(convolution, FARM_CUDA_DATA, param(call, offset), diff_of(ex, i), false,
+                                          diff_of(ex, i - 1), workspace_of(ex), err);
 }
 
 static enum farm_status dense_backward(const struct call *call, int i, struct farm_error *err) {

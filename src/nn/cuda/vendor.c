@@ -1,4 +1,4 @@
-// See vendor.h. Names of places are made, tried in order, and listed where none has the library.
+// See vendor.h.
 #include "nn/cuda/vendor.h"
 
 #include <dlfcn.h>
@@ -10,144 +10,74 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { PLACES_MAX = 64, NAMES_MAX = 2, TRIED_MAX = 420 };
+enum { PLACES_MAX = 64, SEARCHED_MAX = 420 };
 
-// A library: its names, newest first, and where NVIDIA's wheels keep it below site-packages.
-struct library {
-    const char *title;
-    const char *names[NAMES_MAX + 1];
-    const char *wheel_folders[NAMES_MAX + 2];
-    const char *wheels;  // what pip installs
-    const char *without; // what does without it
-};
-static const struct library cublaslt_library = {
-    .title = "cuBLASLt",
-    .names = {"libcublasLt.so.13", "libcublasLt.so.12"},
-    .wheel_folders = {"nvidia/cu13/lib", "nvidia/cublas/lib"},
-    .wheels = "nvidia-cublas",
-    .without = "--device cpu",
-};
-static const struct library cudnn_library = {
-    .title = "cuDNN 9",
-    .names = {"libcudnn.so.9"},
-    .wheel_folders = {"nvidia/cudnn/lib"},
-    .wheels = "nvidia-cudnn-cu13",
-    .without = "--device cpu",
-};
-static const struct library nccl_library = {
-    .title = "NCCL",
-    .names = {"libnccl.so.2"},
-    .wheel_folders = {"nvidia/nccl/lib"},
-    .wheels = "nvidia-nccl-cu13",
-    .without = "--gpus 1",
-};
-
-// One function of a library and where its address goes.
+// A function, and where its address goes in the library's table.
 struct symbol {
     const char *name;
     size_t offset;
 };
-#define CUDNN(name)                                                                                                    \
-    { "cudnn" #name, offsetof(struct farm_cudnn, name) }
-static const struct symbol cudnn_symbols[] = {
-    CUDNN(GetVersion),
-    CUDNN(GetErrorString),
-    CUDNN(GetLastErrorString),
-    CUDNN(Create),
-    CUDNN(Destroy),
-    CUDNN(SetStream),
-    CUDNN(CreateTensorDescriptor),
-    CUDNN(SetTensor4dDescriptor),
-    CUDNN(DestroyTensorDescriptor),
-    CUDNN(CreateFilterDescriptor),
-    CUDNN(SetFilter4dDescriptor),
-    CUDNN(DestroyFilterDescriptor),
-    CUDNN(CreateConvolutionDescriptor),
-    CUDNN(SetConvolution2dDescriptor),
-    CUDNN(SetConvolutionMathType),
-    CUDNN(DestroyConvolutionDescriptor),
-    CUDNN(CreateActivationDescriptor),
-    CUDNN(SetActivationDescriptor),
-    CUDNN(DestroyActivationDescriptor),
-    CUDNN(GetConvolutionForwardAlgorithm_v7),
-    CUDNN(GetConvolutionBackwardDataAlgorithm_v7),
-    CUDNN(GetConvolutionBackwardFilterAlgorithm_v7),
-    CUDNN(GetConvolutionForwardWorkspaceSize),
-    CUDNN(GetConvolutionBackwardDataWorkspaceSize),
-    CUDNN(GetConvolutionBackwardFilterWorkspaceSize),
-    CUDNN(ConvolutionForward),
-    CUDNN(ConvolutionBiasActivationForward),
-    CUDNN(ConvolutionBackwardData),
-    CUDNN(ConvolutionBackwardFilter),
-};
-_Static_assert(sizeof cudnn_symbols / sizeof *cudnn_symbols * sizeof(void *) == sizeof(struct farm_cudnn), "all");
-#define CUBLASLT(name)                                                                                                 \
-    { "cublasLt" #name, offsetof(struct farm_cublaslt, name) }
-static const struct symbol cublaslt_symbols[] = {
-    CUBLASLT(GetVersion),
-    CUBLASLT(GetStatusString),
-    CUBLASLT(Create),
-    CUBLASLT(Destroy),
-    CUBLASLT(MatmulDescCreate),
-    CUBLASLT(MatmulDescDestroy),
-    CUBLASLT(MatmulDescSetAttribute),
-    CUBLASLT(MatrixLayoutCreate),
-    CUBLASLT(MatrixLayoutDestroy),
-    CUBLASLT(MatmulPreferenceCreate),
-    CUBLASLT(MatmulPreferenceDestroy),
-    CUBLASLT(MatmulPreferenceSetAttribute),
-    CUBLASLT(MatmulAlgoGetHeuristic),
-    CUBLASLT(Matmul),
-};
-_Static_assert(sizeof cublaslt_symbols / sizeof *cublaslt_symbols * sizeof(void *) == sizeof(struct farm_cublaslt),
-               "all");
+#define CUDNN(result, name, parameters)    {"cudnn" #name, offsetof(struct farm_cudnn, name)},
+#define CUBLASLT(result, name, parameters) {"cublasLt" #name, offsetof(struct farm_cublaslt, name)},
+#define NCCL(result, name, parameters)     {"nccl" #name, offsetof(struct farm_nccl, name)},
+static const struct symbol cudnn_symbols[] = {FARM_CUDNN_FUNCTIONS(CUDNN){0}};
+static const struct symbol cublaslt_symbols[] = {FARM_CUBLASLT_FUNCTIONS(CUBLASLT){0}};
+static const struct symbol nccl_symbols[] = {FARM_NCCL_FUNCTIONS(NCCL){0}};
 
-#define NCCL(name)                                                                                                     \
-    { "nccl" #name, offsetof(struct farm_nccl, name) }
-static const struct symbol nccl_symbols[] = {
-    NCCL(GetVersion),        NCCL(GetErrorString), NCCL(CommInitAll), NCCL(CommDestroy), NCCL(CommAbort),
-    NCCL(CommGetAsyncError), NCCL(GroupStart),     NCCL(GroupEnd),    NCCL(AllReduce),
+struct library {
+    const char *title;
+    const char *names[3];         // of its file, newest first
+    const char *wheel_folders[3]; // where NVIDIA's wheels keep it below site-packages
+    const char *wheel;            // that pip installs
+    const char *without;          // the option that does not need it
+    const struct symbol *symbols; // until a name is NULL
 };
-_Static_assert(sizeof nccl_symbols / sizeof *nccl_symbols * sizeof(void *) == sizeof(struct farm_nccl), "all");
+static const struct library cublaslt = {"cuBLASLt",
+                                        {"libcublasLt.so.13", "libcublasLt.so.12"},
+                                        {"nvidia/cu13/lib", "nvidia/cublas/lib"},
+                                        "nvidia-cublas",
+                                        "--device cpu",
+                                        cublaslt_symbols};
+static const struct library cudnn = {"cuDNN 9",           {"libcudnn.so.9"}, {"nvidia/cudnn/lib"},
+                                     "nvidia-cudnn-cu13", "--device cpu",    cudnn_symbols};
+static const struct library nccl = {"NCCL",     {"libnccl.so.2"}, {"nvidia/nccl/lib"}, "nvidia-nccl-cu13",
+                                    "--gpus 1", nccl_symbols};
 
-// ---- places: folders, on the heap; "" is the dynamic linker's own search ----
+// ---- places: folders on the heap; "" is the dynamic linker's own search ----
 
 struct places {
     int count;
-    bool wheels[PLACES_MAX]; // a site-packages folder
-    char *folder[PLACES_MAX];
+    struct place {
+        char *folder;
+        bool wheels; // a site-packages folder
+    } at[PLACES_MAX];
 };
 
-static void add(struct places *places, const char *folder, size_t length, bool wheels) {
-    if (places->count == PLACES_MAX) return;
-    char *copy = strndup(folder, length);
-    if (copy == NULL) return;
-    places->wheels[places->count] = wheels;
-    places->folder[places->count++] = copy;
+static void add_place(struct places *places, const char *folder, size_t length, bool wheels) {
+    char *copy = places->count < PLACES_MAX ? strndup(folder, length) : NULL;
+    if (copy) places->at[places->count++] = (struct place){copy, wheels};
 }
 
-// What matches "<prefix><pattern>"; an empty or missing prefix is no place.
+// Adds the folders that match "<prefix><pattern>"; none without a prefix.
 static void add_matches(struct places *places, const char *prefix, const char *pattern, bool wheels) {
     char path[PATH_MAX];
     glob_t found;
-    if (prefix == NULL || snprintf(path, sizeof path, "%s%s", prefix, pattern) >= (int)sizeof path) return;
-    if (glob(path, 0, NULL, &found) == 0) {
-        for (size_t i = 0; i < found.gl_pathc; i++) add(places, found.gl_pathv[i], strlen(found.gl_pathv[i]), wheels);
-        globfree(&found);
-    }
+    if (!prefix || snprintf(path, sizeof path, "%s%s", prefix, pattern) >= (int)sizeof path) return;
+    if (glob(path, 0, NULL, &found) != 0) return;
+    for (size_t i = 0; i < found.gl_pathc; i++) add_place(places, found.gl_pathv[i], strlen(found.gl_pathv[i]), wheels);
+    globfree(&found);
 }
 
-// The next folder of a list with colons, or NULL at its end.
+// Returns the next folder of a list separated by colons and moves *list behind it; NULL at its end.
 static const char *next_folder(const char **list, size_t *length) {
-    while (*list != NULL && **list == ':') (*list)++;
-    if (*list == NULL || **list == '\0') return NULL;
-    const char *folder = *list;
+    if (!*list) return NULL;
+    const char *folder = *list + strspn(*list, ":");
     *length = strcspn(folder, ":");
-    *list += *length;
-    return folder;
+    *list = folder + *length;
+    return *length > 0 ? folder : NULL;
 }
 
-// Beside the python3 of each folder of PATH.
+// Adds the site-packages beside the python3 of each folder in `path`.
 static void add_pythons(struct places *places, const char *path) {
     char prefix[PATH_MAX];
     size_t length;
@@ -159,131 +89,115 @@ static void add_pythons(struct places *places, const char *path) {
     }
 }
 
-static struct places find_places(void) {
-    static const char *const in_prefix = "/lib/python3*/site-packages";
-    struct places places = {.count = 0};
+static void find_places(struct places *places) {
+    static const char *const packages = "/lib/python3*/site-packages";
     const char *named = getenv("FARM_CUDA_LIBS");
     size_t length;
+    places->count = 0;
     for (const char *folder; (folder = next_folder(&named, &length)) != NULL;) {
-        add(&places, folder, length, false);
-        add(&places, folder, length, true);
+        add_place(places, folder, length, false);
+        add_place(places, folder, length, true);
     }
-    add(&places, "", 0, false);
-    add_matches(&places, "/usr/local/cuda", "/lib64", false);
-    add_matches(&places, getenv("VIRTUAL_ENV"), in_prefix, true);
-    add_matches(&places, getenv("CONDA_PREFIX"), in_prefix, true);
-    add_pythons(&places, getenv("PATH"));
-    add_matches(&places, getenv("HOME"), "/.local/lib/python3*/site-packages", true);
-    add_matches(&places, "/usr/local", in_prefix, true);
-    add_matches(&places, "/usr/local", "/lib/python3*/dist-packages", true);
-    add_matches(&places, "/usr", "/lib/python3/dist-packages", true);
-    return places;
-}
-
-static void free_places(struct places *places) {
-    for (int i = 0; i < places->count; i++) free(places->folder[i]);
+    add_place(places, "", 0, false);
+    add_matches(places, "/usr/local/cuda", "/lib64", false);
+    add_matches(places, getenv("VIRTUAL_ENV"), packages, true);
+    add_matches(places, getenv("CONDA_PREFIX"), packages, true);
+    add_pythons(places, getenv("PATH"));
+    add_matches(places, getenv("HOME"), "/.local/lib/python3*/site-packages", true);
+    add_matches(places, "/usr/local", packages, true);
+    add_matches(places, "/usr/local", "/lib/python3*/dist-packages", true);
+    add_matches(places, "/usr", "/lib/python3/dist-packages", true);
 }
 
 // ---- opening ----
 
-// What was tried, for the message; what does not fit is left out.
-struct tried {
-    char text[TRIED_MAX];
+// What an error reports: places, and the linker's reason for a library that exists but does not load.
+struct search {
+    char places[SEARCHED_MAX], reason[160];
 };
-static void note(struct tried *tried, const char *what) {
-    const size_t used = strlen(tried->text);
-    if (used + strlen(what) + 3 <= sizeof tried->text)
-        snprintf(tried->text + used, sizeof tried->text - used, "%s%s", used > 0 ? ", " : "", what);
-    else if (used + 5 <= sizeof tried->text && strcmp(tried->text + used - 3, "...") != 0)
-        strcpy(tried->text + used, " ...");
+
+// A place that does not fit becomes "...".
+static void note_place(struct search *search, const char *folder) {
+    const size_t used = strlen(search->places), left = sizeof search->places - used;
+    if (used + strlen(folder) + 3 <= sizeof search->places)
+        snprintf(search->places + used, left, "%s%s", used > 0 ? ", " : "", folder);
+    else if (left >= 5 && strcmp(search->places + used - 3, "...") != 0)
+        strcpy(search->places + used, " ...");
 }
 
-// RTLD_GLOBAL, because cuDNN looks for cuBLASLt by name among what is loaded. `why` keeps the linker's words about a
-// library that is there but does not load.
-static void *open_at(const char *folder, const char *name, char *why, size_t why_size) {
+// RTLD_GLOBAL because cuDNN looks for cuBLASLt by name among the loaded libraries.
+static void *open_file(const char *folder, const char *below, const char *name, struct search *search) {
     char path[PATH_MAX];
-    if (snprintf(path, sizeof path, "%s%s%s", folder, *folder != '\0' ? "/" : "", name) >= (int)sizeof path)
+    if (snprintf(path, sizeof path, "%s%s%s%s%s", folder, *below ? "/" : "", below, *folder ? "/" : "", name) >=
+        (int)sizeof path)
         return NULL;
     void *handle = dlopen(path, RTLD_NOW | RTLD_GLOBAL);
-    if (handle != NULL) return handle;
-    const char *reason = dlerror();
-    if (reason != NULL && strstr(reason, "cannot open shared object file: No such file") == NULL && *why == '\0')
-        snprintf(why, why_size, "; %s", reason);
-    return NULL;
+    const char *reason = handle ? NULL : dlerror();
+    if (reason && !*search->reason && !strstr(reason, "cannot open shared object file: No such file"))
+        snprintf(search->reason, sizeof search->reason, "; %s", reason);
+    return handle;
 }
 
-static void *open_library(const struct library *library, const struct places *places, struct farm_error *err) {
-    struct tried tried = {.text = ""};
-    char why[160] = "", folder[PATH_MAX];
-    for (int p = 0; p < places->count; p++) {
-        const char *place = places->folder[p];
-        for (int f = 0; places->wheels[p] ? library->wheel_folders[f] != NULL : f == 0; f++) {
-            const char *below = places->wheels[p] ? library->wheel_folders[f] : "";
-            if (snprintf(folder, sizeof folder, "%s%s%s", place, *below != '\0' ? "/" : "", below) >=
-                (int)sizeof folder)
-                continue;
-            for (int n = 0; library->names[n] != NULL; n++) {
-                void *handle = open_at(folder, library->names[n], why, sizeof why);
-                if (handle != NULL) return handle;
-            }
+static void *open_at(const struct library *library, const struct place *place, struct search *search) {
+    static const char *const itself[] = {"", NULL};
+    for (const char *const *below = place->wheels ? library->wheel_folders : itself; *below; below++)
+        for (const char *const *name = library->names; *name; name++) {
+            void *handle = open_file(place->folder, *below, *name, search);
+            if (handle) return handle;
         }
-        if (!places->wheels[p] || p == 0 || strcmp(place, places->folder[p - 1]) != 0)
-            note(&tried, *place != '\0' ? place : "the dynamic linker's places");
-    }
-    farm_fail(
-        err, FARM_E_NOT_FOUND,
-        "%s is missing (%s%s%s), looked for in: %s%s. Install it (PyTorch brings it; or: pip install %s) and name "
-        "the folder or its site-packages in FARM_CUDA_LIBS, or take %s",
-        library->title, library->names[0], library->names[1] != NULL ? " or " : "",
-        library->names[1] != NULL ? library->names[1] : "", tried.text, why, library->wheels, library->without);
     return NULL;
 }
 
-static enum farm_status read_symbols(void *handle, const struct library *library, const struct symbol *symbols,
-                                     size_t count, void *table, struct farm_error *err) {
-    for (size_t i = 0; i < count; i++) {
-        void *const address = dlsym(handle, symbols[i].name);
-        if (address == NULL)
-            return farm_fail(err, FARM_E_UNSUPPORTED, "this %s has no function %s: another version is needed",
-                             library->title, symbols[i].name);
-        memcpy((char *)table + symbols[i].offset, &address, sizeof address);
+// Opens the library and fills its table.
+static enum farm_status open_library(const struct library *library, void *table, struct farm_error *err) {
+    struct places places;
+    struct search search = {.places = ""};
+    void *handle = NULL;
+    find_places(&places);
+    for (int p = 0; p < places.count && !handle; p++) {
+        const char *folder = places.at[p].folder;
+        handle = open_at(library, &places.at[p], &search);
+        if (p == 0 || strcmp(folder, places.at[p - 1].folder) != 0)
+            note_place(&search, *folder ? folder : "the dynamic linker's places");
+    }
+    for (int p = 0; p < places.count; p++) free(places.at[p].folder);
+    if (!handle)
+        return farm_fail(
+            err, FARM_E_NOT_FOUND,
+            "%s is missing (%s%s%s); searched: %s%s. Install it (PyTorch brings it; or: pip install %s) and put its "
+            "folder or site-packages into FARM_CUDA_LIBS, or use %s",
+            library->title, library->names[0], library->names[1] ? " or " : "",
+            library->names[1] ? library->names[1] : "", search.places, search.reason, library->wheel, library->without);
+    for (const struct symbol *symbol = library->symbols; symbol->name; symbol++) {
+        void *const address = dlsym(handle, symbol->name);
+        if (!address)
+            return farm_fail(err, FARM_E_UNSUPPORTED, "this %s lacks the function %s; install another version",
+                             library->title, symbol->name);
+        memcpy((char *)table + symbol->offset, &address, sizeof address);
     }
     return FARM_OK;
 }
 
 enum farm_status farm_cuda_vendor_open(struct farm_cuda_vendor *out, struct farm_error *err) {
-    struct places places = find_places();
-    void *cublaslt = open_library(&cublaslt_library, &places, err);
-    void *cudnn = cublaslt != NULL ? open_library(&cudnn_library, &places, err) : NULL;
-    free_places(&places);
-    if (cudnn == NULL) return FARM_E_NOT_FOUND;
-    const enum farm_status status =
-        read_symbols(cublaslt, &cublaslt_library, cublaslt_symbols, sizeof cublaslt_symbols / sizeof *cublaslt_symbols,
-                     &out->cublaslt, err);
-    if (status != FARM_OK) return status;
-    return read_symbols(cudnn, &cudnn_library, cudnn_symbols, sizeof cudnn_symbols / sizeof *cudnn_symbols, &out->cudnn,
-                        err);
+    const enum farm_status status = open_library(&cublaslt, &out->cublaslt, err);
+    return status ? status : open_library(&cudnn, &out->cudnn, err);
 }
 
 enum farm_status farm_cuda_nccl_open(struct farm_nccl *out, struct farm_error *err) {
-    struct places places = find_places();
-    void *nccl = open_library(&nccl_library, &places, err);
-    free_places(&places);
-    if (nccl == NULL) return FARM_E_NOT_FOUND;
-    return read_symbols(nccl, &nccl_library, nccl_symbols, sizeof nccl_symbols / sizeof *nccl_symbols, out, err);
+    return open_library(&nccl, out, err);
 }
 
-// The file that a function lies in.
-static const char *file_of(const void *function_pointer) {
+// The file that holds a function.
+static const char *file_of(size_t (*function)(void)) {
     void *address;
     Dl_info info;
-    memcpy(&address, function_pointer, sizeof address);
-    return dladdr(address, &info) != 0 && info.dli_fname != NULL ? info.dli_fname : "?";
+    memcpy(&address, &function, sizeof address);
+    return dladdr(address, &info) != 0 && info.dli_fname ? info.dli_fname : "?";
 }
 
 void farm_cuda_vendor_describe(const struct farm_cuda_vendor *vendor, char *text, size_t size) {
-    const size_t cudnn = vendor->cudnn.GetVersion(), cublaslt = vendor->cublaslt.GetVersion();
-    snprintf(text, size, "cuDNN %zu.%zu.%zu of %s, cuBLASLt %zu.%zu.%zu of %s", cudnn / 10000, cudnn / 100 % 100,
-             cudnn % 100, file_of(&vendor->cudnn.GetVersion), cublaslt / 10000, cublaslt / 100 % 100, cublaslt % 100,
-             file_of(&vendor->cublaslt.GetVersion));
+    const size_t dnn = vendor->cudnn.GetVersion(), blas = vendor->cublaslt.GetVersion();
+    snprintf(text, size, "cuDNN %zu.%zu.%zu of %s, cuBLASLt %zu.%zu.%zu of %s", dnn / 10000, dnn / 100 % 100, dnn % 100,
+             file_of(vendor->cudnn.GetVersion), blas / 10000, blas / 100 % 100, blas % 100,
+             file_of(vendor->cublaslt.GetVersion));
 }
