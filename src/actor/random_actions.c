@@ -8,16 +8,16 @@
 
 #include "kernels/random.h"
 
-static const float RANGE_MAX = 1e6f;
+static const float RANGE_MAX = 1e6f, OPEN_SPAN = 2;
 
 void farm_random_actions_start(const struct farm_action_spec *spec, uint64_t seed, struct farm_random_actions *source) {
     *source = (struct farm_random_actions){
         .kind = spec->kind, .dims = spec->kind == FARM_ACTION_DISCRETE ? 1 : spec->dims, .state = seed};
     memcpy(source->sizes, spec->sizes, sizeof source->sizes);
     for (uint32_t i = 0; i < source->dims && spec->kind == FARM_ACTION_CONTINUOUS; i++) {
-        const bool bounded = fabsf(spec->low[i]) <= RANGE_MAX && fabsf(spec->high[i]) <= RANGE_MAX;
-        source->low[i] = bounded ? spec->low[i] : -1;
-        source->span[i] = bounded ? spec->high[i] - spec->low[i] : 2;
+        const bool has_low = fabsf(spec->low[i]) <= RANGE_MAX, has_high = fabsf(spec->high[i]) <= RANGE_MAX;
+        source->span[i] = has_low && has_high ? spec->high[i] - spec->low[i] : OPEN_SPAN;
+        source->low[i] = has_low ? spec->low[i] : has_high ? spec->high[i] - OPEN_SPAN : -OPEN_SPAN / 2;
     }
 }
 

@@ -1,6 +1,6 @@
-// Random actions for a lane's step, in whole rows: what the bare loop and the stand-in learner of `farm fps` draw
-// alike, so that drawing costs both the same. Runs in either; memory only. Not the actions of a policy, and not a
-// promise to give the same ones for ever.
+// Random actions for a lane's step, in whole rows. The bare loop, the responder of `farm fps` and `farm doctor` draw
+// from it, so that drawing costs each the same. Memory only. Not the actions of a policy; the sequence may change
+// between versions.
 #ifndef FARM_ACTOR_RANDOM_ACTIONS_H
 #define FARM_ACTOR_RANDOM_ACTIONS_H
 
@@ -13,10 +13,11 @@ struct farm_random_actions {
     uint64_t state;
 };
 
-// Continuous ranges that are not finite, or too wide to be meant, are drawn from [-1, 1].
+// A continuous bound beyond 1e6 counts as open: values then span 2 from the other bound, or [-1, 1].
 void farm_random_actions_start(const struct farm_action_spec *spec, uint64_t seed, struct farm_random_actions *source);
 
-// The actions of `width` environments, [width][dims] as farm/env.h says: i32, continuous f32. About a nanosecond each.
+// Writes the actions of `width` environments, [width][dims] as in farm/env.h: i32, or continuous f32. About a
+// nanosecond each.
 void farm_random_actions_draw(struct farm_random_actions *source, uint32_t width, void *actions);
 
 #endif

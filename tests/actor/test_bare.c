@@ -142,4 +142,13 @@ Test(actor, random_actions_of_several_numbers_keep_each_one_s_range) {
         high = fmaxf(high, real[e][0]);
     }
     cr_assert(low < -1.8f && high > 2.8f, "%g to %g", low, high);
+
+    spec = (struct farm_action_spec){
+        .kind = FARM_ACTION_CONTINUOUS, .dims = 2, .low = {5, -INFINITY}, .high = {INFINITY, -7}};
+    farm_random_actions_start(&spec, 1, &source);
+    farm_random_actions_draw(&source, 300, real);
+    for (int i = 0; i < 600; i += 2) {
+        const float *row = &real[0][0] + i;
+        cr_assert(row[0] >= 5 && row[0] <= 7 && row[1] >= -9 && row[1] <= -7, "%g %g", row[0], row[1]);
+    }
 }
