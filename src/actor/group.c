@@ -9,8 +9,6 @@
 #include "envs/plugin.h"
 #include "kernels/random.h"
 
-enum { ENDS = FARM_STEP_TERMINATED | FARM_STEP_TRUNCATED };
-
 enum farm_status farm_group_make(const struct farm_actor_config *config, const struct farm_env_api *api,
                                  const struct farm_ring_spec *ring, uint32_t lane, uint64_t generation,
                                  struct farm_call *call, struct farm_group *group, struct farm_error *err) {
@@ -182,10 +180,6 @@ static enum farm_status mend_numbers(struct farm_group *group, const struct farm
     return field < 0 ? FARM_OK : fail_senseless(group, field, e, err);
 }
 
-static inline bool is_answer(uint32_t answer) {
-    return !answer || (!(answer & ~(uint32_t)(ENDS | FARM_STEP_GAME_END)) && (answer & ENDS));
-}
-
 // farm_group_step, with the number of fields and the guard's bytes (0: no wires) known where it is compiled. The loop
 // keeps in registers what the environment's functions could change behind the compiler's back.
 static inline __attribute__((always_inline)) enum farm_status
@@ -221,7 +215,7 @@ step_all(struct farm_group *group, struct farm_lane *lane, uint32_t fields, size
         } else {
             call->call = FARM_CALL_STEP;
             answer = step(envs[e], continuous ? clipped(spec, action, within) : action, obs, &gained);
-            if (!is_answer(answer)) return fail_answer(group, answer, e, err);
+            if (!farm_group_answer_valid(answer)) return fail_answer(group, answer, e, err);
         }
         for (uint32_t f = 0; f < fields; f++) {
             if (guard && tripped(&wires[f], guard))

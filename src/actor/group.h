@@ -16,6 +16,12 @@
 #include "base/status.h"
 #include "ring/lane.h"
 
+// Whether step() may return this.
+static inline bool farm_group_answer_valid(uint32_t answer) {
+    const uint32_t ends = FARM_STEP_TERMINATED | FARM_STEP_TRUNCATED;
+    return !answer || (!(answer & ~(ends | FARM_STEP_GAME_END)) && (answer & ends));
+}
+
 struct farm_group {
     const struct farm_env_api *api;
     const struct farm_env_spec *spec; // the lane's

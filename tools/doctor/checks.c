@@ -1,4 +1,4 @@
-// See farm_doctor_checks.h.
+// See checks.h.
 #include "tools/doctor/checks.h"
 
 #include <ctype.h>
@@ -9,6 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "actor/group.h"
 #include "base/format.h"
 #include "base/number.h"
 #include "base/time.h"
@@ -17,123 +18,115 @@ enum {
     SEED = 1,
     ACTION_SEED = 7,
     SEEDS_TRIED = 4,
-    EPISODES_COMPARED = 4,        // of one step each, after a longer first one: it does not start anew
-    CHOICES_TRIED_MAX = 64,       // of one action dimension, the last one included
-    LIVES_MAX = 10000,            // creations and destructions that memory is watched over
-    CALLS_JUDGED = 20000,         // memory that is touched for the first time looks the same
-    LIVES_JUDGED = 8,             // fewer say nothing
-    LEAK_BYTES_MIN = 16,          // a life
-    LEAK_TOTAL_BYTES = 192 << 10, // below: the allocator's own doings
-    MANY = 64,                    // instances that speed is measured with
-    TURNS = 3,                    // of one instance and of many, interleaved: the quickest counts
-    CROWDED = 3,                  // times the step of one alone: worth a note
+    EPISODES_COMPARED = 4,        // of one step each, after a longer first one: reset() does not start anew
+    CHOICES_TRIED_MAX = 64,       // of one action dimension, both ends included
+    INSTANCES_MAX = 10000,        // creations and destructions over which memory is watched
+    INSTANCES_MIN = 8,            // fewer give no result
+    CALLS_MIN_FOR_GROWTH = 20000, // first uses of memory look like growth
+    LEAK_BYTES_MIN = 16,          // an instance
+    LEAK_TOTAL_BYTES = 192 << 10, // less may be the allocator's
+    MANY = 64,                    // instances stepped in turn for the speed
+    RACES = 3,                    // of one instance and of many, interleaved: the fastest counts
+    SLOWDOWN_NOTED = 3,           // of many instances against one
     ACTIONS_DRAWN = 1024,
-    CALLS_MIN = 16, // whatever time they take
     ABOUT_BYTES_MAX = 200,
 };
 
-// Whether a pass of this many calls, begun then, should go on.
-static bool goes_on(const struct trial *trial, uint64_t calls, uint64_t begin_ns) {
-    return calls < trial->request->steps && (calls < CALLS_MIN || farm_now_ns() - begin_ns < trial->request->budget_ns);
-}
+#define good(trial, ...)        trial_report_finding((trial)->report, TRIAL_GOOD, NULL, __VA_ARGS__)
+#define note(trial, mend, ...)  trial_report_finding((trial)->report, TRIAL_NOTE, mend, __VA_ARGS__)
+#define fault(trial, mend, ...) trial_report_finding((trial)->report, TRIAL_BROKEN, mend, __VA_ARGS__)
 
-// ---- what it says of itself ----
+typedef unsigned long long ull; // for printf
 
-static bool good_name(const char *name) {
+// ---- names and spec ----
+
+static bool name_is_valid(const char *name) {
     if (!name || !name[0] || strlen(name) >= TRIAL_NAME_BYTES) return false;
     while (isgraph((unsigned char)*name) && *name != ':') name++;
     return !*name;
 }
 
-// Reads one environment's name into the list. False: the report says what is wrong with it.
+// Adds one environment to the list. False: the report has the reason.
 static bool list_one(struct trial *trial, const char *path, const char *name) {
     struct trial_report *report = trial->report;
     struct farm_plugin plugin;
     struct farm_error err;
     if (farm_plugin_open(path, name, &plugin, &err)) {
-        trial_say(trial, TRIAL_BROKEN, NULL, "%s", err.message);
+        fault(trial, NULL, "%s", err.message);
         return false;
     }
     if (strlen(plugin.api->about) > ABOUT_BYTES_MAX || strchr(plugin.api->about, '\n'))
-        trial_say(trial, TRIAL_NOTE, "one short line is what lists of environments have room for",
-                  "%.64s: `about` is longer than %d bytes or a line", name, ABOUT_BYTES_MAX);
+        note(trial, "lists of environments have room for one short line",
+             "%.64s: `about` is longer than %d bytes or a line", name, ABOUT_BYTES_MAX);
     for (size_t i = 0; i < report->name_count; i++)
         if (strcmp(report->names[i], name) == 0) {
-            trial_say(trial, TRIAL_BROKEN, "give each environment a name of its own", "two environments are called %s",
-                      name);
+            fault(trial, "give each environment a different name", "two environments have the name %s", name);
             return false;
         }
     snprintf(report->names[report->name_count++], TRIAL_NAME_BYTES, "%s", name);
     return true;
 }
 
-static void list_all(struct trial *trial, const char *path) {
-    const struct farm_env_api *api;
-    struct trial_report *report = trial->report;
-    trial_enter(trial, TRIAL_AT, 0);
-    for (size_t i = 0; (api = farm_plugin_env_at(&trial->plugin, i)); i++) {
-        trial_leave(trial);
-        const char *wrong = i == TRIAL_NAMES_MAX ? "there is no end: answer NULL behind the last environment"
-                            : farm_plugin_env_at(&trial->plugin, i) != api
-                                ? "another answer at the second call: return a constant"
-                            : !good_name(api->name) ? "a name has 1 to 63 characters, no spaces, no colons"
-                                                    : NULL;
-        if (wrong) {
-            trial_say(trial, TRIAL_BROKEN, NULL, "farm_env_at(%zu): %s", i, wrong);
-            return;
-        }
-        if (!list_one(trial, path, api->name)) return;
-    }
-    if (report->grade == TRIAL_GOOD)
-        trial_say(trial, TRIAL_GOOD, NULL, "%zu environment%s, version %u of the interface", report->name_count,
-                  report->name_count == 1 ? "" : "s", FARM_ENV_ABI_VERSION);
-}
-
 void doctor_list(const struct trial_request *request, struct trial_report *report) {
     struct trial trial = {.request = request, .report = report};
+    const struct farm_env_api *api;
     struct farm_error err;
-    trial_enter(&trial, TRIAL_OPEN, 0);
-    if (farm_plugin_open(request->path, NULL, &trial.plugin, &err))
-        trial_say(&trial, TRIAL_BROKEN, NULL, "%s", err.message);
-    else
-        list_all(&trial, request->path);
+    trial_enter(&trial, TRIAL_LOAD, 0);
+    if (farm_plugin_open(request->path, NULL, &trial.plugin, &err)) {
+        fault(&trial, NULL, "%s", err.message);
+        return;
+    }
+    trial_enter(&trial, TRIAL_AT, 0);
+    for (size_t i = 0; (api = farm_plugin_env_at(&trial.plugin, i)); i++) {
+        trial_leave(&trial);
+        const char *wrong = i == TRIAL_NAMES_MAX ? "no end: return NULL behind the last environment"
+                            : farm_plugin_env_at(&trial.plugin, i) != api
+                                ? "another result at the second call: return a constant"
+                            : !name_is_valid(api->name) ? "a name has 1 to 63 characters, no spaces, no colons"
+                                                        : NULL;
+        if (wrong) fault(&trial, NULL, "farm_env_at(%zu): %s", i, wrong);
+        if (wrong || !list_one(&trial, request->path, api->name)) return;
+    }
+    if (report->grade == TRIAL_GOOD)
+        good(&trial, "%zu environment%s, version %u of the interface", report->name_count,
+             report->name_count == 1 ? "" : "s", FARM_ENV_ABI_VERSION);
 }
 
-// libenv/any gives options that are none of its own to a library that is not ours. Some ignore what they do not know,
-// Procgen's ends its process. Neither is a fault of libenv/any, so an unknown one is not tried.
+// libenv/any passes unknown options on to a foreign library. Some libraries ignore them, Procgen's ends its process.
+// Neither is a fault of libenv/any, so no unknown option is tried.
 static bool passes_options_on(const struct trial *trial) {
     return strcmp(trial->plugin.api->name, "libenv/any") == 0;
 }
 
-// Whether spec() refuses an option that nobody can know, with a sentence that fits. False: the report says how not.
+// Whether spec() refuses an unknown option with a sentence that fits. False: the report has the reason.
 static bool refuses_unknown_option(struct trial *trial) {
+    enum { ERROR_BYTES = 32, UNTOUCHED = 0x7f };
     struct trial_request request = *trial->request;
     struct farm_env_spec spec = {0};
-    char why[64];
-    memset(why, 0x7f, sizeof why);
+    char why[2 * ERROR_BYTES];
+    bool overrun = false;
+    memset(why, UNTOUCHED, sizeof why);
     request.options[request.option_count++] = (struct farm_env_option){"no_such_option_here", "1"};
     const struct farm_env_config config = {.options = request.options, .option_count = request.option_count};
-    const int answer = trial->plugin.api->spec(&config, &spec, why, sizeof why / 2);
-    const bool ended = memchr(why, 0, sizeof why / 2) != NULL;
-    for (size_t i = sizeof why / 2; i < sizeof why; i++)
-        if (why[i] != 0x7f) {
-            trial_say(trial, TRIAL_BROKEN, "use snprintf(error, error_bytes, ...)",
-                      "spec() writes past error[error_bytes]");
-            return false;
-        }
-    if (answer && ended && why[0]) return true;
-    if (answer)
-        trial_say(trial, TRIAL_BROKEN, "write what is wrong to error: it is all that the user sees",
-                  "spec() refuses an unknown option without a sentence");
+    const bool refused = trial->plugin.api->spec(&config, &spec, why, ERROR_BYTES);
+    const bool terminated = memchr(why, 0, ERROR_BYTES) != NULL;
+    for (size_t i = ERROR_BYTES; i < sizeof why; i++) overrun |= why[i] != UNTOUCHED;
+    if (overrun)
+        fault(trial, "use snprintf(error, error_bytes, ...)", "spec() writes past error[error_bytes]");
+    else if (!refused)
+        note(trial,
+             "go through config->options; for an unknown key, write a sentence to error and return -1: otherwise a "
+             "mistyped --env.KEY is silently ignored (fine if all options are passed on)",
+             "spec() accepts an option that it cannot know");
+    else if (!terminated || !why[0])
+        fault(trial, "write the reason to error: the user sees only this",
+              "spec() refuses an unknown option without a sentence");
     else
-        trial_say(trial, TRIAL_NOTE,
-                  "go through config->options; for a key that is none of yours, write a sentence to error and return "
-                  "-1: else a mistyped --env.KEY is silently ignored (fine where all options are passed on)",
-                  "spec() accepts an option that it cannot know");
+        return true;
     return false;
 }
 
-static void describe(struct trial *trial) {
+static void describe_spec(struct trial *trial) {
     char text[TRIAL_TEXT_BYTES] = "", part[160];
     static const char *const types[] = {"?", "u8", "i32", "f32"};
     const struct farm_env_spec *spec = &trial->spec;
@@ -152,11 +145,10 @@ static void describe(struct trial *trial) {
         snprintf(part, sizeof part, "%u %s action%s", action->dims,
                  action->kind == FARM_ACTION_CONTINUOUS ? "continuous" : "discrete", action->dims == 1 ? "" : "s");
     if (passes_options_on(trial))
-        trial_say(trial, TRIAL_NOTE,
-                  "what becomes of a mistyped --env.KEY is the library's business: it may ignore it, or end the actor",
-                  "%.300s; %s; options are passed on to the library: an unknown one was not tried", text, part);
+        note(trial, "the library decides about a mistyped --env.KEY: it may ignore it, or end the actor",
+             "%.300s; %s; options are passed on to the library: an unknown one was not tried", text, part);
     else
-        trial_say(trial, TRIAL_GOOD, NULL, "%.380s; %s", text, part);
+        good(trial, "%.380s; %s", text, part);
 }
 
 static void check_spec(struct trial *trial) {
@@ -165,19 +157,20 @@ static void check_spec(struct trial *trial) {
     const enum farm_status status =
         farm_plugin_spec(trial->plugin.api, request->options, request->option_count, &again, NULL);
     trial_leave(trial);
-    if (status || memcmp(&again, &trial->spec, sizeof again) != 0) {
-        trial_say(trial, TRIAL_BROKEN,
-                  "spec() must depend on config->options alone: many processes ask, all must agree",
-                  "spec() answers differently at the second call");
-        return;
-    }
-    if (passes_options_on(trial) || refuses_unknown_option(trial)) describe(trial);
-    trial_leave(trial);
+    if (status || memcmp(&again, &trial->spec, sizeof again) != 0)
+        fault(trial, "spec() must depend on config->options alone: many processes call it, all must agree",
+              "spec() gives something else at the second call");
+    else if (passes_options_on(trial) || refuses_unknown_option(trial))
+        describe_spec(trial);
 }
 
 // ---- that it runs at all ----
 
-static size_t entries(const char *folder) {
+static bool make_player(struct trial_player *player, struct trial *trial, uint64_t seed) {
+    return trial_player_make(player, trial, TRIAL_PLAIN, seed, ACTION_SEED);
+}
+
+static size_t count_entries(const char *folder) {
     DIR *directory = opendir(folder);
     size_t count = 0;
     while (directory && readdir(directory)) count++;
@@ -187,25 +180,22 @@ static size_t entries(const char *folder) {
 
 static void check_runs(struct trial *trial) {
     struct trial_player one, two;
-    const size_t threads = entries("/proc/self/task");
-    if (!trial_player_make(&one, trial, TRIAL_PLAIN, SEED, ACTION_SEED)) return;
-    if (!trial_player_make(&two, trial, TRIAL_PLAIN, SEED + 1, ACTION_SEED)) return;
-    const uint64_t begin_ns = farm_now_ns();
-    while (goes_on(trial, one.calls, begin_ns)) {
+    const size_t threads = count_entries("/proc/self/task");
+    if (!make_player(&one, trial, SEED) || !make_player(&two, trial, SEED + 1)) return;
+    while (trial_player_continues(&one)) {
         trial_player_call(&one);
         trial_player_call(&two);
     }
-    const double ms = (double)(farm_now_ns() - begin_ns) / 1e6;
-    const uint64_t calls = one.calls + two.calls;
-    const size_t more = entries("/proc/self/task") - threads;
-    trial_player_free(&one); // in the other order than made: two was made later
-    trial_player_free(&two);
+    const double ms = (double)(farm_now_ns() - one.begin_ns) / 1e6;
+    const size_t more = count_entries("/proc/self/task") - threads;
+    trial_player_destroy(&one);
+    trial_player_destroy(&two);
     if (more)
-        trial_say(trial, TRIAL_NOTE, "actors are pinned to one core each: threads of an environment fight for it",
-                  "%llu calls of two instances; they start %zu thread%s", (unsigned long long)calls, more,
-                  more == 1 ? "" : "s");
+        note(trial, "each actor is pinned to one core: threads of an environment compete for it",
+             "%llu calls of two instances; they start %zu thread%s", (ull)(one.calls + two.calls), more,
+             more == 1 ? "" : "s");
     else
-        trial_say(trial, TRIAL_GOOD, NULL, "two instances, %llu calls in %.3g ms", (unsigned long long)calls, ms);
+        good(trial, "two instances, %llu calls in %.3g ms", (ull)(one.calls + two.calls), ms);
 }
 
 // ---- memory ----
@@ -213,79 +203,71 @@ static void check_runs(struct trial *trial) {
 static void play_guarded(struct trial *trial, enum trial_memory kind, const char *found) {
     struct trial_player player;
     if (!trial_player_make(&player, trial, kind, SEED, ACTION_SEED)) return;
-    const uint64_t begin_ns = farm_now_ns();
-    while (goes_on(trial, player.calls, begin_ns)) trial_player_call(&player);
-    trial_say(trial, TRIAL_GOOD, NULL, "%s (%llu calls)", found, (unsigned long long)player.calls);
-    trial_player_free(&player);
+    while (trial_player_continues(&player)) trial_player_call(&player);
+    good(trial, "%s (%llu calls)", found, (ull)player.calls);
 }
 
-static void check_past(struct trial *trial) {
-    play_guarded(trial, TRIAL_GUARD_BEHIND, "nothing behind observations, reward and action is touched");
+static void check_behind(struct trial *trial) {
+    play_guarded(trial, TRIAL_GUARD_BEHIND, "no access behind observations, reward and action");
 }
 
 static void check_before(struct trial *trial) {
-    play_guarded(trial, TRIAL_GUARD_BEFORE, "nothing before them is touched");
+    play_guarded(trial, TRIAL_GUARD_BEFORE, "no access before them");
 }
 
 static void check_pointers(struct trial *trial) {
     play_guarded(trial, TRIAL_MOVING, "no pointer of an earlier call is used");
 }
 
-// What two equal instances whose memory was filled differently wrote into field f, compared. True: the same.
-static bool compare_fills(struct trial *trial, struct trial_player *one, struct trial_player *two, uint32_t f) {
+// Compares what two equal instances wrote into field f, whose memory was filled differently. False: the report has the
+// difference.
+static bool compare_field(struct trial *trial, struct trial_player *one, struct trial_player *two, uint32_t f) {
     const uint8_t *a = trial_player_field(one, f), *b = trial_player_field(two, f);
-    if (memcmp(a, b, trial->bytes[f]) == 0) return true;
     const char *call = trial_call_name(one->was_reset ? TRIAL_RESET : TRIAL_STEP);
+    const char *name = trial->report->field_names[f];
+    const ull number = one->calls;
     size_t unwritten = 0, differ = 0, first = 0;
     for (size_t i = trial->bytes[f]; i-- > 0;) {
-        const bool skipped = a[i] == (uint8_t)one->fill && b[i] == (uint8_t)two->fill;
-        unwritten += skipped;
+        unwritten += a[i] == (uint8_t)one->fill && b[i] == (uint8_t)two->fill;
         differ += a[i] != b[i];
         if (a[i] != b[i]) first = i;
     }
-    const char *name = trial->report->field_names[f];
+    if (!differ) return true;
     if (f == trial->reward)
-        trial_say(trial, TRIAL_BROKEN, "set *reward at every step, also where it is 0", "call %llu, %s: %s",
-                  (unsigned long long)one->calls, call,
-                  unwritten ? "*reward is not written" : "the reward depends on what lay in memory before");
+        fault(trial, "set *reward at every step, also to 0", "call %llu, %s: %s", number, call,
+              unwritten ? "*reward is not written" : "the reward depends on the memory's earlier content");
     else if (unwritten)
-        trial_say(trial, TRIAL_BROKEN,
-                  "write the whole field at every call (memset it first): it is memory of the ring, with an old step's "
-                  "data, not your last observation",
-                  "call %llu, %s: %zu of %zu bytes of field '%s' are not written, the first at byte %zu",
-                  (unsigned long long)one->calls, call, unwritten, trial->bytes[f], name, first);
+        fault(trial,
+              "write the whole field at every call (memset it first): the memory is a slot of the ring with an old "
+              "step's data, not your last observation",
+              "call %llu, %s: %zu of %zu bytes of field '%s' are not written, the first at byte %zu", number, call,
+              unwritten, trial->bytes[f], name, first);
     else
-        trial_say(
-            trial, TRIAL_BROKEN,
-            "the memory holds an old step's data, not your last observation: keep what you need in the environment",
-            "call %llu, %s: field '%s' depends on what lay in that memory before (%zu bytes, the first at %zu)",
-            (unsigned long long)one->calls, call, name, differ, first);
+        fault(trial,
+              "the memory has an old step's data, not your last observation: keep what you need in the environment",
+              "call %llu, %s: field '%s' depends on the memory's earlier content (%zu bytes, the first at %zu)", number,
+              call, name, differ, first);
     return false;
 }
 
-// Plays two instances whose memory is filled with one byte and another. False: the report says what they show.
+// Plays two equal instances whose memory is filled with different bytes. False: the report has the difference.
 static bool play_filled(struct trial *trial, int fill_one, int fill_two) {
     struct trial_player one, two;
-    if (!trial_player_make(&one, trial, TRIAL_PLAIN, SEED, ACTION_SEED)) return false;
-    if (!trial_player_make(&two, trial, TRIAL_PLAIN, SEED, ACTION_SEED)) return false;
+    if (!make_player(&one, trial, SEED) || !make_player(&two, trial, SEED)) return false;
     one.fill = fill_one;
     two.fill = fill_two;
-    const uint64_t begin_ns = farm_now_ns();
-    while (goes_on(trial, one.calls, begin_ns)) {
+    while (trial_player_continues(&one)) {
         trial_player_call(&one);
         trial_player_call(&two);
         for (uint32_t f = 0; f < trial->reward + (one.was_reset ? 0 : 1); f++)
-            if (!compare_fills(trial, &one, &two, f)) return false;
+            if (!compare_field(trial, &one, &two, f)) return false;
         if (one.answer == two.answer) continue;
-        trial_say(trial, TRIAL_BROKEN, "the memory that it is given holds anything: do not read it before writing",
-                  "call %llu: the answer, 0x%x or 0x%x, depends on what lay in memory before",
-                  (unsigned long long)one.calls, one.answer, two.answer);
+        fault(trial, "the memory may hold anything: do not read it before writing",
+              "call %llu: the answer, 0x%x or 0x%x, depends on the memory's earlier content", (ull)one.calls,
+              one.answer, two.answer);
         return false;
     }
-    trial_say(trial, TRIAL_GOOD, NULL, "every byte of every observation and reward is written (%llu calls)",
-              (unsigned long long)one.calls);
-    trial_player_free(&one);
-    trial_player_free(&two);
+    good(trial, "every byte of every observation and reward is written (%llu calls)", (ull)one.calls);
     return true;
 }
 
@@ -295,24 +277,30 @@ static void check_fills(struct trial *trial) {
 
 // ---- seeds ----
 
-struct moment { // what one call gave
+struct moment { // the results of one call
     uint64_t obs;
     uint32_t reward, answer;
 };
 
+struct trace {
+    uint64_t calls;
+    struct moment *moments; // [steps_max]
+};
+
 // FNV-1a over 8 bytes at a time, the rest by one.
-static uint64_t hash_bytes(uint64_t hash, const uint8_t *data, size_t bytes) {
-    for (; bytes >= 8; bytes -= 8, data += 8) {
+static uint64_t hash_bytes(uint64_t hash, const void *bytes, size_t count) {
+    const uint8_t *data = bytes;
+    for (; count >= 8; count -= 8, data += 8) {
         uint64_t word;
         memcpy(&word, data, sizeof word);
         hash = (hash ^ word) * 0x100000001b3ull;
         hash ^= hash >> 32;
     }
-    for (; bytes; bytes--, data++) hash = (hash ^ *data) * 0x100000001b3ull;
+    for (; count; count--, data++) hash = (hash ^ *data) * 0x100000001b3ull;
     return hash;
 }
 
-static struct moment call_and_note(struct trial_player *player) {
+static struct moment call_and_record(struct trial_player *player) {
     struct moment moment = {.obs = 0xcbf29ce484222325ull};
     trial_player_call(player);
     for (uint32_t f = 0; f < player->trial->reward; f++)
@@ -322,50 +310,41 @@ static struct moment call_and_note(struct trial_player *player) {
     return moment;
 }
 
-// Plays a new instance and notes its moments, for exactly that many calls, or (0) a pass. How many; 0: the report says
-// why none.
-static uint64_t note_moments(struct trial *trial, uint64_t seed, uint64_t exactly, struct moment *moments) {
+// Plays an instance of SEED for exactly that many calls, or (0) a pass. False: the report has the reason.
+static bool record_trace(struct trial *trial, uint64_t exactly, struct trace *trace) {
     struct trial_player player;
-    if (!trial_player_make(&player, trial, TRIAL_PLAIN, seed, ACTION_SEED)) return 0;
-    const uint64_t begin_ns = farm_now_ns();
-    while (exactly ? player.calls < exactly : goes_on(trial, player.calls, begin_ns)) {
-        const struct moment moment = call_and_note(&player);
-        moments[player.calls - 1] = moment;
+    trace->moments = calloc(trial->request->steps_max, sizeof *trace->moments);
+    if (!trace->moments) abort();
+    if (!make_player(&player, trial, SEED)) return false;
+    while (exactly ? player.calls < exactly : trial_player_continues(&player)) {
+        const struct moment moment = call_and_record(&player);
+        trace->moments[player.calls - 1] = moment;
     }
-    const uint64_t calls = player.calls;
-    trial_player_free(&player);
-    return calls;
+    trace->calls = player.calls;
+    return true;
 }
 
-static struct moment *room_for_moments(const struct trial *trial) {
-    struct moment *moments = calloc(trial->request->steps, sizeof *moments);
-    if (!moments) abort();
-    return moments;
+static uint64_t hash_trace(const struct trace *trace) {
+    return hash_bytes(1, trace->moments, trace->calls * sizeof *trace->moments);
 }
 
-static const char *difference(const struct moment *a, const struct moment *b) {
-    return a->obs != b->obs ? "observation" : a->reward != b->reward ? "reward" : "answer";
-}
-
-static bool same_moment(const struct moment *a, const struct moment *b) {
-    return a->obs == b->obs && a->reward == b->reward && a->answer == b->answer;
-}
-
-// Plays one more instance of that seed; the first call at which it differs from the moments, or `calls`.
-static uint64_t first_difference(struct trial *trial, uint64_t seed, const struct moment *moments, uint64_t calls,
-                                 const char **what) {
-    struct trial_player player;
-    if (!trial_player_make(&player, trial, TRIAL_PLAIN, seed, ACTION_SEED)) return 0;
-    while (player.calls < calls) {
-        const uint64_t n = player.calls;
-        const struct moment moment = call_and_note(&player);
-        if (same_moment(&moment, &moments[n])) continue;
-        *what = difference(&moment, &moments[n]);
-        break;
+// Plays an instance of `seed`, another one between its calls if `accompanied`, and compares it with the trace. Returns
+// the first call (from 1) that differs, and *what does; 0: none. False in *made: the report has the reason.
+static uint64_t find_difference(struct trial *trial, uint64_t seed, bool accompanied, const struct trace *trace,
+                                const char **what, bool *made) {
+    struct trial_player player, other;
+    *made = make_player(&player, trial, seed) &&
+            (!accompanied || trial_player_make(&other, trial, TRIAL_PLAIN, seed + 1, ACTION_SEED + 1));
+    while (*made && player.calls < trace->calls) {
+        const struct moment *wanted = &trace->moments[player.calls], seen = call_and_record(&player);
+        if (accompanied) trial_player_call(&other);
+        *what = seen.obs != wanted->obs         ? "observation"
+                : seen.reward != wanted->reward ? "reward"
+                : seen.answer != wanted->answer ? "answer"
+                                                : NULL;
+        if (*what) return player.calls;
     }
-    const uint64_t same = *what ? player.calls - 1 : calls;
-    trial_player_free(&player);
-    return same;
+    return 0;
 }
 
 static const char same_seed_mend[] =
@@ -373,254 +352,194 @@ static const char same_seed_mend[] =
     "static variables";
 
 static void check_same_seed(struct trial *trial) {
-    struct moment *moments = room_for_moments(trial);
-    const uint64_t calls = note_moments(trial, SEED, 0, moments);
-    const char *what = NULL;
-    if (!calls) return;
-    const uint64_t same = first_difference(trial, SEED, moments, calls, &what);
-    trial->report->figures.trace_calls = calls;
-    trial->report->figures.trace_hash = hash_bytes(1, (const uint8_t *)moments, calls * sizeof *moments);
-    if (what)
-        trial_say(trial, TRIAL_BROKEN, same_seed_mend,
-                  "two instances of one seed and the same actions: another %s at call %llu", what,
-                  (unsigned long long)same + 1);
-    else if (same == calls)
-        trial_say(trial, TRIAL_GOOD, NULL,
-                  "the same bytes, rewards and ends under the same seed and actions (%llu calls)",
-                  (unsigned long long)calls);
-    free(moments);
+    struct trace trace;
+    const char *what;
+    bool made;
+    if (!record_trace(trial, 0, &trace)) return;
+    trial->report->figures.trace_calls = trace.calls;
+    trial->report->figures.trace_hash = hash_trace(&trace);
+    const uint64_t differs = find_difference(trial, SEED, false, &trace, &what, &made);
+    if (differs)
+        fault(trial, same_seed_mend, "two instances of one seed and the same actions: another %s at call %llu", what,
+              (ull)differs);
+    else if (made)
+        good(trial, "the same bytes, rewards and ends under the same seed and actions (%llu calls)", (ull)trace.calls);
 }
 
-// The trace that check_same_seed left, once more, in another process and another second.
-static void check_same_later(struct trial *trial) {
-    struct moment *moments = room_for_moments(trial);
-    const uint64_t calls = note_moments(trial, SEED, trial->report->figures.trace_calls, moments);
-    if (!calls) return;
-    if (hash_bytes(1, (const uint8_t *)moments, calls * sizeof *moments) != trial->report->figures.trace_hash)
-        trial_say(trial, TRIAL_BROKEN, same_seed_mend,
-                  "in another process, a second later, the same seed and actions give something else");
-    else
-        trial_say(trial, TRIAL_GOOD, NULL, "the same in another process, a second later");
-    free(moments);
+static void check_instances(struct trial *trial) {
+    struct trace alone;
+    const char *what;
+    bool made;
+    if (!record_trace(trial, 0, &alone)) return;
+    const uint64_t differs = find_difference(trial, SEED, true, &alone, &what, &made);
+    if (differs)
+        fault(trial,
+              "an actor steps many instances in turn: keep all state in the instance (no static variables, no rand(), "
+              "no srand())",
+              "another %s at call %llu if a second instance is stepped between", what, (ull)differs);
+    else if (made)
+        good(trial, "stepped in turn with another, an instance gives the same as alone (%llu calls)", (ull)alone.calls);
 }
 
 static void check_other_seeds(struct trial *trial) {
-    struct moment *moments = room_for_moments(trial);
-    const uint64_t calls = note_moments(trial, SEED, 0, moments);
-    if (!calls) return;
-    for (uint64_t seed = SEED + 1; seed < SEED + SEEDS_TRIED; seed++) {
-        const char *what = NULL;
-        first_difference(trial, seed, moments, calls, &what);
-        if (!what) continue;
-        trial_say(trial, TRIAL_GOOD, NULL, "other seeds give other episodes");
-        free(moments);
-        return;
-    }
-    trial_say(trial, TRIAL_NOTE,
-              "fine for a game without chance; else draw from config->seed: all environments of a farm would play the "
-              "same",
-              "%d seeds and the same actions give the same episodes", SEEDS_TRIED);
-    free(moments);
+    struct trace trace;
+    const char *what;
+    bool differs = false, made = record_trace(trial, 0, &trace);
+    for (uint64_t seed = SEED + 1; made && !differs && seed < SEED + SEEDS_TRIED; seed++)
+        differs = find_difference(trial, seed, false, &trace, &what, &made);
+    if (differs)
+        good(trial, "other seeds give other episodes");
+    else if (made)
+        note(trial,
+             "fine for a game without chance; else draw from config->seed: all environments of a farm would play the "
+             "same",
+             "%d seeds and the same actions give the same episodes", SEEDS_TRIED);
+}
+
+// The trace of check_same_seed again, in another process and another second.
+static void check_same_later(struct trial *trial) {
+    struct trace trace;
+    if (!record_trace(trial, trial->report->figures.trace_calls, &trace)) return;
+    if (hash_trace(&trace) == trial->report->figures.trace_hash)
+        good(trial, "the same in another process, a second later");
+    else
+        fault(trial, same_seed_mend,
+              "in another process, a second later, the same seed and actions give something else");
 }
 
 // ---- episodes and numbers ----
 
-struct tally {
-    uint64_t ends, terminated, truncated, game_ends, steps, first_length, ones;
-};
-
-static void count_end(struct tally *tally, const struct trial_player *player) {
-    if (tally->ends++ == 0) tally->first_length = player->in_episode;
-    tally->ones += player->in_episode == 1;
-    tally->terminated += player->answer & FARM_STEP_TERMINATED ? 1 : 0;
-    tally->truncated += player->answer & FARM_STEP_TRUNCATED ? 1 : 0;
-    tally->game_ends += player->answer & FARM_STEP_GAME_END ? 1 : 0;
-}
-
-static void judge_episodes(struct trial *trial, const struct tally *tally) {
-    const unsigned long long steps = tally->steps, ends = tally->ends;
-    if (tally->ends > EPISODES_COMPARED && tally->first_length > 1 && tally->ones == tally->ends - 1)
-        trial_say(trial, TRIAL_BROKEN, "reset() must put everything back that an episode changes",
-                  "the first episode lasts %llu steps, each later one a single step: reset() does not start anew",
-                  (unsigned long long)tally->first_length);
-    else if (!tally->ends)
-        trial_say(trial, TRIAL_NOTE,
-                  "fine where random play lasts long (--steps N looks further); a game without an end should be cut: "
-                  "FARM_STEP_TRUNCATED",
-                  "no episode ended within %llu steps", steps);
-    else if (!tally->game_ends)
-        trial_say(trial, TRIAL_NOTE,
-                  "add FARM_STEP_GAME_END to the ends of real games: `episodes` and `return_mean` count those alone",
-                  "%llu episodes in %llu steps, but no FARM_STEP_GAME_END", ends, steps);
-    else
-        trial_say(trial, TRIAL_GOOD, NULL, "%llu in %llu steps, %.3g steps each: %llu terminated, %llu truncated", ends,
-                  steps, (double)steps / (double)ends, (unsigned long long)tally->terminated,
-                  (unsigned long long)tally->truncated);
-}
-
 static void check_episodes(struct trial *trial) {
     struct trial_player player;
-    struct tally tally = {0};
-    if (!trial_player_make(&player, trial, TRIAL_PLAIN, SEED, ACTION_SEED)) return;
-    const uint64_t begin_ns = farm_now_ns();
-    while (goes_on(trial, player.calls, begin_ns)) {
+    uint64_t ends = 0, terminated = 0, truncated = 0, game_ends = 0, steps = 0, first_length = 0, single_steps = 0;
+    if (!make_player(&player, trial, SEED)) return;
+    while (trial_player_continues(&player)) {
         trial_player_call(&player);
-        tally.steps += player.was_reset ? 0 : 1;
-        if (!trial_answer_legal(player.answer)) {
-            trial_say(trial, TRIAL_BROKEN,
-                      "return 0, or FARM_STEP_TERMINATED or FARM_STEP_TRUNCATED, either with FARM_STEP_GAME_END; FIRST "
-                      "and LAST are the actor's to set",
-                      "step() answers 0x%x at call %llu", player.answer, (unsigned long long)player.calls);
+        steps += !player.was_reset;
+        if (!farm_group_answer_valid(player.answer)) {
+            fault(trial,
+                  "return 0, or FARM_STEP_TERMINATED or FARM_STEP_TRUNCATED, either with FARM_STEP_GAME_END; the actor "
+                  "sets FIRST and LAST",
+                  "step() answers 0x%x at call %llu", player.answer, (ull)player.calls);
             return;
         }
-        if (player.answer) count_end(&tally, &player);
+        if (!player.answer) continue;
+        if (ends++ == 0) first_length = player.in_episode;
+        single_steps += player.in_episode == 1;
+        terminated += (player.answer & FARM_STEP_TERMINATED) != 0;
+        truncated += (player.answer & FARM_STEP_TRUNCATED) != 0;
+        game_ends += (player.answer & FARM_STEP_GAME_END) != 0;
     }
-    trial_player_free(&player);
-    judge_episodes(trial, &tally);
+    if (ends > EPISODES_COMPARED && first_length > 1 && single_steps == ends - 1)
+        fault(trial, "reset() must restore everything that an episode changes",
+              "the first episode lasts %llu steps, each later one a single step: reset() does not start anew",
+              (ull)first_length);
+    else if (!ends)
+        note(trial,
+             "fine if random play lasts long (--steps N plays longer); a game without an end should be cut: "
+             "FARM_STEP_TRUNCATED",
+             "no episode ended within %llu steps", (ull)steps);
+    else if (!game_ends)
+        note(trial, "add FARM_STEP_GAME_END to the ends of real games: `episodes` and `return_mean` count only those",
+             "%llu episodes in %llu steps, but no FARM_STEP_GAME_END", (ull)ends, (ull)steps);
+    else
+        good(trial, "%llu in %llu steps, %.3g steps each: %llu terminated, %llu truncated", (ull)ends, (ull)steps,
+             (double)steps / (double)ends, (ull)terminated, (ull)truncated);
 }
 
-struct extent {
+struct range {
     float low, high;
 };
 
-// Widens the extent by f32 values; the index of the first that makes no sense, or count.
-static size_t widen(struct extent *extent, const uint8_t *data, size_t count) {
+// Widens the range by f32 values; returns the index of the first senseless one, or count.
+static size_t widen_range(struct range *range, const float *values, size_t count) {
     for (size_t i = 0; i < count; i++) {
-        float value;
-        memcpy(&value, data + 4 * i, sizeof value);
-        if (!(fabsf(value) <= FARM_NUMBER_MAX)) return i;
-        extent->low = fminf(extent->low, value);
-        extent->high = fmaxf(extent->high, value);
+        if (!farm_numbers_sensible(&values[i], 1)) return i;
+        range->low = fminf(range->low, values[i]);
+        range->high = fmaxf(range->high, values[i]);
     }
     return count;
 }
 
-// False: something makes no sense, the report says what.
-static bool look_at_numbers(struct trial *trial, struct trial_player *player, struct extent *reward,
-                            struct extent *observations) {
+// False: the report names a senseless number of the last call.
+static bool check_call_numbers(struct trial *trial, struct trial_player *player, struct range *reward,
+                               struct range *observations) {
+    static const char mend[] = "one NaN makes the network NaN: find its origin (division by 0, sqrt, log)";
     for (uint32_t f = 0; f < trial->reward; f++) {
         if (trial->spec.obs[f].dtype != FARM_F32) continue;
         const size_t count = trial->bytes[f] / sizeof(float);
-        const size_t bad = widen(observations, trial_player_field(player, f), count);
+        const size_t bad = widen_range(observations, (const float *)(const void *)trial_player_field(player, f), count);
         if (bad == count) continue;
-        trial_say(trial, TRIAL_BROKEN, "one NaN makes the network NaN: find where it arises (division by 0, sqrt, log)",
-                  "field '%s', element %zu is NaN, infinite or beyond 1e9 after %s, call %llu",
-                  trial->report->field_names[f], bad, trial_call_name(player->was_reset ? TRIAL_RESET : TRIAL_STEP),
-                  (unsigned long long)player->calls);
+        fault(trial, mend, "field '%s', element %zu is NaN, infinite or beyond 1e9 after %s, call %llu",
+              trial->report->field_names[f], bad, trial_call_name(player->was_reset ? TRIAL_RESET : TRIAL_STEP),
+              (ull)player->calls);
         return false;
     }
-    if (widen(reward, (const uint8_t *)&player->reward, 1) == 1) return true;
-    trial_say(trial, TRIAL_BROKEN, "one NaN makes the network NaN: find where it arises (division by 0, sqrt, log)",
-              "the reward is NaN, infinite or beyond 1e9 at call %llu", (unsigned long long)player->calls);
+    if (widen_range(reward, &player->reward, 1) == 1) return true;
+    fault(trial, mend, "the reward is NaN, infinite or beyond 1e9 at call %llu", (ull)player->calls);
     return false;
 }
 
 static void check_numbers(struct trial *trial) {
     struct trial_player player;
-    struct extent reward = {0, 0}, observations = {INFINITY, -INFINITY};
-    if (!trial_player_make(&player, trial, TRIAL_PLAIN, SEED, ACTION_SEED)) return;
+    struct range reward = {0, 0}, observations = {INFINITY, -INFINITY};
     struct moment first = {0};
     bool changed = false;
-    const uint64_t begin_ns = farm_now_ns();
-    while (goes_on(trial, player.calls, begin_ns)) {
-        const struct moment moment = call_and_note(&player);
+    if (!make_player(&player, trial, SEED)) return;
+    while (trial_player_continues(&player)) {
+        const struct moment moment = call_and_record(&player);
         if (player.calls == 1) first = moment;
         changed |= moment.obs != first.obs;
-        if (!look_at_numbers(trial, &player, &reward, &observations)) return;
+        if (!check_call_numbers(trial, &player, &reward, &observations)) return;
     }
     char seen[64] = "";
     if (observations.low <= observations.high)
         snprintf(seen, sizeof seen, ", observations %.3g to %.3g", (double)observations.low, (double)observations.high);
-    if (!changed)
-        trial_say(trial, TRIAL_NOTE, "an agent that sees nothing learns nothing: is it written at all?",
-                  "no observation ever changed in %llu calls", (unsigned long long)player.calls);
+    if (changed)
+        good(trial, "all finite: rewards %.3g to %.3g%s", (double)reward.low, (double)reward.high, seen);
     else
-        trial_say(trial, TRIAL_GOOD, NULL, "all finite: rewards %.3g to %.3g%s", (double)reward.low,
-                  (double)reward.high, seen);
-    trial_player_free(&player);
+        note(trial, "an agent that sees nothing learns nothing: is the observation written at all?",
+             "no observation ever changed in %llu calls", (ull)player.calls);
 }
 
 // ---- actions ----
 
 static void name_action(struct trial_player *player, uint32_t dim) {
-    const struct trial *trial = player->trial;
-    const uint8_t *place = trial_player_field(player, trial->action) + 4 * (size_t)dim;
-    char text[32];
-    if (trial->spec.action.kind == FARM_ACTION_CONTINUOUS) {
-        float value;
-        memcpy(&value, place, sizeof value);
-        snprintf(text, sizeof text, "%g", (double)value);
-    } else {
-        int32_t value;
-        memcpy(&value, place, sizeof value);
-        snprintf(text, sizeof text, "%d", value);
-    }
-    if (trial->spec.action.dims == 1)
-        snprintf(trial->report->action, sizeof trial->report->action, " with action %s", text);
-    else
-        snprintf(trial->report->action, sizeof trial->report->action, " with action[%u] = %s", dim, text);
-}
-
-// The n-th of the values to try of a dimension with that many choices: all, or evenly spread with both ends.
-static uint32_t spread(uint32_t n, uint32_t tried, uint32_t choices) {
-    return tried == choices ? n : (uint32_t)((uint64_t)n * (choices - 1) / (tried - 1));
+    const struct farm_action_spec *spec = &player->trial->spec.action;
+    const void *place = trial_player_field(player, player->trial->action) + sizeof(float) * (size_t)dim;
+    const double value = spec->kind == FARM_ACTION_CONTINUOUS ? (double)*(const float *)place : *(const int32_t *)place;
+    char index[16] = "";
+    if (spec->dims > 1) snprintf(index, sizeof index, "[%u] =", dim);
+    snprintf(player->trial->report->action, sizeof player->trial->report->action, " with action%s %.9g", index, value);
 }
 
 static void check_actions(struct trial *trial) {
     struct trial_player player;
     const struct farm_action_spec *action = &trial->spec.action;
     uint64_t taken = 0;
-    const enum trial_memory kind = trial->request->untidy ? TRIAL_PLAIN : TRIAL_GUARD_BEHIND;
+    const enum trial_memory kind = trial->request->writes_outside ? TRIAL_PLAIN : TRIAL_GUARD_BEHIND;
     if (!trial_player_make(&player, trial, kind, SEED, ACTION_SEED)) return;
     for (uint32_t d = 0; d < action->dims; d++) {
-        const uint32_t choices = trial_choices(action, d);
-        const uint32_t tried = choices < CHOICES_TRIED_MAX ? choices : CHOICES_TRIED_MAX;
-        for (uint32_t n = 0; n < tried; n++) {
+        const uint64_t choices = trial_choices(action, d);
+        const uint64_t tried = choices < CHOICES_TRIED_MAX ? choices : CHOICES_TRIED_MAX;
+        for (uint64_t n = 0; n < tried; n++, taken++) { // evenly spread
             trial->report->action[0] = 0;
-            if (player.fresh) trial_player_call(&player);
-            trial_player_choose(&player, d, spread(n, tried, choices));
+            if (player.ended) trial_player_call(&player);
+            trial_player_choose(&player, d, (uint32_t)(tried < 2 ? 0 : n * (choices - 1) / (tried - 1)));
             name_action(&player, d);
             trial_player_call(&player);
-            taken++;
-            if (trial_answer_legal(player.answer) && isfinite(player.reward)) continue;
-            trial_say(trial, TRIAL_BROKEN, "every action that spec() allows must be taken in every state",
-                      "step()%s answers 0x%x, reward %g", trial->report->action, player.answer, (double)player.reward);
+            if (farm_group_answer_valid(player.answer) && isfinite(player.reward)) continue;
+            fault(trial, "the environment must take every action of spec() in every state",
+                  "step()%s answers 0x%x, reward %g", trial->report->action, player.answer, (double)player.reward);
             return;
         }
     }
-    trial_say(trial, TRIAL_GOOD, NULL, "%llu tried over the whole range", (unsigned long long)taken);
-    trial_player_free(&player);
+    good(trial, "%llu tried over the whole range", (ull)taken);
 }
 
-// ---- several instances ----
+// ---- leaks ----
 
-static void check_instances(struct trial *trial) {
-    struct moment *alone = room_for_moments(trial);
-    struct trial_player one, other;
-    const uint64_t calls = note_moments(trial, SEED, 0, alone);
-    if (!calls) return;
-    if (!trial_player_make(&one, trial, TRIAL_PLAIN, SEED, ACTION_SEED)) return;
-    if (!trial_player_make(&other, trial, TRIAL_PLAIN, SEED + 1, ACTION_SEED + 1)) return;
-    while (one.calls < calls) {
-        const uint64_t n = one.calls;
-        const struct moment moment = call_and_note(&one);
-        trial_player_call(&other);
-        if (same_moment(&moment, &alone[n])) continue;
-        trial_say(trial, TRIAL_BROKEN,
-                  "an actor steps many instances in turn: keep all state in the instance (no static variables, no "
-                  "rand(), no srand())",
-                  "another %s at call %llu where a second instance is stepped between", difference(&moment, &alone[n]),
-                  (unsigned long long)n + 1);
-        return;
-    }
-    trial_say(trial, TRIAL_GOOD, NULL, "stepped in turn with another, an instance gives the same as alone (%llu calls)",
-              (unsigned long long)calls);
-    trial_player_free(&one);
-    trial_player_free(&other);
-    free(alone);
-}
-
-static size_t resident_bytes(void) {
+static size_t read_resident_bytes(void) {
     unsigned long long total = 0, resident = 0;
     FILE *file = fopen("/proc/self/statm", "re");
     if (file && fscanf(file, "%llu %llu", &total, &resident) != 2) resident = 0;
@@ -628,69 +547,67 @@ static size_t resident_bytes(void) {
     return (size_t)resident * (size_t)sysconf(_SC_PAGESIZE);
 }
 
-// Replaces the player's instance by new ones, each played a little, until the time or the number is over; how many.
-// 0: the report says why.
-static uint64_t live_and_die(struct trial_player *player, uint64_t lives_max, uint64_t budget_ns) {
+// Replaces the player's instance by new ones, each played a little, until a limit; returns how many. 0: the report has
+// the reason.
+static uint64_t replace_instances(struct trial_player *player, uint64_t instances_max, uint64_t budget_ns) {
     const uint64_t begin_ns = farm_now_ns();
-    uint64_t lives = 0;
+    uint64_t instances = 0;
     do {
         trial_player_call(player);
         trial_player_call(player);
-        lives++;
-        if (!trial_player_renew(player, SEED + lives)) return 0;
-    } while (lives < lives_max && farm_now_ns() - begin_ns < budget_ns);
-    return lives;
+        instances++;
+        if (!trial_player_renew(player, SEED + instances)) return 0;
+    } while (instances < instances_max && farm_now_ns() - begin_ns < budget_ns);
+    return instances;
 }
 
 static void check_destroy(struct trial *trial) {
     struct trial_player player;
-    if (!trial_player_make(&player, trial, TRIAL_PLAIN, SEED, ACTION_SEED)) return;
-    if (!live_and_die(&player, LIVES_MAX / 4, trial->request->budget_ns / 2)) return;
-    const size_t files = entries("/proc/self/fd"), bytes = resident_bytes();
-    const uint64_t lives = live_and_die(&player, LIVES_MAX, trial->request->budget_ns);
-    if (!lives) return;
-    const size_t files_more = entries("/proc/self/fd") - files, now = resident_bytes();
+    if (!make_player(&player, trial, SEED)) return;
+    if (!replace_instances(&player, INSTANCES_MAX / 4, trial->request->budget_ns / 2)) return;
+    const size_t files = count_entries("/proc/self/fd"), bytes = read_resident_bytes();
+    const uint64_t instances = replace_instances(&player, INSTANCES_MAX, trial->request->budget_ns);
+    if (!instances) return;
+    const size_t files_more = count_entries("/proc/self/fd") - files, now = read_resident_bytes();
     const size_t more = now > bytes ? now - bytes : 0;
-    if (files_more >= lives)
-        trial_say(trial, TRIAL_NOTE, "destroy() must close what create() and reset() opened",
-                  "%zu open files are left of %llu instances", files_more, (unsigned long long)lives);
-    else if (lives >= LIVES_JUDGED && more >= LEAK_TOTAL_BYTES && more / lives >= LEAK_BYTES_MIN)
-        trial_say(trial, TRIAL_NOTE,
-                  "destroy() must free what create() and reset() took (an actor makes its instances once)",
-                  "%zu bytes an instance are left behind (%.3g MB of %llu)", more / (size_t)lives, (double)more / 1e6,
-                  (unsigned long long)lives);
+    if (files_more >= instances)
+        note(trial, "destroy() must close what create() and reset() opened",
+             "%zu open files are left of %llu instances", files_more, (ull)instances);
+    else if (instances >= INSTANCES_MIN && more >= LEAK_TOTAL_BYTES && more / instances >= LEAK_BYTES_MIN)
+        note(trial, "destroy() must free what create() and reset() allocated (an actor makes its instances once)",
+             "%zu bytes an instance are left behind (%.3g MB of %llu)", more / (size_t)instances, (double)more / 1e6,
+             (ull)instances);
     else
-        trial_say(trial, TRIAL_GOOD, NULL, "%llu instances made and destroyed, memory %+.3g MB",
-                  (unsigned long long)lives, ((double)now - (double)bytes) / 1e6);
-    trial_player_free(&player);
+        good(trial, "%llu instances made and destroyed, memory %+.3g MB", (ull)instances,
+             ((double)now - (double)bytes) / 1e6);
 }
 
-// Plays for that time; by how much memory grew.
-static size_t growth_bytes(struct trial_player *player, uint64_t budget_ns) {
-    const size_t before = resident_bytes();
+// Plays for that time; returns by how much memory grew.
+static size_t measure_growth(struct trial_player *player, uint64_t budget_ns) {
+    const size_t before = read_resident_bytes();
     const uint64_t begin_ns = farm_now_ns();
     while (farm_now_ns() - begin_ns < budget_ns) trial_player_call(player);
-    const size_t now = resident_bytes();
+    const size_t now = read_resident_bytes();
     return now > before ? now - before : 0;
 }
 
 static void check_growth(struct trial *trial) {
+    const uint64_t quarter_ns = trial->request->budget_ns / 4;
     struct trial_player player;
-    if (!trial_player_make(&player, trial, TRIAL_PLAIN, SEED, ACTION_SEED)) return;
-    growth_bytes(&player, trial->request->budget_ns / 4);
+    if (!make_player(&player, trial, SEED)) return;
+    measure_growth(&player, quarter_ns);
     const uint64_t calls = player.calls;
-    const size_t one = growth_bytes(&player, trial->request->budget_ns / 4); // what fills once does not go on growing
-    const size_t two = growth_bytes(&player, trial->request->budget_ns / 4);
-    const unsigned long long more = player.calls - calls;
-    if (more < CALLS_JUDGED)
-        trial_say(trial, TRIAL_GOOD, NULL, "%.3g MB in %llu calls: too few to judge", (double)(one + two) / 1e6, more);
+    const size_t one = measure_growth(&player, quarter_ns); // a cache that fills once does not grow twice
+    const size_t two = measure_growth(&player, quarter_ns);
+    const ull more = player.calls - calls;
+    const double grown = (double)(one + two);
+    if (more < CALLS_MIN_FOR_GROWTH)
+        good(trial, "%.3g MB in %llu calls: too few for a result", grown / 1e6, more);
     else if (one >= LEAK_TOTAL_BYTES && two >= LEAK_TOTAL_BYTES)
-        trial_say(trial, TRIAL_BROKEN, "free what step() and reset() take, or take it once in create()",
-                  "memory grows: %.3g MB in %llu calls, %.3g bytes a call", (double)(one + two) / 1e6, more,
-                  (double)(one + two) / (double)more);
+        fault(trial, "free what step() and reset() allocate, or allocate it once in create()",
+              "memory grows: %.3g MB in %llu calls, %.3g bytes a call", grown / 1e6, more, grown / (double)more);
     else
-        trial_say(trial, TRIAL_GOOD, NULL, "no growth in %llu calls", more);
-    trial_player_free(&player);
+        good(trial, "no growth in %llu calls", more);
 }
 
 // ---- speed ----
@@ -700,27 +617,26 @@ struct stopwatch {
 };
 
 // Steps each of count instances `rounds` times with actions drawn beforehand.
-static void race(const struct trial *trial, struct trial_player *players, size_t count, const uint8_t *actions,
-                 uint64_t rounds, struct stopwatch *watch) {
+static void step_in_turn(const struct trial *trial, struct trial_player *players, size_t count, const uint8_t *actions,
+                         uint64_t rounds, struct stopwatch *watch) {
     const struct farm_env_api *api = trial->plugin.api;
     const size_t action_bytes = trial->bytes[trial->action];
     const uint64_t begin_ns = farm_now_ns();
     uint64_t reset_ns = 0;
     for (uint64_t r = 0; r < rounds; r++)
-        for (size_t p = 0; p < count; p++) {
-            struct trial_player *player = &players[p];
+        for (struct trial_player *player = players; player < players + count; player++) {
             void *obs[FARM_OBS_FIELDS_MAX];
             float reward;
             for (uint32_t f = 0; f < trial->reward; f++) obs[f] = player->area[0][f].data;
-            if (player->fresh) {
+            if (player->ended) {
                 const uint64_t before_ns = farm_now_ns();
                 api->reset(player->env, obs);
                 reset_ns += farm_now_ns() - before_ns;
                 watch->resets++;
-                player->fresh = false;
+                player->ended = false;
             } else {
                 const uint8_t *action = actions + player->calls++ % ACTIONS_DRAWN * action_bytes;
-                player->fresh = api->step(player->env, action, obs, &reward) != 0;
+                player->ended = api->step(player->env, action, obs, &reward) != 0;
                 watch->steps++;
             }
         }
@@ -728,39 +644,26 @@ static void race(const struct trial *trial, struct trial_player *players, size_t
     watch->step_ns += farm_now_ns() - begin_ns - reset_ns;
 }
 
-static double per(uint64_t ns, uint64_t count) {
+static double mean_ns(uint64_t ns, uint64_t count) {
     return count ? (double)ns / (double)count : 0;
 }
 
-// Rounds that double until the time is over.
-static struct stopwatch race_for(struct trial *trial, struct trial_player *players, size_t count,
-                                 const uint8_t *actions, uint64_t budget_ns) {
+// Keeps the faster of *best and a new race: other programs on the machine only slow it down. Calls are reported by
+// round, for speed.
+static void race(struct trial *trial, struct trial_player *players, size_t count, const uint8_t *actions,
+                 struct stopwatch *best) {
     struct stopwatch warm = {0}, watch = {0};
-    trial_enter(trial, TRIAL_STEP, 0); // or a reset: which is not told here, for speed
-    race(trial, players, count, actions, 2, &warm);
+    trial_enter(trial, TRIAL_STEP, 0);
+    step_in_turn(trial, players, count, actions, 2, &warm);
     const uint64_t begin_ns = farm_now_ns();
-    for (uint64_t rounds = 1; farm_now_ns() - begin_ns < budget_ns; rounds *= 2) {
-        race(trial, players, count, actions, rounds, &watch);
+    for (uint64_t rounds = 1; farm_now_ns() - begin_ns < trial->request->budget_ns / (2 * RACES); rounds *= 2) {
+        step_in_turn(trial, players, count, actions, rounds, &watch);
         trial_leave(trial);
     }
-    return watch;
+    if (!best->steps || mean_ns(watch.step_ns, watch.steps) < mean_ns(best->step_ns, best->steps)) *best = watch;
 }
 
-// The quicker one: what else runs on this machine only ever slows it down.
-static struct stopwatch quicker(const struct stopwatch *a, const struct stopwatch *b) {
-    return !a->steps || per(b->step_ns, b->steps) < per(a->step_ns, a->steps) ? *b : *a;
-}
-
-static void draw_actions(struct trial_player *player, uint8_t *actions) {
-    const size_t bytes = player->trial->bytes[player->trial->action];
-    for (size_t i = 0; i < ACTIONS_DRAWN; i++) {
-        trial_player_draw(player);
-        memcpy(actions + i * bytes, trial_player_field(player, player->trial->action), bytes);
-    }
-    player->chosen = false;
-}
-
-static void write_time(char *text, size_t bytes, double ns) {
+static void format_time(char *text, size_t bytes, double ns) {
     const bool milli = ns >= 1e6, micro = ns >= 1e3;
     snprintf(text, bytes, "%.3g %s", ns / (milli ? 1e6 : micro ? 1e3 : 1), milli ? "ms" : micro ? "us" : "ns");
 }
@@ -770,57 +673,51 @@ static void check_speed(struct trial *trial) {
     uint8_t *actions = calloc(ACTIONS_DRAWN, trial->bytes[trial->action]);
     struct trial_figures *figures = &trial->report->figures;
     if (!players || !actions) abort();
-    size_t count = 0;
-    uint64_t begin_ns = 0; // of the second: the first may load what all share
-    while (count < MANY && (count < 2 || farm_now_ns() - begin_ns < trial->request->budget_ns)) {
-        if (count == 1) begin_ns = farm_now_ns();
-        if (!trial_player_make(&players[count], trial, TRIAL_PLAIN, SEED + count, ACTION_SEED)) return;
+    size_t count = 0; // slow creations are limited by time, from the second on: the first may load what all share
+    do {
+        if (!make_player(&players[count], trial, SEED + count)) return;
         count++;
-    }
-    draw_actions(&players[0], actions);
+    } while (count < MANY && (count < 2 || farm_now_ns() - players[1].begin_ns < trial->request->budget_ns));
+    farm_random_actions_draw(&players[0].actions, ACTIONS_DRAWN, actions);
     struct stopwatch one = {0}, many = {0};
-    for (int turn = 0; turn < TURNS; turn++) {
-        const struct stopwatch alone = race_for(trial, players, 1, actions, trial->request->budget_ns / (2 * TURNS));
-        const struct stopwatch crowd =
-            race_for(trial, players, count, actions, trial->request->budget_ns / (2 * TURNS));
-        one = quicker(&one, &alone);
-        many = quicker(&many, &crowd);
+    for (int i = 0; i < RACES; i++) {
+        race(trial, players, 1, actions, &one);
+        race(trial, players, count, actions, &many);
     }
-    figures->step_ns = per(one.step_ns, one.steps);
-    figures->reset_ns = per(one.reset_ns, one.resets);
-    figures->many_step_ns = per(many.step_ns, many.steps);
+    figures->step_ns = mean_ns(one.step_ns, one.steps);
+    figures->reset_ns = mean_ns(one.reset_ns, one.resets);
+    figures->many_step_ns = mean_ns(many.step_ns, many.steps);
     figures->agent_steps_per_s = 1e9 * (double)many.steps / (double)(many.step_ns + many.reset_ns);
-    for (size_t i = 0; i < count; i++) trial_player_free(&players[i]);
     char step[24], reset[24], many_step[24];
-    write_time(step, sizeof step, figures->step_ns);
-    write_time(reset, sizeof reset, figures->reset_ns);
-    write_time(many_step, sizeof many_step, figures->many_step_ns);
-    const bool crowded = figures->many_step_ns > CROWDED * figures->step_ns;
-    trial_say(trial, crowded ? TRIAL_NOTE : TRIAL_GOOD,
-              crowded ? "many instances do not fit the caches: make an instance smaller, or share what never changes"
-                      : NULL,
-              "a step %s, a reset %s; %zu instances in turn %s a step, %s steps/s a core", step, reset, count,
-              many_step, farm_format_count(figures->agent_steps_per_s).text);
+    format_time(step, sizeof step, figures->step_ns);
+    format_time(reset, sizeof reset, figures->reset_ns);
+    format_time(many_step, sizeof many_step, figures->many_step_ns);
+    const bool slow = figures->many_step_ns > SLOWDOWN_NOTED * figures->step_ns;
+    trial_report_finding(trial->report, slow ? TRIAL_NOTE : TRIAL_GOOD,
+                         slow ? "many instances do not fit the caches: make an instance smaller, or share constant data"
+                              : NULL,
+                         "a step %s, a reset %s; %zu instances in turn %s a step, %s steps/s a core", step, reset,
+                         count, many_step, farm_format_count(figures->agent_steps_per_s).text);
 }
 
 const struct doctor_check *doctor_check_at(size_t index) {
     static const struct doctor_check checks[] = {
         {.name = "spec", .run = check_spec, .basic = true},
         {.name = "runs", .run = check_runs, .basic = true},
-        {.name = "same seed", .run = check_same_seed, .judge = true},
-        {.name = "instances", .run = check_instances, .judge = true, .repeatable = true},
+        {.name = "same seed", .run = check_same_seed, .tests_repeatable = true},
+        {.name = "instances", .run = check_instances, .tests_repeatable = true, .wants_repeatable = true},
         {.name = "other seeds", .run = check_other_seeds},
-        {.name = "memory behind fields", .run = check_past, .guard = true},
-        {.name = "memory before fields", .run = check_before, .guard = true},
+        {.name = "memory behind fields", .run = check_behind, .tests_outside = true},
+        {.name = "memory before fields", .run = check_before, .tests_outside = true},
         {.name = "kept pointers", .run = check_pointers},
-        {.name = "every byte written", .run = check_fills, .repeatable = true},
+        {.name = "every byte written", .run = check_fills, .wants_repeatable = true},
         {.name = "episodes", .run = check_episodes},
         {.name = "numbers", .run = check_numbers},
         {.name = "actions", .run = check_actions},
         {.name = "memory while playing", .run = check_growth},
         {.name = "destroy", .run = check_destroy},
         {.name = "speed", .run = check_speed},
-        {.name = "same seed, later", .run = check_same_later, .repeatable = true, .later = true},
+        {.name = "same seed, later", .run = check_same_later, .wants_repeatable = true, .later = true},
     };
     return index < sizeof checks / sizeof *checks ? &checks[index] : NULL;
 }

@@ -1,6 +1,6 @@
-// `farm doctor PLUGIN.so` and `farm doctor native/NAME`: whether an environment keeps the contract of
-// include/farm/env.h, one line a check, with what to do. Each check runs in a child process, so that an environment
-// that crashes or never returns is a finding and not the doctor's end.
+// `farm doctor PLUGIN.so` and `farm doctor native/NAME`: checks that an environment keeps the contract of
+// include/farm/env.h and prints a finding per check. Each check runs in a child process: an environment that crashes or
+// never returns is a finding and does not end the doctor.
 #ifndef FARM_TOOLS_DOCTOR_PLUGIN_H
 #define FARM_TOOLS_DOCTOR_PLUGIN_H
 
@@ -15,8 +15,8 @@ enum { FARM_DOCTOR_OPTIONS_MAX = 32, FARM_DOCTOR_OPTION_BYTES = 256 };
 struct farm_doctor_request {
     const char *target; // path of a shared object, or the name of an environment as `farm train --env` takes it
     const char *env;    // of a shared object; NULL: all
-    const char *check;  // this one (and those that it needs); NULL: all
-    int64_t steps;      // calls that a check makes of an instance, at most
+    const char *check;  // this one and those that it needs; NULL: all
+    int64_t steps;      // limit of a check's calls of an instance
     double hang_seconds;
     bool json;
     size_t option_count;
@@ -24,11 +24,10 @@ struct farm_doctor_request {
     struct farm_env_option options[FARM_DOCTOR_OPTIONS_MAX];
 };
 
-// Takes "--option key=value" and "--env.key value" (farm_cli's `other`; context: the request). FARM_E_NOT_FOUND for
-// other names.
+// Parses "--option key=value" and "--env.key value": farm_cli's `other`; context is the request.
 enum farm_status farm_doctor_option(void *context, const char *name, const char *value, struct farm_error *err);
 
-// Checks and prints. *sound: nothing is broken. FARM_E_USAGE: no such file, environment or check.
+// Checks and prints. *sound: nothing is broken. FARM_E_USAGE: a file, environment or check that does not exist.
 enum farm_status farm_doctor_plugin(const struct farm_doctor_request *request, bool *sound, struct farm_error *err);
 
 #endif
