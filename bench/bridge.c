@@ -1,6 +1,6 @@
-// The bridge over veth between two network namespaces: streams against iperf3, AES and (where `make bench-peers
-// B=bridge` has built it) gRPC, round trips against plain sockets, system calls, the path back after an outage, whole
-// farms against the same farms on one machine. NAME is of the engine io_uring, NAME_poll of poll(2).
+// The bridge over veth between two network namespaces: streams against iperf3, AES and gRPC (if `make bench-peers
+// B=bridge` has built it), round trips against plain sockets, system calls, the path back after an outage, many nodes,
+// and whole farms against the same farms on one machine. NAME is the figure with io_uring, NAME_poll with poll(2).
 #include <jansson.h>
 #include <math.h>
 #include <openssl/evp.h>
@@ -15,7 +15,6 @@
 #include "bridge/farms.h"
 #include "bridge/net.h"
 #include "bridge/pair.h"
-#include "bridge/scale.h"
 #include "common.h"
 #include "ring/wait.h"
 
@@ -26,30 +25,39 @@ static const double GB = 1e9;
 struct run {
     struct farm_bench bench;
     struct bench_net net;
-    bool engine[ENGINES]; // there is such an engine here
-    const char *only;     // part; NULL: all
+    bool engine[ENGINES]; // whether this machine has it
+    const char *only;     // part; NULL: all of the standard ones
     bool scale;
-    double stretch; // of samples, by --seconds
+    double stretch; // factor of all durations, by --seconds
 };
 
-// "stream_clear" and "_poll"; lives as long as the program.
+// A text that lives as long as the program.
+static const char *keep_text(const char *first, const char *second) {
+    char *text;
+    farm_bench_check(asprintf(&text, "%s%s", first, second) >= 0, "memory");
+    return text;
+}
+
 static const char *name_of(const char *name, int engine) {
-    static char names[FARM_BENCH_RESULTS_MAX][48];
-    static int count;
-    farm_bench_check(count < FARM_BENCH_RESULTS_MAX, "too many results");
-    snprintf(names[count], sizeof names[0], "%s%s", name, engine ? "_poll" : "");
-    return names[count++];
+    return keep_text(name, engine ? "_poll" : "");
 }
 
-static const char *where(const struct run *run, const char *what) {
-    static char texts[FARM_BENCH_RESULTS_MAX][160];
-    static int count;
-    farm_bench_check(count < FARM_BENCH_RESULTS_MAX, "too many results");
-    snprintf(texts[count], sizeof texts[0], "%s%s", what, run->net.loopback ? " (loopback: no namespaces here)" : "");
-    return texts[count++];
+static const char *reference_name(const struct run *run, const char *what) {
+    return keep_text(what, run->net.loopback ? " (loopback: no namespaces here)" : "");
 }
 
-// The ratio is the median of the rounds' ratios: what drifts over the run falls out.
+static struct bench_pair_result run_pair(const struct run *run, int engine, struct bench_pair pair) {
+    struct bench_pair_result result;
+    pair.engine = engine_names[engine];
+    pair.steps = pair.steps ? pair.steps : 16;
+    pair.rings = pair.rings ? pair.rings : 1;
+    pair.nodes = pair.nodes ? pair.nodes : 1;
+    pair.seconds *= run->stretch;
+    bench_pair_run(&run->net, &pair, &result);
+    return result;
+}
+
+// The ratio is the median of the rounds' ratios, so that drift over the run cancels.
 static void add(struct run *run, const char *name, const char *unit, const char *better, const double *ours,
                 const char *reference, const double *theirs, int count, double target) {
     double a[64], b[64], ratios[64];
@@ -96,22 +104,6 @@ static double aes_rate(double seconds) {
     return (double)done / (double)(now - start) / (GB / 1e9);
 }
 
-// sockperf's half round trip, doubled, in microseconds.
-static double sockperf(const struct run *run, int bytes) {
-    char text[8192], size[16];
-    const char *server[] = {"sockperf", "server", "--tcp", "-i", run->net.address[BENCH_LEARNER], "-p", "11111", NULL};
-    const pid_t pid = bench_net_start(&run->net, BENCH_LEARNER, true, NULL, server);
-    snprintf(size, sizeof size, "%d", bytes);
-    const char *argv[] = {"sockperf", "ping-pong", "--tcp", "-i", run->net.address[BENCH_LEARNER],
-                          "-p",       "11111",     "-t",    "1",  "-m",
-                          size,       "--pps=max", NULL};
-    usleep(100000);
-    const bool good = bench_net_run(&run->net, BENCH_NODE, argv, text, sizeof text);
-    bench_net_end(pid);
-    const char *at = good ? strstr(text, "percentile 50.000 =") : NULL;
-    return at ? 2 * strtod(at + strlen("percentile 50.000 ="), NULL) : NAN;
-}
-
 // gRPC's stream by TLS with the same messages, where `make bench-peers B=bridge` has built it.
 struct grpc {
     char folder[4096], program[4200], config[4200];
@@ -144,20 +136,6 @@ static double grpc_rate(const struct run *run, const struct grpc *grpc) {
 
 // ---- streams ----
 
-static double stream(const struct run *run, int engine, bool sealed, struct bench_pair_result *result) {
-    const struct bench_pair pair = {.engine = engine_names[engine],
-                                    .sealed = sealed,
-                                    .rings = 1,
-                                    .lanes = 4,
-                                    .width = 8,
-                                    .pixels = 28224,
-                                    .steps = 16,
-                                    .warm_s = 0.1,
-                                    .seconds = 0.16 * run->stretch};
-    bench_pair_run(&run->net, &pair, result);
-    return (double)result->payload_bytes / (double)result->ns / (GB / 1e9);
-}
-
 static double cpu_s_per_gb(const struct bench_pair_result *result) {
     return (double)(result->cpu_ns[0] + result->cpu_ns[1]) * 1e-9 / ((double)result->payload_bytes / GB);
 }
@@ -177,8 +155,14 @@ static void measure_streams(struct run *run) {
         peer[r] = grpc.server ? grpc_rate(run, &grpc) : NAN;
         for (int e = 0; e < ENGINES; e++) {
             for (int mode = CLEAR; run->engine[e] && mode <= TLS; mode++) {
-                struct bench_pair_result result;
-                rate[e][mode][r] = stream(run, e, mode == TLS, &result);
+                const struct bench_pair_result result = run_pair(run, e,
+                                                                 (struct bench_pair){.sealed = mode == TLS,
+                                                                                     .lanes = 4,
+                                                                                     .width = 8,
+                                                                                     .pixels = 28224,
+                                                                                     .warm_s = 0.1,
+                                                                                     .seconds = 0.16});
+                rate[e][mode][r] = (double)result.payload_bytes / (double)result.ns / (GB / 1e9);
                 cpu[e][mode][r] = cpu_s_per_gb(&result);
             }
             both[e][r] = 1 / (1 / rate[e][CLEAR][r] + 1 / aes_rate(0.05));
@@ -189,12 +173,13 @@ static void measure_streams(struct run *run) {
     for (int e = 0; e < ENGINES; e++) {
         if (!run->engine[e]) continue;
         add(run, name_of("stream_clear", e), "GB/s", "higher", rate[e][CLEAR],
-            where(run, has ? "iperf3, one stream" : "missing: Debian package iperf3"), has ? line : NULL, ROUNDS, 0.95);
+            reference_name(run, has ? "iperf3, one stream" : "missing: Debian package iperf3"), has ? line : NULL,
+            ROUNDS, 0.95);
         add(run, name_of("stream_tls", e), "GB/s", "higher", rate[e][TLS],
-            where(run, "1/(1/stream_clear + 1/AES-128-GCM of 16 KiB)"), both[e], ROUNDS, 0.85);
+            reference_name(run, "1/(1/stream_clear + 1/AES-128-GCM of 16 KiB)"), both[e], ROUNDS, 0.85);
         if (grpc.server)
             add(run, name_of("stream_tls_grpc", e), "GB/s", "higher", rate[e][TLS],
-                where(run, "gRPC's bidirectional stream by TLS, same messages"), peer, ROUNDS, 1.5);
+                reference_name(run, "gRPC's bidirectional stream by TLS, same messages"), peer, ROUNDS, 1.5);
         add(run, name_of("cpu_s_per_gb", e), "s/GB", "lower", cpu[e][CLEAR], NULL, NULL, ROUNDS, NAN);
         add(run, name_of("cpu_s_per_gb_tls", e), "s/GB", "lower", cpu[e][TLS], NULL, NULL, ROUNDS, NAN);
     }
@@ -203,22 +188,6 @@ static void measure_streams(struct run *run) {
 // ---- round trips ----
 
 enum { TRIP_PIXELS = 7056, TRIP_OUT = TRIP_PIXELS + 4 + 1 + 64, TRIP_BACK = 4 + 64 };
-
-// Microseconds.
-static double trip(const struct run *run, int engine, uint64_t spin_ns) {
-    const struct bench_pair pair = {.engine = engine_names[engine],
-                                    .rings = 1,
-                                    .lanes = 1,
-                                    .width = 1,
-                                    .pixels = TRIP_PIXELS,
-                                    .steps = 16,
-                                    .spin_ns = spin_ns,
-                                    .warm_s = 0.04,
-                                    .seconds = 0.08 * run->stretch};
-    struct bench_pair_result result;
-    bench_pair_run(&run->net, &pair, &result);
-    return result.trip_ns * 1e-3;
-}
 
 static void measure_trips(struct run *run) {
     enum { ASLEEP, SPINNING, WAYS };
@@ -229,44 +198,34 @@ static void measure_trips(struct run *run) {
         plain[r] = bench_plain_trip(&run->net, TRIP_OUT, TRIP_BACK, 0.08 * run->stretch) * 1e-3;
         for (int e = 0; e < ENGINES; e++)
             for (int way = 0; run->engine[e] && way < (e ? 1 : WAYS); way++)
-                ours[way][e][r] = trip(run, e, way == SPINNING ? spin_ns : 0);
+                ours[way][e][r] = 1e-3 * run_pair(run, e,
+                                                  (struct bench_pair){.lanes = 1,
+                                                                      .width = 1,
+                                                                      .pixels = TRIP_PIXELS,
+                                                                      .spin_ns = way == SPINNING ? spin_ns : 0,
+                                                                      .warm_s = 0.04,
+                                                                      .seconds = 0.08})
+                                             .trip_ns;
     }
     for (int e = 0; e < ENGINES; e++)
         for (int way = 0; run->engine[e] && way < (e ? 1 : WAYS); way++)
             add(run, name_of(names[way], e), "us", "lower", ours[way][e],
-                where(run, "plain blocking sockets, same bytes, in the clear"), plain, ROUNDS,
+                reference_name(run, "plain blocking sockets, same bytes, in the clear"), plain, ROUNDS,
                 way == ASLEEP ? 1.5 : NAN);
-    double known = bench_net_has("sockperf") ? sockperf(run, TRIP_OUT) : NAN;
-    if (!isnan(known))
-        add(run, "round_trip_sockperf", "us", "lower", &known,
-            where(run, "7,125 B there and back; plain sockets, 68 B back"), plain, 1, NAN);
-    else
-        farm_bench_add(&run->bench, "round_trip_sockperf", "us", "lower", &known, 1, "missing: Debian package sockperf",
-                       NULL, 0, NAN);
 }
 
 // ---- system calls ----
 
 static void measure_calls(struct run *run) {
     static double calls[ENGINES][ROUNDS];
-    for (int r = 0; r < ROUNDS; r++) {
+    for (int r = 0; r < ROUNDS; r++)
         for (int e = 0; e < ENGINES; e++) {
-            const struct bench_pair pair = {.engine = engine_names[e],
-                                            .rings = 1,
-                                            .lanes = 16,
-                                            .width = 16,
-                                            .pixels = 400,
-                                            .steps = 16,
-                                            .warm_s = 0.04,
-                                            .seconds = 0.12 * run->stretch};
-            struct bench_pair_result result;
             if (!run->engine[e]) continue;
-            bench_pair_run(&run->net, &pair, &result);
-            calls[e][r] = 0;
+            const struct bench_pair_result result = run_pair(
+                run, e, (struct bench_pair){.lanes = 16, .width = 16, .pixels = 400, .warm_s = 0.04, .seconds = 0.12});
             for (int side = 0; side < BENCH_SIDES; side++)
                 calls[e][r] += 1000 * (double)result.calls[side] / (double)result.call_steps[side];
         }
-    }
     for (int e = 0; e < ENGINES; e++)
         if (run->engine[e])
             add(run, name_of("syscalls_per_thousand_steps", e), "calls", "lower", calls[e], NULL, NULL, ROUNDS, 20);
@@ -275,18 +234,10 @@ static void measure_calls(struct run *run) {
 // ---- outages ----
 
 static double path_back_p99(const struct run *run, int engine, bool link, uint32_t cuts, uint32_t away_ms) {
-    const struct bench_pair pair = {.engine = engine_names[engine],
-                                    .sealed = true,
-                                    .rings = 1,
-                                    .lanes = 4,
-                                    .width = 4,
-                                    .pixels = 400,
-                                    .steps = 16,
-                                    .cuts = cuts,
-                                    .link = link,
-                                    .away_ms = away_ms};
-    struct bench_pair_result result;
-    bench_pair_run(&run->net, &pair, &result);
+    struct bench_pair_result result = run_pair(
+        run, engine,
+        (struct bench_pair){
+            .sealed = true, .lanes = 4, .width = 4, .pixels = 400, .cuts = cuts, .link = link, .away_ms = away_ms});
     farm_sort(result.again_ms, cuts);
     return farm_quantile(result.again_ms, cuts, 0.99);
 }
@@ -296,11 +247,11 @@ static void measure_outages(struct run *run) {
         if (!run->engine[e]) continue;
         const double p99 = path_back_p99(run, e, false, 20, 60);
         add(run, name_of("reconnect_p99", e), "ms", "lower", &p99,
-            where(run, "limit of 100 ms; the learner's bridge is away, TLS"), &(double){100}, 1, 1);
+            reference_name(run, "limit of 100 ms; the learner's bridge is away, TLS"), &(double){100}, 1, 1);
     }
 }
 
-// TCP's own patience shows here: what was sent into the void is sent again ever more seldom.
+// TCP's back-off shows here: what was sent while the link was down is sent again at growing intervals.
 static void measure_link(struct run *run) {
     for (int e = 0; e < ENGINES; e++) {
         if (!run->engine[e] || run->net.loopback) continue;
@@ -313,71 +264,69 @@ static void measure_link(struct run *run) {
 // ---- whole farms ----
 
 static void measure_random(struct run *run) {
-    struct bench_rates rates[ROUNDS];
-    double remote[ROUNDS], local[ROUNDS], remote_cpu[ROUNDS], local_cpu[ROUNDS];
-    if (!bench_random_rates(&run->net, engine_names[!run->engine[0]], ROUNDS, 0.6 * run->stretch, rates)) {
-        fprintf(stderr, "bridge: remote_rate: no `farm` built, or ale/Pong cannot be played here\n");
+    struct bench_rates rates;
+    if (!bench_random_rates(&run->net, engine_names[!run->engine[0]], ROUNDS, 0.6 * run->stretch, &rates)) {
+        fprintf(stderr, "bridge: remote_rate: `farm` is not built, or ale/Pong cannot be played here\n");
         return;
     }
-    for (int r = 0; r < ROUNDS; r++) {
-        remote[r] = rates[r].remote;
-        local[r] = rates[r].local;
-        remote_cpu[r] = rates[r].remote_cpu * 1e-3;
-        local_cpu[r] = rates[r].local_cpu * 1e-3;
-    }
-    add(run, "remote_rate", "steps/s", "higher", remote, where(run, "the same actor of ale/Pong, 2 x 16, local"), local,
-        ROUNDS, 0.95);
-    add(run, "inference_cpu", "us", "lower", remote_cpu, where(run, "local, a lane step of 16; random answers"),
-        local_cpu, ROUNDS, 1.05);
+    add(run, "remote_rate", "steps/s", "higher", rates.steps_per_s[BENCH_REMOTE],
+        reference_name(run, "the same actor of ale/Pong, 2 x 16, local"), rates.steps_per_s[BENCH_LOCAL], ROUNDS, 0.95);
+    add(run, "inference_cpu", "us", "lower", rates.cpu_us[BENCH_REMOTE],
+        reference_name(run, "local, a lane step of 16; random answers"), rates.cpu_us[BENCH_LOCAL], ROUNDS, 1.05);
 }
 
 static void measure_training(struct run *run) {
-    struct bench_rates rates[ROUNDS];
-    double remote[ROUNDS], local[ROUNDS];
-    if (!bench_training_rates(&run->net, engine_names[!run->engine[0]], ROUNDS, 0.5 * run->stretch, rates)) {
-        fprintf(stderr, "bridge: remote_training: no `farm` built, or it failed\n");
+    struct bench_rates rates;
+    if (!bench_training_rates(&run->net, engine_names[!run->engine[0]], ROUNDS, 0.5 * run->stretch, &rates)) {
+        fprintf(stderr, "bridge: remote_training: `farm` is not built, or it failed\n");
         return;
     }
-    int count = 0;
-    for (int r = 0; r < ROUNDS; r++) {
-        if (isnan(rates[r].remote) || isnan(rates[r].local)) continue; // no line of metrics in this turn
-        remote[count] = rates[r].remote;
-        local[count++] = rates[r].local;
-    }
-    if (count < ROUNDS) fprintf(stderr, "bridge: remote_training: %d of %d rounds count\n", count, ROUNDS);
-    if (count)
-        add(run, "remote_training", "steps/s", "higher", remote, where(run, "the same actor of native/breakout, local"),
-            local, count, 0.9);
+    if (rates.rounds < ROUNDS)
+        fprintf(stderr, "bridge: remote_training: %d of %d rounds count\n", rates.rounds, ROUNDS);
+    if (rates.rounds)
+        add(run, "remote_training", "steps/s", "higher", rates.steps_per_s[BENCH_REMOTE],
+            reference_name(run, "the same actor of native/breakout, local"), rates.steps_per_s[BENCH_LOCAL],
+            rates.rounds, 0.9);
 }
 
 // ---- many nodes ----
 
+// 64 sessions of 256 lanes at one bridge of one thread, from a load generator.
 static void measure_scale(struct run *run) {
+    enum { NODES = 64, RINGS = 4, LANES = 64, FIGURES = 6 };
+    static const char *const names[FIGURES][3] = {
+        {"scale_join", "s", "lower"},         {"scale_rate", "lanesteps/s", "higher"},
+        {"scale_cpu", "ns/step", "lower"},    {"scale_memory", "MB", "lower"},
+        {"scale_ring_memory", "MB", "lower"}, {"scale_slowest_lane", "of mean", "higher"}};
+    const struct bench_pair pair = {.sealed = true,
+                                    .nodes = NODES,
+                                    .rings = RINGS,
+                                    .lanes = LANES,
+                                    .width = 1,
+                                    .pixels = 400,
+                                    .steps = 8,
+                                    .seconds = 2};
     for (int e = 0; e < ENGINES; e++) {
-        double value[ROUNDS][6];
-        static const char *const names[6][3] = {
-            {"scale_join", "s", "lower"},         {"scale_rate", "lanesteps/s", "higher"},
-            {"scale_cpu", "ns/step", "lower"},    {"scale_memory", "MB", "lower"},
-            {"scale_ring_memory", "MB", "lower"}, {"scale_slowest_lane", "of mean", "higher"}};
-        for (int r = 0; run->engine[e] && r < ROUNDS; r++) {
-            struct bench_scale scale;
-            bench_scale_run(&run->net, engine_names[e], 2 * run->stretch, &scale);
-            memcpy(value[r],
-                   (double[]){scale.join_s, scale.lane_steps_per_s, scale.cpu_ns, scale.memory_mb, scale.ring_mb,
-                              scale.slowest},
-                   sizeof value[r]);
+        double value[FIGURES][ROUNDS];
+        if (!run->engine[e]) continue;
+        for (int r = 0; r < ROUNDS; r++) {
+            const struct bench_pair_result result = run_pair(run, e, pair);
+            const double steps = (double)result.lane_steps;
+            value[0][r] = result.join_s;
+            value[1][r] = steps / ((double)result.ns * 1e-9);
+            value[2][r] = (double)(result.cpu_ns[BENCH_LEARNER] - result.answering_ns) / steps;
+            value[3][r] = result.bridge_mb;
+            value[4][r] = result.ring_mb;
+            value[5][r] = (double)result.least_lane_steps / (steps / (NODES * RINGS * LANES));
         }
-        for (int k = 0; run->engine[e] && k < 6; k++) {
-            double one[ROUNDS];
-            for (int r = 0; r < ROUNDS; r++) one[r] = value[r][k];
-            add(run, name_of(names[k][0], e), names[k][1], names[k][2], one, NULL, NULL, ROUNDS, NAN);
-        }
+        for (int k = 0; k < FIGURES; k++)
+            add(run, name_of(names[k][0], e), names[k][1], names[k][2], value[k], NULL, NULL, ROUNDS, NAN);
     }
 }
 
 // ---- all ----
 
-static bool wanted(const struct run *run, const char *part) {
+static bool is_wanted(const struct run *run, const char *part) {
     return !run->scale && (!run->only || strcmp(run->only, part) == 0);
 }
 
@@ -390,7 +339,7 @@ static void find_engines(struct run *run) {
         if (run->engine[e])
             ops->destroy(engine);
         else
-            fprintf(stderr, "bridge: no %s here: %s\n", engine_names[e], err.message);
+            fprintf(stderr, "bridge: %s is unavailable: %s\n", engine_names[e], err.message);
     }
 }
 
@@ -410,12 +359,12 @@ int main(int argc, char **argv) {
     find_engines(&run);
     bench_net_make(&run.net);
     if (run.scale) measure_scale(&run);
-    if (wanted(&run, "stream")) measure_streams(&run);
-    if (wanted(&run, "trip")) measure_trips(&run);
-    if (wanted(&run, "calls")) measure_calls(&run);
-    if (wanted(&run, "outage")) measure_outages(&run);
-    if (run.only && wanted(&run, "link")) measure_link(&run);
-    if (wanted(&run, "random")) measure_random(&run);
-    if (wanted(&run, "training")) measure_training(&run);
+    if (is_wanted(&run, "stream")) measure_streams(&run);
+    if (is_wanted(&run, "trip")) measure_trips(&run);
+    if (is_wanted(&run, "calls")) measure_calls(&run);
+    if (is_wanted(&run, "outage")) measure_outages(&run);
+    if (run.only && is_wanted(&run, "link")) measure_link(&run);
+    if (is_wanted(&run, "random")) measure_random(&run);
+    if (is_wanted(&run, "training")) measure_training(&run);
     return farm_bench_finish(&run.bench);
 }

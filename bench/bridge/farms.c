@@ -22,16 +22,16 @@
 #include "ring/wait.h"
 #include "run/run.h"
 
-enum { LOCAL, REMOTE, PLACES, EVERYBODY, LANES = 2, WIDTH = 16, ACTORS = 1, STEPS = 64, LIMIT_S = 20, MS = 1000000 };
+enum { EVERYBODY = BENCH_PLACES + 1, LANES = 2, WIDTH = 16, ACTORS = 1, STEPS = 64, LIMIT_S = 20, MS = 1000000 };
 
 struct page {
-    uint64_t open; // 1 + whose turn it is; 0: nobody's; EVERYBODY
+    uint64_t open; // 1 + the place whose turn it is; 0: none; EVERYBODY: both
     uint64_t stop, port;
     int learner_cpu;
     struct {
         uint64_t steps, lane_steps, pid; // environment steps answered
         uint64_t pad[13];
-    } of[PLACES];
+    } of[BENCH_PLACES];
 };
 
 bool bench_farm_program(char *path, size_t bytes) {
@@ -67,7 +67,7 @@ static uint64_t sum_of(const struct farm_lane *lane, uint64_t n) {
     return sum;
 }
 
-static void answer(struct server *server, struct farm_ring *ring) {
+static void answer_ring(struct server *server, struct farm_ring *ring) {
     for (uint32_t l = 0; l < ring->spec.lanes; l++) {
         struct farm_lane *lane = &ring->lanes[l];
         const uint64_t n = farm_lane_acted(lane);
@@ -83,7 +83,8 @@ static void answer(struct server *server, struct farm_ring *ring) {
     farm_learner_notify(ring);
 }
 
-static void serve(struct server *server, const struct farm_action_spec *action, int bell, struct bench_host *host) {
+static void serve_actors(struct server *server, const struct farm_action_spec *action, int bell,
+                         struct bench_host *host) {
     struct farm_error err;
     uint32_t rung[ACTORS];
     farm_random_actions_start(action, 1, &server->source);
@@ -98,7 +99,7 @@ static void serve(struct server *server, const struct farm_action_spec *action, 
         }
         farm_doorbells_wait(&server->bells, 0, 100 * MS);
         farm_doorbells_poll(&server->bells, rung);
-        for (uint32_t a = 0; a < ACTORS; a++) answer(server, server->rings[a]);
+        for (uint32_t a = 0; a < ACTORS; a++) answer_ring(server, server->rings[a]);
     }
 }
 
@@ -115,41 +116,45 @@ static void find_env(struct farm_recipe *recipe, struct farm_env *env) {
 
 // ---- the actors of this machine ----
 
-static int local_body(void *context, const struct farm_run_workers *workers, struct farm_stats *stats,
-                      struct farm_error *err) {
+static int run_responder(void *context, const struct farm_run_workers *workers, struct farm_stats *stats,
+                         struct farm_error *err) {
     static struct farm_ring ring;
-    struct server server = {.page = context, .place = LOCAL, .rings = {&ring}};
+    struct server server = {.page = context, .place = BENCH_LOCAL, .rings = {&ring}};
     (void)stats;
     farm_bench_must(farm_bitmap_pin_to(server.page->learner_cpu, err), err); // the actors' CPU is the node's
     farm_bench_must(farm_ring_open(workers->ring_fds[0][0], workers->ring_fds[0][1], FARM_RING_LEARNER, &ring, err),
                     err);
-    serve(&server, &workers->plan->env.spec.action, workers->rings->bells[0], NULL);
+    serve_actors(&server, &workers->plan->env.spec.action, workers->rings->bells[0], NULL);
     farm_store_release(&stats->done, 1);
     return 0;
 }
 
-static void local_farm(struct page *page) {
+static _Noreturn void run_local_farm(struct page *page) {
     static struct farm_run run;
     static struct farm_recipe recipe;
     static struct farm_env env;
     struct farm_error err;
     bool interrupted;
+    farm_log_set_level(FARM_LOG_ERROR);
     find_env(&recipe, &env);
-    const struct farm_run_request request = {.recipe = &recipe, .quiet = true, .responder = {local_body, page, NULL}};
+    const struct farm_run_request request = {
+        .recipe = &recipe, .quiet = true, .responder = {run_responder, page, NULL}};
     farm_bench_must(farm_run_make(&run, &request, &err), &err);
     farm_bench_must(farm_run_build(&run, &err), &err);
     farm_bench_must(farm_run_go(&run, &interrupted, &err), &err);
     farm_run_free(&run);
+    exit(0);
 }
 
 // ---- the learner of the actors elsewhere ----
 
-static void remote_learner(const struct bench_net *net, struct page *page, const struct farm_key *key,
-                           const char *engine) {
+static _Noreturn void serve_remote_farm(const struct bench_net *net, struct page *page, const struct farm_key *key,
+                                        const char *engine) {
     static struct farm_recipe recipe;
     static struct farm_env env;
     static struct bench_host host;
     struct farm_error err;
+    farm_log_set_level(FARM_LOG_ERROR);
     find_env(&recipe, &env);
     bench_offer_make(LANES, WIDTH, 1, STEPS, &host.offer);
     host.offer.spec.env = env.spec;
@@ -167,14 +172,15 @@ static void remote_learner(const struct bench_net *net, struct page *page, const
         bench_host_turn(&host);
         usleep(1000);
     }
-    struct server server = {.page = page, .place = REMOTE, .rings = {&host.view[0]}};
-    if (host.session_count) serve(&server, &env.spec.action, host.bell, &host);
+    struct server server = {.page = page, .place = BENCH_REMOTE, .rings = {&host.view[0]}};
+    if (host.session_count) serve_actors(&server, &env.spec.action, host.bell, &host);
     bench_net_end(hub);
+    exit(0);
 }
 
 // ---- turns ----
 
-static bool await(const uint64_t *word) {
+static bool await_word(const uint64_t *word) {
     const uint64_t start = farm_now_ns();
     while (!farm_load_acquire(word)) {
         if (farm_now_ns() - start > LIMIT_S * 1000000000ull) return false;
@@ -188,29 +194,31 @@ static uint64_t cpu_of(uint64_t pid) {
     return clock_getcpuclockid((pid_t)pid, &clock) ? 0 : farm_clock_ns(clock);
 }
 
-static void take_turn(struct page *page, int place, double seconds, double *rate, double *cpu) {
-    const uint64_t warm_ns = 150 * MS, *steps = &page->of[place].steps, *lane_steps = &page->of[place].lane_steps;
+// Rates go into round r of *rates; r < 0: nowhere.
+static void take_turn(struct page *page, enum bench_place place, double seconds, int r, struct bench_rates *rates) {
+    const uint64_t *steps = &page->of[place].steps, *lane_steps = &page->of[place].lane_steps;
     farm_store_release(&page->open, (uint64_t)place + 1);
-    usleep((useconds_t)(warm_ns / 1000));
+    usleep(150000);
     const uint64_t start = farm_now_ns(), from = farm_load_relaxed(steps), lane_from = farm_load_relaxed(lane_steps),
                    cpu_from = cpu_of(page->of[place].pid);
     usleep((useconds_t)(seconds * 1e6));
-    *rate = (double)(farm_load_relaxed(steps) - from) / ((double)(farm_now_ns() - start) * 1e-9);
-    *cpu = (double)(cpu_of(page->of[place].pid) - cpu_from) / (double)(farm_load_relaxed(lane_steps) - lane_from);
+    const double passed_s = (double)(farm_now_ns() - start) * 1e-9,
+                 cpu_ns = (double)(cpu_of(page->of[place].pid) - cpu_from);
+    if (r >= 0) {
+        rates->steps_per_s[place][r] = (double)(farm_load_relaxed(steps) - from) / passed_s;
+        rates->cpu_us[place][r] = cpu_ns * 1e-3 / (double)(farm_load_relaxed(lane_steps) - lane_from);
+    }
     farm_store_release(&page->open, 0);
-    usleep(50000); // what steps still, ends
+    usleep(50000); // until the steps in flight have ended
 }
 
 static void take_turns(struct page *page, int rounds, double seconds, struct bench_rates *rates) {
     farm_store_release(&page->open, 0);
     usleep(100000);
-    for (int r = -1; r < rounds; r++) { // the first wakes both
-        struct bench_rates ignored = {0}, *now = r < 0 ? &ignored : &rates[r];
-        const double length = r < 0 ? 0.1 : seconds;
-        if (r % 2) take_turn(page, LOCAL, length, &now->local, &now->local_cpu);
-        take_turn(page, REMOTE, length, &now->remote, &now->remote_cpu);
-        if (r % 2 == 0) take_turn(page, LOCAL, length, &now->local, &now->local_cpu);
-    }
+    for (int r = -1; r < rounds; r++) // the first one wakes both farms
+        for (int turn = 0; turn < BENCH_PLACES; turn++)
+            take_turn(page, (enum bench_place)((turn + r + 1) % BENCH_PLACES), r < 0 ? 0.1 : seconds, r, rates);
+    rates->rounds = rounds;
 }
 
 static bool make_key(const struct bench_net *net, const char *program, const char *path) {
@@ -224,12 +232,6 @@ static pid_t start_node(const struct bench_net *net, const char *program, const 
     const char *argv[] = {program, "bridge", "--connect", address,   "--key",           key,    "--actors",
                           "1",     "--pin",  "no",        "--quiet", "--bridge-engine", engine, NULL};
     return bench_net_start(net, BENCH_NODE, false, NULL, argv);
-}
-
-static pid_t start(const struct bench_net *net, enum bench_side side) {
-    const pid_t pid = bench_net_fork(net, side);
-    if (pid == 0) farm_log_set_level(FARM_LOG_ERROR);
-    return pid;
 }
 
 // The process and all that it has started, but for one.
@@ -248,41 +250,35 @@ static void pin_tree(pid_t pid, int cpu, pid_t except) {
 bool bench_random_rates(const struct bench_net *net, const char *engine, int rounds, double seconds,
                         struct bench_rates *rates) {
     struct page *page = mmap(NULL, sizeof *page, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    struct bench_net anywhere = *net; // environments are made on all CPUs
     char program[4096], folder[] = "/tmp/farm-bench-XXXXXX", path[64], address[64];
     struct farm_key key;
     struct farm_error err;
     farm_bench_check(page != MAP_FAILED && mkdtemp(folder), "set-up");
     page->learner_cpu = net->cpu[BENCH_LEARNER];
+    anywhere.cpu[BENCH_NODE] = -1;
     snprintf(path, sizeof path, "%s/key", folder);
     bool good = bench_farm_program(program, sizeof program) && make_key(net, program, path) &&
                 farm_key_load(path, &key, &err) == FARM_OK;
     if (good) {
-        const pid_t learner = start(net, BENCH_LEARNER);
-        if (learner == 0) {
-            remote_learner(net, page, &key, engine);
-            exit(0);
-        }
-        good = await(&page->port);
+        const pid_t learner = bench_net_fork(net, BENCH_LEARNER);
+        if (learner == 0) serve_remote_farm(net, page, &key, engine);
+        good = await_word(&page->port);
         snprintf(address, sizeof address, "%s:%u", net->address[BENCH_LEARNER], (unsigned)page->port);
-        struct bench_net anywhere = *net; // environments are made on all CPUs
-        anywhere.cpu[BENCH_NODE] = -1;
-        const pid_t node = start_node(&anywhere, program, address, path, engine), own = start(&anywhere, BENCH_NODE);
-        if (own == 0) {
-            local_farm(page);
-            exit(0);
-        }
+        const pid_t node = start_node(&anywhere, program, address, path, engine),
+                    own = bench_net_fork(&anywhere, BENCH_NODE);
+        if (own == 0) run_local_farm(page);
         page->open = EVERYBODY; // until the environments have been made
-        good = good && await(&page->of[LOCAL].steps) && await(&page->of[REMOTE].steps);
+        good = good && await_word(&page->of[BENCH_LOCAL].steps) && await_word(&page->of[BENCH_REMOTE].steps);
         pin_tree(node, net->cpu[BENCH_NODE], -1);
-        pin_tree(own, net->cpu[BENCH_NODE], (pid_t)page->of[LOCAL].pid);
+        pin_tree(own, net->cpu[BENCH_NODE], (pid_t)page->of[BENCH_LOCAL].pid);
         if (good) take_turns(page, rounds, seconds, rates);
         farm_store_release(&page->stop, 1);
         bench_net_end(node);
         bench_net_end(own);
         bench_net_end(learner);
     }
-    unlink(path);
-    rmdir(folder);
+    bench_net_run(net, BENCH_LEARNER, (const char *const[]){"rm", "-rf", folder, NULL}, NULL, 0);
     munmap(page, sizeof *page);
     return good;
 }
@@ -352,7 +348,8 @@ static bool await_training(const struct training *training) {
     return true;
 }
 
-static double train(const struct training *training, double seconds) {
+// NAN: no new line of metrics.
+static double measure_training_rate(const struct training *training, double seconds) {
     signal_groups(training, SIGCONT);
     usleep(150000);
     const struct line from = last_line(training);
@@ -372,31 +369,31 @@ static void end_training(const struct training *training) {
         if (training->groups[g]) waitpid(training->groups[g], NULL, 0);
 }
 
-static void drop_folder(const char *folder) {
-    char text[64];
-    snprintf(text, sizeof text, "rm -rf %s", folder);
-    if (system(text)) fprintf(stderr, "bridge: %s stays\n", folder);
-}
-
 bool bench_training_rates(const struct bench_net *net, const char *engine, int rounds, double seconds,
                           struct bench_rates *rates) {
     struct bench_net anywhere = *net; // both sides on all CPUs: the same machine, with and without the bridge
-    struct training trainings[PLACES] = {0};
+    struct training trainings[BENCH_PLACES] = {0};
     char program[4096], folder[] = "/tmp/farm-bench-XXXXXX", key[64];
     farm_bench_check(mkdtemp(folder) != NULL, "set-up");
     snprintf(key, sizeof key, "%s/key", folder);
     anywhere.cpu[BENCH_LEARNER] = anywhere.cpu[BENCH_NODE] = -1;
     bool good = bench_farm_program(program, sizeof program) && make_key(net, program, key);
-    for (int place = LOCAL; good && place < PLACES; place++) {
-        start_training(&anywhere, program, folder, engine, place == REMOTE, &trainings[place]);
+    for (int place = BENCH_LOCAL; good && place < BENCH_PLACES; place++) {
+        start_training(&anywhere, program, folder, engine, place == BENCH_REMOTE, &trainings[place]);
         good = await_training(&trainings[place]);
     }
-    for (int r = 0; good && r < rounds; r++)
-        for (int turn = 0; turn < PLACES; turn++) {
-            const int place = (turn + r) % PLACES;
-            *(place == REMOTE ? &rates[r].remote : &rates[r].local) = train(&trainings[place], seconds);
+    rates->rounds = 0;
+    for (int r = 0; good && r < rounds; r++) {
+        double rate[BENCH_PLACES];
+        for (int turn = 0; turn < BENCH_PLACES; turn++) {
+            const int place = (turn + r) % BENCH_PLACES;
+            rate[place] = measure_training_rate(&trainings[place], seconds);
         }
-    for (int place = LOCAL; place < PLACES; place++) end_training(&trainings[place]);
-    drop_folder(folder);
+        if (isnan(rate[BENCH_LOCAL]) || isnan(rate[BENCH_REMOTE])) continue;
+        for (int place = 0; place < BENCH_PLACES; place++) rates->steps_per_s[place][rates->rounds] = rate[place];
+        rates->rounds++;
+    }
+    for (int place = BENCH_LOCAL; place < BENCH_PLACES; place++) end_training(&trainings[place]);
+    bench_net_run(net, BENCH_LEARNER, (const char *const[]){"rm", "-rf", folder, NULL}, NULL, 0);
     return good;
 }

@@ -94,6 +94,8 @@ static void tell(struct bench_host *host, uint32_t s) {
 
 static void admit(struct bench_host *host, const struct farm_control_message *ask) {
     const uint32_t s = host->session_count;
+    for (uint32_t i = 0; i < s; i++) // a hub repeats its request until it is answered
+        if (memcmp(host->session[i], ask->id, sizeof host->session[i]) == 0) return;
     farm_bench_check(s < BENCH_SESSIONS_MAX && ask->count == host->rings_each, "a node of this shape");
     memcpy(host->session[s], ask->id, sizeof host->session[s]);
     make_rings(host, s);

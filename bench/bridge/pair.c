@@ -24,11 +24,11 @@
 #include "ring/ring.h"
 
 enum { RINGS_MAX = 16, NODE_STEPS = 4, TRIPS_MAX = 1 << 19, MS = 1000000 };
-static const uint64_t LIMIT_NS = 15000000000u;
+static const uint64_t LIMIT_NS = 30000000000u;
 
-// Both sides' and the parent's; each word has one writer.
+// Shared by both sides and the parent; each word has one writer.
 struct page {
-    uint64_t port, joined, begin, end;
+    uint64_t port, begin, end;
     uint64_t down_wanted, down_is; // of the link: odd is down
     struct bench_pair_result result;
     uint64_t trips;
@@ -53,13 +53,12 @@ static bool is_to_sleep(const struct bench_pair *pair, bool busy, uint64_t *idle
 // ---- a side's figures over the measured time ----
 
 struct figures {
-    uint64_t cpu_ns, calls, steps, copied_bytes;
+    uint64_t cpu_ns, calls, steps;
 };
 
 // Steps and calls are written at the same ticks.
 static struct figures figures_of(const struct farm_bridge_stats *stats) {
-    return (struct figures){farm_thread_cpu_ns(), stats->system_calls, stats->node[0].steps,
-                            stats->node[0].copied_bytes};
+    return (struct figures){farm_thread_cpu_ns(), stats->system_calls, stats->node[0].steps};
 }
 
 static void keep_figures(struct bench_pair_result *result, enum bench_side side, struct figures from,
@@ -67,7 +66,6 @@ static void keep_figures(struct bench_pair_result *result, enum bench_side side,
     result->cpu_ns[side] = to.cpu_ns - from.cpu_ns;
     result->calls[side] = to.calls - from.calls;
     result->call_steps[side] = to.steps - from.steps;
-    result->copied_bytes[side] = to.copied_bytes - from.copied_bytes;
 }
 
 // ---- the learner's side ----
@@ -77,7 +75,10 @@ struct learner {
     struct page *page;
     struct bench_host host;
     struct farm_hub *hub;
-    uint64_t lane_steps, idle_ns;
+    uint64_t *bells; // [rings] seen
+    uint64_t *steps; // [rings][lanes] answered
+    uint64_t lane_steps, idle_ns, answering_ns;
+    uint32_t rings, lanes_playing; // of all nodes
 };
 
 static void check_step(const struct farm_lane *lane, uint64_t n, bool whole) {
@@ -92,42 +93,66 @@ static void check_step(const struct farm_lane *lane, uint64_t n, bool whole) {
     }
 }
 
-// Answers what has arrived.
-static bool learn(struct learner *learner) {
+static void answer_ring(struct learner *learner, uint32_t r) {
+    for (uint32_t l = 0; l < learner->pair->lanes; l++) {
+        struct farm_lane *lane = &learner->host.view[r].lanes[l];
+        const uint64_t n = farm_lane_acted(lane);
+        if (farm_lane_produced(lane) == n) continue;
+        check_step(lane, n, false);
+        for (uint32_t e = 0; e < lane->width; e++) *(int32_t *)farm_lane_action(lane, n, e) = (int32_t)n;
+        *farm_lane_version(lane, n) = n;
+        farm_lane_answer(lane, n);
+        farm_lane_release(lane, n + 1);
+        learner->lanes_playing += n == 0;
+        learner->steps[r * learner->pair->lanes + l]++;
+        learner->lane_steps++;
+    }
+}
+
+// Answers every step that has arrived.
+static bool answer_steps(struct learner *learner) {
+    const uint64_t start = farm_now_ns();
     bool any = false;
     for (uint32_t r = 0; r < learner->host.session_count * learner->pair->rings; r++) {
-        for (uint32_t l = 0; l < learner->pair->lanes; l++) {
-            struct farm_lane *lane = &learner->host.view[r].lanes[l];
-            const uint64_t n = farm_lane_acted(lane);
-            if (farm_lane_produced(lane) == n) continue;
-            check_step(lane, n, false);
-            for (uint32_t e = 0; e < lane->width; e++) *(int32_t *)farm_lane_action(lane, n, e) = (int32_t)n;
-            *farm_lane_version(lane, n) = n;
-            farm_lane_answer(lane, n);
-            farm_lane_release(lane, n + 1);
-            learner->lane_steps++;
-            any = true;
-        }
+        const uint64_t bell = farm_load_acquire(&learner->host.view[r].up_control->doorbell);
+        if (bell == learner->bells[r]) continue;
+        learner->bells[r] = bell;
+        answer_ring(learner, r);
+        any = true;
     }
+    learner->answering_ns += farm_now_ns() - start;
     return any;
 }
 
-static void learner_turn(struct learner *learner) {
+static bool all_play(const struct learner *learner) {
+    return learner->lanes_playing == learner->rings * learner->pair->lanes;
+}
+
+static void turn_learner(struct learner *learner) {
     bool busy = farm_hub_turn(learner->hub, farm_now_ns());
-    if (!learner->lane_steps || learner->pair->cuts) bench_host_turn(&learner->host);
-    busy |= learn(learner);
+    if (!all_play(learner) || learner->pair->cuts) bench_host_turn(&learner->host);
+    busy |= answer_steps(learner);
     if (is_to_sleep(learner->pair, busy, &learner->idle_ns)) farm_hub_wait(learner->hub, 20 * MS);
 }
 
-static void learner_turns(struct learner *learner, uint64_t until_ns) {
-    while (farm_now_ns() < until_ns) learner_turn(learner);
+static void turn_learner_until(struct learner *learner, uint64_t until_ns) {
+    while (farm_now_ns() < until_ns) turn_learner(learner);
 }
 
-static void await_steps(struct learner *learner) {
+static void await_join(struct learner *learner) {
+    const uint64_t start = farm_now_ns();
+    while (!all_play(learner)) {
+        farm_bench_check(farm_now_ns() - start < LIMIT_NS, "all lanes play");
+        turn_learner(learner);
+    }
+    learner->page->result.join_s = (double)(farm_now_ns() - start) * 1e-9;
+}
+
+static void await_step(struct learner *learner) {
     const uint64_t start = farm_now_ns(), from = learner->lane_steps;
     while (learner->lane_steps == from) {
         farm_bench_check(farm_now_ns() - start < LIMIT_NS, "steps arrive");
-        learner_turn(learner);
+        turn_learner(learner);
     }
 }
 
@@ -151,12 +176,12 @@ static uint64_t cut_bridge(struct learner *learner, uint64_t away_ns) {
 
 static void set_link(struct learner *learner, uint64_t to) {
     farm_store_release(&learner->page->down_wanted, to);
-    while (farm_load_acquire(&learner->page->down_is) != to) learner_turn(learner);
+    while (farm_load_acquire(&learner->page->down_is) != to) turn_learner(learner);
 }
 
 static uint64_t cut_link(struct learner *learner, uint64_t away_ns, uint64_t number) {
     set_link(learner, 2 * number + 1);
-    learner_turns(learner, farm_now_ns() + away_ns);
+    turn_learner_until(learner, farm_now_ns() + away_ns);
     set_link(learner, 2 * number + 2);
     return farm_now_ns();
 }
@@ -166,76 +191,118 @@ static void measure_cuts(struct learner *learner) {
     for (uint32_t c = 0; c < pair->cuts; c++) {
         const uint64_t away_ns =
             (uint64_t)((10 + farm_random_uniform(5, c, 0) * (float)(pair->away_ms - 10)) * (float)MS);
-        learner_turns(learner, farm_now_ns() + 5 * MS);
+        turn_learner_until(learner, farm_now_ns() + 5 * MS);
         const uint64_t back_ns = pair->link ? cut_link(learner, away_ns, c) : cut_bridge(learner, away_ns);
-        await_steps(learner);
+        await_step(learner);
         learner->page->result.again_ms[c] = (double)(farm_now_ns() - back_ns) * 1e-6;
     }
 }
 
 static void measure_time(struct learner *learner) {
     struct bench_pair_result *result = &learner->page->result;
-    learner_turns(learner, farm_now_ns() + (uint64_t)(learner->pair->warm_s * 1e9));
+    turn_learner_until(learner, farm_now_ns() + (uint64_t)(learner->pair->warm_s * 1e9));
     farm_store_release(&learner->page->begin, 1);
     const struct figures from = figures_of(learner->host.stats);
-    const uint64_t start = farm_now_ns(), before = learner->lane_steps;
-    learner_turns(learner, start + (uint64_t)(learner->pair->seconds * 1e9));
+    memset(learner->steps, 0, (size_t)learner->rings * learner->pair->lanes * sizeof *learner->steps);
+    const uint64_t start = farm_now_ns(), before = learner->lane_steps, answering_ns = learner->answering_ns;
+    turn_learner_until(learner, start + (uint64_t)(learner->pair->seconds * 1e9));
     result->ns = farm_now_ns() - start;
     result->lane_steps = learner->lane_steps - before;
     result->payload_bytes = result->lane_steps * farm_step_bytes(&learner->host.view[0].lanes[0]);
     keep_figures(result, BENCH_LEARNER, from, figures_of(learner->host.stats));
+    result->answering_ns = learner->answering_ns - answering_ns;
+    result->least_lane_steps = UINT64_MAX;
+    for (uint32_t i = 0; i < learner->rings * learner->pair->lanes; i++)
+        if (learner->steps[i] < result->least_lane_steps) result->least_lane_steps = learner->steps[i];
 }
 
-static void learner_side(const struct bench_net *net, const struct bench_pair *pair, struct page *page) {
+// Pages that belong to this process alone.
+static double own_mb(void) {
+    long size = 0, resident = 0, shared = 0;
+    FILE *file = fopen("/proc/self/statm", "r");
+    if (!file || fscanf(file, "%ld %ld %ld", &size, &resident, &shared) != 3) resident = shared = 0;
+    if (file) fclose(file);
+    return (double)(resident - shared) * (double)sysconf(_SC_PAGESIZE) * 1e-6;
+}
+
+static void run_learner(const struct bench_net *net, const struct bench_pair *pair, struct page *page) {
     static struct learner side;
+    const double before_mb = own_mb();
     side.pair = pair;
     side.page = page;
+    side.rings = pair->nodes * pair->rings;
+    side.bells = calloc(side.rings, sizeof *side.bells);
+    side.steps = calloc((size_t)side.rings * pair->lanes, sizeof *side.steps);
+    farm_bench_check(side.bells && side.steps, "memory");
     bench_offer_make(pair->lanes, pair->width, pair->pixels, pair->steps, &side.host.offer);
     bench_host_make(&side.host, net, pair->rings, pair->sealed, pair->engine);
     make_hub(&side);
     farm_store_release(&page->port, ntohs(side.host.address.sin_port));
-    await_steps(&side);
+    await_join(&side);
     if (pair->cuts)
         measure_cuts(&side);
     else
         measure_time(&side);
+    page->result.bridge_mb = own_mb() - before_mb;
+    page->result.ring_mb = side.rings * (double)(side.host.made[0].up.bytes + side.host.made[0].down.bytes) * 1e-6;
     farm_store_release(&page->end, 1);
-    for (uint32_t r = 0; r < pair->rings; r++)
+    for (uint32_t r = 0; r < side.rings; r++)
         for (uint32_t l = 0; l < pair->lanes; l++)
             check_step(&side.host.view[r].lanes[l], farm_lane_acted(&side.host.view[r].lanes[l]) - 1, true);
     farm_hub_free(side.hub);
 }
 
-// ---- the node's side ----
+// ---- the nodes' side: all nodes in one process ----
 
-struct node_side {
+struct node {
+    struct farm_node *bridge;
+    struct farm_ring made[RINGS_MAX], view[RINGS_MAX];
+};
+
+struct nodes {
     const struct bench_pair *pair;
     struct page *page;
-    struct farm_bridge_stats stats;
-    struct farm_node *node;
-    struct farm_ring made[RINGS_MAX], view[RINGS_MAX];
+    struct farm_bridge_stats stats; // of the first node
+    struct node node[BENCH_SESSIONS_MAX];
     uint64_t published_ns, trips, idle_ns;
 };
 
-static void make_rings(struct node_side *side, int (*fds)[2]) {
-    struct farm_error err;
+static void fill_with_pixels(struct farm_ring *ring) {
+    for (uint32_t l = 0; l < ring->spec.lanes; l++)
+        for (uint64_t n = 0; n < NODE_STEPS; n++)
+            for (uint32_t e = 0; e < ring->spec.width; e++) {
+                uint8_t *at = farm_lane_obs(&ring->lanes[l], 0, n, e);
+                for (size_t i = 0; i < ring->lanes[l].obs_bytes[0]; i++) at[i] = pixel(e, i);
+            }
+}
+
+static void make_node(struct nodes *nodes, uint32_t number, const char *address) {
     static struct farm_wire_offer offer;
-    const struct bench_pair *pair = side->pair;
+    const struct bench_pair *pair = nodes->pair;
+    struct node *node = &nodes->node[number];
+    struct farm_error err;
+    int fds[RINGS_MAX][2];
     bench_offer_make(pair->lanes, pair->width, pair->pixels, NODE_STEPS, &offer);
-    for (uint32_t r = 0; r < side->pair->rings; r++) {
-        struct farm_ring *made = &side->made[r], *view = &side->view[r];
+    for (uint32_t r = 0; r < pair->rings; r++) {
+        struct farm_ring *made = &node->made[r], *view = &node->view[r];
         farm_bench_must(farm_ring_create(&offer.spec, r, -1, true, made, &err), &err);
         farm_bench_must(farm_ring_open(dup(made->up.fd), dup(made->down.fd_readonly), FARM_RING_ACTOR, view, &err),
                         &err);
+        fill_with_pixels(view);
         fds[r][0] = dup(made->up.fd_readonly);
         fds[r][1] = dup(made->down.fd);
-        for (uint32_t l = 0; l < side->pair->lanes; l++)
-            for (uint64_t n = 0; n < NODE_STEPS; n++)
-                for (uint32_t e = 0; e < side->pair->width; e++) {
-                    uint8_t *at = farm_lane_obs(&view->lanes[l], 0, n, e);
-                    for (size_t i = 0; i < side->pair->pixels; i++) at[i] = pixel(e, i);
-                }
     }
+    const struct farm_node_config config = {.address = address,
+                                            .key = pair->sealed ? &bench_key : NULL,
+                                            .session = {1, (uint8_t)number},
+                                            .name = "bench",
+                                            .ring_fds = (const int(*)[2])fds,
+                                            .ring_count = pair->rings,
+                                            .bell = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK),
+                                            .stats = number ? NULL : &nodes->stats,
+                                            .engine = pair->engine,
+                                            .seed = 1 + number};
+    farm_bench_must(farm_node_make(&config, &node->bridge, &err), &err);
 }
 
 static void write_step(struct farm_lane *lane, uint64_t n) {
@@ -248,26 +315,30 @@ static void write_step(struct farm_lane *lane, uint64_t n) {
     }
 }
 
-static void note_trip(struct node_side *side) {
+static void note_trip(struct nodes *nodes) {
     const uint64_t now = farm_now_ns();
-    if (side->published_ns && farm_load_acquire(&side->page->begin) && side->trips < TRIPS_MAX)
-        side->page->trip_ns[side->trips++] = (uint32_t)(now - side->published_ns);
-    side->published_ns = now;
+    if (nodes->published_ns && farm_load_acquire(&nodes->page->begin) && nodes->trips < TRIPS_MAX)
+        nodes->page->trip_ns[nodes->trips++] = (uint32_t)(now - nodes->published_ns);
+    nodes->published_ns = now;
 }
 
-static bool act(struct node_side *side) {
-    const bool times = side->pair->rings * side->pair->lanes == 1;
+static bool times_trips(const struct bench_pair *pair) {
+    return pair->nodes * pair->rings * pair->lanes == 1;
+}
+
+// The actors of a node step every lane that is answered.
+static bool step_lanes(struct nodes *nodes, struct node *node) {
     bool any = false;
-    for (uint32_t r = 0; r < side->pair->rings; r++) {
-        for (uint32_t l = 0; l < side->pair->lanes; l++) {
-            struct farm_lane *lane = &side->view[r].lanes[l];
+    for (uint32_t r = 0; r < nodes->pair->rings; r++) {
+        for (uint32_t l = 0; l < nodes->pair->lanes; l++) {
+            struct farm_lane *lane = &node->view[r].lanes[l];
             const uint64_t n = farm_lane_actor_next(lane);
             if (!farm_lane_actor_answered(lane) || !farm_lane_actor_can_write(lane)) continue;
             if (n)
                 farm_bench_check(*(int32_t *)farm_lane_action(lane, n - 1, lane->width - 1) == (int32_t)(n - 1),
                                  "an answer");
             write_step(lane, n);
-            if (times) note_trip(side);
+            if (times_trips(nodes->pair)) note_trip(nodes);
             farm_lane_actor_publish(lane);
             any = true;
         }
@@ -275,39 +346,32 @@ static bool act(struct node_side *side) {
     return any;
 }
 
-static void node_turn(struct node_side *side) {
-    bool busy = act(side);
-    busy |= farm_node_turn(side->node, farm_now_ns());
-    if (is_to_sleep(side->pair, busy, &side->idle_ns)) farm_node_wait(side->node, 20 * MS);
+static void turn_nodes(struct nodes *nodes) {
+    bool busy = false;
+    for (uint32_t i = 0; i < nodes->pair->nodes; i++) {
+        busy |= step_lanes(nodes, &nodes->node[i]);
+        busy |= farm_node_turn(nodes->node[i].bridge, farm_now_ns());
+    }
+    if (!is_to_sleep(nodes->pair, busy, &nodes->idle_ns)) return;
+    if (nodes->pair->nodes == 1)
+        farm_node_wait(nodes->node[0].bridge, 20 * MS);
+    else
+        usleep(100);
 }
 
-static void node_side(const struct bench_net *net, const struct bench_pair *pair, struct page *page) {
-    static struct node_side side;
-    struct farm_error err;
-    int fds[RINGS_MAX][2];
+static void run_nodes(const struct bench_net *net, const struct bench_pair *pair, struct page *page) {
+    static struct nodes nodes;
     char address[64];
-    side.pair = pair;
-    side.page = page;
-    make_rings(&side, fds);
+    nodes.pair = pair;
+    nodes.page = page;
     while (!farm_load_acquire(&page->port)) usleep(200);
     snprintf(address, sizeof address, "%s:%u", net->address[BENCH_LEARNER], (unsigned)page->port);
-    struct farm_node_config config = {.address = address,
-                                      .key = pair->sealed ? &bench_key : NULL,
-                                      .session = {5},
-                                      .name = "bench",
-                                      .ring_fds = (const int(*)[2])fds,
-                                      .ring_count = pair->rings,
-                                      .bell = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK),
-                                      .stats = &side.stats,
-                                      .engine = pair->engine,
-                                      .seed = 1};
-    farm_bench_must(farm_node_make(&config, &side.node, &err), &err);
-    while (!farm_load_acquire(&page->begin) && !farm_load_acquire(&page->end)) node_turn(&side);
-    const struct figures from = figures_of(&side.stats);
-    while (!farm_load_acquire(&page->end)) node_turn(&side);
-    keep_figures(&page->result, BENCH_NODE, from, figures_of(&side.stats));
-    farm_store_release(&page->trips, side.trips);
-    farm_node_free(side.node, false);
+    for (uint32_t i = 0; i < pair->nodes; i++) make_node(&nodes, i, address);
+    while (!farm_load_acquire(&page->begin) && !farm_load_acquire(&page->end)) turn_nodes(&nodes);
+    const struct figures from = figures_of(&nodes.stats);
+    while (!farm_load_acquire(&page->end)) turn_nodes(&nodes);
+    keep_figures(&page->result, BENCH_NODE, from, figures_of(&nodes.stats));
+    farm_store_release(&page->trips, nodes.trips);
 }
 
 // ---- both ----
@@ -341,19 +405,20 @@ static void serve_link(const struct bench_net *net, struct page *page) {
 
 void bench_pair_run(const struct bench_net *net, const struct bench_pair *pair, struct bench_pair_result *result) {
     struct page *page = make_page();
-    farm_bench_check(pair->rings <= RINGS_MAX && pair->cuts <= BENCH_CUTS_MAX, "shape");
+    farm_bench_check(pair->nodes <= BENCH_SESSIONS_MAX && pair->rings <= RINGS_MAX && pair->cuts <= BENCH_CUTS_MAX,
+                     "shape");
     pid_t pids[BENCH_SIDES];
     for (int side = 0; side < BENCH_SIDES; side++) {
         pids[side] = bench_net_fork(net, (enum bench_side)side);
         if (pids[side]) continue;
         farm_log_set_level(FARM_LOG_ERROR);
-        (side == BENCH_LEARNER ? learner_side : node_side)(net, pair, page);
+        (side == BENCH_LEARNER ? run_learner : run_nodes)(net, pair, page);
         _exit(0);
     }
     if (pair->link) serve_link(net, page);
     bench_net_join(pids[BENCH_LEARNER], "the learner's side");
     bench_net_join(pids[BENCH_NODE], "the node's side");
-    if (pair->rings * pair->lanes == 1) page->result.trip_ns = median_trip(page);
+    if (times_trips(pair)) page->result.trip_ns = median_trip(page);
     *result = page->result;
     munmap(page, sizeof *page);
 }

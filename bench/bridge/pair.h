@@ -1,7 +1,7 @@
-// A learner's side (hub, and a learner that answers at once) and a node's side (node, and actors that step at once): a
-// process each, one thread each, on a CPU each, in namespaces of their own. Each environment's observation is stamped
-// with its step's number at both ends, which the learner's side checks; CRC32C or TLS vouch for what lies between, and
-// the last step of each lane is compared byte by byte.
+// A learner's side (hub, and a learner that answers at once) and the nodes' side (nodes, and actors that step at once):
+// one process, thread, CPU and network namespace a side. Each environment's observation is stamped with its step's
+// number at both ends, which the learner's side checks; CRC32C or TLS vouch for what lies between, and the last step of
+// each lane is compared byte by byte.
 #ifndef BENCH_BRIDGE_PAIR_H
 #define BENCH_BRIDGE_PAIR_H
 
@@ -14,21 +14,24 @@ enum { BENCH_CUTS_MAX = 64 };
 struct bench_pair {
     const char *engine;
     bool sealed;
-    uint32_t rings, lanes, width, pixels;
-    uint32_t steps;         // of the learner's rings
-    double warm_s, seconds; // before, and that are measured
-    uint64_t spin_ns;       // before a side sleeps
-    uint32_t cuts;          // not 0: the learner's bridge ends and comes back so often
-    bool link;              // instead of the bridge, the link goes down
-    uint32_t away_ms;       // an outage takes from 10 ms to this
+    uint32_t nodes, rings, lanes, width, pixels; // rings: of each node
+    uint32_t steps;                              // of the learner's rings
+    double warm_s, seconds;                      // before, and that are measured
+    uint64_t spin_ns;                            // before a side sleeps
+    uint32_t cuts;                               // not 0: the learner's bridge ends and comes back so often
+    bool link;                                   // instead of the bridge, the link goes down
+    uint32_t away_ms;                            // an outage takes from 10 ms to this
 };
 
 struct bench_pair_result {
     uint64_t ns, lane_steps, payload_bytes; // measured on the learner's side
     uint64_t cpu_ns[BENCH_SIDES];
     uint64_t calls[BENCH_SIDES], call_steps[BENCH_SIDES]; // system calls of the engine, and environment steps meanwhile
-    uint64_t copied_bytes[BENCH_SIDES];
-    double trip_ns;                  // median, from publish to the answer seen, where there is one lane
+    uint64_t answering_ns;                                // CPU time of the learner's side that is not the bridge's
+    uint64_t least_lane_steps;                            // of the slowest lane
+    double join_s;                                        // until every lane has stepped
+    double bridge_mb, ring_mb;                            // memory of the learner's side beside its rings; of its rings
+    double trip_ns;                  // median, from publish to the answer seen, if there is one lane
     double again_ms[BENCH_CUTS_MAX]; // from the path's return to the first step
 };
 

@@ -1,6 +1,6 @@
 """The bridge's stream of observations by TLS against gRPC's: a bidirectional stream of protobuf messages, as SEED sends them.
 
-# packages: g++ make pkg-config openssl libgrpc++-dev libprotobuf-dev protobuf-compiler protobuf-compiler-grpc iperf3 sockperf
+# packages: g++ make pkg-config openssl libgrpc++-dev libprotobuf-dev protobuf-compiler protobuf-compiler-grpc iperf3
 
 Builds bench/peers/bridge, then runs the streams of build/bench/bridge, which then finds it there. 225,832 B a message (a step of 8
 environments with 28,224 B of observation each), four in flight, AES-128-GCM; both sides, with the threads that gRPC starts, on one

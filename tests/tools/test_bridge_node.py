@@ -85,6 +85,16 @@ class Ends(Node):
         self.assertEqual((account["interrupted"], account["error"]), (False, None))
         self.assertIn("the learner's run has ended", self.said("node"))
 
+    def test_a_node_gives_up_a_learner_that_stays_away(self):
+        learner, node = self.learner(), self.node("--retry-s", "1.5")
+        self.until_more()
+        learner.kill()
+        out, _ = node.communicate(timeout=LIMIT_S)
+        account = json.loads(out)
+        self.assertEqual((node.returncode, account["interrupted"]), (1, False))
+        self.assertRegex(account["error"], r"no connection to the learner at @r/bridge\.addr for 1\.5 s")
+        self.assertGreater(account["env_steps"], 10000)
+
     def test_a_learner_goes_on_without_a_node_that_leaves(self):
         learner, node = self.learner(), self.node()
         self.until_more()

@@ -36,7 +36,6 @@ python python3-dev              3.11.2                headers for the C extensio
 python python3-venv             3.11.2                the environment in build/venv
 numa   qemu-system-x86          7.2                   an emulated machine with four NUMA nodes (make numa-guest)
 bench  iperf3                   3.12                  the bridge's stream is measured against it
-bench  sockperf                 3.7                   a round trip that others know
 bench  iproute2                 6.1.0                 network namespaces of the benchmark
 lint   clang-format             14.0                  layout
 lint   cppcheck                 2.10                  static analysis
