@@ -8,12 +8,11 @@ NVCC_FLAGS   := -std=c++17 -O3 -lineinfo -Werror all-warnings -Xcompiler -fPIC,-
 CUDA_CODE    := $(foreach a,$(CUDA_ARCHES),-gencode arch=compute_$a,code=sm_$a) \
                 -gencode arch=compute_$(CUDA_NEWEST),code=compute_$(CUDA_NEWEST)
 # tests/gpu: mostly host code over the kernels' objects, linked so that a machine needs the driver and nothing else of CUDA's.
-# test_executor also needs what the CPU's executor gives, which a machine with a GPU cannot work out without oneDNN.
-GPU_SOURCES  := $(if $(CUDA_SOURCES),$(filter-out %/test_executor.cu %/litmus.cu,$(wildcard tests/gpu/*.cu bench/gpu/*.cu)))
+GPU_SOURCES  := $(if $(CUDA_SOURCES),$(filter-out %/test_executor.cu %/litmus.cu,$(wildcard tests/gpu/*.cu)))
 GPU_OBJECTS  := $(patsubst %.cu,$(BUILD)/obj/%.cu.o,$(GPU_SOURCES))
 ifneq ($(NVCC),)
 CUDA_LIBRARY := $(if $(CUDA_SOURCES),$(BUILD)/libfarm_cuda.so)
-GPU_TEST     := $(if $(GPU_SOURCES),$(addprefix $(BUILD)/gpu/,test_kernels test_executor executor.bin litmus round_trip update))
+GPU_TEST     := $(if $(GPU_SOURCES),$(addprefix $(BUILD)/gpu/,test_kernels test_executor litmus round_trip update))
 endif
 
 $(BUILD)/nvcc_flags: force
@@ -29,29 +28,20 @@ $(BUILD)/libfarm_cuda.so: $(CUDA_OBJECTS) $(CUDA_C_OBJECTS) $(LIBFARM) $(CUDA_MA
 	$(Q)$(NVCC) -shared -nodlink -cudart static -Xcompiler -static-libgcc,-static-libstdc++ \
 		-Xlinker --exclude-libs,ALL,--version-script=$(CUDA_MAP),-z,defs $(filter %.o,$^) $(LIBFARM) -o $@
 GPU_EXECUTOR := $(filter $(addprefix $(BUILD)/obj/src/,algo/% kernels/% nn/%),$(CUDA_OBJECTS) $(CUDA_C_OBJECTS))
-$(BUILD)/gpu/test_kernels: $(GPU_OBJECTS) $(GPU_EXECUTOR) $(LIBFARM)
+$(BUILD)/gpu/test_kernels: $(GPU_OBJECTS)
+$(BUILD)/gpu/test_executor: $(BUILD)/obj/tests/gpu/test_executor.cu.o
+$(BUILD)/gpu/litmus: $(addprefix $(BUILD)/obj/tests/gpu/,litmus.cu.o support.cu.o)
+# test_executor also runs the CPU's executor, with oneDNN's library.
+$(BUILD)/gpu/test_executor: private GPU_LIBS := -Xlinker --as-needed $(FARM_LIBS)
+$(addprefix $(BUILD)/gpu/,test_kernels test_executor litmus): $(GPU_EXECUTOR) $(LIBFARM)
 	$(call say,LINK,$@)
 	$(Q)mkdir -p $(@D)
-	$(Q)$(NVCC) -nodlink -cudart static -Xcompiler -static-libgcc,-static-libstdc++ $(filter %.o,$^) $(LIBFARM) -o $@
-$(BUILD)/gpu/test_executor: $(BUILD)/obj/tests/gpu/test_executor.cu.o $(GPU_EXECUTOR) $(LIBFARM)
-	$(call say,LINK,$@)
-	$(Q)mkdir -p $(@D)
-	$(Q)$(NVCC) -nodlink -cudart static -Xcompiler -static-libgcc,-static-libstdc++ $(filter %.o,$^) $(LIBFARM) -o $@
-$(BUILD)/gpu/executor_expected: $(call object,tests/gpu/executor_expected.c) $(LIBFARM)
-	$(call say,LINK,$@)
-	$(call link)
-$(BUILD)/gpu/executor.bin: $(BUILD)/gpu/executor_expected
-	$(call say,RUN,$@)
-	$(Q)$< $@
-$(BUILD)/gpu/litmus: $(BUILD)/obj/tests/gpu/litmus.cu.o $(BUILD)/obj/tests/gpu/support.cu.o $(filter $(BUILD)/obj/src/kernels/%,$(CUDA_OBJECTS) $(CUDA_C_OBJECTS)) $(LIBFARM)
-	$(call say,LINK,$@)
-	$(Q)mkdir -p $(@D)
-	$(Q)$(NVCC) -nodlink -cudart static -Xcompiler -static-libgcc,-static-libstdc++ $(filter %.o,$^) $(LIBFARM) -o $@
+	$(Q)$(NVCC) -nodlink -cudart static $(or $(GPU_LIBS),-Xcompiler -static-libgcc$(comma)-static-libstdc++) $(filter %.o,$^) $(LIBFARM) $(GPU_LIBS) -o $@
 $(BUILD)/gpu/round_trip $(BUILD)/gpu/update: $(BUILD)/gpu/%: $(BUILD)/obj/bench/gpu/%.o $(LIBFARM)
 	$(call say,LINK,$@)
 	$(call link)
 # The Debian libraries of farm and of these programs, for a machine that lacks them: LD_LIBRARY_PATH=build/gpu/lib.
-$(BUILD)/gpu/lib: $(FARM) $(BUILD)/gpu/round_trip
+$(BUILD)/gpu/lib: $(FARM) $(addprefix $(BUILD)/gpu/,round_trip test_executor)
 	$(call say,COPY,$@)
 	$(Q)rm -rf $@ && mkdir -p $@
 	$(Q)ldd $^ | sed -n 's/.*=> \(\/[^ ]*\) .*/\1/p' | sort -u | grep -Ev '/(libc|libm|libpthread|libdl|librt|ld-linux[^/]*)\.so' | xargs -I{} cp -L {} $@

@@ -92,7 +92,7 @@ CUDA_WRAP      := -Wl,--wrap=farm_cuda_vendor_open,--wrap=farm_cuda_vendor_descr
 $(filter $(BUILD)/tests/learner/cuda/%,$(CUDA_TESTS)): private LDFLAGS += $(CUDA_WRAP)
 # What a GPU is asked of the kernels (tests/gpu), asked of the emulator: tests/kernels/cuda/test_kernels.sh runs it.
 KERNELS_ON_CPU := $(BUILD)/tests/gpu/test_kernels
-KERNELS_OBJECTS := $(patsubst %,$(BUILD)/obj/emulator/%.o,$(filter-out %/test_executor.cu %/litmus.cu,$(wildcard tests/gpu/*.cu bench/gpu/*.cu))) \
+KERNELS_OBJECTS := $(patsubst %,$(BUILD)/obj/emulator/%.o,$(filter-out %/test_executor.cu %/litmus.cu,$(wildcard tests/gpu/*.cu))) \
                   $(CUDA_EMULATOR) $(CUDA_C_OBJECTS)
 # For tests/kernels/cuda/test_mutants.sh, which makes it with another kernel.
 KERNELS_TOLD   := KERNELS_CXX='$(KERNELS_CXX)' KERNELS_OBJECTS='$(strip $(KERNELS_OBJECTS))' KERNELS_LIBS='$(LIBFARM) $(FARM_LIBS)'

@@ -70,8 +70,29 @@ static inline uint32_t random_below(struct random *r, uint32_t bound) {
 static inline float random_float(struct random *r, float low, float high) {
     return low + (high - low) * farm_random_unit(random_bits(r));
 }
+
+// Arrays on the host and in device memory live until the end of the scope in which they are taken. One scope at a time.
+struct memory_list {
+    void *at[128];
+    int count;
+    void *add(void *memory) {
+        if (count == 128) abort();
+        return at[count++] = memory;
+    }
+};
+inline struct memory_list host_memory, device_memory;
+struct memory_scope {
+    memory_scope() {}
+    ~memory_scope() {
+        while (host_memory.count) free(host_memory.at[--host_memory.count]);
+        while (device_memory.count) CUDA(cudaFree(device_memory.at[--device_memory.count]));
+    }
+};
+template <typename T> static T *host_array(size_t count) {
+    return (T *)host_memory.add(calloc(count + 1, sizeof(T)));
+}
 static inline float *random_floats(struct random *r, size_t count, float low, float high) {
-    float *x = (float *)malloc(count * sizeof(float) + 1);
+    float *x = host_array<float>(count);
     for (size_t i = 0; i < count; i++) x[i] = random_float(r, low, high);
     return x;
 }
@@ -83,16 +104,15 @@ static inline void *device_poisoned(size_t bytes) {
     void *memory;
     CUDA(cudaMalloc(&memory, bytes + GUARD_BYTES));
     CUDA(cudaMemset(memory, POISON, bytes + GUARD_BYTES));
-    return memory;
+    return device_memory.add(memory);
 }
 template <typename T> static T *device_of(const T *host, size_t count) {
     T *memory = (T *)device_poisoned(count * sizeof(T));
     if (count) CUDA(cudaMemcpy(memory, host, count * sizeof(T), cudaMemcpyHostToDevice));
     return memory;
 }
-// A copy on the heap.
 template <typename T> static T *host_of(const T *device, size_t count) {
-    T *host = (T *)calloc(count * sizeof(T) + 1, 1);
+    T *host = host_array<T>(count);
     if (count) CUDA(cudaMemcpy(host, device, count * sizeof(T), cudaMemcpyDeviceToHost));
     return host;
 }
@@ -118,8 +138,5 @@ void segment_free(struct segment *segment);
 // What a document says of the machine, as a JSON object: of device 0, with whether it registers memory that is mapped
 // read-only (cudaDevAttrHostRegisterReadOnlySupported), as `up` segments are.
 void print_machine(void);
-
-// Prints one document (bench/gpu/pull_rate.cu). `few`: to see that it runs, not how fast.
-int bench_pull(uint64_t seed, bool few);
 
 #endif

@@ -1,9 +1,8 @@
-// The GPU's executor (nn/cuda/executor.h) on a GPU, with the real cuDNN and cuBLASLt, beside what the CPU's executor
-// gave in f32 (executor.bin, written by executor_expected.c on a machine with oneDNN).
+// The GPU's executor (nn/cuda/executor.h) with the real cuDNN and cuBLASLt, beside the CPU's executor in f32.
 //
-// test_executor FILE: prints a line a check and "N passed, N failed"; exit status 1 where one failed, 77 without a GPU
-// or without the libraries. test_executor --bench: times forward and backward of the networks, each in a process of its
-// own, prints JSON. A network whose executor says no fails its check, and the others go on.
+// test_executor: prints a line per check and "N passed, N failed"; exit status 1 if one failed, 77 without a GPU or the
+// two libraries. test_executor --bench: times forward and backward of the networks, each in its own process, prints
+// JSON. A network that the executor refuses fails its check; the next ones run.
 #include "support.cuh"
 
 #include <algorithm>
@@ -17,14 +16,14 @@ extern "C" {
 #include "kernels/bf16.h"
 #include "kernels/random.h"
 #include "nn/cuda/executor.h"
+#include "nn/executor.h"
 }
 
-#include "executor_problem.h"
 #include "farm_build.h"
 
 static struct farm_cuda_vendor vendor;
 
-// What the executor says no to, for whoever tries a network.
+// Throws what the executor refuses.
 #define MUST(call)                                                                                                     \
     do {                                                                                                               \
         struct farm_error err_ = {};                                                                                   \
@@ -38,308 +37,316 @@ static double distance(const float *a, const float *b, size_t count) {
         off += ((double)a[i] - b[i]) * ((double)a[i] - b[i]);
         norm += (double)b[i] * b[i];
     }
-    return off == 0 ? 0 : sqrt(off / norm); // NaN where anything is
+    return off == 0 ? 0 : sqrt(off / norm); // NaN if one is
 }
 
-// ---- a network with its inputs on the device ----
+// ---- a network with its inputs, on the host and on the device ----
 
-struct setting {
+static size_t frame_bytes(const struct farm_net_io *io) {
+    return io->flat > 0 ? (size_t)io->flat * sizeof(float)
+                        : (size_t)io->frame_channels * (size_t)io->height * (size_t)io->width;
+}
+
+struct problem {
     struct farm_net net;
     int rows;
     size_t logits, device_count;
-    void *input;
-    const void **frames; // NULL for flat inputs
-    float *dlogits, *dvalue;
-    void *params[2]; // f32, bf16
+    float *params, *dlogits, *dvalue; // on the host
+    const void **frames;              // [rows][stack], some NULL; flat: [rows]
+    struct {
+        void *input, *params[2]; // params: f32, bf16
+        const void **frames;     // NULL for flat inputs
+        float *dlogits, *dvalue;
+    } device;
 };
 
-static struct setting setting_make(const char *name, const struct farm_net_io *io, int rows) {
-    struct setting s = {};
-    FARM(farm_net_make(farm_net_find(name, err), io, &s.net, err));
-    s.rows = rows;
-    s.logits = (size_t)rows * (size_t)io->actions;
-    s.device_count = farm_cuda_parameter_count(&s.net);
-    std::vector<float> params(s.net.parameter_count), ordered(s.device_count), dlogits(s.logits), dvalue((size_t)rows);
-    std::vector<uint16_t> rounded(s.device_count);
-    std::vector<uint8_t> input(executor_input_bytes(io, rows));
-    executor_fill_params(&s.net, params.data());
-    executor_fill_gradients(io, rows, dlogits.data(), dvalue.data());
-    executor_fill_input(io, rows, input.data());
-    farm_cuda_to_device_layout(&s.net, params.data(), ordered.data());
-    for (size_t i = 0; i < s.device_count; i++) rounded[i] = farm_bf16(ordered[i]);
-    s.params[0] = device_of(ordered.data(), ordered.size());
-    s.params[1] = device_of(rounded.data(), rounded.size());
-    s.dlogits = device_of(dlogits.data(), dlogits.size());
-    s.dvalue = device_of(dvalue.data(), dvalue.size());
-    s.input = device_of(input.data(), input.size());
-    if (io->flat > 0) return s;
-    std::vector<const void *> frames((size_t)rows * (size_t)io->stack);
-    for (size_t f = 0; f < frames.size(); f++)
-        frames[f] = executor_frame_is_null(io, f) ? NULL : (const uint8_t *)s.input + f * executor_frame_bytes(io);
-    s.frames = device_of(frames.data(), frames.size());
-    return s;
+static struct problem problem_make(const char *name, const struct farm_net_io *io, int rows) {
+    struct problem p = {};
+    struct random rng = {11, 0};
+    FARM(farm_net_make(farm_net_find(name, err), io, &p.net, err));
+    p.rows = rows;
+    p.logits = (size_t)rows * (size_t)io->actions;
+    p.device_count = farm_cuda_parameter_count(&p.net);
+    p.params = host_array<float>(p.net.parameter_count);
+    farm_net_init(&p.net, rng.seed, p.params);
+    for (size_t i = 0; i < p.net.parameter_count; i++)
+        if (p.params[i] == 0) p.params[i] = random_float(&rng, -0.05f, 0.05f);
+    p.dlogits = random_floats(&rng, p.logits, -0.5f, 0.5f);
+    p.dvalue = random_floats(&rng, (size_t)rows, -0.5f, 0.5f);
+    float *ordered = host_array<float>(p.device_count);
+    uint16_t *rounded = host_array<uint16_t>(p.device_count);
+    farm_cuda_to_device_layout(&p.net, p.params, ordered);
+    for (size_t i = 0; i < p.device_count; i++) rounded[i] = farm_bf16(ordered[i]);
+    p.device.params[0] = device_of(ordered, p.device_count);
+    p.device.params[1] = device_of(rounded, p.device_count);
+    p.device.dlogits = device_of(p.dlogits, p.logits);
+    p.device.dvalue = device_of(p.dvalue, (size_t)rows);
+    const size_t each = frame_bytes(io), frames = (size_t)rows * (size_t)io->stack;
+    uint8_t *input = host_array<uint8_t>(frames * each);
+    for (size_t i = 0; i < frames * each && io->flat == 0; i++) // partly smooth, as a game's pictures
+        input[i] = i % 64 && i / 64 % 3 ? input[i - 1] : (uint8_t)random_below(&rng, 256);
+    if (io->flat > 0) memcpy(input, random_floats(&rng, frames * (size_t)io->flat, -1, 1), frames * each);
+    p.device.input = device_of(input, frames * each);
+    p.frames = host_array<const void *>(frames);
+    const void **on_device = host_array<const void *>(frames);
+    for (size_t f = 0; f < frames; f++) {
+        const bool null = io->stack > 1 && f % 7 == 2;
+        p.frames[f] = null ? NULL : input + f * each;
+        on_device[f] = null ? NULL : (uint8_t *)p.device.input + f * each;
+    }
+    p.device.frames = io->flat > 0 ? NULL : device_of(on_device, frames);
+    return p;
 }
 
-static void setting_free(struct setting *s) {
-    void *const all[] = {s->input, (void *)s->frames, s->dlogits, s->dvalue, s->params[0], s->params[1]};
-    for (void *memory : all)
-        if (memory) CUDA(cudaFree(memory));
-}
-
-static struct farm_cuda_executor *executor_make(const struct setting *s, int batch_max, bool training,
+static struct farm_cuda_executor *executor_make(const struct problem *p, int batch_max, bool training,
                                                 enum farm_precision precision) {
-    const struct farm_cuda_executor_config config = {&s->net, batch_max, training, precision, &vendor};
+    const struct farm_cuda_executor_config config = {&p->net, batch_max, training, precision, &vendor};
     struct farm_cuda_executor *executor;
     MUST(farm_cuda_executor_create(&config, &executor, err));
     return executor;
 }
 
-// ---- answers, on the device: poisoned, gradients zero ----
+// ---- answers ----
 
 struct answers {
-    float *logits, *value, *gradients;
+    float *logits, *value, *gradients; // on the device: poisoned
 };
 
-static struct answers answers_make(const struct setting *s) {
-    return {(float *)device_poisoned(s->logits * sizeof(float)), (float *)device_poisoned(s->rows * sizeof(float)),
-            (float *)device_poisoned(s->device_count * sizeof(float))};
-}
-static void answers_free(struct answers a) {
-    CUDA(cudaFree(a.logits));
-    CUDA(cudaFree(a.value));
-    CUDA(cudaFree(a.gradients));
+static struct answers answers_make(const struct problem *p) {
+    return {(float *)device_poisoned(p->logits * sizeof(float)), (float *)device_poisoned(p->rows * sizeof(float)),
+            (float *)device_poisoned(p->device_count * sizeof(float))};
 }
 
-static void forward(struct farm_cuda_executor *executor, cudaStream_t stream, const struct setting *s, int rows,
+static void forward(struct farm_cuda_executor *executor, cudaStream_t stream, const struct problem *p, int rows,
                     struct answers a) {
-    const void *params = s->params[farm_cuda_executor_precision(executor) == FARM_PRECISION_BF16];
-    const struct farm_cuda_input input = {s->frames, s->frames ? NULL : (const float *)s->input};
+    const void *params = p->device.params[farm_cuda_executor_precision(executor) == FARM_PRECISION_BF16];
+    const struct farm_cuda_input input = {p->device.frames, p->device.frames ? NULL : (const float *)p->device.input};
     MUST(
         farm_cuda_executor_forward(executor, stream, params, &input, farm_sequence_rows(rows), a.logits, a.value, err));
 }
-static void backward(struct farm_cuda_executor *executor, cudaStream_t stream, const struct setting *s, int rows,
-                     struct answers a) {
-    const void *params = s->params[farm_cuda_executor_precision(executor) == FARM_PRECISION_BF16];
-    CUDA(cudaMemsetAsync(a.gradients, 0, s->device_count * sizeof(float), stream));
-    MUST(farm_cuda_executor_backward(executor, stream, params, s->dlogits, s->dvalue, farm_sequence_rows(rows),
-                                     a.gradients, err));
+
+static void forward_backward(struct farm_cuda_executor *executor, cudaStream_t stream, const struct problem *p,
+                             struct answers a) {
+    const void *params = p->device.params[farm_cuda_executor_precision(executor) == FARM_PRECISION_BF16];
+    forward(executor, stream, p, p->rows, a);
+    CUDA(cudaMemsetAsync(a.gradients, 0, p->device_count * sizeof(float), stream));
+    MUST(farm_cuda_executor_backward(executor, stream, params, p->device.dlogits, p->device.dvalue,
+                                     farm_sequence_rows(p->rows), a.gradients, err));
 }
 
 // On the host: logits and values in one piece, gradients in PyTorch's order.
 struct host_answers {
     std::vector<float> outputs, gradients;
     bool guards;
+    bool operator==(const host_answers &other) const {
+        return memcmp(outputs.data(), other.outputs.data(), outputs.size() * sizeof(float)) == 0 &&
+               memcmp(gradients.data(), other.gradients.data(), gradients.size() * sizeof(float)) == 0;
+    }
 };
-static struct host_answers fetch(const struct setting *s, struct answers a) {
+
+static struct host_answers fetch(const struct problem *p, struct answers a) {
     CUDA(cudaDeviceSynchronize());
-    struct host_answers h;
-    h.outputs.resize(s->logits + (size_t)s->rows);
-    h.gradients.resize(s->net.parameter_count);
-    std::vector<float> ordered(s->device_count);
-    CUDA(cudaMemcpy(h.outputs.data(), a.logits, s->logits * sizeof(float), cudaMemcpyDeviceToHost));
-    CUDA(cudaMemcpy(h.outputs.data() + s->logits, a.value, s->rows * sizeof(float), cudaMemcpyDeviceToHost));
+    struct host_answers h = {std::vector<float>(p->logits + (size_t)p->rows),
+                             std::vector<float>(p->net.parameter_count), false};
+    std::vector<float> ordered(p->device_count);
+    CUDA(cudaMemcpy(h.outputs.data(), a.logits, p->logits * sizeof(float), cudaMemcpyDeviceToHost));
+    CUDA(cudaMemcpy(h.outputs.data() + p->logits, a.value, p->rows * sizeof(float), cudaMemcpyDeviceToHost));
     CUDA(cudaMemcpy(ordered.data(), a.gradients, ordered.size() * sizeof(float), cudaMemcpyDeviceToHost));
-    farm_cuda_to_pytorch_layout(&s->net, ordered.data(), h.gradients.data());
-    h.guards = device_guard_whole(a.logits, s->logits * sizeof(float)) &&
-               device_guard_whole(a.value, s->rows * sizeof(float)) &&
-               device_guard_whole(a.gradients, s->device_count * sizeof(float));
+    farm_cuda_to_pytorch_layout(&p->net, ordered.data(), h.gradients.data());
+    h.guards = device_guard_whole(a.logits, p->logits * sizeof(float)) &&
+               device_guard_whole(a.value, p->rows * sizeof(float)) &&
+               device_guard_whole(a.gradients, p->device_count * sizeof(float));
     return h;
 }
-static bool same_bits(const std::vector<float> &a, const std::vector<float> &b) {
-    return memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
+
+// By the CPU's executor, in f32.
+static struct host_answers answers_of_cpu(const struct problem *p) {
+    struct host_answers h = {std::vector<float>(p->logits + (size_t)p->rows),
+                             std::vector<float>(p->net.parameter_count), true};
+    const struct farm_arithmetic f32 = farm_arithmetic_uniform(&p->net, FARM_PRECISION_F32, {});
+    struct farm_executor_config config = {};
+    struct farm_executor *executor;
+    config.net = &p->net;
+    config.batch_max = p->rows;
+    config.training = true;
+    config.arithmetic = &f32;
+    FARM(farm_executor_create(&config, &executor, err));
+    farm_executor_load(executor, p->params);
+    farm_executor_forward(executor, p->frames, farm_sequence_rows(p->rows), h.outputs.data(),
+                          h.outputs.data() + p->logits);
+    farm_executor_backward(executor, p->frames, farm_sequence_rows(p->rows), p->dlogits, p->dvalue, h.gradients.data());
+    farm_executor_destroy(executor);
+    return h;
+}
+
+// ---- a graph ----
+
+struct captured {
+    cudaStream_t stream;
+    cudaGraph_t graph;
+    cudaGraphExec_t exec;
+};
+
+// Runs the work once before it is captured: that chooses algorithms and loads kernels.
+template <typename Work> static struct captured capture(Work work) {
+    struct captured c;
+    CUDA(cudaStreamCreateWithFlags(&c.stream, cudaStreamNonBlocking));
+    work(c.stream);
+    CUDA(cudaStreamSynchronize(c.stream));
+    CUDA(cudaStreamBeginCapture(c.stream, cudaStreamCaptureModeThreadLocal));
+    work(c.stream);
+    CUDA(cudaStreamEndCapture(c.stream, &c.graph));
+    CUDA(cudaGraphInstantiate(&c.exec, c.graph, 0));
+    return c;
+}
+
+static void captured_free(struct captured *c) {
+    CUDA(cudaGraphExecDestroy(c->exec));
+    CUDA(cudaGraphDestroy(c->graph));
+    CUDA(cudaStreamDestroy(c->stream));
 }
 
 // ---- checks ----
 
-// bf16: outputs as one vector, and the gradient as one, whose largest part comes from the last layers. Deep: roundings
-// move maxima.
-static double gradient_bound(const char *net, enum farm_precision precision) {
-    if (precision == FARM_PRECISION_F32) return 1e-4;
-    return strcmp(net, "deep") == 0 ? 0.2 : 8e-2;
+// bf16: the gradient's largest part comes from the last layers. Deep: roundings move maxima.
+static double gradient_bound(const char *net, bool f32) {
+    return f32 ? 1e-4 : strcmp(net, "deep") == 0 ? 0.2 : 8e-2;
 }
 
-static void check_graph(const struct setting *s, struct farm_cuda_executor *executor, struct answers a,
-                        const struct host_answers *direct, const char *name, const char *precision) {
-    cudaStream_t stream;
-    cudaGraph_t graph;
-    cudaGraphExec_t exec;
-    CUDA(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
-    CUDA(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
-    forward(executor, stream, s, s->rows, a);
-    backward(executor, stream, s, s->rows, a);
-    CUDA(cudaStreamEndCapture(stream, &graph));
-    CUDA(cudaGraphInstantiate(&exec, graph, 0));
+static bool replays_agree(const struct problem *p, struct farm_cuda_executor *executor, struct answers a,
+                          const struct host_answers *direct) {
+    struct captured c = capture([&](cudaStream_t stream) { forward_backward(executor, stream, p, a); });
     bool same = true;
     for (int replay = 0; replay < 3; replay++) {
-        CUDA(cudaMemset(a.logits, POISON, s->logits * sizeof(float)));
-        CUDA(cudaMemset(a.value, POISON, s->rows * sizeof(float)));
+        CUDA(cudaMemset(a.logits, POISON, p->logits * sizeof(float)));
+        CUDA(cudaMemset(a.value, POISON, p->rows * sizeof(float)));
         CUDA(cudaDeviceSynchronize());
-        CUDA(cudaGraphLaunch(exec, stream));
-        const struct host_answers replayed = fetch(s, a);
-        same = same && same_bits(replayed.outputs, direct->outputs) && same_bits(replayed.gradients, direct->gradients);
+        CUDA(cudaGraphLaunch(c.exec, c.stream));
+        same = same && fetch(p, a) == *direct;
     }
-    check(same, "%s %s: three replays of a graph give the same bits", name, precision);
-    CUDA(cudaGraphExecDestroy(exec));
-    CUDA(cudaGraphDestroy(graph));
-    CUDA(cudaStreamDestroy(stream));
+    captured_free(&c);
+    return same;
 }
 
-// The first `rows` rows' logits and values.
-static std::vector<float> first_rows(const struct setting *s, const struct host_answers *h, int rows) {
-    std::vector<float> first(h->outputs.begin(), h->outputs.begin() + rows * s->net.io.actions);
-    const auto value = h->outputs.begin() + (ptrdiff_t)s->logits;
-    first.insert(first.end(), value, value + rows);
-    return first;
-}
-
-static void check_fewer_rows(const struct setting *s, struct farm_cuda_executor *executor, struct answers a,
-                             const struct host_answers *all, double bound, const char *name, const char *precision) {
+// How far each row's answer among fewer rows is from its answer among all, at most.
+static double error_of_fewer_rows(const struct problem *p, struct farm_cuda_executor *executor, struct answers a,
+                                  const struct host_answers *all) {
     double worst = 0;
-    for (int rows = s->rows - 1; rows >= 1; rows--) {
-        forward(executor, NULL, s, rows, a);
-        const struct host_answers fewer = fetch(s, a);
-        const std::vector<float> got = first_rows(s, &fewer, rows), right = first_rows(s, all, rows);
-        worst = std::max(worst, distance(got.data(), right.data(), got.size()));
+    for (int rows = p->rows - 1; rows >= 1; rows--) {
+        forward(executor, NULL, p, rows, a);
+        const std::vector<float> fewer = fetch(p, a).outputs;
+        const size_t logits = (size_t)rows * (size_t)p->net.io.actions;
+        worst = std::max({worst, distance(fewer.data(), all->outputs.data(), logits),
+                          distance(&fewer[p->logits], &all->outputs[p->logits], (size_t)rows)});
     }
-    check(worst <= bound, "%s %s: fewer rows give each row the same answer: off by %.1e (bound %.0e)", name, precision,
-          worst, bound);
+    return worst;
 }
 
-static void check_problem(const struct executor_problem *problem, enum farm_precision precision,
-                          const std::vector<float> &outputs, const std::vector<float> &gradients) {
+static void check_net(const char *name, const struct farm_net_io *io, int rows, enum farm_precision precision) {
+    const struct memory_scope scope;
     const bool f32 = precision == FARM_PRECISION_F32;
-    const char *name = problem->net, *precise = f32 ? "f32" : "bf16";
-    const double bound = f32 ? 1e-5 : 1e-2, gradient = gradient_bound(name, precision);
-    struct setting s = setting_make(name, &problem->io, problem->rows);
-    struct farm_cuda_executor *training = executor_make(&s, problem->rows + 3, true, precision);
-    struct farm_cuda_executor *inference = executor_make(&s, problem->rows, false, precision);
-    const struct answers a = answers_make(&s), b = answers_make(&s);
-    forward(training, NULL, &s, s.rows, a);
-    backward(training, NULL, &s, s.rows, a);
-    const struct host_answers direct = fetch(&s, a);
-    const double off = distance(direct.outputs.data(), outputs.data(), outputs.size());
-    const double gradient_off = distance(direct.gradients.data(), gradients.data(), gradients.size());
+    const char *as = f32 ? "f32" : "bf16";
+    const double bound = f32 ? 1e-5 : 1e-2, bound_of_gradient = gradient_bound(name, f32);
+    const struct problem p = problem_make(name, io, rows);
+    const struct host_answers expected = answers_of_cpu(&p);
+    struct farm_cuda_executor *training = executor_make(&p, rows + 3, true, precision);
+    struct farm_cuda_executor *inference = executor_make(&p, rows, false, precision);
+    const struct answers a = answers_make(&p), b = answers_make(&p);
+    forward_backward(training, NULL, &p, a);
+    const struct host_answers direct = fetch(&p, a);
+    const double off = distance(direct.outputs.data(), expected.outputs.data(), expected.outputs.size());
+    const double gradient = distance(direct.gradients.data(), expected.gradients.data(), expected.gradients.size());
     check(off <= bound && direct.guards, "%s %dx%dx%d %s: logits and values off by %.1e (bound %.0e)", name,
-          problem->io.frame_channels, problem->io.height, problem->io.width, precise, off, bound);
-    check(gradient_off <= gradient, "%s %s: the gradient is off by %.1e (bound %.0e)", name, precise, gradient_off,
-          gradient);
-    forward(training, NULL, &s, s.rows, b);
-    backward(training, NULL, &s, s.rows, b);
-    const struct host_answers again = fetch(&s, b);
-    check(same_bits(again.outputs, direct.outputs) && same_bits(again.gradients, direct.gradients),
-          "%s %s: the same bits again", name, precise);
-    check_graph(&s, training, b, &direct, name, precise);
-    check_fewer_rows(&s, training, b, &direct, bound, name, precise);
-    forward(inference, NULL, &s, s.rows, b);
-    const struct host_answers inferred = fetch(&s, b);
-    const double inferred_off = distance(inferred.outputs.data(), direct.outputs.data(), direct.outputs.size());
-    check(inferred_off <= bound, "%s %s: inference is off training by %.1e (bound %.0e)", name, precise, inferred_off,
-          bound);
-    answers_free(a);
-    answers_free(b);
+          io->frame_channels, io->height, io->width, as, off, bound);
+    check(gradient <= bound_of_gradient, "%s %s: the gradient is off by %.1e (bound %.0e)", name, as, gradient,
+          bound_of_gradient);
+    forward_backward(training, NULL, &p, b);
+    check(fetch(&p, b) == direct, "%s %s: the same bits again", name, as);
+    check(replays_agree(&p, training, b, &direct), "%s %s: three replays of a graph give the same bits", name, as);
+    const double fewer = error_of_fewer_rows(&p, training, b, &direct);
+    check(fewer <= bound, "%s %s: among fewer rows a row's answer is off by %.1e (bound %.0e)", name, as, fewer, bound);
+    forward(inference, NULL, &p, rows, b);
+    const double inferred = distance(fetch(&p, b).outputs.data(), direct.outputs.data(), direct.outputs.size());
+    check(inferred <= bound, "%s %s: inference is off training by %.1e (bound %.0e)", name, as, inferred, bound);
     farm_cuda_executor_destroy(training);
     farm_cuda_executor_destroy(inference);
-    setting_free(&s);
 }
 
-static void check_all(FILE *file) {
-    for (const struct executor_problem &problem : executor_problems) {
-        struct farm_net net;
-        FARM(farm_net_make(farm_net_find(problem.net, err), &problem.io, &net, err));
-        std::vector<float> outputs((size_t)problem.rows * ((size_t)problem.io.actions + 1)),
-            gradients(net.parameter_count);
-        if (fread(outputs.data(), sizeof(float), outputs.size(), file) != outputs.size() ||
-            fread(gradients.data(), sizeof(float), gradients.size(), file) != gradients.size()) {
-            check(false, "%s: the file of expected answers is too short: make cuda", problem.net);
-            return;
-        }
-        for (const enum farm_precision precision : {FARM_PRECISION_BF16, FARM_PRECISION_F32}) // what counts goes first
+static void check_all(void) {
+    static const struct {
+        const char *net;
+        struct farm_net_io io; // frame_channels, height, width, stack, flat, actions
+        int rows;
+    } problems[] = {
+        {"shallow", {1, 84, 84, 4, 0, 6}, 5}, {"shallow", {3, 37, 50, 2, 0, 15}, 3},
+        {"nature", {1, 52, 60, 4, 0, 18}, 7}, {"deep", {1, 42, 35, 4, 0, 9}, 4},
+        {"deep", {3, 24, 31, 1, 0, 3}, 3},    {"mlp", {0, 0, 0, 1, 17, 7}, 9},
+    };
+    for (const auto &p : problems)
+        for (const enum farm_precision precision : {FARM_PRECISION_BF16, FARM_PRECISION_F32}) // the learner's first
             try {
-                check_problem(&problem, precision, outputs, gradients);
+                check_net(p.net, &p.io, p.rows, precision);
             } catch (const std::exception &error) {
-                check(false, "%s %s: %s", problem.net, precision == FARM_PRECISION_F32 ? "f32" : "bf16", error.what());
+                check(false, "%s %s: %s", p.net, precision == FARM_PRECISION_F32 ? "f32" : "bf16", error.what());
             }
-    }
-    check(fgetc(file) == EOF, "the file of expected answers ends where it should");
 }
 
 // ---- times ----
 
-// Medians of replays, in microseconds.
-static double time_of(const struct setting *s, struct farm_cuda_executor *executor, int rows, bool training,
-                      double *spread) {
+static bool *printed; // shared by the networks' processes: a row precedes
+
+// The median of replays.
+static void print_time(const char *what, const char *net, const struct problem *p, struct farm_cuda_executor *executor,
+                       int rows, bool training) {
     enum { REPLAYS = 60 };
-    const struct answers a = answers_make(s);
-    cudaStream_t stream;
-    cudaGraph_t graph;
-    cudaGraphExec_t exec;
+    const struct answers a = answers_make(p);
     cudaEvent_t start, end;
-    CUDA(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
-    for (int capture = 0; capture < 2; capture++) { // first without: algorithms, kernels
-        if (capture) CUDA(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
-        forward(executor, stream, s, rows, a);
-        if (training) backward(executor, stream, s, rows, a);
-        if (!capture) CUDA(cudaStreamSynchronize(stream));
-    }
-    CUDA(cudaStreamEndCapture(stream, &graph));
-    CUDA(cudaGraphInstantiate(&exec, graph, 0));
+    struct captured c = capture([&](cudaStream_t stream) {
+        if (training)
+            forward_backward(executor, stream, p, a);
+        else
+            forward(executor, stream, p, rows, a);
+    });
     CUDA(cudaEventCreate(&start));
     CUDA(cudaEventCreate(&end));
-    std::vector<float> times;
+    std::vector<float> us;
     for (int i = 0; i < REPLAYS; i++) {
         float milliseconds;
-        CUDA(cudaEventRecord(start, stream));
-        CUDA(cudaGraphLaunch(exec, stream));
-        CUDA(cudaEventRecord(end, stream));
-        CUDA(cudaStreamSynchronize(stream));
+        CUDA(cudaEventRecord(start, c.stream));
+        CUDA(cudaGraphLaunch(c.exec, c.stream));
+        CUDA(cudaEventRecord(end, c.stream));
+        CUDA(cudaStreamSynchronize(c.stream));
         CUDA(cudaEventElapsedTime(&milliseconds, start, end));
-        if (i >= REPLAYS / 6) times.push_back(milliseconds * 1e3f);
+        if (i >= REPLAYS / 6) us.push_back(milliseconds * 1e3f);
     }
-    std::sort(times.begin(), times.end());
-    *spread = times[times.size() * 3 / 4] - times[times.size() / 4];
-    CUDA(cudaEventDestroy(start));
-    CUDA(cudaEventDestroy(end));
-    CUDA(cudaGraphExecDestroy(exec));
-    CUDA(cudaGraphDestroy(graph));
-    CUDA(cudaStreamDestroy(stream));
-    answers_free(a);
-    return times[times.size() / 2];
-}
-
-static bool *printed; // shared by the networks' processes: whether there is a row already
-
-static void print_time(const char *what, const char *net, int rows, double value, double spread) {
-    printf("%s{\"name\": \"%s_%s_%d\", \"value\": %.2f, \"unit\": \"us\", \"better\": \"lower\", \"spread\": %.4f, "
-           "\"reference\": null, \"reference_value\": null, \"ratio\": null, \"target\": null}",
-           *printed ? ",\n" : "", what, net, rows, value, spread / value);
+    std::sort(us.begin(), us.end());
+    const size_t count = us.size();
+    printf("%s{\"name\": \"%s_%s_%d\", \"value\": %.2f, \"unit\": \"us\", \"better\": \"lower\", \"spread\": %.4f}",
+           *printed ? ",\n" : "", what, net, rows, us[count / 2], (us[count * 3 / 4] - us[count / 4]) / us[count / 2]);
     fflush(stdout);
     *printed = true;
+    CUDA(cudaEventDestroy(start));
+    CUDA(cudaEventDestroy(end));
+    captured_free(&c);
 }
 
-// Training before inference: what counts goes first.
+// Training first: the benchmark needs it most.
 static void bench(const char *net) {
-    static const int inference_rows[] = {1, 16, 64};
+    const struct memory_scope scope;
     const struct farm_net_io io = {1, 84, 84, 4, 0, 6};
     const int training_rows = 672;
-    struct setting s = setting_make(net, &io, training_rows);
-    struct farm_cuda_executor *training = executor_make(&s, training_rows, true, FARM_PRECISION_AUTO);
-    double spread;
-    const double both = time_of(&s, training, training_rows, true, &spread);
-    print_time("forward_backward", net, training_rows, both, spread);
-    const double forwards = time_of(&s, training, training_rows, false, &spread);
-    print_time("forward", net, training_rows, forwards, spread);
-    struct farm_cuda_executor *inference = executor_make(&s, 64, false, FARM_PRECISION_AUTO);
-    for (int rows : inference_rows) {
-        const double time = time_of(&s, inference, rows, false, &spread);
-        print_time("forward", net, rows, time, spread);
-    }
+    const struct problem p = problem_make(net, &io, training_rows);
+    struct farm_cuda_executor *training = executor_make(&p, training_rows, true, FARM_PRECISION_AUTO);
+    print_time("forward_backward", net, &p, training, training_rows, true);
+    print_time("forward", net, &p, training, training_rows, false);
+    struct farm_cuda_executor *inference = executor_make(&p, 64, false, FARM_PRECISION_AUTO);
+    for (int rows : {1, 16, 64}) print_time("forward", net, &p, inference, rows, false);
     farm_cuda_executor_destroy(inference);
     farm_cuda_executor_destroy(training);
-    setting_free(&s);
 }
 
 // 0; 77 without a GPU or the libraries.
-static int open_all(void) {
+static int open_gpu(void) {
     int devices = 0;
     struct farm_error err;
     char words[600];
@@ -359,12 +366,12 @@ static int open_all(void) {
     return 0;
 }
 
-// In a process that CUDA is new to. 0, 77, or 1: said on stderr; what was printed is whole rows.
+// In a process in which CUDA has not started. 0, 77, or 1 with the reason on stderr; prints whole rows.
 static int bench_apart(const char *net) {
     fflush(stdout);
     const pid_t pid = fork();
     if (pid == 0) {
-        int status = open_all();
+        int status = open_gpu();
         try {
             if (!status) bench(net);
         } catch (const std::exception &error) {
@@ -380,13 +387,12 @@ static int bench_apart(const char *net) {
 }
 
 static int bench_all(void) {
-    static const char *const nets[] = {"shallow", "nature", "deep"};
     int worst = 0;
     printed = (bool *)mmap(NULL, sizeof *printed, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (printed == MAP_FAILED) return 1;
     printf("{\"schema_version\": 1, \"benchmark\": \"cuda_executor\", \"commit\": \"%s\", \"results\": [\n",
            FARM_COMMIT);
-    for (const char *net : nets) {
+    for (const char *net : {"shallow", "nature", "deep"}) {
         const int status = worst == 77 ? 77 : bench_apart(net);
         if (status) worst = status;
     }
@@ -396,15 +402,9 @@ static int bench_all(void) {
 
 int main(int argc, char **argv) {
     if (argc == 2 && strcmp(argv[1], "--bench") == 0) return bench_all();
-    FILE *file = argc == 2 ? fopen(argv[1], "rb") : NULL;
-    if (!file) {
-        fprintf(stderr, "usage: test_executor FILE (build/gpu/executor.bin, from make cuda) | --bench\n");
-        return 1;
-    }
-    const int status = open_all();
+    const int status = open_gpu();
     if (status) return status;
-    check_all(file);
-    fclose(file);
+    check_all();
     CUDA(cudaDeviceSynchronize());
     return checks_end();
 }

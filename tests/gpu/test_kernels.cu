@@ -4,7 +4,7 @@
 // to differ.
 //
 // test_kernels [SEED] [--few]: prints a line a check and "N passed, N failed"; exit status 1 where one failed, 77
-// without a GPU. test_kernels --bench [SEED] [--few]: times pulls (bench/gpu/pull_rate.cu), prints JSON.
+// without a GPU. test_kernels --device: prints the machine as JSON.
 #include "support.cuh"
 
 #include <time.h>
@@ -40,11 +40,12 @@ static double error_of(const float *out, const float *reference, size_t count) {
 // `from_shift`, `to_shift`: where pieces start, modulo 16.
 static bool pull_equals(enum farm_cuda_pull_way way, const struct segment *segment, size_t bytes, uint32_t count,
                         uint32_t blocks, unsigned from_shift, unsigned to_shift) {
+    const struct memory_scope scope;
     const size_t pitch = (bytes + 15) / 16 * 16 + 32, whole = pitch * count;
     const uint32_t places = (uint32_t)((segment->bytes - 16) / pitch);
-    const void **from = (const void **)malloc(count * sizeof(void *));
-    void **to = (void **)malloc(count * sizeof(void *));
-    uint8_t *expected = (uint8_t *)malloc(whole), *target = (uint8_t *)device_poisoned(whole);
+    const void **from = host_array<const void *>(count);
+    void **to = host_array<void *>(count);
+    uint8_t *expected = host_array<uint8_t>(whole), *target = (uint8_t *)device_poisoned(whole);
     memset(expected, POISON, whole);
     for (uint32_t i = 0; i < count; i++) {
         const size_t place = random_below(&rng, places) * pitch + from_shift;
@@ -59,10 +60,6 @@ static bool pull_equals(enum farm_cuda_pull_way way, const struct segment *segme
     CUDA(cudaDeviceSynchronize());
     uint8_t *got = host_of(target, whole);
     const bool good = memcmp(got, expected, whole) == 0 && device_guard_whole(target, whole);
-    CUDA(cudaFree(target));
-    CUDA(cudaFree(device_from));
-    CUDA(cudaFree(device_to));
-    free(from), free(to), free(expected), free(got);
     return good;
 }
 
@@ -102,11 +99,12 @@ struct shape {
 };
 
 static bool stack_equals(const struct shape *s, enum farm_cuda_type type, enum farm_cuda_layout layout) {
+    const struct memory_scope scope;
     const size_t pixels = (size_t)s->height * s->width, frame = s->channels * pixels;
     const size_t frames = (size_t)s->rows * s->stack, count = frames * frame, each = type == FARM_CUDA_BF16 ? 2 : 4;
     const size_t mirror_bytes = frames * (frame + 1) + 1; // frames at odd addresses too
-    uint8_t *mirror = (uint8_t *)malloc(mirror_bytes), *expected = (uint8_t *)malloc(count * each + 1);
-    const void **pointers = (const void **)malloc(frames * sizeof(void *) + 1);
+    uint8_t *mirror = host_array<uint8_t>(mirror_bytes), *expected = host_array<uint8_t>(count * each);
+    const void **pointers = host_array<const void *>(frames);
     for (size_t i = 0; i < mirror_bytes; i++) mirror[i] = (uint8_t)random_bits(&rng);
     uint8_t *device_mirror = device_of(mirror, mirror_bytes);
     for (size_t f = 0; f < frames; f++) {
@@ -129,10 +127,6 @@ static bool stack_equals(const struct shape *s, enum farm_cuda_type type, enum f
     CUDA(cudaDeviceSynchronize());
     uint8_t *got = host_of(out, count * each);
     const bool good = memcmp(got, expected, count * each) == 0 && device_guard_whole(out, count * each);
-    CUDA(cudaFree(out));
-    CUDA(cudaFree(device_mirror));
-    CUDA(cudaFree(device_pointers));
-    free(mirror), free(expected), free(pointers), free(got);
     return good;
 }
 
@@ -172,9 +166,9 @@ static float as_type(enum farm_cuda_type type, float x) {
 
 // Poison, unless `from` says what to hold.
 static struct numbers numbers_make(enum farm_cuda_type type, size_t count, const float *from) {
-    struct numbers n = {type, count, count * type_bytes(type), (float *)malloc(count * sizeof(float) + 1), NULL};
+    struct numbers n = {type, count, count * type_bytes(type), host_array<float>(count), NULL};
     n.device = device_poisoned(n.bytes);
-    uint8_t *bytes = (uint8_t *)malloc(n.bytes + 1);
+    uint8_t *bytes = host_array<uint8_t>(n.bytes);
     for (size_t i = 0; from && i < count; i++) {
         const uint16_t rounded = farm_bf16(from[i]);
         n.host[i] = as_type(type, from[i]);
@@ -182,27 +176,20 @@ static struct numbers numbers_make(enum farm_cuda_type type, size_t count, const
                type_bytes(type));
     }
     if (from && count) CUDA(cudaMemcpy(n.device, bytes, n.bytes, cudaMemcpyHostToDevice));
-    free(bytes);
     return n;
 }
 static struct numbers numbers_random(enum farm_cuda_type type, size_t count) {
     float *values = random_floats(&rng, count, -2, 2);
     const struct numbers n = numbers_make(type, count, values);
-    free(values);
     return n;
 }
 // Fetches them; how far they are from `expected`. INFINITY where the guard is not whole.
 static double numbers_error(const struct numbers *n, const float *expected) {
     uint8_t *bytes = host_of((const uint8_t *)n->device, n->bytes);
-    float *got = (float *)malloc(n->count * sizeof(float) + 1);
+    float *got = host_array<float>(n->count);
     for (size_t i = 0; i < n->count; i++) got[i] = farm_number_at(bytes, n->type == FARM_CUDA_BF16, i);
     const double error = device_guard_whole(n->device, n->bytes) ? error_of(got, expected, n->count) : INFINITY;
-    free(bytes), free(got);
     return error;
-}
-static void numbers_free(struct numbers n) {
-    CUDA(cudaFree(n.device));
-    free(n.host);
 }
 // tanhf differs by a unit in the last place, which in bf16 may be another rounding.
 static double slope_bound(enum farm_cuda_type type, enum farm_slope kind) {
@@ -210,6 +197,7 @@ static double slope_bound(enum farm_cuda_type type, enum farm_slope kind) {
 }
 
 static void test_activate(enum farm_cuda_type type, enum farm_slope kind, size_t rows, int channels) {
+    const struct memory_scope scope;
     const size_t count = rows * (size_t)channels;
     struct numbers in = numbers_random(type, count), out = numbers_make(type, count, NULL);
     struct numbers bias = numbers_random(type, (size_t)channels);
@@ -226,8 +214,6 @@ static void test_activate(enum farm_cuda_type type, enum farm_slope kind, size_t
     check(error <= bound && biased_error <= bound,
           "activation %d of %zu rows of %d channels, %s: off by %.1e, with bias by %.1e (bound %.0e)", (int)kind, rows,
           channels, type_name(type), error, biased_error, bound);
-    numbers_free(in), numbers_free(out), numbers_free(bias);
-    free(plain), free(biased);
 }
 
 // Sums of `terms` numbers of about one each: beside their own size, or, where they cancel, the size that such sums
@@ -242,6 +228,7 @@ static double error_of_sums(const float *out, const float *reference, size_t cou
 }
 
 static void test_slope_gradient(enum farm_cuda_type type, enum farm_slope kind, size_t rows, int channels) {
+    const struct memory_scope scope;
     const size_t count = rows * (size_t)channels, bias_bytes = (size_t)channels * sizeof(float);
     const size_t scratch_bytes = farm_cuda_slope_gradient_scratch_bytes(rows, channels);
     struct numbers y = numbers_random(type, count), dy = numbers_random(type, count);
@@ -273,14 +260,10 @@ static void test_slope_gradient(enum farm_cuda_type type, enum farm_slope kind, 
           "gradient of activation %d and bias, %zu rows of %d channels, %s: off by %.1e (bound %.0e), sums by %.1e "
           "(bound 1e-5)",
           (int)kind, rows, channels, type_name(type), error, bound, sum_error);
-    numbers_free(y), numbers_free(dy), numbers_free(again);
-    CUDA(cudaFree(bias));
-    CUDA(cudaFree(bias_again));
-    CUDA(cudaFree(scratch));
-    free(before), free(expected), free(sums), free(got), free(got_again);
 }
 
 static void test_relu_gradient_add(enum farm_cuda_type type, size_t count) {
+    const struct memory_scope scope;
     struct numbers y = numbers_random(type, count), dy = numbers_random(type, count), sum = numbers_random(type, count);
     float *expected = random_floats(&rng, count, 0, 1);
     for (size_t i = 0; i < count; i++)
@@ -288,12 +271,11 @@ static void test_relu_gradient_add(enum farm_cuda_type type, size_t count) {
     FARM(farm_cuda_relu_gradient_add(NULL, type, y.device, dy.device, sum.device, count, err));
     CUDA(cudaDeviceSynchronize());
     check(numbers_error(&sum, expected) == 0, "ReLU's gradient added, %zu numbers, %s", count, type_name(type));
-    numbers_free(y), numbers_free(dy), numbers_free(sum);
-    free(expected);
 }
 
 // Random numbers of few values, so that maxima are met more than once.
 static void test_pool(enum farm_cuda_type type, size_t rows, const struct farm_pool *p) {
+    const struct memory_scope scope;
     const size_t in_row = (size_t)p->height * (size_t)p->width * (size_t)p->channels, ins = rows * in_row;
     const size_t out_row = (size_t)p->out_height * (size_t)p->out_width * (size_t)p->channels, outs = rows * out_row;
     float *values = random_floats(&rng, ins, 0, 1), *maxima = random_floats(&rng, outs, 0, 1);
@@ -301,7 +283,7 @@ static void test_pool(enum farm_cuda_type type, size_t rows, const struct farm_p
     struct numbers in = numbers_make(type, ins, values), out = numbers_make(type, outs, NULL);
     struct numbers out_alone = numbers_make(type, outs, NULL); // as inference has it: nobody asks where
     struct numbers dy = numbers_random(type, outs), dx = numbers_make(type, ins, NULL);
-    uint8_t *where = (uint8_t *)malloc(outs + 1), *device_where = (uint8_t *)device_poisoned(outs);
+    uint8_t *where = host_array<uint8_t>(outs), *device_where = (uint8_t *)device_poisoned(outs);
     const size_t channels = (size_t)p->channels;
     for (size_t i = 0; i < outs; i++) {
         const size_t pixel = i % out_row / channels;
@@ -325,12 +307,10 @@ static void test_pool(enum farm_cuda_type type, size_t rows, const struct farm_p
     check(same && error == 0 && gradient_error == 0,
           "maxima of %zu pictures %dx%dx%d, kernel %d, stride %d, %s: off by %.1e, places %d, gradient off by %.1e",
           rows, p->height, p->width, p->channels, p->kernel, p->stride, type_name(type), error, same, gradient_error);
-    numbers_free(in), numbers_free(out), numbers_free(out_alone), numbers_free(dy), numbers_free(dx);
-    CUDA(cudaFree(device_where));
-    free(values), free(maxima), free(where), free(got);
 }
 
 static void test_round_and_add(size_t count) {
+    const struct memory_scope scope;
     struct numbers x = numbers_random(FARM_CUDA_F32, count), sum = numbers_random(FARM_CUDA_F32, count);
     struct numbers rounded = numbers_make(FARM_CUDA_BF16, count, NULL);
     float *expected = random_floats(&rng, count, 0, 1), *added = random_floats(&rng, count, 0, 1);
@@ -343,21 +323,20 @@ static void test_round_and_add(size_t count) {
     CUDA(cudaDeviceSynchronize());
     check(numbers_error(&rounded, expected) == 0 && numbers_error(&sum, added) == 0, "%zu numbers rounded and added",
           count);
-    numbers_free(x), numbers_free(sum), numbers_free(rounded);
-    free(expected), free(added);
 }
 
 static void test_scale(size_t count) {
+    const struct memory_scope scope;
     struct numbers x = numbers_random(FARM_CUDA_F32, count);
     for (size_t i = 0; i < count; i++) x.host[i] *= 0.37f;
     FARM(farm_cuda_scale(NULL, (float *)x.device, count, 0.37f, err));
     CUDA(cudaDeviceSynchronize());
     check(numbers_error(&x, x.host) == 0, "%zu numbers scaled", count);
-    numbers_free(x);
 }
 
 // A value in device memory becomes a word of the host's.
 static void test_signal(void) {
+    const struct memory_scope scope;
     struct segment segment = segment_make(4096, false);
     const uint64_t value = 0x0123456789abcdefull;
     uint64_t *device_value = device_of(&value, 1);
@@ -368,11 +347,11 @@ static void test_signal(void) {
     memcpy(words, segment.host, sizeof words);
     memset(&poison, POISON, sizeof poison);
     check(words[0] == poison && words[1] == value && words[2] == poison, "a word of the host's is signalled");
-    CUDA(cudaFree(device_value));
     segment_free(&segment);
 }
 
 static void test_heads(enum farm_cuda_type type, uint32_t rows, int actions, int pitch) {
+    const struct memory_scope scope;
     const size_t logit_count = (size_t)rows * (size_t)actions, count = (size_t)rows * (size_t)pitch;
     struct numbers product = numbers_random(FARM_CUDA_F32, count), bias = numbers_random(type, (size_t)actions + 1);
     struct numbers logits = numbers_make(FARM_CUDA_F32, logit_count, NULL);
@@ -396,9 +375,6 @@ static void test_heads(enum farm_cuda_type type, uint32_t rows, int actions, int
     check(numbers_error(&logits, expected_logits) == 0 && numbers_error(&value, expected_value) == 0 &&
               numbers_error(&joined, expected) == 0,
           "heads of %u rows of %d actions in %d, %s", rows, actions, pitch, type_name(type));
-    numbers_free(product), numbers_free(bias), numbers_free(logits), numbers_free(value), numbers_free(joined);
-    numbers_free(dlogits), numbers_free(dvalue);
-    free(expected_logits), free(expected_value), free(expected);
 }
 
 static void test_layers(enum farm_cuda_type type) {
@@ -466,7 +442,6 @@ static void differentiate_on_gpu(const struct farm_algo_rows *rows, void *scratc
     double *device = device_of(terms, FARM_ALGO_TERMS_MAX);
     for (int call = 0; call < 2; call++) FARM(farm_cuda_algo_differentiate(NULL, "vtrace", rows, scratch, device, err));
     CUDA(cudaMemcpy(terms, device, FARM_ALGO_TERMS_MAX * sizeof *terms, cudaMemcpyDeviceToHost));
-    CUDA(cudaFree(device));
 }
 
 static double relative(double x, double reference) {
@@ -474,12 +449,13 @@ static double relative(double x, double reference) {
 }
 
 static void test_vtrace(int steps, int columns, int actions) {
+    const struct memory_scope scope;
     const size_t count = (size_t)steps * columns, rows = count + columns, outputs = rows * actions;
     const float option[] = {0.99f, 0.01f, 0.5f, 1, 1, 1.5f, 0.95f};
     float *policy = random_floats(&rng, outputs, -4, 4), *behaviour = random_floats(&rng, outputs, -4, 4);
     float *value = random_floats(&rng, rows, -5, 5), *reward = random_floats(&rng, rows, -2, 2);
-    int32_t *action = (int32_t *)malloc(rows * sizeof *action + 1);
-    uint8_t *flags = (uint8_t *)malloc(rows + 1);
+    int32_t *action = host_array<int32_t>(rows);
+    uint8_t *flags = host_array<uint8_t>(rows);
     forbid(policy, behaviour, (int)rows, actions);
     for (size_t row = 0; row < rows; row++) {
         flags[row] = random_flags();
@@ -528,12 +504,6 @@ static void test_vtrace(int steps, int columns, int actions) {
           steps, columns, actions, trace_error, error, sum_error);
     check(memcmp(terms, again, sizeof terms) == 0, "V-trace of %d steps of %d columns: the same bits again", steps,
           columns);
-    const void *device[] = {gpu.policy, gpu.behaviour, gpu.value,   gpu.reward, gpu.flags,
-                            gpu.action, gpu.scratch,   gpu.dpolicy, gpu.dvalue, sums};
-    for (const void *memory : device) CUDA(cudaFree((void *)memory));
-    void *heap[] = {policy,      behaviour,   value,      reward,  flags,   action,
-                    cpu.scratch, cpu.dpolicy, cpu.dvalue, scratch, dpolicy, dvalue};
-    for (void *memory : heap) free(memory);
 }
 
 // ---- sampling ----
@@ -550,11 +520,11 @@ static bool near_border(const float *logits, int actions, float u) {
 }
 
 static void test_sample(uint32_t rows, int actions, int greedy) {
+    const struct memory_scope scope;
     float *logits = random_floats(&rng, (size_t)rows * actions, -6, 6);
     forbid(logits, NULL, (int)rows, actions);
     for (uint32_t row = 5; row < rows; row += 97) logits[(size_t)row * actions + random_below(&rng, actions)] = NAN;
-    uint64_t *stream = (uint64_t *)malloc(rows * sizeof *stream + 1),
-             *counter = (uint64_t *)malloc(rows * sizeof *stream + 1);
+    uint64_t *stream = host_array<uint64_t>(rows), *counter = host_array<uint64_t>(rows);
     for (uint32_t row = 0; row < rows; row++) {
         stream[row] = farm_random_stream(random_bits(&rng), random_below(&rng, 64));
         counter[row] = (uint64_t)random_bits(&rng) << 20 | random_bits(&rng);
@@ -584,11 +554,6 @@ static void test_sample(uint32_t rows, int actions, int greedy) {
     check(wrong == 0 && border <= 2 + rows / 10000 && device_guard_whole(sample.action, rows * sizeof(int32_t)),
           "sampling of %u rows of %d actions, %s: %u wrong, %u on a border", rows, actions,
           greedy ? "greedy" : "categorical", wrong, border);
-    CUDA(cudaFree((void *)sample.stream));
-    CUDA(cudaFree((void *)sample.counter));
-    CUDA(cudaFree((void *)sample.policy));
-    CUDA(cudaFree(sample.action));
-    free(logits), free(stream), free(counter), free(got);
 }
 
 // ---- optimiser ----
@@ -607,7 +572,6 @@ static struct optimiser_case optimiser_make(enum farm_optimiser_kind kind, size_
     c.params = random_floats(&rng, count, -1, 1);
     float *first = random_floats(&rng, count, 0, 1), *second = random_floats(&rng, count, 0, 1);
     farm_optimiser_init(&c.gpu.config, count, kind == FARM_OPTIMISER_ADAM ? first : NULL, second, &c.cpu);
-    if (kind == FARM_OPTIMISER_RMSPROP) free(first);
     c.gpu.params = device_of(c.params, count);
     c.gpu.first = kind == FARM_OPTIMISER_ADAM ? device_of(first, count) : NULL;
     c.gpu.second = device_of(second, count);
@@ -619,19 +583,12 @@ static struct optimiser_case optimiser_make(enum farm_optimiser_kind kind, size_
     return c;
 }
 
-static void optimiser_free(struct optimiser_case *c) {
-    void *device[] = {c->gpu.params, c->gpu.first, c->gpu.second, c->gpu.params_bf16, c->gpu.control, c->gpu.scratch};
-    for (void *memory : device) CUDA(cudaFree(memory));
-    free(c->params), free(c->cpu.first), free(c->cpu.second);
-}
-
 static struct farm_cuda_optimiser_control optimiser_step(struct optimiser_case *c, const float *gradients) {
     struct farm_cuda_optimiser_control control;
     float *device = device_of(gradients, c->gpu.count);
     c->gpu.gradients = device;
     FARM(farm_cuda_optimiser_step(NULL, &c->gpu, err));
     CUDA(cudaMemcpy(&control, c->gpu.control, sizeof control, cudaMemcpyDeviceToHost));
-    CUDA(cudaFree(device));
     return control;
 }
 
@@ -644,6 +601,7 @@ static bool optimiser_guards(const struct optimiser_case *c) {
 }
 
 static void test_optimiser(enum farm_optimiser_kind kind, size_t count) {
+    const struct memory_scope scope;
     struct optimiser_case c = optimiser_make(kind, count, 40);
     const char *name = kind == FARM_OPTIMISER_ADAM ? "Adam" : "RMSProp";
     double norm_error = 0;
@@ -656,7 +614,6 @@ static void test_optimiser(enum farm_optimiser_kind kind, size_t count) {
         const float norm = farm_optimiser_step(&c.gpu.config, &c.cpu, 3e-4f, c.params, gradients);
         norm_error = fmax(norm_error, fabs(control.norm - norm) / fmax(norm, 1e-30));
         steps &= control.applied == 1 && control.step == c.cpu.step;
-        free(gradients);
     }
     float *params = host_of(c.gpu.params, count), *second = host_of(c.gpu.second, count);
     uint16_t *rounded = host_of(c.gpu.params_bf16, count);
@@ -666,12 +623,11 @@ static void test_optimiser(enum farm_optimiser_kind kind, size_t count) {
     check(error < 1e-6 && norm_error < 1e-6 && steps && bf16 && optimiser_guards(&c),
           "%s over %zu parameters, %d updates: off by %.1e, norm by %.1e (bounds 1e-6), bf16 copy %s", name, count,
           updates, error, norm_error, bf16 ? "equal" : "differs");
-    free(params), free(second), free(rounded);
-    optimiser_free(&c);
 }
 
 // A gradient that may change nothing, and the same one twice from the same state.
 static void test_optimiser_refuses(enum farm_optimiser_kind kind, float bad, float clip_norm) {
+    const struct memory_scope scope;
     const size_t count = 70001;
     struct optimiser_case c = optimiser_make(kind, count, clip_norm);
     float *gradients = random_floats(&rng, count, -1, 1);
@@ -685,12 +641,11 @@ static void test_optimiser_refuses(enum farm_optimiser_kind kind, float bad, flo
               memcmp(second, second_after, count * sizeof(float)) == 0,
           "%s: a gradient with %g in it changes nothing (clip %g)", kind == FARM_OPTIMISER_ADAM ? "Adam" : "RMSProp",
           bad, clip_norm);
-    free(gradients), free(params), free(second), free(params_after), free(second_after);
-    optimiser_free(&c);
 }
 
 // The same update from the same state gives the same bits, called directly and replayed from a graph.
 static void test_optimiser_graph(void) {
+    const struct memory_scope scope;
     const size_t count = 300007;
     float *gradients = random_floats(&rng, count, -1, 1), *device = device_of(gradients, count);
     const struct random before = rng;
@@ -715,10 +670,6 @@ static void test_optimiser_graph(void) {
     CUDA(cudaGraphExecDestroy(executable));
     CUDA(cudaGraphDestroy(graph));
     CUDA(cudaStreamDestroy(stream));
-    CUDA(cudaFree(device));
-    optimiser_free(&direct);
-    optimiser_free(&replayed);
-    free(gradients), free(a), free(b);
 }
 
 // ---- answer ----
@@ -740,9 +691,10 @@ template <typename T> static T *for_device(const struct segment *segment, T *fie
 }
 
 static void test_answer(uint32_t lane_count, int actions) {
+    const struct memory_scope scope;
     struct segment segment = segment_make((sizeof(struct answers) * LANES_MAX + 4095) / 4096 * 4096, false);
     struct answers *lanes = (struct answers *)segment.host;
-    struct answers *expected = (struct answers *)malloc(sizeof *lanes * LANES_MAX);
+    struct answers *expected = host_array<struct answers>(LANES_MAX);
     memset(lanes, POISON, sizeof *lanes * LANES_MAX);
     memset(expected, POISON, sizeof *lanes * LANES_MAX);
     struct farm_cuda_answer_lane items[LANES_MAX];
@@ -760,7 +712,7 @@ static void test_answer(uint32_t lane_count, int actions) {
         rows += item->count;
     }
     float *logits = random_floats(&rng, (size_t)rows * actions, -9, 9), *value = random_floats(&rng, rows, -9, 9);
-    int32_t *action = (int32_t *)malloc(rows * sizeof *action + 1);
+    int32_t *action = host_array<int32_t>(rows);
     for (uint32_t row = 0; row < rows; row++) action[row] = (int32_t)random_below(&rng, actions);
     const uint64_t version = (uint64_t)random_bits(&rng) << 32 | 77;
     for (uint32_t l = 0; l < lane_count; l++) {
@@ -782,10 +734,7 @@ static void test_answer(uint32_t lane_count, int actions) {
     CUDA(cudaDeviceSynchronize());
     check(memcmp(lanes, expected, sizeof *lanes * LANES_MAX) == 0, "answers to %u lanes, %u rows of %d actions",
           lane_count, rows, actions);
-    const void *device[] = {answer.lanes, answer.action, answer.policy, answer.value, answer.version};
-    for (const void *memory : device) CUDA(cudaFree((void *)memory));
     segment_free(&segment);
-    free(expected), free(logits), free(value), free(action);
 }
 
 // ---- errors ----
@@ -853,21 +802,17 @@ int main(int argc, char **argv) {
         printf("no GPU here, nothing was tested: %s\n", cudaGetErrorString(code));
         return 77;
     }
-    struct timespec now;
-    clock_gettime(CLOCK_REALTIME, &now);
-    rng.seed = (uint64_t)now.tv_sec * 1000000007u ^ (uint64_t)now.tv_nsec;
-    const bool bench = argc > 1 && strcmp(argv[1], "--bench") == 0;
-    for (int i = bench ? 2 : 1; i < argc; i++)
-        if (strcmp(argv[i], "--few") == 0)
-            few = true;
-        else
-            rng.seed = strtoull(argv[i], NULL, 0);
     if (argc == 2 && strcmp(argv[1], "--device") == 0) {
         print_machine();
         printf("\n");
         return 0;
     }
-    if (bench) return bench_pull(rng.seed, few);
+    rng.seed = (uint64_t)time(NULL);
+    for (int i = 1; i < argc; i++)
+        if (strcmp(argv[i], "--few") == 0)
+            few = true;
+        else
+            rng.seed = strtoull(argv[i], NULL, 0);
     print_machine();
     printf("\nseed %llu\n", (unsigned long long)rng.seed);
     test_all();
