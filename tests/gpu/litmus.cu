@@ -1,20 +1,16 @@
 // Litmus tests of the orders that lanes rely on across the bus (docs/CUDA.md), over memory that is registered as rings
-// are. Not a proof: a forbidden outcome that never shows in millions of rounds is no evidence that it cannot; the
-// argument stands in the document. What they are able to find is shown by their broken twins, in which the
-// order is given up: these must show the forbidden outcome, else the test says that it is blind here (which is no
-// failure: some machines order more than they must).
+// are. They prove nothing: a forbidden outcome that never shows in millions of rounds may still exist; docs/CUDA.md has
+// the argument. Each test has a broken twin without the order, which must show the forbidden outcome; otherwise the
+// test is blind on this machine, and prints so (no failure: some machines order more than they must).
 //
 //   answers   The GPU writes an answer, then `acted` with release; a host thread acquires `acted`, reads the answer
-//             (pair A). By a kernel that does nothing else, so that the moment between both is met as often as can be;
-//             then by the learner's own (farm_cuda_answer), a launch a step.
+//             (pair A).
 //
 //   pulls     A host thread writes an observation, then `produced` with release; another acquires it and launches a
 //             pull; the GPU compares what it pulled (pair P, and the order of a launch).
 //
-//   litmus [--rounds N]        exit status: 0 nothing forbidden seen, 1 something was, 77 no GPU
+//   litmus [--rounds N]        exit status: 0 no forbidden outcome, 1 a forbidden outcome, 77 no GPU
 #include <pthread.h>
-#include <sys/mman.h>
-#include <unistd.h>
 
 #include "kernels/cuda/device.cuh"
 #include "support.cuh"
@@ -49,25 +45,6 @@ static __host__ __device__ uint32_t word_of(uint64_t round, uint32_t lane, uint3
     return (uint32_t)(round * 2654435761u) ^ (lane * 40503u + i * 97u);
 }
 
-static void *registered(size_t bytes) {
-    void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
-    if (memory == MAP_FAILED) {
-        printf("FAIL no memory for %zu bytes\n", bytes);
-        exit(1);
-    }
-    CUDA(cudaHostRegister(memory, bytes, cudaHostRegisterPortable | cudaHostRegisterMapped));
-    return memory;
-}
-static void release(void *memory, size_t bytes) {
-    CUDA(cudaHostUnregister(memory));
-    munmap(memory, bytes);
-}
-template <typename T> static T *mapped(T *host) {
-    void *device;
-    CUDA(cudaHostGetDevicePointer(&device, host, 0));
-    return (T *)device;
-}
-
 // ---- answers ----
 
 static __device__ uint64_t load_acquire_system(const uint64_t *word) {
@@ -94,7 +71,7 @@ static __global__ void __launch_bounds__(THREADS) give_answers(struct answers *a
     }
 }
 
-// Reads every answer the moment `acted` tells of it. Returns how many were not whole.
+// Reads every answer as soon as `acted` covers it. Returns how many were incomplete.
 static uint64_t read_answers(struct answers *a, uint64_t rounds) {
     uint64_t seen[LANES] = {0}, wrong = 0, left = LANES;
     while (left) {
@@ -117,111 +94,14 @@ static uint64_t read_answers(struct answers *a, uint64_t rounds) {
     return wrong;
 }
 
-static uint64_t answers(uint64_t rounds, bool broken) {
-    struct answers *a = (struct answers *)registered(sizeof *a);
-    give_answers<<<LANES, THREADS>>>(mapped(a), rounds / LANES, broken);
+static uint64_t run_answers(uint64_t rounds, bool broken) {
+    struct segment segment = segment_make(sizeof(struct answers), false);
+    give_answers<<<LANES, THREADS>>>((struct answers *)segment.device, rounds / LANES, broken);
     CUDA(cudaGetLastError());
-    const uint64_t wrong = read_answers(a, rounds / LANES);
+    const uint64_t wrong = read_answers((struct answers *)segment.host, rounds / LANES);
     CUDA(cudaDeviceSynchronize());
-    release(a, sizeof *a);
-    return wrong;
-}
-
-// ---- answers of the learner's kernel ----
-
-enum { ENVIRONMENTS = 8, ACTIONS = 6, ROWS = LANES * ENVIRONMENTS };
-
-// In registered memory, as `down` segments are.
-struct step {
-    int32_t action[ENVIRONMENTS];
-    float logits[ENVIRONMENTS][ACTIONS], value[ENVIRONMENTS];
-    uint64_t version;
-};
-struct down {
-    struct counter acted[LANES], consumed[LANES];
-    struct step steps[LANES][SLOTS];
-};
-
-// In device memory: what the kernel reads.
-struct rows {
-    struct farm_cuda_answer_lane lanes[LANES];
-    int32_t action[ROWS];
-    float logits[ROWS][ACTIONS], value[ROWS];
-    uint64_t version;
-};
-
-static __host__ __device__ float number_of(uint64_t round, uint32_t row, uint32_t i) {
-    return (float)(word_of(round, row, i) >> 8);
-}
-
-// Round n's rows, and where they go.
-static __global__ void __launch_bounds__(ROWS) make_rows(struct rows *rows, struct down *down, uint64_t n) {
-    const uint32_t row = threadIdx.x;
-    rows->action[row] = (int32_t)word_of(n, row, 0);
-    rows->value[row] = number_of(n, row, 1);
-    for (uint32_t i = 0; i < ACTIONS; i++) rows->logits[row][i] = number_of(n, row, 2 + i);
-    if (row == 0) rows->version = n;
-    if (row >= LANES) return;
-    struct step *step = &down->steps[row][n % SLOTS];
-    rows->lanes[row] = {(uint8_t *)step->action, step->logits[0],         step->value,
-                        &step->version,          &down->acted[row].value,
-                        /*acted_value*/ n + 1,   row * ENVIRONMENTS,      ENVIRONMENTS};
-}
-
-static bool whole(const volatile struct step *step, uint32_t lane, uint64_t n) {
-    bool same = step->version == n;
-    for (uint32_t e = ENVIRONMENTS; e-- > 0;) {
-        const uint32_t row = lane * ENVIRONMENTS + e;
-        same &= step->value[e] == number_of(n, row, 1) && step->action[e] == (int32_t)word_of(n, row, 0);
-        for (uint32_t i = ACTIONS; i-- > 0;) same &= step->logits[e][i] == number_of(n, row, 2 + i);
-    }
-    return same;
-}
-
-struct reader {
-    struct down *down;
-    uint64_t rounds, wrong;
-};
-
-// The actors: every answer the moment `acted` tells of it, the newest first.
-static void *read_steps(void *argument) {
-    struct reader *r = (struct reader *)argument;
-    uint64_t seen[LANES] = {0}, left = LANES;
-    while (left)
-        for (uint32_t lane = 0; lane < LANES; lane++) {
-            const uint64_t acted = __atomic_load_n(&r->down->acted[lane].value, __ATOMIC_ACQUIRE);
-            if (acted == seen[lane]) continue;
-            for (uint64_t n = acted; n-- > seen[lane];) r->wrong += !whole(&r->down->steps[lane][n % SLOTS], lane, n);
-            seen[lane] = acted;
-            __atomic_store_n(&r->down->consumed[lane].value, acted, __ATOMIC_RELEASE);
-            left -= acted == r->rounds;
-        }
-    return NULL;
-}
-
-static uint64_t steps_answered(uint64_t answers) {
-    struct segment segment = segment_make(sizeof(struct down), false);
-    struct down *down = (struct down *)segment.host, *device_down = (struct down *)segment.device;
-    struct rows *rows;
-    CUDA(cudaMalloc(&rows, sizeof *rows));
-    struct reader reader = {down, answers / LANES, 0};
-    pthread_t thread;
-    pthread_create(&thread, NULL, read_steps, &reader);
-    const struct farm_cuda_answer answer = {
-        rows->lanes, LANES,         farm_head_categorical(ACTIONS), (const uint8_t *)rows->action, rows->logits[0],
-        rows->value, &rows->version};
-    for (uint64_t n = 0; n < reader.rounds; n++) {
-        for (uint32_t lane = 0; lane < LANES; lane++)
-            while (n - __atomic_load_n(&down->consumed[lane].value, __ATOMIC_ACQUIRE) >= SLOTS) {
-            }
-        make_rows<<<1, ROWS>>>(rows, device_down, n);
-        FARM(farm_cuda_answer(NULL, &answer, err));
-    }
-    pthread_join(thread, NULL);
-    CUDA(cudaDeviceSynchronize());
-    CUDA(cudaFree(rows));
     segment_free(&segment);
-    return reader.wrong;
+    return wrong;
 }
 
 // ---- pulls ----
@@ -256,14 +136,17 @@ static __global__ void __launch_bounds__(THREADS)
     if (__syncthreads_or(bad != 0) && threadIdx.x == 0) atomicAdd(wrong, 1ull);
 }
 
-// The learner: whatever is published is pulled, then its slot given back.
-static uint64_t pulls(uint64_t rounds, enum farm_cuda_pull_way way, bool broken) {
-    struct observations *o = (struct observations *)registered(sizeof *o), *device = mapped(o);
+// The learner: pulls what is published, then releases its slot.
+static uint64_t run_pulls(uint64_t rounds, enum farm_cuda_pull_way way, bool broken) {
     struct lists {
         const void *from[PULLED];
         void *to[PULLED];
         uint64_t round[PULLED];
-    } *lists = (struct lists *)registered(sizeof *lists), *device_lists = mapped(lists);
+    };
+    struct segment rings = segment_make(sizeof(struct observations), false);
+    struct segment pinned = segment_make(sizeof(struct lists), false);
+    struct observations *o = (struct observations *)rings.host, *device = (struct observations *)rings.device;
+    struct lists *lists = (struct lists *)pinned.host, *device_lists = (struct lists *)pinned.device;
     uint32_t *mirror;
     unsigned long long *wrong, total;
     CUDA(cudaMalloc(&mirror, PULLED * PULL_BYTES));
@@ -290,19 +173,18 @@ static uint64_t pulls(uint64_t rounds, enum farm_cuda_pull_way way, bool broken)
     CUDA(cudaMemcpy(&total, wrong, sizeof total, cudaMemcpyDeviceToHost));
     CUDA(cudaFree(mirror));
     CUDA(cudaFree(wrong));
-    release(lists, sizeof *lists);
-    release(o, sizeof *o);
+    segment_free(&pinned);
+    segment_free(&rings);
     return total;
 }
 
-// ---- what was seen ----
+// ---- outcomes ----
 
 static uint64_t forbidden;
 
-static void tell(const char *name, uint64_t rounds, uint64_t wrong, uint64_t broken) {
-    printf("%-18s %12llu rounds, %llu forbidden outcomes; with the order given up %llu%s\n", name,
-           (unsigned long long)rounds, (unsigned long long)wrong, (unsigned long long)broken,
-           broken ? "" : ": blind on this machine");
+static void print_outcome(const char *name, uint64_t rounds, uint64_t wrong, uint64_t broken) {
+    printf("%-18s %12llu rounds, %llu forbidden outcomes; without the order %llu%s\n", name, (unsigned long long)rounds,
+           (unsigned long long)wrong, (unsigned long long)broken, broken ? "" : ": blind on this machine");
     forbidden += wrong;
 }
 
@@ -314,17 +196,13 @@ int main(int argc, char **argv) {
         printf("no GPU\n");
         return 77;
     }
-    tell("answers", rounds, answers(rounds, false), answers(rounds / 10, true));
-    const uint64_t wrong_steps = steps_answered(rounds);
-    forbidden += wrong_steps;
-    printf("%-18s %12llu rounds, %llu forbidden outcomes\n", "learner's answers", (unsigned long long)rounds,
-           (unsigned long long)wrong_steps);
-    tell("pulls, loads", rounds, pulls(rounds, FARM_CUDA_PULL_LOADS, false),
-         pulls(rounds / 10, FARM_CUDA_PULL_LOADS, true));
+    print_outcome("answers", rounds, run_answers(rounds, false), run_answers(rounds / 10, true));
+    print_outcome("pulls, loads", rounds, run_pulls(rounds, FARM_CUDA_PULL_LOADS, false),
+                  run_pulls(rounds / 10, FARM_CUDA_PULL_LOADS, true));
     struct farm_error why;
     if (farm_cuda_pull_supported(FARM_CUDA_PULL_BULK, &why) == FARM_OK)
-        tell("pulls, bulk copies", rounds, pulls(rounds, FARM_CUDA_PULL_BULK, false),
-             pulls(rounds / 10, FARM_CUDA_PULL_BULK, true));
-    printf("%s\n", forbidden ? "FORBIDDEN OUTCOMES SEEN" : "nothing forbidden seen");
+        print_outcome("pulls, bulk copies", rounds, run_pulls(rounds, FARM_CUDA_PULL_BULK, false),
+                      run_pulls(rounds / 10, FARM_CUDA_PULL_BULK, true));
+    printf("%s\n", forbidden ? "FORBIDDEN OUTCOMES SEEN" : "no forbidden outcome");
     return forbidden != 0;
 }
