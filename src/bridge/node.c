@@ -262,7 +262,7 @@ static bool take_counters(struct farm_node *node, const struct farm_wire_welcome
         for (uint32_t l = 0; l < node->lane_count; l++) {
             struct node_lane *lane = lane_at(node, r, l);
             struct farm_wire_counters learner;
-            farm_wire_welcome_counters(welcome, r, l, &learner);
+            farm_wire_get_counters(welcome->counters, (size_t)r * node->lane_count + l, &learner);
             const uint64_t produced = farm_lane_produced(lane->lane), answered = farm_lane_acted(lane->lane);
             if (learner.produced > produced || learner.produced < answered || learner.consumed > learner.produced)
                 return false;
@@ -290,7 +290,7 @@ static bool take_welcome(struct farm_node *node, struct farm_error *err) {
     }
     if (!node->actors) node->actors = calloc(welcome.rings, sizeof *node->actors);
     if (!node->actors) return farm_fail(err, FARM_E_LIMIT, "no memory for %u actors", welcome.rings), false;
-    for (uint32_t r = 0; r < welcome.rings; r++) node->actors[r] = farm_wire_welcome_actor(&welcome, r);
+    memcpy(node->actors, welcome.actors, welcome.rings * sizeof *node->actors);
     node->learner_steps = welcome.steps;
     node->head = node->listed = 0;
     node->welcomed = true;

@@ -50,11 +50,14 @@ enum farm_wire_type {
     FARM_WIRE_TYPE_END,
 };
 
+// Header and entry as they travel.
 struct farm_wire_header {
     uint32_t bytes; // behind the header: entries and payloads
-    enum farm_wire_type type;
+    uint16_t type;  // enum farm_wire_type
     uint16_t entries;
-    uint64_t frame; // number, from 0, of each direction of a connection
+    uint64_t frame; // number, from 0, in each direction of a connection
+    uint32_t zero[3];
+    uint32_t crc; // CRC32C of header and entries; farm_wire_put computes it
 };
 
 struct farm_wire_entry {
@@ -68,16 +71,16 @@ struct farm_wire_entry {
 // CRC32C (Castagnoli) of `bytes` more bytes behind those that gave `crc`; 0 to begin.
 uint32_t farm_wire_crc(uint32_t crc, const void *data, size_t bytes);
 
-// Writes header and entries (farm_wire_head_bytes of them) to `out`. sealed: TLS vouches, so the CRC's place is 0.
-void farm_wire_put(const struct farm_wire_header *header, const struct farm_wire_entry *entries, bool sealed,
+// Writes header and entries (farm_wire_head_bytes) to `out`. encrypted: TLS protects both, so the CRC is 0.
+void farm_wire_put(const struct farm_wire_header *header, const struct farm_wire_entry *entries, bool encrypted,
                    uint8_t *out);
 
-// Reads a header. FARM_E_FORMAT: unknown type, entries 0 or above the bound, bytes that cannot be right for the type,
-// bytes that must be 0 and are not.
+// Reads a header. FARM_E_FORMAT: unknown type, entries 0 or above the bound, length impossible for the type, nonzero
+// reserved bytes.
 enum farm_status farm_wire_get_header(const uint8_t *in, struct farm_wire_header *header, struct farm_error *err);
-// Reads the entries behind a header that farm_wire_get_header has read from the same bytes, and checks the CRC of both
-// unless `sealed`.
-enum farm_status farm_wire_get_entries(const uint8_t *in, const struct farm_wire_header *header, bool sealed,
+// Reads the entries behind a header that farm_wire_get_header has read from the same bytes. Checks the CRC of both
+// (encrypted: that it is 0).
+enum farm_status farm_wire_get_entries(const uint8_t *in, const struct farm_wire_header *header, bool encrypted,
                                        struct farm_wire_entry *entries, struct farm_error *err);
 static inline size_t farm_wire_head_bytes(uint16_t entries) {
     return FARM_WIRE_HEADER_BYTES + (size_t)entries * FARM_WIRE_ENTRY_BYTES;
@@ -115,7 +118,8 @@ struct farm_wire_offer {
 
 struct farm_wire_welcome {
     uint32_t rings, lanes, steps; // steps: of the learner's rings
-    const uint8_t *rest;          // borrowed: farm_wire_welcome_actor, _counters
+    // Borrowed from the message: u32 [rings]; [rings][lanes], for farm_wire_get_counters.
+    const uint8_t *actors, *counters;
 };
 
 enum farm_wire_reason {
@@ -142,9 +146,6 @@ size_t farm_wire_put_welcome(uint32_t rings, uint32_t lanes, uint32_t steps, con
                              const struct farm_wire_counters *counters, uint8_t *out, size_t room);
 enum farm_status farm_wire_get_welcome(const uint8_t *in, size_t bytes, struct farm_wire_welcome *welcome,
                                        struct farm_error *err);
-uint32_t farm_wire_welcome_actor(const struct farm_wire_welcome *welcome, uint32_t ring);
-void farm_wire_welcome_counters(const struct farm_wire_welcome *welcome, uint32_t ring, uint32_t lane,
-                                struct farm_wire_counters *out);
 size_t farm_wire_put_join(uint32_t rings, uint8_t *out, size_t room);
 enum farm_status farm_wire_get_join(const uint8_t *in, size_t bytes, uint32_t *rings, struct farm_error *err);
 size_t farm_wire_put_reason(enum farm_wire_reason reason, const char *text, uint8_t *out, size_t room); // REFUSE, BYE

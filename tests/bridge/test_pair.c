@@ -1,38 +1,37 @@
-// A hub and a node over TCP on loopback: both engines, in the clear and by TLS, both modes, small and large steps.
-#include <arpa/inet.h>
-#include <fcntl.h>
-#include <netinet/in.h>
+// A hub and a node over TCP on loopback: both engines, in the clear and by TLS, both answer modes, small and large
+// steps, connections closed with bytes in flight.
 #include <stdio.h>
 
+#include "base/log.h"
 #include "base/time.h"
+#include "loopback.h"
 #include "world.h"
 
-static struct world *world;
+TestSuite(pair, .timeout = 60);
+
 static const struct farm_key KEY = {{1, 2, 3}};
-
-static int listen_somewhere(char *address, size_t bytes) {
-    const int fd = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-    struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    socklen_t length = sizeof at;
-    cr_assert_eq(bind(fd, (struct sockaddr *)&at, length), 0);
-    cr_assert_eq(listen(fd, 16), 0);
-    cr_assert_eq(getsockname(fd, (struct sockaddr *)&at, &length), 0);
-    snprintf(address, bytes, "127.0.0.1:%u", ntohs(at.sin_port));
-    return fd;
-}
-
+static struct world *world;
 static int listener;
-static char address[64];
+static char address[32];
 
-static void begin(const char *engine, bool sealed, uint32_t rings) {
-    listener = world->hub_config.listener = listen_somewhere(address, sizeof address);
+static void make_pair(const char *engine, bool encrypted, enum farm_answers answers, uint32_t pixels,
+                      uint32_t ring_steps) {
+    struct sockaddr_in at;
+    farm_log_set_level(FARM_LOG_ERROR);
+    listener = listen_on_loopback(&at);
+    snprintf(address, sizeof address, "127.0.0.1:%u", ntohs(at.sin_port));
+    world = calloc(1, sizeof *world);
+    world_spec(world, 3, 4, pixels, ring_steps);
+    world->offer.spec.answers = world->node_spec.answers = answers;
+    world->held = 5;
+    world->hub_config.listener = listener;
     world->node_config.address = address;
     world->hub_config.engine = world->node_config.engine = engine;
-    world->hub_config.key = world->node_config.key = sealed ? &KEY : NULL;
-    world_make(world, rings);
+    world->hub_config.key = world->node_config.key = encrypted ? &KEY : NULL;
+    world_make(world, 2);
 }
 
-static void play_on(uint64_t steps) {
+static void run_to(uint64_t steps) {
     const uint64_t start = farm_now_ns();
     while (!world_done(world, steps)) {
         const uint64_t now = farm_now_ns();
@@ -41,42 +40,51 @@ static void play_on(uint64_t steps) {
     }
 }
 
-static void end(void) {
+static void free_pair(void) {
     world_free(world);
     close(listener);
     free(world);
 }
 
-static void play(const char *engine, bool sealed, enum farm_answers answers, uint32_t pixels, uint64_t steps) {
-    world = calloc(1, sizeof *world);
-    world_spec(world, 3, 4, pixels, 16);
-    world->offer.spec.answers = world->node_spec.answers = answers;
-    world->held = 5;
-    begin(engine, sealed, 2);
-    play_on(steps);
-    cr_assert_eq(farm_node_state(world->node), FARM_NODE_JOINED);
-    cr_assert_eq(farm_node_actors(world->node)[1], 11);
-    cr_assert_eq(world->node_stats.node[0].connections, 1);
-    end();
+static const struct {
+    const char *engine;
+    bool encrypted;
+    enum farm_answers answers;
+    uint32_t pixels;
+    uint64_t steps;
+} flows[] = {
+    {"poll", false, FARM_ANSWERS_CENTRAL, 100, 2000},  {"poll", true, FARM_ANSWERS_CENTRAL, 7056, 500},
+    {"poll", false, FARM_ANSWERS_LOCAL, 100, 2000},    {"poll", true, FARM_ANSWERS_CENTRAL, 100000, 20},
+    {"poll", false, FARM_ANSWERS_CENTRAL, 100000, 20}, {"uring", false, FARM_ANSWERS_CENTRAL, 7056, 500},
+    {"uring", true, FARM_ANSWERS_CENTRAL, 7056, 500},  {"uring", true, FARM_ANSWERS_LOCAL, 7056, 500},
+};
+
+Test(pair, carries_every_step_once_and_in_order) {
+    for (size_t f = 0; f < sizeof flows / sizeof *flows; f++) {
+        make_pair(flows[f].engine, flows[f].encrypted, flows[f].answers, flows[f].pixels, 16);
+        run_to(flows[f].steps);
+        cr_assert_eq(farm_node_state(world->node), FARM_NODE_JOINED);
+        cr_assert_eq(farm_node_actors(world->node)[1], 11);
+        cr_assert_eq(world->node_stats.node[0].connections, 1);
+        free_pair();
+    }
 }
 
-Test(pair, carries_every_step_once_and_in_order_by_poll) {
-    play("poll", false, FARM_ANSWERS_CENTRAL, 100, 2000);
-}
-Test(pair, carries_every_step_by_poll_sealed) {
-    play("poll", true, FARM_ANSWERS_CENTRAL, 7056, 500);
-}
-Test(pair, carries_answers_of_the_actors_own) {
-    play("poll", false, FARM_ANSWERS_LOCAL, 100, 2000);
-}
-Test(pair, carries_a_step_larger_than_a_frame) {
-    play("poll", true, FARM_ANSWERS_CENTRAL, 100000, 20);
-    play("poll", false, FARM_ANSWERS_CENTRAL, 100000, 20);
-}
-Test(pair, carries_every_step_by_uring) {
-    play("uring", false, FARM_ANSWERS_CENTRAL, 7056, 500);
-    play("uring", true, FARM_ANSWERS_CENTRAL, 7056, 500);
-    play("uring", true, FARM_ANSWERS_LOCAL, 7056, 500);
+Test(pair, loses_and_repeats_nothing_when_hub_or_node_is_replaced) {
+    for (int flow = 0; flow < 4; flow++) {
+        make_pair(flow & 1 ? "uring" : "poll", flow & 2, FARM_ANSWERS_CENTRAL, 20000, 16);
+        for (uint64_t cut = 0, steps = 0; cut < 10; cut++) {
+            for (run_to(steps += 10); world->taken[0][0] < steps + cut;) world_turn(world, UINT64_MAX, farm_now_ns());
+            steps = world->taken[0][0];
+            if (cut % 2)
+                world_replace_hub(world);
+            else
+                world_replace_node(world);
+        }
+        run_to(world->taken[0][0] + 10);
+        cr_assert_eq(world->node_stats.node[0].connections, 11);
+        free_pair();
+    }
 }
 
 static void answer_lane(uint32_t l) {
@@ -90,12 +98,10 @@ static void answer_lane(uint32_t l) {
 }
 
 // The learner sees that the hub is awake, and does not wake it; the hub sees that its connection sends, and sleeps.
-static void is_not_passed_over(const char *engine) {
+static void answer_while_sending(const char *engine) {
     const uint64_t steps = 50, long_ns = 10000000000u;
-    world = calloc(1, sizeof *world);
-    world_spec(world, 2, 2, 1000, 256);
-    begin(engine, false, 1);
-    play_on(steps);
+    make_pair(engine, false, FARM_ANSWERS_CENTRAL, 1000, 256);
+    run_to(steps);
     world_act(world, steps + 1);
     for (bool both = false; !both;) {
         farm_node_turn(world->node, farm_now_ns());
@@ -111,12 +117,12 @@ static void is_not_passed_over(const char *engine) {
     farm_fence_full();
     if (!farm_hub_look(world->hub)) farm_hub_wait(world->hub, long_ns);
     farm_hub_announce(world->hub, false);
-    cr_assert_lt(farm_now_ns() - start, long_ns / 2, "the answer waits until the sleep is over");
-    play_on(steps + 1);
-    end();
+    cr_assert_lt(farm_now_ns() - start, long_ns / 2, "the answer waited until the sleep ended");
+    run_to(steps + 1);
+    free_pair();
 }
 
 Test(pair, an_answer_that_comes_while_another_is_sent_wakes_the_hub) {
-    is_not_passed_over("uring");
-    is_not_passed_over("poll");
+    answer_while_sending("uring");
+    answer_while_sending("poll");
 }

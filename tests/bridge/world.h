@@ -1,6 +1,6 @@
-// Both sides of a bridge in one process: a supervisor's part (makes rings when the hub asks), a learner that answers
-// every step and checks it, and a node's actors that check every answer. The engine is the caller's. One thread; time
-// is the caller's.
+// Both sides of a bridge in one process: the supervisor's part (makes rings when the hub asks), a test learner that
+// checks and answers every step, and test actors that check every answer. One thread. The caller chooses the engine and
+// passes the time.
 #ifndef TESTS_BRIDGE_WORLD_H
 #define TESTS_BRIDGE_WORLD_H
 
@@ -23,8 +23,6 @@ struct world {
     struct farm_wire_offer offer;
     struct farm_ring_spec node_spec; // the offer's with the node's steps
     uint32_t rings;                  // of the session
-    uint32_t place;                  // of the session
-    struct world *other;             // a second node of the same hub (world_make_other), or NULL
     struct farm_bridge_stats hub_stats, node_stats;
     int control, hub_control, wake, bell, node_bell;
     struct farm_hub_config hub_config;
@@ -36,8 +34,8 @@ struct world {
     uint32_t made_count, admissions;
     bool admitted;
     uint8_t session[FARM_WIRE_ID_BYTES], given_up[FARM_WIRE_ID_BYTES];
-    uint64_t taken[WORLD_RINGS_MAX][WORLD_LANES_MAX]; // steps seen, each once and in order
-    uint32_t held;                                    // steps that stay unconsumed
+    uint64_t taken[WORLD_RINGS_MAX][WORLD_LANES_MAX]; // steps that the learner has checked, in order
+    uint32_t held;                                    // newest steps that the learner does not release
     // node's side
     struct farm_ring actors_made[WORLD_RINGS_MAX], actor[WORLD_RINGS_MAX];
     int actor_fds[WORLD_RINGS_MAX][2];
@@ -72,19 +70,17 @@ static inline void world_spec(struct world *world, uint32_t lanes, uint32_t widt
 
 static inline void world_admit(struct world *world, const struct farm_control_message *ask) {
     struct farm_error err;
-    struct farm_control_message say = {
-        .kind = FARM_CONTROL_SESSION, .session = world->place, .count = ask->count, .fds = {-1, -1}};
+    struct farm_control_message reply = {.kind = FARM_CONTROL_SESSION, .count = ask->count, .fds = {-1, -1}};
+    memcpy(reply.id, ask->id, sizeof reply.id);
     if ((world->made_count && memcmp(world->session, ask->id, sizeof world->session) != 0) ||
         memcmp(world->given_up, ask->id, sizeof world->given_up) == 0) {
-        struct farm_control_message no = {
-            .kind = FARM_CONTROL_REFUSED, .reason = FARM_WIRE_REFUSE_LATER, .text = "one node alone", .fds = {-1, -1}};
-        memcpy(no.id, ask->id, sizeof no.id);
-        cr_assert(farm_control_send(world->control, &no));
+        reply.kind = FARM_CONTROL_REFUSED;
+        reply.reason = FARM_WIRE_REFUSE_LATER;
+        cr_assert(farm_control_send(world->control, &reply));
         return;
     }
     memcpy(world->session, ask->id, sizeof world->session);
-    memcpy(say.id, ask->id, sizeof say.id);
-    cr_assert(farm_control_send(world->control, &say));
+    cr_assert(farm_control_send(world->control, &reply));
     world->admissions++;
     for (uint32_t r = 0; r < ask->count; r++) {
         if (r >= world->made_count) {
@@ -97,18 +93,18 @@ static inline void world_admit(struct world *world, const struct farm_control_me
             world->learner[r].wake_fd = world->wake;
         }
         const struct farm_control_message ring = {.kind = FARM_CONTROL_RING,
-                                                  .session = world->place,
+
                                                   .ring = r,
                                                   .actor = 10 + r,
                                                   .fds = {world->made[r].up.fd, world->made[r].down.fd_readonly}};
         cr_assert(farm_control_send(world->control, &ring));
     }
-    say.kind = FARM_CONTROL_ADMITTED;
-    cr_assert(farm_control_send(world->control, &say));
+    reply.kind = FARM_CONTROL_ADMITTED;
+    cr_assert(farm_control_send(world->control, &reply));
     world->admitted = true;
 }
 
-static inline void world_raise(struct world *world, struct farm_control_message *message) {
+static inline void world_write_generation(struct world *world, struct farm_control_message *message) {
     for (uint32_t l = 0; l < world->offer.spec.lanes; l++)
         farm_store_release(&world->made[message->ring].lanes[l].down->generation, message->generation);
     message->kind = FARM_CONTROL_GENERATION_IS;
@@ -117,12 +113,9 @@ static inline void world_raise(struct world *world, struct farm_control_message 
 
 static inline void world_supervise(struct world *world) {
     struct farm_control_message message;
-    struct world *other = world->other;
     while (farm_control_receive(world->control, &message)) {
-        if (message.kind == FARM_CONTROL_ADMIT)
-            world_admit(other && message.id[0] == other->node_config.session[0] ? other : world, &message);
-        if (message.kind == FARM_CONTROL_GENERATION)
-            world_raise(other && message.session == other->place ? other : world, &message);
+        if (message.kind == FARM_CONTROL_ADMIT) world_admit(world, &message);
+        if (message.kind == FARM_CONTROL_GENERATION) world_write_generation(world, &message);
     }
 }
 
@@ -144,7 +137,7 @@ static inline void world_check_step(struct world *world, uint32_t r, uint32_t l,
     cr_assert_geq(farm_load_acquire(&lane->down->generation), first);
 }
 
-// Answers (LOCAL: takes in) what is there. Returns how many lane steps.
+// Answers (LOCAL: takes in) every published step. Returns the number of lane steps.
 static inline uint32_t world_learn(struct world *world) {
     uint32_t done = 0;
     for (uint32_t r = 0; r < world->made_count; r++) {
@@ -178,7 +171,7 @@ static inline void world_write_step(struct world *world, struct farm_lane *lane,
     world->begins[r][l] = false;
 }
 
-// The ring's actor dies amid a step, and another one comes.
+// The ring's actor dies within a step, and a new actor takes the lanes over.
 static inline void world_restart_actor(struct world *world, uint32_t r) {
     world->generation[r]++;
     for (uint32_t l = 0; l < world->offer.spec.lanes; l++) {
@@ -191,7 +184,7 @@ static inline void world_restart_actor(struct world *world, uint32_t r) {
     }
 }
 
-// Each lane that can goes on by one step; at most `steps` in all of a lane. Returns how many lane steps.
+// Publishes the next step of each lane that may, up to `steps` in a lane. Returns the number of lane steps.
 static inline uint32_t world_act(struct world *world, uint64_t steps) {
     uint32_t done = 0;
     for (uint32_t r = 0; r < world->rings; r++) {
@@ -219,7 +212,7 @@ static inline void world_make_hub(struct world *world) {
     cr_assert_eq(farm_hub_make(&world->hub_config, &world->hub, &err), FARM_OK, "%s", err.message);
 }
 
-// As after its death: what was said to the old one or by it is lost, what it must know is said again.
+// As after the hub's death: its messages in flight are lost, and the supervisor repeats the session to the new hub.
 static inline void world_replace_hub(struct world *world) {
     struct farm_control_message again = {.count = world->made_count};
     farm_hub_free(world->hub);
@@ -263,9 +256,9 @@ static inline void world_free_rings(struct farm_ring *views, struct farm_ring *m
     }
 }
 
-// The supervisor gives the session up, and the node begins a new one with new rings.
+// The supervisor gives the session up, and the node begins another session with new rings.
 static inline void world_begin_anew(struct world *world) {
-    const struct farm_control_message forget = {.kind = FARM_CONTROL_FORGET, .session = world->place, .fds = {-1, -1}};
+    const struct farm_control_message forget = {.kind = FARM_CONTROL_FORGET, .fds = {-1, -1}};
     cr_assert(farm_control_send(world->control, &forget));
     world_free_rings(world->learner, world->made, world->made_count);
     world->made_count = 0;
@@ -281,10 +274,23 @@ static inline void world_begin_anew(struct world *world) {
     world_make_node(world);
 }
 
-static inline void world_make_own(struct world *world, uint32_t rings) {
+// After world_spec and the caller's parts of hub_config and node_config (listener, engine, key, address).
+static inline void world_make(struct world *world, uint32_t rings) {
+    struct farm_error err;
+    struct farm_hub_config *hub = &world->hub_config;
     struct farm_node_config *node = &world->node_config;
+    cr_assert_eq(farm_control_make(&world->control, &world->hub_control, &err), FARM_OK);
+    world->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    world->bell = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     world->node_bell = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    memset(node->session, 5 + (int)world->place, sizeof node->session);
+    hub->control = world->hub_control;
+    hub->wake = world->wake;
+    hub->bells = &world->bell;
+    hub->bell_count = 1;
+    hub->offer = &world->offer;
+    hub->stats = &world->hub_stats;
+    world_make_hub(world);
+    memset(node->session, 5, sizeof node->session);
     node->ring_count = rings;
     node->bell = world->node_bell;
     node->name = "test";
@@ -293,46 +299,16 @@ static inline void world_make_own(struct world *world, uint32_t rings) {
     world_make_node(world);
 }
 
-// After world_spec and after what is particular in hub_config and node_config (listener, engine, key, address).
-static inline void world_make(struct world *world, uint32_t rings) {
-    struct farm_error err;
-    cr_assert_eq(farm_control_make(&world->control, &world->hub_control, &err), FARM_OK);
-    world->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    world->bell = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    struct farm_hub_config *hub = &world->hub_config;
-    hub->control = world->hub_control;
-    hub->wake = world->wake;
-    hub->bells = &world->bell;
-    hub->bell_count = 1;
-    hub->offer = &world->offer;
-    hub->stats = &world->hub_stats;
-    world_make_hub(world);
-    world_make_own(world, rings);
-}
-
-// A second node, at the hub of `first`. After world_spec and its node_config.
-static inline void world_make_other(struct world *world, struct world *first, uint32_t rings) {
-    world->place = first->place + 1;
-    world->control = first->control;
-    world->wake = first->wake;
-    first->other = world;
-    world_make_own(world, rings);
-}
-
 static inline void world_free(struct world *world) {
-    if (world->other) farm_node_free(world->other->node, false);
     farm_node_free(world->node, false);
     farm_hub_free(world->hub);
-    for (struct world *of = world; of; of = of->other) {
-        world_free_rings(of->learner, of->made, of->made_count);
-        world_free_rings(of->actor, of->actors_made, of->rings);
-        close(of->node_bell);
-    }
-    const int fds[] = {world->control, world->hub_control, world->wake, world->bell};
+    world_free_rings(world->learner, world->made, world->made_count);
+    world_free_rings(world->actor, world->actors_made, world->rings);
+    const int fds[] = {world->control, world->hub_control, world->wake, world->bell, world->node_bell};
     for (size_t i = 0; i < sizeof fds / sizeof *fds; i++) close(fds[i]);
 }
 
-// Whether every lane has brought `steps` steps to the learner and all answers to the actors.
+// Whether the learner has `steps` steps of every lane, and the actors all answers.
 static inline bool world_done(const struct world *world, uint64_t steps) {
     for (uint32_t r = 0; r < world->rings; r++)
         for (uint32_t l = 0; l < world->offer.spec.lanes; l++)
@@ -340,17 +316,12 @@ static inline bool world_done(const struct world *world, uint64_t steps) {
     return true;
 }
 
-static inline bool world_turn_node(struct world *world, uint64_t steps, uint64_t now_ns) {
-    const bool busy = world_learn(world) + world_act(world, steps) > 0;
-    return farm_node_turn(world->node, now_ns) || busy;
-}
-
-// One turn of everybody.
+// One turn of the hub, the supervisor, the learner, the actors and the node.
 static inline bool world_turn(struct world *world, uint64_t steps, uint64_t now_ns) {
     bool busy = farm_hub_turn(world->hub, now_ns);
     world_supervise(world);
-    if (world->other) busy |= world_turn_node(world->other, steps, now_ns);
-    return world_turn_node(world, steps, now_ns) || busy;
+    busy |= world_learn(world) + world_act(world, steps) > 0;
+    return farm_node_turn(world->node, now_ns) || busy;
 }
 
 #endif

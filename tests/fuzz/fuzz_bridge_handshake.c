@@ -71,8 +71,8 @@ static void read_rest(const uint8_t *in, size_t bytes) {
     char text[FARM_WIRE_TEXT_BYTES];
     uint32_t rings;
     if (!farm_wire_get_welcome(in, bytes, &welcome, NULL)) {
-        farm_wire_welcome_actor(&welcome, welcome.rings - 1);
-        farm_wire_welcome_counters(&welcome, welcome.rings - 1, welcome.lanes - 1, &counters);
+        assert(welcome.counters == welcome.actors + welcome.rings * sizeof(uint32_t));
+        farm_wire_get_counters(welcome.counters, (size_t)welcome.rings * welcome.lanes - 1, &counters);
     }
     if (!farm_wire_get_join(in, bytes, &rings, NULL)) assert(rings >= 1 && rings <= FARM_WIRE_RINGS_MAX);
     if (!farm_wire_get_reason(in, bytes, &reason, text, NULL)) assert(memchr(text, 0, sizeof text));
