@@ -1,5 +1,5 @@
-// The bridge's engine where io_uring is missing or forbidden: sendmsg, recvmsg and poll(2). A call is tried before
-// poll(2) is asked unless the last one has shown that it would block. See engine.h.
+// The bridge's engine if io_uring is missing or forbidden: sendmsg, recvmsg and poll(2). Tries a call before it polls,
+// unless the last call has shown that it would block. See engine.h.
 #include <assert.h>
 #include <errno.h>
 #include <poll.h>
@@ -8,62 +8,45 @@
 
 #include "bridge/engine_state.h"
 
-enum { DOUBTS = 16 };
+enum { SKIPS = 16, POLLED_MAX = FARM_ENGINE_SOCKETS_MAX + FARM_ENGINE_WATCHES_MAX + 1 };
 
 struct poll_socket {
     int fd; // -1: free
     bool connecting;
-    bool readable, writable; // or may be: to be tried
-    bool hopes;              // poll(2) has not said so
-    uint8_t doubts;          // receives after which nothing more is tried, because that was in vain
+    bool readable, writable; // or may be: worth a call
+    bool untested;           // poll(2) has not reported `readable`
+    uint8_t skips;           // receives after which no further one is tried, because one was in vain
     struct farm_transfer in, out;
 };
 
 struct farm_engine {
-    struct poll_socket *sockets;
-    uint32_t socket_count;
-    int *watches;
-    uint32_t watch_count;
+    struct poll_socket sockets[FARM_ENGINE_SOCKETS_MAX];
+    int watches[FARM_ENGINE_WATCHES_MAX];
+    uint32_t socket_count, watch_count;
     struct farm_listener listener;
     bool acceptable;
-    bool asked; // there was nothing at the last turn: the next one asks poll(2)
-    struct pollfd *polled;
-    uint32_t *polled_number; // of the socket, socket_count + watch, or socket_count + watch_count: the listener
+    bool polls_next; // the last turn had no event: the next one calls poll(2)
+    struct pollfd polled[POLLED_MAX];
+    uint32_t polled_number[POLLED_MAX]; // of the socket, socket_count + watch, or socket_count + watch_count: listener
     struct farm_event_queue queue;
-    struct farm_engine_figures figures;
+    uint64_t system_calls;
 };
 
 static void destroy(struct farm_engine *engine) {
-    free(engine->sockets);
-    free(engine->watches);
-    free(engine->polled);
-    free(engine->polled_number);
-    free(engine->queue.events);
     free(engine);
 }
 
 static enum farm_status create(uint32_t sockets, uint32_t watches, void *context, struct farm_engine **out,
                                struct farm_error *err) {
     (void)context;
-    const size_t all = (size_t)sockets + watches + 1;
-    struct farm_engine *engine = calloc(1, sizeof *engine);
+    assert(sockets <= FARM_ENGINE_SOCKETS_MAX && watches <= FARM_ENGINE_WATCHES_MAX);
+    struct farm_engine *engine = *out = calloc(1, sizeof *engine);
     if (!engine) return farm_fail(err, FARM_E_LIMIT, "out of memory for the bridge's sockets");
-    *engine = (struct farm_engine){.sockets = calloc(sockets + 1, sizeof *engine->sockets),
-                                   .socket_count = sockets,
-                                   .watches = calloc(watches + 1, sizeof *engine->watches),
-                                   .watch_count = watches,
-                                   .listener.fd = -1,
-                                   .polled = calloc(all, sizeof *engine->polled),
-                                   .polled_number = calloc(all, sizeof *engine->polled_number),
-                                   .queue = {.room = 4 * sockets + watches + 1}};
-    engine->queue.events = calloc(engine->queue.room, sizeof *engine->queue.events);
-    if (!engine->sockets || !engine->watches || !engine->polled || !engine->polled_number || !engine->queue.events) {
-        destroy(engine);
-        return farm_fail(err, FARM_E_LIMIT, "out of memory for %u sockets of the bridge", sockets);
-    }
+    engine->socket_count = sockets;
+    engine->watch_count = watches;
+    engine->listener.fd = -1;
     for (uint32_t i = 0; i < sockets; i++) engine->sockets[i].fd = -1;
     for (uint32_t i = 0; i < watches; i++) engine->watches[i] = -1;
-    *out = engine;
     return FARM_OK;
 }
 
@@ -76,7 +59,7 @@ static void listen_at(struct farm_engine *engine, int fd) {
     engine->listener = (struct farm_listener){.fd = fd};
 }
 
-static struct poll_socket *opened(struct farm_engine *engine, uint32_t number) {
+static struct poll_socket *socket_at(struct farm_engine *engine, uint32_t number) {
     assert(number < engine->socket_count && engine->sockets[number].fd >= 0);
     return &engine->sockets[number];
 }
@@ -88,8 +71,8 @@ static void open_socket(struct farm_engine *engine, uint32_t number, int fd) {
 
 static void connect_socket(struct farm_engine *engine, uint32_t number, const struct sockaddr *address,
                            socklen_t bytes) {
-    struct poll_socket *socket = opened(engine, number);
-    engine->figures.system_calls++;
+    struct poll_socket *socket = socket_at(engine, number);
+    engine->system_calls++;
     if (connect(socket->fd, address, bytes) == 0) {
         farm_event_put(&engine->queue, FARM_ENGINE_CONNECTED, number, 0);
     } else if (errno == EINPROGRESS || errno == EINTR) {
@@ -101,33 +84,33 @@ static void connect_socket(struct farm_engine *engine, uint32_t number, const st
 }
 
 static void receive(struct farm_engine *engine, uint32_t number, struct iovec *parts, uint32_t count, size_t least) {
-    farm_transfer_begin(&opened(engine, number)->in, parts, count, least);
+    farm_transfer_begin(&socket_at(engine, number)->in, parts, count, least);
 }
 
 static void send_parts(struct farm_engine *engine, uint32_t number, struct iovec *parts, uint32_t count) {
-    farm_transfer_begin(&opened(engine, number)->out, parts, count, SIZE_MAX);
+    farm_transfer_begin(&socket_at(engine, number)->out, parts, count, SIZE_MAX);
 }
 
 static void close_socket(struct farm_engine *engine, uint32_t number) {
-    struct poll_socket *socket = opened(engine, number);
+    struct poll_socket *socket = socket_at(engine, number);
     farm_event_forget(&engine->queue, number);
     shutdown(socket->fd, SHUT_RDWR);
     close(socket->fd);
-    engine->figures.system_calls += 2;
+    engine->system_calls += 2;
     *socket = (struct poll_socket){.fd = -1};
     farm_event_put(&engine->queue, FARM_ENGINE_CLOSED, number, 0);
 }
 
 // ---- attempts ----
 
-static int64_t attempt_in(const struct poll_socket *socket, struct farm_transfer *in) {
+static int64_t try_receive(const struct poll_socket *socket, struct farm_transfer *in) {
     struct msghdr message = {.msg_iov = in->parts, .msg_iovlen = in->count};
     const ssize_t n = in->count == 1 ? recv(socket->fd, in->parts->iov_base, in->parts->iov_len, MSG_DONTWAIT)
                                      : recvmsg(socket->fd, &message, MSG_DONTWAIT);
     return n < 0 ? -errno : n;
 }
 
-static int64_t attempt_out(const struct poll_socket *socket, struct farm_transfer *out) {
+static int64_t try_send(const struct poll_socket *socket, struct farm_transfer *out) {
     struct msghdr message = {.msg_iov = out->parts, .msg_iovlen = out->count};
     const int flags = MSG_DONTWAIT | MSG_NOSIGNAL;
     const ssize_t n = out->count == 1 ? send(socket->fd, out->parts->iov_base, out->parts->iov_len, flags)
@@ -135,35 +118,35 @@ static int64_t attempt_out(const struct poll_socket *socket, struct farm_transfe
     return n < 0 ? -errno : n;
 }
 
-// Less than there was room for: whatever comes now, poll(2) says so. All of it: there may be more.
-static void go_on_out(struct farm_engine *engine, uint32_t number) {
+// After a partial transfer the next call would block, so poll(2) must report the socket first.
+static void continue_send(struct farm_engine *engine, uint32_t number) {
     struct poll_socket *socket = &engine->sockets[number];
     int64_t result;
     while (socket->out.busy && socket->writable) {
-        const int64_t outcome = attempt_out(socket, &socket->out);
-        engine->figures.system_calls++;
+        const int64_t outcome = try_send(socket, &socket->out);
+        engine->system_calls++;
         socket->writable = outcome == -EINTR || outcome >= (int64_t)(socket->out.total - socket->out.done);
-        if (farm_transfer_went(&socket->out, outcome, &result))
+        if (farm_transfer_continue(&socket->out, outcome, &result))
             farm_event_put(&engine->queue, FARM_ENGINE_SENT, number, result);
     }
 }
 
 static bool may_have_more(struct poll_socket *socket, int64_t outcome) {
-    if (outcome == -EAGAIN && socket->hopes) socket->doubts = DOUBTS;
-    socket->hopes = true;
+    if (outcome == -EAGAIN && socket->untested) socket->skips = SKIPS;
+    socket->untested = true;
     if (outcome == -EINTR) return true;
     if (outcome < (int64_t)(socket->in.total - socket->in.done)) return false;
-    return !socket->doubts || !socket->doubts--;
+    return !socket->skips || !socket->skips--;
 }
 
-static void go_on_in(struct farm_engine *engine, uint32_t number) {
+static void continue_receive(struct farm_engine *engine, uint32_t number) {
     struct poll_socket *socket = &engine->sockets[number];
     int64_t result;
     while (socket->in.busy && socket->readable) {
-        const int64_t outcome = attempt_in(socket, &socket->in);
-        engine->figures.system_calls++;
+        const int64_t outcome = try_receive(socket, &socket->in);
+        engine->system_calls++;
         socket->readable = may_have_more(socket, outcome);
-        if (farm_transfer_went(&socket->in, outcome, &result))
+        if (farm_transfer_continue(&socket->in, outcome, &result))
             farm_event_put(&engine->queue, FARM_ENGINE_RECEIVED, number, result);
     }
 }
@@ -172,7 +155,7 @@ static void finish_connect(struct farm_engine *engine, uint32_t number) {
     struct poll_socket *socket = &engine->sockets[number];
     int error = 0;
     socklen_t bytes = sizeof error;
-    engine->figures.system_calls++;
+    engine->system_calls++;
     if (getsockopt(socket->fd, SOL_SOCKET, SO_ERROR, &error, &bytes) < 0) error = errno;
     socket->connecting = false;
     farm_event_put(&engine->queue, FARM_ENGINE_CONNECTED, number, -error);
@@ -181,12 +164,12 @@ static void finish_connect(struct farm_engine *engine, uint32_t number) {
 static void accept_one(struct farm_engine *engine) {
     int64_t result;
     engine->acceptable = false;
-    engine->figures.system_calls++;
+    engine->system_calls++;
     if (farm_listener_accept(&engine->listener, &result))
         farm_event_put(&engine->queue, FARM_ENGINE_ACCEPTED, 0, result);
 }
 
-static void begin(struct farm_engine *engine) {
+static void transfer_all(struct farm_engine *engine) {
     for (uint32_t i = 0; i < engine->socket_count; i++) {
         struct poll_socket *socket = &engine->sockets[i];
         if (socket->fd < 0) continue;
@@ -194,40 +177,40 @@ static void begin(struct farm_engine *engine) {
             if (socket->writable) finish_connect(engine, i);
             continue;
         }
-        go_on_out(engine, i);
-        go_on_in(engine, i);
+        continue_send(engine, i);
+        continue_receive(engine, i);
     }
     if (engine->acceptable) accept_one(engine);
 }
 
 // ---- poll(2) ----
 
-static void add(struct farm_engine *engine, uint32_t *count, int fd, short events, uint32_t number) {
+static void add_polled(struct farm_engine *engine, uint32_t *count, int fd, short events, uint32_t number) {
     engine->polled[*count] = (struct pollfd){.fd = fd, .events = events};
     engine->polled_number[(*count)++] = number;
 }
 
-static uint32_t gather(struct farm_engine *engine) {
+static uint32_t fill_polled(struct farm_engine *engine) {
     uint32_t count = 0;
     for (uint32_t i = 0; i < engine->socket_count; i++) {
         const struct poll_socket *socket = &engine->sockets[i];
         const int events = (socket->in.busy ? POLLIN : 0) | (socket->out.busy || socket->connecting ? POLLOUT : 0);
-        if (socket->fd >= 0 && events) add(engine, &count, socket->fd, (short)events, i);
+        if (socket->fd >= 0 && events) add_polled(engine, &count, socket->fd, (short)events, i);
     }
     for (uint32_t i = 0; i < engine->watch_count; i++)
-        if (engine->watches[i] >= 0) add(engine, &count, engine->watches[i], POLLIN, engine->socket_count + i);
-    if (engine->listener.fd >= 0 && !farm_listener_rests(&engine->listener))
-        add(engine, &count, engine->listener.fd, POLLIN, engine->socket_count + engine->watch_count);
+        if (engine->watches[i] >= 0) add_polled(engine, &count, engine->watches[i], POLLIN, engine->socket_count + i);
+    if (engine->listener.fd >= 0 && !farm_listener_is_paused(&engine->listener))
+        add_polled(engine, &count, engine->listener.fd, POLLIN, engine->socket_count + engine->watch_count);
     return count;
 }
 
-static void note(struct farm_engine *engine, const struct pollfd *polled, uint32_t number) {
+static void note_ready(struct farm_engine *engine, const struct pollfd *polled, uint32_t number) {
     const bool failed = polled->revents & (POLLERR | POLLHUP | POLLNVAL);
     if (number < engine->socket_count) {
         struct poll_socket *socket = &engine->sockets[number];
         socket->readable |= failed || (polled->revents & POLLIN);
         socket->writable |= failed || (polled->revents & POLLOUT);
-        socket->hopes &= !socket->readable;
+        socket->untested &= !socket->readable;
     } else if (number < engine->socket_count + engine->watch_count) {
         farm_event_put(&engine->queue, FARM_ENGINE_READABLE, number - engine->socket_count, 0);
     } else {
@@ -235,36 +218,35 @@ static void note(struct farm_engine *engine, const struct pollfd *polled, uint32
     }
 }
 
-static void look(struct farm_engine *engine, uint64_t timeout_ns) {
-    const uint32_t count = gather(engine);
+static void poll_sockets(struct farm_engine *engine, uint64_t timeout_ns) {
+    const uint32_t count = fill_polled(engine);
     timeout_ns = farm_listener_bound(&engine->listener, timeout_ns);
     const struct timespec timeout = {(time_t)(timeout_ns / 1000000000u), (long)(timeout_ns % 1000000000u)};
-    engine->figures.system_calls++;
+    engine->system_calls++;
     if (ppoll(engine->polled, count, &timeout, NULL) <= 0) return;
     for (uint32_t i = 0; i < count; i++)
-        if (engine->polled[i].revents) note(engine, &engine->polled[i], engine->polled_number[i]);
+        if (engine->polled[i].revents) note_ready(engine, &engine->polled[i], engine->polled_number[i]);
 }
 
-// The first turn without events leaves the question to wait(), which asks it once for all; a caller that does not wait
-// gets it asked by each further turn.
+// The first turn without events leaves poll(2) to wait(); each further turn without a wait calls it.
 static uint32_t turn(struct farm_engine *engine, struct farm_engine_event *events, uint32_t room) {
-    begin(engine);
-    if (!engine->queue.count && engine->asked) {
-        look(engine, 0);
-        begin(engine);
+    transfer_all(engine);
+    if (!engine->queue.count && engine->polls_next) {
+        poll_sockets(engine, 0);
+        transfer_all(engine);
     }
-    engine->asked = engine->queue.count == 0;
+    engine->polls_next = engine->queue.count == 0;
     return farm_event_take(&engine->queue, events, room);
 }
 
 static void wait(struct farm_engine *engine, uint64_t timeout_ns) {
-    begin(engine);
-    engine->asked = false;
-    if (!engine->queue.count) look(engine, timeout_ns);
+    transfer_all(engine);
+    engine->polls_next = false;
+    if (!engine->queue.count) poll_sockets(engine, timeout_ns);
 }
 
-static struct farm_engine_figures figures(const struct farm_engine *engine) {
-    return engine->figures;
+static uint64_t system_calls(const struct farm_engine *engine) {
+    return engine->system_calls;
 }
 
 const struct farm_engine_ops farm_engine_poll = {
@@ -280,5 +262,5 @@ const struct farm_engine_ops farm_engine_poll = {
     .close = close_socket,
     .turn = turn,
     .wait = wait,
-    .figures = figures,
+    .system_calls = system_calls,
 };

@@ -24,7 +24,7 @@ static void advance(struct farm_transfer *transfer, size_t bytes) {
     transfer->parts->iov_len -= bytes;
 }
 
-bool farm_transfer_went(struct farm_transfer *transfer, int64_t outcome, int64_t *result) {
+bool farm_transfer_continue(struct farm_transfer *transfer, int64_t outcome, int64_t *result) {
     if (outcome == -EAGAIN || outcome == -EINTR) return false;
     if (outcome > 0) {
         advance(transfer, (size_t)outcome);
@@ -37,8 +37,8 @@ bool farm_transfer_went(struct farm_transfer *transfer, int64_t outcome, int64_t
 }
 
 void farm_event_put(struct farm_event_queue *queue, enum farm_engine_event_kind kind, uint32_t number, int64_t result) {
-    assert(queue->count < queue->room);
-    queue->events[(queue->first + queue->count++) % queue->room] =
+    assert(queue->count < FARM_EVENTS_MAX);
+    queue->events[(queue->first + queue->count++) % FARM_EVENTS_MAX] =
         (struct farm_engine_event){.kind = kind, .number = number, .result = result};
 }
 
@@ -46,12 +46,12 @@ uint32_t farm_event_take(struct farm_event_queue *queue, struct farm_engine_even
     uint32_t n = 0;
     for (; n < room && queue->count; n++, queue->count--) {
         events[n] = queue->events[queue->first];
-        queue->first = (queue->first + 1) % queue->room;
+        queue->first = (queue->first + 1) % FARM_EVENTS_MAX;
     }
     return n;
 }
 
-static bool of_socket(const struct farm_engine_event *event, uint32_t socket) {
+static bool belongs_to_socket(const struct farm_engine_event *event, uint32_t socket) {
     return event->number == socket && event->kind != FARM_ENGINE_ACCEPTED && event->kind != FARM_ENGINE_READABLE;
 }
 
@@ -59,8 +59,8 @@ void farm_event_forget(struct farm_event_queue *queue, uint32_t socket) {
     const uint32_t count = queue->count;
     queue->count = 0;
     for (uint32_t i = 0; i < count; i++) {
-        const struct farm_engine_event event = queue->events[(queue->first + i) % queue->room];
-        if (!of_socket(&event, socket)) farm_event_put(queue, event.kind, event.number, event.result);
+        const struct farm_engine_event event = queue->events[(queue->first + i) % FARM_EVENTS_MAX];
+        if (!belongs_to_socket(&event, socket)) farm_event_put(queue, event.kind, event.number, event.result);
     }
 }
 
@@ -69,17 +69,17 @@ bool farm_listener_accept(struct farm_listener *listener, int64_t *result) {
     *result = fd >= 0 ? fd : -errno;
     if (fd >= 0) return true;
     if (errno == EAGAIN || errno == EINTR || errno == ECONNABORTED) return false;
-    listener->rests_until_ns = farm_now_ns() + FARM_LISTENER_REST_MS * 1000000ull;
+    listener->paused_until_ns = farm_now_ns() + FARM_LISTENER_PAUSE_MS * 1000000ull;
     return true;
 }
 
-bool farm_listener_rests(const struct farm_listener *listener) {
-    return listener->rests_until_ns && farm_now_ns() < listener->rests_until_ns;
+bool farm_listener_is_paused(const struct farm_listener *listener) {
+    return listener->paused_until_ns && farm_now_ns() < listener->paused_until_ns;
 }
 
 uint64_t farm_listener_bound(const struct farm_listener *listener, uint64_t timeout_ns) {
-    if (!listener->rests_until_ns) return timeout_ns;
+    if (!listener->paused_until_ns) return timeout_ns;
     const uint64_t now = farm_now_ns();
-    const uint64_t left = listener->rests_until_ns > now ? listener->rests_until_ns - now : 0;
+    const uint64_t left = listener->paused_until_ns > now ? listener->paused_until_ns - now : 0;
     return left < timeout_ns ? left : timeout_ns;
 }

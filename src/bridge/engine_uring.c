@@ -1,6 +1,6 @@
-// The bridge's engine of io_uring. Operations are gathered and handed over by the io_uring_enter that also sleeps, one
-// for each direction of traffic; with IORING_SETUP_DEFER_TASKRUN completions come at no other time. Flags are tried,
-// opcodes probed; what an older kernel lacks is done without down to Linux 5.11. See engine.h.
+// The bridge's engine by io_uring. Gathers operations and submits them with the io_uring_enter that also sleeps; with
+// IORING_SETUP_DEFER_TASKRUN completions arrive at no other time. Tries flags and probes opcodes, so that it works on
+// kernels from Linux 5.11 on. See engine.h.
 #include <assert.h>
 #include <errno.h>
 #include <liburing.h>
@@ -19,10 +19,10 @@ enum kind { IN, OUT, CONNECT, CANCEL, WATCH, LISTENER, KIND_BITS = 8 };
 struct uring_socket {
     int fd; // -1: free
     bool closing;
-    uint8_t flying;  // bits of enum kind
-    uint64_t hushed; // its SENT need not end the wait of this number
-    bool quiet;      // handed over so that only a failure completes
-    uint8_t loud;    // sends that are not tried quietly any more, because one did not go at once
+    uint8_t flying;         // bits of enum kind
+    uint64_t deferred_wait; // the wait, by number, that SENT need not end
+    bool quiet;             // submitted so that only a failure completes
+    uint8_t loud;           // sends that are not tried quietly, because one could not be sent at once
     struct farm_transfer in, out;
     struct msghdr in_message, out_message;
     const struct sockaddr *address;
@@ -32,7 +32,7 @@ struct uring_socket {
 struct uring_watch {
     int fd; // -1: none
     bool flying;
-    enum { TOLD, READ_BY_ENGINE, POLLED_AND_READ } way; // POLLED_AND_READ: READ does not wait on this kernel
+    enum { REPORTED, READ_BY_ENGINE, POLLED_AND_READ } way; // POLLED_AND_READ: READ does not wait on this kernel
     uint64_t value;
 };
 
@@ -43,22 +43,21 @@ struct want {
 
 struct farm_engine {
     struct io_uring ring;
-    bool made, enabled, signals_work; // signals_work: IORING_SQ_TASKRUN says that completions wait for a call
+    bool made, enabled, signals_work; // signals_work: IORING_SQ_TASKRUN reports completions that wait for a call
     bool can_be_quiet;
-    struct uring_socket *sockets;
-    uint32_t socket_count;
-    struct uring_watch *watches;
-    uint32_t watch_count;
+    struct uring_socket sockets[FARM_ENGINE_SOCKETS_MAX];
+    struct uring_watch watches[FARM_ENGINE_WATCHES_MAX];
+    uint32_t socket_count, watch_count;
     struct farm_listener listener;
-    bool listener_flying, listener_rests;
-    struct want *wants;
-    uint32_t want_count, want_room;
-    uint32_t *quiet;
+    bool listener_flying, listener_paused;
+    struct want wants[FARM_EVENTS_MAX];
+    uint32_t want_count;
+    uint32_t quiet[FARM_ENGINE_SOCKETS_MAX]; // sockets whose quiet send is submitted
     uint32_t quiet_count;
-    bool held;      // the last turn left what is wanted to wait()
+    bool deferred;  // the last turn left the submission to wait()
     uint64_t waits; // from 1
     struct farm_event_queue queue;
-    struct farm_engine_figures figures;
+    uint64_t system_calls;
 };
 
 enum { LOUD_SENDS = 32, DESTROY_TRIES = 100 };
@@ -67,19 +66,20 @@ enum { LOUD_SENDS = 32, DESTROY_TRIES = 100 };
 
 static void destroy(struct farm_engine *engine);
 
-static enum farm_status say_why(int error, struct farm_error *err) {
+static enum farm_status explain_error(int error, struct farm_error *err) {
     char value[16];
     errno = error;
-    if (error == ENOSYS) return farm_fail(err, FARM_E_UNSUPPORTED, "this kernel, or a seccomp filter, has no io_uring");
+    if (error == ENOSYS)
+        return farm_fail(err, FARM_E_UNSUPPORTED, "this kernel has no io_uring, or a seccomp filter hides it");
     if (error == ENOMEM)
         return farm_fail_errno(err, FARM_E_UNSUPPORTED, "io_uring_setup (RLIMIT_MEMLOCK or memory is too small)");
     if (error != EPERM && error != EACCES) return farm_fail_errno(err, FARM_E_UNSUPPORTED, "io_uring_setup");
     if (farm_file_line(value, sizeof value, "/proc/sys/kernel/io_uring_disabled") && value[0] != '0')
         return farm_fail(err, FARM_E_UNSUPPORTED, "forbidden by sysctl kernel.io_uring_disabled = %s", value);
-    return farm_fail(err, FARM_E_UNSUPPORTED, "forbidden by a seccomp filter, as containers have (EPERM)");
+    return farm_fail(err, FARM_E_UNSUPPORTED, "forbidden by a seccomp filter, perhaps of a container (EPERM)");
 }
 
-// The best flags that this kernel has. A ring that begins disabled belongs to the thread that uses it first.
+// Takes the best flags that this kernel supports. A ring that starts disabled belongs to the thread that uses it first.
 static int set_up(struct farm_engine *engine, unsigned entries, unsigned completions) {
     static const unsigned attempts[] = {
         IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN | IORING_SETUP_TASKRUN_FLAG | IORING_SETUP_SUBMIT_ALL |
@@ -99,7 +99,7 @@ static int set_up(struct farm_engine *engine, unsigned entries, unsigned complet
         engine->made = error == 0;
         engine->enabled = !(attempts[i] & IORING_SETUP_R_DISABLED);
         engine->signals_work = attempts[i] & IORING_SETUP_TASKRUN_FLAG;
-        // A send with MSG_WAITALL fails where it is short, and so does not stay quiet, in every kernel that has this.
+        // On every kernel with this feature a short send with MSG_WAITALL fails, so it completes.
         engine->can_be_quiet = (attempts[i] & IORING_SETUP_DEFER_TASKRUN) && (params.features & IORING_FEAT_CQE_SKIP);
         return error;
     }
@@ -125,27 +125,17 @@ static enum farm_status probe(struct farm_engine *engine, struct farm_error *err
 static enum farm_status create(uint32_t sockets, uint32_t watches, void *context, struct farm_engine **out,
                                struct farm_error *err) {
     (void)context;
+    assert(sockets <= FARM_ENGINE_SOCKETS_MAX && watches <= FARM_ENGINE_WATCHES_MAX);
     struct farm_engine *engine = calloc(1, sizeof *engine);
     if (!engine) return farm_fail(err, FARM_E_LIMIT, "out of memory for the bridge's sockets");
-    *engine = (struct farm_engine){.sockets = calloc(sockets + 1, sizeof *engine->sockets),
-                                   .socket_count = sockets,
-                                   .watches = calloc(watches + 1, sizeof *engine->watches),
-                                   .watch_count = watches,
-                                   .listener.fd = -1,
-                                   .waits = 1,
-                                   .want_room = 4 * sockets + watches + 1,
-                                   .quiet = calloc(sockets + 1, sizeof *engine->quiet),
-                                   .queue = {.room = 4 * sockets + watches + 1}};
-    engine->wants = calloc(engine->want_room, sizeof *engine->wants);
-    engine->queue.events = calloc(engine->queue.room, sizeof *engine->queue.events);
-    enum farm_status status = FARM_OK;
-    if (!engine->sockets || !engine->watches || !engine->quiet || !engine->wants || !engine->queue.events)
-        status = farm_fail(err, FARM_E_LIMIT, "out of memory for %u sockets of the bridge", sockets);
-    for (uint32_t i = 0; !status && i < sockets; i++) engine->sockets[i].fd = -1;
-    for (uint32_t i = 0; !status && i < watches; i++) engine->watches[i].fd = -1;
-    const int error = status ? 0 : set_up(engine, 64 + 2 * sockets, 128 + 8 * sockets + 2 * watches);
-    if (!status && error) status = say_why(-error, err);
-    if (!status) status = probe(engine, err);
+    engine->socket_count = sockets;
+    engine->watch_count = watches;
+    engine->listener.fd = -1;
+    engine->waits = 1;
+    for (uint32_t i = 0; i < sockets; i++) engine->sockets[i].fd = -1;
+    for (uint32_t i = 0; i < watches; i++) engine->watches[i].fd = -1;
+    const int error = set_up(engine, 64 + 2 * sockets, 128 + 8 * sockets + 2 * watches);
+    const enum farm_status status = error ? explain_error(-error, err) : probe(engine, err);
     if (status)
         destroy(engine);
     else
@@ -153,10 +143,10 @@ static enum farm_status create(uint32_t sockets, uint32_t watches, void *context
     return status;
 }
 
-// ---- what is wanted ----
+// ---- operations to submit ----
 
-static void want(struct farm_engine *engine, enum kind kind, uint32_t number) {
-    assert(engine->want_count < engine->want_room);
+static void add_want(struct farm_engine *engine, enum kind kind, uint32_t number) {
+    assert(engine->want_count < FARM_EVENTS_MAX);
     engine->wants[engine->want_count++] = (struct want){(uint8_t)kind, number};
 }
 
@@ -169,26 +159,26 @@ static void forget_wants(struct farm_engine *engine, uint32_t socket) {
     engine->want_count = kept;
 }
 
-static void watch_way(struct farm_engine *engine, uint32_t number, int fd, int way) {
+static void add_watch(struct farm_engine *engine, uint32_t number, int fd, int way) {
     assert(number < engine->watch_count && engine->watches[number].fd < 0);
     engine->watches[number] = (struct uring_watch){.fd = fd, .way = way};
-    want(engine, WATCH, number);
+    add_want(engine, WATCH, number);
 }
 
 static void watch(struct farm_engine *engine, uint32_t number, int fd) {
-    watch_way(engine, number, fd, TOLD);
+    add_watch(engine, number, fd, REPORTED);
 }
 
 static void watch_counter(struct farm_engine *engine, uint32_t number, int fd) {
-    watch_way(engine, number, fd, READ_BY_ENGINE);
+    add_watch(engine, number, fd, READ_BY_ENGINE);
 }
 
 static void listen_at(struct farm_engine *engine, int fd) {
     engine->listener = (struct farm_listener){.fd = fd};
-    want(engine, LISTENER, 0);
+    add_want(engine, LISTENER, 0);
 }
 
-static struct uring_socket *opened(struct farm_engine *engine, uint32_t number) {
+static struct uring_socket *socket_at(struct farm_engine *engine, uint32_t number) {
     assert(number < engine->socket_count && engine->sockets[number].fd >= 0 && !engine->sockets[number].closing);
     return &engine->sockets[number];
 }
@@ -200,45 +190,45 @@ static void open_socket(struct farm_engine *engine, uint32_t number, int fd) {
 
 static void connect_socket(struct farm_engine *engine, uint32_t number, const struct sockaddr *address,
                            socklen_t bytes) {
-    struct uring_socket *socket = opened(engine, number);
+    struct uring_socket *socket = socket_at(engine, number);
     socket->address = address;
     socket->address_bytes = bytes;
-    want(engine, CONNECT, number);
+    add_want(engine, CONNECT, number);
 }
 
 static void receive(struct farm_engine *engine, uint32_t number, struct iovec *parts, uint32_t count, size_t least) {
-    farm_transfer_begin(&opened(engine, number)->in, parts, count, least);
-    want(engine, IN, number);
+    farm_transfer_begin(&socket_at(engine, number)->in, parts, count, least);
+    add_want(engine, IN, number);
 }
 
 static void send_parts(struct farm_engine *engine, uint32_t number, struct iovec *parts, uint32_t count) {
-    struct uring_socket *socket = opened(engine, number);
+    struct uring_socket *socket = socket_at(engine, number);
     farm_transfer_begin(&socket->out, parts, count, SIZE_MAX);
-    socket->hushed = 0;
-    want(engine, OUT, number);
+    socket->deferred_wait = 0;
+    add_want(engine, OUT, number);
 }
 
-static void hush(struct farm_engine *engine, uint32_t number) {
-    engine->sockets[number].hushed = engine->waits;
+static void defer_sent(struct farm_engine *engine, uint32_t number) {
+    engine->sockets[number].deferred_wait = engine->waits;
 }
 
 static void finish_close(struct farm_engine *engine, uint32_t number) {
     forget_wants(engine, number);
     close(engine->sockets[number].fd);
-    engine->figures.system_calls++;
+    engine->system_calls++;
     engine->sockets[number] = (struct uring_socket){.fd = -1};
     farm_event_put(&engine->queue, FARM_ENGINE_CLOSED, number, 0);
 }
 
 static void close_socket(struct farm_engine *engine, uint32_t number) {
-    struct uring_socket *socket = opened(engine, number);
+    struct uring_socket *socket = socket_at(engine, number);
     forget_wants(engine, number);
     farm_event_forget(&engine->queue, number);
     shutdown(socket->fd, SHUT_RDWR);
-    engine->figures.system_calls++;
+    engine->system_calls++;
     socket->closing = true;
     if (socket->flying)
-        want(engine, CANCEL, number);
+        add_want(engine, CANCEL, number);
     else
         finish_close(engine, number);
 }
@@ -252,7 +242,7 @@ static uint64_t tag(enum kind kind, uint32_t number) {
 static struct io_uring_sqe *next_sqe(struct farm_engine *engine) {
     struct io_uring_sqe *sqe = io_uring_get_sqe(&engine->ring);
     if (!sqe) {
-        engine->figures.system_calls++;
+        engine->system_calls++;
         io_uring_submit(&engine->ring);
         sqe = io_uring_get_sqe(&engine->ring);
     }
@@ -274,7 +264,7 @@ static void prepare_in(struct farm_engine *engine, uint32_t number) {
 }
 
 static bool goes_quietly(struct farm_engine *engine, struct uring_socket *socket) {
-    if (!engine->can_be_quiet || socket->hushed != engine->waits) return false;
+    if (!engine->can_be_quiet || socket->deferred_wait != engine->waits) return false;
     if (socket->loud) socket->loud--;
     return !socket->loud;
 }
@@ -356,7 +346,7 @@ static void prepare(struct farm_engine *engine, struct want one) {
 
 // ---- completions ----
 
-static void went(struct farm_engine *engine, enum kind kind, uint32_t number, int64_t outcome) {
+static void handle_completion(struct farm_engine *engine, enum kind kind, uint32_t number, int64_t outcome) {
     struct uring_socket *socket = &engine->sockets[number];
     socket->flying &= (uint8_t) ~(1u << kind);
     int64_t result = outcome;
@@ -368,44 +358,44 @@ static void went(struct farm_engine *engine, enum kind kind, uint32_t number, in
         if (!socket->flying) finish_close(engine, number);
     } else if (kind == CONNECT) {
         farm_event_put(&engine->queue, FARM_ENGINE_CONNECTED, number, result);
-    } else if (!farm_transfer_went(kind == IN ? &socket->in : &socket->out, outcome, &result)) {
-        want(engine, kind, number);
+    } else if (!farm_transfer_continue(kind == IN ? &socket->in : &socket->out, outcome, &result)) {
+        add_want(engine, kind, number);
     } else {
         farm_event_put(&engine->queue, kind == IN ? FARM_ENGINE_RECEIVED : FARM_ENGINE_SENT, number, result);
     }
 }
 
-static void watch_went(struct farm_engine *engine, uint32_t number, int64_t outcome) {
+static void handle_watch(struct farm_engine *engine, uint32_t number, int64_t outcome) {
     struct uring_watch *watch = &engine->watches[number];
     watch->flying = false;
     if (outcome == -ECANCELED || outcome == -EBADF) return;
     if (watch->way == READ_BY_ENGINE && outcome != sizeof watch->value) {
         watch->way = POLLED_AND_READ;
-        want(engine, WATCH, number);
+        add_want(engine, WATCH, number);
         return;
     }
     if (watch->way == POLLED_AND_READ) {
-        engine->figures.system_calls++;
+        engine->system_calls++;
         if (read(watch->fd, &watch->value, sizeof watch->value) != sizeof watch->value) {
-            want(engine, WATCH, number);
+            add_want(engine, WATCH, number);
             return;
         }
     }
-    farm_event_put(&engine->queue, FARM_ENGINE_READABLE, number, watch->way == TOLD ? 0 : (int64_t)watch->value);
+    farm_event_put(&engine->queue, FARM_ENGINE_READABLE, number, watch->way == REPORTED ? 0 : (int64_t)watch->value);
 }
 
-static void listener_went(struct farm_engine *engine, int64_t outcome) {
+static void handle_listener(struct farm_engine *engine, int64_t outcome) {
     int64_t result;
     engine->listener_flying = false;
     if (outcome < 0) return;
-    engine->figures.system_calls++;
+    engine->system_calls++;
     if (farm_listener_accept(&engine->listener, &result))
         farm_event_put(&engine->queue, FARM_ENGINE_ACCEPTED, 0, result);
     else
-        want(engine, LISTENER, 0);
+        add_want(engine, LISTENER, 0);
 }
 
-// Moves completions into the queue; no system call.
+// Moves completions into the queue, without a system call.
 static void collect(struct farm_engine *engine) {
     unsigned head, seen = 0;
     const struct io_uring_cqe *cqe;
@@ -415,28 +405,28 @@ static void collect(struct farm_engine *engine) {
         seen++;
         if (cqe->user_data == LIBURING_UDATA_TIMEOUT || kind == CANCEL) continue;
         if (kind < CANCEL)
-            went(engine, kind, number, cqe->res);
+            handle_completion(engine, kind, number, cqe->res);
         else if (kind == WATCH)
-            watch_went(engine, number, cqe->res);
+            handle_watch(engine, number, cqe->res);
         else
-            listener_went(engine, cqe->res);
+            handle_listener(engine, cqe->res);
     }
     io_uring_cq_advance(&engine->ring, seen);
 }
 
-// A quiet send that was handed over and has no completion by now went at once.
+// A submitted quiet send without a completion was sent at once.
 static void conclude_quiet(struct farm_engine *engine) {
     if (!engine->quiet_count || io_uring_sq_ready(&engine->ring) || io_uring_cq_has_overflow(&engine->ring)) return;
     for (uint32_t i = 0; i < engine->quiet_count; i++) {
         struct uring_socket *socket = &engine->sockets[engine->quiet[i]];
         if (!socket->quiet) continue;
         socket->quiet = false;
-        went(engine, OUT, engine->quiet[i], (int64_t)(socket->out.total - socket->out.done));
+        handle_completion(engine, OUT, engine->quiet[i], (int64_t)(socket->out.total - socket->out.done));
     }
     engine->quiet_count = 0;
 }
 
-// At most an hour: the kernel adds it to its clock, which must not overflow.
+// At most an hour, so that the kernel's clock does not overflow when it adds this.
 static struct __kernel_timespec timespec_of(uint64_t timeout_ns) {
     const uint64_t longest_ns = 3600 * 1000000000ull, ns = timeout_ns < longest_ns ? timeout_ns : longest_ns;
     return (struct __kernel_timespec){(long long)(ns / 1000000000u), (long long)(ns % 1000000000u)};
@@ -444,69 +434,69 @@ static struct __kernel_timespec timespec_of(uint64_t timeout_ns) {
 
 static void enter(struct farm_engine *engine, bool sleep, uint64_t timeout_ns) {
     if (!engine->enabled) {
-        engine->figures.system_calls++;
+        engine->system_calls++;
         // liburing 2.3 does not export io_uring_enable_rings
         const int result = io_uring_register((unsigned)engine->ring.ring_fd, IORING_REGISTER_ENABLE_RINGS, NULL, 0);
         engine->enabled = result == 0;
     }
     for (uint32_t i = 0; i < engine->want_count; i++) prepare(engine, engine->wants[i]);
     engine->want_count = 0;
-    engine->held = false;
-    engine->figures.system_calls++;
+    engine->deferred = false;
+    engine->system_calls++;
     struct __kernel_timespec timeout = timespec_of(timeout_ns);
     struct io_uring_cqe *cqe;
     const int result = sleep ? io_uring_submit_and_wait_timeout(&engine->ring, &cqe, 1, &timeout, NULL)
                              : io_uring_submit_and_get_events(&engine->ring);
-    assert(result != -EEXIST && result != -EBADF); // another thread's
+    assert(result != -EEXIST && result != -EBADF); // the ring belongs to another thread
     (void)result;
     collect(engine);
     conclude_quiet(engine);
 }
 
-// ---- the caller's turns ----
+// ---- turns and waits ----
 
-static uint32_t take(struct farm_engine *engine, struct farm_engine_event *events, uint32_t room) {
+static uint32_t take_events(struct farm_engine *engine, struct farm_engine_event *events, uint32_t room) {
     const uint32_t n = farm_event_take(&engine->queue, events, room);
-    for (uint32_t i = 0; i < n; i++) { // once the caller has seen to it
-        if (events[i].kind == FARM_ENGINE_READABLE) want(engine, WATCH, events[i].number);
-        if (events[i].kind == FARM_ENGINE_ACCEPTED) engine->listener_rests = true;
+    for (uint32_t i = 0; i < n; i++) { // watched again after the caller has handled it
+        if (events[i].kind == FARM_ENGINE_READABLE) add_want(engine, WATCH, events[i].number);
+        if (events[i].kind == FARM_ENGINE_ACCEPTED) engine->listener_paused = true;
     }
     return n;
 }
 
-static void wake_listener(struct farm_engine *engine) {
-    if (!engine->listener_rests || farm_listener_rests(&engine->listener)) return;
-    engine->listener_rests = false;
-    want(engine, LISTENER, 0);
+static void resume_listener(struct farm_engine *engine) {
+    if (!engine->listener_paused || farm_listener_is_paused(&engine->listener)) return;
+    engine->listener_paused = false;
+    add_want(engine, LISTENER, 0);
 }
 
-// The first turn that finds no completions leaves what is wanted to wait(), which hands it over and sleeps in one call;
-// a caller that does not wait gets it handed over by the next turn.
+// The first turn without completions leaves the submission to wait(), which submits and sleeps in one call; the next
+// turn without a wait submits.
 static uint32_t turn(struct farm_engine *engine, struct farm_engine_event *events, uint32_t room) {
     collect(engine);
-    if (engine->queue.count) return take(engine, events, room);
-    wake_listener(engine);
+    if (engine->queue.count) return take_events(engine, events, room);
+    resume_listener(engine);
     const unsigned flags = engine->signals_work ? IO_URING_READ_ONCE(*engine->ring.sq.kflags) : 0;
     const bool work = (flags & IORING_SQ_TASKRUN) || io_uring_cq_has_overflow(&engine->ring);
     const bool wanted = engine->want_count || io_uring_sq_ready(&engine->ring);
-    if (work || (wanted && engine->held))
+    if (work || (wanted && engine->deferred))
         enter(engine, false, 0);
     else
-        engine->held = wanted;
-    return take(engine, events, room);
+        engine->deferred = wanted;
+    return take_events(engine, events, room);
 }
 
 static void wait(struct farm_engine *engine, uint64_t timeout_ns) {
     collect(engine);
     if (!engine->queue.count) {
-        wake_listener(engine);
+        resume_listener(engine);
         enter(engine, true, farm_listener_bound(&engine->listener, timeout_ns));
     }
     engine->waits++;
 }
 
-static struct farm_engine_figures figures(const struct farm_engine *engine) {
-    return engine->figures;
+static uint64_t system_calls(const struct farm_engine *engine) {
+    return engine->system_calls;
 }
 
 static bool anything_flies(const struct farm_engine *engine) {
@@ -515,7 +505,7 @@ static bool anything_flies(const struct farm_engine *engine) {
     return flies;
 }
 
-// A read of an eventfd refers to memory that is about to be freed.
+// A read of an eventfd in flight writes to memory of the engine, which is about to be freed.
 static void cancel_watches(struct farm_engine *engine) {
     engine->want_count = 0;
     engine->queue.count = 0;
@@ -536,11 +526,6 @@ static void cancel_watches(struct farm_engine *engine) {
 static void destroy(struct farm_engine *engine) {
     if (engine->enabled) cancel_watches(engine);
     if (engine->made) io_uring_queue_exit(&engine->ring);
-    free(engine->sockets);
-    free(engine->watches);
-    free(engine->wants);
-    free(engine->quiet);
-    free(engine->queue.events);
     free(engine);
 }
 
@@ -557,7 +542,7 @@ const struct farm_engine_ops farm_engine_uring = {
     .close = close_socket,
     .turn = turn,
     .wait = wait,
-    .figures = figures,
+    .system_calls = system_calls,
     .watch_counter = watch_counter,
-    .hush = hush,
+    .defer_sent = defer_sent,
 };

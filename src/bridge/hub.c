@@ -130,7 +130,7 @@ static void show_figures(struct peer *peer) {
     struct session *session = peer->session;
     struct farm_bridge_node_stats *row = row_of(peer->hub, session);
     if (!peer->hub->config.stats) return;
-    farm_link_show(&peer->link, peer->hub->config.stats, row);
+    farm_link_add_figures(&peer->link, peer->hub->config.stats, row);
     farm_store_relaxed(&row->lane_steps, farm_load_relaxed(&row->lane_steps) + session->lane_steps);
     farm_store_relaxed(&row->steps, farm_load_relaxed(&row->steps) + session->env_steps);
     session->lane_steps = session->env_steps = 0;
@@ -436,9 +436,9 @@ static bool arrived(void *context, struct farm_link *link, const struct farm_wir
         take_steps(peer, header, entries);
         return true;
     case FARM_WIRE_HEARTBEAT:
-        farm_link_take_heartbeat(link, entries, peer->hub->now_ns,
-                                 peer->state == PEER_ATTACHED ? &row_of(peer->hub, peer->session)->round_trip_ns
-                                                              : NULL);
+        farm_link_handle_heartbeat(link, entries, peer->hub->now_ns,
+                                   peer->state == PEER_ATTACHED ? &row_of(peer->hub, peer->session)->round_trip_ns
+                                                                : NULL);
         return true;
     case FARM_WIRE_HELLO:
         if (peer->state == PEER_GREETING) return greet(peer, err);
@@ -859,7 +859,7 @@ static void tick(struct farm_hub *hub) {
     if (!hub->config.stats) return;
     clock_gettime(CLOCK_THREAD_CPUTIME_ID, &cpu);
     farm_store_relaxed(&hub->config.stats->cpu_ns, (uint64_t)cpu.tv_sec * 1000000000u + (uint64_t)cpu.tv_nsec);
-    farm_store_relaxed(&hub->config.stats->system_calls, hub->ops->figures(hub->engine).system_calls);
+    farm_store_relaxed(&hub->config.stats->system_calls, hub->ops->system_calls(hub->engine));
 }
 
 // ---- the turn ----
@@ -902,7 +902,7 @@ bool farm_hub_look(const struct farm_hub *hub) {
 void farm_hub_wait(struct farm_hub *hub, uint64_t timeout_ns) {
     for (uint32_t i = 0; i < hub->active_count;
          i++) // behind the fence: what is answered from here on wakes this thread
-        if (!can_be_told(hub->active[i])) farm_link_hush(&hub->active[i]->peer->link);
+        if (!can_be_told(hub->active[i])) farm_link_defer_sent(&hub->active[i]->peer->link);
     hub->ops->wait(hub->engine, timeout_ns);
 }
 

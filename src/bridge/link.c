@@ -11,10 +11,10 @@
 
 #include "base/time.h"
 
-static const uint64_t SILENCE_NS = 10000000000u, STRANGER_NS = 5000000000u, LAST_WORDS_NS = 1000000000u,
-                      LOOK_NS = 2000000000u, STALL_NS = 60000000u;
+static const uint64_t SILENCE_NS = 10000000000u, STRANGER_NS = 5000000000u, LAST_MESSAGE_NS = 1000000000u,
+                      TCP_INFO_NS = 2000000000u, STALL_NS = 60000000u;
 
-enum { UNREAD_BYTES_MAX = 64 << 10 }; // of messages that wait for those before them, beside the largest one
+enum { UNREAD_BYTES_MAX = 64 << 10 }; // posted and unsent, beyond the largest message
 
 static void receive_more(struct farm_link *link);
 static void send_more(struct farm_link *link);
@@ -35,12 +35,12 @@ enum farm_status farm_link_make(struct farm_link *link, const struct farm_engine
     return status;
 }
 
-static uint64_t tls_copies(const struct farm_link *link) {
+static uint64_t tls_copied_bytes(const struct farm_link *link) {
     return link->tls ? farm_tls_copied_bytes(link->tls) : 0;
 }
 
-static void vacate(struct farm_link *link) {
-    link->figures.copied_bytes += tls_copies(link);
+static void vacate_link(struct farm_link *link) {
+    link->figures.copied_bytes += tls_copied_bytes(link);
     farm_tls_free(link->tls);
     free(link->message);
     free(link->posted.at);
@@ -62,9 +62,9 @@ void farm_link_close(struct farm_link *link, const char *format, ...) {
     link->ops->close(link->engine, link->socket);
 }
 
-// What has come counts as heard, also if it is part of a large receive, or nobody has looked at it because this process
-// was stopped. What was sent and is not acknowledged for some round trips says that the path is cut.
-static void ask_kernel(struct farm_link *link, uint64_t now_ns) {
+// Bytes that the kernel has received count as heard, even if the engine has not delivered them yet. A path is cut if
+// sent bytes stay unacknowledged for several round trips.
+static void read_tcp_info(struct farm_link *link, uint64_t now_ns) {
     struct tcp_info info;
     socklen_t bytes = sizeof info;
     if (link->fd <= 0 || getsockopt(link->fd, IPPROTO_TCP, TCP_INFO, &info, &bytes)) return;
@@ -73,30 +73,30 @@ static void ask_kernel(struct farm_link *link, uint64_t now_ns) {
         link->heard_bytes = info.tcpi_bytes_received;
         link->heard_ns = now_ns;
     }
-    // TCP's time is the clock's, whatever the caller's is. A look stands for a short time only: this process may not
-    // have run meanwhile.
+    // TCP uses the clock, whatever time the caller passes. Each call accounts for a short time only, because this
+    // process may have been stopped in between.
     const bool moves = !info.tcpi_unacked || info.tcpi_bytes_acked != link->acked_bytes;
-    const uint64_t clock_ns = farm_now_ns(), passed_ns = clock_ns - link->looked_ns;
+    const uint64_t clock_ns = farm_now_ns(), passed_ns = clock_ns - link->tcp_info_ns;
     link->stalled_ns = moves ? 0 : link->stalled_ns + (passed_ns < STALL_NS / 2 ? passed_ns : STALL_NS / 2);
-    link->looked_ns = clock_ns;
+    link->tcp_info_ns = clock_ns;
     link->acked_bytes = info.tcpi_bytes_acked;
     link->rtt_ns = (uint64_t)info.tcpi_rtt * 1000;
 }
 
-bool farm_link_stalls(const struct farm_link *link) {
+bool farm_link_is_stalled(const struct farm_link *link) {
     return link->state == FARM_LINK_OPEN && link->stalled_ns > STALL_NS + 4 * link->rtt_ns;
 }
 
 void farm_link_tick(struct farm_link *link, uint64_t now_ns) {
     if (link->state == FARM_LINK_VACANT || link->state == FARM_LINK_CLOSING) return;
-    if (!link->server || now_ns - link->heard_ns > LOOK_NS) ask_kernel(link, now_ns);
-    if (link->ends && !link->close_at_ns) link->close_at_ns = now_ns + LAST_WORDS_NS;
+    if (!link->server || now_ns - link->heard_ns > TCP_INFO_NS) read_tcp_info(link, now_ns);
+    if (link->ends && !link->close_at_ns) link->close_at_ns = now_ns + LAST_MESSAGE_NS;
     if (link->close_at_ns && now_ns >= link->close_at_ns) farm_link_close(link, NULL);
-    if (now_ns - link->heard_ns > SILENCE_NS) farm_link_close(link, "nothing was heard for 10 s");
-    if (!link->known && now_ns - link->begun_ns > STRANGER_NS) farm_link_close(link, "no greeting within 5 s");
+    if (now_ns - link->heard_ns > SILENCE_NS) farm_link_close(link, "received nothing for 10 s");
+    if (!link->known && now_ns - link->begun_ns > STRANGER_NS) farm_link_close(link, "received no HELLO within 5 s");
 }
 
-// ---- receiving: what a frame is made of ----
+// ---- receiving ----
 
 static size_t head_wanted(const struct farm_link *link) {
     return link->header_known ? farm_wire_head_bytes(link->header_in.entries) : FARM_WIRE_HEADER_BYTES;
@@ -116,7 +116,7 @@ static bool place_message(struct farm_link *link, struct farm_error *err) {
     return true;
 }
 
-// Asks where each payload goes; their sum must be what the header says.
+// The owner places each payload; their sum must match the header.
 static bool place_payloads(struct farm_link *link, struct farm_error *err) {
     const struct farm_wire_header *header = &link->header_in;
     size_t bytes = 0;
@@ -137,7 +137,7 @@ static bool place_payloads(struct farm_link *link, struct farm_error *err) {
     for (uint32_t p = 0; p < link->parts_in_count; p++) bytes += link->parts_in[p].iov_len;
     link->payload_left = header->bytes - (size_t)header->entries * FARM_WIRE_ENTRY_BYTES;
     if (bytes != link->payload_left)
-        return farm_fail(err, FARM_E_FORMAT, "a %s frame with %zu bytes of payload, which should have %zu",
+        return farm_fail(err, FARM_E_FORMAT, "a %s frame has %zu bytes of payload instead of %zu",
                          farm_wire_type_name(header->type), link->payload_left, bytes),
                false;
     memcpy(link->rest_in, link->parts_in, link->parts_in_count * sizeof *link->rest_in);
@@ -145,36 +145,31 @@ static bool place_payloads(struct farm_link *link, struct farm_error *err) {
     return true;
 }
 
-// With header and entries in `head`. False: wrong.
+// After header and entries are in `head`.
 static bool begin_payload(struct farm_link *link, struct farm_error *err) {
-    const uint8_t *head = link->head + link->head_from;
-    if (farm_wire_get_entries(head, &link->header_in, link->tls, link->entries_in, err)) return false;
+    if (farm_wire_get_entries(link->head, &link->header_in, link->tls, link->entries_in, err)) return false;
     if (link->header_in.frame != link->frame_in)
-        return farm_fail(err, FARM_E_FORMAT, "frame %llu where %llu was due", (unsigned long long)link->header_in.frame,
-                         (unsigned long long)link->frame_in),
+        return farm_fail(err, FARM_E_FORMAT, "frame %llu arrived instead of %llu",
+                         (unsigned long long)link->header_in.frame, (unsigned long long)link->frame_in),
                false;
     if (!place_payloads(link, err)) return false;
     link->frame_in++;
-    link->head_from += (uint32_t)farm_wire_head_bytes(link->header_in.entries);
+    link->head_bytes = 0;
     link->header_known = false;
     link->reading_payload = true;
     return true;
 }
 
-// `bytes` of the payload are at their place.
-static void payload_came(struct farm_link *link, size_t bytes) {
+// `bytes` more of the payload are in place.
+static void advance_payload(struct farm_link *link, size_t bytes) {
+    struct iovec *part = &link->rest_in[link->rest_from];
     link->payload_left -= bytes;
-    while (bytes) {
-        struct iovec *part = &link->rest_in[link->rest_from];
-        const size_t step = bytes < part->iov_len ? bytes : part->iov_len;
-        part->iov_base = (char *)part->iov_base + step;
-        part->iov_len -= step;
-        bytes -= step;
-        if (!part->iov_len) link->rest_from++;
-    }
+    part->iov_base = (char *)part->iov_base + bytes;
+    part->iov_len -= bytes;
+    if (!part->iov_len) link->rest_from++;
 }
 
-static bool vouched(const struct farm_link *link) {
+static bool payload_crcs_match(const struct farm_link *link) {
     const struct iovec *part = link->parts_in;
     for (uint32_t i = 0; i < link->header_in.entries; i++) {
         uint32_t crc = 0;
@@ -185,119 +180,87 @@ static bool vouched(const struct farm_link *link) {
     return true;
 }
 
-static bool complete(struct farm_link *link, struct farm_error *err) {
+static bool finish_frame(struct farm_link *link, struct farm_error *err) {
     link->reading_payload = false;
     link->figures.frames_in++;
-    if (!link->tls && !vouched(link))
-        return farm_fail(err, FARM_E_FORMAT, "the checksum of a %s frame is wrong",
-                         farm_wire_type_name(link->header_in.type)),
+    if (!link->tls && !payload_crcs_match(link))
+        return farm_fail(err, FARM_E_FORMAT, "wrong checksum of a %s frame", farm_wire_type_name(link->header_in.type)),
                false;
     return link->owner.arrived(link->owner.context, link, &link->header_in, link->entries_in, err);
 }
 
-// Whether `head` holds what is wanted of a header; looks at the header as soon as it is there.
-static bool head_complete(struct farm_link *link, bool *wrong, struct farm_error *err) {
-    const uint32_t have = link->head_to - link->head_from;
-    if (have < FARM_WIRE_HEADER_BYTES) return false;
-    if (!link->header_known) {
-        *wrong = farm_wire_get_header(link->head + link->head_from, &link->header_in, err);
-        link->header_known = !*wrong;
-    }
-    return !*wrong && have >= head_wanted(link);
+// Takes up to `bytes` of what has been received. *got 0: more must be received first.
+static bool take_received(struct farm_link *link, void *to, size_t bytes, size_t *got, struct farm_error *err) {
+    if (link->tls) return farm_tls_read(link->tls, to, bytes, got, err) == FARM_OK;
+    const size_t there = link->ahead_to - link->ahead_from;
+    *got = bytes < there ? bytes : there;
+    memcpy(to, link->ahead + link->ahead_from, *got);
+    link->ahead_from += (uint32_t)*got;
+    if (link->reading_payload) link->figures.copied_bytes += *got;
+    return true;
 }
 
-// ---- receiving in the clear: a header with read-ahead, then payloads straight to their places ----
+// Reads header and entries. *more: more must be received first.
+static bool read_head(struct farm_link *link, bool *more, struct farm_error *err) {
+    while (link->head_bytes < head_wanted(link)) {
+        size_t got;
+        if (!take_received(link, link->head + link->head_bytes, head_wanted(link) - link->head_bytes, &got, err))
+            return false;
+        link->head_bytes += (uint32_t)got;
+        *more = !got;
+        if (*more) return true;
+        if (link->head_bytes != FARM_WIRE_HEADER_BYTES) continue;
+        if (farm_wire_get_header(link->head, &link->header_in, err)) return false;
+        link->header_known = true;
+    }
+    return begin_payload(link, err);
+}
 
-static void take_read_ahead(struct farm_link *link) {
-    while (link->payload_left && link->head_from < link->head_to) {
+static bool read_payload(struct farm_link *link, bool *more, struct farm_error *err) {
+    while (link->payload_left) {
         const struct iovec *part = &link->rest_in[link->rest_from];
-        const size_t have = link->head_to - link->head_from, step = have < part->iov_len ? have : part->iov_len;
-        memcpy(part->iov_base, link->head + link->head_from, step);
-        link->head_from += (uint32_t)step;
-        link->figures.copied_bytes += step;
-        payload_came(link, step);
+        size_t got = 0;
+        if (part->iov_len && !take_received(link, part->iov_base, part->iov_len, &got, err)) return false;
+        *more = part->iov_len && !got;
+        if (*more) return true;
+        advance_payload(link, got);
     }
+    return finish_frame(link, err);
 }
 
-static bool read_clear(struct farm_link *link, struct farm_error *err) {
-    bool wrong = false;
-    while (link->state == FARM_LINK_OPEN) {
-        if (!link->reading_payload) {
-            if (!head_complete(link, &wrong, err)) break;
-            if (!begin_payload(link, err)) return false;
-        }
-        take_read_ahead(link);
-        if (link->payload_left) break;
-        if (!complete(link, err)) return false;
+static bool read_received(struct farm_link *link, struct farm_error *err) {
+    bool done = link->state == FARM_LINK_OPEN, more = false;
+    if (!done && farm_tls_handshake(link->tls, &done, err)) return false;
+    if (done) link->state = FARM_LINK_OPEN;
+    while (link->state == FARM_LINK_OPEN && !more) {
+        if (!link->reading_payload && !read_head(link, &more, err)) return false;
+        if (link->reading_payload && !read_payload(link, &more, err)) return false;
     }
-    return !wrong;
+    return true;
 }
 
-static void receive_clear(struct farm_link *link) {
-    if (link->reading_payload) {
+// In the clear a payload goes straight to its place; a head is received with the bytes behind it.
+static void receive_more(struct farm_link *link) {
+    if (link->receiving || link->state == FARM_LINK_VACANT || link->state == FARM_LINK_CLOSING) return;
+    link->receiving = true;
+    if (!link->tls && link->reading_payload) {
         link->ops->receive(link->engine, link->socket, link->rest_in + link->rest_from,
                            link->parts_in_count - link->rest_from, link->payload_left);
         return;
     }
-    const uint32_t have = link->head_to - link->head_from;
-    memmove(link->head, link->head + link->head_from, have);
-    link->head_from = 0;
-    link->head_to = have;
-    link->one_in = (struct iovec){link->head + have, head_wanted(link) + FARM_LINK_READ_AHEAD - have};
-    link->ops->receive(link->engine, link->socket, &link->one_in, 1, head_wanted(link) - have);
+    size_t least = 1;
+    if (link->tls) {
+        link->one_in.iov_base = farm_tls_input(link->tls, &link->one_in.iov_len);
+    } else {
+        least = head_wanted(link) - link->head_bytes;
+        link->ahead_from = link->ahead_to = 0; // all of it is read
+        link->one_in = (struct iovec){link->ahead, least + FARM_LINK_READ_AHEAD};
+    }
+    link->ops->receive(link->engine, link->socket, &link->one_in, 1, least);
 }
 
-// ---- receiving by TLS ----
-
-static bool read_head_sealed(struct farm_link *link, bool *more, struct farm_error *err) {
-    bool wrong = false;
-    link->head_to -= link->head_from;
-    link->head_from = 0; // nothing is read ahead: it is empty here
-    while (!head_complete(link, &wrong, err)) {
-        size_t got;
-        if (wrong || farm_tls_read(link->tls, link->head + link->head_to, head_wanted(link) - link->head_to, &got, err))
-            return false;
-        link->head_to += (uint32_t)got;
-        if (!got) return *more = true, true;
-    }
-    if (!begin_payload(link, err)) return false;
-    link->head_from = link->head_to = 0;
-    return true;
-}
-
-static bool read_sealed(struct farm_link *link, struct farm_error *err) {
-    bool done = link->state == FARM_LINK_OPEN, more = false;
-    if (!done) {
-        if (farm_tls_handshake(link->tls, &done, err)) return false;
-        if (done) link->state = FARM_LINK_OPEN;
-    }
-    while (link->state == FARM_LINK_OPEN && !more) {
-        if (!link->reading_payload && !read_head_sealed(link, &more, err)) return false;
-        while (link->reading_payload && link->payload_left && !more) {
-            const struct iovec *part = &link->rest_in[link->rest_from];
-            size_t got;
-            if (farm_tls_read(link->tls, part->iov_base, part->iov_len, &got, err)) return false;
-            payload_came(link, got);
-            more = !got;
-        }
-        if (link->reading_payload && !link->payload_left && !complete(link, err)) return false;
-    }
-    return true;
-}
-
-static void receive_more(struct farm_link *link) {
-    if (link->receiving || link->state == FARM_LINK_VACANT || link->state == FARM_LINK_CLOSING) return;
-    link->receiving = true;
-    if (!link->tls) {
-        receive_clear(link);
-        return;
-    }
-    link->one_in.iov_base = farm_tls_input(link->tls, &link->one_in.iov_len);
-    link->ops->receive(link->engine, link->socket, &link->one_in, 1, 1);
-}
-
-// An alert of TLS, if there is one, tells the peer why: the connection closes when it is sent.
-static void fail(struct farm_link *link, const struct farm_error *err) {
+// If TLS has an alert for the peer, the connection closes after it is sent.
+static void fail_link(struct farm_link *link, const struct farm_error *err) {
     snprintf(link->why, sizeof link->why, "%.*s", (int)sizeof link->why - 1, err->message);
     link->status = err->status;
     link->fails = link->ends = true;
@@ -307,18 +270,18 @@ static void fail(struct farm_link *link, const struct farm_error *err) {
 
 static void read_frames(struct farm_link *link) {
     struct farm_error err = {0};
-    if (!(link->tls ? read_sealed(link, &err) : read_clear(link, &err))) {
-        fail(link, &err);
+    if (!read_received(link, &err)) {
+        fail_link(link, &err);
         return;
     }
     send_more(link);
     receive_more(link);
 }
 
-static void received(struct farm_link *link, int64_t bytes) {
+static void handle_received(struct farm_link *link, int64_t bytes) {
     link->receiving = false;
     if (bytes <= 0) {
-        // A learner says nothing to those whose key differs.
+        // A learner closes silently if the keys differ.
         const bool stranger = link->tls && !link->server && link->state == FARM_LINK_CONNECTING;
         farm_link_close(link, "%s%s", bytes ? strerror((int)-bytes) : "the peer has closed the connection",
                         stranger ? " before the handshake was over: are the keys the same?" : "");
@@ -328,9 +291,9 @@ static void received(struct farm_link *link, int64_t bytes) {
     if (link->tls)
         farm_tls_received(link->tls, (size_t)bytes);
     else if (link->reading_payload)
-        link->payload_left -= (size_t)bytes; // all of it, and the engine has used up rest_in
+        link->payload_left -= (size_t)bytes; // all of it: the engine has used up rest_in
     else
-        link->head_to += (uint32_t)bytes;
+        link->ahead_to = (uint32_t)bytes;
     read_frames(link);
 }
 
@@ -349,13 +312,13 @@ static bool encrypt(struct farm_link *link, const struct iovec *parts, uint32_t 
     return false;
 }
 
-// Puts what comes next into the stage of TLS.
-static void fill_stage(struct farm_link *link) {
+// Encrypts the waiting frame, or else the posted messages, into the TLS output buffer.
+static void encrypt_next(struct farm_link *link) {
     if (link->state != FARM_LINK_OPEN || link->fails) return;
     if (link->frame_waits) {
         if (encrypt(link, link->parts_out, link->parts_out_count, &link->taken_out) &&
             link->taken_out == farm_wire_head_bytes(link->header_out.entries) + link->payload_out)
-            link->frame_waits = false; // encrypted as a whole: its memory is free
+            link->frame_waits = false; // all of it is encrypted: its memory may change
     } else if (link->posted.bytes) {
         const struct iovec part = {link->posted.at, link->posted.bytes};
         size_t taken = 0;
@@ -370,7 +333,7 @@ static void send_more(struct farm_link *link) {
         size_t bytes;
         const void *output = farm_tls_output(link->tls, &bytes);
         if (!bytes) {
-            fill_stage(link);
+            encrypt_next(link);
             if (link->state == FARM_LINK_CLOSING) return;
             output = farm_tls_output(link->tls, &bytes);
         }
@@ -389,7 +352,7 @@ static void send_more(struct farm_link *link) {
     }
 }
 
-static void sent(struct farm_link *link, int64_t bytes) {
+static void handle_sent(struct farm_link *link, int64_t bytes) {
     link->sending = false;
     if (bytes < 0) {
         farm_link_close(link, "%s", strerror((int)-bytes));
@@ -444,8 +407,8 @@ void farm_link_commit(struct farm_link *link) {
     send_more(link);
 }
 
-static void post(struct farm_link *link, enum farm_wire_type type, const struct farm_wire_entry *entry,
-                 const void *payload, size_t bytes) {
+static void post_frame(struct farm_link *link, enum farm_wire_type type, const struct farm_wire_entry *entry,
+                       const void *payload, size_t bytes) {
     struct farm_link_buffer *posted = &link->posted;
     const size_t head = farm_wire_head_bytes(1), all = posted->bytes + head + bytes;
     if (link->state != FARM_LINK_OPEN || link->ends) return;
@@ -476,12 +439,12 @@ static void post(struct farm_link *link, enum farm_wire_type type, const struct 
 }
 
 void farm_link_post(struct farm_link *link, enum farm_wire_type type, const void *payload, size_t bytes, bool last) {
-    post(link, type, &(struct farm_wire_entry){0}, payload, bytes);
+    post_frame(link, type, &(struct farm_wire_entry){0}, payload, bytes);
     link->ends |= last;
 }
 
 void farm_link_post_entry(struct farm_link *link, enum farm_wire_type type, const struct farm_wire_entry *entry) {
-    post(link, type, entry, NULL, 0);
+    post_frame(link, type, entry, NULL, 0);
 }
 
 // ---- heartbeats and figures ----
@@ -492,8 +455,8 @@ void farm_link_send_heartbeat(struct farm_link *link, uint64_t now_ns) {
     farm_link_post_entry(link, FARM_WIRE_HEARTBEAT, &ping);
 }
 
-void farm_link_take_heartbeat(struct farm_link *link, const struct farm_wire_entry *entry, uint64_t now_ns,
-                              uint64_t *round_trip_ns) {
+void farm_link_handle_heartbeat(struct farm_link *link, const struct farm_wire_entry *entry, uint64_t now_ns,
+                                uint64_t *round_trip_ns) {
     if (entry->n) {
         const struct farm_wire_entry echo = {.third = entry->n};
         farm_link_post_entry(link, FARM_WIRE_HEARTBEAT, &echo);
@@ -503,25 +466,26 @@ void farm_link_take_heartbeat(struct farm_link *link, const struct farm_wire_ent
     farm_store_relaxed(round_trip_ns, before ? before - before / 8 + now / 8 : now + 1);
 }
 
-static void add(uint64_t *word, uint64_t now, uint64_t shown) {
+static void add_to_counter(uint64_t *word, uint64_t now, uint64_t shown) {
     farm_store_relaxed(word, farm_load_relaxed(word) + now - shown);
 }
 
-void farm_link_show(struct farm_link *link, struct farm_bridge_stats *stats, struct farm_bridge_node_stats *row) {
+void farm_link_add_figures(struct farm_link *link, struct farm_bridge_stats *stats,
+                           struct farm_bridge_node_stats *row) {
     struct farm_link_figures now = link->figures;
     const struct farm_link_figures *shown = &link->shown;
-    now.copied_bytes += tls_copies(link);
-    add(&row->bytes_in, now.bytes_in, shown->bytes_in);
-    add(&row->bytes_out, now.bytes_out, shown->bytes_out);
-    add(&row->copied_bytes, now.copied_bytes, shown->copied_bytes);
-    add(&stats->frames, now.frames_in + now.frames_out, shown->frames_in + shown->frames_out);
+    now.copied_bytes += tls_copied_bytes(link);
+    add_to_counter(&row->bytes_in, now.bytes_in, shown->bytes_in);
+    add_to_counter(&row->bytes_out, now.bytes_out, shown->bytes_out);
+    add_to_counter(&row->copied_bytes, now.copied_bytes, shown->copied_bytes);
+    add_to_counter(&stats->frames, now.frames_in + now.frames_out, shown->frames_in + shown->frames_out);
     farm_store_relaxed(&row->heard_ns, link->heard_ns);
     link->shown = now;
 }
 
 // ---- events ----
 
-static void connected(struct farm_link *link, int64_t result) {
+static void handle_connected(struct farm_link *link, int64_t result) {
     if (result < 0) {
         farm_link_close(link, "%s", strerror((int)-result));
         return;
@@ -535,20 +499,20 @@ static void connected(struct farm_link *link, int64_t result) {
 
 void farm_link_begin(struct farm_link *link, uint64_t now_ns) {
     link->begun_ns = link->heard_ns = now_ns;
-    if (link->server) connected(link, 0);
+    if (link->server) handle_connected(link, 0);
 }
 
 void farm_link_event(struct farm_link *link, const struct farm_engine_event *event, uint64_t now_ns) {
-    if (event->kind == FARM_ENGINE_CLOSED) vacate(link);
+    if (event->kind == FARM_ENGINE_CLOSED) vacate_link(link);
     if (link->state == FARM_LINK_VACANT || link->state == FARM_LINK_CLOSING) return;
     if (event->kind == FARM_ENGINE_CONNECTED) {
         link->reached = event->result >= 0;
         link->begun_ns = link->heard_ns = now_ns;
-        connected(link, event->result);
+        handle_connected(link, event->result);
     } else if (event->kind == FARM_ENGINE_RECEIVED) {
         link->heard_ns = now_ns;
-        received(link, event->result);
+        handle_received(link, event->result);
     } else if (event->kind == FARM_ENGINE_SENT) {
-        sent(link, event->result);
+        handle_sent(link, event->result);
     }
 }

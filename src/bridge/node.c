@@ -79,13 +79,13 @@ static void show_figures(struct farm_node *node) {
     struct timespec cpu;
     if (!stats) return;
     struct farm_bridge_node_stats *row = &stats->node[0];
-    farm_link_show(&node->link, stats, row);
+    farm_link_add_figures(&node->link, stats, row);
     farm_store_relaxed(&row->lane_steps, farm_load_relaxed(&row->lane_steps) + node->lane_steps);
     farm_store_relaxed(&row->steps, farm_load_relaxed(&row->steps) + node->env_steps);
     node->lane_steps = node->env_steps = 0;
     clock_gettime(CLOCK_THREAD_CPUTIME_ID, &cpu);
     farm_store_relaxed(&stats->cpu_ns, (uint64_t)cpu.tv_sec * 1000000000u + (uint64_t)cpu.tv_nsec);
-    farm_store_relaxed(&stats->system_calls, node->ops->figures(node->engine).system_calls);
+    farm_store_relaxed(&stats->system_calls, node->ops->system_calls(node->engine));
 }
 
 // ---- lanes ----
@@ -335,8 +335,8 @@ static bool arrived(void *context, struct farm_link *link, const struct farm_wir
         take_answers(node, header, entries);
         return true;
     case FARM_WIRE_HEARTBEAT:
-        farm_link_take_heartbeat(link, entries, node->now_ns,
-                                 node->config.stats ? &node->config.stats->node[0].round_trip_ns : NULL);
+        farm_link_handle_heartbeat(link, entries, node->now_ns,
+                                   node->config.stats ? &node->config.stats->node[0].round_trip_ns : NULL);
         return true;
     case FARM_WIRE_OFFER:
         if (!node->offered) return take_offer(node, err);
@@ -467,7 +467,7 @@ static void give_up(struct farm_node *node) {
     if (opens && node->now_ns - link->begun_ns > reach_ns(node)) {
         node->retry_wait_ns = 1;
         farm_link_close(link, "no answer");
-    } else if (farm_link_stalls(link)) {
+    } else if (farm_link_is_stalled(link)) {
         node->retry_wait_ns = 1;
         farm_link_close(link, "nothing reaches the learner's machine");
     }
@@ -517,7 +517,7 @@ void farm_node_wait(struct farm_node *node, uint64_t timeout_ns) {
     }
     if (node->link.state == FARM_LINK_CONNECTING && reach_ns(node) < timeout_ns) timeout_ns = reach_ns(node);
     if (node->link.state == FARM_LINK_OPEN && TICK_NS < timeout_ns) timeout_ns = TICK_NS; // the path is looked at
-    if (!node->listed) farm_link_hush(&node->link);
+    if (!node->listed) farm_link_defer_sent(&node->link);
     node->ops->wait(node->engine, timeout_ns);
 }
 

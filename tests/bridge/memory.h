@@ -1,7 +1,7 @@
-// The memory engine: bridges of one process joined by bytes, deterministic from a seed. Moves any number of bytes at a
-// time; cuts a connection at a chosen byte, where each side loses another part of what was in flight, as with TCP;
-// flips a chosen byte; lets one side fall silent. A closed socket's receive goes on writing until CLOSED, as a kernel
-// may. Tests can be one end themselves (memory_dial, memory_take). One thread.
+// The memory engine: joins bridges of one process by bytes, deterministic from a seed. Moves any number of bytes at a
+// time, cuts a connection at a chosen byte (each side loses another part of what was in flight, as with TCP), flips a
+// chosen byte, or silences a side. A closed socket's receive may write until CLOSED, as a kernel may. A test can be one
+// end itself (memory_dial, memory_take). One thread.
 #ifndef TESTS_BRIDGE_MEMORY_H
 #define TESTS_BRIDGE_MEMORY_H
 
@@ -15,22 +15,22 @@
 
 #include "bridge/engine_state.h"
 
-enum { MEMORY_WIRE_BYTES = 1 << 13, MEMORY_CONNECTIONS_MAX = 1200, MEMORY_WATCHES_MAX = 4, MEMORY_ACCEPTS_A_TURN = 16 };
+enum { MEMORY_WIRE_BYTES = 1 << 13, MEMORY_CONNECTIONS_MAX = 1200, MEMORY_ACCEPTS_A_TURN = 16 };
 enum { MEMORY_UP, MEMORY_DOWN }; // from the node, from the hub; also names the side that sends in that direction
 #define MEMORY_NEVER UINT64_MAX
 
 struct memory_wire {
     uint8_t bytes[MEMORY_WIRE_BYTES];
     uint64_t put, got;        // so far
-    uint64_t cut_at, flip_at; // the byte that is lost with all behind it; the byte that arrives changed
+    uint64_t cut_at, flip_at; // lost with all bytes after it; changed on its way
 };
 
 struct memory_connection {
     struct memory_wire wire[2];
-    enum { MEMORY_WAITS, MEMORY_TOLD, MEMORY_OPENED } hub; // what the hub knows of it
-    int fd;                                                // the hub's
-    bool left[2];                                          // this side has closed it
-    bool cut, deaf;                                        // deaf: nothing arrives any more, nothing fails
+    enum { MEMORY_WAITS, MEMORY_REPORTED, MEMORY_OPENED } hub; // REPORTED: accepted, and not opened yet
+    int fd;                                                    // the hub's
+    bool left[2];                                              // closed by this side
+    bool cut, deaf;                                            // deaf: nothing arrives, and nothing fails
 };
 
 struct memory {
@@ -60,9 +60,9 @@ struct memory_socket {
 
 struct farm_engine {
     struct memory_side side;
-    struct memory_socket *sockets;
+    struct memory_socket sockets[FARM_ENGINE_SOCKETS_MAX];
     uint32_t socket_count, high; // high: above every open one
-    struct pollfd watched[MEMORY_WATCHES_MAX];
+    struct pollfd watched[FARM_ENGINE_WATCHES_MAX];
     uint32_t watch_count;
     struct farm_event_queue queue;
 };
@@ -106,7 +106,7 @@ static inline void memory_cut(struct memory *net, struct memory_connection *c) {
     }
 }
 
-// This side closes: what the other has sent and it has not read may break what it sent itself.
+// This side closes. Bytes that it has not read may break what it sent itself.
 static inline void memory_leave(struct memory *net, struct memory_connection *c, int side) {
     c->left[side] = true;
     if (c->wire[!side].put > c->wire[!side].got && memory_random(net, 2)) memory_cut(net, c);
@@ -114,7 +114,7 @@ static inline void memory_leave(struct memory *net, struct memory_connection *c,
 
 static inline int64_t memory_put(struct memory_connection *c, int side, const uint8_t *from, size_t bytes) {
     struct memory_wire *wire = &c->wire[side];
-    if (c->cut || c->left[!side]) return (int64_t)bytes; // into nowhere: TCP says so later
+    if (c->cut || c->left[!side]) return (int64_t)bytes; // lost: TCP reports it later
     const uint64_t room = MEMORY_WIRE_BYTES - (wire->put - wire->got);
     if (bytes > room) bytes = room;
     for (size_t i = 0; i < bytes;) {
@@ -128,7 +128,7 @@ static inline int64_t memory_put(struct memory_connection *c, int side, const ui
     return bytes ? (int64_t)bytes : -EAGAIN;
 }
 
-// What the other side has sent. 0: it has left.
+// Receives from the other side. 0: that has closed.
 static inline int64_t memory_get(struct memory *net, struct memory_connection *c, int side, uint8_t *to, size_t bytes) {
     struct memory_wire *wire = &c->wire[!side];
     const uint64_t end = wire->put < wire->cut_at ? wire->put : wire->cut_at;
@@ -153,7 +153,7 @@ static inline void memory_reap(struct memory *net) {
     uint32_t kept = 0;
     for (uint32_t i = 0; i < net->count; i++) {
         struct memory_connection *c = net->list[i];
-        if (c->left[MEMORY_UP] && c->left[MEMORY_DOWN] && c->hub != MEMORY_TOLD)
+        if (c->left[MEMORY_UP] && c->left[MEMORY_DOWN] && c->hub != MEMORY_REPORTED)
             free(c);
         else
             net->list[kept++] = c;
@@ -167,7 +167,7 @@ static inline void memory_free(struct memory *net) {
     assert(!net->count);
 }
 
-// The oldest connection that no hub has seen; the test plays the hub.
+// The oldest connection that no hub has accepted; the test is the hub.
 static inline struct memory_connection *memory_take(struct memory *net) {
     for (uint32_t i = 0; i < net->count; i++)
         if (net->list[i]->hub == MEMORY_WAITS) return net->list[i]->hub = MEMORY_OPENED, net->list[i];
@@ -179,13 +179,9 @@ static inline struct memory_connection *memory_take(struct memory *net) {
 static inline enum farm_status memory_create(uint32_t sockets, uint32_t watches, void *context,
                                              struct farm_engine **out, struct farm_error *err) {
     struct farm_engine *engine = calloc(1, sizeof *engine);
-    assert(engine && watches <= MEMORY_WATCHES_MAX && !err == !err);
-    *engine = (struct farm_engine){.side = *(struct memory_side *)context,
-                                   .sockets = calloc(sockets, sizeof *engine->sockets),
-                                   .socket_count = sockets,
-                                   .queue = {.room = 4 * sockets + watches + MEMORY_ACCEPTS_A_TURN}};
-    engine->queue.events = calloc(engine->queue.room, sizeof *engine->queue.events);
-    assert(engine->sockets && engine->queue.events);
+    assert(engine && sockets <= FARM_ENGINE_SOCKETS_MAX && watches <= FARM_ENGINE_WATCHES_MAX && !err == !err);
+    engine->side = *(struct memory_side *)context;
+    engine->socket_count = sockets;
     *out = engine;
     return FARM_OK;
 }
@@ -197,10 +193,10 @@ static inline int memory_sends(const struct farm_engine *engine) {
 static inline void memory_destroy(struct farm_engine *engine) {
     struct memory *net = engine->side.net;
     for (uint32_t i = 0; i < engine->high; i++) assert(!engine->sockets[i].open);
-    for (uint32_t i = 0; i < net->count && engine->side.hub; i++) // told, and not opened: the descriptor is closed
-        if (net->list[i]->hub == MEMORY_TOLD) net->list[i]->hub = MEMORY_OPENED, net->list[i]->left[MEMORY_DOWN] = true;
-    free(engine->sockets);
-    free(engine->queue.events);
+    for (uint32_t i = 0; i < net->count && engine->side.hub;
+         i++) // reported, and not opened: the hub closed the descriptor
+        if (net->list[i]->hub == MEMORY_REPORTED)
+            net->list[i]->hub = MEMORY_OPENED, net->list[i]->left[MEMORY_DOWN] = true;
     free(engine);
 }
 
@@ -220,7 +216,7 @@ static inline void memory_open(struct farm_engine *engine, uint32_t number, int 
     *socket = (struct memory_socket){.open = true, .fd = fd};
     if (number >= engine->high) engine->high = number + 1;
     for (uint32_t i = 0; i < net->count && engine->side.hub; i++)
-        if (net->list[i]->hub == MEMORY_TOLD && net->list[i]->fd == fd) socket->connection = net->list[i];
+        if (net->list[i]->hub == MEMORY_REPORTED && net->list[i]->fd == fd) socket->connection = net->list[i];
     if (!engine->side.hub) return;
     assert(socket->connection);
     socket->connection->hub = MEMORY_OPENED;
@@ -248,7 +244,7 @@ static inline void memory_close(struct farm_engine *engine, uint32_t number) {
     assert(socket->open && !socket->closing);
     farm_event_forget(&engine->queue, number);
     if (socket->connection) memory_leave(engine->side.net, socket->connection, memory_sends(engine));
-    socket->connection = NULL; // which is gone when both sides have left it
+    socket->connection = NULL; // freed after both sides have left it
     socket->closing = 1 + (uint32_t)memory_random(engine->side.net, 3);
 }
 
@@ -273,7 +269,7 @@ static inline void memory_move(struct farm_engine *engine, uint32_t number, stru
         outcome = kind == FARM_ENGINE_SENT
                       ? memory_put(socket->connection, memory_sends(engine), part->iov_base, bytes)
                       : memory_get(net, socket->connection, memory_sends(engine), part->iov_base, bytes);
-        const bool over = farm_transfer_went(transfer, outcome, &result);
+        const bool over = farm_transfer_continue(transfer, outcome, &result);
         if (over) farm_event_put(&engine->queue, kind, number, result);
         if (outcome <= 0 || net->most) break;
     }
@@ -299,17 +295,17 @@ static inline void memory_begin(struct farm_engine *engine, uint32_t number) {
 
 static inline void memory_accept(struct farm_engine *engine) {
     struct memory *net = engine->side.net;
-    uint32_t told = 0;
+    uint32_t reported = 0;
     for (uint32_t i = 0; i < net->count; i++) {
         struct memory_connection *c = net->list[i];
-        if (c->hub == MEMORY_TOLD) { // and not opened: the hub has closed the descriptor
+        if (c->hub == MEMORY_REPORTED) { // and not opened: the hub closed the descriptor
             c->hub = MEMORY_OPENED;
             memory_leave(net, c, MEMORY_DOWN);
-        } else if (c->hub == MEMORY_WAITS && told < MEMORY_ACCEPTS_A_TURN) {
-            c->hub = MEMORY_TOLD;
+        } else if (c->hub == MEMORY_WAITS && reported < MEMORY_ACCEPTS_A_TURN) {
+            c->hub = MEMORY_REPORTED;
             c->fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
             assert(c->fd >= 0);
-            told++;
+            reported++;
             farm_event_put(&engine->queue, FARM_ENGINE_ACCEPTED, 0, c->fd);
         }
     }
@@ -317,7 +313,7 @@ static inline void memory_accept(struct farm_engine *engine) {
 
 static inline uint32_t memory_turn(struct farm_engine *engine, struct farm_engine_event *events, uint32_t room) {
     struct memory *net = engine->side.net;
-    const bool idle = engine->queue.count == 0; // else the caller's array was too small: it gets the rest first
+    const bool idle = engine->queue.count == 0; // else the caller's array was too small: the rest comes first
     if (idle && poll(engine->watched, engine->watch_count, 0) > 0)
         for (uint32_t i = 0; i < engine->watch_count; i++)
             if (engine->watched[i].revents) farm_event_put(&engine->queue, FARM_ENGINE_READABLE, i, 0);
@@ -331,9 +327,9 @@ static inline void memory_wait(struct farm_engine *engine, uint64_t timeout_ns) 
     (void)engine, (void)timeout_ns;
 }
 
-static inline struct farm_engine_figures memory_figures(const struct farm_engine *engine) {
+static inline uint64_t memory_system_calls(const struct farm_engine *engine) {
     (void)engine;
-    return (struct farm_engine_figures){0};
+    return 0;
 }
 
 static const struct farm_engine_ops farm_engine_memory = {.name = "memory",
@@ -348,6 +344,6 @@ static const struct farm_engine_ops farm_engine_memory = {.name = "memory",
                                                           .close = memory_close,
                                                           .turn = memory_turn,
                                                           .wait = memory_wait,
-                                                          .figures = memory_figures};
+                                                          .system_calls = memory_system_calls};
 
 #endif
