@@ -9,12 +9,13 @@ usage: figures.py draw [FILE.svg]       ours beside peers, and the learning curv
 import datetime
 import json
 import os
+import statistics
 import subprocess
 import sys
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 RESULTS = os.path.join(HERE, "results")
-# Label, file, name of the result, words in the name of the reference. The newest line that has it counts.
+# Label, file, name of the result, words in the name of the reference. The median of all lines that have it is drawn.
 PEERS = [
     ("EnvPool, Pong", "peers", "envpool_pong", ""),
     ("EnvPool, Breakout", "peers", "envpool_breakout", ""),
@@ -39,7 +40,7 @@ def ratio(name, result, reference):
     found = [r["ratio"] for d in lines(name) for r in d["results"] if r["name"] == result and reference in r["reference"]]
     if not found:
         sys.exit(f"figures.py: bench/results/{name}.jsonl has no {result} against {reference or 'a peer'}")
-    return found[-1]
+    return statistics.median(found)
 
 
 def draw(path):
@@ -56,7 +57,7 @@ def draw(path):
     for y, (_, value) in enumerate(rows):
         left.text(value * 1.05, y, f"{value:.3g}×", va="center")
     left.axvline(1, color="#888888", linewidth=1)
-    left.set(xscale="log", xlim=(0.8, rows[-1][1] * 2), title="actorfarm ÷ peer, same machine, same run")
+    left.set(xscale="log", xticks=(1, 2, 5, 10, 20), xticklabels=("1", "2", "5", "10", "20"), xlim=(0.8, rows[-1][1] * 2), title="actorfarm ÷ peer, same machine, same run")
 
     curves = [line for line in lines("training") if "curve" in line]
     for number, line in enumerate(curves):
