@@ -96,7 +96,7 @@ static enum farm_status try_bind(struct farm_heap *heap, struct farm_error *err)
 enum farm_status farm_heap_open(int node, struct farm_heap **out, struct farm_error *err) {
     *out = NULL;
     struct farm_heap *heap = calloc(1, sizeof *heap);
-    if (!heap) return farm_fail(err, FARM_E_LIMIT, "no memory for a heap");
+    if (!heap) return farm_fail(err, FARM_E_LIMIT, "no memory for the heap of node %d", node);
     heap->node = node;
     heap->hooks = (struct extent_hooks){
         .alloc = hook_alloc, .dalloc = hook_dalloc, .destroy = hook_destroy, .split = hook_split, .merge = hook_merge};

@@ -49,7 +49,7 @@ enum farm_status farm_place_bind(void *start, size_t bytes, int node, bool stric
     unsigned long nodes[NODES_MAX / (8 * sizeof(unsigned long))] = {0};
     const size_t bits = 8 * sizeof nodes[0];
     *refused = false;
-    if (node < 0 || node >= NODES_MAX) return farm_fail(err, FARM_E_INVALID, "NUMA node %d is none", node);
+    if (node < 0 || node >= NODES_MAX) return farm_fail(err, FARM_E_INVALID, "NUMA node %d does not exist", node);
     nodes[(size_t)node / bits] = 1ul << ((size_t)node % bits);
     if (mbind(start, bytes, strict ? MPOL_BIND : MPOL_PREFERRED, nodes, NODES_MAX + 1, 0) == 0) return FARM_OK;
     int error = errno;

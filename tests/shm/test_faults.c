@@ -1,6 +1,5 @@
-// Segments, their placement and heaps where the machine refuses: every call that can fail made to fail in turn, and the
-// machines that this one is not (a pool of 2 MiB pages, pages on the wrong node, kernels that know less). jemalloc is
-// played by a few lines at the end, so that its refusals can be tried too.
+// Segments, their placement and heaps on a machine that refuses: each call fails in turn, and other machines are
+// emulated (a pool of 2 MiB pages, pages on the wrong node, older kernels). A few lines at the end emulate jemalloc.
 #include <criterion/criterion.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -18,7 +17,7 @@
 #include <sys/vfs.h>
 #include <unistd.h>
 
-#include "../support/faults.h"
+#include "../support/sweep.h"
 #include "base/bitmap.h"
 #include "fixture.h"
 #include "shm/heap.h"
@@ -30,7 +29,7 @@ enum { PAGE = 4096, BYTES = 40 * PAGE, HUGE_BYTES = 3 << 20, ALL_SEALS = F_SEAL_
 
 TestSuite(shm, .timeout = 60);
 
-// ---- files of /proc and /sys that say what a test wants ----
+// ---- files of /proc and /sys with a text that the test gives ----
 
 FILE *__real_fopen(const char *path, const char *mode);
 int __real_madvise(void *start, size_t bytes, int advice);
@@ -39,7 +38,7 @@ int __real_fstatfs(int fd, struct statfs *about);
 long __real_move_pages(int pid, unsigned long count, void **pages, const int *to, int *status, int flags);
 
 static struct {
-    const char *path, *text; // NULL: not there
+    const char *path, *text; // NULL: no such file
 } recorded[4];
 static unsigned recorded_count;
 
@@ -65,13 +64,19 @@ static void record(const char *path, const char *text) {
     recorded[recorded_count++].text = text;
 }
 
-// ---- a pool of 2 MiB pages: memfd of base pages, which say that they were large ones ----
+// Removes the rules and the recorded files of a case before the next one.
+static void clear_machine(void) {
+    farm_faults_clear();
+    recorded_count = 0;
+}
 
-static int memfd_of_the_pool(const char *name, unsigned flags) {
+// ---- a pool of 2 MiB pages: memfds of base pages whose file system calls itself hugetlbfs ----
+
+static int memfd_create_small(const char *name, unsigned flags) {
     return __real_memfd_create(name, flags & ~(unsigned)(MFD_HUGETLB | MFD_HUGE_2MB));
 }
 
-static int statfs_of_the_pool(int fd, struct statfs *about) {
+static int fstatfs_huge(int fd, struct statfs *about) {
     int failed = __real_fstatfs(fd, about);
     about->f_type = HUGETLBFS_MAGIC;
     return failed;
@@ -80,191 +85,138 @@ static int statfs_of_the_pool(int fd, struct statfs *about) {
 static const char pool_free[] = "/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages",
                   pool_free_on_node[] = "/sys/devices/system/node/node0/hugepages/hugepages-2048kB/free_hugepages";
 
-static void play_pool(const char *pages, const char *pages_on_node) {
-    farm_faults_replace("memfd_create", (void (*)(void))memfd_of_the_pool);
-    farm_faults_replace("fstatfs", (void (*)(void))statfs_of_the_pool);
+static void emulate_pool(const char *pages, const char *pages_on_node) {
+    farm_faults_replace("memfd_create", (void (*)(void))memfd_create_small);
+    farm_faults_replace("fstatfs", (void (*)(void))fstatfs_huge);
     record(pool_free, pages);
     record(pool_free_on_node, pages_on_node);
 }
 
 // ---- every call fails in turn ----
 
-static void check_nothing_left(const struct farm_sweep *sweep, const struct farm_fault *fault) {
-    const char *left = farm_sweep_left(sweep, fault);
-    cr_assert_null(left, "%s", left);
+struct segment_trial {
+    struct farm_segment_request request;
+    const struct farm_segment *made; // NULL: the trial creates; else it opens a copy of this segment's descriptor
+    bool writable;
+    int fd;
+    struct farm_segment segment;
+};
+
+static enum farm_status create_segment(void *context, struct farm_error *err) {
+    struct segment_trial *trial = context;
+    return farm_segment_create(&trial->request, &trial->segment, err);
 }
 
-static bool is(const struct farm_fault *fault, const char *call) {
-    return fault->call && strcmp(fault->call, call) == 0;
-}
-
-// Whether an operation that met this fault may end so. What is not listed must not matter: it is tolerated.
-static bool may_end(const struct farm_fault *fault, enum farm_status status) {
-    if (is(fault, "memfd_create"))
-        return status == (fault->error == ENOSYS   ? FARM_E_UNSUPPORTED
-                          : fault->error == EINVAL ? FARM_E_IO
-                                                   : FARM_E_LIMIT);
-    if (is(fault, "open")) return status == (fault->error == ENOENT ? FARM_E_IO : FARM_E_LIMIT);
-    if (is(fault, "fcntl")) // also a descriptor that no seals can be asked of
-        return status == (fault->error == EMFILE ? FARM_E_LIMIT : FARM_E_IO) || status == FARM_E_FORMAT ||
-               status == FARM_E_IO;
-    if (is(fault, "mmap") || is(fault, "ftruncate"))
-        return status == (fault->error == ENOMEM ? FARM_E_LIMIT : FARM_E_IO);
-    if (is(fault, "mbind")) // first touch does instead where it may not be called
-        return status == (fault->error == EPERM || fault->error == ENOSYS ? FARM_OK : FARM_E_LIMIT);
-    if (is(fault, "madvise")) // populating and MADV_DONTFORK; large pages are a wish
-        return status == FARM_OK || status == FARM_E_IO || (fault->error == ENOMEM && status == FARM_E_LIMIT);
-    if (is(fault, "fstat") || is(fault, "fchmod")) return status == FARM_E_IO;
-    if (is(fault, "calloc") || is(fault, "fallocate")) return status == FARM_E_LIMIT;
-    return status == FARM_OK;
-}
-
-static void check_error(const struct farm_fault *fault, enum farm_status status, const struct farm_error *err) {
-    cr_assert(fault->call, "failed undisturbed: %s", err->message);
-    cr_assert_eq(err->status, status);
-    cr_assert(may_end(fault, status), "call %u, %s with %s: %s, %s", fault->number, fault->call, strerror(fault->error),
-              farm_status_name(status), err->message);
-    cr_assert_gt(strlen(err->message), 20);
-    if (is(fault, "calloc")) return; // no memory is no memory
-    cr_assert(err->sys_errno == fault->error || status == FARM_E_FORMAT, "%s: errno %d has become %d: %s", fault->call,
-              fault->error, err->sys_errno, err->message);
-}
-
-static void check_segment(const struct farm_segment *segment, const struct farm_segment_request *request) {
+static void check_created(const struct segment_trial *trial) {
+    const struct farm_segment *segment = &trial->segment;
     cr_assert_eq(fcntl(segment->fd, F_GET_SEALS), ALL_SEALS);
     cr_assert_geq(segment->fd, 3);
     cr_assert_geq(segment->fd_readonly, 3);
-    cr_assert_geq(segment->bytes, request->bytes);
+    cr_assert_geq(segment->bytes, trial->request.bytes);
     cr_assert_eq(segment->header->magic, FARM_SEGMENT_MAGIC);
     cr_assert_eq(segment->header->bytes, segment->bytes);
     cr_assert_str_eq((const char *)segment->header->user, "shape");
-    with_segment view;
-    struct farm_error err = {0};
-    cr_assert_eq(
-        farm_segment_open(fcntl(segment->fd_readonly, F_DUPFD_CLOEXEC, 3), false, FARM_SEGMENT_UP, HASH, &view, &err),
-        FARM_OK, "%s", err.message);
+    with_segment view = open_segment(fcntl(segment->fd_readonly, F_DUPFD_CLOEXEC, 3), false);
     ((uint8_t *)segment->header)[segment->bytes - 1] = 77;
     cr_assert_eq(((volatile uint8_t *)view.header)[segment->bytes - 1], 77);
 }
 
-// How many faults there were. `spare`: where the first way of making it fails, there is another one.
-static unsigned sweep_create(const struct farm_segment_request *request, bool spare) {
-    struct farm_sweep sweep = {0};
-    while (farm_sweep_next(&sweep)) {
-        struct farm_segment segment;
-        struct farm_error err = {0};
-        enum farm_status status = farm_segment_create(request, &segment, &err);
-        struct farm_fault fault = farm_sweep_end(&sweep);
-        if (status) {
-            check_error(&fault, status, &err);
-            says(err.message, "shared memory 'up' of actor 7: ");
-            cr_assert_null(segment.header);
-            cr_assert(segment.fd == -1 && segment.fd_readonly == -1);
-        } else {
-            if (fault.call && !spare)
-                cr_assert(may_end(&fault, FARM_OK), "call %u, %s with %s, was not noticed", fault.number, fault.call,
-                          strerror(fault.error));
-            check_segment(&segment, request);
-        }
-        farm_segment_close(&segment);
-        check_nothing_left(&sweep, &fault);
+static void finish_created(void *context, enum farm_status status, const struct farm_fault *fault,
+                           const struct farm_error *err) {
+    struct segment_trial *trial = context;
+    if (status) {
+        says(err->message, "shared memory 'up' of actor 7: ");
+        cr_assert(!trial->segment.header && trial->segment.fd == -1 && trial->segment.fd_readonly == -1);
+    } else {
+        check_created(trial);
     }
-    return sweep.faults;
+    farm_segment_close(&trial->segment);
+}
+
+static void sweep_create(size_t bytes, int node, bool huge, bool has_spare, unsigned faults_min) {
+    const struct farm_trial trial = {create_segment, finish_created, segment_outcomes, has_spare};
+    struct segment_trial context = {.request = request_of(bytes, node, huge)};
+    cr_assert_gt(sweep_calls(&trial, &context), faults_min);
 }
 
 Test(shm, creating_survives_the_failure_of_every_call) {
-    struct farm_segment_request request = request_of(BYTES, -1, false);
-    cr_assert_gt(sweep_create(&request, false), 12);
-    request.node = 0;
-    cr_assert_gt(sweep_create(&request, false), 16);
-}
-
-Test(shm, creating_survives_the_failure_of_every_call_where_large_pages_are_wanted) {
-    struct farm_segment_request request = request_of(HUGE_BYTES, 0, true);
-    cr_assert_gt(sweep_create(&request, false), 18);
-    play_pool("8\n", "8\n");
-    cr_assert_gt(sweep_create(&request, true), 18);
-}
-
-Test(shm, creating_survives_the_failure_of_every_call_where_only_first_touch_is_left) {
-    farm_faults_fail("mbind", 1, UINT32_MAX / 2, EPERM);
-    struct farm_segment_request request = request_of(BYTES, 0, false);
-    cr_assert_gt(sweep_create(&request, false), 16);
-    cr_assert_gt(farm_faults_made("mbind"), 16);
-}
-
-// Where populating must be done by touching, and each call before it may fail.
-Test(shm, creating_survives_the_failure_of_every_call_before_linux_5_14) {
-    struct farm_segment_request request = request_of(BYTES, -1, false);
-    farm_faults_fail("fallocate", 1, UINT32_MAX / 2, EOPNOTSUPP);
-    cr_assert_gt(sweep_create(&request, false), 12);
-}
-
-Test(shm, creating_survives_the_failure_of_every_call_where_standard_input_is_closed) {
-    struct farm_segment_request request = request_of(BYTES, -1, false);
-    int input = fcntl(0, F_DUPFD_CLOEXEC, 100);
-    close(0);
-    cr_assert_gt(sweep_create(&request, false), 13);
+    sweep_create(BYTES, -1, false, false, 12);
+    sweep_create(BYTES, 0, false, false, 16);
+    const int input = fcntl(0, F_DUPFD_CLOEXEC, 100);
+    close(0); // descriptors are moved above the standard three
+    sweep_create(BYTES, -1, false, false, 13);
     if (input >= 0) dup2(input, 0), close(input);
 }
 
-static unsigned sweep_open(const struct farm_segment *segment, bool writable) {
-    struct farm_sweep sweep = {0};
-    while (farm_sweep_next(&sweep)) {
-        struct farm_segment view;
-        struct farm_error err = {0};
-        int fd = dup(segment->fd);
-        enum farm_status status = farm_segment_open(fd, writable, FARM_SEGMENT_UP, HASH, &view, &err);
-        struct farm_fault fault = farm_sweep_end(&sweep);
-        if (status) {
-            check_error(&fault, status, &err);
-            says(err.message, "shared memory handed over as 'up': ");
-            cr_assert_null(view.header);
-            cr_assert_geq(fcntl(fd, F_GETFD), 0, "%s has failed: the descriptor stays the caller's", fault.call);
-            close(fd);
-        } else {
-            cr_assert(!fault.call || may_end(&fault, FARM_OK), "%s was not noticed", fault.call);
-            cr_assert_eq(view.header->owner, 7);
-            cr_assert_eq(view.bytes, segment->bytes);
-        }
-        farm_segment_close(&view);
-        check_nothing_left(&sweep, &fault);
+Test(shm, creating_survives_the_failure_of_every_call_with_large_pages) {
+    sweep_create(HUGE_BYTES, 0, true, false, 18);
+    emulate_pool("8\n", "8\n");
+    sweep_create(HUGE_BYTES, 0, true, true, 18);
+}
+
+Test(shm, creating_survives_the_failure_of_every_call_on_kernels_that_refuse_others) {
+    farm_faults_fail("mbind", 1, UINT32_MAX / 2, EPERM); // first touch decides
+    sweep_create(BYTES, 0, false, false, 16);
+    cr_assert_gt(farm_faults_made("mbind"), 16);
+    clear_machine();
+    farm_faults_fail("fallocate", 1, UINT32_MAX / 2, EOPNOTSUPP); // before Linux 5.14 pages are touched
+    sweep_create(BYTES, -1, false, false, 12);
+}
+
+static enum farm_status open_made(void *context, struct farm_error *err) {
+    struct segment_trial *trial = context;
+    trial->fd = dup(trial->made->fd);
+    return farm_segment_open(trial->fd, trial->writable, FARM_SEGMENT_UP, HASH, &trial->segment, err);
+}
+
+static void finish_opened(void *context, enum farm_status status, const struct farm_fault *fault,
+                          const struct farm_error *err) {
+    struct segment_trial *trial = context;
+    if (status) {
+        says(err->message, "shared memory handed over as 'up': ");
+        cr_assert_null(trial->segment.header);
+        cr_assert_eq(close(trial->fd), 0, "%s failed: the descriptor still belongs to the caller", fault->call);
+    } else {
+        cr_assert_eq(trial->segment.header->owner, 7);
+        cr_assert_eq(trial->segment.bytes, trial->made->bytes);
     }
-    return sweep.faults;
+    farm_segment_close(&trial->segment);
 }
 
 Test(shm, opening_survives_the_failure_of_every_call_and_leaves_the_descriptor_alone) {
-    with_segment segment = create(request_of(BYTES, -1, false));
-    cr_assert_gt(sweep_open(&segment, false), 10);
-    cr_assert_gt(sweep_open(&segment, true), 10);
+    with_segment made = create(request_of(BYTES, -1, false));
+    const struct farm_trial trial = {open_made, finish_opened, segment_outcomes, false};
+    for (int writable = 0; writable < 2; writable++)
+        cr_assert_gt(sweep_calls(&trial, &(struct segment_trial){.made = &made, .writable = writable}), 10);
+}
+
+static enum farm_status check_limits(void *context, struct farm_error *err) {
+    return farm_limits_check(context, err);
+}
+
+static void finish_limits(void *context, enum farm_status status, const struct farm_fault *fault,
+                          const struct farm_error *err) {
+    if (status) says(err->message, "ulimit -n 200");
 }
 
 Test(shm, checking_limits_survives_the_failure_of_every_call) {
+    static const struct farm_outcome outcomes[] = {{"getrlimit", 0, ENDS_OK | ENDS_LIMIT | NO_ERRNO},
+                                                   {"setrlimit", 0, ENDS_OK | ENDS_LIMIT | NO_ERRNO},
+                                                   {NULL, 0, 0}};
+    const struct farm_trial trial = {check_limits, finish_limits, outcomes, false};
     struct rlimit limit;
     cr_assert_eq(getrlimit(RLIMIT_NOFILE, &limit), 0);
     limit.rlim_cur = 128;
     cr_assert_eq(setrlimit(RLIMIT_NOFILE, &limit), 0);
     record("/proc/self/limits", "Limit    Soft Limit  Hard Limit  Units\nMax open files  128  1024  files\n");
     struct farm_limits_request request = {.shared_bytes = 1 << 20, .descriptors = 200, .huge = true, .root = "/"};
-    struct farm_sweep sweep = {0};
-    while (farm_sweep_next(&sweep)) {
-        struct farm_error err = {0};
-        enum farm_status status = farm_limits_check(&request, &err);
-        struct farm_fault fault = farm_sweep_end(&sweep);
-        if (status) {
-            cr_assert(is(&fault, "getrlimit") || is(&fault, "setrlimit"), "%s: %s", fault.call, err.message);
-            cr_assert_eq(status, FARM_E_LIMIT);
-            says(err.message, "ulimit -n 200");
-        }
-        check_nothing_left(&sweep, &fault);
-    }
-    cr_assert_gt(sweep.faults, 4);
+    cr_assert_gt(sweep_calls(&trial, &request), 4);
 }
 
 // ---- the pool of 2 MiB pages ----
 
 Test(shm, takes_large_pages_from_a_pool_and_hands_them_over_aligned) {
-    play_pool("8\n", "8\n");
+    emulate_pool("8\n", "8\n");
     with_segment segment = create(request_of(HUGE_BYTES, -1, true));
     cr_assert_eq(segment.pages, FARM_PAGES_HUGE);
     cr_assert_eq(segment.bytes, 4 << 20, "whole pages of the pool");
@@ -274,17 +226,19 @@ Test(shm, takes_large_pages_from_a_pool_and_hands_them_over_aligned) {
     with_segment view = open_segment(dup(segment.fd_readonly), false);
     cr_assert_eq(view.pages, FARM_PAGES_HUGE);
     cr_assert_eq((uintptr_t)view.header % FARM_PLACE_HUGE_BYTES, 0);
+    with_segment small = create(request_of(BYTES, 0, true));
+    cr_assert(small.pages == FARM_PAGES_SMALL && !small.note[0], "below a MiB no large pages are requested");
 }
 
-// A kernel that puts no transparent pages together: older than Linux 6.1, or shmem_enabled is `deny`.
+// A kernel that makes no transparent pages: older than Linux 6.1, or shmem_enabled is `deny`.
 static int madvise_without_collapse(void *start, size_t bytes, int advice) {
     if (advice != 25) return __real_madvise(start, bytes, advice);
     errno = EINVAL;
     return -1;
 }
 
-Test(shm, is_never_half_of_one_kind_of_page) {
-    play_pool("8\n", "1\n");
+Test(shm, a_segment_never_mixes_two_kinds_of_page) {
+    emulate_pool("8\n", "1\n");
     farm_faults_replace("madvise", (void (*)(void))madvise_without_collapse);
     struct farm_segment_request request = request_of(HUGE_BYTES, 0, true);
     with_segment segment = create(request);
@@ -292,27 +246,18 @@ Test(shm, is_never_half_of_one_kind_of_page) {
     says(segment.note, "2 MiB pages wanted: 2, free in the pool: 1; raise vm.nr_hugepages");
     farm_segment_close(&segment);
     record(pool_free_on_node, "8\n");
-    // Somebody else has taken the pages since the pool was asked: the mapping fails.
-    farm_faults_fail("mmap", 2, 1, ENOMEM);
+    farm_faults_fail("mmap", 2, 1, ENOMEM); // another process took the pages after the pool was read
     segment = create(request);
     cr_assert_eq(segment.pages, FARM_PAGES_SMALL);
     says(segment.note, "2 MiB pages wanted: cannot map farm-up-7");
     says(segment.note, "; transparent ones not given");
 }
 
-Test(shm, wants_no_large_pages_below_a_mebibyte) {
-    play_pool("8\n", "8\n");
-    with_segment segment = create(request_of(BYTES, 0, true));
-    cr_assert_eq(segment.pages, FARM_PAGES_SMALL);
-    cr_assert_str_eq(segment.note, "");
-}
+// ---- transparent pages ----
 
-// ---- transparent ones ----
-
-static const char shmem_enabled[] = "/sys/kernel/mm/transparent_hugepage/shmem_enabled";
 static int pmd_mapped_kib;
 
-// What smaps would say of the one segment of this process.
+// smaps in which the one segment of this process has `pmd_mapped_kib` in transparent pages.
 static FILE *open_smaps(const char *path, const char *mode) {
     static char text[2048];
     if (strcmp(path, "/proc/self/smaps") != 0) return __real_fopen(path, mode);
@@ -328,17 +273,16 @@ static FILE *open_smaps(const char *path, const char *mode) {
     return fmemopen(text, strlen(text), "r");
 }
 
-Test(shm, says_that_the_kernel_gave_transparent_pages_where_it_gave_half_or_more) {
+Test(shm, half_a_segment_in_transparent_pages_counts_as_transparent) {
     farm_faults_replace("fopen", (void (*)(void))open_smaps);
     struct farm_segment_request request = request_of(4 << 20, -1, true);
-    with_segment view;
     pmd_mapped_kib = 2048;
     with_segment segment = create(request);
     cr_assert_eq(segment.pages, FARM_PAGES_TRANSPARENT);
     cr_assert_str_eq(segment.note, "");
     says(described(&segment), "in transparent 2 MiB pages");
-    cr_assert_eq(farm_segment_open(dup(segment.fd), true, FARM_SEGMENT_UP, HASH, &view, NULL), FARM_OK);
-    cr_assert_eq((uintptr_t)view.header % FARM_PLACE_HUGE_BYTES, 0, "or they could not be mapped here");
+    with_segment view = open_segment(dup(segment.fd), true);
+    cr_assert_eq((uintptr_t)view.header % FARM_PLACE_HUGE_BYTES, 0, "needed for large mappings");
     farm_segment_close(&view);
     farm_segment_close(&segment);
     pmd_mapped_kib = 2047;
@@ -346,27 +290,25 @@ Test(shm, says_that_the_kernel_gave_transparent_pages_where_it_gave_half_or_more
     cr_assert_eq(segment.pages, FARM_PAGES_SMALL);
 }
 
-Test(shm, a_mapping_that_smaps_does_not_know_has_no_transparent_pages) {
+Test(shm, transparent_bytes_are_those_of_the_mapping_alone) {
     record("/proc/self/smaps", "1000-2000 r--p 0 00:00 0 other\nShmemPmdMapped: 99999 kB\n");
     cr_assert_eq(farm_place_transparent_bytes((void *)0x5000), 0);
     cr_assert_eq(farm_place_transparent_bytes((void *)0x1000), 99999 * 1024);
     record("/proc/self/smaps", "1000-2000 r--p 0 00:00 0 ours\nRss: 3 kB\n2000-3000 r--p 0 00:00 0 next\n"
                                "ShmemPmdMapped: 99999 kB\n");
-    cr_assert_eq(farm_place_transparent_bytes((void *)0x1000), 0, "the next mapping's are not ours");
+    cr_assert_eq(farm_place_transparent_bytes((void *)0x1000), 0);
 }
 
-Test(shm, says_how_the_kernel_is_set_where_it_gives_no_transparent_pages) {
-    static const struct {
-        const char *file, *says;
-    } cases[] = {{"always [advise] never\n", "shmem_enabled is advise"},
-                 {"always never\n", "shmem_enabled is not there"},
-                 {"", "shmem_enabled is not there"},
-                 {NULL, "shmem_enabled is not there"}};
+Test(shm, names_the_kernels_setting_when_transparent_pages_are_missing) {
+    static const char *const cases[][2] = {{"always [advise] never\n", "shmem_enabled is advise"},
+                                           {"always never\n", "shmem_enabled is not there"},
+                                           {"", "shmem_enabled is not there"},
+                                           {NULL, "shmem_enabled is not there"}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        record(shmem_enabled, cases[i].file);
+        record("/sys/kernel/mm/transparent_hugepage/shmem_enabled", cases[i][0]);
         record("/proc/self/smaps", NULL);
         with_segment segment = create(request_of(HUGE_BYTES, -1, true));
-        says(segment.note, cases[i].says);
+        says(segment.note, cases[i][1]);
     }
 }
 
@@ -378,102 +320,95 @@ static long move_pages_elsewhere(int pid, unsigned long count, void **pages, con
     return 0;
 }
 
-Test(shm, says_how_many_pages_lie_on_another_node) {
+Test(shm, counts_the_pages_on_another_node) {
     farm_faults_replace("move_pages", (void (*)(void))move_pages_elsewhere);
     with_segment segment = create(request_of(BYTES, 0, false));
     cr_assert_eq(segment.placement, FARM_PLACEMENT_MISPLACED);
     cr_assert_eq(segment.pages_elsewhere, 10);
     says(described(&segment), "NOT all on node 0 (10 pages elsewhere)");
     with_segment view = open_segment(dup(segment.fd), true);
-    cr_assert_eq(view.placement, FARM_PLACEMENT_MISPLACED, "whoever opens it can tell");
+    cr_assert_eq(view.placement, FARM_PLACEMENT_MISPLACED, "a receiver reads it in the header");
     says(described(&view), "NOT all on node 0");
+    emulate_pool("8\n", "8\n");
+    with_segment huge = create(request_of(8 << 20, 0, true));
+    cr_assert_eq(huge.pages, FARM_PAGES_HUGE);
+    cr_assert_eq(huge.pages_elsewhere, 512, "one of four pages of 2 MiB, in pages of 4 KiB");
 }
 
-Test(shm, counts_large_pages_elsewhere_as_many_small_ones) {
-    play_pool("8\n", "8\n");
-    farm_faults_replace("move_pages", (void (*)(void))move_pages_elsewhere);
-    with_segment segment = create(request_of(8 << 20, 0, true));
-    cr_assert_eq(segment.pages, FARM_PAGES_HUGE);
-    cr_assert_eq(segment.pages_elsewhere, 512, "one of four pages of 2 MiB");
-}
-
-Test(shm, says_that_nobody_can_verify_where_nobody_can) {
-    farm_faults_fail("mbind", 1, 1, EPERM);
-    farm_faults_fail("move_pages", 1, 1, EPERM);
+Test(shm, placement_follows_from_what_the_kernel_allows) {
+    struct farm_segment_request request = request_of(BYTES, 0, false);
+    farm_faults_fail("mbind", 1, 9, EPERM);
+    with_segment touched = create(request);
+    cr_assert_eq(touched.placement, FARM_PLACEMENT_FIRST_TOUCH);
+    says(described(&touched), "first touched on node 0");
+    farm_faults_fail("move_pages", 1, 9, EPERM);
+    if (access("/proc/self/numa_maps", R_OK) == 0) { // this kernel's own text
+        with_segment counted = create(request);
+        size_t elsewhere = 99;
+        cr_assert_eq(counted.placement, FARM_PLACEMENT_FIRST_TOUCH);
+        cr_assert(farm_place_verify(counted.header, counted.bytes, PAGE, 1, &elsewhere));
+        cr_assert_eq(elsewhere, counted.bytes / PAGE);
+    }
     record("/proc/self/numa_maps", NULL);
-    with_segment segment = create(request_of(BYTES, 0, false));
+    with_segment segment = create(request);
     cr_assert_eq(segment.placement, FARM_PLACEMENT_UNVERIFIED);
     says(described(&segment), "first touched on node 0, which nobody can verify here");
+    farm_faults_fail("access", 1, 1, ENOENT); // the kernel lists no nodes
+    with_segment unlisted = create(request);
+    cr_assert_eq(farm_faults_made("access"), 1);
+    cr_assert_eq(unlisted.placement, FARM_PLACEMENT_UNVERIFIED);
 }
 
 Test(shm, reads_numa_maps_line_by_line) {
     static const struct {
-        const char *text;
+        const char *text, *refused; // the call that fails, so that numa_maps is read
         int node;
-        bool asked;
+        bool found;
         size_t elsewhere;
     } cases[] = {
-        {"5000 default anon=1\n10000 bind:0 file=/memfd dirty=40 N0=30 N1=10 kernelpagesize_kB=4\n", 0, true, 10},
-        {"10000 bind:0 file=/memfd dirty=40 N0=30 N1=10 kernelpagesize_kB=4\n", 1, true, 30},
-        {"10000 bind:0 file=/memfd dirty=40 N0=30 N1=10 kernelpagesize_kB=4\n", -1, true, 0},
-        {"10000 bind:0 file=/memfd N0=1 kernelpagesize_kB=2048\n", 0, true, 0},
-        {"10000 bind:0 file=/memfd\n", 0, true, 40},
-        {"20000 bind:0 file=/memfd N0=40\n", 0, false, 99}, // not in it
-        {"", 0, false, 99},
+        {"5000 default anon=1\n10000 bind:0 dirty=40 N0=30 N1=10 kernelpagesize_kB=4\n", "move_pages", 0, true, 10},
+        {"10000 bind:0 file=/memfd dirty=40 N0=30 N1=10 kernelpagesize_kB=4\n", "move_pages", 1, true, 30},
+        {"10000 bind:0 file=/memfd dirty=40 N0=30 N1=10 kernelpagesize_kB=4\n", "move_pages", -1, true, 0},
+        {"10000 bind:0 file=/memfd N0=1 kernelpagesize_kB=2048\n", "move_pages", 0, true, 0},
+        {"10000 bind:0 file=/memfd\n", "move_pages", 0, true, 40},
+        {"20000 bind:0 file=/memfd N0=40\n", "move_pages", 0, false, 99},
+        {"", "move_pages", 0, false, 99},
+        {"10000 bind:0 N0=40 kernelpagesize_kB=4\n", "malloc", 0, true, 0},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         size_t elsewhere = 99;
-        farm_faults_clear();
-        recorded_count = 0;
-        farm_faults_fail("move_pages", 1, 9, ENOSYS);
+        clear_machine();
+        farm_faults_fail(cases[i].refused, 2 - (cases[i].refused[1] == 'o'), 1, ENOSYS);
         record("/proc/self/numa_maps", cases[i].text);
-        cr_assert_eq(farm_place_verify((void *)0x10000, BYTES, PAGE, cases[i].node, &elsewhere), cases[i].asked, "%s",
+        cr_assert_eq(farm_place_verify((void *)0x10000, BYTES, PAGE, cases[i].node, &elsewhere), cases[i].found, "%s",
                      cases[i].text);
         cr_assert_eq(elsewhere, cases[i].elsewhere, "%zu pages elsewhere: %s", elsewhere, cases[i].text);
+        cr_assert_eq(farm_faults_made(cases[i].refused), 1);
     }
 }
 
-Test(shm, asks_numa_maps_where_there_is_no_memory_for_the_question) {
-    farm_faults_fail("malloc", 2, 1, ENOMEM);
-    record("/proc/self/numa_maps", "10000 bind:0 N0=40 kernelpagesize_kB=4\n");
-    size_t elsewhere = 99;
-    cr_assert(farm_place_verify((void *)0x10000, BYTES, PAGE, 0, &elsewhere));
-    cr_assert_eq(elsewhere, 0);
-    cr_assert_eq(farm_faults_made("malloc"), 1);
-}
-
-Test(shm, touches_first_where_mbind_is_refused_and_the_kernel_lists_no_nodes) {
-    farm_faults_fail("mbind", 1, 1, ENOSYS);
-    farm_faults_fail("access", 1, 1, ENOENT);
-    with_segment segment = create(request_of(BYTES, 0, false));
-    cr_assert_eq(farm_faults_made("access"), 1);
-    cr_assert_neq(segment.placement, FARM_PLACEMENT_BOUND);
-}
-
-Test(shm, says_how_binding_failed) {
-    struct farm_error err;
-    bool refused;
-    farm_faults_fail("mbind", 1, 1, EIO);
-    cr_assert_eq(farm_place_bind(NULL, PAGE, 0, true, &refused, &err), FARM_E_IO);
-    cr_assert_eq(err.sys_errno, EIO);
-    static const int refusals[] = {EPERM, ENOSYS};
-    for (int i = 0; i < 2; i++) {
+Test(shm, a_node_that_cannot_be_bound_is_named) {
+    static const struct {
+        int node, error; // of mbind; 0: it is not called
+        enum farm_status status;
+        const char *says;
+    } cases[] = {
+        {0, EIO, FARM_E_IO, "NUMA node 0"},
+        {0, EPERM, FARM_E_LIMIT, "NUMA node 0: it has no memory, does not exist"},
+        {0, ENOSYS, FARM_E_LIMIT, "NUMA node 0: it has no memory, does not exist"},
+        {-1, 0, FARM_E_INVALID, "NUMA node -1 does not exist"},
+        {1024, 0, FARM_E_INVALID, "NUMA node 1024 does not exist"},
+        {INT32_MAX, 0, FARM_E_INVALID, "does not exist"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct farm_error err = {0};
+        bool refused = true;
         farm_faults_clear();
-        farm_faults_fail("mbind", 1, 1, refusals[i]);
-        farm_faults_fail("access", 2, 1, ENOENT); // the node's folder
-        cr_assert_eq(farm_place_bind(NULL, PAGE, 0, true, &refused, &err), FARM_E_LIMIT, "no refusal excuses this");
-        cr_assert(!refused);
-        says(err.message, "NUMA node 0: it has no memory, does not exist");
-    }
-}
-
-Test(shm, refuses_nodes_that_cannot_be) {
-    struct farm_error err;
-    bool refused;
-    static const int nodes[] = {-1, 1024, INT32_MAX};
-    for (size_t i = 0; i < sizeof nodes / sizeof *nodes; i++) {
-        cr_assert_eq(farm_place_bind(NULL, PAGE, nodes[i], true, &refused, &err), FARM_E_INVALID);
-        says(err.message, "is none");
+        farm_faults_fail("mbind", 1, 1, cases[i].error ? cases[i].error : EIO);
+        farm_faults_fail("access", 2, 1, ENOENT); // the node's folder: no refusal excuses a missing node
+        cr_assert_eq(farm_place_bind(NULL, PAGE, cases[i].node, true, &refused, &err), cases[i].status);
+        cr_assert(!refused && err.sys_errno == cases[i].error);
+        says(err.message, cases[i].says);
     }
 }
 
@@ -497,25 +432,27 @@ Test(shm, touches_every_page_before_linux_5_14_and_changes_none) {
     munmap(start, BYTES);
 }
 
-Test(shm, allocates_before_it_touches_so_that_want_of_memory_is_an_error) {
+Test(shm, allocates_before_it_touches_so_that_a_lack_of_memory_is_an_error) {
+    static const struct {
+        int advice_error, allocation_error; // 0: succeeds
+        enum farm_status status;
+    } cases[] = {{ENOSYS, ENOSPC, FARM_E_LIMIT},
+                 {ENOSYS, 0, FARM_OK},
+                 {ENOSYS, ENOSYS, FARM_OK},     // the file system cannot allocate
+                 {EHWPOISON, 0, FARM_E_LIMIT}}; // touching would end this process
     int fd = memfd_create("test", MFD_CLOEXEC);
     cr_assert_eq(ftruncate(fd, BYTES), 0);
     uint8_t *start = farm_place_map(fd, PROT_READ | PROT_WRITE, BYTES, PAGE);
-    struct farm_error err;
-    farm_faults_fail("madvise", 1, 3, ENOSYS);
-    farm_faults_fail("fallocate", 1, 1, ENOSPC);
-    cr_assert_eq(farm_place_populate(start, BYTES, fd, -1, &err), FARM_E_LIMIT);
-    cr_assert_eq(err.sys_errno, ENOSPC);
-    says(err.message, "cannot get 163840 bytes of memory page by page");
-    cr_assert_eq(farm_place_populate(start, BYTES, fd, -1, &err), FARM_OK);
-    cr_assert(all_present(start, BYTES));
-    farm_faults_clear();
-    farm_faults_fail("madvise", 1, 1, ENOSYS);
-    farm_faults_fail("fallocate", 1, 1, ENOSYS);
-    cr_assert_eq(farm_place_populate(start, BYTES, fd, -1, &err), FARM_OK, "a file system that cannot allocate");
-    farm_faults_clear();
-    farm_faults_fail("madvise", 1, 1, EHWPOISON);
-    cr_assert_eq(farm_place_populate(start, BYTES, fd, -1, &err), FARM_E_LIMIT, "touching would end this process");
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct farm_error err = {0};
+        farm_faults_clear();
+        farm_faults_fail("madvise", 1, 1, cases[i].advice_error);
+        if (cases[i].allocation_error) farm_faults_fail("fallocate", 1, 1, cases[i].allocation_error);
+        cr_assert_eq(farm_place_populate(start, BYTES, fd, -1, &err), cases[i].status, "case %zu", i);
+        if (cases[i].status) says(err.message, "cannot get 163840 bytes of memory page by page");
+        if (i == 0) cr_assert_eq(err.sys_errno, ENOSPC);
+        if (!cases[i].status) cr_assert(all_present(start, BYTES));
+    }
     munmap(start, BYTES);
     close(fd);
 }
@@ -535,43 +472,44 @@ static int note_touching(void *start, size_t bytes, int advice) {
     return __real_madvise(start, bytes, advice);
 }
 
-static void populate_for_node_0(void) {
+// Populates memory for node 0, which has these CPUs. `refused`: a call that fails; NULL: none does.
+static void populate_for_node_0(const char *cpulist, const char *refused) {
     uint8_t *start = farm_place_map(-1, PROT_READ | PROT_WRITE, BYTES, PAGE);
+    clear_machine();
     pinned = toucher = 0;
     pinned_to = (struct farm_bitmap){0};
+    record("/sys/devices/system/node/node0/cpulist", cpulist);
     farm_faults_replace("madvise", (void (*)(void))note_touching);
+    if (refused)
+        farm_faults_fail(refused, 1, 1, EAGAIN);
+    else
+        farm_faults_replace("sched_setaffinity", (void (*)(void))note_pinning);
     cr_assert_eq(farm_place_populate(start, BYTES, -1, 0, NULL), FARM_OK);
     cr_assert(all_present(start, BYTES));
+    if (refused) cr_assert_eq(farm_faults_made(refused), 1);
     munmap(start, BYTES);
 }
 
-Test(shm, touches_from_a_thread_on_the_cpus_of_the_node_and_from_here_where_it_has_none) {
+Test(shm, touches_from_a_thread_on_the_nodes_cpus_and_from_this_one_if_there_are_none) {
     static const struct {
-        const char *cpulist, *on; // NULL: from here
+        const char *cpulist, *on; // NULL: the calling thread touches
     } cases[] = {
-        {"0\n", "0"},
-        {"0-1,3\n", "0-1,3"},
-        {"0,2-2\n", "0,2"},
-        {"512-1100,2047,4095\n", "512-1100,2047,4095"},
-        {"0,1020-100001\n", NULL},
-        {"0,3-\n", NULL},
-        {"\n", NULL},
-        {"", NULL},
-        {NULL, NULL},
-        {"none\n", NULL},
-        {"5-4\n", NULL},
+        {"0\n", "0"},     {"0-1,3\n", "0-1,3"}, {"0,2-2\n", "0,2"}, {"512-1100,2047,4095\n", "512-1100,2047,4095"},
+        {"0,3-\n", NULL}, {"\n", NULL},         {"", NULL},         {"0,1020-100001\n", NULL},
+        {NULL, NULL},     {"none\n", NULL},     {"5-4\n", NULL},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         char text[64];
-        farm_faults_clear();
-        recorded_count = 0;
-        farm_faults_replace("sched_setaffinity", (void (*)(void))note_pinning);
-        record("/sys/devices/system/node/node0/cpulist", cases[i].cpulist);
-        populate_for_node_0();
+        populate_for_node_0(cases[i].cpulist, NULL);
         cr_assert_str_eq(farm_bitmap_format(&pinned_to, text, sizeof text), cases[i].on ? cases[i].on : "", "'%s'",
                          cases[i].cpulist);
         cr_assert_eq(toucher, cases[i].on ? pinned : getpid(), "'%s'", cases[i].cpulist);
-        cr_assert_neq(pinned, getpid(), "the thread that asks stays where it is");
+        cr_assert_neq(pinned, getpid(), "the calling thread is not moved");
+    }
+    static const char *const refused[] = {"pthread_create", "sched_setaffinity"};
+    for (size_t i = 0; i < 2; i++) {
+        populate_for_node_0("0\n", refused[i]);
+        cr_assert_eq(toucher, getpid(), "%s failed: the thread would run on any CPU", refused[i]);
     }
 }
 
@@ -580,30 +518,14 @@ Test(shm, reads_the_longest_list_of_cpus) {
     size_t used = 0;
     for (int cpu = 0; cpu < FARM_BITMAP_BITS; cpu += 2)
         used += (size_t)snprintf(list + used, sizeof list - used, "%s%d", cpu ? "," : "", cpu);
-    snprintf(list + used, sizeof list - used, "\n");
-    farm_faults_replace("sched_setaffinity", (void (*)(void))note_pinning);
-    record("/sys/devices/system/node/node0/cpulist", list);
-    populate_for_node_0();
+    populate_for_node_0(list, NULL);
     cr_assert_eq(farm_bitmap_count(&pinned_to), FARM_BITMAP_BITS / 2);
     cr_assert(farm_bitmap_has(&pinned_to, FARM_BITMAP_BITS - 2));
 }
 
-Test(shm, touches_from_here_where_no_thread_gets_there) {
-    static const char *const calls[] = {"pthread_create", "sched_setaffinity"};
-    for (size_t i = 0; i < sizeof calls / sizeof *calls; i++) {
-        farm_faults_clear();
-        recorded_count = 0;
-        record("/sys/devices/system/node/node0/cpulist", "0\n");
-        farm_faults_fail(calls[i], 1, 1, EAGAIN);
-        populate_for_node_0();
-        cr_assert_eq(farm_faults_made(calls[i]), 1);
-        cr_assert_eq(toucher, getpid(), "%s has failed: a thread would run anywhere", calls[i]);
-    }
-}
-
 // ---- hostile headers ----
 
-Test(shm, believes_no_absurd_kind_of_pages_or_placement) {
+Test(shm, unknown_kinds_of_pages_and_placement_are_ignored) {
     with_segment segment = create(request_of(BYTES, 0, false));
     segment.header->pages = 4000000000u;
     segment.header->placement = 77;
@@ -614,7 +536,7 @@ Test(shm, believes_no_absurd_kind_of_pages_or_placement) {
     says(described(&view), "'segment' of actor 7");
 }
 
-Test(shm, opening_unread_believes_the_kernel_alone) {
+Test(shm, opening_unread_relies_on_the_kernel_alone) {
     struct farm_segment_request request = request_of(BYTES, -1, false);
     request.user_bytes = 0;
     with_segment segment = create(request), view;
@@ -675,53 +597,49 @@ void sdallocx(void *block, size_t bytes, int flags) {
     cr_assert(!arena->dalloc(arena, block, bytes, true, 5));
 }
 
-Test(shm, heaps_survive_the_failure_of_every_call) {
-    struct farm_sweep sweep = {0};
-    while (farm_sweep_next(&sweep)) {
-        struct farm_heap *heap;
-        struct farm_error err = {0};
-        enum farm_status status = farm_heap_open(0, &heap, &err);
-        void *block = status ? NULL : farm_heap_alloc(heap, BYTES, 1 << 16);
-        struct farm_fault fault = farm_sweep_end(&sweep);
-        if (status) {
-            cr_assert_null(heap);
-            cr_assert(is(&fault, "mmap") || is(&fault, "mbind") || is(&fault, "calloc"), "%s", err.message);
-            cr_assert_eq(status, FARM_E_LIMIT, "%s: %s", fault.call, err.message);
-        }
-        if (block) {
-            memset(block, 1, BYTES);
-            cr_assert_eq((uintptr_t)block % (1 << 16), 0);
-        } else {
-            cr_assert(status || is(&fault, "mmap"), "no memory, for %s failed", fault.call);
-        }
-        if (!status) farm_heap_free(heap, block, BYTES, 1 << 16);
-        farm_heap_close(heap);
-        check_nothing_left(&sweep, &fault);
-    }
-    cr_assert_gt(sweep.faults, 6);
+struct heap_trial {
+    struct farm_heap *heap;
+    void *block;
+};
+
+static enum farm_status open_heap(void *context, struct farm_error *err) {
+    struct heap_trial *trial = context;
+    const enum farm_status status = farm_heap_open(0, &trial->heap, err);
+    trial->block = status ? NULL : farm_heap_alloc(trial->heap, BYTES, 1 << 16);
+    return status;
 }
 
-Test(shm, says_that_jemalloc_gives_no_arena) {
-    struct farm_heap *heap;
+static void finish_heap(void *context, enum farm_status status, const struct farm_fault *fault,
+                        const struct farm_error *err) {
+    struct heap_trial *trial = context;
+    cr_assert_eq(trial->heap == NULL, status != FARM_OK);
+    cr_assert(trial->block || status || fault_is(fault, "mmap"), "no block although only %s failed", fault->call);
+    cr_assert_eq((uintptr_t)trial->block % (1 << 16), 0);
+    if (trial->block) memset(trial->block, 1, BYTES);
+    if (!status) farm_heap_free(trial->heap, trial->block, BYTES, 1 << 16);
+    farm_heap_close(trial->heap);
+}
+
+Test(shm, heaps_survive_the_failure_of_every_call) {
+    static const struct farm_outcome outcomes[] = {{"mmap", 0, ENDS_OK | ENDS_LIMIT},
+                                                   {"mbind", 0, ENDS_OK | ENDS_LIMIT},
+                                                   {"calloc", 0, ENDS_LIMIT | NO_ERRNO},
+                                                   {NULL, 0, 0}};
+    const struct farm_trial trial = {open_heap, finish_heap, outcomes, false};
+    struct heap_trial context;
+    cr_assert_gt(sweep_calls(&trial, &context), 6);
     struct farm_error err;
+    farm_faults_fail("mbind", 1, 1, EPERM);
+    cr_assert_eq(farm_heap_open(0, &context.heap, &err), FARM_OK);
+    cr_assert_not(farm_heap_is_bound(context.heap), "but it gives memory");
+    farm_heap_close(context.heap);
     refusal = EAGAIN;
-    cr_assert_eq(farm_heap_open(-1, &heap, &err), FARM_E_LIMIT);
-    cr_assert_null(heap);
+    cr_assert_eq(farm_heap_open(-1, &context.heap, &err), FARM_E_LIMIT);
+    cr_assert_null(context.heap);
     says(err.message, "jemalloc gives no arena for node -1: Resource temporarily unavailable");
 }
 
-Test(shm, a_heap_that_may_not_bind_says_so_and_gives_memory_all_the_same) {
-    struct farm_heap *heap;
-    farm_faults_fail("mbind", 1, 1, EPERM);
-    cr_assert_eq(farm_heap_open(0, &heap, NULL), FARM_OK);
-    cr_assert(!farm_heap_is_bound(heap));
-    void *block = farm_heap_alloc(heap, BYTES, 64);
-    cr_assert_not_null(block);
-    farm_heap_free(heap, block, BYTES, 64);
-    farm_heap_close(heap);
-}
-
-Test(shm, extents_do_as_jemalloc_asks) {
+Test(shm, extents_are_mapped_split_and_merged_for_jemalloc) {
     struct farm_heap *heap;
     bool zero = false, commit = false;
     cr_assert_eq(farm_heap_open(-1, &heap, NULL), FARM_OK);
@@ -729,8 +647,8 @@ Test(shm, extents_do_as_jemalloc_asks) {
     cr_assert_null(arena->alloc(arena, (void *)(1 << 20), PAGE, PAGE, &zero, &commit, 5), "growing in place");
     uint8_t *start = arena->alloc(arena, NULL, 4 * PAGE, PAGE, &zero, &commit, 5);
     cr_assert(start && zero && commit);
-    cr_assert(!arena->split(arena, start, 4 * PAGE, PAGE, 3 * PAGE, true, 5), "false: it is done");
-    cr_assert(!arena->dalloc(arena, start, PAGE, true, 5), "the first of the two is given back alone");
+    cr_assert(!arena->split(arena, start, 4 * PAGE, PAGE, 3 * PAGE, true, 5), "false means success");
+    cr_assert(!arena->dalloc(arena, start, PAGE, true, 5), "the first of the two is unmapped alone");
     start[PAGE] = 1;
     cr_assert(!arena->merge(arena, start + PAGE, PAGE, start + 2 * PAGE, 2 * PAGE, true, 5));
     arena->destroy(arena, start + PAGE, 3 * PAGE, true, 5);

@@ -1,5 +1,5 @@
-// The supervisor where the machine refuses: every call that can fail made to fail in turn, in the supervisor and in its
-// workers between fork and their own code. One fault, wherever it strikes, ends in a clear error or is got over.
+// The supervisor on a machine that refuses: each call that can fail fails in turn, in the supervisor and in its workers
+// between fork and their own code. Each fault ends in a clear error or changes nothing.
 #include <criterion/criterion.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -10,7 +10,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "../support/faults.h"
+#include "../support/sweep.h"
 #include "base/log.h"
 #include "base/time.h"
 #include "supervisor/supervisor.h"
@@ -23,7 +23,7 @@ struct page {
 
 static struct page *page;
 
-// Where the other worker has come to its own code, or ten seconds are over.
+// Ends when the other worker runs its own code, or after ten seconds.
 static int end_well(void *context, struct farm_error *err) {
     farm_faults_end();
     page->ended = 1;
@@ -44,7 +44,7 @@ static void share_page(void) {
     cr_assert(page != MAP_FAILED);
 }
 
-// One worker that ends and one that does not, placed and with descriptors of their own.
+// A worker that ends and a worker that does not, with a CPU set, a node and descriptors.
 static enum farm_status run(const int keep[2], const struct farm_bitmap *cpus, struct farm_error *err) {
     struct farm_supervisor_config config = {.on_line = no_line, .tick_ms = 5, .grace_ms = 5000};
     struct farm_supervisor *supervisor;
@@ -59,67 +59,58 @@ static enum farm_status run(const int keep[2], const struct farm_bitmap *cpus, s
     return status;
 }
 
-static void check_nothing_left(const struct farm_sweep *sweep, const struct farm_fault *fault) {
-    const char *left = farm_sweep_left(sweep, fault);
-    cr_assert_null(left, "%s", left);
+struct run_trial {
+    int keep[2];
+    struct farm_bitmap cpus;
+    sigset_t mask; // before the runs
+    unsigned fatal;
+};
+
+static enum farm_status run_both(void *context, struct farm_error *err) {
+    const struct run_trial *trial = context;
+    page->ended = page->lives = 0;
+    page->awaited = 1;
+    return run(trial->keep, &trial->cpus, err);
 }
 
-static bool is(const struct farm_fault *fault, const char *call) {
-    return fault->call && strcmp(fault->call, call) == 0;
-}
-
-// What cannot be got over.
-static bool is_fatal(const struct farm_fault *fault) {
-    return is(fault, "calloc") || is(fault, "realloc") || is(fault, "signalfd") || is(fault, "pipe2") ||
-           is(fault, "fork") || is(fault, "pidfd_open");
-}
-
-static bool same_mask(const sigset_t *a, const sigset_t *b) {
+static void finish_run(void *context, enum farm_status status, const struct farm_fault *fault,
+                       const struct farm_error *err) {
+    struct run_trial *trial = context;
+    sigset_t now;
+    trial->fatal += status != FARM_OK;
+    if (!status) cr_assert_eq(page->ended, 1, "%s failed, and the learner never ran", fault->call);
+    sigprocmask(SIG_BLOCK, NULL, &now);
     for (int number = 1; number < 65; number++)
-        if (sigismember(a, number) != sigismember(b, number)) return false;
-    return true;
+        cr_assert_eq(sigismember(&trial->mask, number), sigismember(&now, number), "%s failed: signal %d", fault->call,
+                     number);
 }
 
 Test(supervisor, survives_the_failure_of_every_call) {
+    static const struct farm_outcome outcomes[] = {
+        {"calloc", 0, ENDS_LIMIT},
+        {"realloc", 0, ENDS_LIMIT},
+        {"signalfd", 0, ENDS_LIMIT},
+        {"pipe2", 0, ENDS_LIMIT},
+        {"fork", 0, ENDS_LIMIT},
+        {"pidfd_open", 0, ENDS_LIMIT},
+        {NULL, 0, 0},
+    };
+    const struct farm_trial trial = {run_both, finish_run, outcomes, false};
+    struct run_trial context = {
+        .keep = {open("/dev/null", O_RDONLY | O_CLOEXEC), open("/dev/null", O_RDONLY | O_CLOEXEC)}};
     share_page();
     farm_log_set_level(FARM_LOG_ERROR);
-    int keep[2] = {open("/dev/null", O_RDONLY | O_CLOEXEC), open("/dev/null", O_RDONLY | O_CLOEXEC)};
-    struct farm_bitmap cpus = {0};
-    for (int cpu = 0; cpu < 1024; cpu++) farm_bitmap_set(&cpus, cpu);
-    sigset_t before, after;
-    sigprocmask(SIG_BLOCK, NULL, &before);
-    struct farm_sweep sweep = {0};
-    unsigned fatal = 0;
-    while (farm_sweep_next(&sweep)) {
-        struct farm_error err = {0};
-        page->ended = page->lives = 0;
-        page->awaited = 1;
-        enum farm_status status = run(keep, &cpus, &err);
-        struct farm_fault fault = farm_sweep_end(&sweep);
-        if (status) {
-            cr_assert(is_fatal(&fault), "process %u, call %u, %s: %s", fault.process, fault.number, fault.call,
-                      err.message);
-            cr_assert_eq(status, FARM_E_LIMIT, "%s with %s: %s", fault.call, strerror(fault.error), err.message);
-            cr_assert_eq(err.sys_errno, fault.error, "%s: %s", fault.call, err.message);
-            fatal++;
-        } else {
-            cr_assert(!is_fatal(&fault), "%s was not noticed", fault.call);
-            cr_assert_eq(page->ended, 1, "%s has failed, and the learner never ran", fault.call);
-        }
-        sigprocmask(SIG_BLOCK, NULL, &after);
-        cr_assert(same_mask(&before, &after), "%s has failed: the signal mask is not given back", fault.call);
-        check_nothing_left(&sweep, &fault);
-        cr_assert_lt(sweep.number, 400, "every call has failed, and it still does not come through");
-    }
-    cr_assert_geq(fatal, 10);
-    cr_assert_gt(sweep.faults, 30);
-    close(keep[0]), close(keep[1]);
+    for (int cpu = 0; cpu < 1024; cpu++) farm_bitmap_set(&context.cpus, cpu);
+    sigprocmask(SIG_BLOCK, NULL, &context.mask);
+    cr_assert_gt(sweep_calls(&trial, &context), 30);
+    cr_assert_geq(context.fatal, 10);
+    close(context.keep[0]), close(context.keep[1]);
 }
 
 // ---- what a worker meets between fork and its own code ----
 
-// A supervisor of this one worker, before it runs: until then no call fails.
-static struct farm_supervisor *ready(struct farm_supervisor_config config, struct farm_worker_spec spec) {
+// Makes a supervisor of one worker; the caller adds faults before it runs.
+static struct farm_supervisor *make_supervisor(struct farm_supervisor_config config, struct farm_worker_spec spec) {
     struct farm_supervisor *supervisor;
     struct farm_error err = {0};
     if (!config.on_line) config.on_line = no_line;
@@ -136,66 +127,60 @@ static enum farm_status run_to_its_end(struct farm_supervisor *supervisor, struc
     return status;
 }
 
-// `call` always fails; error 0: none does.
+// Runs one worker while `call` always fails (error 0: while none does).
 static enum farm_status run_one(const char *call, int error, struct farm_error *err) {
     struct farm_bitmap cpus = {0};
     farm_bitmap_set(&cpus, 0);
     farm_log_set_level(FARM_LOG_DEBUG);
     struct farm_supervisor *supervisor =
-        ready((struct farm_supervisor_config){.tick_ms = 5, .deaths_max = 2},
-              (struct farm_worker_spec){.body = end_well, .may_end = true, .memory_node = 0, .cpus = &cpus});
+        make_supervisor((struct farm_supervisor_config){.tick_ms = 5, .deaths_max = 2},
+                        (struct farm_worker_spec){.body = end_well, .may_end = true, .memory_node = 0, .cpus = &cpus});
     if (error) farm_faults_fail(call, 1, 1000, error);
     return run_to_its_end(supervisor, err);
+}
+
+int __real_dup2(int from, int to);
+static int stream_refused; // that dup2 does not replace; -1: none
+static int dup2_but_for_one(int from, int to) {
+    return to == stream_refused ? -1 : __real_dup2(from, to);
 }
 
 Test(supervisor, a_worker_that_cannot_be_made_safe_is_not_started) {
     static const struct {
         const char *call;
-        int error;
+        int error, stream;
     } cases[] = {
-        {"prctl", EINVAL},  // it would outlive its supervisor
-        {"getppid", EPERM}, // its supervisor has died already
-        {"open", EMFILE},   // of /dev/null
-        {"malloc", ENOMEM},
+        {"prctl", EINVAL, -1},  // it would outlive its supervisor
+        {"getppid", EPERM, -1}, // its supervisor has died already
+        {"open", EMFILE, -1},   // of /dev/null
+        {"malloc", ENOMEM, -1}, {NULL, 0, 0}, {NULL, 0, 1}, {NULL, 0, 2},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct farm_error err = {0};
         farm_faults_clear();
-        cr_assert_eq(run_one(cases[i].call, cases[i].error, &err), FARM_E_DEAD, "%s", cases[i].call);
-        cr_assert_eq(page->ended, 0, "%s has failed", cases[i].call);
-        cr_assert(strstr(err.message, "ended with exit status 127"), "%s: %s", cases[i].call, err.message);
+        stream_refused = cases[i].stream;
+        farm_faults_replace("dup2", (void (*)(void))dup2_but_for_one);
+        cr_assert_eq(run_one(cases[i].call, cases[i].error, &err), FARM_E_DEAD, "case %zu", i);
+        cr_assert_eq(page->ended, 0, "case %zu", i);
+        cr_assert(strstr(err.message, "ended with exit status 127"), "case %zu: %s", i, err.message);
     }
 }
 
-int __real_dup2(int from, int to);
-static int number_not_to_be_had;
-static int dup2_but_for_one(int from, int to) {
-    return to == number_not_to_be_had ? -1 : __real_dup2(from, to);
-}
-
-Test(supervisor, a_worker_without_its_three_streams_is_not_started) {
-    for (number_not_to_be_had = 0; number_not_to_be_had < 3; number_not_to_be_had++) {
+Test(supervisor, a_worker_runs_without_what_is_not_vital) {
+    static const struct {
+        const char *call;
+        int error;
+    } cases[] = {{"set_mempolicy", EPERM}, {"sched_setaffinity", EINVAL}, {"read", EIO}}; // read: of its output
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct farm_error err = {0};
         farm_faults_clear();
-        farm_faults_replace("dup2", (void (*)(void))dup2_but_for_one);
-        cr_assert_eq(run_one(NULL, 0, &err), FARM_E_DEAD, "stream %d", number_not_to_be_had);
-        cr_assert_eq(page->ended, 0);
-        cr_assert(strstr(err.message, "ended with exit status 127"), "%s", err.message);
+        cr_assert_eq(run_one(cases[i].call, cases[i].error, &err), FARM_OK, "%s: %s", cases[i].call, err.message);
+        cr_assert_eq(page->ended, 1);
+        cr_assert_geq(farm_faults_made(cases[i].call), 1);
     }
 }
 
-Test(supervisor, a_worker_that_cannot_be_placed_runs_without) {
-    struct farm_error err = {0};
-    cr_assert_eq(run_one("set_mempolicy", EPERM, &err), FARM_OK, "%s", err.message);
-    cr_assert_eq(page->ended, 1);
-    cr_assert_geq(farm_faults_made("set_mempolicy"), 1);
-    farm_faults_clear();
-    cr_assert_eq(run_one("sched_setaffinity", EINVAL, &err), FARM_OK, "%s", err.message);
-    cr_assert_eq(page->ended, 1);
-    cr_assert_geq(farm_faults_made("sched_setaffinity"), 1);
-}
-
-// What the worker of the next test finds open, as it sees it.
+// Reports which descriptors the worker of the next test has open.
 static int count_open(void *context, struct farm_error *err) {
     const int *fds = context;
     farm_faults_end();
@@ -204,13 +189,13 @@ static int count_open(void *context, struct farm_error *err) {
     return 0;
 }
 
-Test(supervisor, a_worker_inherits_no_more_where_close_range_is_refused) {
+Test(supervisor, a_worker_inherits_nothing_else_without_close_range) {
     int fds[3];
     for (int i = 0; i < 3; i++) fds[i] = open("/dev/null", O_RDONLY);
     struct farm_error err = {0};
     const struct farm_worker_spec spec = {
         .body = count_open, .context = fds, .may_end = true, .memory_node = -1, .keep = &fds[1], .keep_count = 1};
-    struct farm_supervisor *supervisor = ready((struct farm_supervisor_config){.tick_ms = 5}, spec);
+    struct farm_supervisor *supervisor = make_supervisor((struct farm_supervisor_config){.tick_ms = 5}, spec);
     farm_faults_fail("close_range", 1, 1000, ENOSYS);
     cr_assert_eq(run_to_its_end(supervisor, &err), FARM_OK, "%s", err.message);
     cr_assert_geq(farm_faults_made("close_range"), 2);
@@ -218,23 +203,17 @@ Test(supervisor, a_worker_inherits_no_more_where_close_range_is_refused) {
     for (int i = 0; i < 3; i++) close(fds[i]);
 }
 
-Test(supervisor, a_question_that_fails_is_asked_again) {
+Test(supervisor, calls_that_a_signal_interrupts_are_repeated) {
     struct farm_error err = {0};
     struct farm_supervisor *supervisor =
-        ready((struct farm_supervisor_config){.tick_ms = 5},
-              (struct farm_worker_spec){.body = end_well, .may_end = true, .memory_node = -1});
+        make_supervisor((struct farm_supervisor_config){.tick_ms = 5},
+                        (struct farm_worker_spec){.body = end_well, .may_end = true, .memory_node = -1});
     farm_faults_fail("waitid", 1, 2, EINTR);
     farm_faults_fail("poll", 1, 5, EINTR);
     cr_assert_eq(run_to_its_end(supervisor, &err), FARM_OK, "%s", err.message);
     cr_assert_eq(farm_faults_made("waitid"), 2);
     cr_assert_eq(page->ended, 1);
-    cr_assert_eq(waitpid(-1, NULL, WNOHANG), -1, "a process is left");
-}
-
-Test(supervisor, an_output_that_cannot_be_read_is_closed_and_its_worker_runs_on) {
-    struct farm_error err = {0};
-    cr_assert_eq(run_one("read", EIO, &err), FARM_OK, "%s", err.message);
-    cr_assert_eq(page->ended, 1);
+    cr_assert_eq(waitpid(-1, NULL, WNOHANG), -1, "a process is left behind");
 }
 
 // ---- a worker that is faster than its supervisor ----
@@ -253,19 +232,19 @@ static enum farm_supervisor_turn until_twelve_lives(void *context) {
 }
 
 int __real_pidfd_open(pid_t pid, unsigned flags);
-static int pidfd_of_a_dead_one(pid_t pid, unsigned flags) {
+static int open_pidfd_after_death(pid_t pid, unsigned flags) {
     siginfo_t info;
     cr_assert_eq(waitid(P_PID, (id_t)pid, &info, WEXITED | WNOWAIT), 0);
     return __real_pidfd_open(pid, flags);
 }
 
-Test(supervisor, what_a_worker_got_done_counts_even_before_its_supervisor_goes_on) {
+Test(supervisor, progress_of_a_worker_that_dies_at_once_is_counted) {
     struct farm_error err = {0};
     const struct farm_supervisor_config config = {
         .tick_ms = 1, .backoff_max_ms = 1, .deaths_max = 3, .progress = steps, .on_tick = until_twelve_lives};
-    farm_faults_replace("pidfd_open", (void (*)(void))pidfd_of_a_dead_one);
+    farm_faults_replace("pidfd_open", (void (*)(void))open_pidfd_after_death);
     struct farm_supervisor *supervisor =
-        ready(config, (struct farm_worker_spec){.body = step_and_die, .memory_node = -1});
+        make_supervisor(config, (struct farm_worker_spec){.body = step_and_die, .memory_node = -1});
     cr_assert_eq(run_to_its_end(supervisor, &err), FARM_OK, "%s", err.message);
 }
 
@@ -279,12 +258,12 @@ static void note_line(void *context, size_t number, const char *line) {
     page->lives += strcmp(line, "here I am") == 0;
 }
 
-Test(supervisor, a_read_that_a_signal_cuts_short_loses_no_line) {
+Test(supervisor, an_interrupted_read_loses_no_line) {
     static const int errors[] = {EINTR, EAGAIN};
     for (int i = 0; i < 2; i++) {
         struct farm_supervisor *supervisor =
-            ready((struct farm_supervisor_config){.on_line = note_line},
-                  (struct farm_worker_spec){.body = write_and_wait, .may_end = true, .memory_node = -1});
+            make_supervisor((struct farm_supervisor_config){.on_line = note_line},
+                            (struct farm_worker_spec){.body = write_and_wait, .may_end = true, .memory_node = -1});
         farm_faults_clear();
         farm_faults_fail("read", 1, 30, errors[i]);
         cr_assert_eq(run_to_its_end(supervisor, NULL), FARM_OK);
