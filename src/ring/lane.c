@@ -34,20 +34,12 @@ bool farm_lane_restore(struct farm_lane *lane) {
     return true;
 }
 
-// How many frames before step n belong to its episode, at most `most`.
-static unsigned frames_back(const struct farm_lane *lane, uint64_t n, uint32_t env, unsigned most) {
-    for (unsigned k = 0; k < most; k++)
-        if (n < k + 1 || farm_lane_flags(lane, n - k)[env] & FARM_STEP_FIRST) return k;
-    return most;
-}
-
-const void *farm_lane_frame(const struct farm_lane *lane, unsigned field, uint64_t n, uint32_t env, unsigned back) {
-    return frames_back(lane, n, env, back) == back ? farm_lane_obs(lane, field, n - back, env) : NULL;
-}
-
 void farm_lane_stack(const struct farm_lane *lane, unsigned field, uint64_t n, uint32_t env, unsigned stack,
                      const void **rows) {
-    unsigned back = frames_back(lane, n, env, stack - 1);
-    for (unsigned k = 0; k < stack; k++)
-        rows[stack - 1 - k] = k <= back ? farm_lane_obs(lane, field, n - k, env) : NULL;
+    bool same_episode = true;
+    for (unsigned back = 0; back < stack; back++) {
+        if (back && same_episode)
+            same_episode = n >= back && !(farm_lane_flags(lane, n - back + 1)[env] & FARM_STEP_FIRST);
+        rows[stack - 1 - back] = same_episode ? farm_lane_obs(lane, field, n - back, env) : NULL;
+    }
 }

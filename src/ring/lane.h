@@ -158,11 +158,8 @@ static inline void farm_lane_release(struct farm_lane *lane, uint64_t n) {
     farm_store_release(&lane->down->consumed, n);
 }
 
-// Frame `back` steps before step n of environment env (0: step n itself) of an observation field, for stacking: NULL
-// where that lies before the episode's FIRST. Steps n-back..n must be held (not consumed). O(back).
-const void *farm_lane_frame(const struct farm_lane *lane, unsigned field, uint64_t n, uint32_t env, unsigned back);
-
-// The `stack` frames of step n, oldest first, into rows[0..stack): farm_lane_frame for all of them in one walk.
+// The frames of the `stack` steps up to step n of environment env, oldest first, into rows[0..stack): NULL before the
+// episode's FIRST. Steps n-stack+1..n must be held (not consumed).
 void farm_lane_stack(const struct farm_lane *lane, unsigned field, uint64_t n, uint32_t env, unsigned stack,
                      const void **rows);
 

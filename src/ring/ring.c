@@ -86,8 +86,9 @@ static enum farm_status open_segment(int fd, bool writable, enum farm_segment_ki
     if (status) return status;
     status = check_size(segment, bytes_wanted, segment->header->owner, err);
     if (!status && segment->header->owner != ring->up.header->owner)
-        status = farm_fail(err, FARM_E_FORMAT, "'up' of actor %u and 'down' of actor %u are no pair",
-                           ring->up.header->owner, segment->header->owner);
+        status =
+            farm_fail(err, FARM_E_FORMAT, "segments belong to different actors: 'up' of actor %u, 'down' of actor %u",
+                      ring->up.header->owner, segment->header->owner);
     if (status) {
         segment->fd = -1;
         farm_segment_close(segment);

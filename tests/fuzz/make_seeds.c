@@ -4,12 +4,12 @@
 #include <stdio.h>
 #include <unistd.h>
 
+#include "../support/specs.h"
 #include "base/file.h"
 #include "fuzz.h"
 #include "fuzz_attach.h"
 #include "fuzz_net.h"
 #include "learner/checkpoint.h"
-#include "ring/spec.h"
 
 struct seed {
     uint8_t bytes[65536];
@@ -38,30 +38,8 @@ static void save(const char *folder, const char *target, const char *name, struc
 
 // ---- attach, spec ----
 
-static struct farm_ring_spec spec_plain(void) {
-    struct farm_ring_spec spec = {.lanes = 2, .width = 3, .steps = 8};
-    spec.env.obs_count = 1;
-    spec.env.frames_per_step = 1;
-    spec.env.obs[0] = (struct farm_field_spec){.name = "number", .dtype = FARM_I32, .rank = 1, .dims = {2}};
-    spec.env.action = (struct farm_action_spec){.kind = FARM_ACTION_DISCRETE, .dims = 1, .sizes = {5}};
-    farm_ring_spec_answers(&spec);
-    return spec;
-}
-
-static struct farm_ring_spec spec_rich(void) {
-    struct farm_ring_spec spec = {.lanes = 1, .width = 2, .steps = 5};
-    spec.env.obs_count = 3;
-    spec.env.frames_per_step = 4;
-    spec.env.obs[0] = (struct farm_field_spec){.name = "image", .dtype = FARM_U8, .rank = 3, .dims = {7, 5, 3}};
-    spec.env.obs[1] = (struct farm_field_spec){.name = "inventory", .dtype = FARM_I32, .rank = 1, .dims = {11}};
-    spec.env.obs[2] = (struct farm_field_spec){.name = "joints", .dtype = FARM_F32, .rank = 2, .dims = {3, 3}};
-    spec.env.action = (struct farm_action_spec){.kind = FARM_ACTION_MULTI_DISCRETE, .dims = 3, .sizes = {2, 3, 5}};
-    farm_ring_spec_answers(&spec);
-    return spec;
-}
-
 static struct farm_ring_spec spec_continuous(void) {
-    struct farm_ring_spec spec = spec_plain();
+    struct farm_ring_spec spec = spec_of(2, 3, 8);
     spec.env.action =
         (struct farm_action_spec){.kind = FARM_ACTION_CONTINUOUS, .dims = 2, .low = {-1, -2}, .high = {1, 2}};
     farm_ring_spec_answers(&spec);
@@ -85,7 +63,7 @@ static void save_spec(const char *folder, const char *name, const struct farm_ri
 
 static void make_layouts(const char *folder) {
     const struct fuzz_segment honest = {.seals = FUZZ_ALL_SEALS};
-    const struct farm_ring_spec plain = spec_plain(), rich = spec_rich(), continuous = spec_continuous();
+    const struct farm_ring_spec plain = spec_of(2, 3, 8), rich = spec_rich(1, 2, 5), continuous = spec_continuous();
     static const uint8_t fill[200] = {1};
     struct fuzz_attach plan = {.up = honest, .down = honest, .text_bytes = 200, .side = 0x10};
     save_attach(folder, "actor", &plan, fill, &plain);

@@ -1,5 +1,4 @@
-// A ring and its three views in one process, each through descriptors of its own as if it were another process; and the
-// specs that the tests of src/ring use.
+// A ring and its views in one process. Each view has its own descriptors and mapping, as in another process.
 #ifndef TESTS_RING_FIXTURE_H
 #define TESTS_RING_FIXTURE_H
 
@@ -10,32 +9,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "../support/specs.h"
 #include "ring/ring.h"
 
-// One u64-sized observation field (i32[2]) an environment, a discrete action of 5.
-static inline struct farm_ring_spec spec_of(uint32_t lanes, uint32_t width, uint32_t steps) {
-    struct farm_ring_spec spec = {.lanes = lanes, .width = width, .steps = steps};
-    spec.env.obs_count = 1;
-    spec.env.frames_per_step = 1;
-    spec.env.obs[0] = (struct farm_field_spec){.name = "number", .dtype = FARM_I32, .rank = 1, .dims = {2}};
-    spec.env.action = (struct farm_action_spec){.kind = FARM_ACTION_DISCRETE, .dims = 1, .sizes = {5}};
-    farm_ring_spec_answers(&spec);
-    return spec;
-}
-
-// Every kind of field at once.
-static inline struct farm_ring_spec spec_rich(uint32_t lanes, uint32_t width, uint32_t steps) {
-    struct farm_ring_spec spec = {.lanes = lanes, .width = width, .steps = steps};
-    spec.env.obs_count = 3;
-    spec.env.frames_per_step = 4;
-    spec.env.obs[0] = (struct farm_field_spec){.name = "image", .dtype = FARM_U8, .rank = 3, .dims = {7, 5, 3}};
-    spec.env.obs[1] = (struct farm_field_spec){.name = "inventory", .dtype = FARM_I32, .rank = 1, .dims = {11}};
-    spec.env.obs[2] = (struct farm_field_spec){.name = "joints", .dtype = FARM_F32, .rank = 2, .dims = {3, 3}};
-    spec.env.action = (struct farm_action_spec){.kind = FARM_ACTION_MULTI_DISCRETE, .dims = 3, .sizes = {2, 3, 5}};
-    farm_ring_spec_answers(&spec);
-    return spec;
-}
-
+// A ring and both sides' views.
 struct views {
     struct farm_ring creator, actor, learner;
 };
@@ -69,7 +46,7 @@ static inline void close_views(struct views *views) {
     farm_ring_close(&views->creator);
 }
 
-// Locals that are closed where their scope ends.
+// Locals that are closed at the end of their scope.
 #define with_views __attribute__((cleanup(close_views))) struct views
 #define with_ring  __attribute__((cleanup(farm_ring_close))) struct farm_ring
 
@@ -78,12 +55,12 @@ static inline void expect_sound(const struct farm_ring *ring) {
     cr_assert_eq(farm_ring_verify(ring, text, sizeof text), 0, "%s", text);
 }
 
-// What environment e of step n shows.
+// The observation of environment e at step n.
 static inline uint64_t number_of(uint64_t n, uint32_t e) {
     return n * 1000003u + e * 7919u + 1;
 }
 
-// Actor: writes and publishes the next step, FIRST where `first`.
+// Actor: writes and publishes the next step.
 static inline void publish_step(struct farm_lane *lane, bool first) {
     uint64_t n = farm_lane_actor_next(lane);
     for (uint32_t e = 0; e < lane->width; e++) {
@@ -95,7 +72,7 @@ static inline void publish_step(struct farm_lane *lane, bool first) {
     farm_lane_actor_publish(lane);
 }
 
-// Inference: whether step n's observations are what the actor wrote.
+// Inference: whether step n has the observations that the actor wrote.
 static inline bool step_is_right(const struct farm_lane *lane, uint64_t n) {
     for (uint32_t e = 0; e < lane->width; e++) {
         uint64_t number;
@@ -121,7 +98,7 @@ static inline void answer_step(struct farm_lane *lane) {
     farm_lane_answer(lane, n);
 }
 
-// Actor: whether the answer to step n is what inference wrote.
+// Actor: whether step n has the answer that inference wrote.
 static inline bool answer_is_right(const struct farm_lane *lane, uint64_t n) {
     for (uint32_t e = 0; e < lane->width; e++) {
         int32_t action;
@@ -131,7 +108,7 @@ static inline bool answer_is_right(const struct farm_lane *lane, uint64_t n) {
     return *farm_lane_version(lane, n) == n / 10;
 }
 
-// The status that a child ends with; 256 + signal where one ended it.
+// A child's exit status, or 256 + the signal that ended it.
 static inline int wait_for(pid_t child) {
     int status;
     cr_assert_eq(waitpid(child, &status, 0), child);

@@ -1,5 +1,5 @@
-// docs/shm-layout.md against the structs and the layout function: every row must be right, none may be missing, none
-// unknown.
+// Compares docs/shm-layout.md with the structs and the layout function: every row must be right, and no row may be
+// missing or unknown.
 #include "fixture.h"
 
 #include <farm/step.h>
@@ -16,104 +16,60 @@ struct row {
 
 #define FIELD(type, field)                                                                                             \
     { #type, #field, offsetof(type, field), sizeof((type *)0)->field, false }
-#define CONSTANT(table, name)                                                                                          \
-    { table, #name, (size_t)(name), 0, false }
+#define CONSTANT(table, value)                                                                                         \
+    { table, #value, (size_t)(value), 0, false }
+
+// EACH(macro, first, a, b, ...): macro(first, a), macro(first, b), ...
+#define EACH_1(macro, first, a)                                         macro(first, a)
+#define EACH_2(macro, first, a, ...)                                    macro(first, a), EACH_1(macro, first, __VA_ARGS__)
+#define EACH_3(macro, first, a, ...)                                    macro(first, a), EACH_2(macro, first, __VA_ARGS__)
+#define EACH_4(macro, first, a, ...)                                    macro(first, a), EACH_3(macro, first, __VA_ARGS__)
+#define EACH_5(macro, first, a, ...)                                    macro(first, a), EACH_4(macro, first, __VA_ARGS__)
+#define EACH_6(macro, first, a, ...)                                    macro(first, a), EACH_5(macro, first, __VA_ARGS__)
+#define EACH_7(macro, first, a, ...)                                    macro(first, a), EACH_6(macro, first, __VA_ARGS__)
+#define EACH_8(macro, first, a, ...)                                    macro(first, a), EACH_7(macro, first, __VA_ARGS__)
+#define EACH_9(macro, first, a, ...)                                    macro(first, a), EACH_8(macro, first, __VA_ARGS__)
+#define EACH_10(macro, first, a, ...)                                   macro(first, a), EACH_9(macro, first, __VA_ARGS__)
+#define EACH_11(macro, first, a, ...)                                   macro(first, a), EACH_10(macro, first, __VA_ARGS__)
+#define PICK(_1, _2, _3, _4, _5, _6, _7, _8, _9, _10, _11, chosen, ...) chosen
+#define EACH(macro, first, ...)                                                                                        \
+    PICK(__VA_ARGS__, EACH_11, EACH_10, EACH_9, EACH_8, EACH_7, EACH_6, EACH_5, EACH_4, EACH_3, EACH_2, EACH_1, )      \
+    (macro, first, __VA_ARGS__)
+#define FIELDS(type, ...)     EACH(FIELD, type, __VA_ARGS__)
+#define CONSTANTS(table, ...) EACH(CONSTANT, table, __VA_ARGS__)
 
 static struct row rows[] = {
-    FIELD(struct farm_segment_header, magic),
-    FIELD(struct farm_segment_header, version),
-    FIELD(struct farm_segment_header, kind),
-    FIELD(struct farm_segment_header, bytes),
-    FIELD(struct farm_segment_header, layout_hash),
-    FIELD(struct farm_segment_header, owner),
-    FIELD(struct farm_segment_header, node),
-    FIELD(struct farm_segment_header, pages),
-    FIELD(struct farm_segment_header, placement),
-    FIELD(struct farm_segment_header, reserved),
-    FIELD(struct farm_segment_header, user),
-    FIELD(struct farm_ring_spec, lanes),
-    FIELD(struct farm_ring_spec, width),
-    FIELD(struct farm_ring_spec, steps),
-    FIELD(struct farm_ring_spec, answers),
-    FIELD(struct farm_ring_spec, env),
-    FIELD(struct farm_ring_spec, answer_count),
-    FIELD(struct farm_ring_spec, answer),
-    FIELD(struct farm_answer_spec, name),
-    FIELD(struct farm_answer_spec, dtype),
-    FIELD(struct farm_answer_spec, values),
-    FIELD(struct farm_answer_spec, every),
-    FIELD(struct farm_answer_spec, per_step),
-    FIELD(struct farm_env_spec, obs_count),
-    FIELD(struct farm_env_spec, obs),
-    FIELD(struct farm_env_spec, action),
-    FIELD(struct farm_env_spec, frames_per_step),
-    FIELD(struct farm_field_spec, name),
-    FIELD(struct farm_field_spec, dtype),
-    FIELD(struct farm_field_spec, rank),
-    FIELD(struct farm_field_spec, dims),
-    FIELD(struct farm_action_spec, kind),
-    FIELD(struct farm_action_spec, dims),
-    FIELD(struct farm_action_spec, sizes),
-    FIELD(struct farm_action_spec, low),
-    FIELD(struct farm_action_spec, high),
-    FIELD(struct farm_up_control, doorbell),
-    FIELD(struct farm_up_control, pad0),
-    FIELD(struct farm_up_control, asleep),
-    FIELD(struct farm_up_control, pad1),
-    FIELD(struct farm_up_control, heartbeat),
-    FIELD(struct farm_up_control, abandoned),
-    FIELD(struct farm_up_control, pad2),
-    FIELD(struct farm_up_lane, produced),
-    FIELD(struct farm_up_lane, pad0),
-    FIELD(struct farm_down_control, wake),
-    FIELD(struct farm_down_control, pad0),
-    FIELD(struct farm_down_control, asleep),
-    FIELD(struct farm_down_control, pad1),
-    FIELD(struct farm_down_control, stop),
-    FIELD(struct farm_down_control, pad2),
-    FIELD(struct farm_down_lane, acted),
-    FIELD(struct farm_down_lane, pad0),
-    FIELD(struct farm_down_lane, consumed),
-    FIELD(struct farm_down_lane, pad1),
-    FIELD(struct farm_down_lane, generation),
-    FIELD(struct farm_down_lane, pad2),
-    CONSTANT("enum farm_segment_kind", FARM_SEGMENT_UP),
-    CONSTANT("enum farm_segment_kind", FARM_SEGMENT_DOWN),
-    CONSTANT("enum farm_segment_kind", FARM_SEGMENT_STATS),
-    CONSTANT("enum farm_pages", FARM_PAGES_SMALL),
-    CONSTANT("enum farm_pages", FARM_PAGES_TRANSPARENT),
-    CONSTANT("enum farm_pages", FARM_PAGES_HUGE),
-    CONSTANT("enum farm_placement", FARM_PLACEMENT_NONE),
-    CONSTANT("enum farm_placement", FARM_PLACEMENT_BOUND),
-    CONSTANT("enum farm_placement", FARM_PLACEMENT_FIRST_TOUCH),
-    CONSTANT("enum farm_placement", FARM_PLACEMENT_MISPLACED),
-    CONSTANT("enum farm_placement", FARM_PLACEMENT_UNVERIFIED),
-    CONSTANT("enum farm_dtype", FARM_U8),
-    CONSTANT("enum farm_dtype", FARM_I32),
-    CONSTANT("enum farm_dtype", FARM_F32),
-    CONSTANT("enum farm_dtype", FARM_U64),
-    CONSTANT("enum farm_answers", FARM_ANSWERS_CENTRAL),
-    CONSTANT("enum farm_answers", FARM_ANSWERS_LOCAL),
-    CONSTANT("enum farm_action_kind", FARM_ACTION_DISCRETE),
-    CONSTANT("enum farm_action_kind", FARM_ACTION_MULTI_DISCRETE),
-    CONSTANT("enum farm_action_kind", FARM_ACTION_CONTINUOUS),
+    FIELDS(struct farm_segment_header, magic, version, kind, bytes, layout_hash, owner, node, pages, placement,
+           reserved, user),
+    FIELDS(struct farm_ring_spec, lanes, width, steps, answers, env, answer_count, answer),
+    FIELDS(struct farm_answer_spec, name, dtype, values, every, per_step),
+    FIELDS(struct farm_env_spec, obs_count, obs, action, frames_per_step),
+    FIELDS(struct farm_field_spec, name, dtype, rank, dims),
+    FIELDS(struct farm_action_spec, kind, dims, sizes, low, high),
+    FIELDS(struct farm_up_control, doorbell, pad0, asleep, pad1, heartbeat, abandoned, pad2),
+    FIELDS(struct farm_up_lane, produced, pad0),
+    FIELDS(struct farm_down_control, wake, pad0, asleep, pad1, stop, pad2),
+    FIELDS(struct farm_down_lane, acted, pad0, consumed, pad1, generation, pad2),
+    CONSTANTS("enum farm_segment_kind", FARM_SEGMENT_UP, FARM_SEGMENT_DOWN, FARM_SEGMENT_STATS),
+    CONSTANTS("enum farm_pages", FARM_PAGES_SMALL, FARM_PAGES_TRANSPARENT, FARM_PAGES_HUGE),
+    CONSTANTS("enum farm_placement", FARM_PLACEMENT_NONE, FARM_PLACEMENT_BOUND, FARM_PLACEMENT_FIRST_TOUCH,
+              FARM_PLACEMENT_MISPLACED, FARM_PLACEMENT_UNVERIFIED),
+    CONSTANTS("enum farm_dtype", FARM_U8, FARM_I32, FARM_F32, FARM_U64),
+    CONSTANTS("enum farm_answers", FARM_ANSWERS_CENTRAL, FARM_ANSWERS_LOCAL),
+    CONSTANTS("enum farm_action_kind", FARM_ACTION_DISCRETE, FARM_ACTION_MULTI_DISCRETE, FARM_ACTION_CONTINUOUS),
+    // Macros, which EACH would expand.
     CONSTANT("step flags", FARM_STEP_FIRST),
     CONSTANT("step flags", FARM_STEP_LAST),
     CONSTANT("step flags", FARM_STEP_TERMINATED),
     CONSTANT("step flags", FARM_STEP_TRUNCATED),
     CONSTANT("step flags", FARM_STEP_GAME_END),
     CONSTANT("bounds", FARM_SEGMENT_VERSION),
-    CONSTANT("bounds", FARM_LANES_MAX),
-    CONSTANT("bounds", FARM_WIDTH_MAX),
-    CONSTANT("bounds", FARM_OBS_FIELDS_MAX),
-    CONSTANT("bounds", FARM_ANSWER_FIELDS_MAX),
-    CONSTANT("bounds", FARM_FIELD_NAME_MAX),
-    CONSTANT("bounds", FARM_FIELD_RANK_MAX),
-    CONSTANT("bounds", FARM_ACTION_DIMS_MAX),
+    CONSTANTS("bounds", FARM_LANES_MAX, FARM_WIDTH_MAX, FARM_OBS_FIELDS_MAX, FARM_ANSWER_FIELDS_MAX,
+              FARM_FIELD_NAME_MAX, FARM_FIELD_RANK_MAX, FARM_ACTION_DIMS_MAX),
 };
 enum { ROWS = sizeof rows / sizeof *rows, ROWS_MAX = ROWS + 32 };
 
-// The document's example: 2 lanes of 4 environments, 64 steps, a grey picture and 7 floats, 6 actions.
+// The document's example: 2 lanes of 4 environments, 64 steps, a grey image and 7 floats, 6 actions.
 static struct farm_ring_spec example(void) {
     struct farm_ring_spec spec = {.lanes = 2, .width = 4, .steps = 64};
     spec.env.obs_count = 2;
@@ -125,7 +81,7 @@ static struct farm_ring_spec example(void) {
     return spec;
 }
 
-// Where the example's areas lie: from the layout function, bytes from the definition in the document's text.
+// The example's areas: offsets from the layout function, bytes from the definition in the document's text.
 static size_t example_rows(struct row *out) {
     struct farm_ring_spec spec = example();
     struct farm_ring_layout l;
@@ -156,7 +112,7 @@ static size_t example_rows(struct row *out) {
     return sizeof example_areas / sizeof *example_areas;
 }
 
-// Copies what stands between the first two backticks of text; false where there are none.
+// Copies the text between the first two backticks; false if there are none.
 static bool quoted(const char *text, char *out, size_t bytes) {
     const char *from = strchr(text, '`'), *to = from ? strchr(from + 1, '`') : NULL;
     if (!to || (size_t)(to - from) > bytes) return false;
@@ -165,9 +121,9 @@ static bool quoted(const char *text, char *out, size_t bytes) {
     return true;
 }
 
-// The number in the next cell of a row, "1,048,576", and *cell moved on; false where the cell holds anything else.
-static bool parse_cell(const char **cell, size_t *value) {
-    const char *at = strchr(*cell, '|');
+// Parses the number in the next column of a row, "1,048,576", and advances *column; false if there is other text.
+static bool parse_number(const char **column, size_t *value) {
+    const char *at = strchr(*column, '|');
     size_t number = 0;
     bool any = false;
     if (!at) return false;
@@ -177,7 +133,7 @@ static bool parse_cell(const char **cell, size_t *value) {
         number = number * 10 + (size_t)(*at - '0');
         any = true;
     }
-    *cell = at;
+    *column = at;
     if (any) *value = number;
     return any;
 }
@@ -204,29 +160,29 @@ Test(ring, every_row_of_the_layout_document_is_right_and_none_is_missing) {
             quoted(line, table, sizeof table);
         }
         if (!table[0] || strncmp(line, "| `", 3) != 0) continue;
-        const char *cell = line + 1;
+        const char *column = line + 1;
         size_t value = 0, bytes = 0;
-        cr_assert(quoted(line, name, sizeof name) && parse_cell(&cell, &value), "no number in: %s", line);
+        cr_assert(quoted(line, name, sizeof name) && parse_number(&column, &value), "no number in: %s", line);
         bool known = false;
-        parse_cell(&cell, &bytes); // constants have none
+        parse_number(&column, &bytes); // constants have none
         for (size_t i = 0; i < count; i++) {
             if (strcmp(all[i].table, table) != 0 || strcmp(all[i].name, name) != 0) continue;
             known = true;
-            cr_expect_not(all[i].seen, "%s.%s stands there twice", table, name);
-            cr_expect_eq(value, all[i].value, "%s.%s: the document says %zu, it is %zu", table, name, value,
+            cr_expect_not(all[i].seen, "%s.%s has two rows", table, name);
+            cr_expect_eq(value, all[i].value, "%s.%s: %zu in the document, %zu in the code", table, name, value,
                          all[i].value);
-            cr_expect_eq(bytes, all[i].bytes, "%s.%s: the document says %zu bytes, it is %zu", table, name, bytes,
+            cr_expect_eq(bytes, all[i].bytes, "%s.%s: %zu bytes in the document, %zu in the code", table, name, bytes,
                          all[i].bytes);
             all[i].seen = true;
         }
-        cr_expect(known, "the document tells of `%s` in `%s`, which is not there", name, table);
+        cr_expect(known, "the document has a row `%s` in `%s`, which does not exist", name, table);
     }
     fclose(file);
     for (size_t i = 0; i < count; i++)
-        cr_expect(all[i].seen, "the document does not tell of %s.%s", all[i].table, all[i].name);
+        cr_expect(all[i].seen, "the document has no row %s.%s", all[i].table, all[i].name);
 }
 
-// The structs as a whole: a field that the table above forgets would leave a hole.
+// A field that is missing in the table above would leave a hole.
 Test(ring, the_rows_cover_every_byte_of_every_struct) {
     static const struct {
         const char *table;
@@ -255,17 +211,17 @@ Test(ring, the_rows_cover_every_byte_of_every_struct) {
 }
 
 // Counters with different writers never share a cache line.
-Test(ring, every_counter_has_a_cache_line_of_its_own) {
+Test(ring, every_counter_has_its_own_cache_line) {
     static const char *const tables[] = {"struct farm_up_control", "struct farm_up_lane", "struct farm_down_control",
                                          "struct farm_down_lane"};
     for (size_t t = 0; t < 4; t++)
         for (size_t i = 0; i < ROWS; i++)
             if (strcmp(rows[i].table, tables[t]) == 0 && strncmp(rows[i].name, "pad", 3) != 0 &&
-                strcmp(rows[i].name, "abandoned") != 0) // written as good as never, beside a figure of the same writer
+                strcmp(rows[i].name, "abandoned") != 0) // rarely written, by the writer of its neighbour
                 cr_assert_eq(rows[i].value % FARM_CACHE_LINE, 0, "%s.%s", rows[i].table, rows[i].name);
 }
 
-// Wherever a layout's bytes move without its version, this number tells.
+// The hash changes if bytes of a layout move without a new version.
 Test(ring, the_example_keeps_its_hash) {
     struct farm_ring_spec spec = example();
     struct farm_ring_layout layout;

@@ -1,4 +1,4 @@
-// Windows over a lane: every step is trained on once, nothing that is still needed is overwritten, nothing deadlocks.
+// Windows over a lane: every step is trained on once, no step that is needed is overwritten, and no wait is for ever.
 #include "fixture.h"
 
 #include "ring/window.h"
@@ -18,8 +18,8 @@ static uint64_t least(uint64_t a, uint64_t b) {
     return a < b ? a : b;
 }
 
-// One lane of so many steps with a step published and answered.
-static void step(struct views *v) {
+// Publishes and answers a step.
+static void run_step(struct views *v) {
     publish_step(&v->actor.lanes[0], farm_lane_actor_next(&v->actor.lanes[0]) == 0);
     answer_step(&v->learner.lanes[0]);
 }
@@ -39,7 +39,7 @@ Test(ring, a_window_is_ready_when_its_last_step_is_published) {
             while (wanted * shapes[s].stride + shapes[s].length <= n) wanted++;
             cr_assert_eq(farm_window_ready(&shapes[s], &cursor, farm_lane_produced(&v.learner.lanes[0])), wanted,
                          "shape %zu, %llu steps", s, (unsigned long long)n);
-            step(&v);
+            run_step(&v);
         }
     }
 }
@@ -57,8 +57,8 @@ Test(ring, every_window_is_taken_once_in_order_and_untouched_until_done) {
         while (done < WINDOWS) {
             switch (random_next(&state) % 4) {
             case 0:
-            case 1: // the actor runs as far as it is let
-                for (uint64_t i = random_next(&state) % 40; i > 0 && can_step(&v); i--) step(&v);
+            case 1: // the actor runs while there is room
+                for (uint64_t i = random_next(&state) % 40; i > 0 && can_step(&v); i--) run_step(&v);
                 break;
             case 2:
                 if (taken - done < IN_TRAINING && farm_window_ready(shape, &cursor, farm_lane_produced(lane))) {
@@ -77,7 +77,7 @@ Test(ring, every_window_is_taken_once_in_order_and_untouched_until_done) {
                 done++;
             }
             uint64_t needs = farm_window_needs(shape, &cursor), held = done * shape->stride;
-            cr_assert_geq(needs, needs_before, "what was let go cannot be asked back");
+            cr_assert_geq(needs, needs_before, "a released step cannot be held again");
             cr_assert_eq(needs, held - least(held, shape->stack - 1), "stack - 1 steps before the oldest window stay");
             farm_lane_release(lane, least(needs, farm_lane_produced(lane)));
             needs_before = needs;
@@ -85,7 +85,7 @@ Test(ring, every_window_is_taken_once_in_order_and_untouched_until_done) {
     }
 }
 
-Test(ring, the_steps_needed_let_the_actor_fill_one_more_window) {
+Test(ring, the_steps_needed_leave_room_for_one_more_window) {
     for (size_t s = 0; s < SHAPES; s++)
         for (uint64_t in_training = 1; in_training < 5; in_training++) {
             const struct farm_window_shape *shape = &shapes[s];
@@ -101,7 +101,7 @@ Test(ring, the_steps_needed_let_the_actor_fill_one_more_window) {
                     while (!farm_window_ready(shape, &cursor, farm_lane_produced(lane))) {
                         cr_assert(can_step(&v), "shape %zu, %llu windows: actor and learner wait for each other", s,
                                   (unsigned long long)in_training);
-                        step(&v);
+                        run_step(&v);
                     }
                     if (k < in_training) farm_window_take(shape, &cursor);
                 }
@@ -111,14 +111,14 @@ Test(ring, the_steps_needed_let_the_actor_fill_one_more_window) {
         }
 }
 
-Test(ring, a_reader_that_came_back_starts_where_everything_is_still_there) {
+Test(ring, a_restarted_reader_starts_at_the_first_complete_window) {
     for (size_t s = 0; s < SHAPES; s++)
         for (uint64_t consumed = 0; consumed < 60; consumed++) {
             const struct farm_window_shape *shape = &shapes[s];
             struct farm_window_cursor cursor;
             with_views v = views_of(spec_of(1, 1, 512));
             struct farm_lane *lane = &v.learner.lanes[0];
-            for (int i = 0; i < 100; i++) step(&v);
+            for (int i = 0; i < 100; i++) run_step(&v);
             farm_lane_release(lane, consumed);
             farm_window_cursor_start(lane, shape, &cursor);
             cr_assert_eq(cursor.next % shape->stride, 0, "not a window's start");
@@ -139,26 +139,18 @@ Test(ring, a_restart_repeats_the_windows_in_training_and_skips_none) {
     with_views v = views_of(spec_of(1, 1, 256));
     struct farm_lane *lane = &v.learner.lanes[0];
     farm_window_cursor_start(lane, shape, &cursor);
-    for (int i = 0; i < 150; i++) step(&v);
+    for (int i = 0; i < 150; i++) run_step(&v);
     for (int k = 0; k < 4; k++) farm_window_take(shape, &cursor);
     farm_window_done(shape, &cursor, 20); // windows 0 and 20 are trained on, 40 and 60 are not yet
     farm_lane_release(lane, farm_window_needs(shape, &cursor));
+    farm_window_done(shape, &cursor, 0);
+    cr_assert_eq(cursor.held, 40, "windows end in any order, and a released step is never held again");
     farm_window_cursor_start(lane, shape, &again);
     cr_assert_eq(again.next, 40);
     cr_assert_eq(farm_window_needs(shape, &again), 37);
 }
 
-Test(ring, windows_may_be_finished_in_any_order_and_none_comes_back) {
-    struct farm_window_shape shape = {.stride = 20, .length = 21, .stack = 4};
-    struct farm_window_cursor cursor = {.next = 60};
-    farm_window_done(&shape, &cursor, 20);
-    cr_assert_eq(cursor.held, 40);
-    cr_assert_eq(farm_window_needs(&shape, &cursor), 37);
-    farm_window_done(&shape, &cursor, 0);
-    cr_assert_eq(cursor.held, 40, "what is let go of stays so");
-}
-
-Test(ring, the_capacity_is_how_many_windows_an_actor_completes_before_it_has_to_wait) {
+Test(ring, the_capacity_is_the_number_of_windows_before_an_actor_waits) {
     for (size_t s = 0; s < SHAPES; s++) {
         const struct farm_window_shape *shape = &shapes[s];
         const uint32_t one = shape->length + shape->stack - 1; // steps that hold one window and its history
@@ -170,7 +162,7 @@ Test(ring, the_capacity_is_how_many_windows_an_actor_completes_before_it_has_to_
             farm_window_cursor_start(lane, shape, &cursor);
             for (uint64_t round = 0; round < 4; round++) {
                 while (can_step(&v)) {
-                    step(&v);
+                    run_step(&v);
                     farm_lane_release(lane, least(farm_window_needs(shape, &cursor), farm_lane_produced(lane)));
                 }
                 const uint64_t ready = farm_window_ready(shape, &cursor, farm_lane_produced(lane));
@@ -183,7 +175,7 @@ Test(ring, the_capacity_is_how_many_windows_an_actor_completes_before_it_has_to_
     }
 }
 
-Test(ring, an_update_fits_if_a_lanes_width_of_windows_is_over) {
+Test(ring, an_update_fits_if_a_lanes_width_of_windows_remains) {
     static const struct {
         uint64_t capacity, count;
         uint32_t width;
