@@ -1,4 +1,4 @@
-"""farm fps: its document, its figures among themselves, signals, placements, the search for a setting."""
+"""farm fps: its document, its figures among themselves, signals, the search for a setting."""
 
 import json
 import signal
@@ -8,8 +8,8 @@ import unittest
 
 from running import InFolder, build_plugin
 
-# Ends the process where an action is not what its spec says. Episodes of one step; a process that destroys its
-# environments, as actors do and the bare loops do not, adds the number of its steps to a file.
+# Ends the process if an action is not one of its spec's. Episodes have one step. A process that destroys its environments,
+# as actors do and the bare loops do not, adds the number of its steps to a file.
 PLUGIN = """
 #include <farm/env.h>
 #include <stdio.h>
@@ -86,7 +86,7 @@ class Fps(InFolder):
 
 
 class Document(Fps):
-    def test_of_a_native_environment(self):
+    def test_has_the_figures_of_a_native_environment(self):
         document = self.fps("--env", "native/catch", "--seconds", "1", "--ladder", "off", "--seed", "5")
         self.assertEqual((document["schema_version"], document["env"], document["seed"]), (1, "native/catch", 5))
         self.assertEqual(document["frames"], document["agent_steps"])
@@ -96,7 +96,7 @@ class Document(Fps):
         self.assertEqual([rung["rung"] for rung in document["ladder"]], ["bare_times_cores", "bare_all_cores", "farm"])
         self.assertEqual(document["ring_steps"], 3 * 10 + 1 + 1)  # train's: unroll 10 by its recipe, stack 1
 
-    def test_climbs_to_training(self):
+    def test_has_rungs_up_to_training(self):
         document = self.fps("--env", "native/catch", "--seconds", "3")
         rungs = {rung["rung"]: rung for rung in document["ladder"]}
         self.assertEqual(list(rungs), ["bare_times_cores", "bare_all_cores", "farm", "farm_train_lanes", "inference",
@@ -108,14 +108,14 @@ class Document(Fps):
         self.assertEqual(rungs["farm"]["envs_per_actor"], document["envs_per_actor"])
         self.assertIn(document["bottleneck"], ["emulator", "hand-off", "inference", "training"])
 
-    def test_takes_the_settings_of_train(self):
+    def test_accepts_the_settings_of_train(self):
         document = self.fps("--env", "native/cartpole", "--seconds", "0.5", "--ladder", "off", "--actors", "1", "--lanes",
                             "4", "--envs-per-actor", "64", "--unroll", "8", "--no-pin")
         self.assertEqual((document["actors"], document["lanes"], document["envs_per_actor"]), (1, 4, 64))
         self.assertEqual((document["ring_steps"], document["cores"], document["pinned"]), (26, 1, False))
         self.check_figures(document)
 
-    def test_of_python_environments(self):
+    def test_measures_python_environments(self):
         for env, repeat in (("ale/Pong", 4), ("gym/CartPole-v1", 1)):
             with self.subTest(env=env):
                 document = self.fps("--env", env, "--seconds", "1", "--ladder", "off", "--envs-per-actor", "4", "--actors",
@@ -123,7 +123,7 @@ class Document(Fps):
                 self.check_figures(document)
                 self.assertEqual(document["frames"], repeat * document["agent_steps"])
 
-    def test_of_continuous_and_multi_discrete_actions(self):
+    def test_draws_continuous_and_multi_discrete_actions(self):
         for kind in (3, 2):
             with self.subTest(kind=kind):
                 document = self.fps("--env", self.plugin(kind), "--seconds", "0.6")
@@ -132,15 +132,15 @@ class Document(Fps):
                 taken = sum(map(int, (self.folder / "steps").read_text().split()))
                 (self.folder / "steps").unlink()
                 self.assertLessEqual(document["agent_steps"], taken)  # FIRST steps would double it
-                self.assertGreater(document["agent_steps"], 0)  # the rest was taken between the turns
+                self.assertGreater(document["agent_steps"], 0)  # the actors took the other steps between the turns
                 learning = document["ladder"][-2:]
                 self.assertEqual([rung["rung"] for rung in learning], ["inference", "training"])
-                for rung in learning:  # cannot be trained yet: said, and no failure
+                for rung in learning:  # cannot be trained yet: printed, not a failure
                     self.assertTrue(rung["agent_steps_per_s"] or rung["not_measured"])
 
 
 class Signals(Fps):
-    def test_the_document_of_what_was_measured(self):
+    def test_end_with_a_document_of_the_finished_measurements(self):
         process = self.start_farm("fps", "--env", "native/catch", "--seconds", "1000", "--json")
         for line in process.stderr:
             if "shared memory" in line:
@@ -152,30 +152,11 @@ class Signals(Fps):
         document = json.loads(out)
         self.assertTrue(document["interrupted"])
         self.assertEqual(len(document["ladder"]), 3)
-        self.assertIsNone(document["bare_all_cores_agent_steps_per_s"])  # its turn had not come
-
-
-class Placements(Fps):
-    def test_are_taken(self):
-        for where in ("interleave", "remote", "off"):
-            with self.subTest(where=where):
-                document = self.fps("--env", "native/catch", "--seconds", "0.5", "--ladder", "off", "--numa", where)
-                self.assertEqual(document["numa"], where)
-                self.assertGreater(document["agent_steps_per_s"], 0)
-                self.assertEqual("bound to node" in document["ring"], where == "remote", document["ring"])
-
-    def test_are_compared(self):
-        document = self.fps("--env", "native/catch", "--seconds", "1", "--numa-ab")
-        self.assertEqual(list(document["numa_ab"]), ["bind", "interleave", "remote", "off"])
-        for placement in document["numa_ab"].values():
-            self.assertEqual(len(placement["rounds"]), 3)
-        self.assertEqual(document["numa_ab"]["bind"]["of_bind"], 1)
-        if document["numa_nodes"] == 1:
-            self.assertIn("one NUMA node", document["numa_note"])
+        self.assertIsNone(document["bare_all_cores_agent_steps_per_s"])  # interrupted before its turn
 
 
 class Tuning(Fps):
-    def test_writes_a_recipe_that_train_takes(self):
+    def test_writes_a_recipe_that_train_accepts(self):
         document = self.fps("--env", "native/catch", "--seconds", "1", "--tune", "--out", "mine.yaml")
         tuned = document["tuned"]
         self.assertGreaterEqual(len(document["tried"]), 4)
@@ -185,18 +166,14 @@ class Tuning(Fps):
         self.assertEqual(trained["environments"], tuned["actors"] * tuned["envs_per_actor"])
 
 
-class WrongInput(Fps):
-    def refuses(self, part, *arguments):
-        result = self.farm("fps", *arguments, status=2)
-        self.assertIn(part, result.stderr)
-        self.assertEqual(result.stdout, "")
-
+class WrongUsage(Fps):
     def test_is_refused(self):
-        self.refuses("bind, interleave", "--numa", "sideways")
-        self.refuses("on, off", "--ladder", "maybe")
-        self.refuses("--seconds", "--seconds", "0")
-        self.refuses("'native/catch'?", "--env", "native/cacth")
-        self.refuses("one of them", "--tune", "--numa-ab")
+        for part, *arguments in (
+            ("on, off", "--ladder", "maybe"), ("--seconds", "--seconds", "0"), ("'native/catch'?", "--env", "native/cacth")
+        ):
+            result = self.farm("fps", *arguments, status=2)
+            self.assertIn(part, result.stderr)
+            self.assertEqual(result.stdout, "")
 
 
 if __name__ == "__main__":

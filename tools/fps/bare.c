@@ -1,4 +1,4 @@
-// See farm_fps_bare.h.
+// See bare.h.
 #include "tools/fps/bare.h"
 
 #include <errno.h>
@@ -16,9 +16,9 @@
 #include "base/log.h"
 #include "base/time.h"
 
-enum { LOOK_MS = 50 }; // how soon a wait finds that it shall stop
+enum { POLL_MS = 50 }; // how often a wait reads *stop
 
-struct answer {
+struct turn_result {
     uint64_t steps, taken_ns, cpu_ns;
 };
 
@@ -33,26 +33,26 @@ static bool read_all(int fd, void *bytes, size_t count) {
     return true;
 }
 
-static void loop_in_c(const struct farm_actor_config *config, uint32_t width, int command, int answer) {
+static void run_loop(const struct farm_actor_config *config, uint32_t width, int command, int answer) {
     struct farm_bare bare;
     struct farm_error err;
-    struct answer said = {0};
+    struct turn_result result = {0};
     double seconds;
     if (farm_bare_open(config, width, &bare, &err)) {
         farm_log_error("the bare loop: %s", err.message);
         _exit(1);
     }
-    farm_bare_run(&bare, 1, &said.taken_ns); // the first pass resets all of them
-    said.taken_ns = 0;
-    while (write(answer, &said, sizeof said) == sizeof said && read_all(command, &seconds, sizeof seconds)) {
+    farm_bare_run(&bare, 1, &result.taken_ns); // its first pass resets all of them
+    result.taken_ns = 0;
+    while (write(answer, &result, sizeof result) == sizeof result && read_all(command, &seconds, sizeof seconds)) {
         const uint64_t from = farm_clock_ns(CLOCK_PROCESS_CPUTIME_ID);
-        said.steps = farm_bare_run(&bare, (uint64_t)(seconds * 1e9), &said.taken_ns);
-        said.cpu_ns = farm_clock_ns(CLOCK_PROCESS_CPUTIME_ID) - from;
+        result.steps = farm_bare_run(&bare, (uint64_t)(seconds * 1e9), &result.taken_ns);
+        result.cpu_ns = farm_clock_ns(CLOCK_PROCESS_CPUTIME_ID) - from;
     }
     farm_bare_close(&bare);
 }
 
-static void become_python(const struct farm_run_workers *workers, uint32_t actor, int command, int answer) {
+static void exec_python(const struct farm_run_workers *workers, uint32_t actor, int command, int answer) {
     const struct farm_env_argument arguments[] = {{"--width", .number = workers->plan->width},
                                                   {"--seed", .number = workers->actors[actor].config.seed + actor},
                                                   {"--command-fd", .number = (uint64_t)command},
@@ -69,16 +69,16 @@ static void become_python(const struct farm_run_workers *workers, uint32_t actor
     farm_log_error("the bare loop: cannot start %s: %s", program.argv[0], strerror(errno));
 }
 
-static _Noreturn void be_bare(const struct farm_run_workers *workers, uint32_t actor, int command, int answer) {
+static _Noreturn void run_child(const struct farm_run_workers *workers, uint32_t actor, int command, int answer) {
     struct farm_error err;
     const struct farm_run_actor *beside = &workers->actors[actor];
     signal(SIGTERM, SIG_DFL);
     if (workers->plan->recipe.pin && farm_bitmap_pin(&beside->cpus, &err)) farm_log_warn("not pinned: %s", err.message);
     if (workers->plan->env.kind == FARM_ENV_PYTHON) {
-        become_python(workers, actor, command, answer);
+        exec_python(workers, actor, command, answer);
         _exit(1);
     }
-    loop_in_c(&beside->config, workers->plan->width, command, answer);
+    run_loop(&beside->config, workers->plan->width, command, answer);
     _exit(0);
 }
 
@@ -88,34 +88,34 @@ enum farm_status farm_fps_bare_start(const struct farm_run_workers *workers, uin
                                      struct farm_error *err) {
     int commands[2], answers[2];
     const pid_t parent = getpid();
-    if (pipe2(commands, O_CLOEXEC)) return farm_fail_errno(err, FARM_E_LIMIT, "a bare loop");
+    if (pipe2(commands, O_CLOEXEC)) return farm_fail_errno(err, FARM_E_LIMIT, "cannot start a bare loop");
     if (pipe2(answers, O_CLOEXEC)) {
         close(commands[0]);
         close(commands[1]);
-        return farm_fail_errno(err, FARM_E_LIMIT, "a bare loop");
+        return farm_fail_errno(err, FARM_E_LIMIT, "cannot start a bare loop");
     }
     const pid_t pid = fork();
     if (pid == 0) {
         prctl(PR_SET_PDEATHSIG, SIGKILL);
         if (getppid() != parent) _exit(1);
-        close(commands[1]); // else it would not see the end of the pipe
+        close(commands[1]); // otherwise it would not see the end of the pipe
         close(answers[0]);
-        be_bare(workers, actor, commands[0], answers[1]);
+        run_child(workers, actor, commands[0], answers[1]);
     }
     close(commands[0]);
     close(answers[1]);
     *bare = (struct farm_fps_bare){.pid = pid, .command = commands[1], .answer = answers[0]};
     if (pid > 0) return FARM_OK;
     farm_fps_bare_end(bare);
-    return farm_fail_errno(err, FARM_E_LIMIT, "a bare loop");
+    return farm_fail_errno(err, FARM_E_LIMIT, "cannot start a bare loop");
 }
 
-static enum farm_status read_answer(const struct farm_fps_bare *bare, const volatile sig_atomic_t *stop,
-                                    struct answer *said, struct farm_error *err) {
+static enum farm_status read_result(const struct farm_fps_bare *bare, const volatile sig_atomic_t *stop,
+                                    struct turn_result *result, struct farm_error *err) {
     while (!*stop) {
         struct pollfd readable = {.fd = bare->answer, .events = POLLIN};
-        if (poll(&readable, 1, LOOK_MS) != 1) continue;
-        if (read_all(bare->answer, said, sizeof *said)) return FARM_OK;
+        if (poll(&readable, 1, POLL_MS) != 1) continue;
+        if (read_all(bare->answer, result, sizeof *result)) return FARM_OK;
         return farm_fail(err, FARM_E_DEAD, "the bare loop ended (process %d)", (int)bare->pid);
     }
     return farm_fail(err, FARM_E_DEAD, "stopped");
@@ -123,8 +123,8 @@ static enum farm_status read_answer(const struct farm_fps_bare *bare, const vola
 
 enum farm_status farm_fps_bare_await(const struct farm_fps_bare *bare, const volatile sig_atomic_t *stop,
                                      struct farm_error *err) {
-    struct answer said;
-    return read_answer(bare, stop, &said, err);
+    struct turn_result result;
+    return read_result(bare, stop, &result, err);
 }
 
 enum farm_status farm_fps_bare_turn(const struct farm_fps_bare *bares, uint32_t count, double seconds,
@@ -136,12 +136,12 @@ enum farm_status farm_fps_bare_turn(const struct farm_fps_bare *bares, uint32_t 
         if (write(bares[i].command, &seconds, sizeof seconds) != sizeof seconds)
             return farm_fail_errno(err, FARM_E_DEAD, "the bare loop ended (process %d)", (int)bares[i].pid);
     for (uint32_t i = 0; i < count; i++) {
-        struct answer said;
-        enum farm_status status = read_answer(&bares[i], stop, &said, err);
+        struct turn_result result;
+        enum farm_status status = read_result(&bares[i], stop, &result, err);
         if (status) return status;
-        if (said.taken_ns) rate->per_s += (double)said.steps / ((double)said.taken_ns * 1e-9);
-        steps += said.steps;
-        cpu_ns += said.cpu_ns;
+        if (result.taken_ns) rate->per_s += (double)result.steps / ((double)result.taken_ns * 1e-9);
+        steps += result.steps;
+        cpu_ns += result.cpu_ns;
     }
     rate->cpu_ns = steps ? (double)cpu_ns / (double)steps : 0;
     return FARM_OK;

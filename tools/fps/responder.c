@@ -1,4 +1,4 @@
-// See farm_fps_responder.h.
+// See responder.h.
 #include "tools/fps/responder.h"
 
 #include <pthread.h>
@@ -16,15 +16,15 @@
 #include "ring/window.h"
 #include "tools/fps/bare.h"
 
-enum { SLICE_MS = 20, BELL_NAP_MS = 100, QUIET_LIMIT_S = 10 };
+enum { SLICE_MS = 20, BELL_WAIT_MS = 100, IDLE_LIMIT_S = 10 };
 static const uint64_t MS = 1000000;
-static const double PARTIAL_S = 0.1; // an interrupted turn counts from here on
+static const double PARTIAL_S = 0.1; // an interrupted turn of this duration counts
 
-// Shut while the bare loops run: the actors sleep, for nobody answers.
-struct gate {
+// Suspends the answering threads while the bare loops run: without answers the actors sleep.
+struct pause {
     pthread_mutex_t lock;
     pthread_cond_t changed;
-    bool shut, ended;
+    bool paused, ended;
 };
 
 // One window in training, the next one filling: what training holds back.
@@ -55,29 +55,29 @@ struct director {
     struct farm_fps_samples *samples;
     struct farm_stats *stats;
     struct farm_window_shape shape;
-    struct gate gate;
+    struct pause pause;
     struct server *servers; // [plan->actors]
     struct farm_fps_bare *bares;
     uint32_t bare_count;
 };
 
-static volatile sig_atomic_t stop_asked;
+static volatile sig_atomic_t stop_requested;
 
 static void on_stop(int signal_number) {
-    stop_asked = signal_number;
+    stop_requested = signal_number;
 }
 
-// ---- one thread an actor: answering ----
+// ---- one thread per actor: answers ----
 
-// Steps that are no episode's first came from a transition.
-static uint32_t transitions(const uint8_t *flags, uint32_t width) {
+// Steps that are not FIRST.
+static uint32_t count_transitions(const uint8_t *flags, uint32_t width) {
     uint32_t firsts = 0;
     for (uint32_t e = 0; e < width; e++) firsts += flags[e] & FARM_STEP_FIRST;
     return width - firsts;
 }
 
-// As training does: a window is let go when it has been trained on, here when the next one is full.
-static void release(const struct farm_window_shape *shape, struct farm_lane *lane, struct lane_state *state) {
+// Releases a window as training does after an update: here when the next window is full.
+static void release_windows(const struct farm_window_shape *shape, struct farm_lane *lane, struct lane_state *state) {
     while (farm_window_ready(shape, &state->cursor, state->answered)) {
         const uint64_t start = farm_window_take(shape, &state->cursor);
         if (state->in_training) {
@@ -89,63 +89,62 @@ static void release(const struct farm_window_shape *shape, struct farm_lane *lan
     }
 }
 
-static void answer(struct server *server) {
+static void answer_lanes(struct server *server) {
     const struct farm_window_shape *shape = &server->director->shape;
     uint64_t steps = server->steps;
     for (uint32_t l = 0; l < server->ring.spec.lanes; l++) {
         struct farm_lane *lane = &server->ring.lanes[l];
         struct lane_state *state = &server->lanes[l];
-        if (farm_lane_produced(lane) != state->answered + 1) continue; // or an actor that lies: the supervisor ends it
+        if (farm_lane_produced(lane) != state->answered + 1) continue; // the supervisor handles impossible counters
         const uint64_t n = state->answered++;
-        steps += transitions(farm_lane_flags(lane, n), lane->width);
+        steps += count_transitions(farm_lane_flags(lane, n), lane->width);
         farm_random_actions_draw(&server->source, lane->width, farm_lane_action(lane, n, 0));
         *farm_lane_version(lane, n) = 0;
         farm_lane_answer(lane, n);
-        release(shape, lane, state);
+        release_windows(shape, lane, state);
     }
     farm_learner_notify(&server->ring);
     farm_store_relaxed(&server->steps, steps);
 }
 
-// Waits while the gate is shut. False: it is over.
-static bool pass_gate(struct gate *gate) {
-    pthread_mutex_lock(&gate->lock);
-    while (gate->shut && !gate->ended) pthread_cond_wait(&gate->changed, &gate->lock);
-    const bool goes_on = !gate->ended;
-    pthread_mutex_unlock(&gate->lock);
+// False: the measurement has ended.
+static bool wait_while_paused(struct pause *pause) {
+    pthread_mutex_lock(&pause->lock);
+    while (pause->paused && !pause->ended) pthread_cond_wait(&pause->changed, &pause->lock);
+    const bool goes_on = !pause->ended;
+    pthread_mutex_unlock(&pause->lock);
     return goes_on;
 }
 
-static void *serve(void *context) {
+static void *answer_actor(void *context) {
     struct server *server = context;
     const struct farm_run_workers *workers = server->director->workers;
     struct farm_error err;
     uint32_t rung;
     if (workers->plan->recipe.pin && farm_bitmap_pin(&workers->actors[server->actor].cpus, &err))
         farm_log_warn("not pinned: %s", err.message);
-    // It does not interrupt the actor, whose CPU it shares, but runs when that waits, and answers all its lanes at
-    // once.
+    // Does not preempt the actor on the same CPU, but runs while that waits, and answers all its lanes at once.
     sched_setscheduler(0, SCHED_BATCH, &(struct sched_param){0});
-    while (pass_gate(&server->director->gate)) {
-        if (!farm_doorbells_wait(&server->bells, 0, BELL_NAP_MS * MS)) continue;
-        if (!pass_gate(&server->director->gate)) break;
+    while (wait_while_paused(&server->director->pause)) {
+        if (!farm_doorbells_wait(&server->bells, 0, BELL_WAIT_MS * MS)) continue;
+        if (!wait_while_paused(&server->director->pause)) break;
         farm_doorbells_poll(&server->bells, &rung);
-        answer(server);
+        answer_lanes(server);
     }
     return NULL;
 }
 
 // ---- the turns ----
 
-static void set_gate(struct gate *gate, bool shut, bool ended) {
-    pthread_mutex_lock(&gate->lock);
-    gate->shut = shut;
-    gate->ended = ended;
-    pthread_cond_broadcast(&gate->changed);
-    pthread_mutex_unlock(&gate->lock);
+static void set_pause(struct pause *pause, bool paused, bool ended) {
+    pthread_mutex_lock(&pause->lock);
+    pause->paused = paused;
+    pause->ended = ended;
+    pthread_cond_broadcast(&pause->changed);
+    pthread_mutex_unlock(&pause->lock);
 }
 
-static uint64_t steps_of_all(const struct director *director) {
+static uint64_t sum_steps(const struct director *director) {
     uint64_t sum = 0;
     for (uint32_t a = 0; a < director->plan->actors; a++) sum += farm_load_relaxed(&director->servers[a].steps);
     return sum;
@@ -153,17 +152,17 @@ static uint64_t steps_of_all(const struct director *director) {
 
 static void sleep_until(const struct director *director, uint64_t end_ns) {
     uint64_t now;
-    while (!stop_asked && (now = farm_now_ns()) < end_ns) {
+    while (!stop_requested && (now = farm_now_ns()) < end_ns) {
         const uint64_t left = end_ns - now, slice = left < SLICE_MS * MS ? left : SLICE_MS * MS;
         nanosleep(&(struct timespec){.tv_nsec = (long)slice}, NULL);
-        farm_store_relaxed(&director->stats->agent_steps, steps_of_all(director));
+        farm_store_relaxed(&director->stats->agent_steps, sum_steps(director));
     }
 }
 
-// Until each lane of every actor holds a step that waits for its answer: the actors sleep.
-static bool await_quiet(const struct director *director, double limit_s) {
+// Waits until each lane of every actor holds an unanswered step: then the actors sleep. False: not within the limit.
+static bool await_idle(const struct director *director, double limit_s) {
     const uint64_t end = farm_now_ns() + (uint64_t)(limit_s * 1e9);
-    while (!stop_asked && farm_now_ns() < end) {
+    while (!stop_requested && farm_now_ns() < end) {
         uint32_t busy = 0;
         for (uint32_t a = 0; a < director->plan->actors; a++)
             for (uint32_t l = 0; l < director->plan->lanes; l++) {
@@ -176,8 +175,8 @@ static bool await_quiet(const struct director *director, double limit_s) {
     return false;
 }
 
-// Of this process and the actors.
-static uint64_t cpu_now_ns(const struct director *director) {
+// CPU time of this process and the actors.
+static uint64_t read_cpu_ns(const struct director *director) {
     uint64_t sum = farm_clock_ns(CLOCK_PROCESS_CPUTIME_ID);
     for (uint32_t a = 0; a < director->plan->actors; a++) {
         clockid_t clock;
@@ -187,34 +186,34 @@ static uint64_t cpu_now_ns(const struct director *director) {
     return sum;
 }
 
-static void farm_turn(struct director *director) {
+static void measure_farm(struct director *director) {
     struct farm_fps_samples *samples = director->samples;
-    set_gate(&director->gate, false, false);
+    set_pause(&director->pause, false, false);
     sleep_until(director, farm_now_ns() + (uint64_t)(director->turns->warm_s * 1e9));
-    const uint64_t cpu_from = cpu_now_ns(director), from = steps_of_all(director), start = farm_now_ns();
+    const uint64_t cpu_from = read_cpu_ns(director), from = sum_steps(director), start = farm_now_ns();
     sleep_until(director, start + (uint64_t)(director->turns->farm_s * 1e9));
-    const uint64_t steps = steps_of_all(director) - from;
+    const uint64_t steps = sum_steps(director) - from;
     const double taken_s = (double)(farm_now_ns() - start) * 1e-9;
-    const uint64_t cpu_ns = cpu_now_ns(director) - cpu_from;
-    set_gate(&director->gate, true, false);
-    if (stop_asked && taken_s < PARTIAL_S) return;
+    const uint64_t cpu_ns = read_cpu_ns(director) - cpu_from;
+    set_pause(&director->pause, true, false);
+    if (stop_requested && taken_s < PARTIAL_S) return;
     samples->farm_cpu_ns[samples->farm_count] = steps ? (double)cpu_ns / (double)steps : 0;
     samples->farm[samples->farm_count++] = (double)steps / taken_s;
     samples->agent_steps += steps;
     samples->farm_s += taken_s;
-    await_quiet(director, QUIET_LIMIT_S);
+    await_idle(director, IDLE_LIMIT_S);
 }
 
-// One loop by itself, each round another one.
-static enum farm_status bare_turn(const struct director *director, uint32_t round, bool all, struct farm_error *err) {
+// A turn of all loops, or of one: another one each round.
+static enum farm_status measure_bare(const struct director *director, uint32_t round, bool all,
+                                     struct farm_error *err) {
     struct farm_fps_samples *samples = director->samples;
     const struct farm_fps_bare *bares = director->bares;
     struct farm_fps_bare_rate rate;
+    const struct farm_fps_bare *first = all ? bares : &bares[round % director->bare_count];
     enum farm_status status =
-        all ? farm_fps_bare_turn(bares, director->bare_count, director->turns->bare_s, &stop_asked, &rate, err)
-            : farm_fps_bare_turn(&bares[round % director->bare_count], 1, director->turns->bare_s, &stop_asked, &rate,
-                                 err);
-    if (status) return stop_asked ? FARM_OK : status;
+        farm_fps_bare_turn(first, all ? director->bare_count : 1, director->turns->bare_s, &stop_requested, &rate, err);
+    if (status) return stop_requested ? FARM_OK : status;
     if (all) {
         samples->all[samples->all_count++] = rate.per_s;
     } else {
@@ -224,9 +223,9 @@ static enum farm_status bare_turn(const struct director *director, uint32_t roun
     return FARM_OK;
 }
 
-static void say_round(const struct director *director, uint32_t round) {
+static void print_round(const struct director *director, uint32_t round) {
     const struct farm_fps_samples *samples = director->samples;
-    if (!director->turns->talks || !samples->farm_count) return;
+    if (!director->turns->prints || !samples->farm_count) return;
     const struct farm_number_text farm = farm_format_count(samples->farm[samples->farm_count - 1]);
     if (!samples->one_count)
         farm_log_info("round %u of %u: farm %s steps/s", round + 1, director->turns->rounds, farm.text);
@@ -235,16 +234,16 @@ static void say_round(const struct director *director, uint32_t round) {
                       farm.text, farm_format_count(samples->one[samples->one_count - 1]).text);
 }
 
-// Bare and farm take turns, the other one first in every second round, so that what drifts weighs on both.
-static enum farm_status measure(struct director *director, struct farm_error *err) {
+// Farm and bare loops alternate in being first, so that a drift of the machine affects both.
+static enum farm_status measure_rounds(struct director *director, struct farm_error *err) {
     enum farm_status status = FARM_OK;
-    for (uint32_t r = 0; r < director->turns->rounds && !stop_asked && !status; r++) {
+    for (uint32_t r = 0; r < director->turns->rounds && !stop_requested && !status; r++) {
         const bool farm_first = r % 2;
-        if (farm_first) farm_turn(director);
-        if (director->bare_count) status = bare_turn(director, r, farm_first, err);
-        if (director->bare_count && !status && !stop_asked) status = bare_turn(director, r, !farm_first, err);
-        if (!farm_first && !status && !stop_asked) farm_turn(director);
-        say_round(director, r);
+        if (farm_first) measure_farm(director);
+        if (director->bare_count) status = measure_bare(director, r, farm_first, err);
+        if (director->bare_count && !status && !stop_requested) status = measure_bare(director, r, !farm_first, err);
+        if (!farm_first && !status && !stop_requested) measure_farm(director);
+        print_round(director, r);
     }
     return status;
 }
@@ -263,7 +262,7 @@ static enum farm_status open_server(struct director *director, uint32_t a, struc
     if (status) return status;
     server->lanes = calloc(server->ring.spec.lanes, sizeof *server->lanes);
     if (!server->lanes) return farm_fail_errno(err, FARM_E_LIMIT, "the lanes of actor %u", a);
-    for (uint32_t l = 0; l < server->ring.spec.lanes; l++) { // one that comes back goes on where the last one was
+    for (uint32_t l = 0; l < server->ring.spec.lanes; l++) { // a restarted responder continues at the counters
         server->lanes[l].answered = farm_lane_acted(&server->ring.lanes[l]);
         farm_window_cursor_start(&server->ring.lanes[l], &director->shape, &server->lanes[l].cursor);
     }
@@ -283,11 +282,11 @@ static enum farm_status start_bares(struct director *director, struct farm_error
     for (uint32_t b = 0; b < director->bare_count && !status; b++)
         status = farm_fps_bare_start(director->workers, b, &director->bares[b], err);
     for (uint32_t b = 0; b < director->bare_count && !status; b++)
-        status = farm_fps_bare_await(&director->bares[b], &stop_asked, err);
+        status = farm_fps_bare_await(&director->bares[b], &stop_requested, err);
     return status;
 }
 
-static enum farm_status start(struct director *director, struct farm_error *err) {
+static enum farm_status start_threads(struct director *director, struct farm_error *err) {
     const uint32_t actors = director->plan->actors;
     enum farm_status status = start_bares(director, err);
     director->servers = calloc(actors, sizeof *director->servers);
@@ -295,15 +294,15 @@ static enum farm_status start(struct director *director, struct farm_error *err)
     for (uint32_t a = 0; a < actors && !status; a++) status = open_server(director, a, err);
     for (uint32_t a = 0; a < actors && !status; a++) {
         struct server *server = &director->servers[a];
-        const int failed = pthread_create(&server->thread, NULL, serve, server);
+        const int failed = pthread_create(&server->thread, NULL, answer_actor, server);
         if (failed) return farm_fail(err, FARM_E_LIMIT, "a thread for actor %u: %s", a, strerror(failed));
         server->started = true;
     }
     return status;
 }
 
-static void finish(struct director *director) {
-    set_gate(&director->gate, true, true);
+static void end_threads(struct director *director) {
+    set_pause(&director->pause, true, true);
     for (uint32_t a = 0; director->servers && a < director->plan->actors; a++) {
         struct server *server = &director->servers[a];
         if (server->started) pthread_join(server->thread, NULL);
@@ -318,25 +317,26 @@ static void finish(struct director *director) {
 
 int farm_fps_responder_run(void *context, const struct farm_run_workers *workers, struct farm_stats *stats,
                            struct farm_error *err) {
-    const struct farm_fps_responder *learner = context;
+    const struct farm_fps_responder *responder = context;
     const uint32_t unroll = (uint32_t)workers->plan->recipe.unroll;
     struct director director = {
         .workers = workers,
         .plan = workers->plan,
-        .turns = &learner->turns,
-        .samples = learner->samples,
+        .turns = &responder->turns,
+        .samples = responder->samples,
         .stats = stats,
         .shape = {.stride = unroll, .length = unroll + 1, .stack = (uint32_t)workers->plan->recipe.stack},
-        .gate = {.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER, .shut = true},
+        .pause = {.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER, .paused = true},
     };
-    stop_asked = 0;
+    stop_requested = 0;
     sigaction(SIGTERM, &(struct sigaction){.sa_handler = on_stop}, NULL);
     sigaction(SIGPIPE, &(struct sigaction){.sa_handler = SIG_IGN}, NULL);
-    enum farm_status status = start(&director, err);
-    while (!status && !stop_asked && !await_quiet(&director, QUIET_LIMIT_S)) continue; // actors that are being made
-    if (!status) status = measure(&director, err);
-    finish(&director);
-    if (stop_asked) return 0;
+    enum farm_status status = start_threads(&director, err);
+    while (!status && !stop_requested && !await_idle(&director, IDLE_LIMIT_S))
+        continue; // environments are still being made
+    if (!status) status = measure_rounds(&director, err);
+    end_threads(&director);
+    if (stop_requested) return 0;
     if (!status) farm_store_release(&stats->done, 1);
     return status ? 1 : 0;
 }

@@ -1,10 +1,8 @@
-// See farm_fps_run.h.
+// See run.h.
 #include "tools/fps/run.h"
 
-#include <errno.h>
 #include <fcntl.h>
 #include <math.h>
-#include <numaif.h>
 #include <poll.h>
 #include <stdlib.h>
 #include <string.h>
@@ -21,69 +19,19 @@
 #include "topo/width.h"
 
 enum { PROBE_ENVS = 8, PROBE_MS = 40, PROBE_LIMIT_MS = 20000 };
-static const double ALE_STEP_NS = 200e3, GYM_STEP_NS = 20e3; // as dear as they usually are
+static const double ALE_STEP_NS = 200e3, GYM_STEP_NS = 20e3; // typical
 static const uint64_t EPISODES_NEVER_REACHED = 1 << 30;
-static const double SETTLING_SHARE = 1.0 / 3; // of a rung's time, before the rate is taken
-
-static const char *const numa_names[FARM_FPS_NUMAS] = {"bind", "interleave", "remote", "off"};
-
-const char *farm_fps_numa_name(enum farm_fps_numa numa) {
-    return numa_names[numa];
-}
-
-bool farm_fps_numa_find(const char *name, enum farm_fps_numa *numa) {
-    for (int i = 0; i < FARM_FPS_NUMAS; i++) {
-        if (strcmp(name, numa_names[i]) != 0) continue;
-        *numa = (enum farm_fps_numa)i;
-        return true;
-    }
-    return false;
-}
-
-// ---- placement ----
-
-static int farthest_node(const struct farm_machine *machine, int from) {
-    int best = from;
-    for (int i = 0; i < machine->node_count; i++) {
-        const struct farm_node *node = &machine->node[i];
-        if (!node->usable || !node->total_bytes) continue;
-        if (farm_machine_distance(machine, from, node->node) > farm_machine_distance(machine, from, best))
-            best = node->node;
-    }
-    return best;
-}
-
-// Changes the plan: rings are made on plan->actor[].memory_node.
-static void place(const struct farm_run_plan *plan, enum farm_fps_numa numa) {
-    for (int a = 0; a < plan->placement->actor_count && numa != FARM_FPS_NUMA_BIND; a++) {
-        struct farm_plan_actor *actor = &plan->placement->actor[a];
-        const bool known = numa == FARM_FPS_NUMA_REMOTE && actor->cpu_node >= 0;
-        actor->memory_node = known ? farthest_node(plan->machine, actor->cpu_node) : -1;
-    }
-}
-
-// Pages that this process touches first from here on; off: as it was.
-static void interleave(const struct farm_machine *machine, bool on) {
-    unsigned long nodes[FARM_NODES_MAX / 8] = {0};
-    const size_t bits = 8 * sizeof *nodes;
-    for (int i = 0; i < machine->node_count; i++) {
-        const struct farm_node *node = &machine->node[i];
-        if (node->usable && node->total_bytes && (size_t)node->node < 8 * sizeof nodes)
-            nodes[(size_t)node->node / bits] |= 1ul << (size_t)node->node % bits;
-    }
-    if (set_mempolicy(on ? MPOL_INTERLEAVE : MPOL_DEFAULT, on ? nodes : NULL, on ? 8 * sizeof nodes : 0) < 0)
-        farm_log_warn("set_mempolicy: %s: the rings lie wherever the kernel puts them", strerror(errno));
-}
+static const double SETTLING_SHARE = 1.0 / 3; // of a rung's time, before the interval of its rate
 
 // ---- the farm under random actions ----
 
 struct measurement {
     struct farm_run run;
-    struct farm_fps_responder learner;
+    struct farm_fps_responder responder;
     struct farm_fps_result *result;
 };
 
-static void describe(const struct farm_run_plan *plan, struct farm_fps_result *result) {
+static void describe_plan(const struct farm_run_plan *plan, struct farm_fps_result *result) {
     const struct farm_machine *machine = plan->machine;
     struct farm_bitmap cpus = {0}, cores = {0};
     for (int a = 0; a < plan->placement->actor_count; a++) {
@@ -106,38 +54,33 @@ static void describe(const struct farm_run_plan *plan, struct farm_fps_result *r
     for (int i = 0; i < machine->node_count; i++) result->nodes += machine->node[i].total_bytes > 0;
 }
 
-// Whose CPU time the stand-in shall count.
-static enum farm_supervisor_turn tell_pids(void *context, uint64_t now_ns) {
+// Gives the responder the processes whose CPU time it measures.
+static enum farm_supervisor_turn share_pids(void *context, uint64_t now_ns) {
     struct measurement *measurement = context;
     const struct farm_run_workers *workers = &measurement->run.workers;
     for (uint32_t a = 0; a < workers->count; a++)
-        __atomic_store_n(&measurement->learner.samples->actors[a], farm_supervisor_pid(workers->supervisor, a),
+        __atomic_store_n(&measurement->responder.samples->actors[a], farm_supervisor_pid(workers->supervisor, a),
                          __ATOMIC_RELAXED);
     return FARM_TURN_ON;
 }
 
-static enum farm_status run_responder(struct measurement *measurement, const struct farm_recipe *recipe,
-                                      enum farm_fps_numa numa, bool quiet, struct farm_error *err) {
+static enum farm_status run_responder(struct measurement *measurement, const struct farm_recipe *recipe, bool quiet,
+                                      struct farm_error *err) {
     struct farm_run *run = &measurement->run;
     struct farm_fps_result *result = measurement->result;
     const struct farm_run_request request = {
-        .recipe = recipe, .quiet = quiet, .responder = {farm_fps_responder_run, &measurement->learner}};
+        .recipe = recipe, .quiet = quiet, .responder = {farm_fps_responder_run, &measurement->responder}};
     enum farm_status status = farm_run_make(run, &request, err);
     if (status) return status;
-    describe(&run->plan, result);
-    place(&run->plan, numa);
-    if (numa == FARM_FPS_NUMA_INTERLEAVE) interleave(run->plan.machine, true);
-    status = farm_run_build(run, err);
-    if (numa == FARM_FPS_NUMA_INTERLEAVE) interleave(run->plan.machine, false);
-    if (status) return status;
+    describe_plan(&run->plan, result);
+    if ((status = farm_run_build(run, err))) return status;
     farm_segment_describe(&run->rings.ring[0].up, result->ring_note, sizeof result->ring_note);
-    run->caller = (struct farm_run_caller){.context = measurement, .on_tick = tell_pids};
+    run->caller = (struct farm_run_caller){.context = measurement, .on_tick = share_pids};
     return farm_run_go(run, &result->interrupted, err);
 }
 
-enum farm_status farm_fps_measure(const struct farm_recipe *recipe, enum farm_fps_numa numa,
-                                  const struct farm_fps_turns *turns, bool quiet, struct farm_fps_result *result,
-                                  struct farm_error *err) {
+enum farm_status farm_fps_measure(const struct farm_recipe *recipe, const struct farm_fps_turns *turns, bool quiet,
+                                  struct farm_fps_result *result, struct farm_error *err) {
     memset(result, 0, sizeof *result);
     struct measurement *measurement = calloc(1, sizeof *measurement);
     struct farm_fps_samples *samples =
@@ -146,9 +89,9 @@ enum farm_status farm_fps_measure(const struct farm_recipe *recipe, enum farm_fp
         free(measurement);
         return farm_fail_errno(err, FARM_E_LIMIT, "farm fps");
     }
-    measurement->learner = (struct farm_fps_responder){.turns = *turns, .samples = samples};
+    measurement->responder = (struct farm_fps_responder){.turns = *turns, .samples = samples};
     measurement->result = result;
-    enum farm_status status = run_responder(measurement, recipe, numa, quiet, err);
+    enum farm_status status = run_responder(measurement, recipe, quiet, err);
     result->samples = *samples;
     farm_run_free(&measurement->run);
     free(measurement);
@@ -162,10 +105,10 @@ struct learning {
     struct farm_run run;
     struct farm_fps_rung *rung;
     double seconds;
-    bool settled, taken;
+    bool settled, recorded;
 };
 
-static void take_rates(struct learning *learning, uint64_t now_ns) {
+static void record_rates(struct learning *learning, uint64_t now_ns) {
     struct farm_sample sample;
     farm_run_sample(&learning->run.sampler, now_ns, &sample);
     learning->rung->agent_steps_per_s = sample.agent_steps_per_s;
@@ -177,18 +120,18 @@ static enum farm_supervisor_turn on_tick(void *context, uint64_t now_ns) {
     struct learning *learning = context;
     const double wall_s = farm_run_events_wall_s(&learning->run.events);
     if (!learning->settled && wall_s >= SETTLING_SHARE * learning->seconds) {
-        struct farm_sample ignored; // the next one's rates count from here
+        struct farm_sample ignored; // starts the next sample's interval
         farm_run_sample(&learning->run.sampler, now_ns, &ignored);
         learning->settled = true;
     }
     if (wall_s < learning->seconds) return FARM_TURN_ON;
-    if (!learning->taken) take_rates(learning, now_ns);
-    learning->taken = true;
+    if (!learning->recorded) record_rates(learning, now_ns);
+    learning->recorded = true;
     return FARM_TURN_STOP;
 }
 
-static enum farm_status learn(struct learning *learning, const struct farm_recipe *recipe, bool trains,
-                              struct farm_error *err) {
+static enum farm_status run_learning(struct learning *learning, const struct farm_recipe *recipe, bool trains,
+                                     struct farm_error *err) {
     struct farm_run *run = &learning->run;
     const uint64_t episodes = trains ? 0 : EPISODES_NEVER_REACHED;
     const struct farm_run_request request = {.recipe = recipe, .episodes = episodes, .quiet = true};
@@ -206,22 +149,21 @@ static enum farm_status learn(struct learning *learning, const struct farm_recip
 
 enum farm_status farm_fps_learn(const struct farm_recipe *recipe, bool trains, double seconds,
                                 struct farm_fps_rung *rung, struct farm_error *err) {
-    const double nothing = (double)NAN;
     *rung = (struct farm_fps_rung){
-        .agent_steps_per_s = nothing, .actor_wait_share = nothing, .learner_wait_share = nothing};
+        .agent_steps_per_s = (double)NAN, .actor_wait_share = (double)NAN, .learner_wait_share = (double)NAN};
     struct learning *learning = calloc(1, sizeof *learning);
     if (!learning) return farm_fail_errno(err, FARM_E_LIMIT, "farm fps");
     learning->rung = rung;
     learning->seconds = seconds;
-    enum farm_status status = learn(learning, recipe, trains, err);
+    enum farm_status status = run_learning(learning, recipe, trains, err);
     farm_run_free(&learning->run);
     free(learning);
     return status;
 }
 
-// ---- how wide ----
+// ---- the width of lanes ----
 
-static _Noreturn void be_probe(const struct farm_env *env, uint64_t seed, int answer) {
+static _Noreturn void run_probe(const struct farm_env *env, uint64_t seed, int answer) {
     const bool plugin = env->kind == FARM_ENV_PLUGIN;
     const struct farm_actor_config config = {.api = env->api,
                                              .plugin = plugin ? env->plugin : NULL,
@@ -237,21 +179,22 @@ static _Noreturn void be_probe(const struct farm_env *env, uint64_t seed, int an
         _exit(1);
     }
     farm_bare_run(&bare, PROBE_MS / 4 * 1000000u, &taken_ns); // caches and clocks
-    // CPU time: other programs on the machine must not make the environment look dear.
+    // CPU time: other programs on the machine must not make the environment look expensive.
     const uint64_t from = farm_clock_ns(CLOCK_PROCESS_CPUTIME_ID),
                    steps = farm_bare_run(&bare, PROBE_MS * 1000000u, &taken_ns);
     const double step_ns = (double)(farm_clock_ns(CLOCK_PROCESS_CPUTIME_ID) - from) / (double)(steps ? steps : 1);
     _exit(write(answer, &step_ns, sizeof step_ns) == sizeof step_ns ? 0 : 1);
 }
 
-static enum farm_status probe(const struct farm_env *env, uint64_t seed, double *step_ns, struct farm_error *err) {
+static enum farm_status probe_step_ns(const struct farm_env *env, uint64_t seed, double *step_ns,
+                                      struct farm_error *err) {
     int answer[2];
     if (pipe2(answer, O_CLOEXEC)) return farm_fail_errno(err, FARM_E_LIMIT, "measuring %s", env->name);
     fflush(NULL);
     const pid_t pid = fork();
     if (pid == 0) {
         prctl(PR_SET_PDEATHSIG, SIGKILL);
-        be_probe(env, seed, answer[1]);
+        run_probe(env, seed, answer[1]);
     }
     close(answer[1]);
     struct pollfd readable = {.fd = answer[0], .events = POLLIN};
@@ -263,11 +206,10 @@ static enum farm_status probe(const struct farm_env *env, uint64_t seed, double 
         waitpid(pid, NULL, 0);
     }
     if (answered) return FARM_OK;
-    return farm_fail(err, FARM_E_DEAD, "%s: measuring a step of it failed (farm doctor looks closer at a plug-in)",
-                     env->name);
+    return farm_fail(err, FARM_E_DEAD, "%s: could not measure a step (farm doctor checks a plug-in)", env->name);
 }
 
-// This actor's part of the last-level cache: all CPUs that share one hold an actor each.
+// An actor's part of the last-level cache, with an actor on each CPU that shares it.
 static uint64_t cache_part(const struct farm_machine *machine) {
     uint64_t sharing = 0;
     for (int c = 0; c < machine->cpu_count; c++)
@@ -275,8 +217,8 @@ static uint64_t cache_part(const struct farm_machine *machine) {
     return sharing ? machine->l3_bytes / sharing : machine->l3_bytes;
 }
 
-static enum farm_status choose(struct farm_recipe *recipe, struct farm_env *env, struct farm_machine *machine,
-                               struct farm_error *err) {
+static enum farm_status choose_by_probe(struct farm_recipe *recipe, struct farm_env *env, struct farm_machine *machine,
+                                        struct farm_error *err) {
     struct farm_width_request request = {
         .steps = (uint32_t)farm_ring_steps_needed(1, (uint64_t)recipe->unroll, (uint64_t)recipe->unroll + 1,
                                                   (uint64_t)recipe->stack),
@@ -284,7 +226,7 @@ static enum farm_status choose(struct farm_recipe *recipe, struct farm_env *env,
     };
     enum farm_status status = farm_machine_read(machine, &(struct farm_machine_source){0}, err);
     if (!status) status = farm_env_find(recipe, env, err);
-    if (!status) status = probe(env, (uint64_t)recipe->seed, &request.step_ns, err);
+    if (!status) status = probe_step_ns(env, (uint64_t)recipe->seed, &request.step_ns, err);
     if (status) return status;
     for (uint32_t f = 0; f < env->spec.obs_count; f++) request.step_bytes += farm_field_bytes(&env->spec.obs[f]);
     request.cache_bytes = cache_part(machine);
@@ -303,7 +245,7 @@ enum farm_status farm_fps_choose_width(struct farm_recipe *recipe, struct farm_e
     struct farm_env *env = calloc(1, sizeof *env);
     struct farm_machine *machine = calloc(1, sizeof *machine);
     enum farm_status status =
-        env && machine ? choose(recipe, env, machine, err) : farm_fail_errno(err, FARM_E_LIMIT, "farm fps");
+        env && machine ? choose_by_probe(recipe, env, machine, err) : farm_fail_errno(err, FARM_E_LIMIT, "farm fps");
     free(env);
     free(machine);
     return status;

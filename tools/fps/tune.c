@@ -1,7 +1,6 @@
-// See farm_fps_tune.h.
+// See tune.h.
 #include "tools/fps/tune.h"
 
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,8 +11,8 @@
 #include "base/log.h"
 
 enum { POINTS_MAX = 32, POINTS_EXPECTED = 14, FINALISTS = 2, FINAL_ROUNDS = 2, RECIPE_BYTES = 8192 };
-static const double POINT_LEAST_S = 0.5, WARM_SHARE = 0.2;
-static const double BETTER = 1.01; // less is noise: of two settings that close the earlier one stays
+static const double POINT_MIN_S = 0.5, WARM_SHARE = 0.2;
+static const double BETTER = 1.01; // less is noise: the earlier setting stays
 
 struct point {
     int64_t actors, envs_per_actor, lanes;
@@ -34,43 +33,42 @@ struct search {
 
 // ---- one point ----
 
-static bool same(const struct point *a, const struct point *b) {
+static bool equals(const struct point *a, const struct point *b) {
     return a->actors == b->actors && a->envs_per_actor == b->envs_per_actor && a->lanes == b->lanes && a->pin == b->pin;
 }
 
-static void say(const struct search *search, const struct point *point) {
+static void log_point(const struct search *search, const struct point *point) {
     if (!search->tuning->quiet)
         farm_log_info("actors %lld, envs_per_actor %lld, lanes %lld, pin %s: %s steps/s", (long long)point->actors,
                       (long long)point->envs_per_actor, (long long)point->lanes, point->pin ? "true" : "false",
                       farm_format_count(point->rate).text);
 }
 
-static enum farm_status measure(struct search *search, struct point *point, struct farm_error *err) {
+static enum farm_status measure_point(struct search *search, struct point *point, struct farm_error *err) {
     struct farm_recipe recipe = *search->tuning->start;
     recipe.actors = point->actors;
     recipe.envs_per_actor = point->envs_per_actor;
     recipe.lanes = point->lanes;
     recipe.pin = point->pin;
-    enum farm_status status =
-        farm_fps_measure(&recipe, search->tuning->numa, &search->turns, true, &search->result, err);
+    enum farm_status status = farm_fps_measure(&recipe, &search->turns, true, &search->result, err);
     search->interrupted |= search->result.interrupted;
     if (status || !search->result.samples.farm_count) return status;
-    point->actors = search->result.actors; // 0 was: as many as the plan has
+    point->actors = search->result.actors; // 0: as many as the plan has
     point->rate = (point->rate * point->measured + search->result.samples.farm[0]) / (point->measured + 1);
     point->measured++;
-    say(search, point);
+    log_point(search, point);
     return FARM_OK;
 }
 
-// Tries one more setting; *better says whether it became the best. One that cannot be (memory, limits) is passed over.
-static enum farm_status attempt(struct search *search, struct point point, bool *better, struct farm_error *err) {
+// Tries one more setting; *better: it became the best. An impossible one (memory, limits) is skipped.
+static enum farm_status try_point(struct search *search, struct point point, bool *better, struct farm_error *err) {
     *better = false;
     if (search->count == POINTS_MAX || search->interrupted) return FARM_OK;
     for (size_t i = 0; i < search->count; i++)
-        if (same(&search->points[i], &point)) return FARM_OK;
-    enum farm_status status = measure(search, &point, err);
+        if (equals(&search->points[i], &point)) return FARM_OK;
+    enum farm_status status = measure_point(search, &point, err);
     if (status == FARM_E_LIMIT || status == FARM_E_USAGE) {
-        if (!search->tuning->quiet) farm_log_info("passed over: %s", err->message);
+        if (!search->tuning->quiet) farm_log_info("skipped: %s", err->message);
         return FARM_OK;
     }
     if (status || !point.measured) return status;
@@ -81,7 +79,7 @@ static enum farm_status attempt(struct search *search, struct point point, bool 
     return FARM_OK;
 }
 
-static struct point best_of(const struct search *search) {
+static struct point copy_best(const struct search *search) {
     struct point point = search->points[search->best];
     point.rate = 0;
     point.measured = 0;
@@ -94,16 +92,16 @@ static enum farm_status search_width(struct search *search, struct farm_error *e
     enum farm_status status = FARM_OK;
     bool wider = true, narrower = true, widened = false;
     while (wider && !status) {
-        struct point point = best_of(search);
+        struct point point = copy_best(search);
         point.envs_per_actor *= 2;
-        status = attempt(search, point, &wider, err);
+        status = try_point(search, point, &wider, err);
         widened |= wider;
     }
     while (narrower && !widened && !status) {
-        struct point point = best_of(search);
+        struct point point = copy_best(search);
         point.envs_per_actor /= 2;
         if (point.envs_per_actor < point.lanes) break;
-        status = attempt(search, point, &narrower, err);
+        status = try_point(search, point, &narrower, err);
     }
     return status;
 }
@@ -112,32 +110,32 @@ static enum farm_status search_lanes(struct search *search, struct farm_error *e
     static const int64_t lanes[] = {1, 2, 4};
     enum farm_status status = FARM_OK;
     for (size_t i = 0; i < sizeof lanes / sizeof *lanes && !status; i++) {
-        struct point point = best_of(search);
+        struct point point = copy_best(search);
         bool better;
         point.lanes = lanes[i];
-        if (point.envs_per_actor % point.lanes == 0) status = attempt(search, point, &better, err);
+        if (point.envs_per_actor % point.lanes == 0) status = try_point(search, point, &better, err);
     }
     return status;
 }
 
-// One an actor CPU is where it starts; one a core where cores have several threads; more than there are CPUs.
+// Starts with one per CPU; tries one per core, then twice as many.
 static enum farm_status search_actors(struct search *search, struct farm_error *err) {
     const int64_t planned = search->points[0].actors, counts[] = {search->cores, planned, 2 * planned};
     enum farm_status status = FARM_OK;
     for (size_t i = 0; i < sizeof counts / sizeof *counts && !status; i++) {
-        struct point point = best_of(search);
+        struct point point = copy_best(search);
         bool better;
         point.actors = counts[i];
-        status = attempt(search, point, &better, err);
+        status = try_point(search, point, &better, err);
     }
     return status;
 }
 
 static enum farm_status search_pinning(struct search *search, struct farm_error *err) {
-    struct point point = best_of(search);
+    struct point point = copy_best(search);
     bool better;
     point.pin = !point.pin;
-    return attempt(search, point, &better, err);
+    return try_point(search, point, &better, err);
 }
 
 static int by_rate(const void *left, const void *right) {
@@ -145,24 +143,24 @@ static int by_rate(const void *left, const void *right) {
     return (a->rate < b->rate) - (a->rate > b->rate);
 }
 
-// The best settings again, by turns.
-static enum farm_status decide(struct search *search, struct farm_error *err) {
+// Measures the best settings again, alternating.
+static enum farm_status choose_best(struct search *search, struct farm_error *err) {
     enum farm_status status = FARM_OK;
     qsort(search->points, search->count, sizeof *search->points, by_rate);
     search->best = 0;
     const size_t finalists = search->count < FINALISTS ? search->count : FINALISTS;
     for (int r = 0; r < FINAL_ROUNDS && !status; r++)
         for (size_t i = 0; i < finalists && !status && !search->interrupted; i++)
-            status = measure(search, &search->points[i], err);
+            status = measure_point(search, &search->points[i], err);
     for (size_t i = 1; i < finalists; i++)
         if (search->points[i].rate > search->points[search->best].rate) search->best = i;
     return status;
 }
 
-static enum farm_status run(struct search *search, struct farm_error *err) {
+static enum farm_status run_search(struct search *search, struct farm_error *err) {
     const struct farm_recipe *start = search->tuning->start;
     bool better;
-    enum farm_status status = attempt(
+    enum farm_status status = try_point(
         search,
         (struct point){
             .actors = start->actors, .envs_per_actor = start->envs_per_actor, .lanes = start->lanes, .pin = start->pin},
@@ -177,33 +175,23 @@ static enum farm_status run(struct search *search, struct farm_error *err) {
     if (!status) status = search_lanes(search, err);
     if (!status) status = search_actors(search, err);
     if (!status) status = search_pinning(search, err);
-    return status ? status : decide(search, err);
+    return status ? status : choose_best(search, err);
 }
 
-// ---- the recipe, and the account ----
-
-static void __attribute__((format(printf, 3, 4))) add(char *text, size_t *used, const char *format, ...) {
-    va_list args;
-    va_start(args, format);
-    const int n = vsnprintf(text + *used, RECIPE_BYTES - *used, format, args);
-    va_end(args);
-    if (n > 0) *used = *used + (size_t)n < RECIPE_BYTES ? *used + (size_t)n : RECIPE_BYTES - 1;
-}
+// ---- the recipe and the result ----
 
 static enum farm_status write_recipe(const struct search *search, struct farm_error *err) {
     const struct point *best = &search->points[search->best];
-    const struct farm_recipe *recipe = search->tuning->recipe;
     char text[RECIPE_BYTES];
-    size_t used = 0;
-    add(text, &used,
+    const int bytes = snprintf(
+        text, sizeof text,
         "# By farm fps --tune: %.0f agent steps/s under random actions, the best of %zu settings on this machine.\n"
-        "# For simulating fast. A network that is slower than this, or learning that wants fewer games at once, may "
-        "want\n"
-        "# a smaller envs_per_actor; `batch`, where it is left open, is half the number of environments.\n",
-        best->rate, search->count);
-    add(text, &used, "env: '%s'\nactors: %lld\nenvs_per_actor: %lld\nlanes: %lld\npin: %s\n", recipe->env,
-        (long long)best->actors, (long long)best->envs_per_actor, (long long)best->lanes, best->pin ? "true" : "false");
-    return farm_file_replace(search->tuning->path, text, used, err);
+        "# Tuned for simulation. A network that is slower, or learning that needs fewer games at once, may need a\n"
+        "# smaller envs_per_actor. The default of `batch` is half the number of environments.\n"
+        "env: '%s'\nactors: %lld\nenvs_per_actor: %lld\nlanes: %lld\npin: %s\n",
+        best->rate, search->count, search->tuning->recipe->env, (long long)best->actors,
+        (long long)best->envs_per_actor, (long long)best->lanes, best->pin ? "true" : "false");
+    return farm_file_replace(search->tuning->path, text, (size_t)bytes, err);
 }
 
 static json_t *point_json(const struct point *point) {
@@ -216,7 +204,7 @@ static json_t *point_json(const struct point *point) {
     return object;
 }
 
-static enum farm_status give_account(const struct search *search, struct farm_error *err) {
+static enum farm_status print_result(const struct search *search, struct farm_error *err) {
     const struct point *best = &search->points[search->best];
     const struct farm_fps_tuning *tuning = search->tuning;
     if (!tuning->json) {
@@ -245,14 +233,14 @@ static enum farm_status give_account(const struct search *search, struct farm_er
 }
 
 enum farm_status farm_fps_tune(const struct farm_fps_tuning *tuning, struct farm_error *err) {
-    const double each = tuning->seconds / POINTS_EXPECTED, point_s = each > POINT_LEAST_S ? each : POINT_LEAST_S;
+    const double each = tuning->seconds / POINTS_EXPECTED, point_s = each > POINT_MIN_S ? each : POINT_MIN_S;
     struct search *search = calloc(1, sizeof *search);
     if (!search) return farm_fail_errno(err, FARM_E_LIMIT, "farm fps --tune");
     search->tuning = tuning;
     search->turns = (struct farm_fps_turns){.rounds = 1, .farm_s = point_s, .warm_s = WARM_SHARE * point_s};
-    enum farm_status status = run(search, err);
+    enum farm_status status = run_search(search, err);
     if (!status) status = write_recipe(search, err);
-    if (!status) status = give_account(search, err);
+    if (!status) status = print_result(search, err);
     free(search);
     return status;
 }
