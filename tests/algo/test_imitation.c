@@ -1,26 +1,15 @@
-// An algorithm in one file: it imitates the actors' own choices. It proves that an algorithm needs nothing else: the
-// table `imitation` is all that the learner, its trainer and the CPU backend get. See CONTRIBUTING.md.
-#include "../learner/rings.h"
-
-#include "../support/learner.h"
-
-#include <math.h>
-#include <signal.h>
-#include <sys/eventfd.h>
-#include <sys/prctl.h>
-#include <sys/wait.h>
-
-#include "kernels/random.h"
-#include "ring/wait.h"
+// An algorithm in one file, an example for CONTRIBUTING.md: it imitates the actors' own choices. The table `imitation`
+// is all that the learner, its trainer and the CPU backend get.
+#include "../support/test_farm.h"
 
 TestSuite(imitation, .timeout = 60);
 
-enum { LANES = 2, WIDTH = 5, STEPS = 48, FLAT = 4, ACTIONS = 4, UNROLL = 8, BATCH = WIDTH, FRAMES = 40000 };
+enum { BATCH = WIDTH, FRAMES = 40000 };
 
 // ---- the algorithm: L = sum over rows with a transition of -log pi(action) ----
 
-// What `adapt` saw. The value that environment e predicts is 10^e, so the sum of an epoch's values says how often it
-// trained on each.
+// What `adapt` saw. The test actor predicts 10^e in environment e, so the sum of an epoch's values shows how often the
+// epoch trained on each environment.
 static struct {
     uint64_t count, incomplete;
     double first_loss;
@@ -51,7 +40,7 @@ static enum farm_status imitation_plan(const struct farm_algo_config *config, st
 
 static bool imitation_adapt(const struct farm_algo_config *config, const double *terms, double *learning_rate) {
     if (!epochs.count++) epochs.first_loss = terms[1] / terms[0];
-    epochs.incomplete += terms[2] != 11111 * UNROLL;
+    epochs.incomplete += terms[2] != 1111 * UNROLL;
     *learning_rate /= 2;
     return !epochs.last;
 }
@@ -111,82 +100,38 @@ Test(imitation, the_gradient_is_that_of_the_loss) {
 
 // ---- through the learner ----
 
-// An actor that answers itself: it always chooses the largest of its observation's numbers.
-static void act(const struct farm_ring *made, int bell) {
-    const float policy[ACTIONS] = {0};
-    struct farm_ring ring;
-    test_ring_view(made, FARM_RING_ACTOR, &ring);
-    for (uint32_t l = 0;;) {
-        if (!farm_actor_wait(&ring, NULL, 0, 1000000000, &l)) continue;
-        struct farm_lane *lane = &ring.lanes[l];
-        const uint64_t n = farm_lane_actor_next(lane);
-        for (uint32_t e = 0; e < WIDTH; e++) {
-            float *obs = farm_lane_obs(lane, 0, n, e);
-            for (uint32_t i = 0; i < FLAT; i++)
-                obs[i] = 2 * farm_random_uniform(5, farm_random_stream(l, e), n * FLAT + i) - 1;
-            const int32_t chosen = farm_categorical_greedy(obs, FLAT);
-            memcpy(farm_lane_action(lane, n, e), &chosen, sizeof chosen);
-            memcpy(farm_lane_policy(lane, n, e), policy, sizeof policy);
-            farm_lane_value(lane, n)[e] = (float)pow(10, e);
-            farm_lane_reward(lane, n)[e] = 0;
-            farm_lane_flags(lane, n)[e] = n ? 0 : FARM_STEP_FIRST;
-        }
-        *farm_lane_version(lane, n) = 0;
-        farm_lane_actor_publish(lane);
-        farm_actor_notify(&ring, bell);
-    }
-}
-
-// Runs the learner until it has seen so many frames.
-static void learn(uint64_t frames, struct farm_learner_config *config, struct farm_stats *stats) {
-    struct farm_ring_spec spec = test_ring_spec(LANES, WIDTH, STEPS, FLAT, ACTIONS);
-    struct test_ring ring;
+// Runs the learner for so many frames of an actor that runs the policy itself.
+static void train_for(uint64_t frames, struct test_farm *farm) {
     struct farm_error err = {0};
-    spec.answers = FARM_ANSWERS_LOCAL;
-    farm_ring_spec_answers(&spec);
-    test_ring_open(&spec, &ring);
-    const int bell = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
-    const int fds[1][2] = {{dup(ring.made.up.fd_readonly), dup(ring.made.down.fd)}};
-    const pid_t actor = fork();
-    cr_assert(bell >= 0 && actor >= 0);
-    if (actor == 0) {
-        prctl(PR_SET_PDEATHSIG, SIGKILL);
-        act(&ring.made, bell);
-    }
-    *config = test_learner_config(FLAT, ACTIONS, UNROLL);
-    config->ring_fds = fds;
-    config->ring_count = 1;
-    config->shards[0].eventfd = bell;
-    config->stats = stats;
-    config->algo.algo = &imitation;
-    config->algo.batch = BATCH;
-    config->algo.lr = config->algo.lr_end = 0.004;
-    config->infer_batch_max = LANES * WIDTH;
-    config->frames_target = frames;
-    cr_assert_eq(farm_learner_run(config, &err), 0, "%s", err.message);
-    kill(actor, SIGKILL);
-    waitpid(actor, NULL, 0);
-    close(bell);
-    test_ring_close(&ring);
+    test_farm_open(farm, 1, FARM_ANSWERS_LOCAL);
+    const pid_t actor = test_actor_fork(&farm->made[0], 0, farm->bell, UINT32_MAX);
+    test_farm_lend(farm);
+    farm->config.algo.algo = &imitation;
+    farm->config.algo.batch = BATCH;
+    farm->config.algo.lr = farm->config.algo.lr_end = 0.004;
+    farm->config.frames_target = frames;
+    cr_assert_eq(farm_learner_run(&farm->config, &err), 0, "%s", err.message);
+    test_actor_stop(&farm->made[0], actor);
 }
 
 Test(imitation, the_learner_comes_to_choose_as_the_actors_do) {
-    struct farm_learner_config config;
-    struct farm_stats stats = {0};
-    learn(FRAMES, &config, &stats);
-    const double loss = farm_stats_get(&stats.algo[0]);
+    struct test_farm farm;
+    train_for(FRAMES, &farm);
+    const struct farm_stats *stats = &farm.shared->stats;
+    const double loss = farm_stats_get(&stats->algo[0]);
     cr_assert_gt(epochs.first_loss, 1.2, "log %d = 1.39 before training, not %g", ACTIONS, epochs.first_loss);
-    cr_assert_lt(loss, 0.3, "-log pi(action) after %lu updates", stats.updates);
-    cr_assert_eq(epochs.count, 2 * stats.updates);
+    cr_assert_lt(loss, 0.3, "-log pi(action) after %lu updates", stats->updates);
+    cr_assert_eq(epochs.count, 2 * stats->updates);
     cr_assert_eq(epochs.incomplete, 0, "%lu epochs did not train on each column once", epochs.incomplete);
-    cr_assert_float_eq(farm_stats_get(&stats.learning_rate), config.algo.lr / 4, 1e-9, "halved after each epoch");
+    cr_assert_float_eq(farm_stats_get(&stats->learning_rate), farm.config.algo.lr / 4, 1e-9, "halved after each epoch");
+    test_farm_close(&farm);
 }
 
 Test(imitation, adapt_may_end_the_epochs) {
-    struct farm_learner_config config;
-    struct farm_stats stats = {0};
+    struct test_farm farm;
     epochs.last = true;
-    learn(FRAMES / 20, &config, &stats);
-    cr_assert_gt(stats.updates, 1);
-    cr_assert_eq(epochs.count, stats.updates);
+    train_for(FRAMES / 20, &farm);
+    cr_assert_gt(test_farm_updates(&farm), 1);
+    cr_assert_eq(epochs.count, test_farm_updates(&farm));
+    test_farm_close(&farm);
 }

@@ -1,5 +1,5 @@
-// V-trace and its loss against RLax on unrolls with episodes that end in every way, the targets against the paper's sum
-// written out, the gradients against finite differences in double, and the places where no gradient may flow.
+// V-trace, its loss and its gradients against RLax on windows in which episodes end in every way, the targets against
+// the paper's sum, and the rows that must contribute nothing.
 #include "algo/vtrace.h"
 
 #include <criterion/criterion.h>
@@ -140,40 +140,6 @@ static struct column column_of(const float *value, const float *reward, float fi
 
 static const float values[3] = {1, 2, 4}, rewards[3] = {100, 0.25f, 0.5f};
 
-Test(algo, each_kind_of_end_has_its_transition) {
-    const struct {
-        unsigned flags, next;
-        float vs; // of a reward of -1 and V = 4 behind it; V = 1 without a transition
-    } table[] = {
-        {0, 0, 1},
-        {FARM_STEP_FIRST, 0, 1},
-        {0, TERMINATED, -1},
-        {0, TERMINATED | FARM_STEP_GAME_END, -1},
-        {0, TRUNCATED, 1},
-        {TERMINATED, FARM_STEP_FIRST, 7},
-        {TRUNCATED, FARM_STEP_FIRST, 7},
-        {0, FARM_STEP_FIRST, 7},               // abandoned
-        {FARM_STEP_FIRST, FARM_STEP_FIRST, 7}, // abandoned at once
-    };
-    const float value[3] = {0, 7, 4}, reward[3] = {0, 0, -1};
-    for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
-        const struct column c = column_of(value, reward, 0, 0, 0, table[i].flags, table[i].next);
-        cr_assert_eq(c.vs[1], table[i].vs, "line %zu", i);
-        cr_assert_eq(c.weight[1], table[i].vs < 7 ? 1.0f : 0.0f, "line %zu", i);
-    }
-}
-
-Test(algo, returns_stop_where_episodes_stop) {
-    struct column c = column_of(values, rewards, 0, 0, 0, 0, 0); // 0.25 + 0.5 (0.5 + 0.5 * 4)
-    cr_assert(c.vs[0] == 1.5f && c.vs[1] == 2.5f && c.advantage[0] == 0.5f);
-    c = column_of(values, rewards, 0, 0, 0, 0, TERMINATED); // V of the last step does not count
-    cr_assert(c.vs[0] == 0.5f && c.vs[1] == 0.5f);
-    c = column_of(values, rewards, 0, 0, 0, TRUNCATED, FARM_STEP_FIRST); // 0.25 + 0.5 * 2
-    cr_assert(c.vs[0] == 1.25f && c.vs[1] == 2 && c.advantage[1] == 0 && c.weight[1] == 0 && c.weight[0] == 1);
-    c = column_of(values, rewards, 0, 0, 0, 0, FARM_STEP_FIRST); // abandoned: step 1 is the bootstrap
-    cr_assert(c.vs[0] == 1.25f && c.vs[1] == 2 && c.advantage[1] == 0 && c.weight[1] == 0);
-}
-
 Test(algo, nothing_crosses_from_one_episode_into_another) {
     const float other[3] = {1, 2, 1e30f};
     const struct column here = column_of(values, rewards, 0, 0, 0, 0, FARM_STEP_FIRST);
@@ -226,7 +192,6 @@ static const struct problem small = {
                [FARM_VTRACE_WEIGHT] = {1, 1, 0.25f, 1}},
     .action = {2, 0, 4, 3},
 };
-static const double baseline_cost = (double)0.7f, entropy_cost = (double)0.3f;
 
 // Gradients and terms of its rows; returns the loss.
 static double differentiate(struct problem *p, int actions, int count, double *terms) {
@@ -249,74 +214,6 @@ static double differentiate(struct problem *p, int actions, int count, double *t
         for (int k = 0; k < FARM_VTRACE_TERMS; k++) terms[k] += (double)term[k];
     }
     return loss_of(&rows, terms);
-}
-
-static double log_softmax(const double *row, int a) {
-    double sum = 0;
-    for (int i = 0; i < A; i++) sum += exp(row[i]);
-    return row[a] - log(sum);
-}
-
-// The loss as the paper writes it; its targets and advantages are numbers, so that its slope is the gradient that shall
-// flow. x: policy, then values.
-static double loss_in_double(const double *x) {
-    double total = 0;
-    for (int r = 0; r < R; r++) {
-        const double *z = x + r * A, error = (double)small.arrays[FARM_VTRACE_VS][r] - x[R * A + r];
-        double entropy = 0;
-        for (int a = 0; a < A; a++) entropy -= exp(log_softmax(z, a)) * log_softmax(z, a);
-        total += (double)small.arrays[FARM_VTRACE_WEIGHT][r] *
-                 (-(double)small.arrays[FARM_VTRACE_ADVANTAGE][r] * log_softmax(z, small.action[r]) +
-                  baseline_cost * 0.5 * error * error - entropy_cost * entropy);
-    }
-    return total;
-}
-
-Test(algo, gradients_are_the_slope_of_the_loss) {
-    struct problem p = small;
-    double x[R * A + R], terms[FARM_VTRACE_TERMS] = {0};
-    for (int i = 0; i < R * A + R; i++) x[i] = (double)(i < R * A ? p.policy[i] : p.value[i - R * A]);
-    const double loss = differentiate(&p, A, R, terms);
-    cr_assert_float_eq(loss, loss_in_double(x), 1e-5);
-    const double h = 1e-5;
-    for (int i = 0; i < R * A + R; i++) {
-        const double middle = x[i], ours = (double)(i < R * A ? p.dpolicy[i] : p.dvalue[i - R * A]);
-        x[i] = middle + h;
-        const double above = loss_in_double(x);
-        x[i] = middle - h;
-        const double slope = (above - loss_in_double(x)) / (2 * h);
-        x[i] = middle;
-        cr_assert_float_eq(ours, slope, 2e-6, "gradient %d is %.9g, slope %.9g", i, ours, slope);
-    }
-}
-
-// The value gradient of a row depends on that row's V alone: had gradient flowed into vs or advantage, V of the next
-// row would act.
-Test(algo, no_gradient_flows_into_targets_and_advantages) {
-    static const float even[3 * 2];
-    static const uint8_t flags[3];
-    const int32_t taken[3] = {0, 1, 0};
-    const struct farm_algo_rows rows = {.head = farm_head_categorical(2),
-                                        .steps = 2,
-                                        .columns = 1,
-                                        .option = {0.99f, 0.3f, 0.7f, 1, 1, 1, 1},
-                                        .policy = even,
-                                        .behaviour = even,
-                                        .value = values,
-                                        .action = (const uint8_t *)taken,
-                                        .reward = rewards,
-                                        .flags = flags,
-                                        OUTPUTS};
-    double terms[FARM_ALGO_TERMS_MAX] = {0};
-    farm_algo_differentiate(&farm_vtrace, &rows, terms);
-    for (int r = 0; r < 2; r++) {
-        const float vs = farm_algo_scratch(&rows, FARM_VTRACE_VS)[r];
-        const float advantage = farm_algo_scratch(&rows, FARM_VTRACE_ADVANTAGE)[r];
-        cr_assert_neq(vs, values[r]);
-        cr_assert_float_eq(dvalue[r], 0.7f * (values[r] - vs), 1e-6);
-        cr_assert_float_eq(dpolicy[2 * r + 1 - taken[r]], 0.5f * advantage, 1e-6); // pi = 1/2: the most entropy
-        cr_assert_float_eq(dpolicy[2 * r + taken[r]], -0.5f * advantage, 1e-6);
-    }
 }
 
 Test(algo, rows_of_weight_0_contribute_exactly_nothing) {

@@ -1,6 +1,6 @@
 // Checkpoints: what is saved comes back bit by bit; the file is what the safetensors README asks for, as a reader of
 // this test's own sees it; whatever is not exactly such a file is refused with its reason and changes nothing.
-#include "rings.h"
+#include "../support/learner.h"
 
 #include <errno.h>
 #include <jansson.h>

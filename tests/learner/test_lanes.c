@@ -1,6 +1,6 @@
 // What counts as a step, a return, a game: farm_lanes_take_in and farm_lanes_account over steps that the test writes as
 // an actor would.
-#include "rings.h"
+#include "../support/learner.h"
 
 #include <math.h>
 

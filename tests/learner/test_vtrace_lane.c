@@ -2,7 +2,6 @@
 // around; the backend's update is compared with the one that this test works out from arrays of its own (executor,
 // V-trace and loss are tested elsewhere; here it is about which number goes where).
 #include "algo/vtrace.h"
-#include "rings.h"
 
 #include <math.h>
 

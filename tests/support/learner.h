@@ -1,20 +1,96 @@
-// What tests of the learner's process share: a configuration that learns, and what its answers must be.
+// What tests of the learner share: rings of a small environment with both sides' views, temporary folders, a
+// configuration that learns, a check of answers against a forward pass, and one of checkpoints.
 #ifndef TESTS_SUPPORT_LEARNER_H
 #define TESTS_SUPPORT_LEARNER_H
 
 #include <criterion/criterion.h>
+#include <dirent.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
 
-#include "../learner/rings.h"
 #include "algo/vtrace.h"
 #include "learner/backend.h"
 #include "learner/checkpoint.h"
 #include "learner/learner.h"
-#include "ring/lane.h"
+#include "ring/ring.h"
 
-// V-trace with Adam over an "mlp" of flat observations, f32, one training thread; the caller adds rings, bell, stats,
-// seed and batch sizes, and changes what its test is about.
+struct test_ring {
+    struct farm_ring made;           // the supervisor's; holds the descriptors
+    struct farm_ring actor, learner; // both sides' views in this process
+};
+
+static inline struct farm_ring_spec test_ring_spec(uint32_t lanes, uint32_t width, uint32_t steps, uint32_t flat,
+                                                   uint32_t actions) {
+    struct farm_ring_spec spec = {.lanes = lanes, .width = width, .steps = steps};
+    spec.env.obs_count = 1;
+    spec.env.obs[0] = (struct farm_field_spec){.name = "obs", .dtype = FARM_F32, .rank = 1, .dims = {flat}};
+    spec.env.action = (struct farm_action_spec){.kind = FARM_ACTION_DISCRETE, .dims = 1, .sizes = {actions}};
+    spec.env.frames_per_step = 1;
+    farm_ring_spec_answers(&spec);
+    return spec;
+}
+
+// This process's view of a ring. A forked process opens another.
+static inline void test_ring_view(const struct farm_ring *made, enum farm_ring_side side, struct farm_ring *view) {
+    struct farm_error err = {0};
+    const bool actor = side == FARM_RING_ACTOR;
+    const int up = dup(actor ? made->up.fd : made->up.fd_readonly),
+              down = dup(actor ? made->down.fd_readonly : made->down.fd);
+    cr_assert_eq(farm_ring_open(up, down, side, view, &err), FARM_OK, "%s", err.message);
+}
+
+static inline void test_ring_open(const struct farm_ring_spec *spec, struct test_ring *ring) {
+    struct farm_error err = {0};
+    cr_assert_eq(farm_ring_create(spec, 0, -1, false, &ring->made, &err), FARM_OK, "%s", err.message);
+    test_ring_view(&ring->made, FARM_RING_ACTOR, &ring->actor);
+    test_ring_view(&ring->made, FARM_RING_LEARNER, &ring->learner);
+}
+
+static inline void test_ring_close(struct test_ring *ring) {
+    farm_ring_close(&ring->actor);
+    farm_ring_close(&ring->learner);
+    farm_ring_close(&ring->made);
+}
+
+static inline void test_folder_make(char *path, size_t bytes) {
+    const char *base = getenv("TMPDIR");
+    snprintf(path, bytes, "%s/farm-learner-XXXXXX", base ? base : "/tmp");
+    cr_assert(mkdtemp(path) != NULL);
+}
+
+// Number of files in a folder; `last` (may be NULL): the alphabetically last name of a checkpoint.
+static inline int test_folder_files(const char *folder, char *last, size_t bytes) {
+    int count = 0;
+    DIR *open = opendir(folder);
+    cr_assert(open != NULL);
+    if (last) last[0] = 0;
+    for (struct dirent *entry; (entry = readdir(open));) {
+        if (entry->d_name[0] == '.') continue;
+        count++;
+        const char *dot = strrchr(entry->d_name, '.');
+        if (last && dot && strcmp(dot, ".safetensors") == 0 && strcmp(entry->d_name, last) > 0)
+            snprintf(last, bytes, "%s", entry->d_name);
+    }
+    closedir(open);
+    return count;
+}
+
+static inline void test_folder_remove(const char *folder) {
+    DIR *open = opendir(folder);
+    for (struct dirent *entry; open && (entry = readdir(open));) {
+        char path[4096];
+        snprintf(path, sizeof path, "%s/%s", folder, entry->d_name);
+        if (entry->d_name[0] != '.') unlink(path);
+    }
+    if (open) closedir(open);
+    rmdir(folder);
+}
+
+// V-trace with Adam over an "mlp" of flat observations, f32, one training thread. The caller adds rings, bell, stats,
+// seed and batch sizes.
 static inline struct farm_learner_config test_learner_config(int flat, int actions, uint32_t unroll) {
     struct farm_error err = {0};
     const struct farm_net_spec *mlp = farm_net_find("mlp", &err);
@@ -37,6 +113,21 @@ static inline struct farm_learner_config test_learner_config(int flat, int actio
                                         .frames_per_step = 1};
 }
 
+// The same over `stack` frames of side x side pixels, with a small convolutional net.
+static inline void test_learner_frames(struct farm_learner_config *config, struct farm_ring_spec *spec, int side,
+                                       uint32_t stack) {
+    const uint32_t pixels = (uint32_t)side;
+    spec->env.obs[0] = (struct farm_field_spec){.name = "obs", .dtype = FARM_U8, .rank = 2, .dims = {pixels, pixels}};
+    config->net = (struct farm_net_spec){.name = "small",
+                                         .about = "of tests",
+                                         .layer_count = 2,
+                                         .layers = {{FARM_LAYER_CONV, 8, 4, 2, FARM_ACTIVATION_RELU},
+                                                    {FARM_LAYER_DENSE, 16, 0, 0, FARM_ACTIVATION_TANH}}};
+    config->io = (struct farm_net_io){
+        .frame_channels = 1, .height = side, .width = side, .stack = (int)stack, .actions = config->io.actions};
+    config->algo.stack = stack;
+}
+
 // One pass over these windows, published as `version`.
 static inline enum farm_status test_train(const struct farm_backend_ops *ops, struct farm_backend *backend,
                                           const struct farm_window *windows, uint32_t count, double learning_rate,
@@ -53,8 +144,8 @@ static inline float *test_params(const struct farm_backend_ops *ops, struct farm
     return farm_backend_vector(&state, "");
 }
 
-// The newest checkpoint of the learner's folder, its path and metadata: of finite numbers, with the optimiser's state,
-// after an update. Returns its three vectors, parameters first, to be freed.
+// Loads the newest checkpoint of the learner's folder; it must hold finite numbers and the optimiser's state after an
+// update. Returns its three vectors, parameters first, to be freed, its path and its metadata.
 static inline float *test_newest_checkpoint(const struct farm_learner_config *learner, char *path, size_t bytes,
                                             struct farm_checkpoint_metadata *metadata) {
     char name[256];
@@ -74,11 +165,11 @@ static inline float *test_newest_checkpoint(const struct farm_learner_config *le
     return vectors;
 }
 
-// The logits and values of step n are those that observation rows[e] of each environment has under the parameters, by a
-// forward pass of its own; NULL: those that the seed gives. `who`: whose lane it is, for the message.
-static inline void test_expect_answers_under(const struct farm_learner_config *learner, const float *params,
-                                             const struct farm_lane *lane, uint64_t n, const void *const *rows,
-                                             const char *who) {
+// Checks logits and values of step n against a forward pass over observation rows[e] of each environment. params: NULL:
+// those that the learner's seed gives. `name`: of the lane, for messages.
+static inline void test_expect_answers(const struct farm_learner_config *learner, const float *params,
+                                       const struct farm_lane *lane, uint64_t n, const void *const *rows,
+                                       const char *name) {
     struct farm_error err = {0};
     struct farm_net net;
     struct farm_executor *executor;
@@ -93,9 +184,9 @@ static inline void test_expect_answers_under(const struct farm_learner_config *l
     for (uint32_t e = 0; e < lane->width; e++) {
         float value;
         farm_executor_forward(executor, &rows[e], farm_sequence_rows(1), logits, &value);
-        cr_assert_float_eq(farm_lane_value(lane, n)[e], value, 1e-5, "%s step %lu environment %u", who, n, e);
+        cr_assert_float_eq(farm_lane_value(lane, n)[e], value, 1e-5, "%s step %lu environment %u", name, n, e);
         for (int a = 0; a < learner->io.actions; a++)
-            cr_assert_float_eq(farm_lane_policy(lane, n, e)[a], logits[a], 1e-5, "%s step %lu environment %u", who, n,
+            cr_assert_float_eq(farm_lane_policy(lane, n, e)[a], logits[a], 1e-5, "%s step %lu environment %u", name, n,
                                e);
     }
     farm_executor_destroy(executor);
@@ -103,9 +194,12 @@ static inline void test_expect_answers_under(const struct farm_learner_config *l
     free(logits);
 }
 
-static inline void test_expect_answers(const struct farm_learner_config *learner, const struct farm_lane *lane,
-                                       uint64_t n, const void *const *rows, const char *who) {
-    test_expect_answers_under(learner, NULL, lane, n, rows, who);
+// The same with the observations that lie in the lane.
+static inline void test_expect_lane_answers(const struct farm_learner_config *learner, const float *params,
+                                            const struct farm_lane *lane, uint64_t n, const char *name) {
+    const void *rows[64];
+    for (uint32_t e = 0; e < lane->width; e++) rows[e] = farm_lane_obs(lane, 0, n, e);
+    test_expect_answers(learner, params, lane, n, rows, name);
 }
 
 #endif
