@@ -1,4 +1,4 @@
-// See recipe.h. YAML is read and written with libyaml's event interface.
+// See recipe.h. YAML is read and written with libyaml, whose documents keep each node's line.
 #include "config/recipe.h"
 
 #include <assert.h>
@@ -302,11 +302,10 @@ enum farm_status farm_recipe_set(struct farm_recipe *recipe, enum farm_recipe_la
 
 // ---- reading YAML ----
 
-// Where a parse stands: its position for messages and what it has seen.
 struct reading {
     struct farm_recipe *recipe;
     enum farm_recipe_layer layer;
-    const char *where;
+    const char *where; // for messages
     bool seen[FARM_RECIPE_KEYS_MAX];
     struct farm_error *err;
 };
@@ -315,7 +314,7 @@ static enum farm_status fail_at(const struct reading *reading, size_t line, cons
     return farm_fail(reading->err, FARM_E_USAGE, "%s:%zu: %s", reading->where, line + 1, sentence);
 }
 
-static enum farm_status unknown_key(const struct reading *reading, size_t line, const char *name) {
+static enum farm_status fail_unknown_key(const struct reading *reading, size_t line, const char *name) {
     const char *names[FARM_RECIPE_KEYS_MAX];
     const struct farm_recipe_key *key;
     size_t count = 0;
@@ -326,83 +325,60 @@ static enum farm_status unknown_key(const struct reading *reading, size_t line, 
                      near ? "'?" : "");
 }
 
-static enum farm_status take_pair(struct reading *reading, const yaml_event_t *key, const yaml_event_t *value) {
+static enum farm_status set_pair(struct reading *reading, const yaml_node_t *key, const yaml_node_t *value) {
     const char *name = (const char *)key->data.scalar.value, *text = (const char *)value->data.scalar.value;
-    size_t line = value->start_mark.line;
+    const size_t line = value->start_mark.line;
     if (strlen(name) != key->data.scalar.length || strlen(text) != value->data.scalar.length)
         return fail_at(reading, line, "a key or a value holds a zero byte");
-    size_t i = find_key(reading->recipe, name, 0);
-    if (i != SIZE_MAX) {
-        if (reading->seen[i])
-            return farm_fail(reading->err, FARM_E_USAGE, "%s:%zu: key '%s' is given twice", reading->where, line + 1,
-                             name);
-        reading->seen[i] = true;
-    }
+    const size_t i = find_key(reading->recipe, name, 0);
+    if (i != SIZE_MAX && reading->seen[i])
+        return farm_fail(reading->err, FARM_E_USAGE, "%s:%zu: key '%s' is given twice", reading->where, line + 1, name);
+    if (i != SIZE_MAX) reading->seen[i] = true;
     enum farm_status status = farm_recipe_set(reading->recipe, reading->layer, name, text, reading->err);
-    if (status == FARM_E_NOT_FOUND) return unknown_key(reading, line, name);
+    if (status == FARM_E_NOT_FOUND) return fail_unknown_key(reading, line, name);
     if (status) farm_fail_in(reading->err, FARM_E_USAGE, "%s:%zu", reading->where, line + 1);
     return status;
 }
 
-static enum farm_status yaml_broken(const struct reading *reading, const yaml_parser_t *parser) {
-    return farm_fail(reading->err, FARM_E_USAGE, "%s:%zu: not valid YAML: %s", reading->where,
-                     parser->problem_mark.line + 1, parser->problem ? parser->problem : "unreadable");
-}
-
-// The next event must be of this type; anything else is refused with a sentence. The caller deletes *event on FARM_OK.
-static enum farm_status expect(const struct reading *reading, yaml_parser_t *parser, yaml_event_type_t type,
-                               const char *sentence, yaml_event_t *event) {
-    if (!yaml_parser_parse(parser, event)) return yaml_broken(reading, parser);
-    if (event->type == type) return FARM_OK;
-    enum farm_status status = fail_at(reading, event->start_mark.line, sentence);
-    yaml_event_delete(event);
-    return status;
-}
-
-// "key: value" pairs up to the end of the mapping. Terminates: every turn consumes text.
-static enum farm_status read_mapping(struct reading *reading, yaml_parser_t *parser) {
-    for (;;) {
-        yaml_event_t key, value;
-        if (!yaml_parser_parse(parser, &key)) return yaml_broken(reading, parser);
-        if (key.type == YAML_MAPPING_END_EVENT) {
-            yaml_event_delete(&key);
-            return FARM_OK;
-        }
-        if (key.type != YAML_SCALAR_EVENT) {
-            enum farm_status status = fail_at(reading, key.start_mark.line, "expected 'key: value' with a plain key");
-            yaml_event_delete(&key);
-            return status;
-        }
-        enum farm_status status =
-            expect(reading, parser, YAML_SCALAR_EVENT, "a value must be plain: no list, mapping or alias", &value);
-        if (!status) {
-            status = take_pair(reading, &key, &value);
-            yaml_event_delete(&value);
-        }
-        yaml_event_delete(&key);
+static enum farm_status read_mapping(struct reading *reading, yaml_document_t *document, const yaml_node_t *root) {
+    if (root->type != YAML_MAPPING_NODE)
+        return fail_at(reading, root->start_mark.line, "expected lines of 'key: value'");
+    for (const yaml_node_pair_t *pair = root->data.mapping.pairs.start; pair < root->data.mapping.pairs.top; pair++) {
+        const yaml_node_t *key = yaml_document_get_node(document, pair->key),
+                          *value = yaml_document_get_node(document, pair->value);
+        if (key->type != YAML_SCALAR_NODE)
+            return fail_at(reading, key->start_mark.line, "expected 'key: value' with a plain key");
+        // Nodes are numbered as they appear: a value that does not follow its key is an alias of an earlier node.
+        if (value->type != YAML_SCALAR_NODE || pair->value != pair->key + 1)
+            return fail_at(reading, value->start_mark.line, "a value must be plain: no list, mapping or alias");
+        enum farm_status status = set_pair(reading, key, value);
         if (status) return status;
     }
+    return FARM_OK;
+}
+
+// Reads the next document; *empty: the stream has ended. The caller deletes *document on FARM_OK.
+static enum farm_status load_document(const struct reading *reading, yaml_parser_t *parser, yaml_document_t *document,
+                                      bool *empty) {
+    if (!yaml_parser_load(parser, document))
+        return farm_fail(reading->err, FARM_E_USAGE, "%s:%zu: not valid YAML: %s", reading->where,
+                         parser->problem_mark.line + 1, parser->problem ? parser->problem : "unreadable");
+    *empty = !yaml_document_get_root_node(document);
+    return FARM_OK;
 }
 
 static enum farm_status read_stream(struct reading *reading, yaml_parser_t *parser) {
-    yaml_event_t event;
-    enum farm_status status = expect(reading, parser, YAML_STREAM_START_EVENT, "no YAML stream", &event);
+    yaml_document_t document, second;
+    bool empty;
+    enum farm_status status = load_document(reading, parser, &document, &empty);
     if (status) return status;
-    yaml_event_delete(&event);
-    if (!yaml_parser_parse(parser, &event)) return yaml_broken(reading, parser);
-    yaml_event_type_t type = event.type;
-    yaml_event_delete(&event);
-    if (type == YAML_STREAM_END_EVENT) return FARM_OK; // an empty file changes nothing
-
-    static const char flat[] = "expected lines of 'key: value'";
-    if ((status = expect(reading, parser, YAML_MAPPING_START_EVENT, flat, &event))) return status;
-    yaml_event_delete(&event);
-    if ((status = read_mapping(reading, parser))) return status;
-    if ((status = expect(reading, parser, YAML_DOCUMENT_END_EVENT, flat, &event))) return status;
-    yaml_event_delete(&event);
-    if ((status = expect(reading, parser, YAML_STREAM_END_EVENT, "more than one document", &event))) return status;
-    yaml_event_delete(&event);
-    return FARM_OK;
+    if (!empty) status = read_mapping(reading, &document, yaml_document_get_root_node(&document));
+    yaml_document_delete(&document);
+    if (status || empty) return status; // an empty file changes nothing
+    if ((status = load_document(reading, parser, &second, &empty))) return status;
+    const size_t line = second.start_mark.line;
+    yaml_document_delete(&second);
+    return empty ? FARM_OK : fail_at(reading, line, "more than one document");
 }
 
 enum farm_status farm_recipe_parse(struct farm_recipe *recipe, enum farm_recipe_layer layer, const char *text,
@@ -493,40 +469,34 @@ char *farm_recipe_value(const struct farm_recipe *recipe, size_t key, char *text
     return text;
 }
 
-static bool emit(yaml_emitter_t *emitter, yaml_event_t *event, int made) {
-    return made && yaml_emitter_emit(emitter, event);
+static bool add_pair(yaml_document_t *document, int mapping, const char *key, const char *value) {
+    const int k = yaml_document_add_scalar(document, NULL, (const yaml_char_t *)key, -1, YAML_ANY_SCALAR_STYLE),
+              v = yaml_document_add_scalar(document, NULL, (const yaml_char_t *)value, -1, YAML_ANY_SCALAR_STYLE);
+    return k && v && yaml_document_append_mapping_pair(document, mapping, k, v);
 }
 
-static bool emit_text(yaml_emitter_t *emitter, const char *text) {
-    yaml_event_t event;
-    return emit(emitter, &event,
-                yaml_scalar_event_initialize(&event, NULL, NULL, (const yaml_char_t *)text, (int)strlen(text), 1, 1,
-                                             YAML_ANY_SCALAR_STYLE));
-}
-
-static bool emit_pairs(yaml_emitter_t *emitter, const struct farm_recipe *recipe) {
+static bool add_pairs(yaml_document_t *document, const struct farm_recipe *recipe) {
     char text[FARM_RECIPE_PATH_BYTES];
     const struct farm_recipe_key *key;
-    for (size_t i = 0; (key = farm_recipe_key_at(recipe, i)); i++)
-        if (farm_recipe_counts(recipe, i) &&
-            (!emit_text(emitter, key->name) || !emit_text(emitter, farm_recipe_value(recipe, i, text, sizeof text))))
-            return false;
-    for (size_t i = 0; i < recipe->option_count; i++) {
+    const int mapping = yaml_document_add_mapping(document, NULL, YAML_BLOCK_MAPPING_STYLE);
+    bool complete = mapping;
+    for (size_t i = 0; complete && (key = farm_recipe_key_at(recipe, i)); i++)
+        if (farm_recipe_counts(recipe, i))
+            complete = add_pair(document, mapping, key->name, farm_recipe_value(recipe, i, text, sizeof text));
+    for (size_t i = 0; complete && i < recipe->option_count; i++) {
         snprintf(text, sizeof text, "env.%s", recipe->options[i].key);
-        if (!emit_text(emitter, text) || !emit_text(emitter, recipe->options[i].value)) return false;
+        complete = add_pair(document, mapping, text, recipe->options[i].value);
     }
-    return true;
+    return complete;
 }
 
-static bool emit_document(yaml_emitter_t *emitter, const struct farm_recipe *recipe) {
-    yaml_event_t event;
-    return emit(emitter, &event, yaml_stream_start_event_initialize(&event, YAML_UTF8_ENCODING)) &&
-           emit(emitter, &event, yaml_document_start_event_initialize(&event, NULL, NULL, NULL, 1)) &&
-           emit(emitter, &event,
-                yaml_mapping_start_event_initialize(&event, NULL, NULL, 1, YAML_BLOCK_MAPPING_STYLE)) &&
-           emit_pairs(emitter, recipe) && emit(emitter, &event, yaml_mapping_end_event_initialize(&event)) &&
-           emit(emitter, &event, yaml_document_end_event_initialize(&event, 1)) &&
-           emit(emitter, &event, yaml_stream_end_event_initialize(&event)) && yaml_emitter_flush(emitter);
+// Consumes the document, complete or not.
+static bool write_document(yaml_emitter_t *emitter, const struct farm_recipe *recipe) {
+    yaml_document_t document;
+    if (!yaml_document_initialize(&document, NULL, NULL, NULL, 1, 1)) return false;
+    if (add_pairs(&document, recipe)) return yaml_emitter_dump(emitter, &document) && yaml_emitter_close(emitter);
+    yaml_document_delete(&document);
+    return false;
 }
 
 char *farm_recipe_format(const struct farm_recipe *recipe, size_t *bytes) {
@@ -538,7 +508,8 @@ char *farm_recipe_format(const struct farm_recipe *recipe, size_t *bytes) {
         return NULL;
     }
     yaml_emitter_set_output_string(&emitter, (unsigned char *)text, CAPACITY - 1, bytes);
-    bool complete = emit_document(&emitter, recipe);
+    yaml_emitter_set_encoding(&emitter, YAML_UTF8_ENCODING);
+    const bool complete = write_document(&emitter, recipe);
     yaml_emitter_delete(&emitter);
     if (!complete) {
         free(text);
