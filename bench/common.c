@@ -29,7 +29,7 @@ void farm_bench_start(struct farm_bench *bench, int argc, char **argv, double de
                                  .about = bench->about,
                                  .flags = flags,
                                  .flag_count = 2 + bench->flag_count};
-    if (farm_cli_parse(&cli, argc, argv, NULL, 0, NULL, &help, &err)) {
+    if (farm_cli_parse(&cli, argc, argv, NULL, &help, &err)) {
         fprintf(stderr, "%s: %s\n", bench->name, err.message);
         exit(2);
     }

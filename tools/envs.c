@@ -62,7 +62,7 @@ int farm_cmd_envs(int argc, char **argv) {
     struct farm_error err;
     struct farm_env_list list = {0};
     int exit_status;
-    if (!farm_read_flags(&cli, argc, argv, NULL, 0, NULL, &exit_status)) return exit_status;
+    if (!farm_read_flags(&cli, argc, argv, NULL, &exit_status)) return exit_status;
     enum farm_status status = farm_env_list_make(&list, &err);
     if (!status && json) status = print_json(&list, &err);
     if (!status && !json) print_list(&list);

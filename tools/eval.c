@@ -163,16 +163,14 @@ static enum farm_status run_evaluation(struct evaluation *evaluation, struct far
 }
 
 static int evaluate(const struct options *options) {
-    struct evaluation *evaluation = calloc(1, sizeof *evaluation);
+    static struct evaluation evaluation;
     struct farm_error err = {0};
-    if (!evaluation) return farm_fail_errno(&err, FARM_E_LIMIT, "farm eval"), farm_report_error("farm eval", &err);
-    evaluation->options = options;
-    farm_progress_start(&evaluation->progress, STDERR_FILENO, farm_now_ns());
-    enum farm_status status = run_evaluation(evaluation, &err);
-    farm_progress_end(&evaluation->progress);
-    int exit_status = status ? farm_report_error("farm eval", &err) : 0;
-    farm_run_free(&evaluation->run);
-    free(evaluation);
+    evaluation.options = options;
+    farm_progress_start(&evaluation.progress, STDERR_FILENO, farm_now_ns());
+    enum farm_status status = run_evaluation(&evaluation, &err);
+    farm_progress_end(&evaluation.progress);
+    const int exit_status = status ? farm_report_error("farm eval", &err) : 0;
+    farm_run_free(&evaluation.run);
     return exit_status;
 }
 
@@ -198,12 +196,12 @@ int farm_cmd_eval(int argc, char **argv) {
         .flag_count = sizeof flags / sizeof *flags,
     };
     struct farm_error err;
-    bool help;
-    enum farm_status status = farm_recipe_flags_parse(&cli, argc, argv, &options.what, &options.recipe, &help, &err);
-    if (!status && help) return 0;
-    if (!status && !options.what)
-        status = farm_fail(&err, FARM_E_USAGE, "which run? (farm eval --help shows the usage)");
+    int exit_status;
+    if (!farm_read_recipe_flags(&cli, NULL, argc, argv, &options.what, &options.recipe, &exit_status))
+        return exit_status;
+    enum farm_status status = FARM_OK;
+    if (!options.what) status = farm_fail(&err, FARM_E_USAGE, "which run? (farm eval --help shows the usage)");
     if (!status && (options.episodes < 1 || options.episodes > 1000000))
         status = farm_fail(&err, FARM_E_USAGE, "--episodes: between 1 and 1000000");
-    return status ? farm_report_error("farm eval", &err) : evaluate(&options);
+    return status ? farm_report_error(cli.program, &err) : evaluate(&options);
 }

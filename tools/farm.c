@@ -1,4 +1,4 @@
-// The program `farm`: finds the subcommand and hands over. See tools.h.
+// The program `farm`: finds the subcommand and runs it. See command.h.
 #include <stdio.h>
 #include <string.h>
 
@@ -13,14 +13,14 @@ struct command {
 
 static const struct command commands[] = {
     {"train", "trains an agent: actors, learner, progress, checkpoints", farm_cmd_train},
-    {"eval", "plays a trained agent without learning and says its score", farm_cmd_eval},
+    {"eval", "plays a trained agent without learning and prints its score", farm_cmd_eval},
     {"fps", "how fast environments run in the farm, against the bare simulator", farm_cmd_fps},
-    {"bridge", "this machine's actors for a learner elsewhere", farm_cmd_bridge},
+    {"bridge", "runs this machine's actors for a learner on another machine", farm_cmd_bridge},
     {"bw", "memory bandwidth and latency, and what the farm's rings carry", farm_cmd_bw},
     {"envs", "lists the environments that can run here", farm_cmd_envs},
     {"topo", "draws this machine and the plan for it", farm_cmd_topo},
-    {"doctor", "says what is missing or set badly and how to mend it", farm_cmd_doctor},
-    {"report", "all of it and the figures in one document to send along", farm_cmd_report},
+    {"doctor", "lists what is missing or badly set, and the remedies", farm_cmd_doctor},
+    {"report", "machine, checks and figures in one document for a bug report", farm_cmd_report},
 };
 enum { COMMANDS = sizeof commands / sizeof *commands };
 
@@ -29,28 +29,26 @@ static void print_help(FILE *stream) {
                     "Trains reinforcement learning agents: actor processes step environments into shared memory,\n"
                     "a learner infers and trains from that same memory.\n\ncommands:\n");
     for (size_t i = 0; i < COMMANDS; i++) fprintf(stream, "  %-10s %s\n", commands[i].name, commands[i].about);
-    fprintf(stream, "\n  farm COMMAND --help   tells a command's flags\n"
-                    "  farm --version        tells the version\n\n"
+    fprintf(stream, "\n  farm COMMAND --help   prints a command's flags\n"
+                    "  farm --version        prints the version\n\n"
                     "start with:\n  farm train            trains a small Breakout for a minute\n");
 }
 
-static int unknown(const char *word) {
+static int report_unknown_command(const char *word) {
     const char *names[COMMANDS];
     for (size_t i = 0; i < COMMANDS; i++) names[i] = commands[i].name;
     const char *near = farm_nearest(word, names, COMMANDS);
-    if (near) {
+    if (near)
         fprintf(stderr, "farm: unknown command '%s': did you mean '%s'? (farm --help lists all)\n", word, near);
-    } else {
+    else
         fprintf(stderr, "farm: unknown command '%s' (farm --help lists all)\n", word);
-    }
     return 2;
 }
 
-bool farm_read_flags(const struct farm_cli *cli, int argc, char **argv, const char **words, size_t words_max,
-                     size_t *word_count, int *exit_status) {
+bool farm_read_flags(const struct farm_cli *cli, int argc, char **argv, const char **word, int *exit_status) {
     struct farm_error err;
     bool help;
-    enum farm_status status = farm_cli_parse(cli, argc, argv, words, words_max, word_count, &help, &err);
+    enum farm_status status = farm_cli_parse(cli, argc, argv, word, &help, &err);
     *exit_status = status ? farm_report_error(cli->program, &err) : 0;
     if (!status && help) farm_cli_print_help(cli);
     return !status && !help;
@@ -76,5 +74,5 @@ int main(int argc, char **argv) {
     }
     for (size_t i = 0; i < COMMANDS; i++)
         if (strcmp(argv[1], commands[i].name) == 0) return commands[i].run(argc - 1, argv + 1);
-    return unknown(argv[1]);
+    return report_unknown_command(argv[1]);
 }

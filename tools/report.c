@@ -335,6 +335,6 @@ int farm_cmd_report(int argc, char **argv) {
     };
     struct farm_error err;
     int exit_status;
-    if (!farm_read_flags(&cli, argc, argv, NULL, 0, NULL, &exit_status)) return exit_status;
+    if (!farm_read_flags(&cli, argc, argv, NULL, &exit_status)) return exit_status;
     return report_all(&options, &err) ? farm_report_error("farm report", &err) : 0;
 }

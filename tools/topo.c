@@ -425,7 +425,7 @@ int farm_cmd_topo(int argc, char **argv) {
     };
     struct farm_error err;
     int exit_status;
-    if (!farm_read_flags(&cli, argc, argv, NULL, 0, NULL, &exit_status)) return exit_status;
+    if (!farm_read_flags(&cli, argc, argv, NULL, &exit_status)) return exit_status;
     struct view *v = calloc(1, sizeof *v);
     enum farm_status status =
         v ? show(&o, v, &err) : farm_fail(&err, FARM_E_LIMIT, "no memory to describe the machine");

@@ -378,19 +378,16 @@ static enum farm_status run_training(struct training *training, struct farm_erro
 }
 
 static int train(const struct options *options) {
-    struct training *training = calloc(1, sizeof *training);
+    static struct training training;
     struct farm_error err = {0};
-    if (!training) return farm_fail_errno(&err, FARM_E_LIMIT, "farm train"), farm_report_error("farm train", &err);
-    training->options = options;
-    training->folder.lock_fd = training->metrics.fd = -1;
-    training->return_early = (double)NAN;
-    farm_progress_start(&training->progress, STDERR_FILENO, farm_now_ns());
-    enum farm_status status = run_training(training, &err);
-    int exit_status = status ? farm_report_error("farm train", &err) : 0;
-    farm_metrics_close(&training->metrics);
-    farm_run_dir_close(&training->folder);
-    farm_run_free(&training->run);
-    free(training);
+    training.options = options;
+    training.folder.lock_fd = training.metrics.fd = -1;
+    training.return_early = (double)NAN;
+    farm_progress_start(&training.progress, STDERR_FILENO, farm_now_ns());
+    const int exit_status = run_training(&training, &err) ? farm_report_error("farm train", &err) : 0;
+    farm_metrics_close(&training.metrics);
+    farm_run_dir_close(&training.folder);
+    farm_run_free(&training.run);
     return exit_status;
 }
 
@@ -465,10 +462,9 @@ int farm_cmd_train(int argc, char **argv) {
         .flag_count = sizeof flags / sizeof *flags,
     };
     struct farm_error err;
-    bool help;
-    enum farm_status status = farm_recipe_flags_parse(&cli, argc, argv, NULL, &options.recipe, &help, &err);
-    if (!status && help) return 0;
-    if (!status) status = check_listen(&options, &err);
+    int exit_status;
+    if (!farm_read_recipe_flags(&cli, NULL, argc, argv, NULL, &options.recipe, &exit_status)) return exit_status;
+    enum farm_status status = check_listen(&options, &err);
     if (!status) status = load_layers(&options, &err);
-    return status ? farm_report_error("farm train", &err) : train(&options);
+    return status ? farm_report_error(cli.program, &err) : train(&options);
 }

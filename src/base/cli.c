@@ -16,7 +16,7 @@ bool farm_parse_double(const char *text, double *out) {
     errno = 0;
     double value = strtod(text, &end);
     if (end == text || *end || (errno == ERANGE && value == 0) || !isfinite(value)) return false;
-    *out = value; // a subnormal number is one, although strtod calls it out of range
+    *out = value; // a subnormal number is valid, although strtod reports ERANGE
     return true;
 }
 
@@ -83,7 +83,7 @@ const char *farm_nearest(const char *word, const char *const *candidates, size_t
     return best && best_distance <= (length < 6 ? 2 : length / 2) ? best : NULL;
 }
 
-static enum farm_status unknown_flag(const struct farm_cli *cli, const char *name, struct farm_error *err) {
+static enum farm_status fail_unknown_flag(const struct farm_cli *cli, const char *name, struct farm_error *err) {
     const char *names[NAMES_MAX];
     size_t count = 0;
     for (size_t i = 0; i < cli->flag_count && count < NAMES_MAX; i++) names[count++] = cli->flags[i].name;
@@ -99,7 +99,7 @@ static enum farm_status unknown_flag(const struct farm_cli *cli, const char *nam
     return farm_fail(err, FARM_E_USAGE, "unknown flag --%s (%s --help lists all)", name, cli->program);
 }
 
-static enum farm_status store(const struct farm_cli_flag *flag, const char *value, struct farm_error *err) {
+static enum farm_status store_value(const struct farm_cli_flag *flag, const char *value, struct farm_error *err) {
     switch (flag->kind) {
     case FARM_CLI_STRING:
         *(const char **)flag->out = value;
@@ -119,13 +119,13 @@ static enum farm_status store(const struct farm_cli_flag *flag, const char *valu
     return FARM_E_INVALID;
 }
 
-static const struct farm_cli_flag *find(const struct farm_cli *cli, const char *name) {
+static const struct farm_cli_flag *find_flag(const struct farm_cli *cli, const char *name) {
     for (size_t i = 0; i < cli->flag_count; i++)
         if (strcmp(cli->flags[i].name, name) == 0) return &cli->flags[i];
     return NULL;
 }
 
-// Handles argv[*at], which starts with "--"; moves *at over a value it took from the next word.
+// Handles argv[*at], which starts with "--"; moves *at over a value in the next word.
 static enum farm_status parse_flag(const struct farm_cli *cli, int argc, char **argv, int *at, struct farm_error *err) {
     char name[WORD_MAX];
     const char *word = argv[*at] + 2;
@@ -136,34 +136,33 @@ static enum farm_status parse_flag(const struct farm_cli *cli, int argc, char **
     name[length] = 0;
     const char *value = equals ? equals + 1 : NULL;
 
-    const struct farm_cli_flag *flag = find(cli, name);
+    const struct farm_cli_flag *flag = find_flag(cli, name);
     if (!flag && strncmp(name, "no-", 3) == 0 && !value) {
-        const struct farm_cli_flag *positive = find(cli, name + 3);
+        const struct farm_cli_flag *positive = find_flag(cli, name + 3);
         if (positive && positive->kind == FARM_CLI_BOOL) {
             *(bool *)positive->out = false;
             return FARM_OK;
         }
     }
-    if (flag && flag->kind == FARM_CLI_BOOL) return store(flag, value ? value : "true", err);
+    if (flag && flag->kind == FARM_CLI_BOOL) return store_value(flag, value ? value : "true", err);
 
     bool next = *at + 1 < argc && strncmp(argv[*at + 1], "--", 2) != 0;
     if (!value && next) value = argv[*at + 1];
-    bool took = value && !equals;
     enum farm_status status;
     if (flag) {
         if (!value) return farm_fail(err, FARM_E_USAGE, "--%s needs a value: --%s %s", name, name, flag->value_name);
-        status = store(flag, value, err);
+        status = store_value(flag, value, err);
     } else {
         status = cli->other ? cli->other(cli->context, name, value, err) : FARM_E_NOT_FOUND;
-        if (status == FARM_E_NOT_FOUND) return unknown_flag(cli, name, err);
+        if (status == FARM_E_NOT_FOUND) return fail_unknown_flag(cli, name, err);
     }
-    if (took) ++*at;
+    if (value && !equals) ++*at;
     return status;
 }
 
-enum farm_status farm_cli_parse(const struct farm_cli *cli, int argc, char **argv, const char **words, size_t words_max,
-                                size_t *word_count, bool *help, struct farm_error *err) {
-    size_t count = 0;
+enum farm_status farm_cli_parse(const struct farm_cli *cli, int argc, char **argv, const char **word, bool *help,
+                                struct farm_error *err) {
+    bool taken = !word;
     *help = false;
     for (int i = 1; i < argc; i++)
         if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0) {
@@ -174,14 +173,14 @@ enum farm_status farm_cli_parse(const struct farm_cli *cli, int argc, char **arg
         if (strncmp(argv[i], "--", 2) == 0) {
             enum farm_status status = parse_flag(cli, argc, argv, &i, err);
             if (status) return status;
-        } else if (count < words_max) {
-            words[count++] = argv[i];
-        } else {
+        } else if (taken) {
             return farm_fail(err, FARM_E_USAGE, "unexpected word '%s' (%s --help shows the usage)", argv[i],
                              cli->program);
+        } else {
+            *word = argv[i];
+            taken = true;
         }
     }
-    if (word_count) *word_count = count;
     return FARM_OK;
 }
 

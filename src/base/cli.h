@@ -1,5 +1,5 @@
 // Command lines of farm's subcommands and of the benchmarks: long flags "--name value", "--name=value", boolean
-// "--name" and "--no-name", positional words, `--help`. An unknown flag is a usage error that names the nearest known
+// "--name" and "--no-name", a positional word, `--help`. An unknown flag is a usage error that names the nearest known
 // one. Runs before any other process or thread exists; allocates nothing.
 #ifndef FARM_BASE_CLI_H
 #define FARM_BASE_CLI_H
@@ -32,29 +32,29 @@ struct farm_cli {
     const char *examples; // lines, or NULL
     const struct farm_cli_flag *flags;
     size_t flag_count;
-    // Asked for flags that are not in `flags` (recipe keys). value is NULL where none was given with '=' and the next
-    // word starts with "--" or is missing: a boolean key takes that as true. Returns FARM_E_NOT_FOUND for a name that
-    // it does not know. May be NULL.
+    // Sets flags that are not in `flags` (recipe keys). value is NULL if none is given with '=' and the next word
+    // starts with "--" or is missing: a boolean key takes that as true. Returns FARM_E_NOT_FOUND if it does not know
+    // the name. May be NULL.
     enum farm_status (*other)(void *context, const char *name, const char *value, struct farm_error *err);
     const char *(*other_name)(void *context, size_t i); // i-th name that `other` knows, NULL at the end; may be NULL
     void (*other_help)(void *context);                  // prints its part of --help; may be NULL
     void *context;
 };
 
-// Parses argv[1..argc) (argv[0] is skipped). Positional words are stored in words[0..words_max) (may be NULL when
-// words_max is 0) and counted in *word_count (may be NULL). *help is set when --help or -h was given; nothing is
-// checked after it. Errors: FARM_E_USAGE with the sentence for the user.
-enum farm_status farm_cli_parse(const struct farm_cli *cli, int argc, char **argv, const char **words, size_t words_max,
-                                size_t *word_count, bool *help, struct farm_error *err);
+// Parses argv[1..argc) (argv[0] is skipped). `word`: the one positional word that the program takes (unchanged if none
+// is given); NULL: it takes none. *help: --help or -h is given; nothing else is checked then. Errors: FARM_E_USAGE with
+// the sentence for the user.
+enum farm_status farm_cli_parse(const struct farm_cli *cli, int argc, char **argv, const char **word, bool *help,
+                                struct farm_error *err);
 void farm_cli_print_help(const struct farm_cli *cli);
 
-// Parses a whole number as FARM_CLI_INT says; false when it is none.
+// A whole number as FARM_CLI_INT describes. False: the text is not one.
 bool farm_parse_int(const char *text, int64_t *out);
 bool farm_parse_double(const char *text, double *out);
 // "true/yes/on/1", "false/no/off/0".
 bool farm_parse_bool(const char *text, bool *out);
 
-// The candidate nearest to `word` by edit distance, or NULL when none is near enough to be meant.
+// The candidate nearest to `word` by edit distance; NULL if none is near enough.
 const char *farm_nearest(const char *word, const char *const *candidates, size_t count);
 
 #endif

@@ -532,22 +532,25 @@ bool farm_recipe_shipped(const char *folder, const char *env, char *path, size_t
     return n > 0 && (size_t)n < path_bytes && access(path, R_OK) == 0;
 }
 
-static void print_key(const struct farm_recipe_key *key) {
-    char flag[48];
+static void print_key(const struct farm_recipe_key *key, bool with_default) {
+    char flag[48], default_text[96] = "";
     snprintf(flag, sizeof flag, "--%s", key->name);
     for (char *at = flag + 2; *at; at++)
         if (*at == '_') *at = '-';
-    printf("  %-26s %s%s%s%s [%s]\n", flag, key->help, key->choices ? " (" : "", key->choices ? key->choices : "",
-           key->choices ? ")" : "", key->default_text);
+    if (with_default) snprintf(default_text, sizeof default_text, " [%s]", key->default_text);
+    printf("  %-26s %s%s%s%s%s\n", flag, key->help, key->choices ? " (" : "", key->choices ? key->choices : "",
+           key->choices ? ")" : "", default_text);
 }
 
-void farm_recipe_print_help(const struct farm_recipe *recipe) {
+void farm_recipe_print_help(const struct farm_recipe *recipe, const char *const *only) {
     const struct farm_recipe_family *family;
-    printf("\nrecipe keys, each also a line \"key: value\" of a recipe file (default in brackets):\n");
-    for (size_t i = 0; i < OWN_KEYS; i++) print_key(&keys[i]);
+    printf(only ? "\nrecipe keys:\n"
+                : "\nrecipe keys, each also a line \"key: value\" of a recipe file (default in brackets):\n");
+    for (size_t i = 0; only && only[i]; i++) print_key(&keys[find_key(recipe, only[i], 0)], false);
+    for (size_t i = 0; !only && i < OWN_KEYS; i++) print_key(&keys[i], true);
     printf("  %-26s %s\n", "--env.OPTION VALUE", "option of the environment, e.g. --env.noop_max 30 for ale/*");
-    for (size_t f = 0; recipe->families && (family = recipe->families(f)); f++) {
+    for (size_t f = 0; !only && recipe->families && (family = recipe->families(f)); f++) {
         printf("\nkeys of --algo %s%s: %s\n", family->name, f ? "" : " (the default)", family->about);
-        for (size_t k = 0; k < family->key_count; k++) print_key(&family->keys[k]);
+        for (size_t k = 0; k < family->key_count; k++) print_key(&family->keys[k], true);
     }
 }

@@ -127,7 +127,7 @@ char *farm_recipe_value(const struct farm_recipe *recipe, size_t key, char *text
 // family's, <folder>/native.yaml. False where neither is there.
 bool farm_recipe_shipped(const char *folder, const char *env, char *path, size_t path_bytes);
 
-// Prints every key with default, range and meaning on stdout: a part of --help.
-void farm_recipe_print_help(const struct farm_recipe *recipe);
+// Prints the keys on stdout, a part of --help: those of `only` (up to NULL), or all, with their defaults (NULL).
+void farm_recipe_print_help(const struct farm_recipe *recipe, const char *const *only);
 
 #endif

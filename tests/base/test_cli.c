@@ -29,13 +29,11 @@ static void other_help(void *context) {
     printf("other keys\n");
 }
 
-enum { WORDS_MAX = 2 };
 struct parsed {
     struct values values;
     enum farm_status status;
     struct farm_error err;
-    const char *words[WORDS_MAX];
-    size_t word_count;
+    const char *word;
     bool help;
 };
 
@@ -64,8 +62,7 @@ static struct parsed run(bool print_help, const char *const *arguments) {
     int argc = 1;
     for (; arguments[argc - 1]; argc++) argv[argc] = (char *)arguments[argc - 1];
     if (print_help) farm_cli_print_help(&cli);
-    parsed.status =
-        farm_cli_parse(&cli, argc, argv, parsed.words, WORDS_MAX, &parsed.word_count, &parsed.help, &parsed.err);
+    parsed.status = farm_cli_parse(&cli, argc, argv, &parsed.word, &parsed.help, &parsed.err);
     return parsed;
 }
 #define PARSE(...) run(false, (const char *const[]){__VA_ARGS__, NULL})
@@ -83,8 +80,7 @@ Test(base, booleans_take_no_word_but_an_equals_sign_and_no) {
     struct parsed p = PARSE("--json", "word", "--no-pin");
     cr_assert_eq(p.status, FARM_OK, "%s", p.err.message);
     cr_assert(p.values.json && !p.values.pin);
-    cr_assert_eq(p.word_count, 1);
-    cr_assert_str_eq(p.words[0], "word");
+    cr_assert_str_eq(p.word, "word");
     p = PARSE("--pin=off", "--json=yes");
     cr_assert(p.values.json && !p.values.pin);
     cr_assert_eq(PARSE("--json=maybe").status, FARM_E_USAGE);
@@ -136,12 +132,12 @@ Test(base, hands_other_flags_on_with_and_without_value) {
     cr_assert_str_eq(p.values.other_value, "");
 }
 
-Test(base, counts_words_and_refuses_one_too_many) {
+Test(base, refuses_a_second_word) {
+    cr_assert_null(PARSE("--json").word);
+    cr_assert_str_eq(PARSE("one").word, "one");
     struct parsed p = PARSE("one", "two");
-    cr_assert_eq(p.word_count, 2);
-    p = PARSE("one", "two", "three");
     cr_assert_eq(p.status, FARM_E_USAGE);
-    cr_assert(strstr(p.err.message, "'three'"), "%s", p.err.message);
+    cr_assert(strstr(p.err.message, "'two'"), "%s", p.err.message);
 }
 
 Test(base, help_comes_before_every_complaint) {

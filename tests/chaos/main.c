@@ -53,7 +53,7 @@ static enum farm_status parse(int argc, char **argv, struct options *options, bo
                                  .examples = examples,
                                  .flags = flags,
                                  .flag_count = sizeof flags / sizeof *flags};
-    enum farm_status status = farm_cli_parse(&cli, argc, argv, NULL, 0, NULL, help, err);
+    enum farm_status status = farm_cli_parse(&cli, argc, argv, NULL, help, err);
     if (!status && *help) farm_cli_print_help(&cli);
     if (status || *help) return status;
     if (options->actor_kills < 0 || options->learner_kills < 0 || options->supervisor_kills < 0)

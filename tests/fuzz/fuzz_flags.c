@@ -3,7 +3,7 @@
 #include "base/cli.h"
 #include "fuzz_recipe.h"
 
-enum { WORDS_MAX = 24, POSITIONAL_MAX = 2 };
+enum { WORDS_MAX = 24 };
 
 struct values {
     const char *text;
@@ -27,14 +27,14 @@ static bool is_end_of(const char *text, char *const *argv, int argc) {
     return false;
 }
 
-static void check_accepted(const struct values *values, char **argv, int argc, const char *const *words, size_t count) {
-    assert(count <= POSITIONAL_MAX && isfinite(values->real));
+static void check_accepted(const struct values *values, char **argv, int argc, const char *word) {
+    assert(isfinite(values->real));
     assert(!values->text || is_end_of(values->text, argv, argc));
     uint8_t bits[2];
     memcpy(bits, &values->json, 1);
     memcpy(bits + 1, &values->pin_check, 1);
     assert(bits[0] <= 1 && bits[1] <= 1);
-    for (size_t i = 0; i < count; i++) assert(is_end_of(words[i], argv, argc) && strncmp(words[i], "--", 2) != 0);
+    assert(!word || (is_end_of(word, argv, argc) && strncmp(word, "--", 2) != 0));
 }
 
 static void parse(char **argv, int argc) {
@@ -55,12 +55,11 @@ static void parse(char **argv, int argc) {
                                  .other = set,
                                  .other_name = name_at,
                                  .context = &recipe};
-    const char *words[POSITIONAL_MAX] = {NULL};
-    size_t count = 0;
+    const char *word = NULL;
     bool help = false;
     struct farm_error err = {0};
     farm_recipe_defaults(&recipe, farm_algo_family_at);
-    enum farm_status status = farm_cli_parse(&cli, argc, argv, words, POSITIONAL_MAX, &count, &help, &err);
+    enum farm_status status = farm_cli_parse(&cli, argc, argv, &word, &help, &err);
     fuzz_recipe_check_ranges(&recipe);
     if (status) {
         assert(status == FARM_E_USAGE && !help);
@@ -68,7 +67,7 @@ static void parse(char **argv, int argc) {
         return;
     }
     if (help) return;
-    check_accepted(&values, argv, argc, words, count);
+    check_accepted(&values, argv, argc, word);
     if (farm_recipe_settle(&recipe, &err) == FARM_OK) fuzz_recipe_check_written(&recipe);
 }
 

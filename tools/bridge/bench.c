@@ -184,10 +184,9 @@ int farm_bridge_bench(int argc, char **argv) {
         .flag_count = sizeof flags / sizeof *flags,
     };
     const char *address = NULL;
-    size_t words;
     int exit_status;
     struct farm_error err;
-    if (!farm_read_flags(&cli, argc, argv, &address, 1, &words, &exit_status)) return exit_status;
+    if (!farm_read_flags(&cli, argc, argv, &address, &exit_status)) return exit_status;
     enum farm_status status = check(&options, address, &err);
     if (!status) status = options.listen ? serve(&options, &err) : measure(&options, address, &err);
     return status ? farm_report_error(program, &err) : 0;

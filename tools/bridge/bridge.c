@@ -20,11 +20,10 @@ static int keygen(int argc, char **argv) {
                     "  scp -p farm.key node7:\n",
     };
     const char *path = NULL;
-    size_t words;
     int exit_status;
     struct farm_error err;
-    if (!farm_read_flags(&cli, argc, argv, &path, 1, &words, &exit_status)) return exit_status;
-    if (words != 1) {
+    if (!farm_read_flags(&cli, argc, argv, &path, &exit_status)) return exit_status;
+    if (!path) {
         fprintf(stderr, "farm bridge keygen: which file? farm bridge keygen FILE\n");
         return 2;
     }

@@ -7,7 +7,6 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "algo/registry.h"
 #include "base/format.h"
 #include "base/json.h"
 #include "base/log.h"
@@ -17,18 +16,17 @@
 #include "run/node.h"
 #include "tools/bridge/bridge.h"
 #include "tools/shared/command.h"
+#include "tools/shared/recipe_flags.h"
 
 static const char program[] = "farm bridge";
-// Keys of recipes that are this machine's to choose; all others are the learner's.
-static const char *const keys_here[] = {"env", "actors", "wait", "pin", "numa", "huge_pages", "hang_seconds"};
-enum { KEYS_HERE = sizeof keys_here / sizeof *keys_here };
+// Recipe keys that this machine chooses; the learner chooses all others.
+static const char *const keys_here[] = {"env", "actors", "wait", "pin", "numa", "huge_pages", "hang_seconds", NULL};
 
 struct options {
     struct farm_recipe recipe;
     const char *connect, *key, *engine;
     double retry_s;
     bool insecure, json, quiet;
-    char names[KEYS_HERE][32]; // of keys_here, as flags
 };
 
 struct node {
@@ -228,57 +226,21 @@ static enum farm_status run_node(struct node *node, struct farm_error *err) {
 }
 
 static int connect_to_learner(const struct options *options) {
-    struct node *node = calloc(1, sizeof *node);
+    static struct node node;
     struct farm_error err;
-    if (!node) return farm_fail_errno(&err, FARM_E_LIMIT, "%s", program), farm_report_error(program, &err);
-    node->options = options;
-    if (gethostname(node->name, sizeof node->name - 1)) snprintf(node->name, sizeof node->name, "node");
+    node.options = options;
+    if (gethostname(node.name, sizeof node.name - 1)) snprintf(node.name, sizeof node.name, "node");
     if (options->quiet) farm_log_set_level(FARM_LOG_WARN);
-    farm_progress_start(&node->progress, STDERR_FILENO, farm_now_ns());
-    const int exit_status = run_node(node, &err) ? farm_report_error(program, &err) : 0;
-    farm_run_node_free(node->run);
-    explicit_bzero(&node->key, sizeof node->key);
-    free(node);
+    farm_progress_start(&node.progress, STDERR_FILENO, farm_now_ns());
+    const int exit_status = run_node(&node, &err) ? farm_report_error(program, &err) : 0;
+    farm_run_node_free(node.run);
+    explicit_bzero(&node.key, sizeof node.key);
     return exit_status;
 }
 
 // ---- flags ----
 
-static enum farm_status set_key(void *context, const char *name, const char *value, struct farm_error *err) {
-    struct options *options = context;
-    const char *bare = strncmp(name, "no-", 3) == 0 ? name + 3 : name;
-    bool ours = strncmp(name, "env.", 4) == 0;
-    for (size_t i = 0; i < KEYS_HERE && !ours; i++)
-        ours = strcmp(bare, options->names[i]) == 0 || strcmp(bare, keys_here[i]) == 0;
-    return ours ? farm_recipe_set(&options->recipe, FARM_LAYER_FLAG, name, value, err) : FARM_E_NOT_FOUND;
-}
-
-static const char *key_name(void *context, size_t i) {
-    const struct options *options = context;
-    return i < KEYS_HERE ? options->names[i] : NULL;
-}
-
-static void print_key_help(void *context) {
-    const struct options *options = context;
-    const struct farm_recipe_key *key;
-    for (size_t i = 0; (key = farm_recipe_key_at(&options->recipe, i)); i++)
-        for (size_t k = 0; k < KEYS_HERE; k++) {
-            char left[64];
-            if (strcmp(key->name, keys_here[k]) != 0) continue;
-            snprintf(left, sizeof left, "--%s %s", options->names[k],
-                     key->choices                    ? key->choices
-                     : key->type == FARM_RECIPE_BOOL ? "yes|no"
-                     : key->type == FARM_RECIPE_TEXT ? "E"
-                                                     : "N");
-            printf("  %-26s %s\n", left,
-                   k ? key->help
-                     : "the environment here: only needed where the learner's is "
-                       "plugin:, libenv: or gym/");
-        }
-    printf("  %-26s %s\n", "--env.OPTION VALUE", "option of the environment, where the learner's names a file");
-}
-
-static enum farm_status check(const struct options *options, struct farm_error *err) {
+static enum farm_status check_options(const struct options *options, struct farm_error *err) {
     char address[FARM_ADDRESS_TEXT_BYTES];
     if (!options->connect)
         return farm_fail(err, FARM_E_USAGE,
@@ -297,15 +259,6 @@ static enum farm_status check(const struct options *options, struct farm_error *
     if (!(options->retry_s >= 0 && options->retry_s <= 1e9))
         return farm_fail(err, FARM_E_USAGE, "--retry-s %g: between 0 (for ever) and 1e9", options->retry_s);
     return FARM_OK;
-}
-
-static void set_up(struct options *options) {
-    farm_recipe_defaults(&options->recipe, farm_algo_family_at);
-    for (size_t i = 0; i < KEYS_HERE; i++) {
-        snprintf(options->names[i], sizeof options->names[i], "%s", keys_here[i]);
-        for (char *at = options->names[i]; *at; at++)
-            if (*at == '_') *at = '-';
-    }
 }
 
 int farm_bridge_connect(int argc, char **argv) {
@@ -331,9 +284,11 @@ int farm_bridge_connect(int argc, char **argv) {
                     "       farm bridge bench ADDR:PORT|--listen ADDR:PORT --key FILE [--json]",
         .about =
             "Lets this machine's actors play for a learner elsewhere, which `farm train --listen ADDR:PORT --key "
-            "FILE`\nhas started. Environment, options, seed and shape are the learner's; how many actors, is for this\n"
-            "machine to say. A cut connection is tried again, and play goes on where it was. It ends with the\n"
-            "learner's run or by Ctrl-C, with exit status 0.",
+            "FILE`\nhas started. The learner chooses environment, options, seed and shape; this machine chooses how "
+            "many\n"
+            "actors it runs, and names the environment only if the learner's is plugin:, libenv: or gym/. A cut\n"
+            "connection is tried again, and play goes on where it was. The command ends with the learner's run or on\n"
+            "Ctrl-C, with exit status 0.",
         .examples = "  farm bridge keygen farm.key\n"
                     "  farm train --env ale/Pong --listen 0.0.0.0:7700 --key farm.key      on the learner's machine\n"
                     "  farm bridge --connect 10.0.0.5:7700 --key farm.key                  on each other machine\n"
@@ -341,14 +296,9 @@ int farm_bridge_connect(int argc, char **argv) {
                     "  farm bridge status r\n",
         .flags = flags,
         .flag_count = sizeof flags / sizeof *flags,
-        .other = set_key,
-        .other_name = key_name,
-        .other_help = print_key_help,
-        .context = &options,
     };
     struct farm_error err;
     int exit_status;
-    set_up(&options);
-    if (!farm_read_flags(&cli, argc, argv, NULL, 0, NULL, &exit_status)) return exit_status;
-    return check(&options, &err) ? farm_report_error(program, &err) : connect_to_learner(&options);
+    if (!farm_read_recipe_flags(&cli, keys_here, argc, argv, NULL, &options.recipe, &exit_status)) return exit_status;
+    return check_options(&options, &err) ? farm_report_error(program, &err) : connect_to_learner(&options);
 }

@@ -87,7 +87,6 @@ static void print_table(const struct status *status) {
 int farm_bridge_status(int argc, char **argv) {
     bool json = false, read;
     const char *run = NULL;
-    size_t words;
     int exit_status;
     struct farm_error err;
     const struct farm_cli_flag flags[] = {
@@ -104,8 +103,8 @@ int farm_bridge_status(int argc, char **argv) {
         .flags = flags,
         .flag_count = sizeof flags / sizeof *flags,
     };
-    if (!farm_read_flags(&cli, argc, argv, &run, 1, &words, &exit_status)) return exit_status;
-    if (words != 1) {
+    if (!farm_read_flags(&cli, argc, argv, &run, &exit_status)) return exit_status;
+    if (!run) {
         fprintf(stderr, "farm bridge status: which run? farm bridge status RUN\n");
         return 2;
     }

@@ -509,6 +509,5 @@ int farm_cmd_bw(int argc, char **argv) {
         .flag_count = sizeof flags / sizeof *flags,
     };
     int exit_status;
-    size_t words = 0;
-    return farm_read_flags(&cli, argc, argv, &options.newer, 1, &words, &exit_status) ? bw_main(&options) : exit_status;
+    return farm_read_flags(&cli, argc, argv, &options.newer, &exit_status) ? bw_main(&options) : exit_status;
 }

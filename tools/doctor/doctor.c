@@ -320,15 +320,14 @@ int farm_cmd_doctor(int argc, char **argv) {
         .other = farm_doctor_option,
         .context = &request};
     struct farm_error err;
-    size_t words = 0;
     int exit_status;
     enum farm_status status = FARM_OK;
-    if (!farm_read_flags(&cli, argc, argv, &request.target, 1, &words, &exit_status)) return exit_status;
-    if (!words && (request.env || request.check || request.option_count))
+    if (!farm_read_flags(&cli, argc, argv, &request.target, &exit_status)) return exit_status;
+    if (!request.target && (request.env || request.check || request.option_count))
         status =
             farm_fail(&err, FARM_E_USAGE, "--env, --check and --option belong to a plug-in: farm doctor PLUGIN.so ...");
     if (!status && !(request.hang_seconds > 0))
         status = farm_fail(&err, FARM_E_USAGE, "--hang-seconds must be more than 0 (got %g)", request.hang_seconds);
     if (status) return farm_report_error("farm doctor", &err);
-    return words ? check_plugin(&request) : check_machine(request.json, request.hang_seconds);
+    return request.target ? check_plugin(&request) : check_machine(request.json, request.hang_seconds);
 }

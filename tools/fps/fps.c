@@ -435,9 +435,7 @@ int farm_cmd_fps(int argc, char **argv) {
         .flag_count = sizeof flags / sizeof *flags,
     };
     struct farm_error err;
-    bool help;
-    enum farm_status status = farm_recipe_flags_parse(&cli, argc, argv, NULL, &options.recipe, &help, &err);
-    if (!status && help) return 0;
-    if (!status) status = load_recipe(&options, &err);
-    return status ? farm_report_error("farm fps", &err) : fps_main(&options);
+    int exit_status;
+    if (!farm_read_recipe_flags(&cli, NULL, argc, argv, NULL, &options.recipe, &exit_status)) return exit_status;
+    return load_recipe(&options, &err) ? farm_report_error(cli.program, &err) : fps_main(&options);
 }

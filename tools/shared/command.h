@@ -1,5 +1,5 @@
-// farm's subcommands, one file each. Each takes its own part of the command line (argv[0] is the subcommand) and
-// returns the exit status of the program: 0 done, 1 failed, 2 wrong usage.
+// farm's subcommands. Each parses its part of the command line (argv[0] is the subcommand) and returns the program's
+// exit status: 0 done, 1 failed, 2 wrong usage.
 #ifndef FARM_TOOLS_SHARED_COMMAND_H
 #define FARM_TOOLS_SHARED_COMMAND_H
 
@@ -18,9 +18,9 @@ int farm_cmd_envs(int argc, char **argv);
 int farm_cmd_doctor(int argc, char **argv);
 int farm_cmd_report(int argc, char **argv);
 
-// For the subcommands: reads the command line; prints the help or what is wrong. False: it ends with *exit_status.
-bool farm_read_flags(const struct farm_cli *cli, int argc, char **argv, const char **words, size_t words_max,
-                     size_t *word_count, int *exit_status);
+// For the subcommands: reads the command line (farm_cli_parse). False: the help or an error is printed, and the command
+// ends with *exit_status.
+bool farm_read_flags(const struct farm_cli *cli, int argc, char **argv, const char **word, int *exit_status);
 
 // For the subcommands: prints "farm train: MESSAGE" on stderr; returns the exit status for this error.
 int farm_report_error(const char *program, const struct farm_error *err);

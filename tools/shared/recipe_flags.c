@@ -1,44 +1,59 @@
-// See farm_recipe_cli.h.
+// See recipe_flags.h.
 #include "tools/shared/recipe_flags.h"
 
 #include <stdio.h>
+#include <string.h>
 
 #include "algo/registry.h"
 #include "base/paths.h"
 #include "report/run_dir.h"
+#include "tools/shared/command.h"
 
 struct keys {
     struct farm_recipe *recipe;
+    const char *const *only;
     char names[FARM_RECIPE_KEYS_MAX][32]; // as flags
 };
 
+static bool is_flag(const struct keys *keys, const char *key) {
+    bool found = !keys->only || strncmp(key, "env.", 4) == 0;
+    for (size_t i = 0; !found && keys->only[i]; i++) found = strcmp(key, keys->only[i]) == 0;
+    return found;
+}
+
+static void copy_with(char *to, size_t bytes, const char *from, char old, char new) {
+    snprintf(to, bytes, "%s", from);
+    for (; *to; to++)
+        if (*to == old) *to = new;
+}
+
 static void name_keys(struct keys *keys) {
     const struct farm_recipe_key *key;
-    for (size_t i = 0; (key = farm_recipe_key_at(keys->recipe, i)); i++) {
-        snprintf(keys->names[i], sizeof keys->names[i], "%s", key->name);
-        for (char *at = keys->names[i]; *at; at++)
-            if (*at == '_') *at = '-';
-    }
+    size_t count = 0;
+    for (size_t i = 0; (key = farm_recipe_key_at(keys->recipe, i)); i++)
+        if (is_flag(keys, key->name)) copy_with(keys->names[count++], sizeof keys->names[0], key->name, '_', '-');
 }
 
 static enum farm_status set_key(void *context, const char *name, const char *value, struct farm_error *err) {
     const struct keys *keys = context;
-    return farm_recipe_set(keys->recipe, FARM_LAYER_FLAG, name, value, err);
+    char key[64];
+    copy_with(key, sizeof key, strncmp(name, "no-", 3) == 0 ? name + 3 : name, '-', '_');
+    return is_flag(keys, key) ? farm_recipe_set(keys->recipe, FARM_LAYER_FLAG, name, value, err) : FARM_E_NOT_FOUND;
 }
 
 static const char *key_name(void *context, size_t i) {
     const struct keys *keys = context;
-    return farm_recipe_key_at(keys->recipe, i) ? keys->names[i] : NULL;
+    return i < FARM_RECIPE_KEYS_MAX && keys->names[i][0] ? keys->names[i] : NULL;
 }
 
 static void print_key_help(void *context) {
     const struct keys *keys = context;
-    farm_recipe_print_help(keys->recipe);
+    farm_recipe_print_help(keys->recipe, keys->only);
 }
 
-enum farm_status farm_recipe_flags_parse(const struct farm_cli *cli, int argc, char **argv, const char **word,
-                                         struct farm_recipe *recipe, bool *help, struct farm_error *err) {
-    struct keys keys = {.recipe = recipe};
+bool farm_read_recipe_flags(const struct farm_cli *cli, const char *const *only, int argc, char **argv,
+                            const char **word, struct farm_recipe *recipe, int *exit_status) {
+    struct keys keys = {.recipe = recipe, .only = only};
     struct farm_cli whole = *cli;
     whole.other = set_key;
     whole.other_name = key_name;
@@ -46,9 +61,7 @@ enum farm_status farm_recipe_flags_parse(const struct farm_cli *cli, int argc, c
     whole.context = &keys;
     farm_recipe_defaults(recipe, farm_algo_family_at);
     name_keys(&keys);
-    enum farm_status status = farm_cli_parse(&whole, argc, argv, word, word ? 1 : 0, NULL, help, err);
-    if (!status && *help) farm_cli_print_help(&whole);
-    return status;
+    return farm_read_flags(&whole, argc, argv, word, exit_status);
 }
 
 enum farm_status farm_recipe_flags_settle(struct farm_recipe *recipe, const char *file, const char *base,
