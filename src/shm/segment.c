@@ -54,12 +54,12 @@ static int above_standard(int fd) {
 static enum farm_status check_request(const struct farm_segment_request *request, struct farm_error *err) {
     struct rlimit file_size;
     if (request->kind < FARM_SEGMENT_UP || request->kind > FARM_SEGMENT_STATS)
-        return farm_fail(err, FARM_E_INVALID, "%d is no kind of segment", (int)request->kind);
+        return farm_fail(err, FARM_E_INVALID, "invalid kind of segment: %d", (int)request->kind);
     if (request->user_bytes > FARM_SEGMENT_USER_BYTES)
         return farm_fail(err, FARM_E_INVALID, "%zu bytes of description do not fit the header page's %d",
                          request->user_bytes, FARM_SEGMENT_USER_BYTES);
     if (request->bytes < FARM_SEGMENT_HEADER_BYTES || request->bytes > SIZE_MAX / 2)
-        return farm_fail(err, FARM_E_INVALID, "a segment of %zu bytes is none", request->bytes);
+        return farm_fail(err, FARM_E_INVALID, "invalid segment size: %zu bytes", request->bytes);
     // Beyond it ftruncate would end this process with SIGXFSZ.
     if (getrlimit(RLIMIT_FSIZE, &file_size) == 0 && request->bytes + FARM_PLACE_HUGE_BYTES > file_size.rlim_cur)
         return farm_fail(err, FARM_E_LIMIT,

@@ -1,4 +1,4 @@
-// Limits on recorded machines: folders with the few files of /proc and /sys that are read, written by each test.
+// Limits on recorded machines: folders with the files of /proc and /sys that are read.
 #include <criterion/criterion.h>
 #include <stdio.h>
 #include <string.h>
@@ -30,82 +30,105 @@ static enum farm_status check(uint64_t shared, uint64_t locked, uint64_t descrip
 
 TestSuite(shm, .init = make_root, .fini = remove_root, .timeout = 30);
 
-Test(shm, takes_mem_available_where_no_group_limits) {
-    record_machine(1000);
-    record_v2("/user");
-    record("sys/fs/cgroup/user/memory.max", "max\n");
-    cr_assert_eq(farm_limits_memory_available_bytes(root), less_reserve(1000 * MIB));
-}
+// Machines, and what may be taken of their memory.
+static const struct {
+    const char *files[4][2];
+    uint64_t machine_mib, available_mib; // before the reserve; 0: no limit
+} machines[] = {
+    {{{"sys/fs/cgroup/user/memory.max", "max\n"}}, 1000, 1000},
+    {{{"sys/fs/cgroup/user/memory.max", "1048576000\n"}, {"sys/fs/cgroup/user/memory.current", "419430400\n"}},
+     700,
+     600},
+    {{{"sys/fs/cgroup/user/memory.max", "1048576000\n"}, {"sys/fs/cgroup/user/memory.current", "419430400\n"}},
+     500,
+     500},
+    {{{"proc/meminfo", "MemTotal: 1000 kB\nMemFree: 10 kB\n"}}, 0, 0}, // without MemAvailable
+};
 
-Test(shm, takes_the_less_of_group_and_machine) {
-    record_v2("/a");
-    record_memory("/a", 1000 * MIB, 400 * MIB);
-    record_machine(700);
-    cr_assert_eq(farm_limits_memory_available_bytes(root), less_reserve(600 * MIB));
-    record_machine(500);
-    cr_assert_eq(farm_limits_memory_available_bytes(root), less_reserve(500 * MIB));
-}
-
-Test(shm, keeps_at_most_a_gibibyte_in_reserve) {
+Test(shm, the_least_of_group_and_machine_limits_memory) {
+    for (size_t i = 0; i < sizeof machines / sizeof *machines; i++) {
+        remove_root();
+        make_root();
+        record_v2("/user");
+        if (machines[i].machine_mib) record_machine(machines[i].machine_mib);
+        for (int k = 0; k < 4 && machines[i].files[k][0]; k++) record(machines[i].files[k][0], machines[i].files[k][1]);
+        const uint64_t available = farm_limits_memory_available_bytes(root);
+        if (machines[i].available_mib)
+            cr_assert_eq(available, less_reserve(machines[i].available_mib * MIB), "machine %zu", i);
+        else
+            cr_assert_gt(available, UINT64_C(1) << 50, "machine %zu", i);
+    }
     record_machine(65536);
-    cr_assert_eq(farm_limits_memory_available_bytes(root), (65536 - 1024) * MIB);
+    cr_assert_eq(farm_limits_memory_available_bytes(root), (65536 - 1024) * MIB, "the reserve is a GiB at most");
 }
 
-Test(shm, names_memory_high_where_it_is_the_limit) {
-    record_machine(60000);
-    record_v2("/a");
-    record("sys/fs/cgroup/a/memory.max", "max\n");
-    record_bytes("sys/fs/cgroup/a/memory.high", 800 * MIB);
-    record_bytes("sys/fs/cgroup/a/memory.current", 0);
-    cr_assert_eq(check(900 * MIB, 0, 0), FARM_E_LIMIT);
-    says("memory.high of control group /a");
-}
-
-Test(shm, names_the_group_the_numbers_and_the_setting_when_memory_is_short) {
-    record_machine(60000);
-    record_v2("/slurm/job7");
-    record_memory("/slurm/job7", 2048 * MIB, 1024 * MIB);
-    cr_assert_eq(check(5 * 1024 * MIB, 0, 0), FARM_E_LIMIT);
-    says("5.00 GiB of shared memory wanted");
-    says("992.00 MiB may still be taken");
-    says("memory.max of control group /slurm/job7");
-    says("2.00 GiB, 1.00 GiB in use");
-    says("--mem");
-    cr_assert_eq(check(992 * MIB, 0, 0), FARM_OK);
-    cr_assert_eq(check(992 * MIB + 1, 0, 0), FARM_E_LIMIT);
-}
-
-Test(shm, names_the_v1_group_and_its_setting) {
-    record_machine(60000);
-    record("proc/self/mountinfo", "35 31 0:32 / /sys/fs/cgroup/memory rw,relatime - cgroup cgroup rw,memory\n");
-    record("proc/self/cgroup", "4:memory:/\n");
-    record_bytes("sys/fs/cgroup/memory/memory.limit_in_bytes", 512 * MIB);
-    cr_assert_eq(check(513 * MIB, 0, 0), FARM_E_LIMIT);
-    says("memory.limit_in_bytes of control group / (512.00 MiB, 0.00 MiB in use)");
-    says("MemoryLimit=");
-}
-
-Test(shm, names_the_machine_when_it_is_the_machine_that_is_full) {
-    record_machine(320);
-    cr_assert_eq(check(400 * MIB, 0, 0), FARM_E_LIMIT);
-    says("MemAvailable of this machine");
-    says("310.00 MiB may still be taken");
+Test(shm, a_refusal_names_the_limit_the_numbers_and_the_setting) {
+    static const struct {
+        const char *files[4][2], *says[5];
+        uint64_t machine_mib, wanted_mib, fits_mib;
+    } cases[] = {
+        {{{"sys/fs/cgroup/user/memory.max", "2147483648\n"}, {"sys/fs/cgroup/user/memory.current", "1073741824\n"}},
+         {"5.00 GiB of shared memory wanted", "992.00 MiB may still be taken", "memory.max of control group /user",
+          "2.00 GiB, 1.00 GiB in use", "--mem"},
+         60000,
+         5120,
+         992},
+        {{{"sys/fs/cgroup/user/memory.max", "max\n"},
+          {"sys/fs/cgroup/user/memory.high", "838860800\n"},
+          {"sys/fs/cgroup/user/memory.current", "0\n"}},
+         {"memory.high of control group /user"},
+         60000,
+         900,
+         775},
+        {{{"proc/self/mountinfo", "35 31 0:32 / /sys/fs/cgroup/memory rw,relatime - cgroup cgroup rw,memory\n"},
+          {"proc/self/cgroup", "4:memory:/\n"},
+          {"sys/fs/cgroup/memory/memory.limit_in_bytes", "536870912\n"}},
+         {"memory.limit_in_bytes of control group / (512.00 MiB, 0.00 MiB in use)", "MemoryLimit="},
+         60000,
+         513,
+         496},
+        {{{NULL}}, {"MemAvailable of this machine", "310.00 MiB may still be taken"}, 320, 400, 310},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        remove_root();
+        make_root();
+        record_v2("/user");
+        record_machine(cases[i].machine_mib);
+        for (int k = 0; k < 4 && cases[i].files[k][0]; k++) record(cases[i].files[k][0], cases[i].files[k][1]);
+        cr_assert_eq(check(cases[i].wanted_mib * MIB, 0, 0), FARM_E_LIMIT, "case %zu", i);
+        for (int k = 0; k < 5 && cases[i].says[k]; k++) says(cases[i].says[k]);
+        cr_assert_eq(check(cases[i].fits_mib * MIB, 0, 0), FARM_OK, "case %zu: %s", i, err.message);
+        cr_assert_eq(check(cases[i].fits_mib * MIB + 1, 0, 0), FARM_E_LIMIT, "case %zu", i);
+    }
 }
 
 Test(shm, checks_the_memory_of_the_node) {
+    static const struct {
+        const char *node, *says;
+        uint64_t machine_mib, wanted_mib, fits_mib;
+    } cases[] = {
+        {"Node 1 MemTotal:       2097152 kB\nNode 1 MemFree:        524288 kB\n"
+         "Node 1 Active(file):   131072 kB\nNode 1 Inactive(file): 131072 kB\n",
+         "memory of NUMA node 1", 60000, 768, 744},
+        {"Node 1 MemTotal:       2097152 kB\nNode 1 MemFreeAndMore:  1 kB\nNode 1 MemFree:        1048576 kB\n",
+         "MemAvailable of this machine", 500, 600, 484},
+        {"Node 1 MemFree:        102400 kB\n", // neither file pages nor a total
+         "96.88 MiB may still be taken: memory of NUMA node 1 (0.00 MiB, 0.00 MiB in use)", 500, 200, 96},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        record_machine(cases[i].machine_mib);
+        record("sys/devices/system/node/node1/meminfo", cases[i].node);
+        cr_assert_eq(farm_limits_check_memory(root, cases[i].fits_mib * MIB, 1, &err), FARM_OK, "%s", err.message);
+        cr_assert_eq(farm_limits_check_memory(root, cases[i].wanted_mib * MIB, 1, &err), FARM_E_LIMIT);
+        says(cases[i].says);
+    }
     record_machine(60000);
-    record("sys/devices/system/node/node1/meminfo",
-           "Node 1 MemTotal:       2097152 kB\nNode 1 MemFree:        524288 kB\n"
-           "Node 1 Active(file):   131072 kB\nNode 1 Inactive(file): 131072 kB\n");
-    cr_assert_eq(farm_limits_check_memory(root, less_reserve(768 * MIB), 1, &err), FARM_OK);
-    cr_assert_eq(farm_limits_check_memory(root, 768 * MIB, 1, &err), FARM_E_LIMIT);
-    says("memory of NUMA node 1");
-    says("768.00 MiB of shared memory wanted");
     cr_assert_eq(farm_limits_check_memory(root, 768 * MIB, -1, &err), FARM_OK);
 }
 
-Test(shm, takes_missing_files_for_no_limit) {
+Test(shm, missing_files_mean_no_limit) {
     cr_assert_eq(check(UINT64_C(1) << 50, UINT64_C(1) << 50, 1u << 30), FARM_OK);
+    cr_assert_eq(farm_limits_huge_available_bytes(root, -1), 0);
 }
 
 Test(shm, counts_the_free_pool_of_huge_pages) {
@@ -124,6 +147,8 @@ Test(shm, counts_the_free_pool_of_huge_pages) {
     cr_assert_eq(farm_limits_check(&request, &err), FARM_OK, "300 MiB of the pool and 50 MiB of the machine's 100");
     request.shared_bytes = 450 * MIB;
     cr_assert_eq(farm_limits_check(&request, &err), FARM_E_LIMIT);
+    record("sys/kernel/mm/hugepages/hugepages-2048kB/resv_hugepages", "300\n");
+    cr_assert_eq(farm_limits_huge_available_bytes(root, -1), 0, "more reserved than free");
 }
 
 static const char limits_header[] = "Limit                     Soft Limit           Hard Limit           Units     \n";
@@ -153,7 +178,7 @@ Test(shm, names_the_limit_of_locked_memory_unless_privileged) {
     says("RLIMIT_MEMLOCK allows 8.00 MiB");
     says("ulimit -l 65536");
     record("proc/self/status", "Name:\tfarm\nCapEff:\t0000000000004000\n");
-    cr_assert_eq(check(0, 64 * MIB, 0), FARM_OK, "CAP_IPC_LOCK locks what it likes");
+    cr_assert_eq(check(0, 64 * MIB, 0), FARM_OK, "CAP_IPC_LOCK has no limit");
 }
 
 Test(shm, raises_the_soft_limit_of_open_files_on_the_running_system) {
@@ -171,50 +196,9 @@ Test(shm, raises_the_soft_limit_of_open_files_on_the_running_system) {
 }
 
 Test(shm, finds_memory_on_the_running_system) {
-    uint64_t available = farm_limits_memory_available_bytes("/");
+    uint64_t available = farm_limits_memory_available_bytes(NULL);
     cr_assert_gt(available, 16 * MIB);
     cr_assert_lt(available, UINT64_C(1) << 50, "no limit found at all");
-}
-
-// ---- files that say less, or nonsense ----
-
-Test(shm, takes_null_for_the_running_system) {
-    cr_assert_lt(farm_limits_memory_available_bytes(NULL), UINT64_C(1) << 50);
-}
-
-Test(shm, a_root_with_a_path_that_is_too_long_has_no_limits) {
-    char deep[6000];
-    memset(deep, 'x', sizeof deep - 1);
-    deep[0] = '/';
-    deep[sizeof deep - 1] = 0;
-    struct farm_limits_request request = {
-        .shared_bytes = UINT64_C(1) << 50, .locked_bytes = UINT64_C(1) << 50, .descriptors = 1u << 30, .root = deep};
-    cr_assert_eq(farm_limits_check(&request, &err), FARM_OK, "%s", err.message);
-    cr_assert_eq(farm_limits_huge_available_bytes(deep, -1), 0);
-}
-
-Test(shm, a_kernel_that_says_nothing_of_available_memory_does_not_limit_it) {
-    record("proc/meminfo", "MemTotal: 1000 kB\nMemFree: 10 kB\n");
-    cr_assert_gt(farm_limits_memory_available_bytes(root), UINT64_C(1) << 50);
-}
-
-Test(shm, a_node_is_a_limit_only_where_it_has_less_than_the_machine) {
-    record_machine(500);
-    record("sys/devices/system/node/node0/meminfo",
-           "Node 0 MemTotal:       2097152 kB\nNode 0 MemFreeAndMore:  1 kB\nNode 0 MemFree:        1048576 kB\n");
-    cr_assert_eq(farm_limits_check_memory(root, 600 * MIB, 0, &err), FARM_E_LIMIT);
-    says("MemAvailable of this machine");
-    // No file pages are named: none can be dropped; nor is the total believed where it is less than what is free.
-    record("sys/devices/system/node/node0/meminfo", "Node 0 MemFree:        102400 kB\n");
-    cr_assert_eq(farm_limits_check_memory(root, 200 * MIB, 0, &err), FARM_E_LIMIT);
-    says("96.88 MiB may still be taken: memory of NUMA node 0 (0.00 MiB, 0.00 MiB in use)");
-}
-
-Test(shm, a_pool_smaller_than_its_reservations_has_no_free_page) {
-    record("sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages", "20\n");
-    cr_assert_eq(farm_limits_huge_available_bytes(root, -1), 40 * MIB, "no word of reservations");
-    record("sys/kernel/mm/hugepages/hugepages-2048kB/resv_hugepages", "50\n");
-    cr_assert_eq(farm_limits_huge_available_bytes(root, -1), 0);
 }
 
 Test(shm, limits_that_cannot_be_read_do_not_limit) {
@@ -227,5 +211,5 @@ Test(shm, limits_that_cannot_be_read_do_not_limit) {
     record_rlimits("18446744073709551615 18446744073709551615", "unlimited            unlimited           ");
     cr_assert_eq(check(0, 0, 1u << 20), FARM_OK, "%s", err.message);
     record_rlimits("1024 2048", "unlimited            unlimited           ");
-    cr_assert_eq(check(0, 0, 1u << 20), FARM_E_LIMIT, "but the last word is read");
+    cr_assert_eq(check(0, 0, 1u << 20), FARM_E_LIMIT, "the last number is parsed");
 }
