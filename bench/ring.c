@@ -1,6 +1,6 @@
-// The lane against what the machine can do at all: a raw cache-line ping-pong, a raw futex, memcpy. Two processes on
-// two cores, the actor's and the learner's side of one ring, through the functions that actors and learner call.
-// Samples of ours and of the reference alternate; every payload and every answer is checked.
+// The lane compared with the machine's limits: a raw cache-line ping-pong, a raw futex, memcpy. Two processes on two
+// cores are the actor's and the learner's side of one ring and call the same functions as actors and learners. Samples
+// of the lane and of the reference alternate; every payload and every answer is checked.
 #include <linux/futex.h>
 #include <math.h>
 #include <signal.h>
@@ -23,7 +23,7 @@
 enum {
     SAMPLES = 15,
     TRIPS = 20000, // busy round trips a sample
-    SLEEPS = 100,  // sleeping round trips a sample; short ones, for what a wake-up costs changes with the load
+    SLEEPS = 100,  // sleeping round trips a sample; few, because the cost of a wake-up changes with the load
     SLEEP_SAMPLES = 61,
     PAYLOADS = 1500,  // 28 KB steps a sample
     SINGLES = 100000, // round trips timed one by one
@@ -33,7 +33,7 @@ enum {
     RING_STEPS = 64,
 };
 
-// Words of the raw references, each on a line (and its neighbour, which prefetchers fetch along) of its own.
+// Words of the raw references, each alone on two adjacent cache lines, which prefetchers load together.
 struct raw {
     uint64_t ping, pad0[15], pong, pad1[15];
     uint32_t futex_ping, pad2[31], futex_pong, pad3[31];
@@ -46,7 +46,7 @@ struct side {
     struct farm_ring small, large; // 16 B and 28 KB observations
     struct farm_doorbells small_bells;
     int eventfd;
-    uint64_t raw_trip, futex_trip, raw_payload; // done so far; both sides count alike
+    uint64_t raw_trip, futex_trip, raw_payload; // done so far; both sides have the same counts
     uint8_t *pattern;
 };
 
@@ -62,7 +62,7 @@ static void raw_trips(struct side *side, uint32_t trips) {
     }
 }
 
-static void futex_pass(uint32_t *word, uint32_t n) {
+static void futex_post(uint32_t *word, uint32_t n) {
     farm_store32_release(word, n);
     syscall(SYS_futex, word, FUTEX_WAKE, 1, NULL, NULL, 0);
 }
@@ -73,9 +73,9 @@ static void futex_await(uint32_t *word, uint32_t n) {
 static void raw_sleeps(struct side *side, uint32_t trips) {
     for (uint32_t i = 0; i < trips; i++) {
         uint32_t n = (uint32_t)++side->futex_trip;
-        if (side->actor) futex_pass(&side->raw->futex_ping, n);
+        if (side->actor) futex_post(&side->raw->futex_ping, n);
         futex_await(side->actor ? &side->raw->futex_pong : &side->raw->futex_ping, n);
-        if (!side->actor) futex_pass(&side->raw->futex_pong, n);
+        if (!side->actor) futex_post(&side->raw->futex_pong, n);
     }
 }
 
@@ -87,7 +87,7 @@ static uint64_t sum_words(const uint8_t *data, size_t bytes) {
     }
     return sum;
 }
-// The pattern of payload n is the same but for its first word.
+// Payload n is the pattern with n as its first word.
 static void write_payload(struct side *side, uint8_t *to, uint64_t n) {
     memcpy(side->pattern, &n, sizeof n);
     memcpy(to, side->pattern, PAYLOAD);
@@ -126,7 +126,7 @@ static void lane_trips(struct side *side, uint32_t trips) {
             farm_lane_actor_publish(lane);
             while (!farm_lane_actor_answered(lane)) farm_cpu_relax();
         } else {
-            uint64_t n = lane->produced_local++; // the learner's own count of steps it has answered
+            uint64_t n = lane->produced_local++; // the learner's count of answered steps
             while (farm_lane_produced(lane) <= n) farm_cpu_relax();
             learner_answer(lane, n);
         }
@@ -150,7 +150,7 @@ static void step_trips(struct side *side, uint32_t trips) {
             farm_bench_check(*(int32_t *)farm_lane_action(lane, n, 0) == (int32_t)n, "an answer");
         } else {
             uint32_t rung;
-            do { // a bell that rang for steps answered without looking at it says nothing about this one
+            do { // skips bells of steps that were answered without polling
                 while (!farm_doorbells_poll(&side->small_bells, &rung)) farm_cpu_relax();
             } while (farm_lane_produced(lane) <= n);
             farm_bench_check(memcmp(farm_lane_obs(lane, 0, n, 0), payload, sizeof payload) == 0, "a payload");
@@ -161,26 +161,31 @@ static void step_trips(struct side *side, uint32_t trips) {
     }
 }
 
-static void lane_sleeps(struct side *side, uint32_t trips) {
+// Steps through the functions in which actors and learners wait.
+static void wait_steps(struct side *side, uint32_t steps, uint64_t spin_ns) {
     struct farm_lane *lane = &side->small.lanes[0];
-    for (uint32_t i = 0; i < trips; i++) {
+    for (uint32_t i = 0; i < steps; i++) {
         uint32_t ready;
         if (side->actor) {
             farm_lane_actor_publish(lane);
             farm_actor_notify(&side->small, side->eventfd);
-            while (!farm_actor_wait(&side->small, lane, 0, UINT64_MAX, &ready)) {
+            while (!farm_actor_wait(&side->small, lane, spin_ns, UINT64_MAX, &ready)) {
             }
         } else {
             uint64_t n = lane->produced_local++;
-            do {
-                while (!farm_doorbells_wait(&side->small_bells, 0, 1000000000)) {
+            while (farm_lane_produced(lane) <= n) {
+                while (!farm_doorbells_wait(&side->small_bells, spin_ns, UINT64_MAX)) {
                 }
                 farm_doorbells_poll(&side->small_bells, &ready);
-            } while (farm_lane_produced(lane) <= n);
+            }
             learner_answer(lane, n);
             farm_learner_notify(&side->small);
         }
     }
+}
+
+static void lane_sleeps(struct side *side, uint32_t trips) {
+    wait_steps(side, trips, 0);
 }
 
 static void lane_payloads(struct side *side, uint32_t count) {
@@ -213,7 +218,7 @@ static struct farm_ring_spec ring_spec(uint32_t dtype, uint32_t elements) {
     return spec;
 }
 
-// Opens this process's side of a ring that `made` describes.
+// Opens one side of the ring `made`.
 static void open_ring(const struct farm_ring *made, bool actor, struct farm_ring *ring) {
     struct farm_error err;
     int up = dup(actor ? made->up.fd : made->up.fd_readonly),
@@ -235,57 +240,57 @@ static void open_side(struct side *side, const struct farm_ring *small, const st
     farm_bench_check(farm_bench_pin(side->actor ? 0 : 1), "this benchmark needs two CPUs");
 }
 
-// ---- samples: the actor's side times, the learner's side does the same sequence ----
+// ---- samples: the actor's side measures, the learner's side runs the same sequence ----
 
 typedef void pair_function(struct side *side, uint32_t count);
 
 // Seconds per piece of `count` pieces.
-static double timed(pair_function *function, struct side *side, uint32_t count) {
+static double time_pieces(pair_function *function, struct side *side, uint32_t count) {
     uint64_t start = farm_now_ns();
     function(side, count);
     return (double)(farm_now_ns() - start) / (double)count;
 }
 
-static void alternate(pair_function *ours, pair_function *theirs, struct side *side, int samples, uint32_t count,
-                      double *our_ns, double *their_ns) {
+static void sample_alternately(pair_function *ours, pair_function *theirs, struct side *side, int samples,
+                               uint32_t count, double *our_ns, double *their_ns) {
     for (int s = 0; s < samples; s++) {
-        their_ns[s] = timed(theirs, side, count);
-        our_ns[s] = timed(ours, side, count);
+        their_ns[s] = time_pieces(theirs, side, count);
+        our_ns[s] = time_pieces(ours, side, count);
     }
 }
 
-static void one_by_one(pair_function *function, struct side *side, double *ns) {
-    for (uint32_t i = 0; i < SINGLES; i++) ns[i] = timed(function, side, 1);
+static void time_singles(pair_function *function, struct side *side, double *ns) {
+    for (uint32_t i = 0; i < SINGLES; i++) ns[i] = time_pieces(function, side, 1);
 }
 
-static void everything(struct side *side, struct farm_bench *bench) {
+static void run_all(struct side *side, struct farm_bench *bench) {
     double ours[SLEEP_SAMPLES], theirs[SLEEP_SAMPLES];
     double *single = malloc(2 * SINGLES * sizeof *single);
     farm_bench_check(single != NULL, "no memory");
-    alternate(lane_trips, raw_trips, side, SAMPLES, TRIPS, ours, theirs);
+    sample_alternately(lane_trips, raw_trips, side, SAMPLES, TRIPS, ours, theirs);
     farm_bench_add(bench, "round_trip", "ns", "lower", ours, SAMPLES, "raw cache-line ping-pong", theirs, SAMPLES, 1.2);
-    alternate(step_trips, raw_trips, side, SAMPLES, TRIPS, ours, theirs);
+    sample_alternately(step_trips, raw_trips, side, SAMPLES, TRIPS, ours, theirs);
     farm_bench_add(bench, "step_round_trip", "ns", "lower", ours, SAMPLES,
                    "raw cache-line ping-pong: 2 lines; a step moves 5: doorbell, produced, payload, acted, action",
                    theirs, SAMPLES, NAN);
-    one_by_one(raw_trips, side, single);
-    one_by_one(lane_trips, side, single + SINGLES);
+    time_singles(raw_trips, side, single);
+    time_singles(lane_trips, side, single + SINGLES);
     farm_sort(single, SINGLES);
     farm_sort(single + SINGLES, SINGLES);
     double raw_p99 = farm_quantile(single, SINGLES, 0.99) / 2, p99 = farm_quantile(single + SINGLES, SINGLES, 0.99) / 2;
     farm_bench_add(bench, "hop_p99", "ns", "lower", &p99, 1, "raw cache-line ping-pong, half, p99", &raw_p99, 1, NAN);
-    alternate(lane_payloads, raw_payloads, side, SAMPLES, PAYLOADS, ours, theirs);
+    sample_alternately(lane_payloads, raw_payloads, side, SAMPLES, PAYLOADS, ours, theirs);
     for (int s = 0; s < SAMPLES; s++) ours[s] = PAYLOAD / ours[s], theirs[s] = PAYLOAD / theirs[s];
     farm_bench_add(bench, "payload_28k", "GB/s", "higher", ours, SAMPLES, "memcpy, bare flag, sum", theirs, SAMPLES,
                    0.95);
-    alternate(lane_sleeps, raw_sleeps, side, SLEEP_SAMPLES, SLEEPS, ours, theirs);
+    sample_alternately(lane_sleeps, raw_sleeps, side, SLEEP_SAMPLES, SLEEPS, ours, theirs);
     farm_bench_add(bench, "wakeup", "ns", "lower", ours, SLEEP_SAMPLES, "futex round trip", theirs, SLEEP_SAMPLES,
                    1.15);
     free(single);
 }
 
-// What the functions themselves cost: both sides' in one thread, all lines at home, no observation written.
-static void step_cost(struct farm_bench *bench, const struct farm_ring *made, int eventfd) {
+// The cost of the functions alone: both sides in one thread, all lines in its cache, no observation written.
+static void measure_step_cost(struct farm_bench *bench, const struct farm_ring *made, int eventfd) {
     struct farm_ring actor_ring, learner_ring;
     open_ring(made, true, &actor_ring);
     open_ring(made, false, &learner_ring);
@@ -316,37 +321,14 @@ static void step_cost(struct farm_bench *bench, const struct farm_ring *made, in
 
 // ---- system calls of a million busy steps, counted by ptrace ----
 
-// A million steps through the functions in which actors and learner wait, both sides busy.
-static void busy_steps(struct side *side) {
-    struct farm_lane *lane = &side->small.lanes[0];
-    const uint64_t spin_ns = farm_wait_spin_ns(FARM_WAIT_SPIN, false);
-    for (uint32_t i = 0; i < STEPS; i++) {
-        uint32_t ready = 0;
-        if (side->actor) {
-            farm_bench_check(farm_actor_wait(&side->small, NULL, spin_ns, UINT64_MAX, &ready), "an actor's wait");
-            farm_lane_actor_publish(lane);
-            farm_actor_notify(&side->small, side->eventfd);
-        } else {
-            const uint64_t n = lane->produced_local++;
-            while (farm_lane_produced(lane) <= n) {
-                farm_bench_check(farm_doorbells_wait(&side->small_bells, spin_ns, UINT64_MAX), "the learner's wait");
-                farm_doorbells_poll(&side->small_bells, &ready);
-            }
-            farm_lane_answer(lane, n);
-            farm_lane_release(lane, n);
-            farm_learner_notify(&side->small);
-        }
-    }
-}
-
-// The calls to getppid(2) mark the beginning and the end of what is counted.
-static void busy_child(struct side *side, const struct farm_ring *small, const struct farm_ring *large) {
+// The calls between two calls of getppid(2) are counted.
+static void run_busy_child(struct side *side, const struct farm_ring *small, const struct farm_ring *large) {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     open_side(side, small, large);
     ptrace(PTRACE_TRACEME, 0, NULL, NULL);
     raise(SIGSTOP);
     syscall(SYS_getppid);
-    busy_steps(side);
+    wait_steps(side, STEPS, farm_wait_spin_ns(FARM_WAIT_SPIN, false));
     syscall(SYS_getppid);
     _exit(0);
 }
@@ -361,7 +343,7 @@ static double count_syscalls(struct side *side, const struct farm_ring *small, c
         side->actor = i != 0;
         children[i].marks = 0;
         children[i].pid = fork();
-        if (children[i].pid == 0) busy_child(side, small, large);
+        if (children[i].pid == 0) run_busy_child(side, small, large);
         farm_bench_check(children[i].pid > 0, "fork");
     }
     int status;
@@ -390,12 +372,12 @@ static double count_syscalls(struct side *side, const struct farm_ring *small, c
     return (double)calls;
 }
 
-static void give_up(int signal_number) {
+static void report_busy_machine(int signal_number) {
     static const char text[] = "ring: this machine is too busy: two cores must be free for some seconds\n";
     ssize_t ignored = write(STDERR_FILENO, text, sizeof text - 1);
     (void)ignored;
     (void)signal_number;
-    _exit(1); // the children die with us
+    _exit(1); // PR_SET_PDEATHSIG ends the children
 }
 
 int main(int argc, char **argv) {
@@ -403,8 +385,8 @@ int main(int argc, char **argv) {
                                .about = "The lane's round trips, wake-ups, payload rate and system calls against raw "
                                         "cache lines, futexes and memcpy."};
     struct farm_error err;
-    farm_bench_start(&bench, argc, argv, 45); // it needs 3 s, but spinning on cores that others use too takes for ever
-    signal(SIGALRM, give_up);
+    farm_bench_start(&bench, argc, argv, 45); // needs 3 s on idle cores
+    signal(SIGALRM, report_busy_machine);
     alarm((unsigned)ceil(bench.seconds));
     struct farm_ring_spec small_spec = ring_spec(FARM_F32, 4), large_spec = ring_spec(FARM_U8, PAYLOAD);
     struct farm_ring small, large, counted;
@@ -421,17 +403,17 @@ int main(int argc, char **argv) {
         prctl(PR_SET_PDEATHSIG, SIGKILL);
         side.actor = false;
         open_side(&side, &small, &large);
-        everything(&side, NULL);
+        run_all(&side, NULL);
         _exit(0);
     }
     farm_bench_check(child > 0, "fork");
     side.actor = true;
     open_side(&side, &small, &large);
-    everything(&side, &bench);
+    run_all(&side, &bench);
     int status;
     farm_bench_check(waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0,
                      "the learner's side failed");
-    step_cost(&bench, &counted, side.eventfd);
+    measure_step_cost(&bench, &counted, side.eventfd);
     farm_bench_add(&bench, "busy_syscalls_per_million_steps", "calls", "lower", &calls, 1, NULL, NULL, 0, 1.0);
     farm_ring_close(&small);
     farm_ring_close(&large);

@@ -159,15 +159,12 @@ FUZZ_SOURCES  := $(wildcard src/base/*.c src/shm/*.c src/ring/*.c) src/learner/c
                  src/learner/backend.c src/config/recipe.c $(wildcard src/algo/*.c) \
                  $(filter-out %/engine_uring.c %/measure.c,$(wildcard src/bridge/*.c))
 FUZZ_TARGETS  := $(patsubst tests/fuzz/%.c,$(BUILD)/%,$(wildcard tests/fuzz/fuzz_*.c))
-FUZZ_MAIN     ?=
-FUZZ_MAIN_OBJ := $(call object,$(filter %.c,$(FUZZ_MAIN)))
 FUZZ_LIBS     := -ljansson -lyaml -lnuma -lssl -lcrypto -lisal -lpthread -lm -ldl
 
 $(FUZZ_TARGETS) $(BUILD)/make_seeds: $(BUILD)/%: $(BUILD)/obj/tests/fuzz/%.o $(call object,$(FUZZ_SOURCES))
 	$(call say,LINK,$@)
-	$(Q)$(CC) $(LDFLAGS) $(filter %.o,$^) $(FUZZ_MAIN_FLAG) $(FUZZ_LIBS) -o $@
-$(FUZZ_TARGETS): $(FUZZ_MAIN_OBJ)
-$(FUZZ_TARGETS): FUZZ_MAIN_FLAG = $(filter -%,$(FUZZ_MAIN))
+	$(Q)$(CC) $(LDFLAGS) $(filter %.o,$^) $(FUZZER) $(FUZZ_LIBS) -o $@
+$(FUZZ_TARGETS): FUZZER = -fsanitize=fuzzer
 .PHONY: fuzz-programs
 fuzz-programs: $(FUZZ_TARGETS) $(BUILD)/make_seeds
 

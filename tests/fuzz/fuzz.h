@@ -1,6 +1,6 @@
-// What the fuzz targets share: taking an input apart, and the sentence on what every refusal must look like. A target
-// is one file fuzz_NAME.c with LLVMFuzzerTestOneInput; beside not crashing it asserts what its part of the program
-// promises. `make fuzz` runs them for long, tests/fuzz/test_fuzz.sh briefly, driver.c replays files without libFuzzer.
+// What the fuzz targets share: reading an input, and the check of every refusal. A target is one file fuzz_NAME.c with
+// LLVMFuzzerTestOneInput. It must not crash, and it asserts what its part of the program promises. `make fuzz` runs the
+// targets for long, tests/fuzz/test_fuzz.sh briefly.
 #ifndef FARM_TESTS_FUZZ_H
 #define FARM_TESTS_FUZZ_H
 
@@ -19,7 +19,7 @@ struct fuzz_input {
     size_t left;
 };
 
-// The next `bytes` of the input into *out; zeros where it has ended.
+// Copies the next `bytes` of the input into *out; zeros beyond its end.
 static inline void fuzz_take(struct fuzz_input *input, void *out, size_t bytes) {
     size_t there = bytes < input->left ? bytes : input->left;
     memset(out, 0, bytes);
@@ -28,8 +28,8 @@ static inline void fuzz_take(struct fuzz_input *input, void *out, size_t bytes) 
     input->left -= there;
 }
 
-// The next `bytes` (or as many as are left) as a text in a heap block of exactly that size, so that ASan sees any step
-// beyond. It may hold zero bytes.
+// Returns the next `bytes` (at most the rest) as a text, which may contain zero bytes, in a heap block of exactly that
+// size: ASan finds accesses beyond it.
 static inline char *fuzz_take_text(struct fuzz_input *input, size_t bytes) {
     if (bytes > input->left) bytes = input->left;
     char *text = malloc(bytes + 1);
@@ -39,7 +39,7 @@ static inline char *fuzz_take_text(struct fuzz_input *input, size_t bytes) {
     return text;
 }
 
-// A refusal names its status and says a sentence that ends within its array.
+// A refusal has its status and a message that ends within its array.
 static inline void fuzz_check_refusal(enum farm_status status, const struct farm_error *err) {
     assert(status != FARM_OK && err->status == status);
     assert(err->message[0] && memchr(err->message, 0, sizeof err->message));

@@ -1,5 +1,5 @@
-// What a kernel (or a container's idea of one) may say about control groups: the input is the text of several files,
-// each ended by a zero byte, in a folder that stands for the root. Whatever they say, limits that come out make sense.
+// Texts of a kernel or a container about control groups: the input holds several files, each ended by a zero byte,
+// which are written into a folder that is used as the root. The limits that result are consistent.
 #include <fcntl.h>
 #include <math.h>
 #include <stdio.h>
@@ -9,7 +9,7 @@
 #include "base/cgroup.h"
 #include "fuzz.h"
 
-// In the order in which the input gives them; what it no longer reaches is not there.
+// In the order of the input; a file that the input does not reach does not exist.
 static const char *const files[] = {
     "proc/self/mountinfo",
     "proc/self/cgroup",
@@ -30,7 +30,7 @@ static const char *const files[] = {
 };
 enum { FILES = sizeof files / sizeof *files };
 
-// Made once: a folder named by the process, so that nothing but numbers can be left behind.
+// Made once, and named after the process.
 static const char *root_folder(void) {
     static char root[128];
     static const char *const folders[] = {"", "/proc", "/proc/self", "/g", "/g/a"};
@@ -56,6 +56,11 @@ static void check(const struct farm_cgroup_limits *limits) {
     const struct farm_cgroup_memory *memory = &limits->memory;
     assert(isfinite(limits->cpu_quota) && limits->cpu_quota >= 0);
     assert(limits->has_cpus == (farm_bitmap_count(&limits->cpus) > 0));
+    static char list[5 * FARM_BITMAP_BITS];
+    struct farm_bitmap again;
+    farm_bitmap_format(&limits->cpus, list, sizeof list);
+    assert(!limits->has_cpus || farm_bitmap_parse(list, &again, NULL) == FARM_OK);
+    assert(!limits->has_cpus || memcmp(&again, &limits->cpus, sizeof again) == 0);
     if (memory->left_bytes == UINT64_MAX) return;
     assert(memory->left_bytes <= memory->limit_bytes && memory->limit_bytes < UINT64_MAX);
     assert(memory->left_bytes == 0 || memory->left_bytes + memory->used_bytes == memory->limit_bytes);

@@ -38,14 +38,6 @@ static void save(const char *folder, const char *target, const char *name, struc
 
 // ---- attach, spec ----
 
-static struct farm_ring_spec spec_continuous(void) {
-    struct farm_ring_spec spec = spec_of(2, 3, 8);
-    spec.env.action =
-        (struct farm_action_spec){.kind = FARM_ACTION_CONTINUOUS, .dims = 2, .low = {-1, -2}, .high = {1, 2}};
-    farm_ring_spec_answers(&spec);
-    return spec;
-}
-
 static void save_attach(const char *folder, const char *name, const struct fuzz_attach *plan, const void *fill,
                         const struct farm_ring_spec *spec) {
     struct seed seed = {.count = 0};
@@ -61,75 +53,75 @@ static void save_spec(const char *folder, const char *name, const struct farm_ri
     save(folder, "spec", name, &seed);
 }
 
+enum spec { PLAIN, RICH, CONTINUOUS, LOCAL, LOCAL_STATE, LARGE, SPECS };
+enum fill { ONE, NOT_NUMBERS, COUNTED, UNKNOWN_FLAGS, FILLS };
+
+static const struct {
+    const char *name;
+    struct fuzz_segment up; // what differs from an honest one
+    uint8_t side, fill_bytes, descriptors, turn, counters[3];
+    enum fill fill;
+    enum spec spec;
+} attaches[] = {
+    {"actor", {0}, .side = 0x10, .spec = PLAIN},
+    {"learner", {0}, .side = 0x24 | 1, .fill_bytes = 8, .spec = RICH},
+    {"observer", {0}, .side = 0x30 | 2, .fill_bytes = 200, .spec = CONTINUOUS},
+    {"unsealed", {.seals = 4}, .side = 0x30 | 2, .spec = PLAIN},
+    {"short", {.seals = FUZZ_READ_ONLY, .size_delta = -64}, .side = 0x30 | 2, .spec = PLAIN},
+    {"hash", {.spoil = FUZZ_SPOIL_HASH, .word = 1}, .side = 0x30 | 2, .spec = PLAIN},
+    {"scribbled", {.spoil = FUZZ_SPOIL_SPEC, .word = 0xff0003}, .side = 0x20 | 1, .fill_bytes = 200, .spec = RICH},
+    {"bytes", {.spoil = FUZZ_SPOIL_BYTES, .word = 1 << 20}, .side = 0x10, .fill_bytes = 200, .spec = PLAIN},
+    {"not-numbers", {0}, .side = 1, .fill_bytes = 200, .fill = NOT_NUMBERS, .spec = RICH},
+    {"absurd-counters", {0}, .fill_bytes = 200, .turn = 9, .fill = COUNTED, .spec = PLAIN},
+    {"a-lie", {0}, .side = 8, .fill_bytes = 1, .counters = {7, 2, 1}, .spec = PLAIN},
+    {"sound", {0}, .side = 8 | 2, .fill_bytes = 1, .counters = {4, 4, 0}, .spec = PLAIN}, // every flag is FIRST
+    {"unknown-flags", {0}, .side = 8 | 2, .fill_bytes = 1, .counters = {4, 4, 0}, .fill = UNKNOWN_FLAGS, .spec = PLAIN},
+    {"unanswered", {0}, .side = 8 | 2, .fill_bytes = 1, .counters = {4, 2, 0}, .spec = PLAIN},
+    {"swapped", {0}, .descriptors = FUZZ_SWAPPED, .counters = {4, 2, 0}, .spec = PLAIN},
+    {"local", {0}, .side = 1, .fill_bytes = 200, .spec = LOCAL},
+    {"local-state", {0}, .side = 1, .fill_bytes = 200, .fill = UNKNOWN_FLAGS, .spec = LOCAL_STATE},
+    {"local-ahead", {0}, .side = 8, .fill_bytes = 200, .counters = {4, 1, 0}, .spec = LOCAL},
+};
+
 static void make_layouts(const char *folder) {
-    const struct fuzz_segment honest = {.seals = FUZZ_ALL_SEALS};
-    const struct farm_ring_spec plain = spec_of(2, 3, 8), rich = spec_rich(1, 2, 5), continuous = spec_continuous();
-    static const uint8_t fill[200] = {1};
-    struct fuzz_attach plan = {.up = honest, .down = honest, .text_bytes = 200, .side = 0x10};
-    save_attach(folder, "actor", &plan, fill, &plain);
-    plan.side = 0x24 | 1;
-    plan.fill_bytes = 8;
-    save_attach(folder, "learner", &plan, fill, &rich);
-    plan.side = 0x30 | 2;
-    plan.fill_bytes = 200;
-    save_attach(folder, "observer", &plan, fill, &continuous);
-    plan.fill_bytes = 0;
-    plan.up.seals = 3;
-    save_attach(folder, "unsealed", &plan, fill, &plain);
-    plan.up = (struct fuzz_segment){.seals = FUZZ_ALL_SEALS | FUZZ_READ_ONLY, .size_delta = -64};
-    save_attach(folder, "short", &plan, fill, &plain);
-    plan.up = (struct fuzz_segment){.seals = FUZZ_ALL_SEALS, .spoil = FUZZ_SPOIL_HASH, .word = 1};
-    save_attach(folder, "hash", &plan, fill, &plain);
-    plan.up = (struct fuzz_segment){.seals = FUZZ_ALL_SEALS, .spoil = FUZZ_SPOIL_SPEC, .word = 0xff0003};
-    plan.fill_bytes = 200;
-    plan.side = 0x20 | 1;
-    save_attach(folder, "scribbled", &plan, fill, &rich);
-    plan.up = (struct fuzz_segment){.seals = FUZZ_ALL_SEALS, .spoil = FUZZ_SPOIL_BYTES, .word = 1 << 20};
-    plan.side = 0x10;
-    save_attach(folder, "bytes", &plan, fill, &plain);
-    plan.up = honest;
-    uint8_t numbers[200];
-    for (int i = 0; i < 200; i++) numbers[i] = i % 4 == 3 ? 0x7f : i % 4 == 2 ? 0xc0 : 0; // f32 NaN
-    plan.side = 1;
-    save_attach(folder, "not-numbers", &plan, numbers, &rich);
-    for (int i = 0; i < 200; i++) numbers[i] = (uint8_t)i;
-    plan.side = 0;
-    plan.turn = 9;
-    save_attach(folder, "absurd-counters", &plan, numbers, &plain);
-    plan.turn = 0;
-    plan.fill_bytes = 1;
-    plan.side = 8;
-    memcpy(plan.counters, (uint8_t[]){7, 2, 1}, 3);
-    save_attach(folder, "a-lie", &plan, fill, &plain);
-    plan.side = 8 | 2;
-    memcpy(plan.counters, (uint8_t[]){4, 4, 0}, 3);
-    save_attach(folder, "sound", &plan, fill, &plain); // every flag is FIRST
-    numbers[0] = 0x20 | FARM_STEP_FIRST;
-    save_attach(folder, "unknown-flags", &plan, numbers, &plain);
-    memcpy(plan.counters, (uint8_t[]){4, 2, 0}, 3);
-    save_attach(folder, "unanswered", &plan, fill, &plain);
-    plan.side = 0;
-    plan.fill_bytes = 0;
-    plan.descriptors = FUZZ_SWAPPED;
-    save_attach(folder, "swapped", &plan, fill, &plain);
-    struct farm_ring_spec local = rich, state = continuous;
-    local.answers = state.answers = FARM_ANSWERS_LOCAL;
-    state.answer[state.answer_count++] = (struct farm_answer_spec){"state", FARM_F32, 3, 4, 0};
-    plan = (struct fuzz_attach){.up = honest, .down = honest, .text_bytes = 200, .side = 1, .fill_bytes = 200};
-    save_attach(folder, "local", &plan, fill, &local);
-    save_attach(folder, "local-state", &plan, numbers, &state);
-    plan.side = 8;
-    memcpy(plan.counters, (uint8_t[]){4, 1, 0}, 3);
-    save_attach(folder, "local-ahead", &plan, fill, &local);
-    save_spec(folder, "local-state", &state);
-    save_spec(folder, "plain", &plain);
-    save_spec(folder, "rich", &rich);
-    save_spec(folder, "continuous", &continuous);
-    struct farm_ring_spec large = rich;
-    large.lanes = FARM_LANES_MAX;
-    large.width = FARM_WIDTH_MAX;
-    large.steps = 1 << 24;
-    save_spec(folder, "large", &large);
+    struct farm_ring_spec specs[SPECS] = {[PLAIN] = spec_of(2, 3, 8), [RICH] = spec_rich(1, 2, 5)};
+    uint8_t fills[FILLS][200] = {{1}};
+    specs[CONTINUOUS] = specs[PLAIN];
+    specs[CONTINUOUS].env.action =
+        (struct farm_action_spec){.kind = FARM_ACTION_CONTINUOUS, .dims = 2, .low = {-1, -2}, .high = {1, 2}};
+    farm_ring_spec_answers(&specs[CONTINUOUS]);
+    specs[LOCAL] = specs[LARGE] = specs[RICH];
+    specs[LOCAL_STATE] = specs[CONTINUOUS];
+    specs[LOCAL].answers = specs[LOCAL_STATE].answers = FARM_ANSWERS_LOCAL;
+    specs[LOCAL_STATE].answer[specs[LOCAL_STATE].answer_count++] =
+        (struct farm_answer_spec){"state", FARM_F32, 3, 4, 0};
+    specs[LARGE].lanes = FARM_LANES_MAX;
+    specs[LARGE].width = FARM_WIDTH_MAX;
+    specs[LARGE].steps = 1 << 24;
+    for (int i = 0; i < 200; i++) {
+        fills[NOT_NUMBERS][i] = i % 4 == 3 ? 0x7f : i % 4 == 2 ? 0xc0 : 0; // f32 NaN
+        fills[COUNTED][i] = fills[UNKNOWN_FLAGS][i] = (uint8_t)i;
+    }
+    fills[UNKNOWN_FLAGS][0] = 0x20 | FARM_STEP_FIRST;
+    for (size_t i = 0; i < sizeof attaches / sizeof *attaches; i++) {
+        struct fuzz_attach plan = {.up = attaches[i].up,
+                                   .down = {.seals = FUZZ_ALL_SEALS},
+                                   .text_bytes = 200,
+                                   .side = attaches[i].side,
+                                   .fill_bytes = attaches[i].fill_bytes,
+                                   .descriptors = attaches[i].descriptors,
+                                   .turn = attaches[i].turn};
+        plan.up.seals ^= FUZZ_ALL_SEALS;
+        memcpy(plan.counters, attaches[i].counters, sizeof plan.counters);
+        save_attach(folder, attaches[i].name, &plan, fills[attaches[i].fill], &specs[attaches[i].spec]);
+    }
+    static const char *const names[SPECS] = {[PLAIN] = "plain",
+                                             [RICH] = "rich",
+                                             [CONTINUOUS] = "continuous",
+                                             [LOCAL_STATE] = "local-state",
+                                             [LARGE] = "large"};
+    for (int i = 0; i < SPECS; i++)
+        if (names[i]) save_spec(folder, names[i], &specs[i]);
 }
 
 // ---- checkpoint ----

@@ -1,13 +1,12 @@
 #!/bin/bash
 # Builds and runs the fuzz targets of tests/fuzz: fuzz.sh COMMAND [TARGET...]
-#   test      replays the corpora and fuzzes each target for SECONDS_EACH (2); ends with a line `covered: ...`
-#   long      fuzzes each target for SECONDS_EACH (60), keeps what it found in $BUILD/fuzz/corpus and adds a line
-#             a target to bench/results/fuzz.jsonl
-#   keep      minimises the inputs of $BUILD/fuzz/corpus and the committed ones together into the committed corpus;
-#             seed-* (the first inputs) and fault-* (inputs that once broke a target) stay
-#   seeds     writes the seeds of attach, spec and checkpoint anew (make_seeds.c)
-# Targets are linked with libFuzzer, ASan and UBSan, by clang. Where there is none, `test` says so and replays the
-# corpora in programs built by gcc with the same sanitizers. What breaks a target is kept in $BUILD/fuzz/crashes.
+#   test      runs each target on its corpus and for SECONDS_EACH (2) on new inputs; prints a line `covered: ...`
+#   long      fuzzes each target for SECONDS_EACH (60), keeps new inputs in $BUILD/fuzz/corpus and appends a line for
+#             each target to bench/results/fuzz.jsonl
+#   keep      minimises $BUILD/fuzz/corpus and the committed corpus into the committed corpus; seed-* and fault-*
+#             (inputs that once broke a target) stay
+#   seeds     writes the seeds of attach, spec and checkpoint (make_seeds.c)
+# clang links the targets with libFuzzer, ASan and UBSan. An input that breaks a target is kept in $BUILD/fuzz/crashes.
 set -eu
 command=${1:?usage: fuzz.sh test|long|keep|seeds [TARGET...]}
 shift
@@ -25,26 +24,24 @@ else
     targets=("${targets[@]%.c}")
 fi
 for target in "${targets[@]}"; do
-    [ -f "tests/fuzz/fuzz_$target.c" ] || { echo "fuzz.sh: there is no target '$target'" >&2; exit 2; }
+    [ -f "tests/fuzz/fuzz_$target.c" ] || { echo "fuzz.sh: no such target: $target" >&2; exit 2; }
 done
 
 scratch=$(mktemp -d "$([ -w /dev/shm ] && echo /dev/shm || echo /tmp)/farm-fuzz-XXXXXX")
 trap 'rm -rf "$scratch"' EXIT
 export TMPDIR=$scratch
 
-# What compiles them, and what brings main().
-if echo 'int LLVMFuzzerTestOneInput(const char *d, long n) { return !d && n; }' |
+if ! echo 'int LLVMFuzzerTestOneInput(const char *d, long n) { return !d && n; }' |
     clang -x c -fsanitize=fuzzer,address,undefined -o "$scratch/probe" - 2>"$scratch/log"; then
-    fuzzer=(CC=clang 'SANITIZE=address,undefined,fuzzer-no-link' FUZZ_MAIN=-fsanitize=fuzzer)
-    fuzzes=yes
-else
-    fuzzer=(CC=gcc 'SANITIZE=address,undefined' FUZZ_MAIN=tests/fuzz/driver.c)
-    fuzzes=
+    echo "fuzz.sh: clang with libFuzzer is missing (packages clang, libclang-rt-dev): run \`make deps\`" >&2
+    [ "$command" != test ] || exit 77
+    exit 1
 fi
-make -s -j2 BUILD="$build" "${fuzzer[@]}" fuzz-programs >"$scratch/log" 2>&1 || { cat "$scratch/log" >&2; exit 1; }
+make -s -j2 BUILD="$build" CC=clang SANITIZE=address,undefined,fuzzer-no-link fuzz-programs >"$scratch/log" 2>&1 ||
+    { cat "$scratch/log" >&2; exit 1; }
 
-# One target; its report in $scratch/report. Fails after showing the report and keeping the input.
-run() { # target seconds [corpus...]
+# Runs one target and writes $scratch/report. If it breaks, prints the report and fails.
+run_target() { # target seconds [corpus...]
     local target=$1 seconds=$2 dict=()
     shift 2
     [ ! -f "tests/fuzz/dict/$target.dict" ] || dict=("-dict=tests/fuzz/dict/$target.dict")
@@ -58,46 +55,38 @@ run() { # target seconds [corpus...]
     echo "fuzz.sh: target '$target' broke. Its input is in $build/crashes; $build/fuzz_$target FILE runs it again" >&2
     return 1
 }
-stat() { sed -n "s/^stat::$1: *//p" "$scratch/report"; }
-edges() { sed -n 's/.* cov: \([0-9]*\) .*/\1/p' "$scratch/report" | tail -n 1; }
-inputs() { find "$corpus/$1" -type f | wc -l; }
+read_stat() { sed -n "s/^stat::$1: *//p" "$scratch/report"; }
+count_edges() { sed -n 's/.* cov: \([0-9]*\) .*/\1/p' "$scratch/report" | tail -n 1; }
+count_inputs() { find "$corpus/$1" -type f | wc -l; }
 
 test_all() {
     local target executions=0 files=0
     for target in "${targets[@]}"; do
-        files=$((files + $(inputs "$target")))
-        if [ "$fuzzes" ]; then
-            mkdir "$scratch/new-$target"
-            run "$target" "${SECONDS_EACH:-2}" "$scratch/new-$target" "$corpus/$target"
-        else
-            "$build/fuzz_$target" "$corpus/$target"/* >"$scratch/report" 2>&1 || { cat "$scratch/report" >&2; exit 1; }
-        fi
-        executions=$((executions + $(stat number_of_executed_units)))
+        files=$((files + $(count_inputs "$target")))
+        mkdir "$scratch/new-$target"
+        run_target "$target" "${SECONDS_EACH:-2}" "$scratch/new-$target" "$corpus/$target"
+        executions=$((executions + $(read_stat number_of_executed_units)))
     done
-    [ "$fuzzes" ] ||
-        echo "covered: NOTHING NEW was tried: no clang with libFuzzer (packages clang, libclang-rt-dev). Replayed only:"
     echo "covered: ${#targets[@]} fuzz targets (${targets[*]}), $files committed inputs, $executions executions under ASan and UBSan"
 }
 
 long_all() {
     local target crashed all_crashed=0
-    [ "$fuzzes" ] || { echo "make fuzz: needs clang with libFuzzer (packages clang, libclang-rt-dev)" >&2; exit 1; }
     for target in "${targets[@]}"; do
         mkdir -p "$build/corpus/$target"
         crashed=0
-        run "$target" "${SECONDS_EACH:-60}" "$build/corpus/$target" "$corpus/$target" || crashed=1
+        run_target "$target" "${SECONDS_EACH:-60}" "$build/corpus/$target" "$corpus/$target" || crashed=1
         all_crashed=$((all_crashed + crashed))
         printf '{"target": "%s", "executions": %d, "seconds": %d, "edges": %d, "new_crashes": %d, "corpus_files": %d, "commit": "%s", "date": "%s"}\n' \
-            "$target" "$(stat number_of_executed_units)" "${SECONDS_EACH:-60}" "$(edges)" "$crashed" "$(inputs "$target")" \
+            "$target" "$(read_stat number_of_executed_units)" "${SECONDS_EACH:-60}" "$(count_edges)" "$crashed" "$(count_inputs "$target")" \
             "$(git describe --always --dirty 2>/dev/null || echo unknown)" "$(date -u +%F)" | tee -a bench/results/fuzz.jsonl
     done
     [ "$all_crashed" = 0 ]
 }
 
-# Smallest first, until the limits: libFuzzer's merge goes by size too. Seeds and regressions stay.
+# Keeps the smallest inputs until a limit is reached, after the seeds and the inputs that broke a target.
 keep_all() {
     local target file
-    [ "$fuzzes" ] || { echo "fuzz.sh: keep needs clang with libFuzzer" >&2; exit 1; }
     for target in "${targets[@]}"; do
         mkdir "$scratch/merged-$target" "$scratch/kept-$target"
         find "$corpus/$target" -type f \( -name 'seed-*' -o -name 'fault-*' \) -exec cp {} "$scratch/kept-$target" \;
@@ -111,7 +100,7 @@ keep_all() {
         done < <(find "$scratch/merged-$target" -type f -printf '%s %p\n' | sort -n | sed 's/^[0-9]* //')
         rm -rf "${corpus:?}/$target"
         cp -r "$scratch/kept-$target" "$corpus/$target"
-        echo "  $target: $(inputs "$target") inputs, $(cat "$corpus/$target"/* | wc -c) bytes"
+        echo "  $target: $(count_inputs "$target") inputs, $(cat "$corpus/$target"/* | wc -c) bytes"
     done
 }
 
