@@ -18,6 +18,7 @@ struct recorded_machine {
 #define FOUR_NODES_A_SOCKET "pack:2 numa:4(memory=48GB) l3:3 core:8 pu:2"
 #define SIXTEEN_CORES       "pack:1 [numa(memory=64GB)] l3:2 core:8 pu:1"
 #define TWO_CORES           "pack:1 [numa(memory=16GB)] l3:1 core:2 pu:1"
+#define FOUR_CPUS           "pack:4 [numa(memory=1GB)] core:1 pu:1"
 #define ONE_CPU             "pack:1 [numa(memory=2GB)] l3:1 core:1 pu:1"
 #define FAR_MEMORY_FIRST    "[numa(memory=8GB indexes=1,2,0)] pack:2 [numa(memory=64GB)] core:4 pu:1"
 #define SMT8                "pack:2 [numa(memory=64GB)] core:2 pu:8"

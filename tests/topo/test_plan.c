@@ -1,4 +1,4 @@
-// The plan: what must hold on every machine for every request, then single decisions.
+// The plan: invariants on every machine for every request, then single decisions.
 #include <criterion/criterion.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -32,8 +32,7 @@ static void make(struct farm_plan_request request) {
     cr_assert_eq(farm_plan_make(&machine, &request, &plan, &error), FARM_OK, "%s", error.message);
 }
 
-// Checks that the plan is refused, with those words.
-static void refused(struct farm_plan_request request, enum farm_status wanted, const char *words) {
+static void expect_refusal(struct farm_plan_request request, enum farm_status wanted, const char *words) {
     cr_assert_eq(farm_plan_make(&machine, &request, &plan, &error), wanted, "%s", error.message);
     cr_assert(strstr(error.message, words), "%s", error.message);
 }
@@ -175,29 +174,182 @@ Test(topo, keeps_its_promises_on_every_machine, .timeout = 60) {
     }
 }
 
-Test(topo, shares_two_cores_without_pinning) {
-    read_synthetic(TWO_CORES);
-    make(request_of(0, FARM_LEARNER_CPU));
-    cr_assert(plan.actor_count == 2 && plan.shared && !plan.pinned && plan.training_threads == 1);
-    cr_assert_eq(farm_bitmap_count(&plan.training_cpus), 2);
-    cr_assert_eq(farm_bitmap_count(&plan.claim), 0);
-    cr_assert_eq(plan.actor[1].memory_node, 0);
-    make(request_of(0, FARM_LEARNER_NONE));
-    cr_assert(plan.actor_count == 2 && plan.pinned, "without a learner each actor has its CPU");
+// ---- single decisions ----
+
+enum wanted { ANY, YES, NO };
+
+struct plan_case {
+    const char *machine, *root;
+    struct farm_plan_request request; // bytes, envs_per_actor, pin and numa are as in request_of
+    bool unpinned;
+    double quota;
+    // Wanted; 0 is not checked.
+    int actors, training, inference_cpus, shards, away; // away: actors served from another node, at most
+    enum wanted pinned, shared, bridge;
+    const char *note;
+};
+
+static int served_from_another_node(void) {
+    int away = 0;
+    for (int i = 0; i < plan.actor_count; i++)
+        away += plan.shard_node[plan.actor[i].shard] != plan.actor[i].memory_node;
+    return away;
 }
 
-Test(topo, plans_three_floating_actors_for_a_quota_of_three_and_a_half) {
-    const char *const roots[] = {VECTORS "quota_v2", VECTORS "quota_v1"};
-    for (int i = 0; i < 2; i++) {
-        read_machine((struct farm_machine_source){.synthetic = SIXTEEN_CORES, .root = roots[i]});
-        make(request_of(0, FARM_LEARNER_CPU));
-        cr_assert(plan.actor_count == 3 && !plan.pinned);
-        cr_assert_float_eq(plan.cpu_budget, 3.5, 1e-9);
-        cr_assert(has_note("quota of 3.5 CPUs: 3 actors, nothing pinned"), "%s", plan.note[0]);
+static void check_case(const struct plan_case *wanted, size_t number) {
+    struct farm_plan_request request = wanted->request;
+    request.envs_per_actor = 8;
+    request.bytes_per_actor = 1 << 20;
+    request.pin = !wanted->unpinned;
+    request.numa = true;
+    read_machine((struct farm_machine_source){.synthetic = wanted->machine, .root = wanted->root});
+    if (wanted->quota > 0) machine.cpu_quota = wanted->quota;
+    make(request);
+    const struct {
+        const char *name;
+        int wanted, got;
+    } counts[] = {
+        {"actors", wanted->actors, plan.actor_count},
+        {"training threads", wanted->training, plan.training_threads},
+        {"inference CPUs", wanted->inference_cpus, farm_bitmap_count(&plan.inference_cpus)},
+        {"shards", wanted->shards, plan.shard_count},
+        {"pinned", wanted->pinned, plan.pinned ? YES : NO},
+        {"shared", wanted->shared, plan.shared ? YES : NO},
+        {"bridge with a core", wanted->bridge, farm_bitmap_count(&plan.bridge_cpus) ? YES : NO},
+    };
+    for (size_t i = 0; i < sizeof counts / sizeof *counts; i++)
+        if (counts[i].wanted)
+            cr_expect_eq(counts[i].got, counts[i].wanted, "case %zu, %s: %s: %d, not %d", number, wanted->machine,
+                         counts[i].name, counts[i].got, counts[i].wanted);
+    cr_expect(!wanted->note || has_note(wanted->note), "case %zu: no note '%s'", number, wanted->note);
+    cr_expect(!wanted->away || served_from_another_node() < wanted->away, "case %zu: %d actors are served from away",
+              number, served_from_another_node());
+}
+
+enum { CPU = FARM_LEARNER_CPU, NONE = FARM_LEARNER_NONE };
+#define TWO_NODES_OF_8 "pack:2 [numa(memory=64GB)] core:8 pu:1"
+
+Test(topo, decides_as_the_rules_demand) {
+    static const struct plan_case cases[] = {
+        // Rule 3.
+        {TWO_CORES, .request = {.learner_device = CPU}, .actors = 2, .training = 1, .pinned = NO, .shared = YES},
+        {TWO_CORES, .request = {.learner_device = NONE}, .actors = 2, .pinned = YES},
+        // Rule 2.
+        {SIXTEEN_CORES,
+         VECTORS "quota_v2",
+         {.learner_device = CPU},
+         .actors = 3,
+         .pinned = NO,
+         .note = "quota of 3.5 CPUs: 3 actors, nothing pinned"},
+        {SIXTEEN_CORES,
+         VECTORS "quota_v1",
+         {.learner_device = CPU},
+         .actors = 3,
+         .pinned = NO,
+         .note = "quota of 3.5 CPUs: 3 actors, nothing pinned"},
+        {TWO_CORES, VECTORS "half_cpu_v2", {.learner_device = CPU}, .actors = 1},
+        {AMD_12_L3, .request = {.learner_device = CPU}, .quota = 96, .actors = 64, .training = 24, .shards = 8},
+        // Rule 4: fewer learner cores for few actors, and for so many that they need the room.
+        {AMD_12_L3, .request = {.actors = 8, .learner_device = CPU}, .training = 3, .inference_cpus = 1},
+        {AMD_12_L3, .request = {.actors = 180, .learner_device = CPU}, .training = 9, .inference_cpus = 3,
+         .pinned = YES},
+        {SIXTEEN_CORES, .request = {.learner_device = CPU, .learner_threads = 9}, .actors = 4, .training = 9,
+         .inference_cpus = 3},
+        {SIXTEEN_CORES, .request = {.learner_device = CPU, .learner_threads = 40}, .actors = 1, .training = 14,
+         .note = "--train-threads 40, but 16 cores must also serve inference and actors: 14"},
+        {SIXTEEN_CORES, .request = {.learner_device = CPU, .learner_shards = 3}, .actors = 9, .training = 4,
+         .inference_cpus = 3, .shards = 3, .pinned = YES},
+        {SIXTEEN_CORES, .request = {.learner_device = CPU, .learner_shards = 20}, .actors = 6, .training = 4,
+         .shards = 6, .note = "--infer-threads 20, but only 6 can have a CPU and an actor each: 6"},
+        {SIXTEEN_CORES, .request = {.actors = 2, .learner_device = CPU, .learner_shards = 20}, .shards = 2},
+        // Rule 9.
+        {AMD_12_L3, .request = {.actors = 40, .learner_device = CPU}, .shards = 5, .away = 1},
+        {TWO_NODES_OF_8, .request = {.actors = 8, .learner_device = CPU, .learner_shards = 4}, .training = 3,
+         .shards = 4, .pinned = YES},
+        {FOUR_CPUS, .request = {.learner_device = CPU}, .shards = 1, .shared = YES},
+        {FOUR_CPUS, .request = {.learner_device = CPU, .learner_shards = 4}, .actors = 4, .shards = 4, .away = 1,
+         .shared = YES},
+        {FOUR_CPUS, .request = {.learner_device = CPU, .learner_shards = 4}, .unpinned = true, .shards = 4},
+        // Rule 8: a remote node's other cores go to its actors; actors that need all CPUs, and few CPUs, leave none.
+        {SIXTEEN_CORES, .request = {.learner_device = NONE, .bridges = 1, .bridge_node = -1}, .actors = 15,
+         .pinned = YES, .bridge = YES},
+        {SIXTEEN_CORES, .request = {.actors = 16, .learner_device = NONE, .bridges = 1}, .pinned = YES, .bridge = NO},
+        {TWO_CORES, .request = {.learner_device = CPU, .bridges = 1}, .actors = 2, .bridge = NO},
+        {TWO_CORES, .request = {.learner_device = NONE, .bridges = 1}, .actors = 2, .bridge = NO},
+        // Rule 7: no actors here; one inference thread per remote actor at most.
+        {SIXTEEN_CORES,
+         .request = {.no_actors = true, .remote_actors = 64, .bridges = 1, .bridge_node = -1, .learner_device = CPU},
+         .training = 12, .shards = 3, .shared = NO, .bridge = YES, .note = "no actors here: 16 CPUs"},
+        {SIXTEEN_CORES,
+         .request = {.no_actors = true, .remote_actors = 2, .bridges = 1, .bridge_node = -1, .learner_device = CPU},
+         .training = 13, .shards = 2},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) check_case(&cases[i], i);
+}
+
+Test(topo, binds_shards_to_cpus_only_if_it_pins) {
+    for (int pin = 0; pin <= 1; pin++) {
+        struct farm_plan_request request = request_of(0, FARM_LEARNER_CPU);
+        request.learner_shards = 4;
+        request.pin = pin;
+        read_synthetic(FOUR_CPUS);
+        make(request);
+        for (int k = 0; k < 4; k++) cr_assert_eq(farm_bitmap_count(&plan.shard_cpus[k]), pin, "shard %d", k);
     }
-    read_machine((struct farm_machine_source){.synthetic = TWO_CORES, .root = VECTORS "half_cpu_v2"});
+    read_synthetic(AMD_12_L3);
+    machine.cpu_quota = 96;
     make(request_of(0, FARM_LEARNER_CPU));
-    cr_assert_eq(plan.actor_count, 1);
+    cr_assert(plan.shard_node[0] == -1 && farm_bitmap_count(&plan.shard_cpus[0]) == 0);
+}
+
+Test(topo, refuses_requests_that_make_no_sense) {
+    static const struct {
+        const char *machine;
+        struct farm_plan_request request;
+        enum farm_status status;
+        const char *words;
+    } cases[] = {
+        {TWO_CORES, {.actors = -1, .learner_device = CPU}, FARM_E_USAGE, "--actors -1"},
+        {TWO_CORES, {.actors = FARM_PLAN_ACTORS_MAX + 1, .learner_device = CPU}, FARM_E_USAGE, "--actors"},
+        {TWO_CORES,
+         {.learner_device = CPU, .learner_shards = FARM_PLAN_SHARDS_MAX + 1},
+         FARM_E_USAGE,
+         "--infer-threads 33"},
+        {TWO_CORES, {.learner_device = 0}, FARM_E_USAGE, "0 NVIDIA GPUs"},
+        {SIXTEEN_CORES,
+         {.actors = 1, .no_actors = true, .remote_actors = 1, .learner_device = CPU},
+         FARM_E_USAGE,
+         "no --actors"},
+        {SIXTEEN_CORES,
+         {.actors = 4, .remote_actors = 60, .learner_device = CPU, .bytes_per_actor = 2ull << 30},
+         FARM_E_LIMIT,
+         "--expect-actors"},
+        {TWO_SOCKETS,
+         {.actors = 32, .learner_device = NONE, .bytes_per_actor = 8ull << 30, .pin = true, .numa = true},
+         FARM_E_LIMIT,
+         "NUMA node 0"},
+        {TWO_SOCKETS,
+         {.actors = 32, .learner_device = NONE, .bytes_per_actor = 8ull << 30, .pin = true, .numa = true},
+         FARM_E_LIMIT,
+         "want 128.00 GiB"},
+        // All on one node, while the machine has room.
+        {TWO_SOCKETS,
+         {.actors = 16, .learner_device = NONE, .bytes_per_actor = 8ull << 30, .pin = true, .numa = true},
+         FARM_E_LIMIT,
+         "lower --actors, --envs-per-actor or --ring-steps, or --no-numa"},
+        {TWO_SOCKETS,
+         {.actors = 16, .learner_device = NONE, .bytes_per_actor = UINT64_MAX / 2},
+         FARM_E_LIMIT,
+         "in this machine's memory"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        read_synthetic(cases[i].machine);
+        expect_refusal(cases[i].request, cases[i].status, cases[i].words);
+    }
+    struct farm_plan_request spread = cases[8].request;
+    spread.numa = false;
+    read_synthetic(TWO_SOCKETS);
+    make(spread);
 }
 
 Test(topo, gives_a_cpu_learner_a_third_of_the_cores_and_trains_in_whole_l3_groups) {
@@ -217,7 +369,7 @@ Test(topo, gives_a_cpu_learner_a_third_of_the_cores_and_trains_in_whole_l3_group
     for (int l3 = 0; l3 < 24; l3++) cr_assert(cores_in_l3[l3] == 0 || cores_in_l3[l3] == 8, "L3 group %d is split", l3);
 }
 
-Test(topo, leaves_a_cores_siblings_to_whoever_has_the_core) {
+Test(topo, leaves_a_cores_siblings_to_the_user_of_the_core) {
     read_synthetic(AMD_12_L3_SMT);
     make(request_of(0, FARM_LEARNER_CPU));
     cr_assert_eq(plan.actor_count, 256);
@@ -251,27 +403,6 @@ Test(topo, spreads_few_actors_over_the_l3_groups_of_one_node) {
     }
 }
 
-Test(topo, feeds_few_actors_with_few_learner_cores) {
-    read_synthetic(AMD_12_L3);
-    make(request_of(8, FARM_LEARNER_CPU));
-    cr_assert_eq(farm_bitmap_count(&plan.training_cpus) + farm_bitmap_count(&plan.inference_cpus), 4);
-    make(request_of(180, FARM_LEARNER_CPU));
-    cr_assert(plan.pinned, "the learner makes room for actors that were asked for");
-    cr_assert_eq(farm_bitmap_count(&plan.training_cpus) + farm_bitmap_count(&plan.inference_cpus), 12);
-}
-
-Test(topo, takes_as_many_learner_threads_as_asked) {
-    read_synthetic(SIXTEEN_CORES);
-    struct farm_plan_request request = request_of(0, FARM_LEARNER_CPU);
-    request.learner_threads = 9;
-    make(request);
-    cr_assert(plan.training_threads == 9 && farm_bitmap_count(&plan.inference_cpus) == 3 && plan.actor_count == 4);
-    request.learner_threads = 40;
-    make(request);
-    cr_assert(plan.training_threads == 14 && plan.actor_count == 1);
-    cr_assert(has_note("--train-threads 40, but 16 cores must also serve inference and actors: 14"));
-}
-
 Test(topo, puts_the_gpu_host_threads_beside_the_gpu) {
     read_machine((struct farm_machine_source){.xml = VECTORS "gpus_cxl_offline.xml"});
     make(request_of(0, 1));
@@ -283,10 +414,10 @@ Test(topo, puts_the_gpu_host_threads_beside_the_gpu) {
     cr_assert_eq(plan.actor[0].memory_node, 1, "the first actors sit beside the GPU too");
     cr_assert(has_note("learner on GPU 1, its host threads on CPU 4"));
     struct farm_plan_request request = request_of(0, 2);
-    refused(request, FARM_E_USAGE, "2 NVIDIA GPUs");
+    expect_refusal(request, FARM_E_USAGE, "2 NVIDIA GPUs");
 }
 
-Test(topo, says_when_the_gpu_host_threads_cannot_be_beside_the_gpu) {
+Test(topo, notes_when_the_gpu_host_threads_cannot_be_beside_the_gpu) {
     read_machine((struct farm_machine_source){.xml = VECTORS "gpus_cxl_offline.xml"});
     struct farm_plan_request request = request_of(0, 0);
     for (int i = 0; i < machine.gpu_count; i++) machine.gpu[i].node = 2; // beside the node without CPUs
@@ -325,7 +456,7 @@ Test(topo, keeps_more_actors_than_cpus_on_their_nodes) {
     cr_assert(on_node[0] > 20 && on_node[1] > 20, "%d and %d", on_node[0], on_node[1]);
 }
 
-Test(topo, runs_unpinned_where_other_farms_hold_every_cpu) {
+Test(topo, runs_unpinned_if_other_farms_hold_every_cpu) {
     read_synthetic(SIXTEEN_CORES);
     struct farm_plan_request request = request_of(0, FARM_LEARNER_CPU);
     request.taken = machine.allowed;
@@ -345,38 +476,13 @@ Test(topo, pins_a_second_farm_onto_what_is_left) {
     cr_assert_eq(farm_bitmap_count(&plan.claim), 192 - first, "it has all the rest");
 }
 
-Test(topo, refuses_rings_that_do_not_fit) {
-    read_synthetic(TWO_SOCKETS);
-    struct farm_plan_request request = request_of(32, FARM_LEARNER_NONE);
-    request.bytes_per_actor = UINT64_C(8) << 30; // 16 x 8 GiB on a node of 128 GB
-    cr_assert_eq(farm_plan_make(&machine, &request, &plan, &error), FARM_E_LIMIT);
-    cr_assert(strstr(error.message, "128.00 GiB") && strstr(error.message, "NUMA node 0"), "%s", error.message);
-    cr_assert(strstr(error.message, "--actors") && strstr(error.message, "--envs-per-actor") &&
-                  strstr(error.message, "--ring-steps"),
-              "%s", error.message);
-    request.actors = 16; // all beside each other on one node, while the machine has room
-    refused(request, FARM_E_LIMIT, "--no-numa");
-    request.numa = false;
-    make(request);
-    request.bytes_per_actor = UINT64_MAX / 2;
-    cr_assert_eq(farm_plan_make(&machine, &request, &plan, &error), FARM_E_LIMIT);
-}
-
 Test(topo, refuses_rings_above_the_control_groups_limit) {
     read_machine((struct farm_machine_source){.synthetic = SIXTEEN_CORES, .root = VECTORS "quota_v1"});
     struct farm_plan_request request = request_of(3, FARM_LEARNER_CPU);
     request.bytes_per_actor = UINT64_C(1) << 30; // 3 GiB are left below 4, a tenth of them is kept
-    refused(request, FARM_E_LIMIT, "control group");
+    expect_refusal(request, FARM_E_LIMIT, "control group");
     request.actors = 2;
     make(request);
-}
-
-Test(topo, refuses_counts_out_of_range) {
-    read_synthetic(TWO_CORES);
-    struct farm_plan_request request = request_of(-1, FARM_LEARNER_CPU);
-    cr_assert_eq(farm_plan_make(&machine, &request, &plan, &error), FARM_E_USAGE);
-    request.actors = FARM_PLAN_ACTORS_MAX + 1;
-    cr_assert_eq(farm_plan_make(&machine, &request, &plan, &error), FARM_E_USAGE);
 }
 
 // ---- several inference threads on CPUs ----
@@ -385,13 +491,6 @@ static int shards_on(int node) {
     int count = 0;
     for (int k = 0; k < plan.shard_count; k++) count += plan.shard_node[k] == node;
     return count;
-}
-
-static int served_from_another_node(void) {
-    int away = 0;
-    for (int i = 0; i < plan.actor_count; i++)
-        away += plan.shard_node[plan.actor[i].shard] != plan.actor[i].memory_node;
-    return away;
 }
 
 Test(topo, infers_on_one_core_each_beside_the_actors) {
@@ -411,19 +510,6 @@ Test(topo, infers_on_one_core_each_beside_the_actors) {
               plan.note[1]);
 }
 
-Test(topo, infers_where_few_actors_are) {
-    read_synthetic(AMD_12_L3);
-    make(request_of(40, FARM_LEARNER_CPU));
-    cr_assert_eq(plan.shard_count, 5);
-    cr_assert(shards_on(0) == 5 && served_from_another_node() == 0);
-    struct farm_plan_request request = request_of(8, FARM_LEARNER_CPU);
-    read_synthetic("pack:2 [numa(memory=64GB)] core:8 pu:1");
-    request.learner_shards = 4;
-    make(request);
-    cr_assert(plan.training_threads == 3 && plan.shard_count == 4 && plan.pinned);
-    cr_assert(shards_on(0) == 2 && shards_on(1) == 2, "actors and threads share the node beside training");
-}
-
 Test(topo, serves_actors_on_their_node_before_it_helps_others) {
     read_synthetic(FOUR_NODES_A_SOCKET);
     make(request_of(0, FARM_LEARNER_CPU));
@@ -436,48 +522,6 @@ Test(topo, serves_actors_on_their_node_before_it_helps_others) {
     }
     cr_assert_eq(plan.actor_count % plan.shard_count, 0);
     cr_assert_eq(served_from_another_node(), wanted);
-}
-
-Test(topo, takes_as_many_inference_threads_as_asked) {
-    read_synthetic(SIXTEEN_CORES);
-    struct farm_plan_request request = request_of(0, FARM_LEARNER_CPU);
-    request.learner_shards = 3;
-    make(request);
-    cr_assert(plan.shard_count == 3 && plan.training_threads == 4 && plan.actor_count == 9 && plan.pinned);
-    cr_assert_eq(farm_bitmap_count(&plan.inference_cpus), 3);
-    request.learner_shards = 20;
-    make(request);
-    cr_assert(plan.shard_count == 6 && plan.training_threads == 4 && plan.actor_count == 6);
-    cr_assert(has_note("--infer-threads 20, but only 6 can have a CPU and an actor each: 6"));
-    request.actors = 2;
-    make(request);
-    cr_assert_eq(plan.shard_count, 2);
-    request.learner_shards = FARM_PLAN_SHARDS_MAX + 1;
-    refused(request, FARM_E_USAGE, "--infer-threads 33");
-}
-
-Test(topo, has_one_inference_thread_on_few_cpus_unless_asked) {
-    read_synthetic("pack:4 [numa(memory=1GB)] core:1 pu:1");
-    make(request_of(0, FARM_LEARNER_CPU));
-    cr_assert(plan.shared && plan.shard_count == 1);
-    struct farm_plan_request request = request_of(0, FARM_LEARNER_CPU);
-    request.learner_shards = 4;
-    make(request);
-    cr_assert(plan.shared && plan.shard_count == 4 && plan.actor_count == 4);
-    cr_assert_eq(served_from_another_node(), 0);
-    for (int k = 0; k < 4; k++) cr_assert_eq(farm_bitmap_count(&plan.shard_cpus[k]), 1, "shard %d", k);
-    request.pin = false;
-    make(request);
-    cr_assert_eq(plan.shard_count, 4);
-    for (int k = 0; k < 4; k++) cr_assert_eq(farm_bitmap_count(&plan.shard_cpus[k]), 0, "shard %d", k);
-}
-
-Test(topo, gives_a_quota_its_inference_threads_without_cpus) {
-    read_synthetic(AMD_12_L3);
-    machine.cpu_quota = 96;
-    make(request_of(0, FARM_LEARNER_CPU));
-    cr_assert(plan.shard_count == 8 && plan.training_threads == 24 && plan.actor_count == 64);
-    cr_assert(plan.shard_node[0] == -1 && farm_bitmap_count(&plan.shard_cpus[0]) == 0);
 }
 
 // ---- several GPUs ----
@@ -551,78 +595,25 @@ Test(topo, gives_a_bridge_a_core_beside_its_network_card) {
     }
 }
 
-Test(topo, leaves_a_remote_nodes_other_cores_to_its_actors) {
-    read_synthetic(SIXTEEN_CORES);
-    struct farm_plan_request request = request_of(0, FARM_LEARNER_NONE);
-    request.bridges = 1;
-    request.bridge_node = -1;
-    make(request);
-    cr_expect_eq(plan.actor_count, 15);
-    cr_expect(plan.pinned);
-    cr_expect_eq(farm_bitmap_count(&plan.bridge_cpus), 1);
-}
-
-Test(topo, lets_a_bridge_share_the_cpus_of_actors_that_want_all_of_them) {
-    read_synthetic(SIXTEEN_CORES);
-    struct farm_plan_request request = request_of(16, FARM_LEARNER_NONE);
-    request.bridges = 1;
-    make(request);
-    cr_expect(plan.pinned);
-    cr_expect_eq(farm_bitmap_count(&plan.bridge_cpus), 0);
-}
-
-Test(topo, has_no_core_for_a_bridge_on_few_cpus) {
-    read_synthetic(TWO_CORES);
-    for (int device = FARM_LEARNER_NONE; device <= FARM_LEARNER_CPU; device++) {
-        struct farm_plan_request request = request_of(0, device);
-        request.bridges = 1;
-        make(request);
-        cr_expect_eq(plan.actor_count, 2);
-        cr_expect_eq(farm_bitmap_count(&plan.bridge_cpus), 0);
-    }
-}
-
-// All actors elsewhere.
-static struct farm_plan_request remote_of(int actors, int learner_device) {
-    struct farm_plan_request request = request_of(0, learner_device);
-    request.no_actors = true;
-    request.remote_actors = actors;
-    request.bridges = 1;
-    request.bridge_node = -1;
-    return request;
-}
-
-Test(topo, gives_a_learner_without_actors_all_cores_but_the_bridges) {
-    read_synthetic(SIXTEEN_CORES);
-    make(remote_of(64, FARM_LEARNER_CPU));
-    cr_expect_eq(plan.actor_count, 0);
-    cr_expect_eq(farm_bitmap_count(&plan.bridge_cpus), 1);
-    cr_expect_eq(plan.shard_count, 3);
-    cr_expect_eq(plan.training_threads, 12);
-    cr_expect_eq(farm_bitmap_count(&plan.claim), 16);
-    cr_expect(!plan.shared && has_note("no actors here: 16 CPUs"));
-    make(remote_of(2, FARM_LEARNER_CPU)); // a thread for each at most
-    cr_expect_eq(plan.shard_count, 2);
-    cr_expect_eq(plan.training_threads, 13);
-}
-
 Test(topo, plans_a_learner_without_actors_on_any_machine) {
     static const char *const machines[] = {"core:1 pu:1", TWO_CORES, "core:5 pu:1", SIXTEEN_CORES, TWO_SOCKETS};
-    for (size_t i = 0; i < sizeof machines / sizeof *machines; i++) {
-        read_synthetic(machines[i]);
-        for (int numa = 0; numa < 4; numa++) {
-            struct farm_plan_request request = remote_of(8, FARM_LEARNER_CPU);
-            request.numa = numa & 1;
-            request.pin = numa & 2;
+    for (size_t i = 0; i < sizeof machines / sizeof *machines; i++)
+        for (int variant = 0; variant < 4; variant++) {
+            struct farm_plan_request request = request_of(0, FARM_LEARNER_CPU);
+            request.no_actors = true;
+            request.remote_actors = 8;
+            request.bridges = 1;
+            request.numa = variant & 1;
+            request.pin = variant & 2;
+            read_synthetic(machines[i]);
             make(request);
             cr_expect_eq(plan.actor_count, 0);
             cr_expect(plan.shard_count >= 1 && plan.training_threads >= 1, "%s", machines[i]);
             cr_expect_gt(farm_bitmap_count(&plan.inference_cpus), 0, "%s", machines[i]);
         }
-    }
 }
 
-Test(topo, counts_remote_actors_for_memory_and_shards_alone) {
+Test(topo, feeds_more_training_threads_with_remote_actors) {
     read_synthetic(SIXTEEN_CORES);
     struct farm_plan_request request = request_of(4, FARM_LEARNER_CPU);
     make(request);
@@ -630,12 +621,7 @@ Test(topo, counts_remote_actors_for_memory_and_shards_alone) {
     request.remote_actors = 60;
     make(request);
     cr_expect_eq(plan.actor_count, 4);
-    cr_expect_gt(plan.training_threads, other.training_threads, "they feed more of them");
-    request.bytes_per_actor = machine.node[0].total_bytes / 32;
-    refused(request, FARM_E_LIMIT, "--expect-actors");
-    request = remote_of(1, FARM_LEARNER_CPU);
-    request.actors = 1;
-    refused(request, FARM_E_USAGE, "no --actors");
+    cr_expect_gt(plan.training_threads, other.training_threads);
 }
 
 // A learner whose GPUs are not shown is planned as one on CPUs, with many cores for inference.
@@ -662,8 +648,8 @@ Test(topo, refuses_gpus_that_are_not_there_or_would_have_no_actor) {
     read_two_sockets(2, (const int[]){0, 1});
     struct farm_plan_request request = request_of(0, 1);
     request.learner_gpus = 2;
-    refused(request, FARM_E_USAGE, "--gpus 2");
+    expect_refusal(request, FARM_E_USAGE, "--gpus 2");
     request = request_of(1, 0);
     request.learner_gpus = 2;
-    refused(request, FARM_E_USAGE, "1 actor");
+    expect_refusal(request, FARM_E_USAGE, "1 actor");
 }
