@@ -1,8 +1,7 @@
-// `farm report`: the machine and its plan (farm topo), what is missing or set badly (farm doctor) and how fast the
-// environments run (farm fps) and memory is (farm bw --quick), as one JSON document or one page, to send along with a
-// question. A part that fails is named with its reason; the others are there all the same. Says neither where files lie
-// on this machine nor, unless asked, its name. Runs in the calling process, but for farm fps and farm bw, which run as
-// programs of their own.
+// `farm report`: the machine and its plan (farm topo), what is missing or set badly (farm doctor), how fast the
+// environments run (farm fps) and memory is (farm bw --quick), as a JSON document or a page in Markdown to attach to a
+// question. A part that fails is listed with its reason; the others are still there. Paths of this machine are removed,
+// and its name appears only on request. farm fps and farm bw run as child programs.
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,17 +18,16 @@
 #include "tools/shared/spawn.h"
 #include "topo/machine.h"
 
-enum { START_LIMIT_S = 60, FPS_SECONDS_MOST = 3600 };
+enum { START_LIMIT_S = 60, FPS_SECONDS_MAX = 3600 };
 
 struct options {
     bool json, fps, bw, host;
-    const char *env, *out; // env: names separated by commas, NULL: chosen
+    const char *env, *out; // env: names separated by commas; NULL: chosen
     double seconds;
 };
 
-// ---- what is measured, by programs of their own ----
+// ---- child programs ----
 
-// `farm fps` of one environment; its document belongs to the caller.
 static enum farm_status run_fps(const char *env, double seconds, json_t **document, struct farm_error *err) {
     char number[32];
     snprintf(number, sizeof number, "%.3f", seconds);
@@ -71,7 +69,6 @@ static void add_bandwidth(json_t *report) {
     farm_json_set(report, "bw", document ? document : json_null());
 }
 
-// One that always runs here, and one that comes from elsewhere, where it can run.
 static bool has_pong(void) {
     struct farm_env_list list;
     struct farm_error err;
@@ -107,7 +104,7 @@ static void set_heading(json_t *report, bool host) {
     farm_json_set_text(report, "cpu", farm_machine_cpu_name(NULL, cpu, sizeof cpu) ? cpu : NULL);
 }
 
-// All parts. The picture of the machine goes to `drawing`.
+// The drawing of the machine goes to `drawing`.
 static enum farm_status make_report(const struct options *options, FILE *drawing, json_t *report,
                                     struct farm_error *err) {
     struct farm_error failure;
@@ -124,14 +121,13 @@ static enum farm_status make_report(const struct options *options, FILE *drawing
     return options->fps ? add_environments(report, options, err) : FARM_OK;
 }
 
-// ---- what does not leave this machine ----
+// ---- paths ----
 
-static bool is_kernels(const char *path) {
+static bool is_kernel_path(const char *path) {
     return strncmp(path, "/sys/", 5) == 0 || strncmp(path, "/proc/", 6) == 0 || strncmp(path, "/dev/", 5) == 0;
 }
 
-// Puts "PATH" where an absolute path stands that is not the kernel's. In place: no such path is shorter than that,
-// "/tmp" being as long.
+// Replaces each absolute path by "PATH", except the kernel's. In place: paths shorter than "PATH" are kept.
 static void hide_paths(char *text) {
     static const char mark[] = "PATH", before[] = " '\"`(=:,<[", after[] = " '\"`),;>]";
     char *out = text;
@@ -139,7 +135,7 @@ static void hide_paths(char *text) {
         size_t length = strcspn(in, after);
         while (length && strchr(":.", in[length - 1])) length--;
         const bool begins = in == text || strchr(before, in[-1]);
-        if (*in != '/' || !begins || in[1] == '/' || length < strlen(mark) || is_kernels(in)) {
+        if (*in != '/' || !begins || in[1] == '/' || length < strlen(mark) || is_kernel_path(in)) {
             *out++ = *in++;
             continue;
         }
@@ -154,7 +150,7 @@ static void hide_paths_in(json_t *value) {
     const char *key;
     json_t *member;
     size_t index;
-    // Each goes through nothing where the value is none of its kind.
+    // Each loop is empty for values of other types.
     json_object_foreach(value, key, member) {
         hide_paths_in(member);
     }
@@ -175,11 +171,29 @@ static const char *text_of(const json_t *object, const char *key) {
     return text ? text : "unknown";
 }
 
-static const char *number_of(const json_t *object, const char *key, const char *format, char *text, size_t bytes) {
-    const json_t *value = json_object_get(object, key);
-    snprintf(text, bytes, "–");
-    if (json_is_number(value)) snprintf(text, bytes, format, json_number_value(value));
-    return text;
+struct column {
+    const char *heading, *key, *format; // format: of a number; NULL: text
+};
+
+static void write_table(FILE *out, const json_t *rows, const struct column *columns, size_t count) {
+    size_t index;
+    const json_t *row;
+    for (size_t i = 0; i < count; i++) fprintf(out, "| %s ", columns[i].heading);
+    fprintf(out, "|\n");
+    for (size_t i = 0; i < count; i++) fprintf(out, "|---");
+    fprintf(out, "|\n");
+    json_array_foreach(rows, index, row) {
+        for (size_t i = 0; i < count; i++) {
+            const json_t *value = json_object_get(row, columns[i].key);
+            fprintf(out, "| ");
+            if (columns[i].format && json_is_number(value))
+                fprintf(out, columns[i].format, json_number_value(value));
+            else
+                fprintf(out, "%s", columns[i].format ? "–" : json_is_string(value) ? json_string_value(value) : "");
+            fprintf(out, " ");
+        }
+        fprintf(out, "|\n");
+    }
 }
 
 static void write_heading(FILE *out, const json_t *report, const char *drawing) {
@@ -191,36 +205,29 @@ static void write_heading(FILE *out, const json_t *report, const char *drawing) 
     if (json_is_object(json_object_get(report, "topo")))
         fprintf(out, "```\n%s```\n", drawing);
     else
-        fprintf(out, "Not known: see the end.\n");
+        fprintf(out, "Unknown: see the end.\n");
 }
 
 static void write_findings(FILE *out, const json_t *doctor) {
-    size_t index;
-    const json_t *finding;
+    static const struct column columns[] = {
+        {"Grade", "grade", NULL}, {"What", "name", NULL}, {"Found", "found", NULL}, {"How to mend it", "mend", NULL}};
     fprintf(out, "\n## What is missing or set badly (farm doctor)\n\n");
     if (!json_is_object(doctor)) {
-        fprintf(out, "Not known: see the end.\n");
+        fprintf(out, "Unknown: see the end.\n");
         return;
     }
     fprintf(out, "The farm %s here.\n\n", json_is_true(json_object_get(doctor, "can_run")) ? "can run" : "cannot run");
-    fprintf(out, "| Grade | What | Found | How to mend it |\n|---|---|---|---|\n");
-    json_array_foreach(json_object_get(doctor, "findings"), index, finding) {
-        const char *mend = json_string_value(json_object_get(finding, "mend"));
-        fprintf(out, "| %s | %s | %s | %s |\n", text_of(finding, "grade"), text_of(finding, "name"),
-                text_of(finding, "found"), mend ? mend : "");
-    }
+    write_table(out, json_object_get(doctor, "findings"), columns, 4);
 }
 
 static void write_bandwidth(FILE *out, const json_t *bw) {
+    static const struct column columns[] = {
+        {"Figure", "name", NULL}, {"Value", "value", "%.4g"}, {"Unit", "unit", NULL}};
     size_t index;
-    const json_t *result, *finding;
-    char value[32];
+    const json_t *finding;
     if (!json_is_object(bw)) return;
-    fprintf(out, "\n## How fast memory is (farm bw --quick)\n\n| Figure | Value | Unit |\n|---|---|---|\n");
-    json_array_foreach(json_object_get(bw, "results"), index, result) {
-        fprintf(out, "| %s | %s | %s |\n", text_of(result, "name"),
-                number_of(result, "value", "%.4g", value, sizeof value), text_of(result, "unit"));
-    }
+    fprintf(out, "\n## How fast memory is (farm bw --quick)\n\n");
+    write_table(out, json_object_get(bw, "results"), columns, 3);
     fprintf(out, "\n");
     json_array_foreach(json_object_get(json_object_get(bw, "fit"), "findings"), index, finding) {
         fprintf(out, "- %s%s\n", json_is_true(json_object_get(finding, "serious")) ? "Not fit to measure: " : "",
@@ -228,37 +235,23 @@ static void write_bandwidth(FILE *out, const json_t *bw) {
     }
 }
 
-static void write_ladder(FILE *out, const json_t *fps) {
-    size_t index;
-    const json_t *rung;
-    char rate[32], kept[32];
-    if (!json_array_size(json_object_get(fps, "ladder"))) return;
-    fprintf(out,
-            "\n%s, where the steps go (bottleneck: %s):\n\n| | agent steps/s | of the one before |\n|---|---|---|\n",
-            text_of(fps, "env"), text_of(fps, "bottleneck"));
-    json_array_foreach(json_object_get(fps, "ladder"), index, rung) {
-        fprintf(out, "| %s | %s | %s |\n", text_of(rung, "rung"),
-                number_of(rung, "agent_steps_per_s", "%.0f", rate, sizeof rate),
-                number_of(rung, "of_before", "%.2f", kept, sizeof kept));
-    }
-}
-
 static void write_speeds(FILE *out, const json_t *list) {
+    static const struct column environments[] = {{"Environment", "env", NULL},
+                                                 {"Farm, agent steps/s", "agent_steps_per_s", "%.0f"},
+                                                 {"Bare simulator, one core", "bare_agent_steps_per_s", "%.0f"},
+                                                 {"Farm ÷ (bare × cores)", "efficiency", "%.3f"}};
+    static const struct column rungs[] = {
+        {"", "rung", NULL}, {"agent steps/s", "agent_steps_per_s", "%.0f"}, {"of the one before", "of_before", "%.2f"}};
     size_t index;
     const json_t *fps;
-    char farm[32], bare[32], efficiency[32];
     if (!json_array_size(list)) return;
-    fprintf(out, "\n## How fast environments run (farm fps)\n\n"
-                 "| Environment | Farm, agent steps/s | Bare simulator, one core | Farm ÷ (bare × cores) |\n"
-                 "|---|---|---|---|\n");
+    fprintf(out, "\n## How fast environments run (farm fps)\n\n");
+    write_table(out, list, environments, 4);
     json_array_foreach(list, index, fps) {
-        fprintf(out, "| %s | %s | %s | %s |\n", text_of(fps, "env"),
-                number_of(fps, "agent_steps_per_s", "%.0f", farm, sizeof farm),
-                number_of(fps, "bare_agent_steps_per_s", "%.0f", bare, sizeof bare),
-                number_of(fps, "efficiency", "%.3f", efficiency, sizeof efficiency));
-    }
-    json_array_foreach(list, index, fps) {
-        write_ladder(out, fps);
+        const json_t *ladder = json_object_get(fps, "ladder");
+        if (!json_array_size(ladder)) continue;
+        fprintf(out, "\n%s, where the steps go (bottleneck: %s):\n\n", text_of(fps, "env"), text_of(fps, "bottleneck"));
+        write_table(out, ladder, rungs, 3);
     }
 }
 
@@ -277,8 +270,8 @@ static void write_page(FILE *out, const json_t *report, const char *drawing) {
 
 // ---- the command ----
 
-static enum farm_status give(const struct options *options, const json_t *report, const char *drawing,
-                             struct farm_error *err) {
+static enum farm_status write_report(const struct options *options, const json_t *report, const char *drawing,
+                                     struct farm_error *err) {
     enum farm_status status = FARM_OK;
     FILE *out = options->out ? fopen(options->out, "we") : stdout;
     if (!out) return farm_fail_errno(err, FARM_E_IO, "--out %s", options->out);
@@ -292,9 +285,9 @@ static enum farm_status give(const struct options *options, const json_t *report
     return status;
 }
 
-static enum farm_status report_all(const struct options *options, struct farm_error *err) {
-    if (!(options->seconds >= 0.5 && options->seconds <= FPS_SECONDS_MOST))
-        return farm_fail(err, FARM_E_USAGE, "--seconds %g: between 0.5 and %d", options->seconds, FPS_SECONDS_MOST);
+static enum farm_status run_report(const struct options *options, struct farm_error *err) {
+    if (!(options->seconds >= 0.5 && options->seconds <= FPS_SECONDS_MAX))
+        return farm_fail(err, FARM_E_USAGE, "--seconds must be 0.5 to %d (got %g)", FPS_SECONDS_MAX, options->seconds);
     char *picture = NULL;
     size_t picture_bytes;
     FILE *drawing = open_memstream(&picture, &picture_bytes);
@@ -303,7 +296,7 @@ static enum farm_status report_all(const struct options *options, struct farm_er
     enum farm_status status = make_report(options, drawing, report, err);
     if (fclose(drawing) && !status) status = farm_fail_errno(err, FARM_E_LIMIT, "farm report");
     hide_paths_in(report);
-    if (!status) status = give(options, report, picture, err);
+    if (!status) status = write_report(options, report, picture, err);
     json_decref(report);
     free(picture);
     return status;
@@ -313,22 +306,22 @@ int farm_cmd_report(int argc, char **argv) {
     struct options options = {.fps = true, .bw = true, .seconds = 5};
     const struct farm_cli_flag flags[] = {
         {"json", FARM_CLI_BOOL, &options.json, NULL, "one JSON document instead of the page"},
-        {"out", FARM_CLI_STRING, &options.out, "FILE", "writes it there (default: stdout)"},
+        {"out", FARM_CLI_STRING, &options.out, "FILE", "output file (default: stdout)"},
         {"fps", FARM_CLI_BOOL, &options.fps, NULL, "--no-fps leaves out the speeds"},
-        {"bw", FARM_CLI_BOOL, &options.bw, NULL, "--no-bw leaves out memory's figures"},
+        {"bw", FARM_CLI_BOOL, &options.bw, NULL, "--no-bw leaves out memory bandwidth"},
         {"env", FARM_CLI_STRING, &options.env, "A,B",
-         "environments to time (native/breakout, and ale/Pong if it is here)"},
-        {"seconds", FARM_CLI_DOUBLE, &options.seconds, "S", "for each of them (5)"},
-        {"host", FARM_CLI_BOOL, &options.host, NULL, "says this machine's name as well"},
+         "environments to time (native/breakout, and ale/Pong if present)"},
+        {"seconds", FARM_CLI_DOUBLE, &options.seconds, "S", "duration of each (5)"},
+        {"host", FARM_CLI_BOOL, &options.host, NULL, "includes this machine's name"},
     };
     const struct farm_cli cli = {
         .program = "farm report",
         .synopsis = "[--json] [--out FILE] [--no-fps] [--no-bw] [--env A,B] [--seconds S] [--host]",
-        .about =
-            "Puts together what farm topo, farm doctor, farm bw and farm fps say, to send along with a question: a\n"
-            "page in Markdown, or one JSON document. A part that fails is named with its reason. Paths of this "
-            "machine\n"
-            "are left out, and so is its name, unless --host asks for it.",
+        .about = "Combines farm topo, farm doctor, farm bw and farm fps into a page in Markdown, or a JSON document, "
+                 "to attach\n"
+                 "to a question. A part that fails is listed with its reason. Paths of this machine are left out, and "
+                 "so is\n"
+                 "its name, unless --host is given.",
         .examples = "  farm report --out report.md\n  farm report --json --env procgen/bigfish --seconds 20\n",
         .flags = flags,
         .flag_count = sizeof flags / sizeof *flags,
@@ -336,5 +329,5 @@ int farm_cmd_report(int argc, char **argv) {
     struct farm_error err;
     int exit_status;
     if (!farm_read_flags(&cli, argc, argv, NULL, &exit_status)) return exit_status;
-    return report_all(&options, &err) ? farm_report_error("farm report", &err) : 0;
+    return run_report(&options, &err) ? farm_report_error("farm report", &err) : 0;
 }

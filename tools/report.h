@@ -1,5 +1,5 @@
-// Parts that `farm report` puts together, each filled by the file that also prints it for its own subcommand. Documents
-// are those subcommands' --json; the caller owns them (json_decref). Runs in tools.
+// The parts of `farm report`: the documents that the subcommands print with --json. The caller owns them (json_decref).
+// Runs in tools.
 #ifndef FARM_TOOLS_REPORT_H
 #define FARM_TOOLS_REPORT_H
 
@@ -8,10 +8,10 @@
 
 #include "base/status.h"
 
-// `farm topo` of this machine with its standard flags; the picture goes to `drawing`.
+// `farm topo` of this machine without flags; also draws it on `drawing`.
 enum farm_status farm_topo_document(json_t **document, FILE *drawing, struct farm_error *err);
 
-// `farm doctor`, about the machine.
+// `farm doctor` of this machine.
 enum farm_status farm_doctor_document(json_t **document, struct farm_error *err);
 
 #endif

@@ -1,5 +1,5 @@
-// `farm topo`: the machine and the plan for it, as a picture or as one JSON document. Reads the running system, or a
-// recorded topology; starts nothing and claims nothing.
+// `farm topo`: draws the machine and the plan for it, or prints both as a JSON document. Reads the running system or a
+// recorded topology; starts nothing and claims no CPUs.
 #include <jansson.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -7,6 +7,8 @@
 #include <string.h>
 
 #include "base/cli.h"
+#include "base/format.h"
+#include "base/json.h"
 #include "base/log.h"
 #include "tools/report.h"
 #include "tools/shared/command.h"
@@ -14,7 +16,7 @@
 #include "topo/machine.h"
 #include "topo/plan.h"
 
-enum { SCHEMA_VERSION = 1, LINE_COLUMNS = 100, INDENT_COLUMNS = 11, MARK_BYTES = 8 };
+enum { LINE_COLUMNS = 100, INDENT_COLUMNS = 11, MARK_BYTES = 8 };
 
 struct options {
     bool json, pin, numa;
@@ -25,46 +27,36 @@ struct options {
 
 static const struct options standard = {.pin = true, .numa = true, .device = "auto", .gpus = 1};
 
-// What is drawn; too large for the stack.
+// Too large for the stack.
 struct view {
     struct farm_machine machine;
     struct farm_plan_request request;
     struct farm_plan plan;
-    char mark[FARM_CPUS_MAX][MARK_BYTES]; // by CPU number: who runs there
-    int mark_columns;                     // the widest of them
-    FILE *out;                            // where it is drawn
+    char mark[FARM_CPUS_MAX][MARK_BYTES]; // by CPU number: what runs there
+    int mark_columns;                     // the widest mark
+    FILE *out;
 };
-
-static enum farm_status choose(const char *flag, const char *word, const char *const *words, int count, int *index,
-                               struct farm_error *err) {
-    char known[128] = "";
-    for (*index = 0; *index < count; ++*index) {
-        if (strcmp(word, words[*index]) == 0) return FARM_OK;
-        size_t used = strlen(known);
-        snprintf(known + used, sizeof known - used, "%s%s", *index ? ", " : "", words[*index]);
-    }
-    return farm_fail(err, FARM_E_USAGE, "--%s %s: one of %s", flag, word, known);
-}
 
 static enum farm_status fill_request(const struct options *o, const struct farm_machine *machine,
                                      struct farm_plan_request *request, struct farm_error *err) {
     static const char *const devices[] = {"auto", "cpu", "cuda", "none"};
-    int device;
-    enum farm_status status = choose("device", o->device, devices, 4, &device, err);
-    if (status) return status;
-    if (o->actors < 0 || o->actors > FARM_PLAN_ACTORS_MAX)
-        return farm_fail(err, FARM_E_USAGE, "--actors: between 1 and %d, or 0 to let the farm choose",
-                         FARM_PLAN_ACTORS_MAX);
-    if (o->train_threads < 0 || o->train_threads > FARM_CPUS_MAX)
-        return farm_fail(err, FARM_E_USAGE, "--train-threads: between 1 and %d, or 0 to let the farm choose",
-                         FARM_CPUS_MAX);
-    if (o->infer_threads < 0 || o->infer_threads > FARM_PLAN_SHARDS_MAX)
-        return farm_fail(err, FARM_E_USAGE, "--infer-threads: between 1 and %d, or 0 to let the farm choose",
-                         FARM_PLAN_SHARDS_MAX);
-    if (o->gpus < 0 || o->gpus > FARM_GPUS_MAX)
-        return farm_fail(err, FARM_E_USAGE, "--gpus: between 1 and %d, or 0 for all that the machine shows",
-                         FARM_GPUS_MAX);
-    // auto: what farm train does where the GPU's driver and libraries are installed.
+    const struct {
+        const char *flag;
+        int64_t value;
+        int most;
+    } counts[] = {{"actors", o->actors, FARM_PLAN_ACTORS_MAX},
+                  {"train-threads", o->train_threads, FARM_CPUS_MAX},
+                  {"infer-threads", o->infer_threads, FARM_PLAN_SHARDS_MAX},
+                  {"gpus", o->gpus, FARM_GPUS_MAX}};
+    int device = 0;
+    while (device < 4 && strcmp(o->device, devices[device]) != 0) device++;
+    if (device == 4)
+        return farm_fail(err, FARM_E_USAGE, "--device must be one of auto, cpu, cuda, none (got '%.40s')", o->device);
+    for (size_t i = 0; i < sizeof counts / sizeof *counts; i++)
+        if (counts[i].value < 0 || counts[i].value > counts[i].most)
+            return farm_fail(err, FARM_E_USAGE, "--%s must be 0 (chosen) to %d (got %lld)", counts[i].flag,
+                             counts[i].most, (long long)counts[i].value);
+    // auto: as farm train does if the GPU's driver and libraries are installed.
     const int learners[] = {machine->gpu_count ? 0 : FARM_LEARNER_CPU, FARM_LEARNER_CPU, 0, FARM_LEARNER_NONE};
     request->actors = (int)o->actors;
     if (learners[device] < 0 && o->gpus > 1)
@@ -80,7 +72,7 @@ static enum farm_status fill_request(const struct options *o, const struct farm_
     return FARM_OK;
 }
 
-// CPUs that running farms hold; only the running system has any.
+// CPUs that running farms have claimed.
 static void read_taken(const struct options *o, struct farm_bitmap *taken) {
     struct farm_error err;
     struct farm_claim claim;
@@ -102,19 +94,15 @@ static void make_marks(struct view *v) {
     char number[16];
     for (int i = 0; i < v->machine.cpu_count; i++) {
         int cpu = v->machine.cpu[i].cpu;
-        bool infers = farm_bitmap_has(&plan->inference_cpus, cpu), several = plan->shard_count > 1;
-        bool learns = infers || farm_bitmap_has(&plan->training_cpus, cpu);
-        bool acts = farm_bitmap_has(&plan->actor_cpus, cpu);
-        if (!farm_bitmap_has(&v->machine.allowed, cpu))
-            set_mark(v, cpu, "x");
-        else if (farm_bitmap_has(&v->request.taken, cpu) && !acts)
-            set_mark(v, cpu, "#");
-        else if (acts && (plan->shared || !plan->pinned))
-            set_mark(v, cpu, "~");
-        else if (learns)
-            set_mark(v, cpu, infers && several ? "I" : "L");
-        else
-            set_mark(v, cpu, "-");
+        const bool infers = farm_bitmap_has(&plan->inference_cpus, cpu);
+        const bool acts = farm_bitmap_has(&plan->actor_cpus, cpu);
+        set_mark(v, cpu,
+                 !farm_bitmap_has(&v->machine.allowed, cpu)             ? "x"
+                 : farm_bitmap_has(&v->request.taken, cpu) && !acts     ? "#"
+                 : acts && (plan->shared || !plan->pinned)              ? "~"
+                 : infers && plan->shard_count > 1                      ? "I"
+                 : infers || farm_bitmap_has(&plan->training_cpus, cpu) ? "L"
+                                                                        : "-");
     }
     for (int i = 0; i < plan->actor_count; i++) {
         if (plan->actor[i].cpu < 0) continue;
@@ -134,12 +122,6 @@ static const char *counted(int n, const char *thing, char *text, size_t size) {
     return text;
 }
 
-static const char *bytes_text(uint64_t bytes, char *text, size_t size) {
-    double gib = (double)bytes / (1 << 30);
-    snprintf(text, size, gib < 100 ? "%.1f GiB" : "%.0f GiB", gib);
-    return text;
-}
-
 static void draw_heading(const struct view *v) {
     const struct farm_machine *m = &v->machine;
     char a[32], b[32], c[32], d[32], e[32], list[64];
@@ -151,8 +133,8 @@ static void draw_heading(const struct view *v) {
         fprintf(v->out, "allowed: CPUs %s\n", farm_bitmap_format(&m->allowed, list, sizeof list));
     if (m->cpu_quota > 0) fprintf(v->out, "quota: %.3g CPUs\n", m->cpu_quota);
     if (m->memory_limit_bytes != UINT64_MAX)
-        fprintf(v->out, "memory limit: %s, %s left\n", bytes_text(m->memory_limit_bytes, a, sizeof a),
-                bytes_text(m->memory_free_bytes, b, sizeof b));
+        fprintf(v->out, "memory limit: %s, %s left\n", farm_format_bytes((double)m->memory_limit_bytes).text,
+                farm_format_bytes((double)m->memory_free_bytes).text);
 }
 
 static int actors_of_node(const struct farm_plan *plan, int node) {
@@ -161,22 +143,22 @@ static int actors_of_node(const struct farm_plan *plan, int node) {
     return count;
 }
 
-static bool is_learners(const struct view *v, int gpu) {
+static bool is_learner_gpu(const struct view *v, int gpu) {
     const int first = v->request.learner_device, count = v->request.learner_gpus > 1 ? v->request.learner_gpus : 1;
     return first >= 0 && gpu >= first && gpu < first + count;
 }
 
 static void draw_node(const struct view *v, const struct farm_node *node) {
     int number = node->node;
-    char total[32], left[32], actors[32];
+    char actors[32];
     fprintf(v->out, "│  node %d", number);
     if (node->total_bytes)
-        fprintf(v->out, " · %s, %s free", bytes_text(node->total_bytes, total, sizeof total),
-                bytes_text(node->free_bytes, left, sizeof left));
+        fprintf(v->out, " · %s, %s free", farm_format_bytes((double)node->total_bytes).text,
+                farm_format_bytes((double)node->free_bytes).text);
     else
         fprintf(v->out, " · no memory reported");
     if (!node->has_cpus) fprintf(v->out, " · no CPUs");
-    if (!node->usable) fprintf(v->out, " · not for us");
+    if (!node->usable) fprintf(v->out, " · not allowed");
     int here = actors_of_node(&v->plan, number);
     if (here) fprintf(v->out, " · segments of %s", counted(here, "actor", actors, sizeof actors));
     if (v->plan.learner_node == number) fprintf(v->out, " · learner's memory");
@@ -184,10 +166,10 @@ static void draw_node(const struct view *v, const struct farm_node *node) {
     for (int i = 0; i < v->machine.gpu_count; i++)
         if (v->machine.gpu[i].node == number)
             fprintf(v->out, "│  GPU %d · %s · %s%s\n", i, v->machine.gpu[i].name, v->machine.gpu[i].pci_bus_id,
-                    is_learners(v, i) ? " · learner" : "");
+                    is_learner_gpu(v, i) ? " · learner" : "");
 }
 
-// Draws the L3 group that starts at cpu[first], a bracket a core, wrapped; returns the index after it.
+// Draws the L3 group that starts at cpu[first], a bracket per core, wrapped. Returns the index after it.
 static int draw_group(const struct view *v, int first) {
     const struct farm_cpu *cpu = v->machine.cpu;
     int column = LINE_COLUMNS, i = first;
@@ -213,7 +195,7 @@ static int draw_group(const struct view *v, int first) {
     return i;
 }
 
-// The node of cpu[at], where a new socket or node begins. A node that spans sockets is described once.
+// Draws the node of cpu[at], at which a new socket or node begins. A node that spans sockets is described once.
 static void draw_node_of(const struct view *v, int at) {
     const struct farm_cpu *cpu = v->machine.cpu;
     const struct farm_node *node = farm_machine_node(&v->machine, cpu[at].node);
@@ -245,8 +227,8 @@ static void draw_machine(const struct view *v) {
 static void draw_legend(const struct view *v) {
     static const struct {
         const char *mark, *meaning;
-    } legend[] = {{"L", "learner"},   {"I", "learner's inference"}, {"~", "whoever is ready"},
-                  {"-", "left idle"}, {"#", "another farm's"},      {"x", "not allowed"}};
+    } legend[] = {{"L", "learner"}, {"I", "learner's inference"}, {"~", "scheduler's choice"},
+                  {"-", "idle"},    {"#", "another farm's"},      {"x", "not allowed"}};
     fprintf(v->out, "[core]");
     if (v->plan.pinned) fprintf(v->out, "  0-%d actor", v->plan.actor_count - 1);
     for (size_t i = 0; i < sizeof legend / sizeof *legend; i++)
@@ -351,50 +333,32 @@ static json_t *plan_json(const struct view *v) {
 }
 
 static json_t *view_json(const struct view *v) {
-    return json_pack("{s:i, s:o, s:o}", "schema_version", SCHEMA_VERSION, "machine", machine_json(&v->machine), "plan",
-                     plan_json(v));
+    json_t *document = farm_json_object(true);
+    farm_json_set(document, "machine", machine_json(&v->machine));
+    farm_json_set(document, "plan", plan_json(v));
+    return document;
 }
 
-static enum farm_status print_json(const struct view *v, struct farm_error *err) {
-    json_t *document = view_json(v);
-    bool written = document && !json_dumpf(document, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(6));
-    json_decref(document);
-    if (!written || puts("") < 0) return farm_fail_errno(err, FARM_E_IO, "writing JSON to stdout");
-    return FARM_OK;
-}
-
-static enum farm_status look(const struct options *o, struct view *v, struct farm_error *err) {
-    enum farm_status status = farm_machine_read(&v->machine, &o->source, err);
-    if (!status) status = fill_request(o, &v->machine, &v->request, err);
-    if (status) return status;
-    read_taken(o, &v->request.taken);
-    return farm_plan_make(&v->machine, &v->request, &v->plan, err);
-}
-
-static void draw_on(FILE *out, struct view *v) {
-    v->out = out;
-    make_marks(v);
-    draw(v);
-}
-
-static enum farm_status show(const struct options *o, struct view *v, struct farm_error *err) {
-    enum farm_status status = look(o, v, err);
-    if (status) return status;
-    if (o->json) return print_json(v, err);
-    draw_on(stdout, v);
-    return FARM_OK;
-}
-
-enum farm_status farm_topo_document(json_t **document, FILE *drawing, struct farm_error *err) {
+// Fills *document (NULL: not wanted) and draws on `drawing` (NULL: not wanted).
+static enum farm_status make_view(const struct options *o, json_t **document, FILE *drawing, struct farm_error *err) {
     struct view *v = calloc(1, sizeof *v);
     if (!v) return farm_fail(err, FARM_E_LIMIT, "no memory to describe the machine");
-    enum farm_status status = look(&standard, v, err);
-    if (!status) {
-        *document = view_json(v);
-        draw_on(drawing, v);
+    enum farm_status status = farm_machine_read(&v->machine, &o->source, err);
+    if (!status) status = fill_request(o, &v->machine, &v->request, err);
+    if (!status) read_taken(o, &v->request.taken);
+    if (!status) status = farm_plan_make(&v->machine, &v->request, &v->plan, err);
+    if (!status && document) *document = view_json(v);
+    if (!status && drawing) {
+        v->out = drawing;
+        make_marks(v);
+        draw(v);
     }
     free(v);
     return status;
+}
+
+enum farm_status farm_topo_document(json_t **document, FILE *drawing, struct farm_error *err) {
+    return make_view(&standard, document, drawing, err);
 }
 
 int farm_cmd_topo(int argc, char **argv) {
@@ -426,9 +390,9 @@ int farm_cmd_topo(int argc, char **argv) {
     struct farm_error err;
     int exit_status;
     if (!farm_read_flags(&cli, argc, argv, NULL, &exit_status)) return exit_status;
-    struct view *v = calloc(1, sizeof *v);
-    enum farm_status status =
-        v ? show(&o, v, &err) : farm_fail(&err, FARM_E_LIMIT, "no memory to describe the machine");
-    free(v);
+    json_t *document = NULL;
+    enum farm_status status = make_view(&o, o.json ? &document : NULL, o.json ? NULL : stdout, &err);
+    if (!status && o.json) status = farm_json_print(document, stdout, &err);
+    json_decref(document);
     return status ? farm_report_error("farm topo", &err) : 0;
 }

@@ -46,10 +46,10 @@ class Report(unittest.TestCase):
     def document(cls, *arguments):
         return json.loads(cls.report("--json", *arguments))
 
-    def test_holds_what_the_parts_say(self):
+    def test_has_the_documents_of_its_parts(self):
         self.assertEqual((self.plain["schema_version"], self.plain["fps"], self.plain["failed"]), (1, [], []))
         plain = self.plain
-        for _ in range(10):  # until no farm of another test takes or gives back CPUs in between
+        for _ in range(10):  # until no farm of another test claims or releases CPUs in between
             topo = json.loads(run_farm("topo", "--json", folder=self.folder).stdout)
             if plain["topo"]["plan"] == topo["plan"]:
                 break
@@ -67,12 +67,12 @@ class Report(unittest.TestCase):
         self.assertGreater(fps["bare_agent_steps_per_s"], 0)
         misspelt, plugin, kernels = self.timed["failed"]
         self.assertEqual(misspelt["part"], "fps native/cacth")
-        self.assertIn("native/catch", misspelt["reason"], "farm fps's own sentence, with the nearest name")
+        self.assertIn("native/catch", misspelt["reason"], "farm fps's own message, with the nearest name")
         self.assertEqual(plugin["part"], "fps plugin:PATH")
         self.assertRegex(plugin["reason"], r"PATH: No such file")
-        self.assertEqual(kernels["part"], "fps plugin:/proc/a.so", "files of the kernel are the same everywhere")
+        self.assertEqual(kernels["part"], "fps plugin:/proc/a.so", "the kernel's files are the same everywhere")
 
-    def test_page_says_the_same(self):
+    def test_page_has_the_same_figures(self):
         self.assertEqual(self.printed, "")
         self.assertIn(run_farm("topo", folder=self.folder).stdout.splitlines()[1], self.page)
         self.assertRegex(self.page, r"\| native/catch \| \d+ \| \d+ \| \d+\.\d+ \|")
@@ -82,7 +82,7 @@ class Report(unittest.TestCase):
         for finding in self.doctor["findings"]:
             self.assertIn(f"| {finding['grade']} | {finding['name']} |", self.page)
 
-    def test_names_neither_places_nor_the_machine(self):
+    def test_contains_neither_paths_nor_the_name_of_the_machine(self):
         for text in [self.page, *strings(self.plain), *strings(self.timed)]:
             self.assertNotIn(str(self.folder), text)
             for path in re.findall(r"(?:^|[\s'\"`(=:])(/[\w.][^\s'\"`),;|]*)", text):
@@ -90,7 +90,7 @@ class Report(unittest.TestCase):
         self.assertNotIn("host", self.timed)
         self.assertEqual(self.plain["host"], socket.gethostname())
 
-    def test_wrong_usage(self):
+    def test_refuses_wrong_usage(self):
         for arguments in (("--seconds", "0"), ("--evn", "native/catch"), ("--seconds", "nan")):
             result = run_farm("report", *arguments, folder=self.folder)
             self.assertEqual((result.returncode, result.stdout), (2, ""), arguments)
