@@ -1,6 +1,5 @@
-// `farm eval`: plays a trained policy without learning: the same actors, lanes and inference as in training, no
-// training. The checkpoint alone says environment, options and network. Whole games are played: lives lost do not end
-// them.
+// `farm eval`: plays a trained policy with the same actors, lanes and inference as in training, but no learning. The
+// checkpoint names environment, options and network. Games are played to their end: a lost life does not end them.
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -49,7 +48,7 @@ static enum farm_status find_checkpoint(const char *what, char *path, size_t pat
                      "%s holds no checkpoint that can be read (a run's folder has them in checkpoints/)", what);
 }
 
-// What decides how the game looks and what the network is; everything else is this machine's business.
+// Keys that define the game and the network; all others are chosen for this machine.
 static bool belongs_to_the_policy(const char *key) {
     static const char *const keys[] = {"env", "net", "stack", "algo"};
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
@@ -57,12 +56,12 @@ static bool belongs_to_the_policy(const char *key) {
     return strncmp(key, "env.", 4) == 0;
 }
 
-static enum farm_status take_recipe(const struct farm_checkpoint_metadata *metadata, const char *path,
-                                    struct farm_recipe *recipe, struct farm_error *err) {
+static enum farm_status apply_metadata(const struct farm_checkpoint_metadata *metadata, const char *path,
+                                       struct farm_recipe *recipe, struct farm_error *err) {
     static const char prefix[] = "recipe.";
     if (!farm_checkpoint_get(metadata, "recipe.env") || !farm_checkpoint_get(metadata, "recipe.net"))
-        return farm_fail(err, FARM_E_FORMAT, "%s: a safetensors file, but none that farm train wrote (no recipe in it)",
-                         path);
+        return farm_fail(err, FARM_E_FORMAT,
+                         "%s: a safetensors file that farm train has not written (it holds no recipe)", path);
     for (uint32_t i = 0; i < metadata->count; i++) {
         const char *key = metadata->keys[i];
         if (strncmp(key, prefix, strlen(prefix)) != 0 || !belongs_to_the_policy(key + strlen(prefix))) continue;
@@ -83,7 +82,7 @@ static enum farm_status read_checkpoint(struct evaluation *evaluation, struct fa
         find_checkpoint(evaluation->options->what, evaluation->checkpoint, sizeof evaluation->checkpoint, err);
     if (!status) status = farm_checkpoint_read_metadata(evaluation->checkpoint, &metadata, err);
     if (status) return status;
-    status = take_recipe(&metadata, evaluation->checkpoint, recipe, err);
+    status = apply_metadata(&metadata, evaluation->checkpoint, recipe, err);
     evaluation->trained_frames = farm_checkpoint_get_u64(&metadata, "frames");
     farm_checkpoint_metadata_free(&metadata);
     recipe->frames = 0;
@@ -106,9 +105,9 @@ static enum farm_supervisor_turn on_tick(void *context, uint64_t now_ns) {
     return FARM_TURN_ON;
 }
 
-// ---- the account ----
+// ---- the report ----
 
-static enum farm_status give_account(struct evaluation *evaluation, bool interrupted, struct farm_error *err) {
+static enum farm_status report_result(struct evaluation *evaluation, bool interrupted, struct farm_error *err) {
     const struct options *options = evaluation->options;
     const struct farm_recipe *recipe = &evaluation->run.plan.recipe;
     struct farm_sample sample;
@@ -120,23 +119,21 @@ static enum farm_status give_account(struct evaluation *evaluation, bool interru
     }
     if (!options->json) {
         printf("%s, %llu games%s: mean return %.6g, standard deviation %.4g (%s).\n", recipe->env,
-               (unsigned long long)sample.episodes, interrupted ? " until a signal came" : "", sample.return_mean,
+               (unsigned long long)sample.episodes, interrupted ? " until a signal" : "", sample.return_mean,
                sample.return_std, evaluation->checkpoint);
         return FARM_OK;
     }
-    json_t *document = farm_json_object(true);
+    static const char *const keys[] = {"episodes",    "return_mean", "return_std", "length_mean_steps",
+                                       "agent_steps", "wall_s",      NULL};
+    json_t *document = farm_json_object(true), *figures = farm_sample_json(&sample);
     farm_json_set_text(document, "env", recipe->env);
     farm_json_set_text(document, "checkpoint", evaluation->checkpoint);
     farm_json_set_int(document, "checkpoint_frames", evaluation->trained_frames);
     farm_json_set_int(document, "seed", (uint64_t)recipe->seed);
     farm_json_set_bool(document, "greedy", options->greedy);
-    farm_json_set_int(document, "episodes", sample.episodes);
-    farm_json_set_real(document, "return_mean", sample.return_mean);
-    farm_json_set_real(document, "return_std", sample.return_std);
-    farm_json_set_real(document, "length_mean_steps", sample.length_mean);
-    farm_json_set_int(document, "agent_steps", sample.agent_steps);
-    farm_json_set_real(document, "wall_s", sample.wall_s);
+    farm_json_copy(document, figures, keys);
     farm_json_set_bool(document, "interrupted", interrupted);
+    json_decref(figures);
     enum farm_status status = farm_json_print(document, stdout, err);
     json_decref(document);
     return status;
@@ -159,10 +156,10 @@ static enum farm_status run_evaluation(struct evaluation *evaluation, struct far
     run->caller = (struct farm_run_caller){.context = evaluation, .clear_line = clear_line, .on_tick = on_tick};
     bool interrupted;
     status = farm_run_go(run, &interrupted, err);
-    return status ? status : give_account(evaluation, interrupted, err);
+    return status ? status : report_result(evaluation, interrupted, err);
 }
 
-static int evaluate(const struct options *options) {
+static int run_command(const struct options *options) {
     static struct evaluation evaluation;
     struct farm_error err = {0};
     evaluation.options = options;
@@ -187,8 +184,8 @@ int farm_cmd_eval(int argc, char **argv) {
         .program = "farm eval",
         .synopsis = "RUN_OR_CHECKPOINT [--episodes N] [--greedy] [--json] [--KEY VALUE ...]",
         .about =
-            "Plays a trained policy without learning and says its mean return, unclipped, over whole games. RUN is a\n"
-            "run's folder (its newest checkpoint is taken), CHECKPOINT a safetensors file that farm train wrote.\n"
+            "Plays a trained policy without learning and prints its mean return, unclipped, over whole games. RUN is\n"
+            "a run's folder (with its newest checkpoint), CHECKPOINT a safetensors file that farm train wrote.\n"
             "Environment, network and options come from the checkpoint; a flag overrides them.",
         .examples = "  farm eval runs/native_breakout-20260101-1\n"
                     "  farm eval runs/ale_Pong-20260101-1 --episodes 100 --env.repeat_action_probability 0.25 --json\n",
@@ -203,5 +200,5 @@ int farm_cmd_eval(int argc, char **argv) {
     if (!options.what) status = farm_fail(&err, FARM_E_USAGE, "which run? (farm eval --help shows the usage)");
     if (!status && (options.episodes < 1 || options.episodes > 1000000))
         status = farm_fail(&err, FARM_E_USAGE, "--episodes: between 1 and 1000000");
-    return status ? farm_report_error(cli.program, &err) : evaluate(&options);
+    return status ? farm_report_error(cli.program, &err) : run_command(&options);
 }

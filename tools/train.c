@@ -1,4 +1,4 @@
-// `farm train`: the main job. Recipe, run folder, progress, metrics, and the account at the end. See run/run.h for the
+// `farm train`: recipe, run folder, progress, metrics, and the report at the end. run/run.h starts and watches the
 // processes; nothing here touches lanes.
 #include <math.h>
 #include <stdio.h>
@@ -27,7 +27,7 @@ struct options {
     int64_t expect_actors, bridges;
 };
 
-// Keys as metadata of every checkpoint, so that a checkpoint alone says how it came about.
+// The recipe as metadata of every checkpoint, so that a checkpoint alone tells how it was made.
 struct metadata {
     char keys[FARM_RECIPE_KEYS_MAX + FARM_RECIPE_OPTIONS_MAX][72];
     char values[FARM_RECIPE_KEYS_MAX + FARM_RECIPE_OPTIONS_MAX][FARM_RECIPE_PATH_BYTES];
@@ -43,8 +43,8 @@ struct training {
     struct farm_metrics metrics;
     struct farm_progress progress;
     uint64_t metrics_ns;           // when the next line is due
-    struct farm_run_sampler drawn; // of the progress line; the run's own is of the metrics
-    double return_early;           // mean return over the first games; NAN until there were enough
+    struct farm_run_sampler drawn; // for the progress line; the run's own sampler is for the metrics
+    double return_early;           // mean return over the first games; NAN until there are enough
     bool metrics_failed;
 };
 
@@ -55,10 +55,10 @@ enum { EARLY_GAMES = 20 };
 static enum farm_status load_layers(struct options *options, struct farm_error *err) {
     char path[FARM_RUN_PATH_MAX + 64];
     if (!options->resume) return farm_recipe_flags_settle(&options->recipe, options->recipe_file, NULL, err);
-    if (!options->run) return farm_fail(err, FARM_E_USAGE, "--resume needs --run DIR: which run shall go on?");
+    if (!options->run) return farm_fail(err, FARM_E_USAGE, "--resume needs --run DIR, the run to continue");
     farm_run_dir_file(options->run, "recipe.yaml", path, sizeof path);
     if (access(path, F_OK) != 0)
-        return farm_fail(err, FARM_E_NOT_FOUND, "--resume: %s holds no run (there is no recipe.yaml)", options->run);
+        return farm_fail(err, FARM_E_NOT_FOUND, "--resume: %s holds no run (it has no recipe.yaml)", options->run);
     return farm_recipe_flags_settle(&options->recipe, options->recipe_file, path, err);
 }
 
@@ -98,8 +98,8 @@ static void fill_metadata(struct training *training) {
 
 // ---- run folder ----
 
-static enum farm_status must_equal(const struct farm_checkpoint_metadata *metadata, const char *key, const char *now,
-                                   const char *file, struct farm_error *err) {
+static enum farm_status check_equal(const struct farm_checkpoint_metadata *metadata, const char *key, const char *now,
+                                    const char *file, struct farm_error *err) {
     char full[64];
     snprintf(full, sizeof full, "recipe.%s", key);
     const char *then = farm_checkpoint_get(metadata, full);
@@ -108,20 +108,20 @@ static enum farm_status must_equal(const struct farm_checkpoint_metadata *metada
                      then ? then : "(unknown)", now);
 }
 
-// Files may be moved, or lie elsewhere on another machine: one that the user names now stands for the run's, and
-// whether it fits is seen by its spaces and the network's tensors.
-static enum farm_status must_be_env(const struct farm_checkpoint_metadata *metadata, const char *now, const char *file,
-                                    struct farm_error *err) {
+// Files may be moved, or lie elsewhere on another machine: a file that the user names now replaces the run's. Its
+// spaces and the network's tensors show whether it is the same environment.
+static enum farm_status check_env(const struct farm_checkpoint_metadata *metadata, const char *now, const char *file,
+                                  struct farm_error *err) {
     const char *then = farm_checkpoint_get(metadata, "recipe.env");
     if (!then || !farm_env_names_file(then) || !farm_env_names_file(now))
-        return must_equal(metadata, "env", now, file, err);
+        return check_equal(metadata, "env", now, file, err);
     if (strcmp(then, now) != 0)
         farm_log_warn("--resume: %s was made with env %s, and goes on with %s", file, then, now);
     return FARM_OK;
 }
 
-// The newest checkpoint with a readable header says what the run was made with: another environment or network is
-// wrong usage, told before anybody compares tensors.
+// The newest checkpoint with a readable header names what the run was made with. Another environment or network is
+// wrong usage, reported before tensors are compared.
 static enum farm_status check_settings(const struct training *training, struct farm_error *err) {
     const struct farm_recipe *recipe = &training->run.plan.recipe;
     struct farm_checkpoint_metadata metadata;
@@ -131,23 +131,24 @@ static enum farm_status check_settings(const struct training *training, struct f
         if (!farm_run_dir_checkpoint(training->folder.path, i++, path, sizeof path)) return FARM_OK;
     } while (farm_checkpoint_read_metadata(path, &metadata, err));
     snprintf(stack, sizeof stack, "%lld", (long long)recipe->stack);
-    enum farm_status status = must_be_env(&metadata, recipe->env, path, err);
-    if (!status) status = must_equal(&metadata, "net", recipe->net, path, err);
-    if (!status) status = must_equal(&metadata, "stack", stack, path, err);
+    enum farm_status status = check_env(&metadata, recipe->env, path, err);
+    if (!status) status = check_equal(&metadata, "net", recipe->net, path, err);
+    if (!status) status = check_equal(&metadata, "stack", stack, path, err);
     farm_checkpoint_metadata_free(&metadata);
     return status;
 }
 
-static enum farm_status resume(struct training *training, struct farm_error *err) {
+static enum farm_status resume_run(struct training *training, struct farm_error *err) {
     struct farm_run_workers *workers = &training->run.workers;
     enum farm_status status = check_settings(training, err);
     if (status) return status;
     if (!farm_run_find_checkpoint(training->folder.path, &training->run.plan, &training->run.caller,
                                   workers->checkpoint, sizeof workers->checkpoint))
-        return farm_fail(err, FARM_E_NOT_FOUND,
-                         "--resume: %s holds no checkpoint that can be read and fits: nothing in it was changed; start "
-                         "in another folder, without --resume",
-                         training->folder.path);
+        return farm_fail(
+            err, FARM_E_NOT_FOUND,
+            "--resume: %s holds no checkpoint that can be read and fits; it is unchanged. Start in another "
+            "folder, without --resume",
+            training->folder.path);
     struct farm_checkpoint_metadata metadata;
     status = farm_checkpoint_read_metadata(workers->checkpoint, &metadata, err);
     if (status) return status;
@@ -158,8 +159,8 @@ static enum farm_status resume(struct training *training, struct farm_error *err
     return FARM_OK;
 }
 
-// What the run's folder and checkpoints tell of the environment shall hold in any folder. The user's own words are in
-// options->recipe.
+// The run's folder and checkpoints name the environment so that the name holds in any folder. options->recipe keeps the
+// user's own words.
 static void keep_lasting_name(struct farm_run_plan *plan) {
     struct farm_error err;
     if (farm_recipe_set(&plan->recipe, FARM_LAYER_FLAG, "env", plan->env.lasting, &err))
@@ -173,7 +174,7 @@ static enum farm_status open_run(struct training *training, struct farm_error *e
     char path[FARM_RUN_PATH_MAX + 32];
     keep_lasting_name(plan);
     enum farm_status status = farm_run_dir_open(options->run, plan->env.name, options->resume, &training->folder, err);
-    if (!status && options->resume) status = resume(training, err);
+    if (!status && options->resume) status = resume_run(training, err);
     if (!status) status = save_recipe(training, err);
     if (!status)
         status = farm_metrics_open(farm_run_dir_file(training->folder.path, "metrics.jsonl", path, sizeof path),
@@ -198,7 +199,7 @@ static void clear_line(void *context) {
 static void write_metrics(struct training *training, const struct farm_sample *sample) {
     struct farm_error err;
     if (training->metrics_failed || !farm_metrics_write(&training->metrics, sample, &err)) return;
-    training->metrics_failed = true; // a full disk must not end a training
+    training->metrics_failed = true; // a full disk does not end a training
     clear_line(training);
     farm_log_warn("%s: no more metrics are written", err.message);
 }
@@ -227,18 +228,18 @@ static enum farm_supervisor_turn on_tick(void *context, uint64_t now_ns) {
     return FARM_TURN_ON;
 }
 
-// ---- the account ----
+// ---- the report ----
 
-// Means over the whole run, in place of rates since the sample before.
-static void whole_run(const struct training *training, struct farm_sample *sample) {
+// Replaces the rates since the previous sample by means over the whole run.
+static void average_over_run(const struct training *training, struct farm_sample *sample) {
     double wall_s = sample->wall_s > 0 ? sample->wall_s : (double)INFINITY;
     sample->frames_per_s = (double)(sample->frames - sample->frames_start) / wall_s;
     sample->agent_steps_per_s = (double)sample->agent_steps / wall_s;
 }
 
-// Likewise of the nodes that are there at the end, since each came. They are the sessions' own list, which the run does
-// not look at again.
-static void whole_nodes(struct training *training) {
+// The same for the nodes that are connected at the end, since each joined. Overwrites the sessions' list, which the run
+// does not read again.
+static void average_over_sessions(struct training *training) {
     struct farm_run_sessions *sessions = &training->run.sessions;
     for (uint32_t i = 0; i < sessions->node_count; i++) {
         struct farm_sample_node *node = &sessions->nodes[i];
@@ -249,40 +250,32 @@ static void whole_nodes(struct training *training) {
     }
 }
 
-// `failure`: why the run ended badly; NULL: it did not.
+// failure: why the run failed; NULL: it did not.
 static json_t *result_json(const struct training *training, const struct farm_sample *sample, bool interrupted,
                            const char *failure) {
+    static const char *const rates[] = {"wall_s",   "frames",      "agent_steps", "frames_per_s", "agent_steps_per_s",
+                                        "episodes", "return_mean", "return_std",  "updates",      "actors",
+                                        NULL},
+                             *const events[] = {"actor_restarts", "learner_restarts", "checkpoints",
+                                                "bad_values",     "actors_hung",      NULL};
     const struct farm_run_plan *plan = &training->run.plan;
-    const uint32_t actors = training->run.workers.count;
-    json_t *document = farm_json_object(true);
+    json_t *document = farm_json_object(true), *figures = farm_sample_json(sample);
     farm_json_set_text(document, "env", training->options->recipe.env);
     farm_json_set_int(document, "seed", (uint64_t)plan->recipe.seed);
     farm_json_set_text(document, "net", plan->recipe.net);
-    farm_json_set_real(document, "wall_s", sample->wall_s);
-    farm_json_set_int(document, "frames", sample->frames);
-    farm_json_set_int(document, "agent_steps", sample->agent_steps);
-    farm_json_set_real(document, "frames_per_s", sample->frames_per_s);
-    farm_json_set_real(document, "agent_steps_per_s", sample->agent_steps_per_s);
-    farm_json_set_int(document, "episodes", sample->episodes);
-    farm_json_set_real(document, "return_mean", sample->return_mean);
-    farm_json_set_real(document, "return_std", sample->return_std);
-    farm_json_set_int(document, "updates", sample->updates);
-    farm_json_set_int(document, "actors", actors);
-    farm_json_set_int(document, "environments", (uint64_t)actors * plan->lanes * plan->width);
-    farm_json_set_int(document, "actor_restarts", sample->actor_restarts);
-    farm_json_set_int(document, "learner_restarts", sample->learner_restarts);
-    farm_json_set_int(document, "checkpoints", sample->checkpoints);
-    farm_json_set_int(document, "bad_values", sample->bad_values);
-    farm_json_set_int(document, "actors_hung", sample->actors_hung);
-    if (sample->listens) farm_json_set(document, "nodes", farm_sample_nodes_json(sample->nodes, sample->node_count));
+    farm_json_copy(document, figures, rates);
+    farm_json_set_int(document, "environments", (uint64_t)sample->actors * plan->lanes * plan->width);
+    farm_json_copy(document, figures, events);
+    if (sample->listens) farm_json_copy(document, figures, (const char *const[]){"nodes", NULL});
     farm_json_set_bool(document, "interrupted", interrupted);
     farm_json_set_text(document, "run_dir", training->folder.path);
     farm_json_set_text(document, "error", failure);
+    json_decref(figures);
     return document;
 }
 
-// Only what can be done: without a checkpoint there is nothing to play or to go on from.
-static void tell_what_next(const struct training *training) {
+// Without a checkpoint there is nothing to play or to resume.
+static void print_next_steps(const struct training *training) {
     const char *run = training->folder.path, *env = training->options->recipe.env;
     char path[FARM_RUN_PATH_MAX + 64];
     printf("\nWhat to try next:\n");
@@ -303,7 +296,8 @@ static void warn_without_update(const struct training *training, const struct fa
         (long long)recipe->batch, (long long)recipe->unroll, (unsigned long long)sample->agent_steps);
 }
 
-static void tell(const struct training *training, const struct farm_sample *sample, bool interrupted, bool failed) {
+static void print_summary(const struct training *training, const struct farm_sample *sample, bool interrupted,
+                          bool failed) {
     printf("\n%s: %s frames in %.0f s (%s frames/s), %s games, %s updates%s.\n", training->options->recipe.env,
            farm_format_count((double)sample->frames).text, sample->wall_s, farm_format_count(sample->frames_per_s).text,
            farm_format_count((double)sample->episodes).text, farm_format_count((double)sample->updates).text,
@@ -325,22 +319,22 @@ static void tell(const struct training *training, const struct farm_sample *samp
     if (sample->listens)
         printf("Remote nodes at the end: %u, %u of them away.\n", sample->node_count, sample->nodes_away);
     printf("Recipe, metrics and checkpoints are in %s\n", training->folder.path);
-    if (!failed) tell_what_next(training);
+    if (!failed) print_next_steps(training);
 }
 
-static enum farm_status give_account(struct training *training, bool interrupted, const char *failure,
-                                     struct farm_error *err) {
+static enum farm_status report_result(struct training *training, bool interrupted, const char *failure,
+                                      struct farm_error *err) {
     struct farm_sample sample;
     uint64_t now = farm_now_ns();
     farm_run_sample(&training->run.sampler, now, &sample);
     if (!training->options->quiet && sample.wall_s > 0) farm_progress_draw(&training->progress, &sample, now);
     farm_progress_end(&training->progress);
     write_metrics(training, &sample);
-    whole_run(training, &sample);
-    whole_nodes(training);
+    average_over_run(training, &sample);
+    average_over_sessions(training);
     if (!failure) warn_without_update(training, &sample);
     if (!training->options->json) {
-        tell(training, &sample, interrupted, failure != NULL);
+        print_summary(training, &sample, interrupted, failure != NULL);
         return FARM_OK;
     }
     json_t *document = result_json(training, &sample, interrupted, failure);
@@ -363,21 +357,22 @@ static enum farm_status run_training(struct training *training, struct farm_erro
     if (options->quiet) farm_log_set_level(FARM_LOG_WARN);
     enum farm_status status = farm_run_make(run, &request, err);
     if (!status && options->insecure)
-        farm_log_warn("--insecure: whoever reaches %s can join, and see and change what is sent", run->bridges.address);
+        farm_log_warn("--insecure: any machine that reaches %s can join, and read and change what is sent",
+                      run->bridges.address);
     if (!status) status = open_run(training, err);
     if (status) return status;
     fill_metadata(training);
     if ((status = farm_run_build(run, err))) return status;
     run->caller = (struct farm_run_caller){.context = training, .clear_line = clear_line, .on_tick = on_tick};
     bool interrupted;
-    struct farm_error account_error;
+    struct farm_error report_error;
     status = farm_run_go(run, &interrupted, err);
-    enum farm_status account = give_account(training, interrupted, status ? err->message : NULL, &account_error);
-    if (!status && account) *err = account_error;
-    return status ? status : account;
+    const enum farm_status reported = report_result(training, interrupted, status ? err->message : NULL, &report_error);
+    if (!status && reported) *err = report_error;
+    return status ? status : reported;
 }
 
-static int train(const struct options *options) {
+static int run_command(const struct options *options) {
     static struct training training;
     struct farm_error err = {0};
     training.options = options;
@@ -424,16 +419,16 @@ int farm_cmd_train(int argc, char **argv) {
          "recipe (YAML) over the one shipped for the environment"},
         {"run", FARM_CLI_STRING, &options.run, "DIR", "the run's folder (default: runs/<env>-<date>-<n>)"},
         {"resume", FARM_CLI_BOOL, &options.resume, NULL,
-         "goes on from the last checkpoint of --run DIR, with its recipe"},
+         "continues from the last checkpoint of --run DIR, with its recipe"},
         {"json", FARM_CLI_BOOL, &options.json, NULL, "one JSON document on stdout at the end"},
         {"quiet", FARM_CLI_BOOL, &options.quiet, NULL, "no progress and no plan on stderr"},
         {"listen", FARM_CLI_STRING, &options.listen, "ADDR:PORT",
-         "other machines' actors may join here (farm bridge); port 0: any. DIR/bridge.addr says where"},
-        {"key", FARM_CLI_STRING, &options.key, "FILE", "who may join has this key (farm bridge keygen FILE)"},
+         "other machines' actors may join here (farm bridge); port 0: any. DIR/bridge.addr holds the address"},
+        {"key", FARM_CLI_STRING, &options.key, "FILE", "the key that a node needs to join (farm bridge keygen FILE)"},
         {"insecure", FARM_CLI_BOOL, &options.insecure, NULL,
          "no key and no encryption: on loopback and private addresses only"},
         {"expect-actors", FARM_CLI_INT, &options.expect_actors, "N",
-         "other machines' actors that batch, rings and places are reckoned with (more or fewer may come)"},
+         "other machines' actors for which batch, rings and places are sized (more or fewer may join)"},
         {"bridges", FARM_CLI_INT, &options.bridges, "N", "processes that serve other machines [1]"},
         {"bridge-engine", FARM_CLI_STRING, &options.engine, "E",
          "how they use the network: auto, uring or poll [auto]"},
@@ -446,13 +441,13 @@ int farm_cmd_train(int argc, char **argv) {
         .about =
             "Trains an agent with V-trace: actor processes step environments, the learner answers and trains from\n"
             "the same shared memory. Ctrl-C stops it at any moment: a checkpoint is written and the exit status is 0.\n"
-            "SIGUSR1 (kill -USR1, to this process) brings one more actor while it runs, SIGUSR2 takes one away;\n"
-            "signals that come before the learner is ready count as one.\n"
-            "With --listen, actors of other machines join by `farm bridge --connect` while it runs; --actors 0 then "
-            "means\n"
-            "none here: it waits for the first node. A node that is away for node_grace_s gives its places up.\n"
-            "All rates and wall_s count from the first answered step to the decision to stop; start-up and the last\n"
-            "checkpoint are not in them. The later wins: defaults, the shipped recipe, --recipe, flags.",
+            "SIGUSR1 (kill -USR1, to this process) adds an actor while it runs, SIGUSR2 removes one; signals that\n"
+            "arrive before the learner is ready count as one.\n"
+            "With --listen, actors of other machines join by `farm bridge --connect` while it runs. --actors 0 then\n"
+            "means no actor on this machine: training waits for the first node. A node that is away for\n"
+            "node_grace_s loses its places.\n"
+            "All rates and wall_s count from the first answered step to the decision to stop; they exclude\n"
+            "start-up and the last checkpoint. The later wins: defaults, the shipped recipe, --recipe, flags.",
         .examples = "  farm train                                    a small Breakout, for a minute\n"
                     "  farm train --env native/catch --frames 500k --seed 3 --json\n"
                     "  farm train --env ale/Pong --seconds 600 --lr 4e-4\n"
@@ -466,5 +461,5 @@ int farm_cmd_train(int argc, char **argv) {
     if (!farm_read_recipe_flags(&cli, NULL, argc, argv, NULL, &options.recipe, &exit_status)) return exit_status;
     enum farm_status status = check_listen(&options, &err);
     if (!status) status = load_layers(&options, &err);
-    return status ? farm_report_error(cli.program, &err) : train(&options);
+    return status ? farm_report_error(cli.program, &err) : run_command(&options);
 }

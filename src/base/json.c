@@ -36,6 +36,10 @@ void farm_json_set_bool(json_t *object, const char *key, bool value) {
     farm_json_set(object, key, json_boolean(value));
 }
 
+void farm_json_copy(json_t *to, const json_t *from, const char *const *keys) {
+    for (; *keys; keys++) farm_json_set(to, *keys, json_incref(json_object_get(from, *keys)));
+}
+
 char *farm_json_line(const json_t *document, size_t *bytes) {
     char *text = json_dumps(document, JSON_COMPACT | JSON_REAL_PRECISION(REAL_DIGITS));
     assert(text);

@@ -1,4 +1,4 @@
-"""What tests of the program from outside share: where it is, a folder of a test's own, its workers, waiting for what it does."""
+"""Shared by tests that run the program from outside: its path, a folder for each test, its workers, waiting for its output."""
 
 import json
 import os
@@ -16,7 +16,7 @@ LIMIT_S = 30
 
 
 def wait_until(condition):
-    """What the condition answers as soon as that is true; None: never, within our patience."""
+    """The condition's first true value; None: it stayed false for LIMIT_S."""
     end = time.monotonic() + LIMIT_S
     while time.monotonic() < end:
         found = condition()
@@ -33,12 +33,12 @@ def children(pid):
         try:
             found[pathlib.Path(f"/proc/{child}/comm").read_text().strip()] = int(child)
         except OSError:
-            pass  # it has just ended
+            pass  # the process has just ended
     return found
 
 
 def run_farm(*arguments, folder=None, timeout=60, **environment):
-    """What `farm` printed and how it ended."""
+    """The completed process."""
     return subprocess.run(
         [FARM, *arguments], cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", timeout=timeout,
         env={**os.environ, **environment},
@@ -46,7 +46,7 @@ def run_farm(*arguments, folder=None, timeout=60, **environment):
 
 
 def build_plugin(source, target, *flags):
-    """By the command of docs/ADDING_AN_ENVIRONMENT.md."""
+    """Builds a plug-in with the command of docs/ADDING_AN_ENVIRONMENT.md."""
     compiler = os.environ.get("CC", "cc").split()
     command = [*compiler, "-O2", "-shared", "-fPIC", f"-I{SOURCE}/include", *flags, str(source), "-o", str(target), "-lm"]
     subprocess.run(command, check=True, timeout=60)
@@ -71,34 +71,39 @@ class InFolder(unittest.TestCase):
         self.addCleanup(process.kill)
         return process
 
+    def start_logged(self, *arguments, log="said", **more):
+        """`farm` with its messages in a file of the folder."""
+        with open(self.folder / log, "w") as file:
+            return self.start_farm(*arguments, stderr=file, **more)
+
+    def said(self, log="said"):
+        return (self.folder / log).read_text(errors="replace")
+
+    def end(self, process, log="said", by=signal.SIGINT):
+        """Its document; by=None: it ends by itself."""
+        if by:
+            process.send_signal(by)
+        out, _ = process.communicate(timeout=LIMIT_S)
+        self.assertEqual(process.returncode, 0, self.said(log)[-4000:])
+        return json.loads(out)
+
+    def await_line(self, pattern, log="said"):
+        found = wait_until(lambda: re.search(pattern, self.said(log)))
+        self.assertTrue(found, f"'{pattern}' is missing in: {self.said(log)[-4000:]}")
+        return found
+
 
 class Watched(InFolder):
-    """With one training in the folder `r`, which ends by a signal only; what it says is in the file `said`."""
+    """With one training in the folder `r`, which ends by a signal only."""
 
     def start(self, *arguments, python=None):
         command = ["train", "--run", "r", "--frames", "100G", "--json", "--quiet", "--actors", "2", "--metrics-every", "0.1"]
-        with open(self.folder / "said", "w") as said:
-            process = self.start_farm(*command, *arguments, stderr=said, **({"FARM_PYTHON": str(python)} if python else {}))
+        process = self.start_logged(*command, *arguments, **({"FARM_PYTHON": str(python)} if python else {}))
         self.assertTrue(wait_until(lambda: self.updates() > 0), self.said())
         return process
 
-    def end(self, process):
-        """Its document."""
-        process.send_signal(signal.SIGINT)
-        out, _ = process.communicate(timeout=LIMIT_S)
-        self.assertEqual(process.returncode, 0, self.said()[-4000:])
-        return json.loads(out)
-
-    def said(self):
-        return (self.folder / "said").read_text(errors="replace")
-
-    def await_line(self, pattern):
-        found = wait_until(lambda: re.search(pattern, self.said()))
-        self.assertTrue(found, f"nobody said '{pattern}': {self.said()[-4000:]}")
-        return found
-
     def lines(self):
-        """Of its metrics."""
+        """Its lines of metrics."""
         path = self.folder / "r/metrics.jsonl"
         text = path.read_text() if path.exists() else ""
         return [json.loads(line) for line in text.splitlines() if line.endswith("}")]

@@ -1,13 +1,12 @@
-"""The command line of `farm bridge`, without a learner: keys, status, addresses, and what is refused before a packet is sent."""
+"""The command line of `farm bridge` without a learner: keys, status, addresses, and what is refused before a packet is sent."""
 
 import json
 import os
-import signal
 import stat
 import time
 import unittest
 
-from running import InFolder, wait_until
+from running import InFolder
 
 NODE = {
     "name": "node7", "state": "connected", "actors": 4, "lanes": 8, "env_steps_per_s": 12345.6, "bytes_in_per_s": 2e5, "bytes_out_per_s": 3.1e6,
@@ -64,7 +63,7 @@ class Keys(Bridge):
         self.refused(1, "k", "keygen", "k")
         self.assertEqual(path.read_text(), before)
 
-    def test_keygen_wants_one_file(self):
+    def test_keygen_requires_one_file(self):
         self.refused(2, "farm bridge keygen FILE", "keygen")
 
     def test_a_key_that_others_can_read_is_refused(self):
@@ -80,20 +79,20 @@ class Keys(Bridge):
 
 
 class Flags(Bridge):
-    def test_the_learners_address_is_wanted(self):
+    def test_the_address_is_required(self):
         self.refused(2, "--connect ADDR:PORT is missing", "--key", "k")
 
-    def test_key_or_insecure_is_wanted_and_not_both(self):
+    def test_either_a_key_or_insecure_is_required(self):
         self.refused(2, "--key FILE is missing", "--connect", "127.0.0.1:1")
         self.refused(2, "--key and --insecure", "--connect", "127.0.0.1:1", "--insecure", "--key", "k")
 
-    def test_what_is_no_address_is_refused(self):
+    def test_an_invalid_address_is_refused(self):
         for text in "localhost", ":7700", "localhost:", "localhost:port", "localhost:65536", "::1:7700", "[::1]", "@", "a:-1", "a:1x":
             self.refused(2, "address" if text != "@" else "names no file", "--connect", text, "--insecure")
 
     def test_unknown_flags_name_the_one_that_was_meant(self):
         self.refused(2, "--actors", "--connect", "127.0.0.1:1", "--insecure", "--acters", "2")
-        self.refused(2, "--lr", "--connect", "127.0.0.1:1", "--insecure", "--lr", "1e-3")  # the learner's to choose
+        self.refused(2, "--lr", "--connect", "127.0.0.1:1", "--insecure", "--lr", "1e-3")  # the learner chooses it
 
     def test_wrong_values_are_refused(self):
         self.refused(2, "auto, uring, poll", "--connect", "127.0.0.1:1", "--insecure", "--bridge-engine", "epoll")
@@ -131,13 +130,9 @@ class Waiting(Bridge):
 
     def test_a_signal_ends_it_with_one_document(self):
         for address in "127.0.0.1:1", "@addr":
-            said = self.folder / "said"
-            with open(said, "w") as stderr:
-                process = self.start_farm("bridge", "--connect", address, "--insecure", "--json", stderr=stderr)
-            self.assertTrue(wait_until(lambda: "waiting" in said.read_text()), said.read_text())
-            process.send_signal(signal.SIGINT)
-            document = json.loads(process.communicate(timeout=20)[0])
-            self.assertEqual(process.returncode, 0)
+            process = self.start_logged("bridge", "--connect", address, "--insecure", "--json")
+            self.await_line("waiting")
+            document = self.end(process)
             self.assertEqual((document["schema_version"], document["env_steps"], document["interrupted"]), (1, 0, True))
             self.assertIsNone(document["error"])
 
@@ -149,12 +144,12 @@ class Status(Bridge):
         (self.folder / "r/bridge.json").write_text(json.dumps(document))
         return document
 
-    def test_a_folder_without_a_bridge_is_no_error_of_ours(self):
+    def test_a_folder_without_a_bridge_is_refused(self):
         self.refused(1, "--listen", "status", "nowhere")
         (self.folder / "r").mkdir()
         self.refused(1, "bridge.json is not there", "status", "r")
 
-    def test_it_wants_one_run(self):
+    def test_it_requires_one_run(self):
         self.refused(2, "farm bridge status RUN", "status")
 
     def test_it_draws_a_table(self):
@@ -172,13 +167,13 @@ class Status(Bridge):
         self.write()
         self.assertEqual(self.bridge("status", "r").stdout, "learner at 10.0.0.5:7700, 0 nodes\n")
 
-    def test_it_says_when_nobody_writes_any_more(self):
+    def test_it_reports_the_age_of_an_old_file(self):
         self.write(NODE)
         then = time.time() - 60
         os.utime(self.folder / "r/bridge.json", (then, then))
         self.assertRegex(self.bridge("status", "r").stdout, r"as of 6\d s ago")
 
-    def test_its_document_is_the_runs(self):
+    def test_its_document_is_that_of_the_run(self):
         written = self.write(NODE)
         document = json.loads(self.bridge("status", "r", "--json").stdout)
         self.assertLess(document.pop("age_s"), 30)

@@ -13,12 +13,8 @@ class Node(InFolder):
         super().setUp()
         self.assertEqual(self.farm("bridge", "keygen", "k").returncode, 0)
 
-    def said(self, name):
-        return (self.folder / name).read_text()
-
     def start(self, name, *arguments):
-        with open(self.folder / name, "w") as said:
-            return self.start_farm(*arguments, "--key", "k", "--json", stderr=said)
+        return self.start_logged(*arguments, "--key", "k", "--json", log=name)
 
     def learner(self, env="native/catch", *more):
         run = ["--run", "r", "--frames", "100G", "--actors", "0", "--expect-actors", "2", "--envs-per-actor", "8", "--device", "cpu"]
@@ -29,13 +25,6 @@ class Node(InFolder):
 
     def node(self, *more, name="node"):
         return self.start(name, "bridge", "--connect", "@r/bridge.addr", "--actors", "2", "--retry-s", str(LIMIT_S), *more)
-
-    def end(self, process, name, by=signal.SIGINT):
-        if by:
-            process.send_signal(by)
-        out, _ = process.communicate(timeout=LIMIT_S)
-        self.assertEqual(process.returncode, 0, self.said(name))
-        return json.loads(out)
 
     def refused(self, words, *arguments):
         done = self.farm("bridge", "--connect", "@r/bridge.addr", "--key", "k", *arguments, timeout=LIMIT_S)
@@ -78,7 +67,7 @@ class Ends(Node):
         self.until_more()
         learner.kill()
         learner.wait()
-        self.assertTrue(wait_until(lambda: "trying again" in self.said("node")), self.said("node"))
+        self.await_line("trying again", "node")
         self.assertIsNone(node.poll())
         (self.folder / "r/bridge.addr").unlink()
         account = self.end(node, "node", by=None)
@@ -99,7 +88,7 @@ class Ends(Node):
         learner, node = self.learner(), self.node()
         self.until_more()
         self.assertTrue(self.end(node, "node")["interrupted"])
-        self.assertTrue(wait_until(lambda: "has gone" in self.said("learner")), self.said("learner"))
+        self.await_line("has gone", "learner")
         second = self.node(name="second")
         self.until_more(doing="a second node")
         self.end(second, "second", by=signal.SIGTERM)

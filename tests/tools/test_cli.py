@@ -18,7 +18,7 @@ def contents(run):
 
 
 def put_nan(checkpoint):
-    """As the first value of the first tensor."""
+    """Makes the first value of the first tensor NAN."""
     data = bytearray(checkpoint.read_bytes())
     (header,) = struct.unpack("<Q", data[:8])
     data[8 + header:12 + header] = struct.pack("<f", float("nan"))
@@ -41,7 +41,7 @@ def shmem_kb():
 
 
 def blocks(pid, number):
-    """Whether the process has this signal blocked, as the supervisor has those that it reads from a descriptor."""
+    """Whether the process blocks this signal, as the supervisor does with those that it reads from a descriptor."""
     lines = pathlib.Path(f"/proc/{pid}/status").read_text().splitlines()
     return int(next(line.split()[1] for line in lines if line.startswith("SigBlk:")), 16) >> (number - 1) & 1
 
@@ -49,7 +49,7 @@ def blocks(pid, number):
 class Cli(InFolder):
     def start_training(self, *arguments):
         """A run that ends by a signal only, with its JSON on stdout."""
-        return self.start_farm("train", "--env", "native/catch", "--frames", "100G", "--json", "--quiet", *arguments)
+        return self.start_logged("train", "--env", "native/catch", "--frames", "100G", "--json", "--quiet", *arguments)
 
     def wait_for_steps(self, process, run):
         """Until the run has written a line of metrics, i.e. steps are being answered."""
@@ -57,11 +57,11 @@ class Cli(InFolder):
         self.assertTrue(wait_until(lambda: metrics.exists() and metrics.stat().st_size), "training did not start")
         self.assertIsNone(process.poll())
 
-    def end(self, process, number=signal.SIGINT):
-        process.send_signal(number)
-        out, err = process.communicate(timeout=30)
-        self.assertEqual(process.returncode, 0, err)
-        return json.loads(out), err
+    def trained(self, run="r", env="native/catch"):
+        """The checkpoint of a short run."""
+        self.farm("train", "--env", env, "--frames", "5k", "--run", run, "--quiet")
+        (checkpoint,) = (self.folder / run / "checkpoints").iterdir()
+        return checkpoint
 
 
 FAST_METRICS = ("--metrics-every", "0.1")
@@ -183,10 +183,8 @@ class Training(Cli):
         self.assertTrue((self.folder / result["run_dir"] / "recipe.yaml").exists())
 
     def test_a_truncated_checkpoint_is_refused_and_left_alone(self):
-        self.farm("train", "--env", "native/catch", "--frames", "5k", "--run", "r", "--quiet")
-        (checkpoint,) = (self.folder / "r/checkpoints").iterdir()
-        whole = checkpoint.read_bytes()
-        checkpoint.write_bytes(whole[:-100])
+        checkpoint = self.trained()
+        checkpoint.write_bytes(checkpoint.read_bytes()[:-100])
         self.refuses_to_resume("cut off", checkpoint.name)
 
     def test_a_run_keeps_its_arithmetic(self):
@@ -209,23 +207,18 @@ class Training(Cli):
         self.assertEqual(contents(self.folder / "r"), before)
 
     def test_a_checkpoint_with_a_nan_is_refused_and_left_alone(self):
-        self.farm("train", "--env", "native/catch", "--frames", "5k", "--run", "r", "--quiet")
-        (checkpoint,) = (self.folder / "r/checkpoints").iterdir()
+        checkpoint = self.trained()
         put_nan(checkpoint)
         self.refuses_to_resume(checkpoint.name, "layers.0.weight holds values that are not finite")
 
     def test_a_checkpoint_of_another_network_is_refused_and_left_alone(self):
-        self.farm("train", "--env", "native/catch", "--frames", "5k", "--run", "r", "--quiet")
-        self.farm("train", "--env", "native/cartpole", "--frames", "5k", "--run", "other", "--quiet")
-        (checkpoint,) = (self.folder / "r/checkpoints").iterdir()
-        (other,) = (self.folder / "other/checkpoints").iterdir()
-        shutil.copy(other, checkpoint)
+        checkpoint = self.trained()
+        shutil.copy(self.trained("other", "native/cartpole"), checkpoint)
         rewrite_metadata(checkpoint, **{"recipe.env": "native/catch"})
         self.refuses_to_resume(checkpoint.name, "layers.0.weight has another type or shape")
 
-    def test_an_older_good_checkpoint_stands_in_for_a_bad_one(self):
-        self.farm("train", "--env", "native/catch", "--frames", "5k", "--run", "r", "--quiet")
-        (good,) = (self.folder / "r/checkpoints").iterdir()
+    def test_an_older_good_checkpoint_replaces_a_bad_one(self):
+        good = self.trained()
         bad = good.with_name("000000007000.safetensors")
         shutil.copy(good, bad)
         put_nan(bad)
@@ -238,16 +231,16 @@ class Training(Cli):
         self.assertEqual(document["frames"], int(good.stem) + document["agent_steps"])
         self.assertEqual(bad.read_bytes(), before)
 
-    def test_a_failed_run_tells_no_success_story(self):
+    def test_a_failed_run_is_reported_as_failed(self):
         for flags in ((), ("--json",)):
             command = ["train", "--env", "native/catch", "--frames", "100G", "--run", f"r{len(flags)}", *flags]
-            process = self.start_farm(*command, *FAST_METRICS)
+            process = self.start_logged(*command, *FAST_METRICS)
             self.wait_for_steps(process, f"r{len(flags)}")
             (self.folder / f"r{len(flags)}/checkpoints").rmdir()
             process.send_signal(signal.SIGINT)
-            out, err = process.communicate(timeout=30)
+            out, _ = process.communicate(timeout=30)
             self.assertEqual(process.returncode, 1)
-            self.assertIn(err.count("No such file or directory"), (1, 2), err)
+            self.assertIn(self.said().count("No such file or directory"), (1, 2), self.said())
             if flags:
                 self.assertIn("No such file or directory", json.loads(out)["error"])
             else:
@@ -299,11 +292,11 @@ class Deaths(Cli):
         os.kill(old, signal.SIGKILL)
         self.assertTrue(wait_until(lambda: children(process.pid).get("actor 0", old) != old), "it was not started again")
         time.sleep(0.3)
-        result, err = self.end(process)
+        result = self.end(process)
         self.assertEqual(result["actor_restarts"], 1)
         self.assertEqual(result["learner_restarts"], 0)
         self.assertEqual(result["bad_values"], 0)
-        self.assertIn("actor 0 was killed by signal 9", err)
+        self.assertIn("actor 0 was killed by signal 9", self.said())
         frames = [json.loads(line)["frames"] for line in (self.folder / "r/metrics.jsonl").read_text().splitlines()]
         self.assertEqual(frames, sorted(frames))
         self.assertGreater(frames[-1], frames[0])
@@ -320,9 +313,9 @@ class Deaths(Cli):
                          {name: pid for name, pid in after.items() if name != "learner"})
         size = (self.folder / "r/metrics.jsonl").stat().st_size
         self.assertTrue(wait_until(lambda: (self.folder / "r/metrics.jsonl").stat().st_size > size))
-        result, err = self.end(process)
+        result = self.end(process)
         self.assertEqual((result["actor_restarts"], result["learner_restarts"]), (0, 1))
-        self.assertIn("fresh parameters", err)
+        self.assertIn("fresh parameters", self.said())
         self.assertGreater(result["updates"], 0)
 
     def test_interrupts_at_any_moment_leave_nothing(self):
@@ -336,14 +329,14 @@ class Deaths(Cli):
             self.assertTrue(wait_until(lambda: blocks(process.pid, number)), "signals are not taken over")
             time.sleep(delay)
             pids = list(children(process.pid).values())
-            result, err = self.end(process, number)
+            result = self.end(process, by=number)
             with self.subTest(number=number, delay=delay):
                 self.assertTrue(result["interrupted"])
                 self.assertFalse([pid for pid in pids if pathlib.Path(f"/proc/{pid}").exists()])
                 self.assertTrue(wait_until(lambda: shmem_kb() < before_kb + 100_000), "shared memory is left")
                 if result["agent_steps"]:
                     checkpoints = list((self.folder / result["run_dir"] / "checkpoints").iterdir())
-                    self.assertEqual(len(checkpoints), 1, err)
+                    self.assertEqual(len(checkpoints), 1, self.said())
 
     def test_a_killed_supervisor_takes_all_with_it(self):
         process = self.start_training("--run", "r", "--actors", "2", *FAST_METRICS)

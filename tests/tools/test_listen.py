@@ -1,4 +1,4 @@
-"""`farm train --listen` as its user sees it: what is refused, where it says that it listens, how it waits and ends."""
+"""`farm train --listen` as its user sees it: what it refuses, the address that it writes, how it waits and ends."""
 
 import json
 import os
@@ -7,9 +7,9 @@ import subprocess
 import sys
 import unittest
 
-from running import FARM, LIMIT_S, InFolder, children, wait_until
+from running import FARM, InFolder, children, wait_until
 
-# Executes its arguments under a seccomp filter that kills whoever uses io_uring, as some containers do.
+# Executes its arguments under a seccomp filter that kills a process that uses io_uring, as some containers do.
 WITHOUT_URING = """
 import ctypes, os, sys
 class Filter(ctypes.Structure):
@@ -41,22 +41,15 @@ class Listen(InFolder):
 
     def start(self, *arguments, program=FARM, security=("--insecure",)):
         flags = ["train", "--env", "native/catch", "--run", "r", "--frames", "100G", "--json", "--actors", "0", *security]
-        with open(self.folder / "said", "w") as said:
-            process = self.start_farm(*flags, *arguments, stderr=said, program=program)
-        self.assertTrue(wait_until((self.folder / "r/bridge.addr").exists), (self.folder / "said").read_text())
+        process = self.start_logged(*flags, *arguments, program=program)
+        self.assertTrue(wait_until((self.folder / "r/bridge.addr").exists), self.said())
         return process
-
-    def end(self, process):
-        process.send_signal(signal.SIGINT)
-        out, _ = process.communicate(timeout=LIMIT_S)
-        self.assertEqual(process.returncode, 0, (self.folder / "said").read_text())
-        return json.loads(out)
 
     def test_waits_for_the_first_actor_and_ends_without_one(self):
         process = self.start("--listen", "127.0.0.1:0")
         address = (self.folder / "r/bridge.addr").read_text()
         self.assertRegex(address, r"^127\.0\.0\.1:[1-9]\d*\n$")
-        self.assertTrue(wait_until(lambda: "waiting for the first actor" in (self.folder / "said").read_text()))
+        self.await_line("waiting for the first actor")
         status = self.folder / "r/bridge.json"
         self.assertTrue(wait_until(status.exists))
         self.assertEqual(json.loads(status.read_text()), {"schema_version": 1, "address": address.strip(), "nodes": []})
@@ -64,19 +57,16 @@ class Listen(InFolder):
         self.assertEqual((account["actors"], account["agent_steps"], account["nodes"]), (0, 0, []))
         self.assertFalse((self.folder / "r/bridge.addr").exists() or status.exists(), "they go with the run")
 
-    def say(self):
-        return (self.folder / "said").read_text()
-
     def test_a_bridge_that_may_not_use_io_uring_uses_poll(self):
         (self.folder / "without_uring.py").write_text(WITHOUT_URING)
         wrapper = self.folder / "farm"
         wrapper.write_text(f'#!/bin/sh\nexec {sys.executable} {self.folder}/without_uring.py {FARM} "$@"\n')
         wrapper.chmod(0o755)
         process = self.start("--listen", "127.0.0.1:0", program=str(wrapper))
-        self.assertTrue(wait_until(lambda: "uses poll(2) from now on" in self.say()), self.say())
-        self.assertTrue(wait_until(lambda: children(process.pid).get("bridge")), self.say())
+        self.await_line(r"uses poll\(2\) from now on")
+        self.assertTrue(wait_until(lambda: children(process.pid).get("bridge")), self.said())
         self.end(process)
-        self.assertEqual(self.say().count("was killed by signal"), 1, self.say())
+        self.assertEqual(self.said().count("was killed by signal"), 1, self.said())
 
     def test_training_outlives_a_bridge_that_cannot_be_kept_alive(self):
         process = self.start("--listen", "127.0.0.1:0", "--actors", "1", "--device", "cpu", "--metrics-every", "0.1")
@@ -85,16 +75,16 @@ class Listen(InFolder):
             pid = children(process.pid).get("bridge")
             if pid:
                 os.kill(pid, signal.SIGKILL)
-            return "training goes on without other machines" in self.say()
+            return "training goes on without other machines" in self.said()
 
-        self.assertTrue(wait_until(lost), self.say())
+        self.assertTrue(wait_until(lost), self.said())
         self.assertFalse((self.folder / "r/bridge.addr").exists())
         metrics = self.folder / "r/metrics.jsonl"
-        self.assertTrue(wait_until(lambda: metrics.read_text().count("\n") > 2), self.say())
+        self.assertTrue(wait_until(lambda: metrics.read_text().count("\n") > 2), self.said())
         self.assertGreater(self.end(process)["agent_steps"], 0)
 
     def in_a_network(self, commands, *arguments):
-        """What bridge.addr says and what farm says in a network namespace of its own, which these commands set up."""
+        """Runs farm in a new network namespace that these commands set up; returns bridge.addr and farm's messages."""
         (self.folder / "hosts").write_text("127.0.1.1 learner\n")
         wrapper = self.folder / "farm"
         mount = f"mount --bind {self.folder}/hosts /etc/hosts"
@@ -104,9 +94,9 @@ class Listen(InFolder):
         process = self.start(*arguments, program=str(wrapper), security=("--key", "k"))
         address = (self.folder / "r/bridge.addr").read_text()
         self.end(process)
-        return address, self.say()
+        return address, self.said()
 
-    def test_the_address_that_others_are_told_is_that_of_the_default_route(self):
+    def test_the_written_address_is_that_of_the_default_route(self):
         if subprocess.run(["unshare", "-Urnm", "ip", "link", "add", "probe", "type", "veth"], capture_output=True).returncode:
             self.skipTest("no network namespaces here")
         cards = "ip link set lo up; " + "; ".join(

@@ -1,5 +1,5 @@
-// `farm bridge --connect`: this machine's actors play for a learner elsewhere. Flags, progress and the account at the
-// end; run/node.h does it.
+// `farm bridge --connect`: this machine's actors play for a learner on another machine. Flags, progress and the report
+// at the end; run/node.h does the work.
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -35,7 +35,7 @@ struct node {
     char name[FARM_WIRE_NAME_BYTES], learner[FARM_ADDRESS_TEXT_BYTES];
     struct farm_run_node *run;
     struct farm_progress progress;
-    // of the present session: when it began, and the figures of the line before
+    // of the present session: when it began, and the figures of the previous line
     uint64_t start_ns, drawn_ns;
     struct farm_run_node_figures drawn;
     // of the sessions so far
@@ -50,8 +50,8 @@ static void clear_line(void *context) {
     farm_progress_clear(&node->progress);
 }
 
-// Where the learner listens, also if a file says it.
-static const char *learner_of(struct node *node) {
+// The learner's address, read from the file for @FILE.
+static const char *learner_address(struct node *node) {
     struct farm_error err;
     if (farm_address_read(node->options->connect, node->learner, &err))
         snprintf(node->learner, sizeof node->learner, "%.*s", (int)sizeof node->learner - 1, node->options->connect);
@@ -63,7 +63,7 @@ static struct farm_number_text format_rate(uint64_t now, uint64_t before, double
 }
 
 // "0:12  connected to HOST:PORT  4 actors  12.3k steps/s  3.1M B/s out  210k in  round trip 0.31 ms".
-static void draw(struct node *node, const struct farm_run_node_figures *now, uint64_t now_ns) {
+static void draw_progress(struct node *node, const struct farm_run_node_figures *now, uint64_t now_ns) {
     const struct farm_run_node_figures *before = &node->drawn;
     const double passed_s = (double)(now_ns - node->drawn_ns) * 1e-9;
     char line[512], state[64] = "connected to", round_trip[48] = "", more[96] = "";
@@ -73,8 +73,8 @@ static void draw(struct node *node, const struct farm_run_node_figures *now, uin
         snprintf(more, sizeof more, "  reconnects %llu  restarts %llu", (unsigned long long)now->reconnects,
                  (unsigned long long)(now->actor_restarts + now->bridge_restarts));
     snprintf(line, sizeof line, "%s  %s %.200s  %u actor%s  %s steps/s  %s B/s out  %s in%s%s",
-             farm_format_duration((double)(now_ns - node->start_ns) * 1e-9).text, state, learner_of(node), now->actors,
-             now->actors == 1 ? "" : "s", format_rate(now->steps, before->steps, passed_s).text,
+             farm_format_duration((double)(now_ns - node->start_ns) * 1e-9).text, state, learner_address(node),
+             now->actors, now->actors == 1 ? "" : "s", format_rate(now->steps, before->steps, passed_s).text,
              format_rate(now->bytes_out, before->bytes_out, passed_s).text,
              format_rate(now->bytes_in, before->bytes_in, passed_s).text, round_trip, more);
     farm_progress_show(&node->progress, line, now_ns);
@@ -87,13 +87,13 @@ static enum farm_supervisor_turn on_tick(void *context, uint64_t now_ns) {
     struct farm_run_node_figures figures;
     if (node->options->quiet || !farm_progress_due(&node->progress, now_ns)) return FARM_TURN_ON;
     farm_run_node_figures(node->run, now_ns, &figures);
-    draw(node, &figures, now_ns);
+    draw_progress(node, &figures, now_ns);
     return FARM_TURN_ON;
 }
 
-// ---- the account ----
+// ---- the report ----
 
-static double per(double value, double by) {
+static double divide(double value, double by) {
     return by > 0 ? value / by : (double)NAN;
 }
 
@@ -105,7 +105,7 @@ static json_t *result_json(const struct node *node, const struct farm_run_node_f
     farm_json_set_text(document, "env", node->env[0] ? node->env : NULL);
     farm_json_set_real(document, "wall_s", all->wall_s);
     farm_json_set_int(document, "env_steps", all->steps);
-    farm_json_set_real(document, "env_steps_per_s", per((double)all->steps, all->wall_s));
+    farm_json_set_real(document, "env_steps_per_s", divide((double)all->steps, all->wall_s));
     farm_json_set_int(document, "lane_steps", all->lane_steps);
     farm_json_set_int(document, "actors", node->actors);
     farm_json_set_int(document, "lanes", (uint64_t)node->actors * node->lanes);
@@ -113,8 +113,8 @@ static json_t *result_json(const struct node *node, const struct farm_run_node_f
     farm_json_set_int(document, "bytes_in", all->bytes_in);
     farm_json_set_int(document, "bytes_out", all->bytes_out);
     farm_json_set_int(document, "copied_bytes", all->copied_bytes);
-    farm_json_set_real(document, "bytes_in_per_s", per((double)all->bytes_in, all->wall_s));
-    farm_json_set_real(document, "bytes_out_per_s", per((double)all->bytes_out, all->wall_s));
+    farm_json_set_real(document, "bytes_in_per_s", divide((double)all->bytes_in, all->wall_s));
+    farm_json_set_real(document, "bytes_out_per_s", divide((double)all->bytes_out, all->wall_s));
     farm_json_set_real(document, "round_trip_ms", all->round_trip_s > 0 ? 1e3 * all->round_trip_s : (double)NAN);
     farm_json_set_text(document, "engine", all->uring ? "uring" : "poll");
     farm_json_set_int(document, "system_calls", all->system_calls);
@@ -128,7 +128,8 @@ static json_t *result_json(const struct node *node, const struct farm_run_node_f
     return document;
 }
 
-static void tell(const struct node *node, const struct farm_run_node_figures *all, bool interrupted, bool failed) {
+static void print_summary(const struct node *node, const struct farm_run_node_figures *all, bool interrupted,
+                          bool failed) {
     const double speed = all->wall_s > 0 ? (double)all->steps / all->wall_s : 0;
     printf("\n%s for %s: %s environment steps in %.0f s (%s/s), %sB sent, %sB received, %llu reconnect%s%s.\n",
            node->env, node->options->connect, farm_format_count((double)all->steps).text, all->wall_s,
@@ -142,12 +143,13 @@ static void tell(const struct node *node, const struct farm_run_node_figures *al
         printf("Actors that died and were started again: %llu.\n", (unsigned long long)all->actor_restarts);
 }
 
-static enum farm_status give_account(struct node *node, bool interrupted, const char *failure, struct farm_error *err) {
+static enum farm_status report_result(struct node *node, bool interrupted, const char *failure,
+                                      struct farm_error *err) {
     struct farm_run_node_figures all;
     farm_run_node_figures(node->run, farm_now_ns(), &all);
     farm_progress_end(&node->progress);
     if (!node->options->json) {
-        if (node->env[0]) tell(node, &all, interrupted, failure != NULL);
+        if (node->env[0]) print_summary(node, &all, interrupted, failure != NULL);
         return FARM_OK;
     }
     json_t *document = result_json(node, &all, interrupted, failure);
@@ -158,7 +160,7 @@ static enum farm_status give_account(struct node *node, bool interrupted, const 
 
 // ---- sessions ----
 
-static void say_joined(struct node *node) {
+static void begin_session(struct node *node) {
     const struct farm_run_node *run = node->run;
     const struct farm_run_plan *plan = &run->run.plan;
     const uint32_t first = run->actors[0], count = plan->actors;
@@ -169,12 +171,12 @@ static void say_joined(struct node *node) {
     snprintf(node->env, sizeof node->env, "%s", plan->env.name);
     for (uint32_t a = 0; a < count; a++) in_row &= run->actors[a] == first + a;
     if (count == 1)
-        farm_log_info("joined the run at %s: actor 0 here is its actor %u", learner_of(node), first);
+        farm_log_info("joined the run at %s: actor 0 here is its actor %u", learner_address(node), first);
     else if (in_row)
-        farm_log_info("joined the run at %s: actors 0-%u here are its actors %u-%u", learner_of(node), count - 1, first,
-                      first + count - 1);
+        farm_log_info("joined the run at %s: actors 0-%u here are its actors %u-%u", learner_address(node), count - 1,
+                      first, first + count - 1);
     else
-        farm_log_info("joined the run at %s with %u actors", learner_of(node), count);
+        farm_log_info("joined the run at %s with %u actors", learner_address(node), count);
     node->start_ns = node->drawn_ns = farm_now_ns();
     farm_run_node_figures(run, node->start_ns, &node->drawn);
 }
@@ -182,7 +184,7 @@ static void say_joined(struct node *node) {
 static enum farm_status run_session(struct node *node, enum farm_run_node_state *state, struct farm_error *err) {
     enum farm_status status = farm_run_node_join(node->run, state, err);
     if (status || *state != FARM_RUN_NODE_JOINED) return status;
-    say_joined(node);
+    begin_session(node);
     return farm_run_node_go(node->run, state, err);
 }
 
@@ -192,8 +194,8 @@ static enum farm_status run_sessions(struct node *node, enum farm_run_node_state
         farm_run_node_leave(node->run);
         if (status || *state != FARM_RUN_NODE_STRANGE) return status;
         clear_line(node);
-        farm_log_info("the learner at %s does not know this node any more: it joins anew", learner_of(node));
-        nanosleep(&(struct timespec){.tv_nsec = 500000000}, NULL); // one that says so each time is not to be flooded
+        farm_log_info("the learner at %s does not know this node any more: it joins anew", learner_address(node));
+        nanosleep(&(struct timespec){.tv_nsec = 500000000}, NULL); // a learner that refuses each time is not flooded
     }
 }
 
@@ -213,16 +215,17 @@ static enum farm_status run_node(struct node *node, struct farm_error *err) {
     enum farm_status status = options->insecure ? FARM_OK : farm_key_load(options->key, &node->key, err);
     if (!status) status = farm_run_node_make(&request, &node->run, err);
     if (status) return status;
-    struct farm_error account_error;
+    struct farm_error report_error;
     if (options->insecure)
-        farm_log_warn("--insecure: steps and answers travel unencrypted, and whoever answers at %s is the learner",
+        farm_log_warn("--insecure: steps and answers travel unencrypted, and any process that answers at %s is taken "
+                      "for the learner",
                       options->connect);
     status = run_sessions(node, &state, err);
     if (status == FARM_E_USAGE) return status;
-    enum farm_status account =
-        give_account(node, state == FARM_RUN_NODE_STOPPED, status ? err->message : NULL, &account_error);
-    if (!status && account) *err = account_error;
-    return status ? status : account;
+    const enum farm_status reported =
+        report_result(node, state == FARM_RUN_NODE_STOPPED, status ? err->message : NULL, &report_error);
+    if (!status && reported) *err = report_error;
+    return status ? status : reported;
 }
 
 static int connect_to_learner(const struct options *options) {
@@ -243,21 +246,22 @@ static int connect_to_learner(const struct options *options) {
 static enum farm_status check_options(const struct options *options, struct farm_error *err) {
     char address[FARM_ADDRESS_TEXT_BYTES];
     if (!options->connect)
-        return farm_fail(err, FARM_E_USAGE,
-                         "--connect ADDR:PORT is missing: where does the learner listen? (farm bridge --help)");
+        return farm_fail(
+            err, FARM_E_USAGE,
+            "--connect ADDR:PORT is missing: the address that the learner listens on (farm bridge --help)");
     if (farm_address_read(options->connect, address, err) == FARM_E_USAGE) return FARM_E_USAGE;
     if (options->key && options->insecure)
-        return farm_fail(err, FARM_E_USAGE, "--key and --insecure: either encrypted or not");
+        return farm_fail(err, FARM_E_USAGE, "--key and --insecure exclude each other");
     if (!options->key && !options->insecure)
         return farm_fail(err, FARM_E_USAGE,
-                         "--key FILE is missing: the one that the learner has (farm bridge keygen makes one; "
-                         "--insecure does without on private networks)");
+                         "--key FILE is missing: a copy of the learner's key (farm bridge keygen makes one; on private "
+                         "networks --insecure works without a key)");
     if (strcmp(options->engine, "auto") != 0 && strcmp(options->engine, "uring") != 0 &&
         strcmp(options->engine, "poll") != 0)
         return farm_fail(err, FARM_E_USAGE, "--bridge-engine must be one of auto, uring, poll (got '%s')",
                          options->engine);
     if (!(options->retry_s >= 0 && options->retry_s <= 1e9))
-        return farm_fail(err, FARM_E_USAGE, "--retry-s %g: between 0 (for ever) and 1e9", options->retry_s);
+        return farm_fail(err, FARM_E_USAGE, "--retry-s %g: between 0 (no limit) and 1e9", options->retry_s);
     return FARM_OK;
 }
 
@@ -265,14 +269,14 @@ int farm_bridge_connect(int argc, char **argv) {
     struct options options = {.engine = "auto", .retry_s = 600};
     const struct farm_cli_flag flags[] = {
         {"connect", FARM_CLI_STRING, &options.connect, "ADDR:PORT|@FILE",
-         "the learner, or the file that says where it listens (RUN/bridge.addr)"},
+         "the learner, or the file that holds its address (RUN/bridge.addr)"},
         {"key", FARM_CLI_STRING, &options.key, "FILE", "the run's key (farm bridge keygen)"},
         {"insecure", FARM_CLI_BOOL, &options.insecure, NULL,
-         "without key and encryption: loopback and private addresses only"},
+         "no key and no encryption: loopback and private addresses only"},
         {"bridge-engine", FARM_CLI_STRING, &options.engine, "auto|uring|poll",
          "how bytes move; auto: io_uring, or poll"},
         {"retry-s", FARM_CLI_DOUBLE, &options.retry_s, "S",
-         "ends after so many seconds without the learner (600; 0: never)"},
+         "ends after so many seconds without the learner (600; 0: no limit)"},
         {"json", FARM_CLI_BOOL, &options.json, NULL, "one JSON document on stdout at the end"},
         {"quiet", FARM_CLI_BOOL, &options.quiet, NULL, "no progress and no plan on stderr"},
     };
@@ -283,8 +287,8 @@ int farm_bridge_connect(int argc, char **argv) {
                     "       farm bridge status RUN [--json]\n"
                     "       farm bridge bench ADDR:PORT|--listen ADDR:PORT --key FILE [--json]",
         .about =
-            "Lets this machine's actors play for a learner elsewhere, which `farm train --listen ADDR:PORT --key "
-            "FILE`\nhas started. The learner chooses environment, options, seed and shape; this machine chooses how "
+            "Runs actors on this machine for a learner that `farm train --listen ADDR:PORT --key FILE` has started\n"
+            "on another machine. The learner chooses environment, options, seed and shape; this machine chooses how "
             "many\n"
             "actors it runs, and names the environment only if the learner's is plugin:, libenv: or gym/. A cut\n"
             "connection is tried again, and play goes on where it was. The command ends with the learner's run or on\n"
