@@ -6,7 +6,9 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { STACK_BYTES = 64 << 10, LINE_BYTES = 512 };
+#include "base/thread.h"
+
+enum { LINE_BYTES = 512 };
 
 static const int caught[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT};
 
@@ -76,11 +78,7 @@ static void on_crash(int number) {
 }
 
 struct farm_call *farm_crash_watch(void) {
-    static _Alignas(64) char stack[STACK_BYTES];
-    stack_t before;
-    if (sigaltstack(NULL, &before) == 0 &&
-        before.ss_flags & SS_DISABLE) // a sanitizer has, and gives back, one of its own
-        sigaltstack(&(stack_t){.ss_sp = stack, .ss_size = sizeof stack}, NULL);
+    farm_thread_use_signal_stack();
     for (size_t i = 0; i < sizeof caught / sizeof *caught; i++) {
         struct sigaction now;
         if (sigaction(caught[i], NULL, &now) || now.sa_handler != SIG_DFL) continue;

@@ -2,10 +2,10 @@
 #include "learner/admitter.h"
 
 #include <errno.h>
-#include <pthread.h>
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "base/thread.h"
 #include "learner/admission.h"
 
 enum { LOOK_MS = 50 };
@@ -16,10 +16,8 @@ struct farm_admitter {
     uint64_t stop;
 };
 
-// ---- in ----
-
-static enum farm_status join(const struct farm_admitter_config *config, const struct farm_admission_request *request,
-                             struct farm_error *err) {
+static enum farm_status admit_ring(const struct farm_admitter_config *config,
+                                   const struct farm_admission_request *request, struct farm_error *err) {
     const uint32_t ring = request->ring, shard = request->shard < config->shards ? request->shard : 0;
     if (request->fds[1] < 0)
         return farm_fail(err, FARM_E_LIMIT, "the learner has no room for its descriptors (ulimit -n)");
@@ -43,9 +41,7 @@ static enum farm_status join(const struct farm_admitter_config *config, const st
     return status;
 }
 
-// ---- out ----
-
-static enum farm_status leave(const struct farm_admitter_config *config, uint32_t ring, struct farm_error *err) {
+static enum farm_status release_ring(const struct farm_admitter_config *config, uint32_t ring, struct farm_error *err) {
     if (ring >= config->lanes->ring_count || !farm_lanes_has(config->lanes, ring))
         return farm_fail(err, FARM_E_NOT_FOUND, "there is no actor %u", ring);
     const uint32_t shard = farm_lanes_shard(config->lanes, ring);
@@ -57,17 +53,15 @@ static enum farm_status leave(const struct farm_admitter_config *config, uint32_
     return FARM_OK;
 }
 
-// ---- the thread ----
-
-static void *keep(void *argument) {
+static void *serve_requests(void *argument) {
     struct farm_admitter *admitter = argument;
     const struct farm_admitter_config *config = &admitter->config;
     while (!farm_load_relaxed(&admitter->stop)) {
         struct farm_admission_request request;
         if (!farm_admission_receive_request(config->admission, LOOK_MS, &request)) continue;
         struct farm_admission_reply reply = {.ring = request.ring};
-        reply.status = request.kind == FARM_ADMISSION_JOIN ? join(config, &request, &reply.error)
-                                                           : leave(config, request.ring, &reply.error);
+        reply.status = request.kind == FARM_ADMISSION_JOIN ? admit_ring(config, &request, &reply.error)
+                                                           : release_ring(config, request.ring, &reply.error);
         farm_admission_send_reply(config->admission, &reply);
     }
     return NULL;
@@ -78,7 +72,7 @@ enum farm_status farm_admitter_start(const struct farm_admitter_config *config, 
     struct farm_admitter *admitter = calloc(1, sizeof *admitter);
     if (!admitter) return farm_fail(err, FARM_E_LIMIT, "no memory for the admitter");
     admitter->config = *config;
-    if ((errno = pthread_create(&admitter->thread, NULL, keep, admitter))) {
+    if ((errno = farm_thread_start(&admitter->thread, serve_requests, admitter))) {
         free(admitter);
         return farm_fail_errno(err, FARM_E_LIMIT, "the admitter's thread does not start (ulimit -u)");
     }

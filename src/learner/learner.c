@@ -3,11 +3,11 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <pthread.h>
 #include <signal.h>
 #include <stdlib.h>
 
 #include "base/log.h"
+#include "base/thread.h"
 #include "learner/admitter.h"
 #include "learner/backend.h"
 #include "learner/backend_module.h"
@@ -38,22 +38,19 @@ struct learner {
     uint32_t shard_count;
 };
 
-static uint64_t stop_asked; // by a signal, or by a shard that has ended
+static uint64_t stop_requested; // by a signal, or by a shard that has ended
 
 static void on_stop(int signal_number) {
     (void)signal_number;
-    farm_store_relaxed(&stop_asked, 1);
+    farm_store_relaxed(&stop_requested, 1);
 }
 
-// On a stack of its own: within a matrix product of oneDNN 2.6 %rsp points into the heap, and a signal's frame on
-// it writes over what lies below.
-static void catch_stop(void) {
-    static _Alignas(64) char stack[65536];
-    struct sigaction action = {.sa_handler = on_stop, .sa_flags = SA_ONSTACK};
-    stack_t before;
-    if (sigaltstack(NULL, &before) == 0 && before.ss_flags & SS_DISABLE) // a sanitizer has one
-        sigaltstack(&(stack_t){.ss_sp = stack, .ss_size = sizeof stack}, NULL);
-    farm_store_relaxed(&stop_asked, 0);
+// On the signal stack, because within a matrix product of oneDNN 2.6 %rsp points into the heap, where a signal's frame
+// would overwrite what lies below.
+static void catch_stop_signals(void) {
+    const struct sigaction action = {.sa_handler = on_stop, .sa_flags = SA_ONSTACK};
+    farm_thread_use_signal_stack();
+    farm_store_relaxed(&stop_requested, 0);
     sigaction(SIGTERM, &action, NULL);
     sigaction(SIGINT, &action, NULL);
 }
@@ -95,9 +92,10 @@ static enum farm_status check_environment(struct learner *learner, struct farm_e
     return FARM_OK;
 }
 
-// The learner's first version: versions never fall, neither from one learner to the next nor from a checkpoint on.
-static enum farm_status begin_version(struct learner *learner, uint64_t loaded, uint64_t optimiser_step,
-                                      struct farm_error *err) {
+// Publishes the learner's first version. Versions never fall, neither from one learner to the next nor after a
+// checkpoint.
+static enum farm_status publish_first_version(struct learner *learner, uint64_t loaded, uint64_t optimiser_step,
+                                              struct farm_error *err) {
     uint64_t *publishes = &learner->config->stats->publishes;
     const uint64_t next = farm_load_relaxed(publishes);
     learner->version = loaded > next ? loaded : next;
@@ -106,10 +104,10 @@ static enum farm_status begin_version(struct learner *learner, uint64_t loaded, 
     return learner->ops->state_changed(learner->backend, learner->version, optimiser_step, err);
 }
 
-static enum farm_status load(struct learner *learner, struct farm_error *err) {
+static enum farm_status load_checkpoint(struct learner *learner, struct farm_error *err) {
     const struct farm_learner_config *config = learner->config;
     struct farm_backend_state state = learner->ops->state(learner->backend);
-    if (!config->checkpoint_load) return begin_version(learner, 0, state.optimiser_step, err);
+    if (!config->checkpoint_load) return publish_first_version(learner, 0, state.optimiser_step, err);
     struct farm_checkpoint_metadata metadata;
     bool has_optimiser;
     if (config->evaluate) state.vector_count = 1;
@@ -118,22 +116,22 @@ static enum farm_status load(struct learner *learner, struct farm_error *err) {
     if (status) return status;
     if (!config->evaluate && !has_optimiser)
         farm_log_warn("%s holds no state of this optimiser: it starts afresh", config->checkpoint_load);
-    status = begin_version(learner, farm_checkpoint_get_u64(&metadata, "version"),
-                           has_optimiser ? farm_checkpoint_get_u64(&metadata, "optimiser_step") : 0, err);
+    status = publish_first_version(learner, farm_checkpoint_get_u64(&metadata, "version"),
+                                   has_optimiser ? farm_checkpoint_get_u64(&metadata, "optimiser_step") : 0, err);
     farm_checkpoint_metadata_free(&metadata);
     return status;
 }
 
-// The plan was made before anybody could know.
-static void tell_fall_back(const struct learner *learner, const char *why) {
+// The plan was made before the learner could open CUDA.
+static void log_fall_back(const struct learner *learner, const char *why) {
     const bool planned = learner->config->shards[0].gpu != NULL;
     farm_log_warn("using the CPU; CUDA is unavailable: %s%s", why,
-                  planned ? "; its cores stay those planned beside a GPU, 1 for inference and at most 1 for training: "
+                  planned ? "; the plan for a GPU stays, 1 core for inference and at most 1 for training: "
                             "--device cpu plans more"
                           : "");
 }
 
-// Windows of one environment in an iteration, whatever rings come.
+// Windows of one environment in an iteration, whatever rings join.
 static uint32_t columns_max(const struct learner *learner) {
     uint64_t all = 0;
     if (!learner->plan.sync) return learner->config->algo.batch;
@@ -142,7 +140,7 @@ static uint32_t columns_max(const struct learner *learner) {
     return (uint32_t)all;
 }
 
-// What computes: what the caller chose, or what `device` says. AUTO takes the GPU where all that it needs is there.
+// The caller's backend, or the one that `device` names. AUTO: CUDA if it opens, else the CPU.
 static enum farm_status make_backend(struct learner *learner, struct farm_error *err) {
     const struct farm_learner_config *config = learner->config;
     const struct farm_backend_config backend = {.learner = config,
@@ -159,7 +157,7 @@ static enum farm_status make_backend(struct learner *learner, struct farm_error 
         enum farm_status status = farm_backend_module_open(config->cuda_library, &learner->ops, err);
         if (!status) status = learner->ops->create(&backend, &learner->backend, err);
         if (!status || config->device == FARM_DEVICE_CUDA || learner->shard_count > 1) return status;
-        tell_fall_back(learner, err->message);
+        log_fall_back(learner, err->message);
         learner->ops = &farm_backend_cpu;
     }
     if (learner->shard_count > 1 && !learner->ops->shards)
@@ -179,15 +177,14 @@ static enum farm_status make_shards(struct learner *learner, struct farm_error *
                                                      .source = learner->source,
                                                      .sync = learner->plan.sync,
                                                      .shard = k,
-                                                     .stop = &stop_asked};
+                                                     .stop = &stop_requested};
         learner->shards[k].learner = learner;
         status = farm_inference_make(&config, &learner->shards[k].inference, err);
     }
     return status;
 }
 
-// The most windows of lanes that can ever wait, whatever rings come to which places (a new lane holds no history of
-// frames yet).
+// The most windows of lanes that can wait, whatever rings join (a new lane holds no history of frames yet).
 static uint32_t windows_possible(const struct learner *learner) {
     const struct farm_window_shape shape = {
         .stride = learner->plan.shape.stride, .length = learner->plan.shape.length, .stack = 1};
@@ -214,19 +211,19 @@ static enum farm_status make_source(struct learner *learner, struct farm_error *
     return farm_fifo_make(&fifo, &learner->source, err);
 }
 
-// Each ring gets a descriptor of its own, which goes with it.
-static enum farm_status take_wake_fds(struct learner *learner, struct farm_error *err) {
+// Each ring owns a duplicate, which it closes when it leaves.
+static enum farm_status copy_wake_fds(struct learner *learner, struct farm_error *err) {
     const int *fds = learner->config->wake_fds;
     for (uint32_t r = 0; fds && r < learner->config->ring_count; r++) {
         if (fds[r] < 0 || !farm_lanes_has(&learner->lanes, r)) continue;
         const int own = fcntl(fds[r], F_DUPFD_CLOEXEC, 3);
-        if (own < 0) return farm_fail_errno(err, FARM_E_LIMIT, "no descriptor to wake a bridge by (ulimit -n)");
+        if (own < 0) return farm_fail_errno(err, FARM_E_LIMIT, "no descriptor by which to wake a bridge (ulimit -n)");
         farm_lanes_set_wake(&learner->lanes, r, own);
     }
     return FARM_OK;
 }
 
-static enum farm_status start(struct learner *learner, struct farm_error *err) {
+static enum farm_status start_parts(struct learner *learner, struct farm_error *err) {
     const struct farm_learner_config *config = learner->config;
     const struct farm_window_shape one_step = {.stride = 1, .length = 1, .stack = config->algo.stack};
     enum farm_status status = check_config(config, err);
@@ -237,7 +234,7 @@ static enum farm_status start(struct learner *learner, struct farm_error *err) {
         status = farm_lanes_open(config->ring_fds, config->ring_count, &learner->plan.shape, config->ring_spec,
                                  &learner->lanes, err);
     if (!status) status = check_environment(learner, err);
-    if (!status) status = take_wake_fds(learner, err);
+    if (!status) status = copy_wake_fds(learner, err);
     if (status) return status;
     learner->shard_count = config->shard_count ? config->shard_count : 1;
     if (config->ring_shard) farm_lanes_divide(&learner->lanes, config->ring_shard);
@@ -245,7 +242,7 @@ static enum farm_status start(struct learner *learner, struct farm_error *err) {
         farm_lanes_lend_writable(&learner->lanes, r, config->up_writable[r]);
     status = make_backend(learner, err);
     farm_lanes_end_writable(&learner->lanes);
-    if (!status) status = load(learner, err);
+    if (!status) status = load_checkpoint(learner, err);
     if (!status && !config->evaluate) status = make_source(learner, err);
     if (!status) status = make_shards(learner, err);
     if (status) return status;
@@ -267,7 +264,7 @@ static enum farm_status start(struct learner *learner, struct farm_error *err) {
     return farm_trainer_start(&trainer, &learner->trainer, err);
 }
 
-static void *infer(void *argument) {
+static void *run_shard(void *argument) {
     struct shard *shard = argument;
     const struct learner *learner = shard->learner;
     const struct farm_bitmap *cpus = learner->config->shards[shard - learner->shards].cpus;
@@ -277,7 +274,8 @@ static void *infer(void *argument) {
     return NULL;
 }
 
-static enum farm_status let_in(struct learner *learner, struct farm_admitter **admitter, struct farm_error *err) {
+static enum farm_status start_admitter(struct learner *learner, struct farm_admitter **admitter,
+                                       struct farm_error *err) {
     struct farm_admitter_config config = {.admission = learner->config->admission,
                                           .lanes = &learner->lanes,
                                           .shape = &learner->plan.shape,
@@ -289,22 +287,18 @@ static enum farm_status let_in(struct learner *learner, struct farm_admitter **a
     return farm_admitter_start(&config, admitter, err);
 }
 
-// All shards' loops, until the last has ended. The first error is the one to tell.
-static enum farm_status run(struct learner *learner, struct farm_error *err) {
+// Runs the shards' loops until the last has ended. Returns the first error.
+static enum farm_status run_shards(struct learner *learner, struct farm_error *err) {
     struct farm_admitter *admitter = NULL;
-    sigset_t all, before; // signals are the main thread's
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    enum farm_status status = learner->config->admission ? let_in(learner, &admitter, err) : FARM_OK;
+    enum farm_status status = learner->config->admission ? start_admitter(learner, &admitter, err) : FARM_OK;
     for (uint32_t k = 1; k < learner->shard_count && !status; k++) {
         struct shard *shard = &learner->shards[k];
-        if ((errno = pthread_create(&shard->thread, NULL, infer, shard)))
+        if ((errno = farm_thread_start(&shard->thread, run_shard, shard)))
             status = farm_fail_errno(err, FARM_E_LIMIT, "an inference thread does not start (ulimit -u)");
         shard->started = !status;
     }
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    if (status) farm_store_relaxed(&stop_asked, 1);
-    if (!status) infer(&learner->shards[0]);
+    if (status) farm_store_relaxed(&stop_requested, 1);
+    if (!status) run_shard(&learner->shards[0]);
     for (uint32_t k = 0; k < learner->shard_count; k++) {
         struct shard *shard = &learner->shards[k];
         if (shard->started) pthread_join(shard->thread, NULL);
@@ -317,7 +311,7 @@ static enum farm_status run(struct learner *learner, struct farm_error *err) {
     return status;
 }
 
-static void finish(struct learner *learner) {
+static void destroy_parts(struct learner *learner) {
     for (uint32_t k = 0; k < learner->shard_count; k++) farm_inference_free(learner->shards[k].inference);
     if (learner->backend) learner->ops->destroy(learner->backend);
     if (learner->source) learner->source->ops->destroy(learner->source);
@@ -328,15 +322,14 @@ int farm_learner_run(const struct farm_learner_config *config, struct farm_error
     struct learner *learner = calloc(1, sizeof *learner);
     if (!learner) return farm_fail(err, FARM_E_LIMIT, "no memory for the learner"), 1;
     learner->config = config;
-    catch_stop();
-    enum farm_status status = start(learner, err);
-    if (!status) status = run(learner, err);
+    catch_stop_signals();
+    enum farm_status status = start_parts(learner, err);
+    if (!status) status = run_shards(learner, err);
     if (learner->trainer) {
-        struct farm_error *other = status ? NULL : err; // the first error is the one to tell
-        enum farm_status stopped = farm_trainer_stop(learner->trainer, other);
+        const enum farm_status stopped = farm_trainer_stop(learner->trainer, status ? NULL : err);
         if (!status) status = stopped;
     }
-    finish(learner);
+    destroy_parts(learner);
     free(learner);
     return status ? 1 : 0;
 }

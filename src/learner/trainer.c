@@ -4,42 +4,39 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <math.h>
-#include <pthread.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "base/log.h"
+#include "base/thread.h"
 #include "base/time.h"
 #include "kernels/random.h"
 #include "learner/checkpoint_writer.h"
 
 enum { BROKEN_UPDATES_MAX = 50 };
 
-// What is taken off the source together.
 struct iteration {
     struct farm_window *windows; // [source's windows_max]
     uint32_t count, columns;     // columns: environments' windows in them
     double learning_rate;
-    bool begun; // the backend has it
+    bool begun; // by the backend
 };
 
 struct farm_trainer {
     struct farm_trainer_config config;
     pthread_t thread;
     pthread_mutex_t lock;
-    pthread_cond_t more, less; // windows may suffice; an iteration has let go of its own
+    pthread_cond_t more, less; // windows may suffice; an iteration's windows are released
     bool stop, failed, over;   // over: the thread makes no more iterations
     uint64_t taken, released;  // iterations
-    uint64_t dropped;          // windows of the source's that are in the stats
-    bool told;                 // that rings are missing; of the thread that changes the table of lanes
+    uint64_t dropped;          // windows that the source dropped and the stats count
+    bool warned;               // that rings are missing; of the thread that changes the table of lanes
     // training thread only
     struct iteration iterations[FARM_BACKEND_SLOTS];
-    uint32_t slot; // of the iteration at hand; the other one may have been taken ahead
-    bool ahead;
-    uint32_t *order; // [columns_max]: the columns, shuffled; NULL: one pass has them all
-    uint32_t columns_max;
+    uint32_t slot;    // of the present iteration
+    bool ahead;       // the other slot's iteration is taken
+    uint32_t *order;  // the columns, shuffled; NULL: one pass has them all
     uint64_t version; // newest published
     struct farm_checkpoint_writer writer;
     uint32_t broken; // updates in a row whose gradient was not finite
@@ -55,15 +52,15 @@ static double learning_rate(const struct farm_trainer *trainer) {
                                              farm_load_relaxed(&learner->stats->frames), learner->frames_target);
 }
 
-// Lanes that wait with a ticket may be answered again.
+// The source has released tickets. Inference looks after its nap too, so a failed write only delays it.
 static void wake_inference(const struct farm_trainer *trainer) {
     const uint64_t one = 1;
     for (uint32_t k = 0; k < trainer->config.shards && trainer->config.source->holds; k++)
-        if (write(trainer->config.learner->shards[k].eventfd, &one, sizeof one) < 0) continue; // it looks by itself too
+        (void)!write(trainer->config.learner->shards[k].eventfd, &one, sizeof one);
 }
 
-// Fills `to` if the source has enough; version: that it will be trained from. Called with the lock held.
-static bool take(struct farm_trainer *trainer, struct iteration *to, uint64_t version) {
+// Takes an iteration, if the source has enough windows. version: that training will start from. With the lock held.
+static bool take_iteration(struct farm_trainer *trainer, struct iteration *to, uint64_t version) {
     struct farm_window_source *source = trainer->config.source;
     to->count = source->ops->take(source, version, to->windows);
     const uint64_t dropped = source->dropped - trainer->dropped;
@@ -79,7 +76,8 @@ static bool take(struct farm_trainer *trainer, struct iteration *to, uint64_t ve
     return true;
 }
 
-static void show(struct farm_trainer *trainer, const struct iteration *it, const struct farm_pass_stats *result) {
+static void record_figures(struct farm_trainer *trainer, const struct iteration *it,
+                           const struct farm_pass_stats *result) {
     struct farm_stats *stats = trainer->config.learner->stats;
     const struct farm_algo *algo = trainer->config.learner->algo.algo;
     const double rows = result->terms[0] > 0 ? result->terms[0] : 1;
@@ -96,8 +94,8 @@ static void show(struct farm_trainer *trainer, const struct iteration *it, const
     farm_stats_set(&stats->learning_rate, it->learning_rate);
 }
 
-// A new order of the columns (Fisher and Yates), the same for the same seed and version.
-static void shuffle(struct farm_trainer *trainer, uint32_t columns, uint32_t epoch) {
+// Fisher and Yates; the same order for the same seed, version and epoch.
+static void shuffle_columns(struct farm_trainer *trainer, uint32_t columns, uint32_t epoch) {
     const uint64_t seed = trainer->config.learner->seed, stream = trainer->version << 8 | epoch;
     for (uint32_t i = 0; i < columns; i++) trainer->order[i] = i;
     for (uint32_t i = columns; i > 1; i--) {
@@ -108,21 +106,21 @@ static void shuffle(struct farm_trainer *trainer, uint32_t columns, uint32_t epo
     }
 }
 
-static enum farm_status finish(struct farm_trainer *trainer, struct farm_pass_stats *sum) {
-    struct farm_pass_stats more;
-    const enum farm_status status = trainer->config.ops->finish(trainer->config.backend, &more, &trainer->error);
+// Waits for the passes since the last finish; adds their figures.
+static enum farm_status finish_passes(struct farm_trainer *trainer, struct farm_pass_stats *sum,
+                                      struct farm_pass_stats *last) {
+    const enum farm_status status = trainer->config.ops->finish(trainer->config.backend, last, &trainer->error);
     if (status) return status;
-    for (int k = 0; k < FARM_ALGO_TERMS_MAX; k++) sum->terms[k] += more.terms[k];
-    sum->grad_norm = more.grad_norm;
-    sum->copied |= more.copied;
+    for (int k = 0; k < FARM_ALGO_TERMS_MAX; k++) sum->terms[k] += last->terms[k];
+    sum->grad_norm = last->grad_norm;
+    sum->copied |= last->copied;
     return FARM_OK;
 }
 
-// An epoch's passes.
-static enum farm_status pass_over(struct farm_trainer *trainer, const struct iteration *it, uint32_t epoch) {
+static enum farm_status run_epoch(struct farm_trainer *trainer, const struct iteration *it, uint32_t epoch) {
     const struct farm_trainer_config *config = &trainer->config;
     const uint32_t parts = config->plan->minibatches;
-    if (trainer->order) shuffle(trainer, it->columns, epoch);
+    if (trainer->order) shuffle_columns(trainer, it->columns, epoch);
     for (uint32_t m = 0; m < parts; m++) {
         const uint32_t from = it->columns * m / parts, to = it->columns * (m + 1) / parts;
         const struct farm_pass pass = {.columns = trainer->order ? trainer->order + from : NULL,
@@ -135,47 +133,44 @@ static enum farm_status pass_over(struct farm_trainer *trainer, const struct ite
     return FARM_OK;
 }
 
-static enum farm_status begin(struct farm_trainer *trainer, uint32_t slot) {
+static enum farm_status begin_iteration(struct farm_trainer *trainer, uint32_t slot) {
     struct iteration *it = &trainer->iterations[slot];
     if (it->begun) return FARM_OK;
     it->begun = true;
     return trainer->config.ops->begin(trainer->config.backend, slot, it->windows, it->count, &trainer->error);
 }
 
-// begin, epochs of passes, publish, finish; the next iteration, taken ahead, is begun before the wait for this one.
-static enum farm_status iterate(struct farm_trainer *trainer, struct iteration *it, struct farm_pass_stats *sum) {
+// begin, epochs of passes, publish, finish. The next iteration, if it is taken, is begun before the wait for this one.
+static enum farm_status train_on(struct farm_trainer *trainer, struct iteration *it, struct farm_pass_stats *sum) {
     const struct farm_trainer_config *config = &trainer->config;
     const struct farm_algo_config *algo = &config->learner->algo;
-    enum farm_status status = begin(trainer, trainer->slot);
+    struct farm_pass_stats last;
+    enum farm_status status = begin_iteration(trainer, trainer->slot);
     bool more = true;
     *sum = (struct farm_pass_stats){0};
     for (uint32_t epoch = 0; epoch < config->plan->epochs && more && !status; epoch++) {
-        status = pass_over(trainer, it, epoch);
+        status = run_epoch(trainer, it, epoch);
         if (status || !algo->algo->adapt) continue;
-        struct farm_pass_stats of_epoch = {0};
-        status = finish(trainer, &of_epoch);
-        for (int k = 0; k < FARM_ALGO_TERMS_MAX; k++) sum->terms[k] += of_epoch.terms[k];
-        sum->grad_norm = of_epoch.grad_norm;
-        sum->copied |= of_epoch.copied;
-        more = algo->algo->adapt(algo, of_epoch.terms, &it->learning_rate);
+        status = finish_passes(trainer, sum, &last);
+        more = !status && algo->algo->adapt(algo, last.terms, &it->learning_rate);
     }
-    // Before an actor can have it: validator takes no version that is newer.
+    // Before an actor can have the version: the validator accepts none that is newer than the newest published.
     if (!status) farm_store_release(&config->learner->stats->publishes, trainer->version + 2);
     if (!status) status = config->ops->publish(config->backend, trainer->version + 1, &trainer->error);
-    if (!status && trainer->ahead) status = begin(trainer, !trainer->slot);
+    if (!status && trainer->ahead) status = begin_iteration(trainer, !trainer->slot);
     const double norm = sum->grad_norm;
-    if (!status) status = finish(trainer, sum);
-    if (algo->algo->adapt) sum->grad_norm = norm;
+    if (!status) status = finish_passes(trainer, sum, &last);
+    if (algo->algo->adapt) sum->grad_norm = norm; // no pass came after the last epoch's finish
     return status;
 }
 
-static void make(struct farm_trainer *trainer, struct iteration *it) {
+static void make_iteration(struct farm_trainer *trainer, struct iteration *it) {
     struct farm_pass_stats stats;
-    trainer->status = iterate(trainer, it, &stats);
+    trainer->status = train_on(trainer, it, &stats);
     if (trainer->status) return;
     trainer->version++;
     trainer->writer.version = trainer->version;
-    show(trainer, it, &stats);
+    record_figures(trainer, it, &stats);
     if (stats.copied) farm_checkpoint_writer_copied(&trainer->writer);
     trainer->broken = isfinite(stats.grad_norm) ? 0 : trainer->broken + 1;
     if (trainer->broken == 1) farm_log_warn("the gradient is not finite: this update changes nothing");
@@ -188,8 +183,8 @@ static void make(struct farm_trainer *trainer, struct iteration *it) {
 
 // ---- the loop ----
 
-// Waits until windows may suffice, or until it is time to look again. With the lock held.
-static void wait_for_more(struct farm_trainer *trainer) {
+// Until windows may suffice, or until a source that depends on time must be asked again. With the lock held.
+static void wait_for_windows(struct farm_trainer *trainer) {
     if (!trainer->config.source->looks) {
         pthread_cond_wait(&trainer->more, &trainer->lock);
         return;
@@ -202,26 +197,26 @@ static void wait_for_more(struct farm_trainer *trainer) {
     pthread_cond_timedwait(&trainer->more, &trainer->lock, &until);
 }
 
-// Waits for an iteration, unless one was taken ahead; takes the one after it too if it is there already and the backend
-// gains from it. False: the end was asked for. Called with the lock held.
+// Waits for an iteration, unless it is taken already. Takes the next one too, if it is there and the backend overlaps
+// them. False: the trainer must stop. With the lock held.
 static bool take_next(struct farm_trainer *trainer) {
     struct farm_stats *stats = trainer->config.learner->stats;
     const uint64_t start = farm_now_ns();
     if (trainer->ahead) {
         trainer->slot = !trainer->slot;
     } else {
-        while (!trainer->stop && !take(trainer, &trainer->iterations[trainer->slot], trainer->version))
-            wait_for_more(trainer);
+        while (!trainer->stop && !take_iteration(trainer, &trainer->iterations[trainer->slot], trainer->version))
+            wait_for_windows(trainer);
     }
     farm_stats_add(&stats->train_wait_ns, farm_now_ns() - start);
     if (trainer->stop) return false;
-    trainer->ahead =
-        trainer->config.ops->overlaps && take(trainer, &trainer->iterations[!trainer->slot], trainer->version + 1);
+    trainer->ahead = trainer->config.ops->overlaps &&
+                     take_iteration(trainer, &trainer->iterations[!trainer->slot], trainer->version + 1);
     return true;
 }
 
-// Gives the steps of the iteration's windows back to their actors, and lets lanes that waited for its parameters go on.
-static void release(struct farm_trainer *trainer, const struct iteration *it) {
+// Gives the windows' steps back to their actors and releases the lanes that waited for the new parameters.
+static void release_iteration(struct farm_trainer *trainer, const struct iteration *it) {
     struct farm_window_source *source = trainer->config.source;
     source->ops->done(source, it->windows, it->count, NULL);
     source->ops->published(source);
@@ -230,15 +225,15 @@ static void release(struct farm_trainer *trainer, const struct iteration *it) {
     pthread_cond_broadcast(&trainer->less);
 }
 
-static void *training(void *argument) {
+static void *train_until_stopped(void *argument) {
     struct farm_trainer *trainer = argument;
     pthread_mutex_lock(&trainer->lock);
     while (!trainer->status && take_next(trainer)) {
         struct iteration *it = &trainer->iterations[trainer->slot];
         pthread_mutex_unlock(&trainer->lock);
-        make(trainer, it);
+        make_iteration(trainer, it);
         pthread_mutex_lock(&trainer->lock);
-        if (!trainer->status) release(trainer, it);
+        if (!trainer->status) release_iteration(trainer, it);
         pthread_mutex_unlock(&trainer->lock);
         if (!trainer->status) farm_checkpoint_writer_turn(&trainer->writer);
         pthread_mutex_lock(&trainer->lock);
@@ -252,9 +247,9 @@ static void *training(void *argument) {
 
 // ---- what the rings hold ----
 
-// Whether the rings of a shard, but for one, can hold its windows of an iteration.
-static enum farm_status must_fit(const struct farm_trainer_config *config, uint32_t shard,
-                                 const struct farm_ring *without, struct farm_error *err) {
+// FARM_E_INVALID if the shard's rings, without one of them, cannot hold the shard's windows of an iteration.
+static enum farm_status check_shard(const struct farm_trainer_config *config, uint32_t shard,
+                                    const struct farm_ring *without, struct farm_error *err) {
     const uint32_t share = farm_learner_share(config->learner->algo.batch, config->shards, shard);
     uint64_t possible = 0;
     for (uint32_t i = 0; i < config->lanes->lane_count; i++) {
@@ -270,29 +265,25 @@ static enum farm_status must_fit(const struct farm_trainer_config *config, uint3
                      share, config->shards > 1 ? " of its shard" : "", possible);
 }
 
-static bool any_ring(const struct farm_lanes *lanes, const struct farm_ring *without) {
-    for (uint32_t r = 0; r < lanes->ring_count; r++)
-        if (farm_lanes_has(lanes, r) && &lanes->rings[r] != without) return true;
-    return false;
+static enum farm_status check_shards(const struct farm_trainer_config *config, const struct farm_ring *without,
+                                     struct farm_error *err) {
+    enum farm_status status = FARM_OK;
+    for (uint32_t k = 0; k < config->shards && !status; k++) status = check_shard(config, k, without, err);
+    return status;
 }
 
-// Once, until there are enough. That there is no ring at all is the supervisor's to say.
-static void say_what_is_missing(struct farm_trainer *trainer, const struct farm_ring *without) {
-    const bool told = trainer->told || !any_ring(trainer->config.lanes, without);
+// Warns once until the rings suffice again. That there is no ring at all is the supervisor's to report.
+static void warn_if_rings_are_missing(struct farm_trainer *trainer, const struct farm_ring *without) {
+    const struct farm_lanes *lanes = trainer->config.lanes;
     struct farm_error why;
-    for (uint32_t k = 0; k < trainer->config.shards; k++) {
-        if (!must_fit(&trainer->config, k, without, &why)) continue;
-        trainer->told = true;
-        if (!told) farm_log_warn("training waits for more actors: %s", why.message);
+    bool any = false;
+    if (!check_shards(&trainer->config, without, &why)) {
+        trainer->warned = false;
+        return;
     }
-}
-
-static void see_what_is_missing(struct farm_trainer *trainer) {
-    struct farm_error why;
-    bool fits = true;
-    for (uint32_t k = 0; k < trainer->config.shards && fits && trainer->told; k++)
-        fits = !must_fit(&trainer->config, k, NULL, &why);
-    if (fits) trainer->told = false;
+    for (uint32_t r = 0; r < lanes->ring_count; r++) any |= farm_lanes_has(lanes, r) && &lanes->rings[r] != without;
+    if (any && !trainer->warned) farm_log_warn("training waits for more actors: %s", why.message);
+    trainer->warned = true;
 }
 
 // ---- start and end ----
@@ -339,15 +330,10 @@ enum farm_status farm_trainer_start(const struct farm_trainer_config *config, st
     enum farm_status status = make_memory(trainer, err);
     for (uint32_t r = 0; r < config->lanes->ring_count && !status; r++)
         if (farm_lanes_has(config->lanes, r)) farm_trainer_admit(trainer, r);
-    for (uint32_t k = 0; k < config->shards && !status && !config->learner->admission; k++) // no ring can come
-        status = must_fit(config, k, NULL, err);
-    if (!status) say_what_is_missing(trainer, NULL);
-    sigset_t all, before; // signals are the main thread's
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    if (!status && (errno = pthread_create(&trainer->thread, NULL, training, trainer)))
+    if (!status && !config->learner->admission) status = check_shards(config, NULL, err); // no ring can join
+    if (!status) warn_if_rings_are_missing(trainer, NULL);
+    if (!status && (errno = farm_thread_start(&trainer->thread, train_until_stopped, trainer)))
         status = farm_fail_errno(err, FARM_E_LIMIT, "the training thread does not start (ulimit -u)");
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (status) {
         destroy(trainer);
         return status;
@@ -380,7 +366,7 @@ void farm_trainer_admit(struct farm_trainer *trainer, uint32_t ring) {
         source->ops->admit(source, lane->lane, lane->id, lane->shard);
     }
     pthread_mutex_unlock(&trainer->lock);
-    see_what_is_missing(trainer);
+    if (trainer->warned) warn_if_rings_are_missing(trainer, NULL);
 }
 
 void farm_trainer_forget(struct farm_trainer *trainer, uint32_t ring) {
@@ -389,11 +375,11 @@ void farm_trainer_forget(struct farm_trainer *trainer, uint32_t ring) {
     pthread_mutex_lock(&trainer->lock);
     source->ops->forget(source, &lanes->rings[ring], lanes->first_lane[ring]);
     wake_inference(trainer);
-    pthread_cond_signal(&trainer->more); // what was waited for may not come any more
+    pthread_cond_signal(&trainer->more); // the windows that training waited for may not come
     for (const uint64_t taken = trainer->taken; trainer->released < taken && !trainer->over;)
         pthread_cond_wait(&trainer->less, &trainer->lock);
     pthread_mutex_unlock(&trainer->lock);
-    say_what_is_missing(trainer, &lanes->rings[ring]);
+    warn_if_rings_are_missing(trainer, &lanes->rings[ring]);
 }
 
 bool farm_trainer_failed(struct farm_trainer *trainer) {
@@ -411,12 +397,10 @@ enum farm_status farm_trainer_stop(struct farm_trainer *trainer, struct farm_err
     pthread_join(trainer->thread, NULL);
     enum farm_status status = trainer->status;
     if (status && err) *err = trainer->error;
-    struct farm_error save_error;
-    enum farm_status saved = farm_checkpoint_writer_save(&trainer->writer, &save_error);
-    if (saved && !status) {
-        if (err) *err = save_error;
-        status = saved;
-    }
+    struct farm_error error;
+    const enum farm_status saved = farm_checkpoint_writer_save(&trainer->writer, &error);
+    if (saved && !status && err) *err = error;
+    if (!status) status = saved;
     destroy(trainer);
     return status;
 }
