@@ -155,7 +155,7 @@ static enum farm_status run_evaluation(struct evaluation *evaluation, struct far
     if ((status = farm_run_build(run, err))) return status;
     run->caller = (struct farm_run_caller){.context = evaluation, .clear_line = clear_line, .on_tick = on_tick};
     bool interrupted;
-    status = farm_run_go(run, &interrupted, err);
+    status = farm_run_execute(run, &interrupted, err);
     return status ? status : report_result(evaluation, interrupted, err);
 }
 

@@ -366,7 +366,7 @@ static enum farm_status run_training(struct training *training, struct farm_erro
     run->caller = (struct farm_run_caller){.context = training, .clear_line = clear_line, .on_tick = on_tick};
     bool interrupted;
     struct farm_error report_error;
-    status = farm_run_go(run, &interrupted, err);
+    status = farm_run_execute(run, &interrupted, err);
     const enum farm_status reported = report_result(training, interrupted, status ? err->message : NULL, &report_error);
     if (!status && reported) *err = report_error;
     return status ? status : reported;

@@ -141,7 +141,7 @@ static _Noreturn void run_local_farm(struct page *page) {
         .recipe = &recipe, .quiet = true, .responder = {run_responder, page, NULL}};
     farm_bench_must(farm_run_make(&run, &request, &err), &err);
     farm_bench_must(farm_run_build(&run, &err), &err);
-    farm_bench_must(farm_run_go(&run, &interrupted, &err), &err);
+    farm_bench_must(farm_run_execute(&run, &interrupted, &err), &err);
     farm_run_free(&run);
     exit(0);
 }

@@ -219,7 +219,7 @@ static struct farm_bridge_stats *stats_of(const struct farm_segment *segment) {
     return (struct farm_bridge_stats *)((char *)segment->header + FARM_SEGMENT_HEADER_BYTES);
 }
 
-static enum farm_status make_one(struct farm_run_bridge *bridge, struct farm_error *err) {
+static enum farm_status make_bridge(struct farm_run_bridge *bridge, struct farm_error *err) {
     const struct farm_segment_request request = {.kind = FARM_SEGMENT_STATS,
                                                  .bytes = FARM_SEGMENT_HEADER_BYTES + sizeof(struct farm_bridge_stats),
                                                  .node = -1,
@@ -237,7 +237,7 @@ enum farm_status farm_run_bridges_make(struct farm_run_bridges *bridges, const s
                                        struct farm_error *err) {
     bridges->workers = workers;
     enum farm_status status = bridges->count ? make_offer(bridges, err) : FARM_OK;
-    for (uint32_t b = 0; b < bridges->count && !status; b++) status = make_one(&bridges->bridge[b], err);
+    for (uint32_t b = 0; b < bridges->count && !status; b++) status = make_bridge(&bridges->bridge[b], err);
     return status;
 }
 
@@ -300,7 +300,7 @@ static struct farm_bitmap core_of(const struct farm_run_plan *plan, uint32_t b) 
     }
 }
 
-static enum farm_status add_one(struct farm_run_bridges *bridges, uint32_t b, struct farm_error *err) {
+static enum farm_status add_worker(struct farm_run_bridges *bridges, uint32_t b, struct farm_error *err) {
     const struct farm_run_plan *plan = bridges->workers->plan;
     const struct farm_run_rings *rings = bridges->workers->rings;
     struct farm_run_bridge *bridge = &bridges->bridge[b];
@@ -328,6 +328,6 @@ enum farm_status farm_run_bridges_add(struct farm_run_bridges *bridges, struct f
     if (!bridges->count) return FARM_OK;
     const struct farm_bitmap last = core_of(bridges->workers->plan, bridges->count - 1);
     bridges->own_cores = farm_bitmap_count(&last) > 0;
-    for (uint32_t b = 0; b < bridges->count && !status; b++) status = add_one(bridges, b, err);
+    for (uint32_t b = 0; b < bridges->count && !status; b++) status = add_worker(bridges, b, err);
     return status;
 }

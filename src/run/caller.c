@@ -6,7 +6,8 @@
 
 #include "base/log.h"
 
-static void speak(const struct farm_run_caller *caller, enum farm_log_level level, const char *format, va_list args) {
+static void log_line(const struct farm_run_caller *caller, enum farm_log_level level, const char *format,
+                     va_list args) {
     char text[1024];
     vsnprintf(text, sizeof text, format, args);
     if (caller && caller->clear_line) caller->clear_line(caller->context);
@@ -16,13 +17,13 @@ static void speak(const struct farm_run_caller *caller, enum farm_log_level leve
 void farm_run_warn(const struct farm_run_caller *caller, const char *format, ...) {
     va_list args;
     va_start(args, format);
-    speak(caller, FARM_LOG_WARN, format, args);
+    log_line(caller, FARM_LOG_WARN, format, args);
     va_end(args);
 }
 
 void farm_run_note(const struct farm_run_caller *caller, const char *format, ...) {
     va_list args;
     va_start(args, format);
-    speak(caller, FARM_LOG_INFO, format, args);
+    log_line(caller, FARM_LOG_INFO, format, args);
     va_end(args);
 }

@@ -29,13 +29,13 @@ void farm_run_change_signal(struct farm_run_change *change, int number) {
 // ---- one comes ----
 
 // The shard that serves fewest; of equals the one nearest to the actor's memory.
-static uint32_t shard_for_one_more(const struct farm_run_workers *workers, int node) {
+static uint32_t choose_shard(const struct farm_run_workers *workers, int node) {
     const struct farm_run_plan *plan = workers->plan;
     const int *shard_node = plan->placement->shard_node;
     uint32_t least = 0;
     for (uint32_t k = 1; k < plan->shards; k++) {
-        const uint32_t serves = farm_run_workers_of_shard(workers, k),
-                       fewest = farm_run_workers_of_shard(workers, least);
+        const uint32_t serves = farm_run_workers_in_shard(workers, k),
+                       fewest = farm_run_workers_in_shard(workers, least);
         if (serves < fewest || (serves == fewest && farm_machine_distance(plan->machine, shard_node[k], node) <
                                                         farm_machine_distance(plan->machine, shard_node[least], node)))
             least = k;
@@ -64,7 +64,7 @@ static enum farm_status place_on_free_cpus(struct farm_run_change *change, struc
 }
 
 // On free CPUs; if there are none, or nothing is pinned, beside an actor of the start: on its node's CPUs.
-static enum farm_status find_cpus(struct farm_run_change *change, uint32_t a, struct farm_error *err) {
+static enum farm_status choose_cpus(struct farm_run_change *change, uint32_t a, struct farm_error *err) {
     const struct farm_run_plan *plan = change->workers->plan;
     struct farm_run_actor *actor = &change->workers->actors[a];
     struct farm_plan *placement = calloc(1, sizeof *placement);
@@ -91,22 +91,22 @@ static enum farm_status find_cpus(struct farm_run_change *change, uint32_t a, st
     return FARM_OK;
 }
 
-static enum farm_status prepare(struct farm_run_change *change, uint32_t a, struct farm_error *err) {
+static enum farm_status prepare_actor(struct farm_run_change *change, uint32_t a, struct farm_error *err) {
     struct farm_run_workers *workers = change->workers;
     const struct farm_run_plan *plan = workers->plan;
     const struct farm_limits_request limits = {
         .shared_bytes = farm_run_actor_bytes(plan), .huge = plan->recipe.huge_pages, .root = "/"};
     enum farm_status status = farm_limits_check(&limits, err);
-    if (!status) status = find_cpus(change, a, err);
+    if (!status) status = choose_cpus(change, a, err);
     if (status) return status;
-    workers->ring_shard[a] = shard_for_one_more(workers, workers->actors[a].memory_node);
+    workers->ring_shard[a] = choose_shard(workers, workers->actors[a].memory_node);
     status = farm_run_rings_add(workers->rings, plan, a, workers->actors[a].memory_node, err);
     if (!status) status = farm_run_workers_describe(workers, a, &change->spec, err);
     change->spec.expendable = true; // it must not end a run that goes well without it
     return status;
 }
 
-static void give_back(struct farm_run_change *change, uint32_t a) {
+static void free_actor(struct farm_run_change *change, uint32_t a) {
     struct farm_run_actor *actor = &change->workers->actors[a];
     struct farm_ring *ring = &change->workers->rings->ring[a];
     if (!actor->remote) {
@@ -121,156 +121,156 @@ static void give_back(struct farm_run_change *change, uint32_t a) {
     farm_ring_close(ring);
 }
 
-static enum farm_status ask(struct farm_run_change *change, struct farm_error *err) {
+static enum farm_status send_request(struct farm_run_change *change, struct farm_error *err) {
     const uint32_t a = change->actor;
     const struct farm_ring *ring = &change->workers->rings->ring[a];
-    struct farm_admission_request question = {
+    struct farm_admission_request request = {
         .kind = FARM_ADMISSION_LEAVE, .ring = a, .shard = change->workers->ring_shard[a], .fds = {-1, -1}};
-    if (change->state == FARM_RUN_COMES) {
-        question.kind = FARM_ADMISSION_JOIN;
-        question.fds[0] = ring->up.fd_readonly;
-        question.fds[1] = ring->down.fd;
-        if (change->workers->up_writable) question.up_writable = ring->up.fd;
-        if (change->workers->actors[a].remote) question.wake = change->workers->actors[a].wake;
+    if (change->state == FARM_RUN_CHANGE_JOINING) {
+        request.kind = FARM_ADMISSION_JOIN;
+        request.fds[0] = ring->up.fd_readonly;
+        request.fds[1] = ring->down.fd;
+        if (change->workers->up_writable) request.up_writable = ring->up.fd;
+        if (change->workers->actors[a].remote) request.wake = change->workers->actors[a].wake;
     }
-    return farm_admission_send_request(change->admission, &question, err);
+    return farm_admission_send_request(change->admission, &request, err);
 }
 
-static void refuse(struct farm_run_change *change, const struct farm_error *why) {
+static void report_refusal(struct farm_run_change *change, const struct farm_error *why) {
     const struct farm_run_caller *caller = change->workers->caller;
     const uint32_t a = change->actor;
     if (change->workers->actors[a].remote) {
-        const bool comes = change->state == FARM_RUN_COMES;
-        change->state = FARM_RUN_SETTLED;
-        if (comes) give_back(change, a);
+        const bool comes = change->state == FARM_RUN_CHANGE_JOINING;
+        change->state = FARM_RUN_CHANGE_IDLE;
+        if (comes) free_actor(change, a);
         if (comes)
-            change->remote.came(change->remote.context, a, why);
+            change->remote.joined(change->remote.context, a, why);
         else
-            change->remote.went(change->remote.context, a, why);
+            change->remote.left(change->remote.context, a, why);
         return;
     }
-    if (change->state == FARM_RUN_COMES) {
+    if (change->state == FARM_RUN_CHANGE_JOINING) {
         farm_run_warn(caller, "no further actor: %s", why->message);
-        give_back(change, a);
+        free_actor(change, a);
     } else if (change->workers->actors[a].lost) {
         snprintf(change->failure, sizeof change->failure,
                  "training cannot go on without actor %u, which cannot be kept alive: %s", a, why->message);
     } else {
         farm_run_warn(caller, "actor %u stays: %s", a, why->message);
     }
-    change->state = FARM_RUN_SETTLED;
+    change->state = FARM_RUN_CHANGE_IDLE;
 }
 
-static void let_one_come(struct farm_run_change *change) {
+static void add_actor(struct farm_run_change *change) {
     const struct farm_run_workers *workers = change->workers;
     const uint32_t places = workers->plan->places;
     uint32_t a = 0;
     struct farm_error err;
-    while (a < places && (workers->actors[a].there || workers->actors[a].remote)) a++;
+    while (a < places && (workers->actors[a].attached || workers->actors[a].remote)) a++;
     if (a == places) {
         farm_run_warn(workers->caller, "no further actor: this run has room for %u%s", places,
                       places > workers->plan->actors ? " (more --actors at the start make more)"
                                                      : " (a higher ulimit -n makes more)");
         return;
     }
-    change->state = FARM_RUN_COMES;
+    change->state = FARM_RUN_CHANGE_JOINING;
     change->actor = a;
-    enum farm_status status = prepare(change, a, &err);
-    if (!status) status = ask(change, &err);
-    if (status) refuse(change, &err);
+    enum farm_status status = prepare_actor(change, a, &err);
+    if (!status) status = send_request(change, &err);
+    if (status) report_refusal(change, &err);
 }
 
-static void start(struct farm_run_change *change, struct farm_error *err) {
+static void start_actor(struct farm_run_change *change, struct farm_error *err) {
     struct farm_run_workers *workers = change->workers;
     if (workers->actors[change->actor].remote) {
-        workers->actors[change->actor].there = true;
+        workers->actors[change->actor].attached = true;
         workers->count++;
-        change->state = FARM_RUN_SETTLED;
-        change->remote.came(change->remote.context, change->actor, NULL);
+        change->state = FARM_RUN_CHANGE_IDLE;
+        change->remote.joined(change->remote.context, change->actor, NULL);
         return;
     }
     const enum farm_status status = farm_supervisor_enlist(workers->supervisor, change->actor, &change->spec, err);
     assert(!status); // its number was vacant, and its description is whole
-    workers->actors[change->actor].there = true;
+    workers->actors[change->actor].attached = true;
     workers->count++;
-    change->state = FARM_RUN_SETTLED;
+    change->state = FARM_RUN_CHANGE_IDLE;
     farm_run_note(workers->caller, "actor %u has come: %u now", change->actor, workers->count);
 }
 
 // ---- one goes ----
 
 // A person who takes actors away is kept from stopping training by it.
-static enum farm_status can_spare(const struct farm_run_workers *workers, uint32_t a, struct farm_error *err) {
-    const uint32_t shard = workers->ring_shard[a], left = farm_run_workers_of_shard(workers, shard) - 1;
+static enum farm_status check_spare(const struct farm_run_workers *workers, uint32_t a, struct farm_error *err) {
+    const uint32_t shard = workers->ring_shard[a], left = farm_run_workers_in_shard(workers, shard) - 1;
     if (left) return farm_run_update_fits(workers->plan, left, shard, err);
     return farm_fail(err, FARM_E_LIMIT, "it is the last actor%s (Ctrl-C ends the run)",
                      workers->plan->shards > 1 ? " of its shard" : "");
 }
 
-static void let_go(struct farm_run_change *change, uint32_t a) {
+static void remove_actor(struct farm_run_change *change, uint32_t a) {
     struct farm_error err;
     change->actor = a;
-    change->state = FARM_RUN_GOES;
-    if (can_spare(change->workers, a, &err) || ask(change, &err)) refuse(change, &err);
+    change->state = FARM_RUN_CHANGE_LEAVING;
+    if (check_spare(change->workers, a, &err) || send_request(change, &err)) report_refusal(change, &err);
 }
 
 // The newest of this machine's actors that are of a shard; `places`: none is.
-static uint32_t newest_of(const struct farm_run_workers *workers, uint32_t shard) {
+static uint32_t find_newest(const struct farm_run_workers *workers, uint32_t shard) {
     uint32_t newest = workers->plan->places;
     for (uint32_t a = 0; a < workers->plan->places; a++)
-        if (workers->actors[a].there && !workers->actors[a].remote && workers->ring_shard[a] == shard) newest = a;
+        if (workers->actors[a].attached && !workers->actors[a].remote && workers->ring_shard[a] == shard) newest = a;
     return newest;
 }
 
 // Of the shard that serves most.
-static void let_one_go(struct farm_run_change *change) {
+static void remove_newest_actor(struct farm_run_change *change) {
     const struct farm_run_workers *workers = change->workers;
     const uint32_t places = workers->plan->places;
     uint32_t most = 0, newest = places;
     for (uint32_t k = 0; k < workers->plan->shards; k++) {
-        const uint32_t a = newest_of(workers, k), serves = farm_run_workers_of_shard(workers, k);
+        const uint32_t a = find_newest(workers, k), serves = farm_run_workers_in_shard(workers, k);
         if (a == places || (newest < places && serves <= most)) continue;
         most = serves;
         newest = a;
     }
     if (newest < places)
-        let_go(change, newest);
+        remove_actor(change, newest);
     else
         farm_run_warn(workers->caller, "no actor of this machine is left to go");
 }
 
-static void end(struct farm_run_change *change) {
+static void end_actor(struct farm_run_change *change) {
     struct farm_run_workers *workers = change->workers;
     const uint32_t a = change->actor;
-    change->state = FARM_RUN_ENDS;
-    workers->actors[a].there = false;
+    change->state = FARM_RUN_CHANGE_ENDING;
+    workers->actors[a].attached = false;
     workers->count--;
     farm_store_release(&workers->rings->ring[a].down_control->stop, 1);
     if (workers->actors[a].remote) {
-        give_back(change, a);
-        change->state = FARM_RUN_SETTLED;
-        change->remote.went(change->remote.context, a, NULL);
+        free_actor(change, a);
+        change->state = FARM_RUN_CHANGE_IDLE;
+        change->remote.left(change->remote.context, a, NULL);
         return;
     }
     farm_supervisor_dismiss(workers->supervisor, a);
-    if (workers->actors[a].lost) farm_run_change_ended(change, a); // it has ended before
+    if (workers->actors[a].lost) farm_run_change_worker_ended(change, a); // it has ended before
 }
 
-void farm_run_change_lost(struct farm_run_change *change, size_t worker, const char *why) {
+void farm_run_change_actor_lost(struct farm_run_change *change, size_t worker, const char *why) {
     change->workers->actors[worker].lost = true;
     farm_run_warn(change->workers->caller, "%s", why);
 }
 
-static bool any_lost(const struct farm_run_workers *workers, uint32_t *a) {
+static bool find_lost(const struct farm_run_workers *workers, uint32_t *a) {
     for (*a = 0; *a < workers->plan->places; ++*a)
-        if (workers->actors[*a].lost && workers->actors[*a].there) return true;
+        if (workers->actors[*a].lost && workers->actors[*a].attached) return true;
     return false;
 }
 
-void farm_run_change_ended(struct farm_run_change *change, size_t worker) {
-    if (change->state != FARM_RUN_ENDS || worker != change->actor) return;
-    give_back(change, change->actor);
-    change->state = FARM_RUN_SETTLED;
+void farm_run_change_worker_ended(struct farm_run_change *change, size_t worker) {
+    if (change->state != FARM_RUN_CHANGE_ENDING || worker != change->actor) return;
+    free_actor(change, change->actor);
+    change->state = FARM_RUN_CHANGE_IDLE;
     farm_run_note(change->workers->caller, "actor %zu has gone: %u now", worker, change->workers->count);
 }
 
@@ -283,71 +283,71 @@ static int node_of_shard(const struct farm_run_plan *plan, uint32_t shard) {
     return node >= 0 ? farm_machine_memory_node(plan->machine, node) : plan->placement->learner_node;
 }
 
-void farm_run_change_bring(struct farm_run_change *change, uint32_t a) {
+void farm_run_change_add_remote(struct farm_run_change *change, uint32_t a) {
     struct farm_run_workers *workers = change->workers;
     struct farm_error err;
-    assert(change->state == FARM_RUN_SETTLED && workers->actors[a].remote);
-    change->state = FARM_RUN_COMES;
+    assert(change->state == FARM_RUN_CHANGE_IDLE && workers->actors[a].remote);
+    change->state = FARM_RUN_CHANGE_JOINING;
     change->actor = a;
-    workers->ring_shard[a] = shard_for_one_more(workers, -1);
+    workers->ring_shard[a] = choose_shard(workers, -1);
     workers->actors[a].memory_node = node_of_shard(workers->plan, workers->ring_shard[a]);
     enum farm_status status =
         farm_run_rings_add(workers->rings, workers->plan, a, workers->actors[a].memory_node, &err);
-    if (!status) status = ask(change, &err);
-    if (status) refuse(change, &err);
+    if (!status) status = send_request(change, &err);
+    if (status) report_refusal(change, &err);
 }
 
-void farm_run_change_take(struct farm_run_change *change, uint32_t a) {
+void farm_run_change_remove_remote(struct farm_run_change *change, uint32_t a) {
     struct farm_error err;
-    assert(change->state == FARM_RUN_SETTLED && change->workers->actors[a].remote);
-    change->state = FARM_RUN_GOES;
+    assert(change->state == FARM_RUN_CHANGE_IDLE && change->workers->actors[a].remote);
+    change->state = FARM_RUN_CHANGE_LEAVING;
     change->actor = a;
-    if (ask(change, &err)) refuse(change, &err);
+    if (send_request(change, &err)) report_refusal(change, &err);
 }
 
 // ---- as the run goes on ----
 
-static void hear(struct farm_run_change *change) {
-    struct farm_admission_reply answer;
+static void handle_reply(struct farm_run_change *change) {
+    struct farm_admission_reply reply;
     do {
-        if (!farm_admission_receive_reply(change->admission, &answer)) return;
-    } while (answer.ring != change->actor);
-    if (answer.status)
-        refuse(change, &answer.error);
-    else if (change->state == FARM_RUN_COMES)
-        start(change, &answer.error);
+        if (!farm_admission_receive_reply(change->admission, &reply)) return;
+    } while (reply.ring != change->actor);
+    if (reply.status)
+        report_refusal(change, &reply.error);
+    else if (change->state == FARM_RUN_CHANGE_JOINING)
+        start_actor(change, &reply.error);
     else
-        end(change);
+        end_actor(change);
 }
 
 // The next change that is due. False: none is.
-static bool begin(struct farm_run_change *change) {
+static bool begin_change(struct farm_run_change *change) {
     uint32_t lost;
-    if (any_lost(change->workers, &lost)) {
-        let_go(change, lost);
+    if (find_lost(change->workers, &lost)) {
+        remove_actor(change, lost);
         return true;
     }
     if (!change->wanted) return change->remote.next && change->remote.next(change->remote.context);
     const bool more = change->wanted > 0;
     change->wanted += more ? -1 : 1;
     if (more)
-        let_one_come(change);
+        add_actor(change);
     else
-        let_one_go(change);
+        remove_newest_actor(change);
     return true;
 }
 
-void farm_run_change_turn(struct farm_run_change *change) {
-    if (change->state == FARM_RUN_COMES || change->state == FARM_RUN_GOES) hear(change);
+void farm_run_change_advance(struct farm_run_change *change) {
+    if (change->state == FARM_RUN_CHANGE_JOINING || change->state == FARM_RUN_CHANGE_LEAVING) handle_reply(change);
     if (!farm_load_acquire(&change->workers->rings->stats->ready)) return;
-    while (change->state == FARM_RUN_SETTLED && !change->failure[0] && begin(change)) {
+    while (change->state == FARM_RUN_CHANGE_IDLE && !change->failure[0] && begin_change(change)) {
     }
 }
 
-void farm_run_change_learner_starts(struct farm_run_change *change) {
+void farm_run_change_before_learner(struct farm_run_change *change) {
     struct farm_error err;
     if (!change->admission) return;
     farm_admission_clear(change->admission, change->workers->learner.admission);
-    if (change->state != FARM_RUN_COMES && change->state != FARM_RUN_GOES) return;
-    if (ask(change, &err)) refuse(change, &err);
+    if (change->state != FARM_RUN_CHANGE_JOINING && change->state != FARM_RUN_CHANGE_LEAVING) return;
+    if (send_request(change, &err)) report_refusal(change, &err);
 }

@@ -11,7 +11,12 @@
 struct farm_run_change {
     struct farm_run_workers *workers; // farm_run_make
     int admission; // socket to the learner, whose end is learner.admission; 0: actors do not join or leave
-    enum { FARM_RUN_SETTLED, FARM_RUN_COMES, FARM_RUN_GOES, FARM_RUN_ENDS } state; // ENDS: the learner has let go of it
+    enum {
+        FARM_RUN_CHANGE_IDLE,
+        FARM_RUN_CHANGE_JOINING,
+        FARM_RUN_CHANGE_LEAVING,
+        FARM_RUN_CHANGE_ENDING
+    } state; // ENDS: the learner has let go of it
     uint32_t actor;
     struct farm_worker_spec spec; // of one that comes
     int wanted;                   // more (or, below 0, fewer) than that
@@ -24,8 +29,8 @@ struct farm_run_change {
     struct farm_run_change_remote {
         void *context;
         bool (*next)(void *context); // NULL: there are none
-        void (*came)(void *context, uint32_t a, const struct farm_error *why);
-        void (*went)(void *context, uint32_t a, const struct farm_error *why);
+        void (*joined)(void *context, uint32_t a, const struct farm_error *why);
+        void (*left)(void *context, uint32_t a, const struct farm_error *why);
     } remote;
 };
 
@@ -36,13 +41,13 @@ void farm_run_change_free(struct farm_run_change *change); // safe on a zeroed o
 // From the supervisor's callbacks: a signal; a tick, or the learner has answered; a dismissed actor has ended; an
 // expendable one cannot be kept alive; the learner is about to start again.
 void farm_run_change_signal(struct farm_run_change *change, int number);
-void farm_run_change_turn(struct farm_run_change *change);
-void farm_run_change_ended(struct farm_run_change *change, size_t worker);
-void farm_run_change_lost(struct farm_run_change *change, size_t worker, const char *why);
-void farm_run_change_learner_starts(struct farm_run_change *change);
+void farm_run_change_advance(struct farm_run_change *change);
+void farm_run_change_worker_ended(struct farm_run_change *change, size_t worker);
+void farm_run_change_actor_lost(struct farm_run_change *change, size_t worker, const char *why);
+void farm_run_change_before_learner(struct farm_run_change *change);
 
 // From `next`: place a, which is marked as remote, gets rings and the learner lets them in; or lets them go.
-void farm_run_change_bring(struct farm_run_change *change, uint32_t a);
-void farm_run_change_take(struct farm_run_change *change, uint32_t a);
+void farm_run_change_add_remote(struct farm_run_change *change, uint32_t a);
+void farm_run_change_remove_remote(struct farm_run_change *change, uint32_t a);
 
 #endif

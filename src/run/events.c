@@ -38,8 +38,8 @@ static void restart_learner(struct farm_run_events *events) {
                                                     workers->checkpoint, sizeof workers->checkpoint);
         learner->checkpoint_load = found ? workers->checkpoint : NULL;
     }
-    (void)farm_run_workers_hand_over(workers);
-    farm_run_change_learner_starts(events->change);
+    (void)farm_run_workers_fill_learner(workers);
+    farm_run_change_before_learner(events->change);
     farm_run_warn(workers->caller, "the learner starts again %s%s",
                   learner->checkpoint_load ? "from " : "with fresh parameters: no checkpoint yet",
                   learner->checkpoint_load ? learner->checkpoint_load : "");
@@ -55,7 +55,7 @@ static void before_start(void *context, size_t worker, uint64_t starts) {
         return;
     }
     if (is_bridge(events, worker, &b)) {
-        farm_run_sessions_bridge_starts(events->sessions, b);
+        farm_run_sessions_before_bridge(events->sessions, b);
         return;
     }
     struct farm_run_actor *actor = &workers->actors[worker];
@@ -96,7 +96,7 @@ static void on_death(void *context, size_t worker, const char *how) {
 
 static void on_end(void *context, size_t worker) {
     const struct farm_run_events *events = context;
-    if (worker < events->workers->plan->places) farm_run_change_ended(events->change, worker);
+    if (worker < events->workers->plan->places) farm_run_change_worker_ended(events->change, worker);
 }
 
 static void on_loss(void *context, size_t worker, const char *why) {
@@ -104,8 +104,8 @@ static void on_loss(void *context, size_t worker, const char *why) {
     struct farm_run_change *change = events->change;
     uint32_t b;
     if (!is_bridge(events, worker, &b))
-        farm_run_change_lost(change, worker, why);
-    else if (!farm_run_sessions_bridge_lost(events->sessions, b, why))
+        farm_run_change_actor_lost(change, worker, why);
+    else if (!farm_run_sessions_lose_bridge(events->sessions, b, why))
         snprintf(change->failure, sizeof change->failure, "%s", why);
 }
 
@@ -147,7 +147,7 @@ void farm_run_events_end(struct farm_run_events *events) {
     find_start(events);
 }
 
-static void ignore_all(struct farm_run_events *events) {
+static void stop_watching(struct farm_run_events *events) {
     for (size_t i = 0; i < sizeof events->watched / sizeof *events->watched; i++) events->watched[i] = -1;
 }
 
@@ -160,16 +160,16 @@ void farm_run_events_listen(struct farm_run_events *events) {
 static void on_readable(void *context, size_t number) {
     struct farm_run_events *events = context;
     if (number)
-        farm_run_sessions_hear(events->sessions, (uint32_t)number - 1);
+        farm_run_sessions_receive(events->sessions, (uint32_t)number - 1);
     else
-        farm_run_change_turn(events->change);
+        farm_run_change_advance(events->change);
 }
 
 static void before_stop(void *context, int phase) {
     struct farm_run_events *events = context;
     const struct farm_run_rings *rings = events->workers->rings;
     if (!events->end_ns) events->end_ns = farm_now_ns();
-    ignore_all(events); // nobody comes or goes any more
+    stop_watching(events); // nobody comes or goes any more
     if (phase == FARM_RUN_PHASE_ACTORS) farm_run_sessions_end(events->sessions);
     for (uint32_t a = 0; a < rings->places && phase == FARM_RUN_PHASE_ACTORS; a++)
         if (rings->ring[a].lanes) farm_store_release(&rings->ring[a].down_control->stop, 1);
@@ -181,9 +181,9 @@ static enum farm_supervisor_turn on_tick(void *context) {
     const struct farm_run_caller *caller = workers->caller;
     const double seconds = workers->plan->recipe.seconds;
     const uint64_t now = farm_now_ns();
-    farm_run_watch_turn(events->watch, now);
-    if (events->change->admission) farm_run_change_turn(events->change);
-    farm_run_sessions_turn(events->sessions, now);
+    farm_run_watch_tick(events->watch, now);
+    if (events->change->admission) farm_run_change_advance(events->change);
+    farm_run_sessions_tick(events->sessions, now);
     if (events->change->failure[0]) return FARM_TURN_STOP;
     find_start(events);
     events->tick_ns = now;
@@ -196,7 +196,7 @@ static enum farm_supervisor_turn on_tick(void *context) {
 }
 
 struct farm_supervisor_config farm_run_events_config(struct farm_run_events *events, bool elastic) {
-    ignore_all(events);
+    stop_watching(events);
     return (struct farm_supervisor_config){.context = events,
                                            .before_start = before_start,
                                            .on_line = on_line,

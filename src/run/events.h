@@ -15,7 +15,7 @@ struct farm_run_events {
     struct farm_run_sessions *sessions;
 
     uint64_t start_ns; // the tick before the first answered step was seen; 0: not yet
-    uint64_t tick_ns;  // the previous tick; farm_run_go sets the first
+    uint64_t tick_ns;  // the previous tick; farm_run_execute sets the first
     uint64_t end_ns;   // when the run's end was decided; 0: not yet
     uint64_t learner_restarts, actor_restarts;
     char learner_error[1024];              // the sentence with which the learner ended; "": none

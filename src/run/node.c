@@ -21,7 +21,7 @@
 #include "run/settings.h"
 
 enum { NAP_MS = 100, SLOTS_MAX = 1024 };
-static const uint64_t first_words_ns = 1000000000u, words_every_ns = 10000000000u, second_ns = 1000000000u;
+static const uint64_t first_report_ns = 1000000000u, report_every_ns = 10000000000u, second_ns = 1000000000u;
 
 // ---- who this is ----
 
@@ -32,7 +32,7 @@ static uint64_t hash(uint64_t value, const void *data, size_t bytes) { // FNV-1a
 
 // The lowest number that no living node of this user has. The name of a socket holds it: it is the network namespace's,
 // so containers that share one share the numbers, and it goes with the process that has it, however that ends.
-static uint32_t take_slot(int *fd) {
+static uint32_t bind_slot(int *fd) {
     struct sockaddr_un name = {.sun_family = AF_UNIX}; // its path begins with a zero: abstract, see unix(7)
     uint32_t slot = 0;
     *fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
@@ -50,11 +50,11 @@ static uint32_t take_slot(int *fd) {
 
 // By this the learner knows a node that was started anew: boot, network namespace, user and slot. 0: unknown, then it
 // counts as another one.
-static uint64_t take_identity(int *slot_fd) {
+static uint64_t make_identity(int *slot_fd) {
     char boot[64];
     struct stat network;
     const uid_t user = getuid();
-    const uint32_t slot = take_slot(slot_fd);
+    const uint32_t slot = bind_slot(slot_fd);
     if (*slot_fd < 0 || stat("/proc/self/ns/net", &network) ||
         !farm_file_line(boot, sizeof boot, "/proc/sys/kernel/random/boot_id"))
         return 0;
@@ -66,7 +66,7 @@ static uint64_t take_identity(int *slot_fd) {
 
 // ---- signals ----
 
-static void ending_signals(sigset_t *set) {
+static void fill_ending_signals(sigset_t *set) {
     struct sigaction hangup;
     sigemptyset(set);
     sigaddset(set, SIGINT);
@@ -74,7 +74,7 @@ static void ending_signals(sigset_t *set) {
     if (sigaction(SIGHUP, NULL, &hangup) == 0 && hangup.sa_handler != SIG_IGN) sigaddset(set, SIGHUP);
 }
 
-static bool interrupted(void) {
+static bool is_interrupted(void) {
     sigset_t pending;
     return sigpending(&pending) == 0 &&
            (sigismember(&pending, SIGINT) || sigismember(&pending, SIGTERM) || sigismember(&pending, SIGHUP));
@@ -91,11 +91,11 @@ enum farm_status farm_run_node_make(const struct farm_run_node_request *request,
         return status;
     }
     sigset_t blocked;
-    ending_signals(&blocked);
+    fill_ending_signals(&blocked);
     sigaddset(&blocked, SIGPIPE);
     sigprocmask(SIG_BLOCK, &blocked, &node->mask_before);
     node->request = *request;
-    node->request.node.machine = take_identity(&node->slot_fd);
+    node->request.node.machine = make_identity(&node->slot_fd);
     node->probe_fd = -1;
     node->shared = shared;
     *out = node;
@@ -105,7 +105,7 @@ enum farm_status farm_run_node_make(const struct farm_run_node_request *request,
 void farm_run_node_free(struct farm_run_node *node) {
     if (!node) return;
     sigset_t ending;
-    ending_signals(&ending);
+    fill_ending_signals(&ending);
     farm_run_node_leave(node);
     while (sigtimedwait(&ending, NULL, &(struct timespec){0}) > 0) continue; // it would end us when it is let through
     sigprocmask(SIG_SETMASK, &node->mask_before, NULL);
@@ -116,28 +116,28 @@ void farm_run_node_free(struct farm_run_node *node) {
 
 // ---- waiting for the learner ----
 
-struct patience {
-    uint64_t start_ns, words_ns; // words_ns: when the next ones are due
+struct waiting {
+    uint64_t start_ns, report_ns; // words_ns: when the next ones are due
 };
 
-static struct patience begin_waiting(void) {
+static struct waiting begin_waiting(void) {
     const uint64_t now = farm_now_ns();
-    return (struct patience){now, now + first_words_ns};
+    return (struct waiting){now, now + first_report_ns};
 }
 
 // Says from time to time what is waited for. FARM_E_DEAD: for too long.
-static enum farm_status keep_waiting(const struct farm_run_node *node, struct patience *patience, const char *why,
-                                     struct farm_error *err) {
+static enum farm_status check_waiting(const struct farm_run_node *node, struct waiting *waiting, const char *why,
+                                      struct farm_error *err) {
     const struct farm_run_node_request *request = &node->request;
     const uint64_t now = farm_now_ns();
-    const double waited_s = (double)(now - patience->start_ns) * 1e-9;
+    const double waited_s = (double)(now - waiting->start_ns) * 1e-9;
     const char *gap = why[0] ? ": " : "";
     if (request->retry_s > 0 && waited_s >= request->retry_s)
         return farm_fail(err, FARM_E_DEAD, "no learner at %s within %.3g s (--retry-s)%s%s", request->node.address,
                          request->retry_s, gap, why);
-    if (now < patience->words_ns) return FARM_OK;
+    if (now < waiting->report_ns) return FARM_OK;
     farm_run_note(&request->caller, "waiting for the learner at %s%s%s", request->node.address, gap, why);
-    patience->words_ns = now + words_every_ns;
+    waiting->report_ns = now + report_every_ns;
     return FARM_OK;
 }
 
@@ -145,16 +145,16 @@ static enum farm_status keep_waiting(const struct farm_run_node *node, struct pa
 static enum farm_status find_learner(struct farm_run_node *node, enum farm_run_node_state *state,
                                      struct farm_error *err) {
     const char *text = node->request.node.address;
-    struct patience patience = begin_waiting();
+    struct waiting waiting = begin_waiting();
     struct farm_error why;
     enum farm_status status;
     node->learner_count = 0;
     while ((status = farm_address_find(text, node->learner, &node->learner_count, &why)) == FARM_E_NOT_FOUND) {
-        if (interrupted()) {
+        if (is_interrupted()) {
             *state = FARM_RUN_NODE_STOPPED;
             return FARM_OK;
         }
-        if ((status = keep_waiting(node, &patience, why.message, err))) return status;
+        if ((status = check_waiting(node, &waiting, why.message, err))) return status;
         nanosleep(&(struct timespec){.tv_nsec = NAP_MS * 1000000}, NULL);
     }
     if (status) return farm_fail(err, status, "%s", why.message);
@@ -164,16 +164,16 @@ static enum farm_status find_learner(struct farm_run_node *node, enum farm_run_n
 }
 
 // In state OFFERED: asks for places once more, unless another run offers them.
-static bool ask(const struct farm_run_node *node, struct farm_node *bridge) {
+static bool request_places(const struct farm_run_node *node, struct farm_node *bridge) {
     if (memcmp(farm_node_offer(bridge)->run, node->offer.run, sizeof node->offer.run) != 0) return false;
     farm_node_join(bridge, node->run.plan.actors);
     return true;
 }
 
 // Turns the connection until it is in this state (*state stays JOINED), or there is an end.
-static enum farm_status await(struct farm_run_node *node, struct farm_node *bridge, enum farm_node_state wanted,
-                              enum farm_run_node_state *state, struct farm_error *err) {
-    struct patience patience = begin_waiting();
+static enum farm_status await_state(struct farm_run_node *node, struct farm_node *bridge, enum farm_node_state wanted,
+                                    enum farm_run_node_state *state, struct farm_error *err) {
+    struct waiting waiting = begin_waiting();
     for (;;) {
         const bool busy = farm_node_turn(bridge, farm_now_ns());
         const enum farm_node_state now = farm_node_state(bridge);
@@ -183,11 +183,11 @@ static enum farm_status await(struct farm_run_node *node, struct farm_node *brid
                              farm_node_why(bridge));
         *state = now == FARM_NODE_ENDED     ? FARM_RUN_NODE_ENDED
                  : now == FARM_NODE_STRANGE ? FARM_RUN_NODE_STRANGE
-                 : interrupted()            ? FARM_RUN_NODE_STOPPED
+                 : is_interrupted()         ? FARM_RUN_NODE_STOPPED
                                             : FARM_RUN_NODE_JOINED;
-        if (now == FARM_NODE_OFFERED && !ask(node, bridge)) *state = FARM_RUN_NODE_STRANGE;
+        if (now == FARM_NODE_OFFERED && !request_places(node, bridge)) *state = FARM_RUN_NODE_STRANGE;
         if (*state != FARM_RUN_NODE_JOINED) return FARM_OK;
-        const enum farm_status status = keep_waiting(node, &patience, farm_node_why(bridge), err);
+        const enum farm_status status = check_waiting(node, &waiting, farm_node_why(bridge), err);
         if (status) return status;
         if (!busy) farm_node_wait(bridge, NAP_MS * 1000000u);
     }
@@ -212,7 +212,7 @@ static void stop_probing(struct farm_run_node *node) {
 }
 
 // Tries each second whether the learner's machine refuses the connection. Never waits.
-static bool is_refused(struct farm_run_node *node, uint64_t now_ns) {
+static bool probe_refused(struct farm_run_node *node, uint64_t now_ns) {
     int why = 0;
     if (node->probe_fd >= 0) {
         struct pollfd look = {.fd = node->probe_fd, .events = POLLOUT};
@@ -230,8 +230,8 @@ static bool is_refused(struct farm_run_node *node, uint64_t now_ns) {
 }
 
 // Whether the run has ended while this node was cut off, so that nobody could say so.
-static bool run_is_over(struct farm_run_node *node, uint64_t now_ns) {
-    if (file_is_gone(node->request.node.address)) return is_refused(node, now_ns);
+static bool is_run_over(struct farm_run_node *node, uint64_t now_ns) {
+    if (file_is_gone(node->request.node.address)) return probe_refused(node, now_ns);
     stop_probing(node);
     return false;
 }
@@ -263,7 +263,7 @@ static int bridge_body(void *context, const struct farm_run_workers *workers, st
     config.bell = workers->rings->bells[0];
     config.engine = choose_engine(node->shared, config.engine);
     config.stats = &node->shared->stats;
-    config.spin_ns = farm_run_spin_ns(&plan->recipe, farm_run_workers_shared(plan));
+    config.spin_ns = farm_run_spin_ns(&plan->recipe, farm_run_shares_cpus(plan));
     const int status = farm_node_run(&config, err);
     if (status != FARM_NODE_EXIT_STRANGE) return status;
     farm_store_release(&node->shared->strange, 1);
@@ -285,7 +285,7 @@ static enum farm_supervisor_turn on_tick(void *context, uint64_t now_ns) {
         node->connected_ns = now_ns;
         stop_probing(node);
     } else {
-        node->over = run_is_over(node, now_ns);
+        node->over = is_run_over(node, now_ns);
     }
     node->given_up = !node->over && node->request.retry_s > 0 && figures.away_s >= node->request.retry_s;
     if (node->over)
@@ -297,9 +297,9 @@ static enum farm_supervisor_turn on_tick(void *context, uint64_t now_ns) {
 
 // ---- a session ----
 
-static enum farm_status plan(struct farm_run_node *node, struct farm_error *err) {
+static enum farm_status plan_session(struct farm_run_node *node, struct farm_error *err) {
     node->recipe = *node->request.recipe;
-    enum farm_status status = farm_run_offer_take(&node->offer, &node->recipe, err);
+    enum farm_status status = farm_run_offer_apply(&node->offer, &node->recipe, err);
     if (status) return status;
     node->remote.spec = &node->offer.spec;
     node->remote.actors = node->actors;
@@ -311,13 +311,13 @@ static enum farm_status plan(struct farm_run_node *node, struct farm_error *err)
                      FARM_WIRE_RINGS_MAX);
 }
 
-static enum farm_status join(struct farm_run_node *node, struct farm_node *bridge, enum farm_run_node_state *state,
-                             struct farm_error *err) {
-    enum farm_status status = await(node, bridge, FARM_NODE_OFFERED, state, err);
+static enum farm_status join_session(struct farm_run_node *node, struct farm_node *bridge,
+                                     enum farm_run_node_state *state, struct farm_error *err) {
+    enum farm_status status = await_state(node, bridge, FARM_NODE_OFFERED, state, err);
     if (status || *state != FARM_RUN_NODE_JOINED) return status;
     node->offer = *farm_node_offer(bridge);
-    status = plan(node, err);
-    if (!status) status = await(node, bridge, FARM_NODE_JOINED, state, err);
+    status = plan_session(node, err);
+    if (!status) status = await_state(node, bridge, FARM_NODE_JOINED, state, err);
     if (status || *state != FARM_RUN_NODE_JOINED) return status;
     memcpy(node->actors, farm_node_actors(bridge), node->run.plan.actors * sizeof *node->actors);
     node->run.caller = (struct farm_run_caller){.context = node, .clear_line = clear_line, .on_tick = on_tick};
@@ -340,17 +340,18 @@ enum farm_status farm_run_node_join(struct farm_run_node *node, enum farm_run_no
     config.bell = -1;
     config.engine = "poll"; // io_uring's memory must not be there when workers are forked
     if ((status = farm_node_make(&config, &bridge, err))) return status;
-    status = join(node, bridge, state, err);
+    status = join_session(node, bridge, state, err);
     const bool joined = !status && *state == FARM_RUN_NODE_JOINED;
     farm_node_free(bridge, !joined);
     node->connected_ns = farm_now_ns();
     return status;
 }
 
-enum farm_status farm_run_node_go(struct farm_run_node *node, enum farm_run_node_state *state, struct farm_error *err) {
+enum farm_status farm_run_node_execute(struct farm_run_node *node, enum farm_run_node_state *state,
+                                       struct farm_error *err) {
     const struct farm_run_node_request *request = &node->request;
     bool stopped;
-    const enum farm_status status = farm_run_go(&node->run, &stopped, err);
+    const enum farm_status status = farm_run_execute(&node->run, &stopped, err);
     if (status) return status;
     if (node->given_up)
         return farm_fail(err, FARM_E_DEAD, "no connection to the learner at %s for %.3g s (--retry-s)",

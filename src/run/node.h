@@ -19,7 +19,7 @@ struct farm_run_node_request {
 };
 
 enum farm_run_node_state {
-    FARM_RUN_NODE_JOINED,  // farm_run_node_go may follow
+    FARM_RUN_NODE_JOINED,  // farm_run_node_execute may follow
     FARM_RUN_NODE_ENDED,   // the learner's run has ended
     FARM_RUN_NODE_STOPPED, // by a signal
     FARM_RUN_NODE_STRANGE, // the learner does not know the session (any more): join anew
@@ -78,7 +78,8 @@ void farm_run_node_free(struct farm_run_node *node); // NULL is allowed
 enum farm_status farm_run_node_join(struct farm_run_node *node, enum farm_run_node_state *state,
                                     struct farm_error *err);
 // Runs the session to its end. *state: ENDED, STOPPED or STRANGE.
-enum farm_status farm_run_node_go(struct farm_run_node *node, enum farm_run_node_state *state, struct farm_error *err);
+enum farm_status farm_run_node_execute(struct farm_run_node *node, enum farm_run_node_state *state,
+                                       struct farm_error *err);
 // Ends the session, joined or not. Its figures go on to count.
 void farm_run_node_leave(struct farm_run_node *node);
 

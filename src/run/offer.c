@@ -31,17 +31,17 @@ static enum farm_status check_name(const char *offered, const struct farm_recipe
     return farm_fail(err, FARM_E_USAGE, "the learner plays %s, but --env here is %s", offered, recipe->env);
 }
 
-static bool set_here(const struct farm_recipe *recipe, const char *option) {
+static bool is_set_here(const struct farm_recipe *recipe, const char *option) {
     for (size_t i = 0; i < recipe->option_count; i++)
         if (strcmp(recipe->options[i].key, option) == 0 && recipe->options[i].layer == FARM_LAYER_FLAG) return true;
     return false;
 }
 
 // An option that names a file (a library, a model) is the learner's machine's: the node has its own, or none.
-static enum farm_status take_option(const char *key, const char *value, struct farm_recipe *recipe,
-                                    struct farm_error *err) {
+static enum farm_status set_option(const char *key, const char *value, struct farm_recipe *recipe,
+                                   struct farm_error *err) {
     char name[64];
-    if (set_here(recipe, key)) return FARM_OK;
+    if (is_set_here(recipe, key)) return FARM_OK;
     if (strcmp(key, "lib") == 0 || strchr(value, '/'))
         return farm_fail(err, FARM_E_USAGE,
                          "the learner's option env.%.47s is a file (%.200s), which a peer must not choose: name this "
@@ -51,8 +51,8 @@ static enum farm_status take_option(const char *key, const char *value, struct f
     return farm_recipe_set(recipe, FARM_LAYER_FILE, name, value, err);
 }
 
-enum farm_status farm_run_offer_take(const struct farm_wire_offer *offer, struct farm_recipe *recipe,
-                                     struct farm_error *err) {
+enum farm_status farm_run_offer_apply(const struct farm_wire_offer *offer, struct farm_recipe *recipe,
+                                      struct farm_error *err) {
     const struct farm_ring_spec *spec = &offer->spec;
     if (spec->answers != FARM_ANSWERS_CENTRAL)
         return farm_fail(err, FARM_E_UNSUPPORTED,
@@ -61,7 +61,7 @@ enum farm_status farm_run_offer_take(const struct farm_wire_offer *offer, struct
     if (!status) status = farm_recipe_set(recipe, FARM_LAYER_FILE, "env", offer->env, err);
     if (!status) status = farm_recipe_set(recipe, FARM_LAYER_FILE, "bad_values", offer->bad_values, err);
     for (uint32_t i = 0; i < offer->option_count && !status; i++)
-        status = take_option(offer->options[i][0], offer->options[i][1], recipe, err);
+        status = set_option(offer->options[i][0], offer->options[i][1], recipe, err);
     if (!status) status = farm_recipe_settle(recipe, err);
     if (status) return status == FARM_E_NOT_FOUND ? FARM_E_USAGE : status;
     recipe->seed = (int64_t)offer->seed;
@@ -84,7 +84,7 @@ uint32_t farm_run_offer_steps(const struct farm_wire_offer *offer) {
 
 // ---- the environment ----
 
-static enum farm_status differ(struct farm_error *err, const char *what, double here, double there) {
+static enum farm_status fail_different(struct farm_error *err, const char *what, double here, double there) {
     return farm_fail(err, FARM_E_INVALID, "%s: %.9g here, %.9g at the learner's", what, here, there);
 }
 
@@ -95,12 +95,12 @@ static enum farm_status check_field(const struct farm_field_spec *here, const st
         return farm_fail(err, FARM_E_INVALID, "observation %u is %.24s here, %.24s at the learner's", f, here->name,
                          there->name);
     snprintf(what, sizeof what, "type of observation %.24s (1 u8, 2 i32, 3 f32)", here->name);
-    if (here->dtype != there->dtype) return differ(err, what, here->dtype, there->dtype);
+    if (here->dtype != there->dtype) return fail_different(err, what, here->dtype, there->dtype);
     snprintf(what, sizeof what, "dimensions of observation %.24s", here->name);
-    if (here->rank != there->rank) return differ(err, what, here->rank, there->rank);
+    if (here->rank != there->rank) return fail_different(err, what, here->rank, there->rank);
     for (uint32_t d = 0; d < here->rank && d < FARM_FIELD_RANK_MAX; d++) {
         snprintf(what, sizeof what, "dimension %u of observation %.24s", d, here->name);
-        if (here->dims[d] != there->dims[d]) return differ(err, what, here->dims[d], there->dims[d]);
+        if (here->dims[d] != there->dims[d]) return fail_different(err, what, here->dims[d], there->dims[d]);
     }
     return FARM_OK;
 }
@@ -109,17 +109,18 @@ static enum farm_status check_action(const struct farm_action_spec *here, const 
                                      struct farm_error *err) {
     char what[64];
     if (here->kind != there->kind)
-        return differ(err, "kind of actions (1 discrete, 2 multi-discrete, 3 continuous)", here->kind, there->kind);
-    if (here->dims != there->dims) return differ(err, "dimensions of actions", here->dims, there->dims);
+        return fail_different(err, "kind of actions (1 discrete, 2 multi-discrete, 3 continuous)", here->kind,
+                              there->kind);
+    if (here->dims != there->dims) return fail_different(err, "dimensions of actions", here->dims, there->dims);
     for (uint32_t d = 0; d < here->dims && d < FARM_ACTION_DIMS_MAX; d++) {
         snprintf(what, sizeof what, "choices of action %u", d);
-        if (here->sizes[d] != there->sizes[d]) return differ(err, what, here->sizes[d], there->sizes[d]);
+        if (here->sizes[d] != there->sizes[d]) return fail_different(err, what, here->sizes[d], there->sizes[d]);
         snprintf(what, sizeof what, "lower bound of action %u", d);
         if (memcmp(&here->low[d], &there->low[d], sizeof here->low[d]) != 0)
-            return differ(err, what, (double)here->low[d], (double)there->low[d]);
+            return fail_different(err, what, (double)here->low[d], (double)there->low[d]);
         snprintf(what, sizeof what, "upper bound of action %u", d);
         if (memcmp(&here->high[d], &there->high[d], sizeof here->high[d]) != 0)
-            return differ(err, what, (double)here->high[d], (double)there->high[d]);
+            return fail_different(err, what, (double)here->high[d], (double)there->high[d]);
     }
     return FARM_OK;
 }
@@ -128,12 +129,12 @@ static enum farm_status check_env(const struct farm_env_spec *here, const struct
                                   struct farm_error *err) {
     enum farm_status status = FARM_OK;
     if (here->obs_count != there->obs_count)
-        return differ(err, "observation arrays", here->obs_count, there->obs_count);
+        return fail_different(err, "observation arrays", here->obs_count, there->obs_count);
     for (uint32_t f = 0; f < here->obs_count && f < FARM_OBS_FIELDS_MAX && !status; f++)
         status = check_field(&here->obs[f], &there->obs[f], f, err);
     if (!status) status = check_action(&here->action, &there->action, err);
     if (!status && here->frames_per_step != there->frames_per_step)
-        return differ(err, "frames a step", here->frames_per_step, there->frames_per_step);
+        return fail_different(err, "frames a step", here->frames_per_step, there->frames_per_step);
     return status;
 }
 

@@ -12,8 +12,8 @@ struct farm_env;
 // Fills the recipe, which holds what this machine's flags say, with the offer: environment, options, seed, shape, and
 // settles it. FARM_E_USAGE: --env is wanted here, or names another environment than the learner's, or an option names a
 // file; FARM_E_UNSUPPORTED: answers that no actor here gives.
-enum farm_status farm_run_offer_take(const struct farm_wire_offer *offer, struct farm_recipe *recipe,
-                                     struct farm_error *err);
+enum farm_status farm_run_offer_apply(const struct farm_wire_offer *offer, struct farm_recipe *recipe,
+                                      struct farm_error *err);
 
 // Steps of a node's rings: a few, because the learner's rings keep what training needs. LOCAL: two windows at least,
 // which cover two round trips.

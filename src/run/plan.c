@@ -100,7 +100,7 @@ static bool is_flag(const struct farm_recipe *recipe, const char *key) {
 }
 
 // Flags that have no effect on the device of this run, or in its regime.
-static void say_without_effect(const struct farm_run_plan *plan) {
+static void warn_without_effect(const struct farm_run_plan *plan) {
     const struct farm_recipe *recipe = &plan->recipe;
     const bool cpu = plan->device == FARM_DEVICE_CPU;
     if (plan->responder.body) return;
@@ -250,7 +250,8 @@ static void open_claim(struct farm_run_plan *plan) {
 }
 
 // Remote actors, and the bridges that they come by.
-static enum farm_status expect(struct farm_run_plan *plan, struct farm_plan_request *request, struct farm_error *err) {
+static enum farm_status plan_remote_actors(struct farm_run_plan *plan, struct farm_plan_request *request,
+                                           struct farm_error *err) {
     struct farm_run_listen *listen = &plan->listen;
     if (!listen->address) return FARM_OK;
     request->bridges = (int)listen->bridges;
@@ -266,7 +267,7 @@ static enum farm_status expect(struct farm_run_plan *plan, struct farm_plan_requ
     return FARM_OK;
 }
 
-static enum farm_status place(struct farm_run_plan *plan, uint64_t episodes, struct farm_error *err) {
+static enum farm_status place_workers(struct farm_run_plan *plan, uint64_t episodes, struct farm_error *err) {
     const struct farm_recipe *recipe = &plan->recipe;
     struct farm_plan_request request = {
         .actors = (int)recipe->actors,
@@ -283,7 +284,7 @@ static enum farm_status place(struct farm_run_plan *plan, uint64_t episodes, str
     open_claim(plan);
     // First how many actors and shards, for the rings' size depends on it; then with that size, for good.
     status = farm_claim_read_taken(&plan->claim, &request.taken, err);
-    if (!status) status = expect(plan, &request, err);
+    if (!status) status = plan_remote_actors(plan, &request, err);
     if (!status) status = choose_how_many(plan, episodes, &request, err);
     if (status) return status;
     plan->ring_spec = (struct farm_ring_spec){
@@ -379,10 +380,10 @@ enum farm_status farm_run_plan_make(struct farm_run_plan *plan, const struct far
     if (!status) status = farm_algo_configure(&plan->recipe, &plan->algo, err);
     if (!status) status = farm_algo_plan_make(&plan->algo, &plan->passes, err);
     if (!status && !plan->responder.body) status = choose_net(plan, err);
-    if (!status) status = place(plan, request->episodes, err);
+    if (!status) status = place_workers(plan, request->episodes, err);
     if (status) return status;
     if (!plan->quiet) say_plan(plan);
-    say_without_effect(plan);
+    warn_without_effect(plan);
     status = choose_places(plan, err);
     if (!status && !plan->quiet) say_listen(plan);
     return status;

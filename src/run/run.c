@@ -37,7 +37,7 @@ enum farm_status farm_run_build(struct farm_run *run, struct farm_error *err) {
     return status;
 }
 
-enum farm_status farm_run_go(struct farm_run *run, bool *interrupted, struct farm_error *err) {
+enum farm_status farm_run_execute(struct farm_run *run, bool *interrupted, struct farm_error *err) {
     int number;
     run->events.tick_ns = run->sampler.time_ns = farm_now_ns();
     run->sampler.frames = run->workers.learner.frames_start;

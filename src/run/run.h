@@ -9,7 +9,7 @@
 
 // Parts point to one another: not to be moved or copied after farm_run_make.
 struct farm_run {
-    struct farm_run_caller caller; // the command's, before farm_run_go
+    struct farm_run_caller caller; // the command's, before farm_run_execute
     struct farm_run_plan plan;
     struct farm_run_rings rings;
     struct farm_run_workers workers;
@@ -29,7 +29,7 @@ enum farm_status farm_run_make(struct farm_run *run, const struct farm_run_reque
 enum farm_status farm_run_build(struct farm_run *run, struct farm_error *err);
 
 // Runs until the end. *interrupted: by a signal.
-enum farm_status farm_run_go(struct farm_run *run, bool *interrupted, struct farm_error *err);
+enum farm_status farm_run_execute(struct farm_run *run, bool *interrupted, struct farm_error *err);
 
 void farm_run_free(struct farm_run *run);
 

@@ -68,7 +68,7 @@ void farm_run_sample(struct farm_run_sampler *sampler, uint64_t now_ns, struct f
     sample->node_count = sessions->node_count;
     sample->nodes_away = sessions->away;
     for (uint32_t a = 0; a < plan->places; a++) {
-        if (!workers->actors[a].there) continue;
+        if (!workers->actors[a].attached) continue;
         sample->actors_stuck += events->watch->actors[a].state != FARM_WATCH_WELL;
         sample->bad_values += farm_load_relaxed(&workers->rings->ring[a].up_control->abandoned);
     }

@@ -37,14 +37,14 @@ static bool is_away(const struct farm_run_sessions *sessions, const struct farm_
 }
 
 // `then` may be of a later moment of the same turn than `now`.
-static uint64_t passed(uint64_t now_ns, uint64_t then_ns) {
+static uint64_t elapsed_ns(uint64_t now_ns, uint64_t then_ns) {
     return now_ns > then_ns ? now_ns - then_ns : 0;
 }
 
 // ---- to the bridges ----
 
-static struct farm_control_message message_of(const struct farm_run_sessions *sessions,
-                                              const struct farm_run_session *session, enum farm_control_kind kind) {
+static struct farm_control_message make_message(const struct farm_run_sessions *sessions,
+                                                const struct farm_run_session *session, enum farm_control_kind kind) {
     struct farm_control_message message = {.kind = kind,
                                            .session = place_of(sessions, session),
                                            .count = session->count,
@@ -55,99 +55,100 @@ static struct farm_control_message message_of(const struct farm_run_sessions *se
     return message;
 }
 
-static bool tell(const struct farm_run_sessions *sessions, const struct farm_run_session *session,
-                 const struct farm_control_message *message) {
+static bool send_message(const struct farm_run_sessions *sessions, const struct farm_run_session *session,
+                         const struct farm_control_message *message) {
     return farm_control_send(sessions->bridges->bridge[session->bridge].control, message);
 }
 
-static bool tell_ring(const struct farm_run_sessions *sessions, const struct farm_run_session *session, uint32_t r) {
+static bool send_ring(const struct farm_run_sessions *sessions, const struct farm_run_session *session, uint32_t r) {
     const struct farm_run_workers *workers = workers_of(sessions);
     const uint32_t a = session->rings[r].actor;
     const struct farm_ring *ring = &workers->rings->ring[a];
-    struct farm_control_message message = message_of(sessions, session, FARM_CONTROL_RING);
+    struct farm_control_message message = make_message(sessions, session, FARM_CONTROL_RING);
     message.ring = r;
     message.actor = a;
     message.shard = workers->ring_shard[a];
     message.fds[0] = ring->up.fd;
     message.fds[1] = ring->down.fd_readonly;
-    return tell(sessions, session, &message);
+    return send_message(sessions, session, &message);
 }
 
-static bool tell_generation(const struct farm_run_sessions *sessions, const struct farm_run_session *session,
+static bool send_generation(const struct farm_run_sessions *sessions, const struct farm_run_session *session,
                             uint32_t r) {
     const struct farm_ring *ring = &workers_of(sessions)->rings->ring[session->rings[r].actor];
-    struct farm_control_message message = message_of(sessions, session, FARM_CONTROL_GENERATION_IS);
+    struct farm_control_message message = make_message(sessions, session, FARM_CONTROL_GENERATION_IS);
     message.ring = r;
     message.generation = farm_load_acquire(&ring->lanes[0].down->generation);
-    return tell(sessions, session, &message);
+    return send_message(sessions, session, &message);
 }
 
 // To open a ring costs the bridge its page tables (0.1 to 0.3 ms a MB), and meanwhile it serves nobody. So a ring that
 // the learner has let in is told at once, and after a bridge's start few of them in a turn. Making a ring costs more:
 // with learner and bridge 0.8 ms of CPU and 1.6 ms a MB, so 256 rings come within 2 s if they have up to 4 MB each
 // (native/catch: 0.3 s; Atari's of 14 MB: 6 s).
-static void begin_turn(struct farm_run_sessions *sessions) {
+static void reset_ring_budget(struct farm_run_sessions *sessions) {
     const uint64_t rings = TURN_RING_BYTES / farm_run_actor_bytes(workers_of(sessions)->plan);
-    sessions->turn_rings = rings < 1 ? 1 : rings < TURN_RINGS_MAX ? (uint32_t)rings : TURN_RINGS_MAX;
+    sessions->ring_budget = rings < 1 ? 1 : rings < TURN_RINGS_MAX ? (uint32_t)rings : TURN_RINGS_MAX;
 }
 
-static bool tell_ring_in_turn(struct farm_run_sessions *sessions, const struct farm_run_session *session, uint32_t r) {
-    if (!sessions->turn_rings || !tell_ring(sessions, session, r)) return false;
-    sessions->turn_rings--;
+static bool send_ring_in_budget(struct farm_run_sessions *sessions, const struct farm_run_session *session,
+                                uint32_t r) {
+    if (!sessions->ring_budget || !send_ring(sessions, session, r)) return false;
+    sessions->ring_budget--;
     return true;
 }
 
 // What its bridge does not know yet, as far as there is room now, and rings in this turn.
-static void tell_session(struct farm_run_sessions *sessions, struct farm_run_session *session) {
-    const struct farm_control_message begin = message_of(sessions, session, FARM_CONTROL_SESSION),
-                                      admitted = message_of(sessions, session, FARM_CONTROL_ADMITTED);
-    if (!session->told && !(session->told = tell(sessions, session, &begin))) return;
+static void send_session(struct farm_run_sessions *sessions, struct farm_run_session *session) {
+    const struct farm_control_message begin = make_message(sessions, session, FARM_CONTROL_SESSION),
+                                      admitted = make_message(sessions, session, FARM_CONTROL_ADMITTED);
+    if (!session->sent && !(session->sent = send_message(sessions, session, &begin))) return;
     for (uint32_t r = 0; r < session->count; r++) {
         struct farm_run_session_ring *ring = &session->rings[r];
-        if (!ring->there) continue;
-        if (!ring->told && !(ring->told = tell_ring_in_turn(sessions, session, r))) return;
-        if (ring->generation_asked && !tell_generation(sessions, session, r)) return;
-        ring->generation_asked = false;
+        if (!ring->attached) continue;
+        if (!ring->sent && !(ring->sent = send_ring_in_budget(sessions, session, r))) return;
+        if (ring->generation_due && !send_generation(sessions, session, r)) return;
+        ring->generation_due = false;
     }
-    if (session->state == FARM_RUN_SESSION_HERE && !session->told_admitted)
-        session->told_admitted = tell(sessions, session, &admitted);
+    if (session->state == FARM_RUN_SESSION_JOINED && !session->admission_sent)
+        session->admission_sent = send_message(sessions, session, &admitted);
 }
 
-static void vacate(struct farm_run_session *session) {
+static void vacate_session(struct farm_run_session *session) {
     free(session->rings);
     *session = (struct farm_run_session){0};
 }
 
-static bool tell_refusal(const struct farm_run_sessions *sessions, const struct farm_run_refusal *refusal) {
+static bool send_refusal(const struct farm_run_sessions *sessions, const struct farm_run_refusal *refusal) {
     struct farm_control_message message = {.kind = FARM_CONTROL_REFUSED, .reason = refusal->reason, .fds = {-1, -1}};
     memcpy(message.id, refusal->id, sizeof message.id);
     memcpy(message.text, refusal->text, sizeof message.text);
     return farm_control_send(sessions->bridges->bridge[refusal->bridge].control, &message);
 }
 
-static void tell_refusals(struct farm_run_sessions *sessions) {
+static void send_refusals(struct farm_run_sessions *sessions) {
     uint32_t kept = 0;
     for (uint32_t i = 0; i < sessions->refusal_count; i++)
-        if (!tell_refusal(sessions, &sessions->refusals[i])) sessions->refusals[kept++] = sessions->refusals[i];
+        if (!send_refusal(sessions, &sessions->refusals[i])) sessions->refusals[kept++] = sessions->refusals[i];
     sessions->refusal_count = kept;
 }
 
-static void tell_all(struct farm_run_sessions *sessions) {
-    tell_refusals(sessions);
+static void send_all(struct farm_run_sessions *sessions) {
+    send_refusals(sessions);
     for (uint32_t s = 0; s < FARM_BRIDGE_NODES_MAX; s++) {
         struct farm_run_session *session = &sessions->session[s];
-        if (session->state == FARM_RUN_SESSION_HERE || session->state == FARM_RUN_SESSION_COMES)
-            tell_session(sessions, session);
-        if (session->state != FARM_RUN_SESSION_GONE) continue;
-        const struct farm_control_message forget = message_of(sessions, session, FARM_CONTROL_FORGET);
+        if (session->state == FARM_RUN_SESSION_JOINED || session->state == FARM_RUN_SESSION_JOINING)
+            send_session(sessions, session);
+        if (session->state != FARM_RUN_SESSION_LEFT) continue;
+        const struct farm_control_message forget = make_message(sessions, session, FARM_CONTROL_FORGET);
         const bool deaf = sessions->bridges->bridge[session->bridge].lost;
-        if (!session->told || deaf || tell(sessions, session, &forget)) vacate(session);
+        if (!session->sent || deaf || send_message(sessions, session, &forget)) vacate_session(session);
     }
 }
 
 // One that a node waits for already is told once. If all of them wait, farm_run_sessions_hear hears no more.
-static void refuse(struct farm_run_sessions *sessions, uint32_t bridge, const uint8_t *id, enum farm_wire_reason reason,
-                   const char *text) {
+static void queue_refusal(struct farm_run_sessions *sessions, uint32_t bridge, const uint8_t *id,
+                          enum farm_wire_reason reason, const char *text) {
     struct farm_run_refusal refusal = {.bridge = bridge, .reason = reason};
     uint32_t i = 0;
     memcpy(refusal.id, id, sizeof refusal.id);
@@ -164,18 +165,18 @@ static void refuse(struct farm_run_sessions *sessions, uint32_t bridge, const ui
 
 // Says so when there is none, or when training still waits, or goes on, with a node that has come. (That it has to wait
 // because one has gone is said by the learner.)
-static void see_rings(struct farm_run_sessions *sessions, bool more) {
+static void check_training(struct farm_run_sessions *sessions, bool more) {
     const struct farm_run_workers *workers = workers_of(sessions);
-    const bool waited = sessions->waits;
+    const bool waited = sessions->training_waits;
     struct farm_error why;
-    sessions->waits = false;
-    for (uint32_t k = 0; k < workers->plan->shards && !sessions->waits; k++)
-        sessions->waits = farm_run_update_fits(workers->plan, farm_run_workers_of_shard(workers, k), k, &why);
-    if (sessions->ends) return;
+    sessions->training_waits = false;
+    for (uint32_t k = 0; k < workers->plan->shards && !sessions->training_waits; k++)
+        sessions->training_waits = farm_run_update_fits(workers->plan, farm_run_workers_in_shard(workers, k), k, &why);
+    if (sessions->ending) return;
     if (!workers->count)
         farm_run_note(workers->caller, "waiting for the first actor: `farm bridge --connect %s` brings some",
                       sessions->bridges->address);
-    else if (sessions->waits && more)
+    else if (sessions->training_waits && more)
         farm_run_note(workers->caller, "training waits for more actors: %s", why.message);
     else if (waited && more)
         farm_run_note(workers->caller, "training %s: %u actor%s",
@@ -185,7 +186,7 @@ static void see_rings(struct farm_run_sessions *sessions, bool more) {
 
 // ---- nodes come ----
 
-static struct farm_run_session *find(struct farm_run_sessions *sessions, const uint8_t *id) {
+static struct farm_run_session *find_session(struct farm_run_sessions *sessions, const uint8_t *id) {
     for (uint32_t s = 0; s < FARM_BRIDGE_NODES_MAX; s++) {
         struct farm_run_session *session = &sessions->session[s];
         if (session->state && memcmp(session->id, id, sizeof session->id) == 0) return session;
@@ -196,21 +197,21 @@ static struct farm_run_session *find(struct farm_run_sessions *sessions, const u
 static uint32_t vacant_places(const struct farm_run_workers *workers) {
     uint32_t vacant = 0;
     for (uint32_t a = 0; a < workers->plan->places; a++)
-        vacant += !workers->actors[a].there && !workers->actors[a].remote;
+        vacant += !workers->actors[a].attached && !workers->actors[a].remote;
     return vacant;
 }
 
 // Has all rings that are there leave.
-static void let_go(struct farm_run_session *session) {
-    session->state = FARM_RUN_SESSION_GOES;
+static void remove_rings(struct farm_run_session *session) {
+    session->state = FARM_RUN_SESSION_LEAVING;
     for (uint32_t r = 0; r < session->count; r++) session->rings[r].leaves = true;
 }
 
-static void reserve(struct farm_run_workers *workers, struct farm_run_session *session, int wake) {
+static void reserve_places(struct farm_run_workers *workers, struct farm_run_session *session, int wake) {
     uint32_t r = 0;
     for (uint32_t a = 0; a < workers->plan->places && r < session->count; a++) {
         struct farm_run_actor *actor = &workers->actors[a];
-        if (actor->there || actor->remote) continue;
+        if (actor->attached || actor->remote) continue;
         actor->remote = true;
         actor->wake = wake;
         session->rings[r++].actor = a;
@@ -259,132 +260,135 @@ static struct farm_run_session *vacant_session(struct farm_run_sessions *session
 }
 
 // Nodes ask again and again.
-static void say_refused(struct farm_run_sessions *sessions, const char *name, const char *why) {
+static void report_refusal(struct farm_run_sessions *sessions, const char *name, const char *why) {
     const uint64_t now_ns = farm_now_ns();
-    if (sessions->refused_ns && now_ns - sessions->refused_ns < REFUSED_NS) return;
-    sessions->refused_ns = now_ns;
+    if (sessions->refusal_reported_ns && now_ns - sessions->refusal_reported_ns < REFUSED_NS) return;
+    sessions->refusal_reported_ns = now_ns;
     farm_run_warn(workers_of(sessions)->caller, "node %.64s cannot join: %s", name, why);
 }
 
-static void begin(struct farm_run_sessions *sessions, uint32_t b, const struct farm_control_message *asked) {
+static void begin_session(struct farm_run_sessions *sessions, uint32_t b, const struct farm_control_message *asked) {
     struct farm_run_workers *workers = workers_of(sessions);
     struct farm_run_session *session = vacant_session(sessions);
     struct farm_run_session_ring *rings = NULL;
     enum farm_wire_reason reason;
     char text[sizeof asked->text];
     if (!has_room(sessions, asked->count, &reason, text, sizeof text)) {
-        refuse(sessions, b, asked->id, reason, text);
-        say_refused(sessions, asked->text, text);
+        queue_refusal(sessions, b, asked->id, reason, text);
+        report_refusal(sessions, asked->text, text);
         return;
     }
     if (session) rings = calloc(asked->count, sizeof *rings);
     if (!rings) {
-        refuse(sessions, b, asked->id, FARM_WIRE_REFUSE_LATER, "the learner has no place for another node");
+        queue_refusal(sessions, b, asked->id, FARM_WIRE_REFUSE_LATER, "the learner has no place for another node");
         return;
     }
-    *session = (struct farm_run_session){
-        .state = FARM_RUN_SESSION_COMES, .machine = asked->machine, .bridge = b, .count = asked->count, .rings = rings};
+    *session = (struct farm_run_session){.state = FARM_RUN_SESSION_JOINING,
+                                         .machine = asked->machine,
+                                         .bridge = b,
+                                         .count = asked->count,
+                                         .rings = rings};
     memcpy(session->id, asked->id, sizeof session->id);
     snprintf(session->name, sizeof session->name, "%.*s", (int)sizeof session->name - 1, asked->text);
     memset(row_of(sessions, session), 0, sizeof *row_of(sessions, session)); // of the session before
-    reserve(workers, session, sessions->bridges->bridge[b].wake);
+    reserve_places(workers, session, sessions->bridges->bridge[b].wake);
 }
 
-static void admit(struct farm_run_sessions *sessions, uint32_t b, const struct farm_control_message *asked) {
-    struct farm_run_session *session = find(sessions, asked->id);
+static void admit_node(struct farm_run_sessions *sessions, uint32_t b, const struct farm_control_message *asked) {
+    struct farm_run_session *session = find_session(sessions, asked->id);
     if (session && session->bridge != b)
-        refuse(sessions, b, asked->id, FARM_WIRE_REFUSE_AGAIN, "another bridge has this session");
-    else if (session && session->state == FARM_RUN_SESSION_HERE)
-        session->told_admitted = false; // what it has been told before, it knows
-    else if (session && session->state == FARM_RUN_SESSION_COMES)
+        queue_refusal(sessions, b, asked->id, FARM_WIRE_REFUSE_AGAIN, "another bridge has this session");
+    else if (session && session->state == FARM_RUN_SESSION_JOINED)
+        session->admission_sent = false; // what it has been told before, it knows
+    else if (session && session->state == FARM_RUN_SESSION_JOINING)
         return; // the answer comes
     else if (session || asked->ring)
-        refuse(sessions, b, asked->id, FARM_WIRE_REFUSE_SESSION, "the learner does not know this node any more");
+        queue_refusal(sessions, b, asked->id, FARM_WIRE_REFUSE_SESSION, "the learner does not know this node any more");
     else
-        begin(sessions, b, asked);
+        begin_session(sessions, b, asked);
 }
 
 // ---- what bridges say ----
 
 // By its place, or by its id from a bridge that does not know the place yet.
-static struct farm_run_session *named(struct farm_run_sessions *sessions, uint32_t b,
-                                      const struct farm_control_message *message) {
-    struct farm_run_session *session = message->session == UINT32_MAX             ? find(sessions, message->id)
+static struct farm_run_session *find_named_session(struct farm_run_sessions *sessions, uint32_t b,
+                                                   const struct farm_control_message *message) {
+    struct farm_run_session *session = message->session == UINT32_MAX             ? find_session(sessions, message->id)
                                        : message->session < FARM_BRIDGE_NODES_MAX ? &sessions->session[message->session]
                                                                                   : NULL;
     if (!session || session->bridge != b) return NULL;
-    return session->state == FARM_RUN_SESSION_HERE || session->state == FARM_RUN_SESSION_COMES ? session : NULL;
+    return session->state == FARM_RUN_SESSION_JOINED || session->state == FARM_RUN_SESSION_JOINING ? session : NULL;
 }
 
-static void take_generation(struct farm_run_sessions *sessions, struct farm_run_session *session,
-                            const struct farm_control_message *message) {
+static void raise_generation(struct farm_run_sessions *sessions, struct farm_run_session *session,
+                             const struct farm_control_message *message) {
     const struct farm_run_workers *workers = workers_of(sessions);
-    if (message->ring >= session->count || !session->rings[message->ring].there) return;
+    if (message->ring >= session->count || !session->rings[message->ring].attached) return;
     struct farm_run_session_ring *ring = &session->rings[message->ring];
     const struct farm_ring *shared = &workers->rings->ring[ring->actor];
     for (uint32_t l = 0; l < shared->spec.lanes; l++) {
         uint64_t *generation = &shared->lanes[l].down->generation;
         if (message->generation > farm_load_relaxed(generation)) farm_store_release(generation, message->generation);
     }
-    ring->generation_asked = true;
+    ring->generation_due = true;
 }
 
 // Its rings leave: of one that comes, those that the learner has, when it has answered for the one that it is asked
 // for.
-static void send_away(struct farm_run_sessions *sessions, struct farm_run_session *session) {
+static void end_session(struct farm_run_sessions *sessions, struct farm_run_session *session) {
     const struct farm_run_change *change = sessions->change;
     struct farm_run_workers *workers = workers_of(sessions);
-    if (session->state == FARM_RUN_SESSION_COMES) {
-        session->unwanted = true;
-        if (change->state == FARM_RUN_COMES && change->actor == session->rings[session->present].actor) return;
+    if (session->state == FARM_RUN_SESSION_JOINING) {
+        session->cancelled = true;
+        if (change->state == FARM_RUN_CHANGE_JOINING && change->actor == session->rings[session->present].actor) return;
         for (uint32_t r = session->present; r < session->count; r++)
             workers->actors[session->rings[r].actor].remote = false;
     }
-    let_go(session);
-    if (!session->present) session->state = FARM_RUN_SESSION_GONE;
+    remove_rings(session);
+    if (!session->present) session->state = FARM_RUN_SESSION_LEFT;
 }
 
-static void turn_away(struct farm_run_sessions *sessions, struct farm_run_session *session, const char *why) {
-    say_refused(sessions, session->name, why);
-    refuse(sessions, session->bridge, session->id, FARM_WIRE_REFUSE_LATER, why);
-    send_away(sessions, session);
+static void refuse_session(struct farm_run_sessions *sessions, struct farm_run_session *session, const char *why) {
+    report_refusal(sessions, session->name, why);
+    queue_refusal(sessions, session->bridge, session->id, FARM_WIRE_REFUSE_LATER, why);
+    end_session(sessions, session);
 }
 
-static void take_leave(struct farm_run_sessions *sessions, struct farm_run_session *session, uint32_t r) {
+static void handle_leave(struct farm_run_sessions *sessions, struct farm_run_session *session, uint32_t r) {
     if (r == UINT32_MAX) {
         farm_run_note(workers_of(sessions)->caller, "node %s leaves", session->name);
-        send_away(sessions, session);
-    } else if (r < session->count && session->state == FARM_RUN_SESSION_HERE) {
+        end_session(sessions, session);
+    } else if (r < session->count && session->state == FARM_RUN_SESSION_JOINED) {
         session->rings[r].leaves = true;
     }
 }
 
-static void hear_one(struct farm_run_sessions *sessions, uint32_t b, const struct farm_control_message *message) {
-    struct farm_run_session *session = named(sessions, b, message);
-    if (message->kind == FARM_CONTROL_ADMIT) admit(sessions, b, message);
-    if (session && message->kind == FARM_CONTROL_GENERATION) take_generation(sessions, session, message);
-    if (session && message->kind == FARM_CONTROL_LEAVE) take_leave(sessions, session, message->ring);
-    if (session && message->kind == FARM_CONTROL_RING_FAILED) turn_away(sessions, session, message->text);
+static void handle_message(struct farm_run_sessions *sessions, uint32_t b, const struct farm_control_message *message) {
+    struct farm_run_session *session = find_named_session(sessions, b, message);
+    if (message->kind == FARM_CONTROL_ADMIT) admit_node(sessions, b, message);
+    if (session && message->kind == FARM_CONTROL_GENERATION) raise_generation(sessions, session, message);
+    if (session && message->kind == FARM_CONTROL_LEAVE) handle_leave(sessions, session, message->ring);
+    if (session && message->kind == FARM_CONTROL_RING_FAILED) refuse_session(sessions, session, message->text);
 }
 
 static bool can_refuse(struct farm_run_sessions *sessions) {
-    if (sessions->refusal_count == FARM_RUN_REFUSALS_MAX) tell_refusals(sessions);
+    if (sessions->refusal_count == FARM_RUN_REFUSALS_MAX) send_refusals(sessions);
     return sessions->refusal_count < FARM_RUN_REFUSALS_MAX;
 }
 
-void farm_run_sessions_hear(struct farm_run_sessions *sessions, uint32_t b) {
+void farm_run_sessions_receive(struct farm_run_sessions *sessions, uint32_t b) {
     struct farm_control_message message;
     while (can_refuse(sessions) && farm_control_receive(sessions->bridges->bridge[b].control, &message))
-        hear_one(sessions, b, &message);
-    if (!sessions->ends) farm_run_change_turn(sessions->change);
-    tell_all(sessions);
+        handle_message(sessions, b, &message);
+    if (!sessions->ending) farm_run_change_advance(sessions->change);
+    send_all(sessions);
 }
 
 // What a bridge had said before it died, but for nodes that ask to come: those ask the next one.
-static void hear_the_dead(struct farm_run_sessions *sessions, uint32_t b) {
+static void handle_last_messages(struct farm_run_sessions *sessions, uint32_t b) {
     struct farm_control_message message;
     while (farm_control_receive(sessions->bridges->bridge[b].control, &message))
-        if (message.kind != FARM_CONTROL_ADMIT) hear_one(sessions, b, &message);
+        if (message.kind != FARM_CONTROL_ADMIT) handle_message(sessions, b, &message);
 }
 
 // ---- figures ----
@@ -393,7 +397,7 @@ static void list_nodes(struct farm_run_sessions *sessions) {
     sessions->node_count = sessions->away = 0;
     for (uint32_t s = 0; s < FARM_BRIDGE_NODES_MAX; s++) {
         struct farm_run_session *session = &sessions->session[s];
-        if (session->state != FARM_RUN_SESSION_HERE) continue;
+        if (session->state != FARM_RUN_SESSION_JOINED) continue;
         session->figures.actors = session->present;
         session->figures.lanes = (uint64_t)session->present * workers_of(sessions)->plan->lanes;
         sessions->nodes[sessions->node_count++] = session->figures;
@@ -402,9 +406,9 @@ static void list_nodes(struct farm_run_sessions *sessions) {
 }
 
 // Over the time since the figures before.
-static void see_figures(struct farm_run_sessions *sessions, struct farm_run_session *session, uint64_t now_ns) {
+static void update_figures(struct farm_run_sessions *sessions, struct farm_run_session *session, uint64_t now_ns) {
     const struct farm_bridge_node_stats *row = row_of(sessions, session);
-    const double passed_s = (double)(passed(now_ns, sessions->second_ns)) * 1e-9;
+    const double passed_s = (double)(elapsed_ns(now_ns, sessions->second_ns)) * 1e-9;
     const uint64_t steps = farm_load_relaxed(&row->steps), in = farm_load_relaxed(&row->bytes_in),
                    out = farm_load_relaxed(&row->bytes_out), connections = farm_load_relaxed(&row->connections),
                    round_trip_ns = farm_load_relaxed(&row->round_trip_ns);
@@ -415,104 +419,105 @@ static void see_figures(struct farm_run_sessions *sessions, struct farm_run_sess
     node->round_trip_ms = round_trip_ns ? (double)round_trip_ns * 1e-6 : (double)NAN;
     node->reconnects = connections ? connections - 1 : 0;
     node->away = session->away_ns;
-    node->away_s = session->away_ns ? (double)(passed(now_ns, session->away_ns)) * 1e-9 : 0;
+    node->away_s = session->away_ns ? (double)(elapsed_ns(now_ns, session->away_ns)) * 1e-9 : 0;
     node->env_steps = session->steps = steps;
     node->bytes_in = session->bytes_in = in;
     node->bytes_out = session->bytes_out = out;
     node->copied_bytes = farm_load_relaxed(&row->copied_bytes);
-    node->present_s = (double)(passed(now_ns, session->here_ns)) * 1e-9;
+    node->present_s = (double)(elapsed_ns(now_ns, session->joined_ns)) * 1e-9;
 }
 
 // ---- rings, one after another ----
 
 // Rings that leave go first: they make room.
-static bool next(void *context) {
+static bool begin_next_change(void *context) {
     struct farm_run_sessions *sessions = context;
     const bool may_leave = farm_now_ns() >= sessions->retry_ns;
-    for (uint32_t s = 0; s < FARM_BRIDGE_NODES_MAX && may_leave && !sessions->ends; s++) {
+    for (uint32_t s = 0; s < FARM_BRIDGE_NODES_MAX && may_leave && !sessions->ending; s++) {
         struct farm_run_session *session = &sessions->session[s];
-        if (session->state != FARM_RUN_SESSION_GOES && session->state != FARM_RUN_SESSION_HERE) continue;
+        if (session->state != FARM_RUN_SESSION_LEAVING && session->state != FARM_RUN_SESSION_JOINED) continue;
         for (uint32_t r = 0; r < session->count; r++) {
-            if (!session->rings[r].there || !session->rings[r].leaves) continue;
-            farm_run_change_take(sessions->change, session->rings[r].actor);
+            if (!session->rings[r].attached || !session->rings[r].leaves) continue;
+            farm_run_change_remove_remote(sessions->change, session->rings[r].actor);
             return true;
         }
     }
-    for (uint32_t s = 0; s < FARM_BRIDGE_NODES_MAX && !sessions->ends; s++) {
+    for (uint32_t s = 0; s < FARM_BRIDGE_NODES_MAX && !sessions->ending; s++) {
         struct farm_run_session *session = &sessions->session[s];
-        if (session->state != FARM_RUN_SESSION_COMES) continue;
-        farm_run_change_bring(sessions->change, session->rings[session->present].actor);
+        if (session->state != FARM_RUN_SESSION_JOINING) continue;
+        farm_run_change_add_remote(sessions->change, session->rings[session->present].actor);
         return true;
     }
     return false;
 }
 
-static struct farm_run_session *owner_of(struct farm_run_sessions *sessions, uint32_t a, uint32_t *r) {
+static struct farm_run_session *find_owner(struct farm_run_sessions *sessions, uint32_t a, uint32_t *r) {
     for (uint32_t s = 0; s < FARM_BRIDGE_NODES_MAX; s++) {
         struct farm_run_session *session = &sessions->session[s];
-        for (*r = 0; session->state && session->state != FARM_RUN_SESSION_GONE && *r < session->count; ++*r)
-            if (session->rings[*r].actor == a && (session->rings[*r].there || session->state == FARM_RUN_SESSION_COMES))
+        for (*r = 0; session->state && session->state != FARM_RUN_SESSION_LEFT && *r < session->count; ++*r)
+            if (session->rings[*r].actor == a &&
+                (session->rings[*r].attached || session->state == FARM_RUN_SESSION_JOINING))
                 return session;
     }
     return NULL;
 }
 
-static void settle(struct farm_run_sessions *sessions, struct farm_run_session *session) {
+static void complete_session(struct farm_run_sessions *sessions, struct farm_run_session *session) {
     const struct farm_run_workers *workers = workers_of(sessions);
-    session->state = FARM_RUN_SESSION_HERE;
-    session->here_ns = session->away_ns = farm_now_ns();
+    session->state = FARM_RUN_SESSION_JOINED;
+    session->joined_ns = session->away_ns = farm_now_ns();
     session->figures.round_trip_ms = (double)NAN;
     snprintf(session->figures.name, sizeof session->figures.name, "%s", session->name);
     list_nodes(sessions);
     farm_run_note(workers->caller, "node %s has joined with %u actor%s: %u now", session->name, session->count,
                   plural(session->count), workers->count);
-    see_rings(sessions, true);
+    check_training(sessions, true);
 }
 
-static void came(void *context, uint32_t a, const struct farm_error *why) {
+static void on_joined(void *context, uint32_t a, const struct farm_error *why) {
     struct farm_run_sessions *sessions = context;
     uint32_t r;
-    struct farm_run_session *session = owner_of(sessions, a, &r);
+    struct farm_run_session *session = find_owner(sessions, a, &r);
     if (!session) return;
     if (why) {
-        turn_away(sessions, session, why->message);
+        refuse_session(sessions, session, why->message);
     } else {
-        session->rings[r].there = true;
+        session->rings[r].attached = true;
         session->present++;
-        sessions->turn_rings++;
-        if (session->unwanted)
-            send_away(sessions, session);
+        sessions->ring_budget++;
+        if (session->cancelled)
+            end_session(sessions, session);
         else if (session->present == session->count)
-            settle(sessions, session);
+            complete_session(sessions, session);
     }
-    tell_all(sessions);
+    send_all(sessions);
 }
 
-static void went(void *context, uint32_t a, const struct farm_error *why) {
+static void on_left(void *context, uint32_t a, const struct farm_error *why) {
     struct farm_run_sessions *sessions = context;
     struct farm_run_workers *workers = workers_of(sessions);
     uint32_t r;
-    struct farm_run_session *session = owner_of(sessions, a, &r);
+    struct farm_run_session *session = find_owner(sessions, a, &r);
     if (!session) return;
     if (why) {
         sessions->retry_ns = farm_now_ns() + SECOND_NS;
         farm_run_warn(workers->caller, "a ring of node %s cannot leave yet: %s", session->name, why->message);
         return;
     }
-    session->rings[r].there = session->rings[r].leaves = false;
+    session->rings[r].attached = session->rings[r].leaves = false;
     if (--session->present) return;
     farm_run_note(workers->caller, "node %s has gone: %u actor%s now", session->name, workers->count,
                   plural(workers->count));
-    session->state = FARM_RUN_SESSION_GONE;
+    session->state = FARM_RUN_SESSION_LEFT;
     list_nodes(sessions);
-    see_rings(sessions, false);
-    tell_all(sessions);
+    check_training(sessions, false);
+    send_all(sessions);
 }
 
 // ---- nodes that are away ----
 
 // Not for a moment any more: says what that means.
-static void say_away(const struct farm_run_sessions *sessions, const struct farm_run_session *session) {
+static void report_away(const struct farm_run_sessions *sessions, const struct farm_run_session *session) {
     const struct farm_run_workers *workers = workers_of(sessions);
     const struct farm_run_plan *plan = workers->plan;
     struct farm_error why;
@@ -520,11 +525,11 @@ static void say_away(const struct farm_run_sessions *sessions, const struct farm
                   session->name, session->present, plural(session->present), session->present == 1 ? "s" : "",
                   plan->recipe.node_grace_s);
     for (uint32_t k = 0; k < plan->shards && !plan->passes.sync; k++) {
-        uint32_t left = farm_run_workers_of_shard(workers, k);
+        uint32_t left = farm_run_workers_in_shard(workers, k);
         for (uint32_t s = 0; s < FARM_BRIDGE_NODES_MAX; s++) {
             const struct farm_run_session *other = &sessions->session[s];
             for (uint32_t r = 0; other->away_ns && r < other->count; r++)
-                left -= other->rings[r].there && workers->ring_shard[other->rings[r].actor] == k;
+                left -= other->rings[r].attached && workers->ring_shard[other->rings[r].actor] == k;
         }
         if (!farm_run_update_fits(plan, left, k, &why)) continue;
         farm_run_warn(workers->caller, "training waits for it, or for more actors: %s",
@@ -539,41 +544,42 @@ static bool is_replaced(const struct farm_run_sessions *sessions, const struct f
                         uint64_t now_ns) {
     const uint64_t bridge_ns = sessions->bridges->bridge[session->bridge].start_ns,
                    since_ns = session->away_ns > bridge_ns ? session->away_ns : bridge_ns;
-    for (uint32_t s = 0; s < FARM_BRIDGE_NODES_MAX && session->machine && passed(now_ns, since_ns) >= AWAY_NS; s++) {
+    for (uint32_t s = 0; s < FARM_BRIDGE_NODES_MAX && session->machine && elapsed_ns(now_ns, since_ns) >= AWAY_NS;
+         s++) {
         const struct farm_run_session *other = &sessions->session[s];
-        if (other != session && other->state == FARM_RUN_SESSION_HERE && other->machine == session->machine &&
-            other->here_ns > session->here_ns)
+        if (other != session && other->state == FARM_RUN_SESSION_JOINED && other->machine == session->machine &&
+            other->joined_ns > session->joined_ns)
             return true;
     }
     return false;
 }
 
-static void watch_one(struct farm_run_sessions *sessions, struct farm_run_session *session, uint64_t now_ns) {
+static void watch_session(struct farm_run_sessions *sessions, struct farm_run_session *session, uint64_t now_ns) {
     const struct farm_run_workers *workers = workers_of(sessions);
     const double grace_s = workers->plan->recipe.node_grace_s;
     const bool away = is_away(sessions, session);
     if (!away) {
-        if (session->said_away)
+        if (session->away_reported)
             farm_run_note(workers->caller, "node %s is back after %.3g s", session->name,
-                          (double)(passed(now_ns, session->away_ns)) * 1e-9);
+                          (double)(elapsed_ns(now_ns, session->away_ns)) * 1e-9);
         session->away_ns = 0;
-        session->said_away = false;
+        session->away_reported = false;
         return;
     }
     if (!session->away_ns) session->away_ns = now_ns;
     if (is_replaced(sessions, session, now_ns)) {
         farm_run_note(workers->caller, "node %s was started anew: its old places are given up", session->name);
-        let_go(session);
+        remove_rings(session);
         return;
     }
-    if (!session->said_away && passed(now_ns, session->away_ns) > AWAY_NS) {
-        session->said_away = true;
-        say_away(sessions, session);
+    if (!session->away_reported && elapsed_ns(now_ns, session->away_ns) > AWAY_NS) {
+        session->away_reported = true;
+        report_away(sessions, session);
     }
-    if ((double)(passed(now_ns, session->away_ns)) * 1e-9 < grace_s) return;
+    if ((double)(elapsed_ns(now_ns, session->away_ns)) * 1e-9 < grace_s) return;
     farm_run_warn(workers->caller, "node %s has been away for %.3g s (--node-grace-s): its places are given up",
                   session->name, grace_s);
-    let_go(session);
+    remove_rings(session);
 }
 
 // ---- for farm bridge status ----
@@ -596,22 +602,22 @@ static void write_status(struct farm_run_sessions *sessions) {
 
 // ---- from the supervisor ----
 
-void farm_run_sessions_turn(struct farm_run_sessions *sessions, uint64_t now_ns) {
-    if (!sessions->bridges->count || sessions->ends) return;
-    const bool second = passed(now_ns, sessions->second_ns) >= SECOND_NS;
-    begin_turn(sessions);
+void farm_run_sessions_tick(struct farm_run_sessions *sessions, uint64_t now_ns) {
+    if (!sessions->bridges->count || sessions->ending) return;
+    const bool second = elapsed_ns(now_ns, sessions->second_ns) >= SECOND_NS;
+    reset_ring_budget(sessions);
     for (uint32_t s = 0; s < FARM_BRIDGE_NODES_MAX; s++) {
         struct farm_run_session *session = &sessions->session[s];
-        if (session->state != FARM_RUN_SESSION_HERE) continue;
-        watch_one(sessions, session, now_ns);
-        if (second) see_figures(sessions, session, now_ns);
+        if (session->state != FARM_RUN_SESSION_JOINED) continue;
+        watch_session(sessions, session, now_ns);
+        if (second) update_figures(sessions, session, now_ns);
     }
     if (second) {
         list_nodes(sessions);
         write_status(sessions);
         sessions->second_ns = now_ns;
     }
-    tell_all(sessions);
+    send_all(sessions);
 }
 
 static void forget_refusals(struct farm_run_sessions *sessions, uint32_t b) {
@@ -632,35 +638,34 @@ static void choose_engine(const struct farm_run_sessions *sessions, struct farm_
     bridge->start_ns = now_ns;
 }
 
-void farm_run_sessions_bridge_starts(struct farm_run_sessions *sessions, uint32_t b) {
+void farm_run_sessions_before_bridge(struct farm_run_sessions *sessions, uint32_t b) {
     struct farm_run_bridge *bridge = &sessions->bridges->bridge[b];
     choose_engine(sessions, bridge);
-    hear_the_dead(sessions, b);
+    handle_last_messages(sessions, b);
     farm_control_clear(bridge->control, bridge->end);
     forget_refusals(sessions, b);
     for (uint32_t s = 0; s < FARM_BRIDGE_NODES_MAX; s++) {
         struct farm_run_session *session = &sessions->session[s];
         if (!session->state || session->bridge != b) continue;
         farm_store_release(&row_of(sessions, session)->state, FARM_NODE_ABSENT); // its connection has died with it
-        session->told = session->told_admitted = false;
-        for (uint32_t r = 0; r < session->count; r++)
-            session->rings[r].told = session->rings[r].generation_asked = false;
+        session->sent = session->admission_sent = false;
+        for (uint32_t r = 0; r < session->count; r++) session->rings[r].sent = session->rings[r].generation_due = false;
     }
-    begin_turn(sessions);
-    tell_all(sessions);
+    reset_ring_budget(sessions);
+    send_all(sessions);
 }
 
-static bool anyone_left(const struct farm_run_sessions *sessions) {
+static bool has_actors(const struct farm_run_sessions *sessions) {
     const struct farm_run_workers *workers = workers_of(sessions);
     for (uint32_t a = 0; a < workers->plan->places; a++)
-        if (workers->actors[a].there && !workers->actors[a].remote) return true;
+        if (workers->actors[a].attached && !workers->actors[a].remote) return true;
     return sessions->bridges->listening > 0;
 }
 
-bool farm_run_sessions_bridge_lost(struct farm_run_sessions *sessions, uint32_t b, const char *why) {
+bool farm_run_sessions_lose_bridge(struct farm_run_sessions *sessions, uint32_t b, const char *why) {
     const struct farm_run_caller *caller = workers_of(sessions)->caller;
     farm_run_bridges_lose(sessions->bridges, b);
-    if (!anyone_left(sessions)) return false;
+    if (!has_actors(sessions)) return false;
     farm_run_warn(caller, "%s", why);
     farm_run_warn(caller, "training goes on without %s: the actors of its nodes leave",
                   sessions->bridges->listening ? "this bridge" : "other machines");
@@ -668,16 +673,16 @@ bool farm_run_sessions_bridge_lost(struct farm_run_sessions *sessions, uint32_t 
     forget_refusals(sessions, b);
     for (uint32_t s = 0; s < FARM_BRIDGE_NODES_MAX; s++) {
         struct farm_run_session *session = &sessions->session[s];
-        const bool stays = session->state != FARM_RUN_SESSION_COMES && session->state != FARM_RUN_SESSION_HERE;
-        if (!stays && session->bridge == b) send_away(sessions, session);
+        const bool stays = session->state != FARM_RUN_SESSION_JOINING && session->state != FARM_RUN_SESSION_JOINED;
+        if (!stays && session->bridge == b) end_session(sessions, session);
     }
-    tell_all(sessions);
+    send_all(sessions);
     return true;
 }
 
 void farm_run_sessions_end(struct farm_run_sessions *sessions) {
     const struct farm_control_message end = {.kind = FARM_CONTROL_END, .fds = {-1, -1}};
-    sessions->ends = true;
+    sessions->ending = true;
     if (sessions->address_file[0]) unlink(sessions->address_file); // a node that finds it gone knows that it is over
     for (uint32_t b = 0; b < sessions->bridges->count; b++)
         if (!farm_control_send(sessions->bridges->bridge[b].control, &end)) continue; // SIGTERM says it, too
@@ -702,13 +707,13 @@ static enum farm_status write_address(const struct farm_run_sessions *sessions, 
 enum farm_status farm_run_sessions_make(struct farm_run_sessions *sessions, struct farm_error *err) {
     const struct farm_run_workers *workers = workers_of(sessions);
     if (!sessions->bridges->count) return FARM_OK;
-    sessions->change->remote =
-        (struct farm_run_change_remote){.context = sessions, .next = next, .came = came, .went = went};
+    sessions->change->remote = (struct farm_run_change_remote){
+        .context = sessions, .next = begin_next_change, .joined = on_joined, .left = on_left};
     sessions->second_ns = farm_now_ns();
     if (!workers->plan->quiet)
         farm_log_info("listening on %s%s", sessions->bridges->address,
                       sessions->bridges->encrypted ? "" : ", in the clear");
-    see_rings(sessions, false);
+    check_training(sessions, false);
     if (!workers->run_path) return FARM_OK;
     farm_run_dir_file(workers->run_path, "bridge.addr", sessions->address_file, sizeof sessions->address_file);
     farm_run_dir_file(workers->run_path, "bridge.json", sessions->status_file, sizeof sessions->status_file);

@@ -12,18 +12,18 @@
 
 enum farm_run_session_state {
     FARM_RUN_SESSION_NONE,
-    FARM_RUN_SESSION_COMES, // it has places; the learner lets its rings in
-    FARM_RUN_SESSION_HERE,
-    FARM_RUN_SESSION_GOES, // its rings leave; also one that came and was refused
-    FARM_RUN_SESSION_GONE, // they have; its bridge is to be told
+    FARM_RUN_SESSION_JOINING, // it has places; the learner lets its rings in
+    FARM_RUN_SESSION_JOINED,
+    FARM_RUN_SESSION_LEAVING, // its rings leave; also one that came and was refused
+    FARM_RUN_SESSION_LEFT,    // they have; its bridge is to be told
 };
 
 struct farm_run_session_ring {
     uint32_t actor; // its place
-    bool there;     // the learner has it
+    bool attached;  // the learner has it
     bool leaves;
-    bool told;             // its bridge knows it
-    bool generation_asked; // an answer is due
+    bool sent;           // its bridge knows it
+    bool generation_due; // an answer is due
 };
 
 struct farm_run_session {
@@ -34,11 +34,11 @@ struct farm_run_session {
     uint32_t bridge; // that it came by, and stays with
     uint32_t count, present;
     struct farm_run_session_ring *rings; // [count]
-    bool unwanted; // it comes and is not to stay: it leaves when the learner has answered for its present ring
-    bool told, told_admitted;
-    uint64_t here_ns; // since when
-    uint64_t away_ns; // since when; 0: it is connected
-    bool said_away;
+    bool cancelled; // it comes and is not to stay: it leaves when the learner has answered for its present ring
+    bool sent, admission_sent;
+    uint64_t joined_ns; // since when
+    uint64_t away_ns;   // since when; 0: it is connected
+    bool away_reported;
     uint64_t steps, bytes_in, bytes_out; // at the figures before
     struct farm_sample_node figures;     // name, lanes, rates
 };
@@ -60,12 +60,12 @@ struct farm_run_sessions {
     struct farm_run_session session[FARM_BRIDGE_NODES_MAX];  // by place
     struct farm_run_refusal refusals[FARM_RUN_REFUSALS_MAX]; // that wait for room in the bridges' sockets
     uint32_t refusal_count;
-    uint32_t turn_rings; // that may still be told in this turn
-    bool waits;          // training has too few rings
-    bool ends;           // no change any more
-    uint64_t refused_ns; // when a refusal was last reported
-    uint64_t retry_ns;   // when rings that could not leave are tried again
-    uint64_t second_ns;  // of the last figures
+    uint32_t ring_budget;         // that may still be told in this turn
+    bool training_waits;          // training has too few rings
+    bool ending;                  // no change any more
+    uint64_t refusal_reported_ns; // when a refusal was last reported
+    uint64_t retry_ns;            // when rings that could not leave are tried again
+    uint64_t second_ns;           // of the last figures
     struct farm_sample_node nodes[FARM_BRIDGE_NODES_MAX];
     uint32_t node_count, away;
     char address_file[FARM_RUN_PATH_MAX + 16], status_file[FARM_RUN_PATH_MAX + 16]; // "": there is none
@@ -78,13 +78,13 @@ void farm_run_sessions_free(struct farm_run_sessions *sessions); // safe on a ze
 
 // From the supervisor's callbacks: bridge b has said something; a tick; bridge b is about to start, for the first time
 // or again; all bridges are about to be stopped.
-void farm_run_sessions_hear(struct farm_run_sessions *sessions, uint32_t b);
-void farm_run_sessions_turn(struct farm_run_sessions *sessions, uint64_t now_ns);
-void farm_run_sessions_bridge_starts(struct farm_run_sessions *sessions, uint32_t b);
+void farm_run_sessions_receive(struct farm_run_sessions *sessions, uint32_t b);
+void farm_run_sessions_tick(struct farm_run_sessions *sessions, uint64_t now_ns);
+void farm_run_sessions_before_bridge(struct farm_run_sessions *sessions, uint32_t b);
 void farm_run_sessions_end(struct farm_run_sessions *sessions);
 // Bridge b cannot be kept alive: it serves nobody any more, and the rings of its nodes leave. False: then there is no
 // actor left, here or to come.
-bool farm_run_sessions_bridge_lost(struct farm_run_sessions *sessions, uint32_t b, const char *why);
+bool farm_run_sessions_lose_bridge(struct farm_run_sessions *sessions, uint32_t b, const char *why);
 
 // Grows while bridge b gets anything done.
 uint64_t farm_run_sessions_progress(const struct farm_run_sessions *sessions, uint32_t b);

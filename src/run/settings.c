@@ -5,30 +5,30 @@
 
 #include "ring/wait.h"
 
-static bool is(const char *word, const char *name) {
+static bool equals(const char *word, const char *name) {
     return strcmp(word, name) == 0;
 }
 
 uint64_t farm_run_spin_ns(const struct farm_recipe *recipe, bool shared) {
-    const enum farm_wait_mode mode = is(recipe->wait, "spin")    ? FARM_WAIT_SPIN
-                                     : is(recipe->wait, "sleep") ? FARM_WAIT_SLEEP
-                                                                 : FARM_WAIT_ADAPTIVE;
+    const enum farm_wait_mode mode = equals(recipe->wait, "spin")    ? FARM_WAIT_SPIN
+                                     : equals(recipe->wait, "sleep") ? FARM_WAIT_SLEEP
+                                                                     : FARM_WAIT_ADAPTIVE;
     return farm_wait_spin_ns(mode, shared);
 }
 
 enum farm_bad_values farm_run_bad_values(const struct farm_recipe *recipe) {
-    if (is(recipe->bad_values, "fail")) return FARM_BAD_FAIL;
-    return is(recipe->bad_values, "reset") ? FARM_BAD_RESET : FARM_BAD_COUNT;
+    if (equals(recipe->bad_values, "fail")) return FARM_BAD_FAIL;
+    return equals(recipe->bad_values, "reset") ? FARM_BAD_RESET : FARM_BAD_COUNT;
 }
 
 static enum farm_mirror mirror_of(const struct farm_recipe *recipe) {
-    if (is(recipe->mirror, "off")) return FARM_MIRROR_OFF;
-    return is(recipe->mirror, "window") ? FARM_MIRROR_WINDOW : FARM_MIRROR_FULL;
+    if (equals(recipe->mirror, "off")) return FARM_MIRROR_OFF;
+    return equals(recipe->mirror, "window") ? FARM_MIRROR_WINDOW : FARM_MIRROR_FULL;
 }
 
 static enum farm_precision precision_of(const struct farm_recipe *recipe) {
-    if (is(recipe->precision, "bf16")) return FARM_PRECISION_BF16;
-    return is(recipe->precision, "f32") ? FARM_PRECISION_F32 : FARM_PRECISION_AUTO;
+    if (equals(recipe->precision, "bf16")) return FARM_PRECISION_BF16;
+    return equals(recipe->precision, "f32") ? FARM_PRECISION_F32 : FARM_PRECISION_AUTO;
 }
 
 struct farm_learner_config farm_run_learner_settings(const struct farm_run_plan *plan) {

@@ -19,14 +19,14 @@ void farm_run_watch_free(struct farm_run_watch *watch) {
 // ---- hung and stopped ones ----
 
 // "lane 1", or "lanes 0 1" where it cannot be told which.
-static void name_lanes(const struct farm_watch *watch, uint32_t lanes, char *text, size_t bytes) {
+static void format_lanes(const struct farm_watch *watch, uint32_t lanes, char *text, size_t bytes) {
     const bool one = (watch->lanes & (watch->lanes - 1)) == 0;
     size_t used = (size_t)snprintf(text, bytes, one ? "lane" : "one of lanes");
     for (uint32_t l = 0; l < lanes && used < bytes; l++)
         if (watch->lanes >> l & 1) used += (size_t)snprintf(text + used, bytes - used, " %u", l);
 }
 
-static void say_rest(const struct farm_run_watch *watch) {
+static void report_waiting(const struct farm_run_watch *watch) {
     const struct farm_run_workers *workers = watch->workers;
     const struct farm_run_plan *plan = workers->plan;
     struct farm_error why;
@@ -34,18 +34,18 @@ static void say_rest(const struct farm_run_watch *watch) {
         uint32_t well = 0;
         for (uint32_t a = 0; a < plan->places; a++)
             well +=
-                workers->actors[a].there && workers->ring_shard[a] == k && watch->actors[a].state == FARM_WATCH_WELL;
+                workers->actors[a].attached && workers->ring_shard[a] == k && watch->actors[a].state == FARM_WATCH_WELL;
         if (!farm_run_update_fits(plan, well, k, &why)) continue;
         farm_run_warn(workers->caller, "training waits until the actor goes on or is killed: %s", why.message);
         return;
     }
 }
 
-static void say_hung(const struct farm_run_watch *watch, uint32_t a, pid_t pid) {
+static void report_hung(const struct farm_run_watch *watch, uint32_t a, pid_t pid) {
     const struct farm_run_plan *plan = watch->workers->plan;
     const struct farm_watch *actor = &watch->actors[a];
     char lanes[256], debugger[64];
-    name_lanes(actor, plan->lanes, lanes, sizeof lanes);
+    format_lanes(actor, plan->lanes, lanes, sizeof lanes);
     snprintf(debugger, sizeof debugger, plan->env.kind == FARM_ENV_PYTHON ? "py-spy dump --pid %d" : "gdb -p %d",
              (int)pid);
     farm_run_warn(
@@ -54,16 +54,16 @@ static void say_hung(const struct farm_run_watch *watch, uint32_t a, pid_t pid) 
         "takes its lanes over; the others go on either way",
         a, plan->env.name, lanes, actor->stepped ? "has not returned from a step" : "has not finished its first step",
         (double)actor->quiet_ns * 1e-9, (int)pid, debugger, (int)pid);
-    say_rest(watch);
+    report_waiting(watch);
 }
 
-static void say_stopped(const struct farm_run_watch *watch, uint32_t a, pid_t pid) {
+static void report_stopped(const struct farm_run_watch *watch, uint32_t a, pid_t pid) {
     farm_run_warn(
         watch->workers->caller,
         "actor %u is stopped (SIGSTOP or a debugger), %s, for %.3g s (pid %d). `kill -CONT %d` lets it go on, `kill -9 "
         "%d` ends it, and a new actor takes its lanes over; the others go on either way",
         a, watch->workers->plan->env.name, (double)watch->actors[a].stopped_ns * 1e-9, (int)pid, (int)pid, (int)pid);
-    say_rest(watch);
+    report_waiting(watch);
 }
 
 static void watch_actor(struct farm_run_watch *watch, uint32_t a, uint64_t passed_ns) {
@@ -71,7 +71,7 @@ static void watch_actor(struct farm_run_watch *watch, uint32_t a, uint64_t passe
     const struct farm_ring *ring = &workers->rings->ring[a];
     struct farm_watch *actor = &watch->actors[a];
     const pid_t pid = farm_supervisor_pid(workers->supervisor, a);
-    if (!pid || !workers->actors[a].there) return; // dead, and about to be started; or it comes or goes
+    if (!pid || !workers->actors[a].attached) return; // dead, and about to be started; or it comes or goes
     const struct farm_watch before = *actor;
     struct farm_watch_look look = {.passed_ns = passed_ns,
                                    .heartbeat = farm_load_relaxed(&ring->up_control->heartbeat),
@@ -83,10 +83,10 @@ static void watch_actor(struct farm_run_watch *watch, uint32_t a, uint64_t passe
         farm_run_warn(workers->caller, "actor %u goes on after %.3g s", a,
                       (double)(before.quiet_ns + before.stopped_ns) * 1e-9);
     } else if (state == FARM_WATCH_STOPPED) {
-        say_stopped(watch, a, pid);
+        report_stopped(watch, a, pid);
     } else {
         watch->hung++;
-        say_hung(watch, a, pid);
+        report_hung(watch, a, pid);
     }
 }
 
@@ -94,12 +94,12 @@ static void watch_actor(struct farm_run_watch *watch, uint32_t a, uint64_t passe
 
 // Impossible counters: the actor has overwritten its segment. The learner ignores them and suspends the lane; the next
 // actor can use it again.
-static void end_liars(const struct farm_run_workers *workers) {
+static void kill_corrupt_actors(const struct farm_run_workers *workers) {
     for (uint32_t a = 0; a < workers->plan->places; a++) {
         uint32_t lane;
         const struct farm_ring *ring = &workers->rings->ring[a];
         const pid_t pid = farm_supervisor_pid(workers->supervisor, a);
-        if (!pid || !workers->actors[a].there || farm_ring_counters_sound(ring, &lane)) continue;
+        if (!pid || !workers->actors[a].attached || farm_ring_counters_sound(ring, &lane)) continue;
         farm_run_warn(
             workers->caller,
             "actor %u says that it has published %llu steps of its lane %u, of which %llu are answered: killed", a,
@@ -109,8 +109,8 @@ static void end_liars(const struct farm_run_workers *workers) {
     }
 }
 
-void farm_run_watch_turn(struct farm_run_watch *watch, uint64_t now_ns) {
+void farm_run_watch_tick(struct farm_run_watch *watch, uint64_t now_ns) {
     const uint64_t passed_ns = farm_watchdog_due(&watch->watchdog, now_ns);
     for (uint32_t a = 0; a < watch->workers->plan->places && passed_ns; a++) watch_actor(watch, a, passed_ns);
-    end_liars(watch->workers);
+    kill_corrupt_actors(watch->workers);
 }

@@ -16,6 +16,6 @@ struct farm_run_watch {
 enum farm_status farm_run_watch_make(struct farm_run_watch *watch, struct farm_error *err);
 void farm_run_watch_free(struct farm_run_watch *watch); // safe on a zeroed one
 
-void farm_run_watch_turn(struct farm_run_watch *watch, uint64_t now_ns); // at every tick
+void farm_run_watch_tick(struct farm_run_watch *watch, uint64_t now_ns); // at every tick
 
 #endif

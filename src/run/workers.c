@@ -16,10 +16,10 @@ uint64_t farm_run_workers_seed(const struct farm_run_workers *workers) {
     return start ? farm_random_mix(seed ^ start) : seed;
 }
 
-uint32_t farm_run_workers_of_shard(const struct farm_run_workers *workers, uint32_t shard) {
+uint32_t farm_run_workers_in_shard(const struct farm_run_workers *workers, uint32_t shard) {
     uint32_t count = 0;
     for (uint32_t a = 0; a < workers->plan->places; a++)
-        count += workers->actors[a].there && workers->ring_shard[a] == shard;
+        count += workers->actors[a].attached && workers->ring_shard[a] == shard;
     return count;
 }
 
@@ -31,7 +31,7 @@ static bool rings_outgrow_caches(const struct farm_run_plan *plan) {
     return caches && 2 * farm_run_ring_bytes(plan) > caches;
 }
 
-bool farm_run_workers_shared(const struct farm_run_plan *plan) {
+bool farm_run_shares_cpus(const struct farm_run_plan *plan) {
     const struct farm_plan *placement = plan->placement;
     if (plan->responder.remote) return !farm_bitmap_count(&placement->bridge_cpus);
     return placement->shared || plan->responder.body;
@@ -49,7 +49,7 @@ enum farm_status farm_run_workers_describe(struct farm_run_workers *workers, uin
     struct farm_run_actor *actor = &workers->actors[a];
     const struct farm_run_remote *remote = plan->responder.remote;
     const bool plugin = env->kind == FARM_ENV_PLUGIN, responder = plan->responder.body;
-    const bool shared = farm_run_workers_shared(plan);
+    const bool shared = farm_run_shares_cpus(plan);
     const int bell = workers->rings->bells[responder && !remote ? a : workers->ring_shard[a]];
     actor->config = (struct farm_actor_config){.actor = remote ? remote->actors[a] : a,
                                                .up_fd = ring->up.fd,
@@ -100,7 +100,7 @@ static enum farm_status add_actor(struct farm_run_workers *workers, uint32_t a, 
     farm_plan_actor_cpus(plan->machine, plan->placement, (int)a, &actor->cpus);
     if (place->cpu >= 0) farm_bitmap_set(&actor->claimed, place->cpu);
     actor->memory_node = place->memory_node;
-    actor->there = true;
+    actor->attached = true;
     enum farm_status status = farm_run_workers_describe(workers, a, &spec, err);
     return status ? status : farm_supervisor_add(workers->supervisor, &spec, err);
 }
@@ -125,13 +125,13 @@ static int learner_body(void *context, struct farm_error *err) {
     return farm_learner_run(&config, err);
 }
 
-size_t farm_run_workers_hand_over(struct farm_run_workers *workers) {
+size_t farm_run_workers_fill_learner(struct farm_run_workers *workers) {
     const struct farm_run_plan *plan = workers->plan;
     const struct farm_run_rings *rings = workers->rings;
     struct farm_learner_config *learner = &workers->learner;
     size_t kept = 0;
     for (uint32_t a = 0; a < plan->places; a++) {
-        const struct farm_ring *ring = workers->actors[a].there ? &rings->ring[a] : NULL;
+        const struct farm_ring *ring = workers->actors[a].attached ? &rings->ring[a] : NULL;
         workers->keep[kept++] = workers->ring_fds[a][0] = ring ? ring->up.fd_readonly : -1;
         workers->keep[kept++] = workers->ring_fds[a][1] = ring ? ring->down.fd : -1;
         if (workers->up_writable) workers->keep[kept++] = workers->up_writable[a] = ring ? ring->up.fd : -1;
@@ -171,7 +171,7 @@ static enum farm_status add_learner(struct farm_run_workers *workers, struct far
     struct farm_worker_spec spec = {.name = "learner",
                                     .body = learner_body,
                                     .context = workers,
-                                    .keep_count = farm_run_workers_hand_over(workers),
+                                    .keep_count = farm_run_workers_fill_learner(workers),
                                     .keep = workers->keep,
                                     .cpus = pinned ? &workers->learner_cpus : NULL,
                                     .memory_node = learner_memory_node(placement, workers->plan->first_gpu >= 0),

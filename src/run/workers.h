@@ -23,7 +23,7 @@ struct farm_run_actor {
     uint64_t generation;         // processes that its place has had before
     bool remote;                 // its place is a remote node's (sessions.h): it has rings, but no process here
     int wake;                    // remote: eventfd of its bridge
-    bool there;                  // the learner has its rings
+    bool attached;               // the learner has its rings
     bool lost;                   // it cannot be kept alive and must leave
 };
 
@@ -54,10 +54,10 @@ struct farm_run_workers {
 uint64_t farm_run_workers_seed(const struct farm_run_workers *workers);
 
 // How many actors the shard serves.
-uint32_t farm_run_workers_of_shard(const struct farm_run_workers *workers, uint32_t shard);
+uint32_t farm_run_workers_in_shard(const struct farm_run_workers *workers, uint32_t shard);
 
 // Whether what answers the actors runs on their CPUs.
-bool farm_run_workers_shared(const struct farm_run_plan *plan);
+bool farm_run_shares_cpus(const struct farm_run_plan *plan);
 
 // Describes all actors, then the learner, to the supervisor. Rings, bells, stats and the admission socket exist.
 enum farm_status farm_run_workers_add(struct farm_run_workers *workers, struct farm_error *err);
@@ -68,6 +68,6 @@ enum farm_status farm_run_workers_describe(struct farm_run_workers *workers, uin
                                            struct farm_error *err);
 
 // Writes down what the next learner is given; returns the number of descriptors in `keep`.
-size_t farm_run_workers_hand_over(struct farm_run_workers *workers);
+size_t farm_run_workers_fill_learner(struct farm_run_workers *workers);
 
 #endif

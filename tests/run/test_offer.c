@@ -50,11 +50,11 @@ static void give_option(const char *key, const char *value) {
 }
 
 static void taken(void) {
-    cr_assert_eq(farm_run_offer_take(offer, &recipe, &error), FARM_OK, "%s", error.message);
+    cr_assert_eq(farm_run_offer_apply(offer, &recipe, &error), FARM_OK, "%s", error.message);
 }
 
 static void refused(enum farm_status wanted, const char *words) {
-    cr_assert_eq(farm_run_offer_take(offer, &recipe, &error), wanted);
+    cr_assert_eq(farm_run_offer_apply(offer, &recipe, &error), wanted);
     cr_assert(strstr(error.message, words), "%s", error.message);
 }
 

@@ -49,7 +49,7 @@ static void train(const char *key, const char *value, struct farm_sample *sample
     cr_assert_eq(run->plan.shards, strcmp(key, "infer_threads") == 0 ? 2 : 1);
     run->workers.learner.frames_target = 5000;
     cr_assert_eq(farm_run_build(run, &err), FARM_OK, "%s", err.message);
-    cr_assert_eq(farm_run_go(run, &interrupted, &err), FARM_OK, "%s", err.message);
+    cr_assert_eq(farm_run_execute(run, &interrupted, &err), FARM_OK, "%s", err.message);
     farm_run_sample(&run->sampler, run->events.end_ns, sample);
     cr_expect(!interrupted);
     cr_expect_geq(sample->frames, 5000);
@@ -123,7 +123,7 @@ Test(run, a_stand_in_gets_the_rings_and_a_bell_for_each_actor) {
     bool interrupted;
     struct farm_run *run = make(&request, &recipe);
     cr_assert_eq(farm_run_build(run, &err), FARM_OK, "%s", err.message);
-    cr_assert_eq(farm_run_go(run, &interrupted, &err), FARM_OK, "%s", err.message);
+    cr_assert_eq(farm_run_execute(run, &interrupted, &err), FARM_OK, "%s", err.message);
     cr_expect_eq(run->rings.stats->agent_steps, 4711);
     end(run);
 }

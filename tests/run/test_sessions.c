@@ -81,7 +81,7 @@ static bool answer_gate(void) {
     return true;
 }
 
-static bool hear_bridges(void) {
+static bool receive_all(void) {
     bool any = false;
     for (uint32_t b = 0; b < t->run.bridges.count; b++)
         while (farm_control_receive(t->run.bridges.bridge[b].end, &t->heard[t->heard_count])) {
@@ -93,11 +93,11 @@ static bool hear_bridges(void) {
 
 static void turn(void) {
     for (bool busy = true; busy;) {
-        for (uint32_t b = 0; b < t->run.bridges.count; b++) farm_run_sessions_hear(&t->run.sessions, b);
-        farm_run_change_turn(&t->run.change);
-        farm_run_sessions_turn(&t->run.sessions, farm_now_ns());
+        for (uint32_t b = 0; b < t->run.bridges.count; b++) farm_run_sessions_receive(&t->run.sessions, b);
+        farm_run_change_advance(&t->run.change);
+        farm_run_sessions_tick(&t->run.sessions, farm_now_ns());
         busy = answer_gate();
-        busy |= hear_bridges();
+        busy |= receive_all();
     }
 }
 
@@ -180,7 +180,7 @@ Test(sessions, a_node_gets_its_places_and_its_bridge_the_rings) {
             t->heard[i].fds[0] = t->heard[i].fds[1] = -1;
     farm_ring_close(&ring);
     cr_expect_eq(t->run.workers.count, 3);
-    (void)farm_run_workers_hand_over(&t->run.workers);
+    (void)farm_run_workers_fill_learner(&t->run.workers);
     cr_expect_eq(t->run.workers.learner.wake_fds[2], t->run.bridges.bridge[0].wake);
     cr_expect_eq(t->run.workers.learner.wake_fds[3], -1);
     ask(0, 7, 3, 1); // once more: it is known
@@ -199,9 +199,9 @@ Test(sessions, many_rings_come_one_after_another) {
 
 // One turn of the loop without a reply of the learner.
 static void half_turn(void) {
-    farm_run_sessions_hear(&t->run.sessions, 0);
-    farm_run_change_turn(&t->run.change);
-    hear_bridges();
+    farm_run_sessions_receive(&t->run.sessions, 0);
+    farm_run_change_advance(&t->run.change);
+    receive_all();
 }
 
 Test(sessions, a_bridge_is_told_each_ring_when_the_learner_has_it) {
@@ -227,7 +227,7 @@ Test(sessions, a_bridge_that_starts_again_is_told_a_few_rings_a_turn) {
     start(40);
     join(1, 40, 1);
     forget_heard();
-    farm_run_sessions_bridge_starts(&t->run.sessions, 0);
+    farm_run_sessions_before_bridge(&t->run.sessions, 0);
     half_turn();
     cr_expect_eq(heard(FARM_CONTROL_RING, NULL), 16);
     cr_expect_eq(heard(FARM_CONTROL_ADMITTED, NULL), 0);
@@ -241,7 +241,8 @@ static void expect_nobody(void) {
     cr_expect_eq(t->leaves, t->joins);
     cr_expect_eq(t->run.workers.count, 0);
     for (uint32_t a = 0; a < t->run.plan.places; a++)
-        cr_expect(!t->run.workers.actors[a].remote && !t->run.workers.actors[a].there && !t->run.rings.ring[a].lanes);
+        cr_expect(!t->run.workers.actors[a].remote && !t->run.workers.actors[a].attached &&
+                  !t->run.rings.ring[a].lanes);
     cr_expect_eq(heard(FARM_CONTROL_ADMITTED, NULL), 0);
     cr_expect_eq(heard(FARM_CONTROL_FORGET, NULL), 1);
     cr_expect_eq(t->run.sessions.session[0].state, FARM_RUN_SESSION_NONE);
@@ -275,7 +276,7 @@ Test(sessions, a_node_can_leave_by_its_id) {
         .kind = FARM_CONTROL_LEAVE, .session = UINT32_MAX, .ring = UINT32_MAX, .id = {8}};
     cr_assert(farm_control_send(t->run.bridges.bridge[0].end, &other));
     half_turn();
-    cr_expect_eq(t->run.sessions.session[0].unwanted, false);
+    cr_expect_eq(t->run.sessions.session[0].cancelled, false);
     say(0, (struct farm_control_message){
                .kind = FARM_CONTROL_LEAVE, .session = UINT32_MAX, .ring = UINT32_MAX, .id = {7}});
     expect_nobody();
@@ -307,7 +308,7 @@ Test(sessions, what_a_dead_bridge_had_said_counts) {
     const struct farm_control_message leave = {
         .kind = FARM_CONTROL_LEAVE, .session = session, .ring = UINT32_MAX, .fds = {-1, -1}};
     cr_assert(farm_control_send(t->run.bridges.bridge[0].end, &leave));
-    farm_run_sessions_bridge_starts(&t->run.sessions, 0);
+    farm_run_sessions_before_bridge(&t->run.sessions, 0);
     turn();
     cr_expect_eq(t->run.workers.count, 0);
 }
@@ -315,11 +316,11 @@ Test(sessions, what_a_dead_bridge_had_said_counts) {
 Test(sessions, a_bridge_that_dies_at_once_gets_another_engine) {
     start(4);
     const struct farm_run_bridge *bridge = &t->run.bridges.bridge[0];
-    farm_run_sessions_bridge_starts(&t->run.sessions, 0);
+    farm_run_sessions_before_bridge(&t->run.sessions, 0);
     t->run.bridges.bridge[0].start_ns -= 2000000000u;
-    farm_run_sessions_bridge_starts(&t->run.sessions, 0);
+    farm_run_sessions_before_bridge(&t->run.sessions, 0);
     cr_expect_str_eq(bridge->engine, "auto");
-    farm_run_sessions_bridge_starts(&t->run.sessions, 0);
+    farm_run_sessions_before_bridge(&t->run.sessions, 0);
     cr_expect_str_eq(bridge->engine, "poll");
 }
 
@@ -327,7 +328,7 @@ Test(sessions, training_goes_on_without_a_bridge_if_it_has_actors) {
     start_with("1", 4, 1, "600");
     join(1, 2, 1);
     cr_expect_eq(t->run.workers.count, 3);
-    cr_expect(farm_run_sessions_bridge_lost(&t->run.sessions, 0, "the bridge cannot be kept alive"));
+    cr_expect(farm_run_sessions_lose_bridge(&t->run.sessions, 0, "the bridge cannot be kept alive"));
     turn();
     cr_expect_eq(t->run.workers.count, 1);
     cr_expect_eq(t->leaves, 2);
@@ -337,8 +338,8 @@ Test(sessions, training_goes_on_without_a_bridge_if_it_has_actors) {
 
 Test(sessions, training_ends_with_its_last_bridge_if_it_has_no_actors) {
     start_with("0", 4, 2, "600");
-    cr_expect(farm_run_sessions_bridge_lost(&t->run.sessions, 1, "bridge 1 cannot be kept alive"));
-    cr_expect_not(farm_run_sessions_bridge_lost(&t->run.sessions, 0, "bridge 0 cannot be kept alive"));
+    cr_expect(farm_run_sessions_lose_bridge(&t->run.sessions, 1, "bridge 1 cannot be kept alive"));
+    cr_expect_not(farm_run_sessions_lose_bridge(&t->run.sessions, 0, "bridge 0 cannot be kept alive"));
 }
 
 Test(sessions, what_cannot_be_is_refused) {
@@ -402,7 +403,7 @@ Test(sessions, a_bridge_that_starts_again_is_told_everything) {
     join(1, 2, 1);
     join(2, 3, 2);
     forget_heard();
-    farm_run_sessions_bridge_starts(&t->run.sessions, 0);
+    farm_run_sessions_before_bridge(&t->run.sessions, 0);
     turn();
     cr_expect_eq(heard(FARM_CONTROL_SESSION, NULL), 2);
     cr_expect_eq(heard(FARM_CONTROL_RING, NULL), 5);
@@ -464,7 +465,7 @@ Test(sessions, a_bridge_that_started_just_now_makes_none_leave) {
     start(4);
     const uint32_t first = join(1, 2, 99);
     join(2, 2, 99);
-    farm_run_sessions_bridge_starts(&t->run.sessions, 0);
+    farm_run_sessions_before_bridge(&t->run.sessions, 0);
     turn();
     age(first, 4);
     cr_expect_eq(t->leaves, 0);

@@ -185,7 +185,7 @@ static enum farm_status run_session(struct node *node, enum farm_run_node_state 
     enum farm_status status = farm_run_node_join(node->run, state, err);
     if (status || *state != FARM_RUN_NODE_JOINED) return status;
     begin_session(node);
-    return farm_run_node_go(node->run, state, err);
+    return farm_run_node_execute(node->run, state, err);
 }
 
 static enum farm_status run_sessions(struct node *node, enum farm_run_node_state *state, struct farm_error *err) {

@@ -76,7 +76,7 @@ static enum farm_status run_responder(struct measurement *measurement, const str
     if ((status = farm_run_build(run, err))) return status;
     farm_segment_describe(&run->rings.ring[0].up, result->ring_note, sizeof result->ring_note);
     run->caller = (struct farm_run_caller){.context = measurement, .on_tick = share_pids};
-    return farm_run_go(run, &result->interrupted, err);
+    return farm_run_execute(run, &result->interrupted, err);
 }
 
 enum farm_status farm_fps_measure(const struct farm_recipe *recipe, const struct farm_fps_turns *turns, bool quiet,
@@ -144,7 +144,7 @@ static enum farm_status run_learning(struct learning *learning, const struct far
     learning->rung->lanes = run->plan.lanes;
     learning->rung->width = run->plan.width;
     run->caller = (struct farm_run_caller){.context = learning, .on_tick = on_tick};
-    return farm_run_go(run, &learning->rung->interrupted, err);
+    return farm_run_execute(run, &learning->rung->interrupted, err);
 }
 
 enum farm_status farm_fps_learn(const struct farm_recipe *recipe, bool trains, double seconds,
