@@ -470,8 +470,8 @@ static void add_to_counter(uint64_t *word, uint64_t now, uint64_t shown) {
     farm_store_relaxed(word, farm_load_relaxed(word) + now - shown);
 }
 
-void farm_link_add_figures(struct farm_link *link, struct farm_bridge_stats *stats,
-                           struct farm_bridge_node_stats *row) {
+void farm_link_add_figures(struct farm_link *link, struct farm_bridge_stats *stats, struct farm_bridge_node_stats *row,
+                           uint64_t *lane_steps, uint64_t *env_steps) {
     struct farm_link_figures now = link->figures;
     const struct farm_link_figures *shown = &link->shown;
     now.copied_bytes += tls_copied_bytes(link);
@@ -479,7 +479,10 @@ void farm_link_add_figures(struct farm_link *link, struct farm_bridge_stats *sta
     add_to_counter(&row->bytes_out, now.bytes_out, shown->bytes_out);
     add_to_counter(&row->copied_bytes, now.copied_bytes, shown->copied_bytes);
     add_to_counter(&stats->frames, now.frames_in + now.frames_out, shown->frames_in + shown->frames_out);
+    add_to_counter(&row->lane_steps, *lane_steps, 0);
+    add_to_counter(&row->steps, *env_steps, 0);
     farm_store_relaxed(&row->heard_ns, link->heard_ns);
+    *lane_steps = *env_steps = 0;
     link->shown = now;
 }
 

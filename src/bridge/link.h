@@ -115,8 +115,9 @@ bool farm_link_is_stalled(const struct farm_link *link);
 void farm_link_send_heartbeat(struct farm_link *link, uint64_t now_ns);
 void farm_link_handle_heartbeat(struct farm_link *link, const struct farm_wire_entry *entry, uint64_t now_ns,
                                 uint64_t *round_trip_ns);
-// Adds the figures since the last call to the node's row, and the frames to `stats`.
-void farm_link_add_figures(struct farm_link *link, struct farm_bridge_stats *stats, struct farm_bridge_node_stats *row);
+// Adds the figures since the last call, and these steps, to the node's row; the frames to `stats`. Sets the steps to 0.
+void farm_link_add_figures(struct farm_link *link, struct farm_bridge_stats *stats, struct farm_bridge_node_stats *row,
+                           uint64_t *lane_steps, uint64_t *env_steps);
 // Closes the link for this reason (NULL: no error). Idempotent.
 void farm_link_close(struct farm_link *link, const char *format, ...) __attribute__((format(printf, 2, 3)));
 

@@ -8,7 +8,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "base/log.h"
@@ -76,15 +75,9 @@ struct farm_node {
 
 static void show_figures(struct farm_node *node) {
     struct farm_bridge_stats *stats = node->config.stats;
-    struct timespec cpu;
     if (!stats) return;
-    struct farm_bridge_node_stats *row = &stats->node[0];
-    farm_link_add_figures(&node->link, stats, row);
-    farm_store_relaxed(&row->lane_steps, farm_load_relaxed(&row->lane_steps) + node->lane_steps);
-    farm_store_relaxed(&row->steps, farm_load_relaxed(&row->steps) + node->env_steps);
-    node->lane_steps = node->env_steps = 0;
-    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &cpu);
-    farm_store_relaxed(&stats->cpu_ns, (uint64_t)cpu.tv_sec * 1000000000u + (uint64_t)cpu.tv_nsec);
+    farm_link_add_figures(&node->link, stats, &stats->node[0], &node->lane_steps, &node->env_steps);
+    farm_store_relaxed(&stats->cpu_ns, farm_thread_cpu_ns());
     farm_store_relaxed(&stats->system_calls, node->ops->system_calls(node->engine));
 }
 
