@@ -15,8 +15,8 @@
 
 // ---- text ----
 
-// "HOST:PORT" cut at its last colon; brackets around an IPv6 address are taken off.
-static bool split(char *text, char **host, char **port) {
+// Cuts "HOST:PORT" at the last colon and removes brackets around an IPv6 address.
+static bool split_address(char *text, char **host, char **port) {
     char *colon = strrchr(text, ':');
     if (!colon || colon == text) return false;
     *colon = 0;
@@ -37,7 +37,7 @@ static bool split(char *text, char **host, char **port) {
 static enum farm_status check_form(const char *text, enum farm_status otherwise, const char *where,
                                    struct farm_error *err) {
     char copy[FARM_ADDRESS_TEXT_BYTES], *host, *port;
-    if (strlen(text) < sizeof copy && split(strcpy(copy, text), &host, &port)) return FARM_OK;
+    if (strlen(text) < sizeof copy && split_address(strcpy(copy, text), &host, &port)) return FARM_OK;
     return farm_fail(err, otherwise, "%s'%.120s' is not an address: HOST:PORT, [IPv6]:PORT or @FILE", where, text);
 }
 
@@ -48,7 +48,7 @@ enum farm_status farm_address_read(const char *text, char out[FARM_ADDRESS_TEXT_
         return status;
     }
     char where[FARM_ADDRESS_TEXT_BYTES + 8];
-    if (!text[1]) return farm_fail(err, FARM_E_USAGE, "'@' names no file: @RUN/bridge.addr");
+    if (!text[1]) return farm_fail(err, FARM_E_USAGE, "'@' names no file, such as @RUN/bridge.addr");
     if (!farm_file_line(out, FARM_ADDRESS_TEXT_BYTES, "%s", text + 1))
         return farm_fail(err, FARM_E_NOT_FOUND, "%.400s is not there yet, or is empty", text + 1);
     snprintf(where, sizeof where, "%.300s: ", text + 1);
@@ -60,7 +60,7 @@ enum farm_status farm_address_find(const char *text, struct farm_address *out, u
     char address[FARM_ADDRESS_TEXT_BYTES], *host, *port;
     enum farm_status status = farm_address_read(text, address, err);
     if (status) return status;
-    if (!split(address, &host, &port)) return farm_fail(err, FARM_E_USAGE, "'%.120s' is not an address", text);
+    if (!split_address(address, &host, &port)) return farm_fail(err, FARM_E_USAGE, "'%.120s' is not an address", text);
     const struct addrinfo wanted = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICSERV};
     struct addrinfo *found = NULL;
     const int failed = getaddrinfo(host, port, &wanted, &found);
@@ -75,7 +75,7 @@ enum farm_status farm_address_find(const char *text, struct farm_address *out, u
     return FARM_OK;
 }
 
-// ---- private ones ----
+// ---- private addresses ----
 
 static bool private_v4(uint32_t address) {
     static const struct {
@@ -111,7 +111,7 @@ enum farm_status farm_address_check_insecure(const char *text, const struct farm
                     NI_NUMERICHOST);
         return farm_fail(err, FARM_E_USAGE,
                          "--insecure: %.120s (%s) is neither a loopback nor a private address, and without a key "
-                         "everybody on the way reads and writes along: use --key FILE",
+                         "anyone on the path can read and change the data: use --key FILE",
                          text, name);
     }
     return FARM_OK;
@@ -128,8 +128,8 @@ static bool same_host(const struct sockaddr *a, const struct sockaddr *b) {
                   sizeof(struct in6_addr)) == 0;
 }
 
-// The address that this machine would send from: connecting a datagram socket sends nothing.
-static bool local_address(const struct farm_address *peer, struct sockaddr_storage *local) {
+// The address that this machine would send from. Connecting a datagram socket sends nothing.
+static bool find_local_address(const struct farm_address *peer, struct sockaddr_storage *local) {
     socklen_t bytes = sizeof *local;
     const int fd = socket(peer->socket.ss_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
     if (fd < 0) return false;
@@ -143,7 +143,7 @@ int farm_address_node(const struct farm_address *address) {
     struct sockaddr_storage local;
     struct ifaddrs *cards = NULL;
     int node = -1;
-    if (!local_address(address, &local) || getifaddrs(&cards)) return -1;
+    if (!find_local_address(address, &local) || getifaddrs(&cards)) return -1;
     for (const struct ifaddrs *card = cards; card; card = card->ifa_next) {
         char line[32];
         if (!same_host(card->ifa_addr, (const struct sockaddr *)&local)) continue;

@@ -14,7 +14,7 @@ union ancillary {
 };
 
 enum farm_status farm_control_make(int *supervisor, int *bridge, struct farm_error *err) {
-    const int bytes = BUFFER_BYTES; // the kernel gives what it allows
+    const int bytes = BUFFER_BYTES; // the kernel limits it
     int ends[2];
     if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends) < 0)
         return farm_fail_errno(err, FARM_E_LIMIT, "no socket between supervisor and bridge (ulimit -n)");
@@ -52,8 +52,8 @@ static void close_both(int32_t fds[FDS]) {
     }
 }
 
-// Takes a message off. False: there is none. *good: whether it is one.
-static bool take(int fd, struct farm_control_message *message, bool *good) {
+// Receives one message. False: there is none. *valid: whether it is valid.
+static bool receive_one(int fd, struct farm_control_message *message, bool *valid) {
     *message = (struct farm_control_message){0};
     struct iovec data = {message, sizeof *message};
     union ancillary ancillary;
@@ -65,27 +65,27 @@ static bool take(int fd, struct farm_control_message *message, bool *good) {
     const struct cmsghdr *rights = CMSG_FIRSTHDR(&header);
     if (rights && rights->cmsg_type == SCM_RIGHTS && rights->cmsg_len <= CMSG_LEN(sizeof fds))
         memcpy(fds, CMSG_DATA(rights), rights->cmsg_len - CMSG_LEN(0));
-    const bool none = header.msg_flags & MSG_CTRUNC; // ulimit -n
-    *good = bytes == (ssize_t)sizeof *message && !(header.msg_flags & MSG_TRUNC) &&
-            has_descriptors(message) == (none || fds[FDS - 1] >= 0);
-    if (!*good || none) close_both(fds);
+    const bool truncated = header.msg_flags & MSG_CTRUNC; // ulimit -n
+    *valid = bytes == (ssize_t)sizeof *message && !(header.msg_flags & MSG_TRUNC) &&
+             has_descriptors(message) == (truncated || fds[FDS - 1] >= 0);
+    if (!*valid || truncated) close_both(fds);
     memcpy(message->fds, fds, sizeof fds);
     message->text[sizeof message->text - 1] = 0;
     return true;
 }
 
 bool farm_control_receive(int fd, struct farm_control_message *message) {
-    bool good = false;
-    while (!good && take(fd, message, &good)) {
+    bool valid = false;
+    while (!valid && receive_one(fd, message, &valid)) {
     }
-    return good;
+    return valid;
 }
 
 static void drain(int fd) {
     struct farm_control_message message;
     struct pollfd look = {.fd = fd, .events = POLLIN};
-    bool good;
-    while (poll(&look, 1, 0) == 1 && take(fd, &message, &good)) close_both(message.fds);
+    bool valid;
+    while (poll(&look, 1, 0) == 1 && receive_one(fd, &message, &valid)) close_both(message.fds);
 }
 
 void farm_control_clear(int supervisor, int bridge) {

@@ -1,4 +1,4 @@
-// io_uring's place in a build without liburing: says so. See engine.h.
+// Takes the place of engine_uring.c in a build without liburing. See engine.h.
 #include "bridge/engine.h"
 
 static enum farm_status create(uint32_t sockets, uint32_t watches, void *context, struct farm_engine **out,

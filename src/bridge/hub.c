@@ -23,30 +23,7 @@ enum {
 };
 static const uint64_t TICK_NS = 100000000, HEARTBEAT_NS = 1000000000, SLEEP_NS = 100000000, JOIN_NS = 60000000000u;
 
-// ---- messages to the supervisor ----
-
-static void flush_control(struct farm_hub *hub) {
-    uint32_t done = 0;
-    while (done < hub->unsent_count && farm_control_send(hub->config.control, &hub->unsent[done])) done++;
-    memmove(hub->unsent, hub->unsent + done, (hub->unsent_count -= done) * sizeof *hub->unsent);
-}
-
-bool hub_send_control(struct farm_hub *hub, const struct farm_control_message *message) {
-    const uint32_t room = sizeof hub->unsent / sizeof *hub->unsent;
-    if (hub->unsent_count == room) flush_control(hub);
-    if (hub->unsent_count == room) return false;
-    hub->unsent[hub->unsent_count] = *message;
-    memset(hub->unsent[hub->unsent_count++].fds, 0xff, sizeof message->fds);
-    flush_control(hub);
-    return true;
-}
-
 // ---- a node's handshake ----
-
-void hub_refuse(struct hub_peer *peer, enum farm_wire_reason reason, const char *text) {
-    uint8_t out[FARM_WIRE_TEXT_BYTES + 16];
-    farm_link_post(&peer->link, FARM_WIRE_REFUSE, out, farm_wire_put_reason(reason, text, out, sizeof out), true);
-}
 
 static bool same_id(const uint8_t *a, const uint8_t *b) {
     return memcmp(a, b, FARM_WIRE_ID_BYTES) == 0;
@@ -71,11 +48,11 @@ static bool handle_hello(struct hub_peer *peer, struct farm_error *err) {
     if (!peer->counters) return farm_fail(err, FARM_E_LIMIT, "no memory for a node's counters"), false;
     memcpy(peer->counters, hello->counters, bytes);
     peer->link.known = true;
-    if (!same_id(hello->run, any) && !same_id(hello->run, hub->config.offer->run))
+    if (!same_id(hello->run, any) && !same_id(hello->run, hub->offer->run))
         return hub_refuse(peer, FARM_WIRE_REFUSE_SESSION, "the learner has begun another run"), true;
     peer->state = HUB_PEER_OFFERED;
     farm_link_post(&peer->link, FARM_WIRE_OFFER, hub->scratch,
-                   farm_wire_put_offer(hub->config.offer, hub->scratch, FARM_WIRE_MESSAGE_BYTES_MAX), false);
+                   farm_wire_put_offer(hub->offer, hub->scratch, FARM_WIRE_MESSAGE_BYTES_MAX), false);
     return true;
 }
 
@@ -95,7 +72,7 @@ static bool handle_join(struct hub_peer *peer, struct farm_error *err) {
     if (farm_wire_get_join(peer->link.message, peer->link.message_bytes, &rings, err)) return false;
     if (peer->hello.rings && peer->hello.rings != rings)
         return farm_fail(err, FARM_E_FORMAT, "a node of %u rings requests %u", peer->hello.rings, rings), false;
-    if ((uint64_t)rings * peer->hub->config.offer->spec.lanes > FARM_WIRE_SESSION_LANES_MAX)
+    if ((uint64_t)rings * peer->hub->offer->spec.lanes > FARM_WIRE_SESSION_LANES_MAX)
         return hub_refuse(peer, FARM_WIRE_REFUSE_FOR_GOOD, "too many lanes for one node: start fewer actors"), true;
     struct hub_session *session = find_session(peer->hub, peer->hello.session);
     peer->state = HUB_PEER_JOINING;
@@ -208,9 +185,9 @@ static void handle_control(struct farm_hub *hub, const struct farm_control_messa
 static void receive_control(struct farm_hub *hub) {
     struct farm_control_message message = {0};
     // A ring takes long to open: other work goes on after each.
-    while (message.kind != FARM_CONTROL_RING && farm_control_receive(hub->config.control, &message))
+    while (message.kind != FARM_CONTROL_RING && farm_control_receive(hub->control, &message))
         handle_control(hub, &message);
-    flush_control(hub);
+    hub_flush_control(hub);
 }
 
 // ---- connections ----
@@ -279,7 +256,7 @@ static void accept_peer(struct farm_hub *hub, int fd) {
     peer->address_hash = hash_address(fd);
     peer->accepted_ns = hub->now_ns;
     const struct farm_link_owner owner = {.place = hub_place_entry, .arrived = handle_frame, .context = peer};
-    if (farm_link_make(&peer->link, hub->ops, hub->engine, p, true, hub->config.key, &owner, &err)) {
+    if (farm_link_make(&peer->link, hub->ops, hub->engine, p, true, hub->key, &owner, &err)) {
         farm_log_warn("cannot serve a node: %s", err.message);
         close(fd);
         return;
@@ -314,7 +291,7 @@ static void handle_event(struct farm_hub *hub, const struct farm_engine_event *e
         if (event->result >= 0) accept_peer(hub, (int)event->result);
     } else if (event->kind == FARM_ENGINE_READABLE) {
         if (event->number == WATCH_CONTROL) receive_control(hub);
-        if (event->number == WATCH_WAKE && !event->result) (void)!read(hub->config.wake, &count, sizeof count);
+        if (event->number == WATCH_WAKE && !event->result) (void)!read(hub->wake, &count, sizeof count);
     } else {
         struct hub_peer *peer = hub->peers[event->number];
         farm_link_event(&peer->link, event, hub->now_ns);
@@ -345,12 +322,12 @@ static void tick(struct farm_hub *hub) {
         for (uint32_t p = 0; p < HUB_PEERS_MAX; p++)
             if (hub->peers[p]) begin_handshake(hub, hub->peers[p]);
     }
-    flush_control(hub);
+    hub_flush_control(hub);
     for (uint32_t p = 0; p < HUB_PEERS_MAX; p++)
         if (hub->peers[p] && hub->peers[p]->link.state != FARM_LINK_VACANT) tick_peer(hub, hub->peers[p]);
-    if (!hub->config.stats) return;
-    farm_store_relaxed(&hub->config.stats->cpu_ns, farm_thread_cpu_ns());
-    farm_store_relaxed(&hub->config.stats->system_calls, hub->ops->system_calls(hub->engine));
+    if (!hub->stats) return;
+    farm_store_relaxed(&hub->stats->cpu_ns, farm_thread_cpu_ns());
+    farm_store_relaxed(&hub->stats->system_calls, hub->ops->system_calls(hub->engine));
 }
 
 // ---- the turn ----
@@ -395,7 +372,13 @@ enum farm_status farm_hub_make(const struct farm_hub_config *config, struct farm
         return farm_fail(err, FARM_E_LIMIT, "no memory for the bridge");
     }
     assert(config->bell_count <= HUB_SHARDS_MAX);
-    hub->config = *config;
+    hub->control = config->control;
+    hub->wake = config->wake;
+    hub->bells = config->bells;
+    hub->bell_count = config->bell_count;
+    hub->key = config->key;
+    hub->offer = config->offer;
+    hub->stats = config->stats;
     hub->ops = config->ops;
     const enum farm_status status =
         config->ops ? config->ops->create(HUB_PEERS_MAX, 2, config->ops_context, &hub->engine, err)

@@ -12,16 +12,39 @@
 #include "bridge/step.h"
 #include "ring/wait.h"
 
+// ---- messages to the supervisor and to a node ----
+
+void hub_flush_control(struct farm_hub *hub) {
+    uint32_t done = 0;
+    while (done < hub->unsent_count && farm_control_send(hub->control, &hub->unsent[done])) done++;
+    memmove(hub->unsent, hub->unsent + done, (hub->unsent_count -= done) * sizeof *hub->unsent);
+}
+
+bool hub_send_control(struct farm_hub *hub, const struct farm_control_message *message) {
+    const uint32_t room = sizeof hub->unsent / sizeof *hub->unsent;
+    if (hub->unsent_count == room) hub_flush_control(hub);
+    if (hub->unsent_count == room) return false;
+    hub->unsent[hub->unsent_count] = *message;
+    memset(hub->unsent[hub->unsent_count++].fds, 0xff, sizeof message->fds);
+    hub_flush_control(hub);
+    return true;
+}
+
+void hub_refuse(struct hub_peer *peer, enum farm_wire_reason reason, const char *text) {
+    uint8_t out[FARM_WIRE_TEXT_BYTES + 16];
+    farm_link_post(&peer->link, FARM_WIRE_REFUSE, out, farm_wire_put_reason(reason, text, out, sizeof out), true);
+}
+
 // ---- figures ----
 
 struct farm_bridge_node_stats *hub_row(const struct farm_hub *hub, const struct hub_session *session) {
     static struct farm_bridge_node_stats unused;
-    return hub->config.stats ? &hub->config.stats->node[session->place] : &unused;
+    return hub->stats ? &hub->stats->node[session->place] : &unused;
 }
 
 void hub_add_figures(struct hub_peer *peer) {
     struct hub_session *session = peer->session;
-    struct farm_bridge_stats *stats = peer->hub->config.stats;
+    struct farm_bridge_stats *stats = peer->hub->stats;
     if (!stats || session->forgotten) return;
     farm_link_add_figures(&peer->link, stats, hub_row(peer->hub, session), &session->lane_steps, &session->env_steps);
 }
@@ -101,7 +124,7 @@ void hub_wake_shards(struct farm_hub *hub) {
         ring->touched = false;
         if (woken[ring->shard] || !farm_load_relaxed(&ring->ring.down_control->asleep)) continue;
         const uint64_t one = 1;
-        (void)!write(hub->config.bells[ring->shard], &one, sizeof one); // full: the thread is being woken already
+        (void)!write(hub->bells[ring->shard], &one, sizeof one); // full: the thread is being woken already
         woken[ring->shard] = true;
     }
     hub->touched = NULL;
@@ -253,8 +276,8 @@ static void send_welcome(struct hub_peer *peer, const struct hub_session *sessio
     }
     if (counters && actors)
         farm_link_post(&peer->link, FARM_WIRE_WELCOME, hub->scratch,
-                       farm_wire_put_welcome(session->ring_count, session->lane_count, hub->config.offer->spec.steps,
-                                             actors, counters, hub->scratch, FARM_WIRE_MESSAGE_BYTES_MAX),
+                       farm_wire_put_welcome(session->ring_count, session->lane_count, hub->offer->spec.steps, actors,
+                                             counters, hub->scratch, FARM_WIRE_MESSAGE_BYTES_MAX),
                        false);
     free(counters);
     free(actors);
@@ -355,7 +378,7 @@ void hub_begin_session(struct farm_hub *hub, const struct farm_control_message *
     if (session) {
         session->place = message->session;
         session->ring_count = message->count;
-        session->lane_count = hub->config.offer->spec.lanes;
+        session->lane_count = hub->offer->spec.lanes;
         session->rings = calloc(message->count, sizeof *session->rings);
         session->list = calloc((size_t)message->count * session->lane_count, sizeof *session->list);
     }
@@ -377,7 +400,7 @@ static enum farm_status open_ring(const struct farm_hub *hub, const struct hub_s
     struct hub_ring *ring = &session->rings[message->ring];
     if (message->fds[0] < 0 || message->fds[1] < 0)
         return farm_fail(err, FARM_E_LIMIT, "the bridge has no room for its descriptors (ulimit -n)");
-    if (ring->lanes || message->shard >= hub->config.bell_count)
+    if (ring->lanes || message->shard >= hub->bell_count)
         return farm_fail(err, FARM_E_INVALID, "its place is taken, or its shard does not exist");
     ring->lanes = calloc(session->lane_count, sizeof *ring->lanes);
     if (!ring->lanes) return farm_fail(err, FARM_E_LIMIT, "no memory for %u lanes", session->lane_count);

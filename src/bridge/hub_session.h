@@ -4,8 +4,8 @@
 #define FARM_BRIDGE_HUB_SESSION_H
 
 #include "bridge/control.h"
-#include "bridge/hub.h"
 #include "bridge/link.h"
+#include "bridge/stats.h"
 #include "ring/ring.h"
 
 enum { HUB_STRANGERS_MAX = 64, HUB_PEERS_MAX = FARM_BRIDGE_NODES_MAX + HUB_STRANGERS_MAX, HUB_SHARDS_MAX = 64 };
@@ -61,7 +61,12 @@ struct hub_peer {
 };
 
 struct farm_hub {
-    struct farm_hub_config config;
+    int control, wake; // and what follows: as in struct farm_hub_config
+    const int *bells;
+    uint32_t bell_count;
+    const struct farm_key *key;
+    const struct farm_wire_offer *offer;
+    struct farm_bridge_stats *stats;
     const struct farm_engine_ops *ops;
     struct farm_engine *engine;
     struct hub_peer *peers[HUB_PEERS_MAX];               // by socket; allocated at their first use
@@ -80,13 +85,10 @@ struct farm_hub {
     uint8_t *scratch; // [FARM_WIRE_MESSAGE_BYTES_MAX] for messages
 };
 
-// ---- hub.c ----
-
-// False: the supervisor does not read.
+// False: the supervisor does not read. Messages without room wait, in order, for hub_flush_control.
 bool hub_send_control(struct farm_hub *hub, const struct farm_control_message *message);
+void hub_flush_control(struct farm_hub *hub);
 void hub_refuse(struct hub_peer *peer, enum farm_wire_reason reason, const char *text);
-
-// ---- hub_session.c ----
 
 // A lane step's entry: places its payload. farm_link_owner.place.
 bool hub_place_entry(void *context, struct farm_link *link, const struct farm_wire_header *header,

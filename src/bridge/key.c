@@ -12,7 +12,7 @@
 static const char PREFIX[] = "actorfarm-key-1 ", DIGITS[] = "0123456789abcdef";
 enum { PREFIX_BYTES = sizeof PREFIX - 1, LINE_BYTES = PREFIX_BYTES + 2 * FARM_KEY_BYTES };
 
-static bool random_bytes(uint8_t *out, size_t bytes) {
+static bool fill_random(uint8_t *out, size_t bytes) {
     for (size_t done = 0; done < bytes;) {
         const ssize_t n = getrandom(out + done, bytes - done, 0);
         if (n < 0 && errno != EINTR) return false;
@@ -25,7 +25,7 @@ static bool write_line(int fd) {
     struct farm_key key = {0};
     char line[LINE_BYTES + 1];
     memcpy(line, PREFIX, PREFIX_BYTES);
-    bool ok = random_bytes(key.bytes, sizeof key.bytes);
+    bool ok = fill_random(key.bytes, sizeof key.bytes);
     for (size_t i = 0; i < sizeof key.bytes; i++) {
         line[PREFIX_BYTES + 2 * i] = DIGITS[key.bytes[i] >> 4];
         line[PREFIX_BYTES + 2 * i + 1] = DIGITS[key.bytes[i] & 15];
@@ -42,7 +42,7 @@ static bool write_line(int fd) {
 enum farm_status farm_key_make(const char *path, struct farm_error *err) {
     const int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
     if (fd < 0 && errno == EEXIST)
-        return farm_fail(err, FARM_E_BUSY, "key file %s exists; remove it first if no run uses it any more", path);
+        return farm_fail(err, FARM_E_BUSY, "key file %s exists; remove it first if no run uses it", path);
     if (fd < 0) return farm_fail_errno(err, FARM_E_IO, "cannot make the key file %s", path);
     enum farm_status status = FARM_OK;
     if (!write_line(fd)) status = farm_fail_errno(err, FARM_E_IO, "cannot write the key file %s", path);
@@ -56,17 +56,16 @@ static enum farm_status check_owner(int fd, const char *path, struct farm_error 
     if (fstat(fd, &info) < 0) return farm_fail_errno(err, FARM_E_IO, "key file %s", path);
     if (!S_ISREG(info.st_mode)) return farm_fail(err, FARM_E_FORMAT, "key file %s is not a regular file", path);
     if (info.st_uid != geteuid())
-        return farm_fail(
-            err, FARM_E_PERMISSION,
-            "key file %s belongs to user %u, not to user %u who runs this: copy it, then chmod 600 the copy", path,
-            (unsigned)info.st_uid, (unsigned)geteuid());
+        return farm_fail(err, FARM_E_PERMISSION,
+                         "key file %s belongs to user %u, but user %u runs this: copy it, then chmod 600 the copy",
+                         path, (unsigned)info.st_uid, (unsigned)geteuid());
     if (info.st_mode & 077)
         return farm_fail(err, FARM_E_PERMISSION, "key file %s is open to other users (mode %03o): chmod 600 %s", path,
                          (unsigned)info.st_mode & 0777, path);
     return FARM_OK;
 }
 
-static bool parse(const char *line, size_t bytes, struct farm_key *key) {
+static bool parse_line(const char *line, size_t bytes, struct farm_key *key) {
     if (bytes == LINE_BYTES + 1 && line[LINE_BYTES] == '\n') bytes--;
     if (bytes != LINE_BYTES || memcmp(line, PREFIX, PREFIX_BYTES) != 0) return false;
     memset(key, 0, sizeof *key);
@@ -91,7 +90,7 @@ enum farm_status farm_key_load(const char *path, struct farm_key *key, struct fa
     enum farm_status status = check_owner(fd, path, err);
     const ssize_t n = status ? 0 : read(fd, line, sizeof line);
     if (!status && n < 0) status = farm_fail_errno(err, FARM_E_IO, "cannot read the key file %s", path);
-    if (!status && !parse(line, (size_t)n, key))
+    if (!status && !parse_line(line, (size_t)n, key))
         status =
             farm_fail(err, FARM_E_FORMAT, "%s is not a key file: expected one line, \"%s\" and %d hexadecimal digits",
                       path, PREFIX, 2 * FARM_KEY_BYTES);

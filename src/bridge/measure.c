@@ -1,5 +1,5 @@
 // See measure.h. A step carries its number at both ends of each observation; the far side answers with the number, or
-// with WRONG. CRC32C or TLS vouch for what lies between. Chunks and messages of plain sockets are stamped likewise.
+// with WRONG. CRC32C or TLS protects the bytes between. Messages of plain sockets carry their number in the same way.
 #include "bridge/measure.h"
 
 #include <arpa/inet.h>
@@ -23,10 +23,10 @@
 #include "bridge/step.h"
 #include "ring/ring.h"
 
-enum { TRIP = FARM_MEASURE_MAIN, STREAM = FARM_MEASURE_STREAM, SHAPES }; // each has its port
+enum { TRIP = FARM_MEASURE_MAIN, STREAM = FARM_MEASURE_STREAM, SHAPES }; // each on its port
 enum { STEPS = 2, CHUNK = 256 << 10, TRIPS_MAX = 1 << 17, ROUNDS_MIN = 5, PHASES = 4, WRONG = -1, LIMIT_S = 10 };
-static const uint64_t NAP_NS = 100000000, LAST = 1ull << 63; // LAST: of the phase
-static const char OPTION[] = "farm_bridge_bench";            // of the offer: "1 PORT PORT", of STREAM and SOCKETS
+static const uint64_t SLEEP_NS = 100000000, LAST = 1ull << 63; // LAST: flag of a phase's last number
+static const char OPTION[] = "farm_bridge_bench";              // of the offer: "1 PORT PORT", of STREAM and SOCKETS
 static const struct { uint32_t lanes, width, pixels; } shapes[SHAPES] = {{1, 1, 7056}, {16, 8, 28224}};
 
 static void make_spec(int shape, struct farm_ring_spec *spec) {
@@ -43,11 +43,11 @@ static void stamp(uint8_t *at, size_t bytes, uint64_t number) {
     memcpy(at + bytes - sizeof number, &number, sizeof number);
 }
 
-static bool stamped(const uint8_t *at, size_t bytes, uint64_t number) {
+static bool has_stamp(const uint8_t *at, size_t bytes, uint64_t number) {
     return memcmp(at, &number, sizeof number) == 0 && memcmp(at + bytes - sizeof number, &number, sizeof number) == 0;
 }
 
-// A view of a ring just made, with descriptors of its own.
+// A view of a ring just created, with duplicated descriptors.
 static enum farm_status open_view(const struct farm_ring *made, bool actor, struct farm_ring *view,
                                   struct farm_error *err) {
     return farm_ring_open(dup(actor ? made->up.fd : made->up.fd_readonly),
@@ -57,13 +57,13 @@ static enum farm_status open_view(const struct farm_ring *made, bool actor, stru
 
 // ---- plain sockets ----
 
-// What comes before a phase: messages of `out` bytes; `back` bytes for each of them, or for the last one alone.
+// Announces a phase: messages of `out` bytes; replies of `back` bytes to each, or to the last only.
 struct plain_phase {
     uint32_t out, back, each;
 };
 
-// All of it, or false: the peer has ended, or was silent for too long.
-static bool move(int fd, void *at, size_t bytes, bool out) {
+// Sends or receives all bytes. False: the peer has closed, or was silent for LIMIT_S.
+static bool transfer(int fd, void *at, size_t bytes, bool out) {
     for (size_t done = 0; done < bytes;) {
         char *rest = (char *)at + done;
         const ssize_t n = out ? send(fd, rest, bytes - done, MSG_NOSIGNAL) : recv(fd, rest, bytes - done, MSG_WAITALL);
@@ -73,34 +73,34 @@ static bool move(int fd, void *at, size_t bytes, bool out) {
     return true;
 }
 
-static void set_up_socket(int fd) {
-    const struct timeval patience = {.tv_sec = LIMIT_S};
+static void set_socket_options(int fd) {
+    const struct timeval limit = {.tv_sec = LIMIT_S};
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &(int){1}, sizeof(int));
-    setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
-    setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience);
+    setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
+    setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);
 }
 
 static bool serve_phase(int fd, uint8_t *buffer) {
     struct plain_phase phase;
     uint64_t number = 0;
-    if (!move(fd, &phase, sizeof phase, false) || phase.out < sizeof number || phase.out > CHUNK ||
+    if (!transfer(fd, &phase, sizeof phase, false) || phase.out < sizeof number || phase.out > CHUNK ||
         phase.back < sizeof number || phase.back > CHUNK)
         return false;
     for (bool good = true; !(number & LAST);) {
-        if (!move(fd, buffer, phase.out, false)) return false;
+        if (!transfer(fd, buffer, phase.out, false)) return false;
         memcpy(&number, buffer, sizeof number);
-        good &= stamped(buffer, phase.out, number);
+        good &= has_stamp(buffer, phase.out, number);
         if (!phase.each && !(number & LAST)) continue;
         stamp(buffer, phase.back, good ? number : 0);
-        if (!move(fd, buffer, phase.back, true)) return false;
+        if (!transfer(fd, buffer, phase.back, true)) return false;
     }
     return true;
 }
 
 // ---- the far side ----
 
-// A supervisor's part, and a learner, of one session of one ring.
-struct host {
+// The supervisor's and the learner's part for one session of one ring.
+struct responder {
     struct farm_wire_offer offer;
     struct farm_bridge_stats stats;
     struct farm_hub *hub;
@@ -109,69 +109,72 @@ struct host {
     bool taken;
 };
 
-// Of plain sockets.
+// Answers plain sockets.
 struct plain_server {
     int listener;
     uint8_t run[FARM_WIRE_ID_BYTES], buffer[CHUNK];
 };
 
-static void give_up(struct host *host) {
+static void close_session(struct responder *responder) {
     const struct farm_control_message forget = {.kind = FARM_CONTROL_FORGET, .fds = {-1, -1}};
-    if (!host->taken) return;
-    farm_control_send(host->control, &forget);
-    farm_ring_close(&host->view);
-    farm_ring_close(&host->made);
-    host->taken = false;
+    if (!responder->taken) return;
+    farm_control_send(responder->control, &forget);
+    farm_ring_close(&responder->view);
+    farm_ring_close(&responder->made);
+    responder->taken = false;
 }
 
-static void refuse(struct host *host, const struct farm_control_message *ask, const char *why) {
+static void refuse_node(struct responder *responder, const struct farm_control_message *ask, const char *why) {
     struct farm_control_message no = {.kind = FARM_CONTROL_REFUSED, .reason = FARM_WIRE_REFUSE_LATER, .fds = {-1, -1}};
     memcpy(no.id, ask->id, sizeof no.id);
     snprintf(no.text, sizeof no.text, "%.*s", (int)sizeof no.text - 1, why);
-    farm_control_send(host->control, &no);
+    farm_control_send(responder->control, &no);
 }
 
-// A node that went without a word makes room for the next one.
-static void admit(struct host *host, const struct farm_control_message *ask) {
+// A new node replaces one that went away without BYE.
+static void admit_node(struct responder *responder, const struct farm_control_message *ask) {
     struct farm_error err;
-    if (ask->count != 1 || farm_load_acquire(&host->stats.node[0].state) == FARM_NODE_CONNECTED) {
-        refuse(host, ask, ask->count != 1 ? "farm bridge bench plays nothing" : "another measurement is under way");
+    if (ask->count != 1 || farm_load_acquire(&responder->stats.node[0].state) == FARM_NODE_CONNECTED) {
+        refuse_node(responder, ask,
+                    ask->count != 1 ? "this is farm bridge bench: it runs no environment"
+                                    : "another measurement is under way");
         return;
     }
-    give_up(host);
-    enum farm_status status = farm_ring_create(&host->offer.spec, 0, -1, true, &host->made, &err);
-    if (!status && (status = open_view(&host->made, false, &host->view, &err))) farm_ring_close(&host->made);
+    close_session(responder);
+    enum farm_status status = farm_ring_create(&responder->offer.spec, 0, -1, true, &responder->made, &err);
+    if (!status && (status = open_view(&responder->made, false, &responder->view, &err)))
+        farm_ring_close(&responder->made);
     if (status) {
-        refuse(host, ask, err.message);
+        refuse_node(responder, ask, err.message);
         return;
     }
-    host->taken = true;
+    responder->taken = true;
     struct farm_control_message say = {.kind = FARM_CONTROL_SESSION, .count = 1, .fds = {-1, -1}};
     const struct farm_control_message ring = {.kind = FARM_CONTROL_RING,
-                                              .fds = {host->made.up.fd, host->made.down.fd_readonly}};
+                                              .fds = {responder->made.up.fd, responder->made.down.fd_readonly}};
     memcpy(say.id, ask->id, sizeof say.id);
-    farm_control_send(host->control, &say);
-    farm_control_send(host->control, &ring);
+    farm_control_send(responder->control, &say);
+    farm_control_send(responder->control, &ring);
     say.kind = FARM_CONTROL_ADMITTED;
-    farm_control_send(host->control, &say);
+    farm_control_send(responder->control, &say);
 }
 
-static void supervise(struct host *host) {
+static void handle_control(struct responder *responder) {
     struct farm_control_message message;
-    while (farm_control_receive(host->control, &message)) {
-        if (message.kind == FARM_CONTROL_ADMIT) admit(host, &message);
-        if (message.kind == FARM_CONTROL_LEAVE) give_up(host);
+    while (farm_control_receive(responder->control, &message)) {
+        if (message.kind == FARM_CONTROL_ADMIT) admit_node(responder, &message);
+        if (message.kind == FARM_CONTROL_LEAVE) close_session(responder);
     }
 }
 
-static bool answer_all(struct host *host) {
+static bool answer_lanes(struct responder *responder) {
     bool any = false;
-    for (uint32_t l = 0; host->taken && l < host->offer.spec.lanes; l++) {
-        struct farm_lane *lane = &host->view.lanes[l];
+    for (uint32_t l = 0; responder->taken && l < responder->offer.spec.lanes; l++) {
+        struct farm_lane *lane = &responder->view.lanes[l];
         const uint64_t n = farm_lane_acted(lane);
         if (farm_lane_produced(lane) == n) continue;
         for (uint32_t e = 0; e < lane->width; e++) {
-            const bool good = stamped(farm_lane_obs(lane, 0, n, e), lane->obs_bytes[0], n) &&
+            const bool good = has_stamp(farm_lane_obs(lane, 0, n, e), lane->obs_bytes[0], n) &&
                               farm_lane_reward(lane, n)[e] == (float)n;
             *(int32_t *)farm_lane_action(lane, n, e) = good ? (int32_t)(n & INT32_MAX) : WRONG;
         }
@@ -184,16 +187,16 @@ static bool answer_all(struct host *host) {
 }
 
 static void *serve_steps(void *context) {
-    for (struct host *host = context;;) {
-        bool busy = farm_hub_turn(host->hub, farm_now_ns());
-        supervise(host);
-        busy |= answer_all(host);
-        if (!busy) farm_hub_wait(host->hub, NAP_NS);
+    for (struct responder *responder = context;;) {
+        bool busy = farm_hub_turn(responder->hub, farm_now_ns());
+        handle_control(responder);
+        busy |= answer_lanes(responder);
+        if (!busy) farm_hub_wait(responder->hub, SLEEP_NS);
     }
     return NULL;
 }
 
-// One connection after another; each begins with the run's id, which those without the key do not know.
+// Serves one connection after another. Each starts with the run's id, which only holders of the key know.
 static void *serve_sockets(void *context) {
     for (struct plain_server *server = context;;) {
         uint8_t id[FARM_WIRE_ID_BYTES];
@@ -201,8 +204,8 @@ static void *serve_sockets(void *context) {
         poll(&look, 1, -1);
         const int fd = accept4(server->listener, NULL, NULL, SOCK_CLOEXEC);
         if (fd < 0) continue;
-        set_up_socket(fd);
-        if (move(fd, id, sizeof id, false) && memcmp(id, server->run, sizeof id) == 0)
+        set_socket_options(fd);
+        if (transfer(fd, id, sizeof id, false) && memcmp(id, server->run, sizeof id) == 0)
             while (serve_phase(fd, server->buffer)) continue;
         close(fd);
     }
@@ -215,20 +218,21 @@ static uint32_t port_of(int listener) {
     return ntohs(bound.sin6_port);
 }
 
-static enum farm_status make_host(struct host *host, int shape, const int *listeners, const struct farm_key *key,
-                                  const char *engine, const uint8_t *run, struct farm_error *err) {
-    struct farm_wire_offer *offer = &host->offer;
+static enum farm_status make_host(struct responder *responder, int shape, const int *listeners,
+                                  const struct farm_key *key, const char *engine, const uint8_t *run,
+                                  struct farm_error *err) {
+    static const int NO_BELL = -1; // the responder never sleeps
+    struct farm_wire_offer *offer = &responder->offer;
     struct farm_hub_config config = {.listener = listeners[shape],
                                      .wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK),
                                      .key = key,
                                      .offer = offer,
-                                     .stats = &host->stats,
+                                     .stats = &responder->stats,
+                                     .bells = &NO_BELL,
+                                     .bell_count = 1,
                                      .engine = engine};
-    config.bells = calloc(1, sizeof *config.bells); // that of a learner that never sleeps
-    config.bell_count = 1;
-    enum farm_status status = farm_control_make(&host->control, &config.control, err);
-    if (status || config.wake < 0 || !config.bells)
-        return status ? status : farm_fail_errno(err, FARM_E_LIMIT, "farm bridge bench");
+    enum farm_status status = farm_control_make(&responder->control, &config.control, err);
+    if (status || config.wake < 0) return status ? status : farm_fail_errno(err, FARM_E_LIMIT, "farm bridge bench");
     make_spec(shape, &offer->spec);
     strcpy(offer->env, "farm bridge bench");
     strcpy(offer->bad_values, "count");
@@ -237,25 +241,25 @@ static enum farm_status make_host(struct host *host, int shape, const int *liste
     strcpy(offer->options[0][0], OPTION);
     snprintf(offer->options[0][1], FARM_WIRE_OPTION_BYTES, "1 %u %u", port_of(listeners[FARM_MEASURE_STREAM]),
              port_of(listeners[FARM_MEASURE_SOCKETS]));
-    return farm_hub_make(&config, &host->hub, err);
+    return farm_hub_make(&config, &responder->hub, err);
 }
 
 enum farm_status farm_measure_serve(const int listeners[FARM_MEASURE_PORTS], const struct farm_key *key,
                                     const char *engine, struct farm_error *err) {
-    struct host *hosts = calloc(SHAPES, sizeof *hosts);
+    struct responder *responders = calloc(SHAPES, sizeof *responders);
     struct plain_server *server = calloc(1, sizeof *server);
     pthread_t thread;
-    if (!hosts || !server || getrandom(server->run, sizeof server->run, 0) != sizeof server->run)
+    if (!responders || !server || getrandom(server->run, sizeof server->run, 0) != sizeof server->run)
         return farm_fail_errno(err, FARM_E_LIMIT, "farm bridge bench");
     server->listener = listeners[FARM_MEASURE_SOCKETS];
     for (int shape = 0; shape < SHAPES; shape++) {
-        const enum farm_status status = make_host(&hosts[shape], shape, listeners, key, engine, server->run, err);
+        const enum farm_status status = make_host(&responders[shape], shape, listeners, key, engine, server->run, err);
         if (status) return status;
     }
     const int failed = pthread_create(&thread, NULL, serve_sockets, server) ||
-                       pthread_create(&thread, NULL, serve_steps, &hosts[STREAM]);
+                       pthread_create(&thread, NULL, serve_steps, &responders[STREAM]);
     if (failed) return farm_fail(err, FARM_E_LIMIT, "farm bridge bench cannot have threads");
-    serve_steps(&hosts[TRIP]);
+    serve_steps(&responders[TRIP]);
     return FARM_OK;
 }
 
@@ -281,20 +285,20 @@ static bool stopped(const struct farm_measure_config *config) {
     return config->stop && config->stop(config->context);
 }
 
-static enum farm_status await(const struct farm_measure_config *config, const char *address, struct farm_node *node,
-                              enum farm_node_state wanted, struct farm_error *err) {
+static enum farm_status await_state(const struct farm_measure_config *config, const char *address,
+                                    struct farm_node *node, enum farm_node_state wanted, struct farm_error *err) {
     const uint64_t until_ns = farm_now_ns() + (uint64_t)(config->retry_s * 1e9);
     while (farm_node_state(node) != wanted) {
         const uint64_t now_ns = farm_now_ns();
         const char *why = farm_node_why(node), *gap = why[0] ? ": " : "";
         if (farm_node_state(node) == FARM_NODE_REFUSED || farm_node_state(node) == FARM_NODE_ENDED)
-            return farm_fail(err, FARM_E_DEAD, "%s says: %s", address, why);
+            return farm_fail(err, FARM_E_DEAD, "%s refuses: %s", address, why);
         if (now_ns >= until_ns)
             return farm_fail(err, FARM_E_DEAD, "no `farm bridge bench --listen` at %s within %.3g s (--retry-s)%s%s",
                              address, config->retry_s, gap, why);
         if (stopped(config)) return FARM_E_INTERRUPTED;
         if (!farm_node_turn(node, now_ns))
-            farm_node_wait(node, until_ns - now_ns < NAP_NS ? until_ns - now_ns : NAP_NS);
+            farm_node_wait(node, until_ns - now_ns < SLEEP_NS ? until_ns - now_ns : SLEEP_NS);
     }
     return FARM_OK;
 }
@@ -312,7 +316,7 @@ static enum farm_status make_node(const struct near_side *near, int shape, struc
     return farm_node_make(node_config, node, err);
 }
 
-// Who is there, and where its other ports are.
+// Reads the far side's OFFER, which names its other ports.
 static enum farm_status find_far_side(struct near_side *near, struct farm_error *err) {
     struct farm_address found[FARM_ADDRESSES_MAX];
     struct farm_node_config config = {0};
@@ -323,7 +327,7 @@ static enum farm_status find_far_side(struct near_side *near, struct farm_error 
     if (!status && !near->config->key && !(status = farm_address_find(main_address, found, &count, err)))
         status = farm_address_check_insecure(main_address, found, count, err);
     if (!status) status = make_node(near, TRIP, &config, &node, err);
-    if (!status) status = await(near->config, main_address, node, FARM_NODE_OFFERED, err);
+    if (!status) status = await_state(near->config, main_address, node, FARM_NODE_OFFERED, err);
     if (!status) near->offer = *farm_node_offer(node);
     farm_node_free(node, true);
     if (status) return status;
@@ -332,10 +336,11 @@ static enum farm_status find_far_side(struct near_side *near, struct farm_error 
             sscanf(near->offer.options[o][1], "%u %u %u", &version, &ports[FARM_MEASURE_STREAM],
                    &ports[FARM_MEASURE_SOCKETS]);
     if (version != 1)
-        return farm_fail(err, FARM_E_UNSUPPORTED,
-                         "%s is a learner that plays %.100s, and measures nothing: start `farm bridge bench --listen` "
-                         "on its machine, on another port",
-                         main_address, near->offer.env);
+        return farm_fail(
+            err, FARM_E_UNSUPPORTED,
+            "%s is a learner that plays %.100s: start `farm bridge bench --listen` on its machine, on another "
+            "port",
+            main_address, near->offer.env);
     for (int p = FARM_MEASURE_STREAM; p < FARM_MEASURE_PORTS; p++)
         snprintf(near->address[p], sizeof near->address[p], "%.*s:%u", (int)(strrchr(main_address, ':') - main_address),
                  main_address, ports[p]);
@@ -352,10 +357,10 @@ static enum farm_status make_actor(struct near_side *near, int shape, struct far
     const int fds[1][2] = {{dup(actor->made.up.fd_readonly), dup(actor->made.down.fd)}};
     struct farm_node_config config = {.ring_fds = fds, .ring_count = 1, .stats = &actor->stats};
     status = make_node(near, shape, &config, &actor->node, err);
-    return status ? status : await(near->config, near->address[shape], actor->node, FARM_NODE_JOINED, err);
+    return status ? status : await_state(near->config, near->address[shape], actor->node, FARM_NODE_JOINED, err);
 }
 
-static enum farm_status connect_plainly(struct near_side *near, struct farm_error *err) {
+static enum farm_status connect_plain(struct near_side *near, struct farm_error *err) {
     const char *text = near->address[FARM_MEASURE_SOCKETS];
     struct farm_address found[FARM_ADDRESSES_MAX];
     uint32_t count;
@@ -363,17 +368,17 @@ static enum farm_status connect_plainly(struct near_side *near, struct farm_erro
     if (status) return status;
     for (uint32_t i = 0; i < count; i++) {
         near->fd = socket(found[i].socket.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
-        set_up_socket(near->fd);
+        set_socket_options(near->fd);
         if (connect(near->fd, (const struct sockaddr *)&found[i].socket, found[i].bytes) == 0 &&
-            move(near->fd, near->offer.run, FARM_WIRE_ID_BYTES, true))
+            transfer(near->fd, near->offer.run, FARM_WIRE_ID_BYTES, true))
             return FARM_OK;
         if (i + 1 < count) close(near->fd);
     }
-    return farm_fail_errno(err, FARM_E_DEAD, "%s, for plain sockets (the bridge's port can be reached)", text);
+    return farm_fail_errno(err, FARM_E_DEAD, "cannot connect plain sockets to %s (the bridge's port works)", text);
 }
 
-// One turn; actors write the next step of each lane that can go on, if they go on.
-static enum farm_status step(struct actor *actor, bool on, bool *idle, struct farm_error *err) {
+// One turn. If `on`, writes the next step of each lane that may go on. *idle: every published step is answered.
+static enum farm_status turn_actor(struct actor *actor, bool on, bool *idle, struct farm_error *err) {
     bool busy = false;
     *idle = true;
     for (uint32_t l = 0; l < actor->view.spec.lanes; l++) {
@@ -383,7 +388,7 @@ static enum farm_status step(struct actor *actor, bool on, bool *idle, struct fa
         if (!on || !farm_lane_actor_answered(lane) || !farm_lane_actor_can_write(lane)) continue;
         for (uint32_t e = 0; e < lane->width; e++) {
             if (n && *(int32_t *)farm_lane_action(lane, n - 1, e) != (int32_t)((n - 1) & INT32_MAX))
-                return farm_fail(err, FARM_E_FORMAT, "step %llu of lane %u was not answered as it should",
+                return farm_fail(err, FARM_E_FORMAT, "step %llu of lane %u has a wrong answer",
                                  (unsigned long long)n - 1, l);
             stamp(farm_lane_obs(lane, 0, n, e), lane->obs_bytes[0], n);
             farm_lane_reward(lane, n)[e] = (float)n;
@@ -397,19 +402,20 @@ static enum farm_status step(struct actor *actor, bool on, bool *idle, struct fa
     busy |= farm_node_turn(actor->node, farm_now_ns());
     if (!farm_node_connected(actor->node))
         return farm_fail(err, FARM_E_DEAD, "the connection broke: %s", farm_node_why(actor->node));
-    if (!busy) farm_node_wait(actor->node, NAP_NS);
+    if (!busy) farm_node_wait(actor->node, SLEEP_NS);
     return FARM_OK;
 }
 
-static enum farm_status trips(struct near_side *near, uint64_t until_ns, double *us, struct farm_error *err) {
+static enum farm_status measure_round_trips(struct near_side *near, uint64_t until_ns, double *us,
+                                            struct farm_error *err) {
     struct actor *actor = &near->actors[TRIP];
     enum farm_status status = FARM_OK;
     uint32_t count = 0;
     for (uint64_t now_ns = farm_now_ns(); now_ns < until_ns && count < TRIPS_MAX && !status;) {
         const uint64_t start_ns = now_ns;
         bool idle = false;
-        status = step(actor, true, &idle, err);
-        while (!status && !idle) status = step(actor, false, &idle, err);
+        status = turn_actor(actor, true, &idle, err);
+        while (!status && !idle) status = turn_actor(actor, false, &idle, err);
         now_ns = farm_now_ns();
         near->trips_us[count++] = (double)(now_ns - start_ns) * 1e-3;
     }
@@ -417,31 +423,32 @@ static enum farm_status trips(struct near_side *near, uint64_t until_ns, double 
     return status;
 }
 
-static enum farm_status stream(struct near_side *near, uint64_t until_ns, uint64_t *bytes, struct farm_error *err) {
+static enum farm_status measure_stream(struct near_side *near, uint64_t until_ns, uint64_t *bytes,
+                                       struct farm_error *err) {
     struct actor *actor = &near->actors[STREAM];
     struct farm_lane *lanes = actor->view.lanes;
     enum farm_status status = FARM_OK;
     bool idle = false;
     for (uint32_t l = 0; l < actor->view.spec.lanes; l++) *bytes -= farm_lane_acted(&lanes[l]) * farm_step_bytes(lanes);
-    while (!status && farm_now_ns() < until_ns) status = step(actor, true, &idle, err);
-    for (idle = false; !status && !idle;) status = step(actor, false, &idle, err);
+    while (!status && farm_now_ns() < until_ns) status = turn_actor(actor, true, &idle, err);
+    for (idle = false; !status && !idle;) status = turn_actor(actor, false, &idle, err);
     for (uint32_t l = 0; l < actor->view.spec.lanes; l++) *bytes += farm_lane_acted(&lanes[l]) * farm_step_bytes(lanes);
     return status;
 }
 
-// The same by plain sockets. Either `us` or `bytes`.
-static enum farm_status plainly(struct near_side *near, struct plain_phase phase, uint64_t until_ns, double *us,
-                                uint64_t *bytes, struct farm_error *err) {
+// The same by plain sockets, for `us` (phase.each) or `bytes`.
+static enum farm_status measure_plain(struct near_side *near, struct plain_phase phase, uint64_t until_ns, double *us,
+                                      uint64_t *bytes, struct farm_error *err) {
     uint32_t count = 0;
-    bool good = move(near->fd, &phase, sizeof phase, true), last = false;
+    bool good = transfer(near->fd, &phase, sizeof phase, true), last = false;
     for (uint64_t now_ns = farm_now_ns(), number = 1; good && !last; number++) {
         const uint64_t start_ns = now_ns;
         last = now_ns >= until_ns || count == TRIPS_MAX - 1;
         stamp(near->buffer, phase.out, number | (last ? LAST : 0));
-        good = move(near->fd, near->buffer, phase.out, true);
+        good = transfer(near->fd, near->buffer, phase.out, true);
         if (good && (phase.each || last))
-            good = move(near->fd, near->buffer, phase.back, false) &&
-                   stamped(near->buffer, phase.back, number | (last ? LAST : 0));
+            good = transfer(near->fd, near->buffer, phase.back, false) &&
+                   has_stamp(near->buffer, phase.back, number | (last ? LAST : 0));
         now_ns = farm_now_ns();
         if (phase.each) near->trips_us[count++] = (double)(now_ns - start_ns) * 1e-3;
         *bytes += phase.out;
@@ -458,22 +465,23 @@ static enum farm_status measure_round(struct near_side *near, uint64_t phase_ns,
                                                (uint32_t)farm_answer_part(lane, 0).iov_len + head, 1},
                              there = {CHUNK, 64, 0};
     uint64_t ignored = 0;
-    enum farm_status status = trips(near, farm_now_ns() + phase_ns, &v[FARM_MEASURE_ROUND_TRIP_US][0], err);
+    enum farm_status status =
+        measure_round_trips(near, farm_now_ns() + phase_ns, &v[FARM_MEASURE_ROUND_TRIP_US][0], err);
     if (!status)
-        status =
-            plainly(near, there_and_back, farm_now_ns() + phase_ns, &v[FARM_MEASURE_ROUND_TRIP_US][1], &ignored, err);
+        status = measure_plain(near, there_and_back, farm_now_ns() + phase_ns, &v[FARM_MEASURE_ROUND_TRIP_US][1],
+                               &ignored, err);
     for (int way = 0; way < FARM_MEASURE_WAYS && !status; way++) {
         const uint64_t start_ns = farm_now_ns(), cpu_ns = farm_thread_cpu_ns();
         uint64_t bytes = 0;
-        status = way == FARM_MEASURE_BRIDGE ? stream(near, start_ns + phase_ns, &bytes, err)
-                                            : plainly(near, there, start_ns + phase_ns, NULL, &bytes, err);
+        status = way == FARM_MEASURE_BRIDGE ? measure_stream(near, start_ns + phase_ns, &bytes, err)
+                                            : measure_plain(near, there, start_ns + phase_ns, NULL, &bytes, err);
         v[FARM_MEASURE_BYTES_PER_S][way] = (double)bytes / ((double)(farm_now_ns() - start_ns) * 1e-9);
         v[FARM_MEASURE_CPU_S_PER_GB][way] = (double)(farm_thread_cpu_ns() - cpu_ns) / (double)bytes;
     }
     return status;
 }
 
-// The first round is for warming up.
+// The first round is a warm-up.
 static enum farm_status measure_rounds(struct near_side *near, struct farm_measure_result *result,
                                        struct farm_error *err) {
     const double seconds = near->config->seconds;
@@ -501,7 +509,7 @@ enum farm_status farm_measure_run(const struct farm_measure_config *config, stru
     *result = (struct farm_measure_result){.encrypted = config->key};
     enum farm_status status = find_far_side(near, err);
     for (int shape = 0; shape < SHAPES && !status; shape++) status = make_actor(near, shape, err);
-    if (!status) status = connect_plainly(near, err);
+    if (!status) status = connect_plain(near, err);
     if (!status) status = measure_rounds(near, result, err);
     if (result->rounds) {
         result->uring = near->actors[TRIP].stats.uring;

@@ -1,6 +1,5 @@
-// See node.h. A step is sent when it is published and the learner has room for it, and is sent again after a cut if the
-// learner's counter says that it did not come; its slot is given back to the actor when its answer is there (LOCAL:
-// when the learner has acknowledged it).
+// See node.h. Sends a step once it is published and the learner has room for it, and again after a cut if the learner's
+// counter shows that it was lost. Releases its slot to the actor when the answer has come (LOCAL: the acknowledgement).
 #include "bridge/node.h"
 
 #include <netinet/in.h>
@@ -19,8 +18,8 @@
 #include "ring/wait.h"
 
 enum { SOCKET = 0, WATCH_BELL = 0, EVENTS_MAX = 64 };
-static const uint64_t TICK_NS = 25000000, HEARTBEAT_NS = 1000000000, NAP_NS = 100000000;
-// A path that comes back is found by the next try to connect: these are short while the cut is young.
+static const uint64_t TICK_NS = 25000000, HEARTBEAT_NS = 1000000000, SLEEP_NS = 100000000;
+// The next attempt finds a path that is back, so the intervals are short after a cut and grow later.
 static const uint64_t REACH_NS = 40000000, REACH_LATE_NS = 3000000000u, PROBE_NS = 40000000;
 static const uint64_t RETRY_NS = 50000000, RETRY_SOON_NS = 10000000000u, RETRY_MAX_NS = 1000000000;
 
@@ -28,8 +27,8 @@ struct node_lane {
     struct farm_lane *lane;
     uint64_t placed;   // CENTRAL: answers whose frame has begun
     uint64_t answered; // CENTRAL: answered; LOCAL: acknowledged
-    uint64_t sent;     // steps sent on this connection, or there before it
-    uint64_t consumed; // the learner's, as far as is known
+    uint64_t sent;     // steps that the learner had, or that this connection has sent
+    uint64_t consumed; // the learner's newest known `consumed`
     uint16_t ring, number;
     bool listed;
 };
@@ -52,19 +51,20 @@ struct farm_node {
     struct farm_doorbells bells;
     uint32_t *rung;
     struct node_lane *lanes; // ring after ring
-    struct node_lane **list; // lanes that have steps to send
-    uint32_t head, listed;   // a queue, so that none is passed over
-    bool *touched;           // [ring_count] answered in this frame
+    struct node_lane **list; // a queue of lanes with steps to send
+    uint32_t head, listed;
+    bool *touched; // [ring_count] answered in this frame
     uint32_t learner_steps;
 
     struct farm_wire_offer *offer;
     bool offered;
-    uint32_t wanted; // places to be asked for
+    uint32_t wanted; // places to request
     uint32_t *actors;
 
     uint64_t now_ns, tick_ns;
-    uint64_t retry_ns, cut_ns, retry_wait_ns; // when to try again; since when there is no connection; 0: at once
-    uint64_t rtt_ns;                          // of the last connection that had one; 0: none yet
+    uint64_t retry_ns, cut_ns, retry_wait_ns; // time of the next attempt; of the cut, 0: none; last interval
+    bool retry_at_once;                       // once: another bridge has the session, or the path was cut
+    uint64_t rtt_ns;                          // newest of any connection; 0: unknown
     uint64_t random;
     uint32_t tries;
     uint64_t env_steps, lane_steps;
@@ -73,7 +73,7 @@ struct farm_node {
 
 // ---- figures ----
 
-static void show_figures(struct farm_node *node) {
+static void add_figures(struct farm_node *node) {
     struct farm_bridge_stats *stats = node->config.stats;
     if (!stats) return;
     farm_link_add_figures(&node->link, stats, &stats->node[0], &node->lane_steps, &node->env_steps);
@@ -91,25 +91,25 @@ static struct node_lane *lane_at(const struct farm_node *node, uint32_t ring, ui
 static bool can_send(const struct farm_node *node, const struct node_lane *lane) {
     const uint64_t produced = farm_lane_produced(lane->lane);
     if (produced == lane->sent || lane->sent - lane->consumed >= node->learner_steps) return false;
-    // An actor that has written over its counter is the supervisor's to end; it sends nothing more.
+    // The supervisor ends an actor that has overwritten its counter; nothing more of it is sent.
     return produced - lane->answered <= farm_lane_ahead_max(lane->lane);
 }
 
-static void list(struct farm_node *node, struct node_lane *lane) {
+static void list_lane(struct farm_node *node, struct node_lane *lane) {
     if (lane->listed || !node->welcomed || !can_send(node, lane)) return;
     const uint32_t room = node->ring_count * node->lane_count;
     lane->listed = true;
     node->list[(node->head + node->listed++) % room] = lane;
 }
 
-static void list_all(struct farm_node *node) {
-    for (uint32_t i = 0; i < node->ring_count * node->lane_count; i++) list(node, &node->lanes[i]);
+static void list_all_lanes(struct farm_node *node) {
+    for (uint32_t i = 0; i < node->ring_count * node->lane_count; i++) list_lane(node, &node->lanes[i]);
 }
 
-static bool look_at_bells(struct farm_node *node) {
+static bool check_bells(struct farm_node *node) {
     const uint32_t count = farm_doorbells_poll(&node->bells, node->rung);
     for (uint32_t i = 0; i < count; i++)
-        for (uint32_t l = 0; l < node->lane_count; l++) list(node, lane_at(node, node->rung[i], l));
+        for (uint32_t l = 0; l < node->lane_count; l++) list_lane(node, lane_at(node, node->rung[i], l));
     return count > 0;
 }
 
@@ -143,35 +143,35 @@ static bool send_steps(struct farm_node *node) {
 
 // ---- answers come ----
 
-static bool wrong_entry(const struct farm_wire_header *header, const struct farm_wire_entry *entry,
-                        struct farm_error *err) {
-    farm_fail(err, FARM_E_FORMAT, "an unexpected %s of ring %u, lane %u, step %llu", farm_wire_type_name(header->type),
+static bool fail_entry(const struct farm_wire_header *header, const struct farm_wire_entry *entry,
+                       struct farm_error *err) {
+    farm_fail(err, FARM_E_FORMAT, "unexpected %s of ring %u, lane %u, step %llu", farm_wire_type_name(header->type),
               entry->ring, entry->lane, (unsigned long long)entry->n);
     return false;
 }
 
-static bool place(void *context, struct farm_link *link, const struct farm_wire_header *header,
-                  const struct farm_wire_entry *entry, struct iovec *parts, uint32_t room, uint32_t *count,
-                  struct farm_error *err) {
+static bool place_entry(void *context, struct farm_link *link, const struct farm_wire_header *header,
+                        const struct farm_wire_entry *entry, struct iovec *parts, uint32_t room, uint32_t *count,
+                        struct farm_error *err) {
     struct farm_node *node = context;
     if (header->type == FARM_WIRE_HEARTBEAT) return true;
     const bool answers = header->type == FARM_WIRE_ANSWERS;
     if (!node->welcomed || (!answers && header->type != FARM_WIRE_CREDITS) || entry->ring >= node->ring_count ||
         entry->lane >= node->lane_count)
-        return wrong_entry(header, entry, err);
+        return fail_entry(header, entry, err);
     struct node_lane *lane = lane_at(node, entry->ring, entry->lane);
-    if (entry->third < lane->consumed || entry->third > lane->sent) return wrong_entry(header, entry, err);
-    if (!answers) return entry->n >= lane->answered && entry->n <= lane->sent ? true : wrong_entry(header, entry, err);
+    if (entry->third < lane->consumed || entry->third > lane->sent) return fail_entry(header, entry, err);
+    if (!answers) return entry->n >= lane->answered && entry->n <= lane->sent ? true : fail_entry(header, entry, err);
     if (lane->lane->local || entry->n != lane->placed || entry->n >= lane->sent || !room)
-        return wrong_entry(header, entry, err);
+        return fail_entry(header, entry, err);
     lane->placed++;
     parts[0] = farm_answer_part(lane->lane, entry->n);
     *count = 1;
     return true;
 }
 
-// The actor may overwrite what the learner has for certain.
-static void give_back(struct farm_node *node, struct node_lane *lane, uint64_t steps) {
+// Releases steps that the learner has to the actor.
+static void release_steps(struct farm_node *node, struct node_lane *lane, uint64_t steps) {
     if (steps <= lane->answered) return;
     node->lane_steps += steps - lane->answered;
     node->env_steps += (steps - lane->answered) * lane->lane->width;
@@ -180,20 +180,20 @@ static void give_back(struct farm_node *node, struct node_lane *lane, uint64_t s
     farm_lane_release(lane->lane, steps);
 }
 
-static void take_answers(struct farm_node *node, const struct farm_wire_header *header,
-                         const struct farm_wire_entry *entries) {
+static void handle_answers(struct farm_node *node, const struct farm_wire_header *header,
+                           const struct farm_wire_entry *entries) {
     for (uint32_t i = 0; i < header->entries; i++) {
         const struct farm_wire_entry *entry = &entries[i];
         struct node_lane *lane = lane_at(node, entry->ring, entry->lane);
         if (entry->third > lane->consumed) lane->consumed = entry->third;
         if (header->type == FARM_WIRE_ANSWERS) {
             *farm_lane_version(lane->lane, entry->n) = entry->fourth;
-            give_back(node, lane, entry->n + 1);
+            release_steps(node, lane, entry->n + 1);
         } else if (lane->lane->local) {
-            give_back(node, lane, entry->n);
+            release_steps(node, lane, entry->n);
         }
         node->touched[entry->ring] = true;
-        list(node, lane);
+        list_lane(node, lane);
     }
     for (uint32_t i = 0; i < header->entries; i++) {
         if (!node->touched[entries[i].ring]) continue;
@@ -204,7 +204,7 @@ static void take_answers(struct farm_node *node, const struct farm_wire_header *
 
 // ---- joining ----
 
-static void say_hello(struct farm_node *node) {
+static void send_hello(struct farm_node *node) {
     const size_t lanes = (size_t)node->ring_count * node->lane_count;
     struct farm_wire_counters *counters = calloc(lanes + 1, sizeof *counters);
     struct farm_wire_hello hello = {.version = FARM_WIRE_VERSION,
@@ -229,28 +229,28 @@ static void say_hello(struct farm_node *node) {
         farm_link_close(&node->link, "%zu lanes are too many for one node", lanes);
 }
 
-static void ask_for_places(struct farm_node *node) {
+static void send_join(struct farm_node *node) {
     uint8_t out[8];
     node->state = FARM_NODE_JOINING;
     farm_link_post(&node->link, FARM_WIRE_JOIN, out, farm_wire_put_join(node->wanted, out, sizeof out), false);
 }
 
-static bool take_offer(struct farm_node *node, struct farm_error *err) {
+static bool handle_offer(struct farm_node *node, struct farm_error *err) {
     static const uint8_t any[FARM_WIRE_ID_BYTES];
     struct farm_wire_offer *offer = node->offer;
     if (farm_wire_get_offer(node->link.message, node->link.message_bytes, offer, err)) return false;
     if (memcmp(node->config.run, any, sizeof any) == 0)
-        memcpy(node->config.run, offer->run, sizeof offer->run); // from now on it must be this one
+        memcpy(node->config.run, offer->run, sizeof offer->run); // a later connection must have this run
     node->offered = true;
     node->link.known = true;
     if (node->wanted)
-        ask_for_places(node);
+        send_join(node);
     else
         node->state = FARM_NODE_OFFERED;
     return true;
 }
 
-static bool take_counters(struct farm_node *node, const struct farm_wire_welcome *welcome) {
+static bool apply_counters(struct farm_node *node, const struct farm_wire_welcome *welcome) {
     for (uint32_t r = 0; r < node->ring_count; r++) {
         for (uint32_t l = 0; l < node->lane_count; l++) {
             struct node_lane *lane = lane_at(node, r, l);
@@ -263,8 +263,8 @@ static bool take_counters(struct farm_node *node, const struct farm_wire_welcome
             lane->sent = learner.produced;
             lane->consumed = learner.consumed;
             lane->listed = false;
-            if (lane->lane->local) give_back(node, lane, learner.produced); // the credit for it may have been lost
-            if (farm_lane_consumed(lane->lane) < lane->answered)            // a bridge died between its two stores
+            if (lane->lane->local) release_steps(node, lane, learner.produced); // its CREDITS may have been lost
+            if (farm_lane_consumed(lane->lane) < lane->answered) // a bridge before this one died between two stores
                 farm_lane_release(lane->lane, lane->answered);
         }
         farm_learner_notify(&node->rings[r]);
@@ -272,14 +272,14 @@ static bool take_counters(struct farm_node *node, const struct farm_wire_welcome
     return true;
 }
 
-static bool take_welcome(struct farm_node *node, struct farm_error *err) {
+static bool handle_welcome(struct farm_node *node, struct farm_error *err) {
     struct farm_wire_welcome welcome;
     if (farm_wire_get_welcome(node->link.message, node->link.message_bytes, &welcome, err)) return false;
     const bool rings = node->ring_count > 0;
     if (welcome.rings != node->wanted ||
-        (rings && (welcome.lanes != node->lane_count || !take_counters(node, &welcome)))) {
-        node->state = FARM_NODE_STRANGE; // trying again would not change it
-        return farm_fail(err, FARM_E_FORMAT, "the learner's counters are not of this session"), false;
+        (rings && (welcome.lanes != node->lane_count || !apply_counters(node, &welcome)))) {
+        node->state = FARM_NODE_STRANGE; // another attempt would not change it
+        return farm_fail(err, FARM_E_FORMAT, "the learner's counters do not match this session"), false;
     }
     if (!node->actors) node->actors = calloc(welcome.rings, sizeof *node->actors);
     if (!node->actors) return farm_fail(err, FARM_E_LIMIT, "no memory for %u actors", welcome.rings), false;
@@ -289,17 +289,18 @@ static bool take_welcome(struct farm_node *node, struct farm_error *err) {
     node->welcomed = true;
     node->state = FARM_NODE_JOINED;
     node->cut_ns = node->retry_wait_ns = 0;
+    node->retry_at_once = false;
     node->why[0] = 0;
     if (node->config.stats) {
         struct farm_bridge_node_stats *row = &node->config.stats->node[0];
         farm_store_relaxed(&row->connections, farm_load_relaxed(&row->connections) + 1);
         farm_store_release(&row->state, FARM_NODE_CONNECTED);
     }
-    list_all(node);
+    list_all_lanes(node);
     return true;
 }
 
-static bool take_reason(struct farm_node *node, bool bye, struct farm_error *err) {
+static bool handle_reason(struct farm_node *node, bool bye, struct farm_error *err) {
     enum farm_wire_reason reason;
     char text[FARM_WIRE_TEXT_BYTES];
     if (farm_wire_get_reason(node->link.message, node->link.message_bytes, &reason, text, err)) return false;
@@ -311,7 +312,7 @@ static bool take_reason(struct farm_node *node, bool bye, struct farm_error *err
     else if (reason == FARM_WIRE_REFUSE_SESSION)
         node->state = FARM_NODE_STRANGE;
     else if (reason == FARM_WIRE_REFUSE_AGAIN)
-        node->retry_wait_ns = 1;
+        node->retry_at_once = true;
     snprintf(node->why, sizeof node->why, "%s", text);
     farm_link_close(&node->link, "%s", text);
     return true;
@@ -319,37 +320,37 @@ static bool take_reason(struct farm_node *node, bool bye, struct farm_error *err
 
 // ---- frames ----
 
-static bool arrived(void *context, struct farm_link *link, const struct farm_wire_header *header,
-                    const struct farm_wire_entry *entries, struct farm_error *err) {
+static bool handle_frame(void *context, struct farm_link *link, const struct farm_wire_header *header,
+                         const struct farm_wire_entry *entries, struct farm_error *err) {
     struct farm_node *node = context;
     switch (header->type) {
     case FARM_WIRE_ANSWERS:
     case FARM_WIRE_CREDITS:
-        take_answers(node, header, entries);
+        handle_answers(node, header, entries);
         return true;
     case FARM_WIRE_HEARTBEAT:
         farm_link_handle_heartbeat(link, entries, node->now_ns,
                                    node->config.stats ? &node->config.stats->node[0].round_trip_ns : NULL);
         return true;
     case FARM_WIRE_OFFER:
-        if (!node->offered) return take_offer(node, err);
+        if (!node->offered) return handle_offer(node, err);
         break;
     case FARM_WIRE_WELCOME:
-        if (node->state == FARM_NODE_JOINING) return take_welcome(node, err);
+        if (node->state == FARM_NODE_JOINING) return handle_welcome(node, err);
         break;
     case FARM_WIRE_REFUSE:
-        return take_reason(node, false, err);
+        return handle_reason(node, false, err);
     case FARM_WIRE_BYE:
-        return take_reason(node, true, err);
+        return handle_reason(node, true, err);
     default:
         break;
     }
-    return farm_fail(err, FARM_E_FORMAT, "an unexpected %s", farm_wire_type_name(header->type)), false;
+    return farm_fail(err, FARM_E_FORMAT, "unexpected %s", farm_wire_type_name(header->type)), false;
 }
 
 // ---- connecting ----
 
-static bool over(const struct farm_node *node) {
+static bool is_over(const struct farm_node *node) {
     return node->state == FARM_NODE_ENDED || node->state == FARM_NODE_REFUSED || node->state == FARM_NODE_STRANGE;
 }
 
@@ -361,7 +362,7 @@ static uint64_t next_random(struct farm_node *node) {
     return z ^ z >> 31;
 }
 
-// The next of the addresses that the name stands for, looked up anew now and then: the learner may have moved.
+// The next address of the name, resolved again after RETRY_MAX_NS because the learner may have moved.
 static enum farm_status find_address(struct farm_node *node, struct farm_error *err) {
     if (!node->found_count || node->now_ns - node->found_ns >= RETRY_MAX_NS) {
         node->found_ns = node->now_ns;
@@ -371,11 +372,11 @@ static enum farm_status find_address(struct farm_node *node, struct farm_error *
     }
     node->address = node->found[node->tries++ % node->found_count];
     if (node->config.key || farm_address_private(&node->address)) return FARM_OK;
-    return farm_fail(err, FARM_E_PERMISSION, "%s is not a private address now: nothing is sent unencrypted",
+    return farm_fail(err, FARM_E_PERMISSION, "%s is no longer a private address: nothing is sent unencrypted",
                      node->config.address);
 }
 
-static enum farm_status make_socket(const struct farm_address *address, int *fd, struct farm_error *err) {
+static enum farm_status open_socket(const struct farm_address *address, int *fd, struct farm_error *err) {
     *fd = socket(address->socket.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (*fd < 0) return farm_fail_errno(err, FARM_E_LIMIT, "no socket");
     setsockopt(*fd, IPPROTO_TCP, TCP_NODELAY, &(int){1}, sizeof(int));
@@ -384,25 +385,25 @@ static enum farm_status make_socket(const struct farm_address *address, int *fd,
 
 static void plan_retry(struct farm_node *node) {
     if (!node->cut_ns) node->cut_ns = node->now_ns;
-    uint64_t wait_ns = node->retry_wait_ns;
-    if (wait_ns == 1) { // at once, this time: another bridge has the session, or the path was cut
+    node->retry_ns = node->now_ns;
+    if (node->retry_at_once) {
         node->retry_wait_ns = 0;
     } else {
         const bool soon = node->now_ns - node->cut_ns < RETRY_SOON_NS;
-        wait_ns = soon ? RETRY_NS : 2 * wait_ns < RETRY_MAX_NS ? 2 * wait_ns : RETRY_MAX_NS;
-        node->retry_wait_ns = wait_ns < RETRY_NS ? RETRY_NS : wait_ns;
-        wait_ns = node->retry_wait_ns * 3 / 4 + next_random(node) % (node->retry_wait_ns / 2);
+        const uint64_t twice_ns = 2 * node->retry_wait_ns < RETRY_MAX_NS ? 2 * node->retry_wait_ns : RETRY_MAX_NS;
+        const uint64_t wait_ns = node->retry_wait_ns = soon || twice_ns < RETRY_NS ? RETRY_NS : twice_ns;
+        node->retry_ns += wait_ns * 3 / 4 + next_random(node) % (wait_ns / 2);
     }
-    node->retry_ns = node->now_ns + wait_ns;
+    node->retry_at_once = false;
 }
 
-static void try_to_connect(struct farm_node *node) {
+static void connect_to_learner(struct farm_node *node) {
     struct farm_error err = {0};
-    const struct farm_link_owner owner = {.place = place, .arrived = arrived, .context = node};
+    const struct farm_link_owner owner = {.place = place_entry, .arrived = handle_frame, .context = node};
     int fd = -1;
     enum farm_status status = FARM_OK;
     if (!node->config.ops_context) status = find_address(node, &err);
-    if (!status && !node->config.ops_context) status = make_socket(&node->address, &fd, &err);
+    if (!status && !node->config.ops_context) status = open_socket(&node->address, &fd, &err);
     if (!status)
         status = farm_link_make(&node->link, node->ops, node->engine, SOCKET, false, node->config.key, &owner, &err);
     if (status) {
@@ -420,22 +421,21 @@ static void try_to_connect(struct farm_node *node) {
     farm_link_begin(&node->link, node->now_ns);
 }
 
-// Nothing of the connection is in flight any more.
-static void closed(struct farm_node *node) {
-    show_figures(node);
-    if (node->welcomed && !over(node)) farm_log_warn("connection to the learner: %s; trying again", node->link.why);
+static void handle_closed(struct farm_node *node) {
+    add_figures(node);
+    if (node->welcomed && !is_over(node)) farm_log_warn("connection to the learner: %s; trying again", node->link.why);
     node->welcomed = node->offered = false;
     node->listed = 0;
     if (node->config.stats) farm_store_release(&node->config.stats->node[0].state, FARM_NODE_ABSENT);
     if (node->link.why[0]) snprintf(node->why, sizeof node->why, "%s", node->link.why);
-    // A node that has not joined yet need not wait for a learner with another key.
+    // A node that has not joined does not wait for a learner with another key.
     if (node->link.status == FARM_E_PERMISSION && !node->ring_count) node->state = FARM_NODE_REFUSED;
-    if (over(node)) return;
+    if (is_over(node)) return;
     if (node->state != FARM_NODE_JOINED) node->state = FARM_NODE_TRYING;
     plan_retry(node);
 }
 
-static void handle(struct farm_node *node, const struct farm_engine_event *event) {
+static void handle_event(struct farm_node *node, const struct farm_engine_event *event) {
     uint64_t count;
     if (event->kind == FARM_ENGINE_READABLE) {
         if (!event->result) (void)!read(node->config.bell, &count, sizeof count);
@@ -443,38 +443,38 @@ static void handle(struct farm_node *node, const struct farm_engine_event *event
     }
     const bool opens = node->link.state == FARM_LINK_CONNECTING;
     farm_link_event(&node->link, event, node->now_ns);
-    if (event->kind == FARM_ENGINE_CLOSED) closed(node);
-    if (opens && node->link.state == FARM_LINK_OPEN) say_hello(node);
+    if (event->kind == FARM_ENGINE_CLOSED) handle_closed(node);
+    if (opens && node->link.state == FARM_LINK_OPEN) send_hello(node);
 }
 
-// How long a connection may take to come.
+// The time that an attempt to connect may take.
 static uint64_t reach_ns(const struct farm_node *node) {
     const bool soon = node->rtt_ns && node->now_ns - node->cut_ns < RETRY_SOON_NS;
     return soon ? REACH_NS + 3 * node->rtt_ns : REACH_LATE_NS;
 }
 
-// Gives up a connection that does not come, or whose path is cut: the next may find the path.
-static void give_up(struct farm_node *node) {
+// Ends an attempt that takes too long, or a connection whose path is cut: the next one may find a path.
+static void end_stalled(struct farm_node *node) {
     struct farm_link *link = &node->link;
     const bool opens = link->state == FARM_LINK_CONNECTING && !link->reached && link->fd > 0;
     if (opens && node->now_ns - link->begun_ns > reach_ns(node)) {
-        node->retry_wait_ns = 1;
-        farm_link_close(link, "no answer");
+        node->retry_at_once = true;
+        farm_link_close(link, "no answer from its machine");
     } else if (farm_link_is_stalled(link)) {
-        node->retry_wait_ns = 1;
-        farm_link_close(link, "nothing reaches the learner's machine");
+        node->retry_at_once = true;
+        farm_link_close(link, "the learner's machine acknowledges nothing");
     }
     if (link->state == FARM_LINK_OPEN && link->rtt_ns) node->rtt_ns = link->rtt_ns;
 }
 
 static void tick(struct farm_node *node) {
-    give_up(node);
+    end_stalled(node);
     if (node->now_ns - node->tick_ns < TICK_NS) return;
     node->tick_ns = node->now_ns;
     farm_link_tick(&node->link, node->now_ns);
     if (node->link.state != FARM_LINK_OPEN) return;
-    show_figures(node);
-    // Silence may be the learner's, or the path's: what is sent now finds out.
+    add_figures(node);
+    // If the peer is silent, sent bytes show whether the path is cut.
     const bool silent = node->now_ns - node->link.heard_ns > PROBE_NS;
     if (node->now_ns - node->link.heartbeat_ns < (silent ? PROBE_NS : HEARTBEAT_NS)) return;
     farm_link_send_heartbeat(&node->link, node->now_ns);
@@ -485,11 +485,11 @@ static void tick(struct farm_node *node) {
 bool farm_node_turn(struct farm_node *node, uint64_t now_ns) {
     struct farm_engine_event events[EVENTS_MAX];
     node->now_ns = now_ns;
-    if (node->link.state == FARM_LINK_VACANT && !over(node) && now_ns >= node->retry_ns) try_to_connect(node);
+    if (node->link.state == FARM_LINK_VACANT && !is_over(node) && now_ns >= node->retry_ns) connect_to_learner(node);
     const uint32_t count = node->ops->turn(node->engine, events, EVENTS_MAX);
-    for (uint32_t i = 0; i < count; i++) handle(node, &events[i]);
+    for (uint32_t i = 0; i < count; i++) handle_event(node, &events[i]);
     bool busy = count > 0;
-    busy |= look_at_bells(node);
+    busy |= check_bells(node);
     if (node->welcomed) busy |= send_steps(node);
     tick(node);
     return busy;
@@ -509,7 +509,7 @@ void farm_node_wait(struct farm_node *node, uint64_t timeout_ns) {
         if (left_ns < timeout_ns) timeout_ns = left_ns;
     }
     if (node->link.state == FARM_LINK_CONNECTING && reach_ns(node) < timeout_ns) timeout_ns = reach_ns(node);
-    if (node->link.state == FARM_LINK_OPEN && TICK_NS < timeout_ns) timeout_ns = TICK_NS; // the path is looked at
+    if (node->link.state == FARM_LINK_OPEN && TICK_NS < timeout_ns) timeout_ns = TICK_NS; // to check the path
     if (!node->listed) farm_link_defer_sent(&node->link);
     node->ops->wait(node->engine, timeout_ns);
 }
@@ -532,7 +532,7 @@ const char *farm_node_why(const struct farm_node *node) {
 
 void farm_node_join(struct farm_node *node, uint32_t rings) {
     node->wanted = rings;
-    if (node->state == FARM_NODE_OFFERED) ask_for_places(node);
+    if (node->state == FARM_NODE_OFFERED) send_join(node);
 }
 
 // ---- start and end ----
@@ -589,13 +589,15 @@ enum farm_status farm_node_make(const struct farm_node_config *config, struct fa
         return status;
     }
     if (config->bell >= 0) farm_engine_watch_counter(node->ops, node->engine, WATCH_BELL, config->bell);
-    if (config->stats) farm_store_release(&config->stats->node[0].state, FARM_NODE_ABSENT); // one before it was killed
+    if (config->stats)
+        farm_store_release(&config->stats->node[0].state,
+                           FARM_NODE_ABSENT); // a bridge before this one may have been killed
     if (config->stats) farm_store_relaxed(&config->stats->uring, strcmp(node->ops->name, "uring") == 0);
     *out = node;
     return FARM_OK;
 }
 
-static void drain(struct farm_node *node, uint64_t most_ns) {
+static void drain_link(struct farm_node *node, uint64_t most_ns) {
     for (uint64_t start_ns = farm_now_ns();
          node->link.state != FARM_LINK_VACANT && farm_now_ns() - start_ns < most_ns;) {
         struct farm_engine_event events[EVENTS_MAX];
@@ -613,12 +615,12 @@ void farm_node_free(struct farm_node *node, bool end) {
         uint8_t out[64];
         farm_link_post(&node->link, FARM_WIRE_BYE, out,
                        farm_wire_put_reason(FARM_WIRE_BYE_END, "the node has ended", out, sizeof out), true);
-        drain(node, 500000000);
+        drain_link(node, 500000000);
     }
     if (node->engine) {
         farm_link_close(&node->link, NULL);
-        drain(node, 1000000000);
-        show_figures(node); // of the time since the last tick
+        drain_link(node, 1000000000);
+        add_figures(node); // of the time since the last tick
         node->ops->destroy(node->engine);
     }
     farm_doorbells_free(&node->bells);
@@ -642,18 +644,18 @@ int farm_node_run(const struct farm_node_config *config, struct farm_error *err)
     uint64_t idle_ns = 0;
     farm_worker_catch_sigterm();
     if (farm_node_make(config, &node, err)) return 1;
-    while (!farm_worker_terminated() && !over(node)) {
+    while (!farm_worker_terminated() && !is_over(node)) {
         const uint64_t now_ns = farm_now_ns();
         const bool busy = farm_node_turn(node, now_ns);
         if (!farm_worker_may_sleep(&idle_ns, busy, now_ns, config->spin_ns)) continue;
         farm_node_announce(node, true); // with its fence
-        if (!farm_node_look(node)) farm_node_wait(node, NAP_NS);
+        if (!farm_node_look(node)) farm_node_wait(node, SLEEP_NS);
         farm_node_announce(node, false);
     }
     const enum farm_node_state state = node->state;
-    const bool over_before = over(node);
+    const bool ended = is_over(node);
     if (state == FARM_NODE_REFUSED) farm_fail(err, FARM_E_INVALID, "the learner refuses this node: %s", node->why);
     farm_node_free(node, true);
-    if (!over_before) farm_worker_die_of_sigterm(); // the supervisor's wish; or another's: then it starts a bridge anew
+    if (!ended) farm_worker_die_of_sigterm(); // if the supervisor did not send it, it starts another bridge
     return state == FARM_NODE_REFUSED ? 1 : state == FARM_NODE_STRANGE ? FARM_NODE_EXIT_STRANGE : 0;
 }

@@ -1,7 +1,7 @@
 // A remote node's side of the bridge: connects to a learner's bridge, sends the steps of this machine's actors and
 // writes the answers into their lanes, as an inference thread would. Holds each ring's `up` read-only and `down`
-// writable. One thread; a process of its own, the supervisor before it has any worker (to fetch the offer and join), or
-// a benchmark's. It can be killed at any moment: counters are in the rings.
+// writable. One thread, in a worker process, a benchmark, or a supervisor without workers (to fetch the offer and
+// join). May be killed at any moment: the counters are in the rings.
 #ifndef FARM_BRIDGE_NODE_H
 #define FARM_BRIDGE_NODE_H
 
@@ -13,17 +13,17 @@
 struct farm_node;
 
 enum farm_node_state {
-    FARM_NODE_TRYING,  // no connection, or no answer yet
-    FARM_NODE_OFFERED, // farm_node_offer is there, and farm_node_join not called
+    FARM_NODE_TRYING,  // no connection, or no OFFER yet
+    FARM_NODE_OFFERED, // farm_node_offer is valid; farm_node_join was not called
     FARM_NODE_JOINING,
-    FARM_NODE_JOINED,  // steps flow (or the connection was cut after that and is tried again: farm_node_connected)
+    FARM_NODE_JOINED,  // steps flow, or the connection was cut after that (farm_node_connected)
     FARM_NODE_ENDED,   // the learner's run has ended (BYE)
-    FARM_NODE_REFUSED, // for good: farm_node_why
-    FARM_NODE_STRANGE, // the learner's run is another, or has forgotten this session: begin a new one
+    FARM_NODE_REFUSED, // finally: farm_node_why
+    FARM_NODE_STRANGE, // the learner has another run or does not know this session: begin a new one
 };
 
 struct farm_node_config {
-    const char *address;        // "HOST:PORT", "[v6]:PORT", or "@FILE" that holds one (read anew at each try)
+    const char *address;        // "HOST:PORT", "[v6]:PORT", or "@FILE" that holds one (read at each attempt)
     const struct farm_key *key; // NULL: in the clear
     uint8_t session[FARM_WIRE_ID_BYTES];
     uint8_t run[FARM_WIRE_ID_BYTES]; // zero: any
@@ -33,15 +33,15 @@ struct farm_node_config {
     const int (*ring_fds)[2];
     uint32_t ring_count;
     int bell;                          // eventfd that the actors ring; -1: none
-    struct farm_bridge_stats *stats;   // row 0; may be NULL
+    struct farm_bridge_stats *stats;   // row 0 is used; may be NULL
     const char *engine;                // uring, poll, auto
-    const struct farm_engine_ops *ops; // instead of it: the memory engine, which needs no address
+    const struct farm_engine_ops *ops; // instead of `engine`: the memory engine, which needs no address
     void *ops_context;
     uint64_t spin_ns, seed; // seed: of the jitter
 };
 
 enum farm_status farm_node_make(const struct farm_node_config *config, struct farm_node **out, struct farm_error *err);
-// Says BYE first if `end` (gives the session up); else the session is there for the next connection.
+// Sends BYE first if `end`, which gives the session up; else the session waits for another connection.
 void farm_node_free(struct farm_node *node, bool end); // NULL is allowed
 
 bool farm_node_turn(struct farm_node *node, uint64_t now_ns);
@@ -52,14 +52,15 @@ void farm_node_wait(struct farm_node *node, uint64_t timeout_ns);
 enum farm_node_state farm_node_state(const struct farm_node *node);
 bool farm_node_connected(const struct farm_node *node);
 const struct farm_wire_offer *farm_node_offer(const struct farm_node *node); // NULL before OFFERED
-// In OFFERED: asks for so many places. A node that was made with rings asks by itself.
+// In OFFERED: requests so many places. A node that was made with rings does so itself.
 void farm_node_join(struct farm_node *node, uint32_t rings);
-const uint32_t *
-farm_node_actors(const struct farm_node *node);          // [ring_count] their numbers in the run; NULL before JOINED
-const char *farm_node_why(const struct farm_node *node); // of the last failure, or refusal; "": none
+// [ring_count] numbers of the actors in the run; NULL before JOINED.
+const uint32_t *farm_node_actors(const struct farm_node *node);
+// Cause of the last failure or refusal; "": none.
+const char *farm_node_why(const struct farm_node *node);
 
-// Turns and waits until SIGTERM or an end; the worker's body. Exit status 0: SIGTERM (BYE is said) or the run has
-// ended; FARM_NODE_EXIT_STRANGE: begin a new session; 1: *err.
+// The worker's body: turns and waits until SIGTERM or an end. Exit status 0: SIGTERM (sends BYE) or the run has ended;
+// FARM_NODE_EXIT_STRANGE: begin a new session; 1: *err.
 enum { FARM_NODE_EXIT_STRANGE = 4 };
 int farm_node_run(const struct farm_node_config *config, struct farm_error *err);
 

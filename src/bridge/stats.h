@@ -1,6 +1,6 @@
-// The figures of a run's remote nodes, in a small shared segment that outlives the bridge: the bridge writes, the
-// supervisor reads for the progress line, metrics.jsonl, the final JSON and `farm bridge status`. A row for each
-// session, by its place; each word is stored by itself (base/atomics.h). Also of one node at its own side (row 0).
+// Figures of a run's remote nodes, in a small shared segment that outlives the bridge. The bridge writes; the
+// supervisor reads for the progress line, metrics.jsonl, the final JSON and `farm bridge status`. One row for each
+// session, by its place (on a node: row 0); relaxed stores of single words (base/atomics.h).
 #ifndef FARM_BRIDGE_STATS_H
 #define FARM_BRIDGE_STATS_H
 
@@ -13,12 +13,12 @@ enum farm_bridge_node_state { FARM_NODE_ABSENT, FARM_NODE_CONNECTED };
 
 struct farm_bridge_node_stats {
     uint64_t state;      // enum farm_bridge_node_state
-    uint64_t lane_steps; // published (node: answered), and of them environment steps
+    uint64_t lane_steps; // published (node: answered); then environment steps of these
     uint64_t steps;
     uint64_t bytes_in, bytes_out; // on the wire, under TLS the records
     uint64_t copied_bytes;        // within user space, by the bridge
     uint64_t round_trip_ns;       // of heartbeats, smoothed; 0: unknown
-    uint64_t connections;         // that this session has had; one more than its reconnects
+    uint64_t connections;         // of this session so far; one more than its reconnects
     uint64_t heard_ns;            // CLOCK_MONOTONIC
     uint64_t reserved[7];
 };

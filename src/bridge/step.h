@@ -1,4 +1,4 @@
-// What of a lane's step travels, and where it lies: the one definition of a payload, for both sides. See wire.h.
+// The payload of a lane's step: the one definition for both sides. See wire.h.
 #ifndef FARM_BRIDGE_STEP_H
 #define FARM_BRIDGE_STEP_H
 
@@ -24,12 +24,12 @@ static inline uint32_t farm_step_parts(const struct farm_lane *lane, uint64_t n,
     return count;
 }
 
-// The answer to step n, as an actor reads it: its actions.
+// The answer to step n that travels: the actions.
 static inline struct iovec farm_answer_part(const struct farm_lane *lane, uint64_t n) {
     return (struct iovec){farm_lane_action(lane, n, 0), lane->width * lane->answer[FARM_ANSWER_ACTION].bytes};
 }
 
-// Bytes of the largest step.
+// Bytes of step 0, which has every answer field: the largest step.
 static inline uint64_t farm_step_bytes(const struct farm_lane *lane) {
     struct iovec parts[FARM_STEP_PARTS_MAX];
     uint64_t bytes = 0;

@@ -1,5 +1,5 @@
-// See tls.h. OpenSSL reads and writes through a BIO whose two ends are plain buffers, so it never blocks and never
-// allocates for them.
+// See tls.h. OpenSSL reads and writes through a BIO over two plain buffers, so it neither blocks nor allocates for
+// them.
 #include "bridge/tls.h"
 
 #include <openssl/err.h>
@@ -13,7 +13,7 @@ enum {
     INPUT_BYTES = 128 << 10,
     RECORD_BYTES = SSL3_RT_MAX_PLAIN_LENGTH, // 16 KiB
     OVERHEAD_BYTES = 128,                    // header, type, tag, and a change of the key before it
-    DIRECT_BYTES = 8 << 10,                  // a part from this on has records of its own
+    DIRECT_BYTES = 8 << 10,                  // larger parts have their own records
     HANDSHAKE_BYTES_MAX = 16 << 10,
     REKEY_RECORDS = 1 << 22,
 };
@@ -26,11 +26,11 @@ struct farm_tls {
     bool server, done, began;
     uint64_t received_bytes, copied_bytes;
     uint64_t records, rekey_records, rekeyed;
-    size_t in_from, in_to; // in `in`, what OpenSSL has not read
-    size_t staged, told;   // in `buffer`; of these the caller has in hand
+    size_t in_from, in_to;        // of `in`: what OpenSSL has not read
+    size_t out_bytes, lent_bytes; // in `out`; of these, farm_tls_output has returned
     uint8_t gathered[RECORD_BYTES];
     uint8_t in[INPUT_BYTES];
-    uint8_t buffer[FARM_TLS_BUFFER_BYTES];
+    uint8_t out[FARM_TLS_BUFFER_BYTES];
 };
 
 // ---- buffers as a BIO ----
@@ -50,13 +50,13 @@ static int bio_read(BIO *bio, char *to, size_t bytes, size_t *got) {
     return 1;
 }
 
-// farm_tls_write leaves room; what does not fit is an alert of a connection that has failed anyway.
+// farm_tls_write leaves room; only an alert of a failed connection may not fit.
 static int bio_write(BIO *bio, const char *from, size_t bytes, size_t *written) {
     struct farm_tls *tls = BIO_get_data(bio);
     BIO_clear_retry_flags(bio);
-    if (bytes > sizeof tls->buffer - tls->staged) return 0;
-    memcpy(tls->buffer + tls->staged, from, bytes);
-    tls->staged += bytes;
+    if (bytes > sizeof tls->out - tls->out_bytes) return 0;
+    memcpy(tls->out + tls->out_bytes, from, bytes);
+    tls->out_bytes += bytes;
     tls->copied_bytes += bytes;
     *written = bytes;
     return 1;
@@ -68,7 +68,7 @@ static long bio_control(BIO *bio, int command, long number, void *pointer) {
 }
 
 static bool make_bio(struct farm_tls *tls) {
-    tls->method = BIO_meth_new(BIO_TYPE_SOURCE_SINK, "farm staging");
+    tls->method = BIO_meth_new(BIO_TYPE_SOURCE_SINK, "farm buffers");
     if (!tls->method || !BIO_meth_set_read_ex(tls->method, bio_read) ||
         !BIO_meth_set_write_ex(tls->method, bio_write) || !BIO_meth_set_ctrl(tls->method, bio_control))
         return false;
@@ -82,11 +82,11 @@ static bool make_bio(struct farm_tls *tls) {
 
 // ---- the pre-shared key ----
 
-static struct farm_tls *of(SSL *ssl) {
+static struct farm_tls *tls_of(SSL *ssl) {
     return SSL_get_app_data(ssl);
 }
 
-static SSL_SESSION *shared(struct farm_tls *tls) {
+static SSL_SESSION *share_session(struct farm_tls *tls) {
     return SSL_SESSION_up_ref(tls->session) ? tls->session : NULL;
 }
 
@@ -94,13 +94,13 @@ static int use_key(SSL *ssl, const EVP_MD *md, const unsigned char **identity, s
     (void)md; // the only cipher's
     *identity = (const unsigned char *)IDENTITY;
     *bytes = sizeof IDENTITY - 1;
-    *session = shared(of(ssl));
+    *session = share_session(tls_of(ssl));
     return *session != NULL;
 }
 
 static int find_key(SSL *ssl, const unsigned char *identity, size_t bytes, SSL_SESSION **session) {
     const bool ours = bytes == sizeof IDENTITY - 1 && memcmp(identity, IDENTITY, bytes) == 0;
-    *session = ours ? shared(of(ssl)) : NULL;
+    *session = ours ? share_session(tls_of(ssl)) : NULL;
     return 1;
 }
 
@@ -115,8 +115,8 @@ static bool make_session(struct farm_tls *tls, const struct farm_key *key) {
 
 // ---- making ----
 
-// SSL_OP_ALLOW_NO_DHE_KEX stays off, so a client offers, and a server takes, psk_dhe_ke alone. A server without the key
-// has nothing to show but a certificate, and a client that trusts nobody refuses it.
+// SSL_OP_ALLOW_NO_DHE_KEX is off, so a client offers and a server accepts psk_dhe_ke only. A server without the key can
+// only present a certificate, which the client refuses because it has no trusted issuer.
 static bool make_context(struct farm_tls *tls) {
     SSL_CTX *context = tls->context = SSL_CTX_new(tls->server ? TLS_server_method() : TLS_client_method());
     if (!context || !SSL_CTX_set_min_proto_version(context, TLS1_3_VERSION) ||
@@ -137,7 +137,7 @@ static bool make_context(struct farm_tls *tls) {
     return true;
 }
 
-static const char *reason(void) {
+static const char *openssl_reason(void) {
     const char *text = ERR_reason_error_string(ERR_peek_last_error());
     return text ? text : "no reason given";
 }
@@ -150,7 +150,8 @@ enum farm_status farm_tls_make(bool server, const struct farm_key *key, struct f
     ERR_clear_error();
     if (!make_context(tls) || !(tls->ssl = SSL_new(tls->context)) || !SSL_set_app_data(tls->ssl, tls) ||
         !make_session(tls, key) || !make_bio(tls)) {
-        farm_fail(err, FARM_E_UNSUPPORTED, "OpenSSL cannot make a TLS 1.3 connection with AES-128-GCM: %s", reason());
+        farm_fail(err, FARM_E_UNSUPPORTED, "OpenSSL cannot make a TLS 1.3 connection with AES-128-GCM: %s",
+                  openssl_reason());
         farm_tls_free(tls);
         return FARM_E_UNSUPPORTED;
     }
@@ -195,35 +196,35 @@ void farm_tls_received(struct farm_tls *tls, size_t bytes) {
 }
 
 const void *farm_tls_output(struct farm_tls *tls, size_t *bytes) {
-    *bytes = tls->told = tls->staged;
-    return tls->buffer;
+    *bytes = tls->lent_bytes = tls->out_bytes;
+    return tls->out;
 }
 
 // An alert may have been added since.
 void farm_tls_sent(struct farm_tls *tls) {
-    memmove(tls->buffer, tls->buffer + tls->told, tls->staged - tls->told);
-    tls->staged -= tls->told;
-    tls->told = 0;
+    memmove(tls->out, tls->out + tls->lent_bytes, tls->out_bytes - tls->lent_bytes);
+    tls->out_bytes -= tls->lent_bytes;
+    tls->lent_bytes = 0;
 }
 
 // ---- handshake ----
 
-// The first record's type and version, of which TLS itself checks too little: an alert, or a hello of this side's peer.
-static bool speaks_tls(const struct farm_tls *tls) {
+// Checks the first record's type and version more strictly than OpenSSL: an alert, or the peer's hello.
+static bool starts_tls(const struct farm_tls *tls) {
     const uint8_t hello[] = {SSL3_RT_HANDSHAKE, 3, tls->server ? 1 : 3};
     const size_t there = tls->in_to - tls->in_from;
     if (there && !tls->server && tls->in[0] == SSL3_RT_ALERT) return true;
     return memcmp(tls->in, hello, there < sizeof hello ? there : sizeof hello) == 0;
 }
 
-static enum farm_status why_not(struct farm_error *err) {
+static enum farm_status explain_failure(struct farm_error *err) {
     switch (ERR_GET_REASON(ERR_peek_last_error())) {
     case SSL_R_BINDER_DOES_NOT_VERIFY:
-    case SSL_R_SSLV3_ALERT_ILLEGAL_PARAMETER: // what the learner's side answers to a binder that does not verify
+    case SSL_R_SSLV3_ALERT_ILLEGAL_PARAMETER: // the learner's reply to a wrong binder
     case SSL_R_CERTIFICATE_VERIFY_FAILED:
         return farm_fail(err, FARM_E_PERMISSION, "the keys differ");
     default:
-        return farm_fail(err, FARM_E_FORMAT, "the TLS handshake failed: %s", reason());
+        return farm_fail(err, FARM_E_FORMAT, "the TLS handshake failed: %s", openssl_reason());
     }
 }
 
@@ -231,8 +232,8 @@ enum farm_status farm_tls_handshake(struct farm_tls *tls, bool *done, struct far
     *done = tls->done;
     if (tls->done) return FARM_OK;
     if (!tls->began && tls->in_to > 0) {
-        if (!speaks_tls(tls))
-            return farm_fail(err, FARM_E_FORMAT, "the peer does not speak TLS; is --insecure given on one side only?");
+        if (!starts_tls(tls))
+            return farm_fail(err, FARM_E_FORMAT, "the peer does not use TLS; does one side only have --insecure?");
         tls->began = tls->in_to >= 3;
         if (!tls->began) return FARM_OK;
     }
@@ -243,7 +244,7 @@ enum farm_status farm_tls_handshake(struct farm_tls *tls, bool *done, struct far
         *done = tls->done = true;
         return FARM_OK;
     }
-    if (SSL_get_error(tls->ssl, result) != SSL_ERROR_WANT_READ) return why_not(err);
+    if (SSL_get_error(tls->ssl, result) != SSL_ERROR_WANT_READ) return explain_failure(err);
     if (tls->received_bytes >= HANDSHAKE_BYTES_MAX)
         return farm_fail(err, FARM_E_FORMAT, "the TLS handshake has not ended within %d bytes", HANDSHAKE_BYTES_MAX);
     return FARM_OK;
@@ -263,8 +264,8 @@ enum farm_status farm_tls_read(struct farm_tls *tls, void *to, size_t bytes, siz
         }
         const int error = SSL_get_error(tls->ssl, result);
         if (error == SSL_ERROR_WANT_READ || (error == SSL_ERROR_ZERO_RETURN && *got)) return FARM_OK;
-        if (error == SSL_ERROR_ZERO_RETURN) return farm_fail(err, FARM_E_DEAD, "the peer has ended the connection");
-        return farm_fail(err, FARM_E_FORMAT, "a TLS record is damaged or forged: %s", reason());
+        if (error == SSL_ERROR_ZERO_RETURN) return farm_fail(err, FARM_E_DEAD, "the peer has closed the connection");
+        return farm_fail(err, FARM_E_FORMAT, "a TLS record is damaged or forged: %s", openssl_reason());
     }
     return FARM_OK;
 }
@@ -274,36 +275,36 @@ static enum farm_status write_record(struct farm_tls *tls, const void *from, siz
     ERR_clear_error();
     if (tls->records >= tls->rekey_records) {
         if (!SSL_key_update(tls->ssl, SSL_KEY_UPDATE_NOT_REQUESTED))
-            return farm_fail(err, FARM_E_IO, "TLS could not change the key: %s", reason());
+            return farm_fail(err, FARM_E_IO, "TLS could not change the key: %s", openssl_reason());
         tls->records = 0;
         tls->rekeyed++;
     }
     if (!SSL_write_ex(tls->ssl, from, bytes, &written) || written != bytes)
-        return farm_fail(err, FARM_E_IO, "TLS could not write a record: %s", reason());
+        return farm_fail(err, FARM_E_IO, "TLS could not write a record: %s", openssl_reason());
     tls->records++;
     return FARM_OK;
 }
 
-struct place {
+struct cursor {
     const struct iovec *part, *end;
     size_t offset;
 };
 
-static struct place skip(const struct iovec *parts, uint32_t count, size_t bytes) {
-    struct place at = {parts, parts + count, bytes};
+static struct cursor advance_cursor(const struct iovec *parts, uint32_t count, size_t bytes) {
+    struct cursor at = {parts, parts + count, bytes};
     while (at.part < at.end && at.offset >= at.part->iov_len) at.offset -= at.part++->iov_len;
     return at;
 }
 
-// The bytes of the next record: in place, or gathered from small parts up to the next that is not.
-static const void *next_record(struct farm_tls *tls, struct place at, size_t *bytes) {
+// The next record's bytes: in place, or copied from small parts up to the next large one.
+static const void *next_record(struct farm_tls *tls, struct cursor at, size_t *bytes) {
     size_t there = at.part->iov_len - at.offset;
     const uint8_t *from = (const uint8_t *)at.part->iov_base + at.offset;
     *bytes = there < RECORD_BYTES ? there : RECORD_BYTES;
     if (there >= DIRECT_BYTES || at.part + 1 == at.end) return from;
     for (*bytes = 0;;) {
         const size_t room = RECORD_BYTES - *bytes, n = there < room ? there : room;
-        if (n) memcpy(tls->gathered + *bytes, from, n); // a part may be empty, without an address
+        if (n) memcpy(tls->gathered + *bytes, from, n); // a part may be empty, with a null address
         *bytes += n;
         if (n < there || ++at.part == at.end || at.part->iov_len >= DIRECT_BYTES) break;
         from = at.part->iov_base;
@@ -315,14 +316,14 @@ static const void *next_record(struct farm_tls *tls, struct place at, size_t *by
 
 enum farm_status farm_tls_write(struct farm_tls *tls, const struct iovec *parts, uint32_t count, size_t *taken,
                                 struct farm_error *err) {
-    struct place at = skip(parts, count, *taken);
-    while (at.part < at.end && sizeof tls->buffer - tls->staged >= RECORD_BYTES + OVERHEAD_BYTES) {
+    struct cursor at = advance_cursor(parts, count, *taken);
+    while (at.part < at.end && sizeof tls->out - tls->out_bytes >= RECORD_BYTES + OVERHEAD_BYTES) {
         size_t bytes;
         const void *from = next_record(tls, at, &bytes);
         const enum farm_status status = write_record(tls, from, bytes, err);
         if (status) return status;
         *taken += bytes;
-        at = skip(at.part, (uint32_t)(at.end - at.part), at.offset + bytes);
+        at = advance_cursor(at.part, (uint32_t)(at.end - at.part), at.offset + bytes);
     }
     return FARM_OK;
 }

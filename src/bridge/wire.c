@@ -307,10 +307,10 @@ enum farm_status farm_wire_check_step(const struct farm_ring_spec *spec, struct 
         bytes += (uint64_t)spec->answer[f].values * sizeof(uint64_t); // at most
     bytes *= spec->width;
     if (bytes <= FARM_WIRE_STEP_BYTES_MAX) return FARM_OK;
-    return farm_fail(err, FARM_E_LIMIT,
-                     "a step of a lane has %.3g MiB, of which a bridge carries %d at most: fewer --envs-per-actor, or "
-                     "more --lanes",
-                     (double)bytes / (1 << 20), FARM_WIRE_STEP_BYTES_MAX >> 20);
+    return farm_fail(
+        err, FARM_E_LIMIT,
+        "a lane step has %.3g MiB, and a bridge carries at most %d: use fewer --envs-per-actor or more --lanes",
+        (double)bytes / (1 << 20), FARM_WIRE_STEP_BYTES_MAX >> 20);
 }
 
 size_t farm_wire_put_offer(const struct farm_wire_offer *offer, uint8_t *out, size_t room) {

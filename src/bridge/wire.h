@@ -1,6 +1,6 @@
 // The bridge's wire format (docs/WIRE.md gives every byte): frames of a header, up to 64 entries and their payloads,
-// little endian. Bytes to structs and back, with every count and length checked against its bound; no I/O, no memory of
-// its own. Runs in both bridges and in their supervisors.
+// little endian. Converts bytes to structs and back and checks every count and length. No I/O, no allocation. Runs in
+// both bridges and in their supervisors.
 //
 //   header 32 B | entries 32 B each | payload of entry 0 | payload of entry 1 | ...
 //
@@ -34,19 +34,19 @@ enum {
     FARM_WIRE_OPTION_BYTES = 1024,
 };
 
-// Types 16 to 18 are kept for parameters (offer, chunk, have).
+// Types 16 to 18 are reserved for parameters (offer, chunk, have).
 enum farm_wire_type {
-    FARM_WIRE_HELLO = 1, // node: who it is, and its counters
-    FARM_WIRE_OFFER,     // learner: what is played here
-    FARM_WIRE_JOIN,      // node: how many actors it has
-    FARM_WIRE_WELCOME,   // learner: their numbers and its counters
-    FARM_WIRE_REFUSE,    // learner: why not
-    FARM_WIRE_LEAVE,     // node: this ring's actor is gone for good
+    FARM_WIRE_HELLO = 1, // node: its session and counters
+    FARM_WIRE_OFFER,     // learner: environment and shape of the rings
+    FARM_WIRE_JOIN,      // node: number of its actors
+    FARM_WIRE_WELCOME,   // learner: the actors' numbers, and its counters
+    FARM_WIRE_REFUSE,    // learner: the reason
+    FARM_WIRE_LEAVE,     // node: this ring's actor leaves
     FARM_WIRE_STEPS,     // node
     FARM_WIRE_ANSWERS,   // learner, CENTRAL
     FARM_WIRE_CREDITS,   // learner
     FARM_WIRE_HEARTBEAT, // both
-    FARM_WIRE_BYE,       // both: an end in order
+    FARM_WIRE_BYE,       // both: a regular end
     FARM_WIRE_TYPE_END,
 };
 
@@ -97,14 +97,14 @@ struct farm_wire_counters { // of a lane, on the sender's side
 struct farm_wire_hello {
     uint32_t version, segment_version;
     uint8_t session[FARM_WIRE_ID_BYTES];
-    uint8_t run[FARM_WIRE_ID_BYTES]; // that the session belongs to; zero: not known yet
-    uint64_t machine;                // tells a node that was started anew from another one; 0: unknown
+    uint8_t run[FARM_WIRE_ID_BYTES]; // of the session; zero: not known yet
+    uint64_t machine;                // distinguishes a restarted node from another one; 0: unknown
     char name[FARM_WIRE_NAME_BYTES]; // for people
-    uint32_t rings, lanes;           // of the session; 0 rings: it has none yet
+    uint32_t rings, lanes;           // of the session; 0 rings: none yet
     const uint8_t *counters;         // [rings][lanes]: farm_wire_get_counters; borrowed
 };
 
-// What is played at the learner's. Texts are the struct's own.
+// Environment and rings of the learner.
 struct farm_wire_offer {
     uint8_t run[FARM_WIRE_ID_BYTES];
     struct farm_ring_spec spec; // steps: the learner's; a node's rings have their own
@@ -124,20 +124,20 @@ struct farm_wire_welcome {
 
 enum farm_wire_reason {
     FARM_WIRE_BYE_END,         // the run, or the node, has ended
-    FARM_WIRE_REFUSE_FOR_GOOD, // as it is, it can never join
+    FARM_WIRE_REFUSE_FOR_GOOD, // this node can never join
     FARM_WIRE_REFUSE_AGAIN,    // try again at once: another of the learner's bridges has this session
-    FARM_WIRE_REFUSE_LATER,    // try again later: no room now
-    FARM_WIRE_REFUSE_SESSION,  // the learner does not know this session (any more): begin a new one
+    FARM_WIRE_REFUSE_LATER,    // no room now: try again later
+    FARM_WIRE_REFUSE_SESSION,  // the learner does not know this session: begin a new one
 };
 
-// Each put writes at most `room` bytes and returns how many, 0: it does not fit. Each get reads all `bytes` or says
-// FARM_E_FORMAT; texts come back closed by a zero and free of control characters.
+// Each put writes at most `room` bytes and returns their number, 0: it does not fit. Each get reads exactly `bytes` or
+// returns FARM_E_FORMAT; texts end with a zero and have no control characters.
 size_t farm_wire_put_hello(const struct farm_wire_hello *hello, const struct farm_wire_counters *counters, uint8_t *out,
                            size_t room);
 enum farm_status farm_wire_get_hello(const uint8_t *in, size_t bytes, struct farm_wire_hello *hello,
                                      struct farm_error *err);
 void farm_wire_get_counters(const uint8_t *counters, size_t i, struct farm_wire_counters *out);
-// Whether a lane step of this shape can travel. FARM_E_LIMIT: it is larger than FARM_WIRE_STEP_BYTES_MAX.
+// FARM_E_LIMIT: a lane step of this shape is larger than FARM_WIRE_STEP_BYTES_MAX.
 enum farm_status farm_wire_check_step(const struct farm_ring_spec *spec, struct farm_error *err);
 size_t farm_wire_put_offer(const struct farm_wire_offer *offer, uint8_t *out, size_t room);
 enum farm_status farm_wire_get_offer(const uint8_t *in, size_t bytes, struct farm_wire_offer *offer,

@@ -5,7 +5,7 @@
 
 #include "base/atomics.h"
 
-// Set by the signal handler, which can reach nothing else.
+// The signal handler can reach only a global.
 static volatile sig_atomic_t terminated;
 
 static void on_sigterm(int number) {
