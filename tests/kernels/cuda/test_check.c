@@ -21,7 +21,9 @@ static void expect_all(const cudaError_t *codes, size_t count, enum farm_status 
 
 Test(cuda_check, what_leaves_a_process_without_cuda_is_a_gpu_that_is_lost) {
     EXPECT(FARM_E_DEAD, "--resume", cudaErrorContained, cudaErrorTensorMemoryLeak, cudaErrorNvlinkUncorrectable,
-           cudaErrorExternalDevice, cudaErrorECCUncorrectable, cudaErrorLaunchFailure, cudaErrorUnknown);
+           cudaErrorExternalDevice, cudaErrorECCUncorrectable, cudaErrorLaunchFailure, cudaErrorIllegalAddress,
+           cudaErrorHardwareStackError, cudaErrorMisalignedAddress, cudaErrorIllegalInstruction, cudaErrorInvalidPc,
+           cudaErrorInvalidAddressSpace, cudaErrorLaunchTimeout, cudaErrorAssert, cudaErrorUnknown);
 }
 
 Test(cuda_check, a_gpu_that_others_have_is_busy) {

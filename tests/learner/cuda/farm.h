@@ -65,7 +65,8 @@ struct farm {
     struct farm_backend *backend;
     struct farm_error err;
     uint64_t n, trained;                // steps answered, steps trained on
-    void (*between)(struct farm *farm); // in `run`, after each step and its updates; NULL: nothing
+    struct farm_pass_stats pass_stats;  // of the newest update
+    void (*between)(struct farm *farm); // called by `run` after each step and its updates; may be NULL
 };
 
 // What a run leaves: everything that was answered, and the parameters at its end.
@@ -78,7 +79,7 @@ struct record {
     size_t count;
     uint64_t updates;
     uint64_t inferred[FARM_EMULATOR_WAYS], trained[FARM_EMULATOR_WAYS]; // bytes of registered memory that were read
-    uint64_t said[2];                                                   // that the backend counts: inference, training
+    uint64_t counted[2]; // bytes that the backend reports: inference, training
 };
 
 // ---- a farm ----
@@ -357,15 +358,16 @@ static inline enum farm_status pass(struct farm *farm) {
     return status;
 }
 
-// Makes the update of the next window; begins the one after it too if `ahead` says that it follows.
-static inline enum farm_status update_and(struct farm *farm, bool ahead, struct farm_pass_stats *stats) {
+// Makes the update of the next window; ahead: begins the one after it too.
+static inline enum farm_status update_and(struct farm *farm, bool ahead) {
     enum farm_status status = farm->begun ? FARM_OK : begin(farm, farm->trained);
     if (!status) status = pass(farm);
     if (!status) status = farm->ops->publish(farm->backend, farm->version + 1, &farm->err);
     farm->slot = !farm->slot;
     farm->begun = false;
     if (!status && ahead) status = begin(farm, farm->trained + UNROLL);
-    if (!status) status = farm->ops->finish(farm->backend, stats, &farm->err);
+    farm->pass_stats = (struct farm_pass_stats){0};
+    if (!status) status = farm->ops->finish(farm->backend, &farm->pass_stats, &farm->err);
     if (status) return status;
     farm->version++;
     farm->trained += UNROLL;
@@ -373,20 +375,22 @@ static inline enum farm_status update_and(struct farm *farm, bool ahead, struct 
     return FARM_OK;
 }
 
-static inline enum farm_status update(struct farm *farm, struct farm_pass_stats *stats) {
-    return update_and(farm, false, stats);
+static inline enum farm_status update(struct farm *farm) {
+    return update_and(farm, false);
 }
 
-static inline struct farm_pass_stats must_update(struct farm *farm) {
-    struct farm_pass_stats stats;
-    cr_assert_eq(update(farm, &stats), FARM_OK, "%s", farm->err.message);
-    return stats;
+static inline void must_update(struct farm *farm) {
+    cr_assert_eq(update(farm), FARM_OK, "%s", farm->err.message);
+}
+
+static inline void play_to(struct farm *farm, uint64_t steps) {
+    while (farm->n < steps) cr_assert_eq(step(farm), FARM_OK, "%s", farm->err.message);
 }
 
 // A farm that has answered `steps` steps.
 static inline struct farm *open_played(struct setting setting, uint64_t steps) {
     struct farm *farm = open_ready(setting);
-    while (farm->n < steps) cr_assert_eq(step(farm), FARM_OK, "%s", farm->err.message);
+    play_to(farm, steps);
     return farm;
 }
 
@@ -415,28 +419,29 @@ static inline void add_read(uint64_t *sum, const struct farm_emulator_account *b
     for (int way = 0; way < FARM_EMULATOR_WAYS; way++) sum[way] += now.read[way] - before->read[way];
 }
 
+static inline void keep_end(struct farm *farm, struct record *record) {
+    record->counted[0] = farm->stats.bus_infer_bytes;
+    record->counted[1] = farm->stats.bus_train_bytes;
+    record->count = farm->net.parameter_count;
+    record->params = memcpy(malloc(record->count * sizeof(float)), params_now(farm), record->count * sizeof(float));
+}
+
 static inline struct record *run(struct farm *farm) {
     struct record *record = calloc(1, sizeof *record);
     while (farm->n < ROUNDS) {
         struct farm_emulator_account before = farm_emulator_account();
-        const enum farm_status status = step(farm);
+        play_to(farm, farm->n + 1);
         add_read(record->inferred, &before);
-        cr_assert_eq(status, FARM_OK, "%s", farm->err.message);
         note(farm, record);
         while (farm->trained + UNROLL < farm->n) {
             before = farm_emulator_account();
-            const enum farm_status trained = update(farm, &record->stats[record->updates]);
+            must_update(farm);
             add_read(record->trained, &before);
-            cr_assert_eq(trained, FARM_OK, "%s", farm->err.message);
-            record->updates++;
+            record->stats[record->updates++] = farm->pass_stats;
         }
         if (farm->between) farm->between(farm);
     }
-    record->said[0] = farm->stats.bus_infer_bytes;
-    record->said[1] = farm->stats.bus_train_bytes;
-    record->count = farm->net.parameter_count;
-    record->params = malloc(record->count * sizeof(float));
-    memcpy(record->params, params_now(farm), record->count * sizeof(float));
+    keep_end(farm, record);
     return record;
 }
 
@@ -453,19 +458,15 @@ static inline struct record *run_updates(struct setting setting, bool ahead) {
     struct record *record = calloc(1, sizeof *record);
     struct farm *farm = open_farm(setting);
     must_open_backend(farm, &farm_backend_cuda);
-    while (farm->n < 3 * UNROLL + 1) {
-        cr_assert_eq(step(farm), FARM_OK, "%s", farm->err.message);
-        note(farm, record);
-    }
+    for (; farm->n < 3 * UNROLL + 1; note(farm, record)) play_to(farm, farm->n + 1);
     const uint64_t launched = farm_emulator_account().graph_launches;
     for (; record->updates < 3; record->updates++) {
-        const bool more = ahead && record->updates < 2;
-        cr_assert_eq(update_and(farm, more, &record->stats[record->updates]), FARM_OK, "%s", farm->err.message);
+        cr_assert_eq(update_and(farm, ahead && record->updates < 2), FARM_OK, "%s", farm->err.message);
+        record->stats[record->updates] = farm->pass_stats;
         cr_assert_eq(farm->ops->state(farm->backend).version, record->updates + 1); // also while the next one runs
     }
     cr_assert_eq(farm_emulator_account().graph_launches - launched, 3 * 2 * setting.shards, "gradients and steps");
-    record->count = farm->net.parameter_count;
-    record->params = memcpy(malloc(record->count * sizeof(float)), params_now(farm), record->count * sizeof(float));
+    keep_end(farm, record);
     close_farm(farm);
     return record;
 }
@@ -584,8 +585,8 @@ static inline void expect_obs_paths(const struct record *record, struct setting 
     const bool by_bulk = setting.crosses == FARM_EMULATOR_BULK && setting.mirror == FARM_MIRROR_WINDOW;
     expect_read(record->inferred, setting.crosses, inferred, "inference");
     expect_read(record->trained, by_bulk ? FARM_EMULATOR_BULK : FARM_EMULATOR_LOADS, trained, "training");
-    cr_assert_eq(record->said[0], inferred);
-    cr_assert_eq(record->said[1], trained);
+    cr_assert_eq(record->counted[0], inferred);
+    cr_assert_eq(record->counted[1], trained);
 }
 
 static inline void expect_all_mirrors_agree(struct setting setting) {
@@ -625,16 +626,16 @@ static inline void expect_refused(struct setting setting, enum farm_status statu
 // An update of `batch` windows, fewer than the setting's.
 static inline void expect_smaller_update(struct setting setting, uint32_t batch) {
     struct farm *const farms[] = {open_farm(setting), open_farm(setting)};
-    struct farm_pass_stats stats[2];
+    const struct farm_pass_stats *const ours = &farms[0]->pass_stats, *const theirs = &farms[1]->pass_stats;
     for (int i = 0; i < 2; i++) {
         must_open_backend(farms[i], i ? &farm_backend_cpu : &farm_backend_cuda);
-        while (farms[i]->n < UNROLL + 1) cr_assert_eq(step(farms[i]), FARM_OK);
+        play_to(farms[i], UNROLL + 1);
         farms[i]->setting.batch = batch;
-        stats[i] = must_update(farms[i]);
+        must_update(farms[i]);
     }
-    cr_assert_gt(stats[0].terms[FARM_VTRACE_ROWS], 0);
-    cr_assert_eq(stats[0].terms[FARM_VTRACE_ROWS], stats[1].terms[FARM_VTRACE_ROWS]);
-    cr_assert_float_eq(stats[0].grad_norm, stats[1].grad_norm, 1e-3 * stats[1].grad_norm);
+    cr_assert_gt(ours->terms[FARM_VTRACE_ROWS], 0);
+    cr_assert_eq(ours->terms[FARM_VTRACE_ROWS], theirs->terms[FARM_VTRACE_ROWS]);
+    cr_assert_float_eq(ours->grad_norm, theirs->grad_norm, 1e-3 * theirs->grad_norm);
     cr_assert_lt(distance(params_now(farms[0]), params_now(farms[1]), farms[0]->net.parameter_count), 1e-4);
     for (int i = 0; i < 2; i++) close_farm(farms[i]);
 }
@@ -676,7 +677,7 @@ static inline void expect_state_put_back(struct setting setting) {
     for (int v = 0; v < 3; v++) memcpy(vectors[v], kept[v], bytes);
     cr_assert_eq(farm->ops->state_changed(farm->backend, 40, 1, &farm->err), FARM_OK);
     farm->version = 40;
-    cr_assert_eq(step(farm), FARM_OK);
+    play_to(farm, farm->n + 1);
     for (uint32_t id = 0; id < LANE_COUNT; id++)
         cr_assert_eq(*farm_lane_version(farm->lanes.lanes[id].lane, farm->n - 1), 40, "lane %u", id);
     farm->trained -= UNROLL;
@@ -684,6 +685,9 @@ static inline void expect_state_put_back(struct setting setting) {
     cr_assert_eq(farm->ops->state(farm->backend).version, 41);
     for (int v = 0; v < 3; v++) cr_assert_arr_eq(vectors[v], after[v], bytes, "vector %d", v);
     for (int v = 0; v < 3; v++) free(kept[v]), free(after[v]);
+    const struct farm_emulator_account account = farm_emulator_account();
+    cr_assert_geq(account.device_to_host_bytes, 9 * bytes);
+    cr_assert_eq(account.device_to_pageable_bytes, 0, "pageable memory: the driver copies piece by piece");
     close_farm(farm);
 }
 

@@ -14,11 +14,8 @@ TestSuite(cuda_backend, .timeout = 120);
 
 // ---- arithmetic ----
 
-Test(cuda_backend, plays_and_learns_from_frames_as_the_cpu_does) {
+Test(cuda_backend, plays_and_learns_as_the_cpu_does) {
     expect_what_the_cpu_does(usual(true));
-}
-
-Test(cuda_backend, plays_and_learns_from_numbers_as_the_cpu_does) {
     expect_what_the_cpu_does(usual(false));
 }
 
@@ -75,11 +72,8 @@ static void expect_way_agrees(enum farm_emulator_way way) {
     forget(other);
 }
 
-Test(cuda_backend, bulk_copies_bring_the_same_observations_where_they_are_the_fastest) {
+Test(cuda_backend, observations_are_the_same_by_bulk_copies_and_by_copy_engines) {
     expect_way_agrees(FARM_EMULATOR_BULK);
-}
-
-Test(cuda_backend, copy_engines_bring_the_same_observations_where_they_are_the_fastest) {
     expect_way_agrees(FARM_EMULATOR_COPIES);
 }
 
@@ -167,15 +161,11 @@ Test(cuda_backend, where_registration_is_refused_the_cost_of_copies_is_measured_
     close_farm(farm);
 }
 
-Test(cuda_backend, where_registration_is_refused_frames_are_copied_and_nothing_else_changes) {
+Test(cuda_backend, refused_registration_changes_no_number) {
     expect_bounced_agrees(usual(true), &farm_emulator.refuse_registration);
-}
-
-Test(cuda_backend, where_registration_is_refused_numbers_are_copied_and_nothing_else_changes) {
+    farm_emulator_reset();
     expect_bounced_agrees(usual(false), &farm_emulator.refuse_registration);
-}
-
-Test(cuda_backend, a_device_that_registers_no_read_only_memory_gets_copies_of_observations) {
+    farm_emulator_reset();
     expect_bounced_agrees(usual(true), &farm_emulator.refuse_read_only);
 }
 
@@ -269,11 +259,10 @@ Test(cuda_backend, segments_are_registered_in_pieces_and_addressed_as_a_whole) {
 static float *train_in_step(struct setting setting, const struct farm_backend_ops *ops, size_t *count) {
     struct farm *farm = open_farm(setting);
     must_open_backend(farm, ops);
-    for (int window = 0; window < 4; window++) {
-        struct farm_pass_stats stats;
-        while (farm->n % UNROLL || farm->n == farm->trained) cr_assert_eq(step(farm), FARM_OK);
+    for (uint64_t window = 1; window <= 4; window++) {
+        play_to(farm, window * UNROLL);
         publish_step(farm);
-        cr_assert_eq(update(farm, &stats), FARM_OK, "%s", farm->err.message);
+        must_update(farm);
         cr_assert_eq(answer_step(farm), FARM_OK);
     }
     *count = farm->net.parameter_count;
@@ -282,13 +271,13 @@ static float *train_in_step(struct setting setting, const struct farm_backend_op
     return params;
 }
 
-Test(cuda_backend, windows_whose_last_step_is_not_answered_are_trained_as_on_the_cpu) {
-    for (int k = 0; k < 4; k++) {
+Test(cuda_backend, windows_whose_last_step_is_unanswered_are_trained_as_on_the_cpu) {
+    for (int k = 0; k < 4; k++) { // the mirrors with frames, and numbers
         struct setting setting = usual(k < 3);
         size_t count;
         setting.sync = true;
-        float *theirs = train_in_step(setting, &farm_backend_cpu, &count);
         setting.mirror = k < 3 ? (enum farm_mirror)k : FARM_MIRROR_FULL;
+        float *theirs = train_in_step(setting, &farm_backend_cpu, &count);
         float *ours = train_in_step(setting, &farm_backend_cuda, &count);
         cr_assert_lt(distance(ours, theirs, count), 1e-5, "mirror %d", k);
         free(ours);
@@ -310,14 +299,13 @@ Test(cuda_backend, a_learner_that_comes_back_trains_on_steps_of_before) {
     struct farm *ours = open_farm(usual(true)), *theirs = open_farm(usual(true));
     struct farm *const farms[] = {ours, theirs};
     for (int i = 0; i < 2; i++) {
-        struct farm_pass_stats stats;
         must_open_backend(farms[i], &farm_backend_cpu);
-        while (farms[i]->n < UNROLL + 3) cr_assert_eq(step(farms[i]), FARM_OK);
+        play_to(farms[i], UNROLL + 3);
         farms[i]->ops->destroy(farms[i]->backend);
         farms[i]->backend = NULL;
         must_open_backend(farms[i], i == 0 ? &farm_backend_cuda : &farm_backend_cpu);
-        cr_assert_eq(step(farms[i]), FARM_OK, "%s", farms[i]->err.message); // its stack reaches back before the birth
-        cr_assert_eq(update(farms[i], &stats), FARM_OK);
+        play_to(farms[i], UNROLL + 4); // its stack reaches back before the restart
+        must_update(farms[i]);
     }
     for (uint32_t id = 0; id < LANE_COUNT; id++)
         cr_assert_lt(distance(farm_lane_policy(ours->lanes.lanes[id].lane, ours->n - 1, 0),
@@ -347,12 +335,10 @@ static struct farm_emulator_stream busy_one(const struct farm_emulator_stream *b
 }
 
 Test(cuda_backend, inference_has_a_stream_of_the_highest_priority_and_training_one_of_the_lowest) {
-    struct farm *farm = open_farm(usual(true));
+    struct farm *farm = open_played(usual(true), UNROLL);
     struct farm_emulator_stream before[STREAMS_MAX];
     int least, greatest;
-    must_open_backend(farm, &farm_backend_cuda);
     cr_assert_eq(cudaDeviceGetStreamPriorityRange(&least, &greatest), cudaSuccess);
-    while (farm->n < UNROLL) cr_assert_eq(step(farm), FARM_OK);
     size_t count = farm_emulator_streams(before, STREAMS_MAX);
     cr_assert_lt(count, STREAMS_MAX);
     cr_assert_eq(step(farm), FARM_OK);
@@ -445,8 +431,9 @@ Test(cuda_backend, a_gradient_that_is_not_finite_changes_nothing) {
         if (farm->n <= farm->trained + UNROLL) continue;
         const bool hit = farm->trained + UNROLL >= 9 && farm->trained < 9; // the window with the reward of step 9
         memcpy(before, params_now(farm), bytes);
-        const struct farm_pass_stats stats = must_update(farm);
-        cr_assert_eq(isfinite(stats.grad_norm) != 0, !hit, "update from step %lu: %g", farm->trained, stats.grad_norm);
+        must_update(farm);
+        const double norm = farm->pass_stats.grad_norm;
+        cr_assert_eq(isfinite(norm) != 0, !hit, "update from step %lu: %g", farm->trained, norm);
         const bool same = memcmp(before, params_now(farm), bytes) == 0;
         cr_assert_eq(same, hit);
     }
@@ -457,9 +444,8 @@ Test(cuda_backend, a_gradient_that_is_not_finite_changes_nothing) {
 static uint64_t updates_made; // by the training thread, for the other one
 
 static void *train(struct farm *farm, int updates) {
-    struct farm_pass_stats stats;
     for (int i = 0; i < updates; i++) {
-        const enum farm_status status = update(farm, &stats);
+        const enum farm_status status = update(farm);
         if (status) return farm;
         farm_store_release(&updates_made, (uint64_t)i + 1);
         farm->trained -= UNROLL; // the same window over and over: its steps stay
@@ -566,41 +552,19 @@ Test(cuda_backend, what_is_no_library_is_refused_with_a_sentence) {
 
 // ---- faults ----
 
-Test(cuda_backend, says_that_there_is_no_gpu) {
-    farm_emulator.devices = 0;
-    expect_refused(usual(true), FARM_E_UNSUPPORTED, "--device cpu");
-}
-
-Test(cuda_backend, says_that_the_driver_is_too_old) {
-    farm_emulator.driver = 12040;
-    expect_refused(usual(true), FARM_E_UNSUPPORTED, "older than this build needs");
-}
-
-Test(cuda_backend, a_driver_that_does_not_start_is_no_gpu_that_was_lost) {
-    farm_emulator.no_start = cudaErrorUnknown;
-    expect_refused(usual(true), FARM_E_UNSUPPORTED, "--device cpu");
-    farm_emulator.no_start = cudaErrorSystemNotReady;
-    expect_refused(usual(true), FARM_E_UNSUPPORTED, "fabric manager");
-}
-
-Test(cuda_backend, every_error_that_ends_a_context_is_a_gpu_that_is_lost) {
-    const cudaError_t codes[] = {cudaErrorLaunchFailure,
-                                 cudaErrorIllegalAddress,
-                                 cudaErrorECCUncorrectable,
-                                 cudaErrorHardwareStackError,
-                                 cudaErrorMisalignedAddress,
-                                 cudaErrorIllegalInstruction,
-                                 cudaErrorInvalidPc,
-                                 cudaErrorInvalidAddressSpace,
-                                 cudaErrorLaunchTimeout,
-                                 cudaErrorAssert,
-                                 cudaErrorUnknown};
-    struct farm_error err;
-    for (size_t i = 0; i < sizeof codes / sizeof *codes; i++) {
-        cr_assert_eq(farm_cuda_fail(&err, codes[i], "call", "file", 1), FARM_E_DEAD, "%d", (int)codes[i]);
-        cr_assert(strstr(err.message, "--resume") != NULL, "%s", err.message);
+Test(cuda_backend, a_gpu_that_does_not_start_is_refused_with_the_reason) {
+    const struct {
+        int64_t *setting, value;
+        const char *word;
+    } cases[] = {{&farm_emulator.devices, 0, "--device cpu"},
+                 {&farm_emulator.driver, 12040, "older than this build needs"},
+                 {&farm_emulator.no_start, cudaErrorUnknown, "--device cpu"},
+                 {&farm_emulator.no_start, cudaErrorSystemNotReady, "fabric manager"}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        farm_emulator_reset();
+        *cases[i].setting = cases[i].value;
+        expect_refused(usual(true), FARM_E_UNSUPPORTED, cases[i].word);
     }
-    cr_assert_eq(farm_cuda_fail(&err, cudaErrorInvalidValue, "call", "file", 1), FARM_E_IO);
 }
 
 static uint64_t device_bytes_of(struct setting setting) {
@@ -688,17 +652,16 @@ Test(cuda_backend, gives_everything_back_wherever_memory_ends) {
 
 Test(cuda_backend, a_gpu_that_is_lost_ends_both_threads_with_an_error_and_leaves_the_last_state) {
     struct farm *farm = open_played(usual(true), UNROLL + 1);
-    struct farm_pass_stats stats;
     must_update(farm);
     const struct farm_backend_state good = farm->ops->state(farm->backend);
     const size_t bytes = farm->net.parameter_count * sizeof(float);
     float *kept = memcpy(malloc(bytes), farm_backend_vector(&good, ""), bytes);
-    while (farm->n < 2 * UNROLL + 1) cr_assert_eq(step(farm), FARM_OK);
+    play_to(farm, 2 * UNROLL + 1);
     must_update(farm);
     farm_emulator.fall_off_after = (int64_t)farm_emulator_account().works + 5;
     cr_assert_eq(step(farm), FARM_E_DEAD, "%s", farm->err.message);
     cr_assert(strstr(farm->err.message, "--resume") != NULL, "%s", farm->err.message);
-    cr_assert_eq(update(farm, &stats), FARM_E_DEAD, "%s", farm->err.message);
+    cr_assert_eq(update(farm), FARM_E_DEAD, "%s", farm->err.message);
     const struct farm_backend_state last = farm->ops->state(farm->backend);
     cr_assert_eq(last.version, 1);
     cr_assert_arr_eq(farm_backend_vector(&last, ""), kept, bytes);
@@ -715,11 +678,10 @@ Test(cuda_backend, a_gpu_that_is_lost_at_any_piece_of_work_is_an_error_and_never
         farm_emulator_reset();
         farm = open_ready(usual(true));
         farm_emulator.fall_off_after = (int64_t)works;
-        struct farm_pass_stats stats;
         enum farm_status status = FARM_OK;
         while (!status && farm->n < 3 * UNROLL) {
             status = step(farm);
-            if (!status && farm->n > farm->trained + UNROLL) status = update(farm, &stats);
+            if (!status && farm->n > farm->trained + UNROLL) status = update(farm);
         }
         cr_assert_eq(status, FARM_E_DEAD, "lost after %lu pieces of work: %s", works, farm->err.message);
         close_farm(farm);
@@ -754,19 +716,18 @@ static struct farm *hang(bool inferring, uint64_t spin_ns) {
     struct farm *farm = open_farm(setting);
     farm->learner.state_every_s = 1e-9;
     must_open_backend(farm, &farm_backend_cuda);
-    struct farm_pass_stats stats;
-    while (farm->n < UNROLL + 1) cr_assert_eq(step(farm), FARM_OK);
+    play_to(farm, UNROLL + 1);
     must_update(farm);
-    while (farm->n < 2 * UNROLL + 1) cr_assert_eq(step(farm), FARM_OK, "%s", farm->err.message);
+    play_to(farm, 2 * UNROLL + 1);
     farm_emulator.hang_after = (int64_t)farm_emulator_account().works;
     farm->learner.gpu_limit_s = 0.05;
-    const enum farm_status first = inferring ? step(farm) : update(farm, &stats);
+    const enum farm_status first = inferring ? step(farm) : update(farm);
     cr_assert_eq(first, FARM_E_DEAD, "%s", farm->err.message);
     cr_assert_not_null(strstr(farm->err.message, inferring ? "inference has not ended after 0.05 s" : "an update has"));
     cr_assert_not_null(strstr(farm->err.message, "--resume"), "%s", farm->err.message);
     farm->learner.gpu_limit_s = 1e9;
     cr_assert_eq(farm->ops->state(farm->backend).version, 1);
-    const enum farm_status other = inferring ? update(farm, &stats) : step(farm);
+    const enum farm_status other = inferring ? update(farm) : step(farm);
     cr_assert_eq(other, FARM_E_DEAD, "%s", farm->err.message);
     cr_assert_not_null(strstr(farm->err.message, "the GPU hangs"), "%s", farm->err.message);
     cr_assert_eq(farm->ops->join(farm->backend, 1, &farm->err), FARM_E_DEAD);
@@ -788,8 +749,7 @@ Test(cuda_backend, an_update_that_never_ends_is_given_up, .timeout = 10) {
 // The next update's gradients are in the stream behind which the state is copied.
 Test(cuda_backend, a_state_that_waits_for_a_gpu_that_hangs_is_that_of_before, .timeout = 10) {
     struct farm *farm = left[0] = open_played(usual(true), 2 * UNROLL + 1);
-    struct farm_pass_stats stats;
-    cr_assert_eq(update_and(farm, true, &stats), FARM_OK, "%s", farm->err.message);
+    cr_assert_eq(update_and(farm, true), FARM_OK, "%s", farm->err.message);
     farm_emulator.hang_after = (int64_t)farm_emulator_account().works;
     farm->learner.gpu_limit_s = 0.05;
     cr_assert_eq(farm->ops->state(farm->backend).version, 0);

@@ -149,7 +149,7 @@ Test(cuda_registered, rings_come_and_go_while_others_are_answered_and_trained_on
     setting.infer_batch_max = LANES * WIDTH;
     setting.batch = LANES * WIDTH;
     struct farm *farm = open_lent(setting);
-    while (farm->n < UNROLL + 2) cr_assert_eq(step(farm), FARM_OK, "%s", farm->err.message);
+    play_to(farm, UNROLL + 2);
     pthread_t inference, training;
     void *failed[2];
     cr_assert_eq(pthread_create(&inference, NULL, infer_on, farm), 0);
