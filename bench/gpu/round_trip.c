@@ -1,8 +1,8 @@
-// From an actor's store to the action back in its hands, on the path that `farm train` uses: real rings, the learner in
-// a process of its own, the CUDA backend as the library that it opens, this program as the actor of one lane of one
-// environment. Nets from the smallest to the deep one, with training off and on; while it is on, a second actor of many
-// environments keeps it busy, and inference with it. Prints one JSON document; times are from before `produced` is
-// stored until `acted` has been seen, both sides spinning.
+// From an actor's step to its answer, on the path that `farm train` uses: real rings, the learner in its own process,
+// the CUDA backend as the library that the learner opens, this program as the actor of one lane of one environment.
+// Nets from the smallest to the deep one, with training off and on; with training, a second actor of many environments
+// keeps training and inference busy. Prints one JSON document; a time runs from before the store of `produced` until a
+// load of `acted` returns the answer, both sides spinning.
 //
 //   round_trip [--library FILE] [--rounds N] [--only NET] [--device cpu]     exit status: 0, 1 failed, 77 no GPU
 #include <math.h>
@@ -46,14 +46,8 @@ struct table {
     struct farm_learner_config config;
     int fds[2][2], up_writable[2];
     uint64_t steps; // of the measured lane
-    double *us;     // [steps] from before it was published until its answer was seen
+    double *us;     // [steps] from before its publication until its answer
 };
-
-static void must(enum farm_status status, const struct farm_error *err) {
-    if (!status) return;
-    fprintf(stderr, "round_trip: %s\n", err->message);
-    exit(1);
-}
 
 static bool small(const struct setting *setting) {
     return strcmp(setting->net, "smallest") == 0;
@@ -98,10 +92,10 @@ static void open_table(struct table *table, const struct setting *setting, enum 
     table->err = work_shared(sizeof *table->err);
     for (uint32_t r = 0; r < table->rings; r++) {
         const struct farm_ring_spec spec = work_ring(small(setting), r ? 2 : 1, r ? OTHERS : 1, RING_STEPS);
-        must(farm_ring_create(&spec, r, -1, true, &table->made[r], &err), &err);
-        must(farm_ring_open(dup(table->made[r].up.fd), dup(table->made[r].down.fd_readonly), FARM_RING_ACTOR,
-                            &table->view[r], &err),
-             &err);
+        work_must(farm_ring_create(&spec, r, -1, true, &table->made[r], &err), &err);
+        work_must(farm_ring_open(dup(table->made[r].up.fd), dup(table->made[r].down.fd_readonly), FARM_RING_ACTOR,
+                                 &table->view[r], &err),
+                  &err);
         table->fds[r][0] = table->made[r].up.fd_readonly;
         table->fds[r][1] = table->made[r].down.fd;
         table->up_writable[r] = table->made[r].up.fd;
@@ -130,15 +124,16 @@ static pid_t start_learner(const struct table *table) {
     _exit(farm_learner_run(&table->config, table->err));
 }
 
-// The others: they wait for answers as actors do, and step.
+// The other environments: wait for answers as an actor does, and step.
 static pid_t start_others(struct table *table) {
     const pid_t pid = fork();
     if (pid != 0) return pid;
     struct farm_error err;
     struct farm_ring ring;
     prctl(PR_SET_PDEATHSIG, SIGKILL);
-    must(farm_ring_open(dup(table->made[1].up.fd), dup(table->made[1].down.fd_readonly), FARM_RING_ACTOR, &ring, &err),
-         &err);
+    work_must(
+        farm_ring_open(dup(table->made[1].up.fd), dup(table->made[1].down.fd_readonly), FARM_RING_ACTOR, &ring, &err),
+        &err);
     for (uint32_t next = 0;;) {
         if (!farm_actor_wait(&ring, NULL, LONG_NS, LONG_NS, &next)) continue;
         work_write_step(&ring.lanes[next]);
@@ -147,7 +142,7 @@ static pid_t start_others(struct table *table) {
     }
 }
 
-static bool ready(const struct table *table, pid_t learner) {
+static bool await_ready(const struct table *table, pid_t learner) {
     for (const uint64_t end = farm_now_ns() + START_NS; farm_now_ns() < end; usleep(1000)) {
         if (farm_load_acquire(&table->stats->ready)) return true;
         if (waitpid(learner, NULL, WNOHANG) == learner) break;
@@ -157,7 +152,7 @@ static bool ready(const struct table *table, pid_t learner) {
 
 // ---- measuring ----
 
-// False where the learner has ended.
+// False: the learner has ended.
 static bool measure(struct table *table, pid_t learner) {
     struct farm_lane *lane = &table->view[0].lanes[0];
     for (uint64_t i = 0; i < table->steps; i++) {
@@ -180,7 +175,7 @@ static bool measure(struct table *table, pid_t learner) {
 }
 
 // Of the last `rounds` steps.
-static void print(const struct setting *setting, const struct table *table, uint64_t rounds) {
+static void print_result(const struct setting *setting, const struct table *table, uint64_t rounds) {
     double *us = table->us + table->steps - rounds;
     const bool shallow = strcmp(setting->net, "shallow") == 0 && !setting->training;
     farm_sort(us, rounds);
@@ -203,7 +198,7 @@ static int run(const struct setting *setting, enum farm_device device, const cha
     open_table(&table, setting, device, library, rounds + rounds / 10); // the first ones do not count
     const pid_t learner = start_learner(&table);
     int status = 0;
-    if (!ready(&table, learner)) {
+    if (!await_ready(&table, learner)) {
         status = table.err->status == FARM_E_UNSUPPORTED || table.err->status == FARM_E_NOT_FOUND ? 77 : 1;
     } else {
         const pid_t others = setting->training ? start_others(&table) : 0;
@@ -212,7 +207,7 @@ static int run(const struct setting *setting, enum farm_device device, const cha
         waitpid(learner, NULL, 0);
         if (others) kill(others, SIGKILL), waitpid(others, NULL, 0);
         if (!status && !first) printf(",\n");
-        if (!status) print(setting, &table, rounds);
+        if (!status) print_result(setting, &table, rounds);
     }
     if (status) fprintf(stderr, "round_trip: %s: %s\n", setting->net, table.err->message);
     close_table(&table);
@@ -232,19 +227,16 @@ int main(int argc, char **argv) {
     if (rounds < 500) rounds = 500;
     printf("{\"schema_version\": 1, \"benchmark\": \"cuda_round_trip\", \"commit\": \"%s\", \"results\": [\n",
            FARM_COMMIT);
-    int status = 0, tried = 0, printed = 0;
-    for (size_t i = 0; i < sizeof settings / sizeof *settings && status != 77; i++) { // one that fails stops no other
+    int status = 0, printed = 0;
+    for (size_t i = 0; i < sizeof settings / sizeof *settings && status != 77;
+         i++) { // a failure stops no other setting
         if (only && strcmp(settings[i].net, only) != 0) continue;
-        const uint32_t fewer = settings[i].training ? rounds / 5 : rounds; // those beside training take longer
+        const uint32_t fewer = settings[i].training ? rounds / 5 : rounds; // beside training each takes longer
         const int failed = run(&settings[i], device, library, fewer, printed == 0);
-        tried++;
-        if (failed)
-            status = failed;
-        else
-            printed++;
+        if (failed) status = failed;
+        printed += !failed;
     }
-    if (!tried) fprintf(stderr, "round_trip: --only %s: no such net\n", only);
-    if (!tried) status = 1;
+    if (!printed && !status) status = 1; // no such net
     printf("\n]}\n");
     return status;
 }

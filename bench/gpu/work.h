@@ -1,11 +1,11 @@
-// The work that round_trip.c and update.c give a learner: lanes of 84x84 frames of bytes, four stacked, six actions,
-// and IMPALA's update of 32 windows of 20 transitions. The project's headers must be included before.
+// The work of round_trip.c and update.c: lanes of 84x84 frames of bytes, four stacked, six actions,
+// and IMPALA's update of 32 windows of 20 transitions. Include the project's headers first.
 #ifndef FARM_TESTS_GPU_WORK_H
 #define FARM_TESTS_GPU_WORK_H
 
 enum { SIDE = 84, STACK = 4, ACTIONS = 6, FLAT = 8, UNROLL = 20, BATCH = 32, RING_STEPS = 128 };
 
-// flat: eight numbers in place of frames, for the smallest network.
+// flat: eight numbers instead of frames, for the smallest network.
 static inline struct farm_ring_spec work_ring(bool flat, uint32_t lanes, uint32_t width, uint32_t steps) {
     const struct farm_field_spec frame = {.name = "obs", .dtype = FARM_U8, .rank = 2, .dims = {SIDE, SIDE}};
     const struct farm_field_spec numbers = {.name = "obs", .dtype = FARM_F32, .rank = 1, .dims = {FLAT}};
@@ -40,7 +40,7 @@ static inline struct farm_algo_config work_algo(bool flat, uint32_t batch) {
                                      .loss_sum = true};
 }
 
-// The actor's next step: some picture, no reward.
+// Writes the actor's next step: a picture of one grey, no reward.
 static inline void work_write_step(struct farm_lane *lane) {
     const uint64_t n = farm_lane_actor_next(lane);
     for (uint32_t e = 0; e < lane->width; e++) {
@@ -50,7 +50,14 @@ static inline void work_write_step(struct farm_lane *lane) {
     }
 }
 
-// Memory that this process and those it forks share.
+// Ends the process if the status is not FARM_OK: exit status 77 without a GPU or its libraries, else 1.
+static inline void work_must(enum farm_status status, const struct farm_error *err) {
+    if (!status) return;
+    fprintf(stderr, "%s\n", err->message);
+    exit(status == FARM_E_UNSUPPORTED || status == FARM_E_NOT_FOUND ? 77 : 1);
+}
+
+// Memory that this process and its children share.
 static inline void *work_shared(size_t bytes) {
     void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (memory == MAP_FAILED) exit(1);
