@@ -87,7 +87,7 @@ $(BUILD)/obj/emulator/%.cu.o: %.cu $(BUILD)/flags | $(BUILD)/gen/farm_build.h
 	$(Q)$(KERNELS_CXX) -MMD -MP -c $< -o $@
 # The dynamic linker's places hold what the test puts there.
 $(BUILD)/tests/nn/cuda/test_vendor: private LDFLAGS += $(addprefix -Wl$(comma)--wrap=,dlopen dlerror dlsym)
-# What opens cuDNN, cuBLASLt and NCCL gets the emulators (tests/support/cuda_emulator/opened.c).
+# What opens cuDNN, cuBLASLt and NCCL gets the emulators (tests/support/cuda_emulator/vendor_open.c).
 CUDA_WRAP      := -Wl,--wrap=farm_cuda_vendor_open,--wrap=farm_cuda_vendor_describe,--wrap=farm_cuda_nccl_open
 $(filter $(BUILD)/tests/learner/cuda/%,$(CUDA_TESTS)): private LDFLAGS += $(CUDA_WRAP)
 # What a GPU is asked of the kernels (tests/gpu), asked of the emulator: tests/kernels/cuda/test_kernels.sh runs it.

@@ -1,6 +1,6 @@
-"""`farm train --device cuda` and `farm bw --only gpu` through the CUDA backend as a library, over an emulator for the GPU: that the library is found,
-opened, trains, writes checkpoints that a CPU reads and goes on from, and what it says when there is no GPU, or none any
-more."""
+"""The CUDA backend as a library, over an emulator of the GPU: `farm train --device cuda` opens it, trains, writes
+checkpoints that a CPU resumes from, and reports a missing or lost GPU; `farm doctor` and `farm bw --only gpu` report what
+they find."""
 
 import json
 import os
@@ -12,7 +12,8 @@ import unittest
 from running import FARM, LIMIT_S, InFolder, Watched, children, wait_until
 
 EMULATOR = pathlib.Path(FARM).parent / "tests" / "tools" / "libfarm_cuda_emulator.so"
-# Lost when it has been slow for some seconds, so that checkpoints of every second are there.
+needs_emulator = unittest.skipUnless(EMULATOR.exists(), f"{EMULATOR} is not built: CUDA's headers are missing (make deps)")
+# The GPU is slow for some seconds before it is lost, so checkpoints of every second exist.
 LOST_LATE = "fall_off_after=6000 no_batches=1 slow_loads=3000 slow_bulk=6000"
 
 
@@ -21,7 +22,7 @@ def metadata(checkpoint):
         return json.loads(file.read(int.from_bytes(file.read(8), "little")))["__metadata__"]
 
 
-@unittest.skipUnless(EMULATOR.exists(), f"{EMULATOR} is not built: CUDA's headers are missing (make deps)")
+@needs_emulator
 class Cuda(InFolder):
     def train(self, *arguments, emulator="", library=EMULATOR):
         command = ("train", "--env", "native/catch", "--run", "r", "--actors", "1", "--json", "--precision", "f32", *arguments)
@@ -42,7 +43,7 @@ class Cuda(InFolder):
         return sorted((self.folder / "r" / "checkpoints").glob("*.safetensors"))
 
     def newest(self):
-        """What the newest checkpoint of a run that never went on says of itself, all of it of one moment."""
+        """The figures of the newest checkpoint of a run that was never resumed: they are of one moment."""
         path = self.checkpoints()[-1]
         figures = {key: int(metadata(path)[key]) for key in ("frames", "agent_steps", "version", "updates", "optimiser_step")}
         self.assertEqual(int(path.stem), figures["frames"])
@@ -51,8 +52,8 @@ class Cuda(InFolder):
         self.assertGreater(figures["version"], 0)
         return figures
 
-    def test_trains_and_goes_on_with_and_without_a_gpu(self):
-        account, said = self.trained("--device", "cuda", "--frames", "10k")
+    def test_auto_trains_on_the_gpu_and_either_device_resumes(self):
+        account, said = self.trained("--device", "auto", "--frames", "10k")
         self.assertIn("CUDAn emulator (a CPU, for tests)", said)
         self.assertIn("registered 2 pieces of memory", said)
         self.assertIn("1.00 times each of the", said)
@@ -70,7 +71,7 @@ class Cuda(InFolder):
         account, _ = self.trained("--device", "cuda", "--frames", "60k", "--mirror", "window")
         self.assertGreater(account["return_mean"], 0)
 
-    def test_two_gpus_train_together_and_one_goes_on(self):
+    def test_two_gpus_train_together_and_one_resumes(self):
         two = ("--device", "cuda", "--gpus", "2", "--actors", "2")
         account, said = self.trained(*two, "--frames", "12k", emulator="devices=2")
         self.assertIn("2 GPUs add up their gradients by NCCL", said)
@@ -81,13 +82,13 @@ class Cuda(InFolder):
         self.assertIn("going on from", said)
         self.assertNotIn("NCCL", said)
 
-    def test_one_of_two_gpus_that_is_lost_ends_the_run_with_a_checkpoint(self):
+    def test_the_loss_of_one_of_two_gpus_ends_the_run_with_a_checkpoint(self):
         said = self.failed("--device", "cuda", "--gpus", "2", "--actors", "2", "--frames", "10M",
                            "--checkpoint-every", "1", emulator=f"devices=2 {LOST_LATE} fall_off_device=1")
         self.assertIn("the GPU is lost", said)
         self.newest()
 
-    def test_says_that_there_are_fewer_gpus_or_actors(self):
+    def test_refuses_more_gpus_than_there_are_or_than_actors(self):
         arguments = ("--device", "cuda", "--frames", "1k", "--gpus", "3")
         self.assertIn("CUDA shows 2", self.failed(*arguments, "--actors", "3", emulator="devices=2"))
         result = self.train(*arguments, "--actors", "2", emulator="devices=3")
@@ -97,11 +98,7 @@ class Cuda(InFolder):
         self.assertEqual(result.returncode, 2, result.stderr)
         self.assertIn("--gpus 2 on device cpu", result.stderr)
 
-    def test_auto_takes_the_gpu_that_there_is(self):
-        _, said = self.trained("--device", "auto", "--frames", "5k")
-        self.assertIn("CUDAn emulator (a CPU, for tests)", said)
-
-    def test_auto_trains_on_the_cpu_and_says_why(self):
+    def test_auto_trains_on_the_cpu_and_prints_the_reason(self):
         for why, keywords in (("cudaErrorNoDevice", {"emulator": "devices=0"}), ("older than this build", {"emulator": "driver=11080"}),
                               ("--infer-batch-max", {"emulator": "memory=10000000"}), ("does not load", {"library": "/dev/null"}),
                               ("libfarm_cuda.so is neither", {"library": "/nowhere/lib.so"})):
@@ -112,7 +109,7 @@ class Cuda(InFolder):
             shutil.rmtree(self.folder / "r")
 
     @unittest.skipIf(any(os.path.exists(path) for path in ("/dev/nvidiactl", "/dev/dxg", "/usr/bin/nvidia-modprobe")), "NVIDIA's driver is here")
-    def test_without_a_driver_cuda_is_refused_before_anything_is_made(self):
+    def test_cuda_is_refused_before_a_run_folder_exists_if_the_driver_is_missing(self):
         said = self.failed("--device", "cuda", "--frames", "1k", library="")
         self.assertEqual(said.count("there is no NVIDIA driver here"), 1, said)
         self.assertEqual(len(said.splitlines()), 1, said)
@@ -120,7 +117,7 @@ class Cuda(InFolder):
         _, said = self.trained("--device", "auto", "--frames", "1k", library="")
         self.assertIn("using the CPU; CUDA is unavailable: there is no NVIDIA driver here", said)
 
-    def test_flags_without_effect_are_told(self):
+    def test_warns_of_flags_without_effect(self):
         _, said = self.trained("--device", "cpu", "--frames", "1k", "--mirror", "window", "--gpus", "0")
         self.assertIn("--mirror window has no effect: the learner runs on the CPU", said)
         if "shows no GPU" not in said:
@@ -129,28 +126,23 @@ class Cuda(InFolder):
         _, said = self.trained("--device", "cpu", "--resume", "--frames", "2k")
         self.assertNotIn("no effect", said)
 
-    def test_says_that_there_is_no_gpu(self):
-        self.assertIn("--device cpu", self.failed("--device", "cuda", "--frames", "1k", emulator="devices=0"))
-        self.assertIn("older than this build", self.failed("--device", "cuda", "--frames", "1k", emulator="driver=11080"))
-
-    def test_says_that_the_library_is_missing_or_none(self):
-        self.assertIn("libfarm_cuda.so", self.failed("--device", "cuda", "--frames", "1k", library="/nowhere/lib.so"))
-        self.assertIn("FARM_CUDA_BACKEND", self.failed("--device", "cuda", "--frames", "1k", library="/nowhere/lib.so"))
+    def test_cuda_fails_with_the_reason(self):
         nothing = self.folder / "nothing.so"
-        nothing.write_text("no library")
-        self.assertIn("does not load", self.failed("--device", "cuda", "--frames", "1k", library=nothing))
+        nothing.write_text("not a library")
+        for words, keywords in ((("--device cpu",), {"emulator": "devices=0"}), (("older than this build",), {"emulator": "driver=11080"}),
+                                (("libfarm_cuda.so", "FARM_CUDA_BACKEND"), {"library": "/nowhere/lib.so"}), (("does not load",), {"library": nothing}),
+                                (("--infer-batch-max", "--micro-batch"), {"emulator": "memory=10000000"})):
+            said = self.failed("--device", "cuda", "--frames", "1k", **keywords)
+            for word in words:
+                self.assertIn(word, said)
+            shutil.rmtree(self.folder / "r", ignore_errors=True)
 
-    def test_says_what_needs_how_much_memory(self):
-        said = self.failed("--device", "cuda", "--frames", "1k", emulator="memory=10000000")
-        self.assertIn("--infer-batch-max", said)
-        self.assertIn("--micro-batch", said)
-
-    def test_goes_on_by_copies_where_registration_is_refused(self):
+    def test_trains_with_copies_if_registration_is_refused(self):
         account, said = self.trained("--device", "cuda", "--frames", "10k", emulator="refuse_registration=1")
         self.assertIn("ulimit -l", said)
         self.assertGreater(account["updates"], 5)
 
-    def test_a_gpu_that_is_lost_ends_the_run_with_a_checkpoint_to_go_on_from(self):
+    def test_a_lost_gpu_ends_the_run_with_a_checkpoint_to_resume_from(self):
         said = self.failed("--device", "cuda", "--frames", "10M", "--checkpoint-every", "1", emulator=LOST_LATE)
         self.assertIn("the GPU is lost", said)
         before = self.newest()
@@ -160,13 +152,13 @@ class Cuda(InFolder):
         self.assertEqual(int(after["version"]), before["version"] + account["updates"])
         self.assertEqual(int(after["frames"]), before["frames"] + account["agent_steps"])
 
-    def test_a_gpu_that_is_lost_before_its_state_was_ever_copied_leaves_no_checkpoint(self):
+    def test_a_gpu_lost_before_the_first_copy_of_its_state_leaves_no_checkpoint(self):
         said = self.failed("--device", "cuda", "--frames", "10M", emulator="fall_off_after=2000")
         self.assertIn("no checkpoint is written: the parameters that are left, version 0, are those that training began with", said)
         self.assertEqual(self.checkpoints(), [])
 
 
-@unittest.skipUnless(EMULATOR.exists(), f"{EMULATOR} is not built: CUDA's headers are missing (make deps)")
+@needs_emulator
 class Killed(Watched):
     def start(self, *arguments, emulator=""):
         for name, value in (("FARM_CUDA_BACKEND", str(EMULATOR)), ("FARM_CUDA_EMULATOR", emulator)):
@@ -175,12 +167,12 @@ class Killed(Watched):
         return super().start("--env", "native/catch", "--device", "cuda", "--precision", "f32", *arguments)
 
     def kill(self, process, name):
-        """The worker that takes its place is another process."""
+        """Returns when another process has taken its place."""
         old = children(process.pid)[name]
         os.kill(old, signal.SIGKILL)
         self.assertTrue(wait_until(lambda: children(process.pid).get(name, old) != old), self.said()[-4000:])
 
-    def test_an_actor_whose_ring_is_registered_dies_and_the_learner_goes_on(self):
+    def test_the_learner_outlives_an_actor_whose_ring_is_registered(self):
         process = self.start()
         learner = children(process.pid)["learner"]
         self.kill(process, "actor 0")
@@ -189,7 +181,7 @@ class Killed(Watched):
         account = self.end(process)
         self.assertEqual((account["actor_restarts"], account["learner_restarts"]), (1, 0))
 
-    def test_a_learner_that_is_killed_comes_back_and_goes_on(self):
+    def test_a_killed_learner_is_restarted_and_resumes(self):
         process = self.start("--checkpoint-every", "1")
         self.assertTrue(wait_until(lambda: list((self.folder / "r/checkpoints").glob("*.safetensors"))), self.said())
         self.kill(process, "learner")
@@ -198,7 +190,7 @@ class Killed(Watched):
         account = self.end(process)
         self.assertEqual((account["actor_restarts"], account["learner_restarts"]), (0, 1))
 
-    def test_a_gpu_that_is_lost_ends_every_process_in_order(self):
+    def test_a_lost_gpu_ends_every_process_in_order(self):
         process = self.start(emulator="fall_off_after=6000")
         workers = set(children(process.pid).values())
         self.assertEqual(len(workers), 3)
@@ -209,7 +201,7 @@ class Killed(Watched):
         self.assertFalse([pid for pid in workers if pathlib.Path(f"/proc/{pid}").exists()])
 
 
-@unittest.skipUnless(EMULATOR.exists(), f"{EMULATOR} is not built: CUDA's headers are missing (make deps)")
+@needs_emulator
 class Doctor(InFolder):
     PARTS = ("GPU", "CUDA backend", "cuDNN, cuBLASLt", "NCCL")
 
@@ -218,7 +210,7 @@ class Doctor(InFolder):
         found = {finding["name"]: finding for finding in json.loads(result.stdout)["findings"]}
         return {name: found[name] for name in self.PARTS if name in found}
 
-    def test_names_what_a_gpu_needs(self):
+    def test_finds_all_that_a_gpu_needs(self):
         found = self.findings()
         self.assertEqual([finding["grade"] for finding in found.values()], ["good"] * 4)
         self.assertRegex(found["GPU"]["found"], r"1 \(CUDAn emulator \(a CPU, for tests\)\), compute capability 9.0, driver for CUDA 13.0")
@@ -226,7 +218,7 @@ class Doctor(InFolder):
         self.assertIn("emulators for cuDNN and cuBLASLt", found["cuDNN, cuBLASLt"]["found"])
         self.assertRegex(found["NCCL"]["found"], r"^\d+\.\d+\.\d+$")
 
-    def test_says_what_is_missing_and_how_to_mend_it(self):
+    def test_reports_missing_libraries_and_their_packages(self):
         found = self.findings(emulator="no_libraries=1 no_nccl=1")
         self.assertEqual([finding["grade"] for finding in found.values()], ["good", "good", "without", "good"])
         self.assertIn("cuBLASLt is missing", found["cuDNN, cuBLASLt"]["found"])
@@ -237,38 +229,35 @@ class Doctor(InFolder):
         self.assertEqual(two["grade"], "without")
         self.assertIn("nvidia-nccl-cu13", two["mend"])
 
-    def test_says_that_the_driver_is_too_old_or_shows_no_gpu(self):
-        for emulator, reason in (("driver=12040", "the driver is for CUDA 12.4, older than this build needs"), ("devices=0", "cudaErrorNoDevice")):
-            found = self.findings(emulator=emulator)
-            self.assertEqual(found["GPU"]["grade"], "without")
-            self.assertIn(reason, found["GPU"]["found"])
-            self.assertIn("docker --gpus all", found["GPU"]["mend"])
-
-    def test_says_that_the_backend_is_missing_or_none(self):
-        for library, reason in (("/nowhere/lib.so", "libfarm_cuda.so is not beside"), ("/dev/null", "does not load")):
-            found = self.findings(library=library)
-            self.assertEqual(found["CUDA backend"]["grade"], "without")
-            self.assertIn(reason, found["CUDA backend"]["found"])
-            self.assertIn("`make deps`", found["CUDA backend"]["mend"])
+    def test_reports_a_driver_or_backend_that_does_not_work(self):
+        for part, keywords, reason, mend in (
+            ("GPU", {"emulator": "driver=12040"}, "the driver is for CUDA 12.4, older than this build needs", "docker --gpus all"),
+            ("GPU", {"emulator": "devices=0"}, "cudaErrorNoDevice", "docker --gpus all"),
+            ("CUDA backend", {"library": "/nowhere/lib.so"}, "libfarm_cuda.so is not beside", "`make deps`"),
+            ("CUDA backend", {"library": "/dev/null"}, "does not load", "`make deps`")):
+            found = self.findings(**keywords)
+            self.assertEqual(found[part]["grade"], "without")
+            self.assertIn(reason, found[part]["found"])
+            self.assertIn(mend, found[part]["mend"])
             self.assertNotIn("NCCL", found)
 
-    def test_a_library_that_hangs_is_told(self):
+    def test_reports_a_library_that_hangs(self):
         hangs = self.folder / "hangs.so"
-        os.mkfifo(hangs)  # to open it is to wait
+        os.mkfifo(hangs)  # open() waits for a writer
         found = self.findings("--hang-seconds", "0.2", library=hangs)
         self.assertEqual(list(found), ["GPU"])
         self.assertIn("CUDA did not answer within 0.2 s", found["GPU"]["found"])
         self.assertEqual(found["GPU"]["grade"], "without")
 
     @unittest.skipIf(os.path.exists("/dev/nvidiactl"), "NVIDIA's driver is here")
-    def test_a_machine_without_a_gpu_is_told_to_install_nothing(self):
+    def test_a_machine_without_a_gpu_needs_nothing(self):
         found = self.findings(library="")
         self.assertEqual(list(found), ["GPU"])
         self.assertEqual((found["GPU"]["grade"], found["GPU"]["mend"]), ("good", None))
         self.assertIn("the learner runs on the CPU", found["GPU"]["found"])
 
 
-@unittest.skipUnless(EMULATOR.exists(), f"{EMULATOR} is not built: CUDA's headers are missing (make deps)")
+@needs_emulator
 class Bw(InFolder):
     def bw(self, *arguments, emulator="", library=EMULATOR, status=0):
         command = ("bw", "--only", "gpu", "--seconds", "1", "--size", "small", "--samples", "2", "--quiet", *arguments)
@@ -280,7 +269,7 @@ class Bw(InFolder):
         document = json.loads(self.bw("--json", **keywords))
         return document["sections"]["gpu"], {figure["name"]: figure for figure in document["results"]}
 
-    def test_measures_node_by_gpu(self):
+    def test_measures_each_node_with_each_gpu(self):
         section, figures = self.document()
         self.assertEqual([device["name"] for device in section["devices"]], ["CUDAn emulator (a CPU, for tests)"])
         for cell in section["cells"]:
@@ -295,7 +284,7 @@ class Bw(InFolder):
             self.assertEqual([row["ratio_to_one_copy"] for row in cell["gather"] if row["by"] == "one_copy"], [1, 1, 1])
         self.assertNotIn("peers", section)
 
-    def test_two_gpus_as_tables_and_pictures(self):
+    def test_prints_tables_and_draws_pictures_of_two_gpus(self):
         printed = self.bw("--svg", "pictures", emulator="devices=2")
         self.assertRegex(printed, r"GPU 1: CUDAn emulator \(a CPU, for tests\), 0000:01:00.0")
         self.assertRegex(printed, r"GPU 1 to GPU 0: [\d.]+ GB/s, with peer access")
@@ -303,7 +292,7 @@ class Bw(InFolder):
         self.assertEqual({path.name for path in (self.folder / "pictures").iterdir()},
                          {"gpu_h2d.svg", "gpu_d2h.svg", "gpu_peers.svg"})
 
-    def test_says_what_it_cannot_have(self):
+    def test_reports_what_it_cannot_measure(self):
         section, figures = self.document(emulator="refuse_registration=1")
         self.assertIn("ulimit -l", section["cells"][0]["conditions"]["note"])
         self.assertFalse(section["cells"][0]["registered"])

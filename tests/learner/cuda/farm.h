@@ -17,7 +17,7 @@
 #include "learner/cuda/backend.h"
 #include "learner/cuda/context.h"
 #include "learner/lanes.h"
-#include "libraries.h"
+#include "vendor_emulator.h"
 
 enum { RINGS = 2, LANES = 2, WIDTH = 3, SIDE = 12, FRAME_STACK = 3, FLAT = 5, ACTIONS = 4, UNROLL = 4, STEPS = 20 };
 enum { LANE_COUNT = RINGS * LANES, ENVIRONMENTS = LANE_COUNT * WIDTH, ROUNDS = 45, OBS_MAX = SIDE * SIDE };

@@ -598,14 +598,14 @@ Test(cuda_backend, takes_a_smaller_mirror_where_the_libraries_take_what_was_to_s
     const uint64_t medium = device_bytes_of(setting);
     cr_assert_gt(large, medium + 4096);
     farm_emulator.memory = (int64_t)(large + large / 32 + 8192);
-    farm_emulator_libraries.handle_bytes = ((uint64_t)farm_emulator.memory - (large + medium) / 2) / 4;
+    farm_emulator_vendor.handle_bytes = ((uint64_t)farm_emulator.memory - (large + medium) / 2) / 4;
     setting.mirror = FARM_MIRROR_FULL;
     struct farm *farm = open_ready(setting);
     struct record *window = run(farm);
     cr_assert_gt(farm->stats.bus_train_bytes, 0, "a mirror that is whole");
     expect_same(window, full, "window");
     close_farm(farm);
-    farm_emulator_libraries.handle_bytes = (size_t)farm_emulator.memory; // nothing is small enough
+    farm_emulator_vendor.handle_bytes = (size_t)farm_emulator.memory; // nothing is small enough
     farm = open_farm(setting);
     cr_assert_neq(open_backend(farm, &farm_backend_cuda), FARM_OK);
     close_farm(farm);

@@ -93,7 +93,7 @@ Test(cuda_shards, a_shard_is_on_the_gpu_that_was_planned_for_it) {
 
 Test(cuda_shards, without_nccl_there_is_an_error_and_not_one_gpu) {
     const struct setting setting = two(true);
-    farm_emulator_libraries.no_nccl = true;
+    farm_emulator_vendor.no_nccl = true;
     expect_refused(setting, FARM_E_NOT_FOUND, "NCCL");
 }
 

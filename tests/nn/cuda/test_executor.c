@@ -12,7 +12,7 @@
 #include "../problem.h"
 #include "emulator.h"
 #include "kernels/bf16.h"
-#include "libraries.h"
+#include "vendor_emulator.h"
 
 static struct farm_error err;
 
@@ -159,15 +159,14 @@ static struct farm_cuda_vendor vendor; // the emulators' table; executors keep i
 
 static void setup(void) {
     farm_emulator_reset();
-    memset(&farm_emulator_libraries, 0, sizeof farm_emulator_libraries);
-    farm_emulator_libraries.workspace_bytes = 1 << 20;
-    vendor = farm_emulator_libraries_table();
+    memset(&farm_emulator_vendor, 0, sizeof farm_emulator_vendor);
+    farm_emulator_vendor.workspace_bytes = 1 << 20;
+    vendor = farm_emulator_vendor_table();
 }
 
 // Nothing of the device and none of the libraries' descriptors may be left.
 static void teardown(void) {
-    cr_expect_eq(farm_emulator_libraries.descriptors, 0, "%ld descriptors are left",
-                 farm_emulator_libraries.descriptors);
+    cr_expect_eq(farm_emulator_vendor.descriptors, 0, "%ld descriptors are left", farm_emulator_vendor.descriptors);
     cr_expect_eq(farm_emulator_account().allocations, 0);
 }
 
@@ -380,13 +379,13 @@ Test(nn_cuda, what_the_libraries_cannot_fuse_is_done_after_them) {
     with_problem *p = problem_of(&odd_net, &odd_io, 3);
     static const int says[] = {0, 0, 0, CUDNN_STATUS_BAD_PARAM, CUDNN_STATUS_NOT_SUPPORTED, 3001, 4001};
     for (int i = 0; i < (int)(sizeof says / sizeof *says); i++) {
-        farm_emulator_libraries.fused_says = says[i];
-        farm_emulator_libraries.no_epilogue = i == 1;
-        farm_emulator_libraries.no_precomputed_gemm = i == 2;
-        farm_emulator_libraries.fused = farm_emulator_libraries.plain = 0;
+        farm_emulator_vendor.fused_says = says[i];
+        farm_emulator_vendor.no_epilogue = i == 1;
+        farm_emulator_vendor.no_precomputed_gemm = i == 2;
+        farm_emulator_vendor.fused = farm_emulator_vendor.plain = 0;
         expect_solved(p, FARM_PRECISION_F32, &f32_bounds);
         expect_solved(p, FARM_PRECISION_BF16, &odd_bf16);
-        const long fused = farm_emulator_libraries.fused, plain = farm_emulator_libraries.plain;
+        const long fused = farm_emulator_vendor.fused, plain = farm_emulator_vendor.plain;
         cr_expect(says[i] ? fused == 0 : fused > 0, "case %d: %ld fused", i, fused);
         cr_expect(says[i] || i == 2 ? plain > 0 : plain == 0, "case %d: %ld plain", i, plain);
     }
@@ -398,7 +397,7 @@ Test(nn_cuda, an_algorithm_whose_call_is_refused_gives_way_to_the_next) {
     static const enum farm_precision precisions[] = {FARM_PRECISION_F32, FARM_PRECISION_BF16};
     for (int i = 0; i < 8; i++) {
         const int direction = i / 2 % 4; // 0: forward, 1: to the input, 2: to the weights, 3: all
-        for (int d = 0; d < 3; d++) farm_emulator_libraries.refused[d] = direction == d || direction == 3 ? 2 : 0;
+        for (int d = 0; d < 3; d++) farm_emulator_vendor.refused[d] = direction == d || direction == 3 ? 2 : 0;
         const struct farm_cuda_executor_config config = config_of(p, 3, precisions[i % 2]);
         with_executor *executor = executor_new(&config);
         for (int call = 0; call < 2; call++) {
@@ -410,7 +409,7 @@ Test(nn_cuda, an_algorithm_whose_call_is_refused_gives_way_to_the_next) {
 
 Test(nn_cuda, takes_an_algorithm_that_is_not_deterministic_where_there_is_no_other) {
     with_problem *p = problem_of(&odd_net, &odd_io, 2);
-    farm_emulator_libraries.only_random = true;
+    farm_emulator_vendor.only_random = true;
     expect_solved(p, FARM_PRECISION_F32, &f32_bounds);
 }
 
@@ -516,7 +515,7 @@ Test(nn_cuda, says_how_much_memory_is_missing) {
     cr_expect_eq(farm_emulator_account().device_bytes, bytes);
     farm_cuda_executor_destroy(executor);
     farm_emulator.memory = (int64_t)bytes + 4096;
-    farm_emulator_libraries.handle_bytes = 4096; // cuDNN's handle has room, cuBLASLt's has none
+    farm_emulator_vendor.handle_bytes = 4096; // cuDNN's handle has room, cuBLASLt's has none
     cr_expect_eq(farm_cuda_executor_create(&config, &executor, &err), FARM_E_LIMIT, "%s", err.message);
     cr_expect(strstr(err.message, "cublasLtCreate") != NULL, "%s", err.message);
 }
@@ -525,7 +524,7 @@ Test(nn_cuda, says_how_much_memory_is_missing) {
 Test(nn_cuda, has_a_workspace_for_padded_pictures_of_the_largest_batch) {
     with_problem *p = problem_at(0);
     struct farm_cuda_executor_config config = config_of(p, 1024, FARM_PRECISION_BF16);
-    farm_emulator_libraries.workspace_bytes = (size_t)1024 * 84 * 84 * 8 * sizeof(uint16_t);
+    farm_emulator_vendor.workspace_bytes = (size_t)1024 * 84 * 84 * 8 * sizeof(uint16_t);
     for (int training = 0; training < 2; training++) {
         config.training = training;
         with_executor *executor = executor_new(&config);
@@ -562,13 +561,13 @@ Test(nn_cuda, says_what_no_algorithm_was_found_for) {
     const struct farm_cuda_executor_config config = config_of(p, 2, FARM_PRECISION_BF16);
     with_executor *executor = executor_new(&config);
     const with_answer a = device_answer_new(p);
-    farm_emulator_libraries.no_algorithm = true;
+    farm_emulator_vendor.no_algorithm = true;
     cr_expect_eq(forward_status(executor, p, 2, &a), FARM_E_UNSUPPORTED);
     cr_expect(strstr(err.message, "convolution forward, 2 rows of 19x22x6") != NULL, "%s", err.message);
-    farm_emulator_libraries.no_algorithm = false;
-    farm_emulator_libraries.workspace_bytes = (size_t)1 << 40; // more than the executor has
+    farm_emulator_vendor.no_algorithm = false;
+    farm_emulator_vendor.workspace_bytes = (size_t)1 << 40; // more than the executor has
     cr_expect_eq(forward_status(executor, p, 2, &a), FARM_E_UNSUPPORTED);
-    farm_emulator_libraries.workspace_bytes = 0;
+    farm_emulator_vendor.workspace_bytes = 0;
     cr_expect_eq(forward_status(executor, p, 2, &a), FARM_OK, "%s",
                  err.message); // nothing is left of the failure
     CUDA(cudaDeviceSynchronize());
@@ -580,14 +579,14 @@ Test(nn_cuda, a_convolution_that_fails_is_an_error) {
     const struct farm_cuda_executor_config config = config_of(p, 2, FARM_PRECISION_BF16);
     with_executor *executor = executor_new(&config);
     const with_answer a = device_answer_new(p);
-    farm_emulator_libraries.fused_says = CUDNN_STATUS_EXECUTION_FAILED;
+    farm_emulator_vendor.fused_says = CUDNN_STATUS_EXECUTION_FAILED;
     cr_expect_eq(forward_status(executor, p, 2, &a), FARM_E_IO);
     cr_expect(strstr(err.message, "cudnnConvolutionBiasActivationForward") != NULL, "%s", err.message);
-    farm_emulator_libraries.fused_says = 0;
+    farm_emulator_vendor.fused_says = 0;
     cr_expect_eq(forward_status(executor, p, 2, &a), FARM_OK, "%s", err.message);
-    farm_emulator_libraries.fused_says = CUDNN_STATUS_BAD_PARAM;
+    farm_emulator_vendor.fused_says = CUDNN_STATUS_BAD_PARAM;
     cr_expect_eq(forward_status(executor, p, 2, &a), FARM_E_IO);
-    cr_expect_eq(farm_emulator_libraries.plain, 0);
+    cr_expect_eq(farm_emulator_vendor.plain, 0);
     CUDA(cudaDeviceSynchronize());
 }
 

@@ -1,11 +1,11 @@
 // Emulators of the functions of NCCL that src/learner/cuda/reduce.c calls, over the emulator's streams: each device
 // brings its numbers into the host's memory, waits for all others, and adds them up in the order of the devices. A
-// device that is lost leaves the others waiting until somebody aborts. See libraries.h.
+// device that is lost leaves the others waiting until somebody aborts. See vendor_emulator.h.
 #include <stdlib.h>
 #include <string.h>
 
 #include "emulator.h"
-#include "libraries.h"
+#include "vendor_emulator.h"
 
 struct clique;
 
