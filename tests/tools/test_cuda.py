@@ -54,7 +54,7 @@ class Cuda(InFolder):
 
     def test_auto_trains_on_the_gpu_and_either_device_resumes(self):
         account, said = self.trained("--device", "auto", "--frames", "10k")
-        self.assertIn("CUDAn emulator (a CPU, for tests)", said)
+        self.assertIn("CUDA emulator (a CPU, for tests)", said)
         self.assertIn("registered 2 pieces of memory", said)
         self.assertIn("1.00 times each of the", said)
         self.assertGreater(account["updates"], 10)
@@ -104,7 +104,7 @@ class Cuda(InFolder):
                               ("libfarm_cuda.so is neither", {"library": "/nowhere/lib.so"})):
             account, said = self.trained("--device", "auto", "--frames", "5k", **keywords)
             self.assertRegex(said, f"using the CPU; CUDA is unavailable: .*{why}")
-            self.assertNotIn("CUDAn emulator (a CPU, for tests)", said.split("using the CPU")[1])
+            self.assertNotIn("CUDA emulator (a CPU, for tests)", said.split("using the CPU")[1])
             self.assertGreater(account["updates"], 5)
             shutil.rmtree(self.folder / "r")
 
@@ -213,7 +213,7 @@ class Doctor(InFolder):
     def test_finds_all_that_a_gpu_needs(self):
         found = self.findings()
         self.assertEqual([finding["grade"] for finding in found.values()], ["good"] * 4)
-        self.assertRegex(found["GPU"]["found"], r"1 \(CUDAn emulator \(a CPU, for tests\)\), compute capability 9.0, driver for CUDA 13.0")
+        self.assertRegex(found["GPU"]["found"], r"1 \(CUDA emulator \(a CPU, for tests\)\), compute capability 9.0, driver for CUDA 13.0")
         self.assertEqual(found["CUDA backend"]["found"], str(EMULATOR))
         self.assertIn("emulators for cuDNN and cuBLASLt", found["cuDNN, cuBLASLt"]["found"])
         self.assertRegex(found["NCCL"]["found"], r"^\d+\.\d+\.\d+$")
@@ -271,7 +271,7 @@ class Bw(InFolder):
 
     def test_measures_each_node_with_each_gpu(self):
         section, figures = self.document()
-        self.assertEqual([device["name"] for device in section["devices"]], ["CUDAn emulator (a CPU, for tests)"])
+        self.assertEqual([device["name"] for device in section["devices"]], ["CUDA emulator (a CPU, for tests)"])
         for cell in section["cells"]:
             self.assertTrue(cell["registered"] and cell["conditions"]["verified"], cell)
             where = f"node{cell['node']}.gpu{cell['gpu']}"
@@ -286,7 +286,7 @@ class Bw(InFolder):
 
     def test_prints_tables_and_draws_pictures_of_two_gpus(self):
         printed = self.bw("--svg", "pictures", emulator="devices=2")
-        self.assertRegex(printed, r"GPU 1: CUDAn emulator \(a CPU, for tests\), 0000:01:00.0")
+        self.assertRegex(printed, r"GPU 1: CUDA emulator \(a CPU, for tests\), 0000:01:00.0")
         self.assertRegex(printed, r"GPU 1 to GPU 0: [\d.]+ GB/s, with peer access")
         self.assertRegex(printed, r"registered +[\d.]+ +[\d.]+ +[\d.]+\n")
         self.assertEqual({path.name for path in (self.folder / "pictures").iterdir()},

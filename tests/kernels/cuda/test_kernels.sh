@@ -27,7 +27,7 @@ document() { # name command...
 wanted='bw' results='gather_28k gather_4k'
 emulator=$FARM_BUILD/tests/tools/libfarm_cuda_emulator.so
 [ -f "$emulator" ] || exit 0
-document bw env FARM_CUDA_BACKEND="$emulator" "$FARM_BUILD/farm" bw --only gpu --seconds 1 --size small --samples 2 --quiet --json
+document bw env FARM_CUDA_BACKEND="$emulator" "$FARM_BUILD/farm" bw --only gpu --seconds 20 --size small --samples 2 --quiet --json
 if [ -x "$FARM_BUILD/gpu/round_trip" ]; then # if nvcc is here
     document round_trip "$FARM_BUILD/gpu/round_trip" --device cpu --only smallest --rounds 500
     document update "$FARM_BUILD/gpu/update" --library "$emulator" --only shallow --few yes

@@ -88,7 +88,7 @@ look_for() { # name, file, expression
         return
     fi
     build_mutant "$file"
-    if ! run_mutant && word=$(grep -m1 -E '^FAIL|CUDAn emulator: .*(thread|block|kernel)' "$scratch/log"); then
+    if ! run_mutant && word=$(grep -m1 -E '^FAIL|CUDA emulator: .*(thread|block|kernel)' "$scratch/log"); then
         found=$((found + 1))
         echo "found: $name: $word"
     else

@@ -34,8 +34,7 @@ void farm_emulator_release(uint64_t *word) {
 #else
 
 static _Noreturn void broken(const char *what, const void *address, size_t bytes) {
-    fprintf(stderr, "CUDAn emulator: %s: %p, %zu bytes (thread %u)\n", what, address, bytes,
-            farm_emulator_now().thread);
+    fprintf(stderr, "CUDA emulator: %s: %p, %zu bytes (thread %u)\n", what, address, bytes, farm_emulator_now().thread);
     abort();
 }
 

@@ -13,22 +13,20 @@
 
 enum { BLOCKS_MAX = 4096, JOINED_MAX = 16, PAGES = 256 };
 static const size_t ARENA_BYTES = 16ull << 30, ALIGNMENT = 256, POISON_MAX = 1 << 20;
-// Pieces larger than LARGE lie in the arena's upper half, which is not guarded: that would cost too much.
+// Allocations larger than LARGE lie in the arena's upper half, which is not guarded: that would take too long.
 static const size_t LARGE = 1 << 20, LOWER_BYTES = 8ull << 30;
-static const struct farm_emulator_settings usual = {
-    .devices = 1, .driver = 13000, .major = 9, .memory = 1 << 30, .fall_off_after = -1, .hang_after = -1};
-
-struct farm_emulator_settings farm_emulator = {
-    .devices = 1, .driver = 13000, .major = 9, .memory = 1 << 30, .fall_off_after = -1, .hang_after = -1};
+#define DEFAULTS                                                                                                       \
+    { .devices = 1, .driver = 13000, .major = 9, .memory = 1 << 30, .fall_off_after = -1, .hang_after = -1 }
+struct farm_emulator_settings farm_emulator = DEFAULTS;
 
 void (*farm_emulator_before_launch)(void);
 
-// ---- a piece of work, a queue of them, what waits for what ----
+// ---- work, streams, events ----
 
 struct item {
     struct item *next;
     const char *name;
-    void (*work)(const void *arguments); // NULL: one of the following
+    void (*work)(const void *arguments); // NULL: one of the next
     struct CUevent_st *record;           // done once reached
     uint64_t ticket;                     // of the record
     struct CUevent_st *wait;             // stop until the event's record `ticket` is done
@@ -77,11 +75,10 @@ struct block {
     bool read_only, mapped;
 };
 
-// Everything of the process.
 static struct {
     pthread_mutex_t lock;
     char *arena;
-    size_t arena_high; // of the lower half: what ever was in use
+    size_t arena_high; // the end of what was ever in use in the lower half
     int running;       // depth of work that runs
     int running_device;
     struct CUstream_st *running_stream;
@@ -106,44 +103,46 @@ static void lock(void) {
 
 static cudaError_t result(cudaError_t code) {
     if (code == cudaSuccess) code = gpu.lost[current_device];
-    if (code != cudaSuccess) last_error = code; // "not ready" too, as CUDA does
+    if (code != cudaSuccess) last_error = code; // "not ready" too, as in CUDA
     pthread_mutex_unlock(&gpu.lock);
     return code;
 }
 
 static void broken(const char *what, const void *address, size_t bytes, const char *where) {
-    fprintf(stderr, "CUDAn emulator: %s: %p, %zu bytes (%s)\n", what, address, bytes, where);
+    fprintf(stderr, "CUDA emulator: %s: %p, %zu bytes (%s)\n", what, address, bytes, where);
     abort();
 }
 
 __attribute__((constructor)) static void read_environment(void) {
     static const struct {
         const char *name;
-        int64_t *value;
-    } keys[] = {{"devices=", &farm_emulator.devices},
-                {"driver=", &farm_emulator.driver},
-                {"major=", &farm_emulator.major},
-                {"memory=", &farm_emulator.memory},
-                {"eager=", &farm_emulator.eager},
-                {"refuse_registration=", &farm_emulator.refuse_registration},
-                {"refuse_read_only=", &farm_emulator.refuse_read_only},
-                {"refuse_peers=", &farm_emulator.refuse_peers},
-                {"no_batches=", &farm_emulator.no_batches},
-                {"slow_loads=", &farm_emulator.slow_loads},
-                {"slow_bulk=", &farm_emulator.slow_bulk},
-                {"fall_off_after=", &farm_emulator.fall_off_after},
-                {"fall_off_device=", &farm_emulator.fall_off_device},
-                {"hang_after=", &farm_emulator.hang_after},
-                {"hang_device=", &farm_emulator.hang_device},
-                {"no_start=", &farm_emulator.no_start},
-                {"no_libraries=", NULL}, // opened.c's
-                {"no_nccl=", NULL}};
+        int64_t *value; // NULL: vendor_open.c reads it
+    } keys[] = {
+#define KEY(name) {#name "=", &farm_emulator.name}
+        KEY(devices),
+        KEY(driver),
+        KEY(major),
+        KEY(memory),
+        KEY(eager),
+        KEY(refuse_registration),
+        KEY(refuse_read_only),
+        KEY(refuse_peers),
+        KEY(no_batches),
+        KEY(slow_loads),
+        KEY(slow_bulk),
+        KEY(fall_off_after),
+        KEY(fall_off_device),
+        KEY(hang_after),
+        KEY(hang_device),
+        KEY(no_start),
+        {"no_libraries=", NULL},
+        {"no_nccl=", NULL}};
     const char *text = getenv("FARM_CUDA_EMULATOR");
     for (const char *at = text; at && *at;) {
         size_t k = 0;
         while (k < sizeof keys / sizeof *keys && strncmp(at, keys[k].name, strlen(keys[k].name)) != 0) k++;
         if (k == sizeof keys / sizeof *keys) {
-            fprintf(stderr, "CUDAn emulator: FARM_CUDA_EMULATOR: no such setting: %s\n", at);
+            fprintf(stderr, "CUDA emulator: FARM_CUDA_EMULATOR: no such setting: %s\n", at);
             abort();
         }
         if (keys[k].value) *keys[k].value = strtoll(at + strlen(keys[k].name), NULL, 10);
@@ -154,22 +153,22 @@ __attribute__((constructor)) static void read_environment(void) {
 
 // ---- memory ----
 
-static bool holds(const struct block *block, const char *at, size_t bytes) {
+static bool block_holds(const struct block *block, const char *at, size_t bytes) {
     return at >= block->start && at + bytes <= block->start + block->bytes;
 }
 
 static struct block *block_of(const void *address, size_t bytes) {
     size_t *recent = &gpu.block_of_page[(uintptr_t)address / 4096 % PAGES];
-    if (*recent < gpu.block_count && holds(&gpu.blocks[*recent], address, bytes)) return &gpu.blocks[*recent];
+    if (*recent < gpu.block_count && block_holds(&gpu.blocks[*recent], address, bytes)) return &gpu.blocks[*recent];
     for (size_t i = 0; i < gpu.block_count; i++)
-        if (holds(&gpu.blocks[i], address, bytes)) return &gpu.blocks[*recent = i];
+        if (block_holds(&gpu.blocks[i], address, bytes)) return &gpu.blocks[*recent = i];
     return NULL;
 }
 
 bool farm_emulator_need(const void *address, size_t bytes, bool write, const char *what) {
     if (!bytes) return false;
     const struct block *block = block_of(address, bytes);
-    if (!block) broken("an address that is no memory of the GPU's", address, bytes, what);
+    if (!block) broken("an address outside the GPU's memory", address, bytes, what);
     if (block->kind != DEVICE && !block->mapped) broken("memory that is not mapped for the GPU", address, bytes, what);
     if (block->kind == DEVICE && block->device != gpu.running_device && !gpu.peers[gpu.running_device][block->device])
         broken("memory of another GPU", address, bytes, what);
@@ -196,20 +195,20 @@ static void remove_block(void *start, enum kind kind, const char *what) {
             gpu.blocks[i] = gpu.blocks[--gpu.block_count];
             return;
         }
-    broken("no such memory, or given back twice", start, 0, what);
+    broken("no such memory, or freed twice", start, 0, what);
 }
 
-// While work runs device memory is there, and at no other time.
-static void guard(int protection) {
+// Device memory is accessible only while work runs.
+static void protect_arena(int protection) {
     if (gpu.arena_high && mprotect(gpu.arena, gpu.arena_high, protection))
         broken("mprotect", gpu.arena, gpu.arena_high, "emulator");
 }
 
-static void enter(void) {
-    if (gpu.running++ == 0) guard(PROT_READ | PROT_WRITE);
+static void open_memory(void) {
+    if (gpu.running++ == 0) protect_arena(PROT_READ | PROT_WRITE);
 }
-static void leave(void) {
-    if (--gpu.running == 0) guard(PROT_NONE);
+static void close_memory(void) {
+    if (--gpu.running == 0) protect_arena(PROT_NONE);
 }
 
 // The lowest gap that is large enough.
@@ -220,7 +219,8 @@ static char *find_gap(size_t bytes) {
         for (size_t i = 0; i < gpu.block_count; i++) {
             const struct block *block = &gpu.blocks[i];
             if (block->kind != DEVICE || at + bytes <= block->start || at >= block->start + block->bytes) continue;
-            at = block->start + (block->bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT + ALIGNMENT; // a gap as a trap
+            at = block->start + (block->bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT +
+                 ALIGNMENT; // a gap to catch overruns
             moved = true;
         }
     }
@@ -240,13 +240,15 @@ static cudaError_t usable(void) {
     return farm_emulator.devices > 0 ? cudaSuccess : cudaErrorNoDevice;
 }
 
-static bool lock_usable(void) {
-    lock();
-    return usable() == cudaSuccess;
-}
+// Takes the lock, or returns from the calling function if the device is lost or missing.
+#define LOCK_USABLE()                                                                                                  \
+    do {                                                                                                               \
+        lock();                                                                                                        \
+        if (usable()) return result(usable());                                                                         \
+    } while (0)
 
 cudaError_t cudaMalloc(void **out, size_t bytes) {
-    if (!lock_usable()) return result(usable());
+    LOCK_USABLE();
     if (bytes_of(current_device) + bytes > (uint64_t)farm_emulator.memory) return result(cudaErrorMemoryAllocation);
     if (!gpu.arena) {
         gpu.arena = mmap(NULL, ARENA_BYTES, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -259,18 +261,18 @@ cudaError_t cudaMalloc(void **out, size_t bytes) {
     if (end > (bytes > LARGE ? ARENA_BYTES : LOWER_BYTES)) return result(cudaErrorMemoryAllocation);
     if (bytes <= LARGE && end > gpu.arena_high) gpu.arena_high = end;
     add_block((struct block){.start = start, .bytes = bytes, .kind = DEVICE, .device = current_device});
-    enter();
-    // Nobody may rely on what was there: NaN. Large pieces are left alone behind their start.
+    open_memory();
+    // NaN, because the content is undefined. Large allocations are poisoned at their start only.
     memset(start, 0xff, bytes < POISON_MAX ? bytes : POISON_MAX);
-    leave();
+    close_memory();
     *out = start;
     return result(cudaSuccess);
 }
 
 static void run_stream(struct CUstream_st *stream, const struct CUevent_st *until, uint64_t ticket);
 
-// A device that hangs: what it has been given stays where it is.
-static bool stands_still(int device) {
+// A device that hangs: its queues stay as they are.
+static bool is_hanging(int device) {
     return farm_emulator.hang_after >= 0 && gpu.account.works >= (uint64_t)farm_emulator.hang_after &&
            device == (int)farm_emulator.hang_device;
 }
@@ -279,20 +281,20 @@ static void run_everything(void) {
     run_stream(&gpu.standard, NULL, 0);
     for (struct CUstream_st *s = gpu.streams; s; s = s->next) {
         run_stream(s, NULL, 0);
-        if (s->first && stands_still(s->first->device)) broken("waits for ever for a GPU that stands still", s, 0, "");
+        if (s->first && is_hanging(s->first->device)) broken("waits for ever for a GPU that hangs", s, 0, "");
     }
 }
 
 cudaError_t cudaFree(void *memory) {
     lock();
     if (!memory) return result(cudaSuccess);
-    run_everything(); // it waits for the device
+    run_everything(); // cudaFree waits for the device
     remove_block(memory, DEVICE, "cudaFree");
     return result(cudaSuccess);
 }
 
 cudaError_t cudaHostAlloc(void **out, size_t bytes, unsigned flags) {
-    if (!lock_usable()) return result(usable());
+    LOCK_USABLE();
     if (posix_memalign(out, 4096, bytes ? bytes : 1)) return result(cudaErrorMemoryAllocation);
     memset(*out, 0x5a, bytes);
     add_block((struct block){.start = *out, .bytes = bytes, .kind = PINNED, .mapped = flags & cudaHostAllocMapped});
@@ -311,7 +313,7 @@ cudaError_t cudaFreeHost(void *memory) {
 cudaError_t cudaHostRegister(void *memory, size_t bytes, unsigned flags) {
     const unsigned known =
         cudaHostRegisterPortable | cudaHostRegisterMapped | cudaHostRegisterIoMemory | cudaHostRegisterReadOnly;
-    if (!lock_usable()) return result(usable());
+    LOCK_USABLE();
     if (flags & ~known || !memory || !bytes) return result(cudaErrorInvalidValue);
     if (flags & cudaHostRegisterReadOnly && farm_emulator.refuse_read_only) return result(cudaErrorNotSupported);
     if (farm_emulator.refuse_registration) return result(cudaErrorMemoryAllocation);
@@ -349,7 +351,7 @@ cudaError_t cudaHostGetDevicePointer(void **out, void *memory, unsigned flags) {
 }
 
 cudaError_t cudaMemGetInfo(size_t *left, size_t *total) {
-    if (!lock_usable()) return result(usable());
+    LOCK_USABLE();
     *total = (size_t)farm_emulator.memory;
     *left = *total - (size_t)bytes_of(current_device);
     return result(cudaSuccess);
@@ -378,23 +380,22 @@ static void run_work(const struct item *item) {
     item->work(item->arguments);
 }
 
-// False: it waits for another device, which is lost or stands still.
+// False: it waits for another device, which is lost or hangs.
 static bool run_item(const struct item *item) {
     if (item->work) {
-        enter();
+        open_memory();
         run_work(item);
-        leave();
+        close_memory();
     } else if (item->graph) {
-        enter();
+        open_memory();
         run_graph(item->graph);
-        leave();
+        close_memory();
     } else if (item->record && !gpu.lost[item->device]) {
         complete(item->record, item->ticket);
     } else if (item->wait && item->wait->done < item->ticket && item->wait->where && !gpu.lost[item->device]) {
         const int device = item->wait->where->device;
         run_stream(item->wait->where, item->wait, item->ticket);
-        return item->wait->done >= item->ticket || !(gpu.lost[device] || stands_still(device)) ||
-               gpu.lost[item->device];
+        return item->wait->done >= item->ticket || !(gpu.lost[device] || is_hanging(device)) || gpu.lost[item->device];
     }
     return true;
 }
@@ -411,11 +412,11 @@ static void drop_first(struct CUstream_st *stream) {
     free(item);
 }
 
-// One item from the front. False: it stays, for it waits for ever.
+// Runs the first item. False: it stays, because it waits for ever.
 static bool run_first(struct CUstream_st *stream) {
     const int before = gpu.running_device;
     struct CUstream_st *const stream_before = gpu.running_stream;
-    if (stands_still(stream->first->device)) return false;
+    if (is_hanging(stream->first->device)) return false;
     gpu.running_device = stream->first->device;
     gpu.running_stream = stream;
     const bool done = run_item(stream->first);
@@ -425,19 +426,19 @@ static bool run_first(struct CUstream_st *stream) {
     return done;
 }
 
-// All of a stream, or until the event's record is done.
+// Runs a stream to its end, or until the event's record is done.
 static void run_stream(struct CUstream_st *stream, const struct CUevent_st *until, uint64_t ticket) {
-    enter();
+    open_memory();
     bool going = true;
     while (going && stream->first && !(until && until->done >= ticket)) going = run_first(stream);
-    leave();
+    close_memory();
 }
 
-// As run_stream, for a caller that cannot do anything else.
+// As run_stream; aborts if that would never end.
 static void wait_for(struct CUstream_st *stream, const struct CUevent_st *until, uint64_t ticket) {
     run_stream(stream, until, ticket);
     if (stream->first && !(until && until->done >= ticket))
-        broken("waits for ever for a GPU that is lost or stands still", stream, 0, "");
+        broken("waits for ever for a GPU that is lost or hangs", stream, 0, "");
 }
 
 void farm_emulator_give_up(cudaStream_t stream) {
@@ -461,7 +462,7 @@ static struct item *new_item(size_t bytes) {
     return item;
 }
 
-static cudaError_t put(struct CUstream_st *stream, struct item *item) {
+static cudaError_t enqueue(struct CUstream_st *stream, struct item *item) {
     if (!stream) stream = &gpu.standard;
     cudaError_t code = usable();
     item->device = stream == &gpu.standard ? current_device : stream->device;
@@ -480,15 +481,20 @@ static cudaError_t put(struct CUstream_st *stream, struct item *item) {
     return cudaSuccess;
 }
 
-cudaError_t farm_emulator_launch(cudaStream_t stream, const char *name, void (*work)(const void *arguments),
-                                 const void *arguments, size_t bytes) {
-    lock();
-    if (stream && stream->device != current_device) return result(cudaErrorInvalidResourceHandle);
+static cudaError_t enqueue_work(struct CUstream_st *stream, const char *name, void (*work)(const void *arguments),
+                                const void *arguments, size_t bytes) {
     struct item *item = new_item(bytes);
     item->name = name;
     item->work = work;
     memcpy(item->arguments, arguments, bytes);
-    return result(put(stream, item));
+    return enqueue(stream, item);
+}
+
+cudaError_t farm_emulator_launch(cudaStream_t stream, const char *name, void (*work)(const void *arguments),
+                                 const void *arguments, size_t bytes) {
+    lock();
+    if (stream && stream->device != current_device) return result(cudaErrorInvalidResourceHandle);
+    return result(enqueue_work(stream, name, work, arguments, bytes));
 }
 
 // ---- copies ----
@@ -525,7 +531,7 @@ static bool in_arena(const void *address) {
     return gpu.arena && (const char *)address >= gpu.arena && (const char *)address < gpu.arena + ARENA_BYTES;
 }
 
-// Both ends may be any memory of the host, but what lies in the device's must be allocated there.
+// An end may be any memory of the host; in device memory it must be allocated.
 static void check_end(const void *address, size_t bytes, const char *call) {
     if (in_arena(address) && !block_of(address, bytes)) broken("outside all device memory", address, bytes, call);
 }
@@ -539,12 +545,9 @@ cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, enum cudaM
     const struct block *block = block_of(from, bytes);
     const bool pageable = !block && !(stream && stream->capture);
     if (block && block->kind == DEVICE && !block_of(to, bytes)) gpu.account.device_to_pageable_bytes += bytes;
-    struct item *item = new_item(sizeof copy);
-    item->name = "cudaMemcpyAsync";
-    item->work = do_copy;
-    memcpy(item->arguments, &copy, sizeof copy);
-    cudaError_t code = put(stream, item);
-    if (!code && pageable) wait_for(stream ? stream : &gpu.standard, NULL, 0); // returns when it has been read
+    cudaError_t code = enqueue_work(stream, "cudaMemcpyAsync", do_copy, &copy, sizeof copy);
+    if (!code && pageable)
+        wait_for(stream ? stream : &gpu.standard, NULL, 0); // the call returns when it has read the memory
     return result(code);
 }
 
@@ -588,11 +591,7 @@ cudaError_t cudaMemsetAsync(void *to, int value, size_t bytes, cudaStream_t stre
     lock();
     if (!block_of(to, bytes)) broken("outside all device memory", to, bytes, "cudaMemsetAsync");
     struct copy copy = {.to = to, .bytes = bytes, .value = value};
-    struct item *item = new_item(sizeof copy);
-    item->name = "cudaMemsetAsync";
-    item->work = do_set;
-    memcpy(item->arguments, &copy, sizeof copy);
-    return result(put(stream, item));
+    return result(enqueue_work(stream, "cudaMemsetAsync", do_set, &copy, sizeof copy));
 }
 
 cudaError_t cudaMemset(void *to, int value, size_t bytes) {
@@ -602,7 +601,7 @@ cudaError_t cudaMemset(void *to, int value, size_t bytes) {
 // ---- streams ----
 
 cudaError_t cudaStreamCreateWithPriority(cudaStream_t *out, unsigned flags, int priority) {
-    if (!lock_usable()) return result(usable());
+    LOCK_USABLE();
     if (flags != cudaStreamNonBlocking || priority > 0 || priority < -5) return result(cudaErrorInvalidValue);
     struct CUstream_st *stream = calloc(1, sizeof *stream);
     stream->last = &stream->first;
@@ -688,13 +687,13 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
     struct item *item = new_item(0);
     item->wait = event;
     item->ticket = event->recorded;
-    return result(put(stream, item));
+    return result(enqueue(stream, item));
 }
 
 // ---- events ----
 
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t *out, unsigned flags) {
-    if (!lock_usable()) return result(usable());
+    LOCK_USABLE();
     struct CUevent_st *event = calloc(1, sizeof *event);
     event->timing = !(flags & cudaEventDisableTiming);
     event->next = gpu.events;
@@ -712,7 +711,7 @@ cudaError_t cudaEventDestroy(cudaEvent_t event) {
     struct CUevent_st **at = &gpu.events;
     while (*at && *at != event) at = &(*at)->next;
     if (!*at) broken("no such event, or destroyed twice", event, 0, "cudaEventDestroy");
-    run_everything(); // what is queued points to it
+    run_everything(); // queued work points to it
     *at = event->next;
     free(event);
     return result(cudaSuccess);
@@ -727,7 +726,7 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
     item->record = event;
     item->ticket = ++event->recorded;
     event->where = stream;
-    return result(put(stream, item));
+    return result(enqueue(stream, item));
 }
 
 cudaError_t cudaEventQuery(cudaEvent_t event) {
@@ -839,7 +838,7 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream) {
     item->name = "cudaGraphLaunch";
     item->graph = exec;
     gpu.account.graph_launches++;
-    return result(put(stream, item));
+    return result(enqueue(stream, item));
 }
 
 // ---- devices ----
@@ -855,7 +854,7 @@ cudaError_t cudaSetDevice(int device) {
     lock();
     if (farm_emulator.driver < CUDART_VERSION || farm_emulator.devices < 1) return result(usable());
     if (device < 0 || device >= farm_emulator.devices) return result(cudaErrorInvalidDevice);
-    current_device = device; // also from one that is lost to one that is not
+    current_device = device; // also from a lost device to another one
     return result(usable());
 }
 
@@ -876,37 +875,31 @@ cudaError_t cudaRuntimeGetVersion(int *version) {
 }
 
 cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attribute, int device) {
-    if (!lock_usable()) return result(usable());
+    LOCK_USABLE();
     if (device < 0 || device >= farm_emulator.devices) return result(cudaErrorInvalidDevice);
-    switch (attribute) {
-    case cudaDevAttrComputeCapabilityMajor:
-        *value = (int)farm_emulator.major;
-        break;
-    case cudaDevAttrComputeCapabilityMinor:
-        *value = 0;
-        break;
-    case cudaDevAttrMultiProcessorCount:
-        *value = 8;
-        break;
-    case cudaDevAttrHostRegisterSupported:
-    case cudaDevAttrCanMapHostMemory:
-    case cudaDevAttrCanUseHostPointerForRegisteredMem:
-        *value = 1;
-        break;
-    case cudaDevAttrHostRegisterReadOnlySupported:
-        *value = !farm_emulator.refuse_read_only;
-        break;
-    default:
-        return result(cudaErrorInvalidValue);
-    }
-    return result(cudaSuccess);
+    const struct {
+        enum cudaDeviceAttr attribute;
+        int value;
+    } known[] = {{cudaDevAttrComputeCapabilityMajor, (int)farm_emulator.major},
+                 {cudaDevAttrComputeCapabilityMinor, 0},
+                 {cudaDevAttrMultiProcessorCount, 8},
+                 {cudaDevAttrHostRegisterSupported, 1},
+                 {cudaDevAttrCanMapHostMemory, 1},
+                 {cudaDevAttrCanUseHostPointerForRegisteredMem, 1},
+                 {cudaDevAttrHostRegisterReadOnlySupported, !farm_emulator.refuse_read_only}};
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++)
+        if (known[i].attribute == attribute) {
+            *value = known[i].value;
+            return result(cudaSuccess);
+        }
+    return result(cudaErrorInvalidValue);
 }
 
 cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *properties, int device) {
     memset(properties, 0, sizeof *properties);
     cudaError_t code = cudaDeviceGetAttribute(&properties->major, cudaDevAttrComputeCapabilityMajor, device);
     if (code) return code;
-    snprintf(properties->name, sizeof properties->name, "CUDAn emulator (a CPU, for tests)");
+    snprintf(properties->name, sizeof properties->name, "CUDA emulator (a CPU, for tests)");
     properties->multiProcessorCount = 8;
     properties->totalGlobalMem = (size_t)farm_emulator.memory;
     return cudaSuccess;
@@ -914,7 +907,7 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *properties, int devic
 
 cudaError_t cudaDeviceGetByPCIBusId(int *device, const char *bus) {
     unsigned domain, number;
-    if (!lock_usable()) return result(usable());
+    LOCK_USABLE();
     if (sscanf(bus, "%x:%x:", &domain, &number) != 2 || number >= (unsigned)farm_emulator.devices)
         return result(cudaErrorInvalidValue);
     *device = (int)number;
@@ -922,7 +915,7 @@ cudaError_t cudaDeviceGetByPCIBusId(int *device, const char *bus) {
 }
 
 cudaError_t cudaDeviceGetPCIBusId(char *bus, int bytes, int device) {
-    if (!lock_usable()) return result(usable());
+    LOCK_USABLE();
     if (device < 0 || device >= farm_emulator.devices) return result(cudaErrorInvalidDevice);
     snprintf(bus, (size_t)bytes, "0000:%02x:00.0", (unsigned)device);
     return result(cudaSuccess);
@@ -940,7 +933,7 @@ cudaError_t cudaDeviceCanAccessPeer(int *can, int device, int peer) {
 }
 
 cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned flags) {
-    if (!lock_usable()) return result(usable());
+    LOCK_USABLE();
     if (flags || peer < 0 || peer >= farm_emulator.devices || peer == current_device || farm_emulator.refuse_peers)
         return result(cudaErrorInvalidDevice);
     if (gpu.peers[current_device][peer]) return result(cudaErrorPeerAccessAlreadyEnabled);
@@ -950,7 +943,7 @@ cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned flags) {
 }
 
 cudaError_t cudaDeviceDisablePeerAccess(int peer) {
-    if (!lock_usable()) return result(usable());
+    LOCK_USABLE();
     if (peer < 0 || peer >= farm_emulator.devices || !gpu.peers[current_device][peer])
         return result(cudaErrorPeerAccessNotEnabled);
     gpu.peers[current_device][peer] = false;
@@ -976,38 +969,35 @@ cudaError_t cudaPeekAtLastError(void) {
     return gpu.lost[current_device] ? gpu.lost[current_device] : last_error;
 }
 
-static const struct {
-    cudaError_t code;
-    const char *name, *text;
-} errors[] = {
-    {cudaSuccess, "cudaSuccess", "no error"},
-    {cudaErrorInvalidValue, "cudaErrorInvalidValue", "invalid argument"},
-    {cudaErrorMemoryAllocation, "cudaErrorMemoryAllocation", "out of memory"},
-    {cudaErrorInsufficientDriver, "cudaErrorInsufficientDriver", "CUDA driver version is insufficient"},
-    {cudaErrorNoDevice, "cudaErrorNoDevice", "no CUDA-capable device is detected"},
-    {cudaErrorInvalidDevice, "cudaErrorInvalidDevice", "invalid device ordinal"},
-    {cudaErrorInvalidConfiguration, "cudaErrorInvalidConfiguration", "invalid configuration argument"},
-    {cudaErrorNotReady, "cudaErrorNotReady", "device not ready"},
-    {cudaErrorPeerAccessAlreadyEnabled, "cudaErrorPeerAccessAlreadyEnabled", "peer access is already enabled"},
-    {cudaErrorPeerAccessNotEnabled, "cudaErrorPeerAccessNotEnabled", "peer access has not been enabled"},
-    {cudaErrorLaunchFailure, "cudaErrorLaunchFailure", "unspecified launch failure"},
-    {cudaErrorNotSupported, "cudaErrorNotSupported", "operation not supported"},
-    {cudaErrorHostMemoryAlreadyRegistered, "cudaErrorHostMemoryAlreadyRegistered", "already registered"},
-    {cudaErrorHostMemoryNotRegistered, "cudaErrorHostMemoryNotRegistered", "not registered"},
-    {cudaErrorStreamCaptureUnsupported, "cudaErrorStreamCaptureUnsupported", "not permitted when capturing"},
-    {cudaErrorStreamCaptureInvalidated, "cudaErrorStreamCaptureInvalidated", "capture was invalidated"},
-};
-
 const char *cudaGetErrorName(cudaError_t code) {
+    static const struct {
+        cudaError_t code;
+        const char *name;
+    } errors[] = {
+#define ERROR(code) {code, #code}
+        ERROR(cudaSuccess),
+        ERROR(cudaErrorInvalidValue),
+        ERROR(cudaErrorMemoryAllocation),
+        ERROR(cudaErrorInsufficientDriver),
+        ERROR(cudaErrorNoDevice),
+        ERROR(cudaErrorInvalidDevice),
+        ERROR(cudaErrorInvalidConfiguration),
+        ERROR(cudaErrorNotReady),
+        ERROR(cudaErrorLaunchFailure),
+        ERROR(cudaErrorNotSupported),
+        ERROR(cudaErrorHostMemoryAlreadyRegistered),
+        ERROR(cudaErrorHostMemoryNotRegistered),
+        ERROR(cudaErrorStreamCaptureUnsupported),
+        ERROR(cudaErrorStreamCaptureInvalidated),
+    };
     for (size_t i = 0; i < sizeof errors / sizeof *errors; i++)
         if (errors[i].code == code) return errors[i].name;
     return "another code of CUDA's";
 }
 
 const char *cudaGetErrorString(cudaError_t code) {
-    for (size_t i = 0; i < sizeof errors / sizeof *errors; i++)
-        if (errors[i].code == code) return errors[i].text;
-    return "which the emulator does not name";
+    (void)code;
+    return "described by its name";
 }
 
 // ---- for tests ----
@@ -1067,7 +1057,7 @@ void farm_emulator_reset(void) {
     gpu.account = (struct farm_emulator_account){0};
     memset(gpu.peers, 0, sizeof gpu.peers);
     memset(gpu.lost, 0, sizeof gpu.lost);
-    farm_emulator = usual;
+    farm_emulator = (struct farm_emulator_settings)DEFAULTS;
     farm_emulator_before_launch = NULL;
     last_error = cudaSuccess;
     current_device = 0;

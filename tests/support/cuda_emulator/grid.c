@@ -53,7 +53,7 @@ static struct {
 
 static _Noreturn void broken(const char *what) {
     const struct farm_emulator_extent *t = &farm_emulator_place.thread, *b = &farm_emulator_place.block;
-    fprintf(stderr, "CUDAn emulator: %s: %s (block %u, %u, %u; thread %u)\n", g.grid->name, what, b->x, b->y, b->z,
+    fprintf(stderr, "CUDA emulator: %s: %s (block %u, %u, %u; thread %u)\n", g.grid->name, what, b->x, b->y, b->z,
             t->x);
     abort();
 }
