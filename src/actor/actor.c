@@ -1,5 +1,5 @@
-// See actor.h. While any lane of the ring can go on, the loop makes no system call: it looks at the lanes in turn, so
-// that one group steps while the others' actions are being worked out. Memory order: ring/lane.h and ring/wait.h.
+// See actor.h. While any lane of the ring can continue, the loop makes no system call: it polls the lanes in turn, so
+// that one group steps while the others' actions are computed. Memory order: ring/lane.h and ring/wait.h.
 #include "actor/actor.h"
 
 #include <signal.h>
@@ -17,21 +17,21 @@ static const uint64_t NAP_NS = 100000000;
 struct farm_actor {
     const struct farm_actor_config *config;
     struct farm_ring ring;
-    struct farm_plugin plugin; // zeroed where the environment is built in
+    struct farm_plugin plugin; // zeroed if the environment is built in
     const struct farm_env_api *api;
     struct farm_group *groups; // [lanes]
     struct farm_call *call;
 };
 
-// Set by the signal handler, which can reach nothing else.
+// Set by the signal handler, which has no context.
 static volatile sig_atomic_t terminated;
 
 static void on_sigterm(int signal) {
     terminated = 1;
 }
 
-// SIGTERM ends the actor after its step. Ctrl-C reaches the whole terminal's group, but it is the supervisor who
-// decides when actors end; nor may a vanished reader of stderr kill one.
+// SIGTERM ends the actor after its step. Ctrl-C reaches the terminal's whole process group, but the supervisor decides
+// when actors end. A closed stderr must not end one either.
 static void install_signals(void) {
     terminated = 0;
     sigaction(SIGTERM, &(struct sigaction){.sa_handler = on_sigterm}, NULL);
@@ -39,7 +39,7 @@ static void install_signals(void) {
     sigaction(SIGPIPE, &(struct sigaction){.sa_handler = SIG_IGN}, NULL);
 }
 
-// The environment and what it says of itself, which must be what the lanes were made for.
+// Opens the environment; its spec must be that of the lanes.
 static enum farm_status open_env(struct farm_actor *actor, struct farm_error *err) {
     const struct farm_actor_config *config = actor->config;
     struct farm_env_spec spec;
@@ -62,8 +62,8 @@ static enum farm_status open_env(struct farm_actor *actor, struct farm_error *er
     return FARM_OK;
 }
 
-// The lanes first, so that what a dead predecessor left is answered while the plug-in is loaded, the page table filled
-// and the environments are made, which all take longer.
+// Takes the lanes first: a predecessor's last steps are answered while this process loads the plug-in, fills the page
+// table and makes the environments.
 static enum farm_status take_over(struct farm_actor *actor, struct farm_error *err) {
     const struct farm_actor_config *config = actor->config;
     struct farm_ring *ring = &actor->ring;
@@ -78,17 +78,17 @@ static enum farm_status take_over(struct farm_actor *actor, struct farm_error *e
     return status;
 }
 
-// Until lane *l can go on; false: look at `stop`, and come again.
+// Waits until lane *l can continue. False: check `stop`, then call again.
 static bool await_lane(struct farm_actor *actor, uint32_t *l) {
     const struct farm_actor_config *config = actor->config;
-    // A publish that has not been rung for is rung for here at the latest: nobody sleeps over it.
+    // Rings for earlier publishes at the latest here, before it may sleep.
     if (config->rings_late && !farm_actor_ready(&actor->ring)) farm_actor_notify(&actor->ring, config->learner_eventfd);
     return farm_actor_wait(&actor->ring, NULL, config->spin_ns, config->nap_ns ? config->nap_ns : NAP_NS, l);
 }
 
-static enum farm_status play(struct farm_actor *actor, struct farm_error *err) {
+static enum farm_status step_lanes(struct farm_actor *actor, struct farm_error *err) {
     struct farm_ring *ring = &actor->ring;
-    uint32_t l = ring->spec.lanes - 1; // so that lane 0 comes first
+    uint32_t l = ring->spec.lanes - 1; // lane 0 is next
     while (!terminated) {
         if (!await_lane(actor, &l)) {
             if (farm_load_relaxed(&ring->down_control->stop)) break;
@@ -117,12 +117,13 @@ int farm_actor_run(const struct farm_actor_config *config, struct farm_error *er
         return 1;
     }
     if (actor.ring.spec.answers == FARM_ANSWERS_LOCAL && !config->answer)
-        status = farm_fail(err, FARM_E_UNSUPPORTED, "actor %u has no policy of its own to answer with", config->actor);
+        status = farm_fail(err, FARM_E_UNSUPPORTED, "actor %u: the ring is LOCAL, but this actor has no policy",
+                           config->actor);
     actor.groups = calloc(actor.ring.spec.lanes, sizeof *actor.groups);
     if (!status && !actor.groups) status = farm_fail(err, FARM_E_LIMIT, "no memory for the actor's groups");
     if (!status) status = take_over(&actor, err);
     const bool ready = !status;
-    if (ready) status = play(&actor, err);
+    if (ready) status = step_lanes(&actor, err);
     for (uint32_t l = 0; actor.groups && l < actor.ring.spec.lanes; l++) farm_group_free(&actor.groups[l]);
     free(actor.groups);
     farm_plugin_close(&actor.plugin);

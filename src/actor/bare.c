@@ -8,18 +8,19 @@
 #include "kernels/random.h"
 #include "ring/spec.h"
 
-enum { STEPS_PER_CLOCK = 256 }; // a look at the clock costs as much as a cheap step; dear ones take 30 ms for so many
+enum { STEPS_PER_CLOCK = 256 }; // reading the clock costs as much as a cheap step; 256 expensive ones take 30 ms
 
-static size_t rounded(size_t bytes) {
+static size_t round_to_line(size_t bytes) {
     return (bytes + FARM_CACHE_LINE - 1) / FARM_CACHE_LINE * FARM_CACHE_LINE;
 }
 
-// Observations field after field, as a step of a lane holds them.
+// Observations field after field, as in a step of a lane.
 static enum farm_status make_memory(struct farm_bare *bare, const struct farm_env_spec *spec, struct farm_error *err) {
     size_t bytes = 0, at = 0;
-    for (uint32_t f = 0; f < spec->obs_count; f++) bytes += rounded(bare->width * farm_field_bytes(&spec->obs[f]));
+    for (uint32_t f = 0; f < spec->obs_count; f++)
+        bytes += round_to_line(bare->width * farm_field_bytes(&spec->obs[f]));
     const size_t actions_at = bytes;
-    bytes += rounded((size_t)bare->width * bare->action_bytes);
+    bytes += round_to_line((size_t)bare->width * bare->action_bytes);
     bare->memory = aligned_alloc(FARM_CACHE_LINE, bytes);
     bare->obs = calloc((size_t)bare->width * spec->obs_count, sizeof *bare->obs);
     bare->envs = calloc(bare->width, sizeof *bare->envs);
@@ -33,7 +34,7 @@ static enum farm_status make_memory(struct farm_bare *bare, const struct farm_en
         const size_t field = farm_field_bytes(&spec->obs[f]);
         for (uint32_t e = 0; e < bare->width; e++)
             bare->obs[e * spec->obs_count + f] = (uint8_t *)bare->memory + at + e * field;
-        at += rounded(bare->width * field);
+        at += round_to_line(bare->width * field);
     }
     return FARM_OK;
 }
@@ -68,8 +69,8 @@ enum farm_status farm_bare_open(const struct farm_actor_config *config, uint32_t
     return make_envs(config, bare, err);
 }
 
-// Every environment once.
-static uint64_t pass(struct farm_bare *bare) {
+// Steps every environment once.
+static uint64_t step_all(struct farm_bare *bare) {
     const struct farm_env_api *api = bare->api;
     const uint32_t width = bare->width, obs_count = bare->obs_count, action_bytes = bare->action_bytes;
     uint64_t steps = 0;
@@ -94,7 +95,7 @@ uint64_t farm_bare_run(struct farm_bare *bare, uint64_t time_ns, uint64_t *taken
     const uint64_t start = farm_now_ns();
     uint64_t steps = 0;
     do {
-        for (uint32_t p = 0; p < passes; p++) steps += pass(bare);
+        for (uint32_t p = 0; p < passes; p++) steps += step_all(bare);
         *taken_ns = farm_now_ns() - start;
     } while (*taken_ns < time_ns);
     return steps;

@@ -1,5 +1,5 @@
-// What an actor process is given: rings, environment, seed, waiting. Plain data that the parts of the actor share; the
-// process that starts the actor fills it in.
+// What an actor process needs: rings, environment, seed, waiting. Plain data; the process that starts the actor fills
+// it.
 #ifndef FARM_ACTOR_CONFIG_H
 #define FARM_ACTOR_CONFIG_H
 
@@ -10,13 +10,13 @@
 
 struct farm_lane; // ring/lane.h
 
-// What becomes of a reward or an f32 observation that base/number.h finds senseless.
+// What happens to a reward or an f32 observation that is senseless (base/number.h).
 enum farm_bad_values {
-    FARM_BAD_COUNT, // written as it is, and not looked for here: the learner finds it, counts it, trains nothing on it
-    FARM_BAD_FAIL,  // the actor ends with a sentence that names environment, field, lane and number
-    FARM_BAD_RESET, // the episode is abandoned: the environment is reset at once, its first observation takes the
-                    // step's place with FIRST, and up_control.abandoned counts one. A reset that answers with senseless
-                    // numbers too ends the actor
+    FARM_BAD_COUNT, // written as it is: the learner finds it, counts it, and does not train on it
+    FARM_BAD_FAIL,  // the actor ends with a message that names environment, field, lane and number
+    FARM_BAD_RESET, // the episode is abandoned: the environment is reset at once, its first observation replaces the
+                    // step with FIRST, and up_control.abandoned increases. If reset returns senseless numbers too, the
+                    // actor ends
 };
 
 struct farm_actor_config {
@@ -32,10 +32,10 @@ struct farm_actor_config {
     const struct farm_env_option *options;
     size_t option_count;
     uint64_t seed; // of the run
-    bool obs_far;  // the rings outgrow the caches: environments get the hint FARM_ENV_OBS_FAR
+    bool obs_far;  // the rings exceed the caches: environments get the hint FARM_ENV_OBS_FAR
     uint64_t spin_ns;
-    bool rings_late; // shares its CPU with who answers: rings when no lane can go on, and then for all of them at once
-    uint64_t nap_ns; // how long a sleep lasts at most, the answer to a SIGTERM that comes just before it; 0: 100 ms
+    bool rings_late; // shares its CPU with inference: rings once for all lanes, when no lane can continue
+    uint64_t nap_ns; // maximum duration of a sleep, because SIGTERM may come just before it; 0: 100 ms
 };
 
 #endif

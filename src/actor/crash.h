@@ -1,6 +1,5 @@
-// What an environment was doing when its actor is killed by a signal: the actor notes which environment it calls, and a
-// signal handler writes that down before the signal takes its course, so that the last words of an actor that died of
-// an environment name it. Runs in an actor process, one thread. Does not rescue anybody: the process still dies.
+// Reports which environment an actor was calling when a signal kills it: the actor records each call, and a signal
+// handler prints the record to stderr before the process dies. Runs in an actor process, one thread.
 #ifndef FARM_ACTOR_CRASH_H
 #define FARM_ACTOR_CRASH_H
 
@@ -8,14 +7,14 @@
 
 enum farm_env_call { FARM_CALL_NONE, FARM_CALL_LOAD, FARM_CALL_CREATE, FARM_CALL_RESET, FARM_CALL_STEP };
 
-// Written by the actor as it goes along; the handler reads it. `name` is the environment's.
+// The present call. The actor writes it, the handler reads it. name: of the environment.
 struct farm_call {
     const char *volatile name;
     volatile uint32_t actor, lane, env, call; // call: enum farm_env_call
 };
 
-// Catches SIGSEGV, SIGBUS, SIGFPE, SIGILL and SIGABRT, on a stack of its own, where nobody (a sanitizer) has caught
-// them yet. The one object of this kind in the process; never NULL.
+// Catches SIGSEGV, SIGBUS, SIGFPE, SIGILL and SIGABRT on an alternate stack, except signals that are caught already (by
+// a sanitizer). Returns the process's one record; never NULL.
 struct farm_call *farm_crash_watch(void);
 
 #endif

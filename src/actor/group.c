@@ -1,6 +1,8 @@
 // See group.h.
 #include "actor/group.h"
 
+#include <stdarg.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -15,7 +17,6 @@ enum farm_status farm_group_make(const struct farm_actor_config *config, const s
     const uint32_t width = ring->width;
     *group = (struct farm_group){.api = api,
                                  .spec = &ring->env,
-                                 .actor = config->actor,
                                  .lane = lane,
                                  .width = width,
                                  .bad_values = config->bad_values,
@@ -49,26 +50,40 @@ void farm_group_free(struct farm_group *group) {
     *group = (struct farm_group){0};
 }
 
-// ---- the trip-wire ----
+// Fails with what the environment did in its present call. hint: "" or " (...)".
+static enum farm_status fail_env(const struct farm_group *group, uint32_t e, const char *hint, struct farm_error *err,
+                                 const char *format, ...) __attribute__((format(printf, 5, 6)));
+static enum farm_status fail_env(const struct farm_group *group, uint32_t e, const char *hint, struct farm_error *err,
+                                 const char *format, ...) {
+    char what[256];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(what, sizeof what, format, args);
+    va_end(args);
+    return farm_fail(err, FARM_E_INVALID, "environment %s %s: lane %u, number %u, in its %s%s", group->api->name, what,
+                     group->lane, e, group->call->call == FARM_CALL_RESET ? "reset" : "step", hint);
+}
 
-// Around small fields the wires cost more than a tenth of a step of 50 ns, so there they are set in one turn of eight.
-// Which ones looks like chance: an environment whose faults come back every so many steps meets them all the same.
-static bool is_watched(uint64_t n) {
+// ---- guards ----
+
+// For small fields the guards cost more than a tenth of a step of 50 ns, so they are checked in one step of eight. The
+// multiplication spreads these: an environment whose faults are periodic meets them too.
+static bool is_guarded(uint64_t n) {
     return n * 0x9e3779b97f4a7c15u >> 61 == 0;
 }
 
-// Bytes that are watched on either side of a field: 16 of small ones, whose step may take a few nanoseconds, else 64.
+// Guarded bytes on either side of a field: 16 of small fields, whose step may take a few nanoseconds, else 64.
 enum { GUARD_SMALL = 16, GUARD_LARGE = 64, SMALL_FIELD_BYTES = 512 };
 
-// The bytes before and behind what an environment may write of one field, as they were before its call. Where they
-// would leave the field's array (the first environments of slot 0, the last ones of the last slot) `nowhere` stands for
-// them: another field of the same environment may lie there. Those slots are a few of many.
-struct wire {
+// Copies of the bytes before and behind an environment's part of a field, made before its call. `nowhere` replaces them
+// where they would leave the field's array (the first environments of slot 0, the last ones of the last slot): another
+// field of the same environment may be there.
+struct guard {
     const uint8_t *before, *behind;
-    uint64_t kept_before[GUARD_LARGE / 8], kept_behind[GUARD_LARGE / 8];
+    uint64_t copy_before[GUARD_LARGE / 8], copy_behind[GUARD_LARGE / 8];
 };
 
-// A field's array: where its environment of this turn writes, and between which places both guards lie in the array.
+// A field's array: the part of the present environment, and the range of parts whose guards lie in the array.
 struct field {
     uint8_t *at;
     size_t bytes;
@@ -85,40 +100,36 @@ static inline struct field find_field(const struct farm_lane *lane, uint32_t f, 
                           .most = lane->obs[f] + (whole > bytes + guard ? whole - bytes - guard : 0)};
 }
 
-static inline void set_wire(struct wire *wire, const struct field *field, size_t guard) {
-    wire->before = field->at >= field->least ? field->at - guard : nowhere;
-    wire->behind = field->at <= field->most ? field->at + field->bytes : nowhere;
-    memcpy(wire->kept_before, wire->before, guard);
-    memcpy(wire->kept_behind, wire->behind, guard);
+static inline void set_guard(struct guard *guard, const struct field *field, size_t bytes) {
+    guard->before = field->at >= field->least ? field->at - bytes : nowhere;
+    guard->behind = field->at <= field->most ? field->at + field->bytes : nowhere;
+    memcpy(guard->copy_before, guard->before, bytes);
+    memcpy(guard->copy_behind, guard->behind, bytes);
 }
 
-// 0: none.
-static inline uint64_t difference(const uint64_t *kept, const uint8_t *now, size_t guard) {
+static inline uint64_t difference(const uint64_t *copy, const uint8_t *now, size_t bytes) {
     uint64_t words[GUARD_LARGE / 8], bits = 0;
-    memcpy(words, now, guard);
-    for (size_t i = 0; i < guard / 8; i++) bits |= kept[i] ^ words[i];
+    memcpy(words, now, bytes);
+    for (size_t i = 0; i < bytes / 8; i++) bits |= copy[i] ^ words[i];
     return bits;
 }
 
-static inline bool tripped(const struct wire *wire, size_t guard) {
-    return (difference(wire->kept_before, wire->before, guard) | difference(wire->kept_behind, wire->behind, guard)) !=
-           0;
+static inline bool guard_changed(const struct guard *guard, size_t bytes) {
+    return (difference(guard->copy_before, guard->before, bytes) |
+            difference(guard->copy_behind, guard->behind, bytes)) != 0;
 }
 
-static enum farm_status fail_beside(const struct farm_group *group, uint32_t f, bool behind, uint32_t e,
-                                    struct farm_error *err) {
-    return farm_fail(err, FARM_E_INVALID,
-                     "environment %s writes %s its observation '%s' of %zu bytes: lane %u, number %u, in its %s (farm "
-                     "doctor tells of a plug-in where)",
-                     group->api->name, behind ? "past" : "before", group->spec->obs[f].name,
-                     farm_field_bytes(&group->spec->obs[f]), group->lane, e,
-                     group->call->call == FARM_CALL_RESET ? "reset" : "step");
+static enum farm_status fail_guard(const struct farm_group *group, uint32_t f, bool behind, uint32_t e,
+                                   struct farm_error *err) {
+    return fail_env(group, e, " (farm doctor finds the place in a plug-in)", err,
+                    "writes %s its observation '%s' of %zu bytes", behind ? "past" : "before", group->spec->obs[f].name,
+                    farm_field_bytes(&group->spec->obs[f]));
 }
 
 // ---- senseless numbers ----
 
-// The field whose numbers make no sense, obs_count for the reward, or -1.
-static int senseless(const struct farm_group *group, void *const *obs, float reward) {
+// The field with a senseless number, obs_count for the reward, or -1.
+static int find_senseless(const struct farm_group *group, void *const *obs, float reward) {
     const struct farm_env_spec *spec = group->spec;
     for (uint32_t f = 0; f < spec->obs_count; f++)
         if (spec->obs[f].dtype == FARM_F32 &&
@@ -129,19 +140,17 @@ static int senseless(const struct farm_group *group, void *const *obs, float rew
 
 static enum farm_status fail_senseless(const struct farm_group *group, int field, uint32_t e, struct farm_error *err) {
     const bool reward = field == (int)group->spec->obs_count;
-    return farm_fail(err, FARM_E_INVALID,
-                     "environment %s answers with %s%s%s that is NaN, infinite or beyond 1e9: lane %u, number %u, in "
-                     "its %s (--bad-values %s)",
-                     group->api->name, reward ? "a reward" : "an observation '",
-                     reward ? "" : group->spec->obs[field].name, reward ? "" : "'", group->lane, e,
-                     group->call->call == FARM_CALL_RESET ? "reset" : "step",
-                     group->bad_values == FARM_BAD_RESET ? "reset cannot mend a reset" : "fail");
+    return fail_env(group, e,
+                    group->bad_values == FARM_BAD_RESET ? " (--bad-values reset cannot replace a reset)"
+                                                        : " (--bad-values fail)",
+                    err, "returns %s%s%s that is NaN, infinite or beyond 1e9", reward ? "a reward" : "an observation '",
+                    reward ? "" : group->spec->obs[field].name, reward ? "" : "'");
 }
 
 // ---- a step ----
 
-// The action as the environment gets it: continuous ones within their bounds.
-static const void *clipped(const struct farm_action_spec *spec, const void *action, float *within) {
+// A continuous action within its bounds.
+static const void *clip(const struct farm_action_spec *spec, const void *action, float *within) {
     memcpy(within, action, spec->dims * sizeof *within);
     for (uint32_t i = 0; i < spec->dims; i++) {
         const float low = spec->low[i], high = spec->high[i];
@@ -150,45 +159,37 @@ static const void *clipped(const struct farm_action_spec *spec, const void *acti
     return within;
 }
 
-static enum farm_status fail_answer(const struct farm_group *group, uint32_t answer, uint32_t e,
-                                    struct farm_error *err) {
-    return farm_fail(err, FARM_E_INVALID,
-                     "environment %s answered 0x%x to a step, which is not what farm/env.h says: lane %u, number %u",
-                     group->api->name, answer, group->lane, e);
-}
-
 static void start_episode(const struct farm_group *group, void *const *obs, uint32_t e) {
     group->call->call = FARM_CALL_RESET;
     group->api->reset(group->envs[e], obs);
 }
 
-// Recipe key bad_values, where it is not "count" and the numbers make no sense: ends the actor, or abandons the episode
-// and begins another.
-static enum farm_status mend_numbers(struct farm_group *group, const struct farm_lane *lane, void *const *obs,
-                                     uint32_t e, int field, struct farm_error *err) {
+// Recipe key bad_values if it is not "count": ends the actor, or abandons the episode and begins another.
+static enum farm_status handle_senseless(struct farm_group *group, const struct farm_lane *lane, void *const *obs,
+                                         uint32_t e, int field, struct farm_error *err) {
     if (group->bad_values == FARM_BAD_FAIL || group->call->call == FARM_CALL_RESET)
         return fail_senseless(group, field, e, err);
     if (!group->warned)
-        farm_log_warn("environment %s answers with senseless numbers (%s, lane %u, number %u): episode abandoned, as "
-                      "will be others without a word",
+        farm_log_warn("environment %s returns senseless numbers (%s, lane %u, number %u): episode abandoned; later "
+                      "ones are counted in bad_values only",
                       group->api->name, field < (int)lane->obs_count ? group->spec->obs[field].name : "reward",
                       group->lane, e);
     group->warned = true;
     farm_store_relaxed(&lane->up_control->abandoned, farm_load_relaxed(&lane->up_control->abandoned) + 1);
     start_episode(group, obs, e);
-    field = senseless(group, obs, 0);
+    field = find_senseless(group, obs, 0);
     return field < 0 ? FARM_OK : fail_senseless(group, field, e, err);
 }
 
-// farm_group_step, with the number of fields and the guard's bytes (0: no wires) known where it is compiled. The loop
-// keeps in registers what the environment's functions could change behind the compiler's back.
+// farm_group_step with constant numbers of fields and of guarded bytes (0: none). Local copies stay in registers: the
+// compiler must assume that the environment's functions change everything else.
 static inline __attribute__((always_inline)) enum farm_status
 step_all(struct farm_group *group, struct farm_lane *lane, uint32_t fields, size_t guard, struct farm_error *err) {
     const struct farm_action_spec *spec = &group->spec->action;
-    const bool continuous = spec->kind == FARM_ACTION_CONTINUOUS, judge = group->bad_values != FARM_BAD_COUNT;
+    const bool continuous = spec->kind == FARM_ACTION_CONTINUOUS, checks_numbers = group->bad_values != FARM_BAD_COUNT;
     const uint64_t n = farm_lane_actor_next(lane);
     const size_t action_bytes = lane->answer[FARM_ANSWER_ACTION].bytes;
-    const uint8_t *action = farm_lane_action(lane, n - 1, 0); // before the first step nobody reads it
+    const uint8_t *action = farm_lane_action(lane, n - 1, 0); // not used before the first step
     uint8_t *const flags = farm_lane_flags(lane, n);
     float *const reward = farm_lane_reward(lane, n);
     uint32_t (*const step)(void *, const void *, void *const *, float *) = group->api->step;
@@ -200,7 +201,7 @@ step_all(struct farm_group *group, struct farm_lane *lane, uint32_t fields, size
     for (uint32_t f = 0; f < fields; f++) at[f] = find_field(lane, f, n, guard);
 
     for (uint32_t e = 0; e < width; e++, action += action_bytes) {
-        struct wire wires[FARM_OBS_FIELDS_MAX];
+        struct guard guards[FARM_OBS_FIELDS_MAX];
         void *obs[FARM_OBS_FIELDS_MAX];
         float within[FARM_ACTION_DIMS_MAX], gained = 0;
         uint32_t answer = 0;
@@ -208,23 +209,24 @@ step_all(struct farm_group *group, struct farm_lane *lane, uint32_t fields, size
         call->env = e;
         for (uint32_t f = 0; f < fields; f++) {
             obs[f] = at[f].at;
-            if (guard) set_wire(&wires[f], &at[f], guard);
+            if (guard) set_guard(&guards[f], &at[f], guard);
         }
         if (first) {
             start_episode(group, obs, e);
         } else {
             call->call = FARM_CALL_STEP;
-            answer = step(envs[e], continuous ? clipped(spec, action, within) : action, obs, &gained);
-            if (!farm_group_answer_valid(answer)) return fail_answer(group, answer, e, err);
+            answer = step(envs[e], continuous ? clip(spec, action, within) : action, obs, &gained);
+            if (!farm_group_answer_valid(answer))
+                return fail_env(group, e, "", err, "answered 0x%x, which farm/env.h does not allow", answer);
         }
         for (uint32_t f = 0; f < fields; f++) {
-            if (guard && tripped(&wires[f], guard))
-                return fail_beside(group, f, difference(wires[f].kept_behind, wires[f].behind, guard), e, err);
+            if (guard && guard_changed(&guards[f], guard))
+                return fail_guard(group, f, difference(guards[f].copy_behind, guards[f].behind, guard), e, err);
             at[f].at += at[f].bytes;
         }
-        const int field = judge ? senseless(group, obs, first ? 0 : gained) : -1;
+        const int field = checks_numbers ? find_senseless(group, obs, first ? 0 : gained) : -1;
         if (field >= 0) {
-            const enum farm_status status = mend_numbers(group, lane, obs, e, field, err);
+            const enum farm_status status = handle_senseless(group, lane, obs, e, field, err);
             if (status) return status;
             first = true;
         }
@@ -233,13 +235,13 @@ step_all(struct farm_group *group, struct farm_lane *lane, uint32_t fields, size
         ended[e] = answer && !first;
     }
     call->call = FARM_CALL_NONE;
-    if (group->obs_far) farm_fence_streams(); // the release store of `produced` alone does not wait for them
+    if (group->obs_far) farm_fence_streams(); // the release store of `produced` does not order them
     return FARM_OK;
 }
 
 enum farm_status farm_group_step(struct farm_group *group, struct farm_lane *lane, struct farm_error *err) {
     const bool small = lane->obs_bytes[0] < SMALL_FIELD_BYTES;
-    if (small && !is_watched(farm_lane_actor_next(lane)))
+    if (small && !is_guarded(farm_lane_actor_next(lane)))
         return lane->obs_count == 1 ? step_all(group, lane, 1, 0, err) : step_all(group, lane, lane->obs_count, 0, err);
     if (lane->obs_count > 1) return step_all(group, lane, lane->obs_count, GUARD_SMALL, err);
     return small ? step_all(group, lane, 1, GUARD_SMALL, err) : step_all(group, lane, 1, GUARD_LARGE, err);

@@ -1,10 +1,9 @@
-// A group: the W environments of one lane, stepped together. Runs in the actor process, one thread; the lane's memory
-// orders are those of ring/lane.h, the caller waits and publishes.
+// A group: the W environments of one lane, stepped together. Runs in the actor process, one thread. Memory orders are
+// those of ring/lane.h; the caller waits and publishes.
 //
-// Each environment is watched: the bytes around what it may write, which belong to its neighbours and which nobody else
-// writes meanwhile, must be the same after its step (where the first field is smaller than 512 bytes, in one turn of
-// eight). What it answers must be what farm/env.h says. What it does to the rest of the process is not guarded here:
-// its writes elsewhere hit this actor alone.
+// The group checks each environment. The bytes around the memory that it may write belong to its neighbours and must
+// not change during its call; if the first field is smaller than 512 bytes, this is checked in one step of eight.
+// Return values must be valid. Writes to other memory of the process are not detected: they affect this actor alone.
 #ifndef FARM_ACTOR_GROUP_H
 #define FARM_ACTOR_GROUP_H
 
@@ -24,19 +23,19 @@ static inline bool farm_group_answer_valid(uint32_t answer) {
 
 struct farm_group {
     const struct farm_env_api *api;
-    const struct farm_env_spec *spec; // the lane's
+    const struct farm_env_spec *spec; // of the lane
     void **envs;                      // [width]
     bool *ended;                      // [width]: the next step starts an episode
-    uint32_t actor, lane, width;      // lane: number within the actor
+    uint32_t lane, width;             // lane: number within the actor
     enum farm_bad_values bad_values;
-    struct farm_call *call; // where the present call is noted
-    bool warned;            // of senseless numbers
-    bool obs_far;           // observations may have been stored past the caches: farm/obs.h
+    struct farm_call *call; // records the present call
+    bool warned;            // about senseless numbers
+    bool obs_far;           // observations may be stored past the caches: farm/obs.h
 };
 
-// Makes the environments of lane number `lane` of this actor. Environment e of lane l draws from farm_seed_derive(seed,
-// actor * lanes + l, e, generation). `api` is the actor's environment, `spec` what its lanes were made for; both, and
-// config, outlive the group. FARM_E_INVALID with the environment's own sentence.
+// Makes the environments of lane number `lane` of this actor. Environment e of lane l has the seed
+// farm_seed_derive(seed, actor * lanes + l, e, generation). config, api and ring must outlive the group. FARM_E_INVALID
+// with the environment's message.
 enum farm_status farm_group_make(const struct farm_actor_config *config, const struct farm_env_api *api,
                                  const struct farm_ring_spec *ring, uint32_t lane, uint64_t generation,
                                  struct farm_call *call, struct farm_group *group, struct farm_error *err);
@@ -44,11 +43,11 @@ enum farm_status farm_group_make(const struct farm_actor_config *config, const s
 // Safe on a zeroed or partly made group.
 void farm_group_free(struct farm_group *group);
 
-// Writes step `next` of the lane, unpublished: each environment that is new or whose last step was LAST starts an
+// Writes step `next` of the lane, unpublished: an environment that is new or whose last step was LAST starts an
 // episode, the others take the action answered to step next-1 (continuous ones clipped to the spec's bounds, NaN to the
-// lower one). The caller has made sure that this answer is there and that the slot may be overwritten. FARM_E_INVALID
-// where an environment answers something that is not in farm/env.h, writes beside its observation, or where
-// config->bad_values makes an error of senseless numbers: the sentence names environment, field, lane and number.
+// lower bound). The answer must exist and the slot be free. FARM_E_INVALID: an environment returns an invalid value,
+// writes outside its observation, or config->bad_values makes an error of senseless numbers; the message names
+// environment, field, lane and number.
 enum farm_status farm_group_step(struct farm_group *group, struct farm_lane *lane, struct farm_error *err);
 
 #endif

@@ -1,5 +1,5 @@
-// The actor program on a real ring: a forked process steps environments of the test's own making while the test answers
-// in the learner's place and checks every step against the rules of farm/step.h.
+// The actor process on a real ring: a forked process steps the test's environments; the test answers in the learner's
+// place and checks every step against farm/step.h.
 #include <criterion/criterion.h>
 #include <fcntl.h>
 #include <math.h>
@@ -21,10 +21,10 @@ static struct farm_error err;
 enum { LANES = 2, WIDTH = 3, STEPS = 8 };
 static const uint64_t limit_ns = 10000000000u;
 
-// ---- an environment that tells what was done to it ----
+// ---- an environment that shows its calls ----
 
-// Observation: i32 [4] = {seed's low bits, episode, step within it, last action}. Ends after 2 + seed % 4 steps: by
-// itself in even episodes, cut in odd ones. Reward: NaN in every step 2, else 10 * episode + step.
+// Observation: i32 [4] = {seed's low bits, episode, step in it, last action}. An episode has 2 + seed % 4 steps; even
+// ones terminate, odd ones are truncated. Reward: NaN in every step 2, else 10 * episode + step.
 struct tally {
     int32_t seen[4];
     int32_t length;
@@ -77,7 +77,7 @@ struct farm {
     uint64_t answered[LANES];
     int32_t tally[LANES][WIDTH][4]; // the observation before
     uint8_t flags[LANES][WIDTH];    // and its flags
-    bool fresh[LANES];              // an actor has just begun: FIRST everywhere
+    bool fresh[LANES];              // a new actor: FIRST everywhere
 };
 
 static int duplicate(int fd) {
@@ -119,7 +119,7 @@ static struct farm farm_of(const struct farm_env_api *api) {
     return farm;
 }
 
-// Looks again and again, within our patience, until the condition holds.
+// Polls until the condition holds, for ten seconds at most.
 #define until(condition)                                                                                               \
     for (const uint64_t start = farm_now_ns(); !(condition); sched_yield())                                            \
     cr_assert_lt(farm_now_ns() - start, limit_ns, "%s", #condition)
@@ -136,7 +136,7 @@ static void end_farm(struct farm *farm) {
     close(farm->bell);
 }
 
-#define with_farm __attribute__((cleanup(end_farm))) struct farm // ended where its scope ends
+#define with_farm __attribute__((cleanup(end_farm))) struct farm // closed at the end of its scope
 
 static int32_t action_of(uint64_t n, uint32_t env) {
     return (int32_t)((n * 7 + env) % 1000);
@@ -148,7 +148,7 @@ static void check_first(const int32_t *tally, float reward, unsigned flags) {
     cr_assert_eq(tally[2], 0, "an episode starts with its first observation");
 }
 
-// Step n of one environment against the one before it.
+// Checks step n of one environment against its last one.
 static void check_step(struct farm *farm, uint32_t l, uint64_t n, uint32_t e) {
     struct farm_lane *lane = &farm->learner.lanes[l];
     const int32_t *now = farm_lane_obs(lane, 0, n, e), *before = farm->tally[l][e];
@@ -176,8 +176,8 @@ static void check_step(struct farm *farm, uint32_t l, uint64_t n, uint32_t e) {
     farm->flags[l][e] = (uint8_t)flags;
 }
 
-// Checks and answers steps of all lanes until each has had `more` of them.
-static void play(struct farm *farm, uint64_t more) {
+// Checks and answers `more` steps of each lane.
+static void answer_steps(struct farm *farm, uint64_t more) {
     const uint64_t start = farm_now_ns();
     uint64_t until[LANES];
     for (uint32_t l = 0; l < LANES; l++) until[l] = farm->answered[l] + more;
@@ -205,51 +205,51 @@ static void play(struct farm *farm, uint64_t more) {
     }
 }
 
-static void stop(struct farm *farm) {
+static void stop_actor(struct farm *farm) {
     farm_store_release(&farm->supervisor.down_control->stop, 1);
     farm_learner_notify(&farm->learner);
     cr_assert_eq(wait_for_end(farm), 0);
 }
 
-static void check_sound(struct farm *farm) {
+static void check_ring(struct farm *farm) {
     char text[4096];
     farm_ring_verify(&farm->learner, text, sizeof text);
-    for (const char *line = strtok(text, "\n"); line; line = strtok(NULL, "\n")) // its NaN is the environment's wish
+    for (const char *line = strtok(text, "\n"); line; line = strtok(NULL, "\n")) // the environment's NaN
         cr_assert_not_null(strstr(line, "reward is not finite"), "%s", line);
 }
 
 // ---- tests ----
 
-Test(actor, plays_every_lane_by_the_rules_of_first_and_last) {
+Test(actor, steps_every_lane_by_the_rules_of_first_and_last) {
     with_farm farm = farm_of(&tally_api);
     start_actor(&farm, &tally_api);
-    play(&farm, 300);
+    answer_steps(&farm, 300);
     int32_t seeds[LANES * WIDTH];
     for (int l = 0; l < LANES; l++)
         for (int e = 0; e < WIDTH; e++) {
             seeds[l * WIDTH + e] = farm.tally[l][e][0];
             for (int k = 0; k < l * WIDTH + e; k++) cr_assert_neq(seeds[k], seeds[l * WIDTH + e], "seeds differ");
         }
-    stop(&farm);
-    check_sound(&farm);
+    stop_actor(&farm);
+    check_ring(&farm);
     const uint64_t calls = farm_load_relaxed(&farm.learner.up_control->heartbeat);
     cr_assert(calls >= 300u * LANES * WIDTH && calls <= 302u * LANES * WIDTH, "heartbeat %llu",
               (unsigned long long)calls);
 }
 
-Test(actor, a_new_actor_goes_on_where_a_killed_one_stopped) {
+Test(actor, a_new_actor_continues_at_the_step_of_a_killed_one) {
     with_farm farm = farm_of(&tally_api);
     start_actor(&farm, &tally_api);
     for (uint64_t generation = 1; generation <= 4; generation++) {
         const int32_t seed_before = farm.tally[0][0][0];
-        play(&farm, 20 + generation); // LAST falls differently each time
+        answer_steps(&farm, 20 + generation); // LAST is at another step each time
         if (generation > 1) cr_assert_neq(farm.tally[0][0][0], seed_before, "each generation has seeds of its own");
         kill(farm.actor, SIGKILL);
         cr_assert(WIFSIGNALED(wait_for_end(&farm)));
         const uint64_t produced[LANES] = {farm_lane_produced(&farm.learner.lanes[0]),
                                           farm_lane_produced(&farm.learner.lanes[1])};
         for (uint32_t l = 0; l < LANES; l++) {
-            // What it had published is answered like any other step: nothing is lost.
+            // Published steps are answered: none is lost.
             while (farm.answered[l] < produced[l]) {
                 for (uint32_t e = 0; e < WIDTH; e++) check_step(&farm, l, farm.answered[l], e);
                 farm_lane_answer(&farm.learner.lanes[l], farm.answered[l]);
@@ -259,22 +259,22 @@ Test(actor, a_new_actor_goes_on_where_a_killed_one_stopped) {
         }
         start_actor(&farm, &tally_api);
     }
-    play(&farm, 50);
-    stop(&farm);
-    check_sound(&farm);
+    answer_steps(&farm, 50);
+    stop_actor(&farm);
+    check_ring(&farm);
 }
 
 Test(actor, a_new_actor_waits_for_the_answer_to_a_dead_ones_last_step) {
     with_farm farm = farm_of(&tally_api);
     start_actor(&farm, &tally_api);
-    play(&farm, 5);
+    answer_steps(&farm, 5);
     struct farm_lane *lane = &farm.learner.lanes[0];
     until(farm_lane_produced(lane) != farm.answered[0]);
     kill(farm.actor, SIGKILL);
     wait_for_end(&farm);
     const uint64_t bell = farm_load_acquire(&farm.learner.up_control->doorbell);
     start_actor(&farm, &tally_api);
-    farm.fresh[0] = false; // one step of the old actor is still to come
+    farm.fresh[0] = false; // the old actor's last step is still unanswered
     until(farm_load_acquire(&farm.learner.up_control->doorbell) != bell);
     usleep(20000);
     cr_assert_eq(farm_lane_produced(lane), farm.answered[0] + 1, "published before the old step was answered");
@@ -284,7 +284,7 @@ Test(actor, a_new_actor_waits_for_the_answer_to_a_dead_ones_last_step) {
     farm.fresh[0] = true;
     until(farm_lane_produced(lane) != farm.answered[0]);
     for (uint32_t e = 0; e < WIDTH; e++) check_step(&farm, 0, farm.answered[0], e);
-    stop(&farm);
+    stop_actor(&farm);
 }
 
 Test(actor, stops_while_it_sleeps) {
@@ -292,14 +292,14 @@ Test(actor, stops_while_it_sleeps) {
     start_actor(&farm, &tally_api);
     until(farm_load_acquire(&farm.learner.up_control->asleep));
     for (uint32_t l = 0; l < LANES; l++) cr_assert_eq(farm_lane_produced(&farm.learner.lanes[l]), 1);
-    stop(&farm);
+    stop_actor(&farm);
 }
 
 Test(actor, waits_when_the_ring_is_full) {
     with_farm farm = farm_of(&tally_api);
     start_actor(&farm, &tally_api);
     struct farm_lane *lane = &farm.learner.lanes[1];
-    for (uint64_t n = 0; n < STEPS; n++) { // answers, but consumes nothing
+    for (uint64_t n = 0; n < STEPS; n++) { // answers, but releases nothing
         until(farm_lane_produced(lane) != n);
         farm_lane_answer(lane, n);
         farm_learner_notify(&farm.learner);
@@ -309,19 +309,19 @@ Test(actor, waits_when_the_ring_is_full) {
     farm_lane_release(lane, 1);
     farm_learner_notify(&farm.learner);
     until(farm_lane_produced(lane) != STEPS);
-    stop(&farm);
+    stop_actor(&farm);
 }
 
 Test(actor, ends_on_sigterm_but_not_on_sigint_or_sigpipe) {
     with_farm farm = farm_of(&tally_api);
     start_actor(&farm, &tally_api);
-    play(&farm, 10);
+    answer_steps(&farm, 10);
     kill(farm.actor, SIGINT);
     kill(farm.actor, SIGPIPE);
-    play(&farm, 10);
+    answer_steps(&farm, 10);
     kill(farm.actor, SIGTERM);
     cr_assert_eq(wait_for_end(&farm), 0);
-    check_sound(&farm);
+    check_ring(&farm);
 }
 
 Test(actor, refuses_lanes_that_were_made_for_another_environment) {
@@ -336,12 +336,12 @@ Test(actor, reports_an_environment_that_breaks_the_contract) {
     struct farm_env_api rogue = tally_api;
     rogue.step = rogue_step;
     start_actor(&farm, &rogue);
-    play(&farm, 1);
+    answer_steps(&farm, 1);
     const int status = wait_for_end(&farm);
     cr_assert(WIFEXITED(status) && WEXITSTATUS(status) == FARM_ACTOR_ENV_BROKEN);
 }
 
-Test(actor, passes_on_why_an_environment_cannot_be_made) {
+Test(actor, reports_why_an_environment_cannot_be_made) {
     const struct farm_env_option option = {"speed", "3"};
     with_farm farm = farm_of(farm_native_env_find("native/cartpole"));
     struct farm_actor_config config = actor_config(&farm, farm_native_env_find("native/cartpole"));

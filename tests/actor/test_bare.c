@@ -1,4 +1,4 @@
-// The bare loop and the random actions that it shares with the stand-in learner: actor/bare.h, actor/random_actions.h.
+// The bare loop and the random actions that it shares with the responder: actor/bare.h, actor/random_actions.h.
 #include <criterion/criterion.h>
 #include <math.h>
 #include <stdlib.h>
@@ -41,7 +41,7 @@ static void toy_destroy(void *self) {
 
 static void toy_reset(void *self, void *const *obs) {
     struct toy *toy = self;
-    seen.wrong += toy->step != 0 && toy->step != LENGTH; // in the midst of an episode
+    seen.wrong += toy->step != 0 && toy->step != LENGTH; // within an episode
     toy->step = 0;
     toy->obs = obs[0];
     seen.resets++;
@@ -61,10 +61,9 @@ static uint32_t toy_step(void *self, const void *action, void *const *obs, float
     return ++toy->step == LENGTH ? FARM_STEP_TERMINATED : 0;
 }
 
-static const struct farm_env_api toy_api = {FARM_ENV_ABI_VERSION, sizeof toy_api, "test/toy", "counts", toy_spec,
-                                            toy_create,           toy_destroy,    toy_reset,  toy_step};
+static const struct farm_env_api toy_api = FARM_ENV_API("test/toy", "counts", toy, toy_destroy);
 
-Test(actor, bare_loop_counts_transitions_and_resets_what_has_ended) {
+Test(actor, bare_loop_counts_transitions_and_resets_ended_environments) {
     const struct farm_actor_config config = {.api = &toy_api, .seed = 3};
     struct farm_bare bare;
     struct farm_error err;
@@ -74,10 +73,10 @@ Test(actor, bare_loop_counts_transitions_and_resets_what_has_ended) {
     const uint64_t start = farm_now_ns();
     uint64_t steps = farm_bare_run(&bare, 5000000, &taken_ns);
     cr_assert(taken_ns >= 5000000 && taken_ns <= farm_now_ns() - start);
-    steps += farm_bare_run(&bare, 1, &taken_ns); // goes on where it was
+    steps += farm_bare_run(&bare, 1, &taken_ns); // continues
     cr_assert_eq(steps, seen.steps);
     cr_assert_eq(seen.wrong, 0);
-    // Each environment: a reset, then seven steps; all at the same place, for they take turns.
+    // Each environment: a reset, then seven steps; all are at the same call.
     const uint64_t passes = (seen.steps + seen.resets) / 10;
     cr_assert_eq(seen.resets, (passes + LENGTH) / (LENGTH + 1) * 10);
     farm_bare_close(&bare);
@@ -103,7 +102,7 @@ Test(actor, random_actions_are_uniform_over_the_choices) {
     }
 }
 
-Test(actor, random_actions_differ_from_row_to_row_and_by_seed) {
+Test(actor, random_actions_differ_between_rows_and_seeds) {
     const struct farm_action_spec spec = {.kind = FARM_ACTION_DISCRETE, .dims = 1, .sizes = {1000000}};
     struct farm_random_actions source, other;
     int32_t rows[3][3]; // an odd width
@@ -116,7 +115,7 @@ Test(actor, random_actions_differ_from_row_to_row_and_by_seed) {
         for (int k = 0; k < i; k++) cr_assert_neq(rows[i / 3][i % 3], rows[k / 3][k % 3]);
 }
 
-Test(actor, random_actions_of_several_numbers_keep_each_one_s_range) {
+Test(actor, random_actions_with_several_dimensions_keep_each_range) {
     struct farm_action_spec spec = {.kind = FARM_ACTION_MULTI_DISCRETE, .dims = 3, .sizes = {2, 1, 9}};
     struct farm_random_actions source;
     int32_t whole[300][3];

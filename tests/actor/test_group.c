@@ -1,5 +1,5 @@
-// A group of environments on a real ring, without processes: what it makes of their answers, of numbers that make no
-// sense, of continuous actions, and that it finds who writes beside its observation, without accusing anybody else.
+// A group of environments on a real ring, without processes: invalid return values, senseless numbers, continuous
+// actions, writes outside an observation.
 #include <criterion/criterion.h>
 #include <math.h>
 #include <stdlib.h>
@@ -12,21 +12,21 @@
 
 enum { DIMS = 3 };
 
-// ---- an environment that does what the test tells it ----
+// ---- an environment that the test controls ----
 
-struct orders {
+struct script {
     struct farm_env_spec spec;
-    uint32_t env;       // number that the faults are for
-    int beside;         // offset from the field's start that is written too; 0: none
-    uint32_t field;     // of that, and of the senseless number
-    bool in_reset;      // the fault is reset's, else step's
+    uint32_t env;       // number of the faulty one
+    int beside;         // offset from the field's start at which it writes too; 0: none
+    uint32_t field;     // of that write, and of the senseless number
+    bool in_reset;      // the fault occurs in reset, else in step
     float number;       // written as the field's first number, or with field == obs_count the reward
-    bool bad, silent;   // whether that happens; step writes no reward
+    bool bad, silent;   // bad: writes `number`; silent: step writes no reward
     uint32_t answer;    // of every step
     float got[2][DIMS]; // actions of environments 0 and 1
     uint32_t made, resets, steps;
 };
-static struct orders orders;
+static struct script script;
 
 struct probe {
     uint32_t env;
@@ -35,42 +35,42 @@ struct probe {
 
 static int probe_spec(const struct farm_env_config *config, struct farm_env_spec *spec, char *error,
                       size_t error_bytes) {
-    *spec = orders.spec;
+    *spec = script.spec;
     return 0;
 }
 static void *probe_create(const struct farm_env_config *config, char *error, size_t error_bytes) {
     struct probe *probe = calloc(1, sizeof *probe);
-    probe->env = orders.made++;
+    probe->env = script.made++;
     return probe;
 }
-// Every byte of every field, another value each time.
+// Writes every byte of every field, with another value each time.
 static void write_all(struct probe *probe, void *const *obs, bool reset) {
     probe->stamp = (uint8_t)((probe->stamp + 1) % 64);
-    for (uint32_t f = 0; f < orders.spec.obs_count; f++)
-        memset(obs[f], probe->stamp, farm_field_bytes(&orders.spec.obs[f]));
-    if (probe->env != orders.env || reset != orders.in_reset) return;
-    if (orders.beside) ((uint8_t *)obs[orders.field])[orders.beside] ^= 0x55;
-    if (orders.bad && orders.field < orders.spec.obs_count) *(float *)obs[orders.field] = orders.number;
+    for (uint32_t f = 0; f < script.spec.obs_count; f++)
+        memset(obs[f], probe->stamp, farm_field_bytes(&script.spec.obs[f]));
+    if (probe->env != script.env || reset != script.in_reset) return;
+    if (script.beside) ((uint8_t *)obs[script.field])[script.beside] ^= 0x55;
+    if (script.bad && script.field < script.spec.obs_count) *(float *)obs[script.field] = script.number;
 }
 static void probe_reset(void *env, void *const *obs) {
-    orders.resets++;
+    script.resets++;
     write_all(env, obs, true);
 }
 static uint32_t probe_step(void *env, const void *action, void *const *obs, float *reward) {
     const struct probe *probe = env;
-    orders.steps++;
+    script.steps++;
     write_all(env, obs, false);
-    if (probe->env < 2 && orders.spec.action.kind == FARM_ACTION_CONTINUOUS)
-        memcpy(orders.got[probe->env], action, sizeof orders.got[0]);
-    if (!orders.silent) *reward = 7;
-    if (orders.bad && orders.field == orders.spec.obs_count && probe->env == orders.env) *reward = orders.number;
-    return orders.answer;
+    if (probe->env < 2 && script.spec.action.kind == FARM_ACTION_CONTINUOUS)
+        memcpy(script.got[probe->env], action, sizeof script.got[0]);
+    if (!script.silent) *reward = 7;
+    if (script.bad && script.field == script.spec.obs_count && probe->env == script.env) *reward = script.number;
+    return script.answer;
 }
-static const struct farm_env_api probe_api = FARM_ENV_API("test/probe", "does what it is told", probe, free);
+static const struct farm_env_api probe_api = FARM_ENV_API("test/probe", "follows a script", probe, free);
 
 // ---- the lane around it ----
 
-struct stage {
+struct fixture {
     struct farm_ring supervisor, actor, learner;
     struct farm_actor_config config;
     struct farm_group group;
@@ -84,41 +84,42 @@ static struct farm_env_spec flat_spec(uint32_t numbers) {
                                   .frames_per_step = 1};
 }
 
-static struct stage stage;
+static struct fixture fixture;
 static struct farm_error err;
 
 static void tear_down(void) {
-    farm_group_free(&stage.group);
-    farm_ring_close(&stage.learner);
-    farm_ring_close(&stage.actor);
-    farm_ring_close(&stage.supervisor);
+    farm_group_free(&fixture.group);
+    farm_ring_close(&fixture.learner);
+    farm_ring_close(&fixture.actor);
+    farm_ring_close(&fixture.supervisor);
 }
 
 TestSuite(group, .fini = tear_down);
 
-// In place of what was set up before.
 static void set_up(const struct farm_env_spec *spec, uint32_t width, uint32_t steps, enum farm_bad_values bad_values) {
     tear_down();
-    memset(&stage, 0, sizeof stage);
-    memset(&orders, 0, sizeof orders);
-    orders.spec = *spec;
+    memset(&fixture, 0, sizeof fixture);
+    memset(&script, 0, sizeof script);
+    script.spec = *spec;
     struct farm_ring_spec ring = {.lanes = 2, .width = width, .steps = steps, .env = *spec};
     farm_ring_spec_answers(&ring);
-    cr_assert_eq(farm_ring_create(&ring, 0, -1, false, &stage.supervisor, &err), FARM_OK, "%s", err.message);
-    const struct farm_segment *up = &stage.supervisor.up, *down = &stage.supervisor.down;
-    cr_assert_eq(farm_ring_open(dup(up->fd), dup(down->fd_readonly), FARM_RING_ACTOR, &stage.actor, &err), FARM_OK);
-    cr_assert_eq(farm_ring_open(dup(up->fd_readonly), dup(down->fd), FARM_RING_LEARNER, &stage.learner, &err), FARM_OK);
-    stage.config = (struct farm_actor_config){.api = &probe_api, .seed = 1, .bad_values = bad_values};
-    cr_assert_eq(farm_group_make(&stage.config, &probe_api, &stage.actor.spec, 1, 0, &stage.call, &stage.group, &err),
-                 FARM_OK, "%s", err.message);
+    cr_assert_eq(farm_ring_create(&ring, 0, -1, false, &fixture.supervisor, &err), FARM_OK, "%s", err.message);
+    const struct farm_segment *up = &fixture.supervisor.up, *down = &fixture.supervisor.down;
+    cr_assert_eq(farm_ring_open(dup(up->fd), dup(down->fd_readonly), FARM_RING_ACTOR, &fixture.actor, &err), FARM_OK);
+    cr_assert_eq(farm_ring_open(dup(up->fd_readonly), dup(down->fd), FARM_RING_LEARNER, &fixture.learner, &err),
+                 FARM_OK);
+    fixture.config = (struct farm_actor_config){.api = &probe_api, .seed = 1, .bad_values = bad_values};
+    cr_assert_eq(
+        farm_group_make(&fixture.config, &probe_api, &fixture.actor.spec, 1, 0, &fixture.call, &fixture.group, &err),
+        FARM_OK, "%s", err.message);
 }
 
 // The group's next step, published and answered by `action` (NULL: zeros) for every environment.
-static enum farm_status turn(const void *action) {
-    struct farm_lane *lane = &stage.actor.lanes[1], *answer = &stage.learner.lanes[1];
+static enum farm_status step_group(const void *action) {
+    struct farm_lane *lane = &fixture.actor.lanes[1], *answer = &fixture.learner.lanes[1];
     const uint64_t n = farm_lane_actor_next(lane);
     cr_assert(farm_lane_actor_answered(lane) && farm_lane_actor_can_write(lane));
-    const enum farm_status status = farm_group_step(&stage.group, lane, &err);
+    const enum farm_status status = farm_group_step(&fixture.group, lane, &err);
     if (status) return status;
     farm_lane_actor_publish(lane);
     for (uint32_t e = 0; e < lane->width && action; e++)
@@ -129,21 +130,21 @@ static enum farm_status turn(const void *action) {
 }
 
 static unsigned flags_of(uint32_t e) {
-    const struct farm_lane *lane = &stage.actor.lanes[1];
+    const struct farm_lane *lane = &fixture.actor.lanes[1];
     return farm_lane_flags(lane, farm_lane_actor_next(lane) - 1)[e];
 }
 static float reward_of(uint32_t e) {
-    const struct farm_lane *lane = &stage.actor.lanes[1];
+    const struct farm_lane *lane = &fixture.actor.lanes[1];
     return farm_lane_reward(lane, farm_lane_actor_next(lane) - 1)[e];
 }
 
-static void says(const char *part) {
+static void expect_message(const char *part) {
     cr_assert(strstr(err.message, part), "'%s' is not in: %s", part, err.message);
 }
 
-// ---- the trip-wire ----
+// ---- guards ----
 
-Test(group, accuses_nobody_who_writes_all_of_its_observation_and_nothing_else) {
+Test(group, accepts_environments_that_write_exactly_their_observation) {
     static const uint32_t shapes[][3] = {{1, 2, 1}, {1, 3, 1},    {3, 2, 1},
                                          {5, 3, 4}, {2, 8, 1764}, {16, 4, 200}}; // W C F
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
@@ -154,34 +155,33 @@ Test(group, accuses_nobody_who_writes_all_of_its_observation_and_nothing_else) {
             spec.obs[2] = (struct farm_field_spec){.name = "counts", .dtype = FARM_I32, .rank = 2, .dims = {7, 3}};
             set_up(&spec, shapes[i][0], shapes[i][1], FARM_BAD_COUNT);
             for (int k = 0; k < 100; k++) {
-                orders.answer = k % 5 == 4 ? FARM_STEP_TERMINATED : 0;
-                cr_assert_eq(turn(NULL), FARM_OK, "%s", err.message);
+                script.answer = k % 5 == 4 ? FARM_STEP_TERMINATED : 0;
+                cr_assert_eq(step_group(NULL), FARM_OK, "%s", err.message);
             }
         }
 }
 
-// Whether a write at `offset` of field `field` of environment 2, from its third step on, is found: at once where the
-// first field is large, else in one of the next turns.
+// Expects that a write at `offset` of field `field` of environment 2, from its third step on, is found: at once if the
+// first field is large, else within a few steps.
 static void check_found(const struct farm_env_spec *spec, uint32_t field, int offset, bool in_reset) {
     set_up(spec, 4, 8, FARM_BAD_COUNT);
-    for (int k = 0; k < 2; k++) cr_assert_eq(turn(NULL), FARM_OK, "%s", err.message);
-    orders.env = 2;
-    orders.field = field;
-    orders.beside = offset;
-    orders.in_reset = in_reset;
-    orders.answer = in_reset ? FARM_STEP_TERMINATED : 0; // every other turn is a reset
+    for (int k = 0; k < 2; k++) cr_assert_eq(step_group(NULL), FARM_OK, "%s", err.message);
+    script.env = 2;
+    script.field = field;
+    script.beside = offset;
+    script.in_reset = in_reset;
+    script.answer = in_reset ? FARM_STEP_TERMINATED : 0; // every other call is a reset
     enum farm_status status = FARM_OK;
     int turns = 0;
-    while (!status && turns < 64) status = turn(NULL), turns++;
+    while (!status && turns < 64) status = step_group(NULL), turns++;
     cr_assert_eq(status, FARM_E_INVALID, "field %u offset %d", field, offset);
     if (farm_field_bytes(&spec->obs[0]) >= 512) cr_assert_eq(turns, 1 + in_reset);
-    says("environment test/probe writes");
-    says(offset > 0 ? "past" : "before");
-    says(spec->obs[field].name);
-    says(in_reset ? "lane 1, number 2, in its reset" : "lane 1, number 2, in its step");
+    expect_message(offset > 0 ? "environment test/probe writes past" : "environment test/probe writes before");
+    expect_message(spec->obs[field].name);
+    expect_message(in_reset ? "lane 1, number 2, in its reset" : "lane 1, number 2, in its step");
 }
 
-Test(group, finds_and_names_who_writes_beside_its_observation) {
+Test(group, names_an_environment_that_writes_outside_its_observation) {
     const struct farm_env_spec small = flat_spec(4);
     struct farm_env_spec large = flat_spec(1764), three = flat_spec(4);
     three.obs_count = 3;
@@ -203,78 +203,78 @@ Test(group, finds_and_names_who_writes_beside_its_observation) {
 
 static const float senseless[] = {NAN, INFINITY, -INFINITY, 2e9f};
 
-Test(group, passes_senseless_numbers_on_where_they_are_only_counted) {
+Test(group, writes_senseless_numbers_unchanged_if_they_are_only_counted) {
     const struct farm_env_spec spec = flat_spec(4);
     set_up(&spec, 3, 8, FARM_BAD_COUNT);
-    cr_assert_eq(turn(NULL), FARM_OK);
-    orders.bad = true;
-    orders.field = 1; // the reward
-    orders.number = NAN;
-    cr_assert_eq(turn(NULL), FARM_OK);
+    cr_assert_eq(step_group(NULL), FARM_OK);
+    script.bad = true;
+    script.field = 1; // the reward
+    script.number = NAN;
+    cr_assert_eq(step_group(NULL), FARM_OK);
     cr_assert(isnan(reward_of(0)));
     cr_assert_eq(reward_of(1), 7.0f);
     cr_assert_eq(flags_of(0), 0);
 }
 
-Test(group, fails_at_senseless_numbers_where_that_is_asked_for_and_names_them) {
+Test(group, fails_at_senseless_numbers_with_bad_values_fail) {
     for (size_t i = 0; i < 2 * sizeof senseless / sizeof *senseless; i++) {
         const struct farm_env_spec spec = flat_spec(4);
         set_up(&spec, 3, 8, FARM_BAD_FAIL);
-        cr_assert_eq(turn(NULL), FARM_OK);
-        orders.bad = true;
-        orders.env = 1;
-        orders.field = (uint32_t)(i % 2);
-        orders.number = senseless[i / 2];
-        cr_assert_eq(turn(NULL), FARM_E_INVALID);
-        says(i % 2 ? "a reward" : "'state'");
-        says("lane 1, number 1, in its step");
+        cr_assert_eq(step_group(NULL), FARM_OK);
+        script.bad = true;
+        script.env = 1;
+        script.field = (uint32_t)(i % 2);
+        script.number = senseless[i / 2];
+        cr_assert_eq(step_group(NULL), FARM_E_INVALID);
+        expect_message(i % 2 ? "a reward" : "'state'");
+        expect_message("lane 1, number 1, in its step");
     }
 }
 
-Test(group, abandons_the_episode_at_senseless_numbers_where_that_is_asked_for) {
+Test(group, abandons_the_episode_at_senseless_numbers_with_bad_values_reset) {
     const struct farm_env_spec spec = flat_spec(4);
     set_up(&spec, 3, 8, FARM_BAD_RESET);
-    for (int k = 0; k < 3; k++) cr_assert_eq(turn(NULL), FARM_OK);
+    for (int k = 0; k < 3; k++) cr_assert_eq(step_group(NULL), FARM_OK);
     for (uint32_t field = 0; field < 2; field++) {
-        const uint32_t resets = orders.resets;
-        orders.bad = true;
-        orders.env = 1;
-        orders.field = field;
-        orders.number = INFINITY;
-        orders.answer = field ? FARM_STEP_TERMINATED : 0; // whether or not that step would have been the last
-        cr_assert_eq(turn(NULL), FARM_OK, "%s", err.message);
+        const uint32_t resets = script.resets;
+        script.bad = true;
+        script.env = 1;
+        script.field = field;
+        script.number = INFINITY;
+        script.answer = field ? FARM_STEP_TERMINATED : 0; // whether or not that step ends the episode
+        cr_assert_eq(step_group(NULL), FARM_OK, "%s", err.message);
         cr_assert_eq(flags_of(1), FARM_STEP_FIRST, "another episode in the step's place");
         cr_assert_eq(reward_of(1), 0.0f);
-        cr_assert_eq(orders.resets, resets + 1);
-        cr_assert_eq(farm_load_relaxed(&stage.learner.up_control->abandoned), field + 1);
+        cr_assert_eq(script.resets, resets + 1);
+        cr_assert_eq(farm_load_relaxed(&fixture.learner.up_control->abandoned), field + 1);
         cr_assert_eq(flags_of(0), field ? FARM_STEP_LAST | FARM_STEP_TERMINATED : 0, "the others step on");
-        orders.bad = false;
-        orders.answer = 0;
-        cr_assert_eq(turn(NULL), FARM_OK);
-        cr_assert_eq(flags_of(1), 0, "and it goes on");
+        script.bad = false;
+        script.answer = 0;
+        cr_assert_eq(step_group(NULL), FARM_OK);
+        cr_assert_eq(flags_of(1), 0, "and it continues");
         cr_assert_eq(reward_of(1), 7.0f);
-        cr_assert_eq(orders.resets, resets + 1 + 2 * field);
+        cr_assert_eq(script.resets, resets + 1 + 2 * field);
     }
 }
 
-Test(group, gives_up_where_a_reset_makes_no_sense_either) {
+Test(group, fails_if_a_reset_is_senseless_too) {
     const struct farm_env_spec spec = flat_spec(4);
     set_up(&spec, 3, 8, FARM_BAD_RESET);
-    orders.bad = orders.in_reset = true;
-    orders.number = NAN;
-    cr_assert_eq(turn(NULL), FARM_E_INVALID);
-    says("in its reset");
+    script.bad = script.in_reset = true;
+    script.number = NAN;
+    cr_assert_eq(step_group(NULL), FARM_E_INVALID);
+    expect_message("in its reset");
 }
 
-Test(group, a_reward_that_is_not_written_is_0_and_bytes_are_never_senseless) {
+Test(group, an_unwritten_reward_is_0_and_integers_are_never_senseless) {
     struct farm_env_spec spec = flat_spec(4);
     spec.obs[0].dtype = FARM_I32;
     set_up(&spec, 2, 4, FARM_BAD_FAIL);
-    orders.bad = true; // written into i32, where it is a number like any other
-    orders.number = NAN;
+    script.bad = true; // written into an i32, which any bits suit
+    script.number = NAN;
     for (int k = 0; k < 6; k++) {
-        orders.silent = k >= 4; // the slot held rewards of 7
-        cr_assert_eq(turn(NULL), FARM_OK, "%s", err.message);
+        script.silent = k >= 4; // the slot held rewards of 7
+        cr_assert_eq(step_group(NULL), FARM_OK, "%s", err.message);
         cr_assert_eq(reward_of(1), k == 0 || k >= 4 ? 0.0f : 7.0f);
     }
 }
@@ -290,16 +290,16 @@ Test(group, clips_continuous_actions_to_their_bounds) {
     static const float wanted[][DIMS] = {{0.25f, 0.5f, 1e20f}, {1, 0, -3}, {-1, 0.5f, 0}, {-1, 0, -INFINITY}};
     set_up(&spec, 3, 8, FARM_BAD_COUNT);
     for (size_t i = 0; i < sizeof given / sizeof *given; i++) {
-        cr_assert_eq(turn(given[i]), FARM_OK);
+        cr_assert_eq(step_group(given[i]), FARM_OK);
         if (i == 0) continue;
         for (int e = 0; e < 2; e++)
-            for (int d = 0; d < DIMS; d++) cr_assert_eq(orders.got[e][d], wanted[i - 1][d]);
+            for (int d = 0; d < DIMS; d++) cr_assert_eq(script.got[e][d], wanted[i - 1][d]);
     }
-    cr_assert_eq(turn(NULL), FARM_OK);
-    for (int d = 0; d < DIMS; d++) cr_assert_eq(orders.got[1][d], wanted[3][d]);
+    cr_assert_eq(step_group(NULL), FARM_OK);
+    for (int d = 0; d < DIMS; d++) cr_assert_eq(script.got[1][d], wanted[3][d]);
 }
 
-Test(group, refuses_answers_that_are_not_in_the_interface) {
+Test(group, refuses_return_values_that_the_interface_does_not_allow) {
     static const uint32_t answers[] = {FARM_STEP_FIRST,
                                        FARM_STEP_LAST,
                                        FARM_STEP_GAME_END,
@@ -310,25 +310,25 @@ Test(group, refuses_answers_that_are_not_in_the_interface) {
     for (size_t i = 0; i < sizeof answers / sizeof *answers; i++) {
         const struct farm_env_spec spec = flat_spec(4);
         set_up(&spec, 2, 4, FARM_BAD_COUNT);
-        cr_assert_eq(turn(NULL), FARM_OK);
-        orders.answer = answers[i];
-        cr_assert_eq(turn(NULL), FARM_E_INVALID);
-        says("not what farm/env.h says: lane 1, number 0");
+        cr_assert_eq(step_group(NULL), FARM_OK);
+        script.answer = answers[i];
+        cr_assert_eq(step_group(NULL), FARM_E_INVALID);
+        expect_message("which farm/env.h does not allow: lane 1, number 0");
     }
 }
 
-// ---- what an environment's death says ----
+// ---- crashes ----
 
-Test(group, an_environment_that_dies_is_named_before_the_signal_takes_its_course) {
+Test(group, names_an_environment_that_dies_of_a_signal) {
     static const int signals[] = {SIGSEGV, SIGABRT, SIGFPE};
     for (size_t i = 0; i < sizeof signals / sizeof *signals; i++) {
-        int said[2], status;
+        int output[2], status;
         char text[512] = "";
-        cr_assert_eq(pipe(said), 0);
+        cr_assert_eq(pipe(output), 0);
         const pid_t pid = fork();
         if (pid == 0) {
-            signal(signals[i], SIG_DFL); // as in a worker of the supervisor's
-            dup2(said[1], STDERR_FILENO);
+            signal(signals[i], SIG_DFL); // as in a worker of the supervisor
+            dup2(output[1], STDERR_FILENO);
             struct farm_call *call = farm_crash_watch();
             call->name = "test/probe";
             call->actor = 12;
@@ -338,12 +338,12 @@ Test(group, an_environment_that_dies_is_named_before_the_signal_takes_its_course
             raise(signals[i]);
             _exit(0);
         }
-        close(said[1]);
+        close(output[1]);
         cr_assert_eq(waitpid(pid, &status, 0), pid);
         cr_assert(WIFSIGNALED(status) && WTERMSIG(status) == signals[i]);
-        cr_assert_gt(read(said[0], text, sizeof text - 1), 0);
+        cr_assert_gt(read(output[0], text, sizeof text - 1), 0);
         cr_assert(strstr(text, "actor 12: environment test/probe died of signal "), "%s", text);
         cr_assert(strstr(text, " in its step: lane 1, number 305\n"), "%s", text);
-        close(said[0]);
+        close(output[0]);
     }
 }

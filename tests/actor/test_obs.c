@@ -1,5 +1,5 @@
-// farm_obs_copy of farm/obs.h: the same bytes with the hint and without, for every alignment and around every size at
-// which it takes another way; and the environment that uses it shows the same.
+// farm_obs_copy of farm/obs.h: the same bytes with and without the hint, for every alignment and around every size at
+// which it changes its method; and an environment that uses it gives the same observations.
 #include <criterion/criterion.h>
 #include <farm/obs.h>
 #include <stdlib.h>
@@ -11,7 +11,7 @@
 
 enum { BYTES_MAX = 1400, BESIDE = 96, FRAME = 7056, STEPS = 3000, SLOTS = 5 };
 
-Test(obs, copies_the_same_bytes_past_the_caches_and_nothing_beside_them) {
+Test(obs, copies_the_same_bytes_past_the_caches_and_no_others) {
     static uint8_t from[BYTES_MAX + 64], to[BYTES_MAX + 64 + 2 * BESIDE], wanted[sizeof to];
     for (size_t i = 0; i < sizeof from; i++) from[i] = (uint8_t)(i * 37 + i / 251);
     for (uint32_t hints = 0; hints <= FARM_ENV_OBS_FAR; hints++)
@@ -27,7 +27,7 @@ Test(obs, copies_the_same_bytes_past_the_caches_and_nothing_beside_them) {
             }
 }
 
-Test(obs, an_environment_with_the_hint_shows_the_same) {
+Test(obs, an_environment_with_the_hint_gives_the_same_observations) {
     const struct farm_env_api *api = farm_native_env_find("native/breakout");
     char why[256];
     static uint8_t rings[2][SLOTS * FRAME];

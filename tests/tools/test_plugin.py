@@ -1,4 +1,4 @@
-"""Plug-ins in `farm train`: found by name, run, and each thing that can be wrong with one is told in a sentence."""
+"""Plug-ins in `farm train`: found by name, trained on, and a message for each thing that can be wrong with one."""
 
 import json
 import os
@@ -13,7 +13,7 @@ from running import FARM, SOURCE, InFolder, build_plugin
 ROGUE = SOURCE / "tests/tools/plugins/rogue.c"
 
 built = tempfile.TemporaryDirectory()
-slow = {}  # what waits for a time limit runs beside the other tests
+slow = {}  # runs that wait for a time limit, beside the other tests
 
 
 def path(name):
@@ -44,7 +44,7 @@ class WithPlugins(InFolder):
         return self.train(f"plugin:{path('rogue')}", "--env.fault", fault, *arguments, **more)
 
     def refuses(self, result, status, *parts):
-        """Before anything runs: one sentence, no run folder."""
+        """Before anything runs: one line, no run folder."""
         self.assertEqual(result.returncode, status, result.stderr)
         self.assertEqual(result.stdout, "")
         self.assertEqual(len(result.stderr.strip().splitlines()), 1, result.stderr)
@@ -59,17 +59,9 @@ class WithPlugins(InFolder):
         self.assertEqual(document["actor_restarts"], 0, result.stderr)
         return document
 
-    def ends(self, result, *patterns):
-        """While it runs: with exit status 1 and a reason that holds the environment's name and more."""
-        self.assertEqual(result.returncode, 1, result.stderr)
-        error = json.loads(result.stdout)["error"]
-        for pattern in patterns:
-            self.assertRegex(error, pattern)
-        return json.loads(result.stdout)
-
 
 class Names(WithPlugins):
-    def test_the_first_environment_or_the_one_that_is_named(self):
+    def test_name_the_first_environment_or_a_given_one(self):
         shutil.copy(path("rogue"), self.folder / "near.so")
         for env, name in {
             f"plugin:{path('rogue')}": "rogue_first", "plugin:near.so": "rogue_first", "plugin:./near.so:rogue/second": "rogue_second"
@@ -79,7 +71,7 @@ class Names(WithPlugins):
             self.assertRegex(document["run_dir"], rf"^runs/{name}-")
             self.assertGreater(document["episodes"], 0)
 
-    def test_it_is_played_and_gone_on_with_by_the_recipe_of_its_run(self):
+    def test_are_in_the_recipe_of_the_run_for_eval_and_resume(self):
         document = self.trains(self.train(f"plugin:{path('rogue')}", "--frames", "20k", "--env.at", "7"))
         recipe = (self.folder / document["run_dir"] / "recipe.yaml").read_text()
         self.assertIn(path("rogue"), recipe)
@@ -89,13 +81,13 @@ class Names(WithPlugins):
         self.assertEqual(json.loads(played.stdout)["length_mean_steps"], 40)
         self.trains(self.farm("train", "--run", document["run_dir"], "--resume", "--frames", "40k", "--json", "--quiet"))
 
-    def goes_on_elsewhere(self, at, env):
-        """A run begun in the folder `at` is played and gone on with from another one."""
+    def works_elsewhere(self, at, env):
+        """A run begun in the folder `at` is evaluated and resumed from another folder."""
         elsewhere = self.folder / "some" / "where"
         elsewhere.mkdir(parents=True, exist_ok=True)
         first = self.farm("train", "--env", env, "--frames", "20k", "--run", "r", "--json", "--quiet", folder=at)
         document = self.trains(first)
-        self.assertEqual(document["env"], env, "what the user typed is what the user sees")
+        self.assertEqual(document["env"], env, "as the user typed it")
         played = self.farm("eval", str(at / "r"), "--episodes", "3", "--json", folder=elsewhere)
         self.assertEqual(played.returncode, 0, played.stderr)
         self.assertEqual(json.loads(played.stdout)["episodes"], 3)
@@ -105,7 +97,7 @@ class Names(WithPlugins):
         self.trains(again)
         self.assertNotIn("was made with", again.stderr)
 
-    def test_a_relative_path_holds_in_other_folders(self):
+    def test_with_a_relative_path_work_in_other_folders(self):
         for name, env in {
             "plain": "plugin:./near.so", "two words": "plugin:../two words/near.so",
             "c:1": "plugin:near.so:rogue/second", "c:1:2": "plugin:./near.so", "ünï": "plugin:near.so",
@@ -113,17 +105,17 @@ class Names(WithPlugins):
             with self.subTest(name):
                 at = self.folder / name
                 at.mkdir()
-                (self.folder / "c").mkdir(exist_ok=True)  # where "c:1/near.so:NAME" must not be cut
+                (self.folder / "c").mkdir(exist_ok=True)  # "c:1/near.so:NAME" must not be cut here
                 shutil.copy(path("rogue"), at / "near.so")
-                self.goes_on_elsewhere(at, env)
+                self.works_elsewhere(at, env)
 
-    def test_so_does_one_of_a_libenv_library(self):
+    def test_of_a_libenv_library_work_in_other_folders(self):
         at = self.folder / "library"
         at.mkdir()
         build_plugin(ROGUE.with_name("strict_libenv.c"), at / "near.so", f"-I{SOURCE}/src")
-        self.goes_on_elsewhere(at, "libenv:near.so")
+        self.works_elsewhere(at, "libenv:near.so")
 
-    def test_a_folder_that_no_recipe_can_name_keeps_the_relative_path(self):
+    def test_in_a_folder_that_no_recipe_can_name_keep_the_relative_path(self):
         at = self.folder / os.fsdecode(b"no\xffutf8")
         at.mkdir()
         shutil.copy(path("rogue"), at / "near.so")
@@ -132,7 +124,7 @@ class Names(WithPlugins):
         self.assertIn("will find plugin:near.so from this folder only", begun.stderr)
         self.assertEqual(self.farm("eval", "r", "--episodes", "3", folder=at).returncode, 0)
 
-    def test_a_plug_in_that_has_moved_is_named_anew(self):
+    def test_that_have_moved_get_a_new_name(self):
         shutil.copy(path("rogue"), self.folder / "old.so")
         self.trains(self.train("plugin:old.so", "--frames", "20k", "--run", "r"))
         (self.folder / "old.so").rename(self.folder / "new.so")
@@ -146,7 +138,7 @@ class Names(WithPlugins):
         self.assertEqual(other.returncode, 2)
         self.assertIn("new.so, not native/catch", other.stderr)
 
-    def test_long_paths(self):
+    def test_may_have_long_paths(self):
         deep = self.folder
         for _ in range(5):
             deep = deep / ("folder-" + "x" * 100)
@@ -155,15 +147,15 @@ class Names(WithPlugins):
         self.refuses(self.train("plugin:" + "x" * 2000), 2, "too long")
         self.trains(self.train(f"plugin:{deep}/rogue:1.so:rogue/second", "--frames", "20k"))
 
-    def test_what_is_not_there(self):
+    def test_that_do_not_exist_are_refused(self):
         self.refuses(self.train("plugin:none.so"), 2, "none.so", "No such file")
         self.refuses(self.train("plugin:"), 2, "plugin:PATH.so")
         self.refuses(self.train(f"plugin:{path('rogue')}:rogue/third"), 2, "'rogue/third'", "rogue/first, rogue/second")
         self.refuses(self.train("libenv:none.so"), 2, "none.so", "No such file")
-        self.refuses(self.train("nobody/knows"), 2, "unknown environment 'nobody/knows'")
+        self.refuses(self.train("unknown/name"), 2, "unknown environment 'unknown/name'")
         self.refuses(self.train("../rogue/first"), 2, "unknown environment")
 
-    def test_those_that_come_along_are_listed_and_found(self):
+    def test_of_the_build_are_listed_and_found(self):
         folder = self.folder / "bin"
         (folder / "envs").mkdir(parents=True)
         shutil.copy(FARM, folder / "farm")
@@ -184,72 +176,74 @@ class Names(WithPlugins):
         self.trains(subprocess.run(run, cwd=self.folder, capture_output=True, text=True, timeout=60))
 
 
-class WhatCannotBeLoaded(WithPlugins):
-    def test_another_version_of_the_interface(self):
+class Loading(WithPlugins):
+    def test_refuses_another_version_of_the_interface(self):
         self.refuses(self.train(f"plugin:{path('abi')}"), 1, "version 99", "this farm speaks ", "include/farm/env.h")
 
-    def test_no_entry_no_function_no_shared_object(self):
+    def test_refuses_missing_entries_and_functions_and_other_files(self):
         self.refuses(self.train(f"plugin:{path('entry')}"), 1, "exports no farm_env_at")
         self.refuses(self.train(f"plugin:{path('step')}"), 1, "lacks one of spec, create, destroy, reset, step")
         (self.folder / "text.so").write_text("#include <stdio.h>\n")
         self.refuses(self.train("plugin:text.so"), 1, "cannot load plug-in")
         self.refuses(self.train(f"plugin:{self.folder}"), 1, "cannot load plug-in")
 
-    def test_a_plug_in_that_dies_while_it_is_asked_is_named_and_nothing_else_dies(self):
+    def test_names_a_plug_in_that_dies_while_it_is_probed(self):
         self.refuses(self.train(f"plugin:{path('early')}"), 1, "early.so died of signal 6 (Aborted) while it was loaded")
         self.refuses(self.rogue("spec_crash"), 1, "rogue.so died of signal 11 (Segmentation fault) in spec")
         self.refuses(self.rogue("spec_exit"), 1, "ended its process (exit status 0) in spec", "it said 'no licence'")
 
-    def test_a_plug_in_that_does_not_answer(self):
+    def test_names_a_plug_in_that_does_not_answer(self):
         out, err = slow["spec_hang"].communicate(timeout=60)
         self.assertEqual((slow["spec_hang"].returncode, out), (1, ""))
         self.assertIn("did not answer within 10 s in spec", err)
 
-    def test_specs_that_cannot_be(self):
+    def test_refuses_invalid_specs(self):
         for fault, part in {
             "spec_dims": "'state': type or dimensions", "spec_fields": "1000 observation fields", "spec_rank": "'state'",
             "spec_actions": "0 choices", "spec_name": "no name",
         }.items():
             self.refuses(self.rogue(fault), 1, "environment rogue/first describes itself wrongly", part)
 
-    def test_bytes_that_a_spec_leaves_open_do_not_count(self):
+    def test_ignores_unused_bytes_of_a_spec(self):
         self.trains(self.rogue("spec_noise", "--frames", "20k"))
 
-    def test_options_are_its_own_to_refuse(self):
+    def test_passes_on_why_an_option_is_refused(self):
         self.refuses(self.rogue("none", "--env.speed", "3"), 2, "rogue has no option speed")
 
-    def test_continuous_actions_are_not_trained_yet(self):
+    def test_refuses_continuous_actions_for_training(self):
         self.refuses(self.rogue("continuous"), 1, "rogue/first", "discrete")
 
-    def test_a_reason_not_to_be_made(self):
-        self.ends(self.rogue("create"), "actor . cannot be kept alive", "cannot make environment rogue/first: the moon is not full")
 
-
-class WhatGoesWrongWhileItRuns(WithPlugins):
-    def test_crashes(self):
-        for fault, call, number, name in (
-            ("step_crash", "step", 11, "SIGSEGV"), ("reset_crash", "reset", 11, "SIGSEGV"), ("step_abort", "step", 6, "SIGABRT")
+class FaultsWhileItRuns(WithPlugins):
+    def test_a_fault_ends_the_run_and_is_named(self):
+        where = r"lane [01], number \d+, in its step"
+        outside = rf"environment rogue/first writes {{}} its observation 'state' of 16 bytes: {where}"
+        senseless = rf"rogue/first returns {{}} that is NaN.*: {where}"
+        died = r"actor [01]: environment rogue/first died of signal {} in its {}: lane [01], number 0"
+        for fault, arguments, *patterns in (
+            ("step_crash", (), "cannot be kept alive", "killed by signal 11 ", died.format(r"11 \(SIGSEGV\)", "step")),
+            ("reset_crash", (), "cannot be kept alive", "killed by signal 11 ", died.format(r"11 \(SIGSEGV\)", "reset")),
+            ("step_abort", (), "cannot be kept alive", "killed by signal 6 ", died.format(r"6 \(SIGABRT\)", "step")),
+            ("create", (), "cannot be kept alive", "cannot make environment rogue/first: the moon is not full"),
+            ("past", ("--env.at", "30"), r"actor [01] ended", outside.format("past")),
+            ("before", ("--env.at", "30"), r"actor [01] ended", outside.format("before")),
+            ("answer", ("--env.at", "30"), r"rogue/first answered 0x40, which farm/env.h does not allow: lane [01], number 0"),
+            ("nan_reward", ("--env.at", "20", "--bad-values", "fail"), senseless.format("a reward")),
+            ("nan_state", ("--env.at", "20", "--bad-values", "fail"), senseless.format("an observation 'state'")),
         ):
-            result = self.rogue(fault, seconds="20")
-            self.ends(
-                result, r"actor [01] cannot be kept alive", rf"killed by signal {number} ",
-                rf"actor [01]: environment rogue/first died of signal {number} \({name}\) in its {call}: lane [01], number 0",
-            )
+            with self.subTest(fault):
+                result = self.rogue(fault, *arguments, seconds="20")
+                self.assertEqual(result.returncode, 1, result.stderr)
+                error = json.loads(result.stdout)["error"]
+                for pattern in patterns:
+                    self.assertRegex(error, pattern)
 
-    def test_a_crash_now_and_then_costs_that_actor_its_episodes_and_no_more(self):
+    def test_a_rare_crash_costs_its_actor_the_episodes(self):
         result = self.rogue("late_crash", seconds="1")
         self.assertEqual(result.returncode, 0, result.stderr)
         document = json.loads(result.stdout)
         self.assertGreater(document["actor_restarts"], 0)
         self.assertGreater(document["episodes"], 0)
-
-    def test_writes_beside_its_observation(self):
-        where = r"environment rogue/first writes {} its observation 'state' of 16 bytes: lane [01], number \d+, in its step"
-        self.ends(self.rogue("past", "--env.at", "30", seconds="20"), r"actor [01] ended", where.format("past"))
-        self.ends(self.rogue("before", "--env.at", "30", seconds="20"), r"actor [01] ended", where.format("before"))
-
-    def test_an_answer_that_is_none(self):
-        self.ends(self.rogue("answer", "--env.at", "30", seconds="20"), r"rogue/first answered 0x40 to a step.*: lane [01], number 0")
 
     def test_a_step_that_does_not_return(self):
         there = self.folder / "there"
@@ -264,7 +258,7 @@ class WhatGoesWrongWhileItRuns(WithPlugins):
                 line = process.stderr.readline()
                 self.assertTrue(line, "the run ended first: " + err)
                 err += line
-            there.unlink(missing_ok=True)  # it was only slow, after all
+            there.unlink(missing_ok=True)  # it was only slow
         process.terminate()
         out, _ = process.communicate(timeout=30)
         self.assertEqual(process.returncode, 0, err)
@@ -273,25 +267,17 @@ class WhatGoesWrongWhileItRuns(WithPlugins):
         self.assertEqual(json.loads(out)["actor_restarts"], 0)
 
 
-class SenselessNumbers(WithPlugins):
-    def test_are_counted(self):
+    def test_senseless_numbers_are_counted(self):
         document = self.trains(self.rogue("nan_reward", "--env.at", "20", "--frames", "20k"))
         self.assertGreater(document["bad_values"], 100)
 
-    def test_or_end_the_run(self):
-        for fault, what in {"nan_reward": "a reward", "nan_state": "an observation 'state'"}.items():
-            result = self.rogue(fault, "--env.at", "20", "--bad-values", "fail", seconds="20")
-            self.ends(result, rf"rogue/first answers with {what} that is NaN.*: lane [01], number \d+, in its step")
-
-    def test_or_end_the_episode(self):
+    def test_senseless_numbers_abandon_the_episode_on_request(self):
         for fault in ("nan_reward", "nan_state"):
             result = self.rogue(fault, "--env.at", "20", "--bad-values", "reset", "--frames", "20k")
             document = self.trains(result)
             self.assertGreater(document["bad_values"], 100)
             self.assertEqual(document["episodes"], 0, "an abandoned episode has no return")
-            self.assertRegex(result.stderr, r"rogue/first answers with senseless numbers \((reward|state), lane [01], number \d+\)")
-
-    def test_that_an_environment_does_not_answer_cost_nothing(self):
+            self.assertRegex(result.stderr, r"rogue/first returns senseless numbers \((reward|state), lane [01], number \d+\)")
         document = self.trains(self.rogue("none", "--bad-values", "reset", "--frames", "20k"))
         self.assertEqual(document["bad_values"], 0)
         self.assertGreater(document["episodes"], 0)

@@ -5,7 +5,7 @@ import unittest
 
 from running import InFolder
 
-# Each goes wrong at its 500th step: beyond what src/run/events.c calls the first rounds, after which a death is no crash loop.
+# Each fails at its 500th step: later than the first rounds of src/run/events.c, in which a death counts as a crash loop.
 FAULTY = """import gymnasium, numpy
 
 class Faulty(gymnasium.Env):
@@ -42,7 +42,7 @@ class Faults(InFolder):
         result = self.farm(*command, *small, *arguments)
         return result.returncode, json.loads(result.stdout)
 
-    def test_a_broken_contract_ends_the_run_with_its_sentence(self):
+    def test_a_broken_contract_ends_the_run_with_its_message(self):
         for fault, said, *arguments in (
             ("nan", r"NaN, infinite or beyond 1e9 \(--bad-values fail\)", "--bad-values", "fail"),
             ("reward", r"NaN, infinite or beyond 1e9 \(--bad-values fail\)", "--bad-values", "fail"),
@@ -54,7 +54,7 @@ class Faults(InFolder):
                 self.assertRegex(document["error"], rf"Test/Faulty-v0 answers with .*{said}: lane [01], number 0")
                 self.assertEqual(document["actor_restarts"], 0)
 
-    def test_a_crash_is_another_actors_turn(self):
+    def test_a_new_actor_follows_a_crash(self):
         status, document = self.train("crash", "--frames", "5k")
         self.assertEqual((status, document["error"]), (0, None))
         self.assertGreater(document["actor_restarts"], 0)

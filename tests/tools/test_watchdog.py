@@ -1,4 +1,4 @@
-"""Hanging and stopped workers of `farm train`: who is named, that the others go on, and that nobody is killed for it."""
+"""Hanging and stopped workers of `farm train`: they are named, the others continue, and none is killed."""
 
 import os
 import re
@@ -9,7 +9,7 @@ import unittest
 
 from running import Watched, children, wait_until
 
-# Stands in for the Python that runs actors: actor 0's emulator does not return while the file FOLDER/hang is there.
+# Replaces the Python that runs actors: actor 0's emulator does not return while the file FOLDER/hang exists.
 HANGING_PYTHON = """#!{python}
 import os, runpy, sys, time
 sys.argv = sys.argv[2:]  # what -m gets
@@ -32,23 +32,23 @@ class Watchdog(Watched):
     def counts_those_named(self):
         self.assertTrue(wait_until(lambda: self.lines()[-1]["actors_hung"] == self.named()), self.said())
 
-    def test_an_environment_that_hangs_is_named_and_the_others_go_on(self):
+    def test_names_a_hanging_environment_while_the_others_continue(self):
         python = self.folder / "python"
         python.write_text(HANGING_PYTHON.format(python=sys.executable, folder=self.folder))
         python.chmod(0o755)
         small = ("--envs-per-actor", "4", "--batch", "4", "--unroll", "5", "--hang-seconds", "1")
         process = self.start("--env", "ale/Pong", *small, python=python)
-        self.assertNotIn("has not returned", self.said())  # that Python is slow to start it may say
+        self.assertNotIn("has not returned", self.said())  # it may report that Python is slow to start
 
         (self.folder / "hang").touch()
         hung = self.await_line(r"actor (\d) hangs: (\S+), (?:lane|one of lanes)[ 01]+, has not returned .* \(pid (\d+)\).*py-spy")
         self.assertEqual((hung[1], hung[2]), ("0", "ale/Pong"))
         self.assertNotIn("goes on", self.said()[hung.start():])
-        os.kill(int(hung[3]), 0)  # it is still there
+        os.kill(int(hung[3]), 0)  # it still exists
         self.learns_on()
         (self.folder / "hang").unlink()
         self.assertTrue(wait_until(lambda: "actor 0 goes on after " in self.said()[hung.start():]), self.said())
-        self.assertEqual(self.said().count("has not returned"), 1, "once a hang")
+        self.assertEqual(self.said().count("has not returned"), 1, "once per hang")
         self.counts_those_named()
 
         (self.folder / "hang").touch()
@@ -61,7 +61,7 @@ class Watchdog(Watched):
         self.assertEqual(result["actors_hung"], self.named())
         self.assertEqual((result["actor_restarts"], result["learner_restarts"], result["bad_values"]), (1, 0, 0))
 
-    def test_a_stopped_actor_is_called_stopped_and_not_hung(self):
+    def test_calls_a_stopped_actor_stopped_not_hung(self):
         process = self.start("--env", "native/catch", "--hang-seconds", "0.5")
         pid = children(process.pid)["actor 1"]
         os.kill(pid, signal.SIGSTOP)
@@ -74,14 +74,14 @@ class Watchdog(Watched):
         self.assertEqual((result["actors_hung"], result["actor_restarts"]), (0, 0))
         self.assertNotIn("hangs", self.said())
 
-    def test_updates_that_the_others_cannot_fill_are_told(self):
+    def test_reports_updates_that_the_others_cannot_fill(self):
         process = self.start("--env", "native/catch", "--hang-seconds", "0.3", "--batch", "128", "--ring-steps", "32")
         os.kill(children(process.pid)["actor 0"], signal.SIGSTOP)
         self.assertNotIn("training waits", self.said())
         self.await_line("training waits until the actor goes on or is killed: an update of 128 windows does not fit")
         self.end(process)
 
-    def test_rings_are_made_so_that_one_actor_fewer_fills_an_update(self):
+    def test_rings_let_one_actor_fewer_fill_an_update(self):
         process = self.start("--env", "native/catch", "--hang-seconds", "0.3", "--envs-per-actor", "4", "--batch", "64")
         os.kill(children(process.pid)["actor 0"], signal.SIGSTOP)
         self.await_line("actor 0 is stopped")
@@ -89,7 +89,7 @@ class Watchdog(Watched):
         self.assertNotIn("training waits", self.said())
         self.end(process)
 
-    def test_nobody_is_accused_while_the_learner_is_stopped(self):
+    def test_names_no_actor_while_the_learner_is_stopped(self):
         process = self.start("--env", "native/catch", "--hang-seconds", "0.7")
         learner = children(process.pid)["learner"]
         os.kill(learner, signal.SIGSTOP)
@@ -99,13 +99,13 @@ class Watchdog(Watched):
         self.end(process)
         self.assertNotRegex(self.said(), "hangs|is stopped|goes on")
 
-    def test_a_run_with_stopped_workers_ends_at_once_and_with_its_checkpoint(self):
+    def test_a_run_with_stopped_workers_ends_at_once_with_its_checkpoint(self):
         process = self.start("--env", "native/catch")
         workers = children(process.pid)
         for pid in workers.values():
             os.kill(pid, signal.SIGSTOP)
         result = self.end(process)
-        self.assertNotIn("did not end in time", self.said(), "the grace period is not for those that are stopped")
+        self.assertNotIn("did not end in time", self.said(), "stopped workers get no grace period")
         self.assertEqual(result["checkpoints"], 1)
         self.assertEqual(len(workers), 3)
 
