@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "base/atomics.h"
+#include "base/thread.h"
 #include "base/time.h"
 #include "envs/native/native.h"
 #include "kernels/random.h"
@@ -19,7 +20,6 @@
 
 enum {
     GUARD_BYTES = 1 << 20, // on each side of a field
-    SIGNAL_STACK_BYTES = 64 << 10,
     CONTINUOUS_CHOICES = 5, // low, high, middle and a quarter from each end
     CALLS_MIN = 16,         // of a pass, whatever time they take
 };
@@ -97,9 +97,8 @@ static void on_fault(int number, siginfo_t *info, void *context) {
 
 void trial_catch_faults(struct trial_report *report) {
     static const int numbers[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT};
-    static _Alignas(64) char stack[SIGNAL_STACK_BYTES]; // an endless recursion leaves no room on the usual one
     watched.report = report;
-    sigaltstack(&(stack_t){.ss_sp = stack, .ss_size = sizeof stack}, NULL);
+    farm_thread_use_signal_stack();
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
         sigaction(numbers[i], &(struct sigaction){.sa_sigaction = on_fault, .sa_flags = SA_SIGINFO | SA_ONSTACK}, NULL);
 }
