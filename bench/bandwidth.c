@@ -9,17 +9,16 @@
 
 #include "base/time.h"
 #include "bw/latency.h"
-#include "bw/memory.h"
 #include "bw/workers.h"
 #include "common.h"
 
 enum { SAMPLES = 15, SAMPLES_LEAST = 3, CHASES = 5, LINKS = 1 << 16 };
 static const double SAMPLE_S = 0.04, LEAST = 0.97; // LEAST: of the reference's rate
 
-// ---- references: plain loops, each one pass over the arrays of the stage's first thread ----
+// ---- references: plain loops, each one pass over the arrays of the first worker ----
 
 struct plain {
-    struct farm_bw_workers *stage;
+    struct farm_bw_workers *workers;
     uint64_t passes, took_ns;
     volatile uint64_t sink;
 };
@@ -36,7 +35,7 @@ static void plain_triad(double *d, const double *a, const double *b, double s, s
 
 static void plain_member(void *context, int member) {
     struct plain *plain = context;
-    const struct farm_bandwidth_work *work = &plain->stage->actor[member].work;
+    const struct farm_bandwidth_work *work = &plain->workers->worker[member].work;
     const size_t count = work->lines * FARM_BANDWIDTH_LINE / sizeof(double);
     const uint64_t start = farm_now_ns();
     for (uint64_t pass = 0; pass < plain->passes; pass++) {
@@ -45,16 +44,16 @@ static void plain_member(void *context, int member) {
         else if (work->op == FARM_BANDWIDTH_COPY)
             memcpy(work->d, work->a, count * sizeof(double));
         else // what it leaves behind is overwritten by the sample of ours that follows
-            plain_triad(work->d, work->a, work->b, farm_bandwidth_scalar(plain->stage->passes_done), count);
+            plain_triad(work->d, work->a, work->b, farm_bandwidth_scalar(plain->workers->passes_done), count);
         __asm__ volatile("" ::: "memory");
     }
     plain->took_ns = farm_now_ns() - start;
 }
 
-static double plain_sample(struct farm_bw_workers *stage) {
-    struct plain plain = {.stage = stage, .passes = stage->passes};
-    farm_bw_team_run(stage->team, plain_member, &plain);
-    const struct farm_bandwidth_work *work = &stage->actor[0].work;
+static double plain_sample(struct farm_bw_workers *workers) {
+    struct plain plain = {.workers = workers, .passes = workers->passes};
+    farm_bw_team_run(workers->team, plain_member, &plain);
+    const struct farm_bandwidth_work *work = &workers->worker[0].work;
     return (double)work->lines * farm_bandwidth_program_bytes(work->op) * (double)plain.passes /
            ((double)plain.took_ns * 1e-9);
 }
@@ -102,18 +101,19 @@ static void add_single(struct farm_bench *bench, const struct farm_bw_figure *fi
     farm_bench_add(bench, "cv", "1", "lower", &cv, 1, NULL, NULL, 0, NAN);
 }
 
-static void measure_row(struct farm_bench *bench, struct farm_bw_workers *stage, const struct row *row,
+static void measure_row(struct farm_bench *bench, struct farm_bw_workers *workers, const struct row *row,
                         const char *name, bool plain, const struct asked *asked) {
     struct farm_error err;
     double ours[FARM_BW_SAMPLES_MAX], theirs[FARM_BW_SAMPLES_MAX];
-    farm_bench_must(farm_bw_workers_prepare(stage, row->op, row->stores, FARM_BANDWIDTH_SEQUENTIAL, 0, &err), &err);
+    farm_bench_must(
+        farm_bw_workers_prepare(workers, &(struct farm_bw_kernel){.op = row->op, .stores = row->stores}, &err), &err);
     const uint64_t start_ns = farm_now_ns();
     int taken = 0;
     for (; is_another(asked, start_ns, taken, asked->samples); taken++) {
-        theirs[taken] = plain ? plain_sample(stage) * 1e-9 : NAN;
-        ours[taken] = farm_bw_workers_sample(stage) * 1e-9;
+        theirs[taken] = plain ? plain_sample(workers) * 1e-9 : NAN;
+        ours[taken] = farm_bw_workers_sample(workers) * 1e-9;
     }
-    farm_bench_must(farm_bw_workers_verify(stage, &err), &err);
+    farm_bench_must(farm_bw_workers_verify(workers, &err), &err);
     const struct farm_bw_figure figure = farm_bw_figure_of(ours, taken), reference = farm_bw_figure_of(theirs, taken);
     double cv = figure.cv, reference_cv = reference.cv;
     farm_bench_add(bench, name, "GB/s", "higher", ours, (size_t)taken, plain ? row->reference : NULL,
@@ -131,15 +131,15 @@ static void measure_rows(struct farm_bench *bench, const struct farm_bw_setup *s
     struct farm_bw_conditions conditions = farm_bw_conditions_start();
     const struct farm_bw_workers_config config = {
         .cpus = cpus, .cpu_count = count, .node = -1, .arrays = 3, .array_bytes = array_bytes};
-    struct farm_bw_workers stage = {0};
+    struct farm_bw_workers workers = {0};
     for (int i = 0; i < ROWS; i++) {
         char *name = names[i + (one ? 0 : ROWS)];
         snprintf(name, sizeof *names, "%s%s", rows[i].name, one ? "" : "_all");
         if (!is_asked(asked, name)) continue;
-        if (!stage.team) farm_bench_must(farm_bw_workers_open(setup, &config, &stage, &conditions, &err), &err);
-        measure_row(bench, &stage, &rows[i], name, one && !asked->only, asked);
+        if (!workers.team) farm_bench_must(farm_bw_workers_open(setup, &config, &workers, &conditions, &err), &err);
+        measure_row(bench, &workers, &rows[i], name, one && !asked->only, asked);
     }
-    farm_bw_workers_close(&stage);
+    farm_bw_workers_close(&workers);
 }
 
 // ---- latency ----
@@ -186,9 +186,10 @@ static void measure_latency(struct farm_bench *bench, const struct farm_bw_setup
     struct farm_error err;
     void **first = plain_cycle(bytes / FARM_BANDWIDTH_LINE);
     struct plain_chase plain = {.at = first};
+    struct farm_bw_conditions conditions = farm_bw_conditions_start();
     struct farm_bw_team *team;
     const int cpu = farm_bitmap_next(&setup->machine->allowed, 0);
-    farm_bench_must(farm_bw_team_open(&cpu, 1, &team, &err), &err);
+    farm_bench_must(farm_bw_team_open(&cpu, 1, &team, &conditions, &err), &err);
     struct farm_bw_setup one = *setup;
     one.samples = 3; // the references are taken between ours
     for (int k = 0; k < 2; k++) {
@@ -197,12 +198,11 @@ static void measure_latency(struct farm_bench *bench, const struct farm_bw_setup
         const uint64_t start_ns = farm_now_ns();
         size_t taken = 0;
         for (; is_another(asked, start_ns, (int)taken, CHASES); taken++) {
-            const struct farm_bw_idle_config config = {.bytes = bytes, .pages = kinds[k].pages};
-            struct farm_bw_idle_result result;
+            struct farm_bw_idle idle;
             farm_bw_team_run(team, plain_chase, &plain);
             theirs[taken] = plain.ns;
-            farm_bench_must(farm_bw_idle(&one, &config, &result, &err), &err);
-            ours[taken] = result.ns.median;
+            farm_bench_must(farm_bw_idle_latency(&one, bytes, kinds[k].pages, &idle, &conditions, &err), &err);
+            ours[taken] = idle.ns.median;
         }
         const bool alike = kinds[k].pages == FARM_BW_PAGES_SMALL;
         farm_bench_add(bench, kinds[k].name, "ns", "lower", ours, taken,

@@ -136,7 +136,7 @@ static void ask_placement(struct farm_bw_buffer *buffer) {
     const bool asked = farm_place_verify(buffer->start, buffer->bytes, step, buffer->node, &elsewhere);
     buffer->placed = asked && elsewhere == 0;
     if (!asked)
-        note(buffer, "Where the pages lie cannot be asked (move_pages, numa_maps). ");
+        note(buffer, "The node of the pages is unknown: the kernel refuses move_pages and numa_maps. ");
     else if (elsewhere)
         note(buffer, "%zu pages lie elsewhere than on node %d. ", elsewhere, buffer->node);
 }
@@ -200,6 +200,15 @@ void farm_bw_buffer_close(struct farm_bw_buffer *buffer) {
     *buffer = (struct farm_bw_buffer){0};
 }
 
+void farm_bw_buffer_add_conditions(const struct farm_bw_buffer *buffer, struct farm_bw_conditions *conditions) {
+    struct farm_bw_conditions one = farm_bw_conditions_start();
+    one.bound = buffer->bound;
+    one.placed = buffer->placed;
+    one.pages = buffer->pages;
+    snprintf(one.note, sizeof one.note, "%s", buffer->note);
+    farm_bw_conditions_merge(conditions, &one);
+}
+
 // ---- CPUs and sizes ----
 
 static const uint64_t ARRAY_BYTES_LEAST = 64u << 20;
@@ -216,6 +225,11 @@ int farm_bw_cpus(const struct farm_machine *machine, int node, bool smt, int *cp
         cpus[count++] = cpu->cpu;
     }
     return count;
+}
+
+int farm_bw_node_of(const struct farm_machine *machine, int cpu) {
+    const struct farm_cpu *entry = farm_machine_cpu(machine, cpu);
+    return entry ? farm_machine_memory_node(machine, entry->node) : -1;
 }
 
 uint64_t farm_bw_cache_bytes(const struct farm_machine *machine, const int *cpus, int cpu_count) {

@@ -32,6 +32,9 @@ enum farm_status farm_bw_buffer_open(const char *root, size_t bytes, int node, e
 // A buffer of zeros is permitted.
 void farm_bw_buffer_close(struct farm_bw_buffer *buffer);
 
+// Merges how it came out into the conditions of a measurement.
+void farm_bw_buffer_add_conditions(const struct farm_bw_buffer *buffer, struct farm_bw_conditions *conditions);
+
 // Whether pages of that size can be had at all now; else why not, and what to set.
 bool farm_bw_pages_available(const char *root, enum farm_bw_pages pages, char *reason, size_t reason_bytes);
 
@@ -40,6 +43,9 @@ bool farm_bw_pages_available(const char *root, enum farm_bw_pages pages, char *r
 // Fills cpus (room for `most`) with CPUs that this process may use, one a physical core and cores in the machine's
 // order; smt: all threads of the cores. node -1: of all nodes. Returns their number.
 int farm_bw_cpus(const struct farm_machine *machine, int node, bool smt, int *cpus, int most);
+
+// The node of a CPU's memory; -1: unknown.
+int farm_bw_node_of(const struct farm_machine *machine, int cpu);
 
 // Bytes of the last-level caches that these CPUs reach; 0 if the machine reports none.
 uint64_t farm_bw_cache_bytes(const struct farm_machine *machine, const int *cpus, int cpu_count);

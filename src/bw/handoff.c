@@ -1,35 +1,24 @@
-// See handoff.h. Ping and pong are numbers that only grow; each side spins on a load (acquire) until it sees the
-// other's latest, and answers with a store (release).
-#include "bw/handoff.h"
-
+// The hand-off of a cache line in `farm bw`: half a round trip between two pinned threads, each with a word in a
+// separate pair of lines (prefetchers fetch lines in pairs). Ping and pong are numbers that only grow; each side spins
+// on a load (acquire) until it sees the other's latest, and answers with a store (release). See job.h.
 #include <math.h>
 #include <sched.h>
 #include <stdatomic.h>
-#include <stdio.h>
 #include <stdlib.h>
 
 #include "base/atomics.h"
+#include "base/json.h"
 #include "base/time.h"
-#include "bw/memory.h"
+#include "bw/buffer.h"
+#include "bw/clock.h"
+#include "bw/heatmap.h"
+#include "bw/job.h"
+#include "bw/nearness.h"
 #include "bw/team.h"
-#include "bw/workers.h"
 
-enum { CPUS_MOST = 64, TRIPS_LEAST = 200, SPINS_BEFORE_YIELD = 1 << 14, LINE_PAIR = 128, CHOSEN = FARM_BW_SAMPLES_MAX };
+enum { TRIPS_LEAST = 200, SPINS_BEFORE_YIELD = 1 << 14, LINE_PAIR = 128 };
 static const double SAMPLE_S = 2e-4;
-
-const char *farm_bw_nearness_name(enum farm_bw_nearness nearness) {
-    static const char *const names[FARM_BW_NEARNESSES] = {"same core", "same last-level cache", "same node",
-                                                          "same socket", "other socket"};
-    return names[nearness];
-}
-
-enum farm_bw_nearness farm_bw_nearness_of(const struct farm_machine *machine, int cpu_a, int cpu_b) {
-    const struct farm_cpu *a = farm_machine_cpu(machine, cpu_a), *b = farm_machine_cpu(machine, cpu_b);
-    if (!a || !b || a->socket != b->socket) return FARM_BW_OTHER_SOCKET;
-    if (a->core == b->core) return FARM_BW_SAME_CORE;
-    if (a->l3 >= 0 && a->l3 == b->l3) return FARM_BW_SAME_CACHE;
-    return a->node == b->node ? FARM_BW_SAME_NODE : FARM_BW_SAME_SOCKET;
-}
+static const int CPUS_MOST[FARM_BW_DEPTHS] = {8, 32, 128};
 
 // ---- a pair ----
 
@@ -41,25 +30,25 @@ struct pair {
     uint64_t took_ns;
 };
 
-static void await(const _Atomic uint64_t *word, uint64_t number) {
+static void wait_for(const _Atomic uint64_t *word, uint64_t number) {
     for (int spins = 0; atomic_load_explicit(word, memory_order_acquire) != number; spins++) {
         if (spins < SPINS_BEFORE_YIELD)
             farm_cpu_relax();
         else
-            sched_yield(); // both on one CPU
+            sched_yield(); // both threads on one CPU
     }
 }
 
-static void trips_member(void *context, int member) {
+static void exchange_member(void *context, int member) {
     struct pair *pair = context;
     farm_bw_team_meet(pair->team);
     const uint64_t start = farm_now_ns(), end = pair->first + pair->trips;
     for (uint64_t n = pair->first; n < end; n++) {
         if (member == 0) {
             atomic_store_explicit(&pair->ping, n, memory_order_release);
-            await(&pair->pong, n);
+            wait_for(&pair->pong, n);
         } else {
-            await(&pair->ping, n);
+            wait_for(&pair->ping, n);
             atomic_store_explicit(&pair->pong, n, memory_order_release);
         }
     }
@@ -67,72 +56,79 @@ static void trips_member(void *context, int member) {
 }
 
 // Nanoseconds of half a round trip.
-static double trips(struct pair *pair, uint64_t count) {
+static double time_trips(struct pair *pair, uint64_t count) {
     pair->trips = count;
-    farm_bw_team_run(pair->team, trips_member, pair);
+    farm_bw_team_run(pair->team, exchange_member, pair);
     pair->first += count;
     return (double)pair->took_ns / (double)count / 2;
 }
 
-static enum farm_status measure_pair(const int *cpus, struct farm_bw_clock *clock, struct farm_bw_figure *figure,
+static enum farm_status measure_pair(const int cpus[2], struct farm_bw_clock *clock, double *ns,
                                      struct farm_error *err) {
     struct pair pair = {.first = 1};
-    enum farm_status status = farm_bw_workers_team(clock->setup, cpus, 2, &pair.team, clock->conditions, err);
+    enum farm_status status = farm_bw_team_open(cpus, 2, &pair.team, clock->conditions, err);
     if (status) return status;
     double samples[FARM_BW_SAMPLES_MAX];
     int taken = 0;
     const double sample_s = clock->setup->sample_s > 0 ? clock->setup->sample_s : SAMPLE_S;
-    const double warm_ns = trips(&pair, TRIPS_LEAST);
-    const uint64_t wanted = (uint64_t)(sample_s * 1e9 / (2 * warm_ns)),
-                   count = wanted > TRIPS_LEAST ? wanted : TRIPS_LEAST;
-    while (farm_bw_clock_more(clock, taken)) samples[taken++] = trips(&pair, count);
-    *figure = farm_bw_figure_of(samples, taken);
+    const uint64_t wanted = (uint64_t)(sample_s * 1e9 / (2 * time_trips(&pair, TRIPS_LEAST)));
+    while (farm_bw_clock_more(clock, taken))
+        samples[taken++] = time_trips(&pair, wanted > TRIPS_LEAST ? wanted : TRIPS_LEAST);
+    *ns = farm_bw_figure_of(samples, taken).median;
     farm_bw_clock_took(clock);
     farm_bw_team_close(pair.team);
     return FARM_OK;
 }
 
-// ---- the matrix ----
+// ---- all pairs ----
 
-// At most `most` of the cores, evenly spread; returns their number.
-static int choose_cpus(const struct farm_machine *machine, int most, int *cpus) {
+struct table {
+    int cpus;
+    int *cpu;   // [cpus] one a core, evenly spread over the machine
+    double *ns; // [cpus][cpus] symmetric; NAN on the diagonal and where not measured
+    struct farm_bw_conditions conditions;
+};
+
+static enum farm_status open_table(const struct farm_bw_job *job, struct table *table, struct farm_error *err) {
     int all[FARM_CPUS_MAX];
-    const int cores = farm_bw_cpus(machine, -1, false, all, FARM_CPUS_MAX), count = cores < most ? cores : most;
-    for (int i = 0; i < count; i++) cpus[i] = all[(int64_t)i * cores / count];
-    return count;
-}
-
-static enum farm_status make_room(const struct farm_bw_setup *setup, const struct farm_bw_handoff_config *config,
-                                  struct farm_bw_handoff_result *result, struct farm_error *err) {
-    *result = (struct farm_bw_handoff_result){.conditions = farm_bw_conditions_start()};
-    for (int i = 0; i < FARM_BW_NEARNESSES; i++) result->by_nearness[i] = farm_bw_figure_of(NULL, 0);
-    const int most = config->cpus_most > 0 ? config->cpus_most : CPUS_MOST;
-    const size_t cells = (size_t)most * (size_t)most;
-    result->cpu = calloc((size_t)most, sizeof *result->cpu);
-    result->ns = malloc(cells * sizeof *result->ns);
-    result->spread = malloc(cells * sizeof *result->spread);
-    if (!result->cpu || !result->ns || !result->spread) {
-        farm_bw_handoff_free(result);
-        return farm_fail(err, FARM_E_LIMIT, "no memory for %d x %d figures", most, most);
-    }
-    for (size_t i = 0; i < cells; i++) result->ns[i] = result->spread[i] = NAN;
-    result->cpus = choose_cpus(setup->machine, most, result->cpu);
+    const int cores = farm_bw_cpus(job->setup.machine, -1, false, all, FARM_CPUS_MAX), most = CPUS_MOST[job->depth];
+    *table = (struct table){.cpus = cores < most ? cores : most, .conditions = farm_bw_conditions_start()};
+    const size_t cpus = (size_t)table->cpus;
+    table->cpu = malloc((cpus + 1) * sizeof *table->cpu);
+    table->ns = malloc((cpus * cpus + 1) * sizeof *table->ns);
+    if (!table->cpu || !table->ns) return farm_fail(err, FARM_E_LIMIT, "no memory for %zu x %zu figures", cpus, cpus);
+    for (int i = 0; i < table->cpus; i++) table->cpu[i] = all[(int64_t)i * cores / table->cpus];
+    for (size_t i = 0; i < cpus * cpus; i++) table->ns[i] = NAN;
     return FARM_OK;
 }
 
-// The pairs of one nearness, of many an even choice.
-static struct farm_bw_figure of_nearness(const struct farm_machine *machine,
-                                         const struct farm_bw_handoff_result *result, enum farm_bw_nearness nearness) {
-    double chosen[CHOSEN];
+static enum farm_status measure_pairs(const struct farm_bw_setup *setup, struct table *table, struct farm_error *err) {
+    const int n = table->cpus, pairs = n * (n - 1) / 2;
+    struct farm_bw_clock clock = farm_bw_clock_start(setup, 0.2 + 0.005 * pairs, pairs, &table->conditions);
+    for (int a = 0; a < n; a++)
+        for (int b = a + 1; b < n; b++) {
+            const int cpus[2] = {table->cpu[a], table->cpu[b]};
+            if (!farm_bw_clock_next(&clock, "cache line, CPU %d to %d", cpus[0], cpus[1])) return FARM_OK;
+            enum farm_status status = measure_pair(cpus, &clock, &table->ns[a * n + b], err);
+            if (status) return status;
+            table->ns[b * n + a] = table->ns[a * n + b];
+        }
+    return FARM_OK;
+}
+
+// A figure of the pairs of one nearness; an even choice if they are many.
+static struct farm_bw_figure figure_of_nearness(const struct farm_machine *machine, const struct table *table,
+                                                enum farm_bw_nearness nearness) {
+    double chosen[FARM_BW_SAMPLES_MAX];
     int pairs = 0, taken = 0;
-    for (int round = 0; round < 2; round++) { // count, then choose
+    for (int choosing = 0; choosing < 2; choosing++) {
+        const int wanted = pairs < FARM_BW_SAMPLES_MAX ? pairs : FARM_BW_SAMPLES_MAX;
         int seen = 0;
-        for (int a = 0; a < result->cpus; a++)
-            for (int b = a + 1; b < result->cpus; b++) {
-                const float ns = result->ns[a * result->cpus + b];
-                if (isnan(ns) || farm_bw_nearness_of(machine, result->cpu[a], result->cpu[b]) != nearness) continue;
-                const int wanted = pairs < CHOSEN ? pairs : CHOSEN;
-                if (round == 1 && taken < wanted && seen >= (int64_t)taken * pairs / wanted) chosen[taken++] = ns;
+        for (int a = 0; a < table->cpus; a++)
+            for (int b = a + 1; b < table->cpus; b++) {
+                const double ns = table->ns[a * table->cpus + b];
+                if (isnan(ns) || farm_bw_nearness_of(machine, table->cpu[a], table->cpu[b]) != nearness) continue;
+                if (choosing && taken < wanted && seen >= (int64_t)taken * pairs / wanted) chosen[taken++] = ns;
                 seen++;
             }
         pairs = seen;
@@ -140,35 +136,66 @@ static struct farm_bw_figure of_nearness(const struct farm_machine *machine,
     return farm_bw_figure_of(chosen, taken);
 }
 
-enum farm_status farm_bw_handoff(const struct farm_bw_setup *setup, const struct farm_bw_handoff_config *config,
-                                 struct farm_bw_handoff_result *result, struct farm_error *err) {
-    enum farm_status status = make_room(setup, config, result, err);
-    if (status) return status;
-    const int n = result->cpus, pairs = n * (n - 1) / 2;
-    if (pairs == 0)
-        farm_bw_conditions_note(&result->conditions, "A line is handed over between two CPUs: there is one.");
-    struct farm_bw_clock clock = farm_bw_clock_start(setup, 0.2 + 0.005 * pairs, pairs, &result->conditions);
-    bool on = true;
-    for (int a = 0; on && !status && a < n; a++)
-        for (int b = a + 1; on && !status && b < n; b++) {
-            char what[64];
-            struct farm_bw_figure figure;
-            snprintf(what, sizeof what, "cache line, CPU %d to %d", result->cpu[a], result->cpu[b]);
-            on = farm_bw_clock_next(&clock, what);
-            if (!on) break;
-            status = measure_pair((const int[]){result->cpu[a], result->cpu[b]}, &clock, &figure, err);
-            if (status) break;
-            result->ns[a * n + b] = result->ns[b * n + a] = (float)figure.median;
-            result->spread[a * n + b] = result->spread[b * n + a] = (float)figure.spread;
+// ---- the report ----
+
+static json_t *matrix_json(const struct table *table) {
+    json_t *rows = json_array();
+    for (int a = 0; a < table->cpus; a++) {
+        json_t *row = json_array();
+        for (int b = 0; b < table->cpus; b++) {
+            const double ns = table->ns[a * table->cpus + b];
+            json_array_append_new(row, isfinite(ns) ? json_real(ns) : json_null());
         }
-    for (int i = 0; !status && i < FARM_BW_NEARNESSES; i++)
-        result->by_nearness[i] = of_nearness(setup->machine, result, (enum farm_bw_nearness)i);
-    if (status) farm_bw_handoff_free(result);
-    return status;
+        json_array_append_new(rows, row);
+    }
+    return rows;
 }
 
-void farm_bw_handoff_free(struct farm_bw_handoff_result *result) {
-    free(result->cpu), free(result->ns), free(result->spread);
-    result->cpu = NULL, result->ns = result->spread = NULL;
-    result->cpus = 0;
+static json_t *report_nearnesses(struct farm_bw_job *job, const struct table *table) {
+    json_t *object = farm_json_object(false);
+    for (int i = 0; i < FARM_BW_NEARNESSES; i++) {
+        const char *name = farm_bw_nearness_name((enum farm_bw_nearness)i);
+        const struct farm_bw_figure figure = figure_of_nearness(job->setup.machine, table, (enum farm_bw_nearness)i);
+        char key[48];
+        if (!farm_bw_figure_is(&figure)) continue;
+        farm_bw_key(name, key, sizeof key);
+        fprintf(job->out, "  %-24s", name);
+        farm_bw_report(job, 0, object, key, &figure, &farm_bw_ns, "handoff.%s", key);
+        fprintf(job->out, " ns\n");
+    }
+    return object;
+}
+
+static void report_table(struct farm_bw_job *job, json_t *section, const struct table *table) {
+    json_t *cpus = json_array();
+    const struct farm_heatmap map = {.title = "Hand-off of a cache line",
+                                     .unit = "ns",
+                                     .row_axis = "CPU",
+                                     .column_axis = "CPU",
+                                     .rows = table->cpus,
+                                     .columns = table->cpus,
+                                     .row_numbers = table->cpu,
+                                     .column_numbers = table->cpu,
+                                     .values = table->ns};
+    if (table->cpus > 1)
+        farm_heatmap_draw(job->out, &map, job->colour, job->columns);
+    else
+        fprintf(job->out, "Hand-off of a cache line: not measured\n");
+    for (int i = 0; i < table->cpus; i++) json_array_append_new(cpus, json_integer(table->cpu[i]));
+    farm_json_set(section, "cpus", cpus);
+    farm_json_set(section, "ns", matrix_json(table));
+    farm_json_set(section, "by_nearness_ns", report_nearnesses(job, table));
+    farm_bw_report_conditions(job, section, &table->conditions);
+}
+
+enum farm_status farm_bw_part_handoff(struct farm_bw_job *job, json_t *section, struct farm_error *err) {
+    struct table table;
+    enum farm_status status = open_table(job, &table, err);
+    if (!status && table.cpus < 2)
+        farm_bw_conditions_note(&table.conditions, "A line is handed over between two CPUs: there is one.");
+    if (!status) status = measure_pairs(&job->setup, &table, err);
+    if (!status) report_table(job, section, &table);
+    free(table.cpu);
+    free(table.ns);
+    return status;
 }

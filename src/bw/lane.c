@@ -1,18 +1,24 @@
-// See lane.h.
-#include "bw/lane.h"
-
-#include <signal.h>
+// Our own lanes in `farm bw`: hop latency by the nearness of two CPUs, and steps/s by payload, way of waiting and
+// number of pairs. A pair is an actor's and a learner's thread with a ring on the actor's node: two lanes, as farms
+// have, of 16 MiB or 4 steps. Each side maps the ring as its process would, and waits, publishes, answers and releases
+// through the functions that actors and learners call; memory order is the lane's. Every answer is checked, and every
+// byte of a payload. See job.h.
+#include <math.h>
 #include <stdarg.h>
-#include <stdio.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
-#include <sys/mman.h>
-#include <sys/prctl.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
+#include "base/json.h"
+#include "base/statistics.h"
 #include "base/time.h"
+#include "bw/clock.h"
+#include "bw/job.h"
+#include "bw/nearness.h"
+#include "bw/team.h"
+#include "ring/wait.h"
 #include "shm/limits.h"
 
 enum {
@@ -23,376 +29,247 @@ enum {
     STEPS_MIN = 4,
     STEPS_MAX = 64,
     ACTIONS = 4,
-    SIDES = 2,
-    DESCRIPTORS_A_PAIR = 5, // four of segments, a bell
+    DESCRIPTORS_A_PAIR = 9, // four of segments, as many for each side's mappings, an eventfd
     DESCRIPTORS_BESIDES = 64,
+    PAYLOAD_MIN = 16,
+    ATARI_BYTES = 28224,
+    PAIRS_MAX = FARM_CPUS_MAX / 2,
+    SIDES = 2,
 };
-static const uint64_t MS = 1000000, TICK_NS = 10000000, LIMIT_NS = 20000000000u, RING_BYTES = 16u << 20;
-static const double SECONDS = 0.5;
-
-// What caller and sides share. The sides' words are written once each, but for the hops of a sample.
-struct board {
-    uint64_t ready;    // sides that are set up
-    uint64_t unpinned; // sides that run where they like
-    uint64_t failed;   // sides that have something to say: only the first one's process ends, its message complete
-    char message[256];
-    uint64_t clock_ns; // what one reading of the clock costs
-    uint64_t go;       // samples of hops that the actor may take
-    uint64_t done;     // that it has taken
-    uint32_t trips[FARM_BW_SAMPLES_MAX];
-    uint32_t trip_ns[]; // [samples][TRIPS_MAX]
-};
+static const uint64_t TICK_NS = 10000000, LIMIT_NS = 20000000000u, RING_BYTES = 16u << 20;
 
 struct pair {
-    struct farm_bw_pair at;
-    struct farm_ring made;
+    struct farm_ring made, actor, learner; // made: holds the segments
+    struct farm_ring *bell_rings[1];
+    struct farm_doorbells bells;
     int eventfd;
-    pid_t pids[SIDES];
 };
 
+// One measurement: hops of one pair, or rates of several.
 struct run {
-    struct farm_bw_lane_config config;
-    uint32_t lanes; // of a pair
-    const struct farm_bw_control *control;
-    uint32_t samples;
-    uint64_t sample_ns;
-    uint64_t spin_ns;
+    const struct farm_bw_setup *setup;
+    const struct farm_bw_pair *at;
+    size_t count; // of pairs
+    uint32_t lanes, payload_bytes;
     bool hops;
-    struct board *board;
-    size_t board_bytes;
+    uint64_t spin_ns, sample_ns;
+    uint32_t samples, taken;
+    struct farm_bw_conditions conditions;
+    struct farm_bw_team *team; // members 2p and 2p + 1: actor and learner of pair p
     struct pair *pairs;
-    size_t count;
+    _Atomic bool stop;       // all sides return
+    _Atomic uint32_t failed; // the first to count itself here writes `err`
+    struct farm_error err;
+    // Hops.
+    double *trip_ns; // [TRIPS_MAX] of a sample
+    uint64_t trips;
+    double p50[FARM_BW_SAMPLES_MAX], p99[FARM_BW_SAMPLES_MAX], p999[FARM_BW_SAMPLES_MAX];
+    // Rates.
+    double rate[FARM_BW_SAMPLES_MAX], cpu_s_per_step;
 };
 
-// One side's process.
-struct side {
-    const struct run *run;
-    struct farm_ring ring;
-    int eventfd;
-    size_t words; // of a payload
-};
+// ---- the sides ----
 
-// ---- placements ----
-
-static struct farm_bw_pair pair_of(const struct farm_machine *machine, const struct farm_cpu *actor,
-                                   const struct farm_cpu *learner) {
-    return (struct farm_bw_pair){.actor_cpu = actor->cpu,
-                                 .learner_cpu = learner->cpu,
-                                 .node = machine->node_count > 1 ? farm_machine_memory_node(machine, actor->node) : -1,
-                                 .nearness = farm_bw_nearness_of(machine, actor->cpu, learner->cpu)};
+static bool is_over(const struct run *run) {
+    return atomic_load_explicit(&run->stop, memory_order_relaxed);
 }
 
-size_t farm_bw_pairs_by_nearness(const struct farm_machine *machine, struct farm_bw_pair pairs[FARM_BW_NEARNESSES]) {
-    const struct farm_cpu *first = NULL, *partner[FARM_BW_NEARNESSES] = {NULL};
-    for (int i = 0; i < machine->cpu_count; i++) {
-        const struct farm_cpu *cpu = &machine->cpu[i];
-        if (!farm_bitmap_has(&machine->allowed, cpu->cpu)) continue;
-        if (!first) {
-            first = cpu;
-            continue;
-        }
-        const enum farm_bw_nearness near = farm_bw_nearness_of(machine, first->cpu, cpu->cpu);
-        if (!partner[near]) partner[near] = cpu;
-    }
-    size_t count = 0;
-    for (int near = 0; near < FARM_BW_NEARNESSES; near++)
-        if (partner[near]) pairs[count++] = pair_of(machine, first, partner[near]);
-    return count;
+static void fail_run(struct run *run, enum farm_status status, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+static void fail_run(struct run *run, enum farm_status status, const char *format, ...) {
+    char message[256];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(message, sizeof message, format, arguments);
+    va_end(arguments);
+    if (atomic_fetch_add(&run->failed, 1) == 0) farm_fail(&run->err, status, "lane: %s", message);
+    atomic_store(&run->stop, true);
 }
 
-size_t farm_bw_pairs_apart(const struct farm_machine *machine, struct farm_bw_pair *pairs, size_t most) {
-    const struct farm_cpu *waiting = NULL, *before = NULL;
-    size_t count = 0;
-    for (int i = 0; i < machine->cpu_count && count < most; i++) {
-        const struct farm_cpu *cpu = &machine->cpu[i];
-        if (!farm_bitmap_has(&machine->allowed, cpu->cpu)) continue;
-        if (before && before->core == cpu->core) continue;
-        before = cpu;
-        if (waiting) pairs[count++] = pair_of(machine, waiting, cpu);
-        waiting = waiting ? NULL : cpu;
-    }
-    return count;
-}
-
-// ---- a side's process ----
-
-static _Noreturn void side_fails(const struct side *side, const char *format, ...)
-    __attribute__((format(printf, 2, 3)));
-static _Noreturn void side_fails(const struct side *side, const char *format, ...) {
-    struct board *board = side->run->board;
-    while (__atomic_fetch_add(&board->failed, 1, __ATOMIC_ACQ_REL)) pause(); // until the caller kills us
-    va_list args;
-    va_start(args, format);
-    vsnprintf(board->message, sizeof board->message, format, args);
-    va_end(args);
-    _exit(1);
-}
-
-// Step n of lane l: all its bytes depend on it, and the first and the last word are its mark.
+// All bytes of step n of lane l depend on its mark; the first and the last word are the mark.
 static uint64_t mark_of(uint64_t n, uint32_t l) {
     return n * FARM_LANES_MAX + l;
 }
-static uint8_t colour_of(uint64_t mark) {
+static uint8_t fill_of(uint64_t mark) {
     return (uint8_t)(mark % 255 + 1);
 }
 
-static void write_payload(const struct side *side, uint64_t *to, uint64_t mark) {
-    memset(to, colour_of(mark), side->words * sizeof *to);
-    to[0] = to[side->words - 1] = mark;
+static void write_payload(const struct run *run, uint64_t *to, uint64_t mark) {
+    memset(to, fill_of(mark), run->payload_bytes);
+    to[0] = to[run->payload_bytes / 8 - 1] = mark;
 }
 
-// Four sums at once, so that the additions do not wait for one another.
-static uint64_t sum_words(const uint64_t *from, size_t words) {
-    uint64_t a = 0, b = 0, c = 0, d = 0;
+static void check_payload(struct run *run, const uint64_t *from, uint64_t mark) {
+    const size_t words = run->payload_bytes / 8;
+    const uint64_t word = fill_of(mark) * 0x0101010101010101u;
+    uint64_t sum[4] = {0}; // so that no addition waits for the one before
     size_t i = 0;
-    for (; i + 4 <= words; i += 4) a += from[i], b += from[i + 1], c += from[i + 2], d += from[i + 3];
-    for (; i < words; i++) a += from[i];
-    return a + b + c + d;
+    for (; i + 4 <= words; i += 4)
+        for (size_t k = 0; k < 4; k++) sum[k] += from[i + k];
+    for (; i < words; i++) sum[0] += from[i];
+    if (from[0] != mark || from[words - 1] != mark ||
+        sum[0] + sum[1] + sum[2] + sum[3] != (words - 2) * word + 2 * mark)
+        fail_run(run, FARM_E_FORMAT, "step %llu of lane %llu: the payload is not what the actor wrote",
+                 (unsigned long long)(mark / FARM_LANES_MAX), (unsigned long long)(mark % FARM_LANES_MAX));
 }
 
-static void check_payload(const struct side *side, const uint64_t *from, uint64_t mark) {
-    const uint64_t word = colour_of(mark) * 0x0101010101010101u;
-    if (from[0] != mark || from[side->words - 1] != mark ||
-        sum_words(from, side->words) != (side->words - 2) * word + 2 * mark)
-        side_fails(side, "step %llu of lane %llu: not the payload that was written",
-                   (unsigned long long)(mark / FARM_LANES_MAX), (unsigned long long)(mark % FARM_LANES_MAX));
-}
-
-static void act_one(struct side *side, uint32_t l) {
-    struct farm_lane *lane = &side->ring.lanes[l];
+static void publish_step(struct run *run, struct pair *pair, uint32_t l) {
+    struct farm_lane *lane = &pair->actor.lanes[l];
     const uint64_t n = farm_lane_actor_next(lane);
     if (n && *(const int32_t *)farm_lane_action(lane, n - 1, 0) != (int32_t)((n - 1) % ACTIONS))
-        side_fails(side, "step %llu of lane %u: not the action that was written", (unsigned long long)(n - 1), l);
-    write_payload(side, farm_lane_obs(lane, 0, n, 0), mark_of(n, l));
+        fail_run(run, FARM_E_FORMAT, "step %llu of lane %u: the action is not what the learner wrote",
+                 (unsigned long long)(n - 1), l);
+    write_payload(run, farm_lane_obs(lane, 0, n, 0), mark_of(n, l));
     *farm_lane_reward(lane, n) = 0;
     *farm_lane_flags(lane, n) = n ? 0 : FARM_STEP_FIRST;
     farm_lane_actor_publish(lane);
-    farm_actor_notify(&side->ring, side->eventfd);
+    farm_actor_notify(&pair->actor, pair->eventfd);
 }
 
-static _Noreturn void act(struct side *side) {
-    for (uint32_t ready = 0;;)
-        if (farm_actor_wait(&side->ring, NULL, side->run->spin_ns, TICK_NS, &ready)) act_one(side, ready);
-}
-
-// Answers whatever is published.
-static void answer(struct side *side) {
-    for (uint32_t l = 0; l < side->run->lanes; l++) {
-        struct farm_lane *lane = &side->ring.lanes[l];
+static void answer_steps(struct run *run, struct pair *pair) {
+    for (uint32_t l = 0; l < run->lanes; l++) {
+        struct farm_lane *lane = &pair->learner.lanes[l];
         const uint64_t n = farm_lane_acted(lane);
         if (farm_lane_produced(lane) == n) continue;
-        if (!side->run->hops) {
-            check_payload(side, farm_lane_obs(lane, 0, n, 0), mark_of(n, l));
+        if (!run->hops) {
+            check_payload(run, farm_lane_obs(lane, 0, n, 0), mark_of(n, l));
             *(int32_t *)farm_lane_action(lane, n, 0) = (int32_t)(n % ACTIONS);
         }
         farm_lane_answer(lane, n);
         farm_lane_release(lane, n);
     }
-    farm_learner_notify(&side->ring);
+    farm_learner_notify(&pair->learner);
 }
 
-static _Noreturn void learn(struct side *side) {
-    struct farm_doorbells bells;
-    struct farm_error err;
-    struct farm_ring *ring = &side->ring;
-    uint32_t rung;
-    if (farm_doorbells_make(&bells, &ring, 1, side->eventfd, &err)) side_fails(side, "%s", err.message);
-    for (;;)
-        if (farm_doorbells_wait(&bells, side->run->spin_ns, TICK_NS) && farm_doorbells_poll(&bells, &rung))
-            answer(side);
-}
-
-static int ascending(const void *a, const void *b) {
-    const uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
-    return (x > y) - (x < y);
-}
-
-static uint32_t clock_cost_ns(void) {
-    uint32_t cost[CLOCK_READS];
+// What one reading of the clock costs.
+static double clock_cost_ns(void) {
+    double cost[CLOCK_READS];
     uint64_t before = farm_now_ns();
     for (int i = 0; i < CLOCK_READS; i++) {
         const uint64_t now = farm_now_ns();
-        cost[i] = (uint32_t)(now - before);
+        cost[i] = (double)(now - before);
         before = now;
     }
-    qsort(cost, CLOCK_READS, sizeof *cost, ascending);
-    return cost[CLOCK_READS / 2];
+    return farm_median(cost, CLOCK_READS, NULL);
 }
 
-static uint32_t time_trips(struct side *side, uint32_t *trip_ns, uint64_t end_ns) {
-    struct farm_lane *lane = &side->ring.lanes[0];
+// Round trips until end_ns, each timed; returns how many.
+static size_t time_trips(struct run *run, struct pair *pair, uint64_t end_ns) {
+    struct farm_lane *lane = &pair->actor.lanes[0];
     uint64_t before = farm_now_ns();
-    uint32_t trips = 0;
+    size_t trips = 0;
     while (trips < TRIPS_MAX && before < end_ns) {
         farm_lane_actor_publish(lane);
-        farm_actor_notify(&side->ring, side->eventfd);
-        while (!farm_actor_wait(&side->ring, lane, side->run->spin_ns, TICK_NS, NULL)) {
+        farm_actor_notify(&pair->actor, pair->eventfd);
+        while (!farm_actor_wait(&pair->actor, lane, run->spin_ns, TICK_NS, NULL)) {
+            if (is_over(run)) return trips;
+            if (farm_now_ns() - before > LIMIT_NS)
+                fail_run(run, FARM_E_LIMIT, "no answer for %llu s: the CPUs are busy with other work",
+                         (unsigned long long)(LIMIT_NS / 1000000000u));
         }
-        const uint64_t now = farm_now_ns(), taken = now - before;
-        trip_ns[trips++] = taken < UINT32_MAX ? (uint32_t)taken : UINT32_MAX;
+        const uint64_t now = farm_now_ns();
+        run->trip_ns[trips++] = (double)(now - before);
         before = now;
     }
     return trips;
 }
 
-static _Noreturn void act_hops(struct side *side) {
-    struct board *board = side->run->board;
-    board->clock_ns = clock_cost_ns();
-    for (uint64_t s = 0;; s++) {
-        while (farm_load_acquire(&board->go) <= s) usleep(100);
-        board->trips[s] = time_trips(side, board->trip_ns + s * TRIPS_MAX, farm_now_ns() + side->run->sample_ns);
-        farm_store_release(&board->done, s + 1);
+static double hop_ns(const struct run *run, size_t trips, double share, double clock_ns) {
+    return fmax(farm_quantile(run->trip_ns, trips, share) - clock_ns, 0) / 2;
+}
+
+static void sample_hops(struct run *run, struct pair *pair) {
+    const double clock_ns = clock_cost_ns();
+    for (uint32_t s = 0; s < run->samples && !is_over(run); s++) {
+        const size_t trips = time_trips(run, pair, farm_now_ns() + run->sample_ns);
+        if (is_over(run)) return;
+        farm_sort(run->trip_ns, trips);
+        run->p50[s] = hop_ns(run, trips, 0.5, clock_ns);
+        run->p99[s] = hop_ns(run, trips, 0.99, clock_ns);
+        run->p999[s] = hop_ns(run, trips, 0.999, clock_ns);
+        run->trips += trips;
+        run->taken = s + 1;
+    }
+    atomic_store(&run->stop, true);
+}
+
+static void run_side(void *context, int member) {
+    struct run *run = context;
+    struct pair *pair = &run->pairs[member / SIDES];
+    uint32_t ready;
+    if (member % SIDES) {
+        while (!is_over(run))
+            if (farm_doorbells_wait(&pair->bells, run->spin_ns, TICK_NS) && farm_doorbells_poll(&pair->bells, &ready))
+                answer_steps(run, pair);
+    } else if (run->hops) {
+        sample_hops(run, pair);
+    } else {
+        while (!is_over(run))
+            if (farm_actor_wait(&pair->actor, NULL, run->spin_ns, TICK_NS, &ready)) publish_step(run, pair, ready);
     }
 }
 
-static _Noreturn void be_side(const struct run *run, const struct pair *pair, bool actor) {
-    struct side side = {.run = run, .eventfd = pair->eventfd, .words = run->config.payload_bytes / sizeof(uint64_t)};
-    struct farm_error err;
-    const int up = actor ? pair->made.up.fd : pair->made.up.fd_readonly,
-              down = actor ? pair->made.down.fd_readonly : pair->made.down.fd;
-    prctl(PR_SET_PDEATHSIG, SIGKILL);
-    if (farm_bitmap_pin_to(actor ? pair->at.actor_cpu : pair->at.learner_cpu, NULL))
-        __atomic_fetch_add(&run->board->unpinned, 1, __ATOMIC_RELEASE);
-    if (farm_ring_open(up, down, actor ? FARM_RING_ACTOR : FARM_RING_LEARNER, &side.ring, &err))
-        side_fails(&side, "%s", err.message);
-    if (actor) farm_ring_populate(&side.ring);
-    __atomic_fetch_add(&run->board->ready, 1, __ATOMIC_RELEASE);
-    if (!actor) learn(&side);
-    if (run->hops) act_hops(&side);
-    act(&side);
-}
-
-// ---- the caller's process ----
-
-static uint32_t steps_of(const struct run *run) {
-    const uint64_t fit = RING_BYTES / ((uint64_t)run->lanes * run->config.payload_bytes);
-    return fit < STEPS_MIN ? STEPS_MIN : fit < STEPS_MAX ? (uint32_t)fit : STEPS_MAX;
-}
+// ---- opening ----
 
 static struct farm_ring_spec spec_of(const struct run *run) {
-    struct farm_ring_spec spec = {.lanes = run->lanes, .width = 1, .steps = steps_of(run)};
+    const uint64_t fit = RING_BYTES / ((uint64_t)run->lanes * run->payload_bytes);
+    struct farm_ring_spec spec = {.lanes = run->lanes,
+                                  .width = 1,
+                                  .steps = fit < STEPS_MIN   ? STEPS_MIN
+                                           : fit < STEPS_MAX ? (uint32_t)fit
+                                                             : STEPS_MAX};
     spec.env.obs_count = 1;
     spec.env.obs[0] =
-        (struct farm_field_spec){.name = "obs", .dtype = FARM_U8, .rank = 1, .dims = {run->config.payload_bytes}};
+        (struct farm_field_spec){.name = "obs", .dtype = FARM_U8, .rank = 1, .dims = {run->payload_bytes}};
     spec.env.action = (struct farm_action_spec){.kind = FARM_ACTION_DISCRETE, .dims = 1, .sizes = {ACTIONS}};
     spec.env.frames_per_step = 1;
     farm_ring_spec_answers(&spec);
     return spec;
 }
 
-static enum farm_status fill_run(const struct farm_bw_setup *setup, const struct farm_bw_lane_config *config, bool hops,
-                                 struct run *run, struct farm_error *err) {
-    struct farm_bw_lane_config *own = &run->config;
-    *own = *config;
-    run->lanes = hops ? 1 : LANES;
-    if (hops) own->payload_bytes = FARM_BW_LANE_PAYLOAD_MIN;
-    run->hops = hops;
-    run->spin_ns = farm_wait_spin_ns(own->wait, false);
-    run->control = setup->control;
-    run->samples = setup->samples ? (uint32_t)setup->samples : SAMPLES;
-    run->sample_ns = (uint64_t)((setup->seconds > 0 ? setup->seconds : SECONDS) * 1e9 / run->samples);
-    if (!own->pair_count || (hops && own->pair_count != 1))
-        return farm_fail(err, FARM_E_INVALID, "lane: %zu pairs of CPUs (none where there is but one CPU)",
-                         own->pair_count);
-    if (own->payload_bytes < FARM_BW_LANE_PAYLOAD_MIN || own->payload_bytes > FARM_BW_LANE_PAYLOAD_MAX ||
-        own->payload_bytes % 8)
-        return farm_fail(err, FARM_E_INVALID, "lane: a payload of %u bytes: a multiple of 8 from %d to %d is wanted",
-                         own->payload_bytes, FARM_BW_LANE_PAYLOAD_MIN, FARM_BW_LANE_PAYLOAD_MAX);
-    if (run->samples > FARM_BW_SAMPLES_MAX)
-        return farm_fail(err, FARM_E_INVALID, "lane: %u samples: at most %d", run->samples, FARM_BW_SAMPLES_MAX);
-    return FARM_OK;
+static enum farm_status open_side(const struct pair *pair, enum farm_ring_side side, struct farm_ring *ring,
+                                  struct farm_error *err) {
+    const bool actor = side == FARM_RING_ACTOR;
+    const int up = dup(actor ? pair->made.up.fd : pair->made.up.fd_readonly),
+              down = dup(actor ? pair->made.down.fd_readonly : pair->made.down.fd);
+    enum farm_status status =
+        up < 0 || down < 0 ? farm_fail_errno(err, FARM_E_LIMIT, "dup") : farm_ring_open(up, down, side, ring, err);
+    if (status && up >= 0) close(up);
+    if (status && down >= 0) close(down);
+    return status;
 }
 
-static enum farm_status start_pair(struct run *run, struct pair *pair, struct farm_error *err) {
+static enum farm_status open_pair(struct run *run, size_t p, struct farm_error *err) {
     const struct farm_ring_spec spec = spec_of(run);
-    const enum farm_status status =
-        farm_ring_create(&spec, (uint32_t)(pair - run->pairs), pair->at.node, true, &pair->made, err);
+    struct pair *pair = &run->pairs[p];
+    pair->bell_rings[0] = &pair->learner;
+    pair->eventfd = -1;
+    enum farm_status status = farm_ring_create(&spec, (uint32_t)p, run->at[p].node, true, &pair->made, err);
+    if (!status) status = open_side(pair, FARM_RING_ACTOR, &pair->actor, err);
+    if (!status) status = open_side(pair, FARM_RING_LEARNER, &pair->learner, err);
     if (status) return status;
+    farm_ring_populate(&pair->actor);
     pair->eventfd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
     if (pair->eventfd < 0) return farm_fail_errno(err, FARM_E_LIMIT, "eventfd");
-    for (int side = 0; side < SIDES; side++) {
-        pair->pids[side] = fork();
-        if (pair->pids[side] == 0) be_side(run, pair, side != 0);
-        if (pair->pids[side] < 0) return farm_fail_errno(err, FARM_E_LIMIT, "fork");
-    }
-    return FARM_OK;
+    return farm_doorbells_make(&pair->bells, pair->bell_rings, 1, pair->eventfd, err);
 }
 
-static void end_run(struct run *run) {
-    for (size_t p = 0; p < run->count; p++)
-        for (int side = 0; side < SIDES; side++)
-            if (run->pairs[p].pids[side] > 0) kill(run->pairs[p].pids[side], SIGKILL);
+static void close_ring(struct farm_ring *ring) {
+    if (ring->lanes) farm_ring_close(ring);
+}
+
+static void close_run(struct run *run) {
+    farm_bw_team_close(run->team);
     for (size_t p = 0; run->pairs && p < run->count; p++) {
         struct pair *pair = &run->pairs[p];
-        for (int side = 0; side < SIDES; side++)
-            if (pair->pids[side] > 0) waitpid(pair->pids[side], NULL, 0);
-        farm_ring_close(&pair->made);
-        if (pair->eventfd >= 0) close(pair->eventfd);
+        farm_doorbells_free(&pair->bells);
+        close_ring(&pair->learner);
+        close_ring(&pair->actor);
+        close_ring(&pair->made);
+        if (pair->eventfd > 0) close(pair->eventfd);
     }
     free(run->pairs);
-    if (run->board) munmap(run->board, run->board_bytes);
-}
-
-static bool stop_asked(const struct run *run) {
-    return run->control && run->control->stop && run->control->stop(run->control->context);
-}
-
-// Whether every side is well; what one that failed has to say comes before the fact that it is gone.
-static enum farm_status look_after(struct run *run, struct farm_error *err) {
-    for (size_t p = 0; p < run->count; p++)
-        for (int side = 0; side < SIDES; side++) {
-            int status;
-            pid_t *pid = &run->pairs[p].pids[side];
-            if (waitpid(*pid, &status, WNOHANG) != *pid) continue;
-            *pid = 0;
-            if (farm_load_acquire(&run->board->failed))
-                return farm_fail(err, FARM_E_FORMAT, "lane: %s", run->board->message);
-            return farm_fail(err, FARM_E_DEAD, "lane: the %s's side of pair %zu ended (status 0x%x)",
-                             side ? "actor" : "learner", p, (unsigned)status);
-        }
-    return stop_asked(run) ? farm_fail(err, FARM_E_INTERRUPTED, "stopped") : FARM_OK;
-}
-
-// Sleeps, looking after the sides, until `end_ns`, or until *word >= least where a word is given.
-static enum farm_status attend(struct run *run, uint64_t end_ns, const uint64_t *word, uint64_t least,
-                               struct farm_error *err) {
-    for (;;) {
-        const uint64_t now = farm_now_ns();
-        if (word && farm_load_acquire(word) >= least) return FARM_OK;
-        if (now >= end_ns && !word) return FARM_OK;
-        if (now >= end_ns)
-            return farm_fail(err, FARM_E_LIMIT, "lane: nothing moved for %llu s: the CPUs are busy with other work",
-                             (unsigned long long)(LIMIT_NS / 1000000000u));
-        const enum farm_status status = look_after(run, err);
-        if (status) return status;
-        const uint64_t rest = !word && end_ns - now < TICK_NS ? end_ns - now : word ? MS : TICK_NS;
-        nanosleep(&(struct timespec){.tv_nsec = (long)rest}, NULL);
-    }
-}
-
-static enum farm_status start_run(const struct farm_bw_setup *setup, const struct farm_bw_lane_config *config,
-                                  bool hops, struct run *run, struct farm_error *err) {
-    *run = (struct run){0};
-    const struct farm_limits_request wanted = {
-        .descriptors = DESCRIPTORS_BESIDES + DESCRIPTORS_A_PAIR * config->pair_count, .root = setup->root};
-    enum farm_status status = fill_run(setup, config, hops, run, err);
-    if (!status) status = farm_limits_check(&wanted, err);
-    if (status) return status;
-    run->board_bytes = sizeof *run->board;
-    if (hops) run->board_bytes += (size_t)run->samples * TRIPS_MAX * sizeof *run->board->trip_ns;
-    run->board = mmap(NULL, run->board_bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
-    run->pairs = calloc(config->pair_count, sizeof *run->pairs);
-    if (run->board == MAP_FAILED) run->board = NULL;
-    if (!run->board || !run->pairs) return farm_fail(err, FARM_E_LIMIT, "lane: no memory");
-    run->count = config->pair_count;
-    for (size_t p = 0; p < run->count; p++) {
-        run->pairs[p] = (struct pair){.at = config->pairs[p], .eventfd = -1};
-        run->pairs[p].made.up.fd = run->pairs[p].made.down.fd = -1;
-        run->pairs[p].made.up.fd_readonly = run->pairs[p].made.down.fd_readonly = -1;
-    }
-    for (size_t p = 0; p < run->count && !status; p++) status = start_pair(run, &run->pairs[p], err);
-    if (!status) status = attend(run, farm_now_ns() + LIMIT_NS, &run->board->ready, SIDES * run->count, err);
-    return status;
+    free(run->trip_ns);
 }
 
 static void add_segment(const struct farm_segment *segment, struct farm_bw_conditions *conditions) {
@@ -406,122 +283,209 @@ static void add_segment(const struct farm_segment *segment, struct farm_bw_condi
     if (segment->note[0]) farm_bw_conditions_note(conditions, "%s.", segment->note);
 }
 
-// How it was measured: asked before the run ends.
-static struct farm_bw_conditions conditions_of(const struct run *run, bool stopped) {
-    struct farm_bw_conditions conditions = farm_bw_conditions_start();
-    conditions.pinned = !farm_load_acquire(&run->board->unpinned);
-    conditions.verified = !run->hops;
-    conditions.stopped = stopped;
-    conditions.pages = FARM_BW_PAGES_2M;
-    if (!conditions.pinned)
-        farm_bw_conditions_note(&conditions, "The sides may not be pinned to CPUs and run where they like.");
-    for (size_t p = 0; p < run->count; p++) add_segment(&run->pairs[p].made.up, &conditions);
-    return conditions;
-}
-
-// ---- hops ----
-
-static double percentile_ns(const struct board *board, const uint32_t *sorted, uint32_t count, double share) {
-    const double trip = sorted[(uint32_t)(share * (double)(count - 1) + 0.5)];
-    return trip > (double)board->clock_ns ? (trip - (double)board->clock_ns) / 2 : 0;
-}
-
-static void sum_up_hops(struct board *board, uint32_t samples, struct farm_bw_lane_hop *result) {
-    double p50[FARM_BW_SAMPLES_MAX], p99[FARM_BW_SAMPLES_MAX], p999[FARM_BW_SAMPLES_MAX];
-    for (uint32_t s = 0; s < samples; s++) {
-        uint32_t *trip_ns = board->trip_ns + (size_t)s * TRIPS_MAX;
-        const uint32_t count = board->trips[s];
-        qsort(trip_ns, count, sizeof *trip_ns, ascending);
-        p50[s] = percentile_ns(board, trip_ns, count, 0.5);
-        p99[s] = percentile_ns(board, trip_ns, count, 0.99);
-        p999[s] = percentile_ns(board, trip_ns, count, 0.999);
-        result->trips += count;
+// `run` has setup, at, count, lanes and payload_bytes.
+static enum farm_status open_run(struct run *run, enum farm_wait_mode wait, struct farm_error *err) {
+    const struct farm_bw_setup *setup = run->setup;
+    const struct farm_limits_request request = {.descriptors = DESCRIPTORS_BESIDES + DESCRIPTORS_A_PAIR * run->count,
+                                                .root = setup->root};
+    int cpus[SIDES * PAIRS_MAX];
+    run->spin_ns = farm_wait_spin_ns(wait, false);
+    run->samples = setup->samples ? (uint32_t)setup->samples : SAMPLES;
+    run->sample_ns = (uint64_t)(setup->seconds * 1e9 / run->samples);
+    run->conditions = farm_bw_conditions_start();
+    run->conditions.verified = !run->hops; // a hop moves no payload
+    run->conditions.pages = FARM_BW_PAGES_2M;
+    enum farm_status status = farm_limits_check(&request, err);
+    if (status) return status;
+    run->pairs = calloc(run->count, sizeof *run->pairs);
+    run->trip_ns = malloc(TRIPS_MAX * sizeof *run->trip_ns);
+    if (!run->pairs || !run->trip_ns) return farm_fail(err, FARM_E_LIMIT, "lane: no memory");
+    memset(run->trip_ns, 0, TRIPS_MAX * sizeof *run->trip_ns); // so that no sample takes page faults
+    for (size_t p = 0; p < run->count && !status; p++) {
+        cpus[SIDES * p] = run->at[p].actor_cpu, cpus[SIDES * p + 1] = run->at[p].learner_cpu;
+        status = open_pair(run, p, err);
+        if (!status) add_segment(&run->pairs[p].made.up, &run->conditions);
     }
-    result->p50_ns = farm_bw_figure_of(p50, (int)samples);
-    result->p99_ns = farm_bw_figure_of(p99, (int)samples);
-    result->p999_ns = farm_bw_figure_of(p999, (int)samples);
+    return status ? status : farm_bw_team_open(cpus, SIDES * (int)run->count, &run->team, &run->conditions, err);
 }
 
-enum farm_status farm_bw_lane_hop(const struct farm_bw_setup *setup, const struct farm_bw_lane_config *config,
-                                  struct farm_bw_lane_hop *result, struct farm_error *err) {
-    struct run run;
-    *result = (struct farm_bw_lane_hop){0};
-    enum farm_status status = start_run(setup, config, true, &run, err);
-    uint32_t samples = 0;
-    while (!status && samples < run.samples) {
-        farm_store_release(&run.board->go, samples + 1);
-        status = attend(&run, farm_now_ns() + LIMIT_NS + run.sample_ns, &run.board->done, samples + 1, err);
-        if (!status) samples++;
+// ---- measuring ----
+
+// Sleeps until end_ns, or until a side or the caller's stop ends the run: false then.
+static bool sleep_until(struct run *run, uint64_t end_ns) {
+    for (uint64_t now; (now = farm_now_ns()) < end_ns && !is_over(run);) {
+        const uint64_t rest = end_ns - now < TICK_NS ? end_ns - now : TICK_NS;
+        nanosleep(&(struct timespec){.tv_nsec = (long)rest}, NULL);
+        run->conditions.stopped |= farm_bw_is_stopped(run->setup);
+        if (run->conditions.stopped) atomic_store(&run->stop, true);
     }
-    if (!status || status == FARM_E_INTERRUPTED) {
-        sum_up_hops(run.board, samples, result);
-        result->conditions = conditions_of(&run, status == FARM_E_INTERRUPTED);
-        status = FARM_OK;
-    }
-    end_run(&run);
-    return status;
+    return !is_over(run);
 }
 
-// ---- rates ----
-
-// The CPU time of all sides so far.
-static double cpu_s(const struct run *run) {
-    double sum = 0;
-    for (size_t p = 0; p < run->count; p++)
-        for (int side = 0; side < SIDES; side++) {
-            clockid_t clock;
-            struct timespec spent;
-            if (clock_getcpuclockid(run->pairs[p].pids[side], &clock) || clock_gettime(clock, &spent)) continue;
-            sum += (double)spent.tv_sec + 1e-9 * (double)spent.tv_nsec;
-        }
-    return sum;
-}
-
-static uint64_t steps_so_far(const struct run *run) {
+static uint64_t count_steps(const struct run *run) {
     uint64_t sum = 0;
     for (size_t p = 0; p < run->count; p++)
         for (uint32_t l = 0; l < run->lanes; l++) sum += farm_lane_acted(&run->pairs[p].made.lanes[l]);
     return sum;
 }
 
-static void sum_up_rates(const struct run *run, const double *rates, uint32_t samples,
-                         struct farm_bw_lane_rate *result) {
-    double bytes[FARM_BW_SAMPLES_MAX];
-    for (uint32_t s = 0; s < samples; s++) bytes[s] = rates[s] * run->config.payload_bytes;
-    result->steps_per_s = farm_bw_figure_of(rates, (int)samples);
-    result->payload_per_s = farm_bw_figure_of(bytes, (int)samples);
-    result->ring_bytes = (uint64_t)steps_of(run) * run->lanes * run->config.payload_bytes;
-}
-
-enum farm_status farm_bw_lane_rate(const struct farm_bw_setup *setup, const struct farm_bw_lane_config *config,
-                                   struct farm_bw_lane_rate *result, struct farm_error *err) {
-    struct run run;
-    double rates[FARM_BW_SAMPLES_MAX];
-    *result = (struct farm_bw_lane_rate){0};
-    enum farm_status status = start_run(setup, config, false, &run, err);
-    if (!status) status = attend(&run, farm_now_ns() + run.sample_ns / 4, NULL, 0, err); // caches and clocks settle
-    const uint64_t first = status ? 0 : steps_so_far(&run);
-    const double cpu_first = status ? 0 : cpu_s(&run);
-    uint64_t before = farm_now_ns(), now = before, steps = first;
-    uint32_t samples = 0;
-    while (!status && samples < run.samples) {
-        status = attend(&run, now + run.sample_ns, NULL, 0, err);
-        if (status) break;
-        const uint64_t so_far = steps_so_far(&run);
+// The caller's samples of all pairs' steps. Only the sides use CPU time of this process meanwhile.
+static void sample_rates(struct run *run) {
+    if (!sleep_until(run, farm_now_ns() + run->sample_ns / 4)) return; // caches and clocks settle
+    const uint64_t first = count_steps(run), first_cpu_ns = farm_clock_ns(CLOCK_PROCESS_CPUTIME_ID);
+    uint64_t steps = first, before = farm_now_ns(), now = before;
+    while (run->taken < run->samples && sleep_until(run, now + run->sample_ns)) {
+        const uint64_t so_far = count_steps(run);
         now = farm_now_ns();
-        if (so_far == steps && now - before < LIMIT_NS) continue; // others have the CPUs: it goes on until a step
-        rates[samples++] = (double)(so_far - steps) / ((double)(now - before) * 1e-9);
+        if (so_far == steps && now - before < LIMIT_NS) continue; // others have the CPUs
+        if (so_far == steps) {
+            fail_run(run, FARM_E_LIMIT, "no step in %llu s: the CPUs are busy with other work",
+                     (unsigned long long)(LIMIT_NS / 1000000000u));
+            return;
+        }
+        run->rate[run->taken++] = (double)(so_far - steps) / ((double)(now - before) * 1e-9);
         before = now, steps = so_far;
     }
-    if (!status && steps == first)
-        status = farm_fail(err, FARM_E_LIMIT, "lane: no step in %llu s: the CPUs are busy with other work",
-                           (unsigned long long)(LIMIT_NS / 1000000000u));
-    if (!status || status == FARM_E_INTERRUPTED) {
-        sum_up_rates(&run, rates, samples, result);
-        if (steps > first) result->cpu_s_per_step = (cpu_s(&run) - cpu_first) / (double)(steps - first);
-        result->conditions = conditions_of(&run, status == FARM_E_INTERRUPTED);
-        status = FARM_OK;
+    if (steps > first)
+        run->cpu_s_per_step =
+            (double)(farm_clock_ns(CLOCK_PROCESS_CPUTIME_ID) - first_cpu_ns) * 1e-9 / (double)(steps - first);
+}
+
+static enum farm_status measure_run(struct run *run, enum farm_wait_mode wait, struct farm_error *err) {
+    enum farm_status status = open_run(run, wait, err);
+    if (!status) {
+        farm_bw_team_begin(run->team, run_side, run);
+        if (run->hops)
+            sleep_until(run, UINT64_MAX);
+        else
+            sample_rates(run);
+        atomic_store(&run->stop, true);
+        farm_bw_team_end(run->team);
+        status = run->failed ? run->err.status : FARM_OK;
+        if (status && err) *err = run->err;
     }
-    end_run(&run);
+    close_run(run);
     return status;
+}
+
+// ---- hops ----
+
+static json_t *report_hop(struct farm_bw_job *job, const struct run *run) {
+    char key[48];
+    const char *nearness = farm_bw_nearness_name(run->at->nearness);
+    const struct {
+        const char *name;
+        const double *samples;
+    } percentiles[] = {{"p50", run->p50}, {"p99", run->p99}, {"p999", run->p999}};
+    json_t *object = farm_json_object(false);
+    farm_bw_key(nearness, key, sizeof key);
+    farm_json_set_text(object, "nearness", nearness);
+    farm_json_set_int(object, "actor_cpu", (uint64_t)run->at->actor_cpu);
+    farm_json_set_int(object, "learner_cpu", (uint64_t)run->at->learner_cpu);
+    fprintf(job->out, "  %-24s", nearness);
+    for (int i = 0; i < 3; i++) {
+        const struct farm_bw_figure figure = farm_bw_figure_of(percentiles[i].samples, (int)run->taken);
+        char name[16];
+        snprintf(name, sizeof name, "%s_ns", percentiles[i].name);
+        farm_bw_report(job, 10, object, name, &figure, &farm_bw_ns, "ring.hop_%s.%s", percentiles[i].name, key);
+    }
+    fprintf(job->out, "   CPUs %d and %d\n", run->at->actor_cpu, run->at->learner_cpu);
+    farm_json_set_int(object, "trips", run->trips);
+    farm_bw_report_conditions(job, object, &run->conditions);
+    return object;
+}
+
+static enum farm_status measure_hops(struct farm_bw_job *job, json_t *section, double share, struct farm_error *err) {
+    struct farm_bw_pair pairs[FARM_BW_NEARNESSES];
+    const size_t count = farm_bw_pairs_by_nearness(job->setup.machine, pairs);
+    const struct farm_bw_setup setup = farm_bw_setup_for(job, count ? share / (double)count : 0);
+    json_t *rows = json_array();
+    farm_json_set(section, "hops", rows);
+    if (count)
+        fprintf(job->out, "Hop of a step through a lane, ns\n  %-24s %10s %10s %10s\n", "", "p50", "p99", "p99.9");
+    for (size_t i = 0; i < count && !farm_bw_is_stopped(&job->setup); i++) {
+        struct run run = {
+            .setup = &setup, .at = &pairs[i], .count = 1, .lanes = 1, .payload_bytes = PAYLOAD_MIN, .hops = true};
+        enum farm_status status = measure_run(&run, FARM_WAIT_SPIN, err);
+        if (status) return status;
+        json_array_append_new(rows, report_hop(job, &run));
+    }
+    return FARM_OK;
+}
+
+// ---- rates ----
+
+static json_t *report_rate(struct farm_bw_job *job, const struct run *run, bool sleeps, bool all_pairs) {
+    static const struct farm_bw_unit steps_unit = {1, "steps/s", true};
+    const char *wait = sleeps ? "sleep" : "spin";
+    double bytes_per_s[FARM_BW_SAMPLES_MAX];
+    for (uint32_t i = 0; i < run->taken; i++) bytes_per_s[i] = run->rate[i] * run->payload_bytes;
+    const struct farm_bw_figure steps = farm_bw_figure_of(run->rate, (int)run->taken),
+                                payload = farm_bw_figure_of(bytes_per_s, (int)run->taken);
+    json_t *object = farm_json_object(false);
+    farm_json_set_int(object, "payload_bytes", run->payload_bytes);
+    farm_json_set_int(object, "pairs", run->count);
+    farm_json_set_text(object, "wait", wait);
+    farm_json_set(object, "steps_per_s", farm_bw_figure_json(&steps));
+    farm_json_set(object, "payload_bytes_per_s", farm_bw_figure_json(&payload));
+    farm_json_set_real(object, "cpu_s_per_million_steps", 1e6 * run->cpu_s_per_step);
+    farm_json_set_int(object, "ring_bytes", (uint64_t)spec_of(run).steps * run->lanes * run->payload_bytes);
+    fprintf(job->out, "  %12u %7zu %8s %10s %10s %12.3g\n", run->payload_bytes, run->count, wait,
+            farm_format_count(farm_bw_median(&steps, &steps_unit)).text,
+            farm_bw_figure_text(&payload, farm_bw_gb_per_s.scale).text, 1e6 * run->cpu_s_per_step);
+    farm_bw_add_result(job, &steps, &steps_unit, "ring.steps.%uB.%s.%s", run->payload_bytes, wait,
+                       all_pairs ? "all_pairs" : "one_pair");
+    farm_bw_report_conditions(job, object, &run->conditions);
+    return object;
+}
+
+struct plan {
+    uint32_t payload_bytes;
+    bool sleeps, all_pairs;
+};
+
+// Returns how many.
+static size_t plan_rates(enum farm_bw_depth depth, size_t pairs, struct plan plans[24]) {
+    static const uint32_t payloads[] = {PAYLOAD_MIN, 256, 4096, ATARI_BYTES, 256 << 10, 1 << 20};
+    const bool quick = depth == FARM_BW_QUICK;
+    size_t count = 0;
+    for (int all = 0; all < (pairs > 1 && !quick ? 2 : 1); all++)
+        for (int sleeps = 0; sleeps < (quick ? 1 : 2); sleeps++)
+            for (size_t i = 0; i < sizeof payloads / sizeof *payloads; i++)
+                if (depth == FARM_BW_FULL || payloads[i] == ATARI_BYTES || (!quick && !sleeps && !all))
+                    plans[count++] = (struct plan){payloads[i], sleeps, all};
+    return count;
+}
+
+static enum farm_status measure_rates(struct farm_bw_job *job, json_t *section, double share, struct farm_error *err) {
+    struct farm_bw_pair pairs[PAIRS_MAX];
+    struct plan plans[24];
+    const size_t pair_count = farm_bw_pairs_apart(job->setup.machine, pairs, PAIRS_MAX);
+    const size_t count = plan_rates(job->depth, pair_count, plans);
+    const struct farm_bw_setup setup = farm_bw_setup_for(job, share / (double)count);
+    json_t *rows = json_array();
+    farm_json_set(section, "rates", rows);
+    if (!pair_count) {
+        fprintf(job->out, "Lanes: not measured: they need two CPUs\n");
+        return FARM_OK;
+    }
+    fprintf(job->out, "Steps through lanes, every byte read\n  %12s %7s %8s %10s %10s %12s\n", "payload B", "pairs",
+            "wait", "steps/s", "GB/s", "CPU s/M");
+    for (size_t i = 0; i < count && !farm_bw_is_stopped(&job->setup); i++) {
+        const struct plan *plan = &plans[i];
+        struct run run = {.setup = &setup,
+                          .at = pairs,
+                          .count = plan->all_pairs ? pair_count : 1,
+                          .lanes = LANES,
+                          .payload_bytes = plan->payload_bytes};
+        enum farm_status status = measure_run(&run, plan->sleeps ? FARM_WAIT_SLEEP : FARM_WAIT_SPIN, err);
+        if (status) return status;
+        json_array_append_new(rows, report_rate(job, &run, plan->sleeps, plan->all_pairs));
+    }
+    return FARM_OK;
+}
+
+enum farm_status farm_bw_part_ring(struct farm_bw_job *job, json_t *section, struct farm_error *err) {
+    enum farm_status status = measure_hops(job, section, 0.3, err);
+    return status ? status : measure_rates(job, section, 0.7, err);
 }

@@ -1,7 +1,7 @@
-// See team.h. A round: the owner publishes work and a new round number under the lock and wakes the members, which are
-// asleep on the condition; each does the work; the last one back wakes the owner. farm_bw_team_meet is a barrier of two
-// words: who comes last resets the count and then publishes the next generation (release); the others spin until they
-// see it (acquire), so that what each wrote before is seen by all after.
+// See team.h. A round: the owner publishes work and a new round number under the lock and wakes the members, which
+// sleep on the condition; each does the work; the last one wakes the owner. farm_bw_team_meet is a barrier of two
+// words: the last member to arrive resets the count and then publishes the next generation (release); the others spin
+// until they see it (acquire), so that all see what each wrote before.
 #include "bw/team.h"
 
 #include <assert.h>
@@ -38,7 +38,7 @@ struct farm_bw_team {
     struct member *members;
 };
 
-static void *serve(void *argument) {
+static void *run_rounds(void *argument) {
     struct member *self = argument;
     struct farm_bw_team *team = self->team;
     self->pinned = farm_bitmap_pin_to(self->cpu, NULL) == FARM_OK;
@@ -58,10 +58,11 @@ static void *serve(void *argument) {
     return NULL;
 }
 
-enum farm_status farm_bw_team_open(const int *cpus, int count, struct farm_bw_team **out, struct farm_error *err) {
+enum farm_status farm_bw_team_open(const int *cpus, int count, struct farm_bw_team **out,
+                                   struct farm_bw_conditions *conditions, struct farm_error *err) {
     *out = NULL;
     if (count < 1) return farm_fail(err, FARM_E_INVALID, "a team of %d threads", count);
-    const size_t page = (size_t)sysconf(_SC_PAGESIZE); // the words that threads meet at lie in no other lines
+    const size_t page = (size_t)sysconf(_SC_PAGESIZE); // the barrier shares its lines with nothing else
     struct farm_bw_team *team = farm_place_map(-1, PROT_READ | PROT_WRITE, sizeof *team, page);
     if (!team) return farm_fail_errno(err, FARM_E_LIMIT, "no memory for %d threads", count);
     team->members = calloc((size_t)count, sizeof *team->members);
@@ -76,19 +77,22 @@ enum farm_status farm_bw_team_open(const int *cpus, int count, struct farm_bw_te
     for (; team->count < count; team->count++) {
         struct member *member = &team->members[team->count];
         *member = (struct member){.team = team, .index = team->count, .cpu = cpus[team->count]};
-        if (pthread_create(&member->thread, NULL, serve, member)) break;
+        if (pthread_create(&member->thread, NULL, run_rounds, member)) break;
     }
     const int missing = count - team->count;
     pthread_mutex_lock(&team->lock);
-    team->at_work -= missing; // who could not be started will not report
+    team->at_work -= missing; // a thread that could not be started does not report
     while (team->at_work > 0) pthread_cond_wait(&team->done, &team->lock);
     pthread_mutex_unlock(&team->lock);
     if (missing) {
         const int had = team->count;
         farm_bw_team_close(team);
-        return farm_fail(err, FARM_E_LIMIT, "only %d of %d threads can be had: raise ulimit -u or pids.max", had,
+        return farm_fail(err, FARM_E_LIMIT, "only %d of %d threads could be started: raise ulimit -u or pids.max", had,
                          count);
     }
+    for (int i = 0; i < count; i++) conditions->pinned &= team->members[i].pinned;
+    if (!conditions->pinned)
+        farm_bw_conditions_note(conditions, "No right to pin threads to CPUs: they run where the system puts them.");
     *out = team;
     return FARM_OK;
 }
@@ -107,20 +111,24 @@ void farm_bw_team_close(struct farm_bw_team *team) {
     munmap(team, sizeof *team);
 }
 
-bool farm_bw_team_is_pinned(const struct farm_bw_team *team) {
-    for (int i = 0; i < team->count; i++)
-        if (!team->members[i].pinned) return false;
-    return true;
-}
-
-void farm_bw_team_run(struct farm_bw_team *team, farm_bw_team_work *work, void *context) {
+void farm_bw_team_begin(struct farm_bw_team *team, farm_bw_team_work *work, void *context) {
     pthread_mutex_lock(&team->lock);
     team->work = work, team->context = context;
     team->at_work = team->count;
     team->round++;
     pthread_cond_broadcast(&team->go);
+    pthread_mutex_unlock(&team->lock);
+}
+
+void farm_bw_team_end(struct farm_bw_team *team) {
+    pthread_mutex_lock(&team->lock);
     while (team->at_work > 0) pthread_cond_wait(&team->done, &team->lock);
     pthread_mutex_unlock(&team->lock);
+}
+
+void farm_bw_team_run(struct farm_bw_team *team, farm_bw_team_work *work, void *context) {
+    farm_bw_team_begin(team, work, context);
+    farm_bw_team_end(team);
 }
 
 void farm_bw_team_meet(struct farm_bw_team *team) {

@@ -98,8 +98,9 @@ static int first_cpu(void) {
 Test(bw, members_of_a_team_wait_for_each_other_even_on_one_cpu) {
     static struct meeting meeting;
     const int cpu = first_cpu(), cpus[MEMBERS] = {cpu, cpu, cpu, cpu, cpu};
-    cr_assert_eq(farm_bw_team_open(cpus, MEMBERS, &meeting.team, NULL), FARM_OK);
-    cr_assert(farm_bw_team_is_pinned(meeting.team));
+    struct farm_bw_conditions conditions = farm_bw_conditions_start();
+    cr_assert_eq(farm_bw_team_open(cpus, MEMBERS, &meeting.team, &conditions, NULL), FARM_OK);
+    cr_assert(conditions.pinned);
     farm_bw_team_run(meeting.team, meet, &meeting);
     cr_assert_eq(meeting.early, 0);
     for (int i = 0; i < MEMBERS; i++) {
@@ -109,12 +110,13 @@ Test(bw, members_of_a_team_wait_for_each_other_even_on_one_cpu) {
     farm_bw_team_close(meeting.team);
 }
 
-Test(bw, a_team_without_the_right_to_pin_runs_and_says_so) {
+Test(bw, a_team_without_the_right_to_pin_runs_and_notes_it) {
+    struct farm_bw_conditions conditions = farm_bw_conditions_start();
     struct farm_bw_team *team;
-    cr_assert_eq(farm_bw_team_open((const int[]){CPU_SETSIZE - 1}, 1, &team, NULL), FARM_OK);
-    cr_assert_not(farm_bw_team_is_pinned(team));
-    farm_bw_team_close(team);
     struct farm_error err;
-    cr_assert_eq(farm_bw_team_open(NULL, 0, &team, &err), FARM_E_INVALID);
+    cr_assert_eq(farm_bw_team_open((const int[]){CPU_SETSIZE - 1}, 1, &team, &conditions, NULL), FARM_OK);
+    cr_assert(!conditions.pinned && strstr(conditions.note, "pin"), "%s", conditions.note);
+    farm_bw_team_close(team);
+    cr_assert_eq(farm_bw_team_open(NULL, 0, &team, &conditions, &err), FARM_E_INVALID);
     farm_bw_team_close(NULL);
 }

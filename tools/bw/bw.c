@@ -1,9 +1,10 @@
-// `farm bw`: memory bandwidth and latency of this machine, and what its lanes carry. Measurements are src/bw's; parts
-// and their tables farm_bw_parts.c's and its neighbours'; here are the command line, the order of events and the
-// document. Runs in one process, whose threads and lanes' processes come and go with each measurement.
+// `farm bw`: memory bandwidth and latency of this machine, and what its lanes carry. The parts measure and print
+// (src/bw, and this folder); here are the command line, the order of events and the document. Runs in one process,
+// which has SIGINT, SIGTERM and SIGHUP blocked: a signal ends the measurement that runs, and all after it.
 #include "tools/bw/bw.h"
 
 #include <math.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
@@ -15,17 +16,44 @@
 #include "base/json.h"
 #include "base/log.h"
 #include "base/time.h"
+#include "bridge/measure.h"
+#include "bw/clock.h"
+#include "bw/disturbance.h"
 #include "farm_build.h"
 #include "shm/limits.h"
 #include "tools/bw/compare.h"
 #include "tools/shared/command.h"
 
 enum { LINE_COLUMNS = 100, LINE_COLUMNS_MAX = 400, ARRAYS = 3 };
+
 static const uint64_t SMALL_BYTES = 1 << 20, SIZE_LEAST = 64 << 10,
                       SIZE_MOST = 256ull << 30; // what a chase can number its lines with
 static const double SECONDS_LEAST = 0.1, SECONDS_MOST = 3600, LOOK_S = 0.1, ENV_S = 8, NOTHING_S = 0.001, RETRY_S = 10;
 // All parts together, at each depth: less than the command may take, because a part ends with the sample under way.
 static const double LIMIT_S[FARM_BW_DEPTHS] = {7, 56, INFINITY};
+
+struct part {
+    const char *name, *about;
+    double seconds[FARM_BW_DEPTHS]; // quick, summary, full; 0: not at that depth, unless --only names it
+    farm_bw_part *run;
+};
+
+static const struct part parts[] = {
+    {"memory", "kernels: read, write, copy, scale, add, triad", {4, 20, 40}, farm_bw_part_memory},
+    {"latency", "idle latency and the cache ladder", {1, 5, 15}, farm_bw_part_latency},
+    {"matrix", "node by node, latency and bandwidth", {0.6, 2, 10}, farm_bw_part_matrix},
+    {"mix", "peak by reads to writes", {0, 2.5, 8}, farm_bw_part_mix},
+    {"loaded", "latency under load", {0, 3, 20}, farm_bw_part_loaded},
+    {"cores", "bandwidth by number of cores", {0, 4, 8}, farm_bw_part_cores},
+    {"handoff", "a cache line from core to core", {0.3, 1, 6}, farm_bw_part_handoff},
+    {"pages", "4 KiB, transparent, 2 MiB and 1 GiB pages", {0, 4, 12}, farm_bw_part_pages},
+    {"tlb", "reach of the TLB", {0, 0, 10}, farm_bw_part_tlb},
+    {"ring", "our own lanes: hops, steps by payload", {0.8, 3, 20}, farm_bw_part_ring},
+    {"gpu", "host to GPU and back, node by GPU", {0.5, 3, 15}, farm_bw_part_gpu}, // for each GPU
+    {"network", "the bridge to another machine (--network)", {1, 5, 15}, farm_bw_part_network},
+    {"env", "ceilings for an environment's observations (--env)", {0, 0, 0}, farm_bw_part_env},
+};
+enum { PARTS = sizeof parts / sizeof *parts, ENV_PART = PARTS - 1 };
 
 struct options {
     bool json, quick, full, quiet;
@@ -39,10 +67,18 @@ struct options {
 
 struct bw {
     const struct options *options;
+    struct farm_machine machine;
+    struct farm_bw_control control;
     struct farm_bw_job job;
+    struct farm_measure_config network;
     struct farm_key key;
-    bool chosen[FARM_BW_PARTS_MAX];
-    double budget_s[FARM_BW_PARTS_MAX]; // of each chosen part
+    struct farm_bw_disturbance disturbance;
+    bool chosen[PARTS];
+    double budget_s[PARTS]; // of each chosen part
+    int part, part_count;   // the one that runs, from 1; how many are chosen
+    const char *part_name;
+    bool terminal, drawn; // stderr is a terminal; a progress line is on it
+    bool interrupted;
     json_t *then, *sections;
     uint64_t start_ns, end_ns; // end_ns: of measuring
     struct farm_bw_moment begun;
@@ -66,10 +102,10 @@ static enum farm_status choose_depth(struct bw *bw, struct farm_error *err) {
 }
 
 static enum farm_status choose_part(struct bw *bw, const char *name, struct farm_error *err) {
-    const char *names[FARM_BW_PARTS_MAX];
+    const char *names[PARTS];
     char known[256] = "";
-    for (size_t i = 0; i < farm_bw_part_count; i++) {
-        names[i] = farm_bw_parts[i].name;
+    for (size_t i = 0; i < PARTS; i++) {
+        names[i] = parts[i].name;
         const size_t used = strlen(known);
         snprintf(known + used, sizeof known - used, "%s%s", i ? ", " : "", names[i]);
         if (strcmp(name, names[i]) == 0) {
@@ -77,20 +113,20 @@ static enum farm_status choose_part(struct bw *bw, const char *name, struct farm
             return FARM_OK;
         }
     }
-    const char *near = farm_nearest(name, names, farm_bw_part_count);
+    const char *near = farm_nearest(name, names, PARTS);
     return farm_fail(err, FARM_E_USAGE, "--only: there is no part '%.40s'%s%s%s (there are %s)", name,
                      near ? ": did you mean '" : "", near ? near : "", near ? "'?" : "", known);
 }
 
 // A part that is asked for by name gets the time of the least depth that has it. Matrices take longer the more nodes
 // there are, up to four times as long; GPUs have their time each.
-static double budget_of(const struct bw *bw, const struct farm_bw_part *part) {
-    const double cells = (double)bw->job.machine->node_count * bw->job.machine->node_count;
+static double budget_of(const struct bw *bw, const struct part *part) {
+    const double cells = (double)bw->machine.node_count * bw->machine.node_count;
     double seconds = 0;
     if (part->run == farm_bw_part_env) return ENV_S;
     if (part->run == farm_bw_part_network && !bw->options->network) return NOTHING_S;
     for (int depth = bw->job.depth; seconds == 0 && depth < FARM_BW_DEPTHS; depth++) seconds = part->seconds[depth];
-    const int gpus = part->run == farm_bw_part_gpu ? farm_bw_gpus_expected(bw->job.machine) : 1;
+    const int gpus = part->run == farm_bw_part_gpu ? farm_bw_gpus_expected(&bw->machine) : 1;
     if (gpus != 1) seconds = gpus ? seconds * gpus : NOTHING_S;
     return part->run == farm_bw_part_matrix ? seconds * fmin(fmax(cells / 4, 1), 4) : seconds;
 }
@@ -107,17 +143,17 @@ static enum farm_status choose_parts(struct bw *bw, struct farm_error *err) {
     }
     if (!status && o->env) status = choose_part(bw, "env", err);
     double total_s = 0;
-    for (size_t i = 0; i < farm_bw_part_count; i++) {
-        const struct farm_bw_part *part = &farm_bw_parts[i];
+    for (size_t i = 0; i < PARTS; i++) {
+        const struct part *part = &parts[i];
         if (!o->only && !o->env) bw->chosen[i] = part->seconds[bw->job.depth] > 0;
         if (!bw->chosen[i]) continue;
         bw->budget_s[i] = budget_of(bw, part);
-        bw->job.parts++;
+        bw->part_count++;
         total_s += bw->budget_s[i];
     }
-    for (size_t i = 0; i < farm_bw_part_count && o->seconds > 0; i++) bw->budget_s[i] *= o->seconds / total_s;
-    if (!status && bw->chosen[farm_bw_part_count - 1] && !o->env)
-        return farm_fail(err, FARM_E_USAGE, "--only env wants the environment: --env ale/Pong");
+    for (size_t i = 0; i < PARTS && o->seconds > 0; i++) bw->budget_s[i] *= o->seconds / total_s;
+    if (!status && bw->chosen[ENV_PART] && !o->env)
+        return farm_fail(err, FARM_E_USAGE, "--only env needs the environment: --env ale/Pong");
     return status;
 }
 
@@ -158,11 +194,11 @@ static enum farm_status choose_cpus(struct bw *bw, struct farm_error *err) {
     if (farm_bitmap_parse(bw->options->cpus, &cpus, err) || farm_bitmap_count(&cpus) == 0)
         return farm_fail(err, FARM_E_USAGE, "--cpus '%.40s': CPUs as in 0-3,8", bw->options->cpus);
     missing = cpus;
-    farm_bitmap_remove(&missing, &bw->job.machine->allowed);
+    farm_bitmap_remove(&missing, &bw->machine.allowed);
     if (farm_bitmap_count(&missing))
         return farm_fail(err, FARM_E_USAGE, "--cpus: this process may not run on %s",
                          farm_bitmap_format(&missing, list, sizeof list));
-    bw->job.machine->allowed = cpus;
+    bw->machine.allowed = cpus;
     return FARM_OK;
 }
 
@@ -187,9 +223,10 @@ static enum farm_status choose_network(struct bw *bw, struct farm_error *err) {
     if (!o->network) return FARM_OK;
     if (!o->key == !o->insecure)
         return farm_fail(err, FARM_E_USAGE,
-                         "--network wants --key FILE or --insecure, as `farm bridge bench --listen`");
-    bw->job.network = (struct farm_measure_config){
+                         "--network needs --key FILE or --insecure, as `farm bridge bench --listen`");
+    bw->network = (struct farm_measure_config){
         .address = o->network, .key = o->key ? &bw->key : NULL, .engine = "auto", .retry_s = RETRY_S};
+    bw->job.network = &bw->network;
     return o->key ? farm_key_load(o->key, &bw->key, err) : FARM_OK;
 }
 
@@ -202,7 +239,40 @@ static enum farm_status check_options(struct bw *bw, struct farm_error *err) {
     if (!status) status = choose_network(bw, err);
     if (!status && bw->options->compare) status = farm_bw_document_read(bw->options->compare, &bw->then, err);
     if (!status && bw->options->svg) status = farm_folder_make(bw->options->svg, err);
+    if (!status && bw->options->svg) status = farm_bw_check_pictures(err);
     return status;
+}
+
+// ---- signals and progress ----
+
+static sigset_t ending_signals(void) {
+    sigset_t signals;
+    sigemptyset(&signals);
+    sigaddset(&signals, SIGINT);
+    sigaddset(&signals, SIGTERM);
+    sigaddset(&signals, SIGHUP);
+    return signals;
+}
+
+// Whether a signal has arrived; from then on always true.
+static bool is_interrupted(void *context) {
+    struct bw *bw = context;
+    const sigset_t signals = ending_signals();
+    if (sigtimedwait(&signals, NULL, &(struct timespec){0}) > 0) bw->interrupted = true;
+    return bw->interrupted;
+}
+
+static void show_progress(void *context, const char *what, double done) {
+    struct bw *bw = context;
+    if (bw->options->quiet || !bw->terminal) return;
+    dprintf(STDERR_FILENO, "\r%d of %d: %s: %.80s, %.0f %%\033[K", bw->part, bw->part_count, bw->part_name, what,
+            100 * done);
+    bw->drawn = true;
+}
+
+static void clear_progress(struct bw *bw) {
+    if (bw->drawn) dprintf(STDERR_FILENO, "\r\033[K");
+    bw->drawn = false;
 }
 
 // ---- the machine ----
@@ -239,58 +309,58 @@ static json_t *conventions_json(void) {
     return object;
 }
 
-static json_t *fit_json(const struct farm_bw_disturbance *fit) {
+static json_t *disturbance_json(const struct farm_bw_disturbance *found) {
     json_t *object = farm_json_object(false), *findings = json_array();
-    for (int i = 0; i < fit->findings; i++) {
+    for (int i = 0; i < found->findings; i++) {
         json_t *finding = farm_json_object(false);
-        farm_json_set_text(finding, "name", fit->finding[i].name);
-        farm_json_set_bool(finding, "serious", fit->finding[i].serious);
-        farm_json_set_text(finding, "text", fit->finding[i].text);
+        farm_json_set_text(finding, "name", found->finding[i].name);
+        farm_json_set_bool(finding, "serious", found->finding[i].serious);
+        farm_json_set_text(finding, "text", found->finding[i].text);
         json_array_append_new(findings, finding);
     }
     farm_json_set(object, "findings", findings);
-    farm_json_set_real(object, "others_cpus", fit->others_cpus);
-    farm_json_set_real(object, "steal_cpus", fit->steal_cpus);
-    farm_json_set_real(object, "quota_cpus", fit->cpu_quota > 0 ? fit->cpu_quota : (double)NAN);
-    farm_json_set_int(object, "throttled_periods", fit->throttled_periods);
-    farm_json_set_real(object, "ghz_least", fit->ghz_least > 0 ? fit->ghz_least : (double)NAN);
-    farm_json_set_real(object, "ghz_most", fit->ghz_most > 0 ? fit->ghz_most : (double)NAN);
-    farm_json_set_text(object, "governor", fit->governor[0] ? fit->governor : NULL);
-    farm_json_set_int(object, "threads_per_core", (uint64_t)(fit->smt > 0 ? fit->smt : 1));
-    farm_json_set_text(object, "hypervisor", fit->hypervisor[0] ? fit->hypervisor : NULL);
-    farm_json_set_text(object, "transparent_huge_pages", fit->thp[0] ? fit->thp : NULL);
+    farm_json_set_real(object, "others_cpus", found->others_cpus);
+    farm_json_set_real(object, "steal_cpus", found->steal_cpus);
+    farm_json_set_real(object, "quota_cpus", found->cpu_quota > 0 ? found->cpu_quota : (double)NAN);
+    farm_json_set_int(object, "throttled_periods", found->throttled_periods);
+    farm_json_set_real(object, "ghz_least", found->ghz_least > 0 ? found->ghz_least : (double)NAN);
+    farm_json_set_real(object, "ghz_most", found->ghz_most > 0 ? found->ghz_most : (double)NAN);
+    farm_json_set_text(object, "governor", found->governor[0] ? found->governor : NULL);
+    farm_json_set_int(object, "threads_per_core", (uint64_t)(found->smt > 0 ? found->smt : 1));
+    farm_json_set_text(object, "hypervisor", found->hypervisor[0] ? found->hypervisor : NULL);
+    farm_json_set_text(object, "transparent_huge_pages", found->thp[0] ? found->thp : NULL);
     return object;
 }
 
-// ---- is it fit to measure? ----
+// ---- disturbances ----
 
-static void tell_findings(const struct bw *bw, const struct farm_bw_disturbance *before) {
-    const struct farm_bw_disturbance *fit = &bw->job.fit;
-    for (int i = 0; i < fit->findings; i++) {
-        const struct farm_bw_finding *finding = &fit->finding[i];
+static void print_findings(const struct bw *bw, const struct farm_bw_disturbance *before) {
+    const struct farm_bw_disturbance *found = &bw->disturbance;
+    for (int i = 0; i < found->findings; i++) {
+        const struct farm_bw_finding *finding = &found->finding[i];
         bool known = false;
         for (int j = 0; before && j < before->findings; j++) known |= before->finding[j].kind == finding->kind;
         if (!known) fprintf(bw->job.out, "%s %s\n", finding->serious ? "WARNING:" : "note:", finding->text);
     }
 }
 
-// A tenth of a second in which nothing of ours runs says who else does.
-static void look_around(struct bw *bw) {
+// During a tenth of a second nothing of this process runs: what the CPUs do then is others' load.
+static void judge_before(struct bw *bw) {
     struct farm_bw_moment now;
     const struct timespec moment = {.tv_nsec = (long)(LOOK_S * 1e9)};
-    farm_bw_moment_now(bw->job.machine, NULL, &bw->begun);
+    farm_bw_moment_now(&bw->machine, NULL, &bw->begun);
     nanosleep(&moment, NULL);
-    farm_bw_moment_now(bw->job.machine, NULL, &now);
-    farm_bw_disturbance_judge(bw->job.machine, NULL, &bw->begun, &now, &bw->job.fit);
-    tell_findings(bw, NULL);
+    farm_bw_moment_now(&bw->machine, NULL, &now);
+    farm_bw_disturbance_judge(&bw->machine, NULL, &bw->begun, &now, &bw->disturbance);
+    print_findings(bw, NULL);
 }
 
-static void look_back(struct bw *bw) {
+static void judge_after(struct bw *bw) {
     struct farm_bw_moment now;
-    const struct farm_bw_disturbance before = bw->job.fit;
-    farm_bw_moment_now(bw->job.machine, NULL, &now);
-    farm_bw_disturbance_judge(bw->job.machine, NULL, &bw->begun, &now, &bw->job.fit);
-    tell_findings(bw, &before);
+    const struct farm_bw_disturbance before = bw->disturbance;
+    farm_bw_moment_now(&bw->machine, NULL, &now);
+    farm_bw_disturbance_judge(&bw->machine, NULL, &bw->begun, &now, &bw->disturbance);
+    print_findings(bw, &before);
 }
 
 // ---- measuring ----
@@ -298,7 +368,7 @@ static void look_back(struct bw *bw) {
 // Of the parts from `first` on.
 static double total_s(const struct bw *bw, size_t first) {
     double total = 0;
-    for (size_t i = first; i < farm_bw_part_count; i++) total += bw->chosen[i] ? bw->budget_s[i] : 0;
+    for (size_t i = first; i < PARTS; i++) total += bw->chosen[i] ? bw->budget_s[i] : 0;
     return total;
 }
 
@@ -307,21 +377,21 @@ static double total_s(const struct bw *bw, size_t first) {
 static double seconds_of(const struct bw *bw, size_t i) {
     const uint64_t now = farm_now_ns();
     const double left = now < bw->end_ns ? (double)(bw->end_ns - now) * 1e-9 : 0, budget = bw->budget_s[i];
-    const bool first = farm_bw_parts[i].run == farm_bw_part_memory;
+    const bool first = parts[i].run == farm_bw_part_memory;
     return fmin(budget, first ? left : left * budget / total_s(bw, i));
 }
 
 static enum farm_status run_part(struct bw *bw, size_t i, struct farm_error *err) {
     struct farm_bw_job *job = &bw->job;
-    const struct farm_bw_part *part = &farm_bw_parts[i];
+    const struct part *part = &parts[i];
     json_t *section = farm_json_object(false);
     const uint64_t start_ns = farm_now_ns();
-    job->part++;
-    job->part_name = part->name;
+    bw->part++;
+    bw->part_name = part->name;
     job->setup.seconds = seconds_of(bw, i);
-    if (!job->quiet && !job->terminal)
-        farm_log_info("%d of %d: %s: %s", job->part, job->parts, part->name, part->about);
-    farm_bw_show_progress(job, part->about, 0);
+    if (!bw->options->quiet && !bw->terminal)
+        farm_log_info("%d of %d: %s: %s", bw->part, bw->part_count, part->name, part->about);
+    show_progress(bw, part->about, 0);
     char *table = NULL;
     size_t table_bytes;
     FILE *out = job->out, *memory = open_memstream(&table, &table_bytes);
@@ -335,7 +405,7 @@ static enum farm_status run_part(struct bw *bw, size_t i, struct farm_error *err
     }
     job->out = out;
     if (memory) fclose(memory);
-    farm_bw_clear_progress(job);
+    clear_progress(bw);
     if (table) fprintf(out, "\n%s", table);
     fflush(out);
     free(table);
@@ -348,8 +418,8 @@ static enum farm_status measure(struct bw *bw, struct farm_error *err) {
     enum farm_status status = FARM_OK;
     const double seconds = bw->options->seconds > 0 ? total_s(bw, 0) : fmin(total_s(bw, 0), LIMIT_S[bw->job.depth]);
     bw->end_ns = farm_now_ns() + (uint64_t)(seconds * 1e9);
-    if (!bw->job.quiet) farm_log_info("up to %.0f s; Ctrl-C ends it with what there is", seconds + 1);
-    for (size_t i = 0; i < farm_bw_part_count && !status && !farm_bw_stop(&bw->job); i++)
+    if (!bw->options->quiet) farm_log_info("up to %.0f s; Ctrl-C ends it with what there is", seconds + 1);
+    for (size_t i = 0; i < PARTS && !status && !is_interrupted(bw); i++)
         if (bw->chosen[i]) status = run_part(bw, i, err);
     return status;
 }
@@ -359,31 +429,32 @@ static json_t *document_of(struct bw *bw, const char *failure) {
     json_t *document = farm_json_object(true);
     farm_json_set_text(document, "benchmark", "bw");
     farm_json_set_text(document, "commit", FARM_COMMIT);
-    farm_json_set(document, "machine", machine_json(bw->job.machine));
+    farm_json_set(document, "machine", machine_json(&bw->machine));
     farm_json_set_text(document, "depth", depths[bw->job.depth]);
     farm_json_set_real(document, "wall_s", (double)(farm_now_ns() - bw->start_ns) * 1e-9);
     farm_json_set(document, "conventions", conventions_json());
-    farm_json_set(document, "fit", fit_json(&bw->job.fit));
+    farm_json_set(document, "fit", disturbance_json(&bw->disturbance));
     json_object_set(document, "results", bw->job.results);
     json_object_set(document, "sections", bw->sections);
-    farm_json_set_bool(document, "interrupted", bw->job.interrupted);
+    farm_json_set_bool(document, "interrupted", bw->interrupted);
     farm_json_set_text(document, "error", failure);
     return document;
 }
 
-static enum farm_status measure_and_tell(struct bw *bw, struct farm_error *err) {
+static enum farm_status measure_and_report(struct bw *bw, struct farm_error *err) {
     struct farm_error printing;
     bw->job.results = json_array();
     bw->sections = farm_json_object(false);
-    look_around(bw);
+    judge_before(bw);
     enum farm_status status = measure(bw, err), printed = FARM_OK;
-    look_back(bw);
+    judge_after(bw);
     json_t *document = document_of(bw, status ? err->message : NULL);
     if (bw->then && !status) {
         json_t *compare = farm_bw_compare(bw->job.out, bw->options->compare, bw->then, document);
         farm_json_set(document, "compare", compare);
     }
-    if (bw->job.interrupted) fprintf(bw->job.out, "\nStopped by a signal: these are the figures so far.\n");
+    if (bw->options->svg && !status) status = farm_bw_draw_pictures(document, bw->options->svg, err);
+    if (bw->interrupted) fprintf(bw->job.out, "\nStopped by a signal: these are the figures so far.\n");
     if (bw->options->json) printed = farm_json_print(document, stdout, &printing);
     json_decref(document);
     json_decref(bw->job.results);
@@ -427,38 +498,30 @@ static enum farm_status set_up(struct bw *bw, struct farm_error *err) {
     if (!job->out) return farm_fail_errno(err, FARM_E_IO, "/dev/null");
     job->colour = terminal && !bw->options->json && !(no_colour && no_colour[0]) && term && strcmp(term, "dumb") != 0;
     job->columns = terminal ? columns_of(STDOUT_FILENO) : LINE_COLUMNS;
-    job->terminal = isatty(STDERR_FILENO);
-    job->quiet = bw->options->quiet;
-    job->svg = bw->options->svg;
+    bw->terminal = isatty(STDERR_FILENO);
     job->env = bw->options->env;
     job->fps_json = bw->options->fps_json;
-    job->machine = calloc(1, sizeof *job->machine);
-    if (!job->machine) return farm_fail_errno(err, FARM_E_LIMIT, "farm bw");
-    job->control = (struct farm_bw_control){.stop = farm_bw_stop, .progress = farm_bw_show_progress, .context = job};
-    job->setup = (struct farm_bw_setup){.machine = job->machine, .control = &job->control};
+    bw->control = (struct farm_bw_control){.stop = is_interrupted, .progress = show_progress, .context = bw};
+    job->setup = (struct farm_bw_setup){.machine = &bw->machine, .control = &bw->control};
     const struct farm_machine_source here = {0};
-    return farm_machine_read(job->machine, &here, err);
+    return farm_machine_read(&bw->machine, &here, err);
 }
 
 static int bw_main(const struct options *options) {
     struct farm_error err;
-    sigset_t signals, before;
+    const sigset_t signals = ending_signals();
+    sigset_t before;
     struct bw *bw = calloc(1, sizeof *bw);
     if (!bw) return farm_fail_errno(&err, FARM_E_LIMIT, "farm bw"), farm_report_error("farm bw", &err);
     bw->options = options;
-    // Held until farm_bw_stop looks for them.
-    sigemptyset(&signals);
-    sigaddset(&signals, SIGINT);
-    sigaddset(&signals, SIGTERM);
-    sigaddset(&signals, SIGHUP);
+    // Pending until is_interrupted takes them.
     sigprocmask(SIG_BLOCK, &signals, &before);
     enum farm_status status = set_up(bw, &err);
     if (!status) status = check_options(bw, &err);
-    if (!status) status = options->newer ? compare_files(bw, &err) : measure_and_tell(bw, &err);
+    if (!status) status = options->newer ? compare_files(bw, &err) : measure_and_report(bw, &err);
     if (options->json && bw->job.out) fclose(bw->job.out);
     sigprocmask(SIG_SETMASK, &before, NULL);
     json_decref(bw->then);
-    free(bw->job.machine);
     free(bw);
     return status ? farm_report_error("farm bw", &err) : 0;
 }
@@ -486,7 +549,8 @@ int farm_cmd_bw(int argc, char **argv) {
         {"key", FARM_CLI_STRING, &options.key, "FILE", "for --network: the key that the other side has"},
         {"insecure", FARM_CLI_BOOL, &options.insecure, NULL,
          "for --network: without; loopback and private addresses only"},
-        {"svg", FARM_CLI_STRING, &options.svg, "DIR", "writes matrices and curves there as pictures"},
+        {"svg", FARM_CLI_STRING, &options.svg, "DIR",
+         "writes matrices and curves there as pictures (needs matplotlib)"},
         {"compare", FARM_CLI_STRING, &options.compare, "FILE", "against an earlier --json, of this machine or another"},
         {"json", FARM_CLI_BOOL, &options.json, NULL, "one JSON document on stdout at the end"},
         {"quiet", FARM_CLI_BOOL, &options.quiet, NULL, "no progress on stderr"},

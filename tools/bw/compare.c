@@ -8,7 +8,6 @@
 #include "base/file.h"
 #include "base/format.h"
 #include "base/json.h"
-#include "report/heatmap.h"
 
 enum { FILE_BYTES_MAX = 16 << 20, RESULTS_MAX = 50000, NAME_BYTES_MAX = 128, TEXT_BYTES_MAX = 256 };
 static const double LEAST_CHANGE = 0.01; // below it two runs are the same, whatever their spreads

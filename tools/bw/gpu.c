@@ -1,6 +1,5 @@
-// GPUs in `farm bw`: node by GPU, and GPU by GPU. See farm_bw.h. CUDA comes into the process here and not before: this
-// part stands behind all that fork (ring), because a child that is forked after CUDA has started cannot use what it
-// inherits; what later parts start (farm fps) is a program of its own.
+// GPUs in `farm bw`: node by GPU, and GPU by GPU. See bw.h and bw/gpu.h. CUDA starts in this process here: no later
+// part may fork children that go on without exec.
 #include <math.h>
 #include <numaif.h>
 #include <stdlib.h>
@@ -11,14 +10,15 @@
 #include "base/format.h"
 #include "base/json.h"
 #include "base/paths.h"
+#include "bw/clock.h"
 #include "bw/gpu.h"
-#include "bw/memory.h"
+#include "bw/heatmap.h"
 #include "shm/limits.h"
 #include "shm/segment.h"
 #include "tools/bw/bw.h"
 
 enum { MASK_WORDS = FARM_NODES_MAX / 64, MAPS = 2, HOST_COPIES = 8 };
-static const double GB = 1e-9, PEER_SHARE = 0.1;
+static const double PEER_SHARE = 0.1;
 static const size_t BYTES[FARM_BW_DEPTHS] = {32 << 20, 128 << 20, 256 << 20}, BYTES_MOST = 1 << 30;
 
 struct gpus {
@@ -39,7 +39,7 @@ int farm_bw_gpus_expected(const struct farm_machine *machine) {
 
 // ---- a thread and its memory on a node ----
 
-struct at_node {
+struct placement {
     struct farm_bitmap cpus;
     int mode;
     unsigned long mask[MASK_WORDS];
@@ -47,8 +47,8 @@ struct at_node {
 };
 
 // What does not come out as asked is in the conditions.
-static void go_to_node(const struct farm_machine *machine, int node, struct at_node *before,
-                       struct farm_bw_conditions *conditions) {
+static void move_to_node(const struct farm_machine *machine, int node, struct placement *before,
+                         struct farm_bw_conditions *conditions) {
     struct farm_bitmap cpus = {0};
     unsigned long mask[MASK_WORDS] = {0};
     for (int i = 0; i < machine->cpu_count; i++)
@@ -65,7 +65,7 @@ static void go_to_node(const struct farm_machine *machine, int node, struct at_n
             "No right to bind memory to node %d (set_mempolicy): pinned memory lies where the driver puts it.", node);
 }
 
-static void come_back(const struct at_node *before) {
+static void move_back(const struct placement *before) {
     (void)farm_bitmap_pin(&before->cpus, NULL);
     if (before->had_policy && before->mode != MPOL_DEFAULT)
         (void)set_mempolicy(before->mode, before->mask, FARM_NODES_MAX + 1);
@@ -74,48 +74,49 @@ static void come_back(const struct at_node *before) {
 }
 
 // Segments as an actor's are: `up` as its reader has it.
-struct lent {
+struct segments {
     struct farm_segment up, up_read, down;
 };
 
-static void lent_close(struct lent *lent) {
-    farm_segment_close(&lent->up_read);
-    farm_segment_close(&lent->up);
-    farm_segment_close(&lent->down);
+static void close_segments(struct segments *segments) {
+    farm_segment_close(&segments->up_read);
+    farm_segment_close(&segments->up);
+    farm_segment_close(&segments->down);
 }
 
-static enum farm_status lent_open(const struct gpus *g, int node, struct lent *lent, struct farm_error *err) {
+static enum farm_status open_segments(const struct gpus *g, int node, struct segments *segments,
+                                      struct farm_error *err) {
     struct farm_segment_request request = {
         .kind = FARM_SEGMENT_UP, .bytes = g->bytes + FARM_SEGMENT_HEADER_BYTES, .node = node, .huge = true};
-    *lent = (struct lent){0};
-    enum farm_status status = farm_segment_create(&request, &lent->up, err);
+    *segments = (struct segments){0};
+    enum farm_status status = farm_segment_create(&request, &segments->up, err);
     request.kind = FARM_SEGMENT_DOWN;
-    if (!status) status = farm_segment_create(&request, &lent->down, err);
+    if (!status) status = farm_segment_create(&request, &segments->down, err);
     if (status) return status;
-    farm_bw_gpu_fill((char *)lent->up.header + FARM_SEGMENT_HEADER_BYTES, g->bytes, 0);
-    const int fd = dup(lent->up.fd_readonly);
+    farm_bw_gpu_fill((char *)segments->up.header + FARM_SEGMENT_HEADER_BYTES, g->bytes, 0);
+    const int fd = dup(segments->up.fd_readonly);
     if (fd < 0) return farm_fail_errno(err, FARM_E_LIMIT, "dup");
-    status = farm_segment_open(fd, false, FARM_SEGMENT_UP, 0, &lent->up_read, err);
+    status = farm_segment_open(fd, false, FARM_SEGMENT_UP, 0, &segments->up_read, err);
     if (status) close(fd);
-    if (!status) farm_segment_populate(&lent->up_read);
+    if (!status) farm_segment_populate(&segments->up_read);
     return status;
 }
 
-static void note_placement(const struct lent *lent, struct farm_bw_conditions *conditions) {
+static void note_placement(const struct segments *segments, struct farm_bw_conditions *conditions) {
     static const enum farm_bw_pages kinds[] = {FARM_BW_PAGES_SMALL, FARM_BW_PAGES_TRANSPARENT, FARM_BW_PAGES_2M};
-    const enum farm_placement of[] = {lent->up.placement, lent->down.placement};
+    const enum farm_placement of[] = {segments->up.placement, segments->down.placement};
     conditions->placed = true;
     for (int i = 0; i < 2; i++) {
         conditions->placed &= of[i] == FARM_PLACEMENT_BOUND || of[i] == FARM_PLACEMENT_FIRST_TOUCH;
         conditions->bound &= of[i] == FARM_PLACEMENT_BOUND;
     }
-    conditions->pages = kinds[lent->up.pages < lent->down.pages ? lent->up.pages : lent->down.pages];
+    conditions->pages = kinds[segments->up.pages < segments->down.pages ? segments->up.pages : segments->down.pages];
 }
 
 // ---- what was measured ----
 
-static void tell_copies(struct farm_bw_job *job, json_t *object, const struct farm_bw_gpu_node *cell,
-                        const char *where) {
+static void report_copies(struct farm_bw_job *job, json_t *object, const struct farm_bw_gpu_node *figures,
+                          const char *where) {
     json_t *rows = json_array();
     fprintf(job->out, "  %-26s %12s %12s %12s\n", "copy engine, GB/s", "host to GPU", "GPU to host", "both at once");
     for (int m = 0; m < FARM_BW_GPU_MEMORIES; m++) {
@@ -125,8 +126,8 @@ static void tell_copies(struct farm_bw_job *job, json_t *object, const struct fa
         fprintf(job->out, "    %-24s", memory);
         for (int d = 0; d < FARM_BW_GPU_DIRECTIONS; d++) {
             const char *direction = farm_bw_gpu_direction_name((enum farm_bw_gpu_direction)d);
-            farm_bw_tell(job, 12, row, direction, &cell->copy[m][d], &farm_bw_gb_per_s, "gpu.%s.%s.%s", direction,
-                         memory, where);
+            farm_bw_report(job, 12, row, direction, &figures->copy[m][d], &farm_bw_gb_per_s, "gpu.%s.%s.%s", direction,
+                           memory, where);
         }
         fprintf(job->out, "\n");
         json_array_append_new(rows, row);
@@ -134,8 +135,8 @@ static void tell_copies(struct farm_bw_job *job, json_t *object, const struct fa
     farm_json_set(object, "copies_bytes_per_s", rows);
 }
 
-static void tell_pulls(struct farm_bw_job *job, json_t *object, const struct farm_bw_gpu_node *cell,
-                       const char *where) {
+static void report_pulls(struct farm_bw_job *job, json_t *object, const struct farm_bw_gpu_node *figures,
+                         const char *where) {
     json_t *rows = json_array();
     fprintf(job->out, "  %-26s", "our kernel reads, GB/s");
     for (int b = 0; b < FARM_BW_GPU_BLOCKS; b++) fprintf(job->out, " %5u blocks", farm_bw_gpu_blocks[b]);
@@ -147,8 +148,8 @@ static void tell_pulls(struct farm_bw_job *job, json_t *object, const struct far
             json_t *row = farm_json_object(false);
             farm_json_set_text(row, "way", way);
             farm_json_set_int(row, "blocks", farm_bw_gpu_blocks[b]);
-            farm_bw_tell(job, 12, row, "bytes_per_s", &cell->pull[w][b], &farm_bw_gb_per_s, "gpu.pull.%s_%u.%s", way,
-                         farm_bw_gpu_blocks[b], where);
+            farm_bw_report(job, 12, row, "bytes_per_s", &figures->pull[w][b], &farm_bw_gb_per_s, "gpu.pull.%s_%u.%s",
+                           way, farm_bw_gpu_blocks[b], where);
             json_array_append_new(rows, row);
         }
         fprintf(job->out, "\n");
@@ -156,15 +157,15 @@ static void tell_pulls(struct farm_bw_job *job, json_t *object, const struct far
     farm_json_set(object, "pulls", rows);
 }
 
-static void tell_gather(struct farm_bw_job *job, json_t *object, const struct farm_bw_gpu_node *cell,
-                        const char *where) {
+static void report_gather(struct farm_bw_job *job, json_t *object, const struct farm_bw_gpu_node *figures,
+                          const char *where) {
     json_t *rows = json_array();
     fprintf(job->out, "  %-26s %10s", "pieces, GB/s and ratio", "one copy");
     for (int by = 1; by < FARM_BW_GPU_GATHERERS; by++)
         fprintf(job->out, " %16s", farm_bw_gpu_gatherer_name((enum farm_bw_gpu_gatherer)by));
     fprintf(job->out, "\n");
     for (int i = 0; i < FARM_BW_GPU_PIECES; i++) {
-        const struct farm_bw_gpu_gather *gather = &cell->gather[i];
+        const struct farm_bw_gpu_gather *gather = &figures->gather[i];
         const struct farm_bw_figure *reference = &gather->by[FARM_BW_GPU_ONE_COPY];
         fprintf(job->out, "    %7zu B x %-12u", gather->piece_bytes, gather->pieces);
         for (int by = 0; by < FARM_BW_GPU_GATHERERS; by++) {
@@ -175,8 +176,8 @@ static void tell_gather(struct farm_bw_job *job, json_t *object, const struct fa
             farm_json_set_int(row, "piece_bytes", gather->piece_bytes);
             farm_json_set_int(row, "pieces", gather->pieces);
             farm_json_set_text(row, "by", name);
-            farm_bw_tell(job, 10, row, "bytes_per_s", figure, &farm_bw_gb_per_s, "gpu.gather.%zuB.%s.%s",
-                         gather->piece_bytes, name, where);
+            farm_bw_report(job, 10, row, "bytes_per_s", figure, &farm_bw_gb_per_s, "gpu.gather.%zuB.%s.%s",
+                           gather->piece_bytes, name, where);
             if (by) fprintf(job->out, " %5s", farm_format_digits(ratio).text);
             farm_json_set_real(row, "ratio_to_one_copy", ratio);
             json_array_append_new(rows, row);
@@ -186,24 +187,24 @@ static void tell_gather(struct farm_bw_job *job, json_t *object, const struct fa
     farm_json_set(object, "gather", rows);
 }
 
-static void tell_cell(struct gpus *g, int n, int d, json_t *object, const struct farm_bw_gpu_node *cell) {
+static void report_node(struct gpus *g, int n, int d, json_t *object, const struct farm_bw_gpu_node *figures) {
     struct farm_bw_job *job = g->job;
     char where[48];
     snprintf(where, sizeof where, "node%d.gpu%d", g->node[n], d);
-    tell_copies(job, object, cell, where);
-    tell_pulls(job, object, cell, where);
-    tell_gather(job, object, cell, where);
-    farm_json_set_bool(object, "registered", cell->registered);
+    report_copies(job, object, figures, where);
+    report_pulls(job, object, figures, where);
+    report_gather(job, object, figures, where);
+    farm_json_set_bool(object, "registered", figures->registered);
     fprintf(job->out, "  registration");
-    farm_bw_tell(job, 0, object, "registration_bytes_per_s", &cell->registration, &farm_bw_gb_per_s,
-                 "gpu.registration.%s", where);
+    farm_bw_report(job, 0, object, "registration_bytes_per_s", &figures->registration, &farm_bw_gb_per_s,
+                   "gpu.registration.%s", where);
     fprintf(job->out, " GB/s; a word to the GPU and one back, a launch included:");
-    farm_bw_tell(job, 0, object, "flag_by_launch_ns", &cell->flag_ns, &farm_bw_ns, "gpu.flag_by_launch.%s", where);
+    farm_bw_report(job, 0, object, "flag_by_launch_ns", &figures->flag_ns, &farm_bw_ns, "gpu.flag_by_launch.%s", where);
     fprintf(job->out, " ns\n");
-    farm_bw_tell_conditions(job, object, &cell->conditions);
+    farm_bw_report_conditions(job, object, &figures->conditions);
     for (int m = 0; m < MAPS; m++) {
-        const struct farm_bw_figure *figure = &cell->copy[FARM_BW_GPU_PINNED][m];
-        g->map[m][n * g->devices + d] = farm_bw_figure_is(figure) ? figure->median * GB : (double)NAN;
+        const struct farm_bw_figure *figure = &figures->copy[FARM_BW_GPU_PINNED][m];
+        g->map[m][n * g->devices + d] = farm_bw_median(figure, &farm_bw_gb_per_s);
     }
 }
 
@@ -218,12 +219,17 @@ static struct farm_bw_gpu_config config_of(const struct gpus *g, int device, dou
                                        .control = setup.control};
 }
 
-// What this machine cannot give is said; what is wrong ends the run.
-static enum farm_status unless_serious(struct gpus *g, json_t *object, enum farm_status status,
-                                       const struct farm_error *err) {
+static void report_missing(struct farm_bw_job *job, json_t *object, const char *why) {
+    fprintf(job->out, "%s\n", why);
+    farm_json_set_text(object, "not_measured", why);
+}
+
+// What this machine cannot give is reported; anything else ends the run.
+static enum farm_status report_unless_serious(struct gpus *g, json_t *object, enum farm_status status,
+                                              const struct farm_error *err) {
     if (status != FARM_E_LIMIT && status != FARM_E_UNSUPPORTED && status != FARM_E_PERMISSION) return status;
-    fprintf(g->job->out, "  not measured: %s\n", err->message);
-    farm_json_set_text(object, "not_measured", err->message);
+    fprintf(g->job->out, "  not measured: ");
+    report_missing(g->job, object, err->message);
     return FARM_OK;
 }
 
@@ -236,55 +242,55 @@ static void add_conditions(const struct farm_bw_conditions *ours, struct farm_bw
     out->pages = ours->pages;
 }
 
-static enum farm_status measure_cell(struct gpus *g, int n, int d, double share, json_t *object,
+static enum farm_status measure_node(struct gpus *g, int n, int d, double share, json_t *object,
                                      struct farm_error *err) {
     struct farm_bw_gpu_config config = config_of(g, d, share);
     struct farm_bw_conditions conditions = {0};
-    struct farm_bw_gpu_node cell;
-    struct at_node before;
-    struct lent lent;
-    go_to_node(g->job->machine, g->node[n], &before, &conditions);
-    enum farm_status status = lent_open(g, g->node[n], &lent, err);
+    struct farm_bw_gpu_node figures;
+    struct placement before;
+    struct segments segments;
+    move_to_node(g->job->setup.machine, g->node[n], &before, &conditions);
+    enum farm_status status = open_segments(g, g->node[n], &segments, err);
     if (!status) {
-        note_placement(&lent, &conditions);
-        config.up = (const char *)lent.up_read.header + FARM_SEGMENT_HEADER_BYTES;
-        config.up_writable = (char *)lent.up.header + FARM_SEGMENT_HEADER_BYTES;
-        config.down = (char *)lent.down.header + FARM_SEGMENT_HEADER_BYTES;
-        status = g->ops->cell(&config, &cell, err);
+        note_placement(&segments, &conditions);
+        config.up = (const char *)segments.up_read.header + FARM_SEGMENT_HEADER_BYTES;
+        config.up_writable = (char *)segments.up.header + FARM_SEGMENT_HEADER_BYTES;
+        config.down = (char *)segments.down.header + FARM_SEGMENT_HEADER_BYTES;
+        status = g->ops->cell(&config, &figures, err);
     }
-    lent_close(&lent);
-    come_back(&before);
-    if (status) return unless_serious(g, object, status, err);
-    add_conditions(&conditions, &cell.conditions);
-    tell_cell(g, n, d, object, &cell);
+    close_segments(&segments);
+    move_back(&before);
+    if (status) return report_unless_serious(g, object, status, err);
+    add_conditions(&conditions, &figures.conditions);
+    report_node(g, n, d, object, &figures);
     return FARM_OK;
 }
 
-static enum farm_status cells(struct gpus *g, double share, struct farm_error *err) {
+static enum farm_status measure_nodes(struct gpus *g, double share, struct farm_error *err) {
     json_t *rows = json_array();
     enum farm_status status = FARM_OK;
     farm_json_set(g->section, "cells", rows);
     for (int i = 0; i < g->nodes * g->devices; i++)
         for (int m = 0; m < MAPS; m++) g->map[m][i] = (double)NAN;
     for (int d = 0; d < g->devices && !status; d++)
-        for (int n = 0; n < g->nodes && !status && !farm_bw_stop(g->job); n++) {
+        for (int n = 0; n < g->nodes && !status && !farm_bw_is_stopped(&g->job->setup); n++) {
             json_t *object = farm_json_object(false);
             farm_json_set_int(object, "node", (uint64_t)g->node[n]);
             farm_json_set_int(object, "gpu", (uint64_t)d);
             json_array_append_new(rows, object);
             fprintf(g->job->out, "Memory of node %d and GPU %d, %.4g MiB\n", g->node[n], d,
                     (double)g->bytes / (1 << 20));
-            status = measure_cell(g, n, d, share / (g->nodes * g->devices), object, err);
+            status = measure_node(g, n, d, share / (g->nodes * g->devices), object, err);
         }
     return status;
 }
 
-static enum farm_status peers(struct gpus *g, double share, struct farm_error *err) {
+static enum farm_status measure_peers(struct gpus *g, double share, struct farm_error *err) {
     json_t *rows = json_array();
     enum farm_status status = FARM_OK;
     farm_json_set(g->section, "peers", rows);
     for (int i = 0; i < g->devices * g->devices; i++) g->peers[i] = (double)NAN;
-    for (int i = 0; i < g->devices * g->devices && !status && !farm_bw_stop(g->job); i++) {
+    for (int i = 0; i < g->devices * g->devices && !status && !farm_bw_is_stopped(&g->job->setup); i++) {
         const int from = i / g->devices, to = i % g->devices;
         const struct farm_bw_gpu_config config = config_of(g, from, share / (g->devices * g->devices));
         struct farm_bw_gpu_peer peer;
@@ -295,57 +301,35 @@ static enum farm_status peers(struct gpus *g, double share, struct farm_error *e
         json_array_append_new(rows, object);
         status = g->ops->peer(&config, to, &peer, err);
         if (status) {
-            status = unless_serious(g, object, status, err);
+            status = report_unless_serious(g, object, status, err);
             continue;
         }
         fprintf(g->job->out, "GPU %d to GPU %d:", from, to);
-        farm_bw_tell(g->job, 0, object, "bytes_per_s", &peer.bytes_per_s, &farm_bw_gb_per_s, "gpu.peer.gpu%d.gpu%d",
-                     from, to);
+        farm_bw_report(g->job, 0, object, "bytes_per_s", &peer.bytes_per_s, &farm_bw_gb_per_s, "gpu.peer.gpu%d.gpu%d",
+                       from, to);
         fprintf(g->job->out, " GB/s, %s\n",
                 peer.access ? "with peer access" : "no peer access: through the host's memory");
         farm_json_set_bool(object, "peer_access", peer.access);
         farm_json_set_bool(object, "verified", peer.conditions.verified);
-        if (farm_bw_figure_is(&peer.bytes_per_s)) g->peers[i] = peer.bytes_per_s.median * GB;
+        g->peers[i] = farm_bw_median(&peer.bytes_per_s, &farm_bw_gb_per_s);
     }
     return status;
 }
 
-// ---- pictures ----
-
-static enum farm_status draw(struct gpus *g, struct farm_error *err) {
-    static const char *const names[MAPS] = {"gpu_h2d", "gpu_d2h"};
+static void draw_maps(const struct gpus *g) {
     static const char *const titles[MAPS] = {"Host to GPU, pinned memory", "GPU to host, pinned memory"};
-    struct farm_bw_labels nodes, gpus;
-    enum farm_status status = FARM_OK;
-    farm_bw_label(&nodes, g->node, g->nodes);
-    farm_bw_label(&gpus, NULL, g->devices);
-    struct farm_heatmap map = {.unit = "GB/s",
-                               .row_axis = "memory of node",
-                               .column_axis = "GPU",
-                               .rows = (size_t)g->nodes,
-                               .columns = (size_t)g->devices,
-                               .row_names = nodes.names,
-                               .column_names = gpus.names,
-                               .higher_is_better = true};
-    for (int m = 0; m < MAPS && g->nodes * g->devices > 1 && !status; m++) {
-        map.title = titles[m];
-        map.values = g->map[m];
-        status = farm_bw_give_map(g->job, names[m], &map, err);
+    const struct farm_bw_job *job = g->job;
+    for (int m = 0; m < MAPS && g->nodes * g->devices > 1; m++) {
+        const struct farm_heatmap map = {titles[m], "GB/s", "memory of node", "GPU", g->nodes, g->devices,
+                                         g->node,   NULL,   g->map[m],        true};
+        farm_heatmap_draw(job->out, &map, job->colour, job->columns);
     }
-    if (status || g->devices < 2) return status;
-    map.title = "GPU to GPU", map.row_axis = "from GPU", map.column_axis = "to GPU";
-    map.rows = map.columns, map.row_names = gpus.names;
-    map.values = g->peers;
-    return farm_bw_give_map(g->job, "gpu_peers", &map, err);
+    const struct farm_heatmap map = {"GPU to GPU", "GB/s", "from GPU", "to GPU", g->devices,
+                                     g->devices,   NULL,   NULL,       g->peers, true};
+    if (g->devices > 1) farm_heatmap_draw(job->out, &map, job->colour, job->columns);
 }
 
 // ---- the part ----
-
-static enum farm_status not_measured(struct farm_bw_job *job, json_t *section, const char *lead, const char *why) {
-    fprintf(job->out, "GPU: %s%s\n", lead, why);
-    farm_json_set_text(section, "not_measured", why);
-    return FARM_OK;
-}
 
 // The library, its GPUs. Not to be had: why, for the section.
 static enum farm_status find_gpus(struct gpus *g, struct farm_error *err) {
@@ -359,14 +343,14 @@ static enum farm_status find_gpus(struct gpus *g, struct farm_error *err) {
     return status;
 }
 
-static void tell_devices(struct gpus *g) {
+static void report_devices(struct gpus *g) {
     json_t *devices = json_array();
     for (int d = 0; d < g->devices; d++) {
         const struct farm_bw_gpu_device *device = &g->device[d];
         int near = -1;
-        for (int i = 0; i < g->job->machine->gpu_count; i++)
-            if (strcasecmp(g->job->machine->gpu[i].pci_bus_id, device->pci_bus_id) == 0)
-                near = g->job->machine->gpu[i].node;
+        for (int i = 0; i < g->job->setup.machine->gpu_count; i++)
+            if (strcasecmp(g->job->setup.machine->gpu[i].pci_bus_id, device->pci_bus_id) == 0)
+                near = g->job->setup.machine->gpu[i].node;
         fprintf(g->job->out, "GPU %d: %s, %s, compute capability %d.%d, driver for CUDA %d.%d", d, device->name,
                 device->pci_bus_id, device->major, device->minor, device->driver / 1000, device->driver % 1000 / 10);
         if (near >= 0) fprintf(g->job->out, ", at node %d", near);
@@ -390,28 +374,31 @@ static void choose_memory(struct gpus *g) {
     if (bytes < FARM_BW_GPU_BYTES_LEAST) bytes = FARM_BW_GPU_BYTES_LEAST;
     g->bytes = bytes / 4096 * 4096;
     farm_json_set_int(g->section, "bytes", g->bytes);
-    for (int i = 0; i < job->machine->node_count; i++)
-        if (job->machine->node[i].usable && job->machine->node[i].total_bytes)
-            g->node[g->nodes++] = job->machine->node[i].node;
+    for (int i = 0; i < job->setup.machine->node_count; i++)
+        if (job->setup.machine->node[i].usable && job->setup.machine->node[i].total_bytes)
+            g->node[g->nodes++] = job->setup.machine->node[i].node;
 }
 
 enum farm_status farm_bw_part_gpu(struct farm_bw_job *job, json_t *section, struct farm_error *err) {
-    if (!farm_bw_gpus_expected(job->machine))
-        return not_measured(job, section, "", "none here: no NVIDIA GPU among this machine's PCI devices, no driver");
+    if (!farm_bw_gpus_expected(job->setup.machine)) {
+        fprintf(job->out, "GPU: ");
+        report_missing(job, section, "none here: no NVIDIA GPU among this machine's PCI devices, no driver");
+        return FARM_OK;
+    }
     struct gpus *g = calloc(1, sizeof *g);
     if (!g) return farm_fail_errno(err, FARM_E_LIMIT, "farm bw");
     struct farm_error why;
     enum farm_status status = FARM_OK;
     *g = (struct gpus){.job = job, .section = section};
     if (find_gpus(g, &why)) {
-        status = not_measured(job, section, "not measured: ", why.message);
+        fprintf(job->out, "GPU: not measured: ");
+        report_missing(job, section, why.message);
     } else {
-        const double share = g->devices > 1 ? 1 - PEER_SHARE : 1;
-        tell_devices(g);
+        report_devices(g);
         choose_memory(g);
-        status = cells(g, share, err);
-        if (!status && g->devices > 1) status = peers(g, PEER_SHARE, err);
-        if (!status) status = draw(g, err);
+        status = measure_nodes(g, g->devices > 1 ? 1 - PEER_SHARE : 1, err);
+        if (!status && g->devices > 1) status = measure_peers(g, PEER_SHARE, err);
+        if (!status) draw_maps(g);
     }
     free(g);
     return status;

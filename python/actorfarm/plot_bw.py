@@ -1,0 +1,118 @@
+"""The pictures of `farm bw --svg`: plot_bw.py DOCUMENT FOLDER draws the document's matrices and curves with matplotlib, one
+SVG file each. Without arguments it loads matplotlib and exits: status 1 if it is missing."""
+
+import json
+import math
+import pathlib
+import sys
+
+try:
+    import matplotlib
+
+    matplotlib.use("svg")
+    from matplotlib import pyplot
+except ImportError as missing:
+    sys.exit(f"farm bw --svg: {missing}")
+
+
+def median(figure, scale=1.0):
+    return figure["median"] * scale if figure else math.nan
+
+
+def draw_matrix(path, title, axes, names, values, higher_is_better):
+    figure, axis = pyplot.subplots(layout="constrained")
+    image = axis.imshow(values, cmap="viridis" if higher_is_better else "viridis_r")
+    figure.colorbar(image)
+    axis.set(title=title, ylabel=axes[0], xlabel=axes[1])
+    axis.set_yticks(range(len(names[0])), names[0])
+    axis.set_xticks(range(len(names[1])), names[1])
+    if len(names[1]) <= 24:
+        for row, line in enumerate(values):
+            for column, value in enumerate(line):
+                axis.text(column, row, "–" if math.isnan(value) else f"{value:.3g}", ha="center", va="center")
+    figure.savefig(path)
+    pyplot.close(figure)
+
+
+def draw_curves(path, title, axes, curves, **scales):
+    figure, axis = pyplot.subplots(layout="constrained")
+    for name, points in curves.items():
+        axis.plot(*zip(*points), marker="o", label=name)
+    axis.set(title=title, xlabel=axes[0], ylabel=axes[1], **scales)
+    axis.grid(alpha=0.3)
+    axis.legend()
+    figure.savefig(path)
+    pyplot.close(figure)
+
+
+def draw_nodes(folder, section):
+    for kind, key, scale, title in (("latency", "ns", 1, "Latency node by node, ns"), ("bandwidth", "bytes_per_s", 1e-9, "Reads node by node, GB/s")):
+        if kind in section:
+            matrix = section[kind]
+            values = [[median(figure, scale) for figure in row] for row in matrix[key]]
+            draw_matrix(folder / f"matrix_{kind}.svg", title, ("CPUs of node", "memory of node"),
+                        (matrix["cpu_nodes"], matrix["memory_nodes"]), values, kind == "bandwidth")
+
+
+def draw_handoff(folder, section):
+    values = [[math.nan if ns is None else ns for ns in row] for row in section["ns"]]
+    if len(values) > 1:
+        draw_matrix(folder / "handoff.svg", "Hand-off of a cache line, ns", ("CPU", "CPU"), (section["cpus"], section["cpus"]), values, False)
+
+
+def draw_ladder(folder, section):
+    if "ladder" in section:
+        curves = {"side by side" if key == "dense_ns" else "a load": [(rung["bytes"] / 1024, median(rung[key])) for rung in section["ladder"]]
+                  for key in ("ns", "dense_ns") if key in section["ladder"][0]}
+        name, title = ("tlb", "Reach of the TLB") if len(curves) > 1 else ("ladder", "Idle latency by working set")
+        draw_curves(folder / f"{name}.svg", title, ("working set, KiB", "latency of a load, ns"), curves, xscale="log", yscale="log")
+
+
+def draw_loaded(folder, section):
+    points = [(median(row["bytes_per_s"], 1e-9), median(row["ns"])) for row in section["rows"]]
+    draw_curves(folder / "loaded.svg", "Latency under load", ("bandwidth of the other cores, GB/s", "latency of a load, ns"), {"reads": points})
+
+
+def draw_cores(folder, section):
+    curves = {f"node {curve['node']}": [(step["cores"], median(step["bytes_per_s"], 1e-9)) for step in curve["steps"]]
+              for curve in section["curves"]}
+    draw_curves(folder / "cores.svg", "Reads by number of cores, each node's own memory", ("cores", "bandwidth, GB/s"), curves)
+
+
+def draw_ring(folder, section):
+    points = [(rate["payload_bytes"], median(rate["payload_bytes_per_s"], 1e-9)) for rate in section["rates"]
+              if rate["pairs"] == 1 and rate["wait"] == "spin"]
+    if points:
+        draw_curves(folder / "ring.svg", "Steps through a lane by payload", ("payload of a step, B", "payload, GB/s"),
+                    {"one pair, spinning": points}, xscale="log")
+
+
+def draw_gpus(folder, section):
+    gpus = list(range(len(section.get("devices", []))))
+    nodes = sorted({cell["node"] for cell in section.get("cells", [])})
+    for direction, title in (("h2d", "Host to GPU"), ("d2h", "GPU to host")):
+        figures = {(cell["node"], cell["gpu"]): cell["copies_bytes_per_s"][0][direction]
+                   for cell in section.get("cells", []) if "copies_bytes_per_s" in cell}
+        if len(nodes) * len(gpus) > 1:
+            values = [[median(figures.get((node, gpu)), 1e-9) for gpu in gpus] for node in nodes]
+            draw_matrix(folder / f"gpu_{direction}.svg", f"{title}, pinned memory, GB/s", ("memory of node", "GPU"), (nodes, gpus), values, True)
+    if len(gpus) > 1:
+        figures = {(peer["from"], peer["to"]): peer.get("bytes_per_s") for peer in section.get("peers", [])}
+        values = [[median(figures.get((a, b)), 1e-9) for b in gpus] for a in gpus]
+        draw_matrix(folder / "gpu_peers.svg", "GPU to GPU, GB/s", ("from GPU", "to GPU"), (gpus, gpus), values, True)
+
+
+PICTURES = {"matrix": draw_nodes, "handoff": draw_handoff, "latency": draw_ladder, "tlb": draw_ladder, "loaded": draw_loaded,
+            "cores": draw_cores, "ring": draw_ring, "gpu": draw_gpus}
+
+
+def main(document, folder):
+    sections = json.loads(pathlib.Path(document).read_text(encoding="utf-8"))["sections"]
+    for name, section in sections.items():
+        if name in PICTURES and "not_measured" not in section:
+            PICTURES[name](pathlib.Path(folder), section)
+
+
+if __name__ == "__main__":
+    if len(sys.argv) == 3:
+        main(*sys.argv[1:])
