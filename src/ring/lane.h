@@ -1,21 +1,20 @@
 // clang-format off
-// The lane: the ring of steps of one group of W environments that an actor steps together. Memory only: nothing here
-// makes a system call (sleeping is in wait.h), takes a lock or does a read-modify-write.
+// The lane: the ring of the last C steps of W environments that an actor steps together. Plain memory: no system call
+// (sleeping is in wait.h), no lock, no read-modify-write.
 //
 //   produced  steps the actor has published          writer: actor
-//   acted     steps that have been answered; LOCAL: taken in   writer: inference
-//   consumed  steps the actor may overwrite           writer: the lane's owner on the learner's side
+//   acted     steps answered; LOCAL: checked and copied   writer: inference
+//   consumed  steps the actor may overwrite           writer: the lane's owner in the learner
 //   always: consumed <= acted <= produced <= consumed + C, and produced <= acted + farm_lane_ahead_max:
-//           CENTRAL 1 (an actor publishes n+1 only after reading answer n), LOCAL C (an actor waits for room only)
+//           CENTRAL 1 (an actor publishes step n+1 after reading answer n), LOCAL C (an actor waits for room only)
 //
-// Memory order. Each pair is release store -> acquire load of one counter, by the side named in the function's name:
+// Memory order. Each pair is a release store and an acquire load of one counter:
 //   P  actor writes step n's arrays, then produced = n+1 (release)      ->  learner loads produced (acquire), reads the arrays
 //   A  inference writes answer n's arrays, then acted = n+1 (release)  ->  actor loads acted (acquire), reads the action
 //   C  readers load step n's arrays, then consumed = n+1 (release)     ->  actor loads consumed (acquire), overwrites the slot
-// LOCAL: the answer to step n is one of the arrays of step n, so P covers it; acted = n+1 (release) says that inference
-// has copied and checked step n. Actors do not read it; the supervisor and the next learner do.
-// C needs release although it stores nothing else: it keeps the reader's earlier loads from moving below it.
-// Step n+1 after answer n needs no further pair: the actor itself goes from A to P in program order.
+// LOCAL: answer n is among step n's arrays, so P covers it. acted = n+1 is for the supervisor and the next learner.
+// C needs release although it publishes no data: the reader's earlier loads must not move below the store.
+// Between answer n and step n+1 the actor's program order suffices.
 // clang-format on
 #ifndef FARM_RING_LANE_H
 #define FARM_RING_LANE_H
@@ -24,16 +23,14 @@
 
 #include "ring/spec.h"
 
-// An answer field of a lane.
 struct farm_answer_array {
     uint8_t *at;                 // [slots][rows][bytes]
-    size_t bytes;                // of one environment, or of one step where rows is 1
+    size_t bytes;                // of a row
     uint32_t every, slots, rows; // see struct farm_answer_spec
     uint32_t values;             // of one row
 };
 
-// One process's view of one lane. Pointers into `up` are read-only on the learner's side and those into `down` on the
-// actor's: a stray store faults instead of corrupting the peer.
+// One process's view of a lane. `up` is mapped read-only in the learner, `down` in the actor: a stray store faults.
 struct farm_lane {
     struct farm_up_control *up_control;
     struct farm_up_lane *up;
@@ -46,7 +43,7 @@ struct farm_lane {
     uint32_t obs_count, answer_count;
     uint32_t width, steps;
     bool local; // FARM_ANSWERS_LOCAL
-    // The actor's own copies, so that the busy path reads the peer's cache lines only when it must.
+    // The actor's copies, so that it rarely loads the peer's cache lines.
     uint64_t produced_local, consumed_seen;
 };
 
@@ -62,7 +59,7 @@ static inline float *farm_lane_reward(const struct farm_lane *lane, uint64_t n) 
 static inline uint8_t *farm_lane_flags(const struct farm_lane *lane, uint64_t n) {
     return lane->flags + farm_lane_slot(lane, n) * lane->width;
 }
-// Answer field of step n, a multiple of its `every` (of another step: of the newest multiple before it), row `env`.
+// Row `env` of an answer field at step n, or at the newest multiple of `every` before n.
 static inline void *farm_lane_answer_at(const struct farm_lane *lane, unsigned field, uint64_t n, uint32_t env) {
     const struct farm_answer_array *array = &lane->answer[field];
     const uint64_t k = array->every == 1 ? n : n / array->every;
@@ -81,79 +78,78 @@ static inline uint64_t *farm_lane_version(const struct farm_lane *lane, uint64_t
     return farm_lane_answer_at(lane, FARM_ANSWER_VERSION, n, 0);
 }
 
-// How many steps an actor may have published beyond `acted`: the one rule that differs between CENTRAL and LOCAL. All
-// judgements of counters (sound, restore, verify, what the learner takes in) follow from it.
+// Steps that an actor may publish beyond `acted`: the one rule that differs between CENTRAL and LOCAL. Every check of
+// counters uses it.
 static inline uint64_t farm_lane_ahead_max(const struct farm_lane *lane) {
     return lane->local ? lane->steps : 1;
 }
 
-// Whether all of `produced` published steps have their answers; always, if LOCAL. Pair A.
+// Whether `produced` steps are answered; always true if LOCAL. Pair A.
 static inline bool farm_lane_has_answers(const struct farm_lane *lane, uint64_t produced) {
     return lane->local || farm_load_acquire(&lane->down->acted) >= produced;
 }
 
 // ---- the actor's side: one thread ----
 
-// The number of the step that the actor writes next.
+// The next step to write.
 static inline uint64_t farm_lane_actor_next(const struct farm_lane *lane) {
     return lane->produced_local;
 }
 
-// Whether slot `next` may be overwritten (backpressure). Reads `consumed` only when the copy says full. Pair C.
+// Whether the next step's slot is free (backpressure). Loads `consumed` only if its copy shows a full ring. Pair C.
 static inline bool farm_lane_actor_can_write(struct farm_lane *lane) {
     if (lane->produced_local - lane->consumed_seen < lane->steps) return true;
     lane->consumed_seen = farm_load_acquire(&lane->down->consumed);
     return lane->produced_local - lane->consumed_seen < lane->steps;
 }
 
-// Whether every published step has its answer, i.e. the action of step next-1 may be read.
+// Whether the action of the newest published step may be read.
 static inline bool farm_lane_actor_answered(const struct farm_lane *lane) {
     return farm_lane_has_answers(lane, lane->produced_local);
 }
 
-// Publishes step `next`, whose arrays are written. Pair P; then the doorbell, behind produced, so that whoever has seen
-// the bell finds the step.
+// Publishes the next step, whose arrays are written. Pair P. The doorbell follows `produced`: a learner that sees the
+// bell finds the step.
 static inline void farm_lane_actor_publish(struct farm_lane *lane) {
     farm_store_release(&lane->up->produced, ++lane->produced_local);
     farm_store_release(&lane->up_control->doorbell, farm_load_relaxed(&lane->up_control->doorbell) + 1);
 }
 
-// A new actor process on a lane that another one had: takes `produced` as it stands and rings the doorbell once more,
-// for the old one may have died between its two stores. When farm_lane_actor_answered says yes, the new actor may
-// overwrite slot `next` (never published, perhaps half written) and publish it with FIRST for every environment.
+// A new actor process takes over a dead one's lane: it continues at `produced` and rings the doorbell, because the dead
+// one may have died between its two stores. Once farm_lane_actor_answered, it may overwrite the next slot (perhaps half
+// written) and publish it with FIRST for every environment.
 void farm_lane_actor_take_over(struct farm_lane *lane);
 
-// ---- the supervisor: counters that an actor may have scribbled over (farm_ring_counters_sound, farm_ring_restore)
-// ----
+// ---- the supervisor: counters that an actor may have overwritten ----
 
-// Whether `produced` is one that an honest actor may have stored, with both sides alive: from acted to acted +
-// farm_lane_ahead_max, as far as there is room.
+// Whether an honest actor can have stored `produced`: from acted to acted + farm_lane_ahead_max, within the ring. Both
+// sides may run meanwhile.
 bool farm_lane_sound(const struct farm_lane *lane);
 
-// Between the death of an actor and the start of the next: a `produced` that lies becomes acted where the ring is full,
-// else acted + 1, with FIRST in that step for every environment: whether or not the learner is answering it (LOCAL:
-// taking it in) this moment, both sides agree, and it is a step that trains nothing. Returns whether it lied.
+// Between an actor's death and its successor's start: replaces an invalid `produced` by acted if the ring is full, else
+// by acted + 1, with FIRST in that step for every environment. Both sides then agree even if the learner is answering
+// that step at this moment, and the step trains nothing. Returns whether the counter was invalid.
 bool farm_lane_restore(struct farm_lane *lane);
 
 // ---- the learner's side ----
 
-// Steps published so far. Pair P.
+// Pair P.
 static inline uint64_t farm_lane_produced(const struct farm_lane *lane) {
     return farm_load_acquire(&lane->up->produced);
 }
-// Steps answered so far (LOCAL: taken in), as their one writer (or an observer that needs no arrays) reads it.
+// For the counter's writer, and for observers that read no arrays.
 static inline uint64_t farm_lane_acted(const struct farm_lane *lane) {
     return farm_load_acquire(&lane->down->acted);
 }
-// Answer n = acted is in its arrays: the actor may read it. Pair A. LOCAL: step n is taken in. By the one inference
-// thread of this lane.
+// Publishes answer n = acted, whose arrays are written (LOCAL: step n is checked). Pair A. Only the lane's inference
+// thread calls it.
 static inline void farm_lane_answer(struct farm_lane *lane, uint64_t n) {
     farm_store_release(&lane->down->acted, n + 1);
 }
 static inline uint64_t farm_lane_consumed(const struct farm_lane *lane) {
     return farm_load_acquire(&lane->down->consumed);
 }
-// The actor may overwrite every step before n. Pair C. By the lane's owner alone; never decreases.
+// Lets the actor overwrite every step before n. Pair C. Only the lane's owner calls it; n never decreases.
 static inline void farm_lane_release(struct farm_lane *lane, uint64_t n) {
     farm_store_release(&lane->down->consumed, n);
 }

@@ -79,7 +79,7 @@ static enum farm_status check_size(const struct farm_segment *segment, size_t wa
                      owner, segment->bytes, wanted);
 }
 
-// Opens one of the two segments and leaves the descriptor with the caller when that fails.
+// Opens the second segment. On failure the descriptor still belongs to the caller.
 static enum farm_status open_segment(int fd, bool writable, enum farm_segment_kind kind, const struct farm_ring *ring,
                                      struct farm_segment *segment, size_t bytes_wanted, struct farm_error *err) {
     enum farm_status status = farm_segment_open(fd, writable, kind, ring->layout.hash, segment, err);
@@ -96,9 +96,8 @@ static enum farm_status open_segment(int fd, bool writable, enum farm_segment_ki
     return status;
 }
 
-// The shape that stands in a segment's header, by copy (its other side may scribble over it), and the layout that
-// follows from it; the hash must be that of the header.
-static enum farm_status take_shape(const struct farm_segment *segment, struct farm_ring *ring, struct farm_error *err) {
+// Copies the shape from a segment's header (its peer may overwrite it), makes the layout and compares the hash.
+static enum farm_status read_shape(const struct farm_segment *segment, struct farm_ring *ring, struct farm_error *err) {
     struct farm_segment_header header;
     memcpy(&header, segment->header, sizeof header);
     memcpy(&ring->spec, header.user, sizeof ring->spec);
@@ -110,12 +109,12 @@ static enum farm_status take_shape(const struct farm_segment *segment, struct fa
     return FARM_OK;
 }
 
-// `up` first, with any hash: the hash is worked out from its shape and then wanted of `down`.
+// `up` first, with any hash: its shape gives the hash that `down` must have.
 static enum farm_status open_up_first(int up_fd, int down_fd, bool up_writable, struct farm_ring *ring,
                                       struct farm_error *err) {
     enum farm_status status = farm_segment_open(up_fd, up_writable, FARM_SEGMENT_UP, 0, &ring->up, err);
     if (status) return status;
-    status = take_shape(&ring->up, ring, err);
+    status = read_shape(&ring->up, ring, err);
     if (!status) status = check_size(&ring->up, ring->layout.up_bytes, ring->up.header->owner, err);
     if (!status)
         status = open_segment(down_fd, false, FARM_SEGMENT_DOWN, ring, &ring->down, ring->layout.down_bytes, err);
@@ -125,7 +124,7 @@ static enum farm_status open_up_first(int up_fd, int down_fd, bool up_writable, 
 static enum farm_status open_down_first(int up_fd, int down_fd, struct farm_ring *ring, struct farm_error *err) {
     enum farm_status status = farm_segment_open(down_fd, true, FARM_SEGMENT_DOWN, 0, &ring->down, err);
     if (status) return status;
-    status = take_shape(&ring->down, ring, err);
+    status = read_shape(&ring->down, ring, err);
     if (!status) status = check_size(&ring->down, ring->layout.down_bytes, ring->down.header->owner, err);
     if (!status)
         status = farm_segment_open_unread(up_fd, false, FARM_SEGMENT_UP, ring->layout.up_bytes, &ring->up, err);
@@ -141,7 +140,7 @@ enum farm_status farm_ring_open(int up_fd, int down_fd, enum farm_ring_side side
                                   : open_up_first(up_fd, down_fd, side == FARM_RING_ACTOR, ring, err);
     if (!status) status = make_lanes(ring, err);
     if (status) {
-        ring->up.fd = ring->down.fd = -1; // the descriptors stay the caller's
+        ring->up.fd = ring->down.fd = -1; // the descriptors belong to the caller
         farm_ring_close(ring);
     } else if (side != FARM_RING_ACTOR) {
         farm_ring_populate(ring);
@@ -173,7 +172,7 @@ bool farm_ring_counters_sound(const struct farm_ring *ring, uint32_t *lane) {
 
 bool farm_ring_restore(struct farm_ring *ring) {
     struct farm_segment_header header;
-    memcpy(&header, ring->down.header, sizeof header); // the same but for these:
+    memcpy(&header, ring->down.header, sizeof header); // equal except for these fields
     header.kind = FARM_SEGMENT_UP;
     header.bytes = ring->up.bytes;
     header.pages = ring->up.pages;
@@ -190,8 +189,8 @@ struct findings {
     int count;
 };
 
-static void found(struct findings *findings, const char *format, ...) __attribute__((format(printf, 2, 3)));
-static void found(struct findings *findings, const char *format, ...) {
+static void add_finding(struct findings *findings, const char *format, ...) __attribute__((format(printf, 2, 3)));
+static void add_finding(struct findings *findings, const char *format, ...) {
     findings->count++;
     if (findings->used >= findings->bytes) return;
     va_list args;
@@ -212,15 +211,17 @@ static void verify_step(const struct farm_lane *lane, uint32_t l, uint64_t n, ui
     for (uint32_t e = 0; e < lane->width; e++) {
         unsigned now = flags[e], before = n > oldest ? farm_lane_flags(lane, n - 1)[e] : 0;
         if (now & ~FARM_STEP_ALL)
-            found(findings, "lane %u step %llu environment %u: unknown flags 0x%x", l, (unsigned long long)n, e, now);
+            add_finding(findings, "lane %u step %llu environment %u: unknown flags 0x%x", l, (unsigned long long)n, e,
+                        now);
         if ((now & (FARM_STEP_TERMINATED | FARM_STEP_TRUNCATED | FARM_STEP_GAME_END)) && !(now & FARM_STEP_LAST))
-            found(findings, "lane %u step %llu environment %u: an end (0x%x) without LAST", l, (unsigned long long)n, e,
-                  now);
-        if (n == 0 && !(now & FARM_STEP_FIRST)) found(findings, "lane %u step 0 environment %u: no FIRST", l, e);
+            add_finding(findings, "lane %u step %llu environment %u: an end (0x%x) without LAST", l,
+                        (unsigned long long)n, e, now);
+        if (n == 0 && !(now & FARM_STEP_FIRST)) add_finding(findings, "lane %u step 0 environment %u: no FIRST", l, e);
         if (n > oldest && (before & FARM_STEP_LAST) && !(now & FARM_STEP_FIRST))
-            found(findings, "lane %u step %llu environment %u: no FIRST after LAST", l, (unsigned long long)n, e);
+            add_finding(findings, "lane %u step %llu environment %u: no FIRST after LAST", l, (unsigned long long)n, e);
         if (!isfinite(reward[e]))
-            found(findings, "lane %u step %llu environment %u: reward is not finite", l, (unsigned long long)n, e);
+            add_finding(findings, "lane %u step %llu environment %u: reward is not finite", l, (unsigned long long)n,
+                        e);
     }
 }
 
@@ -229,22 +230,22 @@ int farm_ring_verify(const struct farm_ring *ring, char *text, size_t text_bytes
     if (text_bytes) text[0] = 0;
     for (uint32_t l = 0; l < ring->spec.lanes; l++) {
         const struct farm_lane *lane = &ring->lanes[l];
-        // In the order in which they follow one another: each may only have grown when the next is read.
+        // In this order, because each counter bounds the one before it and may grow meanwhile.
         uint64_t consumed = farm_load_acquire(&lane->down->consumed);
         uint64_t acted = farm_load_acquire(&lane->down->acted);
         uint64_t produced = farm_load_acquire(&lane->up->produced);
         if (acted > produced)
-            found(&findings, "lane %u: %llu steps answered but %llu published", l, (unsigned long long)acted,
-                  (unsigned long long)produced);
+            add_finding(&findings, "lane %u: %llu steps answered but %llu published", l, (unsigned long long)acted,
+                        (unsigned long long)produced);
         else if (produced - acted > farm_lane_ahead_max(lane))
-            found(&findings, "lane %u: %llu steps published but only %llu answered: an actor waits for %s", l,
-                  (unsigned long long)produced, (unsigned long long)acted, lane->local ? "room" : "each answer");
+            add_finding(&findings, "lane %u: %llu steps published but only %llu answered: an actor waits for %s", l,
+                        (unsigned long long)produced, (unsigned long long)acted, lane->local ? "room" : "each answer");
         if (consumed > acted)
-            found(&findings, "lane %u: %llu steps consumed but %llu answered", l, (unsigned long long)consumed,
-                  (unsigned long long)acted);
+            add_finding(&findings, "lane %u: %llu steps consumed but %llu answered", l, (unsigned long long)consumed,
+                        (unsigned long long)acted);
         else if (produced - consumed > lane->steps)
-            found(&findings, "lane %u: %llu unconsumed steps in a ring of %u", l,
-                  (unsigned long long)(produced - consumed), lane->steps);
+            add_finding(&findings, "lane %u: %llu unconsumed steps in a ring of %u", l,
+                        (unsigned long long)(produced - consumed), lane->steps);
         else
             for (uint64_t n = consumed; n < produced; n++) verify_step(lane, l, n, consumed, &findings);
     }

@@ -118,21 +118,21 @@ static enum farm_status check(const struct farm_ring_spec *spec, struct farm_err
                              FARM_FIELD_NAME_MAX - 1);
         if (!farm_field_bytes(field))
             return farm_fail(err, FARM_E_INVALID,
-                             "observation field '%s': type or dimensions make no sense (at most %llu MiB)", field->name,
+                             "observation field '%s': invalid type or dimensions (at most %llu MiB)", field->name,
                              (unsigned long long)(FIELD_BYTES_MAX >> 20));
     }
     enum farm_status status = check_action(&spec->env.action, err);
     return status ? status : check_answers(spec, err);
 }
 
-// Places an array behind *at on a cache line, moves *at behind it.
+// Places an array on the next cache line after *at and advances *at.
 static size_t place(uint64_t *at, uint64_t bytes) {
     uint64_t start = (*at + FARM_CACHE_LINE - 1) / FARM_CACHE_LINE * FARM_CACHE_LINE;
     *at = start + bytes;
     return (size_t)start;
 }
 
-// Places `rows` rows; false where the arrays outgrow a segment.
+// Places `rows` rows; false if they do not fit a segment.
 static bool place_rows(uint64_t *at, uint64_t rows, uint64_t bytes, size_t *start) {
     if (*at > SEGMENT_BYTES_MAX || rows > SEGMENT_BYTES_MAX / bytes) return false;
     *start = place(at, rows * bytes);

@@ -1,5 +1,5 @@
-// The shape of one actor's rings, and the bytes of its two segments as a pure function of that shape.
-// docs/shm-layout.md tells the same in prose; a test holds both together. Runs in every process; memory only, no I/O.
+// The shape of one actor's rings, and the layout of its two segments as a pure function of the shape. A test compares
+// docs/shm-layout.md with it. Runs in every process; no I/O.
 #ifndef FARM_RING_SPEC_H
 #define FARM_RING_SPEC_H
 
@@ -13,17 +13,17 @@
 
 enum { FARM_LANES_MAX = 64, FARM_WIDTH_MAX = 65536, FARM_ANSWER_FIELDS_MAX = 8 };
 
-// Which side answers a step. CENTRAL: the learner, in `down`; the actor publishes step n+1 after it has read answer n.
-// LOCAL: the actor runs the policy itself and publishes each step together with its answer, in `up`.
+// Which side answers. CENTRAL: the learner, in `down`; the actor publishes step n+1 after reading answer n. LOCAL: the
+// actor runs the policy and publishes each step with its answer, in `up`.
 enum farm_answers { FARM_ANSWERS_CENTRAL, FARM_ANSWERS_LOCAL };
 
-// The fields that every ring has, at these indices; a ring may have more behind them.
+// Answer fields of every ring; a ring may have further ones.
 enum { FARM_ANSWER_ACTION, FARM_ANSWER_POLICY, FARM_ANSWER_VALUE, FARM_ANSWER_VERSION, FARM_ANSWERS_STANDARD };
 
-// Beside enum farm_dtype, for answer fields alone: eight bytes.
+// Extends enum farm_dtype, for answer fields only: eight bytes.
 enum { FARM_U64 = 4 };
 
-// One field of the answers. It has K = ceil(C / every) slots; step n, a multiple of `every`, lies at (n / every) mod K.
+// An answer field. It has K = ceil(C / every) slots; step n, a multiple of `every`, lies at (n / every) mod K.
 struct farm_answer_spec {
     char name[FARM_FIELD_NAME_MAX];
     uint32_t dtype;
@@ -32,8 +32,8 @@ struct farm_answer_spec {
     uint32_t per_step; // 1: one row for all environments of a step
 };
 
-// Lies in the header page (user area) of both segments, so that a receiver needs nothing but the descriptors. All lanes
-// of an actor have one shape.
+// In the header page (user area) of both segments, so that a receiver needs the descriptors only. All lanes of an actor
+// have one shape.
 struct farm_ring_spec {
     uint32_t lanes;   // L, 1..FARM_LANES_MAX
     uint32_t width;   // W environments a lane
@@ -45,15 +45,15 @@ struct farm_ring_spec {
 };
 _Static_assert(sizeof(struct farm_ring_spec) <= FARM_SEGMENT_USER_BYTES, "the spec fits the header page");
 
-// A counter has a cache line of its own and its neighbour too: cores fetch lines in pairs of 128 bytes.
-// Words in `up`, all written by the actor (or by the bridge standing in for a remote one).
+// Each counter has two cache lines, because cores prefetch them in pairs.
+// Words in `up`, written by the actor, or by the bridge in a remote actor's place.
 struct farm_up_control {
-    uint64_t doorbell; // one more at every publish of any lane of this actor
+    uint64_t doorbell; // counts publishes of all lanes
     uint64_t pad0[15];
     uint64_t asleep; // 1 while the actor sleeps on down.wake, or is about to
     uint64_t pad1[15];
-    uint64_t heartbeat; // calls of the environment so far: tells a hung environment from a waiting actor
-    uint64_t abandoned; // episodes that an actor gave up for their senseless numbers (recipe key bad_values): a figure
+    uint64_t heartbeat; // calls of the environment: distinguishes a hung environment from a waiting actor
+    uint64_t abandoned; // episodes given up because of invalid numbers (recipe key bad_values)
     uint64_t pad2[14];
 };
 struct farm_up_lane {
@@ -67,15 +67,15 @@ struct farm_down_control {
     uint32_t pad0[31];
     uint64_t asleep; // 1 while that inference thread sleeps on its eventfd, or is about to
     uint64_t pad1[15];
-    uint64_t stop; // 1: the actor shall end after its current step; writer: the supervisor
+    uint64_t stop; // 1: the actor ends after its current step; writer: the supervisor
     uint64_t pad2[15];
 };
 struct farm_down_lane {
-    uint64_t acted; // steps answered; LOCAL: taken in by the learner; writer: inference
+    uint64_t acted; // steps answered; LOCAL: checked by the learner; writer: inference
     uint64_t pad0[15];
     uint64_t consumed; // steps the actor may overwrite; writer: the lane's owner in the learner
     uint64_t pad1[15];
-    uint64_t generation; // actors that have had this lane before the present one; writer: the supervisor
+    uint64_t generation; // earlier actors of this lane; writer: the supervisor
     uint64_t pad2[15];
 };
 
@@ -95,19 +95,19 @@ struct farm_ring_layout {
     uint64_t hash;                                  // of spec and offsets: the segments' layout_hash
 };
 
-// Bytes of one element, and of one field of one environment; 0 where the spec makes no sense.
+// Bytes of one element, and of one field of one environment; 0 if the spec is invalid.
 size_t farm_dtype_bytes(uint32_t dtype);
 size_t farm_field_bytes(const struct farm_field_spec *field);
 
-// Checks the spec (every count, size and product bounded) and works out the layout. FARM_E_INVALID with the reason.
+// Checks the spec (bounds every count, size and product) and makes the layout. FARM_E_INVALID with the reason.
 enum farm_status farm_ring_layout_make(const struct farm_ring_spec *spec, struct farm_ring_layout *layout,
                                        struct farm_error *err);
 
 // Values of `policy` that an action spec needs: discrete n, multi-discrete the sum, continuous 2 * dims.
 uint32_t farm_policy_outputs(const struct farm_action_spec *action);
 
-// Sets the standard answer fields by spec->env.action: `action`, `policy` (logits, distribution parameters or q),
-// `value`, and `version` of the parameters that gave the answer. Further fields may be appended then.
+// Sets the standard answer fields from spec->env.action: `action`, `policy` (logits, distribution parameters or q),
+// `value`, and `version` of the parameters. Further fields may be appended.
 void farm_ring_spec_answers(struct farm_ring_spec *spec);
 
 // Rows (environments, or 1) of a slot of an answer field, and its slots.

@@ -17,27 +17,29 @@ enum { SPIN_NS = 20000, LOOKS_PER_CLOCK = 64 };
 uint64_t farm_wait_spin_ns(enum farm_wait_mode mode, bool oversubscribed) {
     if (mode == FARM_WAIT_SPIN) return UINT64_MAX;
     if (mode == FARM_WAIT_SLEEP || oversubscribed) return 0;
-    return SPIN_NS; // about what a wake-up costs: sleeping sooner loses more than it saves
+    return SPIN_NS; // about a wake-up's cost
 }
 
+static struct timespec timespec_of(uint64_t ns) {
+    return (struct timespec){.tv_sec = (time_t)(ns / 1000000000u), .tv_nsec = (long)(ns % 1000000000u)};
+}
+
+// Returns when woken, timed out or interrupted: the caller looks again.
 static void futex_sleep(const uint32_t *word, uint32_t seen, uint64_t timeout_ns) {
-    struct timespec timeout = {.tv_sec = (time_t)(timeout_ns / 1000000000u),
-                               .tv_nsec = (long)(timeout_ns % 1000000000u)};
-    syscall(SYS_futex, word, FUTEX_WAIT, seen, &timeout, NULL,
-            0); // woken, timed out, interrupted: the caller looks again
+    const struct timespec timeout = timespec_of(timeout_ns);
+    syscall(SYS_futex, word, FUTEX_WAIT, seen, &timeout, NULL, 0);
 }
 
-static bool lane_can_go(struct farm_lane *lane) {
+static bool lane_can_proceed(struct farm_lane *lane) {
     return farm_lane_actor_answered(lane) && farm_lane_actor_can_write(lane);
 }
 
-// One look at what the actor waits for.
 static bool actor_look(struct farm_ring *ring, struct farm_lane *lane, uint32_t *ready) {
-    if (lane) return lane_can_go(lane);
+    if (lane) return lane_can_proceed(lane);
     uint32_t lanes = ring->spec.lanes, from = ready ? *ready + 1 : 0;
     for (uint32_t i = 0; i < lanes; i++) {
         uint32_t l = (from + i) % lanes;
-        if (!lane_can_go(&ring->lanes[l])) continue;
+        if (!lane_can_proceed(&ring->lanes[l])) continue;
         if (ready) *ready = l;
         return true;
     }
@@ -87,7 +89,7 @@ bool farm_actor_wait(struct farm_ring *ring, struct farm_lane *lane, uint64_t sp
 
 static void ring_eventfd(int eventfd) {
     const uint64_t one = 1;
-    const ssize_t ignored = write(eventfd, &one, sizeof one); // full (EAGAIN) means that it is rung already
+    const ssize_t ignored = write(eventfd, &one, sizeof one); // EAGAIN: full, so it has rung already
     (void)ignored;
 }
 
@@ -98,8 +100,8 @@ void farm_learner_notify(struct farm_ring *ring) {
         ring_eventfd(ring->wake_fd);
         return;
     }
-    // Two threads of the learner (answers, releases) may do this at once. A load and a store would not do: one that is
-    // late may store the very number that the actor has just read before it looked, over that of the other's wake-up.
+    // Two threads of the learner may do this at once. With a load and a store, a late store could restore the number
+    // that the actor has just read, over the other thread's wake-up.
     uint32_t *wake = &ring->down_control->wake;
     farm_add32_release(wake, 1);
     syscall(SYS_futex, wake, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
@@ -121,9 +123,9 @@ enum farm_status farm_doorbells_make(struct farm_doorbells *bells, struct farm_r
     *bells = (struct farm_doorbells){.rings = rings, .count = count, .eventfd = eventfd};
     bells->seen = calloc(count ? count : 1, sizeof *bells->seen);
     if (!bells->seen) return farm_fail(err, FARM_E_LIMIT, "no memory for %u doorbells", count);
-    // Bells that rang before this thread lived count as new: a learner that came back must look at every lane once.
+    // Old bells count as new: a restarted learner must look at every lane once.
     for (uint32_t i = 0; i < count; i++) bells->seen[i] = farm_load_acquire(&rings[i]->up_control->doorbell) - 1;
-    farm_doorbells_announce(bells, false); // the thread before this one may have died in its sleep
+    farm_doorbells_announce(bells, false); // the dead learner may have slept
     return FARM_OK;
 }
 
@@ -135,8 +137,7 @@ void farm_doorbells_free(struct farm_doorbells *bells) {
 uint32_t farm_doorbells_poll(struct farm_doorbells *bells, uint32_t *out) {
     uint32_t rung = 0;
     for (uint32_t i = 0; i < bells->count; i++) {
-        uint64_t now =
-            farm_load_acquire(&bells->rings[i]->up_control->doorbell); // whoever saw the bell sees `produced`
+        uint64_t now = farm_load_acquire(&bells->rings[i]->up_control->doorbell); // acquires `produced` too
         if (now == bells->seen[i]) continue;
         bells->seen[i] = now;
         out[rung++] = i;
@@ -154,16 +155,15 @@ bool farm_doorbells_look(const struct farm_doorbells *bells) {
 
 void farm_doorbells_sleep(const struct farm_doorbells *bells, uint64_t timeout_ns) {
     const int eventfd = bells->eventfd;
-    struct timespec timeout = {.tv_sec = (time_t)(timeout_ns / 1000000000u),
-                               .tv_nsec = (long)(timeout_ns % 1000000000u)};
+    const struct timespec timeout = timespec_of(timeout_ns);
     struct pollfd waiter = {.fd = eventfd, .events = POLLIN};
     uint64_t count;
     const struct iovec into = {&count, sizeof count};
-    // RWF_NOWAIT, whatever O_NONBLOCK says: every actor holds this descriptor, and one that switched the flag off and
-    // read the count away would leave this thread asleep in the call.
+    // RWF_NOWAIT, because every actor holds this descriptor: an actor that clears O_NONBLOCK and reads the count must
+    // not block this thread.
     if (ppoll(&waiter, 1, &timeout, NULL) != 1) return;
     ssize_t n = preadv2(eventfd, &into, 1, -1, RWF_NOWAIT);
-    // Old kernels and qemu-user do not know that of an eventfd: O_NONBLOCK has to do there.
+    // Old kernels and qemu-user refuse the flag for eventfds: O_NONBLOCK remains.
     if (n < 0 && errno == EOPNOTSUPP) n = read(eventfd, &count, sizeof count);
     if (n < 0 && errno != EAGAIN && errno != EINTR) abort(); // not an eventfd: a broken invariant
 }
@@ -184,7 +184,7 @@ bool farm_doorbells_wait(struct farm_doorbells *bells, uint64_t spin_ns, uint64_
         farm_doorbells_announce(bells, true);
         bool rung = farm_doorbells_look(bells);
         uint64_t spent = farm_now_ns() - start;
-        // An actor may have written for a bell that has been answered since: woken without a bell, it goes on waiting.
+        // The write may belong to a bell that was answered meanwhile: then the wait continues.
         if (!rung && spent < timeout_ns) farm_doorbells_sleep(bells, timeout_ns - spent);
         farm_doorbells_announce(bells, false);
         if (rung || spent >= timeout_ns) return rung;

@@ -1,7 +1,6 @@
-// Windows: the way training reads a lane. Window k of a lane covers steps [k*stride, k*stride + length); V-trace's and
-// PPO's windows of T transitions have stride T and length T+1, so neighbours share the boundary step. Nothing is
-// copied: a window is three numbers. Runs in the learner. No window is handed out twice, none is skipped while its
-// reader lives.
+// Windows: how training reads a lane. Window k covers steps [k*stride, k*stride + length). V-trace's and PPO's windows
+// of T transitions have stride T and length T+1, so neighbours share the boundary step. A window is three numbers; no
+// data is copied. Runs in the learner. While a reader lives, it takes each window once, in order.
 #ifndef FARM_RING_WINDOW_H
 #define FARM_RING_WINDOW_H
 
@@ -12,15 +11,14 @@ struct farm_window_shape {
     uint32_t stack; // frames a step reads backwards (>= 1): stack-1 steps before the window's start stay held
 };
 
-// A reader's place in one lane: `next` is the start of its next window, `held` the start of the oldest window it still
-// works on.
+// A reader's place in one lane: the start of its next window, and of the oldest window that it still holds.
 struct farm_window_cursor {
     uint64_t next, held;
 };
 
 struct farm_ring; // ring.h
 
-// A window in the hands of training: environments [env_from, env_from + env_count) over steps [start, start + length).
+// A window in training: environments [env_from, env_from + env_count) over steps [start, start + length).
 struct farm_window {
     struct farm_lane *lane; // the learner's view
     struct farm_window_cursor *cursor;
@@ -30,34 +28,32 @@ struct farm_window {
     uint32_t env_from, env_count;
 };
 
-// Windows of one environment that a lane of `steps` steps holds before its actor has to wait, history of frames
-// included; 0: not one.
+// Windows of one environment, with their history of frames, that fit a lane of `steps` steps.
 uint64_t farm_window_capacity(const struct farm_window_shape *shape, uint64_t steps);
 
-// Whether rings that hold `capacity` windows in all let an update of `count` be filled, whatever the order in which
-// lanes of at most `width_max` environments hand theirs over. The rule for plans, for the watchdog and for the trainer.
+// Whether rings that hold `capacity` windows in all can fill an update of `count` windows, in any order of lanes of at
+// most `width_max` environments. Plan, watchdog and trainer use this rule.
 static inline bool farm_window_update_fits(uint64_t capacity, uint64_t count, uint32_t width_max) {
     return count && capacity >= count + width_max;
 }
 
-// Starts at the first window boundary whose steps and stack are all still in the ring (a learner that came back), at 0
-// in a new one.
+// Starts at the first window whose steps and stack are still in the ring (after a restart), or at 0 in a new ring.
 void farm_window_cursor_start(const struct farm_lane *lane, const struct farm_window_shape *shape,
                               struct farm_window_cursor *cursor);
 
-// Windows that can be taken when `steps` steps of the lane are there: all but the last of a window's steps answered,
-// the last one published. A learner that believes no actor's counter passes its own count of answered steps.
+// Windows that can be taken when the lane has `steps` steps. The learner passes its own count of answered steps, not
+// the actor's counter.
 uint64_t farm_window_ready(const struct farm_window_shape *shape, const struct farm_window_cursor *cursor,
                            uint64_t steps);
 
 // Takes the next window; returns its first step. Call only when one is ready.
 uint64_t farm_window_take(const struct farm_window_shape *shape, struct farm_window_cursor *cursor);
 
-// All windows that start before `start` + stride are done with: the cursor lets go of them. Touches `held` only, so one
-// thread may take windows while another one finishes them.
+// Releases all windows that start before `start` + stride. Writes `held` only: another thread may take windows
+// meanwhile.
 void farm_window_done(const struct farm_window_shape *shape, struct farm_window_cursor *cursor, uint64_t start);
 
-// The first step that this reader still needs: what it contributes to `consumed`.
+// The first step that this reader needs: its contribution to `consumed`.
 uint64_t farm_window_needs(const struct farm_window_shape *shape, const struct farm_window_cursor *cursor);
 
 #endif

@@ -11,7 +11,7 @@
 
 #include "shm/place.h"
 
-// The part of jemalloc's interface that is used here, declared weakly: NULL where the executable is not linked with it.
+// The part of jemalloc's interface used here, declared weak: NULL if the executable does not link it.
 struct extent_hooks {
     void *(*alloc)(struct extent_hooks *hooks, void *wanted, size_t bytes, size_t align, bool *zero, bool *commit,
                    unsigned arena);
@@ -40,8 +40,7 @@ struct farm_heap {
     bool jemalloc, bound;
 };
 
-// Memory on the heap's node that nothing has touched yet. Binding it was tried when the heap was opened: here it is a
-// preference that cannot be reported.
+// Maps untouched memory on the heap's node. Binding was tried when the heap was opened; an error here is ignored.
 static void *map_bound(const struct farm_heap *heap, size_t bytes, size_t align) {
     size_t page = (size_t)sysconf(_SC_PAGESIZE);
     bool refused;
@@ -52,7 +51,7 @@ static void *map_bound(const struct farm_heap *heap, size_t bytes, size_t align)
 
 static void *hook_alloc(struct extent_hooks *hooks, void *wanted, size_t bytes, size_t align, bool *zero, bool *commit,
                         unsigned arena) {
-    if (wanted) return NULL; // growing in place is not offered
+    if (wanted) return NULL; // no growing in place
     void *start = map_bound((struct farm_heap *)hooks, bytes, align);
     if (start) *zero = *commit = true;
     return start;
@@ -66,7 +65,7 @@ static void hook_destroy(struct extent_hooks *hooks, void *start, size_t bytes, 
     munmap(start, bytes);
 }
 
-// Mappings can be cut and joined as one likes: false means that it is done.
+// Mappings can be split and merged freely: false means success.
 static bool hook_split(struct extent_hooks *hooks, void *start, size_t bytes, size_t first, size_t second,
                        bool committed, unsigned arena) {
     return false;
@@ -81,7 +80,7 @@ static int flags_for(const struct farm_heap *heap, size_t align) {
     return __builtin_ctzll(align) | 1 << 8 | (int)((heap->arena + 1) << 20);
 }
 
-// Whether this process may bind memory to the node: tried on a page.
+// Tries on a page whether this process may bind memory to the node.
 static enum farm_status try_bind(struct farm_heap *heap, struct farm_error *err) {
     size_t page = (size_t)sysconf(_SC_PAGESIZE);
     bool refused = true;

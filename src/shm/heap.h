@@ -1,9 +1,7 @@
-// Private memory on a NUMA node, for what one process keeps hot (a learner's activations, optimiser state, staging
-// areas): large, aligned, long-lived blocks. Where the executable is linked with jemalloc, blocks come from an arena of
-// their own whose extents are bound to the node as they are mapped; elsewhere (sanitizers, programs that use libfarm
-// without jemalloc) each block is a mapping of its own, bound in the same way. libfarm does not link jemalloc: it looks
-// whether it is there. The node is preferred, not forced: where it is full the kernel takes another rather than end the
-// process; segments (segment.h) are strict, and check before. Does not replace malloc.
+// Private memory on a NUMA node for large, aligned, long-lived blocks that one process keeps hot (parameters, optimiser
+// state). If the executable links jemalloc, blocks come from an arena whose extents are bound to the node; otherwise
+// (sanitizers, users of libfarm) each block is its own bound mapping. The node is preferred: if it is full, the kernel
+// uses another one (segments are strict, and check before). Does not replace malloc.
 #ifndef FARM_SHM_HEAP_H
 #define FARM_SHM_HEAP_H
 
@@ -20,13 +18,13 @@ enum farm_status farm_heap_open(int node, struct farm_heap **out, struct farm_er
 // After every block has been freed. NULL is permitted.
 void farm_heap_close(struct farm_heap *heap);
 
-// `bytes` > 0, aligned to `align` (a power of two). Contents undefined. NULL where memory runs out.
+// `bytes` > 0, aligned to `align` (a power of two). Contents undefined. NULL if memory runs out.
 void *farm_heap_alloc(struct farm_heap *heap, size_t bytes, size_t align);
 
 // `bytes` and `align` as allocated; NULL is permitted.
 void farm_heap_free(struct farm_heap *heap, void *block, size_t bytes, size_t align);
 
-// Whether jemalloc serves it, and whether this process may bind at all (containers: first touch decides instead).
+// Whether jemalloc serves it, and whether this process may bind memory (in containers first touch decides).
 bool farm_heap_uses_jemalloc(const struct farm_heap *heap);
 bool farm_heap_is_bound(const struct farm_heap *heap);
 

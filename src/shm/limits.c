@@ -12,7 +12,7 @@
 enum { TEXT_BYTES = 32768, SIZE_TEXT_BYTES = 32, CAP_IPC_LOCK_BIT = 14 };
 static const uint64_t HUGE_BYTES = 2u << 20, RESERVE_MAX_BYTES = 1u << 30, RESERVE_SHARE = 32;
 
-// One place where memory can run out: a cgroup level, the machine, a node.
+// A limit of memory: a cgroup level, the machine, a node.
 struct room {
     uint64_t left_bytes; // UINT64_MAX: no limit known
     uint64_t limit_bytes, used_bytes;
@@ -25,7 +25,7 @@ static const char remedy_v2[] = "raise it (systemd: MemoryMax=, MemoryHigh=; doc
 static const char remedy_v1[] = "raise it (systemd: MemoryLimit=; docker: --memory; Slurm: --mem; Kubernetes: "
                                 "limits.memory)";
 
-// The number behind `key` at the start of a line ("MemFree:  12 kB"), 0 where the key is missing.
+// The number after `key` at the start of a line ("MemFree:  12 kB"), 0 if the key is missing.
 static uint64_t value_of(const char *text, const char *key) {
     size_t length = strlen(key);
     for (const char *line = text; line && *line; line = strchr(line, '\n'), line += line != NULL)
@@ -147,7 +147,7 @@ static uint64_t parse_limit(const char *text) {
     return end == text || value >= UINT64_C(1) << 62 ? UINT64_MAX : value;
 }
 
-// A line of /proc/self/limits; false where it is not to be had. UINT64_MAX: unlimited.
+// Reads a line of /proc/self/limits; false if there is none. UINT64_MAX: unlimited.
 static bool read_rlimit(const char *root, const char *name, uint64_t *soft, uint64_t *hard) {
     char text[TEXT_BYTES], soft_text[32], hard_text[32];
     if (!farm_file_text(text, sizeof text, "%s/proc/self/limits", root)) return false;
@@ -158,7 +158,7 @@ static bool read_rlimit(const char *root, const char *name, uint64_t *soft, uint
     return true;
 }
 
-// Whether `wanted` fits the soft limit, after raising it where the system is the running one.
+// Whether `wanted` fits the soft limit, which is raised on the running system.
 static bool fits_rlimit(const char *root, int resource, uint64_t wanted, uint64_t soft, uint64_t hard) {
     if (wanted <= soft) return true;
     if (wanted > hard) return false;

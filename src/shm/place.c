@@ -15,12 +15,12 @@
 #include "base/bitmap.h"
 #include "base/file.h"
 
-enum { NODES_MAX = 1024, ASK_AT_ONCE = 4096, LINE_BYTES = 4096, SMALL_BYTES = 4096 };
-enum { CPULIST_BYTES = 5 * FARM_BITMAP_BITS / 2 }; // at the longest every second CPU: four digits and a comma
+enum { NODES_MAX = 1024, PAGES_AT_ONCE = 4096, LINE_BYTES = 4096, SMALL_BYTES = 4096 };
+enum { CPULIST_BYTES = 5 * FARM_BITMAP_BITS / 2 }; // the longest: every second CPU, with four digits and a comma
 
 void *farm_place_map(int fd, int protection, size_t bytes, size_t align) {
     int flags = fd < 0 ? MAP_PRIVATE | MAP_ANONYMOUS : MAP_SHARED;
-    // Address space first, so that the mapping can be put at an aligned place within it.
+    // Reserve address space first, then map at an aligned place in it.
     uint8_t *reserved = mmap(NULL, bytes + align, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (reserved == MAP_FAILED) return NULL;
     uint8_t *start = (uint8_t *)(((uintptr_t)reserved + align - 1) & ~(uintptr_t)(align - 1));
@@ -81,39 +81,39 @@ static void *populate(void *argument) {
     if (madvise(work->start, work->bytes, MADV_POPULATE_WRITE) == 0) return NULL;
     work->error = errno;
     if (errno != EINVAL && errno != ENOSYS) return NULL;
-    // Before Linux 5.14. Allocate first where there is a file, so that want of memory is an error and not a SIGBUS.
+    // Before Linux 5.14. Allocate a file first, so that a lack of memory is an error and not a SIGBUS.
     if (work->fd >= 0 && fallocate(work->fd, 0, 0, (off_t)work->bytes) && errno != EOPNOTSUPP && errno != ENOSYS) {
         work->error = errno;
         return NULL;
     }
-    // A write that changes nothing, whatever else may be going on there.
+    // An atomic write that changes nothing.
     for (size_t at = 0; at < work->bytes; at += SMALL_BYTES) __atomic_fetch_or(work->start + at, 0, __ATOMIC_RELAXED);
     work->error = 0;
     return NULL;
 }
 
-// A thread's way to the CPUs of a node, where it does the work; where it cannot get there it does none of it.
-struct errand {
+// Work for a thread on a node's CPUs; without them it does nothing.
+struct node_work {
     struct populate *work;
     struct farm_bitmap cpus;
-    bool there;
+    bool pinned;
 };
 
-static void *populate_there(void *argument) {
-    struct errand *errand = argument;
-    errand->there = farm_bitmap_pin(&errand->cpus, NULL) == FARM_OK;
-    return errand->there ? populate(errand->work) : NULL;
+static void *populate_pinned(void *argument) {
+    struct node_work *on_node = argument;
+    on_node->pinned = farm_bitmap_pin(&on_node->cpus, NULL) == FARM_OK;
+    return on_node->pinned ? populate(on_node->work) : NULL;
 }
 
-// False where the node has no CPUs, nobody says which, or no thread gets there: nothing is touched then.
+// False if the node has no known CPUs or no thread can be pinned to them: then nothing is touched.
 static bool populate_on(int node, struct populate *work) {
     char list[CPULIST_BYTES];
-    struct errand errand = {.work = work};
+    struct node_work on_node = {.work = work};
     pthread_t thread;
     if (!farm_file_line(list, sizeof list, "/sys/devices/system/node/node%d/cpulist", node)) return false;
-    if (farm_bitmap_parse(list, &errand.cpus, NULL) || !farm_bitmap_count(&errand.cpus)) return false;
-    if (pthread_create(&thread, NULL, populate_there, &errand)) return false;
-    return pthread_join(thread, NULL) == 0 && errand.there;
+    if (farm_bitmap_parse(list, &on_node.cpus, NULL) || !farm_bitmap_count(&on_node.cpus)) return false;
+    if (pthread_create(&thread, NULL, populate_pinned, &on_node)) return false;
+    return pthread_join(thread, NULL) == 0 && on_node.pinned;
 }
 
 enum farm_status farm_place_populate(void *start, size_t bytes, int fd, int touch_node, struct farm_error *err) {
@@ -126,12 +126,12 @@ enum farm_status farm_place_populate(void *start, size_t bytes, int fd, int touc
 
 // ---- collapse ----
 
-enum { COLLAPSE = 25 }; // MADV_COLLAPSE, which the headers of C libraries before Linux 6.1 do not know
+enum { COLLAPSE = 25 }; // MADV_COLLAPSE, which older headers lack
 
 void farm_place_collapse(void *start, size_t bytes) {
     for (size_t at = 0; bytes - at >= FARM_PLACE_HUGE_BYTES; at += FARM_PLACE_HUGE_BYTES) {
         uint8_t *block = (uint8_t *)start + at;
-        // An empty block is refused, and one page of it says on which node the whole shall lie.
+        // The kernel refuses an empty block; the page decides on the block's node.
         if (madvise(block, SMALL_BYTES, MADV_POPULATE_WRITE)) return;
         if (madvise(block, FARM_PLACE_HUGE_BYTES, COLLAPSE) && errno != EAGAIN && errno != EBUSY) return;
     }
@@ -139,28 +139,27 @@ void farm_place_collapse(void *start, size_t bytes) {
 
 // ---- verify ----
 
-// 1: asked; 0: not to be asked here.
-static bool ask_move_pages(const uint8_t *start, size_t bytes, size_t page_bytes, int node, size_t *elsewhere) {
-    void **pages = malloc(ASK_AT_ONCE * sizeof *pages);
-    int *nodes = malloc(ASK_AT_ONCE * sizeof *nodes);
-    bool asked = pages && nodes;
+static bool count_by_move_pages(const uint8_t *start, size_t bytes, size_t page_bytes, int node, size_t *elsewhere) {
+    void **pages = malloc(PAGES_AT_ONCE * sizeof *pages);
+    int *nodes = malloc(PAGES_AT_ONCE * sizeof *nodes);
+    bool known = pages && nodes;
     size_t misplaced = 0;
-    for (size_t at = 0; asked && at < bytes;) {
+    for (size_t at = 0; known && at < bytes;) {
         unsigned long count = 0;
-        for (; count < ASK_AT_ONCE && at < bytes; at += page_bytes) {
+        for (; count < PAGES_AT_ONCE && at < bytes; at += page_bytes) {
             nodes[count] = -ENOENT;
             pages[count++] = (void *)(uintptr_t)(start + at);
         }
-        asked = move_pages(0, count, pages, NULL, nodes, 0) == 0;
+        known = move_pages(0, count, pages, NULL, nodes, 0) == 0;
         for (unsigned long i = 0; i < count; i++) misplaced += node < 0 ? nodes[i] < 0 : nodes[i] != node;
     }
     free(pages);
     free(nodes);
-    if (asked) *elsewhere = misplaced * (page_bytes / SMALL_BYTES);
-    return asked;
+    if (known) *elsewhere = misplaced * (page_bytes / SMALL_BYTES);
+    return known;
 }
 
-// Adds up "N0=12 N1=3" of a line of numa_maps: pages in all, and pages on `node` (-1: on any).
+// Adds up the pages on `node` (-1: on any) in "N0=12 N1=3" of a line of numa_maps.
 static void count_pages(char *line, int node, size_t *right, size_t *bytes_a_page) {
     *right = 0;
     *bytes_a_page = SMALL_BYTES;
@@ -172,25 +171,26 @@ static void count_pages(char *line, int node, size_t *right, size_t *bytes_a_pag
     }
 }
 
-static bool ask_numa_maps(const void *start, size_t bytes, int node, size_t *elsewhere) {
+static bool count_by_numa_maps(const void *start, size_t bytes, int node, size_t *elsewhere) {
     char line[LINE_BYTES];
-    bool asked = false;
+    bool known = false;
     FILE *file = fopen("/proc/self/numa_maps", "re");
     if (!file) return false;
-    while (!asked && fgets(line, sizeof line, file)) {
+    while (!known && fgets(line, sizeof line, file)) {
         if (strtoull(line, NULL, 16) != (uintptr_t)start) continue;
         size_t right, bytes_a_page;
         count_pages(line, node, &right, &bytes_a_page);
         size_t right_bytes = right * bytes_a_page;
         *elsewhere = right_bytes < bytes ? (bytes - right_bytes) / SMALL_BYTES : 0;
-        asked = true;
+        known = true;
     }
     fclose(file);
-    return asked;
+    return known;
 }
 
 bool farm_place_verify(const void *start, size_t bytes, size_t page_bytes, int node, size_t *elsewhere) {
-    return ask_move_pages(start, bytes, page_bytes, node, elsewhere) || ask_numa_maps(start, bytes, node, elsewhere);
+    return count_by_move_pages(start, bytes, page_bytes, node, elsewhere) ||
+           count_by_numa_maps(start, bytes, node, elsewhere);
 }
 
 size_t farm_place_transparent_bytes(const void *start) {

@@ -42,7 +42,7 @@ void farm_segment_close(struct farm_segment *segment) {
 
 // ---- create ----
 
-// A descriptor that is none of the standard three, also where those are closed: a child would take it for its output.
+// Moves a descriptor above the standard three if those are closed: a child would use it as its output.
 static int above_standard(int fd) {
     if (fd < 0 || fd >= FD_MIN) return fd;
     int moved = fcntl(fd, F_DUPFD_CLOEXEC, FD_MIN), saved = errno;
@@ -60,16 +60,16 @@ static enum farm_status check_request(const struct farm_segment_request *request
                          request->user_bytes, FARM_SEGMENT_USER_BYTES);
     if (request->bytes < FARM_SEGMENT_HEADER_BYTES || request->bytes > SIZE_MAX / 2)
         return farm_fail(err, FARM_E_INVALID, "invalid segment size: %zu bytes", request->bytes);
-    // Beyond it ftruncate would end this process with SIGXFSZ.
+    // Beyond this limit ftruncate raises SIGXFSZ.
     if (getrlimit(RLIMIT_FSIZE, &file_size) == 0 && request->bytes + FARM_PLACE_HUGE_BYTES > file_size.rlim_cur)
         return farm_fail(err, FARM_E_LIMIT,
-                         "a segment of %zu bytes wanted, RLIMIT_FSIZE allows %llu: raise it with "
+                         "segment of %zu bytes: RLIMIT_FSIZE allows %llu: raise it with "
                          "`ulimit -f unlimited`",
                          request->bytes, (unsigned long long)file_size.rlim_cur);
     return FARM_OK;
 }
 
-// The file and its mapping, without a page of memory yet.
+// Makes the file and its mapping, without memory.
 static enum farm_status map_new(const struct farm_segment_request *request, bool huge, struct farm_segment *out,
                                 struct farm_error *err) {
     char name[64];
@@ -103,8 +103,8 @@ static enum farm_status map_new(const struct farm_segment_request *request, bool
     return FARM_OK;
 }
 
-// Binds, populates and asks where every page came to lie. Pages of 2 MiB are put together before there are others,
-// unless it is the first touch that says where they shall lie.
+// Binds, populates and verifies the node of every page. Blocks of 2 MiB are collapsed first, unless the first touch
+// decides on the node.
 static enum farm_status place(int node, bool transparent, struct farm_segment *out, struct farm_error *err) {
     bool refused = false;
     size_t ask_bytes = out->pages == FARM_PAGES_HUGE ? FARM_PLACE_HUGE_BYTES : SMALL_BYTES;
@@ -126,8 +126,8 @@ static enum farm_status place(int node, bool transparent, struct farm_segment *o
     return FARM_OK;
 }
 
-// Tries 2 MiB pages of the reserved pool. Returns false, *out closed and out->note saying why, where there are not
-// enough: a segment is never half of one kind.
+// Tries 2 MiB pages of the reserved pool. If there are not enough, closes *out, sets out->note and returns false: a
+// segment never mixes two kinds.
 static bool create_huge(const struct farm_segment_request *request, struct farm_segment *out) {
     size_t wanted = round_up(request->bytes, FARM_PLACE_HUGE_BYTES) / FARM_PLACE_HUGE_BYTES;
     uint64_t there = farm_limits_huge_available_bytes("/", request->node) / FARM_PLACE_HUGE_BYTES;
@@ -144,7 +144,7 @@ static bool create_huge(const struct farm_segment_request *request, struct farm_
     return false;
 }
 
-// The choice in "always within_size advise [never] deny force", for the note.
+// The bracketed word of "always within_size advise [never] deny force", for the note.
 static const char *shmem_setting(char *text, size_t bytes) {
     const bool any = farm_file_line(text, bytes, "/sys/kernel/mm/transparent_hugepage/shmem_enabled");
     char *open_bracket = any ? strchr(text, '[') : NULL;
@@ -153,13 +153,12 @@ static const char *shmem_setting(char *text, size_t bytes) {
     return open_bracket + 1;
 }
 
-// Base pages; where 2 MiB ones were wanted, the kernel is asked for transparent ones, has them put together, and is
-// asked whether there are any.
+// Base pages; with `transparent`, the kernel is asked for transparent pages, and they are counted.
 static enum farm_status create_small(const struct farm_segment_request *request, bool transparent,
                                      struct farm_segment *out, struct farm_error *err) {
     enum farm_status status = farm_limits_check_memory("/", request->bytes, request->node, err);
     if (!status) status = map_new(request, false, out, err);
-    // May fail where the kernel was built without them: then there are none, as the page table will say.
+    // Fails on kernels without transparent pages: the count below is then 0.
     if (!status && transparent) madvise(out->header, out->bytes, MADV_HUGEPAGE);
     if (!status) status = place(request->node, transparent, out, err);
     if (status || !transparent) return status;
@@ -191,8 +190,8 @@ static void write_header(const struct farm_segment_request *request, struct farm
     if (request->user_bytes) memcpy(header->user, request->user, request->user_bytes);
 }
 
-// Fixes the size for ever, keeps the mapping out of children, opens the second descriptor. Descriptors that are open
-// stay what they are when the file's permissions go.
+// Seals the size, keeps the mapping out of children and opens the read-only descriptor. fchmod does not change open
+// descriptors.
 static enum farm_status seal(struct farm_segment *out, struct farm_error *err) {
     char path[64];
     if (fcntl(out->fd, F_ADD_SEALS, SEALS)) return farm_fail_errno(err, FARM_E_IO, "cannot seal a segment");
@@ -203,7 +202,7 @@ static enum farm_status seal(struct farm_segment *out, struct farm_error *err) {
     if (out->fd_readonly < 0)
         return farm_fail_errno(err, errno == EMFILE || errno == ENFILE ? FARM_E_LIMIT : FARM_E_IO,
                                "cannot reopen a segment read-only (is /proc mounted? `ulimit -n` too low?)");
-    if (fchmod(out->fd, S_IRUSR)) return farm_fail_errno(err, FARM_E_IO, "cannot take a segment's permissions away");
+    if (fchmod(out->fd, S_IRUSR)) return farm_fail_errno(err, FARM_E_IO, "cannot remove a segment's write permission");
     return FARM_OK;
 }
 
@@ -242,10 +241,10 @@ static enum farm_status check_file(int fd, bool writable, struct stat *file, str
     return FARM_OK;
 }
 
-// Reads the header through a mapping of the first page alone; a copy, for the creator's peer may write it.
+// Copies the header through a mapping of the first page: its writer may change it at any time.
 static enum farm_status read_header(int fd, const struct stat *file, struct farm_segment_header *header,
                                     struct farm_error *err) {
-    // st_blksize is the page that the file is made of (2 MiB on hugetlbfs, which maps nothing smaller).
+    // st_blksize is the page size (2 MiB on hugetlbfs, the smallest mapping there).
     size_t page = file->st_blksize > FARM_SEGMENT_HEADER_BYTES ? (size_t)file->st_blksize : FARM_SEGMENT_HEADER_BYTES;
     void *first = mmap(NULL, page, PROT_READ, MAP_SHARED, fd, 0);
     if (first == MAP_FAILED)
@@ -293,10 +292,9 @@ static enum farm_status map_whole(int fd, const struct stat *file, bool writable
 }
 
 void farm_segment_populate(const struct farm_segment *segment) {
-    // As if to read, also where we shall write: the kernel then maps sixteen pages a fault instead of one (three times
-    // as fast), and maps pages of shared memory for writing at once where the mapping allows it. Where it keeps the
-    // dirty bit in software (Armv8.0) the first write to a page still costs a short fault; before Linux 5.14 any first
-    // use does.
+    // For reading, even if we write later: the kernel maps 16 pages a fault instead of one (three times as fast),
+    // writable if the mapping is. With a software dirty bit (Armv8.0) the first write still faults, as does any first
+    // use before Linux 5.14.
     madvise(segment->header, segment->bytes, MADV_POPULATE_READ);
 }
 
@@ -315,7 +313,7 @@ enum farm_status farm_segment_open(int fd, bool writable, enum farm_segment_kind
         status = map_whole(fd, &file, writable, out, err);
     }
     if (status) {
-        farm_segment_close(out); // out->fd is not set yet: the descriptor stays the caller's
+        farm_segment_close(out); // out->fd is not set yet: the descriptor belongs to the caller
         return farm_fail_in(err, status, "shared memory handed over as '%s'", kind_name(kind));
     }
     out->fd = fd;
@@ -331,7 +329,7 @@ enum farm_status farm_segment_open_unread(int fd, bool writable, enum farm_segme
         status = farm_fail(err, FARM_E_FORMAT, "segment of %lld bytes is smaller than its layout, %zu bytes",
                            (long long)file.st_size, bytes_min);
     if (!status) {
-        // What it is made of stands in the header alone: laid out as the largest kind wants it.
+        // Only the header has the kind of page: align for the largest.
         out->pages = file.st_size >= HUGE_MIN_BYTES ? FARM_PAGES_TRANSPARENT : FARM_PAGES_SMALL;
         out->placement = FARM_PLACEMENT_UNVERIFIED;
         status = map_whole(fd, &file, writable, out, err);

@@ -1,7 +1,6 @@
-// Sealed shared memory: an anonymous memfd segment of fixed size, placed on a NUMA node, populated and verified before
-// anybody else sees it, sealed against resizing, handed over by descriptor. No name is left behind after a crash, no
-// access can end in SIGBUS. The supervisor creates; every other process opens and checks. Knows nothing about what lies
-// in a segment beyond its header page.
+// Sealed shared memory: an anonymous memfd of fixed size on a NUMA node, populated and verified before it is handed
+// over by descriptor, sealed against resizing. No name is left behind after a crash; no access ends in SIGBUS. The
+// supervisor creates segments; other processes open and check them. Interprets the header page only.
 #ifndef FARM_SHM_SEGMENT_H
 #define FARM_SHM_SEGMENT_H
 
@@ -17,15 +16,15 @@ enum { FARM_SEGMENT_HEADER_BYTES = 4096, FARM_SEGMENT_USER_BYTES = 3072, FARM_SE
 
 enum farm_segment_kind { FARM_SEGMENT_UP = 1, FARM_SEGMENT_DOWN = 2, FARM_SEGMENT_STATS = 3 };
 
-// First page of every segment. Written by the creator before sealing the hand-over, constant afterwards.
+// The first page. The creator writes it before the hand-over; it does not change afterwards.
 struct farm_segment_header {
     uint64_t magic;
     uint32_t version;
     uint32_t kind;        // enum farm_segment_kind
     uint64_t bytes;       // of the whole segment, header included
-    uint64_t layout_hash; // of whatever lies behind the header; the owner of the layout computes it
+    uint64_t layout_hash; // of the rest; computed by the owner of the layout
     uint32_t owner;       // actor number for up and down
-    int32_t node;         // NUMA node asked for, -1: none
+    int32_t node;         // requested NUMA node, -1: none
     uint32_t pages;       // enum farm_pages, as populated
     uint32_t placement;   // enum farm_placement, as verified
     uint8_t reserved[FARM_SEGMENT_HEADER_BYTES - FARM_SEGMENT_USER_BYTES - 48];
@@ -35,17 +34,16 @@ _Static_assert(sizeof(struct farm_segment_header) == FARM_SEGMENT_HEADER_BYTES, 
 
 enum farm_pages {
     FARM_PAGES_SMALL,       // the system's base pages (4 KiB on x86-64)
-    FARM_PAGES_TRANSPARENT, // 2 MiB pages that the kernel put together, at least half of the segment
+    FARM_PAGES_TRANSPARENT, // transparent 2 MiB pages, at least half of the segment
     FARM_PAGES_HUGE,        // 2 MiB pages of the reserved pool
 };
 
 enum farm_placement {
-    FARM_PLACEMENT_NONE,        // no node was asked for
+    FARM_PLACEMENT_NONE,        // no node was requested
     FARM_PLACEMENT_BOUND,       // mbind(2), every page verified
-    FARM_PLACEMENT_FIRST_TOUCH, // mbind refused (containers): touched from a thread pinned to the node, every page
-                                // verified
-    FARM_PLACEMENT_MISPLACED,   // verified and found elsewhere: pages_elsewhere says how many
-    FARM_PLACEMENT_UNVERIFIED,  // first touch, but neither move_pages(2) nor /proc/self/numa_maps may be asked here
+    FARM_PLACEMENT_FIRST_TOUCH, // mbind refused (containers): touched from a thread on the node, every page verified
+    FARM_PLACEMENT_MISPLACED,   // pages_elsewhere pages are on other nodes
+    FARM_PLACEMENT_UNVERIFIED,  // first touch; neither move_pages(2) nor /proc/self/numa_maps is available
 };
 
 struct farm_segment_request {
@@ -56,53 +54,48 @@ struct farm_segment_request {
     uint64_t layout_hash;
     const void *user; // copied into the header
     size_t user_bytes;
-    bool huge; // 1 MiB or more: try 2 MiB pages, then transparent ones; false: base pages
+    bool huge; // from 1 MiB on: try 2 MiB pages, then transparent ones; false: base pages
 };
 
 // One process's view of a segment.
 struct farm_segment {
     struct farm_segment_header *header; // start of the mapping; writable only as opened
     size_t bytes;
-    int fd;          // read-write descriptor (creator), or the descriptor that was opened; -1 when not kept
-    int fd_readonly; // creator only: a descriptor opened read-only, for the side that may not write; -1 elsewhere
+    int fd;          // read-write (creator) or as opened; -1: none
+    int fd_readonly; // creator only: for the side that may not write; -1 elsewhere
     bool writable;
     enum farm_pages pages;
     enum farm_placement placement;
-    size_t pages_elsewhere;             // creator only: pages of 4 KiB found on another node than asked
-    char note[FARM_SEGMENT_NOTE_BYTES]; // creator only: why it is not what was asked for, and what to set; "" where it
-                                        // is
+    size_t pages_elsewhere;             // creator only: 4 KiB pages on other nodes
+    char note[FARM_SEGMENT_NOTE_BYTES]; // creator only: why the request was not met, and what to set; "" if it was
 };
 
-// Creates, places, populates, verifies and seals (F_SEAL_SHRINK|GROW|SEAL), and takes the file's write permission away,
-// so that a process without privileges does not turn its read-only descriptor into a writable one by way of /proc.
-// Behind the header everything is zero. The mapping is MADV_DONTFORK: a forked child does not inherit it and opens its
-// own view from a descriptor. Both descriptors are CLOEXEC and above 2. Errors: FARM_E_LIMIT (memory, node,
-// descriptors, file size: names the limit, what was wanted, what is there, the setting to change), FARM_E_INVALID,
-// FARM_E_IO, FARM_E_UNSUPPORTED. On error *out is closed.
+// Creates, places, populates, verifies and seals (F_SEAL_SHRINK|GROW|SEAL) a segment of zeros, and removes the file's
+// write permission, so that an unprivileged process cannot reopen its read-only descriptor for writing through /proc.
+// MADV_DONTFORK: a forked child opens its own view. Both descriptors are CLOEXEC and above 2. Errors: FARM_E_LIMIT
+// (memory, node, descriptors, file size; names the setting), FARM_E_INVALID, FARM_E_IO, FARM_E_UNSUPPORTED. On error
+// *out is closed.
 enum farm_status farm_segment_create(const struct farm_segment_request *request, struct farm_segment *out,
                                      struct farm_error *err);
 
-// Maps a descriptor handed over by somebody else, in a process that shares nothing else with the creator, after
-// checking seals, size, magic, version, kind, layout hash (0: any) and that the size in the header is the file's. Not
-// inherited by forked children either. Takes ownership of fd only on success. Errors: FARM_E_FORMAT with the reason,
-// FARM_E_PERMISSION where `writable` is wanted of a read-only descriptor, FARM_E_LIMIT, FARM_E_IO.
+// Maps a descriptor from another process after checking seals, size, magic, version, kind and layout hash (0: any).
+// MADV_DONTFORK too. Owns fd on success only. Errors: FARM_E_FORMAT with the reason, FARM_E_PERMISSION (a read-only
+// descriptor, but `writable`), FARM_E_LIMIT, FARM_E_IO.
 enum farm_status farm_segment_open(int fd, bool writable, enum farm_segment_kind kind, uint64_t layout_hash,
                                    struct farm_segment *out, struct farm_error *err);
 
-// The same for a segment that its other side may have scribbled over: only what the kernel vouches for is checked
-// (seals, the size, which must be bytes_min at least), and nothing of the header is believed.
+// The same for a segment whose header its peer may have overwritten: checks only what the kernel guarantees, the seals
+// and the size (at least bytes_min).
 enum farm_status farm_segment_open_unread(int fd, bool writable, enum farm_segment_kind kind, size_t bytes_min,
                                           struct farm_segment *out, struct farm_error *err);
 
-// Fills the page table of an opened segment, so that the busy path takes no faults: about a third of a microsecond a
-// base page, which is why it is apart from opening. The creator's is full.
+// Fills the page table of an opened segment (the creator's is full), about 0.3 us a base page.
 void farm_segment_populate(const struct farm_segment *segment);
 
-// Unmaps and closes descriptors; safe on a zeroed, a closed and a partly made segment (a descriptor of 0 or below is
-// none).
+// Unmaps and closes the descriptors. Safe on a zeroed, closed or partly made segment: descriptors <= 0 are ignored.
 void farm_segment_close(struct farm_segment *segment);
 
-// "up of actor 3: 4.2 MiB in 2 MiB pages, bound to node 1, verified; note", for the log.
+// "up of actor 3: 4.2 MiB in 2 MiB pages, bound to node 1; note", for the log.
 void farm_segment_describe(const struct farm_segment *segment, char *text, size_t text_bytes);
 
 #endif
