@@ -1,6 +1,6 @@
-// Algorithms: what is learned. An algorithm is two files, NAME.h (its arithmetic, inline for the CPU and for CUDA) and
-// NAME.c (its table: recipe keys, statistics, plan), and a line in all.h; the learner, its backends, recipes and
-// metrics know this interface only. Runs in the learner; tables are read in the supervisor and in tools too.
+// The interface of algorithms. An algorithm is NAME.h (its arithmetic, inline for the CPU and CUDA), NAME.c (its table:
+// recipe keys, statistics, plan) and a line in all.h; the learner, backends, recipes and metrics use this interface
+// only. Runs in the learner; supervisor and tools read the tables.
 #ifndef FARM_ALGO_ALGO_H
 #define FARM_ALGO_ALGO_H
 
@@ -12,8 +12,8 @@
 
 enum farm_regime {
     FARM_REGIME_AUTO,  // the algorithm's own
-    FARM_REGIME_SYNC,  // an iteration is one window of every lane; the next begins with the parameters that it gave
-    FARM_REGIME_ASYNC, // windows are trained as they come, while actors go on
+    FARM_REGIME_SYNC,  // an iteration is one window of every lane; the next one acts with the new parameters
+    FARM_REGIME_ASYNC, // windows are trained on in order of arrival while actors continue
 };
 
 struct farm_algo;
@@ -26,18 +26,18 @@ struct farm_algo_config {
     uint32_t batch;                      // windows of an iteration (async)
     uint32_t stack;                      // frames stacked (1 for flat observations)
     enum farm_regime regime;
-    uint32_t max_lag;    // async: versions; windows that are older are dropped; 0: the rings alone bound the lag
-    double reward_clip;  // rewards clipped to +-this; 0: not
+    uint32_t max_lag;    // async: older windows (in versions) are dropped; 0: only the rings bound the lag
+    double reward_clip;  // rewards are clipped to +-this; 0: not
     double reward_scale; // after clipping
     enum farm_optimiser_kind optimiser;
     double lr, lr_end;     // linear from lr to lr_end over frames_target (no decay without a target)
     double grad_norm_clip; // 0: not
     double rmsprop_decay, rmsprop_epsilon, adam_beta1, adam_beta2, adam_epsilon;
-    bool loss_sum; // losses are SUMMED over the rows of a pass, as IMPALA's code does; false: averaged
+    bool loss_sum; // sums losses over the rows of a pass, as IMPALA's code does; false: averages
 };
 
-// How the trainer drives an algorithm: `epochs` times over the windows of an iteration, each in `minibatches` passes
-// (with one of each: all windows in the order in which they came; else shuffled).
+// How the trainer drives an algorithm: `epochs` times over an iteration's windows, each in `minibatches` passes over
+// shuffled columns (one of each: all windows in their order).
 struct farm_algo_plan {
     struct farm_window_shape shape;
     uint32_t epochs, minibatches;
@@ -49,27 +49,26 @@ struct farm_algo {
     const char *statistics[FARM_ALGO_TERMS_MAX]; // keys in metrics.jsonl of terms 1, 2, ...; NULL ends
     int scratch;                                 // floats of a row
     bool sync;                                   // the regime that FARM_REGIME_AUTO means
-    // Changes the usual plan (shape T, T+1; one pass); NULL: takes it. FARM_E_USAGE with the key to change.
+    // Changes the default plan (stride T, length T+1, one pass); NULL: keeps it. FARM_E_USAGE with the key to change.
     enum farm_status (*plan)(const struct farm_algo_config *config, struct farm_algo_plan *plan,
                              struct farm_error *err);
-    // After each epoch, with its terms: may change the learning rate; returns whether epochs go on. NULL: they do.
+    // After each epoch, with its terms: may change the learning rate, returns whether to continue. NULL: continues.
     bool (*adapt)(const struct farm_algo_config *config, const double *terms, double *learning_rate);
 
-    // The arithmetic of rows.h, on the CPU; a GPU runs the inline functions of NAME.h by all.h. In this order: each row
-    // by itself (NULL: nothing), each column along time (NULL: nothing), then each row's gradients and terms. Term 0 is
-    // the row's weight.
+    // The arithmetic of rows.h on the CPU (CUDA compiles NAME.h through all.h), in this order: each row by itself (may
+    // be NULL), each column along time (may be NULL), each row's gradients and terms. Term 0 is the row's weight.
     void (*prepare)(const struct farm_algo_rows *rows, int row);
     void (*column)(const struct farm_algo_rows *rows, int column);
     void (*row)(const struct farm_algo_rows *rows, int row, float *terms);
 };
 
-// The usual plan with what the algorithm changes. FARM_E_INVALID for one that makes no sense, or leaves steps out.
+// The default plan with the algorithm's changes. FARM_E_INVALID: an empty one, or one that leaves steps out.
 enum farm_status farm_algo_plan_make(const struct farm_algo_config *config, struct farm_algo_plan *out,
                                      struct farm_error *err);
 
 struct farm_optimiser_config farm_algo_optimiser(const struct farm_algo_config *config);
 
-// A reward as training sees it: clipped, then scaled.
+// Clips, then scales.
 float farm_algo_reward(const struct farm_algo_config *config, float reward);
 
 // Gradients of all rows on the CPU (the bootstrap rows' are zeros); ADDS their terms to terms[FARM_ALGO_TERMS_MAX].

@@ -1,5 +1,5 @@
-// Which algorithms there are (all.h), and a recipe's hyperparameters for the one that it names. For the supervisor and
-// for tools; what runs an algorithm is handed its table.
+// The algorithms of all.h by name, and a recipe's hyperparameters for the one that it names. For the supervisor and
+// tools; the learner gets an algorithm's table.
 #ifndef FARM_ALGO_REGISTRY_H
 #define FARM_ALGO_REGISTRY_H
 

@@ -1,7 +1,7 @@
-// What an algorithm computes with: the rows of one pass, on the CPU or on a GPU. Shared by both, so plain enough for
-// C17 and CUDA C++ (kernels/device.h). Arrays are time-major: row (t, c) is element t * columns + c, t in [0, steps],
-// so the first steps * columns rows train, in one piece, and the last `columns` rows bootstrap. A column is one window
-// of one environment. Row t holds observation t, the reward and flags that came with it, and the action answered to it.
+// The rows of one pass, on which an algorithm computes. Compiled as C17 and as CUDA C++ (kernels/device.h). Arrays are
+// time-major: row (t, c) is element t * columns + c with t in [0, steps], so the first steps * columns rows train and
+// the last `columns` rows bootstrap. A column is one window of one environment. Row t holds observation t, the reward
+// and flags that came with it, and the action answered to it.
 #ifndef FARM_ALGO_ROWS_H
 #define FARM_ALGO_ROWS_H
 
@@ -42,8 +42,8 @@ static inline FARM_HD float *farm_algo_scratch(const struct farm_algo_rows *rows
     return rows->scratch + (size_t)index * (size_t)farm_algo_row_count(rows);
 }
 
-// Whether step t leads to step t+1 within one episode: not after LAST(t), nor if FIRST(t+1) comes without LAST(t) (an
-// abandoned episode). Reward and end of that transition lie in step t+1.
+// Whether step t leads to step t+1 within one episode: not after LAST(t), nor to a FIRST(t+1) without LAST(t) (an
+// abandoned episode). The transition's reward and end lie in step t+1.
 static inline FARM_HD bool farm_algo_transition(unsigned flags, unsigned next_flags) {
     return !(flags & FARM_STEP_LAST) && !(next_flags & FARM_STEP_FIRST);
 }

@@ -11,10 +11,10 @@
 
 enum { FDS_MAX = 4 };
 
-// What crosses the socket: the request without its descriptors.
+// The message: a request without its descriptors.
 struct words {
     uint32_t kind, ring, shard;
-    uint32_t more; // descriptors behind up and down
+    uint32_t more; // descriptors after up and down
 };
 enum { WITH_WRITABLE = 1, WITH_WAKE = 2 };
 
@@ -53,7 +53,7 @@ enum farm_status farm_admission_send_request(int socket, const struct farm_admis
         memcpy(CMSG_DATA(header), fds, count * sizeof *fds);
     }
     if (sendmsg(socket, &message, MSG_DONTWAIT | MSG_NOSIGNAL) == (ssize_t)sizeof words) return FARM_OK;
-    return farm_fail_errno(err, FARM_E_IO, "the learner cannot be asked");
+    return farm_fail_errno(err, FARM_E_IO, "the request does not reach the learner");
 }
 
 bool farm_admission_receive_reply(int socket, struct farm_admission_reply *reply) {
@@ -62,7 +62,7 @@ bool farm_admission_receive_reply(int socket, struct farm_admission_reply *reply
     return true;
 }
 
-static void drop(struct farm_admission_request *request) {
+static void close_descriptors(struct farm_admission_request *request) {
     int *const fds[FDS_MAX] = {&request->fds[0], &request->fds[1], &request->up_writable, &request->wake};
     for (int k = 0; k < FDS_MAX; k++) {
         if (*fds[k] >= 0) close(*fds[k]);
@@ -70,9 +70,9 @@ static void drop(struct farm_admission_request *request) {
     }
 }
 
-// Takes a message off, if one is there. False where it is no request, or there is none. Descriptors that are not
-// wanted, or came without the others (this process had no room for them), are closed.
-static bool take(int socket, struct farm_admission_request *request) {
+// Receives a message, if one is there. False: none, or no valid request. Closes descriptors that do not belong to a
+// JOIN, or that came without the others because this process had no room.
+static bool receive_message(int socket, struct farm_admission_request *request) {
     struct words words = {.kind = UINT32_MAX};
     struct iovec data = {&words, sizeof words};
     union control control;
@@ -92,8 +92,8 @@ static bool take(int socket, struct farm_admission_request *request) {
                                                .wake = fds[3]};
     const bool whole = bytes == (ssize_t)sizeof words && !(message.msg_flags & MSG_TRUNC);
     const bool wanted = whole && request->kind == FARM_ADMISSION_JOIN && !(message.msg_flags & MSG_CTRUNC);
-    if (!wanted || request->fds[1] < 0) drop(request);
-    if (words.more == WITH_WAKE) { // the third is the wake-up's
+    if (!wanted || request->fds[1] < 0) close_descriptors(request);
+    if (words.more == WITH_WAKE) { // the third descriptor
         request->wake = request->up_writable;
         request->up_writable = -1;
     }
@@ -102,12 +102,12 @@ static bool take(int socket, struct farm_admission_request *request) {
 
 bool farm_admission_receive_request(int socket, int timeout_ms, struct farm_admission_request *request) {
     struct pollfd look = {.fd = socket, .events = POLLIN};
-    return poll(&look, 1, timeout_ms) == 1 && take(socket, request);
+    return poll(&look, 1, timeout_ms) == 1 && receive_message(socket, request);
 }
 
 void farm_admission_send_reply(int socket, const struct farm_admission_reply *reply) {
     if (send(socket, reply, sizeof *reply, MSG_DONTWAIT | MSG_NOSIGNAL) != (ssize_t)sizeof *reply)
-        farm_log_warn("the supervisor cannot be answered: %s", strerror(errno));
+        farm_log_warn("the reply does not reach the supervisor: %s", strerror(errno));
 }
 
 void farm_admission_clear(int supervisor, int learner) {
@@ -116,5 +116,5 @@ void farm_admission_clear(int supervisor, int learner) {
     while (recv(supervisor, &reply, sizeof reply, MSG_DONTWAIT) > 0) {
     }
     for (struct pollfd look = {.fd = learner, .events = POLLIN}; poll(&look, 1, 0) == 1;)
-        if (take(learner, &request)) drop(&request);
+        if (receive_message(learner, &request)) close_descriptors(&request);
 }

@@ -13,7 +13,7 @@
 enum { LENGTH_BYTES = 8, NAME_MAX_BYTES = FARM_TENSOR_NAME_MAX + 32 };
 static const uint64_t FILE_BYTES_MAX = 16ull << 30, HEADER_BYTES_MAX = 100ull << 20;
 
-// "NAME.TENSOR"; the parameters' vector has no name, nor have its tensors a prefix.
+// "VECTOR.TENSOR"; the tensors of the parameters' vector have no prefix.
 static const char *tensor_name(const char *vector, const struct farm_tensor *tensor, char name[NAME_MAX_BYTES]) {
     snprintf(name, NAME_MAX_BYTES, "%s%s%s", vector, vector[0] ? "." : "", tensor->name);
     return name;
@@ -120,8 +120,8 @@ static int by_start(const void *a, const void *b) {
     return (x[i] > y[i]) - (x[i] < y[i]);
 }
 
-// The bytes of data that the header speaks of. False where the tensors do not fill them one behind the other, with no
-// hole and none in another (or without memory to look).
+// The header's bytes of data. False if the tensors do not fill them one after another without holes or overlaps, or if
+// there is no memory for the check.
 static bool data_end(const json_t *header, uint64_t *end) {
     json_int_t(*offsets)[2] = malloc((json_object_size(header) + 1) * sizeof *offsets);
     size_t count = 0;
@@ -167,8 +167,8 @@ static enum farm_status image_read(const char *path, struct image *image, struct
     }
     image->data_bytes = bytes - LENGTH_BYTES - length;
     if (!data_end(image->header, &end) || end != image->data_bytes) {
-        status = farm_fail(err, FARM_E_FORMAT, "%s: %s (%zu bytes of data where the header speaks of %" PRIu64 ")",
-                           path, end > image->data_bytes ? "cut off" : "corrupt", image->data_bytes, end);
+        status = farm_fail(err, FARM_E_FORMAT, "%s: %s (%zu bytes of data, %" PRIu64 " in the header)", path,
+                           end > image->data_bytes ? "cut off" : "corrupt", image->data_bytes, end);
         goto fail;
     }
     image->data = (const float *)(const void *)(image->bytes + LENGTH_BYTES + length);
@@ -214,7 +214,7 @@ enum farm_status farm_checkpoint_read_metadata(const char *path, struct farm_che
     return status;
 }
 
-// Finds one tensor and checks everything about it; its data, or NULL with the reason.
+// A tensor's checked data, or NULL with the reason.
 static const float *find_tensor(const struct image *image, const char *path, const char *vector,
                                 const struct farm_tensor *tensor, struct farm_error *err) {
     char name[NAME_MAX_BYTES];
@@ -254,7 +254,7 @@ static bool has_vector(const struct image *image, const struct farm_net *net, co
     return json_object_get(image->header, tensor_name(vector, &net->tensors[0], name)) != NULL;
 }
 
-// Whether the file's vectors behind the parameters are those of the state, all of them.
+// Whether the file has exactly the state's optimiser vectors.
 static bool has_optimiser_of(const struct image *image, const struct farm_net *net,
                              const struct farm_backend_state *state) {
     static const char *const known[] = {"optimiser.first", "optimiser.second"};
@@ -272,7 +272,6 @@ enum farm_status farm_checkpoint_load(const char *path, const struct farm_net *n
     const float *found[FARM_BACKEND_VECTORS_MAX][FARM_TENSORS_MAX];
     enum farm_status status = image_read(path, &image, err);
     if (status) return status;
-    // The optimiser's vectors count only together and only if the run's optimiser has the same ones.
     *has_optimiser = has_optimiser_of(&image, net, state);
     const uint32_t count = *has_optimiser ? state->vector_count : 1;
     for (uint32_t v = 0; v < count && !status; v++)

@@ -1,6 +1,6 @@
 // Checkpoints: parameters, optimiser and the run's settings in one safetensors file (an 8-byte length, a JSON header,
-// raw little-endian f32), which PyTorch's and everybody else's safetensors readers open too. Written crash-safe: a file
-// under its final name is whole. Runs in the learner (save, load) and in tools (metadata only).
+// raw little-endian f32), which every safetensors reader opens. Written crash-safe: a file under its final name is
+// whole. Runs in the learner (save, load) and in tools (metadata only).
 //
 // Tensors: for each vector of the state "<vector>.<tensor>": the network's by their own names,
 // "optimiser.second.<name>" and, for Adam, "optimiser.first.<name>". Source of the format: the safetensors README.
@@ -21,7 +21,7 @@ struct farm_checkpoint_metadata {
 
 // The value of a key, or NULL.
 const char *farm_checkpoint_get(const struct farm_checkpoint_metadata *metadata, const char *key);
-// As a whole number; 0 where it is missing or none.
+// As a whole number; 0: missing, or no number.
 uint64_t farm_checkpoint_get_u64(const struct farm_checkpoint_metadata *metadata, const char *key);
 void farm_checkpoint_metadata_free(struct farm_checkpoint_metadata *metadata);
 
@@ -31,15 +31,13 @@ enum farm_status farm_checkpoint_save(const char *path, const struct farm_net *n
                                       const struct farm_backend_state *state, const char *const (*pairs)[2],
                                       uint32_t pair_count, struct farm_error *err);
 
-// Reads metadata only; checks the header and that the file is as long as it says. metadata is to be freed after
-// success.
+// Reads metadata only, to be freed after success; checks the header and the file's length.
 enum farm_status farm_checkpoint_read_metadata(const char *path, struct farm_checkpoint_metadata *metadata,
                                                struct farm_error *err);
 
-// Reads a checkpoint of exactly this network into *state, whose vectors are only written when everything has been
-// checked: length, header, names, shapes, types, offsets, finite values. The optimiser's vectors are taken where the
-// file has the ones that `state` wants, and *has_optimiser says so (evaluation needs none: vector_count 1). Errors:
-// FARM_E_NOT_FOUND, FARM_E_FORMAT with the reason.
+// Reads a checkpoint of exactly this network into *state, whose vectors are written after every check: length, header,
+// names, shapes, types, offsets, finite values. *has_optimiser: the file has exactly the optimiser's vectors of
+// `state`, and they are read too (evaluation has none: vector_count 1). Errors: FARM_E_NOT_FOUND, FARM_E_FORMAT.
 enum farm_status farm_checkpoint_load(const char *path, const struct farm_net *net, struct farm_backend_state *state,
                                       bool *has_optimiser, struct farm_checkpoint_metadata *metadata,
                                       struct farm_error *err);

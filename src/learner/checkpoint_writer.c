@@ -15,7 +15,7 @@
 #include "learner/checkpoint.h"
 
 enum { CHECKPOINTS_KEPT = 3, OWN_PAIRS = 8 };
-static const double FIRST_CHECKPOINT_S = 20; // so that a learner that dies early has something to come back to
+static const double FIRST_CHECKPOINT_S = 20; // for a learner that dies early
 
 static int newest_first(const struct dirent **a, const struct dirent **b) {
     return strcmp((*b)->d_name, (*a)->d_name);
@@ -26,12 +26,12 @@ static int is_checkpoint(const struct dirent *entry) {
     return dot && strcmp(dot, ".safetensors") == 0;
 }
 
-// What a learner that was killed while it wrote has left: "<frames>.safetensors.tmp.<pid>".
+// "<frames>.safetensors.tmp.<pid>", left by a learner that was killed while it wrote.
 static int is_half_written(const struct dirent *entry) {
     return strstr(entry->d_name, ".safetensors.tmp.") != NULL;
 }
 
-// Removes the files of the folder that `choose` takes, but for the first `kept` in falling order of their names.
+// Removes the files that `choose` selects, except the first `kept` in falling order of names.
 static void remove_files(const char *folder, int (*choose)(const struct dirent *), int kept) {
     struct dirent **names;
     int count = scandir(folder, &names, choose, newest_first);
@@ -50,7 +50,7 @@ static bool all_finite(const float *values, size_t count) {
     return sum == 0;
 }
 
-static struct farm_checkpoint_moment now(const struct farm_checkpoint_writer *writer) {
+static struct farm_checkpoint_moment read_moment(const struct farm_checkpoint_writer *writer) {
     const struct farm_stats *stats = writer->learner->stats;
     return (struct farm_checkpoint_moment){.version = writer->version,
                                            .frames = farm_load_relaxed(&stats->frames),
@@ -60,12 +60,12 @@ static struct farm_checkpoint_moment now(const struct farm_checkpoint_writer *wr
                                            .return_mean = farm_stats_get(&stats->return_mean)};
 }
 
-// Whether the state, which is of an earlier moment because the device is lost, holds what no file holds.
+// Whether no file holds the state, which a lost device left.
 static bool worth_saving(const struct farm_checkpoint_writer *writer, const struct farm_backend_state *state) {
     assert(state->version == writer->copied.version);
     if (state->version != writer->saved_version) return true;
-    farm_log_warn("no checkpoint is written: the parameters that are left, version %" PRIu64 ", are %s", state->version,
-                  writer->saved ? "those of the last one" : "those that training began with");
+    farm_log_warn("no checkpoint is written: the remaining parameters, version %" PRIu64 ", are %s", state->version,
+                  writer->saved ? "those of the last one" : "the first ones");
     return false;
 }
 
@@ -73,8 +73,8 @@ enum farm_status farm_checkpoint_writer_save(struct farm_checkpoint_writer *writ
     const struct farm_learner_config *learner = writer->learner;
     if (!learner->checkpoint_dir) return FARM_OK;
     const struct farm_backend_state state = writer->ops->state(writer->backend);
-    if (state.version >= writer->version) // newer: the update that failed had been published
-        writer->copied = now(writer);
+    if (state.version >= writer->version) // newer: the failed update was published
+        writer->copied = read_moment(writer);
     else if (!worth_saving(writer, &state))
         return FARM_OK;
     const struct farm_checkpoint_moment *moment = &writer->copied;
@@ -122,12 +122,12 @@ void farm_checkpoint_writer_turn(struct farm_checkpoint_writer *writer) {
     if (every_s <= 0 || farm_now_ns() < writer->due_ns) return;
     struct farm_error error;
     if (farm_checkpoint_writer_save(writer, &error))
-        farm_log_warn("%s: training goes on, the next try follows in %.0f s", error.message, every_s);
+        farm_log_warn("%s: training continues, next attempt in %.0f s", error.message, every_s);
     writer->due_ns = farm_now_ns() + (uint64_t)(every_s * 1e9);
 }
 
 void farm_checkpoint_writer_copied(struct farm_checkpoint_writer *writer) {
-    writer->copied = now(writer);
+    writer->copied = read_moment(writer);
 }
 
 void farm_checkpoint_writer_start(struct farm_checkpoint_writer *writer, const struct farm_learner_config *learner,
@@ -136,6 +136,6 @@ void farm_checkpoint_writer_start(struct farm_checkpoint_writer *writer, const s
     *writer = (struct farm_checkpoint_writer){
         .learner = learner, .ops = ops, .backend = backend, .net = net, .version = version, .saved_version = version};
     writer->due_ns = farm_now_ns() + (uint64_t)(fmin(learner->checkpoint_every_s, FIRST_CHECKPOINT_S) * 1e9);
-    writer->copied = now(writer);
+    writer->copied = read_moment(writer);
     if (learner->checkpoint_dir) remove_files(learner->checkpoint_dir, is_half_written, 0);
 }

@@ -1,11 +1,11 @@
-// When and what a run writes as checkpoints: a file every checkpoint_every_s and at the end, the newest three kept.
-// Belongs to the training thread. A state of a lost device is written under the moment it was copied at.
+// The run's checkpoints: one every checkpoint_every_s and one at the end, the newest three kept. Belongs to the
+// training thread. The state that a lost device leaves is written with the figures of its copy's moment.
 #ifndef FARM_LEARNER_CHECKPOINT_WRITER_H
 #define FARM_LEARNER_CHECKPOINT_WRITER_H
 
 #include "learner/backend.h"
 
-// Where training stood when the backend had a state.
+// The run's figures when the backend had a state.
 struct farm_checkpoint_moment {
     uint64_t version, frames, agent_steps, updates, episodes;
     double return_mean;
@@ -16,26 +16,25 @@ struct farm_checkpoint_writer {
     const struct farm_backend_ops *ops;
     struct farm_backend *backend;
     const struct farm_net *net;
-    uint64_t version;                     // newest published; the trainer keeps it up to date
+    uint64_t version;                     // newest published; set by the trainer
     uint64_t due_ns;                      // of the next file
     struct farm_checkpoint_moment copied; // of the state that a lost device leaves
-    uint64_t saved_version;               // of the newest file, or what training began with
-    bool saved;                           // this training has written one
+    uint64_t saved_version;               // of the newest file, or of the first parameters
+    bool saved;                           // this learner has written a file
 };
 
-// `version`: what training begins with. Removes files that a killed learner left half written.
+// `version`: of the first parameters. Removes files that a killed learner left half written.
 void farm_checkpoint_writer_start(struct farm_checkpoint_writer *writer, const struct farm_learner_config *learner,
                                   const struct farm_backend_ops *ops, struct farm_backend *backend,
                                   const struct farm_net *net, uint64_t version);
 
-// The backend has copied its state now: what it leaves if its device is lost.
+// The backend has copied its state now.
 void farm_checkpoint_writer_copied(struct farm_checkpoint_writer *writer);
 
-// Writes if it is time; a failure is logged and tried again later.
+// Writes a due checkpoint. Logs a failure and tries again later.
 void farm_checkpoint_writer_turn(struct farm_checkpoint_writer *writer);
 
-// Writes. FARM_E_INVALID: parameters are not finite (earlier checkpoints are intact); what farm_checkpoint_save
-// returns.
+// Writes a checkpoint. FARM_E_INVALID: parameters are not finite; errors of farm_checkpoint_save.
 enum farm_status farm_checkpoint_writer_save(struct farm_checkpoint_writer *writer, struct farm_error *err);
 
 #endif

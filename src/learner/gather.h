@@ -1,5 +1,5 @@
-// What training reads of lanes, for every backend: which columns windows hold, and what belongs to one step of one of
-// them. Copies what is small; observations are the backend's to find. Runs on the training thread and its helpers.
+// What training reads from lanes, for every backend: the columns of windows, and the small arrays of one step of a
+// column. Backends find observations themselves. Runs on the training thread and its helpers.
 #ifndef FARM_LEARNER_GATHER_H
 #define FARM_LEARNER_GATHER_H
 
@@ -13,7 +13,7 @@ struct farm_column {
     uint32_t env;
 };
 
-// Lists the windows' columns in their order, at most `most` (more are a broken invariant). Returns how many.
+// Lists the windows' columns in order; more than `most` abort. Returns their number.
 uint32_t farm_columns_list(const struct farm_window *windows, uint32_t count, struct farm_column *columns,
                            uint32_t most);
 

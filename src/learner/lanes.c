@@ -43,17 +43,16 @@ static enum farm_status make_lane(struct farm_learner_lane *lane, struct farm_ri
     if (status) return status;
     lane->lane = &lane->validator.checked;
     lane->answered = farm_lane_acted(lane->lane);
-    // What a learner that died had taken in and counted. Slots before `consumed` may be half overwritten: nobody reads
-    // them.
+    // Steps that a dead learner had taken in. Those before `consumed` may be half overwritten and are not read.
     for (uint64_t back = lane->answered < ring->spec.steps ? lane->answered : ring->spec.steps; back > 0; back--)
-        (void)farm_validator_step(&lane->validator, lane->answered - back, UINT64_MAX); // checked by that learner
+        (void)farm_validator_step(&lane->validator, lane->answered - back, UINT64_MAX);
     farm_window_cursor_start(lane->lane, shape, &lane->cursor);
     lane->games = calloc(ring->spec.width, sizeof *lane->games);
     if (!lane->games)
         return farm_fail(err, FARM_E_LIMIT, "no memory for the games of %u environments", ring->spec.width);
     uint64_t generation = farm_load_acquire(&lane->lane->down->generation);
     for (uint32_t e = 0; e < ring->spec.width; e++) {
-        // A learner that came back: between two lives of one game, or between two games? The step before says it.
+        // Between two lives of one game, or between two games? The newest step shows it.
         unsigned before = lane->answered ? farm_lane_flags(lane->lane, lane->answered - 1)[e] : FARM_STEP_ALL;
         lane->games[e].known = (before & FARM_STEP_GAME_END) != 0;
         lane->games[e].ended_last = lane->answered && before & FARM_STEP_LAST;
@@ -72,7 +71,7 @@ static enum farm_status make_lanes(struct farm_lanes *lanes, uint32_t r, const s
     return status;
 }
 
-static void look_at_header(const struct farm_ring *ring) {
+static void check_header(const struct farm_ring *ring) {
     const struct farm_segment_header *header = ring->up.header;
     if (header->layout_hash != ring->layout.hash || memcmp(header->user, &ring->spec, sizeof ring->spec) != 0)
         farm_log_warn("actor %u has written over its segment's header: the shape of its lanes is taken from the "
@@ -96,7 +95,7 @@ enum farm_status farm_lanes_open(const int (*fds)[2], uint32_t ring_count, const
     for (uint32_t r = 0; r < ring_count && !status; r++) {
         if (fds[r][0] < 0) continue;
         status = farm_ring_open(fds[r][0], fds[r][1], FARM_RING_LEARNER, &lanes->rings[r], err);
-        if (!status) look_at_header(&lanes->rings[r]);
+        if (!status) check_header(&lanes->rings[r]);
     }
     if (!status) status = count_lanes(lanes, model, err);
     for (uint32_t r = 0; r < ring_count && !status; r++)
@@ -178,8 +177,8 @@ void farm_lanes_set_quota(struct farm_lanes *lanes, uint64_t games) {
             lanes->lanes[i].games[e].left = (uint32_t)(games / lanes->environments + (g < games % lanes->environments));
 }
 
-// Mean and standard deviation over the last games (training) into the stats.
-static void show_last_games(struct farm_stats *stats, uint64_t games) {
+// In training: mean and standard deviation over the last games.
+static void store_last_games(struct farm_stats *stats, uint64_t games) {
     uint64_t count = games < FARM_STATS_RETURNS ? games : FARM_STATS_RETURNS;
     double sum = 0, squares = 0, length = 0;
     for (uint64_t i = 0; i < count; i++) {
@@ -194,7 +193,6 @@ static void show_last_games(struct farm_stats *stats, uint64_t games) {
     farm_stats_set(&stats->length_mean, length / (double)count);
 }
 
-// Into the figures, whichever shard played it.
 static void count_game(struct farm_lanes *lanes, const struct farm_game *game, bool quota, struct farm_stats *stats) {
     pthread_mutex_lock(&lanes->lock);
     uint64_t episodes = farm_load_relaxed(&stats->episodes);
@@ -210,7 +208,7 @@ static void count_game(struct farm_lanes *lanes, const struct farm_game *game, b
         farm_stats_set(&stats->length_mean, lanes->length_sum / (double)lanes->games);
         farm_stats_set(&stats->return_std, sqrt(fmax(0, lanes->return_squares / (double)lanes->games - mean * mean)));
     } else {
-        show_last_games(stats, episodes + 1);
+        store_last_games(stats, episodes + 1);
     }
     farm_store_relaxed(&stats->episodes, episodes + 1);
     pthread_mutex_unlock(&lanes->lock);
@@ -226,12 +224,12 @@ static void end_game(struct farm_lanes *lanes, struct farm_game *game, bool quot
     game->known = true;
 }
 
-static void complain(struct farm_learner_lane *lane, uint64_t produced, struct farm_stats *stats) {
+static void warn_of_counter(struct farm_learner_lane *lane, uint64_t produced, struct farm_stats *stats) {
     const uint64_t generation = farm_load_acquire(&lane->lane->down->generation);
     if (lane->warned == generation + 1) return;
     lane->warned = generation + 1;
     farm_stats_add(&stats->bad_values, 1);
-    farm_log_warn("actor %u says that it has published %" PRIu64 " steps of lane %u, of which %" PRIu64
+    farm_log_warn("actor %u claims %" PRIu64 " published steps of lane %u, of which %" PRIu64
                   " are answered: counter ignored, lane suspended",
                   lane->ring->down.header->owner, produced, lane->id, lane->answered);
 }
@@ -239,9 +237,8 @@ static void complain(struct farm_learner_lane *lane, uint64_t produced, struct f
 bool farm_lanes_take_in(struct farm_learner_lane *lane, uint64_t newest, struct farm_stats *stats) {
     const uint64_t produced = farm_lane_produced(lane->lane), ahead = produced - lane->answered;
     const bool sound = ahead <= farm_lane_ahead_max(lane->lane);
-    if (!sound) complain(lane, produced, stats);
-    // The acquire of `consumed` orders training's last reads of the slot before the answer that overwrites it, in this
-    // process too.
+    if (!sound) warn_of_counter(lane, produced, stats);
+    // The acquire of `consumed` orders training's last reads of the slot before the answer that overwrites it.
     if (!sound || !ahead || produced - farm_lane_consumed(lane->lane) > lane->lane->steps) return false;
     lane->bad = farm_validator_step(&lane->validator, lane->answered, newest);
     return true;
@@ -258,8 +255,8 @@ uint64_t farm_lanes_account(struct farm_lanes *lanes, struct farm_learner_lane *
         const unsigned now = flags[e];
         if (now & FARM_STEP_SENSELESS) continue;
         if (now & FARM_STEP_FIRST) {
-            // The first step of all, an abandoned episode, or another actor after a life of the old one's game:
-            // whatever was summed up is nobody's return.
+            // The lane's first step, an abandoned episode, or a new actor after a life of the old one's game: the sum
+            // is no return.
             if (!game->ended_last || game->generation != generation) {
                 game->reward_sum = 0;
                 game->steps = 0;

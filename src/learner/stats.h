@@ -1,7 +1,6 @@
-// The figures a learner publishes for the supervisor, in a small shared segment that outlives the learner: a learner
-// that comes back goes on counting. The learner alone writes, its threads of inference and training each by one atomic
-// operation a word; readers (progress line, metrics.jsonl, farm top) may see words of two neighbouring moments, never a
-// torn one. Doubles are stored as their bits.
+// A learner's figures, in a small shared segment that outlives it, so that the next learner goes on counting. Only the
+// learner writes, its threads with one relaxed atomic operation a word; readers (progress line, metrics.jsonl, farm
+// top) may see words of two moments, never a torn word. Doubles are stored as bits.
 #ifndef FARM_LEARNER_STATS_H
 #define FARM_LEARNER_STATS_H
 
@@ -25,13 +24,12 @@ struct farm_stats {
     uint64_t infer_calls;     // forward passes
     uint64_t infer_rows;      // observations in them
     uint64_t lag_sum;         // over trained windows: version at training minus version that acted (first step)
-    uint64_t train_wait_ns;   // time training threads waited for windows
+    uint64_t train_wait_ns;   // training thread waiting for windows
     uint64_t actor_wait_ns; // sum over lanes: published and not yet answered (their actor may be stepping another lane)
     uint64_t checkpoints;
     uint64_t checkpoint_frames;                // frames at the last one
     uint64_t bus_infer_bytes, bus_train_bytes; // of observations that crossed the bus to a GPU
-    uint64_t
-        bad_values; // rewards or observations that were not finite, flags that made no sense: counted, not trained on
+    uint64_t bad_values;                       // that made no sense (validator.h): counted, not trained on
     // bits of doubles
     uint64_t return_mean; // over the last FARM_STATS_RETURNS games, unclipped
     uint64_t return_std;

@@ -183,7 +183,7 @@ static void make_iteration(struct farm_trainer *trainer, struct iteration *it) {
 
 // ---- the loop ----
 
-// Until windows may suffice, or until a source that depends on time must be asked again. With the lock held.
+// Until windows may suffice, or until take depends on time again. With the lock held.
 static void wait_for_windows(struct farm_trainer *trainer) {
     if (!trainer->config.source->looks) {
         pthread_cond_wait(&trainer->more, &trainer->lock);

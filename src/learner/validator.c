@@ -7,7 +7,7 @@
 
 #include "base/number.h"
 
-static void *rows_of(uint64_t rows, size_t bytes, bool *ok) {
+static void *new_rows(uint64_t rows, size_t bytes, bool *ok) {
     void *memory = calloc(rows, bytes);
     if (!memory) *ok = false;
     return memory;
@@ -20,17 +20,17 @@ enum farm_status farm_validator_open(const struct farm_ring *ring, uint32_t lane
     struct farm_lane *checked = &validator->checked;
     const uint64_t slots = (uint64_t)checked->steps * checked->width;
     bool ok = true;
-    checked->reward = rows_of(slots, sizeof *checked->reward, &ok);
-    checked->flags = rows_of(slots, sizeof *checked->flags, &ok);
+    checked->reward = new_rows(slots, sizeof *checked->reward, &ok);
+    checked->flags = new_rows(slots, sizeof *checked->flags, &ok);
     for (uint32_t f = 0; f < checked->obs_count; f++) {
         const uint32_t dtype = ring->spec.env.obs[f].dtype;
         validator->number[f] = dtype != FARM_U8;
         validator->real[f] = dtype == FARM_F32;
-        if (validator->number[f]) checked->obs[f] = rows_of(slots, checked->obs_bytes[f], &ok);
+        if (validator->number[f]) checked->obs[f] = new_rows(slots, checked->obs_bytes[f], &ok);
     }
     for (uint32_t f = 0; f < checked->answer_count && checked->local; f++) {
         struct farm_answer_array *answer = &checked->answer[f];
-        answer->at = rows_of((uint64_t)answer->slots * answer->rows, answer->bytes, &ok);
+        answer->at = new_rows((uint64_t)answer->slots * answer->rows, answer->bytes, &ok);
     }
     if (ok) return FARM_OK;
     farm_validator_close(validator);
@@ -49,7 +49,7 @@ void farm_validator_close(struct farm_validator *validator) {
     *validator = (struct farm_validator){0};
 }
 
-// The fence keeps the compiler from reading the actor's memory again where the copy is asked.
+// The fence keeps the compiler from reading the actor's memory again instead of the copy.
 static void copy_once(void *to, const void *from, size_t bytes) {
     memcpy(to, from, bytes);
     __atomic_signal_fence(__ATOMIC_SEQ_CST);
@@ -65,8 +65,8 @@ static void make_senseless(float *reward, uint8_t *flags) {
     *flags = FARM_STEP_FIRST | FARM_STEP_LAST | FARM_STEP_SENSELESS;
 }
 
-// One field of all environments of step n, behind their rewards and flags.
-static uint64_t take_field(struct farm_validator *validator, uint32_t f, uint64_t n) {
+// An observation field of step n, after its rewards and flags.
+static uint64_t copy_field(struct farm_validator *validator, uint32_t f, uint64_t n) {
     const struct farm_lane *lane = &validator->checked;
     const size_t bytes = lane->obs_bytes[f];
     uint8_t *own = farm_lane_obs(lane, f, n, 0);
@@ -90,8 +90,8 @@ static bool is_action(const struct farm_action_spec *spec, const void *action) {
     return true;
 }
 
-// Numbers that make sense; of discrete actions -infinity, too, but for those taken: their log-probability is finite
-// then. `action` has been checked.
+// Sensible numbers; of discrete actions also -infinity, except for those taken, whose log-probability is finite.
+// `action` has been checked.
 static bool is_policy(const struct farm_action_spec *spec, const float *policy, uint32_t count, const void *action) {
     const int32_t *chosen = action;
     if (spec->kind == FARM_ACTION_CONTINUOUS) return farm_numbers_sensible(policy, count);
@@ -114,7 +114,7 @@ static bool is_answer(const struct farm_validator *validator, uint32_t f, uint64
 }
 
 // An answer field of all environments of step n of a LOCAL lane; `action` comes before `policy`.
-static uint64_t take_answer(struct farm_validator *validator, uint32_t f, uint64_t n, uint64_t newest) {
+static uint64_t copy_answer(struct farm_validator *validator, uint32_t f, uint64_t n, uint64_t newest) {
     const struct farm_lane *lane = &validator->checked;
     const struct farm_answer_array *array = &lane->answer[f];
     uint64_t bad = 0;
@@ -144,7 +144,7 @@ uint64_t farm_validator_step(struct farm_validator *validator, uint64_t n, uint6
         make_senseless(&reward[e], &flags[e]);
     }
     for (uint32_t f = 0; f < lane->obs_count; f++)
-        if (validator->number[f]) bad += take_field(validator, f, n);
-    for (uint32_t f = 0; f < lane->answer_count && lane->local; f++) bad += take_answer(validator, f, n, newest);
+        if (validator->number[f]) bad += copy_field(validator, f, n);
+    for (uint32_t f = 0; f < lane->answer_count && lane->local; f++) bad += copy_answer(validator, f, n, newest);
     return bad;
 }

@@ -1,13 +1,13 @@
-// First in, first out, a queue a shard. See source.h.
+// First in, first out, one queue a shard. See source.h.
 #include <stdlib.h>
 
 #include "replay/source.h"
 
-// The windows of whole lanes that wait.
+// Waiting windows of whole lanes.
 struct queue {
     struct farm_window *windows; // [capacity]; env_from: environments already taken
     uint32_t head, count;
-    uint64_t waiting, handed; // windows of environments that wait; that were ever pushed
+    uint64_t waiting, handed; // windows of environments: waiting; pushed so far
 };
 
 struct farm_fifo {
@@ -29,7 +29,7 @@ static void admit(struct farm_window_source *source, const struct farm_lane *lan
     (void)source, (void)lane, (void)lane_id, (void)shard; // any lane may push
 }
 
-static void let_pass(struct farm_window_source *source, uint32_t shard) {
+static void release_tickets(struct farm_window_source *source, uint32_t shard) {
     const struct queue *queue = &of(source)->queues[shard];
     farm_store_release(&source->released[shard], queue->handed - queue->waiting);
 }
@@ -45,22 +45,22 @@ static uint64_t push(struct farm_window_source *source, const struct farm_window
     return most && queue->handed > most ? queue->handed - most : 0;
 }
 
-// A window that was begun too long ago and that may go: neither it nor an earlier one of its lane is in training, which
-// would lose its steps.
-static bool outdated(const struct farm_fifo *fifo, const struct farm_window *window, uint64_t version) {
+// Whether a window was begun too long ago, and neither it nor an earlier one of its lane is in training, which would
+// lose its steps.
+static bool is_outdated(const struct farm_fifo *fifo, const struct farm_window *window, uint64_t version) {
     const uint64_t acted = *farm_lane_version(window->lane, window->start);
     return !window->env_from && window->cursor->held == window->start && version > acted &&
            version - acted > fifo->config.max_lag;
 }
 
-// Takes windows out of a shard's queue: those of a ring that has gone, or else those that are outdated.
-static void sift(struct farm_fifo *fifo, uint32_t shard, const struct farm_ring *gone, uint64_t version) {
+// Drops windows from a shard's queue: those of a ring that leaves, or (NULL) outdated ones.
+static void drop_windows(struct farm_fifo *fifo, uint32_t shard, const struct farm_ring *gone, uint64_t version) {
     struct queue *queue = &fifo->queues[shard];
     const uint32_t count = queue->count;
     queue->count = 0;
     for (uint32_t i = 0; i < count; i++) {
         const struct farm_window window = queue->windows[(queue->head + i) % fifo->config.capacity];
-        if (gone ? window.ring != gone : !outdated(fifo, &window, version)) {
+        if (gone ? window.ring != gone : !is_outdated(fifo, &window, version)) {
             queue->windows[(queue->head + queue->count++) % fifo->config.capacity] = window;
             continue;
         }
@@ -69,10 +69,10 @@ static void sift(struct farm_fifo *fifo, uint32_t shard, const struct farm_ring 
         fifo->source.dropped += window.env_count;
         farm_window_release(&fifo->source.shape, &window);
     }
-    let_pass(&fifo->source, shard);
+    release_tickets(&fifo->source, shard);
 }
 
-// A shard's share, which waits.
+// Takes a shard's share, all of which waits.
 static uint32_t take_share(struct farm_fifo *fifo, uint32_t shard, struct farm_window *out) {
     struct queue *queue = &fifo->queues[shard];
     uint32_t count = 0;
@@ -89,7 +89,7 @@ static uint32_t take_share(struct farm_fifo *fifo, uint32_t shard, struct farm_w
         queue->head = (queue->head + 1) % fifo->config.capacity;
         queue->count--;
     }
-    let_pass(&fifo->source, shard);
+    release_tickets(&fifo->source, shard);
     return count;
 }
 
@@ -103,7 +103,7 @@ static bool ready(const struct farm_window_source *source) {
 static uint32_t take(struct farm_window_source *source, uint64_t version, struct farm_window *out) {
     struct farm_fifo *fifo = of(source);
     uint32_t count = 0;
-    for (uint32_t k = 0; k < fifo->config.shards && fifo->config.max_lag; k++) sift(fifo, k, NULL, version);
+    for (uint32_t k = 0; k < fifo->config.shards && fifo->config.max_lag; k++) drop_windows(fifo, k, NULL, version);
     if (!ready(source)) return 0;
     for (uint32_t k = 0; k < fifo->config.shards; k++) count += take_share(fifo, k, out + count);
     return count;
@@ -112,15 +112,13 @@ static uint32_t take(struct farm_window_source *source, uint64_t version, struct
 // Parts of a lane's window are taken in order, so the last environments' part ends it.
 static void done(struct farm_window_source *source, const struct farm_window *windows, uint32_t count,
                  const float *priorities) {
-    (void)priorities;
     for (uint32_t i = 0; i < count; i++)
         if (windows[i].env_from + windows[i].env_count == windows[i].lane->width)
             farm_window_release(&source->shape, &windows[i]);
 }
 
 static void forget(struct farm_window_source *source, const struct farm_ring *ring, uint32_t first_lane) {
-    (void)first_lane;
-    for (uint32_t k = 0; k < of(source)->config.shards; k++) sift(of(source), k, ring, 0);
+    for (uint32_t k = 0; k < of(source)->config.shards; k++) drop_windows(of(source), k, ring, 0);
 }
 
 static void published(struct farm_window_source *source) {

@@ -1,7 +1,7 @@
-// Where training takes its windows from: the interface, and what every implementation shares. The inference threads
-// push complete windows, the training thread takes an iteration's worth and gives them back. A source is a plain data
-// structure: the trainer calls every function but farm_window_source_released under its lock. Copies nothing: a window
-// stays in its lane, which keeps its steps until `done`.
+// Window sources, from which training takes its windows: the interface and its two implementations. Inference threads
+// push complete windows; the training thread takes those of an iteration and gives them back. The trainer calls every
+// function but farm_window_source_released under its lock. Nothing is copied: a lane keeps a window's steps until
+// `done`.
 #ifndef FARM_REPLAY_SOURCE_H
 #define FARM_REPLAY_SOURCE_H
 
@@ -15,61 +15,60 @@ struct farm_window_source;
 struct farm_window_source_ops {
     void (*destroy)(struct farm_window_source *source);
 
-    // A lane comes (before its first push): `width` environments; and a ring's lanes leave, with what waits of them.
+    // A lane joins, before its first push; a ring's lanes leave with their waiting windows.
     void (*admit)(struct farm_window_source *source, const struct farm_lane *lane, uint32_t lane_id, uint32_t shard);
     void (*forget)(struct farm_window_source *source, const struct farm_ring *ring, uint32_t first_lane);
 
-    // A window of all environments of its lane is complete. Returns the ticket with which the lane may be answered
-    // again: now, if farm_window_source_released says so.
+    // A window of all environments of its lane is complete. Returns the lane's ticket.
     uint64_t (*push)(struct farm_window_source *source, const struct farm_window *window);
 
-    // Whether take may find enough: worth waking the training thread for.
+    // Whether take may find enough windows: the trainer then wakes the training thread.
     bool (*ready)(const struct farm_window_source *source);
 
-    // Takes an iteration's windows, shard after shard, into out [windows_max]: how many; 0: there are not enough yet.
+    // Takes an iteration's windows, shard after shard, into out [windows_max]. Returns their number; 0: not enough yet.
     // version: the newest published.
     uint32_t (*take)(struct farm_window_source *source, uint64_t version, struct farm_window *out);
 
-    // These windows were trained on: their lanes may move on. priorities: [count], or NULL.
+    // These windows were trained on: releases their steps. priorities: [count], or NULL.
     void (*done)(struct farm_window_source *source, const struct farm_window *windows, uint32_t count,
                  const float *priorities);
 
-    // The parameters that the last iteration gave are published.
+    // The last iteration's parameters are published.
     void (*published)(struct farm_window_source *source);
 };
 
 struct farm_window_source {
     const struct farm_window_source_ops *ops;
     struct farm_window_shape shape;
-    uint32_t windows_max;                      // the most that one take gives
+    uint32_t windows_max;                      // of one take
     uint64_t dropped;                          // environments' windows that were not trained on
     uint64_t released[FARM_WINDOW_SHARDS_MAX]; // released tickets; the source writes, inference threads read
-    bool holds; // lanes may have to wait with their tickets: wake inference when tickets are released
-    bool looks; // take depends on time too: call it every FARM_WINDOW_LOOK_NS
+    bool holds;                                // tickets may have to wait: inference is woken when some are released
+    bool looks;                                // take depends on time too and is called every FARM_WINDOW_LOOK_NS
 };
 
 enum { FARM_WINDOW_LOOK_NS = 250000000 };
 
-// Inference thread of the shard: whether a lane with this ticket may be answered.
+// The shard's inference thread: whether a lane with this ticket may be answered.
 static inline bool farm_window_source_released(const struct farm_window_source *source, uint32_t shard,
                                                uint64_t ticket) {
     return farm_load_acquire(&source->released[shard]) >= ticket;
 }
 
-// For implementations: gives a whole lane's steps up to the window's end back to its actor.
+// For implementations: gives the lane's steps up to the next window back to its actor.
 void farm_window_release(const struct farm_window_shape *shape, const struct farm_window *window);
 
 struct farm_fifo_config {
     struct farm_window_shape shape;
     uint32_t shards;
-    uint32_t share[FARM_WINDOW_SHARDS_MAX]; // windows of an iteration that are of the shard
-    uint32_t capacity;                      // lanes' windows that can wait at all (farm_window_capacity, all lanes)
-    uint32_t max_lag;                       // 0: none is dropped
+    uint32_t share[FARM_WINDOW_SHARDS_MAX]; // each shard's windows of an iteration
+    uint32_t capacity;                      // windows of lanes that can wait (farm_window_capacity, all lanes)
+    uint32_t max_lag;                       // in versions; 0: no limit
 };
 
-// First in, first out: a window of a lane may be spread over two iterations. With max_lag at most that many iterations'
-// windows wait (then lanes that hand over more wait), and those that were begun more than max_lag versions ago are
-// dropped, unless they or an earlier window of their lane are partly trained on. FARM_E_LIMIT.
+// First in, first out; a lane's window may be split between two iterations. With max_lag at most so many iterations'
+// windows wait, and further lanes wait with their tickets; windows begun more than max_lag versions ago are dropped,
+// unless training has part of them or of an earlier window of their lane. FARM_E_LIMIT.
 enum farm_status farm_fifo_make(const struct farm_fifo_config *config, struct farm_window_source **out,
                                 struct farm_error *err);
 
@@ -77,12 +76,12 @@ struct farm_sync_config {
     struct farm_window_shape shape;
     uint32_t shards;
     uint32_t lanes;    // places for lanes, of the whole farm
-    uint64_t grace_ns; // how long an iteration waits for a lane whose actor does nothing; 0: 5 s
+    uint64_t grace_ns; // longest wait for a lane whose actor does nothing; 0: 5 s
 };
 
-// Synchronous: an iteration is one window of every lane, in the order of the lanes, and no lane is answered beyond its
-// window before the parameters that come of it are published. A lane whose actor does nothing for grace_ns is left out;
-// the window that it hands over later is dropped. FARM_E_LIMIT.
+// Synchronous: an iteration is one window of every lane in lane order, and no lane is answered beyond its window before
+// the new parameters are published. A lane whose actor does nothing for grace_ns is left out, and its late window is
+// dropped. FARM_E_LIMIT.
 enum farm_status farm_sync_make(const struct farm_sync_config *config, struct farm_window_source **out,
                                 struct farm_error *err);
 

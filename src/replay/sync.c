@@ -9,17 +9,17 @@ static const uint64_t GRACE_NS = 5000000000;
 struct place {
     const struct farm_lane *lane; // NULL: vacant
     uint32_t shard;
-    bool waits; // its window is there
-    bool late;  // an iteration went on without it: its next window is dropped
+    bool waits; // its window is pushed
+    bool late;  // left out of an iteration: its next window is dropped
     struct farm_window window;
-    uint64_t heartbeat, produced, moved_ns; // what its actor had done when it last did something
+    uint64_t heartbeat, produced, moved_ns; // of its actor, when it last did something
 };
 
 struct farm_sync {
     struct farm_window_source source;
     struct farm_sync_config config;
-    uint64_t taken;                  // iterations so far; a lane that has handed over waits until the next is published
-    uint32_t present, waiting, late; // lanes that are there; that have handed over; that the iteration left out
+    uint64_t taken;                  // iterations so far
+    uint32_t present, waiting, late; // lanes; those with a window; those left out
     struct place *places;            // [lanes]
 };
 
@@ -51,13 +51,13 @@ static void forget(struct farm_window_source *source, const struct farm_ring *ri
 static uint64_t push(struct farm_window_source *source, const struct farm_window *window) {
     struct farm_sync *sync = of(source);
     struct place *place = &sync->places[window->lane_id];
-    if (place->waits) abort(); // the ticket holds a lane
-    if (place->late) {         // acted by parameters of two iterations or more
+    if (place->waits) abort(); // its ticket is not released
+    if (place->late) {         // answered with parameters of two iterations or more
         place->late = false;
         sync->late--;
         source->dropped += window->env_count;
         farm_window_release(&source->shape, window);
-        return sync->taken; // if that iteration is being trained on, its parameters answer the lane's next window
+        return sync->taken; // the parameters of an iteration in training answer the lane's next window
     }
     place->window = *window;
     place->waits = true;
@@ -65,8 +65,8 @@ static uint64_t push(struct farm_window_source *source, const struct farm_window
     return sync->taken + 1;
 }
 
-// Whether the actor of a lane that has handed over nothing has done nothing for longer than the grace, although its
-// steps are answered.
+// Whether the actor of a lane without a window has done nothing for longer than the grace, although its steps are
+// answered.
 static bool hangs(const struct farm_sync *sync, struct place *place, uint64_t now_ns) {
     const uint64_t heartbeat = farm_load_relaxed(&place->lane->up_control->heartbeat);
     const uint64_t produced = farm_lane_produced(place->lane);
@@ -86,7 +86,6 @@ static uint32_t take(struct farm_window_source *source, uint64_t version, struct
     struct farm_sync *sync = of(source);
     const uint64_t now_ns = farm_now_ns();
     uint32_t count = 0, hanging = 0;
-    (void)version;
     for (uint32_t l = 0; l < sync->config.lanes; l++) {
         struct place *place = &sync->places[l];
         hanging += place->lane && !place->waits && hangs(sync, place, now_ns);
@@ -108,7 +107,6 @@ static uint32_t take(struct farm_window_source *source, uint64_t version, struct
 
 static void done(struct farm_window_source *source, const struct farm_window *windows, uint32_t count,
                  const float *priorities) {
-    (void)priorities;
     for (uint32_t i = 0; i < count; i++) farm_window_release(&source->shape, &windows[i]);
 }
 
@@ -116,7 +114,7 @@ static void published(struct farm_window_source *source) {
     struct farm_sync *sync = of(source);
     const uint64_t now_ns = farm_now_ns();
     for (uint32_t l = 0; l < sync->config.lanes; l++)
-        if (!sync->places[l].late) sync->places[l].moved_ns = now_ns; // it could not move before
+        if (!sync->places[l].late) sync->places[l].moved_ns = now_ns; // its actor had to wait until now
     for (uint32_t k = 0; k < sync->config.shards; k++) farm_store_release(&source->released[k], sync->taken);
 }
 

@@ -154,7 +154,7 @@ class Cuda(InFolder):
 
     def test_a_gpu_lost_before_the_first_copy_of_its_state_leaves_no_checkpoint(self):
         said = self.failed("--device", "cuda", "--frames", "10M", emulator="fall_off_after=2000")
-        self.assertIn("no checkpoint is written: the parameters that are left, version 0, are those that training began with", said)
+        self.assertIn("no checkpoint is written: the remaining parameters, version 0, are the first ones", said)
         self.assertEqual(self.checkpoints(), [])
 
 

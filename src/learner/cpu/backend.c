@@ -1,7 +1,7 @@
-// The CPU backend: executors of src/nn and the kernels of src/kernels over the lanes' own memory (DESIGN's mirror is
-// the ring itself here). Each shard's inference has an executor of its own, every training thread too; parameters go
-// from training to inference through one published copy a NUMA node, so inference waits for a memcpy at most (and
-// training for the inference threads that repack it). See backend.h.
+// The CPU backend: executors of src/nn and the kernels of src/kernels over the lanes' own memory. Each shard's
+// inference thread and each training thread has an executor. Parameters go from training to inference through one
+// published copy a NUMA node, so inference waits for a memcpy at most, and training for the inference threads that
+// repack it. See backend.h.
 #include <assert.h>
 #include <pthread.h>
 #include <stdlib.h>
@@ -13,12 +13,20 @@
 #include "learner/pool.h"
 #include "shm/heap.h"
 
-enum { FRAME_ROWS = 96, FLAT_ROWS = 1024 }; // rows of a micro-batch that keep a core busy without holding inference up
+enum { FRAME_ROWS = 96, FLAT_ROWS = 1024 }; // of a micro-batch: they keep a core busy and do not delay inference
 
-// What one training thread works with.
+// Memory of the backend, freed with it.
+struct block {
+    struct block *next;
+    struct farm_heap *heap; // NULL: malloc's
+    void *memory;
+    size_t bytes;
+};
+
+// One training thread.
 struct worker {
     struct farm_executor *executor;
-    float *grads; // [parameter_count], this thread's part of the sum
+    float *grads; // [parameter_count] part of the sum
     const void **rows;
     struct farm_gathered gathered;
     float *policy, *dpolicy, *value, *dvalue, *scratch;
@@ -34,7 +42,7 @@ struct published {
     uint64_t version; // atomic; written under the lock
 };
 
-// One inference thread's.
+// One inference thread.
 struct shard {
     struct published *published;
     struct farm_executor *executor;
@@ -49,7 +57,9 @@ struct farm_backend {
     const struct farm_net *net;
     struct farm_head head;
     struct farm_arithmetic arithmetic; // of all executors
-    struct farm_heap *heap;            // on the learner's node: the vectors as long as the network has parameters
+    struct farm_heap *heap;            // on the learner's node, for vectors of [parameter_count]
+    struct block *blocks;
+    bool out_of_memory; // an allocation has failed
     struct shard shards[FARM_LEARNER_SHARDS_MAX];
     uint32_t shard_count;
     struct published published[FARM_LEARNER_SHARDS_MAX];
@@ -78,28 +88,43 @@ struct farm_backend {
     float scale;
 };
 
-static void *zeroed(size_t count, size_t bytes, bool *ok) {
-    void *memory = calloc(count ? count : 1, bytes);
-    if (!memory) *ok = false;
-    return memory;
-}
-
 static size_t vector_bytes(const struct farm_backend *backend) {
     return backend->net->parameter_count * sizeof(float);
 }
 
-// A vector of zeros, one f32 a parameter.
-static float *new_vector(struct farm_backend *backend, bool *ok) {
-    float *vector = farm_heap_alloc(backend->heap, vector_bytes(backend), FARM_CACHE_LINE);
-    if (vector)
-        memset(vector, 0, vector_bytes(backend));
-    else
-        *ok = false;
-    return vector;
+// Zeros from a heap or from malloc. Sets out_of_memory and returns NULL on failure.
+static void *own_zeros(struct farm_backend *backend, struct farm_heap *heap, size_t bytes) {
+    struct block *block = calloc(1, sizeof *block);
+    void *memory = !block ? NULL : heap ? farm_heap_alloc(heap, bytes, FARM_CACHE_LINE) : calloc(1, bytes);
+    if (!memory) {
+        free(block);
+        backend->out_of_memory = true;
+        return NULL;
+    }
+    if (heap) memset(memory, 0, bytes);
+    *block = (struct block){.next = backend->blocks, .heap = heap, .memory = memory, .bytes = bytes};
+    backend->blocks = block;
+    return memory;
 }
 
-static void free_vector(struct farm_backend *backend, float *vector) {
-    farm_heap_free(backend->heap, vector, vector_bytes(backend), FARM_CACHE_LINE);
+static void *zeroed(struct farm_backend *backend, size_t count, size_t bytes) {
+    return own_zeros(backend, NULL, count ? count * bytes : bytes);
+}
+
+static float *new_vector(struct farm_backend *backend) {
+    return own_zeros(backend, backend->heap, vector_bytes(backend));
+}
+
+static void free_blocks(struct farm_backend *backend) {
+    while (backend->blocks) {
+        struct block *block = backend->blocks;
+        backend->blocks = block->next;
+        if (block->heap)
+            farm_heap_free(block->heap, block->memory, block->bytes, FARM_CACHE_LINE);
+        else
+            free(block->memory);
+        free(block);
+    }
 }
 
 static void publish_to(struct farm_backend *backend, struct published *to) {
@@ -113,48 +138,16 @@ static void publish_all(struct farm_backend *backend) {
     for (uint32_t k = 0; k < backend->published_count; k++) publish_to(backend, &backend->published[k]);
 }
 
-static void free_worker(struct farm_backend *backend, struct worker *w) {
-    farm_executor_destroy(w->executor);
-    free_vector(backend, w->grads);
-    void *const owned[] = {w->rows,
-                           w->gathered.behaviour,
-                           w->gathered.behaviour_value,
-                           w->gathered.reward,
-                           w->gathered.action,
-                           w->gathered.flags,
-                           w->policy,
-                           w->dpolicy,
-                           w->value,
-                           w->dvalue,
-                           w->scratch};
-    for (size_t k = 0; k < sizeof owned / sizeof *owned; k++) free(owned[k]);
-}
-
-static void free_shards(struct farm_backend *backend) {
-    for (uint32_t k = 0; k < backend->shard_count; k++) {
-        struct shard *shard = &backend->shards[k];
-        farm_executor_destroy(shard->executor);
-        free(shard->rows);
-        free(shard->policy);
-        free(shard->value);
-    }
-    for (uint32_t k = 0; k < backend->published_count; k++) {
-        struct published *copy = &backend->published[k];
-        farm_heap_free(copy->heap ? copy->heap : backend->heap, copy->params, vector_bytes(backend), FARM_CACHE_LINE);
-        farm_heap_close(copy->heap);
-        pthread_rwlock_destroy(&copy->lock);
-    }
-}
-
 static void destroy(struct farm_backend *backend) {
     if (!backend) return;
     farm_pool_destroy(backend->pool);
-    for (uint32_t i = 0; i < backend->worker_count; i++) free_worker(backend, &backend->workers[i]);
-    free_shards(backend);
-    float *const vectors[] = {backend->params, backend->optimiser.first, backend->optimiser.second};
-    for (size_t k = 0; k < sizeof vectors / sizeof *vectors; k++) free_vector(backend, vectors[k]);
-    for (int k = 0; k < FARM_BACKEND_SLOTS; k++) free(backend->slots[k].columns);
-    free(backend->workers);
+    for (uint32_t i = 0; i < backend->worker_count; i++) farm_executor_destroy(backend->workers[i].executor);
+    for (uint32_t k = 0; k < backend->shard_count; k++) farm_executor_destroy(backend->shards[k].executor);
+    free_blocks(backend);
+    for (uint32_t k = 0; k < backend->published_count; k++) {
+        pthread_rwlock_destroy(&backend->published[k].lock);
+        farm_heap_close(backend->published[k].heap);
+    }
     farm_heap_close(backend->heap);
     free(backend);
 }
@@ -163,22 +156,21 @@ static enum farm_status make_worker(struct farm_backend *backend, struct worker 
     const struct farm_algo_config *algo = &backend->learner->algo;
     const size_t rows = (size_t)backend->micro_batch * backend->plan->shape.length;
     const size_t outputs = (size_t)backend->head.outputs;
-    bool ok = true;
-    w->grads = new_vector(backend, &ok);
-    w->rows = zeroed(rows * algo->stack, sizeof(void *), &ok);
+    w->grads = new_vector(backend);
+    w->rows = zeroed(backend, rows * algo->stack, sizeof(void *));
     w->gathered = (struct farm_gathered){
-        .behaviour = zeroed(rows * outputs, sizeof(float), &ok),
-        .behaviour_value = zeroed(rows, sizeof(float), &ok),
-        .reward = zeroed(rows, sizeof(float), &ok),
-        .action = zeroed(rows, (size_t)backend->head.action_bytes, &ok),
-        .flags = zeroed(rows, 1, &ok),
+        .behaviour = zeroed(backend, rows * outputs, sizeof(float)),
+        .behaviour_value = zeroed(backend, rows, sizeof(float)),
+        .reward = zeroed(backend, rows, sizeof(float)),
+        .action = zeroed(backend, rows, (size_t)backend->head.action_bytes),
+        .flags = zeroed(backend, rows, 1),
     };
-    w->policy = zeroed(rows * outputs, sizeof(float), &ok);
-    w->dpolicy = zeroed(rows * outputs, sizeof(float), &ok);
-    w->value = zeroed(rows, sizeof(float), &ok);
-    w->dvalue = zeroed(rows, sizeof(float), &ok);
-    w->scratch = zeroed(rows * (size_t)algo->algo->scratch, sizeof(float), &ok);
-    if (!ok)
+    w->policy = zeroed(backend, rows * outputs, sizeof(float));
+    w->dpolicy = zeroed(backend, rows * outputs, sizeof(float));
+    w->value = zeroed(backend, rows, sizeof(float));
+    w->dvalue = zeroed(backend, rows, sizeof(float));
+    w->scratch = zeroed(backend, rows * (size_t)algo->algo->scratch, sizeof(float));
+    if (backend->out_of_memory)
         return farm_fail(err, FARM_E_LIMIT,
                          "no memory for a training thread (fewer train_threads, a smaller micro_batch)");
     const struct farm_executor_config config = {
@@ -195,8 +187,8 @@ static uint32_t pass_columns(const struct farm_backend *backend) {
     return (backend->columns_max + backend->plan->minibatches - 1) / backend->plan->minibatches;
 }
 
-// Columns that a training thread takes at once.
-static uint32_t micro_batch(const struct farm_backend *backend) {
+// Columns of one forward and backward pass of a training thread.
+static uint32_t choose_micro_batch(const struct farm_backend *backend) {
     const struct farm_learner_config *learner = backend->learner;
     const uint32_t threads = training_threads(learner), share = (pass_columns(backend) + threads - 1) / threads;
     const uint32_t rows = backend->net->io.flat ? FLAT_ROWS : FRAME_ROWS;
@@ -204,7 +196,7 @@ static uint32_t micro_batch(const struct farm_backend *backend) {
     return wanted > share ? share : wanted < 1 ? 1 : wanted;
 }
 
-// How all executors compute: the same for inference and training, so that what acted is what is trained.
+// One arithmetic for inference and training, so that the policy that acted is the one that is trained.
 static enum farm_status choose_arithmetic(struct farm_backend *backend, struct farm_error *err) {
     const struct farm_learner_config *learner = backend->learner;
     const struct farm_arithmetic_request request = {
@@ -217,21 +209,19 @@ static enum farm_status choose_arithmetic(struct farm_backend *backend, struct f
         .run_file = learner->arithmetic_run_file,
         .user_file = learner->arithmetic_user_file,
     };
-    char told[FARM_ARITHMETIC_TEXT];
-    const enum farm_status status = farm_arithmetic_choose(&request, &backend->arithmetic, told, err);
-    if (status == FARM_OK) farm_log_info("arithmetic: %s", told);
+    char text[FARM_ARITHMETIC_TEXT];
+    const enum farm_status status = farm_arithmetic_choose(&request, &backend->arithmetic, text, err);
+    if (status == FARM_OK) farm_log_info("arithmetic: %s", text);
     return status;
 }
 
 static enum farm_status make_training(struct farm_backend *backend, struct farm_error *err) {
     const struct farm_learner_config *learner = backend->learner;
     const uint32_t threads = training_threads(learner);
-
-    bool ok = true;
     for (int k = 0; k < FARM_BACKEND_SLOTS; k++)
-        backend->slots[k].columns = zeroed(backend->columns_max, sizeof *backend->slots[k].columns, &ok);
-    backend->workers = zeroed(threads, sizeof *backend->workers, &ok);
-    if (!ok) return farm_fail(err, FARM_E_LIMIT, "no memory for %u training threads", threads);
+        backend->slots[k].columns = zeroed(backend, backend->columns_max, sizeof *backend->slots[k].columns);
+    backend->workers = zeroed(backend, threads, sizeof *backend->workers);
+    if (backend->out_of_memory) return farm_fail(err, FARM_E_LIMIT, "no memory for %u training threads", threads);
     for (uint32_t i = 0; i < threads; i++) {
         backend->worker_count = i + 1;
         enum farm_status status = make_worker(backend, &backend->workers[i], err);
@@ -242,7 +232,7 @@ static enum farm_status make_training(struct farm_backend *backend, struct farm_
 
 // ---- inference's side ----
 
-// The parameters' copy on this node, made if it is the first shard there.
+// The node's copy of the parameters; makes it for the node's first shard.
 static enum farm_status find_published(struct farm_backend *backend, int node, struct published **out,
                                        struct farm_error *err) {
     for (uint32_t k = 0; k < backend->published_count; k++)
@@ -256,7 +246,7 @@ static enum farm_status find_published(struct farm_backend *backend, int node, s
     if (node != backend->learner->memory_node) status = farm_heap_open(node, &copy->heap, err);
     if (status) return status;
     pthread_rwlock_init(&copy->lock, NULL);
-    copy->params = farm_heap_alloc(copy->heap ? copy->heap : backend->heap, vector_bytes(backend), FARM_CACHE_LINE);
+    copy->params = own_zeros(backend, copy->heap ? copy->heap : backend->heap, vector_bytes(backend));
     backend->published_count++;
     if (!copy->params)
         return farm_fail(err, FARM_E_LIMIT, "no memory for %zu parameters", backend->net->parameter_count);
@@ -264,7 +254,8 @@ static enum farm_status find_published(struct farm_backend *backend, int node, s
     return FARM_OK;
 }
 
-// An executor's memory lies where the thread that makes it runs, so this one goes to the shard's CPUs meanwhile.
+// An executor's memory lies on the node of the thread that makes it, so this thread moves to the shard's CPUs
+// meanwhile.
 static enum farm_status make_executor(struct farm_backend *backend, struct shard *shard, const struct farm_bitmap *cpus,
                                       struct farm_error *err) {
     const struct farm_executor_config config = {
@@ -282,12 +273,11 @@ static enum farm_status make_shard(struct farm_backend *backend, uint32_t k, str
     const struct farm_learner_config *learner = backend->learner;
     const size_t rows = learner->infer_batch_max;
     struct shard *shard = &backend->shards[k];
-    bool ok = true;
-    shard->rows = zeroed(rows * learner->algo.stack, sizeof(void *), &ok);
-    shard->policy = zeroed(rows * (size_t)backend->head.outputs, sizeof(float), &ok);
-    shard->value = zeroed(rows, sizeof(float), &ok);
+    shard->rows = zeroed(backend, rows * learner->algo.stack, sizeof(void *));
+    shard->policy = zeroed(backend, rows * (size_t)backend->head.outputs, sizeof(float));
+    shard->value = zeroed(backend, rows, sizeof(float));
     shard->version = UINT64_MAX; // nothing loaded yet
-    if (!ok) return farm_fail(err, FARM_E_LIMIT, "no memory for batches of %zu observations", rows);
+    if (backend->out_of_memory) return farm_fail(err, FARM_E_LIMIT, "no memory for batches of %zu observations", rows);
     const int node = backend->shard_count > 1 ? learner->shards[k].node : learner->memory_node;
     enum farm_status status = find_published(backend, node, &shard->published, err);
     return status ? status : make_executor(backend, shard, learner->shards[k].cpus, err);
@@ -309,14 +299,11 @@ static enum farm_status create(const struct farm_backend_config *config, struct 
         free(backend);
         return status;
     }
-    backend->micro_batch = micro_batch(backend);
-    bool ok = true;
-    backend->params = new_vector(backend, &ok);
-    float *second = new_vector(backend, &ok), *first = NULL;
-    if (learner->algo.optimiser == FARM_OPTIMISER_ADAM) first = new_vector(backend, &ok);
-    backend->optimiser.first = first;
-    backend->optimiser.second = second;
-    if (!ok) status = farm_fail(err, FARM_E_LIMIT, "no memory for %zu parameters", parameters);
+    backend->micro_batch = choose_micro_batch(backend);
+    backend->params = new_vector(backend);
+    float *second = new_vector(backend);
+    float *first = learner->algo.optimiser == FARM_OPTIMISER_ADAM ? new_vector(backend) : NULL;
+    if (backend->out_of_memory) status = farm_fail(err, FARM_E_LIMIT, "no memory for %zu parameters", parameters);
     if (!status) {
         backend->optimiser_config = farm_algo_optimiser(&learner->algo);
         farm_optimiser_init(&backend->optimiser_config, parameters, first, second, &backend->optimiser);
@@ -335,8 +322,8 @@ static enum farm_status create(const struct farm_backend_config *config, struct 
 }
 
 // The pointers of one observation: `stack` frames in the ring, or one flat row.
-static void observe(const struct farm_backend *backend, const struct farm_lane *lane, uint64_t n, uint32_t env,
-                    const void **rows) {
+static void list_observation(const struct farm_backend *backend, const struct farm_lane *lane, uint64_t n, uint32_t env,
+                             const void **rows) {
     if (backend->net->io.flat)
         rows[0] = farm_lane_obs(lane, 0, n, env);
     else
@@ -345,7 +332,7 @@ static void observe(const struct farm_backend *backend, const struct farm_lane *
 
 // ---- inference threads ----
 
-static void load_newest(struct shard *shard) {
+static void load_newest_parameters(struct shard *shard) {
     struct published *newest = shard->published;
     if (farm_load_acquire(&newest->version) == shard->version) return;
     pthread_rwlock_rdlock(&newest->lock);
@@ -354,8 +341,8 @@ static void load_newest(struct shard *shard) {
     pthread_rwlock_unlock(&newest->lock);
 }
 
-static void answer(const struct farm_backend *backend, const struct shard *shard, const struct farm_infer_rows *item,
-                   const float *policy, const float *value) {
+static void write_answers(const struct farm_backend *backend, const struct shard *shard,
+                          const struct farm_infer_rows *item, const float *policy, const float *value) {
     const size_t outputs = (size_t)backend->head.outputs;
     const struct farm_sampler sampler = {.greedy = backend->learner->greedy, .seed = backend->learner->seed};
     for (uint32_t i = 0; i < item->env_count; i++) {
@@ -372,20 +359,19 @@ static void answer(const struct farm_backend *backend, const struct shard *shard
 static enum farm_status infer(struct farm_backend *backend, uint32_t k, const struct farm_infer_rows *items,
                               uint32_t count, struct farm_error *err) {
     struct shard *shard = &backend->shards[k];
-    load_newest(shard);
+    load_newest_parameters(shard);
     const size_t stack = (size_t)backend->net->io.stack, outputs = (size_t)backend->head.outputs;
     size_t rows = 0;
     for (uint32_t i = 0; i < count; i++)
         for (uint32_t e = 0; e < items[i].env_count; e++, rows++)
-            observe(backend, items[i].lane, items[i].n, items[i].env_from + e, shard->rows + rows * stack);
+            list_observation(backend, items[i].lane, items[i].n, items[i].env_from + e, shard->rows + rows * stack);
     assert(rows <= backend->learner->infer_batch_max);
     farm_executor_forward(shard->executor, shard->rows, farm_sequence_rows((int)rows), shard->policy, shard->value);
     size_t row = 0;
     for (uint32_t i = 0; i < count; i++) {
-        answer(backend, shard, &items[i], shard->policy + row * outputs, shard->value + row);
+        write_answers(backend, shard, &items[i], shard->policy + row * outputs, shard->value + row);
         row += items[i].env_count;
     }
-    (void)err;
     return FARM_OK;
 }
 
@@ -394,7 +380,6 @@ static enum farm_status infer(struct farm_backend *backend, uint32_t k, const st
 static enum farm_status begin(struct farm_backend *backend, uint32_t slot, const struct farm_window *windows,
                               uint32_t count, struct farm_error *err) {
     backend->slots[slot].count = farm_columns_list(windows, count, backend->slots[slot].columns, backend->columns_max);
-    (void)err;
     return FARM_OK;
 }
 
@@ -403,14 +388,14 @@ static const struct farm_column *column_at(const struct farm_backend *backend, u
 }
 
 // Gradient of a micro-batch: columns [first, first + columns) of the pass.
-static void differentiate(struct farm_backend *backend, struct worker *w, uint32_t first, uint32_t columns) {
+static void differentiate_columns(struct farm_backend *backend, struct worker *w, uint32_t first, uint32_t columns) {
     const struct farm_algo_config *algo = &backend->learner->algo;
     const uint32_t steps = backend->plan->shape.length;
     for (uint32_t step = 0; step < steps; step++)
         for (uint32_t c = 0; c < columns; c++) {
             const struct farm_column *column = column_at(backend, first + c);
             const size_t row = (size_t)step * columns + c;
-            observe(backend, column->lane, column->start + step, column->env, w->rows + row * algo->stack);
+            list_observation(backend, column->lane, column->start + step, column->env, w->rows + row * algo->stack);
             farm_gather_step(algo, column, step, &w->gathered, row);
         }
     const struct farm_sequence sequence = {.steps = (int)steps, .columns = (int)columns, .flags = w->gathered.flags};
@@ -435,21 +420,20 @@ static void differentiate(struct farm_backend *backend, struct worker *w, uint32
     farm_executor_backward(w->executor, w->rows, sequence, w->dpolicy, w->dvalue, w->grads);
 }
 
-static void do_piece(void *context, uint32_t piece, uint32_t thread) {
+static void differentiate_piece(void *context, uint32_t piece, uint32_t thread) {
     struct farm_backend *backend = context;
     const uint32_t first = piece * backend->piece_columns, left = backend->pass_columns - first;
-    differentiate(backend, &backend->workers[thread], first,
-                  left < backend->piece_columns ? left : backend->piece_columns);
+    differentiate_columns(backend, &backend->workers[thread], first,
+                          left < backend->piece_columns ? left : backend->piece_columns);
 }
 
-// Prepares every thread for a pass: parameters in, gradient and figures at zero.
+// Loads the parameters; sets gradient and terms to zero.
 static void prepare_thread(void *context, uint32_t piece, uint32_t thread) {
     struct farm_backend *backend = context;
     struct worker *w = &backend->workers[piece];
     farm_executor_load(w->executor, backend->params);
     memset(w->grads, 0, vector_bytes(backend));
     memset(w->terms, 0, sizeof w->terms);
-    (void)thread;
 }
 
 // One part of the vector: the sum of all threads' gradients as a tree, neighbours first, into the first one's; scaled.
@@ -466,7 +450,6 @@ static void add_gradients(void *context, uint32_t piece, uint32_t thread) {
     float *sum = backend->workers[0].grads;
     if (backend->scale != 1.0f)
         for (size_t i = from; i < to; i++) sum[i] *= backend->scale;
-    (void)thread;
 }
 
 static enum farm_status pass(struct farm_backend *backend, uint32_t slot, const struct farm_pass *pass,
@@ -480,28 +463,25 @@ static enum farm_status pass(struct farm_backend *backend, uint32_t slot, const 
     backend->scale = backend->learner->algo.loss_sum ? 1.0f : 1.0f / (float)(backend->pass_columns * transitions);
     farm_pool_run(backend->pool, backend->worker_count, prepare_thread, backend);
     farm_pool_run(backend->pool, (backend->pass_columns + backend->piece_columns - 1) / backend->piece_columns,
-                  do_piece, backend);
+                  differentiate_piece, backend);
     farm_pool_run(backend->pool, backend->worker_count, add_gradients, backend);
     for (uint32_t k = 0; k < backend->worker_count; k++)
         for (int t = 0; t < FARM_ALGO_TERMS_MAX; t++) backend->stats.terms[t] += backend->workers[k].terms[t];
     backend->stats.grad_norm =
         (double)farm_optimiser_step(&backend->optimiser_config, &backend->optimiser, (float)pass->learning_rate,
                                     backend->params, backend->workers[0].grads);
-    (void)err;
     return FARM_OK;
 }
 
 static enum farm_status publish(struct farm_backend *backend, uint64_t version, struct farm_error *err) {
     backend->version = version;
     publish_all(backend);
-    (void)err;
     return FARM_OK;
 }
 
 static enum farm_status finish(struct farm_backend *backend, struct farm_pass_stats *stats, struct farm_error *err) {
     *stats = backend->stats;
     backend->stats = (struct farm_pass_stats){0};
-    (void)err;
     return FARM_OK;
 }
 
