@@ -45,7 +45,7 @@ static int listen_on(const struct farm_address *address, bool shared) {
     return -1;
 }
 
-// The processes of a run that was killed end a moment after it, and hold its port until then.
+// The workers of a killed run end a moment after it and hold its port until then.
 static int listen_within(const struct farm_address *address, bool shared) {
     enum { TRIES = 40, PAUSE_NS = 50000000 };
     int fd = listen_on(address, shared);
@@ -61,7 +61,7 @@ static enum farm_status listen_all(struct farm_run_bridges *bridges, const char 
     for (uint32_t b = 0; b < bridges->count; b++) {
         const int fd = bridges->bridge[b].listener = listen_within(&address, bridges->count > 1);
         if (fd < 0) return fail_to_listen(text, err);
-        address.bytes = sizeof address.socket; // with port 0: the others get the first one's
+        address.bytes = sizeof address.socket; // with port 0 the other bridges share the first one's port
         if (getsockname(fd, (struct sockaddr *)&address.socket, &address.bytes)) return fail_to_listen(text, err);
     }
     return farm_run_bridges_name(bridges->bridge[0].listener, bridges->address, sizeof bridges->address, err);
@@ -79,8 +79,8 @@ static bool is_loopback(const struct sockaddr_storage *socket) {
     return IN6_IS_ADDR_LOOPBACK(v6) || (IN6_IS_ADDR_V4MAPPED(v6) && v6->s6_addr[12] == IN_LOOPBACKNET);
 }
 
-// That of the card of the default route: where packets to an address of documentation (RFC 5737, RFC 3849) would come
-// from. Connecting a datagram socket sends none.
+// The address of the default route's card: the source of packets to an address of documentation (RFC 5737, RFC 3849).
+// Connecting a datagram socket sends no packet.
 static bool routed_address(struct sockaddr_storage *out, socklen_t *bytes, bool v6) {
     const char *host = v6 ? "2001:db8::1" : "192.0.2.1";
     struct sockaddr_storage there = {.ss_family = v6 ? AF_INET6 : AF_INET};
@@ -96,7 +96,7 @@ static bool routed_address(struct sockaddr_storage *out, socklen_t *bytes, bool 
     return found;
 }
 
-// Of the first card that is up: an address that is neither loopback nor link-local.
+// An address, neither loopback nor link-local, of the first card that is up.
 static bool card_address(struct sockaddr_storage *out, socklen_t *bytes, bool v6) {
     struct ifaddrs *cards = NULL;
     bool found = false;
@@ -114,7 +114,7 @@ static bool card_address(struct sockaddr_storage *out, socklen_t *bytes, bool v6
     return found;
 }
 
-// By which others reach this machine; IPv4 first.
+// An address by which nodes reach this machine; IPv4 first.
 static bool own_address(struct sockaddr_storage *out, socklen_t *bytes, bool v6) {
     return routed_address(out, bytes, false) || (v6 && routed_address(out, bytes, true)) ||
            card_address(out, bytes, false) || (v6 && card_address(out, bytes, true));
@@ -132,15 +132,15 @@ enum farm_status farm_run_bridges_name(int listener, char *text, size_t text_byt
         if (own_address(&own, &own_bytes, bound.ss_family == AF_INET6))
             failed = getnameinfo((const struct sockaddr *)&own, own_bytes, host, sizeof host, NULL, 0, NI_NUMERICHOST);
         else
-            snprintf(host, sizeof host, "127.0.0.1"); // there is no network
+            snprintf(host, sizeof host, "127.0.0.1"); // no network
     }
     if (failed) return farm_fail(err, FARM_E_IO, "the listening socket: %s", gai_strerror(failed));
     const int n = snprintf(text, text_bytes, strchr(host, ':') ? "[%s]:%s" : "%s:%s", host, port);
     return n > 0 && (size_t)n < text_bytes ? FARM_OK : farm_fail(err, FARM_E_LIMIT, "the address %s is too long", host);
 }
 
-// Many systems give their own name a loopback address (127.0.1.1 in /etc/hosts). Whoever writes such an address, or
-// "localhost", knows it.
+// Many systems resolve their own name to a loopback address (127.0.1.1 in /etc/hosts). A literal address or "localhost"
+// is taken as intended.
 static void warn_of_loopback(const char *text, const struct farm_address *address) {
     const char *port = strrchr(text, ':');
     char host[INET6_ADDRSTRLEN];
@@ -192,7 +192,7 @@ enum farm_status farm_run_bridges_open(struct farm_run_bridges *bridges, const s
     return listen_all(bridges, listen->address, addresses[0], err);
 }
 
-// ---- what they are given ----
+// ---- offer, figures, control sockets ----
 
 static enum farm_status make_offer(struct farm_run_bridges *bridges, struct farm_error *err) {
     const struct farm_run_plan *plan = bridges->workers->plan;
@@ -285,7 +285,7 @@ static int bridge_body(void *context, struct farm_error *err) {
     return farm_hub_run(&config, err);
 }
 
-// The CPUs of the b-th of the cores that the plan has for bridges.
+// The CPUs of the b-th core that the plan reserves for bridges.
 static struct farm_bitmap core_of(const struct farm_run_plan *plan, uint32_t b) {
     struct farm_bitmap left = plan->placement->bridge_cpus, cpus;
     for (uint32_t i = 0;; i++) {
@@ -317,7 +317,7 @@ static enum farm_status add_worker(struct farm_run_bridges *bridges, uint32_t b,
                                     .keep_count = kept,
                                     .cpus = pinned ? &bridge->cpus : NULL,
                                     .memory_node = plan->recipe.numa && bridges->own_cores ? bridges->network_node : -1,
-                                    .expendable = true, // sessions.h says whether the run goes on without it
+                                    .expendable = true, // sessions.h decides whether the run goes on without it
                                     .stop_phase = FARM_RUN_PHASE_ACTORS};
     snprintf(spec.name, sizeof spec.name, bridges->count > 1 ? "bridge %u" : "bridge", b);
     return farm_supervisor_add(bridges->workers->supervisor, &spec, err);

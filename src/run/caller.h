@@ -1,5 +1,5 @@
-// The command (or test) that runs a farm, as the run's parts see it: a progress line that must be cleared before
-// anything is written to stderr, and a function that is called at every tick. Runs in the supervisor process.
+// The command (or test) that runs a farm: how to clear its progress line before stderr is written, and its function for
+// every tick. Runs in the supervisor process.
 #ifndef FARM_RUN_CALLER_H
 #define FARM_RUN_CALLER_H
 
@@ -12,7 +12,7 @@ struct farm_run_caller {
     enum farm_supervisor_turn (*on_tick)(void *context, uint64_t now_ns);
 };
 
-// A warning, or a fact, in place of the progress line. caller may be NULL.
+// Clears the progress line and logs a warning or a note. caller may be NULL.
 void farm_run_warn(const struct farm_run_caller *caller, const char *format, ...) __attribute__((format(printf, 2, 3)));
 void farm_run_note(const struct farm_run_caller *caller, const char *format, ...) __attribute__((format(printf, 2, 3)));
 

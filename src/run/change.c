@@ -26,9 +26,9 @@ void farm_run_change_signal(struct farm_run_change *change, int number) {
     change->wanted += number == SIGUSR1 ? 1 : -1;
 }
 
-// ---- one comes ----
+// ---- joining ----
 
-// The shard that serves fewest; of equals the one nearest to the actor's memory.
+// The shard that serves the fewest actors; among equals the one nearest to the actor's memory.
 static uint32_t choose_shard(const struct farm_run_workers *workers, int node) {
     const struct farm_run_plan *plan = workers->plan;
     const int *shard_node = plan->placement->shard_node;
@@ -43,7 +43,7 @@ static uint32_t choose_shard(const struct farm_run_workers *workers, int node) {
     return least;
 }
 
-// CPUs that no farm has, by the plan's rules for one actor, as actor 0 of `placement`.
+// Places one actor, as actor 0 of `placement`, on CPUs that no farm has claimed.
 static enum farm_status place_on_free_cpus(struct farm_run_change *change, struct farm_plan *placement,
                                            struct farm_error *err) {
     const struct farm_run_plan *plan = change->workers->plan;
@@ -63,7 +63,7 @@ static enum farm_status place_on_free_cpus(struct farm_run_change *change, struc
     return status ? status : farm_claim_take(&plan->claim, &placement->claim, err);
 }
 
-// On free CPUs; if there are none, or nothing is pinned, beside an actor of the start: on its node's CPUs.
+// Free CPUs; if there are none, or nothing is pinned, the CPUs of an initial actor's node.
 static enum farm_status choose_cpus(struct farm_run_change *change, uint32_t a, struct farm_error *err) {
     const struct farm_run_plan *plan = change->workers->plan;
     struct farm_run_actor *actor = &change->workers->actors[a];
@@ -102,7 +102,7 @@ static enum farm_status prepare_actor(struct farm_run_change *change, uint32_t a
     workers->ring_shard[a] = choose_shard(workers, workers->actors[a].memory_node);
     status = farm_run_rings_add(workers->rings, plan, a, workers->actors[a].memory_node, err);
     if (!status) status = farm_run_workers_describe(workers, a, &change->spec, err);
-    change->spec.expendable = true; // it must not end a run that goes well without it
+    change->spec.expendable = true; // its failure does not end the run
     return status;
 }
 
@@ -168,7 +168,7 @@ static void add_actor(struct farm_run_change *change) {
     struct farm_error err;
     while (a < places && (workers->actors[a].attached || workers->actors[a].remote)) a++;
     if (a == places) {
-        farm_run_warn(workers->caller, "no further actor: this run has room for %u%s", places,
+        farm_run_warn(workers->caller, "no further actor: this run has %u places%s", places,
                       places > workers->plan->actors ? " (more --actors at the start make more)"
                                                      : " (a higher ulimit -n makes more)");
         return;
@@ -190,16 +190,16 @@ static void start_actor(struct farm_run_change *change, struct farm_error *err) 
         return;
     }
     const enum farm_status status = farm_supervisor_enlist(workers->supervisor, change->actor, &change->spec, err);
-    assert(!status); // its number was vacant, and its description is whole
+    assert(!status); // its number was vacant, and its description is complete
     workers->actors[change->actor].attached = true;
     workers->count++;
     change->state = FARM_RUN_CHANGE_IDLE;
-    farm_run_note(workers->caller, "actor %u has come: %u now", change->actor, workers->count);
+    farm_run_note(workers->caller, "actor %u has joined: %u now", change->actor, workers->count);
 }
 
-// ---- one goes ----
+// ---- leaving ----
 
-// A person who takes actors away is kept from stopping training by it.
+// Keeps a user from stopping training by removing actors.
 static enum farm_status check_spare(const struct farm_run_workers *workers, uint32_t a, struct farm_error *err) {
     const uint32_t shard = workers->ring_shard[a], left = farm_run_workers_in_shard(workers, shard) - 1;
     if (left) return farm_run_update_fits(workers->plan, left, shard, err);
@@ -214,7 +214,7 @@ static void remove_actor(struct farm_run_change *change, uint32_t a) {
     if (check_spare(change->workers, a, &err) || send_request(change, &err)) report_refusal(change, &err);
 }
 
-// The newest of this machine's actors that are of a shard; `places`: none is.
+// The newest of this machine's actors in a shard; `places`: there is none.
 static uint32_t find_newest(const struct farm_run_workers *workers, uint32_t shard) {
     uint32_t newest = workers->plan->places;
     for (uint32_t a = 0; a < workers->plan->places; a++)
@@ -222,7 +222,7 @@ static uint32_t find_newest(const struct farm_run_workers *workers, uint32_t sha
     return newest;
 }
 
-// Of the shard that serves most.
+// From the shard that serves the most actors.
 static void remove_newest_actor(struct farm_run_change *change) {
     const struct farm_run_workers *workers = change->workers;
     const uint32_t places = workers->plan->places;
@@ -236,7 +236,7 @@ static void remove_newest_actor(struct farm_run_change *change) {
     if (newest < places)
         remove_actor(change, newest);
     else
-        farm_run_warn(workers->caller, "no actor of this machine is left to go");
+        farm_run_warn(workers->caller, "no actor of this machine can leave");
 }
 
 static void end_actor(struct farm_run_change *change) {
@@ -253,7 +253,7 @@ static void end_actor(struct farm_run_change *change) {
         return;
     }
     farm_supervisor_dismiss(workers->supervisor, a);
-    if (workers->actors[a].lost) farm_run_change_worker_ended(change, a); // it has ended before
+    if (workers->actors[a].lost) farm_run_change_worker_ended(change, a); // it has ended already
 }
 
 void farm_run_change_actor_lost(struct farm_run_change *change, size_t worker, const char *why) {
@@ -271,12 +271,12 @@ void farm_run_change_worker_ended(struct farm_run_change *change, size_t worker)
     if (change->state != FARM_RUN_CHANGE_ENDING || worker != change->actor) return;
     free_actor(change, change->actor);
     change->state = FARM_RUN_CHANGE_IDLE;
-    farm_run_note(change->workers->caller, "actor %zu has gone: %u now", worker, change->workers->count);
+    farm_run_note(change->workers->caller, "actor %zu has left: %u now", worker, change->workers->count);
 }
 
-// ---- remote ones ----
+// ---- remote actors ----
 
-// On the node of the shard's inference thread, which reads every frame; -1: any.
+// The NUMA node of the shard's inference thread, which reads every frame; -1: any.
 static int node_of_shard(const struct farm_run_plan *plan, uint32_t shard) {
     const int node = plan->placement->shard_node[shard];
     if (!plan->recipe.numa) return -1;
@@ -305,7 +305,7 @@ void farm_run_change_remove_remote(struct farm_run_change *change, uint32_t a) {
     if (send_request(change, &err)) report_refusal(change, &err);
 }
 
-// ---- as the run goes on ----
+// ---- during the run ----
 
 static void handle_reply(struct farm_run_change *change) {
     struct farm_admission_reply reply;
@@ -320,7 +320,7 @@ static void handle_reply(struct farm_run_change *change) {
         end_actor(change);
 }
 
-// The next change that is due. False: none is.
+// Begins the next change. False: none is due.
 static bool begin_change(struct farm_run_change *change) {
     uint32_t lost;
     if (find_lost(change->workers, &lost)) {

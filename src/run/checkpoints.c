@@ -7,7 +7,7 @@
 #include "learner/backend.h"
 #include "learner/checkpoint.h"
 
-// Loads it as the learner will, into vectors that are thrown away.
+// Loads the file as the learner does, into temporary vectors.
 static enum farm_status try_checkpoint(const struct farm_run_plan *plan, const char *path, struct farm_error *err) {
     struct farm_checkpoint_metadata metadata;
     struct farm_net net;
@@ -36,7 +36,7 @@ bool farm_run_find_checkpoint(const char *run_path, const struct farm_run_plan *
     struct farm_error err;
     for (size_t i = 0; farm_run_dir_checkpoint(run_path, i, path, path_bytes); i++) {
         if (!(plan ? try_checkpoint(plan, path, &err) : try_header(path, &err))) return true;
-        farm_run_warn(caller, "passed over: %s", err.message);
+        farm_run_warn(caller, "skipped: %s", err.message);
     }
     return false;
 }

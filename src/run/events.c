@@ -17,7 +17,7 @@ static bool is_learner(const struct farm_run_events *events, size_t worker) {
     return worker == events->workers->plan->places;
 }
 
-// Bridges come behind the learner.
+// Bridges are numbered behind the learner.
 static bool is_bridge(const struct farm_run_events *events, size_t worker, uint32_t *b) {
     *b = (uint32_t)(worker - events->workers->plan->places - 1);
     return worker > events->workers->plan->places;
@@ -45,7 +45,7 @@ static void restart_learner(struct farm_run_events *events) {
                   learner->checkpoint_load ? learner->checkpoint_load : "");
 }
 
-// A lane's new actor finds its number in the lane; the old one is dead, because its pidfd said so.
+// A new actor finds its generation in the lane. The old actor is dead: its pidfd is readable.
 static void before_start(void *context, size_t worker, uint64_t starts) {
     struct farm_run_events *events = context;
     const struct farm_run_workers *workers = events->workers;
@@ -66,7 +66,7 @@ static void before_start(void *context, size_t worker, uint64_t starts) {
         events->actor_restarts++;
         if (farm_ring_restore(ring))
             farm_run_warn(workers->caller,
-                          "actor %zu left its header or its counters overwritten: put right for the next one", worker);
+                          "actor %zu left its header or its counters overwritten: repaired for the next one", worker);
     }
     for (uint32_t l = 0; l < workers->plan->lanes; l++)
         farm_store_release(&ring->lanes[l].down->generation, actor->generation);
@@ -114,8 +114,8 @@ static void on_signal(void *context, int number) {
     farm_run_change_signal(events->change, number);
 }
 
-// An actor that dies within its first rounds has made no progress: its environment cannot live, and the run must not
-// wait long for the end because of that environment's resets and first steps.
+// An actor that dies within its first rounds has made no progress: resets and first steps of a broken environment must
+// not delay the end of the run.
 static uint64_t progress_of(void *context, size_t worker) {
     const struct farm_run_events *events = context;
     const struct farm_run_workers *workers = events->workers;
@@ -136,7 +136,7 @@ double farm_run_events_wall_s(const struct farm_run_events *events) {
     return end > events->start_ns ? (double)(end - events->start_ns) * 1e-9 : 0;
 }
 
-// A run that was done within one tick began with that tick.
+// A run that is done within one tick began with that tick.
 static void find_start(struct farm_run_events *events) {
     if (!events->start_ns && farm_load_relaxed(&events->workers->rings->stats->agent_steps))
         events->start_ns = events->tick_ns;
@@ -169,7 +169,7 @@ static void before_stop(void *context, int phase) {
     struct farm_run_events *events = context;
     const struct farm_run_rings *rings = events->workers->rings;
     if (!events->end_ns) events->end_ns = farm_now_ns();
-    stop_watching(events); // nobody comes or goes any more
+    stop_watching(events); // no more changes
     if (phase == FARM_RUN_PHASE_ACTORS) farm_run_sessions_end(events->sessions);
     for (uint32_t a = 0; a < rings->places && phase == FARM_RUN_PHASE_ACTORS; a++)
         if (rings->ring[a].lanes) farm_store_release(&rings->ring[a].down_control->stop, 1);
@@ -189,7 +189,7 @@ static enum farm_supervisor_turn on_tick(void *context) {
     events->tick_ns = now;
     if (farm_load_acquire(&workers->rings->stats->done)) {
         if (!events->end_ns) events->end_ns = now;
-        return FARM_TURN_ON; // the learner ends by itself, when its checkpoint is written
+        return FARM_TURN_ON; // the learner ends by itself after its checkpoint
     }
     if (seconds > 0 && farm_run_events_wall_s(events) >= seconds) return FARM_TURN_STOP;
     return caller->on_tick ? caller->on_tick(caller->context, now) : FARM_TURN_ON;

@@ -1,6 +1,5 @@
-// What happens while a run goes on, as the supervisor reports it: a worker starts, writes a line, dies, ends; whether
-// it makes progress; a tick, at which the run may end. Owns the run's clock and its counts of restarts. Runs in the
-// supervisor process.
+// The supervisor's callbacks during a run: a worker starts, writes a line, dies, ends, makes progress; a tick, at which
+// the run may end. Owns the run's clock and its counts of restarts. Runs in the supervisor process.
 #ifndef FARM_RUN_EVENTS_H
 #define FARM_RUN_EVENTS_H
 
@@ -14,18 +13,18 @@ struct farm_run_events {
     struct farm_run_change *change;
     struct farm_run_sessions *sessions;
 
-    uint64_t start_ns; // the tick before the first answered step was seen; 0: not yet
+    uint64_t start_ns; // the tick before the first answered step; 0: none yet
     uint64_t tick_ns;  // the previous tick; farm_run_execute sets the first
     uint64_t end_ns;   // when the run's end was decided; 0: not yet
     uint64_t learner_restarts, actor_restarts;
-    char learner_error[1024];              // the sentence with which the learner ended; "": none
+    char learner_error[1024];              // the learner's last error; "": none
     int watched[1 + FARM_RUN_BRIDGES_MAX]; // by the supervisor: the admission socket, then the bridges; -1: none
 };
 
 // The functions to make the supervisor with. `events` is their context: it must not move.
 struct farm_supervisor_config farm_run_events_config(struct farm_run_events *events, bool elastic);
 
-// When the admission socket and bridges exist: their messages wake the supervisor.
+// After the admission socket and the bridges: their messages wake the supervisor.
 void farm_run_events_listen(struct farm_run_events *events);
 
 void farm_run_events_end(struct farm_run_events *events); // after farm_supervisor_run: stops the clock

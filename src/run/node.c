@@ -23,15 +23,15 @@
 enum { NAP_MS = 100, SLOTS_MAX = 1024 };
 static const uint64_t first_report_ns = 1000000000u, report_every_ns = 10000000000u, second_ns = 1000000000u;
 
-// ---- who this is ----
+// ---- identity ----
 
 static uint64_t hash(uint64_t value, const void *data, size_t bytes) { // FNV-1a
     for (size_t i = 0; i < bytes; i++) value = (value ^ ((const uint8_t *)data)[i]) * 0x100000001b3ull;
     return value;
 }
 
-// The lowest number that no living node of this user has. The name of a socket holds it: it is the network namespace's,
-// so containers that share one share the numbers, and it goes with the process that has it, however that ends.
+// Binds *fd to the lowest slot that no living node of this user has. An abstract socket's name belongs to the network
+// namespace, so containers that share one share the slots; the kernel frees it when the process ends in any way.
 static uint32_t bind_slot(int *fd) {
     struct sockaddr_un name = {.sun_family = AF_UNIX}; // its path begins with a zero: abstract, see unix(7)
     uint32_t slot = 0;
@@ -48,8 +48,8 @@ static uint32_t bind_slot(int *fd) {
     return 0;
 }
 
-// By this the learner knows a node that was started anew: boot, network namespace, user and slot. 0: unknown, then it
-// counts as another one.
+// A hash of boot, network namespace, user and slot, by which the learner recognises a node that was started anew. 0:
+// unknown; the node then counts as another one.
 static uint64_t make_identity(int *slot_fd) {
     char boot[64];
     struct stat network;
@@ -107,7 +107,8 @@ void farm_run_node_free(struct farm_run_node *node) {
     sigset_t ending;
     fill_ending_signals(&ending);
     farm_run_node_leave(node);
-    while (sigtimedwait(&ending, NULL, &(struct timespec){0}) > 0) continue; // it would end us when it is let through
+    while (sigtimedwait(&ending, NULL, &(struct timespec){0}) > 0)
+        continue; // a pending signal would end this process once unblocked
     sigprocmask(SIG_SETMASK, &node->mask_before, NULL);
     munmap(node->shared, sizeof *node->shared);
     if (node->slot_fd >= 0) close(node->slot_fd);
@@ -117,7 +118,7 @@ void farm_run_node_free(struct farm_run_node *node) {
 // ---- waiting for the learner ----
 
 struct waiting {
-    uint64_t start_ns, report_ns; // words_ns: when the next ones are due
+    uint64_t start_ns, report_ns; // report_ns: when the next report is due
 };
 
 static struct waiting begin_waiting(void) {
@@ -125,7 +126,7 @@ static struct waiting begin_waiting(void) {
     return (struct waiting){now, now + first_report_ns};
 }
 
-// Says from time to time what is waited for. FARM_E_DEAD: for too long.
+// Reports the reason from time to time. FARM_E_DEAD: the wait has taken too long.
 static enum farm_status check_waiting(const struct farm_run_node *node, struct waiting *waiting, const char *why,
                                       struct farm_error *err) {
     const struct farm_run_node_request *request = &node->request;
@@ -141,7 +142,7 @@ static enum farm_status check_waiting(const struct farm_run_node *node, struct w
     return FARM_OK;
 }
 
-// Where the learner is: files come later than their readers, and names may be unknown for a while.
+// Waits for the address file or for the name to resolve.
 static enum farm_status find_learner(struct farm_run_node *node, enum farm_run_node_state *state,
                                      struct farm_error *err) {
     const char *text = node->request.node.address;
@@ -163,14 +164,14 @@ static enum farm_status find_learner(struct farm_run_node *node, enum farm_run_n
                                   : farm_address_check_insecure(text, node->learner, node->learner_count, err);
 }
 
-// In state OFFERED: asks for places once more, unless another run offers them.
+// In state OFFERED: repeats the request for places, unless the offer is another run's.
 static bool request_places(const struct farm_run_node *node, struct farm_node *bridge) {
     if (memcmp(farm_node_offer(bridge)->run, node->offer.run, sizeof node->offer.run) != 0) return false;
     farm_node_join(bridge, node->run.plan.actors);
     return true;
 }
 
-// Turns the connection until it is in this state (*state stays JOINED), or there is an end.
+// Serves the connection until it reaches the state `wanted` (*state stays JOINED), or until the session ends.
 static enum farm_status await_state(struct farm_run_node *node, struct farm_node *bridge, enum farm_node_state wanted,
                                     enum farm_run_node_state *state, struct farm_error *err) {
     struct waiting waiting = begin_waiting();
@@ -193,9 +194,9 @@ static enum farm_status await_state(struct farm_run_node *node, struct farm_node
     }
 }
 
-// ---- a learner that is gone ----
+// ---- a learner that has ended ----
 
-// A run that ends takes its file with it: there is none, though its folder can be seen.
+// Whether the run has removed its address file: the file is missing, but its folder exists.
 static bool file_is_gone(const char *text) {
     char folder[FARM_RUN_PATH_MAX];
     if (text[0] != '@' || strlen(text) > sizeof folder) return false;
@@ -211,7 +212,7 @@ static void stop_probing(struct farm_run_node *node) {
     node->probe_fd = -1;
 }
 
-// Tries each second whether the learner's machine refuses the connection. Never waits.
+// Tests each second, without blocking, whether the learner's machine refuses the connection.
 static bool probe_refused(struct farm_run_node *node, uint64_t now_ns) {
     int why = 0;
     if (node->probe_fd >= 0) {
@@ -229,7 +230,7 @@ static bool probe_refused(struct farm_run_node *node, uint64_t now_ns) {
     return why == ECONNREFUSED;
 }
 
-// Whether the run has ended while this node was cut off, so that nobody could say so.
+// Whether the run has ended while this node was cut off.
 static bool is_run_over(struct farm_run_node *node, uint64_t now_ns) {
     if (file_is_gone(node->request.node.address)) return probe_refused(node, now_ns);
     stop_probing(node);
@@ -238,7 +239,7 @@ static bool is_run_over(struct farm_run_node *node, uint64_t now_ns) {
 
 // ---- the bridge's process ----
 
-// One that dies at once may have been killed for using io_uring, which some seccomp filters do instead of refusing it.
+// A bridge that dies at once may have been killed for using io_uring: some seccomp filters kill instead of refusing.
 static const char *choose_engine(struct farm_run_node_shared *shared, const char *wanted) {
     const uint64_t now_ns = farm_now_ns();
     if (!shared->poll && shared->bridge_ns && now_ns - shared->bridge_ns < second_ns && strcmp(wanted, "auto") == 0) {
@@ -251,7 +252,7 @@ static const char *choose_engine(struct farm_run_node_shared *shared, const char
 
 static int bridge_body(void *context, const struct farm_run_workers *workers, struct farm_stats *stats,
                        struct farm_error *err) {
-    (void)stats; // the supervisor writes there what it reads in ours
+    (void)stats; // the supervisor copies node->shared's figures there
     struct farm_run_node *node = context;
     const struct farm_run_plan *plan = workers->plan;
     struct farm_node_config config = node->request.node;
@@ -338,7 +339,7 @@ enum farm_status farm_run_node_join(struct farm_run_node *node, enum farm_run_no
     memcpy(config.session, node->session, sizeof config.session);
     memcpy(&config.seed, node->session, sizeof config.seed);
     config.bell = -1;
-    config.engine = "poll"; // io_uring's memory must not be there when workers are forked
+    config.engine = "poll"; // io_uring's memory must not exist when workers are forked
     if ((status = farm_node_make(&config, &bridge, err))) return status;
     status = join_session(node, bridge, state, err);
     const bool joined = !status && *state == FARM_RUN_NODE_JOINED;

@@ -1,6 +1,6 @@
-// A remote node's run: asks a learner elsewhere what it plays, plans this machine's actors for it, joins, and runs them
-// with a bridge (bridge/node.h) in the learner's place, session after session. Runs in the supervisor process, which
-// speaks to the learner itself until the session has its places; from then on the worker `bridge` does.
+// A remote node's run: reads the learner's offer, plans this machine's actors for it, joins, and runs them with a
+// bridge (bridge/node.h) in the learner's place, session after session. Runs in the supervisor process, which holds the
+// connection until the session has its places; after that the worker `bridge` holds it.
 #ifndef FARM_RUN_NODE_H
 #define FARM_RUN_NODE_H
 
@@ -12,8 +12,8 @@
 
 struct farm_run_node_request {
     struct farm_node_config node;     // address, key, name, engine; the remaining fields are filled in here
-    const struct farm_recipe *recipe; // what this machine's flags say; not settled
-    double retry_s;                   // how long to try without a connection; 0: for ever
+    const struct farm_recipe *recipe; // this machine's flags; not settled
+    double retry_s;                   // how long to try without a connection; 0: no limit
     bool quiet;
     struct farm_run_caller caller;
 };
@@ -22,7 +22,7 @@ enum farm_run_node_state {
     FARM_RUN_NODE_JOINED,  // farm_run_node_execute may follow
     FARM_RUN_NODE_ENDED,   // the learner's run has ended
     FARM_RUN_NODE_STOPPED, // by a signal
-    FARM_RUN_NODE_STRANGE, // the learner does not know the session (any more): join anew
+    FARM_RUN_NODE_STRANGE, // the learner does not know the session (any more): join again
 };
 
 // Over all sessions.
@@ -41,14 +41,14 @@ struct farm_run_node_figures {
 
 struct farm_run_node_shared {
     struct farm_bridge_stats stats; // row 0; writer: the worker `bridge`
-    uint64_t strange;               // 1: it has ended because the session is not known any more
-    uint64_t bridge_ns;             // when the present one began; 0: none has
-    bool poll;                      // it uses poll(2), because one before died at once
+    uint64_t strange;               // 1: it ended because the learner does not know the session any more
+    uint64_t bridge_ns;             // when the present process began; 0: none has
+    bool poll;                      // it uses poll(2), because a process before it died at once
 };
 
 struct farm_run_node {
     struct farm_run_node_request request;
-    struct farm_run run; // of the present session; zeroed: none
+    struct farm_run run; // of the present session; zeroed: no session
     struct farm_recipe recipe;
     struct farm_wire_offer offer;
     struct farm_run_remote remote;
@@ -57,30 +57,30 @@ struct farm_run_node {
     struct farm_run_node_shared *shared;
     struct farm_run_node_figures past; // of sessions before the present one
     uint64_t connected_ns;             // the last tick that saw the present session connected, or when it joined
-    bool given_up, over;               // no connection for too long; the learner's run has ended without a word
+    bool given_up, over; // no connection for too long; the learner's run ended while this node was cut off
     struct farm_address learner[FARM_ADDRESSES_MAX]; // where it was when this session began
     uint32_t learner_count, probes;
-    int probe_fd;       // a connection that is tried to see whether it still listens; -1: none
-    uint64_t probed_ns; // when that was begun
-    int slot_fd;        // holds this node's number on the machine; -1: it has none
+    int probe_fd;       // a connection that tests whether the learner's port is open; -1: none
+    uint64_t probed_ns; // when it was opened
+    int slot_fd;        // holds this node's slot on the machine; -1: no slot
     sigset_t mask_before;
 };
 
 // Blocks SIGINT, SIGTERM, SIGHUP (unless ignored) and SIGPIPE until farm_run_node_free. Takes an identity
-// (node.machine) that a dead process had before it and no living one has.
+// (node.machine) that no living node has; a node that is started anew has the identity of the dead one.
 enum farm_status farm_run_node_make(const struct farm_run_node_request *request, struct farm_run_node **out,
                                     struct farm_error *err);
 void farm_run_node_free(struct farm_run_node *node); // NULL is allowed
 
 // Waits for the learner's offer, plans, and joins. *state: JOINED, ENDED, STOPPED or STRANGE. Errors: FARM_E_DEAD no
-// connection within retry_s; FARM_E_USAGE, FARM_E_INVALID the offer and this machine do not agree; FARM_E_PERMISSION
-// the learner refuses, with its words; those of farm_run_make and farm_run_build.
+// connection within retry_s; FARM_E_USAGE, FARM_E_INVALID the offer does not fit this machine; FARM_E_PERMISSION the
+// learner refuses, with its reason; those of farm_run_make and farm_run_build.
 enum farm_status farm_run_node_join(struct farm_run_node *node, enum farm_run_node_state *state,
                                     struct farm_error *err);
 // Runs the session to its end. *state: ENDED, STOPPED or STRANGE.
 enum farm_status farm_run_node_execute(struct farm_run_node *node, enum farm_run_node_state *state,
                                        struct farm_error *err);
-// Ends the session, joined or not. Its figures go on to count.
+// Ends the session, joined or not. Its figures stay in the totals.
 void farm_run_node_leave(struct farm_run_node *node);
 
 void farm_run_node_figures(const struct farm_run_node *node, uint64_t now_ns, struct farm_run_node_figures *figures);

@@ -6,7 +6,7 @@
 
 #include "envs/registry.h"
 
-enum { STEPS = 4 }; // CENTRAL: one in flight, the others until the learner's `consumed` has come back
+enum { STEPS = 4 }; // CENTRAL: one in flight, the others until the learner's `consumed` returns
 
 static bool starts_with(const char *text, const char *start) {
     return strncmp(text, start, strlen(start)) == 0;
@@ -14,7 +14,7 @@ static bool starts_with(const char *text, const char *start) {
 
 // ---- the recipe ----
 
-// Environments whose code is a file or a Python module: which, is for this machine to say.
+// Environments whose code is a file or a Python module, which this machine must name.
 static bool names_code(const char *env) {
     return farm_env_names_file(env) || starts_with(env, "gym/");
 }
@@ -37,7 +37,7 @@ static bool is_set_here(const struct farm_recipe *recipe, const char *option) {
     return false;
 }
 
-// An option that names a file (a library, a model) is the learner's machine's: the node has its own, or none.
+// An option that names a file (a library, a model) is valid on the learner's machine only.
 static enum farm_status set_option(const char *key, const char *value, struct farm_recipe *recipe,
                                    struct farm_error *err) {
     char name[64];
@@ -56,7 +56,7 @@ enum farm_status farm_run_offer_apply(const struct farm_wire_offer *offer, struc
     const struct farm_ring_spec *spec = &offer->spec;
     if (spec->answers != FARM_ANSWERS_CENTRAL)
         return farm_fail(err, FARM_E_UNSUPPORTED,
-                         "the learner wants actors that run the policy themselves, which farm bridge starts none of");
+                         "the learner expects actors that run the policy themselves; farm bridge has none");
     enum farm_status status = check_name(offer->env, recipe, err);
     if (!status) status = farm_recipe_set(recipe, FARM_LAYER_FILE, "env", offer->env, err);
     if (!status) status = farm_recipe_set(recipe, FARM_LAYER_FILE, "bad_values", offer->bad_values, err);
@@ -145,8 +145,7 @@ static enum farm_status check_answers(const struct farm_ring_spec *there, struct
     for (uint32_t f = 0; f < here.answer_count; f++)
         if (f >= there->answer_count || here.answer[f].dtype != there->answer[f].dtype ||
             here.answer[f].values != there->answer[f].values || here.answer[f].per_step != there->answer[f].per_step)
-            return farm_fail(err, FARM_E_INVALID, "answer field %.24s is another at the learner's",
-                             here.answer[f].name);
+            return farm_fail(err, FARM_E_INVALID, "answer field %.24s differs from the learner's", here.answer[f].name);
     return FARM_OK;
 }
 

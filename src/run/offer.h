@@ -1,6 +1,6 @@
-// What a learner elsewhere offers to a node (bridge/wire.h), as this machine's recipe, and whether the environment that
-// was found here is the learner's. The peer chooses no code: environments of our own are taken by name; files and
-// Python modules are those that this machine's command line names. Pure functions, in the supervisor process.
+// Turns a remote learner's offer (bridge/wire.h) into this machine's recipe, and compares the environment found here
+// with the learner's. The peer chooses no code: built-in environments are found by name; files and Python modules must
+// be named on this machine's command line. Pure functions, called in the supervisor process.
 #ifndef FARM_RUN_OFFER_H
 #define FARM_RUN_OFFER_H
 
@@ -9,13 +9,13 @@
 
 struct farm_env;
 
-// Fills the recipe, which holds what this machine's flags say, with the offer: environment, options, seed, shape, and
-// settles it. FARM_E_USAGE: --env is wanted here, or names another environment than the learner's, or an option names a
-// file; FARM_E_UNSUPPORTED: answers that no actor here gives.
+// Adds the offer's environment, options, seed and shape to the recipe, which holds this machine's flags, and settles
+// it. FARM_E_USAGE: --env is required here, or names another environment than the learner's, or an option names a file;
+// FARM_E_UNSUPPORTED: actors would have to answer themselves.
 enum farm_status farm_run_offer_apply(const struct farm_wire_offer *offer, struct farm_recipe *recipe,
                                       struct farm_error *err);
 
-// Steps of a node's rings: a few, because the learner's rings keep what training needs. LOCAL: two windows at least,
+// Steps of a node's rings: few, because the learner's rings keep what training needs. LOCAL: at least two windows,
 // which cover two round trips.
 uint32_t farm_run_offer_steps(const struct farm_wire_offer *offer);
 

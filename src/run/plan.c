@@ -13,18 +13,18 @@
 #include "shm/limits.h"
 
 enum {
-    ENVS_PER_ACTOR = 16, // where the recipe leaves it open: enough to fill a batch, few enough for a small cache
+    ENVS_PER_ACTOR = 16, // by default: enough to fill a batch, few enough for a small cache
     BATCH_LEAST = 8,     // windows of an update; half the environments keeps the policy lag at about three updates
     EVAL_ENVS_MAX = 64,
     INFER_BATCH_MAX = 256,
     INFER_BATCH_MAX_GPU = 1024,
     SPARE_DESCRIPTORS = 64,
-    MORE_PLACES = 8, // for actors that come later, at least
+    MORE_PLACES = 8, // least number of places for actors that join later
 };
 
 // ---- what to run ----
 
-// The network's ends, from the environment's spec. FARM_E_UNSUPPORTED for spaces that no network here has.
+// The network's inputs and outputs, from the environment's spec. FARM_E_UNSUPPORTED: no network supports the spaces.
 static enum farm_status choose_io(const struct farm_run_plan *plan, struct farm_net_io *io, struct farm_error *err) {
     const struct farm_env_spec *env = &plan->env.spec;
     const struct farm_field_spec *field = &env->obs[0];
@@ -41,8 +41,8 @@ static enum farm_status choose_io(const struct farm_run_plan *plan, struct farm_
     } else if (field->dtype == FARM_F32) {
         io->flat = (int)(farm_field_bytes(field) / sizeof(float));
         if (io->stack != 1)
-            return farm_fail(err, FARM_E_USAGE,
-                             "stack: %s has flat observations, of which none are stacked (--stack 1)", plan->env.name);
+            return farm_fail(err, FARM_E_USAGE, "stack: %s has flat observations, which cannot be stacked (--stack 1)",
+                             plan->env.name);
     } else {
         only = "grey frames (u8, height x width) and f32 vectors";
     }
@@ -51,7 +51,7 @@ static enum farm_status choose_io(const struct farm_run_plan *plan, struct farm_
                      plan->env.name, only);
 }
 
-// Nothing here touches CUDA: the learner does, after its fork, and only if there may be a driver.
+// Does not touch CUDA: the learner does, after its fork, and only if there may be a driver.
 static enum farm_status choose_device(struct farm_run_plan *plan, struct farm_error *err) {
     const char *device = plan->recipe.device, *why = NULL;
     const bool cuda = strcmp(device, "cuda") == 0, driver = farm_path_gpu();
@@ -63,22 +63,22 @@ static enum farm_status choose_device(struct farm_run_plan *plan, struct farm_er
         why = "libfarm_cuda.so is neither beside this program nor where FARM_CUDA_BACKEND says (`make deps` and `make` "
               "build it)";
     if (why && cuda)
-        return farm_fail(err, FARM_E_UNSUPPORTED, "--device cuda: %s%s; --device cpu does without", why,
+        return farm_fail(err, FARM_E_UNSUPPORTED, "--device cuda: %s%s; --device cpu needs none", why,
                          driver ? "" : ": install it, or give the container the GPUs (docker --gpus all)");
     plan->cpu_because = why;
     if (!why) plan->device = cuda ? FARM_DEVICE_CUDA : FARM_DEVICE_AUTO;
     return FARM_OK;
 }
 
-// The plan's GPU: the first one, where the learner will ask for one and the machine shows one.
+// The plan's GPU: the first one, if the learner will request one and the machine shows one.
 static int planned_device(const struct farm_run_plan *plan) {
     if (plan->responder.body) return FARM_LEARNER_NONE;
     return plan->device != FARM_DEVICE_CPU && plan->machine->gpu_count > 0 ? 0 : FARM_LEARNER_CPU;
 }
 
-// How many GPUs or inference threads on CPUs the learner has; the plan refuses more GPUs than the machine shows. One
-// that shows none (a container may hide them) can have those that CUDA numbers. An evaluation has one shard unless more
-// are requested, and one GPU.
+// How many GPUs or inference threads on CPUs the learner has. The plan refuses more GPUs than the machine shows; if it
+// shows none (a container may hide them), CUDA's numbering counts. An evaluation has one shard unless more are
+// requested, and one GPU.
 static enum farm_status request_shards(const struct farm_run_plan *plan, uint64_t episodes,
                                        struct farm_plan_request *request, struct farm_error *err) {
     const int64_t gpus = plan->recipe.gpus;
@@ -116,7 +116,7 @@ static void warn_without_effect(const struct farm_run_plan *plan) {
     if (plan->passes.sync && is_flag(recipe, "max_lag")) farm_log_warn("--max-lag has no effect with --regime sync");
     if (is_flag(recipe, "gpus") && !recipe->gpus && !plan->machine->gpu_count)
         farm_log_warn("--gpus 0 has no effect: this machine shows no GPU%s",
-                      cpu ? "" : "; the learner asks for CUDA's first one");
+                      cpu ? "" : "; the learner requests CUDA's first one");
 }
 
 static enum farm_status choose_net(struct farm_run_plan *plan, struct farm_error *err) {
@@ -138,7 +138,7 @@ static enum farm_status choose_net(struct farm_run_plan *plan, struct farm_error
 
 // ---- how many, and where ----
 
-// Few games want few environments: none plays without being counted.
+// Few games need few environments, so that each game counts.
 static void choose_eval_counts(struct farm_recipe *recipe, uint64_t episodes, int actors_planned) {
     int64_t wanted = episodes < EVAL_ENVS_MAX ? (int64_t)episodes : EVAL_ENVS_MAX;
     if (!recipe->actors) recipe->actors = wanted < actors_planned ? wanted : actors_planned;
@@ -152,7 +152,7 @@ static int64_t infer_batch_most(const struct farm_run_plan *plan) {
     return plan->device == FARM_DEVICE_CPU ? INFER_BATCH_MAX : INFER_BATCH_MAX_GPU;
 }
 
-// Without actors of this machine those that are expected.
+// The actors of this machine and those expected from others.
 static int64_t all_actors(const struct farm_run_plan *plan) {
     return plan->recipe.actors + plan->listen.expect;
 }
@@ -169,10 +169,10 @@ static void choose_counts(struct farm_run_plan *plan, uint64_t episodes) {
     const int64_t least_batch = shards > BATCH_LEAST ? shards : BATCH_LEAST;
     if (!recipe->batch) recipe->batch = environments / 2 > least_batch ? environments / 2 : least_batch;
     if (!recipe->ring_steps) {
-        // Windows of one lane that an update takes, all of them in training while the next ones fill.
+        // Windows of one lane in an update; they are in training while the next ones fill.
         const int64_t share = (recipe->batch + shards - 1) / shards; // of an update, of one shard
         uint64_t windows = (uint64_t)((share + least - 1) / least);
-        // While an actor hangs the others fill the updates alone; rings for K windows hold one more.
+        // While an actor hangs, the others fill the updates; rings for K windows hold one more.
         int64_t others = least - recipe->envs_per_actor;
         uint64_t without_one = others ? (uint64_t)((share + others - 1) / others) - 1 : 0;
         if (windows < without_one) windows = without_one;
@@ -199,26 +199,27 @@ enum farm_status farm_run_update_fits(const struct farm_run_plan *plan, uint32_t
     if (plan->passes.sync ? capacity > 0 : farm_window_update_fits(capacity, share, plan->width)) return FARM_OK;
     return farm_fail(err, FARM_E_LIMIT,
                      "an update of %u windows does not fit the rings of %u actor%s, which hold %" PRIu64
-                     " at most: a larger --ring-steps, a smaller --batch or --unroll",
+                     " at most: raise --ring-steps, or lower --batch or --unroll",
                      share, actors, actors == 1 ? "" : "s", capacity);
 }
 
-// Whether each shard has a part of an update, which its actors' rings hold.
+// Whether each shard has a part of an update that its actors' rings hold.
 static enum farm_status check_shares(const struct farm_run_plan *plan, struct farm_error *err) {
     if (!plan->passes.sync && plan->algo.batch < plan->shards)
-        return farm_fail(err, FARM_E_USAGE, "--batch %u with --%s %u: each wants one window of an update at least",
+        return farm_fail(err, FARM_E_USAGE, "--batch %u with --%s %u: each needs at least one window of an update",
                          plan->algo.batch, plan->device == FARM_DEVICE_CPU ? "infer-threads" : "gpus", plan->shards);
     for (uint32_t k = 0; k < plan->shards; k++) {
         uint32_t actors = 0;
         for (uint32_t a = 0; a < plan->actors; a++) actors += (uint32_t)plan->placement->actor[a].shard == k;
-        if (plan->listen.expect) actors = (uint32_t)all_actors(plan) / plan->shards; // those that come even it out
+        if (plan->listen.expect)
+            actors = (uint32_t)all_actors(plan) / plan->shards; // joining actors go to the shard that serves the fewest
         if (farm_run_update_fits(plan, actors, k, err)) return FARM_E_INVALID;
     }
     return FARM_OK;
 }
 
-// How many actors, shards, and of all else. Unless they are requested, shards are as few as an update needs to be
-// divided among them.
+// Chooses actors, shards and all other counts. Unless the user requests a number of shards, it is lowered until an
+// update can be divided among them.
 static enum farm_status choose_how_many(struct farm_run_plan *plan, uint64_t episodes,
                                         struct farm_plan_request *request, struct farm_error *err) {
     const struct farm_recipe asked = plan->recipe;
@@ -234,7 +235,7 @@ static enum farm_status choose_how_many(struct farm_run_plan *plan, uint64_t epi
         choose_counts(plan, episodes);
         if (plan->responder.body || episodes) return FARM_OK;
         status = check_shares(plan, err);
-        // An update takes windows of every shard: no shard should hang on one actor.
+        // An update takes windows of every shard, so no shard should depend on one actor.
         const bool thin = plan->device == FARM_DEVICE_CPU && plan->shards > 1 && all_actors(plan) / plan->shards < 2;
         if (!status && thin && !asked.infer_threads) status = FARM_E_LIMIT;
         if (!status || plan->shards == 1 || plan->device != FARM_DEVICE_CPU || asked.infer_threads) return status;
@@ -249,7 +250,7 @@ static void open_claim(struct farm_run_plan *plan) {
         farm_log_warn("CPUs cannot be claimed against other farms, so nothing is pinned: %s", err.message);
 }
 
-// Remote actors, and the bridges that they come by.
+// Adds remote actors and their bridges to the request.
 static enum farm_status plan_remote_actors(struct farm_run_plan *plan, struct farm_plan_request *request,
                                            struct farm_error *err) {
     struct farm_run_listen *listen = &plan->listen;
@@ -282,7 +283,7 @@ static enum farm_status place_workers(struct farm_run_plan *plan, uint64_t episo
     if ((status = request_shards(plan, episodes, &request, err))) return status;
     request.learner_device = plan->first_gpu = planned_device(plan);
     open_claim(plan);
-    // First how many actors and shards, for the rings' size depends on it; then with that size, for good.
+    // First the numbers of actors and shards, which decide the rings' size; then the final placement with that size.
     status = farm_claim_read_taken(&plan->claim, &request.taken, err);
     if (!status) status = plan_remote_actors(plan, &request, err);
     if (!status) status = choose_how_many(plan, episodes, &request, err);
@@ -299,17 +300,17 @@ static enum farm_status place_workers(struct farm_run_plan *plan, uint64_t episo
     const struct farm_plan *got = plan->placement;
     if (!status &&
         (got->actor_count != (int)plan->actors || (got->shard_count && got->shard_count != (int)plan->shards)))
-        status = farm_fail(err, FARM_E_BUSY, "another farm has taken CPUs at this very moment: try again");
+        status = farm_fail(err, FARM_E_BUSY, "another farm has claimed CPUs at the same moment: try again");
     return status;
 }
 
-static void say_plan(const struct farm_run_plan *plan) {
+static void log_plan(const struct farm_run_plan *plan) {
     double step_bytes = (double)(plan->layout.up_stride + plan->layout.down_stride) / plan->steps / plan->width;
     const bool responder = plan->responder.body;
     farm_log_info(
         "%s with %s%s: %u actor%s x %u lanes x %u environments x %u steps x %.0f B = %.1f MB of shared memory",
         plan->env.name,
-        plan->responder.remote ? "a learner elsewhere"
+        plan->responder.remote ? "a remote learner"
         : responder            ? "random actions"
                                : "net ",
         responder ? "" : plan->recipe.net, plan->actors, plan->actors == 1 ? "" : "s", plan->lanes, plan->width,
@@ -328,7 +329,7 @@ static enum farm_status check_limits(const struct farm_run_plan *plan, struct fa
     return farm_limits_check(&limits, err);
 }
 
-// Room for actors that come later, as many again, where the limit of descriptors has it.
+// Places for as many actors again that join later, within the limits of memory and descriptors.
 static enum farm_status choose_places(struct farm_run_plan *plan, struct farm_error *err) {
     const uint32_t all = plan->actors + plan->listen.expect;
     uint32_t more = all > MORE_PLACES ? all : MORE_PLACES;
@@ -341,7 +342,7 @@ static enum farm_status choose_places(struct farm_run_plan *plan, struct farm_er
     }
 }
 
-// Actors that can fill an update, of as many a shard as of any other.
+// The least number of actors, evenly spread over shards, that can fill an update.
 static uint32_t actors_for_an_update(const struct farm_run_plan *plan) {
     struct farm_error err;
     for (uint32_t actors = plan->shards; actors < plan->places; actors++) {
@@ -353,14 +354,14 @@ static uint32_t actors_for_an_update(const struct farm_run_plan *plan) {
     return plan->places;
 }
 
-static void say_listen(const struct farm_run_plan *plan) {
+static void log_listen(const struct farm_run_plan *plan) {
     const struct farm_run_listen *listen = &plan->listen;
     if (!listen->address) return;
     const uint32_t wanted = actors_for_an_update(plan);
     char needed[64] = "";
     if (wanted > plan->actors)
         snprintf(needed, sizeof needed, "; an update takes the windows of %u actor%s", wanted, wanted == 1 ? "" : "s");
-    farm_log_info("plan: reckoned with %u actor%s of other machines; places for %u%s", listen->expect,
+    farm_log_info("plan: sized for %u actor%s of other machines; places for %u%s", listen->expect,
                   listen->expect == 1 ? "" : "s", plan->places - plan->actors, needed);
 }
 
@@ -382,15 +383,15 @@ enum farm_status farm_run_plan_make(struct farm_run_plan *plan, const struct far
     if (!status && !plan->responder.body) status = choose_net(plan, err);
     if (!status) status = place_workers(plan, request->episodes, err);
     if (status) return status;
-    if (!plan->quiet) say_plan(plan);
+    if (!plan->quiet) log_plan(plan);
     warn_without_effect(plan);
     status = choose_places(plan, err);
-    if (!status && !plan->quiet) say_listen(plan);
+    if (!status && !plan->quiet) log_listen(plan);
     return status;
 }
 
 void farm_run_plan_free(struct farm_run_plan *plan) {
-    if (plan->machine) farm_claim_close(&plan->claim); // a zeroed plan has no claim, but 0 is a descriptor
+    if (plan->machine) farm_claim_close(&plan->claim); // a zeroed plan has no claim, but 0 is a valid descriptor
     free(plan->machine);
     free(plan->placement);
 }

@@ -1,7 +1,6 @@
-// The plan of a run: what runs, how many of it, and where; decided from a settled recipe before anything is made.
-// Immutable afterwards, except that a command may change memory nodes and the recipe's words before the rings are made.
-// Runs in the supervisor process; the learner's process, a copy of it, reads the plan too. Makes no ring and no
-// process.
+// The plan of a run: which processes, how many, and where; derived from a settled recipe. Immutable afterwards, except
+// that a command may change memory nodes and the recipe's texts before the rings are made. Runs in the supervisor
+// process; the learner, forked from it, reads the plan too. Makes no ring and no process.
 #ifndef FARM_RUN_PLAN_H
 #define FARM_RUN_PLAN_H
 
@@ -16,16 +15,16 @@
 
 struct farm_run_workers;
 
-// What a bridge in the learner's place makes different: the rings are as the learner elsewhere says.
+// A bridge in the learner's place: the rings have the remote learner's spec.
 struct farm_run_remote {
-    const struct farm_ring_spec *spec; // of the learner's rings; `steps` is the recipe's
+    const struct farm_ring_spec *spec; // of the learner's rings; the recipe gives `steps`
     const uint32_t *actors;            // [actors] their numbers in the learner's run; known before farm_run_build
     int network_node;                  // NUMA node of the network card; -1: unknown
 };
 
 // A process in place of the learner (farm fps, farm bridge): it opens the rings of workers->ring_fds and counts into
-// `stats`. Then the plan has no network, and the actors get all cores. Each actor rings a bell of its own (fps), or all
-// ring one, and the bridge has a core if there are enough.
+// `stats`. The plan then has no network, and the actors get all cores. Each actor has its own bell (fps), or all share
+// one and the bridge has a core if there are enough.
 struct farm_run_responder {
     int (*body)(void *context, const struct farm_run_workers *workers, struct farm_stats *stats,
                 struct farm_error *err); // NULL: the learner runs
@@ -33,12 +32,12 @@ struct farm_run_responder {
     const struct farm_run_remote *remote; // NULL: no bridge
 };
 
-// Actors of other machines, which come by bridges (run/bridges.h). Places, batch, rings and shards are reckoned with
-// `expect` of them; others may come, or fewer.
+// Actors of other machines, which join by bridges (run/bridges.h). Places, batch, rings and shards are sized for
+// `expect` of them; more or fewer may join.
 struct farm_run_listen {
-    const char *address; // "HOST:PORT", "[v6]:PORT"; NULL: none can come
+    const char *address; // "HOST:PORT", "[v6]:PORT"; NULL: none can join
     const char *key;     // file; NULL: in the clear, on a loopback or private address
-    uint32_t expect;     // 0: none, or, without actors of this machine, as many as it would run
+    uint32_t expect;     // 0: none; without actors of this machine: as many as it would run
     uint32_t bridges;    // processes; 0: one
     const char *engine;  // uring, poll, auto; NULL: auto
     int network_node;    // NUMA node of the network card; farm_run_make fills it in
@@ -64,7 +63,7 @@ struct farm_run_plan {
     struct farm_plan *placement;
     struct farm_claim claim;
     uint32_t actors, lanes, width, steps; // actors: at the start
-    uint32_t places;                      // for actors, also for those that come later
+    uint32_t places;                      // for actors, including those that join later
     struct farm_ring_spec ring_spec;
     struct farm_ring_layout layout;
 
@@ -75,7 +74,7 @@ struct farm_run_plan {
     struct farm_net_io io;
     enum farm_device device;
     char cuda_library[FARM_RUN_PATH_MAX]; // the CUDA backend's file; "": none
-    const char *cpu_because;              // why `device auto` became the CPU; NULL: it did not
+    const char *cpu_because;              // why `device auto` chose the CPU; NULL: it did not
     int first_gpu;                        // in machine->gpu, of `shards`; below 0: none
     uint32_t shards;                      // GPUs, or inference threads on CPUs
 };
@@ -86,8 +85,8 @@ enum farm_status farm_run_plan_make(struct farm_run_plan *plan, const struct far
                                     struct farm_error *err);
 void farm_run_plan_free(struct farm_run_plan *plan); // safe on a zeroed one
 
-// Whether the rings of so many actors of a shard hold its windows of an update. FARM_E_LIMIT: they do not; names the
-// keys to change.
+// Whether the rings of so many actors of a shard hold its windows of an update. FARM_E_LIMIT: they do not; the message
+// names the keys to change.
 enum farm_status farm_run_update_fits(const struct farm_run_plan *plan, uint32_t actors, uint32_t shard,
                                       struct farm_error *err);
 

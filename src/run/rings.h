@@ -1,6 +1,5 @@
-// The shared memory of a run: the actors' rings, the bells that actors ring, and the learner's stats. The supervisor
-// process makes all of it and holds every descriptor, so that it outlives each worker; actors and the learner open
-// views of their own from the descriptors that they inherit.
+// The shared memory of a run: rings, bells, and the learner's stats. The supervisor process makes all of it and holds
+// every descriptor, so that it outlives each worker. Actors and the learner map it from inherited descriptors.
 #ifndef FARM_RUN_RINGS_H
 #define FARM_RUN_RINGS_H
 
@@ -10,7 +9,7 @@
 
 struct farm_run_rings {
     uint32_t places;
-    struct farm_ring *ring; // [places]; lanes NULL: not made
+    struct farm_ring *ring; // [places]; lanes NULL: vacant
     int *bells;             // eventfd of each actor (farm fps), or of each shard
     uint32_t bell_count;
     struct farm_segment stats_segment;
@@ -25,7 +24,7 @@ enum farm_status farm_run_rings_add(struct farm_run_rings *rings, const struct f
                                     int node, struct farm_error *err);
 void farm_run_rings_free(struct farm_run_rings *rings);
 
-// A process of its own maps the stats anew, writable. NULL: *err says why.
+// Maps the stats, writable, in the calling process. NULL: *err has the reason.
 struct farm_stats *farm_run_rings_open_stats(const struct farm_run_rings *rings, struct farm_error *err);
 
 #endif

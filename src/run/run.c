@@ -44,8 +44,8 @@ enum farm_status farm_run_execute(struct farm_run *run, bool *interrupted, struc
     enum farm_status status = farm_supervisor_run(run->workers.supervisor, &number, err);
     farm_run_events_end(&run->events);
     *interrupted = number != 0;
-    // Instead of the learner's last lines, which are on stderr already; also if the end was wanted, but the last
-    // checkpoint could not be written.
+    // Replaces the learner's last lines, which are on stderr already; also after a requested end whose last checkpoint
+    // failed.
     const char *why = run->change.failure[0] ? run->change.failure : run->events.learner_error;
     return why[0] ? farm_fail(err, status ? status : FARM_E_DEAD, "%s", why) : status;
 }

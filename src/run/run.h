@@ -1,13 +1,12 @@
-// From a settled recipe to running processes: plans, makes the shared memory, describes the workers to the supervisor,
-// and reads the learner's stats while they run. `farm train` and `farm eval` have one run, `farm fps` has one a
-// measurement, with a stand-in for the learner or with a network. Runs in the supervisor process. The parts have their
-// own headers; a command reads what it needs from them.
+// From a settled recipe to running processes: plans, makes the shared memory, adds the workers to the supervisor, and
+// reads the learner's stats during the run. `farm train` and `farm eval` have one run, `farm fps` one for each
+// measurement, with a responder or with a network. Runs in the supervisor process. Commands read the parts directly.
 #ifndef FARM_RUN_RUN_H
 #define FARM_RUN_RUN_H
 
 #include "run/sample.h"
 
-// Parts point to one another: not to be moved or copied after farm_run_make.
+// Parts point to one another: do not move or copy it after farm_run_make.
 struct farm_run {
     struct farm_run_caller caller; // the command's, before farm_run_execute
     struct farm_run_plan plan;
@@ -21,8 +20,8 @@ struct farm_run {
     struct farm_run_sampler sampler;
 };
 
-// Makes the supervisor (signals wait from here on) and plans. *run is overwritten, and must be freed in any case;
-// zeroed, it may be freed without. The command then completes run->workers.learner.
+// Makes the supervisor (signals are blocked from here on) and the plan. *run is overwritten, and must be freed in any
+// case; a zeroed one may be freed too. The command then completes run->workers.learner.
 enum farm_status farm_run_make(struct farm_run *run, const struct farm_run_request *request, struct farm_error *err);
 
 // Makes the shared memory and the workers.

@@ -1,4 +1,4 @@
-// A run's figures: from the learner's stats, the rings and what the run has counted. Runs in the supervisor process.
+// A run's figures, from the learner's stats, the rings and the run's own counts. Runs in the supervisor process.
 #ifndef FARM_RUN_SAMPLE_H
 #define FARM_RUN_SAMPLE_H
 

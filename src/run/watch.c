@@ -16,9 +16,9 @@ void farm_run_watch_free(struct farm_run_watch *watch) {
     free(watch->actors);
 }
 
-// ---- hung and stopped ones ----
+// ---- hung and stopped actors ----
 
-// "lane 1", or "lanes 0 1" where it cannot be told which.
+// "lane 1", or "one of lanes 0 1" if the lane is not known.
 static void format_lanes(const struct farm_watch *watch, uint32_t lanes, char *text, size_t bytes) {
     const bool one = (watch->lanes & (watch->lanes - 1)) == 0;
     size_t used = (size_t)snprintf(text, bytes, one ? "lane" : "one of lanes");
@@ -71,7 +71,7 @@ static void watch_actor(struct farm_run_watch *watch, uint32_t a, uint64_t passe
     const struct farm_ring *ring = &workers->rings->ring[a];
     struct farm_watch *actor = &watch->actors[a];
     const pid_t pid = farm_supervisor_pid(workers->supervisor, a);
-    if (!pid || !workers->actors[a].attached) return; // dead, and about to be started; or it comes or goes
+    if (!pid || !workers->actors[a].attached) return; // dead and about to be restarted, joining or leaving
     const struct farm_watch before = *actor;
     struct farm_watch_look look = {.passed_ns = passed_ns,
                                    .heartbeat = farm_load_relaxed(&ring->up_control->heartbeat),
@@ -90,7 +90,7 @@ static void watch_actor(struct farm_run_watch *watch, uint32_t a, uint64_t passe
     }
 }
 
-// ---- liars ----
+// ---- corrupt counters ----
 
 // Impossible counters: the actor has overwritten its segment. The learner ignores them and suspends the lane; the next
 // actor can use it again.
@@ -100,11 +100,10 @@ static void kill_corrupt_actors(const struct farm_run_workers *workers) {
         const struct farm_ring *ring = &workers->rings->ring[a];
         const pid_t pid = farm_supervisor_pid(workers->supervisor, a);
         if (!pid || !workers->actors[a].attached || farm_ring_counters_sound(ring, &lane)) continue;
-        farm_run_warn(
-            workers->caller,
-            "actor %u says that it has published %llu steps of its lane %u, of which %llu are answered: killed", a,
-            (unsigned long long)farm_lane_produced(&ring->lanes[lane]), lane,
-            (unsigned long long)farm_lane_acted(&ring->lanes[lane]));
+        farm_run_warn(workers->caller,
+                      "actor %u claims %llu published steps in its lane %u, of which %llu are answered: killed", a,
+                      (unsigned long long)farm_lane_produced(&ring->lanes[lane]), lane,
+                      (unsigned long long)farm_lane_acted(&ring->lanes[lane]));
         kill(pid, SIGKILL);
     }
 }

@@ -1,5 +1,5 @@
-// Actors that misbehave while a run goes on: one hangs or is stopped (reported, once), or publishes impossible counters
-// (killed). supervisor/watchdog.h judges; this looks and reports. Runs in the supervisor process.
+// Misbehaving actors: an actor that hangs or is stopped is reported once; an actor that publishes impossible counters
+// is killed. supervisor/watchdog.h judges what this file reads. Runs in the supervisor process.
 #ifndef FARM_RUN_WATCH_H
 #define FARM_RUN_WATCH_H
 

@@ -25,7 +25,7 @@ uint32_t farm_run_workers_in_shard(const struct farm_run_workers *workers, uint3
 
 // ---- actors ----
 
-// Rings can have half of the last-level caches: environments, network and other programs need the rest.
+// Rings may use half of the last-level caches; environments, network and other programs need the rest.
 static bool rings_outgrow_caches(const struct farm_run_plan *plan) {
     const uint64_t caches = plan->machine->l3_bytes * (uint64_t)plan->machine->l3_count;
     return caches && 2 * farm_run_ring_bytes(plan) > caches;
@@ -176,8 +176,7 @@ static enum farm_status add_learner(struct farm_run_workers *workers, struct far
                                     .cpus = pinned ? &workers->learner_cpus : NULL,
                                     .memory_node = learner_memory_node(placement, workers->plan->first_gpu >= 0),
                                     .may_end = true,
-                                    .errors_are_final =
-                                        true, // bad checkpoint, diverged: the next life would be the same
+                                    .errors_are_final = true, // a bad checkpoint or divergence would repeat
                                     .stop_phase = FARM_RUN_PHASE_LEARNER};
     if (bridge) snprintf(spec.name, sizeof spec.name, "bridge");
     return farm_supervisor_add(workers->supervisor, &spec, err);

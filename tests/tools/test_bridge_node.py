@@ -88,7 +88,7 @@ class Ends(Node):
         learner, node = self.learner(), self.node()
         self.until_more()
         self.assertTrue(self.end(node, "node")["interrupted"])
-        self.await_line("has gone", "learner")
+        self.await_line("has left", "learner")
         second = self.node(name="second")
         self.until_more(doing="a second node")
         self.end(second, "second", by=signal.SIGTERM)

@@ -225,7 +225,7 @@ class Training(Cli):
         before = bad.read_bytes()
         result = self.farm("train", "--run", "r", "--resume", "--frames", "9k", "--json")
         self.assertEqual(result.returncode, 0, result.stderr)
-        self.assertIn(f"passed over: r/checkpoints/{bad.name}", result.stderr)
+        self.assertIn(f"skipped: r/checkpoints/{bad.name}", result.stderr)
         self.assertIn(f"going on from r/checkpoints/{good.name}", result.stderr)
         document = json.loads(result.stdout)
         self.assertEqual(document["frames"], int(good.stem) + document["agent_steps"])
