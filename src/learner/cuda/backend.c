@@ -1,4 +1,4 @@
-// See backend.h. One shard a GPU; training goes over all of them, inference is each one's own.
+// See backend.h. One shard per GPU: an update covers all shards; each shard infers by itself.
 #include "learner/cuda/backend.h"
 
 #include <stdlib.h>
@@ -12,20 +12,20 @@
 #include "learner/cuda/reduce.h"
 #include "learner/cuda/shard.h"
 
-static const double STATE_EVERY_S = 10; // where the learner's config does not say
-static const double CONNECT_S = 60;     // the most that several GPUs wait for one another at the start
+static const double STATE_EVERY_S = 10; // unless the learner's config has a period
+static const double CONNECT_S = 60;     // limit for several GPUs to connect at the start
 
 struct farm_backend {
     uint32_t shard_count;
     struct farm_cuda_shard *shards[FARM_LEARNER_SHARDS_MAX];
     struct farm_cuda_reduce reduce; // if there are several
     bool single;                    // an iteration is one pass: `begin` puts its gradients into the streams
-    bool begun[FARM_BACKEND_SLOTS]; // it has
-    bool unfinished;                // a step is in the streams whose results were not harvested
-    uint64_t publishing;            // 1 + the version that is in the streams; 0: none
+    bool begun[FARM_BACKEND_SLOTS]; // its gradients are in the streams
+    bool unfinished;                // the results of an enqueued step are not harvested
+    uint64_t publishing;            // 1 + the version in the streams, or 0
     struct farm_pass_stats stats;   // since the last finish
-    uint32_t *order;                // [columns_max]: the columns of a pass that are one shard's
-    bool failed;                    // a pass was left half done: what the devices hold is no state
+    uint32_t *order;                // [columns_max]: one shard's columns of a pass
+    bool failed;                    // a pass failed half done: the devices' parameters are invalid
 };
 
 static struct farm_cuda_parameters *parameters_of(const struct farm_backend *backend, uint32_t k) {
@@ -50,23 +50,22 @@ static bool given_up(const struct farm_backend *backend) {
     return false;
 }
 
-// Whether to wait on, which the GPUs have not ended for `seconds` at most. Several may wait for one another, or for one
-// that hangs: none of them is waited for again.
-static enum farm_status patience(struct farm_backend *backend, uint64_t start_ns, double seconds,
-                                 struct farm_error *err) {
+// FARM_E_DEAD after `seconds`. Several GPUs may wait for one another, or for one that hangs: gives them all up.
+static enum farm_status check_wait(struct farm_backend *backend, uint64_t start_ns, double seconds,
+                                   struct farm_error *err) {
     if (backend->shard_count == 1)
         return farm_cuda_wait_expired(&backend->shards[0]->context, start_ns, "an update", err);
     if (!given_up(backend) && (double)(farm_now_ns() - start_ns) <= seconds * 1e9) return FARM_OK;
     for (uint32_t k = 0; k < backend->shard_count; k++) farm_cuda_give_up(&backend->shards[k]->context);
     return farm_fail(err, FARM_E_DEAD,
-                     "the GPUs' gradients are not added up after %.3g s: one hangs (dmesg and nvidia-smi may say why), "
-                     "or they do not reach one another: NCCL_DEBUG=WARN says more; NCCL_P2P_DISABLE=1 helps where the "
+                     "the GPUs' gradients are not added up after %.3g s: one hangs (see dmesg and nvidia-smi), "
+                     "or they do not reach one another: NCCL_DEBUG=WARN says more; NCCL_P2P_DISABLE=1 helps if the "
                      "bus does not carry peers; or --gpus 1",
                      (double)(farm_now_ns() - start_ns) * 1e-9);
 }
 
-// Waits until every device is where its training stands (farm_cuda_training_mark). One that is lost would leave the
-// others waiting for its gradient for ever, so none is waited for alone.
+// Waits until every device has reached its mark (farm_cuda_training_mark). Checks all in turn, because a lost GPU
+// leaves the others waiting for its gradient.
 static enum farm_status wait_for_all(struct farm_backend *backend, double seconds, struct farm_error *err) {
     const uint64_t start_ns = farm_now_ns();
     for (uint32_t done = 0; done < backend->shard_count;) {
@@ -78,7 +77,7 @@ static enum farm_status wait_for_all(struct farm_backend *backend, double second
             if (!status) status = farm_cuda_training_ended(backend->shards[k]->training, &ended, err);
             done += !status && ended;
         }
-        if (!status && done < backend->shard_count) status = patience(backend, start_ns, seconds, err);
+        if (!status && done < backend->shard_count) status = check_wait(backend, start_ns, seconds, err);
         if (status) return status;
         if (done < backend->shard_count) farm_cuda_nap(start_ns);
     }
@@ -94,7 +93,7 @@ static enum farm_status mark_all(struct farm_backend *backend, struct farm_error
     return status;
 }
 
-// The first sum connects the devices, which takes long: it is made here, of nothing.
+// Runs a first sum, of zeros: it connects the devices, which takes long.
 static enum farm_status connect(struct farm_backend *backend, struct farm_error *err) {
     int devices[FARM_LEARNER_SHARDS_MAX];
     for (uint32_t k = 0; k < backend->shard_count; k++) devices[k] = backend->shards[k]->context.device;
@@ -104,7 +103,7 @@ static enum farm_status connect(struct farm_backend *backend, struct farm_error 
     return status ? status : wait_for_all(backend, CONNECT_S, err);
 }
 
-static void say_account(const struct farm_backend *backend) {
+static void log_account(const struct farm_backend *backend) {
     uint64_t rows = 0, inferred = 0, trained = 0;
     for (uint32_t k = 0; k < backend->shard_count; k++) {
         const struct farm_cuda_shard *shard = backend->shards[k];
@@ -112,7 +111,7 @@ static void say_account(const struct farm_backend *backend) {
         farm_cuda_inference_account(shard->inference, &shard_rows, &shard_inferred);
         rows += shard_rows;
         inferred += shard_inferred;
-        trained += shard->training ? farm_cuda_training_crossed(shard->training) : 0;
+        trained += shard->training ? farm_cuda_training_bus_bytes(shard->training) : 0;
     }
     if (!rows) return;
     const size_t obs_bytes = backend->shards[0]->context.obs_bytes;
@@ -125,7 +124,7 @@ static void say_account(const struct farm_backend *backend) {
 
 static void destroy(struct farm_backend *backend) {
     if (!backend) return;
-    say_account(backend);
+    log_account(backend);
     if (given_up(backend)) return; // the process ends
     farm_cuda_reduce_close(&backend->reduce);
     for (uint32_t k = 0; k < backend->shard_count; k++) farm_cuda_shard_free(backend->shards[k]);
@@ -133,7 +132,7 @@ static void destroy(struct farm_backend *backend) {
     free(backend);
 }
 
-// GPUs that wait for one that is lost go on. A GPU that was given up is not asked: NCCL might wait for it.
+// Ends sums that wait for a lost GPU. Not after a GPU was given up, because NCCL might wait for it.
 static void abandon_sum(struct farm_backend *backend) {
     if (!given_up(backend)) farm_cuda_reduce_abort(&backend->reduce);
 }
@@ -147,7 +146,8 @@ static enum farm_status create(const struct farm_backend_config *config, struct 
     enum farm_status status =
         backend->order ? FARM_OK : farm_fail(err, FARM_E_LIMIT, "no memory for %u windows", config->columns_max);
     if (!status && config->lanes->model.answers == FARM_ANSWERS_LOCAL)
-        status = farm_fail(err, FARM_E_UNSUPPORTED, "lanes whose actors answer are not trained on by GPUs yet");
+        status = farm_fail(err, FARM_E_UNSUPPORTED,
+                           "GPUs do not train on lanes whose actors answer (--inference local) yet");
     if (!status && !config->learner->evaluate)
         status = farm_cuda_algo_check(config->learner->algo.algo->recipe.name, err);
     for (uint32_t k = 0; k < config->shards && !status; k++) {
@@ -189,7 +189,7 @@ static enum farm_status join(struct farm_backend *backend, uint32_t ring, struct
 }
 
 static void leave(struct farm_backend *backend, uint32_t ring) {
-    struct farm_error lost; // a device that is lost lets go all the same
+    struct farm_error lost; // also if the device is lost
     if (given_up(backend)) return;
     (void)farm_cuda_shard_enter(shard_of(backend, ring), &lost);
     farm_cuda_shard_leave(shard_of(backend, ring), ring);
@@ -197,22 +197,22 @@ static void leave(struct farm_backend *backend, uint32_t ring) {
 
 // ---- training ----
 
-// How many of the windows, from the first on, are the shard's.
+// The number of windows, from the first on, that are the shard's.
 static uint32_t count_own(const struct farm_cuda_context *context, const struct farm_window *windows, uint32_t count) {
     uint32_t own = 0;
     while (own < count && farm_cuda_serves(context, windows[own].lane_id)) own++;
     return own;
 }
 
-// What was left half done is no state; the error stays.
-static enum farm_status give_up_pass(struct farm_backend *backend, enum farm_status status) {
+// A failed pass leaves invalid parameters on the devices. Returns the error.
+static enum farm_status abandon_pass(struct farm_backend *backend, enum farm_status status) {
     abandon_sum(backend);
     backend->failed = true;
     return status;
 }
 
-// The gradients of a pass over a slot's columns, of each shard in its stream. The columns are numbered shard after
-// shard, and so they stand in `order`, which is sorted by shard alone.
+// Enqueues the gradients of a pass over a slot's columns, each shard's in its stream. Columns are numbered shard after
+// shard; each shard gets its own from pass->columns, in their order.
 static enum farm_status differentiate(struct farm_backend *backend, uint32_t slot, const struct farm_pass *pass,
                                       struct farm_error *err) {
     uint32_t total = pass->columns ? pass->count : 0, before = 0;
@@ -234,7 +234,7 @@ static enum farm_status differentiate(struct farm_backend *backend, uint32_t slo
     return FARM_OK;
 }
 
-// Waits for the step that was put into the streams last, and takes its results.
+// Waits for the newest step and takes its results.
 static enum farm_status harvest(struct farm_backend *backend, struct farm_error *err) {
     const enum farm_status status = wait_for_all(backend, farm_cuda_limit_s(backend->shards[0]->context.learner), err);
     for (uint32_t k = 0; k < backend->shard_count && !status && backend->unfinished; k++)
@@ -243,14 +243,14 @@ static enum farm_status harvest(struct farm_backend *backend, struct farm_error 
     return status;
 }
 
-// Whether the state in the host's memory is older than the config wants it.
+// Whether the state in host memory is older than the config's period.
 static bool state_is_due(const struct farm_backend *backend) {
     const double every = backend->shards[0]->context.learner->state_every_s;
     return (double)(farm_now_ns() - parameters_of(backend, 0)->copied_ns) > (every > 0 ? every : STATE_EVERY_S) * 1e9;
 }
 
-// The first shard's state into the host's memory: all have the same. What is in its stream already (the next update's
-// gradients) may take as long as an update.
+// Copies the first shard's state, which all shards have, into host memory. Its stream may hold the next update's
+// gradients first.
 static enum farm_status copy_to_host(struct farm_backend *backend, struct farm_error *err) {
     struct farm_cuda_shard *shard = backend->shards[0];
     struct CUstream_st *stream = farm_cuda_shard_stream(shard);
@@ -260,7 +260,7 @@ static enum farm_status copy_to_host(struct farm_backend *backend, struct farm_e
         const cudaError_t code = cudaStreamQuery(stream);
         if (code == cudaSuccess) return farm_cuda_parameters_download(&shard->context.parameters, stream, err);
         if (code != cudaErrorNotReady) return farm_cuda_fail(err, code, "training", __FILE__, __LINE__);
-        (void)cudaGetLastError(); // it would stay there
+        (void)cudaGetLastError(); // clears "not ready"
         status = farm_cuda_wait_expired(&shard->context, start_ns, "an update", err);
         if (!status) farm_cuda_nap(start_ns);
     }
@@ -273,22 +273,22 @@ static enum farm_status begin(struct farm_backend *backend, uint32_t slot, const
         const uint32_t own = count_own(&backend->shards[k]->context, windows, count);
         enum farm_status status = farm_cuda_shard_enter(backend->shards[k], err);
         if (!status) status = farm_cuda_training_list(backend->shards[k]->training, slot, windows, own, err);
-        if (status) return give_up_pass(backend, status);
+        if (status) return abandon_pass(backend, status);
         windows += own;
         count -= own;
     }
-    if (count) return farm_fail(err, FARM_E_INVALID, "windows do not stand shard after shard");
+    if (count) return farm_fail(err, FARM_E_INVALID, "windows are not sorted by shard");
     backend->begun[slot] = backend->single;
     if (!backend->single) return FARM_OK;
     const enum farm_status status = differentiate(backend, slot, &(struct farm_pass){0}, err);
-    return status ? give_up_pass(backend, status) : FARM_OK;
+    return status ? abandon_pass(backend, status) : FARM_OK;
 }
 
-// Behind the gradients: their sum, each device's step.
+// After the gradients: their sum, each device's step.
 static enum farm_status pass(struct farm_backend *backend, uint32_t slot, const struct farm_pass *pass,
                              struct farm_error *err) {
     enum farm_status status = FARM_OK;
-    // Memory that the host gathers into, and results, are those of one pass.
+    // Gathered inputs and results have room for one pass.
     if (backend->unfinished) status = harvest(backend, err);
     if (!status && !backend->begun[slot]) status = differentiate(backend, slot, pass, err);
     if (!status && backend->shard_count > 1) status = sum_gradients(backend, err);
@@ -299,7 +299,7 @@ static enum farm_status pass(struct farm_backend *backend, uint32_t slot, const 
     }
     backend->begun[slot] = false;
     backend->unfinished = true;
-    return status ? give_up_pass(backend, status) : FARM_OK;
+    return status ? abandon_pass(backend, status) : FARM_OK;
 }
 
 static enum farm_status publish(struct farm_backend *backend, uint64_t version, struct farm_error *err) {
@@ -312,12 +312,12 @@ static enum farm_status publish(struct farm_backend *backend, uint64_t version, 
     }
     if (!status) status = mark_all(backend, err);
     backend->publishing = version + 1;
-    return status ? give_up_pass(backend, status) : FARM_OK;
+    return status ? abandon_pass(backend, status) : FARM_OK;
 }
 
 static enum farm_status finish(struct farm_backend *backend, struct farm_pass_stats *stats, struct farm_error *err) {
     enum farm_status status = harvest(backend, err);
-    if (status) return give_up_pass(backend, status);
+    if (status) return abandon_pass(backend, status);
     const bool published = backend->publishing > 0;
     for (uint32_t k = 0; k < backend->shard_count && published; k++) {
         parameters_of(backend, k)->version = backend->publishing - 1;
@@ -337,13 +337,13 @@ static struct farm_backend_state state(struct farm_backend *backend) {
     struct farm_error why;
     enum farm_status status = FARM_E_DEAD;
     if (backend->failed)
-        (void)farm_fail(&why, status, "the last update was left half done");
+        (void)farm_fail(&why, status, "the last update failed half done");
     else if (given_up(backend))
         (void)farm_fail(&why, status, "the GPU hangs");
     else
         status = copy_to_host(backend, &why);
     if (status)
-        farm_log_warn("%s: the parameters are those of version %llu, %llu updates before", why.message,
+        farm_log_warn("%s: the parameters are those of version %llu, %llu updates earlier", why.message,
                       (unsigned long long)parameters->host.version,
                       (unsigned long long)(parameters->version - parameters->host.version));
     return farm_backend_state_of(parameters->host.params, parameters->host.first, parameters->host.second,
@@ -355,7 +355,7 @@ static enum farm_status state_changed(struct farm_backend *backend, uint64_t new
     const struct farm_cuda_parameters *first = parameters_of(backend, 0);
     const size_t bytes = first->net->parameter_count * sizeof(float);
     enum farm_status status = FARM_OK;
-    memset(backend->begun, 0, sizeof backend->begun); // with other parameters
+    memset(backend->begun, 0, sizeof backend->begun); // their gradients are of other parameters
     for (uint32_t k = 0; k < backend->shard_count && !status; k++) {
         struct farm_cuda_parameters *own = parameters_of(backend, k);
         if (k) {

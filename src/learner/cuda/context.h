@@ -1,6 +1,6 @@
-// What inference and training of the CUDA backend share: the device, the rings as it sees them, their mirror, the
-// parameters. Made once, before either runs. Afterwards the parameters change, and the entries of rings that come and
-// go, while nobody else looks at these (backend.h, join and leave), and whether the GPU was given up.
+// What inference and training of the CUDA backend share: the device, the rings' addresses on it, their mirror, the
+// parameters. Made once, before either runs. Afterwards these change: the parameters; the entries of rings that join or
+// leave, which no other thread reads meanwhile (backend.h); and `given_up`.
 #ifndef FARM_LEARNER_CUDA_CONTEXT_H
 #define FARM_LEARNER_CUDA_CONTEXT_H
 
@@ -17,7 +17,7 @@ struct farm_cuda_context {
     struct farm_head head;
     uint32_t columns_max; // windows of an iteration, in all shards
     const struct farm_lanes *lanes;
-    uint32_t shard, shards; // whose lanes are served here; of how many
+    uint32_t shard, shards; // this shard; how many
     int device;
     struct farm_cuda_vendor vendor;
     enum farm_precision precision; // F32 or BF16
@@ -25,24 +25,24 @@ struct farm_cuda_context {
     struct farm_cuda_mirror mirror;
     struct farm_cuda_parameters parameters;
     struct farm_cuda_obs_path obs_path;
-    bool direct; // observations are read where they lie: registered, and pixels. Flat ones are the learner's checked
-                 // copies, which are not in the rings
+    bool direct; // the GPU reads observations in the rings: they are registered, and pixels. Flat observations are the
+                 // learner's checked copies, outside the rings
     size_t obs_bytes;  // of one environment's step
-    void *zeros;       // device: an observation of zeros, with what alignment takes
-    void *sink;        // device: where rows that nobody wants go
+    void *zeros;       // device: an observation of zeros, with alignment
+    void *sink;        // device: the target of padding rows
     uint64_t given_up; // device_wait.h; atomic
 };
 
-// Whether a lane is served here, and how many of an iteration's windows are trained on here at most.
+// Whether this shard serves a lane; and how many of an iteration's windows it trains on, at most.
 static inline bool farm_cuda_serves(const struct farm_cuda_context *context, uint32_t lane) {
     return context->lanes->lanes[lane].lane && context->lanes->lanes[lane].shard == context->shard;
 }
 static inline uint32_t farm_cuda_share(const struct farm_cuda_context *context) {
-    if (context->plan->sync) return context->columns_max; // whatever rings come
+    if (context->plan->sync) return context->columns_max; // any ring may join
     return farm_learner_share(context->columns_max, context->shards, context->shard);
 }
 
-// A lane's ring, and one of its addresses as the GPU sees it.
+// A lane's ring, and the device address of one of its host addresses.
 static inline uint32_t farm_cuda_ring_of(const struct farm_cuda_context *context, uint32_t lane) {
     return (uint32_t)(context->lanes->lanes[lane].ring - context->lanes->rings);
 }

@@ -6,7 +6,7 @@
 #include "base/atomics.h"
 #include "base/time.h"
 
-static const double LIMIT_S = 600; // where the learner's config does not say
+static const double LIMIT_S = 600; // unless the learner's config has a limit
 static const uint64_t NAP_MIN_NS = 20000, NAP_MAX_NS = 1000000, NAP_SHARE = 64;
 
 double farm_cuda_limit_s(const struct farm_learner_config *learner) {
@@ -28,8 +28,8 @@ enum farm_status farm_cuda_wait_expired(struct farm_cuda_context *context, uint6
     if ((double)(farm_now_ns() - start_ns) <= limit * 1e9) return FARM_OK;
     farm_cuda_give_up(context);
     return farm_fail(err, FARM_E_DEAD,
-                     "%s has not ended after %.3g s: the GPU hangs (dmesg and nvidia-smi may say why; it may want a "
-                     "reset): --resume goes on from the last checkpoint",
+                     "%s has not ended after %.3g s: the GPU hangs (dmesg and nvidia-smi may say why; it may need a "
+                     "reset): --resume continues from the last checkpoint",
                      what, limit);
 }
 

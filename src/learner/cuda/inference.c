@@ -13,10 +13,10 @@
 #include "learner/cuda/memory.h"
 #include "learner/cuda/stream.h"
 
-enum { RUNGS_MAX = FARM_CUDA_EXECUTOR_ROWS_MAX, SPINS_PER_LOOK = 1024, LISTS_BLOCKS = 1 };
+enum { RUNGS_MAX = FARM_CUDA_EXECUTOR_ROWS_MAX, SPINS_PER_CHECK = 1024, LISTS_BLOCKS = 1 };
 
-// What changes from one replay to the next, as offsets into one block of memory: the host fills the pinned one, the
-// graph begins by pulling it into the device's.
+// What changes between replays, as offsets into one block: the host fills the pinned block, the graph's first kernel
+// pulls it into the device's block.
 struct lists {
     size_t from, to;        // void *[rows] pieces: observation, its place in the mirror
     size_t inputs;          // void *[rows * stack] frames, or [rows] flat observations in the mirror
@@ -29,7 +29,7 @@ struct lists {
 struct rung {
     uint32_t rows, lanes;
     struct lists lists;
-    cudaGraphExec_t graphs[2]; // of either copy of the parameters
+    cudaGraphExec_t graphs[2]; // one per copy of the parameters
 };
 
 struct farm_cuda_inference {
@@ -38,36 +38,36 @@ struct farm_cuda_inference {
     cudaStream_t stream;
     struct rung rungs[RUNGS_MAX];
     uint32_t rung_count, rows_max, lanes_max;
-    // pinned, and the same as the GPU sees them
+    // pinned, with their device addresses
     char *lists, *lists_mapped;
-    char *bounce, *bounce_mapped; // [rows_max] slots, where observations are not read in place
-    uint64_t *flag, *flag_mapped; // the sequence number of the last replay that has ended
+    char *bounce, *bounce_mapped; // [rows_max] slots, if observations are not read in place
+    uint64_t *flag, *flag_mapped; // sequence number of the last completed replay
     struct {
         uint8_t *action;       // [rows_max][action_bytes]
         float *policy;         // [rows_max][outputs]
         float *value;          // [rows_max]
         uint64_t *version;     // [lanes_max]
-    } bounced, bounced_mapped; // answers, where nothing is registered
+    } bounced, bounced_mapped; // answers, if `down` is not registered
     // device
     char *device_lists;
-    void **block_from, **block_to; // the one piece that the lists are
+    void **block_from, **block_to; // the lists, as one piece
     void **flat_to;                // [rows_max] rows of `flat`
     float *flat;                   // [rows_max][io.flat]
     float *policy, *value;
     uint8_t *action;
-    struct farm_cuda_answer_lane nowhere; // where rows that nobody wants are answered
-    void *nowhere_memory;
+    struct farm_cuda_answer_lane discard; // the target of padding rows' answers
+    void *discard_memory;
     // the host's lists for the copy engines
     const void **copy_from;
     void **copy_to;
     size_t *copy_bytes;
     const void **frames; // [stack]
-    uint64_t sequence, rows_answered, bytes_crossed;
+    uint64_t sequence, rows_answered, bus_bytes;
 };
 
 // ---- the ladder ----
 
-// 1, 2, 4, 8, 16, 24, 32, 48, 64, 96, ... up to the largest batch, which is the last.
+// 1, 2, 4, 8, 16, 24, 32, 48, 64, 96, ..., and last the largest batch.
 static void build_ladder(struct farm_cuda_inference *inference) {
     for (uint32_t rows = 1; inference->rung_count < RUNGS_MAX;) {
         const bool last = rows >= inference->rows_max || inference->rung_count == RUNGS_MAX - 1;
@@ -125,19 +125,19 @@ size_t farm_cuda_inference_bytes(const struct farm_cuda_context *context) {
 }
 
 static enum farm_status on_device(size_t count, size_t bytes, void *out, struct farm_error *err) {
-    return farm_cuda_device_memory(count * bytes, "inference wants", "infer-batch-max", out, err);
+    return farm_cuda_device_memory(count * bytes, "inference needs", "infer-batch-max", out, err);
 }
 
-// Pinned memory and its address on the device.
+// Pinned memory and its device address.
 static enum farm_status on_host(size_t count, size_t bytes, void *out, void *mapped, struct farm_error *err) {
     void *memory;
     const enum farm_status status =
-        farm_cuda_host_memory(count * bytes, "inference wants", "infer-batch-max", &memory, err);
+        farm_cuda_host_memory(count * bytes, "inference needs", "infer-batch-max", &memory, err);
     memcpy(out, &memory, sizeof memory);
     return status ? status : farm_cuda_mapped(memory, mapped, err);
 }
 
-static enum farm_status take_pinned(struct farm_cuda_inference *i, struct farm_error *err) {
+static enum farm_status allocate_pinned(struct farm_cuda_inference *i, struct farm_error *err) {
     const size_t rows = i->rows_max, slot = farm_cuda_slot_bytes(i->context->obs_bytes);
     enum farm_status status = on_host(1, i->rungs[i->rung_count - 1].lists.bytes, &i->lists, &i->lists_mapped, err);
     if (!status) status = on_host(1, sizeof *i->flag, &i->flag, &i->flag_mapped, err);
@@ -153,12 +153,12 @@ static enum farm_status take_pinned(struct farm_cuda_inference *i, struct farm_e
     return status;
 }
 
-// Where the policy begins in `nowhere_memory`: version, value, action, policy.
-static size_t nowhere_policy(const struct farm_cuda_inference *i) {
+// The policy's offset in discard_memory, which holds version, value, action, policy.
+static size_t discard_policy_offset(const struct farm_cuda_inference *i) {
     return 32 + ((size_t)i->context->head.action_bytes + 15) / 16 * 16;
 }
 
-// The lists that never change, and the place of answers that nobody wants.
+// Fills the constant lists and the target of padding rows' answers.
 static enum farm_status fill_constants(struct farm_cuda_inference *i, struct farm_error *err) {
     const size_t width = (size_t)i->context->net->io.flat;
     FARM_CUDA_TRY(cudaMemcpy(i->block_from, &i->lists_mapped, sizeof(void *), cudaMemcpyHostToDevice));
@@ -167,16 +167,16 @@ static enum farm_status fill_constants(struct farm_cuda_inference *i, struct far
         const float *to = i->flat + row * width;
         FARM_CUDA_TRY(cudaMemcpy(&i->flat_to[row], &to, sizeof to, cudaMemcpyHostToDevice));
     }
-    char *at = i->nowhere_memory;
-    i->nowhere = (struct farm_cuda_answer_lane){.version = (uint64_t *)(void *)at,
+    char *at = i->discard_memory;
+    i->discard = (struct farm_cuda_answer_lane){.version = (uint64_t *)(void *)at,
                                                 .value = (float *)(void *)(at + 16),
                                                 .action = (uint8_t *)(at + 32),
-                                                .policy = (float *)(void *)(at + nowhere_policy(i)),
+                                                .policy = (float *)(void *)(at + discard_policy_offset(i)),
                                                 .count = 1};
     return FARM_OK;
 }
 
-static enum farm_status take_device(struct farm_cuda_inference *i, struct farm_error *err) {
+static enum farm_status allocate_on_device(struct farm_cuda_inference *i, struct farm_error *err) {
     const size_t rows = i->rows_max, outputs = (size_t)i->context->head.outputs;
     enum farm_status status = on_device(1, i->rungs[i->rung_count - 1].lists.bytes, &i->device_lists, err);
     if (!status) status = on_device(1, sizeof(void *), &i->block_from, err);
@@ -186,12 +186,12 @@ static enum farm_status take_device(struct farm_cuda_inference *i, struct farm_e
     if (!status) status = on_device(rows * outputs, sizeof(float), &i->policy, err);
     if (!status) status = on_device(rows, sizeof(float), &i->value, err);
     if (!status) status = on_device(rows, (size_t)i->context->head.action_bytes, &i->action, err);
-    if (!status) status = on_device(1, nowhere_policy(i) + outputs * sizeof(float), &i->nowhere_memory, err);
+    if (!status) status = on_device(1, discard_policy_offset(i) + outputs * sizeof(float), &i->discard_memory, err);
     if (!status) status = fill_constants(i, err);
     return status;
 }
 
-static enum farm_status take_lists(struct farm_cuda_inference *i, struct farm_error *err) {
+static enum farm_status allocate_lists(struct farm_cuda_inference *i, struct farm_error *err) {
     i->copy_from = calloc(i->rows_max, sizeof *i->copy_from);
     i->copy_to = calloc(i->rows_max, sizeof *i->copy_to);
     i->copy_bytes = calloc(i->rows_max, sizeof *i->copy_bytes);
@@ -202,7 +202,7 @@ static enum farm_status take_lists(struct farm_cuda_inference *i, struct farm_er
     return FARM_OK;
 }
 
-// ---- what a graph does ----
+// ---- a graph's work ----
 
 static enum farm_status forward(struct farm_cuda_inference *i, const struct rung *rung, const void *params,
                                 struct farm_error *err) {
@@ -213,7 +213,7 @@ static enum farm_status forward(struct farm_cuda_inference *i, const struct rung
                                       i->policy, i->value, err);
 }
 
-// The lists, then the observations (which the copy engines have brought already where they cross by them).
+// Pulls the lists, then the observations (unless the copy engines have brought them).
 static enum farm_status gather(struct farm_cuda_inference *i, const struct rung *rung, struct farm_error *err) {
     const struct farm_cuda_context *context = i->context;
     const struct farm_cuda_pull lists = {.from = (const void *const *)i->block_from,
@@ -234,8 +234,8 @@ static enum farm_status gather(struct farm_cuda_inference *i, const struct rung 
     return farm_cuda_pull(i->stream, FARM_CUDA_PULL_LOADS, &pull, err);
 }
 
-static enum farm_status put(struct farm_cuda_inference *i, const struct rung *rung, uint32_t copy,
-                            struct farm_error *err) {
+static enum farm_status enqueue(struct farm_cuda_inference *i, const struct rung *rung, uint32_t copy,
+                                struct farm_error *err) {
     const struct farm_cuda_context *context = i->context;
     enum farm_status status = gather(i, rung, err);
     if (!status) status = forward(i, rung, context->parameters.copies[copy].params, err);
@@ -267,14 +267,14 @@ static enum farm_status capture(struct farm_cuda_inference *i, struct rung *rung
                                 struct farm_error *err) {
     FARM_CUDA_TRY(cudaStreamBeginCapture(i->stream, cudaStreamCaptureModeThreadLocal));
     const enum farm_status status =
-        farm_cuda_stream_end_capture(i->stream, put(i, rung, copy, err), &rung->graphs[copy], err);
+        farm_cuda_stream_end_capture(i->stream, enqueue(i, rung, copy, err), &rung->graphs[copy], err);
     if (status) return status;
     FARM_CUDA_TRY(cudaGraphUpload(rung->graphs[copy], i->stream));
     return FARM_OK;
 }
 
-// Rows that nobody wants: an observation of zeros goes where nobody reads, and frames of zeros are none.
-static void pad(struct farm_cuda_inference *i, const struct rung *rung, uint32_t rows, uint32_t lanes) {
+// Padding rows: an observation of zeros goes to the sink; their frames are NULL, which means zeros.
+static void pad_lists(struct farm_cuda_inference *i, const struct rung *rung, uint32_t rows, uint32_t lanes) {
     const struct farm_cuda_context *context = i->context;
     const uint32_t stack = (uint32_t)context->net->io.stack;
     for (uint32_t row = rows; row < rung->rows; row++) {
@@ -286,16 +286,16 @@ static void pad(struct farm_cuda_inference *i, const struct rung *rung, uint32_t
         ((uint64_t *)(void *)(i->lists + rung->lists.counts))[row] = 0;
     }
     for (uint32_t k = lanes; k < rung->lanes; k++)
-        ((struct farm_cuda_answer_lane *)(void *)(i->lists + rung->lists.lanes))[k] = i->nowhere;
+        ((struct farm_cuda_answer_lane *)(void *)(i->lists + rung->lists.lanes))[k] = i->discard;
 }
 
-// Runs each size once with rows that nobody wants, so that algorithms are chosen and kernels loaded; then captures it.
+// Runs each size once with padding rows, which chooses algorithms and loads kernels; then captures it.
 static enum farm_status capture_all(struct farm_cuda_inference *i, struct farm_error *err) {
     for (uint32_t r = 0; r < i->rung_count; r++) {
-        pad(i, &i->rungs[r], 0, 0);
-        enum farm_status status = put(i, &i->rungs[r], 0, err);
+        pad_lists(i, &i->rungs[r], 0, 0);
+        enum farm_status status = enqueue(i, &i->rungs[r], 0, err);
         if (status) return status;
-        FARM_CUDA_TRY(cudaStreamSynchronize(i->stream)); // the lists are read until then
+        FARM_CUDA_TRY(cudaStreamSynchronize(i->stream)); // the work reads the lists
         for (uint32_t copy = 0; copy < 2 && !status; copy++) status = capture(i, &i->rungs[r], copy, err);
         if (status) return status;
     }
@@ -315,9 +315,9 @@ enum farm_status farm_cuda_inference_make(struct farm_cuda_context *context, str
     i->lanes_max = i->rungs[i->rung_count - 1].lanes;
     const struct farm_cuda_executor_config config = executor_config(context);
     enum farm_status status = farm_cuda_stream_make(true, &i->stream, NULL, err);
-    if (!status) status = take_lists(i, err);
-    if (!status) status = take_pinned(i, err);
-    if (!status) status = take_device(i, err);
+    if (!status) status = allocate_lists(i, err);
+    if (!status) status = allocate_pinned(i, err);
+    if (!status) status = allocate_on_device(i, err);
     if (!status && farm_cuda_executor_create(&config, &i->executor, err))
         status = farm_fail_in(err, err ? err->status : FARM_E_LIMIT, "inference (a smaller --infer-batch-max)");
     if (!status) status = capture_all(i, err);
@@ -337,7 +337,7 @@ void farm_cuda_inference_free(struct farm_cuda_inference *i) {
             if (i->rungs[r].graphs[copy]) (void)cudaGraphExecDestroy(i->rungs[r].graphs[copy]);
     farm_cuda_executor_destroy(i->executor);
     void *const device[] = {i->device_lists, i->block_from, i->block_to, i->flat_to,       i->flat,
-                            i->policy,       i->value,      i->action,   i->nowhere_memory};
+                            i->policy,       i->value,      i->action,   i->discard_memory};
     void *const pinned[] = {i->lists,          i->bounce,        i->flag,           i->bounced.action,
                             i->bounced.policy, i->bounced.value, i->bounced.version};
     void *const host[] = {i->copy_from, i->copy_to, i->copy_bytes, i->frames};
@@ -350,9 +350,9 @@ void farm_cuda_inference_free(struct farm_cuda_inference *i) {
 
 // ---- one inference ----
 
-// Where the GPU reads the observation from that will lie at `to`.
-static const void *source(struct farm_cuda_inference *i, const struct farm_infer_rows *item, uint32_t env, uint32_t row,
-                          const void *to) {
+// The device address from which the GPU reads the observation for place `to`.
+static const void *source_of(struct farm_cuda_inference *i, const struct farm_infer_rows *item, uint32_t env,
+                             uint32_t row, const void *to) {
     const void *observation = farm_lane_obs(item->lane, 0, item->n, env);
     if (i->context->direct) return farm_cuda_up(i->context, item->lane_id, observation);
     const size_t at = row * farm_cuda_slot_bytes(i->context->obs_bytes) + ((uintptr_t)to & 15);
@@ -360,8 +360,9 @@ static const void *source(struct farm_cuda_inference *i, const struct farm_infer
     return i->bounce_mapped + at;
 }
 
-// The addresses in the mirror of what the network sees at step n, oldest frame first.
-static void point(struct farm_cuda_inference *i, const struct farm_infer_rows *item, uint32_t env, void **inputs) {
+// Lists the mirror's addresses of the network's input at step n, oldest frame first.
+static void list_inputs(struct farm_cuda_inference *i, const struct farm_infer_rows *item, uint32_t env,
+                        void **inputs) {
     const struct farm_cuda_mirror *mirror = &i->context->mirror;
     const uint32_t stack = (uint32_t)i->context->net->io.stack;
     if (!flat(i)) farm_lane_stack(item->lane, 0, item->n, env, stack, i->frames);
@@ -373,18 +374,18 @@ static void point(struct farm_cuda_inference *i, const struct farm_infer_rows *i
 static void list_row(struct farm_cuda_inference *i, const struct lists *lists, const struct farm_infer_rows *item,
                      uint32_t env, uint32_t row) {
     void *to = farm_cuda_mirror_at(&i->context->mirror, item->lane_id, item->n, env);
-    const void *from = source(i, item, env, row, to);
+    const void *from = source_of(i, item, env, row, to);
     const uint32_t stack = (uint32_t)i->context->net->io.stack;
     ((const void **)(void *)(i->lists + lists->from))[row] = from;
     ((void **)(void *)(i->lists + lists->to))[row] = to;
     i->copy_from[row] = from;
     i->copy_to[row] = to;
-    point(i, item, env, (void **)(void *)(i->lists + lists->inputs) + (size_t)row * stack);
+    list_inputs(i, item, env, (void **)(void *)(i->lists + lists->inputs) + (size_t)row * stack);
     ((uint64_t *)(void *)(i->lists + lists->streams))[row] = farm_random_stream(item->lane_id, env);
     ((uint64_t *)(void *)(i->lists + lists->counts))[row] = item->n;
 }
 
-// Where the answers to this part of a step go; its `acted` where it is the last part.
+// The targets of the answers to this part of a step; `acted` only for the last part.
 static struct farm_cuda_answer_lane answer_of(const struct farm_cuda_inference *i, const struct farm_infer_rows *item,
                                               uint32_t k, uint32_t row) {
     const struct farm_cuda_context *context = i->context;
@@ -412,10 +413,10 @@ static const struct rung *rung_of(const struct farm_cuda_inference *i, uint32_t 
     return &i->rungs[r];
 }
 
-// A GPU that is lost, or hangs, says nothing by itself.
-static enum farm_status look_at_stream(struct farm_cuda_inference *i, uint64_t start_ns, struct farm_error *err) {
+// Detects a GPU that is lost or hangs.
+static enum farm_status check_stream(struct farm_cuda_inference *i, uint64_t start_ns, struct farm_error *err) {
     const cudaError_t code = cudaStreamQuery(i->stream);
-    (void)cudaGetLastError(); // "not ready" would stay there
+    (void)cudaGetLastError(); // clears "not ready"
     if (code == cudaErrorNotReady) return farm_cuda_wait_expired(i->context, start_ns, "inference", err);
     if (code) return farm_cuda_fail(err, code, "inference", __FILE__, __LINE__);
     if (farm_load_acquire(i->flag) != i->sequence)
@@ -423,25 +424,25 @@ static enum farm_status look_at_stream(struct farm_cuda_inference *i, uint64_t s
     return FARM_OK;
 }
 
-// The GPU's last word of this replay. Looks at the stream now and then.
+// Waits for the replay's sequence number; checks the stream now and then.
 static enum farm_status wait_for_end(struct farm_cuda_inference *i, struct farm_error *err) {
-    const bool sleeps = i->context->learner->spin_ns == 0; // the CPU is wanted by others
+    const bool sleeps = i->context->learner->spin_ns == 0; // other threads need the CPU
     const uint64_t start_ns = farm_now_ns();
     for (uint32_t spins = 1; farm_load_acquire(i->flag) != i->sequence; spins++) {
         if (sleeps) {
             farm_cuda_nap(start_ns);
         } else {
             farm_cpu_relax();
-            if (spins % SPINS_PER_LOOK) continue;
+            if (spins % SPINS_PER_CHECK) continue;
         }
-        const enum farm_status status = look_at_stream(i, start_ns, err);
+        const enum farm_status status = check_stream(i, start_ns, err);
         if (status) return status;
     }
     return FARM_OK;
 }
 
-// From pinned memory into the lanes, where the GPU could not write itself. Pair A.
-static void hand_over(struct farm_cuda_inference *i, const struct farm_infer_rows *items, uint32_t count) {
+// Copies answers from pinned memory into lanes that the GPU cannot write. Pair A.
+static void copy_answers(struct farm_cuda_inference *i, const struct farm_infer_rows *items, uint32_t count) {
     const size_t outputs = (size_t)i->context->head.outputs, action_bytes = (size_t)i->context->head.action_bytes;
     for (uint32_t k = 0, row = 0; k < count; row += items[k++].env_count) {
         const struct farm_infer_rows *item = &items[k];
@@ -479,21 +480,21 @@ enum farm_status farm_cuda_infer(struct farm_cuda_inference *i, const struct far
         for (uint32_t e = 0; e < items[k].env_count; e++, row++)
             list_row(i, &rung->lists, &items[k], items[k].env_from + e, row);
     }
-    pad(i, rung, rows, count);
+    pad_lists(i, rung, rows, count);
     i->sequence++;
     memcpy(i->lists + rung->lists.sequence, &i->sequence, sizeof i->sequence);
     const uint32_t copy = farm_cuda_parameters_use(&i->context->parameters);
     const enum farm_status status = launch(i, rung, rows, copy, err);
     farm_cuda_parameters_unuse(&i->context->parameters);
     if (status) return status;
-    if (i->context->registered.bounced[FARM_CUDA_DOWN]) hand_over(i, items, count);
+    if (i->context->registered.bounced[FARM_CUDA_DOWN]) copy_answers(i, items, count);
     i->rows_answered += rows;
-    i->bytes_crossed += (uint64_t)rows * i->context->obs_bytes;
+    i->bus_bytes += (uint64_t)rows * i->context->obs_bytes;
     farm_stats_add(&i->context->learner->stats->bus_infer_bytes, (uint64_t)rows * i->context->obs_bytes);
     return FARM_OK;
 }
 
 void farm_cuda_inference_account(const struct farm_cuda_inference *i, uint64_t *rows, uint64_t *bytes) {
     *rows = i->rows_answered;
-    *bytes = i->bytes_crossed;
+    *bytes = i->bus_bytes;
 }

@@ -1,7 +1,7 @@
-// Inference on the GPU: pull the rows' observations into the mirror, forward, sample, write the answers into the lanes
-// and `acted` behind them, tell the host. One CUDA graph a batch size of a ladder and copy of the parameters; rows that
-// are missing to the next size are computed from zeros and answered nowhere. Belongs to the inference thread, which has
-// a stream of the highest priority. See docs/CUDA.md for the order of it all.
+// Inference on the GPU: pulls the rows' observations into the mirror, runs the network, samples, writes the answers
+// into the lanes and then `acted`, and signals the host. One CUDA graph per batch size of a ladder and copy of the
+// parameters; padding rows are zeros, their answers are discarded. Runs on the inference thread, in a stream of the
+// highest priority. docs/CUDA.md has the memory order.
 #ifndef FARM_LEARNER_CUDA_INFERENCE_H
 #define FARM_LEARNER_CUDA_INFERENCE_H
 
@@ -9,15 +9,15 @@
 
 struct farm_cuda_inference;
 
-// Device memory that farm_cuda_inference_make takes.
+// Device memory of farm_cuda_inference_make.
 size_t farm_cuda_inference_bytes(const struct farm_cuda_context *context);
 
-// The context is borrowed. Every size of the ladder has run and is captured when it returns.
+// Borrows the context. Runs and captures every size of the ladder.
 enum farm_status farm_cuda_inference_make(struct farm_cuda_context *context, struct farm_cuda_inference **out,
                                           struct farm_error *err);
 void farm_cuda_inference_free(struct farm_cuda_inference *inference); // NULL is allowed
 
-// See backend.h. `acted` is stored behind each whole answer: by the GPU, or, where nothing is registered, by the host.
+// See backend.h. Stores `acted` after each complete answer: the GPU does, or the host if `down` is not registered.
 enum farm_status farm_cuda_infer(struct farm_cuda_inference *inference, const struct farm_infer_rows *items,
                                  uint32_t count, struct farm_error *err);
 

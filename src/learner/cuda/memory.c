@@ -12,8 +12,8 @@ static enum farm_status no_memory(cudaError_t code, const char *kind, size_t byt
     if (code != cudaErrorMemoryAllocation) return farm_cuda_fail(err, code, what, __FILE__, __LINE__);
     (void)cudaMemGetInfo(&left, &total);
     return farm_fail(err, FARM_E_LIMIT,
-                     "%s memory: %s %.1f MB, which cannot be had (%.1f of the GPU's %.1f MB are free)%s%s", kind, what,
-                     (double)bytes / 1e6, (double)left / 1e6, (double)total / 1e6, key ? ": a smaller --" : "",
+                     "%s memory: %s %.1f MB, more than is left (%.1f of the GPU's %.1f MB are free)%s%s", kind, what,
+                     (double)bytes / 1e6, (double)left / 1e6, (double)total / 1e6, key ? ": try a smaller --" : "",
                      key ? key : "");
 }
 

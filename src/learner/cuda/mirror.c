@@ -6,7 +6,7 @@
 #include "kernels/cuda/check.h"
 #include "learner/cuda/memory.h"
 
-static const size_t LANE_ALIGNMENT = 256; // leaves the same remainder by 16 as the rings' arrays do
+static const size_t LANE_ALIGNMENT = 256; // gives the same remainder by 16 as the rings' arrays
 
 const char *farm_mirror_name(enum farm_mirror mode) {
     static const char *const names[] = {"full", "window", "off"};
@@ -86,7 +86,7 @@ static enum farm_status fill_lane(struct farm_cuda_mirror *mirror, const struct 
     return FARM_OK;
 }
 
-// Step after step from the learner's view, by plain copies: this happens once in a ring's life, and to most not at all.
+// Step after step, by plain copies: at most once in a ring's life.
 enum farm_status farm_cuda_mirror_fill(struct farm_cuda_mirror *mirror, const struct farm_lanes *lanes, uint32_t r,
                                        struct farm_error *err) {
     enum farm_status status = FARM_OK;

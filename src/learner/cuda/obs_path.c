@@ -10,7 +10,7 @@
 #include "kernels/cuda/check.h"
 #include "learner/cuda/memory.h"
 
-// Kernels that pull have at most one multiprocessor in twenty: training wants the others.
+// Pulling kernels have at most one multiprocessor in twenty; training needs the others.
 enum { ROUNDS = 7, CANDIDATES = 5, MULTIPROCESSORS_PER_BLOCK = 20, BLOCKS_LEAST = 2 };
 
 struct trial {
@@ -20,16 +20,16 @@ struct trial {
     const size_t *sizes;
     uint32_t count;
     struct farm_cuda_pull pull; // the same pieces, lists in device memory
-    // where the pieces are not registered: pinned memory between, and device memory for all of them side by side
+    // pieces that are not registered: a pinned bounce buffer, and device memory for all of them in a row
     char *bounce, *target;
 };
 
-typedef enum farm_status crosses(const struct trial *trial, const struct farm_cuda_obs_path *by,
-                                 struct farm_error *err);
+typedef enum farm_status transfer(const struct trial *trial, const struct farm_cuda_obs_path *by,
+                                  struct farm_error *err);
 
 enum farm_status farm_cuda_obs_path_copy(struct CUstream_st *stream, const void *const *from, void *const *to,
                                          const size_t *bytes, uint32_t count, struct farm_error *err) {
-    // The sources stay as they are until the work is done, and earlier work of the stream comes first.
+    // Sources do not change until the work is done; earlier work of the stream comes first.
     struct cudaMemcpyAttributes attributes;
     size_t first = 0;
     memset(&attributes, 0, sizeof attributes);
@@ -38,7 +38,8 @@ enum farm_status farm_cuda_obs_path_copy(struct CUstream_st *stream, const void 
     return FARM_OK;
 }
 
-static enum farm_status cross(const struct trial *trial, const struct farm_cuda_obs_path *by, struct farm_error *err) {
+static enum farm_status transfer_pieces(const struct trial *trial, const struct farm_cuda_obs_path *by,
+                                        struct farm_error *err) {
     if (by->copies)
         return farm_cuda_obs_path_copy(trial->stream, trial->from, trial->to, trial->sizes, trial->count, err);
     struct farm_cuda_pull pull = trial->pull;
@@ -46,21 +47,21 @@ static enum farm_status cross(const struct trial *trial, const struct farm_cuda_
     return farm_cuda_pull(trial->stream, by->way, &pull, err);
 }
 
-// Where a piece lies in the bounce memory: with its target's remainder by 16.
-static size_t bounced_at(size_t bytes, uint32_t piece, const void *to) {
+// A piece's place in the bounce buffer: with its target's remainder by 16.
+static size_t bounce_offset(size_t bytes, uint32_t piece, const void *to) {
     return piece * farm_cuda_slot_bytes(bytes) + ((uintptr_t)to & 15);
 }
 
-// By the host into pinned memory, from there as usual.
-static enum farm_status cross_bounced(const struct trial *trial, const struct farm_cuda_obs_path *by,
-                                      struct farm_error *err) {
+// The host copies into the bounce buffer; then as transfer_pieces.
+static enum farm_status transfer_bounced(const struct trial *trial, const struct farm_cuda_obs_path *by,
+                                         struct farm_error *err) {
     const size_t bytes = trial->pull.bytes;
     for (uint32_t i = 0; i < trial->count; i++)
-        memcpy(trial->bounce + bounced_at(bytes, i, trial->to[i]), trial->from[i], bytes);
-    return cross(trial, by, err);
+        memcpy(trial->bounce + bounce_offset(bytes, i, trial->to[i]), trial->from[i], bytes);
+    return transfer_pieces(trial, by, err);
 }
 
-// As many bytes, from pinned memory, at once.
+// One copy of as many bytes, from pinned memory.
 static enum farm_status copy_once(const struct trial *trial, const struct farm_cuda_obs_path *by,
                                   struct farm_error *err) {
     (void)by;
@@ -75,7 +76,7 @@ static int by_value(const void *a, const void *b) {
 }
 
 // Median of several rounds, from the first call to the end of the work, as inference sees it.
-static enum farm_status measure(const struct trial *trial, crosses *run, const struct farm_cuda_obs_path *by,
+static enum farm_status measure(const struct trial *trial, transfer *run, const struct farm_cuda_obs_path *by,
                                 double *bytes_per_s, struct farm_error *err) {
     uint64_t times[ROUNDS];
     for (int i = -1; i < ROUNDS; i++) { // the first one warms up
@@ -99,8 +100,9 @@ struct text {
     size_t used;
 };
 
-// Behind the others: what, with how many blocks (0: that is no question), and what it takes.
-static void say(struct text *text, const struct trial *trial, const char *what, uint32_t blocks, double bytes_per_s) {
+// Appends a way, its number of blocks (0: it has none) and its figures.
+static void append_figures(struct text *text, const struct trial *trial, const char *what, uint32_t blocks,
+                           double bytes_per_s) {
     char count[16] = "";
     if (blocks) snprintf(count, sizeof count, " %u", blocks);
     const int length = snprintf(text->at + text->used, sizeof text->at - text->used, "%s%s%s %.3g GB/s %.1f us",
@@ -110,7 +112,7 @@ static void say(struct text *text, const struct trial *trial, const char *what, 
     text->used += (size_t)length < left ? (size_t)length : left;
 }
 
-// By loads and by bulk copies with half as many blocks as may be and with all; by copies.
+// Loads and bulk copies with half the allowed blocks and with all; the copy engines.
 static enum farm_status list_candidates(struct farm_cuda_obs_path *candidates, struct farm_error *err) {
     int device, count;
     FARM_CUDA_TRY(cudaGetDevice(&device));
@@ -135,11 +137,11 @@ static enum farm_status try_all(const struct trial *trial, struct farm_cuda_obs_
         struct farm_cuda_obs_path by = candidates[i];
         struct farm_error why;
         if (!by.copies && farm_cuda_pull_supported(by.way, &why)) continue;
-        const enum farm_status status = measure(trial, cross, &by, &by.bytes_per_s, err);
-        // Driver or device without batches of copies: one way less.
+        const enum farm_status status = measure(trial, transfer_pieces, &by, &by.bytes_per_s, err);
+        // A driver or device without batches of copies has one way less.
         if (status && by.copies && status != FARM_E_DEAD) continue;
         if (status) return status;
-        say(&text, trial, name_of(&by), by.blocks, by.bytes_per_s);
+        append_figures(&text, trial, name_of(&by), by.blocks, by.bytes_per_s);
         if (by.bytes_per_s > out->bytes_per_s * 1.05) *out = by;
     }
     farm_log_info("observations of %zu bytes cross the bus by %s (%u at once: %s)", trial->pull.bytes, name_of(out),
@@ -150,18 +152,19 @@ static enum farm_status try_all(const struct trial *trial, struct farm_cuda_obs_
 static enum farm_status try_bounced(const struct trial *trial, struct farm_cuda_obs_path *out, struct farm_error *err) {
     struct text text = {.used = 0};
     double once = 0;
-    enum farm_status status = measure(trial, cross_bounced, out, &out->bytes_per_s, err);
+    enum farm_status status = measure(trial, transfer_bounced, out, &out->bytes_per_s, err);
     if (!status) status = measure(trial, copy_once, out, &once, err);
     if (status) return status;
-    say(&text, trial, "both together", 0, out->bytes_per_s);
-    say(&text, trial, "one copy of as many bytes from pinned memory", 0, once);
+    append_figures(&text, trial, "both together", 0, out->bytes_per_s);
+    append_figures(&text, trial, "one copy of as many bytes from pinned memory", 0, once);
     farm_log_info("observations of %zu bytes are copied into pinned memory and cross the bus by %s (%u at once: %s)",
                   trial->pull.bytes, name_of(out), trial->count, text.at);
     return FARM_OK;
 }
 
-// The lists of the pieces into device memory.
-static enum farm_status list(struct trial *trial, const void *const *from, void *lists, struct farm_error *err) {
+// Copies the lists of the pieces into device memory.
+static enum farm_status upload_lists(struct trial *trial, const void *const *from, void *lists,
+                                     struct farm_error *err) {
     const size_t bytes = trial->count * sizeof *from;
     FARM_CUDA_TRY(cudaMemcpy(lists, from, bytes, cudaMemcpyHostToDevice));
     FARM_CUDA_TRY(cudaMemcpy((char *)lists + bytes, trial->to, bytes, cudaMemcpyHostToDevice));
@@ -170,29 +173,29 @@ static enum farm_status list(struct trial *trial, const void *const *from, void 
     return FARM_OK;
 }
 
-static enum farm_status choose(struct trial *trial, void *lists, struct farm_cuda_obs_path *out,
-                               struct farm_error *err) {
+static enum farm_status try_registered(struct trial *trial, void *lists, struct farm_cuda_obs_path *out,
+                                       struct farm_error *err) {
     size_t sizes[FARM_CUDA_OBS_PATH_PIECES];
     for (uint32_t i = 0; i < trial->count; i++) sizes[i] = trial->pull.bytes;
     trial->sizes = sizes;
-    const enum farm_status status = list(trial, trial->from, lists, err);
+    const enum farm_status status = upload_lists(trial, trial->from, lists, err);
     return status ? status : try_all(trial, out, err);
 }
 
-static enum farm_status stage(struct trial *trial, void *lists, struct farm_cuda_obs_path *out,
-                              struct farm_error *err) {
+static enum farm_status try_with_bounce_buffer(struct trial *trial, void *lists, struct farm_cuda_obs_path *out,
+                                               struct farm_error *err) {
     const size_t bytes = trial->pull.bytes;
     const void *from[FARM_CUDA_OBS_PATH_PIECES];
     void *bounce = NULL, *target = NULL, *mapped = NULL;
     enum farm_status status = farm_cuda_host_memory(trial->count * farm_cuda_slot_bytes(bytes),
-                                                    "a trial of copies wants", NULL, &bounce, err);
+                                                    "a trial of copies needs", NULL, &bounce, err);
     if (!status) status = farm_cuda_mapped(bounce, &mapped, err);
-    if (!status) status = farm_cuda_device_memory(trial->count * bytes, "a trial of copies wants", NULL, &target, err);
+    if (!status) status = farm_cuda_device_memory(trial->count * bytes, "a trial of copies needs", NULL, &target, err);
     for (uint32_t i = 0; i < trial->count && !status; i++)
-        from[i] = (const char *)mapped + bounced_at(bytes, i, trial->to[i]);
+        from[i] = (const char *)mapped + bounce_offset(bytes, i, trial->to[i]);
     trial->bounce = bounce;
     trial->target = target;
-    if (!status) status = list(trial, from, lists, err);
+    if (!status) status = upload_lists(trial, from, lists, err);
     if (!status) status = try_bounced(trial, out, err);
     (void)cudaFree(target);
     (void)cudaFreeHost(bounce);
@@ -210,8 +213,10 @@ enum farm_status farm_cuda_obs_path_choose(struct CUstream_st *stream, const str
                           .pull = {.count = pieces->count, .bytes = pieces->bytes, .blocks = out->blocks}};
     void *lists = NULL;
     enum farm_status status =
-        farm_cuda_device_memory(2 * pieces->count * sizeof(void *), "a list of pieces wants", NULL, &lists, err);
-    if (!status) status = pieces->bounced ? stage(&trial, lists, out, err) : choose(&trial, lists, out, err);
+        farm_cuda_device_memory(2 * pieces->count * sizeof(void *), "a list of pieces needs", NULL, &lists, err);
+    if (!status)
+        status =
+            pieces->bounced ? try_with_bounce_buffer(&trial, lists, out, err) : try_registered(&trial, lists, out, err);
     (void)cudaFree(lists);
     return status;
 }

@@ -1,6 +1,6 @@
 // How observations cross the bus: by a kernel's loads, by bulk copies through shared memory, or by the copy engines.
-// Which one, and with how many blocks, is measured at the start, on the rings themselves. So is what a copy of the
-// host's into pinned memory costs where the rings are not registered. Runs in the learner.
+// Measured at the start, on the rings themselves, with two numbers of blocks; without registration, together with the
+// host's copies into pinned memory (the bounce buffer). Runs in the learner.
 #ifndef FARM_LEARNER_CUDA_OBS_PATH_H
 #define FARM_LEARNER_CUDA_OBS_PATH_H
 
@@ -8,7 +8,7 @@
 
 #include "kernels/cuda/kernels.h"
 
-// Bytes between neighbours that keep any remainder by 16.
+// Distance of neighbours that leaves room for any remainder by 16.
 static inline size_t farm_cuda_slot_bytes(size_t obs_bytes) {
     return (obs_bytes + 15) / 16 * 16 + 16;
 }
@@ -22,21 +22,21 @@ struct farm_cuda_obs_path {
 
 enum { FARM_CUDA_OBS_PATH_PIECES = 64 };
 
-// Observations to try it with, and where they go to in device memory.
+// Observations of the trial, and their targets in device memory.
 struct farm_cuda_pieces {
-    const void *from[FARM_CUDA_OBS_PATH_PIECES]; // registered: as the GPU sees them (copies read the same addresses)
+    const void *from[FARM_CUDA_OBS_PATH_PIECES]; // registered: device addresses
     void *to[FARM_CUDA_OBS_PATH_PIECES];
     uint32_t count; // 0: nothing is measured
     size_t bytes;   // of each
-    bool bounced;   // nothing is registered, `from` is the host's: it copies them into pinned memory first
+    bool bounced;   // not registered: `from` are host addresses, copied into pinned memory first
 };
 
-// The fastest way; of two within 5 % the one with fewer blocks. Staged: pulled by loads, measured with the host's
-// copies, beside one large copy from pinned memory. Says what it measured.
+// The fastest way; of two within 5 % the one with fewer blocks. Bounced: by loads, measured with the host's copies,
+// beside one large copy from pinned memory. Logs the figures.
 enum farm_status farm_cuda_obs_path_choose(struct CUstream_st *stream, const struct farm_cuda_pieces *pieces,
                                            struct farm_cuda_obs_path *out, struct farm_error *err);
 
-// Puts the copies into the stream, which is not being captured.
+// Enqueues the copies. The stream must not be capturing.
 enum farm_status farm_cuda_obs_path_copy(struct CUstream_st *stream, const void *const *from, void *const *to,
                                          const size_t *bytes, uint32_t count, struct farm_error *err);
 

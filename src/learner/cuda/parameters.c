@@ -23,33 +23,33 @@ size_t farm_cuda_parameters_bytes(const struct farm_net *net, const struct farm_
     return count * sizeof(float) * vectors + copy_bytes(count, true) + 2 * copy_bytes(count, bf16);
 }
 
-static enum farm_status vector(size_t bytes, void *out, struct farm_error *err) {
-    return farm_cuda_device_memory(bytes, "a vector of parameters wants", NULL, out, err);
+static enum farm_status allocate_vector(size_t bytes, void *out, struct farm_error *err) {
+    return farm_cuda_device_memory(bytes, "a vector of parameters needs", NULL, out, err);
 }
 
-static enum farm_status take_device_memory(struct farm_cuda_parameters *p, bool adam, struct farm_error *err) {
+static enum farm_status allocate_on_device(struct farm_cuda_parameters *p, bool adam, struct farm_error *err) {
     struct farm_cuda_optimiser *o = &p->optimiser;
     const size_t bytes = p->count * sizeof(float);
-    enum farm_status status = vector(bytes, &o->params, err);
-    if (!status) status = vector(bytes, &p->gradients, err);
-    if (!status && adam) status = vector(bytes, &o->first, err);
-    if (!status) status = vector(bytes, &o->second, err);
-    if (!status && p->bf16) status = vector(copy_bytes(p->count, true), &o->params_bf16, err);
-    if (!status) status = vector(sizeof *o->control, &o->control, err);
-    if (!status) status = vector(FARM_CUDA_OPTIMISER_SCRATCH_BYTES, &o->scratch, err);
+    enum farm_status status = allocate_vector(bytes, &o->params, err);
+    if (!status) status = allocate_vector(bytes, &p->gradients, err);
+    if (!status && adam) status = allocate_vector(bytes, &o->first, err);
+    if (!status) status = allocate_vector(bytes, &o->second, err);
+    if (!status && p->bf16) status = allocate_vector(copy_bytes(p->count, true), &o->params_bf16, err);
+    if (!status) status = allocate_vector(sizeof *o->control, &o->control, err);
+    if (!status) status = allocate_vector(FARM_CUDA_OPTIMISER_SCRATCH_BYTES, &o->scratch, err);
     for (int i = 0; i < 2 && !status; i++) {
-        status = vector(copy_bytes(p->count, p->bf16), &p->copies[i].params, err);
-        if (!status) status = vector(sizeof *p->copies[i].version, &p->copies[i].version, err);
+        status = allocate_vector(copy_bytes(p->count, p->bf16), &p->copies[i].params, err);
+        if (!status) status = allocate_vector(sizeof *p->copies[i].version, &p->copies[i].version, err);
     }
     o->gradients = p->gradients;
     o->count = p->count;
     return status;
 }
 
-static enum farm_status take_host_memory(struct farm_cuda_parameters *p, bool adam, struct farm_error *err) {
-    enum farm_status status = farm_cuda_host_memory(3 * sizeof *p->versions, "versions", NULL, &p->versions, err);
+static enum farm_status allocate_on_host(struct farm_cuda_parameters *p, bool adam, struct farm_error *err) {
+    enum farm_status status = farm_cuda_host_memory(3 * sizeof *p->versions, "versions need", NULL, &p->versions, err);
     if (!status)
-        status = farm_cuda_host_memory(VECTORS * p->count * sizeof *p->ordered, "a copy of the parameters wants", NULL,
+        status = farm_cuda_host_memory(VECTORS * p->count * sizeof *p->ordered, "a copy of the parameters needs", NULL,
                                        &p->ordered, err);
     if (status) return status;
     p->step = p->versions + 2;
@@ -66,8 +66,8 @@ enum farm_status farm_cuda_parameters_make(const struct farm_net *net, const str
     const bool adam = learner->algo.optimiser == FARM_OPTIMISER_ADAM;
     *out = (struct farm_cuda_parameters){.net = net, .count = farm_cuda_parameter_count(net), .bf16 = bf16};
     out->optimiser.config = farm_algo_optimiser(&learner->algo);
-    enum farm_status status = take_device_memory(out, adam, err);
-    if (!status) status = take_host_memory(out, adam, err);
+    enum farm_status status = allocate_on_device(out, adam, err);
+    if (!status) status = allocate_on_host(out, adam, err);
     if (!status) {
         struct farm_optimiser_state state;
         farm_optimiser_init(&out->optimiser.config, net->parameter_count, out->host.first, out->host.second, &state);
@@ -163,7 +163,7 @@ uint32_t farm_cuda_parameters_use(struct farm_cuda_parameters *p) {
     for (;;) {
         const uint64_t copy = farm_load_acquire(&p->current);
         farm_store_relaxed(&p->in_use, 1 + copy);
-        farm_fence_full(); // said before it is looked at again: publish looks in the other order
+        farm_fence_full(); // the store of in_use before the load of `current`; publish has them in the other order
         if (farm_load_acquire(&p->current) == copy) return (uint32_t)copy;
     }
 }

@@ -1,9 +1,8 @@
-// Parameters, gradient and optimiser state in device memory; copies of the parameters that inference reads; copies in
-// the host's memory that a checkpoint is written from. Owned by the training thread, but for `use` and `unuse`, which
-// are the inference thread's.
+// Parameters, gradient and optimiser state in device memory; two copies of the parameters for inference; a copy in host
+// memory for checkpoints. Owned by the training thread, except `use` and `unuse`, which the inference thread calls.
 //
-// Inference reads one of two copies, training writes the other one and then says so: neither waits for the other, but
-// for the training thread where an inference has outlasted a whole update.
+// Inference reads one of two copies, training writes the other one and then makes it current. Neither waits for the
+// other, except that training waits while an inference outlasts a whole update.
 #ifndef FARM_LEARNER_CUDA_PARAMETERS_H
 #define FARM_LEARNER_CUDA_PARAMETERS_H
 
@@ -30,7 +29,7 @@ struct farm_cuda_parameters {
     struct {
         float *params, *first, *second; // PyTorch's order; first NULL for RMSProp
         uint64_t optimiser_step, version;
-    } host;             // what the device had at host.version
+    } host;             // the device's state at host.version
     float *ordered;     // [3][count] device order, pinned
     uint64_t copied_ns; // when `host` was taken
 };
@@ -38,7 +37,7 @@ struct farm_cuda_parameters {
 // Device memory that farm_cuda_parameters_make takes.
 size_t farm_cuda_parameters_bytes(const struct farm_net *net, const struct farm_learner_config *learner, bool bf16);
 
-// Fresh parameters of the learner's seed, version 0, published. The work is done when it returns.
+// Initial parameters from the learner's seed, version 0, published. Waits for the work.
 enum farm_status farm_cuda_parameters_make(const struct farm_net *net, const struct farm_learner_config *learner,
                                            bool bf16, struct CUstream_st *stream, struct farm_cuda_parameters *out,
                                            struct farm_error *err);
@@ -50,12 +49,12 @@ const void *farm_cuda_parameters_trained(const struct farm_cuda_parameters *para
 // host -> device, published as host.version; waits.
 enum farm_status farm_cuda_parameters_upload(struct farm_cuda_parameters *parameters, struct CUstream_st *stream,
                                              struct farm_error *err);
-// device -> host; waits. On an error `host` stays what it was.
+// device -> host; waits. On an error `host` is unchanged.
 enum farm_status farm_cuda_parameters_download(struct farm_cuda_parameters *parameters, struct CUstream_st *stream,
                                                struct farm_error *err);
 
-// Puts the copy of the parameters as they are after the stream's work, of `version`, into the stream. When that work is
-// done the caller says farm_cuda_parameters_published.
+// Enqueues a copy of the parameters, as they are after the stream's work, as `version`. The caller calls
+// farm_cuda_parameters_published after the end of that work.
 enum farm_status farm_cuda_parameters_publish(struct farm_cuda_parameters *parameters, struct CUstream_st *stream,
                                               uint64_t version, struct farm_error *err);
 void farm_cuda_parameters_published(struct farm_cuda_parameters *parameters);

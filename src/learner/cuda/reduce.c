@@ -6,8 +6,8 @@
 static enum farm_status failed(const struct farm_cuda_reduce *reduce, ncclResult_t code, const char *call,
                                struct farm_error *err) {
     return farm_fail(err, FARM_E_IO,
-                     "%s: %s (%d): the GPUs' gradients cannot be added up; NCCL_DEBUG=WARN says more (where memory is "
-                     "short, a smaller --mirror)",
+                     "%s: %s (%d): the GPUs' gradients cannot be added up; NCCL_DEBUG=WARN says more (if memory is "
+                     "short: a smaller --mirror)",
                      call, reduce->nccl.GetErrorString(code), (int)code);
 }
 

@@ -26,12 +26,12 @@ struct farm_cuda_registration {
     cudaError_t code;
 };
 
-// What the threads share: each takes the next piece until none is left.
+// Shared by the threads: each takes the next piece until the last.
 struct work {
     struct farm_cuda_registered *registered;
     uint32_t first_ring, end_ring; // whose pieces
     uint32_t count, next;          // next: atomic
-    bool release, sides[2];        // those of these sides
+    bool release, sides[2];        // of these sides
 };
 
 // ---- pieces ----
@@ -52,7 +52,8 @@ static uint32_t pieces_of(const struct farm_segment *segment, size_t piece_bytes
     return (uint32_t)((segment->bytes + piece_bytes - 1) / piece_bytes);
 }
 
-static void cut(struct farm_cuda_ring *ring, void *start, size_t bytes, enum farm_cuda_side side, size_t piece_bytes) {
+static void split_segment(struct farm_cuda_ring *ring, void *start, size_t bytes, enum farm_cuda_side side,
+                          size_t piece_bytes) {
     const unsigned flags = cudaHostRegisterPortable | cudaHostRegisterMapped;
     const bool read_only = side == FARM_CUDA_UP && !ring->again;
     for (size_t at = 0; at < bytes; at += piece_bytes) {
@@ -75,8 +76,8 @@ static enum farm_status map_again(struct farm_cuda_ring *ring, const struct farm
     return FARM_OK;
 }
 
-static enum farm_status list(struct farm_cuda_registered *registered, const struct farm_lanes *lanes, uint32_t r,
-                             struct farm_error *err) {
+static enum farm_status list_parts(struct farm_cuda_registered *registered, const struct farm_lanes *lanes, uint32_t r,
+                                   struct farm_error *err) {
     struct farm_cuda_ring *ring = &registered->rings[r];
     const struct farm_ring *of = &lanes->rings[r];
     if (registered->again) {
@@ -87,8 +88,8 @@ static enum farm_status list(struct farm_cuda_registered *registered, const stru
     void *up = ring->again ? ring->again : (void *)of->up.header;
     ring->parts = calloc(count, sizeof *ring->parts);
     if (!ring->parts) return farm_fail(err, FARM_E_LIMIT, "no memory for the list of %u pieces of a ring", count);
-    cut(ring, up, of->up.bytes, FARM_CUDA_UP, registered->piece_bytes);
-    cut(ring, of->down.header, of->down.bytes, FARM_CUDA_DOWN, registered->piece_bytes);
+    split_segment(ring, up, of->up.bytes, FARM_CUDA_UP, registered->piece_bytes);
+    split_segment(ring, of->down.header, of->down.bytes, FARM_CUDA_DOWN, registered->piece_bytes);
     return FARM_OK;
 }
 
@@ -97,8 +98,8 @@ static void unmap_again(struct farm_cuda_ring *ring) {
     ring->again = NULL;
 }
 
-// Its pieces are released.
-static void forget(struct farm_cuda_ring *ring) {
+// The ring's pieces must be released.
+static void forget_ring(struct farm_cuda_ring *ring) {
     unmap_again(ring);
     free(ring->parts);
     *ring = (struct farm_cuda_ring){0};
@@ -119,7 +120,7 @@ static void release_part(struct farm_cuda_registration *part) {
     part->registered = false;
 }
 
-static void *run(void *argument) {
+static void *run_work(void *argument) {
     struct work *work = argument;
     const cudaError_t code = cudaSetDevice(work->registered->device);
     for (uint32_t i; (i = __atomic_fetch_add(&work->next, 1, __ATOMIC_RELAXED)) < work->count;) {
@@ -132,7 +133,7 @@ static void *run(void *argument) {
         else
             register_part(part);
     }
-    (void)cudaGetLastError(); // what was refused is in the parts; no later call shall be blamed for it
+    (void)cudaGetLastError(); // the parts hold the refusals; a later call must not return them
     return NULL;
 }
 
@@ -142,14 +143,14 @@ static void run_in_parallel(struct work work) {
     uint32_t started = 0;
     work.count = count_parts(work.registered, work.first_ring, work.end_ring);
     while (started + 1 < THREADS_MAX && started + 1 < (uint32_t)cores && started + 1 < work.count &&
-           pthread_create(&threads[started], NULL, run, &work) == 0)
+           pthread_create(&threads[started], NULL, run_work, &work) == 0)
         started++;
-    run(&work); // a thread that did not start is no loss
+    run_work(&work); // also if no thread has started
     for (uint32_t i = 0; i < started; i++) pthread_join(threads[i], NULL);
 }
 
-static void release(struct farm_cuda_registered *registered, uint32_t first_ring, uint32_t end_ring, bool up,
-                    bool down) {
+static void release_parts(struct farm_cuda_registered *registered, uint32_t first_ring, uint32_t end_ring, bool up,
+                          bool down) {
     run_in_parallel((struct work){.registered = registered,
                                   .first_ring = first_ring,
                                   .end_ring = end_ring,
@@ -157,8 +158,8 @@ static void release(struct farm_cuda_registered *registered, uint32_t first_ring
                                   .sides = {up, down}});
 }
 
-// Why a side of a ring cannot be used: a part was refused, or the parts do not lie side by side. False: it can.
-static bool refused(const struct farm_cuda_ring *ring, enum farm_cuda_side side, char *why, size_t bytes) {
+// Whether a side of a ring is unusable, and why: CUDA refused a part, or the parts are not contiguous.
+static bool is_refused(const struct farm_cuda_ring *ring, enum farm_cuda_side side, char *why, size_t bytes) {
     const struct farm_cuda_registration *before = NULL;
     for (uint32_t i = 0; i < ring->part_count; i++) {
         const struct farm_cuda_registration *part = &ring->parts[i];
@@ -169,7 +170,7 @@ static bool refused(const struct farm_cuda_ring *ring, enum farm_cuda_side side,
             return true;
         }
         if (before && before->device + before->bytes != part->device) {
-            snprintf(why, bytes, "its parts do not lie side by side");
+            snprintf(why, bytes, "its parts are not contiguous on the device");
             return true;
         }
         before = part;
@@ -177,14 +178,13 @@ static bool refused(const struct farm_cuda_ring *ring, enum farm_cuda_side side,
     return false;
 }
 
-// What is pinned stays so, whatever the mapping allows: from here on the GPU alone could write through it.
-static void protect(const struct farm_cuda_ring *ring) {
+// Pinned memory stays pinned whatever the mapping allows. From here on only the GPU could write through it.
+static void write_protect(const struct farm_cuda_ring *ring) {
     if (ring->again && mprotect(ring->again, ring->bytes_again, PROT_READ) < 0)
-        farm_log_warn("the GPU's mapping of an actor's memory stays writable for the learner (mprotect: %s)",
-                      strerror(errno));
+        farm_log_warn("could not write-protect the GPU's mapping of an actor's memory: %s", strerror(errno));
 }
 
-// A segment lies, for the device, where its first part does.
+// A segment's device address is its first part's.
 static void note_addresses(struct farm_cuda_ring *ring, const struct farm_ring *of) {
     for (uint32_t i = ring->part_count; i-- > 0;) ring->segments[ring->parts[i].side].device = ring->parts[i].device;
     ring->segments[FARM_CUDA_UP].host = (const char *)of->up.header;
@@ -193,32 +193,32 @@ static void note_addresses(struct farm_cuda_ring *ring, const struct farm_ring *
     ring->segments[FARM_CUDA_DOWN].bytes = of->down.bytes;
 }
 
-static const char *name_of(enum farm_cuda_side side) {
+static const char *side_name(enum farm_cuda_side side) {
     return side == FARM_CUDA_UP ? "up" : "down";
 }
 
-// ---- all of them, at the start ----
+// ---- all rings, at the start ----
 
-static void settle(struct farm_cuda_registered *registered) {
+static void bounce_refused_sides(struct farm_cuda_registered *registered) {
     static const char *const what[] = {"observations", "answers"};
     for (int side = FARM_CUDA_UP; side <= FARM_CUDA_DOWN; side++) {
         char why[160];
         for (uint32_t r = 0; r < registered->ring_count && !registered->bounced[side]; r++)
-            registered->bounced[side] = refused(&registered->rings[r], (enum farm_cuda_side)side, why, sizeof why);
+            registered->bounced[side] = is_refused(&registered->rings[r], (enum farm_cuda_side)side, why, sizeof why);
         if (registered->bounced[side])
             farm_log_warn("CUDA refuses to register the actors' %s segments (%s): %s are copied once more, through "
                           "pinned memory",
-                          name_of((enum farm_cuda_side)side), why, what[side]);
+                          side_name((enum farm_cuda_side)side), why, what[side]);
     }
     if (registered->bounced[FARM_CUDA_UP] || registered->bounced[FARM_CUDA_DOWN])
-        release(registered, 0, registered->ring_count, registered->bounced[FARM_CUDA_UP],
-                registered->bounced[FARM_CUDA_DOWN]);
+        release_parts(registered, 0, registered->ring_count, registered->bounced[FARM_CUDA_UP],
+                      registered->bounced[FARM_CUDA_DOWN]);
     if (registered->bounced[FARM_CUDA_UP]) registered->again = false;
     for (uint32_t r = 0; r < registered->ring_count && !registered->again; r++) unmap_again(&registered->rings[r]);
 }
 
-static void say(const struct farm_cuda_registered *registered, uint32_t first_ring, uint32_t end_ring,
-                uint64_t took_ns) {
+static void log_registration(const struct farm_cuda_registered *registered, uint32_t first_ring, uint32_t end_ring,
+                             uint64_t took_ns) {
     const double seconds = (double)(took_ns + 1) * 1e-9;
     size_t bytes = 0, parts = 0;
     for (uint32_t r = first_ring; r < end_ring; r++)
@@ -230,22 +230,23 @@ static void say(const struct farm_cuda_registered *registered, uint32_t first_ri
     if (parts)
         farm_log_info("registered %zu pieces of memory, %.1f MB, in %.3f s (%.1f GB/s)%s", parts, (double)bytes / 1e6,
                       seconds, (double)bytes / 1e9 / seconds,
-                      registered->again ? "; observations by a second mapping, for this device pins nothing read-only"
-                                        : "");
+                      registered->again
+                          ? "; observations through a second mapping: this device cannot pin read-only memory"
+                          : "");
 }
 
-// Whether the device pins memory that is mapped read-only: one page of a ring is tried. (Where it does not it says
-// cudaErrorNotSupported, or, of the flag, cudaErrorInvalidValue.)
+// Whether the device pins memory that is mapped read-only: tries one page of a ring. A device that does not returns
+// cudaErrorNotSupported, or cudaErrorInvalidValue for the flag.
 static bool pins_read_only(const struct farm_ring *ring) {
     void *page = ring->up.header;
     const unsigned flags = cudaHostRegisterPortable | cudaHostRegisterMapped | cudaHostRegisterReadOnly;
     const cudaError_t code = cudaHostRegister(page, (size_t)sysconf(_SC_PAGESIZE), flags);
     if (!code) (void)cudaHostUnregister(page);
-    (void)cudaGetLastError();                                              // that was a question
-    return code != cudaErrorNotSupported && code != cudaErrorInvalidValue; // else it is not about that
+    (void)cudaGetLastError();                                              // of the trial
+    return code != cudaErrorNotSupported && code != cudaErrorInvalidValue; // other errors have another cause
 }
 
-// Whether `up` is mapped once more for the device: where that is wanted, and all descriptors for it are there.
+// Whether `up` needs a second mapping for the device, and all descriptors for it are lent.
 static bool map_up_again(const struct farm_lanes *lanes, uint32_t shard) {
     const struct farm_ring *first = NULL;
     for (uint32_t r = 0; r < lanes->ring_count; r++) {
@@ -265,7 +266,7 @@ enum farm_status farm_cuda_register(const struct farm_lanes *lanes, uint32_t sha
     out->ring_count = lanes->ring_count;
     out->again = map_up_again(lanes, shard);
     for (uint32_t r = 0; r < lanes->ring_count && !status; r++)
-        if (farm_lanes_serves(lanes, r, shard)) status = list(out, lanes, r, err);
+        if (farm_lanes_serves(lanes, r, shard)) status = list_parts(out, lanes, r, err);
     if (status) {
         farm_cuda_unregister(out);
         return status;
@@ -273,32 +274,32 @@ enum farm_status farm_cuda_register(const struct farm_lanes *lanes, uint32_t sha
     const uint64_t start = farm_now_ns();
     run_in_parallel((struct work){.registered = out, .end_ring = out->ring_count, .sides = {true, true}});
     const uint64_t took = farm_now_ns() - start;
-    settle(out);
+    bounce_refused_sides(out);
     for (uint32_t r = 0; r < out->ring_count; r++) {
-        protect(&out->rings[r]);
+        write_protect(&out->rings[r]);
         if (out->rings[r].parts) note_addresses(&out->rings[r], &lanes->rings[r]);
     }
-    say(out, 0, out->ring_count, took);
+    log_registration(out, 0, out->ring_count, took);
     return FARM_OK;
 }
 
 void farm_cuda_unregister(struct farm_cuda_registered *registered) {
-    if (registered->rings) release(registered, 0, registered->ring_count, true, true);
-    for (uint32_t r = 0; r < registered->ring_count; r++) forget(&registered->rings[r]);
+    if (registered->rings) release_parts(registered, 0, registered->ring_count, true, true);
+    for (uint32_t r = 0; r < registered->ring_count; r++) forget_ring(&registered->rings[r]);
     free(registered->rings);
     *registered = (struct farm_cuda_registered){0};
 }
 
-// ---- one of them, later ----
+// ---- one ring, later ----
 
 enum farm_status farm_cuda_register_ring(struct farm_cuda_registered *registered, const struct farm_lanes *lanes,
                                          uint32_t r, struct farm_error *err) {
     struct farm_cuda_ring *ring = &registered->rings[r];
     if (registered->again && lanes->up_writable[r] < 0)
-        return farm_fail(err, FARM_E_INVALID, "the GPU wants a descriptor of actor %u's segment that can write", r);
-    enum farm_status status = list(registered, lanes, r, err);
+        return farm_fail(err, FARM_E_INVALID, "actor %u: the GPU needs a writable descriptor of its segment", r);
+    enum farm_status status = list_parts(registered, lanes, r, err);
     if (status) {
-        forget(ring);
+        forget_ring(ring);
         return status;
     }
     const uint64_t start = farm_now_ns();
@@ -308,23 +309,23 @@ enum farm_status farm_cuda_register_ring(struct farm_cuda_registered *registered
                                   .sides = {!registered->bounced[FARM_CUDA_UP], !registered->bounced[FARM_CUDA_DOWN]}});
     for (int side = FARM_CUDA_UP; side <= FARM_CUDA_DOWN && !status; side++) {
         char why[160];
-        if (!registered->bounced[side] && refused(ring, (enum farm_cuda_side)side, why, sizeof why))
+        if (!registered->bounced[side] && is_refused(ring, (enum farm_cuda_side)side, why, sizeof why))
             status = farm_fail(err, FARM_E_LIMIT, "CUDA refuses to register the %s segment of actor %u (%s)",
-                               name_of((enum farm_cuda_side)side), r, why);
+                               side_name((enum farm_cuda_side)side), r, why);
     }
     if (status) {
         farm_cuda_unregister_ring(registered, r);
         return status;
     }
-    say(registered, r, r + 1, farm_now_ns() - start);
-    protect(ring);
+    log_registration(registered, r, r + 1, farm_now_ns() - start);
+    write_protect(ring);
     note_addresses(ring, &lanes->rings[r]);
     return FARM_OK;
 }
 
 void farm_cuda_unregister_ring(struct farm_cuda_registered *registered, uint32_t r) {
-    release(registered, r, r + 1, true, true);
-    forget(&registered->rings[r]);
+    release_parts(registered, r, r + 1, true, true);
+    forget_ring(&registered->rings[r]);
 }
 
 void *farm_cuda_address(const struct farm_cuda_registered *registered, uint32_t ring, enum farm_cuda_side side,

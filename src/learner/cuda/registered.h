@@ -1,12 +1,12 @@
-// The rings as memory that a GPU reads and writes where it lies: the `up` segment of every actor of its shard
-// registered portable, mapped and read-only, every `down` portable and mapped. A segment is registered when the learner
-// opens it, before anybody answers it, and released when its actor goes or the learner ends, on every way out; an actor
-// that is started again gets the same one.
+// Registers the rings with a GPU, which then reads and writes them in place: the `up` segment of every actor of its
+// shard portable, mapped and read-only, every `down` segment portable and mapped. A segment is registered when the
+// learner opens it, before its first answer, and released when its actor leaves or the learner ends. A restarted actor
+// gets the same segment.
 //
-// Many devices pin nothing that is mapped read-only (cudaDevAttrHostRegisterReadOnlySupported). For those `up` is
-// mapped once more, for writing, by the descriptor that the supervisor lends for it; that mapping is registered, and
-// then write-protected, so that the learner's threads still cannot write there. Where the registration of a side is
-// refused all the same, that side is `bounced` for good: host threads copy through pinned memory of the backend's.
+// Many devices cannot pin memory that is mapped read-only (cudaDevAttrHostRegisterReadOnlySupported). For those `up` is
+// mapped again, writable, through a descriptor that the supervisor lends; this mapping is registered, then
+// write-protected, so the learner's threads still cannot write there. If CUDA refuses to register a side, it is
+// `bounced` for the whole run: host threads copy through pinned memory, the bounce buffer.
 #ifndef FARM_LEARNER_CUDA_REGISTERED_H
 #define FARM_LEARNER_CUDA_REGISTERED_H
 
@@ -19,40 +19,38 @@
 enum farm_cuda_side { FARM_CUDA_UP, FARM_CUDA_DOWN };
 
 struct farm_cuda_registered {
-    bool bounced[2]; // [up, down]: nothing of it is registered
-    bool again;      // `up` is registered through a mapping of its own
+    bool bounced[2]; // [up, down]: not registered
+    bool again;      // `up` is registered through a second mapping
     int device;
     size_t piece_bytes;
     uint32_t ring_count;
     struct farm_cuda_ring {
-        struct farm_cuda_registration
-            *parts; // [part_count]: pieces of both segments; NULL: of another shard, or vacant
+        struct farm_cuda_registration *parts; // [part_count] pieces of both segments; NULL: another shard's, or vacant
         uint32_t part_count;
-        void *again; // the second mapping of `up`; NULL: there is none
+        void *again; // the second mapping of `up`, or NULL
         size_t bytes_again;
         struct {
             const char *host;
-            char *device; // that host address as the GPU sees it
+            char *device; // the device address of `host`
             size_t bytes;
         } segments[2]; // [up, down]
     } * rings;         // [ring_count]
 };
 
-// Registers the shard's rings in parallel, in pieces of at most `piece_bytes` (0: 64 GiB; larger calls fail with recent
-// drivers), on `device`, and says how long it took. Refusal is no error: it is said aloud, and `bounced` is set.
-// FARM_E_LIMIT without memory of the host's.
+// Registers the shard's rings on `device` in parallel, in pieces of at most `piece_bytes` (0: 64 GiB; larger calls fail
+// with recent drivers), and logs the time. A refusal is no error: it is logged, and `bounced` is set. FARM_E_LIMIT if
+// the host's memory does not suffice.
 enum farm_status farm_cuda_register(const struct farm_lanes *lanes, uint32_t shard, int device, size_t piece_bytes,
                                     struct farm_cuda_registered *out, struct farm_error *err);
 void farm_cuda_unregister(struct farm_cuda_registered *registered); // safe on a zeroed one, and twice
 
-// One ring that comes later, the sides that are not bounced: a refusal is FARM_E_LIMIT, and nothing of it is
-// registered. And one that goes, which no kernel uses any more. Another thread may ask for addresses of the other rings
-// meanwhile.
+// A ring that joins: its sides that are not bounced; after a refusal, FARM_E_LIMIT, it is not registered. And a ring
+// that leaves, after its last kernel. Another thread may use the other rings' addresses meanwhile.
 enum farm_status farm_cuda_register_ring(struct farm_cuda_registered *registered, const struct farm_lanes *lanes,
                                          uint32_t ring, struct farm_error *err);
 void farm_cuda_unregister_ring(struct farm_cuda_registered *registered, uint32_t ring);
 
-// A host address within a ring's segment as the GPU sees it.
+// The device address of a host address within a ring's segment.
 void *farm_cuda_address(const struct farm_cuda_registered *registered, uint32_t ring, enum farm_cuda_side side,
                         const void *host);
 

@@ -1,5 +1,5 @@
-// See shard.h. Chooses the device, divides its memory, and puts registration, mirror, parameters, inference and
-// training together. Each half runs on its thread: inference.h, training.h.
+// See shard.h. Chooses the device, divides its memory, and assembles registration, mirror, parameters, inference and
+// training.
 #include "learner/cuda/shard.h"
 
 #include <stdlib.h>
@@ -8,13 +8,13 @@
 #include "kernels/cuda/check.h"
 #include "learner/cuda/memory.h"
 
-enum { RESERVE_SHARE = 64 };                // of device memory, what stays free for CUDA and its libraries
-static const size_t NCCL_BYTES = 512 << 20; // and for NCCL, which connects the GPUs when all is divided: a guess
+enum { RESERVE_SHARE = 64 };                // of device memory stays free for CUDA and its libraries
+static const size_t NCCL_BYTES = 512 << 20; // stays free for NCCL, which connects the GPUs later: a guess
 
 // ---- the device ----
 
-// Of the GPUs that were planned, one that CUDA does not show; NULL: it shows all. A container, a job of Slurm or
-// CUDA_VISIBLE_DEVICES may hide some; then CUDA's numbers count for every shard, so that no GPU is taken twice.
+// A planned GPU that CUDA does not show, or NULL. A container, a Slurm job or CUDA_VISIBLE_DEVICES may hide GPUs; then
+// every shard uses CUDA's numbers, so no GPU is used twice.
 static const char *unknown_gpu(const struct farm_cuda_context *context) {
     for (uint32_t k = 0; k < context->shards; k++) {
         const char *bus_id = context->learner->shards[k].gpu;
@@ -30,10 +30,10 @@ static enum farm_status find_device(const struct farm_cuda_context *context, int
     const char *bus_id = context->learner->shards[context->shard].gpu;
     int count;
     const cudaError_t code = cudaGetDeviceCount(&count);
-    if (code == cudaErrorUnknown) { // nothing is lost yet: it has not started
+    if (code == cudaErrorUnknown) { // the driver has not started: no GPU is lost
         (void)cudaGetLastError();
         return farm_fail(err, FARM_E_UNSUPPORTED,
-                         "cudaGetDeviceCount: %s (%d): the driver does not start (nvidia-smi and dmesg may say why; is "
+                         "cudaGetDeviceCount: %s (%d): the driver does not start (see nvidia-smi and dmesg; is "
                          "nvidia-uvm loaded?); or --device cpu",
                          cudaGetErrorString(code), (int)code);
     }
@@ -44,7 +44,7 @@ static enum farm_status find_device(const struct farm_cuda_context *context, int
                          getenv("CUDA_VISIBLE_DEVICES") ? " (CUDA_VISIBLE_DEVICES)" : "");
     const char *unknown = unknown_gpu(context);
     if (unknown && context->shard == 0)
-        farm_log_warn("CUDA does not know the GPU at %s: taking its first %u, actors may be far from them", unknown,
+        farm_log_warn("CUDA does not show the GPU at %s: using its first %u; actors may be far from them", unknown,
                       context->shards);
     *device = (int)context->shard;
     if (bus_id && !unknown) FARM_CUDA_TRY(cudaDeviceGetByPCIBusId(device, bus_id));
@@ -92,25 +92,25 @@ static double mb(size_t bytes) {
     return (double)bytes / 1e6;
 }
 
-// Training without windows cannot read rings that are not registered.
+// Without windows, training cannot read rings that are not registered.
 static enum farm_mirror smallest_mirror(const struct farm_cuda_context *context) {
     const bool bounced = context->registered.bounced[FARM_CUDA_UP] && context->net->io.flat == 0;
     return bounced ? FARM_MIRROR_WINDOW : FARM_MIRROR_OFF;
 }
 
-// The most that was asked for and fits, as far as sizes are known beforehand.
+// The largest mirror up to the requested one that fits, by the sizes that are known beforehand.
 static enum farm_status choose_mirror(const struct farm_cuda_context *context, enum farm_mirror *mode,
                                       struct farm_error *err) {
-    const enum farm_mirror asked = context->learner->mirror, smallest = smallest_mirror(context);
-    const enum farm_mirror wanted = asked < smallest ? asked : smallest;
+    const enum farm_mirror requested = context->learner->mirror, smallest = smallest_mirror(context);
+    const enum farm_mirror wanted = requested < smallest ? requested : smallest;
     size_t left, total;
     FARM_CUDA_TRY(cudaMemGetInfo(&left, &total));
     const size_t kept = total / RESERVE_SHARE + (context->shards > 1 ? NCCL_BYTES : 0);
     const size_t usable = left > kept ? left - kept : 0;
     struct budget budget = {0};
-    if (wanted != asked)
+    if (wanted != requested)
         farm_log_warn("mirror %s in place of %s: the rings are not registered", farm_mirror_name(wanted),
-                      farm_mirror_name(asked));
+                      farm_mirror_name(requested));
     for (*mode = wanted; *mode <= smallest; ++*mode) {
         budget = budget_of(context, *mode);
         if (sum(&budget) > usable) continue;
@@ -125,24 +125,24 @@ static enum farm_status choose_mirror(const struct farm_cuda_context *context, e
     }
     return farm_fail(
         err, FARM_E_LIMIT,
-        "device memory: parameters want %.1f MB (--net), inference %.1f MB (--infer-batch-max), training "
+        "device memory: parameters need %.1f MB (--net), inference %.1f MB (--infer-batch-max), training "
         "%.1f MB (--micro-batch, --unroll), the smallest mirror %.1f MB (--envs-per-actor): %.1f MB in all, "
-        "and of the GPU's %.1f MB %.1f are free",
-        mb(budget.parameters), mb(budget.inference), mb(budget.training), mb(budget.mirror), mb(sum(&budget)),
-        mb(total), mb(left));
+        "and %.1f of the GPU's %.1f MB are free",
+        mb(budget.parameters), mb(budget.inference), mb(budget.training), mb(budget.mirror), mb(sum(&budget)), mb(left),
+        mb(total));
 }
 
 // ---- start ----
 
-static enum farm_status take_zeros(struct farm_cuda_context *context, struct farm_error *err) {
+static enum farm_status allocate_zeros(struct farm_cuda_context *context, struct farm_error *err) {
     const size_t bytes = farm_cuda_slot_bytes(context->obs_bytes);
-    enum farm_status status = farm_cuda_device_memory(bytes, "an observation wants", NULL, &context->zeros, err);
-    if (!status) status = farm_cuda_device_memory(bytes, "an observation wants", NULL, &context->sink, err);
+    enum farm_status status = farm_cuda_device_memory(bytes, "an observation needs", NULL, &context->zeros, err);
+    if (!status) status = farm_cuda_device_memory(bytes, "an observation needs", NULL, &context->sink, err);
     return status;
 }
 
-// Observations of as many environments as a batch may have, from their lanes to their places in the mirror, which holds
-// nothing yet. Flat ones lie in no ring: there is nothing to choose.
+// Tries it with observations from the lanes to their places in the mirror, which is still empty. Flat observations do
+// not lie in rings: there is no choice.
 static enum farm_status choose_obs_path(struct farm_cuda_context *context, struct CUstream_st *stream,
                                         struct farm_error *err) {
     struct farm_cuda_pieces pieces = {.bytes = context->obs_bytes, .bounced = !context->direct};
@@ -163,7 +163,7 @@ static enum farm_status make_stream(struct farm_cuda_shard *shard, struct farm_e
     return FARM_OK;
 }
 
-// Everything whose size the mirror's mode decides, or that points into it.
+// All that depends on the mirror's mode or points into the mirror.
 static enum farm_status make_halves(struct farm_cuda_shard *shard, enum farm_mirror mode, struct farm_error *err) {
     struct farm_cuda_context *context = &shard->context;
     enum farm_status status = farm_cuda_mirror_make(context->lanes, context->shard, mode,
@@ -184,15 +184,16 @@ static void free_halves(struct farm_cuda_shard *shard) {
     shard->inference = NULL;
 }
 
-// What cuDNN, cuBLASLt, kernels and graphs take of their own shows when they are made, and a library that finds no
-// memory may call it something else (FARM_E_IO): then the next smaller mirror is tried.
-static enum farm_status make_what_fits(struct farm_cuda_shard *shard, enum farm_mirror mode, struct farm_error *err) {
+// cuDNN, cuBLASLt, kernels and graphs take memory whose size is unknown beforehand, and a library without memory may
+// report another error (FARM_E_IO): then tries the next smaller mirror.
+static enum farm_status make_with_smaller_mirror(struct farm_cuda_shard *shard, enum farm_mirror mode,
+                                                 struct farm_error *err) {
     const struct farm_cuda_context *context = &shard->context;
     enum farm_status status = make_halves(shard, mode, err);
     for (; (status == FARM_E_LIMIT || status == FARM_E_IO) && mode < smallest_mirror(context); mode++) {
         const enum farm_mirror next = mode + 1;
         free_halves(shard);
-        (void)cudaGetLastError(); // no call of the next try shall be blamed for it
+        (void)cudaGetLastError(); // the next try must not return it
         farm_log_warn("mirror %s, %.1f MB, in place of %s: %s", farm_mirror_name(next),
                       mb(budget_of(context, next).mirror), farm_mirror_name(mode),
                       err ? err->message : "device memory does not suffice");
@@ -212,11 +213,11 @@ static enum farm_status start(struct farm_cuda_shard *shard, struct farm_error *
     context->direct = !context->registered.bounced[FARM_CUDA_UP] && context->net->io.flat == 0;
     status = choose_mirror(context, &mode, err);
     if (!status) status = make_stream(shard, err);
-    if (!status) status = take_zeros(context, err);
+    if (!status) status = allocate_zeros(context, err);
     if (!status)
         status = farm_cuda_parameters_make(context->net, context->learner, context->precision == FARM_PRECISION_BF16,
                                            shard->stream, &context->parameters, err);
-    return status ? status : make_what_fits(shard, mode, err);
+    return status ? status : make_with_smaller_mirror(shard, mode, err);
 }
 
 void farm_cuda_shard_free(struct farm_cuda_shard *shard) {
@@ -258,7 +259,7 @@ void farm_cuda_shard_leave(struct farm_cuda_shard *shard, uint32_t ring) {
     struct farm_cuda_context *context = &shard->context;
     farm_cuda_mirror_remove(&context->mirror, context->lanes, ring);
     farm_cuda_unregister_ring(&context->registered, ring);
-    (void)cudaGetLastError(); // no later call shall be blamed for what ends here
+    (void)cudaGetLastError(); // a later call must not return errors of this one
 }
 
 enum farm_status farm_cuda_shard_join(struct farm_cuda_shard *shard, uint32_t ring, struct farm_error *err) {

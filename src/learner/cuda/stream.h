@@ -1,5 +1,5 @@
-// What inference and training do alike with a stream of the current device: make it, and make graphs of what it is
-// given. Runs in the learner; no state.
+// Creates streams of the current device for inference and training, and graphs of captured work. Runs in the learner;
+// no state.
 #ifndef FARM_LEARNER_CUDA_STREAM_H
 #define FARM_LEARNER_CUDA_STREAM_H
 
@@ -8,12 +8,11 @@
 
 #include "base/status.h"
 
-// A stream that waits for no other, of the device's highest priority or its lowest, and an event for where it stands
-// (NULL: none).
+// A non-blocking stream of the device's highest or lowest priority, and an event for marks in it (done NULL: no event).
 enum farm_status farm_cuda_stream_make(bool highest, cudaStream_t *stream, cudaEvent_t *done, struct farm_error *err);
 
-// What the stream has been given since cudaStreamBeginCapture, as a graph. `status`: what came of giving it; where that
-// is an error the capture ends, and it is returned.
+// Makes a graph of the work captured since cudaStreamBeginCapture. `status`: the result of that work's calls; an error
+// ends the capture and is returned.
 enum farm_status farm_cuda_stream_end_capture(cudaStream_t stream, enum farm_status status, cudaGraphExec_t *out,
                                               struct farm_error *err);
 

@@ -12,12 +12,12 @@
 
 enum { FRAME_ROWS = 1024, FLAT_ROWS = 16384 }; // rows of a pass
 
-// What the host gathers for an update, as offsets into a block of pinned memory that is copied to the device as it is.
-// Rows stand chunk after chunk, within a chunk time-major: row (t, c) = t * columns + c, t in [0, T].
+// What the host gathers for an update, as offsets into a block of pinned memory that is copied to the device whole.
+// Rows lie chunk after chunk, within a chunk time-major: row (t, c) = t * columns + c, t in [0, T].
 struct inputs {
     size_t frames;    // void *[rows * stack]; flat observations in the mirror: [rows]
     size_t pulls;     // mode WINDOW: void *[batch * (T + stack)], where the windows' frames lie in the rings
-    size_t flat;      // f32 [rows of a chunk][io.flat], flat_chunk bytes a chunk: what is not in the mirror
+    size_t flat;      // f32 [rows of a chunk][io.flat], flat_chunk bytes per chunk, if the mirror does not hold them
     size_t behaviour; // f32 [rows][outputs]
     size_t behaviour_value, reward; // f32 [rows]
     size_t action;                  // u8 [rows][action_bytes]
@@ -29,17 +29,17 @@ struct inputs {
 struct results {
     double terms[FARM_ALGO_TERMS_MAX];
     struct farm_cuda_optimiser_control control;
-    float learning_rate; // of the step that was put into the stream last
+    float learning_rate; // of the newest step
 };
 
-// One of two iterations that are under way: the host gathers for one while the GPU is at the other.
+// One of two iterations: the host gathers for one while the GPU computes the other.
 struct slot {
     struct farm_column *columns; // [share]
     uint32_t column_count;
-    char *block;                  // pinned: what is gathered
-    char *bounce, *bounce_mapped; // pinned, mode WINDOW where nothing is registered: the windows' frames
+    char *block;                  // pinned: the gathered inputs
+    char *bounce, *bounce_mapped; // pinned, mode WINDOW without registration: the windows' frames
     cudaGraphExec_t gradients;
-    uint64_t crosses; // bytes of observations that cross the bus for it
+    uint64_t bus_bytes; // of observations that cross the bus for it
 };
 
 struct farm_cuda_training {
@@ -47,12 +47,12 @@ struct farm_cuda_training {
     struct farm_cuda_executor *executor;
     cudaStream_t stream;
     cudaEvent_t done;
-    struct slot slots[FARM_BACKEND_SLOTS], *slot; // slot: whose gradients were begun last
+    struct slot slots[FARM_BACKEND_SLOTS], *slot; // slot: the one whose gradients were begun last
     cudaGraphExec_t step;
     uint32_t chunk;             // columns of a pass
     const uint32_t *order;      // of the pass whose gradients were begun last: its columns; NULL: all
     uint32_t pass_count, total; // columns of it: here, and in all shards
-    uint64_t crosses;           // bytes of the pass whose step was begun last
+    uint64_t bus_bytes;         // of the pass whose step was begun last
     struct inputs inputs;
     const void **frames; // [stack]
     // pinned
@@ -68,7 +68,7 @@ struct farm_cuda_training {
     float *scratch;          // [algorithm's scratch][chunk rows]
     void *sums;              // farm_cuda_algo_scratch_bytes
     double *terms;           // [FARM_ALGO_TERMS_MAX]
-    uint64_t crossed;
+    uint64_t bus_bytes_total;
 };
 
 // ---- sizes ----
@@ -81,7 +81,7 @@ static uint32_t steps(const struct farm_cuda_context *context) {
     return context->plan->shape.length;
 }
 
-// Windows of one forward and backward pass: micro_batch, or what keeps the GPU busy.
+// Windows of one forward and backward pass: micro_batch, or as many as keep the GPU busy.
 static uint32_t chunk_of(const struct farm_cuda_context *context) {
     uint32_t chunk = context->learner->micro_batch;
     if (!chunk) chunk = (uint32_t)(flat(context) ? FLAT_ROWS : FRAME_ROWS) / steps(context);
@@ -89,7 +89,7 @@ static uint32_t chunk_of(const struct farm_cuda_context *context) {
     return chunk ? chunk : 1;
 }
 
-// Frames of one window: its steps, and those before it that its first step's stack shows.
+// Frames of one window: its steps, and the earlier ones in its first step's stack.
 static uint32_t span(const struct farm_cuda_context *context) {
     return steps(context) - 1 + (uint32_t)context->net->io.stack;
 }
@@ -145,10 +145,10 @@ size_t farm_cuda_training_bytes(const struct farm_cuda_context *context, enum fa
 // ---- memory ----
 
 static enum farm_status on_device(size_t count, size_t bytes, void *out, struct farm_error *err) {
-    return farm_cuda_device_memory(count * bytes, "training wants", "micro-batch", out, err);
+    return farm_cuda_device_memory(count * bytes, "training needs", "micro-batch", out, err);
 }
 
-static enum farm_status take_device(struct farm_cuda_training *t, struct farm_error *err) {
+static enum farm_status allocate_on_device(struct farm_cuda_training *t, struct farm_error *err) {
     const struct farm_cuda_context *context = t->context;
     const size_t rows = (size_t)t->chunk * steps(context), outputs = (size_t)context->head.outputs;
     enum farm_status status = on_device(1, t->inputs.bytes, &t->device_block, err);
@@ -163,7 +163,7 @@ static enum farm_status take_device(struct farm_cuda_training *t, struct farm_er
     return status;
 }
 
-// A list, in device memory, of `count` places `stride` bytes apart.
+// A list in device memory of `count` places, `stride` bytes apart.
 static enum farm_status list_places(char *start, size_t stride, size_t count, void ***out, struct farm_error *err) {
     enum farm_status status = on_device(count, sizeof **out, out, err);
     for (size_t i = 0; i < count && !status; i++) {
@@ -173,8 +173,8 @@ static enum farm_status list_places(char *start, size_t stride, size_t count, vo
     return status;
 }
 
-// Where observations lie between the rings or the mirror and the network.
-static enum farm_status take_observations(struct farm_cuda_training *t, struct farm_error *err) {
+// Memory for observations on their way from the rings or the mirror to the network.
+static enum farm_status allocate_observations(struct farm_cuda_training *t, struct farm_error *err) {
     const struct farm_cuda_context *context = t->context;
     const size_t rows = (size_t)t->chunk * steps(context), frames = (size_t)t->chunk * span(context);
     const size_t slot = farm_cuda_slot_bytes(context->obs_bytes);
@@ -189,16 +189,16 @@ static enum farm_status take_observations(struct farm_cuda_training *t, struct f
     if (status || context->direct) return status;
     const size_t all = (size_t)farm_cuda_share(context) * span(context);
     for (int k = 0; k < 2 && !status; k++) {
-        status = farm_cuda_host_memory(all * slot, "the windows want", "batch", &t->slots[k].bounce, err);
+        status = farm_cuda_host_memory(all * slot, "the windows need", "batch", &t->slots[k].bounce, err);
         if (!status) status = farm_cuda_mapped(t->slots[k].bounce, &t->slots[k].bounce_mapped, err);
     }
     return status;
 }
 
-static enum farm_status take_host(struct farm_cuda_training *t, struct farm_error *err) {
-    enum farm_status status = farm_cuda_host_memory(sizeof *t->results, "training wants", NULL, &t->results, err);
+static enum farm_status allocate_on_host(struct farm_cuda_training *t, struct farm_error *err) {
+    enum farm_status status = farm_cuda_host_memory(sizeof *t->results, "training needs", NULL, &t->results, err);
     for (int k = 0; k < 2 && !status; k++) {
-        status = farm_cuda_host_memory(t->inputs.bytes, "training wants", "batch", &t->slots[k].block, err);
+        status = farm_cuda_host_memory(t->inputs.bytes, "training needs", "batch", &t->slots[k].block, err);
         t->slots[k].columns = calloc(farm_cuda_share(t->context) + 1u, sizeof *t->slots[k].columns);
         if (!t->slots[k].columns) status = farm_fail(err, FARM_E_LIMIT, "no memory for an update's list");
     }
@@ -207,13 +207,13 @@ static enum farm_status take_host(struct farm_cuda_training *t, struct farm_erro
     return status;
 }
 
-// ---- what an update does ----
+// ---- an update's work ----
 
 static void *gathered(const struct farm_cuda_training *t, size_t array, size_t row, size_t bytes) {
     return t->device_block + array + row * bytes;
 }
 
-// Flat observations out of the mirror stand side by side for the first product.
+// Brings flat observations from the mirror into rows for the first product.
 static enum farm_status pull_flat(struct farm_cuda_training *t, uint32_t first, uint32_t columns,
                                   struct farm_error *err) {
     if (!t->flat) return FARM_OK;
@@ -249,7 +249,7 @@ static enum farm_status backward(struct farm_cuda_training *t, uint32_t columns,
                                        err);
 }
 
-// The algorithm over rows whose policies and values are there.
+// The algorithm's kernels, after forward.
 static enum farm_status differentiate(struct farm_cuda_training *t, uint32_t first, uint32_t columns,
                                       struct farm_error *err) {
     const struct farm_algo_config *algo = &t->context->learner->algo;
@@ -276,7 +276,7 @@ static enum farm_status differentiate(struct farm_cuda_training *t, uint32_t fir
 static enum farm_status pull_windows(struct farm_cuda_training *t, uint32_t first, uint32_t columns,
                                      struct farm_error *err) {
     if (!t->windows) return FARM_OK;
-    const struct farm_cuda_obs_path *obs_path = &t->context->obs_path; // copies of a batch cannot be captured
+    const struct farm_cuda_obs_path *obs_path = &t->context->obs_path; // batches of copies cannot be captured
     const struct farm_cuda_pull pull = {
         .from = gathered(t, t->inputs.pulls, (size_t)first * span(t->context), sizeof(void *)),
         .to = t->windows_to,
@@ -286,8 +286,8 @@ static enum farm_status pull_windows(struct farm_cuda_training *t, uint32_t firs
     return farm_cuda_pull(t->stream, obs_path->copies ? FARM_CUDA_PULL_LOADS : obs_path->way, &pull, err);
 }
 
-static enum farm_status put_chunk(struct farm_cuda_training *t, uint32_t first, uint32_t columns,
-                                  struct farm_error *err) {
+static enum farm_status enqueue_chunk(struct farm_cuda_training *t, uint32_t first, uint32_t columns,
+                                      struct farm_error *err) {
     enum farm_status status = pull_windows(t, first, columns, err);
     if (!status) status = pull_flat(t, first, columns, err);
     if (!status) status = forward(t, first, columns, err);
@@ -296,7 +296,7 @@ static enum farm_status put_chunk(struct farm_cuda_training *t, uint32_t first, 
     return status;
 }
 
-static enum farm_status put_inputs(struct farm_cuda_training *t, struct farm_error *err) {
+static enum farm_status enqueue_inputs(struct farm_cuda_training *t, struct farm_error *err) {
     const struct farm_cuda_parameters *p = &t->context->parameters;
     FARM_CUDA_TRY(cudaMemcpyAsync(t->device_block, t->slot->block, t->inputs.bytes, cudaMemcpyHostToDevice, t->stream));
     FARM_CUDA_TRY(cudaMemsetAsync(p->gradients, 0, p->count * sizeof(float), t->stream));
@@ -305,15 +305,15 @@ static enum farm_status put_inputs(struct farm_cuda_training *t, struct farm_err
 }
 
 // The gradients of `columns` windows, added up.
-static enum farm_status put_gradients(struct farm_cuda_training *t, uint32_t columns, struct farm_error *err) {
-    enum farm_status status = put_inputs(t, err);
+static enum farm_status enqueue_gradients(struct farm_cuda_training *t, uint32_t columns, struct farm_error *err) {
+    enum farm_status status = enqueue_inputs(t, err);
     for (uint32_t first = 0; first < columns && !status; first += t->chunk)
-        status = put_chunk(t, first, columns - first < t->chunk ? columns - first : t->chunk, err);
+        status = enqueue_chunk(t, first, columns - first < t->chunk ? columns - first : t->chunk, err);
     return status;
 }
 
 // The step along the gradients of `total` windows.
-static enum farm_status put_step(struct farm_cuda_training *t, uint32_t total, struct farm_error *err) {
+static enum farm_status enqueue_step(struct farm_cuda_training *t, uint32_t total, struct farm_error *err) {
     struct farm_cuda_parameters *p = &t->context->parameters;
     enum farm_status status = FARM_OK;
     FARM_CUDA_TRY(cudaMemcpyAsync(&p->optimiser.control->learning_rate, &t->results->learning_rate, sizeof(float),
@@ -330,7 +330,7 @@ static enum farm_status put_step(struct farm_cuda_training *t, uint32_t total, s
     return FARM_OK;
 }
 
-// Lists of observations that are all zeros.
+// Fills the lists with an observation of zeros.
 static void list_zeros(struct farm_cuda_training *t) {
     const struct farm_cuda_context *context = t->context;
     const size_t batch = farm_cuda_share(context);
@@ -340,24 +340,23 @@ static void list_zeros(struct farm_cuda_training *t) {
     for (size_t i = 0; i < batch * span(context) && t->windows; i++) pulls[i] = context->zeros;
 }
 
-// An update on zeros, so that algorithms are chosen and kernels loaded, after which the parameters are put back; then
-// captures.
+// Runs an update on zeros, which chooses algorithms and loads kernels; restores the parameters; captures the graphs.
 static enum farm_status capture(struct farm_cuda_training *t, struct farm_error *err) {
     const uint32_t share = farm_cuda_share(t->context), batch = t->context->columns_max;
     list_zeros(t);
-    enum farm_status status = put_gradients(t, share, err);
-    if (!status) status = put_step(t, batch, err);
+    enum farm_status status = enqueue_gradients(t, share, err);
+    if (!status) status = enqueue_step(t, batch, err);
     if (status) return status;
     FARM_CUDA_TRY(cudaStreamSynchronize(t->stream));
     status = farm_cuda_parameters_upload(&t->context->parameters, t->stream, err);
     for (int k = 0; k < 2 && !status; k++) {
         t->slot = &t->slots[k];
         FARM_CUDA_TRY(cudaStreamBeginCapture(t->stream, cudaStreamCaptureModeThreadLocal));
-        status = farm_cuda_stream_end_capture(t->stream, put_gradients(t, share, err), &t->slot->gradients, err);
+        status = farm_cuda_stream_end_capture(t->stream, enqueue_gradients(t, share, err), &t->slot->gradients, err);
     }
     if (status) return status;
     FARM_CUDA_TRY(cudaStreamBeginCapture(t->stream, cudaStreamCaptureModeThreadLocal));
-    return farm_cuda_stream_end_capture(t->stream, put_step(t, batch, err), &t->step, err);
+    return farm_cuda_stream_end_capture(t->stream, enqueue_step(t, batch, err), &t->step, err);
 }
 
 enum farm_status farm_cuda_training_make(struct farm_cuda_context *context, struct farm_cuda_training **out,
@@ -370,9 +369,9 @@ enum farm_status farm_cuda_training_make(struct farm_cuda_context *context, stru
     t->inputs = layout(context, context->mirror.mode);
     const struct farm_cuda_executor_config config = executor_config(context);
     enum farm_status status = farm_cuda_stream_make(false, &t->stream, &t->done, err);
-    if (!status) status = take_host(t, err);
-    if (!status) status = take_device(t, err);
-    if (!status) status = take_observations(t, err);
+    if (!status) status = allocate_on_host(t, err);
+    if (!status) status = allocate_on_device(t, err);
+    if (!status) status = allocate_observations(t, err);
     if (!status && farm_cuda_executor_create(&config, &t->executor, err))
         status = farm_fail_in(err, err ? err->status : FARM_E_LIMIT, "training (a smaller --micro-batch)");
     if (!status) status = capture(t, err);
@@ -409,11 +408,11 @@ struct CUstream_st *farm_cuda_training_stream(const struct farm_cuda_training *t
     return t->stream;
 }
 
-uint64_t farm_cuda_training_crossed(const struct farm_cuda_training *t) {
-    return t->crossed;
+uint64_t farm_cuda_training_bus_bytes(const struct farm_cuda_training *t) {
+    return t->bus_bytes_total;
 }
 
-// ---- what the host gathers ----
+// ---- gathering, on the host ----
 
 static void *host(const struct farm_cuda_training *t, size_t array, size_t index, size_t bytes) {
     return t->slot->block + array + index * bytes;
@@ -424,7 +423,7 @@ static void *window_frame(const struct farm_cuda_training *t, uint32_t c, uint32
     return t->windows + ((size_t)c * span(t->context) + index) * farm_cuda_slot_bytes(t->context->obs_bytes);
 }
 
-// The windows' frames are pulled whole: those of steps that are not there are zeros.
+// Windows are pulled with all their frames; steps before the first are zeros.
 static uint64_t gather_pulls(struct farm_cuda_training *t, const struct farm_column *column, uint32_t number) {
     const struct farm_cuda_context *context = t->context;
     const uint32_t history = (uint32_t)context->net->io.stack - 1;
@@ -448,13 +447,13 @@ static uint64_t gather_pulls(struct farm_cuda_training *t, const struct farm_col
     return pulled * context->obs_bytes;
 }
 
-// Where the frames lie that the network sees at this step; returns the bytes that cross the bus for them.
+// Lists the frames of the network's input at this step. Returns the bytes that cross the bus for them.
 static uint64_t gather_frames(struct farm_cuda_training *t, const struct farm_column *column, uint32_t c, uint32_t step,
                               size_t row) {
     const struct farm_cuda_context *context = t->context;
     const uint32_t stack = (uint32_t)context->net->io.stack;
     const uint64_t n = column->start + step;
-    uint64_t crossed = 0;
+    uint64_t bytes = 0;
     farm_lane_stack(column->lane, 0, n, column->env, stack, t->frames);
     for (uint32_t k = 0; k < stack; k++) {
         const void *frame = t->frames[k];
@@ -464,11 +463,11 @@ static uint64_t gather_frames(struct farm_cuda_training *t, const struct farm_co
             frame = window_frame(t, c, step + k);
         else if (frame) {
             frame = farm_cuda_up(context, column->lane_id, frame);
-            crossed += context->obs_bytes;
+            bytes += context->obs_bytes;
         }
         memcpy(host(t, t->inputs.frames, row * stack + k, sizeof frame), &frame, sizeof frame);
     }
-    return crossed;
+    return bytes;
 }
 
 static uint64_t gather_flat(struct farm_cuda_training *t, const struct farm_column *column, uint64_t n, size_t row) {
@@ -485,7 +484,7 @@ static uint64_t gather_flat(struct farm_cuda_training *t, const struct farm_colu
     return context->obs_bytes;
 }
 
-// Where the host's part of the rows lies.
+// The host's arrays of the rows.
 static struct farm_gathered arrays(const struct farm_cuda_training *t) {
     return (struct farm_gathered){.behaviour = host(t, t->inputs.behaviour, 0, 1),
                                   .behaviour_value = host(t, t->inputs.behaviour_value, 0, 1),
@@ -501,7 +500,7 @@ static const struct farm_column *column_at(const struct farm_cuda_training *t, u
 static uint64_t gather(struct farm_cuda_training *t) {
     const struct farm_gathered to = arrays(t);
     const uint32_t length = steps(t->context);
-    uint64_t crossed = 0;
+    uint64_t bytes = 0;
     for (uint32_t first = 0; first < t->pass_count; first += t->chunk) {
         const uint32_t left = t->pass_count - first, columns = left < t->chunk ? left : t->chunk;
         for (uint32_t step = 0; step < length; step++)
@@ -509,12 +508,12 @@ static uint64_t gather(struct farm_cuda_training *t) {
                 const struct farm_column *column = column_at(t, first + c);
                 const size_t row = (size_t)first * length + (size_t)step * columns + c;
                 farm_gather_step(&t->context->learner->algo, column, step, &to, row);
-                crossed += flat(t->context) ? gather_flat(t, column, column->start + step, row)
-                                            : gather_frames(t, column, c, step, row);
+                bytes += flat(t->context) ? gather_flat(t, column, column->start + step, row)
+                                          : gather_frames(t, column, c, step, row);
             }
     }
-    for (uint32_t c = 0; c < t->pass_count && t->windows; c++) crossed += gather_pulls(t, column_at(t, c), c);
-    return crossed;
+    for (uint32_t c = 0; c < t->pass_count && t->windows; c++) bytes += gather_pulls(t, column_at(t, c), c);
+    return bytes;
 }
 
 // ---- a pass ----
@@ -538,8 +537,8 @@ uint32_t farm_cuda_training_listed(const struct farm_cuda_training *t, uint32_t 
     return t->slots[slot].column_count;
 }
 
-// Whether it is what was captured.
-static bool usual(const struct farm_cuda_training *t) {
+// Whether the pass is the captured one.
+static bool is_captured(const struct farm_cuda_training *t) {
     return t->pass_count == farm_cuda_share(t->context) && t->total == t->context->columns_max;
 }
 
@@ -549,16 +548,16 @@ enum farm_status farm_cuda_training_gradients(struct farm_cuda_training *t, uint
     t->order = order;
     t->pass_count = count;
     t->total = total;
-    t->slot->crosses = gather(t);
-    if (!usual(t)) return put_gradients(t, count, err);
+    t->slot->bus_bytes = gather(t);
+    if (!is_captured(t)) return enqueue_gradients(t, count, err);
     FARM_CUDA_TRY(cudaGraphLaunch(t->slot->gradients, t->stream));
     return FARM_OK;
 }
 
 enum farm_status farm_cuda_training_step(struct farm_cuda_training *t, double learning_rate, struct farm_error *err) {
-    t->crosses = t->slot->crosses;
+    t->bus_bytes = t->slot->bus_bytes;
     t->results->learning_rate = (float)learning_rate;
-    if (!usual(t)) return put_step(t, t->total, err);
+    if (!is_captured(t)) return enqueue_step(t, t->total, err);
     FARM_CUDA_TRY(cudaGraphLaunch(t->step, t->stream));
     return FARM_OK;
 }
@@ -572,13 +571,13 @@ enum farm_status farm_cuda_training_ended(struct farm_cuda_training *t, bool *en
     const cudaError_t code = cudaEventQuery(t->done);
     *ended = code == cudaSuccess;
     if (code != cudaErrorNotReady) return code ? farm_cuda_fail(err, code, "training", __FILE__, __LINE__) : FARM_OK;
-    (void)cudaGetLastError(); // "not ready" would stay there
+    (void)cudaGetLastError(); // clears "not ready"
     return FARM_OK;
 }
 
 void farm_cuda_training_harvest(struct farm_cuda_training *t, struct farm_pass_stats *stats) {
     for (int k = 0; k < FARM_ALGO_TERMS_MAX; k++) stats->terms[k] += t->results->terms[k];
     stats->grad_norm = (double)(float)t->results->control.norm;
-    t->crossed += t->crosses;
-    farm_stats_add(&t->context->learner->stats->bus_train_bytes, t->crosses);
+    t->bus_bytes_total += t->bus_bytes;
+    farm_stats_add(&t->context->learner->stats->bus_train_bytes, t->bus_bytes);
 }
