@@ -12,7 +12,7 @@
 
 enum {
     DISTANCE_LOCAL = 10, // the firmware's convention (ACPI SLIT)
-    DISTANCE_NEAR = 15,  // assumed between nodes beside the same CPUs, where the machine has no table
+    DISTANCE_NEAR = 15,  // assumed between nodes beside the same CPUs if the machine has no table
     DISTANCE_FAR = 20,   // assumed otherwise
     DISTANCE_UNKNOWN = 255,
     PCI_VENDOR_NVIDIA = 0x10de,
@@ -70,28 +70,29 @@ bool farm_machine_cpu_name(const char *root, char *text, size_t size) {
     return found;
 }
 
-// Loads hwloc's view. The plug-ins that open GPU libraries are kept out: no CUDA before fork.
+// Loads hwloc's topology without the plug-ins that open GPU libraries: no CUDA before fork.
 static enum farm_status load_topology(const struct farm_machine_source *source, hwloc_topology_t *out,
                                       struct farm_error *err) {
-    static const char *const kept_out[] = {"cuda", "nvml", "opencl", "gl", "rsmi", "levelzero"};
+    static const char *const excluded[] = {"cuda", "nvml", "opencl", "gl", "rsmi", "levelzero"};
     hwloc_topology_t topology;
     if (hwloc_topology_init(&topology)) return farm_fail_errno(err, FARM_E_IO, "hwloc_topology_init");
-    for (size_t i = 0; i < sizeof kept_out / sizeof *kept_out; i++) // fails where there is no such plug-in: as good
-        hwloc_topology_set_components(topology, HWLOC_TOPOLOGY_COMPONENTS_FLAG_BLACKLIST, kept_out[i]);
+    for (size_t i = 0; i < sizeof excluded / sizeof *excluded; i++) // fails harmlessly if the plug-in does not exist
+        hwloc_topology_set_components(topology, HWLOC_TOPOLOGY_COMPONENTS_FLAG_BLACKLIST, excluded[i]);
     hwloc_topology_set_type_filter(topology, HWLOC_OBJ_PCI_DEVICE, HWLOC_TYPE_FILTER_KEEP_IMPORTANT);
     hwloc_topology_set_flags(topology,
                              HWLOC_TOPOLOGY_FLAG_INCLUDE_DISALLOWED | HWLOC_TOPOLOGY_FLAG_DONT_CHANGE_BINDING);
     enum farm_status status = FARM_OK;
     if (source->xml && hwloc_topology_set_xml(topology, source->xml))
-        status = farm_fail_errno(err, errno == ENOENT ? FARM_E_NOT_FOUND : FARM_E_FORMAT,
-                                 "reading the topology in '%s' (make one with: lstopo --of xml FILE)", source->xml);
+        status =
+            farm_fail_errno(err, errno == ENOENT ? FARM_E_NOT_FOUND : FARM_E_FORMAT,
+                            "cannot read the topology file '%s' (make one with: lstopo --of xml FILE)", source->xml);
     else if (source->synthetic && hwloc_topology_set_synthetic(topology, source->synthetic))
         status = farm_fail(err, FARM_E_FORMAT,
-                           "'%s' is no topology that hwloc understands (example: \"pack:2 [numa] l3:4 core:4 pu:2\")",
+                           "'%s' is not a topology of hwloc (example: \"pack:2 [numa] l3:4 core:4 pu:2\")",
                            source->synthetic);
     else if (hwloc_topology_load(topology))
         status = source->xml ? farm_fail(err, FARM_E_FORMAT,
-                                         "'%s' is no topology file of hwloc 2 (make one with: lstopo --of xml FILE)",
+                                         "'%s' is not a topology file of hwloc 2 (make one with: lstopo --of xml FILE)",
                                          source->xml)
                              : farm_fail_errno(err, FARM_E_IO, "hwloc_topology_load");
     if (status)
@@ -124,8 +125,8 @@ static hwloc_obj_t node_object(hwloc_topology_t topology, int node) {
     return hwloc_get_numanode_obj_by_os_index(topology, (unsigned)node);
 }
 
-// The node a CPU belongs to: among those beside it the one that fewest CPUs share (far memory is shown beside all the
-// CPUs of a socket or of the machine), then the lowest number (DRAM is numbered before HBM and CXL).
+// The CPU's node: of those beside it the one that fewest CPUs share (hwloc attaches far memory to all CPUs of a socket
+// or machine), then the lowest number (DRAM is numbered before HBM and CXL).
 static int nearest_node(hwloc_topology_t topology, const struct farm_machine *m, unsigned cpu) {
     int best = -1, best_weight = 0;
     for (int i = 0; i < m->node_count; i++) {
@@ -194,7 +195,7 @@ static void read_distances(hwloc_topology_t topology, struct farm_machine *m) {
     hwloc_distances_release(topology, table);
 }
 
-// The first node with CPUs beside a device; -1 where the machine does not say (the device hangs off the whole machine).
+// The first node with CPUs beside a device; -1: unknown (the device is attached to the whole machine).
 static int device_node(hwloc_topology_t topology, const struct farm_machine *m, hwloc_obj_t device) {
     hwloc_obj_t beside = hwloc_get_non_io_ancestor_obj(topology, device);
     int found = -1, nodes = 0;
@@ -226,13 +227,13 @@ static void read_gpus(hwloc_topology_t topology, struct farm_machine *m) {
     qsort(m->gpu, (size_t)m->gpu_count, sizeof m->gpu[0], by_bus_id);
 }
 
-// The value of "<key> N kB" in a meminfo file, in bytes; 0 where it is missing.
+// The value of "<key> N kB" in a meminfo file, in bytes; 0: missing.
 static uint64_t meminfo_bytes(const char *text, const char *key) {
     const char *at = strstr(text, key);
     return at ? strtoull(at + strlen(key), NULL, 10) * 1024 : 0;
 }
 
-// Sizes as the kernel gives them now. Page cache counts as free: it gives way to rings without swapping.
+// Page cache counts as free: the kernel drops it for rings without swapping.
 static void read_memory(struct farm_machine *m, const char *root) {
     char text[8192];
     for (int i = 0; i < m->node_count; i++) {
@@ -243,15 +244,15 @@ static void read_memory(struct farm_machine *m, const char *root) {
                            meminfo_bytes(text, "Inactive(file):") + meminfo_bytes(text, "SReclaimable:");
         if (node->free_bytes > node->total_bytes) node->free_bytes = node->total_bytes;
     }
-    // With one node the machine's own sums are the same thing, and right also in virtual machines whose memory grows on
-    // demand, where the node shows only what has been plugged in so far.
+    // With one node, the machine's sums are right also in virtual machines whose memory grows on demand: the node's
+    // show only the memory plugged in so far.
     if (m->node_count != 1 || !farm_file_text(text, sizeof text, "%s/proc/meminfo", root)) return;
     uint64_t total = meminfo_bytes(text, "MemTotal:"), available = meminfo_bytes(text, "MemAvailable:");
     if (total > m->node[0].total_bytes) m->node[0].total_bytes = total;
     if (available > m->node[0].free_bytes) m->node[0].free_bytes = available;
 }
 
-// Keeps the CPUs of the affinity mask that this process was started with (taskset, Slurm, numactl).
+// Applies the affinity mask that this process was started with (taskset, Slurm, numactl).
 static void keep_affinity(struct farm_machine *m) {
     struct farm_bitmap pinned;
     if (!farm_bitmap_pinned(&pinned, NULL)) farm_bitmap_keep(&m->allowed, &pinned);
@@ -304,6 +305,6 @@ enum farm_status farm_machine_read(struct farm_machine *out, const struct farm_m
         read_limits(out, root);
     }
     if (!farm_bitmap_count(&out->allowed))
-        return farm_fail(err, FARM_E_LIMIT, "the cpuset of this control group and the affinity mask leave no CPU");
+        return farm_fail(err, FARM_E_LIMIT, "the cpuset of this control group and the affinity mask allow no CPU");
     return FARM_OK;
 }

@@ -8,21 +8,23 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/format.h"
+
 enum {
-    LEARNER_SHARE = 3,   // of the cores, one in three works for a CPU learner
-    INFERENCE_SHARE = 4, // of those, one in four infers
+    LEARNER_SHARE = 3,   // one core in three works for a learner on CPUs
+    INFERENCE_SHARE = 4, // one in four of these infers
     LEARNER_CORES_MIN = 2,
-    GPU_MANY_CORES = 8, // from here on a GPU learner gets two cores
-    MEMORY_KEPT = 10,   // one part in ten of free memory is left for heaps
+    GPU_MANY_CORES = 8, // with these a learner on GPUs gets two cores or more
+    MEMORY_KEPT = 10,   // one tenth of free memory is left for heaps
 };
 _Static_assert((int)FARM_GPUS_MAX <= (int)FARM_PLAN_SHARDS_MAX, "a shard for each GPU");
 
-// A CPU that the plan may use, with the keys it is ordered by.
+// A CPU that the plan may use, with its sort keys.
 struct slot {
     int cpu, core, l3, node;
-    int rank;     // how many threads of its core come before it; 0: it has the core to itself so far
+    int rank;     // number of its core's threads before it
     int distance; // from the learner's node
-    int turn;     // position of its core within its L3 group: round robin over groups orders by this
+    int turn;     // position of its core in its L3 group: the key of round robin over groups
 };
 
 struct work {
@@ -34,7 +36,7 @@ struct work {
     int capacity;     // CPUs' worth of time: slots, or less under a quota
     bool throttled;   // a quota below the number of CPUs
     bool crowded;     // other farms hold every CPU
-    int home;         // node that the learner sits on
+    int home;         // the learner's node
 };
 
 static void note(struct farm_plan *plan, const char *format, ...) __attribute__((format(printf, 2, 3)));
@@ -50,16 +52,20 @@ static const char *plural(int n) {
     return n == 1 ? "" : "s";
 }
 
-static enum farm_status check(const struct farm_machine *m, const struct farm_plan_request *r, struct farm_error *err) {
-    if (r->actors < 0 || r->actors > FARM_PLAN_ACTORS_MAX)
-        return farm_fail(err, FARM_E_USAGE, "--actors %d: between 1 and %d, or 0 to let the farm choose", r->actors,
-                         FARM_PLAN_ACTORS_MAX);
-    if (r->learner_threads < 0 || r->learner_threads > FARM_CPUS_MAX)
-        return farm_fail(err, FARM_E_USAGE, "--train-threads %d: between 1 and %d, or 0 to let the farm choose",
-                         r->learner_threads, FARM_CPUS_MAX);
-    if (r->learner_shards < 0 || r->learner_shards > FARM_PLAN_SHARDS_MAX)
-        return farm_fail(err, FARM_E_USAGE, "--infer-threads %d: between 1 and %d, or 0 to let the farm choose",
-                         r->learner_shards, FARM_PLAN_SHARDS_MAX);
+static enum farm_status check_request(const struct farm_machine *m, const struct farm_plan_request *r,
+                                      struct farm_error *err) {
+    const struct {
+        const char *flag;
+        int value, most;
+    } counts[] = {{"actors", r->actors, FARM_PLAN_ACTORS_MAX},
+                  {"train-threads", r->learner_threads, FARM_CPUS_MAX},
+                  {"infer-threads", r->learner_shards, FARM_PLAN_SHARDS_MAX},
+                  {"expect-actors", r->remote_actors, FARM_PLAN_ACTORS_MAX - r->actors}};
+    const int actors = r->actors + r->remote_actors;
+    for (size_t i = 0; i < sizeof counts / sizeof *counts; i++)
+        if (counts[i].value < 0 || counts[i].value > counts[i].most)
+            return farm_fail(err, FARM_E_USAGE, "--%s must be 0 (chosen) to %d (got %d)", counts[i].flag,
+                             counts[i].most, counts[i].value);
     if (r->learner_device < FARM_LEARNER_NONE || r->learner_device >= m->gpu_count)
         return farm_fail(err, FARM_E_USAGE, "learner on GPU %d, but this machine shows %d NVIDIA GPU%s: --device cpu",
                          r->learner_device, m->gpu_count, plural(m->gpu_count));
@@ -67,22 +73,19 @@ static enum farm_status check(const struct farm_machine *m, const struct farm_pl
         (r->learner_device >= 0 && r->learner_device + r->learner_gpus > m->gpu_count))
         return farm_fail(err, FARM_E_USAGE, "--gpus %d, but this machine shows %d NVIDIA GPU%s", r->learner_gpus,
                          m->gpu_count, plural(m->gpu_count));
-    if (r->remote_actors < 0 || r->remote_actors > FARM_PLAN_ACTORS_MAX - r->actors)
-        return farm_fail(err, FARM_E_USAGE, "--expect-actors %d: between 0 and %d", r->remote_actors,
-                         FARM_PLAN_ACTORS_MAX - r->actors);
     if (r->no_actors && (r->actors || r->learner_device == FARM_LEARNER_NONE))
         return farm_fail(err, FARM_E_USAGE, "a machine without actors has a learner, and no --actors");
-    const int actors = r->actors + r->remote_actors;
     if ((r->actors || r->no_actors) && actors < r->learner_gpus)
-        return farm_fail(err, FARM_E_USAGE, "--gpus %d with %d actor%s: each GPU wants one at least", r->learner_gpus,
+        return farm_fail(err, FARM_E_USAGE, "--gpus %d with %d actor%s: each GPU needs at least one", r->learner_gpus,
                          actors, plural(actors));
     return FARM_OK;
 }
 
-// Fills w->slot with the usable CPUs in the machine's order: allowed, not taken, not in `skip`. CPUs that are
-// taken or skipped count towards their core's rank.
-static void collect(struct work *w, const struct farm_bitmap *skip) {
-    int used_on_core[FARM_CPUS_MAX] = {0}, cores_in_l3[FARM_CPUS_MAX + 1] = {0}; // the latter by l3 + 1: it may be -1
+// Fills w->slot with the usable CPUs in the machine's order: allowed, not taken, not in `skip`. CPUs that are taken or
+// skipped count for their core's rank.
+static void collect_slots(struct work *w, const struct farm_bitmap *skip) {
+    int used_on_core[FARM_CPUS_MAX] = {0},
+        cores_in_l3[FARM_CPUS_MAX + 1] = {0}; // the latter by l3 + 1, because l3 may be -1
     int last_core = -1;
     struct farm_bitmap out = *skip;
     if (!w->crowded) farm_bitmap_add(&out, &w->r->taken);
@@ -114,15 +117,15 @@ static void slots_to_bitmap(const struct work *w, struct farm_bitmap *cpus) {
     for (int i = 0; i < w->slots; i++) farm_bitmap_set(cpus, w->slot[i].cpu);
 }
 
-// Rule 1 and 2: what there is to distribute.
+// Rules 1 and 2.
 static void find_capacity(struct work *w) {
     static const struct farm_bitmap nothing;
     char list[64];
-    collect(w, &nothing);
-    if (!w->slots) { // only `taken` can have emptied it: a machine has at least one allowed CPU
+    collect_slots(w, &nothing);
+    if (!w->slots) { // all are taken: a machine has at least one allowed CPU
         w->crowded = true;
-        note(w->out, "other farms hold every CPU: nothing pinned, all of them will run slower");
-        collect(w, &nothing);
+        note(w->out, "other farms hold every CPU: nothing pinned, all farms will run slower");
+        collect_slots(w, &nothing);
     } else {
         struct farm_bitmap held = w->r->taken;
         farm_bitmap_keep(&held, &w->m->allowed);
@@ -143,14 +146,13 @@ static int gpus(const struct work *w) {
     return w->r->learner_gpus > 1 ? w->r->learner_gpus : 1;
 }
 
-// The node beside one of the learner's GPUs; the learner's own where that is not known.
+// The node beside one of the learner's GPUs; the learner's node if that is unknown.
 static int gpu_node(const struct work *w, int gpu) {
     const int node = w->r->learner_device >= 0 ? w->m->gpu[w->r->learner_device + gpu].node : -1;
     return farm_machine_node(w->m, node) ? node : w->home;
 }
 
-// Where the learner sits: the GPU's node, else the node with most usable cores, among equals one with memory, then the
-// lowest number.
+// The learner's node: the GPU's, else the one with most usable cores, then one with memory, then the lowest number.
 static void find_home(struct work *w) {
     int best = -1;
     w->home = w->r->learner_device >= 0 ? w->m->gpu[w->r->learner_device].node : -1;
@@ -168,7 +170,7 @@ static int compare_keys(const int *a, const int *b, int count) {
     return 0;
 }
 
-// Rule 4: in one piece, nearest node first, a core's threads together.
+// Rule 4.
 static int by_learner_order(const void *left, const void *right) {
     const struct slot *a = left, *b = right;
     int ka[] = {a->distance, a->node, a->l3, a->core, a->cpu};
@@ -184,7 +186,7 @@ static int by_actor_order(const void *left, const void *right) {
     return compare_keys(ka, kb, 7);
 }
 
-// CPUs that remain when the learner takes the first `cores` cores of its order (w->slot sorted by it).
+// CPUs left after the learner takes the first `cores` cores of its order (w->slot is sorted by it).
 static int cpus_left(const struct work *w, int cores) {
     int seen = 0, left = 0, last_core = -1;
     for (int i = 0; i < w->slots; i++) {
@@ -199,9 +201,9 @@ static int clamp(int value, int low, int high) {
     return value < low ? low : value > high ? high : value;
 }
 
-// How many inference threads a learner on CPUs has, one a unit: as requested, else `chosen`; at least as many units are
-// left for actors, if their number is open, and one in any case.
-static int inference_threads(struct work *w, int units, int training, int chosen) {
+// Number of inference threads of a learner on CPUs, one per unit: as requested, else `chosen`. Leaves one unit for
+// actors, and at least as many as it takes if their number is open.
+static int count_inference_threads(struct work *w, int units, int training, int chosen) {
     const int asked = gpus(w) > 1 ? 0 : w->r->learner_shards, left = units - training;
     const int actors = w->r->actors + w->r->remote_actors;
     const bool open = !w->r->actors && !w->r->no_actors;
@@ -214,16 +216,15 @@ static int inference_threads(struct work *w, int units, int training, int chosen
     return threads;
 }
 
-// The cores of a machine without actors.
-static void split_whole(struct work *w, int units, int *inference, int *training) {
+// Splits the cores of a machine without actors.
+static void split_all(struct work *w, int units, int *inference, int *training) {
     const int own = clamp(units - w->r->bridges, LEARNER_CORES_MIN, units), threads = w->r->learner_threads;
     *training = threads ? clamp(threads, 1, own - 1) : own - clamp(own / INFERENCE_SHARE, 1, own - 1);
-    *inference = inference_threads(w, own, *training, own - *training);
+    *inference = count_inference_threads(w, own, *training, own - *training);
     if (!threads) *training = own - *inference;
 }
 
-// How many cores infer and how many train, `units` being the cores (or the quota's CPUs) that there are; both leave at
-// least one unit for actors.
+// Splits `units` (cores, or the quota's CPUs) into inference and training; leaves at least one unit for actors.
 static void split_learner(struct work *w, int units, int *inference, int *training) {
     const struct farm_plan_request *r = w->r;
     *inference = *training = 0;
@@ -234,28 +235,28 @@ static void split_learner(struct work *w, int units, int *inference, int *traini
         return;
     }
     if (r->no_actors) {
-        split_whole(w, units, inference, training);
+        split_all(w, units, inference, training);
         return;
     }
     if (r->learner_threads) {
         *training = clamp(r->learner_threads, 1, units - 2);
-        *inference = inference_threads(w, units, *training, *training / (INFERENCE_SHARE - 1));
+        *inference = count_inference_threads(w, units, *training, *training / (INFERENCE_SHARE - 1));
         if (*training < r->learner_threads)
             note(w->out, "--train-threads %d, but %d cores must also serve inference and actors: %d",
                  r->learner_threads, units, *training);
         return;
     }
     int share = clamp(units / LEARNER_SHARE, LEARNER_CORES_MIN, units - 1);
-    if (r->actors) { // as many cores as so few actors can feed; fewer where so many actors need the room
+    if (r->actors) { // fewer cores if few actors feed them, or if the actors need the room
         share = clamp((r->actors + r->remote_actors + 1) / 2, LEARNER_CORES_MIN, share);
         while (!w->throttled && share > LEARNER_CORES_MIN && cpus_left(w, share) < r->actors) share--;
     }
     const int inference_share = clamp(share / INFERENCE_SHARE, 1, share - 1);
     *training = share - inference_share;
-    *inference = inference_threads(w, units, *training, inference_share);
+    *inference = count_inference_threads(w, units, *training, inference_share);
 }
 
-// The free core that is nearest to `node`, the first of them in the learner's order, with all its threads.
+// Adds the free core nearest to `node`, the first in the learner's order, with all its threads.
 static void take_core(struct work *w, int node, struct farm_bitmap *out) {
     struct farm_bitmap taken = w->out->inference_cpus;
     const struct slot *best = NULL;
@@ -271,8 +272,8 @@ static void take_core(struct work *w, int node, struct farm_bitmap *out) {
         if (w->slot[i].core == best->core) farm_bitmap_set(out, w->slot[i].cpu);
 }
 
-// Rule 4: several inference threads on CPUs stand on the nodes where actors will, in proportion. Reorders w->slot, the
-// CPUs that actors and these threads can have.
+// Rule 4: distributes several inference threads over the nodes in proportion to the actors. Reorders w->slot, the CPUs
+// of actors and these threads.
 static void choose_shard_nodes(struct work *w) {
     struct farm_plan *out = w->out;
     int cpus[FARM_NODES_MAX] = {0}, shards[FARM_NODES_MAX] = {0};
@@ -280,7 +281,7 @@ static void choose_shard_nodes(struct work *w) {
     const int busy = w->r->actors ? w->r->actors + out->shard_count : w->slots;
     for (int s = 0; s < w->slots && s < busy; s++)
         for (int n = 0; n < w->m->node_count; n++) cpus[n] += w->m->node[n].node == w->slot[s].node;
-    for (int k = 0; k < out->shard_count; k++) { // the node with most CPUs a shard (D'Hondt), of equals the first
+    for (int k = 0; k < out->shard_count; k++) { // the node with most CPUs per shard (D'Hondt), then the first
         int best = 0;
         for (int n = 1; n < w->m->node_count; n++)
             if (cpus[n] * (shards[best] + 1) > cpus[best] * (shards[n] + 1)) best = n;
@@ -290,14 +291,14 @@ static void choose_shard_nodes(struct work *w) {
         while (shards[n]-- > 0) out->shard_node[k++] = w->m->node[n].node;
 }
 
-// The cores of the learner's order: for inference beside the GPUs in turn, then for training; on CPUs, if several
-// threads infer, for training first.
+// Takes cores in the learner's order: for inference beside the GPUs in turn, then for training; on CPUs with several
+// inference threads, for training first.
 static void take_learner_cores(struct work *w, int inference, int training) {
     struct farm_plan *out = w->out;
     const bool several = out->shard_count > 1, spread = several && w->r->learner_device < 0;
     for (int i = 0; spread && i < training; i++) take_core(w, w->home, &out->training_cpus);
     if (spread) {
-        collect(w, &out->training_cpus);
+        collect_slots(w, &out->training_cpus);
         choose_shard_nodes(w);
         qsort(w->slot, (size_t)w->slots, sizeof w->slot[0], by_learner_order);
     }
@@ -317,7 +318,7 @@ static bool is_tiny(const struct work *w) {
     return w->capacity <= FARM_PLAN_TINY_CPUS || w->cores < FARM_PLAN_TINY_CPUS;
 }
 
-// Rule 8. w->slot may lack the CPUs for training, but w->cores counts all.
+// Rule 8. w->slot may lack the training CPUs; w->cores counts all.
 static void take_bridge_cores(struct work *w, int learner_cores) {
     struct farm_bitmap *bridges = &w->out->bridge_cpus, left;
     const int node = farm_machine_node(w->m, w->r->bridge_node) ? w->r->bridge_node : w->home;
@@ -336,7 +337,7 @@ static void take_bridge_cores(struct work *w, int learner_cores) {
     }
 }
 
-// Rule 9, before it is known where shards run.
+// Rule 9, before the shards are placed.
 static void count_shards(struct work *w, int inference) {
     struct farm_plan *out = w->out;
     if (w->r->learner_device == FARM_LEARNER_NONE) return;
@@ -348,7 +349,7 @@ static int count_actors(const struct work *w, int chosen) {
     return w->r->actors || w->r->no_actors ? w->r->actors : chosen;
 }
 
-// Rule 3, and rule 2 for what is larger: counts only, everybody runs everywhere.
+// Rule 3, and rule 2 for larger machines: counts only; all processes run on all CPUs.
 static void share_cpus(struct work *w) {
     struct farm_plan *out = w->out;
     int inference = 1, training = 0, actors = w->capacity;
@@ -357,7 +358,7 @@ static void share_cpus(struct work *w) {
                    : w->r->no_actors     ? w->capacity - 1
                                          : w->capacity / 2;
         if (w->r->learner_shards && w->r->learner_device < 0) // beside the actors, one each
-            inference = inference_threads(w, 1 + 2 * (w->r->actors ? w->r->actors : actors), 1, 1);
+            inference = count_inference_threads(w, 1 + 2 * (w->r->actors ? w->r->actors : actors), 1, 1);
     } else {
         split_learner(w, w->capacity, &inference, &training);
         actors = clamp(actors - inference - training - w->r->bridges, 1, actors);
@@ -371,8 +372,8 @@ static void share_cpus(struct work *w) {
     out->inference_cpus = out->training_cpus = out->actor_cpus;
 }
 
-// Rule 4 and 5: cores of its own for the learner, the rest for actors. Leaves the actors' CPUs in w->slot. Without
-// pinning the division gives the counts, and everybody runs everywhere.
+// Rules 4 and 5: separate cores for the learner, the rest for actors. Leaves the actors' CPUs in w->slot. Without
+// pinning the division gives only the counts.
 static void divide_cpus(struct work *w) {
     struct farm_plan *out = w->out;
     int inference, training;
@@ -381,7 +382,7 @@ static void divide_cpus(struct work *w) {
     count_shards(w, inference);
     const int cores = w->cores;
     take_learner_cores(w, inference, training);
-    w->cores = cores; // those for training count
+    w->cores = cores; // including those for training
     take_bridge_cores(w, inference + training);
     if (w->r->learner_device >= 0 && !training) out->training_cpus = out->inference_cpus;
     out->training_threads = w->r->learner_device >= 0 ? 1 : training;
@@ -389,7 +390,7 @@ static void divide_cpus(struct work *w) {
     struct farm_bitmap learner = out->inference_cpus;
     farm_bitmap_add(&learner, &out->training_cpus);
     farm_bitmap_add(&learner, &out->bridge_cpus);
-    collect(w, &learner);
+    collect_slots(w, &learner);
     slots_to_bitmap(w, &out->actor_cpus);
     out->actor_count = count_actors(w, w->slots);
     out->pinned = w->r->pin && out->actor_count <= w->slots;
@@ -399,7 +400,7 @@ static void divide_cpus(struct work *w) {
         return;
     }
     static const struct farm_bitmap nothing;
-    collect(w, &nothing);
+    collect_slots(w, &nothing);
     slots_to_bitmap(w, &out->actor_cpus);
     out->shared = w->r->learner_device != FARM_LEARNER_NONE;
     if (out->shared) out->inference_cpus = out->training_cpus = out->actor_cpus;
@@ -408,49 +409,49 @@ static void divide_cpus(struct work *w) {
     count_shards(w, inference);
 }
 
-// True where every usable CPU lies on one node: then floating is as good as pinned for memory's sake.
-static bool one_node(const struct work *w) {
+// With one node, memory is near wherever an actor floats.
+static bool has_one_node(const struct work *w) {
     for (int i = 1; i < w->slots; i++)
         if (w->slot[i].node != w->slot[0].node) return false;
     return true;
 }
 
-// Whether actors that are not pinned to one CPU stay on a node.
-static bool stays_on_node(const struct work *w) {
-    return one_node(w) || (w->r->pin && w->r->numa && !w->throttled && !w->crowded);
+// Whether actors that are not pinned to one CPU are bound to a node.
+static bool binds_to_node(const struct work *w) {
+    return has_one_node(w) || (w->r->pin && w->r->numa && !w->throttled && !w->crowded);
 }
 
 static void place_actors(struct work *w) {
     struct farm_plan *out = w->out;
-    bool near_memory = w->r->numa, stay_on_node = stays_on_node(w);
+    bool near_memory = w->r->numa, on_node = binds_to_node(w);
     qsort(w->slot, (size_t)w->slots, sizeof w->slot[0], by_actor_order);
     for (int i = 0; i < out->actor_count; i++) {
         const struct slot *slot = &w->slot[i % w->slots];
         struct farm_plan_actor *actor = &out->actor[i];
         actor->cpu = out->pinned ? slot->cpu : -1;
-        actor->cpu_node = out->pinned || stay_on_node ? slot->node : -1;
+        actor->cpu_node = out->pinned || on_node ? slot->node : -1;
         actor->memory_node = near_memory && actor->cpu_node >= 0 ? farm_machine_memory_node(w->m, actor->cpu_node) : -1;
         if (out->pinned) farm_bitmap_set(&out->claim, slot->cpu);
     }
 }
 
-// Several inference threads on CPUs that the learner shares with actors stay on nodes if the actors do.
+// Binds several inference threads on shared CPUs to nodes if the actors are.
 static void place_shards(struct work *w) {
     struct farm_plan *out = w->out;
-    if (out->shard_count < 2 || !out->shared || w->r->learner_device >= 0 || !stays_on_node(w)) return;
+    if (out->shard_count < 2 || !out->shared || w->r->learner_device >= 0 || !binds_to_node(w)) return;
     choose_shard_nodes(w);
-    for (int s = 0; s < w->slots && !one_node(w); s++)
+    for (int s = 0; s < w->slots && !has_one_node(w); s++)
         for (int k = 0; k < out->shard_count; k++)
             if (w->slot[s].node == out->shard_node[k]) farm_bitmap_set(&out->shard_cpus[k], w->slot[s].cpu);
 }
 
-// Rule 9. The shard for the next actor: the nearest to its node that has room, of equals the one that serves fewer; -1:
-// on its own node (`near`) there is none.
+// Rule 9. The shard for the next actor: the nearest to its node that has room, then the one that serves fewer. -1: no
+// such shard on its own node (`near`).
 static int nearest_shard(const struct work *w, int node, const int *served, bool near) {
     const struct farm_plan *out = w->out;
     const int count = out->shard_count, each = out->actor_count / count, rest = out->actor_count % count;
     int best = -1, best_key[2] = {INT_MAX}, full = 0;
-    for (int k = 0; k < count; k++) full += served[k] > each; // `rest` shards serve one more than the others
+    for (int k = 0; k < count; k++) full += served[k] > each; // `rest` shards serve one more
     for (int k = 0; k < count; k++) {
         const int key[] = {farm_machine_distance(w->m, out->shard_node[k], node), served[k]};
         if (served[k] >= each + (full < rest) || (near && out->shard_node[k] != node) ||
@@ -462,7 +463,7 @@ static int nearest_shard(const struct work *w, int node, const int *served, bool
     return best;
 }
 
-// Those that have a shard on their node first, so that the others leave room for them.
+// Actors with a shard on their node come first, so that others do not take its places.
 static void divide_actors(struct work *w) {
     int served[FARM_PLAN_SHARDS_MAX] = {0};
     for (int i = 0; i < w->out->actor_count; i++) w->out->actor[i].shard = w->out->shard_count ? -1 : 0;
@@ -481,19 +482,19 @@ static void place_learner(struct work *w) {
     out->learner_node = -1;
     if (w->r->learner_device == FARM_LEARNER_NONE || !w->r->numa) return;
     bool settled = !out->shared && w->r->pin;
-    if (settled || one_node(w) || w->r->learner_device >= 0)
+    if (settled || has_one_node(w) || w->r->learner_device >= 0)
         out->learner_node = farm_machine_memory_node(w->m, w->home);
 }
 
 static void note_decisions(struct work *w) {
     struct farm_plan *out = w->out;
     int n = out->actor_count;
-    const char *own = w->r->actors ? " as asked" : "";
+    const char *own = w->r->actors ? " as requested" : "";
     if (w->r->no_actors)
-        note(out, "no actors here: %d CPU%s for the learner and what brings actors from elsewhere", w->capacity,
+        note(out, "no actors here: %d CPU%s for the learner and the bridges of remote actors", w->capacity,
              plural(w->capacity));
     else if (w->throttled)
-        note(out, "quota of %.3g CPUs: %d actor%s%s, nothing pinned (a throttled CPU cannot hand its work on)",
+        note(out, "quota of %.3g CPUs: %d actor%s%s, nothing pinned (a thread on a throttled CPU could not move)",
              w->m->cpu_quota, n, plural(n), own);
     else if (!w->r->pin)
         note(out, "pinning is off: %d actor%s%s, the scheduler places them", n, plural(n), own);
@@ -501,15 +502,15 @@ static void note_decisions(struct work *w) {
         note(out, "%d CPU%s in %d core%s: %d actor%s%s, which share %s with the learner, nothing pinned", w->slots,
              plural(w->slots), w->cores, plural(w->cores), n, plural(n), own, w->slots == 1 ? "it" : "them");
     else if (out->pinned)
-        note(out, "%d actor%s%s, each on a CPU of its own", n, plural(n), own);
+        note(out, "%d actor%s%s, each pinned to a CPU", n, plural(n), own);
     else if (!w->crowded)
-        note(out, "%d actors on %d CPUs: each stays on a node, none on one CPU (--actors %d would pin them)", n,
+        note(out, "%d actors on %d CPUs: each is bound to a node, none to a CPU (--actors %d would pin them)", n,
              w->slots, w->slots);
     if (n > w->capacity && (w->throttled || out->shared))
         note(out, "%d actors are more than the %d CPU%s they run on", n, w->capacity, plural(w->capacity));
     for (int i = 0; i < n; i++)
         if (out->actor[i].memory_node != out->actor[i].cpu_node && out->actor[i].memory_node >= 0) {
-            note(out, "node %d has no memory of its own: its actors' segments lie on node %d", out->actor[i].cpu_node,
+            note(out, "node %d has no memory: its actors' segments are on node %d", out->actor[i].cpu_node,
                  out->actor[i].memory_node);
             break;
         }
@@ -523,7 +524,6 @@ static const char *name_cpus(const struct farm_bitmap *cpus, char *text, size_t 
     return text;
 }
 
-// Several inference threads on CPUs.
 static void note_shards(struct work *w) {
     struct farm_plan *out = w->out;
     const int count = out->shard_count, actors = out->actor_count + w->r->remote_actors;
@@ -536,7 +536,7 @@ static void note_shards(struct work *w) {
             used += (size_t)snprintf(nodes + used, sizeof nodes - used, "%s%d on node %d", used ? ", " : " (", same,
                                      out->shard_node[k]);
     }
-    note(out, "%d inference threads%s%s%s; each serves %d actor%s%s", count, out->shared ? "" : ", one a core", nodes,
+    note(out, "%d inference threads%s%s%s; each serves %d actor%s%s", count, out->shared ? "" : ", one per core", nodes,
          used ? ")" : "", actors / count, plural(actors / count), actors % count ? " or one more" : "");
 }
 
@@ -564,9 +564,9 @@ static void note_learner(struct work *w) {
     }
     note(out, "learner on GPU %d, its host threads on %s", device, cpus);
     if (wanted < 0)
-        note(out, "the machine does not say which node GPU %d is beside: node %d was taken", device, got);
+        note(out, "the node beside GPU %d is unknown: using node %d", device, got);
     else if (wanted != got)
-        note(out, "GPU %d is beside node %d, where no CPU is free for its threads: node %d was taken", device, wanted,
+        note(out, "GPU %d is beside node %d, which has no free CPU for its threads: using node %d", device, wanted,
              got);
 }
 
@@ -576,27 +576,24 @@ static void note_bridges(struct work *w) {
     note(w->out, "bridge%s on %s", plural(w->r->bridges), name_cpus(&w->out->bridge_cpus, cpus, sizeof cpus));
 }
 
-static double gib(uint64_t bytes) {
-    return (double)bytes / (1 << 30);
-}
-
-// What of `free_bytes` rings may fill.
-static uint64_t for_rings(uint64_t free_bytes) {
+// The part of `free_bytes` that rings may fill.
+static uint64_t usable_bytes(uint64_t free_bytes) {
     return free_bytes == UINT64_MAX ? free_bytes : free_bytes - free_bytes / MEMORY_KEPT;
 }
 
-static enum farm_status too_much(const struct work *w, int actors, uint64_t free_bytes, const char *where,
-                                 const char *other, struct farm_error *err) {
+static enum farm_status fail_memory(const struct work *w, int actors, uint64_t free_bytes, const char *where,
+                                    const char *remedy, struct farm_error *err) {
     char envs[48] = "";
     if (w->r->envs_per_actor) snprintf(envs, sizeof envs, " of %d environments", w->r->envs_per_actor);
     return farm_fail(err, FARM_E_LIMIT,
-                     "the rings want %.2f GiB (%d actor%s%s, %.3f GiB each) %s, which has room for %.2f GiB: lower "
-                     "--actors, %s--envs-per-actor or --ring-steps%s",
-                     actors * gib(w->r->bytes_per_actor), actors, plural(actors), envs, gib(w->r->bytes_per_actor),
-                     where, gib(for_rings(free_bytes)), w->r->remote_actors ? "--expect-actors, " : "", other);
+                     "the rings need %s (%d actor%s%s, %s each) %s, which has room for %s: lower --actors, "
+                     "%s--envs-per-actor or --ring-steps%s",
+                     farm_format_bytes(actors * (double)w->r->bytes_per_actor).text, actors, plural(actors), envs,
+                     farm_format_bytes((double)w->r->bytes_per_actor).text, where,
+                     farm_format_bytes((double)usable_bytes(free_bytes)).text,
+                     w->r->remote_actors ? "--expect-actors, " : "", remedy);
 }
 
-// Refuses before anything is populated.
 static enum farm_status check_memory(const struct work *w, struct farm_error *err) {
     const struct farm_plan *out = w->out;
     uint64_t each = w->r->bytes_per_actor, all_free = 0;
@@ -607,23 +604,23 @@ static enum farm_status check_memory(const struct work *w, struct farm_error *er
         int here = 0;
         for (int a = 0; a < n; a++) here += out->actor[a].memory_node == node->node;
         if (node->usable) all_free += node->free_bytes;
-        if (!here || !node->total_bytes || each <= for_rings(node->free_bytes) / (uint64_t)here) continue;
+        if (!here || !node->total_bytes || each <= usable_bytes(node->free_bytes) / (uint64_t)here) continue;
         snprintf(where, sizeof where, "on NUMA node %d", node->node);
-        return too_much(w, here, node->free_bytes, where, w->m->node_count > 1 ? ", or --no-numa" : "", err);
+        return fail_memory(w, here, node->free_bytes, where, w->m->node_count > 1 ? ", or --no-numa" : "", err);
     }
     n += w->r->remote_actors;
-    if (n && all_free && each > for_rings(all_free) / (uint64_t)n)
-        return too_much(w, n, all_free, "in this machine's memory", "", err);
-    if (n && each > for_rings(w->m->memory_free_bytes) / (uint64_t)n)
-        return too_much(w, n, w->m->memory_free_bytes, "below the control group's memory limit",
-                        ", or raise the container's memory limit", err);
+    if (n && all_free && each > usable_bytes(all_free) / (uint64_t)n)
+        return fail_memory(w, n, all_free, "in this machine's memory", "", err);
+    if (n && each > usable_bytes(w->m->memory_free_bytes) / (uint64_t)n)
+        return fail_memory(w, n, w->m->memory_free_bytes, "below the control group's memory limit",
+                           ", or raise the container's memory limit", err);
     return FARM_OK;
 }
 
 enum farm_status farm_plan_make(const struct farm_machine *machine, const struct farm_plan_request *request,
                                 struct farm_plan *out, struct farm_error *err) {
     memset(out, 0, sizeof *out);
-    enum farm_status status = check(machine, request, err);
+    enum farm_status status = check_request(machine, request, err);
     if (status) return status;
     struct work *w = calloc(1, sizeof *w);
     if (!w) return farm_fail(err, FARM_E_LIMIT, "no memory for the plan");
@@ -634,7 +631,7 @@ enum farm_status farm_plan_make(const struct farm_machine *machine, const struct
     find_capacity(w);
     find_home(w);
     static const struct farm_bitmap nothing;
-    collect(w, &nothing); // again: distances are from home
+    collect_slots(w, &nothing); // again, because distances are from home
     bool alone = request->learner_device == FARM_LEARNER_NONE;
     if (w->throttled || w->crowded || (is_tiny(w) && !alone))
         share_cpus(w);
@@ -642,7 +639,7 @@ enum farm_status farm_plan_make(const struct farm_machine *machine, const struct
         divide_cpus(w);
     if (out->actor_count + request->remote_actors < gpus(w))
         status =
-            farm_fail(err, FARM_E_USAGE, "--gpus %d, but there are CPUs for %d actor%s: each GPU wants one at least",
+            farm_fail(err, FARM_E_USAGE, "--gpus %d, but there are CPUs for %d actor%s: each GPU needs at least one",
                       gpus(w), out->actor_count, plural(out->actor_count));
     if (!status) {
         place_actors(w);

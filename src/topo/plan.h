@@ -1,32 +1,34 @@
-// The plan: which actor on which CPU, which memory on which node, which CPUs for the learner. A pure function of the
-// machine and the request: no I/O, no clock, no randomness; the same input gives the same bytes. Runs in the supervisor
-// before it forks, and in `farm topo`. Carrying the plan out is for others: farm_bitmap_pin after fork, src/shm for
-// memory, farm_claim (claim.h) so that two farms do not take the same CPUs.
+// The plan: which actor runs on which CPU, which memory is on which node, which CPUs the learner uses. A pure function
+// of the machine and the request: no I/O, no clock, no randomness; equal inputs give equal bytes. Runs in the
+// supervisor before it forks, and in `farm topo`. farm_bitmap_pin, src/shm and claim.h carry the plan out.
 //
 // The rules:
-//   1. Usable are the CPUs that cpuset and affinity mask allow and no other farm has claimed.
-//   2. A cgroup quota below their number: floor(quota) CPUs' worth of work, at least 1, and nothing is pinned, since a
-//      thread that is throttled on its own CPU cannot move to where time is left.
-//   3. At most FARM_PLAN_TINY_CPUS of them, or fewer than FARM_PLAN_TINY_CPUS cores: actors and learner share all
-//      CPUs, one actor a CPU, nothing is pinned: an actor sleeps while it waits, and then the learner has its CPU.
-//   4. Else the learner gets cores of its own. On GPUs: 1 beside each for its inference, from 8 cores on 1 more
-//      beside the first for training. On CPUs: a third of the cores, a quarter of these for inference, one inference
-//      thread a core. (One core of inference keeps up with eight cores of Atari emulators, one of training with three;
-//      cheap environments want more for the learner: --train-threads, --infer-threads.) They are whole cores, L3 group
-//      after L3 group: those for training in one piece, from the node with most free cores, a single one for inference
-//      beside them. Several inference threads spread over the nodes as the actors do, so that a thread reads frames and
-//      parameters from its own node. The learner's process is bound to all of its cores together: the scheduler places
-//      its training threads, and a single inference thread; each of several inference threads is bound to its core.
-//   5. Actors get what is left: first a physical core each, then the cores' other threads; within that the nodes
-//      nearest to the learner first, and round robin over a node's L3 groups, so that few actors get much cache.
-//   6. An actor's segments lie on its CPU's node; where that has no memory, on the nearest that has.
-//   7. More actors than CPUs: none is pinned to one CPU, each stays on a node. None at all (no_actors): a learner on
-//      CPUs gets all cores but the bridges'; remote actors take part in rule 9 alone.
-//   8. Each bridge gets a core of its own behind the learner's, the nearest to bridge_node, unless rule 2 applies, the
-//      machine is as small as rule 3 says, or the actors requested would lack a CPU: then it runs on the actors' CPUs.
-//   9. A shard is an inference thread with the actors that it serves: one a GPU, or one a core for inference on CPUs;
-//      one alone under rule 3 unless more are requested. Shards are never more than actors. Each serves as many actors
-//      as any other, give or take one, those of its own node first.
+//   1. Usable CPUs are those that cpuset and affinity mask allow and no other farm has claimed.
+//   2. With a cgroup quota below their number, the plan counts on floor(quota) CPUs, at least 1, and pins nothing: a
+//      throttled thread that is pinned cannot move to a CPU with time left.
+//   3. With at most FARM_PLAN_TINY_CPUS of them, or fewer than FARM_PLAN_TINY_CPUS cores, actors and learner share all
+//      CPUs, one actor per CPU, and nothing is pinned: an actor sleeps while it waits, and the learner uses its CPU.
+//   4. Otherwise the learner gets separate cores. On GPUs: one beside each for its inference, and with 8 cores or more
+//      one beside the first for training. On CPUs: a third of the cores, a quarter of these for inference, one
+//      inference thread per core. (One core of inference keeps up with eight cores of Atari emulators, one of training
+//      with three; cheap environments need more for the learner: --train-threads, --infer-threads.) They are whole
+//      cores, one L3 group after another: those for training together, from the node with most free cores, a single one
+//      for inference beside them. Several inference threads are spread over the nodes as the actors are, so that each
+//      reads frames and parameters from its own node. The learner's process is bound to all its cores; the scheduler
+//      places its training threads and a single inference thread; each of several inference threads is bound to its
+//      core.
+//   5. Actors get the rest: first a physical core each, then the cores' other threads; nodes nearest to the learner
+//      first, and round robin over a node's L3 groups, so that few actors get much cache.
+//   6. An actor's segments are on its CPU's node; if that has no memory, on the nearest node with memory.
+//   7. With more actors than CPUs, each actor is bound to a node instead of a CPU. Without actors (no_actors) a learner
+//      on CPUs gets all cores but the bridges'; remote actors count in rule 9 only.
+//   8. Each bridge gets a core after the learner's, the nearest to bridge_node. Under rules 2 and 3, or if the
+//   requested
+//      actors would lack a CPU, it shares the actors' CPUs.
+//   9. A shard is an inference thread with the actors that it serves: one per GPU, or one per core of inference on
+//   CPUs;
+//      one under rule 3 unless more are requested. There are at most as many shards as actors. Each serves as many
+//      actors as any other, give or take one, those of its own node first.
 #ifndef FARM_TOPO_PLAN_H
 #define FARM_TOPO_PLAN_H
 
@@ -49,56 +51,56 @@ enum { FARM_LEARNER_CPU = -1, FARM_LEARNER_NONE = -2 }; // or the index of a GPU
 
 struct farm_plan_request {
     int actors;               // 0: choose
-    bool no_actors;           // 0 means none: all come from other machines, and the learner gets their cores
-    int remote_actors;        // expected from other machines: they want rings and inference here, but no CPU
+    bool no_actors;           // all actors are on other machines, and the learner gets their cores
+    int remote_actors;        // expected from other machines: they need rings and inference here, but no CPU
     int learner_device;       // FARM_LEARNER_CPU, FARM_LEARNER_NONE or a GPU's index
-    int learner_gpus;         // so many GPUs from that index on; 0 and 1: it alone
+    int learner_gpus;         // number of GPUs from that index on; 0 and 1: one
     int learner_threads;      // training threads on CPUs, 0: choose
-    int learner_shards;       // inference threads on CPUs, 0: choose; several GPUs have one each
+    int learner_shards;       // inference threads on CPUs, 0: choose; each of several GPUs has one
     int bridges;              // processes that carry actors' lanes to or from other machines
-    int bridge_node;          // of the network card that they use; -1: the learner's
-    int envs_per_actor;       // for the sentences only
+    int bridge_node;          // of their network card; -1: the learner's
+    int envs_per_actor;       // for messages only
     uint64_t bytes_per_actor; // of all segments of one actor
     struct farm_bitmap taken; // CPUs that other farms have claimed
     bool pin;                 // false: the plan only counts, nothing is bound to a CPU
-    bool numa;                // each actor's segments on its CPUs' node; false: wherever the kernel puts them
+    bool numa;                // each actor's segments on its CPUs' node; false: the kernel chooses
 };
 
 struct farm_plan_actor {
     int cpu;         // the CPU it is pinned to; -1: it floats
-    int cpu_node;    // where it floats: the node whose CPUs it stays on; -1: over all of actor_cpus
+    int cpu_node;    // the node whose CPUs it is bound to; -1: all of actor_cpus
     int memory_node; // node of its segments (kernel's number); -1: not bound to one node
-    int shard;       // which serves it
+    int shard;       // that serves it
 };
 
 struct farm_plan {
     int actor_count;
     struct farm_plan_actor actor[FARM_PLAN_ACTORS_MAX];
-    bool pinned;                       // every actor has a CPU of its own
+    bool pinned;                       // every actor is pinned to a CPU
     bool shared;                       // actors and learner run on the same CPUs
     struct farm_bitmap actor_cpus;     // CPUs for actors
-    struct farm_bitmap inference_cpus; // cores reckoned for the learner's inference threads (a GPU's host thread)
-    struct farm_bitmap training_cpus;  // cores reckoned for its training threads; it is bound to both sets together
-    struct farm_bitmap bridge_cpus;    // cores reckoned for bridges; empty: they share the actors'
+    struct farm_bitmap inference_cpus; // cores for the learner's inference threads (a GPU's host thread)
+    struct farm_bitmap training_cpus;  // cores for its training threads; it is bound to both sets
+    struct farm_bitmap bridge_cpus;    // cores for bridges; empty: they share the actors'
     int shard_count;                   // inference threads; 0 without a learner
-    struct farm_bitmap shard_cpus[FARM_PLAN_SHARDS_MAX]; // where each of several runs; empty: on any of the learner's
+    struct farm_bitmap shard_cpus[FARM_PLAN_SHARDS_MAX]; // of each of several shards; empty: any of the learner's
     int shard_node[FARM_PLAN_SHARDS_MAX];                // its GPU's node, or that of its CPUs; -1: not bound to one.
                                                          // Shards on CPUs are grouped by it
     int training_threads;                                // 0 without a learner
     int learner_node;                                    // node of the learner's memory; -1: not bound
     struct farm_bitmap claim; // CPUs to claim against other farms; empty if nothing is pinned
-    double cpu_budget;        // CPUs' worth of time that the plan counts on
+    double cpu_budget;        // CPUs' worth of time
     int note_count;
-    char note[FARM_PLAN_NOTES_MAX][FARM_PLAN_NOTE_BYTES]; // sentences that explain the decisions
+    char note[FARM_PLAN_NOTES_MAX][FARM_PLAN_NOTE_BYTES]; // explanations of the decisions
 };
 
-// Fills *out (about 100 KiB). Errors: FARM_E_USAGE a request that makes no sense (counts out of range, no such GPU);
-// FARM_E_LIMIT actors x bytes_per_actor does not fit into a node's memory or below the control group's limit: the
-// message says wanted, available and which flags shrink it.
+// Fills *out (about 100 KiB). Errors: FARM_E_USAGE an invalid request (counts out of range, a GPU that does not exist);
+// FARM_E_LIMIT actors x bytes_per_actor exceeds a node's memory or the control group's limit: the message has both
+// values and the flags that reduce the need.
 enum farm_status farm_plan_make(const struct farm_machine *machine, const struct farm_plan_request *request,
                                 struct farm_plan *out, struct farm_error *err);
 
-// The CPUs that actor i is to be pinned to: its one CPU, its node's, or all for actors. Never empty.
+// The CPUs that actor i is bound to: one CPU, its node's, or all of the actors'. Never empty.
 void farm_plan_actor_cpus(const struct farm_machine *machine, const struct farm_plan *plan, int i,
                           struct farm_bitmap *cpus);
 

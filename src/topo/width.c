@@ -3,9 +3,9 @@
 
 #include <stdbool.h>
 
-static const double TURN_NS = 15000;          // actor to who answers and back, on one core: wake-ups, switches
+static const double TURN_NS = 15000;          // from actor to inference and back on one core: wake-ups, switches
 static const double MEMORY_BYTES_PER_NS = 20; // one core storing to memory past the caches, or reading from it
-enum { RING_SHARE = 2, STATE_SHARE = 4 };     // of its part of the cache, a ring may have 1 in 2, all states 1 in 4
+enum { RING_SHARE = 2, STATE_SHARE = 4 };     // a ring may fill 1/2 of its part of the cache, all states 1/4
 
 double farm_width_step_ns(const struct farm_width_request *request, uint32_t envs) {
     const uint64_t state_bytes = request->step_bytes * envs, ring_bytes = state_bytes * request->steps;

@@ -1,8 +1,7 @@
-// How many environments an actor steps, from what a step costs: the wide lanes of cheap environments. A pure function,
-// as plan.h; whoever measured the environment calls it. It weighs three costs: each turn of an actor that shares its
-// core with who answers costs two changes of process, which many environments share; rings that outgrow the cache cost
-// the time of writing every observation to memory; and environments whose own state, taken to be as large as what they
-// show of it, outgrows their part of the cache cost the time of reading it from there.
+// How many environments an actor steps, from the cost of a step. A pure function. It weighs three costs: each turn of
+// an actor that shares its core with inference costs two context switches, which many environments share; rings larger
+// than the cache cost the time of writing every observation to memory; and environments whose state (assumed as large
+// as their observation) exceeds their part of the cache cost the time of reading it from memory.
 #ifndef FARM_TOPO_WIDTH_H
 #define FARM_TOPO_WIDTH_H
 

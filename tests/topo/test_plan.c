@@ -57,7 +57,7 @@ static void check_pins(const char *name, const struct farm_plan_request *request
         cr_assert(farm_bitmap_has(&plan.claim, cpu), "%s: CPU %d is not claimed", name, cpu);
         farm_bitmap_set(&seen, cpu);
     }
-    cr_assert(!plan.pinned || request->pin, "%s: pinned though it was not to", name);
+    cr_assert(!plan.pinned || request->pin, "%s: pinned without request", name);
     cr_assert(request->learner_device == FARM_LEARNER_NONE || farm_bitmap_count(&learner), "%s: no CPU for the learner",
               name);
     struct farm_bitmap claimed = plan.claim;
@@ -71,7 +71,7 @@ static void check_memory_nodes(const char *name, const struct farm_plan_request 
         const struct farm_plan_actor *actor = &plan.actor[i];
         struct farm_bitmap cpus;
         farm_plan_actor_cpus(&machine, &plan, i, &cpus);
-        cr_assert_gt(farm_bitmap_count(&cpus), 0, "%s: actor %d has nowhere to run", name, i);
+        cr_assert_gt(farm_bitmap_count(&cpus), 0, "%s: actor %d has no CPU", name, i);
         if (!request->numa) cr_assert_eq(actor->memory_node, -1);
         if (actor->cpu >= 0) cr_assert_eq(farm_machine_cpu(&machine, actor->cpu)->node, actor->cpu_node);
         if (actor->memory_node < 0) continue;
@@ -152,11 +152,11 @@ static void check_all(const char *name, const struct farm_plan_request *request)
     check_shards(name, request);
     memset(&other, 0xaa, sizeof other);
     cr_assert_eq(farm_plan_make(&machine, request, &other, &error), FARM_OK);
-    cr_assert_eq(memcmp(&plan, &other, sizeof plan), 0, "%s: the same request gives another plan", name);
+    cr_assert_eq(memcmp(&plan, &other, sizeof plan), 0, "%s: the same request gives a different plan", name);
     check_second_farm(name, *request);
 }
 
-Test(topo, keeps_its_promises_on_every_machine, .timeout = 60) {
+Test(topo, keeps_its_invariants_on_every_machine, .timeout = 60) {
     static const int actors[] = {0, 1, 3, 16, 1000};
     for (int m = 0; m < RECORDED_MACHINES; m++) {
         read_machine(recorded_machines[m].source);
@@ -309,12 +309,9 @@ Test(topo, refuses_requests_that_make_no_sense) {
         enum farm_status status;
         const char *words;
     } cases[] = {
-        {TWO_CORES, {.actors = -1, .learner_device = CPU}, FARM_E_USAGE, "--actors -1"},
+        {TWO_CORES, {.actors = -1, .learner_device = CPU}, FARM_E_USAGE, "--actors must be"},
         {TWO_CORES, {.actors = FARM_PLAN_ACTORS_MAX + 1, .learner_device = CPU}, FARM_E_USAGE, "--actors"},
-        {TWO_CORES,
-         {.learner_device = CPU, .learner_shards = FARM_PLAN_SHARDS_MAX + 1},
-         FARM_E_USAGE,
-         "--infer-threads 33"},
+        {TWO_CORES, {.learner_device = CPU, .learner_shards = FARM_PLAN_SHARDS_MAX + 1}, FARM_E_USAGE, "(got 33)"},
         {TWO_CORES, {.learner_device = 0}, FARM_E_USAGE, "0 NVIDIA GPUs"},
         {SIXTEEN_CORES,
          {.actors = 1, .no_actors = true, .remote_actors = 1, .learner_device = CPU},
@@ -331,7 +328,7 @@ Test(topo, refuses_requests_that_make_no_sense) {
         {TWO_SOCKETS,
          {.actors = 32, .learner_device = NONE, .bytes_per_actor = 8ull << 30, .pin = true, .numa = true},
          FARM_E_LIMIT,
-         "want 128.00 GiB"},
+         "need 128 GiB"},
         // All on one node, while the machine has room.
         {TWO_SOCKETS,
          {.actors = 16, .learner_device = NONE, .bytes_per_actor = 8ull << 30, .pin = true, .numa = true},
@@ -427,7 +424,7 @@ Test(topo, notes_when_the_gpu_host_threads_cannot_be_beside_the_gpu) {
                  "14 is nearer than 28");
     machine.gpu[0].node = -1;
     make(request);
-    cr_assert(has_note("does not say which node GPU 0 is beside"));
+    cr_assert(has_note("the node beside GPU 0 is unknown"));
 }
 
 Test(topo, puts_segments_of_a_memoryless_node_on_the_nearest_node) {
@@ -439,7 +436,7 @@ Test(topo, puts_segments_of_a_memoryless_node_on_the_nearest_node) {
         cr_assert_eq(plan.actor[i].memory_node, 0);
     }
     cr_assert_gt(on_node1, 0);
-    cr_assert(has_note("node 1 has no memory of its own"));
+    cr_assert(has_note("node 1 has no memory"));
 }
 
 Test(topo, keeps_more_actors_than_cpus_on_their_nodes) {
@@ -493,7 +490,7 @@ static int shards_on(int node) {
     return count;
 }
 
-Test(topo, infers_on_one_core_each_beside_the_actors) {
+Test(topo, infers_on_one_core_per_thread_beside_the_actors) {
     read_synthetic(AMD_12_L3_SMT);
     make(request_of(0, FARM_LEARNER_CPU));
     cr_assert_eq(plan.shard_count, 16);
@@ -506,11 +503,11 @@ Test(topo, infers_on_one_core_each_beside_the_actors) {
         cr_assert(k == 0 || plan.shard_node[k - 1] <= plan.shard_node[k], "shards of a node have neighbouring numbers");
     }
     cr_assert_leq(served_from_another_node(), 8, "%d actors", served_from_another_node());
-    cr_assert(has_note("16 inference threads, one a core (5 on node 0, 11 on node 1); each serves 16 actors"), "%s",
+    cr_assert(has_note("16 inference threads, one per core (5 on node 0, 11 on node 1); each serves 16 actors"), "%s",
               plan.note[1]);
 }
 
-Test(topo, serves_actors_on_their_node_before_it_helps_others) {
+Test(topo, serves_actors_of_their_node_before_others) {
     read_synthetic(FOUR_NODES_A_SOCKET);
     make(request_of(0, FARM_LEARNER_CPU));
     int wanted = 0; // actors that are more than their node's shards may serve
@@ -551,7 +548,7 @@ Test(topo, serves_each_nodes_actors_by_the_gpu_beside_them) {
     cr_assert(has_note("learner on GPUs 0-1"));
 }
 
-Test(topo, divides_actors_evenly_where_all_gpus_are_beside_one_node) {
+Test(topo, divides_actors_evenly_if_all_gpus_are_beside_one_node) {
     read_two_sockets(3, (const int[]){1, 1, 1});
     struct farm_plan_request request = request_of(8, 0);
     request.learner_gpus = 3;
@@ -559,7 +556,7 @@ Test(topo, divides_actors_evenly_where_all_gpus_are_beside_one_node) {
     for (int g = 0; g < 3; g++) cr_assert(served_by(g) == 2 || served_by(g) == 3, "GPU %d: %d", g, served_by(g));
 }
 
-Test(topo, takes_the_gpus_from_the_first_one_on) {
+Test(topo, uses_the_gpus_from_the_first_one_on) {
     read_two_sockets(3, (const int[]){0, 1, 1});
     struct farm_plan_request request = request_of(4, 1);
     request.learner_gpus = 2;
@@ -625,7 +622,7 @@ Test(topo, feeds_more_training_threads_with_remote_actors) {
 }
 
 // A learner whose GPUs are not shown is planned as one on CPUs, with many cores for inference.
-Test(topo, has_no_cores_beside_gpus_that_are_not_there) {
+Test(topo, has_no_cores_beside_missing_gpus) {
     read_synthetic("pack:2 core:512 pu:1");
     struct farm_plan_request request = request_of(0, FARM_LEARNER_CPU);
     request.learner_gpus = 2;
@@ -635,7 +632,7 @@ Test(topo, has_no_cores_beside_gpus_that_are_not_there) {
     for (int g = 2; g < FARM_PLAN_SHARDS_MAX; g++) cr_assert_eq(farm_bitmap_count(&plan.shard_cpus[g]), 0, "GPU %d", g);
 }
 
-Test(topo, pins_no_inference_where_nothing_is_pinned) {
+Test(topo, pins_no_inference_if_nothing_is_pinned) {
     read_two_sockets(2, (const int[]){0, 1});
     struct farm_plan_request request = request_of(0, 0);
     request.learner_gpus = 2;
@@ -644,7 +641,7 @@ Test(topo, pins_no_inference_where_nothing_is_pinned) {
     for (int g = 0; g < 2; g++) cr_assert_eq(farm_bitmap_count(&plan.shard_cpus[g]), 0, "GPU %d", g);
 }
 
-Test(topo, refuses_gpus_that_are_not_there_or_would_have_no_actor) {
+Test(topo, refuses_missing_gpus_and_gpus_without_an_actor) {
     read_two_sockets(2, (const int[]){0, 1});
     struct farm_plan_request request = request_of(0, 1);
     request.learner_gpus = 2;
