@@ -53,7 +53,7 @@ bool farm_bw_clock_more(struct farm_bw_clock *clock, int done) {
     const int samples = clock->setup->samples;
     const int wanted = samples < 1 ? SAMPLES_DEFAULT : samples < FARM_BW_SAMPLES_MAX ? samples : FARM_BW_SAMPLES_MAX;
     if (done == 0) return true;
-    if (done >= wanted || stopped(clock)) return false;
+    if (stopped(clock) || done >= wanted) return false;
     if (farm_now_ns() < clock->until_ns) return true;
     clock->conditions->out_of_time = true;
     return false;

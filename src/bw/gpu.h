@@ -1,10 +1,10 @@
-// What crosses the bus between a NUMA node and a GPU, and between two GPUs: what is measured, and its results. CUDA is
-// met in bw/cuda/ alone, which is part of libfarm_cuda.so; the functions below open it on demand. Once they have, the
-// process may not fork children that go on without exec.
+// What crosses the bus between a NUMA node and a GPU, and between two GPUs: what is measured, and its results. Only
+// bw/cuda/, a part of libfarm_cuda.so, includes CUDA; farm_bw_gpu_open opens it on demand. After that the process must
+// not fork children that go on without exec.
 //
-// GB are 1e9 bytes and bytes are counted one way, as nvbandwidth does; a sample is as many whole passes as last about
-// 10 ms between two events of the GPU. Data are compared after the last sample, outside the time. Runs in one thread,
-// which the caller has put on the node (CPUs and memory policy), for pinned memory lies where that thread's does.
+// GB are 1e9 bytes and bytes are counted one way, as in nvbandwidth; a sample is as many whole passes as last about 10
+// ms between two events of the GPU. Data are compared after the last sample, outside the time. Runs in one thread,
+// which the caller has put on the node (CPUs and memory policy), because that places pinned memory.
 #ifndef FARM_BW_GPU_H
 #define FARM_BW_GPU_H
 
@@ -27,11 +27,10 @@ enum farm_bw_gpu_gatherer {
     FARM_BW_GPU_GATHERERS
 };
 
-// "pinned", "h2d", "loads", "copies": as in names of figures.
-const char *farm_bw_gpu_memory_name(enum farm_bw_gpu_memory memory);
-const char *farm_bw_gpu_direction_name(enum farm_bw_gpu_direction direction);
-const char *farm_bw_gpu_way_name(enum farm_bw_gpu_way way);
-const char *farm_bw_gpu_gatherer_name(enum farm_bw_gpu_gatherer gatherer);
+// As in names of figures: "pinned", "h2d", "loads", "copies".
+extern const char *const farm_bw_gpu_memory_names[FARM_BW_GPU_MEMORIES],
+    *const farm_bw_gpu_direction_names[FARM_BW_GPU_DIRECTIONS],
+        *const farm_bw_gpu_way_names[FARM_BW_GPU_WAYS], *const farm_bw_gpu_gatherer_names[FARM_BW_GPU_GATHERERS];
 
 extern const uint32_t farm_bw_gpu_blocks[FARM_BW_GPU_BLOCKS];       // 4, 8, 16
 extern const size_t farm_bw_gpu_piece_bytes[FARM_BW_GPU_PIECES];    // 4096, 7056, 28224
@@ -47,15 +46,13 @@ struct farm_bw_gpu_device {
 
 struct farm_bw_gpu_config {
     int device; // CUDA's number
-    // Host memory of the caller's, on the node, page-aligned, `bytes` each, to be registered as a ring's segments are:
-    // `up` mapped read-only and filled by farm_bw_gpu_fill, `down` writable.
+    // The caller's host memory on the node, page-aligned, `bytes` each, to be registered as a ring's segments are: `up`
+    // mapped read-only and filled by farm_bw_gpu_fill, `down` writable.
     const void *up;
-    void *up_writable; // `up` mapped for writing, for a GPU that registers nothing read-only; NULL: there is none
+    void *up_writable; // `up` mapped for writing, for a GPU that registers nothing read-only; NULL: none
     void *down;
-    size_t bytes;   // a multiple of 4096, at least FARM_BW_GPU_BYTES_LEAST, below 2 GiB
-    double seconds; // aimed at
-    int samples;    // of each figure, 1 to FARM_BW_SAMPLES_MAX
-    const struct farm_bw_control *control;
+    size_t bytes;               // a multiple of 4096, at least FARM_BW_GPU_BYTES_LEAST, below 2 GiB
+    struct farm_bw_setup setup; // seconds, samples and control
 };
 
 struct farm_bw_gpu_gather {
@@ -64,7 +61,7 @@ struct farm_bw_gpu_gather {
     struct farm_bw_figure by[FARM_BW_GPU_GATHERERS]; // bytes_per_s
 };
 
-// Figures that could not be had have no samples.
+// Figures that could not be measured have no samples.
 struct farm_bw_gpu_node {
     struct farm_bw_figure copy[FARM_BW_GPU_MEMORIES][FARM_BW_GPU_DIRECTIONS]; // bytes_per_s, by copy engines
     struct farm_bw_figure pull[FARM_BW_GPU_WAYS][FARM_BW_GPU_BLOCKS]; // bytes_per_s, one large region by a kernel
@@ -73,8 +70,7 @@ struct farm_bw_gpu_node {
     struct farm_bw_figure flag_ns; // the host stores a word and launches a kernel that reads it and stores another,
                                    // until the host sees that: no kernel is resident, so the launch is in it
     bool registered;               // false: refused, kernels and pieces read pinned memory; conditions.note says why
-    struct farm_bw_conditions
-        conditions; // verified, stopped, out_of_time and note are set; the others are the caller's
+    struct farm_bw_conditions conditions; // verified, stopped, out_of_time and note; the caller adds the others
 };
 
 struct farm_bw_gpu_peer {
@@ -83,29 +79,28 @@ struct farm_bw_gpu_peer {
     struct farm_bw_conditions conditions;
 };
 
-// What libfarm_cuda.so gives. All leave nothing allocated or registered behind, on every way out. Errors: FARM_E_IO
-// data found wrong and CUDA's other errors, FARM_E_LIMIT memory, FARM_E_UNSUPPORTED, FARM_E_DEAD a GPU that is lost,
-// FARM_E_INVALID a config that makes no sense.
+// What libfarm_cuda.so exports. No function leaves anything allocated or registered. Errors: FARM_E_IO wrong data and
+// other errors of CUDA, FARM_E_LIMIT memory, FARM_E_UNSUPPORTED, FARM_E_DEAD a lost GPU, FARM_E_INVALID the config.
 struct farm_bw_gpu_ops {
-    // How many GPUs CUDA shows (an error where that is none), and one of them.
+    // How many GPUs CUDA shows (none: an error), and one of them.
     enum farm_status (*count)(int *count, struct farm_error *err);
     enum farm_status (*describe)(int device, struct farm_bw_gpu_device *out, struct farm_error *err);
-    enum farm_status (*cell)(const struct farm_bw_gpu_config *config, struct farm_bw_gpu_node *out,
+    enum farm_status (*node)(const struct farm_bw_gpu_config *config, struct farm_bw_gpu_node *out,
                              struct farm_error *err);
     // From config->device to `to`; of the config neither `up` nor `down`.
     enum farm_status (*peer)(const struct farm_bw_gpu_config *config, int to, struct farm_bw_gpu_peer *out,
                              struct farm_error *err);
 };
 
-// The symbol farm_bw_cuda of that library. NULL where the commit is another; *commit is then the library's.
+// The symbol farm_bw_cuda of that library. NULL if the commits differ; *commit is then the library's.
 typedef const struct farm_bw_gpu_ops *farm_bw_gpu_entry(const char *host_commit, const char **commit);
 
-// path NULL: there is none. FARM_E_NOT_FOUND, FARM_E_UNSUPPORTED, with the reason. The library stays in the process.
+// path NULL: none. FARM_E_NOT_FOUND, FARM_E_UNSUPPORTED, with the reason. The library stays in the process.
 enum farm_status farm_bw_gpu_open(const char *path, const struct farm_bw_gpu_ops **ops, struct farm_error *err);
 
-// Contents that say where they belong: words first, first + 1, ... of one endless sequence. bytes: a multiple of 8.
+// Contents that depend on their place: words first, first + 1, ... of one endless sequence. bytes: a multiple of 8.
 void farm_bw_gpu_fill(void *memory, size_t bytes, uint64_t first);
-// The offset of the first word that is not so; `bytes` where all are right.
+// The offset of the first wrong word; `bytes`: all are right.
 size_t farm_bw_gpu_check(const void *memory, size_t bytes, uint64_t first);
 
 #endif

@@ -275,10 +275,6 @@ enum farm_status farm_bw_workers_prepare(struct farm_bw_workers *workers, const 
     assert(farm_bandwidth_arrays(kernel->op) <= workers->config.arrays &&
            kernel->stride_bytes % FARM_BANDWIDTH_LINE == 0);
     set_work(workers, kernel);
-    for (int i = 0; i < workers->config.cpu_count; i++) {
-        enum farm_status status = farm_bandwidth_check(&workers->worker[i].work, workers->variant, err);
-        if (status) return status;
-    }
     workers->passes_done = 0;
     farm_bw_team_run(workers->team, fill_member, workers);
     double took_s = run_all(workers, 1);

@@ -2,16 +2,14 @@
 // three that update what they read, for exact ratios of reads to writes on the bus. Ordinary and non-temporal stores,
 // whole lines one after another, at a stride, or in a given order; in plain C, AVX2 and AVX-512, chosen at run time.
 // What they leave behind is an exact function of the line and of the number of passes, so that every run can be checked
-// (farm_bandwidth_verify). Run by the threads of src/bw, on memory that nobody else touches; no memory order, but
-// non-temporal stores are fenced before a pass returns. No timing here.
+// (farm_bandwidth_verify). Run by the threads of src/bw, on memory that no other thread uses; no memory order, but
+// non-temporal stores are fenced before a pass returns. Does not measure time.
 #ifndef FARM_KERNELS_BANDWIDTH_H
 #define FARM_KERNELS_BANDWIDTH_H
 
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
-
-#include "base/status.h"
 
 enum { FARM_BANDWIDTH_LINE = 64 }; // bytes; the unit of everything here, also where a cache's line is longer
 
@@ -91,13 +89,8 @@ enum farm_bandwidth_variant farm_bandwidth_resolve(enum farm_bandwidth_variant v
 bool farm_bandwidth_has(enum farm_bandwidth_variant variant);
 bool farm_bandwidth_has_nontemporal(enum farm_bandwidth_variant variant);
 
-// FARM_E_INVALID: arrays missing or not aligned, no lines, a stride or an order that makes no sense;
-// FARM_E_UNSUPPORTED: this CPU lacks the variant.
-enum farm_status farm_bandwidth_check(const struct farm_bandwidth_work *work, enum farm_bandwidth_variant variant,
-                                      struct farm_error *err);
-
 // Passes first_pass .. first_pass + passes - 1 over the arrays. READ returns the sum of all passes' sums modulo 2^64,
-// the others 0. `work` has been checked.
+// the others 0. Asserts what struct farm_bandwidth_work requires, except that `order` is a permutation.
 uint64_t farm_bandwidth_run(const struct farm_bandwidth_work *work, enum farm_bandwidth_variant variant,
                             uint64_t first_pass, uint64_t passes);
 

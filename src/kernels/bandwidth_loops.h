@@ -39,7 +39,7 @@ BANDWIDTH_INLINE void bandwidth_stream(double *to, bandwidth_vector x);
 // Orders what bandwidth_stream has stored before everything that follows.
 BANDWIDTH_INLINE void bandwidth_stream_end(void);
 
-// What stays in registers. op, stores and pattern are constants wherever this is inlined.
+// What stays in registers. op and stores are constants wherever this is inlined.
 struct bandwidth_state {
     double *d;
     const double *a, *b;
@@ -136,14 +136,13 @@ BANDWIDTH_INLINE void bandwidth_listed(struct bandwidth_state *state, enum farm_
 }
 
 BANDWIDTH_INLINE uint64_t bandwidth_passes(const struct farm_bandwidth_work *work, enum farm_bandwidth_op op,
-                                           enum farm_bandwidth_stores stores, enum farm_bandwidth_pattern pattern,
-                                           uint64_t first_pass, uint64_t passes) {
+                                           enum farm_bandwidth_stores stores, uint64_t first_pass, uint64_t passes) {
     struct bandwidth_state state = {.d = work->d, .a = work->a, .b = work->b};
     for (uint64_t pass = first_pass; pass < first_pass + passes; pass++) {
         state.s = farm_bandwidth_scalar(pass) - (bandwidth_vector){0};
-        if (pattern == FARM_BANDWIDTH_SEQUENTIAL)
+        if (work->pattern == FARM_BANDWIDTH_SEQUENTIAL)
             bandwidth_sequential(&state, op, stores, work->lines);
-        else if (pattern == FARM_BANDWIDTH_STRIDED)
+        else if (work->pattern == FARM_BANDWIDTH_STRIDED)
             bandwidth_strided(&state, op, stores, work->lines, work->stride_lines);
         else
             bandwidth_listed(&state, op, stores, work->lines, work->order);
@@ -157,47 +156,36 @@ BANDWIDTH_INLINE uint64_t bandwidth_passes(const struct farm_bandwidth_work *wor
     return total;
 }
 
-BANDWIDTH_INLINE uint64_t bandwidth_of_stores(const struct farm_bandwidth_work *work, enum farm_bandwidth_op op,
-                                              enum farm_bandwidth_stores stores, uint64_t first_pass, uint64_t passes) {
-    switch (work->pattern) {
-    case FARM_BANDWIDTH_SEQUENTIAL:
-        return bandwidth_passes(work, op, stores, FARM_BANDWIDTH_SEQUENTIAL, first_pass, passes);
-    case FARM_BANDWIDTH_STRIDED:
-        return bandwidth_passes(work, op, stores, FARM_BANDWIDTH_STRIDED, first_pass, passes);
-    default:
-        return bandwidth_passes(work, op, stores, FARM_BANDWIDTH_LISTED, first_pass, passes);
-    }
-}
-
 BANDWIDTH_INLINE uint64_t bandwidth_of_op(const struct farm_bandwidth_work *work, enum farm_bandwidth_op op,
                                           uint64_t first_pass, uint64_t passes) {
     if (op == FARM_BANDWIDTH_READ || work->stores == FARM_BANDWIDTH_TEMPORAL)
-        return bandwidth_of_stores(work, op, FARM_BANDWIDTH_TEMPORAL, first_pass, passes);
-    return bandwidth_of_stores(work, op, FARM_BANDWIDTH_NONTEMPORAL, first_pass, passes);
+        return bandwidth_passes(work, op, FARM_BANDWIDTH_TEMPORAL, first_pass, passes);
+    return bandwidth_passes(work, op, FARM_BANDWIDTH_NONTEMPORAL, first_pass, passes);
 }
 
+// So that the op is a constant in what is expanded.
+#define BANDWIDTH_FOR_EACH_OP(DO)                                                                                      \
+    DO(FARM_BANDWIDTH_READ)                                                                                            \
+    DO(FARM_BANDWIDTH_WRITE)                                                                                           \
+    DO(FARM_BANDWIDTH_COPY)                                                                                            \
+    DO(FARM_BANDWIDTH_SCALE)                                                                                           \
+    DO(FARM_BANDWIDTH_ADD)                                                                                             \
+    DO(FARM_BANDWIDTH_TRIAD)                                                                                           \
+    DO(FARM_BANDWIDTH_MIX11)                                                                                           \
+    DO(FARM_BANDWIDTH_MIX21)                                                                                           \
+    DO(FARM_BANDWIDTH_MIX31)
+
 uint64_t BANDWIDTH_RUN(const struct farm_bandwidth_work *work, uint64_t first_pass, uint64_t passes);
-
-#define BANDWIDTH_CASE(op)                                                                                             \
-    case op:                                                                                                           \
-        return bandwidth_of_op(work, op, first_pass, passes)
-
 uint64_t BANDWIDTH_RUN(const struct farm_bandwidth_work *work, uint64_t first_pass, uint64_t passes) {
+#define BANDWIDTH_RUN_OP(op)                                                                                           \
+    case op:                                                                                                           \
+        return bandwidth_of_op(work, op, first_pass, passes);
     switch (work->op) {
-        BANDWIDTH_CASE(FARM_BANDWIDTH_READ);
-        BANDWIDTH_CASE(FARM_BANDWIDTH_WRITE);
-        BANDWIDTH_CASE(FARM_BANDWIDTH_COPY);
-        BANDWIDTH_CASE(FARM_BANDWIDTH_SCALE);
-        BANDWIDTH_CASE(FARM_BANDWIDTH_ADD);
-        BANDWIDTH_CASE(FARM_BANDWIDTH_TRIAD);
-        BANDWIDTH_CASE(FARM_BANDWIDTH_MIX11);
-        BANDWIDTH_CASE(FARM_BANDWIDTH_MIX21);
-        BANDWIDTH_CASE(FARM_BANDWIDTH_MIX31);
+        BANDWIDTH_FOR_EACH_OP(BANDWIDTH_RUN_OP)
     default:
-        break;
+        return 0;
     }
-    assert(!"no such op");
-    return 0;
+#undef BANDWIDTH_RUN_OP
 }
 
 #endif

@@ -120,12 +120,12 @@ static void report_copies(struct farm_bw_job *job, json_t *object, const struct 
     json_t *rows = json_array();
     fprintf(job->out, "  %-26s %12s %12s %12s\n", "copy engine, GB/s", "host to GPU", "GPU to host", "both at once");
     for (int m = 0; m < FARM_BW_GPU_MEMORIES; m++) {
-        const char *memory = farm_bw_gpu_memory_name((enum farm_bw_gpu_memory)m);
+        const char *memory = farm_bw_gpu_memory_names[m];
         json_t *row = farm_json_object(false);
         farm_json_set_text(row, "memory", memory);
         fprintf(job->out, "    %-24s", memory);
         for (int d = 0; d < FARM_BW_GPU_DIRECTIONS; d++) {
-            const char *direction = farm_bw_gpu_direction_name((enum farm_bw_gpu_direction)d);
+            const char *direction = farm_bw_gpu_direction_names[d];
             farm_bw_report(job, 12, row, direction, &figures->copy[m][d], &farm_bw_gb_per_s, "gpu.%s.%s.%s", direction,
                            memory, where);
         }
@@ -142,7 +142,7 @@ static void report_pulls(struct farm_bw_job *job, json_t *object, const struct f
     for (int b = 0; b < FARM_BW_GPU_BLOCKS; b++) fprintf(job->out, " %5u blocks", farm_bw_gpu_blocks[b]);
     fprintf(job->out, "\n");
     for (int w = 0; w < FARM_BW_GPU_WAYS; w++) {
-        const char *way = farm_bw_gpu_way_name((enum farm_bw_gpu_way)w);
+        const char *way = farm_bw_gpu_way_names[w];
         fprintf(job->out, "    %-24s", way);
         for (int b = 0; b < FARM_BW_GPU_BLOCKS; b++) {
             json_t *row = farm_json_object(false);
@@ -161,15 +161,14 @@ static void report_gather(struct farm_bw_job *job, json_t *object, const struct 
                           const char *where) {
     json_t *rows = json_array();
     fprintf(job->out, "  %-26s %10s", "pieces, GB/s and ratio", "one copy");
-    for (int by = 1; by < FARM_BW_GPU_GATHERERS; by++)
-        fprintf(job->out, " %16s", farm_bw_gpu_gatherer_name((enum farm_bw_gpu_gatherer)by));
+    for (int by = 1; by < FARM_BW_GPU_GATHERERS; by++) fprintf(job->out, " %16s", farm_bw_gpu_gatherer_names[by]);
     fprintf(job->out, "\n");
     for (int i = 0; i < FARM_BW_GPU_PIECES; i++) {
         const struct farm_bw_gpu_gather *gather = &figures->gather[i];
         const struct farm_bw_figure *reference = &gather->by[FARM_BW_GPU_ONE_COPY];
         fprintf(job->out, "    %7zu B x %-12u", gather->piece_bytes, gather->pieces);
         for (int by = 0; by < FARM_BW_GPU_GATHERERS; by++) {
-            const char *name = farm_bw_gpu_gatherer_name((enum farm_bw_gpu_gatherer)by);
+            const char *name = farm_bw_gpu_gatherer_names[by];
             const struct farm_bw_figure *figure = &gather->by[by];
             const double ratio = figure->median / reference->median; // NAN where one is missing
             json_t *row = farm_json_object(false);
@@ -211,12 +210,7 @@ static void report_node(struct gpus *g, int n, int d, json_t *object, const stru
 // ---- measuring ----
 
 static struct farm_bw_gpu_config config_of(const struct gpus *g, int device, double share) {
-    const struct farm_bw_setup setup = farm_bw_setup_for(g->job, share);
-    return (struct farm_bw_gpu_config){.device = device,
-                                       .bytes = g->bytes,
-                                       .seconds = setup.seconds,
-                                       .samples = setup.samples,
-                                       .control = setup.control};
+    return (struct farm_bw_gpu_config){.device = device, .bytes = g->bytes, .setup = farm_bw_setup_for(g->job, share)};
 }
 
 static void report_missing(struct farm_bw_job *job, json_t *object, const char *why) {
@@ -256,7 +250,7 @@ static enum farm_status measure_node(struct gpus *g, int n, int d, double share,
         config.up = (const char *)segments.up_read.header + FARM_SEGMENT_HEADER_BYTES;
         config.up_writable = (char *)segments.up.header + FARM_SEGMENT_HEADER_BYTES;
         config.down = (char *)segments.down.header + FARM_SEGMENT_HEADER_BYTES;
-        status = g->ops->cell(&config, &figures, err);
+        status = g->ops->node(&config, &figures, err);
     }
     close_segments(&segments);
     move_back(&before);

@@ -26,7 +26,7 @@ static enum farm_status describe(int device, struct farm_bw_gpu_device *out, str
 }
 
 static const struct farm_bw_gpu_ops ops = {
-    .count = count_devices, .describe = describe, .cell = farm_bw_cuda_node, .peer = farm_bw_cuda_peer};
+    .count = count_devices, .describe = describe, .node = farm_bw_cuda_node, .peer = farm_bw_cuda_peer};
 
 __attribute__((visibility("default"))) farm_bw_gpu_entry farm_bw_cuda;
 

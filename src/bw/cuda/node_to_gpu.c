@@ -1,4 +1,4 @@
-// One NUMA node's memory and one GPU. See cell.h.
+// One NUMA node's memory and one GPU. See node_to_gpu.h.
 #include "bw/cuda/node_to_gpu.h"
 
 #include <stdio.h>
@@ -22,7 +22,7 @@ enum {
 };
 static const uint64_t SHUFFLE_SEED = 7;
 
-struct cell {
+struct path {
     const struct farm_bw_gpu_config *config;
     struct farm_bw_gpu_node *out;
     struct farm_bw_timer timer;
@@ -38,34 +38,34 @@ struct cell {
 
 // ---- memory ----
 
-static enum farm_status pinned(size_t bytes, void **out, struct farm_error *err) {
+static enum farm_status allocate_pinned(size_t bytes, void **out, struct farm_error *err) {
     *out = NULL;
     FARM_CUDA_TRY(cudaHostAlloc(out, bytes, cudaHostAllocPortable | cudaHostAllocMapped));
     return FARM_OK;
 }
 
-static enum farm_status of_device(size_t bytes, void **out, struct farm_error *err) {
+static enum farm_status allocate_device(size_t bytes, void **out, struct farm_error *err) {
     *out = NULL;
     FARM_CUDA_TRY(cudaMalloc(out, bytes));
     return FARM_OK;
 }
 
-static size_t places_of(const struct cell *c, size_t piece_bytes) {
+static size_t count_places(const struct path *c, size_t piece_bytes) {
     return c->config->bytes / piece_bytes;
 }
 
-static enum farm_status open_cell(struct cell *c, struct farm_error *err) {
-    const size_t bytes = c->config->bytes, most = places_of(c, farm_bw_gpu_piece_bytes[0]);
+static enum farm_status open_path(struct path *c, struct farm_error *err) {
+    const size_t bytes = c->config->bytes, most = count_places(c, farm_bw_gpu_piece_bytes[0]);
     void *memory[4] = {0};
-    enum farm_status status = pinned(bytes, &c->up, err);
-    if (!status) status = pinned(bytes, &c->down, err);
-    if (!status) status = pinned(FLAG_BYTES, &memory[0], err);
+    enum farm_status status = allocate_pinned(bytes, &c->up, err);
+    if (!status) status = allocate_pinned(bytes, &c->down, err);
+    if (!status) status = allocate_pinned(FLAG_BYTES, &memory[0], err);
     c->flag = memory[0];
-    if (!status) status = of_device(bytes, &memory[1], err);
+    if (!status) status = allocate_device(bytes, &memory[1], err);
     c->in = memory[1];
-    if (!status) status = of_device(bytes, &memory[2], err);
+    if (!status) status = allocate_device(bytes, &memory[2], err);
     c->source = memory[2];
-    if (!status) status = of_device(2 * most * sizeof(void *), &c->lists, err);
+    if (!status) status = allocate_device(2 * most * sizeof(void *), &c->lists, err);
     if (status) return farm_fail_in(err, status, "four pieces of %.1f MB (--size)", (double)bytes / 1e6);
     memset(c->flag, 0, FLAG_BYTES);
     farm_bw_gpu_fill(c->up, bytes, 0);
@@ -74,7 +74,7 @@ static enum farm_status open_cell(struct cell *c, struct farm_error *err) {
     return FARM_OK;
 }
 
-static void close_cell(struct cell *c) {
+static void close_path(struct path *c) {
     farm_bw_timer_close(&c->timer);
     if (c->held_up) (void)cudaHostUnregister(c->held_up);
     if (c->held_down) (void)cudaHostUnregister(c->config->down);
@@ -87,14 +87,14 @@ static void close_cell(struct cell *c) {
     (void)cudaGetLastError();
 }
 
-static enum farm_status clear_device(struct cell *c, struct farm_error *err) {
+static enum farm_status clear_device(struct path *c, struct farm_error *err) {
     FARM_CUDA_TRY(cudaMemsetAsync(c->in, POISON, c->config->bytes, c->timer.stream[0]));
     FARM_CUDA_TRY(cudaStreamSynchronize(c->timer.stream[0]));
     return FARM_OK;
 }
 
 // The device's first bytes, by way of pinned memory.
-static enum farm_status fetch(struct cell *c, size_t bytes, struct farm_error *err) {
+static enum farm_status fetch_bytes(struct path *c, size_t bytes, struct farm_error *err) {
     memset(c->down, POISON, bytes);
     FARM_CUDA_TRY(cudaMemcpyAsync(c->down, c->in, bytes, cudaMemcpyDeviceToHost, c->timer.stream[0]));
     FARM_CUDA_TRY(cudaStreamSynchronize(c->timer.stream[0]));
@@ -103,7 +103,7 @@ static enum farm_status fetch(struct cell *c, size_t bytes, struct farm_error *e
 
 // ---- registration ----
 
-static void refused(struct cell *c, const char *which, cudaError_t code) {
+static void note_refusal(struct path *c, const char *which, cudaError_t code) {
     (void)cudaGetLastError();
     farm_bw_conditions_note(&c->out->conditions,
                             "CUDA refuses to register %s (%s: %s; perhaps ulimit -l): no figures of registered memory, "
@@ -111,18 +111,18 @@ static void refused(struct cell *c, const char *which, cudaError_t code) {
                             which, cudaGetErrorName(code), cudaGetErrorString(code));
 }
 
-// As rings are, `up` last so that what stays registered is what was timed last; where the device pins nothing that is
-// mapped read-only, by the mapping that can be written (learner/cuda/registered.h).
-static enum farm_status register_both(struct cell *c, struct farm_error *err) {
+// As rings are registered (learner/cuda/registered.h): if the device pins nothing that is mapped read-only, by the
+// writable mapping. The last registration that is timed stays.
+static enum farm_status register_both(struct path *c, struct farm_error *err) {
     const unsigned flags = cudaHostRegisterPortable | cudaHostRegisterMapped;
     unsigned up_flags = flags | cudaHostRegisterReadOnly;
     void *up = (void *)(uintptr_t)c->config->up;
     double samples[FARM_BW_SAMPLES_MAX];
     int count = 0;
-    if (!farm_bw_timer_next(&c->timer, "registration")) return FARM_OK;
+    if (!farm_bw_clock_next(&c->timer.clock, "registration")) return FARM_OK;
     cudaError_t code = cudaHostRegister(c->config->down, c->config->bytes, flags);
     c->held_down = code == cudaSuccess;
-    if (code) return refused(c, "writable memory", code), FARM_OK;
+    if (code) return note_refusal(c, "writable memory", code), FARM_OK;
     do {
         if (c->held_up) FARM_CUDA_TRY(cudaHostUnregister(c->held_up));
         c->held_up = NULL;
@@ -136,23 +136,24 @@ static enum farm_status register_both(struct cell *c, struct farm_error *err) {
             code = cudaHostRegister(up, c->config->bytes, up_flags);
         }
         if (code)
-            return refused(c,
-                           up_flags == flags ? "memory, mapped read-only or for writing"
-                                             : "memory that is mapped read-only",
-                           code),
+            return note_refusal(c,
+                                up_flags == flags ? "memory, mapped read-only or for writing"
+                                                  : "memory that is mapped read-only",
+                                code),
                    FARM_OK;
         c->held_up = up;
         samples[count++] = (double)c->config->bytes / ((double)(farm_now_ns() - start_ns + 1) * 1e-9);
-    } while (farm_bw_timer_more(&c->timer, count));
+    } while (farm_bw_clock_more(&c->timer.clock, count));
     if (up_flags == flags)
         farm_bw_conditions_note(&c->out->conditions, "This GPU pins nothing that is mapped read-only: registered by a "
-                                                     "mapping that can be written, as the learner does.");
+                                                     "writable mapping, as the learner does.");
     c->out->registration = farm_bw_figure_of(samples, count);
+    farm_bw_clock_took(&c->timer.clock);
     c->out->registered = true;
     return FARM_OK;
 }
 
-static enum farm_status choose_source(struct cell *c, struct farm_error *err) {
+static enum farm_status choose_source(struct path *c, struct farm_error *err) {
     void *gpu = NULL;
     c->read = c->out->registered ? c->held_up : c->up;
     FARM_CUDA_TRY(cudaHostGetDevicePointer(&gpu, (void *)(uintptr_t)c->read, 0));
@@ -163,15 +164,15 @@ static enum farm_status choose_source(struct cell *c, struct farm_error *err) {
 // ---- copies by the copy engines ----
 
 struct copy {
-    struct cell *c;
+    struct path *c;
     const void *up;
     void *down;
     enum farm_bw_gpu_direction direction;
 };
 
-static enum farm_status put_copy(void *context, uint32_t pass, struct farm_error *err) {
+static enum farm_status queue_copy(void *context, uint32_t pass, struct farm_error *err) {
     const struct copy *copy = context;
-    const struct cell *c = copy->c;
+    const struct path *c = copy->c;
     const size_t bytes = c->config->bytes;
     const bool both = copy->direction == FARM_BW_GPU_BOTH;
     if (copy->direction != FARM_BW_GPU_D2H)
@@ -181,13 +182,13 @@ static enum farm_status put_copy(void *context, uint32_t pass, struct farm_error
     return FARM_OK;
 }
 
-static enum farm_status measure_copy(struct cell *c, enum farm_bw_gpu_memory memory,
+static enum farm_status measure_copy(struct path *c, enum farm_bw_gpu_memory memory,
                                      enum farm_bw_gpu_direction direction, struct farm_error *err) {
     const bool own = memory == FARM_BW_GPU_PINNED;
     struct copy copy = {c, own ? c->up : c->held_up, own ? c->down : c->config->down, direction};
     struct farm_bw_figure *figure = &c->out->copy[memory][direction];
-    const struct farm_bw_timed_work work = {.what = farm_bw_gpu_direction_name(direction),
-                                            .put = put_copy,
+    const struct farm_bw_timed_work work = {.what = farm_bw_gpu_direction_names[direction],
+                                            .queue = queue_copy,
                                             .context = &copy,
                                             .bytes = c->config->bytes * (direction == FARM_BW_GPU_BOTH ? 2 : 1),
                                             .both = direction == FARM_BW_GPU_BOTH};
@@ -197,11 +198,11 @@ static enum farm_status measure_copy(struct cell *c, enum farm_bw_gpu_memory mem
     if (status || !farm_bw_figure_is(figure)) return status;
     if (direction != FARM_BW_GPU_H2D) status = farm_bw_timer_check(copy.down, c->config->bytes, 0, "GPU to host", err);
     if (status || direction == FARM_BW_GPU_D2H) return status;
-    status = fetch(c, c->config->bytes, err);
+    status = fetch_bytes(c, c->config->bytes, err);
     return status ? status : farm_bw_timer_check(c->down, c->config->bytes, 0, "host to GPU", err);
 }
 
-static enum farm_status copies(struct cell *c, struct farm_error *err) {
+static enum farm_status measure_copies(struct path *c, struct farm_error *err) {
     enum farm_status status = FARM_OK;
     for (int memory = 0; memory < (c->out->registered ? FARM_BW_GPU_MEMORIES : 1); memory++)
         for (int direction = 0; direction < FARM_BW_GPU_DIRECTIONS && !status; direction++)
@@ -212,7 +213,7 @@ static enum farm_status copies(struct cell *c, struct farm_error *err) {
 // ---- by kernels, and by pieces ----
 
 struct pieces {
-    struct cell *c;
+    struct path *c;
     enum farm_bw_gpu_gatherer by;
     uint32_t blocks;
     size_t bytes;
@@ -225,9 +226,9 @@ struct pieces {
     enum farm_cuda_pull_way way;
 };
 
-static enum farm_status put_pieces(void *context, uint32_t pass, struct farm_error *err) {
+static enum farm_status queue_pieces(void *context, uint32_t pass, struct farm_error *err) {
     const struct pieces *p = context;
-    const struct cell *c = p->c;
+    const struct path *c = p->c;
     const size_t window = (size_t)(pass % p->windows) * p->count;
     struct CUstream_st *stream = c->timer.stream[0];
     const void *const *lists = c->lists;
@@ -252,15 +253,15 @@ static enum farm_status put_pieces(void *context, uint32_t pass, struct farm_err
     return FARM_OK;
 }
 
-static void pieces_free(struct pieces *p) {
+static void free_pieces(struct pieces *p) {
     free(p->place);
     free(p->from);
     free(p->to);
     free(p->sizes);
 }
 
-static enum farm_status upload(struct pieces *p, struct farm_error *err) {
-    struct cell *c = p->c;
+static enum farm_status upload_lists(struct pieces *p, struct farm_error *err) {
+    struct path *c = p->c;
     const size_t total = (size_t)p->windows * p->count;
     const void **gpu = malloc(total * sizeof *gpu);
     if (!gpu) return farm_fail(err, FARM_E_LIMIT, "no memory for a list of %zu pieces", total);
@@ -273,9 +274,9 @@ static enum farm_status upload(struct pieces *p, struct farm_error *err) {
 }
 
 // Pieces at places of the memory that are drawn anew for each pass, until all have had their turn.
-static enum farm_status pieces_make(struct cell *c, size_t bytes, uint32_t most, struct pieces *p,
+static enum farm_status make_pieces(struct path *c, size_t bytes, uint32_t most, struct pieces *p,
                                     struct farm_error *err) {
-    const uint32_t places = (uint32_t)places_of(c, bytes);
+    const uint32_t places = (uint32_t)count_places(c, bytes);
     *p = (struct pieces){.c = c, .bytes = bytes, .count = places < most ? places : most};
     p->windows = places / p->count;
     const size_t total = (size_t)p->windows * p->count;
@@ -293,13 +294,13 @@ static enum farm_status pieces_make(struct cell *c, size_t bytes, uint32_t most,
     }
     for (size_t i = 0; i < total; i++) p->from[i] = c->read + (size_t)p->place[i] * bytes;
     for (uint32_t i = 0; i < p->count; i++) p->to[i] = c->in + i * bytes, p->sizes[i] = bytes;
-    return upload(p, err);
+    return upload_lists(p, err);
 }
 
 // What the last pass fetched.
-static enum farm_status pieces_check(struct pieces *p, const char *what, struct farm_error *err) {
+static enum farm_status check_pieces(struct pieces *p, const char *what, struct farm_error *err) {
     const size_t window = (size_t)(p->last % p->windows) * p->count;
-    enum farm_status status = fetch(p->c, p->count * p->bytes, err);
+    enum farm_status status = fetch_bytes(p->c, p->count * p->bytes, err);
     for (uint32_t i = 0; i < p->count && !status; i++) {
         const size_t place = p->by == FARM_BW_GPU_ONE_COPY ? window + i : p->place[window + i];
         status = farm_bw_timer_check((char *)p->c->down + i * p->bytes, p->bytes, place * p->bytes / 8, what, err);
@@ -310,17 +311,17 @@ static enum farm_status pieces_check(struct pieces *p, const char *what, struct 
 static enum farm_status measure_pieces(struct pieces *p, const char *what, struct farm_bw_figure *figure,
                                        struct farm_error *err) {
     const struct farm_bw_timed_work work = {
-        .what = what, .put = put_pieces, .context = p, .bytes = p->count * p->bytes, .last = &p->last};
+        .what = what, .queue = queue_pieces, .context = p, .bytes = p->count * p->bytes, .last = &p->last};
     enum farm_status status = clear_device(p->c, err);
     if (!status) status = farm_bw_timer_figure(&p->c->timer, &work, figure, err);
-    return status || !farm_bw_figure_is(figure) ? status : pieces_check(p, what, err);
+    return status || !farm_bw_figure_is(figure) ? status : check_pieces(p, what, err);
 }
 
 // One large region, read where it lies.
-static enum farm_status pulls(struct cell *c, struct farm_error *err) {
+static enum farm_status measure_pulls(struct path *c, struct farm_error *err) {
     struct pieces p;
     struct farm_error why;
-    enum farm_status status = pieces_make(c, c->config->bytes, 1, &p, err);
+    enum farm_status status = make_pieces(c, c->config->bytes, 1, &p, err);
     for (int way = 0; way < FARM_BW_GPU_WAYS && !status; way++) {
         p.way = way == FARM_BW_GPU_LOADS ? FARM_CUDA_PULL_LOADS : FARM_CUDA_PULL_BULK;
         p.by = way == FARM_BW_GPU_LOADS ? FARM_BW_GPU_BY_LOADS : FARM_BW_GPU_BY_BULK;
@@ -330,12 +331,12 @@ static enum farm_status pulls(struct cell *c, struct farm_error *err) {
             status = measure_pieces(&p, "one region by a kernel", &c->out->pull[way][i], err);
         }
     }
-    pieces_free(&p);
+    free_pieces(&p);
     return status;
 }
 
 // The blocks that fetched the large region fastest.
-static uint32_t best_blocks(const struct cell *c, enum farm_bw_gpu_way way) {
+static uint32_t best_blocks(const struct path *c, enum farm_bw_gpu_way way) {
     const struct farm_bw_figure *figures = c->out->pull[way];
     int best = 0;
     for (int i = 1; i < FARM_BW_GPU_BLOCKS; i++)
@@ -344,7 +345,7 @@ static uint32_t best_blocks(const struct cell *c, enum farm_bw_gpu_way way) {
 }
 
 // Driver or device without batches of copies: one figure less.
-static bool is_missing(struct cell *c, const struct pieces *p, const struct farm_error *err) {
+static bool is_missing(struct path *c, const struct pieces *p, const struct farm_error *err) {
     if (p->by != FARM_BW_GPU_BY_BATCH || err->status == FARM_E_DEAD || strstr(err->message, "wrong data") ||
         cudaStreamSynchronize(c->timer.stream[0]))
         return false;
@@ -352,11 +353,11 @@ static bool is_missing(struct cell *c, const struct pieces *p, const struct farm
     return true;
 }
 
-static enum farm_status gather(struct cell *c, int size, struct farm_error *err) {
+static enum farm_status measure_gather(struct path *c, int size, struct farm_error *err) {
     struct farm_bw_gpu_gather *out = &c->out->gather[size];
     struct pieces p;
     struct farm_error why;
-    enum farm_status status = pieces_make(c, farm_bw_gpu_piece_bytes[size], farm_bw_gpu_piece_counts[size], &p, err);
+    enum farm_status status = make_pieces(c, farm_bw_gpu_piece_bytes[size], farm_bw_gpu_piece_counts[size], &p, err);
     out->pieces = p.count;
     for (int by = 0; by < FARM_BW_GPU_GATHERERS && !status; by++) {
         const bool bulk = by == FARM_BW_GPU_BY_BULK, kernel = bulk || by == FARM_BW_GPU_BY_LOADS;
@@ -364,16 +365,16 @@ static enum farm_status gather(struct cell *c, int size, struct farm_error *err)
         p.way = bulk ? FARM_CUDA_PULL_BULK : FARM_CUDA_PULL_LOADS;
         p.blocks = best_blocks(c, bulk ? FARM_BW_GPU_BULK : FARM_BW_GPU_LOADS);
         if (kernel && farm_cuda_pull_supported(p.way, &why)) continue;
-        status = measure_pieces(&p, farm_bw_gpu_gatherer_name(p.by), &out->by[by], err);
+        status = measure_pieces(&p, farm_bw_gpu_gatherer_names[p.by], &out->by[by], err);
         if (status && is_missing(c, &p, err)) status = FARM_OK;
     }
-    pieces_free(&p);
+    free_pieces(&p);
     return status;
 }
 
 // ---- a word there and back ----
 
-static enum farm_status wait_for(struct cell *c, uint64_t value, struct farm_error *err) {
+static enum farm_status wait_for_flag(struct path *c, uint64_t value, struct farm_error *err) {
     for (uint32_t turn = 1; __atomic_load_n(c->flag, __ATOMIC_ACQUIRE) != value; turn++) {
         if (turn % TURNS) continue;
         const cudaError_t code = cudaStreamQuery(c->timer.stream[0]);
@@ -382,38 +383,39 @@ static enum farm_status wait_for(struct cell *c, uint64_t value, struct farm_err
     return FARM_OK;
 }
 
-static enum farm_status trips(struct cell *c, uint64_t *value, uint64_t *gpu, double *ns, struct farm_error *err) {
+static enum farm_status time_trips(struct path *c, uint64_t *value, uint64_t *gpu, double *ns, struct farm_error *err) {
     const uint64_t start_ns = farm_now_ns();
     enum farm_status status = FARM_OK;
     for (int i = 0; i < TRIPS && !status; i++) {
         __atomic_store_n(&c->flag[FLAG_VALUE_AT], ++*value, __ATOMIC_RELEASE);
         status = farm_cuda_signal(c->timer.stream[0], gpu, gpu + FLAG_VALUE_AT, err);
-        if (!status) status = wait_for(c, *value, err);
+        if (!status) status = wait_for_flag(c, *value, err);
     }
     *ns = (double)(farm_now_ns() - start_ns) / TRIPS;
     return status;
 }
 
-static enum farm_status flag(struct cell *c, struct farm_error *err) {
+static enum farm_status measure_flag(struct path *c, struct farm_error *err) {
     double samples[FARM_BW_SAMPLES_MAX], ns;
     uint64_t value = 0;
     void *gpu = NULL;
     int count = 0;
-    if (!farm_bw_timer_next(&c->timer, "flag")) return FARM_OK;
+    if (!farm_bw_clock_next(&c->timer.clock, "flag")) return FARM_OK;
     FARM_CUDA_TRY(cudaHostGetDevicePointer(&gpu, c->flag, 0));
-    enum farm_status status = trips(c, &value, gpu, &ns, err); // warms up
+    enum farm_status status = time_trips(c, &value, gpu, &ns, err); // warms up
     do {
-        if (!status) status = trips(c, &value, gpu, &ns, err);
+        if (!status) status = time_trips(c, &value, gpu, &ns, err);
         if (status) return status;
         samples[count++] = ns;
-    } while (farm_bw_timer_more(&c->timer, count));
+    } while (farm_bw_clock_more(&c->timer.clock, count));
     c->out->flag_ns = farm_bw_figure_of(samples, count);
+    farm_bw_clock_took(&c->timer.clock);
     return FARM_OK;
 }
 
 // ---- all of it ----
 
-static void nothing_measured(struct farm_bw_gpu_node *out) {
+static void clear_figures(struct farm_bw_gpu_node *out) {
     const struct farm_bw_figure none = farm_bw_figure_of(NULL, 0);
     *out = (struct farm_bw_gpu_node){.registration = none, .flag_ns = none, .conditions = {.verified = true}};
     for (int m = 0; m < FARM_BW_GPU_MEMORIES; m++)
@@ -426,30 +428,29 @@ static void nothing_measured(struct farm_bw_gpu_node *out) {
     }
 }
 
-static enum farm_status measure(struct cell *c, struct farm_error *err) {
-    enum farm_status status = open_cell(c, err);
-    farm_bw_timer_start(&c->timer);
-    if (!status) status = flag(c, err);
+static enum farm_status measure_path(struct path *c, struct farm_error *err) {
+    enum farm_status status = open_path(c, err);
+    c->timer.clock = farm_bw_clock_start(&c->config->setup, 1, FIGURES, &c->out->conditions);
+    if (!status) status = measure_flag(c, err);
     if (!status) status = register_both(c, err);
     if (!status) status = choose_source(c, err);
-    if (!status) status = copies(c, err);
-    if (!status) status = pulls(c, err);
-    for (int size = 0; size < FARM_BW_GPU_PIECES && !status; size++) status = gather(c, size, err);
+    if (!status) status = measure_copies(c, err);
+    if (!status) status = measure_pulls(c, err);
+    for (int size = 0; size < FARM_BW_GPU_PIECES && !status; size++) status = measure_gather(c, size, err);
     return status;
 }
 
 enum farm_status farm_bw_cuda_node(const struct farm_bw_gpu_config *config, struct farm_bw_gpu_node *out,
                                    struct farm_error *err) {
-    struct cell c = {.config = config, .out = out};
-    nothing_measured(out);
+    struct path c = {.config = config, .out = out};
+    clear_figures(out);
     if (!config->up || !config->down || config->bytes < FARM_BW_GPU_BYTES_LEAST || config->bytes % 4096 ||
-        config->bytes > INT32_MAX || config->samples < 1 || config->samples > FARM_BW_SAMPLES_MAX)
-        return farm_fail(err, FARM_E_INVALID, "a GPU's figures with %zu bytes and %d samples", config->bytes,
-                         config->samples);
+        config->bytes > INT32_MAX)
+        return farm_fail(err, FARM_E_INVALID, "a GPU's figures with %zu bytes", config->bytes);
     FARM_CUDA_TRY(cudaSetDevice(config->device));
-    enum farm_status status = farm_bw_timer_open(config, FIGURES, &out->conditions, &c.timer, err);
-    if (!status) status = measure(&c, err);
-    close_cell(&c);
+    enum farm_status status = farm_bw_timer_open(&c.timer, err);
+    if (!status) status = measure_path(&c, err);
+    close_path(&c);
     if (status) out->conditions.verified = false;
     return status;
 }

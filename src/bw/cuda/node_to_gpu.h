@@ -1,5 +1,5 @@
 // One NUMA node's memory and one GPU: everything of struct farm_bw_gpu_node; and from one GPU to another. See bw/gpu.h.
-// library.c puts both into the table that libfarm_cuda.so exports; the tests link them.
+// exports.c puts both into the table that libfarm_cuda.so exports; the tests link them.
 #ifndef FARM_BW_CUDA_NODE_TO_GPU_H
 #define FARM_BW_CUDA_NODE_TO_GPU_H
 

@@ -1,11 +1,11 @@
-// From one GPU to another. See cell.h.
+// From one GPU to another. See node_to_gpu.h.
 #include <stdlib.h>
 
 #include "bw/cuda/node_to_gpu.h"
 #include "bw/cuda/timer.h"
 #include "kernels/cuda/check.h"
 
-enum { FIGURES = 1, POISON = 0xC3 };
+enum { POISON = 0xC3 };
 
 struct peer {
     const struct farm_bw_gpu_config *config;
@@ -16,14 +16,14 @@ struct peer {
     void *source, *target, *host;
 };
 
-static enum farm_status put(void *context, uint32_t pass, struct farm_error *err) {
+static enum farm_status queue_copy(void *context, uint32_t pass, struct farm_error *err) {
     const struct peer *p = context;
     FARM_CUDA_TRY(cudaMemcpyPeerAsync(p->target, p->to, p->source, p->from, p->config->bytes, p->timer.stream[0]));
     return FARM_OK;
 }
 
-// Peer access from `from` to `to` for as long as it is measured; where it cannot be had, CUDA goes through the host.
-static enum farm_status enable(int from, int to, bool *enabled, struct farm_error *err) {
+// Peer access from `from` to `to` during the measurement. Without it CUDA copies through the host.
+static enum farm_status enable_access(int from, int to, bool *enabled, struct farm_error *err) {
     int can = 0;
     FARM_CUDA_TRY(cudaDeviceCanAccessPeer(&can, from, to));
     if (!can) return FARM_OK;
@@ -37,8 +37,8 @@ static enum farm_status open_peer(struct peer *p, struct farm_error *err) {
     const size_t bytes = p->config->bytes;
     p->host = malloc(bytes);
     if (!p->host) return farm_fail(err, FARM_E_LIMIT, "no memory for %zu bytes", bytes);
-    enum farm_status status = enable(p->to, p->from, &p->enabled[1], err);
-    if (!status) status = enable(p->from, p->to, &p->enabled[0], err);
+    enum farm_status status = enable_access(p->to, p->from, &p->enabled[1], err);
+    if (!status) status = enable_access(p->from, p->to, &p->enabled[0], err);
     if (status) return status;
     p->out->access = p->enabled[0] && p->enabled[1];
     FARM_CUDA_TRY(cudaSetDevice(p->to));
@@ -49,7 +49,7 @@ static enum farm_status open_peer(struct peer *p, struct farm_error *err) {
     FARM_CUDA_TRY(cudaMalloc(&p->source, bytes));
     farm_bw_gpu_fill(p->host, bytes, 0);
     FARM_CUDA_TRY(cudaMemcpy(p->source, p->host, bytes, cudaMemcpyHostToDevice));
-    return farm_bw_timer_open(p->config, FIGURES, &p->out->conditions, &p->timer, err);
+    return farm_bw_timer_open(&p->timer, err);
 }
 
 static void close_peer(struct peer *p) {
@@ -62,9 +62,10 @@ static void close_peer(struct peer *p) {
     free(p->host);
 }
 
-static enum farm_status measure(struct peer *p, struct farm_error *err) {
-    const struct farm_bw_timed_work work = {.what = "GPU to GPU", .put = put, .context = p, .bytes = p->config->bytes};
-    farm_bw_timer_start(&p->timer);
+static enum farm_status measure_copy(struct peer *p, struct farm_error *err) {
+    const struct farm_bw_timed_work work = {
+        .what = "GPU to GPU", .queue = queue_copy, .context = p, .bytes = p->config->bytes};
+    p->timer.clock = farm_bw_clock_start(&p->config->setup, 1, 1, &p->out->conditions);
     const enum farm_status status = farm_bw_timer_figure(&p->timer, &work, &p->out->bytes_per_s, err);
     if (status || !farm_bw_figure_is(&p->out->bytes_per_s)) return status;
     FARM_CUDA_TRY(cudaSetDevice(p->to));
@@ -76,12 +77,11 @@ enum farm_status farm_bw_cuda_peer(const struct farm_bw_gpu_config *config, int 
                                    struct farm_error *err) {
     struct peer p = {.config = config, .out = out, .from = config->device, .to = to};
     *out = (struct farm_bw_gpu_peer){.bytes_per_s = farm_bw_figure_of(NULL, 0), .conditions = {.verified = true}};
-    if (config->device == to || config->bytes < FARM_BW_GPU_BYTES_LEAST || config->bytes % 8 || config->samples < 1 ||
-        config->samples > FARM_BW_SAMPLES_MAX)
+    if (config->device == to || config->bytes < FARM_BW_GPU_BYTES_LEAST || config->bytes % 8)
         return farm_fail(err, FARM_E_INVALID, "from GPU %d to GPU %d with %zu bytes", config->device, to,
                          config->bytes);
     enum farm_status status = open_peer(&p, err);
-    if (!status) status = measure(&p, err);
+    if (!status) status = measure_copy(&p, err);
     close_peer(&p);
     if (status) out->conditions.verified = false;
     return status;

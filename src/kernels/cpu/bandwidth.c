@@ -43,7 +43,7 @@ const char *farm_bandwidth_pattern_name(enum farm_bandwidth_pattern pattern) {
 
 // Whether d is read before it is written.
 static bool updates(enum farm_bandwidth_op op) {
-    return op == FARM_BANDWIDTH_MIX11 || op == FARM_BANDWIDTH_MIX21 || op == FARM_BANDWIDTH_MIX31;
+    return op >= FARM_BANDWIDTH_MIX11;
 }
 
 int farm_bandwidth_arrays(enum farm_bandwidth_op op) {
@@ -101,48 +101,18 @@ bool farm_bandwidth_has_nontemporal(enum farm_bandwidth_variant variant) {
     return farm_bandwidth_resolve(variant) != FARM_BANDWIDTH_PORTABLE;
 }
 
-// ---- checks ----
-
-static bool aligned(const void *array) {
+static bool is_aligned(const void *array) {
     return array && (uintptr_t)array % FARM_BANDWIDTH_LINE == 0;
-}
-
-static bool is_permutation(const uint32_t *order, size_t lines) {
-    // Sum and sum of squares modulo 2^64 catch what a slip makes of it, without memory of its own.
-    uint64_t sum = 0, squares = 0, want_sum = 0, want_squares = 0;
-    for (size_t i = 0; i < lines; i++) {
-        if (order[i] >= lines) return false;
-        sum += order[i], squares += (uint64_t)order[i] * order[i];
-        want_sum += i, want_squares += (uint64_t)i * i;
-    }
-    return sum == want_sum && squares == want_squares;
-}
-
-enum farm_status farm_bandwidth_check(const struct farm_bandwidth_work *work, enum farm_bandwidth_variant variant,
-                                      struct farm_error *err) {
-    if ((unsigned)work->op >= FARM_BANDWIDTH_OPS || (unsigned)work->stores > FARM_BANDWIDTH_NONTEMPORAL ||
-        (unsigned)work->pattern > FARM_BANDWIDTH_LISTED || (unsigned)variant >= FARM_BANDWIDTH_VARIANTS)
-        return farm_fail(err, FARM_E_INVALID, "bandwidth: no such kernel (%d, %d, %d, %d)", (int)work->op,
-                         (int)work->stores, (int)work->pattern, (int)variant);
-    if (!farm_bandwidth_has(variant))
-        return farm_fail(err, FARM_E_UNSUPPORTED, "bandwidth: this CPU has no %s: choose another variant",
-                         farm_bandwidth_variant_name(variant));
-    if (work->lines == 0) return farm_fail(err, FARM_E_INVALID, "bandwidth: arrays of no line");
-    if ((farm_bandwidth_uses_d(work->op) && !aligned(work->d)) ||
-        (farm_bandwidth_uses_a(work->op) && !aligned(work->a)) ||
-        (farm_bandwidth_uses_b(work->op) && !aligned(work->b)))
-        return farm_fail(err, FARM_E_INVALID, "bandwidth: %s wants %d arrays at multiples of %d bytes",
-                         farm_bandwidth_op_name(work->op), farm_bandwidth_arrays(work->op), FARM_BANDWIDTH_LINE);
-    if (work->pattern == FARM_BANDWIDTH_STRIDED && (work->stride_lines == 0 || work->stride_lines > work->lines))
-        return farm_fail(err, FARM_E_INVALID, "bandwidth: a stride of %zu lines in arrays of %zu", work->stride_lines,
-                         work->lines);
-    if (work->pattern == FARM_BANDWIDTH_LISTED && (!work->order || !is_permutation(work->order, work->lines)))
-        return farm_fail(err, FARM_E_INVALID, "bandwidth: the order is no permutation of %zu lines", work->lines);
-    return FARM_OK;
 }
 
 uint64_t farm_bandwidth_run(const struct farm_bandwidth_work *work, enum farm_bandwidth_variant variant,
                             uint64_t first_pass, uint64_t passes) {
+    assert(farm_bandwidth_has(variant) && work->lines > 0);
+    assert((!farm_bandwidth_uses_d(work->op) || is_aligned(work->d)) &&
+           (!farm_bandwidth_uses_a(work->op) || is_aligned(work->a)) &&
+           (!farm_bandwidth_uses_b(work->op) || is_aligned(work->b)));
+    assert(work->pattern != FARM_BANDWIDTH_STRIDED || (work->stride_lines && work->stride_lines <= work->lines));
+    assert(work->pattern != FARM_BANDWIDTH_LISTED || work->order);
     return run(work, farm_bandwidth_resolve(variant), first_pass, passes);
 }
 
@@ -219,12 +189,11 @@ uint64_t farm_bandwidth_expected_sum(const struct farm_bandwidth_work *work, uin
     return sum * passes;
 }
 
-// The first index below `count`, from `from` on, at which an array is not what it must be; count where there is none.
-// op is a constant wherever this is inlined.
+// The first index of a line that an array holds wrong; count: none. op is a constant wherever this is inlined.
 BANDWIDTH_INLINE size_t first_wrong(const struct farm_bandwidth_work *work, enum farm_bandwidth_op op, uint64_t passes,
-                                    size_t from, size_t count) {
+                                    size_t count) {
     const double scalar = passes ? farm_bandwidth_scalar(passes - 1) : 0, scalars = sum_of_scalars(passes);
-    for (size_t at = from; at < count; at += WORDS) {
+    for (size_t at = 0; at < count; at += WORDS) {
         uint64_t differs = 0;
         for (size_t i = at; i < at + WORDS; i++) {
             if (farm_bandwidth_uses_a(op)) differs |= bits_of(work->a[i]) ^ bits_of(value_of_a(i));
@@ -237,34 +206,21 @@ BANDWIDTH_INLINE size_t first_wrong(const struct farm_bandwidth_work *work, enum
     return count;
 }
 
-static size_t first_wrong_line(const struct farm_bandwidth_work *work, uint64_t passes) {
-    const size_t count = work->lines * WORDS;
-    switch (work->op) {
-    case FARM_BANDWIDTH_READ:
-        return first_wrong(work, FARM_BANDWIDTH_READ, passes, 0, count);
-    case FARM_BANDWIDTH_WRITE:
-        return first_wrong(work, FARM_BANDWIDTH_WRITE, passes, 0, count);
-    case FARM_BANDWIDTH_COPY:
-        return first_wrong(work, FARM_BANDWIDTH_COPY, passes, 0, count);
-    case FARM_BANDWIDTH_SCALE:
-        return first_wrong(work, FARM_BANDWIDTH_SCALE, passes, 0, count);
-    case FARM_BANDWIDTH_ADD:
-        return first_wrong(work, FARM_BANDWIDTH_ADD, passes, 0, count);
-    case FARM_BANDWIDTH_TRIAD:
-        return first_wrong(work, FARM_BANDWIDTH_TRIAD, passes, 0, count);
-    case FARM_BANDWIDTH_MIX11:
-        return first_wrong(work, FARM_BANDWIDTH_MIX11, passes, 0, count);
-    case FARM_BANDWIDTH_MIX21:
-        return first_wrong(work, FARM_BANDWIDTH_MIX21, passes, 0, count);
-    default:
-        return first_wrong(work, FARM_BANDWIDTH_MIX31, passes, 0, count);
-    }
-}
-
 bool farm_bandwidth_verify(const struct farm_bandwidth_work *work, uint64_t passes, size_t *wrong_line) {
-    const size_t at = first_wrong_line(work, passes);
+    const size_t count = work->lines * WORDS;
+    size_t at = count;
+#define VERIFY(op)                                                                                                     \
+    case op:                                                                                                           \
+        at = first_wrong(work, op, passes, count);                                                                     \
+        break;
+    switch (work->op) {
+        BANDWIDTH_FOR_EACH_OP(VERIFY)
+    default:
+        break;
+    }
+#undef VERIFY
     if (wrong_line) *wrong_line = at / WORDS;
-    return at == work->lines * WORDS;
+    return at == count;
 }
 
 // Fisher and Yates; a random number below n by multiplication (its bias is below n / 2^32).

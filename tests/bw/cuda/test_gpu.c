@@ -50,8 +50,8 @@ static struct farm_error err;
 
 static void set_up_of(size_t bytes) {
     memory = memory_of(bytes);
-    config =
-        (struct farm_bw_gpu_config){.up = memory.up, .down = memory.down, .bytes = bytes, .seconds = 30, .samples = 1};
+    config = (struct farm_bw_gpu_config){
+        .up = memory.up, .down = memory.down, .bytes = bytes, .setup = {.seconds = 30, .samples = 1}};
 }
 
 static void set_up(void) {
@@ -88,13 +88,13 @@ static void assert_figures(bool registered, bool bulk) {
     }
     for (int s = 0; s < FARM_BW_GPU_PIECES; s++)
         for (int g = 0; g < FARM_BW_GPU_GATHERERS; g++)
-            assert_is(&cell.gather[s].by[g], bulk || g != FARM_BW_GPU_BY_BULK, farm_bw_gpu_gatherer_name(g));
+            assert_is(&cell.gather[s].by[g], bulk || g != FARM_BW_GPU_BY_BULK, farm_bw_gpu_gatherer_names[g]);
     assert_is(&cell.registration, registered, "registration");
     assert_is(&cell.flag_ns, true, "flag");
 }
 
 Test(bw_cuda, takes_every_figure_and_leaves_nothing) {
-    config.samples = 3;
+    config.setup.samples = 3;
     cr_assert_eq(measure(), FARM_OK, "%s", err.message);
     assert_figures(true, true);
     cr_assert(cell.registered && cell.conditions.verified && !cell.conditions.stopped);
@@ -145,7 +145,7 @@ Test(bw_cuda, registers_a_writable_mapping_where_none_that_is_read_only_can_be) 
 Test(bw_cuda, finds_a_wrong_byte) {
     struct listener listener = {.stop_at = -1, .spoil_at = -1};
     const struct farm_bw_control control = {.stop = stop, .context = &listener};
-    config.control = &control;
+    config.setup.control = &control;
     cr_assert_eq(measure(), FARM_OK, "%s", err.message);
     const int asked = listener.asked;
     // 0 and 1: the flag. From registration on, which spoils what all read that follow.
@@ -169,7 +169,7 @@ Test(bw_cuda, finds_a_wrong_byte) {
 Test(bw_cuda, stops_when_asked) {
     struct listener listener;
     const struct farm_bw_control control = {.stop = stop, .context = &listener};
-    config.control = &control;
+    config.setup.control = &control;
     for (int at = 0; at < 40; at += 3) {
         listener = (struct listener){.stop_at = at, .spoil_at = -1};
         cr_assert_eq(measure(), FARM_OK, "%s", err.message);
@@ -180,8 +180,8 @@ Test(bw_cuda, stops_when_asked) {
 }
 
 Test(bw_cuda, ends_with_its_time) {
-    config.seconds = 1e-6;
-    config.samples = 5;
+    config.setup.seconds = 1e-6;
+    config.setup.samples = 5;
     cr_assert_eq(measure(), FARM_OK, "%s", err.message);
     cr_assert(cell.conditions.out_of_time);
     cr_assert_eq(cell.flag_ns.samples, 1, "the first is always taken");
@@ -203,7 +203,7 @@ static void lose(void *context, const char *what, double share) {
 Test(bw_cuda, a_gpu_that_is_lost_in_any_figure_is_said) {
     struct loss loss = {.figure = -1};
     const struct farm_bw_control control = {.progress = lose, .context = &loss};
-    config.control = &control;
+    config.setup.control = &control;
     cr_assert_eq(measure(), FARM_OK, "%s", err.message);
     const int figures = loss.begun;
     cr_assert_gt(figures, 20);
