@@ -1,9 +1,9 @@
-// Figures of the nodes of sessions.h, for samples and for `farm bridge status`. See sessions_internal.h.
+// See session_figures.h.
+#include "run/session_figures.h"
+
 #include <math.h>
 #include <stdio.h>
 #include <unistd.h>
-
-#include "run/sessions_internal.h"
 
 static const uint64_t SECOND_NS = 1000000000;
 

@@ -1,9 +1,9 @@
-// Messages to the bridges of sessions.h: what each has not received yet. See sessions_internal.h.
+// See session_messages.h.
+#include "run/session_messages.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include "run/sessions_internal.h"
 
 enum { TICK_RINGS_MAX = 16, TICK_RING_BYTES = 64 << 20 }; // sent to the bridges in a tick
 

@@ -10,7 +10,8 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/time.h"
-#include "run/sessions_internal.h"
+#include "run/session_figures.h"
+#include "run/session_messages.h"
 #include "shm/limits.h"
 
 static const uint64_t SECOND_NS = 1000000000, AWAY_NS = 3000000000, REFUSED_NS = 30000000000;
