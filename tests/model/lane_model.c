@@ -1,9 +1,8 @@
-// The lane under the model checker: the actor's loop (src/actor/actor.c), the inference loop (src/learner/inference.c)
-// and the training thread (src/learner/trainer.c), cut down to what they do with a lane, over the real code of
-// src/ring/{lane,wait,window}. Observations and answers are cells, so that every race on them is found; each answer is
-// a function of its observation, so that a lost, doubled or foreign one is found too.
+// The lane under the model checker: the loops of src/actor/actor.c, src/learner/inference.c and src/learner/trainer.c,
+// reduced to their accesses to a lane, over the real code of src/ring/{lane,wait,window}. Observations and answers are
+// cells, so races are found. Each answer is a function of its observation, so lost, doubled and foreign ones are found.
 //
-// usage: lane_model [SCENARIO...]     without names: all of the short tier; `list` prints the names.
+// usage: lane_model [SCENARIO...]     without names: the short tier; `list` prints the names.
 #include <stdio.h>
 #include <string.h>
 
@@ -18,17 +17,17 @@ static const uint64_t FOREVER = UINT64_MAX, GARBAGE = 0xbad, LIFE = 1000, ANSWER
 struct setting {
     const char *name;
     uint32_t actors, lanes, slots, steps; // steps: published in each lane before the actor ends
-    struct farm_window_shape window;      // of the training thread; length 0: none, inference releases by itself
+    struct farm_window_shape window;      // of the training thread; length 0: no training, inference releases
     unsigned crashes, spurious;
     bool actor_crashes, learner_crashes, extensive;
-    bool busy;        // nobody ever sleeps, nor wakes
-    uint64_t windows; // after which training waits for ever, for a batch that is never full; 0: it takes them all
-    bool looks;       // the supervisor looks whether the counters are sound
-    bool bare;        // inference never sleeps, and there is no data: the counters and the actor's sleep alone
+    bool busy;        // no side sleeps or wakes the other
+    uint64_t windows; // training waits for ever after so many; 0: it takes all
+    bool looks;       // the supervisor checks the counters
+    bool bare;        // only the counters and the actor's sleep: no data, and inference never sleeps
     bool late;        // the actor rings before it waits, instead of at every step (rings_late)
-    bool local;       // the actor answers itself (FARM_ANSWERS_LOCAL)
-    bool lies;        // the last thing that a killed actor does is to store a `produced` that cannot be; loads read
-                      // the newest stores, for a death takes longer than a store needs to become visible
+    bool local;       // FARM_ANSWERS_LOCAL
+    bool lies;        // a killed actor's last store is an invalid `produced`; loads return the newest stores, because
+                      // a death takes longer than a store needs to become visible
 };
 
 // clang-format off
@@ -88,13 +87,13 @@ static struct shared {
     struct farm_down_lane down[LANES];
     uint64_t obs[LANES][SLOTS], answer[LANES][SLOTS];
 } shared[ACTORS];
-static uint8_t flags[SLOTS]; // what farm_lane_restore writes; not looked at
+static uint8_t flags[SLOTS]; // farm_lane_restore writes them; not checked
 static float rewards[SLOTS];
 static uint64_t handed[LIVES]; // windows handed to training, a counter a life of the learner
 
 // ---- what belongs to the explored state ----
 
-// What a process knows of a ring; private to it. `ring` never changes once it is open, so it is no part of the state.
+// A process's private view of a ring. `ring` never changes once it is open, so it is outside the state.
 struct ring_view {
     struct farm_ring *ring;
     struct farm_lane lanes[LANES];
@@ -102,9 +101,9 @@ struct ring_view {
 static struct farm_ring actor_rings[ACTORS], learner_rings[ACTORS];
 static struct state {
     struct ring_view actor[ACTORS], learner[ACTORS];
-    // What really happened, for the checks alone.
+    // For the checks only.
     uint64_t published[ACTORS][LANES][STEPS];
-    bool lying[ACTORS], junk[ACTORS][LANES][STEPS]; // until it is put right; a step of which anything may be read
+    bool lying[ACTORS], junk[ACTORS][LANES][STEPS]; // `produced` is invalid; steps with any content
     uint64_t produced[ACTORS][LANES], acted[ACTORS][LANES], consumed[ACTORS][LANES];
     struct {
         uint32_t actor, lane;
@@ -139,12 +138,12 @@ static uint64_t *answer_cell(uint32_t a, uint32_t l, uint64_t n) {
     return &shared[a].answer[l][n % set->slots];
 }
 
-// What a cell holds; nothing is looked at where there is no data.
+// The cell's content, or `wanted` in scenarios without data.
 static uint64_t read_cell(uint64_t *cell, uint64_t wanted) {
     return set->bare ? wanted : model_read(cell);
 }
 
-// Writes in two strokes, so that a crash may come between them.
+// Writes twice, so that a crash may come in between.
 static void write_slowly(uint64_t *cell, uint64_t value) {
     if (set->bare) return;
     model_write(cell, GARBAGE);
@@ -175,7 +174,7 @@ static void notify_actor(struct ring_view *view) {
     if (!set->busy) farm_learner_notify(view->ring);
 }
 
-// A learner that never sleeps has one actor.
+// Scenarios without sleep have one actor.
 static void wait_learner(struct farm_doorbells *bells) {
     if (set->busy || set->bare)
         model_until(&bells->rings[0]->up_control->doorbell, bells->seen[0] + 1);
@@ -207,11 +206,11 @@ static void actor(void *context) {
     uint32_t a = *(const uint32_t *)context, l = set->lanes - 1;
     struct ring_view *view = &state->actor[a];
     open_view(view, &shared[a], &actor_rings[a]);
-    for (uint32_t i = 0; i < set->lanes && model_life(); i++) { // by the supervisor, before it starts this life
+    for (uint32_t i = 0; i < set->lanes && model_life(); i++) { // the supervisor, before it starts this life
         const bool restored = farm_lane_restore(&view->lanes[i]);
-        model_check(restored == state->lying[a], "an honest actor's counters are put right, or a liar's are not");
+        model_check(restored == state->lying[a], "an honest actor's counters were changed, or invalid ones were not");
         if (!restored) continue;
-        state->produced[a][i] = model_newest(&view->lanes[i].up->produced); // steps that were not taken in are lost
+        state->produced[a][i] = model_newest(&view->lanes[i].up->produced); // steps that were not checked are lost
         state->junk[a][i][state->produced[a][i] - 1] = true;
     }
     state->lying[a] = false;
@@ -225,7 +224,7 @@ static void actor(void *context) {
         all = farm_lane_actor_next(&view->lanes[l]) < set->steps;
     }
     for (uint32_t i = 0; i < set->lanes; i++) {
-        bool more = true; // the last turn waits for the last answer
+        bool more = true; // the last iteration waits for the last answer
         while (more) {
             more = farm_lane_actor_next(&view->lanes[i]) < set->steps;
             l = i;
@@ -269,10 +268,10 @@ static void answer_step(uint32_t a, uint32_t l, uint64_t n) {
     if (!set->local) write_slowly(answer_cell(a, l, n), observation + ANSWER);
     if (set->local)
         model_check(read_cell(answer_cell(a, l, n), wanted + ANSWER) == wanted + ANSWER || junk,
-                    "inference took in another answer than was published");
+                    "inference read another answer than was published");
 }
 
-// Whether step n was there; then it is answered, or taken in.
+// Answers (LOCAL: checks) step n if it is published.
 static bool serve_step(uint32_t a, uint32_t l, uint64_t n, struct farm_window_cursor *cursor, uint64_t *windows) {
     struct farm_lane *lane = &state->learner[a].lanes[l];
     if (n == set->steps || !is_ready(lane, n)) return false;
@@ -348,23 +347,23 @@ static void training(void *context) {
     }
 }
 
-// ---- the supervisor, while all live ----
+// ---- the supervisor, while all processes live ----
 
 static void supervisor(void *context) {
     struct ring_view view;
     open_view(&view, &shared[0], NULL);
-    model_check(farm_lane_sound(&view.lanes[0]), "an honest actor's counters are called unsound");
+    model_check(farm_lane_sound(&view.lanes[0]), "an honest actor's counters count as invalid");
 }
 
 // ---- the scenario ----
 
-// Who starts a new actor says so first (the supervisor's generation).
+// The supervisor counts the generation before it starts a new actor.
 static void bump_generation(void *context) {
     uint32_t a = *(const uint32_t *)context;
     for (uint32_t l = 0; l < set->lanes; l++) {
         uint64_t *generation = &shared[a].down[l].generation;
         model_store_by(a, generation, model_newest(generation) + 1);
-        uint64_t *produced = &shared[a].up[l].produced; // of the last step it would publish: no liar
+        uint64_t *produced = &shared[a].up[l].produced; // after its last step an actor is honest
         state->lying[a] = set->lies && model_newest(produced) < set->steps;
         if (state->lying[a]) model_store_by(a, produced, UINT64_MAX);
     }
@@ -404,7 +403,7 @@ static void set_up(void) {
     model_thread(learner, "training", training, NULL);
 }
 
-static void grows(uint64_t *last, uint64_t now, uint64_t most, const char *text) {
+static void check_growth(uint64_t *last, uint64_t now, uint64_t most, const char *text) {
     model_check(now >= *last && now - *last <= most, text);
     *last = now;
 }
@@ -416,9 +415,10 @@ static void invariant(void) {
             uint64_t acted = model_newest(&shared[a].down[l].acted);
             uint64_t consumed = model_newest(&shared[a].down[l].consumed);
             if (state->lying[a]) produced = state->produced[a][l];
-            grows(&state->produced[a][l], produced, 1, "`produced` does not grow by one");
-            grows(&state->acted[a][l], acted, 1, "`acted` does not grow by one: a step was answered twice or skipped");
-            grows(&state->consumed[a][l], consumed, STEPS, "`consumed` has shrunk");
+            check_growth(&state->produced[a][l], produced, 1, "`produced` does not grow by one");
+            check_growth(&state->acted[a][l], acted, 1,
+                         "`acted` does not grow by one: a step was answered twice or skipped");
+            check_growth(&state->consumed[a][l], consumed, STEPS, "`consumed` has shrunk");
             model_check(acted <= produced && (set->local || produced <= acted + 1),
                         "acted <= produced <= acted + 1 (local: + C) does not hold");
             model_check(consumed <= acted && produced - consumed <= set->slots,
@@ -439,7 +439,7 @@ static void end(void) {
         }
 }
 
-static bool wanted(const struct setting *setting, int argc, char **argv) {
+static bool is_chosen(const struct setting *setting, int argc, char **argv) {
     for (int i = 1; i < argc; i++)
         if (strcmp(argv[i], setting->name) == 0 || strcmp(argv[i], "all") == 0) return true;
     return argc == 1 && !setting->extensive;
@@ -453,7 +453,7 @@ int main(int argc, char **argv) {
         set = &SETTINGS[i];
         if (argc == 2 && strcmp(argv[1], "list") == 0)
             printf("%s%s\n", set->name, set->extensive ? " (extensive)" : "");
-        if (!wanted(set, argc, argv)) continue;
+        if (!is_chosen(set, argc, argv)) continue;
         struct model_result result = model_explore(&(struct model_scenario){.name = set->name,
                                                                             .set_up = set_up,
                                                                             .invariant = invariant,

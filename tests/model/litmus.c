@@ -1,6 +1,5 @@
-// Checks the model checker's memory model against litmus tests whose outcomes under RC11 are published (Lahav et al.
-// 2017; Batty et al. 2011): exactly the allowed outcomes must turn up, no more, no fewer. Each outcome is a number
-// whose digits are what the test observed. Prints one line a test that fails; ends with the count.
+// Checks the model checker's memory model with litmus tests whose outcomes under RC11 are published (Lahav et al. 2017;
+// Batty et al. 2011): exactly the allowed outcomes must occur. The digits of an outcome are the values that were read.
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -104,14 +103,14 @@ static const struct litmus LITMUS[] = {
     {"coherence of reads", {corr_w, corr_r}, end_reads, ALLOWED(0, 100, 200, 1100, 1200, 2200)},
 };
 
-// Independent reads of independent writes: only the outcome that tells is looked at.
+// Independent reads of independent writes: only the decisive outcome is checked.
 static const struct litmus IRIW_ACQUIRE = {
     "independent reads, acquire", {store_x, store_y, iriw_acq_1, iriw_acq_2}, end_reads, ALLOWED(1010)};
 static const struct litmus IRIW_FENCES = {
     "independent reads, fences", {store_x, store_y, iriw_fence_1, iriw_fence_2}, end_reads, .allowed_count = 0};
 
 static const struct litmus *running;
-static bool one_writer; // as the tests of one run have it, so that the shorter search is checked too
+static bool one_writer; // so that the shorter search is checked too
 
 static void set_up(void) {
     got = model_allocate(4 * sizeof *got);

@@ -1,5 +1,5 @@
-// Stands in for src/base/atomics.h in the model tests: each access to a shared word becomes a step of the model checker
-// (tests/model/explore.h), so that the code of src/ring runs unchanged but for who answers its loads.
+// Replaces src/base/atomics.h in the model tests: each access to a shared word is a step of the model checker
+// (tests/model/explore.h), so the code of src/ring runs unchanged.
 #ifndef FARM_BASE_ATOMICS_H
 #define FARM_BASE_ATOMICS_H
 
@@ -24,7 +24,7 @@ static inline void farm_store_relaxed(uint64_t *word, uint64_t value) {
 static inline uint32_t farm_load32_acquire(const uint32_t *word) {
     return (uint32_t)model_load(word, MODEL_ACQUIRE);
 }
-// Nothing in src/ring calls these: for mutants.
+// For mutants only.
 static inline uint32_t farm_load32_relaxed(const uint32_t *word) {
     return (uint32_t)model_load(word, MODEL_RELAXED);
 }

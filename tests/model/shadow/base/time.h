@@ -1,5 +1,4 @@
-// Stands in for src/base/time.h in the model tests: no time passes, so that nothing is ever saved by a time-out and a
-// lost wake-up shows as a deadlock.
+// Replaces src/base/time.h in the model tests: no time passes, so a lost wake-up is a deadlock.
 #ifndef FARM_BASE_TIME_H
 #define FARM_BASE_TIME_H
 
