@@ -52,7 +52,7 @@ static void close_both(int32_t fds[FDS]) {
     }
 }
 
-// Receives one message. False: there is none. *valid: whether it is valid.
+// Receives one message. False: no message waits. *valid: whether it is valid.
 static bool receive_one(int fd, struct farm_control_message *message, bool *valid) {
     *message = (struct farm_control_message){0};
     struct iovec data = {message, sizeof *message};

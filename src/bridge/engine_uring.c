@@ -14,7 +14,8 @@
 #include "bridge/engine_state.h"
 
 // Kinds of operations; a socket's are bits of `flying`.
-enum kind { IN, OUT, CONNECT, CANCEL, WATCH, LISTENER, KIND_BITS = 8 };
+enum kind { IN, OUT, CONNECT, CANCEL, WATCH, KIND_BITS = 8 };
+enum { LISTENER = FARM_ENGINE_WATCHES_MAX }; // the listener's watch
 
 struct uring_socket {
     int fd; // -1: free
@@ -32,7 +33,12 @@ struct uring_socket {
 struct uring_watch {
     int fd; // -1: none
     bool flying;
-    enum { REPORTED, READ_BY_ENGINE, POLLED_AND_READ } way; // POLLED_AND_READ: READ does not wait on this kernel
+    enum {
+        REPORTED,
+        READ_BY_ENGINE,
+        POLLED_AND_READ,
+        ACCEPTS
+    } way; // POLLED_AND_READ: READ does not wait on this kernel
     uint64_t value;
 };
 
@@ -46,10 +52,10 @@ struct farm_engine {
     bool made, enabled, signals_work; // signals_work: IORING_SQ_TASKRUN reports completions that wait for a call
     bool can_be_quiet;
     struct uring_socket sockets[FARM_ENGINE_SOCKETS_MAX];
-    struct uring_watch watches[FARM_ENGINE_WATCHES_MAX];
-    uint32_t socket_count, watch_count;
+    struct uring_watch watches[FARM_ENGINE_WATCHES_MAX + 1];
+    uint32_t socket_count;
     struct farm_listener listener;
-    bool listener_flying, listener_paused;
+    bool listener_paused;
     struct want wants[FARM_EVENTS_MAX];
     uint32_t want_count;
     uint32_t quiet[FARM_ENGINE_SOCKETS_MAX]; // sockets whose quiet send is submitted
@@ -129,11 +135,10 @@ static enum farm_status create(uint32_t sockets, uint32_t watches, void *context
     struct farm_engine *engine = calloc(1, sizeof *engine);
     if (!engine) return farm_fail(err, FARM_E_LIMIT, "out of memory for the bridge's sockets");
     engine->socket_count = sockets;
-    engine->watch_count = watches;
     engine->listener.fd = -1;
     engine->waits = 1;
     for (uint32_t i = 0; i < sockets; i++) engine->sockets[i].fd = -1;
-    for (uint32_t i = 0; i < watches; i++) engine->watches[i].fd = -1;
+    for (uint32_t i = 0; i <= LISTENER; i++) engine->watches[i].fd = -1;
     const int error = set_up(engine, 64 + 2 * sockets, 128 + 8 * sockets + 2 * watches);
     const enum farm_status status = error ? explain_error(-error, err) : probe(engine, err);
     if (status)
@@ -160,7 +165,7 @@ static void forget_wants(struct farm_engine *engine, uint32_t socket) {
 }
 
 static void add_watch(struct farm_engine *engine, uint32_t number, int fd, int way) {
-    assert(number < engine->watch_count && engine->watches[number].fd < 0);
+    assert(number <= LISTENER && engine->watches[number].fd < 0);
     engine->watches[number] = (struct uring_watch){.fd = fd, .way = way};
     add_want(engine, WATCH, number);
 }
@@ -175,7 +180,7 @@ static void watch_counter(struct farm_engine *engine, uint32_t number, int fd) {
 
 static void listen_at(struct farm_engine *engine, int fd) {
     engine->listener = (struct farm_listener){.fd = fd};
-    add_want(engine, LISTENER, 0);
+    add_watch(engine, LISTENER, fd, ACCEPTS);
 }
 
 static struct uring_socket *socket_at(struct farm_engine *engine, uint32_t number) {
@@ -313,35 +318,13 @@ static void prepare_watch(struct farm_engine *engine, uint32_t number) {
     watch->flying = true;
 }
 
-static void prepare_listener(struct farm_engine *engine) {
-    struct io_uring_sqe *sqe = next_sqe(engine);
-    io_uring_prep_poll_add(sqe, engine->listener.fd, POLLIN);
-    sqe->user_data = tag(LISTENER, 0);
-    engine->listener_flying = true;
-}
-
 static void prepare(struct farm_engine *engine, struct want one) {
-    switch ((enum kind)one.kind) {
-    case IN:
-        prepare_in(engine, one.number);
-        break;
-    case OUT:
-        prepare_out(engine, one.number);
-        break;
-    case CONNECT:
-        prepare_connect(engine, one.number);
-        break;
-    case CANCEL:
-        prepare_cancels(engine, one.number);
-        return;
-    case WATCH:
-        prepare_watch(engine, one.number);
-        return;
-    default:
-        prepare_listener(engine);
-        return;
-    }
-    engine->sockets[one.number].flying |= (uint8_t)(1u << one.kind);
+    static void (*const prepares[])(struct farm_engine *, uint32_t) = {
+        [IN] = prepare_in,          [OUT] = prepare_out,     [CONNECT] = prepare_connect,
+        [CANCEL] = prepare_cancels, [WATCH] = prepare_watch,
+    };
+    prepares[one.kind](engine, one.number);
+    if (one.kind < CANCEL) engine->sockets[one.number].flying |= (uint8_t)(1u << one.kind);
 }
 
 // ---- completions ----
@@ -365,10 +348,23 @@ static void handle_completion(struct farm_engine *engine, enum kind kind, uint32
     }
 }
 
+static void handle_listener(struct farm_engine *engine) {
+    int64_t result;
+    engine->system_calls++;
+    if (farm_listener_accept(&engine->listener, &result))
+        farm_event_put(&engine->queue, FARM_ENGINE_ACCEPTED, 0, result);
+    else
+        add_want(engine, WATCH, LISTENER);
+}
+
 static void handle_watch(struct farm_engine *engine, uint32_t number, int64_t outcome) {
     struct uring_watch *watch = &engine->watches[number];
     watch->flying = false;
     if (outcome == -ECANCELED || outcome == -EBADF) return;
+    if (watch->way == ACCEPTS) {
+        handle_listener(engine);
+        return;
+    }
     if (watch->way == READ_BY_ENGINE && outcome != sizeof watch->value) {
         watch->way = POLLED_AND_READ;
         add_want(engine, WATCH, number);
@@ -384,17 +380,6 @@ static void handle_watch(struct farm_engine *engine, uint32_t number, int64_t ou
     farm_event_put(&engine->queue, FARM_ENGINE_READABLE, number, watch->way == REPORTED ? 0 : (int64_t)watch->value);
 }
 
-static void handle_listener(struct farm_engine *engine, int64_t outcome) {
-    int64_t result;
-    engine->listener_flying = false;
-    if (outcome < 0) return;
-    engine->system_calls++;
-    if (farm_listener_accept(&engine->listener, &result))
-        farm_event_put(&engine->queue, FARM_ENGINE_ACCEPTED, 0, result);
-    else
-        add_want(engine, LISTENER, 0);
-}
-
 // Moves completions into the queue, without a system call.
 static void collect(struct farm_engine *engine) {
     unsigned head, seen = 0;
@@ -406,10 +391,8 @@ static void collect(struct farm_engine *engine) {
         if (cqe->user_data == LIBURING_UDATA_TIMEOUT || kind == CANCEL) continue;
         if (kind < CANCEL)
             handle_completion(engine, kind, number, cqe->res);
-        else if (kind == WATCH)
-            handle_watch(engine, number, cqe->res);
         else
-            handle_listener(engine, cqe->res);
+            handle_watch(engine, number, cqe->res);
     }
     io_uring_cq_advance(&engine->ring, seen);
 }
@@ -467,7 +450,7 @@ static uint32_t take_events(struct farm_engine *engine, struct farm_engine_event
 static void resume_listener(struct farm_engine *engine) {
     if (!engine->listener_paused || farm_listener_is_paused(&engine->listener)) return;
     engine->listener_paused = false;
-    add_want(engine, LISTENER, 0);
+    add_want(engine, WATCH, LISTENER);
 }
 
 // The first turn without completions leaves the submission to wait(), which submits and sleeps in one call; the next
@@ -499,27 +482,24 @@ static uint64_t system_calls(const struct farm_engine *engine) {
     return engine->system_calls;
 }
 
-static bool anything_flies(const struct farm_engine *engine) {
-    bool flies = engine->listener_flying;
-    for (uint32_t i = 0; i < engine->watch_count; i++) flies |= engine->watches[i].flying;
+static bool any_watch_flies(const struct farm_engine *engine) {
+    bool flies = false;
+    for (uint32_t i = 0; i <= LISTENER; i++) flies |= engine->watches[i].flying;
     return flies;
 }
 
 // A read of an eventfd in flight writes to memory of the engine, which is about to be freed.
 static void cancel_watches(struct farm_engine *engine) {
-    engine->want_count = 0;
-    engine->queue.count = 0;
-    for (uint32_t i = 0; i <= engine->watch_count; i++) {
-        const bool last = i == engine->watch_count;
-        if (last ? !engine->listener_flying : !engine->watches[i].flying) continue;
+    for (uint32_t i = 0; i <= LISTENER; i++) {
+        if (!engine->watches[i].flying) continue;
         struct io_uring_sqe *sqe = next_sqe(engine);
-        io_uring_prep_cancel64(sqe, last ? tag(LISTENER, 0) : tag(WATCH, i), 0);
+        io_uring_prep_cancel64(sqe, tag(WATCH, i), 0);
         sqe->user_data = tag(CANCEL, 0);
     }
-    for (int i = 0; i < DESTROY_TRIES && anything_flies(engine); i++) {
-        enter(engine, true, 1000000);
+    for (int i = 0; i < DESTROY_TRIES && any_watch_flies(engine); i++) {
         engine->want_count = 0;
         engine->queue.count = 0;
+        enter(engine, true, 1000000);
     }
 }
 

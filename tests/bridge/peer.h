@@ -1,5 +1,5 @@
-// A peer by hand: frames of any content, right or wrong, at a hub (side MEMORY_UP: it plays a node) or at a node (side
-// MEMORY_DOWN: it plays a hub), over the memory engine in the clear.
+// A hand-written peer: sends any frames, valid or not, to a hub (side MEMORY_UP: as a node) or to a node (side
+// MEMORY_DOWN: as a hub), over the memory engine.
 #ifndef TESTS_BRIDGE_PEER_H
 #define TESTS_BRIDGE_PEER_H
 
@@ -12,9 +12,9 @@ enum { PEER_RINGS = 2, PEER_LANES = 2, PEER_PIXELS = 20 };
 struct peer {
     struct play *play;
     struct memory_connection *c;
-    int side; // MEMORY_UP: it is a node, MEMORY_DOWN: a hub
+    int side; // MEMORY_UP: as a node; MEMORY_DOWN: as a hub
     uint64_t frame;
-    uint8_t in[1 << 14]; // what the other side has said
+    uint8_t in[1 << 14]; // received from the other side
     size_t in_bytes;
 };
 
@@ -26,7 +26,7 @@ static inline void peer_make(struct peer *peer, int side, bool sealed) {
     peer_make_as(peer, side, sealed, FARM_ANSWERS_CENTRAL);
 }
 
-// A turn of the side that is attacked, and of the supervisor; the learner answers nothing.
+// A turn of the other side and of the supervisor; the learner does not answer.
 static inline void peer_turn(struct peer *peer, uint64_t ns) {
     struct play *play = peer->play;
     play->now_ns += ns;
@@ -37,7 +37,7 @@ static inline void peer_turn(struct peer *peer, uint64_t ns) {
     world_supervise(&play->world);
 }
 
-static inline void peer_hear(struct peer *peer) {
+static inline void peer_receive(struct peer *peer) {
     const int64_t bytes =
         memory_get(&peer->play->net, peer->c, peer->side, peer->in + peer->in_bytes, sizeof peer->in - peer->in_bytes);
     if (bytes > 0) peer->in_bytes += (size_t)bytes;
@@ -47,11 +47,11 @@ static inline bool peer_closed(const struct peer *peer) {
     return peer->c->left[!peer->side];
 }
 
-// Fifty turns in 50 ms: too few for any limit of time.
+// Fifty turns in 50 ms, shorter than any time limit.
 static inline void peer_wait(struct peer *peer) {
     for (int i = 0; i < 50; i++) {
         peer_turn(peer, 1000000);
-        peer_hear(peer);
+        peer_receive(peer);
     }
 }
 
@@ -61,7 +61,7 @@ static inline void peer_dial(struct peer *peer) {
         peer->c = memory_dial(&peer->play->net);
         return;
     }
-    world_act(&peer->play->world, 1); // every lane has a step that waits for its answer
+    world_act(&peer->play->world, 1); // every lane has an unanswered step
     for (peer->c = NULL; !peer->c; peer->c = memory_take(&peer->play->net)) peer_turn(peer, 10000000);
 }
 
@@ -76,8 +76,8 @@ struct peer_frame {
     uint16_t entries;             // 0: 1
     uint16_t ring, lane;          // of the first entry
     uint64_t n, third;            // likewise
-    int more_payload, more_bytes; // than is right: sent; claimed in the header
-    int later;                    // its number is so much too large
+    int more_payload, more_bytes; // too many bytes: sent; in the header
+    int later;                    // added to the frame's number
     bool twice, wrong_crc, wrong_payload_crc, reserved;
     const void *message;
     size_t message_bytes;
@@ -99,7 +99,7 @@ static inline void peer_put(struct peer *peer, const uint8_t *from, size_t bytes
     }
 }
 
-static inline void peer_say(struct peer *peer, const struct peer_frame *frame) {
+static inline void peer_send(struct peer *peer, const struct peer_frame *frame) {
     static uint8_t out[1 << 15];
     struct farm_wire_entry entries[FARM_WIRE_ENTRIES_MAX + 1] = {0};
     const uint16_t count = frame->entries ? frame->entries : 1;
@@ -125,13 +125,13 @@ static inline void peer_say(struct peer *peer, const struct peer_frame *frame) {
     peer->frame++;
 }
 
-static inline void peer_say_message(struct peer *peer, enum farm_wire_type type, const void *message, size_t bytes) {
-    peer_say(peer, &(struct peer_frame){.type = type, .message = message, .message_bytes = bytes});
+static inline void peer_send_message(struct peer *peer, enum farm_wire_type type, const void *message, size_t bytes) {
+    peer_send(peer, &(struct peer_frame){.type = type, .message = message, .message_bytes = bytes});
 }
 
-// ---- greeting, in order ----
+// ---- the handshake ----
 
-enum peer_stage { PEER_DIALLED, PEER_GREETED, PEER_JOINED };
+enum peer_progress { PEER_DIALLED, PEER_OFFERED, PEER_JOINED };
 
 static inline size_t peer_put_hello(uint32_t rings, const struct farm_wire_counters *counters, uint8_t *out,
                                     size_t room) {
@@ -150,27 +150,27 @@ static inline size_t peer_put_welcome(uint32_t rings, uint32_t lanes, const stru
 }
 
 // HELLO or OFFER, then JOIN or WELCOME.
-static inline void peer_come(struct peer *peer, enum peer_stage stage) {
+static inline void peer_connect(struct peer *peer, enum peer_progress progress) {
     static const struct farm_wire_counters counters[PEER_RINGS * PEER_LANES];
     uint8_t out[4096];
     peer_dial(peer);
-    if (stage == PEER_DIALLED) return;
+    if (progress == PEER_DIALLED) return;
     if (peer->side == MEMORY_UP)
-        peer_say_message(peer, FARM_WIRE_HELLO, out, peer_put_hello(0, NULL, out, sizeof out));
+        peer_send_message(peer, FARM_WIRE_HELLO, out, peer_put_hello(0, NULL, out, sizeof out));
     else
-        peer_say_message(peer, FARM_WIRE_OFFER, out, farm_wire_put_offer(&peer->play->world.offer, out, sizeof out));
+        peer_send_message(peer, FARM_WIRE_OFFER, out, farm_wire_put_offer(&peer->play->world.offer, out, sizeof out));
     peer_wait(peer);
-    if (stage == PEER_GREETED) return;
+    if (progress == PEER_OFFERED) return;
     if (peer->side == MEMORY_UP)
-        peer_say_message(peer, FARM_WIRE_JOIN, out, farm_wire_put_join(PEER_RINGS, out, sizeof out));
+        peer_send_message(peer, FARM_WIRE_JOIN, out, farm_wire_put_join(PEER_RINGS, out, sizeof out));
     else
-        peer_say_message(peer, FARM_WIRE_WELCOME, out,
-                         peer_put_welcome(PEER_RINGS, PEER_LANES, counters, out, sizeof out));
+        peer_send_message(peer, FARM_WIRE_WELCOME, out,
+                          peer_put_welcome(PEER_RINGS, PEER_LANES, counters, out, sizeof out));
     peer_wait(peer);
     cr_assert_not(peer_closed(peer));
 }
 
-// What nobody may have moved: steps at the learner, answers at the node.
+// Sum of counters that an invalid frame must not move: steps at the learner, answers at the node.
 static inline uint64_t peer_moved(const struct peer *peer) {
     const struct world *world = &peer->play->world;
     uint64_t sum = 0;

@@ -1,4 +1,4 @@
-// Addresses as people and files say them, and which of them a connection without a key may go to.
+// Forms of addresses, addresses in files, and the addresses allowed without a key.
 #include "bridge/address.h"
 
 #include <criterion/criterion.h>
@@ -33,7 +33,7 @@ static struct farm_address find(const char *address) {
     return found[0];
 }
 
-Test(bridge, knows_the_forms_of_addresses) {
+Test(bridge, accepts_valid_forms_of_addresses_only) {
     static const char *const good[] = {"node7:7700", "10.0.0.5:0", "[::1]:7700", "a.b-c:65535"};
     static const char *const bad[] = {"",      "node7",    ":7700", "node7:",  "node7:x", "node7:65536", "::1:7700",
                                       "[::1]", "node7:-1", "a:1x",  "[]:7700", "a: 1",    "a:+1"};
@@ -49,7 +49,7 @@ Test(bridge, knows_the_forms_of_addresses) {
     cr_expect_eq(farm_address_read(longest, text, &error), FARM_E_USAGE);
 }
 
-Test(bridge, reads_an_address_that_a_file_holds) {
+Test(bridge, reads_an_address_from_a_file) {
     char at[sizeof file + 1] = "@";
     strcat(at, file);
     cr_expect_eq(farm_address_read(at, text, &error), FARM_E_NOT_FOUND, "an empty file is not written yet");
@@ -64,7 +64,7 @@ Test(bridge, reads_an_address_that_a_file_holds) {
     cr_expect_eq(farm_address_read("@", text, &error), FARM_E_USAGE);
 }
 
-Test(bridge, tells_private_addresses_from_public_ones) {
+Test(bridge, distinguishes_private_and_public_addresses) {
     static const char *const ours[] = {"127.0.0.1:1",  "127.255.0.9:1", "10.1.2.3:1",         "172.16.0.1:1",
                                        "172.31.9.9:1", "192.168.3.4:1", "169.254.1.1:1",      "[::1]:1",
                                        "[fd00::1]:1",  "[fe80::1]:1",   "[::ffff:10.0.0.1]:1"};
@@ -84,13 +84,13 @@ Test(bridge, tells_private_addresses_from_public_ones) {
     }
 }
 
-Test(bridge, refuses_a_name_of_which_one_address_is_public) {
+Test(bridge, refuses_a_name_with_one_public_address) {
     struct farm_address both[2] = {find("127.0.0.1:1"), find("192.0.2.1:1")};
     cr_expect_eq(farm_address_check_insecure("name:1", both, 2, &error), FARM_E_USAGE);
     cr_expect(strstr(error.message, "192.0.2.1"), "%s", error.message);
 }
 
-Test(bridge, knows_no_network_card_of_the_loopback_interface) {
+Test(bridge, finds_no_network_card_for_loopback) {
     const struct farm_address address = find("127.0.0.1:1");
     cr_expect_eq(farm_address_node(&address), -1);
 }

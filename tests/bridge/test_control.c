@@ -1,4 +1,4 @@
-// What supervisor and bridge say to one another: whole messages, with the descriptors of a ring alone.
+// Messages between supervisor and bridge arrive whole; only RING brings descriptors.
 #include "bridge/control.h"
 
 #include <criterion/criterion.h>
@@ -26,14 +26,14 @@ static struct farm_control_message ring_message(uint32_t ring, int fd) {
     return (struct farm_control_message){.kind = FARM_CONTROL_RING, .ring = ring, .fds = {fd, fd}};
 }
 
-// The lowest number that a new descriptor gets: it stays as it is if none is left open.
+// The number of the next new descriptor: unchanged if no descriptor has leaked.
 static int next_fd(void) {
     const int fd = dup(ends[0]);
     close(fd);
     return fd;
 }
 
-Test(control, a_message_comes_as_it_was_sent) {
+Test(control, a_message_arrives_unchanged) {
     struct farm_control_message out = {
         .kind = FARM_CONTROL_ADMIT, .count = 7, .machine = 42, .text = "node", .fds = {3, 4}};
     struct farm_control_message in;
@@ -43,11 +43,11 @@ Test(control, a_message_comes_as_it_was_sent) {
     cr_expect_eq(in.count, 7);
     cr_expect_eq(in.machine, 42);
     cr_expect_str_eq(in.text, "node");
-    cr_expect_eq(in.fds[0], -1, "descriptors travel with a ring alone");
+    cr_expect_eq(in.fds[0], -1, "only a ring brings descriptors");
     cr_assert_not(farm_control_receive(ends[0], &in));
 }
 
-Test(control, a_rings_descriptors_come_along) {
+Test(control, a_ring_brings_its_descriptors) {
     struct farm_control_message in, out = ring_message(3, ends[0]);
     cr_assert(farm_control_send(ends[0], &out));
     cr_assert(farm_control_receive(ends[1], &in));
@@ -59,7 +59,7 @@ Test(control, a_rings_descriptors_come_along) {
     }
 }
 
-Test(control, nonsense_is_dropped_with_its_descriptors) {
+Test(control, discards_invalid_messages_and_closes_their_descriptors) {
     const int fd = next_fd();
     struct farm_control_message in, out = ring_message(1, ends[0]);
     cr_assert_eq(send(ends[0], &out, sizeof out, 0), sizeof out); // a ring without descriptors
@@ -71,7 +71,7 @@ Test(control, nonsense_is_dropped_with_its_descriptors) {
     cr_expect_eq(next_fd(), fd);
 }
 
-Test(control, a_ring_whose_descriptors_find_no_room_comes_without) {
+Test(control, a_ring_arrives_without_descriptors_if_there_is_no_room) {
     struct farm_control_message in, out = ring_message(3, ends[0]);
     struct rlimit before, none;
     cr_assert(farm_control_send(ends[0], &out));
@@ -80,13 +80,13 @@ Test(control, a_ring_whose_descriptors_find_no_room_comes_without) {
     cr_assert_eq(setrlimit(RLIMIT_NOFILE, &none), 0);
     const bool received = farm_control_receive(ends[1], &in);
     setrlimit(RLIMIT_NOFILE, &before);
-    cr_assert(received, "it is said, so that the ring is not just missing");
+    cr_assert(received, "the message must arrive");
     cr_expect_eq(in.ring, 3);
     cr_expect(in.fds[0] == -1 && in.fds[1] == -1);
-    cr_expect_lt(next_fd(), (int)none.rlim_cur, "none is left open");
+    cr_expect_lt(next_fd(), (int)none.rlim_cur, "no descriptor leaks");
 }
 
-Test(control, says_when_there_is_no_room_and_loses_nothing) {
+Test(control, reports_a_full_socket_and_loses_nothing) {
     struct farm_control_message in, out = {.kind = FARM_CONTROL_GENERATION};
     uint32_t sent = 0, received = 0;
     while (out.ring = sent, farm_control_send(ends[1], &out)) sent++;
@@ -96,7 +96,7 @@ Test(control, says_when_there_is_no_room_and_loses_nothing) {
     cr_assert(farm_control_send(ends[1], &out));
 }
 
-Test(control, nothing_of_what_was_said_reaches_another_bridge) {
+Test(control, clearing_discards_all_messages_of_the_bridge_before) {
     const int fd = next_fd();
     struct farm_control_message in, out = ring_message(0, ends[0]);
     cr_assert(farm_control_send(ends[0], &out));

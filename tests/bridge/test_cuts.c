@@ -1,5 +1,5 @@
-// What a broken connection must not break: each step arrives once and in order (world.h checks), whatever byte a cut or
-// an error falls on, and whichever side is thrown away.
+// Broken connections lose and repeat nothing: each step arrives once and in order (world.h checks), at whatever byte a
+// cut or an error occurs, and whichever side is replaced.
 #include <stdio.h>
 #include <time.h>
 
@@ -10,14 +10,14 @@
 
 TestSuite(cuts, .timeout = 300);
 
-// Every combination of a flow: in the clear or by TLS, answers of the learner or of the actors, up or down.
+// A flow: in the clear or by TLS, answers by the learner or by the actors, faults up or down.
 enum { SEALED = 1, LOCAL = 2, DOWN = 4, FLOWS = 8 };
 static struct play *make(int flow, uint32_t rings, uint32_t pixels, uint64_t seed) {
     farm_log_set_level(FARM_LOG_ERROR);
     return play_make(flow & SEALED, flow & LOCAL ? FARM_ANSWERS_LOCAL : FARM_ANSWERS_CENTRAL, rings, 2, pixels, seed);
 }
 
-Test(cuts, a_whole_connection_brings_all_steps) {
+Test(cuts, an_intact_connection_brings_all_steps) {
     for (int flow = 0; flow < DOWN; flow++) {
         struct play *play = make(flow, 2, 50, 1);
         play_to(play, 200);
@@ -28,8 +28,8 @@ Test(cuts, a_whole_connection_brings_all_steps) {
 
 enum fault { CUT, FLIP };
 
-// One fault at byte `at` of a new connection. Returns whether the connection came so far.
-static bool at_byte(struct play *play, int flow, enum fault fault, uint64_t at, uint64_t steps) {
+// One fault at byte `at` of a new connection. Returns whether the connection had so many bytes.
+static bool break_at_byte(struct play *play, int flow, enum fault fault, uint64_t at, uint64_t steps) {
     *(fault == CUT ? &play->net.cut_at : &play->net.flip_at) = at;
     play->net.direction = flow & DOWN ? MEMORY_DOWN : MEMORY_UP;
     play->net.most = at % 3 ? 0 : 40;
@@ -44,45 +44,45 @@ static uint64_t stride(int flow) {
     return flow & SEALED && !getenv("FARM_BRIDGE_FULL") ? STRIDE : 1;
 }
 
-// A first connection has fresh rings each time.
+// With new rings each time.
 Test(cuts, every_byte_of_a_first_connection_can_be_the_last) {
     for (int flow = 0; flow < FLOWS; flow += DOWN) {
         uint64_t at = 0;
-        for (bool fell = true; fell; at++) {
+        for (bool reached = true; reached; at++) {
             struct play *play = make(flow, 1, 1, at);
-            fell = at_byte(play, flow, CUT, at, 2);
+            reached = break_at_byte(play, flow, CUT, at, 2);
             play_free(play);
         }
         cr_assert_gt(at, BYTES_MIN);
     }
 }
 
-// From connecting again until behind three frames of steps and their answers.
-static void every_byte(int flow, enum fault fault, bool forgotten) {
+// From reconnecting to the third frame of steps and its answers.
+static void cut_every_byte(int flow, enum fault fault, bool forgotten) {
     struct play *play = make(flow, 1, 1, 1);
     uint64_t at = 0, steps = 10;
     play_to(play, steps);
-    for (bool fell = true; fell; at += stride(flow)) {
+    for (bool reached = true; reached; at += stride(flow)) {
         if (forgotten) {
-            play->world.admitted = false; // the new hub hears of the session when it asks
+            play->world.admitted = false; // the new hub learns of the session when it asks
             world_replace_hub(&play->world);
         } else {
             memory_cut(&play->net, play->net.list[0]);
         }
-        fell = at_byte(play, flow, fault, at, steps += 5);
+        reached = break_at_byte(play, flow, fault, at, steps += 5);
     }
-    cr_assert_gt(at, BYTES_MIN); // each of them ended its connection
+    cr_assert_gt(at, BYTES_MIN); // each of them ended a connection
     play_free(play);
 }
 
 Test(cuts, every_byte_of_a_resumed_connection_can_be_the_last) {
-    for (int flow = 0; flow < FLOWS; flow++) every_byte(flow, CUT, false);
+    for (int flow = 0; flow < FLOWS; flow++) cut_every_byte(flow, CUT, false);
 }
-Test(cuts, every_byte_can_be_the_last_before_a_hub_that_asks_anew) {
-    for (int flow = 0; flow < FLOWS; flow += 2) every_byte(flow, CUT, true);
+Test(cuts, every_byte_can_be_the_last_at_a_restarted_hub) {
+    for (int flow = 0; flow < FLOWS; flow += 2) cut_every_byte(flow, CUT, true);
 }
-Test(cuts, a_byte_that_arrives_changed_ends_its_connection_and_is_not_published) {
-    for (int flow = 0; flow < FLOWS; flow++) every_byte(flow, FLIP, false);
+Test(cuts, a_changed_byte_ends_its_connection_and_is_not_published) {
+    for (int flow = 0; flow < FLOWS; flow++) cut_every_byte(flow, FLIP, false);
 }
 
 // ---- at random ----
@@ -91,8 +91,8 @@ struct tally {
     uint64_t cuts, hubs, nodes, actors, steps;
 };
 
-// One of the three is thrown away. A node may vanish, so that its connection stays open at the hub.
-static void throw_away(struct play *play, uint64_t which, struct tally *tally) {
+// Replaces the hub, the node or an actor. A node may vanish, so that its connection stays open at the hub.
+static void replace_one(struct play *play, uint64_t which, struct tally *tally) {
     if (which == 0) {
         world_replace_hub(&play->world);
         tally->hubs++;
@@ -106,8 +106,8 @@ static void throw_away(struct play *play, uint64_t which, struct tally *tally) {
     }
 }
 
-// Cuts that come anywhere, and, if `rarely`, one of hub, node and actor thrown away in every so many turns.
-static void misfortunes(int flow, uint64_t seed, uint64_t cuts, uint64_t rarely, struct tally *tally) {
+// Cuts at random bytes; if `rarely`, replaces hub, node or actor once in so many turns.
+static void cut_at_random(int flow, uint64_t seed, uint64_t cuts, uint64_t rarely, struct tally *tally) {
     static const size_t most[] = {0, 0, 100, 3000};
     struct play *play = make(flow, 2, 30, seed);
     uint64_t steps = 0;
@@ -115,7 +115,7 @@ static void misfortunes(int flow, uint64_t seed, uint64_t cuts, uint64_t rarely,
         play->net.most = most[memory_random(&play->net, 4)];
         play->net.cut_span = 1000 + memory_random(&play->net, 5000);
         for (steps += 20; !world_done(&play->world, steps); play_turn(play, steps)) {
-            if (rarely) throw_away(play, memory_random(&play->net, rarely), tally);
+            if (rarely) replace_one(play, memory_random(&play->net, rarely), tally);
             cr_assert_lt(play->now_ns, 100000000000 * (1 + cuts), "%s", farm_node_why(play->world.node));
         }
     }
@@ -126,7 +126,7 @@ static void misfortunes(int flow, uint64_t seed, uint64_t cuts, uint64_t rarely,
     play_free(play);
 }
 
-static void record(const char *path, const struct tally *tally, double wall_s) {
+static void append_record(const char *path, const struct tally *tally, double wall_s) {
     FILE *file = fopen(path, "a");
     char date[32];
     const time_t now = time(NULL);
@@ -144,18 +144,18 @@ Test(cuts, at_random_bytes_lose_and_repeat_nothing) {
     const char *count = getenv("FARM_BRIDGE_CUTS"), *path = getenv("FARM_BRIDGE_RECORD");
     const uint64_t cuts = count ? strtoull(count, NULL, 10) : 10000, start_ns = farm_now_ns();
     struct tally tally = {0};
-    for (uint64_t seed = 0; tally.cuts < cuts; seed++) misfortunes((int)(seed % 2) * LOCAL, seed, 500, 0, &tally);
-    if (path) record(path, &tally, (double)(farm_now_ns() - start_ns) * 1e-9);
+    for (uint64_t seed = 0; tally.cuts < cuts; seed++) cut_at_random((int)(seed % 2) * LOCAL, seed, 500, 0, &tally);
+    if (path) append_record(path, &tally, (double)(farm_now_ns() - start_ns) * 1e-9);
 }
 
-Test(cuts, hubs_nodes_and_actors_come_anew_at_any_moment) {
+Test(cuts, hubs_nodes_and_actors_can_be_replaced_at_any_moment) {
     struct tally tally = {0};
-    for (int flow = 0; flow < DOWN; flow++) misfortunes(flow, 77, flow & SEALED ? 300 : 2000, 1000, &tally);
+    for (int flow = 0; flow < DOWN; flow++) cut_at_random(flow, 77, flow & SEALED ? 300 : 2000, 1000, &tally);
     cr_assert(tally.hubs > 100 && tally.nodes > 100 && tally.actors > 100);
 }
 
-// A session that is forgotten amid its steps, while its connection may be open, or half open, or cut: its place is
-// taken by the next at once, and nothing of the old one reaches the new one's rings.
+// A session that is forgotten while its steps flow, with an open, half-open or cut connection: another one takes its
+// place at once, and nothing of the old one reaches the new rings.
 Test(cuts, a_place_is_free_for_the_next_session_at_any_moment) {
     for (int flow = 0; flow < DOWN; flow++) {
         struct play *play = make(flow, 2, 30, (uint64_t)flow);

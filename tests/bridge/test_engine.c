@@ -1,7 +1,7 @@
-// Both engines over socket pairs and loopback TCP: what is begun ends as one event, whatever pieces the bytes come in.
+// Both engines over socket pairs and loopback TCP: an operation ends as one event, however the bytes are cut.
+// Accepting, connecting and both directions at once are shown by test_pair.c.
 #include <criterion/criterion.h>
 
-#include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/filter.h>
@@ -17,10 +17,11 @@
 
 #include "base/time.h"
 #include "bridge/engine.h"
+#include "loopback.h"
 
 TestSuite(bridge, .timeout = 30);
 
-enum { SOCKETS = 4, WATCHES = 2, MS = 1000000, LARGE = 8 << 20 };
+enum { SOCKETS = 4, WATCHES = 2, MS = 1000000, LARGE = 8 << 20, NO_EVENT = FARM_ENGINE_READABLE + 1 };
 static const uint64_t LIMIT_NS = 5000 * (uint64_t)MS;
 
 static const struct farm_engine_ops *ops;
@@ -49,13 +50,13 @@ static bool make_engine(const char *word) {
     }                                                                                                                  \
     static void name(void)
 
-// The next event; kind CLOSED + 100 if there is none in time.
+// The next event; kind NO_EVENT after the time limit.
 static struct farm_engine_event next_within(uint64_t limit_ns) {
     struct farm_engine_event event;
     for (const uint64_t end = farm_now_ns() + limit_ns;;) {
         if (ops->turn(engine, &event, 1)) return event;
         const uint64_t now = farm_now_ns();
-        if (now >= end) return (struct farm_engine_event){.kind = FARM_ENGINE_CLOSED + 100};
+        if (now >= end) return (struct farm_engine_event){.kind = (enum farm_engine_event_kind)NO_EVENT};
         ops->wait(engine, end - now);
     }
 }
@@ -69,7 +70,7 @@ static void expect(enum farm_engine_event_kind kind, uint32_t number, int64_t re
 
 static void expect_nothing(void) {
     const struct farm_engine_event event = next_within(20 * MS);
-    cr_assert_eq(event.kind, FARM_ENGINE_CLOSED + 100, "kind %d number %u result %ld", event.kind, event.number,
+    cr_assert_eq((int)event.kind, NO_EVENT, "kind %d number %u result %ld", event.kind, event.number,
                  (long)event.result);
 }
 
@@ -79,8 +80,8 @@ static void close_all(uint32_t sockets) {
     expect_nothing();
 }
 
-// The engine's socket `number`, and the other end, which blocks.
-static int pair(uint32_t number) {
+// Opens the engine's socket `number`; returns the other end, which blocks.
+static int open_pair(uint32_t number) {
     int fds[2];
     cr_assert_eq(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds), 0);
     fcntl(fds[0], F_SETFL, O_NONBLOCK);
@@ -88,19 +89,10 @@ static int pair(uint32_t number) {
     return fds[1];
 }
 
-static uint8_t *pattern(size_t bytes) {
+static uint8_t *make_pattern(size_t bytes) {
     uint8_t *data = malloc(bytes);
     for (size_t i = 0; i < bytes; i++) data[i] = (uint8_t)(i * 2654435761u >> 13);
     return data;
-}
-
-static int listener_at(struct sockaddr_in *address) {
-    socklen_t bytes = sizeof *address;
-    const int fd = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-    *address = (struct sockaddr_in){.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    cr_assert(bind(fd, (struct sockaddr *)address, bytes) == 0 && listen(fd, 8) == 0);
-    cr_assert_eq(getsockname(fd, (struct sockaddr *)address, &bytes), 0);
-    return fd;
 }
 
 static int tcp_socket(void) {
@@ -109,9 +101,9 @@ static int tcp_socket(void) {
 
 // ---- receiving ----
 
-ENGINE_TEST(receives_into_parts_once_all_has_come_in_pieces) {
-    const int peer = pair(0);
-    uint8_t data[1000], *sent = pattern(sizeof data);
+ENGINE_TEST(receives_into_parts_when_all_pieces_have_come) {
+    const int peer = open_pair(0);
+    uint8_t data[1000], *sent = make_pattern(sizeof data);
     struct iovec parts[] = {{data, 1}, {data + 1, 500}, {data + 501, 0}, {data + 501, 499}};
     ops->receive(engine, 0, parts, 4, sizeof data);
     for (size_t i = 0; i < sizeof data; i += 100) {
@@ -125,8 +117,8 @@ ENGINE_TEST(receives_into_parts_once_all_has_come_in_pieces) {
     free(sent);
 }
 
-ENGINE_TEST(a_receive_ends_with_the_least_that_is_asked_for) {
-    const int peer = pair(0);
+ENGINE_TEST(a_receive_ends_with_at_least_the_requested_bytes) {
+    const int peer = open_pair(0);
     char data[100];
     struct iovec part = {data, sizeof data};
     ops->receive(engine, 0, &part, 1, 10);
@@ -139,8 +131,8 @@ ENGINE_TEST(a_receive_ends_with_the_least_that_is_asked_for) {
     close(peer);
 }
 
-ENGINE_TEST(the_peers_end_is_zero_bytes_and_a_reset_an_error) {
-    const int peer = pair(0);
+ENGINE_TEST(a_closed_peer_is_zero_bytes_and_a_send_to_it_an_error) {
+    const int peer = open_pair(0);
     char data[8];
     struct iovec part = {data, sizeof data};
     ops->receive(engine, 0, &part, 1, 1);
@@ -170,8 +162,8 @@ static void *read_slowly(void *argument) {
 }
 
 static void send_large(bool deferred) {
-    struct reader reader = {.fd = pair(0), .data = malloc(LARGE)};
-    uint8_t *sent = pattern(LARGE);
+    struct reader reader = {.fd = open_pair(0), .data = malloc(LARGE)};
+    uint8_t *sent = make_pattern(LARGE);
     struct iovec parts[1024];
     for (size_t i = 0; i < 1024; i++) parts[i] = (struct iovec){sent + i * (LARGE / 1024), LARGE / 1024};
     pthread_create(&reader.thread, NULL, read_slowly, &reader);
@@ -191,30 +183,12 @@ ENGINE_TEST(sends_everything_to_a_peer_that_reads_slowly) {
     send_large(false);
 }
 
-ENGINE_TEST(a_deferred_send_that_does_not_go_at_once_ends_too) {
+ENGINE_TEST(a_deferred_send_that_blocks_ends_too) {
     send_large(true);
 }
 
-ENGINE_TEST(both_directions_of_a_socket_are_independent) {
-    const int peer = pair(0);
-    char in[4], out[] = "abcd", got[4];
-    struct iovec in_part = {in, 4}, out_part;
-    ops->receive(engine, 0, &in_part, 1, 4);
-    for (int i = 0; i < 50; i++) {
-        out_part = (struct iovec){out, 4};
-        ops->send(engine, 0, &out_part, 1);
-        expect(FARM_ENGINE_SENT, 0, 4);
-        cr_assert_eq(read(peer, got, 4), 4);
-        cr_assert_arr_eq(got, out, 4);
-    }
-    cr_assert_eq(write(peer, "wxyz", 4), 4);
-    expect(FARM_ENGINE_RECEIVED, 0, 4);
-    close_all(1);
-    close(peer);
-}
-
 ENGINE_TEST(a_deferred_send_comes_with_the_answer_in_one_wait) {
-    const int peer = pair(0);
+    const int peer = open_pair(0);
     struct farm_engine_event events[4];
     char in[4], out[] = "abcd";
     struct iovec in_part = {in, 4}, out_part;
@@ -223,7 +197,7 @@ ENGINE_TEST(a_deferred_send_comes_with_the_answer_in_one_wait) {
         in_part = (struct iovec){in, 4}, out_part = (struct iovec){out, 4};
         ops->receive(engine, 0, &in_part, 1, 4);
         ops->send(engine, 0, &out_part, 1);
-        cr_assert_eq(write(peer, "wxyz", 4), 4); // as if it had answered
+        cr_assert_eq(write(peer, "wxyz", 4), 4); // the answer
         if (i == 10) calls = ops->system_calls(engine);
         farm_engine_defer_sent(ops, engine, 0);
         uint32_t n = 0;
@@ -242,18 +216,18 @@ ENGINE_TEST(a_deferred_send_comes_with_the_answer_in_one_wait) {
 
 // ---- closing ----
 
-ENGINE_TEST(after_closed_nothing_comes_and_the_number_is_free_again) {
+ENGINE_TEST(after_closed_there_is_no_event_and_the_number_is_free) {
     struct farm_engine_event event;
     static uint8_t out[LARGE];
     for (int round = 0; round < 20; round++) {
-        const int peer = pair(1);
+        const int peer = open_pair(1);
         char in[100];
         struct iovec in_part = {in, sizeof in}, out_part = {out, sizeof out};
         ops->receive(engine, 1, &in_part, 1, sizeof in);
         ops->send(engine, 1, &out_part, 1);
-        for (int i = 0; i < round % 4; i++) // not begun, begun, or half done
+        for (int i = 0; i < round % 4; i++) // not submitted, submitted, or half done
             if (!ops->turn(engine, &event, 1)) ops->wait(engine, MS);
-        if (round & 4) cr_assert_eq(write(peer, in, sizeof in), sizeof in); // ended, and not told
+        if (round & 4) cr_assert_eq(write(peer, in, sizeof in), sizeof in); // ended, and not reported
         ops->close(engine, 1);
         expect(FARM_ENGINE_CLOSED, 1, 0);
         cr_assert_eq(ops->turn(engine, &event, 1), 0);
@@ -267,7 +241,7 @@ ENGINE_TEST(after_closed_nothing_comes_and_the_number_is_free_again) {
 
 // ---- watching ----
 
-ENGINE_TEST(a_watch_tells_again_until_it_is_read_empty) {
+ENGINE_TEST(a_watch_repeats_its_event_until_it_is_read_empty) {
     const int fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
     uint64_t value = 3;
     ops->watch(engine, 1, fd);
@@ -282,7 +256,7 @@ ENGINE_TEST(a_watch_tells_again_until_it_is_read_empty) {
     close(fd);
 }
 
-ENGINE_TEST(a_counter_is_read_by_its_engine_or_its_caller) {
+ENGINE_TEST(the_engine_or_its_caller_reads_a_counter) {
     const int fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
     uint64_t value;
     farm_engine_watch_counter(ops, engine, 0, fd);
@@ -299,43 +273,18 @@ ENGINE_TEST(a_counter_is_read_by_its_engine_or_its_caller) {
 
 // ---- connections ----
 
-ENGINE_TEST(accepts_and_connects) {
+ENGINE_TEST(reports_a_refused_connection) {
     struct sockaddr_in address;
-    const int listener = listener_at(&address);
-    ops->listen(engine, listener);
-    for (uint32_t i = 0; i < 2; i++) {
-        ops->open(engine, 2 * i, tcp_socket());
-        ops->connect(engine, 2 * i, (struct sockaddr *)&address, sizeof address);
-        for (int ends = 0; ends < 2; ends++) {
-            const struct farm_engine_event event = next_within(LIMIT_NS);
-            if (event.kind == FARM_ENGINE_CONNECTED) cr_assert(event.number == 2 * i && event.result == 0);
-            if (event.kind != FARM_ENGINE_ACCEPTED) continue;
-            cr_assert(event.result > 0 && (fcntl((int)event.result, F_GETFD) & FD_CLOEXEC));
-            ops->open(engine, 2 * i + 1, (int)event.result);
-        }
-    }
-    char in[5], out[] = "hello";
-    struct iovec in_part = {in, 5}, out_part = {out, 5};
-    ops->receive(engine, 3, &in_part, 1, 5);
-    ops->send(engine, 2, &out_part, 1);
-    for (int ends = 0; ends < 2; ends++) cr_assert_eq(next_within(LIMIT_NS).result, 5);
-    cr_assert_arr_eq(in, out, 5);
-    close_all(4);
-    close(listener);
-}
-
-ENGINE_TEST(a_refused_connection_says_so) {
-    struct sockaddr_in address;
-    close(listener_at(&address));
+    close(listen_on_loopback(&address));
     ops->open(engine, 0, tcp_socket());
     ops->connect(engine, 0, (struct sockaddr *)&address, sizeof address);
     expect(FARM_ENGINE_CONNECTED, 0, -ECONNREFUSED);
     close_all(1);
 }
 
-ENGINE_TEST(an_attempt_to_connect_can_be_closed) {
+ENGINE_TEST(closes_an_attempt_to_connect) {
     struct sockaddr_in address;
-    const int listener = listener_at(&address);
+    const int listener = listen_on_loopback(&address);
     int fillers[64]; // a full backlog: further attempts hang
     for (int i = 0; i < 64; i++) connect(fillers[i] = tcp_socket(), (struct sockaddr *)&address, sizeof address);
     ops->open(engine, 0, tcp_socket());
@@ -346,10 +295,10 @@ ENGINE_TEST(an_attempt_to_connect_can_be_closed) {
     close(listener);
 }
 
-ENGINE_TEST(a_listener_without_descriptors_rests_and_recovers) {
+ENGINE_TEST(a_listener_without_descriptors_pauses_and_recovers) {
     struct sockaddr_in address;
     struct rlimit before, none;
-    const int listener = listener_at(&address), client = tcp_socket();
+    const int listener = listen_on_loopback(&address), client = tcp_socket();
     ops->listen(engine, listener);
     getrlimit(RLIMIT_NOFILE, &before);
     none = before;
@@ -372,7 +321,7 @@ ENGINE_TEST(a_listener_without_descriptors_rests_and_recovers) {
 // ---- system calls, and which engine ----
 
 ENGINE_TEST(turns_without_work_make_no_system_call_and_waits_end_in_time) {
-    const int peer = pair(0);
+    const int peer = open_pair(0);
     char data[8];
     struct iovec part = {data, sizeof data};
     struct farm_engine_event event;
@@ -385,7 +334,7 @@ ENGINE_TEST(turns_without_work_make_no_system_call_and_waits_end_in_time) {
     for (int i = 0; i < 100 && strcmp(ops->name, "uring") == 0; i++) ops->turn(engine, &event, 1);
     cr_assert_eq(ops->system_calls(engine), calls + 1);
     cr_assert_eq(write(peer, "x", 1), 1);
-    for (int i = 0; i < 1000 && !ops->turn(engine, &event, 1); i++) // without a wait, as a spinning caller has it
+    for (int i = 0; i < 1000 && !ops->turn(engine, &event, 1); i++) // without a wait, as a spinning caller does
         ;
     cr_assert(event.kind == FARM_ENGINE_RECEIVED && event.result == 1);
     close_all(1);
@@ -403,7 +352,7 @@ static bool refuse_io_uring(void) {
     return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 && prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter) == 0;
 }
 
-Test(bridge, auto_falls_back_where_io_uring_is_forbidden) {
+Test(bridge, auto_falls_back_to_poll_if_io_uring_is_forbidden) {
     struct farm_error err = {0};
     if (!refuse_io_uring()) cr_skip_test("no seccomp filters here");
     cr_assert_eq(farm_engine_make("uring", SOCKETS, WATCHES, &ops, &engine, &err), FARM_E_UNSUPPORTED);
@@ -414,9 +363,9 @@ Test(bridge, auto_falls_back_where_io_uring_is_forbidden) {
     cr_assert_eq(farm_engine_make("epoll", SOCKETS, WATCHES, &ops, &engine, &err), FARM_E_USAGE);
 }
 
-static void *use_it(void *argument) {
+static void *use_engine(void *argument) {
     (void)argument;
-    const int peer = pair(0);
+    const int peer = open_pair(0);
     char data[3];
     struct iovec part = {data, 3};
     ops->receive(engine, 0, &part, 1, 3);
@@ -429,6 +378,6 @@ static void *use_it(void *argument) {
 
 ENGINE_TEST(belongs_to_the_thread_that_uses_it_first) {
     pthread_t thread;
-    pthread_create(&thread, NULL, use_it, NULL);
+    pthread_create(&thread, NULL, use_engine, NULL);
     pthread_join(thread, NULL);
 }

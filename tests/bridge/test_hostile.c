@@ -1,12 +1,12 @@
-// Peers that break the protocol, by bytes written by hand: against a hub, and against a node. Each ends its own
-// connection at once; nothing of it is published, and nobody else notices.
+// Peers that break the protocol, at a hub and at a node. Each breach ends its own connection at once; nothing of it is
+// published, and no other connection is affected.
 #include <stdio.h>
 
 #include "peer.h"
 
 TestSuite(hostile, .timeout = 60);
 
-static void finish(struct peer *peer) {
+static void free_peer(struct peer *peer) {
     peer_hang_up(peer);
     play_free(peer->play);
 }
@@ -16,7 +16,7 @@ static void finish(struct peer *peer) {
 struct wrong {
     const char *what;
     int side;
-    enum peer_stage stage;
+    enum peer_progress progress;
     struct peer_frame frame;
 };
 
@@ -27,21 +27,21 @@ static const uint8_t one[4] = {1}, none[1];
 static const struct wrong wrongs[] = {
     {"an unknown type", MEMORY_UP, PEER_JOINED, {.type = FARM_WIRE_TYPE_END}},
     {"type 0", MEMORY_UP, PEER_JOINED, {.type = 0}},
-    {"a type of parameters", MEMORY_UP, PEER_JOINED, {.type = 16}},
-    {"a reserved byte", MEMORY_UP, PEER_JOINED, {STEPS, .reserved = true}},
+    {"a reserved type", MEMORY_UP, PEER_JOINED, {.type = 16}},
+    {"a nonzero reserved byte", MEMORY_UP, PEER_JOINED, {STEPS, .reserved = true}},
     {"65 entries", MEMORY_UP, PEER_JOINED, {STEPS, .entries = 65}},
     {"two entries of a heartbeat", MEMORY_UP, PEER_JOINED, {.type = FARM_WIRE_HEARTBEAT, .entries = 2}},
     {"a heartbeat with a payload", MEMORY_UP, PEER_JOINED, {.type = FARM_WIRE_HEARTBEAT, .more_payload = 4}},
-    {"the header's checksum", MEMORY_UP, PEER_JOINED, {STEPS, .wrong_crc = true}},
-    {"a payload's checksum", MEMORY_UP, PEER_JOINED, {STEPS, .wrong_payload_crc = true}},
-    {"a frame's number", MEMORY_UP, PEER_JOINED, {STEPS, .later = 1}},
-    {"a frame's number before", MEMORY_UP, PEER_JOINED, {STEPS, .later = -1}},
-    {"a frame that is repeated", MEMORY_UP, PEER_JOINED, {.type = FARM_WIRE_HEARTBEAT, .twice = true}},
-    {"a ring", MEMORY_UP, PEER_JOINED, {STEPS, .ring = PEER_RINGS}},
-    {"the largest ring", MEMORY_UP, PEER_JOINED, {STEPS, .ring = UINT16_MAX}},
-    {"a lane", MEMORY_UP, PEER_JOINED, {STEPS, .lane = PEER_LANES}},
+    {"a wrong checksum of the header", MEMORY_UP, PEER_JOINED, {STEPS, .wrong_crc = true}},
+    {"a wrong checksum of a payload", MEMORY_UP, PEER_JOINED, {STEPS, .wrong_payload_crc = true}},
+    {"a later frame number", MEMORY_UP, PEER_JOINED, {STEPS, .later = 1}},
+    {"an earlier frame number", MEMORY_UP, PEER_JOINED, {STEPS, .later = -1}},
+    {"a repeated frame", MEMORY_UP, PEER_JOINED, {.type = FARM_WIRE_HEARTBEAT, .twice = true}},
+    {"a ring beyond the last", MEMORY_UP, PEER_JOINED, {STEPS, .ring = PEER_RINGS}},
+    {"the largest ring number", MEMORY_UP, PEER_JOINED, {STEPS, .ring = UINT16_MAX}},
+    {"a lane beyond the last", MEMORY_UP, PEER_JOINED, {STEPS, .lane = PEER_LANES}},
     {"a step too late", MEMORY_UP, PEER_JOINED, {STEPS, .n = 1}},
-    {"a step from the end", MEMORY_UP, PEER_JOINED, {STEPS, .n = UINT64_MAX}},
+    {"the largest step number", MEMORY_UP, PEER_JOINED, {STEPS, .n = UINT64_MAX}},
     {"a step twice in a frame", MEMORY_UP, PEER_JOINED, {STEPS, .entries = 3}},
     {"a payload too short", MEMORY_UP, PEER_JOINED, {STEPS, .more_payload = -1}},
     {"a payload too long", MEMORY_UP, PEER_JOINED, {STEPS, .more_payload = 1}},
@@ -53,51 +53,54 @@ static const struct wrong wrongs[] = {
      PEER_DIALLED,
      {.type = FARM_WIRE_HELLO, .more_bytes = 1 + FARM_WIRE_MESSAGE_BYTES_MAX}},
     {"an empty HELLO", MEMORY_UP, PEER_DIALLED, {.type = FARM_WIRE_HELLO, .message = none}},
-    {"steps before a greeting", MEMORY_UP, PEER_DIALLED, {STEPS}},
-    {"steps before joining", MEMORY_UP, PEER_GREETED, {STEPS}},
-    {"JOIN before a greeting", MEMORY_UP, PEER_DIALLED, {.type = FARM_WIRE_JOIN, .message = one, .message_bytes = 4}},
-    {"an empty JOIN", MEMORY_UP, PEER_GREETED, {.type = FARM_WIRE_JOIN, .message = none}},
-    {"JOIN of no ring", MEMORY_UP, PEER_GREETED, {.type = FARM_WIRE_JOIN, .message = "\0\0\0", .message_bytes = 4}},
-    {"JOIN of too many", MEMORY_UP, PEER_GREETED, {.type = FARM_WIRE_JOIN, .message = "\1\4\0", .message_bytes = 4}},
-    {"two JOINs", MEMORY_UP, PEER_GREETED, {.type = FARM_WIRE_JOIN, .message = one, .message_bytes = 4, .twice = true}},
-    {"JOIN once more", MEMORY_UP, PEER_JOINED, {.type = FARM_WIRE_JOIN, .message = one, .message_bytes = 4}},
-    {"a ring that leaves and is none", MEMORY_UP, PEER_JOINED, {.type = FARM_WIRE_LEAVE, .ring = PEER_RINGS}},
-    {"a ring that leaves before it joined", MEMORY_UP, PEER_GREETED, {.type = FARM_WIRE_LEAVE}},
+    {"steps before HELLO", MEMORY_UP, PEER_DIALLED, {STEPS}},
+    {"steps before joining", MEMORY_UP, PEER_OFFERED, {STEPS}},
+    {"JOIN before HELLO", MEMORY_UP, PEER_DIALLED, {.type = FARM_WIRE_JOIN, .message = one, .message_bytes = 4}},
+    {"an empty JOIN", MEMORY_UP, PEER_OFFERED, {.type = FARM_WIRE_JOIN, .message = none}},
+    {"JOIN of no ring", MEMORY_UP, PEER_OFFERED, {.type = FARM_WIRE_JOIN, .message = "\0\0\0", .message_bytes = 4}},
+    {"JOIN of too many", MEMORY_UP, PEER_OFFERED, {.type = FARM_WIRE_JOIN, .message = "\1\4\0", .message_bytes = 4}},
+    {"two JOINs at once",
+     MEMORY_UP,
+     PEER_OFFERED,
+     {.type = FARM_WIRE_JOIN, .message = one, .message_bytes = 4, .twice = true}},
+    {"a second JOIN", MEMORY_UP, PEER_JOINED, {.type = FARM_WIRE_JOIN, .message = one, .message_bytes = 4}},
+    {"LEAVE of a ring beyond the last", MEMORY_UP, PEER_JOINED, {.type = FARM_WIRE_LEAVE, .ring = PEER_RINGS}},
+    {"LEAVE before joining", MEMORY_UP, PEER_OFFERED, {.type = FARM_WIRE_LEAVE}},
     {"answers to the learner", MEMORY_UP, PEER_JOINED, {ANSWERS}},
     {"credits to the learner", MEMORY_UP, PEER_JOINED, {CREDITS}},
     {"OFFER to the learner", MEMORY_UP, PEER_DIALLED, {.type = FARM_WIRE_OFFER, .message = one, .message_bytes = 4}},
     {"WELCOME to the learner", MEMORY_UP, PEER_JOINED, {.type = FARM_WIRE_WELCOME, .message = one, .message_bytes = 4}},
-    {"REFUSE to the learner", MEMORY_UP, PEER_GREETED, {.type = FARM_WIRE_REFUSE, .message = one, .message_bytes = 4}},
+    {"REFUSE to the learner", MEMORY_UP, PEER_OFFERED, {.type = FARM_WIRE_REFUSE, .message = one, .message_bytes = 4}},
 
     {"an unknown type", MEMORY_DOWN, PEER_JOINED, {.type = FARM_WIRE_TYPE_END}},
     {"65 entries", MEMORY_DOWN, PEER_JOINED, {ANSWERS, .entries = 65}},
-    {"the header's checksum", MEMORY_DOWN, PEER_JOINED, {ANSWERS, .wrong_crc = true}},
-    {"a payload's checksum", MEMORY_DOWN, PEER_JOINED, {ANSWERS, .wrong_payload_crc = true}},
-    {"a frame's number", MEMORY_DOWN, PEER_JOINED, {ANSWERS, .later = 1}},
-    {"a frame that is repeated", MEMORY_DOWN, PEER_JOINED, {.type = FARM_WIRE_HEARTBEAT, .twice = true}},
-    {"a ring", MEMORY_DOWN, PEER_JOINED, {ANSWERS, .ring = PEER_RINGS}},
-    {"a lane", MEMORY_DOWN, PEER_JOINED, {ANSWERS, .lane = PEER_LANES}},
+    {"a wrong checksum of the header", MEMORY_DOWN, PEER_JOINED, {ANSWERS, .wrong_crc = true}},
+    {"a wrong checksum of a payload", MEMORY_DOWN, PEER_JOINED, {ANSWERS, .wrong_payload_crc = true}},
+    {"a later frame number", MEMORY_DOWN, PEER_JOINED, {ANSWERS, .later = 1}},
+    {"a repeated frame", MEMORY_DOWN, PEER_JOINED, {.type = FARM_WIRE_HEARTBEAT, .twice = true}},
+    {"a ring beyond the last", MEMORY_DOWN, PEER_JOINED, {ANSWERS, .ring = PEER_RINGS}},
+    {"a lane beyond the last", MEMORY_DOWN, PEER_JOINED, {ANSWERS, .lane = PEER_LANES}},
     {"an answer too late", MEMORY_DOWN, PEER_JOINED, {ANSWERS, .n = 1}},
-    {"an answer from the end", MEMORY_DOWN, PEER_JOINED, {ANSWERS, .n = UINT64_MAX}},
+    {"the largest number of an answer", MEMORY_DOWN, PEER_JOINED, {ANSWERS, .n = UINT64_MAX}},
     {"an answer twice in a frame", MEMORY_DOWN, PEER_JOINED, {ANSWERS, .entries = 3}},
     {"more consumed than sent", MEMORY_DOWN, PEER_JOINED, {ANSWERS, .third = 2}},
     {"a payload too short", MEMORY_DOWN, PEER_JOINED, {ANSWERS, .more_payload = -1}},
     {"a payload too long", MEMORY_DOWN, PEER_JOINED, {ANSWERS, .more_payload = 1}},
-    {"credits of steps that were not sent", MEMORY_DOWN, PEER_JOINED, {CREDITS, .n = 2}},
+    {"credits of unsent steps", MEMORY_DOWN, PEER_JOINED, {CREDITS, .n = 2}},
     {"credits with a payload", MEMORY_DOWN, PEER_JOINED, {CREDITS, .more_payload = 1}},
-    {"answers before joining", MEMORY_DOWN, PEER_GREETED, {ANSWERS}},
+    {"answers before joining", MEMORY_DOWN, PEER_OFFERED, {ANSWERS}},
     {"answers before an offer", MEMORY_DOWN, PEER_DIALLED, {ANSWERS}},
     {"WELCOME before an offer",
      MEMORY_DOWN,
      PEER_DIALLED,
      {.type = FARM_WIRE_WELCOME, .message = one, .message_bytes = 4}},
-    {"an empty WELCOME", MEMORY_DOWN, PEER_GREETED, {.type = FARM_WIRE_WELCOME, .message = none}},
+    {"an empty WELCOME", MEMORY_DOWN, PEER_OFFERED, {.type = FARM_WIRE_WELCOME, .message = none}},
     {"an empty OFFER", MEMORY_DOWN, PEER_DIALLED, {.type = FARM_WIRE_OFFER, .message = none}},
-    {"a second OFFER", MEMORY_DOWN, PEER_GREETED, {.type = FARM_WIRE_OFFER, .message = one, .message_bytes = 4}},
+    {"a second OFFER", MEMORY_DOWN, PEER_OFFERED, {.type = FARM_WIRE_OFFER, .message = one, .message_bytes = 4}},
     {"steps to a node", MEMORY_DOWN, PEER_JOINED, {STEPS}},
     {"HELLO to a node", MEMORY_DOWN, PEER_JOINED, {.type = FARM_WIRE_HELLO, .message = one, .message_bytes = 4}},
     {"LEAVE to a node", MEMORY_DOWN, PEER_JOINED, {.type = FARM_WIRE_LEAVE}},
-    {"a BYE of no reason", MEMORY_DOWN, PEER_JOINED, {.type = FARM_WIRE_BYE, .message = none}},
+    {"a BYE without a reason", MEMORY_DOWN, PEER_JOINED, {.type = FARM_WIRE_BYE, .message = none}},
 };
 
 Test(hostile, a_wrong_frame_ends_its_connection_and_moves_nothing) {
@@ -105,19 +108,19 @@ Test(hostile, a_wrong_frame_ends_its_connection_and_moves_nothing) {
         const struct wrong *wrong = &wrongs[i];
         struct peer peer;
         peer_make(&peer, wrong->side, false);
-        peer_come(&peer, wrong->stage);
+        peer_connect(&peer, wrong->progress);
         const uint64_t before = peer_moved(&peer);
-        peer_say(&peer, &wrong->frame);
+        peer_send(&peer, &wrong->frame);
         peer_wait(&peer);
         cr_expect(peer_closed(&peer), "still open after %s", wrong->what);
         cr_expect_eq(peer_moved(&peer), before, "%s moved a counter", wrong->what);
-        finish(&peer);
+        free_peer(&peer);
     }
 }
 
 // ---- counters that cannot be ----
 
-// What the last message that was heard says as a reason; "": it is none.
+// Text of the last REFUSE received; "": none.
 static const char *refusal(const struct peer *peer) {
     static char text[FARM_WIRE_TEXT_BYTES];
     const size_t head = farm_wire_head_bytes(1);
@@ -136,7 +139,7 @@ static const char *refusal(const struct peer *peer) {
 }
 
 #define FAR (UINT64_MAX - 1)
-// Of lane 0 of each ring; the learner has one step of each lane and has answered none.
+// Of the first lane; the learner has one step of each lane and has answered none.
 static const struct farm_wire_counters absurd[] = {
     {FAR, 0, 0, 0}, {1, FAR, 0, 0}, {FAR, FAR, FAR, 0}, {2, 2, 0, 0},
     {3, 0, 0, 0},   {0, 0, 0, 0},   {1, 2, 0, 0},       {2, 0, 0, 0},
@@ -147,32 +150,32 @@ Test(hostile, a_node_with_impossible_counters_is_refused) {
         for (int forgotten = 0; forgotten < 2; forgotten++) {
             struct farm_wire_counters counters[PEER_RINGS * PEER_LANES] = {
                 absurd[i], {1, 0, 0, 0}, {1, 0, 0, 0}, {1, 0, 0, 0}};
-            const uint32_t rings = i == 5 ? 0 : PEER_RINGS; // none: it has forgotten its rings
+            const uint32_t rings = i == 5 ? 0 : PEER_RINGS; // a node without rings in a session with steps
             uint8_t out[1024];
             struct peer peer;
             peer_make(&peer, MEMORY_UP, false);
-            peer_come(&peer, PEER_JOINED);
+            peer_connect(&peer, PEER_JOINED);
             for (uint16_t l = 0; l < PEER_RINGS * PEER_LANES; l++)
-                peer_say(&peer, &(struct peer_frame){STEPS, .ring = l / PEER_LANES, .lane = l % PEER_LANES});
+                peer_send(&peer, &(struct peer_frame){STEPS, .ring = l / PEER_LANES, .lane = l % PEER_LANES});
             peer_wait(&peer);
             const uint64_t before = peer_moved(&peer);
             cr_assert_eq(before, PEER_RINGS * PEER_LANES);
             peer_hang_up(&peer);
             peer.play->world.admitted = !forgotten;
-            if (forgotten) world_replace_hub(&peer.play->world); // which asks the supervisor
+            if (forgotten) world_replace_hub(&peer.play->world); // the new hub must ask the supervisor
             peer_dial(&peer);
-            peer_say_message(&peer, FARM_WIRE_HELLO, out, peer_put_hello(rings, counters, out, sizeof out));
-            peer_say_message(&peer, FARM_WIRE_JOIN, out, farm_wire_put_join(PEER_RINGS, out, sizeof out));
+            peer_send_message(&peer, FARM_WIRE_HELLO, out, peer_put_hello(rings, counters, out, sizeof out));
+            peer_send_message(&peer, FARM_WIRE_JOIN, out, farm_wire_put_join(PEER_RINGS, out, sizeof out));
             peer_wait(&peer);
-            cr_expect_neq(refusal(&peer)[0], 0, "counters %zu were taken", i);
+            cr_expect_neq(refusal(&peer)[0], 0, "counters %zu are accepted", i);
             cr_expect_eq(peer_moved(&peer), before);
-            finish(&peer);
+            free_peer(&peer);
         }
     }
 }
 
-// The node has published one step of each lane, and has no answer.
-Test(hostile, a_learner_with_impossible_counters_is_left) {
+// The node has published one step of each lane and has no answer.
+Test(hostile, a_node_leaves_a_learner_with_impossible_counters) {
     static const struct farm_wire_counters lies[] = {{2, 0, 0, 0}, {FAR, 0, 0, 0}, {1, 0, 2, 0}, {0, 0, FAR, 0}};
     static const uint32_t shapes[][2] = {
         {PEER_RINGS, PEER_LANES + 1}, {PEER_RINGS + 1, PEER_LANES}, {1, PEER_LANES}, {FARM_WIRE_RINGS_MAX, 1}};
@@ -181,20 +184,20 @@ Test(hostile, a_learner_with_impossible_counters_is_left) {
         static uint8_t out[MEMORY_WIRE_BYTES];
         struct peer peer;
         peer_make(&peer, MEMORY_DOWN, false);
-        peer_come(&peer, PEER_GREETED);
+        peer_connect(&peer, PEER_OFFERED);
         const uint64_t before = peer_moved(&peer);
         counters[PEER_RINGS * PEER_LANES - 1] = i < 4 ? lies[i] : (struct farm_wire_counters){0};
-        peer_say_message(&peer, FARM_WIRE_WELCOME, out,
-                         peer_put_welcome(i < 4 ? PEER_RINGS : shapes[i - 4][0], i < 4 ? PEER_LANES : shapes[i - 4][1],
-                                          counters, out, sizeof out / 2));
+        peer_send_message(&peer, FARM_WIRE_WELCOME, out,
+                          peer_put_welcome(i < 4 ? PEER_RINGS : shapes[i - 4][0], i < 4 ? PEER_LANES : shapes[i - 4][1],
+                                           counters, out, sizeof out / 2));
         peer_wait(&peer);
-        cr_expect(peer_closed(&peer), "WELCOME %zu was taken", i);
+        cr_expect(peer_closed(&peer), "WELCOME %zu is accepted", i);
         cr_expect_eq(peer_moved(&peer), before);
-        finish(&peer);
+        free_peer(&peer);
     }
 }
 
-Test(hostile, another_version_is_told_what_differs) {
+Test(hostile, refuses_another_version_and_names_the_difference) {
     for (int field = 0; field < 2; field++) {
         uint8_t out[1024];
         struct peer peer;
@@ -202,7 +205,7 @@ Test(hostile, another_version_is_told_what_differs) {
         peer_dial(&peer);
         const size_t bytes = peer_put_hello(0, NULL, out, sizeof out);
         out[8 + 4 * field] += 41;
-        peer_say_message(&peer, FARM_WIRE_HELLO, out, bytes);
+        peer_send_message(&peer, FARM_WIRE_HELLO, out, bytes);
         peer_wait(&peer);
         char wanted[64];
         snprintf(wanted, sizeof wanted, field ? "layout %u" : "version %u",
@@ -210,17 +213,17 @@ Test(hostile, another_version_is_told_what_differs) {
         cr_expect_not_null(strstr(refusal(&peer), wanted), "'%s' lacks '%s'", refusal(&peer), wanted);
         for (int i = 0; i < 30; i++) peer_turn(&peer, 100000000);
         cr_expect(peer_closed(&peer));
-        finish(&peer);
+        free_peer(&peer);
     }
 }
 
-// REFUSE with AGAIN: at once, that once; then as after any other failure.
-Test(hostile, a_node_that_is_sent_on_does_not_hurry_for_ever) {
+// After REFUSE with AGAIN the node reconnects at once, but only once; later attempts wait.
+Test(hostile, a_node_refused_with_AGAIN_reconnects_at_once_only_once) {
     uint8_t out[64];
     struct peer peer;
     peer_make(&peer, MEMORY_DOWN, false);
-    peer_come(&peer, PEER_DIALLED);
-    peer_say_message(&peer, FARM_WIRE_REFUSE, out, farm_wire_put_reason(FARM_WIRE_REFUSE_AGAIN, "", out, sizeof out));
+    peer_connect(&peer, PEER_DIALLED);
+    peer_send_message(&peer, FARM_WIRE_REFUSE, out, farm_wire_put_reason(FARM_WIRE_REFUSE_AGAIN, "", out, sizeof out));
     for (int ms = 0; ms < 1000; ms++) { // each further connection ends at once
         if (peer.c) peer.c->left[MEMORY_DOWN] = true;
         peer.c = memory_take(&peer.play->net);
@@ -228,10 +231,10 @@ Test(hostile, a_node_that_is_sent_on_does_not_hurry_for_ever) {
     }
     cr_expect_gt(peer.play->net.made, 10);
     cr_expect_lt(peer.play->net.made, 40);
-    finish(&peer);
+    free_peer(&peer);
 }
 
-// ---- many, slow, deaf ----
+// ---- too many, too slow, not reading ----
 
 static uint32_t open_at_hub(const struct memory *net) {
     uint32_t open = 0;
@@ -240,8 +243,8 @@ static uint32_t open_at_hub(const struct memory *net) {
     return open;
 }
 
-// An honest node plays on: at least so many steps a lane in so many seconds.
-static void honest(struct play *play, uint64_t s, uint64_t *steps, uint64_t least) {
+// An run_honest_node node continues: at least so many steps a lane and second.
+static void run_honest_node(struct play *play, uint64_t s, uint64_t *steps, uint64_t least) {
     const uint64_t until_ns = play->now_ns + s * 1000000000, before = play->world.taken[0][0];
     while (play->now_ns < until_ns) {
         play_turn(play, *steps += 1);
@@ -250,20 +253,20 @@ static void honest(struct play *play, uint64_t s, uint64_t *steps, uint64_t leas
     cr_expect_geq(play->world.taken[0][0] - before, least * s);
 }
 
-static struct play *with_honest_node(bool sealed, uint64_t *steps) {
+static struct play *make_with_honest_node(bool sealed, uint64_t *steps) {
     struct peer peer;
     peer_make(&peer, MEMORY_UP, sealed);
     play_to(peer.play, *steps = 3);
     return peer.play;
 }
 
-Test(hostile, a_thousand_half_open_connections_leave_the_others_alone) {
+Test(hostile, a_thousand_half_open_connections_do_not_disturb_a_node) {
     for (int sealed = 0; sealed < 2; sealed++) {
         uint64_t steps;
-        struct play *play = with_honest_node(sealed, &steps);
+        struct play *play = make_with_honest_node(sealed, &steps);
         for (int i = 0; i < 1000; i++) memory_dial(&play->net);
         for (int s = 0; s < 12; s++) {
-            honest(play, 1, &steps, 10);
+            run_honest_node(play, 1, &steps, 10);
             cr_expect_leq(open_at_hub(&play->net), 65);
         }
         cr_expect_eq(open_at_hub(&play->net), 1);
@@ -274,57 +277,56 @@ Test(hostile, a_thousand_half_open_connections_leave_the_others_alone) {
     }
 }
 
-Test(hostile, a_greeting_of_a_byte_a_second_is_not_waited_for) {
+Test(hostile, a_HELLO_of_one_byte_a_second_is_cut_off) {
     uint8_t out[1024];
     uint64_t steps;
-    struct play *play = with_honest_node(false, &steps);
+    struct play *play = make_with_honest_node(false, &steps);
     struct peer peer = {.play = play, .side = MEMORY_UP};
     const size_t bytes = peer_put_hello(0, NULL, out, sizeof out);
     peer.c = memory_dial(&play->net);
-    peer_say_message(&peer, FARM_WIRE_HELLO, out, bytes);
-    peer.c->wire[MEMORY_UP].put = 0; // byte after byte
+    peer_send_message(&peer, FARM_WIRE_HELLO, out, bytes);
+    peer.c->wire[MEMORY_UP].put = 0; // released byte by byte below
     for (int s = 0; s < 6; s++) {
         peer.c->wire[MEMORY_UP].put++;
         cr_assert_not(peer_closed(&peer) && s < 5);
-        honest(play, 1, &steps, 10);
+        run_honest_node(play, 1, &steps, 10);
     }
     cr_expect(peer_closed(&peer));
     peer_hang_up(&peer);
     play_free(play);
 }
 
-// It asks for an echo again and again and never reads one. Other peers of the hub go on, and what waits for it is
-// bounded.
-Test(hostile, a_peer_that_never_reads_is_left) {
+// It requests echoes and never reads one. Other connections of the hub continue, and the queue for this one is bounded.
+Test(hostile, a_peer_that_never_reads_is_cut_off) {
     uint8_t out[1024];
     uint64_t steps;
-    struct play *play = with_honest_node(false, &steps);
+    struct play *play = make_with_honest_node(false, &steps);
     struct peer peer = {.play = play, .side = MEMORY_UP};
     peer.c = memory_dial(&play->net);
-    peer_say_message(&peer, FARM_WIRE_HELLO, out, peer_put_hello(0, NULL, out, sizeof out));
+    peer_send_message(&peer, FARM_WIRE_HELLO, out, peer_put_hello(0, NULL, out, sizeof out));
     uint32_t pings = 0;
     for (; pings < 20000 && !peer_closed(&peer); pings++) {
-        peer_say(&peer, &(struct peer_frame){.type = FARM_WIRE_HEARTBEAT, .n = 1});
+        peer_send(&peer, &(struct peer_frame){.type = FARM_WIRE_HEARTBEAT, .n = 1});
         play_turn(play, ++steps);
     }
-    cr_expect_lt(pings, 10000, "the hub keeps an echo for each ping");
+    cr_expect_lt(pings, 10000, "the hub keeps every echo");
     cr_expect_gt(play->world.taken[0][0], 100);
     peer_hang_up(&peer);
     play_free(play);
 }
 
-// A record layer that promises a handshake message of 100,000 bytes.
-Test(hostile, a_stranger_may_send_no_more_than_16_KiB_before_it_is_known) {
+// TLS records of a handshake message of 100,000 bytes.
+Test(hostile, a_handshake_of_more_than_16_KiB_is_cut_off) {
     static uint8_t record[5 + 4096] = {22, 3, 1, 16, 0};
     uint64_t steps, sent = 0;
-    struct play *play = with_honest_node(true, &steps);
+    struct play *play = make_with_honest_node(true, &steps);
     struct peer peer = {.play = play, .side = MEMORY_UP, .c = memory_dial(&play->net)};
     for (; sent < 100000 && !peer_closed(&peer); play_turn(play, ++steps)) {
         memcpy(record + 5, "\1\1\206\240\3\3", sent ? 0 : 6);
         const int64_t put = memory_put(peer.c, MEMORY_UP, record, sizeof record);
         sent += put > 0 ? (uint64_t)put : 0;
     }
-    cr_expect_lt(sent, 50000); // of which the engine and the wire may hold some
+    cr_expect_lt(sent, 50000); // the engine and the wire hold some of these
     peer_hang_up(&peer);
     play_free(play);
 }

@@ -1,4 +1,4 @@
-// Key files: made once, read by their owner, refused where others might have read them.
+// Key files: never overwritten, read by their owner, refused if others may read them.
 #include <criterion/criterion.h>
 
 #include <stdio.h>
@@ -39,7 +39,7 @@ static void expect_refusal(enum farm_status status, const char *word) {
     if (status != FARM_E_NOT_FOUND) cr_assert_eq(memcmp(&key, &zero, sizeof key), 0);
 }
 
-Test(bridge, makes_keys_that_differ_and_are_read_back) {
+Test(bridge, makes_different_keys_and_reads_them_back) {
     struct farm_key other;
     struct stat info;
     cr_assert_eq(farm_key_make(path, &err), FARM_OK, "%s", err.message);
@@ -54,7 +54,7 @@ Test(bridge, makes_keys_that_differ_and_are_read_back) {
     cr_assert_neq(memcmp(&key, &other, sizeof key), 0);
 }
 
-Test(bridge, makes_no_key_where_there_is_no_folder) {
+Test(bridge, makes_no_key_in_a_missing_folder) {
     snprintf(path, sizeof path, "%s/none/key", folder);
     cr_assert_eq(farm_key_make(path, &err), FARM_E_IO);
     expect_refusal(FARM_E_NOT_FOUND, "keygen");
@@ -71,7 +71,7 @@ Test(bridge, reads_a_key_with_and_without_its_newline) {
     }
 }
 
-Test(bridge, refuses_a_key_that_others_may_read_or_write) {
+Test(bridge, refuses_a_key_that_others_may_access) {
     static const mode_t modes[] = {0640, 0604, 0620, 0602, 0610, 0777};
     for (size_t i = 0; i < sizeof modes / sizeof *modes; i++) {
         write_file("actorfarm-key-1 " DIGITS "\n", 81, modes[i]);
@@ -80,13 +80,13 @@ Test(bridge, refuses_a_key_that_others_may_read_or_write) {
 }
 
 Test(bridge, refuses_a_key_of_another_user) {
-    if (geteuid() != 0) cr_skip_test("only root can make one");
+    if (geteuid() != 0) cr_skip_test("only root can change an owner");
     write_file("actorfarm-key-1 " DIGITS "\n", 81, 0600);
     if (chown(path, 12345, -1)) cr_skip_test("this namespace has no other user");
     expect_refusal(FARM_E_PERMISSION, "12345");
 }
 
-Test(bridge, refuses_what_is_no_key) {
+Test(bridge, refuses_invalid_key_files) {
     static const char *const texts[] = {
         "",
         "\n",

@@ -1,5 +1,4 @@
-// TLS between two ends in one process: who has the key gets through, nothing else does, and bytes come out as they
-// went in.
+// TLS between two ends in one process: a peer with the key connects, no other does, and bytes come out unchanged.
 #include <criterion/criterion.h>
 
 #include <openssl/ssl.h>
@@ -18,26 +17,26 @@ static struct farm_key key_of(uint8_t first) {
     return key;
 }
 
-static struct farm_tls *make(bool server, uint8_t first) {
+static struct farm_tls *make_end(bool server, uint8_t first) {
     const struct farm_key key = key_of(first);
     struct farm_tls *tls = NULL;
     cr_assert_eq(farm_tls_make(server, &key, &tls, &err), FARM_OK, "%s", err.message);
     return tls;
 }
 
-// The two ends; what happens on the way from one to the other; and what came of the handshake.
+// Two ends, faults on the way between them, and the results of their handshake.
 struct ends {
     struct farm_tls *end[2]; // server, client
     enum farm_status status[2];
     bool done[2];
-    size_t passed[2];  // bytes that have left the end
-    size_t flip_at[2]; // this byte changes on its way
+    size_t passed[2];  // bytes sent by the end
+    size_t flip_at[2]; // its byte that changes by `flip`
     uint8_t flip;
-    size_t cut_at[2]; // and after so many, nothing comes
+    size_t cut_at[2]; // bytes after which nothing arrives
 };
 
 static struct ends ends_of(uint8_t servers, uint8_t clients) {
-    return (struct ends){.end = {make(true, servers), make(false, clients)},
+    return (struct ends){.end = {make_end(true, servers), make_end(false, clients)},
                          .flip_at = {SIZE_MAX, SIZE_MAX},
                          .cut_at = {SIZE_MAX, SIZE_MAX}};
 }
@@ -47,7 +46,7 @@ static void free_ends(struct ends *ends) {
     farm_tls_free(ends->end[1]);
 }
 
-// Carries one end's output to the other; false: there was nothing, or no room.
+// Carries one end's output to the other; false: no output, or no room.
 static bool carry(struct ends *ends, int from) {
     size_t bytes, room;
     const uint8_t *output = farm_tls_output(ends->end[from], &bytes);
@@ -62,7 +61,7 @@ static bool carry(struct ends *ends, int from) {
     return true;
 }
 
-static void shake(struct ends *ends) {
+static void run_handshake(struct ends *ends) {
     for (bool moved = true; moved;) {
         moved = false;
         for (int i = 1; i >= 0; i--) {
@@ -75,13 +74,13 @@ static void shake(struct ends *ends) {
 
 static struct ends open_ends(void) {
     struct ends ends = ends_of(1, 1);
-    shake(&ends);
+    run_handshake(&ends);
     cr_assert(ends.done[0] && ends.done[1], "%s", err.message);
     return ends;
 }
 
 // Writes parts at one end and reads them at the other, in pieces of at most `piece`.
-static void pass(struct ends *ends, int from, const struct iovec *parts, uint32_t count, size_t piece) {
+static void pass_data(struct ends *ends, int from, const struct iovec *parts, uint32_t count, size_t piece) {
     size_t total = 0, taken = 0, got, n = 0;
     for (uint32_t i = 0; i < count; i++) total += parts[i].iov_len;
     uint8_t *out = malloc(total + 1), *in = malloc(total + 1);
@@ -115,52 +114,44 @@ static void pass(struct ends *ends, int from, const struct iovec *parts, uint32_
 Test(bridge, tls_opens_to_the_same_key) {
     struct ends ends = open_ends();
     const struct iovec part = {"hello", 5};
-    pass(&ends, 0, &part, 1, 100);
-    pass(&ends, 1, &part, 1, 1);
+    pass_data(&ends, 0, &part, 1, 100);
+    pass_data(&ends, 1, &part, 1, 1);
     cr_assert_leq(ends.passed[0] + ends.passed[1], 700, "handshake of %zu + %zu bytes", ends.passed[0], ends.passed[1]);
     free_ends(&ends);
 }
 
 Test(bridge, tls_refuses_another_key_on_both_sides) {
     struct ends ends = ends_of(1, 2);
-    shake(&ends);
+    run_handshake(&ends);
     for (int i = 0; i < 2; i++) cr_assert_eq(ends.status[i], FARM_E_PERMISSION, "side %d: %s", i, err.message);
     cr_assert(strstr(err.message, "keys differ"), "%s", err.message);
     cr_assert(!ends.done[0] && !ends.done[1]);
     free_ends(&ends);
 }
 
-// A server's handshake is done once it has the client's Finished; a client's before the server knows. So `both` is what
-// must not happen, and neither side may take data from the other.
-static void damaged(int from, size_t at, uint8_t flip) {
+// A client's handshake ends before the server's, which needs the client's Finished. Both must not end, and the receiver
+// of the damage must not.
+static void check_damage(int from, size_t at, uint8_t flip) {
     struct ends ends = ends_of(1, 1);
     ends.flip = flip;
     *(flip ? &ends.flip_at[from] : &ends.cut_at[from]) = at;
-    shake(&ends);
+    run_handshake(&ends);
     cr_assert(!(ends.done[0] && ends.done[1]), "byte %zu of side %d, flipped by %02x", at, from, flip);
     cr_assert(!ends.done[!from], "byte %zu of side %d, flipped by %02x", at, from, flip);
-    cr_assert(!flip || ends.status[0] || ends.status[1] || !ends.done[0], "somebody knows");
+    cr_assert(!flip || ends.status[0] || ends.status[1] || !ends.done[0], "no side reports an error");
     free_ends(&ends);
 }
 
-static void damage_everywhere(uint8_t flip) {
+Test(bridge, tls_never_opens_after_a_changed_byte_or_a_truncated_handshake) {
+    static const uint8_t flips[] = {0x01, 0x80, 0}; // 0: truncated
     struct ends whole = open_ends();
-    for (int from = 0; from < 2; from++)
-        for (size_t at = 0; at < whole.passed[from]; at++) damaged(from, at, flip);
+    for (size_t f = 0; f < sizeof flips; f++)
+        for (int from = 0; from < 2; from++)
+            for (size_t at = 0; at < whole.passed[from]; at++) check_damage(from, at, flips[f]);
     free_ends(&whole);
 }
 
-Test(bridge, tls_never_opens_after_a_damaged_byte) {
-    damage_everywhere(0x01);
-}
-Test(bridge, tls_never_opens_after_a_byte_with_another_top_bit) {
-    damage_everywhere(0x80);
-}
-Test(bridge, tls_never_opens_to_a_truncated_handshake) {
-    damage_everywhere(0);
-}
-
-static enum farm_status feed(struct farm_tls *tls, const void *data, size_t bytes) {
+static enum farm_status feed_handshake(struct farm_tls *tls, const void *data, size_t bytes) {
     bool done = false;
     size_t room;
     void *input = farm_tls_input(tls, &room);
@@ -172,27 +163,27 @@ static enum farm_status feed(struct farm_tls *tls, const void *data, size_t byte
     return status;
 }
 
-Test(bridge, tls_says_that_a_peer_speaks_in_the_clear) {
+Test(bridge, tls_reports_a_peer_without_tls) {
     for (int server = 0; server < 2; server++) {
-        struct farm_tls *tls = make(server, 1);
-        cr_assert_eq(feed(tls, "\x40\0\0\0FARM", 8), FARM_E_FORMAT);
+        struct farm_tls *tls = make_end(server, 1);
+        cr_assert_eq(feed_handshake(tls, "\x40\0\0\0FARM", 8), FARM_E_FORMAT);
         cr_assert(strstr(err.message, "--insecure"), "%s", err.message);
         farm_tls_free(tls);
     }
 }
 
 Test(bridge, tls_reads_no_more_than_16_KiB_of_a_handshake) {
-    struct farm_tls *tls = make(true, 1);
+    struct farm_tls *tls = make_end(true, 1);
     static uint8_t flood[16 << 10] = {22, 3, 1, 0x40, 0, 1, 0, 0x7f, 0xff}; // a hello of 32 KiB
     size_t room;
-    cr_assert_eq(feed(tls, flood, 1000), FARM_OK);
-    cr_assert_eq(feed(tls, flood + 1000, sizeof flood - 1000), FARM_E_FORMAT, "%s", err.message);
+    cr_assert_eq(feed_handshake(tls, flood, 1000), FARM_OK);
+    cr_assert_eq(feed_handshake(tls, flood + 1000, sizeof flood - 1000), FARM_E_FORMAT, "%s", err.message);
     farm_tls_input(tls, &room);
     cr_assert_eq(room, 0);
     farm_tls_free(tls);
 }
 
-// Any TLS 1.3 server without the key can show a certificate.
+// Any TLS 1.3 server without the key can present a certificate.
 Test(bridge, tls_accepts_no_certificate_instead_of_the_key) {
     EVP_PKEY *pair = EVP_PKEY_Q_keygen(NULL, NULL, "EC", "P-256");
     X509 *certificate = X509_new();
@@ -207,7 +198,7 @@ Test(bridge, tls_accepts_no_certificate_instead_of_the_key) {
     SSL_set_bio(server, in, out);
     SSL_set_accept_state(server);
 
-    struct farm_tls *client = make(false, 1);
+    struct farm_tls *client = make_end(false, 1);
     enum farm_status status = FARM_OK;
     bool done = false;
     for (int i = 0; i < 4 && !status && !done; i++) {
@@ -241,16 +232,16 @@ Test(bridge, tls_carries_parts_of_any_size_both_ways) {
         for (size_t j = 0; j < sizes[i]; j++) ((uint8_t *)parts[i].iov_base)[j] = (uint8_t)(i + j * 40503u / 64);
     }
     for (int from = 0; from < 2; from++) {
-        pass(&ends, from, parts, PARTS, SIZE_MAX);
-        pass(&ends, from, parts, PARTS, 1000);
+        pass_data(&ends, from, parts, PARTS, SIZE_MAX);
+        pass_data(&ends, from, parts, PARTS, 1000);
         for (size_t i = 0; i < PARTS; i++)
-            if (sizes[i]) pass(&ends, from, &parts[i], 1, 20000);
+            if (sizes[i]) pass_data(&ends, from, &parts[i], 1, 20000);
     }
     for (size_t i = 0; i < PARTS; i++) free(parts[i].iov_base);
     free_ends(&ends);
 }
 
-Test(bridge, tls_puts_small_parts_together_and_sends_large_ones_from_their_place) {
+Test(bridge, tls_joins_small_parts_and_encrypts_large_ones_in_place) {
     struct ends ends = open_ends();
     static uint8_t data[256 << 10];
     struct iovec parts[65] = {{data, 288}};
@@ -266,26 +257,27 @@ Test(bridge, tls_puts_small_parts_together_and_sends_large_ones_from_their_place
     taken = 0;
     cr_assert_eq(farm_tls_write(ends.end[0], parts, 2, &taken, &err), FARM_OK);
     farm_tls_output(ends.end[0], &bytes);
-    cr_assert_eq(taken, 288 + sizeof data, "a frame fits the stage");
+    cr_assert_eq(taken, 288 + sizeof data, "a frame fits the output buffer");
     cr_assert_eq(bytes, taken + 17 * 22);
-    cr_assert_eq(farm_tls_copied_bytes(ends.end[0]) - copied, bytes + 288, "to the stage, and what was gathered");
+    cr_assert_eq(farm_tls_copied_bytes(ends.end[0]) - copied, bytes + 288,
+                 "to the output buffer, and the joined parts");
     free_ends(&ends);
 }
 
-Test(bridge, tls_changes_its_key_and_is_understood) {
+Test(bridge, tls_changes_its_key_and_stays_readable) {
     struct ends ends = open_ends();
     const struct iovec part = {"step", 4};
     farm_tls_rekey_every(ends.end[1], 3);
     for (int i = 0; i < 300; i++) {
-        pass(&ends, 1, &part, 1, 10);
-        pass(&ends, 0, &part, 1, 10);
+        pass_data(&ends, 1, &part, 1, 10);
+        pass_data(&ends, 0, &part, 1, 10);
     }
     cr_assert_eq(farm_tls_rekeyed(ends.end[1]), 99);
     cr_assert_eq(farm_tls_rekeyed(ends.end[0]), 0);
     free_ends(&ends);
 }
 
-// One record of data, changed at `at` by `flip`, or repeated; what the reader says.
+// Reads one record of data, changed at `at` by `flip`, or repeated; returns the reader's status.
 static enum farm_status read_changed(size_t at, uint8_t flip, bool repeated) {
     struct ends ends = open_ends();
     const struct iovec part = {"twelve bytes", 12};
@@ -308,16 +300,16 @@ static enum farm_status read_changed(size_t at, uint8_t flip, bool repeated) {
     return status;
 }
 
-Test(bridge, tls_refuses_a_record_that_was_changed_or_repeated) {
+Test(bridge, tls_refuses_a_changed_or_repeated_record) {
     cr_assert_eq(read_changed(0, 0, true), FARM_E_FORMAT);
     for (size_t at = 0; at < 34; at++) {
         const enum farm_status status = read_changed(at, 4, false);
-        const bool longer = at == 3 || at == 4; // it waits for the rest
+        const bool longer = at == 3 || at == 4; // the reader waits for more
         cr_assert(status == FARM_E_FORMAT || (longer && status == FARM_OK), "byte %zu: %s", at, err.message);
     }
 }
 
-Test(bridge, tls_keeps_what_it_says_while_output_is_on_its_way) {
+Test(bridge, tls_keeps_an_alert_while_output_is_being_sent) {
     struct ends ends = open_ends();
     const struct iovec part = {"step", 4};
     size_t taken = 0, bytes, room, got;

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "bridge/wire.h"
+#include "rewrite.h"
 
 TestSuite(wire, .timeout = 30);
 
@@ -109,51 +109,19 @@ static const struct farm_wire_counters counters[RINGS * LANES] = {
 
 static uint8_t out[1 << 16], again[1 << 16];
 
-// Reads what was written, writes that: the same bytes.
-static size_t again_hello(const uint8_t *in, size_t bytes) {
-    struct farm_wire_hello hello;
-    struct farm_wire_counters read[RINGS * LANES];
-    if (farm_wire_get_hello(in, bytes, &hello, NULL)) return 0;
-    for (size_t i = 0; i < RINGS * LANES; i++) farm_wire_get_counters(hello.counters, i, &read[i]);
-    return farm_wire_put_hello(&hello, read, again, sizeof again);
-}
-static size_t again_offer(const uint8_t *in, size_t bytes) {
-    static struct farm_wire_offer offer;
-    if (farm_wire_get_offer(in, bytes, &offer, NULL)) return 0;
-    return farm_wire_put_offer(&offer, again, sizeof again);
-}
-static size_t again_join(const uint8_t *in, size_t bytes) {
-    uint32_t rings;
-    return farm_wire_get_join(in, bytes, &rings, NULL) ? 0 : farm_wire_put_join(rings, again, sizeof again);
-}
-static size_t again_welcome(const uint8_t *in, size_t bytes) {
-    struct farm_wire_welcome welcome;
-    struct farm_wire_counters read[RINGS * LANES];
-    uint32_t actors[RINGS];
-    if (farm_wire_get_welcome(in, bytes, &welcome, NULL)) return 0;
-    memcpy(actors, welcome.actors, sizeof actors);
-    for (size_t i = 0; i < RINGS * LANES; i++) farm_wire_get_counters(welcome.counters, i, &read[i]);
-    return farm_wire_put_welcome(welcome.rings, welcome.lanes, welcome.steps, actors, read, again, sizeof again);
-}
-static size_t again_reason(const uint8_t *in, size_t bytes) {
-    enum farm_wire_reason reason;
-    char text[FARM_WIRE_TEXT_BYTES];
-    if (farm_wire_get_reason(in, bytes, &reason, text, NULL)) return 0;
-    return farm_wire_put_reason(reason, text, again, sizeof again);
-}
-
-// `bytes` lie in `out`. Each shorter block and a longer one is refused.
-static void check_both_ways(size_t bytes, size_t (*repeat)(const uint8_t *, size_t)) {
+// `bytes` in `out` read back; each shorter block and a longer one is refused.
+static void check_both_ways(enum farm_wire_type type, size_t bytes) {
     cr_assert_gt(bytes, 0);
-    cr_assert_eq(repeat(out, bytes), bytes);
+    cr_assert_eq(rewrite_message(type, out, bytes, again, sizeof again, NULL), bytes);
     cr_assert_arr_eq(again, out, bytes);
     for (size_t less = 0; less < bytes; less++) {
         uint8_t *exact = malloc(less + 1);
         memcpy(exact, out, less);
-        cr_assert_eq(repeat(exact, less), 0, "%zu of %zu bytes were accepted", less, bytes);
+        cr_assert_eq(rewrite_message(type, exact, less, again, sizeof again, NULL), 0, "%zu of %zu bytes are accepted",
+                     less, bytes);
         free(exact);
     }
-    cr_assert_eq(repeat(out, bytes + 1), 0);
+    cr_assert_eq(rewrite_message(type, out, bytes + 1, again, sizeof again, NULL), 0);
 }
 
 Test(wire, hello_has_the_documents_bytes_and_reads_back) {
@@ -172,7 +140,7 @@ Test(wire, hello_has_the_documents_bytes_and_reads_back) {
              FARM_WIRE_MAGIC, FARM_SEGMENT_VERSION);
     const size_t bytes = farm_wire_put_hello(&hello, counters, out, sizeof out);
     check_bytes("HELLO", values, out, bytes);
-    check_both_ways(bytes, again_hello);
+    check_both_ways(FARM_WIRE_HELLO, bytes);
     cr_assert_eq(farm_wire_put_hello(&hello, counters, again, bytes - 1), 0);
 }
 
@@ -204,20 +172,20 @@ Test(wire, offer_has_the_documents_bytes_and_reads_back) {
              "seed=99 window=20 env=ale/Pong bad_values=count option_count=1 option=1 key=sticky value=0.25");
     const size_t bytes = farm_wire_put_offer(&offer, out, sizeof out);
     check_bytes("OFFER", values, out, bytes);
-    check_both_ways(bytes, again_offer);
+    check_both_ways(FARM_WIRE_OFFER, bytes);
 }
 
 Test(wire, join_welcome_and_reasons_have_the_documents_bytes_and_read_back) {
     const uint32_t actors[RINGS] = {14, 15};
     size_t bytes = farm_wire_put_join(RINGS, out, sizeof out);
     check_bytes("JOIN", "rings=2", out, bytes);
-    check_both_ways(bytes, again_join);
+    check_both_ways(FARM_WIRE_JOIN, bytes);
     bytes = farm_wire_put_welcome(RINGS, LANES, 64, actors, counters, out, sizeof out);
     check_bytes("WELCOME", "rings=2 lanes=2 steps=64 actor=2 number=14 number=15 " COUNTERS, out, bytes);
-    check_both_ways(bytes, again_welcome);
+    check_both_ways(FARM_WIRE_WELCOME, bytes);
     bytes = farm_wire_put_reason(FARM_WIRE_REFUSE_LATER, "no-room", out, sizeof out);
     check_bytes("REFUSE", "reason=3 text=no-room", out, bytes);
-    check_both_ways(bytes, again_reason);
+    check_both_ways(FARM_WIRE_REFUSE, bytes);
 }
 
 Test(wire, header_and_entry_have_the_documents_bytes_and_read_back) {

@@ -1,5 +1,5 @@
-// What the bridge's fuzz targets share: the tests' world and peer (tests/bridge) without Criterion, and what must hold
-// of every ring whatever a peer has said.
+// Shared by the bridge's fuzz targets: the tests' world and peer (tests/bridge) without Criterion, and the invariants
+// of every ring after any input.
 #ifndef FARM_TESTS_FUZZ_BRIDGE_H
 #define FARM_TESTS_FUZZ_BRIDGE_H
 
@@ -13,22 +13,21 @@
 #include "../bridge/peer.h"
 #include "fuzz.h"
 
-// Nothing is answered that was not published, nothing given back that was not answered, and no counter is out of
-// bounds, on either side.
+// On both sides: only published steps are answered, only answered ones released, and counters are in bounds.
 static inline void fuzz_check_rings(const struct world *world) {
     for (uint32_t r = 0; r < world->made_count; r++) assert(farm_ring_counters_sound(&world->learner[r], NULL));
     for (uint32_t r = 0; r < world->rings; r++) assert(farm_ring_counters_sound(&world->actor[r], NULL));
 }
 
-// The peer leaves. Whatever it was, a hub answers the next greeting.
+// The peer leaves. After any input a hub still answers another HELLO.
 static inline void fuzz_leave(struct peer *peer) {
     uint8_t out[1024];
     peer_hang_up(peer);
     fuzz_check_rings(&peer->play->world);
     if (peer->side == MEMORY_UP && !peer->play->world.hub_config.key) {
-        peer->play->now_ns += 1000000000; // as many handshakes as it likes
+        peer->play->now_ns += 1000000000; // a new second: the limit of handshakes starts again
         peer_dial(peer);
-        peer_say_message(peer, FARM_WIRE_HELLO, out, peer_put_hello(0, NULL, out, sizeof out));
+        peer_send_message(peer, FARM_WIRE_HELLO, out, peer_put_hello(0, NULL, out, sizeof out));
         peer_wait(peer);
         assert(peer->in_bytes > farm_wire_head_bytes(1) && peer->in[4] == FARM_WIRE_OFFER);
         peer_hang_up(peer);

@@ -1,10 +1,9 @@
-// Frames of an authenticated peer that has joined, at a hub or at a node. An input is a list of frames by their fields;
-// numbers, lengths and checksums are right unless a field spoils them, so that what lies behind them is reached.
-// Between frames the learner answers and actors go on. Whatever comes, the rings stay sound and every published step
-// lies within the ring's bounds.
+// Frames of a peer that has joined, at a hub or at a node. An input is a list of frames by their fields; numbers,
+// lengths and checksums are valid unless a field spoils them, so that the code behind them is reached. Between frames
+// the learner answers and actors continue. After any input the rings' counters are sound.
 #include "fuzz_bridge.h"
 
-struct plan { // one frame, as it lies in an input
+struct plan { // one frame of an input
     uint8_t type, spoil, entries, ring, lane, n, third, payload;
 };
 enum {
@@ -18,42 +17,42 @@ enum {
     GO_ON = 128
 };
 
-// Small numbers, and those around the ends.
-static uint64_t number(uint8_t byte) {
+// Small and very large numbers.
+static uint64_t widen(uint8_t byte) {
     return byte < 224 ? byte % 32 : UINT64_MAX - (byte & 15);
 }
 
-static void act(struct world *world, uint32_t r, struct farm_lane *lane) {
+static void publish_step(struct world *world, uint32_t r, struct farm_lane *lane) {
     if (!farm_lane_actor_answered(lane) || !farm_lane_actor_can_write(lane)) return;
     farm_lane_actor_publish(lane);
     farm_actor_notify(&world->actor[r], world->node_bell);
 }
 
-static void learn(struct farm_lane *lane) {
+static void answer_step(struct farm_lane *lane) {
     const uint64_t n = farm_lane_acted(lane);
     if (n == farm_lane_produced(lane)) return;
     farm_lane_answer(lane, n);
     farm_lane_release(lane, n + 1);
 }
 
-static void go_on(struct peer *peer) {
+static void run_other_side(struct peer *peer) {
     struct world *world = &peer->play->world;
     for (uint32_t r = 0; r < PEER_RINGS; r++)
         for (uint32_t l = 0; l < PEER_LANES; l++)
             if (peer->side == MEMORY_DOWN)
-                act(world, r, &world->actor[r].lanes[l]);
+                publish_step(world, r, &world->actor[r].lanes[l]);
             else
-                learn(&world->learner[r].lanes[l]);
+                answer_step(&world->learner[r].lanes[l]);
 }
 
-static void say_plan(struct peer *peer, const struct plan *plan, struct fuzz_input *input) {
+static void send_plan(struct peer *peer, const struct plan *plan, struct fuzz_input *input) {
     static const enum farm_wire_type common[2] = {FARM_WIRE_STEPS, FARM_WIRE_ANSWERS};
     struct peer_frame frame = {.type = plan->type < 128 ? common[peer->side == MEMORY_DOWN] : plan->type % 20,
                                .entries = plan->entries % (FARM_WIRE_ENTRIES_MAX + 2),
                                .ring = plan->ring < 192 ? plan->ring % PEER_RINGS : (uint16_t)(plan->ring << 8),
                                .lane = plan->lane < 192 ? plan->lane % PEER_LANES : (uint16_t)(plan->lane << 8),
-                               .n = number(plan->n),
-                               .third = number(plan->third),
+                               .n = widen(plan->n),
+                               .third = widen(plan->third),
                                .more_payload = plan->payload % 8 == 7 ? (int8_t)plan->payload / 8 : 0,
                                .more_bytes = plan->spoil & SPOIL_LENGTH ? (int8_t)plan->payload * 4099 : 0,
                                .later = plan->spoil & SPOIL_NUMBER ? 1 : 0,
@@ -62,16 +61,16 @@ static void say_plan(struct peer *peer, const struct plan *plan, struct fuzz_inp
                                .wrong_payload_crc = plan->spoil & SPOIL_PAYLOAD_CRC,
                                .reserved = plan->spoil & SPOIL_RESERVED};
     uint8_t raw[256] = {0};
-    if (plan->spoil & RAW) { // bytes as they come, in a message or alone
+    if (plan->spoil & RAW) { // the input's bytes as a message
         fuzz_take(input, raw, plan->payload);
         frame.message = raw;
         frame.message_bytes = plan->payload;
         frame.more_payload = 0;
         frame.entries = 1;
     }
-    peer_say(peer, &frame);
+    peer_send(peer, &frame);
     for (int i = 0; i < 3; i++) peer_turn(peer, 1000000);
-    peer_hear(peer);
+    peer_receive(peer);
     peer->in_bytes = 0;
 }
 
@@ -84,11 +83,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
     peer_make_as(&peer, mode & 1 ? MEMORY_DOWN : MEMORY_UP, false,
                  mode & 2 ? FARM_ANSWERS_LOCAL : FARM_ANSWERS_CENTRAL);
     peer.play->net.most = mode & 4 ? 13 : 0;
-    peer_come(&peer, PEER_JOINED);
+    peer_connect(&peer, PEER_JOINED);
     for (uint32_t i = 0; i < 40 && input.left && !peer_closed(&peer); i++) {
         fuzz_take(&input, &plan, sizeof plan);
-        if (plan.spoil & GO_ON) go_on(&peer);
-        say_plan(&peer, &plan, &input);
+        if (plan.spoil & GO_ON) run_other_side(&peer);
+        send_plan(&peer, &plan, &input);
         fuzz_check_rings(&peer.play->world);
     }
     fuzz_leave(&peer);
