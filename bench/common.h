@@ -1,6 +1,5 @@
-// What every benchmark shares: flags (--json, --seconds, --help) and the one form of document that all print
-// (see docs/ARCHITECTURE.md, "Benchmarks"). A benchmark measures its reference in the same run, interleaved, and checks
-// the data that it moved: farm_bench_check ends it with exit status 1 where they are wrong.
+// Flags (--json, --seconds, --help) and the document of every benchmark. A benchmark measures its reference in the same
+// run, interleaved, and verifies the data that it moved: farm_bench_check ends it with exit status 1 if they are wrong.
 #ifndef FARM_BENCH_COMMON_H
 #define FARM_BENCH_COMMON_H
 
@@ -16,37 +15,35 @@ struct farm_bench_result {
     double value, spread;             // median, and (75th - 25th percentile) / median
     const char *reference;            // what the reference is; NULL: none
     double reference_value, ratio;    // ratio: value / reference_value
-    double target;                    // the ratio we hold ourselves to; NAN: none
+    double target;                    // target of the ratio; NAN: none
 };
 
 struct farm_bench {
     const char *name, *about;
     bool json;
     double seconds;                    // most time to spend
-    const struct farm_cli_flag *flags; // of its own, besides the common ones
+    const struct farm_cli_flag *flags; // besides the common ones
     size_t flag_count;
     struct farm_bench_result results[FARM_BENCH_RESULTS_MAX];
     size_t count;
 };
 
-// Parses the flags; prints help and exits where asked.
+// Parses the flags; prints help and exits if requested.
 void farm_bench_start(struct farm_bench *bench, int argc, char **argv, double default_seconds);
 
-// With `bench` NULL: nothing. Adds a result from interleaved samples of ours and of the reference (NULL: none, then
-// `target` is about the value itself).
+// Adds a result from interleaved samples of ours and of the reference (NULL: none, and `target` is for the value
+// itself). Does nothing if `bench` is NULL.
 void farm_bench_add(struct farm_bench *bench, const char *name, const char *unit, const char *better, double *ours,
                     size_t count, const char *reference, double *theirs, size_t their_count, double target);
 
-// An error: says so and exits with status 1.
+// Both print what is wrong and exit with status 1.
 void farm_bench_must(enum farm_status status, const struct farm_error *err);
-
-// Wrong data: says so and exits with status 1.
 void farm_bench_check(bool good, const char *what);
 
 // Prints the document or the table; returns the exit status.
 int farm_bench_finish(struct farm_bench *bench);
 
-// Binds the calling thread to one CPU (the index-th that it may run on); false where there is none.
+// Binds the calling thread to the index-th CPU that it may use; false if there is none.
 bool farm_bench_pin(int index);
 int farm_bench_cpus(void);
 

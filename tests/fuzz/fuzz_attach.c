@@ -1,7 +1,7 @@
-// Two descriptors handed over by a stranger: sizes, seals, access, kinds, headers, the spec and every counter are the
-// input's. Whatever farm_segment_open and farm_ring_open accept must be readable to the last byte of every array, and
-// writable on the own side alone; whatever they refuse stays the caller's, with nothing mapped or closed behind its
-// back. What the learner takes in of such a segment makes sense, and what the supervisor restores is sound.
+// Two hostile descriptors: the input gives sizes, seals, access, kinds, headers, the spec and every counter. What
+// farm_segment_open and farm_ring_open accept is readable to the last byte of every array, and writable on its own side
+// only. What they refuse still belongs to the caller, and nothing stays mapped. The learner's copies of such a segment
+// are valid, and what the supervisor restores is sound.
 #include "fuzz_attach.h"
 
 #include <fcntl.h>
@@ -27,7 +27,7 @@ static int seals_of(uint8_t plan) {
     return seals;
 }
 
-// What an honest creator writes, but for what the plan spoils.
+// An honest creator's header, except for what the plan spoils.
 static struct farm_segment_header make_header(const struct fuzz_segment *plan, const struct farm_ring_spec *spec,
                                               enum farm_segment_kind kind, uint64_t file_bytes, uint64_t hash) {
     struct farm_segment_header header = {.magic = FARM_SEGMENT_MAGIC,
@@ -49,7 +49,7 @@ static struct farm_segment_header make_header(const struct fuzz_segment *plan, c
     return header;
 }
 
-// Counters that are near one another, as a fill hardly ever has them.
+// Counters that are close together, which a fill rarely has.
 static void set_counters(const struct fuzz_attach *plan, const struct farm_ring_layout *layout, uint32_t lanes,
                          enum farm_segment_kind kind, uint8_t *content, size_t bytes) {
     for (uint32_t l = 0; l < lanes; l++) {
@@ -62,8 +62,7 @@ static void set_counters(const struct fuzz_attach *plan, const struct farm_ring_
     }
 }
 
-// A sealed file of at most FILE_BYTES_MAX bytes: the header, then the input's fill over and over. Behind a layout that
-// wants more it is too short.
+// A sealed file: the header, then the input's fill, repeated. Too short for layouts beyond FILE_BYTES_MAX.
 static int make_segment(const struct fuzz_attach *whole, enum farm_segment_kind kind, const struct farm_ring_spec *spec,
                         const struct farm_ring_layout *layout, const uint8_t *fill) {
     const struct fuzz_segment *plan = kind == FARM_SEGMENT_UP ? &whole->up : &whole->down;
@@ -110,7 +109,7 @@ static void check_lane(const struct farm_ring *ring, const struct farm_lane *lan
     for (uint32_t f = 0; f < lane->obs_count; f++) check_inside(&ring->up, lane->obs[f], slots * lane->obs_bytes[f]);
     check_inside(&ring->up, lane->reward, slots * sizeof(float));
     check_inside(&ring->up, lane->flags, slots);
-    // Any step number is some slot: frames, answers and windows are found from counters that may be anything.
+    // Every step number has a slot, whatever the counters are.
     uint64_t n = farm_lane_produced(lane);
     for (uint32_t f = 0; f < lane->answer_count; f++) {
         const struct farm_answer_array *answer = &lane->answer[f];
@@ -125,7 +124,7 @@ static void check_lane(const struct farm_ring *ring, const struct farm_lane *lan
         if (rows[k]) check_inside(&ring->up, rows[k], lane->obs_bytes[0]);
 }
 
-// What farm_ring_verify calls sound is so by rules written down a second time.
+// A second implementation of the rules of farm_ring_verify.
 static void check_sound(const struct farm_lane *lane) {
     uint64_t produced = lane->up->produced, acted = lane->down->acted, consumed = lane->down->consumed;
     assert(consumed <= acted && acted <= produced && (lane->local || produced - acted <= 1));
@@ -139,8 +138,8 @@ static void check_sound(const struct farm_lane *lane) {
         }
 }
 
-// What an honest actor may have stored: as many steps as are answered or one more (LOCAL: any more), within the ring.
-// (`consumed` beyond that is the learner's word, which may have grown since.)
+// A second implementation of farm_ring_counters_sound: as many steps as are answered, or one more (LOCAL: C more),
+// within the ring.
 static bool counters_sound(const struct farm_ring *ring) {
     bool sound = true;
     for (uint32_t l = 0; l < ring->spec.lanes; l++) {
@@ -153,7 +152,7 @@ static bool counters_sound(const struct farm_ring *ring) {
     return sound;
 }
 
-// The answer to a step of a LOCAL lane that was taken in with version 7 as the newest.
+// The answer of a LOCAL lane's step that was checked when version 7 was the newest.
 static void check_answer(const struct farm_action_spec *action, const struct farm_lane *lane, uint64_t n, uint32_t e) {
     const int32_t *chosen = farm_lane_action(lane, n, e);
     const float *policy = farm_lane_policy(lane, n, e), *number = farm_lane_action(lane, n, e);
@@ -169,7 +168,7 @@ static void check_answer(const struct farm_action_spec *action, const struct far
     }
 }
 
-// The learner's copies of a few steps, whatever the actor's memory says.
+// The learner's copies of a few steps are valid, whatever the actor's memory holds.
 static void check_validator(struct farm_ring *ring) {
     struct farm_validator validator;
     assert(farm_validator_open(ring, ring->spec.lanes - 1, &validator, NULL) == FARM_OK);
@@ -187,14 +186,14 @@ static void check_validator(struct farm_ring *ring) {
                     assert(fabsf(((const float *)farm_lane_obs(lane, f, n, e))[i]) <= FARM_NUMBER_MAX);
             if (lane->local) check_answer(&ring->spec.env.action, lane, n, e);
         }
-        assert((senseless > 0) == (bad > 0) && (lane->local || senseless <= bad)); // a version is of all environments
+        assert((senseless > 0) == (bad > 0) && (lane->local || senseless <= bad)); // one version for all environments
     }
     farm_validator_close(&validator);
 }
 
-// The supervisor's repair of what a dead actor left: sound afterwards, and done once.
+// The supervisor's repair makes the counters sound, and a second repair changes nothing.
 static void check_restore(struct farm_ring *ring) {
-    for (uint32_t l = 0; l < ring->spec.lanes; l++) { // the learner's own words are believed
+    for (uint32_t l = 0; l < ring->spec.lanes; l++) { // the learner's own words are trusted
         uint64_t acted = ring->lanes[l].down->acted, consumed = ring->lanes[l].down->consumed;
         if (acted == UINT64_MAX || consumed > acted || acted - consumed > ring->spec.steps) return;
     }
@@ -217,9 +216,9 @@ static void check_ring(struct farm_ring *ring, enum farm_ring_side side, size_t 
     const struct farm_lane *last = &ring->lanes[ring->spec.lanes - 1];
     if (ring->up.writable) last->flags[(size_t)last->steps * last->width - 1] ^= 1;
     if (ring->down.writable && !last->local) *farm_lane_version(last, last->steps - 1) ^= 1;
-    uint32_t liar = UINT32_MAX;
-    assert(farm_ring_counters_sound(ring, &liar) == counters_sound(ring));
-    assert(liar == UINT32_MAX || liar < ring->spec.lanes);
+    uint32_t unsound = UINT32_MAX;
+    assert(farm_ring_counters_sound(ring, &unsound) == counters_sound(ring));
+    assert(unsound == UINT32_MAX || unsound < ring->spec.lanes);
     if (side == FARM_RING_LEARNER) check_validator(ring);
     if (side == FARM_RING_ACTOR) check_restore(ring);
 }
@@ -274,7 +273,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
     struct farm_ring ring;
     struct farm_error err = {0};
     enum farm_ring_side side = (enum farm_ring_side)((plan.side & 3) % 3);
-    // One descriptor for both is nothing that an actor could bring about, and the learner asks only `down` what it is.
+    // An actor cannot cause one descriptor for both, and the learner checks the kind of `down` only.
     if (side == FARM_RING_LEARNER) plan.descriptors &= (uint8_t)~FUZZ_SAME;
     int given[2] = {up, down};
     if (plan.descriptors & FUZZ_SWAPPED) given[0] = down, given[1] = up;

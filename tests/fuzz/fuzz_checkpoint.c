@@ -1,7 +1,7 @@
-// Checkpoints as bytes: the first byte says how the rest becomes a file and which vectors the run has. What loads is
-// finite and comes back bit by bit after saving it again; what is refused has changed nothing.
+// Checkpoints of any bytes. The first byte selects how the rest becomes a file and which vectors the run has. A file
+// that loads is finite and equal after saving and loading it again; a refused file changes nothing.
 //
-//   bit 0  the rest is the whole file; otherwise it is `n` (a byte), n bytes of data, then the header's text
+//   bit 0  the rest is the file; otherwise it is `n` (a byte), n bytes of data, then the header's text
 //   bit 1, 2  the run wants the first and the second moments
 #include <jansson.h>
 #include <math.h>
@@ -26,7 +26,7 @@ static void vectors_make(struct vectors *vectors, uint8_t mode) {
                                            mode & WANTS_SECOND ? vectors->data[2] : NULL, 0, 0);
 }
 
-static bool untouched(const float *vector) {
+static bool is_untouched(const float *vector) {
     for (size_t i = 0; i < FUZZ_NET_PARAMETERS * sizeof *vector; i++)
         if (((const uint8_t *)vector)[i] != MARK) return false;
     return true;
@@ -60,7 +60,7 @@ static int by_start(const void *a, const void *b) {
     return (x[i] > y[i]) - (x[i] < y[i]);
 }
 
-// As the format's README asks for: the tensors of an accepted file fill its data, with no hole and none in another.
+// As the format's README requires: tensors fill the data without holes or overlap.
 static void check_tiles(int fd) {
     enum { TENSORS_MAX = 256 };
     static char file[1 << 16];
@@ -124,7 +124,7 @@ static void check_loaded(const struct vectors *vectors, bool has_optimiser) {
     for (int v = 1; v < 3; v++) {
         const bool taken =
             has_optimiser && farm_backend_vector(&vectors->state, v == 1 ? "optimiser.first" : "optimiser.second");
-        assert(taken || untouched(vectors->data[v]));
+        assert(taken || is_untouched(vectors->data[v]));
         for (size_t i = 0; taken && i < FUZZ_NET_PARAMETERS; i++) assert(isfinite(vectors->data[v][i]));
     }
 }
@@ -147,7 +147,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
     if (status) {
         assert(status == FARM_E_FORMAT);
         fuzz_check_refusal(status, &err);
-        for (int v = 0; v < 3; v++) assert(untouched(vectors.data[v]));
+        for (int v = 0; v < 3; v++) assert(is_untouched(vectors.data[v]));
     } else {
         assert(status_alone == FARM_OK);
         check_same_pairs(&metadata, &alone);

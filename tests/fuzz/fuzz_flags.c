@@ -1,5 +1,5 @@
-// Command lines: words that end in zero bytes, to flags of every kind and, where those do not know a name, to the
-// recipe. What is accepted points into the words, holds finite numbers, and the recipe survives being written.
+// Command lines: words, each ended by a zero byte, for flags of every kind and, for unknown names, the recipe. Accepted
+// values point into the words, numbers are finite, and the recipe can be written and read back.
 #include "base/cli.h"
 #include "fuzz_recipe.h"
 

@@ -1,5 +1,4 @@
-// The network whose checkpoints fuzz_checkpoint.c reads and make_seeds.c writes: two tensors, so that inputs stay
-// small.
+// The network of fuzz_checkpoint.c and make_seeds.c: two tensors, so that inputs are small.
 #ifndef FARM_TESTS_FUZZ_NET_H
 #define FARM_TESTS_FUZZ_NET_H
 

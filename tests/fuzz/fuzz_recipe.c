@@ -1,6 +1,6 @@
-// Recipes as YAML bytes, in two layers: a byte that says how long the shipped recipe is (in units of 8 bytes), that
-// recipe, and the user's file. Accepted values lie in their ranges, whichever layer is read first, and the effective
-// recipe that is written says the same again.
+// Recipes as YAML bytes in two layers: a byte with the length of the shipped recipe (in units of 8 bytes), that recipe,
+// and the user's file. Accepted values are in their ranges, in any order of the layers, and the effective recipe can be
+// written and read back.
 #include "fuzz_recipe.h"
 
 static enum farm_status read_layer(struct farm_recipe *recipe, enum farm_recipe_layer layer, const char *text,

@@ -1,4 +1,4 @@
-// What must hold for every recipe that was accepted, whether it came from a file or from flags.
+// Checks of every accepted recipe, from a file or from flags.
 #ifndef FARM_TESTS_FUZZ_RECIPE_H
 #define FARM_TESTS_FUZZ_RECIPE_H
 
@@ -15,7 +15,7 @@ static inline const char *fuzz_option(const struct farm_recipe *recipe, const ch
     return NULL;
 }
 
-// The same values and the same options, in whatever order and from whatever layer.
+// Equal values and options, in any order and from any layer.
 static inline bool fuzz_recipe_same(const struct farm_recipe *a, const struct farm_recipe *b) {
     if (a->option_count != b->option_count) return false;
     for (size_t i = 0; i < a->option_count; i++) {
@@ -23,7 +23,7 @@ static inline bool fuzz_recipe_same(const struct farm_recipe *a, const struct fa
         if (!value || strcmp(value, a->options[i].value) != 0) return false;
     }
     for (size_t i = 0; farm_recipe_key_at(a, i); i++) {
-        char from[FARM_RECIPE_PATH_BYTES], to[FARM_RECIPE_PATH_BYTES]; // numbers in as many digits as they need
+        char from[FARM_RECIPE_PATH_BYTES], to[FARM_RECIPE_PATH_BYTES]; // numbers with all their digits
         if (farm_recipe_counts(a, i) &&
             strcmp(farm_recipe_value(a, i, from, sizeof from), farm_recipe_value(b, i, to, sizeof to)) != 0)
             return false;
@@ -45,7 +45,7 @@ static inline void fuzz_recipe_check_ranges(const struct farm_recipe *recipe) {
     }
 }
 
-// The effective recipe in a run's folder says the same recipe again: values, text, and once more.
+// The recipe that is written in a run's folder has the same values, and the same text when it is written again.
 static inline void fuzz_recipe_check_written(const struct farm_recipe *recipe) {
     struct farm_recipe again;
     struct farm_error err = {0};

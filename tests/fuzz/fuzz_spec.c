@@ -1,5 +1,5 @@
-// A plug-in's or a segment's description of environments, bytes as they come: what the layout accepts must lie within
-// its own sizes, aligned and without overlap, by arithmetic that cannot overflow; the hash is a function of the spec.
+// Specs of any bytes, as from a plug-in or a segment. The arrays of an accepted layout are inside its sizes, aligned
+// and without overlap, by arithmetic that cannot overflow; different specs have different hashes.
 #include "fuzz.h"
 #include "ring/spec.h"
 
@@ -23,7 +23,7 @@ static int by_start(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-// Whatever has been added lies in [0, bytes), one behind the other.
+// All extents are in [0, bytes) and do not overlap.
 static void check_extents(struct extents *all, uint64_t bytes) {
     qsort(all->at, all->count, sizeof all->at[0], by_start);
     for (size_t i = 0; i < all->count; i++) assert(all->at[i].to <= (i + 1 < all->count ? all->at[i + 1].from : bytes));
@@ -76,7 +76,7 @@ static void check_down(const struct farm_ring_spec *spec, const struct farm_ring
     check_extents(&all, layout->down_bytes);
 }
 
-// What every reader of a spec may rely on once it has been accepted.
+// Bounds that readers of an accepted spec rely on.
 static void check_bounds(const struct farm_ring_spec *spec) {
     const struct farm_action_spec *action = &spec->env.action;
     assert(spec->lanes >= 1 && spec->lanes <= FARM_LANES_MAX && spec->width >= 1 && spec->width <= FARM_WIDTH_MAX);
@@ -97,7 +97,7 @@ static void check_bounds(const struct farm_ring_spec *spec) {
         assert(spec->answer[f].values >= 1 && spec->answer[f].every >= 1 && spec->answer[f].every <= spec->steps);
 }
 
-// Another spec is another hash, however little differs.
+// A change of one bit changes the hash.
 static void check_hash(const struct farm_ring_spec *spec, const struct farm_ring_layout *layout, uint32_t which) {
     struct farm_ring_layout again;
     struct farm_ring_spec other = *spec;
@@ -115,7 +115,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
     uint32_t which;
     fuzz_take(&input, &spec, sizeof spec);
     fuzz_take(&input, &which, sizeof which);
-    // These are asked before anything is checked.
+    // These are called before any check.
     for (uint32_t f = 0; f < FARM_OBS_FIELDS_MAX; f++) farm_field_bytes(&spec.env.obs[f]);
     farm_policy_outputs(&spec.env.action);
     enum farm_status status = farm_ring_layout_make(&spec, &layout, &err);

@@ -9,18 +9,9 @@
 
 #include "machine.h"
 
-static const char *const KINDS[] = {"loads",
-                                    "stores",
-                                    "adds",
-                                    "fence",
-                                    "goes on",
-                                    "awaits",
-                                    "looks again when there is more in",
-                                    "futex wait",
-                                    "futex wake",
-                                    "writes eventfd",
-                                    "polls eventfd",
-                                    "reads eventfd"};
+static const char *const KINDS[] = {"loads",      "stores",         "adds",          "fence",
+                                    "continues",  "awaits",         "polls",         "futex wait",
+                                    "futex wake", "writes eventfd", "polls eventfd", "reads eventfd"};
 
 static unsigned list_steps(unsigned t, struct choice *choices) {
     unsigned from, to, count = 0;
@@ -33,7 +24,7 @@ static unsigned list_steps(unsigned t, struct choice *choices) {
 
 static unsigned list_crash(unsigned p, struct choice *choices) {
     if (!world.crashes_left || !world.processes[p].may_crash) return 0;
-    for (unsigned t = 0; t < world.thread_count; t++) { // one that lives stands for its process
+    for (unsigned t = 0; t < world.thread_count; t++) { // a living thread represents its process
         if (world.threads[t].process != p || world.threads[t].status == S_ENDED) continue;
         *choices = (struct choice){.thread = (uint8_t)t, .crash = true};
         return 1;
@@ -41,8 +32,8 @@ static unsigned list_crash(unsigned p, struct choice *choices) {
     return 0;
 }
 
-// Whether a thread's next step commutes with all steps of the others: then nothing else need be tried before it, but
-// for the death of its own process. Its own word's loads and its stores to a word with one writer do.
+// Whether a thread's next step commutes with all steps of the others; then only its own process's crash is tried before
+// it. Loads of its own word and stores to a word with one writer commute.
 static bool commutes(unsigned t) {
     const struct thread *thread = &world.threads[t];
     const struct word *word = &world.words[thread->next.word];
@@ -53,7 +44,7 @@ static bool commutes(unsigned t) {
     return thread->next.kind == K_LOAD && word->one_writer && word->writer == t + 1;
 }
 
-// All that may happen next.
+// Lists all next choices.
 static unsigned list_choices(struct choice *choices) {
     unsigned count = 0;
     for (unsigned t = 0; t < world.thread_count; t++) {
@@ -198,7 +189,7 @@ static void print_choice(const struct choice *choice) {
     if (choice->crash) {
         printf("  %s is killed\n", host.processes[thread->process].name);
     } else if (choice->spurious) {
-        printf("  %s: woken for no reason\n", name);
+        printf("  %s: spurious wake-up\n", name);
     } else {
         printf("  %s: %s", name, KINDS[next->kind]);
         const struct word *word = &world.words[next->word];
@@ -213,18 +204,18 @@ static void print_choice(const struct choice *choice) {
 }
 
 static void print_failure(unsigned depth) {
-    printf("%s: FAILED: %s\nthe way there:\n", host.scenario->name, host.failure);
+    printf("%s: FAILED: %s\nsteps:\n", host.scenario->name, host.failure);
     for (unsigned i = 0; i < depth; i++) {
         restore_state(frames[i].state);
         print_choice(&frames[i].choices[frames[i].next - 1]);
     }
 }
 
-// Enters the present state: a new frame, unless it was seen. Returns the ways from it where they are known, else -1.
+// Makes a frame for the current state unless it was seen. Returns the ways from it if they are known, else -1.
 static double enter_state(unsigned depth, struct model_result *result) {
     struct key key = hash_state();
     struct seen *seen = find_seen(key);
-    if (seen->key.a | seen->key.b) return seen->ways > 0 ? seen->ways : 0; // 0 also: a circle
+    if (seen->key.a | seen->key.b) return seen->ways > 0 ? seen->ways : 0; // 0 also: a cycle
     struct frame *frame = &frames[depth];
     frame->count = list_choices(frame->choices);
     frame->next = 0;

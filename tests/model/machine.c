@@ -51,7 +51,7 @@ static unsigned find_word(const void *address) {
     abort();
 }
 
-// ---- threads: called on their stacks ----
+// ---- operations, called on the threads' stacks ----
 
 static struct thread *running_thread(void) {
     assert(host.inside);
@@ -96,7 +96,7 @@ void model_until(const void *word, uint64_t value) {
 void model_check(bool condition, const char *text) {
     if (condition) return;
     fail("%s", text);
-    if (host.inside) return_to_scheduler(); // never comes back: the search ends here
+    if (host.inside) return_to_scheduler(); // does not return: the search ends
 }
 
 unsigned model_life(void) {
@@ -132,7 +132,7 @@ void model_write(uint64_t *address, uint64_t value) {
     cell->value = value;
 }
 
-// System calls of src/ring, by way of --wrap.
+// System calls of src/ring, through --wrap.
 long __wrap_syscall(long number, ...);
 ssize_t __wrap_write(int fd, const void *bytes, size_t count);
 ssize_t __wrap_preadv2(int fd, const struct iovec *parts, int count, off_t offset, int flags);
@@ -213,7 +213,7 @@ unsigned model_process(const char *name, bool may_crash, void (*on_crash)(void *
     return p;
 }
 
-// A fresh stack that returns into enter_thread(), which finds its thread by itself.
+// A new stack that returns into enter_thread(), which knows its thread.
 static void start_thread(unsigned t) {
     memset(stacks[t], 0, STACK);
     void (*entry)(void) = enter_thread;
@@ -240,7 +240,7 @@ uint64_t model_newest(const void *address) {
     return word->stores[word->count - 1].value;
 }
 
-// ---- steps: what the scheduler does to the machine ----
+// ---- steps of the scheduler ----
 
 static void change_views(void (*change)(struct view *view, unsigned word, unsigned by), unsigned word, unsigned by) {
     for (unsigned t = 0; t < world.thread_count; t++) {
@@ -283,7 +283,7 @@ static void renumber_clock(struct clock *clock, const uint8_t (*rank)[TIMES]) {
     for (unsigned t = 0; t < world.thread_count; t++) clock->at[t] = rank[t][clock->at[t]];
 }
 void renumber_clocks(void) {
-    uint8_t rank[THREADS][TIMES] = {0}; // first: whether there was an access; then: how many times up to this one
+    uint8_t rank[THREADS][TIMES] = {0}; // first: whether a cell was accessed then; later: the new number of this time
     for (unsigned c = 0; c < world.cell_count; c++) {
         rank[world.cells[c].writer][world.cells[c].write_at] = 1;
         for (unsigned t = 0; t < world.thread_count; t++) rank[t][world.cells[c].read_at[t]] = 1;
@@ -294,7 +294,7 @@ void renumber_clocks(void) {
         bool touched = rank[t][own];
         rank[t][0] = 0;
         for (unsigned i = 1; i < TIMES; i++) rank[t][i] += rank[t][i - 1];
-        if (!touched) rank[t][own] = (uint8_t)(rank[t][TIMES - 1] + 1); // only the thread itself has come so far
+        if (!touched) rank[t][own] = (uint8_t)(rank[t][TIMES - 1] + 1); // only the thread itself has reached this time
     }
     for (unsigned c = 0; c < world.cell_count; c++) {
         struct cell *cell = &world.cells[c];
@@ -343,7 +343,7 @@ static void apply_load(unsigned t, unsigned w, unsigned at, bool acquire) {
     thread->result = store->value;
 }
 
-// One lock of the kernel, taken and let go. It orders words; cells it does not excuse: no clock goes through.
+// A kernel lock, acquired and released. It orders words but not cells: no clock passes through it.
 static void pass_lock(unsigned t, struct view *lock) {
     struct thread *thread = &world.threads[t];
     join_view(&thread->now.view, lock);
@@ -427,8 +427,8 @@ void apply_choice(const struct choice *choice) {
         apply_store(t, next.word, choice->store, next.value, next.order == MODEL_RELEASE);
         break;
     case K_ADD: {
-        // Of additions alone the newest store is the one before in modification order. What they carry adds up: they
-        // are one release sequence.
+        // A word with additions only: the newest store precedes in modification order. The additions are one release
+        // sequence, so what they carry is joined.
         const struct word *word = &world.words[next.word];
         const struct store before = word->stores[word->count - 1];
         apply_store(t, next.word, (unsigned)word->count, before.value + next.value, next.order == MODEL_RELEASE);

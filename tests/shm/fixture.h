@@ -1,4 +1,4 @@
-// What the tests of segments share: segments of actor 7, closed where their scope ends.
+// Segments of actor 7, closed at the end of their scope.
 #ifndef TESTS_SHM_FIXTURE_H
 #define TESTS_SHM_FIXTURE_H
 

@@ -1,4 +1,4 @@
-// See faults.h. ld(1), --wrap: a call of `name` becomes one of __wrap_name, and __real_name is the function itself.
+// See faults.h. ld(1), --wrap: a call of `name` calls __wrap_name; __real_name is the function itself.
 #include "faults.h"
 
 #include <assert.h>
@@ -33,17 +33,17 @@ struct rule {
 // Shared with the children.
 struct plan {
     unsigned sweeping, process, at, variant;
-    unsigned forks;         // processes that this one and its children have forked since the operation began
-    unsigned hit, hit_last; // whether the fault has been made, and whether with the call's last error
+    unsigned forks;         // forks by all processes since the operation began
+    unsigned hit, hit_last; // whether the fault was made, and with the call's last error
     char hit_call[NAME_BYTES];
     int hit_error;
     unsigned rule_count;
     struct rule rules[RULES_MAX];
 };
 
-static struct plan *plan; // NULL: nothing shall fail
-static unsigned process;  // 0: the one that sweeps; 1..: in the order of their forks
-static unsigned calls;    // that this process has made since the operation, or the process, began
+static struct plan *plan; // NULL: no call fails
+static unsigned process;  // 0: the sweeping process; 1..: in the order of their forks
+static unsigned calls;    // by this process since the operation, or the process, began
 static bool off;
 static long blocks, mapped_bytes;
 
@@ -53,7 +53,7 @@ static struct plan *shared_plan(void) {
     if (!plan) {
         plan = __real_mmap(NULL, sizeof *plan, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
         assert(plan != MAP_FAILED);
-        atexit(farm_faults_end); // what runs at exit is not under test
+        atexit(farm_faults_end); // exit handlers are not under test
     }
     return plan;
 }
@@ -64,7 +64,7 @@ static struct rule *rule_of(const char *call) {
     return NULL;
 }
 
-// The error that this call shall end with; 0: none. errors[count]: its usual ones.
+// Returns the error of this call; 0: it succeeds. errors[count]: its usual errors.
 static int fault_for(const char *call, const int *errors, unsigned count) {
     if (!plan || off) return 0;
     struct rule *rule = rule_of(call);
@@ -90,7 +90,7 @@ static void (*replacement_of(const char *call))(void) {
     return rule ? rule->replacement : NULL;
 }
 
-// FAULT(type, name, parameters, arguments, value where it fails, usual errors...). None: it fails by a rule alone.
+// FAULT(type, name, parameters, arguments, value on failure, usual errors...). Without errors it fails by rules only.
 #define FAULT(type, name, parameters, arguments, failed, ...)                                                          \
     type __real_##name parameters;                                                                                     \
     type __wrap_##name parameters;                                                                                     \
@@ -105,9 +105,9 @@ static void (*replacement_of(const char *call))(void) {
         return replacement ? replacement arguments : __real_##name arguments;                                          \
     }
 
-// One line each: the Makefile reads the names from them.
+// One line each: mk/tests.mk reads the names.
 // clang-format off
-// Variadic ones are passed on with the most arguments that they take.
+// Variadic functions are called with all their possible arguments.
 FAULT(int, memfd_create, (const char *name, unsigned flags), (name, flags), -1, EMFILE, ENFILE, ENOMEM, ENOSYS, EINVAL)
 FAULT(int, ftruncate, (int fd, off_t bytes), (fd, bytes), -1, ENOMEM, EINVAL)
 FAULT(int, fallocate, (int fd, int mode, off_t at, off_t bytes), (fd, mode, at, bytes), -1, ENOSPC, EOPNOTSUPP)
@@ -141,9 +141,9 @@ FAULT(long, set_mempolicy, (int mode, const unsigned long *nodes, unsigned long 
 FAULT(int, sched_setaffinity, (pid_t pid, size_t bytes, const cpu_set_t *cpus), (pid, bytes, cpus), -1, EINVAL)
 // clang-format on
 
-// ---- what is taken and given back ----
+// ---- resources ----
 
-// The same, with the counting of what was got.
+// For functions whose results are counted.
 #define COUNTED_FAULT(name, failed, ...)                                                                               \
     static const int errors[] = {__VA_ARGS__};                                                                         \
     int error = fault_for(#name, errors, sizeof errors / sizeof *errors);                                              \
@@ -166,7 +166,7 @@ void *__wrap_mmap(void *start, size_t bytes, int protection, int flags, int fd, 
 void *__wrap_mmap(void *start, size_t bytes, int protection, int flags, int fd, off_t offset) {
     COUNTED_FAULT(mmap, MAP_FAILED, ENOMEM, EAGAIN)
     void *mapped = __real_mmap(start, bytes, protection, flags, fd, offset);
-    // What is mapped over reserved addresses has been counted with those.
+    // MAP_FIXED maps over reserved addresses, which were counted.
     if (mapped != MAP_FAILED && !(flags & MAP_FIXED))
         __atomic_add_fetch(&mapped_bytes, whole_pages(bytes), __ATOMIC_SEQ_CST);
     return mapped;
@@ -243,7 +243,7 @@ struct farm_held farm_held_now(void) {
 
 static struct rule *new_rule(const char *call) {
     struct rule *rule = &shared_plan()->rules[plan->rule_count];
-    assert(plan->rule_count < RULES_MAX && !rule_of(call)); // one a function
+    assert(plan->rule_count < RULES_MAX && !rule_of(call)); // one for each function
     *rule = (struct rule){0};
     snprintf(rule->call, sizeof rule->call, "%s", call);
     plan->rule_count++;
@@ -291,7 +291,7 @@ bool farm_sweep_next(struct farm_sweep *sweep) {
 
 struct farm_fault farm_sweep_end(struct farm_sweep *sweep) {
     __atomic_store_n(&plan->sweeping, 0, __ATOMIC_SEQ_CST);
-    if (!plan->hit) { // that was the last call of the process
+    if (!plan->hit) { // the process makes no further call
         sweep->over = sweep->process == plan->forks;
         sweep->process++;
         sweep->number = 1;

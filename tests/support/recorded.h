@@ -1,5 +1,5 @@
-// A recorded machine: a temporary folder `root` with the few files of /proc and /sys that a test writes into it. One a
-// test: make_root and remove_root are the suite's .init and .fini.
+// A recorded machine: a temporary folder `root` with the files of /proc and /sys that a test writes. make_root and
+// remove_root are the suite's .init and .fini.
 #ifndef FARM_TESTS_SUPPORT_RECORDED_H
 #define FARM_TESTS_SUPPORT_RECORDED_H
 
@@ -48,7 +48,7 @@ static inline void record_bytes(const char *path, uint64_t bytes) {
     record(path, text);
 }
 
-// What a cgroup v2 below /sys/fs/cgroup may take of memory, and has taken.
+// Records memory.max and memory.current of a cgroup v2.
 static inline void record_memory(const char *group, uint64_t most_bytes, uint64_t current_bytes) {
     char path[128];
     snprintf(path, sizeof path, "sys/fs/cgroup%s/memory.max", group);
@@ -57,7 +57,7 @@ static inline void record_memory(const char *group, uint64_t most_bytes, uint64_
     record_bytes(path, current_bytes);
 }
 
-// A machine with cgroup v2 alone, and this process in `group`.
+// Records a machine with cgroup v2 only, and this process in `group`.
 static inline void record_v2(const char *group) {
     char text[128];
     record("proc/self/mountinfo", "23 1 0:20 / /proc rw - proc proc rw\n"
