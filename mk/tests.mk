@@ -180,5 +180,5 @@ $(BUILD)/obj/chaos/%.o: %.c $(BUILD)/flags | $(BUILD)/gen/farm_build.h
 $(BUILD)/chaos: $(call object,tests/chaos/main.c) $(CHAOS_OBJECTS) $(LIBFARM)
 	$(call say,LINK,$@)
 	$(call link)
-$(BUILD)/tests/chaos/test_chaos: $(CHAOS_OBJECTS)
+$(BUILD)/tests/chaos/test_chaos $(BUILD)/tests/chaos/test_paused: $(CHAOS_OBJECTS)
 build-tests: $(if $(filter tests/chaos/%,$(SCRIPT_TESTS)),$(BUILD)/chaos)

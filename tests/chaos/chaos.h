@@ -27,6 +27,7 @@
 #include <farm/env.h>
 #include <stdbool.h>
 #include <stdint.h>
+#include <sys/types.h>
 
 #include "learner/backend.h"
 #include "learner/stats.h"
@@ -79,7 +80,9 @@ struct chaos_shape {
 
 // One process of the farm, as its supervisor orders its death. Worker a is actor a, worker `actors` the learner.
 struct chaos_worker {
-    uint64_t stores, env_steps; // until it kills itself; 0: not ordered. Counted down by the worker
+    pid_t pid;                  // of the newest life
+    bool stops;                 // what is ordered is a stop (SIGSTOP) instead of a death
+    uint64_t stores, env_steps; // until it strikes itself; 0: not ordered. Counted down by the worker
     uint64_t kind;              // enum chaos_kind: what killed it, by the killer
     uint64_t died_ns;           // when, by the killer
     uint64_t began;             // the life that has reached its environments (actor) or inference (learner) + 1
@@ -154,8 +157,8 @@ void chaos_hook_set(struct chaos_shared *shared, int worker);
 struct chaos_shared *chaos_shared_of_process(void);
 int chaos_worker_of_process(void);
 
-// Dies by SIGKILL, saying of what kind first.
-_Noreturn void chaos_die(enum chaos_kind kind);
+// Dies by SIGKILL after noting the kind, or stops and returns when it is continued (struct chaos_worker).
+void chaos_strike(enum chaos_kind kind);
 
 // Notes a violation; the first ones with their sentence.
 void chaos_violation(struct chaos_shared *shared, const char *format, ...) __attribute__((format(printf, 2, 3)));

@@ -87,7 +87,7 @@ static void write_observation(struct chaos_game *game, uint8_t *out, uint32_t fl
     game->sequence++;
     if (is_due(game->worker)) {
         memcpy(out, observation, chaos_random_below(&game->random, bytes + 1));
-        chaos_die(CHAOS_STEP);
+        chaos_strike(CHAOS_STEP);
     }
     memcpy(out, observation, bytes);
 }

@@ -65,12 +65,14 @@ static bool is_learner(const struct farm *farm, size_t worker) {
 static int actor_body(void *context, struct farm_error *err) {
     const struct farm_actor_config *config = context;
     chaos_hook_set(chaos_shared_of_process(), (int)config->actor);
+    chaos_shared_of_process()->state.workers[config->actor].pid = getpid();
     return farm_actor_run(config, err);
 }
 
 static int learner_body(void *context, struct farm_error *err) {
     struct farm *farm = context;
     chaos_hook_set(farm->shared, (int)farm->shape->actors);
+    farm->shared->state.workers[farm->shape->actors].pid = getpid();
     return farm_learner_run(&farm->learner, err);
 }
 

@@ -59,8 +59,12 @@ void chaos_violation(struct chaos_shared *shared, const char *format, ...) {
     va_end(args);
 }
 
-_Noreturn void chaos_die(enum chaos_kind kind) {
+void chaos_strike(enum chaos_kind kind) {
     struct chaos_worker *worker = &mapping->state.workers[own_worker];
+    if (worker->stops) {
+        raise(SIGSTOP);
+        return;
+    }
     __atomic_store_n(&worker->died_ns, farm_now_ns(), __ATOMIC_RELAXED);
     __atomic_store_n(&worker->kind, (uint64_t)kind, __ATOMIC_RELEASE);
     kill(getpid(), SIGKILL);
@@ -102,7 +106,7 @@ __attribute__((noinline)) void chaos_hook(void) {
     if (!__atomic_load_n(stores, __ATOMIC_RELAXED)) return;
     if (__atomic_sub_fetch(stores, 1, __ATOMIC_RELAXED)) return;
     note_site(site);
-    chaos_die(CHAOS_HOOK);
+    chaos_strike(CHAOS_HOOK);
 }
 
 size_t chaos_descriptors(void) {
