@@ -1,11 +1,11 @@
 // What a killed actor costs: how soon its death is noticed and its lanes are taken over, how soon a new one publishes,
 // and what the other actors lose meanwhile. The real supervisor with real actors of native/breakout in rings of the
-// size of an Atari run (2 lanes x 8 environments x 64 steps of 84x84 B); a stand-in learner answers every step with a
-// random action as fast as it can; a director, a process like the others, sends the signals and times the periods.
+// size of an Atari run (2 lanes x 8 environments x 64 steps of 84x84 B). A responder in the learner's place answers
+// every step with a random action; a director, one more process, sends the signals and times the periods.
 //
-// Who runs where: the supervisor, the director and the actor that is killed share the first CPU, the learner has the
-// second; the other actors have those that are left or, where there are two CPUs only, share the learner's, and then
-// everybody sleeps instead of spinning. The references are the bare system calls (pidfd, poll, waitid, fork) on the
+// Placement: the supervisor, the director and the actor that is killed share the first CPU, the learner has the
+// second; the other actors have the remaining CPUs or, with two CPUs, share the learner's, and then
+// all processes sleep instead of spinning. The references are the bare system calls (pidfd, poll, waitid, fork) on the
 // first CPU, in the same run, by turns with ours. All times are CLOCK_MONOTONIC, which all CPUs share.
 //
 //   killed -> noticed   the director's time before kill(2) to the supervisor's after it has bumped the generations
@@ -104,7 +104,7 @@ static int actor_body(void *context, struct farm_error *err) {
     return farm_actor_run(&self->farm->actor[self->actor], err);
 }
 
-// ---- the stand-in learner ----
+// ---- the responder ----
 
 struct learner {
     struct farm *farm;
@@ -115,14 +115,14 @@ struct learner {
     uint64_t draws;
 };
 
-// What the step says of its episode must fit to the step before it: nothing lost, torn or doubled.
+// The flags of a step must follow from those of the step before it: nothing lost, torn or doubled.
 static void check_step(struct learner *learner, uint32_t a, uint32_t l, uint64_t n) {
     struct farm_lane *lane = &learner->rings[a].lanes[l];
     const uint8_t *flags = farm_lane_flags(lane, n);
     const uint64_t generation = farm_load_acquire(&lane->down->generation);
     uint32_t firsts = 0;
     for (uint32_t e = 0; e < WIDTH; e++) firsts += flags[e] & FARM_STEP_FIRST;
-    // A step of the dead one may still come after the supervisor has counted it out; the new one's first is all FIRST.
+    // A step of the dead actor may still arrive after its death was noticed; the new actor's first step is all FIRST.
     if (generation != learner->generation[a][l] && firsts == WIDTH) {
         learner->generation[a][l] = generation;
     } else {
@@ -226,7 +226,7 @@ static uint64_t steps_of(const struct farm_ring *ring) {
     return sum;
 }
 
-// Until the victim is well under way: it has stepped on, and is neither starting nor ending.
+// Until the victim has stepped on: it is neither starting nor ending.
 static void await_steps(const struct farm_ring *ring, uint64_t more) {
     const uint64_t start = farm_now_ns(), from = steps_of(ring);
     while (steps_of(ring) < from + more) {
@@ -337,7 +337,7 @@ static void one_cpu(struct farm_bitmap *cpus, const struct farm_bitmap *all, int
     farm_bitmap_set(cpus, cpu);
 }
 
-// Gives everybody a CPU and pins this process; *all is what it was allowed before.
+// Chooses a CPU for each process and pins this one; *all: CPUs that it was allowed before.
 static void place(struct farm *farm, struct farm_bitmap *all) {
     struct farm_error err;
     farm_bench_must(farm_bitmap_pinned(all, &err), &err);
@@ -396,14 +396,13 @@ static void add_body(struct farm *farm, struct farm_supervisor *supervisor, cons
     farm_bench_must(farm_supervisor_add(supervisor, &worker, &err), &err);
 }
 
-// One life of the farm: single kills of one actor without company, or periods with company.
+// One life of the farm: single kills of a lone actor, or periods with other actors.
 static void run(struct farm *farm) {
     struct farm_supervisor *supervisor;
     struct farm_error err = {0};
     struct actor_context contexts[ACTORS_MAX];
     struct farm_ring_spec spec = {.lanes = LANES, .width = WIDTH, .steps = STEPS};
-    // A life of a millisecond counts as healthy, so that no restart is put off: what is measured is the way of the
-    // first.
+    // A life of a millisecond counts as healthy, so that every restart is immediate.
     const struct farm_supervisor_config config = {
         .context = farm, .before_start = before_start, .before_stop = before_stop, .healthy_ms = 1};
     farm_native_env_find("native/breakout")->spec(&(struct farm_env_config){0}, &spec.env, NULL, 0);
@@ -470,7 +469,7 @@ static void report_kills(struct farm_bench *bench, const struct page *page) {
                    "bare death notice and fork to the child's first instruction", bare_again, KILLS, NAN);
 }
 
-// The ratio is the median of the pairs' ratios: what drifts over the run falls out.
+// The ratio is the median of the pairs' ratios, so that drift cancels.
 static void report_others(struct farm_bench *bench, struct page *page) {
     double ratios[PAIRS];
     for (int p = 0; p < PAIRS; p++) ratios[p] = page->with_kills[p] / page->without[p];

@@ -18,11 +18,11 @@ enum { EXIT_NOT_STARTED = 127 };
 static void reset_signals(const sigset_t *mask) {
     struct sigaction standard = {.sa_handler = SIG_DFL};
     for (int number = 1; number < NSIG; number++)
-        sigaction(number, &standard, NULL); // SIGKILL, SIGSTOP and the C library's own refuse: as it should be
+        sigaction(number, &standard, NULL); // fails for SIGKILL, SIGSTOP and the C library's own
     sigprocmask(SIG_SETMASK, mask, NULL);
 }
 
-// Asks the kernel for SIGKILL at the parent's death, then looks whether it had died before the kernel was asked.
+// Requests SIGKILL at the parent's death, then checks whether it has died before the request.
 static void die_with_parent(pid_t parent) {
     if (prctl(PR_SET_PDEATHSIG, SIGKILL) < 0 || getppid() != parent) _exit(EXIT_NOT_STARTED);
 }
@@ -39,7 +39,7 @@ static int ascending(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-// First to last, both included; one by one where a kernel before 5.9 or a container's filter refuses close_range.
+// First to last, both included; one by one if a kernel before 5.9 or a container's filter refuses close_range.
 static void close_between(unsigned first, unsigned last) {
     if (first > last || close_range(first, last, 0) == 0) return;
     DIR *open_ones = opendir("/proc/self/fd");
@@ -68,7 +68,7 @@ static void close_others(const struct farm_worker_spec *spec) {
     free(keep);
 }
 
-// Best effort both: a container may forbid them, and the worker runs without.
+// Best effort: a container may forbid both, and the worker runs without.
 static void place(const struct farm_worker_spec *spec) {
     struct farm_error err;
     if (spec->cpus && farm_bitmap_pin(spec->cpus, &err)) farm_log_warn("not pinned: %s", err.message);

@@ -19,7 +19,7 @@
 #include "supervisor/child.h"
 
 enum { WORDS_MAX = 480, BACKOFF_FIRST_MS = 10, WORKERS_MAX = 8192, WARN_AFTER_MS = 1000 };
-// What one worker may write before the others get their turn, and how long it then waits for its next: 1.3 MB/s.
+// Bytes read of one worker in a turn, and the pause before its next turn: 1.3 MB/s.
 enum { READ_BYTES = 4096, TURN_READS = 16, FLOOD_PAUSE_MS = 50 };
 
 enum worker_state {
@@ -35,10 +35,10 @@ struct worker {
     int pidfd, output_fd;
     uint64_t starts, started_ns, start_at_ns, progress_at_start;
     uint32_t short_lives, fruitless; // in a row
-    bool ended;                      // of its own will
+    bool ended;                      // by itself
     bool dismissed;                  // its next death is its end
-    uint64_t kill_at_ns;             // a dismissed one's; 0: not, or not any more
-    uint64_t listen_at_ns;           // it wrote too much at once: not listened to before
+    uint64_t kill_at_ns;             // of a dismissed worker; 0: none
+    uint64_t listen_at_ns;           // it wrote too much at once: its output is not read before
     char line[FARM_WORKER_LINE_MAX]; // the beginning of a line that has not ended yet
     size_t line_length;
     char words[WORDS_MAX]; // last words: the end of what it wrote in this life
@@ -52,7 +52,7 @@ struct farm_supervisor {
     size_t count, capacity;
     int signal_fd;
     sigset_t mask_before;
-    bool usr1, usr2;   // came, and nobody was told
+    bool usr1, usr2;   // pending: on_signal was not called yet
     int signal_number; // the first that came
     uint64_t signal_ns;
     bool impatient;
@@ -86,7 +86,7 @@ enum farm_status farm_supervisor_make(const struct farm_supervisor_config *confi
     sigemptyset(&taken);
     sigaddset(&taken, SIGINT);
     sigaddset(&taken, SIGTERM);
-    // Under nohup a hang-up is ignored, and shall be.
+    // Under nohup SIGHUP stays ignored.
     if (sigaction(SIGHUP, NULL, &hangup) == 0 && hangup.sa_handler != SIG_IGN) sigaddset(&taken, SIGHUP);
     if (config->on_signal) {
         sigaddset(&taken, SIGUSR1);
@@ -162,7 +162,7 @@ void farm_supervisor_dismiss(struct farm_supervisor *supervisor, size_t number) 
     worker->dismissed = true;
     if (worker->state == WORKER_RUNNING) {
         pidfd_send_signal(worker->pidfd, SIGTERM, NULL, 0);
-        pidfd_send_signal(worker->pidfd, SIGCONT, NULL, 0); // who is stopped could not end by itself
+        pidfd_send_signal(worker->pidfd, SIGCONT, NULL, 0); // a stopped process cannot end by itself
         worker->kill_at_ns = farm_now_ns() + ms(supervisor->config.grace_ms);
         return;
     }
@@ -224,13 +224,13 @@ static void finish_line(struct farm_supervisor *supervisor, struct worker *worke
     }
 }
 
-// As it may go to a terminal: what controls one becomes a blank; a tab stays.
+// Control characters become blanks, because the line may go to a terminal; a tab stays.
 static char harmless(char c) {
     return ((unsigned char)c < ' ' && c != '\t') || c == 0x7f ? ' ' : c;
 }
 
 // Reads what is there, at most `rounds` times; a line that is too long is broken up. False at the end of the stream.
-// Who has still more to say waits: its pipe fills, and its writes block.
+// A worker that writes more waits: its pipe fills and its writes block.
 static bool read_output(struct farm_supervisor *supervisor, struct worker *worker, int rounds) {
     char block[READ_BYTES];
     while (rounds-- > 0) {
@@ -268,7 +268,7 @@ static enum farm_status start(struct farm_supervisor *supervisor, struct worker 
     sigset_t nothing;
     sigemptyset(&nothing);
     worker->progress_at_start = progress_of(supervisor, worker); // before the fork: its first step may come at once
-    fflush(NULL); // else the child would write what stands in our buffers once more
+    fflush(NULL);                                                // else the child would write our buffers again
     pid_t parent = getpid(), pid = fork();
     if (pid == 0) farm_child_become(&worker->spec, parent, output[1], &nothing);
     enum farm_status status = FARM_OK;
@@ -286,7 +286,7 @@ static enum farm_status start(struct farm_supervisor *supervisor, struct worker 
         close(output[0]);
         return status;
     }
-    setpgid(pid, pid); // the child does the same: whoever comes first
+    setpgid(pid, pid); // the child does the same; the first call counts
     worker->pid = pid;
     worker->pidfd = pidfd;
     worker->output_fd = output[0];
@@ -319,11 +319,11 @@ static void describe_end(const siginfo_t *info, char *text, size_t text_bytes) {
     }
 }
 
-// Takes a dead process off: its group, its last output, its descriptors. False while it lives.
+// Reaps a dead process: kills its group, reads its last output, closes its descriptors. False while it lives.
 static bool reap(struct farm_supervisor *supervisor, struct worker *worker, siginfo_t *info) {
     memset(info, 0, sizeof *info);
     if (waitid(P_PIDFD, (id_t)worker->pidfd, info, WEXITED | WNOHANG | WNOWAIT) < 0 || info->si_pid == 0) return false;
-    kill(-worker->pid, SIGKILL); // its children; safe, for the zombie still holds the number
+    kill(-worker->pid, SIGKILL); // its children; safe, because the zombie still holds the number
     waitid(P_PIDFD, (id_t)worker->pidfd, info, WEXITED);
     enum { DRAIN_ROUNDS = 256 }; // 1 MiB: a pipe holds 64 KiB
     if (worker->output_fd >= 0) read_output(supervisor, worker, DRAIN_ROUNDS);
@@ -357,7 +357,7 @@ static enum farm_status lose(struct farm_supervisor *supervisor, struct worker *
     return FARM_OK;
 }
 
-// Decides what becomes of a worker that has died: an end, another start, or the end of the run.
+// After a worker's death: its end, another start, or the end of the run.
 static enum farm_status after_death(struct farm_supervisor *supervisor, struct worker *worker, const siginfo_t *info,
                                     struct farm_error *err) {
     const struct farm_supervisor_config *config = &supervisor->config;
@@ -416,7 +416,7 @@ static void wait_for_events(struct farm_supervisor *supervisor, uint64_t until_n
     uint64_t now = farm_now_ns();
     int timeout_ms = until_ns > now ? (int)((until_ns - now + 999999u) / 1000000u) : 0;
     const size_t polls = polls_of(supervisor, supervisor->count);
-    if (poll(supervisor->polls, polls, timeout_ms) < 0) return; // EINTR: the caller turns again
+    if (poll(supervisor->polls, polls, timeout_ms) < 0) return; // EINTR: the caller loops
     if (supervisor->polls[0].revents) read_signals(supervisor);
     for (size_t i = 0; i < supervisor->count; i++)
         if (supervisor->polls[2 + 2 * i].revents && !read_output(supervisor, &supervisor->workers[i], TURN_READS))
@@ -457,7 +457,7 @@ static void tell_signals(struct farm_supervisor *supervisor) {
     if (usr2) config->on_signal(config->context, SIGUSR2);
 }
 
-// Dismissed ones that have had their time.
+// Kills dismissed workers whose grace is over.
 static void kill_due(struct farm_supervisor *supervisor) {
     for (size_t i = 0; i < supervisor->count; i++) {
         struct worker *worker = &supervisor->workers[i];
@@ -503,7 +503,7 @@ static void stop_phase(struct farm_supervisor *supervisor, int phase) {
     const struct farm_supervisor_config *config = &supervisor->config;
     if (config->before_stop) config->before_stop(config->context, phase);
     signal_phase(supervisor, phase, SIGTERM);
-    signal_phase(supervisor, phase, SIGCONT); // who is stopped could not end by itself
+    signal_phase(supervisor, phase, SIGCONT); // a stopped process cannot end by itself
     uint64_t deadline_ns = farm_now_ns() + ms(config->grace_ms);
     bool killed = false;
     while (signal_phase(supervisor, phase, 0) > 0) {
@@ -520,7 +520,7 @@ static void stop_phase(struct farm_supervisor *supervisor, int phase) {
 // Phases in rising order; each pass picks the next one, so their numbers may have gaps.
 static void stop_all(struct farm_supervisor *supervisor) {
     for (size_t i = 0; i < supervisor->count; i++) {
-        supervisor->workers[i].kill_at_ns = 0; // its phase has a grace of its own
+        supervisor->workers[i].kill_at_ns = 0; // its phase has its own grace
         if (supervisor->workers[i].state == WORKER_DUE) supervisor->workers[i].state = WORKER_OVER;
     }
     for (;;) {
@@ -556,7 +556,7 @@ pid_t farm_supervisor_pid(const struct farm_supervisor *supervisor, size_t worke
 void farm_supervisor_free(struct farm_supervisor *supervisor) {
     if (!supervisor) return;
     for (size_t i = 0; i < supervisor->count; i++) assert(supervisor->workers[i].state != WORKER_RUNNING);
-    read_signals(supervisor); // a pending one would kill us when it is let through
+    read_signals(supervisor); // a pending signal would kill this process when it is unblocked
     close(supervisor->signal_fd);
     sigprocmask(SIG_SETMASK, &supervisor->mask_before, NULL);
     free(supervisor->workers);

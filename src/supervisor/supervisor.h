@@ -1,12 +1,11 @@
-// The supervisor: starts worker processes, watches them, starts the dead again, ends them in order. It is one thread
-// with one poll loop, and forks before anything has opened a GPU. Workers are functions run in a forked child or
-// programs to execute; what they do it does not know: everything particular comes in through the table of functions
-// below.
+// The supervisor starts worker processes, watches them, restarts the dead and ends them in order. It is one thread with
+// one poll loop, and forks before any library has opened a GPU. Workers are functions run in a forked child, or
+// programs. The supervisor does not know what they do: the functions below connect it to its user.
 //
-// What a worker can rely on: it dies when the supervisor dies, however that dies; its signals are as after exec
+// A worker can rely on this: it dies when the supervisor dies in any way; its signals are as after exec
 // (nothing blocked, nothing caught); no descriptors but 0 (/dev/null), 1 and 2 (a pipe to the supervisor, which passes
-// every line on, control characters made blanks, and keeps the last ones as "last words"; a worker that writes more
-// than about 1.3 MB/s waits in its writes) and those it asked for, under the same numbers; a process group of its own,
+// every line on with control characters as blanks, and keeps the last ones as "last words"; a worker that writes more
+// than about 1.3 MB/s waits in its writes) and those of its spec, under the same numbers; a process group of its own,
 // so that Ctrl-C in the terminal reaches the supervisor alone.
 #ifndef FARM_SUPERVISOR_SUPERVISOR_H
 #define FARM_SUPERVISOR_SUPERVISOR_H
@@ -32,7 +31,7 @@ struct farm_supervisor_config {
     void (*on_signal)(void *context, int number);  // SIGUSR1, SIGUSR2; NULL: they do what they did before
     void (*before_stop)(void *context, int phase); // before the SIGTERM of this phase
     enum farm_supervisor_turn (*on_tick)(void *context);
-    uint64_t (*progress)(void *context, size_t worker); // grows while the worker gets anything done; NULL: never
+    uint64_t (*progress)(void *context, size_t worker); // grows while the worker makes progress; NULL: never
 
     // Descriptors that end a wait when they can be read: on_readable is called at once with the number of each, also
     // while workers are being stopped, and again until it has been read empty. The array is the caller's and read
@@ -60,25 +59,25 @@ enum farm_status farm_supervisor_make(const struct farm_supervisor_config *confi
 // Before run. The worker's number is the order of adding, from 0.
 enum farm_status farm_supervisor_add(struct farm_supervisor *supervisor, const struct farm_worker_spec *spec,
                                      struct farm_error *err);
-// Before run: a number without a worker, for one that comes later.
+// Before run: a number without a worker, for a later one.
 enum farm_status farm_supervisor_reserve(struct farm_supervisor *supervisor, struct farm_error *err);
 
-// Before run or from a callback: a worker for a number that has none, or none any more; it is started at the next turn.
-// FARM_E_BUSY: it has one.
+// Before run or from a callback: a worker for a free number; it starts at the next turn.
+// FARM_E_BUSY: the number has a worker.
 enum farm_status farm_supervisor_enlist(struct farm_supervisor *supervisor, size_t number,
                                         const struct farm_worker_spec *spec, struct farm_error *err);
-// From a callback: SIGTERM (and SIGCONT) now, SIGKILL after grace_ms, and no other start; on_end when it is gone.
+// From a callback: SIGTERM (and SIGCONT) now, SIGKILL after grace_ms, and no restart; on_end follows its end.
 void farm_supervisor_dismiss(struct farm_supervisor *supervisor, size_t worker);
 
-// Whether a signal that ends the run waits already: a long preparation may ask.
+// Whether a signal that ends the run is pending; for long preparations.
 bool farm_supervisor_interrupted(struct farm_supervisor *supervisor);
 
-// Starts all workers, watches them until on_tick says stop, a signal comes, all workers that may end have ended, or one
-// cannot be kept alive; then stops them phase by phase: SIGTERM (and SIGCONT, for those that are stopped),
-// up to grace_ms, SIGKILL. A second signal a second or
-// more after the first cuts the grace short. When it returns no worker is left, nor any process of a worker's group.
-// FARM_OK: ended as wanted, also by a signal (*signal_number says which, else 0; may be NULL). FARM_E_DEAD: a crash
-// loop or a final error, with the worker's last words. FARM_E_IO, FARM_E_LIMIT: a process could not be started.
+// Starts all workers, watches them until on_tick returns FARM_TURN_STOP, a signal comes, all workers that may end have
+// ended, or one cannot be kept alive; then stops them phase by phase: SIGTERM (and SIGCONT, for stopped processes), up
+// to grace_ms, SIGKILL. A second signal a second or more after the first cuts the grace short. When it returns no
+// worker is left, nor any process of a worker's group. FARM_OK: ended as wanted, also by a signal (*signal_number says
+// which, else 0; may be NULL). FARM_E_DEAD: a crash loop or a final error, with the worker's last words. FARM_E_IO,
+// FARM_E_LIMIT: a process could not be started.
 enum farm_status farm_supervisor_run(struct farm_supervisor *supervisor, int *signal_number, struct farm_error *err);
 
 uint64_t farm_supervisor_restarts(const struct farm_supervisor *supervisor, size_t worker);

@@ -13,7 +13,7 @@ enum { FARM_WORKER_NAME_MAX = 32, FARM_WORKER_LINE_MAX = 1024 };
 // Pointers are borrowed and must outlive the supervisor.
 struct farm_worker_spec {
     char name[FARM_WORKER_NAME_MAX]; // "actor 3"
-    // Either the body, run in the forked child: its return value is the exit status, *err is logged where that is not 0
+    // Either the body, run in the forked child: its return value is the exit status, *err is logged if that is not 0
     // ...
     int (*body)(void *context, struct farm_error *err);
     void *context;
@@ -24,11 +24,11 @@ struct farm_worker_spec {
     const int *keep; // descriptors that the worker inherits, beside 0, 1 and 2
     size_t keep_count;
     const struct farm_bitmap *cpus; // NULL: not pinned
-    int memory_node;                // node its own heap prefers; -1: none
+    int memory_node;                // node that its heap prefers; -1: none
     bool may_end;                   // exit status 0 is an end, not a death (a learner that reached its target)
     bool errors_are_final;          // an exit status other than 0 ends the run: only a killed worker is started again
-    int final_status;               // this exit status ends the run too; 0: none does
-    bool expendable;                // what would end the run ends this worker alone: on_loss
+    int final_status;               // this exit status also ends the run; 0: no such status
+    bool expendable;                // an error that would end the run ends this worker alone: on_loss
     int stop_phase;                 // phases are stopped one after another, 0 first
 };
 

@@ -1,7 +1,8 @@
-// The backend of the chaos runner: computes nothing, but checks what the learner gives it to infer and to train on, as
-// chaos.h says. Runs in the learner process: infer on the inference thread, an iteration on the training thread, both
-// at once. What a learner's death must not wipe out (the newest step seen of each environment, the windows trained on)
-// lies in the shared mapping and is written in such an order that a death at any moment leaves it readable.
+// The backend of the chaos runner computes nothing; it checks what the learner passes to it for inference and training,
+// as chaos.h lists. Runs in the learner process: infer on the inference thread, an iteration on the training thread,
+// both at once. State that must survive a learner's death (the newest step seen of each environment, the windows
+// trained on) lies in the shared mapping and is written in an order that leaves it readable after a death at any
+// moment.
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -22,14 +23,14 @@ struct farm_backend {
     uint32_t passed;  // slots with a pass since the last finish: bits
     bool has_version; // has published in this life
     uint64_t life, random, optimiser_step;
-    float *state; // parameters, momenta: for the learner's sake
+    float *state; // parameters, moments: the learner needs them
     size_t parameter_count;
 };
 
-// Where a check stands, for its sentence.
+// The place of a check, for its message.
 struct place {
     struct chaos_shared *shared;
-    const char *who; // "inference", "training"
+    const char *part; // "inference", "training"
     uint32_t lane, env;
     uint64_t n, life;
 };
@@ -41,7 +42,7 @@ static void wrong(const struct place *place, const char *format, ...) {
     va_start(args, format);
     vsnprintf(text, sizeof text, format, args);
     va_end(args);
-    chaos_violation(place->shared, "%s, learner's life %llu: lane %u environment %u step %llu: %s", place->who,
+    chaos_violation(place->shared, "%s, learner's life %llu: lane %u environment %u step %llu: %s", place->part,
                     (unsigned long long)place->life, place->lane, place->env, (unsigned long long)place->n, text);
 }
 
@@ -88,7 +89,7 @@ static bool read_step(const struct place *place, const struct farm_lane *lane, s
     const uint8_t flags = farm_lane_flags(lane, place->n)[place->env];
     const float reward = farm_lane_reward(lane, place->n)[place->env];
     if (payload->lane != place->lane || payload->env != place->env)
-        wrong(place, "the observation is one of lane %u environment %u", payload->lane, payload->env);
+        wrong(place, "the observation belongs to lane %u environment %u", payload->lane, payload->env);
     if (payload->flags != flags) wrong(place, "flags 0x%x, written were 0x%x", flags, payload->flags);
     if (payload->reward != reward)
         wrong(place, "reward %.1f, written was %.1f", (double)reward, (double)payload->reward);
@@ -132,12 +133,12 @@ static bool follows(const struct place *place, const struct step_facts *before, 
 // ---- inference ----
 
 static void know_lane(struct farm_backend *backend, const struct place *place, const struct farm_lane *lane) {
-    const struct farm_lane *nobody = NULL;
+    const struct farm_lane *known = NULL;
     if (place->lane >= CHAOS_ALL_LANES) {
-        wrong(place, "there is no such lane");
-    } else if (!__atomic_compare_exchange_n(&backend->lanes[place->lane], &nobody, lane, false, __ATOMIC_RELAXED,
+        wrong(place, "the lane does not exist");
+    } else if (!__atomic_compare_exchange_n(&backend->lanes[place->lane], &known, lane, false, __ATOMIC_RELAXED,
                                             __ATOMIC_RELAXED) &&
-               nobody != lane) {
+               known != lane) {
         wrong(place, "two lanes of one number");
     }
 }
@@ -145,9 +146,9 @@ static void know_lane(struct farm_backend *backend, const struct place *place, c
 // What must hold of a lane whose step n is to be answered.
 static void check_counters(const struct place *place, const struct farm_lane *lane) {
     const uint64_t acted = farm_lane_acted(lane), produced = farm_lane_produced(lane);
-    if (acted != place->n) wrong(place, "asked for while acted is %llu", (unsigned long long)acted);
-    if (produced != place->n + 1) wrong(place, "asked for while produced is %llu", (unsigned long long)produced);
-    if (produced - farm_lane_consumed(lane) > lane->steps) wrong(place, "lies in a slot that is not given back");
+    if (acted != place->n) wrong(place, "requested while acted is %llu", (unsigned long long)acted);
+    if (produced != place->n + 1) wrong(place, "requested while produced is %llu", (unsigned long long)produced);
+    if (produced - farm_lane_consumed(lane) > lane->steps) wrong(place, "lies in a slot that is not released");
 }
 
 static void check_begin(const struct place *place, const struct chaos_payload *now) {
@@ -170,7 +171,7 @@ static void check_stack(const struct place *place, const struct farm_lane *lane,
         if (older.checksum != chaos_checksum(row, (uint32_t)lane->obs_bytes[0]) || older.lane != now->lane ||
             older.env != now->env || older.generation != now->generation || older.episode != now->episode ||
             older.sequence + back != now->sequence)
-            wrong(place, "the frame %u steps before it is not there", back);
+            wrong(place, "the frame %u steps before it is missing", back);
     }
 }
 
@@ -211,7 +212,7 @@ static void note_seen(struct farm_backend *backend, const struct place *place, c
     next.games += (now->flags & FARM_STEP_GAME_END) != 0;
     next.abandoned += abandoned;
     __atomic_store_n(&own->step, 0, __ATOMIC_RELAXED);
-    __atomic_signal_fence(__ATOMIC_SEQ_CST); // only this process's own order counts: who reads is a later learner
+    __atomic_signal_fence(__ATOMIC_SEQ_CST); // program order suffices: the reader is a later learner
     next.step = 0;
     *own = next;
     __atomic_signal_fence(__ATOMIC_SEQ_CST);
@@ -219,7 +220,7 @@ static void note_seen(struct farm_backend *backend, const struct place *place, c
     chaos_add(&totals->steps_checked, 1);
 }
 
-// Writes the answer, first a wrong one: who reads too early finds that.
+// Writes the answer, first a wrong one, which a reader that comes too early finds.
 static int32_t write_answer(struct farm_lane *lane, uint64_t n, uint32_t env, uint64_t checksum) {
     const struct chaos_answer answer = chaos_answer_to(checksum);
     const int32_t nonsense = -1;
@@ -258,7 +259,7 @@ static enum farm_status infer(struct farm_backend *backend, uint32_t shard, cons
         struct place place = {backend->shared,  "inference", rows[i].lane_id,
                               rows[i].env_from, rows[i].n,   backend->life};
         know_lane(backend, &place, rows[i].lane);
-        if (rows[i].lane->local) wrong(&place, "asked for, but the actor has answered");
+        if (rows[i].lane->local) wrong(&place, "requested, but the actor has answered");
         check_counters(&place, rows[i].lane);
         if (place.lane >= CHAOS_ALL_LANES) continue;
         for (uint32_t e = 0; e < rows[i].env_count; e++, place.env++) {
@@ -288,10 +289,10 @@ static void check_answer(const struct place *place, const struct farm_lane *lane
         logits[0] != right.logit || logits[CHAOS_ACTIONS - 1] != -right.logit)
         wrong(place, "the answer beside it is another step's (action %d, right is %d)", action, right.action);
     if (*farm_lane_version(lane, place->n) > newest_version(place->shared))
-        wrong(place, "answered by parameters that are not there yet");
+        wrong(place, "answered by parameters that are not published yet");
 }
 
-// Which window this is: the next one; or, of a learner that came back, the first that no learner has given back.
+// The next window; for a restarted learner, the first window that no learner has released.
 static void check_order(struct farm_backend *backend, const struct place *place, const struct farm_lane *lane) {
     const struct chaos_shape *shape = &backend->shared->shape;
     uint64_t *next = &backend->windows[place->lane][place->env];
@@ -300,7 +301,7 @@ static void check_order(struct farm_backend *backend, const struct place *place,
     const uint64_t needs = place->n > history ? place->n - history : 0;
     const bool dropped = shape->max_lag && place->n + 1 > *next;
     if (consumed > needs)
-        wrong(place, "a window in training whose steps are given back already (consumed %llu)",
+        wrong(place, "a window in training whose steps are released already (consumed %llu)",
               (unsigned long long)consumed);
     if (*next) {
         if (place->n + 1 != *next && !dropped) wrong(place, "the next window is %llu", (unsigned long long)*next - 1);
@@ -315,7 +316,7 @@ static void check_order(struct farm_backend *backend, const struct place *place,
     *next = place->n + shape->unroll + 1;
 }
 
-// Another thread or process gets ahead here, now and then.
+// Lets other threads and processes get ahead now and then.
 static void dwell(struct farm_backend *backend) {
     if (chaos_random_below(&backend->random, 8)) return;
     const struct timespec nap = {.tv_nsec = (long)chaos_random_below(&backend->random, 300000)};
@@ -332,7 +333,7 @@ static void check_window(struct farm_backend *backend, const struct farm_window 
     check_order(backend, &place, lane);
     struct step_facts before = {0};
     uint64_t sum = 0;
-    const bool waits = shared->shape.sync && !lane->local; // the last step, for the version that comes of them
+    const bool waits = shared->shape.sync && !lane->local; // the last step waits for the version of its iteration
     for (uint32_t t = 0; t <= shared->shape.unroll; t++, place.n++) {
         if (!read_step(&place, lane, &payload)) continue;
         check_begin(&place, &payload);
@@ -387,7 +388,7 @@ static enum farm_status pass(struct farm_backend *backend, uint32_t slot, const 
     return FARM_OK;
 }
 
-// Versions count publications: by one in a learner's life, and a new life goes on above what the lives before it gave.
+// Versions count publishes: by one in a learner's life; a new life continues above all earlier ones.
 static enum farm_status publish(struct farm_backend *backend, uint64_t version, struct farm_error *err) {
     const uint64_t before = newest_version(backend->shared);
     if (backend->has_version ? version != before + 1 : version <= before)
@@ -408,7 +409,7 @@ static enum farm_status finish(struct farm_backend *backend, struct farm_pass_st
     return FARM_OK;
 }
 
-// What parameter i of the three vectors is after so many passes: a checkpoint of two moments is not whole.
+// What parameter i of the three vectors is after so many passes: so a checkpoint that mixes two moments is found.
 static float parameter(uint64_t passes, size_t i) {
     return (float)(farm_random_mix(passes ^ (uint64_t)i << 40) & 0xFFFF);
 }
@@ -441,7 +442,7 @@ const struct farm_backend_ops chaos_backend = {.name = "chaos",
                                                .create = create,
                                                .destroy = destroy,
                                                .infer = infer,
-                                               .overlaps = true, // so that the trainer takes the next one ahead
+                                               .overlaps = true, // the trainer begins the next iteration ahead
                                                .begin = begin,
                                                .pass = pass,
                                                .publish = publish,

@@ -1,26 +1,26 @@
-// The chaos runner: farms of the real supervisor, actor program and learner, whose processes are killed all the time,
-// while every step carries who made it and a checksum, and everybody checks everything. This header: what the runner,
-// the farm's supervisor, its actors and its learner share, in one mapping that was made before any fork and outlives
-// each of them. See farm.c (one farm), env.c and backend.c (who checks), runner.c (many farms).
+// The chaos runner: farms of the real supervisor, actor program and learner, whose processes are killed all the time.
+// Every step carries its writer and a checksum, and every process checks every step. This header describes what the
+// runner, the farm's supervisor, its actors and its learner share, in one mapping that is made before any fork and
+// outlives each of them. See farm.c (one farm), env.c and backend.c (checks), runner.c (many farms).
 //
-// What is claimed, and checked at each step:
+// Checked at each step:
 //   - An observation reaches inference and training whole, and as the environment wrote it (checksum; payload.h).
 //   - Step n+1 of an environment is the successor of step n in the same life of its actor, or the first step of a later
 //     life (FIRST; without LAST before it, an abandoned episode), which lies exactly where the dead actor's last
 //     published step ended. So none is lost, none doubled.
-//   - Exactly once is in terms of `acted`: inference is asked for step n only while acted = n. One learner's life
+//   - Exactly once is in terms of `acted`: inference receives step n only while acted = n. One learner's life
 //     answers a step once; a learner that dies between writing an answer and storing `acted` leaves the step to the
 //     next life, which answers it again: the actor has seen neither.
 //   - An environment gets the answer to its own newest observation (the answer is a function of that).
-//   - In every third farm actors answer themselves (FARM_ANSWERS_LOCAL): inference is asked for nothing, counters keep
+//   - In every third farm actors answer themselves (FARM_ANSWERS_LOCAL): inference receives no rows, counters keep
 //     that mode's rules, and training finds each answer beside its step.
-//   - One learner's life trains on every window once and in order. Windows whose steps were not given back when a
+//   - One learner's life trains on every window once and in order. Windows whose steps were not released when a
 //     learner died are trained on again by the next; none is skipped,
-//     but for those that are too old, in farms with a max_lag.
+//     except windows older than max_lag.
 //   - Versions never fall: neither in a learner's life, nor from one to the next, nor from one step of a lane to the
 //   next.
-//   - A checkpoint that stands in the folder when a learner dies is whole: the next life starts from it.
-//   - No slot is overwritten before training has let go of it; every counter only grows.
+//   - A checkpoint in the folder when a learner dies is whole: the next life starts from it.
+//   - No slot is overwritten before training has released it; every counter only grows.
 #ifndef TESTS_CHAOS_CHAOS_H
 #define TESTS_CHAOS_CHAOS_H
 
@@ -39,7 +39,7 @@ enum {
     CHAOS_ALL_LANES = CHAOS_ACTORS_MAX * CHAOS_LANES_MAX,
     CHAOS_WORKERS = CHAOS_ACTORS_MAX + 1,
     CHAOS_GENERATIONS = 64, // lives of an actor whose beginnings are remembered
-    CHAOS_ACTIONS = 1021,   // a wrong answer is right by accident once in so many
+    CHAOS_ACTIONS = 1021,   // a wrong answer is right by chance once in so many
     CHAOS_OBS_BYTES_MAX = 4096,
     CHAOS_WINDOWS_MAX = 2 * CHAOS_ALL_LANES * CHAOS_WIDTH_MAX, // of an iteration
     CHAOS_SITES = 1024,
@@ -64,21 +64,22 @@ struct chaos_shape {
     double infer_wait_ms;
     uint64_t spin_ns;
     bool rings_late;
-    uint64_t nap_ns;  // longer than a standstill: a wake-up that is lost is not made up for by the end of a sleep
-    bool evaluate;    // nobody trains: inference gives the steps back
+    uint64_t nap_ns;  // longer than a standstill, so that the end of a sleep does not hide a lost wake-up
+    bool evaluate;    // without training: inference releases the steps
     bool local;       // actors answer themselves
     bool sync;        // an iteration is one window of every lane
-    uint32_t max_lag; // else: windows that are older are dropped; 0: none
+    uint32_t max_lag; // otherwise: older windows are dropped; 0: no limit
     uint64_t actor_kill_every_ns, learner_kill_every_ns; // on average; 0: none
-    uint64_t actor_kills, learner_kills;                 // the farm ends when it has had so many
-    uint64_t standstill_ns;                              // a lane that does not move for so long is stuck
-    uint64_t ends_by_ns;                                 // or then, CLOCK_MONOTONIC
+    uint64_t actor_kills, learner_kills;                 // the farm ends after so many
+    uint64_t standstill_ns;                              // a lane without progress for so long is stuck
+    uint64_t ends_by_ns;                                 // latest end, CLOCK_MONOTONIC
     double checkpoint_every_s;                           // 0: none are written
     uint32_t jitter;                                     // one hook in so many delays; 0: none
-    uint32_t jitter_focus;                               // those at one place in so many alone; 0: at all
+    uint32_t jitter_focus;                               // only at one place in so many; 0: at all places
 };
 
-// One process of the farm, as its supervisor orders its death. Worker a is actor a, worker `actors` the learner.
+// One process of the farm, and the death or stop that its supervisor orders. Worker a is actor a, worker `actors` the
+// learner.
 struct chaos_worker {
     pid_t pid;                  // of the newest life
     bool stops;                 // what is ordered is a stop (SIGSTOP) instead of a death
@@ -88,7 +89,7 @@ struct chaos_worker {
     uint64_t began;             // the life that has reached its environments (actor) or inference (learner) + 1
 };
 
-// What inference has seen of one environment. Two for each, step n in number n % 2, so that a learner that dies while
+// Observations of inference of one environment. Two for each, step n in number n % 2, so that a learner that dies while
 // it writes one leaves the other whole.
 struct chaos_seen {
     uint64_t step; // n + 1, written last; 0: nothing or half written
@@ -127,13 +128,14 @@ struct chaos_samples {
 
 // Of all farms.
 struct chaos_totals {
-    int64_t shmem_change_bytes; // of the whole machine, over the run; others take part in it
+    int64_t shmem_change_bytes; // of the whole machine, over the run; other processes count too
 
     uint64_t actor_kills[CHAOS_KINDS], learner_kills[CHAOS_KINDS], supervisor_kills, farms;
     uint64_t steps_checked, answers_checked, steps_again; // at inference; by environments; at inference after a death
     uint64_t windows_checked, window_steps_checked, windows_again;
     uint64_t abandoned, generations;
-    uint64_t transitions, uncounted_transitions, games, uncounted_games; // uncounted: a learner died before it counted
+    uint64_t transitions, uncounted_transitions, games,
+        uncounted_games; // uncounted: a learner died before it counted them
     uint64_t checkpoints, checkpoints_loaded;
     uint64_t rings_verified, counters_sampled;
     uint64_t sites[CHAOS_SITES]; // addresses of hooks that killed
@@ -189,7 +191,7 @@ struct chaos_request {
     uint64_t actor_kills, learner_kills, supervisor_kills; // at least
     double seconds;                                        // ends then, whatever was reached; 0: no limit
     double actor_kills_per_s;
-    double standstill_s; // a lane that does not move for so long is stuck
+    double standstill_s; // a lane without progress for so long is stuck
     bool progress;       // a line on stderr now and then
 };
 

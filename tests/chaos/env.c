@@ -1,6 +1,6 @@
-// The environment of the chaos runner: writes observations that say who made them, and checks that every action it gets
-// is the answer to the observation that it wrote last. Runs in an actor process. May kill its process at any byte of an
-// observation.
+// The environment of the chaos runner writes observations that identify their writer, and checks that every action is
+// the answer to its newest observation. Runs in an actor process. May kill or stop its process at any byte of
+// an observation.
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -26,7 +26,7 @@ static int chaos_spec(const struct farm_env_config *config, struct farm_env_spec
     return 0;
 }
 
-// Who an environment is stands in its seed alone, which names lane, environment and the actor's life.
+// The seed identifies lane, environment and the actor's life.
 static bool identify(struct chaos_game *game, uint64_t seed) {
     const struct chaos_shape *shape = &game->shared->shape;
     const uint32_t actor = (uint32_t)chaos_worker_of_process();
@@ -50,7 +50,7 @@ static void *chaos_create(const struct farm_env_config *config, char *error, siz
     game->worker = &game->shared->state.workers[chaos_worker_of_process()];
     game->random = config->seed;
     if (!identify(game, config->seed))
-        chaos_violation(game->shared, "actor %d, life %llu: an environment's seed is not that of any of its lanes",
+        chaos_violation(game->shared, "actor %d, life %llu: an environment's seed belongs to none of its lanes",
                         chaos_worker_of_process(), (unsigned long long)game->generation);
     return game;
 }
@@ -59,7 +59,7 @@ static void destroy(void *env) {
     free(env);
 }
 
-// Whether this is the step at which the process is to die.
+// Whether the process dies or stops at this step.
 static bool is_due(struct chaos_worker *worker) {
     if (!__atomic_load_n(&worker->env_steps, __ATOMIC_RELAXED)) return false;
     return __atomic_sub_fetch(&worker->env_steps, 1, __ATOMIC_RELAXED) == 0;
@@ -133,4 +133,4 @@ static uint32_t chaos_step(void *env, const void *action, void *const *obs, floa
     return end;
 }
 
-const struct farm_env_api chaos_env = FARM_ENV_API("chaos", "observations that say who made them", chaos, destroy);
+const struct farm_env_api chaos_env = FARM_ENV_API("chaos", "observations that identify their writer", chaos, destroy);

@@ -1,5 +1,5 @@
 // One farm: rings, the supervisor with its actors and learner as `farm train` has them, and the order of deaths. Runs
-// in a process of its own that the runner forked, and that is the farm's supervisor. Kills come from the supervisor's
+// in a process that the runner forked: the farm's supervisor. Kills come from the supervisor's
 // tick (at a random time) or are ordered there and carried out by the victim (hook.c, env.c); one at a time a worker.
 #include <dirent.h>
 #include <inttypes.h>
@@ -26,11 +26,11 @@ struct sample {
     uint64_t produced, acted, consumed;
 };
 
-// What the supervisor knows of one worker.
+// The supervisor's order to one worker.
 struct victim {
     enum chaos_kind ordered; // CHAOS_NONE: nothing
     uint64_t ordered_ns;
-    bool counts; // among the kills that are paced; else on top of them
+    bool counts; // among the paced kills; otherwise in addition to them
 };
 
 struct farm {
@@ -103,7 +103,7 @@ static enum farm_status add_actor(struct farm *farm, uint32_t a, struct farm_err
 
 static struct farm_learner_config learner_config(struct farm *farm) {
     static const struct farm_net_spec net = {.name = "none",
-                                             .about = "what the learner needs to have",
+                                             .about = "the learner needs one",
                                              .layer_count = 1,
                                              .layers = {{FARM_LAYER_CONV, 1, 1, 64, FARM_ACTIVATION_RELU}}};
     static const struct farm_algo nothing = {.recipe.name = "nothing"};
@@ -277,11 +277,11 @@ static void before_start(void *context, size_t worker, uint64_t starts) {
     } else {
         if (starts) verify_ring(farm, worker, "after a death");
         if (starts && farm_ring_restore(&farm->rings[worker]))
-            chaos_violation(farm->shared, "the ring of actor %zu was put right after an honest actor", worker);
+            chaos_violation(farm->shared, "the ring of actor %zu needed a repair after an honest actor", worker);
         note_takeover(farm, worker, starts);
         farm->shared->totals.generations++;
     }
-    // Now and then a new one dies while it takes over.
+    // Now and then a new worker dies while it takes over.
     const uint64_t every_ns =
         is_learner(farm, worker) ? farm->shape->learner_kill_every_ns : farm->shape->actor_kill_every_ns;
     if (starts && every_ns && !farm->settling && chaos_random_below(&farm->random, 6) == 0)
@@ -319,11 +319,11 @@ static void kill_now(struct farm *farm, size_t worker, bool counts) {
     kill(pid, SIGKILL); // the supervisor has not reaped it: the number is its own
 }
 
-// Carries out what is due of one kind of worker; the next time is drawn.
+// Carries out a due kill of one worker and draws the next time.
 static void kill_when_due(struct farm *farm, size_t worker, uint64_t *due_ns, uint64_t every_ns, uint64_t now_ns) {
     if (!every_ns || now_ns < *due_ns) return;
     if (farm->victims[worker].ordered || !farm_supervisor_pid(farm->supervisor, worker))
-        return; // another one, next tick
+        return; // try again at the next tick
     *due_ns = now_ns + chaos_random_below(&farm->random, 2 * every_ns);
     const enum chaos_kind kind = draw_kind(farm, worker);
     if (kind == CHAOS_TIME)
@@ -332,7 +332,7 @@ static void kill_when_due(struct farm *farm, size_t worker, uint64_t *due_ns, ui
         order(farm, worker, kind, false, true);
 }
 
-// A worker that never reaches the ordered place (its lanes wait for somebody) is let live or killed from outside.
+// A worker that does not reach the ordered place in time (its lanes wait) is killed from outside.
 static void expire_orders(struct farm *farm, uint64_t now_ns) {
     for (size_t w = 0; w <= farm->shape->actors; w++) {
         const struct victim *victim = &farm->victims[w];
@@ -345,7 +345,7 @@ static void expire_orders(struct farm *farm, uint64_t now_ns) {
     }
 }
 
-// What was ordered and has not happened shall not happen any more.
+// Cancels orders that were not carried out yet.
 static void cancel_orders(struct farm *farm) {
     for (size_t w = 0; w <= farm->shape->actors; w++) {
         __atomic_store_n(&farm->shared->state.workers[w].stores, 0, __ATOMIC_RELAXED);
@@ -353,8 +353,8 @@ static void cancel_orders(struct farm *farm) {
     }
 }
 
-// After the last kill every lane must go on by itself: no later death comes to wake whoever waits for something that
-// was lost. A lane that does not is found standing still. True when all have.
+// After the last kill every lane must go on: no later death hides a wake-up that was lost. A lane that does not go on
+// is found standing still. True when all have gone on.
 static bool has_settled(struct farm *farm) {
     const uint32_t lanes = farm->shape->actors * farm->shape->lanes;
     if (!farm->settling) {
@@ -442,13 +442,13 @@ static enum farm_status build(struct farm *farm, struct farm_error *err) {
     return status;
 }
 
-// Steps published, seen, answered and counted, of a farm whose processes have ended.
+// Sums of steps published, seen, answered and counted in a farm whose processes have ended.
 static void check_lane_sums(struct farm *farm, uint32_t id, struct chaos_seen *sum) {
     const struct farm_lane *lane = lane_of(farm, id);
     const uint64_t acted = farm_lane_acted(lane), produced = farm_lane_produced(lane);
     if (produced - acted > farm_lane_ahead_max(lane))
         chaos_violation(farm->shared, "lane %u at the end: produced %" PRIu64 ", acted %" PRIu64, id, produced, acted);
-    for (uint32_t e = 0; e < farm->shape->width && acted && !lane->local; e++) { // local: inference is not asked
+    for (uint32_t e = 0; e < farm->shape->width && acted && !lane->local; e++) { // local: inference receives no rows
         const struct chaos_seen *seen = &farm->shared->state.seen[id][e][(acted - 1) % 2];
         if (seen->step != acted)
             chaos_violation(farm->shared, "lane %u environment %u at the end: acted %" PRIu64 ", seen last %" PRIu64,
@@ -460,15 +460,15 @@ static void check_lane_sums(struct farm *farm, uint32_t id, struct chaos_seen *s
 }
 
 // The stats counts an answered step once; a learner that dies between its answers and their count loses those of one
-// forward pass, and of games that it saw the end but not the beginning of.
-static void check_board(struct farm *farm, const char *what, uint64_t counted, uint64_t seen, uint64_t lost_per_death,
+// forward pass, and of games of which it saw the end but not the beginning.
+static void check_stats(struct farm *farm, const char *what, uint64_t counted, uint64_t seen, uint64_t lost_per_death,
                         uint64_t *uncounted) {
-    // One that was ordered may have come when the supervisor no longer told of deaths.
+    // An ordered death may come after the supervisor's last on_death.
     const uint64_t deaths =
         farm->shared->state.learner_deaths + (farm->victims[farm->shape->actors].ordered != CHAOS_NONE);
     if (counted > seen || seen - counted > deaths * lost_per_death)
         chaos_violation(farm->shared,
-                        "%" PRIu64 " %s on the stats, %" PRIu64 " were answered, %" PRIu64 " learners died", counted,
+                        "%" PRIu64 " %s in the stats, %" PRIu64 " were answered, %" PRIu64 " learners died", counted,
                         what, seen, deaths);
     if (counted <= seen) *uncounted += seen - counted;
 }
@@ -483,15 +483,14 @@ static void check_sums(struct farm *farm) {
     for (uint32_t id = 0; id < shape->actors * shape->lanes; id++) check_lane_sums(farm, id, &sum);
     const uint64_t environments = (uint64_t)shape->actors * shape->lanes * shape->width;
     if (!shape->local) {
-        check_board(farm, "transitions", state->stats.agent_steps, sum.transitions, environments,
+        check_stats(farm, "transitions", state->stats.agent_steps, sum.transitions, environments,
                     &totals->uncounted_transitions);
-        check_board(farm, "games", state->stats.episodes, sum.games, 2 * environments, &totals->uncounted_games);
+        check_stats(farm, "games", state->stats.episodes, sum.games, 2 * environments, &totals->uncounted_games);
     }
     uint64_t uncounted = 0;
-    check_board(farm, "updates", state->stats.updates, state->passes, 1, &uncounted);
+    check_stats(farm, "updates", state->stats.updates, state->passes, 1, &uncounted);
     if (state->stats.bad_values)
-        chaos_violation(farm->shared, "the learner found %" PRIu64 " values that make no sense",
-                        state->stats.bad_values);
+        chaos_violation(farm->shared, "the learner found %" PRIu64 " invalid values", state->stats.bad_values);
     totals->checkpoints += state->stats.checkpoints;
     totals->transitions += sum.transitions;
     totals->games += sum.games;
@@ -500,7 +499,7 @@ static void check_sums(struct farm *farm) {
 
 static void check_nothing_left(struct farm *farm, size_t descriptors) {
     const pid_t child = waitpid(-1, NULL, WNOHANG);
-    if (child >= 0) chaos_violation(farm->shared, "the supervisor has ended and has a child still (%d)", (int)child);
+    if (child >= 0) chaos_violation(farm->shared, "the supervisor has ended and still has a child (%d)", (int)child);
     if (chaos_descriptors() != descriptors)
         chaos_violation(farm->shared, "%zu descriptors open in the supervisor at its end, %zu at its beginning",
                         chaos_descriptors(), descriptors);
@@ -523,7 +522,7 @@ int chaos_farm_run(struct chaos_shared *shared) {
     int number = 0;
     if (!status) status = farm_supervisor_run(farm->supervisor, &number, &err);
     if (!status && !number && farm_now_ns() - farm->stop_ns > GRACE_MS * MS)
-        chaos_violation(shared, "a worker did not end when it was asked to");
+        chaos_violation(shared, "a worker did not end at SIGTERM");
     if (status) chaos_violation(shared, "the supervisor gave up: %s", err.message);
     if (!status && !number) check_sums(farm);
     farm_supervisor_free(farm->supervisor);

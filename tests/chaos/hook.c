@@ -1,5 +1,5 @@
-// Where a process is killed or delayed from within, and how violations are noted. See chaos.h. Runs in every process;
-// words of the shared mapping are counted with atomic additions, for several processes add to them.
+// Kills, stops or delays a process from within, and notes violations. See chaos.h. Runs in every process; words of the
+// shared mapping change by atomic additions, because several processes add to them.
 #include <dirent.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -74,14 +74,14 @@ void chaos_strike(enum chaos_kind kind) {
 // Remembers the place from which the hook was called.
 static void note_site(uint64_t address) {
     for (uint64_t i = 0, at = address; i < CHAOS_SITES; i++, at++) {
-        uint64_t *site = &mapping->totals.sites[at % CHAOS_SITES], nobody = 0;
-        if (__atomic_compare_exchange_n(site, &nobody, address, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) return;
-        if (nobody == address) return;
+        uint64_t *site = &mapping->totals.sites[at % CHAOS_SITES], empty = 0;
+        if (__atomic_compare_exchange_n(site, &empty, address, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) return;
+        if (empty == address) return;
     }
 }
 
-// Now and then the other processes get ahead of this one here, between two stores that nothing else separates: mostly
-// by a little, sometimes by as much as a busy machine's scheduler would let them.
+// Lets other processes get ahead now and then, between two adjacent stores: mostly by a little, sometimes by as much as
+// a busy machine's scheduler would.
 static void delay(uint32_t one_in) {
     if (!jitter_state) jitter_state = farm_now_ns() ^ (uint64_t)(uintptr_t)&jitter_state;
     const uint64_t bits = chaos_random(&jitter_state);

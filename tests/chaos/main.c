@@ -1,6 +1,6 @@
-// build/chaos: the chaos runner as a program, for long runs (`make chaos`). Runs farms, which say what they did on
-// stderr (runner.c), and adds one line to a record. Exit status 0: no violation; 1: violations, or the record could not
-// be written; 2: wrong usage.
+// build/chaos: the chaos runner as a program, for long runs (`make chaos`). Runs farms, prints progress on
+// stderr (runner.c), and appends one line to a record. Exit status 0: no violation; 1: violations, or the record could
+// not be written; 2: wrong usage.
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -27,9 +27,9 @@ struct options {
 
 static const char *const about =
     "Runs farms of the real supervisor, actors and learner over an environment and a backend that check every step, "
-    "and kills processes with SIGKILL all the while: actors at random times, at random bytes of an observation and "
+    "and keeps killing processes by SIGKILL: actors at random times, at random bytes of an observation and "
     "around random atomic stores; the learner likewise; supervisors at random moments. Ends at the first violation, "
-    "or when it has killed as many as asked for.";
+    "or after the requested number of kills.";
 static const char *const examples = "  build/chaos\n"
                                     "  build/chaos --actor-kills 10000 --learner-kills 300 --json\n"
                                     "  build/chaos --actor-kills 0 --learner-kills 0 --supervisor-kills 100\n"
@@ -41,8 +41,9 @@ static enum farm_status parse(int argc, char **argv, struct options *options, bo
         {"learner-kills", FARM_CLI_INT, &options->learner_kills, "N", "at least so many (30)"},
         {"supervisor-kills", FARM_CLI_INT, &options->supervisor_kills, "N", "at least so many (10)"},
         {"kills-per-s", FARM_CLI_DOUBLE, &options->rate, "R", "actors of a farm killed a second, on average (80)"},
-        {"seconds", FARM_CLI_DOUBLE, &options->seconds, "S", "end then, whatever has been reached; 0: no limit (0)"},
-        {"standstill", FARM_CLI_DOUBLE, &options->standstill_s, "S", "a lane that does not move so long is stuck (10)"},
+        {"seconds", FARM_CLI_DOUBLE, &options->seconds, "S", "time limit; 0: none (0)"},
+        {"standstill", FARM_CLI_DOUBLE, &options->standstill_s, "S",
+         "a lane without progress for S seconds is stuck (10)"},
         {"seed", FARM_CLI_INT, &options->seed, "N", "of shapes and kills (the time)"},
         {"json", FARM_CLI_BOOL, &options->json, NULL, "one JSON document on stdout"},
         {"record", FARM_CLI_STRING, &options->record, "FILE", "add the document as one line to this file"},
@@ -57,7 +58,7 @@ static enum farm_status parse(int argc, char **argv, struct options *options, bo
     if (!status && *help) farm_cli_print_help(&cli);
     if (status || *help) return status;
     if (options->actor_kills < 0 || options->learner_kills < 0 || options->supervisor_kills < 0)
-        return farm_fail(err, FARM_E_USAGE, "kills are counted from 0 on");
+        return farm_fail(err, FARM_E_USAGE, "numbers of kills must be 0 or more");
     if (!(options->rate >= 0.1 && options->rate <= 1000))
         return farm_fail(err, FARM_E_USAGE, "--kills-per-s %g: 0.1 to 1000", options->rate);
     if (!(options->standstill_s >= 0.1 && options->standstill_s <= 20))

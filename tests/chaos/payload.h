@@ -1,5 +1,5 @@
-// What a step's observation says of itself, so that whoever meets it can tell whose it is, whether it is whole, what
-// must stand beside it in the lane, and which answer belongs to it. Memory only.
+// The contents of an observation: any reader can tell its writer, whether it is whole, what must lie beside it in the
+// lane, and which answer belongs to it. Memory only.
 #ifndef TESTS_CHAOS_PAYLOAD_H
 #define TESTS_CHAOS_PAYLOAD_H
 

@@ -1,6 +1,6 @@
-// Many farms, one after another, each of another shape; some get to their orderly end, others have their supervisor
-// killed at a random moment. After each: is anything left? Runs in the process that asked for it, which is the
-// subreaper of all the others: whoever outlives its farm becomes its child, and is found.
+// Many farms, one after another, each of another shape; some end in order, others have their supervisor killed at a
+// random moment. After each the runner checks that nothing is left. It is the subreaper of all others, so a process
+// that outlives its farm becomes its child and is found.
 #include <dirent.h>
 #include <errno.h>
 #include <inttypes.h>
@@ -28,12 +28,12 @@ static const uint64_t SECOND_NS = 1000000000;
 struct runner {
     const struct chaos_request *request;
     struct chaos_shared *shared;
-    uint64_t random, began_ns, said_ns;
+    uint64_t random, began_ns, printed_ns;
     uint64_t farms;
     size_t descriptors;
 };
 
-// ---- what a farm is like ----
+// ---- the shape of a farm ----
 
 static uint64_t between(struct runner *runner, uint64_t least, uint64_t most) {
     return least + chaos_random_below(&runner->random, most - least + 1);
@@ -65,13 +65,13 @@ static void draw_size(struct runner *runner, struct chaos_shape *shape) {
     shape->spin_ns = one_in(runner, 2) ? 0 : 20000;
     shape->rings_late = one_in(runner, 2);
     shape->checkpoint_every_s = one_in(runner, 2) ? 0 : 0.05;
-    // None; everywhere, a little; often, but at a few places only.
+    // None; rarely, everywhere; often, at a few places.
     const uint64_t jitter = between(runner, 0, 2);
     shape->jitter = jitter == 0 ? 0 : jitter == 1 ? 32u << between(runner, 0, 6) : 8;
     shape->jitter_focus = jitter == 2 ? 12 : 0;
 }
 
-// Kills are shared out over farms, so that there are many shapes and orderly ends; every fourth farm keeps its learner
+// Kills are distributed over farms, so that many shapes and orderly ends occur; every fourth farm keeps its learner
 // or its actors alive, so that sums must be exact there.
 static void draw_kills(struct runner *runner, struct chaos_shape *shape, bool to_be_killed) {
     enum { ACTOR_KILLS = 60, LEARNER_KILLS = 4 };
@@ -120,12 +120,12 @@ static void draw_shape(struct runner *runner, bool to_be_killed) {
     draw_kills(runner, shape, to_be_killed);
     const uint64_t latest = farm_now_ns() + 60 * SECOND_NS, end = deadline_ns(runner);
     shape->ends_by_ns = end < latest ? end : latest;
-    if (to_be_killed) shape->actor_kills = UINT64_MAX; // it ends when it is killed
+    if (to_be_killed) shape->actor_kills = UINT64_MAX; // it ends by a kill
 }
 
-// ---- what a farm has left ----
+// ---- leftovers of a farm ----
 
-// Takes off all children, for at most `limit_ns`; false where some live on, which are then killed.
+// Reaps all children within `limit_ns`; false if some live on.
 static bool reap_children(uint64_t limit_ns) {
     const uint64_t start = farm_now_ns();
     for (;;) {
@@ -186,8 +186,8 @@ static bool maps_segment(const struct chaos_state *state, const char *pid) {
     return maps;
 }
 
-// Memory of an anonymous file lives as long as somebody has it open or mapped: nobody may. All processes that may be
-// looked into are, whoever's they are.
+// An anonymous file lives as long as a process has it open or mapped; none may. Reads every process in /proc that
+// permits it.
 static void check_no_segment(const struct runner *runner) {
     struct chaos_shared *shared = runner->shared;
     DIR *processes = opendir("/proc");
@@ -199,7 +199,7 @@ static void check_no_segment(const struct runner *runner) {
     if (processes) closedir(processes);
 }
 
-// Empties the folder of checkpoints. After an orderly end nothing half written is in it.
+// Empties the folder of checkpoints. After an orderly end it holds no half-written file.
 static void clear_folder(const struct runner *runner, bool orderly) {
     struct chaos_shared *shared = runner->shared;
     DIR *folder = opendir(shared->folder);
@@ -208,7 +208,7 @@ static void clear_folder(const struct runner *runner, bool orderly) {
         const char *dot = strrchr(entry->d_name, '.');
         if (entry->d_name[0] == '.') continue;
         if (orderly && dot && strcmp(dot, ".safetensors") != 0)
-            chaos_violation(shared, "%s is left of a checkpoint", entry->d_name);
+            chaos_violation(shared, "%s is the rest of a checkpoint", entry->d_name);
         snprintf(path, sizeof path, "%s/%s", shared->folder, entry->d_name);
         unlink(path);
     }
@@ -217,8 +217,7 @@ static void clear_folder(const struct runner *runner, bool orderly) {
 
 static void check_nothing_left(const struct runner *runner, bool orderly) {
     struct chaos_shared *shared = runner->shared;
-    // After an orderly end there is nothing to wait for; the orphans of a killed supervisor are being killed by the
-    // kernel.
+    // After an orderly end all have ended; the kernel is still killing the orphans of a killed supervisor.
     if (!reap_children(orderly ? 0 : 5 * SECOND_NS)) {
         chaos_violation(shared, "processes are left %s", orderly ? "after an orderly end" : "of a killed supervisor");
         kill_children();
@@ -232,14 +231,14 @@ static void check_nothing_left(const struct runner *runner, bool orderly) {
 
 // ---- one farm ----
 
-static void say(struct runner *runner, bool now) {
+static void print_progress(struct runner *runner, bool now) {
     const struct chaos_totals *totals = &runner->shared->totals;
-    if (!runner->request->progress || (!now && farm_now_ns() - runner->said_ns < 2 * SECOND_NS)) return;
-    runner->said_ns = farm_now_ns();
+    if (!runner->request->progress || (!now && farm_now_ns() - runner->printed_ns < 2 * SECOND_NS)) return;
+    runner->printed_ns = farm_now_ns();
     fprintf(stderr,
             "chaos: %.0f s: %" PRIu64 " actors, %" PRIu64 " learners, %" PRIu64 " supervisors killed; %" PRIu64
             " steps, %" PRIu64 " windows checked; %" PRIu64 " violations\n",
-            (double)(runner->said_ns - runner->began_ns) * 1e-9, chaos_sum(totals->actor_kills),
+            (double)(runner->printed_ns - runner->began_ns) * 1e-9, chaos_sum(totals->actor_kills),
             chaos_sum(totals->learner_kills), totals->supervisor_kills, totals->steps_checked, totals->windows_checked,
             totals->violations);
 }
@@ -259,7 +258,7 @@ static bool wait_for(struct runner *runner, pid_t pid, uint64_t kill_ns) {
             waitpid(pid, &status, 0);
             return true;
         }
-        say(runner, false);
+        print_progress(runner, false);
         nanosleep(&(struct timespec){.tv_nsec = kill_ns == UINT64_MAX ? 5000000 : 200000}, NULL);
     }
     if (!WIFEXITED(status) || WEXITSTATUS(status))
@@ -286,7 +285,7 @@ static void run_farm(struct runner *runner, bool to_be_killed) {
         chaos_violation(shared, "fork: %s", strerror(errno));
         return;
     }
-    // Also while it is being made, and while it restarts others.
+    // Also during its set-up, and while it restarts workers.
     const uint64_t longest_ns = one_in(runner, 3) ? SECOND_NS / 50 : SECOND_NS / 2;
     const uint64_t kill_ns =
         to_be_killed ? farm_now_ns() + chaos_random_below(&runner->random, longest_ns) : UINT64_MAX;
@@ -302,7 +301,7 @@ static bool time_is_over(const struct runner *runner) {
     return farm_now_ns() >= deadline_ns(runner);
 }
 
-// Whether the next farm is one whose supervisor is killed: these are spread over the run.
+// Whether the next farm's supervisor is killed: such farms are spread over the run.
 static bool supervisor_is_next(const struct runner *runner) {
     const struct chaos_request *request = runner->request;
     const struct chaos_totals *totals = &runner->shared->totals;
@@ -368,7 +367,7 @@ bool chaos_run(const struct chaos_request *request, struct chaos_totals *totals)
     runner.descriptors = chaos_descriptors();
     while (!runner.shared->totals.violations && !is_met(&runner) && !time_is_over(&runner) && !interrupted)
         run_farm(&runner, supervisor_is_next(&runner));
-    say(&runner, true);
+    print_progress(&runner, true);
     sigaction(SIGINT, &before[0], NULL);
     sigaction(SIGTERM, &before[1], NULL);
     rmdir(runner.shared->folder);

@@ -1,4 +1,4 @@
-// The chaos runner's short form; `make chaos` is the long one. What is checked, and by whom, stands in chaos.h.
+// The chaos runner's short form; `make chaos` is the long one. chaos.h lists the checks.
 #include <criterion/criterion.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,7 +17,7 @@ static struct chaos_totals *run(const struct chaos_request *request) {
     return totals;
 }
 
-Test(chaos, loses_tears_and_doubles_no_step_while_everybody_is_killed) {
+Test(chaos, loses_tears_and_doubles_no_step_while_all_processes_are_killed) {
     const struct chaos_request request = {.seed = farm_now_ns(),
                                           .actor_kills = 200,
                                           .learner_kills = 10,
@@ -44,7 +44,7 @@ Test(chaos, loses_tears_and_doubles_no_step_while_everybody_is_killed) {
     free(totals);
 }
 
-Test(chaos, ends_when_its_time_is_over) {
+Test(chaos, ends_at_its_time_limit) {
     const struct chaos_request request = {.seed = 1,
                                           .actor_kills = 1000000,
                                           .learner_kills = 1000000,

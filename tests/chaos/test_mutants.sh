@@ -1,10 +1,9 @@
 #!/bin/bash
-# Shows that the chaos runner finds faults: breaks one rule of the lane, of the actor, of the learner or of the
-# supervisor at a time, in a copy, and runs farms over it until a check finds it. Each mutant that is not found fails
-# the test, as does one whose text is no longer in the source. `make test` takes those with a star, which are quick;
-# `make chaos-mutants` all of them; `test_mutants.sh WORDS` those whose names hold the words. What takes a death
-# at one of a few places to show (a new learner that wakes nobody), or a load in the wrong order, the runner finds too
-# seldom: the model checkers' mutants are for that.
+# Shows that the chaos runner finds faults: breaks one rule of the lane, actor, learner or supervisor at a time in a copy
+# and runs farms over it until a check finds it. A mutant that is not found, or whose text is no longer in the source,
+# fails the test. `make test` runs those with a star, which are quick; `make chaos-mutants` all; `test_mutants.sh WORDS`
+# those whose names contain the words. The runner rarely finds a fault that needs a death at one of a few places (a new
+# learner that wakes no actor) or a load out of order; the model checker's mutants cover those.
 set -eu
 source=${FARM_SOURCE:-$(cd "$(dirname "$0")/../.." && pwd)}
 build=${FARM_BUILD:-$source/build}
@@ -17,8 +16,8 @@ trap 'rm -rf "$scratch"' EXIT
 flags=(-std=c17 -D_GNU_SOURCE -O1 -g -Itests/chaos/hooked -Iinclude -Isrc "-I$build/gen")
 libs=(-Wl,--as-needed "$build/libfarm.a" -lhwloc -lnuma -ldnnl -lgomp -ljansson -lyaml -lpthread -lm -ldl)
 
-# Lives are long where a ~ stands: no kill is needed, and each cures what had gone wrong. Actors alone are killed where a
-# - stands: a new learner would cure it.
+# ~: long lives, because no kill is needed and each would repair the fault. -: only actors are killed, because a new
+# learner would repair the fault.
 # name | file | what is replaced (a Perl expression over the whole file)
 mutants='
 * step published before it is written | src/actor/group.c | s/(const uint64_t n = farm_lane_actor_next\(lane\);)/$1 farm_store_release(&lane->up->produced, n + 1);/
@@ -48,9 +47,9 @@ dropped while training holds older steps of the lane | src/replay/fifo.c | s/ &&
 version visible before it is written down | src/learner/trainer.c | s/( *if \(!status\) farm_store_release\(&config->learner->stats->publishes.*?\n)(.*?\n)/$2$1/
 history given back | src/ring/window.c | s/return cursor->held > history \? [^;]*;/return history ? cursor->held : cursor->held;/
 steps counted twice | src/learner/lanes.c | s/(farm_stats_add\(&stats->agent_steps, transitions)\)/$1 + (n % 64 == 63))/
-- training wakes nobody | src/replay/source.c | s/farm_learner_notify\([^;]*;//
-- inference wakes nobody | src/learner/inference.c | s/(farm_status serve\(.*?)farm_learner_notify\([^;]*;/$1;/s
-* actors wake nobody | src/actor/actor.c | s/(ready\(&actor->ring\)\) |->rings_late\) )farm_actor_notify\([^;]*;/$1(void)0;/g
+- training wakes no actor | src/replay/source.c | s/farm_learner_notify\([^;]*;//
+- inference wakes no actor | src/learner/inference.c | s/(farm_status serve\(.*?)farm_learner_notify\([^;]*;/$1;/s
+* actors wake no learner | src/actor/actor.c | s/(ready\(&actor->ring\)\) |->rings_late\) )farm_actor_notify\([^;]*;/$1(void)0;/g
 * workers outlive the supervisor | src/supervisor/child.c | s/prctl\(PR_SET_PDEATHSIG, SIGKILL\) < 0/prctl(PR_SET_PDEATHSIG, 0) < 0/
 supervisor leaves a descriptor | src/supervisor/supervisor.c | s/close\(worker->pidfd\);//
 '

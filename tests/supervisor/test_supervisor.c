@@ -1,4 +1,4 @@
-// The supervisor with real processes. What the processes do is told through one shared page.
+// The supervisor with real processes, which report what they do in one shared page.
 #include <criterion/criterion.h>
 #include <dirent.h>
 #include <errno.h>
@@ -135,7 +135,7 @@ Test(supervisor, starts_a_worker_again_after_kill_9) {
     cr_assert_eq(job.restarts, 1);
     cr_assert_eq(page->events, 12, "before_start is called before each start: %d", page->events);
     cr_assert_eq(job.ticks_dead, 0, "the first restart is immediate");
-    cr_assert_eq(kill(page->pids[1], 0), -1, "nothing is left after run");
+    cr_assert_eq(kill(page->pids[1], 0), -1, "no process is left after run");
 }
 
 static int write_and_live(void *context, struct farm_error *err) {
@@ -156,7 +156,7 @@ static enum farm_supervisor_turn until_read(void *context) {
     return page->events || overdue() ? FARM_TURN_STOP : FARM_TURN_ON;
 }
 
-Test(supervisor, hears_a_watched_descriptor_at_once) {
+Test(supervisor, reads_a_watched_descriptor_at_once) {
     int ends[2];
     struct farm_worker_spec spec = worker("writer", write_and_live);
     cr_assert_eq(pipe(ends), 0);
@@ -171,7 +171,7 @@ Test(supervisor, hears_a_watched_descriptor_at_once) {
     cr_assert_eq(page->events, 1);
 }
 
-static int say_and_fail(void *context, struct farm_error *err) {
+static int print_and_fail(void *context, struct farm_error *err) {
     fprintf(stderr, "line of life %d\n", ++page->lives);
     farm_fail(err, FARM_E_NOT_FOUND, "the ROM of Pong is not there");
     return 1;
@@ -183,7 +183,7 @@ static int only_live(void *context, struct farm_error *err) {
 
 Test(supervisor, ends_a_crash_loop_with_the_last_words) {
     make((struct farm_supervisor_config){.on_line = keep_lines});
-    struct farm_worker_spec spec = worker("actor 7", say_and_fail);
+    struct farm_worker_spec spec = worker("actor 7", print_and_fail);
     struct farm_worker_spec other = worker("actor 8", only_live);
     add(&spec);
     add(&other);
@@ -211,7 +211,7 @@ static enum farm_supervisor_turn until_lives(void *context) {
     return overdue() || page->lives >= job.lives_wanted ? FARM_TURN_STOP : FARM_TURN_ON;
 }
 
-Test(supervisor, keeps_restarting_a_worker_that_gets_something_done) {
+Test(supervisor, keeps_restarting_a_worker_that_makes_progress) {
     job.lives_wanted = 8;
     run_one(
         (struct farm_supervisor_config){
@@ -221,9 +221,9 @@ Test(supervisor, keeps_restarting_a_worker_that_gets_something_done) {
     cr_assert_gt(farm_now_ns() - job.started_ns, (10 + 20 + 40 * 4) * 1000000u, "it backs off");
 }
 
-// ---- what a worker finds ----
+// ---- the surroundings of a worker ----
 
-static int look_around(void *context, struct farm_error *err) {
+static int report_surroundings(void *context, struct farm_error *err) {
     DIR *folder = opendir("/proc/self/fd");
     for (struct dirent *entry; (entry = readdir(folder));)
         if (entry->d_name[0] != '.' && atoi(entry->d_name) != dirfd(folder)) page->descriptors++;
@@ -249,18 +249,19 @@ Test(supervisor, gives_a_worker_its_descriptors_and_nothing_else) {
     unlink(path);
     cr_assert_eq(write(fd, "k", 1), 1);
     signal(SIGUSR1, nothing);
-    job.kept_fd = fd;
-    struct farm_worker_spec spec = worker("actor 0", look_around);
-    spec.keep = &job.kept_fd;
-    spec.keep_count = 1;
+    job.kept_fd = fcntl(fd, F_DUPFD, 250);
+    const int low = fcntl(fd, F_DUPFD, 100), keep[] = {job.kept_fd, low, fcntl(fd, F_DUPFD, 101), low, STDIN_FILENO};
+    struct farm_worker_spec spec = worker("actor 0", report_surroundings);
+    spec.keep = keep; // in any order, one twice
+    spec.keep_count = 5;
     spec.may_end = true;
     run_one((struct farm_supervisor_config){0}, spec, FARM_OK);
-    cr_assert_eq(page->descriptors, 4, "0, 1, 2 and the one kept, not %d", page->descriptors);
+    cr_assert_eq(page->descriptors, 6, "0, 1, 2 and the three kept, not %d", page->descriptors);
     cr_assert(page->kept_readable);
     cr_assert(page->group_is_own);
     cr_assert(page->stdin_is_null);
     cr_assert_eq(page->blocked_signals, 0);
-    close(fd), close(stray), close(high);
+    close(fd), close(stray), close(high), close(keep[0]), close(keep[1]), close(keep[2]);
 }
 
 Test(supervisor, executes_a_program_with_its_descriptor_and_environment) {
@@ -306,14 +307,14 @@ Test(supervisor, ends_when_all_workers_that_may_end_have_ended) {
     cr_assert_eq(job.signal, 0);
 }
 
-static volatile sig_atomic_t asked;
-static void ask(int number) {
-    asked = 1;
+static volatile sig_atomic_t requested;
+static void note_request(int number) {
+    requested = 1;
 }
-static int stop_when_asked(void *context, struct farm_error *err) {
-    signal(SIGTERM, ask);
+static int stop_at_sigterm(void *context, struct farm_error *err) {
+    signal(SIGTERM, note_request);
     __atomic_fetch_add(&page->lives, 1, __ATOMIC_SEQ_CST);
-    while (!asked) usleep(1000);
+    while (!requested) usleep(1000);
     usleep(30000);
     page->stopped_at[*(int *)context] = ++page->stop_count;
     return 0;
@@ -325,7 +326,7 @@ static enum farm_supervisor_turn until_both_live(void *context) {
 Test(supervisor, stops_the_phases_one_after_another) {
     int numbers[] = {0, 1};
     make((struct farm_supervisor_config){.on_tick = until_both_live});
-    struct farm_worker_spec actor = worker("actor 0", stop_when_asked), learner = worker("learner", stop_when_asked);
+    struct farm_worker_spec actor = worker("actor 0", stop_at_sigterm), learner = worker("learner", stop_at_sigterm);
     actor.stop_phase = 1;
     actor.context = &numbers[1];
     learner.context = &numbers[0];
@@ -336,7 +337,7 @@ Test(supervisor, stops_the_phases_one_after_another) {
     cr_assert_eq(page->stopped_at[1], 2);
 }
 
-static int deaf_with_child(void *context, struct farm_error *err) {
+static int ignore_sigterm_with_child(void *context, struct farm_error *err) {
     signal(SIGTERM, SIG_IGN);
     pid_t child = fork();
     if (child == 0) {
@@ -353,18 +354,18 @@ static enum farm_supervisor_turn until_one_lives(void *context) {
 }
 static bool gone(int pid) {
     for (int i = 0; i < 200; i++) {
-        waitpid(pid, NULL, WNOHANG); // ours where we are the subreaper
+        waitpid(pid, NULL, WNOHANG); // a child of this process if it is the subreaper
         if (kill(pid, 0) < 0 && errno == ESRCH) return true;
         usleep(10000);
     }
     return false;
 }
 
-Test(supervisor, kills_the_deaf_and_their_children_after_the_grace_period) {
+Test(supervisor, kills_workers_that_ignore_sigterm_and_their_children_after_the_grace) {
     prctl(PR_SET_CHILD_SUBREAPER, 1);
     farm_log_set_level(FARM_LOG_ERROR);
     run_one((struct farm_supervisor_config){.on_tick = until_one_lives, .grace_ms = 100},
-            worker("actor 0", deaf_with_child), FARM_OK);
+            worker("actor 0", ignore_sigterm_with_child), FARM_OK);
     cr_assert(gone(page->pids[0]));
     cr_assert(gone(page->pids[1]));
     cr_assert_geq(farm_now_ns() - job.started_ns, 100000000u, "not before the grace is over");
@@ -379,8 +380,8 @@ Test(supervisor, ends_on_a_signal_that_came_before_it_ran) {
     cr_assert(farm_supervisor_interrupted(job.supervisor));
     run(FARM_OK);
     cr_assert_eq(job.signal, SIGINT);
-    cr_assert_eq(page->lives, 0, "nothing was started any more");
-    raise(SIGINT); // one more, which must not kill us when the mask is given back
+    cr_assert_eq(page->lives, 0, "no worker was started");
+    raise(SIGINT); // must not kill this process when the mask is restored
     free_supervisor();
 }
 
@@ -405,14 +406,7 @@ Test(supervisor, takes_its_workers_with_it_when_it_is_killed) {
     for (int i = 0; i < 3; i++) cr_assert(gone(page->pids[i]), "worker %d lives on", i);
 }
 
-Test(supervisor, refuses_a_worker_that_is_neither_function_nor_program) {
-    make((struct farm_supervisor_config){0});
-    struct farm_worker_spec spec = worker("nothing", NULL);
-    struct farm_error err;
-    cr_assert_eq(farm_supervisor_add(job.supervisor, &spec, &err), FARM_E_INVALID);
-}
-
-// ---- what becomes of those that die ----
+// ---- after a death ----
 
 static int fail_at_once(void *context, struct farm_error *err) {
     page->lives++;
@@ -420,7 +414,7 @@ static int fail_at_once(void *context, struct farm_error *err) {
     return 3;
 }
 
-Test(supervisor, ends_the_run_at_the_first_error_where_errors_are_final) {
+Test(supervisor, ends_the_run_at_the_first_error_if_errors_are_final) {
     for (int talkative = 0; talkative < 2; talkative++) {
         make_job();
         job.number = talkative;
@@ -463,7 +457,7 @@ static void note_end(void *context, size_t number) {
     page->events = (int)number + 70;
 }
 
-Test(supervisor, starts_a_killed_worker_again_even_where_errors_are_final_and_ends_are_ends) {
+Test(supervisor, restarts_a_killed_worker_even_if_errors_are_final) {
     struct farm_worker_spec spec = worker("learner", kill_itself_once);
     spec.errors_are_final = spec.may_end = true;
     run_one((struct farm_supervisor_config){.on_death = note_death, .on_end = note_end}, spec, FARM_OK);
@@ -505,7 +499,7 @@ Test(supervisor, a_healthy_life_makes_up_for_the_deaths_before) {
     cr_assert_geq(page->lives, 6);
 }
 
-// ---- what they write ----
+// ---- output ----
 
 static int write_long_lines(void *context, struct farm_error *err) {
     char line[3000];
@@ -526,36 +520,20 @@ static void check_line(void *context, size_t number, const char *line) {
     if (strcmp(line, "zero byte,  [2J \tno newline") == 0) job.lives_wanted = job.number;
 }
 
-Test(supervisor, breaks_up_lines_that_are_too_long_and_keeps_the_last_as_last_words) {
+Test(supervisor, breaks_up_long_lines_and_keeps_the_last_lines_as_last_words) {
     struct farm_worker_spec spec = worker("actor 0", write_long_lines);
     spec.errors_are_final = true;
     run_one((struct farm_supervisor_config){.on_line = check_line}, spec, FARM_E_DEAD);
     cr_assert_eq(job.killed, 0, "no line is longer than it may be");
     cr_assert_eq(job.number, 3 + 40 + 1);
-    cr_assert_eq(job.kept_fd, 1023 + 2999 - 2 * 1023, "nothing of the long line is lost");
-    cr_assert_eq(job.lives_wanted, 44, "the line that had not ended; what would control a terminal is blank");
+    cr_assert_eq(job.kept_fd, 1023 + 2999 - 2 * 1023, "the long line is complete");
+    cr_assert_eq(job.lives_wanted, 44, "the unfinished line; control characters are blanks");
     cr_assert(strstr(job.err.message, "line 39 of what"), "%s", job.err.message);
     cr_assert(strstr(job.err.message, "zero byte,  [2J \tno newline\n"), "%s", job.err.message);
-    cr_assert(!strstr(job.err.message, "line 20 of what"), "the last words alone: %s", job.err.message);
+    cr_assert(!strstr(job.err.message, "line 20 of what"), "only the last words: %s", job.err.message);
 }
 
-static int write_one_long_line(void *context, struct farm_error *err) {
-    char line[1000];
-    memset(line, 'a', sizeof line);
-    memcpy(line, "BEGIN", 5);
-    memcpy(line + 997, "END", 3);
-    if (write(STDERR_FILENO, line, sizeof line) < 0) _exit(9);
-    _exit(5);
-}
-
-Test(supervisor, the_end_of_a_last_word_that_is_too_long_is_what_counts) {
-    struct farm_worker_spec spec = worker("actor 0", write_one_long_line);
-    spec.errors_are_final = true;
-    run_one((struct farm_supervisor_config){.on_line = keep_lines}, spec, FARM_E_DEAD);
-    cr_assert(strstr(job.err.message, "aaaEND\n") && !strstr(job.err.message, "BEGIN"), "%s", job.err.message);
-}
-
-// More than a pipe holds, and more than is read of one worker in a turn: what is left is read after its death.
+// More than a pipe holds, and more than is read of one worker in a turn: the rest is read after its death.
 static int write_much(void *context, struct farm_error *err) {
     static char lines[120][1000];
     memset(lines, 'x', sizeof lines);
@@ -581,7 +559,7 @@ static int close_output_and_end(void *context, struct farm_error *err) {
     return 0;
 }
 
-Test(supervisor, passes_lines_on_to_stderr_and_outlives_a_closed_output) {
+Test(supervisor, passes_lines_to_stderr_and_survives_a_closed_output) {
     int ends[2], kept = dup(STDERR_FILENO);
     cr_assert_eq(pipe2(ends, O_NONBLOCK | O_CLOEXEC), 0);
     make((struct farm_supervisor_config){0});
@@ -599,36 +577,7 @@ Test(supervisor, passes_lines_on_to_stderr_and_outlives_a_closed_output) {
     close(ends[0]), close(ends[1]), close(kept);
 }
 
-// ---- what they are given, once more ----
-
-static int check_kept(void *context, struct farm_error *err) {
-    for (int i = 0; i < 3; i++) page->pids[i] = fcntl(page->stopped_at[i], F_GETFD);
-    page->kept_readable = fcntl(STDOUT_FILENO, F_GETFD) >= 0 && fcntl(STDERR_FILENO, F_GETFD) >= 0;
-    for (int fd = 3; fd < 300; fd++) page->descriptors += fcntl(fd, F_GETFD) >= 0;
-    return 0;
-}
-
-Test(supervisor, keeps_descriptors_in_any_order_and_named_twice) {
-    int first = open("/dev/null", O_RDONLY), keep[6];
-    keep[0] = page->stopped_at[0] = fcntl(first, F_DUPFD, 250);
-    keep[1] = page->stopped_at[1] = fcntl(first, F_DUPFD, 100);
-    keep[2] = page->stopped_at[2] = fcntl(first, F_DUPFD, 101);
-    keep[3] = keep[1];
-    keep[4] = STDIN_FILENO;
-    keep[5] = keep[0];
-    struct farm_worker_spec spec = worker("actor 0", check_kept);
-    spec.may_end = true;
-    spec.keep = keep;
-    spec.keep_count = 6;
-    run_one((struct farm_supervisor_config){0}, spec, FARM_OK);
-    for (int i = 0; i < 3; i++) cr_assert_geq(page->pids[i], 0, "descriptor %d", keep[i]);
-    cr_assert_eq(page->descriptors, 3);
-    cr_assert(page->kept_readable, "what every worker has it has still");
-    for (int i = 0; i < 3; i++) close(keep[i]);
-    close(first);
-}
-
-static int look_at_place(void *context, struct farm_error *err) {
+static int report_placement(void *context, struct farm_error *err) {
     cpu_set_t cpus;
     int mode = -1;
     unsigned long nodes[16] = {0};
@@ -647,9 +596,9 @@ Test(supervisor, pins_a_worker_and_its_heap) {
     farm_bitmap_set(&cpus, job.number);
     unsigned long node0 = 1;
     bool may = set_mempolicy(MPOL_PREFERRED, &node0, 64) == 0 && set_mempolicy(MPOL_DEFAULT, NULL, 0) == 0;
-    static const int nodes[] = {-1, 0, 5000}; // the last is none: the worker runs without
+    static const int nodes[] = {-1, 0, 5000}; // the last does not exist: the worker runs without
     for (int i = 0; i < 3; i++) {
-        struct farm_worker_spec spec = worker("actor 0", look_at_place);
+        struct farm_worker_spec spec = worker("actor 0", report_placement);
         spec.may_end = spec.errors_are_final = true;
         spec.cpus = &cpus;
         spec.memory_node = nodes[i];
@@ -660,9 +609,9 @@ Test(supervisor, pins_a_worker_and_its_heap) {
     }
 }
 
-// ---- impatience ----
+// ---- a second signal ----
 
-static int deaf_and_insistent(void *context, struct farm_error *err) {
+static int ignore_and_signal(void *context, struct farm_error *err) {
     signal(SIGTERM, SIG_IGN);
     kill(getppid(), SIGINT);
     usleep(300000);
@@ -681,17 +630,17 @@ static void note_phase(void *context, int phase) {
     job.lives_wanted = 10 * job.lives_wanted + phase;
 }
 
-Test(supervisor, a_second_signal_a_second_later_cuts_the_grace_short, .timeout = 60) {
+Test(supervisor, a_second_signal_a_second_later_ends_the_grace, .timeout = 60) {
     farm_log_set_level(FARM_LOG_ERROR);
     make((struct farm_supervisor_config){.grace_ms = 3600000, .before_stop = note_phase});
-    struct farm_worker_spec one = worker("actor 0", deaf_and_insistent), other = worker("actor 1", deaf);
+    struct farm_worker_spec one = worker("actor 0", ignore_and_signal), other = worker("actor 1", deaf);
     one.stop_phase = other.stop_phase = 3;
     add(&one);
     add(&other);
     run(FARM_OK);
     cr_assert_eq(job.signal, SIGINT, "the first of them");
     cr_assert_eq(page->slots, 2, "the signal that came too soon changed nothing");
-    cr_assert_eq(job.lives_wanted, 3, "told of the phase once");
+    cr_assert_eq(job.lives_wanted, 3, "called once for the phase");
 }
 
 Test(supervisor, a_hang_up_is_ignored_under_nohup) {
@@ -703,16 +652,18 @@ Test(supervisor, a_hang_up_is_ignored_under_nohup) {
     signal(SIGHUP, SIG_DFL);
     make((struct farm_supervisor_config){0});
     raise(SIGHUP);
-    cr_assert(farm_supervisor_interrupted(job.supervisor), "elsewhere it ends the run");
+    cr_assert(farm_supervisor_interrupted(job.supervisor), "otherwise it ends the run");
 }
 
-// ---- bounds ----
+// ---- limits ----
 
-Test(supervisor, takes_as_many_workers_as_it_says_and_no_nameless_one) {
+Test(supervisor, refuses_workers_without_a_name_and_beyond_its_limit) {
     char *argv[] = {"/bin/true", NULL};
     struct farm_error err;
     make((struct farm_supervisor_config){0});
     struct farm_worker_spec spec = worker("", live_on);
+    cr_assert_eq(farm_supervisor_add(job.supervisor, &spec, &err), FARM_E_INVALID);
+    spec = worker("neither function nor program", NULL);
     cr_assert_eq(farm_supervisor_add(job.supervisor, &spec, &err), FARM_E_INVALID);
     spec = worker("both", live_on);
     spec.argv = argv;
@@ -726,9 +677,9 @@ Test(supervisor, takes_as_many_workers_as_it_says_and_no_nameless_one) {
     farm_supervisor_free(NULL);
 }
 
-// ---- workers that come and go ----
+// ---- workers that join and leave ----
 
-static int live_until_told(void *context, struct farm_error *err) {
+static int live_until_sigterm(void *context, struct farm_error *err) {
     signal(SIGTERM, SIG_DFL);
     return live_on(context, err);
 }
@@ -765,7 +716,7 @@ static enum farm_supervisor_turn enlist_and_dismiss(void *context) {
     } else if (page->stop_count == 1 && job.killed == 2) {
         cr_assert_eq(job.number, 1);
         cr_assert_eq(farm_supervisor_pid(job.supervisor, 1), 0);
-        cr_assert_eq(kill(page->pids[1], 0), -1, "it is gone");
+        cr_assert_eq(kill(page->pids[1], 0), -1, "it has ended");
         cr_assert_eq(farm_supervisor_enlist(job.supervisor, 1, &spec, &err), FARM_OK, "%s", err.message);
         job.killed = 3;
     }
@@ -786,12 +737,12 @@ static void expect_turnover(int (*body)(void *, struct farm_error *)) {
     run(FARM_OK);
     cr_assert_eq(page->lives, 3);
     cr_assert_eq(page->stop_count, 1);
-    cr_assert_eq(page->events, 0, "an end that was asked for is no death");
+    cr_assert_eq(page->events, 0, "a requested end is not a death");
     cr_assert_eq(farm_supervisor_restarts(job.supervisor, 1), 0);
 }
 
 Test(supervisor, enlists_a_worker_while_others_run_and_dismisses_it) {
-    expect_turnover(live_until_told);
+    expect_turnover(live_until_sigterm);
 }
 
 Test(supervisor, kills_a_dismissed_worker_that_does_not_end_in_time) {
@@ -857,7 +808,7 @@ static enum farm_supervisor_turn signal_oneself(void *context) {
     return overdue() || job.kept_fd == 101 ? FARM_TURN_STOP : FARM_TURN_ON;
 }
 
-Test(supervisor, tells_of_signals_that_are_not_its_own) {
+Test(supervisor, passes_on_signals_that_are_not_its_own) {
     make((struct farm_supervisor_config){.on_tick = signal_oneself, .on_signal = note_signal, .on_line = keep_lines});
     struct farm_worker_spec spec = worker("actor 0", live_on);
     add(&spec);

@@ -37,14 +37,14 @@ Test(supervisor, names_an_actor_that_has_work_and_finishes_no_step) {
 
 Test(supervisor, names_an_actor_that_never_finishes_its_first_step) {
     struct farm_watch watch = {0};
-    cr_assert_eq(looks_until(&watch, FARM_WATCH_HUNG, 0, 3, false), 11, "the first look only says how it stands");
+    cr_assert_eq(looks_until(&watch, FARM_WATCH_HUNG, 0, 3, false), 11, "the first look only sets the start");
     cr_assert_not(watch.stepped);
     watch = (struct farm_watch){0}; // a new life, on the heartbeat of the one before
     cr_assert_eq(looks_until(&watch, FARM_WATCH_HUNG, 700, 3, false), 11);
-    cr_assert_not(watch.stepped, "what the dead one did is not its own");
+    cr_assert_not(watch.stepped, "steps of the dead process do not count");
 }
 
-Test(supervisor, accuses_no_actor_that_waits_for_answers_or_for_room) {
+Test(supervisor, reports_no_actor_that_waits_for_answers_or_for_room) {
     struct farm_watch watch = {0};
     cr_assert_eq(looks_until(&watch, FARM_WATCH_HUNG, 9, 0, false), 0);
     for (int i = 0; i < 50; i++) // work that comes and is done between two looks leaves the heartbeat moved
@@ -77,7 +77,7 @@ Test(supervisor, knows_the_lane_that_could_go_on_all_the_time) {
     cr_assert_eq(watch.lanes, 1);
 }
 
-Test(supervisor, a_look_after_a_long_sleep_stands_for_two_periods_at_most) {
+Test(supervisor, a_look_after_a_long_sleep_covers_two_periods_at_most) {
     struct farm_watchdog dog = farm_watchdog_make(8);
     uint64_t now = 77 * SECOND_NS;
     cr_assert_eq(dog.period_ns, SECOND_NS / 2);
@@ -108,7 +108,7 @@ static void make_ring(uint32_t lanes, enum farm_answers answers, struct farm_rin
     cr_assert_eq(farm_ring_create(&spec, 0, -1, false, ring, &err), FARM_OK, "%s", err.message);
 }
 
-Test(supervisor, a_lane_whose_actor_answers_itself_has_work_where_there_is_room) {
+Test(supervisor, a_lane_whose_actor_answers_itself_has_work_if_there_is_room) {
     struct farm_ring ring;
     make_ring(1, FARM_ANSWERS_LOCAL, &ring);
     farm_store_release(&ring.lanes[0].up->produced, STEPS - 1);
@@ -118,7 +118,7 @@ Test(supervisor, a_lane_whose_actor_answers_itself_has_work_where_there_is_room)
     farm_ring_close(&ring);
 }
 
-Test(supervisor, a_lane_has_work_where_all_is_answered_and_there_is_room) {
+Test(supervisor, a_lane_has_work_if_all_is_answered_and_there_is_room) {
     struct farm_ring ring;
     make_ring(LANES, FARM_ANSWERS_CENTRAL, &ring);
     cr_assert_eq(farm_watch_lanes(&ring), 7, "nothing published yet: all of them");
@@ -131,12 +131,12 @@ Test(supervisor, a_lane_has_work_where_all_is_answered_and_there_is_room) {
     cr_assert_eq(farm_watch_lanes(&ring), 3, "lane 2 is full");
     farm_lane_release(&ring.lanes[2], 1);
     cr_assert_eq(farm_watch_lanes(&ring), 7);
-    farm_store_release(&ring.lanes[0].up->produced, UINT64_MAX); // an actor that scribbles is the learner's affair
+    farm_store_release(&ring.lanes[0].up->produced, UINT64_MAX); // the learner handles invalid counters
     cr_assert_eq(farm_watch_lanes(&ring), 6);
     farm_ring_close(&ring);
 }
 
-static bool comes_to(pid_t pid, bool stopped) {
+static bool becomes_stopped(pid_t pid, bool stopped) {
     for (int i = 0; i < 1000; i++) {
         if (farm_watch_stopped(pid) == stopped) return true;
         usleep(1000);
@@ -144,7 +144,7 @@ static bool comes_to(pid_t pid, bool stopped) {
     return false;
 }
 
-Test(supervisor, tells_a_stopped_process_from_one_that_runs_sleeps_or_is_gone) {
+Test(supervisor, distinguishes_a_stopped_process_from_a_running_sleeping_or_ended_one) {
     const pid_t pid = fork();
     if (pid == 0) {
         prctl(PR_SET_PDEATHSIG, SIGKILL);
@@ -155,9 +155,9 @@ Test(supervisor, tells_a_stopped_process_from_one_that_runs_sleeps_or_is_gone) {
     cr_assert_not(farm_watch_stopped(pid));
     cr_assert_not(farm_watch_stopped(getpid()));
     kill(pid, SIGSTOP);
-    cr_assert(comes_to(pid, true));
+    cr_assert(becomes_stopped(pid, true));
     kill(pid, SIGCONT);
-    cr_assert(comes_to(pid, false));
+    cr_assert(becomes_stopped(pid, false));
     kill(pid, SIGKILL);
     waitpid(pid, NULL, 0);
     cr_assert_not(farm_watch_stopped(pid));
