@@ -1,4 +1,4 @@
-// What the tests of window sources share: two rings of two lanes (numbers 0..3 of the farm), with both sides of each.
+// What the tests of window sources share: two rings of two lanes, numbers 0 to 3, with both sides of each.
 #ifndef TESTS_REPLAY_LANES_H
 #define TESTS_REPLAY_LANES_H
 
@@ -10,83 +10,82 @@ enum { RINGS = 2, RING_LANES = 2, LANES = RINGS * RING_LANES, WIDTH = 3, STRIDE 
 
 static const struct farm_window_shape shape = {.stride = STRIDE, .length = STRIDE + 1, .stack = 1};
 
-struct lanes {
+static struct lanes {
     struct views rings[RINGS];
     struct farm_window_cursor cursors[LANES];
     uint32_t shards[LANES]; // of each lane
     struct farm_window_source *source;
-    struct farm_window taken[4 * LANES]; // by the last take
-};
+    struct farm_window taken[4 * LANES]; // by the last take_windows
+} lanes;
 
-static inline void open_lanes(struct lanes *lanes, struct farm_window_source *source) {
+static inline void set_up_lanes(struct farm_window_source *source) {
     const struct farm_ring_spec spec = spec_of(RING_LANES, WIDTH, STEPS);
-    memset(lanes, 0, sizeof *lanes);
-    for (int r = 0; r < RINGS; r++) lanes->rings[r] = views_of(spec);
-    lanes->source = source;
+    memset(&lanes, 0, sizeof lanes);
+    for (int r = 0; r < RINGS; r++) lanes.rings[r] = views_of(spec);
+    lanes.source = source;
 }
 
-static inline void close_lanes(struct lanes *lanes) {
-    lanes->source->ops->destroy(lanes->source);
-    for (int r = 0; r < RINGS; r++) close_views(&lanes->rings[r]);
+static inline void close_lanes(void) {
+    lanes.source->ops->destroy(lanes.source);
+    for (int r = 0; r < RINGS; r++) close_views(&lanes.rings[r]);
 }
 
-static inline struct farm_lane *actors(struct lanes *lanes, uint32_t lane) {
-    return &lanes->rings[lane / RING_LANES].actor.lanes[lane % RING_LANES];
+static inline struct farm_lane *actor_lane(uint32_t lane) {
+    return &lanes.rings[lane / RING_LANES].actor.lanes[lane % RING_LANES];
 }
 
-static inline struct farm_lane *learners(struct lanes *lanes, uint32_t lane) {
-    return &lanes->rings[lane / RING_LANES].learner.lanes[lane % RING_LANES];
+static inline struct farm_lane *learner_lane(uint32_t lane) {
+    return &lanes.rings[lane / RING_LANES].learner.lanes[lane % RING_LANES];
 }
 
-static inline void admit_ring(struct lanes *lanes, uint32_t ring) {
+static inline void admit_ring(uint32_t ring) {
     for (uint32_t l = RING_LANES * ring; l < RING_LANES * (ring + 1); l++)
-        lanes->source->ops->admit(lanes->source, learners(lanes, l), l, lanes->shards[l]);
+        lanes.source->ops->admit(lanes.source, learner_lane(l), l, lanes.shards[l]);
 }
 
-static inline void forget_ring(struct lanes *lanes, uint32_t ring) {
-    lanes->source->ops->forget(lanes->source, &lanes->rings[ring].learner, RING_LANES * ring);
+static inline void forget_ring(uint32_t ring) {
+    lanes.source->ops->forget(lanes.source, &lanes.rings[ring].learner, RING_LANES * ring);
 }
 
-// One step of the lane, answered by this version.
-static inline void act(struct lanes *lanes, uint32_t lane, uint64_t version) {
-    struct farm_lane *learner = learners(lanes, lane);
+// One more step of the lane, answered by this version.
+static inline void answer_step_of(uint32_t lane, uint64_t version) {
+    struct farm_lane *learner = learner_lane(lane);
     const uint64_t n = farm_lane_acted(learner);
-    cr_assert(farm_lane_actor_can_write(actors(lanes, lane)), "lane %u has no room for step %lu", lane, n);
-    publish_step(actors(lanes, lane), n == 0);
+    cr_assert(farm_lane_actor_can_write(actor_lane(lane)), "lane %u has no room for step %lu", lane, n);
+    publish_step(actor_lane(lane), n == 0);
     answer_step(learner);
     *farm_lane_version(learner, n) = version;
 }
 
-// Acts until the lane's next window is complete and pushes it; returns the ticket.
-static inline uint64_t hand_over(struct lanes *lanes, uint32_t lane, uint64_t version) {
-    struct farm_window_cursor *cursor = &lanes->cursors[lane];
-    while (!farm_window_ready(&shape, cursor, farm_lane_acted(learners(lanes, lane)))) act(lanes, lane, version);
-    const struct farm_window window = {.lane = learners(lanes, lane),
+// Completes the lane's next window and pushes it; returns the ticket.
+static inline uint64_t push_window(uint32_t lane, uint64_t version) {
+    struct farm_window_cursor *cursor = &lanes.cursors[lane];
+    while (!farm_window_ready(&shape, cursor, farm_lane_acted(learner_lane(lane)))) answer_step_of(lane, version);
+    const struct farm_window window = {.lane = learner_lane(lane),
                                        .cursor = cursor,
-                                       .ring = &lanes->rings[lane / RING_LANES].learner,
+                                       .ring = &lanes.rings[lane / RING_LANES].learner,
                                        .lane_id = lane,
-                                       .shard = lanes->shards[lane],
+                                       .shard = lanes.shards[lane],
                                        .start = farm_window_take(&shape, cursor),
                                        .env_count = WIDTH};
-    return lanes->source->ops->push(lanes->source, &window);
+    return lanes.source->ops->push(lanes.source, &window);
 }
 
-static inline uint32_t take(struct lanes *lanes, uint64_t version) {
-    return lanes->source->ops->take(lanes->source, version, lanes->taken);
+static inline uint32_t take_windows(uint64_t version) {
+    return lanes.source->ops->take(lanes.source, version, lanes.taken);
 }
 
-static inline void done(struct lanes *lanes, uint32_t count) {
-    lanes->source->ops->done(lanes->source, lanes->taken, count, NULL);
+static inline void finish_windows(uint32_t count) {
+    lanes.source->ops->done(lanes.source, lanes.taken, count, NULL);
 }
 
-static inline bool is_open(const struct lanes *lanes, uint32_t lane, uint64_t ticket) {
-    return farm_window_source_released(lanes->source, lanes->shards[lane], ticket);
+static inline bool is_released(uint32_t lane, uint64_t ticket) {
+    return farm_window_source_released(lanes.source, lanes.shards[lane], ticket);
 }
 
 // The i-th window that was taken is the lane's window at `start`, environments [from, from + count).
-static inline void expect_window(const struct lanes *lanes, uint32_t i, uint32_t lane, uint64_t start, uint32_t from,
-                                 uint32_t count) {
-    const struct farm_window *window = &lanes->taken[i];
+static inline void expect_window(uint32_t i, uint32_t lane, uint64_t start, uint32_t from, uint32_t count) {
+    const struct farm_window *window = &lanes.taken[i];
     cr_assert(window->lane_id == lane && window->start == start && window->env_from == from &&
                   window->env_count == count,
               "window %u: lane %u step %lu environments %u+%u", i, window->lane_id, window->start, window->env_from,
@@ -94,9 +93,9 @@ static inline void expect_window(const struct lanes *lanes, uint32_t i, uint32_t
 }
 
 // Steps of the lane before `step` were released, and no others.
-static inline void expect_released(struct lanes *lanes, uint32_t lane, uint64_t step) {
-    cr_assert_eq(farm_lane_consumed(learners(lanes, lane)), step, "lane %u: released to %lu, not %lu", lane,
-                 farm_lane_consumed(learners(lanes, lane)), step);
+static inline void expect_released(uint32_t lane, uint64_t step) {
+    cr_assert_eq(farm_lane_consumed(learner_lane(lane)), step, "lane %u: released to %lu, not %lu", lane,
+                 farm_lane_consumed(learner_lane(lane)), step);
 }
 
 #endif

@@ -1,150 +1,139 @@
 // The synchronous source over real lanes: what an iteration is, when lanes go on, and which lanes it does not wait for.
 #include "lanes.h"
 
-TestSuite(sync, .timeout = 30);
+TestSuite(sync, .fini = close_lanes, .timeout = 30);
 
 // Two shards: ring 0's lanes are of shard 1, ring 1's of shard 0. With a grace of 1 ns an actor hangs if it has done
 // nothing between two calls of take.
-static void set_up(struct lanes *lanes, uint32_t rings, uint64_t grace_ns) {
+static void set_up(uint32_t rings, uint64_t grace_ns) {
     const struct farm_sync_config config = {.shape = shape, .shards = 2, .lanes = LANES, .grace_ns = grace_ns};
     struct farm_window_source *source;
     struct farm_error err;
     cr_assert_eq(farm_sync_make(&config, &source, &err), FARM_OK, "%s", err.message);
-    open_lanes(lanes, source);
-    for (uint32_t l = 0; l < LANES; l++) lanes->shards[l] = l < RING_LANES;
-    for (uint32_t r = 0; r < rings; r++) admit_ring(lanes, r);
+    set_up_lanes(source);
+    for (uint32_t l = 0; l < LANES; l++) lanes.shards[l] = l < RING_LANES;
+    for (uint32_t r = 0; r < rings; r++) admit_ring(r);
 }
 
-static void hand_over_all(struct lanes *lanes, uint32_t count, uint64_t tickets[LANES]) {
-    for (uint32_t l = 0; l < count; l++) tickets[l] = hand_over(lanes, l, 0);
+static void hand_over_all(uint32_t count, uint64_t tickets[LANES]) {
+    for (uint32_t l = 0; l < count; l++) tickets[l] = push_window(l, 0);
 }
 
-static void publish(struct lanes *lanes) {
-    lanes->source->ops->published(lanes->source);
+static void publish(void) {
+    lanes.source->ops->published(lanes.source);
 }
 
 // Looks until the iteration is taken without the lanes that hang.
-static uint32_t take_within(struct lanes *lanes) {
+static uint32_t take_within(void) {
     uint32_t count;
-    do count = take(lanes, 0);
+    do count = take_windows(0);
     while (!count);
     return count;
 }
 
 Test(sync, an_iteration_is_one_window_of_every_lane_shard_after_shard) {
     static const uint32_t order[LANES] = {2, 3, 0, 1};
-    struct lanes lanes;
     uint64_t tickets[LANES];
-    set_up(&lanes, RINGS, 0);
+    set_up(RINGS, 0);
     cr_assert_geq(lanes.source->windows_max, LANES);
     for (uint64_t iteration = 0; iteration < 3; iteration++) {
         for (uint32_t i = 0; i < LANES; i++) {
             cr_assert_not(lanes.source->ops->ready(lanes.source));
-            cr_assert_eq(take(&lanes, 0), 0, "%u lanes have handed over", i);
+            cr_assert_eq(take_windows(0), 0, "%u lanes have handed over", i);
             const uint32_t lane = LANES - 1 - i;
-            tickets[lane] = hand_over(&lanes, lane, 0);
+            tickets[lane] = push_window(lane, 0);
         }
         cr_assert(lanes.source->ops->ready(lanes.source));
-        cr_assert_eq(take(&lanes, 0), LANES);
-        for (uint32_t i = 0; i < LANES; i++) expect_window(&lanes, i, order[i], iteration * STRIDE, 0, WIDTH);
-        cr_assert_eq(take(&lanes, 0), 0, "it is taken once");
-        expect_released(&lanes, 0, iteration * STRIDE);
-        done(&lanes, LANES);
+        cr_assert_eq(take_windows(0), LANES);
+        for (uint32_t i = 0; i < LANES; i++) expect_window(i, order[i], iteration * STRIDE, 0, WIDTH);
+        cr_assert_eq(take_windows(0), 0, "it is taken once");
+        expect_released(0, iteration * STRIDE);
+        finish_windows(LANES);
         for (uint32_t l = 0; l < LANES; l++) {
-            expect_released(&lanes, l, (iteration + 1) * STRIDE);
-            cr_assert_not(is_open(&lanes, l, tickets[l]), "lane %u goes on before the publication", l);
+            expect_released(l, (iteration + 1) * STRIDE);
+            cr_assert_not(is_released(l, tickets[l]), "lane %u goes on before the publication", l);
         }
-        publish(&lanes);
-        for (uint32_t l = 0; l < LANES; l++) cr_assert(is_open(&lanes, l, tickets[l]), "lane %u", l);
+        publish();
+        for (uint32_t l = 0; l < LANES; l++) cr_assert(is_released(l, tickets[l]), "lane %u", l);
     }
-    close_lanes(&lanes);
 }
 
 Test(sync, a_lane_counts_from_when_it_comes_until_it_leaves) {
-    struct lanes lanes;
     uint64_t tickets[LANES];
-    set_up(&lanes, 1, 0);
-    hand_over(&lanes, 0, 0);
-    admit_ring(&lanes, 1);
-    hand_over(&lanes, 2, 0);
-    forget_ring(&lanes, 1);
-    cr_assert_eq(take(&lanes, 0), 0, "lane 1 has not handed over, and lane 2 has left");
-    hand_over(&lanes, 1, 0);
-    cr_assert_eq(take(&lanes, 0), RING_LANES);
-    done(&lanes, RING_LANES);
-    publish(&lanes);
-    hand_over_all(&lanes, RING_LANES, tickets);
-    admit_ring(&lanes, 1);
-    cr_assert_eq(take(&lanes, 0), 0, "two lanes have come that have not handed over");
-    hand_over(&lanes, 2, 0);
-    hand_over(&lanes, 3, 0);
-    cr_assert_eq(take(&lanes, 0), LANES);
-    close_lanes(&lanes);
+    set_up(1, 0);
+    push_window(0, 0);
+    admit_ring(1);
+    push_window(2, 0);
+    forget_ring(1);
+    cr_assert_eq(take_windows(0), 0, "lane 1 has not handed over, and lane 2 has left");
+    push_window(1, 0);
+    cr_assert_eq(take_windows(0), RING_LANES);
+    finish_windows(RING_LANES);
+    publish();
+    hand_over_all(RING_LANES, tickets);
+    admit_ring(1);
+    cr_assert_eq(take_windows(0), 0, "two lanes have come that have not handed over");
+    push_window(2, 0);
+    push_window(3, 0);
+    cr_assert_eq(take_windows(0), LANES);
 }
 
 Test(sync, a_lane_that_hangs_is_left_out_and_its_late_window_dropped) {
-    struct lanes lanes;
     uint64_t tickets[LANES];
-    set_up(&lanes, RINGS, 1);
-    act(&lanes, 3, 0);
+    set_up(RINGS, 1);
+    answer_step_of(3, 0);
     for (int iteration = 0; iteration < 2; iteration++) {
-        hand_over_all(&lanes, LANES - 1, tickets);
+        hand_over_all(LANES - 1, tickets);
         cr_assert_eq(lanes.source->ops->ready(lanes.source), iteration > 0, "it is not waited for twice");
-        cr_assert_eq(take_within(&lanes), LANES - 1);
+        cr_assert_eq(take_within(), LANES - 1);
         for (uint32_t i = 0; i < LANES - 1; i++) cr_assert_neq(lanes.taken[i].lane_id, 3);
-        done(&lanes, LANES - 1);
-        if (iteration == 0) publish(&lanes);
+        finish_windows(LANES - 1);
+        if (iteration == 0) publish();
     }
     cr_assert_eq(lanes.source->dropped, 0);
-    const uint64_t late = hand_over(&lanes, 3, 0);
+    const uint64_t late = push_window(3, 0);
     cr_assert_eq(lanes.source->dropped, WIDTH);
-    expect_released(&lanes, 3, STRIDE);
-    cr_assert_not(is_open(&lanes, 3, late), "an iteration is being trained on");
-    publish(&lanes);
-    cr_assert(is_open(&lanes, 3, late));
-    hand_over_all(&lanes, LANES - 1, tickets);
-    act(&lanes, 3, 0);
-    cr_assert(!lanes.source->ops->ready(lanes.source) && !take(&lanes, 0), "it acts again");
-    hand_over(&lanes, 3, 0);
-    cr_assert_eq(take(&lanes, 0), LANES);
-    expect_window(&lanes, 1, 3, STRIDE, 0, WIDTH);
+    expect_released(3, STRIDE);
+    cr_assert_not(is_released(3, late), "an iteration is being trained on");
+    publish();
+    cr_assert(is_released(3, late));
+    hand_over_all(LANES - 1, tickets);
+    answer_step_of(3, 0);
+    cr_assert(!lanes.source->ops->ready(lanes.source) && !take_windows(0), "it acts again");
+    push_window(3, 0);
+    cr_assert_eq(take_windows(0), LANES);
+    expect_window(1, 3, STRIDE, 0, WIDTH);
     cr_assert_eq(lanes.source->dropped, WIDTH);
-    close_lanes(&lanes);
 }
 
 Test(sync, a_late_lane_goes_on_at_once_if_nothing_is_being_trained_on) {
-    struct lanes lanes;
     uint64_t tickets[LANES];
-    set_up(&lanes, RINGS, 1);
+    set_up(RINGS, 1);
     for (int iteration = 0; iteration < 2; iteration++) {
-        hand_over_all(&lanes, LANES - 1, tickets);
-        cr_assert_eq(take_within(&lanes), LANES - 1);
-        done(&lanes, LANES - 1);
-        publish(&lanes);
-        if (iteration == 0)
-            cr_assert(is_open(&lanes, 3, hand_over(&lanes, 3, 0)), "the next iteration waits for this lane");
+        hand_over_all(LANES - 1, tickets);
+        cr_assert_eq(take_within(), LANES - 1);
+        finish_windows(LANES - 1);
+        publish();
+        if (iteration == 0) cr_assert(is_released(3, push_window(3, 0)), "the next iteration waits for this lane");
     }
-    forget_ring(&lanes, 1); // late
-    hand_over_all(&lanes, RING_LANES, tickets);
+    forget_ring(1); // late
+    hand_over_all(RING_LANES, tickets);
     cr_assert(lanes.source->ops->ready(lanes.source));
-    cr_assert_eq(take(&lanes, 0), RING_LANES);
-    close_lanes(&lanes);
+    cr_assert_eq(take_windows(0), RING_LANES);
 }
 
 Test(sync, a_slow_lane_is_waited_for_while_its_actor_moves_or_waits_for_an_answer) {
-    struct lanes lanes;
     uint64_t tickets[LANES];
-    set_up(&lanes, RINGS, 1);
-    hand_over_all(&lanes, LANES - 1, tickets);
+    set_up(RINGS, 1);
+    hand_over_all(LANES - 1, tickets);
     for (int look = 0; look < 20; look++) {
-        actors(&lanes, 3)->up_control->heartbeat++;
-        cr_assert_eq(take(&lanes, 0), 0, "its environment is called");
+        actor_lane(3)->up_control->heartbeat++;
+        cr_assert_eq(take_windows(0), 0, "its environment is called");
     }
-    act(&lanes, 3, 0);
-    cr_assert_eq(take(&lanes, 0), 0, "it has published a step");
-    publish_step(actors(&lanes, 3), false);
-    for (int look = 0; look < 20; look++) cr_assert_eq(take(&lanes, 0), 0, "its step has no answer");
-    answer_step(learners(&lanes, 3));
-    cr_assert_eq(take_within(&lanes), LANES - 1, "it has its answer and does nothing");
-    close_lanes(&lanes);
+    answer_step_of(3, 0);
+    cr_assert_eq(take_windows(0), 0, "it has published a step");
+    publish_step(actor_lane(3), false);
+    for (int look = 0; look < 20; look++) cr_assert_eq(take_windows(0), 0, "its step has no answer");
+    answer_step(learner_lane(3));
+    cr_assert_eq(take_within(), LANES - 1, "it has its answer and does nothing");
 }
