@@ -1,5 +1,5 @@
 // V-trace, its loss and its gradients against RLax on windows in which episodes end in every way, the targets against
-// the paper's sum, and the rows that must contribute nothing.
+// the paper's sum, and what must not be read.
 #include "algo/vtrace.h"
 
 #include <criterion/criterion.h>
@@ -24,8 +24,28 @@ static double loss_of(const struct farm_algo_rows *rows, const double *terms) {
 
 static void expect_near(const char *what, const char *name, const float *ours, const float *theirs, int count) {
     for (int i = 0; i < count; i++)
-        cr_assert(fabsf(ours[i] - theirs[i]) <= 1e-5f * fmaxf(1, fabsf(theirs[i])),
-                  "%s: %s[%d] is %.9g, RLax says %.9g", name, what, i, ours[i], theirs[i]);
+        cr_assert(fabsf(ours[i] - theirs[i]) <= 1e-5f * fmaxf(1, fabsf(theirs[i])), "%s: %s[%d] is %.9g, RLax has %.9g",
+                  name, what, i, ours[i], theirs[i]);
+}
+
+// The case as rows; `reward`: [ROWS_MAX], clipped.
+static struct farm_algo_rows rows_of(const struct rl_case *c, float *reward) {
+    const int all = (c->steps + 1) * c->columns;
+    const struct farm_algo_config clip = {.reward_clip = (double)c->reward_clip, .reward_scale = 1};
+    cr_assert(all <= ROWS_MAX && all * c->actions <= OUTPUTS_MAX);
+    for (int i = 0; i < all; i++) reward[i] = farm_algo_reward(&clip, c->reward[i]);
+    return (struct farm_algo_rows){
+        .head = farm_head_categorical(c->actions),
+        .steps = c->steps,
+        .columns = c->columns,
+        .option = {c->gamma, c->entropy_cost, c->baseline_cost, c->rho_bar, 1, c->pg_rho_bar, c->lambda},
+        .policy = c->logits,
+        .value = c->value,
+        .behaviour = c->behaviour_logits,
+        .action = (const uint8_t *)c->action,
+        .reward = reward,
+        .flags = c->flags,
+        OUTPUTS};
 }
 
 Test(algo, vtrace_and_its_gradients_agree_with_rlax_over_time) {
@@ -33,22 +53,8 @@ Test(algo, vtrace_and_its_gradients_agree_with_rlax_over_time) {
     for (const struct rl_case *c = cases; c < cases + RL_CASES; c++) {
         const int count = c->steps * c->columns, all = count + c->columns;
         float reward[ROWS_MAX];
-        cr_assert(all <= ROWS_MAX && all * c->actions <= OUTPUTS_MAX);
-        const struct farm_algo_config clip = {.reward_clip = (double)c->reward_clip, .reward_scale = 1};
-        for (int i = 0; i < all; i++) reward[i] = farm_algo_reward(&clip, c->reward[i]);
-        const struct farm_algo_rows rows = {
-            .head = farm_head_categorical(c->actions),
-            .steps = c->steps,
-            .columns = c->columns,
-            .option = {c->gamma, c->entropy_cost, c->baseline_cost, c->rho_bar, 1, c->pg_rho_bar, c->lambda},
-            .policy = c->logits,
-            .value = c->value,
-            .behaviour = c->behaviour_logits,
-            .action = (const uint8_t *)c->action,
-            .reward = reward,
-            .flags = c->flags,
-            OUTPUTS};
         double terms[FARM_ALGO_TERMS_MAX] = {0};
+        const struct farm_algo_rows rows = rows_of(c, reward);
         memset(dvalue, 0x55, sizeof dvalue), memset(dpolicy, 0x55, sizeof dpolicy);
         farm_algo_differentiate(&farm_vtrace, &rows, terms);
         expect_near("vs", c->name, farm_algo_scratch(&rows, FARM_VTRACE_VS), c->vs, count);
@@ -60,8 +66,37 @@ Test(algo, vtrace_and_its_gradients_agree_with_rlax_over_time) {
         for (int i = count; i < all; i++) cr_assert_eq(dvalue[i], 0.0f, "%s: bootstrap row %d", c->name, i);
         for (int i = count * c->actions; i < all * c->actions; i++) cr_assert_eq(dpolicy[i], 0.0f, "%s", c->name);
         const double total = loss_of(&rows, terms);
-        cr_assert_float_eq(total, c->loss, 1e-5 * fabs(c->loss), "%s: loss %.9g, RLax says %.9g", c->name, total,
+        cr_assert_float_eq(total, c->loss, 1e-5 * fabs(c->loss), "%s: loss %.9g, RLax's is %.9g", c->name, total,
                            c->loss);
+    }
+}
+
+// Rows without a transition may hold anything in reward, policy and action: no bit of the result changes.
+Test(algo, nothing_is_read_where_there_is_no_transition) {
+    const struct rl_case *cases = rl_cases();
+    for (const struct rl_case *c = cases; c < cases + RL_CASES; c++) {
+        const int count = c->steps * c->columns, outputs = count * c->actions;
+        static float policy[OUTPUTS_MAX], behaviour[OUTPUTS_MAX], before[OUTPUTS_MAX + ROWS_MAX];
+        float reward[ROWS_MAX];
+        double terms[FARM_ALGO_TERMS_MAX] = {0}, terms_before[FARM_ALGO_TERMS_MAX] = {0};
+        struct farm_algo_rows rows = rows_of(c, reward);
+        farm_algo_differentiate(&farm_vtrace, &rows, terms_before);
+        memcpy(before, dpolicy, sizeof *before * (size_t)outputs);
+        memcpy(before + outputs, dvalue, sizeof *before * (size_t)count);
+        memcpy(policy, c->logits, sizeof *policy * (size_t)(outputs + c->columns * c->actions));
+        memcpy(behaviour, c->behaviour_logits, sizeof *policy * (size_t)(outputs + c->columns * c->actions));
+        for (int i = 0; i < c->columns; i++) reward[i] = NAN; // of the windows before
+        for (int i = 0; i < count; i++) {
+            if (c->weight[i] > 0) continue;
+            reward[i + c->columns] = NAN;
+            for (int k = 0; k < c->actions; k++) policy[i * c->actions + k] = behaviour[i * c->actions + k] = NAN;
+        }
+        rows.policy = policy;
+        rows.behaviour = behaviour;
+        farm_algo_differentiate(&farm_vtrace, &rows, terms);
+        cr_assert_arr_eq(dpolicy, before, sizeof *before * (size_t)outputs, "%s", c->name);
+        cr_assert_arr_eq(dvalue, before + outputs, sizeof *before * (size_t)count, "%s", c->name);
+        cr_assert_arr_eq(terms, terms_before, sizeof terms, "%s", c->name);
     }
 }
 
@@ -111,51 +146,21 @@ Test(algo, vtrace_is_the_papers_sum) {
     }
 }
 
-// ---- what a step means ----
-
-enum { LAST = FARM_STEP_LAST, TERMINATED = LAST | FARM_STEP_TERMINATED, TRUNCATED = LAST | FARM_STEP_TRUNCATED };
-
-// One column of three steps; gamma .5, ratio e^log_ratio, clips of 1.
-struct column {
-    float vs[2], advantage[2], weight[2];
-};
-static struct column column_of(const float *value, const float *reward, float first, float second, unsigned start,
-                               unsigned middle, unsigned end) {
-    const uint8_t flags[3] = {(uint8_t)start, (uint8_t)middle, (uint8_t)end};
-    float arrays[FARM_VTRACE_SCRATCH][2] = {[FARM_VTRACE_LOG_RATIO] = {first, second}};
-    const struct farm_algo_rows rows = {.steps = 2,
-                                        .columns = 1,
-                                        .option = {0.5f, 0, 0, 1, 1, 1, 1},
-                                        .value = value,
-                                        .reward = reward,
-                                        .flags = flags,
-                                        .scratch = arrays[0]};
-    struct column out;
-    farm_vtrace_column(&rows, 0);
-    memcpy(out.vs, arrays[FARM_VTRACE_VS], sizeof out.vs);
-    memcpy(out.advantage, arrays[FARM_VTRACE_ADVANTAGE], sizeof out.advantage);
-    memcpy(out.weight, arrays[FARM_VTRACE_WEIGHT], sizeof out.weight);
-    return out;
-}
-
-static const float values[3] = {1, 2, 4}, rewards[3] = {100, 0.25f, 0.5f};
-
-Test(algo, nothing_crosses_from_one_episode_into_another) {
-    const float other[3] = {1, 2, 1e30f};
-    const struct column here = column_of(values, rewards, 0, 0, 0, 0, FARM_STEP_FIRST);
-    const struct column there = column_of(other, rewards, 0, 0, 0, 0, FARM_STEP_FIRST);
-    cr_assert_arr_eq(&here, &there, sizeof here);
-}
-
-Test(algo, what_an_ignored_action_left_behind_is_not_read) {
-    const float reward[3] = {NAN, 0.25f, NAN};
-    const struct column c = column_of(values, reward, 0, NAN, FARM_STEP_FIRST, TRUNCATED, FARM_STEP_FIRST);
-    cr_assert(c.vs[0] == 1.25f && c.vs[1] == 2 && c.advantage[1] == 0 && c.weight[1] == 0);
-}
+// ---- edges ----
 
 Test(algo, a_diverged_network_is_not_hidden_by_a_clip) {
-    const struct column c = column_of(values, rewards, NAN, 0, 0, 0, 0);
-    cr_assert(isnan(c.vs[0]) && isnan(c.advantage[0]));
+    float arrays[FARM_VTRACE_SCRATCH] = {[FARM_VTRACE_LOG_RATIO] = NAN};
+    const float numbers[2] = {1, 2};
+    const uint8_t flags[2] = {0};
+    const struct farm_algo_rows rows = {.steps = 1,
+                                        .columns = 1,
+                                        .option = {0.5f, 0, 0, 1, 1, 1, 1},
+                                        .value = numbers,
+                                        .reward = numbers,
+                                        .flags = flags,
+                                        .scratch = arrays};
+    farm_vtrace_column(&rows, 0);
+    cr_assert(isnan(arrays[FARM_VTRACE_VS]) && isnan(arrays[FARM_VTRACE_ADVANTAGE]));
     cr_assert(isnan(farm_algo_reward(&(struct farm_algo_config){.reward_clip = 1, .reward_scale = 1}, NAN)));
 }
 
@@ -164,7 +169,7 @@ Test(algo, an_empty_window_is_a_broken_invariant, .signal = SIGABRT) {
     farm_algo_differentiate(&farm_vtrace, &rows, NULL);
 }
 
-Test(algo, rewards_are_clipped_only_if_asked_then_scaled) {
+Test(algo, rewards_are_clipped_if_the_recipe_says_so_then_scaled) {
     struct farm_algo_config config = {.reward_clip = 1, .reward_scale = 2};
     cr_assert(farm_algo_reward(&config, 5) == 2 && farm_algo_reward(&config, -5) == -2);
     cr_assert_eq(farm_algo_reward(&config, 0.5f), 1.0f);
@@ -172,29 +177,17 @@ Test(algo, rewards_are_clipped_only_if_asked_then_scaled) {
     cr_assert_eq(farm_algo_reward(&config, -5), -10.0f);
 }
 
-// ---- rows: one small problem, in double ----
+// ---- rows with given targets ----
 
-enum { R = 4, A = 5 };
+enum { R = 2, A = 3 };
 
-// Rows with their targets given.
 struct problem {
     float policy[R * A], behaviour[R * A], value[R], arrays[FARM_VTRACE_SCRATCH][R];
     int32_t action[R];
     float dpolicy[R * A], dvalue[R];
 };
 
-static const struct problem small = {
-    .policy = {0.1f, -2, 1.5f, 0.4f, 0, 3, 3.5f, -1, 0.2f, 0.9f, 0, 0, 0, 0, 0, 7, -7, -3, 2, 0.5f},
-    .behaviour = {0, -1, 1, 0.4f, 0, 2, 2, -1, 0, 0.9f, 1, 0, -1, 0, 0, 1, -1, -3, 2, 0.5f},
-    .value = {0.5f, -1, 2, 0.1f},
-    .arrays = {[FARM_VTRACE_VS] = {1, 1, -3, 0.1f},
-               [FARM_VTRACE_ADVANTAGE] = {1.5f, -2, 0.3f, 4},
-               [FARM_VTRACE_WEIGHT] = {1, 1, 0.25f, 1}},
-    .action = {2, 0, 4, 3},
-};
-
-// Gradients and terms of its rows; returns the loss.
-static double differentiate(struct problem *p, int actions, int count, double *terms) {
+static void differentiate(struct problem *p, int actions, int count, double *terms) {
     const struct farm_algo_rows rows = {
         .head = farm_head_categorical(actions),
         .steps = R,
@@ -213,27 +206,9 @@ static double differentiate(struct problem *p, int actions, int count, double *t
         farm_vtrace_row(&rows, row, term);
         for (int k = 0; k < FARM_VTRACE_TERMS; k++) terms[k] += (double)term[k];
     }
-    return loss_of(&rows, terms);
 }
 
-Test(algo, rows_of_weight_0_contribute_exactly_nothing) {
-    struct problem good = small, bad;
-    double terms[FARM_VTRACE_TERMS] = {0}, expected[FARM_VTRACE_TERMS] = {0};
-    good.arrays[FARM_VTRACE_WEIGHT][1] = 0;
-    bad = good;
-    differentiate(&good, A, R, expected);
-    for (int a = 0; a < A; a++) bad.policy[A + a] = bad.behaviour[A + a] = NAN;
-    bad.value[1] = INFINITY, bad.arrays[FARM_VTRACE_ADVANTAGE][1] = NAN, bad.action[1] = 1000000;
-    differentiate(&bad, A, R, terms);
-    cr_assert_arr_eq(bad.dpolicy, good.dpolicy, sizeof bad.dpolicy);
-    cr_assert_arr_eq(bad.dvalue, good.dvalue, sizeof bad.dvalue);
-    for (int a = 0; a < A; a++) cr_assert_eq(bad.dpolicy[A + a], 0.0f);
-    cr_assert_eq(bad.dvalue[1], 0.0f);
-    cr_assert_arr_eq(terms, expected, sizeof terms);
-    cr_assert_eq(terms[FARM_VTRACE_ROWS], 2.25);
-}
-
-Test(algo, statistics_mean_what_they_say) {
+Test(algo, statistics_are_those_of_their_names) {
     // pi even, mu tilted: KL(mu || pi) = ln 2 - H(mu); ratio .5/.9, not clipped. In the second row the other way round:
     // the ratio is .9/.5 and clipped.
     const float tilt[2] = {logf(0.9f), logf(0.1f)};
@@ -270,8 +245,7 @@ Test(algo, forbidden_actions_get_no_gradient) {
 }
 
 Test(algo, an_action_out_of_range_is_a_broken_invariant, .signal = SIGABRT) {
-    struct problem p = small;
+    struct problem p = {.action = {0, A}, .arrays = {[FARM_VTRACE_WEIGHT] = {1, 1}}};
     double terms[FARM_VTRACE_TERMS] = {0};
-    p.action[1] = A;
     differentiate(&p, A, R, terms);
 }

@@ -88,83 +88,84 @@ static void play_games(uint32_t number) {
 
 // ---- the hostile actor ----
 
-struct villain {
+struct enemy {
     struct farm_ring ring;
     uint64_t random;
 };
 
-typedef void deed(struct villain *villain);
+typedef void attack_function(struct enemy *enemy);
 
-static uint64_t next_random(struct villain *villain) {
-    return farm_random_mix(villain->random++);
+static uint64_t next_random(struct enemy *enemy) {
+    return farm_random_mix(enemy->random++);
 }
 
-static uint64_t below(struct villain *villain, uint64_t bound) {
-    return next_random(villain) % bound;
+static uint64_t random_below(struct enemy *enemy, uint64_t bound) {
+    return next_random(enemy) % bound;
 }
 
-// A number of those that hurt, or any.
-static uint64_t nasty(struct villain *villain) {
-    static const uint64_t numbers[] = {0,
-                                       1,
-                                       2,
-                                       UINT64_MAX,
-                                       UINT64_MAX - 1,
-                                       1ull << 63,
-                                       0x7fc000007fc00000 /* NaN, NaN */,
-                                       0x7f8000007f800000 /* infinities */,
-                                       0x7f7fffff7f7fffff /* 3.4e38 */,
-                                       0x4e6e6b284e6e6b28 /* 1e9 */,
-                                       0x0101010101010101,
-                                       0x1f1f1f1f1f1f1f1f};
-    const uint64_t i = below(villain, 2 * (sizeof numbers / sizeof *numbers));
-    return i < sizeof numbers / sizeof *numbers ? numbers[i] : next_random(villain);
+// Any number, or one that hurts: pairs of NaN, infinities, 3.4e38 and 1e9 in f32, small and large counters, flags.
+static uint64_t nasty_number(struct enemy *enemy) {
+    enum { NUMBERS = 12 };
+    static const uint64_t numbers[NUMBERS] = {0x7fc000007fc00000,
+                                              0x7f8000007f800000,
+                                              0x7f7fffff7f7fffff,
+                                              0x4e6e6b284e6e6b28,
+                                              0x0101010101010101,
+                                              0x1f1f1f1f1f1f1f1f,
+                                              UINT64_MAX - 1,
+                                              UINT64_MAX,
+                                              1ull << 63,
+                                              0,
+                                              1,
+                                              2};
+    const uint64_t i = random_below(enemy, 2 * NUMBERS);
+    return i < NUMBERS ? numbers[i] : next_random(enemy);
 }
 
-// By the rules where a lane lets it: so that what is in its arrays gets as far as it can.
-static void publish_all(struct villain *villain) {
+// Publishes by the rules, so that the contents of the arrays get as far as they can.
+static void publish_steps(struct enemy *enemy) {
     for (uint32_t l = 0; l < LANES; l++) {
-        struct farm_lane *lane = &villain->ring.lanes[l];
+        struct farm_lane *lane = &enemy->ring.lanes[l];
         lane->produced_local = farm_lane_acted(lane);
         lane->consumed_seen = farm_lane_consumed(lane);
-        for (uint64_t most = below(villain, farm_lane_ahead_max(lane)) + 1; most; most--)
+        for (uint64_t most = random_below(enemy, farm_lane_ahead_max(lane)) + 1; most; most--)
             if (farm_lane_actor_can_write(lane)) farm_lane_actor_publish(lane);
     }
-    farm_actor_notify(&villain->ring, farm.bell);
+    farm_actor_notify(&enemy->ring, farm.bell);
 }
 
 // Stores over the whole segment: header, counters, arrays.
-static void scribble(struct villain *villain) {
-    uint8_t *up = (uint8_t *)villain->ring.up.header;
-    const struct farm_ring_layout *layout = &villain->ring.layout;
+static void store_anywhere(struct enemy *enemy) {
+    uint8_t *up = (uint8_t *)enemy->ring.up.header;
+    const struct farm_ring_layout *layout = &enemy->ring.layout;
     for (int i = 0; i < 64; i++) {
-        const uint64_t where = below(villain, 8), number = nasty(villain);
-        size_t from = 0, bytes = villain->ring.up.bytes;
+        const uint64_t where = random_below(enemy, 8), number = nasty_number(enemy);
+        size_t from = 0, bytes = enemy->ring.up.bytes;
         if (where == 0) bytes = FARM_SEGMENT_HEADER_BYTES;
         if (where == 1) from = layout->up_control, bytes = layout->up_arrays - from;
-        const size_t size = (size_t)1 << below(villain, 4), at = from + below(villain, bytes / size) * size;
-        if (at + size <= villain->ring.up.bytes) memcpy(up + at, &number, size);
+        const size_t size = (size_t)1 << random_below(enemy, 4), at = from + random_below(enemy, bytes / size) * size;
+        if (at + size <= enemy->ring.up.bytes) memcpy(up + at, &number, size);
     }
-    if (below(villain, 4) == 0) publish_all(villain);
+    if (random_below(enemy, 4) == 0) publish_steps(enemy);
 }
 
-// Counters that cannot be, a bell that never stops, and waking calls for nothing.
-static void lie(struct villain *villain) {
-    struct farm_lane *lane = &villain->ring.lanes[below(villain, LANES)];
+// Impossible counters, a bell that never stops, and wake-ups without a reason.
+static void store_counters(struct enemy *enemy) {
+    struct farm_lane *lane = &enemy->ring.lanes[random_below(enemy, LANES)];
     const uint64_t acted = farm_lane_acted(lane);
     const uint64_t lies[] = {acted + 2,  acted - 1,      acted + STEPS, acted + 1000000, 0,
-                             UINT64_MAX, UINT64_MAX - 1, 1ull << 63,    acted - STEPS,   nasty(villain)};
-    farm_store_release(&lane->up->produced, lies[below(villain, sizeof lies / sizeof *lies)]);
-    farm_store_relaxed(&villain->ring.up_control->asleep, nasty(villain));
-    farm_store_relaxed(&villain->ring.up_control->heartbeat, nasty(villain));
-    for (int i = 0; i < 200; i++) farm_store_release(&villain->ring.up_control->doorbell, next_random(villain));
-    farm_actor_notify(&villain->ring, farm.bell);
-    if (below(villain, 8) == 0) publish_all(villain);
+                             UINT64_MAX, UINT64_MAX - 1, 1ull << 63,    acted - STEPS,   nasty_number(enemy)};
+    farm_store_release(&lane->up->produced, lies[random_below(enemy, sizeof lies / sizeof *lies)]);
+    farm_store_relaxed(&enemy->ring.up_control->asleep, nasty_number(enemy));
+    farm_store_relaxed(&enemy->ring.up_control->heartbeat, nasty_number(enemy));
+    for (int i = 0; i < 200; i++) farm_store_release(&enemy->ring.up_control->doorbell, next_random(enemy));
+    farm_actor_notify(&enemy->ring, farm.bell);
+    if (random_below(enemy, 8) == 0) publish_steps(enemy);
 }
 
-// One kind of value of a step, of all its environments: as they should be, or not.
-static void fill_values(struct villain *villain, struct farm_lane *lane, uint64_t n, uint64_t kind, bool sane) {
-    const uint64_t number = sane ? 0x3f0000003f000000 /* 0.5 */ : nasty(villain);
+// Writes one kind of value of a step for all environments, sane or not.
+static void fill_values(struct enemy *enemy, struct farm_lane *lane, uint64_t n, uint64_t kind, bool sane) {
+    const uint64_t number = sane ? 0x3f0000003f000000 /* 0.5 */ : nasty_number(enemy);
     uint8_t *obs = farm_lane_obs(lane, 0, n, 0);
     for (size_t i = 0; i + sizeof number <= WIDTH * lane->obs_bytes[0] && kind == 0; i += sizeof number)
         memcpy(obs + i, &number, sizeof number);
@@ -175,45 +176,45 @@ static void fill_values(struct villain *villain, struct farm_lane *lane, uint64_
             memcpy((uint8_t *)farm_lane_answer_at(lane, f, n, 0) + i, sane ? (uint64_t[]){0} : &number, sizeof number);
 }
 
-// By the rules, but as soon as a step is published it changes, between sense and nonsense, while the learner checks it,
-// infers from it, counts it and trains on it.
-static void change_its_mind(struct villain *villain) {
-    const uint64_t kind = below(villain, 4);
-    publish_all(villain);
+// Publishes by the rules; then the step changes between sense and nonsense, while the learner checks it, infers from
+// it, counts it and trains on it.
+static void change_published_steps(struct enemy *enemy) {
+    const uint64_t kind = random_below(enemy, 4);
+    publish_steps(enemy);
     for (int turn = 0; turn < 40; turn++)
         for (uint32_t l = 0; l < LANES; l++) {
-            struct farm_lane *lane = &villain->ring.lanes[l];
+            struct farm_lane *lane = &enemy->ring.lanes[l];
             const uint64_t n = farm_lane_acted(lane);
-            fill_values(villain, lane, n, kind, turn % 2 == 0); // of the step that is being answered
-            fill_values(villain, lane, n - below(villain, STEPS), below(villain, 4), turn % 2 == 0);
+            fill_values(enemy, lane, n, kind, turn % 2 == 0); // the step that inference answers
+            fill_values(enemy, lane, n - random_below(enemy, STEPS), random_below(enemy, 4), turn % 2 == 0);
         }
     for (uint64_t k = 0; k < 4; k++)
         for (uint32_t l = 0; l < LANES; l++)
-            fill_values(villain, &villain->ring.lanes[l], farm_lane_acted(&villain->ring.lanes[l]), k, true);
+            fill_values(enemy, &enemy->ring.lanes[l], farm_lane_acted(&enemy->ring.lanes[l]), k, true);
 }
 
-// Takes the pages away under the learner: they come back as zeros.
-static void punch(struct villain *villain) {
-    const size_t page = (size_t)sysconf(_SC_PAGESIZE), pages = villain->ring.up.bytes / page;
-    const size_t from = below(villain, pages), count = 1 + below(villain, pages - from);
-    const bool all = below(villain, 4) == 0;
-    if (fallocate(villain->ring.up.fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, all ? 0 : (off_t)(from * page),
+// Takes pages away from under the learner. They come back as zeros.
+static void punch_hole(struct enemy *enemy) {
+    const size_t page = (size_t)sysconf(_SC_PAGESIZE), pages = enemy->ring.up.bytes / page;
+    const size_t from = random_below(enemy, pages), count = 1 + random_below(enemy, pages - from);
+    const bool all = random_below(enemy, 4) == 0;
+    if (fallocate(enemy->ring.up.fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, all ? 0 : (off_t)(from * page),
                   (off_t)((all ? pages : count) * page)))
         report_wrong("punching a hole failed: %s", strerror(errno));
-    if (madvise((char *)villain->ring.up.header + from * page, count * page, MADV_REMOVE))
+    if (madvise((char *)enemy->ring.up.header + from * page, count * page, MADV_REMOVE))
         report_wrong("MADV_REMOVE failed: %s", strerror(errno));
-    publish_all(villain);
+    publish_steps(enemy);
 }
 
-// Switches the bell's O_NONBLOCK off and reads it empty, for ever: a learner that trusted the flag would go to sleep in
-// its own read, and only somebody who rings again could wake it.
-static void steal_bell(struct villain *villain) {
+// Clears the bell's O_NONBLOCK and reads it empty again and again: a learner that relies on the flag would block in its
+// read until the next ring.
+static void steal_bell(struct enemy *enemy) {
     uint64_t count;
     fcntl(farm.bell, F_SETFL, 0);
     if (read(farm.bell, &count, sizeof count) < 0) report_wrong("the bell cannot be read: %s", strerror(errno));
 }
 
-static void flood_bell(struct villain *villain) {
+static void flood_bell(struct enemy *enemy) {
     const int bell = farm.bell;
     const uint64_t full = UINT64_MAX - 1;
     fcntl(bell, F_SETFL, O_NONBLOCK);
@@ -221,60 +222,61 @@ static void flood_bell(struct villain *villain) {
         if (write(bell, &full, sizeof full) < 0 && errno != EAGAIN)
             report_wrong("the bell cannot be rung: %s", strerror(errno));
     fcntl(bell, F_SETFL, 0);
-    publish_all(villain);
+    publish_steps(enemy);
 }
 
-// Whether a call failed as it must.
-static void must_fail(const struct villain *villain, const char *what, bool failed, int wanted) {
+// Reports a call that did not fail with this error (0: any).
+static void must_fail(const char *what, bool failed, int wanted) {
     if (!failed || (errno != wanted && wanted)) report_wrong("%s: %s", what, failed ? strerror(errno) : "succeeded");
 }
 
-// Everything that a descriptor can be asked for and must refuse.
-static void abuse_descriptors(struct villain *villain) {
-    const int up = villain->ring.up.fd, down = villain->ring.down.fd;
-    const off_t bytes = (off_t)villain->ring.up.bytes;
+// All operations that the descriptors must refuse.
+static void abuse_descriptors(struct enemy *enemy) {
+    const int up = enemy->ring.up.fd, down = enemy->ring.down.fd;
+    const off_t bytes = (off_t)enemy->ring.up.bytes;
     const uint64_t number = 1;
-    must_fail(villain, "up: ftruncate to nothing", ftruncate(up, 0) < 0, EPERM);
-    must_fail(villain, "up: ftruncate beyond", ftruncate(up, 2 * bytes) < 0, EPERM);
-    must_fail(villain, "up: fallocate beyond", fallocate(up, 0, bytes, bytes) < 0, EPERM);
-    must_fail(villain, "up: write beyond", pwrite(up, &number, sizeof number, bytes) < 0, EPERM);
-    must_fail(villain, "up: another seal", fcntl(up, F_ADD_SEALS, F_SEAL_WRITE) < 0, EPERM);
-    must_fail(villain, "down: another seal", fcntl(down, F_ADD_SEALS, F_SEAL_WRITE) < 0, EPERM);
-    must_fail(villain, "down: ftruncate", ftruncate(down, 0) < 0, 0);
-    must_fail(villain, "down: hole", fallocate(down, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, 4096) < 0, EBADF);
-    must_fail(villain, "down: write", pwrite(down, &number, sizeof number, 0) < 0, EBADF);
-    must_fail(villain, "down: writable mapping",
-              mmap(NULL, villain->ring.down.bytes, PROT_READ | PROT_WRITE, MAP_SHARED, down, 0) == MAP_FAILED, EACCES);
-    void *view = villain->ring.down.header;
-    must_fail(villain, "down: mprotect", mprotect(view, villain->ring.down.bytes, PROT_READ | PROT_WRITE) < 0, EACCES);
-    must_fail(villain, "down: MADV_REMOVE", madvise(view, villain->ring.down.bytes, MADV_REMOVE) < 0, 0);
-    lseek(up, (off_t)nasty(villain), SEEK_SET);
-    lseek(down, (off_t)nasty(villain), SEEK_SET);
+    must_fail("up: ftruncate to nothing", ftruncate(up, 0) < 0, EPERM);
+    must_fail("up: ftruncate beyond", ftruncate(up, 2 * bytes) < 0, EPERM);
+    must_fail("up: fallocate beyond", fallocate(up, 0, bytes, bytes) < 0, EPERM);
+    must_fail("up: write beyond", pwrite(up, &number, sizeof number, bytes) < 0, EPERM);
+    must_fail("up: another seal", fcntl(up, F_ADD_SEALS, F_SEAL_WRITE) < 0, EPERM);
+    must_fail("down: another seal", fcntl(down, F_ADD_SEALS, F_SEAL_WRITE) < 0, EPERM);
+    must_fail("down: ftruncate", ftruncate(down, 0) < 0, 0);
+    must_fail("down: hole", fallocate(down, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, 4096) < 0, EBADF);
+    must_fail("down: write", pwrite(down, &number, sizeof number, 0) < 0, EBADF);
+    must_fail("down: writable mapping",
+              mmap(NULL, enemy->ring.down.bytes, PROT_READ | PROT_WRITE, MAP_SHARED, down, 0) == MAP_FAILED, EACCES);
+    void *view = enemy->ring.down.header;
+    must_fail("down: mprotect", mprotect(view, enemy->ring.down.bytes, PROT_READ | PROT_WRITE) < 0, EACCES);
+    must_fail("down: MADV_REMOVE", madvise(view, enemy->ring.down.bytes, MADV_REMOVE) < 0, 0);
+    lseek(up, (off_t)nasty_number(enemy), SEEK_SET);
+    lseek(down, (off_t)nasty_number(enemy), SEEK_SET);
     fcntl(up, F_SETFL, O_APPEND | O_NONBLOCK);
-    publish_all(villain);
+    publish_steps(enemy);
 }
 
-static void do_everything(struct villain *villain) {
-    static deed *const attacks[] = {scribble, scribble, lie, change_its_mind, punch, flood_bell, abuse_descriptors};
-    attacks[below(villain, sizeof attacks / sizeof *attacks)](villain);
+static void attack_at_random(struct enemy *enemy) {
+    static attack_function *const attacks[] = {store_anywhere, store_anywhere, store_counters,   change_published_steps,
+                                               punch_hole,     flood_bell,     abuse_descriptors};
+    attacks[random_below(enemy, sizeof attacks / sizeof *attacks)](enemy);
 }
 
-static void be_hostile(deed *attack, uint64_t seed) {
-    struct villain villain = {.random = seed << 32};
-    test_ring_view(&farm.made[HOSTILE], FARM_RING_ACTOR, &villain.ring);
+static void run_hostile(attack_function *attack, uint64_t seed) {
+    struct enemy enemy = {.random = seed << 32};
+    test_ring_view(&farm.made[HOSTILE], FARM_RING_ACTOR, &enemy.ring);
     for (;;) {
-        attack(&villain);
+        attack(&enemy);
         farm_stats_add(&table->attacks, 1);
     }
 }
 
-static void launch_actor(uint32_t actor, deed *attack, uint64_t seed) {
+static void launch_actor(uint32_t actor, attack_function *attack, uint64_t seed) {
     const pid_t pid = fork();
     cr_assert_geq(pid, 0);
     if (pid == 0) {
         prctl(PR_SET_PDEATHSIG, SIGKILL);
         if (attack)
-            be_hostile(attack, seed);
+            run_hostile(attack, seed);
         else
             play_games(actor);
         _exit(0);
@@ -341,7 +343,7 @@ static void kill_hostile(void) {
 }
 
 // As the supervisor does after the hostile actor: an honest one on its lanes, which is answered like the others.
-static void succeed(void) {
+static void succeed_hostile(void) {
     kill_hostile();
     farm_ring_restore(&farm.made[HOSTILE]);
     for (uint32_t l = 0; l < LANES; l++) farm_store_release(&farm.made[HOSTILE].lanes[l].down->generation, 1);
@@ -358,7 +360,7 @@ static void tear_down(void) {
     test_farm_close(&farm);
 }
 
-static void start(deed *attack, uint64_t seed) {
+static void start(attack_function *attack, uint64_t seed) {
     launch_learner();
     launch_actor(0, NULL, 0);
     launch_actor(2, NULL, 0);
@@ -367,12 +369,12 @@ static void start(deed *attack, uint64_t seed) {
 }
 
 // A whole run. Returns the values that made no sense.
-static uint64_t suffer(bool frames, bool local, deed *attack, uint64_t seed) {
+static uint64_t run_attack(bool frames, bool local, attack_function *attack, uint64_t seed) {
     set_up(frames, local);
     start(attack, seed);
     play_rounds(false, ROUNDS);
     cr_assert_gt(farm_load_relaxed(&table->attacks), 0);
-    succeed();
+    succeed_hostile();
     const uint64_t bad = farm_load_relaxed(&farm.shared->stats.bad_values);
     test_farm_end(&farm, SIGTERM);
     expect_trained();
@@ -381,47 +383,47 @@ static uint64_t suffer(bool frames, bool local, deed *attack, uint64_t seed) {
 }
 
 Test(hostile, stores_over_the_whole_segment) {
-    for (uint64_t seed = 1; seed <= 2; seed++) cr_assert_gt(suffer(false, false, scribble, seed), 0);
-    cr_assert_gt(suffer(true, false, scribble, 1), 0);
+    for (uint64_t seed = 1; seed <= 2; seed++) cr_assert_gt(run_attack(false, false, store_anywhere, seed), 0);
+    cr_assert_gt(run_attack(true, false, store_anywhere, 1), 0);
 }
 
 Test(hostile, stores_counters_that_cannot_be_and_rings_without_end) {
-    for (int local = 0; local < 2; local++) cr_assert_gt(suffer(false, local, lie, 1), 0);
+    for (int local = 0; local < 2; local++) cr_assert_gt(run_attack(false, local, store_counters, 1), 0);
 }
 
 Test(hostile, changes_steps_after_it_has_published_them) {
-    for (int local = 0; local < 2; local++) cr_assert_gt(suffer(false, local, change_its_mind, 1), 0);
+    for (int local = 0; local < 2; local++) cr_assert_gt(run_attack(false, local, change_published_steps, 1), 0);
 }
 
 Test(hostile, changes_frames_after_it_has_published_them) {
-    cr_assert_gt(suffer(true, false, change_its_mind, 1), 0);
+    cr_assert_gt(run_attack(true, false, change_published_steps, 1), 0);
 }
 
 Test(hostile, punches_holes_into_the_segment) {
-    suffer(false, false, punch, 1);
+    run_attack(false, false, punch_hole, 1);
 }
 
 Test(hostile, steals_and_floods_the_bell) {
-    suffer(false, false, steal_bell, 1);
-    suffer(false, false, flood_bell, 1);
+    run_attack(false, false, steal_bell, 1);
+    run_attack(false, false, flood_bell, 1);
 }
 
 Test(hostile, is_refused_what_would_hurt_others_by_its_descriptors) {
-    suffer(false, false, abuse_descriptors, 1);
+    run_attack(false, false, abuse_descriptors, 1);
 }
 
 Test(hostile, does_everything_at_once) {
-    for (uint64_t seed = 1; seed <= 2; seed++) cr_assert_gt(suffer(seed == 2, false, do_everything, seed), 0);
+    for (uint64_t seed = 1; seed <= 2; seed++) cr_assert_gt(run_attack(seed == 2, false, attack_at_random, seed), 0);
 }
 
 Test(hostile, does_everything_at_once_where_actors_run_the_policy_themselves) {
-    for (uint64_t seed = 1; seed <= 2; seed++) cr_assert_gt(suffer(seed == 2, true, do_everything, seed), 0);
+    for (uint64_t seed = 1; seed <= 2; seed++) cr_assert_gt(run_attack(seed == 2, true, attack_at_random, seed), 0);
 }
 
 // The learner ends while the hostile actor runs.
 Test(hostile, cannot_hold_up_the_end) {
     set_up(false, false);
-    start(do_everything, 9);
+    start(attack_at_random, 9);
     play_rounds(false, 2);
     test_farm_end(&farm, SIGTERM);
     expect_trained();
@@ -432,7 +434,7 @@ Test(hostile, cannot_hold_up_the_end) {
 // A learner that comes back opens rings that are being stored over, headers too.
 Test(hostile, a_learner_comes_back_while_it_stores_over_the_whole_segment) {
     set_up(false, false);
-    start(scribble, 4);
+    start(store_anywhere, 4);
     for (int life = 0; life < 3; life++) {
         play_rounds(false, 1);
         test_farm_end(&farm, SIGKILL);
@@ -440,7 +442,7 @@ Test(hostile, a_learner_comes_back_while_it_stores_over_the_whole_segment) {
         launch_learner();
     }
     play_rounds(false, 1);
-    succeed();
+    succeed_hostile();
     test_farm_end(&farm, SIGTERM);
     tear_down();
 }
@@ -450,7 +452,7 @@ Test(hostile, answers_to_the_others_are_what_they_would_be_without_it) {
     set_up(false, false);
     farm.config.evaluate = farm.config.greedy = true;
     farm.config.episodes_target = UINT32_MAX;
-    start(change_its_mind, 2);
+    start(change_published_steps, 2);
     play_rounds(false, ROUNDS);
     test_farm_end(&farm, SIGTERM);
     kill_hostile();
