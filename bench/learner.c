@@ -1,10 +1,8 @@
-// What the CPU backend computes a second on one core, through the functions that the learner calls, over real lanes of
-// random 84x84 frames: whole updates of 32 unrolls (672 observations: forward, V-trace, loss, backward, optimiser, new
-// version; of 4 unrolls for the deep network, whose observations take 40 times as long) and inference (forward, sample,
-// answers written). The reference is arithmetic alone: the rate at which oneDNN's sgemm of 512x512x512 would do the
-// network's products, measured in the same run, sample by sample; make bench-peers compares with PyTorch. The same work
-// under each precision that can be forced stands beside: NAME_choice is what `--precision auto` chose ÷ the best of
-// them.
+// Observations a second of the CPU backend on one core, over a real lane of random 84x84 frames: whole updates of 32
+// windows (672 observations: forward, V-trace, backward, optimiser, publication; 4 windows for the deep network, whose
+// observations take 40 times as long) and inference (forward, sampling, answers). The reference is the rate at which
+// oneDNN's sgemm of 512x512x512 would compute the network's products, measured between the samples; make bench-peers
+// compares with PyTorch. NAME_choice is the arithmetic of `--precision auto` ÷ the better one of the forced precisions.
 #include <math.h>
 #include <oneapi/dnnl/dnnl.h>
 #include <stdio.h>
@@ -32,11 +30,11 @@ enum {
     UNROLLS_DEEP = 4,
     WIDTH = 64,
     RING_STEPS = 64,
-    LAST_STEP = 5 * RING_STEPS, // any step that has a whole ring behind it
-    GAME = 300,                 // about one FIRST in so many steps
+    LAST_STEP = 5 * RING_STEPS, // any step after a whole ring
+    GAME = 300,                 // steps between two FIRSTs, on average
 };
 
-// From libgomp: the reference's product shall stay in this thread.
+// Of libgomp: the reference's product stays in this thread.
 void omp_set_num_threads(int threads);
 
 struct rig {
@@ -44,16 +42,16 @@ struct rig {
     struct farm_learner_config config;
     struct farm_net net;
     struct farm_algo_plan plan;
-    struct farm_backend *backends[PRECISIONS], *backend; // by farm_precision; NULL: not on this CPU. The one at work
+    struct farm_backend *backends[PRECISIONS], *backend; // by farm_precision (NULL: not on this CPU); the present one
     uint32_t unrolls;                                    // of an update
-    uint64_t n; // step that was inferred, or start of the unrolls that were trained on, last
+    uint64_t n;                                          // of the last inference or update
 };
 
 struct reference {
     float *a, *b, *c;
 };
 
-static void must(enum farm_status status, const struct farm_error *err) {
+static void check_status(enum farm_status status, const struct farm_error *err) {
     if (!status) return;
     fprintf(stderr, "learner: %s\n", err->message);
     exit(1);
@@ -69,13 +67,14 @@ static void open_lanes(struct rig *rig) {
     spec.env.action = (struct farm_action_spec){.kind = FARM_ACTION_DISCRETE, .dims = 1, .sizes = {ACTIONS}};
     spec.env.frames_per_step = 4;
     farm_ring_spec_answers(&spec);
-    must(farm_ring_create(&spec, 0, -1, true, &rig->made, &err), &err);
-    must(farm_ring_open(rig->made.up.fd, rig->made.down.fd_readonly, FARM_RING_ACTOR, &rig->actor, &err), &err);
+    check_status(farm_ring_create(&spec, 0, -1, true, &rig->made, &err), &err);
+    check_status(farm_ring_open(rig->made.up.fd, rig->made.down.fd_readonly, FARM_RING_ACTOR, &rig->actor, &err), &err);
     farm_ring_populate(&rig->actor);
-    must(farm_ring_open(rig->made.up.fd_readonly, rig->made.down.fd, FARM_RING_LEARNER, &rig->learner, &err), &err);
+    check_status(farm_ring_open(rig->made.up.fd_readonly, rig->made.down.fd, FARM_RING_LEARNER, &rig->learner, &err),
+                 &err);
 }
 
-// Frames, rewards, and here and there the start of an episode.
+// Frames, rewards, and sometimes the start of an episode.
 static void fill_lanes(struct rig *rig) {
     struct farm_lane *lane = &rig->actor.lanes[0];
     uint64_t noise = 1;
@@ -95,7 +94,7 @@ static void fill_lanes(struct rig *rig) {
 static void make_backends(struct rig *rig, const char *net, bool train, uint32_t batch) {
     struct farm_error err;
     const struct farm_net_spec *spec = farm_net_find(net, &err);
-    must(spec ? FARM_OK : err.status, &err);
+    check_status(spec ? FARM_OK : err.status, &err);
     rig->config = (struct farm_learner_config){
         .seed = 1,
         .io = {.frame_channels = 1, .height = SIDE, .width = SIDE, .stack = STACK, .actions = ACTIONS},
@@ -115,8 +114,8 @@ static void make_backends(struct rig *rig, const char *net, bool train, uint32_t
         .infer_batch_max = batch,
         .evaluate = !train,
     };
-    must(farm_net_make(spec, &rig->config.io, &rig->net, &err), &err);
-    must(farm_algo_plan_make(&rig->config.algo, &rig->plan, &err), &err);
+    check_status(farm_net_make(spec, &rig->config.io, &rig->net, &err), &err);
+    check_status(farm_algo_plan_make(&rig->config.algo, &rig->plan, &err), &err);
     const struct farm_backend_config config = {.learner = &rig->config,
                                                .plan = &rig->plan,
                                                .net = &rig->net,
@@ -128,7 +127,7 @@ static void make_backends(struct rig *rig, const char *net, bool train, uint32_t
         rig->config.precision = (enum farm_precision)p;
         rig->backends[p] = NULL;
         const enum farm_status status = farm_backend_cpu.create(&config, &rig->backends[p], &err);
-        if (status != FARM_E_UNSUPPORTED || p != FARM_PRECISION_BF16) must(status, &err);
+        if (status != FARM_E_UNSUPPORTED || p != FARM_PRECISION_BF16) check_status(status, &err);
     }
 }
 
@@ -137,9 +136,9 @@ static void close_backends(struct rig *rig) {
         if (rig->backends[p]) farm_backend_cpu.destroy(rig->backends[p]);
 }
 
-// ---- what the arithmetic needs ----
+// ---- the arithmetic ----
 
-// Multiplications of one observation's forward pass; of the first layer alone into *first.
+// Multiplications of one observation's forward pass; *first: of the first layer.
 static double multiplications(const struct farm_net *net, double *first) {
     double sum = 0;
     for (int i = 0; i < net->op_count; i++) {
@@ -155,7 +154,7 @@ static double multiplications(const struct farm_net *net, double *first) {
     return sum;
 }
 
-// Forward; in training also the gradients of weights and, but for the first layer, of inputs.
+// Forward; in training also the gradients of weights and, except in the first layer, of inputs.
 static double flops_per_observation(const struct farm_net *net, bool train) {
     double first = 0, all = multiplications(net, &first);
     return 2 * (train ? 3 * all - first : all);
@@ -186,7 +185,7 @@ static double sgemm_rate(const struct reference *reference) {
 
 // ---- the work ----
 
-// One update; its observations.
+// One update. Returns its observations.
 static double train_once(struct rig *rig, uint32_t batch) {
     struct farm_pass_stats stats;
     // Both halves of the lane, and starts that move, so that no update finds its frames in the cache.
@@ -198,10 +197,10 @@ static double train_once(struct rig *rig, uint32_t batch) {
     struct farm_error err;
     const struct farm_pass pass = {.learning_rate = 1e-4};
     const struct farm_backend_ops *cpu = &farm_backend_cpu;
-    must(cpu->begin(rig->backend, 0, &window, 1, &err), &err);
-    must(cpu->pass(rig->backend, 0, &pass, &err), &err);
-    must(cpu->publish(rig->backend, rig->n, &err), &err);
-    must(cpu->finish(rig->backend, &stats, &err), &err);
+    check_status(cpu->begin(rig->backend, 0, &window, 1, &err), &err);
+    check_status(cpu->pass(rig->backend, 0, &pass, &err), &err);
+    check_status(cpu->publish(rig->backend, rig->n, &err), &err);
+    check_status(cpu->finish(rig->backend, &stats, &err), &err);
     farm_bench_check(isfinite(stats.grad_norm), "a gradient that is not finite");
     farm_bench_check(stats.terms[0] > 0.9 * rig->unrolls * UNROLL, "transitions were left out");
     return rig->unrolls * (UNROLL + 1);
@@ -214,7 +213,7 @@ static double infer_once(struct rig *rig, uint32_t batch) {
     const struct farm_infer_rows rows = {.lane = lane, .n = n, .env_count = batch};
     farm_lane_value(lane, n)[0] = farm_lane_value(lane, n)[batch - 1] = NAN;
     struct farm_error err;
-    must(farm_backend_cpu.infer(rig->backend, 0, &rows, 1, &err), &err);
+    check_status(farm_backend_cpu.infer(rig->backend, 0, &rows, 1, &err), &err);
     farm_bench_check(isfinite(farm_lane_value(lane, n)[0]) && isfinite(farm_lane_value(lane, n)[batch - 1]),
                      "an observation without an answer");
     return batch;
@@ -242,7 +241,7 @@ static void measure(struct farm_bench *bench, struct rig *rig, const struct refe
     rig->unrolls = strcmp(net, "deep") == 0 ? UNROLLS_DEEP : UNROLLS;
     make_backends(rig, net, train, batch);
     const double flops = flops_per_observation(&rig->net, train);
-    for (int s = -1; s < SAMPLES; s++) { // the first touches memory
+    for (int s = -1; s < SAMPLES; s++) { // -1 touches the memory
         if (s >= 0) theirs[s] = sgemm_rate(reference) / flops;
         for (int p = 0; p < PRECISIONS; p++) {
             rig->backend = rig->backends[p];

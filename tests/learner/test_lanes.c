@@ -218,7 +218,7 @@ static float *obs_of(uint64_t n, uint32_t env) {
     return farm_lane_obs(&table.ring.actor.lanes[0], 0, n, env);
 }
 
-Test(learner, a_step_is_what_it_was_when_it_was_taken_in) {
+Test(learner, a_step_stays_what_it_was_when_it_was_taken_in) {
     *obs_of(0, 0) = 0.25f;
     *obs_of(0, 1) = 0.5f;
     step(FIRST, 0, FIRST, 0);
@@ -237,7 +237,7 @@ Test(learner, a_step_is_what_it_was_when_it_was_taken_in) {
     }
 }
 
-Test(learner, numbers_that_no_network_survives_make_no_sense) {
+Test(learner, numbers_that_would_overflow_a_network_make_no_sense) {
     const struct {
         float obs, reward;
         unsigned flags;

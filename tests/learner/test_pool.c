@@ -1,4 +1,4 @@
-// The pool: every piece once, whoever does it.
+// The pool of threads: every piece is done once.
 #include <criterion/criterion.h>
 #include <pthread.h>
 #include <string.h>
@@ -11,7 +11,7 @@ TestSuite(learner, .timeout = 30);
 
 struct tally {
     int done[PIECES_MAX];
-    int inside[THREADS_MAX]; // pieces that this thread is at: never two
+    int inside[THREADS_MAX]; // pieces that a thread is working on: never two
     int wrong;
     pthread_t caller;
 };
@@ -26,7 +26,7 @@ static void count_piece(void *context, uint32_t piece, uint32_t thread) {
         __atomic_fetch_add(&tally->wrong, 1, __ATOMIC_RELAXED);
     if ((thread == 0) != (pthread_equal(pthread_self(), tally->caller) != 0))
         __atomic_fetch_add(&tally->wrong, 1, __ATOMIC_RELAXED);
-    tally->done[piece]++; // plain: the pool orders it before the caller's look
+    tally->done[piece]++; // no atomic: the pool orders it before the caller's read
     __atomic_fetch_sub(&tally->inside[thread], 1, __ATOMIC_RELAXED);
 }
 
@@ -68,7 +68,7 @@ static void meet(void *context, uint32_t piece, uint32_t thread) {
 Test(learner, pool_runs_pieces_side_by_side) {
     struct farm_pool *pool;
     struct farm_error err;
-    pthread_barrier_t barrier; // opens only where all pieces are under way at once
+    pthread_barrier_t barrier; // opens when all pieces are under way at once
     pthread_barrier_init(&barrier, NULL, THREADS_MAX);
     cr_assert_eq(farm_pool_create(THREADS_MAX, &pool, &err), FARM_OK);
     for (int i = 0; i < 50; i++) farm_pool_run(pool, THREADS_MAX, meet, &barrier);

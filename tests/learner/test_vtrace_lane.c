@@ -44,7 +44,7 @@ struct column {
     uint64_t start;
 };
 
-// What an update is made of: windows that wrap around the ring's end (slots 16, 0, ...), parts of lanes, both lanes.
+// An update: windows that wrap around the ring's end (slots 16, 0, ...), parts of lanes, both lanes.
 static const struct farm_window WINDOWS[] = {
     {.start = 31, .env_from = 1, .env_count = 2}, // lane 0, wraps between its steps 33 and 34
     {.start = 33, .env_from = 0, .env_count = 3}, // lane 1
@@ -56,7 +56,7 @@ enum { WINDOW_COUNT = sizeof WINDOWS / sizeof *WINDOWS, COLUMNS = 7 };
 
 // ---- the trajectory ----
 
-// An end and the FIRST after it, within the windows above; and an actor that died.
+// Ends within the windows above, and abandoned episodes.
 static void write_flags(void) {
     enum { DONE = FARM_STEP_LAST | FARM_STEP_TERMINATED, CUT = FARM_STEP_LAST | FARM_STEP_TRUNCATED };
     const struct {
@@ -103,7 +103,7 @@ static void write_steps(void) {
     write_flags();
 }
 
-// Everything into the rings and taken in, in order, so that later steps overwrite earlier ones.
+// Writes and takes in all steps in order, so that later ones overwrite earlier ones.
 static void fill_rings(void) {
     problem.bad = 0;
     for (uint32_t l = 0; l < LANES; l++)
@@ -323,7 +323,7 @@ static double difference_of(const float *a, const float *b) {
         most = fmax(most, fabs((double)a[i] - (double)b[i]));
         size = fmax(size, fabs((double)b[i]));
     }
-    cr_assert_gt(size, 1e-3, "an update that changes nothing shows nothing");
+    cr_assert_gt(size, 1e-3, "the update is too small to compare");
     return most / size;
 }
 
@@ -360,20 +360,20 @@ static void compare_variants(bool frames) {
     expect_equal("a clipped gradient");
 }
 
-Test(learner, an_update_from_lanes_is_the_one_worked_out_by_hand) {
+Test(learner, an_update_from_lanes_is_the_expected_one) {
     compare_variants(false);
 }
 
-Test(learner, an_update_from_stacked_frames_is_the_one_worked_out_by_hand) {
+Test(learner, an_update_from_stacked_frames_is_the_expected_one) {
     compare_variants(true);
 }
 
-Test(learner, adam_gets_its_settings) {
+Test(learner, adam_has_the_recipes_settings) {
     problem.learner.algo.optimiser = FARM_OPTIMISER_ADAM;
     expect_equal("Adam");
 }
 
-Test(learner, steps_that_make_no_sense_train_nothing) {
+Test(learner, steps_that_make_no_sense_are_not_trained_on) {
     const float nan = NAN;
     memcpy(problem.steps[0][33][2].obs, &nan, sizeof nan);
     problem.steps[1][36][0].reward = INFINITY;
@@ -383,7 +383,7 @@ Test(learner, steps_that_make_no_sense_train_nothing) {
     cr_assert_eq(problem.bad, 4);
 }
 
-// How far the update moves where one reward changes.
+// How much the update changes with one reward.
 static double effect_of_reward(uint32_t lane, uint32_t n, uint32_t env) {
     struct farm_pass_stats stats;
     problem.learner.algo.reward_clip = 0;
@@ -402,8 +402,8 @@ Test(learner, a_reward_counts_for_the_transition_into_its_step) {
     cr_assert_gt(effect_of_reward(1, 34, 1), 1e-3, "the first transition's");
     cr_assert_gt(effect_of_reward(1, 38, 1), 1e-3, "the last transition's");
     cr_assert_gt(effect_of_reward(0, 33, 1), 1e-3, "that of an episode's last step");
-    cr_assert_eq(effect_of_reward(0, 34, 1), 0, "FIRST has none");
-    cr_assert_eq(effect_of_reward(0, 31, 0), 0, "FIRST after an abandoned episode neither");
+    cr_assert_eq(effect_of_reward(0, 34, 1), 0, "FIRST has no reward");
+    cr_assert_eq(effect_of_reward(0, 31, 0), 0, "nor has FIRST after an abandoned episode");
     cr_assert_eq(effect_of_reward(1, 39, 1), 0, "beyond the window");
     cr_assert_eq(effect_of_reward(0, 32, 0), 0, "an environment that is not in the batch there");
 }

@@ -1,4 +1,5 @@
-// The synchronous source over real lanes: what an iteration is, when lanes go on, and which lanes it does not wait for.
+// The synchronous source over real lanes: the windows of an iteration, when tickets are released, and lanes that are
+// left out.
 #include "lanes.h"
 
 TestSuite(sync, .fini = close_lanes, .timeout = 30);
@@ -15,7 +16,7 @@ static void set_up(uint32_t rings, uint64_t grace_ns) {
     for (uint32_t r = 0; r < rings; r++) admit_ring(r);
 }
 
-static void hand_over_all(uint32_t count, uint64_t tickets[LANES]) {
+static void push_windows(uint32_t count, uint64_t tickets[LANES]) {
     for (uint32_t l = 0; l < count; l++) tickets[l] = push_window(l, 0);
 }
 
@@ -23,7 +24,7 @@ static void publish(void) {
     lanes.source->ops->published(lanes.source);
 }
 
-// Looks until the iteration is taken without the lanes that hang.
+// Polls until an iteration is taken without the lanes that hang.
 static uint32_t take_within(void) {
     uint32_t count;
     do count = take_windows(0);
@@ -39,7 +40,7 @@ Test(sync, an_iteration_is_one_window_of_every_lane_shard_after_shard) {
     for (uint64_t iteration = 0; iteration < 3; iteration++) {
         for (uint32_t i = 0; i < LANES; i++) {
             cr_assert_not(lanes.source->ops->ready(lanes.source));
-            cr_assert_eq(take_windows(0), 0, "%u lanes have handed over", i);
+            cr_assert_eq(take_windows(0), 0, "%u lanes have a window", i);
             const uint32_t lane = LANES - 1 - i;
             tickets[lane] = push_window(lane, 0);
         }
@@ -51,7 +52,7 @@ Test(sync, an_iteration_is_one_window_of_every_lane_shard_after_shard) {
         finish_windows(LANES);
         for (uint32_t l = 0; l < LANES; l++) {
             expect_released(l, (iteration + 1) * STRIDE);
-            cr_assert_not(is_released(l, tickets[l]), "lane %u goes on before the publication", l);
+            cr_assert_not(is_released(l, tickets[l]), "lane %u is released before the publication", l);
         }
         publish();
         for (uint32_t l = 0; l < LANES; l++) cr_assert(is_released(l, tickets[l]), "lane %u", l);
@@ -65,14 +66,14 @@ Test(sync, a_lane_counts_from_when_it_comes_until_it_leaves) {
     admit_ring(1);
     push_window(2, 0);
     forget_ring(1);
-    cr_assert_eq(take_windows(0), 0, "lane 1 has not handed over, and lane 2 has left");
+    cr_assert_eq(take_windows(0), 0, "lane 1 has no window, and lane 2 has left");
     push_window(1, 0);
     cr_assert_eq(take_windows(0), RING_LANES);
     finish_windows(RING_LANES);
     publish();
-    hand_over_all(RING_LANES, tickets);
+    push_windows(RING_LANES, tickets);
     admit_ring(1);
-    cr_assert_eq(take_windows(0), 0, "two lanes have come that have not handed over");
+    cr_assert_eq(take_windows(0), 0, "two lanes have joined without windows");
     push_window(2, 0);
     push_window(3, 0);
     cr_assert_eq(take_windows(0), LANES);
@@ -83,7 +84,7 @@ Test(sync, a_lane_that_hangs_is_left_out_and_its_late_window_dropped) {
     set_up(RINGS, 1);
     answer_step_of(3, 0);
     for (int iteration = 0; iteration < 2; iteration++) {
-        hand_over_all(LANES - 1, tickets);
+        push_windows(LANES - 1, tickets);
         cr_assert_eq(lanes.source->ops->ready(lanes.source), iteration > 0, "it is not waited for twice");
         cr_assert_eq(take_within(), LANES - 1);
         for (uint32_t i = 0; i < LANES - 1; i++) cr_assert_neq(lanes.taken[i].lane_id, 3);
@@ -97,7 +98,7 @@ Test(sync, a_lane_that_hangs_is_left_out_and_its_late_window_dropped) {
     cr_assert_not(is_released(3, late), "an iteration is being trained on");
     publish();
     cr_assert(is_released(3, late));
-    hand_over_all(LANES - 1, tickets);
+    push_windows(LANES - 1, tickets);
     answer_step_of(3, 0);
     cr_assert(!lanes.source->ops->ready(lanes.source) && !take_windows(0), "it acts again");
     push_window(3, 0);
@@ -110,14 +111,14 @@ Test(sync, a_late_lane_goes_on_at_once_if_nothing_is_being_trained_on) {
     uint64_t tickets[LANES];
     set_up(RINGS, 1);
     for (int iteration = 0; iteration < 2; iteration++) {
-        hand_over_all(LANES - 1, tickets);
+        push_windows(LANES - 1, tickets);
         cr_assert_eq(take_within(), LANES - 1);
         finish_windows(LANES - 1);
         publish();
         if (iteration == 0) cr_assert(is_released(3, push_window(3, 0)), "the next iteration waits for this lane");
     }
     forget_ring(1); // late
-    hand_over_all(RING_LANES, tickets);
+    push_windows(RING_LANES, tickets);
     cr_assert(lanes.source->ops->ready(lanes.source));
     cr_assert_eq(take_windows(0), RING_LANES);
 }
@@ -125,7 +126,7 @@ Test(sync, a_late_lane_goes_on_at_once_if_nothing_is_being_trained_on) {
 Test(sync, a_slow_lane_is_waited_for_while_its_actor_moves_or_waits_for_an_answer) {
     uint64_t tickets[LANES];
     set_up(RINGS, 1);
-    hand_over_all(LANES - 1, tickets);
+    push_windows(LANES - 1, tickets);
     for (int look = 0; look < 20; look++) {
         actor_lane(3)->up_control->heartbeat++;
         cr_assert_eq(take_windows(0), 0, "its environment is called");

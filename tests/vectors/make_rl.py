@@ -3,8 +3,8 @@
 
 Run in this folder after `pip install rlax==0.1.9 optax==0.2.8 "jax[cpu]"`. Inputs are rounded to f32, the arithmetic is f64.
 
-RLax knows no episodes inside an unroll, so each column is cut in time into the pieces of its episodes; every piece goes through RLax
-on its own, bootstrapped from the value of the piece's last observation.
+RLax knows no episodes inside an unroll, so each column is cut in time into pieces of episodes; RLax gets each piece
+alone, bootstrapped from the value of its last observation.
 """
 import struct
 
