@@ -1,7 +1,7 @@
-// Algorithms on a GPU: a thread prepares one row, walks one column, makes one row's gradients and terms, by the inline
-// functions of NAME.h. Neighbouring threads have neighbouring columns, so that reads of a time step are coalesced;
-// small blocks spread few columns over many multiprocessors. Terms are summed over each block, then over the blocks,
-// both in a fixed order: no atomics.
+// Algorithms on a GPU: a thread prepares one row, walks one column, computes one row's gradients and terms, by the
+// inline functions of NAME.h. Neighbouring threads have neighbouring columns, so reads of a time step are coalesced;
+// small blocks spread few columns over many multiprocessors. Terms are summed per block, then over blocks, in a fixed
+// order without atomics.
 #include "kernels/cuda/common.cuh"
 
 extern "C" {
@@ -38,7 +38,7 @@ static __global__ void __launch_bounds__(COLUMN_THREADS) walk_columns(const stru
     if (column < rows.columns) code::column(&rows, column);
 }
 
-// part: [TERMS][gridDim.x], one sum a block. Rows behind the trained ones bootstrap.
+// part: [TERMS][gridDim.x], one sum per block. Rows after the trained ones bootstrap.
 template <class code>
 static __global__ void __launch_bounds__(ROW_THREADS)
     differentiate_rows(const struct farm_algo_rows rows, double *part) {
@@ -55,7 +55,7 @@ static __global__ void __launch_bounds__(ROW_THREADS)
     }
 }
 
-// One warp a term.
+// One warp per term.
 static __global__ void __launch_bounds__(TERMS * 32) sum_terms(const double *part, uint32_t blocks, double *terms) {
     const uint32_t lane = threadIdx.x % 32, k = threadIdx.x / 32;
     double sum = 0;

@@ -1,6 +1,5 @@
-// The algorithms of all.h on the GPU that is current in the calling thread: rows.h in device memory. Only puts work
-// into a stream, as kernels/cuda/kernels.h; sums are taken in an order that depends on the number of rows alone, so the
-// same input gives the same bits.
+// The algorithms of all.h on the calling thread's current GPU, over rows.h in device memory. Calls enqueue work, as in
+// kernels/cuda/kernels.h. The order of sums depends on the number of rows only, so the same input gives the same bits.
 #ifndef FARM_ALGO_CUDA_ALGO_H
 #define FARM_ALGO_CUDA_ALGO_H
 
@@ -13,12 +12,12 @@ extern "C" {
 
 struct CUstream_st; // what cudaStream_t points to
 
-// Whether nvcc has compiled this algorithm. FARM_E_UNSUPPORTED: all.h does not list it.
+// FARM_E_UNSUPPORTED if all.h does not list the algorithm.
 enum farm_status farm_cuda_algo_check(const char *name, struct farm_error *err);
 
 // farm_algo_differentiate: gradients of all rows; ADDS their terms to terms [FARM_ALGO_TERMS_MAX] (device memory, zero
-// it before the first call). scratch: farm_cuda_algo_scratch_bytes(rows) of device memory, 8-byte aligned, free again
-// when the work is done.
+// it before the first call). scratch: farm_cuda_algo_scratch_bytes(rows) of device memory, 8-byte aligned, unused
+// after the work.
 enum farm_status farm_cuda_algo_differentiate(struct CUstream_st *stream, const char *name,
                                               const struct farm_algo_rows *rows, void *scratch, double *terms,
                                               struct farm_error *err);

@@ -1,15 +1,16 @@
-// Answers go straight into the lanes' `down` segments, in host memory; then `acted` tells the actor. One block a lane.
+// Writes answers into the lanes' `down` segments, in host memory, then `acted`. One block per lane.
 //
 // The order that the actor relies on (pair A of ring/lane.h, across the bus): its acquire load of `acted` that returns
 // acted_value sees every store of this lane's answer.
-//   1. Each thread's payload stores come before the barrier in program order; the barrier synchronises the threads of
-//      the block, so that they come before what thread 0 does after it.
-//   2. Thread 0's st.release.sys is cumulative: what comes before it, other threads' stores included, comes before it
-//      for every observer in the system, the host's threads among them. A __threadfence_system() before it would say
-//      the same once more, and wait a second time for the bus: each is a fence over the whole system.
+//   1. Each thread's payload stores come before the barrier in program order; the barrier synchronises the block's
+//      threads, so these stores come before thread 0's next store.
+//   2. Thread 0's st.release.sys is cumulative: earlier stores, also of other threads, come before it for every
+//   observer
+//      in the system, including host threads. A __threadfence_system() before it adds a second wait for the bus and no
+//      order.
 //   3. `acted` is one aligned word of 8 bytes with one writer: never torn. No read-modify-write touches host memory.
-//   4. The actor loads `acted` with acquire: release and acquire on one word synchronise, so 1 and 2 come before what
-//      it reads next.
+//   4. The actor loads `acted` with acquire: release and acquire on one word synchronise, so 1 and 2 come before the
+//      actor's next loads.
 #include "kernels/cuda/common.cuh"
 
 enum { THREADS = 128 };

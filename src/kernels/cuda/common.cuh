@@ -1,4 +1,4 @@
-// What the kernels of this folder share: sizes of grids and sums over a block in a fixed order. For .cu files only.
+// Sizes of grids, and sums over a block in a fixed order. For .cu files only.
 #ifndef FARM_KERNELS_CUDA_COMMON_CUH
 #define FARM_KERNELS_CUDA_COMMON_CUH
 

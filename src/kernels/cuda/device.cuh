@@ -1,8 +1,7 @@
-// What the kernels of this folder ask of CUDA beyond C++ and its usual built-ins: launches, shared memory whose size
-// the launch says, and instructions that C++ has no words for. For .cu files only.
+// The kernels' interface to CUDA beyond C++ and its built-ins: launches, shared memory of the launch's size, PTX
+// instructions. For .cu files only.
 //
-// Tests have another file of this name in its place (tests/support/cuda_emulator/device), over which every kernel runs
-// on the CPU as it is written.
+// Tests replace this file by tests/support/cuda_emulator/device, over which every kernel runs on the CPU unchanged.
 #ifndef FARM_KERNELS_CUDA_DEVICE_CUH
 #define FARM_KERNELS_CUDA_DEVICE_CUH
 
@@ -37,7 +36,7 @@ static __device__ inline uint16_t farm_cuda_bf16(float x) {
     return bits;
 }
 
-// A store that the host's threads may acquire: it is cumulative, over all the system.
+// A store that host threads may acquire: cumulative, at system scope.
 static __device__ inline void farm_cuda_store_release_system(uint64_t *word, uint64_t value) {
     asm volatile("st.release.sys.global.u64 [%0], %1;" ::"l"(__cvta_generic_to_global(word)), "l"(value) : "memory");
 }
@@ -46,15 +45,15 @@ static __device__ inline void farm_cuda_store_release_system(uint64_t *word, uin
 
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
 
-// A barrier of shared memory that one thread arrives at, also for the engine's eyes.
+// A barrier in shared memory at which one thread arrives; visible to the copy engine.
 static __device__ inline void farm_cuda_barrier_init(uint64_t *barrier) {
     const uint32_t at = (uint32_t)__cvta_generic_to_shared(barrier);
     asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(at) : "memory");
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
-// Starts a copy of `bytes` from global to shared memory; `barrier` completes its phase when they are there. Addresses
-// and bytes: multiples of 16.
+// Starts a copy of `bytes` from global to shared memory, whose end completes the barrier's phase. Addresses and bytes:
+// multiples of 16.
 static __device__ inline void farm_cuda_bulk_load(void *shared, const void *from, uint32_t bytes, uint64_t *barrier) {
     const uint32_t at = (uint32_t)__cvta_generic_to_shared(barrier);
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(at), "r"(bytes) : "memory");
@@ -64,7 +63,7 @@ static __device__ inline void farm_cuda_bulk_load(void *shared, const void *from
                  : "memory");
 }
 
-// Waits for the end of the phase of that parity; the first is 0.
+// Waits for the end of the phase of that parity; the first phase has parity 0.
 static __device__ inline void farm_cuda_barrier_wait(uint64_t *barrier, uint32_t parity) {
     const uint32_t at = (uint32_t)__cvta_generic_to_shared(barrier);
     uint32_t done = 0;
@@ -83,12 +82,12 @@ static __device__ inline void farm_cuda_bulk_store(void *to, const void *shared,
     asm volatile("cp.async.bulk.commit_group;" ::: "memory");
 }
 
-// Until this thread's stores have left shared memory.
+// Waits until this thread's stores have read shared memory.
 static __device__ inline void farm_cuda_bulk_stores_read() {
     asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
 }
 
-// Until this thread's stores are done.
+// Waits until this thread's stores are done.
 static __device__ inline void farm_cuda_bulk_stores_done() {
     asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
 }

@@ -1,15 +1,15 @@
-// Where a kernel goes, in how many blocks of how many threads, and who sent it there. For .cu files only.
+// A launch: kernel, stream, blocks, threads, and its place in the sources. For .cu files only.
 #ifndef FARM_KERNELS_CUDA_GRID_CUH
 #define FARM_KERNELS_CUDA_GRID_CUH
 
 #include <cuda_runtime.h>
 
 struct farm_cuda_grid {
-    const char *name; // of the kernel, for messages: lives for ever
+    const char *name; // of the kernel, for messages; a literal
     struct CUstream_st *stream;
     dim3 blocks;
     unsigned threads;
-    unsigned shared_bytes; // what farm_cuda_shared gives
+    unsigned shared_bytes; // of farm_cuda_shared
     const char *file;      // of the launch
     int line;
 

@@ -1,15 +1,15 @@
-// The CUDA kernels of actorfarm, one function an operation, for C17 and for CUDA C++: nothing here needs CUDA's
-// headers. Arithmetic is that of src/kernels/*.h, which the CPU loops over too. Runs in the learner, on whichever
-// device is current in the calling thread; any thread may call, for there is no state. docs/CUDA.md tells the ordering.
+// The CUDA kernels of actorfarm, one function per operation, for C17 and CUDA C++, without CUDA's headers. The
+// arithmetic is that of src/kernels/*.h, which the CPU uses too. Runs in the learner, on the calling thread's current
+// device; any thread may call, because there is no state. docs/CUDA.md has the memory order.
 //
-// A call only puts work into `stream` (NULL: the default stream) and returns; configurations are copied, arrays must
-// live until the work is done. Nothing is allocated and nothing waits, so that every call can be captured in a graph.
-// Arrays lie in device memory, or, where the comment says "mapped", in host memory that cudaHostRegister made portable
-// and mapped, given by its device address. A call with nothing to do (count or rows 0) launches nothing.
+// A call enqueues work in `stream` (NULL: the default stream) and returns. It copies configurations; arrays must live
+// until the work is done. It neither allocates nor waits, so a graph can capture it. Arrays lie in device memory, or,
+// if the comment says "mapped", in host memory that cudaHostRegister made portable and mapped, given by its device
+// address. A call with count or rows 0 launches nothing.
 //
-// Errors: FARM_E_INVALID for sizes that make no sense (before anything is launched), FARM_E_UNSUPPORTED for what this
-// device or driver cannot do, FARM_E_LIMIT for memory, FARM_E_IO for every other CUDA error; the message names call,
-// code and place. An error of a kernel that is running shows at a later call, whichever that is.
+// Errors: FARM_E_INVALID for invalid sizes (before a launch), FARM_E_UNSUPPORTED for operations that the device or
+// driver lacks, FARM_E_LIMIT for memory, FARM_E_IO for every other CUDA error. The message names call, code and place.
+// An error of a running kernel shows at a later call.
 #ifndef FARM_KERNELS_CUDA_KERNELS_H
 #define FARM_KERNELS_CUDA_KERNELS_H
 
@@ -35,16 +35,16 @@ enum farm_cuda_pull_way {
     FARM_CUDA_PULL_BULK,  // bulk copies through shared memory; compute capability 9.0 and newer
 };
 
-enum { FARM_CUDA_PULL_BLOCKS = 4 }; // how many multiprocessors a pull takes where the caller does not say
+enum { FARM_CUDA_PULL_BLOCKS = 4 }; // the default: multiprocessors of a pull
 
-// Pieces may start anywhere and have any length. They are fast where `from` and `to` of a piece leave the same
-// remainder by 16, which a mirror of a ring can always arrange; other pieces are copied byte by byte.
+// Pieces may start at any address and have any length. A piece whose `from` and `to` leave the same remainder by 16, as
+// in a mirror of a ring, is fast; another one is copied byte by byte.
 struct farm_cuda_pull {
     const void *const *from; // [count] addresses of mapped memory (or of device memory)
     void *const *to;         // [count] addresses of device memory; no two pieces may overlap
     uint32_t count;          // pieces
     size_t bytes;            // of each piece, >= 1
-    uint32_t blocks;         // thread blocks, one a multiprocessor; 0: FARM_CUDA_PULL_BLOCKS
+    uint32_t blocks;         // thread blocks, one per multiprocessor; 0: FARM_CUDA_PULL_BLOCKS
 };
 
 enum farm_status farm_cuda_pull(struct CUstream_st *stream, enum farm_cuda_pull_way way,
@@ -92,7 +92,7 @@ struct farm_cuda_slope_gradient {
     enum farm_cuda_type type;
     size_t rows;
     int channels;
-    const void *y;        // [rows][channels] what the activation gave; not read where it is FARM_SLOPE_ONE
+    const void *y;        // [rows][channels] the activation's output; not read where it is FARM_SLOPE_ONE
     void *dy;             // [rows][channels] in and out
     float *bias_gradient; // [channels]
     void *scratch;        // farm_cuda_slope_gradient_scratch_bytes, 4-byte aligned, free again when the work is done
@@ -101,12 +101,12 @@ enum farm_status farm_cuda_slope_gradient(struct CUstream_st *stream, const stru
                                           struct farm_error *err);
 size_t farm_cuda_slope_gradient_scratch_bytes(size_t rows, int channels);
 
-// Where a ReLU and something beside it read the same numbers: sum[i] += dy[i] where y[i] > 0.
+// For numbers that a ReLU and another layer read: sum[i] += dy[i] where y[i] > 0.
 enum farm_status farm_cuda_relu_gradient_add(struct CUstream_st *stream, enum farm_cuda_type type, const void *y,
                                              const void *dy, void *sum, size_t count, struct farm_error *err);
 
-// Maxima of `rows` pictures; where: [rows][out_height][out_width][channels], 16-byte aligned, what the gradient needs;
-// NULL: not wanted.
+// Maxima of `rows` pictures. where: their places, for the gradient, [rows][out_height][out_width][channels], 16-byte
+// aligned; may be NULL.
 enum farm_status farm_cuda_pool(struct CUstream_st *stream, const struct farm_pool *pool, enum farm_cuda_type type,
                                 size_t rows, const void *in, void *out, uint8_t *where, struct farm_error *err);
 enum farm_status farm_cuda_pool_gradient(struct CUstream_st *stream, const struct farm_pool *pool,
@@ -121,8 +121,8 @@ enum farm_status farm_cuda_round(struct CUstream_st *stream, const float *in, ui
 enum farm_status farm_cuda_add_bf16(struct CUstream_st *stream, const uint16_t *x, float *sum, size_t count,
                                     struct farm_error *err);
 
-// The heads' product, [rows][pitch] f32 of which actions + 1 columns count, becomes logits and value, bias added; and
-// their gradients side by side become what the products of backward read, zeros from column actions + 1 on.
+// Splits the heads' product, f32 [rows][pitch] with actions + 1 used columns, into logits and value, and adds the bias;
+// joins their gradients for the products of backward, zeros from column actions + 1 on.
 struct farm_cuda_heads {
     enum farm_cuda_type type; // of bias and of joined
     uint32_t rows;
@@ -151,14 +151,14 @@ enum farm_status farm_cuda_sample(struct CUstream_st *stream, const struct farm_
 
 // ---- optimiser: farm_optimiser_step over vectors in device memory ----
 
-// One word of device memory a vector of parameters, so that a captured graph can be replayed: the host copies the
-// learning rate in before, and what happened out after.
+// In device memory, so a captured graph can be replayed: the host copies the learning rate in before an update, and the
+// outcome out after it.
 struct farm_cuda_optimiser_control {
-    uint64_t step;                         // updates done; set by the caller at the start, and by every update
-    double norm;                           // out: of the gradient, before clipping; INFINITY where nothing changed
+    uint64_t step;                         // updates made; the caller sets it at the start
+    double norm;                           // out: of the gradient, before clipping; INFINITY if nothing changed
     float learning_rate;                   // in
-    uint32_t applied;                      // out: 1, or 0 where nothing changed
-    struct farm_optimiser_factors factors; // out: what the update multiplied with
+    uint32_t applied;                      // out: 1, or 0 if nothing changed
+    struct farm_optimiser_factors factors; // out: the update's factors
 };
 
 struct farm_cuda_optimiser {
@@ -168,7 +168,7 @@ struct farm_cuda_optimiser {
     float *params;          // [count]
     float *first;           // [count] Adam's; NULL for RMSProp
     float *second;          // [count]
-    uint16_t *params_bf16;  // [count] out: the new parameters rounded to bf16; NULL: not wanted
+    uint16_t *params_bf16;  // [count] out: the new parameters rounded to bf16; may be NULL
     struct farm_cuda_optimiser_control *control;
     void *scratch; // FARM_CUDA_OPTIMISER_SCRATCH_BYTES, 8-byte aligned
 };
@@ -189,7 +189,7 @@ struct farm_cuda_answer_lane {
     float *value;         // [count]
     uint64_t *version;    // of the step
     uint64_t *acted;      // the lane's counter; NULL: stays as it is, the last part of a step's answer will store it
-    uint64_t acted_value; // stored with release at system scope, behind everything else of this lane
+    uint64_t acted_value; // stored with release at system scope, after all else of this lane
     uint32_t row;         // its first row
     uint32_t count;       // >= 1
 };
@@ -204,12 +204,12 @@ struct farm_cuda_answer {
     const uint64_t *version; // one word: of the parameters
 };
 
-// A part of a step whose `acted` is NULL must have gone into the same stream in an earlier call.
+// Parts of a step with `acted` NULL must be enqueued in the same stream before its last part.
 enum farm_status farm_cuda_answer(struct CUstream_st *stream, const struct farm_cuda_answer *answer,
                                   struct farm_error *err);
 
-// *word = *value with release at system scope, behind everything that went into the stream before: a host thread that
-// waits for the word sees all of that. word: mapped; value: may be.
+// *word = *value with release at system scope, after all earlier work of the stream: a host thread that acquires the
+// word sees that work. word: mapped; value: may be mapped.
 enum farm_status farm_cuda_signal(struct CUstream_st *stream, uint64_t *word, const uint64_t *value,
                                   struct farm_error *err);
 

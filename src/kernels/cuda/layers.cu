@@ -1,5 +1,5 @@
-// What a network needs besides convolutions and products: activations, gradients of activations and biases, maxima,
-// sums and roundings, the heads (kernels/layers.h). All of it moves bytes: 16 a thread where rows allow it.
+// A network's layers besides convolutions and products: activations, gradients of activations and biases, maxima, sums,
+// roundings, the heads (kernels/layers.h). Memory-bound: a thread moves 16 bytes if rows allow it.
 #include "kernels/cuda/common.cuh"
 
 enum { THREADS = 256, SLABS_MAX = 256, SLAB_NUMBERS = 64 * THREADS };
@@ -31,7 +31,7 @@ static enum farm_status check_aligned(const char *name, const void *a, const voi
 
 // ---- activations ----
 
-// The channel's bias; none where bias is NULL. Goes on to the next channel.
+// The channel's bias, or 0 if bias is NULL. Advances to the next channel.
 template <typename T> static __device__ float next_bias(const T *bias, uint32_t channels, uint32_t *channel) {
     if (!bias) return 0;
     const float number = load(bias + *channel);
@@ -163,7 +163,7 @@ static __global__ void __launch_bounds__(THREADS)
         part[(size_t)blockIdx.x * (uint32_t)g.channels + group * WIDTH + k] = sums[threadIdx.x][k];
 }
 
-// 32 channels a block, 8 threads a channel.
+// 32 channels per block, 8 threads per channel.
 static __global__ void __launch_bounds__(THREADS)
     slope_gradient_sum(const float *part, uint32_t slabs, uint32_t channels, float *bias_gradient) {
     __shared__ float sums[THREADS];

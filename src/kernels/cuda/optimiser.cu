@@ -1,6 +1,6 @@
-// One update of the flat vector of parameters (kernels/optimiser.h): sums of squares a block, one block that adds them
-// up and decides, then everything else in one pass: moments, parameters, bf16 copy. Sums are in double and in an order
-// that depends on the number of parameters alone: the same gradient gives the same bits on every device.
+// One update of the flat vector of parameters (kernels/optimiser.h): each block sums squares, one block sums these and
+// decides, one pass computes moments, parameters and the bf16 copy. Sums are f64, in an order that depends on the
+// number of parameters only: the same gradient gives the same bits on every device.
 #include "kernels/cuda/common.cuh"
 
 enum { THREADS = 256, MOST_BLOCKS = FARM_CUDA_OPTIMISER_BLOCKS };

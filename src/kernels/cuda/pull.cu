@@ -1,6 +1,6 @@
-// Copies pieces from registered host memory into device memory. Two kernels of one shape: a warp takes a chunk of 4 KB
-// of one piece after another, so that few blocks keep enough of the bus's latency covered. Both read what the host
-// published before the launch, and write what the next kernel of the stream reads: the launch orders both.
+// Copies pieces from registered host memory into device memory. In both kernels a warp takes one chunk of 4 KB of a
+// piece after another, so few blocks cover the bus's latency. They read data that the host published before the launch,
+// and write data that the stream's next kernel reads: the launch orders both.
 //
 // In flight per block: loads, 16 warps x 4 KB; bulk copies, 24 warps x 4 KB. PCIe Gen5 x16 at 55 GB/s with 1.5 to 2
 // microseconds from request to data needs about 100 KB in flight in all.
@@ -17,12 +17,12 @@ enum {
     BULK_SHARED = BULK_WARPS * CHUNK_BYTES // 96 KB: below the 99 KB of the smallest device that has bulk copies
 };
 
-// One warp's work: `vectors` of 16 bytes between two aligned addresses, and the bytes that no vector holds.
+// One warp's work: `vectors` of 16 bytes between two aligned addresses, and the remaining bytes.
 struct chunk {
     const uint8_t *from;
     uint8_t *to;
     uint32_t vectors;          // <= CHUNK_VECTORS
-    const uint8_t *piece_from; // of the whole piece; from here on, what the warp copies byte by byte
+    const uint8_t *piece_from; // the piece's start, for bytes outside vectors
     uint8_t *piece_to;
     uint32_t head;            // bytes from the start
     uint32_t tail_from, tail; // bytes from tail_from on
@@ -34,7 +34,7 @@ static __device__ chunk chunk_of(const struct farm_cuda_pull &pull, uint32_t chu
     const uint8_t *from = (const uint8_t *)pull.from[piece];
     uint8_t *to = (uint8_t *)pull.to[piece];
     chunk c = {from, to, 0, from, to, 0, 0, 0};
-    if (((uintptr_t)from ^ (uintptr_t)to) % 16) { // no address suits both: all of the chunk byte by byte
+    if (((uintptr_t)from ^ (uintptr_t)to) % 16) { // different alignments: the whole chunk byte by byte
         c.tail_from = start;
         c.tail = min(bytes - start, (uint32_t)CHUNK_BYTES);
         return c;
@@ -80,9 +80,8 @@ static __global__ void __launch_bounds__(LOAD_WARPS * 32)
     }
 }
 
-// Lane 0 of each warp runs the copy engine with a buffer and a barrier of the warp's own; the warp copies what bulk
-// copies cannot. Only the copy engine touches the buffers, so they need no proxy fence; the barrier's initialisation
-// does.
+// Lane 0 of each warp drives the copy engine with the warp's buffer and barrier; the warp copies the bytes outside
+// vectors. Only the copy engine accesses the buffers, so they need no proxy fence; the barrier's initialisation does.
 static __global__ void __launch_bounds__(BULK_WARPS * 32) pull_bulk(const struct farm_cuda_pull pull, uint32_t chunks) {
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
     __shared__ uint64_t barriers[BULK_WARPS];
@@ -128,7 +127,7 @@ enum farm_status farm_cuda_pull(struct CUstream_st *stream, enum farm_cuda_pull_
     const uint64_t chunks = (pull->bytes + CHUNK_BYTES - 1) / CHUNK_BYTES;
     if (pull->count == 0) return FARM_OK;
     if (pull->bytes == 0 || pull->bytes > INT32_MAX || chunks * pull->count > INT32_MAX)
-        return farm_fail(err, FARM_E_INVALID, "a pull of %u pieces of %zu bytes: neither none nor 2 GB, please",
+        return farm_fail(err, FARM_E_INVALID, "invalid pull of %u pieces of %zu bytes: must be 1 byte to 2 GB",
                          pull->count, pull->bytes);
     const enum farm_status status = farm_cuda_pull_supported(way, err);
     if (status) return status;

@@ -1,17 +1,17 @@
-// Frames of the mirror become the network's input: stacked, x / 255, f32 or bf16. A thread makes one pixel of all
-// channels (NHWC) or four pixels of one frame (NCHW). Bound by memory: one byte read, two or four written.
+// Stacks frames of the mirror into the network's input: x / 255, f32 or bf16. A thread writes one pixel of all channels
+// (NHWC) or four pixels of one frame (NCHW). Memory-bound: reads one byte, writes two or four.
 #include "kernels/cuda/common.cuh"
 
 enum { THREADS = 256 };
 
-static __device__ void put(float *out, uint8_t pixel) {
+static __device__ void store_pixel(float *out, uint8_t pixel) {
     *out = farm_pixel_unit(pixel);
 }
-static __device__ void put(uint16_t *out, uint8_t pixel) {
+static __device__ void store_pixel(uint16_t *out, uint8_t pixel) {
     *out = farm_cuda_bf16(farm_pixel_unit(pixel));
 }
 
-// Four numbers that are stored at once.
+// Four numbers, stored at once.
 template <typename T> struct alignas(4 * sizeof(T)) four { T of[4]; };
 
 template <typename T> static __global__ void __launch_bounds__(THREADS) stack_nhwc(const struct farm_cuda_stack s) {
@@ -21,17 +21,17 @@ template <typename T> static __global__ void __launch_bounds__(THREADS) stack_nh
     T *out = (T *)s.out + ((size_t)row * pixels + pixel) * s.stack * s.channels;
     for (uint32_t f = 0; f < s.stack; f++)
         for (uint32_t c = 0; c < s.channels; c++)
-            put(out + f * s.channels + c, frames[f] ? frames[f][c * pixels + pixel] : 0);
+            store_pixel(out + f * s.channels + c, frames[f] ? frames[f][c * pixels + pixel] : 0);
 }
 
-// The usual case: four grey frames, so that one store writes a pixel.
+// Four grey frames, the usual case: one store writes a pixel.
 template <typename T> static __global__ void __launch_bounds__(THREADS) stack_nhwc_4(const struct farm_cuda_stack s) {
     const uint32_t pixels = s.height * s.width, pixel = blockIdx.y * THREADS + threadIdx.x, row = blockIdx.x;
     if (pixel >= pixels) return;
     const uint8_t *const *frames = (const uint8_t *const *)s.frames + (size_t)row * 4;
     four<T> numbers;
 #pragma unroll
-    for (int f = 0; f < 4; f++) put(&numbers.of[f], frames[f] ? frames[f][pixel] : 0);
+    for (int f = 0; f < 4; f++) store_pixel(&numbers.of[f], frames[f] ? frames[f][pixel] : 0);
     ((four<T> *)s.out)[(size_t)row * pixels + pixel] = numbers;
 }
 
@@ -44,7 +44,7 @@ static __global__ void __launch_bounds__(THREADS) stack_nchw(const struct farm_c
     T *out = (T *)s.out + (size_t)blockIdx.x * count + from;
     four<T> numbers;
 #pragma unroll
-    for (uint32_t k = 0; k < 4; k++) put(&numbers.of[k], frame && from + k < count ? frame[from + k] : 0);
+    for (uint32_t k = 0; k < 4; k++) store_pixel(&numbers.of[k], frame && from + k < count ? frame[from + k] : 0);
     if (whole)
         *(four<T> *)out = numbers;
     else
