@@ -1,4 +1,4 @@
-// A farm from a recipe to its end, by the library alone.
+// A farm from a recipe to its end, without the program.
 #include "run/run.h"
 
 #include <criterion/criterion.h>
@@ -8,7 +8,7 @@
 #include "algo/registry.h"
 #include "run/checkpoints.h"
 
-static void fill(struct farm_recipe *recipe, const char *key, const char *value) {
+static void fill_recipe(struct farm_recipe *recipe, const char *key, const char *value) {
     struct farm_error err;
     farm_recipe_defaults(recipe, farm_algo_family_at);
     const char *const keys[][2] = {{"env", "native/catch"}, {"device", "cpu"}, {"actors", "2"},
@@ -23,7 +23,7 @@ static struct farm_run *make_with(struct farm_run_request *request, struct farm_
                                   const char *value) {
     struct farm_error err;
     struct farm_run *run = calloc(1, sizeof *run);
-    fill(recipe, key, value);
+    fill_recipe(recipe, key, value);
     request->recipe = recipe;
     request->quiet = true;
     cr_assert_eq(farm_run_make(run, request, &err), FARM_OK, "%s", err.message);
@@ -82,7 +82,7 @@ Test(run, trains_with_a_bounded_lag) {
 Test(run, trains_with_an_inference_thread_for_each_actor) {
     struct farm_sample sample;
     train("infer_threads", "2", &sample);
-    train("infer_threads", "7", &sample); // there are two actors
+    train("infer_threads", "7", &sample); // more than actors
 }
 
 Test(run, refuses_inference_threads_without_a_part_of_an_update) {
@@ -90,7 +90,7 @@ Test(run, refuses_inference_threads_without_a_part_of_an_update) {
     struct farm_error err;
     struct farm_run_plan plan;
     const struct farm_run_request request = {.recipe = &recipe, .quiet = true};
-    fill(&recipe, "infer_threads", "2");
+    fill_recipe(&recipe, "infer_threads", "2");
     recipe.batch = 1;
     cr_expect_eq(farm_run_plan_make(&plan, &request, &err), FARM_E_USAGE);
     cr_expect(strstr(err.message, "--batch 1 with --infer-threads 2"), "%s", err.message);
@@ -107,17 +107,17 @@ Test(run, evaluates_with_one_inference_thread_unless_more_are_requested) {
     }
 }
 
-static int stand_in(void *context, const struct farm_run_workers *workers, struct farm_stats *stats,
-                    struct farm_error *err) {
+static int respond(void *context, const struct farm_run_workers *workers, struct farm_stats *stats,
+                   struct farm_error *err) {
     const bool good = workers->rings->bell_count == 2 && workers->ring_fds[1][0] > 0 && workers->count == 2;
     if (good) farm_store_relaxed(&stats->agent_steps, *(const uint64_t *)context);
     farm_store_release(&stats->done, 1);
     return good ? 0 : 1;
 }
 
-Test(run, a_stand_in_gets_the_rings_and_a_bell_for_each_actor) {
+Test(run, a_responder_gets_the_rings_and_a_bell_for_each_actor) {
     uint64_t steps = 4711;
-    struct farm_run_request request = {.responder = {stand_in, &steps}};
+    struct farm_run_request request = {.responder = {respond, &steps}};
     struct farm_recipe recipe;
     struct farm_error err;
     bool interrupted;
@@ -138,7 +138,7 @@ Test(run, a_run_that_was_never_built_can_be_freed) {
     farm_run_free(&zeroed);
 }
 
-Test(run, finds_no_checkpoint_where_there_is_none) {
+Test(run, finds_no_checkpoint_in_a_missing_folder) {
     char path[256];
     cr_expect(!farm_run_find_checkpoint("/nowhere", NULL, NULL, path, sizeof path));
 }
