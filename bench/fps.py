@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""The farm against the bare simulator: `farm fps` of the environments that have a target, round after round, and what a
-step of CartPole costs where one process holds a thousand of them. Each run of `farm fps` measures both sides by turns; the
-ratio here is the median of its `efficiency`: the farm's rate by that of the bare loop on one core times the cores. Standard
-library only; prints a table, or with --json the document that all benchmarks print.
+"""The farm against the bare simulator: rounds of `farm fps` with the environments that have a target, and the cost of a
+CartPole step with a thousand of them in one process. Each run of `farm fps` alternates between both sides; the ratio here is
+the median of its `efficiency`: the farm's rate / (rate of the bare loop on one core x cores). Standard library only; prints a
+table, or with --json the document of all benchmarks.
 """
 
 import argparse
@@ -60,7 +60,7 @@ def result_of(env, runs):
 
 
 def cost_of_many(seconds):
-    """CPU time of a CartPole step in the bare loop, for many and few environments of one process, by turns."""
+    """CPU time of a CartPole step in the bare loop, alternating between many and few environments in one process."""
     costs = {MANY: [], FEW: []}
     for turn in range(4):
         for envs in (MANY, FEW) if turn % 2 else (FEW, MANY):
@@ -80,7 +80,7 @@ def cost_of_many(seconds):
     }
 
 
-def show(results):
+def print_table(results):
     print(f"{'fps':36}{'median':>10} {'unit':<14}{'spread':>7}{'reference':>12}{'ratio':>8}{'target':>8}")
     for result in results:
         print(f"{result['name']:36}{result['value']:10.4g} {result['unit']:<14}{100 * result['spread']:6.1f}%"
@@ -114,7 +114,7 @@ def main():
         parser.error("--seconds and --rounds are 1 or more")
     envs = [env for env in TARGETS if arguments.only in env]
     if not envs:
-        parser.error(f"no environment with '{arguments.only}' in its name; there are: {', '.join(TARGETS)}")
+        parser.error(f"no environment with '{arguments.only}' in its name; choose from: {', '.join(TARGETS)}")
     results, failures = measure(envs, arguments.seconds, arguments.rounds)
     if "native/cartpole" in envs:
         results.append(cost_of_many(4))
@@ -122,7 +122,7 @@ def main():
         print(json.dumps({"schema_version": 1, "benchmark": "fps", "commit": commit(BUILD),
                           "machine": machine(), "command": " ".join(["build/bench/fps", *sys.argv[1:]]), "results": results}, indent=1))
     else:
-        show(results)
+        print_table(results)
     return 1 if failures else 0
 
 

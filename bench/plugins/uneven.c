@@ -1,6 +1,6 @@
-// An uneven environment, for bench/fps: one step in a hundred takes a hundred times as long as the others (about 2 us),
-// a reset a thousand times as long. The work is counted in turns of a loop, not in time, so that another program's turn
-// on the CPU does not count as work.
+// An uneven environment for bench/fps: one step in a hundred takes a hundred times as long as the others (about 2 us),
+// a reset a thousand times as long. The work is a number of loop turns, not a time, so that other programs on the CPU
+// do not count as work.
 #include <farm/env.h>
 #include <stdbool.h>
 #include <stdlib.h>

@@ -1,8 +1,8 @@
-// The environment interface: what an environment written in C gives to an actor. The native environments use it, and
+// The environment interface: what an environment written in C gives to an actor. Native environments use it, and
 // plug-ins (shared objects, docs/ADDING_AN_ENVIRONMENT.md) are loaded through it. One object is one environment (one
-// game); the actor steps a group of them and writes each observation through the pointers below straight into shared
-// memory, so an environment must never keep those pointers: the next step's observation lies elsewhere. Runs in an
-// actor process, one thread.
+// game). The actor steps a group of them; each writes its observation through the pointers below straight into shared
+// memory. An environment must not keep those pointers: the next step's observation is elsewhere. Runs in an actor
+// process, one thread.
 #ifndef FARM_ENV_H
 #define FARM_ENV_H
 
@@ -48,15 +48,15 @@ struct farm_env_spec {
     uint32_t frames_per_step; // frames that one agent step counts for (Atari's action repeat 4, else 1)
 };
 
-// Environment options as text: "key=value" pairs of the recipe that start with "env." arrive here without that prefix.
+// An option as text: the recipe's keys that start with "env.", without that prefix.
 struct farm_env_option {
     const char *key, *value;
 };
 
-// Hints: an environment may ignore them, and every bit that it does not know.
+// Hints: an environment may ignore them and must ignore unknown bits.
 enum {
-    FARM_ENV_OBS_FAR = 1, // observations go to more memory than the caches hold: farm_obs_copy (farm/obs.h) stores them
-                          // past the caches. Not for memory that the environment reads again
+    FARM_ENV_OBS_FAR = 1, // the rings exceed the caches: farm_obs_copy (farm/obs.h) stores observations past the
+                          // caches. Not for memory that the environment reads again
 };
 
 struct farm_env_config {
@@ -71,29 +71,29 @@ struct farm_env_api {
     uint32_t struct_bytes; // sizeof(struct farm_env_api) of the writer
     const char *name;      // "native/catch"
     const char *about;     // one line
-    // Fills *spec. 0, or -1 with a sentence in error[error_bytes] (an option that it does not know, ...).
+    // Fills *spec. Returns 0, or -1 with a message in error[error_bytes] (an unknown option, ...).
     int (*spec)(const struct farm_env_config *config, struct farm_env_spec *spec, char *error, size_t error_bytes);
-    // A new environment, to be reset before its first step; NULL with a sentence in error[error_bytes].
+    // Makes an environment; the first call is reset. Returns NULL with a message in error[error_bytes] on failure.
     void *(*create)(const struct farm_env_config *config, char *error, size_t error_bytes);
     void (*destroy)(void *env);
-    // Starts an episode and writes its first observation: obs[i] points to field i, uninitialised memory of exactly
-    // that size.
+    // Starts an episode and writes its first observation: obs[i] points to field i, uninitialised memory of exactly its
+    // size.
     void (*reset)(void *env, void *const *obs);
-    // Takes one step, writes the observation after it and the raw reward. action: as spec.action says. Returns
-    // FARM_STEP_TERMINATED, FARM_STEP_TRUNCATED, either with FARM_STEP_GAME_END where a real game ended, or 0. After a
-    // non-zero answer the next call is reset.
+    // Takes one step, writes the observation after it and the raw reward. action: as in spec.action. Returns 0, or
+    // FARM_STEP_TERMINATED or FARM_STEP_TRUNCATED, either with FARM_STEP_GAME_END if a real game ended. After a
+    // non-zero result the next call is reset.
     uint32_t (*step)(void *env, const void *action, void *const *obs, float *reward);
 };
 
-// A struct farm_env_api of functions whose names begin alike: PREFIX_spec, PREFIX_create, PREFIX_reset, PREFIX_step.
+// A struct farm_env_api of the functions PREFIX_spec, PREFIX_create, PREFIX_reset, PREFIX_step.
 #define FARM_ENV_API(name_, about_, prefix_, destroy_)                                                                 \
     {                                                                                                                  \
         FARM_ENV_ABI_VERSION, sizeof(struct farm_env_api), name_, about_, prefix_##_spec, prefix_##_create, destroy_,  \
             prefix_##_reset, prefix_##_step                                                                            \
     }
 
-// What a plug-in exports: its index-th environment, NULL behind the last. The answers are the plug-in's for ever, and
-// the same at each call. Called before anything else of it, in any process, also in those that only ask what there is.
+// The symbol that a plug-in exports: its index-th environment, NULL behind the last. The result is constant and belongs
+// to the plug-in. Called first, in every process that opens the plug-in, also in those that only list environments.
 #if defined(__GNUC__)
 #define FARM_ENV_EXPORT __attribute__((visibility("default")))
 #else

@@ -1,7 +1,6 @@
-// Copying a finished observation to where it belongs. For environments that keep a picture of their own and are done
-// with a step in less than a microsecond or two: with FARM_ENV_OBS_FAR the stores pass the caches by, which spares
-// memory the reads that ordinary stores to it cause. The actor orders these stores before it publishes the step. Runs
-// in an actor process.
+// Copies a finished observation to its place. For environments that keep a picture and need less than a microsecond or
+// two for a step: with FARM_ENV_OBS_FAR the stores bypass the caches, which saves the memory reads that ordinary stores
+// cause. The actor orders these stores before it publishes the step. Runs in an actor process.
 #ifndef FARM_OBS_H
 #define FARM_OBS_H
 
@@ -14,8 +13,8 @@
 #include <emmintrin.h>
 #endif
 
-// obs[bytes] = from[bytes], the same bytes whatever `hints` (of farm_env_config) say. Any alignment; no overlap. The
-// first and the last 64 to 127 bytes go through the cache: the actor looks at the bytes where neighbours meet.
+// Copies from[bytes] to obs[bytes], the same bytes whatever `hints` (of farm_env_config) are. Any alignment; no
+// overlap. The first and the last 64 to 127 bytes go through the cache, because the actor reads the bytes at both ends.
 static inline void farm_obs_copy(void *obs, const void *from, size_t bytes, uint32_t hints) {
 #if defined(__x86_64__)
     enum { LINE = 64 };

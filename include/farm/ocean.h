@@ -1,22 +1,22 @@
 // Plug-ins from environments in PufferLib's ocean convention (its versions 2 and 3): a struct with the pointers
-// observations, actions, rewards and terminals, and functions c_reset(env), c_step(env), c_close(env). A few lines of
-// yours make a plug-in of one, without touching it (docs/ADDING_AN_ENVIRONMENT.md shows them whole):
+// observations, actions, rewards and terminals, and functions c_reset(env), c_step(env), c_close(env). A few lines make
+// a plug-in of an unchanged environment (docs/ADDING_AN_ENVIRONMENT.md has a whole one):
 //
-//   #include <farm/ocean.h>     // before the environment: gives it random numbers of its own
+//   #include <farm/ocean.h>     // first: redefines rand() for the environment
 //   #include "squared.h"
 //   static void describe(Squared *env, struct farm_ocean_setup *setup) { ... }
 //   FARM_OCEAN(Squared, "ocean/squared", "find the target", describe, FARM_OCEAN_NOTHING, c_close, FARM_OCEAN_KEEP)
 //
-// How its steps become ours. c_step that ends an episode starts the next one itself: it leaves terminals[0] = 1 and the
-// NEXT episode's first observation; what the agent saw last is lost. So the LAST step carries the reward and the end,
-// and that first observation in place of the lost one; the reset after it gives the same observation again, as FIRST,
-// without calling c_reset. Nothing is learnt from the observation of a step that is TERMINATED, hence no harm is done.
-// The convention has no truncation: a time limit that sets terminals[0] counts as a real end. An environment that
-// starts anew without setting terminals[0] hides the end: set it in a c_step of your own (`#define c_step my_step`).
+// Ends of episodes: a c_step that ends an episode starts the next one itself. It leaves terminals[0] = 1 and the NEXT
+// episode's first observation; the last observation is lost. So the LAST step has the reward, the end and that first
+// observation; the reset after it repeats the observation as FIRST without calling c_reset. Training uses no value of a
+// TERMINATED step's observation, so this does no harm. The convention has no truncation: a time limit that sets
+// terminals[0] counts as a real end. An environment that starts anew without setting terminals[0] hides the end: set it
+// in a wrapper of c_step (`#define c_step my_step`).
 //
-// rand() and srand() of what is included after this header are the instance's own numbers under its seed, so that equal
-// seeds give equal episodes and instances do not disturb one another. Other sources of chance are yours to seed, from
-// setup->seed. One agent: num_agents of 1. Runs in an actor process, one thread. C only, for GNU C and clang.
+// rand() and srand() in code included after this header use a generator per instance, seeded from the instance's seed:
+// equal seeds give equal episodes, and instances are independent. Seed other sources of chance from setup->seed. One
+// agent: num_agents of 1. Runs in an actor process, one thread. C only, for GNU C and clang.
 #ifndef FARM_OCEAN_H
 #define FARM_OCEAN_H
 
@@ -29,26 +29,26 @@
 
 enum {
     FARM_OCEAN_DIRECT = 0, // observations points into the ring: c_reset and c_step write every byte at every call
-    FARM_OCEAN_KEEP = 1,   // observations is a buffer of the instance's own, copied at every call: for environments
-                           // that change a few bytes of the last observation, or read it
+    FARM_OCEAN_KEEP = 1, // observations is a buffer of the instance, copied at every call: for environments that change
+                         // a few bytes of the last observation, or read it
 };
 
 #define FARM_OCEAN_NOTHING(env) ((void)(env))
 
-// ---- what `describe` is given ----
+// ---- the argument of `describe` ----
 
 struct farm_ocean_setup {
-    uint64_t seed; // 0 where only the spec is asked for
+    uint64_t seed; // 0 for spec()
     struct farm_env_spec *spec;
     const struct farm_env_config *config;
-    uint64_t taken;  // options that have been asked for
-    char known[160]; // their names
+    uint64_t taken;  // bit i: option i is known
+    char known[160]; // names of the known options
     char *error;
     size_t error_bytes;
     bool failed;
 };
 
-// The value of option `key` as text, `fallback` where the user gave none.
+// The value of option `key` as text; `fallback` if the user did not set it.
 static inline const char *farm_ocean_text(struct farm_ocean_setup *setup, const char *key, const char *fallback) {
     const size_t used = strlen(setup->known);
     const char *value = fallback;
@@ -61,7 +61,7 @@ static inline const char *farm_ocean_text(struct farm_ocean_setup *setup, const 
     return value;
 }
 
-// The value of a number option. A value that is none, or outside low..high, is refused with a sentence.
+// The value of a numeric option. Refuses a value that is not a number in low..high.
 static inline double farm_ocean_real(struct farm_ocean_setup *setup, const char *key, double fallback, double low,
                                      double high) {
     char *end;
@@ -69,7 +69,7 @@ static inline double farm_ocean_real(struct farm_ocean_setup *setup, const char 
     const double value = text ? strtod(text, &end) : fallback;
     if (!text || (end != text && !*end && value >= low && value <= high)) return value;
     if (!setup->failed)
-        snprintf(setup->error, setup->error_bytes, "%s=%s: a number from %g to %g is possible", key, text, low, high);
+        snprintf(setup->error, setup->error_bytes, "%s must be a number from %g to %g (got %s)", key, low, high, text);
     setup->failed = true;
     return fallback;
 }
@@ -77,12 +77,12 @@ static inline double farm_ocean_real(struct farm_ocean_setup *setup, const char 
 static inline int farm_ocean_int(struct farm_ocean_setup *setup, const char *key, int fallback, int low, int high) {
     const double value = farm_ocean_real(setup, key, fallback, low, high);
     if (value == (int)value) return (int)value;
-    if (!setup->failed) snprintf(setup->error, setup->error_bytes, "%s=%g: a whole number is possible", key, value);
+    if (!setup->failed) snprintf(setup->error, setup->error_bytes, "%s must be a whole number (got %g)", key, value);
     setup->failed = true;
     return fallback;
 }
 
-// What `observations` holds: dims[0..rank) elements of dtype (enum farm_dtype).
+// The shape of `observations`: dims[0..rank) elements of dtype (enum farm_dtype).
 static inline void farm_ocean_observation(struct farm_ocean_setup *setup, uint32_t dtype, uint32_t rank,
                                           const uint32_t *dims) {
     struct farm_field_spec *field = &setup->spec->obs[setup->spec->obs_count++];
@@ -90,7 +90,7 @@ static inline void farm_ocean_observation(struct farm_ocean_setup *setup, uint32
     memcpy(field->dims, dims, rank * sizeof *dims);
 }
 
-// What `actions` holds. Discrete: `count` whole numbers, the i-th in 0..sizes[i]-1 (also where the struct has float
+// The contents of `actions`. Discrete: `count` whole numbers, the i-th in 0..sizes[i]-1 (also if the struct has float
 // *actions). Continuous: `count` numbers in low..high.
 static inline void farm_ocean_discrete(struct farm_ocean_setup *setup, uint32_t count, const uint32_t *sizes) {
     struct farm_action_spec *action = &setup->spec->action;
@@ -109,7 +109,7 @@ static inline void farm_ocean_continuous(struct farm_ocean_setup *setup, uint32_
     }
 }
 
-// ---- random numbers: splitmix64 (Steele, Lea, Flood 2014) of the instance in hand ----
+// ---- random numbers: splitmix64 (Steele, Lea, Flood 2014) of the present instance ----
 
 static uint64_t *farm_ocean_random;
 
@@ -123,14 +123,14 @@ static inline int farm_ocean_rand(void) {
 #define rand()      farm_ocean_rand()
 #define srand(seed) ((void)(seed))
 
-// ---- the part that knows no types of the environment's ----
+// ---- the part without the environment's types ----
 
 struct farm_ocean_base {
     uint64_t random;
     size_t obs_bytes;
     uint32_t actions;
     bool continuous, keep;
-    bool begun;    // the next episode has begun already; its first observation lies in `kept`
+    bool begun;    // the next episode has begun; its first observation is in `kept`
     uint8_t *kept; // [obs_bytes]
 };
 
@@ -170,7 +170,7 @@ static inline double farm_ocean_action(const struct farm_ocean_base *base, const
     return base->continuous ? (double)real : (double)whole;
 }
 
-// After c_reset or c_step: the observation to where the farm wants it, and kept where the next reset gives it again.
+// After c_reset or c_step: copies the observation to the farm, and keeps it for the next reset after an end.
 static inline uint32_t farm_ocean_after(struct farm_ocean_base *base, void *obs, bool ended) {
     if (base->keep)
         memcpy(obs, base->kept, base->obs_bytes);
@@ -184,10 +184,10 @@ static inline uint32_t farm_ocean_after(struct farm_ocean_base *base, void *obs,
 
 // TYPE      the environment's struct
 // NAME      "family/thing"; ABOUT one line
-// DESCRIBE  void (TYPE *env, struct farm_ocean_setup *setup): what my_init does in PufferLib's binding.c, without
-//           allocating: reads options into env, and says what observations and actions are
-// INIT      init(TYPE *) of the environment, called once an instance after DESCRIBE; CLOSE c_close. Either may be
-//           FARM_OCEAN_NOTHING. observations is not there yet in INIT.
+// DESCRIBE  void (TYPE *env, struct farm_ocean_setup *setup): as my_init in PufferLib's binding.c, without allocating:
+//           reads options into env, and describes observations and actions
+// INIT      init(TYPE *) of the environment, called once per instance after DESCRIBE; CLOSE c_close. Either may be
+//           FARM_OCEAN_NOTHING. INIT must not use observations.
 // KEEP      FARM_OCEAN_DIRECT or FARM_OCEAN_KEEP
 #define FARM_OCEAN(TYPE, NAME, ABOUT, DESCRIBE, INIT, CLOSE, KEEP)                                                     \
     struct farm_ocean_instance {                                                                                       \

@@ -1,17 +1,15 @@
-// What a step means: the flag bits that travel with every observation in a lane (dm_env's TimeStep, with an episode's
-// last observation as a step of its own). Reward n and flags n came WITH observation n. C17 and CUDA C++.
+// The flag bits of a step, which accompany every observation in a lane (dm_env's TimeStep, with an episode's last
+// observation as a separate step). Reward n and flags n came WITH observation n. C17 and CUDA C++.
 //
 //   FIRST       first observation of an episode; reward 0. Not counted as a transition.
-//   LAST        last observation of an episode. The action answered to it is written and ignored; this environment
-//   resets at
-//               step n+1 (FIRST), the others of its group step on.
+//   LAST        last observation of an episode. The action answered to it is ignored; this environment resets at step
+//               n+1 (FIRST), the others of its group step on.
 //   TERMINATED  with LAST: the episode ended by itself, so the discount of the transition into this step is 0.
 //   TRUNCATED   with LAST: the episode was cut (time limit), so training bootstraps from this observation.
-//   GAME_END    with LAST: a real game ended (not merely a life lost in training): `episodes` and `return_mean` count
-//   these.
+//   GAME_END    with LAST: a real game ended (not only a life lost): `episodes` and `return_mean` count these.
 //
-// FIRST at step n+1 without LAST at step n is an abandoned episode (its actor died): step n has weight 0 and serves as
-// bootstrap.
+// FIRST at step n+1 without LAST at step n is an abandoned episode (its actor died): step n has weight 0 and is used
+// for bootstrapping.
 #ifndef FARM_STEP_H
 #define FARM_STEP_H
 

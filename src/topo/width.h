@@ -9,20 +9,20 @@
 
 struct farm_width_request {
     double step_ns;       // of one environment in the bare loop
-    uint64_t step_bytes;  // that a step of one environment writes into the ring
+    uint64_t step_bytes;  // written to the ring by a step of one environment
     uint32_t steps;       // C of the ring
-    uint32_t lanes;       // of the actor: the answer is a multiple of it
-    uint64_t cache_bytes; // of the last-level cache, this actor's part; 0: there is none
+    uint32_t lanes;       // of the actor: the result is a multiple of it
+    uint64_t cache_bytes; // this actor's part of the last-level cache; 0: no such cache
 };
 
 enum { FARM_WIDTH_ENVS_MIN = 16, FARM_WIDTH_ENVS_MAX = 8192 };
 
-// Environments of one actor, all lanes together: of FARM_WIDTH_ENVS_MIN, twice that, ..., FARM_WIDTH_ENVS_MAX the
-// fewest whose expected time a step is within 2 % of the best.
+// Environments of one actor, over all lanes: the smallest of FARM_WIDTH_ENVS_MIN, twice that, ..., FARM_WIDTH_ENVS_MAX
+// whose expected time per step is within 2 % of the best.
 uint32_t farm_width_choose(const struct farm_width_request *request);
 
-// The expected time of one environment's step in the farm, for so many environments of one actor: a guess by the
-// costs above, for comparing widths of one environment and nothing else.
+// The expected time of one environment's step with `envs` environments in an actor: an estimate from the costs above,
+// only good for comparing widths of one environment.
 double farm_width_step_ns(const struct farm_width_request *request, uint32_t envs);
 
 #endif

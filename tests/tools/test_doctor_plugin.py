@@ -98,9 +98,9 @@ class Sound(unittest.TestCase):
 
     def test_prints_why_spec_refuses_an_option(self):
         for plugin, option, text in (
-            ("gridworld", "size=99", "2 to 32"),
+            ("gridworld", "size=99", "must be 2 to 32 (got 99)"),
             ("gridworld", "siez=9", "it has size"),
-            ("chase", "cells=2", "3 to 1000"),
+            ("chase", "cells=2", "from 3 to 1000 (got 2)"),
             ("chase", "cells=4.5", "whole number"),
             ("chase", "cells=x", "a number"),
             ("chase", "cell=4", "it has cells"),

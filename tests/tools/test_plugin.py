@@ -199,7 +199,7 @@ class Loading(WithPlugins):
 
     def test_refuses_invalid_specs(self):
         for fault, part in {
-            "spec_dims": "'state': type or dimensions", "spec_fields": "1000 observation fields", "spec_rank": "'state'",
+            "spec_dims": "'state': invalid type or dimensions", "spec_fields": "1000 observation fields", "spec_rank": "'state'",
             "spec_actions": "0 choices", "spec_name": "no name",
         }.items():
             self.refuses(self.rogue(fault), 1, "environment rogue/first describes itself wrongly", part)

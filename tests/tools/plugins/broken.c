@@ -1,6 +1,6 @@
-// A small environment that breaks one rule of the contract, for the tests of `farm doctor`: option `fault` says which.
-// "none" breaks none. -DABI=99, -DNO_ENTRY: a plug-in that no farm can open; -DRARE: many actions, the last of which
-// hardly ever comes by chance.
+// A small environment that breaks one rule of the contract, for the tests of `farm doctor`: option `fault` selects it
+// ("none": no rule). -DABI=99, -DNO_ENTRY: a plug-in that cannot be opened; -DRARE: many actions, the last of which is
+// rarely drawn.
 #include <farm/env.h>
 #include <fcntl.h>
 #include <math.h>
@@ -16,7 +16,7 @@ enum { ACTIONS = 1000 };
 #else
 enum { ACTIONS = 6 };
 #endif
-enum { CELLS = 50, LENGTH = 20, EARLY = 5 }; // EARLY: the step at which single faults show
+enum { CELLS = 50, LENGTH = 20, EARLY = 5 }; // EARLY: the step of single faults
 
 struct broken {
     uint64_t random;
@@ -25,7 +25,7 @@ struct broken {
     float *own; // [CELLS]
 };
 
-// Of all instances: so is what the options say.
+// Shared by all instances, as their options are.
 static char fault[32];
 static int shared_state, spec_calls;
 static void *volatile lost;
@@ -83,7 +83,7 @@ static void broken_destroy(void *self) {
     free(env);
 }
 
-static void look(struct broken *env, void *const *obs) {
+static void write_observation(struct broken *env, void *const *obs) {
     float *cells = obs[0];
     uint8_t *clock = obs[1];
     const float before = cells[7];
@@ -109,7 +109,7 @@ static void broken_reset(void *self, void *const *obs) {
     if (!is("stale")) env->steps = 0;
     env->position = (int)draw(env, CELLS);
     env->episodes++;
-    look(env, obs);
+    write_observation(env, obs);
 }
 
 static int deeper(int depth) {
@@ -141,7 +141,7 @@ static uint32_t broken_step(void *self, const void *action, void *const *obs, fl
     if (is("action_crash") && chosen == ACTIONS - 1) *(volatile int *)16 = 1;
     env->position = (env->position + chosen) % CELLS;
     if (is("shared")) env->position = (env->position + shared_state++ % 7) % CELLS;
-    look(env, obs);
+    write_observation(env, obs);
     if (!is("no_reward")) *reward = (float)chosen;
     if (is("reward_nan") && env->steps == EARLY) *reward = NAN;
     if (is("reward_infinite") && env->steps == EARLY) *reward = INFINITY;

@@ -1,7 +1,6 @@
 // A small environment for the tests of plug-ins in `farm train`: four numbers, two actions, episodes of 40 steps.
-// Option `fault` says what is wrong with it, `at` in which step of an episode (0: the first), `while_there` the file
-// with which the fault goes. -DABI=99, -DNO_ENTRY, -DNO_STEP: plug-ins that no farm can open; -DEARLY: dies while it is
-// loaded.
+// Option `fault` selects a fault, `at` its step in an episode (0: the first), `while_there` a file whose removal ends
+// it. -DABI=99, -DNO_ENTRY, -DNO_STEP: plug-ins that cannot be opened; -DEARLY: dies while it is loaded.
 #include <farm/env.h>
 #include <math.h>
 #include <stdbool.h>

@@ -1,5 +1,5 @@
-// A small environment behind gym3's libenv interface that ends its process where it is given an option that it does not
-// know, as Procgen's does: `seed` is all that it takes. Three numbers, two actions, ten steps an episode.
+// A small environment behind gym3's libenv interface that ends its process at an unknown option, as Procgen's does; its
+// only option is `seed`. Three numbers, two actions, ten steps per episode.
 #include "envs/libenv/libenv.h"
 
 enum { NUMBERS = 3, STEPS = 10 };
