@@ -25,46 +25,33 @@ static void expect_refused(const struct farm_net_spec *spec, struct farm_net_io 
     cr_assert_not_null(strstr(err.message, reason), "\"%s\" does not say \"%s\"", err.message, reason);
 }
 
-// Counted by hand: 16*(4*64+1) + 32*(16*16+1) + 256*(32*81+1) + 7*(256+1).
-Test(nn, counts_the_parameters_of_shallow) {
-    cr_assert_eq(make("shallow", atari).parameter_count, 677943);
-}
-
-// The published number for 18 actions without the value head is 1693362 (Mnih et al.'s network in PyTorch); here 6 + 1
-// heads.
-Test(nn, counts_the_parameters_of_nature) {
-    cr_assert_eq(make("nature", atari).parameter_count, 1693362 - 11 * 513);
-}
-
-Test(nn, counts_the_parameters_of_mlp) {
-    cr_assert_eq(make("mlp", cartpole).parameter_count, 5 * 64 + 65 * 64 + 3 * 65);
-}
-
-// By hand: 16*(9*4+1) + 4*16*(9*16+1) + 32*(9*16+1) + 9*32*(9*32+1) + 256*(32*11*11+1) + 7*(256+1).
-Test(nn, counts_the_parameters_of_deep) {
-    cr_assert_eq(make("deep", atari).parameter_count, 1091031);
+// By hand. nature: the published number for 18 actions without a value head is 1693362 (Mnih et al.'s network in
+// PyTorch); here 6 + 1 heads.
+Test(nn, counts_the_parameters_of_each_network) {
+    cr_expect_eq(make("shallow", atari).parameter_count,
+                 16 * (4 * 64 + 1) + 32 * (16 * 16 + 1) + 256 * (32 * 81 + 1) + 7 * 257);
+    cr_expect_eq(make("nature", atari).parameter_count, 1693362 - 11 * 513);
+    cr_expect_eq(make("mlp", cartpole).parameter_count, 5 * 64 + 65 * 64 + 3 * 65);
+    cr_expect_eq(make("deep", atari).parameter_count, 16 * (9 * 4 + 1) + 4 * 16 * (9 * 16 + 1) + 32 * (9 * 16 + 1) +
+                                                          9 * 32 * (9 * 32 + 1) + 256 * (32 * 11 * 11 + 1) + 7 * 257);
 }
 
 // The sections of the deep network at 84x84: 84, 42, 21, 11; and at the sizes of small pictures.
 Test(nn, pools_to_half_rounded_up_and_pads_as_tensorflow_does) {
-    static const struct {
-        int size, out, before, after;
-    } pools[] = {{84, 42, 0, 1}, {21, 11, 1, 1}, {5, 3, 1, 1}, {4, 2, 0, 1}, {3, 2, 1, 1}, {2, 1, 0, 1}, {1, 1, 1, 1}};
+    static const int pools[][4] = {{84, 42, 0, 1}, {21, 11, 1, 1}, {5, 3, 1, 1}, {4, 2, 0, 1},
+                                   {3, 2, 1, 1},   {2, 1, 0, 1},   {1, 1, 1, 1}}; // size, result, padding before, after
     for (size_t i = 0; i < sizeof pools / sizeof pools[0]; i++) {
+        const int *p = pools[i];
         struct farm_net_io io = atari;
-        io.height = pools[i].size;
+        io.height = p[0];
         io.width = 9;
         const struct farm_net net = make("deep", io);
         const struct farm_net_op *conv = &net.ops[0], *pool = &net.ops[1];
-        cr_assert_eq(conv->kind, FARM_NET_OP_CONV);
-        cr_assert(conv->out.channels == 16 && conv->out.height == pools[i].size && conv->out.width == 9);
-        cr_assert(conv->pad_before[0] == 1 && conv->pad_after[0] == 1 && conv->pad_before[1] == 1 &&
-                  conv->pad_after[1] == 1);
-        cr_assert_eq(pool->kind, FARM_NET_OP_POOL);
-        cr_assert(pool->out.channels == 16 && pool->out.height == pools[i].out && pool->out.width == 5, "%d rows",
-                  pools[i].size);
-        cr_assert(pool->pad_before[0] == pools[i].before && pool->pad_after[0] == pools[i].after, "%d rows",
-                  pools[i].size);
+        cr_assert(conv->kind == FARM_NET_OP_CONV && pool->kind == FARM_NET_OP_POOL);
+        cr_assert(conv->out.channels == 16 && conv->out.height == p[0] && conv->out.width == 9);
+        for (int d = 0; d < 2; d++) cr_assert(conv->pad_before[d] == 1 && conv->pad_after[d] == 1);
+        cr_assert(pool->out.channels == 16 && pool->out.height == p[1] && pool->out.width == 5, "%d rows", p[0]);
+        cr_assert(pool->pad_before[0] == p[2] && pool->pad_after[0] == p[3], "%d rows", p[0]);
         cr_assert(pool->pad_before[1] == 1 && pool->pad_after[1] == 1);
     }
 }
@@ -90,93 +77,86 @@ Test(nn, takes_deep_apart_into_ops) {
     cr_assert_str_eq(net.tensors[net.ops[25].weight].name, "policy.weight");
 }
 
-Test(nn, names_the_tensors_of_deep_as_a_module_of_its_layers_does) {
-    const struct farm_net net = make("deep", atari);
-    static const struct {
-        int tensor;
-        const char *name;
-        int dims[4];
-    } some[] = {{0, "layers.0.weight", {16, 4, 3, 3}},
-                {2, "layers.2.conv0.weight", {16, 16, 3, 3}},
-                {5, "layers.2.conv1.bias", {16}},
-                {9, "layers.3.conv1.bias", {16}},
-                {10, "layers.4.weight", {32, 16, 3, 3}},
-                {28, "layers.11.conv1.weight", {32, 32, 3, 3}},
-                {30, "layers.12.weight", {256, 32 * 11 * 11}},
-                {32, "policy.weight", {6, 256}}};
-    cr_assert_eq(net.tensor_count, 36);
-    for (size_t i = 0; i < sizeof some / sizeof some[0]; i++) {
-        const struct farm_tensor *tensor = &net.tensors[some[i].tensor];
-        cr_assert_str_eq(tensor->name, some[i].name);
-        cr_assert_arr_eq(tensor->dims, some[i].dims, sizeof tensor->dims, "%s", tensor->name);
-    }
-}
+struct named {
+    int tensor;
+    const char *name;
+    int dims[4];
+};
 
-Test(nn, names_tensors_in_order_without_gaps) {
-    const struct farm_net net = make("shallow", atari);
-    static const char *const names[] = {"layers.0.weight", "layers.0.bias", "layers.1.weight", "layers.1.bias",
-                                        "layers.2.weight", "layers.2.bias", "policy.weight",   "value.weight",
-                                        "policy.bias",     "value.bias"};
-    static const int dims[][4] = {{16, 4, 8, 8}, {16},     {32, 16, 4, 4}, {32}, {256, 2592},
-                                  {256},         {6, 256}, {1, 256},       {6},  {1}};
-    cr_assert_eq(net.tensor_count, 10);
+static void expect_tensors(const struct farm_net *net, const struct named *named, int count) {
+    for (int i = 0; i < count; i++) {
+        const struct farm_tensor *tensor = &net->tensors[named[i].tensor];
+        cr_assert_str_eq(tensor->name, named[i].name);
+        cr_assert_arr_eq(tensor->dims, named[i].dims, sizeof tensor->dims, "%s", tensor->name);
+    }
     size_t offset = 0;
-    for (int t = 0; t < net.tensor_count; t++) {
-        const struct farm_tensor *tensor = &net.tensors[t];
-        cr_assert_str_eq(tensor->name, names[t]);
-        cr_assert_eq(tensor->offset, offset);
-        size_t count = 1;
-        for (int i = 0; i < tensor->rank; i++) {
-            cr_assert_eq(tensor->dims[i], dims[t][i], "%s dimension %d", names[t], i);
-            count *= (size_t)dims[t][i];
-        }
-        cr_assert_eq(tensor->count, count);
-        offset += count;
+    for (int t = 0; t < net->tensor_count; t++) {
+        const struct farm_tensor *tensor = &net->tensors[t];
+        size_t elements = 1;
+        for (int i = 0; i < tensor->rank; i++) elements *= (size_t)tensor->dims[i];
+        cr_assert(tensor->offset == offset && tensor->count == elements, "%s", tensor->name);
+        offset += elements;
     }
-    cr_assert_eq(net.parameter_count, offset);
+    cr_assert_eq(net->parameter_count, offset);
 }
 
-Test(nn, takes_the_channels_of_all_stacked_frames) {
+Test(nn, names_tensors_in_order_without_gaps_as_pytorchs_module_list_does) {
+    static const struct named shallow[] = {{0, "layers.0.weight", {16, 4, 8, 8}},
+                                           {1, "layers.0.bias", {16}},
+                                           {2, "layers.1.weight", {32, 16, 4, 4}},
+                                           {3, "layers.1.bias", {32}},
+                                           {4, "layers.2.weight", {256, 2592}},
+                                           {5, "layers.2.bias", {256}},
+                                           {6, "policy.weight", {6, 256}},
+                                           {7, "value.weight", {1, 256}},
+                                           {8, "policy.bias", {6}},
+                                           {9, "value.bias", {1}}};
+    static const struct named deep[] = {{0, "layers.0.weight", {16, 4, 3, 3}},
+                                        {2, "layers.2.conv0.weight", {16, 16, 3, 3}},
+                                        {5, "layers.2.conv1.bias", {16}},
+                                        {9, "layers.3.conv1.bias", {16}},
+                                        {10, "layers.4.weight", {32, 16, 3, 3}},
+                                        {28, "layers.11.conv1.weight", {32, 32, 3, 3}},
+                                        {30, "layers.12.weight", {256, 32 * 11 * 11}},
+                                        {32, "policy.weight", {6, 256}}};
     struct farm_net_io io = atari;
+    struct farm_net net = make("shallow", atari);
+    cr_assert_eq(net.tensor_count, 10);
+    expect_tensors(&net, shallow, 10);
+    net = make("deep", atari);
+    cr_assert_eq(net.tensor_count, 36);
+    expect_tensors(&net, deep, 8);
     io.frame_channels = 3;
     io.stack = 2;
-    cr_assert_eq(make("nature", io).tensors[0].dims[1], 6);
+    cr_assert_eq(make("nature", io).tensors[0].dims[1], 6); // the channels of all stacked frames
 }
 
-Test(nn, lists_networks_until_null) {
+Test(nn, lists_networks_and_names_them_if_one_is_unknown) {
     size_t i = 0;
     for (; farm_net_at(i) != NULL; i++) cr_assert_eq(farm_net_find(farm_net_at(i)->name, NULL), farm_net_at(i));
     cr_assert_eq(i, 4);
-}
-
-Test(nn, names_the_networks_where_one_is_unknown) {
     cr_assert_null(farm_net_find("shalow", &err));
     cr_assert_eq(err.status, FARM_E_NOT_FOUND);
     cr_assert_not_null(strstr(err.message, "shallow, nature, mlp, deep"));
 }
 
-Test(nn, refuses_what_does_not_fit) {
-    const struct farm_net_spec *shallow = farm_net_find("shallow", NULL), *mlp = farm_net_find("mlp", NULL);
-    struct farm_net_io io = atari;
-    io.height = 7;
-    expect_refused(shallow, io, "too small");
-    io = atari;
-    io.width = 19; // 3 columns after the first layer, the second wants 4
-    expect_refused(shallow, io, "layer 1 gets 20x3");
-    expect_refused(shallow, cartpole, "flat");
-    expect_refused(mlp, atari, "takes flat observations");
-    io = cartpole;
-    io.stack = 4;
-    expect_refused(mlp, io, "not stacked");
-    io = atari;
-    io.actions = 0;
-    expect_refused(shallow, io, "at least one action");
-    io = atari;
-    io.stack = 0;
-    expect_refused(shallow, io, "stack");
-    io = atari;
-    io.flat = 4;
-    expect_refused(shallow, io, "either");
+Test(nn, refuses_inputs_that_do_not_fit) {
+    static const struct {
+        const char *net;
+        struct farm_net_io io;
+        const char *reason;
+    } cases[] = {
+        {"shallow", {.frame_channels = 1, .height = 7, .width = 84, .stack = 4, .actions = 6}, "too small"},
+        {"shallow", {.frame_channels = 1, .height = 84, .width = 19, .stack = 4, .actions = 6}, "layer 1 gets 20x3"},
+        {"shallow", {.flat = 4, .stack = 1, .actions = 2}, "flat"},
+        {"mlp", {.frame_channels = 1, .height = 84, .width = 84, .stack = 4, .actions = 6}, "takes flat observations"},
+        {"mlp", {.flat = 4, .stack = 4, .actions = 2}, "not stacked"},
+        {"shallow", {.frame_channels = 1, .height = 84, .width = 84, .stack = 4}, "at least one action"},
+        {"shallow", {.frame_channels = 1, .height = 84, .width = 84, .actions = 6}, "stack"},
+        {"shallow", {.frame_channels = 1, .height = 84, .width = 84, .stack = 4, .flat = 4, .actions = 6}, "either"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
+        expect_refused(farm_net_find(cases[i].net, NULL), cases[i].io, cases[i].reason);
 }
 
 // A table of two layers.
@@ -184,7 +164,7 @@ static struct farm_net_spec two(struct farm_layer first, struct farm_layer secon
     return (struct farm_net_spec){.name = "two", .layer_count = 2, .layers = {first, second}};
 }
 
-Test(nn, refuses_tables_that_make_no_sense) {
+Test(nn, refuses_invalid_tables) {
     const struct farm_layer conv = {FARM_LAYER_CONV_SAME, 8, 3, 1, FARM_ACTIVATION_NONE};
     const struct farm_layer active = {FARM_LAYER_CONV_SAME, 8, 3, 1, FARM_ACTIVATION_RELU};
     const struct farm_layer tanh_conv = {FARM_LAYER_CONV, 8, 3, 1, FARM_ACTIVATION_TANH};
@@ -210,33 +190,31 @@ Test(nn, refuses_tables_that_make_no_sense) {
     expect_refused(&flat, cartpole, "flat");
 }
 
-static void expect_uniform(const char *name) {
-    const struct farm_net net = make(name, atari);
-    float *params = malloc(net.parameter_count * sizeof *params);
-    farm_net_init(&net, 5, params);
-    for (int t = 0; t < net.tensor_count; t++) {
-        const struct farm_tensor *tensor = &net.tensors[t];
-        double most = 0, square = 0;
-        for (size_t i = 0; i < tensor->count; i++) {
-            const double x = params[tensor->offset + i];
-            most = fabs(x) > most ? fabs(x) : most;
-            square += x * x / (double)tensor->count;
-        }
-        double bound = tensor->rank == 1 ? 0 : 1 / sqrt((double)tensor->count / tensor->dims[0]);
-        if (strcmp(tensor->name, "policy.weight") == 0) bound *= 0.01;
-        cr_assert_leq(most, bound * 1.000001, "%s: %g beyond %g", tensor->name, most, bound);
-        cr_assert_geq(most, bound * 0.97, "%s: %g far within %g", tensor->name, most, bound);
-        cr_assert_float_eq(square, bound * bound / 3, 0.1 * bound * bound, "%s: variance %g", tensor->name, square);
-    }
-    free(params);
-}
-
 Test(nn, initial_values_are_uniform_within_their_bounds) {
-    expect_uniform("shallow");
-    expect_uniform("deep");
+    static const char *const names[] = {"shallow", "deep"};
+    for (int n = 0; n < 2; n++) {
+        const struct farm_net net = make(names[n], atari);
+        float *params = malloc(net.parameter_count * sizeof *params);
+        farm_net_init(&net, 5, params);
+        for (int t = 0; t < net.tensor_count; t++) {
+            const struct farm_tensor *tensor = &net.tensors[t];
+            double most = 0, square = 0;
+            for (size_t i = 0; i < tensor->count; i++) {
+                const double x = params[tensor->offset + i];
+                most = fmax(most, fabs(x));
+                square += x * x / (double)tensor->count;
+            }
+            double bound = tensor->rank == 1 ? 0 : 1 / sqrt((double)tensor->count / tensor->dims[0]);
+            if (strcmp(tensor->name, "policy.weight") == 0) bound *= 0.01;
+            cr_assert_leq(most, bound * 1.000001, "%s: %g beyond %g", tensor->name, most, bound);
+            cr_assert_geq(most, bound * 0.97, "%s: %g far within %g", tensor->name, most, bound);
+            cr_assert_float_eq(square, bound * bound / 3, 0.1 * bound * bound, "%s: variance %g", tensor->name, square);
+        }
+        free(params);
+    }
 }
 
-// The numbers themselves are part of the contract: a seed means the same run on every machine.
+// A seed means the same run on every machine.
 Test(nn, initial_values_depend_on_the_seed_alone) {
     const struct farm_net net = make("mlp", cartpole);
     float *a = malloc(net.parameter_count * sizeof *a), *b = malloc(net.parameter_count * sizeof *b);

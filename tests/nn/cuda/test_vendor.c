@@ -1,5 +1,5 @@
-// Where cuDNN and cuBLASLt are looked for, in which order, and what is said where they are not. The program is linked
-// with --wrap=dlopen,dlerror,dlsym: the linker's places hold what the test puts there.
+// Where cuDNN and cuBLASLt are searched, in which order, and the errors if they are missing. Linked with
+// --wrap=dlopen,dlerror,dlsym: the linker finds what the test names.
 #include "nn/cuda/vendor.h"
 
 #include <criterion/criterion.h>
@@ -64,7 +64,7 @@ static void setup(void) {
 
 TestSuite(vendor, .init = setup);
 
-Test(vendor, says_where_it_looked_and_what_to_install) {
+Test(vendor, names_the_places_searched_and_what_to_install) {
     struct farm_cuda_vendor vendor;
     setenv("FARM_CUDA_LIBS", "/nowhere/a:/nowhere/b", 1);
     cr_expect_eq(farm_cuda_vendor_open(&vendor, &err), FARM_E_NOT_FOUND);
@@ -83,56 +83,53 @@ Test(vendor, says_where_it_looked_and_what_to_install) {
     cr_expect(strstr(err.message, "nvidia-cudnn-cu13") != NULL, "%s", err.message);
 }
 
-Test(vendor, named_folders_go_before_the_linker_and_the_linker_before_wheels) {
-    char prefix[] = "/tmp/farm-vendor-XXXXXX", path[256];
-    cr_assert_not_null(mkdtemp(prefix));
-    static const char *const folders[] = {"", "/lib", "/lib/python3.11", "/lib/python3.11/site-packages"};
-    for (size_t i = 1; i < sizeof folders / sizeof *folders; i++) {
-        snprintf(path, sizeof path, "%s%s", prefix, folders[i]);
-        cr_assert_eq(mkdir(path, 0700), 0);
-    }
-    setenv("FARM_CUDA_LIBS", "/nowhere/a:/nowhere/b", 1);
-    setenv("VIRTUAL_ENV", prefix, 1);
-    struct farm_cuda_vendor vendor;
-    farm_cuda_vendor_open(&vendor, &err);
-    for (size_t i = sizeof folders / sizeof *folders; i-- > 0;) {
-        snprintf(path, sizeof path, "%s%s", prefix, folders[i]);
-        rmdir(path);
-    }
-    snprintf(path, sizeof path, "%s/lib/python3.11/site-packages/nvidia/cu13/lib/libcublasLt.so.13", prefix);
-    const int order[] = {when_tried("/nowhere/a/libcublasLt.so.13"),
-                         when_tried("/nowhere/a/nvidia/cu13/lib/libcublasLt.so.13"),
-                         when_tried("/nowhere/a/nvidia/cublas/lib/libcublasLt.so.12"),
-                         when_tried("/nowhere/b/libcublasLt.so.12"),
-                         when_tried("libcublasLt.so.13"),
-                         when_tried("libcublasLt.so.12"),
-                         when_tried(path)};
-    for (size_t i = 0; i < sizeof order / sizeof *order; i++) {
-        cr_expect_geq(order[i], 0, "place %zu was not tried", i);
-        if (i > 0) cr_expect_lt(order[i - 1], order[i], "place %zu comes before the one before it", i);
+// Makes or removes folders below `prefix`, each inside the one before it or beside it.
+static void make_folders(const char *prefix, const char *const *folders, int count, bool make) {
+    char path[256];
+    for (int i = 0; i < count; i++) {
+        snprintf(path, sizeof path, "%s%s", prefix, folders[make ? i : count - 1 - i]);
+        cr_assert_eq(make ? mkdir(path, 0700) : rmdir(path), 0);
     }
 }
 
-Test(vendor, looks_beside_the_python_of_the_path) {
+Test(vendor, named_folders_go_before_the_linker_and_the_linker_before_wheels) {
     char prefix[] = "/tmp/farm-vendor-XXXXXX", path[256];
+    static const char *const folders[] = {"/lib", "/lib/python3.11", "/lib/python3.11/site-packages"};
+    struct farm_cuda_vendor vendor;
     cr_assert_not_null(mkdtemp(prefix));
-    static const char *const folders[] = {"/bin", "/lib", "/lib/python3.12", "/lib/python3.12/site-packages"};
-    for (int i = 0; i < 4; i++) {
-        snprintf(path, sizeof path, "%s%s", prefix, folders[i]);
-        cr_assert_eq(mkdir(path, 0700), 0);
+    make_folders(prefix, folders, 3, true);
+    setenv("FARM_CUDA_LIBS", "/nowhere/a:/nowhere/b", 1);
+    setenv("VIRTUAL_ENV", prefix, 1);
+    farm_cuda_vendor_open(&vendor, &err);
+    make_folders(prefix, folders, 3, false);
+    rmdir(prefix);
+    snprintf(path, sizeof path, "%s/lib/python3.11/site-packages/nvidia/cu13/lib/libcublasLt.so.13", prefix);
+    const char *const order[] = {"/nowhere/a/libcublasLt.so.13",
+                                 "/nowhere/a/nvidia/cu13/lib/libcublasLt.so.13",
+                                 "/nowhere/a/nvidia/cublas/lib/libcublasLt.so.12",
+                                 "/nowhere/b/libcublasLt.so.12",
+                                 "libcublasLt.so.13",
+                                 "libcublasLt.so.12",
+                                 path};
+    for (size_t i = 0; i < sizeof order / sizeof *order; i++) {
+        cr_expect_geq(when_tried(order[i]), 0, "%s was not tried", order[i]);
+        if (i > 0) cr_expect_lt(when_tried(order[i - 1]), when_tried(order[i]), "%s comes too early", order[i]);
     }
-    snprintf(path, sizeof path, "%s/bin/python3", prefix);
-    cr_assert_eq(symlink("/bin/true", path), 0);
+}
+
+Test(vendor, searches_beside_the_python_of_the_path) {
+    char prefix[] = "/tmp/farm-vendor-XXXXXX", python[64], path[256];
+    static const char *const folders[] = {"/bin", "/lib", "/lib/python3.12", "/lib/python3.12/site-packages"};
+    struct farm_cuda_vendor vendor;
+    cr_assert_not_null(mkdtemp(prefix));
+    make_folders(prefix, folders, 4, true);
+    snprintf(python, sizeof python, "%s/bin/python3", prefix);
+    cr_assert_eq(symlink("/bin/true", python), 0);
     snprintf(path, sizeof path, "/nowhere:%s/bin::", prefix);
     setenv("PATH", path, 1);
-    struct farm_cuda_vendor vendor;
     farm_cuda_vendor_open(&vendor, NULL);
-    snprintf(path, sizeof path, "%s/bin/python3", prefix);
-    unlink(path);
-    for (int i = 4; i-- > 0;) {
-        snprintf(path, sizeof path, "%s%s", prefix, folders[i]);
-        rmdir(path);
-    }
+    unlink(python);
+    make_folders(prefix, folders, 4, false);
     rmdir(prefix);
     snprintf(path, sizeof path, "%s/bin/../lib/python3.12/site-packages/nvidia/cublas/lib/libcublasLt.so.12", prefix);
     cr_expect_geq(when_tried(path), 0, "%s was not tried", path);
@@ -153,7 +150,7 @@ Test(vendor, fills_the_whole_table_and_describes_it) {
     cr_expect(strstr(text, "cuDNN 9.19.0 of ") != NULL, "%s", text);
 }
 
-Test(vendor, a_library_without_a_function_is_named) {
+Test(vendor, names_the_function_that_a_library_lacks) {
     present[0] = "libcublasLt.so.13";
     present[1] = "libcudnn.so.9";
     missing_symbol = "cudnnConvolutionBackwardFilter";
@@ -162,7 +159,7 @@ Test(vendor, a_library_without_a_function_is_named) {
     cr_expect(strstr(err.message, missing_symbol) != NULL, "%s", err.message);
 }
 
-Test(vendor, the_linkers_words_about_a_broken_library_are_passed_on) {
+Test(vendor, the_linkers_reason_for_a_broken_library_is_in_the_message) {
     setenv("FARM_CUDA_LIBS", "/nowhere/a", 1);
     broken = "/nowhere/a/libcublasLt.so.13";
     struct farm_cuda_vendor vendor;
