@@ -7,45 +7,16 @@
 
 #include "kernels/cpu/conv_u8_vector.h"
 
-// Scratch of both directions; the gradient's part lies behind the lines.
-struct direct {
-    size_t line_count;             // lines of elements that one pass needs
-    size_t width;                  // elements of a line: pixels with padding, and what a last vector reads beyond
-    int32_t *lines;                // [line_count][width]
-    int32_t *gradients;            // [out_width][O]: of one row of outputs, or of two side by side
-    int32_t *sums;                 // [rows][K][O], I16: of some rows of outputs, in steps
-    float *total;                  // [rows][K][O], over the batch, for pixels of 0 to 255
-    float *step, *inverse, *dbias; // [O]
-};
-
-// Places it all in scratch; *bytes is what it takes. scratch NULL: measures alone.
-static struct direct direct_place(const struct farm_conv_u8_shape *shape, void *scratch, size_t *bytes) {
+static struct work direct_place(const struct farm_conv_u8_shape *shape, void *scratch, size_t *bytes) {
     const size_t outputs = (size_t)shape->outputs, rows = (size_t)farm_conv_u8_rows(shape);
-    const size_t taps = rows * (size_t)shape->kernel;
+    const size_t weights = rows * (size_t)shape->kernel * outputs;
     const int pixels = shape->pad_before[1] + shape->width + shape->pad_after[1];
-    struct direct d = {.line_count = rows, .width = (size_t)(pixels + POSITIONS * shape->stride + 15) / 8 * 8};
-    const size_t counts[] = {rows * d.width,
-                             (size_t)farm_conv_u8_out_width(shape) * outputs,
-                             shape->precision == FARM_CONV_U8_I16 ? taps * outputs : 0,
-                             taps * outputs,
-                             outputs,
-                             outputs,
-                             outputs};
-    enum { PARTS_OF_IT = sizeof counts / sizeof counts[0] };
-    int32_t *at[PARTS_OF_IT + 1] = {scratch};
-    *bytes = 0;
-    for (int i = 0; i < PARTS_OF_IT; i++) {
-        *bytes += counts[i] * sizeof **at;
-        if (scratch != NULL) at[i + 1] = at[i] + counts[i];
-    }
-    d.lines = at[0];
-    d.gradients = at[1];
-    d.sums = at[2];
-    d.total = (float *)at[3];
-    d.step = (float *)at[4];
-    d.inverse = (float *)at[5];
-    d.dbias = (float *)at[6];
-    return d;
+    const size_t width = (size_t)(pixels + POSITIONS * shape->stride + 15) / 8 * 8;
+    const size_t sizes[] = {rows * width, (size_t)farm_conv_u8_out_width(shape) * outputs,
+                            shape->precision == FARM_CONV_U8_I16 ? weights : 0, weights};
+    struct work work = place_work(shape, scratch, sizes, bytes);
+    work.width = width;
+    return work;
 }
 
 // `count` (at most 8) bytes; zeros where `from` is NULL, and beyond.
@@ -91,10 +62,11 @@ static inline int direct_plane_lines(const struct farm_conv_u8_shape *shape) {
 }
 
 // Outputs of row y at POSITIONS positions from x on, of vectors · LANES channels. at: of the row's first output.
-static inline __attribute__((always_inline)) void
-direct_outputs(struct direct_kind kind, const struct farm_conv_u8_shape *shape, const struct farm_conv_u8_packed *view,
-               const float *bias, const struct direct *d, int y, int x, int channel, void *out,
-               const struct place at[2]) {
+static inline __attribute__((always_inline)) void direct_outputs(struct direct_kind kind,
+                                                                 const struct farm_conv_u8_shape *shape,
+                                                                 const struct farm_conv_u8_packed *view,
+                                                                 const float *bias, const struct work *d, int y, int x,
+                                                                 int channel, void *out, const struct place at[2]) {
     const int k = kind.kernel ? kind.kernel : shape->kernel, stride = kind.stride ? kind.stride : shape->stride;
     const int32_t *weights =
         (kind.whole ? (const int32_t *)(const void *)view->plain : (const int32_t *)(const void *)view->plain_f32) +
@@ -102,10 +74,10 @@ direct_outputs(struct direct_kind kind, const struct farm_conv_u8_shape *shape, 
     const size_t outputs = (size_t)shape->outputs;
     vector sum[POSITIONS][2];
 #pragma GCC unroll 12
-    for (int p = 0; p < POSITIONS; p++) sum[p][0] = sum[p][1] = vector_zero();
+    for (int p = 0; p < POSITIONS; p++) sum[p][0] = sum[p][1] = vector_all(0);
     for (int l = 0; l < direct_plane_lines(shape); l++)
         for (int ky = 0; ky < k; ky++) {
-            const int32_t *line = d->lines + (size_t)(l * k + (y * stride + ky) % k) * d->width + x * stride;
+            const int32_t *line = d->pixels + (size_t)(l * k + (y * stride + ky) % k) * d->width + x * stride;
 #pragma GCC unroll 3
             for (int kx = 0; kx < k; kx++, weights += outputs) {
                 const vector low = vector_load(weights), high = kind.vectors == 2 ? vector_load(weights + LANES) : low;
@@ -124,9 +96,9 @@ direct_outputs(struct direct_kind kind, const struct farm_conv_u8_shape *shape, 
 #pragma GCC unroll 12
         for (int p = 0; p < POSITIONS; p++) {
             if (p >= left) break;
-            floats value = AS_FLOATS(sum[p][i]);
-            if (kind.whole) value = floats_multiply(floats_of(sum[p][i]), scale);
-            value = floats_add(value, b);
+            floats value = (floats)sum[p][i];
+            if (kind.whole) value = floats_of(sum[p][i]) * scale;
+            value += b;
             store_out(out, moved(shape, at[i], (size_t)(x + p)), shape->bf16, shape->relu ? floats_relu(value) : value);
         }
     }
@@ -135,7 +107,7 @@ direct_outputs(struct direct_kind kind, const struct farm_conv_u8_shape *shape, 
 static inline __attribute__((always_inline)) void direct_forward_row(struct direct_kind kind,
                                                                      const struct farm_conv_u8_shape *shape,
                                                                      const struct farm_conv_u8_packed *view,
-                                                                     const float *bias, const struct direct *d, int y,
+                                                                     const float *bias, const struct work *d, int y,
                                                                      int channel, void *out, size_t first) {
     const size_t before = (size_t)(y * farm_conv_u8_out_width(shape));
     const struct place low = place_of(shape, first, channel);
@@ -162,7 +134,7 @@ static inline __attribute__((always_inline)) void direct_forward_row(struct dire
     } while (0)
 
 static void direct_forward(const struct farm_conv_u8_shape *shape, const struct farm_conv_u8_packed *view,
-                           const float *bias, const uint8_t *const *planes, const struct direct *d, void *out,
+                           const float *bias, const uint8_t *const *planes, const struct work *d, void *out,
                            size_t first) {
     const int k = shape->kernel, per_line = shape->precision == FARM_CONV_U8_I16 ? 2 : 1;
     for (int y = 0, filled = 0; y < farm_conv_u8_out_height(shape); y++) {
@@ -172,7 +144,7 @@ static void direct_forward(const struct farm_conv_u8_shape *shape, const struct 
                 const uint8_t *one = planes[l * per_line];
                 const uint8_t *other = l * per_line + 1 < farm_conv_u8_planes(shape) ? planes[l * per_line + 1] : NULL;
                 direct_line(shape, direct_row(shape, one, filled), direct_row(shape, other, filled),
-                            d->lines + (size_t)(l * k + filled % k) * d->width);
+                            d->pixels + (size_t)(l * k + filled % k) * d->width);
             }
         for (int channel = 0; channel < shape->outputs;)
             DIRECT_DISPATCH(direct_forward_row, shape, channel, shape, view, bias, d, y, channel, out, first);
@@ -180,7 +152,7 @@ static void direct_forward(const struct farm_conv_u8_shape *shape, const struct 
 }
 
 // The output gradients of row y (in I16 beside those of the row below) as elements.
-static void direct_gradients(const struct farm_conv_u8_shape *shape, const struct direct *d, int y, const void *dout,
+static void direct_gradients(const struct farm_conv_u8_shape *shape, const struct work *d, int y, const void *dout,
                              size_t first) {
     const size_t width = (size_t)farm_conv_u8_out_width(shape);
     const bool below = y + 1 < farm_conv_u8_out_height(shape);
@@ -194,10 +166,8 @@ static void direct_gradients(const struct farm_conv_u8_shape *shape, const struc
                 floats_store((float *)to, upper);
                 continue;
             }
-            const floats lower =
-                below ? load_out(dout, moved(shape, at, width), shape->bf16) : AS_FLOATS(vector_zero());
-            vector_store(to, vector_pair(vector_round(floats_multiply(upper, inverse)),
-                                         vector_round(floats_multiply(lower, inverse))));
+            const floats lower = below ? load_out(dout, moved(shape, at, width), shape->bf16) : (floats)vector_all(0);
+            vector_store(to, vector_pair(vector_round(upper * inverse), vector_round(lower * inverse)));
         }
     }
 }
@@ -206,20 +176,20 @@ static void direct_gradients(const struct farm_conv_u8_shape *shape, const struc
 // and columns beyond the last are the last ones again, and not kept.
 static inline __attribute__((always_inline)) void direct_weights(struct direct_kind kind,
                                                                  const struct farm_conv_u8_shape *shape,
-                                                                 const struct direct *d, int channel, int lines,
+                                                                 const struct work *d, int channel, int lines,
                                                                  int columns, int from_line, int from_column) {
     enum { AT_ONCE = 12 };
     const int k = kind.kernel ? kind.kernel : shape->kernel, stride = kind.stride ? kind.stride : shape->stride;
     const int rows = farm_conv_u8_rows(shape), width = farm_conv_u8_out_width(shape);
     const size_t outputs = (size_t)shape->outputs;
     int32_t *sums = (kind.whole ? d->sums : (int32_t *)(void *)d->total) + channel;
-    const int32_t *line[4] = {d->lines};
+    const int32_t *line[4] = {d->pixels};
     vector sum[AT_ONCE][2];
 #pragma GCC unroll 4
     for (int l = 0; l < lines; l++)
-        line[l] = d->lines + (size_t)(from_line + l < rows ? from_line + l : rows - 1) * d->width + from_column;
+        line[l] = d->pixels + (size_t)(from_line + l < rows ? from_line + l : rows - 1) * d->width + from_column;
 #pragma GCC unroll 12
-    for (int t = 0; t < lines * columns; t++) sum[t][0] = sum[t][1] = vector_zero();
+    for (int t = 0; t < lines * columns; t++) sum[t][0] = sum[t][1] = vector_all(0);
     const int32_t *gradient = d->gradients + channel;
     for (int x = 0; x < width; x++, gradient += outputs) {
         const vector low = vector_load(gradient), high = kind.vectors == 2 ? vector_load(gradient + LANES) : low;
@@ -236,15 +206,15 @@ static inline __attribute__((always_inline)) void direct_weights(struct direct_k
         int32_t *to = sums + (size_t)((from_line + t / columns) * k + from_column + t % columns) * outputs;
         for (int i = 0; i < kind.vectors; i++) {
             const vector before = vector_load(to + i * LANES), share = sum[t][i];
-            vector_store(to + i * LANES, kind.whole ? vector_add(before, share)
-                                                    : AS_VECTOR(floats_add(AS_FLOATS(before), AS_FLOATS(share))));
+            vector_store(to + i * LANES,
+                         kind.whole ? vector_add(before, share) : (vector)((floats)before + (floats)share));
         }
     }
 }
 
 static inline __attribute__((always_inline)) void direct_backward_row(struct direct_kind kind,
                                                                       const struct farm_conv_u8_shape *shape,
-                                                                      const struct direct *d, int channel) {
+                                                                      const struct work *d, int channel) {
     enum { DEEP_LINES = LANES == 16 ? 4 : 2, COLUMNS = LANES == 16 ? 8 : 6 }; // as many sums as there are registers
     for (int line = 0; line < farm_conv_u8_rows(shape);) {
         if (kind.kernel == 3) {
@@ -259,50 +229,33 @@ static inline __attribute__((always_inline)) void direct_backward_row(struct dir
 }
 
 // Adds some rows' whole numbers to the total, and sets them to zero.
-static void direct_settle(const struct farm_conv_u8_shape *shape, const struct direct *d, int taps) {
+static void direct_settle(const struct farm_conv_u8_shape *shape, const struct work *d, int taps) {
     for (int t = 0; t < taps; t++)
         for (int o = 0; o < shape->outputs; o += LANES) {
             const size_t at = (size_t)t * (size_t)shape->outputs + (size_t)o;
-            const floats share = floats_multiply(floats_of(vector_load(d->sums + at)), floats_load(d->step + o));
-            floats_store(d->total + at, floats_add(floats_load(d->total + at), share));
-            vector_store(d->sums + at, vector_zero());
+            const floats share = floats_of(vector_load(d->sums + at)) * floats_load(d->step + o);
+            floats_store(d->total + at, floats_load(d->total + at) + share);
+            vector_store(d->sums + at, vector_all(0));
         }
 }
 
 // Adds one observation's share of the gradient.
 static void direct_backward(const struct farm_conv_u8_shape *shape, const uint8_t *const *planes, const void *dout,
-                            size_t first, const struct direct *d) {
+                            size_t first, const struct work *d) {
     const bool whole = shape->precision == FARM_CONV_U8_I16;
     const int rows = farm_conv_u8_rows(shape), taps = rows * shape->kernel, step = whole ? 2 : 1;
     const int height = farm_conv_u8_out_height(shape);
-    for (int o = 0; o < shape->outputs; o += LANES) measure(shape, dout, first, o, d->step, d->inverse, d->dbias);
+    for (int o = 0; o < shape->outputs; o += LANES) measure_gradients(shape, dout, first, o, d);
     for (int y = 0; y < height; y += step) {
         direct_gradients(shape, d, y, dout, first);
         for (int row = 0; row < rows; row++) {
             const uint8_t *below = y + 1 < height ? farm_conv_u8_row(shape, planes, row, y + 1) : NULL;
-            direct_line(shape, farm_conv_u8_row(shape, planes, row, y), below, d->lines + (size_t)row * d->width);
+            direct_line(shape, farm_conv_u8_row(shape, planes, row, y), below, d->pixels + (size_t)row * d->width);
         }
         for (int channel = 0; channel < shape->outputs;)
             DIRECT_DISPATCH(direct_backward_row, shape, channel, shape, d, channel);
         const bool full = (y + step) % farm_conv_u8_rows_at_once(shape) == 0 || y + step >= height;
         if (whole && full) direct_settle(shape, d, taps);
-    }
-}
-
-static void direct_backward_all(const struct farm_conv_u8_shape *shape, const uint8_t *const *frames, int batch,
-                                const void *dout, float *dweights, float *dbias, void *scratch) {
-    const int taps = farm_conv_u8_rows(shape) * shape->kernel;
-    size_t bytes;
-    const struct direct d = direct_place(shape, scratch, &bytes);
-    memset(scratch, 0, bytes);
-    for (int n = 0; n < batch; n++) {
-        const uint8_t *planes[FARM_CONV_U8_PLANES_MAX];
-        farm_conv_u8_find_planes(shape, frames + n * shape->stack, planes);
-        direct_backward(shape, planes, dout, (size_t)n * farm_conv_u8_out_count(shape), &d);
-    }
-    for (int o = 0; o < shape->outputs; o++) {
-        dbias[o] += d.dbias[o];
-        for (int t = 0; t < taps; t++) dweights[o * taps + t] += d.total[t * shape->outputs + o] / 255.0f;
     }
 }
 

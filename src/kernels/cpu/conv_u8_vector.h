@@ -18,26 +18,17 @@ struct place {
 #if defined(__AVX512VNNI__)
 enum { LANES = 16, POSITIONS = 12 };
 typedef __m512i vector;
-typedef __m512 floats;
-
+typedef __m512 floats; // + and * work on it
 #define INTRINSIC(name)         _mm512_##name
 #define INTRINSIC_OF_BITS(name) _mm512_##name##_si512
-#define AS_FLOATS               _mm512_castsi512_ps
-#define AS_VECTOR               _mm512_castps_si512
 #else
 enum { LANES = 8, POSITIONS = 6 };
 typedef __m256i vector;
-typedef __m256 floats;
-
+typedef __m256 floats; // + and * work on it
 #define INTRINSIC(name)         _mm256_##name
 #define INTRINSIC_OF_BITS(name) _mm256_##name##_si256
-#define AS_FLOATS               _mm256_castsi256_ps
-#define AS_VECTOR               _mm256_castps_si256
 #endif
 
-static inline vector vector_zero(void) {
-    return INTRINSIC_OF_BITS(setzero)();
-}
 static inline vector vector_load(const void *at) {
     return INTRINSIC_OF_BITS(loadu)(at);
 }
@@ -47,26 +38,22 @@ static inline void vector_store(void *at, vector v) {
 static inline vector vector_all(int32_t x) {
     return INTRINSIC(set1_epi32)(x);
 }
+static inline vector vector_broadcast(const void *at) {
+    int32_t element;
+    memcpy(&element, at, sizeof element);
+    return vector_all(element);
+}
 static inline vector vector_add(vector a, vector b) {
     return INTRINSIC(add_epi32)(a, b);
 }
 static inline vector vector_subtract(vector a, vector b) {
     return INTRINSIC(sub_epi32)(a, b);
 }
-static inline vector vector_max(vector a, vector b) {
-    return INTRINSIC(max_epi32)(a, b);
+static inline floats floats_load(const float *at) {
+    return INTRINSIC(loadu_ps)(at);
 }
-static inline vector vector_and(vector a, vector b) {
-    return INTRINSIC_OF_BITS(and)(a, b);
-}
-static inline floats floats_add(floats a, floats b) {
-    return INTRINSIC(add_ps)(a, b);
-}
-static inline floats floats_multiply(floats a, floats b) {
-    return INTRINSIC(mul_ps)(a, b);
-}
-static inline floats floats_add_product(floats sum, floats a, floats b) {
-    return INTRINSIC(fmadd_ps)(a, b, sum);
+static inline void floats_store(float *at, floats x) {
+    INTRINSIC(storeu_ps)(at, x);
 }
 static inline floats floats_relu(floats x) { // NaN stays
     return INTRINSIC(max_ps)(INTRINSIC(setzero_ps)(), x);
@@ -78,8 +65,23 @@ static inline vector vector_round(floats x) {
     return INTRINSIC(cvtps_epi32)(x);
 }
 
+// The upper halves, rounded as farm_bf16 does, in the lower halves of the elements.
+static inline vector bf16_of(floats x) {
+    const vector exact = (vector)x, odd = INTRINSIC_OF_BITS(and)(INTRINSIC(srli_epi32)(exact, 16), vector_all(1));
+    const vector rounded = vector_add(exact, vector_add(odd, vector_all(0x7fff)));
+#if defined(__AVX512VNNI__)
+    const __mmask16 nan = _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q);
+    const vector kept = _mm512_mask_or_epi32(rounded, nan, exact, vector_all(0x400000));
+#else
+    const floats nan = _mm256_cmp_ps(x, x, _CMP_UNORD_Q);
+    const vector quiet = _mm256_or_si256(exact, vector_all(0x400000));
+    const vector kept = (vector)_mm256_blendv_ps((floats)rounded, (floats)quiet, nan);
+#endif
+    return INTRINSIC(srli_epi32)(kept, 16);
+}
+
 // vector_add_pairs: sum + a.low · b.low + a.high · b.high in each element. vector_pair: the low halves of a's elements
-// beside those of b's.
+// beside those of b's. load_out, store_out: LANES outputs, f32 or bf16.
 #if defined(__AVX512VNNI__)
 static inline vector vector_add_pairs(vector sum, vector a, vector b) {
     return _mm512_dpwssd_epi32(sum, a, b);
@@ -93,7 +95,7 @@ static inline floats load_out(const void *array, struct place at, bool bf16) {
         const uint16_t *from = array;
         const __m128i low = _mm_loadu_si128((const __m128i *)(from + at.low));
         const __m128i high = _mm_loadu_si128((const __m128i *)(from + at.high));
-        return AS_FLOATS(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_set_m128i(high, low)), 16));
+        return (floats)_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_set_m128i(high, low)), 16);
     }
     const float *from = array;
     if (at.high == at.low + 8) return _mm512_loadu_ps(from + at.low);
@@ -101,22 +103,17 @@ static inline floats load_out(const void *array, struct place at, bool bf16) {
                               1);
 }
 
-// bf16 as farm_bf16 rounds.
 static inline void store_out(void *array, struct place at, bool bf16, floats x) {
     if (bf16) {
         uint16_t *to = array;
-        const vector bits = AS_VECTOR(x), odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), vector_all(1));
-        const vector rounded = _mm512_add_epi32(bits, _mm512_add_epi32(odd, vector_all(0x7fff)));
-        const __mmask16 nan = _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q);
-        const vector kept = _mm512_mask_or_epi32(rounded, nan, bits, vector_all(0x400000));
-        const __m256i packed = _mm512_cvtepi32_epi16(_mm512_srli_epi32(kept, 16));
+        const __m256i packed = _mm512_cvtepi32_epi16(bf16_of(x));
         _mm_storeu_si128((__m128i *)(to + at.low), _mm256_castsi256_si128(packed));
         _mm_storeu_si128((__m128i *)(to + at.high), _mm256_extracti128_si256(packed, 1));
         return;
     }
     float *to = array;
     if (at.high == at.low + 8) {
-        _mm512_storeu_ps(to + at.low, x);
+        floats_store(to + at.low, x);
         return;
     }
     _mm256_storeu_ps(to + at.low, _mm512_castps512_ps256(x));
@@ -126,7 +123,7 @@ static inline void store_out(void *array, struct place at, bool bf16, floats x) 
 // The empty statement pins the sum to its register: GCC would add the products of two steps first, and run out of
 // registers.
 static inline vector vector_add_pairs(vector sum, vector a, vector b) {
-    sum = _mm256_add_epi32(sum, _mm256_madd_epi16(a, b));
+    sum = vector_add(sum, _mm256_madd_epi16(a, b));
     __asm__("" : "+x"(sum));
     return sum;
 }
@@ -135,43 +132,26 @@ static inline vector vector_pair(vector a, vector b) {
 }
 
 static inline floats load_out(const void *array, struct place at, bool bf16) {
-    if (!bf16) return _mm256_loadu_ps((const float *)array + at.low);
+    if (!bf16) return floats_load((const float *)array + at.low);
     const __m128i half = _mm_loadu_si128((const __m128i *)((const uint16_t *)array + at.low));
-    return AS_FLOATS(_mm256_slli_epi32(_mm256_cvtepu16_epi32(half), 16));
+    return (floats)_mm256_slli_epi32(_mm256_cvtepu16_epi32(half), 16);
 }
 
 static inline void store_out(void *array, struct place at, bool bf16, floats x) {
     if (!bf16) {
-        _mm256_storeu_ps((float *)array + at.low, x);
+        floats_store((float *)array + at.low, x);
         return;
     }
-    const vector bits = AS_VECTOR(x), odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), vector_all(1));
-    const vector rounded = _mm256_add_epi32(bits, _mm256_add_epi32(odd, vector_all(0x7fff)));
-    const vector quiet = _mm256_or_si256(bits, vector_all(0x400000));
-    const floats nan = _mm256_cmp_ps(x, x, _CMP_UNORD_Q);
-    const vector kept = _mm256_srli_epi32(AS_VECTOR(_mm256_blendv_ps(AS_FLOATS(rounded), AS_FLOATS(quiet), nan)), 16);
+    const vector kept = bf16_of(x);
     const __m128i packed = _mm_packus_epi32(_mm256_castsi256_si128(kept), _mm256_extracti128_si256(kept, 1));
     _mm_storeu_si128((__m128i *)((uint16_t *)array + at.low), packed);
 }
 #endif
 
-static inline vector vector_broadcast(const void *at) {
-    int32_t element;
-    memcpy(&element, at, sizeof element);
-    return vector_all(element);
-}
-
-static inline floats floats_load(const float *at) {
-    return AS_FLOATS(vector_load(at));
-}
-static inline void floats_store(float *at, floats x) {
-    vector_store(at, AS_VECTOR(x));
-}
-
 // sum + a · b, in pairs of whole numbers or in floats.
 static inline __attribute__((always_inline)) vector add_product(bool whole, vector sum, vector a, vector b) {
     if (whole) return vector_add_pairs(sum, a, b);
-    return AS_VECTOR(floats_add_product(AS_FLOATS(sum), AS_FLOATS(a), AS_FLOATS(b)));
+    return (vector)INTRINSIC(fmadd_ps)((floats)a, (floats)b, (floats)sum);
 }
 
 // Where LANES channels from `channel` on of position 0 stand, in an observation whose first output is element `first`.
@@ -185,25 +165,57 @@ static inline struct place moved(const struct farm_conv_u8_shape *shape, struct 
     return (struct place){at.low + elements, at.high + elements};
 }
 
-// LANES channels of one observation from `channel` on: sums their gradients, and finds how to quantise them.
-static inline void measure(const struct farm_conv_u8_shape *shape, const void *dout, size_t first, int channel,
-                           float *step, float *inverse, float *dbias) {
+// Scratch of a pass; [rows] of pixels are those of farm_conv_u8_rows (direct) or of 4x4 blocks (Winograd).
+struct work {
+    size_t width;       // direct: elements of a line: pixels with padding, and what a last vector reads beyond
+    int32_t *pixels;    // direct: lines [rows][width]; Winograd: [3 horizontal parts][rows][50 tile pairs][4] pairs
+    int32_t *gradients; // direct: [out_width][O], of one row of outputs, or of two side by side;
+                        // Winograd: [O/16][9 parts][50 tile pairs][16] pairs
+    int32_t
+        *sums; // direct, I16: [rows][K][O], of some rows of outputs, in steps; Winograd: [O/16][9 parts][rows·4][16]
+    float *
+        total; // over the batch, for pixels of 0 to 255; direct: [rows][K][O]; Winograd: [O/16][2x2 blocks][rows·4][16]
+    float *step, *inverse; // [O]
+    float *dbias;          // [O]
+};
+
+// Places arrays of these sizes (in elements of 4 bytes; the other three have O) in scratch; *bytes is the size of all.
+// scratch NULL: measures only.
+static inline struct work place_work(const struct farm_conv_u8_shape *shape, void *scratch, const size_t sizes[4],
+                                     size_t *bytes) {
+    const size_t outputs = (size_t)shape->outputs;
+    struct work work = {.width = 0};
+    *bytes = 4 * (sizes[0] + sizes[1] + sizes[2] + sizes[3] + 3 * outputs);
+    if (scratch == NULL) return work;
+    work.pixels = scratch;
+    work.gradients = work.pixels + sizes[0];
+    work.sums = work.gradients + sizes[1];
+    work.total = (float *)(void *)(work.sums + sizes[2]);
+    work.step = work.total + sizes[3];
+    work.inverse = work.step + outputs;
+    work.dbias = work.inverse + outputs;
+    return work;
+}
+
+// LANES channels of one observation from `channel` on: sums their gradients, and finds their quantisation.
+static inline void measure_gradients(const struct farm_conv_u8_shape *shape, const void *dout, size_t first,
+                                     int channel, const struct work *work) {
     const size_t positions = farm_conv_u8_positions(shape);
     const int terms = farm_conv_u8_rows_at_once(shape) * farm_conv_u8_out_width(shape);
     struct place at = place_of(shape, first, channel);
-    vector largest = vector_zero();
-    floats sum = AS_FLOATS(vector_zero());
+    vector largest = vector_all(0);
+    floats sum = {0};
     for (size_t p = 0; p < positions; p++, at = moved(shape, at, 1)) {
         const floats d = load_out(dout, at, shape->bf16);
-        largest = vector_max(largest, vector_and(AS_VECTOR(d), vector_all(0x7fffffff)));
-        sum = floats_add(sum, d);
+        largest = INTRINSIC(max_epi32)(largest, INTRINSIC_OF_BITS(and)((vector)d, vector_all(0x7fffffff)));
+        sum += d;
     }
-    floats_store(dbias + channel, floats_add(floats_load(dbias + channel), sum));
-    uint32_t bits[LANES];
-    vector_store(bits, largest);
+    floats_store(work->dbias + channel, floats_load(work->dbias + channel) + sum);
+    uint32_t magnitudes[LANES];
+    vector_store(magnitudes, largest);
     for (int o = 0; o < LANES; o++)
-        farm_conv_u8_quantise_channel(bits[o], farm_conv_u8_whole_max(terms), &step[channel + o],
-                                      &inverse[channel + o]);
+        farm_conv_u8_quantise_channel(magnitudes[o], farm_conv_u8_whole_max(terms), &work->step[channel + o],
+                                      &work->inverse[channel + o]);
 }
 
 #endif

@@ -67,7 +67,7 @@ static inline void multiply_tiles(const int16_t *pixels, const int16_t *weights,
     vector sum[TILES_AT_ONCE][VECTORS];
 #pragma GCC unroll 10
     for (int t = 0; t < TILES_AT_ONCE; t++)
-        for (int i = 0; i < VECTORS; i++) sum[t][i] = vector_zero();
+        for (int i = 0; i < VECTORS; i++) sum[t][i] = vector_all(0);
     for (int row = 0; row < rows; row++, pixels += WIDE) {
 #pragma GCC unroll 2
         for (int pair = 0; pair < 2; pair++, weights += 32) {
@@ -111,7 +111,7 @@ static void finish_tile_row(const struct farm_conv_u8_shape *shape, const int32_
         sums_of_products(products + 16 * t, TILES * 16, sum);
 #pragma GCC unroll 4
         for (size_t i = 0; i < 4; i++) {
-            const floats value = floats_add(floats_multiply(floats_of(sum[i / 2][i % 2]), s), b);
+            const floats value = floats_of(sum[i / 2][i % 2]) * s + b;
             store_out(out, moved(shape, at, i / 2 * OUT + 2 * t + i % 2), shape->bf16,
                       shape->relu ? floats_relu(value) : value);
         }
@@ -151,47 +151,12 @@ static void winograd_forward(const struct farm_conv_u8_shape *shape, const struc
         forward_tile_row(shape, view, bias, planes, tile_row, out, first);
 }
 
-// The gradient's scratch. Sums run over tiles, so both factors hold two tiles side by side in each 32-bit lane.
-struct work {
-    int16_t *pixels;       // [3 horizontal parts][rows][50 tile pairs][4][2], of one vertical part
-    int16_t *gradients;    // [O/16][9 parts][50 tile pairs][16][2]
-    int32_t *products;     // [O/16][9 parts][rows·4][16]
-    float *total;          // [O/16][2x2 blocks][rows·4][16], over the batch, for pixels of 0 to 255
-    float *step, *inverse; // [O]
-    float *dbias;          // [O]
-};
-
-enum { WORK_ARRAYS = 7 };
-
-// The bytes of the members of struct work, in their order; each a multiple of 64 if vectors read the next.
-static void measure_work(const struct farm_conv_u8_shape *shape, size_t bytes[WORK_ARRAYS]) {
+// The gradient's sums run over tiles, so both factors hold two tiles side by side in each element.
+static struct work winograd_place(const struct farm_conv_u8_shape *shape, void *scratch, size_t *bytes) {
     const size_t rows = 4 * (size_t)farm_conv_u8_planes(shape), outputs = (size_t)shape->outputs;
-    bytes[0] = 3 * rows * PAIRS * 8 * sizeof(int16_t);
-    bytes[1] = outputs * PARTS * PAIRS * 2 * sizeof(int16_t);
-    bytes[2] = outputs * PARTS * rows * 4 * sizeof(int32_t);
-    bytes[3] = outputs * 4 * rows * 4 * sizeof(float);
-    bytes[4] = bytes[5] = bytes[6] = outputs * sizeof(float);
-}
-
-static struct work place_work(const struct farm_conv_u8_shape *shape, void *scratch) {
-    size_t bytes[WORK_ARRAYS];
-    char *at[WORK_ARRAYS] = {scratch};
-    measure_work(shape, bytes);
-    for (int i = 1; i < WORK_ARRAYS; i++) at[i] = at[i - 1] + bytes[i - 1];
-    return (struct work){.pixels = (int16_t *)(void *)at[0],
-                         .gradients = (int16_t *)(void *)at[1],
-                         .products = (int32_t *)(void *)at[2],
-                         .total = (float *)(void *)at[3],
-                         .step = (float *)(void *)at[4],
-                         .inverse = (float *)(void *)at[5],
-                         .dbias = (float *)(void *)at[6]};
-}
-
-static size_t winograd_scratch_bytes(const struct farm_conv_u8_shape *shape) {
-    size_t bytes[WORK_ARRAYS], sum = 0;
-    measure_work(shape, bytes);
-    for (int i = 0; i < WORK_ARRAYS; i++) sum += bytes[i];
-    return sum;
+    const size_t sizes[] = {3 * rows * PAIRS * 4, outputs * PARTS * PAIRS, outputs * PARTS * rows * 4,
+                            outputs * 4 * rows * 4};
+    return place_work(shape, scratch, sizes, bytes);
 }
 
 // LANES channels of one tile: 2x2 output gradients → 9 parts: e0, e0 + e1, e1 in both directions.
@@ -201,7 +166,7 @@ static inline void gradient_parts(const struct farm_conv_u8_shape *shape, const 
 #pragma GCC unroll 4
     for (size_t i = 0; i < 4; i++) {
         const floats d = load_out(dout, moved(shape, at, i / 2 * OUT + i % 2), shape->bf16);
-        e[i / 2][i % 2] = vector_round(floats_multiply(d, inverse));
+        e[i / 2][i % 2] = vector_round(d * inverse);
     }
     const vector column[3][2] = {
         {e[0][0], e[0][1]}, {vector_add(e[0][0], e[1][0]), vector_add(e[0][1], e[1][1])}, {e[1][0], e[1][1]}};
@@ -259,7 +224,7 @@ static inline void multiply_pixels(const int16_t *pixels, const int16_t *gradien
     vector sum[PIXELS][VECTORS];
 #pragma GCC unroll 8
     for (int c = 0; c < PIXELS; c++)
-        for (int i = 0; i < VECTORS; i++) sum[c][i] = vector_zero();
+        for (int i = 0; i < VECTORS; i++) sum[c][i] = vector_all(0);
     for (int pair = 0; pair < PAIRS; pair++, pixels += 8, gradients += 32) {
         vector gradient[VECTORS];
         for (int i = 0; i < VECTORS; i++) gradient[i] = vector_load(gradients + 2 * LANES * i);
@@ -284,8 +249,7 @@ static void add_products(const int32_t *products, int pixels, const float *step,
 #pragma GCC unroll 4
             for (int block = 0; block < 4; block++) {
                 float *at = total + (block * pixels + pixel) * 16 + o;
-                const floats share = floats_multiply(floats_of(sum[block / 2][block % 2]), scale);
-                floats_store(at, floats_add(floats_load(at), share));
+                floats_store(at, floats_load(at) + floats_of(sum[block / 2][block % 2]) * scale);
             }
         }
     }
@@ -295,49 +259,33 @@ static void add_products(const int32_t *products, int pixels, const float *step,
 static void winograd_backward(const struct farm_conv_u8_shape *shape, const uint8_t *const *planes, const void *dout,
                               size_t first, const struct work *work) {
     const int rows = 4 * farm_conv_u8_planes(shape), blocks = shape->outputs / 16;
+    int16_t *pixels = (int16_t *)(void *)work->pixels, *gradients = (int16_t *)(void *)work->gradients;
     for (int o = 0; o < shape->outputs; o += LANES) {
-        measure(shape, dout, first, o, work->step, work->inverse, work->dbias);
+        measure_gradients(shape, dout, first, o, work);
         transform_gradients(shape, dout, place_of(shape, first, o), work->inverse + o,
-                            work->gradients + o / 16 * PARTS * PAIRS * 32 + o % 16 * 2);
+                            gradients + o / 16 * PARTS * PAIRS * 32 + o % 16 * 2);
     }
     for (int v = 0; v < 3; v++) {
-        transform_pixels(shape, planes, v, work->pixels);
+        transform_pixels(shape, planes, v, pixels);
         for (int block = 0; block < blocks; block++)
             for (int h = 0; h < 3; h++) {
                 const int part = block * PARTS + 3 * v + h;
                 for (int row = 0; row < rows; row += PIXEL_ROWS_AT_ONCE)
-                    multiply_pixels(work->pixels + (h * rows + row) * PAIRS * 8, work->gradients + part * PAIRS * 32,
-                                    work->products + (part * rows + row) * 64);
+                    multiply_pixels(pixels + (h * rows + row) * PAIRS * 8, gradients + part * PAIRS * 32,
+                                    work->sums + (part * rows + row) * 64);
             }
     }
     for (int block = 0; block < blocks; block++)
-        add_products(work->products + block * PARTS * rows * 64, 4 * rows, work->step + 16 * block,
+        add_products(work->sums + block * PARTS * rows * 64, 4 * rows, work->step + 16 * block,
                      work->total + block * 4 * rows * 64);
 }
 
-// The total's value for plane s, kernel row ky, kernel column kx, output channel o.
-static float total_at(const struct work *work, int rows, int o, int s, int ky, int kx) {
-    const int block = o / 16 * 4 + ky / 4 * 2 + kx / 4, pixel = (4 * s + ky % 4) * 4 + kx % 4;
-    return work->total[(block * rows * 4 + pixel) * 16 + o % 16];
-}
-
-static void winograd_backward_all(const struct farm_conv_u8_shape *shape, const uint8_t *const *frames, int batch,
-                                  const void *dout, float *dweights, float *dbias, void *scratch) {
+// Where the weight of tap t (plane, kernel row, kernel column) and output o lies in the total.
+static size_t winograd_total_at(const struct farm_conv_u8_shape *shape, int t, int o) {
     enum { K = FARM_CONV_U8_KERNEL };
-    const int rows = 4 * farm_conv_u8_planes(shape), taps = farm_conv_u8_rows(shape) * K;
-    const struct work work = place_work(shape, scratch);
-    memset(work.total, 0, (size_t)(shape->outputs * 16 * rows) * sizeof(float));
-    memset(work.dbias, 0, (size_t)shape->outputs * sizeof(float));
-    for (int n = 0; n < batch; n++) {
-        const uint8_t *planes[FARM_CONV_U8_PLANES_MAX];
-        farm_conv_u8_find_planes(shape, frames + n * shape->stack, planes);
-        winograd_backward(shape, planes, dout, (size_t)n * farm_conv_u8_out_count(shape), &work);
-    }
-    for (int o = 0; o < shape->outputs; o++) {
-        dbias[o] += work.dbias[o];
-        for (int tap = 0; tap < taps; tap++)
-            dweights[o * taps + tap] += total_at(&work, rows, o, tap / (K * K), tap / K % K, tap % K) / 255.0f;
-    }
+    const int plane = t / (K * K), ky = t / K % K, kx = t % K;
+    const int block = o / 16 * 4 + ky / 4 * 2 + kx / 4, pixel = (4 * plane + ky % 4) * 4 + kx % 4;
+    return (size_t)((block * farm_conv_u8_planes(shape) * 16 + pixel) * 16 + o % 16);
 }
 
 #endif
