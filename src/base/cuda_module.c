@@ -14,7 +14,7 @@ enum farm_status farm_cuda_module_open(const char *path, const char *name, void 
     void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
     if (!library) return farm_fail(err, FARM_E_UNSUPPORTED, "the CUDA backend does not load: %s", dlerror());
     void *symbol = dlsym(library, name);
-    if (!symbol) return farm_fail(err, FARM_E_UNSUPPORTED, "%s is no backend: it lacks %s", path, name);
+    if (!symbol) return farm_fail(err, FARM_E_UNSUPPORTED, "%s is not a backend: it lacks %s", path, name);
     memcpy(entry, &symbol, sizeof symbol);
     return FARM_OK;
 }

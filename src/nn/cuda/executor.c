@@ -1,5 +1,5 @@
-// See executor.h. One allocation holds everything: `plan` lays it out from the config alone, so that its size is known
-// before a device is. What depends on the number of rows (descriptors, algorithms) is made on the first call of that
+// See executor.h. One allocation holds everything; `plan` lays it out from the config alone, so that its size is known
+// without a device. What depends on the number of rows (descriptors, algorithms) is made on the first call with that
 // number and kept.
 #include "nn/cuda/executor.h"
 
@@ -16,13 +16,13 @@
 enum {
     OPS_MAX = FARM_NET_OPS_MAX,
     ALIGNMENT = 256,
-    INFERENCE_WORKSPACE = 32 << 20, // the least: what cuBLASLt wants on Hopper
+    INFERENCE_WORKSPACE = 32 << 20, // the least: what cuBLASLt needs on Hopper
     TRAINING_WORKSPACE = 256 << 20, // the least
-    CHANNELS_PADDED = 8,            // to a multiple of this, by engines that compute in blocks
-    HEADS_PLACE = 3,                // in inference: of the only output that is f32 where all others are bf16
+    CHANNELS_PADDED = 8,            // engines that compute in blocks pad to a multiple of this
+    HEADS_PLACE = 3,                // in inference, of the heads' f32 output: cuDNN reads what the other outputs hold
 };
 
-// A piece of the allocation, room for batch_max rows; none where row_bytes is 0.
+// A piece of the allocation, for batch_max rows; row_bytes 0: none.
 struct piece {
     size_t row_bytes, offset;
 };
@@ -80,35 +80,35 @@ static size_t pixels_of(struct farm_shape shape, size_t rows) {
     return rows * farm_shape_count(shape) / (size_t)shape.channels;
 }
 
-static void widen(size_t *bytes, size_t wanted) {
+static void raise_to(size_t *bytes, size_t wanted) {
     if (wanted > *bytes) *bytes = wanted;
 }
 
-// The next `bytes` of the allocation.
-static size_t take(struct plan *plan, size_t bytes) {
+// Appends `bytes` to the allocation; returns their offset.
+static size_t append_bytes(struct plan *plan, size_t bytes) {
     const size_t offset = plan->bytes;
     plan->bytes += (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
     return offset;
 }
 
-static void take_pieces(struct plan *plan, struct piece *pieces, int count, size_t rows) {
+static void append_pieces(struct plan *plan, struct piece *pieces, int count, size_t rows) {
     for (int i = 0; i < count; i++)
-        if (pieces[i].row_bytes > 0) pieces[i].offset = take(plan, rows * pieces[i].row_bytes);
+        if (pieces[i].row_bytes > 0) pieces[i].offset = append_bytes(plan, rows * pieces[i].row_bytes);
 }
 
-// The picture once more, laid out for an engine.
+// The picture as an engine lays it out.
 static size_t padded_bytes(struct farm_shape shape, size_t each) {
     const size_t channels = ((size_t)shape.channels + CHANNELS_PADDED - 1) / CHANNELS_PADDED * CHANNELS_PADDED;
     return (size_t)shape.height * (size_t)shape.width * channels * each;
 }
 
-// An algorithm may copy what a convolution reads and what it writes.
+// An algorithm may copy what a convolution reads and writes.
 static size_t workspace_bytes(const struct farm_net *net, bool training, size_t rows, size_t each) {
     size_t bytes = training ? TRAINING_WORKSPACE : INFERENCE_WORKSPACE;
     for (int i = 0; i < net->op_count; i++) {
         const struct farm_net_op *op = &net->ops[i];
         if (op->kind == FARM_NET_OP_CONV)
-            widen(&bytes, INFERENCE_WORKSPACE + rows * (padded_bytes(op->in, each) + padded_bytes(op->out, each)));
+            raise_to(&bytes, INFERENCE_WORKSPACE + rows * (padded_bytes(op->in, each) + padded_bytes(op->out, each)));
     }
     return bytes;
 }
@@ -126,24 +126,24 @@ static struct plan plan_of(const struct farm_cuda_executor_config *config) {
         const struct farm_net_op *op = &net->ops[i];
         const size_t out = farm_shape_count(op->out);
         const size_t heads = (size_t)plan.layout.rows[last]; // padded; their product is f32
-        widen(&plan.outs[plan.places.out[i]].row_bytes, i == last ? heads * sizeof(float) : out * each);
+        raise_to(&plan.outs[plan.places.out[i]].row_bytes, i == last ? heads * sizeof(float) : out * each);
         if (!config->training) continue;
-        widen(&plan.diffs[plan.places.diff[i]].row_bytes, (i == last ? heads : out) * each);
+        raise_to(&plan.diffs[plan.places.diff[i]].row_bytes, (i == last ? heads : out) * each);
         if (op->kind == FARM_NET_OP_POOL) plan.maxima[i].row_bytes = out;
         if (op->kind == FARM_NET_OP_CONV && each < sizeof(float)) // rounded gradients, before they are added
-            widen(&dweight, (size_t)net->tensors[op->weight].count * each);
+            raise_to(&dweight, (size_t)net->tensors[op->weight].count * each);
         if (op->weight >= 0)
-            widen(&scratch, farm_cuda_slope_gradient_scratch_bytes(pixels_of(op->out, rows),
-                                                                   i == last ? (int)heads : op->out.channels));
+            raise_to(&scratch, farm_cuda_slope_gradient_scratch_bytes(pixels_of(op->out, rows),
+                                                                      i == last ? (int)heads : op->out.channels));
     }
-    take_pieces(&plan, &plan.input, 1, rows);
-    take_pieces(&plan, plan.outs, OPS_MAX, rows);
-    take_pieces(&plan, plan.diffs, OPS_MAX, rows);
-    take_pieces(&plan, plan.maxima, OPS_MAX, rows);
-    plan.dweight = take(&plan, dweight);
-    plan.scratch = take(&plan, scratch);
+    append_pieces(&plan, &plan.input, 1, rows);
+    append_pieces(&plan, plan.outs, OPS_MAX, rows);
+    append_pieces(&plan, plan.diffs, OPS_MAX, rows);
+    append_pieces(&plan, plan.maxima, OPS_MAX, rows);
+    plan.dweight = append_bytes(&plan, dweight);
+    plan.scratch = append_bytes(&plan, scratch);
     plan.workspace_bytes = workspace_bytes(net, config->training, rows, each);
-    plan.workspace = take(&plan, plan.workspace_bytes);
+    plan.workspace = append_bytes(&plan, plan.workspace_bytes);
     return plan;
 }
 
@@ -151,20 +151,20 @@ size_t farm_cuda_executor_bytes(const struct farm_cuda_executor_config *config) 
     return plan_of(config).bytes;
 }
 
-static void *at(const struct farm_cuda_executor *ex, size_t offset) {
+static void *memory_at(const struct farm_cuda_executor *ex, size_t offset) {
     return ex->memory + offset;
 }
 static void *out_of(const struct farm_cuda_executor *ex, int op) {
-    return op < 0 ? at(ex, ex->plan.input.offset) : at(ex, ex->plan.outs[ex->plan.places.out[op]].offset);
+    return op < 0 ? memory_at(ex, ex->plan.input.offset) : memory_at(ex, ex->plan.outs[ex->plan.places.out[op]].offset);
 }
 static void *diff_of(const struct farm_cuda_executor *ex, int op) {
-    return at(ex, ex->plan.diffs[ex->plan.places.diff[op]].offset);
+    return memory_at(ex, ex->plan.diffs[ex->plan.places.diff[op]].offset);
 }
 static void *workspace_of(const struct farm_cuda_executor *ex) {
-    return at(ex, ex->plan.workspace);
+    return memory_at(ex, ex->plan.workspace);
 }
 static uint8_t *maxima_of(const struct farm_cuda_executor *ex, int op) {
-    return ex->plan.maxima[op].row_bytes > 0 ? at(ex, ex->plan.maxima[op].offset) : NULL;
+    return ex->plan.maxima[op].row_bytes > 0 ? memory_at(ex, ex->plan.maxima[op].offset) : NULL;
 }
 static enum farm_cuda_type type_of(const struct farm_cuda_executor *ex) {
     return ex->bf16 ? FARM_CUDA_BF16 : FARM_CUDA_F32;
@@ -175,15 +175,15 @@ static enum farm_cuda_type type_of(const struct farm_cuda_executor *ex) {
 static enum farm_status check_net(const struct farm_net *net, struct farm_error *err) {
     for (int i = 0; i < net->op_count; i++) {
         const struct farm_net_op *op = &net->ops[i];
-        const bool alike = op->pad_before[0] == op->pad_after[0] && op->pad_before[1] == op->pad_after[1];
-        if (op->kind == FARM_NET_OP_CONV && !alike)
+        const bool even = op->pad_before[0] == op->pad_after[0] && op->pad_before[1] == op->pad_after[1];
+        if (op->kind == FARM_NET_OP_CONV && !even)
             return farm_fail(
                 err, FARM_E_UNSUPPORTED,
                 "network %s: op %d is a convolution of %dx%d by %d at stride %d, padded on one side alone, "
-                "which cuDNN does not have; take another network or --device cpu",
+                "which cuDNN lacks; use another network or --device cpu",
                 net->spec->name, i, op->in.height, op->in.width, op->kernel, op->stride);
         if (op->kind == FARM_NET_OP_POOL && op->kernel > FARM_POOL_KERNEL_MAX)
-            return farm_fail(err, FARM_E_UNSUPPORTED, "network %s: op %d is a pool of %d; %d is the most",
+            return farm_fail(err, FARM_E_UNSUPPORTED, "network %s: op %d is a pool of %d; at most %d is supported",
                              net->spec->name, i, op->kernel, FARM_POOL_KERNEL_MAX);
     }
     return FARM_OK;
@@ -193,10 +193,10 @@ static enum farm_status open_device(struct farm_cuda_executor *ex, struct farm_e
     const struct farm_cuda_vendor *vendor = ex->config.vendor;
     const cudaError_t code = cudaMalloc((void **)&ex->memory, ex->plan.bytes);
     if (code == cudaErrorMemoryAllocation) {
-        (void)cudaGetLastError(); // no later call shall be blamed for it
+        (void)cudaGetLastError(); // no later call reports it
         return farm_fail(err, FARM_E_LIMIT,
-                         "network %s with %d rows%s needs %zu MB of device memory, which are not free; take smaller "
-                         "batches or --device cpu",
+                         "network %s with %d rows%s needs %zu MB of free device memory; use smaller batches or "
+                         "--device cpu",
                          ex->spec.name, ex->config.batch_max, ex->config.training ? " in training" : "",
                          (ex->plan.bytes >> 20) + 1);
     }
@@ -216,8 +216,7 @@ enum farm_status farm_cuda_executor_create(const struct farm_cuda_executor_confi
                                            struct farm_cuda_executor **out, struct farm_error *err) {
     *out = NULL;
     if (config->batch_max < 1 || config->batch_max > 1 << 20)
-        return farm_fail(err, FARM_E_INVALID, "an executor takes batches of 1 to %d rows, not %d", 1 << 20,
-                         config->batch_max);
+        return farm_fail(err, FARM_E_INVALID, "batches have 1 to %d rows, not %d", 1 << 20, config->batch_max);
     enum farm_status status = check_net(config->net, err);
     if (status != FARM_OK) return status;
     struct farm_cuda_executor *ex = calloc(1, sizeof *ex);
@@ -277,8 +276,8 @@ static enum farm_status make_convolution(struct farm_cuda_executor *ex, int i, i
     return farm_cuda_convolution_make(&config, &step->convolution, err);
 }
 
-// What cuBLASLt does besides the product of forward. The heads' bias is added where they are split, tanh together with
-// the bias.
+// What cuBLASLt adds to a forward product. The heads' bias is added when they are split; tanh is applied with the bias
+// by a kernel.
 static cublasLtEpilogue_t epilogue_of(const struct farm_cuda_executor *ex, int i) {
     const enum farm_activation activation = ex->net.ops[i].activation;
     if (i == ex->net.op_count - 1 || activation == FARM_ACTIVATION_TANH) return CUBLASLT_EPILOGUE_DEFAULT;
@@ -300,7 +299,7 @@ static enum farm_status make_dense(struct farm_cuda_executor *ex, int i, int row
         .workspace_bytes = ex->plan.workspace_bytes,
     };
     step->fused = config.epilogue != CUBLASLT_EPILOGUE_DEFAULT;
-    if (step->fused) config.bias = ex->memory; // aligned as the real ones are; nobody reads it
+    if (step->fused) config.bias = ex->memory; // aligned like the real ones, never read
     enum farm_status status = farm_cuda_product_make(&config, &step->forward, err);
     config.epilogue = CUBLASLT_EPILOGUE_DEFAULT;
     config.bias = NULL;
@@ -319,7 +318,8 @@ static enum farm_status make_dense(struct farm_cuda_executor *ex, int i, int row
 
 static enum farm_status make_rung(struct farm_cuda_executor *ex, int rows, struct rung **out, struct farm_error *err) {
     if (ex->rung_count == FARM_CUDA_EXECUTOR_ROWS_MAX)
-        return farm_fail(err, FARM_E_LIMIT, "an executor takes %d different numbers of rows, and %d is one more",
+        return farm_fail(err, FARM_E_LIMIT,
+                         "an executor has been used with %d different numbers of rows; %d would be one more",
                          FARM_CUDA_EXECUTOR_ROWS_MAX, rows);
     struct rung *rung = calloc(1, sizeof *rung);
     if (rung == NULL) return farm_fail(err, FARM_E_LIMIT, "no memory for an executor");
@@ -352,7 +352,7 @@ static enum farm_status use_stream(struct farm_cuda_executor *ex, cudaStream_t s
     return status == CUDNN_STATUS_SUCCESS ? FARM_OK : farm_cudnn_fail(cudnn, err, status, "SetStream");
 }
 
-// What one call works with.
+// The arguments of one call.
 struct call {
     struct farm_cuda_executor *ex;
     cudaStream_t stream;
@@ -383,7 +383,8 @@ static struct farm_pool pool_of(const struct farm_net_op *op) {
 
 // ---- forward ----
 
-static enum farm_status enter(const struct call *call, const struct farm_cuda_input *input, struct farm_error *err) {
+static enum farm_status copy_input(const struct call *call, const struct farm_cuda_input *input,
+                                   struct farm_error *err) {
     struct farm_cuda_executor *ex = call->ex;
     const struct farm_net_io *io = &ex->net.io;
     const size_t count = rows_of(call) * (size_t)io->flat;
@@ -440,7 +441,7 @@ static enum farm_status op_forward(const struct call *call, int i, struct farm_e
         return farm_cuda_activate(call->stream, FARM_SLOPE_RELU, type_of(ex), out_of(ex, i - 1), out_of(ex, i),
                                   rows_of(call) * farm_shape_count(op->out), err);
     }
-    return farm_fail(err, FARM_E_INVALID, "network %s: op %d is of no known kind", ex->spec.name, i);
+    return farm_fail(err, FARM_E_INVALID, "network %s: op %d is of an unknown kind", ex->spec.name, i);
 }
 
 static struct farm_cuda_heads heads_of(const struct call *call) {
@@ -462,7 +463,7 @@ enum farm_status farm_cuda_executor_forward(struct farm_cuda_executor *ex, struc
     struct call call = {.ex = ex, .stream = stream, .params = params};
     enum farm_status status = rung_for(ex, rows, &call.rung, err);
     if (status == FARM_OK) status = use_stream(ex, stream, err);
-    if (status == FARM_OK) status = enter(&call, input, err);
+    if (status == FARM_OK) status = copy_input(&call, input, err);
     for (int i = 0; i <= last && status == FARM_OK; i++) status = op_forward(&call, i, err);
     if (status != FARM_OK) return status;
     const struct farm_cuda_heads heads = heads_of(&call);
@@ -486,7 +487,7 @@ static enum farm_status slope_backward(const struct call *call, int i, struct fa
         .y = heads ? NULL : out_of(ex, i),
         .dy = diff_of(ex, i),
         .bias_gradient = call->gradients + ex->plan.layout.bias[i],
-        .scratch = at(ex, ex->plan.scratch),
+        .scratch = memory_at(ex, ex->plan.scratch),
     };
     return farm_cuda_slope_gradient(call->stream, &gradient, err);
 }
@@ -496,7 +497,7 @@ static enum farm_status convolution_backward(const struct call *call, int i, str
     struct farm_cuda_convolution *convolution = &call->rung->steps[i].convolution;
     const size_t offset = ex->plan.layout.weight[i], count = ex->net.tensors[ex->net.ops[i].weight].count;
     float *gradient = call->gradients + offset;
-    void *dweight = ex->bf16 ? at(ex, ex->plan.dweight) : gradient;
+    void *dweight = ex->bf16 ? memory_at(ex, ex->plan.dweight) : gradient;
     enum farm_status status = farm_cuda_convolution_backward(convolution, FARM_CUDA_FILTER, out_of(ex, i - 1),
                                                              diff_of(ex, i), !ex->bf16, dweight, workspace_of(ex), err);
     if (status == FARM_OK && ex->bf16) status = farm_cuda_add_bf16(call->stream, dweight, gradient, count, err);
@@ -521,22 +522,21 @@ static enum farm_status op_backward(const struct call *call, int i, struct farm_
     struct farm_cuda_executor *ex = call->ex;
     const struct farm_net_op *op = &ex->net.ops[i];
     const struct farm_pool pool = pool_of(op);
-    enum farm_status status;
+    const enum farm_status status = op->weight >= 0 ? slope_backward(call, i, err) : FARM_OK;
+    if (status != FARM_OK) return status;
     switch (op->kind) {
     case FARM_NET_OP_CONV:
-        status = slope_backward(call, i, err);
-        return status == FARM_OK ? convolution_backward(call, i, err) : status;
+        return convolution_backward(call, i, err);
     case FARM_NET_OP_DENSE:
-        status = slope_backward(call, i, err);
-        return status == FARM_OK ? dense_backward(call, i, err) : status;
+        return dense_backward(call, i, err);
     case FARM_NET_OP_POOL:
         return farm_cuda_pool_gradient(call->stream, &pool, type_of(ex), rows_of(call), diff_of(ex, i),
                                        maxima_of(ex, i), diff_of(ex, i - 1), err);
-    case FARM_NET_OP_RELU: // diff_of(i - 1) holds what came past the block
+    case FARM_NET_OP_RELU: // diff_of(i - 1) already holds the gradient that bypasses the block
         return farm_cuda_relu_gradient_add(call->stream, type_of(ex), out_of(ex, i), diff_of(ex, i), diff_of(ex, i - 1),
                                            rows_of(call) * farm_shape_count(op->out), err);
     }
-    return farm_fail(err, FARM_E_INVALID, "network %s: op %d is of no known kind", ex->spec.name, i);
+    return farm_fail(err, FARM_E_INVALID, "network %s: op %d is of an unknown kind", ex->spec.name, i);
 }
 
 enum farm_status farm_cuda_executor_backward(struct farm_cuda_executor *ex, struct CUstream_st *stream,

@@ -1,9 +1,8 @@
-// Runs a network on the GPU that is current in the calling thread: forward, backward, nothing else. Convolutions are
-// cuDNN's, products cuBLASLt's, what neither has is src/kernels/cuda's. One thread at a time uses an executor, with one
-// stream at a time; several executors share nothing and run side by side. Calls only put work into a stream, so that
-// all of them can be captured in a CUDA graph. Does not know lanes, losses or optimisers.
-//
-// Plain C17 over CUDA's runtime API and over tables of functions (vendor.h), so that tests can run it on the CPU.
+// Runs a network forward and backward on the GPU that is current in the calling thread. cuDNN computes convolutions,
+// cuBLASLt products, src/kernels/cuda the rest. One thread at a time uses an executor, with one stream at a time;
+// several executors share nothing. Calls only put work into a stream, so that a CUDA graph can capture them. Does not
+// know lanes, losses or optimisers. Plain C17 over CUDA's runtime and the tables of vendor.h, so that tests run it on
+// the CPU.
 #ifndef FARM_NN_CUDA_EXECUTOR_H
 #define FARM_NN_CUDA_EXECUTOR_H
 
@@ -27,21 +26,18 @@ struct farm_cuda_executor_config {
     const struct farm_cuda_vendor *vendor; // must outlive the executor
 };
 
-// ---- the executor ----
-
-// Device memory that create takes, for messages that say what needs how much. cuDNN and cuBLASLt take some of their own
-// besides (tens of MB of code).
+// Device memory that create allocates, in bytes. cuDNN and cuBLASLt allocate tens of MB of code themselves.
 size_t farm_cuda_executor_bytes(const struct farm_cuda_executor_config *config);
 
-// Takes everything from the current device that the executor will ever need. FARM_E_INVALID, FARM_E_UNSUPPORTED for
+// Allocates everything that the executor will need on the current device. FARM_E_INVALID, FARM_E_UNSUPPORTED for
 // networks that it cannot run (a convolution padded on one side alone), FARM_E_LIMIT for memory, else FARM_E_IO.
 enum farm_status farm_cuda_executor_create(const struct farm_cuda_executor_config *config,
                                            struct farm_cuda_executor **out, struct farm_error *err);
 
-// Waits for nothing: the work must be done. NULL is allowed.
+// Does not wait: the work must be done. NULL is allowed.
 void farm_cuda_executor_destroy(struct farm_cuda_executor *executor);
 
-// F32 or BF16: what AUTO became, and what forward and backward expect of `params`.
+// F32 or BF16, what AUTO became: the type of `params` below.
 enum farm_precision farm_cuda_executor_precision(const struct farm_cuda_executor *executor);
 
 // One of the two; the other is NULL. Device memory.
@@ -50,10 +46,10 @@ struct farm_cuda_input {
     const float *flat;         // [rows][io.flat]
 };
 
-// params: device order, bf16 bits (uint16_t) or f32 as the precision says. logits f32 [rows][actions], value f32
-// [rows]. All device memory; nothing is allocated there, nothing waits. rows 1 to batch_max, fixed at capture.
+// params: device layout, bf16 bits (uint16_t) or f32 as the precision says. logits f32 [rows][actions], value f32
+// [rows]. All device memory; nothing is allocated, nothing waits. rows 1 to batch_max, fixed at capture.
 //
-// The first call of a number of rows chooses algorithms (milliseconds of host time) and loads their kernels: make it,
+// The first call with a number of rows chooses algorithms (milliseconds of host time) and loads their kernels: make it,
 // and backward's, once outside a capture. At most FARM_CUDA_EXECUTOR_ROWS_MAX different numbers of rows.
 enum { FARM_CUDA_EXECUTOR_ROWS_MAX = 64 };
 enum farm_status farm_cuda_executor_forward(struct farm_cuda_executor *executor, struct CUstream_st *stream,
@@ -62,7 +58,7 @@ enum farm_status farm_cuda_executor_forward(struct farm_cuda_executor *executor,
                                             struct farm_error *err);
 
 // Gradient of the sum over rows of (dlogits . logits + dvalue * value) by the parameters, ADDED to gradients (f32,
-// device order, 256-byte aligned). Belongs to the last forward in the same stream, with the same params and rows. The
+// device layout, 256-byte aligned). Belongs to the last forward in the same stream, with the same params and rows. The
 // input may have changed since.
 enum farm_status farm_cuda_executor_backward(struct farm_cuda_executor *executor, struct CUstream_st *stream,
                                              const void *params, const float *dlogits, const float *dvalue,

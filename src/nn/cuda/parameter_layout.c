@@ -1,4 +1,4 @@
-// See parameter_layout.h, and executor.h for the order itself.
+// See parameter_layout.h.
 #include "nn/cuda/parameter_layout.h"
 
 #include <stdbool.h>
@@ -36,43 +36,38 @@ size_t farm_cuda_parameter_count(const struct farm_net *net) {
     return farm_cuda_parameter_layout_of(net).count;
 }
 
-// Calls `move` for every weight of the op with its places in both vectors.
-static void move_weights(const struct farm_net *net, const struct farm_net_op *op, size_t device, const float *from,
-                         float *to, bool to_device) {
+// Copies element `device` of one vector from or to element `pytorch` of the other.
+static void copy_element(const float *from, float *to, size_t device, size_t pytorch, bool to_device) {
+    if (to_device)
+        to[device] = from[pytorch];
+    else
+        to[pytorch] = from[device];
+}
+
+static void copy_op(const struct farm_net *net, const struct farm_net_op *op, size_t weight, size_t bias,
+                    const float *from, float *to, bool to_device) {
     const struct farm_shape in = inputs_of(op);
     const size_t channels = (size_t)in.channels, height = (size_t)in.height, width = (size_t)in.width;
     size_t pytorch = net->tensors[op->weight].offset; // the heads' second tensor follows their first
-    for (size_t row = 0; row < (size_t)op->out.channels; row++, device += channels * height * width)
+    for (size_t row = 0; row < (size_t)op->out.channels; row++, weight += channels * height * width) {
         for (size_t c = 0; c < channels; c++)
-            for (size_t y = 0; y < height; y++)
-                for (size_t x = 0; x < width; x++, pytorch++) {
-                    const size_t at = device + (y * width + x) * channels + c;
-                    if (to_device)
-                        to[at] = from[pytorch];
-                    else
-                        to[pytorch] = from[at];
-                }
+            for (size_t yx = 0; yx < height * width; yx++, pytorch++)
+                copy_element(from, to, weight + yx * channels + c, pytorch, to_device);
+        copy_element(from, to, bias + row, net->tensors[op->bias].offset + row, to_device);
+    }
 }
 
-static void move_all(const struct farm_net *net, const float *from, float *to, bool to_device) {
+static void copy_all(const struct farm_net *net, const float *from, float *to, bool to_device) {
     const struct farm_cuda_parameter_layout layout = farm_cuda_parameter_layout_of(net);
-    for (int i = 0; i < net->op_count; i++) {
-        const struct farm_net_op *op = &net->ops[i];
-        if (op->weight < 0) continue;
-        const size_t pytorch = net->tensors[op->bias].offset, count = (size_t)op->out.channels;
-        move_weights(net, op, layout.weight[i], from, to, to_device);
-        if (to_device)
-            memcpy(to + layout.bias[i], from + pytorch, count * sizeof *to);
-        else
-            memcpy(to + pytorch, from + layout.bias[i], count * sizeof *to);
-    }
+    for (int i = 0; i < net->op_count; i++)
+        if (net->ops[i].weight >= 0) copy_op(net, &net->ops[i], layout.weight[i], layout.bias[i], from, to, to_device);
 }
 
 void farm_cuda_to_device_layout(const struct farm_net *net, const float *pytorch, float *device) {
     memset(device, 0, farm_cuda_parameter_count(net) * sizeof *device);
-    move_all(net, pytorch, device, true);
+    copy_all(net, pytorch, device, true);
 }
 
 void farm_cuda_to_pytorch_layout(const struct farm_net *net, const float *device, float *pytorch) {
-    move_all(net, device, pytorch, false);
+    copy_all(net, device, pytorch, false);
 }

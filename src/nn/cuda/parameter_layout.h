@@ -1,4 +1,8 @@
-// Parameters in device order, and where those of each op stand in it. Pure.
+// Parameters in the device's layout: a flat vector that is longer than PyTorch's. Every tensor starts at a multiple of
+// FARM_CUDA_TENSOR_ALIGNMENT elements; the gaps and their gradients are zeros, so an optimiser may run over the whole
+// vector. Convolutions are [out][kh][kw][in]; the columns of the first dense layer after a picture go by height, width,
+// channel; both heads are one matrix and one vector of actions + 1 rows, padded with rows of zeros to a multiple of 8.
+// The vector must start at a multiple of 256 bytes, as cudaMalloc's do. Pure functions over host memory.
 #ifndef FARM_NN_CUDA_PARAMETER_LAYOUT_H
 #define FARM_NN_CUDA_PARAMETER_LAYOUT_H
 
@@ -6,21 +10,13 @@
 
 #include "nn/net.h"
 
-// ---- parameters in device order: a flat vector that is longer than PyTorch's ----
-//
-// Every tensor starts at a multiple of FARM_CUDA_TENSOR_ALIGNMENT elements; the gaps are zeros, their gradients too, so
-// that an optimiser may run over the whole vector. Convolutions are [out][kh][kw][in]; the columns of the first dense
-// layer behind a picture go by height, width, channel; both heads are one matrix and one vector of actions + 1 rows,
-// padded with rows of zeros to a multiple of 8. The vector's own address must be a multiple of 256 bytes (cudaMalloc's
-// are).
 enum { FARM_CUDA_TENSOR_ALIGNMENT = 128, FARM_CUDA_HEADS_MULTIPLE = 8 };
 
-// Elements of the vector in device order, a multiple of FARM_CUDA_TENSOR_ALIGNMENT; at least net->parameter_count.
+// Elements of the vector, a multiple of FARM_CUDA_TENSOR_ALIGNMENT.
 size_t farm_cuda_parameter_count(const struct farm_net *net);
 
-// Pure functions over host memory: pytorch [net->parameter_count] as in net.h, device [farm_cuda_executor_parameter_
-// count]. The gaps are written as zeros. Gradients and moments of optimisers go the same ways. An optimiser whose
-// moments do not start at zero (RMSProp: second_initial) may start gaps at whatever it likes: they change nothing.
+// pytorch [net->parameter_count] as in net.h, device [farm_cuda_parameter_count]; writes zeros into gaps. Gradients and
+// moments of optimisers are converted likewise. Moments in gaps may start at any value: they change nothing.
 void farm_cuda_to_device_layout(const struct farm_net *net, const float *pytorch, float *device);
 void farm_cuda_to_pytorch_layout(const struct farm_net *net, const float *device, float *pytorch);
 

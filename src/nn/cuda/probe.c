@@ -44,16 +44,16 @@ static enum farm_status find_nccl(struct farm_cuda_probed *out, struct farm_erro
 
 __attribute__((visibility("default"))) farm_cuda_probe_entry farm_cuda_probe;
 
-// The driver last: whoever waits for it in vain has the rest.
+// The driver is last: if it hangs, the rest is known.
 bool farm_cuda_probe(const char *commit, struct farm_cuda_probed *out, const char **library_commit) {
-    static enum farm_status (*const looks[])(struct farm_cuda_probed *, struct farm_error *) = {find_vendor, find_nccl,
-                                                                                                describe_gpus};
+    static enum farm_status (*const probes[])(struct farm_cuda_probed *, struct farm_error *) = {find_vendor, find_nccl,
+                                                                                                 describe_gpus};
     struct farm_cuda_found *const found[] = {&out->cublaslt_and_cudnn, &out->nccl, &out->gpu};
     *library_commit = FARM_COMMIT;
     if (strcmp(commit, FARM_COMMIT) != 0) return false;
     for (int i = 0; i < 3; i++) {
         struct farm_error err;
-        found[i]->status = looks[i](out, &err);
+        found[i]->status = probes[i](out, &err);
         if (found[i]->status) snprintf(found[i]->text, sizeof found[i]->text, "%s", err.message);
     }
     return true;

@@ -9,7 +9,7 @@ static enum farm_status fail(const struct farm_cublaslt *cublaslt, struct farm_e
     return farm_fail(err, kind, "cublasLt%s: %s (%d)", call, cublaslt->GetStatusString(status), (int)status);
 }
 
-// Calls a function of cuBLASLt; returns from the calling function where it fails.
+// Calls a function of cuBLASLt; returns from the calling function if it fails.
 #define TRY(cublaslt, function, ...)                                                                                   \
     do {                                                                                                               \
         const cublasStatus_t farm_code = (cublaslt)->function(__VA_ARGS__);                                            \
@@ -53,8 +53,8 @@ static enum farm_status set_attributes(const struct farm_cuda_product *p, const 
     return FARM_OK;
 }
 
-static enum farm_status ask(struct farm_cuda_product *p, cublasLtMatmulPreference_t preference,
-                            struct farm_error *err) {
+static enum farm_status query_heuristic(struct farm_cuda_product *p, cublasLtMatmulPreference_t preference,
+                                        struct farm_error *err) {
     const struct farm_cuda_product_config *c = &p->config;
     cublasLtMatmulHeuristicResult_t result;
     int count = 0;
@@ -72,10 +72,10 @@ static enum farm_status ask(struct farm_cuda_product *p, cublasLtMatmulPreferenc
     return FARM_OK;
 }
 
-static enum farm_status choose(struct farm_cuda_product *p, struct farm_error *err) {
+static enum farm_status choose_algorithm(struct farm_cuda_product *p, struct farm_error *err) {
     cublasLtMatmulPreference_t preference;
     TRY(p->config.cublaslt, MatmulPreferenceCreate, &preference);
-    const enum farm_status status = ask(p, preference, err);
+    const enum farm_status status = query_heuristic(p, preference, err);
     p->config.cublaslt->MatmulPreferenceDestroy(preference);
     return status;
 }
@@ -92,7 +92,7 @@ enum farm_status farm_cuda_product_make(const struct farm_cuda_product_config *c
     if (status == FARM_OK) status = make_layout(cublaslt, type, shapes.right, &out->right, err);
     if (status == FARM_OK) status = make_layout(cublaslt, f32 ? CUDA_R_32F : type, shapes.result, &out->result, err);
     if (status == FARM_OK) status = set_attributes(out, &shapes, err);
-    return status == FARM_OK ? choose(out, err) : status;
+    return status == FARM_OK ? choose_algorithm(out, err) : status;
 }
 
 void farm_cuda_product_drop(struct farm_cuda_product *p) {

@@ -1,5 +1,5 @@
-// One matrix product of a network for one number of rows, on cuBLASLt: descriptors, chosen algorithm, the call. For
-// executor.c, which owns memory and handle.
+// One matrix product of a network for one number of rows, by cuBLASLt: descriptors, chosen algorithm, call. executor.c
+// owns the memory and the handle.
 #ifndef FARM_NN_CUDA_PRODUCT_H
 #define FARM_NN_CUDA_PRODUCT_H
 
@@ -20,11 +20,11 @@ struct farm_cuda_product_config {
     cublasLtHandle_t handle;
     enum farm_cuda_product_kind kind;
     int rows, in, out;
-    bool bf16;                   // of left and right, and of the result but where f32 is said
+    bool bf16;                   // of left and right, and of the result unless it is f32
     bool result_f32;             // FORWARD
     cublasLtEpilogue_t epilogue; // FORWARD: DEFAULT, BIAS or RELU_BIAS, bias of the result's type
-    const void *bias;            // where there is one: an address with the alignment of the real ones
-    size_t workspace_bytes;      // no algorithm may want more
+    const void *bias;            // with a bias: an address aligned like the real ones
+    size_t workspace_bytes;      // no algorithm may need more
 };
 
 struct farm_cuda_product {
@@ -34,13 +34,13 @@ struct farm_cuda_product {
     cublasLtMatmulAlgo_t algorithm;
 };
 
-// FARM_E_UNSUPPORTED where cuBLASLt has no algorithm, with this epilogue perhaps. Zero `out` before; drop it in any
-// case.
+// FARM_E_UNSUPPORTED if cuBLASLt has no algorithm, perhaps only with this epilogue. `out` must be zeroed before, and
+// dropped in any case.
 enum farm_status farm_cuda_product_make(const struct farm_cuda_product_config *config, struct farm_cuda_product *out,
                                         struct farm_error *err);
 void farm_cuda_product_drop(struct farm_cuda_product *product);
 
-// result = the product, plus what result held where `add`. bias: NULL without. Addresses are multiples of 256 bytes.
+// result = the product, plus what result held if `add`. bias: NULL without. Addresses are multiples of 256 bytes.
 enum farm_status farm_cuda_product_run(const struct farm_cuda_product *product, cudaStream_t stream, const void *left,
                                        const void *right, const void *bias, bool add, void *result, void *workspace,
                                        struct farm_error *err);

@@ -546,7 +546,7 @@ Test(cuda_backend, what_is_no_library_is_refused_with_a_sentence) {
     cr_assert(strstr(err.message, "FARM_CUDA_BACKEND") != NULL, "%s", err.message);
     cr_assert_eq(farm_backend_module_open("/dev/null", &ops, &err), FARM_E_UNSUPPORTED);
     cr_assert_eq(farm_backend_module_open("libm.so.6", &ops, &err), FARM_E_UNSUPPORTED);
-    cr_assert(strstr(err.message, "is no backend") != NULL, "%s", err.message);
+    cr_assert(strstr(err.message, "is not a backend") != NULL, "%s", err.message);
     cr_assert_null(ops);
 }
 
